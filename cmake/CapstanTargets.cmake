@@ -1,0 +1,85 @@
+# One function per kind of target. Sources are listed by the caller, never globbed.
+
+# capstan_library(NAME SRCS a.cc a.h PUBLIC dep... PRIVATE dep...)
+# Makes capstan_NAME and the alias capstan::NAME. Without a .cc file it is a header-only library.
+function(capstan_library name)
+  cmake_parse_arguments(ARG "" "" "SRCS;PUBLIC;PRIVATE" ${ARGN})
+  set(compiled ${ARG_SRCS})
+  list(FILTER compiled INCLUDE REGEX "\\.(cc|c|cpp)$")
+  if(compiled)
+    add_library(capstan_${name} STATIC ${ARG_SRCS})
+    target_include_directories(capstan_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+    target_link_libraries(capstan_${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE} capstan::warnings)
+  else()
+    add_library(capstan_${name} INTERFACE)
+    target_include_directories(capstan_${name} INTERFACE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(capstan_${name} INTERFACE ${ARG_PUBLIC} ${ARG_PRIVATE})
+  endif()
+  add_library(capstan::${name} ALIAS capstan_${name})
+endfunction()
+
+# capstan_test(NAME TIER tier SRCS a_test.cc DEPS dep... [TIMEOUT seconds] [ARGS ...])
+# A GoogleTest binary, one CTest entry for the whole binary, with the label of its tier:
+#   unit         no process, no socket, no file outside a temporary folder
+#   contract     one suite against every implementation
+#   integration  real servers in one process
+#   e2e          real binaries
+#   sim          the deterministic simulation
+#   long         only by ./run-tests --long
+function(capstan_test name)
+  if(NOT CAPSTAN_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "TIER;TIMEOUT" "SRCS;DEPS;ARGS" ${ARGN})
+  if(NOT ARG_TIER)
+    set(ARG_TIER unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(capstan_${name} ${ARG_SRCS})
+  target_link_libraries(capstan_${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main capstan::warnings)
+  target_include_directories(capstan_${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  set_target_properties(capstan_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
+  add_test(NAME ${name} COMMAND capstan_${name} ${ARG_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_TIER} TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# capstan_proto(NAME FILE path/under/protos.proto [GRPC] DEPS capstan::other_proto...)
+function(capstan_proto name)
+  cmake_parse_arguments(ARG "GRPC" "FILE" "DEPS" ${ARGN})
+  capstan_need_grpc()
+  get_filename_component(dir ${ARG_FILE} DIRECTORY)
+  get_filename_component(base ${ARG_FILE} NAME_WE)
+  set(gen ${PROJECT_BINARY_DIR}/gen)
+  set(outputs ${gen}/${dir}/${base}.pb.cc ${gen}/${dir}/${base}.pb.h)
+  set(command protobuf::protoc -I ${PROJECT_SOURCE_DIR}/protos --cpp_out=${gen})
+  if(ARG_GRPC)
+    list(APPEND outputs ${gen}/${dir}/${base}.grpc.pb.cc ${gen}/${dir}/${base}.grpc.pb.h)
+    list(APPEND command --grpc_out=${gen} --plugin=protoc-gen-grpc=${CAPSTAN_GRPC_PLUGIN})
+  endif()
+  file(MAKE_DIRECTORY ${gen})
+  add_custom_command(OUTPUT ${outputs}
+    COMMAND ${command} ${PROJECT_SOURCE_DIR}/protos/${ARG_FILE}
+    DEPENDS ${PROJECT_SOURCE_DIR}/protos/${ARG_FILE} VERBATIM)
+  add_library(capstan_${name} STATIC ${outputs})
+  target_include_directories(capstan_${name} SYSTEM PUBLIC ${gen})
+  target_link_libraries(capstan_${name} PUBLIC ${ARG_DEPS} protobuf::libprotobuf)
+  if(ARG_GRPC)
+    target_link_libraries(capstan_${name} PUBLIC PkgConfig::GRPC)
+  endif()
+  add_library(capstan::${name} ALIAS capstan_${name})
+endfunction()
+
+# capstan_fuzzer(NAME SRCS foo_fuzz.cc DEPS dep...): a libFuzzer binary, listed for ./run-tests.
+function(capstan_fuzzer name)
+  if(NOT CAPSTAN_FUZZERS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(capstan_${name} ${ARG_SRCS})
+  target_link_libraries(capstan_${name} PRIVATE ${ARG_DEPS} capstan::warnings)
+  target_include_directories(capstan_${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_options(capstan_${name} PRIVATE -fsanitize=fuzzer)
+  set_target_properties(capstan_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
+endfunction()
