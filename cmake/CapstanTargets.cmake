@@ -18,6 +18,17 @@ function(capstan_library name)
   add_library(capstan::${name} ALIAS capstan_${name})
 endfunction()
 
+# capstan_binary(NAME SRCS main.cc DEPS dep...): a program of ours, build/<preset>/bin/NAME, installed.
+# The target is NAME too.
+function(capstan_binary name)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SRCS})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} capstan::warnings)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
+
 # capstan_test(NAME TIER tier SRCS a_test.cc DEPS dep... [TIMEOUT seconds] [ARGS ...])
 # A GoogleTest binary, one CTest entry for the whole binary, with the label of its tier:
 #   unit         no process, no socket, no file outside a temporary folder
@@ -43,6 +54,32 @@ function(capstan_test name)
   set_target_properties(capstan_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
   add_test(NAME ${name} COMMAND capstan_${name} ${ARG_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_TIER} TIMEOUT ${ARG_TIMEOUT})
+  capstan_tier_needs(${ARG_TIER} capstan_${name})
+endfunction()
+
+# capstan_script_test(NAME TIER tier COMMAND command... [NEEDS target...] [TIMEOUT seconds])
+# A test that is not a GoogleTest binary; run in the root of the tree, counted as one.
+function(capstan_script_test name)
+  if(NOT CAPSTAN_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "TIER;TIMEOUT" "COMMAND;NEEDS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_test(NAME ${name} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_TIER} TIMEOUT ${ARG_TIMEOUT})
+  capstan_tier_needs(${ARG_TIER} ${ARG_NEEDS})
+endfunction()
+
+# The target tier_<tier> builds what the tests of that tier run, so that ./run-tests --quick builds no more.
+function(capstan_tier_needs tier)
+  if(NOT TARGET tier_${tier})
+    add_custom_target(tier_${tier})
+  endif()
+  if(ARGN)
+    add_dependencies(tier_${tier} ${ARGN})
+  endif()
 endfunction()
 
 # capstan_proto(NAME FILE path/under/protos.proto [GRPC] DEPS capstan::other_proto...)
@@ -62,6 +99,11 @@ function(capstan_proto name)
   add_custom_command(OUTPUT ${outputs}
     COMMAND ${command} ${PROJECT_SOURCE_DIR}/protos/${ARG_FILE}
     DEPENDS ${PROJECT_SOURCE_DIR}/protos/${ARG_FILE} VERBATIM)
+  if(NOT TARGET capstan_generated)
+    add_custom_target(capstan_generated)  # what clang-tidy needs before it can read our sources
+  endif()
+  add_custom_target(capstan_${name}_generated DEPENDS ${outputs})
+  add_dependencies(capstan_generated capstan_${name}_generated)
   add_library(capstan_${name} STATIC ${outputs})
   target_include_directories(capstan_${name} SYSTEM PUBLIC ${gen})
   target_link_libraries(capstan_${name} PUBLIC ${ARG_DEPS} protobuf::libprotobuf)
@@ -71,7 +113,8 @@ function(capstan_proto name)
   add_library(capstan::${name} ALIAS capstan_${name})
 endfunction()
 
-# capstan_fuzzer(NAME SRCS foo_fuzz.cc DEPS dep...): a libFuzzer binary, listed for ./run-tests.
+# capstan_fuzzer(NAME SRCS foo_fuzz.cc DEPS dep...): a libFuzzer binary in fuzz/, run by ./run-tests --only fuzz.
+# Its corpus, read but never written, is tests/fuzz/corpus/NAME/ where that folder exists.
 function(capstan_fuzzer name)
   if(NOT CAPSTAN_FUZZERS)
     return()
@@ -82,4 +125,5 @@ function(capstan_fuzzer name)
   target_include_directories(capstan_${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_options(capstan_${name} PRIVATE -fsanitize=fuzzer)
   set_target_properties(capstan_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
+  capstan_tier_needs(fuzz capstan_${name})
 endfunction()

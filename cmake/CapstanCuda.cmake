@@ -1,0 +1,43 @@
+# Looks for CUDA, which is found when present and never needed. Sets CAPSTAN_CUDA_FOUND.
+#
+# CAPSTAN_CUDA: AUTO  build the CUDA plug-in where the Toolkit, cuDNN and NCCL are all there
+#               ON    stop with what is missing
+#               OFF   do not look
+# This version has no CUDA plug-in yet: the result is reported, nothing is built with it.
+
+set(CAPSTAN_CUDA_FOUND OFF)
+if(CAPSTAN_CUDA STREQUAL "OFF")
+  return()
+endif()
+
+set(missing)
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  list(APPEND missing "the CUDA compiler (nvcc)")
+endif()
+find_package(CUDAToolkit QUIET)
+if(NOT CUDAToolkit_FOUND)
+  list(APPEND missing "the CUDA Toolkit")
+endif()
+find_path(CAPSTAN_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV CUDNN_HOME PATH_SUFFIXES include)
+find_library(CAPSTAN_CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} ENV CUDNN_HOME PATH_SUFFIXES lib lib64)
+if(NOT CAPSTAN_CUDNN_INCLUDE OR NOT CAPSTAN_CUDNN_LIBRARY)
+  list(APPEND missing "cuDNN")
+endif()
+find_path(CAPSTAN_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV NCCL_HOME PATH_SUFFIXES include)
+find_library(CAPSTAN_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ENV NCCL_HOME PATH_SUFFIXES lib lib64)
+if(NOT CAPSTAN_NCCL_INCLUDE OR NOT CAPSTAN_NCCL_LIBRARY)
+  list(APPEND missing "NCCL")
+endif()
+
+if(NOT missing)
+  set(CAPSTAN_CUDA_FOUND ON)
+  message(STATUS "CUDA: found, ${CUDAToolkit_VERSION} (no plug-in in this version, nothing is built with it)")
+elseif(CAPSTAN_CUDA STREQUAL "ON")
+  list(JOIN missing ", " missing)
+  message(FATAL_ERROR "CAPSTAN_CUDA=ON, but not found: ${missing}")
+else()
+  list(JOIN missing ", " missing)
+  message(STATUS "CUDA: not used, not found: ${missing}")
+endif()
