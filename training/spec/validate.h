@@ -1,0 +1,37 @@
+// What a job specification must satisfy before anybody acts on it, whoever wrote it.
+#ifndef CAPSTAN_TRAINING_SPEC_VALIDATE_H_
+#define CAPSTAN_TRAINING_SPEC_VALIDATE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "capstan/job/v1/job_spec.pb.h"
+
+namespace capstan::training::spec {
+
+struct Violation {
+  std::string path;     // 'training.optimizer.learning_rate'
+  std::string message;  // the whole sentence: path, value, limit
+};
+
+// Every rule that needs no data set. Allocates nothing that depends on a number in the spec.
+std::vector<Violation> Validate(const job::v1::JobSpec& spec);
+
+// The same as one status: InvalidArgument with the sentences joined by "; ".
+absl::Status ValidateSpec(const job::v1::JobSpec& spec);
+
+// Fills in every default that needs no data set. The spec must be valid.
+void FillDefaults(job::v1::JobSpec& spec);
+
+// Devices of the whole job: num_workers x gpus_per_worker. The spec must be valid; defaults are counted.
+int64_t DeviceCount(const job::v1::JobSpec& spec);
+
+// The folder or file that a URI names: file:///abs, or a plain path. InvalidArgument: another scheme, a host, or "..".
+absl::StatusOr<std::string> LocalPath(absl::string_view uri);
+
+}  // namespace capstan::training::spec
+
+#endif  // CAPSTAN_TRAINING_SPEC_VALIDATE_H_

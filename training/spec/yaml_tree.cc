@@ -1,0 +1,161 @@
+#include "training/spec/yaml_tree.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+
+namespace capstan::training::spec {
+namespace {
+
+// Ends the parse from inside an event; caught at the border of this file.
+struct TooLarge {};
+
+Mark ToMark(const YAML::Mark& mark) { return {mark.line + 1, mark.column + 1}; }
+
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  explicit TreeBuilder(std::vector<YamlError>& errors) : errors_(errors) {}
+
+  YamlNode Take() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    Begin(mark, "", anchor, YamlNode::Kind::kNull);
+    End();
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    errors_.push_back({ToMark(mark), "an alias ('*name') is not allowed in a job file"});
+    Begin(mark, "", YAML::NullAnchor, YamlNode::Kind::kNull);
+    End();
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    YamlNode* node = Begin(mark, tag, anchor, YamlNode::Kind::kScalar);
+    if (node != nullptr) {
+      node->scalar = value;
+      node->quoted = tag == "!";
+    }
+    if (node == nullptr) TakeKey(mark, value);
+    End();
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    Begin(mark, tag, anchor, YamlNode::Kind::kSequence);
+  }
+  void OnSequenceEnd() override { End(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    Begin(mark, tag, anchor, YamlNode::Kind::kMap);
+  }
+  void OnMapEnd() override { End(); }
+
+ private:
+  // What is being filled. `node` is null while a key is read.
+  struct Level {
+    YamlNode* node = nullptr;
+    bool key_pending = false;  // kMap: a key was read, its value comes next
+    bool discard = false;      // kMap: the pending value belongs to a duplicate or bad key
+  };
+
+  // Opens a value; returns null where the value is the key of a map.
+  YamlNode* Begin(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YamlNode::Kind kind) {
+    if (++count_ > kMaxYamlNodes || levels_.size() > kMaxYamlDepth) {
+      errors_.push_back({ToMark(mark), absl::StrCat("the file is too large: the limits are ", kMaxYamlNodes,
+                                                    " values and ", kMaxYamlDepth, " levels")});
+      throw TooLarge{};
+    }
+    if (anchor != YAML::NullAnchor) {
+      errors_.push_back({ToMark(mark), "an anchor ('&name') is not allowed in a job file"});
+    }
+    if (!tag.empty() && tag != "?" && tag != "!") {
+      errors_.push_back({ToMark(mark), absl::StrCat("a tag ('", tag, "') is not allowed in a job file")});
+    }
+    YamlNode* node = nullptr;
+    if (levels_.empty()) {
+      node = &root_;
+    } else {
+      Level& top = levels_.back();
+      if (top.node == nullptr) {
+        node = &scratch_.emplace_back(std::make_unique<YamlNode>()).operator*();  // inside a key that is no scalar
+      } else if (top.node->kind == YamlNode::Kind::kSequence) {
+        node = &top.node->items.emplace_back();
+      } else if (!top.key_pending) {
+        if (kind == YamlNode::Kind::kScalar) {
+          levels_.push_back({});
+          return nullptr;
+        }
+        errors_.push_back({ToMark(mark), "a key must be a plain word"});
+        top.key_pending = true;
+        top.discard = true;
+        levels_.push_back({});  // the key itself is thrown away
+        return nullptr;
+      } else {
+        top.key_pending = false;
+        node = top.discard ? &scratch_.emplace_back(std::make_unique<YamlNode>()).operator*()
+                           : &top.node->entries.back().value;
+      }
+    }
+    node->kind = kind;
+    node->mark = ToMark(mark);
+    levels_.push_back({node});
+    return node;
+  }
+
+  void TakeKey(const YAML::Mark& mark, const std::string& key) {
+    Level& map = levels_[levels_.size() - 2];
+    if (map.key_pending) return;  // part of a key that is no scalar
+    map.key_pending = true;
+    map.discard = map.node->Find(key) != nullptr;
+    if (map.discard) {
+      errors_.push_back({ToMark(mark), absl::StrCat("duplicate key '", key, "'")});
+      return;
+    }
+    map.node->entries.push_back({key, ToMark(mark), {}});
+    map.node->entries.back().value.mark = ToMark(mark);
+  }
+
+  void End() { levels_.pop_back(); }
+
+  std::vector<YamlError>& errors_;
+  YamlNode root_;
+  std::vector<Level> levels_;
+  std::vector<std::unique_ptr<YamlNode>> scratch_;  // values that are thrown away
+  int count_ = 0;
+};
+
+}  // namespace
+
+const YamlNode* YamlNode::Find(absl::string_view key) const {
+  for (const Entry& entry : entries) {
+    if (entry.key == key) return &entry.value;
+  }
+  return nullptr;
+}
+
+YamlNode* YamlNode::Find(absl::string_view key) {
+  return const_cast<YamlNode*>(static_cast<const YamlNode*>(this)->Find(key));
+}
+
+YamlNode ParseYaml(absl::string_view text, std::vector<YamlError>& errors) {
+  TreeBuilder builder(errors);
+  try {
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    if (!parser.HandleNextDocument(builder)) return {};
+    TreeBuilder rest(errors);
+    if (parser.HandleNextDocument(rest)) {
+      errors.push_back({rest.Take().mark, "one document is expected, a second one begins here"});
+    }
+  } catch (const YAML::Exception& e) {
+    errors.push_back({ToMark(e.mark), absl::StrCat("not YAML: ", e.msg)});
+  } catch (const TooLarge&) {
+    // Said already.
+  }
+  return builder.Take();
+}
+
+}  // namespace capstan::training::spec
