@@ -1,0 +1,49 @@
+// manifest.json of a checkpoint: which files belong to it, and what it is a checkpoint of.
+//
+// The manifest is written last and is the truth about its folder, `<job_id>/<lineage>-<step>/`.
+// Threads: pure functions; no file is opened here.
+#ifndef CAPSTAN_TRAINING_CODEC_MANIFEST_H_
+#define CAPSTAN_TRAINING_CODEC_MANIFEST_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace capstan::training {
+
+constexpr int64_t kManifestFormatVersion = 1;
+
+struct ManifestFile {
+  std::string name;        // letters, digits and ._- only, not beginning with a dot; unique
+  int64_t size_bytes = 0;  // >= 0
+  std::string sha256;      // 64 lower-case hexadecimal digits
+};
+
+struct Manifest {
+  std::string job_id;       // not empty
+  int64_t lineage = 0;      // >= 0
+  int64_t step = 0;         // version of the weights: steps applied so far; >= 0
+  std::string spec_digest;  // of the resolved spec; not empty
+  std::vector<ManifestFile> files;
+  std::string
+      weights_sha256;     // hash of the tensors (WeightsSha256); empty without weights.safetensors
+  std::string optimizer;  // name, as in the job file; not empty
+  int64_t samples_used = 0;     // since step 0, on this history; >= 0
+  std::vector<int64_t> orders;  // ids of the orders applied so far; unique
+  std::string created_by;       // the version of Capstan that wrote it
+};
+
+// The text of manifest.json: one object, indented, ending in a newline.
+// InvalidArgument: a rule above does not hold.
+absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest);
+
+// DataLoss, naming `file` and the check: bad JSON, a key too many or too few, another format
+// version, or a rule above that does not hold. At most 16 MiB.
+absl::StatusOr<Manifest> ParseManifest(absl::string_view file, absl::string_view text);
+
+}  // namespace capstan::training
+
+#endif  // CAPSTAN_TRAINING_CODEC_MANIFEST_H_

@@ -1,0 +1,24 @@
+#include "training/codec/step_log.h"
+
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+
+namespace capstan::training {
+namespace {
+
+std::string Number(double value) {
+  return std::isfinite(value) ? absl::StrFormat("%.9g", value) : "null";
+}
+
+}  // namespace
+
+std::string FormatStepLogLine(const StepLogLine& line) {
+  return absl::StrFormat(
+      "{\"lineage\": %d, \"step\": %d, \"epoch\": %d, \"loss\": %s, \"learning_rate\": %s, "
+      "\"samples\": %d, \"seconds\": %s}\n",
+      line.lineage, line.step, line.epoch, Number(line.loss), Number(line.learning_rate),
+      line.samples, Number(line.seconds));
+}
+
+}  // namespace capstan::training

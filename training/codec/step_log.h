@@ -1,0 +1,27 @@
+// One line of metrics.jsonl, the log of steps.
+#ifndef CAPSTAN_TRAINING_CODEC_STEP_LOG_H_
+#define CAPSTAN_TRAINING_CODEC_STEP_LOG_H_
+
+#include <cstdint>
+#include <string>
+
+namespace capstan::training {
+
+struct StepLogLine {
+  int64_t lineage = 0;
+  int64_t step = 0;   // from 0
+  int64_t epoch = 0;  // from 0
+  double loss = 0.0;  // mean over the step's true samples, before the update
+  double learning_rate = 0.0;
+  int64_t samples = 0;   // true samples of the step
+  double seconds = 0.0;  // wall time of the step
+};
+
+// The line with its newline: {"lineage":..,"step":..,"epoch":..,"loss":..,"learning_rate":..,
+// "samples":..,"seconds":..}. Floating point as %.9g, which gives a float32 back exactly; a
+// non-finite number is null, for JSON has none. Pure.
+std::string FormatStepLogLine(const StepLogLine& line);
+
+}  // namespace capstan::training
+
+#endif  // CAPSTAN_TRAINING_CODEC_STEP_LOG_H_
