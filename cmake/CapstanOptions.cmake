@@ -3,6 +3,7 @@
 set(CAPSTAN_COMPONENTS
     "services;protos;training;gpu_worker/engine;gpu_worker/data;param_store;coordinator;gpu_worker;client;deploy;tests"
     CACHE STRING "Folders to build, dependencies first")
+option(CAPSTAN_WITH_GRPC "Build what needs gRPC, protobuf, prometheus-cpp, CLI11 or cpp-httplib" ON)
 option(CAPSTAN_TESTS "Build the tests" ON)
 option(CAPSTAN_BENCHMARKS "Build the benchmarks" OFF)
 option(CAPSTAN_FUZZERS "Build the libFuzzer targets (clang only)" OFF)

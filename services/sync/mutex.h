@@ -1,7 +1,8 @@
 // Mutex, MutexLock and CondVar: the standard library's, with Abseil's thread-safety annotations.
 //
-// The packaged Abseil is built without instrumentation, so ThreadSanitizer reports data that absl::Mutex
-// guards correctly. These wrappers are seen by ThreadSanitizer and by clang's -Wthread-safety alike.
+// The packaged Abseil is built without instrumentation, so ThreadSanitizer reports data that
+// absl::Mutex guards correctly. These wrappers are seen by ThreadSanitizer and by clang's
+// -Wthread-safety alike.
 #ifndef CAPSTAN_SERVICES_SYNC_MUTEX_H_
 #define CAPSTAN_SERVICES_SYNC_MUTEX_H_
 
@@ -59,7 +60,8 @@ class CondVar {
     lock.release();
   }
 
-  // Returns true when `timeout` passed without a wake-up. A timeout of InfiniteDuration waits for ever.
+  // Returns true when `timeout` passed without a wake-up. A timeout of InfiniteDuration waits for
+  // ever.
   bool WaitWithTimeout(Mutex& mu, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     if (timeout == absl::InfiniteDuration()) {
       Wait(mu);
