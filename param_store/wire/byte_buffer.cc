@@ -1,0 +1,40 @@
+#include "param_store/wire/byte_buffer.h"
+
+#include <utility>
+
+namespace capstan::param_store::wire {
+
+absl::StatusOr<ReceivedBytes> ReceivedBytes::From(const grpc::ByteBuffer& buffer) {
+  ReceivedBytes received;
+  if (!buffer.Valid() || !buffer.Dump(&received.slices_).ok()) {
+    return absl::InvalidArgumentError("exchange message: a buffer that gRPC cannot open");
+  }
+  // A short slice keeps its bytes inside itself, so the views are taken once the vector stands.
+  received.pieces_.reserve(received.slices_.size());
+  for (const grpc::Slice& slice : received.slices_) {
+    received.pieces_.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return received;
+}
+
+grpc::ByteBuffer MakeByteBuffer(absl::string_view prefix, absl::Span<const OutgoingBytes> payload) {
+  std::vector<grpc::Slice> slices;
+  slices.reserve(payload.size() + 1);
+  slices.emplace_back(static_cast<const void*>(prefix.data()), prefix.size());
+  for (const OutgoingBytes& part : payload) {
+    if (part.bytes.empty()) continue;
+    auto* owner = new std::shared_ptr<const void>(part.owner);
+    slices.emplace_back(
+        const_cast<char*>(part.bytes.data()), part.bytes.size(),
+        [](void* p) { delete static_cast<std::shared_ptr<const void>*>(p); }, owner);
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+grpc::ByteBuffer MakeByteBuffer(const google::protobuf::MessageLite& message) {
+  const std::string bytes = message.SerializeAsString();
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+}  // namespace capstan::param_store::wire

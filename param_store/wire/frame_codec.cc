@@ -1,0 +1,301 @@
+#include "param_store/wire/frame_codec.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/check/check.h"
+#include "training/codec/crc32c.h"
+
+namespace capstan::param_store::wire {
+namespace {
+
+constexpr uint8_t kPayloadTag =
+    (15 << 3) | 2;  // field 15, length-delimited; frame and payload alike
+
+enum WireType { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
+
+std::atomic<int64_t> g_copied_bytes{0};     // a test hook, read by nobody else
+std::atomic<int64_t> g_exchanged_bytes{0};  // likewise
+
+absl::Status Bad(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("exchange message: ", what));
+}
+
+// Reads forward over the pieces.
+class Cursor {
+ public:
+  explicit Cursor(Pieces pieces) : pieces_(pieces) {}
+
+  size_t position() const { return position_; }
+
+  bool ReadByte(uint8_t* byte) {
+    if (!SkipEmpty()) return false;
+    *byte = static_cast<uint8_t>(pieces_[piece_][offset_]);
+    ++offset_;
+    ++position_;
+    return true;
+  }
+
+  // False where the bytes end or the varint is longer than 10 bytes.
+  bool ReadVarint(uint64_t* value) {
+    *value = 0;
+    for (int shift = 0; shift < 70; shift += 7) {
+      uint8_t byte;
+      if (!ReadByte(&byte)) return false;
+      *value |= static_cast<uint64_t>(byte & 0x7f) << shift;
+      if (byte < 0x80) return true;
+    }
+    return false;
+  }
+
+  // Steps over `count` bytes, each run of them given to `take`; false where fewer are left.
+  template <typename Take>
+  bool Walk(size_t count, Take take) {
+    while (count > 0) {
+      if (!SkipEmpty()) return false;
+      const size_t n = std::min(count, pieces_[piece_].size() - offset_);
+      take(pieces_[piece_].substr(offset_, n));
+      offset_ += n;
+      position_ += n;
+      count -= n;
+    }
+    return true;
+  }
+  bool Skip(uint64_t count) {
+    if (count > kMaxMessageBytes) return false;
+    return Walk(count, [](absl::string_view) {});
+  }
+
+ private:
+  bool SkipEmpty() {
+    while (piece_ < pieces_.size() && offset_ == pieces_[piece_].size()) {
+      ++piece_;
+      offset_ = 0;
+    }
+    return piece_ < pieces_.size();
+  }
+
+  Pieces pieces_;
+  size_t piece_ = 0;
+  size_t offset_ = 0;
+  size_t position_ = 0;
+};
+
+std::string CopyOut(Cursor from, size_t count) {
+  std::string out;
+  out.reserve(count);
+  CAPSTAN_CHECK(
+      from.Walk(count, [&out](absl::string_view run) { out.append(run.data(), run.size()); }));
+  return out;
+}
+
+// Splits the fields of a frame that ends with the message at `end`. `frame` is any of the two.
+template <typename Frame>
+absl::Status DecodeFrame(Cursor cursor, size_t end, Frame* frame,
+                         std::vector<absl::string_view>* payload, size_t* payload_bytes) {
+  const Cursor begin = cursor;
+  size_t header_end = end;
+  while (cursor.position() < end) {
+    const size_t field_start = cursor.position();
+    uint64_t tag;
+    if (!cursor.ReadVarint(&tag) || tag > UINT32_MAX || (tag >> 3) == 0) return Bad("a bad tag");
+    if (tag == kPayloadTag) {
+      uint64_t size;
+      if (!cursor.ReadVarint(&size)) return Bad("a bad payload length");
+      if (size > kMaxPayloadBytes) {
+        return Bad(absl::StrCat("payload: ", size, " bytes, limit ", kMaxPayloadBytes));
+      }
+      if (size != end - cursor.position()) {
+        return Bad(absl::StrCat("payload: ", size, " bytes, want the rest of the message, ",
+                                end - cursor.position()));
+      }
+      if (size % sizeof(float) != 0) {
+        return Bad(absl::StrCat("payload: ", size, " bytes, want a multiple of 4"));
+      }
+      header_end = field_start;
+      *payload_bytes = size;
+      cursor.Walk(size, [payload](absl::string_view run) { payload->push_back(run); });
+      break;
+    }
+    uint64_t skip = 0;
+    bool ok = true;
+    switch (tag & 7) {
+      case kVarint:
+        ok = cursor.ReadVarint(&skip);
+        skip = 0;
+        break;
+      case kFixed64:
+        skip = 8;
+        break;
+      case kLength:
+        ok = cursor.ReadVarint(&skip);
+        break;
+      case kFixed32:
+        skip = 4;
+        break;
+      default:
+        return Bad("a field of an unknown wire type");
+    }
+    if (!ok || !cursor.Skip(skip)) return Bad("a field that is cut off");
+  }
+  const size_t header_bytes = header_end - begin.position();
+  if (header_bytes > kMaxHeaderBytes) {
+    return Bad(absl::StrCat("header: ", header_bytes, " bytes, limit ", kMaxHeaderBytes));
+  }
+  if (!frame->ParseFromString(CopyOut(begin, header_bytes))) return Bad("the frame does not parse");
+  return absl::OkStatus();
+}
+
+// The two messages differ in the name of field 15 alone.
+v1::Frame* MutableFrame(v1::ExchangeRequest& m) { return m.mutable_frame(); }
+v1::WeightFrame* MutableFrame(v1::ExchangeResponse& m) { return m.mutable_weights(); }
+bool HasFrame(const v1::ExchangeRequest& m) { return m.has_frame(); }
+bool HasFrame(const v1::ExchangeResponse& m) { return m.has_weights(); }
+
+template <typename Message>
+absl::StatusOr<Decoded<Message>> Decode(Pieces pieces) {
+  const size_t total = TotalBytes(pieces);
+  if (total > kMaxMessageBytes) {
+    return Bad(absl::StrCat(total, " bytes, limit ", kMaxMessageBytes));
+  }
+  Decoded<Message> decoded;
+  Cursor cursor(pieces);
+  uint8_t first;
+  if (!cursor.ReadByte(&first)) return Bad("empty");
+  if (first == kPayloadTag) {
+    uint64_t size;
+    if (!cursor.ReadVarint(&size)) return Bad("a bad frame length");
+    if (size != total - cursor.position()) {
+      return Bad(absl::StrCat("frame: ", size, " bytes, want the rest of the message, ",
+                              total - cursor.position()));
+    }
+    absl::Status status = DecodeFrame(cursor, total, MutableFrame(decoded.message),
+                                      &decoded.payload, &decoded.payload_bytes);
+    if (!status.ok()) return status;
+    g_exchanged_bytes.fetch_add(static_cast<int64_t>(decoded.payload_bytes),
+                                std::memory_order_relaxed);
+    return decoded;
+  }
+  if (total > kMaxHeaderBytes) {
+    return Bad(absl::StrCat(total, " bytes without a payload, limit ", kMaxHeaderBytes));
+  }
+  if (!decoded.message.ParseFromString(CopyOut(Cursor(pieces), total)))
+    return Bad("does not parse");
+  if (HasFrame(decoded.message)) return Bad("a frame beside other fields");
+  if (decoded.message.message_case() == Message::MESSAGE_NOT_SET) return Bad("says nothing");
+  return decoded;
+}
+
+void AppendVarint(std::string& out, uint64_t value) {
+  while (value >= 0x80) {
+    out.push_back(static_cast<char>(value | 0x80));
+    value >>= 7;
+  }
+  out.push_back(static_cast<char>(value));
+}
+
+template <typename Frame>
+std::string Prefix(const Frame& frame, size_t payload_bytes) {
+  CAPSTAN_CHECK(frame.payload().empty());
+  CAPSTAN_CHECK(payload_bytes <= kMaxPayloadBytes);
+  std::string tail;
+  if (payload_bytes > 0) {
+    tail.push_back(static_cast<char>(kPayloadTag));
+    AppendVarint(tail, payload_bytes);
+  }
+  std::string out;
+  const size_t header_bytes = frame.ByteSizeLong();
+  out.reserve(header_bytes + 16);
+  out.push_back(static_cast<char>(kPayloadTag));
+  AppendVarint(out, header_bytes + tail.size() + payload_bytes);
+  CAPSTAN_CHECK(frame.AppendToString(&out));
+  out += tail;
+  g_exchanged_bytes.fetch_add(static_cast<int64_t>(payload_bytes), std::memory_order_relaxed);
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<Decoded<v1::ExchangeRequest>> DecodeRequest(Pieces pieces) {
+  return Decode<v1::ExchangeRequest>(pieces);
+}
+
+absl::StatusOr<Decoded<v1::ExchangeResponse>> DecodeResponse(Pieces pieces) {
+  return Decode<v1::ExchangeResponse>(pieces);
+}
+
+std::string EncodePrefix(const v1::Frame& frame, size_t payload_bytes) {
+  return Prefix(frame, payload_bytes);
+}
+
+std::string EncodePrefix(const v1::WeightFrame& frame, size_t payload_bytes) {
+  return Prefix(frame, payload_bytes);
+}
+
+bool PayloadReader::Next(size_t size_bytes, std::vector<absl::string_view>* out) {
+  out->clear();
+  while (size_bytes > 0) {
+    if (AtEnd()) {
+      out->clear();
+      return false;
+    }
+    const absl::string_view piece = pieces_[piece_];
+    const size_t n = std::min(size_bytes, piece.size() - offset_);
+    if (n > 0) out->push_back(piece.substr(offset_, n));
+    size_bytes -= n;
+    offset_ += n;
+    if (offset_ == piece.size()) {
+      ++piece_;
+      offset_ = 0;
+    }
+  }
+  return true;
+}
+
+bool PayloadReader::AtEnd() const {
+  size_t offset = offset_;
+  for (size_t i = piece_; i < pieces_.size(); ++i) {
+    if (pieces_[i].size() > offset) return false;
+    offset = 0;
+  }
+  return true;
+}
+
+size_t TotalBytes(Pieces pieces) {
+  size_t total = 0;
+  for (const absl::string_view piece : pieces) total += piece.size();
+  return total;
+}
+
+uint32_t Crc32cOf(Pieces pieces) {
+  uint32_t crc = 0;
+  for (const absl::string_view piece : pieces) {
+    crc = training::ExtendCrc32c(crc, piece.data(), piece.size());
+  }
+  return crc;
+}
+
+void CopyFloats(Pieces pieces, absl::Span<float> out) {
+  CAPSTAN_CHECK(TotalBytes(pieces) == out.size() * sizeof(float));
+  char* to = reinterpret_cast<char*>(out.data());
+  for (const absl::string_view piece : pieces) {
+    if (piece.empty()) continue;
+    std::memcpy(to, piece.data(), piece.size());
+    to += piece.size();
+  }
+  CountCopied(out.size() * sizeof(float));
+}
+
+CopyCount GetCopyCount() {
+  return {g_copied_bytes.load(std::memory_order_relaxed),
+          g_exchanged_bytes.load(std::memory_order_relaxed)};
+}
+
+void CountCopied(size_t bytes) {
+  g_copied_bytes.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+}
+
+}  // namespace capstan::param_store::wire
