@@ -1,0 +1,129 @@
+// Device: where a model computes; Plan: a model compiled for a device. The one interface of all
+// back ends.
+//
+// A plan computes the gradient of one lane: it knows no step, no other lane and no service. It is
+// compiled once per (graph, layout, options); after the first call of each kind a step allocates
+// nothing of ours.
+//
+// Numbers: float32. The flat vectors of weights and gradients have the places of
+// training::FlatLayout and the canonical layouts of training::Graph; what a device prefers inside
+// is its own business. Infinities and NaNs are data: they come out in loss and gradient and are
+// never an error. Equal bits (rule R5): on CPUs result and gradient are a function of (graph,
+// weights, batch, loss_scale, instruction set) alone: not of threads, max_batch or earlier calls.
+//
+// Threads: a Device is thread-safe. Calls on one Plan must not overlap; different plans are
+// independent.
+#ifndef CAPSTAN_GPU_WORKER_ENGINE_DEVICE_DEVICE_H_
+#define CAPSTAN_GPU_WORKER_ENGINE_DEVICE_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "training/chunks/flat_layout.h"
+#include "training/graph/graph.h"
+
+namespace capstan::engine {
+
+// Samples of one lane, in host memory. Borrowed for the call; any alignment that the types need.
+struct LaneBatch {
+  const float* images = nullptr;    // [count, input shape of the graph], row-major: NCHW
+  const int32_t* labels = nullptr;  // [count], each of [0, classes)
+  int64_t count = 0;                // 1 to PlanOptions::max_batch
+};
+
+// Sums over the samples of a lane.
+struct LaneResult {
+  int64_t samples = 0;
+  double loss_sum = 0;  // cross-entropy in nats, neither scaled nor averaged
+  // Samples whose largest logit is the label's; the first of equal ones counts, a row with a NaN
+  // never does.
+  int64_t correct = 0;
+};
+
+struct PlanOptions {
+  int64_t max_batch = 1;      // samples of the largest lane or evaluation block
+  int threads = 1;            // CPU threads, the caller's among them; 1 to 1024
+  bool deterministic = true;  // kernels by fixed rules; false permits a device to time them
+};
+
+// A step of the backward pass.
+struct BackwardStage {
+  std::string node;
+  // Once the stage is done, [0, ready_floats) of the gradient is final: a multiple of 16, never
+  // falling.
+  int64_t ready_floats = 0;
+};
+
+// What Compile decided.
+struct PlanInfo {
+  int64_t arena_bytes = 0;     // activations, gradients by them and scratch, of all threads
+  int64_t weight_bytes = 0;    // the plan's copies of the weights, in the layouts of its kernels
+  int64_t gradient_bytes = 0;  // gradients of blocks that wait to be added
+  int64_t block_samples = 0;   // samples that are computed at a time; 0: the whole lane
+  std::vector<BackwardStage> backward;  // in the order of execution: the last layer first
+  std::vector<std::string> kernels;     // "conv1 forward: jit:avx512_core", for logs
+  int64_t planned_bytes() const { return arena_bytes + weight_bytes + gradient_bytes; }
+};
+
+class Plan {
+ public:
+  virtual ~Plan() = default;
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  // Takes the weights for the calls that follow: copies them into the layouts of the kernels. Once
+  // per version of the weights, not per lane. `weights` is the flat vector, layout.total_floats()
+  // long, and may be changed or freed after the return.
+  virtual absl::Status LoadWeights(const float* weights) = 0;
+
+  // Forward, loss and backward of a lane. Writes all layout.total_floats() of `gradient`, zeros
+  // between the tensors: the gradient of loss_scale * loss_sum. `loss_scale` is 1 / (true samples
+  // of the whole step), over all lanes (rule R2), times the dynamic scale where there is one.
+  // FailedPrecondition: no LoadWeights yet. InvalidArgument: count out of range, or a label out of
+  // [0, classes) (the message has its place); `gradient` is then as it was.
+  virtual absl::StatusOr<LaneResult> ComputeLane(const LaneBatch& batch, double loss_scale,
+                                                 float* gradient) = 0;
+
+  // Forward and loss alone. Errors as ComputeLane.
+  virtual absl::StatusOr<LaneResult> Evaluate(const LaneBatch& batch) = 0;
+
+  // Writes the input of the loss, [count, classes]; batch.labels is not read. Errors as
+  // ComputeLane.
+  virtual absl::Status Predict(const LaneBatch& batch, float* logits) = 0;
+
+  virtual const PlanInfo& info() const = 0;
+
+ protected:
+  Plan() = default;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // "cpu", "cpu:1", "cuda:0".
+  virtual const std::string& name() const = 0;
+  // Libraries and instruction set, for logs: "oneDNN 2.6.3, avx512_core".
+  virtual const std::string& description() const = 0;
+
+  // `layout` holds the parameters of `graph` under their names; both are read during the call
+  // alone. InvalidArgument: layout and graph disagree, or an option out of its range.
+  // Unimplemented: an operator or attribute that the device does not carry out, by name.
+  // ResourceExhausted: the memory is not there.
+  virtual absl::StatusOr<std::unique_ptr<Plan>> Compile(const training::Graph& graph,
+                                                        const training::FlatLayout& layout,
+                                                        const PlanOptions& options) = 0;
+
+ protected:
+  Device() = default;
+};
+
+}  // namespace capstan::engine
+
+#endif  // CAPSTAN_GPU_WORKER_ENGINE_DEVICE_DEVICE_H_

@@ -1,0 +1,146 @@
+#include "training/graph/graph.h"
+
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace capstan::training {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+
+Conv MakeConv(int64_t out_channels, int64_t kernel) {
+  Conv conv;
+  conv.out_channels = out_channels;
+  conv.window.kernel_shape = {kernel, kernel};
+  return conv;
+}
+
+// `ops` in a chain over `input`, then Flatten and the loss.
+absl::StatusOr<Graph> BuildChain(Shape input, std::vector<Operator> ops, bool flatten = true) {
+  std::vector<GraphNode> nodes;
+  for (Operator& op : ops) {
+    const int i = static_cast<int>(nodes.size());
+    nodes.push_back({"n" + std::to_string(i), op, {i}});
+  }
+  if (flatten) nodes.push_back({"flatten", Flatten(), {static_cast<int>(nodes.size())}});
+  nodes.push_back({"loss", SoftmaxCrossEntropyLoss(), {static_cast<int>(nodes.size())}});
+  return Graph::Build("test", std::move(input), std::move(nodes));
+}
+
+std::string ErrorOf(const absl::StatusOr<Graph>& graph) {
+  if (graph.ok()) return "no error";
+  EXPECT_EQ(graph.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(graph.status().message());
+}
+
+TEST(GraphTest, ConvolutionShapeFollowsStridePaddingAndDilation) {
+  Conv conv = MakeConv(8, 3);
+  conv.window.strides = {2, 3};
+  conv.window.pads = {1, 0, 2, 1};
+  conv.window.dilations = {2, 1};
+  const absl::StatusOr<Graph> graph = BuildChain({3, 11, 13}, {conv});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  // height: (11 + 3 - 5) / 2 + 1 = 5; width: (13 + 1 - 3) / 3 + 1 = 4
+  EXPECT_THAT(graph->value_shape(1), ElementsAre(8, 5, 4));
+  EXPECT_THAT(graph->parameters()[0].shape, ElementsAre(8, 3, 3, 3));
+  EXPECT_EQ(graph->num_classes(), 160);
+}
+
+TEST(GraphTest, ParametersComeInForwardOrderWithFansThatCountTheKernel) {
+  Conv grouped = MakeConv(4, 3);
+  grouped.group = 2;
+  const absl::StatusOr<Graph> graph = BuildChain({2, 5, 5}, {grouped, Flatten(), Gemm{10, false}},
+                                                 /*flatten=*/false);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  ASSERT_EQ(graph->parameters().size(), 3u);
+  const Parameter& weight = graph->parameters()[0];
+  EXPECT_EQ(weight.name, "n0.weight");
+  EXPECT_THAT(weight.shape, ElementsAre(4, 1, 3, 3));
+  EXPECT_EQ(weight.fan_in, 9);    // 1 channel of the group * 3 * 3
+  EXPECT_EQ(weight.fan_out, 36);  // 4 * 3 * 3
+  const Parameter& bias = graph->parameters()[1];
+  EXPECT_EQ(bias.name, "n0.bias");
+  EXPECT_EQ(bias.kind, ParameterKind::kBias);
+  EXPECT_THAT(bias.shape, ElementsAre(4));
+  EXPECT_EQ(bias.fan_in, 9);
+  EXPECT_EQ(graph->parameters()[2].name, "n2.weight");
+  EXPECT_THAT(graph->parameters()[2].shape, ElementsAre(10, 36));
+  EXPECT_EQ(graph->bias_of(2), -1);
+  EXPECT_EQ(graph->parameter_elements(), 36 + 4 + 360);
+}
+
+TEST(GraphTest, PoolingDropsWhatDoesNotFillAWindow) {
+  MaxPool pool;
+  pool.window.kernel_shape = {2, 2};
+  pool.window.strides = {2, 2};
+  const absl::StatusOr<Graph> graph = BuildChain({3, 9, 8}, {pool});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_THAT(graph->value_shape(1), ElementsAre(3, 4, 4));
+  EXPECT_FALSE(graph->needs_gradient(1));
+}
+
+TEST(GraphTest, ErrorsNameNodeGotAndWant) {
+  EXPECT_THAT(ErrorOf(BuildChain({1, 4, 4}, {MakeConv(2, 5)})),
+              AllOf(HasSubstr("node n0 (Conv)"), HasSubstr("height 4"), HasSubstr("kernel 5")));
+  EXPECT_THAT(ErrorOf(BuildChain({1, 4, 4}, {Gemm{3}})),
+              AllOf(HasSubstr("node n0 (Gemm)"), HasSubstr("[1, 4, 4]"), HasSubstr("Flatten")));
+  EXPECT_THAT(ErrorOf(BuildChain({12}, {MakeConv(2, 1)})), HasSubstr("want [C, H, W]"));
+  EXPECT_THAT(ErrorOf(BuildChain({1, 4, 4}, {MakeConv(0, 1)})), HasSubstr("out_channels 0"));
+  EXPECT_THAT(ErrorOf(BuildChain({1, 4, 4}, {MakeConv(1, 0)})),
+              HasSubstr("kernel of the height 0"));
+  Conv conv = MakeConv(1, 1);
+  conv.window.pads[3] = -1;
+  EXPECT_THAT(ErrorOf(BuildChain({1, 4, 4}, {conv})), HasSubstr("padding of the width -1"));
+  conv = MakeConv(4, 1);
+  conv.group = 2;
+  EXPECT_THAT(ErrorOf(BuildChain({3, 4, 4}, {conv})), HasSubstr("group 2"));
+  MaxPool pool;
+  pool.window.pads = {1, 0, 0, 0};
+  EXPECT_THAT(ErrorOf(BuildChain({3, 4, 4}, {pool})), HasSubstr("padding 1, want less than"));
+  EXPECT_THAT(ErrorOf(BuildChain({1, 4, 4}, {}, /*flatten=*/false)), HasSubstr("want [classes]"));
+  EXPECT_THAT(ErrorOf(BuildChain({0}, {})), HasSubstr("dimensions of at least 1"));
+  EXPECT_THAT(ErrorOf(BuildChain({4, 4}, {})), HasSubstr("want [C, H, W] or [features]"));
+}
+
+TEST(GraphTest, AbsurdSizesAreErrorsAndNeverOverflow) {
+  EXPECT_THAT(ErrorOf(BuildChain({kHuge, kHuge, kHuge}, {})), HasSubstr("elements"));
+  EXPECT_THAT(ErrorOf(BuildChain({1, 4, 4}, {MakeConv(kHuge, 1)})), HasSubstr("elements"));
+  EXPECT_THAT(ErrorOf(BuildChain({1, 4, 4}, {MakeConv(1, kHuge)})), HasSubstr("height 4"));
+  Conv conv = MakeConv(1, 2);
+  conv.window.dilations = {kHuge, kHuge};
+  EXPECT_THAT(ErrorOf(BuildChain({1, 4, 4}, {conv})), HasSubstr("dilation"));
+  conv = MakeConv(1, 1);
+  conv.window.pads = {kHuge, kHuge, kHuge, kHuge};
+  EXPECT_THAT(ErrorOf(BuildChain({1, 4, 4}, {conv})), HasSubstr("too large"));
+  EXPECT_THAT(ErrorOf(BuildChain({1 << 20}, {Gemm{1 << 21}})), HasSubstr("n0 (Gemm): weight"));
+  // Each layer has 2^40 - 2^20 parameters, which is allowed; two of them are not.
+  const Gemm wide{(1 << 20) - 1};
+  EXPECT_THAT(ErrorOf(BuildChain({1 << 20}, {wide, wide})), HasSubstr("the graph has"));
+}
+
+TEST(GraphTest, StructureIsChecked) {
+  const Operator loss = SoftmaxCrossEntropyLoss();
+  auto build = [](std::vector<GraphNode> nodes) {
+    return ErrorOf(Graph::Build("test", {4}, std::move(nodes)));
+  };
+  EXPECT_THAT(build({}), HasSubstr("no nodes"));
+  EXPECT_THAT(build({{"a", Relu(), {0}}}), HasSubstr("want one SoftmaxCrossEntropyLoss"));
+  EXPECT_THAT(build({{"a", loss, {0}}, {"b", loss, {1}}}), HasSubstr("as the last"));
+  EXPECT_THAT(build({{"a", Relu(), {0}}, {"a", loss, {1}}}), HasSubstr("a is taken"));
+  EXPECT_THAT(build({{"", loss, {0}}}), HasSubstr("empty name"));
+  EXPECT_THAT(build({{"a b", loss, {0}}}), HasSubstr("\"a b\""));
+  EXPECT_THAT(build({{"a", Relu(), {1}}, {"b", loss, {1}}}), HasSubstr("input value 1"));
+  EXPECT_THAT(build({{"a", Relu(), {-1}}, {"b", loss, {1}}}), HasSubstr("input value -1"));
+  EXPECT_THAT(build({{"a", Relu(), {}}, {"b", loss, {1}}}), HasSubstr("0 inputs, want 1"));
+  EXPECT_THAT(build({{"a", Relu(), {0}}, {"b", loss, {0}}}),
+              HasSubstr("node a (Relu): no node reads"));
+}
+
+}  // namespace
+}  // namespace capstan::training

@@ -1,0 +1,99 @@
+#include "training/graph/models.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace capstan::training {
+namespace {
+
+// Appends nodes in a chain.
+class Chain {
+ public:
+  void Add(std::string name, Operator op) {
+    const ValueId input = static_cast<ValueId>(nodes_.size());
+    nodes_.push_back({std::move(name), std::move(op), {input}});
+  }
+  void AddConv(int layer, int64_t kernel, int64_t out_channels) {
+    Conv conv;
+    conv.out_channels = out_channels;
+    conv.window.kernel_shape = {kernel, kernel};
+    Add(absl::StrCat("conv", layer), conv);
+    Add(absl::StrCat("conv", layer, "_relu"), Relu());
+  }
+  template <typename Pool>
+  void AddPool(int layer) {
+    Pool pool;
+    pool.window.kernel_shape = {2, 2};
+    pool.window.strides = {2, 2};
+    Add(absl::StrCat("pool", layer), pool);
+  }
+  // Dense layers with Relu between them, and the loss.
+  void AddHead(const std::vector<int64_t>& widths) {
+    Add("flatten", Flatten());
+    for (size_t i = 0; i < widths.size(); ++i) {
+      Gemm gemm;
+      gemm.out_features = widths[i];
+      Add(absl::StrCat("fc", i + 1), gemm);
+      if (i + 1 < widths.size()) Add(absl::StrCat("fc", i + 1, "_relu"), Relu());
+    }
+    Add("loss", SoftmaxCrossEntropyLoss());
+  }
+  std::vector<GraphNode> Take() { return std::move(nodes_); }
+
+ private:
+  std::vector<GraphNode> nodes_;
+};
+
+void AddLenet(Chain& chain, int64_t num_classes) {
+  chain.AddConv(1, 5, 6);
+  chain.AddPool<MaxPool>(1);
+  chain.AddConv(2, 3, 16);
+  chain.AddPool<MaxPool>(2);
+  chain.AddHead({120, 84, num_classes});
+}
+
+void AddLenetD2l(Chain& chain, int64_t num_classes) {
+  chain.AddConv(1, 3, 20);
+  chain.AddPool<AveragePool>(1);
+  chain.AddConv(2, 5, 50);
+  chain.AddPool<AveragePool>(2);
+  chain.AddHead({128, num_classes});
+}
+
+void AddMlp(Chain& chain, int64_t num_classes) { chain.AddHead({128, 64, num_classes}); }
+
+struct Model {
+  absl::string_view name;
+  void (*add)(Chain& chain, int64_t num_classes);
+};
+constexpr Model kModels[] = {{"lenet", AddLenet}, {"lenet_d2l", AddLenetD2l}, {"mlp", AddMlp}};
+
+}  // namespace
+
+std::vector<absl::string_view> ModelNames() {
+  std::vector<absl::string_view> names;
+  for (const Model& model : kModels) names.push_back(model.name);
+  return names;
+}
+
+absl::StatusOr<Graph> MakeModel(absl::string_view name, int64_t num_classes,
+                                const Shape& input_shape) {
+  for (const Model& model : kModels) {
+    if (model.name != name) continue;
+    if (num_classes < 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("num_classes: ", num_classes, ", want at least 2"));
+    }
+    Chain chain;
+    model.add(chain, num_classes);
+    return Graph::Build(std::string(name), input_shape, chain.Take());
+  }
+  return absl::NotFoundError(
+      absl::StrCat("model ", name, ": not known, want one of ", absl::StrJoin(ModelNames(), ", ")));
+}
+
+}  // namespace capstan::training

@@ -1,0 +1,70 @@
+#include "training/graph/models.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace capstan::training {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<std::string> Names(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : graph.parameters()) names.push_back(parameter.name);
+  return names;
+}
+
+TEST(ModelsTest, Lenet) {
+  const absl::StatusOr<Graph> graph = MakeModel("lenet", 10, {1, 28, 28});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(graph->parameter_elements(), 60170);
+  EXPECT_THAT(Names(*graph),
+              ElementsAre("conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "fc1.weight",
+                          "fc1.bias", "fc2.weight", "fc2.bias", "fc3.weight", "fc3.bias"));
+  EXPECT_THAT(graph->parameters()[2].shape, ElementsAre(16, 6, 3, 3));
+  EXPECT_THAT(graph->parameters()[4].shape, ElementsAre(120, 400));
+  EXPECT_EQ(graph->num_classes(), 10);
+  // 2 * (24*24*6*25 + 10*10*16*54 + 400*120 + 120*84 + 84*10)
+  EXPECT_EQ(graph->forward_flops(), 2 * (86400 + 86400 + 48000 + 10080 + 840));
+  // The first convolution has no gradient by its input.
+  EXPECT_EQ(graph->training_flops(), 3 * graph->forward_flops() - 2 * 86400);
+}
+
+TEST(ModelsTest, LenetD2l) {
+  const absl::StatusOr<Graph> graph = MakeModel("lenet_d2l", 10, {1, 28, 28});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(graph->parameter_elements(), 129068);
+  EXPECT_THAT(Names(*graph), ElementsAre("conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias",
+                                         "fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"));
+  EXPECT_THAT(graph->parameters()[4].shape, ElementsAre(128, 800));
+  // 2 * (26*26*20*9 + 9*9*50*20*25 + 800*128 + 128*10)
+  EXPECT_EQ(graph->forward_flops(), 2 * (121680 + 2025000 + 102400 + 1280));
+}
+
+TEST(ModelsTest, Mlp) {
+  const absl::StatusOr<Graph> graph = MakeModel("mlp", 10, {1, 28, 28});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(graph->parameter_elements(), 784 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10);
+  EXPECT_THAT(Names(*graph), ElementsAre("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias",
+                                         "fc3.weight", "fc3.bias"));
+  EXPECT_TRUE(MakeModel("mlp", 10, {784}).ok());
+}
+
+TEST(ModelsTest, UnknownNameIsNotFoundAndListsTheNames) {
+  const absl::StatusOr<Graph> graph = MakeModel("lenet5", 10, {1, 28, 28});
+  EXPECT_EQ(graph.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(graph.status().message()), HasSubstr("lenet, lenet_d2l, mlp"));
+}
+
+TEST(ModelsTest, InputAndClassesMustFit) {
+  EXPECT_THAT(std::string(MakeModel("lenet", 10, {1, 8, 8}).status().message()),
+              HasSubstr("node conv2 (Conv): height 2"));
+  EXPECT_EQ(MakeModel("lenet", 1, {1, 28, 28}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace capstan::training
