@@ -32,8 +32,7 @@ class HeldNodes {
   };
 
   // max_ahead: see ChunkSumOptions::max_ahead_nodes; negative: no limit.
-  HeldNodes(LaneTree lanes, int32_t max_ahead)
-      : lanes_(std::move(lanes)), max_ahead_(max_ahead) {}
+  HeldNodes(LaneTree lanes, int32_t max_ahead) : lanes_(std::move(lanes)), max_ahead_(max_ahead) {}
 
   const LaneTree& lanes() const { return lanes_; }
   const std::vector<Entry>& entries() const { return entries_; }  // lowest lane first
@@ -61,7 +60,9 @@ class HeldNodes {
   template <typename Values>
   void Store(const Node& node, Values&& values);
 
-  // Forgets all nodes (the owner frees the slots) and takes the tree of the next step.
+  // Forgets all nodes; the owner frees the slots.
+  void Clear() { entries_.clear(); }
+  // The same, and takes the tree of the next step.
   void Reset(const LaneTree& lanes) {
     lanes_ = lanes;
     entries_.clear();

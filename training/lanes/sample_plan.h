@@ -91,8 +91,6 @@ class SamplePlan {
  private:
   SamplePlan(SamplePlanOptions options, std::vector<int64_t> full_share);
 
-  int64_t GlobalBatchSize(int64_t step_in_epoch) const;
-
   SamplePlanOptions options_;
   LaneTree tree_;
   int64_t steps_per_epoch_ = 0;

@@ -1,0 +1,60 @@
+// The learning rate of a step: a pure function of (step, steps_per_epoch, total_steps), computed
+// once per step by the lead (rule R7).
+//
+// With base rate b, warm-up W steps, t = step (from 0), T = total_steps:
+//   t < W                  b * (t + 1) / W: the last warm-up step has b
+//   kConstant              b
+//   kStep                  b * factor^floor(t / every); counted from step 0, warm-up included
+//   kCosine                min + (b - min) * (1 + cos(pi * (t - W) / (T - W))) / 2: b at t = W, min
+//                          from t = T on (which is one past the last step)
+// Source of the cosine: Loshchilov & Hutter 2017, arXiv:1608.03983.
+//
+// Threads: a value; const methods may be called from many threads.
+#ifndef CAPSTAN_TRAINING_SCHEDULE_SCHEDULE_H_
+#define CAPSTAN_TRAINING_SCHEDULE_SCHEDULE_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+namespace capstan::training {
+
+enum class ScheduleKind { kConstant, kStep, kCosine };
+
+// "10 epochs" or "500 steps".
+struct SchedulePeriod {
+  int64_t count = 0;
+  enum class Unit { kSteps, kEpochs } unit = Unit::kSteps;
+};
+
+struct ScheduleOptions {
+  ScheduleKind kind = ScheduleKind::kConstant;
+  double learning_rate = 0;      // b: > 0, finite
+  SchedulePeriod every;          // kStep: >= 1
+  double factor = 0.1;           // kStep: (0, 1]
+  double min_learning_rate = 0;  // kCosine: [0, b]
+  SchedulePeriod warmup;         // any kind: >= 0; kCosine: below total_steps
+};
+
+class Schedule {
+ public:
+  // Both step counts are >= 1. InvalidArgument: an option outside its range, or a period of more
+  // than 2^62 steps.
+  static absl::StatusOr<Schedule> Create(const ScheduleOptions& options, int64_t steps_per_epoch,
+                                         int64_t total_steps);
+
+  // `step` from 0; steps from total_steps on have the rate that the formula gives.
+  double LearningRate(int64_t step) const;
+
+ private:
+  Schedule() = default;
+
+  ScheduleOptions options_;
+  int64_t every_steps_ = 1;
+  int64_t warmup_steps_ = 0;
+  int64_t total_steps_ = 1;
+};
+
+}  // namespace capstan::training
+
+#endif  // CAPSTAN_TRAINING_SCHEDULE_SCHEDULE_H_
