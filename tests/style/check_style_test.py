@@ -1,0 +1,213 @@
+"""Every style rule refuses what it is there to refuse, and lets its neighbour pass."""
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, 'tools'))
+sys.dont_write_bytecode = True
+import style_rules  # noqa: E402
+
+_loader = importlib.machinery.SourceFileLoader('check_style', os.path.join(ROOT, 'tools', 'check-style'))
+check_style = importlib.util.module_from_spec(importlib.util.spec_from_loader('check_style', _loader))
+_loader.exec_module(check_style)
+
+
+class RuleTest(unittest.TestCase):
+
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.root = scratch.name
+
+    def tree(self, files):
+        for path, text in files.items():
+            full = os.path.join(self.root, path)
+            os.makedirs(os.path.dirname(full), exist_ok=True)
+            with open(full, 'w') as f:
+                f.write(text)
+        return style_rules.Tree(self.root, list(files))
+
+    def refused(self, rule, path, text, **others):
+        return style_rules.RULES[rule](self.tree({path: text, **others}))
+
+
+class ArrowsTest(RuleTest):
+    """Against the table that is committed."""
+
+    def setUp(self):
+        super().setUp()
+        with open(os.path.join(ROOT, 'tests/style/arrows.txt')) as f:
+            self.table = f.read()
+
+    def check(self, path, header):
+        include = f'#include {header}\n' if header[0] == '<' else f'#include "{header}"\n'
+        return style_rules.arrows(self.tree({'tests/style/arrows.txt': self.table, path: include}))
+
+    def test_refuses_each_forbidden_arrow(self):
+        for path, header in (
+                ('training/fold/fold.h', 'services/sync/mutex.h'),
+                ('training/fold/fold.h', 'gpu_worker/engine/graph.h'),
+                ('training/optim/sgd.cc', 'capstan/job/v1/job.pb.h'),
+                ('training/lead/lead.cc', '<yaml-cpp/yaml.h>'),
+                ('services/server/server.cc', 'training/lanes/lanes.h'),
+                ('services/sync/mutex.h', '<grpcpp/grpcpp.h>'),
+                ('gpu_worker/engine/plan.cc', '<grpcpp/grpcpp.h>'),
+                ('gpu_worker/engine/plan.cc', '<oneapi/dnnl/dnnl.hpp>'),
+                ('gpu_worker/engine/plan.cc', 'services/server/server.h'),
+                ('gpu_worker/engine/device/open.cc', '<cuda_runtime.h>'),
+                ('gpu_worker/task/task.cc', 'param_store/core/shard.h'),
+                ('gpu_worker/task/task.cc', 'coordinator/core/jobs.h'),
+                ('param_store/client/client.cc', 'param_store/core/shard.h'),
+                ('coordinator/core/jobs.cc', '<grpcpp/grpcpp.h>'),
+                ('coordinator/core/jobs.cc', 'coordinator/journal/journal.h'),
+                ('coordinator/main.cc', 'gpu_worker/task/task.h'),
+                ('client/run.cc', 'coordinator/core/jobs.h'),
+                ('unheard_of/a.cc', 'training/lanes/lanes.h'),
+        ):
+            self.assertEqual(len(self.check(path, header)), 1, f'{path} -> {header}')
+
+    def test_lets_the_drawn_arrows_pass(self):
+        for path, header in (
+                ('training/fold/fold.h', 'training/lanes/lanes.h'),
+                ('training/fold/fold.h', 'services/check/check.h'),
+                ('training/fold/fold.h', 'absl/status/status.h'),
+                ('training/fold/fold.h', '<vector>'),
+                ('training/spec/job_file.cc', '<yaml-cpp/yaml.h>'),
+                ('training/spec/job_file.cc', 'capstan/job/v1/job.pb.h'),
+                ('gpu_worker/engine/cpu/conv.cc', '<oneapi/dnnl/dnnl.hpp>'),
+                ('gpu_worker/task/task.cc', 'param_store/client/client.h'),
+                ('coordinator/core/jobs_test.cc', 'gtest/gtest.h'),
+                ('tests/integration/two_workers_test.cc', 'param_store/core/shard.h'),
+        ):
+            self.assertEqual(self.check(path, header), [], f'{path} -> {header}')
+
+
+class TextRulesTest(RuleTest):
+
+    def test_pure_refuses_thread_lock_clock_file_and_grpc(self):
+        for line in ('std::thread t;', 'std::mutex m;', 'capstan::Mutex mu_;', 'MutexLock lock(mu_);',
+                     'auto t = std::chrono::steady_clock::now();', 'absl::Now();', 'time(nullptr);',
+                     'FILE* f = fopen(p, q);', 'std::ifstream in(p);', '#include <fstream>', 'int d = ::open(p, 0);',
+                     'grpc::Status s;', '#include "capstan/job/v1/job_service.grpc.pb.h"',
+                     'std::random_device device;', 'absl::SleepFor(d);', 'std::this_thread::yield();', 'getenv(n);'):
+            for path in ('training/lead/lead.cc', 'coordinator/core/jobs.h'):
+                self.assertEqual(len(self.refused('pure', path, line + '\n')), 1, f'{path}: {line}')
+
+    def test_pure_reads_code_alone_and_leaves_adapters_and_tests(self):
+        words = '// std::thread is kept out\nconst char* s = "grpc::Status";\nabsl::Duration timeout;\nfile.open();\n'
+        self.assertEqual(self.refused('pure', 'training/lead/lead.cc', words), [])
+        self.assertEqual(self.refused('pure', 'coordinator/adapter.cc', 'std::thread t;\n'), [])
+        self.assertEqual(self.refused('pure', 'training/lead/lead_test.cc', 'std::thread t;\n'), [])
+
+    def test_raw_locks_are_left_to_sync(self):
+        for line in ('std::mutex mu;', 'absl::Mutex mu;', 'std::unique_lock<std::mutex> l;', 'std::condition_variable c;',
+                     '#include "absl/synchronization/mutex.h"'):
+            self.assertTrue(self.refused('raw_locks', 'services/server/server.cc', line + '\n'), line)
+        self.assertEqual(self.refused('raw_locks', 'services/sync/mutex.h', 'std::mutex mu;\n'), [])
+        self.assertEqual(self.refused('raw_locks', 'services/server/server.cc', 'capstan::Mutex mu;\n'), [])
+
+    def test_using_namespace(self):
+        self.assertEqual(len(self.refused('using_namespace', 'a/b.cc', 'int x;\nusing  namespace std;\n')), 1)
+        self.assertEqual(self.refused('using_namespace', 'a/b.cc', 'using absl::Status;  // no using namespace\n'), [])
+
+    def test_include_paths_start_at_the_root(self):
+        for header in ('lanes.h', '../lanes/lanes.h', './lanes.h'):
+            self.assertEqual(len(self.refused('include_paths', 'a/b.cc', f'#include "{header}"\n')), 1, header)
+        self.assertEqual(self.refused('include_paths', 'a/b.cc', '#include "a/b.h"\n#include <vector>\n'), [])
+
+    def test_length(self):
+        self.assertEqual(len(self.refused('length', 'a/b.cc', '\n' * 1001)), 1)
+        self.assertEqual(self.refused('length', 'a/b.cc', '\n' * 1000), [])
+
+    def test_a_source_that_cmake_does_not_know(self):
+        for text, want in (('add_library(x b.cc)', 0), ('add_library(x bb.cc)', 1), ('# b.cc', 1)):
+            found = self.refused('cmake_sources', 'a/b.cc', '', **{'a/CMakeLists.txt': text})
+            self.assertEqual(len(found), want, text)
+        self.assertEqual(self.refused('cmake_sources', 'a/c/b.cc', '', **{'a/CMakeLists.txt': 'f(c/b.cc)'}), [])
+
+    def test_white_space(self):
+        self.assertEqual(len(self.refused('white_space', 'a.md', 'x \ny\n')), 1)
+        self.assertEqual(len(self.refused('white_space', 'a.md', 'x\ny')), 1)
+        self.assertEqual(self.refused('white_space', 'a.md', 'x\ny\n'), [])
+
+    def test_python_that_does_not_compile(self):
+        self.assertEqual(len(self.refused('python_compiles', 'a/tool', '#!/usr/bin/env python3\nif True\n')), 1)
+        self.assertEqual(self.refused('python_compiles', 'a/tool.py', 'x = 1\n'), [])
+
+    def test_shellcheck(self):
+        self.assertTrue(self.refused('shellcheck', 'a/tool', '#!/bin/bash\nrm $1\n'))
+        self.assertEqual(self.refused('shellcheck', 'a/tool', '#!/bin/bash\nrm "$1"\n'), [])
+
+    def test_literals_and_comments_are_blanked_line_by_line(self):
+        text = 'a /* x\ny */ b R"(z\n")" c \'"\' d 1\'000 // e\n#include "f.h"\n'
+        code = style_rules.strip_cpp(text)
+        self.assertEqual(code.count('\n'), text.count('\n'))
+        self.assertEqual(code.split(), ['a', 'b', 'c', 'd', "1'000", '#include', '"f.h"'])
+
+
+class CompilerRulesTest(RuleTest):
+
+    def test_clang_format(self):
+        with open(os.path.join(ROOT, '.clang-format')) as f:
+            style = f.read()
+        self.assertEqual(len(check_style.clang_format(self.tree({'.clang-format': style, 'a/b.cc': 'int  x ;\n'}))), 1)
+        self.assertEqual(check_style.clang_format(self.tree({'.clang-format': style, 'a/b.cc': 'int x;\n'})), [])
+
+    def test_thread_safety_needs_its_flag_in_every_command(self):
+        good = 'clang++ -Wthread-safety -Werror=thread-safety -c a.cc'
+        self.assertEqual(check_style.thread_safety(None, {'a.cc': good}), [])
+        self.assertEqual(len(check_style.thread_safety(None, {'a.cc': good, 'b.cc': 'clang++ -Wall -c b.cc'})), 1)
+        disarmed = good + ' -Wno-thread-safety-analysis'
+        self.assertEqual(len(check_style.thread_safety(None, {'a.cc': disarmed})), 1)
+
+    def tidy(self, text):
+        with open(os.path.join(ROOT, '.clang-tidy')) as f:
+            checks = f.read()
+        self.tree({'.clang-tidy': checks, 'training/b.cc': text})
+        command = {'directory': self.root, 'file': 'training/b.cc', 'command': 'clang++ -std=c++20 -c training/b.cc'}
+        with open(os.path.join(self.root, 'compile_commands.json'), 'w') as f:
+            json.dump([command], f)
+        return check_style.tidy_one(self.root, self.root, 'training/b.cc')
+
+    def test_clang_tidy(self):
+        base = 'struct B { virtual ~B() = default; virtual void F(); };\n'
+        self.assertTrue(self.tidy(base + 'struct D : B { void F(); };\n'))
+        self.assertEqual(self.tidy(base + 'struct D : B { void F() override; };\n'), [])
+
+    def test_tidy_passes_an_unchanged_source_over_and_a_changed_header_not(self):
+        os.environ['CAPSTAN_CACHE_DIR'] = os.path.join(self.root, 'cache')
+        self.addCleanup(os.environ.pop, 'CAPSTAN_CACHE_DIR')
+
+        def mark(header, flags='-O1'):
+            self.tree({'.clang-tidy': '', 'a/b.cc': '#include "a/b.h"\n', 'a/b.h': header})
+            return check_style.TidyCache(self.root).mark('a/b.cc', f'clang++ {flags} {self.root}/a/b.cc')
+
+        self.assertEqual(mark('int x;\n'), mark('int x;\n'))
+        self.assertNotEqual(mark('int x;\n'), mark('int y;\n'))
+        self.assertNotEqual(mark('int x;\n'), mark('int x;\n', '-O2'))
+
+    def test_changed_sources_newest_first_and_a_header_stands_for_its_source(self):
+        def git(*args):
+            subprocess.run(['git', '-C', self.root, '-c', 'user.name=t', '-c', 'user.email=t@t', *args],
+                           check=True, capture_output=True)
+
+        git('init', '-q')
+        for path in ('a/old.cc', 'a/first.cc', 'a/second.h'):
+            self.tree({path: ''})
+            git('add', '.')
+            git('commit', '-q', '-m', path)
+        paths, since = check_style.changed_sources(self.root, 'HEAD~2')
+        self.assertEqual((paths, since), (['a/second.h', 'a/first.cc'], 'HEAD~2'))
+        commands = {'a/old.cc': '', 'a/first.cc': '', 'a/second_test.cc': ''}
+        self.assertEqual(check_style.sources_of(paths, commands), ['a/second_test.cc', 'a/first.cc'])
+
+
+if __name__ == '__main__':
+    unittest.main()

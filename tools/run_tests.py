@@ -1,0 +1,362 @@
+"""Builds and runs the tiers of ./run-tests, counts test cases, enforces tests/budgets.txt.
+
+A tier is a list of steps over one build folder. GoogleTest cases are counted one by one (from the
+report that every test binary writes), everything else (a style rule, a script, a fuzzer) as one.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+JOBS = os.environ.get('CAPSTAN_JOBS') or str(min(2, os.cpu_count() or 1))
+LOGS = os.path.join(ROOT, 'build', 'test-logs')
+GATE = ['style', 'unit', 'contract', 'integration', 'sim', 'e2e', 'asan', 'tsan', 'fuzz']
+QUICK = ['style', 'unit', 'contract', 'smoke']
+PROGRAMS = ['capstan', 'capstan_coordinator', 'capstan_param_store', 'capstan_gpu_worker']
+
+
+def say(text):
+    print(text, flush=True)
+
+
+class Report:
+    """Counts of test cases and seconds of parts."""
+
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+        self.parts = []  # (part, seconds)
+        self.failures = []
+
+    def add(self, name, passed=0, failed=0, skipped=0):
+        self.passed += passed
+        self.failed += failed
+        self.skipped += skipped
+        if failed:
+            self.failures.append(f'{name}: {failed} failed')
+
+    def counts(self):
+        return self.passed, self.failed, self.skipped
+
+
+class Part:
+    """Times a part and prints its line."""
+
+    def __init__(self, report, name):
+        self.report, self.name = report, name
+
+    def __enter__(self):
+        self.start, self.before = time.monotonic(), self.report.counts()
+        say(f'== {self.name}')
+        return self
+
+    def __exit__(self, kind, value, trace):
+        seconds = time.monotonic() - self.start
+        self.report.parts.append((self.name, seconds))
+        passed, failed, skipped = (now - then for now, then in zip(self.report.counts(), self.before))
+        counts = f'{passed} passed, {failed} failed, {skipped} skipped, ' if passed + failed + skipped else ''
+        say(f'   {self.name}: {counts}{seconds:.1f} s')
+
+
+def logged(name, command, **options):
+    """Runs a command with its output in a log; returns (exit status, path of the log)."""
+    path = os.path.join(LOGS, name + '.log')
+    with open(path, 'w') as log:
+        log.write('$ ' + ' '.join(command) + '\n')
+        log.flush()
+        status = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, **options).returncode
+    return status, path
+
+
+def tail(path, lines=60):
+    with open(path, errors='replace') as f:
+        for line in f.read().splitlines()[-lines:]:
+            say('   | ' + line)
+
+
+# --- Building ------------------------------------------------------------------------------------
+
+
+class Builder:
+    """Configures and builds presets, each target once."""
+
+    def __init__(self, report):
+        self.report, self.done, self.broken = report, set(), set()
+
+    def build(self, preset, targets, part=None):
+        """True when all targets are built; a failure is counted once."""
+        if preset in self.broken:
+            return False
+        todo = [t for t in targets if (preset, t) not in self.done]
+        if not todo:
+            return True
+        part = part or 'build-' + preset
+        with Part(self.report, part):
+            status, log = logged(part + '-configure', ['cmake', '--preset', preset])
+            if status == 0:
+                known = subprocess.run(['ninja', '-C', os.path.join('build', preset), '-t', 'targets', 'all'],
+                                       cwd=ROOT, capture_output=True, text=True).stdout
+                known = {line.split(':')[0] for line in known.splitlines()} | {'all'}
+                todo = [t for t in todo if t in known]  # a tier without tests has no target
+                if todo:
+                    status, log = logged(part, ['ninja', '-C', os.path.join('build', preset), '-j', JOBS, *todo])
+            self.done.update((preset, t) for t in targets)
+            if status != 0:
+                self.broken.add(preset)
+                tail(log)
+                self.report.add(part, failed=1)
+        return status == 0
+
+
+# --- CTest ---------------------------------------------------------------------------------------
+
+
+def run_ctest(report, preset, labels, jobs, name, environment=None, only=None):
+    """Runs the entries with one of the labels; counts their cases."""
+    results = tempfile.mkdtemp(prefix='capstan-results-')
+    junit = os.path.join(results, 'ctest.xml')
+    os.mkdir(os.path.join(results, 'gtest'))
+    command = ['ctest', '--test-dir', os.path.join('build', preset), '-L', f'^({"|".join(labels)})$', '-j', str(jobs),
+               '--output-on-failure', '--output-junit', junit, '--no-tests=ignore']
+    if only:
+        command += ['-R', only]
+    env = dict(os.environ, GTEST_OUTPUT=f'json:{results}/gtest/', **(environment or {}))
+    _, log = logged(name, command, env=env)
+
+    cases = {}
+    for file in os.listdir(os.path.join(results, 'gtest')):
+        with open(os.path.join(results, 'gtest', file)) as f:
+            try:
+                suites = json.load(f).get('testsuites', [])
+            except ValueError:
+                continue  # the binary died while it wrote: CTest counts it as failed
+        counts = [0, 0, 0]
+        for case in (case for suite in suites for case in suite['testsuite']):
+            if case.get('failures'):
+                counts[1] += 1
+            elif case.get('result') == 'SKIPPED':
+                counts[2] += 1
+            elif case.get('status') == 'RUN':
+                counts[0] += 1
+        cases.setdefault(re.sub(r'(_\d+)?\.json$', '', file), []).append(counts)
+
+    if not os.path.exists(junit):
+        report.add(name, failed=1)
+        tail(log)
+        return
+    bad = False
+    for entry in xml.etree.ElementTree.parse(junit).getroot().iter('testcase'):
+        test, status = entry.get('name'), entry.get('status')
+        counted = cases.get('capstan_' + test)
+        passed, failed, skipped = counted.pop() if counted else (0, 0, 0)
+        if not passed + failed + skipped:
+            passed, skipped = int(status == 'run'), int(status in ('notrun', 'disabled'))
+        if status == 'fail' and not failed:
+            failed, passed = 1, (passed if counted is not None else 0)  # a crash, a leak or a race at the end
+        report.add(f'{name}: {test}', passed, failed, skipped)
+        bad = bad or failed
+    if bad:
+        tail(log, 120)
+    shutil.rmtree(results)
+
+
+# --- Tiers ---------------------------------------------------------------------------------------
+
+
+class Tiers:
+
+    def __init__(self, report, quick, long):
+        self.report, self.quick, self.long = report, quick, long
+        self.builder = Builder(report)
+
+    def style(self):
+        with Part(self.report, 'style'):
+            status, log = logged('style-selftest', [sys.executable, 'tests/style/check_style_test.py', '-v'])
+            with open(log) as f:
+                text = f.read()
+            ran = re.search(r'^Ran (\d+) tests?', text, re.MULTILINE)
+            bad = len(re.findall(r'\.\.\. (?:FAIL|ERROR)$', text, re.MULTILINE)) or int(status != 0)
+            self.report.add('style self-tests', passed=max(0, int(ran.group(1)) - bad) if ran else 0, failed=bad)
+            if bad:
+                tail(log)
+            result = os.path.join(LOGS, 'style.json')
+            if os.path.exists(result):
+                os.remove(result)
+            command = [sys.executable, 'tools/check-style', '--json', result]
+            if self.long:
+                command.append('--all')
+            elif self.quick:
+                command += ['--tidy-max', '4', '--tidy-seconds', '60']
+            status, log = logged('style', command)
+            tail(log, 200)
+            if os.path.exists(result):
+                with open(result) as f:
+                    for rule, problems in json.load(f).items():
+                        self.report.add(f'style: {rule}', passed=int(not problems), failed=int(bool(problems)))
+            else:
+                self.report.add('style', failed=1)
+
+    def dev(self, tier, jobs):
+        # Whoever runs real binaries needs all of them.
+        targets = ['tier_' + tier] if tier in ('unit', 'contract', 'integration', 'sim') else ['all']
+        if not self.quick and tier == 'unit':
+            targets = ['all']  # build once, so that its seconds stand in one line
+        if self.builder.build('dev', targets):
+            with Part(self.report, tier):
+                run_ctest(self.report, 'dev', [tier], jobs, tier)
+
+    def unit(self):
+        self.dev('unit', JOBS)
+
+    def contract(self):
+        self.dev('contract', JOBS)
+
+    def integration(self):
+        self.dev('integration', 1)
+
+    def sim(self):
+        self.dev('sim', 1)
+
+    def e2e(self):
+        self.dev('e2e', 1)
+
+    def smoke(self):
+        """The end-to-end tests with `smoke` in their names, and only the programs that they run."""
+        listed = subprocess.run(['ctest', '--test-dir', 'build/dev', '-N', '-L', '^e2e$', '-R', 'smoke'], cwd=ROOT,
+                                capture_output=True, text=True).stdout
+        tests = re.findall(r'Test +#\d+: (\S+)', listed)
+        if tests and self.builder.build('dev', [*PROGRAMS, *('capstan_' + t for t in tests)]):
+            with Part(self.report, 'smoke'):
+                run_ctest(self.report, 'dev', ['e2e'], 1, 'smoke', only='smoke')
+
+    def long_tests(self):
+        self.dev('long', 1)
+
+    def asan(self):
+        if self.builder.build('asan', ['all']):
+            with Part(self.report, 'asan'):
+                run_ctest(self.report, 'asan', ['unit', 'contract', 'integration', 'sim'], JOBS, 'asan', {
+                    'ASAN_OPTIONS': 'detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1',
+                    'UBSAN_OPTIONS': 'print_stacktrace=1:halt_on_error=1', 'CAPSTAN_SANITIZED': 'address'})
+
+    def tsan(self):
+        if self.builder.build('tsan', ['all']):
+            with Part(self.report, 'tsan'):
+                options = ('ignore_noninstrumented_modules=1:suppressions='
+                           f'{ROOT}/tests/support/tsan/suppressions.txt')
+                run_ctest(self.report, 'tsan', ['unit', 'contract', 'integration', 'sim', 'tsan'], JOBS, 'tsan', {
+                    'TSAN_OPTIONS': options, 'CAPSTAN_SANITIZED': 'thread'})
+
+    def fuzz(self):
+        if not self.builder.build('asan', ['tier_fuzz'], part='build-fuzz'):
+            return
+        seconds = 3 if self.quick else 30
+        with Part(self.report, 'fuzz'):
+            folder = os.path.join(ROOT, 'build/asan/fuzz')
+            fuzzers = sorted(f for f in os.listdir(folder) if os.access(os.path.join(folder, f), os.X_OK)) \
+                if os.path.isdir(folder) else []
+            for fuzzer in fuzzers:
+                self.fuzz_one(os.path.join(folder, fuzzer), fuzzer, seconds)
+
+    def fuzz_one(self, binary, fuzzer, seconds):
+        """Replays the committed corpus, then searches from it in a scratch copy."""
+        corpus = os.path.join(ROOT, 'tests/fuzz/corpus', re.sub('^capstan_', '', fuzzer))
+        scratch = tempfile.mkdtemp(prefix='capstan-fuzz-')
+        found = os.path.join(ROOT, 'build', 'fuzz-findings', fuzzer)
+        os.makedirs(found, exist_ok=True)
+        seeds = [os.path.join(corpus, f) for f in sorted(os.listdir(corpus))] if os.path.isdir(corpus) else []
+        limits = ['-timeout=10', '-rss_limit_mb=2048', f'-artifact_prefix={found}/']
+        for name, command in (('replay', [binary, *limits, *seeds] if seeds else None),
+                              ('search', [binary, *limits, f'-max_total_time={seconds}', '-print_final_stats=1', scratch,
+                                          *([corpus] if seeds else [])])):
+            if not command:
+                continue
+            status, log = logged(f'{fuzzer}-{name}', command)
+            self.report.add(f'{fuzzer} {name}', passed=int(status == 0), failed=int(status != 0))
+            if status:
+                tail(log, 40)
+            with open(log, errors='replace') as f:
+                runs = re.search(r'stat::number_of_executed_units: +(\d+)', f.read())
+            if runs:
+                say(f'   {fuzzer}: {runs.group(1)} runs in {seconds} s')
+        shutil.rmtree(scratch)
+
+
+# --- Budgets -------------------------------------------------------------------------------------
+
+
+def read_budgets():
+    budgets = {}
+    with open(os.path.join(ROOT, 'tests/budgets.txt')) as f:
+        for line in f:
+            words = line.split('#')[0].split()
+            if words:
+                budgets[words[0]] = (float(words[1]), float(words[2]))
+    return budgets
+
+
+def cache_counts():
+    """(found, not found) of the compiler cache so far."""
+    try:
+        text = subprocess.run(['ccache', '--print-stats'], capture_output=True, text=True).stdout
+    except OSError:
+        return 0, 0
+    stats = dict(line.split('\t') for line in text.splitlines() if '\t' in line)
+    hits = sum(int(stats.get(k, 0)) for k in ('direct_cache_hit', 'preprocessed_cache_hit'))
+    return hits, int(stats.get('cache_miss', 0))
+
+
+def check_budgets(report, cold, total):
+    """Prints the table; a part over its budget is a failure."""
+    budgets, column = read_budgets(), 0 if cold else 1
+    enforce = os.environ.get('CAPSTAN_NO_BUDGETS') != '1'
+    say(f'\n{"part":<16}{"seconds":>9}{"budget":>9}   ({"cold" if cold else "warm"})')
+    rows = list(report.parts) + ([('total', total)] if total is not None else [])
+    for part, seconds in rows:
+        budget = budgets.get(part, (None, None))[column]
+        over = budget is not None and seconds > budget
+        mark = '  no budget in tests/budgets.txt' if budget is None else '  OVER' if over else ''
+        say(f'{part:<16}{seconds:9.1f}{budget if budget is not None else "-":>9}{mark}')
+        if (over or budget is None and part != 'smoke') and enforce:
+            report.add(f'budget of {part}', failed=1)
+
+
+def main():
+    started = time.time()
+    parser = argparse.ArgumentParser(prog='./run-tests', description=__doc__)
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument('--quick', action='store_true')
+    choice.add_argument('--long', action='store_true')
+    choice.add_argument('--only', action='append', choices=GATE + ['long'], metavar='TIER')
+    args = parser.parse_args()
+    tiers = args.only or (QUICK if args.quick else GATE + ['long'] if args.long else GATE)
+
+    os.makedirs(LOGS, exist_ok=True)
+    report = Report()
+    begun = float(os.environ.get('CAPSTAN_STARTED') or started)
+    report.parts.append(('packages', max(0.0, started - begun)))
+    before = cache_counts()
+    runner = Tiers(report, args.quick, args.long)
+    for tier in tiers:
+        getattr(runner, 'long_tests' if tier == 'long' else tier)()
+    hits, misses = (now - then for now, then in zip(cache_counts(), before))
+    cold = misses > hits
+    say(f'\ncompiler cache: {hits} found, {misses} compiled')
+    check_budgets(report, cold, time.time() - begun if not args.only and not args.quick and not args.long else None)
+    if report.failures:
+        say('\nfailed (logs in build/test-logs):')
+        for line in report.failures:
+            say('  ' + line)
+    say(f'{report.passed} passed, {report.failed} failed, {report.skipped} skipped')
+    return 1 if report.failed else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,294 @@
+"""The style rules that need nothing but the text of the tree; tools/check-style runs them.
+
+A rule is a function (Tree) -> list of problems, each 'path:line: sentence' or 'path: sentence'.
+Every rule has a self-test in tests/style/check_style_test.py that shows what it refuses.
+"""
+
+import os
+import py_compile
+import re
+import subprocess
+import tempfile
+
+SOURCE = ('.cc', '.h')
+MAX_LINES = 1000
+
+
+class Tree:
+    """The tracked files below a root, as text, read once."""
+
+    def __init__(self, root, paths=None):
+        self.root = root
+        if paths is None:
+            listed = subprocess.run(['git', '-C', root, 'ls-files', '-z'], check=True,
+                                    capture_output=True, text=True).stdout
+            paths = [p for p in listed.split('\0') if p]
+        self.paths = sorted(p for p in paths if os.path.isfile(os.path.join(root, p)))
+        self._text = {}
+        self._code = {}
+
+    def text(self, path):
+        """The file's text; '' for a binary file."""
+        if path not in self._text:
+            with open(os.path.join(self.root, path), 'rb') as f:
+                data = f.read()
+            try:
+                self._text[path] = '' if b'\0' in data else data.decode('utf-8')
+            except UnicodeDecodeError:
+                self._text[path] = ''
+        return self._text[path]
+
+    def code(self, path):
+        """A C++ file without comments and literals; lines keep their numbers."""
+        if path not in self._code:
+            self._code[path] = strip_cpp(self.text(path))
+        return self._code[path]
+
+    def cpp(self):
+        return [p for p in self.paths if p.endswith(SOURCE)]
+
+    def shell(self):
+        return [p for p in self.paths if p.endswith('.sh')
+                or re.match(r'#!.*\b(ba|da)?sh\b', self.text(p).split('\n', 1)[0])]
+
+    def python(self):
+        return [p for p in self.paths if p.endswith('.py')
+                or re.match(r'#!.*\bpython3?\b', self.text(p).split('\n', 1)[0])]
+
+
+def strip_cpp(text):
+    """Blanks comments, string and character literals; keeps #include lines and line breaks."""
+    token = re.compile(
+        r'(?P<include>^[ \t]*#[ \t]*include[^\n]*)'
+        r'|(?P<gone>//(?:\\\n|[^\n])*|/\*.*?\*/'
+        r'|R"(?P<delim>[^()\\ ]{0,16})\(.*?\)(?P=delim)"'
+        r'|"(?:\\.|[^"\\\n])*"'
+        r"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+')",
+        re.MULTILINE | re.DOTALL)
+
+    def blank(match):
+        if match.group('include'):
+            return match.group(0)
+        return re.sub(r'[^\n]', ' ', match.group(0))
+
+    return token.sub(blank, text)
+
+
+def is_test(path):
+    """Tests and fuzzers beside the code, and all that lies in tests/."""
+    return path.startswith('tests/') or re.search(r'_(test|fuzz|bench)\.(cc|h)$', path) is not None
+
+
+def matches(tree, paths, pattern, sentence):
+    """One problem per line of `paths` whose code matches."""
+    found = []
+    for path in paths:
+        for number, line in enumerate(tree.code(path).split('\n'), 1):
+            hit = pattern.search(line)
+            if hit:
+                found.append(f'{path}:{number}: {sentence.format(hit.group(0).strip())}')
+    return found
+
+
+# --- What may depend on what ---------------------------------------------------------------------
+
+STANDARD_C = {  # headers of the C and C++ standards and of the compiler, open to everybody
+    'assert.h', 'ctype.h', 'errno.h', 'float.h', 'limits.h', 'math.h', 'stddef.h', 'stdint.h', 'stdio.h',
+    'stdlib.h', 'string.h', 'time.h', 'cpuid.h', 'immintrin.h', 'x86intrin.h', 'nmmintrin.h',
+}
+POSIX = re.compile(r'^(sys|netinet|arpa|linux)/|^(unistd|fcntl|pthread|signal|poll|dirent|dlfcn|spawn|sched|'
+                   r'termios|netdb|glob|fnmatch|getopt|pwd|ftw|syslog)\.h$')
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]')
+
+
+def read_arrows(text):
+    """tests/style/arrows.txt as {folder: [allowed]}."""
+    table = {}
+    for number, line in enumerate(text.split('\n'), 1):
+        line = line.split('#', 1)[0].strip()
+        if not line:
+            continue
+        folder, colon, allowed = line.partition(':')
+        if not colon:
+            raise ValueError(f'arrows.txt:{number}: want FOLDER: ALLOWED...')
+        table[folder.strip()] = allowed.split()
+    return table
+
+
+def _below(path, folder):
+    return path == folder or path.startswith(folder + '/')
+
+
+def may_include(table, path, header):
+    """None when `path` may include `header`, else the row of the table that forbids it."""
+    rows = [f for f in table if f not in ('everybody', 'tests_beside_code') and _below(path, f)]
+    if not rows:
+        return 'no row for this folder'
+    row = max(rows, key=len)
+    allowed = table[row] + table.get('everybody', [])
+    if is_test(path):
+        allowed = allowed + table.get('tests_beside_code', [])
+    if '.' not in os.path.basename(header) and '/' not in header:
+        return None  # <vector>
+    if header in STANDARD_C:
+        return None
+    for name in allowed:
+        if name == '*' or (name == '.' and _below(header, row)):
+            return None
+        if name == '<posix>' and POSIX.search(header):
+            return None
+        if _below(header, name.strip('<>')):
+            return None
+    return f'{row}: ' + ' '.join(table[row])
+
+
+def arrows(tree):
+    table = read_arrows(tree.text('tests/style/arrows.txt'))
+    found = []
+    for path in tree.cpp():
+        for number, line in enumerate(tree.code(path).split('\n'), 1):
+            include = INCLUDE.match(line)
+            if include:
+                row = may_include(table, path, include.group(2))
+                if row:
+                    found.append(f'{path}:{number}: may not include {include.group(2)} (arrows.txt: {row})')
+    return found
+
+
+def include_paths(tree):
+    """Our headers are included by their path from the root of the tree."""
+    found = []
+    for path in tree.cpp():
+        for number, line in enumerate(tree.code(path).split('\n'), 1):
+            include = INCLUDE.match(line)
+            if include and include.group(1) == '"' and (
+                    '/' not in include.group(2) or include.group(2).startswith('.')):
+                found.append(f'{path}:{number}: include "{include.group(2)}" by its path from the root')
+    return found
+
+
+# --- What the pure parts may not contain ---------------------------------------------------------
+
+_NO_NAME_BEFORE = r'(?<![\w.>:])'
+IMPURE = re.compile('|'.join([
+    # threads and locks
+    r'std::j?thread\b', r'std::async\b', r'std::this_thread\b', r'\bpthread_\w+',
+    r'<(thread|mutex|shared_mutex|condition_variable|future|stop_token|semaphore|latch|barrier)>',
+    r'std::(recursive_|shared_|timed_|recursive_timed_)?mutex\b', r'std::condition_variable\w*',
+    r'std::(lock_guard|unique_lock|scoped_lock|shared_lock)\b', r'\bMutex(Lock)?\b', r'\bCondVar\b',
+    r'services/sync/',
+    # clocks and sleeps
+    r'_clock::now\b', r'std::chrono::\w+_clock\b', r'absl::Now\b', r'absl::GetCurrentTimeNanos\b',
+    r'\b(clock_gettime|gettimeofday|nanosleep|usleep)\b', r'(std::|::)time\(', r'\btime\((nullptr|NULL|0)\)',
+    r'\bsleep_(for|until)\b', r'\bSleepFor\b',
+    # files and the environment
+    r'\bfopen\b', r'<(fstream|filesystem)>', r'std::(i|o)?fstream\b', r'std::filesystem\b',
+    _NO_NAME_BEFORE + r'(::)?(open|openat|mmap|unlink|rename)\(', r'<(unistd|fcntl)\.h>', r'<sys/[a-z]+\.h>',
+    r'\bgetenv\b',
+    # gRPC
+    r'\bgrpc::', r'\bgrpcpp/', r'\.grpc\.pb\.h',
+    # numbers that are not the job's
+    r'\brandom_device\b', r'\babsl::(Insecure)?BitGen\b', _NO_NAME_BEFORE + r'(std::)?s?rand\(',
+]))
+
+
+def is_pure(path):
+    return path.startswith('training/') or 'core' in path.split('/')[:-1]
+
+
+def pure(tree):
+    """No thread, lock, clock, file, gRPC or foreign random number in training/ and in core/ folders."""
+    paths = [p for p in tree.cpp() if is_pure(p) and not is_test(p)]
+    return matches(tree, paths, IMPURE, '{} has no place in training/ or core/')
+
+
+RAW_LOCK = re.compile(r'std::(recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex\b'
+                      r'|std::condition_variable\w*|std::(lock_guard|unique_lock|scoped_lock|shared_lock)\b'
+                      r'|absl::(Mutex|CondVar)\w*|\babsl/synchronization/mutex\.h|\bpthread_mutex\w*')
+
+
+def raw_locks(tree):
+    paths = [p for p in tree.cpp() if not p.startswith('services/sync/')]
+    return matches(tree, paths, RAW_LOCK, '{}: use capstan::Mutex, MutexLock, CondVar (services/sync)')
+
+
+def using_namespace(tree):
+    return matches(tree, tree.cpp(), re.compile(r'\busing\s+namespace\b'), '{}: name what is used')
+
+
+# --- Files ---------------------------------------------------------------------------------------
+
+
+def length(tree):
+    found, scripts = [], set(tree.shell() + tree.python())
+    for path in tree.paths:
+        if path.endswith(SOURCE + ('.proto', '.cmake')) or path in scripts:
+            count = tree.text(path).count('\n')
+            if count > MAX_LINES:
+                found.append(f'{path}: {count} lines, at most {MAX_LINES}: split it')
+    return found
+
+
+def cmake_sources(tree):
+    """Each .cc file is named by the CMakeLists.txt of its folder or of one above."""
+    words = {p: set(re.findall(r'[\w./-]+', re.sub(r'#.*', '', tree.text(p))))
+             for p in tree.paths if os.path.basename(p) == 'CMakeLists.txt'}
+    found = []
+    for path in tree.cpp():
+        if not path.endswith('.cc'):
+            continue
+        folder, listed = os.path.dirname(path), False
+        while True:
+            cmake = os.path.join(folder, 'CMakeLists.txt')
+            listed = listed or os.path.relpath(path, folder or '.') in words.get(cmake, ())
+            if listed or not folder:
+                break
+            folder = os.path.dirname(folder)
+        if not listed:
+            found.append(f'{path}: no CMakeLists.txt of its folder or above names it')
+    return found
+
+
+def white_space(tree):
+    found = []
+    for path in tree.paths:
+        text = tree.text(path)
+        for number, line in enumerate(text.split('\n'), 1):
+            if line != line.rstrip():
+                found.append(f'{path}:{number}: white space at the end of the line')
+        if text and not text.endswith('\n'):
+            found.append(f'{path}: no line break at the end')
+    return found
+
+
+def python_compiles(tree):
+    found = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in tree.python():
+            try:
+                py_compile.compile(os.path.join(tree.root, path), os.path.join(scratch, 'out.pyc'), path, True)
+            except py_compile.PyCompileError as e:
+                found.append(f'{path}: {e.msg.strip()}')
+    return found
+
+
+def shellcheck(tree):
+    paths = tree.shell()
+    if not paths:
+        return []
+    done = subprocess.run(['shellcheck', '-x', '-f', 'gcc', *paths], cwd=tree.root, capture_output=True, text=True)
+    return (done.stdout + done.stderr).strip().splitlines() if done.returncode else []
+
+
+RULES = {
+    'arrows': arrows,
+    'include_paths': include_paths,
+    'pure': pure,
+    'raw_locks': raw_locks,
+    'using_namespace': using_namespace,
+    'length': length,
+    'cmake_sources': cmake_sources,
+    'white_space': white_space,
+    'python_compiles': python_compiles,
+    'shellcheck': shellcheck,
+}
