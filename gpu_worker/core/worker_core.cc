@@ -1,0 +1,320 @@
+#include "gpu_worker/core/worker_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/check/check.h"
+
+namespace capstan::gpu_worker::core {
+
+using training::LaneTree;
+using training::Node;
+using training::SealSums;
+
+SealSums FoldSeals(const LaneTree& tree, const Node& node,
+                   const std::map<int32_t, SealSums>& lanes) {
+  if (node.lane_count == 1) return lanes.at(node.first_lane);
+  const Node left = LaneTree::Left(node);
+  const Node right = LaneTree::Right(node);
+  if (!tree.HasLanes(left)) return FoldSeals(tree, right, lanes);
+  SealSums sums = FoldSeals(tree, left, lanes);
+  if (tree.HasLanes(right)) sums += FoldSeals(tree, right, lanes);
+  return sums;
+}
+
+WorkerCore::WorkerCore(training::SamplePlan samples, training::EvalPlan evaluation,
+                       WorkerOptions options)
+    : samples_(std::move(samples)),
+      evaluation_(std::move(evaluation)),
+      options_(options),
+      queues_(options.device_count),
+      busy_(options.device_count, false) {
+  CAPSTAN_CHECK(options_.device_count >= 1);
+  CAPSTAN_CHECK(options_.rank >= 0);
+}
+
+Effects WorkerCore::Step(const Event& event, absl::Duration now) {
+  CAPSTAN_CHECK(now >= now_);
+  now_ = now;
+  Effects out;
+  if (ended_) return out;
+  std::visit([this, &out](const auto& e) { On(e, out); }, event);
+  if (!ended_) UpdatePhase(out);
+  return out;
+}
+
+absl::Duration WorkerCore::NextDeadline() const {
+  return ended_ ? absl::InfiniteDuration() : std::min(resend_at_, report_at_);
+}
+
+std::vector<int32_t> WorkerCore::OwnedLanes(int64_t step) const {
+  std::vector<int32_t> lanes;
+  for (int32_t lane = 0; lane < static_cast<int32_t>(owners_.size()); ++lane) {
+    if (Owns(lane) && samples_.LaneSampleCount(step, lane) > 0) lanes.push_back(lane);
+  }
+  return lanes;
+}
+
+std::vector<std::vector<int32_t>> WorkerCore::PlannedLanes(int64_t step) const {
+  std::vector<std::vector<int32_t>> planned(queues_.size());
+  const std::vector<int32_t> lanes = OwnedLanes(step);
+  for (size_t i = 0; i < lanes.size(); ++i) planned[i % planned.size()].push_back(lanes[i]);
+  return planned;
+}
+
+void WorkerCore::On(const ViewGiven& e, Effects& out) {
+  if (e.lineage < lineage_ || (e.lineage == lineage_ && e.generation <= generation_)) return;
+  if (static_cast<int32_t>(e.lane_owners.size()) != samples_.lanes()) {
+    On(Failed{"InternalError",
+              absl::StrCat("view of generation ", e.generation, ": ", e.lane_owners.size(),
+                           " lane owners, want ", samples_.lanes())},
+       out);
+    return;
+  }
+  generation_ = e.generation;
+  owners_ = e.lane_owners;
+  if (e.lineage != lineage_) {
+    // R7: nothing of the old history may meet the new one.
+    DropStep(out);
+    held_.reset();
+    lineage_ = e.lineage;
+    reported_step_ = -1;
+    out.emplace_back(OpenLineage{lineage_});
+  } else {
+    out.emplace_back(UseView{lineage_, generation_});
+    if (held_.has_value()) {
+      if (!held_->stop) {
+        std::vector<int32_t> gained = OwnedLanes(held_->version);
+        gained.erase(std::remove_if(gained.begin(), gained.end(),
+                                    [this](int32_t lane) { return taken_lanes_[lane]; }),
+                     gained.end());
+        TakeUpLanes(gained, out);
+      }
+      TakeUpEvaluation(out);
+      OweWeights(out);
+      GiveOrders(out);
+    }
+  }
+  Report(out);
+}
+
+void WorkerCore::On(const WeightsComplete& e, Effects& out) {
+  if (e.lineage != lineage_ || e.version <= version()) return;
+  if (held_.has_value() && held_->stop) return;  // there is none after the last
+  DropStep(out);
+  held_ = Held{e.version, e.stop, e.evaluate};
+  taken_lanes_.assign(owners_.size(), false);
+  if (!e.stop) TakeUpLanes(OwnedLanes(e.version), out);
+  TakeUpEvaluation(out);
+  OweWeights(out);
+  GiveOrders(out);
+  if (report_at_ == absl::InfiniteDuration()) report_at_ = now_ + options_.progress_interval;
+}
+
+// Everything that belongs to the version held so far.
+void WorkerCore::DropStep(Effects& out) {
+  for (const Work& work : works_) out.emplace_back(DropWork{work.id});
+  works_.clear();
+  for (auto& queue : queues_) queue.clear();
+  taken_lanes_.clear();
+  seals_.clear();
+  blocks_.clear();
+  weights_owed_ = false;
+  weights_written_ = false;
+  resend_at_ = absl::InfiniteDuration();
+}
+
+void WorkerCore::TakeUpLanes(const std::vector<int32_t>& lanes, Effects& out) {
+  if (lanes.empty()) return;
+  Work work{next_work_++, samples_.StepTree(held_->version), {}, {}, {}};
+  work.targets = work.tree.LargestNodes(lanes);
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    taken_lanes_[lanes[i]] = true;
+    queues_[i % queues_.size()].push_back(Job{false, work.id, lanes[i]});
+  }
+  works_.push_back(std::move(work));
+}
+
+void WorkerCore::TakeUpEvaluation(Effects& out) {
+  if (!held_->evaluate) return;
+  size_t next = 0;
+  for (int64_t block = 0; block < evaluation_.block_count(); ++block) {
+    if (!Owns(evaluation_.OwnerLane(block)) || blocks_.count(block) > 0) continue;
+    blocks_[block] = std::nullopt;
+    // After the lanes: the evaluation then runs while the frames travel.
+    queues_[next++ % queues_.size()].push_back(Job{true, 0, block});
+  }
+}
+
+void WorkerCore::OweWeights(Effects& out) {
+  if (!held_->stop || weights_owed_ || owners_.empty() || !Owns(0)) return;
+  weights_owed_ = true;
+  out.emplace_back(WriteWeights{lineage_, held_->version});
+}
+
+void WorkerCore::GiveOrders(Effects& out) {
+  for (size_t device = 0; device < queues_.size(); ++device) {
+    if (busy_[device] || queues_[device].empty()) continue;
+    const Job job = queues_[device].front();
+    queues_[device].pop_front();
+    busy_[device] = true;
+    const int d = static_cast<int>(device);
+    if (job.is_evaluation) {
+      out.emplace_back(EvaluateBlock{d, lineage_, held_->version, job.index});
+    } else {
+      CAPSTAN_CHECK(!held_->stop);
+      out.emplace_back(
+          ComputeLane{d, job.work, lineage_, held_->version, static_cast<int32_t>(job.index)});
+    }
+  }
+}
+
+void WorkerCore::On(const LaneComputed& e, Effects& out) {
+  busy_[e.device] = false;
+  for (Work& work : works_) {
+    if (work.id != e.work) continue;
+    work.computed[e.lane] = e.sums;
+    PushWhatIsWhole(work, out);
+  }
+  GiveOrders(out);
+}
+
+void WorkerCore::PushWhatIsWhole(Work& work, Effects& out) {
+  for (auto it = work.targets.begin(); it != work.targets.end();) {
+    bool whole = true;
+    for (int32_t lane = it->first_lane; lane < it->first_lane + it->lane_count; ++lane) {
+      if (lane < work.tree.lane_count() && work.tree.HasLane(lane) &&
+          work.computed.count(lane) == 0) {
+        whole = false;
+        break;
+      }
+    }
+    if (!whole) {
+      ++it;
+      continue;
+    }
+    out.emplace_back(FoldAndPush{work.id, lineage_, held_->version, *it});
+    work.ordered.push_back(*it);
+    it = work.targets.erase(it);
+  }
+}
+
+void WorkerCore::On(const NodePushed& e, Effects& out) {
+  for (Work& work : works_) {
+    if (work.id != e.work) continue;
+    const auto it = std::find(work.ordered.begin(), work.ordered.end(), e.node);
+    if (it == work.ordered.end()) return;
+    work.ordered.erase(it);
+    const SealSums sums = FoldSeals(work.tree, e.node, work.computed);
+    seals_.push_back(Seal{e.node, sums});
+    out.emplace_back(SendSeal{lineage_, held_->version, e.node, sums});
+    if (resend_at_ == absl::InfiniteDuration()) resend_at_ = now_ + options_.resend_interval;
+  }
+}
+
+void WorkerCore::On(const EvaluationComputed& e, Effects& out) {
+  busy_[e.device] = false;
+  if (e.lineage == lineage_ && e.version == version()) {
+    const auto it = blocks_.find(e.block);
+    if (it != blocks_.end() && !it->second.has_value()) {
+      it->second = e.sums;
+      out.emplace_back(SendEvaluationPart{lineage_, e.version, e.block, e.sums});
+      if (resend_at_ == absl::InfiniteDuration()) resend_at_ = now_ + options_.resend_interval;
+    }
+  }
+  GiveOrders(out);
+}
+
+void WorkerCore::On(const WeightsWritten& e, Effects& out) {
+  if (e.lineage != lineage_ || e.version != version() || !weights_owed_) return;
+  weights_written_ = true;
+  Report(out);  // with the files, also where the phase does not change
+}
+
+void WorkerCore::On(const Failed& e, Effects& out) {
+  phase_ = Phase::kFailed;
+  ended_ = true;
+  out.emplace_back(ReportState{phase_, lineage_, generation_, std::max<int64_t>(version(), 0),
+                               e.reason, e.message});
+  out.emplace_back(Exit{true});
+}
+
+void WorkerCore::On(const StopOrder&, Effects& out) {
+  ended_ = true;
+  out.emplace_back(Exit{false});
+}
+
+void WorkerCore::On(const Tick&, Effects& out) {
+  if (now_ >= resend_at_) {
+    resend_at_ = now_ + options_.resend_interval;
+    for (const Seal& seal : seals_) {
+      out.emplace_back(SendSeal{lineage_, held_->version, seal.node, seal.sums});
+    }
+    for (const auto& entry : blocks_) {
+      if (!entry.second.has_value()) continue;
+      out.emplace_back(SendEvaluationPart{lineage_, held_->version, entry.first, *entry.second});
+    }
+  }
+  if (now_ >= report_at_) {
+    report_at_ = absl::InfiniteDuration();
+    if (reported_step_ != version()) Report(out);
+  }
+}
+
+bool WorkerCore::waiting() const {
+  for (const Work& work : works_) {
+    if (!work.targets.empty() || !work.ordered.empty()) return false;
+  }
+  for (const auto& entry : blocks_) {
+    if (!entry.second.has_value()) return false;
+  }
+  return true;
+}
+
+void WorkerCore::UpdatePhase(Effects& out) {
+  Phase phase = phase_;
+  if (!held_.has_value()) {
+    // A task that took up a new lineage has run before; it goes on from the next complete version.
+    phase = phase_ == Phase::kFinished ? Phase::kRunning : phase_;
+  } else if (held_->stop && waiting() && weights_owed_ == weights_written_) {
+    phase = Phase::kFinished;
+  } else {
+    phase = Phase::kRunning;
+  }
+  if (phase == phase_) return;
+  phase_ = phase;
+  Report(out);
+}
+
+void WorkerCore::Report(Effects& out) {
+  reported_step_ = version();
+  out.emplace_back(
+      ReportState{phase_, lineage_, generation_, std::max<int64_t>(version(), 0), "", ""});
+}
+
+std::string WorkerCore::Waiting() const {
+  if (lineage_ == 0) return "waits for a view";
+  if (!held_.has_value()) return absl::StrCat("lineage ", lineage_, ": waits for weights");
+  const std::string at = absl::StrCat("step ", held_->version, ": ");
+  std::vector<int32_t> lanes;
+  for (const Work& work : works_) {
+    for (const std::vector<Node>* nodes : {&work.targets, &work.ordered}) {
+      for (const Node& node : *nodes) {
+        for (int32_t lane = node.first_lane; lane < node.first_lane + node.lane_count; ++lane) {
+          if (lane < work.tree.lane_count() && work.tree.HasLane(lane)) lanes.push_back(lane);
+        }
+      }
+    }
+  }
+  std::sort(lanes.begin(), lanes.end());
+  if (!lanes.empty()) return absl::StrCat(at, "computes lanes ", absl::StrJoin(lanes, ","));
+  int64_t blocks = 0;
+  for (const auto& entry : blocks_) blocks += entry.second.has_value() ? 0 : 1;
+  if (blocks > 0) return absl::StrCat(at, "evaluates ", blocks, " blocks");
+  if (held_->stop) return absl::StrCat(at, "the last version is here");
+  return absl::StrCat(at, "all is pushed, waits for version ", held_->version + 1);
+}
+
+}  // namespace capstan::gpu_worker::core
