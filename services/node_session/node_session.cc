@@ -1,0 +1,300 @@
+#include "services/node_session/node_session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "services/check/check.h"
+#include "services/status/status.h"
+
+namespace capstan::services {
+
+using node::v1::ConnectRequest;
+using node::v1::ConnectResponse;
+
+namespace {
+
+// No wall clock decides anything.
+absl::Duration SteadyNow() {
+  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+}  // namespace
+
+// One stream. Reactions only take notes and wake the session's thread.
+class NodeSession::Stream : public grpc::ClientBidiReactor<ConnectRequest, ConnectResponse> {
+ public:
+  Stream(Mutex& mu, CondVar& changed) : mu_(mu), changed_(changed) {}
+
+  void Open(node::v1::NodeService::Stub& stub) {
+    context_.set_wait_for_ready(true);
+    stub.async()->Connect(&context_, this);
+    AddHold();  // writes are started outside of reactions, until Release
+    StartRead(&incoming_);
+    StartCall();
+  }
+  // After the last write was started. OnDone follows once reading has ended.
+  void Release() { RemoveHold(); }
+  void Cancel() { context_.TryCancel(); }
+
+  // All below with the session's lock held by the caller, on its thread.
+  bool done() const { return done_; }
+  bool ended() const { return ended_; }  // nothing more comes in, nothing can be written
+  const grpc::Status& status() const { return status_; }
+  bool writing() const { return writing_; }
+  bool write_failed() const { return write_failed_; }
+  bool readable() const { return !received_.empty(); }
+  ConnectResponse TakeReceived() {
+    ConnectResponse message = std::move(received_.front());
+    received_.pop_front();
+    return message;
+  }
+  // The next message; the one before has left. Call Flush without the lock afterwards.
+  void Prepare(ConnectRequest message) {
+    CAPSTAN_CHECK(!writing_);
+    outgoing_ = std::move(message);
+    writing_ = true;
+  }
+  void Flush() { StartWrite(&outgoing_); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      MutexLock lock(mu_);
+      ended_ = true;
+      changed_.NotifyAll();
+      return;
+    }
+    {
+      MutexLock lock(mu_);
+      received_.push_back(std::move(incoming_));
+      changed_.NotifyAll();
+    }
+    incoming_.Clear();
+    StartRead(&incoming_);
+  }
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(mu_);
+    writing_ = false;
+    write_failed_ = !ok;
+    changed_.NotifyAll();
+  }
+  void OnDone(const grpc::Status& status) override {
+    // The session may destroy this as soon as the lock is free.
+    MutexLock lock(mu_);
+    status_ = status;
+    done_ = true;
+    changed_.NotifyAll();
+  }
+
+ private:
+  Mutex& mu_;
+  CondVar& changed_;
+  grpc::ClientContext context_;
+  ConnectResponse incoming_;
+  ConnectRequest outgoing_;
+  std::deque<ConnectResponse> received_;
+  grpc::Status status_;
+  bool ended_ = false;
+  bool done_ = false;
+  bool writing_ = false;
+  bool write_failed_ = false;
+};
+
+NodeSession::NodeSession(NodeSessionOptions options, Callbacks callbacks)
+    : options_(std::move(options)),
+      callbacks_(std::move(callbacks)),
+      stub_(node::v1::NodeService::NewStub(options_.channel)) {}
+
+NodeSession::~NodeSession() { Stop(); }
+
+void NodeSession::Start() {
+  CAPSTAN_CHECK(!thread_.joinable());
+  thread_ = std::thread([this] { Run(); });
+}
+
+void NodeSession::Stop() {
+  {
+    MutexLock lock(mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void NodeSession::Notify() {
+  MutexLock lock(mu_);
+  notified_ = true;
+  changed_.NotifyAll();
+}
+
+absl::Status NodeSession::Send(ConnectRequest message) {
+  MutexLock lock(mu_);
+  if (queue_.size() >= options_.max_queued) {
+    return absl::ResourceExhaustedError("messages to the coordinator: the queue is full");
+  }
+  queue_.push_back(std::move(message));
+  changed_.NotifyAll();
+  return absl::OkStatus();
+}
+
+bool NodeSession::registered() const {
+  MutexLock lock(mu_);
+  return registered_;
+}
+
+int64_t NodeSession::incarnation() const {
+  MutexLock lock(mu_);
+  return incarnation_;
+}
+
+void NodeSession::Run() {
+  // Many nodes lose one coordinator at the same moment; they do not come back at the same one.
+  std::minstd_rand random(static_cast<uint32_t>(
+      std::hash<std::string>()(options_.registration.name()) + options_.registration.pid()));
+  absl::Duration backoff = options_.initial_backoff;
+  while (true) {
+    absl::Status end;
+    const bool was_registered = RunStream(&end);
+    {
+      MutexLock lock(mu_);
+      registered_ = false;
+      if (stopping_) return;
+    }
+    if (callbacks_.on_lost) callbacks_.on_lost(end);
+    if (was_registered) backoff = options_.initial_backoff;
+    const double factor = std::uniform_real_distribution<double>(0.8, 1.2)(random);
+    const absl::Duration until = SteadyNow() + backoff * factor;
+    backoff = std::min(backoff * 2, options_.max_backoff);
+    MutexLock lock(mu_);
+    while (!stopping_ && SteadyNow() < until) changed_.WaitWithTimeout(mu_, until - SteadyNow());
+    if (stopping_) return;
+  }
+}
+
+bool NodeSession::RunStream(absl::Status* end) {
+  Stream stream(mu_, changed_);
+  stream.Open(*stub_);
+
+  bool was_registered = false;
+  bool timed_out = false;
+  bool goodbye = false;     // nothing more is written
+  bool released = false;    // likewise, and OnDone may come
+  bool from_queue = false;  // what is being written is the front of the queue
+  absl::Duration deadline = SteadyNow() + options_.register_timeout;  // then of the goodbye
+  bool stop_seen = false;
+  absl::Duration heartbeat_interval = absl::Seconds(1);
+  absl::Duration next_heartbeat = absl::InfiniteDuration();
+  {
+    MutexLock lock(mu_);
+    ConnectRequest first;
+    *first.mutable_register_() = options_.registration;
+    first.mutable_register_()->set_last_incarnation(incarnation_);
+    stream.Prepare(std::move(first));
+  }
+  stream.Flush();
+
+  enum class Do { kNothing, kHandle, kHeartbeat, kFlush, kGoodbye, kCancel, kRelease };
+  while (true) {
+    Do what = Do::kNothing;
+    ConnectResponse message;
+    {
+      MutexLock lock(mu_);
+      while (what == Do::kNothing) {
+        if (from_queue && !stream.writing()) {
+          if (!stream.write_failed()) queue_.pop_front();
+          from_queue = false;
+        }
+        if (stopping_ && !stop_seen) {
+          stop_seen = true;
+          deadline =
+              SteadyNow() + (was_registered ? options_.goodbye_timeout : absl::ZeroDuration());
+        }
+        const bool can_write =
+            !stream.writing() && !stream.write_failed() && !stream.ended() && !goodbye;
+        const bool can_tell = can_write && was_registered;
+        if (stream.readable()) {
+          message = stream.TakeReceived();
+          what = Do::kHandle;
+        } else if (stream.done()) {
+          *end = timed_out ? absl::DeadlineExceededError("the coordinator does not answer")
+                           : FromGrpcStatus(stream.status());
+          if (end->ok()) *end = absl::UnavailableError("the coordinator ended the stream");
+          return was_registered;
+        } else if (stream.ended() && !released) {
+          what = Do::kRelease;
+        } else if (SteadyNow() >= deadline) {
+          what = Do::kCancel;
+        } else if (stopping_ && can_write) {
+          what = Do::kGoodbye;
+        } else if (can_tell && (notified_ || SteadyNow() >= next_heartbeat)) {
+          notified_ = false;
+          what = Do::kHeartbeat;
+        } else if (can_tell && !queue_.empty()) {
+          stream.Prepare(queue_.front());
+          from_queue = true;
+          what = Do::kFlush;
+        } else {
+          const absl::Duration until = can_tell ? std::min(deadline, next_heartbeat) : deadline;
+          changed_.WaitWithTimeout(mu_,
+                                   until == absl::InfiniteDuration() ? until : until - SteadyNow());
+        }
+      }
+    }
+    switch (what) {
+      case Do::kNothing:
+        break;
+      case Do::kHandle:
+        if (message.has_registered()) {
+          const node::v1::Registered& reply = message.registered();
+          if (reply.heartbeat_ms() > 0) {
+            heartbeat_interval = absl::Milliseconds(reply.heartbeat_ms());
+          }
+          was_registered = true;
+          if (!stop_seen) deadline = absl::InfiniteDuration();
+          next_heartbeat = SteadyNow();
+          {
+            MutexLock lock(mu_);
+            registered_ = true;
+            incarnation_ = reply.incarnation();
+          }
+          if (callbacks_.on_registered) callbacks_.on_registered(reply);
+        } else if (callbacks_.on_message) {
+          callbacks_.on_message(message);
+        }
+        break;
+      case Do::kHeartbeat: {
+        ConnectRequest request;
+        *request.mutable_heartbeat() = callbacks_.make_heartbeat();
+        next_heartbeat = SteadyNow() + heartbeat_interval;
+        {
+          MutexLock lock(mu_);
+          stream.Prepare(std::move(request));
+        }
+        stream.Flush();
+        break;
+      }
+      case Do::kFlush:
+        stream.Flush();
+        break;
+      case Do::kGoodbye:
+        goodbye = true;
+        stream.StartWritesDone();
+        break;
+      case Do::kCancel:
+        goodbye = true;
+        timed_out = !stop_seen;
+        deadline = absl::InfiniteDuration();
+        stream.Cancel();
+        break;
+      case Do::kRelease:
+        goodbye = true;
+        released = true;
+        stream.Release();
+        break;
+    }
+  }
+}
+
+}  // namespace capstan::services
