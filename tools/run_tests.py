@@ -32,7 +32,7 @@ class Report:
 
     def __init__(self):
         self.passed = self.failed = self.skipped = 0
-        self.parts = []  # (part, seconds)
+        self.parts = {}  # seconds of each part, in the order of their beginning
         self.failures = []
 
     def add(self, name, passed=0, failed=0, skipped=0):
@@ -59,7 +59,7 @@ class Part:
 
     def __exit__(self, kind, value, trace):
         seconds = time.monotonic() - self.start
-        self.report.parts.append((self.name, seconds))
+        self.report.parts[self.name] = self.report.parts.get(self.name, 0.0) + seconds
         passed, failed, skipped = (now - then for now, then in zip(self.report.counts(), self.before))
         counts = f'{passed} passed, {failed} failed, {skipped} skipped, ' if passed + failed + skipped else ''
         say(f'   {self.name}: {counts}{seconds:.1f} s')
@@ -77,7 +77,7 @@ def logged(name, command, **options):
 
 def tail(path, lines=60):
     with open(path, errors='replace') as f:
-        for line in f.read().splitlines()[-lines:]:
+        for line in f.read().splitlines()[1:][-lines:]:
             say('   | ' + line)
 
 
@@ -318,7 +318,7 @@ def check_budgets(report, cold, total):
     budgets, column = read_budgets(), 0 if cold else 1
     enforce = os.environ.get('CAPSTAN_NO_BUDGETS') != '1'
     say(f'\n{"part":<16}{"seconds":>9}{"budget":>9}   ({"cold" if cold else "warm"})')
-    rows = list(report.parts) + ([('total', total)] if total is not None else [])
+    rows = list(report.parts.items()) + ([('total', total)] if total is not None else [])
     for part, seconds in rows:
         budget = budgets.get(part, (None, None))[column]
         over = budget is not None and seconds > budget
@@ -341,7 +341,7 @@ def main():
     os.makedirs(LOGS, exist_ok=True)
     report = Report()
     begun = float(os.environ.get('CAPSTAN_STARTED') or started)
-    report.parts.append(('packages', max(0.0, started - begun)))
+    report.parts['packages'] = max(0.0, started - begun)
     before = cache_counts()
     runner = Tiers(report, args.quick, args.long)
     for tier in tiers:
