@@ -1,4 +1,5 @@
-// Reads a job file: strict YAML to JobSpec, every error with file, line, column and the path of the key.
+// Reads a job file: strict YAML to JobSpec, every error with file, line, column and the path of the
+// key.
 #ifndef CAPSTAN_TRAINING_SPEC_JOB_FILE_H_
 #define CAPSTAN_TRAINING_SPEC_JOB_FILE_H_
 
@@ -18,13 +19,16 @@ struct FileError {
 };
 
 struct JobFile {
-  job::v1::JobSpec spec;          // as written; defaults are not filled in
-  std::vector<FileError> errors;  // in the order of the file; the spec counts only when there is none
+  job::v1::JobSpec spec;  // as written; defaults are not filled in
+  std::vector<FileError>
+      errors;  // in the order of the file; the spec counts only when there is none
 };
 
-// `overrides` are the `--set key=value` pairs, e.g. {"training.epochs", "3"}: the value is read as YAML and replaces what the
-// file says. All errors of the file are reported at once: of syntax, names, types, then of values (training/spec/validate.h).
-JobFile ParseJobFile(absl::string_view text, const std::vector<std::pair<std::string, std::string>>& overrides = {});
+// `overrides` are the `--set key=value` pairs, e.g. {"training.epochs", "3"}: the value is read as
+// YAML and replaces what the file says. All errors of the file are reported at once: of syntax,
+// names, types, then of values (training/spec/validate.h).
+JobFile ParseJobFile(absl::string_view text,
+                     const std::vector<std::pair<std::string, std::string>>& overrides = {});
 
 // "job.yaml:3:3: error: unknown field 'training.epoches' (did you mean 'epochs'?)", a line each.
 std::string FormatErrors(absl::string_view filename, const std::vector<FileError>& errors);

@@ -1,4 +1,5 @@
-// Admission: a job file and a data set become a resolved spec, and a resolved spec becomes the objects that services work with.
+// Admission: a job file and a data set become a resolved spec, and a resolved spec becomes the
+// objects that services work with.
 #ifndef CAPSTAN_TRAINING_SPEC_RESOLVE_H_
 #define CAPSTAN_TRAINING_SPEC_RESOLVE_H_
 
@@ -9,8 +10,10 @@
 #include "absl/strings/string_view.h"
 #include "capstan/job/v1/job_spec.pb.h"
 #include "training/chunks/flat_layout.h"
+#include "training/chunks/placement.h"
 #include "training/graph/graph.h"
 #include "training/init/init.h"
+#include "training/lanes/eval_plan.h"
 #include "training/lanes/sample_plan.h"
 #include "training/optim/sgd.h"
 #include "training/schedule/schedule.h"
@@ -19,31 +22,40 @@ namespace capstan::training::spec {
 
 struct ResolveOptions {
   std::string job_id;
-  std::string storage_path;  // absolute folder under which the job's own folder <job_id> comes to lie
+  std::string
+      storage_path;  // absolute folder under which the job's own folder <job_id> comes to lie
 };
 
-// InvalidArgument: the spec is invalid, or does not fit the data set (counts, classes, a batch larger than the set, an input
-// shape that the model cannot take, more shards than chunks), with the sentences joined by "; ".
-absl::StatusOr<job::v1::ResolvedSpec> Resolve(const job::v1::JobSpec& spec, const common::v1::DatasetInfo& dataset,
+// InvalidArgument: the spec is invalid, or does not fit the data set (counts, classes, a batch
+// larger than the set, an input shape that the model cannot take, more shards than chunks), with
+// the sentences joined by "; ".
+absl::StatusOr<job::v1::ResolvedSpec> Resolve(const job::v1::JobSpec& spec,
+                                              const common::v1::DatasetInfo& dataset,
                                               const ResolveOptions& options);
 
 // The SHA-256 (32 bytes) of a resolved spec's serialized bytes.
 std::string Digest(absl::string_view resolved_bytes);
 
-// A received resolved spec: parsed, its digest checked and its derived numbers compared with what Resolve makes of the rest.
-// InvalidArgument: they differ.
-absl::StatusOr<job::v1::ResolvedSpec> ParseResolved(absl::string_view bytes, absl::string_view digest);
+// A received resolved spec: parsed, its digest checked and its derived numbers compared with what
+// Resolve makes of the rest. InvalidArgument: they differ.
+absl::StatusOr<job::v1::ResolvedSpec> ParseResolved(absl::string_view bytes,
+                                                    absl::string_view digest);
 
-// Views of a resolved spec. Errors are impossible for one that came out of Resolve or ParseResolved, but are still returned.
+// Views of a resolved spec. Errors are impossible for one that came out of Resolve or
+// ParseResolved, but are still returned.
 absl::StatusOr<Graph> MakeGraph(const job::v1::ResolvedSpec& spec);
 absl::StatusOr<FlatLayout> MakeLayout(const job::v1::ResolvedSpec& spec);
+absl::StatusOr<Placement> MakePlacement(
+    const job::v1::ResolvedSpec& spec);  // InvalidArgument for local and device
 absl::StatusOr<SamplePlan> MakeSamplePlan(const job::v1::ResolvedSpec& spec);
-SgdOptions MakeSgdOptions(const job::v1::ResolvedSpec& spec);
-ScheduleOptions MakeScheduleOptions(const job::v1::ResolvedSpec& spec);
+absl::StatusOr<EvalPlan> MakeEvalPlan(const job::v1::ResolvedSpec& spec);
+absl::StatusOr<Sgd> MakeOptimizer(const job::v1::ResolvedSpec& spec);
+absl::StatusOr<Schedule> MakeSchedule(const job::v1::ResolvedSpec& spec);
 InitOptions MakeInitOptions(const job::v1::ResolvedSpec& spec);
 bool UsesShards(const job::v1::ResolvedSpec& spec);  // false for local and device
 
-// What `validate`, `submit` and `run` print before anything starts: what the file implies, and warnings.
+// What `validate`, `submit` and `run` print before anything starts: what the file implies, and
+// warnings.
 std::string PlanText(const job::v1::ResolvedSpec& spec);
 
 }  // namespace capstan::training::spec

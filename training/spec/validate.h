@@ -26,10 +26,12 @@ absl::Status ValidateSpec(const job::v1::JobSpec& spec);
 // Fills in every default that needs no data set. The spec must be valid.
 void FillDefaults(job::v1::JobSpec& spec);
 
-// Devices of the whole job: num_workers x gpus_per_worker. The spec must be valid; defaults are counted.
+// Devices of the whole job: num_workers x gpus_per_worker. The spec must be valid; defaults are
+// counted.
 int64_t DeviceCount(const job::v1::JobSpec& spec);
 
-// The folder or file that a URI names: file:///abs, or a plain path. InvalidArgument: another scheme, a host, or "..".
+// The folder or file that a URI names: file:///abs, or a plain path. InvalidArgument: another
+// scheme, a host, or "..".
 absl::StatusOr<std::string> LocalPath(absl::string_view uri);
 
 }  // namespace capstan::training::spec

@@ -62,17 +62,20 @@ class TreeBuilder : public YAML::EventHandler {
   };
 
   // Opens a value; returns null where the value is the key of a map.
-  YamlNode* Begin(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YamlNode::Kind kind) {
+  YamlNode* Begin(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YamlNode::Kind kind) {
     if (++count_ > kMaxYamlNodes || levels_.size() > kMaxYamlDepth) {
-      errors_.push_back({ToMark(mark), absl::StrCat("the file is too large: the limits are ", kMaxYamlNodes,
-                                                    " values and ", kMaxYamlDepth, " levels")});
+      errors_.push_back(
+          {ToMark(mark), absl::StrCat("the file is too large: the limits are ", kMaxYamlNodes,
+                                      " values and ", kMaxYamlDepth, " levels")});
       throw TooLarge{};
     }
     if (anchor != YAML::NullAnchor) {
       errors_.push_back({ToMark(mark), "an anchor ('&name') is not allowed in a job file"});
     }
     if (!tag.empty() && tag != "?" && tag != "!") {
-      errors_.push_back({ToMark(mark), absl::StrCat("a tag ('", tag, "') is not allowed in a job file")});
+      errors_.push_back(
+          {ToMark(mark), absl::StrCat("a tag ('", tag, "') is not allowed in a job file")});
     }
     YamlNode* node = nullptr;
     if (levels_.empty()) {
@@ -80,7 +83,9 @@ class TreeBuilder : public YAML::EventHandler {
     } else {
       Level& top = levels_.back();
       if (top.node == nullptr) {
-        node = &scratch_.emplace_back(std::make_unique<YamlNode>()).operator*();  // inside a key that is no scalar
+        node =
+            &scratch_.emplace_back(std::make_unique<YamlNode>()).operator*();  // inside a key that
+                                                                               // is no scalar
       } else if (top.node->kind == YamlNode::Kind::kSequence) {
         node = &top.node->items.emplace_back();
       } else if (!top.key_pending) {

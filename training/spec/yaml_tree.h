@@ -1,8 +1,8 @@
 // A YAML document as a tree that remembers where everything stood.
 //
-// Stricter than YAML: anchors, aliases, tags and duplicate keys are refused, keys are plain strings, one document. The
-// packaged yaml-cpp keeps duplicate keys silently and follows aliases, also in a circle; so its parser feeds an event handler
-// of ours and its own node tree is not used.
+// Stricter than YAML: anchors, aliases, tags and duplicate keys are refused, keys are plain
+// strings, one document. The packaged yaml-cpp keeps duplicate keys silently and follows aliases,
+// also in a circle; so its parser feeds an event handler of ours and its own node tree is not used.
 #ifndef CAPSTAN_TRAINING_SPEC_YAML_TREE_H_
 #define CAPSTAN_TRAINING_SPEC_YAML_TREE_H_
 
@@ -47,8 +47,9 @@ struct YamlError {
   std::string message;
 };
 
-// Parses one document. On a syntax error, or when more than `kMaxYamlNodes` values or `kMaxYamlDepth` levels are found,
-// `errors` gets what is wrong and the tree holds what was read before. An empty text gives a null node.
+// Parses one document. On a syntax error, or when more than `kMaxYamlNodes` values or
+// `kMaxYamlDepth` levels are found, `errors` gets what is wrong and the tree holds what was read
+// before. An empty text gives a null node.
 inline constexpr int kMaxYamlNodes = 20000;
 inline constexpr int kMaxYamlDepth = 32;
 YamlNode ParseYaml(absl::string_view text, std::vector<YamlError>& errors);

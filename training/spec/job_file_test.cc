@@ -1,0 +1,210 @@
+#include "training/spec/job_file.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "training/spec/validate.h"
+
+namespace capstan::training::spec {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kGood[] = R"(version: 1
+name: lenet-fmnist
+resources: {num_workers: 2, gpus_per_worker: 1, num_shards: 2}
+model: {name: lenet_d2l, num_classes: 10, initializer: {name: normal, scale: 0.01}}
+data: {uri: file:///data/fashion-mnist, format: idx}
+kvstore: {type: dist_sync}
+training:
+  epochs: 10
+  global_batch_size: 256
+  optimizer: {name: sgd, learning_rate: 0.2}
+  seed: 42
+)";
+
+std::string Errors(absl::string_view text) {
+  return FormatErrors("job.yaml", ParseJobFile(text).errors);
+}
+
+// kGood with one piece replaced.
+std::string With(absl::string_view from, absl::string_view to) {
+  EXPECT_TRUE(absl::StrContains(kGood, from)) << from;
+  return absl::StrReplaceAll(kGood, {{from, to}});
+}
+
+TEST(JobFileTest, ReadsEveryKindOfValue) {
+  const JobFile file =
+      ParseJobFile(absl::StrCat(kGood, "labels: {team: vision}\nlimits: {stall_timeout: 5m}\n"));
+  ASSERT_THAT(file.errors, IsEmpty()) << FormatErrors("job.yaml", file.errors);
+  EXPECT_EQ(file.spec.name(), "lenet-fmnist");
+  EXPECT_EQ(file.spec.resources().num_workers(), 2);
+  EXPECT_EQ(file.spec.model().initializer().name(), "normal");
+  EXPECT_DOUBLE_EQ(file.spec.model().initializer().scale(), 0.01);
+  EXPECT_EQ(file.spec.training().global_batch_size(), 256);
+  EXPECT_EQ(file.spec.training().seed(), 42u);
+  EXPECT_EQ(file.spec.labels().at("team"), "vision");
+  EXPECT_DOUBLE_EQ(file.spec.limits().stall_timeout_seconds(), 300);
+}
+
+TEST(JobFileTest, ScalarInitializerAndPeriods) {
+  const JobFile file =
+      ParseJobFile(With("initializer: {name: normal, scale: 0.01}", "initializer: he") +
+                   "evaluation: {every: 2 epochs}\n");
+  ASSERT_THAT(file.errors, IsEmpty()) << FormatErrors("job.yaml", file.errors);
+  EXPECT_EQ(file.spec.model().initializer().name(), "he");
+  EXPECT_EQ(file.spec.evaluation().every().epochs(), 2);
+}
+
+TEST(JobFileTest, UnknownFieldNamesPlaceAndSuggestion) {
+  EXPECT_EQ(Errors(With("  epochs: 10", "  epoches: 10")),
+            "job.yaml:8:3: error: unknown field 'training.epoches' (did you mean 'epochs'?)\n");
+  EXPECT_EQ(Errors(absl::StrCat(kGood, "zzzzzzzz: 1\n")),
+            "job.yaml:12:1: error: unknown field 'zzzzzzzz'\n");
+}
+
+TEST(JobFileTest, AllErrorsAreReportedAtOnceInTheOrderOfTheFile) {
+  const std::string text = R"(version: 1
+training:
+  epoches: 3
+  optimizer:
+    name: sgd
+    learning_rate: 1e-2x
+)";
+  EXPECT_EQ(
+      Errors(text),
+      "job.yaml:3:3: error: unknown field 'training.epoches' (did you mean 'epochs'?)\n"
+      "job.yaml:6:20: error: 'training.optimizer.learning_rate' must be a number, found '1e-2x'\n");
+}
+
+TEST(JobFileTest, DuplicateKeysAnchorsAliasesAndTagsAreRefused) {
+  EXPECT_THAT(Errors(With("  seed: 42", "  seed: 42\n  seed: 43")),
+              HasSubstr("job.yaml:12:3: error: duplicate key 'seed'"));
+  EXPECT_THAT(Errors(With("seed: 42", "seed: &a 42")), HasSubstr("an anchor"));
+  EXPECT_THAT(Errors("a: &a [*a]\n"), HasSubstr("an alias"));
+  EXPECT_THAT(Errors(With("seed: 42", "seed: !!int 42")), HasSubstr("a tag"));
+  EXPECT_THAT(Errors(With("seed: 42", "? [a]\n  : 42")), HasSubstr("a key must be a plain word"));
+}
+
+TEST(JobFileTest, NumbersAreDecimalAndNothingElse) {
+  for (const char* bad : {"010", ".nan", ".inf", "0x10", "1_000", "\"42\"", "4.5", "-", "true",
+                          "[1]", "{a: 1}", "~"}) {
+    EXPECT_THAT(Errors(With("seed: 42", absl::StrCat("seed: ", bad))),
+                HasSubstr("'training.seed' must be"))
+        << bad;
+  }
+  for (const char* bad : {".nan", ".inf", "1e999", "0.2.3", "'0.2'"}) {
+    EXPECT_THAT(Errors(With("learning_rate: 0.2", absl::StrCat("learning_rate: ", bad))),
+                HasSubstr("'training.optimizer.learning_rate' must be"))
+        << bad;
+  }
+  EXPECT_THAT(Errors(With("epochs: 10", "epochs: 99999999999999999999")),
+              HasSubstr("'training.epochs' must be between"));
+}
+
+TEST(JobFileTest, EveryRangeNamesFieldValueAndLimit) {
+  EXPECT_EQ(
+      Errors(With("num_workers: 2", "num_workers: 10000")),
+      "job.yaml:3:26: error: 'resources.num_workers' must be between 1 and 1024, found 10000\n");
+  EXPECT_THAT(Errors(With("name: lenet-fmnist", "name: ../../x")),
+              HasSubstr("'name' must be 1 to 63 of a-z, 0-9 and '-'"));
+  EXPECT_THAT(Errors(With("type: dist_sync", "type: dist_async")),
+              HasSubstr("'kvstore.type' 'dist_async' is not supported in this version"));
+  EXPECT_THAT(Errors(With("type: dist_sync", "type: local")),
+              HasSubstr("'resources.num_workers' must be 1"));
+  EXPECT_THAT(Errors(With("file:///data/fashion-mnist", "http://h/x")),
+              HasSubstr("'data.uri' must begin with file://"));
+  EXPECT_THAT(Errors(With("file:///data/fashion-mnist", "file:///data/../etc")),
+              HasSubstr("must not hold '..'"));
+  EXPECT_THAT(Errors(With("  global_batch_size: 256", "  global_batch_size: 0")),
+              HasSubstr("must be between 1 and"));
+  EXPECT_THAT(
+      Errors(With("  global_batch_size: 256", "  global_batch_size: 8\n  batch_size_per_gpu: 8")),
+      HasSubstr("exclude each other"));
+}
+
+TEST(JobFileTest, OverridesReplaceAndAreChecked) {
+  const JobFile file =
+      ParseJobFile(kGood, {{"training.epochs", "3"}, {"data", "{format: synthetic_digits}"}});
+  ASSERT_THAT(file.errors, IsEmpty()) << FormatErrors("job.yaml", file.errors);
+  EXPECT_EQ(file.spec.training().epochs(), 3);
+  EXPECT_EQ(file.spec.data().format(), "synthetic_digits");
+  EXPECT_FALSE(file.spec.data().has_uri());
+  EXPECT_EQ(FormatErrors("j", ParseJobFile(kGood, {{"training.epochs", "three"}}).errors),
+            "j: error: 'training.epochs' must be a whole number, found 'three'\n");
+  EXPECT_THAT(FormatErrors("j", ParseJobFile(kGood, {{"training..x", "1"}}).errors),
+              HasSubstr("the key must be like"));
+}
+
+// Every key of docs/interface.md is acted on or refused by name; none is ignored.
+TEST(JobFileTest, EveryKnownKeyIsCarriedOutOrRefused) {
+  int refused = 0;
+  for (const KeyInfo& key : AllKeys()) {
+    const JobFile file = ParseJobFile(kGood, {{key.path, "surely-not-a-value"}});
+    const std::string text = FormatErrors("j", file.errors);
+    if (!key.carried_out) {
+      ++refused;
+      EXPECT_THAT(text,
+                  HasSubstr(absl::StrCat("'", key.path, "' is not supported in this version")));
+    } else {
+      EXPECT_THAT(text, testing::Not(HasSubstr("unknown field"))) << key.path;
+      const bool free_text = key.path == "name" || key.path == "description" ||
+                             key.path == "model.initial_weights" || key.path == "data.uri" ||
+                             key.path == "checkpoint.storage_path";
+      if (!free_text) {
+        EXPECT_THAT(text, HasSubstr(key.path)) << key.path << " took a value that it cannot mean";
+      }
+    }
+  }
+  EXPECT_GT(refused, 15);
+}
+
+TEST(JobFileTest, YamlReadsBackToTheSameSpec) {
+  JobFile file =
+      ParseJobFile(absl::StrCat(kGood,
+                                "description: \"a \\\"b\\\" # c\"\nlabels: {a: \"1\", b: x y}\n"
+                                "limits: {active_deadline: 90s}\n"));
+  ASSERT_THAT(file.errors, IsEmpty()) << FormatErrors("job.yaml", file.errors);
+  FillDefaults(file.spec);
+  const JobFile again = ParseJobFile(ToYaml(file.spec));
+  ASSERT_THAT(again.errors, IsEmpty()) << ToYaml(file.spec) << FormatErrors("again", again.errors);
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(file.spec, again.spec))
+      << ToYaml(file.spec);
+}
+
+TEST(JobFileTest, HostileTextIsRefusedWithoutACrash) {
+  EXPECT_THAT(Errors(std::string(5000, '[')), HasSubstr("error"));
+  EXPECT_THAT(Errors(std::string(100, '{')), HasSubstr("error"));
+  EXPECT_THAT(Errors(std::string("\0\xff\xfe", 3)), HasSubstr("error"));
+  EXPECT_THAT(Errors(std::string(2 << 20, 'a')), HasSubstr("at most 1048576 bytes"));
+  EXPECT_THAT(Errors(""), HasSubstr("a job file must be a group of keys, found nothing"));
+  EXPECT_THAT(Errors("a: 1\n---\nb: 2\n"), HasSubstr("one document is expected"));
+}
+
+TEST(ValidateTest, LocalPathTakesFilesOnly) {
+  EXPECT_EQ(*LocalPath("file:///a/b"), "/a/b");
+  EXPECT_EQ(*LocalPath("/a/b"), "/a/b");
+  EXPECT_EQ(*LocalPath("a/b"), "a/b");
+  for (const char* bad :
+       {"file://host/a", "s3://a/b", "http://169.254.169.254/", "", "a/../b", "a\nb"}) {
+    EXPECT_EQ(LocalPath(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+}
+
+TEST(ValidateTest, DefaultsMakeAWholeValidSpec) {
+  JobFile file = ParseJobFile(kGood);
+  FillDefaults(file.spec);
+  EXPECT_EQ(file.spec.resources().lanes(), 2);
+  EXPECT_EQ(file.spec.data().partition(), "global");
+  EXPECT_TRUE(file.spec.data().shuffle());
+  EXPECT_THAT(Validate(file.spec), IsEmpty());
+}
+
+}  // namespace
+}  // namespace capstan::training::spec

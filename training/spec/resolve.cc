@@ -1,0 +1,228 @@
+#include "training/spec/resolve.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "absl/numeric/int128.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "training/codec/sha256.h"
+#include "training/graph/models.h"
+#include "training/graph/tensors.h"
+#include "training/spec/validate.h"
+
+namespace capstan::training::spec {
+namespace {
+
+using job::v1::JobSpec;
+using job::v1::ResolvedSpec;
+
+constexpr int64_t kMaxTotalSteps = int64_t{1} << 53;
+
+int64_t GlobalBatch(const JobSpec& spec) {
+  const auto& t = spec.training();
+  if (t.has_batch_size_per_gpu()) return t.batch_size_per_gpu() * DeviceCount(spec);
+  if (t.has_batch_size_per_worker())
+    return t.batch_size_per_worker() * spec.resources().num_workers();
+  return t.global_batch_size();
+}
+
+absl::Status CheckDataset(const JobSpec& spec, const common::v1::DatasetInfo& dataset) {
+  if (dataset.train_samples() < 1)
+    return absl::InvalidArgumentError("the training set has no samples");
+  if (dataset.test_samples() < 0 || dataset.channels() < 1 || dataset.height() < 1 ||
+      dataset.width() < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("the data set says ", dataset.test_samples(),
+                                                   " test samples of ", dataset.channels(), "x",
+                                                   dataset.height(), "x", dataset.width()));
+  }
+  if (dataset.num_classes() > spec.model().num_classes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'model.num_classes' is ", spec.model().num_classes(),
+                     ", the data set has labels up to ", dataset.num_classes() - 1));
+  }
+  const int64_t batch = GlobalBatch(spec);
+  if (batch > dataset.train_samples()) {
+    return absl::InvalidArgumentError(absl::StrCat("the global batch of ", batch,
+                                                   " samples is larger than the training set of ",
+                                                   dataset.train_samples()));
+  }
+  return absl::OkStatus();
+}
+
+// Fills in what follows from the spec, the data set and the sizes that are set already.
+absl::Status Derive(ResolvedSpec& out) {
+  const JobSpec& spec = out.spec();
+  if (absl::Status status = CheckDataset(spec, out.dataset()); !status.ok()) return status;
+  out.set_num_workers(spec.resources().num_workers());
+  out.set_devices_per_worker(spec.resources().gpus_per_worker());
+  out.set_lanes(spec.resources().lanes());
+  const bool shards = spec.kvstore().type() != "local" && spec.kvstore().type() != "device";
+  out.set_num_shards(shards ? spec.resources().num_shards() : 0);
+  out.set_global_batch(GlobalBatch(spec));
+
+  absl::StatusOr<Graph> graph = MakeGraph(out);
+  if (!graph.ok()) return graph.status();
+  absl::StatusOr<FlatLayout> layout = FlatLayout::Create(TensorSpecs(*graph));
+  if (!layout.ok()) return layout.status();
+  out.clear_parameters();
+  for (const TensorSlot* slot : layout->forward_order()) {
+    auto& parameter = *out.add_parameters();
+    parameter.set_name(slot->spec.name);
+    for (const int64_t dimension : slot->spec.shape) parameter.add_shape(dimension);
+    parameter.set_is_stat(slot->spec.kind == TensorKind::kStat);
+    const bool weight = slot->spec.init == TensorInit::kInitializer;
+    parameter.set_fan_in(weight ? slot->spec.fan_in : 0);
+    parameter.set_fan_out(weight ? slot->spec.fan_out : 0);
+  }
+  out.set_chunk_floats(static_cast<int32_t>(layout->chunk_floats()));
+  out.set_chunk_count(layout->chunk_count());
+  out.set_flat_floats(layout->total_floats());
+  if (shards) {
+    absl::StatusOr<Placement> placement =
+        Placement::Create(layout->chunk_count(), out.num_shards());
+    if (!placement.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("'resources.num_shards' is ", out.num_shards(),
+                                                     ", but ", spec.model().name(), " has only ",
+                                                     layout->chunk_count(), " chunks"));
+    }
+  }
+
+  absl::StatusOr<SamplePlan> plan = MakeSamplePlan(out);
+  if (!plan.ok()) return plan.status();
+  out.set_steps_per_epoch(plan->steps_per_epoch());
+  absl::int128 total = kMaxTotalSteps;
+  if (spec.training().has_epochs())
+    total = absl::int128(spec.training().epochs()) * plan->steps_per_epoch();
+  if (spec.training().has_max_steps())
+    total = std::min<absl::int128>(total, spec.training().max_steps());
+  if (total > kMaxTotalSteps) return absl::InvalidArgumentError("the job has more than 2^53 steps");
+  out.set_total_steps(static_cast<int64_t>(total));
+
+  absl::StatusOr<EvalPlan> evaluation = EvalPlan::Create(out.dataset().test_samples(), out.lanes());
+  if (!evaluation.ok()) return evaluation.status();
+  out.set_evaluation_blocks(static_cast<int32_t>(evaluation->block_count()));
+  out.set_evaluate_every_steps(spec.evaluation().every().epochs() * plan->steps_per_epoch());
+
+  if (absl::StatusOr<Sgd> optimizer = MakeOptimizer(out); !optimizer.ok())
+    return optimizer.status();
+  if (absl::StatusOr<Schedule> schedule = MakeSchedule(out); !schedule.ok())
+    return schedule.status();
+  return ValidateInitOptions(MakeInitOptions(out));
+}
+
+SchedulePeriod ToPeriod(const job::v1::Period& period) {
+  if (period.has_epochs()) return {period.epochs(), SchedulePeriod::Unit::kEpochs};
+  return {period.steps(), SchedulePeriod::Unit::kSteps};
+}
+
+}  // namespace
+
+absl::StatusOr<ResolvedSpec> Resolve(const JobSpec& spec, const common::v1::DatasetInfo& dataset,
+                                     const ResolveOptions& options) {
+  if (absl::Status status = ValidateSpec(spec); !status.ok()) return status;
+  ResolvedSpec out;
+  out.set_job_id(options.job_id);
+  *out.mutable_spec() = spec;
+  FillDefaults(*out.mutable_spec());
+  *out.mutable_dataset() = dataset;
+  out.set_storage_path(absl::StrCat(options.storage_path, "/", options.job_id));
+  if (absl::Status status = Derive(out); !status.ok()) return status;
+  return out;
+}
+
+std::string Digest(absl::string_view resolved_bytes) {
+  Sha256 hash;
+  hash.Update(resolved_bytes);
+  const std::array<uint8_t, 32> digest = hash.Finish();
+  return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
+}
+
+absl::StatusOr<ResolvedSpec> ParseResolved(absl::string_view bytes, absl::string_view digest) {
+  if (Digest(bytes) != digest)
+    return absl::InvalidArgumentError(
+        "the resolved spec does not have the digest that came with it");
+  ResolvedSpec spec;
+  if (!spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InvalidArgumentError("the resolved spec is no ResolvedSpec message");
+  }
+  if (absl::Status status = ValidateSpec(spec.spec()); !status.ok()) return status;
+  ResolvedSpec again = spec;
+  FillDefaults(*again.mutable_spec());
+  if (absl::Status status = Derive(again); !status.ok()) return status;
+  if (again.SerializeAsString() != spec.SerializeAsString()) {
+    return absl::InvalidArgumentError(
+        "the resolved spec's derived numbers are not what this version makes of it");
+  }
+  return spec;
+}
+
+absl::StatusOr<Graph> MakeGraph(const ResolvedSpec& spec) {
+  const auto& d = spec.dataset();
+  return MakeModel(spec.spec().model().name(), spec.spec().model().num_classes(),
+                   {d.channels(), d.height(), d.width()});
+}
+
+absl::StatusOr<FlatLayout> MakeLayout(const ResolvedSpec& spec) {
+  absl::StatusOr<Graph> graph = MakeGraph(spec);
+  if (!graph.ok()) return graph.status();
+  return FlatLayout::Create(TensorSpecs(*graph));
+}
+
+absl::StatusOr<Placement> MakePlacement(const ResolvedSpec& spec) {
+  return Placement::Create(spec.chunk_count(), spec.num_shards());
+}
+
+absl::StatusOr<SamplePlan> MakeSamplePlan(const ResolvedSpec& spec) {
+  SamplePlanOptions options;
+  options.dataset_size = spec.dataset().train_samples();
+  options.global_batch = spec.global_batch();
+  options.lanes = spec.lanes();
+  options.lane_weights.assign(spec.spec().resources().lane_weights().begin(),
+                              spec.spec().resources().lane_weights().end());
+  options.partition =
+      spec.spec().data().partition() == "contiguous" ? Partition::kContiguous : Partition::kGlobal;
+  options.shuffle = spec.spec().data().shuffle();
+  options.seed = spec.spec().training().seed();
+  return SamplePlan::Create(std::move(options));
+}
+
+absl::StatusOr<EvalPlan> MakeEvalPlan(const ResolvedSpec& spec) {
+  return EvalPlan::Create(spec.dataset().test_samples(), spec.lanes());
+}
+
+absl::StatusOr<Sgd> MakeOptimizer(const ResolvedSpec& spec) {
+  const auto& o = spec.spec().training().optimizer();
+  return Sgd::Create({o.momentum(), o.nesterov(), o.weight_decay()});
+}
+
+absl::StatusOr<Schedule> MakeSchedule(const ResolvedSpec& spec) {
+  const auto& o = spec.spec().training().optimizer();
+  ScheduleOptions options;
+  options.learning_rate = o.learning_rate();
+  const auto& s = o.lr_schedule();
+  if (s.name() == "step") options.kind = ScheduleKind::kStep;
+  if (s.name() == "cosine") options.kind = ScheduleKind::kCosine;
+  if (s.has_every()) options.every = ToPeriod(s.every());
+  if (s.has_factor()) options.factor = s.factor();
+  if (s.has_warmup()) options.warmup = ToPeriod(s.warmup());
+  options.min_learning_rate = s.min_rate();
+  return Schedule::Create(options, spec.steps_per_epoch(), spec.total_steps());
+}
+
+InitOptions MakeInitOptions(const ResolvedSpec& spec) {
+  const auto& i = spec.spec().model().initializer();
+  InitOptions options;
+  options.initializer = i.name() == "he"        ? Initializer::kHe
+                        : i.name() == "normal"  ? Initializer::kNormal
+                        : i.name() == "uniform" ? Initializer::kUniform
+                        : i.name() == "zeros"   ? Initializer::kZeros
+                                                : Initializer::kXavier;
+  if (i.has_scale()) options.scale = i.scale();
+  return options;
+}
+
+bool UsesShards(const ResolvedSpec& spec) { return spec.num_shards() > 0; }
+
+}  // namespace capstan::training::spec

@@ -1,0 +1,431 @@
+#include "training/spec/validate.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "training/graph/models.h"
+
+namespace capstan::training::spec {
+namespace {
+
+using job::v1::JobSpec;
+using job::v1::Period;
+
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxSteps = int64_t{1} << 53;  // exact in a double and in JSON
+
+std::string Text(int64_t value) { return absl::StrCat(value); }
+std::string Text(double value) { return absl::StrCat(value); }
+std::string Text(const std::string& value) { return absl::StrCat("'", value, "'"); }
+
+// Collects violations; each helper states the value and the limit.
+class Rules {
+ public:
+  explicit Rules(std::vector<Violation>& out) : out_(out) {}
+
+  void Fail(absl::string_view path, absl::string_view rest) {
+    out_.push_back({std::string(path), absl::StrCat("'", path, "' ", rest)});
+  }
+  void Required(absl::string_view path, bool present) {
+    if (!present) out_.push_back({std::string(path), absl::StrCat("'", path, "' is required")});
+  }
+  // NaN is outside every range.
+  template <class T>
+  void Range(absl::string_view path, T value, T low, T high) {
+    if (!(value >= low && value <= high)) {
+      Fail(path, absl::StrCat("must be between ", low, " and ", high, ", found ", Text(value)));
+    }
+  }
+  void Finite(absl::string_view path, double value, double low, bool low_allowed) {
+    if (!std::isfinite(value) || value < low || (!low_allowed && value == low)) {
+      Fail(path, absl::StrCat("must be a finite number ", low_allowed ? "of at least " : "above ",
+                              low, ", found ", Text(value)));
+    }
+  }
+  void OneOf(absl::string_view path, const std::string& value,
+             const std::vector<std::string>& allowed, const std::vector<std::string>& later = {}) {
+    for (const std::string& name : allowed) {
+      if (name == value) return;
+    }
+    for (const std::string& name : later) {
+      if (name == value)
+        return Fail(path,
+                    absl::StrCat("'", value, "' is not supported in this version; supported: ",
+                                 absl::StrJoin(allowed, ", ")));
+    }
+    Fail(path,
+         absl::StrCat("must be one of ", absl::StrJoin(allowed, ", "), ", found ", Text(value)));
+  }
+  void Steps(absl::string_view path, const Period& period) {
+    if (period.has_epochs()) {
+      Range<int64_t>(path, period.epochs(), 1, 1000000);
+    } else if (period.has_steps()) {
+      Range<int64_t>(path, period.steps(), 1, kMaxSteps);
+    } else {
+      Fail(path, "must be a number of steps or epochs, like '10 epochs'");
+    }
+  }
+
+ private:
+  std::vector<Violation>& out_;
+};
+
+bool IsName(absl::string_view name) {
+  if (name.empty() || name.size() > 63) return false;
+  for (const char c : name) {
+    if (!absl::ascii_islower(c) && !absl::ascii_isdigit(c) && c != '-') return false;
+  }
+  return true;
+}
+
+// Printable UTF-8 is not checked further: a control character would break a terminal or a log line.
+bool HasControl(absl::string_view text) {
+  for (const char c : text) {
+    if (absl::ascii_iscntrl(c)) return true;
+  }
+  return false;
+}
+
+void CheckLabels(const JobSpec& spec, Rules& rules) {
+  if (spec.labels_size() > 32)
+    rules.Fail("labels", absl::StrCat("has ", spec.labels_size(), " entries, 32 is the limit"));
+  for (const auto& [key, value] : spec.labels()) {
+    if (key.empty() || key.size() > 63 || value.size() > 63 || HasControl(key) ||
+        HasControl(value)) {
+      rules.Fail("labels", "takes keys of 1 to 63 and values of at most 63 printable characters");
+      return;
+    }
+  }
+}
+
+void CheckResources(const JobSpec& spec, Rules& rules) {
+  const auto& r = spec.resources();
+  if (r.has_num_workers()) rules.Range<int64_t>("resources.num_workers", r.num_workers(), 1, 1024);
+  if (r.has_gpus_per_worker())
+    rules.Range<int64_t>("resources.gpus_per_worker", r.gpus_per_worker(), 1, 64);
+  if (r.has_lanes()) rules.Range<int64_t>("resources.lanes", r.lanes(), 1, 4096);
+  if (r.has_num_shards()) rules.Range<int64_t>("resources.num_shards", r.num_shards(), 1, 256);
+  if (r.has_device()) rules.OneOf("resources.device", r.device(), {"auto", "cpu"}, {"gpu"});
+  for (const double weight : r.lane_weights()) {
+    if (!std::isfinite(weight) || weight <= 0 || weight > 1e6) {
+      rules.Fail("resources.lane_weights",
+                 absl::StrCat("takes numbers above 0 up to 1000000, found ", weight));
+      break;
+    }
+  }
+  const int64_t lanes = r.has_lanes() ? r.lanes() : DeviceCount(spec);
+  if (r.lane_weights_size() > 0 && r.lane_weights_size() != lanes) {
+    rules.Fail("resources.lane_weights",
+               absl::StrCat("has ", r.lane_weights_size(), " entries, want one for each of the ",
+                            lanes, " lanes"));
+  }
+  const bool counts_fit =
+      r.num_workers() <= 1024 && r.gpus_per_worker() <= 64;  // else said already
+  if (!r.has_lanes() && counts_fit && lanes > 4096) {
+    rules.Fail("resources.lanes",
+               absl::StrCat("comes to ", lanes, " (workers x devices), 4096 is the limit"));
+  }
+  if (r.devices_size() > 0) {
+    if (r.devices_size() != (r.has_gpus_per_worker() ? r.gpus_per_worker() : r.devices_size())) {
+      rules.Fail("resources.devices",
+                 absl::StrCat("lists ", r.devices_size(), " devices, gpus_per_worker is ",
+                              r.gpus_per_worker()));
+    }
+    for (const int32_t index : r.devices()) {
+      if (index < 0 || index > 63) {
+        rules.Fail("resources.devices",
+                   absl::StrCat("takes indices between 0 and 63, found ", index));
+      }
+    }
+  }
+}
+
+void CheckKvStore(const JobSpec& spec, Rules& rules) {
+  const auto& r = spec.resources();
+  if (!spec.kvstore().has_type()) return;
+  const std::string& type = spec.kvstore().type();
+  rules.OneOf("kvstore.type", type, {"local", "device", "dist_sync"},
+              {"dist_device_sync", "dist_sync_device", "dist_async", "dist_device_async",
+               "dist_async_device", "dist"});
+  if (type == "local" || type == "device") {
+    if (r.has_num_workers() && r.num_workers() != 1) {
+      rules.Fail("resources.num_workers",
+                 absl::StrCat("must be 1 with kvstore '", type, "', found ", r.num_workers()));
+    }
+    if (r.has_num_shards() && r.num_shards() != 1) {
+      rules.Fail("resources.num_shards",
+                 absl::StrCat("must be left out with kvstore '", type,
+                              "', which uses no shard; found ", r.num_shards()));
+    }
+  }
+}
+
+void CheckModel(const JobSpec& spec, Rules& rules) {
+  const auto& m = spec.model();
+  rules.Required("model.name", m.has_name());
+  if (m.has_name()) {
+    std::vector<std::string> names;
+    for (const absl::string_view name : ModelNames()) names.emplace_back(name);
+    rules.OneOf("model.name", m.name(), names, {"resnet18_v1", "resnet18"});
+  }
+  if (m.has_num_classes()) rules.Range<int64_t>("model.num_classes", m.num_classes(), 2, 1000000);
+  if (m.has_initializer()) {
+    const std::string& name = m.initializer().name();
+    rules.OneOf("model.initializer.name", name, {"xavier", "he", "normal", "uniform", "zeros"});
+    const bool scaled = name == "normal" || name == "uniform";
+    if (m.initializer().has_scale()) {
+      if (scaled) rules.Finite("model.initializer.scale", m.initializer().scale(), 0, false);
+      if (!scaled)
+        rules.Fail("model.initializer.scale", absl::StrCat("has no meaning for '", name, "'"));
+    } else if (scaled) {
+      rules.Fail("model.initializer.scale", absl::StrCat("is required for '", name, "'"));
+    }
+  }
+  if (m.has_initial_weights()) {
+    const auto path = LocalPath(m.initial_weights());
+    if (!path.ok()) rules.Fail("model.initial_weights", path.status().message());
+  }
+}
+
+void CheckData(const JobSpec& spec, Rules& rules) {
+  const auto& d = spec.data();
+  rules.Required("data.format", d.has_format());
+  if (d.has_format())
+    rules.OneOf("data.format", d.format(), {"idx", "synthetic_digits"}, {"cifar10_bin"});
+  const bool synthetic = d.format() == "synthetic_digits";
+  if (synthetic && d.has_uri())
+    rules.Fail("data.uri", "has no meaning for 'synthetic_digits', which draws its own images");
+  if (d.format() == "idx") rules.Required("data.uri", d.has_uri());
+  if (d.has_uri()) {
+    const auto path = LocalPath(d.uri());
+    if (!path.ok()) rules.Fail("data.uri", path.status().message());
+  }
+  if (d.has_partition()) rules.OneOf("data.partition", d.partition(), {"global", "contiguous"});
+  if (d.has_prefetch_batches())
+    rules.Range<int64_t>("data.prefetch_batches", d.prefetch_batches(), 1, 64);
+  if (d.has_train_samples())
+    rules.Range<int64_t>("data.train_samples", d.train_samples(), 10, 10000000);
+  if (d.has_test_samples())
+    rules.Range<int64_t>("data.test_samples", d.test_samples(), 10, 10000000);
+  if (!synthetic && d.has_format()) {
+    if (d.has_train_samples()) rules.Fail("data.train_samples", "is for 'synthetic_digits' only");
+    if (d.has_test_samples()) rules.Fail("data.test_samples", "is for 'synthetic_digits' only");
+  }
+  if (synthetic && spec.model().has_num_classes() && spec.model().num_classes() != 10) {
+    rules.Fail("model.num_classes", absl::StrCat("must be 10 for 'synthetic_digits', found ",
+                                                 spec.model().num_classes()));
+  }
+}
+
+void CheckOptimizer(const JobSpec& spec, Rules& rules) {
+  const auto& t = spec.training();
+  rules.Required("training.optimizer", t.has_optimizer());
+  if (!t.has_optimizer()) return;
+  const auto& o = t.optimizer();
+  if (o.has_name())
+    rules.OneOf("training.optimizer.name", o.name(), {"sgd"},
+                {"adam", "adamw", "rmsprop", "lars", "lamb"});
+  rules.Required("training.optimizer.learning_rate", o.has_learning_rate());
+  if (o.has_learning_rate())
+    rules.Finite("training.optimizer.learning_rate", o.learning_rate(), 0, false);
+  if (o.has_momentum() && !(o.momentum() >= 0 && o.momentum() < 1)) {
+    rules.Fail("training.optimizer.momentum",
+               absl::StrCat("must be at least 0 and below 1, found ", o.momentum()));
+  }
+  if (o.nesterov() && o.momentum() == 0)
+    rules.Fail("training.optimizer.nesterov", "needs a momentum above 0");
+  if (o.has_weight_decay())
+    rules.Finite("training.optimizer.weight_decay", o.weight_decay(), 0, true);
+  if (!o.has_lr_schedule()) return;
+  const auto& s = o.lr_schedule();
+  const std::string base = "training.optimizer.lr_schedule";
+  rules.OneOf(base + ".name", s.name(), {"constant", "step", "cosine"});
+  if (s.name() == "step") {
+    rules.Required(base + ".every", s.has_every());
+    if (s.has_factor() && !(s.factor() > 0 && s.factor() <= 1)) {
+      rules.Fail(base + ".factor",
+                 absl::StrCat("must be above 0 and at most 1, found ", s.factor()));
+    }
+  } else {
+    if (s.has_every()) rules.Fail(base + ".every", "is for the schedule 'step' only");
+    if (s.has_factor()) rules.Fail(base + ".factor", "is for the schedule 'step' only");
+  }
+  if (s.has_every()) rules.Steps(base + ".every", s.every());
+  if (s.has_warmup()) rules.Steps(base + ".warmup", s.warmup());
+  if (s.has_min_rate()) {
+    if (s.name() != "cosine") rules.Fail(base + ".min_rate", "is for the schedule 'cosine' only");
+    rules.Finite(base + ".min_rate", s.min_rate(), 0, true);
+    if (s.min_rate() > o.learning_rate()) {
+      rules.Fail(base + ".min_rate", absl::StrCat("must not be above the learning rate ",
+                                                  o.learning_rate(), ", found ", s.min_rate()));
+    }
+  }
+}
+
+void CheckTraining(const JobSpec& spec, Rules& rules) {
+  const auto& t = spec.training();
+  if (!t.has_epochs() && !t.has_max_steps())
+    rules.Fail("training.epochs", "or 'training.max_steps' is required");
+  if (t.has_epochs()) rules.Range<int64_t>("training.epochs", t.epochs(), 1, 1000000);
+  if (t.has_max_steps()) rules.Range<int64_t>("training.max_steps", t.max_steps(), 1, kMaxSteps);
+  using Training = job::v1::Training;
+  switch (t.batch_size_case()) {
+    case Training::kBatchSizePerGpu:
+      rules.Range<int64_t>("training.batch_size_per_gpu", t.batch_size_per_gpu(), 1, kMaxInt32);
+      break;
+    case Training::kBatchSizePerWorker:
+      rules.Range<int64_t>("training.batch_size_per_worker", t.batch_size_per_worker(), 1,
+                           kMaxInt32);
+      break;
+    case Training::kGlobalBatchSize:
+      rules.Range<int64_t>("training.global_batch_size", t.global_batch_size(), 1, kMaxInt32);
+      break;
+    case Training::BATCH_SIZE_NOT_SET:
+      rules.Fail(
+          "training.global_batch_size",
+          "is required (or 'training.batch_size_per_gpu', or 'training.batch_size_per_worker')");
+  }
+  if (t.has_loss()) rules.OneOf("training.loss", t.loss(), {"softmax_cross_entropy"});
+  if (t.has_precision())
+    rules.OneOf("training.precision", t.precision(), {"fp32"}, {"tf32", "fp16", "bf16"});
+  if (t.has_deterministic() && !t.deterministic()) {
+    rules.Fail("training.deterministic", "'false' is not supported in this version");
+  }
+  CheckOptimizer(spec, rules);
+}
+
+void CheckRest(const JobSpec& spec, Rules& rules) {
+  if (spec.evaluation().has_every()) {
+    if (spec.evaluation().every().has_steps()) {
+      rules.Fail("evaluation.every",
+                 "takes whole epochs, like '1 epoch'; steps are not supported in this version");
+    } else {
+      rules.Steps("evaluation.every", spec.evaluation().every());
+    }
+  }
+  if (spec.evaluation().has_metric())
+    rules.OneOf("evaluation.metric", spec.evaluation().metric(), {"accuracy"});
+  if (spec.checkpoint().has_storage_path()) {
+    const auto path = LocalPath(spec.checkpoint().storage_path());
+    if (!path.ok()) rules.Fail("checkpoint.storage_path", path.status().message());
+  }
+  const auto& l = spec.limits();
+  if (l.has_active_deadline_seconds())
+    rules.Range("limits.active_deadline", l.active_deadline_seconds(), 0.0, 3.2e7);
+  if (l.has_stall_timeout_seconds())
+    rules.Range("limits.stall_timeout", l.stall_timeout_seconds(), 1.0, 86400.0);
+}
+
+}  // namespace
+
+int64_t DeviceCount(const JobSpec& spec) {
+  const auto& r = spec.resources();
+  const int64_t workers = r.has_num_workers() ? r.num_workers() : 1;
+  int64_t devices = r.devices_size() > 0 ? r.devices_size() : 1;
+  if (r.has_gpus_per_worker()) devices = r.gpus_per_worker();
+  return workers * devices;
+}
+
+std::vector<Violation> Validate(const JobSpec& spec) {
+  std::vector<Violation> out;
+  Rules rules(out);
+  if (spec.version() != 1) rules.Fail("version", absl::StrCat("must be 1, found ", spec.version()));
+  if (!IsName(spec.name())) {
+    rules.Fail("name", absl::StrCat("must be 1 to 63 of a-z, 0-9 and '-', found ",
+                                    HasControl(spec.name()) || spec.name().size() > 100
+                                        ? "something else"
+                                        : Text(spec.name())));
+  }
+  if (spec.description().size() > 1024) {
+    rules.Fail("description",
+               absl::StrCat("has ", spec.description().size(), " bytes, 1024 is the limit"));
+  }
+  CheckLabels(spec, rules);
+  CheckResources(spec, rules);
+  CheckModel(spec, rules);
+  CheckData(spec, rules);
+  CheckKvStore(spec, rules);
+  CheckTraining(spec, rules);
+  CheckRest(spec, rules);
+  return out;
+}
+
+absl::Status ValidateSpec(const JobSpec& spec) {
+  const std::vector<Violation> violations = Validate(spec);
+  if (violations.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(
+      violations, "; ", [](std::string* out, const Violation& v) { out->append(v.message); }));
+}
+
+void FillDefaults(JobSpec& spec) {
+  auto& r = *spec.mutable_resources();
+  if (!r.has_num_workers()) r.set_num_workers(1);
+  if (!r.has_gpus_per_worker()) r.set_gpus_per_worker(r.devices_size() > 0 ? r.devices_size() : 1);
+  if (!r.has_lanes()) r.set_lanes(static_cast<int32_t>(DeviceCount(spec)));
+  if (!r.has_num_shards()) r.set_num_shards(1);
+  if (!r.has_device()) r.set_device("auto");
+  auto& m = *spec.mutable_model();
+  if (!m.has_num_classes()) m.set_num_classes(10);
+  if (!m.has_initializer()) m.mutable_initializer()->set_name("xavier");
+  auto& d = *spec.mutable_data();
+  if (!d.has_shuffle()) d.set_shuffle(true);
+  if (!d.has_partition()) d.set_partition("global");
+  if (!d.has_prefetch_batches()) d.set_prefetch_batches(2);
+  if (d.format() == "synthetic_digits") {
+    if (!d.has_train_samples()) d.set_train_samples(60000);
+    if (!d.has_test_samples()) d.set_test_samples(10000);
+  }
+  auto& k = *spec.mutable_kvstore();
+  if (!k.has_type()) k.set_type(r.num_workers() > 1 ? "dist_sync" : "local");
+  auto& t = *spec.mutable_training();
+  if (!t.has_loss()) t.set_loss("softmax_cross_entropy");
+  if (!t.has_precision()) t.set_precision("fp32");
+  if (!t.has_seed()) t.set_seed(0);
+  if (!t.has_deterministic()) t.set_deterministic(true);
+  auto& o = *t.mutable_optimizer();
+  if (!o.has_name()) o.set_name("sgd");
+  if (!o.has_momentum()) o.set_momentum(0);
+  if (!o.has_nesterov()) o.set_nesterov(false);
+  if (!o.has_weight_decay()) o.set_weight_decay(0);
+  if (!o.has_lr_schedule()) o.mutable_lr_schedule()->set_name("constant");
+  auto& s = *o.mutable_lr_schedule();
+  if (s.name() == "step" && !s.has_factor()) s.set_factor(0.1);
+  if (s.name() == "cosine" && !s.has_min_rate()) s.set_min_rate(0);
+  auto& e = *spec.mutable_evaluation();
+  if (!e.has_every()) e.mutable_every()->set_epochs(1);
+  if (!e.has_metric()) e.set_metric("accuracy");
+  auto& l = *spec.mutable_limits();
+  if (!l.has_active_deadline_seconds()) l.set_active_deadline_seconds(0);
+  if (!l.has_stall_timeout_seconds()) l.set_stall_timeout_seconds(300);
+}
+
+absl::StatusOr<std::string> LocalPath(absl::string_view uri) {
+  absl::string_view path = uri;
+  if (absl::StartsWith(path, "file://")) {
+    path.remove_prefix(7);
+    if (!absl::StartsWith(path, "/")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("must be file:///path, without a host, found '", uri, "'"));
+    }
+  } else if (absl::StrContains(path, "://")) {
+    return absl::InvalidArgumentError(absl::StrCat("must begin with file://, found '", uri, "'"));
+  }
+  if (path.empty() || path.size() > 4096) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("must have 1 to 4096 bytes, found ", path.size()));
+  }
+  if (HasControl(path)) return absl::InvalidArgumentError("must not hold control characters");
+  for (const absl::string_view part : absl::StrSplit(path, '/')) {
+    if (part == "..")
+      return absl::InvalidArgumentError(absl::StrCat("must not hold '..', found '", uri, "'"));
+  }
+  return std::string(path);
+}
+
+}  // namespace capstan::training::spec
