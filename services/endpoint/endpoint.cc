@@ -1,0 +1,152 @@
+#include "services/endpoint/endpoint.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+
+namespace capstan::services {
+namespace {
+
+absl::Status CheckSecurity(const Endpoint& endpoint, const Security& security,
+                           absl::string_view verb) {
+  const struct {
+    absl::string_view flag;
+    const std::string& value;
+  } not_yet[] = {{"--tls-cert", security.tls_cert},
+                 {"--tls-key", security.tls_key},
+                 {"--tls-ca", security.tls_ca},
+                 {"--token-file", security.token_file}};
+  for (const auto& entry : not_yet) {
+    if (!entry.value.empty()) {
+      return absl::UnimplementedError(
+          absl::StrCat(entry.flag, " is not supported in this version; use unix:PATH"));
+    }
+  }
+  if (endpoint.is_unix() || security.insecure) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(endpoint.ToString(), ": TCP ", verb,
+                   " needs TLS, which this version does not carry out; use unix:PATH"));
+}
+
+}  // namespace
+
+std::string Endpoint::ToString() const {
+  if (is_unix()) return absl::StrCat("unix:", path);
+  if (absl::StrContains(host, ':')) return absl::StrCat("[", host, "]:", port);
+  return absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
+  Endpoint endpoint;
+  absl::string_view rest = text;
+  if (absl::ConsumePrefix(&rest, "unix:")) {
+    if (absl::StartsWith(rest, "//")) rest.remove_prefix(2);  // unix:///a is the same as unix:/a
+    if (rest.empty() || absl::StrContains(rest, '\0')) {
+      return absl::InvalidArgumentError(absl::StrCat("address '", text, "': the path is empty"));
+    }
+    if (rest.size() > kMaxUnixPathBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("address '", text, "': the path of a Unix socket has ", rest.size(),
+                       " bytes, at most ", kMaxUnixPathBytes, " are possible"));
+    }
+    endpoint.path = std::string(rest);
+    return endpoint;
+  }
+  endpoint.kind = Endpoint::Kind::kTcp;
+  const size_t colon = rest.rfind(':');
+  if (colon == absl::string_view::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address '", text, "': want ADDR:PORT or unix:PATH"));
+  }
+  absl::string_view host = rest.substr(0, colon);
+  const absl::string_view port = rest.substr(colon + 1);
+  if (absl::ConsumePrefix(&host, "[")) {
+    if (!absl::ConsumeSuffix(&host, "]")) host = "";
+  } else if (absl::StrContains(host, ':')) {
+    host = "";  // an IPv6 address without brackets is ambiguous
+  }
+  if (host.empty() || host.find_first_of(" /\t\n") != absl::string_view::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address '", text, "': want ADDR:PORT, [IPV6]:PORT or unix:PATH"));
+  }
+  // SimpleAtoi takes signs and spaces.
+  const bool digits = !port.empty() && port.find_first_not_of("0123456789") == port.npos;
+  if (!digits || !absl::SimpleAtoi(port, &endpoint.port) || endpoint.port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address '", text, "': got port '", port, "', want 0 to 65535"));
+  }
+  endpoint.host = std::string(host);
+  return endpoint;
+}
+
+absl::Status CheckListenSecurity(const Endpoint& endpoint, const Security& security) {
+  return CheckSecurity(endpoint, security, "listening");
+}
+
+absl::Status CheckConnectSecurity(const Endpoint& endpoint, const Security& security) {
+  if (!endpoint.is_unix() && endpoint.port == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address '", endpoint.ToString(), "': port 0 is for listening only"));
+  }
+  return CheckSecurity(endpoint, security, "connecting");
+}
+
+absl::Status CheckSocketFolder(const Endpoint& endpoint) {
+  const size_t slash = endpoint.path.rfind('/');
+  const std::string folder = slash == std::string::npos ? std::string(".")
+                             : slash == 0               ? std::string("/")
+                                                        : endpoint.path.substr(0, slash);
+  struct stat info;
+  if (stat(folder.c_str(), &info) != 0) {
+    return absl::NotFoundError(
+        absl::StrCat("folder of ", endpoint.ToString(), ": ", std::strerror(errno)));
+  }
+  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "folder %s of the Unix socket: mode %04o, owner %d; want a folder of mode 0700, owner %d",
+        folder, info.st_mode & 07777, info.st_uid, geteuid()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProbeTcpBind(const Endpoint& endpoint) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int rc =
+      getaddrinfo(endpoint.host.c_str(), absl::StrCat(endpoint.port).c_str(), &hints, &found);
+  if (rc != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("listen on ", endpoint.ToString(), ": ", gai_strerror(rc)));
+  }
+  int error = 0;
+  for (const addrinfo* it = found; it != nullptr && error == 0; it = it->ai_next) {
+    const int fd = socket(it->ai_family, it->ai_socktype | SOCK_CLOEXEC, it->ai_protocol);
+    if (fd < 0) continue;  // e.g. no IPv6 in this kernel
+    const int on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd, it->ai_addr, it->ai_addrlen) != 0 || listen(fd, 1) != 0) error = errno;
+    close(fd);
+  }
+  freeaddrinfo(found);
+  if (error == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("listen on ", endpoint.ToString(), ": ", std::strerror(error)));
+}
+
+bool IsLoopback(absl::string_view host) {
+  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+}
+
+}  // namespace capstan::services

@@ -1,0 +1,66 @@
+// Where a gRPC server listens and a client connects, and which security that needs.
+//
+// This version carries out `unix:PATH` (no TLS, no token: the folder of the socket is 0700) and,
+// with
+// --insecure alone, plaintext TCP. TLS files and tokens have their place here and are refused by
+// name.
+//
+// Thread-safe: values and free functions. Knows no gRPC.
+#ifndef CAPSTAN_SERVICES_ENDPOINT_ENDPOINT_H_
+#define CAPSTAN_SERVICES_ENDPOINT_ENDPOINT_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace capstan::services {
+
+inline constexpr size_t kMaxUnixPathBytes = 107;  // sun_path less its NUL
+
+struct Endpoint {
+  enum class Kind { kUnix, kTcp };
+  Kind kind = Kind::kUnix;
+  std::string path;  // kUnix
+  std::string host;  // kTcp: a name or an address, IPv6 without brackets
+  int port = 0;      // kTcp: 0..65535; 0 lets the kernel choose, for listening only
+
+  bool is_unix() const { return kind == Kind::kUnix; }
+  // "unix:PATH", "host:port" or "[v6]:port": what ParseEndpoint reads and gRPC takes as a target.
+  std::string ToString() const;
+};
+
+// InvalidArgument: neither form, a port out of range, a path that is empty or longer than
+// kMaxUnixPathBytes.
+absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text);
+
+// What a process was given to prove itself with. Empty = not given.
+struct Security {
+  bool insecure = false;   // --insecure: plaintext TCP is allowed
+  std::string tls_cert;    // PEM file
+  std::string tls_key;     // PEM file
+  std::string tls_ca;      // PEM file
+  std::string token_file;  // file with the token
+};
+
+// Whether this version can listen on / connect to `endpoint` with `security`.
+// Unimplemented: TLS files or a token are given. FailedPrecondition: TCP without --insecure.
+absl::Status CheckListenSecurity(const Endpoint& endpoint, const Security& security);
+absl::Status CheckConnectSecurity(const Endpoint& endpoint, const Security& security);
+
+// The folder of a Unix socket must be ours and closed to all others, since the socket asks for no
+// credentials. FailedPrecondition: it is not, with its mode; NotFound: there is no such folder.
+absl::Status CheckSocketFolder(const Endpoint& endpoint);
+
+// Binds and closes a socket at a TCP `endpoint` to learn why a server could not: gRPC and
+// cpp-httplib do not tell. OK: it could be bound just now. FailedPrecondition / InvalidArgument:
+// why not, with address.
+absl::Status ProbeTcpBind(const Endpoint& endpoint);
+
+// 127.0.0.0/8, ::1 or "localhost".
+bool IsLoopback(absl::string_view host);
+
+}  // namespace capstan::services
+
+#endif  // CAPSTAN_SERVICES_ENDPOINT_ENDPOINT_H_

@@ -1,0 +1,116 @@
+// A gRPC server with the settings that every service of ours ships, its health and its shutdown.
+//
+//   auto server = Server::Start({.listen = *ParseEndpoint("unix:/run/capstan/c.sock")},
+//                               {{JobService::service_full_name(), &job_adapter}});
+//   (*server)->SetReady(true);
+//   ... ShutdownSignal::Install().Wait(); (*server)->Shutdown();
+//
+// Settings (why: measured on gRPC 1.51): a ResourceQuota and disabled gzip and deflate bound what a
+// hostile message costs; the receive limit alone does not. No SO_REUSEPORT and a lock file beside a
+// Unix socket: a second start at one address fails instead of sharing it. The handshake has 5 s, a
+// silent peer is noticed after keepalive_interval + keepalive_timeout.
+//
+// Health (grpc.health.v1): "liveness" serves from Start to Shutdown; "readiness", "" and every API
+// service follow SetReady, and SetServing may set one by itself. NOT_FOUND for other names.
+//
+// Thread-safe. Adapters are borrowed until Shutdown has returned.
+#ifndef CAPSTAN_SERVICES_SERVER_SERVER_H_
+#define CAPSTAN_SERVICES_SERVER_SERVER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "services/endpoint/endpoint.h"
+
+namespace grpc {
+class Service;
+namespace experimental {
+class ServerInterceptorFactoryInterface;
+}  // namespace experimental
+}  // namespace grpc
+
+namespace capstan::services {
+
+inline constexpr int kDefaultMaxReceiveBytes = 4 * 1024 * 1024;
+inline constexpr int kExchangeMaxReceiveBytes = 1024 * 1024 + 64 * 1024;  // a frame and its header
+
+struct ServerOptions {
+  Endpoint listen;
+  Security security;
+
+  int max_receive_bytes = kDefaultMaxReceiveBytes;  // of one message
+  int64_t quota_bytes = int64_t{256} << 20;         // of buffers of all connections together
+  int max_threads = 32;                             // that run synchronous handlers
+  int max_concurrent_streams = 100;                 // RPCs of one connection
+  absl::Duration handshake_timeout = absl::Seconds(5);
+  absl::Duration keepalive_interval = absl::Seconds(10);
+  absl::Duration keepalive_timeout = absl::Seconds(5);
+  absl::Duration drain_timeout = absl::Seconds(5);  // then calls under way are cancelled
+
+  // Outermost first; metrics come first (RpcMetrics::MakeInterceptorFactory).
+  std::vector<
+      std::function<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>()>>
+      interceptors;
+};
+
+struct ServedService {
+  std::string name;        // Service::service_full_name(), e.g. capstan.job.v1.JobService
+  grpc::Service* service;  // borrowed
+};
+
+// The channel arguments that `options` stand for, by their GRPC_ARG names.
+std::vector<std::pair<std::string, int>> ServerChannelArgs(const ServerOptions& options);
+
+class Server {
+ public:
+  // Listens and serves when it returns. The adapters may be called before it does.
+  // What CheckListenSecurity and CheckSocketFolder say; AlreadyExists: another process listens at
+  // the Unix path; FailedPrecondition: the address cannot be bound, with the system's words.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options,
+                                                       std::vector<ServedService> services);
+  ~Server();  // Shutdown()
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Where it listens, with the port that was chosen.
+  const Endpoint& endpoint() const;
+
+  void SetReady(bool ready);
+  bool ready() const;
+  void SetServing(absl::string_view health_name, bool serving);
+
+  // Hooks run in the order of their registration, in the thread that calls Shutdown. A drain hook
+  // runs after health says NOT_SERVING and before the server stops accepting: it ends long streams,
+  // which would hold the drain otherwise. A stop hook runs after the last call has ended:
+  // snapshots, files.
+  void AddDrainHook(std::string name, std::function<void()> hook);
+  void AddStopHook(std::string name, std::function<void()> hook);
+
+  // health NOT_SERVING, drain hooks, stop accepting and drain for at most drain_timeout (then the
+  // calls under way are cancelled and their handlers awaited), stop hooks. Logs each step with its
+  // seconds. A second call waits for the first one.
+  void Shutdown();
+
+  struct Step {
+    std::string name;  // "health", "drain", or the name of a hook
+    absl::Duration took;
+  };
+  // The steps done so far, in order.
+  std::vector<Step> shutdown_steps() const;
+
+ private:
+  struct Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace capstan::services
+
+#endif  // CAPSTAN_SERVICES_SERVER_SERVER_H_

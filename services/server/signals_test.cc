@@ -1,0 +1,56 @@
+#include "services/server/signals.h"
+
+#include <signal.h>
+
+#include <thread>
+
+#include "gtest/gtest.h"
+
+namespace capstan::services {
+namespace {
+
+// Each case runs in a child of its own: the first signal is remembered for the rest of the process.
+TEST(ShutdownSignalDeathTest, FirstSignalWakesEveryWaiterAndSaysWhich) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        ShutdownSignal& signal = ShutdownSignal::Install();
+        bool early = signal.WaitFor(absl::ZeroDuration());
+        std::thread other([&signal] { signal.Wait(); });
+        raise(SIGTERM);
+        signal.Wait();
+        other.join();
+        _exit(!early && signal.WaitFor(absl::ZeroDuration()) && signal.signal_number() == SIGTERM
+                  ? 0
+                  : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST(ShutdownSignalDeathTest, SecondSignalExitsAtOnce) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        ShutdownSignal::Install();
+        raise(SIGTERM);
+        raise(SIGINT);
+        _exit(0);
+      },
+      ::testing::ExitedWithCode(130), "");
+}
+
+TEST(ShutdownSignalDeathTest, TriggerIsNoSignal) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        ShutdownSignal& signal = ShutdownSignal::Install();
+        signal.Trigger();
+        signal.Wait();
+        raise(SIGTERM);  // the first one is still a request
+        _exit(signal.signal_number() == SIGTERM ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace capstan::services
