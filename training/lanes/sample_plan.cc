@@ -150,6 +150,12 @@ int64_t SamplePlan::LaneSampleCount(int64_t step, int32_t lane) const {
   return std::clamp<int64_t>(part_size_[lane] - k * full_share_[lane], 0, full_share_[lane]);
 }
 
+int64_t SamplePlan::MaxLaneSampleCount(int32_t lane) const {
+  CAPSTAN_CHECK(lane >= 0 && lane < options_.lanes);
+  if (last_share_.empty()) return full_share_[lane];
+  return std::max(full_share_[lane], last_share_[lane]);
+}
+
 int64_t SamplePlan::StepSampleCount(int64_t step) const {
   int64_t count = 0;
   for (int32_t lane = 0; lane < options_.lanes; ++lane) count += LaneSampleCount(step, lane);

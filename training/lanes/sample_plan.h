@@ -70,8 +70,10 @@ class SamplePlan {
   // absent in the step); a step never has.
   int64_t StepSampleCount(int64_t step) const;
   int64_t LaneSampleCount(int64_t step, int32_t lane) const;
-  // The most samples that `lane` has in any step: what buffers are sized by.
-  int64_t MaxLaneSampleCount(int32_t lane) const { return full_share_[lane]; }
+  // The most samples that `lane` has in any step: what buffers are sized by. (With unequal weights
+  // the last, smaller batch can give a lane one sample more than a full one: largest remainders do
+  // not grow evenly.)
+  int64_t MaxLaneSampleCount(int32_t lane) const;
   // Where the samples of (step, lane) begin in the epoch's order; lane l's samples lie at
   // [LaneOffset, LaneOffset + LaneSampleCount).
   int64_t LaneOffset(int64_t step, int32_t lane) const;
