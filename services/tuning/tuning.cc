@@ -1,0 +1,20 @@
+#include "services/tuning/tuning.h"
+
+#include <malloc.h>
+
+#include "absl/synchronization/mutex.h"
+
+namespace capstan::services {
+
+bool TuneProcess(const TuningOptions& options) {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  bool taken = true;
+  // 32 MiB is the largest threshold that glibc takes: half of a heap of a thread's arena.
+  taken &= mallopt(M_MMAP_THRESHOLD, 32 << 20) == 1;
+  taken &= mallopt(M_TRIM_THRESHOLD, 2000 << 20) == 1;
+  taken &= mallopt(M_TOP_PAD, 64 << 20) == 1;
+  if (options.malloc_arenas > 0) taken &= mallopt(M_ARENA_MAX, options.malloc_arenas) == 1;
+  return taken;
+}
+
+}  // namespace capstan::services
