@@ -1,0 +1,258 @@
+#include "training/lead/lead.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/check/check.h"
+
+namespace capstan::training {
+namespace {
+
+std::optional<double> IfFinite(double value) {
+  return std::isfinite(value) ? std::optional<double>(value) : std::nullopt;
+}
+
+absl::Status CheckCounts(absl::string_view what, const SealSums& sums, int64_t want_samples) {
+  if (sums.samples != want_samples) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": ", sums.samples, " samples, want ", want_samples));
+  }
+  if (sums.correct < 0 || sums.correct > sums.samples) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": ", sums.correct, " correct, want 0..", sums.samples));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Lead::Lead(const LeadOptions& options, SamplePlan samples, EvalPlan evaluation, Schedule schedule,
+           absl::Duration now)
+    : options_(options),
+      samples_(std::move(samples)),
+      evaluation_(std::move(evaluation)),
+      schedule_(std::move(schedule)),
+      seals_(samples_.lane_tree()),
+      parts_(options.num_parts),
+      rate_start_(now) {
+  CAPSTAN_CHECK(options_.total_steps >= 1 && options_.num_parts >= 1);
+  CAPSTAN_CHECK(options_.evaluate_every_steps >= 0 && options_.max_nonfinite_steps >= 1);
+  BeginStep(now);
+}
+
+void Lead::BeginStep(absl::Duration now) {
+  step_start_ = now;
+  ready_at_.reset();
+  nonfinite_nodes_.clear();
+  if (!stopped()) seals_.Reset(samples_.StepTree(step_));
+  std::fill(parts_.begin(), parts_.end(), std::nullopt);
+  missing_parts_ = options_.num_parts;
+  blocks_.assign(evaluating_ ? evaluation_.block_count() : 0, std::nullopt);
+  missing_blocks_ = static_cast<int64_t>(blocks_.size());
+}
+
+int64_t Lead::NodeSamples(const Node& node) const {
+  int64_t samples = 0;
+  const int32_t end = std::min(node.first_lane + node.lane_count, samples_.lanes());
+  for (int32_t lane = node.first_lane; lane < end; ++lane) {
+    samples += samples_.LaneSampleCount(step_, lane);
+  }
+  return samples;
+}
+
+absl::StatusOr<Told> Lead::AddSeal(int64_t step, const Node& node, const SealSums& sums,
+                                   absl::Duration now) {
+  if (step < step_) return Told::kPast;
+  if (step > step_ || stopped()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("seal of step ", step, ": ahead of step ", step_));
+  }
+  const absl::Status valid = seals_.lanes().Validate(node);
+  if (!valid.ok()) return valid;
+  const absl::Status counts = CheckCounts(absl::StrCat("seal of step ", step, ", ", ToString(node)),
+                                          sums, NodeSamples(node));
+  if (!counts.ok()) return counts;
+  const absl::StatusOr<Outcome> outcome = seals_.Add(node, sums);
+  if (!outcome.ok()) return outcome.status();
+  if (*outcome == Outcome::kCovered) return Told::kKnown;
+  if (!std::isfinite(sums.loss_sum)) nonfinite_nodes_.push_back(node);
+  NoteReady(now);
+  return Told::kTaken;
+}
+
+absl::StatusOr<Told> Lead::AddPart(int64_t step, int32_t shard, bool finite, absl::Duration now) {
+  if (shard < 0 || shard >= options_.num_parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("part of shard ", shard, ": want 0..", options_.num_parts - 1));
+  }
+  if (step < step_) return Told::kPast;
+  if (step > step_ || stopped()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("part of step ", step, ": ahead of step ", step_));
+  }
+  if (parts_[shard].has_value()) return Told::kKnown;
+  parts_[shard] = finite;
+  --missing_parts_;
+  NoteReady(now);
+  return Told::kTaken;
+}
+
+absl::StatusOr<Told> Lead::AddEvaluation(int64_t version, int64_t block, const SealSums& sums,
+                                         absl::Duration now) {
+  if (version < step_) return Told::kPast;
+  if (version > step_ || !evaluating_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("evaluation of version ", version, ": not ordered, the newest is ", step_));
+  }
+  if (block < 0 || block >= evaluation_.block_count()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("evaluation block ", block, ": want 0..", evaluation_.block_count() - 1));
+  }
+  const absl::Status counts = CheckCounts(absl::StrCat("evaluation block ", block), sums,
+                                          evaluation_.Block(block).sample_count);
+  if (!counts.ok()) return counts;
+  if (blocks_[block].has_value()) return Told::kKnown;
+  blocks_[block] = sums;
+  if (--missing_blocks_ == 0 && ending_.has_value()) FinishEpoch();
+  return Told::kTaken;
+}
+
+void Lead::NoteReady(absl::Duration now) {
+  if (!ready_at_.has_value() && TrainingReady()) ready_at_ = now;
+}
+
+std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
+  if (failure_.has_value() || stopped() || !TrainingReady() || !Evaluated()) return std::nullopt;
+
+  const SealSums& sums = seals_.Root();
+  const double loss = sums.loss_sum / static_cast<double>(sums.samples);
+  std::vector<int32_t> bad_parts;
+  for (int32_t shard = 0; shard < options_.num_parts; ++shard) {
+    if (!*parts_[shard]) bad_parts.push_back(shard);
+  }
+  const bool finite = std::isfinite(loss) && bad_parts.empty();
+  nonfinite_in_a_row_ = finite ? 0 : nonfinite_in_a_row_ + 1;
+  if (nonfinite_in_a_row_ >= options_.max_nonfinite_steps) {
+    std::string message = absl::StrCat("step ", step_, ": ");
+    if (!nonfinite_nodes_.empty()) {
+      absl::StrAppend(&message, "the loss is not finite in ",
+                      absl::StrJoin(nonfinite_nodes_, ", ", [](std::string* out, const Node& node) {
+                        absl::StrAppend(out, ToString(node));
+                      }));
+    } else if (!std::isfinite(loss)) {
+      absl::StrAppend(&message, "the loss is not finite");
+    } else {
+      absl::StrAppend(&message, "the gradient is not finite on shard ",
+                      absl::StrJoin(bad_parts, ", "));
+    }
+    absl::StrAppend(&message, ", for the ", nonfinite_in_a_row_, ". step in a row");
+    failure_ = LeadFailure{"NonFiniteLoss", std::move(message)};
+    return std::nullopt;
+  }
+
+  DecidedStep decided;
+  Decision& decision = decided.decision;
+  decision.step = step_;
+  decision.apply = finite;
+  decision.learning_rate = schedule_.LearningRate(step_);
+  decision.stop = step_ + 1 == options_.total_steps;
+  decision.checkpoint = decision.stop;
+  decision.evaluate = evaluation_.block_count() > 0 &&
+                      (decision.stop || (options_.evaluate_every_steps > 0 &&
+                                         (step_ + 1) % options_.evaluate_every_steps == 0));
+
+  const double seconds = absl::ToDoubleSeconds(*ready_at_ - step_start_);
+  decided.line = {.lineage = options_.lineage,
+                  .step = step_,
+                  .epoch = samples_.EpochOf(step_),
+                  .loss = loss,
+                  .learning_rate = decision.learning_rate,
+                  .samples = sums.samples,
+                  .seconds = seconds};
+
+  if (samples_.StepInEpoch(step_) == 0) epoch_ = Sums();
+  epoch_.seals += sums;
+  epoch_.seconds += seconds;
+  samples_used_ += sums.samples;
+  if (!finite) ++skipped_steps_;
+  last_loss_ = IfFinite(loss);
+  CountRate(sums.samples, now);
+
+  const bool epoch_ends =
+      decision.stop || samples_.StepInEpoch(step_) + 1 == samples_.steps_per_epoch();
+  if (epoch_ends) {
+    const double samples = static_cast<double>(epoch_.seals.samples);
+    EpochRecord record;
+    record.epoch = static_cast<int32_t>(samples_.EpochOf(step_)) + 1;
+    record.train_loss = IfFinite(epoch_.seals.loss_sum / samples);
+    record.train_accuracy = static_cast<double>(epoch_.seals.correct) / samples;
+    record.seconds = epoch_.seconds;
+    record.samples_per_second = IfFinite(samples / epoch_.seconds);
+    ending_ = record;
+  }
+
+  last_decision_ = decision;
+  ++step_;
+  evaluating_ = decision.evaluate;
+  BeginStep(now);
+  if (ending_.has_value() && !evaluating_) FinishEpoch();
+  return decided;
+}
+
+void Lead::FinishEpoch() {
+  if (evaluating_) {
+    SealSums sums;
+    for (const std::optional<SealSums>& block : blocks_) sums += *block;
+    ending_->validation_loss = IfFinite(sums.loss_sum / static_cast<double>(sums.samples));
+    ending_->validation_accuracy =
+        static_cast<double>(sums.correct) / static_cast<double>(sums.samples);
+  }
+  epochs_.push_back(*ending_);
+  ending_.reset();
+}
+
+void Lead::CountRate(int64_t samples, absl::Duration now) {
+  rate_samples_ += samples;
+  const double seconds = absl::ToDoubleSeconds(now - rate_start_);
+  // Until a second is over the first steps give a first idea.
+  if (seconds >= 1 || (samples_per_second_ == 0 && seconds > 0)) {
+    samples_per_second_ = static_cast<double>(rate_samples_) / seconds;
+  }
+  if (seconds >= 1) {
+    rate_start_ = now;
+    rate_samples_ = 0;
+  }
+}
+
+bool Lead::complete() const { return stopped() && Evaluated(); }
+
+LeadWaiting Lead::Waiting() const {
+  LeadWaiting waiting;
+  if (failure_.has_value()) return waiting;
+  if (!stopped()) {
+    waiting.lanes = seals_.MissingLanes();
+    for (int32_t shard = 0; shard < options_.num_parts; ++shard) {
+      if (!parts_[shard].has_value()) waiting.parts.push_back(shard);
+    }
+  }
+  for (size_t block = 0; block < blocks_.size(); ++block) {
+    if (!blocks_[block].has_value())
+      waiting.evaluation_blocks.push_back(static_cast<int32_t>(block));
+  }
+  return waiting;
+}
+
+std::optional<double> Lead::last_learning_rate() const {
+  if (!last_decision_.has_value()) return std::nullopt;
+  return last_decision_->learning_rate;
+}
+
+std::optional<double> Lead::running_accuracy() const {
+  if (epoch_.seals.samples == 0) return std::nullopt;
+  return static_cast<double>(epoch_.seals.correct) / static_cast<double>(epoch_.seals.samples);
+}
+
+}  // namespace capstan::training

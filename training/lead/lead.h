@@ -1,0 +1,183 @@
+// The lead: decides, once and for all shards, what becomes of a step (rule R7). Shard 0 of a job
+// has one; with `local` and `device` the task has one.
+//
+// Step s turns version s into version s+1. It is decided when the lead holds, all of one lineage,
+//   the folded seal of every present lane of s,
+//   a part of every shard (all its chunks are complete; are the sums finite?),
+//   every evaluation block of version s, where version s was ordered to be evaluated.
+// A step with a non-finite loss or part is skipped: version s+1 = s, its samples count as used. The
+// third such step in a row fails the job (NonFiniteLoss) in place of its decision.
+// Version v >= 1 is evaluated where v is a multiple of evaluate_every_steps, and version T =
+// total_steps; the decision that makes version T carries stop, checkpoint and evaluate.
+//
+// Pure: `now` is a monotonic time from any origin, handed in. A lineage has its own Lead. Nothing
+// is sent from here: whoever owns it repeats the last decision until every shard shows its version.
+// Threads: none of its own; the owner serialises.
+#ifndef CAPSTAN_TRAINING_LEAD_LEAD_H_
+#define CAPSTAN_TRAINING_LEAD_LEAD_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "training/codec/step_log.h"
+#include "training/fold/tree_fold.h"
+#include "training/lanes/eval_plan.h"
+#include "training/lanes/lane_tree.h"
+#include "training/lanes/sample_plan.h"
+#include "training/schedule/schedule.h"
+
+namespace capstan::training {
+
+struct LeadOptions {
+  int64_t lineage = 1;
+  int64_t total_steps = 0;           // T >= 1
+  int32_t num_parts = 1;             // shards whose part a step needs; 1 for `local` and `device`
+  int64_t evaluate_every_steps = 0;  // >= 1; 0: version T alone
+  int32_t max_nonfinite_steps = 3;   // in a row; the job fails with the last of them
+};
+
+// StepDecision of param_store.proto.
+struct Decision {
+  int64_t step = 0;
+  bool apply = false;
+  double learning_rate = 0;
+  bool stop = false;        // version step+1 is the last
+  bool checkpoint = false;  // version step+1 is written to files
+  bool evaluate = false;    // version step+1 is evaluated
+  double clip_scale = 1;
+  double loss_scale = 1;
+  std::vector<int64_t> order_ids;
+};
+
+struct DecidedStep {
+  Decision decision;
+  StepLogLine
+      line;  // for metrics.jsonl; `seconds` counts from the step's start to its last seal and part
+};
+
+// EpochRecord of common.proto. A number that is not finite, or was not computed, is not set.
+struct EpochRecord {
+  int32_t epoch = 0;  // from 1
+  std::optional<double> train_loss;
+  std::optional<double> train_accuracy;
+  std::optional<double> validation_loss;
+  std::optional<double> validation_accuracy;
+  std::optional<double> samples_per_second;
+  double seconds = 0;  // sum of its steps', waits for evaluation alone left out
+};
+
+struct LeadFailure {
+  std::string reason;   // of docs/interface.md section 1
+  std::string message;  // names step and lanes
+};
+
+// What became of what was told.
+enum class Told {
+  kTaken,
+  kKnown,  // was there already, or something that covers it; nothing changed
+  kPast,   // of a step or version below the one at hand; nothing changed
+};
+
+// What the step at hand lacks. Empty while nothing is waited for.
+struct LeadWaiting {
+  std::vector<int32_t> lanes;              // without a seal
+  std::vector<int32_t> parts;              // shards
+  std::vector<int32_t> evaluation_blocks;  // of version step()
+  bool empty() const { return lanes.empty() && parts.empty() && evaluation_blocks.empty(); }
+};
+
+class Lead {
+ public:
+  // The plans are those of the resolved spec; an evaluation plan without blocks evaluates nothing.
+  // Version 0 is held from `now` on. Bug of ours: an option outside its range.
+  Lead(const LeadOptions& options, SamplePlan samples, EvalPlan evaluation, Schedule schedule,
+       absl::Duration now);
+
+  // InvalidArgument, nothing changed: a step or version ahead of step(), a version that is not
+  // evaluated, a node, shard or block that the plan has not, or counts that it does not allow.
+  absl::StatusOr<Told> AddSeal(int64_t step, const Node& node, const SealSums& sums,
+                               absl::Duration now);
+  absl::StatusOr<Told> AddPart(int64_t step, int32_t shard, bool finite, absl::Duration now);
+  absl::StatusOr<Told> AddEvaluation(int64_t version, int64_t block, const SealSums& sums,
+                                     absl::Duration now);
+
+  // Decides step(), where all that it needs is there; at most one step a call. Nothing after a
+  // failure or after step T-1.
+  std::optional<DecidedStep> Decide(absl::Duration now);
+
+  // The step to be decided next, which is also the newest version; T at the end.
+  int64_t step() const { return step_; }
+  // Whether version step() is evaluated, and the last one.
+  bool evaluating() const { return evaluating_; }
+  bool stopped() const { return step_ == options_.total_steps; }
+  // Version T is decided and, where there are blocks, evaluated.
+  bool complete() const;
+  const std::optional<LeadFailure>& failure() const { return failure_; }
+  const std::optional<Decision>& last_decision() const { return last_decision_; }
+  LeadWaiting Waiting() const;
+
+  // True samples of the decided steps; decided steps that were skipped.
+  int64_t samples_used() const { return samples_used_; }
+  int64_t skipped_steps() const { return skipped_steps_; }
+  // Of the last decided step; not set before it or where it is not finite.
+  std::optional<double> last_loss() const { return last_loss_; }
+  std::optional<double> last_learning_rate() const;
+  // Of the steps decided so far of the epoch of the last one.
+  std::optional<double> running_accuracy() const;
+  // Of decided steps over about the last second.
+  double samples_per_second() const { return samples_per_second_; }
+  // Complete epochs, also evaluated where that was ordered.
+  const std::vector<EpochRecord>& epochs() const { return epochs_; }
+
+ private:
+  struct Sums {  // of an epoch
+    SealSums seals;
+    double seconds = 0;
+  };
+
+  bool TrainingReady() const { return seals_.complete() && missing_parts_ == 0; }
+  bool Evaluated() const { return !evaluating_ || missing_blocks_ == 0; }
+  void NoteReady(absl::Duration now);
+  void BeginStep(absl::Duration now);
+  void FinishEpoch();
+  void CountRate(int64_t samples, absl::Duration now);
+  int64_t NodeSamples(const Node& node) const;
+
+  const LeadOptions options_;
+  const SamplePlan samples_;
+  const EvalPlan evaluation_;
+  const Schedule schedule_;
+
+  int64_t step_ = 0;
+  absl::Duration step_start_;
+  std::optional<absl::Duration> ready_at_;  // the last seal and part of step_ came
+  TreeFold<SealSums> seals_;
+  std::vector<Node> nonfinite_nodes_;       // seals of step_ whose loss is not finite
+  std::vector<std::optional<bool>> parts_;  // by shard: finite
+  int32_t missing_parts_ = 0;
+  bool evaluating_ = false;
+  std::vector<std::optional<SealSums>> blocks_;
+  int64_t missing_blocks_ = 0;
+
+  std::optional<Decision> last_decision_;
+  std::optional<LeadFailure> failure_;
+  std::optional<double> last_loss_;
+  int64_t samples_used_ = 0;
+  int64_t skipped_steps_ = 0;
+  int32_t nonfinite_in_a_row_ = 0;
+  Sums epoch_;
+  std::optional<EpochRecord> ending_;  // an epoch that waits for its evaluation
+  std::vector<EpochRecord> epochs_;
+
+  absl::Duration rate_start_;
+  int64_t rate_samples_ = 0;
+  double samples_per_second_ = 0;
+};
+
+}  // namespace capstan::training
+
+#endif  // CAPSTAN_TRAINING_LEAD_LEAD_H_

@@ -1,0 +1,263 @@
+#include "training/lead/lead.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace capstan::training {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+absl::Duration At(double seconds) { return absl::Seconds(seconds); }
+
+// 10 samples in batches of 4 over `lanes` lanes: 3 steps an epoch, of 4, 4 and 2 samples. The test
+// set has 3 samples.
+class LeadTest : public testing::Test {
+ protected:
+  Lead Make(LeadOptions options, int32_t lanes = 2, int64_t test_samples = 3) {
+    SamplePlanOptions samples;
+    samples.dataset_size = 10;
+    samples.global_batch = 4;
+    samples.lanes = lanes;
+    ScheduleOptions schedule;
+    schedule.kind = ScheduleKind::kStep;
+    schedule.learning_rate = 0.5;
+    schedule.every = {1, SchedulePeriod::Unit::kEpochs};
+    schedule.factor = 0.1;
+    return Lead(options, *SamplePlan::Create(samples), *EvalPlan::Create(test_samples, lanes),
+                *Schedule::Create(schedule, 3, options.total_steps), At(0));
+  }
+  LeadOptions Options(int64_t total_steps = 6) {
+    LeadOptions options;
+    options.lineage = 7;
+    options.total_steps = total_steps;
+    options.evaluate_every_steps = 3;
+    return options;
+  }
+  // Both lanes of a full or short step, one part.
+  std::optional<DecidedStep> RunStep(Lead& lead, double loss_sum, int64_t correct, double at,
+                                     bool finite = true) {
+    const int64_t step = lead.step();
+    const int64_t samples = step % 3 == 2 ? 2 : 4;
+    EXPECT_TRUE(lead.AddSeal(step, {0, 2}, {samples, loss_sum, correct}, At(at)).ok());
+    EXPECT_TRUE(lead.AddPart(step, 0, finite, At(at)).ok());
+    return lead.Decide(At(at));
+  }
+  void Evaluate(Lead& lead, double at) {  // blocks of 2 and 1 samples
+    EXPECT_TRUE(lead.AddEvaluation(lead.step(), 1, {1, 0.25, 1}, At(at)).ok());
+    EXPECT_TRUE(lead.AddEvaluation(lead.step(), 0, {2, 0.5, 1}, At(at)).ok());
+  }
+};
+
+TEST_F(LeadTest, DecidesOnceAllSealsAndPartsAreIn) {
+  LeadOptions options = Options();
+  options.num_parts = 2;
+  Lead lead = Make(options);
+  EXPECT_FALSE(lead.Decide(At(1)).has_value());
+  EXPECT_EQ(*lead.AddSeal(0, {1, 1}, {2, 3.0, 1}, At(1)), Told::kTaken);
+  EXPECT_EQ(*lead.AddPart(0, 1, true, At(1)), Told::kTaken);
+  EXPECT_FALSE(lead.Decide(At(1)).has_value());
+  EXPECT_THAT(lead.Waiting().lanes, ElementsAre(0));
+  EXPECT_THAT(lead.Waiting().parts, ElementsAre(0));
+  EXPECT_EQ(*lead.AddSeal(0, {0, 1}, {2, 5.0, 2}, At(2)), Told::kTaken);
+  EXPECT_FALSE(lead.Decide(At(2)).has_value());
+  EXPECT_EQ(*lead.AddPart(0, 0, true, At(2.5)), Told::kTaken);
+
+  const std::optional<DecidedStep> decided = lead.Decide(At(3));
+  ASSERT_TRUE(decided.has_value());
+  EXPECT_EQ(decided->decision.step, 0);
+  EXPECT_TRUE(decided->decision.apply);
+  EXPECT_EQ(decided->decision.learning_rate, 0.5);
+  EXPECT_FALSE(decided->decision.stop);
+  EXPECT_FALSE(decided->decision.checkpoint);
+  EXPECT_FALSE(decided->decision.evaluate);
+  EXPECT_EQ(decided->decision.clip_scale, 1);
+  EXPECT_EQ(decided->decision.loss_scale, 1);
+  EXPECT_EQ(decided->line.lineage, 7);
+  EXPECT_EQ(decided->line.loss, 2.0);  // (3 + 5) / 4
+  EXPECT_EQ(decided->line.samples, 4);
+  EXPECT_EQ(decided->line.seconds, 2.5);
+  EXPECT_EQ(lead.step(), 1);
+  EXPECT_EQ(lead.samples_used(), 4);
+  EXPECT_EQ(lead.last_loss(), 2.0);
+  EXPECT_EQ(lead.running_accuracy(), 0.75);
+  EXPECT_FALSE(lead.Decide(At(3)).has_value());  // nothing of step 1 is in
+}
+
+TEST_F(LeadTest, WhatIsToldAgainChangesNothing) {
+  Lead lead = Make(Options());
+  ASSERT_EQ(*lead.AddSeal(0, {0, 2}, {4, 8.0, 1}, At(1)), Told::kTaken);
+  EXPECT_EQ(*lead.AddSeal(0, {0, 2}, {4, 80.0, 4}, At(1)), Told::kKnown);
+  EXPECT_EQ(*lead.AddSeal(0, {1, 1}, {2, 80.0, 2}, At(1)), Told::kKnown);  // below a held node
+  ASSERT_EQ(*lead.AddPart(0, 0, true, At(1)), Told::kTaken);
+  EXPECT_EQ(*lead.AddPart(0, 0, false, At(1)), Told::kKnown);
+  const auto decided = lead.Decide(At(1));
+  ASSERT_TRUE(decided.has_value());
+  EXPECT_TRUE(decided->decision.apply);
+  EXPECT_EQ(decided->line.loss, 2.0);
+  EXPECT_EQ(*lead.AddSeal(0, {0, 2}, {4, 8.0, 1}, At(1)), Told::kPast);
+  EXPECT_EQ(*lead.AddPart(0, 0, true, At(1)), Told::kPast);
+  EXPECT_EQ(*lead.AddEvaluation(0, 0, {2, 0, 0}, At(1)), Told::kPast);
+}
+
+TEST_F(LeadTest, RefusesWhatThePlanHasNot) {
+  LeadOptions options = Options();
+  options.num_parts = 2;
+  Lead lead = Make(options, /*lanes=*/3);  // the root is lanes [0,4)
+  const auto code = [](const absl::StatusOr<Told>& told) { return told.status().code(); };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(code(lead.AddSeal(1, {0, 1}, {2, 0, 0}, At(0))), kInvalid);  // ahead
+  EXPECT_EQ(code(lead.AddSeal(0, {1, 2}, {2, 0, 0}, At(0))), kInvalid);  // not aligned
+  EXPECT_EQ(code(lead.AddSeal(0, {3, 1}, {1, 0, 0}, At(0))), kInvalid);  // no such lane
+  EXPECT_EQ(code(lead.AddSeal(0, {0, 1}, {1, 0, 0}, At(0))), kInvalid);  // lane 0 has 2 samples
+  EXPECT_EQ(code(lead.AddSeal(0, {0, 1}, {2, 0, 3}, At(0))), kInvalid);  // 3 of 2 correct
+  EXPECT_EQ(code(lead.AddSeal(0, {0, 1}, {2, 0, -1}, At(0))), kInvalid);
+  EXPECT_EQ(code(lead.AddPart(0, 2, true, At(0))), kInvalid);
+  EXPECT_EQ(code(lead.AddPart(0, -1, true, At(0))), kInvalid);
+  EXPECT_EQ(code(lead.AddPart(1, 0, true, At(0))), kInvalid);
+  EXPECT_EQ(code(lead.AddEvaluation(0, 0, {1, 0, 0}, At(0))),
+            kInvalid);  // version 0 is not evaluated
+  EXPECT_EQ(code(lead.AddEvaluation(3, 0, {1, 0, 0}, At(0))), kInvalid);
+  EXPECT_THAT(lead.Waiting().lanes, ElementsAre(0, 1, 2));
+}
+
+TEST_F(LeadTest, AnEpochIsRecordedWithItsMeansAndEvaluation) {
+  Lead lead = Make(Options());
+  RunStep(lead, 8.0, 1, 1);
+  RunStep(lead, 4.0, 2, 2);
+  const auto last = RunStep(lead, 3.0, 2, 4);
+  ASSERT_TRUE(last.has_value());
+  EXPECT_TRUE(last->decision.evaluate);
+  EXPECT_FALSE(last->decision.checkpoint);
+  EXPECT_THAT(lead.epochs(), IsEmpty());  // its evaluation is not there
+  EXPECT_THAT(lead.Waiting().evaluation_blocks, ElementsAre(0, 1));
+
+  // The next step is trained meanwhile, but decided only after the evaluation of version 3.
+  EXPECT_FALSE(RunStep(lead, 4.0, 4, 5).has_value());
+  EXPECT_EQ(*lead.AddEvaluation(3, 1, {1, 0.25, 1}, At(6)), Told::kTaken);
+  EXPECT_EQ(*lead.AddEvaluation(3, 1, {1, 99, 0}, At(6)), Told::kKnown);
+  EXPECT_FALSE(lead.Decide(At(6)).has_value());
+  EXPECT_EQ(*lead.AddEvaluation(3, 0, {2, 0.5, 1}, At(7)), Told::kTaken);
+  const auto next = lead.Decide(At(7));
+  ASSERT_TRUE(next.has_value());
+  EXPECT_EQ(next->decision.learning_rate, 0.05);  // after one epoch
+  EXPECT_EQ(next->line.epoch, 1);
+  EXPECT_EQ(next->line.seconds, 1);  // the wait for the evaluation is left out
+
+  ASSERT_EQ(lead.epochs().size(), 1u);
+  const EpochRecord& epoch = lead.epochs()[0];
+  EXPECT_EQ(epoch.epoch, 1);
+  EXPECT_EQ(epoch.train_loss, 1.5);      // (8 + 4 + 3) / 10
+  EXPECT_EQ(epoch.train_accuracy, 0.5);  // (1 + 2 + 2) / 10
+  EXPECT_EQ(epoch.validation_loss, 0.25);
+  EXPECT_DOUBLE_EQ(*epoch.validation_accuracy, 2.0 / 3);
+  EXPECT_EQ(epoch.seconds, 4);
+  EXPECT_EQ(epoch.samples_per_second, 2.5);
+}
+
+TEST_F(LeadTest, TheLastVersionStopsAndIsEvaluated) {
+  Lead lead = Make(Options(/*total_steps=*/2));  // cut off inside epoch 1
+  RunStep(lead, 8.0, 1, 1);
+  const auto last = RunStep(lead, 4.0, 2, 2);
+  ASSERT_TRUE(last.has_value());
+  EXPECT_TRUE(last->decision.stop);
+  EXPECT_TRUE(last->decision.checkpoint);
+  EXPECT_TRUE(last->decision.evaluate);
+  EXPECT_TRUE(lead.stopped());
+  EXPECT_FALSE(lead.complete());
+  EXPECT_THAT(lead.Waiting().lanes, IsEmpty());
+  EXPECT_THAT(lead.Waiting().evaluation_blocks, ElementsAre(0, 1));
+  EXPECT_FALSE(lead.AddSeal(2, {0, 2}, {2, 1, 0}, At(3)).ok());  // there is no such step
+  EXPECT_FALSE(lead.AddPart(2, 0, true, At(3)).ok());
+  Evaluate(lead, 3);
+  EXPECT_TRUE(lead.complete());
+  EXPECT_TRUE(lead.Waiting().empty());
+  EXPECT_FALSE(lead.Decide(At(3)).has_value());
+  ASSERT_EQ(lead.epochs().size(), 1u);
+  EXPECT_EQ(lead.epochs()[0].train_loss, 1.5);  // (8 + 4) / 8
+  EXPECT_EQ(lead.epochs()[0].validation_loss, 0.25);
+  EXPECT_EQ(lead.samples_used(), 8);
+}
+
+TEST_F(LeadTest, WithoutATestSetNothingIsEvaluated) {
+  Lead lead = Make(Options(), 2, /*test_samples=*/0);
+  for (int i = 0; i < 6; ++i) {
+    const auto decided = RunStep(lead, 4, 1, i + 1);
+    ASSERT_TRUE(decided.has_value()) << i;
+    EXPECT_FALSE(decided->decision.evaluate);
+  }
+  EXPECT_TRUE(lead.complete());
+  ASSERT_EQ(lead.epochs().size(), 2u);
+  EXPECT_EQ(lead.epochs()[1].epoch, 2);
+  EXPECT_FALSE(lead.epochs()[1].validation_loss.has_value());
+  EXPECT_EQ(lead.samples_used(), 20);  // every sample once an epoch
+}
+
+TEST_F(LeadTest, ANonFiniteStepIsSkippedAndItsSamplesCount) {
+  Lead lead = Make(Options());
+  const auto loss = RunStep(lead, kNan, 0, 1);
+  ASSERT_TRUE(loss.has_value());
+  EXPECT_FALSE(loss->decision.apply);
+  EXPECT_FALSE(lead.last_loss().has_value());
+  const auto part = RunStep(lead, 4, 0, 2, /*finite=*/false);
+  ASSERT_TRUE(part.has_value());
+  EXPECT_FALSE(part->decision.apply);
+  EXPECT_EQ(lead.last_loss(), 1.0);
+  EXPECT_TRUE(RunStep(lead, 3, 0, 3)->decision.apply);  // the row is broken
+  EXPECT_EQ(lead.skipped_steps(), 2);
+  EXPECT_EQ(lead.samples_used(), 10);
+  EXPECT_FALSE(lead.failure().has_value());
+  Evaluate(lead, 4);
+  EXPECT_FALSE(lead.epochs()[0].train_loss.has_value());  // a mean over a NaN is none
+}
+
+TEST_F(LeadTest, ThreeNonFiniteStepsInARowFailTheJob) {
+  Lead lead = Make(Options());
+  EXPECT_TRUE(RunStep(lead, kNan, 0, 1).has_value());
+  EXPECT_TRUE(RunStep(lead, 4, 0, 2, /*finite=*/false).has_value());
+  ASSERT_EQ(*lead.AddSeal(2, {0, 1}, {1, 1.0, 0}, At(3)), Told::kTaken);
+  ASSERT_EQ(*lead.AddSeal(2, {1, 1}, {1, kNan, 0}, At(3)), Told::kTaken);
+  ASSERT_EQ(*lead.AddPart(2, 0, false, At(3)), Told::kTaken);
+  EXPECT_FALSE(lead.Decide(At(3)).has_value());
+  ASSERT_TRUE(lead.failure().has_value());
+  EXPECT_EQ(lead.failure()->reason, "NonFiniteLoss");
+  EXPECT_THAT(lead.failure()->message, HasSubstr("step 2: the loss is not finite in lane 1,"));
+  EXPECT_FALSE(lead.Decide(At(4)).has_value());
+  EXPECT_FALSE(lead.complete());
+}
+
+TEST_F(LeadTest, LanesWithoutSamplesAreNotWaitedFor) {
+  Lead lead = Make(Options(), /*lanes=*/4);  // the third step has 2 samples, for lanes 0 and 1
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_TRUE(lead.AddSeal(step, {0, 4}, {4, 4, 0}, At(1)).ok());
+    ASSERT_TRUE(lead.AddPart(step, 0, true, At(1)).ok());
+    ASSERT_TRUE(lead.Decide(At(1)).has_value());
+  }
+  EXPECT_THAT(lead.Waiting().lanes, ElementsAre(0, 1));
+  EXPECT_FALSE(lead.AddSeal(2, {2, 2}, {0, 0, 0}, At(1)).ok());
+  EXPECT_EQ(*lead.AddSeal(2, {0, 2}, {2, 4, 0}, At(1)), Told::kTaken);
+  ASSERT_TRUE(lead.AddPart(2, 0, true, At(1)).ok());
+  EXPECT_TRUE(lead.Decide(At(1)).has_value());
+}
+
+TEST_F(LeadTest, TheRateIsThatOfAboutASecond) {
+  Lead lead = Make(Options(600), 2, /*test_samples=*/0);
+  RunStep(lead, 1, 0, 0.5);
+  EXPECT_EQ(lead.samples_per_second(), 8);  // 4 samples in half a second
+  RunStep(lead, 1, 0, 1.0);
+  EXPECT_EQ(lead.samples_per_second(), 8);
+  RunStep(lead, 1, 0, 3.0);
+  EXPECT_EQ(lead.samples_per_second(), 1);  // 2 samples in two seconds
+}
+
+}  // namespace
+}  // namespace capstan::training
