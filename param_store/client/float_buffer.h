@@ -1,0 +1,62 @@
+// Flat float32 vectors of one length, lent out by reference count and used again.
+//
+// A buffer is lent until the last shared_ptr to it is gone, on whichever thread that happens: the
+// exchange gives gRPC references to gradient buffers, and a device may still read an older version
+// of the weights while the next two arrive.
+//
+// Threads: BufferPool is thread-safe; a buffer's content belongs to whoever may write it by the
+// rules of its user.
+#ifndef CAPSTAN_PARAM_STORE_CLIENT_FLOAT_BUFFER_H_
+#define CAPSTAN_PARAM_STORE_CLIENT_FLOAT_BUFFER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/types/span.h"
+
+namespace capstan::param_store::client {
+
+// 64-byte aligned; zero at first, afterwards as its last user left it.
+class FloatBuffer {
+ public:
+  explicit FloatBuffer(int64_t size);
+  FloatBuffer(const FloatBuffer&) = delete;
+  FloatBuffer& operator=(const FloatBuffer&) = delete;
+
+  float* data() { return data_.get(); }
+  const float* data() const { return data_.get(); }
+  int64_t size() const { return size_; }
+  absl::Span<float> span() { return {data_.get(), static_cast<size_t>(size_)}; }
+  absl::Span<const float> span() const { return {data_.get(), static_cast<size_t>(size_)}; }
+
+ private:
+  struct Free {
+    void operator()(float* p) const;
+  };
+  int64_t size_;
+  std::unique_ptr<float[], Free> data_;
+};
+
+class BufferPool {
+ public:
+  // Buffers of `size` floats, >= 1.
+  explicit BufferPool(int64_t size);
+  // Buffers that are lent stay valid.
+  ~BufferPool();
+
+  // A free buffer, or a new one: who holds how many is what bounds the number.
+  std::shared_ptr<FloatBuffer> Lend();
+  // Buffers that exist, lent or free.
+  int64_t allocated() const;
+  int64_t size() const { return size_; }
+
+ private:
+  struct State;
+  const int64_t size_;
+  const std::shared_ptr<State> state_;  // shared with the deleters of lent buffers
+};
+
+}  // namespace capstan::param_store::client
+
+#endif  // CAPSTAN_PARAM_STORE_CLIENT_FLOAT_BUFFER_H_

@@ -1,0 +1,37 @@
+#include "param_store/client/float_buffer.h"
+
+#include <gtest/gtest.h>
+
+namespace capstan::param_store::client {
+namespace {
+
+TEST(BufferPoolTest, ABufferIsUsedAgainOnlyWhenTheLastReferenceIsGone) {
+  BufferPool pool(100);
+  std::shared_ptr<FloatBuffer> first = pool.Lend();
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(first->data()) % 64, 0u);
+  for (float value : first->span()) EXPECT_EQ(value, 0.0f);
+  std::shared_ptr<const FloatBuffer> reader = first;
+  const FloatBuffer* where = first.get();
+  first.reset();
+
+  std::shared_ptr<FloatBuffer> second = pool.Lend();
+  EXPECT_NE(second.get(), where);
+  EXPECT_EQ(pool.allocated(), 2);
+  reader.reset();
+  EXPECT_EQ(pool.Lend().get(), where);
+  EXPECT_EQ(pool.allocated(), 2);
+}
+
+TEST(BufferPoolTest, ALentBufferOutlivesThePool) {
+  std::shared_ptr<FloatBuffer> kept;
+  {
+    BufferPool pool(4);
+    kept = pool.Lend();
+    pool.Lend();
+  }
+  kept->data()[3] = 7.0f;
+  EXPECT_EQ(kept->span()[3], 7.0f);
+}
+
+}  // namespace
+}  // namespace capstan::param_store::client

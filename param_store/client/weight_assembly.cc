@@ -1,0 +1,56 @@
+#include "param_store/client/weight_assembly.h"
+
+#include <utility>
+
+namespace capstan::param_store::client {
+
+WeightAssembly::WeightAssembly(const training::FlatLayout& layout, BufferPool& pool)
+    : layout_(layout), pool_(pool) {}
+
+void WeightAssembly::Reset(int64_t lineage) {
+  lineage_ = lineage;
+  complete_ = -1;
+  pending_.clear();
+}
+
+absl::Span<float> WeightAssembly::Destination(int64_t version, int32_t chunk, absl::Duration now) {
+  if (version <= complete_) return {};
+  auto it = pending_.find(version);
+  if (it == pending_.end()) {
+    Pending pending;
+    pending.buffer = pool_.Lend();
+    pending.here.assign(layout_.chunk_count(), false);
+    pending.missing = layout_.chunk_count();
+    pending.began = now;
+    it = pending_.emplace(version, std::move(pending)).first;
+    // The shards are at most one version apart: what is older than two can never complete.
+    while (pending_.size() > 2 && pending_.begin() != it) pending_.erase(pending_.begin());
+  }
+  const training::FlatRange range = layout_.ChunkRange(chunk);
+  return it->second.buffer->span().subspan(range.offset, range.size);
+}
+
+std::optional<CompleteWeights> WeightAssembly::Arrived(int64_t version, int32_t chunk, bool stop,
+                                                       bool evaluate, absl::Duration now) {
+  const auto it = pending_.find(version);
+  if (it == pending_.end()) return std::nullopt;
+  Pending& pending = it->second;
+  pending.stop |= stop;
+  pending.evaluate |= evaluate;
+  if (pending.here[chunk]) return std::nullopt;
+  pending.here[chunk] = true;
+  if (--pending.missing > 0) return std::nullopt;
+
+  CompleteWeights whole;
+  whole.lineage = lineage_;
+  whole.version = version;
+  whole.stop = pending.stop;
+  whole.evaluate = pending.evaluate;
+  whole.pull = now - pending.began;
+  whole.weights = std::move(pending.buffer);
+  complete_ = version;
+  pending_.erase(pending_.begin(), pending_.upper_bound(version));
+  return whole;
+}
+
+}  // namespace capstan::param_store::client

@@ -1,0 +1,65 @@
+// Puts versions of the weights together from chunks that come in any order from several shards.
+//
+// Shards differ by at most one version, but one stream may be far behind another, so more than one
+// version can be under way. A version that completes overtakes the older ones.
+//
+// Threads: none of its own; one strand.
+#ifndef CAPSTAN_PARAM_STORE_CLIENT_WEIGHT_ASSEMBLY_H_
+#define CAPSTAN_PARAM_STORE_CLIENT_WEIGHT_ASSEMBLY_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "param_store/client/exchange.h"
+#include "param_store/client/float_buffer.h"
+#include "training/chunks/flat_layout.h"
+
+namespace capstan::param_store::client {
+
+class WeightAssembly {
+ public:
+  // Borrows both.
+  WeightAssembly(const training::FlatLayout& layout, BufferPool& pool);
+
+  // Forgets everything (rule R7).
+  void Reset(int64_t lineage);
+
+  // The newest complete version; -1: none.
+  int64_t complete() const { return complete_; }
+
+  // Where the bytes of (version, chunk) belong; empty where the version is not newer than
+  // complete(). Writing a chunk again is harmless: nobody reads before the version is complete.
+  absl::Span<float> Destination(int64_t version, int32_t chunk, absl::Duration now);
+
+  // The chunk is written. The version, once this was its last chunk.
+  std::optional<CompleteWeights> Arrived(int64_t version, int32_t chunk, bool stop, bool evaluate,
+                                         absl::Duration now);
+
+  // Versions under way.
+  size_t pending() const { return pending_.size(); }
+
+ private:
+  struct Pending {
+    std::shared_ptr<FloatBuffer> buffer;
+    std::vector<bool> here;  // by chunk
+    int32_t missing = 0;
+    bool stop = false;
+    bool evaluate = false;
+    absl::Duration began;
+  };
+
+  const training::FlatLayout& layout_;
+  BufferPool& pool_;
+  int64_t lineage_ = 0;
+  int64_t complete_ = -1;
+  std::map<int64_t, Pending> pending_;  // by version
+};
+
+}  // namespace capstan::param_store::client
+
+#endif  // CAPSTAN_PARAM_STORE_CLIENT_WEIGHT_ASSEMBLY_H_
