@@ -1,0 +1,102 @@
+// Reads the samples of the next steps while the present one computes.
+//
+// One reader thread fills a queue of `read_ahead` steps, in order. What a step needs is said by a
+// callback, so that a change of lanes is a Restart: everything read ahead is dropped and reading
+// goes on at once with the new lists.
+//
+// Threads: Next, Recycle and Restart from one thread; Cancel and the counters from any.
+#ifndef CAPSTAN_GPU_WORKER_DATA_BATCH_LOADER_H_
+#define CAPSTAN_GPU_WORKER_DATA_BATCH_LOADER_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gpu_worker/data/dataset.h"
+#include "services/sync/mutex.h"
+
+namespace capstan::data {
+
+// The samples of one lane in one step.
+struct LaneBatch {
+  std::vector<int64_t> indices;  // in the data set
+  std::vector<float> images;     // [indices.size(), channels, height, width]
+  std::vector<int32_t> labels;   // [indices.size()]
+};
+
+struct StepBatch {
+  int64_t step = 0;
+  std::vector<LaneBatch> lanes;  // as the callback listed them; an empty list gives an empty batch
+};
+
+// The dataset indices of each wanted lane in `step`. Called by the reader thread alone, one call at
+// a time, steps ascending between two Restarts.
+using SampleLists = std::function<std::vector<std::vector<int64_t>>(int64_t step)>;
+
+struct BatchLoaderOptions {
+  int64_t first_step = 0;
+  int64_t end_step = 0;  // one past the last step; nothing beyond is read
+  int read_ahead = 2;    // steps, >= 1: this many batches are in memory besides the one in use
+};
+
+class BatchLoader {
+ public:
+  // Borrows `dataset`. Starts reading at once.
+  BatchLoader(const Dataset& dataset, const BatchLoaderOptions& options, SampleLists lists);
+  // Stops the reader, which finishes the batch that it is in.
+  ~BatchLoader();
+  BatchLoader(const BatchLoader&) = delete;
+  BatchLoader& operator=(const BatchLoader&) = delete;
+
+  // The batch of the next step, from `first_step` on. Waits for the reader.
+  // OutOfRange: end_step is reached. DeadlineExceeded: not there after `timeout`; call again.
+  // Cancelled. Else the error of Dataset::Read for this step, again at each call until Restart.
+  absl::StatusOr<StepBatch> Next(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Gives a batch's memory back for later steps. Optional.
+  void Recycle(StepBatch batch) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Drops what was read ahead; Next gives `first_step` next, by `lists`. Returns without waiting,
+  // so the old callback may still be in its last call: it must own, or outlive the loader with,
+  // what it uses.
+  void Restart(int64_t first_step, SampleLists lists) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Makes Next return Cancelled, now and ever after.
+  void Cancel() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Time that Next has waited for data: in its last successful call, and in all calls.
+  absl::Duration last_wait() const ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Duration total_wait() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Fill(const SampleLists& lists, StepBatch& batch) const;
+
+  const Dataset& dataset_;
+  const int64_t end_step_;
+  const size_t read_ahead_;
+
+  mutable Mutex mu_;
+  CondVar changed_;  // anything below
+  SampleLists lists_ ABSL_GUARDED_BY(mu_);
+  int64_t restarts_ ABSL_GUARDED_BY(mu_) = 0;  // a batch begun before the last one is dropped
+  int64_t read_step_ ABSL_GUARDED_BY(mu_);     // what the reader takes next
+  int64_t next_step_ ABSL_GUARDED_BY(mu_);     // what Next gives next
+  std::deque<StepBatch> ready_ ABSL_GUARDED_BY(mu_);
+  std::vector<StepBatch> spare_ ABSL_GUARDED_BY(mu_);
+  absl::Status error_ ABSL_GUARDED_BY(mu_);  // of step read_step_
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Duration last_wait_ ABSL_GUARDED_BY(mu_);
+  absl::Duration total_wait_ ABSL_GUARDED_BY(mu_);
+  std::thread reader_;  // last: it uses all of the above
+};
+
+}  // namespace capstan::data
+
+#endif  // CAPSTAN_GPU_WORKER_DATA_BATCH_LOADER_H_

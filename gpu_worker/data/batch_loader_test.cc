@@ -1,0 +1,140 @@
+#include "gpu_worker/data/batch_loader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace capstan::data {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr absl::Duration kLimit = absl::Seconds(60);
+
+// Sample i is the one pixel i with label i % 10. Counts its reads, and holds them while the gate is
+// shut.
+class CountingDataset final : public Dataset {
+ public:
+  CountingDataset() { info_ = {1000, 1, 1, 1, 10}; }
+  const DatasetInfo& info() const override { return info_; }
+
+  absl::Status Read(absl::Span<const int64_t> indices, float* images,
+                    int32_t* labels) const override {
+    MutexLock lock(mu_);
+    while (!open_) changed_.Wait(mu_);
+    ++reads_;
+    changed_.NotifyAll();
+    for (size_t i = 0; i < indices.size(); ++i) {
+      if (indices[i] >= info_.count) return absl::InvalidArgumentError("index");
+      images[i] = static_cast<float>(indices[i]);
+      labels[i] = static_cast<int32_t>(indices[i] % 10);
+    }
+    return absl::OkStatus();
+  }
+
+  void WaitForReads(int64_t count) const {
+    MutexLock lock(mu_);
+    while (reads_ < count) changed_.Wait(mu_);
+  }
+  int64_t reads() const {
+    MutexLock lock(mu_);
+    return reads_;
+  }
+  void SetGate(bool open) {
+    MutexLock lock(mu_);
+    open_ = open;
+    changed_.NotifyAll();
+  }
+
+ private:
+  DatasetInfo info_;
+  mutable Mutex mu_;
+  mutable CondVar changed_;
+  mutable int64_t reads_ ABSL_GUARDED_BY(mu_) = 0;
+  bool open_ ABSL_GUARDED_BY(mu_) = true;
+};
+
+// Lane 0 gets two samples of a step, lane 1 one.
+std::vector<std::vector<int64_t>> TwoLanes(int64_t step) {
+  return {{step * 10, step * 10 + 1}, {step * 10 + 2}};
+}
+
+TEST(BatchLoaderTest, GivesTheStepsInOrderAndEnds) {
+  const CountingDataset set;
+  BatchLoader loader(set, {.first_step = 3, .end_step = 5, .read_ahead = 2}, TwoLanes);
+  for (const int64_t step : {3, 4}) {
+    absl::StatusOr<StepBatch> batch = loader.Next(kLimit);
+    ASSERT_TRUE(batch.ok()) << batch.status();
+    EXPECT_EQ(batch->step, step);
+    ASSERT_EQ(batch->lanes.size(), 2u);
+    EXPECT_THAT(batch->lanes[0].indices, ElementsAre(step * 10, step * 10 + 1));
+    EXPECT_THAT(batch->lanes[0].images, ElementsAre(step * 10.0f, step * 10.0f + 1.0f));
+    EXPECT_THAT(batch->lanes[1].labels, ElementsAre(2));
+    loader.Recycle(*std::move(batch));
+  }
+  EXPECT_EQ(loader.Next(kLimit).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_GE(loader.total_wait(), loader.last_wait());
+}
+
+TEST(BatchLoaderTest, ReadsAheadAsFarAsAskedAndNoFurther) {
+  const CountingDataset set;
+  BatchLoader loader(set, {.first_step = 0, .end_step = 100, .read_ahead = 3}, TwoLanes);
+  set.WaitForReads(6);  // 3 steps of two lanes, before anybody asked
+  ASSERT_TRUE(loader.Next(kLimit).ok());
+  set.WaitForReads(8);
+  // The reader cannot be further: the queue is full with steps 1 to 3.
+  EXPECT_EQ(set.reads(), 8);
+}
+
+TEST(BatchLoaderTest, RestartDropsWhatWasReadAhead) {
+  CountingDataset set;
+  BatchLoader loader(set, {.first_step = 0, .end_step = 100, .read_ahead = 2}, TwoLanes);
+  set.WaitForReads(4);
+  ASSERT_TRUE(loader.Next(kLimit).ok());
+  // Again from step 1 with one lane more, whether or not the reader is in step 2 by now.
+  loader.Restart(1, [](int64_t step) {
+    return std::vector<std::vector<int64_t>>{{step}, {}, {step + 500}};
+  });
+  for (const int64_t step : {1, 2, 3}) {
+    const absl::StatusOr<StepBatch> batch = loader.Next(kLimit);
+    ASSERT_TRUE(batch.ok()) << batch.status();
+    EXPECT_EQ(batch->step, step);
+    ASSERT_EQ(batch->lanes.size(), 3u);
+    EXPECT_THAT(batch->lanes[0].images, ElementsAre(static_cast<float>(step)));
+    EXPECT_TRUE(batch->lanes[1].labels.empty());
+    EXPECT_THAT(batch->lanes[2].indices, ElementsAre(step + 500));
+  }
+}
+
+TEST(BatchLoaderTest, AnErrorComesAtItsStepAndStaysUntilRestart) {
+  const CountingDataset set;
+  BatchLoader loader(set, {.first_step = 98, .end_step = 200, .read_ahead = 2}, TwoLanes);
+  EXPECT_TRUE(loader.Next(kLimit).ok());
+  EXPECT_TRUE(loader.Next(kLimit).ok());
+  EXPECT_EQ(loader.Next(kLimit).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(loader.Next(kLimit).status().code(), absl::StatusCode::kInvalidArgument);
+  loader.Restart(5, TwoLanes);
+  const absl::StatusOr<StepBatch> batch = loader.Next(kLimit);
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_EQ(batch->step, 5);
+}
+
+TEST(BatchLoaderTest, WaitsNoLongerThanToldAndCanBeCancelled) {
+  CountingDataset set;
+  set.SetGate(false);
+  BatchLoader loader(set, {.first_step = 0, .end_step = 9, .read_ahead = 1}, TwoLanes);
+  EXPECT_EQ(loader.Next(absl::Milliseconds(1)).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_GE(loader.total_wait(), absl::Milliseconds(1));
+  EXPECT_EQ(loader.last_wait(), absl::ZeroDuration());
+  std::thread other([&loader] { loader.Cancel(); });
+  EXPECT_EQ(loader.Next(kLimit).status().code(), absl::StatusCode::kCancelled);
+  other.join();
+  set.SetGate(true);  // the destructor waits for the read in progress
+}
+
+}  // namespace
+}  // namespace capstan::data

@@ -1,0 +1,175 @@
+#include "gpu_worker/data/byte_source.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/data/failure.h"
+
+namespace capstan::data {
+namespace {
+
+class FromMemory final : public ByteSource {
+ public:
+  FromMemory(absl::string_view file, absl::string_view bytes)
+      : ByteSource(std::string(file), static_cast<int64_t>(bytes.size())), bytes_(bytes) {}
+
+  absl::StatusOr<size_t> Read(uint8_t* to, size_t size) override {
+    const size_t take = std::min(size, bytes_.size());
+    if (take > 0) std::memcpy(to, bytes_.data(), take);
+    bytes_.remove_prefix(take);
+    return take;
+  }
+
+ private:
+  absl::string_view bytes_;  // what is left
+};
+
+class FromDescriptor final : public ByteSource {
+ public:
+  FromDescriptor(absl::string_view file, int descriptor, int64_t stored_bytes)
+      : ByteSource(std::string(file), stored_bytes), descriptor_(descriptor) {}
+  ~FromDescriptor() override { ::close(descriptor_); }
+
+  absl::StatusOr<size_t> Read(uint8_t* to, size_t size) override {
+    size_t done = 0;
+    while (done < size) {
+      const ssize_t got = ::read(descriptor_, to + done, size - done);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) {
+        return Damaged(file(), absl::StrCat("reading at offset ", offset_, ": ", strerror(errno)));
+      }
+      if (got == 0) break;
+      done += static_cast<size_t>(got);
+      offset_ += got;
+    }
+    return done;
+  }
+
+ private:
+  const int descriptor_;
+  int64_t offset_ = 0;
+};
+
+// Deflate cannot do better than 1032 to 1 (zlib's technical notes, "maximum compression factor").
+constexpr int64_t kMaxRatio = 1032;
+
+class FromGzip final : public ByteSource {
+ public:
+  explicit FromGzip(std::unique_ptr<ByteSource> packed)
+      : ByteSource(packed->file(), packed->stored_bytes()), packed_(std::move(packed)) {
+    std::memset(&stream_, 0, sizeof(stream_));
+    // 15 bits of window; 16 more ask for gzip's header and trailer, which zlib then checks.
+    ready_ = inflateInit2(&stream_, 15 + 16) == Z_OK;
+  }
+  ~FromGzip() override {
+    if (ready_) inflateEnd(&stream_);
+  }
+
+  bool compressed() const override { return true; }
+
+  int64_t max_bytes() const override {
+    return stored_bytes() > std::numeric_limits<int64_t>::max() / kMaxRatio
+               ? std::numeric_limits<int64_t>::max()
+               : stored_bytes() * kMaxRatio;
+  }
+
+  absl::StatusOr<size_t> Read(uint8_t* to, size_t size) override {
+    if (!ready_) return absl::ResourceExhaustedError(absl::StrCat(file(), ": no memory to unpack"));
+    size_t done = 0;
+    while (done < size && !ended_) {
+      if (stream_.avail_in == 0) {
+        absl::Status status = Refill();
+        if (!status.ok()) return status;
+      }
+      // avail_out is 32 bits wide.
+      const size_t room = std::min(size - done, size_t{1} << 30);
+      stream_.next_out = to + done;
+      stream_.avail_out = static_cast<uInt>(room);
+      const int result = inflate(&stream_, Z_NO_FLUSH);
+      const size_t made = room - stream_.avail_out;
+      done += made;
+      unpacked_ += static_cast<int64_t>(made);
+      if (result == Z_STREAM_END) {
+        ended_ = true;
+        absl::Status status = CheckNothingFollows();
+        if (!status.ok()) return status;
+      } else if (result != Z_OK && result != Z_BUF_ERROR) {
+        return Damaged(
+            file(), absl::StrCat("gzip damaged at offset ", Offset(), " (unpacked ", unpacked_,
+                                 "): ", stream_.msg == nullptr ? "no reason given" : stream_.msg));
+      }
+    }
+    return done;
+  }
+
+ private:
+  int64_t Offset() const { return taken_ - static_cast<int64_t>(stream_.avail_in); }
+
+  absl::Status Refill() {
+    absl::StatusOr<size_t> got = packed_->Read(input_.data(), input_.size());
+    if (!got.ok()) return got.status();
+    if (*got == 0) {
+      return Damaged(
+          file(), absl::StrCat("gzip truncated at offset ", taken_, " (unpacked ", unpacked_, ")"));
+    }
+    taken_ += static_cast<int64_t>(*got);
+    stream_.next_in = input_.data();
+    stream_.avail_in = static_cast<uInt>(*got);
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckNothingFollows() {
+    const int64_t end = Offset();
+    uint8_t next = 0;
+    absl::StatusOr<size_t> more = size_t{stream_.avail_in};
+    if (*more == 0) more = packed_->Read(&next, 1);
+    if (!more.ok()) return more.status();
+    if (*more == 0) return absl::OkStatus();
+    return Damaged(file(), absl::StrCat("bytes follow the end of the gzip data at offset ", end));
+  }
+
+  const std::unique_ptr<ByteSource> packed_;
+  z_stream stream_;
+  bool ready_ = false;
+  bool ended_ = false;
+  int64_t taken_ = 0;     // packed bytes given to zlib
+  int64_t unpacked_ = 0;  // bytes that came out
+  std::array<uint8_t, 64 << 10> input_;
+};
+
+}  // namespace
+
+std::unique_ptr<ByteSource> MemorySource(absl::string_view file, absl::string_view bytes) {
+  return std::make_unique<FromMemory>(file, bytes);
+}
+
+absl::StatusOr<std::unique_ptr<ByteSource>> FileSource(absl::string_view file, int descriptor) {
+  struct stat info;
+  if (::fstat(descriptor, &info) != 0) {
+    const int error = errno;
+    ::close(descriptor);
+    return Damaged(file, strerror(error));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    ::close(descriptor);
+    return DataMissing(absl::StatusCode::kFailedPrecondition,
+                       absl::StrCat(file, ": not a regular file"));
+  }
+  return std::make_unique<FromDescriptor>(file, descriptor, info.st_size);
+}
+
+std::unique_ptr<ByteSource> GzipSource(std::unique_ptr<ByteSource> packed) {
+  return std::make_unique<FromGzip>(std::move(packed));
+}
+
+}  // namespace capstan::data

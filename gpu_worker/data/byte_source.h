@@ -1,0 +1,55 @@
+// Bytes of a file from its start to its end: from a descriptor, from memory, or unpacked from gzip.
+//
+// Threads: one at a time per source.
+#ifndef CAPSTAN_GPU_WORKER_DATA_BYTE_SOURCE_H_
+#define CAPSTAN_GPU_WORKER_DATA_BYTE_SOURCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace capstan::data {
+
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+
+  // Reads up to `size` bytes and returns how many: fewer only at the end. Statuses carry a reason
+  // (failure.h) and name file and offset.
+  virtual absl::StatusOr<size_t> Read(uint8_t* to, size_t size) = 0;
+
+  const std::string& file() const { return file_; }
+  // Bytes of the file as it is stored.
+  int64_t stored_bytes() const { return stored_bytes_; }
+  // Bytes that Read may give in all: the stored ones, or the most that so much gzip can unpack to.
+  virtual int64_t max_bytes() const { return stored_bytes_; }
+  virtual bool compressed() const { return false; }
+
+ protected:
+  ByteSource(std::string file, int64_t stored_bytes)
+      : file_(std::move(file)), stored_bytes_(stored_bytes) {}
+
+ private:
+  const std::string file_;
+  const int64_t stored_bytes_;
+};
+
+// Borrows `bytes`.
+std::unique_ptr<ByteSource> MemorySource(absl::string_view file, absl::string_view bytes);
+
+// Takes the descriptor and closes it. NotFound, PermissionDenied or DataLoss with reason
+// DataMissing: it is no regular file, or cannot be read.
+absl::StatusOr<std::unique_ptr<ByteSource>> FileSource(absl::string_view file, int descriptor);
+
+// Unpacks one gzip member (RFC 1952). DataLoss: no gzip, damaged, truncated, or a wrong checksum,
+// which is seen when Read reaches the end; bytes that follow the member. Holds 64 KiB and zlib's
+// window.
+std::unique_ptr<ByteSource> GzipSource(std::unique_ptr<ByteSource> packed);
+
+}  // namespace capstan::data
+
+#endif  // CAPSTAN_GPU_WORKER_DATA_BYTE_SOURCE_H_

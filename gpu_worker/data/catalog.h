@@ -1,0 +1,47 @@
+// Data sets that `capstan data get` knows: where they come from, and how to tell that they are
+// whole.
+//
+// Threads: immutable data; VerifyFiles reads files.
+#ifndef CAPSTAN_GPU_WORKER_DATA_CATALOG_H_
+#define CAPSTAN_GPU_WORKER_DATA_CATALOG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace capstan::data {
+
+struct CatalogFile {
+  absl::string_view name;  // below base_url, and in the folder
+  int64_t size_bytes;
+  absl::string_view md5;     // as its authors publish it
+  absl::string_view sha256;  // what VerifyFile compares
+};
+
+struct CatalogEntry {
+  absl::string_view name;         // "fashion-mnist"
+  absl::string_view description;  // one line
+  absl::string_view license;
+  absl::string_view base_url;  // ends in a slash
+  absl::Span<const CatalogFile> files;
+};
+
+absl::Span<const CatalogEntry> Catalog();
+
+// nullptr: no such data set.
+const CatalogEntry* FindInCatalog(absl::string_view name);
+
+// Compares `<folder>/<file.name>` with its size and SHA-256. NotFound, PermissionDenied,
+// FailedPrecondition: absent or not readable; DataLoss: another size or hash, with both in the
+// message. All carry the reason DataMissing (failure.h).
+absl::Status VerifyFile(const std::string& folder, const CatalogFile& file);
+
+// All files of the entry; the first error.
+absl::Status VerifyFiles(const std::string& folder, const CatalogEntry& entry);
+
+}  // namespace capstan::data
+
+#endif  // CAPSTAN_GPU_WORKER_DATA_CATALOG_H_

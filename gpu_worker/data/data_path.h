@@ -1,0 +1,35 @@
+// From `data.uri` of a job file to open files, without leaving the roots that the operator allowed.
+//
+// Threads: pure but for the file system.
+#ifndef CAPSTAN_GPU_WORKER_DATA_DATA_PATH_H_
+#define CAPSTAN_GPU_WORKER_DATA_DATA_PATH_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "gpu_worker/data/byte_source.h"
+
+namespace capstan::data {
+
+// The path that a file:// URI or a plain path means: "file:///data/a%20b" -> "/data/a b".
+// InvalidArgument, InvalidSpec: empty, another scheme (named), another host than localhost, a bad
+// escape, a zero byte.
+absl::StatusOr<std::string> ParseDataUri(absl::string_view uri);
+
+// Opens `<folder>/<name>`, or where that is absent `<folder>/<name>.gz`, which the source unpacks.
+//
+// With `roots`, absolute folders, the path must be absolute, have no ".." and lie in one of them,
+// and no symbolic link may lead out of it (openat2 with RESOLVE_BENEATH): InvalidArgument,
+// InvalidSpec, "dataset path escapes the data root". Without roots any path goes: for a job that
+// the user runs as himself. NotFound, PermissionDenied, FailedPrecondition, DataLoss; DataMissing:
+// absent, unreadable, not a regular file. Messages name the file.
+absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataFile(const std::string& folder,
+                                                         absl::string_view name,
+                                                         const std::vector<std::string>& roots);
+
+}  // namespace capstan::data
+
+#endif  // CAPSTAN_GPU_WORKER_DATA_DATA_PATH_H_

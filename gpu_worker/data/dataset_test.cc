@@ -1,0 +1,189 @@
+#include "gpu_worker/data/dataset.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpu_worker/data/failure.h"
+#include "gpu_worker/data/idx_test_files.h"
+#include "gpu_worker/data/pixels.h"
+#include "gpu_worker/data/synthetic_digits.h"
+
+namespace capstan::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// 3 training images of 1 x 2 pixels, one of them packed away, and 1 test image.
+void WriteSet(const TempFolder& folder) {
+  folder.Write("train-images-idx3-ubyte.gz",
+               Gzip(IdxImages(3, 1, 2, std::string("\x00\xff\x01\x02\x80\x33", 6))));
+  folder.Write("train-labels-idx1-ubyte", IdxLabels(3, std::string("\x05\x00\x09", 3)));
+  folder.Write("t10k-images-idx3-ubyte", IdxImages(1, 1, 2, "ab"));
+  folder.Write("t10k-labels-idx1-ubyte.gz", Gzip(IdxLabels(1, "\x01")));
+}
+
+DatasetOptions Idx(const TempFolder& folder) {
+  DatasetOptions options;
+  options.path_or_uri = "file://" + folder.path();
+  return options;
+}
+
+TEST(DatasetTest, ReadsIdxByIndex) {
+  const TempFolder folder;
+  WriteSet(folder);
+  const auto set = OpenDataset(Idx(folder), Split::kTrain);
+  ASSERT_TRUE(set.ok()) << set.status();
+  const DatasetInfo& info = (*set)->info();
+  EXPECT_EQ(info.count, 3);
+  EXPECT_EQ(info.channels, 1);
+  EXPECT_EQ(info.height, 1);
+  EXPECT_EQ(info.width, 2);
+  EXPECT_EQ(info.num_classes, 10);
+
+  std::vector<float> images(6, -1.0f);
+  std::vector<int32_t> labels(3, -1);
+  ASSERT_TRUE((*set)->Read({2, 0, 2}, images.data(), labels.data()).ok());
+  EXPECT_THAT(labels, ElementsAre(9, 5, 9));
+  EXPECT_THAT(images,
+              ElementsAre(128.0f / 255.0f, 51.0f / 255.0f, 0.0f, 1.0f, 128.0f / 255.0f, 0.2f));
+}
+
+TEST(DatasetTest, AnIndexOutsideIsRefusedAndNothingWritten) {
+  const TempFolder folder;
+  WriteSet(folder);
+  const auto set = OpenDataset(Idx(folder), Split::kTest);
+  ASSERT_TRUE(set.ok()) << set.status();
+  for (const int64_t index : {int64_t{-1}, int64_t{1}, int64_t{1} << 62}) {
+    float images[4] = {7, 7, 7, 7};
+    int32_t labels[2] = {7, 7};
+    EXPECT_EQ((*set)->Read({0, index}, images, labels).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(images[0], 7);
+    EXPECT_EQ(labels[0], 7);
+  }
+}
+
+TEST(DatasetTest, ProbeKnowsBothSplits) {
+  const TempFolder folder;
+  WriteSet(folder);
+  const auto probe = ProbeDataset(Idx(folder));
+  ASSERT_TRUE(probe.ok()) << probe.status();
+  EXPECT_EQ(probe->train.count, 3);
+  EXPECT_EQ(probe->test.count, 1);
+  EXPECT_EQ(probe->test.image_size(), 2);
+}
+
+void ExpectProbe(const DatasetOptions& options, const std::string& reason,
+                 const std::string& message) {
+  const absl::Status status = ProbeDataset(options).status();
+  EXPECT_EQ(FailureReason(status), reason) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+}
+
+TEST(DatasetTest, WhatDoesNotFitIsInvalidSpec) {
+  const TempFolder folder;
+  WriteSet(folder);
+  DatasetOptions options = Idx(folder);
+  options.num_classes = 9;
+  ExpectProbe(options, "InvalidSpec", "label 9 at offset 10");
+  options.num_classes = 0;
+  ExpectProbe(options, "InvalidSpec", "num_classes is 0");
+  options = Idx(folder);
+  options.memory_limit_bytes = 8;  // 6 pixels and 3 labels
+  ExpectProbe(options, "InvalidSpec", "3 images of 1 x 2 need 9 bytes of memory, limit 8");
+  options = Idx(folder);
+  options.roots = {"/nowhere"};
+  ExpectProbe(options, "InvalidSpec", "escapes the data root");
+
+  folder.Write("t10k-images-idx3-ubyte", IdxImages(1, 2, 1, "ab"));
+  ExpectProbe(Idx(folder), "InvalidSpec", "images of 1 x 2, but ");
+  folder.Write("train-labels-idx1-ubyte", IdxLabels(2, "\x01\x02"));
+  ExpectProbe(Idx(folder), "InvalidSpec", "2 labels, but ");
+}
+
+TEST(DatasetTest, DamageInsideTheImagesIsFoundOnOpening) {
+  const TempFolder folder;
+  WriteSet(folder);
+  std::string packed = Gzip(IdxImages(3, 1, 2, "abcdef"));
+  packed[packed.size() - 5] ^= 1;
+  folder.Write("train-images-idx3-ubyte.gz", packed);
+  EXPECT_TRUE(ProbeDataset(Idx(folder)).ok());
+  const absl::Status status = OpenDataset(Idx(folder), Split::kTrain).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(FailureReason(status), "DataMissing");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("train-images-idx3-ubyte.gz: "));
+}
+
+DatasetOptions Synthetic(int64_t train_samples) {
+  DatasetOptions options;
+  options.format = Format::kSyntheticDigits;
+  options.seed = 42;
+  options.train_samples = train_samples;
+  options.test_samples = 10;
+  return options;
+}
+
+TEST(DatasetTest, SyntheticImagesAreThoseOfTheGenerator) {
+  DatasetOptions options = Synthetic(50);
+  const SyntheticDigits digits(42, 0);
+  uint8_t bytes[SyntheticDigits::kPixels];
+  digits.Draw(49, bytes);
+  for (const int64_t memory : {int64_t{1} << 20, int64_t{0}}) {  // kept, and drawn each time
+    options.memory_limit_bytes = memory;
+    const auto set = OpenDataset(options, Split::kTrain);
+    ASSERT_TRUE(set.ok()) << set.status();
+    EXPECT_EQ((*set)->info().image_size(), 784);
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      std::vector<float> images(784);
+      int32_t label = -1;
+      ASSERT_TRUE((*set)->Read({49}, images.data(), &label).ok());
+      EXPECT_EQ(label, digits.Label(49));
+      for (int i = 0; i < 784; ++i)
+        ASSERT_EQ(images[i], static_cast<float>(bytes[i]) / 255.0f) << i;
+    }
+  }
+}
+
+TEST(DatasetTest, ManyThreadsReadTheSameImages) {
+  const auto set = OpenDataset(Synthetic(64), Split::kTrain);
+  ASSERT_TRUE(set.ok()) << set.status();
+  std::vector<int64_t> indices(64);
+  for (int i = 0; i < 64; ++i) indices[i] = i;
+  std::vector<std::vector<float>> images(4, std::vector<float>(64 * 784));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&set, &indices, &images, t] {
+      std::vector<int32_t> labels(64);
+      EXPECT_TRUE((*set)->Read(indices, images[t].data(), labels.data()).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int t = 1; t < 4; ++t) EXPECT_EQ(images[t], images[0]);
+}
+
+TEST(DatasetTest, SyntheticOptionsAreChecked) {
+  DatasetOptions options = Synthetic(0);
+  ExpectProbe(options, "InvalidSpec", "data.train_samples is 0, want 1 to 1000000000");
+  options = Synthetic(10);
+  options.num_classes = 9;
+  ExpectProbe(options, "InvalidSpec", "num_classes is 9, synthetic_digits has 10");
+  EXPECT_EQ(ProbeDataset(Synthetic(77))->train.count, 77);
+}
+
+TEST(PixelsTest, EveryByteIsTheRoundedQuotient) {
+  std::vector<uint8_t> bytes(256 + 7);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i);
+  std::vector<float> out(bytes.size());
+  BytesToFloats(bytes.data(), bytes.size(), out.data());
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    EXPECT_EQ(out[i], static_cast<float>(bytes[i] / 255.0L)) << i;
+  }
+}
+
+}  // namespace
+}  // namespace capstan::data

@@ -1,0 +1,27 @@
+// What a job fails with when its data are the reason: a word inside the status.
+//
+//   DataMissing  absent, unreadable or damaged data; another host may have them
+//   InvalidSpec  counts, labels or classes that do not fit; no host can do better
+#ifndef CAPSTAN_GPU_WORKER_DATA_FAILURE_H_
+#define CAPSTAN_GPU_WORKER_DATA_FAILURE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace capstan::data {
+
+// The reason that travels with `status`, or "" where none does. Survives copies, not a new status
+// made from the message.
+std::string FailureReason(const absl::Status& status);
+
+absl::Status DataMissing(absl::StatusCode code, absl::string_view message);
+// DataLoss, DataMissing: "<file>: <what>".
+absl::Status Damaged(absl::string_view file, absl::string_view what);
+// InvalidArgument, InvalidSpec.
+absl::Status InvalidSpec(absl::string_view message);
+
+}  // namespace capstan::data
+
+#endif  // CAPSTAN_GPU_WORKER_DATA_FAILURE_H_
