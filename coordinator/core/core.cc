@@ -1,0 +1,361 @@
+#include "coordinator/core/core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "services/check/check.h"
+
+namespace capstan::coordinator::core {
+namespace {
+
+constexpr size_t kMaxRequestIdBytes = 128;
+constexpr int kMaxQueueTexts = 100;  // pending jobs whose place in the queue is kept up to date
+
+// Equal specs give equal bytes, whatever the order of their labels.
+std::string DeterministicBytes(const job::v1::JobSpec& spec) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    spec.SerializeToCodedStream(&coded);
+  }
+  return bytes;
+}
+
+absl::Status CheckRequestId(const std::string& id) {
+  const bool good = !id.empty() && id.size() <= kMaxRequestIdBytes &&
+                    std::all_of(id.begin(), id.end(), [](unsigned char c) {
+                      return absl::ascii_isalnum(c) || c == '-' || c == '_';
+                    });
+  if (good) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("request_id: want 1 to ", kMaxRequestIdBytes,
+                                                 " of [A-Za-z0-9_-], got ", id.size(), " bytes"));
+}
+
+}  // namespace
+
+std::string CheckpointFolder(const std::string& storage_path, int64_t lineage, int64_t step) {
+  return absl::StrCat(storage_path, "/", lineage, "-", step);
+}
+
+CoordinatorCore::CoordinatorCore(CoreOptions options)
+    : options_(std::move(options)), random_(options_.seed) {
+  CAPSTAN_CHECK(options_.validate != nullptr && options_.resolve != nullptr);
+}
+
+Effects CoordinatorCore::Step(const Event& event, absl::Duration now) {
+  // A coordinator that was stopped, or starved, has not listened: its own silence is not held
+  // against the nodes. Their messages are in the queue behind this event.
+  if (stepped_ && now - now_ > options_.lease / 2) {
+    for (auto& entry : nodes_.all()) entry.second.last_heard += now - now_;
+  }
+  stepped_ = true;
+  now_ = now;
+  wall_ = event.wall;
+  effects_.clear();
+  changed_.clear();
+  log_marks_.clear();
+  for (const auto& entry : active_) log_marks_[entry.second->id] = entry.second->logs.next();
+
+  std::visit([this](const auto& what) { Handle(what); }, event.what);
+  if (schedule_) Schedule();
+  ForgetOldJobs();
+
+  for (const std::string& id : changed_) {
+    if (FindJob(id) != nullptr) Emit(JobChanged{id});
+  }
+  for (const auto& entry : log_marks_) {
+    const JobRecord* job = FindJob(entry.first);
+    if (job != nullptr && job->logs.next() != entry.second) Emit(LogsAppended{job->id});
+  }
+  return std::move(effects_);
+}
+
+absl::Duration CoordinatorCore::NextDeadline() const {
+  bool nodes = false;
+  absl::Duration next = absl::InfiniteDuration();
+  for (const auto& entry : nodes_.all()) {
+    if (entry.second.lost) continue;
+    nodes = true;
+    next = std::min(next, entry.second.last_heard + options_.lease);
+  }
+  for (const auto& entry : active_) next = std::min(next, entry.second->takeover_at);
+  if (nodes || !active_.empty()) {
+    next = std::min(next, now_ + std::min(options_.resend, options_.lease / 4));
+  }
+  return std::max(next, now_);
+}
+
+JobRecord* CoordinatorCore::FindJob(absl::string_view job_id) {
+  const auto it = jobs_.find(std::string(job_id));
+  return it == jobs_.end() ? nullptr : it->second.get();
+}
+
+const JobRecord* CoordinatorCore::FindJob(absl::string_view job_id) const {
+  const auto it = jobs_.find(std::string(job_id));
+  return it == jobs_.end() ? nullptr : it->second.get();
+}
+
+absl::StatusOr<job::v1::Job> CoordinatorCore::GetJob(absl::string_view job_id) const {
+  const JobRecord* job = FindJob(job_id);
+  if (job == nullptr) return absl::NotFoundError(absl::StrCat("no job ", job_id));
+  return job->ToProto(/*with_history=*/true);
+}
+
+std::vector<job::v1::Job> CoordinatorCore::ListJobs(
+    int limit, const std::set<common::v1::JobState>& states) const {
+  std::vector<job::v1::Job> out;
+  for (auto it = by_sequence_.rbegin(); it != by_sequence_.rend(); ++it) {
+    if (static_cast<int>(out.size()) >= limit) break;
+    if (!states.empty() && states.count(it->second->state) == 0) continue;
+    out.push_back(it->second->ToProto(/*with_history=*/false));
+  }
+  return out;
+}
+
+const LogBuffer* CoordinatorCore::Logs(absl::string_view job_id) const {
+  const JobRecord* job = FindJob(job_id);
+  return job == nullptr ? nullptr : &job->logs;
+}
+
+bool CoordinatorCore::HasEnded(absl::string_view job_id) const {
+  const JobRecord* job = FindJob(job_id);
+  return job != nullptr && job->ended();
+}
+
+void CoordinatorCore::Handle(const Tick&) {
+  ExpireLeases();
+  std::vector<JobRecord*> active;
+  for (const auto& entry : active_) active.push_back(entry.second);
+  for (JobRecord* job : active) Advance(*job);
+}
+
+std::string CoordinatorCore::NewJobId(const std::string& name) {
+  static constexpr char kLetters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+  for (;;) {
+    std::string id = absl::StrCat(name, "-");
+    for (int i = 0; i < 4; ++i) id.push_back(kLetters[random_() % 36]);
+    if (jobs_.count(id) == 0) return id;
+  }
+}
+
+absl::Status CoordinatorCore::Admit(const Submit& submit, job::v1::SubmitJobResponse* response) {
+  absl::Status status = CheckRequestId(submit.request_id);
+  if (!status.ok()) return status;
+  const int64_t size = static_cast<int64_t>(submit.spec.ByteSizeLong());
+  if (size > options_.max_spec_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec: ", size, " bytes, at most ", options_.max_spec_bytes));
+  }
+  std::string bytes = DeterministicBytes(submit.spec);
+  const auto known = requests_.find(submit.request_id);
+  if (known != requests_.end()) {
+    if (FindJob(known->second)->spec_bytes != bytes) {
+      return absl::AlreadyExistsError(absl::StrCat("request_id ", submit.request_id, ": job ",
+                                                   known->second, " has another spec"));
+    }
+    response->set_job_id(known->second);
+    response->set_existed(true);
+    return absl::OkStatus();
+  }
+  status = options_.validate(submit.spec);
+  if (!status.ok()) return status;
+  if (!IsName(submit.spec.name())) {
+    return absl::InvalidArgumentError("name: want [a-z0-9-]{1,63}");  // it becomes part of a path
+  }
+  const size_t queued = jobs_.size() - ended_.size();
+  if (queued >= static_cast<size_t>(options_.max_queued_jobs)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(options_.max_queued_jobs, " queued jobs is the limit"));
+  }
+
+  auto owned = std::make_unique<JobRecord>(options_);
+  JobRecord& job = *owned;
+  job.id = NewJobId(submit.spec.name());
+  job.sequence = ++last_sequence_;
+  job.request_id = submit.request_id;
+  job.spec = submit.spec;
+  job.spec_bytes = std::move(bytes);
+  job.submitted_at = wall_;
+  job.reason = "WaitingForSlots";
+  Emit(Persist{JobSubmitted{job.id, job.request_id, job.spec, wall_}});
+  requests_[job.request_id] = job.id;
+  by_sequence_[job.sequence] = &job;
+  pending_[job.sequence] = &job;
+  response->set_job_id(job.id);
+  jobs_[job.id] = std::move(owned);
+  job.AddEvent(wall_, "Submitted", "");
+  log_marks_[job.id] = 0;
+  Changed(job);
+  schedule_ = true;
+  return absl::OkStatus();
+}
+
+void CoordinatorCore::Handle(const Submit& submit) {
+  job::v1::SubmitJobResponse response;
+  const absl::Status status = Admit(submit, &response);
+  Reply reply{submit.call, status, {}};
+  if (status.ok()) reply.response = std::move(response);
+  Emit(std::move(reply));
+}
+
+void CoordinatorCore::Handle(const Cancel& cancel) {
+  JobRecord* job = FindJob(cancel.job_id);
+  if (job == nullptr) {
+    Emit(Reply{cancel.call, absl::NotFoundError(absl::StrCat("no job ", cancel.job_id)), {}});
+    return;
+  }
+  if (!job->ended() && !job->cancel_asked) {
+    Emit(Persist{CancelAsked{job->id}});
+    job->cancel_asked = true;
+    job->cancel_since = now_;
+    job->AddEvent(wall_, "CancelRequested", "");
+    job->waiting.clear();
+    if (log_marks_.count(job->id) == 0) log_marks_[job->id] = 0;
+    Changed(*job);
+    Advance(*job);
+  }
+  job::v1::CancelJobResponse response;
+  response.set_state(job->state);
+  Emit(Reply{cancel.call, absl::OkStatus(), std::move(response)});
+}
+
+// First come, first served. A job that the registered nodes could carry, were they free, holds up
+// those behind it, or large jobs would wait for ever; one that they could not carry holds up
+// nobody.
+void CoordinatorCore::Schedule() {
+  schedule_ = false;
+  const JobRecord* blocked_by = nullptr;
+  int place = 0;
+  const size_t waiting = pending_.size();
+  std::vector<JobRecord*> queue;
+  for (const auto& entry : pending_) queue.push_back(entry.second);
+  for (JobRecord* job : queue) {
+    std::string text;
+    if (blocked_by == nullptr) {
+      const GangRequest request = RequestOf(job->spec);
+      const std::optional<Gang> gang = FindGang(nodes_, request);
+      if (gang.has_value()) {
+        StartGang(*job, *gang);
+        continue;
+      }
+      text = MissingText(nodes_, request);
+      if (CouldFit(nodes_, request)) blocked_by = job;
+    } else {
+      text = absl::StrCat("behind job ", blocked_by->id);
+    }
+    ++place;
+    if (place > kMaxQueueTexts && blocked_by != nullptr) break;
+    if (waiting > 1) absl::StrAppend(&text, " (", place, " of ", waiting, " in the queue)");
+    if (job->message != text || job->reason != "WaitingForSlots") {
+      job->reason = "WaitingForSlots";
+      job->message = std::move(text);
+      Changed(*job);
+    }
+  }
+}
+
+void CoordinatorCore::StartGang(JobRecord& job, const Gang& gang) {
+  job.ranks.clear();
+  job.shards.clear();
+  for (const Gang::Worker& worker : gang.workers) {
+    Node& node = *nodes_.Find(worker.node);
+    Rank rank;
+    rank.index = static_cast<int32_t>(job.ranks.size());
+    rank.node = node.name();
+    rank.host = node.host();
+    rank.incarnation = node.incarnation;
+    rank.devices = worker.devices;
+    for (const int device : worker.devices) node.slots[device] = job.id;
+    node.jobs.insert(job.id);
+    job.ranks.push_back(std::move(rank));
+  }
+  for (const std::string& name : gang.shards) {
+    Node& node = *nodes_.Find(name);
+    Shard shard;
+    shard.index = static_cast<int32_t>(job.shards.size());
+    shard.node = node.name();
+    shard.host = node.host();
+    shard.incarnation = node.incarnation;
+    shard.address = node.reg.data_address();
+    node.jobs.insert(job.id);
+    job.shards.push_back(std::move(shard));
+  }
+  pending_.erase(job.sequence);
+  active_[job.sequence] = &job;
+  if (log_marks_.count(job.id) == 0) log_marks_[job.id] = job.logs.next();
+  job.started = now_;
+  if (job.started_at == absl::InfinitePast()) job.started_at = wall_;
+  job.probe_id = ++last_probe_;
+  job.progress_mark.clear();
+  job.progress_at = now_;
+  SetState(job, common::v1::JOB_STATE_STARTING, "", "");
+  job.AddEvent(wall_, "Admitted",
+               absl::StrCat("gang ready: ", job.ranks.size(),
+                            job.ranks.size() == 1 ? " worker, " : " workers, ", job.shards.size(),
+                            job.shards.size() == 1 ? " shard" : " shards"));
+  Advance(job);
+}
+
+void CoordinatorCore::Handle(const ManifestWritten& written) {
+  JobRecord* job = FindJob(written.job_id);
+  if (job == nullptr || job->manifest != ManifestPhase::kWriting ||
+      written.lineage != job->view.lineage() || written.step != job->resolved->total_steps()) {
+    return;
+  }
+  if (written.status.ok()) {
+    job->manifest = ManifestPhase::kCommitted;
+    const std::string folder =
+        CheckpointFolder(job->resolved->storage_path(), written.lineage, written.step);
+    Emit(Persist{
+        ManifestCommitted{job->id, written.lineage, written.step, folder, job->weights_sha256}});
+    job->checkpoint_uri = absl::StrCat("file://", folder);
+    job->AddEvent(wall_, "CheckpointSaved", absl::StrCat("step ", written.step, " in ", folder));
+    // What is on disk is true, also where a person asked for an end meanwhile.
+    End(*job, common::v1::JOB_STATE_SUCCEEDED, "", "");
+  } else if (job->manifest_attempts < options_.manifest_attempts) {
+    job->manifest = ManifestPhase::kRetry;
+    job->manifest_retry_at = now_ + options_.manifest_retry;
+    job->AddEvent(wall_, "CheckpointFailed", std::string(written.status.message()));
+    Changed(*job);
+  } else {
+    job->manifest = ManifestPhase::kRetry;
+    Fail(*job, absl::IsDataLoss(written.status) ? "CheckpointCorrupt" : kInternalError,
+         absl::StrCat("the manifest of step ", written.step, ": ", written.status.message()));
+  }
+  Advance(*job);
+}
+
+void CoordinatorCore::ForgetOldJobs() {
+  // Logs are what is large: the oldest go first.
+  while (ended_log_bytes_ > options_.max_all_log_bytes && logs_kept_from_ < ended_.size()) {
+    JobRecord& job = *FindJob(ended_[logs_kept_from_]);
+    ended_log_bytes_ -= job.counted_log_bytes;
+    job.logs.Clear();
+    ++logs_kept_from_;
+  }
+  while (ended_.size() > static_cast<size_t>(options_.max_ended_jobs)) {
+    JobRecord& job = *FindJob(ended_.front());
+    if (active_.count(job.sequence) > 0) break;  // something of it may still run
+    Emit(Persist{JobForgotten{job.id}});
+    if (logs_kept_from_ > 0) {
+      --logs_kept_from_;
+    } else {
+      ended_log_bytes_ -= job.counted_log_bytes;
+    }
+    changed_.erase(job.id);
+    requests_.erase(job.request_id);
+    by_sequence_.erase(job.sequence);
+    ended_.pop_front();
+    jobs_.erase(job.id);
+  }
+}
+
+}  // namespace capstan::coordinator::core

@@ -1,0 +1,155 @@
+// The coordinator without its threads, clocks, files and wires: jobs, gangs, views, leases.
+//
+//   PENDING   until a whole gang is free          probe -> resolve -> view 1.1
+//   STARTING  StartLineage to the shards; when all hold their chunks, StartTask to the workers
+//   RUNNING   from the first step decided, or when all tasks run
+//   the end   lead complete + files of all shards + weights.safetensors -> manifest -> SUCCEEDED
+//
+// Nothing here waits for an answer: every heartbeat and Tick compares what nodes report with what
+// is wanted and sends what lacks, to one target at most every `resend`. Lost, late and repeated
+// messages therefore change nothing. A worker that is lost gives its lanes to the others
+// (generation + 1); a shard that is lost ends the job. Durable before anyone is told; shards are
+// told before workers.
+//
+// Deterministic: same options, same events, same effects. Not thread-safe: one strand per object.
+#ifndef CAPSTAN_COORDINATOR_CORE_CORE_H_
+#define CAPSTAN_COORDINATOR_CORE_CORE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "coordinator/core/job_record.h"
+#include "coordinator/core/node_table.h"
+#include "coordinator/core/types.h"
+
+namespace capstan::coordinator::core {
+
+class CoordinatorCore {
+ public:
+  // `options.validate` and `options.resolve` are set.
+  explicit CoordinatorCore(CoreOptions options);
+
+  // `now` never goes back. Between two steps lie at most NextDeadline's times: a larger gap means
+  // that this process itself was held up, and then nobody's lease is shortened by it.
+  Effects Step(const Event& event, absl::Duration now);
+
+  // When Step(Tick) is due; InfiniteDuration: no time of ours runs.
+  absl::Duration NextDeadline() const;
+
+  // NotFound: no such job (any more).
+  absl::StatusOr<job::v1::Job> GetJob(absl::string_view job_id) const;
+  // Newest first, without events and epochs. Empty `states`: all.
+  std::vector<job::v1::Job> ListJobs(int limit, const std::set<common::v1::JobState>& states) const;
+  // The job's log, or null. Valid until the next Step.
+  const LogBuffer* Logs(absl::string_view job_id) const;
+  // False for unknown jobs.
+  bool HasEnded(absl::string_view job_id) const;
+  const NodeTable& nodes() const { return nodes_; }
+  const CoreOptions& options() const { return options_; }
+
+ private:
+  // core.cc
+  void Handle(const Tick&);
+  void Handle(const Submit& submit);
+  void Handle(const Cancel& cancel);
+  void Handle(const ManifestWritten& written);
+  absl::Status Admit(const Submit& submit, job::v1::SubmitJobResponse* response);
+  std::string NewJobId(const std::string& name);
+  void Schedule();
+  void StartGang(JobRecord& job, const Gang& gang);
+  void ForgetOldJobs();
+  void Emit(Effect effect) { effects_.push_back(std::move(effect)); }
+  void Changed(const JobRecord& job) { changed_.insert(job.id); }
+  JobRecord* FindJob(absl::string_view job_id);
+  const JobRecord* FindJob(absl::string_view job_id) const;
+
+  // core_nodes.cc
+  void Handle(const NodeConnected& connected);
+  void Handle(const NodeMessage& message);
+  void Handle(const NodeDisconnected& disconnected);
+  void OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbeat);
+  void OnProbeResult(Node& node, const node::v1::ProbeResult& result);
+  void OnLogs(Node& node, const node::v1::LogBatch& batch);
+  void AcceptTask(JobRecord& job, Rank& rank, const node::v1::TaskState& state);
+  void AcceptShard(JobRecord& job, Shard& shard, const node::v1::ShardState& state);
+  void TakeLead(JobRecord& job, const node::v1::LeadState& lead);
+  void SettleMembers(Node& node, JobRecord& job);
+  void StopStray(Node& node, const std::string& job_id, bool is_task);
+  void ExpireLeases();
+  void LoseNode(Node& node, const std::string& why);
+  void FreeSlots(Node& node, const std::string& job_id);
+
+  // core_jobs.cc
+  void Advance(JobRecord& job);
+  void AdvanceProbe(JobRecord& job);
+  void AdvanceStart(JobRecord& job);
+  void AdvanceEnd(JobRecord& job);
+  void AdvanceCancel(JobRecord& job);
+  void ResolveJob(JobRecord& job, const common::v1::DatasetInfo& dataset);
+  void LoseRank(JobRecord& job, Rank& rank, const std::string& why);
+  void LoseShard(JobRecord& job, Shard& shard, const std::string& why);
+  void Requeue(JobRecord& job, const std::string& why);
+  void TakeOverLanes(JobRecord& job);
+  void CheckWaiting(JobRecord& job);
+  std::vector<int64_t> ProgressMark(const JobRecord& job) const;
+  void SetState(JobRecord& job, common::v1::JobState state, const std::string& reason,
+                const std::string& message);
+  void Fail(JobRecord& job, const std::string& reason, const std::string& message);
+  void End(JobRecord& job, common::v1::JobState state, const std::string& reason,
+           const std::string& message);
+
+  // core_send.cc
+  void SendLacking(JobRecord& job);
+  void SendProbes(JobRecord& job);
+  void SendView(JobRecord& job);
+  void WindDown(JobRecord& job);
+  void StopRank(JobRecord& job, Rank& rank);
+  bool Due(absl::Duration last_sent, absl::Duration every) const {
+    return now_ - last_sent >= every;
+  }
+
+  const CoreOptions options_;
+  std::mt19937_64 random_;
+  NodeTable nodes_;
+  int64_t last_incarnation_ = 0;
+  int64_t last_probe_ = 0;
+
+  int64_t last_sequence_ = 0;
+  std::map<std::string, std::unique_ptr<JobRecord>, std::less<>> jobs_;
+  std::map<int64_t, JobRecord*> by_sequence_;  // all
+  std::map<int64_t, JobRecord*> pending_;      // PENDING, oldest first
+  std::map<int64_t, JobRecord*> active_;       // has a gang, or something of it may still run
+  std::deque<std::string> ended_;              // oldest end first
+  size_t logs_kept_from_ = 0;                  // ended_ before this have no log any more
+  int64_t ended_log_bytes_ = 0;
+  std::map<std::string, std::string> requests_;  // request id -> job id
+
+  // Of the step being carried out.
+  absl::Duration now_;
+  absl::Time wall_;
+  bool stepped_ = false;
+  bool schedule_ = false;
+  Effects effects_;
+  std::set<std::string> changed_;
+  std::map<std::string, int64_t> log_marks_;  // jobs whose log was seen at this number
+};
+
+// Why a job or task fails where it gave no reason of its own.
+inline constexpr char kInternalError[] = "InternalError";
+
+// "checkpoint" of a job: `<storage_path>/<lineage>-<step>`.
+std::string CheckpointFolder(const std::string& storage_path, int64_t lineage, int64_t step);
+
+}  // namespace capstan::coordinator::core
+
+#endif  // CAPSTAN_COORDINATOR_CORE_CORE_H_

@@ -1,0 +1,461 @@
+// Nodes: registration, leases, and what their messages say about jobs.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/core.h"
+
+namespace capstan::coordinator::core {
+namespace {
+
+constexpr int kMaxStates = 4096;  // in one heartbeat
+constexpr int kMaxLinesInBatch = 4096;
+constexpr size_t kMaxMessageBytes = 2048;  // of a failure's sentence
+constexpr absl::Duration kForgetLostNode = absl::Minutes(10);
+
+// A sentence of another process, short enough to be shown everywhere.
+std::string Sentence(const std::string& text) {
+  if (text.size() <= kMaxMessageBytes) return text;
+  size_t cut = kMaxMessageBytes;
+  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+  return text.substr(0, cut) + "...";
+}
+
+// Reasons end up in metric labels and scripts: only those that interface.md lists, or ours.
+std::string KnownReason(const std::string& reason) {
+  static constexpr const char* kReasons[] = {
+      "InvalidSpec", "DataMissing",   "GpuOutOfMemory",   "HostOutOfMemory",  "NonFiniteLoss",
+      "WorkerLost",  "ShardLost",     "Stalled",          "DeadlineExceeded", "MaxRestartsExceeded",
+      "NcclTimeout", "InternalError", "CheckpointCorrupt"};
+  for (const char* known : kReasons) {
+    if (reason == known) return reason;
+  }
+  return kInternalError;
+}
+
+// The process is gone without having said why: another one can do its work. What it said itself
+// (no data, out of memory, a non-finite loss) would befall the next one too.
+bool DiedSilently(const node::v1::TaskState& state) {
+  const bool by_signal = state.has_exit_code() && state.exit_code() < 0;
+  return state.reason() == "WorkerLost" ||
+         (by_signal && (state.reason().empty() || state.reason() == kInternalError));
+}
+
+}  // namespace
+
+void CoordinatorCore::Handle(const NodeConnected& connected) {
+  const node::v1::Register& reg = connected.reg;
+  absl::Status status = CheckRegister(reg);
+  NodeTable::Admission admission;
+  if (status.ok()) {
+    absl::StatusOr<NodeTable::Admission> judged = nodes_.Judge(reg);
+    status = judged.status();
+    if (judged.ok()) admission = *judged;
+  }
+  if (status.ok() && nodes_.Find(reg.name()) == nullptr &&
+      nodes_.size() >= static_cast<size_t>(options_.max_nodes)) {
+    status = absl::ResourceExhaustedError(absl::StrCat(options_.max_nodes, " nodes is the limit"));
+  }
+  if (!status.ok()) {
+    Emit(CloseSession{connected.session, status});
+    return;
+  }
+  if (admission.replaced != 0) {
+    nodes_.Disconnect(admission.replaced);
+    Emit(CloseSession{admission.replaced, absl::AbortedError("the node has connected again")});
+  }
+  if (admission.replaced_process) {
+    LoseNode(*nodes_.Find(reg.name()), "its service has started anew");
+  }
+  int64_t incarnation = 0;
+  if (!admission.same_process) {
+    incarnation = ++last_incarnation_;
+    Emit(Persist{IncarnationIssued{incarnation, reg.name()}});
+  }
+  Node& node = nodes_.Admit(connected.session, reg, admission, incarnation, now_, wall_);
+
+  node::v1::ConnectResponse response;
+  node::v1::Registered* registered = response.mutable_registered();
+  registered->set_incarnation(node.incarnation);
+  registered->set_lease_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(options_.lease)));
+  registered->set_heartbeat_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(options_.heartbeat)));
+  Emit(Send{connected.session, std::move(response)});
+
+  // What was sent on the old stream may be lost: all that the coming heartbeats lack is due at
+  // once.
+  const std::set<std::string> ids = node.jobs;
+  for (const std::string& id : ids) {
+    JobRecord* job = FindJob(id);
+    if (job == nullptr) continue;
+    for (Rank& rank : job->ranks) {
+      if (rank.node != node.name()) continue;
+      rank.probe_sent = rank.view_sent = rank.stop_sent = -absl::InfiniteDuration();
+    }
+    for (Shard& shard : job->shards) {
+      if (shard.node != node.name()) continue;
+      shard.generation_sent = 0;
+      shard.view_sent = shard.end_sent = -absl::InfiniteDuration();
+    }
+    Advance(*job);
+  }
+  schedule_ = true;
+}
+
+void CoordinatorCore::Handle(const NodeDisconnected& disconnected) {
+  // The lease goes on: a broken stream is not yet a lost node.
+  Node* node = nodes_.FindSession(disconnected.session);
+  nodes_.Disconnect(disconnected.session);
+  if (node != nullptr && disconnected.goodbye && !node->lost)
+    LoseNode(*node, "its service has stopped");
+  schedule_ = true;
+}
+
+void CoordinatorCore::Handle(const NodeMessage& message) {
+  Node* node = nodes_.FindSession(message.session);
+  if (node == nullptr) return;  // closed meanwhile
+  node->last_heard = now_;
+  node->last_heard_wall = wall_;
+  if (node->lost) {
+    node->lost = false;  // its ranks stay lost; its slots are good for other jobs
+    schedule_ = true;
+  }
+  switch (message.message.message_case()) {
+    case node::v1::ConnectRequest::kHeartbeat:
+      OnHeartbeat(*node, message.message.heartbeat());
+      return;
+    case node::v1::ConnectRequest::kProbeResult:
+      OnProbeResult(*node, message.message.probe_result());
+      return;
+    case node::v1::ConnectRequest::kLogs:
+      OnLogs(*node, message.message.logs());
+      return;
+    default:
+      break;
+  }
+  const SessionId session = node->session;
+  nodes_.Disconnect(session);
+  Emit(CloseSession{session,
+                    absl::InvalidArgumentError(
+                        "want a heartbeat, a probe result or logs after the registration")});
+}
+
+void CoordinatorCore::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbeat) {
+  if (heartbeat.tasks_size() + heartbeat.shards_size() > kMaxStates) {
+    const SessionId session = node.session;
+    nodes_.Disconnect(session);
+    Emit(CloseSession{session, absl::InvalidArgumentError(
+                                   absl::StrCat("heartbeat: more than ", kMaxStates, " states"))});
+    return;
+  }
+  // A heartbeat is complete: what it does not name is not there.
+  std::set<std::string> ids = node.jobs;
+  for (const std::string& id : ids) {
+    JobRecord* job = FindJob(id);
+    if (job == nullptr) continue;
+    for (Rank& rank : job->ranks) {
+      if (rank.node == node.name() && rank.incarnation == node.incarnation) rank.present = false;
+    }
+    for (Shard& shard : job->shards) {
+      if (shard.node == node.name() && shard.incarnation == node.incarnation) shard.present = false;
+    }
+  }
+  std::set<std::string> strays;
+  for (const node::v1::TaskState& state : heartbeat.tasks()) {
+    JobRecord* job = FindJob(state.job_id());
+    Rank* rank =
+        job == nullptr ? nullptr : job->FindRank(state.rank(), node.name(), node.incarnation);
+    if (rank == nullptr) {
+      strays.insert(state.job_id());
+      StopStray(node, state.job_id(), /*is_task=*/true);
+      continue;
+    }
+    ids.insert(job->id);
+    node.jobs.insert(job->id);
+    AcceptTask(*job, *rank, state);
+  }
+  for (const node::v1::ShardState& state : heartbeat.shards()) {
+    JobRecord* job = FindJob(state.job_id());
+    Shard* shard =
+        job == nullptr ? nullptr : job->FindShard(state.shard(), node.name(), node.incarnation);
+    if (shard == nullptr) {
+      strays.insert(state.job_id());
+      StopStray(node, state.job_id(), /*is_task=*/false);
+      continue;
+    }
+    ids.insert(job->id);
+    node.jobs.insert(job->id);
+    AcceptShard(*job, *shard, state);
+  }
+  for (auto it = node.stray_stop_sent.begin(); it != node.stray_stop_sent.end();) {
+    it = strays.count(it->first) > 0 ? std::next(it) : node.stray_stop_sent.erase(it);
+  }
+  for (const std::string& id : ids) {
+    JobRecord* job = FindJob(id);
+    if (job == nullptr) {
+      FreeSlots(node, id);
+      continue;
+    }
+    SettleMembers(node, *job);
+    Advance(*job);
+  }
+  // Slots of jobs that were taken from this node while its lease had lapsed.
+  for (const std::string& slot : std::vector<std::string>(node.slots)) {
+    if (!slot.empty() && node.jobs.count(slot) == 0) FreeSlots(node, slot);
+  }
+}
+
+void CoordinatorCore::StopStray(Node& node, const std::string& job_id, bool is_task) {
+  const auto sent = node.stray_stop_sent.find(job_id);
+  if (sent != node.stray_stop_sent.end() && !Due(sent->second, options_.resend)) return;
+  node.stray_stop_sent[job_id] = now_;
+  node::v1::ConnectResponse response;
+  if (is_task) {
+    response.mutable_stop_task()->set_job_id(job_id);
+    response.mutable_stop_task()->set_grace_ms(
+        static_cast<int32_t>(absl::ToInt64Milliseconds(options_.stop_grace)));
+  } else {
+    response.mutable_end_job()->set_job_id(job_id);
+  }
+  Emit(Send{node.session, std::move(response)});
+}
+
+void CoordinatorCore::AcceptTask(JobRecord& job, Rank& rank, const node::v1::TaskState& state) {
+  if (rank.state.phase() != state.phase() || rank.state.step() != state.step()) Changed(job);
+  rank.state = state;
+  rank.present = rank.seen = true;
+  rank.gone = false;
+  if (rank.lost || job.state == common::v1::JOB_STATE_SUCCEEDED) return;
+  if (state.phase() == node::v1::TASK_PHASE_FAILED) {
+    if (rank.failure_told) return;
+    if (job.ended() || job.cancel_asked) {
+      // Stopped tasks report how they ended; only what they say of themselves is news.
+      if (state.reason().empty() || DiedSilently(state)) return;
+    }
+    if (DiedSilently(state)) {
+      LoseRank(job, rank,
+               absl::StrCat(state.exit_code() < 0
+                                ? absl::StrCat("its task was ended by signal ", -state.exit_code())
+                                : "its task is lost",
+                            state.message().empty() ? "" : ": ", Sentence(state.message())));
+      return;
+    }
+    rank.failure_told = true;
+    rank.why = Sentence(state.message());
+    Fail(job, KnownReason(state.reason()),
+         absl::StrCat(NameOf(rank), ": ",
+                      rank.why.empty()
+                          ? absl::StrCat("its task ended with exit code ", state.exit_code())
+                          : rank.why));
+    return;
+  }
+  if (job.ended() || !job.has_view() || state.lineage() != job.view.lineage()) return;
+  if (state.has_lead() && job.shards.empty()) TakeLead(job, state.lead());
+  const int64_t total = job.resolved->total_steps();
+  if (state.files().lineage() == job.view.lineage() && state.files().step() == total &&
+      state.files().files_size() > 0 && !state.weights_sha256().empty() &&
+      job.weights_files.files_size() == 0) {
+    job.weights_files = state.files();
+    job.weights_sha256 = state.weights_sha256();
+    Changed(job);
+  }
+}
+
+void CoordinatorCore::AcceptShard(JobRecord& job, Shard& shard, const node::v1::ShardState& state) {
+  if (shard.state.ready() != state.ready() || shard.state.version() != state.version())
+    Changed(job);
+  shard.state = state;
+  shard.present = shard.seen = true;
+  shard.gone = false;
+  if (shard.lost) return;
+  if (!state.reason().empty()) {
+    if (shard.failure_told || job.ended() || job.cancel_asked) return;
+    shard.failure_told = true;
+    shard.why = Sentence(state.message());
+    Fail(job, KnownReason(state.reason()), absl::StrCat(NameOf(shard), ": ", shard.why));
+    return;
+  }
+  if (job.ended() || !job.has_view() || state.lineage() != job.view.lineage()) return;
+  if (shard.index == 0 && state.has_lead()) TakeLead(job, state.lead());
+  if (state.files().lineage() == job.view.lineage() &&
+      state.files().step() == job.resolved->total_steps() && state.files().files_size() > 0 &&
+      shard.final_files.files_size() == 0) {
+    shard.final_files = state.files();
+    Changed(job);
+  }
+}
+
+void CoordinatorCore::TakeLead(JobRecord& job, const node::v1::LeadState& lead) {
+  if (lead.lineage() != job.view.lineage() || lead.step() < job.lead.step()) return;
+  const bool advanced = lead.step() > job.lead.step();
+  for (const common::v1::EpochRecord& epoch : lead.epochs()) {
+    if (epoch.epoch() < 1) continue;
+    if (job.epochs.emplace(epoch.epoch(), epoch).second) {
+      job.AddEvent(wall_, "EpochDone", absl::StrCat("epoch ", epoch.epoch()));
+      Changed(job);
+    }
+  }
+  if (lead.complete() != job.lead.complete()) Changed(job);
+  job.lead = lead;
+  job.lead.clear_epochs();
+  if (!lead.reason().empty()) {
+    Fail(job, KnownReason(lead.reason()), Sentence(lead.message()));
+    return;
+  }
+  if (!advanced && !lead.complete()) return;
+  Changed(job);
+  const job::v1::ResolvedSpec& spec = *job.resolved;
+  job.samples_used = lead.samples_used();
+  job::v1::Progress& progress = job.progress;
+  progress.set_step(lead.step());
+  progress.set_total_steps(spec.total_steps());
+  if (spec.steps_per_epoch() > 0) {
+    const int64_t last = std::max<int64_t>(spec.total_steps() - 1, 0);
+    progress.set_epoch(
+        static_cast<int32_t>(std::min(lead.step(), last) / spec.steps_per_epoch() + 1));
+  }
+  progress.clear_loss();
+  if (lead.has_loss()) progress.set_loss(lead.loss());
+  progress.clear_accuracy();
+  if (lead.has_accuracy()) progress.set_accuracy(lead.accuracy());
+  if (lead.has_learning_rate()) progress.set_learning_rate(lead.learning_rate());
+  if (lead.samples_per_second() > 0) {
+    progress.set_samples_per_second(lead.samples_per_second());
+    progress.set_eta_seconds(static_cast<double>(spec.total_steps() - lead.step()) *
+                             static_cast<double>(spec.global_batch()) / lead.samples_per_second());
+  }
+  if (advanced) SetTime(wall_, progress.mutable_updated_at());
+}
+
+// After a heartbeat: who has gone, because he was stopped or by himself.
+void CoordinatorCore::SettleMembers(Node& node, JobRecord& job) {
+  bool anything = false;
+  // A stop may overtake no start on one stream, but the heartbeat may have left before both.
+  const absl::Duration quiet = 2 * options_.heartbeat;
+  for (Rank& rank : job.ranks) {
+    if (rank.node != node.name() || rank.incarnation != node.incarnation) continue;
+    if (rank.present) {
+      anything = true;
+      continue;
+    }
+    const bool unwanted = job.ended() || job.cancel_asked || rank.lost;
+    if (unwanted) {
+      rank.gone = rank.gone || rank.seen || Due(rank.start_sent, quiet);
+    } else if (rank.seen) {
+      LoseRank(job, rank, "its service does not report the task any more");
+      rank.gone = true;
+    }
+    if (rank.gone) {
+      FreeSlots(node, job.id);
+    } else {
+      anything = true;
+    }
+  }
+  for (Shard& shard : job.shards) {
+    if (shard.node != node.name() || shard.incarnation != node.incarnation) continue;
+    if (shard.present) {
+      anything = true;
+      continue;
+    }
+    if (job.ended() || job.cancel_asked) {
+      shard.gone = shard.gone || shard.seen || Due(shard.lineage_sent, quiet);
+    } else if (shard.seen) {
+      LoseShard(job, shard, "its service does not hold the job any more");
+      shard.gone = true;
+    }
+    if (!shard.gone) anything = true;
+  }
+  if (!anything) node.jobs.erase(job.id);
+}
+
+void CoordinatorCore::FreeSlots(Node& node, const std::string& job_id) {
+  for (std::string& slot : node.slots) {
+    if (slot != job_id) continue;
+    slot.clear();
+    schedule_ = true;
+  }
+}
+
+void CoordinatorCore::OnProbeResult(Node& node, const node::v1::ProbeResult& result) {
+  JobRecord* job = FindJob(result.job_id());
+  if (job == nullptr || job->ended() || job->resolved.has_value() ||
+      result.probe_id() != job->probe_id) {
+    return;  // of an earlier gang, or answered
+  }
+  for (Rank& rank : job->ranks) {
+    if (rank.node != node.name() || rank.incarnation != node.incarnation || rank.probed) continue;
+    rank.probed = true;
+    rank.probe = result;
+    rank.probe.set_message(Sentence(result.message()));
+    if (!result.reason().empty()) rank.probe.set_reason(KnownReason(result.reason()));
+  }
+  Advance(*job);
+}
+
+void CoordinatorCore::OnLogs(Node& node, const node::v1::LogBatch& batch) {
+  JobRecord* job = FindJob(batch.job_id());
+  if (job == nullptr || batch.lines_size() > kMaxLinesInBatch) return;
+  const common::v1::Role role = node.reg.role();
+  const bool member =
+      role == common::v1::ROLE_WORKER
+          ? std::any_of(job->ranks.begin(), job->ranks.end(),
+                        [&](const Rank& rank) { return rank.node == node.name(); })
+          : std::any_of(job->shards.begin(), job->shards.end(),
+                        [&](const Shard& shard) { return shard.node == node.name(); });
+  if (!member) return;
+  if (log_marks_.count(job->id) == 0) log_marks_[job->id] = job->logs.next();
+  for (job::v1::LogLine line : batch.lines()) {
+    line.set_role(role);  // a node speaks for itself only
+    if (line.host().empty() || line.host().size() > 253) line.set_host(node.host());
+    if (line.level().empty() || line.level().size() > 16) line.set_level("info");
+    job->logs.Append(std::move(line));
+  }
+  if (batch.dropped() > 0) {
+    job->logs.CountLost(batch.dropped());
+    job->AddLog(
+        wall_, "warning",
+        absl::StrCat(batch.dropped(), " lines of node ", node.name(), " were dropped there"));
+  }
+}
+
+void CoordinatorCore::ExpireLeases() {
+  std::vector<std::string> forget;
+  for (auto& entry : nodes_.all()) {
+    Node& node = entry.second;
+    const absl::Duration silent = now_ - node.last_heard;
+    if (!node.lost && silent >= options_.lease) {
+      LoseNode(node,
+               absl::StrCat("nothing was heard of it for ", absl::FormatDuration(options_.lease)));
+    }
+    if (node.lost && node.session == 0 && silent > kForgetLostNode && node.jobs.empty()) {
+      forget.push_back(node.name());
+    }
+  }
+  for (const std::string& name : forget) nodes_.Erase(name);
+}
+
+void CoordinatorCore::LoseNode(Node& node, const std::string& why) {
+  node.lost = true;
+  schedule_ = true;
+  const std::set<std::string> ids = node.jobs;
+  node.jobs.clear();  // a heartbeat of the same process brings back what still runs
+  for (const std::string& id : ids) {
+    JobRecord* job = FindJob(id);
+    if (job == nullptr) continue;
+    for (Rank& rank : job->ranks) {
+      if (rank.node != node.name() || rank.incarnation != node.incarnation) continue;
+      rank.present = false;
+      rank.gone = true;
+      LoseRank(*job, rank, why);
+    }
+    for (Shard& shard : job->shards) {
+      if (shard.node != node.name() || shard.incarnation != node.incarnation) continue;
+      shard.present = false;
+      shard.gone = true;
+      LoseShard(*job, shard, why);
+    }
+    Advance(*job);
+  }
+}
+
+}  // namespace capstan::coordinator::core

@@ -1,0 +1,170 @@
+// What nodes lack of what is wanted, sent again until their reports show it.
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/core/core.h"
+
+namespace capstan::coordinator::core {
+
+void CoordinatorCore::SendProbes(JobRecord& job) {
+  for (Rank& rank : job.ranks) {
+    const Node* node = nodes_.FindIncarnation(rank.node, rank.incarnation);
+    if (rank.probed || node == nullptr || !node->usable() ||
+        !Due(rank.probe_sent, options_.probe_resend)) {
+      continue;
+    }
+    rank.probe_sent = now_;
+    node::v1::ConnectResponse response;
+    node::v1::Probe* probe = response.mutable_probe();
+    probe->set_probe_id(job.probe_id);
+    probe->set_job_id(job.id);
+    *probe->mutable_spec() = job.spec;
+    Emit(Send{node->session, std::move(response)});
+  }
+}
+
+// Owners changed inside the lineage: to the shards, then to the tasks, until all tasks show it. A
+// shard does not report its generation, so it is told along with every repetition to a task.
+void CoordinatorCore::SendView(JobRecord& job) {
+  const int64_t generation = job.view.generation();
+  if (generation == job.view.lineage()) return;  // still the view that the lineage began with
+  const bool behind = std::any_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
+    return !rank.lost && rank.present && rank.state.generation() < generation;
+  });
+  node::v1::ConnectResponse response;
+  *response.mutable_view_change()->mutable_view() = job.view;
+  for (Shard& shard : job.shards) {
+    const Node* node = nodes_.FindIncarnation(shard.node, shard.incarnation);
+    if (node == nullptr || !node->usable()) continue;
+    const bool untold = shard.generation_sent < generation;
+    if (!untold && !(behind && Due(shard.view_sent, options_.resend))) continue;
+    shard.view_sent = now_;
+    shard.generation_sent = generation;
+    Emit(Send{node->session, response});
+  }
+  for (Rank& rank : job.ranks) {
+    const Node* node = nodes_.FindIncarnation(rank.node, rank.incarnation);
+    if (rank.lost || !rank.present || rank.state.generation() >= generation || node == nullptr ||
+        !node->usable()) {
+      continue;
+    }
+    if (!Due(rank.view_sent, options_.resend)) continue;
+    rank.view_sent = now_;
+    Emit(Send{node->session, response});
+  }
+}
+
+void CoordinatorCore::SendLacking(JobRecord& job) {
+  if (!job.has_view()) {
+    SendProbes(job);
+    return;
+  }
+  for (Shard& shard : job.shards) {
+    const Node* node = nodes_.FindIncarnation(shard.node, shard.incarnation);
+    const bool has_it = shard.present && shard.state.lineage() >= job.view.lineage();
+    if (has_it || node == nullptr || !node->usable() || !Due(shard.lineage_sent, options_.resend)) {
+      continue;
+    }
+    shard.lineage_sent = now_;
+    shard.generation_sent = job.view.generation();
+    node::v1::ConnectResponse response;
+    node::v1::StartLineage* start = response.mutable_start_lineage();
+    start->set_job_id(job.id);
+    start->set_shard(shard.index);
+    start->set_resolved_spec(job.resolved_bytes);
+    start->set_spec_digest(job.digest);
+    *start->mutable_view() = job.view;
+    Emit(Send{node->session, std::move(response)});
+  }
+  for (Rank& rank : job.ranks) {
+    if (rank.lost) StopRank(job, rank);
+  }
+  if (!job.AllShardsReady()) return;
+  SendView(job);
+  for (Rank& rank : job.ranks) {
+    const Node* node = nodes_.FindIncarnation(rank.node, rank.incarnation);
+    if (rank.lost || rank.present || rank.seen || node == nullptr || !node->usable() ||
+        !Due(rank.start_sent, options_.resend)) {
+      continue;
+    }
+    rank.start_sent = now_;
+    node::v1::ConnectResponse response;
+    node::v1::StartTask* start = response.mutable_start_task();
+    start->set_job_id(job.id);
+    start->set_rank(rank.index);
+    start->set_resolved_spec(job.resolved_bytes);
+    start->set_spec_digest(job.digest);
+    *start->mutable_view() = job.view;
+    for (const int device : rank.devices) start->add_devices(device);
+    Emit(Send{node->session, std::move(response)});
+  }
+}
+
+void CoordinatorCore::StopRank(JobRecord& job, Rank& rank) {
+  if (rank.gone) return;
+  Node* node = nodes_.FindIncarnation(rank.node, rank.incarnation);
+  if (node == nullptr || node->lost) {
+    rank.gone = true;  // that process does not exist any more, or nobody can know
+    return;
+  }
+  if (!rank.present && !rank.seen && rank.start_sent == -absl::InfiniteDuration()) {
+    rank.gone = true;  // it was never told to start one
+    FreeSlots(*node, job.id);
+    node->jobs.erase(job.id);
+    return;
+  }
+  if (!node->usable() || !Due(rank.stop_sent, options_.resend)) return;
+  rank.stop_sent = now_;
+  node::v1::ConnectResponse response;
+  response.mutable_stop_task()->set_job_id(job.id);
+  response.mutable_stop_task()->set_grace_ms(
+      static_cast<int32_t>(absl::ToInt64Milliseconds(options_.stop_grace)));
+  Emit(Send{node->session, std::move(response)});
+}
+
+// An ended job: files are taken, tasks stopped, shards emptied, until nobody reports any of it.
+void CoordinatorCore::WindDown(JobRecord& job) {
+  const auto files_taken = [&](const Node& node, const node::v1::WrittenFiles& files) {
+    if (job.manifest != ManifestPhase::kCommitted || files.files_size() == 0) return;
+    node::v1::ConnectResponse response;
+    node::v1::FilesTaken* taken = response.mutable_files_taken();
+    taken->set_job_id(job.id);
+    taken->set_lineage(files.lineage());
+    taken->set_step(files.step());
+    Emit(Send{node.session, std::move(response)});
+  };
+  bool all_gone = true;
+  for (Rank& rank : job.ranks) {
+    const Node* node = nodes_.FindIncarnation(rank.node, rank.incarnation);
+    if (!rank.gone && node != nullptr && node->usable() && rank.present &&
+        Due(rank.stop_sent, options_.resend)) {
+      files_taken(*node, rank.state.files());
+    }
+    StopRank(job, rank);
+    all_gone = all_gone && rank.gone;
+  }
+  for (Shard& shard : job.shards) {
+    Node* node = nodes_.FindIncarnation(shard.node, shard.incarnation);
+    if (!shard.gone && (node == nullptr || node->lost)) shard.gone = true;
+    if (!shard.gone && !shard.present && !shard.seen &&
+        shard.lineage_sent == -absl::InfiniteDuration()) {
+      shard.gone = true;
+      node->jobs.erase(job.id);
+    }
+    if (shard.gone) continue;
+    all_gone = false;
+    if (!node->usable() || !Due(shard.end_sent, options_.resend)) continue;
+    shard.end_sent = now_;
+    files_taken(*node, shard.state.files());
+    node::v1::ConnectResponse response;
+    response.mutable_end_job()->set_job_id(job.id);
+    Emit(Send{node->session, std::move(response)});
+  }
+  if (all_gone) {
+    active_.erase(job.sequence);
+  } else {
+    active_[job.sequence] = &job;
+  }
+}
+
+}  // namespace capstan::coordinator::core

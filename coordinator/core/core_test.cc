@@ -1,0 +1,516 @@
+// The life of jobs: every path from submission to an end.
+#include "coordinator/core/core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/core/test_world.h"
+
+namespace capstan::coordinator::core {
+namespace {
+
+using common::v1::JOB_STATE_CANCELLED;
+using common::v1::JOB_STATE_FAILED;
+using common::v1::JOB_STATE_PENDING;
+using common::v1::JOB_STATE_RUNNING;
+using common::v1::JOB_STATE_STARTING;
+using common::v1::JOB_STATE_SUCCEEDED;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class CoreTest : public ::testing::Test, public World {
+ protected:
+  // Workers w0.. and stores s0.. of one device each.
+  void AddNodes(int workers, int stores) {
+    for (int i = 0; i < workers; ++i) workers_.push_back(Worker(absl::StrCat("w", i)));
+    for (int i = 0; i < stores; ++i) stores_.push_back(Store(absl::StrCat("s", i)));
+  }
+  std::vector<SessionId> All() const {
+    std::vector<SessionId> all = workers_;
+    all.insert(all.end(), stores_.begin(), stores_.end());
+    return all;
+  }
+  // Submitted, gang assigned, data probed, lineage sent to the shards.
+  std::string Probed(int workers, int shards) {
+    AddNodes(workers, shards);
+    const std::string id = Submit(Spec(workers, shards));
+    for (const SessionId worker : workers_) AnswerProbe(worker);
+    return id;
+  }
+  void ShardsReady(const std::string& id) {
+    for (size_t i = 0; i < stores_.size(); ++i) {
+      Shard(stores_[i], id, static_cast<int>(i)).set_ready(true);
+      Beat(stores_[i]);
+    }
+  }
+  std::string Running(int workers, int shards) {
+    const std::string id = Probed(workers, shards);
+    ShardsReady(id);
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      Task(workers_[i], id, static_cast<int>(i)).set_phase(node::v1::TASK_PHASE_RUNNING);
+      Beat(workers_[i]);
+    }
+    EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
+    return id;
+  }
+  void Lead(const std::string& id, int64_t step, bool complete = false) {
+    node::v1::LeadState& lead = *Shard(stores_[0], id, 0).mutable_lead();
+    lead.set_lineage(1);
+    lead.set_step(step);
+    lead.set_loss(0.5);
+    lead.set_samples_used(16 * step);
+    lead.set_samples_per_second(160);
+    lead.set_complete(complete);
+    Beat(stores_[0]);
+  }
+  static void AddFile(node::v1::WrittenFiles* files, const std::string& name) {
+    files->set_lineage(1);
+    files->set_step(10);
+    common::v1::FileInfo* file = files->add_files();
+    file->set_name(name);
+    file->set_size_bytes(100);
+    file->set_sha256(std::string(32, 'h'));
+  }
+  // The last version is decided and written everywhere: the manifest is due.
+  std::string Complete(int workers, int shards) {
+    const std::string id = Running(workers, shards);
+    Lead(id, 10, /*complete=*/true);
+    for (size_t i = 0; i < stores_.size(); ++i) {
+      AddFile(Shard(stores_[i], id, static_cast<int>(i)).mutable_files(),
+              absl::StrCat("shard-", i, ".safetensors"));
+      Beat(stores_[i]);
+    }
+    node::v1::TaskState& task = Task(workers_[0], id, 0);
+    task.set_phase(node::v1::TASK_PHASE_FINISHED);
+    AddFile(task.mutable_files(), "weights.safetensors");
+    task.set_weights_sha256(std::string(64, 'a'));
+    Beat(workers_[0]);
+    return id;
+  }
+
+  std::vector<SessionId> workers_;
+  std::vector<SessionId> stores_;
+};
+
+// ---- submitting ----
+
+TEST_F(CoreTest, AJobIsDurableBeforeItsIdIsTold) {
+  const std::string id = Submit(Spec(1, 1));
+  EXPECT_THAT(id, testing::MatchesRegex("toy-[a-z0-9][a-z0-9][a-z0-9][a-z0-9]"));
+  EXPECT_THAT(order_, ElementsAre("persist", "reply"));
+  ASSERT_TRUE(std::holds_alternative<JobSubmitted>(journal_.records()[0]));
+  EXPECT_EQ(std::get<JobSubmitted>(journal_.records()[0]).job_id, id);
+}
+
+TEST_F(CoreTest, TheSameRequestIsTheSameJob) {
+  job::v1::JobSpec spec = Spec(1, 1);
+  (*spec.mutable_labels())["a"] = "1";
+  (*spec.mutable_labels())["b"] = "2";
+  const std::string id = Submit(spec, "req");
+  EXPECT_EQ(Submit(spec, "req"), id);
+  EXPECT_TRUE(std::get<job::v1::SubmitJobResponse>(LastReply().response).existed());
+  EXPECT_THAT(core_.ListJobs(10, {}), SizeIs(1));
+
+  spec.mutable_resources()->set_num_workers(2);
+  EXPECT_EQ(Submit(spec, "req"), "");
+  EXPECT_TRUE(absl::IsAlreadyExists(LastReply().status));
+  EXPECT_THAT(LastReply().status.message(), HasSubstr(id));
+}
+
+TEST_F(CoreTest, WhatCannotBeIsRefused) {
+  EXPECT_EQ(Submit(Spec(1, 1), "no spaces"), "");
+  EXPECT_THAT(LastReply().status.message(), HasSubstr("request_id"));
+  EXPECT_EQ(Submit(Spec(1, 1, "../x")), "");
+  EXPECT_TRUE(absl::IsInvalidArgument(LastReply().status));
+  job::v1::JobSpec spec = Spec(1, 1);
+  spec.set_version(2);
+  EXPECT_EQ(Submit(spec), "");
+  EXPECT_EQ(LastReply().status.message(), "version: want 1");
+  spec = Spec(1, 1);
+  spec.set_description(std::string(33 * 1024, 'x'));
+  EXPECT_EQ(Submit(spec), "");
+  EXPECT_THAT(LastReply().status.message(), HasSubstr("at most 32768"));
+  EXPECT_THAT(core_.ListJobs(10, {}), IsEmpty());
+  EXPECT_THAT(journal_.records(), IsEmpty());
+}
+
+TEST(QuotaTest, AFullQueueRefusesAndAnEndedJobMakesRoom) {
+  CoreOptions options;
+  options.max_queued_jobs = 2;
+  options.max_ended_jobs = 1;
+  World world(options);
+  const std::string first = world.Submit(World::Spec(1, 1), "one");
+  const std::string second = world.Submit(World::Spec(1, 1), "two");
+  EXPECT_EQ(world.Submit(World::Spec(1, 1), "three"), "");
+  EXPECT_TRUE(absl::IsResourceExhausted(world.LastReply().status));
+  EXPECT_EQ(world.Submit(World::Spec(1, 1), "one"), first);  // a repetition needs no room
+  world.Cancel(first);
+  EXPECT_NE(world.Submit(World::Spec(1, 1), "three"), "");
+  world.Cancel(second);  // two have ended, one is remembered
+  EXPECT_TRUE(absl::IsNotFound(world.core_.GetJob(first).status()));
+  EXPECT_TRUE(world.core_.GetJob(second).ok());
+}
+
+// ---- the gang ----
+
+TEST_F(CoreTest, AGangStartsAllOrNone) {
+  const std::string id = Submit(Spec(2, 1));
+  EXPECT_EQ(Job(id).reason(), "WaitingForSlots");
+  EXPECT_EQ(
+      Job(id).message(),
+      "needs 2 workers with 1 free device each, 0 are there; needs 1 param_store, 0 are there");
+  AddNodes(1, 1);
+  EXPECT_EQ(Job(id).state(), JOB_STATE_PENDING);
+  EXPECT_EQ(Job(id).message(), "needs 2 workers with 1 free device each, 1 is there");
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kProbe), IsEmpty());
+
+  const SessionId late = Worker("w9");
+  EXPECT_EQ(Job(id).state(), JOB_STATE_STARTING);
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kProbe), SizeIs(1));
+  EXPECT_THAT(Take(late, ConnectResponse::kProbe), SizeIs(1));
+  EXPECT_THAT(EventTypes(id), ElementsAre("Submitted", "Admitted"));
+}
+
+TEST_F(CoreTest, FirstComeFirstServedButAnImpossibleJobHoldsUpNobody) {
+  const std::string first = Running(1, 1);
+  const std::string impossible = Submit(Spec(5, 1));
+  const std::string second = Submit(Spec(1, 1));
+  const std::string third = Submit(Spec(1, 0));
+  EXPECT_EQ(Job(second).state(), JOB_STATE_PENDING);
+  EXPECT_THAT(Job(impossible).message(), HasSubstr("needs 5 workers"));
+  EXPECT_THAT(Job(third).message(), HasSubstr("behind job " + second + " (3 of 3 in the queue)"));
+
+  Cancel(first);
+  Forget(workers_[0]);
+  Beat(workers_[0]);  // its task is gone: the slot is free
+  EXPECT_EQ(Job(first).state(), JOB_STATE_CANCELLED);
+  EXPECT_EQ(Job(second).state(), JOB_STATE_STARTING);
+  EXPECT_EQ(Job(third).state(), JOB_STATE_PENDING);
+}
+
+TEST_F(CoreTest, ASlotIsHeldUntilTheTaskIsGone) {
+  const std::string first = Running(1, 0);
+  const std::string second = Submit(Spec(1, 0));
+  Task(workers_[0], first, 0).set_phase(node::v1::TASK_PHASE_FAILED);
+  Task(workers_[0], first, 0).set_reason("NonFiniteLoss");
+  Beat(workers_[0]);
+  EXPECT_EQ(Job(first).state(), JOB_STATE_FAILED);
+  EXPECT_EQ(Job(second).state(), JOB_STATE_PENDING);
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kStopTask), SizeIs(1));
+  Forget(workers_[0]);
+  Beat(workers_[0]);
+  EXPECT_EQ(Job(second).state(), JOB_STATE_STARTING);
+}
+
+TEST_F(CoreTest, AGangLostBeforeItHasAViewGoesBackToTheQueue) {
+  AddNodes(2, 1);
+  const std::string id = Submit(Spec(2, 1));
+  AnswerProbe(workers_[0]);
+  Pass(absl::Seconds(6), {workers_[0], stores_[0]});
+  EXPECT_EQ(Job(id).state(), JOB_STATE_PENDING);
+  EXPECT_THAT(Job(id).message(), HasSubstr("1 is there"));
+  EXPECT_THAT(EventTypes(id), Contains("GangLost"));
+
+  // An answer to the old gang's probe is not taken for one of the new gang.
+  const SessionId late = Worker("w9");
+  EXPECT_EQ(Job(id).state(), JOB_STATE_STARTING);
+  node::v1::ConnectRequest old;
+  old.mutable_probe_result()->set_probe_id(1);
+  old.mutable_probe_result()->set_job_id(id);
+  old.mutable_probe_result()->set_reason("DataMissing");
+  Do(NodeMessage{late, old});
+  AnswerProbe(workers_[0]);
+  AnswerProbe(late);
+  EXPECT_TRUE(Job(id).has_resolved());
+}
+
+// ---- the data ----
+
+TEST_F(CoreTest, MissingDataNamesWhoHasThem) {
+  AddNodes(2, 1);
+  const std::string id = Submit(Spec(2, 1));
+  AnswerProbe(workers_[1], "DataMissing");
+  EXPECT_EQ(Job(id).state(), JOB_STATE_STARTING);  // the other one may know more
+  AnswerProbe(workers_[0]);
+  EXPECT_EQ(Job(id).state(), JOB_STATE_FAILED);
+  EXPECT_EQ(Job(id).reason(), "DataMissing");
+  EXPECT_EQ(Job(id).message(),
+            "worker w1 on host host-w1: /data: no such folder; it is there on host host-w0");
+}
+
+TEST_F(CoreTest, DataThatDifferAndDataThatDoNotFitFail) {
+  AddNodes(2, 1);
+  const std::string differ = Submit(Spec(2, 1));
+  AnswerProbe(workers_[0]);
+  AnswerProbe(workers_[1], "", /*classes=*/9);
+  EXPECT_EQ(Job(differ).reason(), "DataMissing");
+  EXPECT_THAT(Job(differ).message(), HasSubstr("10 classes on host host-w0"));
+
+  const std::string unfit = Submit(Spec(2, 1));
+  AnswerProbe(workers_[0], "", 9);
+  AnswerProbe(workers_[1], "", 9);
+  EXPECT_EQ(Job(unfit).reason(), "InvalidSpec");
+  EXPECT_EQ(Job(unfit).message(), "model.num_classes: 10, data has 9");
+}
+
+// ---- start ----
+
+TEST_F(CoreTest, ShardsAreToldBeforeWorkersAndTheViewIsDurableBeforeBoth) {
+  AddNodes(2, 2);
+  const std::string id = Submit(Spec(2, 2));
+  AnswerProbe(workers_[0]);
+  order_.clear();
+  AnswerProbe(workers_[1]);
+  const std::string lineage = absl::StrCat(static_cast<int>(ConnectResponse::kStartLineage));
+  EXPECT_THAT(order_,
+              ElementsAre("persist", "persist", absl::StrCat("send:", stores_[0], ":", lineage),
+                          absl::StrCat("send:", stores_[1], ":", lineage)));
+  const auto sent = Take(stores_[1], ConnectResponse::kStartLineage);
+  const node::v1::StartLineage& start = sent.at(0).start_lineage();
+  EXPECT_EQ(start.shard(), 1);
+  EXPECT_EQ(start.view().lineage(), 1);
+  EXPECT_EQ(start.view().generation(), 1);
+  EXPECT_THAT(start.view().lane_owners(), ElementsAre(0, 0, 1, 1));
+  EXPECT_EQ(start.view().shards(1).address(), "unix:/s1");
+  EXPECT_EQ(start.view().shards(0).chunk_count() + start.view().shards(1).chunk_count(), 8);
+  EXPECT_GT(start.view().shards(1).incarnation(), 0);
+  EXPECT_THAT(start.spec_digest(), SizeIs(32));
+  EXPECT_EQ(start.base_manifest(), "");
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kStartTask), IsEmpty());
+
+  Shard(stores_[0], id, 0).set_ready(true);
+  Beat(stores_[0]);
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kStartTask), IsEmpty());  // one is not ready
+  Shard(stores_[1], id, 1).set_ready(true);
+  Beat(stores_[1]);
+  const auto tasks = Take(workers_[1], ConnectResponse::kStartTask);
+  ASSERT_THAT(tasks, SizeIs(1));
+  EXPECT_EQ(tasks[0].start_task().rank(), 1);
+  EXPECT_THAT(tasks[0].start_task().devices(), ElementsAre(0));
+  EXPECT_EQ(tasks[0].start_task().resolved_spec(), start.resolved_spec());
+}
+
+TEST_F(CoreTest, OrdersAreRepeatedUntilTheyShowAndNotFaster) {
+  const std::string id = Probed(1, 1);
+  Take(stores_[0], ConnectResponse::kStartLineage);
+  for (int i = 0; i < 20; ++i) Beat(stores_[0]);  // many heartbeats at one time: nothing more
+  EXPECT_THAT(Take(stores_[0], ConnectResponse::kStartLineage), IsEmpty());
+  Pass(absl::Milliseconds(2100), All());
+  EXPECT_THAT(Take(stores_[0], ConnectResponse::kStartLineage), SizeIs(4));  // every 500 ms
+  ShardsReady(id);
+  Take(workers_[0], ConnectResponse::kStartTask);
+  Pass(absl::Milliseconds(1100), All());
+  EXPECT_THAT(Take(stores_[0], ConnectResponse::kStartLineage), IsEmpty());
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kStartTask), SizeIs(2));
+  Task(workers_[0], id, 0).set_phase(node::v1::TASK_PHASE_STARTING);
+  Beat(workers_[0]);
+  Pass(absl::Seconds(2), All());
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kStartTask), IsEmpty());
+  EXPECT_EQ(Job(id).state(), JOB_STATE_STARTING);
+}
+
+TEST_F(CoreTest, RepeatedReportsChangeNothing) {
+  const std::string id = Running(2, 2);
+  Lead(id, 3);
+  const size_t records = journal_.records().size();
+  const std::string before = Job(id).SerializeAsString();
+  for (int i = 0; i < 3; ++i) {
+    for (const SessionId session : All()) {
+      const Effects effects =
+          core_.Step({absl::UnixEpoch(), NodeMessage{session, beats_[session]}}, now_);
+      EXPECT_THAT(effects, IsEmpty());
+    }
+  }
+  // A report of an older time, delivered late.
+  Shard(stores_[0], id, 0).mutable_lead()->set_step(1);
+  Beat(stores_[0]);
+  EXPECT_EQ(Job(id).progress().step(), 3);
+  EXPECT_EQ(Job(id).SerializeAsString(), before);
+  EXPECT_EQ(journal_.records().size(), records);
+}
+
+TEST_F(CoreTest, TheFirstDecidedStepIsRunning) {
+  const std::string id = Probed(2, 1);
+  ShardsReady(id);
+  Lead(id, 1);  // a heartbeat of the tasks may come later
+  EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
+}
+
+// ---- progress and success ----
+
+TEST_F(CoreTest, ProgressComesFromTheLead) {
+  const std::string id = Running(2, 1);
+  common::v1::EpochRecord* epoch = Shard(stores_[0], id, 0).mutable_lead()->add_epochs();
+  epoch->set_epoch(1);
+  epoch->set_validation_accuracy(0.75);
+  Lead(id, 6);
+  const job::v1::Job job = Job(id);
+  EXPECT_EQ(job.progress().step(), 6);
+  EXPECT_EQ(job.progress().epoch(), 2);  // steps 5 to 9 are the second epoch
+  EXPECT_EQ(job.progress().total_steps(), 10);
+  EXPECT_EQ(job.progress().loss(), 0.5);
+  EXPECT_DOUBLE_EQ(job.progress().eta_seconds(), 4 * 16 / 160.0);
+  EXPECT_EQ(job.samples_used(), 96);
+  ASSERT_THAT(job.epochs(), SizeIs(1));
+  EXPECT_EQ(job.epochs(0).validation_accuracy(), 0.75);
+}
+
+TEST_F(CoreTest, SucceededMeansThatTheManifestIsThere) {
+  const std::string id = Complete(2, 2);
+  EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
+  ASSERT_THAT(manifests_, SizeIs(1));
+  const WriteManifest& write = manifests_[0];
+  EXPECT_EQ(write.folder, absl::StrCat("/out/", id, "/1-10"));
+  EXPECT_EQ(write.optimizer, "sgd");
+  EXPECT_EQ(write.samples_used, 160);
+  EXPECT_THAT(write.spec_digest_hex, SizeIs(64));
+  std::vector<std::string> names;
+  for (const common::v1::FileInfo& file : write.files) names.push_back(file.name());
+  EXPECT_THAT(names,
+              ElementsAre("shard-0.safetensors", "shard-1.safetensors", "weights.safetensors"));
+
+  for (const SessionId session : All()) Beat(session);
+  EXPECT_THAT(manifests_, SizeIs(1));  // one in flight
+  Do(ManifestWritten{id, 1, 10, absl::OkStatus()});
+  const job::v1::Job job = Job(id);
+  EXPECT_EQ(job.state(), JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(job.weights_sha256(), std::string(64, 'a'));
+  EXPECT_EQ(job.checkpoint_uri(), absl::StrCat("file:///out/", id, "/1-10"));
+  EXPECT_EQ(job.workers(0).state(), "FINISHED");
+  EXPECT_EQ(job.shards(1).state(), "FINISHED");
+  EXPECT_THAT(EventTypes(id), ElementsAre("Submitted", "Admitted", "Resolved", "Started",
+                                          "CheckpointSaved", "Succeeded"));
+  const Record& last = journal_.records()[journal_.records().size() - 2];
+  EXPECT_TRUE(std::holds_alternative<ManifestCommitted>(last));
+
+  // Everybody is told what he may forget, until nobody reports anything.
+  EXPECT_THAT(Take(stores_[1], ConnectResponse::kFilesTaken), SizeIs(1));
+  EXPECT_THAT(Take(stores_[1], ConnectResponse::kEndJob), SizeIs(1));
+  EXPECT_THAT(Take(workers_[1], ConnectResponse::kStopTask), SizeIs(1));
+  Pass(absl::Seconds(1), All());
+  EXPECT_THAT(Take(stores_[1], ConnectResponse::kEndJob), SizeIs(2));
+  for (const SessionId session : All()) Forget(session);
+  for (const SessionId session : All()) Beat(session);
+  Take(stores_[1], ConnectResponse::kEndJob);
+  Take(workers_[1], ConnectResponse::kStopTask);
+  Pass(absl::Seconds(2), All());
+  EXPECT_THAT(Take(stores_[1], ConnectResponse::kEndJob), IsEmpty());
+  EXPECT_THAT(Take(workers_[1], ConnectResponse::kStopTask), IsEmpty());
+  EXPECT_NE(Submit(Spec(2, 2)), "");
+  EXPECT_EQ(core_.ListJobs(1, {})[0].state(), JOB_STATE_STARTING);  // the slots are free
+}
+
+TEST_F(CoreTest, ALocalJobIsItsOwnLead) {
+  AddNodes(1, 0);
+  const std::string id = Submit(Spec(1, 0));
+  AnswerProbe(workers_[0]);
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kStartTask), SizeIs(1));
+  node::v1::TaskState& task = Task(workers_[0], id, 0);
+  task.set_phase(node::v1::TASK_PHASE_RUNNING);
+  task.mutable_lead()->set_lineage(1);
+  task.mutable_lead()->set_step(10);
+  task.mutable_lead()->set_complete(true);
+  AddFile(task.mutable_files(), "shard-0.safetensors");
+  AddFile(task.mutable_files(), "weights.safetensors");
+  task.set_weights_sha256(std::string(64, 'b'));
+  Beat(workers_[0]);
+  ASSERT_THAT(manifests_, SizeIs(1));
+  EXPECT_THAT(manifests_[0].files, SizeIs(2));
+  Do(ManifestWritten{id, 1, 10, absl::OkStatus()});
+  EXPECT_EQ(Job(id).state(), JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(CoreTest, AFileThatIsNotWhatItWasEndsAsCheckpointCorrupt) {
+  const std::string id = Complete(1, 1);
+  for (int attempt = 1; attempt <= 5; ++attempt) {
+    ASSERT_THAT(manifests_, SizeIs(attempt));
+    EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
+    Do(ManifestWritten{id, 1, 10, absl::DataLossError("shard-0.safetensors: 99 bytes, want 100")});
+    Pass(absl::Seconds(2), All());
+  }
+  EXPECT_EQ(Job(id).state(), JOB_STATE_FAILED);
+  EXPECT_EQ(Job(id).reason(), "CheckpointCorrupt");
+  EXPECT_THAT(Job(id).message(), HasSubstr("99 bytes, want 100"));
+}
+
+// ---- cancel ----
+
+TEST_F(CoreTest, CancelBeforeTasksRunIsAtOnce) {
+  const std::string pending = Submit(Spec(9, 1));
+  Cancel(pending);
+  EXPECT_EQ(Job(pending).state(), JOB_STATE_CANCELLED);
+
+  AddNodes(2, 1);
+  const std::string probing = Submit(Spec(2, 1));
+  Cancel(probing);
+  EXPECT_EQ(Job(probing).state(), JOB_STATE_CANCELLED);
+
+  const std::string starting = Submit(Spec(2, 1));  // the slots are free again
+  AnswerProbe(workers_[0]);
+  AnswerProbe(workers_[1]);
+  Cancel(starting);
+  EXPECT_EQ(Job(starting).state(), JOB_STATE_CANCELLED);
+  EXPECT_THAT(Take(stores_[0], ConnectResponse::kEndJob), SizeIs(1));
+
+  Cancel(starting);
+  EXPECT_EQ(std::get<job::v1::CancelJobResponse>(LastReply().response).state(),
+            JOB_STATE_CANCELLED);
+  Cancel("no-such-job");
+  EXPECT_TRUE(absl::IsNotFound(LastReply().status));
+}
+
+TEST_F(CoreTest, CancelWaitsForItsTasks) {
+  const std::string id = Running(2, 1);
+  order_.clear();
+  Cancel(id);
+  EXPECT_EQ(order_[0], "persist");
+  EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
+  EXPECT_EQ(Job(id).message(),
+            "cancelling: waits for worker w0 on host host-w0, worker w1 on host host-w1");
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kStopTask), SizeIs(1));
+  Task(workers_[0], id, 0).set_phase(node::v1::TASK_PHASE_FAILED);
+  Task(workers_[0], id, 0).set_exit_code(-15);
+  Beat(workers_[0]);
+  Forget(workers_[0]);
+  Beat(workers_[0]);
+  EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
+  Pass(absl::Seconds(6), {workers_[0], stores_[0]});  // the other host is gone for good
+  EXPECT_EQ(Job(id).state(), JOB_STATE_CANCELLED);
+  EXPECT_EQ(Job(id).workers(0).exit_code(), -15);
+  EXPECT_EQ(Job(id).generation(), 1);  // nobody took over
+}
+
+TEST_F(CoreTest, CancelDoesNotWaitForEver) {
+  const std::string id = Running(1, 1);
+  Cancel(id);
+  Pass(absl::Seconds(41), All());  // the node lives and goes on to report the task
+  EXPECT_EQ(Job(id).state(), JOB_STATE_CANCELLED);
+  EXPECT_THAT(Job(id).message(), HasSubstr("still reported"));
+  const std::string next = Submit(Spec(1, 1));
+  EXPECT_EQ(Job(next).state(), JOB_STATE_PENDING);  // the device is still in use
+}
+
+TEST_F(CoreTest, ATaskThatWasJustOrderedIsWaitedFor) {
+  const std::string id = Probed(1, 1);
+  ShardsReady(id);  // StartTask is on its way
+  Cancel(id);
+  Beat(workers_[0]);  // left before it arrived
+  EXPECT_EQ(Job(id).state(), JOB_STATE_STARTING);
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kStopTask), SizeIs(1));
+  Pass(absl::Milliseconds(2500), All());
+  EXPECT_EQ(Job(id).state(), JOB_STATE_CANCELLED);
+}
+
+TEST_F(CoreTest, WhatIsOnDiskBeatsACancel) {
+  const std::string id = Complete(1, 1);
+  Cancel(id);
+  EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
+  Do(ManifestWritten{id, 1, 10, absl::OkStatus()});
+  EXPECT_EQ(Job(id).state(), JOB_STATE_SUCCEEDED);
+}
+
+}  // namespace
+}  // namespace capstan::coordinator::core

@@ -1,0 +1,145 @@
+#include "coordinator/core/job_record.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace capstan::coordinator::core {
+namespace {
+
+const char* StateText(const JobRecord& job, const Rank& rank) {
+  if (rank.lost) return "FAILED";
+  switch (rank.state.phase()) {
+    case node::v1::TASK_PHASE_FAILED:
+      // A task that was stopped because the job ended did not fail by itself.
+      if (rank.failure_told || !job.ended()) return "FAILED";
+      return job.state == common::v1::JOB_STATE_SUCCEEDED ? "FINISHED" : "CANCELLED";
+    case node::v1::TASK_PHASE_FINISHED:
+      return "FINISHED";
+    case node::v1::TASK_PHASE_RUNNING:
+      if (!job.ended()) return "RUNNING";
+      return job.state == common::v1::JOB_STATE_SUCCEEDED ? "FINISHED" : "CANCELLED";
+    default:
+      return job.ended() ? "CANCELLED" : "STARTING";
+  }
+}
+
+const char* StateText(const JobRecord& job, const Shard& shard) {
+  if (shard.lost || !shard.state.reason().empty()) return "FAILED";
+  if (shard.final_files.files_size() > 0) return "FINISHED";
+  if (job.ended()) return "CANCELLED";
+  return shard.present && shard.state.ready() ? "RUNNING" : "STARTING";
+}
+
+}  // namespace
+
+bool JobRecord::AllShardsReady() const {
+  return std::all_of(shards.begin(), shards.end(), [&](const Shard& shard) {
+    return shard.present && shard.state.ready() && shard.state.lineage() == view.lineage();
+  });
+}
+
+Rank* JobRecord::FindRank(int32_t index, const std::string& node, int64_t incarnation) {
+  if (index < 0 || index >= static_cast<int32_t>(ranks.size())) return nullptr;
+  Rank& rank = ranks[index];
+  return rank.node == node && rank.incarnation == incarnation ? &rank : nullptr;
+}
+
+Shard* JobRecord::FindShard(int32_t index, const std::string& node, int64_t incarnation) {
+  if (index < 0 || index >= static_cast<int32_t>(shards.size())) return nullptr;
+  Shard& shard = shards[index];
+  return shard.node == node && shard.incarnation == incarnation ? &shard : nullptr;
+}
+
+Rank* JobRecord::LaneZeroOwner() {
+  if (view.lane_owners().empty()) return nullptr;
+  const int32_t owner = view.lane_owners(0);
+  return owner >= 0 && owner < static_cast<int32_t>(ranks.size()) ? &ranks[owner] : nullptr;
+}
+
+void JobRecord::AddEvent(absl::Time wall, const std::string& type, const std::string& message) {
+  // The first events say how it began, the last how it ended: what goes is in between.
+  if (static_cast<int>(events.size()) >= max_events) events.erase(events.begin() + max_events / 2);
+  job::v1::Event event;
+  SetTime(wall, event.mutable_time());
+  event.set_type(type);
+  event.set_message(message);
+  events.push_back(std::move(event));
+  AddLog(wall, type == "Failed" || type == "Consequence" ? "error" : "info",
+         message.empty() ? type : absl::StrCat(type, ": ", message));
+}
+
+void JobRecord::AddLog(absl::Time wall, const std::string& level, const std::string& text) {
+  job::v1::LogLine line;
+  SetTime(wall, line.mutable_time());
+  line.set_role(common::v1::ROLE_COORDINATOR);
+  line.set_level(level);
+  line.set_text(text);
+  logs.Append(std::move(line));
+}
+
+job::v1::Job JobRecord::ToProto(bool with_history) const {
+  job::v1::Job out;
+  out.set_job_id(id);
+  out.set_name(spec.name());
+  out.set_state(state);
+  out.set_reason(reason);
+  out.set_message(waiting.empty() ? message : waiting);
+  *out.mutable_progress() = progress;
+  out.set_weights_sha256(weights_sha256);
+  out.set_checkpoint_uri(checkpoint_uri);
+  out.set_samples_used(samples_used);
+  for (const Rank& rank : ranks) {
+    job::v1::Member* member = out.add_workers();
+    member->set_index(rank.index);
+    member->set_node(rank.node);
+    member->set_state(StateText(*this, rank));
+    member->set_step(rank.state.step());
+    member->set_message(rank.why);
+    if (rank.state.has_exit_code()) member->set_exit_code(rank.state.exit_code());
+  }
+  for (const Shard& shard : shards) {
+    job::v1::Member* member = out.add_shards();
+    member->set_index(shard.index);
+    member->set_node(shard.node);
+    member->set_state(StateText(*this, shard));
+    member->set_step(shard.state.version());
+    member->set_message(shard.why);
+  }
+  if (with_history) {
+    for (const auto& entry : epochs) *out.add_epochs() = entry.second;
+    for (const job::v1::Event& event : events) *out.add_events() = event;
+  }
+  *out.mutable_spec() = spec;
+  if (resolved.has_value()) *out.mutable_resolved() = *resolved;
+  SetTime(submitted_at, out.mutable_submitted_at());
+  if (started_at != absl::InfinitePast()) SetTime(started_at, out.mutable_started_at());
+  if (finished_at != absl::InfinitePast()) SetTime(finished_at, out.mutable_finished_at());
+  out.set_lineage(view.lineage());
+  out.set_generation(view.generation());
+  return out;
+}
+
+std::string NameOf(const Rank& rank) {
+  return absl::StrCat("worker w", rank.index, " on host ", rank.host);
+}
+
+std::string NameOf(const Shard& shard) {
+  return absl::StrCat("shard ", shard.index, " on host ", shard.host);
+}
+
+void SetTime(absl::Time time, google::protobuf::Timestamp* out) {
+  if (time == absl::InfinitePast() || time == absl::InfiniteFuture()) return;
+  const int64_t nanos = absl::ToUnixNanos(time);
+  int64_t seconds = nanos / 1000000000;
+  int64_t rest = nanos % 1000000000;
+  if (rest < 0) {
+    rest += 1000000000;
+    --seconds;
+  }
+  out->set_seconds(seconds);
+  out->set_nanos(static_cast<int32_t>(rest));
+}
+
+}  // namespace capstan::coordinator::core

@@ -1,0 +1,54 @@
+// The newest log lines of one job, bounded in number and bytes.
+#ifndef CAPSTAN_COORDINATOR_CORE_LOG_BUFFER_H_
+#define CAPSTAN_COORDINATOR_CORE_LOG_BUFFER_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "capstan/job/v1/job_service.pb.h"
+
+namespace capstan::coordinator::core {
+
+inline constexpr int64_t kMaxLogTextBytes = 8 * 1024;
+
+// Lines are numbered from 0 in the order in which they came; the oldest are dropped and counted.
+// Not thread-safe.
+class LogBuffer {
+ public:
+  LogBuffer(int64_t max_lines, int64_t max_bytes) : max_lines_(max_lines), max_bytes_(max_bytes) {}
+
+  // A text longer than kMaxLogTextBytes is cut.
+  void Append(job::v1::LogLine line);
+  // Lines that never came here: their sender dropped them.
+  void CountLost(int64_t lines) { lost_ += lines; }
+  void Clear();
+
+  struct Chunk {
+    std::vector<job::v1::LogLine> lines;
+    int64_t next = 0;     // number to go on with
+    int64_t skipped = 0;  // lines from `from` on that are no longer here
+  };
+  // At most max_lines lines from number `from` on.
+  Chunk Read(int64_t from, int max_lines) const;
+
+  int64_t next() const { return first_ + static_cast<int64_t>(lines_.size()); }
+  int64_t dropped() const { return first_; }
+  int64_t lost() const { return lost_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  static int64_t SizeOf(const job::v1::LogLine& line);
+  void DropOldest();
+
+  const int64_t max_lines_;
+  const int64_t max_bytes_;
+  std::deque<job::v1::LogLine> lines_;
+  int64_t first_ = 0;  // number of lines_.front()
+  int64_t bytes_ = 0;
+  int64_t lost_ = 0;
+};
+
+}  // namespace capstan::coordinator::core
+
+#endif  // CAPSTAN_COORDINATOR_CORE_LOG_BUFFER_H_

@@ -1,0 +1,144 @@
+#include "coordinator/core/node_table.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace capstan::coordinator::core {
+namespace {
+
+constexpr int kMaxDevices = 64;
+constexpr size_t kMaxHostBytes = 253;
+constexpr size_t kMaxAddressBytes = 300;
+constexpr size_t kMaxDeviceNameBytes = 63;
+
+}  // namespace
+
+bool IsName(absl::string_view text) {
+  if (text.empty() || text.size() > 63) return false;
+  for (const char c : text) {
+    if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-')) return false;
+  }
+  return true;
+}
+
+absl::Status CheckRegister(const node::v1::Register& reg) {
+  if (!IsName(reg.name())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("register.name: want [a-z0-9-]{1,63}, got ", reg.name().size(), " bytes"));
+  }
+  if (reg.role() != common::v1::ROLE_WORKER && reg.role() != common::v1::ROLE_PARAM_STORE) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("register.role: want WORKER or PARAM_STORE, got ", reg.role()));
+  }
+  if (reg.host().size() > kMaxHostBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("register.host: ", reg.host().size(), " bytes, at most ", kMaxHostBytes));
+  }
+  if (reg.last_incarnation() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("register.last_incarnation: want >= 0, got ", reg.last_incarnation()));
+  }
+  if (reg.role() == common::v1::ROLE_WORKER) {
+    if (reg.devices().empty() || reg.devices_size() > kMaxDevices) {
+      return absl::InvalidArgumentError(absl::StrCat("register.devices: a worker has 1 to ",
+                                                     kMaxDevices, ", got ", reg.devices_size()));
+    }
+    for (const node::v1::Device& device : reg.devices()) {
+      if (device.name().empty() || device.name().size() > kMaxDeviceNameBytes) {
+        return absl::InvalidArgumentError(
+            "register.devices: a device without a name, or a long one");
+      }
+    }
+  } else if (reg.data_address().empty() || reg.data_address().size() > kMaxAddressBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("register.data_address: a param_store needs one of 1 to ", kMaxAddressBytes,
+                     " bytes, got ", reg.data_address().size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<NodeTable::Admission> NodeTable::Judge(const node::v1::Register& reg) const {
+  Admission admission;
+  const Node* old = Find(reg.name());
+  if (old == nullptr) return admission;
+  // The incarnation is the coordinator's own number, so no other process can name it.
+  if (reg.last_incarnation() != 0 && reg.last_incarnation() == old->incarnation) {
+    if (reg.role() != old->reg.role() || reg.devices_size() != old->reg.devices_size() ||
+        reg.data_address() != old->reg.data_address()) {
+      return absl::InvalidArgumentError(absl::StrCat("register: node ", reg.name(),
+                                                     " has another role, other devices or another "
+                                                     "address than before"));
+    }
+    admission.same_process = true;
+    admission.replaced = old->session;
+    return admission;
+  }
+  if (old->usable()) {
+    return absl::AlreadyExistsError(absl::StrCat("register.name: a live node on host ", old->host(),
+                                                 " has the name ", reg.name()));
+  }
+  admission.replaced_process = true;
+  admission.replaced = old->session;
+  return admission;
+}
+
+Node& NodeTable::Admit(SessionId session, const node::v1::Register& reg, const Admission& admission,
+                       int64_t incarnation, absl::Duration now, absl::Time wall) {
+  Node& node = nodes_[reg.name()];
+  if (node.session != 0) sessions_.erase(node.session);
+  if (!admission.same_process) {
+    node = Node();
+    node.incarnation = incarnation;
+    node.slots.assign(reg.devices_size(), std::string());
+  }
+  node.reg = reg;
+  node.session = session;
+  node.lost = false;
+  node.last_heard = now;
+  node.last_heard_wall = wall;
+  node.stray_stop_sent.clear();
+  sessions_[session] = reg.name();
+  return node;
+}
+
+Node* NodeTable::Find(absl::string_view name) {
+  const auto it = nodes_.find(std::string(name));
+  return it == nodes_.end() ? nullptr : &it->second;
+}
+
+const Node* NodeTable::Find(absl::string_view name) const {
+  const auto it = nodes_.find(std::string(name));
+  return it == nodes_.end() ? nullptr : &it->second;
+}
+
+Node* NodeTable::FindSession(SessionId session) {
+  const auto it = sessions_.find(session);
+  return it == sessions_.end() ? nullptr : Find(it->second);
+}
+
+Node* NodeTable::FindIncarnation(absl::string_view name, int64_t incarnation) {
+  Node* node = Find(name);
+  return node != nullptr && node->incarnation == incarnation ? node : nullptr;
+}
+
+const Node* NodeTable::FindIncarnation(absl::string_view name, int64_t incarnation) const {
+  const Node* node = Find(name);
+  return node != nullptr && node->incarnation == incarnation ? node : nullptr;
+}
+
+void NodeTable::Disconnect(SessionId session) {
+  Node* node = FindSession(session);
+  if (node != nullptr) node->session = 0;
+  sessions_.erase(session);
+}
+
+void NodeTable::Erase(absl::string_view name) {
+  Node* node = Find(name);
+  if (node == nullptr) return;
+  if (node->session != 0) sessions_.erase(node->session);
+  nodes_.erase(std::string(name));
+}
+
+}  // namespace capstan::coordinator::core

@@ -1,0 +1,84 @@
+// The nodes that have registered: who they are, since when they were not heard, what their slots
+// hold.
+#ifndef CAPSTAN_COORDINATOR_CORE_NODE_TABLE_H_
+#define CAPSTAN_COORDINATOR_CORE_NODE_TABLE_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "capstan/node/v1/node.pb.h"
+#include "coordinator/core/types.h"
+
+namespace capstan::coordinator::core {
+
+struct Node {
+  node::v1::Register reg;
+  int64_t incarnation = 0;
+  SessionId session = 0;  // 0: not connected; the lease may still hold
+  bool lost = false;      // the lease lapsed, or another process has the name now
+  absl::Duration last_heard;
+  absl::Time last_heard_wall;
+  // Per device, the job that holds the slot; empty: free.
+  std::vector<std::string> slots;
+  // Jobs of which this incarnation holds a rank or a shard that is not known to be gone.
+  std::set<std::string> jobs;
+  // When a stop was last sent for a job that has no business here (any more).
+  std::map<std::string, absl::Duration> stray_stop_sent;
+
+  const std::string& name() const { return reg.name(); }
+  // "worker w on host h" needs a host even where the node gave none.
+  const std::string& host() const { return reg.host().empty() ? reg.name() : reg.host(); }
+  bool is_worker() const { return reg.role() == common::v1::ROLE_WORKER; }
+  bool usable() const { return session != 0 && !lost; }
+};
+
+// Names of people's and machines' making: [a-z0-9-]{1,63}.
+bool IsName(absl::string_view text);
+
+// InvalidArgument, naming the field: a registration that cannot be.
+absl::Status CheckRegister(const node::v1::Register& reg);
+
+// Not thread-safe. Iteration is by name.
+class NodeTable {
+ public:
+  struct Admission {
+    bool same_process = false;      // keeps its incarnation, slots and jobs
+    SessionId replaced = 0;         // session that had the name, now useless
+    bool replaced_process = false;  // another process had the name, its lease has ended with this
+  };
+  // What admitting `reg` would mean. AlreadyExists: another live node has the name.
+  absl::StatusOr<Admission> Judge(const node::v1::Register& reg) const;
+
+  // Puts the node in place. `incarnation` is the one to give to a new process.
+  Node& Admit(SessionId session, const node::v1::Register& reg, const Admission& admission,
+              int64_t incarnation, absl::Duration now, absl::Time wall);
+
+  Node* Find(absl::string_view name);
+  const Node* Find(absl::string_view name) const;
+  Node* FindSession(SessionId session);
+  // Null unless the node with this name still is this incarnation.
+  Node* FindIncarnation(absl::string_view name, int64_t incarnation);
+  const Node* FindIncarnation(absl::string_view name, int64_t incarnation) const;
+  // Ends a session; the node stays for its lease.
+  void Disconnect(SessionId session);
+  void Erase(absl::string_view name);
+
+  const std::map<std::string, Node, std::less<>>& all() const { return nodes_; }
+  std::map<std::string, Node, std::less<>>& all() { return nodes_; }
+  size_t size() const { return nodes_.size(); }
+
+ private:
+  std::map<std::string, Node, std::less<>> nodes_;
+  std::map<SessionId, std::string> sessions_;
+};
+
+}  // namespace capstan::coordinator::core
+
+#endif  // CAPSTAN_COORDINATOR_CORE_NODE_TABLE_H_

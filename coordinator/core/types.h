@@ -1,0 +1,199 @@
+// What goes into the coordinator's core and what comes out of it.
+//
+// The core decides and does nothing else: `Step(event, now) -> effects`. `now` is a monotonic time
+// since an arbitrary origin and the only time that decides anything; `Event::wall` is shown to
+// people. Effects are carried out in their order, and nothing behind a Persist is carried out
+// before its record is durable: so nobody is told what a crash could take back.
+#ifndef CAPSTAN_COORDINATOR_CORE_TYPES_H_
+#define CAPSTAN_COORDINATOR_CORE_TYPES_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "capstan/common/v1/common.pb.h"
+#include "capstan/job/v1/job_service.pb.h"
+#include "capstan/job/v1/job_spec.pb.h"
+#include "capstan/node/v1/node.pb.h"
+
+namespace capstan::coordinator::core {
+
+// One stream of one node, numbered by the adapter from 1, never used again.
+using SessionId = int64_t;
+// One RPC that waits for a Reply, numbered by the adapter.
+using CallId = int64_t;
+
+// ---- events ----
+
+struct Submit {
+  CallId call = 0;
+  std::string request_id;
+  job::v1::JobSpec spec;
+};
+struct Cancel {
+  CallId call = 0;
+  std::string job_id;
+};
+struct NodeConnected {
+  SessionId session = 0;
+  node::v1::Register reg;
+};
+// A Heartbeat, ProbeResult or LogBatch. Anything else closes the session.
+struct NodeMessage {
+  SessionId session = 0;
+  node::v1::ConnectRequest message;
+};
+struct NodeDisconnected {
+  SessionId session = 0;
+  bool goodbye = false;  // the node itself ended the stream: its service stops, with all its tasks
+};
+// The answer to WriteManifest. DataLoss: a file is not what its writer reported.
+struct ManifestWritten {
+  std::string job_id;
+  int64_t lineage = 0;
+  int64_t step = 0;
+  absl::Status status;
+};
+struct Tick {};
+
+struct Event {
+  absl::Time wall;  // for people only
+  std::variant<Tick, Submit, Cancel, NodeConnected, NodeMessage, NodeDisconnected, ManifestWritten>
+      what;
+};
+
+// ---- durable records ----
+
+struct IncarnationIssued {
+  int64_t incarnation = 0;
+  std::string node;
+};
+struct JobSubmitted {
+  std::string job_id;
+  std::string request_id;
+  job::v1::JobSpec spec;
+  absl::Time wall;
+};
+struct CancelAsked {
+  std::string job_id;
+};
+struct JobResolved {
+  std::string job_id;
+  std::string resolved_spec;  // serialized
+};
+struct ViewMade {
+  common::v1::View view;
+};
+struct StateChanged {
+  std::string job_id;
+  common::v1::JobState state = common::v1::JOB_STATE_UNSPECIFIED;
+  std::string reason;
+  std::string message;
+  absl::Time wall;
+};
+struct ManifestCommitted {
+  std::string job_id;
+  int64_t lineage = 0;
+  int64_t step = 0;
+  std::string folder;
+  std::string weights_sha256;
+};
+struct JobForgotten {  // ended long ago; its id and its request id are free
+  std::string job_id;
+};
+
+using Record = std::variant<IncarnationIssued, JobSubmitted, CancelAsked, JobResolved, ViewMade,
+                            StateChanged, ManifestCommitted, JobForgotten>;
+
+// ---- effects ----
+
+struct Persist {
+  Record record;
+};
+struct Send {
+  SessionId session = 0;
+  node::v1::ConnectResponse message;
+};
+struct CloseSession {
+  SessionId session = 0;
+  absl::Status status;
+};
+struct Reply {
+  CallId call = 0;
+  absl::Status status;  // not OK: `response` is not set
+  std::variant<std::monostate, job::v1::SubmitJobResponse, job::v1::CancelJobResponse> response;
+};
+// Write `<folder>/manifest.json` for these files, then answer with ManifestWritten. The same
+// manifest may be asked for again; a folder that has it already is OK.
+struct WriteManifest {
+  std::string job_id;
+  int64_t lineage = 0;
+  int64_t step = 0;
+  std::string folder;  // absolute: <storage_path>/<lineage>-<step>
+  std::string spec_digest_hex;
+  std::vector<common::v1::FileInfo> files;  // by name
+  std::string weights_sha256;
+  std::string optimizer;
+  int64_t samples_used = 0;
+};
+// A job, or its log, is not what it was. At most one of each per job and Step, behind all others.
+struct JobChanged {
+  std::string job_id;
+};
+struct LogsAppended {
+  std::string job_id;
+};
+
+using Effect =
+    std::variant<Persist, Send, CloseSession, Reply, WriteManifest, JobChanged, LogsAppended>;
+using Effects = std::vector<Effect>;
+
+// ---- settings ----
+
+struct CoreOptions {
+  absl::Duration lease = absl::Seconds(5);
+  absl::Duration heartbeat = absl::Seconds(1);
+  // An order is sent again to the same target after this, until the target's state shows it.
+  absl::Duration resend = absl::Milliseconds(500);
+  absl::Duration probe_resend = absl::Seconds(5);
+  // Losses of workers within this are one new generation.
+  absl::Duration takeover_batch = absl::Milliseconds(50);
+  // From SIGTERM to SIGKILL of a task.
+  absl::Duration stop_grace = absl::Seconds(10);
+  // A task that a living node still reports so long after its grace no longer holds up a cancelled
+  // job.
+  absl::Duration stop_limit = absl::Seconds(30);
+  // A job that waits longer says for whom.
+  absl::Duration say_waiting_after = absl::Seconds(10);
+  absl::Duration manifest_retry = absl::Seconds(1);
+  int manifest_attempts = 5;
+
+  int max_queued_jobs = 10000;  // not ended
+  int max_ended_jobs = 1000;    // kept for people to look at
+  int max_nodes = 10000;
+  int64_t max_spec_bytes = 32 * 1024;
+  int max_log_lines = 10000;                       // of one job
+  int64_t max_log_bytes = int64_t{8} << 20;        // of one job
+  int64_t max_all_log_bytes = int64_t{256} << 20;  // beyond: the oldest ended jobs lose theirs
+  int max_events = 1000;                           // of one job
+
+  std::string storage_root;  // absolute folder, where a spec names none
+  uint64_t seed = 0;         // of the random letters in job ids
+
+  // InvalidArgument: the spec breaks a rule. Pure.
+  std::function<absl::Status(const job::v1::JobSpec&)> validate;
+  // `storage_root` is the absolute folder under which the job's own folder comes to lie. Pure.
+  std::function<absl::StatusOr<job::v1::ResolvedSpec>(
+      const job::v1::JobSpec& spec, const common::v1::DatasetInfo& dataset,
+      const std::string& job_id, const std::string& storage_root)>
+      resolve;
+};
+
+}  // namespace capstan::coordinator::core
+
+#endif  // CAPSTAN_COORDINATOR_CORE_TYPES_H_

@@ -1,0 +1,147 @@
+#include "coordinator/core/waiting_text.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/lane_owners.h"
+
+namespace capstan::coordinator::core {
+namespace {
+
+std::string Seen(const JobRecord& job, const NodeTable& nodes, const Rank& rank,
+                 absl::Duration now) {
+  return absl::StrCat(NameOf(rank), ", ", LastSeenText(nodes, rank.node, rank.incarnation, now));
+}
+
+std::string Seen(const JobRecord& job, const NodeTable& nodes, const Shard& shard,
+                 absl::Duration now) {
+  return absl::StrCat(NameOf(shard), ", ", LastSeenText(nodes, shard.node, shard.incarnation, now));
+}
+
+// What the shards say they lack in the oldest step that any of them waits for. Empty: nothing.
+std::string StepText(const JobRecord& job, const NodeTable& nodes, absl::Duration now) {
+  int64_t step = INT64_MAX;
+  for (const Shard& shard : job.shards) {
+    if (shard.state.has_waiting()) step = std::min(step, shard.state.waiting().step());
+  }
+  if (step == INT64_MAX) return "";
+  std::set<int32_t> lanes;
+  std::set<int32_t> parts;
+  int64_t missing_chunks = 0;
+  int64_t chunks = 0;
+  int blocks = 0;
+  for (const Shard& shard : job.shards) {
+    if (!shard.state.has_waiting() || shard.state.waiting().step() != step) continue;
+    const node::v1::Waiting& waiting = shard.state.waiting();
+    lanes.insert(waiting.lanes().begin(), waiting.lanes().end());
+    parts.insert(waiting.parts().begin(), waiting.parts().end());
+    missing_chunks += waiting.missing_chunks();
+    chunks += waiting.chunks();
+    blocks = std::max(blocks, waiting.evaluation_blocks_size());
+  }
+  std::map<int32_t, std::vector<int32_t>> lanes_of;
+  for (const int32_t lane : lanes) {
+    if (lane >= 0 && lane < job.view.lane_owners_size()) {
+      lanes_of[job.view.lane_owners(lane)].push_back(lane);
+    }
+  }
+  std::vector<std::string> whom;
+  for (const auto& entry : lanes_of) {
+    if (entry.first < 0 || entry.first >= static_cast<int32_t>(job.ranks.size())) continue;
+    whom.push_back(absl::StrCat(entry.second.size() == 1 ? "lane " : "lanes ",
+                                NumbersText(entry.second), " of ",
+                                Seen(job, nodes, job.ranks[entry.first], now)));
+  }
+  std::string text = absl::StrJoin(whom, "; ");
+  if (missing_chunks > 0) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", missing_chunks, " of ", chunks,
+                    " chunks missing");
+  }
+  // A part is missing wherever a lane is: it is news only where no lane is to blame.
+  if (lanes_of.empty()) {
+    for (const int32_t part : parts) {
+      if (part < 0 || part >= static_cast<int32_t>(job.shards.size())) continue;
+      absl::StrAppend(&text, text.empty() ? "" : "; ", "the part of ",
+                      Seen(job, nodes, job.shards[part], now));
+    }
+  }
+  if (blocks > 0) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", blocks, blocks == 1 ? " block" : " blocks",
+                    " of the evaluation");
+  }
+  if (text.empty()) return "";
+  return absl::StrCat("step ", step, ": ", text);
+}
+
+std::string StartText(const JobRecord& job, const NodeTable& nodes, absl::Duration now) {
+  std::vector<std::string> whom;
+  if (!job.resolved.has_value()) {
+    for (const Rank& rank : job.ranks) {
+      if (!rank.probed) whom.push_back(absl::StrCat("the data of ", Seen(job, nodes, rank, now)));
+    }
+  } else if (!job.AllShardsReady()) {
+    for (const Shard& shard : job.shards) {
+      if (shard.present && shard.state.ready() && shard.state.lineage() == job.view.lineage())
+        continue;
+      whom.push_back(absl::StrCat("the weights of ", Seen(job, nodes, shard, now)));
+    }
+  } else {
+    for (const Rank& rank : job.ranks) {
+      if (rank.lost || (rank.present && rank.state.phase() == node::v1::TASK_PHASE_RUNNING))
+        continue;
+      whom.push_back(absl::StrCat("the task of ", Seen(job, nodes, rank, now)));
+    }
+  }
+  return whom.empty() ? "" : absl::StrCat("starting: ", absl::StrJoin(whom, "; "));
+}
+
+std::string EndText(const JobRecord& job, const NodeTable& nodes, absl::Duration now) {
+  if (job.manifest != ManifestPhase::kNone) return "the manifest of the last checkpoint";
+  std::vector<std::string> whom;
+  for (const Shard& shard : job.shards) {
+    if (shard.final_files.files_size() == 0) {
+      whom.push_back(absl::StrCat("the files of ", Seen(job, nodes, shard, now)));
+    }
+  }
+  if (job.weights_files.files_size() == 0 && !job.view.lane_owners().empty()) {
+    whom.push_back(absl::StrCat("weights.safetensors of ",
+                                Seen(job, nodes, job.ranks[job.view.lane_owners(0)], now)));
+  }
+  return whom.empty() ? "" : absl::StrCat("ending: ", absl::StrJoin(whom, "; "));
+}
+
+}  // namespace
+
+std::string LastSeenText(const NodeTable& nodes, const std::string& node, int64_t incarnation,
+                         absl::Duration now) {
+  const Node* found = nodes.FindIncarnation(node, incarnation);
+  if (found == nullptr) return "not there any more";
+  const int64_t seconds = absl::ToInt64Seconds(now - found->last_heard);
+  return absl::StrCat("last seen ", seconds, " s ago");
+}
+
+std::string WaitingText(const JobRecord& job, const NodeTable& nodes, absl::Duration now) {
+  std::string text;
+  if (job.state == common::v1::JOB_STATE_STARTING) {
+    text = StartText(job, nodes, now);
+  } else if (job.lead.complete()) {
+    text = EndText(job, nodes, now);
+  } else {
+    text = StepText(job, nodes, now);
+  }
+  if (!text.empty()) return text;
+  // Nobody says what is missing: everybody who could.
+  std::vector<std::string> whom;
+  for (const Shard& shard : job.shards) whom.push_back(Seen(job, nodes, shard, now));
+  for (const Rank& rank : job.ranks) {
+    if (!rank.lost) whom.push_back(Seen(job, nodes, rank, now));
+  }
+  return absl::StrCat("step ", job.lead.step(), ": ", absl::StrJoin(whom, "; "));
+}
+
+}  // namespace capstan::coordinator::core
