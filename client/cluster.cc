@@ -1,0 +1,114 @@
+#include "client/cluster.h"
+
+#include <csignal>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/files/files.h"
+
+namespace capstan::client {
+namespace {
+
+constexpr size_t kKeptLines = 50;
+constexpr absl::Duration kStopTimeout = absl::Seconds(5);  // of one service, after SIGTERM
+
+}  // namespace
+
+LocalCluster::LocalCluster(const ClusterOptions& options, std::string folder)
+    : options_(options), folder_(std::move(folder)) {
+  coordinator_.kind = services::Endpoint::Kind::kUnix;
+  coordinator_.path = folder_ + "/c.sock";
+}
+
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterOptions& options) {
+  absl::StatusOr<std::string> folder = services::MakePrivateDir("capstan");
+  if (!folder.ok()) return folder.status();
+  std::unique_ptr<LocalCluster> cluster(new LocalCluster(options, *std::move(folder)));
+  const std::string coordinator = cluster->coordinator_.ToString();
+  const auto common = [&](const std::string& name) {
+    return std::vector<std::string>{
+        "--listen", absl::StrCat("unix:", cluster->folder_, "/", name, ".sock"), "--http", "off"};
+  };
+
+  std::vector<std::string> args = common("c");
+  args.insert(args.end(), {"--state-dir", cluster->folder_ + "/state", "--data-root", "file:///",
+                           "--checkpoint-root", "file:///", "--heartbeat", "200ms"});
+  if (absl::Status status = cluster->Spawn("coordinator", "capstan_coordinator", args);
+      !status.ok())
+    return status;
+  for (int i = 0; i < options.shards; ++i) {
+    const std::string name = absl::StrCat("s", i);
+    args = common(name);
+    args.insert(args.end(), {"--coordinator", coordinator, "--node", name});
+    if (absl::Status status = cluster->Spawn(name, "capstan_param_store", args); !status.ok())
+      return status;
+  }
+  const std::vector<std::string> devices(options.devices_per_worker, "cpu");
+  for (int i = 0; i < options.workers; ++i) {
+    const std::string name = absl::StrCat("w", i);
+    args = common(name);
+    args.insert(args.end(), {"--coordinator", coordinator, "--node", name, "--devices",
+                             absl::StrJoin(devices, ",")});
+    if (absl::Status status = cluster->Spawn(name, "capstan_gpu_worker", args); !status.ok())
+      return status;
+  }
+  return cluster;
+}
+
+LocalCluster::~LocalCluster() {
+  {
+    MutexLock lock(mu_);
+    stopping_ = true;
+  }
+  // Workers first: a shard or coordinator that goes away under them would be reported as a failure.
+  for (auto member = members_.rbegin(); member != members_.rend(); ++member)
+    member->process->Kill(SIGTERM);
+  for (auto member = members_.rbegin(); member != members_.rend(); ++member) {
+    if (!member->process->WaitFor(kStopTimeout).has_value()) member->process->Kill(SIGKILL);
+  }
+  members_.clear();
+  (void)services::RemoveTree("/tmp", folder_);  // nothing can be done about a leftover here
+}
+
+absl::Status LocalCluster::Spawn(const std::string& name, absl::string_view binary,
+                                 std::vector<std::string> args) {
+  absl::StatusOr<std::string> path = services::SiblingBinary(binary);
+  if (!path.ok()) return path.status();
+  services::ProcessOptions options;
+  options.binary = *std::move(path);
+  options.args = std::move(args);
+  options.on_line = [this, name](services::OutputStream, absl::string_view line) {
+    OnLine(name, line);
+  };
+  options.on_exit = [this, name](const services::ExitStatus& status) {
+    OnExit(name, status.ToString());
+  };
+  absl::StatusOr<std::unique_ptr<services::Process>> process = spawner_.Spawn(std::move(options));
+  if (!process.ok()) return process.status();
+  members_.push_back({name, *std::move(process)});
+  return absl::OkStatus();
+}
+
+void LocalCluster::OnLine(const std::string& name, absl::string_view line) {
+  std::string text = absl::StrCat("[", name, "] ", line, "\n");
+  if (options_.echo) std::fwrite(text.data(), 1, text.size(), stderr);
+  MutexLock lock(mu_);
+  last_lines_.push_back(std::move(text));
+  if (last_lines_.size() > kKeptLines) last_lines_.pop_front();
+}
+
+void LocalCluster::OnExit(const std::string& name, const std::string& how) {
+  MutexLock lock(mu_);
+  if (!stopping_ && ended_.empty())
+    ended_ = absl::StrCat("the service ", name, " ended with ", how);
+}
+
+absl::Status LocalCluster::Health() const {
+  MutexLock lock(mu_);
+  if (ended_.empty()) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat(ended_, "; its last words:\n", absl::StrJoin(last_lines_, "")));
+}
+
+}  // namespace capstan::client

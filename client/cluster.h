@@ -1,0 +1,70 @@
+// All services of Capstan on this machine, as children of this process, on Unix-domain sockets in a
+// private folder.
+#ifndef CAPSTAN_CLIENT_CLUSTER_H_
+#define CAPSTAN_CLIENT_CLUSTER_H_
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "services/endpoint/endpoint.h"
+#include "services/process/process.h"
+#include "services/sync/mutex.h"
+
+namespace capstan::client {
+
+struct ClusterOptions {
+  int workers = 1;
+  int devices_per_worker = 1;  // CPU devices
+  int shards = 0;
+  bool echo = false;  // every line of the services to stderr
+};
+
+// The services end with this object, and with this process however it ends. Thread-safe.
+class LocalCluster {
+ public:
+  // Starts all processes; does not wait until they have registered, the coordinator's queue does
+  // that.
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const ClusterOptions& options);
+  // SIGTERM to workers, shards and the coordinator in this order, SIGKILL after some seconds;
+  // removes the private folder.
+  ~LocalCluster();
+
+  const services::Endpoint& coordinator() const { return coordinator_; }
+
+  // OK while every service lives; else the first one that ended, how, and its last lines.
+  absl::Status Health() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Member {
+    std::string name;
+    std::unique_ptr<services::Process> process;
+  };
+
+  LocalCluster(const ClusterOptions& options, std::string folder);
+  absl::Status Spawn(const std::string& name, absl::string_view binary,
+                     std::vector<std::string> args);
+  void OnLine(const std::string& name, absl::string_view line) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnExit(const std::string& name, const std::string& how) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const ClusterOptions options_;
+  const std::string folder_;
+  services::Endpoint coordinator_;
+
+  mutable Mutex mu_;
+  std::deque<std::string> last_lines_ ABSL_GUARDED_BY(mu_);
+  std::string ended_ ABSL_GUARDED_BY(mu_);  // the first service that ended by itself, and how
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+
+  services::ProcessSpawner
+      spawner_;  // last: its end waits for the callbacks, which use all of the above
+  std::vector<Member> members_;  // coordinator first; dropped before the spawner
+};
+
+}  // namespace capstan::client
+
+#endif  // CAPSTAN_CLIENT_CLUSTER_H_

@@ -1,0 +1,143 @@
+#include "client/job_source.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gpu_worker/data/dataset.h"
+#include "services/files/files.h"
+#include "training/spec/job_file.h"
+#include "training/spec/resolve.h"
+#include "training/spec/validate.h"
+
+namespace capstan::client {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxJobFileBytes = 1 << 20;
+
+// Installed: <prefix>/bin/capstan and <prefix>/share/capstan/examples. Built:
+// <tree>/build/<preset>/bin and <tree>/examples.
+fs::path ExamplesFolder() {
+  std::error_code ignored;
+  const fs::path bin = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const fs::path& folder : {bin / "../share/capstan/examples", bin / "../../../examples"}) {
+    if (fs::is_directory(folder, ignored)) return fs::weakly_canonical(folder, ignored);
+  }
+  return {};
+}
+
+absl::StatusOr<std::string> ReadStdin() {
+  std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+  if (std::cin.bad()) return absl::UnavailableError("standard input cannot be read");
+  return text;
+}
+
+// A path of the job file, absolute; URIs are left alone.
+std::string Absolute(const std::string& path, const fs::path& base) {
+  if (path.empty() || absl::StrContains(path, "://") || path[0] == '/') return path;
+  return (base / path).lexically_normal().string();
+}
+
+bool Overridden(const std::vector<std::pair<std::string, std::string>>& sets,
+                absl::string_view path) {
+  return std::any_of(sets.begin(), sets.end(), [&](const auto& set) {
+    return path == set.first || absl::StartsWith(path, absl::StrCat(set.first, "."));
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> ExampleNames() {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(ExamplesFolder(), ignored)) {
+    if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console& console) {
+  std::vector<std::pair<std::string, std::string>> sets;
+  for (const std::string& set : source.sets) {
+    const size_t equals = set.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--set takes key=value, found '", set, "'"));
+    }
+    sets.emplace_back(set.substr(0, equals), set.substr(equals + 1));
+  }
+  std::string name = source.file;
+  fs::path base = fs::current_path();
+  if (!source.example.empty()) {
+    const std::vector<std::string> names = ExampleNames();
+    if (std::find(names.begin(), names.end(), source.example) == names.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("no example '", source.example,
+                                                     "'; there are: ", absl::StrJoin(names, ", ")));
+    }
+    name = (ExamplesFolder() / (source.example + ".yaml")).string();
+  }
+  absl::StatusOr<std::string> text =
+      name == "-" ? ReadStdin() : services::ReadWholeFile(name, kMaxJobFileBytes);
+  if (!text.ok()) {
+    // Nothing was sent and the person must give another file: the same to a caller as a wrong flag.
+    return absl::InvalidArgumentError(text.status().message());
+  }
+  if (name != "-" && source.example.empty()) base = fs::absolute(name).parent_path();
+
+  training::spec::JobFile file = training::spec::ParseJobFile(*text, sets);
+  if (!file.errors.empty()) {
+    const std::string shown = name == "-" ? "<stdin>" : source.example.empty() ? source.file : name;
+    console.Err(training::spec::FormatErrors(shown, file.errors));
+    console.Err(absl::StrCat(file.errors.size(), file.errors.size() == 1 ? " error" : " errors",
+                             ", nothing was submitted\n"));
+    return absl::InvalidArgumentError("");
+  }
+  const auto base_of = [&](absl::string_view path) {
+    return Overridden(sets, path) ? fs::current_path() : base;
+  };
+  auto& data = *file.spec.mutable_data();
+  if (data.has_uri()) data.set_uri(Absolute(data.uri(), base_of("data.uri")));
+  auto& model = *file.spec.mutable_model();
+  if (model.has_initial_weights()) {
+    model.set_initial_weights(Absolute(model.initial_weights(), base_of("model.initial_weights")));
+  }
+  if (file.spec.checkpoint().has_storage_path()) {
+    file.spec.mutable_checkpoint()->set_storage_path(
+        Absolute(file.spec.checkpoint().storage_path(), base_of("checkpoint.storage_path")));
+  }
+  return std::move(file.spec);
+}
+
+absl::StatusOr<job::v1::ResolvedSpec> ResolveHere(const job::v1::JobSpec& spec) {
+  job::v1::JobSpec full = spec;
+  training::spec::FillDefaults(full);
+  data::DatasetOptions options;
+  options.num_classes = full.model().num_classes();
+  if (full.data().format() == "synthetic_digits") {
+    options.format = data::Format::kSyntheticDigits;
+    options.seed = full.training().seed();
+    options.train_samples = full.data().train_samples();
+    options.test_samples = full.data().test_samples();
+  } else {
+    options.format = data::Format::kIdx;
+    options.path_or_uri = full.data().uri();
+  }
+  const absl::StatusOr<data::DatasetProbe> probe = data::ProbeDataset(options);
+  if (!probe.ok()) return probe.status();
+  common::v1::DatasetInfo info;
+  info.set_train_samples(probe->train.count);
+  info.set_test_samples(probe->test.count);
+  info.set_channels(static_cast<int32_t>(probe->train.channels));
+  info.set_height(static_cast<int32_t>(probe->train.height));
+  info.set_width(static_cast<int32_t>(probe->train.width));
+  info.set_num_classes(static_cast<int32_t>(probe->train.num_classes));
+  return training::spec::Resolve(full, info, {.job_id = full.name(), .storage_path = "/"});
+}
+
+}  // namespace capstan::client

@@ -1,0 +1,142 @@
+#include "client/job_view.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/exit_codes.h"
+#include "client/job_json.h"
+
+namespace capstan::client {
+namespace {
+
+constexpr int kBarWidth = 24;
+
+// %g of a number that may be missing.
+std::string Metric(bool present, double value, int digits) {
+  return present ? absl::StrFormat("%.*f", digits, value) : "-";
+}
+
+std::string Painted(const std::string& text, const char* code, bool color) {
+  return color ? absl::StrCat("\033[", code, "m", text, "\033[0m") : text;
+}
+
+const char* StateColor(common::v1::JobState state) {
+  switch (state) {
+    case common::v1::JOB_STATE_SUCCEEDED:
+      return "32";
+    case common::v1::JOB_STATE_FAILED:
+      return "31";
+    case common::v1::JOB_STATE_CANCELLED:
+      return "33";
+    default:
+      return "36";
+  }
+}
+
+double Seconds(const google::protobuf::Timestamp& from, const google::protobuf::Timestamp& to) {
+  return static_cast<double>(to.seconds() - from.seconds()) + 1e-9 * (to.nanos() - from.nanos());
+}
+
+std::string Cut(std::string line, int width) {
+  if (static_cast<int>(line.size()) > width) line.resize(std::max(width, 0));
+  return line;
+}
+
+}  // namespace
+
+std::string Printable(const std::string& text) {
+  std::string out = text;
+  for (char& c : out) {
+    if (absl::ascii_iscntrl(c)) c = '?';
+  }
+  return out;
+}
+
+std::string ShortDuration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "-";
+  if (seconds < 60) return absl::StrFormat("%.1fs", seconds);
+  const int64_t whole = std::llround(std::min(seconds, 1e9));
+  if (whole < 3600) return absl::StrFormat("%dm%02ds", whole / 60, whole % 60);
+  return absl::StrFormat("%dh%02dm", whole / 3600, whole % 3600 / 60);
+}
+
+std::string EpochLine(const job::v1::Job& job, const common::v1::EpochRecord& epoch) {
+  const int64_t step = std::min<int64_t>(epoch.epoch() * job.resolved().steps_per_epoch(),
+                                         job.progress().total_steps());
+  std::string out = absl::StrFormat(
+      "Epoch[%d] Step[%d] Speed: %s samples/sec train-loss=%s train-accuracy=%s", epoch.epoch(),
+      step, Metric(epoch.has_samples_per_second(), epoch.samples_per_second(), 1),
+      Metric(epoch.has_train_loss(), epoch.train_loss(), 4),
+      Metric(epoch.has_train_accuracy(), epoch.train_accuracy(), 4));
+  if (epoch.has_validation_accuracy()) {
+    absl::StrAppend(&out, " validation-accuracy=", Metric(true, epoch.validation_accuracy(), 4));
+  }
+  return out;
+}
+
+std::string LiveLines(const job::v1::Job& job, const ViewStyle& style) {
+  const auto& p = job.progress();
+  const double ratio = p.total_steps() > 0 ? static_cast<double>(p.step()) / p.total_steps() : 0;
+  const int filled = static_cast<int>(ratio * kBarWidth);
+  const bool counting = p.total_steps() > 0;
+  std::string head = StateName(job.state());
+  if (!counting) {
+    std::string text =
+        absl::StrCat(head, "  ", Printable(job.message().empty() ? job.reason() : job.message()));
+    text = Cut(std::move(text), style.width - 1);
+    return Painted(text.substr(0, head.size()), StateColor(job.state()), style.color) +
+           (text.size() > head.size() ? text.substr(head.size()) : "");
+  }
+  const std::string line =
+      Cut(absl::StrFormat(
+              "  epoch %d/%d  step %d/%d  %3.0f%% [%s%s]  ETA %s", p.epoch(),
+              job.spec().training().has_epochs() ? job.spec().training().epochs() : p.epoch(),
+              p.step(), p.total_steps(), 100 * ratio, std::string(filled, '#'),
+              std::string(kBarWidth - filled, '-'),
+              p.has_eta_seconds() ? ShortDuration(p.eta_seconds()) : "-"),
+          style.width - 1 - static_cast<int>(head.size()));
+  std::string second = absl::StrFormat(
+      "loss %s   accuracy %s   lr %s   %s samples/s", Metric(p.has_loss(), p.loss(), 4),
+      p.has_accuracy() ? absl::StrFormat("%.1f%%", 100 * p.accuracy()) : "-",
+      p.has_learning_rate() ? absl::StrCat(p.learning_rate()) : "-",
+      Metric(p.has_samples_per_second(), p.samples_per_second(), 0));
+  if (!job.message().empty()) absl::StrAppend(&second, "   ", Printable(job.message()));
+  return absl::StrCat(Painted(head, StateColor(job.state()), style.color), line, "\n",
+                      Cut(second, style.width - 1));
+}
+
+std::string Summary(const job::v1::Job& job, const ViewStyle& style) {
+  std::string out =
+      absl::StrCat("\n", job.job_id(), "  ",
+                   Painted(StateName(job.state()), StateColor(job.state()), style.color));
+  if (!job.reason().empty()) absl::StrAppend(&out, "  ", Printable(job.reason()));
+  out += "\n";
+  if (!job.message().empty()) absl::StrAppend(&out, Printable(job.message()), "\n");
+  if (job.state() != common::v1::JOB_STATE_SUCCEEDED) return out;
+  if (!job.epochs().empty()) {
+    const auto& last = *job.epochs().rbegin();
+    const bool validated = last.has_validation_accuracy();
+    if (validated || last.has_train_accuracy()) {
+      absl::StrAppendFormat(&out, "accuracy    %.4f on the %s set after epoch %d\n",
+                            validated ? last.validation_accuracy() : last.train_accuracy(),
+                            validated ? "test" : "training", last.epoch());
+    }
+  }
+  if (job.has_started_at() && job.has_finished_at()) {
+    absl::StrAppendFormat(&out, "time        %.1f seconds, %d samples\n",
+                          Seconds(job.started_at(), job.finished_at()), job.samples_used());
+  }
+  std::string folder = job.checkpoint_uri();
+  if (folder.rfind("file://", 0) == 0) folder = folder.substr(7);
+  absl::StrAppend(&out, "checkpoint  ", folder, "\n");
+  absl::StrAppend(&out, "sha256      ", job.weights_sha256(), "\n");
+  absl::StrAppend(&out, "\nLoad the weights in Python (pip install safetensors numpy):\n",
+                  "  from safetensors.numpy import load_file\n", "  weights = load_file(\"", folder,
+                  "/weights.safetensors\")\n");
+  return out;
+}
+
+}  // namespace capstan::client

@@ -1,0 +1,37 @@
+// A job as people read it: pure text, no terminal.
+#ifndef CAPSTAN_CLIENT_JOB_VIEW_H_
+#define CAPSTAN_CLIENT_JOB_VIEW_H_
+
+#include <string>
+
+#include "capstan/job/v1/job_service.pb.h"
+
+namespace capstan::client {
+
+struct ViewStyle {
+  int width = 80;      // columns; lines are cut, never wrapped
+  bool color = false;  // ANSI colours
+};
+
+// One finished epoch, in the form MXNet users parse:
+// "Epoch[1] Step[469] Speed: 4318.2 samples/sec train-loss=0.512 train-accuracy=0.819
+// validation-accuracy=0.784".
+std::string EpochLine(const job::v1::Job& job, const common::v1::EpochRecord& epoch);
+
+// What stands at the bottom of a terminal while a job runs: one or two lines without a line feed at
+// the end.
+std::string LiveLines(const job::v1::Job& job, const ViewStyle& style);
+
+// The last lines of `run`: outcome, accuracy, seconds, and for a job that succeeded the checkpoint,
+// the hash and two lines of Python that load the weights. Ends with a line feed.
+std::string Summary(const job::v1::Job& job, const ViewStyle& style);
+
+// "3m29s", "1h02m", "12.3s".
+std::string ShortDuration(double seconds);
+
+// Control characters become '?', so that a name or message cannot drive the terminal.
+std::string Printable(const std::string& text);
+
+}  // namespace capstan::client
+
+#endif  // CAPSTAN_CLIENT_JOB_VIEW_H_
