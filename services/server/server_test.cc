@@ -20,6 +20,8 @@
 #include "grpcpp/impl/codegen/client_unary_call.h"
 #include "gtest/gtest.h"
 #include "services/channel/channel.h"
+#include "services/metrics/registry.h"
+#include "services/metrics/rpc_metrics.h"
 #include "services/status/status.h"
 
 namespace capstan::services {
@@ -196,6 +198,35 @@ TEST_F(ServerTest, SecondListenerOnAUnixPathIsRefusedUntilTheFirstIsGone) {
   EXPECT_TRUE(Call(kEchoMethod, "a", *context).ok());  // the first one still has its socket
   server_->Shutdown();
   Start({.listen = unix_});
+}
+
+TEST_F(ServerTest, RpcMetricsCountByMethodAndCode) {
+  MetricsRegistry metrics("coordinator");
+  RpcMetrics rpc(metrics, {});
+  rpc.AddMethod(kEchoName, "Echo", "unary");
+  Start({.listen = unix_, .max_receive_bytes = 100, .interceptors = {[&rpc] {
+                                                      return rpc.MakeInterceptorFactory();
+                                                    }}});
+  for (int i = 0; i < 2; ++i) {
+    auto context = NewContext(absl::Seconds(20));
+    EXPECT_TRUE(Call(kEchoMethod, "a", *context).ok());
+  }
+  auto missing = NewContext(absl::Seconds(20));
+  EXPECT_EQ(Call("/capstan.test.Echo/NoSuch", "a", *missing).error_code(),
+            grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(HealthOf("no.such"), 0);
+  server_->Shutdown();  // the counts of all calls are in
+  const std::string text = metrics.Scrape();
+  const auto has = [&text](const std::string& line) { EXPECT_THAT(text, HasSubstr(line)); };
+  has("grpc_server_started_total{grpc_method=\"Echo\",grpc_service=\"capstan.test.Echo\","
+      "grpc_type=\"unary\"} 2\n");
+  has("grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Echo\","
+      "grpc_service=\"capstan.test.Echo\",grpc_type=\"unary\"} 2\n");
+  has("grpc_server_handling_seconds_count{grpc_method=\"Echo\","
+      "grpc_service=\"capstan.test.Echo\",grpc_type=\"unary\"} 2\n");
+  has("grpc_server_handled_total{grpc_code=\"NotFound\",grpc_method=\"Check\","
+      "grpc_service=\"grpc.health.v1.Health\",grpc_type=\"unary\"} 1\n");
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("NoSuch")));
 }
 
 // What a killed server leaves behind must not keep the next one from starting.

@@ -1,0 +1,106 @@
+// The metrics of a process: families with fixed labels, made once, and their text for a scrape.
+//
+//   MetricsRegistry metrics("param_store");
+//   const auto dropped = metrics.Counter("capstan_ps_gradients_dropped_total", "Gradients not
+//   applied.",
+//                                        {"job_id", "reason"});
+//   prometheus::Counter& stale = dropped.With({{"job_id", "j7"}, {"reason", "stale"}});  // keep it
+//   stale.Increment();
+//
+// Names, labels, help and units follow docs/metrics.md; a breach is a bug of ours and ends the
+// process: prefix capstan_, grpc_ or process_; counters and only they end in _total; help is not
+// empty; no label named job, instance or le. Every registry has capstan_build_info and process_*.
+//
+// Thread-safe. The registry outlives its families and their children.
+#ifndef CAPSTAN_SERVICES_METRICS_REGISTRY_H_
+#define CAPSTAN_SERVICES_METRICS_REGISTRY_H_
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "prometheus/counter.h"
+#include "prometheus/family.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/labels.h"
+#include "prometheus/registry.h"
+#include "services/sync/mutex.h"
+
+namespace capstan::services {
+
+std::vector<double> LatencyBuckets();    // 0.5 ms .. 60 s
+std::vector<double> StalenessBuckets();  // 0 .. 64 steps
+std::vector<double> LongBuckets();       // 1 s .. 1 day
+
+class MetricsRegistry;
+
+// A family of counters, gauges or histograms. Copyable; borrows the registry.
+template <typename T>
+class MetricFamily {
+ public:
+  // The child with exactly these labels, made at the first call. Slow: keep the reference, which
+  // lives until the registry or MetricsRegistry::RetireSeries ends it.
+  T& With(const prometheus::Labels& labels) const;
+
+ private:
+  friend class MetricsRegistry;
+  MetricsRegistry* registry_ = nullptr;
+  prometheus::Family<T>* family_ = nullptr;
+  std::vector<std::string> label_names_;  // sorted
+  std::vector<double> buckets_;           // of histograms
+};
+
+using CounterFamily = MetricFamily<prometheus::Counter>;
+using GaugeFamily = MetricFamily<prometheus::Gauge>;
+using HistogramFamily = MetricFamily<prometheus::Histogram>;
+
+class MetricsRegistry {
+ public:
+  // `component`: coordinator, param_store, gpu_worker.
+  explicit MetricsRegistry(absl::string_view component);
+  MetricsRegistry(const MetricsRegistry&) = delete;
+  MetricsRegistry& operator=(const MetricsRegistry&) = delete;
+
+  CounterFamily Counter(const std::string& name, const std::string& help,
+                        std::vector<std::string> label_names = {});
+  GaugeFamily Gauge(const std::string& name, const std::string& help,
+                    std::vector<std::string> label_names = {});
+  HistogramFamily Histogram(const std::string& name, const std::string& help,
+                            std::vector<double> buckets, std::vector<std::string> label_names = {});
+
+  // Ends every series that carries `label` = `value` (job_id of a job that ended) after two more
+  // scrapes, so that its last values are seen. No reference to such a child may be used from this
+  // call on.
+  void RetireSeries(const std::string& label, const std::string& value);
+
+  // The text format 0.0.4 of all metrics; counts as a scrape.
+  std::string Scrape();
+  // Names of all families, sorted, for the metric-list test.
+  std::vector<std::string> FamilyNames() const;
+
+ private:
+  template <typename T>
+  friend class MetricFamily;
+
+  struct Child {
+    prometheus::Labels labels;
+    std::function<void()> remove;
+    int scrapes_left = -1;  // -1: not retired
+  };
+
+  void CheckFamily(const std::string& name, const std::string& help, bool counter,
+                   const std::vector<std::string>& label_names);
+  void Remember(const void* metric, const prometheus::Labels& labels, std::function<void()> remove);
+
+  prometheus::Registry registry_;
+  mutable Mutex mu_;
+  std::vector<std::string> names_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::pair<const void*, Child>> children_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace capstan::services
+
+#endif  // CAPSTAN_SERVICES_METRICS_REGISTRY_H_

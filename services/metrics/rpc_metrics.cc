@@ -1,0 +1,119 @@
+#include "services/metrics/rpc_metrics.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "grpcpp/support/server_interceptor.h"
+#include "services/check/check.h"
+
+namespace capstan::services {
+namespace {
+
+// codes.Code.String() of grpc-go, which the dashboards expect.
+constexpr std::array<const char*, RpcMetrics::kCodeCount> kCodeNames = {
+    "OK",       "Canceled",       "Unknown",          "InvalidArgument",   "DeadlineExceeded",
+    "NotFound", "AlreadyExists",  "PermissionDenied", "ResourceExhausted", "FailedPrecondition",
+    "Aborted",  "OutOfRange",     "Unimplemented",    "Internal",          "Unavailable",
+    "DataLoss", "Unauthenticated"};
+constexpr int kCancelled = 1;
+constexpr int kUnknown = 2;
+
+const char* TypeName(const google::protobuf::MethodDescriptor& method) {
+  if (method.client_streaming()) return method.server_streaming() ? "bidi_stream" : "client_stream";
+  return method.server_streaming() ? "server_stream" : "unary";
+}
+
+class RpcInterceptor : public grpc::experimental::Interceptor {
+ public:
+  explicit RpcInterceptor(const RpcMetrics::Method& method) : method_(method) {
+    method_.started->Increment();
+  }
+  ~RpcInterceptor() override {
+    // The caller went away before a status was sent.
+    if (!counted_) Count(kCancelled);
+  }
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(
+            grpc::experimental::InterceptionHookPoints::PRE_SEND_STATUS)) {
+      Count(static_cast<int>(methods->GetSendStatus().error_code()));
+    }
+    methods->Proceed();
+  }
+
+ private:
+  void Count(int code) {
+    counted_ = true;
+    if (code < 0 || code >= RpcMetrics::kCodeCount) code = kUnknown;
+    method_.handled[static_cast<size_t>(code)]->Increment();
+    method_.seconds->Observe(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count());
+  }
+
+  const RpcMetrics::Method& method_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  bool counted_ = false;
+};
+
+class RpcInterceptorFactory : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit RpcInterceptorFactory(const RpcMetrics& metrics) : metrics_(metrics) {}
+  grpc::experimental::Interceptor* CreateServerInterceptor(
+      grpc::experimental::ServerRpcInfo* info) override {
+    return new RpcInterceptor(metrics_.Find(info->method()));
+  }
+
+ private:
+  const RpcMetrics& metrics_;
+};
+
+}  // namespace
+
+RpcMetrics::RpcMetrics(MetricsRegistry& registry, const std::vector<std::string>& service_names)
+    : started_(registry.Counter("grpc_server_started_total", "RPCs started on the server.",
+                                {"grpc_type", "grpc_service", "grpc_method"})),
+      handled_(registry.Counter("grpc_server_handled_total", "RPCs completed on the server.",
+                                {"grpc_type", "grpc_service", "grpc_method", "grpc_code"})),
+      seconds_(registry.Histogram("grpc_server_handling_seconds",
+                                  "Response latency of RPCs handled by the server.",
+                                  LatencyBuckets(), {"grpc_type", "grpc_service", "grpc_method"})) {
+  AddMethod("unknown", "unknown", "unknown");
+  AddMethod("grpc.health.v1.Health", "Check", "unary");
+  AddMethod("grpc.health.v1.Health", "Watch", "server_stream");
+  for (const std::string& name : service_names) {
+    const google::protobuf::ServiceDescriptor* const service =
+        google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(name);
+    CAPSTAN_CHECK(service != nullptr);
+    for (int i = 0; i < service->method_count(); ++i) {
+      AddMethod(name, service->method(i)->name(), TypeName(*service->method(i)));
+    }
+  }
+}
+
+RpcMetrics::~RpcMetrics() = default;
+
+void RpcMetrics::AddMethod(const std::string& service, const std::string& method,
+                           const std::string& type) {
+  prometheus::Labels labels = {
+      {"grpc_type", type}, {"grpc_service", service}, {"grpc_method", method}};
+  Method series;
+  series.started = &started_.With(labels);
+  series.seconds = &seconds_.With(labels);
+  for (size_t code = 0; code < kCodeNames.size(); ++code) {
+    labels["grpc_code"] = kCodeNames[code];
+    series.handled[code] = &handled_.With(labels);
+  }
+  methods_.insert_or_assign(absl::StrCat("/", service, "/", method), series);
+}
+
+std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
+RpcMetrics::MakeInterceptorFactory() {
+  return std::make_unique<RpcInterceptorFactory>(*this);
+}
+
+const RpcMetrics::Method& RpcMetrics::Find(const std::string& path) const {
+  const auto it = methods_.find(path);
+  return it != methods_.end() ? it->second : methods_.at("/unknown/unknown");
+}
+
+}  // namespace capstan::services

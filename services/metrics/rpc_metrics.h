@@ -1,0 +1,56 @@
+// grpc_server_started_total, grpc_server_handled_total and grpc_server_handling_seconds by an
+// interceptor; names and labels are those of go-grpc-middleware, for which dashboards exist.
+//
+// Only methods that are known beforehand get series of their own: the name in a request comes from
+// anybody who reaches the port. All others count as grpc_service="unknown", grpc_method="unknown".
+// Thread-safe. Outlives the server that uses its factory.
+#ifndef CAPSTAN_SERVICES_METRICS_RPC_METRICS_H_
+#define CAPSTAN_SERVICES_METRICS_RPC_METRICS_H_
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "services/metrics/registry.h"
+
+namespace grpc::experimental {
+class ServerInterceptorFactoryInterface;
+}  // namespace grpc::experimental
+
+namespace capstan::services {
+
+class RpcMetrics {
+ public:
+  // `service_names`: full names of the API services, found in the generated descriptors; the health
+  // service is always known.
+  RpcMetrics(MetricsRegistry& registry, const std::vector<std::string>& service_names);
+  ~RpcMetrics();
+
+  // Adds a method that no descriptor of this process knows. `type`: unary, client_stream,
+  // server_stream or bidi_stream. Before the server starts.
+  void AddMethod(const std::string& service, const std::string& method, const std::string& type);
+
+  // For ServerOptions::interceptors. Borrows this object.
+  std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeInterceptorFactory();
+
+  static constexpr int kCodeCount = 17;  // gRPC status codes 0 .. 16
+  struct Method {
+    prometheus::Counter* started;
+    std::array<prometheus::Counter*, kCodeCount> handled;
+    prometheus::Histogram* seconds;
+  };
+  // `path`: "/package.Service/Method".
+  const Method& Find(const std::string& path) const;
+
+ private:
+  CounterFamily started_;
+  CounterFamily handled_;
+  HistogramFamily seconds_;
+  std::map<std::string, Method> methods_;  // by path; fixed once the server runs
+};
+
+}  // namespace capstan::services
+
+#endif  // CAPSTAN_SERVICES_METRICS_RPC_METRICS_H_
