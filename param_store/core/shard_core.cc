@@ -1,0 +1,495 @@
+#include "param_store/core/shard_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/check/check.h"
+
+namespace capstan::param_store::core {
+
+using training::ChunkRun;
+using training::Decision;
+using training::HeldNodes;
+using training::Node;
+using training::Outcome;
+using training::Told;
+
+ShardCore::ShardCore(ShardPlan plan, ShardTimes times)
+    : plan_(std::move(plan)), times_(times), tree_(plan_.samples.lane_tree()) {
+  CAPSTAN_CHECK(plan_.shard >= 0 && plan_.shard < plan_.num_shards && plan_.total_steps >= 1);
+}
+
+Effects ShardCore::Step(const Event& event, absl::Duration now) {
+  now_ = now;
+  effects_.clear();
+  if (!ended_) std::visit([this](const auto& e) { On(e); }, event);
+  return std::exchange(effects_, {});
+}
+
+absl::Duration ShardCore::NextDeadline() const {
+  return std::min({connect_at_, repeat_part_at_, repeat_decision_at_, write_at_});
+}
+
+// ---- Lineages and views ----
+
+void ShardCore::On(const StartLineage& event) {
+  if (event.lineage <= lineage_) return;
+  CAPSTAN_CHECK(event.run.chunk_count >= 1 && event.run.first_chunk >= 0 &&
+                event.run.end() <= plan_.layout.chunk_count());
+  CloseAll(absl::FailedPreconditionError(
+      absl::StrCat("lineage ", lineage_, " is over, current ", event.lineage)));
+  if (lineage_ > 0 && plan_.shard > 0) Emit(DropLead{});
+  lineage_ = event.lineage;
+  generation_ = event.generation;
+  run_ = event.run;
+  workers_ = event.workers;
+  lane_owners_ = event.lane_owners;
+  ready_ = false;
+  reason_.clear();
+  message_.clear();
+  version_ = -1;
+  stop_ = evaluate_ = false;
+  held_.clear();
+  finite_.reset();
+  lead_.reset();
+  lead_open_ = false;
+  connect_at_ = repeat_part_at_ = repeat_decision_at_ = write_at_ = absl::InfiniteDuration();
+  files_.reset();
+  Emit(LoadBase{lineage_, run_, event.base_manifest});
+  Emit(StateChanged{});
+}
+
+void ShardCore::On(const ViewChange& event) {
+  if (event.lineage != lineage_ || event.generation <= generation_) return;
+  generation_ = event.generation;
+  workers_ = event.workers;
+  lane_owners_ = event.lane_owners;
+  std::vector<StreamId> gone;
+  for (const auto& [id, stream] : streams_) {
+    if (stream.kind != StreamKind::kShard &&
+        std::find(workers_.begin(), workers_.end(), stream.index) == workers_.end()) {
+      gone.push_back(id);
+    }
+  }
+  for (const StreamId id : gone) {
+    Close(id, absl::UnavailableError("the worker is no longer in the view"));
+  }
+}
+
+void ShardCore::On(const BaseLoaded& event) {
+  if (event.lineage != lineage_ || ready_) return;
+  if (!event.reason.empty()) {
+    reason_ = event.reason;
+    message_ = event.message;
+    CloseAll(absl::UnavailableError(absl::StrCat("the shard cannot load: ", message_)));
+    Emit(StateChanged{});
+    return;
+  }
+  ready_ = true;
+  version_ = event.version;
+  retired_ = true;  // there is no version below the base
+  published_at_ = now_;
+  held_.assign(run_.chunk_count, HeldNodes(tree_, /*max_ahead=*/-1));
+  BeginStep();
+  if (plan_.shard == 0) {
+    training::LeadOptions options;
+    options.lineage = lineage_;
+    options.total_steps = plan_.total_steps;
+    options.num_parts = plan_.num_shards;
+    options.evaluate_every_steps = plan_.evaluate_every_steps;
+    lead_.emplace(options, plan_.samples, plan_.evaluation, plan_.schedule, now_);
+    shown_.assign(plan_.num_shards, -1);
+  } else {
+    lead_backoff_ = times_.min_backoff;
+    Emit(ConnectLead{lineage_, version_});
+  }
+  std::vector<StreamId> ahead;
+  for (auto& [id, stream] : streams_) {
+    if (stream.have_version > version_) {
+      ahead.push_back(id);
+    } else {
+      OpenStream(id, stream);
+    }
+  }
+  for (const StreamId id : ahead) Close(id, absl::InvalidArgumentError("have_version: ahead"));
+  Emit(StateChanged{});
+}
+
+void ShardCore::On(const EndJob&) {
+  CloseAll(absl::FailedPreconditionError(absl::StrCat("job ", plan_.job_id, " has ended")));
+  if (plan_.shard > 0) Emit(DropLead{});
+  connect_at_ = repeat_part_at_ = repeat_decision_at_ = write_at_ = absl::InfiniteDuration();
+  ended_ = true;
+}
+
+// ---- Streams ----
+
+absl::Status ShardCore::CheckHello(const StreamOpened& hello) const {
+  if (hello.spec_digest != plan_.spec_digest) {
+    return absl::FailedPreconditionError("spec_digest: not that of this job");
+  }
+  if (hello.kind == StreamKind::kShard) {
+    if (plan_.shard != 0 || hello.index < 1 || hello.index >= plan_.num_shards) {
+      return absl::InvalidArgumentError(absl::StrCat("index: shard ", hello.index, " to shard ",
+                                                     plan_.shard, " of ", plan_.num_shards));
+    }
+  } else if (hello.kind == StreamKind::kControl && plan_.shard != 0) {
+    return absl::InvalidArgumentError("kind: seals go to shard 0");
+  }
+  if (hello.lineage < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("lineage: got ", hello.lineage, ", want >= 1"));
+  }
+  if (hello.lineage < lineage_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("lineage ", hello.lineage, " is over, current ", lineage_));
+  }
+  if (hello.lineage > lineage_) {
+    return absl::UnavailableError(
+        absl::StrCat("lineage ", hello.lineage, " is not known here yet, current ", lineage_));
+  }
+  if (hello.kind != StreamKind::kShard &&
+      std::find(workers_.begin(), workers_.end(), hello.index) == workers_.end()) {
+    return absl::UnavailableError(absl::StrCat("worker ", hello.index, " is not in the view"));
+  }
+  if (!reason_.empty()) return absl::UnavailableError(message_);
+  if (ready_ && hello.have_version > version_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("have_version: ", hello.have_version, " is ahead of ", version_));
+  }
+  return absl::OkStatus();
+}
+
+void ShardCore::On(const StreamOpened& event) {
+  const absl::Status status = CheckHello(event);
+  if (!status.ok()) {
+    ++(absl::IsInvalidArgument(status) ? drops_.invalid : drops_.lineage);
+    Emit(CloseStream{event.stream, status});
+    return;
+  }
+  Stream& stream = streams_[event.stream];
+  stream.kind = event.kind;
+  stream.index = event.index;
+  stream.have_version = event.have_version;
+  if (ready_) OpenStream(event.stream, stream);
+}
+
+void ShardCore::OpenStream(StreamId id, Stream& stream) {
+  stream.open = true;
+  Emit(SendHelloReply{id, lineage_, version_});
+  if (stream.kind == StreamKind::kData && stream.have_version < version_) {
+    Emit(SendWeights{id, version_, stop_, evaluate_});
+  }
+  if (stream.kind == StreamKind::kShard) {
+    shown_[stream.index] = std::max(shown_[stream.index], stream.have_version);
+    RepeatDecision(id, stream);
+  }
+}
+
+void ShardCore::On(const StreamClosed& event) { streams_.erase(event.stream); }
+
+void ShardCore::Close(StreamId id, absl::Status status) {
+  streams_.erase(id);
+  Emit(CloseStream{id, std::move(status)});
+}
+
+void ShardCore::CloseAll(const absl::Status& status) {
+  for (const auto& entry : streams_) Emit(CloseStream{entry.first, status});
+  streams_.clear();
+}
+
+ShardCore::Stream* ShardCore::Sender(StreamId id, std::initializer_list<StreamKind> kinds) {
+  const auto it = streams_.find(id);
+  if (it == streams_.end())
+    return nullptr;  // closed meanwhile; what it still had to say is dropped
+  const bool fits = std::find(kinds.begin(), kinds.end(), it->second.kind) != kinds.end();
+  if (fits && it->second.open) return &it->second;
+  ++drops_.invalid;
+  Close(id, absl::InvalidArgumentError(fits ? "a message before the HelloReply"
+                                            : "a message that this kind of stream does not carry"));
+  return nullptr;
+}
+
+bool ShardCore::IsLeadFor(StreamId id) {
+  if (lead_.has_value()) return true;
+  ++drops_.invalid;
+  Close(id, absl::InvalidArgumentError("seals, parts and evaluations go to shard 0"));
+  return false;
+}
+
+// ---- Contributions (R6) ----
+
+absl::Status ShardCore::CheckShape(int32_t first_chunk, int32_t chunk_count,
+                                   size_t payload_bytes) const {
+  const int64_t end = int64_t{first_chunk} + chunk_count;
+  if (first_chunk < 0 || chunk_count < 1 || end > plan_.layout.chunk_count()) {
+    return absl::InvalidArgumentError(absl::StrCat("chunks [", first_chunk, ",", end,
+                                                   "): the job has ", plan_.layout.chunk_count()));
+  }
+  if (first_chunk < run_.first_chunk || end > run_.end()) {
+    return absl::OutOfRangeError(absl::StrCat("chunks [", first_chunk, ",", end,
+                                              "): this shard holds [", run_.first_chunk, ",",
+                                              run_.end(), ")"));
+  }
+  const int64_t want =
+      training::RangeOf(plan_.layout, ChunkRun{first_chunk, chunk_count}).size * sizeof(float);
+  if (static_cast<int64_t>(payload_bytes) != want) {
+    return absl::InvalidArgumentError(absl::StrCat("payload of chunks [", first_chunk, ",", end,
+                                                   "): ", payload_bytes, " bytes, want ", want));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardCore::CheckFrame(const FrameArrived& frame) const {
+  absl::Status shape = CheckShape(frame.first_chunk, frame.chunk_count, frame.payload_bytes);
+  if (!shape.ok()) return shape;
+  if (frame.step < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("step: got ", frame.step, ", want >= 0"));
+  }
+  // A past step may have had other empty lanes: only the form of the node counts then.
+  return frame.step == version_ ? tree_.Validate(frame.node)
+                                : plan_.samples.lane_tree().Validate(frame.node);
+}
+
+void ShardCore::On(const FrameArrived& event) {
+  if (Sender(event.stream, {StreamKind::kData}) == nullptr) return;
+  const absl::Status valid = CheckFrame(event);
+  if (!valid.ok()) {
+    ++(absl::IsOutOfRange(valid) ? drops_.wrong_shard : drops_.invalid);
+    Close(event.stream, valid);
+    return;
+  }
+  if (event.step > version_ || (event.step == version_ && stop_)) {
+    ++drops_.ahead;
+    Close(event.stream, absl::InvalidArgumentError(
+                            absl::StrCat("step ", event.step, " is ahead of version ", version_)));
+    return;
+  }
+  std::vector<FrameOutcome> outcomes(event.chunk_count, FrameOutcome::kPast);
+  int32_t stored = 0;
+  if (event.step < version_) {
+    drops_.past += event.chunk_count;
+  } else {
+    for (int32_t i = 0; i < event.chunk_count; ++i) {
+      HeldNodes& held = held_[event.first_chunk - run_.first_chunk + i];
+      if (!event.intact[i]) {
+        outcomes[i] = FrameOutcome::kCorrupt;
+        ++drops_.corrupt;
+      } else if (held.Covers(event.node)) {
+        outcomes[i] = FrameOutcome::kCovered;
+        ++drops_.covered;
+      } else {
+        outcomes[i] = FrameOutcome::kStored;
+        ++stored;
+        // Only the set of nodes is kept here; FoldFrame does the same to the values.
+        struct NoValues {
+          void Drop(int32_t) {}
+          void FoldNew(int32_t) {}
+          void Fold(int32_t, int32_t) {}
+          int32_t StoreNew() { return 0; }
+        };
+        held.Store(event.node, NoValues());
+        if (held.complete()) ++complete_chunks_;
+      }
+    }
+  }
+  const bool all_stored = stored == event.chunk_count;
+  if (stored > 0) {
+    if (!retired_) {
+      retired_ = true;
+      Emit(RetireVersion{version_ - 1});
+    }
+    Emit(FoldFrame{event.payload, event.node, event.first_chunk, outcomes});
+  }
+  if (!all_stored) {
+    Emit(SendAck{event.stream, event.step, event.node, event.first_chunk, std::move(outcomes)});
+  }
+  if (stored > 0 && complete_chunks_ == run_.chunk_count) Emit(CheckRoots{lineage_, version_});
+}
+
+void ShardCore::On(const RootsChecked& event) {
+  if (!ready_ || event.lineage != lineage_ || event.step != version_ || finite_.has_value()) return;
+  finite_ = event.finite;
+  if (lead_.has_value()) {
+    CAPSTAN_CHECK(lead_->AddPart(version_, 0, event.finite, now_).ok());
+    Decide();
+    return;
+  }
+  if (lead_open_) Emit(SendPart{version_, event.finite});
+  repeat_part_at_ = now_ + times_.repeat;
+}
+
+// ---- Seals, parts, evaluations, decisions (R7) ----
+
+void ShardCore::On(const SealArrived& event) {
+  if (Sender(event.stream, {StreamKind::kData, StreamKind::kControl}) == nullptr) return;
+  if (!IsLeadFor(event.stream)) return;
+  const auto told = lead_->AddSeal(event.step, event.node, event.sums, now_);
+  if (!told.ok()) {
+    ++(event.step >= version_ + (stop_ ? 0 : 1) ? drops_.ahead : drops_.invalid);
+    Close(event.stream, told.status());
+    return;
+  }
+  if (*told == Told::kTaken) Decide();
+}
+
+void ShardCore::On(const EvaluationArrived& event) {
+  if (Sender(event.stream, {StreamKind::kData, StreamKind::kControl}) == nullptr) return;
+  if (!IsLeadFor(event.stream)) return;
+  const size_t epochs = lead_->epochs().size();
+  const bool complete = lead_->complete();
+  const auto told = lead_->AddEvaluation(event.version, event.block, event.sums, now_);
+  if (!told.ok()) {
+    ++(event.version > version_ ? drops_.ahead : drops_.invalid);
+    Close(event.stream, told.status());
+    return;
+  }
+  if (lead_->epochs().size() != epochs || lead_->complete() != complete) Emit(StateChanged{});
+  if (*told == Told::kTaken) Decide();
+}
+
+void ShardCore::On(const PartArrived& event) {
+  Stream* const stream = Sender(event.stream, {StreamKind::kShard});
+  if (stream == nullptr) return;
+  if (event.shard != stream->index) {
+    ++drops_.invalid;
+    Close(event.stream, absl::InvalidArgumentError(
+                            absl::StrCat("shard: got ", event.shard, ", want ", stream->index)));
+    return;
+  }
+  const auto told = lead_->AddPart(event.step, event.shard, event.finite, now_);
+  if (!told.ok()) {
+    ++drops_.ahead;
+    Close(event.stream, told.status());
+    return;
+  }
+  shown_[event.shard] = std::max(shown_[event.shard], event.step);
+  if (*told == Told::kPast) RepeatDecision(event.stream, *stream);
+  if (*told == Told::kTaken) Decide();
+}
+
+void ShardCore::Decide() {
+  const size_t epochs = lead_->epochs().size();
+  const auto decided = lead_->Decide(now_);
+  if (!decided.has_value()) {
+    if (lead_->failure().has_value()) Emit(StateChanged{});
+    return;
+  }
+  const Decision& decision = decided->decision;
+  // The other shards can begin while this one applies.
+  for (const auto& [id, stream] : streams_) {
+    if (stream.kind == StreamKind::kShard && stream.open) Emit(SendDecision{id, decision});
+  }
+  if (plan_.num_shards > 1) repeat_decision_at_ = now_ + times_.repeat;
+  Publish(decision);
+  Emit(LogStep{decided->line});
+  if (decision.step == 0 || decision.stop || lead_->epochs().size() != epochs) {
+    Emit(StateChanged{});
+  }
+}
+
+// Sends the last decision to a shard that does not show its version yet.
+void ShardCore::RepeatDecision(StreamId id, const Stream& stream) {
+  const auto& last = lead_->last_decision();
+  if (last.has_value() && shown_[stream.index] <= last->step) Emit(SendDecision{id, *last});
+}
+
+void ShardCore::On(const DecisionArrived& event) {
+  if (!ready_ || lead_.has_value() || event.lineage != lineage_) return;
+  if (event.decision.step != version_ || stop_) return;  // decided long ago, or of nowhere
+  // The lead decides with our part alone; without it the decision is not of this history.
+  if (!finite_.has_value()) return;
+  Publish(event.decision);
+  if (event.decision.step == 0 || event.decision.stop) Emit(StateChanged{});
+}
+
+void ShardCore::Publish(const Decision& decision) {
+  CAPSTAN_CHECK(decision.step == version_ && complete_chunks_ == run_.chunk_count);
+  Emit(ApplyStep{decision});
+  ++version_;
+  stop_ = decision.stop;
+  evaluate_ = decision.evaluate;
+  retired_ = false;
+  published_at_ = now_;
+  repeat_part_at_ = absl::InfiniteDuration();
+  BeginStep();
+  for (const auto& [id, stream] : streams_) {
+    if (stream.kind == StreamKind::kData && stream.open) {
+      Emit(SendWeights{id, version_, stop_, evaluate_});
+    }
+  }
+  if (decision.checkpoint) Emit(WriteFiles{lineage_, version_});
+}
+
+void ShardCore::BeginStep() {
+  if (version_ < plan_.total_steps) tree_ = plan_.samples.StepTree(version_);
+  for (HeldNodes& held : held_) held.Reset(tree_);
+  complete_chunks_ = 0;
+  finite_.reset();
+}
+
+void ShardCore::On(const LeadOpened& event) {
+  if (!ready_ || event.lineage != lineage_) return;
+  lead_open_ = true;
+  lead_backoff_ = times_.min_backoff;
+  connect_at_ = absl::InfiniteDuration();
+  if (finite_.has_value()) {
+    Emit(SendPart{version_, *finite_});
+    repeat_part_at_ = now_ + times_.repeat;
+  }
+}
+
+void ShardCore::On(const LeadClosed& event) {
+  if (!ready_ || event.lineage != lineage_) return;
+  lead_open_ = false;
+  connect_at_ = now_ + lead_backoff_;
+  lead_backoff_ = std::min(lead_backoff_ * 2, times_.max_backoff);
+}
+
+// ---- Files and time ----
+
+void ShardCore::On(const FilesWritten& event) {
+  if (event.lineage != lineage_) return;
+  if (!event.error.ok()) {
+    write_at_ = now_ + times_.file_retry;
+    return;
+  }
+  node::v1::WrittenFiles files;
+  files.set_lineage(event.lineage);
+  files.set_step(event.version);
+  for (const common::v1::FileInfo& file : event.files) *files.add_files() = file;
+  files_ = std::move(files);
+  Emit(StateChanged{});
+}
+
+void ShardCore::On(const FilesTaken& event) {
+  if (files_.has_value() && files_->lineage() == event.lineage && files_->step() == event.version) {
+    files_.reset();
+  }
+}
+
+void ShardCore::On(const Tick&) {
+  if (now_ >= connect_at_) {
+    connect_at_ = absl::InfiniteDuration();
+    Emit(ConnectLead{lineage_, version_});
+  }
+  if (now_ >= repeat_part_at_) {
+    repeat_part_at_ = now_ + times_.repeat;
+    if (lead_open_ && finite_.has_value()) Emit(SendPart{version_, *finite_});
+  }
+  if (now_ >= repeat_decision_at_) {
+    repeat_decision_at_ = absl::InfiniteDuration();
+    for (const auto& [id, stream] : streams_) {
+      if (stream.kind == StreamKind::kShard && stream.open) RepeatDecision(id, stream);
+    }
+    for (int32_t shard = 1; shard < plan_.num_shards; ++shard) {
+      if (shown_[shard] < version_) repeat_decision_at_ = now_ + times_.repeat;
+    }
+  }
+  if (now_ >= write_at_) {
+    write_at_ = absl::InfiniteDuration();
+    Emit(WriteFiles{lineage_, version_});
+  }
+}
+
+}  // namespace capstan::param_store::core

@@ -1,0 +1,182 @@
+// ShardCore decides for one job on one shard: which contributions count, when a step is whole,
+// which version is published to whom. It holds no tensor and does no arithmetic on one.
+//
+// Rules that are kept here (docs/architecture.md):
+//   R6  A contribution is (job, lineage, step, node, chunk). Shape, routing, lineage and checksum
+//       come first. Step below the version: past. The node or one above it held: covered. Else the
+//       held nodes below it go and it is stored. Non-finite values are held like any others. A step
+//       ahead in the same lineage is refused and counted; it ends the stream.
+//   R7  Shard 0 is the lead (training/lead). The others repeat their part until the decision is
+//       there; the lead repeats the decision until every shard shows the version. What belongs to
+//       another lineage or step is dropped.
+//   R8  Version s is retired with the first accepted frame of step s+1.
+//   Lineages come from StartLineage alone; one at or below that at hand does nothing.
+//
+// Deterministic, without thread, lock, clock, file or gRPC: `now` is a monotonic time from any
+// origin. One strand for each object.
+#ifndef CAPSTAN_PARAM_STORE_CORE_SHARD_CORE_H_
+#define CAPSTAN_PARAM_STORE_CORE_SHARD_CORE_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "capstan/node/v1/node.pb.h"
+#include "param_store/core/shard_events.h"
+#include "training/chunks/flat_layout.h"
+#include "training/fold/held_nodes.h"
+#include "training/lanes/eval_plan.h"
+#include "training/lanes/sample_plan.h"
+#include "training/lead/lead.h"
+#include "training/schedule/schedule.h"
+
+namespace capstan::param_store::core {
+
+// What the resolved spec says to a shard.
+struct ShardPlan {
+  std::string job_id;
+  std::string spec_digest;  // 32 bytes
+  int32_t shard = 0;
+  int32_t num_shards = 1;
+  int64_t total_steps = 0;
+  int64_t evaluate_every_steps = 0;
+  training::FlatLayout layout;
+  training::SamplePlan samples;
+  training::EvalPlan evaluation;
+  training::Schedule schedule;
+};
+
+struct ShardTimes {
+  absl::Duration repeat = absl::Milliseconds(200);      // of parts and decisions
+  absl::Duration min_backoff = absl::Milliseconds(50);  // of the stream to the lead
+  absl::Duration max_backoff = absl::Seconds(2);
+  absl::Duration file_retry = absl::Seconds(1);
+};
+
+// Chunks that were not stored, by reason; frames (or seals) that ended their stream count once.
+struct DropCounts {
+  int64_t past = 0;
+  int64_t covered = 0;
+  int64_t corrupt = 0;
+  int64_t ahead = 0;  // a step ahead in the same lineage: a bug of the sender
+  int64_t wrong_shard = 0;
+  int64_t invalid = 0;
+  int64_t lineage = 0;  // streams refused for their lineage or digest
+};
+
+class ShardCore {
+ public:
+  explicit ShardCore(ShardPlan plan, ShardTimes times = {});
+
+  Effects Step(const Event& event, absl::Duration now);
+  // When a Tick is due; InfiniteDuration: never. Asked for after each Step.
+  absl::Duration NextDeadline() const;
+
+  // Whether `chunk_count` chunks from first_chunk on, of payload_bytes together, are this shard's.
+  // InvalidArgument: not chunks of the job, or another length; OutOfRange: of another shard.
+  absl::Status CheckShape(int32_t first_chunk, int32_t chunk_count, size_t payload_bytes) const;
+
+  node::v1::ShardState State(absl::Duration now) const;
+
+  const ShardPlan& plan() const { return plan_; }
+  int64_t lineage() const { return lineage_; }
+  int64_t version() const { return version_; }  // published; -1: none yet
+  const DropCounts& drops() const { return drops_; }
+  // Workers of the view whose every lane is here while others are still missing.
+  int32_t waiting_workers() const;
+  const training::Lead* lead() const { return lead_.has_value() ? &*lead_ : nullptr; }
+
+ private:
+  struct Stream {
+    StreamKind kind = StreamKind::kData;
+    int32_t index = 0;
+    int64_t have_version = -1;
+    bool open = false;  // HelloReply is sent; before, the base is being loaded
+  };
+
+  void On(const StartLineage& event);
+  void On(const ViewChange& event);
+  void On(const BaseLoaded& event);
+  void On(const StreamOpened& event);
+  void On(const StreamClosed& event);
+  void On(const FrameArrived& event);
+  void On(const SealArrived& event);
+  void On(const PartArrived& event);
+  void On(const EvaluationArrived& event);
+  void On(const LeadOpened& event);
+  void On(const LeadClosed& event);
+  void On(const DecisionArrived& event);
+  void On(const RootsChecked& event);
+  void On(const FilesWritten& event);
+  void On(const FilesTaken& event);
+  void On(const EndJob& event);
+  void On(const Tick& event);
+
+  absl::Status CheckHello(const StreamOpened& hello) const;
+  absl::Status CheckFrame(const FrameArrived& frame) const;
+  // The open stream that `id` names, where it is of one of these kinds; else it is closed.
+  Stream* Sender(StreamId id, std::initializer_list<StreamKind> kinds);
+  // OK where this shard is the lead; else the stream is closed.
+  bool IsLeadFor(StreamId id);
+  void OpenStream(StreamId id, Stream& stream);
+  void Close(StreamId id, absl::Status status);
+  void CloseAll(const absl::Status& status);
+  void BeginStep();
+  void Decide();
+  void Publish(const training::Decision& decision);
+  void RepeatDecision(StreamId id, const Stream& stream);
+  void FillLeadState(node::v1::LeadState* state) const;
+  void FillWaiting(node::v1::Waiting* waiting) const;
+  template <typename T>
+  void Emit(T effect) {
+    effects_.push_back(std::move(effect));
+  }
+
+  const ShardPlan plan_;
+  const ShardTimes times_;
+  Effects effects_;     // of the Step under way
+  absl::Duration now_;  // likewise
+
+  int64_t lineage_ = 0;
+  int64_t generation_ = 0;
+  training::ChunkRun run_;
+  std::vector<int32_t> workers_;
+  std::vector<int32_t> lane_owners_;
+  bool ready_ = false;
+  bool ended_ = false;
+  std::string reason_, message_;  // this shard cannot go on
+
+  int64_t version_ = -1;
+  bool stop_ = false;      // of version_
+  bool evaluate_ = false;  // of version_
+  bool retired_ = true;    // version_ - 1 is
+  absl::Duration published_at_;
+  training::LaneTree tree_;                // of step version_
+  std::vector<training::HeldNodes> held_;  // by chunk of run_
+  int32_t complete_chunks_ = 0;
+  std::optional<bool> finite_;  // of step version_, once its roots are checked
+
+  std::optional<training::Lead> lead_;  // shard 0
+  std::vector<int64_t> shown_;          // lead: by shard, the newest version that it showed
+  std::map<StreamId, Stream> streams_;
+
+  bool lead_open_ = false;  // other shards: the stream to the lead
+  absl::Duration lead_backoff_;
+  absl::Duration connect_at_ = absl::InfiniteDuration();
+  absl::Duration repeat_part_at_ = absl::InfiniteDuration();
+  absl::Duration repeat_decision_at_ = absl::InfiniteDuration();
+  absl::Duration write_at_ = absl::InfiniteDuration();
+
+  std::optional<node::v1::WrittenFiles> files_;
+  DropCounts drops_;
+};
+
+}  // namespace capstan::param_store::core
+
+#endif  // CAPSTAN_PARAM_STORE_CORE_SHARD_CORE_H_

@@ -1,0 +1,583 @@
+#include "param_store/core/shard_core.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace capstan::param_store::core {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using training::Node;
+
+constexpr StreamId kW0 = 10;       // DATA of rank 0
+constexpr StreamId kW1 = 11;       // DATA of rank 1
+constexpr StreamId kControl = 12;  // CONTROL of rank 0
+constexpr StreamId kShard1 = 13;   // SHARD of shard 1
+
+// A model of 3 chunks of 4096 floats: two weights whose slots fill them. Two lanes, two workers, 8
+// samples in batches of 4: two steps an epoch. One evaluation block of one sample per lane.
+ShardPlan Plan(int32_t shard, int32_t num_shards, int64_t total_steps = 4) {
+  training::TensorSpec weight;
+  weight.name = "fc.weight";
+  weight.shape = {3, 4096};
+  weight.fan_in = weight.fan_out = 1;
+  training::SamplePlanOptions samples;
+  samples.dataset_size = 8;
+  samples.global_batch = 4;
+  samples.lanes = 2;
+  training::ScheduleOptions schedule;
+  schedule.learning_rate = 0.5;
+  return ShardPlan{.job_id = "j1",
+                   .spec_digest = std::string(32, 'd'),
+                   .shard = shard,
+                   .num_shards = num_shards,
+                   .total_steps = total_steps,
+                   .evaluate_every_steps = 2,
+                   .layout = *training::FlatLayout::Create({weight}),
+                   .samples = *training::SamplePlan::Create(samples),
+                   .evaluation = *training::EvalPlan::Create(2, 2),
+                   .schedule = *training::Schedule::Create(schedule, 2, total_steps)};
+}
+
+template <typename T>
+std::vector<T> All(const Effects& effects) {
+  std::vector<T> found;
+  for (const Effect& effect : effects) {
+    if (std::holds_alternative<T>(effect)) found.push_back(std::get<T>(effect));
+  }
+  return found;
+}
+
+template <typename T>
+int IndexOf(const Effects& effects) {
+  for (size_t i = 0; i < effects.size(); ++i) {
+    if (std::holds_alternative<T>(effects[i])) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+absl::StatusCode ClosedWith(const Effects& effects, StreamId stream) {
+  for (const CloseStream& close : All<CloseStream>(effects)) {
+    if (close.stream == stream) return close.status.code();
+  }
+  return absl::StatusCode::kOk;  // it was not closed
+}
+
+// One shard; 2 shards of which it is the lead or the second: its run is chunk 0, or chunks 1 and 2.
+class ShardCoreTest : public testing::Test {
+ protected:
+  void Make(int32_t shard, int32_t num_shards, int64_t total_steps = 4) {
+    core_.emplace(Plan(shard, num_shards, total_steps));
+    run_ = num_shards == 1 ? training::ChunkRun{0, 3}
+                           : (shard == 0 ? training::ChunkRun{0, 1} : training::ChunkRun{1, 2});
+  }
+  Effects Do(const Event& event) { return core_->Step(event, now_); }
+  Effects Start(int64_t lineage) {
+    return Do(StartLineage{.lineage = lineage,
+                           .generation = lineage,
+                           .run = run_,
+                           .workers = {0, 1},
+                           .lane_owners = {0, 1}});
+  }
+  Effects Load(int64_t lineage, int64_t version = 0) {
+    return Do(BaseLoaded{.lineage = lineage, .version = version});
+  }
+  Effects Hello(StreamId stream, StreamKind kind, int32_t index, int64_t have = -1,
+                int64_t lineage = 1) {
+    return Do(StreamOpened{stream, kind, std::string(32, 'd'), lineage, index, have});
+  }
+  // Ready in lineage 1 with a DATA stream of each worker.
+  void Ready(int32_t shard = 0, int32_t num_shards = 1, int64_t total_steps = 4) {
+    Make(shard, num_shards, total_steps);
+    Start(1);
+    Load(1);
+    Hello(kW0, StreamKind::kData, 0);
+    Hello(kW1, StreamKind::kData, 1);
+  }
+  FrameArrived Frame(StreamId stream, int64_t step, Node node) {
+    FrameArrived frame;
+    frame.stream = stream;
+    frame.step = step;
+    frame.node = node;
+    frame.first_chunk = run_.first_chunk;
+    frame.chunk_count = run_.chunk_count;
+    frame.payload_bytes = run_.chunk_count * 4096 * 4;
+    frame.intact.assign(run_.chunk_count, true);
+    frame.payload = 77;
+    return frame;
+  }
+  Effects Roots(bool finite = true) {
+    return Do(RootsChecked{core_->lineage(), core_->version(), finite});
+  }
+  Effects Seal(StreamId stream, int64_t step, Node node = {0, 2}) {
+    return Do(SealArrived{stream, step, node, {2 * node.lane_count, 8.0, 1}});
+  }
+  void Evaluate(int64_t version) {
+    Do(EvaluationArrived{kW0, version, 0, {1, 1.0, 1}});
+    Do(EvaluationArrived{kW0, version, 1, {1, 1.0, 0}});
+  }
+  // A whole step on one shard; the effects of the event that decided it.
+  Effects RunStep() {
+    const int64_t step = core_->version();
+    Do(Frame(kW0, step, {0, 2}));
+    Roots();
+    return Seal(kW0, step);
+  }
+
+  std::optional<ShardCore> core_;
+  training::ChunkRun run_;
+  absl::Duration now_ = absl::ZeroDuration();
+};
+
+// ---- R6 ----
+
+TEST_F(ShardCoreTest, AStepIsFoldedCheckedDecidedAppliedAndSent) {
+  Ready();
+  Effects effects = Do(Frame(kW0, 0, {0, 1}));
+  ASSERT_THAT(All<FoldFrame>(effects), SizeIs(1));
+  EXPECT_EQ(All<FoldFrame>(effects)[0].payload, 77);
+  EXPECT_THAT(All<SendAck>(effects), IsEmpty());  // all stored: the next version is the answer
+  EXPECT_THAT(All<CheckRoots>(effects), IsEmpty());
+  EXPECT_THAT(core_->State(now_).waiting().lanes(), ElementsAre(0, 1));  // lane 0: its seal
+  EXPECT_EQ(core_->State(now_).waiting().missing_chunks(), 3);
+  EXPECT_EQ(core_->waiting_workers(), 1);
+
+  effects = Do(Frame(kW1, 0, {1, 1}));
+  EXPECT_LT(IndexOf<FoldFrame>(effects), IndexOf<CheckRoots>(effects));
+  EXPECT_THAT(Roots(), IsEmpty());  // the seals are missing
+  Seal(kW0, 0, {0, 1});
+  effects = Seal(kW1, 0, {1, 1});
+  ASSERT_THAT(All<ApplyStep>(effects), SizeIs(1));
+  const training::Decision decision = All<ApplyStep>(effects)[0].decision;
+  EXPECT_EQ(decision.step, 0);
+  EXPECT_TRUE(decision.apply);
+  EXPECT_EQ(decision.learning_rate, 0.5);
+  const auto sent = All<SendWeights>(effects);
+  ASSERT_THAT(sent, SizeIs(2));
+  EXPECT_EQ(sent[0].stream, kW0);
+  EXPECT_EQ(sent[1].stream, kW1);
+  EXPECT_EQ(sent[0].version, 1);
+  EXPECT_LT(IndexOf<ApplyStep>(effects), IndexOf<SendWeights>(effects));
+  ASSERT_THAT(All<LogStep>(effects), SizeIs(1));
+  EXPECT_EQ(All<LogStep>(effects)[0].line.loss, 4.0);  // two seals of 8 over 4 samples
+  EXPECT_EQ(core_->version(), 1);
+}
+
+struct Refusal {
+  const char* name;
+  void (*change)(FrameArrived&);
+  absl::StatusCode code;
+  int64_t DropCounts::*count;
+};
+
+TEST_F(ShardCoreTest, WhatDoesNotFitEndsTheStreamAndChangesNothing) {
+  using absl::StatusCode;
+  const Refusal cases[] = {
+      {"step ahead", [](FrameArrived& f) { f.step = 1; }, StatusCode::kInvalidArgument,
+       &DropCounts::ahead},
+      {"negative step", [](FrameArrived& f) { f.step = -1; }, StatusCode::kInvalidArgument,
+       &DropCounts::invalid},
+      {"node not aligned",
+       [](FrameArrived& f) {
+         f.node = {1, 2};
+       },
+       StatusCode::kInvalidArgument, &DropCounts::invalid},
+      {"lane 2 of 2",
+       [](FrameArrived& f) {
+         f.node = {2, 1};
+       },
+       StatusCode::kInvalidArgument, &DropCounts::invalid},
+      {"three lanes",
+       [](FrameArrived& f) {
+         f.node = {0, 3};
+       },
+       StatusCode::kInvalidArgument, &DropCounts::invalid},
+      {"short payload", [](FrameArrived& f) { f.payload_bytes -= 4; }, StatusCode::kInvalidArgument,
+       &DropCounts::invalid},
+      {"no chunk",
+       [](FrameArrived& f) {
+         f.chunk_count = 0;
+         f.payload_bytes = 0;
+         f.intact.clear();
+       },
+       StatusCode::kInvalidArgument, &DropCounts::invalid},
+      {"chunk 3 of 3", [](FrameArrived& f) { f.first_chunk = 2; }, StatusCode::kInvalidArgument,
+       &DropCounts::invalid},
+      {"chunk overflow", [](FrameArrived& f) { f.first_chunk = 2147483647; },
+       StatusCode::kInvalidArgument, &DropCounts::invalid},
+      {"negative chunk", [](FrameArrived& f) { f.first_chunk = -1; }, StatusCode::kInvalidArgument,
+       &DropCounts::invalid},
+      {"chunk of shard 0", [](FrameArrived& f) { f.first_chunk = 0; }, StatusCode::kOutOfRange,
+       &DropCounts::wrong_shard},
+  };
+  for (const Refusal& refusal : cases) {
+    SCOPED_TRACE(refusal.name);
+    Ready(/*shard=*/1, /*num_shards=*/2);
+    FrameArrived frame = Frame(kW0, 0, {0, 1});
+    refusal.change(frame);
+    const Effects effects = Do(frame);
+    EXPECT_EQ(ClosedWith(effects, kW0), refusal.code);
+    EXPECT_THAT(effects, SizeIs(1));
+    EXPECT_EQ(core_->drops().*refusal.count, 1);
+    EXPECT_THAT(core_->State(now_).waiting().lanes(), ElementsAre(0, 1));
+    // What the stream still had under way is dropped without a word.
+    EXPECT_THAT(Do(Frame(kW0, 0, {0, 1})), IsEmpty());
+  }
+}
+
+TEST_F(ShardCoreTest, OutcomesOfRepeatedAndOverlappingNodes) {
+  using Outcomes = std::vector<FrameOutcome>;
+  Ready();
+  Do(Frame(kW0, 0, {0, 1}));
+  Effects effects = Do(Frame(kW1, 0, {0, 1}));  // the same node, whoever sends it
+  ASSERT_THAT(All<SendAck>(effects), SizeIs(1));
+  EXPECT_EQ(All<SendAck>(effects)[0].outcomes, Outcomes(3, FrameOutcome::kCovered));
+  EXPECT_THAT(All<FoldFrame>(effects), IsEmpty());
+  EXPECT_EQ(core_->drops().covered, 3);
+
+  // The root discards lane 0, which was held below it.
+  effects = Do(Frame(kW1, 0, {0, 2}));
+  ASSERT_THAT(All<FoldFrame>(effects), SizeIs(1));
+  EXPECT_EQ(All<FoldFrame>(effects)[0].node, (Node{0, 2}));
+  EXPECT_THAT(All<CheckRoots>(effects), SizeIs(1));
+  effects = Do(Frame(kW0, 0, {1, 1}));  // below the held root
+  EXPECT_EQ(All<SendAck>(effects)[0].outcomes, Outcomes(3, FrameOutcome::kCovered));
+  EXPECT_THAT(All<CheckRoots>(effects), IsEmpty());
+
+  Roots();
+  Seal(kW0, 0);
+  ASSERT_EQ(core_->version(), 1);
+  effects = Do(Frame(kW0, 0, {1, 1}));
+  EXPECT_EQ(All<SendAck>(effects)[0].outcomes, Outcomes(3, FrameOutcome::kPast));
+  EXPECT_EQ(core_->drops().past, 3);
+}
+
+TEST_F(ShardCoreTest, ACorruptChunkIsSentAgainAndTheOthersCount) {
+  Ready();
+  FrameArrived frame = Frame(kW0, 0, {0, 2});
+  frame.intact[1] = false;
+  Effects effects = Do(frame);
+  const std::vector<FrameOutcome> want = {FrameOutcome::kStored, FrameOutcome::kCorrupt,
+                                          FrameOutcome::kStored};
+  EXPECT_EQ(All<SendAck>(effects)[0].outcomes, want);
+  EXPECT_EQ(All<FoldFrame>(effects)[0].outcomes, want);
+  EXPECT_EQ(core_->drops().corrupt, 1);
+  EXPECT_EQ(core_->State(now_).waiting().missing_chunks(), 1);
+  effects = Do(Frame(kW0, 0, {0, 2}));  // again, whole
+  EXPECT_THAT(All<CheckRoots>(effects), SizeIs(1));
+  EXPECT_EQ(All<FoldFrame>(effects)[0].outcomes,
+            (std::vector<FrameOutcome>{FrameOutcome::kCovered, FrameOutcome::kStored,
+                                       FrameOutcome::kCovered}));
+}
+
+TEST_F(ShardCoreTest, ANonFiniteStepIsSkippedAndPublished) {
+  Ready();
+  Do(Frame(kW0, 0, {0, 2}));
+  Roots(/*finite=*/false);
+  const Effects effects = Seal(kW0, 0);
+  ASSERT_THAT(All<ApplyStep>(effects), SizeIs(1));
+  EXPECT_FALSE(All<ApplyStep>(effects)[0].decision.apply);
+  EXPECT_THAT(All<SendWeights>(effects), SizeIs(2));
+  EXPECT_EQ(core_->State(now_).lead().skipped_steps(), 1);
+}
+
+TEST_F(ShardCoreTest, ThreeNonFiniteStepsAreReported) {
+  Ready(0, 1, /*total_steps=*/8);
+  for (int step = 0; step < 3; ++step) {
+    Do(Frame(kW0, step, {0, 2}));
+    Roots(false);
+    Seal(kW0, step);
+    if (step == 1) Evaluate(2);
+  }
+  EXPECT_EQ(core_->version(), 2);
+  EXPECT_EQ(core_->State(now_).lead().reason(), "NonFiniteLoss");
+}
+
+TEST_F(ShardCoreTest, AVersionIsRetiredWithTheFirstAcceptedFrameOfTheNextStep) {
+  Ready();
+  RunStep();
+  EXPECT_THAT(All<RetireVersion>(Do(Frame(kW0, 0, {0, 1}))), IsEmpty());  // past: not accepted
+  const Effects effects = Do(Frame(kW0, 1, {0, 1}));
+  ASSERT_THAT(All<RetireVersion>(effects), SizeIs(1));
+  EXPECT_EQ(All<RetireVersion>(effects)[0].version, 0);
+  EXPECT_THAT(All<RetireVersion>(Do(Frame(kW1, 1, {1, 1}))), IsEmpty());
+}
+
+// ---- Streams ----
+
+struct HelloCase {
+  const char* name;
+  StreamOpened hello;
+  absl::StatusCode code;
+};
+
+TEST_F(ShardCoreTest, HellosAreAnsweredByLineageDigestAndView) {
+  using absl::StatusCode;
+  const std::string digest(32, 'd');
+  const HelloCase cases[] = {
+      {"good", {20, StreamKind::kData, digest, 2, 0, -1}, StatusCode::kOk},
+      {"older lineage", {20, StreamKind::kData, digest, 1, 0, -1}, StatusCode::kFailedPrecondition},
+      {"newer lineage", {20, StreamKind::kData, digest, 3, 0, -1}, StatusCode::kUnavailable},
+      {"no lineage", {20, StreamKind::kData, digest, 0, 0, -1}, StatusCode::kInvalidArgument},
+      {"other digest",
+       {20, StreamKind::kData, std::string(32, 'e'), 2, 0, -1},
+       StatusCode::kFailedPrecondition},
+      {"unknown worker", {20, StreamKind::kData, digest, 2, 2, -1}, StatusCode::kUnavailable},
+      {"version ahead", {20, StreamKind::kData, digest, 2, 0, 1}, StatusCode::kInvalidArgument},
+      {"control", {20, StreamKind::kControl, digest, 2, 1, -1}, StatusCode::kOk},
+      {"shard 1", {20, StreamKind::kShard, digest, 2, 1, 0}, StatusCode::kOk},
+      {"shard 0", {20, StreamKind::kShard, digest, 2, 0, 0}, StatusCode::kInvalidArgument},
+      {"shard 2 of 2", {20, StreamKind::kShard, digest, 2, 2, 0}, StatusCode::kInvalidArgument},
+  };
+  for (const HelloCase& c : cases) {
+    SCOPED_TRACE(c.name);
+    Make(0, 2);
+    Start(2);
+    Load(2);
+    const Effects effects = Do(c.hello);
+    EXPECT_EQ(ClosedWith(effects, 20), c.code);
+    EXPECT_THAT(All<SendHelloReply>(effects), SizeIs(c.code == StatusCode::kOk ? 1 : 0));
+  }
+  Make(1, 2);
+  Start(2);
+  Load(2);
+  const Effects effects = Do(StreamOpened{20, StreamKind::kControl, digest, 2, 0, -1});
+  EXPECT_EQ(ClosedWith(effects, 20), StatusCode::kInvalidArgument);  // seals go to the lead
+}
+
+TEST_F(ShardCoreTest, AStreamGetsWhatItLacks) {
+  Ready();
+  RunStep();
+  Effects effects = Hello(21, StreamKind::kData, 0, /*have=*/0);
+  EXPECT_EQ(All<SendHelloReply>(effects)[0].version, 1);
+  ASSERT_THAT(All<SendWeights>(effects), SizeIs(1));
+  EXPECT_EQ(All<SendWeights>(effects)[0].version, 1);
+  effects = Hello(22, StreamKind::kData, 0, /*have=*/1);
+  EXPECT_THAT(All<SendWeights>(effects), IsEmpty());
+}
+
+TEST_F(ShardCoreTest, AStreamThatComesWhileTheBaseIsLoadedIsAnsweredAfterwards) {
+  Make(0, 1);
+  Start(1);
+  EXPECT_THAT(Hello(kW0, StreamKind::kData, 0), IsEmpty());
+  const Effects effects = Load(1);
+  ASSERT_THAT(All<SendHelloReply>(effects), SizeIs(1));
+  EXPECT_THAT(All<SendWeights>(effects), SizeIs(1));
+}
+
+TEST_F(ShardCoreTest, MessagesOfTheWrongStreamEndIt) {
+  Make(1, 2);
+  Start(1);
+  Hello(kW0, StreamKind::kData, 0);
+  EXPECT_EQ(ClosedWith(Do(Frame(kW0, 0, {0, 1})), kW0), absl::StatusCode::kInvalidArgument);
+  Load(1);
+  Hello(kW1, StreamKind::kData, 1);
+  EXPECT_EQ(ClosedWith(Seal(kW1, 0), kW1), absl::StatusCode::kInvalidArgument);  // not the lead
+  Make(0, 2);
+  Start(1);
+  Load(1);
+  Hello(kControl, StreamKind::kControl, 0);
+  EXPECT_EQ(ClosedWith(Do(Frame(kControl, 0, {0, 1})), kControl),
+            absl::StatusCode::kInvalidArgument);
+  Hello(kShard1, StreamKind::kShard, 1, 0);
+  EXPECT_EQ(ClosedWith(Do(PartArrived{kShard1, 0, 0, true}), kShard1),
+            absl::StatusCode::kInvalidArgument);  // in another shard's name
+}
+
+TEST_F(ShardCoreTest, AViewThatDropsAWorkerClosesItsStreams) {
+  Ready();
+  EXPECT_THAT(Do(ViewChange{.lineage = 1, .generation = 1, .workers = {}}),
+              IsEmpty());  // not newer
+  EXPECT_THAT(Do(ViewChange{.lineage = 2, .generation = 9, .workers = {}}), IsEmpty());
+  const Effects effects =
+      Do(ViewChange{.lineage = 1, .generation = 2, .workers = {1}, .lane_owners = {1, 1}});
+  EXPECT_EQ(ClosedWith(effects, kW0), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ClosedWith(effects, kW1), absl::StatusCode::kOk);
+}
+
+// ---- Lineages ----
+
+TEST_F(ShardCoreTest, ANewLineageDiscardsTheOldOneAndAnOldOneDoesNothing) {
+  Ready();
+  Do(Frame(kW0, 0, {0, 1}));
+  EXPECT_THAT(Start(1), IsEmpty());
+  const Effects effects = Start(2);
+  EXPECT_EQ(ClosedWith(effects, kW0), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ClosedWith(effects, kW1), absl::StatusCode::kFailedPrecondition);
+  ASSERT_THAT(All<LoadBase>(effects), SizeIs(1));
+  EXPECT_THAT(Start(1), IsEmpty());
+  EXPECT_THAT(Load(1), IsEmpty());  // an answer that comes too late
+  EXPECT_FALSE(core_->State(now_).ready());
+  Load(2);
+  EXPECT_TRUE(core_->State(now_).ready());
+  EXPECT_EQ(core_->State(now_).lineage(), 2);
+  EXPECT_THAT(core_->State(now_).waiting().lanes(), ElementsAre(0, 1));  // nothing is held
+  EXPECT_THAT(Do(RootsChecked{1, 0, true}), IsEmpty());
+}
+
+TEST_F(ShardCoreTest, ABaseThatCannotBeLoadedIsReported) {
+  Make(0, 1);
+  Start(1);
+  Hello(kW0, StreamKind::kData, 0);
+  const Effects effects =
+      Do(BaseLoaded{.lineage = 1, .reason = "DataMissing", .message = "no such file"});
+  EXPECT_EQ(ClosedWith(effects, kW0), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(All<StateChanged>(effects), SizeIs(1));
+  EXPECT_EQ(core_->State(now_).reason(), "DataMissing");
+}
+
+// ---- R7 over several shards ----
+
+TEST_F(ShardCoreTest, AShardRepeatsItsPartUntilTheDecisionIsThere) {
+  Make(1, 2);
+  Start(1);
+  EXPECT_THAT(All<ConnectLead>(Load(1)), SizeIs(1));
+  Do(LeadOpened{1});
+  Hello(kW0, StreamKind::kData, 0);
+  Do(Frame(kW0, 0, {0, 2}));
+  EXPECT_THAT(All<SendPart>(Roots()), SizeIs(1));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(core_->NextDeadline(), now_ + absl::Milliseconds(200));
+    now_ = core_->NextDeadline();
+    const Effects effects = Do(Tick{});
+    ASSERT_THAT(All<SendPart>(effects), SizeIs(1));
+    EXPECT_EQ(All<SendPart>(effects)[0].step, 0);
+  }
+  training::Decision decision;
+  decision.apply = true;
+  decision.learning_rate = 0.5;
+  EXPECT_THAT(Do(DecisionArrived{2, decision}), IsEmpty());  // of another lineage
+  decision.step = 1;
+  EXPECT_THAT(Do(DecisionArrived{1, decision}), IsEmpty());  // of another step
+  decision.step = 0;
+  const Effects effects = Do(DecisionArrived{1, decision});
+  EXPECT_THAT(All<ApplyStep>(effects), SizeIs(1));
+  EXPECT_THAT(All<SendWeights>(effects), SizeIs(1));
+  EXPECT_THAT(All<LogStep>(effects), IsEmpty());  // the lead's business
+  EXPECT_EQ(core_->NextDeadline(), absl::InfiniteDuration());
+  EXPECT_THAT(Do(DecisionArrived{1, decision}), IsEmpty());  // repeated
+  EXPECT_EQ(core_->version(), 1);
+}
+
+TEST_F(ShardCoreTest, APartIsSaidAgainOnANewStreamToTheLead) {
+  Ready(1, 2);
+  Do(Frame(kW0, 0, {0, 2}));
+  EXPECT_THAT(All<SendPart>(Roots()), IsEmpty());  // no stream yet
+  EXPECT_THAT(All<SendPart>(Do(LeadOpened{1})), SizeIs(1));
+  Do(LeadClosed{1, absl::UnavailableError("gone")});
+  for (const int64_t backoff_ms : {50, 100, 200}) {
+    const absl::Duration start = now_;
+    while (true) {
+      now_ = core_->NextDeadline();
+      const Effects effects = Do(Tick{});
+      EXPECT_THAT(All<SendPart>(effects), IsEmpty());
+      if (!All<ConnectLead>(effects).empty()) break;
+    }
+    EXPECT_EQ(now_ - start, absl::Milliseconds(backoff_ms));
+    Do(LeadClosed{1, absl::UnavailableError("gone")});
+  }
+}
+
+TEST_F(ShardCoreTest, TheLeadRepeatsItsDecisionUntilEveryShardShowsTheVersion) {
+  Ready(0, 2);
+  Hello(kControl, StreamKind::kControl, 0);
+  Hello(kShard1, StreamKind::kShard, 1, 0);
+  Do(Frame(kW0, 0, {0, 2}));
+  Roots();
+  Seal(kControl, 0);
+  EXPECT_EQ(core_->version(), 0);  // the part of shard 1 is missing
+  EXPECT_THAT(core_->State(now_).waiting().parts(), ElementsAre(1));
+  Effects effects = Do(PartArrived{kShard1, 0, 1, true});
+  ASSERT_THAT(All<SendDecision>(effects), SizeIs(1));
+  EXPECT_EQ(All<SendDecision>(effects)[0].stream, kShard1);
+  EXPECT_LT(IndexOf<SendDecision>(effects), IndexOf<ApplyStep>(effects));
+  EXPECT_EQ(core_->version(), 1);
+
+  now_ = core_->NextDeadline();
+  EXPECT_EQ(now_, absl::Milliseconds(200));
+  EXPECT_THAT(All<SendDecision>(Do(Tick{})), SizeIs(1));
+  EXPECT_THAT(All<SendDecision>(Do(PartArrived{kShard1, 0, 1, true})), SizeIs(1));  // asked again
+  EXPECT_THAT(All<SendDecision>(Hello(31, StreamKind::kShard, 1, 0)), SizeIs(1));   // a new stream
+  EXPECT_THAT(All<SendDecision>(Hello(32, StreamKind::kShard, 1, 1)), IsEmpty());   // it shows it
+  now_ = core_->NextDeadline();
+  EXPECT_THAT(Do(Tick{}), IsEmpty());
+  EXPECT_EQ(core_->NextDeadline(), absl::InfiniteDuration());
+  EXPECT_THAT(Do(PartArrived{kShard1, 1, 1, true}), IsEmpty());
+  effects = Do(PartArrived{kShard1, 2, 1, true});
+  EXPECT_EQ(ClosedWith(effects, kShard1), absl::StatusCode::kInvalidArgument);  // ahead
+}
+
+// ---- Evaluation, the end, files ----
+
+TEST_F(ShardCoreTest, TheEndStopsWritesAndReports) {
+  Ready(0, 1, /*total_steps=*/2);
+  RunStep();
+  Effects effects = RunStep();
+  ASSERT_THAT(All<SendWeights>(effects), SizeIs(2));
+  EXPECT_TRUE(All<SendWeights>(effects)[0].stop);
+  EXPECT_TRUE(All<SendWeights>(effects)[0].evaluate);
+  ASSERT_THAT(All<WriteFiles>(effects), SizeIs(1));
+  EXPECT_EQ(All<WriteFiles>(effects)[0].version, 2);
+  EXPECT_LT(IndexOf<ApplyStep>(effects), IndexOf<WriteFiles>(effects));
+  EXPECT_TRUE(core_->State(now_).stopped());
+  EXPECT_FALSE(core_->State(now_).lead().complete());
+  EXPECT_THAT(core_->State(now_).waiting().evaluation_blocks(), ElementsAre(0, 1));
+  EXPECT_THAT(core_->State(now_).waiting().lanes(), IsEmpty());
+
+  // Nothing is computed on a version with stop.
+  EXPECT_EQ(ClosedWith(Do(Frame(kW1, 2, {0, 2})), kW1), absl::StatusCode::kInvalidArgument);
+  Evaluate(2);
+  EXPECT_TRUE(core_->State(now_).lead().complete());
+  EXPECT_EQ(core_->State(now_).lead().epochs_size(), 1);
+  EXPECT_EQ(core_->State(now_).lead().epochs(0).validation_accuracy(), 0.5);
+  EXPECT_FALSE(core_->State(now_).has_waiting());
+
+  Do(FilesWritten{.lineage = 1, .version = 2, .error = absl::ResourceExhaustedError("disk full")});
+  EXPECT_FALSE(core_->State(now_).has_files());
+  now_ = core_->NextDeadline();
+  EXPECT_THAT(All<WriteFiles>(Do(Tick{})), SizeIs(1));  // tried again
+  common::v1::FileInfo file;
+  file.set_name("shard-0.safetensors");
+  Do(FilesWritten{.lineage = 1, .version = 2, .files = {file}});
+  ASSERT_EQ(core_->State(now_).files().files_size(), 1);
+  EXPECT_EQ(core_->State(now_).files().step(), 2);
+  Do(FilesTaken{1, 1});
+  EXPECT_TRUE(core_->State(now_).has_files());
+  Do(FilesTaken{1, 2});
+  EXPECT_FALSE(core_->State(now_).has_files());
+  // A task that joins late still gets the last version.
+  EXPECT_TRUE(All<SendWeights>(Hello(40, StreamKind::kData, 1))[0].stop);
+}
+
+TEST_F(ShardCoreTest, TheNextStepWaitsForTheEvaluation) {
+  Ready();
+  RunStep();
+  Effects effects = RunStep();  // version 2 is evaluated
+  EXPECT_TRUE(All<SendWeights>(effects)[0].evaluate);
+  EXPECT_FALSE(All<SendWeights>(effects)[0].stop);
+  RunStep();
+  EXPECT_EQ(core_->version(), 2);
+  Do(EvaluationArrived{kW0, 2, 0, {1, 1.0, 1}});
+  effects = Do(EvaluationArrived{kW1, 2, 1, {1, 1.0, 1}});
+  EXPECT_EQ(core_->version(), 3);
+  EXPECT_THAT(All<ApplyStep>(effects), SizeIs(1));
+  EXPECT_FALSE(All<StateChanged>(effects).empty());
+  EXPECT_THAT(Do(EvaluationArrived{kW0, 2, 0, {1, 1.0, 1}}), IsEmpty());  // repeated: past
+}
+
+TEST_F(ShardCoreTest, EndJobClosesEverything) {
+  Ready();
+  const Effects effects = Do(EndJob{});
+  EXPECT_EQ(ClosedWith(effects, kW0), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Start(5), IsEmpty());
+  EXPECT_EQ(core_->NextDeadline(), absl::InfiniteDuration());
+}
+
+}  // namespace
+}  // namespace capstan::param_store::core
