@@ -77,8 +77,10 @@ double Schedule::LearningRate(int64_t step) const {
   switch (options_.kind) {
     case ScheduleKind::kConstant:
       return base;
-    case ScheduleKind::kStep:
-      return base * std::pow(options_.factor, static_cast<double>(step / every_steps_));
+    case ScheduleKind::kStep: {
+      const int64_t periods = step / every_steps_;
+      return base * std::pow(options_.factor, static_cast<double>(periods));
+    }
     case ScheduleKind::kCosine: {
       if (step >= total_steps_) return options_.min_learning_rate;
       const double done = static_cast<double>(step - warmup_steps_) /
