@@ -16,6 +16,7 @@
 #include "client/validate_command.h"
 #include "services/tuning/tuning.h"
 #include "services/version/version.h"
+#include "training/spec/nearest.h"
 
 namespace capstan::client {
 namespace {
@@ -82,18 +83,9 @@ ExitCode PrintVersion(const Console& console) {
 
 // The nearest of our sub-commands, or "".
 std::string Suggestion(const CLI::App& app, const std::string& word) {
-  std::string best;
-  size_t best_common = 1;
-  for (const CLI::App* command : app.get_subcommands({})) {
-    const std::string name = command->get_name();
-    size_t common = 0;
-    while (common < name.size() && common < word.size() && name[common] == word[common]) ++common;
-    if (common > best_common) {
-      best = name;
-      best_common = common;
-    }
-  }
-  return best;
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return training::spec::Nearest(word, names);
 }
 
 }  // namespace

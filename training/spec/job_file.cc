@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "training/spec/nearest.h"
 #include "training/spec/validate.h"
 
 namespace capstan::training::spec {
@@ -85,21 +86,6 @@ const FieldDescriptor* FieldOf(const Descriptor* type, absl::string_view key) {
     if (KeyOf(type->field(i)) == key) return type->field(i);
   }
   return nullptr;
-}
-
-int EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<int> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const int substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row[b.size()];
 }
 
 const char* KindName(const YamlNode& node) {
@@ -243,15 +229,7 @@ class Binder {
       if (!path.empty() && !absl::ConsumePrefix(&rest, absl::StrCat(path, "."))) continue;
       names.push_back(std::string(rest.substr(0, rest.find('.'))));
     }
-    std::string best;
-    int best_distance = 3;
-    for (const std::string& name : names) {
-      const int distance = EditDistance(entry.key, name);
-      if (distance < best_distance && distance < static_cast<int>(name.size()) - 1) {
-        best = name;
-        best_distance = distance;
-      }
-    }
+    const std::string best = Nearest(entry.key, names);
     Fail(entry.mark,
          absl::StrCat("unknown field '", Join(path, entry.key.substr(0, 80)), "'",
                       best.empty() ? "" : absl::StrCat(" (did you mean '", best, "'?)")));
