@@ -307,7 +307,9 @@ class ProcessSpawner::Reactor {
       posix_spawn_file_actions_adddup2(&actions, pipes[0][1], 1);
       posix_spawn_file_actions_adddup2(&actions, pipes[1][1], 2);
     }
-    posix_spawn_file_actions_addclosefrom_np(&actions, 3);
+    // dup2 of 3 to itself clears FD_CLOEXEC here (POSIX since 2024, glibc since 2.29).
+    if (options.pass_fd >= 0) posix_spawn_file_actions_adddup2(&actions, options.pass_fd, 3);
+    posix_spawn_file_actions_addclosefrom_np(&actions, options.pass_fd >= 0 ? 4 : 3);
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
     sigset_t all;

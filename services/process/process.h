@@ -6,8 +6,8 @@
 //
 // Never a fork: gRPC has threads. The parent-death signal of Linux fires when the *thread* that
 // spawned ends, hence the one thread. A child gets its own process group, /dev/null as input,
-// default signal handling, no file descriptor of ours beyond 0..2, and CAPSTAN_PARENT_PID; it calls
-// ArmParentDeathSignal first thing in main.
+// default signal handling, no file descriptor of ours beyond 0..2 (and pass_fd), and
+// CAPSTAN_PARENT_PID; it calls ArmParentDeathSignal first thing in main.
 //
 // Callbacks run in the spawner's thread, one at a time, without a lock held: they hand work over
 // and return. They may call Spawn and Kill, and may destroy a Process. Thread-safe.
@@ -49,6 +49,9 @@ struct ProcessOptions {
   // before.
   std::function<void(const ExitStatus&)> on_exit;
   size_t max_line_bytes = 16 * 1024;
+  // A descriptor of ours that the child gets as its descriptor 3; -1: none. Borrowed until Spawn
+  // has returned.
+  int pass_fd = -1;
 };
 
 // A child. Its destructor kills the process group and waits for on_exit, unless a callback calls

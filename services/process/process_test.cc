@@ -1,5 +1,6 @@
 #include "services/process/process.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -94,6 +95,24 @@ TEST(ProcessTest, ChildHasItsGroupItsEnvironmentAndNoOtherDescriptor) {
   EXPECT_THAT(transcript.lines,
               ElementsAre("out:no-input", "out:hello", absl::StrCat("out:parent=", getpid()),
                           "out:own-group", "out:closed"));
+}
+
+TEST(ProcessTest, APassedDescriptorIsTheChildsThird) {
+  int pair[2];
+  ASSERT_EQ(pipe2(pair, O_CLOEXEC), 0);
+  ProcessSpawner spawner;
+  ProcessOptions options = Shell("echo through >&3; ls /proc/$$/fd | wc -l", nullptr);
+  Transcript transcript;
+  options.on_line = transcript.OnLine();
+  options.pass_fd = pair[1];
+  auto process = *spawner.Spawn(std::move(options));
+  close(pair[1]);
+  char text[16] = {};
+  EXPECT_EQ(read(pair[0], text, sizeof(text)), 8);
+  EXPECT_STREQ(text, "through\n");
+  close(pair[0]);
+  ASSERT_TRUE(process->WaitFor(kLimit).has_value());
+  EXPECT_THAT(transcript.lines, ElementsAre("out:4"));  // 0, 1, 2 and 3
 }
 
 TEST(ProcessTest, KillEndsTheChildWithTheSignal) {
