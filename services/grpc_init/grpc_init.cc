@@ -1,0 +1,34 @@
+#include "services/grpc_init/grpc_init.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "grpc/grpc.h"
+#include "grpc/support/log.h"
+#include "services/logging/log.h"
+
+namespace capstan::services {
+namespace {
+
+void ForwardToLog(gpr_log_func_args* args) {
+  // Its errors are what a peer did or what we report ourselves by a Status: warnings at most.
+  const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? kWarning
+                         : args->severity == GPR_LOG_SEVERITY_INFO ? kInfo
+                                                                   : kDebug;
+  absl::string_view file = args->file;
+  file.remove_prefix(file.rfind('/') + 1);  // npos + 1 is 0
+  const std::string at = absl::StrCat(file, ":", args->line);
+  Log(level, "grpc").Limit(at).Kv("at", at).Kv("message", args->message);
+}
+
+}  // namespace
+
+void KeepGrpcInitialised() {
+  static const bool once = [] {
+    gpr_set_log_function(ForwardToLog);
+    grpc_init();
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+}  // namespace capstan::services

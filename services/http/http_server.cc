@@ -1,0 +1,131 @@
+#include "services/http/http_server.h"
+
+#include <httplib.h>
+
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/logging/log.h"
+#include "services/sync/mutex.h"
+
+namespace capstan::services {
+namespace {
+
+constexpr int kThreads = 4;
+
+void SetSocketOptions(socket_t fd) {
+  // In place of the library's default, which sets SO_REUSEPORT too.
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+}
+
+void Answer(const HttpHandler& handler, const httplib::Request& request,
+            httplib::Response& response) {
+  const HttpResponse answer = handler({.path = request.path, .parameters = request.params});
+  response.status = answer.code;
+  response.set_content(answer.body, answer.content_type);
+}
+
+}  // namespace
+
+struct HttpServer::Impl {
+  httplib::Server server;
+  Endpoint bound;
+  std::thread thread;
+  Mutex mu;
+  bool stopped ABSL_GUARDED_BY(mu) = false;
+};
+
+absl::StatusOr<std::optional<Endpoint>> ParseHttpEndpoint(absl::string_view text) {
+  if (text.empty() || text == "off") return std::optional<Endpoint>();
+  absl::StatusOr<Endpoint> endpoint = ParseEndpoint(text);
+  if (!endpoint.ok()) return endpoint.status();
+  if (endpoint->is_unix()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address '", text, "': HTTP needs ADDR:PORT, or off"));
+  }
+  return std::optional<Endpoint>(*std::move(endpoint));
+}
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+HttpServer::~HttpServer() { Stop(); }
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions options) {
+  const Endpoint& listen = options.listen;
+  if (listen.is_unix()) {
+    return absl::InvalidArgumentError(absl::StrCat(listen.ToString(), ": HTTP needs ADDR:PORT"));
+  }
+  if (!IsLoopback(listen.host) && !options.security.insecure) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(listen.ToString(),
+                     ": HTTP off loopback needs TLS, which this version does not carry out; use "
+                     "127.0.0.1"));
+  }
+  std::map<std::string, HttpHandler> routes = std::move(options.routes);
+  routes.emplace("/healthz", [](const HttpRequest&) { return HttpResponse{.body = "ok\n"}; });
+  routes.emplace("/readyz", [ready = options.ready](const HttpRequest&) {
+    if (!ready || ready()) return HttpResponse{.body = "ok\n"};
+    return HttpResponse{.code = 503, .body = "not ready\n"};
+  });
+  if (options.metrics) {
+    routes.emplace("/metrics", [metrics = options.metrics](const HttpRequest&) {
+      return HttpResponse{.body = metrics(),
+                          .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+    });
+  }
+
+  auto impl = std::make_unique<Impl>();
+  httplib::Server& server = impl->server;
+  server.set_socket_options(SetSocketOptions);
+  server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+  server.set_keep_alive_max_count(1);  // a connection that is kept would hold a thread
+  server.set_keep_alive_timeout(2);    // until the first byte of the request
+  server.set_read_timeout(5, 0);
+  server.set_write_timeout(5, 0);
+  server.set_payload_max_length(64 * 1024);
+  server.set_tcp_nodelay(true);
+  for (const auto& [path, handler] : routes) {
+    server.Get(path,
+               [handler = handler](const httplib::Request& request, httplib::Response& response) {
+                 Answer(handler, request, response);
+               });
+  }
+  server.set_exception_handler(
+      [](const httplib::Request& request, httplib::Response& response, std::exception_ptr) {
+        Log(kError, "http_handler_failed").Limit(request.path).Kv("path", request.path);
+        response.status = 500;
+        response.set_content("internal error\n", "text/plain; charset=utf-8");
+      });
+
+  int port = listen.port;
+  if (port == 0) {
+    port = server.bind_to_any_port(listen.host);
+  } else if (!server.bind_to_port(listen.host, port)) {
+    port = -1;
+  }
+  if (port <= 0) {
+    if (absl::Status status = ProbeTcpBind(listen); !status.ok()) return status;
+    return absl::FailedPreconditionError(
+        absl::StrCat("listen on ", listen.ToString(), ": the address cannot be bound"));
+  }
+  impl->bound = listen;
+  impl->bound.port = port;
+  impl->thread = std::thread([&server] { server.listen_after_bind(); });
+  // stop() before the thread accepts would be lost.
+  while (!server.is_running()) std::this_thread::yield();
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+const Endpoint& HttpServer::endpoint() const { return impl_->bound; }
+
+void HttpServer::Stop() {
+  MutexLock lock(impl_->mu);
+  if (impl_->stopped) return;
+  impl_->stopped = true;
+  impl_->server.stop();
+  impl_->thread.join();
+}
+
+}  // namespace capstan::services

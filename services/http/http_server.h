@@ -1,0 +1,68 @@
+// The one HTTP port of a service: GET /metrics, /healthz, /readyz and what the service adds.
+//
+// /metrics, /healthz and /readyz are for anybody who reaches the port, so it is 127.0.0.1 by
+// default; any other address needs --insecure until there is TLS. One request per connection, four
+// threads, 5 s per read and write: no client can hold it for long. Without SO_REUSEPORT: a second
+// start at one address fails with the address in its message.
+//
+// Thread-safe. Handlers run in the server's threads.
+#ifndef CAPSTAN_SERVICES_HTTP_HTTP_SERVER_H_
+#define CAPSTAN_SERVICES_HTTP_HTTP_SERVER_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "services/endpoint/endpoint.h"
+
+namespace capstan::services {
+
+struct HttpRequest {
+  std::string path;
+  std::multimap<std::string, std::string> parameters;  // of the query, decoded
+};
+
+struct HttpResponse {
+  int code = 200;
+  std::string body;
+  std::string content_type = "text/plain; charset=utf-8";
+};
+
+using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
+
+struct HttpOptions {
+  Endpoint listen = {.kind = Endpoint::Kind::kTcp, .path = "", .host = "127.0.0.1", .port = 0};
+  Security security;
+  std::function<std::string()> metrics;       // the text of /metrics; empty: 404
+  std::function<bool()> ready;                // of /readyz: 200 or 503; empty: always ready
+  std::map<std::string, HttpHandler> routes;  // further GET paths, e.g. "/sd"
+};
+
+// "off" or "" gives nullopt, otherwise ADDR:PORT. InvalidArgument: neither, or a Unix path.
+absl::StatusOr<std::optional<Endpoint>> ParseHttpEndpoint(absl::string_view text);
+
+class HttpServer {
+ public:
+  // Listens when it returns. FailedPrecondition: the address needs --insecure or cannot be bound.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpOptions options);
+  ~HttpServer();  // Stop()
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  // With the port that was chosen.
+  const Endpoint& endpoint() const;
+  // Ends the requests under way, at most some seconds, and frees the port. Idempotent.
+  void Stop();
+
+ private:
+  struct Impl;
+  explicit HttpServer(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace capstan::services
+
+#endif  // CAPSTAN_SERVICES_HTTP_HTTP_SERVER_H_
