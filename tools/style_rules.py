@@ -213,7 +213,8 @@ def raw_locks(tree):
 
 
 def using_namespace(tree):
-    return matches(tree, tree.cpp(), re.compile(r'\busing\s+namespace\b'), '{}: name what is used')
+    return matches(tree, tree.cpp(), 
+                   re.compile(r'\busing\s+namespace\s+(?!std::\w*literals\s*;)'), '{}: name what is used')
 
 
 # --- Files ---------------------------------------------------------------------------------------

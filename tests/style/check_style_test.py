@@ -116,6 +116,7 @@ class TextRulesTest(RuleTest):
     def test_using_namespace(self):
         self.assertEqual(len(self.refused('using_namespace', 'a/b.cc', 'int x;\nusing  namespace std;\n')), 1)
         self.assertEqual(self.refused('using_namespace', 'a/b.cc', 'using absl::Status;  // no using namespace\n'), [])
+        self.assertEqual(self.refused('using_namespace', 'a/b.cc', 'using namespace std::string_literals;\n'), [])
 
     def test_include_paths_start_at_the_root(self):
         for header in ('lanes.h', '../lanes/lanes.h', './lanes.h'):

@@ -147,7 +147,7 @@ TEST(SafetensorsTest, LengthsThatDoNotFitAreRefused) {
 }
 
 TEST(SafetensorsTest, WritesNothingThatItWouldNotRead) {
-  const auto code = [](std::vector<SafetensorsTensor> tensors) {
+  const auto code = [](const std::vector<SafetensorsTensor>& tensors) {
     return EncodeSafetensorsHeader(tensors).status().code();
   };
   EXPECT_EQ(code({F32("a", {1}), F32("a", {1})}), absl::StatusCode::kInvalidArgument);

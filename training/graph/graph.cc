@@ -131,7 +131,8 @@ absl::StatusOr<int64_t> ElementCount(const Shape& shape, absl::string_view what)
   return static_cast<int64_t>(count);
 }
 
-absl::StatusOr<Graph> Graph::Build(std::string name, Shape input_shape, std::vector<GraphNode> nodes) {
+absl::StatusOr<Graph> Graph::Build(std::string name, Shape input_shape,
+                                   std::vector<GraphNode> nodes) {
   if (input_shape.size() != 1 && input_shape.size() != 3) {
     return absl::InvalidArgumentError(absl::StrCat("input: shape ", ShapeToString(input_shape),
                                                    ", want [C, H, W] or [features]"));

@@ -103,7 +103,8 @@ class Graph {
  public:
   // Checks the nodes and infers every shape. InvalidArgument: a rule above is broken; the message
   // names the node, what it got and what it wants.
-  static absl::StatusOr<Graph> Build(std::string name, Shape input_shape, std::vector<GraphNode> nodes);
+  static absl::StatusOr<Graph> Build(std::string name, Shape input_shape,
+                                     std::vector<GraphNode> nodes);
 
   const std::string& name() const { return name_; }
   const Shape& input_shape() const { return value_shapes_[0]; }

@@ -22,9 +22,10 @@ Conv MakeConv(int64_t out_channels, int64_t kernel) {
 }
 
 // `ops` in a chain over `input`, then Flatten and the loss.
-absl::StatusOr<Graph> BuildChain(Shape input, std::vector<Operator> ops, bool flatten = true) {
+absl::StatusOr<Graph> BuildChain(Shape input, const std::vector<Operator>& ops,
+                                 bool flatten = true) {
   std::vector<GraphNode> nodes;
-  for (Operator& op : ops) {
+  for (const Operator& op : ops) {
     const int i = static_cast<int>(nodes.size());
     nodes.push_back({"n" + std::to_string(i), op, {i}});
   }

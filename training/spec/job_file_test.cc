@@ -12,7 +12,6 @@
 namespace capstan::training::spec {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
