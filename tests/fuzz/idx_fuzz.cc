@@ -1,0 +1,58 @@
+// The IDX reader on any bytes. The first byte chooses: bit 0 labels or images, bit 1 packed or
+// plain.
+//
+// Besides not crashing: an error has a reason that the job can show, and what was read is as large
+// as the header says and within the memory limit.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "gpu_worker/data/failure.h"
+#include "gpu_worker/data/idx.h"
+#include "services/check/check.h"
+
+namespace {
+
+constexpr int64_t kMemoryBytes = 16 << 20;
+constexpr int64_t kNumClasses = 10;
+
+void CheckReason(const absl::Status& status) {
+  CAPSTAN_CHECK(absl::IsResourceExhausted(status) || !capstan::data::FailureReason(status).empty());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  namespace cd = capstan::data;
+  if (size < 1) return 0;
+  const absl::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  std::unique_ptr<cd::ByteSource> source = cd::MemorySource("input", bytes);
+  if ((data[0] & 2) != 0) source = cd::GzipSource(std::move(source));
+
+  if ((data[0] & 1) != 0) {
+    const auto labels = cd::ReadIdxLabels(*source, kNumClasses, kMemoryBytes);
+    if (!labels.ok()) {
+      CheckReason(labels.status());
+      return 0;
+    }
+    CAPSTAN_CHECK(!labels->empty() && static_cast<int64_t>(labels->size()) <= kMemoryBytes);
+    for (const uint8_t label : *labels) CAPSTAN_CHECK(label < kNumClasses);
+    return 0;
+  }
+  const auto header = cd::ReadIdxImagesHeader(*source);
+  if (!header.ok()) {
+    CheckReason(header.status());
+    return 0;
+  }
+  const auto pixels = cd::ReadIdxPixels(*source, *header, kMemoryBytes);
+  if (!pixels.ok()) {
+    CheckReason(pixels.status());
+    return 0;
+  }
+  CAPSTAN_CHECK(header->pixels() >= 1 && header->pixels() <= kMemoryBytes);
+  uint32_t sum = 0;  // every byte is there
+  for (int64_t i = 0; i < header->pixels(); ++i) sum += (*pixels)[i];
+  return sum == 0xFFFFFFFF ? 1 : 0;
+}

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Writes the seed inputs of the fuzz targets to corpus/<target>/. Same bytes at each run."""
+
+import gzip
+import json
+import pathlib
+import struct
+
+ROOT = pathlib.Path(__file__).resolve().parent / "corpus"
+
+
+def write(target, name, data):
+    folder = ROOT / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+
+
+def idx_images(count, rows, columns, pixels):
+    return struct.pack(">IIII", 0x803, count, rows, columns) + pixels
+
+
+def idx_labels(count, labels):
+    return struct.pack(">II", 0x801, count) + labels
+
+
+def packed(data):
+    return gzip.compress(data, mtime=0)
+
+
+def idx():
+    images = idx_images(2, 2, 3, bytes(range(12)))
+    labels = idx_labels(4, bytes([0, 9, 3, 1]))
+    cases = {
+        "images": (0, images),
+        "images-short": (0, images[:-1]),
+        "images-empty": (0, idx_images(0, 28, 28, b"")),
+        "images-absurd": (0, idx_images(0x7FFFFFFF, 28, 28, b"")),
+        "images-wrap": (0, idx_images(0x10000, 0x10000, 0x10000, b"")),
+        "labels": (1, labels),
+        "labels-ten": (1, idx_labels(1, bytes([10]))),
+        "images-gz": (2, packed(images)),
+        "images-gz-short": (2, packed(images)[:-9]),
+        "images-gz-long": (2, packed(images) + b"x"),
+        "images-gz-absurd": (2, packed(idx_images(0x7FFFFFFF, 28, 28, b""))),
+        "labels-gz": (3, packed(labels)),
+        "labels-gz-zeros": (3, packed(idx_labels(5000, bytes(5000)))),
+    }
+    for name, (kind, data) in cases.items():
+        write("fuzz_idx", name, bytes([kind]) + data)
+
+
+def safetensors(header, data):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return b"s" + struct.pack("<Q", len(text)) + text + data
+
+
+def tensor(shape, begin, end, dtype="F32"):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def checkpoint():
+    good = {
+        "__metadata__": {"format": "pt"},
+        "fc.weight": tensor([2, 3], 0, 24),
+        "fc.bias": tensor([2], 24, 32),
+        "steps": tensor([], 32, 40, "I64"),
+    }
+    cases = {
+        "good": safetensors(good, bytes(40)),
+        "padded": safetensors(json.dumps({"a": tensor([1], 0, 4)}).encode() + b"   ", bytes(4)),
+        "hole": safetensors({"a": tensor([1], 0, 4), "b": tensor([1], 8, 12)}, bytes(12)),
+        "overlap": safetensors({"a": tensor([2], 0, 8), "b": tensor([1], 4, 8)}, bytes(8)),
+        "wrap": safetensors({"a": tensor([2**32, 2**32], 0, 8)}, bytes(8)),
+        "twice": safetensors(b'{"a":1,"a":2}', b""),
+        "deep": safetensors(b"[" * 64, b""),
+        "huge": b"s" + struct.pack("<Q", 2**63) + b"{}",
+        "escapes": safetensors(b'{"\\u00e9\\ud83d\\ude00":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"x"),
+    }
+    for name, data in cases.items():
+        write("fuzz_checkpoint", "safetensors-" + name, data)
+    write("fuzz_checkpoint", "json-good", b"j" + struct.pack(">H", 40) + json.dumps(good).encode())
+    empty = {"a": tensor([0, 7], 0, 0), "b": tensor([3], 0, 3, "BOOL")}
+    write("fuzz_checkpoint", "json-empty", b"j" + struct.pack(">H", 3) + json.dumps(empty).encode())
+
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    manifest = {
+        "format_version": 1,
+        "job_id": "lenet-7k2q",
+        "lineage": 3,
+        "step": 500,
+        "spec_digest": "abc",
+        "files": [{"name": "weights.safetensors", "size_bytes": 99, "sha256": digest}],
+        "weights_sha256": digest,
+        "optimizer": "sgd",
+        "samples_used": 64000,
+        "orders": [4, 9],
+        "created_by": "0.1.0",
+    }
+    write("fuzz_checkpoint", "manifest-good", b"m" + json.dumps(manifest, indent=2).encode())
+    write("fuzz_checkpoint", "manifest-version", b"m" + json.dumps({**manifest, "format_version": 2}).encode())
+    write("fuzz_checkpoint", "manifest-float", b"m" + json.dumps({**manifest, "step": 1e300}).encode())
+    write("fuzz_checkpoint", "manifest-path", b"m" + json.dumps(manifest).replace("weights.s", "../s").encode())
+
+
+if __name__ == "__main__":
+    idx()
+    checkpoint()
