@@ -5,14 +5,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "grpcpp/ext/channelz_service_plugin.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/impl/server_builder_option.h"
+#include "grpcpp/impl/server_builder_plugin.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/support/server_interceptor.h"
 #include "services/check/check.h"
@@ -36,6 +41,7 @@ int Millis(absl::Duration duration) {
 class SocketLock {
  public:
   static absl::StatusOr<std::unique_ptr<SocketLock>> Take(const Endpoint& endpoint) {
+    if (absl::Status status = CheckSocketFolder(endpoint); !status.ok()) return status;
     const std::string path = absl::StrCat(endpoint.path, ".lock");
     for (int attempt = 0; attempt < 100; ++attempt) {
       const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -75,6 +81,59 @@ class SocketLock {
   bool held_ = true;
 };
 
+// Reflection and channelz register themselves for every server of the process: keep them for the
+// admin socket and take them off the others by their names.
+class AdminPlugins : public grpc::ServerBuilderOption {
+ public:
+  explicit AdminPlugins(bool keep) : keep_(keep) {}
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    if (keep_) return;
+    plugins->erase(std::remove_if(plugins->begin(), plugins->end(),
+                                  [](const std::unique_ptr<grpc::ServerBuilderPlugin>& plugin) {
+                                    const std::string name = plugin->name();
+                                    return name == "proto_server_reflection" ||
+                                           name == "channelz_service";
+                                  }),
+                   plugins->end());
+  }
+
+ private:
+  const bool keep_;
+};
+
+std::unique_ptr<grpc::Server> Build(const ServerOptions& options, const Endpoint& listen,
+                                    const std::vector<ServedService>& services, bool admin,
+                                    int* port) {
+  grpc::ServerBuilder builder;
+  builder.SetOption(std::make_unique<AdminPlugins>(admin));
+  for (const auto& [name, value] : ServerChannelArgs(options)) {
+    builder.AddChannelArgument(name, value);
+  }
+  builder.SetMaxReceiveMessageSize(options.max_receive_bytes);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  grpc::ResourceQuota quota(admin ? "capstan_admin" : "capstan");
+  quota.Resize(static_cast<size_t>(options.quota_bytes));
+  quota.SetMaxThreads(options.max_threads);
+  builder.SetResourceQuota(quota);
+  // One queue with one or two pollers: arithmetic has its own pool and needs the cores more.
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
+  if (!admin) {
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+    for (const auto& make : options.interceptors) factories.push_back(make());
+    builder.experimental().SetInterceptorCreators(std::move(factories));
+  }
+  builder.AddListeningPort(listen.ToString(), grpc::InsecureServerCredentials(), port);
+  for (const ServedService& served : services) {
+    CAPSTAN_CHECK(served.service != nullptr && !served.name.empty());
+    builder.RegisterService(served.service);
+  }
+  return builder.BuildAndStart();
+}
+
 }  // namespace
 
 struct Server::Impl {
@@ -82,6 +141,9 @@ struct Server::Impl {
 
   void SetStatus(const std::string& name, bool serving) {
     server->GetHealthCheckService()->SetServingStatus(name, serving);
+    if (admin_server != nullptr) {
+      admin_server->GetHealthCheckService()->SetServingStatus(name, serving);
+    }
   }
   void Timed(const std::string& name, const std::function<void()>& step) {
     const auto start = std::chrono::steady_clock::now();
@@ -105,6 +167,9 @@ struct Server::Impl {
   std::vector<std::string> api_names;
   std::unique_ptr<SocketLock> socket_lock;
   std::unique_ptr<grpc::Server> server;
+  Endpoint admin_bound;
+  std::unique_ptr<SocketLock> admin_lock;  // null: there is no admin socket
+  std::unique_ptr<grpc::Server> admin_server;
 
   mutable Mutex mu;
   CondVar stopped_cv;
@@ -120,6 +185,7 @@ std::vector<std::pair<std::string, int>> ServerChannelArgs(const ServerOptions& 
   const int keepalive_ms = Millis(options.keepalive_interval);
   return {
       {GRPC_ARG_ALLOW_REUSEPORT, 0},
+      {GRPC_ARG_ENABLE_CHANNELZ, options.admin_socket.empty() ? 0 : 1},
       {GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams},
       {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Millis(options.handshake_timeout)},
       {GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes},
@@ -139,40 +205,30 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
   }
   auto impl = std::make_unique<Impl>();
   if (options.listen.is_unix()) {
-    if (absl::Status status = CheckSocketFolder(options.listen); !status.ok()) return status;
     absl::StatusOr<std::unique_ptr<SocketLock>> lock = SocketLock::Take(options.listen);
     if (!lock.ok()) return lock.status();
     impl->socket_lock = *std::move(lock);
   }
+  if (!options.admin_socket.empty()) {
+    absl::StatusOr<Endpoint> admin = ParseEndpoint(absl::StrCat("unix:", options.admin_socket));
+    if (!admin.ok()) return admin.status();
+    absl::StatusOr<std::unique_ptr<SocketLock>> lock = SocketLock::Take(*admin);
+    if (!lock.ok()) return lock.status();
+    impl->admin_bound = *std::move(admin);
+    impl->admin_lock = *std::move(lock);
+  }
 
   KeepGrpcInitialised();
-  grpc::EnableDefaultHealthCheckService(true);  // process-wide; ours are its only users
-  grpc::ServerBuilder builder;
-  for (const auto& [name, value] : ServerChannelArgs(options)) {
-    builder.AddChannelArgument(name, value);
-  }
-  builder.SetMaxReceiveMessageSize(options.max_receive_bytes);
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-  grpc::ResourceQuota quota("capstan");
-  quota.Resize(static_cast<size_t>(options.quota_bytes));
-  quota.SetMaxThreads(options.max_threads);
-  builder.SetResourceQuota(quota);
-  // One queue with one or two pollers: arithmetic has its own pool and needs the cores more.
-  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
-  for (const auto& make : options.interceptors) factories.push_back(make());
-  builder.experimental().SetInterceptorCreators(std::move(factories));
+  static const bool once = [] {
+    grpc::channelz::experimental::InitChannelzService();
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::EnableDefaultHealthCheckService(true);  // process-wide; ours are its only users
+    return true;
+  }();
+  static_cast<void>(once);
+  for (const ServedService& served : services) impl->api_names.push_back(served.name);
   int port = 0;
-  builder.AddListeningPort(options.listen.ToString(), grpc::InsecureServerCredentials(), &port);
-  for (const ServedService& served : services) {
-    CAPSTAN_CHECK(served.service != nullptr && !served.name.empty());
-    builder.RegisterService(served.service);
-    impl->api_names.push_back(served.name);
-  }
-  impl->server = builder.BuildAndStart();
+  impl->server = Build(options, options.listen, services, /*admin=*/false, &port);
   if (impl->server == nullptr) {
     if (!options.listen.is_unix()) {
       if (absl::Status status = ProbeTcpBind(options.listen); !status.ok()) return status;
@@ -180,6 +236,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
     return absl::FailedPreconditionError(
         absl::StrCat("listen on ", options.listen.ToString(),
                      ": the address cannot be bound (does something else lie at it?)"));
+  }
+  if (impl->admin_lock != nullptr) {
+    impl->admin_server = Build(options, impl->admin_bound, services, /*admin=*/true, nullptr);
+    if (impl->admin_server == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("listen on ", impl->admin_bound.ToString(),
+                       ": the address cannot be bound (does something else lie at it?)"));
+    }
   }
   impl->bound = options.listen;
   if (!options.listen.is_unix()) impl->bound.port = port;
@@ -234,18 +298,27 @@ void Server::Shutdown() {
     impl.stopping = true;
     impl.ready = false;
   }
-  impl.Timed("health", [&impl] { impl.server->GetHealthCheckService()->Shutdown(); });
+  impl.Timed("health", [&impl] {
+    impl.server->GetHealthCheckService()->Shutdown();
+    if (impl.admin_server != nullptr) impl.admin_server->GetHealthCheckService()->Shutdown();
+  });
   impl.RunHooks(&Impl::drain_hooks);
   impl.Timed("drain", [&impl] {
     // The monotonic clock: a step of the wall clock must not cut the drain short.
-    impl.server->Shutdown(
+    const gpr_timespec deadline =
         gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                     gpr_time_from_millis(Millis(impl.options.drain_timeout), GPR_TIMESPAN)));
-    impl.server->Wait();
+                     gpr_time_from_millis(Millis(impl.options.drain_timeout), GPR_TIMESPAN));
+    for (grpc::Server* server : {impl.server.get(), impl.admin_server.get()}) {
+      if (server == nullptr) continue;
+      server->Shutdown(deadline);
+      server->Wait();
+    }
   });
   impl.RunHooks(&Impl::stop_hooks);
   if (impl.bound.is_unix()) unlink(impl.bound.path.c_str());
   impl.socket_lock.reset();
+  if (impl.admin_lock != nullptr) unlink(impl.admin_bound.path.c_str());
+  impl.admin_lock.reset();
   MutexLock lock(impl.mu);
   impl.stopped = true;
   impl.stopped_cv.NotifyAll();

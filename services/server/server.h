@@ -54,6 +54,10 @@ struct ServerOptions {
   absl::Duration keepalive_timeout = absl::Seconds(5);
   absl::Duration drain_timeout = absl::Seconds(5);  // then calls under way are cancelled
 
+  // Path of a second Unix socket with the same services, reflection (v1alpha) and channelz; empty:
+  // none. Its folder is 0700 too, and only whoever may enter it can look inside.
+  std::string admin_socket;
+
   // Outermost first; metrics come first (RpcMetrics::MakeInterceptorFactory).
   std::vector<
       std::function<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>()>>

@@ -229,6 +229,52 @@ TEST_F(ServerTest, RpcMetricsCountByMethodAndCode) {
   EXPECT_THAT(text, ::testing::Not(HasSubstr("NoSuch")));
 }
 
+// Bytes of a ServerReflectionRequest{list_services: ""} (field 7) and what comes back.
+grpc::Status ListServices(const std::shared_ptr<grpc::Channel>& channel, std::string* answer) {
+  const grpc::internal::RpcMethod rpc(
+      "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+      grpc::internal::RpcMethod::BIDI_STREAMING, channel);
+  auto context = NewContext(absl::Seconds(20));
+  std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> stream(
+      grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
+          channel.get(), rpc, context.get()));
+  stream->Write(Bytes(std::string("\x3a\x00", 2)));
+  stream->WritesDone();
+  grpc::ByteBuffer response;
+  grpc::Slice slice;
+  if (stream->Read(&response) && response.DumpToSingleSlice(&slice).ok()) {
+    answer->assign(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  while (stream->Read(&response)) {
+  }
+  return stream->Finish();
+}
+
+// Both plug-ins register themselves for every server of the process: the public one must not have
+// them.
+TEST_F(ServerTest, ReflectionAndChannelzAreOnTheAdminSocketAlone) {
+  const std::string admin_path = absl::StrCat(folder_, "/admin");
+  Start({.listen = unix_, .admin_socket = admin_path});
+  server_->SetReady(true);
+  const char* const channelz = "/grpc.channelz.v1.Channelz/GetServers";
+  std::string answer;
+  EXPECT_EQ(ListServices(Channel(), &answer).error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  auto context = NewContext(absl::Seconds(20));
+  EXPECT_EQ(Call(channelz, "", *context).error_code(), grpc::StatusCode::UNIMPLEMENTED);
+
+  const auto admin = *MakeChannel({.peer = *ParseEndpoint(absl::StrCat("unix:", admin_path))});
+  const grpc::Status listed = ListServices(admin, &answer);
+  EXPECT_TRUE(listed.ok()) << listed.error_message();
+  EXPECT_THAT(answer, HasSubstr(kEchoName));
+  auto servers_context = NewContext(absl::Seconds(20));
+  std::string servers;
+  EXPECT_TRUE(Call(channelz, "", *servers_context, &servers, admin).ok());
+  EXPECT_FALSE(servers.empty());
+  auto echo_context = NewContext(absl::Seconds(20));
+  EXPECT_TRUE(Call(kEchoMethod, "a", *echo_context, &answer, admin).ok());
+  EXPECT_EQ(answer, "a");
+}
+
 // What a killed server leaves behind must not keep the next one from starting.
 TEST_F(ServerTest, StaleSocketIsTakenOver) {
   const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
