@@ -114,7 +114,7 @@ function(capstan_proto name)
 endfunction()
 
 # capstan_fuzzer(NAME SRCS foo_fuzz.cc DEPS dep...): a libFuzzer binary in fuzz/, run by ./run-tests --only fuzz.
-# Its corpus, read but never written, is tests/fuzz/corpus/NAME/ (less fuzz_ or _fuzz) where that folder exists.
+# Its corpus, read but never written, is tests/fuzz/corpus/NAME/ where that folder exists.
 function(capstan_fuzzer name)
   if(NOT CAPSTAN_FUZZERS)
     return()

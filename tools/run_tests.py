@@ -267,7 +267,7 @@ class Tiers:
 
     def fuzz_one(self, binary, fuzzer, seconds):
         """Replays the committed corpus, then searches from it in a scratch copy."""
-        corpus = os.path.join(ROOT, 'tests/fuzz/corpus', re.sub(r'^capstan_(fuzz_)?|_fuzz$', '', fuzzer))
+        corpus = os.path.join(ROOT, 'tests/fuzz/corpus', re.sub('^capstan_', '', fuzzer))
         scratch = tempfile.mkdtemp(prefix='capstan-fuzz-')
         found = os.path.join(ROOT, 'build', 'fuzz-findings', fuzzer)
         os.makedirs(found, exist_ok=True)
