@@ -177,7 +177,10 @@ ExitCode Run(const RunOptions& options, const Console& console) {
   cluster_options.shards = plan->num_shards();
   cluster_options.echo = console.verbose;
   absl::StatusOr<std::unique_ptr<LocalCluster>> cluster = LocalCluster::Start(cluster_options);
-  if (!cluster.ok()) return Report(cluster.status(), console);
+  if (!cluster.ok()) {
+    Report(cluster.status(), console);
+    return kExitInternal;  // whatever its code: no call was refused, this machine cannot start them
+  }
   absl::StatusOr<std::unique_ptr<JobClient>> client =
       JobClient::Connect((*cluster)->coordinator(), {});
   if (!client.ok()) return Report(client.status(), console);

@@ -1,0 +1,188 @@
+"""What a person sees on the command line: errors, exit codes, the display, Ctrl-C."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+
+import support
+
+# Long enough to be interrupted, whatever the machine.
+ENDLESS = support.job_spec(training={'epochs': 100000, 'global_batch_size': 64,
+                                     'optimizer': {'name': 'sgd', 'learning_rate': 0.04}},
+                           resources={'num_workers': 2, 'num_shards': 2})
+
+
+def processes_of(folder):
+    """Pids of live Capstan processes that work in `folder`."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            if os.readlink(f'/proc/{pid}/cwd') == folder and 'capstan' in os.readlink(f'/proc/{pid}/exe'):
+                with open(f'/proc/{pid}/stat') as f:
+                    if f.read().rsplit(')', 1)[1].split()[0] != 'Z':
+                        found.append(int(pid))
+        except OSError:
+            continue
+    return found
+
+
+class CliTest(support.TestCase):
+
+    def wait_until(self, condition, seconds, what):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, f'{what} not within {seconds} s')
+            select.select([], [], [], 0.05)
+
+    def start(self, *args):
+        """A run in a pipe whose output is read until it has trained a step."""
+        process = subprocess.Popen([support.CAPSTAN, 'run', '-v', *args], cwd=self.folder, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        logs = self.path('capstan-out')
+
+        def trained():
+            self.assertIsNone(process.poll(), process.stderr.read() if process.poll() is not None else '')
+            return any('metrics.jsonl' in files and os.path.getsize(os.path.join(folder, 'metrics.jsonl'))
+                       for folder, _, files in os.walk(logs))
+
+        self.wait_until(trained, 60, 'the first step')
+        return process
+
+    def test_ctrl_c_cancels_with_103_and_leaves_nothing_behind(self):
+        process = self.start(self.write('job.yaml', json.dumps(ENDLESS)))
+        self.assertGreaterEqual(len(processes_of(self.folder)), 6)  # client, coordinator, 2 + 2 services, tasks
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 103, err[-3000:])
+        self.assertIn('CANCELLED', out)
+        self.wait_until(lambda: not processes_of(self.folder), 10, 'the end of all processes')
+
+    def test_the_end_of_the_client_ends_everything(self):
+        process = self.start(self.write('job.yaml', json.dumps(ENDLESS)))
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=10)
+        self.wait_until(lambda: not processes_of(self.folder), 10, 'the end of all processes')
+
+    def test_a_second_signal_kills(self):
+        process = self.start(self.write('job.yaml', json.dumps(ENDLESS)))
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        self.assertIn(process.returncode, (143, 130, 103, -15))
+        self.wait_until(lambda: not processes_of(self.folder), 10, 'the end of all processes')
+
+    def test_a_killed_service_fails_the_run_with_its_name(self):
+        process = self.start(self.write('job.yaml', json.dumps(ENDLESS)))
+        victims = []
+        for pid in processes_of(self.folder):
+            with open(f'/proc/{pid}/cmdline') as f:
+                words = f.read().split('\0')
+            if words[0].endswith('capstan_coordinator'):
+                victims.append(pid)
+        self.assertEqual(len(victims), 1)
+        os.kill(victims[0], signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn('the service coordinator ended with signal 9', err)
+        self.wait_until(lambda: not processes_of(self.folder), 10, 'the end of all processes')
+
+    def test_pipe_has_one_line_per_epoch_in_mxnets_form(self):
+        spec = support.job_spec(training={'epochs': 2, 'global_batch_size': 64,
+                                          'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
+        run = self.capstan('run', '-', stdin=json.dumps(spec))
+        self.assertEqual(run.code, 0, run)
+        line = re.compile(r'^Epoch\[(\d+)\] Step\[(\d+)\] Speed: [\d.]+ samples/sec train-loss=[\d.]+ train-accuracy=[\d.]+ '
+                          r'validation-accuracy=[\d.]+$', re.MULTILINE)
+        self.assertEqual(line.findall(run.out), [('1', '32'), ('2', '64')], run)
+        self.assertNotIn('\033', run.out + run.err)
+        self.assertIn('Plan  1 worker x 1 device + 1 shard, dist_sync', run.err)
+        self.assertIn('weights = load_file(', run.out.splitlines()[-1])
+
+    def test_terminal_has_a_bar_that_is_drawn_over(self):
+        spec = support.job_spec(training={'epochs': 3, 'global_batch_size': 64,
+                                          'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
+        path = self.write('job.yaml', json.dumps(spec))
+        pid, fd = pty.fork()
+        if pid == 0:
+            os.chdir(self.folder)
+            os.environ['TERM'] = 'xterm'
+            os.execv(support.CAPSTAN, ['capstan', 'run', path])
+        output = b''
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline:
+            ready, _, _ = select.select([fd], [], [], 1)
+            try:
+                piece = os.read(fd, 65536) if ready else b'-'
+            except OSError:  # the other end is closed
+                break
+            output += piece if ready else b''
+        _, status = os.waitpid(pid, 0)
+        text = output.decode(errors='replace')
+        self.assertEqual(os.waitstatus_to_exitcode(status), 0, text[-3000:])
+        self.assertIn('\033[', text)
+        self.assertRegex(text, r'epoch \d/3  step \d+/96 +\d+% \[[#-]{24}\]  ETA')
+        self.assertIn('samples/s', text)
+        self.assertIn('SUCCEEDED', text)
+
+    def test_usage_errors_are_sentences_with_code_2(self):
+        good = self.write('good.yaml', json.dumps(support.job_spec()))
+        for args, words in ((['run'], 'a job file is needed'), (['run', 'absent.yaml'], 'absent.yaml'),
+                            (['rnu', good], "did you mean 'run'?"), (['run', good, '--frobnicate'], '--frobnicate'),
+                            (['run', '--example', 'nonsense'], 'there are: lenet'), (['validate', good, '--set', 'x'], 'key=value'),
+                            (['validate', good, '-o', 'xml'], 'xml'), (['data', 'get'], 'NAME')):
+            run = self.capstan(*args)
+            self.assertEqual(run.code, 2, run)
+            self.assertIn(words, run.err, run)
+            self.assertEqual(run.out, '')
+
+    def test_validate_prints_the_plan_and_all_errors_at_once(self):
+        run = self.capstan('validate', self.write('good.yaml', json.dumps(support.job_spec())))
+        self.assertEqual(run.code, 0, run)
+        self.assertIn('32 steps/epoch (the last of 16)', run.out)
+        bad = self.write('bad.yaml', 'version: 1\nname: x\nepoch: 3\ntraining:\n  epoches: 3\n')
+        run = self.capstan('validate', bad)
+        self.assertEqual(run.code, 2, run)
+        self.assertIn("bad.yaml:3:1: error: unknown field 'epoch'", run.err)
+        self.assertIn("bad.yaml:5:3: error: unknown field 'training.epoches' (did you mean 'epochs'?)", run.err)
+        self.assertIn('2 errors, nothing was submitted', run.err)
+
+    def test_defaults_print_as_a_file_that_validates(self):
+        run = self.capstan('validate', '--example', 'lenet', '--show-defaults')
+        self.assertEqual(run.code, 0, run)
+        again = self.capstan('validate', '-', stdin=run.out)
+        self.assertEqual(again.code, 0, again)
+
+    def test_json_and_version_and_completion(self):
+        version = json.loads(self.capstan('version', '--json').out)
+        self.assertRegex(version['version'], r'^\d+\.\d+\.\d+$')
+        plan = json.loads(self.capstan('validate', '--example', 'lenet', '-o', 'json').out)
+        self.assertEqual(plan['lanes'], 2)
+        script = self.capstan('completion', 'bash').out
+        subprocess.run(['bash', '-n'], input=script, text=True, check=True)
+        done = subprocess.run(['bash', '-c', script + '\nCOMP_WORDS=(capstan va); COMP_CWORD=1; _capstan; echo "${COMPREPLY[@]}"'],
+                              capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout.strip(), 'validate')
+
+    def test_clean_removes_runs_and_nothing_else(self):
+        for name in ('a', 'b', 'c'):
+            self.write(f'capstan-out/{name}/metrics.jsonl', '{}\n')
+        self.write('capstan-out/mine/file', 'x')
+        self.assertEqual(self.capstan('clean', '--keep', '1').out, 'removed 2 runs from capstan-out\n')
+        self.assertTrue(os.path.exists(self.path('capstan-out/mine/file')))
+
+    def test_no_private_folder_stays_in_tmp(self):
+        before = {name for name in os.listdir('/tmp') if name.startswith('capstan-')}
+        self.train(support.job_spec(training={'max_steps': 3, 'epochs': 1, 'global_batch_size': 64,
+                                              'optimizer': {'name': 'sgd', 'learning_rate': 0.04}}))
+        after = {name for name in os.listdir('/tmp') if name.startswith('capstan-')}
+        self.assertEqual({name for name in after - before if os.path.exists(f'/tmp/{name}/c.sock')}, set())
+
+
+if __name__ == '__main__':
+    support.main()

@@ -1,0 +1,46 @@
+"""The weights are a function of the resolved spec alone: equal bits for any number of workers, shards and devices."""
+
+import support
+
+WORKERS, SHARDS, LANES = (1, 2, 3, 5, 8), (1, 2, 3), 8
+
+
+class SameBitsTest(support.TestCase):
+
+    def hash_of(self, workers, shards, kvstore, training, data, devices=1):
+        resources = {'num_workers': workers, 'gpus_per_worker': devices, 'lanes': LANES}
+        if shards:
+            resources['num_shards'] = shards
+        job = self.train(support.job_spec(resources=resources, kvstore={'type': kvstore}, data=data,
+                                          training={**training, 'global_batch_size': 64, 'seed': 11,
+                                                    'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}}))
+        print(f'{kvstore} {workers} workers x {devices} devices, {shards} shards: {job["weights_sha256"]}', flush=True)
+        return job['weights_sha256'], job['samples_used']
+
+    def all_equal(self, training, data, samples):
+        local = self.hash_of(1, 0, 'local', training, data)
+        self.assertEqual(local[1], samples)
+        self.assertEqual(self.hash_of(1, 0, 'device', training, data, devices=3), local)
+        for workers in WORKERS:
+            for shards in SHARDS:
+                self.assertEqual(self.hash_of(workers, shards, 'dist_sync', training, data), local, (workers, shards))
+
+    def test_two_hundred_steps(self):
+        self.all_equal({'max_steps': 200, 'epochs': 100},
+                       {'format': 'synthetic_digits', 'train_samples': 4096, 'test_samples': 100}, 200 * 64)
+
+    def test_an_epoch_that_does_not_divide(self):
+        # 1003 = 15 x 64 + 43: the last batch is cut 6 6 6 5 5 5 5 5. Two epochs, so that the small step is gone through.
+        self.all_equal({'epochs': 2}, {'format': 'synthetic_digits', 'train_samples': 1003, 'test_samples': 37}, 2006)
+
+    def test_contiguous_parts_and_empty_lanes(self):
+        # 523 over 8 parts of 65 or 66 samples, 8 a step: in the last step some lanes have 1 or 2 samples, with weights none.
+        data = {'format': 'synthetic_digits', 'train_samples': 523, 'test_samples': 10, 'partition': 'contiguous'}
+        training = {'epochs': 2}
+        local = self.hash_of(1, 0, 'local', training, data)
+        for workers, shards in ((1, 1), (3, 2), (8, 3)):
+            self.assertEqual(self.hash_of(workers, shards, 'dist_sync', training, data), local, (workers, shards))
+
+
+if __name__ == '__main__':
+    support.main()
