@@ -304,8 +304,9 @@ void SyntheticDigits::Draw(int64_t index, uint8_t* pixels) const {
       const float distance = std::sqrt(canvas.Squared(pixel + k));
       const float cover = std::min(std::max(radius + 0.5f - distance, 0.0f), 1.0f);
       const float grain = static_cast<float>((word >> (8 * k)) & 255) * (2.0f / 255.0f) - 1.0f;
-      const float value = paper + (ink - paper) * cover + noise * grain;
-      pixels[pixel + k] = static_cast<uint8_t>(std::min(std::max(value, 0.0f), 255.0f) + 0.5f);
+      // Half more, so that cutting off rounds.
+      const float value = paper + (ink - paper) * cover + noise * grain + 0.5f;
+      pixels[pixel + k] = static_cast<uint8_t>(std::min(std::max(value, 0.0f), 255.0f));
     }
   }
 }

@@ -96,10 +96,14 @@ def checkpoint():
         "orders": [4, 9],
         "created_by": "0.1.0",
     }
-    write("fuzz_checkpoint", "manifest-good", b"m" + json.dumps(manifest, indent=2).encode())
-    write("fuzz_checkpoint", "manifest-version", b"m" + json.dumps({**manifest, "format_version": 2}).encode())
-    write("fuzz_checkpoint", "manifest-float", b"m" + json.dumps({**manifest, "step": 1e300}).encode())
-    write("fuzz_checkpoint", "manifest-path", b"m" + json.dumps(manifest).replace("weights.s", "../s").encode())
+    cases = {
+        "good": json.dumps(manifest, indent=2),
+        "version": json.dumps({**manifest, "format_version": 2}),
+        "float": json.dumps({**manifest, "step": 1e300}),
+        "path": json.dumps(manifest).replace("weights.s", "../s"),
+    }
+    for name, text in cases.items():
+        write("fuzz_checkpoint", "manifest-" + name, f"m{text}\n".encode())
 
 
 if __name__ == "__main__":
