@@ -100,7 +100,8 @@ struct Process::State {
   std::string partial[2];    // bytes since the last line end
   bool exited = false;
   Clock::time_point exited_at;
-  std::function<bool()> in_reactor_thread;
+  std::thread::id reactor_thread;  // by value: a Process may outlive its spawner
+  bool InReactorThread() const { return std::this_thread::get_id() == reactor_thread; }
 
   Mutex mu;
   CondVar cv;
@@ -134,8 +135,8 @@ class ProcessSpawner::Reactor {
   absl::StatusOr<std::shared_ptr<Process::State>> Spawn(ProcessOptions options) {
     auto state = std::make_shared<Process::State>();
     state->options = std::move(options);
-    state->in_reactor_thread = [this] { return std::this_thread::get_id() == thread_.get_id(); };
-    if (state->in_reactor_thread()) {
+    state->reactor_thread = thread_.get_id();
+    if (state->InReactorThread()) {
       if (absl::Status status = SpawnNow(*state); !status.ok()) return status;
       children_.push_back(state);
       return state;
@@ -353,7 +354,7 @@ Process::Process(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 Process::~Process() {
   Kill(SIGKILL);
-  if (!state_->in_reactor_thread()) WaitFor(absl::InfiniteDuration());
+  if (!state_->InReactorThread()) WaitFor(absl::InfiniteDuration());
 }
 
 pid_t Process::pid() const { return state_->pid; }

@@ -79,7 +79,7 @@ class Process {
 class ProcessSpawner {
  public:
   ProcessSpawner();
-  // Kills all children that are left and waits for their on_exit.
+  // Kills all children that are left and waits for their on_exit. A Process may outlive it.
   ~ProcessSpawner();
   ProcessSpawner(const ProcessSpawner&) = delete;
   ProcessSpawner& operator=(const ProcessSpawner&) = delete;

@@ -2,12 +2,12 @@
 
 #include <malloc.h>
 
-#include "absl/synchronization/mutex.h"
+#include "services/sync/deadlock_detection.h"
 
 namespace capstan::services {
 
 bool TuneProcess(const TuningOptions& options) {
-  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  TurnOffAbslDeadlockDetection();
   bool taken = true;
   // 32 MiB is the largest threshold that glibc takes: half of a heap of a thread's arena.
   taken &= mallopt(M_MMAP_THRESHOLD, 32 << 20) == 1;

@@ -18,7 +18,7 @@ namespace {
 #endif
 #endif
 
-int64_t MinorFaults() {
+[[maybe_unused]] int64_t MinorFaults() {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_minflt;
