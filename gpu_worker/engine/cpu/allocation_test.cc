@@ -1,0 +1,122 @@
+// A step allocates nothing of ours, and nothing large at all, after the first call of its kind.
+//
+// oneDNN builds a small table of arguments for each primitive that it runs; that is not ours and
+// stays below a few hundred bytes. Its scratch memory would be much more: it comes from the plan's
+// arena.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <string>
+
+#include "gpu_worker/engine/cpu/cpu_device.h"
+#include "gtest/gtest.h"
+#include "training/graph/models.h"
+#include "training/graph/tensors.h"
+
+namespace {
+
+constexpr size_t kLargeBytes = 1024;
+std::atomic<bool> counting{false};
+std::atomic<int64_t> own_count{0};
+std::atomic<int64_t> large_count{0};
+
+void Count(size_t size, const void* caller) {
+  if (!counting.load(std::memory_order_relaxed)) return;
+  if (size >= kLargeBytes) ++large_count;
+  Dl_info info;
+  const bool vendor = dladdr(caller, &info) != 0 && info.dli_fname != nullptr &&
+                      std::string_view(info.dli_fname).find("dnnl") != std::string_view::npos;
+  if (!vendor) ++own_count;
+}
+
+}  // namespace
+
+// The C functions behind everything: glibc lets a program bring its own.
+extern "C" void* __libc_malloc(size_t size);
+extern "C" void* __libc_memalign(size_t alignment, size_t size);
+
+__attribute__((noinline)) void* operator new(size_t size) {
+  Count(size, __builtin_return_address(0));
+  void* const memory = __libc_malloc(size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+extern "C" void* malloc(size_t size) {
+  Count(size, __builtin_return_address(0));
+  return __libc_malloc(size);
+}
+extern "C" int posix_memalign(void** memory, size_t alignment, size_t size) {
+  Count(size, __builtin_return_address(0));
+  *memory = __libc_memalign(alignment, size);
+  return *memory == nullptr ? ENOMEM : 0;
+}
+extern "C" void* aligned_alloc(size_t alignment, size_t size) {
+  Count(size, __builtin_return_address(0));
+  return __libc_memalign(alignment, size);
+}
+
+namespace capstan::engine {
+namespace {
+
+void OneStep(Plan& plan, const std::vector<float>& weights, const LaneBatch& batch,
+             std::vector<float>& gradient) {
+  EXPECT_TRUE(plan.LoadWeights(weights.data()).ok());
+  EXPECT_TRUE(plan.ComputeLane(batch, 0.01, gradient.data()).ok());
+  EXPECT_TRUE(plan.Evaluate(batch).ok());
+}
+
+TEST(AllocationTest, TheCountersSeeBothKinds) {
+  own_count = large_count = 0;
+  counting = true;
+  std::vector<char>* const memory = new std::vector<char>(2 * kLargeBytes);
+  counting = false;
+  delete memory;
+  EXPECT_EQ(own_count, 2);
+  EXPECT_EQ(large_count, 1);
+}
+
+TEST(AllocationTest, StepsAllocateNothing) {
+  for (const char* const name : {"lenet", "lenet_d2l", "mlp"}) {
+    const absl::StatusOr<training::Graph> graph = training::MakeModel(name, 10, {1, 28, 28});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    const absl::StatusOr<training::FlatLayout> layout =
+        training::FlatLayout::Create(training::TensorSpecs(*graph));
+    ASSERT_TRUE(layout.ok()) << layout.status();
+    PlanOptions options;
+    options.max_batch = 70;
+    options.threads = 2;
+    absl::StatusOr<std::unique_ptr<Plan>> plan =
+        MakeCpuDevice({})->Compile(*graph, *layout, options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const std::vector<float> weights(layout->total_floats(), 0.01f);
+    const std::vector<float> images(70 * 784, 0.5f);
+    const std::vector<int32_t> labels(70, 3);
+    std::vector<float> gradient(layout->total_floats());
+    const LaneBatch full = {images.data(), labels.data(), 70};
+    const LaneBatch part = {images.data(), labels.data(), 21};
+    for (int warm = 0; warm < 3; ++warm) {
+      OneStep(**plan, weights, full, gradient);
+      OneStep(**plan, weights, part, gradient);
+    }
+
+    own_count = large_count = 0;
+    counting = true;
+    for (int step = 0; step < 5; ++step) {
+      OneStep(**plan, weights, full, gradient);
+      OneStep(**plan, weights, part, gradient);
+    }
+    counting = false;
+    EXPECT_EQ(own_count, 0) << name;
+    EXPECT_EQ(large_count, 0) << name;
+  }
+}
+
+}  // namespace
+}  // namespace capstan::engine

@@ -1,0 +1,90 @@
+#include "gpu_worker/engine/cpu/cpu_device.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/engine/cpu/cpu_plan.h"
+#include "gpu_worker/engine/cpu/linear.h"
+
+namespace capstan::engine {
+namespace {
+
+using training::FlatLayout;
+using training::Graph;
+using training::Parameter;
+using training::TensorSlot;
+
+class CpuDevice : public Device {
+ public:
+  explicit CpuDevice(const CpuDeviceOptions& options)
+      : options_(options),
+        description_(options.use_onednn ? LinearLibrary() : std::string("plain loops")) {}
+
+  const std::string& name() const override { return options_.name; }
+  const std::string& description() const override { return description_; }
+
+  absl::StatusOr<std::unique_ptr<Plan>> Compile(const Graph& graph, const FlatLayout& layout,
+                                                const PlanOptions& options) override {
+    const absl::Status status = CheckOptions(options);
+    if (!status.ok()) return status;
+    absl::StatusOr<std::vector<int64_t>> offsets = Offsets(graph, layout);
+    if (!offsets.ok()) return offsets.status();
+    absl::StatusOr<std::unique_ptr<CpuPlan>> plan =
+        CpuPlan::Create(graph, *offsets, layout.total_floats(), options, options_.use_onednn);
+    if (!plan.ok()) {
+      return absl::Status(plan.status().code(),
+                          absl::StrCat("device ", options_.name, ": ", plan.status().message()));
+    }
+    return std::unique_ptr<Plan>(*std::move(plan));
+  }
+
+ private:
+  static absl::Status CheckOptions(const PlanOptions& options) {
+    if (options.max_batch < 1 || options.max_batch > int64_t{1} << 30) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("max_batch: ", options.max_batch, ", want 1 to ", int64_t{1} << 30));
+    }
+    if (options.threads < 1 || options.threads > 1024) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("threads: ", options.threads, ", want 1 to 1024"));
+    }
+    return absl::OkStatus();
+  }
+
+  // Offset of every parameter of the graph.
+  static absl::StatusOr<std::vector<int64_t>> Offsets(const Graph& graph,
+                                                      const FlatLayout& layout) {
+    std::vector<int64_t> offsets;
+    for (const Parameter& parameter : graph.parameters()) {
+      const TensorSlot* const slot = layout.Find(parameter.name);
+      if (slot == nullptr) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("layout: no tensor ", parameter.name, " of graph ", graph.name()));
+      }
+      if (slot->spec.shape != parameter.shape) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "layout: tensor ", parameter.name, " ", training::ShapeToString(slot->spec.shape),
+            ", want ", training::ShapeToString(parameter.shape)));
+      }
+      offsets.push_back(slot->offset);
+    }
+    if (layout.slots().size() != offsets.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("layout: ", layout.slots().size(),
+                                                     " tensors, want the ", offsets.size(),
+                                                     " of graph ", graph.name()));
+    }
+    return offsets;
+  }
+
+  const CpuDeviceOptions options_;
+  const std::string description_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> MakeCpuDevice(const CpuDeviceOptions& options) {
+  return std::make_unique<CpuDevice>(options);
+}
+
+}  // namespace capstan::engine

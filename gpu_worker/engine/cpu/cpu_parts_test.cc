@@ -1,0 +1,108 @@
+// The parts of the CPU device that the device contract reaches only by chance.
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gpu_worker/engine/cpu/arena.h"
+#include "gpu_worker/engine/cpu/kernels.h"
+#include "gpu_worker/engine/cpu/lowering.h"
+#include "gpu_worker/engine/cpu/thread_pool.h"
+#include "gpu_worker/engine/cpu/vendor_threads.h"
+#include "gtest/gtest.h"
+#include "training/graph/models.h"
+
+namespace capstan::engine {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(ArenaTest, BuffersThatMeetDoNotShareAPlace) {
+  std::vector<ArenaBuffer> buffers = {
+      {100, 0, 4, 0}, {64, 1, 2, 0}, {300, 3, 5, 0}, {0, 0, 9, 0}, {64, 5, 6, 0}};
+  const int64_t total = PlaceBuffers(buffers);
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    EXPECT_EQ(buffers[i].offset % 64, 0);
+    EXPECT_LE(buffers[i].offset + buffers[i].bytes, total);
+    for (size_t j = 0; j < i; ++j) {
+      const ArenaBuffer &a = buffers[i], &b = buffers[j];
+      const bool meet = a.first <= b.last && b.first <= a.last;
+      const bool overlap = a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+      EXPECT_FALSE(meet && overlap) << i << " and " << j;
+    }
+  }
+  // 300 (320 rounded) and 100 (128) meet; the small ones fit beside or in their places.
+  EXPECT_EQ(total, 320 + 128);
+}
+
+TEST(LoweringTest, LenetIsFusedAndWorksInPlace) {
+  const absl::StatusOr<training::Graph> graph = training::MakeModel("lenet", 10, {1, 28, 28});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const absl::StatusOr<Lowered> lowered = Lower(*graph);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  std::vector<std::string> names;
+  for (const Stage& stage : lowered->stages) names.push_back(stage.name);
+  // The Relu before a pooling leaves no stage.
+  EXPECT_THAT(names, ElementsAre("conv1", "pool1", "conv2", "pool2", "flatten", "fc1", "fc1_relu",
+                                 "fc2", "fc2_relu", "fc3", "loss"));
+  EXPECT_FALSE(lowered->stages[0].linear.data_gradient);
+  EXPECT_TRUE(lowered->stages[1].pool.relu);
+  EXPECT_TRUE(lowered->tensors[lowered->stages[1].input].gradient_in_place);
+  EXPECT_EQ(lowered->stages[4].permute.channels, 16);
+  EXPECT_EQ(lowered->stages[4].permute.pixels, 25);
+}
+
+TEST(KernelsTest, MaximumOfEqualValuesSendsItsGradientToTheFirst) {
+  PoolGeometry g;
+  g.max = g.relu = true;
+  g.channels = 1;
+  g.in_h = 2, g.in_w = 5, g.out_h = 1, g.out_w = 2;
+  g.window.kernel_shape = g.window.strides = {2, 2};
+  std::vector<float> x = {1, 3, -1, -2, 9,  //
+                          3, 3, -1, -4, 9};
+  std::vector<float> y(2);
+  PoolForward(g, 1, x.data(), y.data());
+  EXPECT_THAT(y, ElementsAre(3, 0));
+  const std::vector<float> dy = {7, 5};
+  PoolBackward(g, 1, x.data(), dy.data(), x.data());
+  EXPECT_THAT(x, ElementsAre(0, 7, 0, 0, 0, 0, 0, 0, 0, 0));
+}
+
+TEST(ThreadPoolTest, EachWorkerRunsOncePerCall) {
+  ThreadPool pool(3);
+  std::atomic<int> calls[3] = {};
+  for (int round = 0; round < 1000; ++round) {
+    pool.Run(
+        1 + round % 3,
+        [](void* argument, int worker) { ++static_cast<std::atomic<int>*>(argument)[worker]; },
+        calls);
+  }
+  EXPECT_EQ(calls[0], 1000);
+  EXPECT_EQ(calls[1], 666);
+  EXPECT_EQ(calls[2], 333);
+}
+
+TEST(ThreadPoolTest, VendorThreadsAreOneInsideAndAsBeforeOutside) {
+  const int before = SetVendorThreads(1);
+  SetVendorThreads(before);
+  {
+    const OneVendorThread one;
+    const int inside = SetVendorThreads(1);
+    EXPECT_EQ(inside, 1);
+  }
+  const int after = SetVendorThreads(before);
+  EXPECT_EQ(after, before);
+
+  ThreadPool pool(2);
+  int seen[2] = {0, 1};
+  pool.Run(
+      2,
+      [](void* argument, int worker) {
+        if (worker > 0) static_cast<int*>(argument)[worker] = SetVendorThreads(1);
+      },
+      seen);
+  EXPECT_EQ(seen[1], 1);
+}
+
+}  // namespace
+}  // namespace capstan::engine

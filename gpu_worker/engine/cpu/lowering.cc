@@ -1,0 +1,197 @@
+#include "gpu_worker/engine/cpu/lowering.h"
+
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "services/check/check.h"
+
+namespace capstan::engine {
+namespace {
+
+using training::Graph;
+using training::GraphNode;
+using training::Shape;
+
+template <typename Op>
+bool Is(const GraphNode& node) {
+  return std::holds_alternative<Op>(node.op);
+}
+
+// A value's tensor and shape; [features] is channels.
+struct View {
+  int tensor = 0;
+  int64_t channels = 1, height = 1, width = 1;
+  bool nhwc = false;  // and height * width > 1
+};
+
+class Lowering {
+ public:
+  explicit Lowering(const Graph& graph) : graph_(graph), views_(graph.value_count()) {}
+
+  absl::StatusOr<Lowered> Run() {
+    FindReaders();
+    AddInput();
+    for (int i = 0; i < static_cast<int>(graph_.nodes().size()); ++i) {
+      const absl::Status status = AddNode(i);
+      if (!status.ok()) return status;
+    }
+    MarkGradientsInPlace();
+    return std::move(lowered_);
+  }
+
+ private:
+  // Every value has exactly one reader: no operator joins two, and none is left unread.
+  void FindReaders() {
+    reader_.assign(graph_.value_count(), -1);
+    for (int i = 0; i < static_cast<int>(graph_.nodes().size()); ++i) {
+      int& reader = reader_[graph_.nodes()[i].inputs[0]];
+      CAPSTAN_CHECK(reader == -1);
+      reader = i;
+    }
+  }
+
+  template <typename Op>
+  bool ReadBy(int value) const {
+    return reader_[value] >= 0 && Is<Op>(graph_.nodes()[reader_[value]]);
+  }
+
+  int NewTensor(int value) {
+    Tensor tensor;
+    tensor.elements = graph_.value_elements(value);
+    tensor.gradient = graph_.needs_gradient(value);
+    lowered_.tensors.push_back(tensor);
+    return static_cast<int>(lowered_.tensors.size()) - 1;
+  }
+
+  View NewImageView(int value) {
+    const Shape& shape = graph_.value_shape(value);
+    View view;
+    view.tensor = NewTensor(value);
+    view.channels = shape[0];
+    view.height = shape[1];
+    view.width = shape[2];
+    view.nhwc = view.height * view.width > 1;
+    return view;
+  }
+
+  View NewFlatView(int value) {
+    View view;
+    view.tensor = NewTensor(value);
+    view.channels = graph_.value_elements(value);
+    return view;
+  }
+
+  void AddInput() {
+    const Shape& shape = graph_.input_shape();
+    // An image that is flattened at once stays as it came.
+    const bool image = shape.size() == 3 && !ReadBy<training::Flatten>(0);
+    views_[0] = image ? NewImageView(0) : NewFlatView(0);
+    lowered_.input_channels = views_[0].channels;
+    lowered_.input_pixels = views_[0].height * views_[0].width;
+    lowered_.input_nhwc = views_[0].nhwc && views_[0].channels > 1;
+  }
+
+  Stage& NewStage(StageKind kind, int node, int input, int output) {
+    Stage stage;
+    stage.kind = kind;
+    stage.node = node;
+    stage.name = graph_.nodes()[node].name;
+    stage.input = input;
+    stage.output = output;
+    lowered_.stages.push_back(std::move(stage));
+    return lowered_.stages.back();
+  }
+
+  void AddPool(int index, const training::Window& window, bool max) {
+    const View x = views_[graph_.nodes()[index].inputs[0]];
+    const View y = NewImageView(graph_.output_of(index));
+    views_[graph_.output_of(index)] = y;
+    Stage& stage = NewStage(StageKind::kPool, index, x.tensor, y.tensor);
+    stage.pool = {max, fused_relu_, x.channels, x.height, x.width, y.height, y.width, window};
+    fused_relu_ = false;
+  }
+
+  void AddLinear(int index, const View& x, const View& y, const training::Window& window,
+                 bool dense) {
+    Stage& stage = NewStage(StageKind::kLinear, index, x.tensor, y.tensor);
+    LinearGeometry& g = stage.linear;
+    g.dense = dense;
+    g.in_channels = x.channels;
+    g.in_h = x.height;
+    g.in_w = x.width;
+    g.out_channels = y.channels;
+    g.out_h = y.height;
+    g.out_w = y.width;
+    g.window = window;
+    g.bias = graph_.bias_of(index) >= 0;
+    g.data_gradient = graph_.needs_gradient(graph_.nodes()[index].inputs[0]);
+  }
+
+  absl::Status AddNode(int index) {
+    const GraphNode& node = graph_.nodes()[index];
+    const int output = graph_.output_of(index);
+    const View x = views_[node.inputs[0]];
+    if (const auto* conv = std::get_if<training::Conv>(&node.op)) {
+      if (conv->group != 1) {
+        return absl::UnimplementedError(absl::StrCat("node ", node.name, " (Conv): group ",
+                                                     conv->group,
+                                                     " is not carried out by CPU devices, want 1"));
+      }
+      views_[output] = NewImageView(output);
+      AddLinear(index, x, views_[output], conv->window, /*dense=*/false);
+    } else if (const auto* max_pool = std::get_if<training::MaxPool>(&node.op)) {
+      AddPool(index, max_pool->window, /*max=*/true);
+    } else if (const auto* average_pool = std::get_if<training::AveragePool>(&node.op)) {
+      AddPool(index, average_pool->window, /*max=*/false);
+    } else if (Is<training::Gemm>(node)) {
+      views_[output] = NewFlatView(output);
+      AddLinear(index, x, views_[output], training::Window(), /*dense=*/true);
+    } else if (Is<training::Relu>(node)) {
+      views_[output] = x;
+      if (ReadBy<training::MaxPool>(output) || ReadBy<training::AveragePool>(output)) {
+        fused_relu_ = true;
+      } else {
+        NewStage(StageKind::kRelu, index, x.tensor, x.tensor);
+      }
+    } else if (Is<training::Flatten>(node)) {
+      if (x.nhwc && x.channels > 1) {
+        views_[output] = NewFlatView(output);
+        Stage& stage = NewStage(StageKind::kPermute, index, x.tensor, views_[output].tensor);
+        stage.permute = {x.channels, x.height * x.width};
+      } else {
+        views_[output] = View{x.tensor, graph_.value_elements(output), 1, 1, false};
+      }
+    } else {
+      lowered_.classes = graph_.num_classes();
+      NewStage(StageKind::kLoss, index, x.tensor, x.tensor);
+    }
+    return absl::OkStatus();
+  }
+
+  // The 2x2 pooling and the loss read each value before they write the gradient to its place. Not
+  // where a Relu made the value in place: its backward reads the value once more.
+  void MarkGradientsInPlace() {
+    std::vector<bool> relu(lowered_.tensors.size(), false);
+    for (const Stage& stage : lowered_.stages) {
+      if (stage.kind == StageKind::kRelu) relu[stage.input] = true;
+    }
+    for (const Stage& stage : lowered_.stages) {
+      const bool in_place = stage.kind == StageKind::kLoss ||
+                            (stage.kind == StageKind::kPool && stage.pool.two_by_two());
+      if (in_place && !relu[stage.input]) lowered_.tensors[stage.input].gradient_in_place = true;
+    }
+  }
+
+  const Graph& graph_;
+  std::vector<View> views_;  // by value
+  std::vector<int> reader_;  // node, by value
+  bool fused_relu_ = false;  // the next pooling takes the Relu before it
+  Lowered lowered_;
+};
+
+}  // namespace
+
+absl::StatusOr<Lowered> Lower(const Graph& graph) { return Lowering(graph).Run(); }
+
+}  // namespace capstan::engine

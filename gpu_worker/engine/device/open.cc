@@ -1,0 +1,41 @@
+#include "gpu_worker/engine/device/open.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "gpu_worker/engine/cpu/cpu_device.h"
+
+namespace capstan::engine {
+namespace {
+
+// The index behind "kind:", 0 for "kind" alone, -1 for anything else.
+int64_t IndexOf(absl::string_view name, absl::string_view kind) {
+  if (!absl::ConsumePrefix(&name, kind)) return -1;
+  if (name.empty()) return 0;
+  int64_t index = 0;
+  if (!absl::ConsumePrefix(&name, ":") || name.size() > 4 ||
+      name.find_first_not_of("0123456789") != absl::string_view::npos ||
+      !absl::SimpleAtoi(name, &index)) {
+    return -1;
+  }
+  return index;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(absl::string_view name) {
+  if (IndexOf(name, "cpu") >= 0) {
+    CpuDeviceOptions options;
+    options.name = std::string(name);
+    return MakeCpuDevice(options);
+  }
+  if (IndexOf(name, "cuda") >= 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "device ", name, ": this version has no CUDA plug-in (libcapstan_cuda.so); use cpu"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("device ", name, ": not known, want cpu, cpu:<index> or cuda:<index>"));
+}
+
+}  // namespace capstan::engine

@@ -1,0 +1,57 @@
+// Networks and inputs for the device contract.
+#ifndef CAPSTAN_TESTS_CONTRACT_DEVICE_CASES_H_
+#define CAPSTAN_TESTS_CONTRACT_DEVICE_CASES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpu_worker/engine/device/device.h"
+#include "training/chunks/flat_layout.h"
+#include "training/graph/graph.h"
+
+namespace capstan::testing {
+
+// `ops` in a chain over `input`, named after their places ("n0"), then Flatten where the last is an
+// image, and the loss. The graph must be right.
+training::Graph Chain(training::Shape input, std::vector<training::Operator> ops);
+
+training::Conv MakeConv(int64_t out_channels, int64_t kernel_h, int64_t kernel_w);
+template <typename Pool>
+Pool MakePool(int64_t kernel, int64_t stride, int64_t pad = 0) {
+  Pool pool;
+  pool.window.kernel_shape = {kernel, kernel};
+  pool.window.strides = {stride, stride};
+  pool.window.pads = {pad, pad, pad, pad};
+  return pool;
+}
+
+struct LayerCase {
+  std::string name;
+  training::Graph graph;
+  bool large = false;  // the naive loops take long: small batches only
+};
+// Every operator as a graph of one, and behind a 1x1 convolution, so that its gradient by the input
+// shows in the gradient of that one. Sizes are 1, prime, and those of the built-in models.
+std::vector<LayerCase> LayerCases();
+
+training::FlatLayout LayoutOf(const training::Graph& graph);
+
+// A graph with weights and a batch, by a seed: normal values, weights over the root of their
+// fan-in.
+struct Problem {
+  Problem(const training::Graph& graph, int64_t count, uint64_t seed);
+
+  engine::LaneBatch batch() const { return {images.data(), labels.data(), count}; }
+
+  const training::Graph& graph;
+  training::FlatLayout layout;
+  int64_t count;
+  std::vector<float> weights;  // flat
+  std::vector<float> images;
+  std::vector<int32_t> labels;
+};
+
+}  // namespace capstan::testing
+
+#endif  // CAPSTAN_TESTS_CONTRACT_DEVICE_CASES_H_
