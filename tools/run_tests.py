@@ -94,7 +94,7 @@ class Builder:
         """True when all targets are built; a failure is counted once."""
         if preset in self.broken:
             return False
-        todo = [t for t in targets if (preset, t) not in self.done]
+        todo = [t for t in targets if not self.done & {(preset, t), (preset, 'all')}]
         if not todo:
             return True
         part = part or 'build-' + preset
@@ -106,11 +106,17 @@ class Builder:
                 known = {line.split(':')[0] for line in known.splitlines()} | {'all'}
                 todo = [t for t in todo if t in known]  # a tier without tests has no target
                 if todo:
-                    status, log = logged(part, ['ninja', '-C', os.path.join('build', preset), '-j', JOBS, *todo])
+                    status, log = logged(part, ['ninja', '-C', os.path.join('build', preset), '-j', JOBS, '-k', '0', *todo])
             self.done.update((preset, t) for t in targets)
             if status != 0:
                 self.broken.add(preset)
-                tail(log)
+                with open(log, errors='replace') as f:
+                    text = f.read()
+                errors = [line for line in text.splitlines() if re.search(r'^FAILED: |\berror: |undefined reference', line)]
+                for line in errors[:40]:
+                    say('   | ' + line)
+                if not errors:
+                    tail(log)
                 self.report.add(part, failed=1)
         return status == 0
 
