@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "gpu_worker/engine/cpu/pool_avx512.h"
+
 // A resolver of a function clone runs before a sanitizer is ready, so those builds take one
 // version.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
@@ -243,7 +245,9 @@ void AnyBackward(const PoolGeometry& g, int64_t n, const float* x, const float* 
 }  // namespace
 
 void PoolForward(const PoolGeometry& geometry, int64_t n, const float* x, float* y) {
-  if (geometry.two_by_two()) {
+  if (geometry.two_by_two() && HasPoolAvx512()) {
+    PoolForwardAvx512(geometry, n, x, y);
+  } else if (geometry.two_by_two()) {
     FastForward(geometry, n, x, y);
   } else {
     AnyForward(geometry, n, x, y);
@@ -252,7 +256,9 @@ void PoolForward(const PoolGeometry& geometry, int64_t n, const float* x, float*
 
 void PoolBackward(const PoolGeometry& geometry, int64_t n, const float* x, const float* dy,
                   float* dx) {
-  if (geometry.two_by_two()) {
+  if (geometry.two_by_two() && HasPoolAvx512()) {
+    PoolBackwardAvx512(geometry, n, x, dy, dx);
+  } else if (geometry.two_by_two()) {
     FastBackward(geometry, n, x, dy, dx);
   } else {
     AnyBackward(geometry, n, x, dy, dx);
