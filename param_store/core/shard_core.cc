@@ -381,8 +381,9 @@ void ShardCore::Decide() {
     if (stream.kind == StreamKind::kShard && stream.open) Emit(SendDecision{id, decision});
   }
   if (plan_.num_shards > 1) repeat_decision_at_ = now_ + times_.repeat;
+  Emit(LogStep{
+      decided->line});  // before WriteFiles, so that the log is whole once the files are there
   Publish(decision);
-  Emit(LogStep{decided->line});
   if (decision.step == 0 || decision.stop || lead_->epochs().size() != epochs) {
     Emit(StateChanged{});
   }
@@ -465,6 +466,7 @@ void ShardCore::On(const FilesWritten& event) {
 void ShardCore::On(const FilesTaken& event) {
   if (files_.has_value() && files_->lineage() == event.lineage && files_->step() == event.version) {
     files_.reset();
+    Emit(StateChanged{});
   }
 }
 

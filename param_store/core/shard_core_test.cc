@@ -525,6 +525,7 @@ TEST_F(ShardCoreTest, TheEndStopsWritesAndReports) {
   ASSERT_THAT(All<WriteFiles>(effects), SizeIs(1));
   EXPECT_EQ(All<WriteFiles>(effects)[0].version, 2);
   EXPECT_LT(IndexOf<ApplyStep>(effects), IndexOf<WriteFiles>(effects));
+  EXPECT_LT(IndexOf<LogStep>(effects), IndexOf<WriteFiles>(effects));  // the log is whole first
   EXPECT_TRUE(core_->State(now_).stopped());
   EXPECT_FALSE(core_->State(now_).lead().complete());
   EXPECT_THAT(core_->State(now_).waiting().evaluation_blocks(), ElementsAre(0, 1));

@@ -1,0 +1,50 @@
+#include "param_store/config.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace capstan::param_store {
+
+std::optional<int> Config::Parse(int argc, const char* const* argv) {
+  services::FlagSet flags("capstan_param_store",
+                          "Holds a shard of the weights of training jobs and updates them.");
+  flags.AddCommon(common, "127.0.0.1:7080", "127.0.0.1:7081");
+  flags.AddString("coordinator", coordinator, "ADDR:PORT|unix:PATH",
+                  "where the coordinator is reached (required)");
+  flags.AddString("node", node, "NAME", "the name of this node in the cluster (required)");
+  if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return exit_code;
+  const absl::Status status = Check();
+  if (status.ok()) return std::nullopt;
+  std::fprintf(stderr, "capstan_param_store: %s\n", std::string(status.message()).c_str());
+  return 2;
+}
+
+absl::Status Config::Check() {
+  const bool good_name =
+      !node.empty() && node.size() <= 63 && std::all_of(node.begin(), node.end(), [](char c) {
+        return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
+      });
+  if (!good_name) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--node: got '", node, "', want 1 to 63 of a-z, 0-9 and -"));
+  }
+  auto endpoint = services::ParseEndpoint(coordinator);
+  if (!endpoint.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--coordinator: ", endpoint.status().message()));
+  }
+  coordinator_endpoint = *std::move(endpoint);
+  if (absl::Status s = services::CheckConnectSecurity(coordinator_endpoint, common.security);
+      !s.ok()) {
+    return s;
+  }
+  auto resolved = common.Apply();
+  if (!resolved.ok()) return resolved.status();
+  listen = resolved->listen;
+  http = resolved->http;
+  return absl::OkStatus();
+}
+
+}  // namespace capstan::param_store

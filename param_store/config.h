@@ -1,0 +1,32 @@
+// The settings of capstan_param_store.
+#ifndef CAPSTAN_PARAM_STORE_CONFIG_H_
+#define CAPSTAN_PARAM_STORE_CONFIG_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "services/endpoint/endpoint.h"
+#include "services/flags/flags.h"
+
+namespace capstan::param_store {
+
+struct Config {
+  services::CommonFlags common;  // --listen 127.0.0.1:7080 --http 127.0.0.1:7081 ...
+  std::string coordinator;       // --coordinator: unix:PATH or ADDR:PORT; required
+  std::string node;              // --node: [a-z0-9-]{1,63}, unique in the cluster; required
+
+  // Read by Check from the flags above.
+  services::Endpoint listen;
+  std::optional<services::Endpoint> http;
+  services::Endpoint coordinator_endpoint;
+
+  // nullopt: go on. Otherwise the exit code; what is wrong was said on standard error.
+  std::optional<int> Parse(int argc, const char* const* argv);
+  // InvalidArgument, naming the flag, got and want.
+  absl::Status Check();
+};
+
+}  // namespace capstan::param_store
+
+#endif  // CAPSTAN_PARAM_STORE_CONFIG_H_

@@ -1,0 +1,203 @@
+#include "param_store/param_store.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/logging/log.h"
+
+namespace capstan::param_store {
+namespace {
+
+using services::Log;
+
+std::vector<int32_t> Ranks(const common::v1::View& view) {
+  std::vector<int32_t> ranks;
+  for (const common::v1::WorkerRef& worker : view.workers()) ranks.push_back(worker.rank());
+  return ranks;
+}
+
+// The route of `shard`, where the view has one that fits the job.
+absl::StatusOr<core::StartLineage> ReadView(const node::v1::StartLineage& order,
+                                            int32_t chunk_count) {
+  const common::v1::View& view = order.view();
+  if (view.lineage() < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("view.lineage: got ", view.lineage(), ", want >= 1"));
+  }
+  const common::v1::ShardRoute* route = nullptr;
+  for (const common::v1::ShardRoute& r : view.shards()) {
+    if (r.index() == order.shard()) route = &r;
+  }
+  if (route == nullptr || route->first_chunk() < 0 || route->chunk_count() < 1 ||
+      int64_t{route->first_chunk()} + route->chunk_count() > chunk_count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("view.shards: no chunks of the job for shard ", order.shard()));
+  }
+  core::StartLineage start;
+  start.lineage = view.lineage();
+  start.generation = view.generation();
+  start.run = {route->first_chunk(), route->chunk_count()};
+  start.workers = Ranks(view);
+  start.lane_owners.assign(view.lane_owners().begin(), view.lane_owners().end());
+  start.base_manifest = order.base_manifest();
+  return start;
+}
+
+}  // namespace
+
+ParamStore::ParamStore(ParamStoreOptions options) : options_(std::move(options)) {
+  reaper_thread_ = std::thread([this] { reaper_.Run(); });
+}
+
+ParamStore::~ParamStore() { Shutdown(); }
+
+void ParamStore::OnMessage(const node::v1::ConnectResponse& message) {
+  using node::v1::ConnectResponse;
+  switch (message.message_case()) {
+    case ConnectResponse::kStartLineage:
+      Start(message.start_lineage());
+      break;
+    case ConnectResponse::kViewChange: {
+      const common::v1::View& view = message.view_change().view();
+      if (const auto job = Find(view.job_id()); job != nullptr) {
+        job->Post(core::ViewChange{
+            .lineage = view.lineage(),
+            .generation = view.generation(),
+            .workers = Ranks(view),
+            .lane_owners = {view.lane_owners().begin(), view.lane_owners().end()}});
+      }
+      break;
+    }
+    case ConnectResponse::kFilesTaken: {
+      const node::v1::FilesTaken& taken = message.files_taken();
+      if (const auto job = Find(taken.job_id()); job != nullptr) {
+        job->Post(core::FilesTaken{taken.lineage(), taken.step()});
+      }
+      break;
+    }
+    case ConnectResponse::kEndJob:
+      End(message.end_job().job_id());
+      break;
+    default:
+      break;
+  }
+}
+
+void ParamStore::Start(const node::v1::StartLineage& order) {
+  if (order.order_ids_size() > 0) {
+    return Refuse(order,
+                  absl::UnimplementedError("order_ids: orders are not supported in this version"));
+  }
+  const std::shared_ptr<ShardJob> job = JobFor(order);
+  if (job == nullptr) return;
+  auto start = ReadView(order, job->chunk_count());
+  if (!start.ok()) {
+    // A job that runs is not harmed by an order that makes no sense.
+    Log(services::kError, "order_refused").Kv("job", order.job_id()).Kv("status", start.status());
+    return;
+  }
+  std::string lead;
+  for (const common::v1::ShardRoute& route : order.view().shards()) {
+    if (route.index() == 0) lead = route.address();
+  }
+  job->StartLineage(*std::move(start), std::move(lead));
+}
+
+std::shared_ptr<ShardJob> ParamStore::JobFor(const node::v1::StartLineage& order) {
+  if (auto job = Find(order.job_id()); job != nullptr) {
+    if (job->spec_digest() == order.spec_digest() && job->shard() == order.shard()) return job;
+    Log(services::kError, "order_refused")
+        .Kv("job", order.job_id())
+        .Kv("status", absl::InvalidArgumentError("another resolved spec or shard of a job held"));
+    return nullptr;
+  }
+  auto options = ReadJob(order.resolved_spec(), order.spec_digest(), order.shard());
+  if (options.ok() && options->plan.job_id != order.job_id()) {
+    options = absl::InvalidArgumentError(
+        absl::StrCat("job_id: the resolved spec is of job ", options->plan.job_id));
+  }
+  if (!options.ok()) {
+    Refuse(order, options.status());
+    return nullptr;
+  }
+  options->security = options_.security;
+  options->metrics = options_.metrics;
+  options->on_state = options_.on_state;
+  auto job = std::make_shared<ShardJob>(*std::move(options));
+  MutexLock lock(mu_);
+  if (stopping_) return nullptr;
+  job->Start();
+  refused_.erase(order.job_id());
+  jobs_[order.job_id()] = job;
+  return job;
+}
+
+void ParamStore::Refuse(const node::v1::StartLineage& order, const absl::Status& status) {
+  Log(services::kError, "job_refused").Kv("job", order.job_id()).Kv("status", status);
+  node::v1::ShardState state;
+  state.set_job_id(order.job_id());
+  state.set_shard(order.shard());
+  state.set_lineage(order.view().lineage());
+  state.set_reason("InvalidSpec");
+  state.set_message(std::string(status.message()));
+  {
+    MutexLock lock(mu_);
+    if (jobs_.contains(order.job_id())) return;
+    refused_[order.job_id()] = std::move(state);
+  }
+  if (options_.on_state) options_.on_state();
+}
+
+std::shared_ptr<ShardJob> ParamStore::Find(const std::string& job_id) {
+  MutexLock lock(mu_);
+  const auto it = jobs_.find(job_id);
+  return it == jobs_.end() ? nullptr : it->second;
+}
+
+std::shared_ptr<StreamOwner> ParamStore::FindJob(absl::string_view job_id) {
+  return Find(std::string(job_id));
+}
+
+void ParamStore::End(const std::string& job_id) {
+  std::shared_ptr<ShardJob> job;
+  {
+    MutexLock lock(mu_);
+    refused_.erase(job_id);
+    const auto it = jobs_.find(job_id);
+    if (it == jobs_.end() || stopping_) return;
+    job = std::move(it->second);
+    jobs_.erase(it);
+  }
+  Log(services::kInfo, "job_ended").Kv("job", job_id);
+  reaper_.Post([job, job_id, metrics = options_.metrics] {
+    job->Shutdown(absl::OkStatus());
+    if (metrics != nullptr) metrics->Retire(job_id);
+  });
+  if (options_.on_state) options_.on_state();
+}
+
+node::v1::Heartbeat ParamStore::MakeHeartbeat() const {
+  node::v1::Heartbeat heartbeat;
+  MutexLock lock(mu_);
+  for (const auto& entry : jobs_) *heartbeat.add_shards() = entry.second->state();
+  for (const auto& entry : refused_) *heartbeat.add_shards() = entry.second;
+  return heartbeat;
+}
+
+void ParamStore::Shutdown() {
+  std::map<std::string, std::shared_ptr<ShardJob>, std::less<>> jobs;
+  {
+    MutexLock lock(mu_);
+    if (std::exchange(stopping_, true)) return;
+    jobs.swap(jobs_);
+  }
+  for (const auto& entry : jobs) {
+    entry.second->Shutdown(absl::UnavailableError("the shard is going away"));
+  }
+  reaper_.Post([this] { reaper_.Stop(); });  // behind the jobs that ended before
+  reaper_thread_.join();
+}
+
+}  // namespace capstan::param_store

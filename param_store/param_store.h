@@ -1,0 +1,70 @@
+// All jobs of one param_store process, by the coordinator's orders.
+//
+// Threads: OnMessage and MakeHeartbeat are called by the node session; FindJob by gRPC. Jobs that
+// ended are taken down on a thread of their own, so that a slow disk holds nobody up.
+#ifndef CAPSTAN_PARAM_STORE_PARAM_STORE_H_
+#define CAPSTAN_PARAM_STORE_PARAM_STORE_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "capstan/node/v1/node.pb.h"
+#include "param_store/client/strand.h"
+#include "param_store/server_stream.h"
+#include "param_store/shard_job.h"
+#include "param_store/shard_metrics.h"
+#include "services/endpoint/endpoint.h"
+#include "services/sync/mutex.h"
+
+namespace capstan::param_store {
+
+struct ParamStoreOptions {
+  services::Security security;      // towards leads on other nodes
+  ShardMetrics* metrics = nullptr;  // outlives the store; null: nothing is counted
+  // A state in the heartbeat has changed. From any thread; must not wait.
+  std::function<void()> on_state;
+};
+
+class ParamStore final : public JobDirectory {
+ public:
+  explicit ParamStore(ParamStoreOptions options);
+  ~ParamStore() override;  // Shutdown
+
+  // Orders that are not for a shard are ignored.
+  void OnMessage(const node::v1::ConnectResponse& message) ABSL_LOCKS_EXCLUDED(mu_);
+  node::v1::Heartbeat MakeHeartbeat() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  std::shared_ptr<StreamOwner> FindJob(absl::string_view job_id) override ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Ends the streams of all jobs with UNAVAILABLE and waits until what was being written is
+  // written. Repeatable; no job is taken afterwards.
+  void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Start(const node::v1::StartLineage& order) ABSL_LOCKS_EXCLUDED(mu_);
+  // The job's, made where it is new. Null: it was refused, and its state says why.
+  std::shared_ptr<ShardJob> JobFor(const node::v1::StartLineage& order) ABSL_LOCKS_EXCLUDED(mu_);
+  void Refuse(const node::v1::StartLineage& order, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<ShardJob> Find(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mu_);
+  void End(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const ParamStoreOptions options_;
+  client::StrandLoop reaper_;
+  std::thread reaper_thread_;
+
+  mutable Mutex mu_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<std::string, std::shared_ptr<ShardJob>, std::less<>> jobs_ ABSL_GUARDED_BY(mu_);
+  // Jobs that could not be begun, until EndJob.
+  std::map<std::string, node::v1::ShardState> refused_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace capstan::param_store
+
+#endif  // CAPSTAN_PARAM_STORE_PARAM_STORE_H_

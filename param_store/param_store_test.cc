@@ -1,0 +1,558 @@
+// Whole shards behind real gRPC servers on Unix sockets, trained by a client written by hand with
+// nothing but generated protobuf code, against a plain loop.
+#include "param_store/param_store.h"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "capstan/param_store/v1/param_store.grpc.pb.h"
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "param_store/exchange_service.h"
+#include "param_store/wire/frame_codec.h"
+#include "services/channel/channel.h"
+#include "services/check/check.h"
+#include "services/files/files.h"
+#include "services/metrics/registry.h"
+#include "services/server/server.h"
+#include "training/codec/crc32c.h"
+#include "training/codec/safetensors.h"
+#include "training/codec/sha256.h"
+#include "training/init/init.h"
+#include "training/spec/resolve.h"
+
+namespace capstan::param_store {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using training::FlatRange;
+using training::Node;
+namespace spec = training::spec;
+
+constexpr int kLanes = 4;
+constexpr int64_t kSteps = 5;  // of 8, 8, 4 | 8, 8 samples
+constexpr float kRate = 0.25f, kMomentum = 0.5f, kDecay = 0.125f;
+
+job::v1::ResolvedSpec MakeSpec(int shards, const std::string& storage) {
+  job::v1::JobSpec s;
+  s.set_version(1);
+  s.set_name("t");
+  s.mutable_resources()->set_num_workers(2);
+  s.mutable_resources()->set_num_shards(shards);
+  s.mutable_resources()->set_lanes(kLanes);
+  s.mutable_model()->set_name("lenet");
+  s.mutable_data()->set_format("synthetic_digits");
+  s.mutable_data()->set_train_samples(20);
+  s.mutable_data()->set_test_samples(10);
+  s.mutable_kvstore()->set_type("dist_sync");
+  s.mutable_training()->set_max_steps(kSteps);
+  s.mutable_training()->set_global_batch_size(8);
+  s.mutable_training()->set_seed(7);
+  auto* const optimizer = s.mutable_training()->mutable_optimizer();
+  optimizer->set_name("sgd");
+  optimizer->set_learning_rate(kRate);
+  optimizer->set_momentum(kMomentum);
+  optimizer->set_weight_decay(kDecay);
+  common::v1::DatasetInfo info;
+  info.set_train_samples(20);
+  info.set_test_samples(10);
+  info.set_channels(1);
+  info.set_height(28);
+  info.set_width(28);
+  info.set_num_classes(10);
+  auto resolved = spec::Resolve(s, info, {.job_id = "t-1", .storage_path = storage});
+  EXPECT_TRUE(resolved.ok()) << resolved.status();
+  return *std::move(resolved);
+}
+
+// The gradient of a lane: numbers of very different size, so that the order of sums shows.
+std::vector<float> Gradient(int64_t step, int lane, int64_t floats) {
+  std::vector<float> g(floats);
+  uint64_t state = 1000003u * static_cast<uint64_t>(step) + static_cast<uint64_t>(lane) + 1;
+  for (float& value : g) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const int exponent = static_cast<int>(state >> 60) - 12;
+    value =
+        std::ldexp(static_cast<float>(static_cast<int32_t>(state >> 32)) / 2147483648.0f, exponent);
+  }
+  return g;
+}
+
+std::vector<float> Sum(const std::vector<float>& a, const std::vector<float>& b) {
+  std::vector<float> sum(a.size());
+  for (size_t i = 0; i < a.size(); ++i) sum[i] = a[i] + b[i];
+  return sum;
+}
+
+// PyTorch's SGD, as a loop.
+void Update(std::vector<float>& w, std::vector<float>& v, const std::vector<float>& gradient) {
+  for (size_t i = 0; i < w.size(); ++i) {
+    const float g = gradient[i] + kDecay * w[i];
+    v[i] = kMomentum * v[i] + g;
+    w[i] = w[i] - kRate * v[i];
+  }
+}
+
+using Stream = grpc::ClientReaderWriter<v1::ExchangeRequest, v1::ExchangeResponse>;
+
+// One stream of a worker; blocking.
+struct Call {
+  grpc::ClientContext context;
+  std::unique_ptr<Stream> stream;
+  std::vector<v1::FrameAck> acks;  // that came before weights
+
+  ~Call() {
+    if (stream != nullptr) context.TryCancel();
+  }
+};
+
+class Shards : public testing::TestWithParam<int> {
+ protected:
+  struct Shard {
+    std::unique_ptr<ParamStore> store;
+    std::unique_ptr<ExchangeService> service;
+    std::unique_ptr<services::Server> server;
+    std::unique_ptr<v1::ParamStoreService::Stub> stub;
+  };
+
+  void StartAll(int count) {
+    folder_ = *services::MakePrivateDir("capstan-shards");
+    resolved_ = MakeSpec(count, folder_);
+    bytes_ = resolved_.SerializeAsString();
+    digest_ = spec::Digest(bytes_);
+    layout_.emplace(*spec::MakeLayout(resolved_));
+    const auto placement = *spec::MakePlacement(resolved_);
+    common::v1::View view;
+    view.set_job_id("t-1");
+    view.set_lineage(1);
+    view.set_generation(1);
+    for (const int rank : {0, 0, 1, 1}) view.add_lane_owners(rank);
+    for (const int rank : {0, 1}) view.add_workers()->set_rank(rank);
+    for (int i = 0; i < count; ++i) {
+      Shard shard;
+      shard.store = std::make_unique<ParamStore>(
+          ParamStoreOptions{.metrics = i == 0 ? &metrics_ : nullptr, .on_state = [this] {
+                              MutexLock lock(mu_);
+                              changed_.NotifyAll();
+                            }});
+      shard.service = std::make_unique<ExchangeService>(*shard.store);
+      services::ServerOptions options;
+      options.listen = *services::ParseEndpoint(absl::StrCat("unix:", folder_, "/s", i, ".sock"));
+      options.max_receive_bytes = services::kExchangeMaxReceiveBytes;
+      auto server = services::Server::Start(
+          options, {{v1::ParamStoreService::service_full_name(), shard.service.get()}});
+      ASSERT_TRUE(server.ok()) << server.status();
+      shard.server = *std::move(server);
+      shard.server->AddDrainHook("streams", [store = shard.store.get()] { store->Shutdown(); });
+      services::ChannelOptions channel;
+      channel.peer = options.listen;
+      channel.retry = false;
+      shard.stub = v1::ParamStoreService::NewStub(*services::MakeChannel(channel));
+      common::v1::ShardRoute* const route = view.add_shards();
+      route->set_index(i);
+      route->set_address(options.listen.ToString());
+      route->set_first_chunk(placement.Run(i).first_chunk);
+      route->set_chunk_count(placement.Run(i).chunk_count);
+      runs_.push_back(placement.Run(i));
+      shards_.push_back(std::move(shard));
+    }
+    view_ = view;
+    // The lead comes last: the others dial it until it knows the job.
+    for (int i = count - 1; i >= 0; --i) Begin(i);
+  }
+  void Begin(int shard) {
+    node::v1::ConnectResponse order;
+    node::v1::StartLineage& start = *order.mutable_start_lineage();
+    start.set_job_id("t-1");
+    start.set_shard(shard);
+    start.set_resolved_spec(bytes_);
+    start.set_spec_digest(digest_);
+    *start.mutable_view() = view_;
+    shards_[shard].store->OnMessage(order);
+  }
+  void TearDown() override {
+    calls_.clear();
+    for (Shard& shard : shards_) shard.server->Shutdown();
+    shards_.clear();
+    EXPECT_TRUE(services::RemoveTree("/tmp", folder_).ok());
+  }
+
+  node::v1::ShardState State(int shard) { return shards_[shard].store->MakeHeartbeat().shards(0); }
+  template <typename Is>
+  bool WaitFor(int shard, Is is) {
+    const absl::Time until = absl::Now() + absl::Seconds(20);
+    MutexLock lock(mu_);
+    while (!is(State(shard))) {
+      if (absl::Now() > until) return false;
+      changed_.WaitWithTimeout(mu_, absl::Milliseconds(20));
+    }
+    return true;
+  }
+
+  // Until the shard knows the job, as a task does.
+  Call& Open(int shard, v1::StreamKind kind, int rank, int64_t have = -1, int64_t lineage = 1) {
+    for (int attempt = 0;; ++attempt) {
+      auto call = std::make_unique<Call>();
+      call->context.set_wait_for_ready(true);
+      services::SetTimeout(call->context, absl::Seconds(60));
+      call->stream = shards_[shard].stub->Exchange(&call->context);
+      v1::ExchangeRequest request;
+      v1::Hello& hello = *request.mutable_hello();
+      hello.set_job_id("t-1");
+      hello.set_spec_digest(digest_);
+      hello.set_lineage(lineage);
+      hello.set_kind(kind);
+      hello.set_index(rank);
+      hello.set_have_version(have);
+      call->stream->Write(request);
+      v1::ExchangeResponse response;
+      if (call->stream->Read(&response)) {
+        EXPECT_TRUE(response.has_hello());
+        EXPECT_EQ(response.hello().lineage(), lineage);
+        calls_.push_back(std::move(call));
+        return *calls_.back();
+      }
+      const grpc::Status status = call->stream->Finish();
+      call->stream.reset();
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+      CAPSTAN_CHECK(attempt < 1000);
+    }
+  }
+
+  void Push(Call& call, int shard, int64_t step, Node node, const std::vector<float>& values,
+            bool damage = false) {
+    for (const training::ChunkRun& run :
+         training::FramesOf(*layout_, runs_[shard], /*max_payload_bytes=*/64 << 10)) {
+      v1::ExchangeRequest request;
+      v1::Frame& frame = *request.mutable_frame();
+      frame.set_step(step);
+      frame.set_first_lane(node.first_lane);
+      frame.set_lane_count(node.lane_count);
+      frame.set_first_chunk(run.first_chunk);
+      for (int32_t chunk = run.first_chunk; chunk < run.end(); ++chunk) {
+        const FlatRange range = layout_->ChunkRange(chunk);
+        const char* const bytes = reinterpret_cast<const char*>(values.data() + range.offset);
+        frame.add_crc32c(training::Crc32c(bytes, range.size * 4));
+        frame.mutable_payload()->append(bytes, range.size * 4);
+      }
+      if (damage) frame.mutable_payload()->at(5) ^= 1;
+      ASSERT_TRUE(call.stream->Write(request));
+    }
+  }
+  void Seal(Call& call, int64_t step, Node node) {
+    v1::ExchangeRequest request;
+    v1::StepSeal& seal = *request.mutable_seal();
+    seal.set_step(step);
+    seal.set_first_lane(node.first_lane);
+    seal.set_lane_count(node.lane_count);
+    seal.set_samples(node.lane_count * (step % 3 == 2 ? 1 : 2));
+    seal.set_loss_sum(0.5 * seal.samples());
+    seal.set_correct(node.lane_count);
+    ASSERT_TRUE(call.stream->Write(request));
+  }
+  // Reads a whole version of one shard into `flat`.
+  void Pull(Call& call, int shard, int64_t version, std::vector<float>& flat, bool* stop = nullptr,
+            bool* evaluate = nullptr) {
+    int32_t chunks = 0;
+    v1::ExchangeResponse response;
+    while (chunks < runs_[shard].chunk_count) {
+      ASSERT_TRUE(call.stream->Read(&response)) << call.stream->Finish().error_message();
+      if (response.has_ack()) {
+        call.acks.push_back(response.ack());
+        continue;
+      }
+      ASSERT_TRUE(response.has_weights());
+      const v1::WeightFrame& frame = response.weights();
+      ASSERT_EQ(frame.version(), version);
+      if (stop != nullptr) *stop = frame.stop();
+      if (evaluate != nullptr) *evaluate = frame.evaluate();
+      const char* at = frame.payload().data();
+      for (int i = 0; i < frame.crc32c_size(); ++i) {
+        const FlatRange range = layout_->ChunkRange(frame.first_chunk() + i);
+        ASSERT_EQ(training::Crc32c(at, range.size * 4), frame.crc32c(i));
+        std::memcpy(flat.data() + range.offset, at, range.size * 4);
+        at += range.size * 4;
+      }
+      ASSERT_EQ(at, frame.payload().data() + frame.payload().size());
+      chunks += frame.crc32c_size();
+    }
+  }
+
+  services::MetricsRegistry registry_{"param_store"};
+  ShardMetrics metrics_{registry_};
+  std::string folder_, bytes_, digest_;
+  job::v1::ResolvedSpec resolved_;
+  common::v1::View view_;
+  std::optional<training::FlatLayout> layout_;
+  std::vector<training::ChunkRun> runs_;
+  std::vector<Shard> shards_;
+  std::vector<std::unique_ptr<Call>> calls_;
+  Mutex mu_;
+  CondVar changed_;
+};
+
+// Two workers: the first pushes its two lanes as one node, the second one by one, repeats itself
+// and has a frame damaged on the way. Every version equals the plain loop, bit for bit.
+TEST_P(Shards, TrainBitForBitLikeAPlainLoop) {
+  const int count = GetParam();
+  StartAll(count);
+  const int64_t floats = layout_->total_floats();
+  std::vector<Call*> data0, data1;
+  for (int i = 0; i < count; ++i) {
+    data0.push_back(&Open(i, v1::STREAM_KIND_DATA, 0));
+    data1.push_back(&Open(i, v1::STREAM_KIND_DATA, 1));
+  }
+  // With one shard seals ride on the data stream.
+  Call& control0 = count == 1 ? *data0[0] : Open(0, v1::STREAM_KIND_CONTROL, 0);
+  Call& control1 = count == 1 ? *data1[0] : Open(0, v1::STREAM_KIND_CONTROL, 1);
+
+  std::vector<float> weights(floats), momentum(floats, 0.0f);
+  training::InitRange(*layout_, spec::MakeInitOptions(resolved_), 7, 0, absl::MakeSpan(weights));
+  std::vector<float> got0(floats), got1(floats);
+  for (int i = 0; i < count; ++i) {
+    Pull(*data0[i], i, 0, got0);
+    Pull(*data1[i], i, 0, got1);
+  }
+  ASSERT_EQ(std::memcmp(got0.data(), weights.data(), floats * 4), 0);
+
+  bool stop = false, evaluate = false;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    std::vector<std::vector<float>> g;
+    for (int lane = 0; lane < kLanes; ++lane) g.push_back(Gradient(step, lane, floats));
+    const std::vector<float> left = Sum(g[0], g[1]), right = Sum(g[2], g[3]);
+    for (int i = count - 1; i >= 0; --i) {
+      Push(*data1[i], i, step, {3, 1}, g[3]);
+      Push(*data1[i], i, step, {2, 1}, g[2], /*damage=*/step == 1);
+      Push(*data1[i], i, step, {2, 1}, g[2]);
+      Push(*data1[i], i, step, {2, 2}, right);  // covered
+      Push(*data0[i], i, step, {0, 2}, left);
+    }
+    Seal(control1, step, {2, 1});
+    Seal(control1, step, {2, 1});
+    Seal(control1, step, {3, 1});
+    Seal(control0, step, {0, 2});
+    if (evaluate) {  // of version `step`: blocks of 3, 3, 2 and 2 samples
+      for (int block = 0; block < 4; ++block) {
+        v1::ExchangeRequest request;
+        v1::EvaluationPart& part = *request.mutable_evaluation();
+        part.set_version(step);
+        part.set_block(block);
+        part.set_samples(block < 2 ? 3 : 2);
+        part.set_correct(2);
+        part.set_loss_sum(5);
+        ASSERT_TRUE((block % 2 == 0 ? control0 : control1).stream->Write(request));
+      }
+    }
+    Update(weights, momentum, Sum(left, right));
+    for (int i = 0; i < count; ++i) {
+      Pull(*data0[i], i, step + 1, got0, &stop, &evaluate);
+      Pull(*data1[i], i, step + 1, got1);
+      if (HasFatalFailure()) return;
+    }
+    ASSERT_EQ(std::memcmp(got0.data(), weights.data(), floats * 4), 0) << "step " << step;
+    ASSERT_EQ(std::memcmp(got1.data(), weights.data(), floats * 4), 0) << "step " << step;
+    EXPECT_EQ(stop, step + 1 == kSteps);
+    EXPECT_EQ(evaluate, step + 1 == 3 || step + 1 == kSteps);
+  }
+  EXPECT_THAT(data0[0]->acks, SizeIs(0));
+  ASSERT_FALSE(data1[0]->acks.empty());
+  bool corrupt = false;
+  for (const v1::FrameAck& ack : data1[0]->acks) {
+    for (const int outcome : ack.outcomes()) corrupt |= outcome == v1::FRAME_OUTCOME_CORRUPT;
+  }
+  EXPECT_TRUE(corrupt);
+
+  for (int block = 0; block < 4; ++block) {
+    v1::ExchangeRequest request;
+    v1::EvaluationPart& part = *request.mutable_evaluation();
+    part.set_version(kSteps);
+    part.set_block(block);
+    part.set_samples(block < 2 ? 3 : 2);
+    part.set_correct(1);
+    part.set_loss_sum(2.5);
+    ASSERT_TRUE(control0.stream->Write(request));
+  }
+  ASSERT_TRUE(WaitFor(0, [](const node::v1::ShardState& s) { return s.lead().complete(); }));
+  const node::v1::LeadState lead = State(0).lead();
+  EXPECT_EQ(lead.step(), kSteps);
+  EXPECT_EQ(lead.samples_used(), 36);
+  ASSERT_EQ(lead.epochs_size(), 2);
+  EXPECT_DOUBLE_EQ(lead.epochs(0).train_loss(), 0.5);
+  EXPECT_DOUBLE_EQ(lead.epochs(0).validation_accuracy(), 0.8);
+  EXPECT_DOUBLE_EQ(lead.epochs(0).validation_loss(), 2.0);
+  EXPECT_DOUBLE_EQ(lead.epochs(1).validation_accuracy(), 0.4);
+
+  // The files hold the weights and the momentum.
+  for (int i = 0; i < count; ++i) {
+    ASSERT_TRUE(WaitFor(i, [](const node::v1::ShardState& s) { return s.has_files(); }));
+    EXPECT_TRUE(State(i).stopped());
+    const node::v1::WrittenFiles written = State(i).files();
+    EXPECT_EQ(written.step(), kSteps);
+    ASSERT_EQ(written.files_size(), 1);
+    const std::string name = absl::StrCat("shard-", i, ".safetensors");
+    EXPECT_EQ(written.files(0).name(), name);
+    const auto file = services::ReadWholeFile(
+        absl::StrCat(resolved_.storage_path(), "/1-", kSteps, "/", name), 1 << 30);
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ(static_cast<int64_t>(file->size()), written.files(0).size_bytes());
+    training::Sha256 sha;
+    sha.Update(*file);
+    const auto hash = sha.Finish();
+    EXPECT_EQ(written.files(0).sha256(), std::string(hash.begin(), hash.end()));
+    const auto header = training::ParseSafetensorsHeader(name, *file, file->size());
+    ASSERT_TRUE(header.ok()) << header.status();
+    EXPECT_EQ(header->metadata.at("job_id"), "t-1");
+    EXPECT_EQ(header->metadata.at("step"), "5");
+    EXPECT_THAT(header->tensors, SizeIs(2 * runs_[i].chunk_count));
+    for (int32_t chunk = runs_[i].first_chunk; chunk < runs_[i].end(); ++chunk) {
+      const FlatRange range = layout_->ChunkRange(chunk);
+      const char* const data = file->data() + header->data_start;
+      EXPECT_EQ(std::memcmp(data + header->Find(absl::StrCat("chunks.", chunk))->begin,
+                            weights.data() + range.offset, range.size * 4),
+                0);
+      EXPECT_EQ(std::memcmp(data + header->Find(absl::StrCat("momentum.", chunk))->begin,
+                            momentum.data() + range.offset, range.size * 4),
+                0);
+    }
+  }
+  const auto log =
+      services::ReadWholeFile(absl::StrCat(resolved_.storage_path(), "/metrics.jsonl"), 1 << 20);
+  ASSERT_TRUE(log.ok()) << log.status();
+  const std::vector<std::string> lines = absl::StrSplit(*log, '\n', absl::SkipEmpty());
+  ASSERT_THAT(lines, SizeIs(kSteps));
+  EXPECT_THAT(lines[4],
+              HasSubstr("\"step\": 4, \"epoch\": 1, \"loss\": 0.5, \"learning_rate\": 0.25"));
+
+  const std::string scrape = registry_.Scrape();
+  EXPECT_THAT(scrape, HasSubstr("capstan_ps_model_version{job_id=\"t-1\",shard=\"0\"} 5"));
+  EXPECT_THAT(scrape, HasSubstr("capstan_ps_gradients_dropped_total{job_id=\"t-1\","
+                                "reason=\"corrupt\"} "));
+
+  // The coordinator has taken the files and ends the job.
+  node::v1::ConnectResponse taken;
+  taken.mutable_files_taken()->set_job_id("t-1");
+  taken.mutable_files_taken()->set_lineage(1);
+  taken.mutable_files_taken()->set_step(kSteps);
+  shards_[0].store->OnMessage(taken);
+  EXPECT_TRUE(WaitFor(0, [](const node::v1::ShardState& s) { return !s.has_files(); }));
+  node::v1::ConnectResponse end;
+  end.mutable_end_job()->set_job_id("t-1");
+  shards_[0].store->OnMessage(end);
+  EXPECT_EQ(shards_[0].store->MakeHeartbeat().shards_size(), 0);
+  v1::ExchangeResponse response;
+  while (data0[0]->stream->Read(&response)) {
+  }
+  EXPECT_EQ(data0[0]->stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  data0[0]->stream.reset();
+}
+
+INSTANTIATE_TEST_SUITE_P(OneAndTwo, Shards, testing::Values(1, 2));
+
+class ShardTest : public Shards {};
+
+// A stream that breaks is opened again with what it has; what it pushes again changes nothing.
+TEST_F(ShardTest, AStreamThatBreaksLosesNothing) {
+  StartAll(1);
+  const int64_t floats = layout_->total_floats();
+  std::vector<float> got(floats);
+  Call& first = Open(0, v1::STREAM_KIND_DATA, 0);
+  Pull(first, 0, 0, got);
+  const std::vector<float> gradient = Gradient(0, 0, floats);
+  Push(first, 0, 0, {0, 4}, gradient);
+  first.context.TryCancel();
+  first.stream->Finish();
+  first.stream.reset();
+
+  Call& second = Open(0, v1::STREAM_KIND_DATA, 0, /*have=*/0);
+  Push(second, 0, 0, {0, 4}, gradient);
+  Seal(second, 0, {0, 4});
+  std::vector<float> weights = got, momentum(floats, 0.0f);
+  Update(weights, momentum, gradient);
+  Pull(second, 0, 1, got);
+  EXPECT_EQ(std::memcmp(got.data(), weights.data(), floats * 4), 0);
+  EXPECT_TRUE(WaitFor(0, [](const node::v1::ShardState& s) { return s.version() == 1; }));
+}
+
+TEST_F(ShardTest, HostileMessagesEndTheirStreamAlone) {
+  StartAll(1);
+  Call& good = Open(0, v1::STREAM_KIND_DATA, 0);
+  const auto status_of = [this](const std::vector<v1::ExchangeRequest>& requests) {
+    grpc::ClientContext context;
+    services::SetTimeout(context, absl::Seconds(20));
+    auto stream = shards_[0].stub->Exchange(&context);
+    for (const v1::ExchangeRequest& request : requests) stream->Write(request);
+    v1::ExchangeResponse response;
+    while (stream->Read(&response)) {
+    }
+    return stream->Finish().error_code();
+  };
+  v1::ExchangeRequest hello, frame, unknown, seal;
+  hello.mutable_hello()->set_job_id("t-1");
+  hello.mutable_hello()->set_spec_digest(digest_);
+  hello.mutable_hello()->set_lineage(1);
+  hello.mutable_hello()->set_kind(v1::STREAM_KIND_DATA);
+  hello.mutable_hello()->set_have_version(-1);
+  unknown = hello;
+  unknown.mutable_hello()->set_job_id("t-2");
+  frame.mutable_frame()->set_first_lane(-1);
+  frame.mutable_frame()->add_crc32c(0);
+  seal.mutable_seal()->set_step(99);
+  v1::ExchangeRequest bad_hello = hello;
+  bad_hello.mutable_hello()->set_kind(static_cast<v1::StreamKind>(77));
+  EXPECT_EQ(status_of({unknown}), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(status_of({frame}), grpc::StatusCode::INVALID_ARGUMENT);  // no Hello
+  EXPECT_EQ(status_of({v1::ExchangeRequest()}), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status_of({bad_hello}), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status_of({hello, frame}), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status_of({hello, seal}), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status_of({hello, hello}), grpc::StatusCode::INVALID_ARGUMENT);
+  std::vector<float> got(layout_->total_floats());
+  Pull(good, 0, 0, got);  // the others go on
+}
+
+TEST_F(ShardTest, AJobThatCannotBeReadIsReportedUntilItEnds) {
+  StartAll(1);
+  node::v1::ConnectResponse order;
+  node::v1::StartLineage& start = *order.mutable_start_lineage();
+  start.set_job_id("t-2");
+  start.set_resolved_spec("no spec");
+  start.set_spec_digest(digest_);
+  start.mutable_view()->set_lineage(1);
+  shards_[0].store->OnMessage(order);
+  const node::v1::Heartbeat heartbeat = shards_[0].store->MakeHeartbeat();
+  ASSERT_EQ(heartbeat.shards_size(), 2);
+  EXPECT_EQ(heartbeat.shards(1).job_id(), "t-2");
+  EXPECT_EQ(heartbeat.shards(1).reason(), "InvalidSpec");
+  node::v1::ConnectResponse end;
+  end.mutable_end_job()->set_job_id("t-2");
+  shards_[0].store->OnMessage(end);
+  EXPECT_EQ(shards_[0].store->MakeHeartbeat().shards_size(), 1);
+}
+
+TEST_F(ShardTest, ANewLineageEndsTheStreamsOfTheOld) {
+  StartAll(1);
+  Call& old = Open(0, v1::STREAM_KIND_DATA, 0);
+  view_.set_lineage(2);
+  view_.set_generation(2);
+  Begin(0);
+  v1::ExchangeResponse response;
+  while (old.stream->Read(&response)) {
+  }
+  EXPECT_EQ(old.stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  old.stream.reset();
+  std::vector<float> got(layout_->total_floats());
+  Pull(Open(0, v1::STREAM_KIND_DATA, 0, -1, /*lineage=*/2), 0, 0, got);
+}
+
+}  // namespace
+}  // namespace capstan::param_store

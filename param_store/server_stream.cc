@@ -1,0 +1,180 @@
+#include "param_store/server_stream.h"
+
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "param_store/wire/byte_buffer.h"
+#include "services/status/status.h"
+
+namespace capstan::param_store {
+namespace {
+
+core::StreamId NextId() {
+  static std::atomic<core::StreamId> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+ServerStream::ServerStream(grpc::CallbackServerContext& context, JobDirectory& directory)
+    : context_(context), directory_(directory), id_(NextId()) {}
+
+ServerStream* ServerStream::Start(grpc::CallbackServerContext& context, JobDirectory& directory) {
+  std::shared_ptr<ServerStream> stream(new ServerStream(context, directory));
+  stream->self_ = stream;
+  MutexLock lock(stream->mu_);
+  stream->ReadOnLocked();
+  return stream.get();
+}
+
+void ServerStream::ReadOnLocked() {
+  if (reading_ || closed_ || unhandled_ >= kReadAhead) return;
+  reading_ = true;
+  StartRead(&incoming_);
+}
+
+void ServerStream::OnReadDone(bool ok) {
+  if (!ok) {
+    End(absl::OkStatus(), /*tell_owner=*/true);  // the peer said goodbye, or is gone
+    return;
+  }
+  auto message = std::make_shared<grpc::ByteBuffer>();
+  message->Swap(&incoming_);
+  std::shared_ptr<StreamOwner> owner;
+  {
+    MutexLock lock(mu_);
+    reading_ = false;
+    owner = owner_;
+    if (owner != nullptr) ++unhandled_;
+  }
+  if (owner != nullptr) {
+    owner->OnMessage(self_, std::move(message));
+  } else if (absl::Status status = Bind(*message); !status.ok()) {
+    End(status, /*tell_owner=*/false);
+    return;
+  }
+  // After handing over, so that the order of the reads is that on the strand.
+  MutexLock lock(mu_);
+  ReadOnLocked();
+}
+
+absl::Status ServerStream::Bind(const grpc::ByteBuffer& message) {
+  const auto bytes = wire::ReceivedBytes::From(message);
+  if (!bytes.ok()) return bytes.status();
+  auto decoded = wire::DecodeRequest(bytes->pieces());
+  if (!decoded.ok()) return decoded.status();
+  if (!decoded->message.has_hello()) {
+    return absl::InvalidArgumentError("the first message of a stream is a Hello");
+  }
+  v1::Hello& hello = *decoded->message.mutable_hello();
+  if (!v1::StreamKind_IsValid(hello.kind()) || hello.kind() == v1::STREAM_KIND_UNSPECIFIED) {
+    return absl::InvalidArgumentError(absl::StrCat("hello.kind: got ", hello.kind()));
+  }
+  std::shared_ptr<StreamOwner> owner = directory_.FindJob(hello.job_id());
+  if (owner == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("job ", services::CutText(hello.job_id(), 64), " is not known here (yet)"));
+  }
+  {
+    MutexLock lock(mu_);
+    owner_ = owner;
+    if (closed_) return absl::OkStatus();  // cancelled meanwhile
+  }
+  owner->OnHello(self_, std::move(hello));
+  return absl::OkStatus();
+}
+
+void ServerStream::Send(grpc::ByteBuffer message, int64_t weights_of) {
+  MutexLock lock(mu_);
+  if (closed_) return;
+  if (writing_) {
+    outgoing_.push_back({std::move(message), weights_of});
+  } else {
+    WriteLocked({std::move(message), weights_of});
+  }
+}
+
+void ServerStream::WriteLocked(Outgoing next) {
+  writing_ = true;
+  current_ = std::move(next);
+  StartWrite(&current_.message);
+}
+
+void ServerStream::DropWeightsBelow(int64_t version) {
+  std::deque<Outgoing> kept, old;  // let go outside the lock
+  MutexLock lock(mu_);
+  old.swap(outgoing_);
+  for (Outgoing& message : old) {
+    if (message.weights_of < 0 || message.weights_of >= version) kept.push_back(std::move(message));
+  }
+  outgoing_.swap(kept);
+}
+
+int64_t ServerStream::writing_version() const {
+  MutexLock lock(mu_);
+  return writing_ ? current_.weights_of : -1;
+}
+
+void ServerStream::OnWriteDone(bool ok) {
+  Outgoing done;  // let go outside the lock
+  std::deque<Outgoing> dropped;
+  MutexLock lock(mu_);
+  writing_ = false;
+  std::swap(done, current_);
+  if (closed_) {
+    FinishLocked();
+  } else if (!ok) {
+    dropped.swap(outgoing_);  // OnReadDone or OnCancel ends the stream
+  } else if (!outgoing_.empty()) {
+    Outgoing next = std::move(outgoing_.front());
+    outgoing_.pop_front();
+    WriteLocked(std::move(next));
+  }
+}
+
+void ServerStream::OnCancel() { End(absl::CancelledError("cancelled"), /*tell_owner=*/true); }
+
+void ServerStream::End(const absl::Status& status, bool tell_owner) {
+  std::shared_ptr<StreamOwner> owner;
+  std::deque<Outgoing> dropped;
+  {
+    MutexLock lock(mu_);
+    if (closed_) return;
+    closed_ = true;
+    status_ = status;
+    owner = owner_;
+    dropped.swap(outgoing_);
+    FinishLocked();
+  }
+  if (tell_owner && owner != nullptr) owner->OnEnd(id_);
+}
+
+void ServerStream::FinishLocked() {
+  if (writing_ || finished_) return;
+  finished_ = true;
+  Finish(services::ToGrpcStatus(status_));
+}
+
+void ServerStream::Close(const absl::Status& status) { End(status, /*tell_owner=*/false); }
+
+void ServerStream::Abort() {
+  MutexLock lock(mu_);
+  if (!done_) context_.TryCancel();
+}
+
+void ServerStream::Handled() {
+  MutexLock lock(mu_);
+  --unhandled_;
+  ReadOnLocked();
+}
+
+void ServerStream::OnDone() {
+  std::shared_ptr<ServerStream> self = std::move(self_);
+  std::shared_ptr<StreamOwner> owner;
+  MutexLock lock(mu_);
+  done_ = true;
+  owner.swap(owner_);
+}
+
+}  // namespace capstan::param_store

@@ -1,0 +1,112 @@
+// One Exchange stream as the shard sees it: gRPC's reactions only read, write and hand over.
+//
+// At most kReadAhead messages wait for the job's strand; the connection's window does the rest. The
+// first message, the Hello, finds the job.
+//
+// Threads: Send, DropWeightsBelow and Close on the job's strand. The object lives until gRPC is
+// done with it and nobody refers to it any more.
+#ifndef CAPSTAN_PARAM_STORE_SERVER_STREAM_H_
+#define CAPSTAN_PARAM_STORE_SERVER_STREAM_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "capstan/param_store/v1/param_store.pb.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "param_store/core/shard_events.h"
+#include "services/sync/mutex.h"
+
+namespace capstan::param_store {
+
+class ServerStream;
+
+// Who takes the messages of the streams of one job. Methods are called on gRPC's threads and only
+// hand over.
+class StreamOwner {
+ public:
+  virtual ~StreamOwner() = default;
+  virtual void OnHello(std::shared_ptr<ServerStream> stream, v1::Hello hello) = 0;
+  // stream->Handled() follows once the message was dealt with.
+  virtual void OnMessage(std::shared_ptr<ServerStream> stream,
+                         std::shared_ptr<grpc::ByteBuffer> message) = 0;
+  virtual void OnEnd(core::StreamId stream) = 0;
+};
+
+class JobDirectory {
+ public:
+  virtual ~JobDirectory() = default;
+  // Null: no such job here. Thread-safe.
+  virtual std::shared_ptr<StreamOwner> FindJob(absl::string_view job_id) = 0;
+};
+
+class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  static constexpr int kReadAhead = 4;
+
+  // gRPC drives the result until its OnDone. `context` is gRPC's and lives as long.
+  static ServerStream* Start(grpc::CallbackServerContext& context, JobDirectory& directory);
+
+  core::StreamId id() const { return id_; }
+
+  // Queues a message; `weights_of` is the version that it carries, -1: none. Dropped where the
+  // stream has ended.
+  void Send(grpc::ByteBuffer message, int64_t weights_of = -1) ABSL_LOCKS_EXCLUDED(mu_);
+  // Drops queued weights of versions below `version`.
+  void DropWeightsBelow(int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
+  // The version whose weights are being written; -1: none.
+  int64_t writing_version() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends the stream with `status` once the write under way is through; what is queued is dropped.
+  void Close(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  // For a peer that does not read: ends it at once, unless it has ended.
+  void Abort() ABSL_LOCKS_EXCLUDED(mu_);
+  // A message given to the owner was dealt with: the next may be read.
+  void Handled() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Outgoing {
+    grpc::ByteBuffer message;
+    int64_t weights_of = -1;
+  };
+
+  ServerStream(grpc::CallbackServerContext& context, JobDirectory& directory);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+  absl::Status Bind(const grpc::ByteBuffer& message);
+  void End(const absl::Status& status, bool tell_owner) ABSL_LOCKS_EXCLUDED(mu_);
+  void ReadOnLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WriteLocked(Outgoing next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FinishLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  grpc::CallbackServerContext& context_;
+  JobDirectory& directory_;
+  const core::StreamId id_;
+  std::shared_ptr<ServerStream> self_;  // from Start to OnDone
+  grpc::ByteBuffer incoming_;           // of the read under way
+
+  mutable Mutex mu_;
+  std::shared_ptr<StreamOwner> owner_ ABSL_GUARDED_BY(mu_);  // once the Hello was read
+  Outgoing current_ ABSL_GUARDED_BY(mu_);                    // being written, where writing_
+  std::deque<Outgoing> outgoing_ ABSL_GUARDED_BY(mu_);       // behind it
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;    // nothing more is read or written
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish was called
+  bool done_ ABSL_GUARDED_BY(mu_) = false;      // gRPC is done: context_ is gone
+  absl::Status status_ ABSL_GUARDED_BY(mu_);    // to finish with
+  int unhandled_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace capstan::param_store
+
+#endif  // CAPSTAN_PARAM_STORE_SERVER_STREAM_H_

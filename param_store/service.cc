@@ -1,0 +1,112 @@
+#include "param_store/service.h"
+
+#include <unistd.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/channel.h"
+#include "services/channel/channel.h"
+#include "services/logging/log.h"
+#include "services/version/version.h"
+
+namespace capstan::param_store {
+
+using services::Log;
+
+Service::Service(const Config& config)
+    : registry_("param_store"),
+      shard_metrics_(registry_),
+      rpc_metrics_(registry_, {v1::ParamStoreService::service_full_name()}),
+      store_({.security = config.common.security,
+              .metrics = &shard_metrics_,
+              .on_state =
+                  [this] {
+                    if (session_ != nullptr) session_->Notify();
+                  }}),
+      exchange_(store_) {}
+
+absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
+  std::unique_ptr<Service> service(new Service(config));
+  Service* const self = service.get();
+
+  services::ChannelOptions dial;
+  dial.peer = config.coordinator_endpoint;
+  dial.security = config.common.security;
+  dial.retry = false;  // the session dials again by itself
+  auto channel = services::MakeChannel(dial);
+  if (!channel.ok()) return channel.status();
+
+  services::ServerOptions listen;
+  listen.listen = config.listen;
+  listen.security = config.common.security;
+  listen.max_receive_bytes = services::kExchangeMaxReceiveBytes;
+  listen.interceptors = {[self] { return self->rpc_metrics_.MakeInterceptorFactory(); }};
+  auto server = services::Server::Start(
+      listen, {{v1::ParamStoreService::service_full_name(), &self->exchange_}});
+  if (!server.ok()) return server.status();
+  service->server_ = *std::move(server);
+
+  if (config.http.has_value()) {
+    services::HttpOptions options;
+    options.listen = *config.http;
+    options.security = config.common.security;
+    options.metrics = [self] { return self->registry_.Scrape(); };
+    options.ready = [self] { return self->server_->ready(); };
+    auto http = services::HttpServer::Start(std::move(options));
+    if (!http.ok()) return http.status();
+    service->http_ = *std::move(http);
+  }
+
+  services::NodeSessionOptions options;
+  options.channel = *std::move(channel);
+  node::v1::Register& registration = options.registration;
+  registration.set_name(config.node);
+  registration.set_role(common::v1::ROLE_PARAM_STORE);
+  registration.set_version(std::string(Version()));
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  registration.set_host(host);
+  registration.set_data_address(config.common.advertise.empty()
+                                    ? service->server_->endpoint().ToString()
+                                    : config.common.advertise);
+  registration.set_pid(getpid());
+  services::NodeSession::Callbacks callbacks;
+  callbacks.make_heartbeat = [self] { return self->store_.MakeHeartbeat(); };
+  callbacks.on_message = [self](const node::v1::ConnectResponse& message) {
+    self->store_.OnMessage(message);
+  };
+  callbacks.on_registered = [self](const node::v1::Registered& registered) {
+    Log(services::kInfo, "registered").Kv("incarnation", registered.incarnation());
+    self->server_->SetReady(true);
+  };
+  callbacks.on_lost = [self](const absl::Status& status) {
+    Log(services::kWarning, "coordinator_lost").Kv("status", status);
+    self->server_->SetReady(false);
+  };
+  // The session exists before a job can, and jobs come over the session alone.
+  service->session_ = std::make_unique<services::NodeSession>(std::move(options), callbacks);
+  service->session_->Start();
+
+  service->server_->AddDrainHook("streams", [self] { self->store_.Shutdown(); });
+  service->server_->AddStopHook("goodbye", [self] { self->session_->Stop(); });
+  return service;
+}
+
+void Service::Shutdown() {
+  if (server_ != nullptr) server_->Shutdown();
+  if (http_ != nullptr) http_->Stop();
+}
+
+Service::~Service() {
+  Shutdown();
+  if (session_ != nullptr) session_->Stop();
+}
+
+std::string Service::Addresses() const {
+  return absl::StrCat("grpc=", server_->endpoint().ToString(),
+                      " http=", http_ == nullptr ? "off" : http_->endpoint().ToString());
+}
+
+}  // namespace capstan::param_store

@@ -1,0 +1,34 @@
+// shard-<i>.safetensors: the chunks of one shard in one version, and the optimizer's state.
+//
+// Tensors: "chunks.<index>" and, where the optimizer has momentum, "momentum.<index>", F32, one for
+// each chunk, by its index in the job. Metadata: job_id, lineage, step, digest (hex), shard.
+//
+// Threads: pure functions of their arguments, but for the file.
+#ifndef CAPSTAN_PARAM_STORE_SHARD_FILE_H_
+#define CAPSTAN_PARAM_STORE_SHARD_FILE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "capstan/common/v1/common.pb.h"
+#include "param_store/shard_storage.h"
+
+namespace capstan::param_store {
+
+struct ShardFileOptions {
+  std::string folder;  // <storage_path>/<lineage>-<step>; made where it is missing
+  std::string job_id;
+  std::string spec_digest;  // 32 bytes
+  int32_t shard = 0;
+  int64_t lineage = 0;
+};
+
+// Writes the file whole or not at all: temporary name, fsync, rename, fsync of the folder. What
+// services/files says; the file is the caller's to try again.
+absl::StatusOr<common::v1::FileInfo> WriteShardFile(const ShardFileOptions& options,
+                                                    const ShardSnapshot& snapshot);
+
+}  // namespace capstan::param_store
+
+#endif  // CAPSTAN_PARAM_STORE_SHARD_FILE_H_

@@ -1,0 +1,540 @@
+#include "param_store/shard_job.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "param_store/shard_file.h"
+#include "param_store/wire/byte_buffer.h"
+#include "services/check/check.h"
+#include "services/logging/log.h"
+#include "training/spec/resolve.h"
+
+namespace capstan::param_store {
+namespace {
+
+using services::Log;
+
+constexpr absl::Duration kRefresh = absl::Milliseconds(500);  // of state() and the gauges
+constexpr absl::Duration kAbortAfter = absl::Seconds(1);      // of a stream that was closed
+constexpr int64_t kMaxWeightBuffers = 4;
+
+core::StreamKind KindOf(v1::StreamKind kind) {
+  switch (kind) {
+    case v1::STREAM_KIND_CONTROL:
+      return core::StreamKind::kControl;
+    case v1::STREAM_KIND_SHARD:
+      return core::StreamKind::kShard;
+    default:
+      return core::StreamKind::kData;
+  }
+}
+
+v1::FrameOutcome ToProto(core::FrameOutcome outcome) {
+  switch (outcome) {
+    case core::FrameOutcome::kStored:
+      return v1::FRAME_OUTCOME_STORED;
+    case core::FrameOutcome::kCovered:
+      return v1::FRAME_OUTCOME_COVERED;
+    case core::FrameOutcome::kPast:
+      return v1::FRAME_OUTCOME_PAST;
+    case core::FrameOutcome::kCorrupt:
+      return v1::FRAME_OUTCOME_CORRUPT;
+  }
+  return v1::FRAME_OUTCOME_UNSPECIFIED;
+}
+
+void ToProto(const training::Decision& from, v1::StepDecision* to) {
+  to->set_step(from.step);
+  to->set_apply(from.apply);
+  to->set_learning_rate(from.learning_rate);
+  to->set_stop(from.stop);
+  to->set_checkpoint(from.checkpoint);
+  to->set_evaluate(from.evaluate);
+  to->set_clip_scale(from.clip_scale);
+  to->set_loss_scale(from.loss_scale);
+  for (const int64_t id : from.order_ids) to->add_order_ids(id);
+}
+
+training::Decision FromProto(const v1::StepDecision& from) {
+  training::Decision to;
+  to.step = from.step();
+  to.apply = from.apply();
+  to.learning_rate = from.learning_rate();
+  to.stop = from.stop();
+  to.checkpoint = from.checkpoint();
+  to.evaluate = from.evaluate();
+  to.clip_scale = from.clip_scale();
+  to.loss_scale = from.loss_scale();
+  to.order_ids.assign(from.order_ids().begin(), from.order_ids().end());
+  return to;
+}
+
+}  // namespace
+
+absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
+                                        absl::string_view spec_digest, int32_t shard) {
+  namespace spec = training::spec;
+  const auto resolved = spec::ParseResolved(resolved_spec, spec_digest);
+  if (!resolved.ok()) return resolved.status();
+  if (!spec::UsesShards(*resolved) || shard < 0 || shard >= resolved->num_shards()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard: got ", shard, ", the job has ", resolved->num_shards()));
+  }
+  auto layout = spec::MakeLayout(*resolved);
+  if (!layout.ok()) return layout.status();
+  if (layout->ElementCount(training::TensorKind::kStat) > 0) {
+    return absl::UnimplementedError("running statistics are not supported in this version");
+  }
+  auto samples = spec::MakeSamplePlan(*resolved);
+  if (!samples.ok()) return samples.status();
+  auto evaluation = spec::MakeEvalPlan(*resolved);
+  if (!evaluation.ok()) return evaluation.status();
+  auto schedule = spec::MakeSchedule(*resolved);
+  if (!schedule.ok()) return schedule.status();
+  auto optimizer = spec::MakeOptimizer(*resolved);
+  if (!optimizer.ok()) return optimizer.status();
+
+  const int64_t evaluate_every = resolved->evaluate_every_steps();
+  return ShardJobOptions{.plan = {.job_id = resolved->job_id(),
+                                  .spec_digest = std::string(spec_digest),
+                                  .shard = shard,
+                                  .num_shards = resolved->num_shards(),
+                                  .total_steps = resolved->total_steps(),
+                                  .evaluate_every_steps = evaluate_every,
+                                  .layout = *std::move(layout),
+                                  .samples = *std::move(samples),
+                                  .evaluation = *std::move(evaluation),
+                                  .schedule = *std::move(schedule)},
+                         .optimizer = *std::move(optimizer),
+                         .base = {.init = spec::MakeInitOptions(*resolved),
+                                  .seed = resolved->spec().training().seed(),
+                                  .initial_weights = resolved->spec().model().initial_weights()},
+                         .storage_path = resolved->storage_path()};
+}
+
+ShardJob::ShardJob(ShardJobOptions options)
+    : options_(std::move(options)),
+      core_(options_.plan),
+      storage_(options_.plan.layout, options_.plan.samples, options_.optimizer),
+      metrics_(options_.metrics, options_.plan.job_id, options_.plan.shard),
+      lead_link_(strand_, options_.security),
+      state_(core_.State(absl::ZeroDuration())) {}
+
+ShardJob::~ShardJob() { CAPSTAN_CHECK(!strand_thread_.joinable() && !file_thread_.joinable()); }
+
+void ShardJob::Start() {
+  strand_thread_ = std::thread([this] { strand_.Run(); });
+  file_thread_ = std::thread([this] { files_.Run(); });
+}
+
+void ShardJob::Shutdown(const absl::Status& status) {
+  strand_.Post([this, status] {
+    if (status.ok()) Do(core::EndJob{});
+    for (const auto& entry : streams_) entry.second->Close(status);
+    streams_.clear();
+    lead_link_.Drop();
+    // Behind everything that is still to be written.
+    files_.Post([this] {
+      log_.reset();
+      files_.Stop();
+    });
+    strand_.Stop();
+  });
+  strand_thread_.join();
+  file_thread_.join();
+  lead_link_.WaitUntilGone();
+}
+
+void ShardJob::StartLineage(core::StartLineage event, std::string lead_address) {
+  strand_.Post([self = shared_from_this(), event = std::move(event),
+                lead_address = std::move(lead_address)] {
+    if (event.lineage > self->core_.lineage()) self->lead_address_ = lead_address;
+    self->Do(event);
+  });
+}
+
+void ShardJob::Post(core::Event event) {
+  strand_.Post([self = shared_from_this(), event = std::move(event)] { self->Do(event); });
+}
+
+node::v1::ShardState ShardJob::state() const {
+  MutexLock lock(mu_);
+  return state_;
+}
+
+// ---- Streams ----
+
+void ShardJob::OnHello(std::shared_ptr<ServerStream> stream, v1::Hello hello) {
+  strand_.Post([self = shared_from_this(), stream = std::move(stream), hello = std::move(hello)] {
+    self->streams_[stream->id()] = stream;
+    self->Do(core::StreamOpened{.stream = stream->id(),
+                                .kind = KindOf(hello.kind()),
+                                .spec_digest = hello.spec_digest(),
+                                .lineage = hello.lineage(),
+                                .index = hello.index(),
+                                .have_version = hello.have_version()});
+  });
+}
+
+void ShardJob::OnMessage(std::shared_ptr<ServerStream> stream,
+                         std::shared_ptr<grpc::ByteBuffer> message) {
+  strand_.Post(
+      [self = shared_from_this(), stream = std::move(stream), message = std::move(message)] {
+        self->Handle(stream, *message);
+        stream->Handled();
+      });
+}
+
+void ShardJob::OnEnd(core::StreamId stream) {
+  strand_.Post([self = shared_from_this(), stream] {
+    self->streams_.erase(stream);
+    self->Do(core::StreamClosed{stream});
+  });
+}
+
+void ShardJob::Handle(const std::shared_ptr<ServerStream>& stream,
+                      const grpc::ByteBuffer& message) {
+  const core::StreamId id = stream->id();
+  if (!streams_.contains(id)) return;  // closed, and what it still had to say is dropped
+  absl::Status bad;
+  const auto bytes = wire::ReceivedBytes::From(message);
+  auto decoded = bytes.ok() ? wire::DecodeRequest(bytes->pieces()) : bytes.status();
+  if (decoded.ok()) {
+    const v1::ExchangeRequest& request = decoded->message;
+    switch (request.message_case()) {
+      case v1::ExchangeRequest::kFrame:
+        return HandleFrame(stream, request.frame(), decoded->payload, decoded->payload_bytes);
+      case v1::ExchangeRequest::kSeal: {
+        const v1::StepSeal& seal = request.seal();
+        return Do(core::SealArrived{id,
+                                    seal.step(),
+                                    {seal.first_lane(), seal.lane_count()},
+                                    {seal.samples(), seal.loss_sum(), seal.correct()}});
+      }
+      case v1::ExchangeRequest::kPart: {
+        const v1::ShardPart& part = request.part();
+        return Do(core::PartArrived{id, part.step(), part.shard(), part.finite()});
+      }
+      case v1::ExchangeRequest::kEvaluation: {
+        const v1::EvaluationPart& part = request.evaluation();
+        return Do(core::EvaluationArrived{
+            id, part.version(), part.block(), {part.samples(), part.loss_sum(), part.correct()}});
+      }
+      default:
+        bad = absl::InvalidArgumentError("a second Hello");
+    }
+  } else {
+    bad = decoded.status();
+  }
+  Do(core::StreamClosed{id});
+  Run(core::CloseStream{id, bad});
+}
+
+void ShardJob::HandleFrame(const std::shared_ptr<ServerStream>& stream, const v1::Frame& frame,
+                           wire::Pieces payload, size_t payload_bytes) {
+  const absl::Duration start = strand_.Now();
+  core::FrameArrived event;
+  event.stream = stream->id();
+  event.step = frame.step();
+  event.node = {frame.first_lane(), frame.lane_count()};
+  event.first_chunk = frame.first_chunk();
+  event.chunk_count = frame.crc32c_size();
+  event.payload_bytes = payload_bytes;
+  if (core_.CheckShape(event.first_chunk, event.chunk_count, payload_bytes).ok()) {
+    event.intact = storage_.Verify(
+        event.first_chunk, absl::MakeConstSpan(frame.crc32c().data(), event.chunk_count), payload);
+  }
+  payload_ = payload;
+  Do(std::move(event));
+  payload_ = {};
+  metrics_.Pushed(strand_.Now() - start);
+}
+
+// ---- The core ----
+
+void ShardJob::Do(core::Event event) {
+  events_.push_back(std::move(event));
+  if (in_step_) return;  // an answer of an effect: its turn comes below
+  in_step_ = true;
+  while (!events_.empty()) {
+    const core::Event next = std::move(events_.front());
+    events_.pop_front();
+    for (const core::Effect& effect : core_.Step(next, strand_.Now())) {
+      std::visit([this](const auto& e) { Run(e); }, effect);
+    }
+  }
+  in_step_ = false;
+  Arm();
+}
+
+void ShardJob::Arm() {
+  const absl::Duration now = strand_.Now();
+  if (now - published_at_ >= kRefresh) Publish();
+  const absl::Duration at = std::min(core_.NextDeadline(), published_at_ + kRefresh);
+  if (at >= armed_at_) return;
+  armed_at_ = at;
+  strand_.PostAfter(std::max(at - now, absl::ZeroDuration()), [weak = weak_from_this(), at] {
+    const auto self = weak.lock();
+    if (self == nullptr || self->armed_at_ != at) return;
+    self->armed_at_ = absl::InfiniteDuration();
+    self->Do(core::Tick{});
+  });
+}
+
+void ShardJob::Publish() {
+  published_at_ = strand_.Now();
+  metrics_.Update(core_, storage_);
+  node::v1::ShardState state = core_.State(published_at_);
+  MutexLock lock(mu_);
+  state_ = std::move(state);
+}
+
+void ShardJob::Run(const core::StateChanged&) {
+  Publish();
+  if (options_.on_state) options_.on_state();
+}
+
+void ShardJob::Run(const core::SendHelloReply& effect) {
+  v1::ExchangeResponse response;
+  response.mutable_hello()->set_lineage(effect.lineage);
+  response.mutable_hello()->set_version(effect.version);
+  const auto it = streams_.find(effect.stream);
+  if (it != streams_.end()) it->second->Send(wire::MakeByteBuffer(response));
+}
+
+void ShardJob::Run(const core::CloseStream& effect) {
+  const auto it = streams_.find(effect.stream);
+  if (it == streams_.end()) return;
+  Log(services::kInfo, "stream_closed")
+      .Kv("job", options_.plan.job_id)
+      .Kv("shard", options_.plan.shard)
+      .Kv("status", effect.status);
+  it->second->Close(effect.status);
+  // A peer that does not read would never see the status.
+  strand_.PostAfter(kAbortAfter, [stream = it->second] { stream->Abort(); });
+  streams_.erase(it);
+}
+
+void ShardJob::Run(const core::SendAck& effect) {
+  v1::ExchangeResponse response;
+  v1::FrameAck* const ack = response.mutable_ack();
+  ack->set_step(effect.step);
+  ack->set_first_lane(effect.node.first_lane);
+  ack->set_lane_count(effect.node.lane_count);
+  ack->set_first_chunk(effect.first_chunk);
+  for (const core::FrameOutcome outcome : effect.outcomes) ack->add_outcomes(ToProto(outcome));
+  const auto it = streams_.find(effect.stream);
+  if (it != streams_.end()) it->second->Send(wire::MakeByteBuffer(response));
+}
+
+void ShardJob::Run(const core::SendDecision& effect) {
+  v1::ExchangeResponse response;
+  ToProto(effect.decision, response.mutable_decision());
+  const auto it = streams_.find(effect.stream);
+  if (it != streams_.end()) it->second->Send(wire::MakeByteBuffer(response));
+}
+
+// ---- Arithmetic ----
+
+void ShardJob::Run(const core::FoldFrame& effect) { storage_.Fold(effect, payload_); }
+
+void ShardJob::Run(const core::CheckRoots& effect) {
+  events_.push_back(core::RootsChecked{effect.lineage, effect.step, storage_.RootsFinite()});
+}
+
+void ShardJob::Run(const core::ApplyStep& effect) {
+  const absl::Duration start = strand_.Now();
+  storage_.Apply(effect.decision);
+  metrics_.Applied(strand_.Now() - start);
+  if (storage_.weight_buffers() > kMaxWeightBuffers) CloseLaggards();
+}
+
+void ShardJob::Run(const core::RetireVersion& effect) { storage_.Retire(effect.version); }
+
+// Streams that still hold slices of an old version keep its buffer; they are the ones to go.
+void ShardJob::CloseLaggards() {
+  const int64_t oldest = storage_.current().version - 1;
+  std::vector<core::StreamId> slow;
+  for (const auto& [id, stream] : streams_) {
+    const int64_t version = stream->writing_version();
+    if (version >= 0 && version < oldest) slow.push_back(id);
+  }
+  for (const core::StreamId id : slow) {
+    streams_[id]->Abort();
+    events_.push_back(core::StreamClosed{id});
+    Run(core::CloseStream{id, absl::ResourceExhaustedError("the stream is read too slowly")});
+  }
+}
+
+void ShardJob::Run(const core::SendWeights& effect) {
+  const auto it = streams_.find(effect.stream);
+  if (it == streams_.end()) return;
+  const absl::Duration start = strand_.Now();
+  ServerStream& stream = *it->second;
+  stream.DropWeightsBelow(effect.version);
+  const VersionWeights& weights = storage_.current();
+  CAPSTAN_CHECK(weights.version == effect.version);
+  const training::ChunkRun& run = storage_.run();
+  std::vector<training::ChunkRun> frames = training::FramesOf(options_.plan.layout, run);
+  std::reverse(frames.begin(), frames.end());  // the first layers lie last
+  for (const training::ChunkRun& frame : frames) {
+    v1::WeightFrame header;
+    header.set_version(effect.version);
+    header.set_stop(effect.stop);
+    header.set_evaluate(effect.evaluate);
+    header.set_first_chunk(frame.first_chunk);
+    const int32_t first = frame.first_chunk - run.first_chunk;
+    for (int32_t i = 0; i < frame.chunk_count; ++i) {
+      header.add_crc32c((*weights.crcs)[first + i]);
+    }
+    const int64_t floats = training::RangeOf(options_.plan.layout, frame).size;
+    wire::OutgoingBytes payload;
+    payload.bytes = absl::string_view(
+        reinterpret_cast<const char*>(weights.floats->data() + storage_.LocalRange(first).offset),
+        floats * sizeof(float));
+    payload.owner = weights.floats;
+    stream.Send(wire::MakeByteBuffer(wire::EncodePrefix(header, payload.bytes.size()),
+                                     absl::MakeConstSpan(&payload, 1)),
+                effect.version);
+  }
+  metrics_.Pulled(strand_.Now() - start);
+}
+
+// ---- The lead ----
+
+void ShardJob::Run(const core::ConnectLead& effect) {
+  v1::Hello hello;
+  hello.set_job_id(options_.plan.job_id);
+  hello.set_spec_digest(options_.plan.spec_digest);
+  hello.set_lineage(effect.lineage);
+  hello.set_kind(v1::STREAM_KIND_SHARD);
+  hello.set_index(options_.plan.shard);
+  hello.set_have_version(effect.have_version);
+  const int64_t lineage = effect.lineage;
+  lead_link_.Open(lead_address_, hello,
+                  {.on_open = [this, lineage] { Do(core::LeadOpened{lineage}); },
+                   .on_decision =
+                       [this, lineage](const v1::StepDecision& decision) {
+                         Do(core::DecisionArrived{lineage, FromProto(decision)});
+                       },
+                   .on_closed =
+                       [this, lineage](const absl::Status& status) {
+                         Log(services::kWarning, "lead_lost")
+                             .Kv("job", options_.plan.job_id)
+                             .Kv("shard", options_.plan.shard)
+                             .Kv("status", status);
+                         Do(core::LeadClosed{lineage, status});
+                       }});
+}
+
+void ShardJob::Run(const core::DropLead&) { lead_link_.Drop(); }
+
+void ShardJob::Run(const core::SendPart& effect) {
+  v1::ShardPart part;
+  part.set_step(effect.step);
+  part.set_shard(options_.plan.shard);
+  part.set_finite(effect.finite);
+  lead_link_.Send(part);
+}
+
+// ---- Files ----
+
+void ShardJob::Run(const core::LoadBase& effect) {
+  Log(services::kInfo, "lineage_started")
+      .Kv("job", options_.plan.job_id)
+      .Kv("shard", options_.plan.shard)
+      .Kv("lineage", effect.lineage)
+      .Kv("first_chunk", effect.run.first_chunk)
+      .Kv("chunks", effect.run.chunk_count);
+  files_.Post([self = shared_from_this(), effect] {
+    core::BaseLoaded loaded;
+    loaded.lineage = effect.lineage;
+    const training::FlatLayout& layout = self->options_.plan.layout;
+    auto buffer = ShardStorage::MakeBuffer(layout, effect.run);
+    if (!effect.base_manifest.empty()) {
+      loaded.reason = "InternalError";
+      loaded.message = "starting from a manifest is not supported in this version";
+    } else {
+      const BaseWeightsError error = FillBaseWeights(
+          layout, self->options_.base, training::RangeOf(layout, effect.run), buffer->span());
+      loaded.reason = error.reason;
+      loaded.message = std::string(error.status.message());
+    }
+    self->strand_.Post([self, loaded, buffer, run = effect.run] {
+      if (loaded.lineage != self->core_.lineage()) return;
+      if (loaded.reason.empty()) self->storage_.Begin(run, loaded.version, buffer);
+      self->Do(loaded);
+    });
+  });
+}
+
+void ShardJob::Run(const core::LogStep& effect) {
+  files_.Post([self = shared_from_this(), line = training::FormatStepLogLine(effect.line)] {
+    self->AppendLog(line);
+  });
+}
+
+void ShardJob::AppendLog(const std::string& line) {
+  if (log_failed_) return;
+  absl::Status status;
+  if (log_ == nullptr) {
+    status = services::EnsureDir(options_.storage_path);
+    if (status.ok()) {
+      auto file = services::LineFile::Open(absl::StrCat(options_.storage_path, "/metrics.jsonl"));
+      if (file.ok()) {
+        log_ = *std::move(file);
+      } else {
+        status = file.status();
+      }
+    }
+  }
+  if (status.ok()) status = log_->Append(absl::StripSuffix(line, "\n"));
+  if (status.ok()) status = log_->Flush();
+  if (status.ok()) return;
+  log_failed_ = true;  // the log is lost, the training is not
+  Log(services::kError, "step_log_failed").Kv("job", options_.plan.job_id).Kv("status", status);
+}
+
+void ShardJob::Run(const core::WriteFiles& effect) {
+  auto snapshot = std::make_shared<ShardSnapshot>(storage_.Snapshot());
+  files_.Post([self = shared_from_this(), effect, snapshot] {
+    const core::ShardPlan& plan = self->options_.plan;
+    ShardFileOptions options;
+    options.folder =
+        absl::StrCat(self->options_.storage_path, "/", effect.lineage, "-", effect.version);
+    options.job_id = plan.job_id;
+    options.spec_digest = plan.spec_digest;
+    options.shard = plan.shard;
+    options.lineage = effect.lineage;
+    const absl::Duration start = self->strand_.Now();
+    const auto info = WriteShardFile(options, *snapshot);
+    const absl::Duration took = self->strand_.Now() - start;
+    core::FilesWritten written;
+    written.lineage = effect.lineage;
+    written.version = effect.version;
+    if (info.ok()) {
+      written.files.push_back(*info);
+    } else {
+      written.error = info.status();
+    }
+    Log(info.ok() ? services::kInfo : services::kError, "checkpoint_file")
+        .Kv("job", plan.job_id)
+        .Kv("shard", plan.shard)
+        .Kv("step", effect.version)
+        .Kv("seconds", took)
+        .Kv("status", written.error);
+    self->strand_.Post([self, written, took] {
+      if (written.error.ok()) {
+        self->metrics_.Saved(took, written.files[0].size_bytes());
+      } else {
+        self->metrics_.SaveFailed();
+      }
+      self->Do(written);
+    });
+  });
+}
+
+}  // namespace capstan::param_store

@@ -1,0 +1,114 @@
+#include "param_store/shard_metrics.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace capstan::param_store {
+
+ShardMetrics::ShardMetrics(services::MetricsRegistry& registry)
+    : registry_(registry),
+      request_duration_(registry.Histogram("capstan_ps_request_duration_seconds",
+                                           "Handling time of push or pull in the parameter store.",
+                                           services::LatencyBuckets(), {"job_id", "op"})),
+      apply_duration_(registry.Histogram("capstan_ps_apply_duration_seconds",
+                                         "Optimizer update of all chunks of the shard.",
+                                         services::LatencyBuckets(), {"job_id"})),
+      dropped_(registry.Counter("capstan_ps_gradients_dropped_total", "Gradients not applied.",
+                                {"job_id", "reason"})),
+      model_version_(
+          registry.Gauge("capstan_ps_model_version", "Version of the shard.", {"job_id", "shard"})),
+      waiting_workers_(registry.Gauge("capstan_ps_waiting_workers",
+                                      "Workers blocked in the current synchronous round.",
+                                      {"job_id"})),
+      resident_bytes_(registry.Gauge(
+          "capstan_ps_resident_bytes",
+          "Memory held by weights, optimizer state and pending gradients.", {"job_id", "kind"})),
+      checkpoint_duration_(registry.Histogram("capstan_checkpoint_duration_seconds",
+                                              "Time to save or restore a checkpoint.",
+                                              services::LongBuckets(), {"job_id", "op"})),
+      checkpoint_size_(registry.Gauge("capstan_checkpoint_size_bytes",
+                                      "Size of the last checkpoint of this shard.", {"job_id"})),
+      checkpoint_success_(registry.Gauge("capstan_checkpoint_last_success_timestamp_seconds",
+                                         "Unix time of the last complete checkpoint.", {"job_id"})),
+      checkpoint_failures_(registry.Counter("capstan_checkpoint_failures_total",
+                                            "Failed checkpoint operations.", {"job_id", "op"})) {}
+
+JobMetrics::JobMetrics(ShardMetrics* metrics, const std::string& job_id, int32_t shard) {
+  if (metrics == nullptr) return;
+  on_ = true;
+  ShardMetrics& m = *metrics;
+  const auto dropped = [&](const char* reason) {
+    return &m.dropped_.With({{"job_id", job_id}, {"reason", reason}});
+  };
+  const auto resident = [&](const char* kind) {
+    return &m.resident_bytes_.With({{"job_id", job_id}, {"kind", kind}});
+  };
+  series_ = {
+      .push = &m.request_duration_.With({{"job_id", job_id}, {"op", "push"}}),
+      .pull = &m.request_duration_.With({{"job_id", job_id}, {"op", "pull"}}),
+      .apply = &m.apply_duration_.With({{"job_id", job_id}}),
+      .save = &m.checkpoint_duration_.With({{"job_id", job_id}, {"op", "save"}}),
+      .version = &m.model_version_.With({{"job_id", job_id}, {"shard", absl::StrCat(shard)}}),
+      .waiting = &m.waiting_workers_.With({{"job_id", job_id}}),
+      .weights = resident("weights"),
+      .optimizer = resident("optimizer"),
+      .pending = resident("pending"),
+      .checkpoint_size = &m.checkpoint_size_.With({{"job_id", job_id}}),
+      .checkpoint_success = &m.checkpoint_success_.With({{"job_id", job_id}}),
+      .save_failures = &m.checkpoint_failures_.With({{"job_id", job_id}, {"op", "save"}}),
+      .past = dropped("past"),
+      .duplicate = dropped("duplicate"),
+      .corrupt = dropped("corrupt"),
+      .ahead = dropped("ahead"),
+      .wrong_shard = dropped("wrong_shard"),
+      .invalid = dropped("invalid"),
+      .lineage = dropped("lineage"),
+  };
+}
+
+void JobMetrics::Pushed(absl::Duration took) {
+  if (on_) series_.push->Observe(absl::ToDoubleSeconds(took));
+}
+
+void JobMetrics::Pulled(absl::Duration took) {
+  if (on_) series_.pull->Observe(absl::ToDoubleSeconds(took));
+}
+
+void JobMetrics::Applied(absl::Duration took) {
+  if (on_) series_.apply->Observe(absl::ToDoubleSeconds(took));
+}
+
+void JobMetrics::Saved(absl::Duration took, int64_t size_bytes) {
+  if (!on_) return;
+  series_.save->Observe(absl::ToDoubleSeconds(took));
+  series_.checkpoint_size->Set(static_cast<double>(size_bytes));
+  series_.checkpoint_success->Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+}
+
+void JobMetrics::SaveFailed() {
+  if (on_) series_.save_failures->Increment();
+}
+
+void JobMetrics::Update(const core::ShardCore& core, const ShardStorage& storage) {
+  if (!on_) return;
+  const core::DropCounts& now = core.drops();
+  const auto grow = [](prometheus::Counter* counter, int64_t now, int64_t before) {
+    if (now > before) counter->Increment(static_cast<double>(now - before));
+  };
+  grow(series_.past, now.past, counted_.past);
+  grow(series_.duplicate, now.covered, counted_.covered);
+  grow(series_.corrupt, now.corrupt, counted_.corrupt);
+  grow(series_.ahead, now.ahead, counted_.ahead);
+  grow(series_.wrong_shard, now.wrong_shard, counted_.wrong_shard);
+  grow(series_.invalid, now.invalid, counted_.invalid);
+  grow(series_.lineage, now.lineage, counted_.lineage);
+  counted_ = now;
+  series_.version->Set(static_cast<double>(core.version()));
+  series_.waiting->Set(core.waiting_workers());
+  const ShardStorage::Bytes bytes = storage.ResidentBytes();
+  series_.weights->Set(static_cast<double>(bytes.weights));
+  series_.optimizer->Set(static_cast<double>(bytes.optimizer));
+  series_.pending->Set(static_cast<double>(bytes.pending));
+}
+
+}  // namespace capstan::param_store

@@ -1,0 +1,99 @@
+// The tensors of one job on one shard, and the arithmetic that ShardCore orders: sums per chunk,
+// the optimizer, weights by version.
+//
+// Weights of a version never change once they are made; a new version goes into a free buffer. A
+// buffer is free once its version is retired and nobody holds a reference (slices under way to a
+// slow worker, a file being written).
+//
+// Threads: none of its own; the job's strand. References to weights may be dropped anywhere.
+#ifndef CAPSTAN_PARAM_STORE_SHARD_STORAGE_H_
+#define CAPSTAN_PARAM_STORE_SHARD_STORAGE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "param_store/client/float_buffer.h"
+#include "param_store/core/shard_events.h"
+#include "param_store/wire/frame_codec.h"
+#include "training/chunks/flat_layout.h"
+#include "training/chunks/placement.h"
+#include "training/fold/chunk_sum.h"
+#include "training/lanes/sample_plan.h"
+#include "training/optim/optimizer.h"
+
+namespace capstan::param_store {
+
+// One version of this shard's weights. The buffer begins with the first float of `run`.
+struct VersionWeights {
+  int64_t version = -1;
+  std::shared_ptr<const client::FloatBuffer> floats;
+  std::shared_ptr<const std::vector<uint32_t>> crcs;  // by chunk of the run
+};
+
+// What a checkpoint file is written from; holds no reference into the storage that could change.
+struct ShardSnapshot {
+  training::ChunkRun run;
+  std::vector<training::FlatRange> ranges;  // by chunk, from the first float of the run
+  VersionWeights weights;
+  std::vector<float> state;  // the optimizer's, in flat order; empty: it has none
+};
+
+class ShardStorage {
+ public:
+  // Borrows all three. `optimizer` has 0 or 1 floats of state per weight.
+  ShardStorage(const training::FlatLayout& layout, const training::SamplePlan& samples,
+               const training::Optimizer& optimizer);
+
+  // An empty buffer for the weights of `run`, to be filled (on any thread) and given to Begin.
+  static std::shared_ptr<client::FloatBuffer> MakeBuffer(const training::FlatLayout& layout,
+                                                         const training::ChunkRun& run);
+
+  // Forgets everything and holds `weights` as `version`, with the optimizer's state zero.
+  void Begin(const training::ChunkRun& run, int64_t version,
+             std::shared_ptr<client::FloatBuffer> weights);
+
+  // Adds what is kStored of the payload. Its shape was checked and its checksums are right.
+  void Fold(const core::FoldFrame& effect, wire::Pieces payload);
+  // All sums are complete: is every value of them finite?
+  bool RootsFinite() const;
+  // Makes version decision.step + 1 and empties the sums.
+  void Apply(const training::Decision& decision);
+  void Retire(int64_t version);
+
+  const VersionWeights& current() const { return current_; }
+  const training::ChunkRun& run() const { return run_; }
+  // Of chunk `index` of the run, from the first float of the run.
+  training::FlatRange LocalRange(int32_t index) const;
+  ShardSnapshot Snapshot() const;
+
+  // Which of `chunk_count` chunks from first_chunk on have the checksum that came with them. The
+  // shape was checked.
+  std::vector<bool> Verify(int32_t first_chunk, absl::Span<const uint32_t> crcs,
+                           wire::Pieces payload) const;
+
+  struct Bytes {
+    int64_t weights = 0;  // all buffers
+    int64_t optimizer = 0;
+    int64_t pending = 0;  // sums
+  };
+  Bytes ResidentBytes() const;
+  // Weight buffers that exist. Above 3 somebody holds on to old versions.
+  int64_t weight_buffers() const;
+
+ private:
+  const training::FlatLayout& layout_;
+  const training::SamplePlan& samples_;
+  const training::Optimizer& optimizer_;
+  training::ChunkRun run_;
+  int64_t first_float_ = 0;
+  std::optional<client::BufferPool> pool_;
+  VersionWeights current_, previous_;
+  std::vector<float> state_;
+  std::vector<training::ChunkSum> sums_;  // by chunk of the run
+};
+
+}  // namespace capstan::param_store
+
+#endif  // CAPSTAN_PARAM_STORE_SHARD_STORAGE_H_
