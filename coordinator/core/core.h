@@ -54,6 +54,8 @@ class CoordinatorCore {
   const LogBuffer* Logs(absl::string_view job_id) const;
   // False for unknown jobs.
   bool HasEnded(absl::string_view job_id) const;
+  // All about a job, or null. Valid until the next Step.
+  const JobRecord* Peek(absl::string_view job_id) const { return FindJob(job_id); }
   const NodeTable& nodes() const { return nodes_; }
   const CoreOptions& options() const { return options_; }
 

@@ -1,0 +1,41 @@
+#include "coordinator/config.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace capstan::coordinator {
+
+std::optional<int> ParseConfig(int argc, const char* const* argv, Config& config) {
+  services::FlagSet flags("capstan_coordinator", "Admits, places and watches training jobs.");
+  flags.AddCommon(config.common, "127.0.0.1:7070", "127.0.0.1:7071");
+  flags.AddString("state-dir", config.state_dir, "DIR",
+                  "what the coordinator keeps; checkpoints where a job names no folder");
+  flags.AddList("data-root", config.data_roots, "URI",
+                "folders that a job may read from (data.uri, model.initial_weights)");
+  flags.AddList("checkpoint-root", config.checkpoint_roots, "URI",
+                "folders that a job may write to (checkpoint.storage_path), beside "
+                "<state-dir>/checkpoints");
+  flags.AddDuration("lease", config.lease, "how long a silent node keeps its place",
+                    absl::Milliseconds(200), absl::Minutes(10));
+  flags.AddDuration("heartbeat", config.heartbeat, "how often a node says that it lives",
+                    absl::Milliseconds(50), absl::Minutes(1));
+  return flags.Parse(argc, argv);
+}
+
+absl::Status CheckConfig(const Config& config) {
+  if (config.state_dir.empty()) return absl::InvalidArgumentError("--state-dir: is empty");
+  if (2 * config.heartbeat > config.lease) {
+    return absl::InvalidArgumentError(absl::StrCat("--heartbeat: want at most half of --lease (",
+                                                   absl::FormatDuration(config.lease), "), got ",
+                                                   absl::FormatDuration(config.heartbeat)));
+  }
+  if (!config.common.admin_socket.empty()) {
+    return absl::UnimplementedError("--admin-socket: is not supported in this version");
+  }
+  if (!config.common.advertise.empty()) {
+    return absl::UnimplementedError(
+        "--advertise: is not supported by the coordinator: nodes dial it");
+  }
+  return config.common.Apply().status();
+}
+
+}  // namespace capstan::coordinator

@@ -1,0 +1,180 @@
+#include "coordinator/coordinator.h"
+
+#include <future>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "services/check/check.h"
+#include "services/logging/log.h"
+
+namespace capstan::coordinator {
+
+using services::kError;
+using services::kInfo;
+using services::kWarning;
+using services::Log;
+
+Coordinator::Coordinator(Options options) : options_(std::move(options)), core_(options_.core) {
+  CAPSTAN_CHECK(options_.journal != nullptr);
+}
+
+Coordinator::~Coordinator() { Stop(); }
+
+void Coordinator::Drain() {
+  std::promise<void> done;
+  Post([this, &done] {
+    draining_ = true;
+    const absl::Status status = absl::UnavailableError("the coordinator shuts down");
+    // Copies: whoever is told may take itself off the list.
+    const std::map<core::SessionId, NodeStream*> streams = streams_;
+    for (const auto& entry : streams) entry.second->Close(status);
+    const std::set<NodeStream*> idle = idle_;
+    for (NodeStream* stream : idle) stream->Close(status);
+    const std::map<std::string, std::set<JobListener*>> listeners = listeners_;
+    for (const auto& entry : listeners) {
+      for (JobListener* listener : entry.second) listener->OnShutdown();
+    }
+    done.set_value();
+  });
+  done.get_future().wait();
+}
+
+void Coordinator::Stop() {
+  manifests_.Stop();
+  strand_.Stop();
+}
+
+void Coordinator::Submit(const std::string& request_id, const job::v1::JobSpec& spec,
+                         ReplyFn reply) {
+  const core::CallId call = ++last_call_;
+  calls_[call] = std::move(reply);
+  Step(core::Submit{call, request_id, spec});
+}
+
+void Coordinator::Cancel(const std::string& job_id, ReplyFn reply) {
+  const core::CallId call = ++last_call_;
+  calls_[call] = std::move(reply);
+  Step(core::Cancel{call, job_id});
+}
+
+core::SessionId Coordinator::Connect(const node::v1::Register& reg, NodeStream* stream) {
+  const core::SessionId session = ++last_session_;
+  streams_[session] = stream;
+  Step(core::NodeConnected{session, reg});
+  return session;
+}
+
+void Coordinator::Receive(core::SessionId session, node::v1::ConnectRequest message) {
+  Step(core::NodeMessage{session, std::move(message)});
+}
+
+void Coordinator::Disconnect(core::SessionId session, bool goodbye) {
+  streams_.erase(session);
+  Step(core::NodeDisconnected{session, goodbye});
+}
+
+void Coordinator::Unlisten(const std::string& job_id, JobListener* listener) {
+  const auto it = listeners_.find(job_id);
+  if (it == listeners_.end()) return;
+  it->second.erase(listener);
+  if (it->second.empty()) listeners_.erase(it);
+}
+
+void Coordinator::Step(decltype(core::Event::what) what) {
+  core::Effects effects = core_.Step({absl::Now(), std::move(what)}, MonotonicNow());
+  for (core::Effect& effect : effects) CarryOut(effect);
+  ArmTick();
+}
+
+void Coordinator::ArmTick() {
+  const absl::Duration due = core_.NextDeadline();
+  if (due >= tick_at_) return;  // the tick that is set comes early enough
+  tick_at_ = due;
+  strand_.CallAt(due, [this, due] {
+    if (tick_at_ != due) return;  // an earlier one was set meanwhile and has taken over
+    tick_at_ = absl::InfiniteDuration();
+    Step(core::Tick{});
+    UpdateNodeMetrics();
+  });
+}
+
+void Coordinator::CarryOut(core::Effect& effect) {
+  if (dead_) {
+    if (const auto* reply = std::get_if<core::Reply>(&effect)) {
+      const auto call = calls_.find(reply->call);
+      if (call == calls_.end()) return;
+      call->second(
+          {reply->call, absl::UnavailableError("the journal of the coordinator failed"), {}});
+      calls_.erase(call);
+    }
+    return;
+  }
+  if (auto* persist = std::get_if<core::Persist>(&effect)) {
+    const absl::Status status = options_.journal->Append(persist->record);
+    if (!status.ok()) {
+      dead_ = true;
+      Log(kError, "journal_failed").Kv("status", status);
+      options_.on_fatal(status);
+      return;
+    }
+    if (const auto* state = std::get_if<core::StateChanged>(&persist->record)) {
+      Log(kInfo, "job_state")
+          .Kv("job", state->job_id)
+          .Kv("to", common::v1::JobState_Name(state->state).substr(sizeof("JOB_STATE_") - 1))
+          .Kv("reason", state->reason)
+          .Kv("message", state->message);
+    } else if (const auto* view = std::get_if<core::ViewMade>(&persist->record)) {
+      Log(kInfo, "view")
+          .Kv("job", view->view.job_id())
+          .Kv("lineage", view->view.lineage())
+          .Kv("generation", view->view.generation());
+    } else if (const auto* issued = std::get_if<core::IncarnationIssued>(&persist->record)) {
+      Log(kInfo, "node_registered").Kv("node", issued->node).Kv("incarnation", issued->incarnation);
+    }
+    if (options_.metrics != nullptr) options_.metrics->OnRecord(persist->record);
+  } else if (auto* send = std::get_if<core::Send>(&effect)) {
+    const auto stream = streams_.find(send->session);
+    if (stream != streams_.end()) stream->second->Send(send->message);
+  } else if (auto* close = std::get_if<core::CloseSession>(&effect)) {
+    const auto stream = streams_.find(close->session);
+    if (stream == streams_.end()) return;
+    Log(kWarning, "node_refused").Kv("status", close->status).Limit("all", absl::Seconds(1));
+    NodeStream* closed = stream->second;
+    streams_.erase(stream);
+    closed->Close(close->status);
+  } else if (auto* reply = std::get_if<core::Reply>(&effect)) {
+    const auto call = calls_.find(reply->call);
+    CAPSTAN_CHECK(call != calls_.end());
+    const ReplyFn fn = std::move(call->second);
+    calls_.erase(call);
+    fn(*reply);
+  } else if (auto* write = std::get_if<core::WriteManifest>(&effect)) {
+    core::ManifestWritten written{write->job_id, write->lineage, write->step, absl::OkStatus()};
+    manifests_.Write(std::move(*write), [this, written](absl::Status status) mutable {
+      written.status = std::move(status);
+      Post([this, written] { Step(written); });
+    });
+  } else if (auto* changed = std::get_if<core::JobChanged>(&effect)) {
+    const core::JobRecord* job = core_.Peek(changed->job_id);
+    if (options_.metrics != nullptr && job != nullptr) options_.metrics->OnJob(*job);
+    const auto it = listeners_.find(changed->job_id);
+    if (it == listeners_.end()) return;
+    const std::set<JobListener*> listeners = it->second;
+    for (JobListener* listener : listeners) listener->OnJobChanged();
+  } else if (auto* logs = std::get_if<core::LogsAppended>(&effect)) {
+    const auto it = listeners_.find(logs->job_id);
+    if (it == listeners_.end()) return;
+    const std::set<JobListener*> listeners = it->second;
+    for (JobListener* listener : listeners) listener->OnLogsAppended();
+  }
+}
+
+void Coordinator::UpdateNodeMetrics() {
+  if (options_.metrics == nullptr || MonotonicNow() < node_metrics_at_) return;
+  node_metrics_at_ = MonotonicNow() + absl::Seconds(1);
+  options_.metrics->OnNodes(core_.nodes());
+}
+
+}  // namespace capstan::coordinator

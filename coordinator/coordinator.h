@@ -1,0 +1,113 @@
+// The core on its strand: carries its effects out, and lets adapters at it.
+//
+// Adapters only validate, then Post; everything else here happens on the strand, so nothing is
+// locked. Streams that are slow never hold it up: they keep what is newest and are asked again when
+// their last write is done.
+#ifndef CAPSTAN_COORDINATOR_COORDINATOR_H_
+#define CAPSTAN_COORDINATOR_COORDINATOR_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/journal.h"
+#include "coordinator/manifest_writer.h"
+#include "coordinator/metrics.h"
+#include "coordinator/strand.h"
+
+namespace capstan::coordinator {
+
+// One node's stream. Called on the strand.
+class NodeStream {
+ public:
+  virtual ~NodeStream() = default;
+  virtual void Send(const node::v1::ConnectResponse& message) = 0;
+  virtual void Close(const absl::Status& status) = 0;
+};
+
+// Whoever looks at one job. Called on the strand.
+class JobListener {
+ public:
+  virtual ~JobListener() = default;
+  virtual void OnJobChanged() {}
+  virtual void OnLogsAppended() {}
+  virtual void OnShutdown() = 0;
+};
+
+class Coordinator {
+ public:
+  struct Options {
+    core::CoreOptions core;
+    core::Journal* journal = nullptr;       // borrowed
+    CoordinatorMetrics* metrics = nullptr;  // borrowed; may be null
+    // The journal failed: nobody may be told anything any more. Once; on the strand.
+    std::function<void(const absl::Status&)> on_fatal = [](const absl::Status&) {};
+  };
+  explicit Coordinator(Options options);
+  // Stop().
+  ~Coordinator();
+
+  // Any thread.
+  void Post(std::function<void()> task) { strand_.Post(std::move(task)); }
+  // Ends all streams with UNAVAILABLE; new ones are refused. Returns when they were told. Not on
+  // the strand.
+  void Drain();
+  // Ends the strand, after what was posted. All streams are gone by then. Not on the strand.
+  void Stop();
+
+  // ---- on the strand only ----
+
+  const core::CoordinatorCore& core() const { return core_; }
+  bool draining() const { return draining_; }
+  Strand& strand() { return strand_; }
+
+  using ReplyFn = std::function<void(const core::Reply&)>;
+  void Submit(const std::string& request_id, const job::v1::JobSpec& spec, ReplyFn reply);
+  void Cancel(const std::string& job_id, ReplyFn reply);
+
+  // The node's session, to be given with everything else. `stream` is borrowed until it was closed
+  // or Disconnect was called.
+  core::SessionId Connect(const node::v1::Register& reg, NodeStream* stream);
+  void Receive(core::SessionId session, node::v1::ConnectRequest message);
+  void Disconnect(core::SessionId session, bool goodbye);
+
+  // Streams that have not registered yet are told of a shutdown too.
+  void AddIdle(NodeStream* stream) { idle_.insert(stream); }
+  void RemoveIdle(NodeStream* stream) { idle_.erase(stream); }
+
+  void Listen(const std::string& job_id, JobListener* listener) {
+    listeners_[job_id].insert(listener);
+  }
+  void Unlisten(const std::string& job_id, JobListener* listener);
+
+ private:
+  void Step(decltype(core::Event::what) what);
+  void CarryOut(core::Effect& effect);
+  void ArmTick();
+  void UpdateNodeMetrics();
+
+  const Options options_;
+  core::CoordinatorCore core_;
+  std::map<core::SessionId, NodeStream*> streams_;
+  std::set<NodeStream*> idle_;
+  std::map<core::CallId, ReplyFn> calls_;
+  std::map<std::string, std::set<JobListener*>> listeners_;
+  core::SessionId last_session_ = 0;
+  core::CallId last_call_ = 0;
+  absl::Duration tick_at_ = absl::InfiniteDuration();
+  absl::Duration node_metrics_at_;
+  bool draining_ = false;
+  bool dead_ = false;  // the journal has failed
+
+  Strand strand_;
+  ManifestWriter manifests_;  // posts to the strand: goes first
+};
+
+}  // namespace capstan::coordinator
+
+#endif  // CAPSTAN_COORDINATOR_COORDINATOR_H_

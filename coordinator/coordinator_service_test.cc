@@ -1,0 +1,558 @@
+// The real coordinator on a Unix socket, with nodes that follow a script: a job from its submission
+// to the manifest on disk.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "capstan/job/v1/job_service.grpc.pb.h"
+#include "capstan/node/v1/node.grpc.pb.h"
+#include "coordinator/server.h"
+#include "grpcpp/grpcpp.h"
+#include "services/channel/channel.h"
+#include "services/files/files.h"
+#include "services/status/status.h"
+#include "services/sync/mutex.h"
+#include "training/codec/manifest.h"
+
+namespace capstan::coordinator {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr absl::Duration kLimit = absl::Seconds(30);  // of anything that a test waits for
+
+std::shared_ptr<grpc::Channel> Dial(const CoordinatorServer& server) {
+  return *services::MakeChannel({.peer = server.grpc_endpoint(), .own_connection = true});
+}
+
+// A node: answers orders as its script says, and sends its state after each.
+class FakeNode {
+ public:
+  using Script = std::function<void(const node::v1::ConnectResponse&, FakeNode&)>;
+
+  FakeNode(const CoordinatorServer& server, node::v1::Register reg, Script script)
+      : stub_(node::v1::NodeService::NewStub(Dial(server))), script_(std::move(script)) {
+    services::SetTimeout(context_, kLimit);
+    stream_ = stub_->Connect(&context_);
+    node::v1::ConnectRequest request;
+    *request.mutable_register_() = std::move(reg);
+    stream_->Write(request);
+    reader_ = std::thread([this] {
+      node::v1::ConnectResponse response;
+      while (stream_->Read(&response)) {
+        if (response.has_registered()) registered_ = true;
+        script_(response, *this);
+      }
+    });
+  }
+  ~FakeNode() {
+    if (reader_.joinable()) Leave();
+  }
+  // Ends the stream as a service does that stops.
+  grpc::Status Leave() {
+    stream_->WritesDone();
+    reader_.join();
+    return stream_->Finish();
+  }
+  // Waits until the coordinator ends the stream.
+  grpc::Status Ended() {
+    reader_.join();
+    return stream_->Finish();
+  }
+  void Say(const node::v1::ConnectRequest& request) { stream_->Write(request); }
+  // Reader's thread only.
+  void Beat() {
+    node::v1::ConnectRequest request;
+    *request.mutable_heartbeat() = state;
+    Say(request);
+  }
+  bool registered() const { return registered_; }
+
+  node::v1::Heartbeat state;
+
+ private:
+  const std::unique_ptr<node::v1::NodeService::Stub> stub_;
+  const Script script_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<node::v1::ConnectRequest, node::v1::ConnectResponse>>
+      stream_;
+  std::atomic<bool> registered_ = false;
+  std::thread reader_;
+};
+
+node::v1::Register Worker(const std::string& name) {
+  node::v1::Register reg;
+  reg.set_name(name);
+  reg.set_role(common::v1::ROLE_WORKER);
+  reg.set_host("host-" + name);
+  reg.add_devices()->set_name("cpu");
+  return reg;
+}
+node::v1::Register Store(const std::string& name) {
+  node::v1::Register reg;
+  reg.set_name(name);
+  reg.set_role(common::v1::ROLE_PARAM_STORE);
+  reg.set_host("host-" + name);
+  reg.set_data_address("unix:/" + name);
+  return reg;
+}
+
+class ServiceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = *services::MakePrivateDir("coord-test");
+    Config config;
+    config.common.listen = absl::StrCat("unix:", dir_, "/c.sock");
+    config.common.http = "off";
+    config.common.log_level = "error";
+    config.state_dir = absl::StrCat(dir_, "/state");
+    config.data_roots = {"file:///data"};
+    config.lease = absl::Seconds(10);
+    config.heartbeat = absl::Milliseconds(100);
+    auto server = CoordinatorServer::Start(config, [] {});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    stub_ = job::v1::JobService::NewStub(Dial(*server_));
+  }
+  void TearDown() override {
+    if (server_ != nullptr) server_->Shutdown();
+    (void)services::RemoveTree("/tmp", dir_);
+  }
+
+  // mlp on 80 drawn digits, batches of 16: 5 steps.
+  static job::v1::JobSpec Spec(int workers, int shards) {
+    job::v1::JobSpec spec;
+    spec.set_version(1);
+    spec.set_name("digits");
+    spec.mutable_resources()->set_num_workers(workers);
+    if (shards > 0) spec.mutable_resources()->set_num_shards(shards);
+    spec.mutable_model()->set_name("mlp");
+    spec.mutable_data()->set_format("synthetic_digits");
+    spec.mutable_data()->set_train_samples(80);
+    spec.mutable_data()->set_test_samples(20);
+    spec.mutable_kvstore()->set_type(shards > 0 ? "dist_sync" : "local");
+    spec.mutable_training()->set_epochs(1);
+    spec.mutable_training()->set_global_batch_size(16);
+    spec.mutable_training()->mutable_optimizer()->set_name("sgd");
+    spec.mutable_training()->mutable_optimizer()->set_learning_rate(0.1);
+    return spec;
+  }
+  grpc::Status Submit(const job::v1::JobSpec& spec, const std::string& request_id,
+                      job::v1::SubmitJobResponse* response) {
+    job::v1::SubmitJobRequest request;
+    request.set_request_id(request_id);
+    *request.mutable_spec() = spec;
+    return stub_->SubmitJob(services::NewContext(kLimit).get(), request, response);
+  }
+  job::v1::Job Get(const std::string& id) {
+    job::v1::GetJobRequest request;
+    request.set_job_id(id);
+    job::v1::GetJobResponse response;
+    const grpc::Status status =
+        stub_->GetJob(services::NewContext(kLimit).get(), request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.job();
+  }
+
+  // ---- scripts of healthy nodes ----
+
+  static void AnswerProbe(const node::v1::Probe& probe, FakeNode& node) {
+    node::v1::ConnectRequest request;
+    node::v1::ProbeResult& result = *request.mutable_probe_result();
+    result.set_probe_id(probe.probe_id());
+    result.set_job_id(probe.job_id());
+    common::v1::DatasetInfo& data = *result.mutable_dataset();
+    data.set_train_samples(80);
+    data.set_test_samples(20);
+    data.set_channels(1);
+    data.set_height(28);
+    data.set_width(28);
+    data.set_num_classes(10);
+    node.Say(request);
+  }
+  static void WriteFile(const job::v1::ResolvedSpec& spec, const std::string& name,
+                        node::v1::WrittenFiles* files) {
+    const std::string folder = absl::StrCat(spec.storage_path(), "/1-", spec.total_steps());
+    EXPECT_TRUE(services::EnsureDir(folder).ok());
+    EXPECT_TRUE(services::WriteFileAtomically(absl::StrCat(folder, "/", name), "bytes").ok());
+    files->set_lineage(1);
+    files->set_step(spec.total_steps());
+    common::v1::FileInfo* file = files->add_files();
+    file->set_name(name);
+    file->set_size_bytes(5);
+    file->set_sha256(std::string(32, 'h'));
+  }
+  // The shard is ready at once; when all tasks run, all steps are done.
+  FakeNode::Script StoreScript() {
+    return [this](const node::v1::ConnectResponse& order, FakeNode& node) {
+      if (order.has_start_lineage()) {
+        const node::v1::StartLineage& start = order.start_lineage();
+        ASSERT_TRUE(spec_.ParseFromString(start.resolved_spec()));
+        node.state.clear_shards();
+        node::v1::ShardState& shard = *node.state.add_shards();
+        shard.set_job_id(start.job_id());
+        shard.set_shard(start.shard());
+        shard.set_lineage(1);
+        shard.set_ready(true);
+        node.Beat();
+        if (!finish_) return;
+        {
+          MutexLock lock(mu_);
+          while (running_tasks_ < start.view().workers_size()) {
+            if (changed_.WaitWithTimeout(mu_, kLimit)) return;
+          }
+        }
+        job::v1::ResolvedSpec spec;
+        spec.ParseFromString(start.resolved_spec());
+        shard.set_version(spec.total_steps());
+        shard.set_stopped(true);
+        WriteFile(spec, absl::StrCat("shard-", start.shard(), ".safetensors"),
+                  shard.mutable_files());
+        if (start.shard() == 0) {
+          node::v1::LeadState& lead = *shard.mutable_lead();
+          lead.set_lineage(1);
+          lead.set_step(spec.total_steps());
+          lead.set_loss(0.125);
+          lead.set_samples_used(80);
+          lead.set_complete(true);
+          common::v1::EpochRecord* epoch = lead.add_epochs();
+          epoch->set_epoch(1);
+          epoch->set_validation_accuracy(0.9);
+        }
+        node.Beat();
+      } else if (order.has_files_taken()) {
+        MutexLock lock(mu_);
+        ++files_taken_;
+        changed_.NotifyAll();
+      } else if (order.has_end_job()) {
+        node.state.clear_shards();
+        node.Beat();
+      }
+    };
+  }
+  FakeNode::Script WorkerScript() {
+    return [this](const node::v1::ConnectResponse& order, FakeNode& node) {
+      if (order.has_probe()) {
+        AnswerProbe(order.probe(), node);
+      } else if (order.has_start_task() && node.state.tasks().empty()) {
+        const node::v1::StartTask& start = order.start_task();
+        job::v1::ResolvedSpec spec;
+        ASSERT_TRUE(spec.ParseFromString(start.resolved_spec()));
+        node::v1::ConnectRequest logs;
+        logs.mutable_logs()->set_job_id(start.job_id());
+        job::v1::LogLine* line = logs.mutable_logs()->add_lines();
+        line->set_index(start.rank());
+        line->set_level("info");
+        line->set_text(absl::StrCat("task ", start.rank(), " starts"));
+        node.Say(logs);
+        node::v1::TaskState& task = *node.state.add_tasks();
+        task.set_job_id(start.job_id());
+        task.set_rank(start.rank());
+        task.set_lineage(1);
+        task.set_generation(1);
+        task.set_phase(node::v1::TASK_PHASE_RUNNING);
+        if (start.view().lane_owners(0) == start.rank() && finish_) {
+          WriteFile(spec, "weights.safetensors", task.mutable_files());
+          task.set_weights_sha256(std::string(64, 'e'));
+        }
+        node.Beat();
+        MutexLock lock(mu_);
+        ++running_tasks_;
+        changed_.NotifyAll();
+      } else if (order.has_stop_task()) {
+        node.state.clear_tasks();
+        node.Beat();
+      }
+    };
+  }
+
+  std::string dir_;
+  std::unique_ptr<CoordinatorServer> server_;
+  std::unique_ptr<job::v1::JobService::Stub> stub_;
+  bool finish_ = true;  // whether fake nodes bring jobs to their end
+
+  Mutex mu_;
+  CondVar changed_;
+  int running_tasks_ ABSL_GUARDED_BY(mu_) = 0;
+  int files_taken_ ABSL_GUARDED_BY(mu_) = 0;
+  job::v1::ResolvedSpec spec_;
+};
+
+TEST_F(ServiceTest, AJobFromItsSubmissionToItsManifest) {
+  job::v1::SubmitJobResponse submitted;
+  ASSERT_TRUE(Submit(Spec(2, 2), "r-1", &submitted).ok());
+  const std::string id = submitted.job_id();
+
+  std::vector<job::v1::Job> seen;
+  grpc::Status watched;
+  std::thread watcher([&] {
+    const auto context = services::NewContext(kLimit);
+    job::v1::WatchJobRequest request;
+    request.set_job_id(id);
+    request.set_min_interval_ms(1);
+    const auto reader = stub_->WatchJob(context.get(), request);
+    job::v1::WatchJobResponse response;
+    while (reader->Read(&response)) seen.push_back(response.job());
+    watched = reader->Finish();
+  });
+  std::vector<job::v1::LogLine> lines;
+  grpc::Status logged;
+  std::thread logger([&] {
+    const auto context = services::NewContext(kLimit);
+    job::v1::StreamLogsRequest request;
+    request.set_job_id(id);
+    request.set_follow(true);
+    const auto reader = stub_->StreamLogs(context.get(), request);
+    job::v1::StreamLogsResponse response;
+    while (reader->Read(&response)) lines.push_back(response.line());
+    logged = reader->Finish();
+  });
+
+  std::vector<std::unique_ptr<FakeNode>> nodes;
+  for (const char* name : {"s0", "s1"}) {
+    nodes.push_back(std::make_unique<FakeNode>(*server_, Store(name), StoreScript()));
+  }
+  for (const char* name : {"w0", "w1"}) {
+    nodes.push_back(std::make_unique<FakeNode>(*server_, Worker(name), WorkerScript()));
+  }
+  watcher.join();
+  logger.join();
+
+  ASSERT_TRUE(watched.ok()) << watched.error_message();
+  ASSERT_FALSE(seen.empty());
+  const job::v1::Job& job = seen.back();
+  ASSERT_EQ(job.state(), common::v1::JOB_STATE_SUCCEEDED) << job.message();
+  EXPECT_EQ(job.progress().step(), 5);
+  EXPECT_EQ(job.progress().loss(), 0.125);
+  EXPECT_EQ(job.samples_used(), 80);
+  EXPECT_EQ(job.weights_sha256(), std::string(64, 'e'));
+  ASSERT_THAT(job.epochs(), SizeIs(1));
+  EXPECT_EQ(job.epochs(0).validation_accuracy(), 0.9);
+  for (size_t i = 1; i < seen.size(); ++i) EXPECT_GE(seen[i].state(), seen[i - 1].state());
+
+  const std::string folder = absl::StrCat(dir_, "/state/checkpoints/", id, "/1-5");
+  EXPECT_EQ(job.checkpoint_uri(), absl::StrCat("file://", folder));
+  const auto text = services::ReadWholeFile(folder + "/manifest.json", 1 << 20);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto manifest = training::ParseManifest("manifest.json", *text);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(manifest->job_id, id);
+  EXPECT_EQ(manifest->weights_sha256, std::string(64, 'e'));
+  std::vector<std::string> names;
+  for (const training::ManifestFile& file : manifest->files) names.push_back(file.name);
+  EXPECT_THAT(names,
+              ElementsAre("shard-0.safetensors", "shard-1.safetensors", "weights.safetensors"));
+
+  EXPECT_TRUE(logged.ok()) << logged.error_message();
+  std::vector<std::string> texts;
+  for (const job::v1::LogLine& line : lines) texts.push_back(line.text());
+  EXPECT_THAT(texts, Contains("Admitted: gang ready: 2 workers, 2 shards"));
+  EXPECT_THAT(texts, Contains("task 1 starts"));
+  EXPECT_EQ(texts.back(), "Succeeded");
+  {
+    MutexLock lock(mu_);
+    while (files_taken_ < 2) ASSERT_FALSE(changed_.WaitWithTimeout(mu_, kLimit));
+  }
+  const std::string metrics = server_->registry().Scrape();
+  EXPECT_THAT(metrics, HasSubstr("capstan_jobs_finished_total{queue=\"default\",reason=\"\","
+                                 "state=\"SUCCEEDED\"} 1"));
+  EXPECT_THAT(metrics, HasSubstr(absl::StrCat("capstan_job_global_step{job_id=\"", id, "\"} 5")));
+  for (const auto& node : nodes) EXPECT_TRUE(node->Leave().ok());
+}
+
+TEST_F(ServiceTest, SubmitNamesWhatIsMissingAndIsIdempotent) {
+  job::v1::SubmitJobResponse response;
+  grpc::Status status = stub_->SubmitJob(services::NewContext(kLimit).get(), {}, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  std::vector<std::string> fields;
+  for (const auto& violation : services::GetViolations(services::FromGrpcStatus(status))) {
+    fields.push_back(violation.field);
+  }
+  EXPECT_THAT(fields, ElementsAre("request_id", "spec"));
+
+  job::v1::JobSpec spec = Spec(1, 0);
+  spec.mutable_training()->mutable_optimizer()->set_learning_rate(-1);
+  status = Submit(spec, "a", &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  auto violations = services::GetViolations(services::FromGrpcStatus(status));
+  ASSERT_THAT(violations, SizeIs(1));
+  EXPECT_EQ(violations[0].field, "training.optimizer.learning_rate");
+
+  spec = Spec(1, 0);
+  spec.mutable_checkpoint()->set_storage_path("file:///etc");
+  status = Submit(spec, "a", &response);
+  violations = services::GetViolations(services::FromGrpcStatus(status));
+  ASSERT_THAT(violations, SizeIs(1)) << status.error_message();
+  EXPECT_EQ(violations[0].field, "checkpoint.storage_path");
+
+  ASSERT_TRUE(Submit(Spec(1, 0), "a", &response).ok());
+  const std::string id = response.job_id();
+  EXPECT_FALSE(response.existed());
+  ASSERT_TRUE(Submit(Spec(1, 0), "a", &response).ok());
+  EXPECT_EQ(response.job_id(), id);
+  EXPECT_TRUE(response.existed());
+  EXPECT_EQ(Submit(Spec(2, 1), "a", &response).error_code(), grpc::StatusCode::ALREADY_EXISTS);
+
+  job::v1::ListJobsResponse list;
+  ASSERT_TRUE(stub_->ListJobs(services::NewContext(kLimit).get(), {}, &list).ok());
+  ASSERT_THAT(list.jobs(), SizeIs(1));
+  EXPECT_EQ(list.jobs(0).reason(), "WaitingForSlots");
+  EXPECT_THAT(
+      server_->registry().Scrape(),
+      HasSubstr("capstan_jobs_rejected_total{queue=\"default\",reason=\"invalid_spec\"} 3"));
+}
+
+TEST_F(ServiceTest, UnknownJobsAreNotFoundEverywhere) {
+  job::v1::GetJobRequest get;
+  get.set_job_id("no-such-job");
+  job::v1::GetJobResponse got;
+  EXPECT_EQ(stub_->GetJob(services::NewContext(kLimit).get(), get, &got).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  job::v1::CancelJobRequest cancel;
+  cancel.set_job_id("no-such-job");
+  job::v1::CancelJobResponse cancelled;
+  EXPECT_EQ(stub_->CancelJob(services::NewContext(kLimit).get(), cancel, &cancelled).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  job::v1::WatchJobRequest watch;
+  watch.set_job_id("no-such-job");
+  const auto watch_context = services::NewContext(kLimit);
+  EXPECT_EQ(stub_->WatchJob(watch_context.get(), watch)->Finish().error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  job::v1::StreamLogsRequest logs;
+  const auto logs_context = services::NewContext(kLimit);
+  EXPECT_EQ(stub_->StreamLogs(logs_context.get(), logs)->Finish().error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);  // job_id is empty
+}
+
+TEST_F(ServiceTest, CancelEndsARunningJobAndItsWatchers) {
+  finish_ = false;
+  FakeNode store(*server_, Store("s0"), StoreScript());
+  FakeNode worker(*server_, Worker("w0"), WorkerScript());
+  job::v1::SubmitJobResponse submitted;
+  ASSERT_TRUE(Submit(Spec(1, 1), "r", &submitted).ok());
+  const auto context = services::NewContext(kLimit);
+  job::v1::WatchJobRequest request;
+  request.set_job_id(submitted.job_id());
+  const auto reader = stub_->WatchJob(context.get(), request);
+  job::v1::WatchJobResponse response;
+  bool asked = false;
+  while (reader->Read(&response)) {
+    if (response.job().state() == common::v1::JOB_STATE_RUNNING && !asked) {
+      asked = true;
+      job::v1::CancelJobRequest cancel;
+      cancel.set_job_id(submitted.job_id());
+      job::v1::CancelJobResponse cancelled;
+      ASSERT_TRUE(stub_->CancelJob(services::NewContext(kLimit).get(), cancel, &cancelled).ok());
+    }
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(response.job().state(), common::v1::JOB_STATE_CANCELLED);
+}
+
+TEST_F(ServiceTest, AReaderWhoDoesNotReadHoldsUpNobody) {
+  job::v1::JobSpec spec = Spec(1, 1);
+  spec.set_description(std::string(1024, 'x'));
+  job::v1::SubmitJobResponse submitted;
+  ASSERT_TRUE(Submit(spec, "r", &submitted).ok());
+  job::v1::WatchJobRequest request;
+  request.set_job_id(submitted.job_id());
+  const auto context = services::NewContext(kLimit);
+  const auto reader = stub_->WatchJob(context.get(), request);  // and never reads
+  FakeNode store(*server_, Store("s0"), StoreScript());
+  FakeNode worker(*server_, Worker("w0"), WorkerScript());
+  const absl::Time limit = absl::Now() + kLimit;
+  while (Get(submitted.job_id()).state() != common::v1::JOB_STATE_SUCCEEDED) {
+    ASSERT_LT(absl::Now(), limit);
+  }
+  // What he reads now ends with the end.
+  job::v1::WatchJobResponse response;
+  while (reader->Read(&response)) {
+  }
+  EXPECT_EQ(response.job().state(), common::v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(ServiceTest, NodesThatBreakTheRulesAreRefused) {
+  const auto ignore = [](const node::v1::ConnectResponse&, FakeNode&) {};
+  {
+    FakeNode first(*server_, Worker("w0"), ignore);
+    while (!first.registered()) std::this_thread::yield();
+    FakeNode second(*server_, Worker("w0"), ignore);
+    const grpc::Status status = second.Ended();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+    EXPECT_THAT(status.error_message(), HasSubstr("w0"));
+    EXPECT_TRUE(first.Leave().ok());
+    // It said goodbye: its name is free at once, not after the lease.
+    FakeNode third(*server_, Worker("w0"), ignore);
+    while (!third.registered()) std::this_thread::yield();
+    node::v1::ConnectRequest nothing;
+    third.Say(nothing);
+    EXPECT_EQ(third.Ended().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  FakeNode nameless(*server_, Worker(""), ignore);
+  EXPECT_EQ(nameless.Ended().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+
+  grpc::ClientContext context;
+  services::SetTimeout(context, kLimit);
+  const auto stub = node::v1::NodeService::NewStub(Dial(*server_));
+  const auto stream = stub->Connect(&context);
+  node::v1::ConnectRequest request;
+  request.mutable_heartbeat();
+  stream->Write(request);
+  node::v1::ConnectResponse response;
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_F(ServiceTest, ShutdownEndsStreamsAndAnswers) {
+  job::v1::SubmitJobResponse submitted;
+  ASSERT_TRUE(Submit(Spec(1, 1), "r", &submitted).ok());
+  FakeNode worker(*server_, Worker("w0"), [](const node::v1::ConnectResponse&, FakeNode&) {});
+  while (!worker.registered()) std::this_thread::yield();
+  job::v1::WatchJobRequest request;
+  request.set_job_id(submitted.job_id());
+  const auto context = services::NewContext(kLimit);
+  const auto reader = stub_->WatchJob(context.get(), request);
+  job::v1::WatchJobResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  server_->Shutdown();
+  while (reader->Read(&response)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(worker.Ended().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(StartTest, BadSettingsAreNamed) {
+  const std::string dir = *services::MakePrivateDir("coord-bad");
+  Config config;
+  config.common.listen = absl::StrCat("unix:", dir, "/c.sock");
+  config.common.http = "off";
+  config.state_dir = dir + "/state";
+  config.heartbeat = absl::Seconds(4);
+  EXPECT_THAT(std::string(CoordinatorServer::Start(config, [] {}).status().message()),
+              HasSubstr("--heartbeat"));
+  config.heartbeat = absl::Seconds(1);
+  config.data_roots = {"s3://bucket"};
+  EXPECT_THAT(std::string(CoordinatorServer::Start(config, [] {}).status().message()),
+              HasSubstr("--data-root"));
+  config.data_roots.clear();
+  config.state_dir = "/dev/null/x";
+  EXPECT_FALSE(CoordinatorServer::Start(config, [] {}).ok());
+  (void)services::RemoveTree("/tmp", dir);
+}
+
+}  // namespace
+}  // namespace capstan::coordinator

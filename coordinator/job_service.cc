@@ -1,0 +1,181 @@
+#include "coordinator/job_service.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/job_streams.h"
+#include "services/status/status.h"
+#include "training/spec/validate.h"
+
+namespace capstan::coordinator {
+namespace {
+
+using services::FieldViolation;
+using services::ToGrpcStatus;
+
+constexpr int kMaxListed = 1000;
+constexpr int kDefaultListed = 100;
+constexpr int kMaxIntervalMs = 60000;
+constexpr int kDefaultIntervalMs = 100;
+constexpr size_t kMaxJobIdBytes = 128;
+
+absl::Status Violated(const std::vector<FieldViolation>& violations) {
+  std::vector<std::string> sentences;
+  for (const FieldViolation& violation : violations) sentences.push_back(violation.description);
+  return services::WithViolations(absl::InvalidArgumentError(absl::StrJoin(sentences, "; ")),
+                                  violations);
+}
+
+absl::Status CheckJobId(const std::string& job_id) {
+  if (!job_id.empty() && job_id.size() <= kMaxJobIdBytes) return absl::OkStatus();
+  return Violated({{"job_id", absl::StrCat("job_id: want 1 to ", kMaxJobIdBytes, " bytes, got ",
+                                           job_id.size())}});
+}
+
+// Whoever gave up needs no work: its deadline, or its connection, is over.
+bool GivenUp(const grpc::CallbackServerContext& context) { return context.IsCancelled(); }
+
+grpc::Status GivenUpStatus() { return {grpc::StatusCode::CANCELLED, "the caller has gone"}; }
+
+}  // namespace
+
+absl::Status ValidateJobSpec(const job::v1::JobSpec& spec) {
+  std::vector<FieldViolation> violations;
+  for (const training::spec::Violation& violation : training::spec::Validate(spec)) {
+    violations.push_back({violation.path, violation.message});
+  }
+  return violations.empty() ? absl::OkStatus() : Violated(violations);
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext* context,
+                                                    const job::v1::SubmitJobRequest* request,
+                                                    job::v1::SubmitJobResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  std::vector<FieldViolation> violations;
+  if (request->request_id().empty()) violations.push_back({"request_id", "request_id: is empty"});
+  if (!request->has_spec()) violations.push_back({"spec", "spec: is not set"});
+  if (violations.empty()) violations = policy_.Check(request->spec());
+  coordinator_.Post([this, context, request, response, reactor, violations] {
+    absl::Status status = violations.empty() ? absl::OkStatus() : Violated(violations);
+    if (coordinator_.draining()) status = absl::UnavailableError("the coordinator shuts down");
+    if (!status.ok()) {
+      if (metrics_ != nullptr && !violations.empty()) metrics_->OnRejected(status);
+      reactor->Finish(ToGrpcStatus(status));
+      return;
+    }
+    if (GivenUp(*context)) {
+      reactor->Finish(GivenUpStatus());
+      return;
+    }
+    coordinator_.Submit(request->request_id(), request->spec(),
+                        [this, response, reactor](const core::Reply& reply) {
+                          if (reply.status.ok()) {
+                            *response = std::get<job::v1::SubmitJobResponse>(reply.response);
+                          } else if (metrics_ != nullptr && !absl::IsUnavailable(reply.status)) {
+                            metrics_->OnRejected(reply.status);
+                          }
+                          reactor->Finish(ToGrpcStatus(reply.status));
+                        });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* context,
+                                                 const job::v1::GetJobRequest* request,
+                                                 job::v1::GetJobResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status status = CheckJobId(request->job_id());
+  if (!status.ok()) {
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
+  coordinator_.Post([this, context, request, response, reactor] {
+    if (GivenUp(*context)) {
+      reactor->Finish(GivenUpStatus());
+      return;
+    }
+    absl::StatusOr<job::v1::Job> job = coordinator_.core().GetJob(request->job_id());
+    if (job.ok()) *response->mutable_job() = *std::move(job);
+    reactor->Finish(ToGrpcStatus(job.status()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* context,
+                                                   const job::v1::ListJobsRequest* request,
+                                                   job::v1::ListJobsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  std::vector<FieldViolation> violations;
+  if (request->limit() < 0 || request->limit() > kMaxListed) {
+    violations.push_back(
+        {"limit", absl::StrCat("limit: want 0 to ", kMaxListed, ", got ", request->limit())});
+  }
+  std::set<common::v1::JobState> states;
+  for (const int state : request->states()) {
+    if (!common::v1::JobState_IsValid(state) || state == common::v1::JOB_STATE_UNSPECIFIED) {
+      violations.push_back({"states", absl::StrCat("states: ", state, " is no state")});
+      break;
+    }
+    states.insert(static_cast<common::v1::JobState>(state));
+  }
+  if (!violations.empty()) {
+    reactor->Finish(ToGrpcStatus(Violated(violations)));
+    return reactor;
+  }
+  const int limit = request->limit() == 0 ? kDefaultListed : request->limit();
+  coordinator_.Post([this, context, response, reactor, limit, states] {
+    if (GivenUp(*context)) {
+      reactor->Finish(GivenUpStatus());
+      return;
+    }
+    for (job::v1::Job& job : coordinator_.core().ListJobs(limit, states)) {
+      *response->add_jobs() = std::move(job);
+    }
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::CancelJob(grpc::CallbackServerContext* context,
+                                                    const job::v1::CancelJobRequest* request,
+                                                    job::v1::CancelJobResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status status = CheckJobId(request->job_id());
+  if (!status.ok()) {
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
+  // A caller who has gone still wants the job to end.
+  coordinator_.Post([this, request, response, reactor] {
+    coordinator_.Cancel(request->job_id(), [response, reactor](const core::Reply& reply) {
+      if (reply.status.ok()) *response = std::get<job::v1::CancelJobResponse>(reply.response);
+      reactor->Finish(ToGrpcStatus(reply.status));
+    });
+  });
+  return reactor;
+}
+
+grpc::ServerWriteReactor<job::v1::WatchJobResponse>* JobServiceImpl::WatchJob(
+    grpc::CallbackServerContext*, const job::v1::WatchJobRequest* request) {
+  absl::Status status = CheckJobId(request->job_id());
+  if (request->min_interval_ms() < 0 || request->min_interval_ms() > kMaxIntervalMs) {
+    status =
+        Violated({{"min_interval_ms", absl::StrCat("min_interval_ms: want 0 to ", kMaxIntervalMs,
+                                                   ", got ", request->min_interval_ms())}});
+  }
+  const int interval_ms =
+      request->min_interval_ms() == 0 ? kDefaultIntervalMs : request->min_interval_ms();
+  return WatchStream::Start(coordinator_, request->job_id(), absl::Milliseconds(interval_ms),
+                            status);
+}
+
+grpc::ServerWriteReactor<job::v1::StreamLogsResponse>* JobServiceImpl::StreamLogs(
+    grpc::CallbackServerContext*, const job::v1::StreamLogsRequest* request) {
+  return LogStream::Start(coordinator_, request->job_id(), request->follow(),
+                          CheckJobId(request->job_id()));
+}
+
+}  // namespace capstan::coordinator

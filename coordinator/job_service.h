@@ -1,0 +1,45 @@
+// JobService on gRPC's callback API: validates, then posts to the coordinator's strand.
+#ifndef CAPSTAN_COORDINATOR_JOB_SERVICE_H_
+#define CAPSTAN_COORDINATOR_JOB_SERVICE_H_
+
+#include "capstan/job/v1/job_service.grpc.pb.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/path_policy.h"
+
+namespace capstan::coordinator {
+
+class JobServiceImpl final : public job::v1::JobService::CallbackService {
+ public:
+  // All are borrowed; `metrics` may be null.
+  JobServiceImpl(Coordinator& coordinator, const PathPolicy& policy, CoordinatorMetrics* metrics)
+      : coordinator_(coordinator), policy_(policy), metrics_(metrics) {}
+
+  grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
+                                      const job::v1::SubmitJobRequest* request,
+                                      job::v1::SubmitJobResponse* response) override;
+  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
+                                   const job::v1::GetJobRequest* request,
+                                   job::v1::GetJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
+                                     const job::v1::ListJobsRequest* request,
+                                     job::v1::ListJobsResponse* response) override;
+  grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
+                                      const job::v1::CancelJobRequest* request,
+                                      job::v1::CancelJobResponse* response) override;
+  grpc::ServerWriteReactor<job::v1::WatchJobResponse>* WatchJob(
+      grpc::CallbackServerContext* context, const job::v1::WatchJobRequest* request) override;
+  grpc::ServerWriteReactor<job::v1::StreamLogsResponse>* StreamLogs(
+      grpc::CallbackServerContext* context, const job::v1::StreamLogsRequest* request) override;
+
+ private:
+  Coordinator& coordinator_;
+  const PathPolicy& policy_;
+  CoordinatorMetrics* const metrics_;
+};
+
+// InvalidArgument with its field violations: the rules of training/spec as the core's validator.
+absl::Status ValidateJobSpec(const job::v1::JobSpec& spec);
+
+}  // namespace capstan::coordinator
+
+#endif  // CAPSTAN_COORDINATOR_JOB_SERVICE_H_

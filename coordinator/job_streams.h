@@ -1,0 +1,121 @@
+// The streams of JobService. All their state belongs to the strand: gRPC's callbacks only post.
+//
+// At most one message is being written; what changes meanwhile is told afterwards, newest first of
+// all: a reader who is slow misses steps between, never the end.
+#ifndef CAPSTAN_COORDINATOR_JOB_STREAMS_H_
+#define CAPSTAN_COORDINATOR_JOB_STREAMS_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "capstan/job/v1/job_service.grpc.pb.h"
+#include "coordinator/coordinator.h"
+
+namespace capstan::coordinator {
+
+// A server stream about one job. It keeps itself alive until gRPC is done with it.
+template <typename Response>
+class JobStream : public grpc::ServerWriteReactor<Response>,
+                  public JobListener,
+                  public std::enable_shared_from_this<JobStream<Response>> {
+ public:
+  void OnWriteDone(bool ok) final {
+    coordinator_.Post([self = this->shared_from_this(), ok] {
+      self->writing_ = false;
+      if (!ok) {
+        self->End(grpc::Status(grpc::StatusCode::CANCELLED, "the caller has gone"));
+      } else if (!self->ended_) {
+        self->Continue();
+      }
+    });
+  }
+  void OnCancel() final {
+    coordinator_.Post([self = this->shared_from_this()] {
+      self->End(grpc::Status(grpc::StatusCode::CANCELLED, "the caller has gone"));
+    });
+  }
+  void OnDone() final {
+    coordinator_.Post([self = this->shared_from_this()] {
+      self->coordinator_.Unlisten(self->job_id_, self.get());
+      self->self_ = nullptr;
+    });
+  }
+  void OnShutdown() final {
+    End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator shuts down"));
+  }
+
+ protected:
+  JobStream(Coordinator& coordinator, std::string job_id)
+      : coordinator_(coordinator), job_id_(std::move(job_id)) {}
+
+  // Once, by the handler. `status`: of the request.
+  void Begin(const absl::Status& status);
+  // Something changed, or a write is done: write the next message, if there is one and none is
+  // being written. On the strand.
+  virtual void Continue() = 0;
+
+  // The message must stay as it is until Continue is called. On the strand.
+  void Write(const Response& message) {
+    writing_ = true;
+    this->StartWrite(&message);
+  }
+  void End(const grpc::Status& status) {
+    if (ended_) return;
+    ended_ = true;
+    this->Finish(status);
+  }
+
+  Coordinator& coordinator_;
+  const std::string job_id_;
+  bool writing_ = false;
+  bool ended_ = false;
+
+ private:
+  std::shared_ptr<JobStream> self_;
+};
+
+// The job now, then after every change at most every `interval`, last in its terminal state.
+class WatchStream final : public JobStream<job::v1::WatchJobResponse> {
+ public:
+  static WatchStream* Start(Coordinator& coordinator, std::string job_id, absl::Duration interval,
+                            const absl::Status& status);
+  void OnJobChanged() override;
+
+ private:
+  WatchStream(Coordinator& coordinator, std::string job_id, absl::Duration interval)
+      : JobStream(coordinator, std::move(job_id)), interval_(interval) {}
+  void Continue() override;
+
+  const absl::Duration interval_;
+  bool changed_ = true;  // since the last message
+  bool timer_set_ = false;
+  absl::Duration due_ = -absl::InfiniteDuration();
+  bool last_ = false;  // the message being written is the last one
+  job::v1::WatchJobResponse message_;
+};
+
+// Stored lines, oldest first; with `follow` new ones until the job has ended.
+class LogStream final : public JobStream<job::v1::StreamLogsResponse> {
+ public:
+  static LogStream* Start(Coordinator& coordinator, std::string job_id, bool follow,
+                          const absl::Status& status);
+  void OnJobChanged() override;
+  void OnLogsAppended() override;
+
+ private:
+  LogStream(Coordinator& coordinator, std::string job_id, bool follow)
+      : JobStream(coordinator, std::move(job_id)), follow_(follow) {}
+  void Continue() override;
+
+  const bool follow_;
+  int64_t next_ = 0;
+  int64_t end_ = -1;  // without follow: where the log ended when it was asked for
+  job::v1::StreamLogsResponse message_;
+};
+
+}  // namespace capstan::coordinator
+
+#endif  // CAPSTAN_COORDINATOR_JOB_STREAMS_H_

@@ -1,0 +1,50 @@
+// capstan_coordinator: see --help.
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "coordinator/config.h"
+#include "coordinator/server.h"
+#include "services/logging/log.h"
+#include "services/process/process.h"
+#include "services/server/signals.h"
+#include "services/tuning/tuning.h"
+
+int main(int argc, char** argv) {
+  using capstan::coordinator::CoordinatorServer;
+  capstan::services::TuneProcess();
+  // Where `capstan run` is the parent, its end is ours.
+  const absl::Status parent = capstan::services::ArmParentDeathSignalFromEnvironment();
+  if (!parent.ok()) return 1;
+
+  capstan::coordinator::Config config;
+  if (const std::optional<int> code = capstan::coordinator::ParseConfig(argc, argv, config)) {
+    return *code;
+  }
+  const absl::Status usable = capstan::coordinator::CheckConfig(config);
+  if (!usable.ok()) {
+    std::fprintf(stderr, "capstan_coordinator: %s\n", std::string(usable.message()).c_str());
+    return 2;
+  }
+  capstan::services::ShutdownSignal& signal = capstan::services::ShutdownSignal::Install();
+  std::atomic<bool> failed = false;
+  auto server = CoordinatorServer::Start(config, [&] {
+    failed = true;
+    signal.Trigger();
+  });
+  if (!server.ok()) {
+    std::fprintf(stderr, "capstan_coordinator: %s\n",
+                 std::string(server.status().message()).c_str());
+    // What a person wrote wrongly is a usage error.
+    return absl::IsInvalidArgument(server.status()) || absl::IsUnimplemented(server.status()) ? 2
+                                                                                              : 1;
+  }
+  std::printf("event=listening grpc=%s http=%s\n", (*server)->grpc_endpoint().ToString().c_str(),
+              (*server)->http_endpoint().c_str());
+  std::fflush(stdout);
+  signal.Wait();
+  (*server)->Shutdown();
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,101 @@
+#include "coordinator/manifest_writer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "absl/strings/str_cat.h"
+#include "services/files/files.h"
+#include "training/codec/manifest.h"
+
+namespace capstan::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class ManifestWriterTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = *services::MakePrivateDir("manifest-test");
+    write_.folder = absl::StrCat(root_, "/job-1/1-10");
+    ASSERT_TRUE(services::EnsureDir(write_.folder).ok());
+    write_.job_id = "job-1";
+    write_.lineage = 1;
+    write_.step = 10;
+    write_.spec_digest_hex = std::string(64, 'd');
+    write_.weights_sha256 = std::string(64, 'a');
+    write_.optimizer = "sgd";
+    write_.samples_used = 160;
+    AddFile("shard-0.safetensors", "12345");
+    AddFile("weights.safetensors", "123");
+  }
+  void TearDown() override { (void)services::RemoveTree("/tmp", root_); }
+  void AddFile(const std::string& name, const std::string& bytes) {
+    ASSERT_TRUE(services::WriteFileAtomically(absl::StrCat(write_.folder, "/", name), bytes).ok());
+    common::v1::FileInfo file;
+    file.set_name(name);
+    file.set_size_bytes(static_cast<int64_t>(bytes.size()));
+    file.set_sha256(std::string(32, '\xab'));
+    write_.files.push_back(file);
+  }
+  absl::StatusOr<training::Manifest> Read() {
+    const std::string path = absl::StrCat(write_.folder, "/manifest.json");
+    const absl::StatusOr<std::string> text = services::ReadWholeFile(path, 1 << 20);
+    if (!text.ok()) return text.status();
+    return training::ParseManifest(path, *text);
+  }
+
+  std::string root_;
+  core::WriteManifest write_;
+};
+
+TEST_F(ManifestWriterTest, NamesEveryFileWithSizeAndHash) {
+  ASSERT_TRUE(WriteManifestFile(write_).ok());
+  const absl::StatusOr<training::Manifest> manifest = Read();
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(manifest->job_id, "job-1");
+  EXPECT_EQ(manifest->lineage, 1);
+  EXPECT_EQ(manifest->step, 10);
+  EXPECT_EQ(manifest->samples_used, 160);
+  ASSERT_THAT(manifest->files, SizeIs(2));
+  EXPECT_EQ(manifest->files[0].name, "shard-0.safetensors");
+  EXPECT_EQ(manifest->files[0].size_bytes, 5);
+  std::string hash;
+  for (int i = 0; i < 32; ++i) hash += "ab";
+  EXPECT_EQ(manifest->files[0].sha256, hash);
+}
+
+TEST_F(ManifestWriterTest, AFileOfAnotherSizeIsDataLossAndNothingIsCommitted) {
+  write_.files[1].set_size_bytes(4);
+  const absl::Status status = WriteManifestFile(write_);
+  EXPECT_TRUE(absl::IsDataLoss(status));
+  EXPECT_THAT(status.message(), HasSubstr("weights.safetensors: 3 bytes, its writer reported 4"));
+  EXPECT_TRUE(absl::IsNotFound(Read().status()));
+}
+
+TEST_F(ManifestWriterTest, AMissingFileIsDataLoss) {
+  write_.files[0].set_name("shard-9.safetensors");
+  EXPECT_TRUE(absl::IsDataLoss(WriteManifestFile(write_)));
+  write_.folder += "-gone";
+  EXPECT_TRUE(absl::IsDataLoss(WriteManifestFile(write_)));
+}
+
+TEST_F(ManifestWriterTest, OnceMoreIsOkAndAnotherOneIsRefused) {
+  ASSERT_TRUE(WriteManifestFile(write_).ok());
+  EXPECT_TRUE(WriteManifestFile(write_).ok());
+  write_.samples_used = 161;
+  EXPECT_TRUE(absl::IsDataLoss(WriteManifestFile(write_)));
+  EXPECT_EQ(Read()->samples_used, 160);
+}
+
+TEST_F(ManifestWriterTest, TheThreadAnswers) {
+  ManifestWriter writer;
+  std::promise<absl::Status> done;
+  writer.Write(write_, [&](absl::Status status) { done.set_value(std::move(status)); });
+  EXPECT_TRUE(done.get_future().get().ok());
+}
+
+}  // namespace
+}  // namespace capstan::coordinator

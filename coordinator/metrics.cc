@@ -1,0 +1,240 @@
+#include "coordinator/metrics.h"
+
+#include <algorithm>
+#include <variant>
+
+namespace capstan::coordinator {
+namespace {
+
+constexpr char kQueue[] = "default";
+
+constexpr common::v1::JobState kStates[] = {
+    common::v1::JOB_STATE_PENDING,   common::v1::JOB_STATE_STARTING,
+    common::v1::JOB_STATE_RUNNING,   common::v1::JOB_STATE_RECOVERING,
+    common::v1::JOB_STATE_SUSPENDED, common::v1::JOB_STATE_SUCCEEDED,
+    common::v1::JOB_STATE_FAILED,    common::v1::JOB_STATE_CANCELLED};
+
+std::string StateName(common::v1::JobState state) {
+  return common::v1::JobState_Name(state).substr(sizeof("JOB_STATE_") - 1);
+}
+
+bool Ended(common::v1::JobState state) {
+  return state == common::v1::JOB_STATE_SUCCEEDED || state == common::v1::JOB_STATE_FAILED ||
+         state == common::v1::JOB_STATE_CANCELLED;
+}
+
+double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
+
+}  // namespace
+
+CoordinatorMetrics::CoordinatorMetrics(services::MetricsRegistry& registry)
+    : registry_(registry),
+      jobs_(registry.Gauge("capstan_jobs", "Number of jobs known to the coordinator by state.",
+                           {"queue", "state"})),
+      submitted_(registry.Counter("capstan_jobs_submitted_total", "Jobs accepted by SubmitJob.",
+                                  {"queue"})),
+      rejected_(registry.Counter("capstan_jobs_rejected_total",
+                                 "Submissions refused by validation, auth or quota.",
+                                 {"queue", "reason"})),
+      finished_(registry.Counter("capstan_jobs_finished_total",
+                                 "Jobs that reached a terminal state.",
+                                 {"queue", "state", "reason"})),
+      queue_wait_(registry.Histogram("capstan_job_queue_wait_seconds",
+                                     "Time from submission to all workers assigned.",
+                                     services::LongBuckets(), {"queue"})),
+      run_duration_(registry.Histogram("capstan_job_run_duration_seconds",
+                                       "Time from first assignment to terminal state.",
+                                       services::LongBuckets(), {"queue", "state"})),
+      workers_(
+          registry.Gauge("capstan_workers", "Registered worker processes by state.", {"state"})),
+      heartbeat_(registry.Gauge("capstan_worker_last_heartbeat_timestamp_seconds",
+                                "Unix time of the last heartbeat received from the worker.",
+                                {"worker"})),
+      info_(registry.Gauge("capstan_job_info", "Job metadata for joins, value is always 1.",
+                           {"job_id", "job_name", "queue", "user", "model", "dataset", "kvstore"})),
+      state_(registry.Gauge("capstan_job_state",
+                            "1 for the current state of the job, 0 for the others.",
+                            {"job_id", "state"})),
+      progress_(registry.Gauge("capstan_job_progress_ratio",
+                               "Completed steps divided by planned steps.", {"job_id"})),
+      step_(registry.Gauge("capstan_job_global_step",
+                           "Steps applied to the model so far (falls back after a restore).",
+                           {"job_id"})),
+      epoch_(registry.Gauge("capstan_job_epoch", "Current epoch, fractional.", {"job_id"})),
+      start_time_(registry.Gauge("capstan_job_start_timestamp_seconds",
+                                 "Unix time of the first assignment.", {"job_id"})),
+      progress_time_(registry.Gauge("capstan_job_last_progress_timestamp_seconds",
+                                    "Unix time of the last finished step.", {"job_id"})),
+      end_time_(registry.Gauge("capstan_job_expected_end_timestamp_seconds",
+                               "Predicted completion (unix time).", {"job_id"})),
+      loss_(registry.Gauge("capstan_job_loss", "Last reported loss.", {"job_id", "split"})),
+      accuracy_(registry.Gauge("capstan_job_accuracy_ratio", "Last reported accuracy, 0 to 1.",
+                               {"job_id", "split"})),
+      learning_rate_(
+          registry.Gauge("capstan_job_learning_rate", "Current learning rate.", {"job_id"})),
+      lineage_(registry.Gauge("capstan_job_lineage",
+                              "Generation in which the present history began.", {"job_id"})),
+      generation_(registry.Gauge("capstan_job_generation",
+                                 "Grows by 1 whenever owners of lanes change.", {"job_id"})),
+      takeovers_(registry.Counter("capstan_job_takeovers_total",
+                                  "Times that lanes went to other workers.", {"job_id"})),
+      samples_(registry.Counter("capstan_job_samples_applied_total",
+                                "Training samples of decided steps, by the lead.", {"job_id"})) {
+  for (const common::v1::JobState state : kStates) {
+    jobs_.With({{"queue", kQueue}, {"state", StateName(state)}}).Set(0);
+  }
+  submitted_.With({{"queue", kQueue}});
+  for (const char* reason : {"invalid_spec", "already_exists", "quota"}) {
+    rejected_.With({{"queue", kQueue}, {"reason", reason}});
+  }
+  for (const char* state : {"SUCCEEDED", "CANCELLED"}) {
+    finished_.With({{"queue", kQueue}, {"state", state}, {"reason", ""}});
+  }
+  queue_wait_.With({{"queue", kQueue}});
+  for (const char* state : {"ready", "lost"}) workers_.With({{"state", state}}).Set(0);
+}
+
+void CoordinatorMetrics::OnRejected(const absl::Status& status) {
+  const char* reason = absl::IsAlreadyExists(status)       ? "already_exists"
+                       : absl::IsResourceExhausted(status) ? "quota"
+                                                           : "invalid_spec";
+  rejected_.With({{"queue", kQueue}, {"reason", reason}}).Increment();
+}
+
+void CoordinatorMetrics::OnRecord(const core::Record& record) {
+  if (const auto* submitted = std::get_if<core::JobSubmitted>(&record)) {
+    submitted_.With({{"queue", kQueue}}).Increment();
+    JobSeries& job = known_[submitted->job_id];
+    job.state = common::v1::JOB_STATE_PENDING;
+    job.submitted_at = submitted->wall;
+    jobs_.With({{"queue", kQueue}, {"state", StateName(job.state)}}).Increment();
+  } else if (const auto* changed = std::get_if<core::StateChanged>(&record)) {
+    OnState(*changed);
+  } else if (const auto* forgotten = std::get_if<core::JobForgotten>(&record)) {
+    const auto it = known_.find(forgotten->job_id);
+    if (it == known_.end()) return;
+    jobs_.With({{"queue", kQueue}, {"state", StateName(it->second.state)}}).Decrement();
+    known_.erase(it);
+  }
+}
+
+void CoordinatorMetrics::OnState(const core::StateChanged& changed) {
+  const auto it = known_.find(changed.job_id);
+  if (it == known_.end()) return;
+  JobSeries& job = it->second;
+  jobs_.With({{"queue", kQueue}, {"state", StateName(job.state)}}).Decrement();
+  jobs_.With({{"queue", kQueue}, {"state", StateName(changed.state)}}).Increment();
+  job.state = changed.state;
+  if (changed.state == common::v1::JOB_STATE_STARTING && job.started_at == absl::InfinitePast()) {
+    job.started_at = changed.wall;
+    queue_wait_.With({{"queue", kQueue}})
+        .Observe(absl::ToDoubleSeconds(changed.wall - job.submitted_at));
+  }
+  if (!Ended(changed.state)) return;
+  finished_
+      .With({{"queue", kQueue}, {"state", StateName(changed.state)}, {"reason", changed.reason}})
+      .Increment();
+  if (job.started_at != absl::InfinitePast()) {
+    run_duration_.With({{"queue", kQueue}, {"state", StateName(changed.state)}})
+        .Observe(absl::ToDoubleSeconds(changed.wall - job.started_at));
+  }
+}
+
+void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
+  const auto it = known_.find(job.id);
+  // Series live from the gang to the end: a long queue would make many that say nothing.
+  if (it == known_.end() || job.started_at == absl::InfinitePast()) return;
+  JobSeries& series = it->second;
+  const bool ended = job.ended();
+  if (ended && !series.started) return;  // retired already
+  const prometheus::Labels id = {{"job_id", job.id}};
+  if (!series.started) {
+    series.started = true;
+    const std::string kvstore = job.spec.kvstore().has_type() ? job.spec.kvstore().type()
+                                : job.shards.empty()          ? "local"
+                                                              : "dist_sync";
+    info_
+        .With({{"job_id", job.id},
+               {"job_name", job.spec.name()},
+               {"queue", kQueue},
+               {"user", ""},
+               {"model", job.spec.model().name()},
+               {"dataset", job.spec.data().format()},
+               {"kvstore", kvstore}})
+        .Set(1);
+    start_time_.With(id).Set(UnixSeconds(job.started_at));
+  }
+  for (const common::v1::JobState state : kStates) {
+    state_.With({{"job_id", job.id}, {"state", StateName(state)}}).Set(state == job.state ? 1 : 0);
+  }
+  const job::v1::Progress& progress = job.progress;
+  step_.With(id).Set(static_cast<double>(progress.step()));
+  if (progress.total_steps() > 0) {
+    progress_.With(id).Set(static_cast<double>(progress.step()) /
+                           static_cast<double>(progress.total_steps()));
+  }
+  if (job.resolved.has_value() && job.resolved->steps_per_epoch() > 0) {
+    epoch_.With(id).Set(static_cast<double>(progress.step()) /
+                        static_cast<double>(job.resolved->steps_per_epoch()));
+  }
+  if (progress.has_updated_at()) {
+    const double updated =
+        static_cast<double>(progress.updated_at().seconds()) + 1e-9 * progress.updated_at().nanos();
+    progress_time_.With(id).Set(updated);
+    if (progress.has_eta_seconds()) end_time_.With(id).Set(updated + progress.eta_seconds());
+  }
+  if (progress.has_loss())
+    loss_.With({{"job_id", job.id}, {"split", "train"}}).Set(progress.loss());
+  if (progress.has_accuracy()) {
+    accuracy_.With({{"job_id", job.id}, {"split", "train"}}).Set(progress.accuracy());
+  }
+  if (progress.has_learning_rate()) learning_rate_.With(id).Set(progress.learning_rate());
+  if (!job.epochs.empty()) {
+    const common::v1::EpochRecord& last = job.epochs.rbegin()->second;
+    if (last.has_validation_loss()) {
+      loss_.With({{"job_id", job.id}, {"split", "validation"}}).Set(last.validation_loss());
+    }
+    if (last.has_validation_accuracy()) {
+      accuracy_.With({{"job_id", job.id}, {"split", "validation"}}).Set(last.validation_accuracy());
+    }
+  }
+  if (job.has_view()) {
+    lineage_.With(id).Set(static_cast<double>(job.view.lineage()));
+    generation_.With(id).Set(static_cast<double>(job.view.generation()));
+    prometheus::Counter& takeovers = takeovers_.With(id);
+    if (series.generation > 0 && job.view.lineage() == series.lineage) {
+      takeovers.Increment(static_cast<double>(job.view.generation() - series.generation));
+    }
+    series.generation = job.view.generation();
+    series.lineage = job.view.lineage();
+  }
+  samples_.With(id).Increment(
+      static_cast<double>(std::max<int64_t>(0, job.samples_used - series.samples)));
+  series.samples = job.samples_used;
+  if (ended) {
+    series.started = false;
+    registry_.RetireSeries("job_id", job.id);
+  }
+}
+
+void CoordinatorMetrics::OnNodes(const core::NodeTable& nodes) {
+  int ready = 0;
+  int lost = 0;
+  std::set<std::string> workers;
+  for (const auto& entry : nodes.all()) {
+    const core::Node& node = entry.second;
+    if (!node.is_worker()) continue;
+    ++(node.lost ? lost : ready);
+    if (node.lost) continue;
+    workers.insert(node.name());
+    heartbeat_.With({{"worker", node.name()}}).Set(UnixSeconds(node.last_heard_wall));
+  }
+  workers_.With({{"state", "ready"}}).Set(ready);
+  workers_.With({{"state", "lost"}}).Set(lost);
+  for (const std::string& name : nodes_) {
+    if (workers.count(name) == 0) registry_.RetireSeries("worker", name);
+  }
+  nodes_ = std::move(workers);
+}
+
+}  // namespace capstan::coordinator

@@ -1,0 +1,72 @@
+// The coordinator's families of docs/metrics.md, filled from records and job records.
+#ifndef CAPSTAN_COORDINATOR_METRICS_H_
+#define CAPSTAN_COORDINATOR_METRICS_H_
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "coordinator/core/job_record.h"
+#include "coordinator/core/node_table.h"
+#include "coordinator/core/types.h"
+#include "services/metrics/registry.h"
+
+namespace capstan::coordinator {
+
+// There is one queue, "default". Series of a job are retired when it has ended. Called from the
+// strand alone; scrapes come from other threads. `registry` is borrowed.
+class CoordinatorMetrics {
+ public:
+  explicit CoordinatorMetrics(services::MetricsRegistry& registry);
+
+  // Before the record's effect is told.
+  void OnRecord(const core::Record& record);
+  void OnJob(const core::JobRecord& job);
+  void OnNodes(const core::NodeTable& nodes);
+  // `reason`: invalid_spec, already_exists, quota. A fixed set.
+  void OnRejected(const absl::Status& status);
+
+ private:
+  struct JobSeries {
+    common::v1::JobState state = common::v1::JOB_STATE_UNSPECIFIED;
+    absl::Time submitted_at;
+    absl::Time started_at = absl::InfinitePast();
+    bool started = false;  // has series
+    int64_t samples = 0;
+    int64_t generation = 0;
+    int64_t lineage = 0;
+  };
+  void OnState(const core::StateChanged& changed);
+
+  services::MetricsRegistry& registry_;
+  const services::GaugeFamily jobs_;
+  const services::CounterFamily submitted_;
+  const services::CounterFamily rejected_;
+  const services::CounterFamily finished_;
+  const services::HistogramFamily queue_wait_;
+  const services::HistogramFamily run_duration_;
+  const services::GaugeFamily workers_;
+  const services::GaugeFamily heartbeat_;
+  const services::GaugeFamily info_;
+  const services::GaugeFamily state_;
+  const services::GaugeFamily progress_;
+  const services::GaugeFamily step_;
+  const services::GaugeFamily epoch_;
+  const services::GaugeFamily start_time_;
+  const services::GaugeFamily progress_time_;
+  const services::GaugeFamily end_time_;
+  const services::GaugeFamily loss_;
+  const services::GaugeFamily accuracy_;
+  const services::GaugeFamily learning_rate_;
+  const services::GaugeFamily lineage_;
+  const services::GaugeFamily generation_;
+  const services::CounterFamily takeovers_;
+  const services::CounterFamily samples_;
+
+  std::map<std::string, JobSeries> known_;
+  std::set<std::string> nodes_;
+};
+
+}  // namespace capstan::coordinator
+
+#endif  // CAPSTAN_COORDINATOR_METRICS_H_

@@ -1,0 +1,104 @@
+#include "coordinator/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "services/files/files.h"
+
+namespace capstan::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class MetricsTest : public ::testing::Test {
+ protected:
+  services::MetricsRegistry registry_{"coordinator"};
+  CoordinatorMetrics metrics_{registry_};
+};
+
+TEST_F(MetricsTest, EveryFamilyIsInTheCatalogue) {
+  const absl::StatusOr<std::string> catalogue =
+      services::ReadWholeFile("docs/metrics.md", 1 << 20);  // tests run in the root of the tree
+  ASSERT_TRUE(catalogue.ok()) << catalogue.status();
+  for (const std::string& name : registry_.FamilyNames()) {
+    EXPECT_TRUE(absl::StrContains(*catalogue, absl::StrCat("`", name, "`"))) << name;
+  }
+}
+
+TEST_F(MetricsTest, AJobIsCountedThroughItsLifeAndItsSeriesGo) {
+  const absl::Time t = absl::FromUnixSeconds(1000);
+  metrics_.OnRecord(core::JobSubmitted{"j-1", "r", {}, t});
+  EXPECT_THAT(registry_.Scrape(), HasSubstr("capstan_jobs{queue=\"default\",state=\"PENDING\"} 1"));
+
+  core::CoreOptions options;
+  core::JobRecord job(options);
+  job.id = "j-1";
+  metrics_.OnJob(job);  // no series while it waits
+  EXPECT_THAT(registry_.Scrape(), Not(HasSubstr("job_id=\"j-1\"")));
+  metrics_.OnRecord(
+      core::StateChanged{"j-1", common::v1::JOB_STATE_STARTING, "", "", t + absl::Seconds(3)});
+  job.state = common::v1::JOB_STATE_RUNNING;
+  job.started_at = t + absl::Seconds(3);
+  job.resolved.emplace().set_steps_per_epoch(4);
+  job.view.set_lineage(1);
+  job.view.set_generation(1);
+  job.progress.set_step(6);
+  job.progress.set_total_steps(10);
+  job.progress.set_loss(0.25);
+  job.samples_used = 96;
+  metrics_.OnRecord(core::StateChanged{"j-1", common::v1::JOB_STATE_RUNNING, "", "", t});
+  metrics_.OnJob(job);
+  job.view.set_generation(2);
+  metrics_.OnJob(job);
+  std::string text = registry_.Scrape();
+  EXPECT_THAT(text, HasSubstr("capstan_jobs{queue=\"default\",state=\"PENDING\"} 0"));
+  EXPECT_THAT(text, HasSubstr("capstan_jobs{queue=\"default\",state=\"RUNNING\"} 1"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_queue_wait_seconds_sum{queue=\"default\"} 3"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_state{job_id=\"j-1\",state=\"RUNNING\"} 1"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_progress_ratio{job_id=\"j-1\"} 0.6"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_epoch{job_id=\"j-1\"} 1.5"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_loss{job_id=\"j-1\",split=\"train\"} 0.25"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_takeovers_total{job_id=\"j-1\"} 1"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_samples_applied_total{job_id=\"j-1\"} 96"));
+
+  metrics_.OnRecord(core::StateChanged{"j-1", common::v1::JOB_STATE_FAILED, "Stalled", "",
+                                       t + absl::Seconds(13)});
+  job.state = common::v1::JOB_STATE_FAILED;
+  metrics_.OnJob(job);
+  metrics_.OnJob(job);  // members still end: no new series
+  text = registry_.Scrape();
+  EXPECT_THAT(text, HasSubstr("capstan_job_state{job_id=\"j-1\",state=\"FAILED\"} 1"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "capstan_jobs_finished_total{queue=\"default\",reason=\"Stalled\",state=\"FAILED\"} 1"));
+  registry_.Scrape();
+  EXPECT_THAT(registry_.Scrape(), Not(HasSubstr("job_id=\"j-1\"")));
+  metrics_.OnRecord(core::JobForgotten{"j-1"});
+  EXPECT_THAT(registry_.Scrape(), HasSubstr("capstan_jobs{queue=\"default\",state=\"FAILED\"} 0"));
+}
+
+TEST_F(MetricsTest, WorkersAreCountedAndTheLostOnesLoseTheirSeries) {
+  core::NodeTable nodes;
+  node::v1::Register reg;
+  reg.set_role(common::v1::ROLE_WORKER);
+  for (const char* name : {"w0", "w1"}) {
+    reg.set_name(name);
+    nodes.Admit(nodes.size() + 1, reg, {}, 1, absl::ZeroDuration(), absl::FromUnixSeconds(77));
+  }
+  metrics_.OnNodes(nodes);
+  std::string text = registry_.Scrape();
+  EXPECT_THAT(text, HasSubstr("capstan_workers{state=\"ready\"} 2"));
+  EXPECT_THAT(text, HasSubstr("capstan_worker_last_heartbeat_timestamp_seconds{worker=\"w1\"} 77"));
+  nodes.Find("w1")->lost = true;
+  metrics_.OnNodes(nodes);
+  for (int i = 0; i < 3; ++i) text = registry_.Scrape();
+  EXPECT_THAT(text, HasSubstr("capstan_workers{state=\"lost\"} 1"));
+  EXPECT_THAT(text, Not(HasSubstr("worker=\"w1\"")));
+}
+
+}  // namespace
+}  // namespace capstan::coordinator

@@ -1,0 +1,130 @@
+#include "coordinator/node_service.h"
+
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/status/status.h"
+
+namespace capstan::coordinator {
+namespace {
+
+// A node that does not read for so long is cut off; it dials again and is told what it lacks.
+constexpr size_t kMaxQueued = 1024;
+constexpr absl::Duration kRegisterTimeout = absl::Seconds(10);
+
+// One node. Reads one message at a time, the next when the strand has seen the last: a node that
+// talks too much waits for itself. All state belongs to the strand.
+class Stream final
+    : public grpc::ServerBidiReactor<node::v1::ConnectRequest, node::v1::ConnectResponse>,
+      public NodeStream,
+      public std::enable_shared_from_this<Stream> {
+ public:
+  explicit Stream(Coordinator& coordinator) : coordinator_(coordinator) {}
+
+  void Begin() {
+    self_ = shared_from_this();
+    coordinator_.Post([self = self_] {
+      if (self->coordinator_.draining()) {
+        self->Close(absl::UnavailableError("the coordinator shuts down"));
+        return;
+      }
+      self->coordinator_.AddIdle(self.get());
+      self->coordinator_.strand().CallAt(MonotonicNow() + kRegisterTimeout, [self] {
+        if (self->session_ == 0) {
+          self->Close(absl::DeadlineExceededError("the node did not register in time"));
+        }
+      });
+      self->StartRead(&self->request_);
+    });
+  }
+
+  // ---- gRPC ----
+  void OnReadDone(bool ok) override {
+    coordinator_.Post([self = shared_from_this(), ok] { self->OnRead(ok); });
+  }
+  void OnWriteDone(bool ok) override {
+    coordinator_.Post([self = shared_from_this(), ok] { self->OnWritten(ok); });
+  }
+  void OnCancel() override {
+    coordinator_.Post([self = shared_from_this()] {
+      self->cancelled_ = true;
+      self->Close(absl::CancelledError("the stream broke"));
+    });
+  }
+  void OnDone() override {
+    coordinator_.Post([self = shared_from_this()] {
+      self->coordinator_.RemoveIdle(self.get());
+      if (self->session_ != 0) {
+        // Only now is it known whether the end was the node's own, or that of its connection.
+        self->coordinator_.Disconnect(self->session_, self->half_closed_ && !self->cancelled_);
+      }
+      self->self_ = nullptr;
+    });
+  }
+
+  // ---- NodeStream ----
+  void Send(const node::v1::ConnectResponse& message) override {
+    if (closed_) return;
+    if (queue_.size() >= kMaxQueued) {
+      Close(absl::ResourceExhaustedError(absl::StrCat(kMaxQueued, " messages wait for this node")));
+      return;
+    }
+    queue_.push_back(message);
+    if (queue_.size() == 1) StartWrite(&queue_.front());
+  }
+  void Close(const absl::Status& status) override {
+    if (closed_) return;
+    closed_ = true;
+    Finish(services::ToGrpcStatus(status));
+  }
+
+ private:
+  void OnRead(bool ok) {
+    if (closed_) return;
+    if (!ok) {
+      half_closed_ = true;
+      Close(absl::OkStatus());
+      return;
+    }
+    if (session_ == 0) {
+      if (request_.message_case() != node::v1::ConnectRequest::kRegister) {
+        Close(absl::FailedPreconditionError("the first message is no registration"));
+        return;
+      }
+      coordinator_.RemoveIdle(this);
+      // Not session_ at once: what Connect sends and closes comes before it returns.
+      session_ = coordinator_.Connect(request_.register_(), this);
+    } else {
+      coordinator_.Receive(session_, std::move(request_));
+    }
+    request_.Clear();
+    if (!closed_) StartRead(&request_);
+  }
+  void OnWritten(bool ok) {
+    queue_.pop_front();
+    if (!ok || closed_) return;  // OnCancel follows
+    if (!queue_.empty()) StartWrite(&queue_.front());
+  }
+
+  Coordinator& coordinator_;
+  node::v1::ConnectRequest request_;
+  std::deque<node::v1::ConnectResponse> queue_;  // the first is being written
+  core::SessionId session_ = 0;
+  bool closed_ = false;
+  bool half_closed_ = false;
+  bool cancelled_ = false;
+  std::shared_ptr<Stream> self_;
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<node::v1::ConnectRequest, node::v1::ConnectResponse>*
+NodeServiceImpl::Connect(grpc::CallbackServerContext*) {
+  const auto stream = std::make_shared<Stream>(coordinator_);
+  stream->Begin();
+  return stream.get();
+}
+
+}  // namespace capstan::coordinator

@@ -1,0 +1,119 @@
+#include "coordinator/server.h"
+
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/support/server_interceptor.h"
+#include "services/files/files.h"
+#include "training/spec/resolve.h"
+
+namespace capstan::coordinator {
+namespace {
+
+// Ids need to be unguessable by nobody, only different from run to run.
+uint64_t RandomSeed() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) | device();
+}
+
+core::CoreOptions MakeCoreOptions(const Config& config, const std::string& state_dir) {
+  core::CoreOptions options;
+  options.lease = config.lease;
+  options.heartbeat = config.heartbeat;
+  options.storage_root = absl::StrCat(state_dir, "/checkpoints");
+  options.seed = RandomSeed();
+  options.validate = ValidateJobSpec;
+  options.resolve = [](const job::v1::JobSpec& spec, const common::v1::DatasetInfo& dataset,
+                       const std::string& job_id, const std::string& storage_root) {
+    return training::spec::Resolve(spec, dataset, {.job_id = job_id, .storage_path = storage_root});
+  };
+  return options;
+}
+
+// Makes the folder where it is missing; its absolute path.
+absl::StatusOr<std::string> OpenStateDir(const std::string& path) {
+  const absl::Status status = services::EnsureDir(path, 0700);
+  if (!status.ok()) return status;
+  char real[PATH_MAX];
+  if (::realpath(path.c_str(), real) == nullptr)
+    return services::ErrnoStatus(errno, "realpath", path);
+  const absl::Status checkpoints = services::EnsureDir(absl::StrCat(real, "/checkpoints"), 0755);
+  if (!checkpoints.ok()) return checkpoints;
+  return std::string(real);
+}
+
+}  // namespace
+
+CoordinatorServer::CoordinatorServer(const Config& config, const std::string& state_dir,
+                                     PathPolicy policy, std::function<void()> on_fatal)
+    : registry_("coordinator"),
+      metrics_(registry_),
+      rpc_metrics_(registry_, {job::v1::JobService::service_full_name(),
+                               node::v1::NodeService::service_full_name()}),
+      policy_(std::move(policy)),
+      coordinator_({.core = MakeCoreOptions(config, state_dir),
+                    .journal = &journal_,
+                    .metrics = &metrics_,
+                    .on_fatal = [on_fatal](const absl::Status&) { on_fatal(); }}),
+      job_service_(coordinator_, policy_, &metrics_),
+      node_service_(coordinator_) {}
+
+absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
+    const Config& config, std::function<void()> on_fatal) {
+  absl::Status status = CheckConfig(config);
+  if (!status.ok()) return status;
+  const absl::StatusOr<services::CommonFlags::Resolved> common = config.common.Apply();
+  if (!common.ok()) return common.status();
+  const absl::StatusOr<std::string> state_dir = OpenStateDir(config.state_dir);
+  if (!state_dir.ok()) return state_dir.status();
+  std::vector<std::string> checkpoint_roots = config.checkpoint_roots;
+  checkpoint_roots.push_back(absl::StrCat(*state_dir, "/checkpoints"));
+  absl::StatusOr<PathPolicy> policy = PathPolicy::Create(config.data_roots, checkpoint_roots);
+  if (!policy.ok()) return policy.status();
+
+  std::unique_ptr<CoordinatorServer> coordinator(
+      new CoordinatorServer(config, *state_dir, *std::move(policy), std::move(on_fatal)));
+  services::ServerOptions options;
+  options.listen = common->listen;
+  options.security = config.common.security;
+  options.interceptors.push_back(
+      [&metrics = coordinator->rpc_metrics_] { return metrics.MakeInterceptorFactory(); });
+  absl::StatusOr<std::unique_ptr<services::Server>> server = services::Server::Start(
+      std::move(options),
+      {{job::v1::JobService::service_full_name(), &coordinator->job_service_},
+       {node::v1::NodeService::service_full_name(), &coordinator->node_service_}});
+  if (!server.ok()) return server.status();
+  coordinator->server_ = *std::move(server);
+  coordinator->server_->AddDrainHook("streams",
+                                     [c = coordinator.get()] { c->coordinator_.Drain(); });
+  coordinator->server_->AddStopHook("strand", [c = coordinator.get()] { c->coordinator_.Stop(); });
+  if (common->http.has_value()) {
+    absl::StatusOr<std::unique_ptr<services::HttpServer>> http = services::HttpServer::Start(
+        {.listen = *common->http,
+         .security = config.common.security,
+         .metrics = [c = coordinator.get()] { return c->registry_.Scrape(); },
+         .ready = [c = coordinator.get()] { return c->server_->ready(); }});
+    if (!http.ok()) return http.status();
+    coordinator->http_ = *std::move(http);
+  }
+  coordinator->server_->SetReady(true);  // nothing to load: the journal is in memory
+  return coordinator;
+}
+
+CoordinatorServer::~CoordinatorServer() { Shutdown(); }
+
+void CoordinatorServer::Shutdown() {
+  if (server_ != nullptr) server_->Shutdown();
+  if (http_ != nullptr) http_->Stop();
+}
+
+std::string CoordinatorServer::http_endpoint() const {
+  return http_ == nullptr ? "off" : http_->endpoint().ToString();
+}
+
+}  // namespace capstan::coordinator

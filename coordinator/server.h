@@ -1,0 +1,58 @@
+// The whole coordinator in one object: core, strand, services, ports.
+#ifndef CAPSTAN_COORDINATOR_SERVER_H_
+#define CAPSTAN_COORDINATOR_SERVER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/config.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/job_service.h"
+#include "coordinator/metrics.h"
+#include "coordinator/node_service.h"
+#include "coordinator/path_policy.h"
+#include "services/http/http_server.h"
+#include "services/metrics/registry.h"
+#include "services/metrics/rpc_metrics.h"
+#include "services/server/server.h"
+
+namespace capstan::coordinator {
+
+class CoordinatorServer {
+ public:
+  // Serves when it returns. `on_fatal`: the journal failed, the process should end; called once at
+  // most, in a thread that must not call Shutdown. InvalidArgument and others: a flag, named; a
+  // folder or address that cannot be used.
+  static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(const Config& config,
+                                                                  std::function<void()> on_fatal);
+  ~CoordinatorServer();  // Shutdown()
+
+  // Health NOT_SERVING, streams ended, calls drained, manifest under way finished, ports closed.
+  // Idempotent.
+  void Shutdown();
+
+  const services::Endpoint& grpc_endpoint() const { return server_->endpoint(); }
+  std::string http_endpoint() const;  // "off" without one
+  services::MetricsRegistry& registry() { return registry_; }
+
+ private:
+  CoordinatorServer(const Config& config, const std::string& state_dir, PathPolicy policy,
+                    std::function<void()> on_fatal);
+
+  services::MetricsRegistry registry_;
+  CoordinatorMetrics metrics_;
+  services::RpcMetrics rpc_metrics_;
+  const PathPolicy policy_;
+  core::MemoryJournal journal_;
+  Coordinator coordinator_;
+  JobServiceImpl job_service_;
+  NodeServiceImpl node_service_;
+  std::unique_ptr<services::Server> server_;
+  std::unique_ptr<services::HttpServer> http_;
+};
+
+}  // namespace capstan::coordinator
+
+#endif  // CAPSTAN_COORDINATOR_SERVER_H_

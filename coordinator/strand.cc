@@ -1,0 +1,69 @@
+#include "coordinator/strand.h"
+
+#include <chrono>
+#include <utility>
+
+#include "services/check/check.h"
+
+namespace capstan::coordinator {
+
+absl::Duration MonotonicNow() {
+  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+Strand::Strand() : thread_([this] { Run(); }) {}
+
+Strand::~Strand() { Stop(); }
+
+void Strand::Post(std::function<void()> task) {
+  MutexLock lock(mu_);
+  if (stopping_) return;
+  tasks_.push_back(std::move(task));
+  if (tasks_.size() == 1) changed_.NotifyOne();
+}
+
+void Strand::CallAt(absl::Duration when, std::function<void()> task) {
+  CAPSTAN_CHECK(OnStrand());
+  timers_.emplace(when, std::move(task));
+}
+
+void Strand::Stop() {
+  {
+    MutexLock lock(mu_);
+    stopping_ = true;
+    changed_.NotifyOne();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Strand::Run() {
+  for (;;) {
+    std::deque<std::function<void()>> tasks;
+    bool last = false;
+    {
+      MutexLock lock(mu_);
+      while (tasks_.empty() && !stopping_) {
+        absl::Duration wait = absl::InfiniteDuration();
+        if (!timers_.empty()) wait = timers_.begin()->first - MonotonicNow();
+        if (wait <= absl::ZeroDuration()) break;
+        changed_.WaitWithTimeout(mu_, wait);
+      }
+      tasks.swap(tasks_);
+      last = stopping_;
+    }
+    for (std::function<void()>& task : tasks) {
+      task();
+      task = nullptr;  // what it holds goes now, not with the last one
+    }
+    if (last) return;
+    // Tasks first: a heartbeat that waits in the queue is heard before its lease is judged.
+    const absl::Duration now = MonotonicNow();
+    while (!timers_.empty() && timers_.begin()->first <= now) {
+      std::function<void()> task = std::move(timers_.begin()->second);
+      timers_.erase(timers_.begin());
+      task();
+    }
+  }
+}
+
+}  // namespace capstan::coordinator

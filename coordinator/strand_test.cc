@@ -1,0 +1,66 @@
+#include "coordinator/strand.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+#include <vector>
+
+namespace capstan::coordinator {
+namespace {
+
+TEST(StrandTest, TasksRunInOrderOnOneThread) {
+  Strand strand;
+  std::vector<int> order;
+  std::promise<void> done;
+  for (int i = 0; i < 100; ++i) {
+    strand.Post([&order, &strand, i] {
+      EXPECT_TRUE(strand.OnStrand());
+      order.push_back(i);
+    });
+  }
+  strand.Post([&done] { done.set_value(); });
+  done.get_future().wait();
+  ASSERT_EQ(order.size(), 100u);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+}
+
+TEST(StrandTest, TimersRunInTheOrderOfTheirTimes) {
+  Strand strand;
+  std::vector<int> order;
+  std::promise<void> done;
+  strand.Post([&] {
+    const absl::Duration now = MonotonicNow();
+    strand.CallAt(now + absl::Milliseconds(20), [&] {
+      order.push_back(2);
+      done.set_value();
+    });
+    strand.CallAt(now + absl::Milliseconds(10), [&] { order.push_back(1); });
+    strand.CallAt(now - absl::Seconds(1), [&] { order.push_back(0); });
+  });
+  done.get_future().wait();
+  EXPECT_THAT(order, testing::ElementsAre(0, 1, 2));
+}
+
+TEST(StrandTest, StopRunsWhatWasPostedAndDropsTheRest) {
+  int ran = 0;
+  {
+    Strand strand;
+    strand.Post([&] {
+      strand.CallAt(MonotonicNow() + absl::Hours(1), [&ran] { ran += 100; });
+      strand.Post([&ran] { ++ran; });
+    });
+    strand.Post([&ran] { ++ran; });
+    std::promise<void> first;
+    strand.Post([&first] { first.set_value(); });
+    first.get_future().wait();
+    strand.Post([&ran] { ++ran; });
+    strand.Stop();
+    strand.Post([&ran] { ran += 1000; });
+  }
+  EXPECT_EQ(ran, 3);
+}
+
+}  // namespace
+}  // namespace capstan::coordinator
