@@ -13,6 +13,18 @@ using training::LaneTree;
 using training::Node;
 using training::SealSums;
 
+std::vector<std::vector<int32_t>> PlanLanes(const training::SamplePlan& samples,
+                                            const std::vector<int32_t>& lane_owners, int32_t rank,
+                                            int device_count, int64_t step) {
+  std::vector<std::vector<int32_t>> planned(device_count);
+  size_t next = 0;
+  for (int32_t lane = 0; lane < static_cast<int32_t>(lane_owners.size()); ++lane) {
+    if (lane_owners[lane] != rank || samples.LaneSampleCount(step, lane) == 0) continue;
+    planned[next++ % planned.size()].push_back(lane);
+  }
+  return planned;
+}
+
 SealSums FoldSeals(const LaneTree& tree, const Node& node,
                    const std::map<int32_t, SealSums>& lanes) {
   if (node.lane_count == 1) return lanes.at(node.first_lane);
@@ -55,13 +67,6 @@ std::vector<int32_t> WorkerCore::OwnedLanes(int64_t step) const {
     if (Owns(lane) && samples_.LaneSampleCount(step, lane) > 0) lanes.push_back(lane);
   }
   return lanes;
-}
-
-std::vector<std::vector<int32_t>> WorkerCore::PlannedLanes(int64_t step) const {
-  std::vector<std::vector<int32_t>> planned(queues_.size());
-  const std::vector<int32_t> lanes = OwnedLanes(step);
-  for (size_t i = 0; i < lanes.size(); ++i) planned[i % planned.size()].push_back(lanes[i]);
-  return planned;
 }
 
 void WorkerCore::On(const ViewGiven& e, Effects& out) {

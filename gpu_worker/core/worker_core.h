@@ -176,10 +176,6 @@ class WorkerCore {
   // When Step(Tick) is due; InfiniteDuration where nothing is timed.
   absl::Duration NextDeadline() const;
 
-  // The lanes that this task computes at `step` in the view at hand, by device, in the order in
-  // which a device takes them: what may be read ahead.
-  std::vector<std::vector<int32_t>> PlannedLanes(int64_t step) const;
-
   Phase phase() const { return phase_; }
   int64_t lineage() const { return lineage_; }
   int64_t generation() const { return generation_; }
@@ -262,6 +258,12 @@ class WorkerCore {
   absl::Duration report_at_ = absl::InfiniteDuration();
   int64_t reported_step_ = -1;
 };
+
+// The lanes with samples at `step` that `rank` owns, by device, in the order in which a device takes
+// them: device d has the d-th of them and every device_count-th after it. Pure.
+std::vector<std::vector<int32_t>> PlanLanes(const training::SamplePlan& samples,
+                                            const std::vector<int32_t>& lane_owners, int32_t rank,
+                                            int device_count, int64_t step);
 
 // The tree sum of the present lanes below `node`, in doubles (rule R1). Every present lane of the
 // node is in `lanes`.

@@ -1,0 +1,41 @@
+// What a task counts for /metrics of its worker service, which holds the HTTP port. The task sends
+// all of it every second; both sides are the same binary.
+//
+// Threads: a value.
+#ifndef CAPSTAN_GPU_WORKER_TASK_COUNTERS_H_
+#define CAPSTAN_GPU_WORKER_TASK_COUNTERS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "param_store/client/exchange.h"
+
+namespace capstan::gpu_worker {
+
+// A histogram of seconds by `bounds` of the metrics registry; one more bucket than bounds.
+struct SecondsHistogram {
+  std::vector<int64_t> buckets;
+  double sum = 0;
+
+  void Observe(double seconds, const std::vector<double>& bounds);
+};
+
+// Since the start of the task.
+struct TaskCounters {
+  int64_t steps = 0;
+  int64_t samples = 0;
+  SecondsHistogram step_seconds;
+  SecondsHistogram barrier_seconds;
+  param_store::client::ExchangeStats exchange;
+};
+
+std::string EncodeCounters(const TaskCounters& counters);
+// InvalidArgument: not what EncodeCounters gives.
+absl::StatusOr<TaskCounters> DecodeCounters(absl::string_view bytes);
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_TASK_COUNTERS_H_

@@ -1,0 +1,230 @@
+#include "gpu_worker/task/device_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/core/worker_core.h"
+#include "gpu_worker/engine/device/open.h"
+#include "services/check/check.h"
+
+namespace capstan::gpu_worker {
+namespace {
+
+absl::Duration Now() {
+  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+}  // namespace
+
+std::shared_ptr<const training::EpochOrder> EpochOrders::Get(int64_t epoch) {
+  // Under the lock: a second device would only make the same again.
+  MutexLock lock(mu_);
+  std::shared_ptr<const training::EpochOrder>& kept = kept_[epoch % 2];
+  if (kept == nullptr || kept->epoch != epoch) {
+    kept = std::make_shared<const training::EpochOrder>(job_->samples.MakeEpochOrder(epoch));
+  }
+  return kept;
+}
+
+std::vector<int32_t> LaneSchedule::LanesOf(int device, int64_t step) const {
+  return core::PlanLanes(job->samples, lane_owners, rank, device_count, step)[device];
+}
+
+std::vector<int64_t> LaneSchedule::SamplesOf(int64_t step, int32_t lane) const {
+  const auto order = orders->Get(job->samples.EpochOf(step));
+  return job->samples.LaneSamples(*order, job->samples.StepInEpoch(step), lane);
+}
+
+DeviceRunner::DeviceRunner(Options options, std::shared_ptr<const Job> job,
+                           const data::Dataset& train, const data::Dataset* test,
+                           Callbacks callbacks)
+    : options_(std::move(options)),
+      job_(std::move(job)),
+      train_(train),
+      test_(test),
+      callbacks_(std::move(callbacks)),
+      thread_([this] { Run(); }) {}
+
+DeviceRunner::~DeviceRunner() {
+  {
+    MutexLock lock(mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void DeviceRunner::Compute(LaneOrder order) { Give(std::move(order)); }
+void DeviceRunner::Evaluate(BlockOrder order) { Give(std::move(order)); }
+
+void DeviceRunner::Give(Order order) {
+  MutexLock lock(mu_);
+  CAPSTAN_CHECK(!order_.has_value());
+  order_ = std::move(order);
+  changed_.NotifyAll();
+}
+
+bool DeviceRunner::stopping() {
+  MutexLock lock(mu_);
+  return stopping_;
+}
+
+void DeviceRunner::Run() {
+  absl::Status status;
+  try {
+    status = RunAll();
+  } catch (const std::bad_alloc&) {
+    status = absl::ResourceExhaustedError(
+        absl::StrCat("device ", options_.device, ": the host is out of memory"));
+  }
+  if (!status.ok()) callbacks_.on_failed(status);
+}
+
+absl::Status DeviceRunner::RunAll() {
+  absl::StatusOr<std::unique_ptr<engine::Device>> device = engine::OpenDevice(options_.device);
+  if (!device.ok()) return device.status();
+  device_ = *std::move(device);
+  engine::PlanOptions plan;
+  plan.max_batch = job_->MaxBatch();
+  plan.threads = options_.threads;
+  plan.deterministic = job_->spec.spec().training().deterministic();
+  auto compiled = device_->Compile(job_->graph, job_->layout, plan);
+  if (!compiled.ok()) return compiled.status();
+  plan_ = *std::move(compiled);
+  callbacks_.on_ready(absl::StrCat(device_->name(), ": ", device_->description()));
+  for (;;) {
+    Order order;
+    {
+      MutexLock lock(mu_);
+      while (!order_.has_value() && !stopping_) changed_.Wait(mu_);
+      if (stopping_) return absl::OkStatus();
+      order = *std::move(order_);
+      order_.reset();
+    }
+    absl::Status status = std::visit([this](auto& o) { return Do(o); }, order);
+    if (!status.ok()) return stopping() ? absl::OkStatus() : status;
+  }
+}
+
+absl::Status DeviceRunner::LoadWeights(int64_t lineage, int64_t version,
+                                       const FloatBuffer& weights) {
+  if (lineage == loaded_lineage_ && version == loaded_version_) return absl::OkStatus();
+  absl::Status status = plan_->LoadWeights(weights.data());
+  loaded_lineage_ = status.ok() ? lineage : -1;
+  loaded_version_ = version;
+  return status;
+}
+
+absl::Status DeviceRunner::Do(LaneOrder& order) {
+  const absl::Duration begin = Now();
+  absl::StatusOr<const data::LaneBatch*> batch = Samples(order);
+  if (!batch.ok()) return batch.status();
+  const absl::Duration read = Now();
+  absl::Status status = LoadWeights(order.lineage, order.step, *order.weights);
+  if (!status.ok()) return status;
+  engine::LaneBatch lane;
+  lane.images = (*batch)->images.data();
+  lane.labels = (*batch)->labels.data();
+  lane.count = static_cast<int64_t>((*batch)->indices.size());
+  // Rule R2: the true number of samples of the whole step.
+  const double loss_scale = 1.0 / static_cast<double>(job_->samples.StepSampleCount(order.step));
+  absl::StatusOr<engine::LaneResult> result =
+      plan_->ComputeLane(lane, loss_scale, order.gradient->data());
+  if (!result.ok()) return result.status();
+  const absl::Duration computed = Now();
+  status = order.fold->Add({order.lane, 1}, std::move(order.gradient));
+  if (!status.ok()) return status;
+  const LaneTimes times{read - begin, computed - read, Now() - computed};
+  // The order's references go first: the step may be over once the callback has been seen.
+  const int64_t work = order.work;
+  const int32_t number = order.lane;
+  order = LaneOrder();
+  callbacks_.on_lane(work, number, {result->samples, result->loss_sum, result->correct}, times);
+  return absl::OkStatus();
+}
+
+absl::Status DeviceRunner::Do(BlockOrder& order) {
+  CAPSTAN_CHECK(test_ != nullptr);
+  const training::EvalBlock block = job_->evaluation.Block(order.block);
+  direct_.indices.resize(block.sample_count);
+  for (int64_t i = 0; i < block.sample_count; ++i) direct_.indices[i] = block.first_sample + i;
+  direct_.images.resize(block.sample_count * test_->info().image_size());
+  direct_.labels.resize(block.sample_count);
+  absl::Status status = test_->Read(direct_.indices, direct_.images.data(), direct_.labels.data());
+  if (!status.ok()) return status;
+  status = LoadWeights(order.lineage, order.version, *order.weights);
+  if (!status.ok()) return status;
+  engine::LaneBatch batch;
+  batch.images = direct_.images.data();
+  batch.labels = direct_.labels.data();
+  batch.count = block.sample_count;
+  absl::StatusOr<engine::LaneResult> result = plan_->Evaluate(batch);
+  if (!result.ok()) return result.status();
+  order.weights.reset();
+  callbacks_.on_block(order, {result->samples, result->loss_sum, result->correct});
+  return absl::OkStatus();
+}
+
+// Brings batch_ to the order's step, where that lies ahead.
+absl::Status DeviceRunner::FetchStep(const LaneOrder& order) {
+  auto lists = [schedule = order.schedule, device = options_.index](int64_t step) {
+    std::vector<std::vector<int64_t>> samples;
+    for (const int32_t lane : schedule->LanesOf(device, step)) {
+      samples.push_back(schedule->SamplesOf(step, lane));
+    }
+    return samples;
+  };
+  if (loader_ == nullptr) {
+    data::BatchLoaderOptions options;
+    options.first_step = order.step;
+    options.end_step = job_->spec.total_steps();
+    options.read_ahead = options_.read_ahead;
+    loader_ = std::make_unique<data::BatchLoader>(train_, options, lists);
+    loader_next_ = order.step;
+  } else if (order.schedule != loader_schedule_ || order.step < loader_next_ ||
+             order.step > loader_next_ + options_.read_ahead) {
+    loader_->Restart(order.step, lists);
+    loader_next_ = order.step;
+  }
+  loader_schedule_ = order.schedule;
+  while (!batch_.has_value() || batch_->step != order.step) {
+    if (batch_.has_value()) {
+      loader_->Recycle(*std::move(batch_));
+      batch_.reset();
+    }
+    absl::StatusOr<data::StepBatch> next = loader_->Next(absl::Milliseconds(200));
+    if (absl::IsDeadlineExceeded(next.status())) {
+      if (stopping()) return absl::CancelledError("the task ends");
+      continue;
+    }
+    if (!next.ok()) return next.status();
+    loader_next_ = next->step + 1;
+    batch_ = *std::move(next);
+  }
+  batch_lanes_ = order.schedule->LanesOf(options_.index, order.step);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const data::LaneBatch*> DeviceRunner::Samples(const LaneOrder& order) {
+  // A lane gained inside a step belongs to no batch; reading ahead begins with the next step then.
+  const bool at_hand = batch_.has_value() && batch_->step == order.step;
+  const std::vector<int32_t> planned = order.schedule->LanesOf(options_.index, order.step);
+  if (!at_hand && std::find(planned.begin(), planned.end(), order.lane) != planned.end()) {
+    if (absl::Status status = FetchStep(order); !status.ok()) return status;
+  }
+  if (batch_.has_value() && batch_->step == order.step) {
+    const auto it = std::find(batch_lanes_.begin(), batch_lanes_.end(), order.lane);
+    if (it != batch_lanes_.end()) return &batch_->lanes[it - batch_lanes_.begin()];
+  }
+  direct_.indices = order.schedule->SamplesOf(order.step, order.lane);
+  direct_.images.resize(direct_.indices.size() * train_.info().image_size());
+  direct_.labels.resize(direct_.indices.size());
+  absl::Status status = train_.Read(direct_.indices, direct_.images.data(), direct_.labels.data());
+  if (!status.ok()) return status;
+  return &direct_;
+}
+
+}  // namespace capstan::gpu_worker

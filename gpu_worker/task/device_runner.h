@@ -1,0 +1,147 @@
+// One device of a task: a thread that opens it, compiles the plan and computes what it is told, one
+// order at a time, with the samples read ahead.
+//
+// Threads: Compute and Evaluate from one thread; callbacks come from the runner's own thread and
+// hand work over.
+#ifndef CAPSTAN_GPU_WORKER_TASK_DEVICE_RUNNER_H_
+#define CAPSTAN_GPU_WORKER_TASK_DEVICE_RUNNER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gpu_worker/data/batch_loader.h"
+#include "gpu_worker/engine/device/device.h"
+#include "gpu_worker/task/job.h"
+#include "gpu_worker/task/node_fold.h"
+#include "services/sync/mutex.h"
+#include "training/fold/tree_fold.h"
+
+namespace capstan::gpu_worker {
+
+// Makes each epoch's order once for all devices; keeps two. Thread-safe.
+class EpochOrders {
+ public:
+  explicit EpochOrders(std::shared_ptr<const Job> job) : job_(std::move(job)) {}
+  std::shared_ptr<const training::EpochOrder> Get(int64_t epoch) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  const std::shared_ptr<const Job> job_;
+  Mutex mu_;
+  std::shared_ptr<const training::EpochOrder> kept_[2] ABSL_GUARDED_BY(mu_);
+};
+
+// The lanes of each device at each step, by one view. Immutable.
+struct LaneSchedule {
+  std::shared_ptr<const Job> job;
+  std::shared_ptr<EpochOrders> orders;
+  std::vector<int32_t> lane_owners;
+  int32_t rank = 0;
+  int device_count = 1;
+
+  std::vector<int32_t> LanesOf(int device, int64_t step) const;
+  std::vector<int64_t> SamplesOf(int64_t step, int32_t lane) const;
+};
+
+struct LaneOrder {
+  int64_t work = 0;
+  int64_t lineage = 0;
+  int64_t step = 0;
+  int32_t lane = 0;
+  std::shared_ptr<const FloatBuffer> weights;  // version `step`
+  std::shared_ptr<FloatBuffer> gradient;       // to be written
+  std::shared_ptr<NodeFold> fold;              // takes the gradient
+  std::shared_ptr<const LaneSchedule> schedule;
+};
+
+struct BlockOrder {
+  int64_t lineage = 0;
+  int64_t version = 0;
+  int64_t block = 0;
+  std::shared_ptr<const FloatBuffer> weights;
+};
+
+struct LaneTimes {
+  absl::Duration data_wait;
+  absl::Duration compute;
+  absl::Duration reduce;
+};
+
+class DeviceRunner {
+ public:
+  struct Callbacks {
+    std::function<void(const std::string& description)> on_ready;
+    std::function<void(int64_t work, int32_t lane, const training::SealSums&, const LaneTimes&)>
+        on_lane;
+    std::function<void(const BlockOrder&, const training::SealSums&)> on_block;
+    // Nothing follows.
+    std::function<void(const absl::Status&)> on_failed;
+  };
+  struct Options {
+    int index = 0;
+    std::string device;  // "cpu", "cuda:0"
+    int threads = 1;     // of a CPU device
+    int read_ahead = 2;  // steps
+  };
+
+  // Borrows the data sets; `test` is null where nothing is evaluated. Starts the thread.
+  DeviceRunner(Options options, std::shared_ptr<const Job> job, const data::Dataset& train,
+               const data::Dataset* test, Callbacks callbacks);
+  // Waits for the order under way.
+  ~DeviceRunner();
+  DeviceRunner(const DeviceRunner&) = delete;
+  DeviceRunner& operator=(const DeviceRunner&) = delete;
+
+  // One order at a time: the next one after its callback. Both return at once.
+  void Compute(LaneOrder order) ABSL_LOCKS_EXCLUDED(mu_);
+  void Evaluate(BlockOrder order) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  using Order = std::variant<LaneOrder, BlockOrder>;
+
+  void Give(Order order) ABSL_LOCKS_EXCLUDED(mu_);
+  bool stopping() ABSL_LOCKS_EXCLUDED(mu_);
+  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status RunAll() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Do(LaneOrder& order);
+  absl::Status Do(BlockOrder& order);
+  absl::Status LoadWeights(int64_t lineage, int64_t version, const FloatBuffer& weights);
+  // The samples of the lane: from what was read ahead, or read now.
+  absl::StatusOr<const data::LaneBatch*> Samples(const LaneOrder& order);
+  absl::Status FetchStep(const LaneOrder& order);
+
+  const Options options_;
+  const std::shared_ptr<const Job> job_;
+  const data::Dataset& train_;
+  const data::Dataset* const test_;
+  const Callbacks callbacks_;
+
+  // Of the thread alone.
+  std::unique_ptr<engine::Device> device_;
+  std::unique_ptr<engine::Plan> plan_;
+  std::unique_ptr<data::BatchLoader> loader_;
+  std::shared_ptr<const LaneSchedule> loader_schedule_;
+  int64_t loader_next_ = 0;               // the step that loader_->Next gives
+  std::optional<data::StepBatch> batch_;  // of the step at hand
+  std::vector<int32_t> batch_lanes_;
+  data::LaneBatch direct_;  // a lane or block that was not read ahead
+  int64_t loaded_lineage_ = -1;
+  int64_t loaded_version_ = -1;
+
+  Mutex mu_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<Order> order_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_TASK_DEVICE_RUNNER_H_

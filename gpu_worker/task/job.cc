@@ -1,0 +1,68 @@
+#include "gpu_worker/task/job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gpu_worker/data/failure.h"
+#include "training/spec/resolve.h"
+
+namespace capstan::gpu_worker {
+
+int64_t Job::MaxBatch() const {
+  int64_t batch = 1;
+  for (int32_t lane = 0; lane < samples.lanes(); ++lane) {
+    batch = std::max(batch, samples.MaxLaneSampleCount(lane));
+  }
+  // Blocks differ by at most one sample, the larger ones first.
+  if (evaluation.block_count() > 0) batch = std::max(batch, evaluation.Block(0).sample_count);
+  return batch;
+}
+
+absl::StatusOr<std::shared_ptr<const Job>> MakeJob(absl::string_view resolved_spec,
+                                                   absl::string_view digest) {
+  namespace spec = training::spec;
+  absl::StatusOr<job::v1::ResolvedSpec> resolved = spec::ParseResolved(resolved_spec, digest);
+  if (!resolved.ok()) return resolved.status();
+  auto graph = spec::MakeGraph(*resolved);
+  if (!graph.ok()) return graph.status();
+  auto layout = spec::MakeLayout(*resolved);
+  if (!layout.ok()) return layout.status();
+  auto samples = spec::MakeSamplePlan(*resolved);
+  if (!samples.ok()) return samples.status();
+  auto evaluation = spec::MakeEvalPlan(*resolved);
+  if (!evaluation.ok()) return evaluation.status();
+  auto schedule = spec::MakeSchedule(*resolved);
+  if (!schedule.ok()) return schedule.status();
+  auto optimizer = spec::MakeOptimizer(*resolved);
+  if (!optimizer.ok()) return optimizer.status();
+  return std::make_shared<const Job>(Job{
+      *std::move(resolved), std::string(digest), *std::move(graph), *std::move(layout),
+      *std::move(samples), *std::move(evaluation), *std::move(schedule), *std::move(optimizer)});
+}
+
+data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,
+                                        std::vector<std::string> roots) {
+  data::DatasetOptions options;
+  const job::v1::Data& data = spec.data();
+  options.format =
+      data.format() == "synthetic_digits" ? data::Format::kSyntheticDigits : data::Format::kIdx;
+  options.path_or_uri = data.uri();
+  options.roots = std::move(roots);
+  options.num_classes = spec.model().has_num_classes() ? spec.model().num_classes() : 10;
+  options.seed = spec.training().seed();
+  if (data.has_train_samples()) options.train_samples = data.train_samples();
+  if (data.has_test_samples()) options.test_samples = data.test_samples();
+  return options;
+}
+
+std::string FailureReasonOf(const absl::Status& status, bool on_gpu) {
+  std::string reason = data::FailureReason(status);
+  if (!reason.empty()) return reason;
+  if (status.code() == absl::StatusCode::kResourceExhausted) {
+    return on_gpu ? "GpuOutOfMemory" : "HostOutOfMemory";
+  }
+  if (status.code() == absl::StatusCode::kDataLoss) return "CheckpointCorrupt";
+  return "InternalError";
+}
+
+}  // namespace capstan::gpu_worker

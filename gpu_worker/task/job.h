@@ -1,0 +1,56 @@
+// A resolved spec as the objects that a task works with.
+#ifndef CAPSTAN_GPU_WORKER_TASK_JOB_H_
+#define CAPSTAN_GPU_WORKER_TASK_JOB_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "capstan/job/v1/job_spec.pb.h"
+#include "gpu_worker/data/dataset.h"
+#include "training/chunks/flat_layout.h"
+#include "training/graph/graph.h"
+#include "training/lanes/eval_plan.h"
+#include "training/lanes/sample_plan.h"
+#include "training/optim/sgd.h"
+#include "training/schedule/schedule.h"
+
+namespace capstan::gpu_worker {
+
+// Immutable; shared by the threads of a task.
+struct Job {
+  job::v1::ResolvedSpec spec;
+  std::string digest;  // 32 bytes
+  training::Graph graph;
+  training::FlatLayout layout;
+  training::SamplePlan samples;
+  training::EvalPlan evaluation;
+  training::Schedule schedule;
+  training::Sgd optimizer;
+
+  const std::string& id() const { return spec.job_id(); }
+  bool uses_shards() const { return spec.num_shards() > 0; }
+  // Samples of the largest lane or evaluation block: what a plan is compiled for. All lanes count,
+  // since a task may take over any of them.
+  int64_t MaxBatch() const;
+};
+
+// InvalidArgument: bytes that are no resolved spec of this digest.
+absl::StatusOr<std::shared_ptr<const Job>> MakeJob(absl::string_view resolved_spec,
+                                                   absl::string_view digest);
+
+// Where and what the samples are, as gpu_worker/data takes it. `roots`: see DatasetOptions.
+data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,
+                                        std::vector<std::string> roots);
+
+// The failure reason of docs/interface.md that a status stands for: the one that it carries
+// (gpu_worker/data), else GpuOutOfMemory or HostOutOfMemory for ResourceExhausted,
+// CheckpointCorrupt for DataLoss, else InternalError.
+std::string FailureReasonOf(const absl::Status& status, bool on_gpu = false);
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_TASK_JOB_H_

@@ -1,0 +1,199 @@
+#include "gpu_worker/task/local_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gpu_worker/task/checkpoint_files.h"
+#include "services/check/check.h"
+#include "training/fold/add.h"
+#include "training/init/init.h"
+#include "training/spec/resolve.h"
+
+namespace capstan::gpu_worker {
+
+using param_store::client::CompleteWeights;
+using training::Node;
+using training::SealSums;
+
+LocalExchange::LocalExchange(std::shared_ptr<const Job> job, param_store::client::Strand& strand,
+                             Callbacks callbacks, LocalCallbacks local)
+    : job_(std::move(job)),
+      strand_(strand),
+      callbacks_(std::move(callbacks)),
+      local_(std::move(local)),
+      pool_(job_->layout.total_floats()) {}
+
+LocalExchange::~LocalExchange() { *alive_ = false; }
+
+absl::Status LocalExchange::Open(const param_store::client::Route& route) {
+  if (!route.shards.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("kvstore ", job_->spec.spec().kvstore().type(),
+                                                   ": ", route.shards.size(),
+                                                   " shards in the view, want none"));
+  }
+  const training::FlatLayout& layout = job_->layout;
+  if (layout.weight_floats() != layout.total_floats()) {
+    return absl::UnimplementedError("running statistics are not supported in this version");
+  }
+  if (step_log_ == nullptr) {
+    if (absl::Status s = services::EnsureDir(job_->spec.storage_path()); !s.ok()) return s;
+    auto log = services::LineFile::Open(absl::StrCat(job_->spec.storage_path(), "/metrics.jsonl"));
+    if (!log.ok()) return log.status();
+    step_log_ = *std::move(log);
+  }
+  std::shared_ptr<FloatBuffer> weights = pool_.Lend();
+  const std::string& initial = job_->spec.spec().model().initial_weights();
+  if (initial.empty()) {
+    training::InitRange(layout, training::spec::MakeInitOptions(job_->spec),
+                        job_->spec.spec().training().seed(), 0, weights->span());
+  } else if (absl::Status s = ReadInitialWeights(*job_, initial, weights->span()); !s.ok()) {
+    return s;
+  }
+  lineage_ = route.lineage;
+  weights_ = std::move(weights);
+  momentum_.reset();
+  if (job_->optimizer.state_floats_per_weight() > 0) {
+    momentum_ = std::make_shared<FloatBuffer>(layout.total_floats());
+  }
+  training::LeadOptions options;
+  options.lineage = lineage_;
+  options.total_steps = job_->spec.total_steps();
+  options.evaluate_every_steps = job_->spec.evaluate_every_steps();
+  lead_ = std::make_unique<training::Lead>(options, job_->samples, job_->evaluation, job_->schedule,
+                                           strand_.Now());
+  reported_epochs_ = 0;
+  reported_end_ = false;
+  Publish(/*stop=*/false, /*evaluate=*/false, absl::ZeroDuration());
+  return absl::OkStatus();
+}
+
+void LocalExchange::Publish(bool stop, bool evaluate, absl::Duration update) {
+  fold_ = std::make_unique<NodeFold>(job_->samples.StepTree(lead_->step()));
+  root_.reset();
+  CompleteWeights whole;
+  whole.lineage = lineage_;
+  whole.version = lead_->step();
+  whole.stop = stop;
+  whole.evaluate = evaluate;
+  whole.weights = weights_;
+  whole.pull = absl::ZeroDuration();
+  whole.update = update;
+  // Not from inside Push or SendSeal: whoever called is still busy with this step.
+  strand_.Post([this, alive = alive_, whole] {
+    if (*alive && whole.lineage == lineage_) callbacks_.on_weights(whole);
+  });
+}
+
+void LocalExchange::Push(int64_t step, const Node& node,
+                         std::shared_ptr<const FloatBuffer> gradient) {
+  if (lead_ == nullptr || step != lead_->step() || lead_->stopped()) return;
+  const Node root = job_->samples.StepTree(step).root();
+  if (node == root) {
+    root_ = std::move(gradient);
+  } else {
+    // Only after a takeover inside a step; the fold writes into what it is given.
+    std::shared_ptr<FloatBuffer> copy = pool_.Lend();
+    std::copy(gradient->span().begin(), gradient->span().end(), copy->data());
+    if (absl::Status s = fold_->Add(node, std::move(copy)); !s.ok()) return Fail(s);
+    root_ = fold_->Value(root);
+  }
+  if (root_ == nullptr) return;
+  Told(lead_->AddPart(step, 0, training::AllFinite(root_->span()), strand_.Now()));
+}
+
+void LocalExchange::SendSeal(int64_t step, const Node& node, const SealSums& sums) {
+  if (lead_ != nullptr) Told(lead_->AddSeal(step, node, sums, strand_.Now()));
+}
+
+void LocalExchange::SendEvaluation(int64_t version, int64_t block, const SealSums& sums) {
+  if (lead_ != nullptr) Told(lead_->AddEvaluation(version, block, sums, strand_.Now()));
+}
+
+void LocalExchange::Told(const absl::StatusOr<training::Told>& told) {
+  if (!told.ok()) return Fail(told.status());
+  if (*told == training::Told::kTaken) Decide();
+}
+
+void LocalExchange::Decide() {
+  std::optional<training::DecidedStep> decided = lead_->Decide(strand_.Now());
+  if (decided.has_value()) {
+    std::string line = training::FormatStepLogLine(decided->line);
+    line.pop_back();  // LineFile ends the line itself
+    absl::Status status = step_log_->Append(line);
+    if (status.ok()) status = step_log_->Flush();
+    if (!status.ok()) return Fail(status);
+    Apply(decided->decision);
+  }
+  const bool end = lead_->complete() || lead_->failure().has_value();
+  if (lead_->epochs().size() != reported_epochs_ || end != reported_end_) {
+    reported_epochs_ = lead_->epochs().size();
+    reported_end_ = end;
+    local_.on_lead();
+  }
+}
+
+// Version step+1 from version step; the lead counts already as if it were there.
+void LocalExchange::Apply(const training::Decision& decision) {
+  const absl::Duration begin = strand_.Now();
+  if (decision.apply) {
+    CAPSTAN_CHECK(root_ != nullptr && decision.clip_scale == 1 && decision.loss_scale == 1);
+    std::shared_ptr<FloatBuffer> next = pool_.Lend();
+    job_->optimizer.Apply(next->data(), weights_->data(), root_->data(),
+                          momentum_ == nullptr ? nullptr : momentum_->data(),
+                          static_cast<size_t>(next->size()), decision.learning_rate);
+    weights_ = std::move(next);
+  }
+  Publish(decision.stop, decision.evaluate, strand_.Now() - begin);
+  if (decision.checkpoint) {
+    local_.on_last({lineage_, decision.step + 1, weights_, momentum_});
+  }
+}
+
+void LocalExchange::Fail(const absl::Status& status) {
+  if (failed_) return;
+  failed_ = true;
+  callbacks_.on_failed(status);
+}
+
+std::string LocalExchange::Waiting() const {
+  if (lead_ == nullptr) return "";
+  const training::LeadWaiting waiting = lead_->Waiting();
+  if (waiting.empty()) return "";
+  return absl::StrCat("step ", lead_->step(), ": lanes ", absl::StrJoin(waiting.lanes, ","),
+                      ", evaluation blocks ", absl::StrJoin(waiting.evaluation_blocks, ","));
+}
+
+node::v1::LeadState LocalExchange::lead_state() const {
+  node::v1::LeadState state;
+  if (lead_ == nullptr) return state;
+  state.set_lineage(lineage_);
+  state.set_step(lead_->step());
+  if (lead_->last_loss().has_value()) state.set_loss(*lead_->last_loss());
+  if (lead_->running_accuracy().has_value()) state.set_accuracy(*lead_->running_accuracy());
+  if (lead_->last_learning_rate().has_value()) {
+    state.set_learning_rate(*lead_->last_learning_rate());
+  }
+  state.set_samples_used(lead_->samples_used());
+  state.set_skipped_steps(lead_->skipped_steps());
+  state.set_samples_per_second(lead_->samples_per_second());
+  state.set_complete(lead_->complete());
+  if (lead_->failure().has_value()) {
+    state.set_reason(lead_->failure()->reason);
+    state.set_message(lead_->failure()->message);
+  }
+  for (const training::EpochRecord& epoch : lead_->epochs()) {
+    common::v1::EpochRecord& record = *state.add_epochs();
+    record.set_epoch(epoch.epoch);
+    if (epoch.train_loss) record.set_train_loss(*epoch.train_loss);
+    if (epoch.train_accuracy) record.set_train_accuracy(*epoch.train_accuracy);
+    if (epoch.validation_loss) record.set_validation_loss(*epoch.validation_loss);
+    if (epoch.validation_accuracy) record.set_validation_accuracy(*epoch.validation_accuracy);
+    if (epoch.samples_per_second) record.set_samples_per_second(*epoch.samples_per_second);
+    record.set_seconds(epoch.seconds);
+  }
+  return state;
+}
+
+}  // namespace capstan::gpu_worker

@@ -1,0 +1,467 @@
+#include "gpu_worker/task/task.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/data/failure.h"
+#include "gpu_worker/task/checkpoint_files.h"
+#include "param_store/client/exchange_client.h"
+#include "services/check/check.h"
+#include "services/logging/log.h"
+#include "services/metrics/registry.h"
+
+namespace capstan::gpu_worker {
+
+using param_store::client::CompleteWeights;
+using param_store::client::ExchangeCallbacks;
+using services::Log;
+
+constexpr absl::Duration kReportInterval = absl::Seconds(1);
+constexpr absl::Duration kFirstFileRetry = absl::Seconds(1);
+constexpr absl::Duration kLastFileRetry = absl::Seconds(30);
+
+Task::Task(TaskOptions options, param_store::client::Strand& strand, Callbacks callbacks)
+    : options_(std::move(options)),
+      strand_(strand),
+      callbacks_(std::move(callbacks)),
+      files_thread_([this] { files_.Run(); }) {}
+
+Task::~Task() {
+  *alive_ = false;
+  runners_.clear();
+  files_.Stop();
+  files_thread_.join();
+}
+
+void Task::Post(std::function<void()> function) {
+  strand_.Post([alive = alive_, function = std::move(function)] {
+    if (*alive) function();
+  });
+}
+
+void Task::Start(const node::v1::StartTask& start) {
+  rank_ = start.rank();
+  view_ = start.view();
+  state_.set_job_id(start.job_id());
+  state_.set_rank(rank_);
+  state_.set_lineage(view_.lineage());
+  state_.set_generation(view_.generation());
+  state_.set_phase(node::v1::TASK_PHASE_STARTING);
+  SendState();
+  absl::Status status = SetUp(start);
+  if (status.ok()) return;
+  // The core may not exist yet, so this does what its Failed event would.
+  Log(services::kError, "task_failed").Kv("job", start.job_id()).Kv("status", status);
+  ended_ = true;
+  state_.set_phase(node::v1::TASK_PHASE_FAILED);
+  state_.set_reason(FailureReasonOf(status));
+  state_.set_message(std::string(status.message()));
+  SendState();
+  callbacks_.on_exit(true);
+}
+
+absl::Status Task::SetUp(const node::v1::StartTask& start) {
+  absl::StatusOr<std::shared_ptr<const Job>> job =
+      MakeJob(start.resolved_spec(), start.spec_digest());
+  if (!job.ok()) return data::InvalidSpec(job.status().message());
+  job_ = *std::move(job);
+  const data::DatasetOptions dataset = MakeDatasetOptions(job_->spec.spec(), options_.data_roots);
+  auto train = data::OpenDataset(dataset, data::Split::kTrain);
+  if (!train.ok()) return train.status();
+  train_ = *std::move(train);
+  if (train_->info().count != job_->spec.dataset().train_samples()) {
+    return data::InvalidSpec(absl::StrCat("the training set has ", train_->info().count,
+                                          " samples, the resolved spec says ",
+                                          job_->spec.dataset().train_samples()));
+  }
+  if (job_->evaluation.block_count() > 0) {
+    auto test = data::OpenDataset(dataset, data::Split::kTest);
+    if (!test.ok()) return test.status();
+    test_ = *std::move(test);
+    if (test_->info().count != job_->spec.dataset().test_samples()) {
+      return data::InvalidSpec(absl::StrCat("the test set has ", test_->info().count,
+                                            " samples, the resolved spec says ",
+                                            job_->spec.dataset().test_samples()));
+    }
+  }
+  core::WorkerOptions worker;
+  worker.rank = rank_;
+  worker.device_count = static_cast<int>(options_.devices.size());
+  core_ = std::make_unique<core::WorkerCore>(job_->samples, job_->evaluation, worker);
+  gradients_ = std::make_unique<BufferPool>(job_->layout.total_floats());
+  orders_ = std::make_shared<EpochOrders>(job_);
+  step_times_.resize(options_.devices.size());
+  MakeExchange();
+
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = options_.cpu_threads > 0 ? options_.cpu_threads : cores;
+  devices_starting_ = static_cast<int>(options_.devices.size());
+  for (size_t i = 0; i < options_.devices.size(); ++i) {
+    const int device = static_cast<int>(i);
+    DeviceRunner::Options runner;
+    runner.index = device;
+    runner.device = options_.devices[i];
+    runner.threads = std::max(1, threads / static_cast<int>(options_.devices.size()));
+    runner.read_ahead = job_->spec.spec().data().prefetch_batches();
+    const bool on_gpu = absl::StartsWith(runner.device, "cuda");
+    DeviceRunner::Callbacks callbacks;
+    callbacks.on_ready = [this](const std::string& description) {
+      Log(services::kInfo, "device_ready").Kv("device", description);
+      Post([this] {
+        // The view is taken up when every plan stands: no version waits for a compiler.
+        if (--devices_starting_ > 0 || ended_) return;
+        clock_.emplace(strand_.Now());
+        const common::v1::View view = view_;
+        ChangeView(view);
+      });
+    };
+    callbacks.on_lane = [this, device](int64_t work, int32_t lane, const training::SealSums& sums,
+                                       const LaneTimes& times) {
+      Post([this, device, work, lane, sums, times] {
+        --lanes_running_;
+        step_times_[device].data_wait += times.data_wait;
+        step_times_[device].reduce += times.reduce;
+        counters_.samples += sums.samples;
+        Give(core::LaneComputed{device, work, lane, sums});
+      });
+    };
+    callbacks.on_block = [this, device](const BlockOrder& order, const training::SealSums& sums) {
+      Post([this, device, lineage = order.lineage, version = order.version, block = order.block,
+            sums] {
+        --blocks_running_;
+        Give(core::EvaluationComputed{device, lineage, version, block, sums});
+      });
+    };
+    callbacks.on_failed = [this, on_gpu](const absl::Status& status) {
+      Post([this, on_gpu, status] {
+        Give(core::Failed{FailureReasonOf(status, on_gpu), std::string(status.message())});
+      });
+    };
+    runners_.push_back(std::make_unique<DeviceRunner>(std::move(runner), job_, *train_, test_.get(),
+                                                      std::move(callbacks)));
+  }
+  return absl::OkStatus();
+}
+
+void Task::MakeExchange() {
+  ExchangeCallbacks callbacks;
+  callbacks.on_weights = [this](const CompleteWeights& weights) { OnWeights(weights); };
+  callbacks.on_failed = [this](const absl::Status& status) {
+    Post([this, status] {
+      Give(core::Failed{FailureReasonOf(status), std::string(status.message())});
+    });
+  };
+  if (job_->uses_shards()) {
+    param_store::client::ExchangeClientOptions options;
+    options.job_id = job_->id();
+    options.spec_digest = job_->digest;
+    options.rank = rank_;
+    options.security = options_.security;
+    exchange_ = std::make_unique<param_store::client::ExchangeClient>(job_->layout, options,
+                                                                      strand_, callbacks);
+    return;
+  }
+  LocalExchange::LocalCallbacks local;
+  local.on_lead = [this] { SendState(); };
+  local.on_last = [this](LocalExchange::LastVersion last) {
+    WriteFile(
+        [this, last] {
+          auto file = WriteShardFile(
+              *job_, last.lineage, last.step, last.weights->span(),
+              last.momentum == nullptr ? absl::Span<const float>() : last.momentum->span());
+          if (!file.ok()) return file.status();
+          Post([this, last, file = *file] {
+            state_.mutable_files()->set_lineage(last.lineage);
+            state_.mutable_files()->set_step(last.step);
+            *state_.mutable_files()->add_files() = file;
+            SendState();
+          });
+          return absl::OkStatus();
+        },
+        kFirstFileRetry);
+  };
+  auto exchange = std::make_unique<LocalExchange>(job_, strand_, callbacks, std::move(local));
+  local_ = exchange.get();
+  exchange_ = std::move(exchange);
+}
+
+void Task::ChangeView(const common::v1::View& view) {
+  if (ended_) return;
+  if (view.lineage() > view_.lineage() ||
+      (view.lineage() == view_.lineage() && view.generation() > view_.generation())) {
+    view_ = view;
+  }
+  if (devices_starting_ > 0 || core_ == nullptr) return;  // taken up when all devices are ready
+  Give(core::ViewGiven{view_.lineage(),
+                       view_.generation(),
+                       {view_.lane_owners().begin(), view_.lane_owners().end()}});
+}
+
+void Task::Stop() {
+  if (ended_) return;
+  if (core_ != nullptr) return Give(core::StopOrder{});
+  ended_ = true;
+  callbacks_.on_exit(false);
+}
+
+// ---- events and effects ----
+
+void Task::Give(const core::Event& event) {
+  if (ended_) return;
+  pending_.push_back(event);
+  if (in_effects_) return;  // an effect brought it about: after those before it
+  in_effects_ = true;
+  while (!pending_.empty() && !ended_) {
+    const core::Event next = std::move(pending_.front());
+    pending_.erase(pending_.begin());
+    DoAll(core_->Step(next, strand_.Now()));
+  }
+  pending_.clear();
+  in_effects_ = false;
+  EnterPhase();
+  SetTimer();
+}
+
+void Task::DoAll(const core::Effects& effects) {
+  for (const core::Effect& effect : effects) {
+    std::visit([this](const auto& e) { Do(e); }, effect);
+  }
+}
+
+void Task::UseSchedule() {
+  auto schedule = std::make_shared<LaneSchedule>();
+  schedule->job = job_;
+  schedule->orders = orders_;
+  schedule->lane_owners.assign(view_.lane_owners().begin(), view_.lane_owners().end());
+  schedule->rank = rank_;
+  schedule->device_count = static_cast<int>(options_.devices.size());
+  schedule_ = std::move(schedule);
+}
+
+void Task::Do(const core::OpenLineage& e) {
+  CAPSTAN_CHECK(e.lineage == view_.lineage());
+  UseSchedule();
+  weights_ = CompleteWeights();
+  state_.clear_files();
+  state_.clear_weights_sha256();
+  param_store::client::Route route;
+  route.lineage = e.lineage;
+  for (const common::v1::ShardRoute& shard : view_.shards()) {
+    route.shards.push_back(
+        {shard.node(), shard.address(), shard.first_chunk(), shard.chunk_count()});
+  }
+  absl::Status status = exchange_->Open(route);
+  if (!status.ok()) Give(core::Failed{FailureReasonOf(status), std::string(status.message())});
+}
+
+void Task::Do(const core::UseView& e) { UseSchedule(); }
+
+void Task::Do(const core::ComputeLane& e) {
+  CAPSTAN_CHECK(e.lineage == weights_.lineage && e.step == weights_.version && !weights_.stop);
+  std::shared_ptr<NodeFold>& fold = folds_[e.work];
+  if (fold == nullptr) fold = std::make_shared<NodeFold>(job_->samples.StepTree(e.step));
+  LaneOrder order;
+  order.work = e.work;
+  order.lineage = e.lineage;
+  order.step = e.step;
+  order.lane = e.lane;
+  order.weights = weights_.weights;
+  order.gradient = gradients_->Lend();
+  order.fold = fold;
+  order.schedule = schedule_;
+  ++lanes_running_;
+  runners_[e.device]->Compute(std::move(order));
+}
+
+void Task::Do(const core::FoldAndPush& e) {
+  std::shared_ptr<FloatBuffer> sum = folds_.at(e.work)->Value(e.node);
+  CAPSTAN_CHECK(sum != nullptr);
+  const StepPhase before = clock_->Enter(StepPhase::kPush, strand_.Now());
+  exchange_->Push(e.step, e.node, std::move(sum));
+  clock_->Enter(before, strand_.Now());
+  Give(core::NodePushed{e.work, e.node});
+}
+
+void Task::Do(const core::DropWork& e) { folds_.erase(e.work); }
+
+void Task::Do(const core::SendSeal& e) { exchange_->SendSeal(e.step, e.node, e.sums); }
+
+void Task::Do(const core::EvaluateBlock& e) {
+  CAPSTAN_CHECK(e.lineage == weights_.lineage && e.version == weights_.version);
+  ++blocks_running_;
+  runners_[e.device]->Evaluate({e.lineage, e.version, e.block, weights_.weights});
+}
+
+void Task::Do(const core::SendEvaluationPart& e) {
+  exchange_->SendEvaluation(e.version, e.block, e.sums);
+}
+
+void Task::Do(const core::WriteWeights& e) {
+  WriteFile(
+      [this, e, weights = weights_.weights] {
+        auto written = WriteWeightsFile(*job_, e.lineage, e.version, weights->span());
+        if (!written.ok()) return written.status();
+        Post([this, e, written = *written] {
+          state_.mutable_files()->set_lineage(e.lineage);
+          state_.mutable_files()->set_step(e.version);
+          *state_.mutable_files()->add_files() = written.file;
+          state_.set_weights_sha256(written.weights_sha256);
+          Give(core::WeightsWritten{e.lineage, e.version});
+        });
+        return absl::OkStatus();
+      },
+      kFirstFileRetry);
+}
+
+// The last version is kept and tried again until the service ends the task.
+void Task::WriteFile(std::function<absl::Status()> write, absl::Duration retry) {
+  files_.Post([this, write, retry] {
+    const absl::Status status = write();
+    if (status.ok()) return;
+    Log(services::kError, "file_not_written").Kv("status", status).Kv("retry", retry);
+    files_.PostAfter(
+        retry, [this, write, retry] { WriteFile(write, std::min(2 * retry, kLastFileRetry)); });
+  });
+}
+
+void Task::Do(const core::ReportState& e) {
+  state_.set_lineage(e.lineage);
+  state_.set_generation(e.generation);
+  state_.set_step(e.step);
+  switch (e.phase) {
+    case core::Phase::kStarting:
+      state_.set_phase(node::v1::TASK_PHASE_STARTING);
+      break;
+    case core::Phase::kRunning:
+      state_.set_phase(node::v1::TASK_PHASE_RUNNING);
+      break;
+    case core::Phase::kFinished:
+      state_.set_phase(node::v1::TASK_PHASE_FINISHED);
+      break;
+    case core::Phase::kFailed:
+      state_.set_phase(node::v1::TASK_PHASE_FAILED);
+      break;
+  }
+  state_.set_reason(e.reason);
+  state_.set_message(e.message);
+  if (e.phase == core::Phase::kFailed) {
+    Log(services::kError, "task_failed").Kv("reason", e.reason).Kv("message", e.message);
+  }
+  SendState();
+}
+
+void Task::Do(const core::Exit& e) {
+  ended_ = true;
+  SendCounters();
+  callbacks_.on_exit(e.failed);
+}
+
+void Task::OnWeights(const CompleteWeights& weights) {
+  if (ended_) return;
+  CountStep(weights);
+  weights_ = weights;
+  Give(core::WeightsComplete{weights.lineage, weights.version, weights.stop, weights.evaluate});
+}
+
+// ---- time ----
+
+void Task::SetTimer() {
+  if (ended_) return;
+  const absl::Duration now = strand_.Now();
+  const absl::Duration due =
+      std::max(std::min(core_->NextDeadline(), report_at_), now + absl::Milliseconds(1));
+  // One that comes earlier is on its way. (Never put off: events may come faster than it.)
+  if (timer_at_ <= due) return;
+  timer_at_ = due;
+  strand_.PostAfter(timer_at_ - now, [this, alive = alive_, at = timer_at_] {
+    if (!*alive || ended_ || timer_at_ != at) return;
+    timer_at_ = absl::InfiniteDuration();
+    if (strand_.Now() >= report_at_) {
+      SendState();
+      SendCounters();
+      const std::string waiting = exchange_->Waiting();
+      if (!waiting.empty() && core_->waiting() && local_ == nullptr) {
+        Log(services::kWarning, "waiting")
+            .Kv("task", core_->Waiting())
+            .Kv("for", waiting)
+            .Limit("waiting");
+      }
+    }
+    Give(core::Tick{});
+  });
+}
+
+void Task::EnterPhase() {
+  if (!clock_.has_value()) return;
+  clock_->Enter(lanes_running_ > 0    ? StepPhase::kForwardBackward
+                : blocks_running_ > 0 ? StepPhase::kEvaluate
+                                      : StepPhase::kBarrierWait,
+                strand_.Now());
+}
+
+// The version after the one at hand is complete: its step is over.
+void Task::CountStep(const CompleteWeights& next) {
+  if (!clock_.has_value()) return;
+  const absl::Duration now = strand_.Now();
+  clock_->Enter(clock_->phase(), now);
+  clock_->Move(StepPhase::kBarrierWait, StepPhase::kPull, next.pull);
+  // With `local` the update runs inside Push or SendSeal, whose time counted as something else.
+  for (const StepPhase phase : {StepPhase::kForwardBackward, StepPhase::kBarrierWait}) {
+    if (clock_->spent(phase) < next.update) continue;
+    clock_->Move(phase, StepPhase::kUpdate, next.update);
+    break;
+  }
+  absl::Duration data_wait;
+  absl::Duration reduce;
+  for (StepTimes& times : step_times_) {
+    data_wait = std::max(data_wait, times.data_wait);
+    reduce = std::max(reduce, times.reduce);
+    times = StepTimes();
+  }
+  clock_->Move(StepPhase::kForwardBackward, StepPhase::kDataWait, data_wait);
+  clock_->Move(StepPhase::kForwardBackward, StepPhase::kLocalReduce, reduce);
+  const absl::Duration barrier = clock_->spent(StepPhase::kBarrierWait);
+  if (next.lineage == weights_.lineage && weights_.weights != nullptr) {
+    ++steps_;
+    ++counters_.steps;
+    counters_.step_seconds.Observe(absl::ToDoubleSeconds(now - step_began_),
+                                   services::LatencyBuckets());
+    counters_.barrier_seconds.Observe(
+        absl::ToDoubleSeconds(std::max(barrier - barrier_at_step_, absl::ZeroDuration())),
+        services::LatencyBuckets());
+  }
+  step_began_ = now;
+  barrier_at_step_ = barrier;
+}
+
+void Task::SendState() {
+  report_at_ = strand_.Now() + kReportInterval;
+  if (local_ != nullptr && core_->lineage() > 0) *state_.mutable_lead() = local_->lead_state();
+  if (clock_.has_value()) {
+    clock_->Enter(clock_->phase(), strand_.Now());
+    node::v1::StepPhases& phases = *state_.mutable_phases();
+    const auto seconds = [this](StepPhase phase) {
+      return absl::ToDoubleSeconds(clock_->spent(phase));
+    };
+    phases.set_steps(steps_);
+    phases.set_total(absl::ToDoubleSeconds(clock_->total()));
+    phases.set_data_wait(seconds(StepPhase::kDataWait));
+    phases.set_forward_backward(seconds(StepPhase::kForwardBackward));
+    phases.set_local_reduce(seconds(StepPhase::kLocalReduce));
+    phases.set_push(seconds(StepPhase::kPush));
+    phases.set_barrier_wait(seconds(StepPhase::kBarrierWait));
+    phases.set_pull(seconds(StepPhase::kPull));
+    phases.set_update(seconds(StepPhase::kUpdate));
+    phases.set_evaluate(seconds(StepPhase::kEvaluate));
+  }
+  callbacks_.on_state(state_);
+}
+
+void Task::SendCounters() {
+  if (exchange_ != nullptr) counters_.exchange = exchange_->stats();
+  callbacks_.on_counters(counters_);
+}
+
+}  // namespace capstan::gpu_worker

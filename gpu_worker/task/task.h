@@ -1,0 +1,136 @@
+// Task: the training of one job on one host. Carries out what WorkerCore decides: devices compute,
+// the exchange carries, files are written, states are reported.
+//
+// One strand (the caller's) for all decisions, one thread per device, one for files. Runs in a
+// child process of the worker service; knows nothing of sockets or processes.
+#ifndef CAPSTAN_GPU_WORKER_TASK_TASK_H_
+#define CAPSTAN_GPU_WORKER_TASK_TASK_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "capstan/node/v1/node.pb.h"
+#include "gpu_worker/core/worker_core.h"
+#include "gpu_worker/task/counters.h"
+#include "gpu_worker/task/device_runner.h"
+#include "gpu_worker/task/job.h"
+#include "gpu_worker/task/local_exchange.h"
+#include "gpu_worker/task/node_fold.h"
+#include "gpu_worker/task/phase_clock.h"
+#include "param_store/client/exchange.h"
+#include "param_store/client/strand.h"
+#include "services/endpoint/endpoint.h"
+
+namespace capstan::gpu_worker {
+
+struct TaskOptions {
+  std::vector<std::string> devices;     // names, one per device of the task
+  int cpu_threads = 0;                  // of all CPU devices together; 0: as many as cores
+  services::Security security;          // of connections to shards
+  std::vector<std::string> data_roots;  // see data::DatasetOptions
+};
+
+class Task {
+ public:
+  struct Callbacks {
+    std::function<void(const node::v1::TaskState&)> on_state;
+    std::function<void(const TaskCounters&)> on_counters;  // every second, and at the end
+    std::function<void(bool failed)> on_exit;              // last; the owner ends the strand
+  };
+
+  // Borrows the strand. All methods on it, or after it has stopped.
+  Task(TaskOptions options, param_store::client::Strand& strand, Callbacks callbacks);
+  // Waits for the orders and files under way.
+  ~Task();
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+
+  // Once. Opens the data (which blocks), starts the devices, takes up the view. A failure is
+  // reported as a state with its reason.
+  void Start(const node::v1::StartTask& start);
+  void ChangeView(const common::v1::View& view);
+  void Stop();
+
+ private:
+  struct StepTimes {  // by device, of the step at hand
+    absl::Duration data_wait;
+    absl::Duration reduce;
+  };
+
+  absl::Status SetUp(const node::v1::StartTask& start);
+  void MakeExchange();
+  void Give(const core::Event& event);
+  void DoAll(const core::Effects& effects);
+  void Do(const core::OpenLineage& e);
+  void Do(const core::UseView& e);
+  void Do(const core::ComputeLane& e);
+  void Do(const core::FoldAndPush& e);
+  void Do(const core::DropWork& e);
+  void Do(const core::SendSeal& e);
+  void Do(const core::EvaluateBlock& e);
+  void Do(const core::SendEvaluationPart& e);
+  void Do(const core::WriteWeights& e);
+  void Do(const core::ReportState& e);
+  void Do(const core::Exit& e);
+  void OnWeights(const param_store::client::CompleteWeights& weights);
+  void WriteFile(std::function<absl::Status()> write, absl::Duration retry);
+  void UseSchedule();
+  void SetTimer();
+  void EnterPhase();
+  void CountStep(const param_store::client::CompleteWeights& next);
+  void SendState();
+  void SendCounters();
+  // Posts to the strand, from any thread, what runs only while this task lives.
+  void Post(std::function<void()> function);
+
+  const TaskOptions options_;
+  param_store::client::Strand& strand_;
+  const Callbacks callbacks_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+
+  int32_t rank_ = 0;
+  std::shared_ptr<const Job> job_;
+  std::unique_ptr<data::Dataset> train_;
+  std::unique_ptr<data::Dataset> test_;
+  std::unique_ptr<core::WorkerCore> core_;
+  std::unique_ptr<BufferPool> gradients_;
+  std::map<int64_t, std::shared_ptr<NodeFold>> folds_;  // by work
+  common::v1::View view_;
+  std::shared_ptr<EpochOrders> orders_;
+  std::shared_ptr<const LaneSchedule> schedule_;
+  param_store::client::CompleteWeights weights_;  // the newest complete version
+  std::unique_ptr<param_store::client::Exchange> exchange_;
+  LocalExchange* local_ = nullptr;  // exchange_, where the task is its own store
+  int devices_starting_ = 0;
+  int lanes_running_ = 0;
+  int blocks_running_ = 0;
+  bool in_effects_ = false;
+  std::vector<core::Event> pending_;  // events that effects brought about
+  bool ended_ = false;
+  absl::Duration timer_at_ = absl::InfiniteDuration();
+
+  node::v1::TaskState state_;
+  absl::Duration report_at_ = absl::ZeroDuration();
+  std::optional<PhaseClock> clock_;
+  int64_t steps_ = 0;
+  absl::Duration step_began_ = absl::ZeroDuration();
+  absl::Duration barrier_at_step_ = absl::ZeroDuration();
+  std::vector<StepTimes> step_times_;
+  TaskCounters counters_;
+
+  param_store::client::StrandLoop files_;
+  std::thread files_thread_;
+  std::vector<std::unique_ptr<DeviceRunner>>
+      runners_;  // last: their callbacks use all of the above
+};
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_TASK_TASK_H_

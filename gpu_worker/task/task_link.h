@@ -1,0 +1,73 @@
+// What a worker service and its task (a child process) say to each other over a socket pair.
+//
+//   message = [length of the rest, 4 bytes little-endian] [kind, 1 byte] [serialized body]
+//
+// The service says StartTask once, then ViewChanges, then Stop; the task says TaskState on change
+// and every second, and TaskCounters. Log lines go by the task's standard error.
+//
+// Thread-safe.
+#ifndef CAPSTAN_GPU_WORKER_TASK_TASK_LINK_H_
+#define CAPSTAN_GPU_WORKER_TASK_TASK_LINK_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "services/sync/mutex.h"
+
+namespace capstan::gpu_worker {
+
+enum class LinkKind : uint8_t {
+  kStartTask = 1,   // node.v1.StartTask
+  kViewChange = 2,  // node.v1.ViewChange
+  kStop = 3,        // empty
+  kTaskState = 4,   // node.v1.TaskState
+  kCounters = 5,    // counters.h
+};
+
+inline constexpr uint32_t kMaxLinkBytes = uint32_t{64} << 20;  // of one message
+
+struct SocketPair {
+  int ours = -1;
+  int theirs = -1;
+};
+// Both ends close on exec.
+absl::StatusOr<SocketPair> MakeSocketPair();
+
+class TaskLink {
+ public:
+  using Handler = std::function<void(LinkKind kind, absl::string_view body)>;
+
+  // Owns `fd`. Starts a thread that calls `on_message` for each message and, once, last, on_closed
+  // when the other side is gone or says what is no message.
+  TaskLink(int fd, Handler on_message, std::function<void()> on_closed);
+  // Ends the thread; on_closed is not called by this.
+  ~TaskLink();
+  TaskLink(const TaskLink&) = delete;
+  TaskLink& operator=(const TaskLink&) = delete;
+
+  // Waits at most 10 s for room in the socket. Unavailable: the other side is gone or stuck.
+  absl::Status Send(LinkKind kind, absl::string_view body) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Read();
+  bool ReadBytes(char* to, size_t size);
+
+  const int fd_;
+  const Handler on_message_;
+  const std::function<void()> on_closed_;
+  std::atomic<bool> closing_{false};
+  Mutex mu_;  // one message at a time
+  bool broken_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread reader_;  // last: it uses all of the above
+};
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_TASK_TASK_LINK_H_

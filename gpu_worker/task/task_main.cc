@@ -1,0 +1,139 @@
+#include "gpu_worker/task/task_main.h"
+
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <new>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "capstan/node/v1/node.pb.h"
+#include "gpu_worker/task/task.h"
+#include "gpu_worker/task/task_link.h"
+#include "param_store/client/strand.h"
+#include "services/flags/flags.h"
+#include "services/logging/log.h"
+#include "services/process/process.h"
+#include "services/server/signals.h"
+#include "services/tuning/tuning.h"
+
+namespace capstan::gpu_worker {
+
+using services::Log;
+
+std::vector<std::string> TaskArguments(const TaskProcessOptions& options) {
+  std::vector<std::string> args = {"task",
+                                   "--fd",
+                                   absl::StrCat(options.fd),
+                                   "--cpu-threads",
+                                   absl::StrCat(options.cpu_threads),
+                                   "--log-level",
+                                   options.log_level};
+  for (const std::string& device : options.devices) {
+    args.push_back("--devices");
+    args.push_back(device);
+  }
+  for (const std::string& root : options.data_roots) {
+    args.push_back("--data-root");
+    args.push_back(root);
+  }
+  if (options.security.insecure) args.push_back("--insecure");
+  return args;
+}
+
+int TaskMain(int argc, const char* const* argv) {
+  if (absl::Status status = services::ArmParentDeathSignalFromEnvironment(); !status.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+    return 1;
+  }
+  services::TuneProcess();
+  TaskProcessOptions options;
+  int64_t fd = options.fd;
+  int64_t threads = 0;
+  services::FlagSet flags("capstan_gpu_worker task",
+                          "Trains one job; started by the worker service only.");
+  flags.AddInt("fd", fd, "descriptor", "socket to the service", 3, 1 << 20);
+  flags.AddInt("cpu-threads", threads, "threads", "of all CPU devices together; 0: cores", 0, 4096);
+  flags.AddList("devices", options.devices, "NAME", "devices of the task");
+  flags.AddList("data-root", options.data_roots, "FOLDER", "folders that data may lie in");
+  flags.AddBool("insecure", options.security.insecure, "plaintext TCP is allowed");
+  flags.AddString("log-level", options.log_level, "LEVEL", "debug, info, warning or error");
+  if (const std::optional<int> code = flags.Parse(argc - 1, argv + 1)) return *code;
+  if (options.devices.empty()) {
+    std::fprintf(stderr, "capstan_gpu_worker task: --devices is empty\n");
+    return 2;
+  }
+  if (auto level = services::ParseLogLevel(options.log_level); level.ok()) {
+    services::SetLogLevel(*level);
+  }
+  services::ShutdownSignal& signal = services::ShutdownSignal::Install();
+
+  param_store::client::StrandLoop strand;
+  std::atomic<bool> failed{false};
+  std::unique_ptr<TaskLink> link;
+  TaskOptions task_options;
+  task_options.devices = options.devices;
+  task_options.cpu_threads = static_cast<int>(threads);
+  task_options.security = options.security;
+  task_options.data_roots = options.data_roots;
+  Task::Callbacks callbacks;
+  callbacks.on_state = [&link](const node::v1::TaskState& state) {
+    link->Send(LinkKind::kTaskState, state.SerializeAsString()).IgnoreError();
+  };
+  callbacks.on_counters = [&link](const TaskCounters& counters) {
+    link->Send(LinkKind::kCounters, EncodeCounters(counters)).IgnoreError();
+  };
+  callbacks.on_exit = [&](bool has_failed) {
+    failed.store(has_failed);
+    strand.Stop();
+  };
+  auto task = std::make_unique<Task>(task_options, strand, std::move(callbacks));
+  link = std::make_unique<TaskLink>(
+      static_cast<int>(fd),
+      [&](LinkKind kind, absl::string_view body) {
+        const std::string bytes(body);
+        if (kind == LinkKind::kStartTask) {
+          strand.Post([&task, bytes] {
+            node::v1::StartTask start;
+            if (start.ParseFromString(bytes)) task->Start(start);
+          });
+        } else if (kind == LinkKind::kViewChange) {
+          strand.Post([&task, bytes] {
+            node::v1::ViewChange change;
+            if (change.ParseFromString(bytes)) task->ChangeView(change.view());
+          });
+        } else if (kind == LinkKind::kStop) {
+          strand.Post([&task] { task->Stop(); });
+        }
+      },
+      [&] {
+        Log(services::kWarning, "service_gone");
+        strand.Post([&task] { task->Stop(); });
+      });
+  std::atomic<bool> over{false};
+  std::thread watcher([&] {
+    while (!over.load()) {
+      if (!signal.WaitFor(absl::Milliseconds(100))) continue;
+      strand.Post([&task] { task->Stop(); });
+      return;
+    }
+  });
+  try {
+    strand.Run();
+  } catch (const std::bad_alloc&) {
+    node::v1::TaskState state;
+    state.set_phase(node::v1::TASK_PHASE_FAILED);
+    state.set_reason("HostOutOfMemory");
+    state.set_message("the task's memory cannot be allocated");
+    link->Send(LinkKind::kTaskState, state.SerializeAsString()).IgnoreError();
+    failed.store(true);
+    strand.Stop();
+  }
+  over.store(true);
+  watcher.join();
+  task.reset();
+  link.reset();
+  return failed.load() ? 1 : 0;
+}
+
+}  // namespace capstan::gpu_worker

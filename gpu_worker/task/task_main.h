@@ -1,0 +1,30 @@
+// `capstan_gpu_worker task`: the child process of one task. Started by the worker service only.
+#ifndef CAPSTAN_GPU_WORKER_TASK_TASK_MAIN_H_
+#define CAPSTAN_GPU_WORKER_TASK_TASK_MAIN_H_
+
+#include <string>
+#include <vector>
+
+#include "services/endpoint/endpoint.h"
+
+namespace capstan::gpu_worker {
+
+struct TaskProcessOptions {
+  int fd = 3;                        // of the link to the service
+  std::vector<std::string> devices;  // names, one per device of the task
+  int cpu_threads = 0;               // see TaskOptions
+  services::Security security;
+  std::vector<std::string> data_roots;
+  std::string log_level = "info";
+};
+
+// The arguments behind "task" that stand for `options`, and back (argv[0] is the binary, argv[1]
+// "task").
+std::vector<std::string> TaskArguments(const TaskProcessOptions& options);
+
+// The exit code: 0 stopped, 1 failed (the state with the reason has left), 2 bad arguments.
+int TaskMain(int argc, const char* const* argv);
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_TASK_TASK_MAIN_H_

@@ -1,0 +1,216 @@
+// A whole task in `local` mode: digits drawn from a seed, the engine, the fold, the lead, the
+// files.
+#include "gpu_worker/task/task.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "gpu_worker/task/test_job.h"
+#include "services/files/files.h"
+#include "training/codec/safetensors.h"
+#include "training/codec/sha256.h"
+
+namespace capstan::gpu_worker {
+namespace {
+
+using node::v1::TaskState;
+using ::testing::HasSubstr;
+
+struct Outcome {
+  std::vector<TaskState> states;
+  TaskCounters counters;
+  bool failed = false;
+  const TaskState& last() const { return states.back(); }
+};
+
+// Runs the task until `done` holds for a state, then stops it.
+Outcome RunTask(const node::v1::StartTask& start, std::vector<std::string> devices,
+                std::function<bool(const TaskState&)> done) {
+  Outcome outcome;
+  param_store::client::StrandLoop strand;
+  TaskOptions options;
+  options.devices = std::move(devices);
+  options.cpu_threads = 2;
+  std::unique_ptr<Task> task;
+  Task::Callbacks callbacks;
+  callbacks.on_state = [&](const TaskState& state) {
+    outcome.states.push_back(state);
+    if (done(state)) strand.Post([&] { task->Stop(); });
+  };
+  callbacks.on_counters = [&](const TaskCounters& counters) { outcome.counters = counters; };
+  callbacks.on_exit = [&](bool failed) {
+    outcome.failed = failed;
+    strand.Stop();
+  };
+  task = std::make_unique<Task>(options, strand, callbacks);
+  strand.Post([&] { task->Start(start); });
+  strand.PostAfter(absl::Minutes(4), [&] {
+    ADD_FAILURE() << "the task is late: " << outcome.states.back().ShortDebugString();
+    strand.Stop();
+  });
+  std::thread thread([&] { strand.Run(); });
+  thread.join();
+  task.reset();
+  return outcome;
+}
+
+bool AllWritten(const TaskState& state) {
+  return state.phase() == node::v1::TASK_PHASE_FINISHED && state.files().files_size() == 2 &&
+         state.lead().complete();
+}
+
+class TaskTest : public ::testing::Test {
+ protected:
+  void SetUp() override { folder_ = *services::MakePrivateDir("task-test"); }
+  void TearDown() override { EXPECT_TRUE(services::RemoveTree("/tmp", folder_).ok()); }
+
+  TestJob Small(const std::string& name) {
+    TestJob job;
+    job.storage_path = folder_ + "/" + name;
+    return job;
+  }
+  std::string folder_;
+};
+
+TEST_F(TaskTest, TrainsWritesItsFilesAndFinishes) {
+  TestJob test = Small("a");
+  test.momentum = 0.5;
+  const Outcome outcome = RunTask(test.Start(), {"cpu"}, AllWritten);
+  ASSERT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
+  EXPECT_EQ(outcome.states.front().phase(), node::v1::TASK_PHASE_STARTING);
+  EXPECT_EQ(outcome.last().phase(), node::v1::TASK_PHASE_FINISHED);
+  EXPECT_EQ(outcome.last().step(), 30);
+  EXPECT_EQ(outcome.last().lead().samples_used(), 30 * 64);
+  EXPECT_EQ(outcome.counters.steps, 30);
+  EXPECT_EQ(outcome.counters.samples, 30 * 64);
+  // Three epochs of ten steps, each evaluated, the last one too.
+  ASSERT_EQ(outcome.last().lead().epochs_size(), 3);
+  EXPECT_GT(outcome.last().lead().epochs(2).validation_accuracy(), 0.3);
+
+  // Chance is ln(10) = 2.3; 30 steps must learn something.
+  const std::string root = test.storage_path + "/digits-ab12";
+  std::istringstream log(*services::ReadWholeFile(root + "/metrics.jsonl", 1 << 20));
+  std::vector<double> losses;
+  for (std::string line; std::getline(log, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    EXPECT_EQ(json["step"], losses.size());
+    EXPECT_EQ(json["samples"], 64);
+    losses.push_back(json["loss"]);
+  }
+  ASSERT_EQ(losses.size(), 30u);
+  EXPECT_NEAR(losses[0], 2.3, 0.5);
+  EXPECT_LT(losses[29], 0.8 * losses[0]);
+
+  // The files say what the state says of them.
+  for (const common::v1::FileInfo& info : outcome.last().files().files()) {
+    const std::string bytes = *services::ReadWholeFile(root + "/1-30/" + info.name(), 1 << 26);
+    EXPECT_EQ(info.size_bytes(), static_cast<int64_t>(bytes.size()));
+    const auto header =
+        training::ParseSafetensorsHeader(info.name(), bytes, static_cast<int64_t>(bytes.size()));
+    ASSERT_TRUE(header.ok()) << header.status();
+    if (info.name() != "weights.safetensors") continue;
+    EXPECT_EQ(outcome.last().weights_sha256(),
+              training::Sha256Hex(absl::string_view(bytes).substr(header->data_start)));
+  }
+
+  const node::v1::StepPhases& phases = outcome.last().phases();
+  EXPECT_EQ(phases.steps(), 30);
+  EXPECT_GT(phases.forward_backward(), 0);
+  EXPECT_NEAR(phases.total(),
+              phases.data_wait() + phases.forward_backward() + phases.local_reduce() +
+                  phases.push() + phases.barrier_wait() + phases.pull() + phases.update() +
+                  phases.evaluate(),
+              1e-9);
+}
+
+// The weights are a function of the resolved spec's lanes, not of the devices; the last batch of an
+// epoch is smaller here and leaves lanes empty.
+TEST_F(TaskTest, OneTwoAndThreeDevicesGiveTheSameBits) {
+  std::vector<std::string> hashes;
+  for (const int32_t devices : {1, 2, 3}) {
+    TestJob test = Small(absl::StrCat("d", devices));
+    test.devices = devices;
+    test.lanes = 5;
+    test.train = 6 * 64 + 3;
+    test.steps = 15;
+    const Outcome outcome =
+        RunTask(test.Start(), std::vector<std::string>(devices, "cpu"), AllWritten);
+    ASSERT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
+    hashes.push_back(outcome.last().weights_sha256());
+  }
+  EXPECT_EQ(hashes[0].size(), 64u);
+  EXPECT_EQ(hashes[0], hashes[1]);
+  EXPECT_EQ(hashes[0], hashes[2]);
+}
+
+TEST_F(TaskTest, ASpecThatIsNotTheDigestsIsInvalidSpec) {
+  node::v1::StartTask start = Small("x").Start();
+  (*start.mutable_spec_digest())[3] ^= 1;
+  const Outcome outcome = RunTask(start, {"cpu"}, [](const TaskState&) { return false; });
+  EXPECT_TRUE(outcome.failed);
+  EXPECT_EQ(outcome.last().phase(), node::v1::TASK_PHASE_FAILED);
+  EXPECT_EQ(outcome.last().reason(), "InvalidSpec");
+  EXPECT_THAT(outcome.last().message(), HasSubstr("digest"));
+}
+
+TEST_F(TaskTest, MissingDataAreNamed) {
+  TestJob test = Small("x");
+  job::v1::JobSpec spec = test.Spec();
+  spec.mutable_data()->Clear();
+  spec.mutable_data()->set_format("idx");
+  spec.mutable_data()->set_uri("file://" + folder_ + "/nowhere");
+  common::v1::DatasetInfo dataset;
+  dataset.set_train_samples(640);
+  dataset.set_channels(1);
+  dataset.set_height(28);
+  dataset.set_width(28);
+  dataset.set_num_classes(10);
+  const auto resolved = training::spec::Resolve(spec, dataset, {"digits-ab12", folder_});
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  node::v1::StartTask start = test.Start();
+  start.set_resolved_spec(resolved->SerializeAsString());
+  start.set_spec_digest(training::spec::Digest(start.resolved_spec()));
+  const Outcome outcome = RunTask(start, {"cpu"}, [](const TaskState&) { return false; });
+  EXPECT_TRUE(outcome.failed);
+  EXPECT_EQ(outcome.last().reason(), "DataMissing");
+  EXPECT_THAT(outcome.last().message(), HasSubstr("nowhere"));
+}
+
+TEST_F(TaskTest, AnUnknownDeviceFailsTheTask) {
+  const Outcome outcome =
+      RunTask(Small("x").Start(), {"tpu"}, [](const TaskState&) { return false; });
+  EXPECT_TRUE(outcome.failed);
+  EXPECT_EQ(outcome.last().reason(), "InternalError");
+  EXPECT_THAT(outcome.last().message(), HasSubstr("tpu"));
+}
+
+// A rate that blows the weights up: steps with a loss that is no number are skipped, the third one
+// in a row is told as the lead's failure.
+TEST_F(TaskTest, NonFiniteLossIsTheLeadsFailure) {
+  TestJob test = Small("n");
+  test.learning_rate = 1e30;
+  test.steps = 50;
+  const Outcome outcome = RunTask(
+      test.Start(), {"cpu"}, [](const TaskState& state) { return !state.lead().reason().empty(); });
+  EXPECT_EQ(outcome.last().lead().reason(), "NonFiniteLoss");
+  EXPECT_GE(outcome.last().lead().skipped_steps(), 2);
+}
+
+TEST_F(TaskTest, AStopOrderEndsItInTheMiddle) {
+  TestJob test = Small("s");
+  test.steps = 1000000;
+  test.train = 64000;
+  const Outcome outcome = RunTask(test.Start(), {"cpu", "cpu"}, [](const TaskState& state) {
+    return state.phase() == node::v1::TASK_PHASE_RUNNING && state.lead().step() > 2;
+  });
+  EXPECT_FALSE(outcome.failed);
+  EXPECT_GE(outcome.counters.steps, 3);
+}
+
+}  // namespace
+}  // namespace capstan::gpu_worker

@@ -1,0 +1,72 @@
+// A small job for the tests of a task: synthetic digits, mlp.
+#ifndef CAPSTAN_GPU_WORKER_TASK_TEST_JOB_H_
+#define CAPSTAN_GPU_WORKER_TASK_TEST_JOB_H_
+
+#include <string>
+
+#include "capstan/job/v1/job_spec.pb.h"
+#include "capstan/node/v1/node.pb.h"
+#include "gtest/gtest.h"
+#include "training/spec/resolve.h"
+
+namespace capstan::gpu_worker {
+
+struct TestJob {
+  int32_t lanes = 4;
+  int32_t devices = 1;
+  int64_t steps = 30;
+  int64_t batch = 64;
+  int64_t train = 640;
+  int64_t test = 100;
+  double learning_rate = 0.1;
+  double momentum = 0;
+  std::string storage_path;
+
+  job::v1::JobSpec Spec() const {
+    job::v1::JobSpec spec;
+    spec.set_version(1);
+    spec.set_name("digits");
+    spec.mutable_resources()->set_num_workers(1);
+    spec.mutable_resources()->set_gpus_per_worker(devices);
+    spec.mutable_resources()->set_lanes(lanes);
+    spec.mutable_model()->set_name("mlp");
+    spec.mutable_data()->set_format("synthetic_digits");
+    spec.mutable_data()->set_train_samples(train);
+    spec.mutable_data()->set_test_samples(test);
+    spec.mutable_kvstore()->set_type("local");
+    spec.mutable_training()->set_max_steps(steps);
+    spec.mutable_training()->set_global_batch_size(batch);
+    spec.mutable_training()->mutable_optimizer()->set_name("sgd");
+    spec.mutable_training()->mutable_optimizer()->set_learning_rate(learning_rate);
+    spec.mutable_training()->mutable_optimizer()->set_momentum(momentum);
+    spec.mutable_training()->set_seed(7);
+    return spec;
+  }
+
+  // Of one worker, rank 0, that owns all lanes.
+  node::v1::StartTask Start() const {
+    common::v1::DatasetInfo dataset;
+    dataset.set_train_samples(train);
+    dataset.set_test_samples(test);
+    dataset.set_channels(1);
+    dataset.set_height(28);
+    dataset.set_width(28);
+    dataset.set_num_classes(10);
+    auto resolved = training::spec::Resolve(Spec(), dataset, {"digits-ab12", storage_path});
+    EXPECT_TRUE(resolved.ok()) << resolved.status();
+    node::v1::StartTask start;
+    start.set_job_id("digits-ab12");
+    start.set_resolved_spec(resolved->SerializeAsString());
+    start.set_spec_digest(training::spec::Digest(start.resolved_spec()));
+    start.mutable_view()->set_job_id("digits-ab12");
+    start.mutable_view()->set_lineage(1);
+    start.mutable_view()->set_generation(1);
+    for (int32_t lane = 0; lane < lanes; ++lane) start.mutable_view()->add_lane_owners(0);
+    for (int32_t device = 0; device < devices; ++device) start.add_devices(device);
+    return start;
+  }
+};
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_TASK_TEST_JOB_H_
