@@ -23,6 +23,7 @@
 #include "services/metrics/registry.h"
 #include "services/metrics/rpc_metrics.h"
 #include "services/status/status.h"
+#include "services/sync/mutex.h"
 
 namespace capstan::services {
 namespace {
@@ -35,10 +36,8 @@ using ::testing::HasSubstr;
 
 constexpr char kEchoName[] = "capstan.test.Echo";
 constexpr char kEchoMethod[] = "/capstan.test.Echo/Echo";
-constexpr char kHoldMethod[] = "/capstan.test.Echo/Hold";
 
-// Echo answers with its request; Hold answers only when it is cancelled. On raw bytes, without a
-// .proto.
+// Echo answers with its request, on raw bytes, without a .proto.
 class EchoService : public grpc::Service {
  public:
   EchoService() {
@@ -48,30 +47,24 @@ class EchoService : public grpc::Service {
         0, new grpc::internal::CallbackUnaryHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
                [this](grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                       grpc::ByteBuffer* response) {
-                 time_left = TimeLeft(*context);
+                 {
+                   MutexLock lock(mu_);
+                   time_left_ = TimeLeft(*context);
+                 }
                  *response = *request;
                  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
                  reactor->Finish(grpc::Status::OK);
                  return reactor;
                }));
-    AddMethod(new grpc::internal::RpcServiceMethod(kHoldMethod,
-                                                   grpc::internal::RpcMethod::NORMAL_RPC, nullptr));
-    MarkMethodCallback(
-        1, new grpc::internal::CallbackUnaryHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
-               [this](grpc::CallbackServerContext*, const grpc::ByteBuffer*, grpc::ByteBuffer*) {
-                 held.set_value();
-                 return new HeldReactor;
-               }));
   }
-  absl::Duration time_left;  // of the last Echo
-  std::promise<void> held;   // set when Hold was called
+  absl::Duration time_left() {  // of the last Echo
+    MutexLock lock(mu_);
+    return time_left_;
+  }
 
  private:
-  class HeldReactor : public grpc::ServerUnaryReactor {
-   public:
-    void OnCancel() override { Finish(grpc::Status::CANCELLED); }
-    void OnDone() override { delete this; }
-  };
+  Mutex mu_;
+  absl::Duration time_left_ ABSL_GUARDED_BY(mu_);
 };
 
 grpc::ByteBuffer Bytes(const std::string& text) {
@@ -161,8 +154,8 @@ TEST_F(ServerTest, CallCarriesItsDeadline) {
   const grpc::Status status = Call(kEchoMethod, "hello", *context, &answer);
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(answer, "hello");
-  EXPECT_GT(echo_.time_left, absl::Seconds(1));
-  EXPECT_LE(echo_.time_left, absl::Seconds(31));  // the wire rounds a timeout up
+  EXPECT_GT(echo_.time_left(), absl::Seconds(1));
+  EXPECT_LE(echo_.time_left(), absl::Seconds(31));  // the wire rounds a timeout up
 }
 
 TEST_F(ServerTest, CompressedMessagesAreRefused) {
@@ -313,7 +306,7 @@ TEST_F(ServerTest, OpenFolderIsRefused) {
 TEST_F(ServerTest, ShutdownRunsItsStepsInOrderAndEndsHeldCalls) {
   Start({.listen = unix_, .drain_timeout = absl::Milliseconds(50)});
   server_->SetReady(true);
-  // A watcher that sees the end of readiness before the connection goes.
+  // A call that would never end; it sees the end of readiness before it is cancelled.
   auto watch_context = NewContext(absl::Seconds(30));
   auto stub = Health::NewStub(Channel());
   HealthCheckRequest request;
@@ -322,13 +315,6 @@ TEST_F(ServerTest, ShutdownRunsItsStepsInOrderAndEndsHeldCalls) {
   HealthCheckResponse seen;
   ASSERT_TRUE(watch->Read(&seen));
   EXPECT_EQ(seen.status(), HealthCheckResponse::SERVING);
-  // A call that would never end.
-  auto hold_context = NewContext(absl::Seconds(30));
-  auto channel = Channel({.retry = false});
-  auto held = std::async(std::launch::async,
-                         [&] { return Call(kHoldMethod, "", *hold_context, nullptr, channel); });
-  echo_.held.get_future().wait();
-
   std::vector<std::string> order;
   server_->AddStopHook("snapshot", [&order] { order.push_back("snapshot"); });
   server_->AddStopHook("files", [&order] { order.push_back("files"); });
@@ -341,10 +327,10 @@ TEST_F(ServerTest, ShutdownRunsItsStepsInOrderAndEndsHeldCalls) {
   for (const Server::Step& step : server_->shutdown_steps()) steps.push_back(step.name);
   EXPECT_THAT(steps, ElementsAre("health", "streams", "drain", "snapshot", "files"));
   EXPECT_GE(server_->shutdown_steps()[2].took, absl::Milliseconds(50));
-  EXPECT_FALSE(held.get().ok());
   ASSERT_TRUE(watch->Read(&seen));
   EXPECT_EQ(seen.status(), HealthCheckResponse::NOT_SERVING);
   EXPECT_FALSE(watch->Read(&seen));
+  EXPECT_FALSE(watch->Finish().ok());
 }
 
 // A control call made while the peer restarts waits for it, far below the default backoff of
