@@ -1,7 +1,8 @@
 """Builds and runs the tiers of ./run-tests, counts test cases, enforces tests/budgets.txt.
 
 A tier is a list of steps over one build folder. GoogleTest cases are counted one by one (from the
-report that every test binary writes), everything else (a style rule, a script, a fuzzer) as one.
+report that every test binary writes), those of Python's unittest from its last lines; everything else
+(a style rule, a script, a fuzzer) counts as one.
 """
 
 import argparse
@@ -124,13 +125,26 @@ class Builder:
 # --- CTest ---------------------------------------------------------------------------------------
 
 
+def unittest_counts(output):
+    """The cases of a script of Python's unittest, (0, 0, 0) for any other output."""
+    ran = re.findall(r'^Ran (\d+) tests? in ', output, re.MULTILINE)
+    if not ran:
+        return 0, 0, 0
+    verdict = re.findall(r'^(?:OK|FAILED)(?: \((.*)\))?$', output, re.MULTILINE)
+    numbers = dict(re.findall(r'(\w+)=(\d+)', verdict[-1] if verdict else ''))
+    failed = int(numbers.get('failures', 0)) + int(numbers.get('errors', 0))
+    skipped = int(numbers.get('skipped', 0))
+    return max(0, int(ran[-1]) - failed - skipped), failed, skipped
+
+
 def run_ctest(report, preset, labels, jobs, name, environment=None, only=None):
     """Runs the entries with one of the labels; counts their cases."""
     results = tempfile.mkdtemp(prefix='capstan-results-')
     junit = os.path.join(results, 'ctest.xml')
     os.mkdir(os.path.join(results, 'gtest'))
     command = ['ctest', '--test-dir', os.path.join('build', preset), '-L', f'^({"|".join(labels)})$', '-j', str(jobs),
-               '--output-on-failure', '--output-junit', junit, '--no-tests=ignore']
+               '--output-on-failure', '--output-junit', junit, '--no-tests=ignore',
+               '--test-output-size-passed', '65536', '--test-output-size-failed', '262144']
     if only:
         command += ['-R', only]
     env = dict(os.environ, GTEST_OUTPUT=f'json:{results}/gtest/', **(environment or {}))
@@ -161,7 +175,7 @@ def run_ctest(report, preset, labels, jobs, name, environment=None, only=None):
     for entry in xml.etree.ElementTree.parse(junit).getroot().iter('testcase'):
         test, status = entry.get('name'), entry.get('status')
         counted = cases.get('capstan_' + test)
-        passed, failed, skipped = counted.pop() if counted else (0, 0, 0)
+        passed, failed, skipped = counted.pop() if counted else unittest_counts(entry.findtext('system-out') or '')
         if not passed + failed + skipped:
             passed, skipped = int(status == 'run'), int(status in ('notrun', 'disabled'))
         if status == 'fail' and not failed:
