@@ -80,6 +80,18 @@ std::vector<LayerCase> LayerCases() {
     add("relu, max pool" + of, input, {conv, Relu(), MakePool<MaxPool>(2, 2)});
     add("relu, average pool" + of, input, {conv, Relu(), MakePool<AveragePool>(2, 2)});
   }
+  Conv strided = MakeConv(5, 3, 2);
+  strided.window.strides = {2, 1};
+  strided.window.pads = {1, 0, 1, 1};
+  for (const Shape& input : {Shape{2, 9, 9}, Shape{2, 10, 9}, Shape{2, 9, 10}}) {
+    const std::string of = " of " + training::ShapeToString(input);
+    add_both("conv and average pool" + of, input,
+             {MakeConv(20, 5, 5), Relu(), MakePool<AveragePool>(2, 2)});
+    add_both("conv 1x1 and max pool" + of, input, {MakeConv(4, 1, 1), MakePool<MaxPool>(2, 2)});
+    add_both("strided conv and max pool" + of, input, {strided, Relu(), MakePool<MaxPool>(2, 2)});
+  }
+  add_both("conv and pool of lenet_d2l", {20, 13, 13},
+           {MakeConv(50, 5, 5), Relu(), MakePool<AveragePool>(2, 2)}, true);
   const Conv conv = MakeConv(3, 1, 1);
   for (const bool relu : {false, true}) {
     const std::string name = relu ? "relu, " : "";

@@ -145,7 +145,11 @@ absl::StatusOr<std::unique_ptr<BlockRunner>> BlockProgram::Bind(char* arena) {
 }
 
 absl::Status BlockRunner::Run(PassMode mode, const BlockInput& input, LossSums& sums) {
-  LoadImages(input);
+  float* const images = places_[0].value;
+  const int64_t elements = lowered_->tensors[0].elements;
+  LoadImages(lowered_->input, input.count, input.images, images);
+  std::memset(images + input.count * elements, 0,
+              static_cast<size_t>((batch_ - input.count) * elements) * sizeof(float));
   const int last = static_cast<int>(lowered_->stages.size()) - 1;
   for (int s = 0; s < last; ++s) {
     const absl::Status status = Forward(lowered_->stages[s], calls_[s].get());
@@ -169,19 +173,6 @@ absl::Status BlockRunner::Run(PassMode mode, const BlockInput& input, LossSums& 
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
-}
-
-void BlockRunner::LoadImages(const BlockInput& input) {
-  float* const images = places_[0].value;
-  const int64_t elements = lowered_->tensors[0].elements;
-  if (lowered_->input_nhwc) {
-    NchwToNhwc({lowered_->input_channels, lowered_->input_pixels}, input.count, input.images,
-               images);
-  } else {
-    std::memcpy(images, input.images, static_cast<size_t>(input.count * elements) * sizeof(float));
-  }
-  std::memset(images + input.count * elements, 0,
-              static_cast<size_t>((batch_ - input.count) * elements) * sizeof(float));
 }
 
 absl::Status BlockRunner::Forward(const Stage& stage, LinearCalls* calls) {

@@ -50,7 +50,6 @@ class BlockRunner {
     float* gradient = nullptr;
   };
   BlockRunner() = default;
-  void LoadImages(const BlockInput& input);
   absl::Status Forward(const Stage& stage, LinearCalls* calls);
   absl::Status Backward(int stage, float* gradient);
 

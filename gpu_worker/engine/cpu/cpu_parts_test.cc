@@ -52,6 +52,22 @@ TEST(LoweringTest, LenetIsFusedAndWorksInPlace) {
   EXPECT_EQ(lowered->stages[4].permute.pixels, 25);
 }
 
+TEST(LoweringTest, WhatPoolingDropsIsNotComputed) {
+  const absl::StatusOr<training::Graph> graph = training::MakeModel("lenet_d2l", 10, {1, 28, 28});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const absl::StatusOr<Lowered> lowered = Lower(*graph);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  // Backwards: 4x4 means needs 8x8 of conv2, its 5x5 kernel 12x12 of pool1, 24x24 of conv1, 26x26
+  // pixels.
+  EXPECT_EQ(lowered->stages[3].pool.in_h, 8);
+  EXPECT_EQ(lowered->stages[2].linear.out_h, 8);
+  EXPECT_EQ(lowered->stages[2].linear.in_w, 12);
+  EXPECT_EQ(lowered->stages[1].pool.out_w, 12);
+  EXPECT_EQ(lowered->stages[0].linear.out_h, 24);
+  EXPECT_EQ(lowered->input.width, 26);
+  EXPECT_EQ(lowered->input.full_width, 28);
+}
+
 TEST(KernelsTest, MaximumOfEqualValuesSendsItsGradientToTheFirst) {
   PoolGeometry g;
   g.max = g.relu = true;

@@ -230,7 +230,8 @@ absl::StatusOr<LaneResult> CpuPlan::RunLane(const Job& job) {
 
 void CpuPlan::WorkOn(int index) {
   Worker& worker = workers_[index];
-  const int64_t image_floats = lowered_.tensors[0].elements;
+  const InputGeometry& in = lowered_.input;
+  const int64_t image_floats = in.channels * in.full_height * in.full_width;
   const bool train = job_.mode == PassMode::kTrain;
   for (;;) {
     GradientBuffer& buffer = worker.gradients[worker.next_gradient];

@@ -291,6 +291,27 @@ void NchwToNhwc(const PermuteGeometry& geometry, int64_t n, const float* x, floa
   }
 }
 
+void LoadImages(const InputGeometry& g, int64_t n, const float* images, float* x) {
+  const int64_t full = g.full_height * g.full_width;
+  if (g.height * g.width == full && (g.channels == 1 || full == 1)) {
+    std::memcpy(x, images, static_cast<size_t>(n * g.channels * full) * sizeof(float));
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t h = 0; h < g.height; ++h) {
+      const float* const row = images + i * g.channels * full + h * g.full_width;
+      if (g.channels == 1) {
+        std::memcpy(x, row, static_cast<size_t>(g.width) * sizeof(float));
+        x += g.width;
+        continue;
+      }
+      for (int64_t w = 0; w < g.width; ++w) {
+        for (int64_t k = 0; k < g.channels; ++k) *x++ = row[k * full + w];
+      }
+    }
+  }
+}
+
 LossSums SoftmaxCrossEntropy(int64_t n, int64_t classes, const float* logits, const int32_t* labels,
                              double scale, float* gradient) {
   LossSums sums;

@@ -30,6 +30,9 @@ void ReluBackward(int64_t size, const float* y, float* dy);
 void NhwcToNchw(const PermuteGeometry& geometry, int64_t n, const float* x, float* y);
 void NchwToNhwc(const PermuteGeometry& geometry, int64_t n, const float* x, float* y);
 
+// `n` images of a batch to [n, height, width, channels].
+void LoadImages(const InputGeometry& geometry, int64_t n, const float* images, float* x);
+
 struct LossSums {
   double loss = 0;
   int64_t correct = 0;

@@ -1,6 +1,10 @@
 #include "gpu_worker/engine/cpu/lowering.h"
 
+#include <algorithm>
+#include <array>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -36,6 +40,7 @@ class Lowering {
       const absl::Status status = AddNode(i);
       if (!status.ok()) return status;
     }
+    CropUnread();
     MarkGradientsInPlace();
     return std::move(lowered_);
   }
@@ -87,9 +92,8 @@ class Lowering {
     // An image that is flattened at once stays as it came.
     const bool image = shape.size() == 3 && !ReadBy<training::Flatten>(0);
     views_[0] = image ? NewImageView(0) : NewFlatView(0);
-    lowered_.input_channels = views_[0].channels;
-    lowered_.input_pixels = views_[0].height * views_[0].width;
-    lowered_.input_nhwc = views_[0].nhwc && views_[0].channels > 1;
+    const View& view = views_[0];
+    lowered_.input = {view.channels, view.height, view.width, view.height, view.width};
   }
 
   Stage& NewStage(StageKind kind, int node, int input, int output) {
@@ -167,6 +171,48 @@ class Lowering {
       NewStage(StageKind::kLoss, index, x.tensor, x.tensor);
     }
     return absl::OkStatus();
+  }
+
+  // Rows and columns at the end of an image that no window reads are not computed, from the last
+  // pooling back to the input: lenet_d2l needs 8x8 of the 9x9 outputs of conv2, so 12x12 of its
+  // inputs, and so on.
+  void CropUnread() {
+    std::vector<Stage> stages = lowered_.stages;
+    std::vector<std::array<int64_t, 2>> read(
+        lowered_.tensors.size());  // what the reader reads; 0: all
+    for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {
+      const bool linear = stage->kind == StageKind::kLinear && !stage->linear.dense;
+      if (!linear && stage->kind != StageKind::kPool) continue;
+      training::Window& window = linear ? stage->linear.window : stage->pool.window;
+      int64_t* const in[] = {linear ? &stage->linear.in_h : &stage->pool.in_h,
+                             linear ? &stage->linear.in_w : &stage->pool.in_w};
+      int64_t* const out[] = {linear ? &stage->linear.out_h : &stage->pool.out_h,
+                              linear ? &stage->linear.out_w : &stage->pool.out_w};
+      for (int axis = 0; axis < 2; ++axis) {
+        if (read[stage->output][axis] > 0) *out[axis] = read[stage->output][axis];
+        const int64_t end = (*out[axis] - 1) * window.strides[axis] +
+                            window.dilations[axis] * (window.kernel_shape[axis] - 1) + 1 -
+                            window.pads[axis];
+        if (end < 1) return;  // reads padding alone: not worth a rule
+        *in[axis] = std::min(*in[axis], end);
+        window.pads[axis + 2] = end - *in[axis];
+        read[stage->input][axis] = *in[axis];
+      }
+    }
+    lowered_.stages = std::move(stages);
+    for (const Stage& stage : lowered_.stages) {
+      if (stage.kind == StageKind::kPool) {
+        const PoolGeometry& g = stage.pool;
+        lowered_.tensors[stage.input].elements = g.channels * g.in_h * g.in_w;
+      } else if (stage.kind == StageKind::kLinear) {
+        const LinearGeometry& g = stage.linear;
+        lowered_.tensors[stage.input].elements = g.in_channels * g.in_h * g.in_w;
+      }
+    }
+    if (read[0][0] > 0) {
+      lowered_.input.height = read[0][0];
+      lowered_.input.width = read[0][1];
+    }
   }
 
   // The 2x2 pooling and the loss read each value before they write the gradient to its place. Not

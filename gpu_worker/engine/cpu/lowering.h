@@ -5,6 +5,8 @@
 // work on whole vectors. Flatten brings them back to the order of the graph: that is less than to
 // permute the weights of the dense layer behind it, since a block has fewer samples than the layer
 // has outputs. A Relu in front of a pooling becomes part of it; any other Relu works in place.
+// Rows and columns that nothing reads, such as the odd one that a 2x2 pooling drops, are not
+// computed.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_LOWERING_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_LOWERING_H_
 
@@ -55,6 +57,13 @@ struct PermuteGeometry {
   int64_t channels = 0, pixels = 0;
 };
 
+// The images of a batch, NCHW of full_height x full_width, of which the first height x width are
+// read. [features] have one pixel.
+struct InputGeometry {
+  int64_t channels = 1, height = 1, width = 1;
+  int64_t full_height = 1, full_width = 1;
+};
+
 enum class StageKind { kLinear, kPool, kRelu, kPermute, kLoss };
 
 struct Stage {
@@ -77,9 +86,7 @@ struct Tensor {
 struct Lowered {
   std::vector<Stage> stages;  // in forward order, the loss last
   std::vector<Tensor> tensors;
-  // The block's images: tensor 0. Their layout is NHWC where input_pixels > 1 and input_nhwc.
-  int64_t input_channels = 1, input_pixels = 1;
-  bool input_nhwc = false;
+  InputGeometry input;  // tensor 0
   int64_t classes = 0;
 };
 

@@ -1,0 +1,164 @@
+// Samples per second of whole training steps on a device, without any service around it.
+//
+// Inside the clock, per step: LoadWeights, ComputeLane of one lane (forward, loss, backward), and
+// the plain SGD update over the flat vector. Outside: data, which is random and the same in every
+// step. A run is as many steps as fill --seconds; the table has median and p10 to p90 of the runs.
+// GFLOP/s count the graph's multiply-adds, also those whose results the pooling drops.
+#include <time.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gpu_worker/engine/device/open.h"
+#include "training/graph/models.h"
+#include "training/graph/tensors.h"
+
+namespace capstan {
+namespace {
+
+struct Flags {
+  std::string device = "cpu";
+  std::vector<std::string> models = {"lenet", "lenet_d2l"};
+  std::vector<int> threads = {1, 2};
+  int64_t batch = 256;
+  int runs = 21;
+  double seconds = 0.2;
+  std::string json;
+};
+
+double WallSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double CpuSeconds() {
+  timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+double Quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+// One configuration, ready to run steps.
+class Case {
+ public:
+  Case(engine::Device& device, const std::string& model, int64_t batch, int threads)
+      : graph_(training::MakeModel(model, 10, {1, 28, 28}).value()),
+        layout_(training::FlatLayout::Create(training::TensorSpecs(graph_)).value()),
+        images_(batch * graph_.value_elements(0)),
+        labels_(batch),
+        weights_(layout_.total_floats()),
+        gradient_(layout_.total_floats()) {
+    engine::PlanOptions options;
+    options.max_batch = batch;
+    options.threads = threads;
+    plan_ = device.Compile(graph_, layout_, options).value();
+    std::mt19937 random(1);
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    for (float& v : images_) v = uniform(random);
+    for (int32_t& v : labels_) v = static_cast<int32_t>(random() % 10);
+    for (float& v : weights_) v = 0.05f * uniform(random);
+  }
+
+  double Step() {
+    const int64_t batch = static_cast<int64_t>(labels_.size());
+    if (!plan_->LoadWeights(weights_.data()).ok()) std::abort();
+    const double loss_sum =
+        plan_->ComputeLane({images_.data(), labels_.data(), batch}, 1.0 / batch, gradient_.data())
+            .value()
+            .loss_sum;
+    for (size_t i = 0; i < weights_.size(); ++i) weights_[i] -= 0.01f * gradient_[i];
+    return loss_sum;
+  }
+
+  const training::Graph& graph() const { return graph_; }
+  const engine::Plan& plan() const { return *plan_; }
+
+ private:
+  const training::Graph graph_;
+  const training::FlatLayout layout_;
+  std::vector<float> images_;
+  std::vector<int32_t> labels_;
+  std::vector<float> weights_, gradient_;
+  std::unique_ptr<engine::Plan> plan_;
+};
+
+int Main(const Flags& flags) {
+  absl::StatusOr<std::unique_ptr<engine::Device>> device = engine::OpenDevice(flags.device);
+  if (!device.ok()) {
+    std::cerr << device.status() << "\n";
+    return 2;
+  }
+  nlohmann::json results = nlohmann::json::array();
+  std::printf("%-10s %7s %6s %12s %25s %9s %9s %10s\n", "model", "threads", "batch", "samples/s",
+              "p10 to p90", "GFLOP/s", "cpu/wall", "planned MB");
+  for (const std::string& model : flags.models) {
+    for (const int threads : flags.threads) {
+      Case c(**device, model, flags.batch, threads);
+      for (int warm = 0; warm < 3; ++warm) c.Step();
+      const double start = WallSeconds();
+      c.Step();
+      const int steps =
+          std::max(1, static_cast<int>(flags.seconds / std::max(1e-6, WallSeconds() - start)));
+      std::vector<double> rates, busy;
+      for (int run = 0; run < flags.runs; ++run) {
+        const double wall = WallSeconds(), cpu = CpuSeconds();
+        for (int step = 0; step < steps; ++step) c.Step();
+        const double took = WallSeconds() - wall;
+        rates.push_back(static_cast<double>(steps * flags.batch) / took);
+        busy.push_back((CpuSeconds() - cpu) / took);
+      }
+      const double median = Quantile(rates, 0.5);
+      const double low = Quantile(rates, 0.1), high = Quantile(rates, 0.9);
+      const double gflops = median * static_cast<double>(c.graph().training_flops()) * 1e-9;
+      const double planned = static_cast<double>(c.plan().info().planned_bytes()) * 1e-6;
+      std::printf("%-10s %7d %6ld %12.0f %12.0f %12.0f %9.1f %9.2f %10.1f\n", model.c_str(),
+                  threads, static_cast<long>(flags.batch), median, low, high, gflops,
+                  Quantile(busy, 0.5), planned);
+      std::fflush(stdout);
+      results.push_back({{"system", "capstan engine, " + (*device)->description()},
+                         {"model", model},
+                         {"threads", threads},
+                         {"batch", flags.batch},
+                         {"dtype", "float32"},
+                         {"samples_per_second", median},
+                         {"p10", low},
+                         {"p90", high},
+                         {"runs", rates},
+                         {"steps_per_run", steps},
+                         {"gflops", gflops},
+                         {"planned_bytes", c.plan().info().planned_bytes()},
+                         {"kernels", c.plan().info().kernels}});
+    }
+  }
+  if (!flags.json.empty()) std::ofstream(flags.json) << results.dump(1) << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace capstan
+
+int main(int argc, char** argv) {
+  capstan::Flags flags;
+  CLI::App app("Training steps of the bare engine");
+  app.add_option("--device", flags.device, "cpu or cuda:<index>");
+  app.add_option("--model", flags.models, "models")->delimiter(',');
+  app.add_option("--threads", flags.threads, "threads, one row each")->delimiter(',');
+  app.add_option("--batch", flags.batch, "samples per step")->check(CLI::PositiveNumber);
+  app.add_option("--runs", flags.runs, "runs per row")->check(CLI::PositiveNumber);
+  app.add_option("--seconds", flags.seconds, "of a run")->check(CLI::PositiveNumber);
+  app.add_option("--json", flags.json, "also write the results to this file");
+  CLI11_PARSE(app, argc, argv);
+  return capstan::Main(flags);
+}
