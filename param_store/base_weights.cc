@@ -8,12 +8,11 @@
 #include <cerrno>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "services/check/check.h"
 #include "services/files/files.h"
+#include "training/codec/local_uri.h"
 #include "training/codec/safetensors.h"
 
 namespace capstan::param_store {
@@ -106,13 +105,12 @@ BaseWeightsError FillBaseWeights(const training::FlatLayout& layout,
     training::InitRange(layout, options.init, options.seed, range.offset, out);
     return {};
   }
-  absl::string_view path = options.initial_weights;
-  if (!absl::ConsumePrefix(&path, "file://") || !absl::StartsWith(path, "/")) {
+  const absl::StatusOr<std::string> path = training::LocalPath(options.initial_weights);
+  if (!path.ok()) {
     return {"InvalidSpec",
-            absl::InvalidArgumentError(absl::StrCat(
-                "initial_weights: got ", options.initial_weights, ", want file:///FILE"))};
+            absl::InvalidArgumentError(absl::StrCat("initial_weights ", path.status().message()))};
   }
-  return Fill(layout, std::string(path), range, out);
+  return Fill(layout, *path, range, out);
 }
 
 }  // namespace capstan::param_store

@@ -325,6 +325,8 @@ TEST_P(Shards, TrainBitForBitLikeAPlainLoop) {
   }
   ASSERT_EQ(std::memcmp(got0.data(), weights.data(), floats * 4), 0);
 
+  const wire::CopyCount before = wire::GetCopyCount();
+  int64_t pushed = 0;
   bool stop = false, evaluate = false;
   for (int64_t step = 0; step < kSteps; ++step) {
     std::vector<std::vector<float>> g;
@@ -337,6 +339,7 @@ TEST_P(Shards, TrainBitForBitLikeAPlainLoop) {
       Push(*data1[i], i, step, {2, 2}, right);  // covered
       Push(*data0[i], i, step, {0, 2}, left);
     }
+    pushed += 5 * floats * 4;
     Seal(control1, step, {2, 1});
     Seal(control1, step, {2, 1});
     Seal(control1, step, {3, 1});
@@ -364,6 +367,11 @@ TEST_P(Shards, TrainBitForBitLikeAPlainLoop) {
     EXPECT_EQ(stop, step + 1 == kSteps);
     EXPECT_EQ(evaluate, step + 1 == 3 || step + 1 == kSteps);
   }
+  // What came in was copied once at most, and what went out not at all.
+  const wire::CopyCount after = wire::GetCopyCount();
+  EXPECT_EQ(after.exchanged_bytes - before.exchanged_bytes, pushed + kSteps * 2 * floats * 4);
+  EXPECT_LE(after.copied_bytes - before.copied_bytes, pushed);
+
   EXPECT_THAT(data0[0]->acks, SizeIs(0));
   ASSERT_FALSE(data1[0]->acks.empty());
   bool corrupt = false;

@@ -1,0 +1,230 @@
+// The real binary under a coordinator of this test: it registers, loads a job, reports, serves, and
+// leaves in order on SIGTERM.
+#include <signal.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "capstan/node/v1/node.grpc.pb.h"
+#include "capstan/param_store/v1/param_store.grpc.pb.h"
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "param_store/config.h"
+#include "services/channel/channel.h"
+#include "services/files/files.h"
+#include "services/process/process.h"
+#include "services/server/server.h"
+#include "services/sync/mutex.h"
+#include "training/spec/resolve.h"
+
+namespace capstan::param_store {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kLimit = absl::Seconds(30);  // far above what any wait below takes
+
+job::v1::ResolvedSpec MakeSpec(const std::string& folder) {
+  job::v1::JobSpec s;
+  s.set_version(1);
+  s.set_name("t");
+  s.mutable_resources()->set_num_workers(2);
+  s.mutable_model()->set_name("mlp");
+  s.mutable_data()->set_format("synthetic_digits");
+  s.mutable_training()->set_epochs(1);
+  s.mutable_training()->set_global_batch_size(10);
+  s.mutable_training()->mutable_optimizer()->set_name("sgd");
+  s.mutable_training()->mutable_optimizer()->set_learning_rate(0.1);
+  common::v1::DatasetInfo info;
+  info.set_train_samples(60000);
+  info.set_test_samples(10000);
+  info.set_channels(1);
+  info.set_height(28);
+  info.set_width(28);
+  info.set_num_classes(10);
+  auto spec = training::spec::Resolve(s, info, {.job_id = "t-1", .storage_path = folder});
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return *std::move(spec);
+}
+
+// Answers Register, then orders one lineage; keeps the last state of the shard.
+class OneJobCoordinator : public node::v1::NodeService::Service {
+ public:
+  explicit OneJobCoordinator(const node::v1::StartLineage& order) { order_ = order; }
+
+  grpc::Status Connect(grpc::ServerContext*,
+                       grpc::ServerReaderWriter<node::v1::ConnectResponse,
+                                                node::v1::ConnectRequest>* stream) override {
+    node::v1::ConnectRequest request;
+    while (stream->Read(&request)) {
+      if (request.has_register_()) {
+        node::v1::ConnectResponse reply;
+        reply.mutable_registered()->set_incarnation(5);
+        reply.mutable_registered()->set_heartbeat_ms(50);
+        stream->Write(reply);
+        *reply.mutable_start_lineage() = order_;
+        stream->Write(reply);
+      }
+      MutexLock lock(mu_);
+      if (request.has_register_()) register_ = request.register_();
+      if (request.has_heartbeat() && request.heartbeat().shards_size() > 0) {
+        state_ = request.heartbeat().shards(0);
+      }
+      changed_.NotifyAll();
+    }
+    MutexLock lock(mu_);
+    gone_ = true;
+    changed_.NotifyAll();
+    return grpc::Status::OK;
+  }
+
+  node::v1::Register WaitUntilReady() {
+    const absl::Time until = absl::Now() + kLimit;
+    MutexLock lock(mu_);
+    while (!state_.ready() && absl::Now() < until) {
+      changed_.WaitWithTimeout(mu_, absl::Milliseconds(100));
+    }
+    EXPECT_TRUE(state_.ready());
+    EXPECT_EQ(state_.job_id(), "t-1");
+    return register_;
+  }
+  bool WaitUntilGone() {
+    const absl::Time until = absl::Now() + kLimit;
+    MutexLock lock(mu_);
+    while (!gone_ && absl::Now() < until) changed_.WaitWithTimeout(mu_, absl::Milliseconds(100));
+    return gone_;
+  }
+
+ private:
+  node::v1::StartLineage order_;
+  Mutex mu_;
+  CondVar changed_;
+  node::v1::Register register_ ABSL_GUARDED_BY(mu_);
+  node::v1::ShardState state_ ABSL_GUARDED_BY(mu_);
+  bool gone_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+TEST(ServiceTest, ServesAJobAndLeavesInOrderOnSigterm) {
+  const std::string folder = *services::MakePrivateDir("capstan-ps");
+  const std::string socket = absl::StrCat("unix:", folder, "/s.sock");
+  const std::string bytes = MakeSpec(folder).SerializeAsString();
+  node::v1::StartLineage order;
+  order.set_job_id("t-1");
+  order.set_resolved_spec(bytes);
+  order.set_spec_digest(training::spec::Digest(bytes));
+  common::v1::View& view = *order.mutable_view();
+  view.set_job_id("t-1");
+  view.set_lineage(1);
+  view.set_generation(1);
+  view.add_lane_owners(0);
+  view.add_lane_owners(1);
+  view.add_workers()->set_rank(0);
+  view.add_workers()->set_rank(1);
+  view.add_shards()->set_address(socket);
+  view.mutable_shards(0)->set_chunk_count(
+      training::spec::MakeLayout(MakeSpec(folder))->chunk_count());
+  OneJobCoordinator coordinator(order);
+  services::ServerOptions listen;
+  listen.listen = *services::ParseEndpoint(absl::StrCat("unix:", folder, "/c.sock"));
+  auto server =
+      services::Server::Start(listen, {{node::v1::NodeService::service_full_name(), &coordinator}});
+  ASSERT_TRUE(server.ok()) << server.status();
+
+  Mutex mu;
+  CondVar changed;
+  std::string said;
+  services::ProcessSpawner spawner;
+  auto process =
+      spawner.Spawn({.binary = CAPSTAN_PARAM_STORE_BINARY,
+                     .args = {"--listen", socket, "--http", "off", "--coordinator",
+                              absl::StrCat("unix:", folder, "/c.sock"), "--node", "ps0"},
+                     .on_line = [&](services::OutputStream stream, absl::string_view line) {
+                       if (stream != services::OutputStream::kStdout) return;
+                       MutexLock lock(mu);
+                       absl::StrAppend(&said, line, "\n");
+                       changed.NotifyAll();
+                     }});
+  ASSERT_TRUE(process.ok()) << process.status();
+
+  const node::v1::Register registered = coordinator.WaitUntilReady();
+  EXPECT_EQ(registered.name(), "ps0");
+  EXPECT_EQ(registered.role(), common::v1::ROLE_PARAM_STORE);
+  EXPECT_EQ(registered.data_address(), socket);
+  EXPECT_EQ(registered.pid(), (*process)->pid());
+  {
+    MutexLock lock(mu);
+    while (!absl::StrContains(said, "\n")) changed.Wait(mu);
+    EXPECT_EQ(said, absl::StrCat("event=listening grpc=", socket, " http=off\n"));
+  }
+
+  services::ChannelOptions dial;
+  dial.peer = *services::ParseEndpoint(socket);
+  auto stub = v1::ParamStoreService::NewStub(*services::MakeChannel(dial));
+  grpc::ClientContext context;
+  services::SetTimeout(context, kLimit);
+  auto stream = stub->Exchange(&context);
+  v1::ExchangeRequest request;
+  v1::Hello& hello = *request.mutable_hello();
+  hello.set_job_id("t-1");
+  hello.set_spec_digest(order.spec_digest());
+  hello.set_lineage(1);
+  hello.set_kind(v1::STREAM_KIND_DATA);
+  hello.set_have_version(-1);
+  ASSERT_TRUE(stream->Write(request));
+  v1::ExchangeResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.hello().version(), 0);
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_TRUE(response.has_weights());
+
+  (*process)->Kill(SIGTERM);
+  while (stream->Read(&response)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(coordinator.WaitUntilGone());  // it said goodbye
+  const auto exit = (*process)->WaitFor(kLimit);
+  ASSERT_TRUE(exit.has_value());
+  EXPECT_TRUE(exit->success()) << exit->ToString();
+  (*server)->Shutdown();
+  EXPECT_TRUE(services::RemoveTree("/tmp", folder).ok());
+}
+
+struct BadFlags {
+  const char* name;
+  Config config;
+  const char* message;
+};
+
+Config With(std::string listen, std::string coordinator, std::string node) {
+  Config config;
+  config.common.listen = std::move(listen);
+  config.common.http = "off";
+  config.coordinator = std::move(coordinator);
+  config.node = std::move(node);
+  return config;
+}
+
+TEST(ConfigTest, BadValuesNameTheirFlag) {
+  BadFlags cases[] = {
+      {"no node", With("unix:/tmp/x/s.sock", "unix:/tmp/x/c.sock", ""), "--node: got ''"},
+      {"node in capitals", With("unix:/tmp/x/s.sock", "unix:/tmp/x/c.sock", "PS0"), "--node"},
+      {"no coordinator", With("unix:/tmp/x/s.sock", "", "ps0"), "--coordinator"},
+      {"plaintext coordinator", With("unix:/tmp/x/s.sock", "127.0.0.1:7070", "ps0"), "127.0.0.1:7070"},
+      {"bad listen", With("nowhere", "unix:/tmp/x/c.sock", "ps0"), "--listen"},
+  };
+  for (BadFlags& bad : cases) {
+    SCOPED_TRACE(bad.name);
+    const absl::Status status = bad.config.Check();
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
+  }
+  EXPECT_TRUE(With("unix:/tmp/x/s.sock", "unix:/tmp/x/c.sock", "ps0").Check().ok());
+}
+
+}  // namespace
+}  // namespace capstan::param_store
