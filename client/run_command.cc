@@ -16,6 +16,7 @@
 #include "client/old_runs.h"
 #include "services/files/files.h"
 #include "services/server/signals.h"
+#include "training/codec/local_uri.h"
 #include "training/spec/resolve.h"
 #include "training/spec/validate.h"
 
@@ -135,7 +136,7 @@ absl::StatusOr<std::string> PrepareStorage(job::v1::JobSpec& spec, const Console
   const bool given = spec.checkpoint().has_storage_path();
   std::error_code error;
   const std::string path =
-      given ? *training::spec::LocalPath(spec.checkpoint().storage_path())
+      given ? *training::LocalPath(spec.checkpoint().storage_path())
             : (std::filesystem::current_path(error) / kDefaultRunsFolder).string();
   if (absl::Status status = services::EnsureDir(path); !status.ok()) return status;
   if (!given) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "training/codec/local_uri.h"
 #include "training/spec/validate.h"
 
 namespace capstan::coordinator {
@@ -43,7 +44,7 @@ std::string Resolved(const std::string& path) {
 absl::Status ReadRoots(const char* flag, const std::vector<std::string>& uris,
                        std::vector<std::string>* roots) {
   for (const std::string& uri : uris) {
-    const absl::StatusOr<std::string> path = training::spec::LocalPath(uri);
+    const absl::StatusOr<std::string> path = training::LocalPath(uri);
     if (!path.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(flag, ": ", path.status().message()));
     }
@@ -59,7 +60,7 @@ void CheckOne(const std::string& field, const std::string& uri,
               const std::vector<std::string>& roots, const char* flag,
               std::vector<services::FieldViolation>* violations) {
   if (uri.empty()) return;
-  const absl::StatusOr<std::string> path = training::spec::LocalPath(uri);
+  const absl::StatusOr<std::string> path = training::LocalPath(uri);
   if (!path.ok()) {
     violations->push_back({field, absl::StrCat(field, ": ", path.status().message())});
     return;

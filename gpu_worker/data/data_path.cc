@@ -9,50 +9,17 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "gpu_worker/data/failure.h"
+#include "training/codec/local_uri.h"
 
 namespace capstan::data {
 namespace {
 
 // A FIFO would make open wait for a writer; what is no regular file is refused after opening.
 constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-
-// "s3" of "s3://bucket/x"; empty for a path.
-absl::string_view Scheme(absl::string_view uri) {
-  const size_t colon = uri.find("://");
-  if (colon == absl::string_view::npos) return "";
-  const absl::string_view scheme = uri.substr(0, colon);
-  for (const char c : scheme) {
-    if (!absl::ascii_isalnum(c) && c != '+' && c != '-' && c != '.') return "";
-  }
-  return scheme;
-}
-
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  const char lower = absl::ascii_tolower(c);
-  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
-bool Unescape(absl::string_view text, std::string& out) {
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '%') {
-      out.push_back(text[i]);
-      continue;
-    }
-    if (i + 2 >= text.size()) return false;
-    const int high = HexDigit(text[i + 1]), low = HexDigit(text[i + 2]);
-    if (high < 0 || low < 0) return false;
-    out.push_back(static_cast<char>(high * 16 + low));
-    i += 2;
-  }
-  return true;
-}
 
 // The path in its root, or "" where it is not lexically inside.
 std::string Below(absl::string_view path, absl::string_view root) {
@@ -121,24 +88,8 @@ absl::StatusOr<int> OpenPath(const std::string& path, const std::vector<std::str
 }  // namespace
 
 absl::StatusOr<std::string> ParseDataUri(absl::string_view uri) {
-  const absl::string_view scheme = Scheme(uri);
-  std::string path;
-  if (scheme.empty()) {
-    path = std::string(uri);
-  } else if (scheme == "file") {
-    absl::string_view rest = absl::StripPrefix(uri, "file://");
-    absl::ConsumePrefix(&rest, "localhost");
-    if (!absl::StartsWith(rest, "/")) {
-      return InvalidSpec(absl::StrCat(uri, ": a file URI has three slashes, or names localhost"));
-    }
-    if (!Unescape(rest, path)) {
-      return InvalidSpec(absl::StrCat(uri, ": '%' without two hexadecimal digits"));
-    }
-  } else {
-    return InvalidSpec(absl::StrCat(uri, ": scheme '", scheme, "' is not supported, want file://"));
-  }
-  if (path.empty()) return InvalidSpec("data.uri is empty, want a folder or a file:// URI");
-  if (path.find('\0') != std::string::npos) return InvalidSpec("data.uri holds a zero byte");
+  absl::StatusOr<std::string> path = training::LocalPath(uri);
+  if (!path.ok()) return InvalidSpec(absl::StrCat("data.uri ", path.status().message()));
   return path;
 }
 

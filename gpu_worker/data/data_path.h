@@ -14,9 +14,7 @@
 
 namespace capstan::data {
 
-// The path that a file:// URI or a plain path means: "file:///data/a%20b" -> "/data/a b".
-// InvalidArgument, InvalidSpec: empty, another scheme (named), another host than localhost, a bad
-// escape, a zero byte.
+// training::LocalPath for `data.uri`. InvalidArgument carries the reason InvalidSpec.
 absl::StatusOr<std::string> ParseDataUri(absl::string_view uri);
 
 // Opens `<folder>/<name>`, or where that is absent `<folder>/<name>.gz`, which the source unpacks.

@@ -18,32 +18,17 @@ using ::testing::HasSubstr;
 
 TEST(ParseDataUriTest, TakesPathsAndFileUris) {
   EXPECT_EQ(*ParseDataUri("/data/x"), "/data/x");
-  EXPECT_EQ(*ParseDataUri("data/x"), "data/x");
-  EXPECT_EQ(*ParseDataUri("file:///data/a%20b%2Fc"), "/data/a b/c");
-  EXPECT_EQ(*ParseDataUri("file://localhost/data"), "/data");
-  EXPECT_EQ(*ParseDataUri("/odd/a%20b"), "/odd/a%20b");  // a path is taken as it is
+  EXPECT_EQ(*ParseDataUri("file:///data/x"), "/data/x");
+  EXPECT_EQ(*ParseDataUri("file:///odd/a%20b"), "/odd/a%20b");  // nothing is decoded
 }
 
-TEST(ParseDataUriTest, RefusesTheRestByName) {
-  const struct {
-    const char* uri;
-    const char* message;
-  } kCases[] = {
-      {"", "data.uri is empty"},
-      {"s3://bucket/x", "scheme 's3' is not supported"},
-      {"http://169.254.169.254/latest", "scheme 'http' is not supported"},
-      {"FILE:///x", "scheme 'FILE' is not supported"},
-      {"file://host/x", "three slashes"},
-      {"file://localhostx/x", "three slashes"},
-      {"file:///a%2", "two hexadecimal digits"},
-      {"file:///a%zz", "two hexadecimal digits"},
-      {"file:///a%00b", "zero byte"},
-  };
-  for (const auto& c : kCases) {
-    const absl::Status status = ParseDataUri(c.uri).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.uri;
-    EXPECT_EQ(FailureReason(status), "InvalidSpec") << c.uri;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
+TEST(ParseDataUriTest, RefusesTheRestAsInvalidSpec) {
+  for (const char* uri : {"", "s3://bucket/x", "http://169.254.169.254/latest", "FILE:///x",
+                          "file://host/x", "file://localhost/x", "file:///a/../b"}) {
+    const absl::Status status = ParseDataUri(uri).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << uri;
+    EXPECT_EQ(FailureReason(status), "InvalidSpec") << uri;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("data.uri must")) << uri;
   }
 }
 

@@ -205,13 +205,14 @@ class Binder {
     for (const OtherKey& other : kOtherKeys) {
       if (full != other.path) continue;
       const YamlNode* value = &entry.value;
-      if (value->kind == YamlNode::Kind::kMap && value->entries.size() == 1 &&
-          value->entries[0].key == "type") {
-        value = &value->entries[0].value;  // gradient_compression: {type: none}
+      if (full == "kvstore.gradient_compression" && value->kind == YamlNode::Kind::kMap &&
+          value->entries.size() == 1 && value->entries[0].key == "type") {
+        value = &value->entries[0].value;  // {type: none}
       }
-      if (other.only != nullptr && value->kind == YamlNode::Kind::kScalar &&
-          value->scalar == other.only)
+      if (other.only != nullptr && value->kind == YamlNode::Kind::kScalar && !value->quoted &&
+          value->scalar == other.only) {
         return true;
+      }
       Fail(entry.mark,
            absl::StrCat("'", full, "' is not supported in this version",
                         other.only == nullptr ? "" : absl::StrCat(" (only ", other.only, " is)")));

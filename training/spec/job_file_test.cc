@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "training/codec/local_uri.h"
 #include "training/spec/validate.h"
 
 namespace capstan::training::spec {
@@ -141,6 +142,22 @@ TEST(JobFileTest, OverridesReplaceAndAreChecked) {
               HasSubstr("the key must be like"));
 }
 
+TEST(JobFileTest, OtherKeysTakeWhatIsDoneAnywayAndNothingElse) {
+  EXPECT_EQ(Errors(absl::StrCat(With("  seed: 42", "  accumulate_steps: 1"),
+                                "checkpoint: {resume: never}\n")),
+            "");
+  EXPECT_EQ(
+      Errors(With("{type: dist_sync}", "{type: dist_sync, gradient_compression: {type: none}}")),
+      "");
+  for (const char* bad :
+       {"accumulate_steps: 2", "accumulate_steps: \"1\"", "accumulate_steps: {type: 1}"}) {
+    EXPECT_THAT(
+        Errors(With("seed: 42", bad)),
+        HasSubstr("'training.accumulate_steps' is not supported in this version (only 1 is)"))
+        << bad;
+  }
+}
+
 // Every key of docs/interface.md is acted on or refused by name; none is ignored.
 TEST(JobFileTest, EveryKnownKeyIsCarriedOutOrRefused) {
   int refused = 0;
@@ -187,12 +204,12 @@ TEST(JobFileTest, HostileTextIsRefusedWithoutACrash) {
 }
 
 TEST(ValidateTest, LocalPathTakesFilesOnly) {
-  EXPECT_EQ(*LocalPath("file:///a/b"), "/a/b");
-  EXPECT_EQ(*LocalPath("/a/b"), "/a/b");
-  EXPECT_EQ(*LocalPath("a/b"), "a/b");
+  EXPECT_EQ(*training::LocalPath("file:///a/b"), "/a/b");
+  EXPECT_EQ(*training::LocalPath("/a/b"), "/a/b");
+  EXPECT_EQ(*training::LocalPath("a/b"), "a/b");
   for (const char* bad :
        {"file://host/a", "s3://a/b", "http://169.254.169.254/", "", "a/../b", "a\nb"}) {
-    EXPECT_EQ(LocalPath(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_EQ(training::LocalPath(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
   }
 }
 

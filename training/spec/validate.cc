@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "training/codec/local_uri.h"
 #include "training/graph/models.h"
 
 namespace capstan::training::spec {
@@ -151,7 +152,7 @@ void CheckKvStore(const JobSpec& spec, Rules& rules) {
   if (!spec.kvstore().has_type()) return;
   const std::string& type = spec.kvstore().type();
   rules.OneOf("kvstore.type", type, {"local", "device", "dist_sync"},
-              {"dist_device_sync", "dist_sync_device", "dist_async", "dist_device_async",
+              {"nccl", "dist_device_sync", "dist_sync_device", "dist_async", "dist_device_async",
                "dist_async_device", "dist"});
   if (type == "local" || type == "device") {
     if (r.has_num_workers() && r.num_workers() != 1) {
@@ -403,29 +404,6 @@ void FillDefaults(JobSpec& spec) {
   auto& l = *spec.mutable_limits();
   if (!l.has_active_deadline_seconds()) l.set_active_deadline_seconds(0);
   if (!l.has_stall_timeout_seconds()) l.set_stall_timeout_seconds(300);
-}
-
-absl::StatusOr<std::string> LocalPath(absl::string_view uri) {
-  absl::string_view path = uri;
-  if (absl::StartsWith(path, "file://")) {
-    path.remove_prefix(7);
-    if (!absl::StartsWith(path, "/")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("must be file:///path, without a host, found '", uri, "'"));
-    }
-  } else if (absl::StrContains(path, "://")) {
-    return absl::InvalidArgumentError(absl::StrCat("must begin with file://, found '", uri, "'"));
-  }
-  if (path.empty() || path.size() > 4096) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("must have 1 to 4096 bytes, found ", path.size()));
-  }
-  if (HasControl(path)) return absl::InvalidArgumentError("must not hold control characters");
-  for (const absl::string_view part : absl::StrSplit(path, '/')) {
-    if (part == "..")
-      return absl::InvalidArgumentError(absl::StrCat("must not hold '..', found '", uri, "'"));
-  }
-  return std::string(path);
 }
 
 }  // namespace capstan::training::spec

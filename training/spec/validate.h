@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "capstan/job/v1/job_spec.pb.h"
 
@@ -29,10 +28,6 @@ void FillDefaults(job::v1::JobSpec& spec);
 // Devices of the whole job: num_workers x gpus_per_worker. The spec must be valid; defaults are
 // counted.
 int64_t DeviceCount(const job::v1::JobSpec& spec);
-
-// The folder or file that a URI names: file:///abs, or a plain path. InvalidArgument: another
-// scheme, a host, or "..".
-absl::StatusOr<std::string> LocalPath(absl::string_view uri);
 
 }  // namespace capstan::training::spec
 

@@ -1,0 +1,21 @@
+// The one reading of a URI that names a local file or folder: data sets, initial weights, checkpoints.
+//
+// Pure. Every process reads a URI with this function, so that what a coordinator allows is what a worker opens.
+#ifndef CAPSTAN_TRAINING_CODEC_LOCAL_URI_H_
+#define CAPSTAN_TRAINING_CODEC_LOCAL_URI_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace capstan::training {
+
+// The path of file:///abs, or a plain path as it is. Nothing is decoded: a '%' stands for itself, in both forms.
+// InvalidArgument: another scheme, a host, "..", a control character, or not 1 to 4096 bytes. The message does not name the
+// field; the caller does.
+absl::StatusOr<std::string> LocalPath(absl::string_view uri);
+
+}  // namespace capstan::training
+
+#endif  // CAPSTAN_TRAINING_CODEC_LOCAL_URI_H_
