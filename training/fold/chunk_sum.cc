@@ -44,13 +44,12 @@ struct Pieces {
         }
         if (split_size < sizeof(float)) continue;
         AddBytesInto(out++, absl::string_view(split, sizeof(split)));
-        split_size = 0;
       }
-      const size_t whole = piece.size() / sizeof(float) * sizeof(float);
+      split_size = piece.size() % sizeof(float);
+      const size_t whole = piece.size() - split_size;
       AddBytesInto(out, piece.substr(0, whole));
       out += whole / sizeof(float);
-      piece.remove_prefix(whole);
-      for (const char byte : piece) split[split_size++] = byte;
+      if (split_size > 0) std::memcpy(split, piece.data() + whole, split_size);
     }
   }
 };
