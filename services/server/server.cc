@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/ext/channelz_service_plugin.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/server_builder_option.h"
@@ -131,6 +132,9 @@ std::unique_ptr<grpc::Server> Build(const ServerOptions& options, const Endpoint
     CAPSTAN_CHECK(served.service != nullptr && !served.name.empty());
     builder.RegisterService(served.service);
   }
+  // gRPC does not start a server that has health alone: nobody would poll its queue.
+  static grpc::CallbackGenericService unimplemented;
+  if (services.empty()) builder.RegisterCallbackGenericService(&unimplemented);
   return builder.BuildAndStart();
 }
 

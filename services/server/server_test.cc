@@ -147,6 +147,17 @@ TEST_F(ServerTest, HealthHasLivenessReadinessAndApiNames) {
   EXPECT_EQ(HealthOf("capstan.no.Such"), 0);
 }
 
+TEST_F(ServerTest, HealthAloneIsServedToo) {
+  auto server = Server::Start({.listen = unix_}, {});
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  server_->SetReady(true);
+  EXPECT_EQ(HealthOf("readiness"), HealthCheckResponse::SERVING);
+  grpc::ClientContext context;
+  EXPECT_EQ(Call("/no.such.Service/Method", "x", context).error_code(),
+            grpc::StatusCode::UNIMPLEMENTED);
+}
+
 TEST_F(ServerTest, CallCarriesItsDeadline) {
   Start({.listen = unix_});
   auto context = NewContext(absl::Seconds(30));
