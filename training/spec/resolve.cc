@@ -7,6 +7,7 @@
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "training/codec/sha256.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
@@ -151,7 +152,8 @@ absl::StatusOr<ResolvedSpec> ParseResolved(absl::string_view bytes, absl::string
   ResolvedSpec again = spec;
   FillDefaults(*again.mutable_spec());
   if (absl::Status status = Derive(again); !status.ok()) return status;
-  if (again.SerializeAsString() != spec.SerializeAsString()) {
+  // Not their bytes: those of a map (labels) come in any order.
+  if (!google::protobuf::util::MessageDifferencer::Equals(again, spec)) {
     return absl::InvalidArgumentError(
         "the resolved spec's derived numbers are not what this version makes of it");
   }

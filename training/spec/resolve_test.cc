@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "training/spec/job_file.h"
 
 namespace capstan::training::spec {
@@ -116,6 +117,16 @@ TEST(ResolveTest, AReceivedSpecIsCheckedAgainstItsDigestAndItself) {
   forged.set_chunk_floats(1);
   const std::string other = forged.SerializeAsString();
   EXPECT_FALSE(ParseResolved(other, Digest(other)).ok());
+}
+
+// The bytes of a map come in another order in each message.
+TEST(ResolveTest, ASpecWithManyLabelsIsTakenBack) {
+  job::v1::JobSpec job = Spec();
+  for (int i = 0; i < 32; ++i) (*job.mutable_labels())[absl::StrCat("label", i)] = "x";
+  const auto spec = Resolve(job, FashionMnist(), kOptions);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const std::string bytes = spec->SerializeAsString();
+  EXPECT_EQ(ParseResolved(bytes, Digest(bytes)).status(), absl::OkStatus());
 }
 
 }  // namespace
