@@ -88,8 +88,8 @@ std::set<std::string> Released() {
   std::ifstream file(CAPSTAN_RELEASED_TXT);
   EXPECT_TRUE(file.good()) << CAPSTAN_RELEASED_TXT;
   for (std::string line; std::getline(file, line);) {
-    if (!line.empty() && line[0] != '#')
-      EXPECT_TRUE(lines.insert(line).second) << "twice: " << line;
+    if (line.empty() || line[0] == '#') continue;
+    EXPECT_TRUE(lines.insert(line).second) << \"twice: \" << line;
   }
   return lines;
 }
