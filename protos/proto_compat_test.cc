@@ -89,7 +89,7 @@ std::set<std::string> Released() {
   EXPECT_TRUE(file.good()) << CAPSTAN_RELEASED_TXT;
   for (std::string line; std::getline(file, line);) {
     if (line.empty() || line[0] == '#') continue;
-    EXPECT_TRUE(lines.insert(line).second) << \"twice: \" << line;
+    EXPECT_TRUE(lines.insert(line).second) << "twice: " << line;
   }
   return lines;
 }
