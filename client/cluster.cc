@@ -1,7 +1,9 @@
 #include "client/cluster.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -45,11 +47,14 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
       return status;
   }
   const std::vector<std::string> devices(options.devices_per_worker, "cpu");
+  // The workers share this machine's cores. Results do not depend on the number of threads.
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const std::string threads = absl::StrCat(std::max(1, cores / options.workers));
   for (int i = 0; i < options.workers; ++i) {
     const std::string name = absl::StrCat("w", i);
     args = common(name);
     args.insert(args.end(), {"--coordinator", coordinator, "--node", name, "--devices",
-                             absl::StrJoin(devices, ",")});
+                             absl::StrJoin(devices, ","), "--cpu-threads", threads});
     if (absl::Status status = cluster->Spawn(name, "capstan_gpu_worker", args); !status.ok())
       return status;
   }
