@@ -106,6 +106,41 @@ def checkpoint():
         write("fuzz_checkpoint", "manifest-" + name, f"m{text}\n".encode())
 
 
+def varint(value):
+    out = b""
+    while value >= 0x80:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(number, data):  # length-delimited
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def exchange():
+    head = b"\x08\x05" + b"\x10\x04" + b"\x18\x02" + b"\x20\x03" + field(5, struct.pack("<II", 1, 2))
+    floats = struct.pack("<8f", *range(8))
+    seal = b"\x08\x05\x18\x01\x20\x40" + b"\x29" + struct.pack("<d", 0.5) + b"\x30\x07"
+    hello = field(1, b"lenet-7k2q") + field(2, bytes(32)) + b"\x18\x01\x20\x01\x30" + varint(2**64 - 1)
+    cases = {
+        "frame": field(15, head + field(15, floats)),
+        "frame-empty": field(15, head),
+        "frame-long": field(15, head + field(15, floats * 40)),
+        "payload-first": field(15, field(15, floats) + head),
+        "payload-twice": field(15, head + field(15, floats) + field(15, floats)),
+        "two-frames": field(15, head + field(15, floats)) + field(15, head),
+        "seal": field(2, seal),
+        "hello": field(1, hello),
+        "unknown": field(14, b"abc") + field(15, head),
+        "groups": field(15, b"\x0b" * 100),
+    }
+    for name, data in cases.items():
+        write("fuzz_exchange", "request-" + name, b"\x00\x06" + data)
+        write("fuzz_exchange", "response-" + name, b"\x01\x02" + data)
+
+
 if __name__ == "__main__":
+    exchange()
     idx()
     checkpoint()
