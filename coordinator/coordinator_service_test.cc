@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <set>
@@ -27,7 +28,6 @@
 namespace capstan::coordinator {
 namespace {
 
-using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -535,6 +535,45 @@ TEST_F(ServiceTest, ShutdownEndsStreamsAndAnswers) {
   EXPECT_EQ(worker.Ended().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
+// What a crash could take back is told to nobody.
+TEST(JournalTest, WhatIsNotDurableIsNotTold) {
+  class BrokenJournal final : public core::Journal {
+   public:
+    absl::Status Append(const core::Record&) override {
+      return absl::ResourceExhaustedError("no space left");
+    }
+  };
+  class Node final : public NodeStream {
+   public:
+    void Send(const node::v1::ConnectResponse&) override { ++sent; }
+    void Close(const absl::Status&) override {}
+    int sent = 0;
+  };
+  BrokenJournal journal;
+  Node node;
+  std::promise<absl::Status> told;
+  int fatal = 0;
+  Coordinator::Options options;
+  options.core.validate = [](const job::v1::JobSpec&) { return absl::OkStatus(); };
+  options.core.resolve = [](const job::v1::JobSpec&, const common::v1::DatasetInfo&,
+                            const std::string&, const std::string&) {
+    return absl::StatusOr<job::v1::ResolvedSpec>(absl::InternalError("not asked for"));
+  };
+  options.journal = &journal;
+  options.on_fatal = [&](const absl::Status&) { ++fatal; };
+  Coordinator coordinator(std::move(options));
+  coordinator.Post([&] {
+    job::v1::JobSpec spec;
+    spec.set_name("a");
+    coordinator.Connect(Worker("w0"), &node);
+    coordinator.Submit("r", spec, [&](const core::Reply& reply) { told.set_value(reply.status); });
+  });
+  EXPECT_TRUE(absl::IsUnavailable(told.get_future().get()));
+  coordinator.Stop();
+  EXPECT_EQ(node.sent, 0);
+  EXPECT_EQ(fatal, 1);
+}
+
 TEST(StartTest, BadSettingsAreNamed) {
   const std::string dir = *services::MakePrivateDir("coord-bad");
   Config config;
@@ -551,6 +590,8 @@ TEST(StartTest, BadSettingsAreNamed) {
   config.data_roots.clear();
   config.state_dir = "/dev/null/x";
   EXPECT_FALSE(CoordinatorServer::Start(config, [] {}).ok());
+  config.common.admin_socket = dir + "/a.sock";
+  EXPECT_THAT(std::string(CheckConfig(config).message()), HasSubstr("--admin-socket"));
   (void)services::RemoveTree("/tmp", dir);
 }
 

@@ -18,6 +18,7 @@ using services::ToGrpcStatus;
 
 constexpr int kMaxListed = 1000;
 constexpr int kDefaultListed = 100;
+constexpr size_t kMaxListBytes = 4 * 1024 * 1024 - 1024;  // our clients take 4 MiB
 constexpr int kMaxIntervalMs = 60000;
 constexpr int kDefaultIntervalMs = 100;
 constexpr size_t kMaxJobIdBytes = 128;
@@ -98,8 +99,9 @@ grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* co
       return;
     }
     absl::StatusOr<job::v1::Job> job = coordinator_.core().GetJob(request->job_id());
-    if (job.ok()) *response->mutable_job() = *std::move(job);
-    reactor->Finish(ToGrpcStatus(job.status()));
+    const absl::Status status = job.status();
+    if (status.ok()) *response->mutable_job() = *std::move(job);
+    reactor->Finish(ToGrpcStatus(status));
   });
   return reactor;
 }
@@ -133,6 +135,13 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* 
     }
     for (job::v1::Job& job : coordinator_.core().ListJobs(limit, states)) {
       *response->add_jobs() = std::move(job);
+    }
+    if (response->ByteSizeLong() > kMaxListBytes) {
+      const int count = response->jobs_size();
+      response->Clear();
+      reactor->Finish(ToGrpcStatus(absl::ResourceExhaustedError(absl::StrCat(
+          "limit: ", count, " jobs are more than ", kMaxListBytes, " bytes; ask for fewer"))));
+      return;
     }
     reactor->Finish(grpc::Status::OK);
   });

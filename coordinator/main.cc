@@ -37,9 +37,7 @@ int main(int argc, char** argv) {
   if (!server.ok()) {
     std::fprintf(stderr, "capstan_coordinator: %s\n",
                  std::string(server.status().message()).c_str());
-    // What a person wrote wrongly is a usage error.
-    return absl::IsInvalidArgument(server.status()) || absl::IsUnimplemented(server.status()) ? 2
-                                                                                              : 1;
+    return absl::IsInvalidArgument(server.status()) ? 2 : 1;
   }
   std::printf("event=listening grpc=%s http=%s\n", (*server)->grpc_endpoint().ToString().c_str(),
               (*server)->http_endpoint().c_str());

@@ -14,6 +14,20 @@ constexpr int kMaxLinesInBatch = 4096;
 constexpr size_t kMaxMessageBytes = 2048;  // of a failure's sentence
 constexpr absl::Duration kForgetLostNode = absl::Minutes(10);
 
+constexpr size_t kMaxEpochs = 10000;  // records of one job: what fits into one message
+
+std::string EpochText(const common::v1::EpochRecord& epoch) {
+  std::string text = absl::StrCat("epoch ", epoch.epoch(), " done");
+  if (epoch.has_train_loss()) absl::StrAppend(&text, ", loss ", epoch.train_loss());
+  if (epoch.has_validation_loss()) {
+    absl::StrAppend(&text, ", validation loss ", epoch.validation_loss());
+  }
+  if (epoch.has_validation_accuracy()) {
+    absl::StrAppend(&text, ", validation accuracy ", epoch.validation_accuracy());
+  }
+  return text;
+}
+
 // A sentence of another process, short enough to be shown everywhere.
 std::string Sentence(const std::string& text) {
   if (text.size() <= kMaxMessageBytes) return text;
@@ -290,10 +304,12 @@ void CoordinatorCore::TakeLead(JobRecord& job, const node::v1::LeadState& lead) 
   const bool advanced = lead.step() > job.lead.step();
   for (const common::v1::EpochRecord& epoch : lead.epochs()) {
     if (epoch.epoch() < 1) continue;
-    if (job.epochs.emplace(epoch.epoch(), epoch).second) {
-      job.AddEvent(wall_, "EpochDone", absl::StrCat("epoch ", epoch.epoch()));
-      Changed(job);
-    }
+    // What was dropped as too old must not come back.
+    if (!job.epochs.empty() && epoch.epoch() <= job.epochs.rbegin()->first) continue;
+    job.epochs.emplace(epoch.epoch(), epoch);
+    if (job.epochs.size() > kMaxEpochs) job.epochs.erase(job.epochs.begin());
+    job.AddLog(wall_, "info", EpochText(epoch));
+    Changed(job);
   }
   if (lead.complete() != job.lead.complete()) Changed(job);
   job.lead = lead;
