@@ -214,7 +214,8 @@ TEST(ConfigTest, BadValuesNameTheirFlag) {
       {"no node", With("unix:/tmp/x/s.sock", "unix:/tmp/x/c.sock", ""), "--node: got ''"},
       {"node in capitals", With("unix:/tmp/x/s.sock", "unix:/tmp/x/c.sock", "PS0"), "--node"},
       {"no coordinator", With("unix:/tmp/x/s.sock", "", "ps0"), "--coordinator"},
-      {"plaintext coordinator", With("unix:/tmp/x/s.sock", "127.0.0.1:7070", "ps0"), "127.0.0.1:7070"},
+      {"plaintext coordinator", With("unix:/tmp/x/s.sock", "127.0.0.1:7070", "ps0"),
+       "127.0.0.1:7070"},
       {"bad listen", With("nowhere", "unix:/tmp/x/c.sock", "ps0"), "--listen"},
   };
   for (BadFlags& bad : cases) {
