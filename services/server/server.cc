@@ -105,7 +105,7 @@ class AdminPlugins : public grpc::ServerBuilderOption {
 
 std::unique_ptr<grpc::Server> Build(const ServerOptions& options, const Endpoint& listen,
                                     const std::vector<ServedService>& services, bool admin,
-                                    int* port) {
+                                    grpc::CallbackGenericService* unimplemented, int* port) {
   grpc::ServerBuilder builder;
   builder.SetOption(std::make_unique<AdminPlugins>(admin));
   for (const auto& [name, value] : ServerChannelArgs(options)) {
@@ -132,9 +132,9 @@ std::unique_ptr<grpc::Server> Build(const ServerOptions& options, const Endpoint
     CAPSTAN_CHECK(served.service != nullptr && !served.name.empty());
     builder.RegisterService(served.service);
   }
-  // gRPC does not start a server that has health alone: nobody would poll its queue.
-  static grpc::CallbackGenericService unimplemented;
-  if (services.empty()) builder.RegisterCallbackGenericService(&unimplemented);
+  // gRPC does not start a server that has health alone: nobody would poll its queue. Such a service
+  // belongs to one server for ever; a second one that takes it ends the process.
+  if (services.empty()) builder.RegisterCallbackGenericService(unimplemented);
   return builder.BuildAndStart();
 }
 
@@ -169,6 +169,8 @@ struct Server::Impl {
   ServerOptions options;
   Endpoint bound;
   std::vector<std::string> api_names;
+  grpc::CallbackGenericService unimplemented;  // both outlive their servers
+  grpc::CallbackGenericService admin_unimplemented;
   std::unique_ptr<SocketLock> socket_lock;
   std::unique_ptr<grpc::Server> server;
   Endpoint admin_bound;
@@ -232,7 +234,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
   static_cast<void>(once);
   for (const ServedService& served : services) impl->api_names.push_back(served.name);
   int port = 0;
-  impl->server = Build(options, options.listen, services, /*admin=*/false, &port);
+  impl->server =
+      Build(options, options.listen, services, /*admin=*/false, &impl->unimplemented, &port);
   if (impl->server == nullptr) {
     if (!options.listen.is_unix()) {
       if (absl::Status status = ProbeTcpBind(options.listen); !status.ok()) return status;
@@ -242,7 +245,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
                      ": the address cannot be bound (does something else lie at it?)"));
   }
   if (impl->admin_lock != nullptr) {
-    impl->admin_server = Build(options, impl->admin_bound, services, /*admin=*/true, nullptr);
+    impl->admin_server = Build(options, impl->admin_bound, services, /*admin=*/true,
+                               &impl->admin_unimplemented, nullptr);
     if (impl->admin_server == nullptr) {
       return absl::FailedPreconditionError(
           absl::StrCat("listen on ", impl->admin_bound.ToString(),

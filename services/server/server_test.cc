@@ -158,6 +158,17 @@ TEST_F(ServerTest, HealthAloneIsServedToo) {
             grpc::StatusCode::UNIMPLEMENTED);
 }
 
+TEST_F(ServerTest, SeveralServersWithHealthAloneStartInOneProcess) {
+  for (int i = 0; i < 2; ++i) {
+    ServerOptions options;
+    options.listen = unix_;
+    options.admin_socket = unix_.path + ".admin";
+    auto server = Server::Start(options, {});
+    ASSERT_TRUE(server.ok()) << server.status();
+    (*server)->Shutdown();
+  }
+}
+
 TEST_F(ServerTest, CallCarriesItsDeadline) {
   Start({.listen = unix_});
   auto context = NewContext(absl::Seconds(30));
