@@ -85,19 +85,19 @@ absl::Status ServerStream::Bind(const grpc::ByteBuffer& message) {
   return absl::OkStatus();
 }
 
-void ServerStream::Send(grpc::ByteBuffer message, int64_t weights_of) {
+void ServerStream::Send(const grpc::ByteBuffer& message, int64_t weights_of) {
   MutexLock lock(mu_);
   if (closed_) return;
   if (writing_) {
-    outgoing_.push_back({std::move(message), weights_of});
+    outgoing_.push_back({message, weights_of});
   } else {
-    WriteLocked({std::move(message), weights_of});
+    WriteLocked({message, weights_of});
   }
 }
 
-void ServerStream::WriteLocked(Outgoing next) {
+void ServerStream::WriteLocked(const Outgoing& next) {
   writing_ = true;
-  current_ = std::move(next);
+  current_ = next;
   StartWrite(&current_.message);
 }
 
@@ -105,8 +105,8 @@ void ServerStream::DropWeightsBelow(int64_t version) {
   std::deque<Outgoing> kept, old;  // let go outside the lock
   MutexLock lock(mu_);
   old.swap(outgoing_);
-  for (Outgoing& message : old) {
-    if (message.weights_of < 0 || message.weights_of >= version) kept.push_back(std::move(message));
+  for (const Outgoing& message : old) {
+    if (message.weights_of < 0 || message.weights_of >= version) kept.push_back(message);
   }
   outgoing_.swap(kept);
 }
@@ -127,9 +127,9 @@ void ServerStream::OnWriteDone(bool ok) {
   } else if (!ok) {
     dropped.swap(outgoing_);  // OnReadDone or OnCancel ends the stream
   } else if (!outgoing_.empty()) {
-    Outgoing next = std::move(outgoing_.front());
+    const Outgoing next = outgoing_.front();
     outgoing_.pop_front();
-    WriteLocked(std::move(next));
+    WriteLocked(next);
   }
 }
 

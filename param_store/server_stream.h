@@ -57,7 +57,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
   // Queues a message; `weights_of` is the version that it carries, -1: none. Dropped where the
   // stream has ended.
-  void Send(grpc::ByteBuffer message, int64_t weights_of = -1) ABSL_LOCKS_EXCLUDED(mu_);
+  void Send(const grpc::ByteBuffer& message, int64_t weights_of = -1) ABSL_LOCKS_EXCLUDED(mu_);
   // Drops queued weights of versions below `version`.
   void DropWeightsBelow(int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
   // The version whose weights are being written; -1: none.
@@ -85,7 +85,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   absl::Status Bind(const grpc::ByteBuffer& message);
   void End(const absl::Status& status, bool tell_owner) ABSL_LOCKS_EXCLUDED(mu_);
   void ReadOnLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void WriteLocked(Outgoing next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WriteLocked(const Outgoing& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   grpc::CallbackServerContext& context_;

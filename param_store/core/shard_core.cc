@@ -11,8 +11,6 @@ namespace capstan::param_store::core {
 using training::ChunkRun;
 using training::Decision;
 using training::HeldNodes;
-using training::Node;
-using training::Outcome;
 using training::Told;
 
 ShardCore::ShardCore(ShardPlan plan, ShardTimes times)
