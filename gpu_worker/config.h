@@ -1,0 +1,53 @@
+// The settings of the worker service.
+#ifndef CAPSTAN_GPU_WORKER_CONFIG_H_
+#define CAPSTAN_GPU_WORKER_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "services/flags/flags.h"
+
+namespace capstan::gpu_worker {
+
+struct Config {
+  services::CommonFlags common;
+  std::string coordinator;                      // --coordinator: unix:PATH or HOST:PORT
+  std::string node;                             // --node: [a-z0-9-]{1,63}
+  std::vector<std::string> devices = {"auto"};  // --devices: one slot each
+  int64_t cpu_threads = 0;                      // --cpu-threads of a task, 0..4096; 0: cores
+  std::vector<std::string> data_roots;          // --data-root; empty: data may lie anywhere
+
+  void AddTo(services::FlagSet& flags) {
+    flags.AddCommon(common, "127.0.0.1:7090", "127.0.0.1:7091");
+    flags.AddString("coordinator", coordinator, "ADDR", "where the coordinator is reached");
+    flags.AddString("node", node, "NAME", "name of this node, unique in the cluster");
+    flags.AddList("devices", devices, "NAME",
+                  "one slot each: cpu,cpu or cuda:0,...; auto: each GPU, else one cpu");
+    flags.AddInt("cpu-threads", cpu_threads, "threads",
+                 "of all CPU devices of a task together; 0: as many as cores", 0, 4096);
+    flags.AddList("data-root", data_roots, "FOLDER",
+                  "folders that data sets may lie in; none given: anywhere");
+  }
+
+  // InvalidArgument: a setting that is missing or malformed, with its flag.
+  absl::Status Check() const {
+    if (coordinator.empty()) return absl::InvalidArgumentError("--coordinator is not given");
+    bool good = !node.empty() && node.size() <= 63;
+    for (const char c : node) {
+      good = good && ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-');
+    }
+    if (!good) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--node is '", node, "', want 1 to 63 of a-z, 0-9 and -"));
+    }
+    if (devices.empty()) return absl::InvalidArgumentError("--devices is empty");
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_CONFIG_H_

@@ -1,0 +1,46 @@
+#include "gpu_worker/service/devices.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/engine/device/open.h"
+
+namespace capstan::gpu_worker {
+namespace {
+
+absl::StatusOr<node::v1::Device> Describe(const std::string& name) {
+  auto device = engine::OpenDevice(name);
+  if (!device.ok()) {
+    return absl::Status(device.status().code(),
+                        absl::StrCat("--devices ", name, ": ", device.status().message()));
+  }
+  node::v1::Device description;
+  description.set_name(name);
+  description.set_description((*device)->description());
+  return description;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<node::v1::Device>> FindDevices(const std::vector<std::string>& names) {
+  std::vector<node::v1::Device> devices;
+  if (names.size() == 1 && names[0] == "auto") {
+    for (int i = 0;; ++i) {
+      auto gpu = Describe(absl::StrCat("cuda:", i));
+      if (!gpu.ok()) break;
+      devices.push_back(*std::move(gpu));
+    }
+    if (!devices.empty()) return devices;
+  }
+  const std::vector<std::string> wanted =
+      names.size() == 1 && names[0] == "auto" ? std::vector<std::string>{"cpu"} : names;
+  for (const std::string& name : wanted) {
+    auto device = Describe(name);
+    if (!device.ok()) return device.status();
+    devices.push_back(*std::move(device));
+  }
+  return devices;
+}
+
+}  // namespace capstan::gpu_worker

@@ -1,0 +1,57 @@
+#include "gpu_worker/service/probe.h"
+
+#include <limits>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/data/dataset.h"
+#include "gpu_worker/data/failure.h"
+#include "gpu_worker/task/job.h"
+
+namespace capstan::gpu_worker {
+namespace {
+
+absl::StatusOr<common::v1::DatasetInfo> Read(const node::v1::Probe& probe,
+                                             const std::vector<std::string>& data_roots) {
+  absl::StatusOr<data::DatasetProbe> found = absl::UnknownError("");
+  try {
+    found = data::ProbeDataset(MakeDatasetOptions(probe.spec(), data_roots));
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("the host is out of memory");
+  }
+  if (!found.ok()) return found.status();
+  const data::DatasetInfo& train = found->train;
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
+  if (train.count > kLimit || found->test.count > kLimit || train.num_classes > kLimit) {
+    return data::InvalidSpec(absl::StrCat("the data set has ", train.count, " and ",
+                                          found->test.count, " samples, limit ", kLimit));
+  }
+  common::v1::DatasetInfo info;
+  info.set_train_samples(train.count);
+  info.set_test_samples(found->test.count);
+  info.set_channels(static_cast<int32_t>(train.channels));
+  info.set_height(static_cast<int32_t>(train.height));
+  info.set_width(static_cast<int32_t>(train.width));
+  info.set_num_classes(static_cast<int32_t>(train.num_classes));
+  return info;
+}
+
+}  // namespace
+
+node::v1::ProbeResult AnswerProbe(const node::v1::Probe& probe,
+                                  const std::vector<std::string>& data_roots,
+                                  const std::string& host) {
+  node::v1::ProbeResult result;
+  result.set_probe_id(probe.probe_id());
+  result.set_job_id(probe.job_id());
+  const absl::StatusOr<common::v1::DatasetInfo> info = Read(probe, data_roots);
+  if (info.ok()) {
+    *result.mutable_dataset() = *info;
+  } else {
+    result.set_reason(FailureReasonOf(info.status()));
+    result.set_message(absl::StrCat("host ", host, ": ", info.status().message()));
+  }
+  return result;
+}
+
+}  // namespace capstan::gpu_worker

@@ -1,0 +1,127 @@
+#include "gpu_worker/service/service.h"
+
+#include <unistd.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/service/devices.h"
+#include "grpcpp/channel.h"
+#include "services/channel/channel.h"
+#include "services/endpoint/endpoint.h"
+#include "services/logging/log.h"
+#include "services/version/version.h"
+
+namespace capstan::gpu_worker {
+
+using services::Log;
+
+Service::Service() : registry_("gpu_worker"), metrics_(registry_), rpc_metrics_(registry_, {}) {}
+
+absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
+                                                        const std::string& binary) {
+  if (absl::Status status = config.Check(); !status.ok()) return status;
+  auto resolved = config.common.Apply();
+  if (!resolved.ok()) return resolved.status();
+  auto coordinator = services::ParseEndpoint(config.coordinator);
+  if (!coordinator.ok()) return coordinator.status();
+  auto devices = FindDevices(config.devices);
+  if (!devices.ok()) return devices.status();
+
+  std::unique_ptr<Service> service(new Service());
+  Service* const self = service.get();
+  services::ChannelOptions dial;
+  dial.peer = *coordinator;
+  dial.security = config.common.security;
+  dial.retry = false;  // the session dials again by itself
+  auto channel = services::MakeChannel(dial);
+  if (!channel.ok()) return channel.status();
+
+  services::ServerOptions listen;
+  listen.listen = resolved->listen;
+  listen.security = config.common.security;
+  listen.admin_socket = config.common.admin_socket;
+  listen.interceptors = {[self] { return self->rpc_metrics_.MakeInterceptorFactory(); }};
+  auto server = services::Server::Start(listen, {});
+  if (!server.ok()) return server.status();
+  service->server_ = *std::move(server);
+
+  if (resolved->http.has_value()) {
+    services::HttpOptions http;
+    http.listen = *resolved->http;
+    http.security = config.common.security;
+    http.metrics = [self] { return self->registry_.Scrape(); };
+    http.ready = [self] { return self->server_->ready(); };
+    auto started = services::HttpServer::Start(std::move(http));
+    if (!started.ok()) return started.status();
+    service->http_ = *std::move(started);
+  }
+
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  WorkerNodeOptions node;
+  node.binary = binary;
+  node.host = host;
+  node.cpu_threads = static_cast<int>(config.cpu_threads);
+  node.security = config.common.security;
+  node.data_roots = config.data_roots;
+  node.log_level = config.common.log_level;
+  services::NodeSessionOptions options;
+  options.channel = *std::move(channel);
+  node::v1::Register& registration = options.registration;
+  registration.set_name(config.node);
+  registration.set_role(common::v1::ROLE_WORKER);
+  registration.set_version(std::string(Version()));
+  registration.set_host(host);
+  registration.set_pid(getpid());
+  for (const node::v1::Device& device : *devices) {
+    node.devices.push_back(device.name());
+    *registration.add_devices() = device;
+  }
+  WorkerNode::Callbacks node_callbacks;
+  node_callbacks.on_state = [self] { self->session_->Notify(); };
+  node_callbacks.on_reply = [self](node::v1::ConnectRequest reply) {
+    const absl::Status status = self->session_->Send(std::move(reply));
+    if (!status.ok()) Log(services::kWarning, "not_sent").Kv("status", status).Limit("not_sent");
+  };
+  service->node_ = std::make_unique<WorkerNode>(node, &self->metrics_, node_callbacks);
+
+  services::NodeSession::Callbacks callbacks;
+  callbacks.make_heartbeat = [self] { return self->node_->MakeHeartbeat(); };
+  callbacks.on_message = [self](const node::v1::ConnectResponse& message) {
+    self->node_->OnMessage(message);
+  };
+  callbacks.on_registered = [self](const node::v1::Registered& registered) {
+    Log(services::kInfo, "registered").Kv("incarnation", registered.incarnation());
+    self->server_->SetReady(true);
+  };
+  callbacks.on_lost = [self](const absl::Status& status) {
+    Log(services::kWarning, "coordinator_lost").Kv("status", status);
+    self->server_->SetReady(false);
+  };
+  // Messages come over the session alone, so the node needs it only once it has started.
+  service->session_ = std::make_unique<services::NodeSession>(std::move(options), callbacks);
+  service->session_->Start();
+  service->server_->AddDrainHook("tasks", [self] { self->node_->Shutdown(); });
+  service->server_->AddStopHook("goodbye", [self] { self->session_->Stop(); });
+  return service;
+}
+
+void Service::Shutdown() {
+  if (server_ != nullptr) server_->Shutdown();
+  if (http_ != nullptr) http_->Stop();
+}
+
+Service::~Service() {
+  Shutdown();
+  if (session_ != nullptr) session_->Stop();
+  node_.reset();  // its threads use the session
+}
+
+std::string Service::Addresses() const {
+  return absl::StrCat("grpc=", server_->endpoint().ToString(),
+                      " http=", http_ == nullptr ? "off" : http_->endpoint().ToString());
+}
+
+}  // namespace capstan::gpu_worker

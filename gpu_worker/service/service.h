@@ -1,0 +1,49 @@
+// The whole worker service in one object: node, gRPC server (health), HTTP port, node session.
+#ifndef CAPSTAN_GPU_WORKER_SERVICE_SERVICE_H_
+#define CAPSTAN_GPU_WORKER_SERVICE_SERVICE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/config.h"
+#include "gpu_worker/service/metrics.h"
+#include "gpu_worker/service/worker_node.h"
+#include "services/http/http_server.h"
+#include "services/metrics/registry.h"
+#include "services/metrics/rpc_metrics.h"
+#include "services/node_session/node_session.h"
+#include "services/server/server.h"
+
+namespace capstan::gpu_worker {
+
+// Thread-safe.
+class Service {
+ public:
+  // Listens, and dials the coordinator, when it returns. `binary` is that of the tasks.
+  // InvalidArgument: a setting, with its flag; what FindDevices, Server::Start, HttpServer::Start
+  // and MakeChannel say.
+  static absl::StatusOr<std::unique_ptr<Service>> Start(const Config& config,
+                                                        const std::string& binary);
+  // Ordered: not ready, tasks ended, calls drained, goodbye to the coordinator.
+  void Shutdown();
+  ~Service();
+
+  // "grpc=unix:... http=..." as printed when listening.
+  std::string Addresses() const;
+
+ private:
+  Service();
+
+  services::MetricsRegistry registry_;
+  WorkerMetrics metrics_;
+  services::RpcMetrics rpc_metrics_;
+  std::unique_ptr<services::Server> server_;
+  std::unique_ptr<services::HttpServer> http_;
+  std::unique_ptr<WorkerNode> node_;
+  std::unique_ptr<services::NodeSession> session_;
+};
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_SERVICE_SERVICE_H_

@@ -1,0 +1,315 @@
+// The worker service with a coordinator of the test's own in the same process, and real children:
+// this binary is started again as a task.
+#include "gpu_worker/service/service.h"
+
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "capstan/node/v1/node.grpc.pb.h"
+#include "gpu_worker/task/task_main.h"
+#include "gpu_worker/task/test_job.h"
+#include "services/endpoint/endpoint.h"
+#include "services/files/files.h"
+#include "services/server/server.h"
+
+namespace capstan::gpu_worker {
+namespace {
+
+using node::v1::ConnectRequest;
+using node::v1::ConnectResponse;
+using node::v1::TaskState;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kLimit = absl::Seconds(30);
+
+class FakeCoordinator final : public node::v1::NodeService::Service {
+ public:
+  using Stream = grpc::ServerReaderWriter<ConnectResponse, ConnectRequest>;
+
+  grpc::Status Connect(grpc::ServerContext*, Stream* stream) override {
+    ConnectRequest request;
+    if (!stream->Read(&request) || !request.has_register_()) {
+      return {grpc::StatusCode::FAILED_PRECONDITION, "no Register"};
+    }
+    ConnectResponse registered;
+    registered.mutable_registered()->set_incarnation(5);
+    registered.mutable_registered()->set_lease_ms(5000);
+    registered.mutable_registered()->set_heartbeat_ms(200);
+    stream->Write(registered);
+    {
+      MutexLock lock(mu_);
+      registration_ = request.register_();
+      stream_ = stream;
+      changed_.NotifyAll();
+    }
+    while (stream->Read(&request)) {
+      MutexLock lock(mu_);
+      if (request.has_heartbeat()) heartbeat_ = request.heartbeat();
+      if (request.has_probe_result()) probes_.push_back(request.probe_result());
+      for (const job::v1::LogLine& line : request.logs().lines()) lines_.push_back(line);
+      changed_.NotifyAll();
+    }
+    MutexLock lock(mu_);
+    stream_ = nullptr;
+    return grpc::Status::OK;
+  }
+
+  void Send(const ConnectResponse& message) {
+    MutexLock lock(mu_);
+    ASSERT_NE(stream_, nullptr);
+    stream_->Write(message);
+  }
+  // Until `done` holds, asked under the lock; false after `limit`.
+  bool Until(std::function<bool()> done, absl::Duration limit = kLimit) {
+    MutexLock lock(mu_);
+    const absl::Time end = absl::Now() + limit;
+    while (!done()) {
+      if (absl::Now() >= end) return false;
+      changed_.WaitWithTimeout(mu_, std::min(end - absl::Now(), absl::Milliseconds(100)));
+    }
+    return true;
+  }
+  // For `done` above.
+  node::v1::Register registration_;
+  node::v1::Heartbeat heartbeat_;
+  std::vector<node::v1::ProbeResult> probes_;
+  std::vector<job::v1::LogLine> lines_;
+  bool connected() const { return stream_ != nullptr; }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  Stream* stream_ = nullptr;
+};
+
+// Children of this process, by /proc.
+std::vector<pid_t> Children() {
+  std::vector<pid_t> children;
+  DIR* proc = opendir("/proc");
+  while (const dirent* entry = readdir(proc)) {
+    int pid;
+    if (!absl::SimpleAtoi(entry->d_name, &pid)) continue;
+    FILE* stat = std::fopen(absl::StrCat("/proc/", pid, "/stat").c_str(), "r");
+    if (stat == nullptr) continue;
+    char state = 0;
+    int parent = 0;
+    if (std::fscanf(stat, "%*d (%*[^)]) %c %d", &state, &parent) == 2 && parent == getpid() &&
+        state != 'Z') {
+      children.push_back(pid);
+    }
+    std::fclose(stat);
+  }
+  closedir(proc);
+  return children;
+}
+
+class ServiceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = *services::MakePrivateDir("worker-test");
+    services::ServerOptions options;
+    options.listen = *services::ParseEndpoint(absl::StrCat("unix:", folder_, "/c.sock"));
+    options.drain_timeout = absl::Milliseconds(200);
+    auto server = services::Server::Start(
+        options, {{node::v1::NodeService::service_full_name(), &coordinator_}});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+
+    Config config;
+    config.common.listen = absl::StrCat("unix:", folder_, "/w.sock");
+    config.common.http = "127.0.0.1:0";
+    config.coordinator = absl::StrCat("unix:", folder_, "/c.sock");
+    config.node = "w0";
+    config.devices = {"cpu", "cpu"};
+    config.cpu_threads = 2;
+    auto worker = Service::Start(config, "/proc/self/exe");
+    ASSERT_TRUE(worker.ok()) << worker.status();
+    worker_ = *std::move(worker);
+    ASSERT_TRUE(coordinator_.Until([&] { return coordinator_.connected(); }));
+  }
+  void TearDown() override {
+    worker_.reset();
+    EXPECT_TRUE(Children().empty());
+    server_->Shutdown();
+    EXPECT_TRUE(services::RemoveTree("/tmp", folder_).ok());
+  }
+
+  void StartTask(int64_t steps, int32_t devices = 1) {
+    TestJob test;
+    test.storage_path = folder_;
+    test.steps = steps;
+    test.devices = devices;
+    ConnectResponse message;
+    *message.mutable_start_task() = test.Start();
+    coordinator_.Send(message);
+  }
+  void StopTask(int grace_ms) {
+    ConnectResponse message;
+    message.mutable_stop_task()->set_job_id("digits-ab12");
+    message.mutable_stop_task()->set_grace_ms(grace_ms);
+    coordinator_.Send(message);
+  }
+  // The one task's state, once `done` holds for it.
+  bool UntilTask(std::function<bool(const TaskState&)> done, absl::Duration limit = kLimit) {
+    const bool held = coordinator_.Until(
+        [&] {
+          if (coordinator_.heartbeat_.tasks_size() != 1) return false;
+          state_ = coordinator_.heartbeat_.tasks(0);
+          return done(state_);
+        },
+        limit);
+    if (!held) ADD_FAILURE() << "last state: " << state_.ShortDebugString();
+    return held;
+  }
+  bool UntilNoTask() {
+    return coordinator_.Until([&] { return coordinator_.heartbeat_.tasks_size() == 0; });
+  }
+  static bool Running(const TaskState& state) {
+    return state.phase() == node::v1::TASK_PHASE_RUNNING && state.lead().step() > 3;
+  }
+
+  std::string folder_;
+  FakeCoordinator coordinator_;
+  std::unique_ptr<services::Server> server_;
+  std::unique_ptr<Service> worker_;
+  TaskState state_;
+};
+
+TEST_F(ServiceTest, RegistersItsDevicesAndAnswersProbes) {
+  EXPECT_EQ(coordinator_.registration_.name(), "w0");
+  EXPECT_EQ(coordinator_.registration_.role(), common::v1::ROLE_WORKER);
+  ASSERT_EQ(coordinator_.registration_.devices_size(), 2);
+  EXPECT_EQ(coordinator_.registration_.devices(1).name(), "cpu");
+  EXPECT_THAT(worker_->Addresses(), HasSubstr("grpc=unix:"));
+  ConnectResponse message;
+  message.mutable_probe()->set_probe_id(3);
+  message.mutable_probe()->set_job_id("j");
+  *message.mutable_probe()->mutable_spec() = TestJob().Spec();
+  coordinator_.Send(message);
+  ASSERT_TRUE(coordinator_.Until([&] { return coordinator_.probes_.size() == 1; }));
+  EXPECT_EQ(coordinator_.probes_[0].probe_id(), 3);
+  EXPECT_EQ(coordinator_.probes_[0].dataset().train_samples(), 640);
+}
+
+TEST_F(ServiceTest, ATaskRunsFinishesAndIsForgottenAfterStopTask) {
+  StartTask(/*steps=*/20, /*devices=*/2);
+  ASSERT_TRUE(UntilTask([](const TaskState& state) {
+    return state.phase() == node::v1::TASK_PHASE_FINISHED && state.files().files_size() == 2 &&
+           state.lead().complete();
+  }));
+  EXPECT_EQ(state_.weights_sha256().size(), 64u);
+  EXPECT_EQ(state_.step(), 20);
+  EXPECT_EQ(Children().size(), 1u);  // it waits to be stopped
+  StartTask(20, 2);                  // repeated: left alone
+  ConnectResponse taken;
+  taken.mutable_files_taken()->set_job_id("digits-ab12");
+  taken.mutable_files_taken()->set_lineage(1);
+  taken.mutable_files_taken()->set_step(20);
+  coordinator_.Send(taken);
+  ASSERT_TRUE(UntilTask([](const TaskState& state) { return !state.has_files(); }));
+  EXPECT_EQ(Children().size(), 1u);
+  ASSERT_TRUE(coordinator_.Until([&] {
+    for (const job::v1::LogLine& line : coordinator_.lines_) {
+      if (absl::StrContains(line.text(), "event=device_ready")) return true;
+    }
+    return false;
+  }));
+  StopTask(5000);
+  EXPECT_TRUE(UntilNoTask());
+  EXPECT_TRUE(Children().empty());
+}
+
+TEST_F(ServiceTest, AKilledTaskIsReportedAtOnce) {
+  StartTask(/*steps=*/100000000);
+  ASSERT_TRUE(UntilTask(Running));
+  const std::vector<pid_t> children = Children();
+  ASSERT_EQ(children.size(), 1u);
+  kill(children[0], SIGKILL);
+  ASSERT_TRUE(
+      UntilTask([](const TaskState& state) { return state.phase() == node::v1::TASK_PHASE_FAILED; },
+                absl::Seconds(1)));
+  EXPECT_EQ(state_.reason(), "HostOutOfMemory");
+  EXPECT_EQ(state_.exit_code(), -SIGKILL);
+  EXPECT_THAT(state_.message(), HasSubstr("signal 9"));
+  StopTask(1000);
+  EXPECT_TRUE(UntilNoTask());
+}
+
+TEST_F(ServiceTest, ACrashIsAnInternalErrorWithItsSignal) {
+  StartTask(/*steps=*/100000000);
+  ASSERT_TRUE(UntilTask(Running));
+  kill(Children().at(0), SIGABRT);
+  ASSERT_TRUE(
+      UntilTask([](const TaskState& state) { return state.phase() == node::v1::TASK_PHASE_FAILED; },
+                absl::Seconds(5)));
+  EXPECT_EQ(state_.reason(), "InternalError");
+  EXPECT_EQ(state_.exit_code(), -SIGABRT);
+}
+
+TEST_F(ServiceTest, ATaskIsStoppedInTheMiddleAndKilledWhereItDoesNotListen) {
+  StartTask(/*steps=*/100000000);
+  ASSERT_TRUE(UntilTask(Running));
+  StopTask(20000);
+  EXPECT_TRUE(UntilNoTask());
+  EXPECT_TRUE(Children().empty());
+
+  StartTask(/*steps=*/100000000);
+  ASSERT_TRUE(UntilTask(Running));
+  kill(Children().at(0), SIGSTOP);
+  StopTask(100);
+  EXPECT_TRUE(UntilNoTask());
+  EXPECT_TRUE(Children().empty());
+}
+
+TEST_F(ServiceTest, AFailureOfTheTaskKeepsItsReason) {
+  ConnectResponse message;
+  TestJob test;
+  test.storage_path = folder_;
+  *message.mutable_start_task() = test.Start();
+  (*message.mutable_start_task()->mutable_spec_digest())[0] ^= 1;
+  coordinator_.Send(message);
+  ASSERT_TRUE(UntilTask([](const TaskState& state) { return state.has_exit_code(); }));
+  EXPECT_EQ(state_.phase(), node::v1::TASK_PHASE_FAILED);
+  EXPECT_EQ(state_.reason(), "InvalidSpec");
+  EXPECT_EQ(state_.exit_code(), 1);
+}
+
+TEST_F(ServiceTest, ADeviceThatTheNodeHasNotFailsTheTask) {
+  ConnectResponse message;
+  TestJob test;
+  test.storage_path = folder_;
+  *message.mutable_start_task() = test.Start();
+  message.mutable_start_task()->set_devices(0, 2);
+  coordinator_.Send(message);
+  ASSERT_TRUE(UntilTask(
+      [](const TaskState& state) { return state.phase() == node::v1::TASK_PHASE_FAILED; }));
+  EXPECT_THAT(state_.message(), HasSubstr("device 2, want 0 to 1"));
+}
+
+TEST_F(ServiceTest, ShutdownEndsTheTasks) {
+  StartTask(/*steps=*/100000000);
+  ASSERT_TRUE(UntilTask(Running));
+  worker_->Shutdown();
+  EXPECT_TRUE(Children().empty());
+}
+
+}  // namespace
+}  // namespace capstan::gpu_worker
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "task") == 0) {
+    return capstan::gpu_worker::TaskMain(argc, argv);
+  }
+  ::testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}

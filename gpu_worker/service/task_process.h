@@ -1,0 +1,66 @@
+// A task as its worker service sees it: a child process with a link.
+//
+// Threads: all methods on the owner's strand; callbacks are posted to it.
+#ifndef CAPSTAN_GPU_WORKER_SERVICE_TASK_PROCESS_H_
+#define CAPSTAN_GPU_WORKER_SERVICE_TASK_PROCESS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "capstan/node/v1/node.pb.h"
+#include "gpu_worker/task/counters.h"
+#include "gpu_worker/task/task_link.h"
+#include "gpu_worker/task/task_main.h"
+#include "param_store/client/strand.h"
+#include "services/process/process.h"
+
+namespace capstan::gpu_worker {
+
+class TaskProcess {
+ public:
+  struct Callbacks {
+    std::function<void(const node::v1::TaskState&)> on_state;
+    std::function<void(const TaskCounters&)> on_counters;
+    std::function<void(const std::string& line)> on_line;  // of its standard output and error
+    // Once, last: the process is gone and everything that it said has been told.
+    std::function<void(const services::ExitStatus&, bool killed_by_us)> on_end;
+  };
+
+  // Starts `binary` and gives it `start`. Borrows the spawner and the strand. Errors of Spawn.
+  static absl::StatusOr<std::unique_ptr<TaskProcess>> Start(services::ProcessSpawner& spawner,
+                                                            param_store::client::Strand& strand,
+                                                            const std::string& binary,
+                                                            TaskProcessOptions options,
+                                                            const node::v1::StartTask& start,
+                                                            Callbacks callbacks);
+  // Kills what is left. No callback runs afterwards.
+  ~TaskProcess();
+
+  pid_t pid() const;
+  void ChangeView(const node::v1::ViewChange& change);
+  // SIGTERM now, SIGKILL after `grace`. A second call may shorten it.
+  void Stop(absl::Duration grace);
+
+ private:
+  TaskProcess(param_store::client::Strand& strand, Callbacks callbacks)
+      : strand_(strand), callbacks_(std::move(callbacks)) {}
+  void Post(std::function<void()> function);
+  void EndWhenAllIsTold();
+
+  param_store::client::Strand& strand_;
+  const Callbacks callbacks_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  bool killed_ = false;
+  bool link_closed_ = false;
+  bool exited_ = false;
+  services::ExitStatus exit_;
+  std::unique_ptr<services::Process> process_;
+  std::unique_ptr<TaskLink> link_;
+};
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_SERVICE_TASK_PROCESS_H_

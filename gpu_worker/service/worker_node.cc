@@ -1,0 +1,252 @@
+#include "gpu_worker/service/worker_node.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/service/probe.h"
+#include "services/logging/log.h"
+
+namespace capstan::gpu_worker {
+
+using services::Log;
+
+constexpr absl::Duration kLogInterval = absl::Milliseconds(200);
+
+WorkerNode::WorkerNode(WorkerNodeOptions options, WorkerMetrics* metrics, Callbacks callbacks)
+    : options_(std::move(options)),
+      metrics_(metrics),
+      callbacks_(std::move(callbacks)),
+      thread_([this] { strand_.Run(); }) {}
+
+WorkerNode::~WorkerNode() {
+  Shutdown();
+  strand_.Stop();
+  thread_.join();
+  tasks_.clear();
+}
+
+void WorkerNode::Shutdown() {
+  {
+    MutexLock lock(mu_);
+    shut_down_ = true;
+  }
+  strand_.Post([this] {
+    for (auto& task : tasks_) {
+      if (task.second.process != nullptr && !task.second.ended) {
+        task.second.stopping = true;
+        task.second.process->Stop(options_.shutdown_grace);
+      }
+    }
+  });
+  const absl::Duration end = strand_.Now() + options_.shutdown_grace + absl::Seconds(1);
+  MutexLock lock(mu_);
+  while (live_ > 0 && strand_.Now() < end) changed_.WaitWithTimeout(mu_, end - strand_.Now());
+}
+
+node::v1::Heartbeat WorkerNode::MakeHeartbeat() const {
+  MutexLock lock(mu_);
+  return heartbeat_;
+}
+
+void WorkerNode::Publish() {
+  node::v1::Heartbeat heartbeat;
+  int live = 0;
+  for (const auto& task : tasks_) {
+    if (task.second.process != nullptr && !task.second.ended) ++live;
+    node::v1::TaskState& state = *heartbeat.add_tasks();
+    state = task.second.state;
+    if (task.second.files_taken) state.clear_files();
+  }
+  {
+    MutexLock lock(mu_);
+    heartbeat_ = std::move(heartbeat);
+    live_ = live;
+    changed_.NotifyAll();
+  }
+  callbacks_.on_state();
+}
+
+void WorkerNode::OnMessage(const node::v1::ConnectResponse& message) {
+  strand_.Post([this, message] {
+    if (message.has_probe()) OnProbe(message.probe());
+    if (message.has_start_task()) OnStartTask(message.start_task());
+    if (message.has_view_change()) OnViewChange(message.view_change());
+    if (message.has_stop_task()) OnStopTask(message.stop_task());
+    if (message.has_files_taken()) OnFilesTaken(message.files_taken());
+    // StartLineage and EndJob concern shards.
+  });
+}
+
+void WorkerNode::OnProbe(const node::v1::Probe& probe) {
+  // Reads labels, so it blocks the strand for a moment: tasks train on meanwhile.
+  node::v1::ConnectRequest reply;
+  *reply.mutable_probe_result() = AnswerProbe(probe, options_.data_roots, options_.host);
+  Log(services::kInfo, "probe")
+      .Kv("job", probe.job_id())
+      .Kv("samples", reply.probe_result().dataset().train_samples())
+      .Kv("reason", reply.probe_result().reason());
+  callbacks_.on_reply(std::move(reply));
+}
+
+void WorkerNode::FailTask(Entry& entry, const std::string& reason, const std::string& message) {
+  entry.ended = true;
+  entry.state.set_phase(node::v1::TASK_PHASE_FAILED);
+  entry.state.set_reason(reason);
+  entry.state.set_message(message);
+}
+
+void WorkerNode::OnStartTask(const node::v1::StartTask& start) {
+  const std::string& job_id = start.job_id();
+  if (tasks_.count(job_id) > 0) return;  // repeated until the state is reported
+  {
+    MutexLock lock(mu_);
+    if (shut_down_) return;
+  }
+  Entry& entry = tasks_[job_id];
+  entry.state.set_job_id(job_id);
+  entry.state.set_rank(start.rank());
+  entry.state.set_lineage(start.view().lineage());
+  entry.state.set_generation(start.view().generation());
+  entry.state.set_phase(node::v1::TASK_PHASE_STARTING);
+  entry.logs = std::make_unique<LogForwarder>(job_id, start.rank(), options_.host);
+
+  TaskProcessOptions process;
+  process.cpu_threads = options_.cpu_threads;
+  process.security = options_.security;
+  process.data_roots = options_.data_roots;
+  process.log_level = options_.log_level;
+  for (const int32_t device : start.devices()) {
+    if (device < 0 || device >= static_cast<int32_t>(options_.devices.size())) {
+      FailTask(entry, "InternalError",
+               absl::StrCat("host ", options_.host, ": device ", device, ", want 0 to ",
+                            options_.devices.size() - 1));
+      return Publish();
+    }
+    process.devices.push_back(options_.devices[device]);
+  }
+  if (process.devices.empty()) {
+    FailTask(entry, "InternalError", absl::StrCat("host ", options_.host, ": no device is given"));
+    return Publish();
+  }
+  TaskProcess::Callbacks callbacks;
+  callbacks.on_state = [this, job_id](const node::v1::TaskState& state) {
+    OnTaskState(job_id, state);
+  };
+  callbacks.on_counters = [this, job_id](const TaskCounters& counters) {
+    if (metrics_ != nullptr) metrics_->Update(job_id, tasks_[job_id].state.rank(), counters);
+  };
+  callbacks.on_line = [this, job_id](const std::string& line) { OnLine(job_id, line); };
+  callbacks.on_end = [this, job_id](const services::ExitStatus& exit, bool killed_by_us) {
+    OnTaskEnd(job_id, exit, killed_by_us);
+  };
+  auto task = TaskProcess::Start(spawner_, strand_, options_.binary, std::move(process), start,
+                                 std::move(callbacks));
+  if (!task.ok()) {
+    FailTask(entry, "InternalError",
+             absl::StrCat("host ", options_.host, ": ", task.status().message()));
+    return Publish();
+  }
+  entry.process = *std::move(task);
+  Log(services::kInfo, "task_started")
+      .Kv("job", job_id)
+      .Kv("rank", start.rank())
+      .Kv("pid", entry.process->pid());
+  Publish();
+}
+
+void WorkerNode::OnViewChange(const node::v1::ViewChange& change) {
+  const auto it = tasks_.find(change.view().job_id());
+  if (it != tasks_.end() && it->second.process != nullptr && !it->second.ended) {
+    it->second.process->ChangeView(change);
+  }
+}
+
+void WorkerNode::OnStopTask(const node::v1::StopTask& stop) {
+  const auto it = tasks_.find(stop.job_id());
+  if (it == tasks_.end()) return;
+  Entry& entry = it->second;
+  if (entry.process == nullptr || entry.ended) return Forget(stop.job_id());
+  if (entry.stopping) return;  // repeated until the state is no longer reported
+  entry.stopping = true;
+  entry.process->Stop(absl::Milliseconds(std::max(0, stop.grace_ms())));
+}
+
+void WorkerNode::Forget(const std::string& job_id) {
+  FlushLogs(job_id);
+  tasks_.erase(job_id);
+  if (metrics_ != nullptr) metrics_->Retire(job_id);
+  Publish();
+}
+
+void WorkerNode::OnFilesTaken(const node::v1::FilesTaken& taken) {
+  const auto it = tasks_.find(taken.job_id());
+  if (it == tasks_.end() || it->second.state.files().lineage() != taken.lineage() ||
+      it->second.state.files().step() != taken.step()) {
+    return;
+  }
+  it->second.files_taken = true;
+  Publish();
+}
+
+void WorkerNode::OnTaskState(const std::string& job_id, const node::v1::TaskState& state) {
+  Entry& entry = tasks_[job_id];
+  if (entry.ended) return;
+  if (state.phase() != entry.state.phase()) {
+    Log(services::kInfo, "task_phase")
+        .Kv("job", job_id)
+        .Kv("phase", node::v1::TaskPhase_Name(state.phase()))
+        .Kv("step", state.step())
+        .Kv("reason", state.reason());
+  }
+  if (state.files().lineage() != entry.state.files().lineage()) entry.files_taken = false;
+  const int32_t rank = entry.state.rank();
+  entry.state = state;
+  entry.state.set_job_id(job_id);
+  entry.state.set_rank(rank);
+  if (metrics_ != nullptr && state.has_phases()) metrics_->Update(job_id, rank, state.phases());
+  Publish();
+}
+
+void WorkerNode::OnTaskEnd(const std::string& job_id, const services::ExitStatus& exit,
+                           bool killed_by_us) {
+  const auto it = tasks_.find(job_id);
+  if (it == tasks_.end()) return;
+  Entry& entry = it->second;
+  Log(entry.stopping ? services::kInfo : services::kError, "task_ended")
+      .Kv("job", job_id)
+      .Kv("exit", exit.ToString());
+  if (entry.stopping) return Forget(job_id);  // StopTask is answered by silence
+  entry.state.set_exit_code(exit.signal != 0 ? -exit.signal : exit.code);
+  if (entry.state.phase() != node::v1::TASK_PHASE_FAILED) {
+    const bool out_of_memory = exit.signal == SIGKILL && !killed_by_us;
+    FailTask(entry, out_of_memory ? "HostOutOfMemory" : "InternalError",
+             absl::StrCat("host ", options_.host, ": the task ended with ", exit.ToString(),
+                          out_of_memory ? ", as the system does where memory runs out" : ""));
+  }
+  entry.ended = true;
+  FlushLogs(job_id);
+  Publish();
+}
+
+void WorkerNode::OnLine(const std::string& job_id, const std::string& line) {
+  Entry& entry = tasks_[job_id];
+  Log(services::kDebug, "task_line").Kv("job", job_id).Kv("line", line);
+  entry.logs->Add(line, strand_.Now(), absl::Now());
+  if (entry.logs->line_count() + entry.logs->dropped() > 1) return;  // a flush is on its way
+  strand_.PostAfter(kLogInterval, [this, job_id] { FlushLogs(job_id); });
+}
+
+void WorkerNode::FlushLogs(const std::string& job_id) {
+  const auto it = tasks_.find(job_id);
+  if (it == tasks_.end()) return;
+  std::optional<node::v1::LogBatch> batch = it->second.logs->Take();
+  if (!batch.has_value()) return;
+  node::v1::ConnectRequest request;
+  *request.mutable_logs() = *std::move(batch);
+  callbacks_.on_reply(std::move(request));
+}
+
+}  // namespace capstan::gpu_worker

@@ -1,0 +1,105 @@
+// What a worker does for the coordinator: answers probes, keeps tasks as child processes, reports
+// their states. Holds no tensor and opens no data set but to probe it.
+//
+//   StartTask    starts the child; a task that lives, or whose end is not answered yet, is left
+//   alone ViewChange   handed on StopTask     SIGTERM, SIGKILL after the grace; forgets a task that
+//   is gone FilesTaken   the files need not be reported again
+// A child that ends without a StopTask is FAILED: with the reason that it gave, else
+// HostOutOfMemory for a SIGKILL that is not ours, else InternalError.
+//
+// Threads: one of its own (the strand) and those of its children's links; all methods are
+// thread-safe and return at once, but for Shutdown.
+#ifndef CAPSTAN_GPU_WORKER_SERVICE_WORKER_NODE_H_
+#define CAPSTAN_GPU_WORKER_SERVICE_WORKER_NODE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
+#include "capstan/node/v1/node.pb.h"
+#include "gpu_worker/service/log_forwarder.h"
+#include "gpu_worker/service/metrics.h"
+#include "gpu_worker/service/task_process.h"
+#include "param_store/client/strand.h"
+#include "services/process/process.h"
+#include "services/sync/mutex.h"
+
+namespace capstan::gpu_worker {
+
+struct WorkerNodeOptions {
+  std::string binary;                // of the tasks: this one
+  std::string host;                  // for people
+  std::vector<std::string> devices;  // names, one per slot
+  int cpu_threads = 0;
+  services::Security security;
+  std::vector<std::string> data_roots;
+  std::string log_level = "info";
+  absl::Duration shutdown_grace = absl::Seconds(2);  // of tasks that live at Shutdown
+};
+
+class WorkerNode {
+ public:
+  struct Callbacks {
+    std::function<void()> on_state;                          // a heartbeat is due now
+    std::function<void(node::v1::ConnectRequest)> on_reply;  // to be sent: probe results, logs
+  };
+
+  // Borrows the metrics (null: none).
+  WorkerNode(WorkerNodeOptions options, WorkerMetrics* metrics, Callbacks callbacks);
+  ~WorkerNode();  // Shutdown()
+  WorkerNode(const WorkerNode&) = delete;
+  WorkerNode& operator=(const WorkerNode&) = delete;
+
+  node::v1::Heartbeat MakeHeartbeat() const ABSL_LOCKS_EXCLUDED(mu_);
+  void OnMessage(const node::v1::ConnectResponse& message);
+  // Ends all tasks and waits for them, at most the grace and a second. Repeatable.
+  void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Entry {
+    node::v1::TaskState state;
+    std::unique_ptr<TaskProcess> process;
+    std::unique_ptr<LogForwarder> logs;
+    bool ended = false;
+    bool stopping = false;
+    bool files_taken = false;
+  };
+
+  void OnProbe(const node::v1::Probe& probe);
+  void OnStartTask(const node::v1::StartTask& start);
+  void OnViewChange(const node::v1::ViewChange& change);
+  void OnStopTask(const node::v1::StopTask& stop);
+  void OnFilesTaken(const node::v1::FilesTaken& taken);
+  void OnTaskState(const std::string& job_id, const node::v1::TaskState& state);
+  void OnTaskEnd(const std::string& job_id, const services::ExitStatus& exit, bool killed_by_us);
+  void OnLine(const std::string& job_id, const std::string& line);
+  void FlushLogs(const std::string& job_id);
+  void Forget(const std::string& job_id);
+  void FailTask(Entry& entry, const std::string& reason, const std::string& message);
+  void Publish() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const WorkerNodeOptions options_;
+  WorkerMetrics* const metrics_;
+  const Callbacks callbacks_;
+  services::ProcessSpawner spawner_;
+  std::map<std::string, Entry> tasks_;  // by job; of the strand alone
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  node::v1::Heartbeat heartbeat_ ABSL_GUARDED_BY(mu_);
+  int live_ ABSL_GUARDED_BY(mu_) = 0;  // children
+  bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
+
+  param_store::client::StrandLoop strand_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_SERVICE_WORKER_NODE_H_
