@@ -115,19 +115,31 @@ std::vector<double> LongBuckets() {
 }
 
 template <typename T>
+T& MetricFamily<T>::Child(const prometheus::Labels& labels) const {
+  if constexpr (std::is_same_v<T, prometheus::Histogram>) {
+    return family_->Add(labels, buckets_);
+  } else {
+    return family_->Add(labels);
+  }
+}
+
+template <typename T>
 T& MetricFamily<T>::With(const prometheus::Labels& labels) const {
   std::vector<std::string> names;
   for (const auto& [name, value] : labels) names.push_back(name);  // a map: sorted
   CAPSTAN_CHECK(names == label_names_);
-  T* metric;
-  if constexpr (std::is_same_v<T, prometheus::Histogram>) {
-    metric = &family_->Add(labels, buckets_);
-  } else {
-    metric = &family_->Add(labels);
-  }
+  T* const metric = &Child(labels);
   prometheus::Family<T>* const family = family_;
   registry_->Remember(metric, labels, [family, metric] { family->Remove(metric); });
   return *metric;
+}
+
+template <typename T>
+void MetricFamily<T>::Drop(const prometheus::Labels& labels) const {
+  if (!family_->Has(labels)) return;
+  T* const metric = &Child(labels);
+  prometheus::Family<T>* const family = family_;
+  registry_->Forget(metric, [family, metric] { family->Remove(metric); });
 }
 
 template class MetricFamily<prometheus::Counter>;
@@ -170,6 +182,14 @@ void MetricsRegistry::Remember(const void* metric, const prometheus::Labels& lab
     }
   }
   children_.emplace_back(metric, Child{labels, std::move(remove), -1});
+}
+
+void MetricsRegistry::Forget(const void* metric, const std::function<void()>& remove) {
+  MutexLock lock(mu_);
+  remove();
+  children_.erase(std::remove_if(children_.begin(), children_.end(),
+                                 [metric](const auto& entry) { return entry.first == metric; }),
+                  children_.end());
 }
 
 CounterFamily MetricsRegistry::Counter(const std::string& name, const std::string& help,

@@ -44,8 +44,13 @@ class MetricFamily {
   // The child with exactly these labels, made at the first call. Slow: keep the reference, which
   // lives until the registry or MetricsRegistry::RetireSeries ends it.
   T& With(const prometheus::Labels& labels) const;
+  // Ends the child with these labels at once, where there is one: for a series that would be wrong
+  // from now on. No reference to it may be used from this call on.
+  void Drop(const prometheus::Labels& labels) const;
 
  private:
+  T& Child(const prometheus::Labels& labels) const;
+
   friend class MetricsRegistry;
   MetricsRegistry* registry_ = nullptr;
   prometheus::Family<T>* family_ = nullptr;
@@ -94,6 +99,7 @@ class MetricsRegistry {
   void CheckFamily(const std::string& name, const std::string& help, bool counter,
                    const std::vector<std::string>& label_names);
   void Remember(const void* metric, const prometheus::Labels& labels, std::function<void()> remove);
+  void Forget(const void* metric, const std::function<void()>& remove);
 
   prometheus::Registry registry_;
   mutable Mutex mu_;

@@ -66,6 +66,21 @@ TEST(MetricsRegistryTest, SeriesOfAnEndedJobGoAfterTwoScrapes) {
               HasSubstr("capstan_worker_steps_total{job_id=\"j1\",rank=\"0\"} 1\n"));
 }
 
+TEST(MetricsRegistryTest, ADroppedSeriesIsGoneAtTheNextScrape) {
+  MetricsRegistry metrics("gpu_worker");
+  const GaugeFamily info = metrics.Gauge("capstan_gpu_info", "Maps.", {"job_id"});
+  info.With({{"job_id", "j1"}}).Set(1);
+  info.With({{"job_id", "j2"}}).Set(1);
+  metrics.RetireSeries("job_id", "j1");
+  info.Drop({{"job_id", "j1"}});
+  info.Drop({{"job_id", "never there"}});
+  EXPECT_THAT(metrics.Scrape(), AllOf(Not(HasSubstr("j1")), HasSubstr("job_id=\"j2\"} 1\n")));
+  info.With({{"job_id", "j1"}}).Set(3);
+  for (int scrape = 0; scrape < 4; ++scrape) {
+    EXPECT_THAT(metrics.Scrape(), HasSubstr("job_id=\"j1\"} 3\n"));
+  }
+}
+
 TEST(MetricsRegistryTest, NamesAreListedForTheCatalogueTest) {
   MetricsRegistry metrics("coordinator");
   metrics.Gauge("capstan_jobs", "Jobs.");

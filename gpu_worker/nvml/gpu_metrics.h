@@ -1,0 +1,85 @@
+// The GPU families of docs/metrics.md, fed with samples of NVML and with what tasks report.
+//
+//   capstan_gpu_info                           one series per GPU and user; job_id and rank are
+//                                              empty while nobody trains on it
+//   capstan_gpu_memory_total_bytes, _used_bytes, capstan_gpu_utilization_ratio,
+//   capstan_gpu_temperature_celsius, capstan_gpu_energy_joules_total
+//                                              as the driver says; absent where it does not
+//   capstan_gpu_memory_allocated_bytes, _peak_bytes
+//                                              as the tasks say
+//
+// Label `gpu` is NVML's index, as in dcgm-exporter, for people; join on `UUID`. GPUs that
+// CUDA_VISIBLE_DEVICES hides are not exported: two workers on one host share out the cards.
+//
+// Thread-safe.
+#ifndef CAPSTAN_GPU_WORKER_NVML_GPU_METRICS_H_
+#define CAPSTAN_GPU_WORKER_NVML_GPU_METRICS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "gpu_worker/nvml/nvml.h"
+#include "services/metrics/registry.h"
+#include "services/sync/mutex.h"
+
+namespace capstan::gpu_worker {
+
+// A task trains on "cuda:<device>". A device may have several users, a user several devices.
+struct GpuUse {
+  int device = 0;
+  std::string job_id;
+  int32_t rank = 0;
+};
+
+// The index of "cuda:<index>", 0 of "cuda"; nullopt for any other device.
+std::optional<int> CudaIndex(absl::string_view device_name);
+
+class GpuMetrics {
+ public:
+  // `cuda_order` as CudaOrder gives it. Borrows the registry.
+  GpuMetrics(services::MetricsRegistry& registry, std::vector<GpuInfo> gpus,
+             std::vector<int> cuda_order);
+
+  // `samples`: of Nvml::Sample. `uses`: of this moment, all of them; devices that are not there are
+  // left out. A series of capstan_gpu_info that no longer holds is gone at once: two for one UUID
+  // would break every join on it.
+  void Update(const std::vector<GpuSample>& samples, const std::vector<GpuUse>& uses)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // What the allocator of a task holds on "cuda:<use.device>": now, and at most since the job
+  // started. The series end with MetricsRegistry::RetireSeries("job_id", ...), as all of a job do.
+  void SetTaskMemory(const GpuUse& use, int64_t allocated_bytes, int64_t peak_bytes)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  // A series per GPU that comes and goes with its value.
+  static void SetOrDrop(const services::GaugeFamily& family, const prometheus::Labels& labels,
+                        const std::optional<double>& value);
+  void UpdateInfo(const std::vector<GpuUse>& uses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void UpdateEnergy(const GpuSample& sample, const prometheus::Labels& labels)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Visible(int gpu) const;
+  prometheus::Labels CardLabels(int gpu) const;
+
+  const std::vector<GpuInfo> gpus_;
+  const std::vector<int> cuda_order_;
+  const services::GaugeFamily info_;
+  const services::GaugeFamily memory_total_;
+  const services::GaugeFamily memory_used_;
+  const services::GaugeFamily memory_allocated_;
+  const services::GaugeFamily memory_peak_;
+  const services::GaugeFamily utilization_;
+  const services::GaugeFamily temperature_;
+  const services::CounterFamily energy_;
+
+  mutable Mutex mu_;
+  std::vector<prometheus::Labels> info_series_ ABSL_GUARDED_BY(mu_);
+  std::vector<double> joules_ ABSL_GUARDED_BY(mu_);  // by GPU: the driver's counter as last seen
+};
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_NVML_GPU_METRICS_H_
