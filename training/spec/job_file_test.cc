@@ -198,6 +198,8 @@ TEST(JobFileTest, HostileTextIsRefusedWithoutACrash) {
   EXPECT_THAT(Errors(std::string(5000, '[')), HasSubstr("error"));
   EXPECT_THAT(Errors(std::string(100, '{')), HasSubstr("error"));
   EXPECT_THAT(Errors(std::string("\0\xff\xfe", 3)), HasSubstr("error"));
+  EXPECT_THAT(Errors("version: 1\nname: a\ndata: {uri: /\x9c\xa7}\n"),
+              HasSubstr(":3:1: error: this line is not UTF-8"));
   EXPECT_THAT(Errors(std::string(2 << 20, 'a')), HasSubstr("at most 1048576 bytes"));
   EXPECT_THAT(Errors(""), HasSubstr("a job file must be a group of keys, found nothing"));
   EXPECT_THAT(Errors("a: 1\n---\nb: 2\n"), HasSubstr("one document is expected"));

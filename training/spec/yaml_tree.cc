@@ -6,6 +6,8 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "training/codec/strict_json.h"
 
 namespace capstan::training::spec {
 namespace {
@@ -146,6 +148,16 @@ YamlNode* YamlNode::Find(absl::string_view key) {
 }
 
 YamlNode ParseYaml(absl::string_view text, std::vector<YamlError>& errors) {
+  // A protobuf string holds nothing else, and yaml-cpp passes on what it finds.
+  if (!IsUtf8(text)) {
+    int line = 1;
+    for (absl::string_view part : absl::StrSplit(text, '\n')) {
+      if (!IsUtf8(part)) break;
+      ++line;
+    }
+    errors.push_back({{line, 1}, "this line is not UTF-8"});
+    return {};
+  }
   TreeBuilder builder(errors);
   try {
     std::istringstream stream{std::string(text)};

@@ -47,7 +47,7 @@ struct YamlError {
   std::string message;
 };
 
-// Parses one document. On a syntax error, or when more than `kMaxYamlNodes` values or
+// Parses one document in UTF-8. On a syntax error, or when more than `kMaxYamlNodes` values or
 // `kMaxYamlDepth` levels are found, `errors` gets what is wrong and the tree holds what was read
 // before. An empty text gives a null node.
 inline constexpr int kMaxYamlNodes = 20000;
