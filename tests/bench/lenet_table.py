@@ -58,10 +58,8 @@ def torch(options, model, threads):
 
 
 def rate(result):
-    """The median samples per second in whatever the benchmark wrote for one configuration."""
-    row = result['results'][0] if 'results' in result else result
-    return float(row['samples_per_second'] if not isinstance(row['samples_per_second'], dict)
-                 else row['samples_per_second']['median'])
+    """The median samples per second of the one configuration that was measured."""
+    return float(result[0]['samples_per_second'])
 
 
 def services(options, model, resources, kvstore):
