@@ -75,8 +75,9 @@ def strip_cpp(text):
 
 
 def is_test(path):
-    """Tests and fuzzers beside the code, and all that lies in tests/."""
-    return path.startswith('tests/') or re.search(r'_(test|fuzz|bench)\.(cc|h)$', path) is not None
+    """Tests and fuzzers beside the code, what tests there share, and all that lies in tests/."""
+    return (path.startswith('tests/') or re.search(r'_(test|fuzz|bench)\.(cc|h)$', path) is not None or
+            re.search(r'(^|/)(test|fake)_[a-z0-9_]+\.h$', path) is not None)
 
 
 def matches(tree, paths, pattern, sentence):

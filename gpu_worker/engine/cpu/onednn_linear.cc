@@ -1,12 +1,12 @@
 // Convolution and dense layer on oneDNN 2.x. The only file that sees its headers.
 #include <array>
 #include <cstring>
+#include <dnnl.hpp>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "dnnl.hpp"
 #include "gpu_worker/engine/cpu/aligned.h"
 #include "gpu_worker/engine/cpu/linear.h"
 #include "gpu_worker/engine/cpu/vendor_threads.h"
