@@ -10,7 +10,7 @@ namespace capstan::training {
 struct StepLogLine {
   int64_t lineage = 0;
   int64_t step = 0;   // from 0
-  int64_t epoch = 0;  // from 0
+  int64_t epoch = 0;  // from 1
   double loss = 0.0;  // mean over the step's true samples, before the update
   double learning_rate = 0.0;
   int64_t samples = 0;   // true samples of the step

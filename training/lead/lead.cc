@@ -167,7 +167,7 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
   const double seconds = absl::ToDoubleSeconds(*ready_at_ - step_start_);
   decided.line = {.lineage = options_.lineage,
                   .step = step_,
-                  .epoch = samples_.EpochOf(step_),
+                  .epoch = samples_.EpochOf(step_) + 1,  // people count from 1
                   .loss = loss,
                   .learning_rate = decision.learning_rate,
                   .samples = sums.samples,

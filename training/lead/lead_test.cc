@@ -150,7 +150,7 @@ TEST_F(LeadTest, AnEpochIsRecordedWithItsMeansAndEvaluation) {
   const auto next = lead.Decide(At(7));
   ASSERT_TRUE(next.has_value());
   EXPECT_EQ(next->decision.learning_rate, 0.05);  // after one epoch
-  EXPECT_EQ(next->line.epoch, 1);
+  EXPECT_EQ(next->line.epoch, 2);
   EXPECT_EQ(next->line.seconds, 1);  // the wait for the evaluation is left out
 
   ASSERT_EQ(lead.epochs().size(), 1u);

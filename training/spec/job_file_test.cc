@@ -158,6 +158,21 @@ TEST(JobFileTest, OtherKeysTakeWhatIsDoneAnywayAndNothingElse) {
   }
 }
 
+// Else the filled-in spec is refused by the services that get it.
+TEST(ValidateTest, ShardsThatTheDefaultKvstoreDoesNotUseAreRefused) {
+  const auto errors = [](const char* workers_and_shards) {
+    return Errors(absl::StrReplaceAll(
+        kGood, {{"num_workers: 2, gpus_per_worker: 1, num_shards: 2", workers_and_shards},
+                {"kvstore: {type: dist_sync}\n", ""}}));
+  };
+  EXPECT_EQ(errors("num_workers: 1, num_shards: 2"),
+            "job.yaml:3:29: error: 'resources.num_shards' is 2, but one worker's default kvstore "
+            "'local' uses no shard; leave it out or set 'kvstore.type' to dist_sync\n");
+  EXPECT_THAT(errors("num_shards: 2"), HasSubstr("uses no shard"));
+  EXPECT_EQ(errors("num_workers: 2, num_shards: 2"), "");
+  EXPECT_EQ(errors("num_workers: 1, num_shards: 1"), "");
+}
+
 // Every key of docs/interface.md is acted on or refused by name; none is ignored.
 TEST(JobFileTest, EveryKnownKeyIsCarriedOutOrRefused) {
   int refused = 0;

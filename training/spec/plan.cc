@@ -64,9 +64,9 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   out += "\n";
   const double state = file.training().optimizer().momentum() > 0 ? 1 : 0;
   if (UsesShards(spec)) {
-    // Two versions and one being read, optimizer state, the snapshot, and at most 8 pending nodes
-    // of each chunk.
-    const double pending = std::min<double>(8, spec.lanes());
+    // Two versions and one being read, optimizer state, the snapshot, and pending nodes: of two
+    // neighbours that are both there only their sum is held, so at most every other lane.
+    const double pending = (spec.lanes() + 1) / 2;
     absl::StrAppend(&out, "      memory of a shard at most ",
                     Bytes(4.0 * spec.flat_floats() / spec.num_shards() * (4 + 2 * state + pending)),
                     "\n");

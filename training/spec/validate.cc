@@ -149,7 +149,16 @@ void CheckResources(const JobSpec& spec, Rules& rules) {
 
 void CheckKvStore(const JobSpec& spec, Rules& rules) {
   const auto& r = spec.resources();
-  if (!spec.kvstore().has_type()) return;
+  if (!spec.kvstore().has_type()) {
+    // The default is checked too, or the filled-in spec would be refused by those who get it.
+    if (r.num_workers() <= 1 && r.has_num_shards() && r.num_shards() != 1) {
+      rules.Fail("resources.num_shards",
+                 absl::StrCat("is ", r.num_shards(),
+                              ", but one worker's default kvstore 'local' uses no shard; leave it "
+                              "out or set 'kvstore.type' to dist_sync"));
+    }
+    return;
+  }
   const std::string& type = spec.kvstore().type();
   rules.OneOf("kvstore.type", type, {"local", "device", "dist_sync"},
               {"nccl", "dist_device_sync", "dist_sync_device", "dist_async", "dist_device_async",
