@@ -166,7 +166,7 @@ TEST(ValidateTest, ShardsThatTheDefaultKvstoreDoesNotUseAreRefused) {
                 {"kvstore: {type: dist_sync}\n", ""}}));
   };
   EXPECT_EQ(errors("num_workers: 1, num_shards: 2"),
-            "job.yaml:3:29: error: 'resources.num_shards' is 2, but one worker's default kvstore "
+            "job.yaml:3:41: error: 'resources.num_shards' is 2, but one worker's default kvstore "
             "'local' uses no shard; leave it out or set 'kvstore.type' to dist_sync\n");
   EXPECT_THAT(errors("num_shards: 2"), HasSubstr("uses no shard"));
   EXPECT_EQ(errors("num_workers: 2, num_shards: 2"), "");
