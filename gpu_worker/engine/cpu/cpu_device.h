@@ -17,7 +17,8 @@
 
 namespace capstan::engine {
 
-// Measured on the LeNets: a block's activations stay in a second-level cache of 1 MiB.
+// Measured on the LeNets, batch 256: 8 loses a tenth on lenet, 32 gains 4 % there and nothing on lenet_d2l, but
+// gives fewer threads something to do. 16 samples also keep their activations in a 1 MiB cache.
 inline constexpr int64_t kBlockSamples = 16;
 // Descending; the first is kBlockSamples.
 inline constexpr std::array<int64_t, 3> kBlockSizes = {16, 8, 4};

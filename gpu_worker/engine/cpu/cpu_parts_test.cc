@@ -1,6 +1,8 @@
 // The parts of the CPU device that the device contract reaches only by chance.
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <random>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -82,6 +84,38 @@ TEST(KernelsTest, MaximumOfEqualValuesSendsItsGradientToTheFirst) {
   const std::vector<float> dy = {7, 5};
   PoolBackward(g, 1, x.data(), dy.data(), x.data());
   EXPECT_THAT(x, ElementsAre(0, 7, 0, 0, 0, 0, 0, 0, 0, 0));
+}
+
+// Whatever the processor: both kernels give what the other gives, NaN for NaN.
+TEST(KernelsTest, PoolingIsTheSameWithAndWithoutVectors) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (const int64_t channels : {1, 6, 16, 17, 20, 50}) {
+    for (const int kind : {0, 1, 2, 3}) {
+      PoolGeometry g;
+      g.max = kind & 1, g.relu = kind & 2;
+      g.channels = channels;
+      g.in_h = 7, g.in_w = 5, g.out_h = 3, g.out_w = 2;
+      g.window.kernel_shape = g.window.strides = {2, 2};
+      const int64_t n = 3;
+      std::vector<float> x(n * 7 * 5 * channels), dy(n * 3 * 2 * channels);
+      // Few values, so that many are equal; now and then a NaN or an infinity.
+      for (float& v : x) v = std::round(2 * normal(random));
+      for (float& v : dy) v = normal(random);
+      for (size_t i = 0; i < x.size(); i += 31) x[i] = i % 2 != 0 ? NAN : INFINITY;
+      std::vector<float> y(dy.size()), portable_y(dy.size());
+      PoolForward(g, n, x.data(), y.data());
+      PoolForwardPortable(g, n, x.data(), portable_y.data());
+      std::vector<float> dx = x, portable_dx = x;
+      PoolBackward(g, n, dx.data(), dy.data(), dx.data());
+      PoolBackwardPortable(g, n, portable_dx.data(), dy.data(), portable_dx.data());
+      EXPECT_EQ(std::memcmp(dx.data(), portable_dx.data(), dx.size() * sizeof(float)), 0)
+          << channels << " channels, kind " << kind;
+      for (size_t i = 0; i < y.size(); ++i) {
+        EXPECT_TRUE(y[i] == portable_y[i] || (std::isnan(y[i]) && std::isnan(portable_y[i])));
+      }
+    }
+  }
 }
 
 TEST(ThreadPoolTest, EachWorkerRunsOncePerCall) {

@@ -16,7 +16,7 @@
 #define CAPSTAN_CLONES
 #endif
 #if defined(__clang__)
-#define CAPSTAN_NO_LOOP_DEPENDENCY _Pragma("clang loop vectorize(assume_safety)")
+#define CAPSTAN_NO_LOOP_DEPENDENCY
 #else
 #define CAPSTAN_NO_LOOP_DEPENDENCY _Pragma("GCC ivdep")
 #endif
@@ -28,13 +28,13 @@ namespace {
 // A NaN stays: the comparison is false.
 CAPSTAN_INLINE float Positive(float x) { return x < 0.0f ? 0.0f : x; }
 // The larger one; a NaN of either side stays.
-CAPSTAN_INLINE float Larger(float a, float b) { return (b > a) | (b != b) ? b : a; }
+CAPSTAN_INLINE float Larger(float a, float b) { return (b > a || b != b) ? b : a; }
 
-// The usual window: 2x2, stride 2. `kChannels` 0: any number.
-template <int kChannels, bool kMax, bool kRelu>
+// The usual window: 2x2, stride 2.
+template <bool kMax, bool kRelu>
 CAPSTAN_INLINE void TwoByTwoForward(const PoolGeometry& g, int64_t n, const float* __restrict x,
                                     float* __restrict y) {
-  const int64_t c = kChannels > 0 ? kChannels : g.channels;
+  const int64_t c = g.channels;
   const int64_t row = g.in_w * c;
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t p = 0; p < g.out_h; ++p) {
@@ -59,10 +59,10 @@ CAPSTAN_INLINE void TwoByTwoForward(const PoolGeometry& g, int64_t n, const floa
   }
 }
 
-template <int kChannels, bool kMax, bool kRelu>
+template <bool kMax, bool kRelu>
 CAPSTAN_INLINE void TwoByTwoBackward(const PoolGeometry& g, int64_t n, const float* x,
                                      const float* __restrict dy, float* dx) {
-  const int64_t c = kChannels > 0 ? kChannels : g.channels;
+  const int64_t c = g.channels;
   const int64_t row = g.in_w * c;
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t p = 0; p < g.out_h; ++p) {
@@ -110,62 +110,22 @@ CAPSTAN_INLINE void TwoByTwoBackward(const PoolGeometry& g, int64_t n, const flo
   }
 }
 
-template <int kChannels>
-CAPSTAN_INLINE void ForwardOf(const PoolGeometry& g, int64_t n, const float* x, float* y) {
-  if (g.max) {
-    if (g.relu) {
-      TwoByTwoForward<kChannels, true, true>(g, n, x, y);
-    } else {
-      TwoByTwoForward<kChannels, true, false>(g, n, x, y);
-    }
-  } else if (g.relu) {
-    TwoByTwoForward<kChannels, false, true>(g, n, x, y);
-  } else {
-    TwoByTwoForward<kChannels, false, false>(g, n, x, y);
-  }
-}
-
-template <int kChannels>
-CAPSTAN_INLINE void BackwardOf(const PoolGeometry& g, int64_t n, const float* x, const float* dy,
-                               float* dx) {
-  if (g.max) {
-    if (g.relu) {
-      TwoByTwoBackward<kChannels, true, true>(g, n, x, dy, dx);
-    } else {
-      TwoByTwoBackward<kChannels, true, false>(g, n, x, dy, dx);
-    }
-  } else if (g.relu) {
-    TwoByTwoBackward<kChannels, false, true>(g, n, x, dy, dx);
-  } else {
-    TwoByTwoBackward<kChannels, false, false>(g, n, x, dy, dx);
-  }
-}
-
-// Short runs of channels need a number that the compiler knows.
 CAPSTAN_CLONES void FastForward(const PoolGeometry& g, int64_t n, const float* x, float* y) {
-  switch (g.channels) {
-    case 6:
-      return ForwardOf<6>(g, n, x, y);
-    case 16:
-      return ForwardOf<16>(g, n, x, y);
-    case 20:
-      return ForwardOf<20>(g, n, x, y);
-    default:
-      return ForwardOf<0>(g, n, x, y);
+  if (g.max) {
+    g.relu ? TwoByTwoForward<true, true>(g, n, x, y) : TwoByTwoForward<true, false>(g, n, x, y);
+  } else {
+    g.relu ? TwoByTwoForward<false, true>(g, n, x, y) : TwoByTwoForward<false, false>(g, n, x, y);
   }
 }
 
 CAPSTAN_CLONES void FastBackward(const PoolGeometry& g, int64_t n, const float* x, const float* dy,
                                  float* dx) {
-  switch (g.channels) {
-    case 6:
-      return BackwardOf<6>(g, n, x, dy, dx);
-    case 16:
-      return BackwardOf<16>(g, n, x, dy, dx);
-    case 20:
-      return BackwardOf<20>(g, n, x, dy, dx);
-    default:
-      return BackwardOf<0>(g, n, x, dy, dx);
+  if (g.max) {
+    g.relu ? TwoByTwoBackward<true, true>(g, n, x, dy, dx)
+           : TwoByTwoBackward<true, false>(g, n, x, dy, dx);
+  } else {
+    g.relu ? TwoByTwoBackward<false, true>(g, n, x, dy, dx)
+           : TwoByTwoBackward<false, false>(g, n, x, dy, dx);
   }
 }
 
@@ -244,13 +204,28 @@ void AnyBackward(const PoolGeometry& g, int64_t n, const float* x, const float* 
 
 }  // namespace
 
-void PoolForward(const PoolGeometry& geometry, int64_t n, const float* x, float* y) {
-  if (geometry.two_by_two() && HasPoolAvx512()) {
-    PoolForwardAvx512(geometry, n, x, y);
-  } else if (geometry.two_by_two()) {
+void PoolForwardPortable(const PoolGeometry& geometry, int64_t n, const float* x, float* y) {
+  if (geometry.two_by_two()) {
     FastForward(geometry, n, x, y);
   } else {
     AnyForward(geometry, n, x, y);
+  }
+}
+
+void PoolBackwardPortable(const PoolGeometry& geometry, int64_t n, const float* x, const float* dy,
+                          float* dx) {
+  if (geometry.two_by_two()) {
+    FastBackward(geometry, n, x, dy, dx);
+  } else {
+    AnyBackward(geometry, n, x, dy, dx);
+  }
+}
+
+void PoolForward(const PoolGeometry& geometry, int64_t n, const float* x, float* y) {
+  if (geometry.two_by_two() && HasPoolAvx512()) {
+    PoolForwardAvx512(geometry, n, x, y);
+  } else {
+    PoolForwardPortable(geometry, n, x, y);
   }
 }
 
@@ -258,10 +233,8 @@ void PoolBackward(const PoolGeometry& geometry, int64_t n, const float* x, const
                   float* dx) {
   if (geometry.two_by_two() && HasPoolAvx512()) {
     PoolBackwardAvx512(geometry, n, x, dy, dx);
-  } else if (geometry.two_by_two()) {
-    FastBackward(geometry, n, x, dy, dx);
   } else {
-    AnyBackward(geometry, n, x, dy, dx);
+    PoolBackwardPortable(geometry, n, x, dy, dx);
   }
 }
 

@@ -21,6 +21,11 @@ void PoolForward(const PoolGeometry& geometry, int64_t n, const float* x, float*
 void PoolBackward(const PoolGeometry& geometry, int64_t n, const float* x, const float* dy,
                   float* dx);
 
+// The same without AVX-512: the same bits, but for those of a NaN.
+void PoolForwardPortable(const PoolGeometry& geometry, int64_t n, const float* x, float* y);
+void PoolBackwardPortable(const PoolGeometry& geometry, int64_t n, const float* x, const float* dy,
+                          float* dx);
+
 // x = max(x, 0).
 void ReluForward(int64_t size, float* x);
 // dy = y > 0 ? dy : 0.
