@@ -74,6 +74,7 @@ class Coordinator {
   // or Disconnect was called.
   core::SessionId Connect(const node::v1::Register& reg, NodeStream* stream);
   void Receive(core::SessionId session, node::v1::ConnectRequest message);
+  // Once when the stream ends, and again with `goodbye` where it turns out that the node ended it.
   void Disconnect(core::SessionId session, bool goodbye);
 
   // Streams that have not registered yet are told of a shutdown too.

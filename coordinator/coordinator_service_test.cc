@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <functional>
 #include <future>
 #include <map>
@@ -54,9 +53,16 @@ class FakeNode {
     reader_ = std::thread([this] {
       node::v1::ConnectResponse response;
       while (stream_->Read(&response)) {
-        if (response.has_registered()) registered_ = true;
+        if (response.has_registered()) {
+          MutexLock lock(mu_);
+          registered_ = true;
+          changed_.NotifyAll();
+        }
         script_(response, *this);
       }
+      MutexLock lock(mu_);
+      over_ = true;
+      changed_.NotifyAll();
     });
   }
   ~FakeNode() {
@@ -80,7 +86,14 @@ class FakeNode {
     *request.mutable_heartbeat() = state;
     Say(request);
   }
-  bool registered() const { return registered_; }
+  // False: the stream ended, or nothing came in time.
+  bool WaitRegistered() {
+    MutexLock lock(mu_);
+    while (!registered_ && !over_) {
+      if (changed_.WaitWithTimeout(mu_, kLimit)) break;
+    }
+    return registered_;
+  }
 
   node::v1::Heartbeat state;
 
@@ -90,7 +103,10 @@ class FakeNode {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<node::v1::ConnectRequest, node::v1::ConnectResponse>>
       stream_;
-  std::atomic<bool> registered_ = false;
+  Mutex mu_;
+  CondVar changed_;
+  bool registered_ ABSL_GUARDED_BY(mu_) = false;
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
   std::thread reader_;
 };
 
@@ -201,7 +217,6 @@ class ServiceTest : public ::testing::Test {
     return [this](const node::v1::ConnectResponse& order, FakeNode& node) {
       if (order.has_start_lineage()) {
         const node::v1::StartLineage& start = order.start_lineage();
-        ASSERT_TRUE(spec_.ParseFromString(start.resolved_spec()));
         node.state.clear_shards();
         node::v1::ShardState& shard = *node.state.add_shards();
         shard.set_job_id(start.job_id());
@@ -289,7 +304,6 @@ class ServiceTest : public ::testing::Test {
   CondVar changed_;
   int running_tasks_ ABSL_GUARDED_BY(mu_) = 0;
   int files_taken_ ABSL_GUARDED_BY(mu_) = 0;
-  job::v1::ResolvedSpec spec_;
 };
 
 TEST_F(ServiceTest, AJobFromItsSubmissionToItsManifest) {
@@ -489,7 +503,7 @@ TEST_F(ServiceTest, NodesThatBreakTheRulesAreRefused) {
   const auto ignore = [](const node::v1::ConnectResponse&, FakeNode&) {};
   {
     FakeNode first(*server_, Worker("w0"), ignore);
-    while (!first.registered()) std::this_thread::yield();
+    ASSERT_TRUE(first.WaitRegistered());
     FakeNode second(*server_, Worker("w0"), ignore);
     const grpc::Status status = second.Ended();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
@@ -497,7 +511,7 @@ TEST_F(ServiceTest, NodesThatBreakTheRulesAreRefused) {
     EXPECT_TRUE(first.Leave().ok());
     // It said goodbye: its name is free at once, not after the lease.
     FakeNode third(*server_, Worker("w0"), ignore);
-    while (!third.registered()) std::this_thread::yield();
+    ASSERT_TRUE(third.WaitRegistered());
     node::v1::ConnectRequest nothing;
     third.Say(nothing);
     EXPECT_EQ(third.Ended().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
@@ -521,7 +535,7 @@ TEST_F(ServiceTest, ShutdownEndsStreamsAndAnswers) {
   job::v1::SubmitJobResponse submitted;
   ASSERT_TRUE(Submit(Spec(1, 1), "r", &submitted).ok());
   FakeNode worker(*server_, Worker("w0"), [](const node::v1::ConnectResponse&, FakeNode&) {});
-  while (!worker.registered()) std::this_thread::yield();
+  ASSERT_TRUE(worker.WaitRegistered());
   job::v1::WatchJobRequest request;
   request.set_job_id(submitted.job_id());
   const auto context = services::NewContext(kLimit);

@@ -85,6 +85,8 @@ class Stream final
     if (closed_) return;
     if (!ok) {
       half_closed_ = true;
+      // Before the node learns that the stream has ended: its successor may have its name then.
+      if (session_ != 0) coordinator_.Disconnect(session_, /*goodbye=*/false);
       Close(absl::OkStatus());
       return;
     }

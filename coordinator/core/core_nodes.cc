@@ -117,11 +117,13 @@ void CoordinatorCore::Handle(const NodeConnected& connected) {
 }
 
 void CoordinatorCore::Handle(const NodeDisconnected& disconnected) {
-  // The lease goes on: a broken stream is not yet a lost node.
-  Node* node = nodes_.FindSession(disconnected.session);
+  // The lease goes on: a broken stream is not yet a lost node. But another process may have its
+  // name from now on.
   nodes_.Disconnect(disconnected.session);
-  if (node != nullptr && disconnected.goodbye && !node->lost)
-    LoseNode(*node, "its service has stopped");
+  if (disconnected.goodbye) {
+    Node* node = nodes_.FindFormerSession(disconnected.session);
+    if (node != nullptr && !node->lost) LoseNode(*node, "its service has stopped");
+  }
   schedule_ = true;
 }
 

@@ -146,6 +146,7 @@ TEST_F(FailureTest, ATaskThatItsServiceForgotIsLost) {
 
 TEST_F(FailureTest, AServiceThatStopsOrStartsAnewIsLostAtOnce) {
   const std::string id = Running(3, 1);
+  Do(NodeDisconnected{workers_[0]});
   Do(NodeDisconnected{workers_[0], /*goodbye=*/true});
   Do(NodeDisconnected{workers_[1]});
   Pass(absl::Milliseconds(100), Without({workers_[0], workers_[1]}));
@@ -166,6 +167,7 @@ TEST_F(FailureTest, AProcessThatConnectsAgainKeepsItsTasks) {
   Do(NodeDisconnected{workers_[0]});
   Pass(absl::Seconds(3), Without({workers_[0]}));
   const SessionId again = Connect("w0", common::v1::ROLE_WORKER, incarnation);
+  Do(NodeDisconnected{workers_[0], /*goodbye=*/true});  // of the old stream, late
   EXPECT_EQ(Take(again, ConnectResponse::kRegistered).at(0).registered().incarnation(),
             incarnation);
   beats_[again] = beats_[workers_[0]];

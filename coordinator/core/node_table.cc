@@ -94,7 +94,7 @@ Node& NodeTable::Admit(SessionId session, const node::v1::Register& reg, const A
     node.slots.assign(reg.devices_size(), std::string());
   }
   node.reg = reg;
-  node.session = session;
+  node.session = node.last_session = session;
   node.lost = false;
   node.last_heard = now;
   node.last_heard_wall = wall;
@@ -116,6 +116,13 @@ const Node* NodeTable::Find(absl::string_view name) const {
 Node* NodeTable::FindSession(SessionId session) {
   const auto it = sessions_.find(session);
   return it == sessions_.end() ? nullptr : Find(it->second);
+}
+
+Node* NodeTable::FindFormerSession(SessionId session) {
+  for (auto& entry : nodes_) {
+    if (entry.second.session == 0 && entry.second.last_session == session) return &entry.second;
+  }
+  return nullptr;
 }
 
 Node* NodeTable::FindIncarnation(absl::string_view name, int64_t incarnation) {

@@ -22,7 +22,8 @@ struct Node {
   node::v1::Register reg;
   int64_t incarnation = 0;
   SessionId session = 0;  // 0: not connected; the lease may still hold
-  bool lost = false;      // the lease lapsed, or another process has the name now
+  SessionId last_session = 0;
+  bool lost = false;  // the lease lapsed, or another process has the name now
   absl::Duration last_heard;
   absl::Time last_heard_wall;
   // Per device, the job that holds the slot; empty: free.
@@ -63,6 +64,8 @@ class NodeTable {
   Node* Find(absl::string_view name);
   const Node* Find(absl::string_view name) const;
   Node* FindSession(SessionId session);
+  // The node that has no session now and whose last one this was, or null.
+  Node* FindFormerSession(SessionId session);
   // Null unless the node with this name still is this incarnation.
   Node* FindIncarnation(absl::string_view name, int64_t incarnation);
   const Node* FindIncarnation(absl::string_view name, int64_t incarnation) const;

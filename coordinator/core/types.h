@@ -48,6 +48,7 @@ struct NodeMessage {
   SessionId session = 0;
   node::v1::ConnectRequest message;
 };
+// May come twice: as soon as the stream ends, and with `goodbye` when it is known how it ended.
 struct NodeDisconnected {
   SessionId session = 0;
   bool goodbye = false;  // the node itself ended the stream: its service stops, with all its tasks
