@@ -439,7 +439,7 @@ TEST_P(Shards, TrainBitForBitLikeAPlainLoop) {
   const std::vector<std::string> lines = absl::StrSplit(*log, '\n', absl::SkipEmpty());
   ASSERT_THAT(lines, SizeIs(kSteps));
   EXPECT_THAT(lines[4],
-              HasSubstr("\"step\": 4, \"epoch\": 1, \"loss\": 0.5, \"learning_rate\": 0.25"));
+              HasSubstr("\"step\": 4, \"epoch\": 2, \"loss\": 0.5, \"learning_rate\": 0.25"));
 
   const std::string scrape = registry_.Scrape();
   EXPECT_THAT(scrape, HasSubstr("capstan_ps_model_version{job_id=\"t-1\",shard=\"0\"} 5"));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "param_store/wire/byte_buffer.h"
 #include "services/status/status.h"
+#include "services/sync/hand_over.h"
 
 namespace capstan::param_store {
 namespace {
@@ -23,6 +24,7 @@ ServerStream::ServerStream(grpc::CallbackServerContext& context, JobDirectory& d
 ServerStream* ServerStream::Start(grpc::CallbackServerContext& context, JobDirectory& directory) {
   std::shared_ptr<ServerStream> stream(new ServerStream(context, directory));
   stream->self_ = stream;
+  HandOver(stream.get());
   MutexLock lock(stream->mu_);
   stream->ReadOnLocked();
   return stream.get();
@@ -35,6 +37,7 @@ void ServerStream::ReadOnLocked() {
 }
 
 void ServerStream::OnReadDone(bool ok) {
+  const Reaction reaction(this);
   if (!ok) {
     End(absl::OkStatus(), /*tell_owner=*/true);  // the peer said goodbye, or is gone
     return;
@@ -117,6 +120,7 @@ int64_t ServerStream::writing_version() const {
 }
 
 void ServerStream::OnWriteDone(bool ok) {
+  const Reaction reaction(this);
   Outgoing done;  // let go outside the lock
   std::deque<Outgoing> dropped;
   MutexLock lock(mu_);
@@ -133,7 +137,10 @@ void ServerStream::OnWriteDone(bool ok) {
   }
 }
 
-void ServerStream::OnCancel() { End(absl::CancelledError("cancelled"), /*tell_owner=*/true); }
+void ServerStream::OnCancel() {
+  const Reaction reaction(this);
+  End(absl::CancelledError("cancelled"), /*tell_owner=*/true);
+}
 
 void ServerStream::End(const absl::Status& status, bool tell_owner) {
   std::shared_ptr<StreamOwner> owner;
@@ -170,6 +177,7 @@ void ServerStream::Handled() {
 }
 
 void ServerStream::OnDone() {
+  TakeOver(this);
   std::shared_ptr<ServerStream> self = std::move(self_);
   std::shared_ptr<StreamOwner> owner;
   MutexLock lock(mu_);

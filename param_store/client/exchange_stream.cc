@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "services/sync/hand_over.h"
+
 namespace capstan::param_store::client {
 
 constexpr char kMethod[] = "/capstan.param_store.v1.ParamStoreService/Exchange";
@@ -33,6 +35,7 @@ std::shared_ptr<ExchangeStream> ExchangeStream::Start(grpc::GenericStub& stub, S
   // Writes and cancellations come from the strand, outside of gRPC's callbacks: the hold keeps
   // OnDone away until the stream is closed.
   stream->AddHold();
+  capstan::HandOver(stream.get());
   {
     MutexLock lock(stream->mu_);
     stream->reading_ = true;
@@ -53,6 +56,7 @@ void ExchangeStream::Send(grpc::ByteBuffer message) {
 }
 
 void ExchangeStream::OnWriteDone(bool ok) {
+  const Reaction reaction(this);
   // The references that a message holds are let go outside the lock.
   std::deque<grpc::ByteBuffer> done;
   MutexLock lock(mu_);
@@ -80,6 +84,7 @@ void ExchangeStream::ReadOnLocked() {
 }
 
 void ExchangeStream::OnReadDone(bool ok) {
+  const Reaction reaction(this);
   if (!ok) {
     {
       MutexLock lock(mu_);
@@ -122,6 +127,7 @@ void ExchangeStream::Cancel() {
 }
 
 void ExchangeStream::OnDone(const grpc::Status& status) {
+  TakeOver(this);
   std::shared_ptr<ExchangeStream> self = std::move(self_);
   strand_.Post([self, status] { self->handlers_.on_done(status); });
   LiveStreams& live = live_;

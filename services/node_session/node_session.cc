@@ -8,6 +8,7 @@
 
 #include "services/check/check.h"
 #include "services/status/status.h"
+#include "services/sync/hand_over.h"
 
 namespace capstan::services {
 
@@ -32,6 +33,7 @@ class NodeSession::Stream : public grpc::ClientBidiReactor<ConnectRequest, Conne
     context_.set_wait_for_ready(true);
     stub.async()->Connect(&context_, this);
     AddHold();  // writes are started outside of reactions, until Release
+    HandOver(this);
     StartRead(&incoming_);
     StartCall();
   }
@@ -60,6 +62,7 @@ class NodeSession::Stream : public grpc::ClientBidiReactor<ConnectRequest, Conne
   void Flush() { StartWrite(&outgoing_); }
 
   void OnReadDone(bool ok) override {
+    const Reaction reaction(this);
     if (!ok) {
       MutexLock lock(mu_);
       ended_ = true;
@@ -75,12 +78,14 @@ class NodeSession::Stream : public grpc::ClientBidiReactor<ConnectRequest, Conne
     StartRead(&incoming_);
   }
   void OnWriteDone(bool ok) override {
+    const Reaction reaction(this);
     MutexLock lock(mu_);
     writing_ = false;
     write_failed_ = !ok;
     changed_.NotifyAll();
   }
   void OnDone(const grpc::Status& status) override {
+    TakeOver(this);
     // The session may destroy this as soon as the lock is free.
     MutexLock lock(mu_);
     status_ = status;
