@@ -85,8 +85,9 @@ class Task {
 
   std::vector<std::vector<int32_t>> Planned(std::vector<int32_t> owners, int32_t rank,
                                             int devices) const {
-    return PlanLanes(*training::SamplePlan::Create({.dataset_size = 64, .global_batch = 16, .lanes = 8}),
-                     owners, rank, devices, /*step=*/1);
+    return PlanLanes(
+        *training::SamplePlan::Create({.dataset_size = 64, .global_batch = 16, .lanes = 8}), owners,
+        rank, devices, /*step=*/1);
   }
 
   static SealSums SumsOf(int32_t lane) { return {lane + 1, 0.5 * lane, lane}; }
@@ -139,7 +140,8 @@ TEST(WorkerCoreTest, ADeviceTakesEverySoManyethLaneOneAfterAnother) {
   EXPECT_EQ(Only<ComputeLane>(next)[0].device, 1);
   EXPECT_THAT(LanesOf(task.Do(LaneComputed{1, work, 6, {}})), IsEmpty());  // its share is done
   EXPECT_THAT(LanesOf(task.Do(LaneComputed{0, work, 3, {}})), ElementsAre(5));
-  EXPECT_THAT(task.Planned({0, 0, 0, 1, 1, 1, 1, 1}, 1, 2), ElementsAre(ElementsAre(3, 5, 7), ElementsAre(4, 6)));
+  EXPECT_THAT(task.Planned({0, 0, 0, 1, 1, 1, 1, 1}, 1, 2),
+              ElementsAre(ElementsAre(3, 5, 7), ElementsAre(4, 6)));
 }
 
 // The largest nodes that the lanes make, each as soon as its last lane is in.

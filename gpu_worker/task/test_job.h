@@ -6,7 +6,7 @@
 
 #include "capstan/job/v1/job_spec.pb.h"
 #include "capstan/node/v1/node.pb.h"
-#include "gtest/gtest.h"
+#include "services/check/check.h"
 #include "training/spec/resolve.h"
 
 namespace capstan::gpu_worker {
@@ -53,7 +53,7 @@ struct TestJob {
     dataset.set_width(28);
     dataset.set_num_classes(10);
     auto resolved = training::spec::Resolve(Spec(), dataset, {"digits-ab12", storage_path});
-    EXPECT_TRUE(resolved.ok()) << resolved.status();
+    CAPSTAN_CHECK(resolved.ok());
     node::v1::StartTask start;
     start.set_job_id("digits-ab12");
     start.set_resolved_spec(resolved->SerializeAsString());
