@@ -110,8 +110,10 @@ TEST(ExchangeFaultsTest, AProxyWithoutFaultsChangesNothing) {
   EXPECT_EQ(result.counters.broken, 0);
   EXPECT_EQ(result.counters.corrupt_acks, 0);
   // Three ranks: data to both shards, control to the lead; one link between the shards. Nobody had
-  // to open a stream again once it was answered.
-  EXPECT_EQ(result.counters.streams - result.counters.refused, 10);
+  // to open a stream again once it was answered. (Shards may still refuse early ones, and end those
+  // that are open when the job has ended.)
+  EXPECT_GE(result.counters.streams, 10);
+  EXPECT_LE(result.counters.streams - result.counters.refused, 10);
 }
 
 class ExchangeFaultsSeedTest : public ::testing::TestWithParam<uint64_t> {};
