@@ -7,6 +7,7 @@ import pathlib
 import struct
 
 ROOT = pathlib.Path(__file__).resolve().parent / "corpus"
+JOBS = ROOT.parent.parent.parent / "examples"
 
 
 def write(target, name, data):
@@ -140,7 +141,42 @@ def exchange():
         write("fuzz_exchange", "response-" + name, b"\x01\x02" + data)
 
 
+JOB_HEAD = """version: 1
+name: a
+resources: {num_workers: 3, num_shards: 2, lanes: 8}
+model: {name: lenet}
+data: {format: synthetic_digits, train_samples: 2000, test_samples: 500}
+training:
+"""
+
+
+def job_file():
+    for path in sorted(JOBS.glob("*.yaml")):
+        write("fuzz_job_file", path.stem, path.read_bytes())
+    sgd = "  optimizer: {name: sgd, learning_rate: 0.04, momentum: 0.9}\n"
+    cases = {
+        "max-steps": JOB_HEAD + "  {epochs: 3, max_steps: 60, global_batch_size: 64, optimizer: {name: sgd, learning_rate: 1e-2}}\n",
+        "texts": JOB_HEAD + "  epochs: 1\n  batch_size_per_gpu: 64\n" + sgd
+                 + 'description: "a \\"b\\" # \\u00e9"\nlabels: {a: "1", b: x y, "c:d": \'#\'}\n',
+        "schedules": JOB_HEAD + "  epochs: 4\n  global_batch_size: 64\n"
+                     + "  optimizer: {name: sgd, learning_rate: 0.1, lr_schedule: {name: step, every: 2 epochs, factor: 0.1, warmup: 50 steps}}\n",
+        "limits": JOB_HEAD + "  epochs: 1\n  global_batch_size: 64\n" + sgd + "limits: {active_deadline: 90s, stall_timeout: 5m}\n",
+        "weights": JOB_HEAD.replace("lanes: 8", "lanes: 2, lane_weights: [3, 1]") + "  epochs: 1\n  global_batch_size: 64\n" + sgd,
+        "shards-of-one": JOB_HEAD.replace("num_workers: 3", "num_workers: 1") + "  epochs: 1\n  global_batch_size: 64\n" + sgd,
+        "unknown": JOB_HEAD + "  epoches: 3\n",
+        "twice": JOB_HEAD + "  epochs: 3\n  epochs: 4\n",
+        "anchor": "a: &x [*x]\n",
+        "numbers": "version: 0x1\nname: 010\ntraining: {epochs: .nan, seed: 18446744073709551616, optimizer: {learning_rate: -.inf}}\n",
+        "deep": "[" * 64,
+        "two": "a: 1\n---\nb: 2\n",
+    }
+    for name, text in cases.items():
+        write("fuzz_job_file", name, text.encode())
+    write("fuzz_job_file", "not-utf8", (JOBS / "lenet-d2l.yaml").read_bytes().replace(b"uri: /data", b"uri: /\x9c\xa7"))
+
+
 if __name__ == "__main__":
     exchange()
     idx()
+    job_file()
     checkpoint()
