@@ -86,6 +86,16 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
     if (!status.ok()) Log(services::kWarning, "not_sent").Kv("status", status).Limit("not_sent");
   };
   service->node_ = std::make_unique<WorkerNode>(node, &self->metrics_, node_callbacks);
+  GpuMonitorOptions gpus;
+  gpus.uses = [self] { return self->node_->GpuUses(); };
+  if (auto monitor = GpuMonitor::Start(service->registry_, std::move(gpus)); monitor.ok()) {
+    service->gpu_monitor_ = *std::move(monitor);
+    Log(services::kInfo, "gpu_metrics")
+        .Kv("gpus", service->gpu_monitor_->VisibleGpus().size())
+        .Kv("driver", service->gpu_monitor_->driver_version());
+  } else {
+    Log(services::kInfo, "no_gpu_metrics").Kv("reason", monitor.status().message());
+  }
 
   services::NodeSession::Callbacks callbacks;
   callbacks.make_heartbeat = [self] { return self->node_->MakeHeartbeat(); };
@@ -116,6 +126,7 @@ void Service::Shutdown() {
 Service::~Service() {
   Shutdown();
   if (session_ != nullptr) session_->Stop();
+  gpu_monitor_.reset();
   node_.reset();  // its threads use the session
 }
 

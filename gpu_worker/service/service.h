@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/config.h"
+#include "gpu_worker/nvml/gpu_monitor.h"
 #include "gpu_worker/service/metrics.h"
 #include "gpu_worker/service/worker_node.h"
 #include "services/http/http_server.h"
@@ -42,6 +43,7 @@ class Service {
   std::unique_ptr<services::HttpServer> http_;
   std::unique_ptr<WorkerNode> node_;
   std::unique_ptr<services::NodeSession> session_;
+  std::unique_ptr<GpuMonitor> gpu_monitor_;  // null: no GPU here; asks the node
 };
 
 }  // namespace capstan::gpu_worker

@@ -2,10 +2,12 @@
 // this binary is started again as a task.
 #include "gpu_worker/service/service.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <cstdio>
 #include <cstring>
@@ -16,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "capstan/node/v1/node.grpc.pb.h"
+#include "gpu_worker/nvml/fake_nvml_world.h"
 #include "gpu_worker/task/task_main.h"
 #include "gpu_worker/task/test_job.h"
 #include "services/endpoint/endpoint.h"
@@ -70,7 +73,7 @@ class FakeCoordinator final : public node::v1::NodeService::Service {
     stream_->Write(message);
   }
   // Until `done` holds, asked under the lock; false after `limit`.
-  bool Until(std::function<bool()> done, absl::Duration limit = kLimit) {
+  bool Until(const std::function<bool()>& done, absl::Duration limit = kLimit) {
     MutexLock lock(mu_);
     const absl::Time end = absl::Now() + limit;
     while (!done()) {
@@ -294,6 +297,43 @@ TEST_F(ServiceTest, ADeviceThatTheNodeHasNotFailsTheTask) {
   ASSERT_TRUE(UntilTask(
       [](const TaskState& state) { return state.phase() == node::v1::TASK_PHASE_FAILED; }));
   EXPECT_THAT(state_.message(), HasSubstr("device 2, want 0 to 1"));
+}
+
+// GET /metrics at "... http=127.0.0.1:PORT".
+std::string Metrics(const std::string& addresses) {
+  int port = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(addresses.substr(addresses.rfind(':') + 1), &port)) << addresses;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  std::string text;
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+    const std::string request = "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n";
+    EXPECT_EQ(send(fd, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+    char piece[4096];
+    for (ssize_t got; (got = recv(fd, piece, sizeof(piece), 0)) > 0;) text.append(piece, got);
+  }
+  close(fd);
+  return text;
+}
+
+class ServiceWithGpusTest : public ServiceTest {
+ protected:
+  ServiceWithGpusTest() { setenv("CAPSTAN_NVML_LIBRARY", FakeNvmlWorld::Library().c_str(), 1); }
+  ~ServiceWithGpusTest() override { unsetenv("CAPSTAN_NVML_LIBRARY"); }
+
+  FakeNvmlWorld world_{"driver 580.95.05\ngpu uuid=GPU-a name=NVIDIA_H200 total=100 used=7\n"};
+};
+
+TEST_F(ServiceWithGpusTest, TheirMetricsAreServed) {
+  std::string text;
+  ASSERT_TRUE(coordinator_.Until([&] {
+    text = Metrics(worker_->Addresses());
+    return absl::StrContains(text, "capstan_gpu_info{");
+  })) << text;
+  EXPECT_THAT(text, HasSubstr("capstan_gpu_memory_used_bytes{UUID=\"GPU-a\",gpu=\"0\"} 7\n"));
 }
 
 TEST_F(ServiceTest, ShutdownEndsTheTasks) {

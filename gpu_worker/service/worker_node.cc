@@ -51,11 +51,23 @@ node::v1::Heartbeat WorkerNode::MakeHeartbeat() const {
   return heartbeat_;
 }
 
+std::vector<GpuUse> WorkerNode::GpuUses() const {
+  MutexLock lock(mu_);
+  return gpu_uses_;
+}
+
 void WorkerNode::Publish() {
   node::v1::Heartbeat heartbeat;
+  std::vector<GpuUse> gpu_uses;
   int live = 0;
   for (const auto& task : tasks_) {
-    if (task.second.process != nullptr && !task.second.ended) ++live;
+    if (task.second.process != nullptr && !task.second.ended) {
+      ++live;
+      for (const std::string& device : task.second.devices) {
+        const std::optional<int> gpu = CudaIndex(device);
+        if (gpu.has_value()) gpu_uses.push_back({*gpu, task.first, task.second.state.rank()});
+      }
+    }
     node::v1::TaskState& state = *heartbeat.add_tasks();
     state = task.second.state;
     if (task.second.files_taken) state.clear_files();
@@ -63,6 +75,7 @@ void WorkerNode::Publish() {
   {
     MutexLock lock(mu_);
     heartbeat_ = std::move(heartbeat);
+    gpu_uses_ = std::move(gpu_uses);
     live_ = live;
     changed_.NotifyAll();
   }
@@ -131,6 +144,7 @@ void WorkerNode::OnStartTask(const node::v1::StartTask& start) {
     FailTask(entry, "InternalError", absl::StrCat("host ", options_.host, ": no device is given"));
     return Publish();
   }
+  entry.devices = process.devices;
   TaskProcess::Callbacks callbacks;
   callbacks.on_state = [this, job_id](const node::v1::TaskState& state) {
     OnTaskState(job_id, state);

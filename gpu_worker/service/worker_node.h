@@ -23,6 +23,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "capstan/node/v1/node.pb.h"
+#include "gpu_worker/nvml/gpu_metrics.h"
 #include "gpu_worker/service/log_forwarder.h"
 #include "gpu_worker/service/metrics.h"
 #include "gpu_worker/service/task_process.h"
@@ -57,6 +58,8 @@ class WorkerNode {
   WorkerNode& operator=(const WorkerNode&) = delete;
 
   node::v1::Heartbeat MakeHeartbeat() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Which living task trains on which CUDA device.
+  std::vector<GpuUse> GpuUses() const ABSL_LOCKS_EXCLUDED(mu_);
   void OnMessage(const node::v1::ConnectResponse& message);
   // Ends all tasks and waits for them, at most the grace and a second. Repeatable.
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
@@ -64,6 +67,7 @@ class WorkerNode {
  private:
   struct Entry {
     node::v1::TaskState state;
+    std::vector<std::string> devices;
     std::unique_ptr<TaskProcess> process;
     std::unique_ptr<LogForwarder> logs;
     bool ended = false;
@@ -93,6 +97,7 @@ class WorkerNode {
   mutable Mutex mu_;
   CondVar changed_;
   node::v1::Heartbeat heartbeat_ ABSL_GUARDED_BY(mu_);
+  std::vector<GpuUse> gpu_uses_ ABSL_GUARDED_BY(mu_);
   int live_ ABSL_GUARDED_BY(mu_) = 0;  // children
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
 
