@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "capstan/common/v1/common.pb.h"
@@ -126,14 +127,14 @@ TEST(ProtoCompatTest, WhatIsNewStandsInTheList) {
 
 // A number or name that another version may still send must never get another meaning.
 TEST(ProtoCompatTest, NumbersOfAMessageAreUsedOnce) {
-  std::set<std::string> keys;
+  std::set<std::pair<std::string, std::string>> keys;  // message, and number or name
   for (const std::string& line : Released()) {
     std::istringstream words(line);
     std::string kind, type, number, name;
     words >> kind >> type >> number >> name;
     if (kind != "field") continue;
-    EXPECT_TRUE(keys.insert(type + " " + number).second) << line;
-    EXPECT_TRUE(keys.insert(type + " " + name).second) << line;
+    EXPECT_TRUE(keys.emplace(type, number).second) << line;
+    EXPECT_TRUE(keys.emplace(type, name).second) << line;
   }
 }
 

@@ -10,7 +10,6 @@ namespace {
 
 using common::v1::JOB_STATE_FAILED;
 using common::v1::JOB_STATE_RUNNING;
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

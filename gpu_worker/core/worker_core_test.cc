@@ -83,7 +83,7 @@ class Task {
   }
   WorkerCore& core() { return core_; }
 
-  std::vector<std::vector<int32_t>> Planned(std::vector<int32_t> owners, int32_t rank,
+  std::vector<std::vector<int32_t>> Planned(const std::vector<int32_t>& owners, int32_t rank,
                                             int devices) const {
     return PlanLanes(
         *training::SamplePlan::Create({.dataset_size = 64, .global_batch = 16, .lanes = 8}), owners,

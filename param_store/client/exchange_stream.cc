@@ -103,14 +103,15 @@ void ExchangeStream::OnReadDone(bool ok) {
     ++unhandled_;
   }
   // The order on the strand is the order of the reads, so the next one starts after the post.
-  HandOver(std::move(message));
+  HandOver(message);
   MutexLock lock(mu_);
   if (unhandled_ < kReadAhead) ReadOnLocked();
 }
 
-void ExchangeStream::HandOver(grpc::ByteBuffer message) {
+void ExchangeStream::HandOver(grpc::ByteBuffer& message) {
   // std::function wants a copyable target; the buffer itself is moved by a shared_ptr.
-  auto held = std::make_shared<grpc::ByteBuffer>(std::move(message));
+  auto held = std::make_shared<grpc::ByteBuffer>();
+  held->Swap(&message);
   strand_.Post([self = self_, held] {
     self->handlers_.on_message(*held);
     MutexLock lock(self->mu_);

@@ -65,7 +65,7 @@ class ExchangeStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, gr
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnDone(const grpc::Status& status) override ABSL_LOCKS_EXCLUDED(mu_);
-  void HandOver(grpc::ByteBuffer message);
+  void HandOver(grpc::ByteBuffer& message);  // leaves it empty
   void ReadOnLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Strand& strand_;

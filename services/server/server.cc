@@ -205,7 +205,7 @@ std::vector<std::pair<std::string, int>> ServerChannelArgs(const ServerOptions& 
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
-                                                      std::vector<ServedService> services) {
+                                                      const std::vector<ServedService>& services) {
   if (absl::Status status = CheckListenSecurity(options.listen, options.security); !status.ok()) {
     return status;
   }

@@ -78,7 +78,7 @@ class Server {
   // What CheckListenSecurity and CheckSocketFolder say; AlreadyExists: another process listens at
   // the Unix path; FailedPrecondition: the address cannot be bound, with the system's words.
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options,
-                                                       std::vector<ServedService> services);
+                                                       const std::vector<ServedService>& services);
   ~Server();  // Shutdown()
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

@@ -66,7 +66,7 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   if (UsesShards(spec)) {
     // Two versions and one being read, optimizer state, the snapshot, and pending nodes: of two
     // neighbours that are both there only their sum is held, so at most every other lane.
-    const double pending = (spec.lanes() + 1) / 2;
+    const int32_t pending = (spec.lanes() + 1) / 2;
     absl::StrAppend(&out, "      memory of a shard at most ",
                     Bytes(4.0 * spec.flat_floats() / spec.num_shards() * (4 + 2 * state + pending)),
                     "\n");
