@@ -3,10 +3,10 @@
 # CAPSTAN_CUDA: AUTO  build the CUDA plug-in where the Toolkit, cuDNN and NCCL are all there
 #               ON    stop with what is missing
 #               OFF   do not look
-# This version has no CUDA plug-in yet: the result is reported, nothing is built with it.
+# Sanitizers: never, they would stop in the libraries of CUDA.
 
 set(CAPSTAN_CUDA_FOUND OFF)
-if(CAPSTAN_CUDA STREQUAL "OFF")
+if(CAPSTAN_CUDA STREQUAL "OFF" OR CAPSTAN_SANITIZE)
   return()
 endif()
 
@@ -33,7 +33,15 @@ endif()
 
 if(NOT missing)
   set(CAPSTAN_CUDA_FOUND ON)
-  message(STATUS "CUDA: found, ${CUDAToolkit_VERSION} (no plug-in in this version, nothing is built with it)")
+  message(STATUS "CUDA: found, ${CUDAToolkit_VERSION}")
+  # Machine code for the cards of data centres since 2020, and 90 as text for later ones.
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
+  endif()
+  if(CAPSTAN_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CAPSTAN_CCACHE})
+  endif()
+  enable_language(CUDA)
 elseif(CAPSTAN_CUDA STREQUAL "ON")
   list(JOIN missing ", " missing)
   message(FATAL_ERROR "CAPSTAN_CUDA=ON, but not found: ${missing}")

@@ -49,6 +49,9 @@ class CpuDevice : public Device {
       return absl::InvalidArgumentError(
           absl::StrCat("threads: ", options.threads, ", want 1 to 1024"));
     }
+    if (options.precision != Precision::kFp32) {
+      return absl::UnimplementedError("precision: CPU devices carry out fp32 alone");
+    }
     return absl::OkStatus();
   }
 

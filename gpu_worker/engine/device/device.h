@@ -44,10 +44,20 @@ struct LaneResult {
   int64_t correct = 0;
 };
 
+// The factors of multiplications. Weights, gradients, sums and the loss are float32 in all of them.
+enum class Precision {
+  kFp32 = 0,
+  kTf32 = 1,  // factors rounded to 10 bits of fraction
+  kBf16 = 2,  // activations and copies of the weights in bfloat16
+  kFp16 = 3,
+};
+
 struct PlanOptions {
   int64_t max_batch = 1;      // samples of the largest lane or evaluation block
   int threads = 1;            // CPU threads, the caller's among them; 1 to 1024
   bool deterministic = true;  // kernels by fixed rules; false permits a device to time them
+  // A device that does not carry it out answers Compile with Unimplemented.
+  Precision precision = Precision::kFp32;
 };
 
 // A step of the backward pass.

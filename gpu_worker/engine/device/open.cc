@@ -5,6 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "gpu_worker/engine/cpu/cpu_device.h"
+#include "gpu_worker/engine/plugin/loader.h"
+#include "gpu_worker/engine/plugin/plugin_device.h"
 
 namespace capstan::engine {
 namespace {
@@ -30,9 +32,13 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(absl::string_view name) {
     options.name = std::string(name);
     return MakeCpuDevice(options);
   }
-  if (IndexOf(name, "cuda") >= 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "device ", name, ": this version has no CUDA plug-in (libcapstan_cuda.so); use cpu"));
+  if (const int64_t index = IndexOf(name, "cuda"); index >= 0) {
+    const absl::StatusOr<LoadedPlugin> plugin = LoadPlugin(DefaultLoaderOptions());
+    if (!plugin.ok()) {
+      return absl::Status(plugin.status().code(),
+                          absl::StrCat("device ", name, ": ", plugin.status().message()));
+    }
+    return OpenPluginDevice(*plugin, std::string(name), static_cast<int>(index));
   }
   return absl::NotFoundError(
       absl::StrCat("device ", name, ": not known, want cpu, cpu:<index> or cuda:<index>"));

@@ -1,0 +1,321 @@
+#include "gpu_worker/engine/cuda/cuda_operations.h"
+
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gpu_worker/engine/cuda/cuda_status.h"
+#include "gpu_worker/engine/cuda/kernels.h"
+
+namespace capstan::engine::cuda {
+namespace {
+
+const float* In(const void* pointer) { return static_cast<const float*>(pointer); }
+float* Out(void* pointer) { return static_cast<float*>(pointer); }
+int32_t Narrow(int64_t value) { return static_cast<int32_t>(value); }
+
+bool Missing(const absl::Status& status) { return status.code() == absl::StatusCode::kNotFound; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaOperations>> CudaOperations::Create(const Program& program,
+                                                                       const CudaContext& context,
+                                                                       const Walk& walk,
+                                                                       int64_t n) {
+  auto ops = std::unique_ptr<CudaOperations>(new CudaOperations(program, context, n));
+  for (int s = 0; s < static_cast<int>(program.stages.size()); ++s) {
+    const StageKind kind = program.stages[s].kind;
+    if (kind != StageKind::kConv && kind != StageKind::kDense) continue;
+    const absl::Status status = ops->ChooseForward(s, walk);
+    if (!status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat("node ", program.stages[s].name, ": ", status.message()));
+    }
+  }
+  return ops;
+}
+
+absl::Status CudaOperations::ChooseForward(int index, const Walk& walk) {
+  return program_.stages[index].kind == StageKind::kConv ? ChooseConvForward(index, walk)
+                                                         : ChooseDenseForward(index, walk);
+}
+
+// Fused where it fuses and keeps a NaN; else the convolution alone and our bias and Relu; else ours.
+absl::Status CudaOperations::ChooseConvForward(int index, const Walk& walk) {
+  const Stage& stage = program_.stages[index];
+  LinearKernels& kernels = kernels_[index];
+  ConvProblem problem;
+  problem.window = stage.window;
+  problem.n = n_;
+  problem.rules = context_.rules;
+  std::string how = "own kernel";
+  for (const bool fused : {true, false}) {
+    if (fused && stage.bias < 0) continue;  // a Relu alone could not be asked about NaNs
+    problem.bias = fused;
+    problem.relu = fused && stage.relu;
+    absl::StatusOr<std::unique_ptr<CudnnConv>> conv =
+        MakeCudnnConv(context_.cudnn, problem, kWorkspaceBytes);
+    if (!conv.ok() && !Missing(conv.status())) return conv.status();
+    if (!conv.ok()) continue;
+    kernels.conv_forward = *std::move(conv);
+    kernels.own_bias = !fused && stage.bias >= 0;
+    kernels.own_relu = !fused && stage.relu;
+    if (problem.relu) {
+      const absl::StatusOr<bool> keeps = ReluKeepsNan(index, walk);
+      if (!keeps.ok()) return keeps.status();
+      if (!*keeps) {
+        kernels.conv_forward = nullptr;
+        continue;
+      }
+    }
+    how = absl::StrCat(kernels.conv_forward->description(), fused ? ", fused" : "");
+    break;
+  }
+  lines_.push_back(absl::StrCat(stage.name, " forward: ", how));
+  return absl::OkStatus();
+}
+
+absl::Status CudaOperations::ChooseDenseForward(int index, const Walk& walk) {
+  const Stage& stage = program_.stages[index];
+  LinearKernels& kernels = kernels_[index];
+  MatmulProblem problem;
+  problem.m = n_;
+  problem.n = stage.window.out_c;
+  problem.k = stage.window.in_c;
+  problem.transpose_b = true;
+  problem.rules = context_.rules;
+  problem.bias = stage.bias >= 0;
+  std::string how = "own kernel";
+  for (const bool fuse_relu : {true, false}) {
+    if (fuse_relu && (!stage.relu || stage.bias < 0)) continue;
+    problem.relu = fuse_relu;
+    absl::StatusOr<std::unique_ptr<LtMatmul>> lt =
+        MakeLtMatmul(context_.lt, problem, kWorkspaceBytes);
+    if (!lt.ok() && !Missing(lt.status())) return lt.status();
+    if (!lt.ok()) continue;
+    kernels.lt_forward = *std::move(lt);
+    kernels.own_relu = stage.relu && !fuse_relu;
+    if (fuse_relu) {
+      const absl::StatusOr<bool> keeps = ReluKeepsNan(index, walk);
+      if (!keeps.ok()) return keeps.status();
+      if (!*keeps) {
+        kernels.lt_forward = nullptr;
+        continue;
+      }
+    }
+    how = absl::StrCat("cuBLASLt", problem.bias ? ", fused bias" : "",
+                       fuse_relu ? ", fused relu" : "");
+    break;
+  }
+  lines_.push_back(absl::StrCat(stage.name, " forward: ", how));
+  return absl::OkStatus();
+}
+
+// max(NaN, 0) is 0 in some libraries' kernels; a NaN is to come out of a plan. Runs the stage once
+// with a bias of NaNs (bytes of 0xff) on whatever its inputs hold; once per kernel, never in a step.
+absl::StatusOr<bool> CudaOperations::ReluKeepsNan(int index, const Walk& walk) {
+  const Stage& stage = program_.stages[index];
+  void* const bias = walk.parts();  // long enough for every bias
+  CAPSTAN_CUDA_RETURN(cudaMemsetAsync(
+      bias, 0xff, static_cast<size_t>(stage.weight_rows) * sizeof(float), context_.stream));
+  const absl::Status status =
+      RunForward(index, walk.value(stage.x), walk.weight_of(stage), bias, walk.value(stage.y));
+  if (!status.ok()) return status;
+  float y = 0;
+  CAPSTAN_CUDA_RETURN(
+      cudaMemcpyAsync(&y, walk.value(stage.y), sizeof y, cudaMemcpyDeviceToHost, context_.stream));
+  CAPSTAN_CUDA_RETURN(cudaStreamSynchronize(context_.stream));
+  return std::isnan(y);
+}
+
+absl::Status CudaOperations::PrepareBackward() {
+  if (backward_ready_) return absl::OkStatus();
+  for (int s = 0; s < static_cast<int>(program_.stages.size()); ++s) {
+    const Stage& stage = program_.stages[s];
+    const WindowGeometry& g = stage.window;
+    LinearKernels& kernels = kernels_[s];
+    if (stage.kind == StageKind::kConv) {
+      ConvProblem problem;
+      problem.window = g;
+      problem.n = n_;
+      problem.rules = context_.rules;
+      for (const bool data : {false, true}) {
+        if (data && !stage.input_gradient) continue;
+        problem.pass = data ? ConvPass::kDataGradient : ConvPass::kWeightGradient;
+        absl::StatusOr<std::unique_ptr<CudnnConv>> conv =
+            MakeCudnnConv(context_.cudnn, problem, kWorkspaceBytes);
+        if (!conv.ok() && !Missing(conv.status())) return conv.status();
+        lines_.push_back(absl::StrCat(stage.name, data ? " data gradient: " : " weight gradient: ",
+                                      conv.ok() ? (*conv)->description() : "own kernel"));
+        if (conv.ok()) (data ? kernels.conv_data : kernels.conv_weight) = *std::move(conv);
+      }
+    } else if (stage.kind == StageKind::kDense) {
+      for (const bool data : {false, true}) {
+        if (data && !stage.input_gradient) continue;
+        MatmulProblem problem;
+        problem.rules = context_.rules;
+        problem.m = data ? n_ : g.out_c;
+        problem.n = g.in_c;
+        problem.k = data ? g.out_c : n_;
+        problem.transpose_a = !data;
+        absl::StatusOr<std::unique_ptr<LtMatmul>> lt =
+            MakeLtMatmul(context_.lt, problem, kWorkspaceBytes);
+        if (!lt.ok() && !Missing(lt.status())) return lt.status();
+        lines_.push_back(absl::StrCat(stage.name, data ? " data gradient: " : " weight gradient: ",
+                                      lt.ok() ? "cuBLASLt" : "own kernel"));
+        if (lt.ok()) (data ? kernels.lt_data : kernels.lt_weight) = *std::move(lt);
+      }
+    }
+  }
+  backward_ready_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status CudaOperations::TakeStatus() { return std::exchange(status_, absl::OkStatus()); }
+
+std::string CudaOperations::Describe() const {
+  return lines_.empty() ? "" : absl::StrJoin(lines_, "\n") + "\n";
+}
+
+void CudaOperations::LoadImages(int64_t n, const BatchHeader* header, const void* images,
+                                int image_type, void* x) {
+  if (!status_.ok()) return;
+  const auto* const scale = reinterpret_cast<const float*>(reinterpret_cast<const char*>(header) +
+                                                           offsetof(BatchHeader, image_scale));
+  Keep(ToStatus("LaunchLoadImages",
+                LaunchLoadImages(context_.stream, images, image_type == CAPSTAN_IMAGE_UINT8, scale,
+                                 program_.input_nhwc, Narrow(n), program_.image_channels,
+                                 program_.image_pixels, Out(x))));
+}
+
+void CudaOperations::ToChannelsLast(int64_t rows, int32_t channels, int32_t pixels,
+                                    const void* from, void* to) {
+  if (!status_.ok()) return;
+  Keep(ToStatus("LaunchToChannelsLast", LaunchToChannelsLast(context_.stream, Narrow(rows),
+                                                             channels, pixels, In(from), Out(to))));
+}
+
+void CudaOperations::ToCanonical(int64_t rows, int32_t channels, int32_t pixels, const void* from,
+                                 void* to) {
+  if (!status_.ok()) return;
+  Keep(ToStatus("LaunchToCanonical", LaunchToCanonical(context_.stream, Narrow(rows), channels,
+                                                       pixels, In(from), Out(to))));
+}
+
+absl::Status CudaOperations::RunForward(int index, const void* x, const void* weight,
+                                        const void* bias, void* y) {
+  const Stage& stage = program_.stages[index];
+  const LinearKernels& kernels = kernels_[index];
+  absl::Status status;
+  if (kernels.conv_forward != nullptr) {
+    status = kernels.conv_forward->Run(x, weight, bias, y, context_.workspace);
+  } else if (kernels.lt_forward != nullptr) {
+    status = kernels.lt_forward->Run(context_.stream, x, weight, bias, y, context_.workspace);
+  } else {
+    return ToStatus("LaunchConvForward",
+                    LaunchConvForward(context_.stream, stage.window, Narrow(n_), In(x), In(weight),
+                                      In(bias), stage.relu, Out(y)));
+  }
+  if (!status.ok() || !(kernels.own_bias || kernels.own_relu)) return status;
+  const int64_t rows = n_ * program_.tensors[stage.y].elements / stage.weight_rows;
+  return ToStatus("LaunchBiasRelu",
+                  LaunchBiasRelu(context_.stream, Narrow(rows), stage.weight_rows,
+                                 kernels.own_bias ? In(bias) : nullptr, kernels.own_relu, Out(y)));
+}
+
+void CudaOperations::LinearForward(int stage, int64_t n, const void* x, const void* weight,
+                                   const void* bias, void* y) {
+  if (status_.ok()) Keep(RunForward(stage, x, weight, bias, y));
+}
+
+void CudaOperations::LinearWeightGradient(int stage, int64_t n, const void* x, const void* dy,
+                                          void* dw) {
+  if (!status_.ok()) return;
+  const LinearKernels& kernels = kernels_[stage];
+  if (kernels.conv_weight != nullptr) {
+    Keep(kernels.conv_weight->Run(x, dw, nullptr, dy, context_.workspace));
+  } else if (kernels.lt_weight != nullptr) {
+    Keep(kernels.lt_weight->Run(context_.stream, dy, x, nullptr, dw, context_.workspace));
+  } else {
+    Keep(ToStatus("LaunchConvWeightGradient",
+                  LaunchConvWeightGradient(context_.stream, program_.stages[stage].window,
+                                           Narrow(n), In(x), In(dy), Out(dw))));
+  }
+}
+
+void CudaOperations::LinearDataGradient(int stage, int64_t n, const void* dy, const void* weight,
+                                        void* dx) {
+  if (!status_.ok()) return;
+  const LinearKernels& kernels = kernels_[stage];
+  if (kernels.conv_data != nullptr) {
+    Keep(kernels.conv_data->Run(dx, weight, nullptr, dy, context_.workspace));
+  } else if (kernels.lt_data != nullptr) {
+    Keep(kernels.lt_data->Run(context_.stream, dy, weight, nullptr, dx, context_.workspace));
+  } else {
+    Keep(ToStatus("LaunchConvDataGradient",
+                  LaunchConvDataGradient(context_.stream, program_.stages[stage].window, Narrow(n),
+                                         In(dy), In(weight), Out(dx))));
+  }
+}
+
+void CudaOperations::BiasGradient(int64_t rows, int32_t columns, const void* dy, void* parts,
+                                  void* db) {
+  if (!status_.ok()) return;
+  Keep(ToStatus("LaunchColumnSums", LaunchColumnSums(context_.stream, Narrow(rows), columns, In(dy),
+                                                     Out(parts), Out(db))));
+}
+
+void CudaOperations::PoolForward(const Stage& stage, int64_t n, const void* x, void* y) {
+  if (!status_.ok()) return;
+  Keep(ToStatus("LaunchPoolForward",
+                LaunchPoolForward(context_.stream, stage.window, stage.kind == StageKind::kMaxPool,
+                                  stage.relu, Narrow(n), In(x), Out(y))));
+}
+
+void CudaOperations::PoolBackward(const Stage& stage, int64_t n, const void* x, const void* dy,
+                                  void* dx) {
+  if (!status_.ok()) return;
+  Keep(ToStatus("LaunchPoolBackward",
+                LaunchPoolBackward(context_.stream, stage.window, stage.kind == StageKind::kMaxPool,
+                                   stage.relu, Narrow(n), In(x), In(dy), Out(dx))));
+}
+
+void CudaOperations::ReluForward(int64_t elements, void* x) {
+  if (!status_.ok()) return;
+  Keep(ToStatus("LaunchRelu", LaunchRelu(context_.stream, Narrow(elements), Out(x))));
+}
+
+void CudaOperations::ReluBackward(int64_t elements, const void* y, void* dy) {
+  if (!status_.ok()) return;
+  Keep(ToStatus("LaunchReluMask",
+                LaunchReluMask(context_.stream, Narrow(elements), In(y), Out(dy))));
+}
+
+void CudaOperations::Loss(int64_t n, int32_t classes, const BatchHeader* header,
+                          const int32_t* labels, const void* x, void* dx, double* row_loss,
+                          int32_t* row_correct) {
+  if (!status_.ok()) return;
+  static_assert(offsetof(BatchHeader, loss_scale) == 0, "read on the card as the first double");
+  Keep(ToStatus("LaunchLoss", LaunchLoss(context_.stream, Narrow(n), classes,
+                                         reinterpret_cast<const double*>(header), labels, In(x),
+                                         Out(dx), row_loss, row_correct)));
+}
+
+void CudaOperations::SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
+                             capstan_result* sums) {
+  if (!status_.ok()) return;
+  // A place on the card: its address is computed, never read here.
+  auto* const loss_sum = reinterpret_cast<double*>(sums);
+  static_assert(offsetof(capstan_result, correct) == sizeof(double));
+  Keep(
+      ToStatus("LaunchSumRows", LaunchSumRows(context_.stream, Narrow(n), row_loss, row_correct,
+                                              loss_sum, reinterpret_cast<int64_t*>(loss_sum + 1))));
+}
+
+void CudaOperations::StageDone(int stage) {
+  if (status_.ok() && on_stage_done_) Keep(on_stage_done_(stage));
+}
+
+}  // namespace capstan::engine::cuda

@@ -1,0 +1,107 @@
+// The operations of a program on a card, for one batch count: own kernels, cuDNN, cuBLASLt.
+#ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_OPERATIONS_H_
+#define CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_OPERATIONS_H_
+
+#include <cublasLt.h>
+#include <cudnn.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/engine/cuda/cudnn_graph.h"
+#include "gpu_worker/engine/cuda/lt_matmul.h"
+#include "gpu_worker/engine/cuda/operations.h"
+
+namespace capstan::engine::cuda {
+
+// Room for the libraries: a constant, so that the choice of kernels does not depend on a plan's
+// largest batch.
+inline constexpr int64_t kWorkspaceBytes = 32 << 20;
+
+// What a plan lends to the operations of its counts.
+struct CudaContext {
+  cudaStream_t stream = nullptr;
+  cudnnHandle_t cudnn = nullptr;  // on `stream`
+  cublasLtHandle_t lt = nullptr;
+  void* workspace = nullptr;  // kWorkspaceBytes
+  KernelRules rules;
+};
+
+// The kernels of one convolution or dense layer; null: own kernels.
+struct LinearKernels {
+  std::unique_ptr<CudnnConv> conv_forward, conv_data, conv_weight;
+  std::unique_ptr<LtMatmul> lt_forward, lt_data, lt_weight;
+  // What forward leaves to a kernel of ours.
+  bool own_bias = false, own_relu = false;
+};
+
+class CudaOperations : public Operations {
+ public:
+  // Borrows both. Chooses the forward kernels for `n` samples. `y` of the stages is written.
+  static absl::StatusOr<std::unique_ptr<CudaOperations>> Create(const Program& program,
+                                                                const CudaContext& context,
+                                                                const Walk& walk, int64_t n);
+  // Chooses those of backward, before its first use.
+  absl::Status PrepareBackward();
+
+  // The first failure since the last call.
+  absl::Status TakeStatus();
+  // Lines "conv1 forward: cuDNN candidate 0 of 9\n".
+  std::string Describe() const;
+  // Called by backward at the end of a stage.
+  void set_on_stage_done(std::function<absl::Status(int)> done) {
+    on_stage_done_ = std::move(done);
+  }
+
+  void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
+                  void* x) override;
+  void ToChannelsLast(int64_t rows, int32_t channels, int32_t pixels, const void* from,
+                      void* to) override;
+  void ToCanonical(int64_t rows, int32_t channels, int32_t pixels, const void* from,
+                   void* to) override;
+  void LinearForward(int stage, int64_t n, const void* x, const void* weight, const void* bias,
+                     void* y) override;
+  void LinearWeightGradient(int stage, int64_t n, const void* x, const void* dy, void* dw) override;
+  void LinearDataGradient(int stage, int64_t n, const void* dy, const void* weight,
+                          void* dx) override;
+  void BiasGradient(int64_t rows, int32_t columns, const void* dy, void* parts, void* db) override;
+  void PoolForward(const Stage& stage, int64_t n, const void* x, void* y) override;
+  void PoolBackward(const Stage& stage, int64_t n, const void* x, const void* dy,
+                    void* dx) override;
+  void ReluForward(int64_t elements, void* x) override;
+  void ReluBackward(int64_t elements, const void* y, void* dy) override;
+  void Loss(int64_t n, int32_t classes, const BatchHeader* header, const int32_t* labels,
+            const void* x, void* dx, double* row_loss, int32_t* row_correct) override;
+  void SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
+               capstan_result* sums) override;
+  void StageDone(int stage) override;
+
+ private:
+  CudaOperations(const Program& program, const CudaContext& context, int64_t n)
+      : program_(program), context_(context), n_(n), kernels_(program.stages.size()) {}
+  absl::Status ChooseForward(int index, const Walk& walk);
+  absl::Status ChooseConvForward(int index, const Walk& walk);
+  absl::Status ChooseDenseForward(int index, const Walk& walk);
+  absl::Status RunForward(int index, const void* x, const void* weight, const void* bias, void* y);
+  // Whether a NaN in the bias comes out of the fused kernels.
+  absl::StatusOr<bool> ReluKeepsNan(int index, const Walk& walk);
+  void Keep(const absl::Status& status) {
+    if (status_.ok()) status_ = status;
+  }
+
+  const Program& program_;
+  const CudaContext& context_;
+  const int64_t n_;
+  std::vector<LinearKernels> kernels_;  // by stage
+  std::vector<std::string> lines_;
+  bool backward_ready_ = false;
+  absl::Status status_;
+  std::function<absl::Status(int)> on_stage_done_;
+};
+
+}  // namespace capstan::engine::cuda
+
+#endif  // CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_OPERATIONS_H_

@@ -1,0 +1,323 @@
+#include "gpu_worker/engine/cuda/cuda_plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/engine/cuda/cuda_status.h"
+
+namespace capstan::engine::cuda {
+namespace {
+
+// A slot holds a piece of a batch: while one is on its way the next is filled.
+constexpr int64_t kSlotBytes = 1 << 20;
+constexpr size_t kCounts = 8;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaPlan>> CudaPlan::Create(const capstan_compile_request& request) {
+  const absl::Status precision = CheckPrecision(request.precision);
+  if (!precision.ok()) return precision;
+  absl::StatusOr<Program> program = MakeProgram(request);
+  if (!program.ok()) return program.status();
+  auto plan = std::unique_ptr<CudaPlan>(new CudaPlan(*std::move(program), request));
+  const absl::Status status = plan->Build();
+  if (!status.ok()) return status;
+  return plan;
+}
+
+CudaPlan::CudaPlan(Program program, const capstan_compile_request& request)
+    : program_(std::move(program)),
+      device_(request.device),
+      max_batch_(request.max_batch),
+      counts_(std::make_unique<CountCache<std::unique_ptr<CountKernels>>>(kCounts)) {
+  context_.rules = {request.precision, request.deterministic != 0};
+}
+
+// Errors of a card that has failed before are of no interest here.
+CudaPlan::~CudaPlan() {
+  cudaSetDevice(device_);
+  if (context_.stream != nullptr) cudaStreamSynchronize(context_.stream);
+  if (copy_stream_ != nullptr) cudaStreamSynchronize(copy_stream_);
+  counts_ = nullptr;
+  for (const cudaEvent_t event : {slot_free_[0], slot_free_[1], weights_sent_, copies_done_}) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+  for (const cudaEvent_t event : piece_ready_) cudaEventDestroy(event);
+  if (context_.cudnn != nullptr) cudnnDestroy(context_.cudnn);
+  if (context_.lt != nullptr) cublasLtDestroy(context_.lt);
+  if (copy_stream_ != nullptr) cudaStreamDestroy(copy_stream_);
+  if (context_.stream != nullptr) cudaStreamDestroy(context_.stream);
+  if (pinned_ != nullptr) cudaFreeHost(pinned_);
+  if (base_ != nullptr) cudaFree(base_);
+}
+
+absl::Status CudaPlan::Build() {
+  CAPSTAN_CUDA_RETURN(cudaSetDevice(device_));
+  absl::Status status = AllocateDevice();
+  if (!status.ok()) return status;
+  status = AllocatePinned();
+  if (!status.ok()) return status;
+
+  CAPSTAN_CUDA_RETURN(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking));
+  CAPSTAN_CUDA_RETURN(cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking));
+  CAPSTAN_CUDA_RETURN(cudnnCreate(&context_.cudnn));
+  CAPSTAN_CUDA_RETURN(cudnnSetStream(context_.cudnn, context_.stream));
+  CAPSTAN_CUDA_RETURN(cublasLtCreate(&context_.lt));
+  for (cudaEvent_t* const event : {&slot_free_[0], &slot_free_[1], &weights_sent_, &copies_done_}) {
+    CAPSTAN_CUDA_RETURN(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+  }
+  read_back_ = PlanReadBack(program_);
+  for (size_t i = 0; i < read_back_.size(); ++i) {
+    cudaEvent_t event = nullptr;
+    CAPSTAN_CUDA_RETURN(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    piece_ready_.push_back(event);
+  }
+  // What lies between the tensors of the gradient stays zero for ever.
+  CAPSTAN_CUDA_RETURN(
+      cudaMemsetAsync(base_, 0, static_cast<size_t>(memory_.total_bytes()), context_.stream));
+  const absl::StatusOr<CountKernels*> kernels = KernelsOf(max_batch_);
+  if (!kernels.ok()) return kernels.status();
+  if (program_.trains()) {
+    status = (*kernels)->ops->PrepareBackward();
+    if (!status.ok()) return status;
+  }
+  kernels_ = (*kernels)->ops->Describe();
+  CAPSTAN_CUDA_RETURN(cudaStreamSynchronize(context_.stream));
+  return absl::OkStatus();
+}
+
+absl::Status CudaPlan::AllocateDevice() {
+  MemoryOptions options;
+  options.max_batch = max_batch_;
+  options.element_bytes = sizeof(float);
+  options.workspace_bytes = kWorkspaceBytes;
+  memory_ = PlanMemory(program_, options);
+  size_t free = 0, whole = 0;
+  CAPSTAN_CUDA_RETURN(cudaMemGetInfo(&free, &whole));
+  const auto bytes = static_cast<size_t>(memory_.total_bytes());
+  cudaError_t error = bytes > free ? cudaErrorMemoryAllocation
+                                   : cudaMalloc(reinterpret_cast<void**>(&base_), bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it does not stick: the card is well
+    return absl::ResourceExhaustedError(OutOfMemoryText(
+        program_, options, static_cast<int64_t>(free), static_cast<int64_t>(whole)));
+  }
+  CAPSTAN_CUDA_RETURN(error);
+  context_.workspace = base_ + memory_.workspace;
+  walk_ = std::make_unique<Walk>(program_, memory_, base_, sizeof(float));
+  return absl::OkStatus();
+}
+
+absl::Status CudaPlan::AllocatePinned() {
+  int64_t end = 0;
+  const auto take = [&end](int64_t bytes) {
+    const int64_t offset = end;
+    end += (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+    return offset;
+  };
+  const int64_t image_bytes = program_.tensors[0].elements * max_batch_ * 4;
+  const int64_t slot = std::min(kSlotBytes, image_bytes);
+  const int64_t slots[2] = {take(slot), take(slot)};
+  const int64_t header = take(static_cast<int64_t>(sizeof(BatchHeader)) + max_batch_ * 4);
+  const int64_t flat_bytes = program_.total_floats * static_cast<int64_t>(sizeof(float));
+  const int64_t weights = take(flat_bytes), gradient = take(flat_bytes);
+  const int64_t logits = take(max_batch_ * program_.classes * 4);
+  const int64_t sums = take(static_cast<int64_t>(sizeof(capstan_result)));
+  const cudaError_t error =
+      cudaMallocHost(reinterpret_cast<void**>(&pinned_), static_cast<size_t>(end));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("out of pinned host memory: the plan needs ", end, " bytes of it"));
+  }
+  CAPSTAN_CUDA_RETURN(error);
+  slots_[0] = pinned_ + slots[0];
+  slots_[1] = pinned_ + slots[1];
+  header_ = pinned_ + header;
+  host_weights_ = reinterpret_cast<float*>(pinned_ + weights);
+  host_gradient_ = reinterpret_cast<float*>(pinned_ + gradient);
+  host_logits_ = reinterpret_cast<float*>(pinned_ + logits);
+  host_sums_ = reinterpret_cast<capstan_result*>(pinned_ + sums);
+  // Pieces that no backward writes are zero.
+  std::memset(host_gradient_, 0, static_cast<size_t>(flat_bytes));
+  return absl::OkStatus();
+}
+
+void CudaPlan::Info(capstan_plan_info* info) const {
+  *info = {memory_.arena_bytes, memory_.weight_bytes, memory_.gradient_bytes, 0, kernels_.c_str()};
+}
+
+absl::StatusOr<CudaPlan::CountKernels*> CudaPlan::KernelsOf(int64_t count) {
+  if (std::unique_ptr<CountKernels>* const found = counts_->Find(count)) return found->get();
+  auto kernels = std::make_unique<CountKernels>();
+  absl::StatusOr<std::unique_ptr<CudaOperations>> ops =
+      CudaOperations::Create(program_, context_, *walk_, count);
+  if (!ops.ok()) return ops.status();
+  kernels->ops = *std::move(ops);
+  return counts_->Insert(count, std::move(kernels)).get();
+}
+
+absl::Status CudaPlan::LoadWeights(const float* weights) {
+  if (!broken_.ok()) return broken_;
+  const auto load = [&]() -> absl::Status {
+    CAPSTAN_CUDA_RETURN(cudaSetDevice(device_));
+    const size_t bytes = static_cast<size_t>(program_.total_floats) * sizeof(float);
+    CAPSTAN_CUDA_RETURN(cudaEventSynchronize(weights_sent_));  // the pinned copy is free again
+    std::memcpy(host_weights_, weights, bytes);
+    CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(walk_->at(memory_.weights), host_weights_, bytes,
+                                        cudaMemcpyHostToDevice, context_.stream));
+    CAPSTAN_CUDA_RETURN(cudaEventRecord(weights_sent_, context_.stream));
+    // A few small kernels, in the order of the stream: the lane behind them waits for nothing else.
+    const absl::StatusOr<CountKernels*> kernels = KernelsOf(max_batch_);
+    if (!kernels.ok()) return kernels.status();
+    walk_->PermuteWeights(*(*kernels)->ops);
+    return (*kernels)->ops->TakeStatus();
+  };
+  const absl::Status status = load();
+  broken_ = status;
+  return status;
+}
+
+absl::Status CudaPlan::Run(Pass pass, const capstan_batch& batch, double loss_scale,
+                           float* gradient, float* logits, capstan_result* result) {
+  if (!broken_.ok()) return broken_;
+  const absl::Status status = RunOnce(pass, batch, loss_scale, gradient, logits, result);
+  broken_ = status;
+  return status;
+}
+
+absl::Status CudaPlan::RunOnce(Pass pass, const capstan_batch& batch, double loss_scale,
+                               float* gradient, float* logits, capstan_result* result) {
+  CAPSTAN_CUDA_RETURN(cudaSetDevice(device_));
+  const absl::StatusOr<CountKernels*> kernels = KernelsOf(batch.count);
+  if (!kernels.ok()) return kernels.status();
+  if (pass == Pass::kTrain && program_.trains()) {
+    const absl::Status status = (*kernels)->ops->PrepareBackward();
+    if (!status.ok()) return status;
+  }
+  absl::Status status = CopyIn(batch, loss_scale);
+  if (!status.ok()) return status;
+  status = Launch(**kernels, pass, batch.count, batch.image_type);
+  if (!status.ok()) return status;
+  return CopyOut(pass, batch.count, gradient, logits, result);
+}
+
+absl::Status CudaPlan::CopyIn(const capstan_batch& batch, double loss_scale) {
+  const BatchHeader header = {loss_scale, batch.image_scale, batch.image_shift};
+  std::memcpy(header_, &header, sizeof header);
+  size_t header_bytes = sizeof header;
+  if (batch.labels != nullptr) {
+    const size_t label_bytes = static_cast<size_t>(batch.count) * sizeof(int32_t);
+    std::memcpy(header_ + sizeof header, batch.labels, label_bytes);
+    header_bytes += label_bytes;
+  }
+  CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(walk_->at(memory_.header), header_, header_bytes,
+                                      cudaMemcpyHostToDevice, context_.stream));
+  const int64_t bytes = batch.count * program_.tensors[0].elements *
+                        (batch.image_type == CAPSTAN_IMAGE_UINT8 ? 1 : 4);
+  const auto* const images = static_cast<const char*>(batch.images);
+  char* const place = GoesStraight(batch.image_type) ? static_cast<char*>(walk_->value(0))
+                                                     : walk_->at(memory_.images);
+  int slot = 0;
+  for (int64_t begin = 0; begin < bytes; begin += kSlotBytes, slot = 1 - slot) {
+    const auto piece = static_cast<size_t>(std::min(kSlotBytes, bytes - begin));
+    CAPSTAN_CUDA_RETURN(cudaEventSynchronize(slot_free_[slot]));
+    std::memcpy(slots_[slot], images + begin, piece);
+    CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(place + begin, slots_[slot], piece, cudaMemcpyHostToDevice,
+                                        context_.stream));
+    CAPSTAN_CUDA_RETURN(cudaEventRecord(slot_free_[slot], context_.stream));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaPlan::Launch(CountKernels& kernels, Pass pass, int64_t count, int image_type) {
+  Captured& captured = kernels.passes[static_cast<size_t>(GraphIndex(pass, image_type))];
+  if (!captured.warm) {
+    captured.warm = true;
+    return Enqueue(*kernels.ops, pass, count, image_type);
+  }
+  if (captured.graph == nullptr) {
+    CAPSTAN_CUDA_RETURN(cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal));
+    const absl::Status status = Enqueue(*kernels.ops, pass, count, image_type);
+    cudaGraph_t graph = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(context_.stream, &graph);
+    if (!status.ok()) {
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      return status;
+    }
+    CAPSTAN_CUDA_RETURN(ended);
+    const cudaError_t made = cudaGraphInstantiate(&captured.graph, graph, 0);
+    cudaGraphDestroy(graph);
+    CAPSTAN_CUDA_RETURN(made);
+  }
+  CAPSTAN_CUDA_RETURN(cudaGraphLaunch(captured.graph, context_.stream));
+  return absl::OkStatus();
+}
+
+absl::Status CudaPlan::Enqueue(CudaOperations& ops, Pass pass, int64_t count, int image_type) {
+  walk_->Forward(ops, count, GoesStraight(image_type) ? -1 : image_type);
+  if (pass == Pass::kPredict) {
+    const absl::Status status = ops.TakeStatus();
+    if (!status.ok()) return status;
+    CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(host_logits_, walk_->logits(),
+                                        static_cast<size_t>(count * program_.classes) * 4,
+                                        cudaMemcpyDeviceToHost, context_.stream));
+    return absl::OkStatus();
+  }
+  walk_->Loss(ops, count, pass == Pass::kTrain);
+  const bool backward = pass == Pass::kTrain && program_.trains();
+  if (backward) {
+    ops.set_on_stage_done([this](int stage) -> absl::Status {
+      for (size_t piece = 0; piece < read_back_.size(); ++piece) {
+        if (read_back_[piece].stage != stage) continue;
+        const absl::Status status = EnqueueReadBack(piece);
+        if (!status.ok()) return status;
+      }
+      return absl::OkStatus();
+    });
+    walk_->Backward(ops, count);
+    ops.set_on_stage_done(nullptr);
+  }
+  const absl::Status status = ops.TakeStatus();
+  if (!status.ok()) return status;
+  CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(host_sums_, walk_->at(memory_.sums), sizeof(capstan_result),
+                                      cudaMemcpyDeviceToHost, context_.stream));
+  if (backward) {
+    // The copies are part of the pass: the next one may not write under them.
+    CAPSTAN_CUDA_RETURN(cudaEventRecord(copies_done_, copy_stream_));
+    CAPSTAN_CUDA_RETURN(cudaStreamWaitEvent(context_.stream, copies_done_, 0));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaPlan::EnqueueReadBack(size_t piece) {
+  const ReadBack& range = read_back_[piece];
+  CAPSTAN_CUDA_RETURN(cudaEventRecord(piece_ready_[piece], context_.stream));
+  CAPSTAN_CUDA_RETURN(cudaStreamWaitEvent(copy_stream_, piece_ready_[piece], 0));
+  CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(
+      host_gradient_ + range.begin,
+      walk_->at(memory_.gradient + range.begin * static_cast<int64_t>(sizeof(float))),
+      static_cast<size_t>(range.end - range.begin) * sizeof(float), cudaMemcpyDeviceToHost,
+      copy_stream_));
+  return absl::OkStatus();
+}
+
+absl::Status CudaPlan::CopyOut(Pass pass, int64_t count, float* gradient, float* logits,
+                               capstan_result* result) {
+  CAPSTAN_CUDA_RETURN(cudaStreamSynchronize(context_.stream));
+  if (pass == Pass::kTrain) {
+    // All zeros where nothing trains.
+    std::memcpy(gradient, host_gradient_,
+                static_cast<size_t>(program_.total_floats) * sizeof(float));
+  }
+  if (pass == Pass::kPredict) {
+    std::memcpy(logits, host_logits_, static_cast<size_t>(count * program_.classes) * 4);
+  } else {
+    *result = *host_sums_;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace capstan::engine::cuda

@@ -1,0 +1,105 @@
+// A plan on a card: one piece of memory, two streams, the kernels of each batch count and their
+// captured graphs.
+//
+// A call: the batch goes through two pinned slots into the card's memory, the pass runs as one CUDA
+// graph, the gradient comes back in pieces on a stream of its own while backward still runs, and the
+// call returns when all of it is with the caller. The first call of a (pass, count) launches its kernels one by one,
+// which also loads them; the second captures, every further one replays. Nothing is allocated then.
+#ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_PLAN_H_
+#define CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_PLAN_H_
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/engine/cuda/cuda_operations.h"
+#include "gpu_worker/engine/cuda/operations.h"
+#include "gpu_worker/engine/cuda/program.h"
+#include "gpu_worker/engine/cuda/rules.h"
+#include "gpu_worker/engine/plugin/abi.h"
+
+namespace capstan::engine::cuda {
+
+class CudaPlan {
+ public:
+  // ResourceExhausted, with the numbers; Unimplemented, by name; Internal: the card failed.
+  static absl::StatusOr<std::unique_ptr<CudaPlan>> Create(const capstan_compile_request& request);
+  ~CudaPlan();
+  CudaPlan(const CudaPlan&) = delete;
+  CudaPlan& operator=(const CudaPlan&) = delete;
+
+  void Info(capstan_plan_info* info) const;
+  absl::Status LoadWeights(const float* weights);
+  // kTrain: `gradient` and `result`; kEvaluate: `result`; kPredict: `logits`.
+  absl::Status Run(Pass pass, const capstan_batch& batch, double loss_scale, float* gradient,
+                   float* logits, capstan_result* result);
+
+ private:
+  // A pass of a count that was captured.
+  struct Captured {
+    bool warm = false;  // ran once, kernel by kernel
+    cudaGraphExec_t graph = nullptr;
+    ~Captured() {
+      if (graph != nullptr) cudaGraphExecDestroy(graph);
+    }
+  };
+  struct CountKernels {
+    std::unique_ptr<CudaOperations> ops;
+    std::array<Captured, kGraphsPerCount> passes;
+  };
+
+  CudaPlan(Program program, const capstan_compile_request& request);
+  absl::Status Build();
+  absl::Status AllocateDevice();
+  absl::Status AllocatePinned();
+  absl::StatusOr<CountKernels*> KernelsOf(int64_t count);
+  absl::Status CopyIn(const capstan_batch& batch, double loss_scale);
+  absl::Status Launch(CountKernels& kernels, Pass pass, int64_t count, int image_type);
+  absl::Status Enqueue(CudaOperations& ops, Pass pass, int64_t count, int image_type);
+  absl::Status EnqueueReadBack(size_t piece);
+  // Whether images are copied to tensor 0 as they come.
+  bool GoesStraight(int image_type) const {
+    return image_type == CAPSTAN_IMAGE_FLOAT32 && !program_.input_nhwc;
+  }
+  absl::Status CopyOut(Pass pass, int64_t count, float* gradient, float* logits,
+                       capstan_result* result);
+  absl::Status RunOnce(Pass pass, const capstan_batch& batch, double loss_scale, float* gradient,
+                       float* logits, capstan_result* result);
+
+  const Program program_;
+  const int device_;
+  const int64_t max_batch_;
+  MemoryPlan memory_;
+  CudaContext context_;
+  cudaStream_t copy_stream_ = nullptr;
+  char* base_ = nullptr;  // memory_.total_bytes() on the card
+  std::unique_ptr<Walk> walk_;
+
+  // Pinned; parts of one piece.
+  char* pinned_ = nullptr;
+  char* slots_[2] = {nullptr, nullptr};
+  char* header_ = nullptr;
+  float* host_weights_ = nullptr;
+  float* host_gradient_ = nullptr;
+  float* host_logits_ = nullptr;
+  capstan_result* host_sums_ = nullptr;
+
+  cudaEvent_t slot_free_[2] = {nullptr, nullptr};
+  cudaEvent_t weights_sent_ = nullptr;
+  std::vector<ReadBack> read_back_;
+  std::vector<cudaEvent_t> piece_ready_;
+  cudaEvent_t copies_done_ = nullptr;
+
+  std::unique_ptr<CountCache<std::unique_ptr<CountKernels>>> counts_;
+  std::string kernels_;  // of max_batch, for logs
+  absl::Status broken_;  // the card has failed: the plan is of no further use
+};
+
+}  // namespace capstan::engine::cuda
+
+#endif  // CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_PLAN_H_

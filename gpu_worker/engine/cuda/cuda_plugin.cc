@@ -1,0 +1,150 @@
+// The exported factory of libcapstan_cuda.so and its table.
+#include <cudnn.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/engine/cuda/cuda_plan.h"
+#include "gpu_worker/engine/cuda/cuda_status.h"
+#include "gpu_worker/engine/plugin/abi.h"
+
+// What the ABI calls a plan.
+struct capstan_plan {
+  std::unique_ptr<capstan::engine::cuda::CudaPlan> plan;
+};
+
+namespace capstan::engine::cuda {
+namespace {
+
+constexpr int kMaxDevices = 64;
+
+int32_t Answer(const absl::Status& status, capstan_error* error) {
+  if (status.ok()) return 0;
+  const absl::string_view text = status.message();
+  const size_t length = std::min(text.size(), sizeof error->text - 1);
+  std::memcpy(error->text, text.data(), length);
+  error->text[length] = 0;
+  return static_cast<int32_t>(status.code());
+}
+
+// Nothing is thrown over the border.
+template <typename Call>
+int32_t Guard(capstan_error* error, Call call) {
+  try {
+    return Answer(call(), error);
+  } catch (const std::bad_alloc&) {
+    return Answer(absl::ResourceExhaustedError("the host is out of memory"), error);
+  } catch (const std::exception& e) {
+    return Answer(absl::InternalError(e.what()), error);
+  }
+}
+
+std::string Dotted(size_t version, size_t major, size_t minor) {
+  return absl::StrCat(version / major, ".", version % major / minor, ".", version % minor);
+}
+
+const char* Libraries() {
+  static const std::string* const text =
+      new std::string(absl::StrCat("CUDA ", CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10,
+                                   ", cuDNN ", Dotted(cudnnGetVersion(), 10000, 100), ", cuBLASLt ",
+                                   Dotted(cublasLtGetVersion(), 10000, 100)));
+  return text->c_str();
+}
+
+int32_t Probe(capstan_probe* probe, capstan_error* error) {
+  return Guard(error, [probe]() -> absl::Status {
+    // Every driver of a major version runs what was built for it.
+    *probe = {0, 0, CUDART_VERSION / 1000 * 1000, Libraries()};
+    int count = 0, driver = 0;
+    CAPSTAN_CUDA_RETURN(cudaDriverGetVersion(&driver));
+    probe->driver_version = driver;
+    const cudaError_t found = cudaGetDeviceCount(&count);
+    if (found == cudaErrorNoDevice) return absl::OkStatus();
+    if (found != cudaSuccess) {
+      return absl::UnavailableError(absl::StrCat(driver == 0 ? "no NVIDIA driver is loaded: " : "",
+                                                 cudaGetErrorString(found), " (",
+                                                 cudaGetErrorName(found), ")"));
+    }
+    probe->device_count = std::min(count, kMaxDevices);
+    return absl::OkStatus();
+  });
+}
+
+int32_t DeviceInfo(int32_t device, capstan_device_info* info, capstan_error* error) {
+  return Guard(error, [device, info]() -> absl::Status {
+    int count = 0;
+    CAPSTAN_CUDA_RETURN(cudaGetDeviceCount(&count));
+    if (device < 0 || device >= std::min(count, kMaxDevices)) {
+      return absl::NotFoundError(absl::StrCat("no GPU ", device, ", want 0 to ", count - 1));
+    }
+    cudaDeviceProp properties = {};
+    CAPSTAN_CUDA_RETURN(cudaGetDeviceProperties(&properties, device));
+    CAPSTAN_CUDA_RETURN(cudaSetDevice(device));
+    size_t free = 0, whole = 0;
+    CAPSTAN_CUDA_RETURN(cudaMemGetInfo(&free, &whole));
+    // Text of the plug-in lives as long as it: one per card, written with the same words each time.
+    static thread_local std::string names[kMaxDevices];
+    names[device] = absl::StrCat(properties.name, ", compute capability ", properties.major, ".",
+                                 properties.minor);
+    *info = {names[device].c_str(), static_cast<int64_t>(whole), static_cast<int64_t>(free)};
+    return absl::OkStatus();
+  });
+}
+
+int32_t Compile(const capstan_compile_request* request, capstan_plan** plan, capstan_error* error) {
+  return Guard(error, [request, plan]() -> absl::Status {
+    absl::StatusOr<std::unique_ptr<CudaPlan>> made = CudaPlan::Create(*request);
+    if (!made.ok()) return made.status();
+    *plan = new capstan_plan{*std::move(made)};
+    return absl::OkStatus();
+  });
+}
+
+void PlanInfo(const capstan_plan* plan, capstan_plan_info* info) { plan->plan->Info(info); }
+void FreePlan(capstan_plan* plan) { delete plan; }
+
+int32_t LoadWeights(capstan_plan* plan, const float* weights, capstan_error* error) {
+  return Guard(error, [=] { return plan->plan->LoadWeights(weights); });
+}
+
+int32_t ComputeLane(capstan_plan* plan, const capstan_batch* batch, double loss_scale,
+                    float* gradient, capstan_result* result, capstan_error* error) {
+  return Guard(error, [=] {
+    return plan->plan->Run(Pass::kTrain, *batch, loss_scale, gradient, nullptr, result);
+  });
+}
+
+int32_t Evaluate(capstan_plan* plan, const capstan_batch* batch, capstan_result* result,
+                 capstan_error* error) {
+  return Guard(
+      error, [=] { return plan->plan->Run(Pass::kEvaluate, *batch, 1, nullptr, nullptr, result); });
+}
+
+int32_t Predict(capstan_plan* plan, const capstan_batch* batch, float* logits,
+                capstan_error* error) {
+  return Guard(
+      error, [=] { return plan->plan->Run(Pass::kPredict, *batch, 1, nullptr, logits, nullptr); });
+}
+
+constexpr capstan_plugin_table kTable = {CAPSTAN_PLUGIN_ABI,
+                                         sizeof(capstan_plugin_table),
+                                         Probe,
+                                         DeviceInfo,
+                                         Compile,
+                                         PlanInfo,
+                                         FreePlan,
+                                         LoadWeights,
+                                         ComputeLane,
+                                         Evaluate,
+                                         Predict};
+
+}  // namespace
+}  // namespace capstan::engine::cuda
+
+extern "C" __attribute__((visibility("default"))) const capstan_plugin_table* capstan_plugin() {
+  return &capstan::engine::cuda::kTable;
+}

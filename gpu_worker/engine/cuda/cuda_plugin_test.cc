@@ -1,0 +1,161 @@
+// The CUDA plug-in on a machine without a card: what it says there, and that cuDNN takes every
+// graph that the built-in models need, asked by the description of an H200.
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gpu_worker/engine/cuda/cudnn_graph.h"
+#include "gpu_worker/engine/cuda/program.h"
+#include "gpu_worker/engine/plugin/loader.h"
+#include "gpu_worker/engine/plugin/plugin_device.h"
+#include "gtest/gtest.h"
+#include "training/graph/models.h"
+#include "training/graph/tensors.h"
+
+namespace capstan::engine::cuda {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+LoaderOptions RealPlugin() {
+  LoaderOptions options;
+  options.driver_library = "";
+  options.candidates = {CAPSTAN_REAL_PLUGIN};
+  return options;
+}
+
+bool HasDriver() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess && version > 0;
+}
+
+TEST(CudaPluginTest, WithoutADriverItLoadsAndSaysSo) {
+  if (HasDriver()) GTEST_SKIP() << "this machine has a driver";
+  const absl::StatusOr<LoadedPlugin> plugin = LoadPlugin(RealPlugin());
+  EXPECT_EQ(plugin.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(plugin.status().message()),
+              AllOf(HasSubstr(CAPSTAN_REAL_PLUGIN), HasSubstr("no NVIDIA driver is loaded"),
+                    HasSubstr("cudaErrorInsufficientDriver")));
+}
+
+TEST(CudaPluginTest, WithoutADriverCompileFailsWithItsCall) {
+  if (HasDriver()) GTEST_SKIP() << "this machine has a driver";
+  const training::Graph graph = *training::MakeModel("lenet", 10, {1, 28, 28});
+  const training::FlatLayout layout = *training::FlatLayout::Create(training::TensorSpecs(graph));
+  LoaderOptions options = RealPlugin();
+  EXPECT_FALSE(LoadPlugin(options).ok());
+  const std::vector<capstan_op> ops = *FlattenGraph(graph, layout);
+  capstan_compile_request request = {};
+  request.op_count = static_cast<int32_t>(ops.size());
+  request.ops = ops.data();
+  request.total_floats = layout.total_floats();
+  request.max_batch = 16;
+  void* const library = dlopen(CAPSTAN_REAL_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr);
+  const auto factory =
+      reinterpret_cast<capstan_plugin_factory>(dlsym(library, CAPSTAN_PLUGIN_FACTORY));
+  ASSERT_NE(factory, nullptr);
+  capstan_plan* plan = nullptr;
+  capstan_error error = {};
+  const int32_t code = factory()->compile(&request, &plan, &error);
+  EXPECT_EQ(static_cast<absl::StatusCode>(code), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(error.text),
+              HasSubstr("cudaSetDevice(device_): 35 cudaErrorInsufficientDriver"));
+  EXPECT_EQ(plan, nullptr);
+  request.precision = CAPSTAN_PRECISION_BF16;
+  EXPECT_EQ(static_cast<absl::StatusCode>(factory()->compile(&request, &plan, &error)),
+            absl::StatusCode::kUnimplemented);
+}
+
+// Every convolution of a model in its three passes, forward alone and fused.
+std::vector<ConvProblem> Problems(const char* model, int64_t n, int32_t precision) {
+  const training::Graph graph = *training::MakeModel(model, 10, {1, 28, 28});
+  const training::FlatLayout layout = *training::FlatLayout::Create(training::TensorSpecs(graph));
+  const std::vector<capstan_op> ops = *FlattenGraph(graph, layout);
+  capstan_compile_request request = {};
+  request.op_count = static_cast<int32_t>(ops.size());
+  request.ops = ops.data();
+  request.total_floats = layout.total_floats();
+  request.max_batch = n;
+  const Program program = *MakeProgram(request);
+  std::vector<ConvProblem> problems;
+  for (const Stage& stage : program.stages) {
+    if (stage.kind != StageKind::kConv) continue;
+    ConvProblem problem;
+    problem.window = stage.window;
+    problem.n = n;
+    problem.rules = {precision, true};
+    problems.push_back(problem);
+    problem.bias = true;
+    problems.push_back(problem);
+    problem.relu = true;
+    problems.push_back(problem);
+    problem.bias = problem.relu = false;
+    problem.pass = ConvPass::kWeightGradient;
+    problems.push_back(problem);
+    if (!stage.input_gradient) continue;
+    problem.pass = ConvPass::kDataGradient;
+    problems.push_back(problem);
+  }
+  return problems;
+}
+
+std::string ToString(const ConvProblem& p) {
+  static constexpr const char* kPasses[] = {"forward", "data gradient", "weight gradient"};
+  const WindowGeometry& g = p.window;
+  return absl::StrCat(kPasses[static_cast<int>(p.pass)], p.bias ? " bias" : "",
+                      p.relu ? " relu" : "", ", ", g.in_c, "x", g.in_h, "x", g.in_w, " to ",
+                      g.out_c, "x", g.out_h, "x", g.out_w, ", batch ", p.n,
+                      p.rules.precision == CAPSTAN_PRECISION_FP32 ? ", fp32" : ", tf32");
+}
+
+TEST(DevicelessTest, CudnnTakesEveryGraphOfTheModels) {
+  std::ifstream file(CAPSTAN_DEVICE_JSON);
+  CudnnTarget target;
+  target.device_json.assign(std::istreambuf_iterator<char>(file), {});
+  ASSERT_FALSE(target.device_json.empty());
+  while (!target.device_json.empty() && target.device_json.back() == '\n') {
+    target.device_json.pop_back();
+  }
+  for (const char* const model : {"lenet", "lenet_d2l"}) {
+    for (const int64_t n : {256, 17}) {
+      for (const int32_t precision : {CAPSTAN_PRECISION_FP32, CAPSTAN_PRECISION_TF32}) {
+        for (const ConvProblem& problem : Problems(model, n, precision)) {
+          SCOPED_TRACE(absl::StrCat(model, ": ", ToString(problem)));
+          const absl::StatusOr<std::vector<EngineCandidate>> candidates =
+              ConvCandidates(target, problem);
+          ASSERT_TRUE(candidates.ok()) << candidates.status();
+          int allowed = 0;
+          for (const EngineCandidate& candidate : *candidates) allowed += candidate.allowed;
+          std::cout << model << ": " << ToString(problem) << ": " << candidates->size()
+                    << " engines, " << allowed << " allowed\n";
+          EXPECT_GT(allowed, 0);
+        }
+      }
+    }
+  }
+}
+
+// What is no convolution is refused, with words.
+TEST(DevicelessTest, AWrongGraphIsRefused) {
+  std::ifstream file(CAPSTAN_DEVICE_JSON);
+  CudnnTarget target;
+  target.device_json.assign(std::istreambuf_iterator<char>(file), {});
+  ConvProblem problem = Problems("lenet", 16, CAPSTAN_PRECISION_FP32)[0];
+  problem.window.out_h += 1;
+  const absl::Status status = ConvCandidates(target, problem).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_FALSE(status.message().empty());
+  target.device_json = "{}";
+  EXPECT_FALSE(ConvCandidates(target, Problems("lenet", 16, CAPSTAN_PRECISION_FP32)[0]).ok());
+}
+
+}  // namespace
+}  // namespace capstan::engine::cuda

@@ -1,0 +1,49 @@
+// Errors of the CUDA libraries as Status: call, code, words. Cheap where nothing failed.
+#ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_STATUS_H_
+#define CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_STATUS_H_
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+#include <cudnn.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace capstan::engine::cuda {
+
+// Internal: the card or a library failed; ResourceExhausted: it had no memory.
+inline absl::Status ToStatus(const char* call, cudaError_t error) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const std::string text =
+      absl::StrCat(call, ": ", static_cast<int>(error), " ", cudaGetErrorName(error), " (",
+                   cudaGetErrorString(error), ")");
+  return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text)
+                                            : absl::InternalError(text);
+}
+
+inline absl::Status ToStatus(const char* call, cudnnStatus_t status) {
+  if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
+  char last[512] = "";
+  cudnnGetLastErrorString(last, sizeof last);
+  return absl::InternalError(absl::StrCat(call, ": ", static_cast<int>(status), " ",
+                                          cudnnGetErrorString(status), " ", last));
+}
+
+inline absl::Status ToStatus(const char* call, cublasStatus_t status) {
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(call, ": ", static_cast<int>(status), " ",
+                                          cublasLtGetStatusName(status), " (",
+                                          cublasLtGetStatusString(status), ")"));
+}
+
+}  // namespace capstan::engine::cuda
+
+// Returns from the function where a call of CUDA, cuDNN or cuBLASLt failed; the call's text is part
+// of the message. The only macro of this folder: without it half of the lines would be this one.
+#define CAPSTAN_CUDA_RETURN(call)                                                         \
+  do {                                                                                    \
+    const absl::Status capstan_status = ::capstan::engine::cuda::ToStatus(#call, (call)); \
+    if (!capstan_status.ok()) return capstan_status;                                      \
+  } while (false)
+
+#endif  // CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_STATUS_H_

@@ -1,0 +1,259 @@
+// What one thread of a kernel computes, as functions that a CPU can run too: the kernels and the
+// plug-in for tests share them, so that a machine without a card checks every index.
+//
+// Images are NHWC, filters OHWI, indices int32: program.h refuses larger tensors. T is the type of
+// the elements and of the sums. Nothing here reads a place twice to decide and to use it: results
+// are the same for every schedule of threads.
+#ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_INDEX_MATH_H_
+#define CAPSTAN_GPU_WORKER_ENGINE_CUDA_INDEX_MATH_H_
+
+#include <cmath>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define CAPSTAN_HD __host__ __device__ __forceinline__
+#else
+#define CAPSTAN_HD inline
+#endif
+
+namespace capstan::engine::cuda {
+
+// A window that slides over an image: of a convolution or a pooling.
+struct WindowGeometry {
+  int32_t in_c = 1, in_h = 1, in_w = 1;
+  int32_t out_c = 1, out_h = 1, out_w = 1;
+  int32_t kernel_h = 1, kernel_w = 1;
+  int32_t stride_h = 1, stride_w = 1;
+  int32_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
+  int32_t dilation_h = 1, dilation_w = 1;
+};
+
+// [n, channels, pixels] is the canonical order of images, filters and flattened images,
+// [n, pixels, channels] that of the kernels. The place in the former of place i in the latter.
+CAPSTAN_HD int32_t CanonicalPlace(int32_t i, int32_t channels, int32_t pixels) {
+  const int32_t c = i % channels, rest = i / channels;
+  return (rest / pixels * channels + c) * pixels + rest % pixels;
+}
+
+// A NaN stays: the comparison is false.
+template <typename T>
+CAPSTAN_HD T Positive(T x) {
+  return x < T(0) ? T(0) : x;
+}
+
+template <typename T>
+CAPSTAN_HD T MaskedBy(T y, T gradient) {
+  return y > T(0) ? gradient : T(0);
+}
+
+// Whether b takes the place of the maximum a: the first of equal ones stays, a NaN wins.
+template <typename T>
+CAPSTAN_HD bool Beats(T b, T a) {
+  return b > a || (b != b && a == a);
+}
+
+// y[i] of a pooling, Relu of the input first where `relu`. Padding does not count in a mean.
+template <typename T>
+CAPSTAN_HD T PoolForwardAt(const WindowGeometry& g, bool max, bool relu, const T* x, int32_t i) {
+  const int32_t c = i % g.out_c, q = i / g.out_c % g.out_w;
+  const int32_t p = i / (g.out_c * g.out_w) % g.out_h, n = i / (g.out_c * g.out_w * g.out_h);
+  T best = T(0), sum = T(0);
+  int32_t covered = 0;
+  for (int32_t r = 0; r < g.kernel_h; ++r) {
+    const int32_t h = p * g.stride_h + r * g.dilation_h - g.pad_top;
+    if (h < 0 || h >= g.in_h) continue;
+    for (int32_t s = 0; s < g.kernel_w; ++s) {
+      const int32_t w = q * g.stride_w + s * g.dilation_w - g.pad_left;
+      if (w < 0 || w >= g.in_w) continue;
+      T v = x[((n * g.in_h + h) * g.in_w + w) * g.in_c + c];
+      if (relu) v = Positive(v);
+      if (covered == 0 || Beats(v, best)) best = v;
+      sum += v;
+      ++covered;
+    }
+  }
+  if (max) return best;
+  return covered == 0 ? T(0) : sum / T(covered);
+}
+
+// Whether (h, w) is the place of the largest value of window (p, q) of channel c.
+template <typename T>
+CAPSTAN_HD bool IsLargest(const WindowGeometry& g, const T* x, int32_t n, int32_t p, int32_t q,
+                          int32_t c, int32_t want_h, int32_t want_w) {
+  T best = T(0);
+  int32_t best_h = -1, best_w = -1;
+  for (int32_t r = 0; r < g.kernel_h; ++r) {
+    const int32_t h = p * g.stride_h + r * g.dilation_h - g.pad_top;
+    if (h < 0 || h >= g.in_h) continue;
+    for (int32_t s = 0; s < g.kernel_w; ++s) {
+      const int32_t w = q * g.stride_w + s * g.dilation_w - g.pad_left;
+      if (w < 0 || w >= g.in_w) continue;
+      const T v = x[((n * g.in_h + h) * g.in_w + w) * g.in_c + c];
+      if (best_h < 0 || Beats(v, best)) best = v, best_h = h, best_w = w;
+    }
+  }
+  return best_h == want_h && best_w == want_w;
+}
+
+// How many places of the image window (p, q) covers.
+CAPSTAN_HD int32_t Covered(const WindowGeometry& g, int32_t p, int32_t q) {
+  int32_t rows = 0, columns = 0;
+  for (int32_t r = 0; r < g.kernel_h; ++r) {
+    const int32_t h = p * g.stride_h + r * g.dilation_h - g.pad_top;
+    rows += h >= 0 && h < g.in_h;
+  }
+  for (int32_t s = 0; s < g.kernel_w; ++s) {
+    const int32_t w = q * g.stride_w + s * g.dilation_w - g.pad_left;
+    columns += w >= 0 && w < g.in_w;
+  }
+  return rows * columns;
+}
+
+// dx[i] of a pooling, gathered from the windows that read x[i]; with the mask of the Relu before.
+// The largest value of a window is looked for again: no places are stored.
+template <typename T>
+CAPSTAN_HD T PoolBackwardAt(const WindowGeometry& g, bool max, bool relu, const T* x, const T* dy,
+                            int32_t i) {
+  if (relu && !(x[i] > T(0))) return T(0);
+  const int32_t c = i % g.in_c, w = i / g.in_c % g.in_w;
+  const int32_t h = i / (g.in_c * g.in_w) % g.in_h, n = i / (g.in_c * g.in_w * g.in_h);
+  T sum = T(0);
+  for (int32_t r = 0; r < g.kernel_h; ++r) {
+    const int32_t top = h + g.pad_top - r * g.dilation_h;
+    if (top < 0 || top % g.stride_h != 0 || top / g.stride_h >= g.out_h) continue;
+    const int32_t p = top / g.stride_h;
+    for (int32_t s = 0; s < g.kernel_w; ++s) {
+      const int32_t left = w + g.pad_left - s * g.dilation_w;
+      if (left < 0 || left % g.stride_w != 0 || left / g.stride_w >= g.out_w) continue;
+      const int32_t q = left / g.stride_w;
+      const T d = dy[((n * g.out_h + p) * g.out_w + q) * g.out_c + c];
+      if (max) {
+        if (IsLargest(g, x, n, p, q, c, h, w)) sum += d;
+      } else {
+        sum += d / T(Covered(g, p, q));
+      }
+    }
+  }
+  return sum;
+}
+
+// y[i] of a convolution. `bias` may be null.
+template <typename T>
+CAPSTAN_HD T ConvForwardAt(const WindowGeometry& g, const T* x, const T* weight, const T* bias,
+                           bool relu, int32_t i) {
+  const int32_t k = i % g.out_c, q = i / g.out_c % g.out_w;
+  const int32_t p = i / (g.out_c * g.out_w) % g.out_h, n = i / (g.out_c * g.out_w * g.out_h);
+  T sum = T(0);
+  for (int32_t r = 0; r < g.kernel_h; ++r) {
+    const int32_t h = p * g.stride_h + r * g.dilation_h - g.pad_top;
+    if (h < 0 || h >= g.in_h) continue;
+    const T* const row = x + (n * g.in_h + h) * g.in_w * g.in_c;
+    const T* const filter = weight + (k * g.kernel_h + r) * g.kernel_w * g.in_c;
+    const int32_t left = q * g.stride_w - g.pad_left;
+    if (g.dilation_w == 1) {  // neighbours: one run of pixels and channels
+      const int32_t first = left < 0 ? -left : 0;
+      const int32_t end = g.in_w - left < g.kernel_w ? g.in_w - left : g.kernel_w;
+      const T* const in = row + left * g.in_c;
+      for (int32_t t = first * g.in_c; t < end * g.in_c; ++t) sum += in[t] * filter[t];
+      continue;
+    }
+    for (int32_t s = 0; s < g.kernel_w; ++s) {
+      const int32_t w = left + s * g.dilation_w;
+      if (w < 0 || w >= g.in_w) continue;
+      for (int32_t c = 0; c < g.in_c; ++c) sum += row[w * g.in_c + c] * filter[s * g.in_c + c];
+    }
+  }
+  if (bias != nullptr) sum += bias[k];
+  return relu ? Positive(sum) : sum;
+}
+
+// dx[i] of a convolution.
+template <typename T>
+CAPSTAN_HD T ConvDataGradientAt(const WindowGeometry& g, const T* dy, const T* weight, int32_t i) {
+  const int32_t c = i % g.in_c, w = i / g.in_c % g.in_w;
+  const int32_t h = i / (g.in_c * g.in_w) % g.in_h, n = i / (g.in_c * g.in_w * g.in_h);
+  T sum = T(0);
+  for (int32_t r = 0; r < g.kernel_h; ++r) {
+    const int32_t top = h + g.pad_top - r * g.dilation_h;
+    if (top < 0 || top % g.stride_h != 0 || top / g.stride_h >= g.out_h) continue;
+    for (int32_t s = 0; s < g.kernel_w; ++s) {
+      const int32_t left = w + g.pad_left - s * g.dilation_w;
+      if (left < 0 || left % g.stride_w != 0 || left / g.stride_w >= g.out_w) continue;
+      const T* const d =
+          dy + ((n * g.out_h + top / g.stride_h) * g.out_w + left / g.stride_w) * g.out_c;
+      for (int32_t k = 0; k < g.out_c; ++k) {
+        sum += d[k] * weight[((k * g.kernel_h + r) * g.kernel_w + s) * g.in_c + c];
+      }
+    }
+  }
+  return sum;
+}
+
+// Part `part` of `parts` of dw[i] of a convolution over n samples: every parts-th row of outputs.
+template <typename T>
+CAPSTAN_HD T ConvWeightGradientPart(const WindowGeometry& g, int32_t n, const T* x, const T* dy,
+                                    int32_t i, int32_t part, int32_t parts) {
+  const int32_t c = i % g.in_c, s = i / g.in_c % g.kernel_w;
+  const int32_t r = i / (g.in_c * g.kernel_w) % g.kernel_h;
+  const int32_t k = i / (g.in_c * g.kernel_w * g.kernel_h);
+  T sum = T(0);
+  for (int32_t row = part; row < n * g.out_h; row += parts) {
+    const int32_t p = row % g.out_h;
+    const int32_t h = p * g.stride_h + r * g.dilation_h - g.pad_top;
+    if (h < 0 || h >= g.in_h) continue;
+    const T* const in = x + (row / g.out_h * g.in_h + h) * g.in_w * g.in_c + c;
+    const T* const d = dy + row * g.out_w * g.out_c + k;
+    for (int32_t q = 0; q < g.out_w; ++q) {
+      const int32_t w = q * g.stride_w + s * g.dilation_w - g.pad_left;
+      if (w >= 0 && w < g.in_w) sum += in[w * g.in_c] * d[q * g.out_c];
+    }
+  }
+  return sum;
+}
+
+// Softmax and cross-entropy of one row of logits. `gradient` may be null.
+struct LossOfRow {
+  double loss = 0;
+  int32_t correct = 0;
+};
+template <typename T>
+CAPSTAN_HD LossOfRow SoftmaxLossRow(const T* logits, int32_t classes, int32_t label, double scale,
+                                    T* gradient) {
+  T best = logits[0];
+  int32_t place = 0;
+  bool nan = best != best;
+  for (int32_t k = 1; k < classes; ++k) {
+    const T v = logits[k];
+    if (v > best) best = v, place = k;
+    nan = nan || v != v;
+  }
+  T sum = T(0);
+  for (int32_t k = 0; k < classes; ++k) sum += std::exp(logits[k] - best);
+  if (gradient != nullptr) {
+    for (int32_t k = 0; k < classes; ++k) {
+      const T softmax = std::exp(logits[k] - best) / sum;
+      gradient[k] = T(scale) * (softmax - (k == label ? T(1) : T(0)));
+    }
+  }
+  LossOfRow row;
+  row.loss = std::log(double(sum)) + (double(best) - double(logits[label]));
+  row.correct = !nan && place == label;
+  return row;
+}
+
+// Rows that are added at a time where sums over rows are cut into parts: fixed, so that bits do not
+// depend on the card.
+inline constexpr int32_t kSumParts = 64;
+
+// Part `part` of the sum over `rows` of column c.
+template <typename T>
+CAPSTAN_HD T ColumnSumPart(const T* values, int32_t rows, int32_t columns, int32_t c, int32_t part,
+                           int32_t parts) {
+  T sum = T(0);
+  for (int32_t row = part; row < rows; row += parts) sum += values[row * columns + c];
+  return sum;
+}
+
+}  // namespace capstan::engine::cuda
+
+#endif  // CAPSTAN_GPU_WORKER_ENGINE_CUDA_INDEX_MATH_H_

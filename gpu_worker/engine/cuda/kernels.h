@@ -1,0 +1,59 @@
+// The kernels of our own, as functions that launch them on a stream. Float32; the arithmetic of one
+// element is that of index_math.h, which is tested on the CPU.
+//
+// Sums are cut into parts by constants and added in a fixed order: equal bits from run to run and
+// from card to card. Every function returns what the launch returned.
+#ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_KERNELS_H_
+#define CAPSTAN_GPU_WORKER_ENGINE_CUDA_KERNELS_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "gpu_worker/engine/cuda/index_math.h"
+
+namespace capstan::engine::cuda {
+
+// x[i] = images[i], or images[i] * scale[0] + scale[1] of bytes; to NHWC where `nhwc`.
+cudaError_t LaunchLoadImages(cudaStream_t stream, const void* images, bool bytes,
+                             const float* scale, bool nhwc, int32_t n, int32_t channels,
+                             int32_t pixels, float* x);
+
+// [rows, channels, pixels] to [rows, pixels, channels], and back.
+cudaError_t LaunchToChannelsLast(cudaStream_t stream, int32_t rows, int32_t channels,
+                                 int32_t pixels, const float* from, float* to);
+cudaError_t LaunchToCanonical(cudaStream_t stream, int32_t rows, int32_t channels, int32_t pixels,
+                              const float* from, float* to);
+
+cudaError_t LaunchPoolForward(cudaStream_t stream, const WindowGeometry& g, bool max, bool relu,
+                              int32_t n, const float* x, float* y);
+cudaError_t LaunchPoolBackward(cudaStream_t stream, const WindowGeometry& g, bool max, bool relu,
+                               int32_t n, const float* x, const float* dy, float* dx);
+
+cudaError_t LaunchRelu(cudaStream_t stream, int32_t elements, float* x);
+cudaError_t LaunchReluMask(cudaStream_t stream, int32_t elements, const float* y, float* dy);
+// y[row, c] += bias[c], then Relu where `relu`. `bias` may be null.
+cudaError_t LaunchBiasRelu(cudaStream_t stream, int32_t rows, int32_t columns, const float* bias,
+                           bool relu, float* y);
+// db[c] = sum over rows of dy[row, c]; `parts` is scratch of kSumParts * columns.
+cudaError_t LaunchColumnSums(cudaStream_t stream, int32_t rows, int32_t columns, const float* dy,
+                             float* parts, float* db);
+
+cudaError_t LaunchLoss(cudaStream_t stream, int32_t n, int32_t classes, const double* scale,
+                       const int32_t* labels, const float* x, float* dx, double* row_loss,
+                       int32_t* row_correct);
+cudaError_t LaunchSumRows(cudaStream_t stream, int32_t n, const double* row_loss,
+                          const int32_t* row_correct, double* loss_sum, int64_t* correct);
+
+// Convolutions without a library, for what none carries out. Dense layers are those of one pixel.
+cudaError_t LaunchConvForward(cudaStream_t stream, const WindowGeometry& g, int32_t n,
+                              const float* x, const float* weight, const float* bias, bool relu,
+                              float* y);
+cudaError_t LaunchConvDataGradient(cudaStream_t stream, const WindowGeometry& g, int32_t n,
+                                   const float* dy, const float* weight, float* dx);
+cudaError_t LaunchConvWeightGradient(cudaStream_t stream, const WindowGeometry& g, int32_t n,
+                                     const float* x, const float* dy, float* dw);
+
+}  // namespace capstan::engine::cuda
+
+#endif  // CAPSTAN_GPU_WORKER_ENGINE_CUDA_KERNELS_H_

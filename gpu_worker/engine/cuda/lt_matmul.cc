@@ -1,0 +1,119 @@
+#include "gpu_worker/engine/cuda/lt_matmul.h"
+
+#include <utility>
+
+#include "gpu_worker/engine/cuda/cuda_status.h"
+
+namespace capstan::engine::cuda {
+namespace {
+
+// cuBLASLt counts columns first: a row-major c = a b is its column-major c' = b' a'.
+class LtMatmulImpl : public LtMatmul {
+ public:
+  LtMatmulImpl(cublasLtHandle_t handle, const MatmulProblem& problem, int64_t workspace_bytes)
+      : handle_(handle), problem_(problem), workspace_bytes_(workspace_bytes) {}
+  ~LtMatmulImpl() override {
+    for (const cublasLtMatrixLayout_t layout : {first_, second_, result_}) {
+      if (layout != nullptr) cublasLtMatrixLayoutDestroy(layout);
+    }
+    if (matmul_ != nullptr) cublasLtMatmulDescDestroy(matmul_);
+  }
+
+  absl::Status Build() {
+    const MatmulProblem& p = problem_;
+    const auto type = p.rules.precision == CAPSTAN_PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                                  : CUBLAS_COMPUTE_32F;
+    CAPSTAN_CUDA_RETURN(cublasLtMatmulDescCreate(&matmul_, type, CUDA_R_32F));
+    const cublasOperation_t first_op = p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second_op = p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    CAPSTAN_CUDA_RETURN(cublasLtMatmulDescSetAttribute(matmul_, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                       &first_op, sizeof first_op));
+    CAPSTAN_CUDA_RETURN(cublasLtMatmulDescSetAttribute(matmul_, CUBLASLT_MATMUL_DESC_TRANSB,
+                                                       &second_op, sizeof second_op));
+    if (p.bias || p.relu) {
+      const cublasLtEpilogue_t epilogue = p.bias && p.relu ? CUBLASLT_EPILOGUE_RELU_BIAS
+                                          : p.bias         ? CUBLASLT_EPILOGUE_BIAS
+                                                           : CUBLASLT_EPILOGUE_RELU;
+      CAPSTAN_CUDA_RETURN(cublasLtMatmulDescSetAttribute(matmul_, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                                                         &epilogue, sizeof epilogue));
+    }
+    CAPSTAN_CUDA_RETURN(Layout(p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, &first_));
+    CAPSTAN_CUDA_RETURN(Layout(p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, &second_));
+    CAPSTAN_CUDA_RETURN(Layout(p.n, p.m, &result_));
+
+    cublasLtMatmulPreference_t preference = nullptr;
+    CAPSTAN_CUDA_RETURN(cublasLtMatmulPreferenceCreate(&preference));
+    const absl::Status status = Choose(preference);
+    cublasLtMatmulPreferenceDestroy(preference);
+    return status;
+  }
+
+  absl::Status Run(cudaStream_t stream, const void* a, const void* b, const void* bias, void* c,
+                   void* workspace) override {
+    if (problem_.bias) {
+      CAPSTAN_CUDA_RETURN(cublasLtMatmulDescSetAttribute(matmul_, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                                         &bias, sizeof bias));
+    }
+    const float one = 1, zero = 0;
+    CAPSTAN_CUDA_RETURN(cublasLtMatmul(handle_, matmul_, &one, b, first_, a, second_, &zero, c,
+                                       result_, c, result_, &algorithm_, workspace,
+                                       static_cast<size_t>(workspace_bytes_), stream));
+    return absl::OkStatus();
+  }
+
+ private:
+  static cublasStatus_t Layout(int64_t rows, int64_t columns, cublasLtMatrixLayout_t* layout) {
+    return cublasLtMatrixLayoutCreate(layout, CUDA_R_32F, static_cast<uint64_t>(rows),
+                                      static_cast<uint64_t>(columns), rows);
+  }
+
+  absl::Status Choose(cublasLtMatmulPreference_t preference) {
+    const auto workspace = static_cast<uint64_t>(workspace_bytes_);
+    CAPSTAN_CUDA_RETURN(cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
+    // Tensors of one layer begin at multiples of 64 bytes.
+    const uint32_t alignment = 64;
+    for (const cublasLtMatmulPreferenceAttributes_t attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      CAPSTAN_CUDA_RETURN(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &alignment,
+                                                               sizeof alignment));
+    }
+    if (problem_.rules.deterministic) {
+      // Split sums only where the parts are added afterwards, in order, and not in place.
+      const uint32_t schemes =
+          CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+      CAPSTAN_CUDA_RETURN(cublasLtMatmulPreferenceSetAttribute(
+          preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
+    }
+    cublasLtMatmulHeuristicResult_t found = {};
+    int count = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle_, matmul_, first_, second_, result_, result_, preference, 1, &found, &count);
+    if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
+      return absl::NotFoundError("cuBLASLt has no algorithm for this product");
+    }
+    algorithm_ = found.algo;
+    return absl::OkStatus();
+  }
+
+  const cublasLtHandle_t handle_;
+  const MatmulProblem problem_;
+  const int64_t workspace_bytes_;
+  cublasLtMatmulDesc_t matmul_ = nullptr;
+  cublasLtMatrixLayout_t first_ = nullptr, second_ = nullptr, result_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_ = {};
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LtMatmul>> MakeLtMatmul(cublasLtHandle_t handle,
+                                                       const MatmulProblem& problem,
+                                                       int64_t workspace_bytes) {
+  auto matmul = std::make_unique<LtMatmulImpl>(handle, problem, workspace_bytes);
+  const absl::Status status = matmul->Build();
+  if (!status.ok()) return status;
+  return std::unique_ptr<LtMatmul>(std::move(matmul));
+}
+
+}  // namespace capstan::engine::cuda

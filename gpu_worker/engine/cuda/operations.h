@@ -1,0 +1,97 @@
+// The operations of a program, one method each, and the walks that put them in order. Two
+// implementations: CUDA kernels and libraries (cuda_operations.h) and plain loops for tests
+// (plugin/fake).
+#ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_OPERATIONS_H_
+#define CAPSTAN_GPU_WORKER_ENGINE_CUDA_OPERATIONS_H_
+
+#include <cstdint>
+
+#include "gpu_worker/engine/cuda/program.h"
+
+namespace capstan::engine::cuda {
+
+// Buffers lie in the device's memory. Operations run one after the other in the order of the calls;
+// a failure is kept until the implementation is asked for it, and later calls do nothing.
+// `n`: samples. Names as in index_math.h: dx is the gradient by x.
+class Operations {
+ public:
+  virtual ~Operations() = default;
+
+  // A batch as it came, NCHW or flat, of capstan_image_type, to tensor 0.
+  virtual void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
+                          void* x) = 0;
+  // [rows, channels, pixels] to [rows, pixels, channels], and back.
+  virtual void ToChannelsLast(int64_t rows, int32_t channels, int32_t pixels, const void* from,
+                              void* to) = 0;
+  virtual void ToCanonical(int64_t rows, int32_t channels, int32_t pixels, const void* from,
+                           void* to) = 0;
+
+  // kConv and kDense, by the index of the stage. `bias` may be null.
+  virtual void LinearForward(int stage, int64_t n, const void* x, const void* weight,
+                             const void* bias, void* y) = 0;
+  virtual void LinearWeightGradient(int stage, int64_t n, const void* x, const void* dy,
+                                    void* dw) = 0;
+  virtual void LinearDataGradient(int stage, int64_t n, const void* dy, const void* weight,
+                                  void* dx) = 0;
+  // Sums over `rows` of dy [rows, columns]; `parts` is scratch of kSumParts * columns.
+  virtual void BiasGradient(int64_t rows, int32_t columns, const void* dy, void* parts,
+                            void* db) = 0;
+
+  virtual void PoolForward(const Stage& stage, int64_t n, const void* x, void* y) = 0;
+  virtual void PoolBackward(const Stage& stage, int64_t n, const void* x, const void* dy,
+                            void* dx) = 0;
+  // In place.
+  virtual void ReluForward(int64_t elements, void* x) = 0;
+  virtual void ReluBackward(int64_t elements, const void* y, void* dy) = 0;
+
+  // Rows of the loss; `dx` may be null. Then their sums.
+  virtual void Loss(int64_t n, int32_t classes, const BatchHeader* header, const int32_t* labels,
+                    const void* x, void* dx, double* row_loss, int32_t* row_correct) = 0;
+  virtual void SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
+                       capstan_result* sums) = 0;
+
+  // Backward has done a stage: gradients of its parameters are final.
+  virtual void StageDone(int stage) {}
+};
+
+// A program in memory at `base`.
+class Walk {
+ public:
+  // Borrows all three.
+  Walk(const Program& program, const MemoryPlan& memory, char* base, int64_t element_bytes)
+      : program_(program), memory_(memory), base_(base), element_bytes_(element_bytes) {}
+
+  // The permuted copies of the weights, after the flat vector has arrived.
+  void PermuteWeights(Operations& ops) const;
+  // `image_type` -1: the images were copied to tensor 0 already.
+  void Forward(Operations& ops, int64_t n, int image_type) const;
+  void Loss(Operations& ops, int64_t n, bool gradient) const;
+  void Backward(Operations& ops, int64_t n) const;
+
+  char* at(int64_t offset) const { return base_ + offset; }
+  void* value(int tensor) const { return at(memory_.values[tensor]); }
+  void* gradient_of(int tensor) const { return at(memory_.gradients[tensor]); }
+  void* logits() const { return value(program_.loss().x); }
+  // Scratch, as long as kSumParts biases.
+  void* parts() const { return at(memory_.parts); }
+  // In the order that the stage wants.
+  void* weight_of(const Stage& stage) const {
+    return stage.permuted < 0 ? at(memory_.weights + stage.weight * element_bytes_)
+                              : at(memory_.permuted + stage.permuted * element_bytes_);
+  }
+
+ private:
+  void* flat_gradient(int64_t offset) const {
+    return at(memory_.gradient + offset * element_bytes_);
+  }
+  void LinearBackward(Operations& ops, int index, int64_t n) const;
+
+  const Program& program_;
+  const MemoryPlan& memory_;
+  char* const base_;
+  const int64_t element_bytes_;
+};
+
+}  // namespace capstan::engine::cuda
+
+#endif  // CAPSTAN_GPU_WORKER_ENGINE_CUDA_OPERATIONS_H_

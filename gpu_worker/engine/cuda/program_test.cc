@@ -1,0 +1,169 @@
+#include "gpu_worker/engine/cuda/program.h"
+
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gpu_worker/engine/cuda/operations.h"
+#include "gpu_worker/engine/plugin/plugin_device.h"
+#include "gtest/gtest.h"
+#include "training/graph/models.h"
+#include "training/graph/tensors.h"
+
+namespace capstan::engine::cuda {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A model as a compile request.
+struct Request {
+  explicit Request(const char* model, int64_t max_batch = 128)
+      : graph(*training::MakeModel(model, 10, {1, 28, 28})),
+        layout(*training::FlatLayout::Create(training::TensorSpecs(graph))),
+        ops(*FlattenGraph(graph, layout)) {
+    request.op_count = static_cast<int32_t>(ops.size());
+    request.ops = ops.data();
+    request.total_floats = layout.total_floats();
+    request.max_batch = max_batch;
+  }
+  const training::Graph graph;
+  const training::FlatLayout layout;
+  std::vector<capstan_op> ops;
+  capstan_compile_request request = {};
+};
+
+TEST(ProgramTest, LenetIsFusedAndItsDenseLayerTakesTheImageAsItLies) {
+  const Request lenet("lenet_d2l");
+  const absl::StatusOr<Program> program = MakeProgram(lenet.request);
+  ASSERT_TRUE(program.ok()) << program.status();
+  std::vector<StageKind> kinds;
+  for (const Stage& stage : program->stages) kinds.push_back(stage.kind);
+  EXPECT_THAT(kinds, ElementsAre(StageKind::kConv, StageKind::kAveragePool, StageKind::kConv,
+                                 StageKind::kAveragePool, StageKind::kDense, StageKind::kDense,
+                                 StageKind::kLoss));
+  EXPECT_FALSE(program->stages[0].relu);  // the pooling has it
+  EXPECT_TRUE(program->stages[1].relu);
+  EXPECT_TRUE(program->stages[4].relu);
+  EXPECT_FALSE(program->stages[5].relu);
+  EXPECT_FALSE(program->stages[0].input_gradient);
+  EXPECT_EQ(program->stages[0].permuted, -1);  // one channel: both orders are the same
+  EXPECT_EQ(program->stages[2].permuted, 0);
+  EXPECT_EQ(program->stages[4].weight_channels, 50);  // [128, 50, 4 * 4]
+  EXPECT_EQ(program->stages[4].weight_pixels, 16);
+  EXPECT_EQ(program->stages[5].permuted, -1);
+  EXPECT_EQ(program->permuted_elements, 50 * 20 * 25 + 24 + 128 * 800);  // 24: to a multiple of 64
+  EXPECT_EQ(program->classes, 10);
+  EXPECT_TRUE(program->trains());
+}
+
+TEST(ProgramTest, RefusesByName) {
+  Request lenet("lenet");
+  lenet.ops[0].group = 2;
+  EXPECT_EQ(MakeProgram(lenet.request).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(MakeProgram(lenet.request).status().message()), HasSubstr("conv1"));
+  lenet.ops[0].group = 1;
+  lenet.request.max_batch = int64_t{1} << 24;
+  EXPECT_EQ(MakeProgram(lenet.request).status().code(), absl::StatusCode::kInvalidArgument);
+  lenet.request.max_batch = 1;
+  lenet.request.op_count -= 1;
+  EXPECT_EQ(MakeProgram(lenet.request).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(MemoryTest, BuffersThatLiveTogetherDoNotOverlap) {
+  std::vector<ArenaBuffer> buffers = {{1000, 0, 3, 0}, {300, 1, 2, 0}, {900, 4, 6, 0},
+                                      {256, 2, 5, 0},  {1, 6, 6, 0},   {0, 0, 6, 0}};
+  const int64_t total = PlaceBuffers(buffers);
+  EXPECT_EQ(total, 1024 + 512 + 256);  // by hand: 1000 and 900 share, 300 and 1 share
+  for (size_t a = 0; a < buffers.size(); ++a) {
+    EXPECT_EQ(buffers[a].offset % kAlignBytes, 0);
+    for (size_t b = a + 1; b < buffers.size(); ++b) {
+      const ArenaBuffer &x = buffers[a], &y = buffers[b];
+      if (x.last < y.first || y.last < x.first) continue;
+      EXPECT_TRUE(x.offset + x.bytes <= y.offset || y.offset + y.bytes <= x.offset)
+          << a << " " << b;
+    }
+  }
+}
+
+TEST(MemoryTest, ThePlanHoldsWhatItPromises) {
+  const Request lenet("lenet");
+  const Program program = *MakeProgram(lenet.request);
+  MemoryOptions options;
+  options.max_batch = 128;
+  options.workspace_bytes = 1 << 20;
+  const MemoryPlan plan = PlanMemory(program, options);
+  EXPECT_EQ(plan.arena_bytes % kAlignBytes, 0);
+  EXPECT_EQ(plan.weights, plan.arena_bytes);
+  EXPECT_EQ(plan.gradient, plan.arena_bytes + plan.weight_bytes);
+  EXPECT_GE(plan.gradient_bytes, program.total_floats * 4);
+  EXPECT_EQ(plan.gradients[0], -1);  // nothing trains in front of the images
+  // Every value of lenet at once would take this; the arena shares places.
+  int64_t all = 0;
+  for (const Tensor& tensor : program.tensors) all += tensor.elements * 128 * 4 * 2;
+  EXPECT_LT(plan.header, all);
+}
+
+TEST(MemoryTest, TheSuggestedBatchIsTheLargestThatFits) {
+  const Request lenet("lenet");
+  const Program program = *MakeProgram(lenet.request);
+  MemoryOptions options;
+  options.max_batch = 10000;
+  const int64_t bytes = 64 << 20;
+  const int64_t fits = LargestBatchWithin(program, options, bytes);
+  ASSERT_GT(fits, 0);
+  ASSERT_LT(fits, 10000);
+  options.max_batch = fits;
+  EXPECT_LE(PlanMemory(program, options).total_bytes(), bytes);
+  options.max_batch = fits + 1;
+  EXPECT_GT(PlanMemory(program, options).total_bytes(), bytes);
+  EXPECT_EQ(LargestBatchWithin(program, options, 1000), 0);
+  EXPECT_THAT(OutOfMemoryText(program, options, 1000, 2000), HasSubstr("not even one sample"));
+}
+
+// [2 rows, 3 channels, 2 pixels] by hand.
+TEST(IndexMathTest, CanonicalPlaces) {
+  const std::vector<int> channels_last = {0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11};
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(CanonicalPlace(i, 3, 2), channels_last[i]) << i;
+}
+
+// One row and one channel: 3 pixels, window 2, stride 1.
+TEST(IndexMathTest, PoolingsByHand) {
+  WindowGeometry g;
+  g.in_w = 3, g.out_w = 2, g.kernel_w = 2;
+  const double x[] = {1, 5, 5}, dy[] = {10, 100};
+  EXPECT_EQ(PoolForwardAt(g, true, false, x, 0), 5);
+  EXPECT_EQ(PoolForwardAt(g, false, false, x, 0), 3);
+  double dx[3];
+  for (int i = 0; i < 3; ++i) dx[i] = PoolBackwardAt(g, true, false, x, dy, i);
+  EXPECT_THAT(dx, ElementsAre(0, 110, 0));  // the first of equal ones
+  for (int i = 0; i < 3; ++i) dx[i] = PoolBackwardAt(g, false, false, x, dy, i);
+  EXPECT_THAT(dx, ElementsAre(5, 55, 50));
+  const double negative[] = {-1, -5, 2};
+  EXPECT_EQ(PoolForwardAt(g, true, true, negative, 0), 0);
+  for (int i = 0; i < 3; ++i) dx[i] = PoolBackwardAt(g, true, true, negative, dy, i);
+  EXPECT_THAT(dx, ElementsAre(0, 0, 100));
+}
+
+// Sums cut into parts are the sums.
+TEST(IndexMathTest, PartsAddUp) {
+  WindowGeometry g;
+  g.in_c = 2, g.in_h = 5, g.in_w = 4, g.out_c = 3, g.out_h = 3, g.out_w = 3;
+  g.kernel_h = 3, g.kernel_w = 2, g.stride_h = 2, g.pad_top = 1, g.pad_bottom = 1;
+  const int n = 7;
+  std::vector<double> x(n * 40), dy(n * 27);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<double>(i % 11) - 5;
+  for (size_t i = 0; i < dy.size(); ++i) dy[i] = static_cast<double>(i % 7) - 3;
+  for (int i = 0; i < 36; ++i) {
+    double sum = 0;
+    for (int part = 0; part < 256; ++part) {
+      sum += ConvWeightGradientPart(g, n, x.data(), dy.data(), i, part, 256);
+    }
+    EXPECT_EQ(sum, ConvWeightGradientPart(g, n, x.data(), dy.data(), i, 0, 1)) << i;
+  }
+  double sum = 0;
+  for (int part = 0; part < 5; ++part) sum += ColumnSumPart(dy.data(), n * 9, 3, 1, part, 5);
+  EXPECT_EQ(sum, ColumnSumPart(dy.data(), n * 9, 3, 1, 0, 1));
+}
+
+}  // namespace
+}  // namespace capstan::engine::cuda

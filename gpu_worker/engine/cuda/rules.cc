@@ -1,0 +1,76 @@
+#include "gpu_worker/engine/cuda/rules.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace capstan::engine::cuda {
+
+bool EngineAllowed(const std::vector<EngineNote>& notes, const KernelRules& rules) {
+  return std::none_of(notes.begin(), notes.end(), [&rules](EngineNote note) {
+    switch (note) {
+      case EngineNote::kTensorCore:
+      case EngineNote::kDownConvertInputs:
+        return rules.precision == CAPSTAN_PRECISION_FP32;
+      case EngineNote::kReducedPrecisionReduction:
+      case EngineNote::kFft:
+      case EngineNote::kWinogradTile6x6:
+      case EngineNote::kWinogradTile13x13:
+        return true;
+      case EngineNote::kNondeterministic:
+        return rules.deterministic;
+      case EngineNote::kWinograd:
+      case EngineNote::kWinogradTile4x4:
+      case EngineNote::kStrictNanPropagation:
+        return false;
+    }
+    return true;  // a note that came later: not known to be harmless
+  });
+}
+
+absl::Status CheckPrecision(int32_t precision) {
+  const char* name = nullptr;
+  switch (precision) {
+    case CAPSTAN_PRECISION_FP32:
+    case CAPSTAN_PRECISION_TF32:
+      return absl::OkStatus();
+    case CAPSTAN_PRECISION_BF16:
+      name = "bf16";
+      break;
+    case CAPSTAN_PRECISION_FP16:
+      name = "fp16";
+      break;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("precision: ", precision, ", want 0 to 3"));
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("precision: ", name,
+                   " is not carried out by CUDA devices in this version, want fp32 or tf32"));
+}
+
+std::vector<ReadBack> PlanReadBack(const Program& program) {
+  const auto is_linear = [](const Stage& stage) {
+    return stage.kind == StageKind::kConv || stage.kind == StageKind::kDense;
+  };
+  int first = -1;  // the last stage of backward that writes parameters
+  for (int s = static_cast<int>(program.stages.size()) - 1; s >= 0; --s) {
+    if (is_linear(program.stages[s])) first = s;
+  }
+  if (first < 0) return {};
+  for (int s = static_cast<int>(program.stages.size()) - 1; s > first; --s) {
+    if (!is_linear(program.stages[s])) continue;
+    int64_t ready = program.total_floats;
+    for (int before = 0; before < s; ++before) {
+      const Stage& stage = program.stages[before];
+      if (!is_linear(stage)) continue;
+      ready = std::min(ready, stage.weight);
+      if (stage.bias >= 0) ready = std::min(ready, stage.bias);
+    }
+    if (2 * ready >= program.total_floats) {
+      return {{s, 0, ready}, {first, ready, program.total_floats}};
+    }
+  }
+  return {{first, 0, program.total_floats}};
+}
+
+}  // namespace capstan::engine::cuda

@@ -1,0 +1,90 @@
+// Which library kernels a plan may use, by fixed rules, and the cache of what was made for a batch
+// count. Plain host code.
+#ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_RULES_H_
+#define CAPSTAN_GPU_WORKER_ENGINE_CUDA_RULES_H_
+
+#include <cstdint>
+#include <list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gpu_worker/engine/cuda/program.h"
+
+namespace capstan::engine::cuda {
+
+// What cuDNN says of the numbers of an engine; its own values, held together by cudnn_graph.cc.
+enum class EngineNote {
+  kTensorCore = 0,
+  kDownConvertInputs = 1,
+  kReducedPrecisionReduction = 2,
+  kFft = 3,
+  kNondeterministic = 4,
+  kWinograd = 5,
+  kWinogradTile4x4 = 6,
+  kWinogradTile6x6 = 7,
+  kWinogradTile13x13 = 8,
+  kStrictNanPropagation = 9,
+};
+
+struct KernelRules {
+  int32_t precision = CAPSTAN_PRECISION_FP32;
+  bool deterministic = true;
+};
+
+// fp32 means products of 24 bits: no tensor core (TF32 on float inputs), no rounded inputs, no
+// transform that loses more than a few bits. Deterministic: nothing that adds in the order of
+// arrival.
+bool EngineAllowed(const std::vector<EngineNote>& notes, const KernelRules& rules);
+
+// Unimplemented, by name: what this version does not carry out.
+absl::Status CheckPrecision(int32_t precision);
+
+// Where the read-back of the gradient is cut: [begin, end) of the flat vector may be copied once
+// backward has done `stage`; in the order of backward.
+struct ReadBack {
+  int stage = 0;
+  int64_t begin = 0, end = 0;
+};
+// At most two pieces: the second leaves with the last stage, the first as soon as half is ready.
+std::vector<ReadBack> PlanReadBack(const Program& program);
+
+// What was made for a batch count (library kernels, captured graphs), the least recently used one
+// given up first. An ordinary job has four counts: whole and last lane, whole and last evaluation
+// block.
+template <typename Value>
+class CountCache {
+ public:
+  explicit CountCache(size_t capacity) : capacity_(capacity) {}
+
+  // Null where there is none. The pointer lives until the next Insert.
+  Value* Find(int64_t count) {
+    for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+      if (it->first != count) continue;
+      entries_.splice(entries_.begin(), entries_, it);
+      return &entries_.front().second;
+    }
+    return nullptr;
+  }
+  Value& Insert(int64_t count, Value value) {
+    if (entries_.size() == capacity_) entries_.pop_back();
+    entries_.emplace_front(count, std::move(value));
+    return entries_.front().second;
+  }
+  size_t size() const { return entries_.size(); }
+  void Clear() { entries_.clear(); }
+
+ private:
+  const size_t capacity_;
+  std::list<std::pair<int64_t, Value>> entries_;  // the latest first
+};
+
+// A captured graph belongs to one count and one of these.
+enum class Pass { kTrain = 0, kEvaluate = 1, kPredict = 2 };
+inline constexpr int kGraphsPerCount = 6;
+inline int GraphIndex(Pass pass, int image_type) { return static_cast<int>(pass) * 2 + image_type; }
+
+}  // namespace capstan::engine::cuda
+
+#endif  // CAPSTAN_GPU_WORKER_ENGINE_CUDA_RULES_H_

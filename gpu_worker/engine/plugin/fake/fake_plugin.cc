@@ -1,0 +1,248 @@
+// A plug-in without a card, for tests: devices that run the programs of cuda/ through plain loops.
+//
+// The environment, read at every call of the factory and of the table:
+//   CAPSTAN_FAKE_DEVICES    number of devices (2)
+//   CAPSTAN_FAKE_ELEMENTS   double or float (double)
+//   CAPSTAN_FAKE_FREE_MIB   memory of each device (1024); its plans share it
+//   CAPSTAN_FAKE_FAIL       old_abi, no_table, old_driver, no_driver; fault (the device fails in
+//                           the next lane, and so does every plan of it from then on)
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/engine/plugin/abi.h"
+#include "gpu_worker/engine/plugin/fake/fake_operations.h"
+#include "services/check/check.h"
+
+namespace capstan::engine::cuda {
+namespace {
+
+constexpr int kMaxDevices = 16;
+constexpr int64_t kWorkspaceBytes = 1 << 16;
+
+struct FakeDevice {
+  std::atomic<int64_t> used_bytes{0};
+  std::atomic<bool> failed{false};
+};
+FakeDevice devices[kMaxDevices];
+
+std::string Environment(const char* name, const char* fallback) {
+  const char* const value = std::getenv(name);
+  return value != nullptr && *value != 0 ? value : fallback;
+}
+
+bool Fails(const char* how) { return Environment("CAPSTAN_FAKE_FAIL", "") == how; }
+
+int DeviceCount() { return std::atoi(Environment("CAPSTAN_FAKE_DEVICES", "2").c_str()); }
+
+int64_t WholeBytes() {
+  return int64_t{std::atoi(Environment("CAPSTAN_FAKE_FREE_MIB", "1024").c_str())} << 20;
+}
+
+int32_t Answer(const absl::Status& status, capstan_error* error) {
+  if (status.ok()) return 0;
+  const absl::string_view text = status.message();
+  const size_t length = std::min(text.size(), sizeof error->text - 1);
+  std::memcpy(error->text, text.data(), length);
+  error->text[length] = 0;
+  return static_cast<int32_t>(status.code());
+}
+
+template <typename T>
+class FakePlan;
+
+}  // namespace
+}  // namespace capstan::engine::cuda
+
+// What the ABI calls a plan.
+struct capstan_plan {
+  virtual ~capstan_plan() = default;
+  virtual void Info(capstan_plan_info* info) const = 0;
+  virtual void LoadWeights(const float* weights) = 0;
+  virtual absl::Status Run(const capstan_batch& batch, double loss_scale, float* gradient,
+                           float* logits, capstan_result* result) = 0;
+};
+
+namespace capstan::engine::cuda {
+namespace {
+
+template <typename T>
+class FakePlan : public capstan_plan {
+ public:
+  FakePlan(Program program, const MemoryOptions& options, int device)
+      : program_(std::move(program)),
+        memory_(PlanMemory(program_, options)),
+        device_(device),
+        // Garbage, so that what is read before it was written shows; the gradient's padding is zero.
+        bytes_(static_cast<size_t>(memory_.total_bytes()) + kAlignBytes, '\xff'),
+        walk_(program_, memory_, Aligned(), sizeof(T)),
+        ops_(program_) {
+    devices[device].used_bytes += memory_.total_bytes();
+    std::memset(walk_.at(memory_.gradient), 0, static_cast<size_t>(memory_.gradient_bytes));
+    for (const Stage& stage : program_.stages) absl::StrAppend(&kernels_, stage.name, ": loops\n");
+  }
+  ~FakePlan() override { devices[device_].used_bytes -= memory_.total_bytes(); }
+
+  void Info(capstan_plan_info* info) const override {
+    *info = {memory_.arena_bytes, memory_.weight_bytes, memory_.gradient_bytes, 0,
+             kernels_.c_str()};
+  }
+
+  void LoadWeights(const float* weights) override {
+    T* const flat = reinterpret_cast<T*>(walk_.at(memory_.weights));
+    for (int64_t i = 0; i < program_.total_floats; ++i) flat[i] = static_cast<T>(weights[i]);
+    walk_.PermuteWeights(ops_);
+  }
+
+  absl::Status Run(const capstan_batch& batch, double loss_scale, float* gradient, float* logits,
+                   capstan_result* result) override {
+    if (gradient != nullptr && Fails("fault")) devices[device_].failed = true;
+    if (devices[device_].failed) {
+      return absl::InternalError(
+          absl::StrCat("cudaStreamSynchronize: 700 (an illegal memory access was encountered) on "
+                       "fake device ",
+                       device_));
+    }
+    const int64_t elements = batch.count * program_.tensors[0].elements;
+    const int64_t bytes = elements * (batch.image_type == CAPSTAN_IMAGE_UINT8 ? 1 : 4);
+    std::memcpy(walk_.at(memory_.images), batch.images, static_cast<size_t>(bytes));
+    auto* const header = reinterpret_cast<BatchHeader*>(walk_.at(memory_.header));
+    *header = {loss_scale, batch.image_scale, batch.image_shift};
+    if (batch.labels != nullptr) {
+      std::memcpy(static_cast<void*>(header + 1), batch.labels,
+                  static_cast<size_t>(batch.count) * sizeof(int32_t));
+    }
+    walk_.Forward(ops_, batch.count, batch.image_type);
+    if (logits != nullptr) {
+      CopyOut(static_cast<const T*>(walk_.logits()), batch.count * program_.classes, logits);
+      return absl::OkStatus();
+    }
+    walk_.Loss(ops_, batch.count, gradient != nullptr);
+    std::memcpy(result, walk_.at(memory_.sums), sizeof *result);
+    if (gradient != nullptr) {
+      walk_.Backward(ops_, batch.count);
+      CopyOut(reinterpret_cast<const T*>(walk_.at(memory_.gradient)), program_.total_floats,
+              gradient);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  char* Aligned() {
+    const auto at = reinterpret_cast<uintptr_t>(bytes_.data());
+    return bytes_.data() + (kAlignBytes - at % kAlignBytes) % kAlignBytes;
+  }
+  static void CopyOut(const T* from, int64_t count, float* to) {
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
+  }
+
+  const Program program_;
+  const MemoryPlan memory_;
+  const int device_;
+  std::vector<char> bytes_;
+  const Walk walk_;
+  FakeOperations<T> ops_;
+  std::string kernels_;
+};
+
+int32_t Probe(capstan_probe* probe, capstan_error* error) {
+  *probe = {DeviceCount(), 13000, 13000, "plain loops for tests"};
+  if (Fails("old_driver")) {
+    *probe = {0, 12040, 13000, "plain loops for tests"};
+    return Answer(absl::UnavailableError("CUDA driver version is insufficient"), error);
+  }
+  if (Fails("no_driver")) {
+    *probe = {0, 0, 13000, "plain loops for tests"};
+    return Answer(absl::UnavailableError("no driver"), error);
+  }
+  return 0;
+}
+
+int32_t DeviceInfo(int32_t device, capstan_device_info* info, capstan_error* error) {
+  if (device < 0 || device >= DeviceCount() || device >= kMaxDevices) {
+    return Answer(absl::NotFoundError(absl::StrCat("no fake device ", device)), error);
+  }
+  *info = {"fake card", WholeBytes(), WholeBytes() - devices[device].used_bytes};
+  return 0;
+}
+
+template <typename T>
+absl::Status MakePlan(const capstan_compile_request& request, capstan_plan** plan) {
+  absl::StatusOr<Program> program = MakeProgram(request);
+  if (!program.ok()) return program.status();
+  MemoryOptions options;
+  options.max_batch = request.max_batch;
+  options.element_bytes = sizeof(T);
+  options.workspace_bytes = kWorkspaceBytes;
+  const int64_t free = WholeBytes() - devices[request.device].used_bytes;
+  if (PlanMemory(*program, options).total_bytes() > free) {
+    return absl::ResourceExhaustedError(OutOfMemoryText(*program, options, free, WholeBytes()));
+  }
+  *plan = new FakePlan<T>(*std::move(program), options, request.device);
+  return absl::OkStatus();
+}
+
+int32_t Compile(const capstan_compile_request* request, capstan_plan** plan, capstan_error* error) {
+  capstan_device_info info = {};
+  if (const int32_t code = DeviceInfo(request->device, &info, error); code != 0) return code;
+  if (request->precision != CAPSTAN_PRECISION_FP32) {
+    return Answer(absl::UnimplementedError("precision: the fake card has fp32 alone"), error);
+  }
+  try {
+    const bool wide = Environment("CAPSTAN_FAKE_ELEMENTS", "double") == "double";
+    return Answer(wide ? MakePlan<double>(*request, plan) : MakePlan<float>(*request, plan), error);
+  } catch (const std::bad_alloc&) {
+    return Answer(absl::ResourceExhaustedError("the host is out of memory"), error);
+  }
+}
+
+void GetPlanInfo(const capstan_plan* plan, capstan_plan_info* info) { plan->Info(info); }
+void FreePlan(capstan_plan* plan) { delete plan; }
+
+int32_t LoadWeights(capstan_plan* plan, const float* weights, capstan_error* error) {
+  plan->LoadWeights(weights);
+  return 0;
+}
+
+int32_t ComputeLane(capstan_plan* plan, const capstan_batch* batch, double loss_scale,
+                    float* gradient, capstan_result* result, capstan_error* error) {
+  return Answer(plan->Run(*batch, loss_scale, gradient, nullptr, result), error);
+}
+
+int32_t Evaluate(capstan_plan* plan, const capstan_batch* batch, capstan_result* result,
+                 capstan_error* error) {
+  return Answer(plan->Run(*batch, 1, nullptr, nullptr, result), error);
+}
+
+int32_t Predict(capstan_plan* plan, const capstan_batch* batch, float* logits,
+                capstan_error* error) {
+  return Answer(plan->Run(*batch, 1, nullptr, logits, nullptr), error);
+}
+
+constexpr capstan_plugin_table kTable = {CAPSTAN_PLUGIN_ABI,
+                                         sizeof(capstan_plugin_table),
+                                         Probe,
+                                         DeviceInfo,
+                                         Compile,
+                                         GetPlanInfo,
+                                         FreePlan,
+                                         LoadWeights,
+                                         ComputeLane,
+                                         Evaluate,
+                                         Predict};
+constexpr capstan_plugin_table kOldTable = {CAPSTAN_PLUGIN_ABI - 1, 8};
+
+}  // namespace
+}  // namespace capstan::engine::cuda
+
+extern "C" __attribute__((visibility("default"))) const capstan_plugin_table* capstan_plugin() {
+  namespace cuda = capstan::engine::cuda;
+  if (cuda::Fails("no_table")) return nullptr;
+  return cuda::Fails("old_abi") ? &cuda::kOldTable : &cuda::kTable;
+}

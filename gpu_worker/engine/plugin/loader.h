@@ -1,0 +1,43 @@
+// Finding and opening the CUDA plug-in. Every failure is one sentence that says what is missing and
+// what helps.
+#ifndef CAPSTAN_GPU_WORKER_ENGINE_PLUGIN_LOADER_H_
+#define CAPSTAN_GPU_WORKER_ENGINE_PLUGIN_LOADER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "gpu_worker/engine/plugin/abi.h"
+
+namespace capstan::engine {
+
+struct LoaderOptions {
+  // Tried first: without a driver nothing of the plug-in's gigabyte is read. Empty: not tried.
+  std::string driver_library = "libcuda.so.1";
+  // The first that exists is opened.
+  std::vector<std::string> candidates;
+};
+
+// CAPSTAN_CUDA_PLUGIN where it is set; else libcapstan_cuda.so beside the running binary, then in
+// ../lib from there.
+LoaderOptions DefaultLoaderOptions();
+
+// A plug-in that has devices. It stays loaded to the end of the process: CUDA cannot be unloaded.
+struct LoadedPlugin {
+  std::string path;
+  const capstan_plugin_table* table = nullptr;
+  int device_count = 0;
+  std::string libraries;  // for logs
+};
+
+// Unavailable: no driver, no plug-in, a library that the plug-in needs, a driver that is too old,
+// another ABI number, no GPU. Thread-safe.
+absl::StatusOr<LoadedPlugin> LoadPlugin(const LoaderOptions& options);
+
+// The sentence for what dlopen says of `path`. Exposed for tests: not every failure can be made.
+std::string ExplainDlError(absl::string_view path, absl::string_view error);
+
+}  // namespace capstan::engine
+
+#endif  // CAPSTAN_GPU_WORKER_ENGINE_PLUGIN_LOADER_H_

@@ -1,0 +1,303 @@
+#include "gpu_worker/engine/plugin/plugin_device.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace capstan::engine {
+namespace {
+
+using training::FlatLayout;
+using training::Graph;
+using training::GraphNode;
+using training::Parameter;
+using training::Shape;
+using training::TensorSlot;
+
+absl::Status ToStatus(int32_t code, const std::string& device, const capstan_error& error) {
+  if (code == 0) return absl::OkStatus();
+  auto status_code = static_cast<absl::StatusCode>(code);
+  if (code < 0 || code > 16) status_code = absl::StatusCode::kInternal;
+  const std::string text(error.text, std::find(error.text, error.text + sizeof error.text, '\0'));
+  return absl::Status(status_code, absl::StrCat("device ", device, ": ", text));
+}
+
+// [features] become features x 1 x 1.
+void SetShape(const Shape& shape, int64_t (&out)[3]) {
+  for (size_t i = 0; i < 3; ++i) out[i] = i < shape.size() ? shape[i] : 1;
+}
+
+void SetWindow(const training::Window& window, capstan_op& op) {
+  std::copy(window.kernel_shape.begin(), window.kernel_shape.end(), op.kernel);
+  std::copy(window.strides.begin(), window.strides.end(), op.strides);
+  std::copy(window.pads.begin(), window.pads.end(), op.pads);
+  std::copy(window.dilations.begin(), window.dilations.end(), op.dilations);
+}
+
+struct SetOperator {
+  capstan_op& op;
+  void operator()(const training::Conv& conv) const {
+    op.kind = CAPSTAN_OP_CONV;
+    op.group = conv.group;
+    SetWindow(conv.window, op);
+  }
+  void operator()(const training::MaxPool& pool) const {
+    op.kind = CAPSTAN_OP_MAX_POOL;
+    SetWindow(pool.window, op);
+  }
+  void operator()(const training::AveragePool& pool) const {
+    op.kind = CAPSTAN_OP_AVERAGE_POOL;
+    SetWindow(pool.window, op);
+  }
+  void operator()(const training::Gemm&) const { op.kind = CAPSTAN_OP_GEMM; }
+  void operator()(const training::Relu&) const { op.kind = CAPSTAN_OP_RELU; }
+  void operator()(const training::Flatten&) const { op.kind = CAPSTAN_OP_FLATTEN; }
+  void operator()(const training::SoftmaxCrossEntropyLoss&) const {
+    op.kind = CAPSTAN_OP_SOFTMAX_CROSS_ENTROPY_LOSS;
+  }
+};
+
+absl::StatusOr<int64_t> OffsetOf(const Graph& graph, const FlatLayout& layout, int parameter) {
+  if (parameter < 0) return -1;
+  const Parameter& want = graph.parameters()[parameter];
+  const TensorSlot* const slot = layout.Find(want.name);
+  if (slot == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout: no tensor ", want.name, " of graph ", graph.name()));
+  }
+  if (slot->spec.shape != want.shape) {
+    return absl::InvalidArgumentError(absl::StrCat("layout: tensor ", want.name, " ",
+                                                   training::ShapeToString(slot->spec.shape),
+                                                   ", want ", training::ShapeToString(want.shape)));
+  }
+  return slot->offset;
+}
+
+class PluginPlan : public Plan {
+ public:
+  PluginPlan(const capstan_plugin_table& table, capstan_plan* plan, std::string device,
+             const Graph& graph, const FlatLayout& layout, int64_t max_batch)
+      : table_(table),
+        plan_(plan),
+        device_(std::move(device)),
+        max_batch_(max_batch),
+        classes_(graph.num_classes()) {
+    capstan_plan_info info = {};
+    table_.plan_info(plan_, &info);
+    info_.arena_bytes = info.arena_bytes;
+    info_.weight_bytes = info.weight_bytes;
+    info_.gradient_bytes = info.gradient_bytes;
+    info_.block_samples = info.block_samples;
+    info_.kernels = absl::StrSplit(info.kernels, '\n', absl::SkipEmpty());
+    FindReadyPrefixes(graph, layout);
+  }
+  ~PluginPlan() override { table_.free_plan(plan_); }
+
+  absl::Status LoadWeights(const float* weights) override {
+    capstan_error error = {};
+    const absl::Status status =
+        ToStatus(table_.load_weights(plan_, weights, &error), device_, error);
+    weights_loaded_ = status.ok();
+    return status;
+  }
+
+  absl::StatusOr<LaneResult> ComputeLane(const LaneBatch& batch, double loss_scale,
+                                         float* gradient) override {
+    const absl::Status checked = CheckBatch(batch, /*labels=*/true);
+    if (!checked.ok()) return checked;
+    const capstan_batch flat = Flat(batch);
+    capstan_result result = {};
+    capstan_error error = {};
+    const int32_t code = table_.compute_lane(plan_, &flat, loss_scale, gradient, &result, &error);
+    return Result(code, batch.count, result, error);
+  }
+
+  absl::StatusOr<LaneResult> Evaluate(const LaneBatch& batch) override {
+    const absl::Status checked = CheckBatch(batch, /*labels=*/true);
+    if (!checked.ok()) return checked;
+    const capstan_batch flat = Flat(batch);
+    capstan_result result = {};
+    capstan_error error = {};
+    const int32_t code = table_.evaluate(plan_, &flat, &result, &error);
+    return Result(code, batch.count, result, error);
+  }
+
+  absl::Status Predict(const LaneBatch& batch, float* logits) override {
+    const absl::Status checked = CheckBatch(batch, /*labels=*/false);
+    if (!checked.ok()) return checked;
+    capstan_batch flat = Flat(batch);
+    flat.labels = nullptr;
+    capstan_error error = {};
+    return ToStatus(table_.predict(plan_, &flat, logits, &error), device_, error);
+  }
+
+  const PlanInfo& info() const override { return info_; }
+
+ private:
+  // The ABI runs the nodes backward from the last one.
+  void FindReadyPrefixes(const Graph& graph, const FlatLayout& layout) {
+    std::vector<int64_t> waiting;  // offsets of parameters, by forward order
+    for (const Parameter& parameter : graph.parameters()) {
+      waiting.push_back(layout.Find(parameter.name)->offset);
+    }
+    for (int i = static_cast<int>(graph.nodes().size()) - 1; i >= 0; --i) {
+      const int first = graph.weight_of(i);
+      if (first >= 0) waiting.resize(first);
+      int64_t ready = layout.total_floats();
+      for (const int64_t offset : waiting) ready = std::min(ready, offset);
+      info_.backward.push_back({graph.nodes()[i].name, ready});
+    }
+  }
+
+  absl::Status CheckBatch(const LaneBatch& batch, bool labels) const {
+    if (!weights_loaded_) {
+      return absl::FailedPreconditionError("plan: no weights, want LoadWeights first");
+    }
+    if (batch.count < 1 || batch.count > max_batch_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("batch.count: ", batch.count, ", want 1 to ", max_batch_));
+    }
+    if (!labels) return absl::OkStatus();
+    for (int64_t i = 0; i < batch.count; ++i) {
+      if (batch.labels[i] < 0 || batch.labels[i] >= classes_) {
+        return absl::InvalidArgumentError(absl::StrCat("label of sample ", i, ": ", batch.labels[i],
+                                                       ", want 0 to ", classes_ - 1));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static capstan_batch Flat(const LaneBatch& batch) {
+    capstan_batch flat = {};
+    flat.images = batch.images;
+    flat.labels = batch.labels;
+    flat.count = batch.count;
+    flat.image_type = CAPSTAN_IMAGE_FLOAT32;
+    flat.image_scale = 1;
+    return flat;
+  }
+
+  absl::StatusOr<LaneResult> Result(int32_t code, int64_t count, const capstan_result& result,
+                                    const capstan_error& error) const {
+    const absl::Status status = ToStatus(code, device_, error);
+    if (!status.ok()) return status;
+    LaneResult lane;
+    lane.samples = count;
+    lane.loss_sum = result.loss_sum;
+    lane.correct = result.correct;
+    return lane;
+  }
+
+  const capstan_plugin_table& table_;
+  capstan_plan* const plan_;
+  const std::string device_;
+  const int64_t max_batch_;
+  const int64_t classes_;
+  PlanInfo info_;
+  bool weights_loaded_ = false;
+};
+
+class PluginDevice : public Device {
+ public:
+  PluginDevice(const LoadedPlugin& plugin, std::string name, int index, std::string description)
+      : table_(*plugin.table),
+        name_(std::move(name)),
+        index_(index),
+        description_(std::move(description)) {}
+
+  const std::string& name() const override { return name_; }
+  const std::string& description() const override { return description_; }
+
+  absl::StatusOr<std::unique_ptr<Plan>> Compile(const Graph& graph, const FlatLayout& layout,
+                                                const PlanOptions& options) override {
+    if (options.max_batch < 1 || options.max_batch > int64_t{1} << 30) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("max_batch: ", options.max_batch, ", want 1 to ", int64_t{1} << 30));
+    }
+    if (options.threads < 1 || options.threads > 1024) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("threads: ", options.threads, ", want 1 to 1024"));
+    }
+    absl::StatusOr<std::vector<capstan_op>> ops = FlattenGraph(graph, layout);
+    if (!ops.ok()) return ops.status();
+    capstan_compile_request request = {};
+    request.device = index_;
+    request.precision = static_cast<int32_t>(options.precision);
+    request.deterministic = options.deterministic ? 1 : 0;
+    request.op_count = static_cast<int32_t>(ops->size());
+    request.ops = ops->data();
+    request.total_floats = layout.total_floats();
+    request.max_batch = options.max_batch;
+    capstan_plan* plan = nullptr;
+    capstan_error error = {};
+    const absl::Status status = ToStatus(table_.compile(&request, &plan, &error), name_, error);
+    if (!status.ok()) return status;
+    return std::unique_ptr<Plan>(
+        std::make_unique<PluginPlan>(table_, plan, name_, graph, layout, options.max_batch));
+  }
+
+ private:
+  const capstan_plugin_table& table_;
+  const std::string name_;
+  const int index_;
+  const std::string description_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<capstan_op>> FlattenGraph(const Graph& graph, const FlatLayout& layout) {
+  std::vector<capstan_op> ops;
+  size_t parameters = 0;
+  for (int i = 0; i < static_cast<int>(graph.nodes().size()); ++i) {
+    const GraphNode& node = graph.nodes()[i];
+    if (node.inputs.size() != 1 || node.inputs[0] != i) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "node ", node.name, ": reads another value than the one before it, want a chain"));
+    }
+    capstan_op op = {};
+    op.name = node.name.c_str();
+    op.input_gradient = graph.needs_gradient(i) ? 1 : 0;
+    SetShape(graph.value_shape(i), op.x);
+    SetShape(graph.value_shape(i + 1), op.y);
+    op.kernel[0] = op.kernel[1] = op.strides[0] = op.strides[1] = 1;
+    op.dilations[0] = op.dilations[1] = op.group = 1;
+    std::visit(SetOperator{op}, node.op);
+    const absl::StatusOr<int64_t> weight = OffsetOf(graph, layout, graph.weight_of(i));
+    if (!weight.ok()) return weight.status();
+    const absl::StatusOr<int64_t> bias = OffsetOf(graph, layout, graph.bias_of(i));
+    if (!bias.ok()) return bias.status();
+    op.weight_offset = *weight;
+    op.bias_offset = *bias;
+    parameters += (*weight >= 0) + (*bias >= 0);
+    ops.push_back(op);
+  }
+  if (layout.slots().size() != parameters) {
+    return absl::InvalidArgumentError(absl::StrCat("layout: ", layout.slots().size(),
+                                                   " tensors, want the ", parameters, " of graph ",
+                                                   graph.name()));
+  }
+  return ops;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenPluginDevice(const LoadedPlugin& plugin,
+                                                         const std::string& name, int index) {
+  if (index < 0 || index >= plugin.device_count) {
+    return absl::NotFoundError(
+        absl::StrCat("device ", name, ": no such GPU here, want 0 to ", plugin.device_count - 1));
+  }
+  capstan_device_info info = {};
+  capstan_error error = {};
+  const absl::Status status =
+      ToStatus(plugin.table->device_info(index, &info, &error), name, error);
+  if (!status.ok()) return status;
+  return std::unique_ptr<Device>(std::make_unique<PluginDevice>(
+      plugin, name, index,
+      absl::StrCat(info.name, ", ", info.memory_bytes >> 20, " MiB, ", plugin.libraries)));
+}
+
+}  // namespace capstan::engine

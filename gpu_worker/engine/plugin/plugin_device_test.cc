@@ -1,0 +1,185 @@
+#include "gpu_worker/engine/plugin/plugin_device.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "training/graph/models.h"
+#include "training/graph/tensors.h"
+
+namespace capstan::engine {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class PluginDeviceTest : public ::testing::Test {
+ protected:
+  PluginDeviceTest()
+      : graph_(*training::MakeModel("lenet", 10, {1, 28, 28})),
+        layout_(*training::FlatLayout::Create(training::TensorSpecs(graph_))) {
+    LoaderOptions options;
+    options.driver_library = "";
+    options.candidates = {CAPSTAN_FAKE_PLUGIN};
+    plugin_ = *LoadPlugin(options);
+  }
+  ~PluginDeviceTest() override {
+    unsetenv("CAPSTAN_FAKE_FAIL");
+    unsetenv("CAPSTAN_FAKE_FREE_MIB");
+  }
+
+  std::unique_ptr<Device> Open(int index) {
+    absl::StatusOr<std::unique_ptr<Device>> device =
+        OpenPluginDevice(plugin_, "cuda:" + std::to_string(index), index);
+    EXPECT_TRUE(device.ok()) << device.status();
+    return *std::move(device);
+  }
+
+  absl::StatusOr<std::unique_ptr<Plan>> Compile(Device& device, int64_t max_batch) {
+    PlanOptions options;
+    options.max_batch = max_batch;
+    return device.Compile(graph_, layout_, options);
+  }
+
+  const training::Graph graph_;
+  const training::FlatLayout layout_;
+  LoadedPlugin plugin_;
+};
+
+TEST_F(PluginDeviceTest, DescribesItselfAndKnowsItsIndex) {
+  EXPECT_EQ(Open(1)->name(), "cuda:1");
+  EXPECT_EQ(Open(1)->description(), "fake card, 1024 MiB, plain loops for tests");
+  const absl::Status status = OpenPluginDevice(plugin_, "cuda:2", 2).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status.message(), "device cuda:2: no such GPU here, want 0 to 1");
+}
+
+TEST_F(PluginDeviceTest, OutOfMemoryComesWithNumbersAndASuggestionThatFits) {
+  setenv("CAPSTAN_FAKE_FREE_MIB", "64", 1);
+  const std::unique_ptr<Device> device = Open(0);
+  const absl::Status status = Compile(*device, 4096).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const std::string text(status.message());
+  EXPECT_THAT(text, AllOf(HasSubstr("device cuda:0: out of GPU memory: a plan for 4096 samples"),
+                          HasSubstr("0.06 GiB of 0.06 GiB are free"), HasSubstr("smaller batch")));
+  const size_t at = text.find("up to ");
+  ASSERT_NE(at, std::string::npos) << text;
+  const int64_t fits = std::atoll(text.c_str() + at + 6);
+  EXPECT_GT(fits, 100);
+  EXPECT_FALSE(Compile(*device, fits + 1).ok());
+  absl::StatusOr<std::unique_ptr<Plan>> plan = Compile(*device, fits);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_LE((*plan)->info().planned_bytes(), 64 << 20);
+  // A second plan finds the memory taken; the other card has its own.
+  EXPECT_EQ(Compile(*device, fits).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(Compile(*Open(1), fits).ok());
+  plan->reset();
+  EXPECT_TRUE(Compile(*device, fits).ok());
+}
+
+TEST_F(PluginDeviceTest, AFaultEndsTheCallWithItsName) {
+  const std::unique_ptr<Device> device = Open(1);
+  absl::StatusOr<std::unique_ptr<Plan>> plan = Compile(*device, 1);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const std::vector<float> weights(layout_.total_floats(), 0.0f), image(784, 0.5f);
+  std::vector<float> gradient(weights.size());
+  const int32_t label = 3;
+  ASSERT_TRUE((*plan)->LoadWeights(weights.data()).ok());
+  ASSERT_TRUE((*plan)->ComputeLane({image.data(), &label, 1}, 1, gradient.data()).ok());
+  setenv("CAPSTAN_FAKE_FAIL", "fault", 1);
+  const absl::Status status =
+      (*plan)->ComputeLane({image.data(), &label, 1}, 1, gradient.data()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("device cuda:1"), HasSubstr("illegal memory access")));
+}
+
+TEST_F(PluginDeviceTest, PrecisionsAreRefusedByName) {
+  PlanOptions options;
+  options.precision = Precision::kBf16;
+  const absl::Status status = Open(0)->Compile(graph_, layout_, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("precision"));
+}
+
+// Bytes are scaled on the device: what float images give that hold the same values.
+TEST_F(PluginDeviceTest, TakesImagesOfBytes) {
+  const absl::StatusOr<std::vector<capstan_op>> ops = FlattenGraph(graph_, layout_);
+  ASSERT_TRUE(ops.ok()) << ops.status();
+  capstan_compile_request request = {};
+  request.deterministic = 1;
+  request.op_count = static_cast<int32_t>(ops->size());
+  request.ops = ops->data();
+  request.total_floats = layout_.total_floats();
+  request.max_batch = 2;
+  capstan_plan* plan = nullptr;
+  capstan_error error = {};
+  ASSERT_EQ(plugin_.table->compile(&request, &plan, &error), 0) << error.text;
+  std::vector<float> weights(layout_.total_floats());
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = std::sin(static_cast<float>(i));
+  ASSERT_EQ(plugin_.table->load_weights(plan, weights.data(), &error), 0);
+
+  std::vector<uint8_t> bytes(2 * 784);
+  std::vector<float> floats(bytes.size());
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<uint8_t>(i * 37 % 256);
+    floats[i] = static_cast<float>(bytes[i]) * 0.0078125f - 1.0f;
+  }
+  std::vector<float> want(20), got(20);
+  capstan_batch batch = {};
+  batch.images = floats.data();
+  batch.count = 2;
+  ASSERT_EQ(plugin_.table->predict(plan, &batch, want.data(), &error), 0);
+  batch.images = bytes.data();
+  batch.image_type = CAPSTAN_IMAGE_UINT8;
+  batch.image_scale = 0.0078125f;
+  batch.image_shift = -1.0f;
+  ASSERT_EQ(plugin_.table->predict(plan, &batch, got.data(), &error), 0);
+  EXPECT_EQ(got, want);
+  plugin_.table->free_plan(plan);
+}
+
+TEST_F(PluginDeviceTest, FloatElementsAgreeWithDoubleOnes) {
+  std::vector<float> weights(layout_.total_floats()), images(4 * 784);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    weights[i] = 0.1f * std::sin(static_cast<float>(i));
+  }
+  for (size_t i = 0; i < images.size(); ++i) images[i] = std::cos(static_cast<float>(i * i % 97));
+  const std::vector<int32_t> labels = {3, 1, 4, 1};
+  std::vector<float> gradients[2];
+  for (const bool wide : {false, true}) {
+    setenv("CAPSTAN_FAKE_ELEMENTS", wide ? "double" : "float", 1);
+    absl::StatusOr<std::unique_ptr<Plan>> plan = Compile(*Open(0), 4);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ASSERT_TRUE((*plan)->LoadWeights(weights.data()).ok());
+    gradients[wide].resize(weights.size());
+    ASSERT_TRUE(
+        (*plan)->ComputeLane({images.data(), labels.data(), 4}, 1, gradients[wide].data()).ok());
+  }
+  unsetenv("CAPSTAN_FAKE_ELEMENTS");
+  EXPECT_NE(gradients[0], gradients[1]);
+  for (size_t i = 0; i < weights.size(); ++i) ASSERT_NEAR(gradients[0][i], gradients[1][i], 2e-5);
+}
+
+TEST_F(PluginDeviceTest, TheFlatGraphIsTheGraph) {
+  const absl::StatusOr<std::vector<capstan_op>> ops = FlattenGraph(graph_, layout_);
+  ASSERT_TRUE(ops.ok()) << ops.status();
+  const capstan_op& conv = ops->front();
+  EXPECT_STREQ(conv.name, "conv1");
+  EXPECT_EQ(conv.kind, CAPSTAN_OP_CONV);
+  EXPECT_EQ(conv.input_gradient, 0);
+  EXPECT_THAT(conv.x, ::testing::ElementsAre(1, 28, 28));
+  EXPECT_THAT(conv.y, ::testing::ElementsAre(6, 24, 24));
+  EXPECT_THAT(conv.kernel, ::testing::ElementsAre(5, 5));
+  EXPECT_EQ(conv.weight_offset, layout_.Find("conv1.weight")->offset);
+  EXPECT_EQ(conv.bias_offset, layout_.Find("conv1.bias")->offset);
+  EXPECT_EQ(ops->back().kind, CAPSTAN_OP_SOFTMAX_CROSS_ENTROPY_LOSS);
+  EXPECT_EQ(ops->back().weight_offset, -1);
+  EXPECT_EQ(ops->back().input_gradient, 1);
+}
+
+}  // namespace
+}  // namespace capstan::engine

@@ -1,0 +1,82 @@
+// Devices of plug-ins under the contract: the fake one, whose plain loops run the programs and the
+// index arithmetic of the CUDA plug-in, and the cards that CAPSTAN_TEST_DEVICES names.
+//
+//   CAPSTAN_TEST_DEVICES=cuda:0 test/capstan_plugin_device_contract_test
+#include <cstdlib>
+#include <iostream>
+#include <vector>
+
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "gpu_worker/engine/device/open.h"
+#include "gpu_worker/engine/plugin/plugin_device.h"
+#include "tests/contract/device_contract.h"
+
+namespace capstan::testing {
+namespace {
+
+std::unique_ptr<engine::Device> OpenFake() {
+  engine::LoaderOptions options;
+  options.driver_library = "";
+  options.candidates = {CAPSTAN_FAKE_PLUGIN};
+  const absl::StatusOr<engine::LoadedPlugin> plugin = engine::LoadPlugin(options);
+  EXPECT_TRUE(plugin.ok()) << plugin.status();
+  absl::StatusOr<std::unique_ptr<engine::Device>> device =
+      engine::OpenPluginDevice(*plugin, "cuda:1", 1);
+  EXPECT_TRUE(device.ok()) << device.status();
+  return *std::move(device);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fake, DeviceContractTest,
+                         ::testing::Values(DeviceCase{"Double", OpenFake}), DeviceCaseName);
+
+// "cuda:0" and "cuda:1" of the variable; other names belong to other tests.
+std::vector<std::string> WantedCards() {
+  std::vector<std::string> cards;
+  const char* const names = std::getenv("CAPSTAN_TEST_DEVICES");
+  for (const absl::string_view name :
+       absl::StrSplit(names == nullptr ? "" : names, ',', absl::SkipEmpty())) {
+    if (name.substr(0, 4) == "cuda") cards.emplace_back(name);
+  }
+  return cards;
+}
+
+template <int kIndex>
+std::unique_ptr<engine::Device> OpenCard() {
+  absl::StatusOr<std::unique_ptr<engine::Device>> device =
+      engine::OpenDevice(WantedCards()[kIndex]);
+  if (!device.ok()) {
+    // In the lane that has a card, a card that does not open is a failure, never a skip.
+    ADD_FAILURE() << device.status();
+    std::cerr << device.status() << std::endl;
+    std::exit(1);
+  }
+  return *std::move(device);
+}
+
+std::vector<DeviceCase> CardCases() {
+  const std::vector<std::string> cards = WantedCards();
+  std::vector<DeviceCase> cases;
+  if (!cards.empty()) {
+    cases.push_back({absl::StrReplaceAll(cards[0], {{":", ""}}), OpenCard<0>, 1e-4, 2e-4});
+  }
+  if (cards.size() > 1) {
+    cases.push_back(
+        {absl::StrReplaceAll(cards[1], {{":", ""}}) + "Second", OpenCard<1>, 1e-4, 2e-4});
+  }
+  return cases;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceContractTest);
+INSTANTIATE_TEST_SUITE_P(Card, DeviceContractTest, ::testing::ValuesIn(CardCases()),
+                         DeviceCaseName);
+
+TEST(CardTest, TheContractRanOnACard) {
+  if (WantedCards().empty()) {
+    GTEST_SKIP() << "the contract has run on no card: set CAPSTAN_TEST_DEVICES=cuda:0";
+  }
+}
+
+}  // namespace
+}  // namespace capstan::testing
