@@ -73,9 +73,9 @@ class FakeShard final : public v1::ParamStoreService::Service {
     MutexLock lock(mu_);
     return log_;
   }
-  bool WaitForLog(const std::string& line) {
+  bool WaitForLog(const std::string& line, absl::Duration limit = kLimit) {
     MutexLock lock(mu_);
-    const absl::Time end = absl::Now() + kLimit;
+    const absl::Time end = absl::Now() + limit;
     while (std::find(log_.begin(), log_.end(), line) == log_.end()) {
       if (absl::Now() > end) return false;
       changed_.WaitWithTimeout(mu_, absl::Milliseconds(200));
@@ -394,7 +394,14 @@ TEST_F(ExchangeClientTest, SeveralShardsMakeOneVersionAndSealsTakeTheControlStre
   EXPECT_THAT(Wait(0), ElementsAre(100.0f, 100.0f));
   Push(0, 2.0f);
   EXPECT_THAT(Wait(1), ElementsAre(98.0f, 98.0f));
-  EXPECT_TRUE(shards_[0]->WaitForLog("seal 0 control"));
+  // The double publishes without a seal, so version 1 may come before the control stream is open
+  // and the seal be dropped as past. The task says what is not decided again: so does this test.
+  bool sealed = false;
+  for (int again = 0; again < 100 && !sealed; ++again) {
+    OnStrand([&] { client_->SendSeal(0, Node{0, 2}, {8, 1.5, 3}); });
+    sealed = shards_[0]->WaitForLog("seal 0 control", absl::Milliseconds(200));
+  }
+  EXPECT_TRUE(sealed);
   OnStrand([&] { client_->SendEvaluation(1, 7, {10, 2.5, 9}); });
   EXPECT_TRUE(shards_[0]->WaitForLog("evaluation 7 control"));
   for (const std::string& line : shards_[1]->log()) EXPECT_THAT(line, HasSubstr("frame"));
