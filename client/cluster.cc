@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,12 @@ namespace {
 
 constexpr size_t kKeptLines = 50;
 constexpr absl::Duration kStopTimeout = absl::Seconds(5);  // of one service, after SIGTERM
+
+// What the user gave by a variable of the services, which they inherit: no flag of ours beats it.
+bool Given(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr && *value != 0;
+}
 
 }  // namespace
 
@@ -29,8 +36,10 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(options, *std::move(folder)));
   const std::string coordinator = cluster->coordinator_.ToString();
   const auto common = [&](const std::string& name) {
-    return std::vector<std::string>{
-        "--listen", absl::StrCat("unix:", cluster->folder_, "/", name, ".sock"), "--http", "off"};
+    std::vector<std::string> args = {"--listen",
+                                     absl::StrCat("unix:", cluster->folder_, "/", name, ".sock")};
+    if (!Given("CAPSTAN_HTTP")) args.insert(args.end(), {"--http", "off"});
+    return args;
   };
 
   std::vector<std::string> args = common("c");
@@ -53,8 +62,11 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
   for (int i = 0; i < options.workers; ++i) {
     const std::string name = absl::StrCat("w", i);
     args = common(name);
-    args.insert(args.end(), {"--coordinator", coordinator, "--node", name, "--devices",
-                             absl::StrJoin(devices, ","), "--cpu-threads", threads});
+    args.insert(args.end(),
+                {"--coordinator", coordinator, "--node", name, "--cpu-threads", threads});
+    if (!Given("CAPSTAN_DEVICES")) {
+      args.insert(args.end(), {"--devices", absl::StrJoin(devices, ",")});
+    }
     if (absl::Status status = cluster->Spawn(name, "capstan_gpu_worker", args); !status.ok())
       return status;
   }
