@@ -9,7 +9,6 @@ namespace capstan::gpu_worker {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Optional;
 using ::testing::StartsWith;

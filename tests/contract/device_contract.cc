@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <random>
 
 #include "absl/status/status.h"
@@ -26,6 +27,8 @@ using ::testing::Not;
 using training::Graph;
 
 constexpr float kGarbage = 1234.5f;
+// What the double loops may take for one comparison: seconds add up under a sanitizer.
+constexpr int64_t kNaiveFlops = 4'000'000;
 
 Graph Model(const char* name) {
   absl::StatusOr<Graph> graph = training::MakeModel(name, 10, {1, 28, 28});
@@ -97,14 +100,18 @@ void ExpectSameBits(const Outcome& a, const Outcome& b, const std::string& what)
 TEST_P(DeviceContractTest, LayersAgreeWithPlainLoops) {
   for (const LayerCase& layer : LayerCases()) {
     for (const int64_t count : {1, 17, 100}) {
-      if (layer.graph.parameters().empty()) continue;
-      if (layer.large && count > 17) continue;
+      if (layer.large ? count != 17 : count * layer.graph.forward_flops() > kNaiveFlops) continue;
       SCOPED_TRACE(layer.name + ", batch " + std::to_string(count));
       const Problem problem(layer.graph, count, /*seed=*/count);
       const double scale = 1.0 / 128;
-      const NaiveResult want =
-          RunNaive(problem.graph, ParametersOf(layer.graph, problem.layout, problem.weights.data()),
-                   ToDoubles(problem.images.data(), problem.images.size()), problem.labels, scale);
+      // The same for every device: the loops take longer than the devices.
+      static std::map<std::string, NaiveResult>& cache = *new std::map<std::string, NaiveResult>();
+      NaiveResult& want = cache[layer.name + std::to_string(count)];
+      if (want.logits.empty()) {
+        want = RunNaive(
+            problem.graph, ParametersOf(layer.graph, problem.layout, problem.weights.data()),
+            ToDoubles(problem.images.data(), problem.images.size()), problem.labels, scale);
+      }
 
       const absl::StatusOr<std::unique_ptr<Plan>> plan =
           Compile(*device_, problem, count, /*threads=*/2);
@@ -170,7 +177,7 @@ TEST_P(DeviceContractTest, GradientsOfWholeModelsAreCentralDifferences) {
 TEST_P(DeviceContractTest, BitsDoNotDependOnThreadsPlanOrHistory) {
   if (!GetParam().equal_bits) GTEST_SKIP() << "promised on CPUs and in deterministic plans only";
   const Graph graph = Model("lenet");
-  for (const int64_t count : {1, 5, 9, 16, 17, 64, 100}) {
+  for (const int64_t count : {1, 5, 9, 16, 17, 100}) {
     const Problem problem(graph, count, /*seed=*/count);
     absl::StatusOr<std::unique_ptr<Plan>> first = Compile(*device_, problem, count, 1);
     ASSERT_TRUE(first.ok()) << first.status();
@@ -182,7 +189,7 @@ TEST_P(DeviceContractTest, BitsDoNotDependOnThreadsPlanOrHistory) {
       ASSERT_TRUE(plan.ok()) << plan.status();
       const Problem other(graph, 128, /*seed=*/99);
       Compute(**plan, other, other.batch(), 1.0);
-      for (int repeat = 0; repeat < 3; ++repeat) {
+      for (int repeat = 0; repeat < 2; ++repeat) {
         ExpectSameBits(Compute(**plan, problem, problem.batch(), 1.0 / 100), want, what);
       }
     }

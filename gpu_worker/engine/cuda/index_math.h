@@ -46,10 +46,16 @@ CAPSTAN_HD T MaskedBy(T y, T gradient) {
   return y > T(0) ? gradient : T(0);
 }
 
+// std::isnan, for every kind of function that includes this.
+template <typename T>
+CAPSTAN_HD bool IsNan(T v) {
+  return v != v;  // NOLINT(misc-redundant-expression)
+}
+
 // Whether b takes the place of the maximum a: the first of equal ones stays, a NaN wins.
 template <typename T>
 CAPSTAN_HD bool Beats(T b, T a) {
-  return b > a || (b != b && a == a);
+  return b > a || (IsNan(b) && !IsNan(a));
 }
 
 // y[i] of a pooling, Relu of the input first where `relu`. Padding does not count in a mean.
@@ -221,11 +227,11 @@ CAPSTAN_HD LossOfRow SoftmaxLossRow(const T* logits, int32_t classes, int32_t la
                                     T* gradient) {
   T best = logits[0];
   int32_t place = 0;
-  bool nan = best != best;
+  bool nan = IsNan(best);
   for (int32_t k = 1; k < classes; ++k) {
     const T v = logits[k];
     if (v > best) best = v, place = k;
-    nan = nan || v != v;
+    nan = nan || IsNan(v);
   }
   T sum = T(0);
   for (int32_t k = 0; k < classes; ++k) sum += std::exp(logits[k] - best);
