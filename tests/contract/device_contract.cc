@@ -23,7 +23,6 @@ using engine::Plan;
 using engine::PlanOptions;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using training::Graph;
 
 constexpr float kGarbage = 1234.5f;
