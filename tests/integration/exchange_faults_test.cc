@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/integration/lenet_job.h"
 #include "tests/support/services.h"
-#include "training/spec/job_file.h"
 
 namespace capstan::tests {
 namespace {
@@ -18,30 +18,6 @@ namespace {
 using common::v1::JOB_STATE_SUCCEEDED;
 
 constexpr absl::Duration kLimit = absl::Seconds(100);
-constexpr int64_t kSteps = 60;
-constexpr int64_t kBatch = 64;
-
-constexpr char kSpec[] = R"(version: 1
-name: faults
-model: {name: lenet}
-data: {format: synthetic_digits, train_samples: 1920, test_samples: 300}
-training:
-  epochs: 2
-  global_batch_size: 64
-  seed: 5
-  optimizer: {name: sgd, learning_rate: 0.04, momentum: 0.9}
-)";
-
-// LeNet on drawn digits, evaluated after 30 and after 60 steps.
-job::v1::JobSpec Spec(int workers, int shards) {
-  auto file = training::spec::ParseJobFile(kSpec);
-  EXPECT_TRUE(file.errors.empty()) << training::spec::FormatErrors("spec", file.errors);
-  file.spec.mutable_resources()->set_lanes(8);
-  file.spec.mutable_resources()->set_num_workers(workers);
-  if (shards > 0) file.spec.mutable_resources()->set_num_shards(shards);
-  file.spec.mutable_kvstore()->set_type(shards > 0 ? "dist_sync" : "local");
-  return file.spec;
-}
 
 struct Result {
   std::string weights_sha256;
@@ -56,7 +32,7 @@ Result RunOn(const ClusterOptions& options) {
     ADD_FAILURE() << cluster.status();
     return {};
   }
-  const auto job = (*cluster)->RunJob(Spec(options.workers, options.shards), kLimit);
+  const auto job = (*cluster)->RunJob(LeNetSpec(options.workers, options.shards), kLimit);
   Result result;
   result.counters = (*cluster)->proxy_counters();
   std::printf("seed %llu: %s\n", static_cast<unsigned long long>(options.seed),

@@ -143,46 +143,77 @@ void ServiceCluster::OnExit(const std::string& name, const std::string& how) {
   if (watch_ != nullptr) watch_->TryCancel();
 }
 
-absl::StatusOr<job::v1::Job> ServiceCluster::RunJob(const job::v1::JobSpec& spec,
-                                                    absl::Duration limit) {
+absl::StatusOr<std::string> ServiceCluster::Submit(const job::v1::JobSpec& spec) {
   job::v1::SubmitJobRequest request;
   request.set_request_id(absl::StrCat("test-", jobs_++));
   *request.mutable_spec() = spec;
   job::v1::SubmitJobResponse response;
   const auto context = services::NewContext(kCallTimeout);
-  absl::Status status =
+  const absl::Status status =
       services::FromGrpcStatus(stub_->SubmitJob(context.get(), request, &response));
-  if (!status.ok()) {
-    return absl::Status(status.code(),
-                        absl::StrCat("SubmitJob: ", status.message(), "\n", last_lines()));
-  }
-  job::v1::Job job;
-  status = Watch(response.job_id(), limit, job);
-  if (status.ok()) return job;
-  MutexLock lock(mu_);
-  if (!ended_.empty()) status = absl::InternalError(ended_);
+  if (status.ok()) return response.job_id();
   return absl::Status(status.code(),
-                      absl::StrCat(status.message(), "; after ", absl::FormatDuration(limit), " ",
-                                   DescribeJob(job), "\n", absl::StrJoin(lines_, "")));
+                      absl::StrCat("SubmitJob: ", status.message(), "\n", last_lines()));
 }
 
-absl::Status ServiceCluster::Watch(const std::string& job_id, absl::Duration limit,
-                                   job::v1::Job& job) {
+absl::StatusOr<job::v1::Job> ServiceCluster::WaitFor(
+    const std::string& job_id, absl::Duration limit,
+    const std::function<bool(const job::v1::Job&)>& enough) {
   const auto context = services::NewContext(limit);
   {
     MutexLock lock(mu_);
-    if (!ended_.empty()) return absl::InternalError(ended_);
     watch_ = context.get();
+    if (!ended_.empty()) context->TryCancel();
   }
   job::v1::WatchJobRequest request;
   request.set_job_id(job_id);
   const auto reader = stub_->WatchJob(context.get(), request);
+  job::v1::Job job;
   job::v1::WatchJobResponse response;
-  while (reader->Read(&response)) job.Swap(response.mutable_job());
-  const grpc::Status status = reader->Finish();
+  bool found = false;
+  while (!found && reader->Read(&response)) {
+    job.Swap(response.mutable_job());
+    found = enough && enough(job);
+  }
+  if (found) context->TryCancel();
+  absl::Status status = services::FromGrpcStatus(reader->Finish());
   MutexLock lock(mu_);
   watch_ = nullptr;
-  return services::FromGrpcStatus(status);
+  if (found || (status.ok() && !enough)) return job;
+  if (!ended_.empty()) {
+    status = absl::InternalError(ended_);
+  } else if (status.ok()) {
+    status = absl::FailedPreconditionError("the job has ended");
+  }
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), "; limit ", absl::FormatDuration(limit), "; ",
+                                   DescribeJob(job), "\n", absl::StrJoin(lines_, "")));
+}
+
+absl::StatusOr<job::v1::Job> ServiceCluster::Get(const std::string& job_id) {
+  job::v1::GetJobRequest request;
+  request.set_job_id(job_id);
+  job::v1::GetJobResponse response;
+  const auto context = services::NewContext(kCallTimeout);
+  const absl::Status status =
+      services::FromGrpcStatus(stub_->GetJob(context.get(), request, &response));
+  if (!status.ok()) return status;
+  return response.job();
+}
+
+absl::Status ServiceCluster::Cancel(const std::string& job_id) {
+  job::v1::CancelJobRequest request;
+  request.set_job_id(job_id);
+  job::v1::CancelJobResponse response;
+  const auto context = services::NewContext(kCallTimeout);
+  return services::FromGrpcStatus(stub_->CancelJob(context.get(), request, &response));
+}
+
+absl::StatusOr<job::v1::Job> ServiceCluster::RunJob(const job::v1::JobSpec& spec,
+                                                    absl::Duration limit) {
+  const absl::StatusOr<std::string> job_id = Submit(spec);
+  if (!job_id.ok()) return job_id.status();
+  return WaitFor(*job_id, limit);
 }
 
 ProxyCounters ServiceCluster::proxy_counters() const {

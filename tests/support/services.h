@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,10 +41,19 @@ class ServiceCluster {
   // Ends workers, shards, proxies and coordinator in this order; removes the private folder.
   ~ServiceCluster();
 
-  // Submits the job and waits for its end, whatever that is. DeadlineExceeded: it is not there
-  // within `limit`; the message says in which state it is, at which step, whom it waits for and what
-  // each member says. Internal: a service ended by itself; the message has its last lines. One call
-  // at a time.
+  // The id of the job.
+  absl::StatusOr<std::string> Submit(const job::v1::JobSpec& spec);
+  // Waits until `enough` holds for the job, or without it until the job has ended, however it did.
+  // DeadlineExceeded: that takes longer than `limit`; the message says in which state the job is, at
+  // which step, whom it waits for and what each member says. FailedPrecondition: it has ended and
+  // `enough` has never held. Internal: a service ended by itself; the message has its last lines.
+  // One call at a time.
+  absl::StatusOr<job::v1::Job> WaitFor(const std::string& job_id, absl::Duration limit,
+                                       const std::function<bool(const job::v1::Job&)>& enough = {})
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<job::v1::Job> Get(const std::string& job_id);
+  absl::Status Cancel(const std::string& job_id);
+  // Submit, then WaitFor its end.
   absl::StatusOr<job::v1::Job> RunJob(const job::v1::JobSpec& spec, absl::Duration limit);
 
   // Of all proxies together.
@@ -61,8 +71,6 @@ class ServiceCluster {
   services::Endpoint Socket(absl::string_view name) const;
   absl::Status Spawn(const std::string& name, absl::string_view binary,
                      std::vector<std::string> args);
-  absl::Status Watch(const std::string& job_id, absl::Duration limit, job::v1::Job& job)
-      ABSL_LOCKS_EXCLUDED(mu_);
   void OnLine(const std::string& name, absl::string_view line) ABSL_LOCKS_EXCLUDED(mu_);
   void OnExit(const std::string& name, const std::string& how) ABSL_LOCKS_EXCLUDED(mu_);
 
