@@ -60,10 +60,11 @@ class Dataset {
 // Opens one split and reads all of it (synthetic images are drawn when they are read first).
 // Errors name file and offset and carry a reason (failure.h):
 //   NotFound, PermissionDenied, FailedPrecondition, DataLoss   DataMissing: absent, unreadable,
-//   damaged InvalidArgument   InvalidSpec: an option out of range, a label not below num_classes,
-//   an empty set,
-//                     images and labels that differ in number, more than memory_limit_bytes
-// ResourceExhausted: the allocation failed.
+//                                                              damaged
+//   InvalidArgument     InvalidSpec: an option out of range, a label not below num_classes, an
+//                       empty set, images and labels that differ in number, more than
+//                       memory_limit_bytes
+//   ResourceExhausted   the allocation failed
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split);
 
 struct DatasetProbe {

@@ -1,9 +1,8 @@
 // Allocator and thread settings of every process of ours; the first call of main.
 //
 //   malloc   no trim, mmap threshold at its maximum, large top pad: glibc otherwise gives every
-//   freed
-//            message back to the kernel and faults it in again. 1.8 to 1.9 times on 1 MB messages.
-//            A process may limit the arenas too (measured with one).
+//            freed message back to the kernel and faults it in again. 1.8 to 1.9 times on 1 MB
+//            messages. A process may limit the arenas too (measured with one).
 //   Abseil   mutex deadlock detection off: 10 to 20 % on small messages.
 // The pollers of a gRPC server are limited where it is built (services/server).
 #ifndef CAPSTAN_SERVICES_TUNING_TUNING_H_

@@ -6,13 +6,15 @@
 // loss.
 //
 // Operators (the parameters belong to the node, as "<node>.weight" and "<node>.bias"):
-//   Conv                     x [C, H, W] -> [K, P, Q]; weight [K, C/group, kh, kw], bias [K]. Not
-//   flipped. MaxPool, AveragePool     x [C, H, W] -> [C, P, Q], per channel Gemm x [I] -> [O]; y =
-//   weight * x + bias; weight [O, I] (ONNX transB = 1), bias [O] Relu                     any
-//   shape; max(x, 0), NaN stays NaN Flatten                  any shape -> [elements], in the order
-//   C, H, W SoftmaxCrossEntropyLoss  logits [classes] -> [1]; a label of [0, classes) comes with
-//   the batch P = floor((H + pad_begin + pad_end - dilation * (kernel - 1) - 1) / stride) + 1, Q
-//   likewise.
+//   Conv                     x [C, H, W] -> [K, P, Q]; weight [K, C/group, kh, kw], bias [K];
+//                            the kernel is not flipped
+//   MaxPool, AveragePool     x [C, H, W] -> [C, P, Q], per channel
+//   Gemm                     x [I] -> [O]; y = weight * x + bias; weight [O, I] (ONNX transB = 1),
+//                            bias [O]
+//   Relu                     any shape; max(x, 0), NaN stays NaN
+//   Flatten                  any shape -> [elements], in the order C, H, W
+//   SoftmaxCrossEntropyLoss  logits [classes] -> [1]; a label of [0, classes) comes with the batch
+// P = floor((H + pad_begin + pad_end - dilation * (kernel - 1) - 1) / stride) + 1, Q likewise.
 // Source: ONNX operator specification (opset 13) and, for the output size, Dumoulin & Visin 2016,
 // arXiv:1603.07285. Parameter names and shapes are PyTorch's.
 //

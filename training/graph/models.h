@@ -1,11 +1,10 @@
 // The built-in models.
 //
-//   lenet      Conv 5x5/6, Relu, MaxPool 2, Conv 3x3/16, Relu, MaxPool 2, Gemm 120, 84, classes,
-//   Relu between:
-//              60 170 parameters in conv1 conv2 fc1 fc2 fc3 for [1, 28, 28] and 10 classes
+//   lenet      Conv 5x5/6, Relu, MaxPool 2, Conv 3x3/16, Relu, MaxPool 2, Gemm 120, 84, classes with
+//              Relu between: 60 170 parameters in conv1 conv2 fc1 fc2 fc3 for [1, 28, 28] and 10
+//              classes
 //   lenet_d2l  Conv 3x3/20, Relu, AveragePool 2, Conv 5x5/50, Relu, AveragePool 2, Gemm 128,
-//   classes:
-//              129 068 parameters in conv1 conv2 fc1 fc2 (the LeNet of "Dive into Deep Learning",
+//              classes: 129 068 parameters in conv1 conv2 fc1 fc2 (the LeNet of "Dive into Deep Learning",
 //              MXNet edition)
 //   mlp        Flatten, Gemm 128, 64, classes, Relu between: 109 386 parameters in fc1 fc2 fc3
 // No convolution pads; pooling windows are 2x2 with stride 2 and drop an odd last row or column.

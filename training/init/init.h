@@ -2,9 +2,10 @@
 // vector can be computed by itself.
 //
 //   kXavier   uniform in [-a, a], a = sqrt(6 / (fan_in + fan_out))   Glorot & Bengio 2010
-//   kHe       normal, standard deviation sqrt(2 / fan_in)            He et al. 2015,
-//   arXiv:1502.01852 kNormal   normal, standard deviation `scale` kUniform  uniform in [-scale,
-//   scale] kZeros    0
+//   kHe       normal, standard deviation sqrt(2 / fan_in)            He et al. 2015
+//   kNormal   normal, standard deviation `scale`
+//   kUniform  uniform in [-scale, scale]
+//   kZeros    0
 // Tensors with TensorInit::kZeros (biases) are 0 and with kOnes 1 under every initializer; padding
 // is 0.
 //
