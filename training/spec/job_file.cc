@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "training/spec/keys.h"
 #include "training/spec/nearest.h"
 #include "training/spec/validate.h"
 
@@ -33,7 +34,6 @@ struct OtherKey {
 constexpr OtherKey kOtherKeys[] = {
     {"queue", nullptr},
     {"priority", nullptr},
-    {"resources.min_workers", nullptr},
     {"resources.replicas", "1"},
     {"resources.cpus_per_worker", nullptr},
     {"resources.memory_per_worker", nullptr},
@@ -51,13 +51,7 @@ constexpr OtherKey kOtherKeys[] = {
     {"training.optimizer.multi_precision", "false"},
     {"evaluation.smaller_is_better", "false"},
     {"evaluation.stop_when", nullptr},
-    {"checkpoint.every", nullptr},
-    {"checkpoint.keep_latest", nullptr},
-    {"checkpoint.keep_best", nullptr},
-    {"checkpoint.resume", "never"},
-    {"recovery.max_restarts", "0"},
-    {"recovery.backoff", nullptr},
-    {"recovery.never_retry_on", nullptr},
+    {"checkpoint.resume", "auto"},
     {"limits.termination_grace_period", nullptr},
     {"limits.ttl_after_finished", nullptr},
     {"outputs.export", nullptr},
@@ -67,25 +61,6 @@ constexpr OtherKey kOtherKeys[] = {
 
 std::string Join(absl::string_view path, absl::string_view key) {
   return path.empty() ? std::string(key) : absl::StrCat(path, ".", key);
-}
-
-bool IsPeriod(const FieldDescriptor* field) {
-  return field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE &&
-         field->message_type()->name() == "Period";
-}
-
-// Durations stand in the file with a unit and without "_seconds" in their names.
-bool IsDuration(const FieldDescriptor* field) { return absl::EndsWith(field->name(), "_seconds"); }
-
-std::string KeyOf(const FieldDescriptor* field) {
-  return std::string(absl::StripSuffix(field->name(), "_seconds"));
-}
-
-const FieldDescriptor* FieldOf(const Descriptor* type, absl::string_view key) {
-  for (int i = 0; i < type->field_count(); ++i) {
-    if (KeyOf(type->field(i)) == key) return type->field(i);
-  }
-  return nullptr;
 }
 
 const char* KindName(const YamlNode& node) {
@@ -105,31 +80,6 @@ const char* KindName(const YamlNode& node) {
 std::string Found(const YamlNode& node) {
   if (node.kind != YamlNode::Kind::kScalar) return KindName(node);
   return absl::StrCat("'", node.scalar.substr(0, 80), node.scalar.size() > 80 ? "..." : "", "'");
-}
-
-// JSON's grammar, so that 010, .nan, 1_000 and 0x10 are no numbers.
-bool IsDecimal(absl::string_view text, bool integer) {
-  size_t i = 0;
-  const auto digits = [&] {
-    const size_t begin = i;
-    while (i < text.size() && absl::ascii_isdigit(text[i])) ++i;
-    return i - begin;
-  };
-  if (i < text.size() && text[i] == '-') ++i;
-  const size_t first = i;
-  const size_t count = digits();
-  if (count == 0 || (count > 1 && text[first] == '0')) return false;
-  if (integer) return i == text.size();
-  if (i < text.size() && text[i] == '.') {
-    ++i;
-    if (digits() == 0) return false;
-  }
-  if (i < text.size() && (text[i] == 'e' || text[i] == 'E')) {
-    ++i;
-    if (i < text.size() && (text[i] == '+' || text[i] == '-')) ++i;
-    if (digits() == 0) return false;
-  }
-  return i == text.size();
 }
 
 class Binder {
@@ -162,7 +112,9 @@ class Binder {
 
   void BindEntry(const YamlNode::Entry& entry, absl::string_view path, Message& message) {
     const std::string full = Join(path, entry.key);
-    const FieldDescriptor* field = FieldOf(message.GetDescriptor(), entry.key);
+    if (full == "recovery.backoff") return BindGroup(entry, path, message);
+    const bool dotted = absl::StrContains(entry.key, '.');  // never a key of the file
+    const FieldDescriptor* field = dotted ? nullptr : FieldOf(message.GetDescriptor(), entry.key);
     if (field != nullptr) {
       marks_[full] = entry.value.kind == YamlNode::Kind::kScalar ? entry.value.mark : entry.mark;
       if (field->containing_oneof() != nullptr && field->real_containing_oneof() != nullptr) {
@@ -177,7 +129,7 @@ class Binder {
       return BindField(entry.value, full, message, field);
     }
     if (TakeOtherKey(entry, full)) return;
-    if (full == "outputs" || full == "recovery" || full == "outputs.metrics") {
+    if (full == "outputs" || full == "outputs.metrics") {
       if (entry.value.kind != YamlNode::Kind::kMap) {
         return Fail(entry.mark, absl::StrCat("'", full, "' must be a group of keys, found ",
                                              Found(entry.value)));
@@ -188,6 +140,27 @@ class Binder {
       return;
     }
     FailUnknown(entry, path, message.GetDescriptor());
+  }
+
+  // A group of keys whose fields lie in `message` itself.
+  void BindGroup(const YamlNode::Entry& entry, absl::string_view path, Message& message) {
+    const std::string full = Join(path, entry.key);
+    if (entry.value.kind != YamlNode::Kind::kMap) {
+      return Fail(entry.mark,
+                  absl::StrCat("'", full, "' must be a group of keys, found ", Found(entry.value)));
+    }
+    marks_[full] = entry.mark;
+    for (const YamlNode::Entry& inner : entry.value.entries) {
+      const FieldDescriptor* field =
+          FieldOf(message.GetDescriptor(), absl::StrCat(entry.key, ".", inner.key));
+      const std::string inner_path = Join(full, inner.key);
+      if (field == nullptr) {
+        Fail(inner.mark, absl::StrCat("unknown field '", inner_path.substr(0, 120), "'"));
+        continue;
+      }
+      marks_[inner_path] = inner.value.mark;
+      BindScalar(inner.value, inner_path, message, field);
+    }
   }
 
   // A key of a group without any field of ours.
@@ -224,7 +197,7 @@ class Binder {
   void FailUnknown(const YamlNode::Entry& entry, absl::string_view path, const Descriptor* type) {
     std::vector<std::string> names;
     for (int i = 0; type != nullptr && i < type->field_count(); ++i)
-      names.push_back(KeyOf(type->field(i)));
+      names.push_back(KeyOf(type->field(i)).substr(0, KeyOf(type->field(i)).find('.')));
     for (const OtherKey& other : kOtherKeys) {
       absl::string_view rest = other.path;
       if (!path.empty() && !absl::ConsumePrefix(&rest, absl::StrCat(path, "."))) continue;
@@ -244,10 +217,14 @@ class Binder {
       if (node.kind != YamlNode::Kind::kSequence) {
         return Fail(node.mark, absl::StrCat("'", path, "' must be a list, found ", Found(node)));
       }
+      // Of a list that is empty and one that is left out the spec knows no difference.
+      if (node.items.empty()) {
+        return Fail(node.mark, absl::StrCat("'", path, "' is empty: leave it out for its default"));
+      }
       for (const YamlNode& item : node.items) BindScalar(item, path, message, field);
       return;
     }
-    if (IsPeriod(field)) return BindPeriod(node, path, *reflection.MutableMessage(&message, field));
+    if (IsPeriod(field)) return BindPeriod(node, path, message, field);
     if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE)
       return BindScalar(node, path, message, field);
     Message& inner = *reflection.MutableMessage(&message, field);
@@ -278,7 +255,15 @@ class Binder {
     }
   }
 
-  void BindPeriod(const YamlNode& node, const std::string& path, Message& period) {
+  void BindPeriod(const YamlNode& node, const std::string& path, Message& message,
+                  const FieldDescriptor* field) {
+    const Reflection& reflection = *message.GetReflection();
+    const FieldDescriptor* duration = DurationBeside(field);
+    double seconds = 0;
+    if (duration != nullptr && node.kind == YamlNode::Kind::kScalar &&
+        ParseDuration(node.scalar, seconds)) {
+      return reflection.SetDouble(&message, duration, seconds);
+    }
     const std::vector<std::string> words = absl::StrSplit(
         node.kind == YamlNode::Kind::kScalar ? node.scalar : "", ' ', absl::SkipEmpty());
     int64_t count = 0;
@@ -287,10 +272,12 @@ class Binder {
     const bool epochs = number && (words[1] == "epoch" || words[1] == "epochs");
     const bool steps = number && (words[1] == "step" || words[1] == "steps");
     if (!epochs && !steps) {
-      return Fail(node.mark,
-                  absl::StrCat("'", path, "' must be like '10 epochs' or '500 steps', found ",
-                               Found(node)));
+      return Fail(node.mark, absl::StrCat("'", path, "' must be like ",
+                                          duration == nullptr ? "'10 epochs' or '500 steps'"
+                                                              : "'10 epochs', '500 steps' or '30s'",
+                                          ", found ", Found(node)));
     }
+    Message& period = *reflection.MutableMessage(&message, field);
     const FieldDescriptor* unit =
         period.GetDescriptor()->FindFieldByName(epochs ? "epochs" : "steps");
     period.GetReflection()->SetInt64(&period, unit, count);
@@ -348,7 +335,8 @@ class Binder {
           return WrongType(node, path, "true or false");
         return reflection.SetBool(&message, field, node.scalar == "true");
       case FieldDescriptor::CPPTYPE_STRING:
-        return reflection.SetString(&message, field, node.scalar);
+        return field->is_repeated() ? reflection.AddString(&message, field, node.scalar)
+                                    : reflection.SetString(&message, field, node.scalar);
       default:
         return WrongType(node, path, "another kind of value");
     }
@@ -416,116 +404,13 @@ void Override(YamlNode& root, const std::string& path, const std::string& text,
 void CollectKeys(const Descriptor* type, const std::string& path, std::vector<KeyInfo>& out) {
   for (int i = 0; i < type->field_count(); ++i) {
     const FieldDescriptor* field = type->field(i);
+    if (FieldOf(type, KeyOf(field)) != field) continue;  // every_seconds, beside every
     const std::string full = Join(path, KeyOf(field));
     if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !IsPeriod(field) &&
         !field->is_map()) {
       CollectKeys(field->message_type(), full, out);
     } else {
       out.push_back({full, true});
-    }
-  }
-}
-
-std::string Quote(absl::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out.push_back('\\');
-    out.push_back(c);
-  }
-  return out + "\"";
-}
-
-std::string NumberText(double value) {
-  for (int precision = 6; precision <= 17; ++precision) {
-    char buffer[40];
-    std::snprintf(buffer, sizeof buffer, "%.*g", precision, value);
-    double back = 0;
-    if (absl::SimpleAtod(buffer, &back) && back == value) return buffer;
-  }
-  return absl::StrCat(value);
-}
-
-std::string PeriodText(const job::v1::Period& period) {
-  const int64_t count = period.has_epochs() ? period.epochs() : period.steps();
-  return absl::StrCat(count, period.has_epochs() ? " epoch" : " step", count == 1 ? "" : "s");
-}
-
-std::string ScalarText(const Message& message, const FieldDescriptor* field, int index) {
-  const Reflection& r = *message.GetReflection();
-  const bool many = field->is_repeated();
-  switch (field->cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT32:
-      return absl::StrCat(many ? r.GetRepeatedInt32(message, field, index)
-                               : r.GetInt32(message, field));
-    case FieldDescriptor::CPPTYPE_INT64:
-      return absl::StrCat(many ? r.GetRepeatedInt64(message, field, index)
-                               : r.GetInt64(message, field));
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return absl::StrCat(many ? r.GetRepeatedUInt64(message, field, index)
-                               : r.GetUInt64(message, field));
-    case FieldDescriptor::CPPTYPE_DOUBLE:
-      return absl::StrCat(NumberText(many ? r.GetRepeatedDouble(message, field, index)
-                                          : r.GetDouble(message, field)),
-                          IsDuration(field) ? "s" : "");
-    case FieldDescriptor::CPPTYPE_BOOL:
-      return r.GetBool(message, field) ? "true" : "false";
-    default: {
-      const std::string text = r.GetString(message, field);
-      const bool plain = !text.empty() &&
-                         std::all_of(text.begin(), text.end(),
-                                     [](char c) {
-                                       return absl::ascii_isalnum(c) || c == '_' || c == '-' ||
-                                              c == '/' || c == '.';
-                                     }) &&
-                         !IsDecimal(text, false) && text != "true" && text != "false" &&
-                         text != "null" && absl::ascii_isalpha(text[0]);
-      return plain ? text : Quote(text);
-    }
-  }
-}
-
-void Emit(const Message& message, int indent, std::string& out) {
-  const Reflection& reflection = *message.GetReflection();
-  const Descriptor* type = message.GetDescriptor();
-  for (int i = 0; i < type->field_count(); ++i) {
-    const FieldDescriptor* field = type->field(i);
-    const bool present = field->is_repeated()    ? reflection.FieldSize(message, field) > 0
-                         : field->has_presence() ? reflection.HasField(message, field)
-                                                 : true;
-    if (!present) continue;
-    if (!field->is_repeated() && !field->has_presence() && field->name() == "description" &&
-        reflection.GetString(message, field).empty()) {
-      continue;
-    }
-    absl::StrAppend(&out, std::string(indent, ' '), KeyOf(field), ":");
-    if (field->is_map()) {
-      out += "\n";
-      std::map<std::string, std::string> sorted;  // the map's own order is not fixed
-      for (int k = 0; k < reflection.FieldSize(message, field); ++k) {
-        const Message& pair = reflection.GetRepeatedMessage(message, field, k);
-        sorted[pair.GetReflection()->GetString(pair, field->message_type()->map_key())] =
-            pair.GetReflection()->GetString(pair, field->message_type()->map_value());
-      }
-      for (const auto& [key, value] : sorted) {
-        absl::StrAppend(&out, std::string(indent + 2, ' '), Quote(key), ": ", Quote(value), "\n");
-      }
-    } else if (field->is_repeated()) {
-      out += " [";
-      for (int k = 0; k < reflection.FieldSize(message, field); ++k) {
-        absl::StrAppend(&out, k == 0 ? "" : ", ", ScalarText(message, field, k));
-      }
-      out += "]\n";
-    } else if (IsPeriod(field)) {
-      absl::StrAppend(
-          &out, " ",
-          PeriodText(static_cast<const job::v1::Period&>(reflection.GetMessage(message, field))),
-          "\n");
-    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      std::string inner;
-      Emit(reflection.GetMessage(message, field), indent + 2, inner);
-      absl::StrAppend(&out, inner.empty() ? " {}" : "", "\n", inner);
-    } else {
-      absl::StrAppend(&out, " ", ScalarText(message, field, 0), "\n");
     }
   }
 }
@@ -573,12 +458,6 @@ std::vector<KeyInfo> AllKeys() {
   std::vector<KeyInfo> out;
   CollectKeys(job::v1::JobSpec::descriptor(), "", out);
   for (const OtherKey& other : kOtherKeys) out.push_back({other.path, other.only != nullptr});
-  return out;
-}
-
-std::string ToYaml(const job::v1::JobSpec& spec) {
-  std::string out;
-  Emit(spec, 0, out);
   return out;
 }
 

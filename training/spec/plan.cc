@@ -42,7 +42,10 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   std::string out = absl::StrCat("Plan  ", Count(spec.num_workers(), "worker"), " x ",
                                  Count(spec.devices_per_worker(), "device"));
   if (UsesShards(spec)) absl::StrAppend(&out, " + ", Count(spec.num_shards(), "shard"));
-  absl::StrAppend(&out, ", ", file.kvstore().type(), ", start all or none\n");
+  absl::StrAppend(&out, ", ", file.kvstore().type(),
+                  file.resources().min_workers() < spec.num_workers()
+                      ? absl::StrCat(", starts with ", file.resources().min_workers(), " or more\n")
+                      : ", start all or none\n");
   absl::StrAppend(&out, "      ", file.model().name(), ", ", weights, " parameters; ",
                   file.data().format() == "idx" ? file.data().uri() : file.data().format(), ", ",
                   spec.dataset().train_samples(), " + ", spec.dataset().test_samples(),
@@ -71,6 +74,14 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
                     Bytes(4.0 * spec.flat_floats() / spec.num_shards() * (4 + 2 * state + pending)),
                     "\n");
   }
+  if (spec.checkpoint_every_steps() > 0) {
+    absl::StrAppend(&out, "      checkpoint every ", Count(spec.checkpoint_every_steps(), "step"));
+  } else if (file.checkpoint().has_every_seconds()) {
+    absl::StrAppend(&out, "      checkpoint every ", file.checkpoint().every_seconds(), " s");
+  } else {
+    absl::StrAppend(&out, "      checkpoint at the end alone");
+  }
+  absl::StrAppend(&out, "; at most ", Count(file.recovery().max_restarts(), "restart"), "\n");
   const int64_t per_lane = spec.global_batch() / spec.lanes();
   if (per_lane < kFewSamplesPerLane) {
     absl::StrAppend(&out, "      warning: ", Count(per_lane, "sample"), " per lane; below ",

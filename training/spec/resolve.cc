@@ -7,6 +7,8 @@
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "training/codec/sha256.h"
 #include "training/graph/models.h"
@@ -50,6 +52,38 @@ absl::Status CheckDataset(const JobSpec& spec, const common::v1::DatasetInfo& da
                                                    dataset.train_samples()));
   }
   return absl::OkStatus();
+}
+
+// What the numbers depend on, and nothing of who computes them, where, and how often it is saved.
+std::string TrainingDigest(const ResolvedSpec& resolved) {
+  ResolvedSpec numbers = resolved;
+  numbers.clear_job_id();
+  numbers.clear_storage_path();
+  numbers.clear_num_workers();
+  numbers.clear_devices_per_worker();
+  numbers.clear_num_shards();
+  numbers.clear_training_digest();
+  numbers.clear_checkpoint_every_steps();
+  JobSpec& spec = *numbers.mutable_spec();
+  spec.clear_name();
+  spec.clear_description();
+  spec.clear_labels();
+  const google::protobuf::RepeatedField<double> weights = spec.resources().lane_weights();
+  spec.clear_resources();
+  *spec.mutable_resources()->mutable_lane_weights() = weights;
+  spec.clear_checkpoint();
+  spec.clear_limits();
+  spec.clear_recovery();
+  spec.clear_kvstore();
+  spec.mutable_training()->clear_batch_size();  // global_batch says it
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    numbers.SerializeToCodedStream(&coded);
+  }
+  return Digest(bytes);
 }
 
 // Fills in what follows from the spec, the data set and the sizes that are set already.
@@ -105,11 +139,15 @@ absl::Status Derive(ResolvedSpec& out) {
   if (!evaluation.ok()) return evaluation.status();
   out.set_evaluation_blocks(static_cast<int32_t>(evaluation->block_count()));
   out.set_evaluate_every_steps(spec.evaluation().every().epochs() * plan->steps_per_epoch());
+  const job::v1::Period& save = spec.checkpoint().every();
+  out.set_checkpoint_every_steps(save.has_epochs() ? save.epochs() * plan->steps_per_epoch()
+                                                   : save.steps());
 
   if (absl::StatusOr<Sgd> optimizer = MakeOptimizer(out); !optimizer.ok())
     return optimizer.status();
   if (absl::StatusOr<Schedule> schedule = MakeSchedule(out); !schedule.ok())
     return schedule.status();
+  out.set_training_digest(TrainingDigest(out));
   return ValidateInitOptions(MakeInitOptions(out));
 }
 

@@ -73,6 +73,49 @@ TEST(ResolveTest, MaxStepsAndEpochsTakeWhicheverComesFirst) {
       2350);
 }
 
+TEST(ResolveTest, CheckpointsOfEpochsAreCountedInSteps) {
+  const auto every = [](const char* text) {
+    const auto spec = Resolve(Spec({{"checkpoint.every", text}}), FashionMnist(), kOptions);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return spec->checkpoint_every_steps();
+  };
+  EXPECT_EQ(every("2 epochs"), 470);  // 2 x 235
+  EXPECT_EQ(every("500 steps"), 500);
+  EXPECT_EQ(every("30s"), 0);
+  EXPECT_EQ(Resolve(Spec(), FashionMnist(), kOptions)->checkpoint_every_steps(), 0);
+}
+
+TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
+  using Overrides = std::vector<std::pair<std::string, std::string>>;
+  const auto digest = [](Overrides overrides, absl::string_view job = "j-x3n9") {
+    overrides.insert(overrides.begin(), {"resources.lanes", "4"});
+    const auto spec = Resolve(Spec(overrides), FashionMnist(),
+                              {.job_id = std::string(job), .storage_path = absl::StrCat("/", job)});
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return spec.ok() ? spec->training_digest() : "";
+  };
+  const std::string base = digest({});
+  EXPECT_EQ(base.size(), 32u);
+  EXPECT_EQ(digest({}, "other-b81c"), base);
+  EXPECT_EQ(digest({{"resources.num_workers", "4"}, {"resources.num_shards", "3"}}), base);
+  EXPECT_EQ(digest({{"name", "other"}, {"labels", "{a: b}"}, {"description", "x"}}), base);
+  EXPECT_EQ(digest({{"checkpoint.every", "10 steps"}, {"checkpoint.keep_latest", "1"}}), base);
+  EXPECT_EQ(digest({{"limits.stall_timeout", "9s"}, {"recovery.max_restarts", "0"}}), base);
+  for (const std::pair<std::string, std::string>& other :
+       Overrides{{"training.seed", "1"},
+                 {"training.epochs", "11"},
+                 {"training.global_batch_size", "128"},
+                 {"training.optimizer.momentum", "0.9"},
+                 {"training.optimizer.learning_rate", "0.1"},
+                 {"resources.lanes", "8"},
+                 {"resources.lane_weights", "[1, 2, 1, 1]"},
+                 {"data.partition", "contiguous"},
+                 {"model.name", "lenet"},
+                 {"evaluation.every", "2 epochs"}}) {
+    EXPECT_NE(digest({other}), base) << other.first;
+  }
+}
+
 TEST(ResolveTest, WhatDoesNotFitTheDataSetIsNamed) {
   auto small = FashionMnist();
   small.set_train_samples(100);

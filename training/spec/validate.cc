@@ -1,5 +1,6 @@
 #include "training/spec/validate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -20,6 +21,9 @@ using job::v1::Period;
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxSteps = int64_t{1} << 53;  // exact in a double and in JSON
+constexpr double kMaxSeconds = 3.2e7;            // a year
+constexpr double kBackoffInitialSeconds = 1;
+constexpr double kBackoffMaxSeconds = 300;
 
 std::string Text(int64_t value) { return absl::StrCat(value); }
 std::string Text(double value) { return absl::StrCat(value); }
@@ -112,6 +116,11 @@ void CheckResources(const JobSpec& spec, Rules& rules) {
     rules.Range<int64_t>("resources.gpus_per_worker", r.gpus_per_worker(), 1, 64);
   if (r.has_lanes()) rules.Range<int64_t>("resources.lanes", r.lanes(), 1, 4096);
   if (r.has_num_shards()) rules.Range<int64_t>("resources.num_shards", r.num_shards(), 1, 256);
+  if (r.has_min_workers()) {
+    const int64_t workers = r.has_num_workers() ? r.num_workers() : 1;
+    rules.Range<int64_t>("resources.min_workers", r.min_workers(), 1,
+                         std::max<int64_t>(1, std::min<int64_t>(workers, 1024)));
+  }
   if (r.has_device()) rules.OneOf("resources.device", r.device(), {"auto", "cpu"}, {"gpu"});
   for (const double weight : r.lane_weights()) {
     if (!std::isfinite(weight) || weight <= 0 || weight > 1e6) {
@@ -310,6 +319,43 @@ void CheckTraining(const JobSpec& spec, Rules& rules) {
   CheckOptimizer(spec, rules);
 }
 
+void CheckCheckpoint(const JobSpec& spec, Rules& rules) {
+  const auto& c = spec.checkpoint();
+  if (c.has_storage_path()) {
+    const auto path = LocalPath(c.storage_path());
+    if (!path.ok()) rules.Fail("checkpoint.storage_path", path.status().message());
+  }
+  if (c.has_every()) rules.Steps("checkpoint.every", c.every());
+  if (c.has_every_seconds()) {
+    rules.Range("checkpoint.every", c.every_seconds(), 1.0, kMaxSeconds);
+    if (c.has_every()) {
+      rules.Fail("checkpoint.every", "is given in steps or epochs and as a duration: give one");
+    }
+  }
+  if (c.has_keep_latest()) rules.Range<int64_t>("checkpoint.keep_latest", c.keep_latest(), 1, 1000);
+  if (c.has_keep_best()) rules.Range<int64_t>("checkpoint.keep_best", c.keep_best(), 0, 1000);
+}
+
+void CheckRecovery(const JobSpec& spec, Rules& rules) {
+  const auto& r = spec.recovery();
+  if (r.has_max_restarts())
+    rules.Range<int64_t>("recovery.max_restarts", r.max_restarts(), 0, 1000);
+  if (r.has_backoff_initial_seconds())
+    rules.Range("recovery.backoff.initial", r.backoff_initial_seconds(), 0.0, 86400.0);
+  if (r.has_backoff_max_seconds()) {
+    rules.Range("recovery.backoff.max", r.backoff_max_seconds(), 0.0, 86400.0);
+    const double initial =
+        r.has_backoff_initial_seconds() ? r.backoff_initial_seconds() : kBackoffInitialSeconds;
+    if (r.backoff_max_seconds() < initial) {
+      rules.Fail("recovery.backoff.max",
+                 absl::StrCat("must not be below 'recovery.backoff.initial', which is ", initial,
+                              "s, found ", r.backoff_max_seconds(), "s"));
+    }
+  }
+  for (const std::string& reason : r.never_retry_on())
+    rules.OneOf("recovery.never_retry_on", reason, FailureReasons());
+}
+
 void CheckRest(const JobSpec& spec, Rules& rules) {
   if (spec.evaluation().has_every()) {
     if (spec.evaluation().every().has_steps()) {
@@ -321,18 +367,26 @@ void CheckRest(const JobSpec& spec, Rules& rules) {
   }
   if (spec.evaluation().has_metric())
     rules.OneOf("evaluation.metric", spec.evaluation().metric(), {"accuracy"});
-  if (spec.checkpoint().has_storage_path()) {
-    const auto path = LocalPath(spec.checkpoint().storage_path());
-    if (!path.ok()) rules.Fail("checkpoint.storage_path", path.status().message());
-  }
   const auto& l = spec.limits();
   if (l.has_active_deadline_seconds())
-    rules.Range("limits.active_deadline", l.active_deadline_seconds(), 0.0, 3.2e7);
+    rules.Range("limits.active_deadline", l.active_deadline_seconds(), 0.0, kMaxSeconds);
   if (l.has_stall_timeout_seconds())
     rules.Range("limits.stall_timeout", l.stall_timeout_seconds(), 1.0, 86400.0);
+  if (l.has_orphan_timeout_seconds())
+    rules.Range("limits.orphan_timeout", l.orphan_timeout_seconds(), 1.0, 7 * 86400.0);
 }
 
 }  // namespace
+
+const std::vector<std::string>& FailureReasons() {
+  static const auto& reasons = *new std::vector<std::string>{
+      "InvalidSpec",         "DataMissing",       "GpuOutOfMemory", "HostOutOfMemory",
+      "NonFiniteLoss",       "WorkerLost",        "ShardLost",      "Stalled",
+      "DeadlineExceeded",    "CheckpointCorrupt", "NcclTimeout",    "InternalError",
+      "MaxRestartsExceeded",
+  };
+  return reasons;
+}
 
 int64_t DeviceCount(const JobSpec& spec) {
   const auto& r = spec.resources();
@@ -362,6 +416,8 @@ std::vector<Violation> Validate(const JobSpec& spec) {
   CheckData(spec, rules);
   CheckKvStore(spec, rules);
   CheckTraining(spec, rules);
+  CheckCheckpoint(spec, rules);
+  CheckRecovery(spec, rules);
   CheckRest(spec, rules);
   return out;
 }
@@ -379,6 +435,7 @@ void FillDefaults(JobSpec& spec) {
   if (!r.has_gpus_per_worker()) r.set_gpus_per_worker(r.devices_size() > 0 ? r.devices_size() : 1);
   if (!r.has_lanes()) r.set_lanes(static_cast<int32_t>(DeviceCount(spec)));
   if (!r.has_num_shards()) r.set_num_shards(1);
+  if (!r.has_min_workers()) r.set_min_workers(r.num_workers());
   if (!r.has_device()) r.set_device("auto");
   auto& m = *spec.mutable_model();
   if (!m.has_num_classes()) m.set_num_classes(10);
@@ -410,9 +467,23 @@ void FillDefaults(JobSpec& spec) {
   auto& e = *spec.mutable_evaluation();
   if (!e.has_every()) e.mutable_every()->set_epochs(1);
   if (!e.has_metric()) e.set_metric("accuracy");
+  auto& c = *spec.mutable_checkpoint();
+  if (!c.has_keep_latest()) c.set_keep_latest(3);
+  if (!c.has_keep_best()) c.set_keep_best(0);
+  if (!c.has_strict()) c.set_strict(false);
+  auto& y = *spec.mutable_recovery();
+  if (!y.has_max_restarts()) y.set_max_restarts(3);
+  if (!y.has_backoff_initial_seconds()) y.set_backoff_initial_seconds(kBackoffInitialSeconds);
+  if (!y.has_backoff_max_seconds())
+    y.set_backoff_max_seconds(std::max(kBackoffMaxSeconds, y.backoff_initial_seconds()));
+  if (y.never_retry_on_size() == 0) {
+    for (const char* reason : {"InvalidSpec", "GpuOutOfMemory", "NonFiniteLoss", "DataMissing"})
+      y.add_never_retry_on(reason);
+  }
   auto& l = *spec.mutable_limits();
   if (!l.has_active_deadline_seconds()) l.set_active_deadline_seconds(0);
   if (!l.has_stall_timeout_seconds()) l.set_stall_timeout_seconds(300);
+  if (!l.has_orphan_timeout_seconds()) l.set_orphan_timeout_seconds(600);
 }
 
 }  // namespace capstan::training::spec

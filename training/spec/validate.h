@@ -25,6 +25,9 @@ absl::Status ValidateSpec(const job::v1::JobSpec& spec);
 // Fills in every default that needs no data set. The spec must be valid.
 void FillDefaults(job::v1::JobSpec& spec);
 
+// Every failure reason of docs/interface.md section 1.
+const std::vector<std::string>& FailureReasons();
+
 // Devices of the whole job: num_workers x gpus_per_worker. The spec must be valid; defaults are
 // counted.
 int64_t DeviceCount(const job::v1::JobSpec& spec);

@@ -1,0 +1,35 @@
+// How the fields of JobSpec are named in a job file.
+//
+// A key is the field's name, but for
+//   `..._seconds`          a duration: written with a unit, without "_seconds" in the key
+//   `every_seconds`        beside the Period `every`: the same key, "30s" in place of "500 steps"
+//   `backoff_..._seconds`  key of a group: backoff: {initial: 1s}
+#ifndef CAPSTAN_TRAINING_SPEC_KEYS_H_
+#define CAPSTAN_TRAINING_SPEC_KEYS_H_
+
+#include <google/protobuf/descriptor.h>
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace capstan::training::spec {
+
+bool IsPeriod(const google::protobuf::FieldDescriptor* field);
+bool IsDuration(const google::protobuf::FieldDescriptor* field);
+
+// "epochs", or "backoff.initial" in a group.
+std::string KeyOf(const google::protobuf::FieldDescriptor* field);
+// The field of a key; of `every` the Period. Null: none.
+const google::protobuf::FieldDescriptor* FieldOf(const google::protobuf::Descriptor* type,
+                                                 absl::string_view key);
+// The duration that may stand in place of a Period. Null: none may.
+const google::protobuf::FieldDescriptor* DurationBeside(
+    const google::protobuf::FieldDescriptor* period);
+
+// JSON's grammar, so that 010, .nan, 1_000 and 0x10 are no numbers.
+bool IsDecimal(absl::string_view text, bool integer);
+
+}  // namespace capstan::training::spec
+
+#endif  // CAPSTAN_TRAINING_SPEC_KEYS_H_
