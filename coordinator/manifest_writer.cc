@@ -42,6 +42,9 @@ absl::Status WriteManifestFile(const core::WriteManifest& write) {
   manifest.lineage = write.lineage;
   manifest.step = write.step;
   manifest.spec_digest = write.spec_digest_hex;
+  manifest.training_digest = write.training_digest_hex;
+  manifest.orders = write.orders;
+  manifest.lead_snapshot = write.lead_snapshot;
   manifest.weights_sha256 = write.weights_sha256;
   manifest.optimizer = write.optimizer;
   manifest.samples_used = write.samples_used;

@@ -25,6 +25,9 @@ class ManifestWriterTest : public ::testing::Test {
     write_.lineage = 1;
     write_.step = 10;
     write_.spec_digest_hex = std::string(64, 'd');
+    write_.training_digest_hex = std::string(64, 'e');
+    write_.orders = {1, 3};
+    write_.lead_snapshot = std::string("\0\1", 2);
     write_.weights_sha256 = std::string(64, 'a');
     write_.optimizer = "sgd";
     write_.samples_used = 160;
@@ -59,6 +62,9 @@ TEST_F(ManifestWriterTest, NamesEveryFileWithSizeAndHash) {
   EXPECT_EQ(manifest->lineage, 1);
   EXPECT_EQ(manifest->step, 10);
   EXPECT_EQ(manifest->samples_used, 160);
+  EXPECT_EQ(manifest->training_digest, std::string(64, 'e'));
+  EXPECT_THAT(manifest->orders, testing::ElementsAre(1, 3));
+  EXPECT_EQ(manifest->lead_snapshot, std::string("\0\1", 2));
   ASSERT_THAT(manifest->files, SizeIs(2));
   EXPECT_EQ(manifest->files[0].name, "shard-0.safetensors");
   EXPECT_EQ(manifest->files[0].size_bytes, 5);

@@ -137,10 +137,13 @@ struct WriteManifest {
   int64_t step = 0;
   std::string folder;  // absolute: <storage_path>/<lineage>-<step>
   std::string spec_digest_hex;
+  std::string training_digest_hex;
   std::vector<common::v1::FileInfo> files;  // by name
   std::string weights_sha256;
   std::string optimizer;
   int64_t samples_used = 0;
+  std::vector<int64_t> orders;  // ids of the orders applied so far
+  std::string lead_snapshot;    // serialized node.v1.LeadSnapshot
 };
 // A job, or its log, is not what it was. At most one of each per job and Step, behind all others.
 struct JobChanged {

@@ -2,6 +2,7 @@
 """Writes the seed inputs of the fuzz targets to corpus/<target>/. Same bytes at each run."""
 
 import gzip
+import hashlib
 import json
 import pathlib
 import struct
@@ -85,21 +86,31 @@ def checkpoint():
 
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     manifest = {
-        "format_version": 1,
+        "format_version": 2,
         "job_id": "lenet-7k2q",
         "lineage": 3,
         "step": 500,
         "spec_digest": "abc",
+        "training_digest": "def",
         "files": [{"name": "weights.safetensors", "size_bytes": 99, "sha256": digest}],
         "weights_sha256": digest,
         "optimizer": "sgd",
         "samples_used": 64000,
         "orders": [4, 9],
+        "lead_snapshot": "AAH+/w==",
         "created_by": "0.1.0",
     }
+    lines = []
+    for key, value in manifest.items():
+        text = json.dumps(value)
+        if key == "files":
+            text = "[" + ",".join("\n    " + json.dumps(file) for file in value) + "\n  ]"
+        lines.append(f'  "{key}": {text},\n')
+    body = "{\n" + "".join(lines)
+    manifest["manifest_sha256"] = hashlib.sha256(body.encode()).hexdigest()
     cases = {
-        "good": json.dumps(manifest, indent=2),
-        "version": json.dumps({**manifest, "format_version": 2}),
+        "good": f'{body}  "manifest_sha256": "{manifest["manifest_sha256"]}"\n}}',
+        "version": json.dumps({**manifest, "format_version": 1}),
         "float": json.dumps({**manifest, "step": 1e300}),
         "path": json.dumps(manifest).replace("weights.s", "../s"),
     }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "training/codec/sha256.h"
@@ -36,6 +37,7 @@ std::string Broken(const Manifest& m) {
     if (field.text.empty()) return absl::StrCat("'", field.key, "' is empty");
     if (!IsUtf8(field.text)) return absl::StrCat("'", field.key, "' is not UTF-8");
   }
+  if (!IsUtf8(m.training_digest)) return "'training_digest' is not UTF-8";
   const struct {
     const char* key;
     int64_t value;
@@ -102,18 +104,15 @@ absl::Status CheckArray(absl::string_view file, const json& object, const char* 
   return absl::DataLossError(absl::StrCat(file, ": '", key, "' is not an array"));
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest) {
-  const std::string broken = Broken(manifest);
-  if (!broken.empty()) return absl::InvalidArgumentError(absl::StrCat("manifest: ", broken));
-
+// All but the closing lines; ends in ",\n".
+std::string Body(const Manifest& manifest) {
   std::string out = "{\n";
   AppendField("format_version", kManifestFormatVersion, out);
   AppendField("job_id", manifest.job_id, out);
   AppendField("lineage", manifest.lineage, out);
   AppendField("step", manifest.step, out);
   AppendField("spec_digest", manifest.spec_digest, out);
+  AppendField("training_digest", manifest.training_digest, out);
   out += "  \"files\": [";
   for (const ManifestFile& file : manifest.files) {
     absl::StrAppend(&out, &file == manifest.files.data() ? "" : ",", "\n    {\"name\": \"",
@@ -125,7 +124,18 @@ absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest) {
   AppendField("optimizer", manifest.optimizer, out);
   AppendField("samples_used", manifest.samples_used, out);
   absl::StrAppend(&out, "  \"orders\": [", absl::StrJoin(manifest.orders, ", "), "],\n");
+  AppendField("lead_snapshot", absl::Base64Escape(manifest.lead_snapshot), out);
   AppendField("created_by", manifest.created_by, out);
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest) {
+  const std::string broken = Broken(manifest);
+  if (!broken.empty()) return absl::InvalidArgumentError(absl::StrCat("manifest: ", broken));
+  std::string out = Body(manifest);
+  AppendField("manifest_sha256", Sha256Hex(out), out);
   out.replace(out.size() - 2, 2, "\n}\n");  // no comma behind the last field
   return out;
 }
@@ -150,19 +160,24 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view file, absl::string_view
   absl::Status status =
       CheckJsonKeys(file, "the manifest", *root,
                     {"format_version", "job_id", "lineage", "step", "spec_digest", "files",
-                     "weights_sha256", "optimizer", "samples_used", "orders", "created_by"});
+                     "training_digest", "weights_sha256", "optimizer", "samples_used", "orders",
+                     "lead_snapshot", "created_by", "manifest_sha256"});
   if (status.ok()) status = CheckArray(file, *root, "files");
   if (status.ok()) status = CheckArray(file, *root, "orders");
 
   Manifest manifest;
+  std::string snapshot, sha256;
   Read(file, *root, "job_id", manifest.job_id, status);
   Read(file, *root, "lineage", manifest.lineage, status);
   Read(file, *root, "step", manifest.step, status);
   Read(file, *root, "spec_digest", manifest.spec_digest, status);
+  Read(file, *root, "training_digest", manifest.training_digest, status);
   Read(file, *root, "weights_sha256", manifest.weights_sha256, status);
   Read(file, *root, "optimizer", manifest.optimizer, status);
   Read(file, *root, "samples_used", manifest.samples_used, status);
+  Read(file, *root, "lead_snapshot", snapshot, status);
   Read(file, *root, "created_by", manifest.created_by, status);
+  Read(file, *root, "manifest_sha256", sha256, status);
   if (!status.ok()) return status;
 
   for (const json& item : (*root)["files"]) {
@@ -180,8 +195,16 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view file, absl::string_view
     }
     manifest.orders.push_back(item.get<int64_t>());
   }
+  if (!absl::Base64Unescape(snapshot, &manifest.lead_snapshot) ||
+      absl::Base64Escape(manifest.lead_snapshot) != snapshot) {
+    return absl::DataLossError(absl::StrCat(file, ": 'lead_snapshot' is not base64"));
+  }
   const std::string broken = Broken(manifest);
   if (!broken.empty()) return absl::DataLossError(absl::StrCat(file, ": ", broken));
+  if (Sha256Hex(Body(manifest)) != sha256) {
+    return absl::DataLossError(
+        absl::StrCat(file, ": the values are not those of 'manifest_sha256'"));
+  }
   return manifest;
 }
 

@@ -14,7 +14,7 @@
 
 namespace capstan::training {
 
-constexpr int64_t kManifestFormatVersion = 1;
+constexpr int64_t kManifestFormatVersion = 2;
 
 struct ManifestFile {
   std::string name;        // letters, digits and ._- only, not beginning with a dot; unique
@@ -27,21 +27,28 @@ struct Manifest {
   int64_t lineage = 0;      // >= 0
   int64_t step = 0;         // version of the weights: steps applied so far; >= 0
   std::string spec_digest;  // of the resolved spec; not empty
+  // ResolvedSpec.training_digest, hexadecimal: what a job must have in common with this checkpoint
+  // to go on from it.
+  std::string training_digest;
   std::vector<ManifestFile> files;
   std::string
       weights_sha256;     // hash of the tensors (WeightsSha256); empty without weights.safetensors
   std::string optimizer;  // name, as in the job file; not empty
   int64_t samples_used = 0;     // since step 0, on this history; >= 0
   std::vector<int64_t> orders;  // ids of the orders applied so far; unique
+  std::string lead_snapshot;    // serialized node.v1.LeadSnapshot; in the text as base64
   std::string created_by;       // the version of Capstan that wrote it
 };
 
-// The text of manifest.json: one object, indented, ending in a newline.
+// The text of manifest.json: one object, indented, ending in a newline. Its last key,
+// `manifest_sha256`, is the hash of the text that this function gives without that key: so no
+// flipped bit passes for another step or another snapshot.
 // InvalidArgument: a rule above does not hold.
 absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest);
 
 // DataLoss, naming `file` and the check: bad JSON, a key too many or too few, another format
-// version, or a rule above that does not hold. At most 16 MiB.
+// version, a rule above that does not hold, or values that are not those of `manifest_sha256`. At
+// most 16 MiB.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view file, absl::string_view text);
 
 }  // namespace capstan::training

@@ -14,13 +14,14 @@ using ::testing::HasSubstr;
 
 const char kHash[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
-// Written by hand, so that a change of the format shows.
+// Written by hand, so that a change of the format shows. The last line: `head -n -2 | sha256sum`.
 const char kText[] = R"({
-  "format_version": 1,
+  "format_version": 2,
   "job_id": "lenet-\"q\"-7k2q",
   "lineage": 3,
   "step": 500,
   "spec_digest": "abc",
+  "training_digest": "def",
   "files": [
     {"name": "shard-0.safetensors", "size_bytes": 1234, "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
     {"name": "weights.safetensors", "size_bytes": 99, "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}
@@ -29,7 +30,9 @@ const char kText[] = R"({
   "optimizer": "sgd",
   "samples_used": 64000,
   "orders": [4, 9],
-  "created_by": "0.1.0"
+  "lead_snapshot": "AAH+/w==",
+  "created_by": "0.1.0",
+  "manifest_sha256": "27c16b999033e95a74deafc5b3887214cd0bd4c08c3205982b2805824751d2ec"
 }
 )";
 
@@ -39,11 +42,13 @@ Manifest Example() {
   m.lineage = 3;
   m.step = 500;
   m.spec_digest = "abc";
+  m.training_digest = "def";
   m.files = {{"shard-0.safetensors", 1234, kHash}, {"weights.safetensors", 99, kHash}};
   m.weights_sha256 = kHash;
   m.optimizer = "sgd";
   m.samples_used = 64000;
   m.orders = {4, 9};
+  m.lead_snapshot = std::string("\x00\x01\xfe\xff", 4);
   m.created_by = "0.1.0";
   return m;
 }
@@ -60,6 +65,8 @@ TEST(ManifestTest, ReadsItsOwnText) {
   EXPECT_EQ(m->files[1].name, "weights.safetensors");
   EXPECT_EQ(m->files[0].size_bytes, 1234);
   EXPECT_EQ(m->samples_used, 64000);
+  EXPECT_EQ(m->training_digest, "def");
+  EXPECT_EQ(m->lead_snapshot, std::string("\x00\x01\xfe\xff", 4));
   EXPECT_THAT(m->orders, testing::ElementsAre(4, 9));
   EXPECT_EQ(*EncodeManifest(*m), kText);
 }
@@ -80,7 +87,7 @@ TEST(ManifestTest, DamageIsDataLossThatNamesTheCheck) {
     const char* to;
     const char* message;
   } kCases[] = {
-      {"\"format_version\": 1", "\"format_version\": 2", "format_version is 2, want 1"},
+      {"\"format_version\": 2", "\"format_version\": 1", "format_version is 1, want 2"},
       {"\"lineage\": 3", "\"lineage\": -3", "'lineage' is not an integer"},
       {"\"lineage\": 3", "\"lineage\": 3.0", "'lineage' is not an integer"},
       {"\"lineage\": 3", "\"lineage\": 9223372036854775808", "'lineage' is not an integer"},
@@ -97,6 +104,9 @@ TEST(ManifestTest, DamageIsDataLossThatNamesTheCheck) {
       {"[4, 9]", "[4, -9]", "no id"},
       {"[4, 9]", "[[[[4]]]]", "nested deeper than 3"},
       {"[4, 9]", "{}", "'orders' is not an array"},
+      {"\"AAH+/w==\"", "\"A-!\"", "'lead_snapshot' is not base64"},
+      {"\"AAH+/w==\"", "\"AAH+/g==\"", "not those of 'manifest_sha256'"},
+      {"\"step\": 500", "\"step\": 501", "not those of 'manifest_sha256'"},
       {"\"0.1.0\"", "\"\xff\"", "not JSON at byte"},
       {"}\n", "} x", "not JSON at byte"},
       {"{\n  \"format", "[\n  \"format", "not JSON at byte"},
@@ -115,6 +125,16 @@ TEST(ManifestTest, EveryTruncationIsRefused) {
   const std::string text = kText;
   for (size_t size = 0; size + 2 < text.size(); ++size) {
     EXPECT_FALSE(ParseManifest("manifest.json", text.substr(0, size)).ok()) << size;
+  }
+}
+
+TEST(ManifestTest, EveryFlippedBitIsRefused) {
+  for (size_t i = 0; i < sizeof(kText) - 1; ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string text = kText;
+      text[i] = static_cast<char>(text[i] ^ (1 << bit));
+      EXPECT_FALSE(ParseManifest("manifest.json", text).ok()) << "byte " << i << " bit " << bit;
+    }
   }
 }
 
