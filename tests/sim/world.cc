@@ -294,6 +294,8 @@ void World::OnAnswer(Node& node, const std::string& bytes) {
       if (node.task != nullptr) node.task->OnFilesTaken();
       if (node.shard != nullptr) node.shard->OnFilesTaken(message.files_taken());
       return;
+    case ConnectResponse::kGiveOrders:
+    case ConnectResponse::kSetLogLevel:  // nobody gives any here
     case ConnectResponse::MESSAGE_NOT_SET:
       CAPSTAN_CHECK(false);
   }
