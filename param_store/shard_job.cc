@@ -107,7 +107,8 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
                                   .layout = *std::move(layout),
                                   .samples = *std::move(samples),
                                   .evaluation = *std::move(evaluation),
-                                  .schedule = *std::move(schedule)},
+                                  .schedule = *std::move(schedule),
+                                  .dynamic_loss_scale = spec::DynamicLossScale(*resolved)},
                          .optimizer = *std::move(optimizer),
                          .base = {.init = spec::MakeInitOptions(*resolved),
                                   .seed = resolved->spec().training().seed(),
@@ -385,6 +386,7 @@ void ShardJob::Run(const core::SendWeights& effect) {
     header.set_version(effect.version);
     header.set_stop(effect.stop);
     header.set_evaluate(effect.evaluate);
+    header.set_loss_scale(effect.loss_scale);
     header.set_first_chunk(frame.first_chunk);
     const int32_t first = frame.first_chunk - run.first_chunk;
     for (int32_t i = 0; i < frame.chunk_count; ++i) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/core/worker_core.h"
+#include "gpu_worker/data/failure.h"
 #include "gpu_worker/engine/device/open.h"
 #include "services/check/check.h"
 
@@ -91,7 +92,12 @@ absl::Status DeviceRunner::RunAll() {
   plan.max_batch = job_->MaxBatch();
   plan.threads = options_.threads;
   plan.deterministic = job_->spec.spec().training().deterministic();
+  plan.precision = job_->precision();
   auto compiled = device_->Compile(job_->graph, job_->layout, plan);
+  if (absl::IsUnimplemented(compiled.status())) {
+    return data::InvalidSpec(
+        absl::StrCat("device ", options_.device, ": ", compiled.status().message()));
+  }
   if (!compiled.ok()) return compiled.status();
   plan_ = *std::move(compiled);
   callbacks_.on_ready(absl::StrCat(device_->name(), ": ", device_->description()));
@@ -130,7 +136,8 @@ absl::Status DeviceRunner::Do(LaneOrder& order) {
   lane.labels = (*batch)->labels.data();
   lane.count = static_cast<int64_t>((*batch)->indices.size());
   // Rule R2: the true number of samples of the whole step.
-  const double loss_scale = 1.0 / static_cast<double>(job_->samples.StepSampleCount(order.step));
+  const double loss_scale =
+      order.loss_scale / static_cast<double>(job_->samples.StepSampleCount(order.step));
   absl::StatusOr<engine::LaneResult> result =
       plan_->ComputeLane(lane, loss_scale, order.gradient->data());
   if (!result.ok()) return result.status();

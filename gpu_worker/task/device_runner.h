@@ -55,6 +55,7 @@ struct LaneOrder {
   int64_t lineage = 0;
   int64_t step = 0;
   int32_t lane = 0;
+  double loss_scale = 1;                       // times 1 / (samples of the step)
   std::shared_ptr<const FloatBuffer> weights;  // version `step`
   std::shared_ptr<FloatBuffer> gradient;       // to be written
   std::shared_ptr<NodeFold> fold;              // takes the gradient

@@ -18,6 +18,14 @@ int64_t Job::MaxBatch() const {
   return batch;
 }
 
+engine::Precision Job::precision() const {
+  for (const engine::Precision precision :
+       {engine::Precision::kTf32, engine::Precision::kBf16, engine::Precision::kFp16}) {
+    if (spec.spec().training().precision() == engine::PrecisionName(precision)) return precision;
+  }
+  return engine::Precision::kFp32;
+}
+
 absl::StatusOr<std::shared_ptr<const Job>> MakeJob(absl::string_view resolved_spec,
                                                    absl::string_view digest) {
   namespace spec = training::spec;

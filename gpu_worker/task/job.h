@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "capstan/job/v1/job_spec.pb.h"
 #include "gpu_worker/data/dataset.h"
+#include "gpu_worker/engine/device/device.h"
 #include "training/chunks/flat_layout.h"
 #include "training/graph/graph.h"
 #include "training/lanes/eval_plan.h"
@@ -33,6 +34,7 @@ struct Job {
 
   const std::string& id() const { return spec.job_id(); }
   bool uses_shards() const { return spec.num_shards() > 0; }
+  engine::Precision precision() const;
   // Samples of the largest lane or evaluation block: what a plan is compiled for. All lanes count,
   // since a task may take over any of them.
   int64_t MaxBatch() const;

@@ -61,6 +61,7 @@ absl::Status LocalExchange::Open(const param_store::client::Route& route) {
   options.lineage = lineage_;
   options.total_steps = job_->spec.total_steps();
   options.evaluate_every_steps = job_->spec.evaluate_every_steps();
+  options.dynamic_loss_scale = training::spec::DynamicLossScale(job_->spec);
   lead_ = std::make_unique<training::Lead>(options, job_->samples, job_->evaluation, job_->schedule,
                                            strand_.Now());
   reported_epochs_ = 0;
@@ -77,6 +78,7 @@ void LocalExchange::Publish(bool stop, bool evaluate, absl::Duration update) {
   whole.version = lead_->step();
   whole.stop = stop;
   whole.evaluate = evaluate;
+  whole.loss_scale = lead_->loss_scale();
   whole.weights = weights_;
   whole.pull = absl::ZeroDuration();
   whole.update = update;
@@ -138,7 +140,14 @@ void LocalExchange::Decide() {
 void LocalExchange::Apply(const training::Decision& decision) {
   const absl::Duration begin = strand_.Now();
   if (decision.apply) {
-    CAPSTAN_CHECK(root_ != nullptr && decision.clip_scale == 1 && decision.loss_scale == 1);
+    CAPSTAN_CHECK(root_ != nullptr);
+    if (decision.clip_scale != 1) {
+      std::shared_ptr<FloatBuffer> scaled = pool_.Lend();
+      const float factor = static_cast<float>(decision.clip_scale);
+      std::transform(root_->span().begin(), root_->span().end(), scaled->data(),
+                     [factor](float value) { return value * factor; });
+      root_ = std::move(scaled);
+    }
     std::shared_ptr<FloatBuffer> next = pool_.Lend();
     job_->optimizer.Apply(next->data(), weights_->data(), root_->data(),
                           momentum_ == nullptr ? nullptr : momentum_->data(),

@@ -267,6 +267,7 @@ void Task::Do(const core::ComputeLane& e) {
   order.lineage = e.lineage;
   order.step = e.step;
   order.lane = e.lane;
+  order.loss_scale = weights_.loss_scale;
   order.weights = weights_.weights;
   order.gradient = gradients_->Lend();
   order.fold = fold;

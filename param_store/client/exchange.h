@@ -38,6 +38,7 @@ struct CompleteWeights {
   int64_t version = 0;
   bool stop = false;      // the last one, never computed on
   bool evaluate = false;  // evaluated by the owners of its blocks
+  double loss_scale = 1;  // factor on the loss of the step that computes on it
   // The flat vector. Not changed while anybody holds it.
   std::shared_ptr<const FloatBuffer> weights;
   absl::Duration pull;    // from its first chunk to its last

@@ -268,7 +268,8 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
       }
       wire::CopyFloats(pieces, to);
       counts.copied_bytes += static_cast<int64_t>(size_bytes);
-      auto complete = assembly.Arrived(frame.version(), chunk, frame.stop(), frame.evaluate(), now);
+      auto complete = assembly.Arrived(frame.version(), chunk,
+                                       {frame.stop(), frame.evaluate(), frame.loss_scale()}, now);
       if (complete.has_value()) whole = std::move(complete);
     }
     if (!whole.has_value()) return;

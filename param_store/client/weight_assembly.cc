@@ -30,13 +30,14 @@ absl::Span<float> WeightAssembly::Destination(int64_t version, int32_t chunk, ab
   return it->second.buffer->span().subspan(range.offset, range.size);
 }
 
-std::optional<CompleteWeights> WeightAssembly::Arrived(int64_t version, int32_t chunk, bool stop,
-                                                       bool evaluate, absl::Duration now) {
+std::optional<CompleteWeights> WeightAssembly::Arrived(int64_t version, int32_t chunk,
+                                                       const Said& said, absl::Duration now) {
   const auto it = pending_.find(version);
   if (it == pending_.end()) return std::nullopt;
   Pending& pending = it->second;
-  pending.stop |= stop;
-  pending.evaluate |= evaluate;
+  pending.stop |= said.stop;
+  pending.evaluate |= said.evaluate;
+  if (said.loss_scale > 0) pending.loss_scale = said.loss_scale;
   if (pending.here[chunk]) return std::nullopt;
   pending.here[chunk] = true;
   if (--pending.missing > 0) return std::nullopt;
@@ -46,6 +47,7 @@ std::optional<CompleteWeights> WeightAssembly::Arrived(int64_t version, int32_t 
   whole.version = version;
   whole.stop = pending.stop;
   whole.evaluate = pending.evaluate;
+  whole.loss_scale = pending.loss_scale;
   whole.pull = now - pending.began;
   whole.weights = std::move(pending.buffer);
   complete_ = version;

@@ -36,8 +36,14 @@ class WeightAssembly {
   // complete(). Writing a chunk again is harmless: nobody reads before the version is complete.
   absl::Span<float> Destination(int64_t version, int32_t chunk, absl::Duration now);
 
-  // The chunk is written. The version, once this was its last chunk.
-  std::optional<CompleteWeights> Arrived(int64_t version, int32_t chunk, bool stop, bool evaluate,
+  // The chunk is written; its frame said this. `loss_scale` 0: it did not say one. The version,
+  // once this was its last chunk.
+  struct Said {
+    bool stop = false;
+    bool evaluate = false;
+    double loss_scale = 0;
+  };
+  std::optional<CompleteWeights> Arrived(int64_t version, int32_t chunk, const Said& said,
                                          absl::Duration now);
 
   // Versions under way.
@@ -50,6 +56,7 @@ class WeightAssembly {
     int32_t missing = 0;
     bool stop = false;
     bool evaluate = false;
+    double loss_scale = 1;
     absl::Duration began;
   };
 

@@ -29,7 +29,9 @@ class WeightAssemblyTest : public ::testing::Test {
     absl::Span<float> to = assembly_.Destination(version, chunk, now);
     if (to.empty()) return std::nullopt;
     std::fill(to.begin(), to.end(), value);
-    return assembly_.Arrived(version, chunk, version == 9, version == 4, now);
+    // The scale comes with the first chunks alone: those of shard 0.
+    return assembly_.Arrived(
+        version, chunk, {version == 9, version == 4, version == 4 && chunk == 0 ? 512.0 : 0}, now);
   }
 
   const FlatLayout layout_ = ThreeChunks();
@@ -48,6 +50,7 @@ TEST_F(WeightAssemblyTest, AVersionIsWholeWithItsLastChunkInAnyOrder) {
   EXPECT_EQ(whole->version, 4);
   EXPECT_TRUE(whole->evaluate);
   EXPECT_FALSE(whole->stop);
+  EXPECT_EQ(whole->loss_scale, 512);
   EXPECT_EQ(whole->pull, absl::Seconds(2));
   EXPECT_EQ(whole->weights->span()[0], 0.5f);
   EXPECT_EQ(whole->weights->span()[training::kSmallChunkFloats], 1.0f);

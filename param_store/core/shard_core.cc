@@ -96,6 +96,7 @@ void ShardCore::On(const BaseLoaded& event) {
     options.total_steps = plan_.total_steps;
     options.num_parts = plan_.num_shards;
     options.evaluate_every_steps = plan_.evaluate_every_steps;
+    options.dynamic_loss_scale = plan_.dynamic_loss_scale;
     lead_.emplace(options, plan_.samples, plan_.evaluation, plan_.schedule, now_);
     shown_.assign(plan_.num_shards, -1);
   } else {
@@ -176,7 +177,7 @@ void ShardCore::OpenStream(StreamId id, Stream& stream) {
   stream.open = true;
   Emit(SendHelloReply{id, lineage_, version_});
   if (stream.kind == StreamKind::kData && stream.have_version < version_) {
-    Emit(SendWeights{id, version_, stop_, evaluate_});
+    EmitWeights(id);
   }
   if (stream.kind == StreamKind::kShard) {
     shown_[stream.index] = std::max(shown_[stream.index], stream.have_version);
@@ -414,10 +415,15 @@ void ShardCore::Publish(const Decision& decision) {
   BeginStep();
   for (const auto& [id, stream] : streams_) {
     if (stream.kind == StreamKind::kData && stream.open) {
-      Emit(SendWeights{id, version_, stop_, evaluate_});
+      EmitWeights(id);
     }
   }
   if (decision.checkpoint) Emit(WriteFiles{lineage_, version_});
+}
+
+void ShardCore::EmitWeights(StreamId stream) {
+  const double scale = lead_.has_value() ? lead_->loss_scale() : 0;
+  Emit(SendWeights{stream, version_, stop_, evaluate_, scale});
 }
 
 void ShardCore::BeginStep() {

@@ -50,6 +50,7 @@ struct ShardPlan {
   training::SamplePlan samples;
   training::EvalPlan evaluation;
   training::Schedule schedule;
+  bool dynamic_loss_scale = false;
 };
 
 struct ShardTimes {
@@ -128,6 +129,7 @@ class ShardCore {
   void Close(StreamId id, absl::Status status);
   void CloseAll(const absl::Status& status);
   void BeginStep();
+  void EmitWeights(StreamId stream);
   void Decide();
   void Publish(const training::Decision& decision);
   void RepeatDecision(StreamId id, const Stream& stream);

@@ -176,6 +176,21 @@ struct Refusal {
   int64_t DropCounts::*count;
 };
 
+// Every lane of a step computes with the scale of the lead, whichever stream the weights came by.
+TEST_F(ShardCoreTest, TheLeadSendsTheLossScaleWithTheWeights) {
+  for (const int32_t shard : {0, 1}) {
+    Make(shard, 2);
+    ShardPlan plan = Plan(shard, 2);
+    plan.dynamic_loss_scale = true;
+    core_.emplace(std::move(plan));
+    Start(1);
+    Load(1);
+    const auto sent = All<SendWeights>(Hello(kW0, StreamKind::kData, 0));
+    ASSERT_THAT(sent, SizeIs(1));
+    EXPECT_EQ(sent[0].loss_scale, shard == 0 ? 65536 : 0);
+  }
+}
+
 TEST_F(ShardCoreTest, WhatDoesNotFitEndsTheStreamAndChangesNothing) {
   using absl::StatusCode;
   const Refusal cases[] = {

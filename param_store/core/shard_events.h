@@ -175,6 +175,7 @@ struct SendWeights {
   int64_t version = 0;
   bool stop = false;
   bool evaluate = false;
+  double loss_scale = 0;  // of step `version`, where this shard is the lead
 };
 // Nobody asks for `version` any more: its buffer may be used again once no slice refers to it.
 struct RetireVersion {

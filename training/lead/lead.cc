@@ -37,6 +37,7 @@ Lead::Lead(const LeadOptions& options, SamplePlan samples, EvalPlan evaluation, 
       schedule_(std::move(schedule)),
       seals_(samples_.lane_tree()),
       parts_(options.num_parts),
+      loss_scale_(options.dynamic_loss_scale),
       rate_start_(now) {
   CAPSTAN_CHECK(options_.total_steps >= 1 && options_.num_parts >= 1);
   CAPSTAN_CHECK(options_.evaluate_every_steps >= 0 && options_.max_nonfinite_steps >= 1);
@@ -134,7 +135,9 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
     if (!*parts_[shard]) bad_parts.push_back(shard);
   }
   const bool finite = std::isfinite(loss) && bad_parts.empty();
-  nonfinite_in_a_row_ = finite ? 0 : nonfinite_in_a_row_ + 1;
+  const double scale = loss_scale_.value();
+  const bool counts = loss_scale_.Note(finite);
+  nonfinite_in_a_row_ = finite ? 0 : nonfinite_in_a_row_ + (counts ? 1 : 0);
   if (nonfinite_in_a_row_ >= options_.max_nonfinite_steps) {
     std::string message = absl::StrCat("step ", step_, ": ");
     if (!nonfinite_nodes_.empty()) {
@@ -158,6 +161,8 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
   decision.step = step_;
   decision.apply = finite;
   decision.learning_rate = schedule_.LearningRate(step_);
+  decision.clip_scale = 1 / scale;
+  decision.loss_scale = loss_scale_.value();
   decision.stop = step_ + 1 == options_.total_steps;
   decision.checkpoint = decision.stop;
   decision.evaluate = evaluation_.block_count() > 0 &&

@@ -28,6 +28,7 @@
 #include "training/lanes/eval_plan.h"
 #include "training/lanes/lane_tree.h"
 #include "training/lanes/sample_plan.h"
+#include "training/lead/loss_scale.h"
 #include "training/schedule/schedule.h"
 
 namespace capstan::training {
@@ -38,6 +39,9 @@ struct LeadOptions {
   int32_t num_parts = 1;             // shards whose part a step needs; 1 for `local` and `device`
   int64_t evaluate_every_steps = 0;  // >= 1; 0: version T alone
   int32_t max_nonfinite_steps = 3;   // in a row; the job fails with the last of them
+  // The loss of fp16 is scaled (loss_scale.h): a non-finite step does not count while that may be
+  // the reason.
+  bool dynamic_loss_scale = false;
 };
 
 // StepDecision of param_store.proto.
@@ -48,8 +52,8 @@ struct Decision {
   bool stop = false;        // version step+1 is the last
   bool checkpoint = false;  // version step+1 is written to files
   bool evaluate = false;    // version step+1 is evaluated
-  double clip_scale = 1;
-  double loss_scale = 1;
+  double clip_scale = 1;    // factor on the gradient: 1 / the loss scale of this step
+  double loss_scale = 1;    // of step+1
   std::vector<int64_t> order_ids;
 };
 
@@ -118,6 +122,8 @@ class Lead {
   bool complete() const;
   const std::optional<LeadFailure>& failure() const { return failure_; }
   const std::optional<Decision>& last_decision() const { return last_decision_; }
+  // Factor on the loss of step(): what all lanes of a step multiply with.
+  double loss_scale() const { return loss_scale_.value(); }
   LeadWaiting Waiting() const;
 
   // True samples of the decided steps; decided steps that were skipped.
@@ -163,6 +169,7 @@ class Lead {
   std::vector<std::optional<SealSums>> blocks_;
   int64_t missing_blocks_ = 0;
 
+  LossScale loss_scale_;
   std::optional<Decision> last_decision_;
   std::optional<LeadFailure> failure_;
   std::optional<double> last_loss_;

@@ -259,5 +259,33 @@ TEST_F(LeadTest, TheRateIsThatOfAboutASecond) {
   EXPECT_EQ(lead.samples_per_second(), 1);  // 2 samples in two seconds
 }
 
+// Steps that a scale of 65536 may have overflowed are skipped and held against nobody; the gradient
+// of a step is taken back by the scale that its lanes had.
+TEST_F(LeadTest, TheLossScaleFallsUntilStepsAreFinite) {
+  LeadOptions options = Options(/*total_steps=*/60);
+  options.evaluate_every_steps = 0;
+  options.dynamic_loss_scale = true;
+  Lead lead = Make(options);
+  EXPECT_EQ(lead.loss_scale(), 65536);
+  for (int i = 0; i < 4; ++i) {
+    const auto decided = RunStep(lead, 4.0, 1, i, /*finite=*/false);
+    ASSERT_TRUE(decided.has_value()) << i;
+    EXPECT_FALSE(decided->decision.apply);
+    EXPECT_EQ(decided->decision.loss_scale, 32768 >> i);
+    EXPECT_EQ(lead.loss_scale(), 32768 >> i);
+  }
+  const auto good = RunStep(lead, 4.0, 1, 5);
+  ASSERT_TRUE(good.has_value());
+  EXPECT_TRUE(good->decision.apply);
+  EXPECT_EQ(good->decision.clip_scale, 1.0 / 4096);
+  EXPECT_EQ(good->decision.loss_scale, 4096);
+  // 4096 = 2^12: thirteen more to 0.5, then the third one counted ends the job.
+  for (int i = 0; i < 15; ++i) ASSERT_TRUE(RunStep(lead, 4.0, 1, 6, false).has_value()) << i;
+  EXPECT_FALSE(RunStep(lead, 4.0, 1, 7, false).has_value());
+  ASSERT_TRUE(lead.failure().has_value());
+  EXPECT_EQ(lead.failure()->reason, "NonFiniteLoss");
+  EXPECT_EQ(lead.skipped_steps(), 19);
+}
+
 }  // namespace
 }  // namespace capstan::training

@@ -48,7 +48,6 @@ constexpr OtherKey kOtherKeys[] = {
     {"kvstore.push_timeout", nullptr},
     {"training.accumulate_steps", "1"},
     {"training.gradient_clip_norm", nullptr},
-    {"training.optimizer.multi_precision", "false"},
     {"evaluation.smaller_is_better", "false"},
     {"evaluation.stop_when", nullptr},
     {"checkpoint.resume", "auto"},

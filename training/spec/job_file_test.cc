@@ -211,6 +211,30 @@ TEST(JobFileTest, RecoveryAndItsLimits) {
               HasSubstr("'resources.min_workers' must be between 1 and 2, found 3"));
 }
 
+TEST(ValidateTest, PrecisionsAreTakenWhereTheyCanBeCarriedOut) {
+  const auto errors = [](const char* training, const char* resources) {
+    return Errors(
+        absl::StrReplaceAll(kGood, {{"  seed: 42", training}, {"num_shards: 2", resources}}));
+  };
+  for (const char* good : {"fp32", "tf32", "bf16", "fp16"}) {
+    EXPECT_EQ(errors(absl::StrCat("  precision: ", good).c_str(), "num_shards: 2"), "") << good;
+  }
+  EXPECT_THAT(errors("  precision: fp8", "num_shards: 2"),
+              HasSubstr("'training.precision' must be one of fp32, tf32, bf16, fp16"));
+  EXPECT_THAT(errors("  precision: bf16", "num_shards: 2, device: cpu"),
+              HasSubstr("'training.precision' 'bf16' needs GPUs, 'resources.device' is cpu"));
+  EXPECT_EQ(errors("  precision: fp32", "num_shards: 2, device: cpu"), "");
+  const auto multi = [](const char* precision, const char* multi_precision) {
+    JobFile file = ParseJobFile(kGood, {{"training.precision", precision},
+                                        {"training.optimizer.multi_precision", multi_precision}});
+    return FormatErrors("j", file.errors);
+  };
+  EXPECT_EQ(multi("fp16", "true"), "");
+  EXPECT_EQ(multi("fp32", "false"), "");
+  EXPECT_THAT(multi("fp16", "false"),
+              HasSubstr("'training.optimizer.multi_precision' must be true with 'fp16'"));
+}
+
 // Else the filled-in spec is refused by the services that get it.
 TEST(ValidateTest, ShardsThatTheDefaultKvstoreDoesNotUseAreRefused) {
   const auto errors = [](const char* workers_and_shards) {

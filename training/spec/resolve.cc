@@ -263,6 +263,10 @@ InitOptions MakeInitOptions(const ResolvedSpec& spec) {
   return options;
 }
 
+bool DynamicLossScale(const ResolvedSpec& spec) {
+  return spec.spec().training().precision() == "fp16";
+}
+
 bool UsesShards(const ResolvedSpec& spec) { return spec.num_shards() > 0; }
 
 }  // namespace capstan::training::spec

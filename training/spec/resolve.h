@@ -52,6 +52,9 @@ absl::StatusOr<EvalPlan> MakeEvalPlan(const job::v1::ResolvedSpec& spec);
 absl::StatusOr<Sgd> MakeOptimizer(const job::v1::ResolvedSpec& spec);
 absl::StatusOr<Schedule> MakeSchedule(const job::v1::ResolvedSpec& spec);
 InitOptions MakeInitOptions(const job::v1::ResolvedSpec& spec);
+// fp16: the lead scales the loss (training/lead/loss_scale.h).
+bool DynamicLossScale(const job::v1::ResolvedSpec& spec);
+
 bool UsesShards(const job::v1::ResolvedSpec& spec);  // false for local and device
 
 // What `validate`, `submit` and `run` print before anything starts: what the file implies, and

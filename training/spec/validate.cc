@@ -287,6 +287,21 @@ void CheckOptimizer(const JobSpec& spec, Rules& rules) {
   }
 }
 
+void CheckPrecision(const JobSpec& spec, Rules& rules) {
+  const auto& t = spec.training();
+  rules.OneOf("training.precision", t.precision(), {"fp32", "tf32", "bf16", "fp16"});
+  if (t.precision() != "fp32" && spec.resources().device() == "cpu") {
+    rules.Fail("training.precision",
+               absl::StrCat("'", t.precision(), "' needs GPUs, 'resources.device' is cpu"));
+  }
+  const bool half = t.precision() == "bf16" || t.precision() == "fp16";
+  if (half && t.optimizer().has_multi_precision() && !t.optimizer().multi_precision()) {
+    rules.Fail("training.optimizer.multi_precision",
+               absl::StrCat("must be true with '", t.precision(),
+                            "': weights are updated in float32 always"));
+  }
+}
+
 void CheckTraining(const JobSpec& spec, Rules& rules) {
   const auto& t = spec.training();
   if (!t.has_epochs() && !t.has_max_steps())
@@ -311,8 +326,7 @@ void CheckTraining(const JobSpec& spec, Rules& rules) {
           "is required (or 'training.batch_size_per_gpu', or 'training.batch_size_per_worker')");
   }
   if (t.has_loss()) rules.OneOf("training.loss", t.loss(), {"softmax_cross_entropy"});
-  if (t.has_precision())
-    rules.OneOf("training.precision", t.precision(), {"fp32"}, {"tf32", "fp16", "bf16"});
+  if (t.has_precision()) CheckPrecision(spec, rules);
   if (t.has_deterministic() && !t.deterministic()) {
     rules.Fail("training.deterministic", "'false' is not supported in this version");
   }
@@ -460,6 +474,7 @@ void FillDefaults(JobSpec& spec) {
   if (!o.has_momentum()) o.set_momentum(0);
   if (!o.has_nesterov()) o.set_nesterov(false);
   if (!o.has_weight_decay()) o.set_weight_decay(0);
+  if (!o.has_multi_precision()) o.set_multi_precision(true);
   if (!o.has_lr_schedule()) o.mutable_lr_schedule()->set_name("constant");
   auto& s = *o.mutable_lr_schedule();
   if (s.name() == "step" && !s.has_factor()) s.set_factor(0.1);

@@ -50,7 +50,9 @@ class CpuDevice : public Device {
           absl::StrCat("threads: ", options.threads, ", want 1 to 1024"));
     }
     if (options.precision != Precision::kFp32) {
-      return absl::UnimplementedError("precision: CPU devices carry out fp32 alone");
+      return absl::UnimplementedError(
+          absl::StrCat("precision: ", PrecisionName(options.precision),
+                       " needs a GPU, CPU devices carry out fp32 alone"));
     }
     return absl::OkStatus();
   }

@@ -52,6 +52,11 @@ enum class Precision {
   kFp16 = 3,
 };
 
+inline const char* PrecisionName(Precision precision) {
+  static constexpr const char* kNames[] = {"fp32", "tf32", "bf16", "fp16"};
+  return kNames[static_cast<int>(precision)];
+}
+
 struct PlanOptions {
   int64_t max_batch = 1;      // samples of the largest lane or evaluation block
   int threads = 1;            // CPU threads, the caller's among them; 1 to 1024
