@@ -112,28 +112,21 @@ void Coordinator::CarryOut(core::Effect& effect) {
     return;
   }
   if (auto* persist = std::get_if<core::Persist>(&effect)) {
-    const absl::Status status = options_.journal->Append(persist->record);
+    absl::Status status = options_.journal->Append(persist->record);
+    if (status.ok()) status = options_.journal->Commit();
     if (!status.ok()) {
       dead_ = true;
       Log(kError, "journal_failed").Kv("status", status);
       options_.on_fatal(status);
       return;
     }
-    if (const auto* state = std::get_if<core::StateChanged>(&persist->record)) {
-      Log(kInfo, "job_state")
-          .Kv("job", state->job_id)
-          .Kv("to", common::v1::JobState_Name(state->state).substr(sizeof("JOB_STATE_") - 1))
-          .Kv("reason", state->reason)
-          .Kv("message", state->message);
-    } else if (const auto* view = std::get_if<core::ViewMade>(&persist->record)) {
-      Log(kInfo, "view")
-          .Kv("job", view->view.job_id())
-          .Kv("lineage", view->view.lineage())
-          .Kv("generation", view->view.generation());
-    } else if (const auto* issued = std::get_if<core::IncarnationIssued>(&persist->record)) {
-      Log(kInfo, "node_registered").Kv("node", issued->node).Kv("incarnation", issued->incarnation);
+    if (const auto* issued = std::get_if<core::IncarnationIssued>(&persist->record)) {
+      Log(kInfo, "node_registered")
+          .Kv("node", issued->reg.name())
+          .Kv("incarnation", issued->incarnation);
+    } else if (const auto* forgotten = std::get_if<core::JobForgotten>(&persist->record)) {
+      if (options_.metrics != nullptr) options_.metrics->OnForgotten(forgotten->job_id);
     }
-    if (options_.metrics != nullptr) options_.metrics->OnRecord(persist->record);
   } else if (auto* send = std::get_if<core::Send>(&effect)) {
     const auto stream = streams_.find(send->session);
     if (stream != streams_.end()) stream->second->Send(send->message);
@@ -158,7 +151,21 @@ void Coordinator::CarryOut(core::Effect& effect) {
     });
   } else if (auto* changed = std::get_if<core::JobChanged>(&effect)) {
     const core::JobRecord* job = core_.Peek(changed->job_id);
-    if (options_.metrics != nullptr && job != nullptr) options_.metrics->OnJob(*job);
+    if (job == nullptr) return;
+    if (changed->new_state) {
+      Log(kInfo, "job_state")
+          .Kv("job", job->id)
+          .Kv("to", common::v1::JobState_Name(job->state).substr(sizeof("JOB_STATE_") - 1))
+          .Kv("reason", job->reason)
+          .Kv("message", job->message);
+    }
+    if (changed->new_generation) {
+      Log(kInfo, "view")
+          .Kv("job", job->id)
+          .Kv("lineage", job->view.lineage())
+          .Kv("generation", job->view.generation());
+    }
+    if (options_.metrics != nullptr) options_.metrics->OnJob(*job);
     const auto it = listeners_.find(changed->job_id);
     if (it == listeners_.end()) return;
     const std::set<JobListener*> listeners = it->second;

@@ -553,9 +553,8 @@ TEST_F(ServiceTest, ShutdownEndsStreamsAndAnswers) {
 TEST(JournalTest, WhatIsNotDurableIsNotTold) {
   class BrokenJournal final : public core::Journal {
    public:
-    absl::Status Append(const core::Record&) override {
-      return absl::ResourceExhaustedError("no space left");
-    }
+    absl::Status Append(const core::Record&) override { return absl::OkStatus(); }
+    absl::Status Commit() override { return absl::ResourceExhaustedError("no space left"); }
   };
   class Node final : public NodeStream {
    public:

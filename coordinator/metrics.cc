@@ -1,7 +1,6 @@
 #include "coordinator/metrics.h"
 
 #include <algorithm>
-#include <variant>
 
 namespace capstan::coordinator {
 namespace {
@@ -16,11 +15,6 @@ constexpr common::v1::JobState kStates[] = {
 
 std::string StateName(common::v1::JobState state) {
   return common::v1::JobState_Name(state).substr(sizeof("JOB_STATE_") - 1);
-}
-
-bool Ended(common::v1::JobState state) {
-  return state == common::v1::JOB_STATE_SUCCEEDED || state == common::v1::JOB_STATE_FAILED ||
-         state == common::v1::JOB_STATE_CANCELLED;
 }
 
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
@@ -101,50 +95,56 @@ void CoordinatorMetrics::OnRejected(const absl::Status& status) {
   rejected_.With({{"queue", kQueue}, {"reason", reason}}).Increment();
 }
 
-void CoordinatorMetrics::OnRecord(const core::Record& record) {
-  if (const auto* submitted = std::get_if<core::JobSubmitted>(&record)) {
-    submitted_.With({{"queue", kQueue}}).Increment();
-    JobSeries& job = known_[submitted->job_id];
-    job.state = common::v1::JOB_STATE_PENDING;
-    job.submitted_at = submitted->wall;
-    jobs_.With({{"queue", kQueue}, {"state", StateName(job.state)}}).Increment();
-  } else if (const auto* changed = std::get_if<core::StateChanged>(&record)) {
-    OnState(*changed);
-  } else if (const auto* forgotten = std::get_if<core::JobForgotten>(&record)) {
-    const auto it = known_.find(forgotten->job_id);
-    if (it == known_.end()) return;
-    jobs_.With({{"queue", kQueue}, {"state", StateName(it->second.state)}}).Decrement();
-    known_.erase(it);
-  }
+prometheus::Gauge& CoordinatorMetrics::Jobs(common::v1::JobState state) const {
+  return jobs_.With({{"queue", kQueue}, {"state", StateName(state)}});
 }
 
-void CoordinatorMetrics::OnState(const core::StateChanged& changed) {
-  const auto it = known_.find(changed.job_id);
+void CoordinatorMetrics::OnRestored(const core::JobRecord& job) {
+  JobSeries& series = known_[job.id];
+  series.state = job.state;
+  series.started_at = job.started_at;
+  series.samples = job.samples_used;
+  Jobs(job.state).Increment();
+  OnJob(job);
+}
+
+void CoordinatorMetrics::OnForgotten(const std::string& job_id) {
+  const auto it = known_.find(job_id);
   if (it == known_.end()) return;
-  JobSeries& job = it->second;
-  jobs_.With({{"queue", kQueue}, {"state", StateName(job.state)}}).Decrement();
-  jobs_.With({{"queue", kQueue}, {"state", StateName(changed.state)}}).Increment();
-  job.state = changed.state;
-  if (changed.state == common::v1::JOB_STATE_STARTING && job.started_at == absl::InfinitePast()) {
-    job.started_at = changed.wall;
+  Jobs(it->second.state).Decrement();
+  known_.erase(it);
+}
+
+void CoordinatorMetrics::OnState(const core::JobRecord& job, JobSeries& series) {
+  if (series.started_at == absl::InfinitePast() && job.started_at != absl::InfinitePast()) {
+    series.started_at = job.started_at;
     queue_wait_.With({{"queue", kQueue}})
-        .Observe(absl::ToDoubleSeconds(changed.wall - job.submitted_at));
+        .Observe(absl::ToDoubleSeconds(job.started_at - job.submitted_at));
   }
-  if (!Ended(changed.state)) return;
-  finished_
-      .With({{"queue", kQueue}, {"state", StateName(changed.state)}, {"reason", changed.reason}})
+  if (job.state == series.state) return;
+  Jobs(series.state).Decrement();
+  Jobs(job.state).Increment();
+  series.state = job.state;
+  if (!job.ended()) return;
+  finished_.With({{"queue", kQueue}, {"state", StateName(job.state)}, {"reason", job.reason}})
       .Increment();
   if (job.started_at != absl::InfinitePast()) {
-    run_duration_.With({{"queue", kQueue}, {"state", StateName(changed.state)}})
-        .Observe(absl::ToDoubleSeconds(changed.wall - job.started_at));
+    run_duration_.With({{"queue", kQueue}, {"state", StateName(job.state)}})
+        .Observe(absl::ToDoubleSeconds(job.finished_at - job.started_at));
   }
 }
 
 void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
-  const auto it = known_.find(job.id);
-  // Series live from the gang to the end: a long queue would make many that say nothing.
-  if (it == known_.end() || job.started_at == absl::InfinitePast()) return;
+  const auto [it, fresh] = known_.try_emplace(job.id);
   JobSeries& series = it->second;
+  if (fresh) {
+    submitted_.With({{"queue", kQueue}}).Increment();
+    series.state = common::v1::JOB_STATE_PENDING;
+    Jobs(series.state).Increment();
+  }
+  OnState(job, series);
+  // Series live from the gang to the end: a long queue would make many that say nothing.
+  if (job.started_at == absl::InfinitePast()) return;
   const bool ended = job.ended();
   if (ended && !series.started) return;  // retired already
   const prometheus::Labels id = {{"job_id", job.id}};

@@ -1,4 +1,4 @@
-// The coordinator's families of docs/metrics.md, filled from records and job records.
+// The coordinator's families of docs/metrics.md, filled from job records.
 #ifndef CAPSTAN_COORDINATOR_METRICS_H_
 #define CAPSTAN_COORDINATOR_METRICS_H_
 
@@ -19,9 +19,11 @@ class CoordinatorMetrics {
  public:
   explicit CoordinatorMetrics(services::MetricsRegistry& registry);
 
-  // Before the record's effect is told.
-  void OnRecord(const core::Record& record);
+  // A job of the coordinator before this one: it was counted there.
+  void OnRestored(const core::JobRecord& job);
+  // After every change, the first one included.
   void OnJob(const core::JobRecord& job);
+  void OnForgotten(const std::string& job_id);
   void OnNodes(const core::NodeTable& nodes);
   // `reason`: invalid_spec, already_exists, quota. A fixed set.
   void OnRejected(const absl::Status& status);
@@ -29,14 +31,14 @@ class CoordinatorMetrics {
  private:
   struct JobSeries {
     common::v1::JobState state = common::v1::JOB_STATE_UNSPECIFIED;
-    absl::Time submitted_at;
     absl::Time started_at = absl::InfinitePast();
     bool started = false;  // has series
     int64_t samples = 0;
     int64_t generation = 0;
     int64_t lineage = 0;
   };
-  void OnState(const core::StateChanged& changed);
+  void OnState(const core::JobRecord& job, JobSeries& series);
+  prometheus::Gauge& Jobs(common::v1::JobState state) const;
 
   services::MetricsRegistry& registry_;
   const services::GaugeFamily jobs_;

@@ -30,16 +30,14 @@ TEST_F(MetricsTest, EveryFamilyIsInTheCatalogue) {
 
 TEST_F(MetricsTest, AJobIsCountedThroughItsLifeAndItsSeriesGo) {
   const absl::Time t = absl::FromUnixSeconds(1000);
-  metrics_.OnRecord(core::JobSubmitted{"j-1", "r", {}, t});
-  EXPECT_THAT(registry_.Scrape(), HasSubstr("capstan_jobs{queue=\"default\",state=\"PENDING\"} 1"));
-
   core::CoreOptions options;
   core::JobRecord job(options);
   job.id = "j-1";
+  job.submitted_at = t;
   metrics_.OnJob(job);  // no series while it waits
+  EXPECT_THAT(registry_.Scrape(), HasSubstr("capstan_jobs{queue=\"default\",state=\"PENDING\"} 1"));
+  EXPECT_THAT(registry_.Scrape(), HasSubstr("capstan_jobs_submitted_total{queue=\"default\"} 1"));
   EXPECT_THAT(registry_.Scrape(), Not(HasSubstr("job_id=\"j-1\"")));
-  metrics_.OnRecord(
-      core::StateChanged{"j-1", common::v1::JOB_STATE_STARTING, "", "", t + absl::Seconds(3)});
   job.state = common::v1::JOB_STATE_RUNNING;
   job.started_at = t + absl::Seconds(3);
   job.resolved.emplace().set_steps_per_epoch(4);
@@ -49,7 +47,6 @@ TEST_F(MetricsTest, AJobIsCountedThroughItsLifeAndItsSeriesGo) {
   job.progress.set_total_steps(10);
   job.progress.set_loss(0.25);
   job.samples_used = 96;
-  metrics_.OnRecord(core::StateChanged{"j-1", common::v1::JOB_STATE_RUNNING, "", "", t});
   metrics_.OnJob(job);
   job.view.set_generation(2);
   metrics_.OnJob(job);
@@ -64,9 +61,9 @@ TEST_F(MetricsTest, AJobIsCountedThroughItsLifeAndItsSeriesGo) {
   EXPECT_THAT(text, HasSubstr("capstan_job_takeovers_total{job_id=\"j-1\"} 1"));
   EXPECT_THAT(text, HasSubstr("capstan_job_samples_applied_total{job_id=\"j-1\"} 96"));
 
-  metrics_.OnRecord(core::StateChanged{"j-1", common::v1::JOB_STATE_FAILED, "Stalled", "",
-                                       t + absl::Seconds(13)});
   job.state = common::v1::JOB_STATE_FAILED;
+  job.reason = "Stalled";
+  job.finished_at = t + absl::Seconds(13);
   metrics_.OnJob(job);
   metrics_.OnJob(job);  // members still end: no new series
   text = registry_.Scrape();
@@ -77,8 +74,25 @@ TEST_F(MetricsTest, AJobIsCountedThroughItsLifeAndItsSeriesGo) {
           "capstan_jobs_finished_total{queue=\"default\",reason=\"Stalled\",state=\"FAILED\"} 1"));
   registry_.Scrape();
   EXPECT_THAT(registry_.Scrape(), Not(HasSubstr("job_id=\"j-1\"")));
-  metrics_.OnRecord(core::JobForgotten{"j-1"});
+  metrics_.OnForgotten("j-1");
   EXPECT_THAT(registry_.Scrape(), HasSubstr("capstan_jobs{queue=\"default\",state=\"FAILED\"} 0"));
+}
+
+TEST_F(MetricsTest, AJobOfTheCoordinatorBeforeThisOneIsThereButWasNotSubmittedHere) {
+  core::CoreOptions options;
+  core::JobRecord job(options);
+  job.id = "j-1";
+  job.state = common::v1::JOB_STATE_RUNNING;
+  job.submitted_at = job.started_at = absl::FromUnixSeconds(1000);
+  job.samples_used = 96;
+  metrics_.OnRestored(job);
+  job.samples_used = 112;
+  metrics_.OnJob(job);
+  const std::string text = registry_.Scrape();
+  EXPECT_THAT(text, HasSubstr("capstan_jobs{queue=\"default\",state=\"RUNNING\"} 1"));
+  EXPECT_THAT(text, HasSubstr("capstan_jobs_submitted_total{queue=\"default\"} 0"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_queue_wait_seconds_count{queue=\"default\"} 0"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_samples_applied_total{job_id=\"j-1\"} 16"));
 }
 
 TEST_F(MetricsTest, WorkersAreCountedAndTheLostOnesLoseTheirSeries) {

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "coordinator/core/durable_job.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "services/check/check.h"
@@ -68,8 +69,17 @@ Effects CoordinatorCore::Step(const Event& event, absl::Duration now) {
   if (schedule_) Schedule();
   ForgetOldJobs();
 
+  SaveJobs();
+  std::stable_partition(effects_.begin(), effects_.end(), [](const Effect& effect) {
+    return std::holds_alternative<Persist>(effect);
+  });
   for (const std::string& id : changed_) {
-    if (FindJob(id) != nullptr) Emit(JobChanged{id});
+    JobRecord* job = FindJob(id);
+    if (job == nullptr) continue;
+    Emit(JobChanged{id, job->state != job->told_state,
+                    job->view.generation() != job->told_generation});
+    job->told_state = job->state;
+    job->told_generation = job->view.generation();
   }
   for (const auto& entry : log_marks_) {
     const JobRecord* job = FindJob(entry.first);
@@ -185,7 +195,6 @@ absl::Status CoordinatorCore::Admit(const Submit& submit, job::v1::SubmitJobResp
   job.spec_bytes = std::move(bytes);
   job.submitted_at = wall_;
   job.reason = "WaitingForSlots";
-  Emit(Persist{JobSubmitted{job.id, job.request_id, job.spec, wall_}});
   requests_[job.request_id] = job.id;
   by_sequence_[job.sequence] = &job;
   pending_[job.sequence] = &job;
@@ -213,7 +222,6 @@ void CoordinatorCore::Handle(const Cancel& cancel) {
     return;
   }
   if (!job->ended() && !job->cancel_asked) {
-    Emit(Persist{CancelAsked{job->id}});
     job->cancel_asked = true;
     job->cancel_since = now_;
     job->AddEvent(wall_, "CancelRequested", "");
@@ -314,8 +322,6 @@ void CoordinatorCore::Handle(const ManifestWritten& written) {
     job->manifest = ManifestPhase::kCommitted;
     const std::string folder =
         CheckpointFolder(job->resolved->storage_path(), written.lineage, written.step);
-    Emit(Persist{
-        ManifestCommitted{job->id, written.lineage, written.step, folder, job->weights_sha256}});
     job->checkpoint_uri = absl::StrCat("file://", folder);
     job->AddEvent(wall_, "CheckpointSaved", absl::StrCat("step ", written.step, " in ", folder));
     // What is on disk is true, also where a person asked for an end meanwhile.
@@ -331,6 +337,33 @@ void CoordinatorCore::Handle(const ManifestWritten& written) {
          absl::StrCat("the manifest of step ", written.step, ": ", written.status.message()));
   }
   Advance(*job);
+}
+
+// A job is saved whole when a fact of it has changed. What its lead tells again is none, so the
+// heartbeats of a running job write nothing.
+void CoordinatorCore::SaveJobs() {
+  std::set<std::string> touched = changed_;
+  for (const auto& entry : log_marks_) {  // an event is a line of the log, too
+    const JobRecord* job = FindJob(entry.first);
+    if (job != nullptr && job->logs.next() != entry.second) touched.insert(job->id);
+  }
+  for (const std::string& id : touched) {
+    JobRecord* job = FindJob(id);
+    if (job == nullptr) continue;
+    const v1::DurableJob durable = ToDurable(*job, now_);
+    std::string facts = FactsOf(durable);
+    if (facts != job->saved) {
+      job->saved = std::move(facts);
+      Emit(Persist{JobSaved{id, durable.SerializeAsString()}});
+    }
+    for (size_t i = job->events.size(); i > 0 && job->event_numbers[i - 1] > job->saved_event;
+         --i) {
+      Emit(Persist{EventAdded{id, job->event_numbers[i - 1], job->events[i - 1]}});
+    }
+    job->saved_event = job->last_event;
+    for (const int64_t number : job->dropped_events) Emit(Persist{EventDropped{id, number}});
+    job->dropped_events.clear();
+  }
 }
 
 void CoordinatorCore::ForgetOldJobs() {

@@ -29,6 +29,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "coordinator/core/job_record.h"
+#include "coordinator/core/journal.h"
 #include "coordinator/core/node_table.h"
 #include "coordinator/core/types.h"
 
@@ -38,6 +39,11 @@ class CoordinatorCore {
  public:
   // `options.validate` and `options.resolve` are set.
   explicit CoordinatorCore(CoreOptions options);
+
+  // Once, before the first Step: goes on from what a coordinator before this one made durable. For
+  // one lease nobody is taken for lost. The first event is Restored then. DataLoss: a record is not
+  // what was written.
+  absl::Status Restore(const DurableState& state, absl::Duration now, absl::Time wall);
 
   // `now` never goes back. Between two steps lie at most NextDeadline's times: a larger gap means
   // that this process itself was held up, and then nobody's lease is shortened by it.
@@ -70,10 +76,15 @@ class CoordinatorCore {
   void Schedule();
   void StartGang(JobRecord& job, const Gang& gang);
   void ForgetOldJobs();
+  void SaveJobs();
   void Emit(Effect effect) { effects_.push_back(std::move(effect)); }
   void Changed(const JobRecord& job) { changed_.insert(job.id); }
   JobRecord* FindJob(absl::string_view job_id);
   const JobRecord* FindJob(absl::string_view job_id) const;
+
+  // core_restore.cc
+  void Handle(const Restored& restored);
+  void PlaceMembers(JobRecord& job, bool surely);
 
   // core_nodes.cc
   void Handle(const NodeConnected& connected);

@@ -170,8 +170,6 @@ void CoordinatorCore::ResolveJob(JobRecord& job, const common::v1::DatasetInfo& 
   job.digest.assign(digest.begin(), digest.end());
   job.resolved = *std::move(resolved);
   job.progress.set_total_steps(job.resolved->total_steps());
-  Emit(Persist{JobResolved{job.id, job.resolved_bytes}});
-  Emit(Persist{ViewMade{view}});
   job.view = std::move(view);
   job.AddEvent(wall_, "Resolved",
                absl::StrCat(job.resolved->lanes(), " lanes, ", job.resolved->total_steps(),
@@ -354,7 +352,6 @@ void CoordinatorCore::TakeOverLanes(JobRecord& job) {
     texts.push_back(absl::StrCat("lanes ", NumbersText(entry.second), " go from w",
                                  entry.first.first, " to w", entry.first.second));
   }
-  Emit(Persist{ViewMade{view}});
   job.view = std::move(view);
   job.AddEvent(
       wall_, "ViewChanged",
@@ -439,7 +436,6 @@ void CoordinatorCore::CheckWaiting(JobRecord& job) {
 
 void CoordinatorCore::SetState(JobRecord& job, common::v1::JobState state,
                                const std::string& reason, const std::string& message) {
-  Emit(Persist{StateChanged{job.id, state, reason, message, wall_}});
   job.state = state;
   job.reason = reason;
   job.message = message;

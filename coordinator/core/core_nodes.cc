@@ -85,7 +85,7 @@ void CoordinatorCore::Handle(const NodeConnected& connected) {
   int64_t incarnation = 0;
   if (!admission.same_process) {
     incarnation = ++last_incarnation_;
-    Emit(Persist{IncarnationIssued{incarnation, reg.name()}});
+    Emit(Persist{IncarnationIssued{incarnation, reg}});
   }
   Node& node = nodes_.Admit(connected.session, reg, admission, incarnation, now_, wall_);
 
@@ -449,7 +449,10 @@ void CoordinatorCore::ExpireLeases() {
       forget.push_back(node.name());
     }
   }
-  for (const std::string& name : forget) nodes_.Erase(name);
+  for (const std::string& name : forget) {
+    nodes_.Erase(name);
+    Emit(Persist{NodeForgotten{name}});
+  }
 }
 
 void CoordinatorCore::LoseNode(Node& node, const std::string& why) {

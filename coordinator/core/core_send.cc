@@ -160,6 +160,8 @@ void CoordinatorCore::WindDown(JobRecord& job) {
     response.mutable_end_job()->set_job_id(job.id);
     Emit(Send{node->session, std::move(response)});
   }
+  if (job.wound_down != all_gone) Changed(job);
+  job.wound_down = all_gone;
   if (all_gone) {
     active_.erase(job.sequence);
   } else {

@@ -60,12 +60,18 @@ Rank* JobRecord::LaneZeroOwner() {
 
 void JobRecord::AddEvent(absl::Time wall, const std::string& type, const std::string& message) {
   // The first events say how it began, the last how it ended: what goes is in between.
-  if (static_cast<int>(events.size()) >= max_events) events.erase(events.begin() + max_events / 2);
+  if (static_cast<int>(events.size()) >= max_events) {
+    const int middle = max_events / 2;
+    dropped_events.push_back(event_numbers[middle]);
+    events.erase(events.begin() + middle);
+    event_numbers.erase(event_numbers.begin() + middle);
+  }
   job::v1::Event event;
   SetTime(wall, event.mutable_time());
   event.set_type(type);
   event.set_message(message);
   events.push_back(std::move(event));
+  event_numbers.push_back(++last_event);
   AddLog(wall, type == "Failed" || type == "Consequence" ? "error" : "info",
          message.empty() ? type : absl::StrCat(type, ": ", message));
 }

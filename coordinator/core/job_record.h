@@ -93,6 +93,8 @@ struct JobRecord {
   int64_t samples_used = 0;
   const int max_events;
   std::vector<job::v1::Event> events;
+  std::vector<int64_t> event_numbers;  // of `events`, growing
+  int64_t last_event = 0;
   LogBuffer logs;
   int64_t counted_log_bytes = 0;  // of an ended job, in the sum over all ended jobs
   absl::Time submitted_at;
@@ -119,6 +121,15 @@ struct JobRecord {
   ManifestPhase manifest = ManifestPhase::kNone;
   int manifest_attempts = 0;
   absl::Duration manifest_retry_at;
+
+  bool wound_down = false;  // ended, and nothing of it runs anywhere
+
+  // -- the journal: what was saved, and what people were told
+  std::string saved;  // durable facts, serialized, without progress
+  int64_t saved_event = 0;
+  std::vector<int64_t> dropped_events;  // since the last save
+  common::v1::JobState told_state = common::v1::JOB_STATE_UNSPECIFIED;
+  int64_t told_generation = 0;
 
   // -- waiting
   std::vector<int64_t> progress_mark;  // componentwise maximum so far

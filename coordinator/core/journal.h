@@ -1,39 +1,54 @@
-// Where the coordinator's durable facts go before anybody is told of them.
+// Where the coordinator's durable facts go before anybody is told of them, and what is left of them
+// after a crash.
 #ifndef CAPSTAN_COORDINATOR_CORE_JOURNAL_H_
 #define CAPSTAN_COORDINATOR_CORE_JOURNAL_H_
 
-#include <cstddef>
-#include <deque>
+#include <cstdint>
+#include <map>
+#include <string>
 
 #include "absl/status/status.h"
 #include "coordinator/core/types.h"
 
 namespace capstan::coordinator::core {
 
+// What all records so far add up to: what a coordinator begins with.
+struct DurableState {
+  int64_t last_incarnation = 0;
+  std::map<std::string, IncarnationIssued> nodes;  // by name: the newest process of that name
+  std::map<std::string, std::string> jobs;         // by id: serialized coordinator.v1.DurableJob
+  std::map<std::string, std::map<int64_t, job::v1::Event>> events;  // by job id and number
+
+  void Apply(const Record& record);
+};
+
 // Called from the coordinator's strand alone.
 class Journal {
  public:
   virtual ~Journal() = default;
-  // Returns once the record would survive a crash. Not OK: it may or may not have; whoever carries
-  // out the effects must then tell nobody anything any more.
+  // Not OK, here or from Commit: nobody may be told anything any more. What was not committed may
+  // or may not survive.
   virtual absl::Status Append(const Record& record) = 0;
+  // Returns once everything that was appended would survive a crash, all of it or nothing.
+  virtual absl::Status Commit() = 0;
 };
 
-// Survives nothing: the coordinator of this version forgets its jobs when it ends. Keeps the last
-// records for whoever wants to look.
+// Outlives a core, but not the process: for tests.
 class MemoryJournal final : public Journal {
  public:
-  explicit MemoryJournal(size_t max_records = 10000) : max_records_(max_records) {}
   absl::Status Append(const Record& record) override {
-    records_.push_back(record);
-    if (records_.size() > max_records_) records_.pop_front();
+    state_.Apply(record);
+    ++records_;
     return absl::OkStatus();
   }
-  const std::deque<Record>& records() const { return records_; }
+  absl::Status Commit() override { return absl::OkStatus(); }
+
+  const DurableState& state() const { return state_; }
+  int64_t records() const { return records_; }
 
  private:
-  const size_t max_records_;
-  std::deque<Record> records_;
+  DurableState state_;
+  int64_t records_ = 0;
 };
 
 }  // namespace capstan::coordinator::core

@@ -103,6 +103,16 @@ Node& NodeTable::Admit(SessionId session, const node::v1::Register& reg, const A
   return node;
 }
 
+void NodeTable::AddAbsent(const node::v1::Register& reg, int64_t incarnation, absl::Duration now,
+                          absl::Time wall) {
+  Node& node = nodes_[reg.name()];
+  node.reg = reg;
+  node.incarnation = incarnation;
+  node.slots.assign(reg.devices_size(), std::string());
+  node.last_heard = now;
+  node.last_heard_wall = wall;
+}
+
 Node* NodeTable::Find(absl::string_view name) {
   const auto it = nodes_.find(std::string(name));
   return it == nodes_.end() ? nullptr : &it->second;

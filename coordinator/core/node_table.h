@@ -61,6 +61,10 @@ class NodeTable {
   Node& Admit(SessionId session, const node::v1::Register& reg, const Admission& admission,
               int64_t incarnation, absl::Duration now, absl::Time wall);
 
+  // A process that an earlier coordinator knew: not connected, heard just now.
+  void AddAbsent(const node::v1::Register& reg, int64_t incarnation, absl::Duration now,
+                 absl::Time wall);
+
   Node* Find(absl::string_view name);
   const Node* Find(absl::string_view name) const;
   Node* FindSession(SessionId session);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
+#include "coordinator/core/durable_job.h"
 #include "coordinator/core/journal.h"
 
 namespace capstan::coordinator::core {
@@ -68,13 +69,15 @@ class World {
     return spec;
   }
 
-  // Carries out one step; nothing behind a Persist happens before the journal has the record.
+  // Carries out one step; its records, which become durable together, are one "persist" of order_.
   Effects Do(decltype(Event::what) what) {
     Effects effects = core_.Step({absl::FromUnixSeconds(1000) + now_, std::move(what)}, now_);
+    bool persisted = false;
     for (const Effect& effect : effects) {
       if (const auto* persist = std::get_if<Persist>(&effect)) {
         (void)journal_.Append(persist->record);
-        order_.push_back("persist");
+        if (!persisted) order_.push_back("persist");
+        persisted = true;
       } else if (const auto* send = std::get_if<Send>(&effect)) {
         inbox_[send->session].push_back(send->message);
         order_.push_back(absl::StrCat("send:", send->session, ":", send->message.message_case()));
@@ -181,6 +184,14 @@ class World {
     }
     inbox_[session] = std::move(rest);
     return out;
+  }
+
+  // What the journal has of a job.
+  v1::DurableJob Saved(const std::string& id) const {
+    v1::DurableJob job;
+    const auto it = journal_.state().jobs.find(id);
+    if (it != journal_.state().jobs.end()) (void)job.ParseFromString(it->second);
+    return job;
   }
 
   job::v1::Job Job(const std::string& id) { return *core_.GetJob(id); }

@@ -2,8 +2,9 @@
 //
 // The core decides and does nothing else: `Step(event, now) -> effects`. `now` is a monotonic time
 // since an arbitrary origin and the only time that decides anything; `Event::wall` is shown to
-// people. Effects are carried out in their order, and nothing behind a Persist is carried out
-// before its record is durable: so nobody is told what a crash could take back.
+// people. Effects are carried out in their order; every Persist of a step stands in front, all of
+// them become durable together, and nothing behind them is carried out before that: so nobody is
+// told what a crash could take back.
 #ifndef CAPSTAN_COORDINATOR_CORE_TYPES_H_
 #define CAPSTAN_COORDINATOR_CORE_TYPES_H_
 
@@ -61,55 +62,49 @@ struct ManifestWritten {
   absl::Status status;
 };
 struct Tick {};
+// The first event after CoordinatorCore::Restore.
+struct Restored {};
 
 struct Event {
   absl::Time wall;  // for people only
-  std::variant<Tick, Submit, Cancel, NodeConnected, NodeMessage, NodeDisconnected, ManifestWritten>
+  std::variant<Tick, Restored, Submit, Cancel, NodeConnected, NodeMessage, NodeDisconnected,
+               ManifestWritten>
       what;
 };
 
 // ---- durable records ----
+//
+// State, not history: a record says what is so from now on, and what was said of the same thing
+// before is void. What they add up to is a DurableState (journal.h).
 
+// A process got a number of its own. Says what it registered as, for a restart knows it again.
 struct IncarnationIssued {
   int64_t incarnation = 0;
+  node::v1::Register reg;
+};
+struct NodeForgotten {
   std::string node;
 };
-struct JobSubmitted {
+struct JobSaved {
   std::string job_id;
-  std::string request_id;
-  job::v1::JobSpec spec;
-  absl::Time wall;
+  std::string job;  // serialized coordinator.v1.DurableJob
 };
-struct CancelAsked {
+// An event of a job, numbered in the job from 1.
+struct EventAdded {
   std::string job_id;
+  int64_t number = 0;
+  job::v1::Event event;
 };
-struct JobResolved {
+struct EventDropped {  // too many: this one is not kept any more
   std::string job_id;
-  std::string resolved_spec;  // serialized
+  int64_t number = 0;
 };
-struct ViewMade {
-  common::v1::View view;
-};
-struct StateChanged {
-  std::string job_id;
-  common::v1::JobState state = common::v1::JOB_STATE_UNSPECIFIED;
-  std::string reason;
-  std::string message;
-  absl::Time wall;
-};
-struct ManifestCommitted {
-  std::string job_id;
-  int64_t lineage = 0;
-  int64_t step = 0;
-  std::string folder;
-  std::string weights_sha256;
-};
-struct JobForgotten {  // ended long ago; its id and its request id are free
+struct JobForgotten {  // ended long ago, with its events; its id and its request id are free
   std::string job_id;
 };
 
-using Record = std::variant<IncarnationIssued, JobSubmitted, CancelAsked, JobResolved, ViewMade,
-                            StateChanged, ManifestCommitted, JobForgotten>;
+using Record = std::variant<IncarnationIssued, NodeForgotten, JobSaved, EventAdded, EventDropped,
+                            JobForgotten>;
 
 // ---- effects ----
 
@@ -148,6 +143,8 @@ struct WriteManifest {
 // A job, or its log, is not what it was. At most one of each per job and Step, behind all others.
 struct JobChanged {
   std::string job_id;
+  bool new_state = false;       // or a new job
+  bool new_generation = false;  // or its first view
 };
 struct LogsAppended {
   std::string job_id;

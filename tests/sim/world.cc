@@ -126,19 +126,6 @@ void World::Tell(decltype(core::Event::what) what) {
 void World::CarryOut(const core::Effect& effect) {
   if (const auto* e = std::get_if<core::Persist>(&effect)) {
     CAPSTAN_CHECK(journal_.Append(e->record).ok());
-    if (const auto* resolved = std::get_if<core::JobResolved>(&e->record)) {
-      job::v1::ResolvedSpec spec;
-      CAPSTAN_CHECK(spec.ParseFromString(resolved->resolved_spec));
-      reference_ = ReferenceVersions(spec, options_.toy);
-    }
-    if (const auto* made = std::get_if<core::ViewMade>(&e->record)) {
-      std::string owners;
-      for (const int32_t owner : made->view.lane_owners()) absl::StrAppend(&owners, owner, ",");
-      const auto [known, fresh] = assignments_.emplace(made->view.generation(), owners);
-      if (!fresh && known->second != owners)
-        Violation(absl::StrCat("generation ", made->view.generation(), " names two assignments"));
-      queue_.Note(absl::StrCat("view ", made->view.generation(), " ", owners));
-    }
   } else if (const auto* e = std::get_if<core::Send>(&effect)) {
     const auto found = sessions_.find(e->session);
     if (found != sessions_.end() && found->second->down != nullptr) {
@@ -151,6 +138,16 @@ void World::CarryOut(const core::Effect& effect) {
     CAPSTAN_CHECK(e->status.ok());
     if (const auto* submitted = std::get_if<job::v1::SubmitJobResponse>(&e->response))
       job_id_ = submitted->job_id();
+  } else if (const auto* e = std::get_if<core::JobChanged>(&effect)) {
+    const core::JobRecord* job = coordinator_.Peek(e->job_id);
+    if (job == nullptr || !e->new_generation) return;
+    if (reference_.empty()) reference_ = ReferenceVersions(*job->resolved, options_.toy);
+    std::string owners;
+    for (const int32_t owner : job->view.lane_owners()) absl::StrAppend(&owners, owner, ",");
+    const auto [known, fresh] = assignments_.emplace(job->view.generation(), owners);
+    if (!fresh && known->second != owners)
+      Violation(absl::StrCat("generation ", job->view.generation(), " names two assignments"));
+    queue_.Note(absl::StrCat("view ", job->view.generation(), " ", owners));
   } else if (const auto* e = std::get_if<core::WriteManifest>(&effect)) {
     if (static_cast<int>(e->files.size()) != options_.shards + 1)
       Violation("a manifest that does not name every file");

@@ -1,0 +1,111 @@
+// Going on from what a coordinator before this one made durable.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/durable_job.h"
+#include "services/check/check.h"
+
+namespace capstan::coordinator::core {
+
+absl::Status CoordinatorCore::Restore(const DurableState& state, absl::Duration now,
+                                      absl::Time wall) {
+  CAPSTAN_CHECK(!stepped_ && jobs_.empty());
+  stepped_ = true;
+  now_ = now;
+  wall_ = wall;
+  last_incarnation_ = state.last_incarnation;
+  // They may still live, and come back with the number that they have.
+  for (const auto& entry : state.nodes) {
+    nodes_.AddAbsent(entry.second.reg, entry.second.incarnation, now, wall);
+  }
+  std::vector<JobRecord*> ended;
+  for (const auto& entry : state.jobs) {
+    v1::DurableJob durable;
+    if (!durable.ParseFromString(entry.second) || durable.job_id() != entry.first) {
+      return absl::DataLossError(absl::StrCat("the record of job ", entry.first, " is damaged"));
+    }
+    static const std::map<int64_t, job::v1::Event> kNone;
+    const auto events = state.events.find(entry.first);
+    absl::StatusOr<std::unique_ptr<JobRecord>> loaded =
+        FromDurable(durable, events == state.events.end() ? kNone : events->second, options_, now);
+    if (!loaded.ok()) return loaded.status();
+    JobRecord& job = **loaded;
+    if (by_sequence_.count(job.sequence) > 0 || requests_.count(job.request_id) > 0) {
+      return absl::DataLossError(
+          absl::StrCat("job ", job.id, " and another one have one number or request id"));
+    }
+    job.saved = FactsOf(durable);
+    job.told_state = job.state;
+    job.told_generation = job.view.generation();
+    last_sequence_ = std::max(last_sequence_, job.sequence);
+    last_probe_ = std::max(last_probe_, job.probe_id);
+    requests_[job.request_id] = job.id;
+    by_sequence_[job.sequence] = &job;
+    if (job.ended()) {
+      ended.push_back(&job);
+      if (!job.wound_down) active_[job.sequence] = &job;
+    } else if (job.state == common::v1::JOB_STATE_PENDING) {
+      pending_[job.sequence] = &job;
+    } else if (job.state != common::v1::JOB_STATE_SUSPENDED) {
+      active_[job.sequence] = &job;
+      job.AddLog(wall, "warning", "the coordinator has started anew: lines from before are gone");
+    }
+    jobs_[job.id] = *std::move(loaded);
+  }
+  std::sort(ended.begin(), ended.end(), [](const JobRecord* a, const JobRecord* b) {
+    return std::pair(a->finished_at, a->sequence) < std::pair(b->finished_at, b->sequence);
+  });
+  for (const JobRecord* job : ended) ended_.push_back(job->id);
+
+  // First those that hold their slots for sure: what a lost or ended task held may have been given
+  // to another job since.
+  for (const bool surely : {true, false}) {
+    for (const auto& entry : active_) PlaceMembers(*entry.second, surely);
+  }
+  schedule_ = true;
+  return absl::OkStatus();
+}
+
+void CoordinatorCore::PlaceMembers(JobRecord& job, bool surely) {
+  for (const Rank& rank : job.ranks) {
+    if ((!job.ended() && !rank.lost) != surely) continue;
+    Node* node = nodes_.FindIncarnation(rank.node, rank.incarnation);
+    if (node == nullptr) continue;
+    node->jobs.insert(job.id);
+    for (const int device : rank.devices) {
+      if (device < 0 || device >= static_cast<int>(node->slots.size())) continue;
+      if (node->slots[device].empty()) node->slots[device] = job.id;
+    }
+  }
+  for (const Shard& shard : job.shards) {
+    Node* node = nodes_.FindIncarnation(shard.node, shard.incarnation);
+    if (node != nullptr) node->jobs.insert(job.id);
+  }
+}
+
+void CoordinatorCore::Handle(const Restored&) {
+  std::vector<JobRecord*> active;
+  for (const auto& entry : active_) active.push_back(entry.second);
+  for (JobRecord* job : active) {
+    for (Rank& rank : job->ranks) {
+      if (nodes_.FindIncarnation(rank.node, rank.incarnation) == nullptr) {
+        LoseRank(*job, rank, "its service is not known any more");
+      }
+    }
+    for (Shard& shard : job->shards) {
+      if (nodes_.FindIncarnation(shard.node, shard.incarnation) == nullptr) {
+        LoseShard(*job, shard, "its service is not known any more");
+      }
+    }
+    // A loss whose lanes had not got new owners yet.
+    const auto& owners = job->view.lane_owners();
+    const bool ownerless = std::any_of(owners.begin(), owners.end(),
+                                       [job](int32_t owner) { return job->ranks[owner].lost; });
+    if (!job->ended() && ownerless) job->takeover_at = now_;
+    Advance(*job);
+  }
+}
+
+}  // namespace capstan::coordinator::core

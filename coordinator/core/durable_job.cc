@@ -1,0 +1,146 @@
+#include "coordinator/core/durable_job.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace capstan::coordinator::core {
+namespace {
+
+absl::Time TimeOf(const google::protobuf::Timestamp& time) {
+  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
+}
+
+}  // namespace
+
+v1::DurableJob ToDurable(const JobRecord& job, absl::Duration now) {
+  v1::DurableJob out;
+  out.set_job_id(job.id);
+  out.set_sequence(job.sequence);
+  out.set_request_id(job.request_id);
+  out.set_spec(job.spec_bytes);
+  SetTime(job.submitted_at, out.mutable_submitted_at());
+  if (job.started_at != absl::InfinitePast()) SetTime(job.started_at, out.mutable_started_at());
+  if (job.finished_at != absl::InfinitePast()) SetTime(job.finished_at, out.mutable_finished_at());
+  out.set_state(job.state);
+  out.set_reason(job.reason);
+  out.set_cancel_asked(job.cancel_asked);
+  out.set_resolved_spec(job.resolved_bytes);
+  out.set_spec_digest(job.digest);
+  if (job.has_view()) *out.mutable_view() = job.view;
+  for (const Rank& rank : job.ranks) {
+    v1::DurableRank* to = out.add_ranks();
+    to->set_index(rank.index);
+    to->set_node(rank.node);
+    to->set_host(rank.host);
+    to->set_incarnation(rank.incarnation);
+    for (const int device : rank.devices) to->add_devices(device);
+    to->set_lost(rank.lost);
+    to->set_why(rank.why);
+  }
+  for (const Shard& shard : job.shards) {
+    v1::DurableShard* to = out.add_shards();
+    to->set_index(shard.index);
+    to->set_node(shard.node);
+    to->set_host(shard.host);
+    to->set_incarnation(shard.incarnation);
+    to->set_address(shard.address);
+    to->set_lost(shard.lost);
+    to->set_why(shard.why);
+  }
+  out.set_probe_id(job.probe_id);
+  out.set_weights_sha256(job.weights_sha256);
+  out.set_checkpoint_uri(job.checkpoint_uri);
+  out.set_wound_down(job.wound_down);
+
+  v1::DurableProgress* progress = out.mutable_progress();
+  progress->set_message(job.message);
+  *progress->mutable_progress() = job.progress;
+  for (const auto& entry : job.epochs) *progress->add_epochs() = entry.second;
+  progress->set_samples_used(job.samples_used);
+  if (!job.ranks.empty()) progress->set_active_seconds(absl::ToDoubleSeconds(now - job.started));
+  return out;
+}
+
+std::string FactsOf(const v1::DurableJob& durable) {
+  v1::DurableJob facts = durable;
+  facts.clear_progress();
+  return facts.SerializeAsString();
+}
+
+absl::StatusOr<std::unique_ptr<JobRecord>> FromDurable(
+    const v1::DurableJob& durable, const std::map<int64_t, job::v1::Event>& events,
+    const CoreOptions& options, absl::Duration now) {
+  auto out = std::make_unique<JobRecord>(options);
+  JobRecord& job = *out;
+  const auto broken = [&durable](const char* what) {
+    return absl::DataLossError(absl::StrCat("job ", durable.job_id(), ": its ", what));
+  };
+  job.id = durable.job_id();
+  job.sequence = durable.sequence();
+  job.request_id = durable.request_id();
+  job.spec_bytes = durable.spec();
+  if (!job.spec.ParseFromString(durable.spec())) return broken("spec is none");
+  job.submitted_at = TimeOf(durable.submitted_at());
+  if (durable.has_started_at()) job.started_at = TimeOf(durable.started_at());
+  if (durable.has_finished_at()) job.finished_at = TimeOf(durable.finished_at());
+  job.state = durable.state();
+  job.reason = durable.reason();
+  job.cancel_asked = durable.cancel_asked();
+  job.cancel_since = now;
+  job.resolved_bytes = durable.resolved_spec();
+  job.digest = durable.spec_digest();
+  if (!durable.resolved_spec().empty() &&
+      !job.resolved.emplace().ParseFromString(durable.resolved_spec())) {
+    return broken("resolved spec is none");
+  }
+  job.view = durable.view();
+  if (job.has_view() && !job.resolved.has_value()) return broken("view has no resolved spec");
+  for (const v1::DurableRank& from : durable.ranks()) {
+    Rank rank;
+    rank.index = from.index();
+    rank.node = from.node();
+    rank.host = from.host();
+    rank.incarnation = from.incarnation();
+    rank.devices.assign(from.devices().begin(), from.devices().end());
+    rank.lost = from.lost();
+    rank.why = from.why();
+    // It may have been told; its next heartbeat says whether it was.
+    rank.start_sent = now;
+    job.ranks.push_back(std::move(rank));
+  }
+  for (const v1::DurableShard& from : durable.shards()) {
+    Shard shard;
+    shard.index = from.index();
+    shard.node = from.node();
+    shard.host = from.host();
+    shard.incarnation = from.incarnation();
+    shard.address = from.address();
+    shard.lost = from.lost();
+    shard.why = from.why();
+    shard.lineage_sent = now;
+    job.shards.push_back(std::move(shard));
+  }
+  job.probe_id = durable.probe_id();
+  job.weights_sha256 = durable.weights_sha256();
+  job.checkpoint_uri = durable.checkpoint_uri();
+  job.wound_down = durable.wound_down();
+
+  const v1::DurableProgress& progress = durable.progress();
+  job.message = progress.message();
+  job.progress = progress.progress();
+  for (const common::v1::EpochRecord& epoch : progress.epochs()) job.epochs[epoch.epoch()] = epoch;
+  job.samples_used = progress.samples_used();
+  job.started = now - absl::Seconds(progress.active_seconds());
+  job.progress_at = now;
+
+  for (const auto& entry : events) {
+    job.events.push_back(entry.second);
+    job.event_numbers.push_back(entry.first);
+    job.last_event = entry.first;
+  }
+  job.saved_event = job.last_event;
+  return out;
+}
+
+}  // namespace capstan::coordinator::core

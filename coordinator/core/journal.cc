@@ -1,0 +1,26 @@
+#include "coordinator/core/journal.h"
+
+#include <algorithm>
+#include <variant>
+
+namespace capstan::coordinator::core {
+
+void DurableState::Apply(const Record& record) {
+  if (const auto* issued = std::get_if<IncarnationIssued>(&record)) {
+    last_incarnation = std::max(last_incarnation, issued->incarnation);
+    nodes[issued->reg.name()] = *issued;
+  } else if (const auto* node = std::get_if<NodeForgotten>(&record)) {
+    nodes.erase(node->node);
+  } else if (const auto* saved = std::get_if<JobSaved>(&record)) {
+    jobs[saved->job_id] = saved->job;
+  } else if (const auto* added = std::get_if<EventAdded>(&record)) {
+    events[added->job_id][added->number] = added->event;
+  } else if (const auto* dropped = std::get_if<EventDropped>(&record)) {
+    events[dropped->job_id].erase(dropped->number);
+  } else if (const auto* forgotten = std::get_if<JobForgotten>(&record)) {
+    jobs.erase(forgotten->job_id);
+    events.erase(forgotten->job_id);
+  }
+}
+
+}  // namespace capstan::coordinator::core
