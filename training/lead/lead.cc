@@ -34,13 +34,17 @@ Lead::Lead(const LeadOptions& options, SamplePlan samples, EvalPlan evaluation, 
     : options_(options),
       samples_(std::move(samples)),
       evaluation_(std::move(evaluation)),
-      schedule_(std::move(schedule)),
+      planned_schedule_(std::move(schedule)),
+      schedule_(planned_schedule_),
       seals_(samples_.lane_tree()),
       parts_(options.num_parts),
       loss_scale_(options.dynamic_loss_scale),
+      last_checkpoint_(now),
       rate_start_(now) {
   CAPSTAN_CHECK(options_.total_steps >= 1 && options_.num_parts >= 1);
   CAPSTAN_CHECK(options_.evaluate_every_steps >= 0 && options_.max_nonfinite_steps >= 1);
+  CAPSTAN_CHECK(options_.checkpoint_every_steps >= 0 &&
+                options_.checkpoint_every > absl::ZeroDuration());
   BeginStep(now);
 }
 
@@ -160,14 +164,17 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
   Decision& decision = decided.decision;
   decision.step = step_;
   decision.apply = finite;
+  const bool last = step_ + 1 == options_.total_steps;
+  TakeOrders(decision);
   decision.learning_rate = schedule_.LearningRate(step_);
   decision.clip_scale = 1 / scale;
   decision.loss_scale = loss_scale_.value();
-  decision.stop = step_ + 1 == options_.total_steps;
-  decision.checkpoint = decision.stop;
-  decision.evaluate = evaluation_.block_count() > 0 &&
-                      (decision.stop || (options_.evaluate_every_steps > 0 &&
-                                         (step_ + 1) % options_.evaluate_every_steps == 0));
+  decision.stop = last || suspended_;
+  PlanCheckpoint(decision, now);
+  const bool evaluated =
+      evaluation_.block_count() > 0 && (last || (options_.evaluate_every_steps > 0 &&
+                                                 (step_ + 1) % options_.evaluate_every_steps == 0));
+  decision.evaluate = evaluated && !suspended_;
 
   const double seconds = absl::ToDoubleSeconds(*ready_at_ - step_start_);
   decided.line = {.lineage = options_.lineage,
@@ -178,7 +185,10 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
                   .samples = sums.samples,
                   .seconds = seconds};
 
-  if (samples_.StepInEpoch(step_) == 0) epoch_ = Sums();
+  if (samples_.StepInEpoch(step_) == 0) {
+    epoch_ = EpochSums();
+    epoch_.epoch = static_cast<int32_t>(samples_.EpochOf(step_)) + 1;
+  }
   epoch_.seals += sums;
   epoch_.seconds += seconds;
   samples_used_ += sums.samples;
@@ -186,37 +196,89 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
   last_loss_ = IfFinite(loss);
   CountRate(sums.samples, now);
 
-  const bool epoch_ends =
-      decision.stop || samples_.StepInEpoch(step_) + 1 == samples_.steps_per_epoch();
-  if (epoch_ends) {
-    const double samples = static_cast<double>(epoch_.seals.samples);
-    EpochRecord record;
-    record.epoch = static_cast<int32_t>(samples_.EpochOf(step_)) + 1;
-    record.train_loss = IfFinite(epoch_.seals.loss_sum / samples);
-    record.train_accuracy = static_cast<double>(epoch_.seals.correct) / samples;
-    record.seconds = epoch_.seconds;
-    record.samples_per_second = IfFinite(samples / epoch_.seconds);
-    ending_ = record;
-  }
+  if (last || samples_.StepInEpoch(step_) + 1 == samples_.steps_per_epoch()) ending_ = epoch_;
 
   last_decision_ = decision;
   ++step_;
   evaluating_ = decision.evaluate;
   BeginStep(now);
-  if (ending_.has_value() && !evaluating_) FinishEpoch();
+  if (ending_.has_value() && !evaluated) FinishEpoch();
   return decided;
 }
 
 void Lead::FinishEpoch() {
+  const double samples = static_cast<double>(ending_->seals.samples);
+  EpochRecord record;
+  record.epoch = ending_->epoch;
+  record.train_loss = IfFinite(ending_->seals.loss_sum / samples);
+  record.train_accuracy = static_cast<double>(ending_->seals.correct) / samples;
+  record.seconds = ending_->seconds;
+  record.samples_per_second = IfFinite(samples / ending_->seconds);
   if (evaluating_) {
     SealSums sums;
     for (const std::optional<SealSums>& block : blocks_) sums += *block;
-    ending_->validation_loss = IfFinite(sums.loss_sum / static_cast<double>(sums.samples));
-    ending_->validation_accuracy =
+    record.validation_loss = IfFinite(sums.loss_sum / static_cast<double>(sums.samples));
+    record.validation_accuracy =
         static_cast<double>(sums.correct) / static_cast<double>(sums.samples);
   }
-  epochs_.push_back(*ending_);
+  epochs_.push_back(record);
   ending_.reset();
+}
+
+// ---- Orders and checkpoints ----
+
+void Lead::GiveOrders(const std::vector<Order>& orders) {
+  for (const Order& order : orders) {
+    const bool applied = std::any_of(applied_orders_.begin(), applied_orders_.end(),
+                                     [&order](const Order& known) { return known.id == order.id; });
+    if (!applied) orders_.emplace(order.id, order);
+  }
+}
+
+// Those that take effect with this step, by id; of two rates the later one stays.
+void Lead::TakeOrders(Decision& decision) {
+  for (auto it = orders_.begin(); it != orders_.end();) {
+    Order order = it->second;
+    if (order.step.has_value() && *order.step > step_) {
+      ++it;
+      continue;
+    }
+    it = orders_.erase(it);
+    if (order.step.has_value() && *order.step < step_) continue;  // of another history
+    switch (order.what) {
+      case Order::What::kLearningRate:
+        ordered_rate_ = order.learning_rate;
+        schedule_ = planned_schedule_.WithBaseRate(ordered_rate_);
+        break;
+      case Order::What::kCheckpoint:
+        checkpoint_due_ = true;
+        // Its step is known to people: it does not wait.
+        if (order.step.has_value()) decision.checkpoint = true;
+        break;
+      case Order::What::kSuspend:
+        suspended_ = step_ + 1 < options_.total_steps;
+        break;
+    }
+    order.step = step_;
+    decision.order_ids.push_back(order.id);
+    applied_orders_.push_back(order);
+  }
+}
+
+void Lead::PlanCheckpoint(Decision& decision, absl::Duration now) {
+  if (options_.checkpoint_every_steps > 0 && (step_ + 1) % options_.checkpoint_every_steps == 0) {
+    checkpoint_due_ = true;
+  }
+  if (now - last_checkpoint_ >= options_.checkpoint_every) checkpoint_due_ = true;
+  if (decision.stop || (checkpoint_due_ && !in_flight_.has_value())) decision.checkpoint = true;
+  if (!decision.checkpoint) return;
+  checkpoint_due_ = false;
+  last_checkpoint_ = now;
+  in_flight_ = step_ + 1;
+}
+
+void Lead::FilesTaken(int64_t version) {
+  if (in_flight_ == version) in_flight_.reset();
 }
 
 void Lead::CountRate(int64_t samples, absl::Duration now) {
@@ -232,7 +294,7 @@ void Lead::CountRate(int64_t samples, absl::Duration now) {
   }
 }
 
-bool Lead::complete() const { return stopped() && Evaluated(); }
+bool Lead::complete() const { return step_ == options_.total_steps && Evaluated(); }
 
 LeadWaiting Lead::Waiting() const {
   LeadWaiting waiting;

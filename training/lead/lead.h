@@ -10,6 +10,14 @@
 // Version v >= 1 is evaluated where v is a multiple of evaluate_every_steps, and version T =
 // total_steps; the decision that makes version T carries stop, checkpoint and evaluate.
 //
+// Version v is saved where v is a multiple of checkpoint_every_steps, where checkpoint_every is over
+// since the last one, by an order, and at T. At most one such checkpoint is under way: until
+// FilesTaken of the last one the next waits; T, a suspend and an order with its step do not.
+//
+// Orders: an id takes effect once. The lead picks the next step, or the order says which one it was
+// before a rollback. A suspend makes step+1 the last version of this lineage: saved, not evaluated;
+// what it owes (an evaluation) is owed by whoever goes on from the snapshot. At T it has no effect.
+//
 // Pure: `now` is a monotonic time from any origin, handed in. A lineage has its own Lead. Nothing
 // is sent from here: whoever owns it repeats the last decision until every shard shows its version.
 // Threads: none of its own; the owner serialises.
@@ -17,10 +25,12 @@
 #define CAPSTAN_TRAINING_LEAD_LEAD_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "training/codec/step_log.h"
@@ -42,6 +52,20 @@ struct LeadOptions {
   // The loss of fp16 is scaled (loss_scale.h): a non-finite step does not count while that may be
   // the reason.
   bool dynamic_loss_scale = false;
+  int64_t checkpoint_every_steps = 0;                          // >= 1; 0: none by steps
+  absl::Duration checkpoint_every = absl::InfiniteDuration();  // above 0
+};
+
+// Order of node.proto.
+struct Order {
+  enum class What { kLearningRate, kCheckpoint, kSuspend };
+
+  int64_t id = 0;  // >= 1
+  What what = What::kCheckpoint;
+  double learning_rate = 0;     // kLearningRate: > 0, finite; the base rate of the schedule
+  std::optional<int64_t> step;  // it takes effect with the decision of this step alone
+
+  friend bool operator==(const Order&, const Order&) = default;
 };
 
 // StepDecision of param_store.proto.
@@ -74,6 +98,33 @@ struct EpochRecord {
   double seconds = 0;  // sum of its steps', waits for evaluation alone left out
 };
 
+// What was counted of an epoch.
+struct EpochSums {
+  int32_t epoch = 0;  // from 1; 0: nothing yet
+  SealSums seals;
+  double seconds = 0;
+};
+
+// All that a lead needs to go on from a version, with the same bits.
+struct LeadSnapshot {
+  int64_t step = 0;  // the version
+  int64_t samples_used = 0;
+  int64_t skipped_steps = 0;
+  int32_t nonfinite_in_a_row = 0;
+  EpochSums epoch;                    // of the last decided step
+  std::optional<EpochSums> ending;    // waits for the evaluation of the version
+  std::vector<EpochRecord> epochs;    // complete, oldest first; the last kSnapshotEpochs
+  std::vector<Order> applied_orders;  // with their steps
+  double learning_rate = 0;           // base rate by an order; 0: that of the schedule
+  double loss_scale = 0;              // of the next step; 0: none
+  int64_t loss_scale_good_steps = 0;  // finite ones since it last changed
+};
+inline constexpr size_t kSnapshotEpochs = 1000;
+
+// DataLoss, naming field and value: no snapshot of version `version` of this job.
+absl::Status CheckSnapshot(const LeadSnapshot& snapshot, int64_t version, int64_t total_steps,
+                           const SamplePlan& samples);
+
 struct LeadFailure {
   std::string reason;   // of docs/interface.md section 1
   std::string message;  // names step and lanes
@@ -101,6 +152,17 @@ class Lead {
   Lead(const LeadOptions& options, SamplePlan samples, EvalPlan evaluation, Schedule schedule,
        absl::Duration now);
 
+  // Goes on from a snapshot that passed CheckSnapshot, with the version's evaluation owed where it
+  // was. Before anything is told.
+  void Restore(const LeadSnapshot& snapshot, absl::Duration now);
+  // Of version step(), before anything of it is told.
+  LeadSnapshot Snapshot() const;
+
+  // Ids that are known already, and steps that are past, change nothing.
+  void GiveOrders(const std::vector<Order>& orders);
+  // The checkpoint of `version` is committed, or was given up.
+  void FilesTaken(int64_t version);
+
   // InvalidArgument, nothing changed: a step or version ahead of step(), a version that is not
   // evaluated, a node, shard or block that the plan has not, or counts that it does not allow.
   absl::StatusOr<Told> AddSeal(int64_t step, const Node& node, const SealSums& sums,
@@ -117,9 +179,13 @@ class Lead {
   int64_t step() const { return step_; }
   // Whether version step() is evaluated, and the last one.
   bool evaluating() const { return evaluating_; }
-  bool stopped() const { return step_ == options_.total_steps; }
+  bool stopped() const { return step_ == options_.total_steps || suspended_; }
   // Version T is decided and, where there are blocks, evaluated.
   bool complete() const;
+  // Version step() is the last of this lineage, by order.
+  bool suspended() const { return suspended_; }
+  // Orders that took effect, with their steps; also those of the snapshot.
+  const std::vector<Order>& applied_orders() const { return applied_orders_; }
   const std::optional<LeadFailure>& failure() const { return failure_; }
   const std::optional<Decision>& last_decision() const { return last_decision_; }
   // Factor on the loss of step(): what all lanes of a step multiply with.
@@ -140,23 +206,21 @@ class Lead {
   const std::vector<EpochRecord>& epochs() const { return epochs_; }
 
  private:
-  struct Sums {  // of an epoch
-    SealSums seals;
-    double seconds = 0;
-  };
-
   bool TrainingReady() const { return seals_.complete() && missing_parts_ == 0; }
   bool Evaluated() const { return !evaluating_ || missing_blocks_ == 0; }
   void NoteReady(absl::Duration now);
   void BeginStep(absl::Duration now);
   void FinishEpoch();
+  void TakeOrders(Decision& decision);
+  void PlanCheckpoint(Decision& decision, absl::Duration now);
   void CountRate(int64_t samples, absl::Duration now);
   int64_t NodeSamples(const Node& node) const;
 
   const LeadOptions options_;
   const SamplePlan samples_;
   const EvalPlan evaluation_;
-  const Schedule schedule_;
+  const Schedule planned_schedule_;
+  Schedule schedule_;  // with the base rate of an order
 
   int64_t step_ = 0;
   absl::Duration step_start_;
@@ -176,9 +240,17 @@ class Lead {
   int64_t samples_used_ = 0;
   int64_t skipped_steps_ = 0;
   int32_t nonfinite_in_a_row_ = 0;
-  Sums epoch_;
-  std::optional<EpochRecord> ending_;  // an epoch that waits for its evaluation
+  EpochSums epoch_;
+  std::optional<EpochSums> ending_;  // an epoch that waits for its evaluation
   std::vector<EpochRecord> epochs_;
+
+  std::map<int64_t, Order> orders_;  // by id, not yet applied
+  std::vector<Order> applied_orders_;
+  double ordered_rate_ = 0;
+  bool suspended_ = false;
+  bool checkpoint_due_ = false;
+  absl::Duration last_checkpoint_;    // ordered, or the beginning
+  std::optional<int64_t> in_flight_;  // version being saved
 
   absl::Duration rate_start_;
   int64_t rate_samples_ = 0;

@@ -287,5 +287,140 @@ TEST_F(LeadTest, TheLossScaleFallsUntilStepsAreFinite) {
   EXPECT_EQ(lead.skipped_steps(), 19);
 }
 
+// ---- Checkpoints, orders, snapshots ----
+
+TEST_F(LeadTest, CheckpointsByStepsWaitForTheOneUnderWay) {
+  LeadOptions options = Options(/*total_steps=*/9);
+  options.evaluate_every_steps = 0;
+  options.checkpoint_every_steps = 2;
+  Lead lead = Make(options);
+  std::vector<int64_t> saved;
+  for (int step = 0; step < 9; ++step) {
+    if (RunStep(lead, 1, 0, step)->decision.checkpoint) saved.push_back(step + 1);
+    if (step == 4) lead.FilesTaken(7);  // another one
+    if (step == 5) lead.FilesTaken(2);
+  }
+  // 4 was due and had to wait until 2 was taken; 7 stays under way; 9 is the last.
+  EXPECT_THAT(saved, ElementsAre(2, 7, 9));
+}
+
+TEST_F(LeadTest, CheckpointsByTime) {
+  LeadOptions options = Options(/*total_steps=*/9);
+  options.evaluate_every_steps = 0;
+  options.checkpoint_every = absl::Seconds(10);
+  Lead lead = Make(options);
+  EXPECT_FALSE(RunStep(lead, 1, 0, 9.5)->decision.checkpoint);
+  EXPECT_TRUE(RunStep(lead, 1, 0, 11)->decision.checkpoint);
+  lead.FilesTaken(2);
+  EXPECT_FALSE(RunStep(lead, 1, 0, 20)->decision.checkpoint);
+  EXPECT_TRUE(RunStep(lead, 1, 0, 21)->decision.checkpoint);
+}
+
+TEST_F(LeadTest, AnOrderTakesEffectOnceAndAtItsStep) {
+  Lead lead = Make(Options());
+  using What = Order::What;
+  lead.GiveOrders({{2, What::kLearningRate, 0.25, {}}, {1, What::kLearningRate, 9, {}}});
+  lead.GiveOrders({{3, What::kCheckpoint, 0, 1}, {4, What::kLearningRate, 7, 2}});
+  const Decision first = RunStep(lead, 1, 0, 1)->decision;
+  EXPECT_THAT(first.order_ids, ElementsAre(1, 2));
+  EXPECT_EQ(first.learning_rate, 0.25);  // the higher id stays
+  EXPECT_FALSE(first.checkpoint);
+
+  lead.GiveOrders({{1, What::kLearningRate, 9, {}}, {5, What::kLearningRate, 3, 0}});  // past
+  const Decision second = RunStep(lead, 1, 0, 2)->decision;
+  EXPECT_THAT(second.order_ids, ElementsAre(3));
+  EXPECT_TRUE(second.checkpoint);
+  EXPECT_EQ(second.learning_rate, 0.25);
+  EXPECT_EQ(RunStep(lead, 1, 0, 3)->decision.learning_rate, 7);
+  Evaluate(lead, 3);
+  EXPECT_EQ(RunStep(lead, 1, 0, 4)->decision.learning_rate, 0.1 * 7);  // the schedule goes on
+  ASSERT_EQ(lead.applied_orders().size(), 4u);
+  EXPECT_EQ(lead.applied_orders()[3].id, 4);
+  EXPECT_EQ(lead.applied_orders()[3].step, 2);
+}
+
+TEST_F(LeadTest, ASuspendEndsTheLineageAndOwesTheEvaluation) {
+  Lead lead = Make(Options());
+  RunStep(lead, 1, 0, 1);
+  RunStep(lead, 1, 0, 2);
+  lead.GiveOrders({{1, Order::What::kSuspend, 0, {}}});
+  const Decision last = RunStep(lead, 1, 1, 3)->decision;
+  EXPECT_TRUE(last.stop && last.checkpoint);
+  EXPECT_FALSE(last.evaluate);
+  EXPECT_TRUE(lead.suspended() && lead.stopped());
+  EXPECT_FALSE(lead.complete());
+  EXPECT_FALSE(lead.AddSeal(3, {0, 2}, {4, 1, 1}, At(4)).ok());
+
+  Lead next = Make(Options());
+  next.Restore(lead.Snapshot(), At(100));
+  EXPECT_TRUE(next.evaluating());
+  EXPECT_FALSE(next.stopped());
+  next.GiveOrders({{1, Order::What::kSuspend, 0, {}}});  // it has taken effect
+  EXPECT_THAT(next.epochs(), IsEmpty());
+  Evaluate(next, 101);
+  ASSERT_EQ(next.epochs().size(), 1u);
+  EXPECT_EQ(*next.epochs()[0].validation_accuracy, 2.0 / 3);
+  EXPECT_EQ(next.epochs()[0].seconds, 3);
+  EXPECT_FALSE(RunStep(next, 1, 0, 102)->decision.stop);
+}
+
+TEST_F(LeadTest, ASuspendAtTheLastStepHasNoEffect) {
+  Lead lead = Make(Options(/*total_steps=*/1));
+  lead.GiveOrders({{1, Order::What::kSuspend, 0, {}}});
+  const Decision last = RunStep(lead, 1, 0, 1)->decision;
+  EXPECT_TRUE(last.stop && last.evaluate);
+  EXPECT_FALSE(lead.suspended());
+  Evaluate(lead, 2);
+  EXPECT_TRUE(lead.complete());
+}
+
+// Losses whose sum depends on the order in which they are added.
+TEST_F(LeadTest, ARestoredLeadGoesOnWithTheSameBits) {
+  const auto step = [this](Lead& lead) {
+    const double loss = 0.1 + 1e10 * (lead.step() % 2);
+    if (lead.evaluating()) Evaluate(lead, lead.step());
+    return RunStep(lead, loss, 1, lead.step() + 1, lead.step() != 1);
+  };
+  for (int64_t at = 0; at <= 6; ++at) {
+    Lead whole = Make(Options());
+    Lead before = Make(Options());
+    whole.GiveOrders({{1, Order::What::kLearningRate, 0.3, 2}});
+    before.GiveOrders({{1, Order::What::kLearningRate, 0.3, 2}});
+    for (int64_t s = 0; s < at; ++s) {
+      step(whole);
+      step(before);
+    }
+    const LeadSnapshot snapshot = before.Snapshot();
+    SamplePlanOptions samples;
+    samples.dataset_size = 10;
+    samples.global_batch = 4;
+    samples.lanes = 2;
+    const SamplePlan plan = *SamplePlan::Create(samples);
+    ASSERT_TRUE(CheckSnapshot(snapshot, at, 6, plan).ok())
+        << at << CheckSnapshot(snapshot, at, 6, plan);
+    EXPECT_FALSE(CheckSnapshot(snapshot, at + 1, 6, plan).ok());
+    Lead after = Make(Options());
+    after.Restore(snapshot, At(static_cast<double>(at)));
+    after.GiveOrders({{1, Order::What::kLearningRate, 0.3, 2}});
+    for (int64_t s = at; s < 6; ++s) {
+      const auto want = step(whole);
+      const auto got = step(after);
+      EXPECT_EQ(want->decision.learning_rate, got->decision.learning_rate) << at << " " << s;
+      EXPECT_EQ(want->decision.apply, got->decision.apply);
+      EXPECT_EQ(want->line.epoch, got->line.epoch);
+    }
+    Evaluate(whole, 9);
+    Evaluate(after, 9);
+    EXPECT_TRUE(after.complete());
+    EXPECT_EQ(whole.samples_used(), after.samples_used());
+    EXPECT_EQ(whole.skipped_steps(), after.skipped_steps());
+    ASSERT_EQ(whole.epochs().size(), after.epochs().size());
+    for (size_t i = 0; i < whole.epochs().size(); ++i) {
+      EXPECT_EQ(*whole.epochs()[i].train_loss, *after.epochs()[i].train_loss);
+      EXPECT_EQ(*whole.epochs()[i].validation_loss, *after.epochs()[i].validation_loss);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace capstan::training

@@ -68,6 +68,14 @@ absl::StatusOr<Schedule> Schedule::Create(const ScheduleOptions& options, int64_
   return schedule;
 }
 
+Schedule Schedule::WithBaseRate(double learning_rate) const {
+  CAPSTAN_CHECK(learning_rate > 0 && std::isfinite(learning_rate));
+  Schedule other = *this;
+  other.options_.learning_rate = learning_rate;
+  other.options_.min_learning_rate = std::min(options_.min_learning_rate, learning_rate);
+  return other;
+}
+
 double Schedule::LearningRate(int64_t step) const {
   CAPSTAN_CHECK(step >= 0);
   const double base = options_.learning_rate;

@@ -46,6 +46,9 @@ class Schedule {
   // `step` from 0; steps from total_steps on have the rate that the formula gives.
   double LearningRate(int64_t step) const;
 
+  // The same with another base rate, which is > 0 and finite; a minimum above it comes down to it.
+  Schedule WithBaseRate(double learning_rate) const;
+
  private:
   Schedule() = default;
 
