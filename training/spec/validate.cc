@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -121,7 +122,7 @@ void CheckResources(const JobSpec& spec, Rules& rules) {
     rules.Range<int64_t>("resources.min_workers", r.min_workers(), 1,
                          std::max<int64_t>(1, std::min<int64_t>(workers, 1024)));
   }
-  if (r.has_device()) rules.OneOf("resources.device", r.device(), {"auto", "cpu"}, {"gpu"});
+  if (r.has_device()) rules.OneOf("resources.device", r.device(), {"auto", "cpu", "gpu"});
   for (const double weight : r.lane_weights()) {
     if (!std::isfinite(weight) || weight <= 0 || weight > 1e6) {
       rules.Fail("resources.lane_weights",
@@ -147,10 +148,13 @@ void CheckResources(const JobSpec& spec, Rules& rules) {
                  absl::StrCat("lists ", r.devices_size(), " devices, gpus_per_worker is ",
                               r.gpus_per_worker()));
     }
+    std::set<int32_t> listed;
     for (const int32_t index : r.devices()) {
       if (index < 0 || index > 63) {
         rules.Fail("resources.devices",
                    absl::StrCat("takes indices between 0 and 63, found ", index));
+      } else if (!listed.insert(index).second) {
+        rules.Fail("resources.devices", absl::StrCat("lists device ", index, " twice"));
       }
     }
   }
@@ -169,9 +173,9 @@ void CheckKvStore(const JobSpec& spec, Rules& rules) {
     return;
   }
   const std::string& type = spec.kvstore().type();
-  rules.OneOf("kvstore.type", type, {"local", "device", "dist_sync"},
-              {"nccl", "dist_device_sync", "dist_sync_device", "dist_async", "dist_device_async",
-               "dist_async_device", "dist"});
+  rules.OneOf("kvstore.type", type,
+              {"local", "device", "dist_sync", "dist_device_sync", "dist_sync_device"},
+              {"nccl", "dist_async", "dist_device_async", "dist_async_device", "dist"});
   if (type == "local" || type == "device") {
     if (r.has_num_workers() && r.num_workers() != 1) {
       rules.Fail("resources.num_workers",
@@ -327,8 +331,9 @@ void CheckTraining(const JobSpec& spec, Rules& rules) {
   }
   if (t.has_loss()) rules.OneOf("training.loss", t.loss(), {"softmax_cross_entropy"});
   if (t.has_precision()) CheckPrecision(spec, rules);
-  if (t.has_deterministic() && !t.deterministic()) {
-    rules.Fail("training.deterministic", "'false' is not supported in this version");
+  // CPUs have no other kernels, and bits that follow from the spec alone are not given away there.
+  if (t.has_deterministic() && !t.deterministic() && spec.resources().device() != "gpu") {
+    rules.Fail("training.deterministic", "'false' is for GPUs: set 'resources.device' to gpu");
   }
   CheckOptimizer(spec, rules);
 }
@@ -464,11 +469,12 @@ void FillDefaults(JobSpec& spec) {
   }
   auto& k = *spec.mutable_kvstore();
   if (!k.has_type()) k.set_type(r.num_workers() > 1 ? "dist_sync" : "local");
+  if (k.type() == "dist_sync_device") k.set_type("dist_device_sync");  // another spelling
   auto& t = *spec.mutable_training();
   if (!t.has_loss()) t.set_loss("softmax_cross_entropy");
   if (!t.has_precision()) t.set_precision("fp32");
   if (!t.has_seed()) t.set_seed(0);
-  if (!t.has_deterministic()) t.set_deterministic(true);
+  if (!t.has_deterministic()) t.set_deterministic(r.device() != "gpu");
   auto& o = *t.mutable_optimizer();
   if (!o.has_name()) o.set_name("sgd");
   if (!o.has_momentum()) o.set_momentum(0);
