@@ -11,6 +11,7 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "services/check/check.h"
+#include "services/check/mutant.h"
 
 namespace capstan::coordinator::core {
 namespace {
@@ -352,7 +353,9 @@ void CoordinatorCore::SaveJobs() {
     if (job == nullptr) continue;
     const v1::DurableJob durable = ToDurable(*job, now_);
     std::string facts = FactsOf(durable);
-    if (facts != job->saved) {
+    const bool told_too_early = CAPSTAN_MUTANT("announced_before_durable") &&
+                                job->view.generation() != job->told_generation;
+    if (facts != job->saved && !told_too_early) {
       job->saved = std::move(facts);
       Emit(Persist{JobSaved{id, durable.SerializeAsString()}});
     }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "services/check/check.h"
+#include "services/check/mutant.h"
 
 namespace capstan::gpu_worker::core {
 
@@ -83,7 +84,7 @@ void WorkerCore::On(const ViewGiven& e, Effects& out) {
   if (e.lineage != lineage_) {
     // R7: nothing of the old history may meet the new one.
     DropStep(out);
-    held_.reset();
+    if (!CAPSTAN_MUTANT("weights_survive_lineage")) held_.reset();
     lineage_ = e.lineage;
     reported_step_ = -1;
     out.emplace_back(OpenLineage{lineage_});
@@ -255,6 +256,7 @@ void WorkerCore::On(const Tick&, Effects& out) {
   if (now_ >= resend_at_) {
     resend_at_ = now_ + options_.resend_interval;
     for (const Seal& seal : seals_) {
+      if (CAPSTAN_MUTANT("sealed_once")) break;
       out.emplace_back(SendSeal{lineage_, held_->version, seal.node, seal.sums});
     }
     for (const auto& entry : blocks_) {

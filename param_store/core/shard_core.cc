@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
+#include "services/check/mutant.h"
 
 namespace capstan::param_store::core {
 
@@ -139,7 +140,7 @@ absl::Status ShardCore::CheckHello(const StreamOpened& hello) const {
   if (hello.lineage < 1) {
     return absl::InvalidArgumentError(absl::StrCat("lineage: got ", hello.lineage, ", want >= 1"));
   }
-  if (hello.lineage < lineage_) {
+  if (hello.lineage < lineage_ && !CAPSTAN_MUTANT("no_fence")) {
     return absl::FailedPreconditionError(
         absl::StrCat("lineage ", hello.lineage, " is over, current ", lineage_));
   }
@@ -271,12 +272,16 @@ void ShardCore::On(const FrameArrived& event) {
   } else {
     for (int32_t i = 0; i < event.chunk_count; ++i) {
       HeldNodes& held = held_[event.first_chunk - run_.first_chunk + i];
-      if (!event.intact[i]) {
+      if (!event.intact[i] && !CAPSTAN_MUTANT("no_checksum")) {
         outcomes[i] = FrameOutcome::kCorrupt;
         ++drops_.corrupt;
       } else if (held.Covers(event.node)) {
         outcomes[i] = FrameOutcome::kCovered;
         ++drops_.covered;
+        if (CAPSTAN_MUTANT("no_dedupe")) {
+          outcomes[i] = FrameOutcome::kStored;
+          ++stored;
+        }
       } else {
         outcomes[i] = FrameOutcome::kStored;
         ++stored;
@@ -390,6 +395,7 @@ void ShardCore::Decide() {
 
 // Sends the last decision to a shard that does not show its version yet.
 void ShardCore::RepeatDecision(StreamId id, const Stream& stream) {
+  if (CAPSTAN_MUTANT("lead_forgets_decision")) return;
   const auto& last = lead_->last_decision();
   if (last.has_value() && shown_[stream.index] <= last->step) Emit(SendDecision{id, *last});
 }
@@ -399,8 +405,10 @@ void ShardCore::On(const DecisionArrived& event) {
   if (event.decision.step != version_ || stop_) return;  // decided long ago, or of nowhere
   // The lead decides with our part alone; without it the decision is not of this history.
   if (!finite_.has_value()) return;
-  Publish(event.decision);
-  if (event.decision.step == 0 || event.decision.stop) Emit(StateChanged{});
+  Decision decision = event.decision;
+  if (CAPSTAN_MUTANT("finite_per_shard")) decision.apply = *finite_;
+  Publish(decision);
+  if (decision.step == 0 || decision.stop) Emit(StateChanged{});
 }
 
 void ShardCore::Publish(const Decision& decision) {

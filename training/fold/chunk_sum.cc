@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
+#include "services/check/mutant.h"
 #include "training/fold/add.h"
 
 namespace capstan::training {
@@ -72,6 +73,11 @@ struct ChunkSum::Values {
   int32_t StoreNew() {
     const int32_t slot = sum.TakeSlot();
     source.CopyTo(sum.buffers_[slot].get());
+    if (CAPSTAN_MUTANT("sum_in_arrival_order") && !sum.held_.entries().empty()) {
+      float* const here = sum.buffers_[slot].get();
+      AddInto(sum.buffers_[sum.held_.entries()[0].slot].get(), here, sum.size_);
+      std::memset(here, 0, sum.size_ * sizeof(float));
+    }
     return slot;
   }
 };
@@ -101,6 +107,8 @@ absl::StatusOr<Outcome> ChunkSum::AddFrom(const Node& node, const Source& source
   absl::StatusOr<Outcome> outcome = held_.Check(node);
   if (outcome.ok() && *outcome == Outcome::kStored) {
     held_.Store(node, Values<Source>{*this, source});
+  } else if (CAPSTAN_MUTANT("no_dedupe") && outcome.ok()) {
+    source.AddTo(buffers_[held_.entries()[held_.FindCovering(node)].slot].get());
   }
   return outcome;
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "services/check/mutant.h"
 #include "training/lanes/lane_tree.h"
 
 namespace capstan::training {
@@ -81,8 +82,13 @@ template <typename Values>
 void HeldNodes::Store(const Node& node, Values&& values) {
   int32_t at = FirstEndingAfter(node.first_lane);
   auto it = entries_.begin() + at;
+  int32_t kept = -1;  // by a mutant alone
   while (it != entries_.end() && LaneTree::Contains(node, it->node)) {
-    values.Drop(it->slot);
+    if (CAPSTAN_MUTANT("descendants_not_dropped")) {
+      kept = it->slot;
+    } else {
+      values.Drop(it->slot);
+    }
     it = entries_.erase(it);
   }
   Node here = node;
@@ -110,6 +116,7 @@ void HeldNodes::Store(const Node& node, Values&& values) {
     here = LaneTree::Parent(here);
   }
   if (slot < 0) slot = values.StoreNew();
+  if (kept >= 0) values.Fold(slot, kept);
   entries_.insert(entries_.begin() + at, Entry{here, slot});
 }
 
