@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,13 +13,23 @@
 namespace capstan::engine::cuda {
 namespace {
 
-const float* In(const void* pointer) { return static_cast<const float*>(pointer); }
-float* Out(void* pointer) { return static_cast<float*>(pointer); }
+const float* Floats(const void* pointer) { return static_cast<const float*>(pointer); }
+float* Floats(void* pointer) { return static_cast<float*>(pointer); }
 int32_t Narrow(int64_t value) { return static_cast<int32_t>(value); }
 
 bool Missing(const absl::Status& status) { return status.code() == absl::StatusCode::kNotFound; }
 
 }  // namespace
+
+void WidenInPlace(Element element, int64_t count, float* values) {
+  if (element == Element::kFloat) return;
+  for (int64_t i = count - 1; i >= 0; --i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, reinterpret_cast<const char*>(values) + 2 * i, sizeof bits);
+    values[i] =
+        element == Element::kBf16 ? FloatOf(static_cast<uint32_t>(bits) << 16) : FloatOfFp16(bits);
+  }
+}
 
 absl::StatusOr<std::unique_ptr<CudaOperations>> CudaOperations::Create(const Program& program,
                                                                        const CudaContext& context,
@@ -123,11 +134,13 @@ absl::StatusOr<bool> CudaOperations::ReluKeepsNan(int index, const Walk& walk) {
   const absl::Status status =
       RunForward(index, walk.value(stage.x), walk.weight_of(stage), bias, walk.value(stage.y));
   if (!status.ok()) return status;
-  float y = 0;
-  CAPSTAN_CUDA_RETURN(
-      cudaMemcpyAsync(&y, walk.value(stage.y), sizeof y, cudaMemcpyDeviceToHost, context_.stream));
+  float y[1] = {};
+  CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(y, walk.value(stage.y),
+                                      context_.element == Element::kFloat ? 4 : 2,
+                                      cudaMemcpyDeviceToHost, context_.stream));
   CAPSTAN_CUDA_RETURN(cudaStreamSynchronize(context_.stream));
-  return std::isnan(y);
+  WidenInPlace(context_.element, 1, y);
+  return std::isnan(y[0]);
 }
 
 absl::Status CudaOperations::PrepareBackward() {
@@ -160,6 +173,7 @@ absl::Status CudaOperations::PrepareBackward() {
         problem.n = g.in_c;
         problem.k = data ? g.out_c : n_;
         problem.transpose_a = !data;
+        problem.float_result = !data;
         absl::StatusOr<std::unique_ptr<LtMatmul>> lt =
             MakeLtMatmul(context_.lt, problem, kWorkspaceBytes);
         if (!lt.ok() && !Missing(lt.status())) return lt.status();
@@ -185,23 +199,41 @@ void CudaOperations::LoadImages(int64_t n, const BatchHeader* header, const void
   const auto* const scale = reinterpret_cast<const float*>(reinterpret_cast<const char*>(header) +
                                                            offsetof(BatchHeader, image_scale));
   Keep(ToStatus("LaunchLoadImages",
-                LaunchLoadImages(context_.stream, images, image_type == CAPSTAN_IMAGE_UINT8, scale,
-                                 program_.input_nhwc, Narrow(n), program_.image_channels,
-                                 program_.image_pixels, Out(x))));
+                LaunchLoadImages(context_.stream, context_.element, images,
+                                 image_type == CAPSTAN_IMAGE_UINT8, scale, program_.input_nhwc,
+                                 Narrow(n), program_.image_channels, program_.image_pixels, x)));
+}
+
+void CudaOperations::CopyWeights(int64_t rows, int32_t channels, int32_t pixels, const void* from,
+                                 void* to) {
+  if (!status_.ok()) return;
+  Keep(ToStatus("LaunchCopyWeights",
+                LaunchCopyWeights(context_.stream, context_.element, Narrow(rows), channels, pixels,
+                                  Floats(from), to)));
+}
+
+void CudaOperations::GradientToFlat(const Stage& stage, const void* from, void* to) {
+  if (!status_.ok()) return;
+  const Element element = stage.rounded_gradient ? context_.element : Element::kFloat;
+  Keep(
+      ToStatus("LaunchGradientToFlat",
+               LaunchGradientToFlat(context_.stream, element, stage.weight_rows,
+                                    stage.weight_channels, stage.weight_pixels, from, Floats(to))));
 }
 
 void CudaOperations::ToChannelsLast(int64_t rows, int32_t channels, int32_t pixels,
                                     const void* from, void* to) {
   if (!status_.ok()) return;
-  Keep(ToStatus("LaunchToChannelsLast", LaunchToChannelsLast(context_.stream, Narrow(rows),
-                                                             channels, pixels, In(from), Out(to))));
+  Keep(ToStatus("LaunchToChannelsLast",
+                LaunchToChannelsLast(context_.stream, context_.element, Narrow(rows), channels,
+                                     pixels, from, to)));
 }
 
 void CudaOperations::ToCanonical(int64_t rows, int32_t channels, int32_t pixels, const void* from,
                                  void* to) {
   if (!status_.ok()) return;
-  Keep(ToStatus("LaunchToCanonical", LaunchToCanonical(context_.stream, Narrow(rows), channels,
-                                                       pixels, In(from), Out(to))));
+  Keep(ToStatus("LaunchToCanonical", LaunchToCanonical(context_.stream, context_.element,
+                                                       Narrow(rows), channels, pixels, from, to)));
 }
 
 absl::Status CudaOperations::RunForward(int index, const void* x, const void* weight,
@@ -215,14 +247,14 @@ absl::Status CudaOperations::RunForward(int index, const void* x, const void* we
     status = kernels.lt_forward->Run(context_.stream, x, weight, bias, y, context_.workspace);
   } else {
     return ToStatus("LaunchConvForward",
-                    LaunchConvForward(context_.stream, stage.window, Narrow(n_), In(x), In(weight),
-                                      In(bias), stage.relu, Out(y)));
+                    LaunchConvForward(context_.stream, context_.element, stage.window, Narrow(n_),
+                                      x, weight, bias, stage.relu, y));
   }
   if (!status.ok() || !(kernels.own_bias || kernels.own_relu)) return status;
   const int64_t rows = n_ * program_.tensors[stage.y].elements / stage.weight_rows;
   return ToStatus("LaunchBiasRelu",
-                  LaunchBiasRelu(context_.stream, Narrow(rows), stage.weight_rows,
-                                 kernels.own_bias ? In(bias) : nullptr, kernels.own_relu, Out(y)));
+                  LaunchBiasRelu(context_.stream, context_.element, Narrow(rows), stage.weight_rows,
+                                 kernels.own_bias ? bias : nullptr, kernels.own_relu, y));
 }
 
 void CudaOperations::LinearForward(int stage, int64_t n, const void* x, const void* weight,
@@ -239,9 +271,10 @@ void CudaOperations::LinearWeightGradient(int stage, int64_t n, const void* x, c
   } else if (kernels.lt_weight != nullptr) {
     Keep(kernels.lt_weight->Run(context_.stream, dy, x, nullptr, dw, context_.workspace));
   } else {
-    Keep(ToStatus("LaunchConvWeightGradient",
-                  LaunchConvWeightGradient(context_.stream, program_.stages[stage].window,
-                                           Narrow(n), In(x), In(dy), Out(dw))));
+    Keep(ToStatus(
+        "LaunchConvWeightGradient",
+        LaunchConvWeightGradient(context_.stream, context_.element, program_.stages[stage].window,
+                                 Narrow(n), x, dy, program_.stages[stage].rounded_gradient, dw)));
   }
 }
 
@@ -254,43 +287,46 @@ void CudaOperations::LinearDataGradient(int stage, int64_t n, const void* dy, co
   } else if (kernels.lt_data != nullptr) {
     Keep(kernels.lt_data->Run(context_.stream, dy, weight, nullptr, dx, context_.workspace));
   } else {
-    Keep(ToStatus("LaunchConvDataGradient",
-                  LaunchConvDataGradient(context_.stream, program_.stages[stage].window, Narrow(n),
-                                         In(dy), In(weight), Out(dx))));
+    Keep(
+        ToStatus("LaunchConvDataGradient",
+                 LaunchConvDataGradient(context_.stream, context_.element,
+                                        program_.stages[stage].window, Narrow(n), dy, weight, dx)));
   }
 }
 
 void CudaOperations::BiasGradient(int64_t rows, int32_t columns, const void* dy, void* parts,
                                   void* db) {
   if (!status_.ok()) return;
-  Keep(ToStatus("LaunchColumnSums", LaunchColumnSums(context_.stream, Narrow(rows), columns, In(dy),
-                                                     Out(parts), Out(db))));
+  Keep(
+      ToStatus("LaunchColumnSums", LaunchColumnSums(context_.stream, context_.element, Narrow(rows),
+                                                    columns, dy, Floats(parts), Floats(db))));
 }
 
 void CudaOperations::PoolForward(const Stage& stage, int64_t n, const void* x, void* y) {
   if (!status_.ok()) return;
   Keep(ToStatus("LaunchPoolForward",
-                LaunchPoolForward(context_.stream, stage.window, stage.kind == StageKind::kMaxPool,
-                                  stage.relu, Narrow(n), In(x), Out(y))));
+                LaunchPoolForward(context_.stream, context_.element, stage.window,
+                                  stage.kind == StageKind::kMaxPool, stage.relu, Narrow(n), x, y)));
 }
 
 void CudaOperations::PoolBackward(const Stage& stage, int64_t n, const void* x, const void* dy,
                                   void* dx) {
   if (!status_.ok()) return;
-  Keep(ToStatus("LaunchPoolBackward",
-                LaunchPoolBackward(context_.stream, stage.window, stage.kind == StageKind::kMaxPool,
-                                   stage.relu, Narrow(n), In(x), In(dy), Out(dx))));
+  Keep(ToStatus(
+      "LaunchPoolBackward",
+      LaunchPoolBackward(context_.stream, context_.element, stage.window,
+                         stage.kind == StageKind::kMaxPool, stage.relu, Narrow(n), x, dy, dx)));
 }
 
 void CudaOperations::ReluForward(int64_t elements, void* x) {
   if (!status_.ok()) return;
-  Keep(ToStatus("LaunchRelu", LaunchRelu(context_.stream, Narrow(elements), Out(x))));
+  Keep(ToStatus("LaunchRelu", LaunchRelu(context_.stream, context_.element, Narrow(elements), x)));
 }
 
 void CudaOperations::ReluBackward(int64_t elements, const void* y, void* dy) {
   if (!status_.ok()) return;
   Keep(ToStatus("LaunchReluMask",
-                LaunchReluMask(context_.stream, Narrow(elements), In(y), Out(dy))));
+                LaunchReluMask(context_.stream, context_.element, Narrow(elements), y, dy)));
 }
 
 void CudaOperations::Loss(int64_t n, int32_t classes, const BatchHeader* header,
@@ -298,9 +334,9 @@ void CudaOperations::Loss(int64_t n, int32_t classes, const BatchHeader* header,
                           int32_t* row_correct) {
   if (!status_.ok()) return;
   static_assert(offsetof(BatchHeader, loss_scale) == 0, "read on the card as the first double");
-  Keep(ToStatus("LaunchLoss", LaunchLoss(context_.stream, Narrow(n), classes,
-                                         reinterpret_cast<const double*>(header), labels, In(x),
-                                         Out(dx), row_loss, row_correct)));
+  Keep(ToStatus("LaunchLoss", LaunchLoss(context_.stream, context_.element, Narrow(n), classes,
+                                         reinterpret_cast<const double*>(header), labels, x, dx,
+                                         row_loss, row_correct)));
 }
 
 void CudaOperations::SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/engine/cuda/cudnn_graph.h"
+#include "gpu_worker/engine/cuda/kernels.h"
 #include "gpu_worker/engine/cuda/lt_matmul.h"
 #include "gpu_worker/engine/cuda/operations.h"
 
@@ -28,7 +29,11 @@ struct CudaContext {
   cublasLtHandle_t lt = nullptr;
   void* workspace = nullptr;  // kWorkspaceBytes
   KernelRules rules;
+  Element element = Element::kFloat;  // of the precision of the rules
 };
+
+// `values` holds `count` elements from its start; they become floats.
+void WidenInPlace(Element element, int64_t count, float* values);
 
 // The kernels of one convolution or dense layer; null: own kernels.
 struct LinearKernels {
@@ -58,6 +63,9 @@ class CudaOperations : public Operations {
 
   void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
                   void* x) override;
+  void CopyWeights(int64_t rows, int32_t channels, int32_t pixels, const void* from,
+                   void* to) override;
+  void GradientToFlat(const Stage& stage, const void* from, void* to) override;
   void ToChannelsLast(int64_t rows, int32_t channels, int32_t pixels, const void* from,
                       void* to) override;
   void ToCanonical(int64_t rows, int32_t channels, int32_t pixels, const void* from,

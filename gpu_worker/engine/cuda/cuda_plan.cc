@@ -33,6 +33,9 @@ CudaPlan::CudaPlan(Program program, const capstan_compile_request& request)
       max_batch_(request.max_batch),
       counts_(std::make_unique<CountCache<std::unique_ptr<CountKernels>>>(kCounts)) {
   context_.rules = {request.precision, request.deterministic != 0};
+  context_.element = request.precision == CAPSTAN_PRECISION_BF16   ? Element::kBf16
+                     : request.precision == CAPSTAN_PRECISION_FP16 ? Element::kFp16
+                                                                   : Element::kFloat;
 }
 
 // Errors of a card that has failed before are of no interest here.
@@ -91,7 +94,7 @@ absl::Status CudaPlan::Build() {
 absl::Status CudaPlan::AllocateDevice() {
   MemoryOptions options;
   options.max_batch = max_batch_;
-  options.element_bytes = sizeof(float);
+  options.element_bytes = ElementBytes(context_.rules.precision);
   options.workspace_bytes = kWorkspaceBytes;
   memory_ = PlanMemory(program_, options);
   size_t free = 0, whole = 0;
@@ -106,7 +109,8 @@ absl::Status CudaPlan::AllocateDevice() {
   }
   CAPSTAN_CUDA_RETURN(error);
   context_.workspace = base_ + memory_.workspace;
-  walk_ = std::make_unique<Walk>(program_, memory_, base_, sizeof(float));
+  walk_ =
+      std::make_unique<Walk>(program_, memory_, base_, options.element_bytes, options.flat_bytes);
   return absl::OkStatus();
 }
 
@@ -172,7 +176,7 @@ absl::Status CudaPlan::LoadWeights(const float* weights) {
     // A few small kernels, in the order of the stream: the lane behind them waits for nothing else.
     const absl::StatusOr<CountKernels*> kernels = KernelsOf(max_batch_);
     if (!kernels.ok()) return kernels.status();
-    walk_->PermuteWeights(*(*kernels)->ops);
+    walk_->CopyWeights(*(*kernels)->ops);
     return (*kernels)->ops->TakeStatus();
   };
   const absl::Status status = load();
@@ -261,8 +265,8 @@ absl::Status CudaPlan::Enqueue(CudaOperations& ops, Pass pass, int64_t count, in
   if (pass == Pass::kPredict) {
     const absl::Status status = ops.TakeStatus();
     if (!status.ok()) return status;
-    CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(host_logits_, walk_->logits(),
-                                        static_cast<size_t>(count * program_.classes) * 4,
+    const int64_t bytes = count * program_.classes * ElementBytes(context_.rules.precision);
+    CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(host_logits_, walk_->logits(), static_cast<size_t>(bytes),
                                         cudaMemcpyDeviceToHost, context_.stream));
     return absl::OkStatus();
   }
@@ -313,6 +317,7 @@ absl::Status CudaPlan::CopyOut(Pass pass, int64_t count, float* gradient, float*
                 static_cast<size_t>(program_.total_floats) * sizeof(float));
   }
   if (pass == Pass::kPredict) {
+    WidenInPlace(context_.element, count * program_.classes, host_logits_);
     std::memcpy(logits, host_logits_, static_cast<size_t>(count * program_.classes) * 4);
   } else {
     *result = *host_sums_;

@@ -64,7 +64,8 @@ class CudaPlan {
   absl::Status EnqueueReadBack(size_t piece);
   // Whether images are copied to tensor 0 as they come.
   bool GoesStraight(int image_type) const {
-    return image_type == CAPSTAN_IMAGE_FLOAT32 && !program_.input_nhwc;
+    return image_type == CAPSTAN_IMAGE_FLOAT32 && !program_.input_nhwc &&
+           context_.element == Element::kFloat;
   }
   absl::Status CopyOut(Pass pass, int64_t count, float* gradient, float* logits,
                        capstan_result* result);

@@ -69,9 +69,9 @@ TEST(CudaPluginTest, WithoutADriverCompileFailsWithItsCall) {
   EXPECT_THAT(std::string(error.text),
               HasSubstr("cudaSetDevice(device_): 35 cudaErrorInsufficientDriver"));
   EXPECT_EQ(plan, nullptr);
-  request.precision = CAPSTAN_PRECISION_BF16;
+  request.precision = 4;
   EXPECT_EQ(static_cast<absl::StatusCode>(factory()->compile(&request, &plan, &error)),
-            absl::StatusCode::kUnimplemented);
+            absl::StatusCode::kInvalidArgument);
 }
 
 // Every convolution of a model in its three passes, forward alone and fused.
@@ -112,8 +112,8 @@ std::string ToString(const ConvProblem& p) {
   const WindowGeometry& g = p.window;
   return absl::StrCat(kPasses[static_cast<int>(p.pass)], p.bias ? " bias" : "",
                       p.relu ? " relu" : "", ", ", g.in_c, "x", g.in_h, "x", g.in_w, " to ",
-                      g.out_c, "x", g.out_h, "x", g.out_w, ", batch ", p.n,
-                      p.rules.precision == CAPSTAN_PRECISION_FP32 ? ", fp32" : ", tf32");
+                      g.out_c, "x", g.out_h, "x", g.out_w, ", batch ", p.n, ", ",
+                      PrecisionName(static_cast<Precision>(p.rules.precision)));
 }
 
 TEST(DevicelessTest, CudnnTakesEveryGraphOfTheModels) {
@@ -126,7 +126,8 @@ TEST(DevicelessTest, CudnnTakesEveryGraphOfTheModels) {
   }
   for (const char* const model : {"lenet", "lenet_d2l"}) {
     for (const int64_t n : {256, 17}) {
-      for (const int32_t precision : {CAPSTAN_PRECISION_FP32, CAPSTAN_PRECISION_TF32}) {
+      for (const int32_t precision : {CAPSTAN_PRECISION_FP32, CAPSTAN_PRECISION_TF32,
+                                      CAPSTAN_PRECISION_BF16, CAPSTAN_PRECISION_FP16}) {
         for (const ConvProblem& problem : Problems(model, n, precision)) {
           SCOPED_TRACE(absl::StrCat(model, ": ", ToString(problem)));
           const absl::StatusOr<std::vector<EngineCandidate>> candidates =

@@ -89,13 +89,22 @@ class Descriptor {
   absl::Status status_;
 };
 
-// Dimensions n, c, h, w in the order of memory n, h, w, c; of filters o, i, h, w likewise.
-Descriptor MakeTensor(Uid uid, int64_t n, int64_t c, int64_t h, int64_t w, bool is_virtual) {
+cudnnDataType_t ElementType(const KernelRules& rules) {
+  return rules.precision == CAPSTAN_PRECISION_BF16   ? CUDNN_DATA_BFLOAT16
+         : rules.precision == CAPSTAN_PRECISION_FP16 ? CUDNN_DATA_HALF
+                                                     : CUDNN_DATA_FLOAT;
+}
+
+// Dimensions n, c, h, w in the order of memory n, h, w, c; of filters o, i, h, w likewise. What is
+// virtual is float32.
+Descriptor MakeTensor(Uid uid, cudnnDataType_t element, int64_t n, int64_t c, int64_t h, int64_t w,
+                      bool is_virtual) {
+  const cudnnDataType_t type = is_virtual ? CUDNN_DATA_FLOAT : element;
   const std::array<int64_t, 4> dims = {n, c, h, w};
   const std::array<int64_t, 4> strides = {c * h * w, 1, c * w, c};
   const int64_t id = uid, alignment = 16;
   Descriptor tensor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-  tensor.Set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
+  tensor.Set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type)
       .Set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, dims.data(), 4)
       .Set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, strides.data(), 4)
       .Set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id)
@@ -183,12 +192,16 @@ Descriptor MakeConvOperation(const ConvProblem& problem, const Descriptor& x, co
 
 Descriptor MakeOperationGraph(const CudnnTarget& target, const ConvProblem& problem) {
   const WindowGeometry& g = problem.window;
-  const Descriptor x = MakeTensor(kX, problem.n, g.in_c, g.in_h, g.in_w, false);
-  const Descriptor w = MakeTensor(kW, g.out_c, g.in_c, g.kernel_h, g.kernel_w, false);
-  const Descriptor y = MakeTensor(kY, problem.n, g.out_c, g.out_h, g.out_w, false);
-  const Descriptor conv_out = MakeTensor(kConvOut, problem.n, g.out_c, g.out_h, g.out_w, true);
-  const Descriptor bias_out = MakeTensor(kBiasOut, problem.n, g.out_c, g.out_h, g.out_w, true);
-  const Descriptor bias = MakeTensor(kBias, 1, g.out_c, 1, 1, false);
+  const cudnnDataType_t type = ElementType(problem.rules);
+  const auto output = [&](Uid uid, bool is_virtual) {
+    return MakeTensor(uid, type, problem.n, g.out_c, g.out_h, g.out_w, is_virtual);
+  };
+  const Descriptor x = MakeTensor(kX, type, problem.n, g.in_c, g.in_h, g.in_w, false);
+  const Descriptor w = MakeTensor(kW, type, g.out_c, g.in_c, g.kernel_h, g.kernel_w, false);
+  const Descriptor y = output(kY, false);
+  const Descriptor conv_out = output(kConvOut, true);
+  const Descriptor bias_out = output(kBiasOut, true);
+  const Descriptor bias = MakeTensor(kBias, type, 1, g.out_c, 1, 1, false);
 
   std::vector<Descriptor> operations;
   const bool fused = problem.bias || problem.relu;

@@ -1,6 +1,7 @@
 // Convolutions on the graph API of cuDNN 9: the one file that knows its descriptors.
 //
-// Tensors are NHWC, filters OHWI, all packed, float32, aligned to 16 bytes at least.
+// Tensors are NHWC, filters OHWI, all packed, aligned to 16 bytes at least; of the type that the
+// precision says. Sums are float32.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDNN_GRAPH_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDNN_GRAPH_H_
 

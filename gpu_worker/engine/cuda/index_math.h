@@ -2,7 +2,7 @@
 // plug-in for tests share them, so that a machine without a card checks every index.
 //
 // Images are NHWC, filters OHWI, indices int32: program.h refuses larger tensors. T is the type of
-// the elements and of the sums. Nothing here reads a place twice to decide and to use it: results
+// the elements, Sum<T> that of sums: a result is rounded to T once. Nothing here reads a place twice to decide and to use it: results
 // are the same for every schedule of threads.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_INDEX_MATH_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_INDEX_MATH_H_
@@ -10,11 +10,7 @@
 #include <cmath>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define CAPSTAN_HD __host__ __device__ __forceinline__
-#else
-#define CAPSTAN_HD inline
-#endif
+#include "gpu_worker/engine/cuda/half16.h"
 
 namespace capstan::engine::cuda {
 
@@ -63,7 +59,7 @@ template <typename T>
 CAPSTAN_HD T PoolForwardAt(const WindowGeometry& g, bool max, bool relu, const T* x, int32_t i) {
   const int32_t c = i % g.out_c, q = i / g.out_c % g.out_w;
   const int32_t p = i / (g.out_c * g.out_w) % g.out_h, n = i / (g.out_c * g.out_w * g.out_h);
-  T best = T(0), sum = T(0);
+  Sum<T> best = 0, sum = 0;
   int32_t covered = 0;
   for (int32_t r = 0; r < g.kernel_h; ++r) {
     const int32_t h = p * g.stride_h + r * g.dilation_h - g.pad_top;
@@ -71,22 +67,22 @@ CAPSTAN_HD T PoolForwardAt(const WindowGeometry& g, bool max, bool relu, const T
     for (int32_t s = 0; s < g.kernel_w; ++s) {
       const int32_t w = q * g.stride_w + s * g.dilation_w - g.pad_left;
       if (w < 0 || w >= g.in_w) continue;
-      T v = x[((n * g.in_h + h) * g.in_w + w) * g.in_c + c];
+      Sum<T> v = x[((n * g.in_h + h) * g.in_w + w) * g.in_c + c];
       if (relu) v = Positive(v);
       if (covered == 0 || Beats(v, best)) best = v;
       sum += v;
       ++covered;
     }
   }
-  if (max) return best;
-  return covered == 0 ? T(0) : sum / T(covered);
+  if (max) return T(best);
+  return covered == 0 ? T(0) : T(sum / Sum<T>(covered));
 }
 
 // Whether (h, w) is the place of the largest value of window (p, q) of channel c.
 template <typename T>
 CAPSTAN_HD bool IsLargest(const WindowGeometry& g, const T* x, int32_t n, int32_t p, int32_t q,
                           int32_t c, int32_t want_h, int32_t want_w) {
-  T best = T(0);
+  Sum<T> best = 0;
   int32_t best_h = -1, best_w = -1;
   for (int32_t r = 0; r < g.kernel_h; ++r) {
     const int32_t h = p * g.stride_h + r * g.dilation_h - g.pad_top;
@@ -94,7 +90,7 @@ CAPSTAN_HD bool IsLargest(const WindowGeometry& g, const T* x, int32_t n, int32_
     for (int32_t s = 0; s < g.kernel_w; ++s) {
       const int32_t w = q * g.stride_w + s * g.dilation_w - g.pad_left;
       if (w < 0 || w >= g.in_w) continue;
-      const T v = x[((n * g.in_h + h) * g.in_w + w) * g.in_c + c];
+      const Sum<T> v = x[((n * g.in_h + h) * g.in_w + w) * g.in_c + c];
       if (best_h < 0 || Beats(v, best)) best = v, best_h = h, best_w = w;
     }
   }
@@ -123,7 +119,7 @@ CAPSTAN_HD T PoolBackwardAt(const WindowGeometry& g, bool max, bool relu, const 
   if (relu && !(x[i] > T(0))) return T(0);
   const int32_t c = i % g.in_c, w = i / g.in_c % g.in_w;
   const int32_t h = i / (g.in_c * g.in_w) % g.in_h, n = i / (g.in_c * g.in_w * g.in_h);
-  T sum = T(0);
+  Sum<T> sum = 0;
   for (int32_t r = 0; r < g.kernel_h; ++r) {
     const int32_t top = h + g.pad_top - r * g.dilation_h;
     if (top < 0 || top % g.stride_h != 0 || top / g.stride_h >= g.out_h) continue;
@@ -132,15 +128,15 @@ CAPSTAN_HD T PoolBackwardAt(const WindowGeometry& g, bool max, bool relu, const 
       const int32_t left = w + g.pad_left - s * g.dilation_w;
       if (left < 0 || left % g.stride_w != 0 || left / g.stride_w >= g.out_w) continue;
       const int32_t q = left / g.stride_w;
-      const T d = dy[((n * g.out_h + p) * g.out_w + q) * g.out_c + c];
+      const Sum<T> d = dy[((n * g.out_h + p) * g.out_w + q) * g.out_c + c];
       if (max) {
         if (IsLargest(g, x, n, p, q, c, h, w)) sum += d;
       } else {
-        sum += d / T(Covered(g, p, q));
+        sum += d / Sum<T>(Covered(g, p, q));
       }
     }
   }
-  return sum;
+  return T(sum);
 }
 
 // y[i] of a convolution. `bias` may be null.
@@ -149,7 +145,7 @@ CAPSTAN_HD T ConvForwardAt(const WindowGeometry& g, const T* x, const T* weight,
                            bool relu, int32_t i) {
   const int32_t k = i % g.out_c, q = i / g.out_c % g.out_w;
   const int32_t p = i / (g.out_c * g.out_w) % g.out_h, n = i / (g.out_c * g.out_w * g.out_h);
-  T sum = T(0);
+  Sum<T> sum = 0;
   for (int32_t r = 0; r < g.kernel_h; ++r) {
     const int32_t h = p * g.stride_h + r * g.dilation_h - g.pad_top;
     if (h < 0 || h >= g.in_h) continue;
@@ -170,7 +166,7 @@ CAPSTAN_HD T ConvForwardAt(const WindowGeometry& g, const T* x, const T* weight,
     }
   }
   if (bias != nullptr) sum += bias[k];
-  return relu ? Positive(sum) : sum;
+  return T(relu ? Positive(sum) : sum);
 }
 
 // dx[i] of a convolution.
@@ -178,7 +174,7 @@ template <typename T>
 CAPSTAN_HD T ConvDataGradientAt(const WindowGeometry& g, const T* dy, const T* weight, int32_t i) {
   const int32_t c = i % g.in_c, w = i / g.in_c % g.in_w;
   const int32_t h = i / (g.in_c * g.in_w) % g.in_h, n = i / (g.in_c * g.in_w * g.in_h);
-  T sum = T(0);
+  Sum<T> sum = 0;
   for (int32_t r = 0; r < g.kernel_h; ++r) {
     const int32_t top = h + g.pad_top - r * g.dilation_h;
     if (top < 0 || top % g.stride_h != 0 || top / g.stride_h >= g.out_h) continue;
@@ -192,17 +188,17 @@ CAPSTAN_HD T ConvDataGradientAt(const WindowGeometry& g, const T* dy, const T* w
       }
     }
   }
-  return sum;
+  return T(sum);
 }
 
 // Part `part` of `parts` of dw[i] of a convolution over n samples: every parts-th row of outputs.
 template <typename T>
-CAPSTAN_HD T ConvWeightGradientPart(const WindowGeometry& g, int32_t n, const T* x, const T* dy,
-                                    int32_t i, int32_t part, int32_t parts) {
+CAPSTAN_HD Sum<T> ConvWeightGradientPart(const WindowGeometry& g, int32_t n, const T* x,
+                                         const T* dy, int32_t i, int32_t part, int32_t parts) {
   const int32_t c = i % g.in_c, s = i / g.in_c % g.kernel_w;
   const int32_t r = i / (g.in_c * g.kernel_w) % g.kernel_h;
   const int32_t k = i / (g.in_c * g.kernel_w * g.kernel_h);
-  T sum = T(0);
+  Sum<T> sum = 0;
   for (int32_t row = part; row < n * g.out_h; row += parts) {
     const int32_t p = row % g.out_h;
     const int32_t h = p * g.stride_h + r * g.dilation_h - g.pad_top;
@@ -225,20 +221,20 @@ struct LossOfRow {
 template <typename T>
 CAPSTAN_HD LossOfRow SoftmaxLossRow(const T* logits, int32_t classes, int32_t label, double scale,
                                     T* gradient) {
-  T best = logits[0];
+  Sum<T> best = logits[0];
   int32_t place = 0;
   bool nan = IsNan(best);
   for (int32_t k = 1; k < classes; ++k) {
-    const T v = logits[k];
+    const Sum<T> v = logits[k];
     if (v > best) best = v, place = k;
     nan = nan || IsNan(v);
   }
-  T sum = T(0);
+  Sum<T> sum = 0;
   for (int32_t k = 0; k < classes; ++k) sum += std::exp(logits[k] - best);
   if (gradient != nullptr) {
     for (int32_t k = 0; k < classes; ++k) {
-      const T softmax = std::exp(logits[k] - best) / sum;
-      gradient[k] = T(scale) * (softmax - (k == label ? T(1) : T(0)));
+      const Sum<T> softmax = std::exp(logits[k] - best) / sum;
+      gradient[k] = T(Sum<T>(scale) * (softmax - Sum<T>(k == label ? 1 : 0)));
     }
   }
   LossOfRow row;
@@ -253,9 +249,9 @@ inline constexpr int32_t kSumParts = 64;
 
 // Part `part` of the sum over `rows` of column c.
 template <typename T>
-CAPSTAN_HD T ColumnSumPart(const T* values, int32_t rows, int32_t columns, int32_t c, int32_t part,
-                           int32_t parts) {
-  T sum = T(0);
+CAPSTAN_HD Sum<T> ColumnSumPart(const T* values, int32_t rows, int32_t columns, int32_t c,
+                                int32_t part, int32_t parts) {
+  Sum<T> sum = 0;
   for (int32_t row = part; row < rows; row += parts) sum += values[row * columns + c];
   return sum;
 }

@@ -1,8 +1,9 @@
-// The kernels of our own, as functions that launch them on a stream. Float32; the arithmetic of one
-// element is that of index_math.h, which is tested on the CPU.
+// The kernels of our own, as functions that launch them on a stream. The arithmetic of one element
+// is that of index_math.h, which is tested on the CPU.
 //
-// Sums are cut into parts by constants and added in a fixed order: equal bits from run to run and
-// from card to card. Every function returns what the launch returned.
+// Activations, their gradients and the kernels' copies of weights have the type `e`; what says
+// float is float32 always. Sums are cut into parts by constants and added in a fixed order: equal
+// bits from run to run and from card to card. Every function returns what the launch returned.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_KERNELS_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_KERNELS_H_
 
@@ -14,45 +15,56 @@
 
 namespace capstan::engine::cuda {
 
+enum class Element { kFloat, kBf16, kFp16 };
+
 // x[i] = images[i], or images[i] * scale[0] + scale[1] of bytes; to NHWC where `nhwc`.
-cudaError_t LaunchLoadImages(cudaStream_t stream, const void* images, bool bytes,
+cudaError_t LaunchLoadImages(cudaStream_t stream, Element e, const void* images, bool bytes,
                              const float* scale, bool nhwc, int32_t n, int32_t channels,
-                             int32_t pixels, float* x);
+                             int32_t pixels, void* x);
 
 // [rows, channels, pixels] to [rows, pixels, channels], and back.
-cudaError_t LaunchToChannelsLast(cudaStream_t stream, int32_t rows, int32_t channels,
-                                 int32_t pixels, const float* from, float* to);
-cudaError_t LaunchToCanonical(cudaStream_t stream, int32_t rows, int32_t channels, int32_t pixels,
-                              const float* from, float* to);
+cudaError_t LaunchToChannelsLast(cudaStream_t stream, Element e, int32_t rows, int32_t channels,
+                                 int32_t pixels, const void* from, void* to);
+cudaError_t LaunchToCanonical(cudaStream_t stream, Element e, int32_t rows, int32_t channels,
+                              int32_t pixels, const void* from, void* to);
+// As LaunchToChannelsLast, rounded to the type.
+cudaError_t LaunchCopyWeights(cudaStream_t stream, Element e, int32_t rows, int32_t channels,
+                              int32_t pixels, const float* from, void* to);
+// As LaunchToCanonical.
+cudaError_t LaunchGradientToFlat(cudaStream_t stream, Element e, int32_t rows, int32_t channels,
+                                 int32_t pixels, const void* from, float* to);
 
-cudaError_t LaunchPoolForward(cudaStream_t stream, const WindowGeometry& g, bool max, bool relu,
-                              int32_t n, const float* x, float* y);
-cudaError_t LaunchPoolBackward(cudaStream_t stream, const WindowGeometry& g, bool max, bool relu,
-                               int32_t n, const float* x, const float* dy, float* dx);
+cudaError_t LaunchPoolForward(cudaStream_t stream, Element e, const WindowGeometry& g, bool max,
+                              bool relu, int32_t n, const void* x, void* y);
+cudaError_t LaunchPoolBackward(cudaStream_t stream, Element e, const WindowGeometry& g, bool max,
+                               bool relu, int32_t n, const void* x, const void* dy, void* dx);
 
-cudaError_t LaunchRelu(cudaStream_t stream, int32_t elements, float* x);
-cudaError_t LaunchReluMask(cudaStream_t stream, int32_t elements, const float* y, float* dy);
+cudaError_t LaunchRelu(cudaStream_t stream, Element e, int32_t elements, void* x);
+cudaError_t LaunchReluMask(cudaStream_t stream, Element e, int32_t elements, const void* y,
+                           void* dy);
 // y[row, c] += bias[c], then Relu where `relu`. `bias` may be null.
-cudaError_t LaunchBiasRelu(cudaStream_t stream, int32_t rows, int32_t columns, const float* bias,
-                           bool relu, float* y);
+cudaError_t LaunchBiasRelu(cudaStream_t stream, Element e, int32_t rows, int32_t columns,
+                           const void* bias, bool relu, void* y);
 // db[c] = sum over rows of dy[row, c]; `parts` is scratch of kSumParts * columns.
-cudaError_t LaunchColumnSums(cudaStream_t stream, int32_t rows, int32_t columns, const float* dy,
-                             float* parts, float* db);
+cudaError_t LaunchColumnSums(cudaStream_t stream, Element e, int32_t rows, int32_t columns,
+                             const void* dy, float* parts, float* db);
 
-cudaError_t LaunchLoss(cudaStream_t stream, int32_t n, int32_t classes, const double* scale,
-                       const int32_t* labels, const float* x, float* dx, double* row_loss,
-                       int32_t* row_correct);
+cudaError_t LaunchLoss(cudaStream_t stream, Element e, int32_t n, int32_t classes,
+                       const double* scale, const int32_t* labels, const void* x, void* dx,
+                       double* row_loss, int32_t* row_correct);
 cudaError_t LaunchSumRows(cudaStream_t stream, int32_t n, const double* row_loss,
                           const int32_t* row_correct, double* loss_sum, int64_t* correct);
 
 // Convolutions without a library, for what none carries out. Dense layers are those of one pixel.
-cudaError_t LaunchConvForward(cudaStream_t stream, const WindowGeometry& g, int32_t n,
-                              const float* x, const float* weight, const float* bias, bool relu,
-                              float* y);
-cudaError_t LaunchConvDataGradient(cudaStream_t stream, const WindowGeometry& g, int32_t n,
-                                   const float* dy, const float* weight, float* dx);
-cudaError_t LaunchConvWeightGradient(cudaStream_t stream, const WindowGeometry& g, int32_t n,
-                                     const float* x, const float* dy, float* dw);
+// dw is float32 unless `rounded`.
+cudaError_t LaunchConvForward(cudaStream_t stream, Element e, const WindowGeometry& g, int32_t n,
+                              const void* x, const void* weight, const void* bias, bool relu,
+                              void* y);
+cudaError_t LaunchConvDataGradient(cudaStream_t stream, Element e, const WindowGeometry& g,
+                                   int32_t n, const void* dy, const void* weight, void* dx);
+cudaError_t LaunchConvWeightGradient(cudaStream_t stream, Element e, const WindowGeometry& g,
+                                     int32_t n, const void* x, const void* dy, bool rounded,
+                                     void* dw);
 
 }  // namespace capstan::engine::cuda
 

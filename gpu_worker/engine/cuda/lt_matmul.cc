@@ -37,9 +37,13 @@ class LtMatmulImpl : public LtMatmul {
       CAPSTAN_CUDA_RETURN(cublasLtMatmulDescSetAttribute(matmul_, CUBLASLT_MATMUL_DESC_EPILOGUE,
                                                          &epilogue, sizeof epilogue));
     }
-    CAPSTAN_CUDA_RETURN(Layout(p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, &first_));
-    CAPSTAN_CUDA_RETURN(Layout(p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, &second_));
-    CAPSTAN_CUDA_RETURN(Layout(p.n, p.m, &result_));
+    const cudaDataType_t element = ElementType(p.rules);
+    const cudaDataType_t result = p.float_result ? CUDA_R_32F : element;
+    CAPSTAN_CUDA_RETURN(
+        Layout(element, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, &first_));
+    CAPSTAN_CUDA_RETURN(
+        Layout(element, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, &second_));
+    CAPSTAN_CUDA_RETURN(Layout(result, p.n, p.m, &result_));
 
     cublasLtMatmulPreference_t preference = nullptr;
     CAPSTAN_CUDA_RETURN(cublasLtMatmulPreferenceCreate(&preference));
@@ -62,8 +66,14 @@ class LtMatmulImpl : public LtMatmul {
   }
 
  private:
-  static cublasStatus_t Layout(int64_t rows, int64_t columns, cublasLtMatrixLayout_t* layout) {
-    return cublasLtMatrixLayoutCreate(layout, CUDA_R_32F, static_cast<uint64_t>(rows),
+  static cudaDataType_t ElementType(const KernelRules& rules) {
+    return rules.precision == CAPSTAN_PRECISION_BF16   ? CUDA_R_16BF
+           : rules.precision == CAPSTAN_PRECISION_FP16 ? CUDA_R_16F
+                                                       : CUDA_R_32F;
+  }
+  static cublasStatus_t Layout(cudaDataType_t type, int64_t rows, int64_t columns,
+                               cublasLtMatrixLayout_t* layout) {
+    return cublasLtMatrixLayoutCreate(layout, type, static_cast<uint64_t>(rows),
                                       static_cast<uint64_t>(columns), rows);
   }
 

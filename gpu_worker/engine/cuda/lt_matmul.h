@@ -14,12 +14,14 @@
 namespace capstan::engine::cuda {
 
 // c [m, n] = op(a) op(b) (+ bias [n], then Relu). op(a) is [m, k], op(b) is [k, n]; a transposed
-// operand lies in memory as its transpose.
+// operand lies in memory as its transpose. Elements have the type that the precision says; sums are
+// float32.
 struct MatmulProblem {
   int64_t m = 1, n = 1, k = 1;
   bool transpose_a = false, transpose_b = false;
   bool bias = false;
   bool relu = false;
+  bool float_result = false;  // c is float32 whatever the precision; without bias
   KernelRules rules;
 };
 

@@ -2,11 +2,15 @@
 
 namespace capstan::engine::cuda {
 
-void Walk::PermuteWeights(Operations& ops) const {
+void Walk::CopyWeights(Operations& ops) const {
   for (const Stage& stage : program_.stages) {
-    if (stage.permuted < 0) continue;
-    ops.ToChannelsLast(stage.weight_rows, stage.weight_channels, stage.weight_pixels,
-                       at(memory_.weights + stage.weight * element_bytes_), weight_of(stage));
+    if (stage.copy >= 0) {
+      ops.CopyWeights(stage.weight_rows, stage.weight_channels, stage.weight_pixels,
+                      flat_weight(stage.weight), weight_of(stage));
+    }
+    if (stage.bias_copy >= 0) {
+      ops.CopyWeights(stage.weight_rows, 1, 1, flat_weight(stage.bias), bias_of(stage));
+    }
   }
 }
 
@@ -22,9 +26,7 @@ void Walk::Forward(Operations& ops, int64_t n, int image_type) const {
     switch (stage.kind) {
       case StageKind::kConv:
       case StageKind::kDense:
-        ops.LinearForward(
-            s, n, x, weight_of(stage),
-            stage.bias < 0 ? nullptr : at(memory_.weights + stage.bias * element_bytes_), y);
+        ops.LinearForward(s, n, x, weight_of(stage), bias_of(stage), y);
         break;
       case StageKind::kMaxPool:
       case StageKind::kAveragePool:
@@ -90,12 +92,10 @@ void Walk::LinearBackward(Operations& ops, int index, int64_t n) const {
     ops.BiasGradient(elements / stage.weight_rows, stage.weight_rows, dy, at(memory_.parts),
                      flat_gradient(stage.bias));
   }
-  void* const dw = stage.permuted < 0 ? flat_gradient(stage.weight) : at(memory_.permuted_gradient);
+  const bool straight = !stage.permuted() && !stage.rounded_gradient;
+  void* const dw = straight ? flat_gradient(stage.weight) : at(memory_.stage_gradient);
   ops.LinearWeightGradient(index, n, value(stage.x), dy, dw);
-  if (stage.permuted >= 0) {
-    ops.ToCanonical(stage.weight_rows, stage.weight_channels, stage.weight_pixels, dw,
-                    flat_gradient(stage.weight));
-  }
+  if (!straight) ops.GradientToFlat(stage, dw, flat_gradient(stage.weight));
   if (stage.input_gradient) {
     ops.LinearDataGradient(index, n, dy, weight_of(stage), gradient_of(stage.x));
   }

@@ -20,20 +20,28 @@ class Operations {
   // A batch as it came, NCHW or flat, of capstan_image_type, to tensor 0.
   virtual void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
                           void* x) = 0;
-  // [rows, channels, pixels] to [rows, pixels, channels], and back.
+  // Numbers of the flat vector, [rows, channels, pixels], to elements, [rows, pixels, channels]; and
+  // the gradient by the weights of a stage back, from elements where it is rounded_gradient, else
+  // from the flat type.
+  virtual void CopyWeights(int64_t rows, int32_t channels, int32_t pixels, const void* from,
+                           void* to) = 0;
+  virtual void GradientToFlat(const Stage& stage, const void* from, void* to) = 0;
+  // Elements: [rows, channels, pixels] to [rows, pixels, channels], and back.
   virtual void ToChannelsLast(int64_t rows, int32_t channels, int32_t pixels, const void* from,
                               void* to) = 0;
   virtual void ToCanonical(int64_t rows, int32_t channels, int32_t pixels, const void* from,
                            void* to) = 0;
 
-  // kConv and kDense, by the index of the stage. `bias` may be null.
+  // kConv and kDense, by the index of the stage. `bias` may be null; dw has the flat
+  // type unless it is rounded_gradient.
   virtual void LinearForward(int stage, int64_t n, const void* x, const void* weight,
                              const void* bias, void* y) = 0;
   virtual void LinearWeightGradient(int stage, int64_t n, const void* x, const void* dy,
                                     void* dw) = 0;
   virtual void LinearDataGradient(int stage, int64_t n, const void* dy, const void* weight,
                                   void* dx) = 0;
-  // Sums over `rows` of dy [rows, columns]; `parts` is scratch of kSumParts * columns.
+  // Sums over `rows` of dy [rows, columns]; `parts` is scratch of kSumParts * columns. Parts and
+  // db have the flat type.
   virtual void BiasGradient(int64_t rows, int32_t columns, const void* dy, void* parts,
                             void* db) = 0;
 
@@ -57,12 +65,17 @@ class Operations {
 // A program in memory at `base`.
 class Walk {
  public:
-  // Borrows all three.
-  Walk(const Program& program, const MemoryPlan& memory, char* base, int64_t element_bytes)
-      : program_(program), memory_(memory), base_(base), element_bytes_(element_bytes) {}
+  // Borrows all three. The bytes are those of MemoryOptions.
+  Walk(const Program& program, const MemoryPlan& memory, char* base, int64_t element_bytes,
+       int64_t flat_bytes)
+      : program_(program),
+        memory_(memory),
+        base_(base),
+        element_bytes_(element_bytes),
+        flat_bytes_(flat_bytes) {}
 
-  // The permuted copies of the weights, after the flat vector has arrived.
-  void PermuteWeights(Operations& ops) const;
+  // The plan's copies of the weights, after the flat vector has arrived.
+  void CopyWeights(Operations& ops) const;
   // `image_type` -1: the images were copied to tensor 0 already.
   void Forward(Operations& ops, int64_t n, int image_type) const;
   void Loss(Operations& ops, int64_t n, bool gradient) const;
@@ -76,20 +89,24 @@ class Walk {
   void* parts() const { return at(memory_.parts); }
   // In the order that the stage wants.
   void* weight_of(const Stage& stage) const {
-    return stage.permuted < 0 ? at(memory_.weights + stage.weight * element_bytes_)
-                              : at(memory_.permuted + stage.permuted * element_bytes_);
+    return stage.copy < 0 ? flat_weight(stage.weight) : copied(stage.copy);
+  }
+  // Null where the stage has none.
+  void* bias_of(const Stage& stage) const {
+    if (stage.bias < 0) return nullptr;
+    return stage.bias_copy < 0 ? flat_weight(stage.bias) : copied(stage.bias_copy);
   }
 
  private:
-  void* flat_gradient(int64_t offset) const {
-    return at(memory_.gradient + offset * element_bytes_);
-  }
+  void* flat_weight(int64_t offset) const { return at(memory_.weights + offset * flat_bytes_); }
+  void* flat_gradient(int64_t offset) const { return at(memory_.gradient + offset * flat_bytes_); }
+  void* copied(int64_t offset) const { return at(memory_.copies + offset * element_bytes_); }
   void LinearBackward(Operations& ops, int index, int64_t n) const;
 
   const Program& program_;
   const MemoryPlan& memory_;
   char* const base_;
-  const int64_t element_bytes_;
+  const int64_t element_bytes_, flat_bytes_;
 };
 
 }  // namespace capstan::engine::cuda

@@ -79,6 +79,13 @@ class Builder {
     return absl::OkStatus();
   }
 
+  // Places are aligned for 16-byte accesses of the libraries.
+  int64_t NewCopy(int64_t elements) {
+    const int64_t place = program_.copied_elements;
+    program_.copied_elements += (elements + 63) / 64 * 64;
+    return place;
+  }
+
   int NewTensor(int64_t elements, bool gradient) {
     program_.tensors.push_back({elements, gradient});
     return static_cast<int>(program_.tensors.size()) - 1;
@@ -159,11 +166,13 @@ class Builder {
       stage.weight_channels = stage.window.in_c;
       stage.weight_pixels = stage.window.kernel_h * stage.window.kernel_w;
     }
-    if (stage.weight_channels > 1 && stage.weight_pixels > 1) {
-      stage.permuted = program_.permuted_elements;
-      // Places are aligned for 16-byte accesses of the libraries.
-      program_.permuted_elements += (stage.weight_elements() + 63) / 64 * 64;
-      program_.largest_permuted = std::max(program_.largest_permuted, stage.weight_elements());
+    const bool half = request_.precision == CAPSTAN_PRECISION_BF16 ||
+                      request_.precision == CAPSTAN_PRECISION_FP16;
+    if (stage.permuted() || half) stage.copy = NewCopy(stage.weight_elements());
+    if (stage.bias >= 0 && half) stage.bias_copy = NewCopy(stage.weight_rows);
+    stage.rounded_gradient = half && !dense;
+    if (stage.permuted() || stage.rounded_gradient) {
+      program_.largest_gradient = std::max(program_.largest_gradient, stage.weight_elements());
     }
     if (stage.bias >= 0) program_.widest_bias = std::max(program_.widest_bias, stage.weight_rows);
     view_.tensor = y;
@@ -240,8 +249,9 @@ class Builder {
   bool relu_waits_ = false;  // the next pooling has the Relu before it
 };
 
-std::string Gib(int64_t bytes) {
-  return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
+std::string Size(int64_t bytes) {
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  return mib < 1024 ? absl::StrFormat("%.1f MiB", mib) : absl::StrFormat("%.2f GiB", mib / 1024);
 }
 
 }  // namespace
@@ -321,20 +331,20 @@ MemoryPlan PlanMemory(const Program& program, const MemoryOptions& options) {
     end += RoundUp(bytes);
     return offset;
   };
-  const int64_t n = options.max_batch, element = options.element_bytes;
+  const int64_t n = options.max_batch, flat = options.flat_bytes;
   plan.images = take(program.tensors[0].elements * n * static_cast<int64_t>(sizeof(float)));
   plan.header = take(static_cast<int64_t>(sizeof(BatchHeader)) + n * 4);
   plan.row_loss = take(n * 8);
   plan.row_correct = take(n * 4);
   plan.sums = take(static_cast<int64_t>(sizeof(capstan_result)));
-  plan.parts = take(int64_t{kSumParts} * program.widest_bias * element);
-  plan.permuted_gradient = take(program.largest_permuted * element);
+  plan.parts = take(int64_t{kSumParts} * program.widest_bias * flat);
+  plan.stage_gradient = take(program.largest_gradient * flat);
   plan.workspace = take(options.workspace_bytes);
   plan.arena_bytes = end;
-  plan.weights = take(program.total_floats * element);
-  plan.permuted = take(program.permuted_elements * element);
+  plan.weights = take(program.total_floats * flat);
+  plan.copies = take(program.copied_elements * options.element_bytes);
   plan.weight_bytes = end - plan.arena_bytes;
-  plan.gradient = take(program.total_floats * element);
+  plan.gradient = take(program.total_floats * flat);
   plan.gradient_bytes = end - plan.arena_bytes - plan.weight_bytes;
   return plan;
 }
@@ -353,8 +363,8 @@ std::string OutOfMemoryText(const Program& program, const MemoryOptions& options
   const int64_t fits = LargestBatchWithin(program, options, free_bytes);
   return absl::StrCat(
       "out of GPU memory: a plan for ", options.max_batch, " samples needs ",
-      Gib(PlanMemory(program, options).total_bytes()), ", ", Gib(free_bytes), " of ",
-      Gib(whole_bytes), " are free; ",
+      Size(PlanMemory(program, options).total_bytes()), ", ", Size(free_bytes), " of ",
+      Size(whole_bytes), " are free; ",
       fits > 0
           ? absl::StrCat("up to ", fits,
                          " samples would fit: use a smaller batch, more lanes or more GPUs")

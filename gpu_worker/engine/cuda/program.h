@@ -4,7 +4,9 @@
 // Images are NHWC and filters OHWI inside. A dense layer behind a flattened image takes its weights
 // in that order too, so no activation is ever permuted on the way; only logits that come straight
 // from an image are. A Relu in front of a pooling becomes part of it, a Relu behind a convolution
-// or a dense layer part of that; any other works in place.
+// or a dense layer part of that; any other works in place. With bf16 and fp16 activations, their
+// gradients and the kernels' copies of weights have 16 bits; the flat vectors of weights and
+// gradients, and all sums, have 32.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_PROGRAM_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_PROGRAM_H_
 
@@ -34,9 +36,16 @@ struct Stage {
   int64_t weight = -1, bias = -1;
   // [weight_rows, weight_channels, weight_pixels], canonical.
   int32_t weight_rows = 0, weight_channels = 1, weight_pixels = 1;
-  // Elements from the start of the permuted weights; -1: the canonical order serves.
-  int64_t permuted = -1;
+  // Elements from the start of the plan's copies; -1: the flat vector serves. Weights that are
+  // permuted have a copy, and in 16 bits all weights and biases.
+  int64_t copy = -1, bias_copy = -1;
 
+  // The gradient by the weights comes out in 16 bits: cuDNN has no engine that writes float32 from
+  // factors of 16 bits.
+  bool rounded_gradient = false;
+
+  // [channels, pixels] inside is [pixels, channels].
+  bool permuted() const { return weight_channels > 1 && weight_pixels > 1; }
   int64_t weight_elements() const { return int64_t{weight_rows} * weight_channels * weight_pixels; }
 };
 
@@ -51,8 +60,8 @@ struct Program {
   int32_t image_channels = 1, image_pixels = 1;  // of the input, which is tensor 0
   bool input_nhwc = false;   // tensor 0 is in another order than the images of a batch
   int64_t total_floats = 0;  // of the flat vector
-  int64_t permuted_elements = 0;
-  int64_t largest_permuted = 0;  // of one stage
+  int64_t copied_elements = 0;
+  int64_t largest_gradient = 0;  // of one stage, of those that do not go straight to the flat one
   int32_t widest_bias = 0;
   int32_t classes = 0;
 
@@ -79,7 +88,8 @@ int64_t PlaceBuffers(std::vector<ArenaBuffer>& buffers);
 
 struct MemoryOptions {
   int64_t max_batch = 1;
-  int64_t element_bytes = 4;
+  int64_t element_bytes = 4;    // activations, their gradients, copies of the weights
+  int64_t flat_bytes = 4;       // the flat vectors and sums
   int64_t workspace_bytes = 0;  // for libraries
 };
 
@@ -92,9 +102,9 @@ struct MemoryPlan {
   int64_t row_loss = 0, row_correct = 0;   // per sample: double, int32
   int64_t sums = 0;                        // capstan_result
   int64_t parts = 0;                       // [kSumParts, widest_bias]
-  int64_t permuted_gradient = 0;           // of one stage
+  int64_t stage_gradient = 0;              // by the weights of one stage
   int64_t workspace = 0;
-  int64_t weights = 0, permuted = 0, gradient = 0;
+  int64_t weights = 0, copies = 0, gradient = 0;
 
   int64_t arena_bytes = 0, weight_bytes = 0, gradient_bytes = 0;
   int64_t total_bytes() const { return arena_bytes + weight_bytes + gradient_bytes; }

@@ -1,5 +1,7 @@
 #include "gpu_worker/engine/cuda/program.h"
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -46,14 +48,36 @@ TEST(ProgramTest, LenetIsFusedAndItsDenseLayerTakesTheImageAsItLies) {
   EXPECT_TRUE(program->stages[4].relu);
   EXPECT_FALSE(program->stages[5].relu);
   EXPECT_FALSE(program->stages[0].input_gradient);
-  EXPECT_EQ(program->stages[0].permuted, -1);  // one channel: both orders are the same
-  EXPECT_EQ(program->stages[2].permuted, 0);
+  EXPECT_EQ(program->stages[0].copy, -1);  // one channel: both orders are the same
+  EXPECT_EQ(program->stages[2].copy, 0);
   EXPECT_EQ(program->stages[4].weight_channels, 50);  // [128, 50, 4 * 4]
   EXPECT_EQ(program->stages[4].weight_pixels, 16);
-  EXPECT_EQ(program->stages[5].permuted, -1);
-  EXPECT_EQ(program->permuted_elements, 50 * 20 * 25 + 24 + 128 * 800);  // 24: to a multiple of 64
+  EXPECT_EQ(program->stages[5].copy, -1);
+  EXPECT_EQ(program->copied_elements, 50 * 20 * 25 + 24 + 128 * 800);  // 24: to a multiple of 64
   EXPECT_EQ(program->classes, 10);
   EXPECT_TRUE(program->trains());
+}
+
+TEST(ProgramTest, SixteenBitsHaveCopiesOfAllWeightsAndHalfTheActivations) {
+  Request lenet("lenet_d2l");
+  MemoryOptions options;
+  options.max_batch = 128;
+  const Program wide = *MakeProgram(lenet.request);
+  lenet.request.precision = CAPSTAN_PRECISION_BF16;
+  const Program half = *MakeProgram(lenet.request);
+  for (const Stage& stage : half.stages) {
+    const bool linear = stage.kind == StageKind::kConv || stage.kind == StageKind::kDense;
+    EXPECT_EQ(stage.copy >= 0, linear) << stage.name;
+    EXPECT_EQ(stage.bias_copy >= 0, linear) << stage.name;
+  }
+  EXPECT_TRUE(half.stages[0].rounded_gradient);
+  EXPECT_FALSE(half.stages[4].rounded_gradient);
+  const MemoryPlan of_wide = PlanMemory(wide, options);
+  options.element_bytes = 2;
+  const MemoryPlan of_half = PlanMemory(half, options);
+  EXPECT_LT(of_half.arena_bytes, of_wide.arena_bytes * 3 / 4);
+  EXPECT_EQ(of_half.gradient_bytes, of_wide.gradient_bytes);  // float32 in both
+  EXPECT_EQ(of_half.copies - of_half.weights, of_wide.copies - of_wide.weights);
 }
 
 TEST(ProgramTest, RefusesByName) {
@@ -163,6 +187,43 @@ TEST(IndexMathTest, PartsAddUp) {
   double sum = 0;
   for (int part = 0; part < 5; ++part) sum += ColumnSumPart(dy.data(), n * 9, 3, 1, part, 5);
   EXPECT_EQ(sum, ColumnSumPart(dy.data(), n * 9, 3, 1, 0, 1));
+}
+
+// Rounded by division and nearbyint in double precision, which is exact here.
+float Rounded(float v, int fraction_bits, int least_exponent, double largest) {
+  if (v == 0 || !std::isfinite(v)) return v;
+  const int exponent = std::max(std::ilogb(v), least_exponent);
+  const double place = std::ldexp(1.0, exponent - fraction_bits);
+  const double rounded = std::nearbyint(static_cast<double>(v) / place) * place;
+  if (std::abs(rounded) > largest) return std::copysign(INFINITY, v);
+  return static_cast<float>(rounded);
+}
+
+TEST(Half16Test, EveryNumberComesBackAndRoundingIsToEven) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const float fp16 = FloatOfFp16(static_cast<uint16_t>(bits));
+    ASSERT_TRUE(std::isnan(fp16) || Fp16BitsOf(fp16) == bits) << bits;
+    const float bf16 = FloatOf(bits << 16);
+    ASSERT_TRUE(std::isnan(bf16) || Bf16BitsOf(bf16) == bits) << bits;
+  }
+  EXPECT_EQ(FloatOfFp16(0x3c00), 1.0f);
+  EXPECT_EQ(FloatOfFp16(0x7bff), 65504.0f);
+  EXPECT_EQ(FloatOfFp16(0x8001), -0x1p-24f);
+  EXPECT_EQ(FloatOfFp16(0xfc00), -INFINITY);
+  EXPECT_TRUE(std::isnan(FloatOfFp16(Fp16BitsOf(NAN))));
+  EXPECT_TRUE(std::isnan(static_cast<float>(Bf16(NAN))));
+  // Places of float32 around every boundary: halves, ties, overflow, subnormals.
+  for (uint32_t bits = 0x30000000; bits < 0x48000000; bits += 977) {
+    const float v = FloatOf(bits);
+    ASSERT_EQ(static_cast<float>(Fp16(v)), Rounded(v, 10, -14, 65504)) << v;
+    ASSERT_EQ(static_cast<float>(Fp16(-v)), Rounded(-v, 10, -14, 65504)) << v;
+    ASSERT_EQ(static_cast<float>(Bf16(v)), Rounded(v, 7, -126, 3.39e38)) << v;
+  }
+  for (const float tie : {1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 65519.0f, 65520.0f, 0x1p-25f, 0x3p-25f,
+                          1 + 0x1p-8f, 1 + 3 * 0x1p-8f}) {
+    EXPECT_EQ(static_cast<float>(Fp16(tie)), Rounded(tie, 10, -14, 65504)) << tie;
+    EXPECT_EQ(static_cast<float>(Bf16(tie)), Rounded(tie, 7, -126, 3.39e38)) << tie;
+  }
 }
 
 }  // namespace

@@ -34,12 +34,17 @@ struct KernelRules {
 };
 
 // fp32 means products of 24 bits: no tensor core (TF32 on float inputs), no rounded inputs, no
-// transform that loses more than a few bits. Deterministic: nothing that adds in the order of
+// transform that loses more than a few bits. All precisions: sums in float32. Deterministic: nothing that adds in the order of
 // arrival.
 bool EngineAllowed(const std::vector<EngineNote>& notes, const KernelRules& rules);
 
-// Unimplemented, by name: what this version does not carry out.
+// Of a request: InvalidArgument where it is none.
 absl::Status CheckPrecision(int32_t precision);
+
+// Bytes of activations and of the kernels' copies of weights.
+inline int64_t ElementBytes(int32_t precision) {
+  return precision == CAPSTAN_PRECISION_BF16 || precision == CAPSTAN_PRECISION_FP16 ? 2 : 4;
+}
 
 // Where the read-back of the gradient is cut: [begin, end) of the flat vector may be copied once
 // backward has done `stage`; in the order of backward.

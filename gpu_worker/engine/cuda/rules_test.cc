@@ -2,13 +2,10 @@
 
 #include <string>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace capstan::engine::cuda {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(RulesTest, Fp32TakesNoRoundedFactorsAndDeterministicNoRaces) {
   const KernelRules fp32 = {CAPSTAN_PRECISION_FP32, true}, tf32 = {CAPSTAN_PRECISION_TF32, true};
@@ -25,12 +22,17 @@ TEST(RulesTest, Fp32TakesNoRoundedFactorsAndDeterministicNoRaces) {
   EXPECT_FALSE(EngineAllowed({static_cast<EngineNote>(10)}, fp32));  // not known
 }
 
-TEST(RulesTest, PrecisionsAreRefusedByName) {
-  EXPECT_TRUE(CheckPrecision(CAPSTAN_PRECISION_FP32).ok());
-  EXPECT_TRUE(CheckPrecision(CAPSTAN_PRECISION_TF32).ok());
-  EXPECT_THAT(std::string(CheckPrecision(CAPSTAN_PRECISION_BF16).message()), HasSubstr("bf16"));
-  EXPECT_THAT(std::string(CheckPrecision(CAPSTAN_PRECISION_FP16).message()), HasSubstr("fp16"));
+TEST(RulesTest, SixteenBitsTakeTensorCoresAndNoSumsOfSixteenBits) {
+  for (const int32_t precision : {CAPSTAN_PRECISION_BF16, CAPSTAN_PRECISION_FP16}) {
+    EXPECT_TRUE(CheckPrecision(precision).ok());
+    EXPECT_EQ(ElementBytes(precision), 2);
+    EXPECT_TRUE(EngineAllowed({EngineNote::kTensorCore}, {precision, true}));
+    EXPECT_FALSE(EngineAllowed({EngineNote::kTensorCore, EngineNote::kReducedPrecisionReduction},
+                               {precision, true}));
+  }
+  EXPECT_EQ(ElementBytes(CAPSTAN_PRECISION_TF32), 4);
   EXPECT_EQ(CheckPrecision(4).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckPrecision(-1).code(), absl::StatusCode::kInvalidArgument);
 }
 
 // Three layers of 100, 60 and 40 floats that lie in reverse: c at 0, b at 40, a at 100.

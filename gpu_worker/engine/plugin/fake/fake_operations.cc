@@ -20,10 +20,28 @@ void FakeOperations<T>::LoadImages(int64_t n, const BatchHeader* header, const v
   const int32_t channels = program_.image_channels, pixels = program_.image_pixels;
   for (int32_t i = 0; i < n * channels * pixels; ++i) {
     const int32_t from = program_.input_nhwc ? CanonicalPlace(i, channels, pixels) : i;
-    Out<T>(x)[i] = image_type == CAPSTAN_IMAGE_UINT8 ? static_cast<T>(In<uint8_t>(images)[from]) *
-                                                               static_cast<T>(header->image_scale) +
-                                                           static_cast<T>(header->image_shift)
-                                                     : static_cast<T>(In<float>(images)[from]);
+    using S = Sum<T>;
+    Out<T>(x)[i] =
+        T(image_type == CAPSTAN_IMAGE_UINT8
+              ? static_cast<S>(In<uint8_t>(images)[from]) * static_cast<S>(header->image_scale) +
+                    static_cast<S>(header->image_shift)
+              : static_cast<S>(In<float>(images)[from]));
+  }
+}
+
+template <typename T>
+void FakeOperations<T>::CopyWeights(int64_t rows, int32_t channels, int32_t pixels,
+                                    const void* from, void* to) {
+  for (int32_t i = 0; i < rows * channels * pixels; ++i) {
+    Out<T>(to)[i] = T(In<Sum<T>>(from)[CanonicalPlace(i, channels, pixels)]);
+  }
+}
+
+template <typename T>
+void FakeOperations<T>::GradientToFlat(const Stage& stage, const void* from, void* to) {
+  for (int32_t i = 0; i < stage.weight_elements(); ++i) {
+    Out<Sum<T>>(to)[CanonicalPlace(i, stage.weight_channels, stage.weight_pixels)] =
+        stage.rounded_gradient ? Sum<T>(In<T>(from)[i]) : In<Sum<T>>(from)[i];
   }
 }
 
@@ -57,8 +75,13 @@ void FakeOperations<T>::LinearWeightGradient(int stage, int64_t n, const void* x
                                              void* dw) {
   const Stage& s = program_.stages[stage];
   for (int32_t i = 0; i < s.weight_elements(); ++i) {
-    Out<T>(dw)[i] = ConvWeightGradientPart(s.window, static_cast<int32_t>(n), In<T>(x), In<T>(dy),
-                                           i, /*part=*/0, /*parts=*/1);
+    const Sum<T> sum = ConvWeightGradientPart(s.window, static_cast<int32_t>(n), In<T>(x),
+                                              In<T>(dy), i, /*part=*/0, /*parts=*/1);
+    if (s.rounded_gradient) {
+      Out<T>(dw)[i] = T(sum);
+    } else {
+      Out<Sum<T>>(dw)[i] = sum;
+    }
   }
 }
 
@@ -76,12 +99,12 @@ void FakeOperations<T>::BiasGradient(int64_t rows, int32_t columns, const void* 
                                      void* db) {
   for (int32_t part = 0; part < kSumParts; ++part) {
     for (int32_t c = 0; c < columns; ++c) {
-      Out<T>(parts)[part * columns + c] =
+      Out<Sum<T>>(parts)[part * columns + c] =
           ColumnSumPart(In<T>(dy), static_cast<int32_t>(rows), columns, c, part, kSumParts);
     }
   }
   for (int32_t c = 0; c < columns; ++c) {
-    Out<T>(db)[c] = ColumnSumPart(In<T>(parts), kSumParts, columns, c, 0, 1);
+    Out<Sum<T>>(db)[c] = ColumnSumPart(In<Sum<T>>(parts), kSumParts, columns, c, 0, 1);
   }
 }
 
@@ -137,5 +160,7 @@ void FakeOperations<T>::SumRows(int64_t n, const double* row_loss, const int32_t
 
 template class FakeOperations<float>;
 template class FakeOperations<double>;
+template class FakeOperations<Bf16>;
+template class FakeOperations<Fp16>;
 
 }  // namespace capstan::engine::cuda

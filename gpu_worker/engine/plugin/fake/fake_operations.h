@@ -8,7 +8,7 @@
 
 namespace capstan::engine::cuda {
 
-// T: float or double. Borrows the program. Calls must not overlap.
+// T: of the elements; float, double, Bf16 or Fp16. The flat type is Sum<T>. Borrows the program. Calls must not overlap.
 template <typename T>
 class FakeOperations : public Operations {
  public:
@@ -16,6 +16,9 @@ class FakeOperations : public Operations {
 
   void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
                   void* x) override;
+  void CopyWeights(int64_t rows, int32_t channels, int32_t pixels, const void* from,
+                   void* to) override;
+  void GradientToFlat(const Stage& stage, const void* from, void* to) override;
   void ToChannelsLast(int64_t rows, int32_t channels, int32_t pixels, const void* from,
                       void* to) override;
   void ToCanonical(int64_t rows, int32_t channels, int32_t pixels, const void* from,

@@ -2,11 +2,14 @@
 //
 // The environment, read at every call of the factory and of the table:
 //   CAPSTAN_FAKE_DEVICES    number of devices (2)
-//   CAPSTAN_FAKE_ELEMENTS   double or float (double)
+//   CAPSTAN_FAKE_ELEMENTS   double or float (double), of fp32 and tf32; bf16 and fp16 are rounded
+//                           where the CUDA plug-in rounds them
 //   CAPSTAN_FAKE_FREE_MIB   memory of each device (1024); its plans share it
+//   CAPSTAN_FAKE_OVERFLOW   gradients of a loss scale above this number are infinite (none)
 //   CAPSTAN_FAKE_FAIL       old_abi, no_table, old_driver, no_driver; fault (the device fails in
 //                           the next lane, and so does every plan of it from then on)
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -16,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "gpu_worker/engine/cuda/rules.h"
 #include "gpu_worker/engine/plugin/abi.h"
 #include "gpu_worker/engine/plugin/fake/fake_operations.h"
 #include "services/check/check.h"
@@ -81,7 +85,7 @@ class FakePlan : public capstan_plan {
         device_(device),
         // Garbage, so that what is read before it was written shows; the gradient's padding is zero.
         bytes_(static_cast<size_t>(memory_.total_bytes()) + kAlignBytes, '\xff'),
-        walk_(program_, memory_, Aligned(), sizeof(T)),
+        walk_(program_, memory_, Aligned(), sizeof(T), sizeof(Sum<T>)),
         ops_(program_) {
     devices[device].used_bytes += memory_.total_bytes();
     std::memset(walk_.at(memory_.gradient), 0, static_cast<size_t>(memory_.gradient_bytes));
@@ -95,9 +99,9 @@ class FakePlan : public capstan_plan {
   }
 
   void LoadWeights(const float* weights) override {
-    T* const flat = reinterpret_cast<T*>(walk_.at(memory_.weights));
-    for (int64_t i = 0; i < program_.total_floats; ++i) flat[i] = static_cast<T>(weights[i]);
-    walk_.PermuteWeights(ops_);
+    auto* const flat = reinterpret_cast<Sum<T>*>(walk_.at(memory_.weights));
+    for (int64_t i = 0; i < program_.total_floats; ++i) flat[i] = weights[i];
+    walk_.CopyWeights(ops_);
   }
 
   absl::Status Run(const capstan_batch& batch, double loss_scale, float* gradient, float* logits,
@@ -127,8 +131,11 @@ class FakePlan : public capstan_plan {
     std::memcpy(result, walk_.at(memory_.sums), sizeof *result);
     if (gradient != nullptr) {
       walk_.Backward(ops_, batch.count);
-      CopyOut(reinterpret_cast<const T*>(walk_.at(memory_.gradient)), program_.total_floats,
+      CopyOut(reinterpret_cast<const Sum<T>*>(walk_.at(memory_.gradient)), program_.total_floats,
               gradient);
+      if (loss_scale > std::atof(Environment("CAPSTAN_FAKE_OVERFLOW", "1e300").c_str())) {
+        gradient[0] = HUGE_VALF;
+      }
     }
     return absl::OkStatus();
   }
@@ -138,7 +145,8 @@ class FakePlan : public capstan_plan {
     const auto at = reinterpret_cast<uintptr_t>(bytes_.data());
     return bytes_.data() + (kAlignBytes - at % kAlignBytes) % kAlignBytes;
   }
-  static void CopyOut(const T* from, int64_t count, float* to) {
+  template <typename From>
+  static void CopyOut(const From* from, int64_t count, float* to) {
     for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
   }
 
@@ -179,6 +187,7 @@ absl::Status MakePlan(const capstan_compile_request& request, capstan_plan** pla
   MemoryOptions options;
   options.max_batch = request.max_batch;
   options.element_bytes = sizeof(T);
+  options.flat_bytes = sizeof(Sum<T>);
   options.workspace_bytes = kWorkspaceBytes;
   const int64_t free = WholeBytes() - devices[request.device].used_bytes;
   if (PlanMemory(*program, options).total_bytes() > free) {
@@ -191,12 +200,20 @@ absl::Status MakePlan(const capstan_compile_request& request, capstan_plan** pla
 int32_t Compile(const capstan_compile_request* request, capstan_plan** plan, capstan_error* error) {
   capstan_device_info info = {};
   if (const int32_t code = DeviceInfo(request->device, &info, error); code != 0) return code;
-  if (request->precision != CAPSTAN_PRECISION_FP32) {
-    return Answer(absl::UnimplementedError("precision: the fake card has fp32 alone"), error);
+  if (const absl::Status status = CheckPrecision(request->precision); !status.ok()) {
+    return Answer(status, error);
   }
   try {
     const bool wide = Environment("CAPSTAN_FAKE_ELEMENTS", "double") == "double";
-    return Answer(wide ? MakePlan<double>(*request, plan) : MakePlan<float>(*request, plan), error);
+    switch (request->precision) {
+      case CAPSTAN_PRECISION_BF16:
+        return Answer(MakePlan<Bf16>(*request, plan), error);
+      case CAPSTAN_PRECISION_FP16:
+        return Answer(MakePlan<Fp16>(*request, plan), error);
+      default:
+        return Answer(wide ? MakePlan<double>(*request, plan) : MakePlan<float>(*request, plan),
+                      error);
+    }
   } catch (const std::bad_alloc&) {
     return Answer(absl::ResourceExhaustedError("the host is out of memory"), error);
   }

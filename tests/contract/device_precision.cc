@@ -1,0 +1,199 @@
+// The precisions below float32 against plain loops in double. Part of the device contract.
+//
+// Inputs and weights are numbers of 8 bits, so that a precision differs by what it rounds on the way
+// alone: activations and their gradients in 16 bits, nothing in tf32.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/contract/device_cases.h"
+#include "tests/contract/device_contract.h"
+#include "tests/contract/naive_network.h"
+#include "training/graph/models.h"
+
+namespace capstan::testing {
+namespace {
+
+using engine::Precision;
+using ::testing::HasSubstr;
+
+void RoundTo8Bits(std::vector<float>& values) {
+  for (float& value : values) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    bits = (bits + 0x8000u) & 0xffff0000u;
+    std::memcpy(&value, &bits, sizeof value);
+  }
+}
+
+struct Numbers {
+  double loss_sum = 0;
+  Doubles logits;
+  std::vector<Doubles> gradients;  // by parameter
+};
+
+Numbers Plain(const Problem& problem, double scale) {
+  std::vector<Doubles> parameters;
+  for (const training::Parameter& parameter : problem.graph.parameters()) {
+    const float* const first = problem.weights.data() + problem.layout.Find(parameter.name)->offset;
+    parameters.emplace_back(first, first + parameter.elements);
+  }
+  const NaiveResult naive =
+      RunNaive(problem.graph, parameters, {problem.images.begin(), problem.images.end()},
+               problem.labels, scale);
+  return {naive.loss_sum, naive.logits, naive.gradients};
+}
+
+absl::StatusOr<Numbers> OnDevice(engine::Device& device, const Problem& problem,
+                                 Precision precision, double scale) {
+  engine::PlanOptions options;
+  options.max_batch = problem.count;
+  options.precision = precision;
+  absl::StatusOr<std::unique_ptr<engine::Plan>> plan =
+      device.Compile(problem.graph, problem.layout, options);
+  if (!plan.ok()) return plan.status();
+  absl::Status status = (*plan)->LoadWeights(problem.weights.data());
+  if (!status.ok()) return status;
+  std::vector<float> logits(problem.count * problem.graph.num_classes());
+  status = (*plan)->Predict(problem.batch(), logits.data());
+  if (!status.ok()) return status;
+  std::vector<float> gradient(problem.layout.total_floats());
+  const absl::StatusOr<engine::LaneResult> result =
+      (*plan)->ComputeLane(problem.batch(), scale, gradient.data());
+  if (!result.ok()) return result.status();
+  Numbers numbers = {result->loss_sum, {logits.begin(), logits.end()}, {}};
+  for (const training::Parameter& parameter : problem.graph.parameters()) {
+    const float* const first = gradient.data() + problem.layout.Find(parameter.name)->offset;
+    numbers.gradients.emplace_back(first, first + parameter.elements);
+  }
+  return numbers;
+}
+
+// Of the largest value of `want` and `typical`.
+double Error(const Doubles& got, const Doubles& want, double typical) {
+  double largest = typical, error = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    largest = std::max(largest, std::abs(want[i]));
+    error = std::max(error, std::isfinite(got[i]) ? std::abs(got[i] - want[i]) : INFINITY);
+  }
+  return error / largest;
+}
+
+double Cosine(const Doubles& a, const Doubles& b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) ab += a[i] * b[i], aa += a[i] * a[i], bb += b[i] * b[i];
+  return ab / std::sqrt(aa * bb);
+}
+
+// A rounded value may become the largest of its window: the gradient then goes elsewhere.
+bool MayChooseOtherwise(const training::Graph& graph) {
+  for (size_t i = 0; i < graph.nodes().size(); ++i) {
+    if (std::holds_alternative<training::MaxPool>(graph.nodes()[i].op) &&
+        graph.needs_gradient(static_cast<int>(i))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+struct PrecisionCase {
+  Precision precision;
+  double tolerance;
+};
+constexpr PrecisionCase kCases[] = {
+    {Precision::kTf32, 1e-3}, {Precision::kBf16, 1e-2}, {Precision::kFp16, 1e-2}};
+
+bool CarriesOut(engine::Device& device, Precision precision) {
+  const training::Graph graph = *training::MakeModel("mlp", 10, {1, 28, 28});
+  engine::PlanOptions options;
+  options.precision = precision;
+  const absl::Status status = device.Compile(graph, LayoutOf(graph), options).status();
+  if (!status.ok()) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(engine::PrecisionName(precision)));
+  }
+  return status.ok();
+}
+
+TEST_P(DeviceContractTest, LayersOfEveryPrecisionAgreeWithPlainLoops) {
+  for (const PrecisionCase& c : kCases) {
+    if (!CarriesOut(*device_, c.precision)) continue;
+    double worst = 0;
+    for (const LayerCase& layer : LayerCases()) {
+      if (layer.large || 17 * layer.graph.forward_flops() > 4'000'000) continue;
+      SCOPED_TRACE(layer.name + ", " + engine::PrecisionName(c.precision));
+      Problem problem(layer.graph, /*count=*/17, /*seed=*/4);
+      RoundTo8Bits(problem.images);
+      RoundTo8Bits(problem.weights);
+      const double scale = 1.0 / 16;
+      const Numbers want = Plain(problem, scale);
+      const absl::StatusOr<Numbers> got = OnDevice(*device_, problem, c.precision, scale);
+      ASSERT_TRUE(got.ok()) << got.status();
+      EXPECT_LT(Error(got->logits, want.logits, 1), c.tolerance);
+      EXPECT_NEAR(got->loss_sum, want.loss_sum, c.tolerance * (1 + want.loss_sum));
+      if (MayChooseOtherwise(layer.graph)) continue;
+      for (size_t p = 0; p < want.gradients.size(); ++p) {
+        const double error = Error(got->gradients[p], want.gradients[p], scale);
+        EXPECT_LT(error, c.tolerance) << layer.graph.parameters()[p].name;
+        worst = std::max(worst, error);
+      }
+    }
+    RecordProperty(std::string("worst_") + engine::PrecisionName(c.precision),
+                   std::to_string(worst));
+  }
+}
+
+// Whole models round once per layer and pass; the direction of a step is what must not suffer.
+TEST_P(DeviceContractTest, ModelsOfEveryPrecisionDescendTheSameWay) {
+  for (const PrecisionCase& c : kCases) {
+    if (!CarriesOut(*device_, c.precision)) continue;
+    for (const char* const name : {"lenet", "lenet_d2l", "mlp"}) {
+      SCOPED_TRACE(std::string(name) + ", " + engine::PrecisionName(c.precision));
+      const training::Graph graph = *training::MakeModel(name, 10, {1, 28, 28});
+      Problem problem(graph, /*count=*/20, /*seed=*/6);
+      RoundTo8Bits(problem.images);
+      RoundTo8Bits(problem.weights);
+      // As fp16 trains: a power of two that is taken out again.
+      const double scale = 1024.0 / 20;
+      const Numbers want = Plain(problem, scale);
+      const absl::StatusOr<Numbers> got = OnDevice(*device_, problem, c.precision, scale);
+      ASSERT_TRUE(got.ok()) << got.status();
+      EXPECT_NEAR(got->loss_sum, want.loss_sum, c.tolerance * want.loss_sum);
+      for (size_t p = 0; p < want.gradients.size(); ++p) {
+        EXPECT_GT(Cosine(got->gradients[p], want.gradients[p]), 1 - c.tolerance)
+            << graph.parameters()[p].name;
+      }
+    }
+  }
+}
+
+// 65504 is the largest number of fp16: a scale that is too high shows in the gradient, and that is
+// what the lead lowers it by. The loss itself stays.
+TEST_P(DeviceContractTest, AScaleThatIsTooHighForFp16GivesInfinities) {
+  if (!CarriesOut(*device_, Precision::kFp16)) return;
+  const training::Graph graph = *training::MakeModel("mlp", 10, {1, 28, 28});
+  const Problem problem(graph, /*count=*/20, /*seed=*/6);
+  const auto finite = [](const Numbers& numbers) {
+    for (const Doubles& gradient : numbers.gradients) {
+      for (const double value : gradient) {
+        if (!std::isfinite(value)) return false;
+      }
+    }
+    return true;
+  };
+  const absl::StatusOr<Numbers> high = OnDevice(*device_, problem, Precision::kFp16, 1 << 24);
+  ASSERT_TRUE(high.ok()) << high.status();
+  EXPECT_FALSE(finite(*high));
+  EXPECT_TRUE(std::isfinite(high->loss_sum));
+  const absl::StatusOr<Numbers> good = OnDevice(*device_, problem, Precision::kFp16, 65536.0 / 256);
+  ASSERT_TRUE(good.ok()) << good.status();
+  EXPECT_TRUE(finite(*good));
+  EXPECT_EQ(good->loss_sum, high->loss_sum);
+}
+
+}  // namespace
+}  // namespace capstan::testing
