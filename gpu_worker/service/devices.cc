@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/engine/device/open.h"
+#include "services/logging/log.h"
 
 namespace capstan::gpu_worker {
 namespace {
@@ -28,7 +29,13 @@ absl::StatusOr<std::vector<node::v1::Device>> FindDevices(const std::vector<std:
   if (names.size() == 1 && names[0] == "auto") {
     for (int i = 0;; ++i) {
       auto gpu = Describe(absl::StrCat("cuda:", i));
-      if (!gpu.ok()) break;
+      if (!gpu.ok()) {
+        // Behind the last card the answer is that there is no such card; before the first it is why.
+        if (i == 0) {
+          services::Log(services::kInfo, "no_gpu").Kv("reason", gpu.status().message());
+        }
+        break;
+      }
       devices.push_back(*std::move(gpu));
     }
     if (!devices.empty()) return devices;

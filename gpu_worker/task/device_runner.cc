@@ -18,6 +18,11 @@ absl::Duration Now() {
   return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
+// What a device says of itself, with the work it was at.
+absl::Status While(absl::string_view work, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(work, ": ", status.message()));
+}
+
 }  // namespace
 
 std::shared_ptr<const training::EpochOrder> EpochOrders::Get(int64_t epoch) {
@@ -100,7 +105,8 @@ absl::Status DeviceRunner::RunAll() {
   }
   if (!compiled.ok()) return compiled.status();
   plan_ = *std::move(compiled);
-  callbacks_.on_ready(absl::StrCat(device_->name(), ": ", device_->description()));
+  callbacks_.on_ready(absl::StrCat(device_->name(), ": ", device_->description()),
+                      plan_->info().planned_bytes());
   for (;;) {
     Order order;
     {
@@ -129,8 +135,9 @@ absl::Status DeviceRunner::Do(LaneOrder& order) {
   absl::StatusOr<const data::LaneBatch*> batch = Samples(order);
   if (!batch.ok()) return batch.status();
   const absl::Duration read = Now();
+  const std::string work = absl::StrCat("step ", order.step, ", lane ", order.lane);
   absl::Status status = LoadWeights(order.lineage, order.step, *order.weights);
-  if (!status.ok()) return status;
+  if (!status.ok()) return While(work, status);
   engine::LaneBatch lane;
   lane.images = (*batch)->images.data();
   lane.labels = (*batch)->labels.data();
@@ -140,16 +147,16 @@ absl::Status DeviceRunner::Do(LaneOrder& order) {
       order.loss_scale / static_cast<double>(job_->samples.StepSampleCount(order.step));
   absl::StatusOr<engine::LaneResult> result =
       plan_->ComputeLane(lane, loss_scale, order.gradient->data());
-  if (!result.ok()) return result.status();
+  if (!result.ok()) return While(work, result.status());
   const absl::Duration computed = Now();
   status = order.fold->Add({order.lane, 1}, std::move(order.gradient));
   if (!status.ok()) return status;
   const LaneTimes times{read - begin, computed - read, Now() - computed};
   // The order's references go first: the step may be over once the callback has been seen.
-  const int64_t work = order.work;
+  const int64_t id = order.work;
   const int32_t number = order.lane;
   order = LaneOrder();
-  callbacks_.on_lane(work, number, {result->samples, result->loss_sum, result->correct}, times);
+  callbacks_.on_lane(id, number, {result->samples, result->loss_sum, result->correct}, times);
   return absl::OkStatus();
 }
 
@@ -162,14 +169,15 @@ absl::Status DeviceRunner::Do(BlockOrder& order) {
   direct_.labels.resize(block.sample_count);
   absl::Status status = test_->Read(direct_.indices, direct_.images.data(), direct_.labels.data());
   if (!status.ok()) return status;
+  const std::string work = absl::StrCat("evaluation of version ", order.version);
   status = LoadWeights(order.lineage, order.version, *order.weights);
-  if (!status.ok()) return status;
+  if (!status.ok()) return While(work, status);
   engine::LaneBatch batch;
   batch.images = direct_.images.data();
   batch.labels = direct_.labels.data();
   batch.count = block.sample_count;
   absl::StatusOr<engine::LaneResult> result = plan_->Evaluate(batch);
-  if (!result.ok()) return result.status();
+  if (!result.ok()) return While(work, result.status());
   order.weights.reset();
   callbacks_.on_block(order, {result->samples, result->loss_sum, result->correct});
   return absl::OkStatus();

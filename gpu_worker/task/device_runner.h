@@ -78,7 +78,7 @@ struct LaneTimes {
 class DeviceRunner {
  public:
   struct Callbacks {
-    std::function<void(const std::string& description)> on_ready;
+    std::function<void(const std::string& description, int64_t planned_bytes)> on_ready;
     std::function<void(int64_t work, int32_t lane, const training::SealSums&, const LaneTimes&)>
         on_lane;
     std::function<void(const BlockOrder&, const training::SealSums&)> on_block;

@@ -107,8 +107,11 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
     runner.read_ahead = job_->spec.spec().data().prefetch_batches();
     const bool on_gpu = absl::StartsWith(runner.device, "cuda");
     DeviceRunner::Callbacks callbacks;
-    callbacks.on_ready = [this](const std::string& description) {
-      Log(services::kInfo, "device_ready").Kv("device", description);
+    callbacks.on_ready = [this](const std::string& description, int64_t planned_bytes) {
+      Log(services::kInfo, "device_ready")
+          .Kv("device", description)
+          .Kv("precision", engine::PrecisionName(job_->precision()))
+          .Kv("planned_bytes", planned_bytes);
       Post([this] {
         // The view is taken up when every plan stands: no version waits for a compiler.
         if (--devices_starting_ > 0 || ended_) return;

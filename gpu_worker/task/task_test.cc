@@ -2,10 +2,12 @@
 // files.
 #include "gpu_worker/task/task.h"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -210,6 +212,102 @@ TEST_F(TaskTest, AStopOrderEndsItInTheMiddle) {
   });
   EXPECT_FALSE(outcome.failed);
   EXPECT_GE(outcome.counters.steps, 3);
+}
+
+// On devices of the fake plug-in, whose 16 bits are rounded where the CUDA plug-in rounds them.
+class GpuTaskTest : public TaskTest {
+ protected:
+  void SetUp() override {
+    TaskTest::SetUp();
+    ASSERT_NE(dlopen(CAPSTAN_EMPTY_DRIVER, RTLD_NOW), nullptr) << dlerror();
+    Set("CAPSTAN_CUDA_PLUGIN", CAPSTAN_FAKE_PLUGIN);
+    Set("CAPSTAN_FAKE_ELEMENTS", "float");
+  }
+  void TearDown() override {
+    for (const char* const name : names_) unsetenv(name);
+    TaskTest::TearDown();
+  }
+  void Set(const char* name, const char* value) {
+    setenv(name, value, /*overwrite=*/1);
+    names_.push_back(name);
+  }
+  TestJob Half(const std::string& precision) {
+    TestJob job = Small(precision);
+    job.precision = precision;
+    job.steps = 12;
+    job.lanes = 1;
+    return job;
+  }
+  std::vector<const char*> names_;
+};
+
+// What the plan needs, what is free and a batch that would fit, before the first step.
+TEST_F(GpuTaskTest, OutOfMemoryEndsTheTaskWithTheNumbers) {
+  Set("CAPSTAN_FAKE_FREE_MIB", "2");
+  TestJob test = Half("fp32");
+  test.batch = 600;
+  const Outcome outcome = RunTask(test.Start(), {"cuda:0"}, [](const TaskState&) { return false; });
+  EXPECT_TRUE(outcome.failed);
+  EXPECT_EQ(outcome.last().phase(), node::v1::TASK_PHASE_FAILED);
+  EXPECT_EQ(outcome.last().reason(), "GpuOutOfMemory");
+  EXPECT_THAT(outcome.last().message(),
+              ::testing::MatchesRegex("device cuda:0: out of GPU memory: a plan for 600 samples "
+                                      "needs [0-9.]+ MiB, 2.0 MiB of 2.0 MiB are free; up to "
+                                      "[0-9]+ samples would fit: .*"));
+  EXPECT_EQ(outcome.last().step(), 0);
+}
+
+// The error, the device and the step; the service adds rank and job.
+TEST_F(GpuTaskTest, AFaultOfTheCardEndsTheTaskAndIsNamed) {
+  Set("CAPSTAN_FAKE_FAIL", "fault");
+  const Outcome outcome =
+      RunTask(Half("fp32").Start(), {"cuda:1"}, [](const TaskState&) { return false; });
+  EXPECT_TRUE(outcome.failed);
+  EXPECT_EQ(outcome.last().reason(), "InternalError");
+  EXPECT_THAT(outcome.last().message(),
+              ::testing::StartsWith("step 0, lane 0: device cuda:1: cudaStreamSynchronize: 700 "));
+}
+
+TEST_F(GpuTaskTest, SixteenBitsTrain) {
+  for (const char* const precision : {"bf16", "fp16"}) {
+    const TestJob test = Half(precision);
+    const Outcome outcome = RunTask(test.Start(), {"cuda:0"}, AllWritten);
+    ASSERT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
+    EXPECT_EQ(outcome.last().lead().skipped_steps(), 0) << precision;
+    EXPECT_LT(outcome.last().lead().loss(), 2.2) << precision;  // ln(10) = 2.3 at first
+  }
+}
+
+// 65536 over 64 samples is 1024: four halvings to a factor of 64, which is below 100.
+TEST_F(GpuTaskTest, TheLossScaleFallsUntilNothingOverflows) {
+  Set("CAPSTAN_FAKE_OVERFLOW", "100");
+  const TestJob test = Half("fp16");
+  const Outcome outcome = RunTask(test.Start(), {"cuda:0"}, AllWritten);
+  ASSERT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
+  EXPECT_EQ(outcome.last().lead().skipped_steps(), 4);
+  EXPECT_EQ(outcome.last().lead().step(), 12);
+  EXPECT_LT(outcome.last().lead().loss(), 2.3);
+}
+
+// 17 halvings from 2^16 to below 1, then the third non-finite step in a row.
+TEST_F(GpuTaskTest, WhatIsInfiniteAtEveryScaleEndsTheJob) {
+  Set("CAPSTAN_FAKE_OVERFLOW", "0");
+  TestJob test = Half("fp16");
+  test.steps = 100;
+  const Outcome outcome = RunTask(test.Start(), {"cuda:0"}, [](const TaskState& state) {
+    return !state.lead().reason().empty();
+  });
+  EXPECT_EQ(outcome.last().lead().reason(), "NonFiniteLoss");
+  EXPECT_EQ(outcome.last().lead().skipped_steps(), 19);
+}
+
+TEST_F(TaskTest, APrecisionThatTheDeviceDoesNotHaveIsNamed) {
+  TestJob test = Small("h");
+  test.precision = "bf16";
+  const Outcome outcome = RunTask(test.Start(), {"cpu"}, [](const TaskState&) { return false; });
+  EXPECT_TRUE(outcome.failed);
+  EXPECT_EQ(outcome.last().reason(), "InvalidSpec");
+  EXPECT_THAT(outcome.last().message(), HasSubstr("device cpu: precision: bf16 needs a GPU"));
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ struct TestJob {
   int64_t test = 100;
   double learning_rate = 0.1;
   double momentum = 0;
+  std::string precision = "fp32";
   std::string storage_path;
 
   job::v1::JobSpec Spec() const {
@@ -40,6 +41,7 @@ struct TestJob {
     spec.mutable_training()->mutable_optimizer()->set_learning_rate(learning_rate);
     spec.mutable_training()->mutable_optimizer()->set_momentum(momentum);
     spec.mutable_training()->set_seed(7);
+    spec.mutable_training()->set_precision(precision);
     return spec;
   }
 
