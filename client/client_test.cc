@@ -5,12 +5,19 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "client/coordinator_address.h"
+#include "client/describe_text.h"
 #include "client/exit_codes.h"
 #include "client/job_json.h"
 #include "client/job_view.h"
+#include "client/log_text.h"
 #include "client/old_runs.h"
+#include "client/proto_json.h"
+#include "client/reference_spec.h"
+#include "client/text_table.h"
 
 namespace capstan::client {
 namespace {
@@ -108,6 +115,131 @@ TEST(JobJsonTest, EveryFieldIsPresentAndNonFiniteIsNull) {
                           "checkpoint_uri", "samples_used", "epochs"}) {
     EXPECT_TRUE(empty.contains(key)) << key;
   }
+}
+
+TEST(JobJsonTest, ADescriptionHasSpecAndEventsWithIntegersAsNumbers) {
+  job::v1::Job job = RunningJob();
+  job.mutable_spec()->mutable_data()->set_train_samples(60000);
+  (*job.mutable_spec()->mutable_labels())["team"] = "vision";
+  auto& event = *job.add_events();
+  event.mutable_time()->set_seconds(1767323045);
+  event.mutable_time()->set_nanos(678000000);
+  event.set_type("CheckpointSaved");
+  event.set_step(500);
+  const auto json = nlohmann::json::parse(DescriptionJson(job));
+  EXPECT_EQ(json["spec"]["data"]["train_samples"], 60000);
+  EXPECT_EQ(json["spec"]["labels"]["team"], "vision");
+  EXPECT_EQ(json["events"][0]["time"], "2026-01-02T03:04:05.678Z");
+  EXPECT_EQ(json["events"][0]["step"], 500);
+  for (const char* key : {"conditions", "checkpoints", "max_restarts", "retry_at"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+}
+
+TEST(ProtoJsonTest, BytesAreHexAndEnumsHaveNoPrefix) {
+  job::v1::NodeInfo node;
+  node.set_role(common::v1::ROLE_PARAM_STORE);
+  node.set_incarnation(int64_t{1} << 53);
+  const auto json = ProtoJson(node);
+  EXPECT_EQ(json["role"], "PARAM_STORE");
+  EXPECT_EQ(json["incarnation"], int64_t{1} << 53);
+  common::v1::FileInfo file;
+  file.set_sha256(std::string("\x01\xff", 2));
+  EXPECT_EQ(ProtoJson(file)["sha256"], "01ff");
+}
+
+TEST(LogTextTest, RankAndHostStandInFront) {
+  job::v1::LogLine line;
+  line.set_role(common::v1::ROLE_WORKER);
+  line.set_index(3);
+  line.set_host("node-a");
+  line.set_level("warning");
+  line.set_text("disk\033 slow");
+  EXPECT_EQ(LogText(line, {}), "[w3 node-a] warning: disk? slow");
+  line.set_role(common::v1::ROLE_PARAM_STORE);
+  line.set_level("info");
+  line.mutable_time()->set_seconds(1767323045);
+  EXPECT_EQ(LogText(line, {.timestamps = true}), "2026-01-02T03:04:05.000Z [s3 node-a] disk? slow");
+}
+
+TEST(TextTableTest, LinesAreCutToATerminalAndWholeInAPipe) {
+  TextTable table({"JOB", "STATE"});
+  table.Add({"lenet-x3n9", "RUNNING"});
+  table.Add({"a\nb", ""});
+  EXPECT_EQ(table.Text(0), "JOB         STATE\nlenet-x3n9  RUNNING\na?b         -\n");
+  EXPECT_EQ(table.Text(14), "JOB         ST\nlenet-x3n9  RU\na?b         -\n");
+}
+
+TEST(DescribeTextTest, EndsWithTheRootCause) {
+  job::v1::Job job = RunningJob();
+  job.clear_resolved();
+  job.set_state(common::v1::JOB_STATE_FAILED);
+  job.set_reason("DataMissing");
+  job.set_message("worker w1 on host b: /data/x is not there");
+  EXPECT_THAT(DescribeText(job, {.width = 0}),
+              EndsWith("State       FAILED  DataMissing\n"
+                       "Root cause  worker w1 on host b: /data/x is not there\n"));
+}
+
+// By hand from docs/interface.md: one worker with one device, all lanes, the same batch.
+TEST(ReferenceSpecTest, KeepsLanesAndBatchAndDropsTheRest) {
+  job::v1::Job job;
+  EXPECT_EQ(ReferenceSpec(job).status().code(), absl::StatusCode::kFailedPrecondition);
+  auto& resolved = *job.mutable_resolved();
+  resolved.set_lanes(8);
+  resolved.set_global_batch(256);
+  auto& spec = *resolved.mutable_spec();
+  spec.mutable_resources()->set_num_workers(4);
+  spec.mutable_resources()->set_gpus_per_worker(2);
+  spec.mutable_training()->set_batch_size_per_gpu(32);
+  spec.mutable_checkpoint()->set_storage_path("file:///elsewhere");
+  const auto reference = ReferenceSpec(job);
+  ASSERT_TRUE(reference.ok());
+  EXPECT_EQ(reference->resources().num_workers(), 1);
+  EXPECT_EQ(reference->resources().gpus_per_worker(), 1);
+  EXPECT_EQ(reference->resources().lanes(), 8);
+  EXPECT_EQ(reference->training().global_batch_size(), 256);
+  EXPECT_EQ(reference->kvstore().type(), "local");
+  EXPECT_FALSE(reference->checkpoint().has_storage_path());
+}
+
+// Flags, then variables, then files in their order; each value by itself.
+TEST(CoordinatorAddressTest, TheFirstThatHasAValueWins) {
+  namespace fs = std::filesystem;
+  std::string folder = (fs::temp_directory_path() / "capstan-config-XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string near = folder + "/near.yaml";
+  const std::string far = folder + "/far.yaml";
+  std::ofstream(near) << "address: near:1\n";
+  std::ofstream(far) << "address: far:2\ntimeout: 5s\ninsecure: true\ntoken_file: my.token\n";
+  const std::vector<std::string> files = {folder + "/absent.yaml", near, far};
+  std::map<std::string, std::string> variables;
+  const auto variable = [&](const std::string& name) {
+    const auto it = variables.find(name);
+    return it == variables.end() ? std::nullopt : std::optional<std::string>(it->second);
+  };
+  ConnectFlags flags;
+  auto found = FindCoordinator(flags, files, variable);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->address.ToString(), "near:1");
+  EXPECT_EQ(found->timeout, absl::Seconds(5));
+  EXPECT_TRUE(found->security.insecure);
+  EXPECT_EQ(found->security.token_file, folder + "/my.token");
+  variables["CAPSTAN_ADDRESS"] = "unix:/run/c.sock";
+  EXPECT_EQ(FindCoordinator(flags, files, variable)->address.ToString(), "unix:/run/c.sock");
+  flags.address = "flag:3";
+  EXPECT_EQ(FindCoordinator(flags, files, variable)->address.ToString(), "flag:3");
+  EXPECT_EQ(
+      FindCoordinator({}, {}, [](const std::string&) { return std::nullopt; })->address.ToString(),
+      "127.0.0.1:7070");
+
+  flags.timeout = "soon";
+  EXPECT_THAT(std::string(FindCoordinator(flags, files, variable).status().message()),
+              HasSubstr("--timeout: got 'soon'"));
+  std::ofstream(near) << "addres: x:1\n";
+  EXPECT_THAT(std::string(FindCoordinator({}, files, variable).status().message()),
+              HasSubstr("near.yaml:1: unknown key 'addres' (did you mean 'address'?)"));
+  fs::remove_all(folder);
 }
 
 TEST(ExitCodesTest, AreThoseOfTheInterface) {

@@ -30,6 +30,7 @@ Console Console::Detect(bool no_color) {
   console.stderr_tty = isatty(STDERR_FILENO) != 0 && !dumb;
   console.stdout_color = ColorAllowed(console.stdout_tty, no_color);
   console.stderr_color = ColorAllowed(console.stderr_tty, no_color);
+  console.may_ask = isatty(STDIN_FILENO) != 0 && isatty(STDERR_FILENO) != 0;
   winsize size{};
   if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) console.width = size.ws_col;
   return console;
@@ -49,7 +50,7 @@ void Console::Note(absl::string_view text) const {
 }
 
 void LiveArea::Draw(const std::string& lines) {
-  if (!console_.stderr_tty || console_.quiet || console_.json) return;
+  if (!console_.stderr_tty || console_.quiet || console_.json()) return;
   Clear();
   console_.Err(absl::StrCat(lines, "\n"));
   drawn_ = 1 + static_cast<int>(std::count(lines.begin(), lines.end(), '\n'));

@@ -8,15 +8,20 @@
 
 namespace capstan::client {
 
+enum class Output { kTable, kWide, kJson, kYaml, kName };  // -o
+
 struct Console {
-  bool json = false;     // -o json
+  Output output = Output::kTable;
   bool quiet = false;    // -q: nothing but results and errors
   bool verbose = false;  // -v: what the services say, too
+  bool may_ask = false;  // stdin and stderr are terminals, and --no-input was not given
   bool stdout_tty = false;
   bool stderr_tty = false;
   bool stdout_color = false;
   bool stderr_color = false;
   int width = 80;  // columns of the terminal at stderr
+
+  bool json() const { return output == Output::kJson; }
 
   // Looks at the terminals and at NO_COLOR, TERM and COLUMNS.
   static Console Detect(bool no_color);

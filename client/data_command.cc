@@ -1,5 +1,4 @@
-#include "client/data_command.h"
-
+// `capstan data get`: downloads a data set whose files and checksums are known.
 #include <httplib.h>
 
 #include <memory>
@@ -7,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/commands.h"
 #include "gpu_worker/data/catalog.h"
 #include "services/files/files.h"
 
@@ -73,8 +73,16 @@ absl::Status Download(httplib::Client& http, const Url& url, const data::Catalog
   return services::SyncDir(folder);
 }
 
-}  // namespace
+struct DataGetOptions {
+  std::string name;
+  std::string folder;    // default: data/<name> below the working directory
+  std::string base_url;  // http://host[:port]/path; default: the data set's own
+  int timeout_seconds = 300;
+};
 
+// Files that are there with the right checksum are kept; others are downloaded to a temporary name,
+// checked and then named. A file that is too long, too short or different is refused, and nothing
+// of it stays. Plain http is enough: the checksums are in the program.
 ExitCode DataGet(const DataGetOptions& options, const Console& console) {
   const data::CatalogEntry* entry = data::FindInCatalog(options.name);
   if (entry == nullptr) {
@@ -114,6 +122,23 @@ ExitCode DataGet(const DataGetOptions& options, const Console& console) {
   }
   console.Out(folder + "\n");
   return kExitDone;
+}
+
+}  // namespace
+
+void AddData(CLI::App& parent, Action& slot) {
+  const auto options = std::make_shared<DataGetOptions>();
+  CLI::App* data = parent.add_subcommand("data", "data sets");
+  data->require_subcommand(1);
+  CLI::App* get = data->add_subcommand("get", "download a data set and check it");
+  get->add_option("NAME", options->name, "fashion-mnist")->required();
+  get->add_option("--out", options->folder, "folder for the files (default: ./data/NAME)");
+  get->add_option("--url", options->base_url, "another place that has the same files")
+      ->envname("CAPSTAN_DATA_URL");
+  get->add_option("--timeout", options->timeout_seconds, "seconds for each file, default 300")
+      ->check(CLI::Range(1, 86400));
+  CarryOut(get, slot, {Output::kTable},
+           [options](const Context& context) { return DataGet(*options, context.console); });
 }
 
 }  // namespace capstan::client

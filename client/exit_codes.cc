@@ -15,6 +15,7 @@ ExitCode ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
       return kExitRefused;
     case absl::StatusCode::kNotFound:
       return kExitNotFound;

@@ -2,77 +2,73 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <utility>
+#include <chrono>
+#include <random>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/exit_codes.h"
-#include "services/channel/channel.h"
-#include "services/status/status.h"
 
 namespace capstan::client {
+namespace {
 
-absl::StatusOr<std::unique_ptr<JobClient>> JobClient::Connect(const services::Endpoint& coordinator,
-                                                              const services::Security& security) {
+// A stream that ended like this may be there again: the coordinator restarts, a network comes back.
+bool MayHeal(const absl::Status& status) {
+  return status.ok() || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status) || absl::IsUnknown(status) || absl::IsInternal(status);
+}
+
+}  // namespace
+
+std::string NewRequestId() {
+  std::random_device random;
+  std::string id = "req";
+  for (int i = 0; i < 4; ++i) absl::StrAppend(&id, "-", absl::Hex(random(), absl::kZeroPad8));
+  return id;
+}
+
+absl::StatusOr<std::unique_ptr<JobClient>> JobClient::Connect(const Connection& connection) {
   services::ChannelOptions options;
-  options.peer = coordinator;
-  options.security = security;
+  options.peer = connection.address;
+  options.security = connection.security;
   auto channel = services::MakeChannel(options);
   if (!channel.ok()) return channel.status();
-  return std::unique_ptr<JobClient>(new JobClient(job::v1::JobService::NewStub(*channel)));
+  return std::unique_ptr<JobClient>(new JobClient(*std::move(channel), connection.timeout));
 }
 
-absl::StatusOr<std::string> JobClient::Submit(const job::v1::JobSpec& spec,
-                                              const std::string& request_id,
-                                              absl::Duration timeout) {
-  job::v1::SubmitJobRequest request;
-  request.set_request_id(request_id);
-  *request.mutable_spec() = spec;
-  job::v1::SubmitJobResponse response;
-  const auto context = services::NewContext(timeout);
-  if (const grpc::Status status = stub_->SubmitJob(context.get(), request, &response);
-      !status.ok()) {
-    return services::FromGrpcStatus(status);
-  }
-  return response.job_id();
+bool JobClient::WaitUntilConnected(absl::Duration timeout) {
+  return channel_->WaitForConnected(std::chrono::system_clock::now() +
+                                    absl::ToChronoMilliseconds(timeout));
 }
 
-absl::StatusOr<job::v1::Job> JobClient::Get(const std::string& job_id, absl::Duration timeout) {
+absl::StatusOr<job::v1::Job> JobClient::Get(const std::string& job_id) {
   job::v1::GetJobRequest request;
   request.set_job_id(job_id);
-  job::v1::GetJobResponse response;
-  const auto context = services::NewContext(timeout);
-  if (const grpc::Status status = stub_->GetJob(context.get(), request, &response); !status.ok()) {
-    return services::FromGrpcStatus(status);
-  }
-  return std::move(*response.mutable_job());
+  auto response = Call(&Stub::GetJob, request);
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_job());
 }
 
-absl::Status JobClient::Cancel(const std::string& job_id, absl::Duration timeout) {
-  job::v1::CancelJobRequest request;
-  request.set_job_id(job_id);
-  job::v1::CancelJobResponse response;
-  const auto context = services::NewContext(timeout);
-  return services::FromGrpcStatus(stub_->CancelJob(context.get(), request, &response));
-}
-
-absl::StatusOr<std::vector<job::v1::LogLine>> JobClient::Problems(const std::string& job_id,
-                                                                  absl::Duration timeout) {
+absl::StatusOr<std::vector<job::v1::LogLine>> JobClient::Problems(const std::string& job_id) {
   job::v1::StreamLogsRequest request;
   request.set_job_id(job_id);
-  const auto context = services::NewContext(timeout);
+  request.set_level("warning");
+  const auto context = services::NewContext(timeout_);
   const auto reader = stub_->StreamLogs(context.get(), request);
   std::vector<job::v1::LogLine> lines;
   job::v1::StreamLogsResponse response;
-  while (reader->Read(&response)) {
-    const std::string& level = response.line().level();
-    if (level == "warning" || level == "error") lines.push_back(response.line());
-  }
+  while (reader->Read(&response)) lines.push_back(response.line());
   if (const grpc::Status status = reader->Finish(); !status.ok())
     return services::FromGrpcStatus(status);
   return lines;
 }
 
-JobWatcher::JobWatcher(JobClient& client, std::string job_id)
-    : client_(client), job_id_(std::move(job_id)), thread_([this] { Follow(); }) {}
+JobWatcher::JobWatcher(JobClient& client, std::string job_id, absl::Duration min_interval)
+    : client_(client),
+      job_id_(std::move(job_id)),
+      min_interval_(min_interval),
+      broken_since_(absl::Now()),
+      thread_([this] { Follow(); }) {}
 
 JobWatcher::~JobWatcher() {
   {
@@ -87,7 +83,11 @@ JobWatcher::~JobWatcher() {
 JobWatcher::Update JobWatcher::Wait(int64_t seen, absl::Duration timeout) {
   MutexLock lock(mu_);
   if (update_.sequence <= seen) changed_.WaitWithTimeout(mu_, timeout);
-  return update_;
+  Update update = update_;
+  if (broken_since_.has_value()) {
+    update.silent = std::max(absl::ZeroDuration(), absl::Now() - *broken_since_);
+  }
+  return update;
 }
 
 void JobWatcher::Follow() {
@@ -101,6 +101,7 @@ void JobWatcher::Follow() {
     }
     job::v1::WatchJobRequest request;
     request.set_job_id(job_id_);
+    request.set_min_interval_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(min_interval_)));
     const auto reader = client_.stub().WatchJob(&context, request);
     job::v1::WatchJobResponse response;
     bool terminal = false;
@@ -109,13 +110,16 @@ void JobWatcher::Follow() {
       MutexLock lock(mu_);
       update_.job = std::move(*response.mutable_job());
       ++update_.sequence;
+      broken_since_.reset();
       changed_.NotifyAll();
     }
     const absl::Status status = services::FromGrpcStatus(reader->Finish());
     MutexLock lock(mu_);
     call_ = nullptr;
     update_.last_error = status;
-    if (terminal || stopping_ || status.code() == absl::StatusCode::kNotFound) {
+    if (!broken_since_.has_value()) broken_since_ = absl::Now();
+    if (terminal || stopping_ || !MayHeal(status)) {
+      update_.given_up = !status.ok();
       changed_.NotifyAll();
       return;
     }

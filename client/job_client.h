@@ -2,55 +2,83 @@
 #ifndef CAPSTAN_CLIENT_JOB_CLIENT_H_
 #define CAPSTAN_CLIENT_JOB_CLIENT_H_
 
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "capstan/job/v1/job_service.grpc.pb.h"
-#include "services/endpoint/endpoint.h"
+#include "client/coordinator_address.h"
+#include "services/channel/channel.h"
+#include "services/status/status.h"
 #include "services/sync/mutex.h"
 
 namespace capstan::client {
 
-// Thread-safe. Every call has a deadline.
+// 128 random bits for SubmitJobRequest: nobody else can have used the id.
+std::string NewRequestId();
+
+// Thread-safe. Every call has the connection's timeout.
 class JobClient {
  public:
-  static absl::StatusOr<std::unique_ptr<JobClient>> Connect(const services::Endpoint& coordinator,
-                                                            const services::Security& security);
+  using Stub = job::v1::JobService::Stub;
 
-  // The id of the job.
-  absl::StatusOr<std::string> Submit(const job::v1::JobSpec& spec, const std::string& request_id,
-                                     absl::Duration timeout);
-  absl::StatusOr<job::v1::Job> Get(const std::string& job_id, absl::Duration timeout);
-  absl::Status Cancel(const std::string& job_id, absl::Duration timeout);
+  static absl::StatusOr<std::unique_ptr<JobClient>> Connect(const Connection& connection);
+
+  // False: nobody answers there yet.
+  bool WaitUntilConnected(absl::Duration timeout);
+
+  // A unary call: client.Call(&JobClient::Stub::GetJob, request).
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                             Response*),
+                                const Request& request) {
+    Response response;
+    const auto context = services::NewContext(timeout_);
+    const grpc::Status status = (stub_.get()->*method)(context.get(), request, &response);
+    if (!status.ok()) return services::FromGrpcStatus(status);
+    return response;
+  }
+
+  absl::StatusOr<job::v1::Job> Get(const std::string& job_id);
   // The stored log lines of at least `warning`, oldest first.
-  absl::StatusOr<std::vector<job::v1::LogLine>> Problems(const std::string& job_id,
-                                                         absl::Duration timeout);
+  absl::StatusOr<std::vector<job::v1::LogLine>> Problems(const std::string& job_id);
 
-  job::v1::JobService::Stub& stub() { return *stub_; }
+  Stub& stub() { return *stub_; }
+  absl::Duration timeout() const { return timeout_; }
 
  private:
-  explicit JobClient(std::unique_ptr<job::v1::JobService::Stub> stub) : stub_(std::move(stub)) {}
+  JobClient(std::shared_ptr<grpc::Channel> channel, absl::Duration timeout)
+      : channel_(std::move(channel)),
+        stub_(job::v1::JobService::NewStub(channel_)),
+        timeout_(timeout) {}
 
-  const std::unique_ptr<job::v1::JobService::Stub> stub_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<Stub> stub_;
+  const absl::Duration timeout_;
 };
 
 // Follows one job in a thread of its own and keeps its newest state. Reconnects until it is
 // destroyed.
 class JobWatcher {
  public:
-  JobWatcher(JobClient& client, std::string job_id);
+  JobWatcher(JobClient& client, std::string job_id, absl::Duration min_interval);
   ~JobWatcher();
 
   struct Update {
     std::optional<job::v1::Job> job;  // the newest; not set before the first
     int64_t sequence = 0;             // grows with every state that came
     absl::Status last_error;          // of the last try, where the stream is broken
+    bool given_up = false;            // last_error is one that does not heal
+    absl::Duration silent;            // since the stream broke; 0 while it is up
   };
   // Waits for a state newer than `seen`, at most `timeout`, and returns the newest in any case.
   Update Wait(int64_t seen, absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
@@ -60,9 +88,11 @@ class JobWatcher {
 
   JobClient& client_;
   const std::string job_id_;
+  const absl::Duration min_interval_;
   Mutex mu_;
   CondVar changed_;
   Update update_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Time> broken_since_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* call_ ABSL_GUARDED_BY(mu_) = nullptr;  // the stream under way, to cancel it
   std::thread thread_;

@@ -3,8 +3,11 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/time.h"
+#include "client/proto_json.h"
 
 namespace capstan::client {
 namespace {
@@ -16,9 +19,7 @@ Json Number(bool present, double value) {
 }
 
 Json Time(bool present, const google::protobuf::Timestamp& time) {
-  if (!present) return nullptr;
-  const absl::Time at = absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
-  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", at, absl::UTCTimeZone());
+  return present ? Json(TimeText(time)) : Json(nullptr);
 }
 
 Json Epochs(const job::v1::Job& job) {
@@ -49,15 +50,56 @@ Json Members(const google::protobuf::RepeatedPtrField<job::v1::Member>& members)
   return out;
 }
 
+Json Checkpoint(const job::v1::SavedCheckpoint& checkpoint) {
+  return {{"id", checkpoint.id()},
+          {"uri", checkpoint.uri()},
+          {"lineage", checkpoint.lineage()},
+          {"step", checkpoint.step()},
+          {"size_bytes", checkpoint.size_bytes()},
+          {"weights_sha256", checkpoint.weights_sha256()},
+          {"samples_used", checkpoint.samples_used()},
+          {"committed_at", Time(checkpoint.has_committed_at(), checkpoint.committed_at())},
+          {"metric", Number(checkpoint.has_metric(), checkpoint.metric())},
+          {"best", checkpoint.best()}};
+}
+
+Json Event(const job::v1::Event& event) {
+  return {{"time", Time(event.has_time(), event.time())},
+          {"type", event.type()},
+          {"message", event.message()},
+          {"step", event.step()}};
+}
+
 }  // namespace
+
+std::string RoleName(common::v1::Role role) {
+  return absl::AsciiStrToLower(absl::StripPrefix(common::v1::Role_Name(role), "ROLE_"));
+}
 
 std::string StateName(common::v1::JobState state) {
   return std::string(absl::StripPrefix(common::v1::JobState_Name(state), "JOB_STATE_"));
 }
 
-std::string JobJson(const job::v1::Job& job) {
+absl::StatusOr<common::v1::JobState> ReadState(const std::string& text) {
+  common::v1::JobState state;
+  if (common::v1::JobState_Parse("JOB_STATE_" + absl::AsciiStrToUpper(text), &state) &&
+      state != common::v1::JOB_STATE_UNSPECIFIED) {
+    return state;
+  }
+  std::string names;
+  for (int i = common::v1::JobState_MIN + 1; i <= common::v1::JobState_MAX; ++i) {
+    absl::StrAppend(&names, i > 1 ? ", " : "", StateName(static_cast<common::v1::JobState>(i)));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no state; there are: ", names));
+}
+
+static Json JobObject(const job::v1::Job& job) {
   const auto& p = job.progress();
-  const Json out = {
+  Json checkpoints = Json::array();
+  for (const auto& checkpoint : job.checkpoints()) checkpoints.push_back(Checkpoint(checkpoint));
+  Json conditions = Json::array();
+  for (const std::string& condition : job.conditions()) conditions.push_back(condition);
+  return {
       {"job_id", job.job_id()},
       {"name", job.name()},
       {"state", StateName(job.state())},
@@ -81,12 +123,81 @@ std::string JobJson(const job::v1::Job& job) {
       {"lineage", job.lineage()},
       {"generation", job.generation()},
       {"restarts", job.restarts()},
+      {"max_restarts", job.max_restarts()},
+      {"conditions", conditions},
+      {"retry_at", Time(job.has_retry_at(), job.retry_at())},
+      {"checkpoints", checkpoints},
       {"submitted_at", Time(job.has_submitted_at(), job.submitted_at())},
       {"started_at", Time(job.has_started_at(), job.started_at())},
       {"finished_at", Time(job.has_finished_at(), job.finished_at())},
   };
-  // A message of a foreign process may hold bytes that are no UTF-8: they become U+FFFD.
-  return out.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string JobJson(const job::v1::Job& job) { return Dump(JobObject(job)); }
+
+std::string DescriptionJson(const job::v1::Job& job) {
+  Json out = JobObject(job);
+  Json events = Json::array();
+  for (const auto& event : job.events()) events.push_back(Event(event));
+  out["events"] = events;
+  out["spec"] = ProtoJson(job.spec());
+  out["resolved"] = job.has_resolved() ? ProtoJson(job.resolved()) : Json(nullptr);
+  return Dump(out);
+}
+
+std::string JobListJson(const std::vector<job::v1::Job>& jobs) {
+  Json out = Json::array();
+  for (const job::v1::Job& job : jobs) out.push_back(JobObject(job));
+  return Dump(out);
+}
+
+std::string EventJson(const std::string& job_id, const job::v1::Event& event) {
+  Json out = {{"job_id", job_id}};
+  out.update(Event(event));
+  return Dump(out);
+}
+
+std::string LogJson(const job::v1::StreamLogsResponse& response) {
+  const job::v1::LogLine& line = response.line();
+  return Dump({{"time", Time(line.has_time(), line.time())},
+               {"role", RoleName(line.role())},
+               {"index", line.index()},
+               {"host", line.host()},
+               {"level", line.level()},
+               {"text", line.text()},
+               {"dropped", response.dropped()}});
+}
+
+static Json CheckpointObject(const job::v1::SavedCheckpoint& checkpoint) {
+  Json out = Checkpoint(checkpoint);
+  Json files = Json::array();
+  for (const auto& file : checkpoint.files()) {
+    files.push_back({{"name", file.name()},
+                     {"size_bytes", file.size_bytes()},
+                     {"sha256", absl::BytesToHexString(file.sha256())}});
+  }
+  out["files"] = files;
+  return out;
+}
+
+std::string CheckpointJson(const job::v1::SavedCheckpoint& checkpoint) {
+  return Dump(CheckpointObject(checkpoint));
+}
+
+std::string CheckpointListJson(const std::vector<job::v1::SavedCheckpoint>& checkpoints) {
+  Json out = Json::array();
+  for (const auto& checkpoint : checkpoints) out.push_back(CheckpointObject(checkpoint));
+  return Dump(out);
+}
+
+std::string NodeListJson(const std::vector<job::v1::NodeInfo>& nodes) {
+  Json out = Json::array();
+  for (const auto& node : nodes) {
+    Json object = ProtoJson(node);
+    object["role"] = RoleName(node.role());
+    out.push_back(object);
+  }
+  return Dump(out);
 }
 
 }  // namespace capstan::client

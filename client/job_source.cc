@@ -63,6 +63,12 @@ std::vector<std::string> ExampleNames() {
   return names;
 }
 
+ExitCode NeedSource(const JobSource& source, const Console& console) {
+  if (!source.file.empty() || !source.example.empty()) return kExitDone;
+  console.Err("capstan: a job file is needed: FILE, - for standard input, or --example NAME\n");
+  return kExitUsage;
+}
+
 absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console& console) {
   std::vector<std::pair<std::string, std::string>> sets;
   for (const std::string& set : source.sets) {

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "capstan/job/v1/job_spec.pb.h"
 #include "client/console.h"
+#include "client/exit_codes.h"
 
 namespace capstan::client {
 
@@ -17,6 +18,9 @@ struct JobSource {
   std::string example;            // --example NAME instead of a file
   std::vector<std::string> sets;  // --set key=value
 };
+
+// kExitUsage, and a sentence on stderr: neither a file nor an example was named.
+ExitCode NeedSource(const JobSource& source, const Console& console);
 
 // Reads and checks the file. On errors, all of them are printed to stderr, each with its place, and
 // the code is InvalidArgument with an empty message; NotFound or another code with a message where

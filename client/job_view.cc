@@ -77,6 +77,12 @@ std::string EpochLine(const job::v1::Job& job, const common::v1::EpochRecord& ep
   return out;
 }
 
+std::string StateLine(const job::v1::Job& job) {
+  std::string out = StateName(job.state());
+  if (!job.reason().empty()) absl::StrAppend(&out, "  ", Printable(job.reason()));
+  return out;
+}
+
 std::string LiveLines(const job::v1::Job& job, const ViewStyle& style) {
   const auto& p = job.progress();
   const double ratio = p.total_steps() > 0 ? static_cast<double>(p.step()) / p.total_steps() : 0;

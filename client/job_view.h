@@ -18,6 +18,9 @@ struct ViewStyle {
 // validation-accuracy=0.784".
 std::string EpochLine(const job::v1::Job& job, const common::v1::EpochRecord& epoch);
 
+// "PENDING  WaitingForSlots": state and reason, for a line where one of them changes.
+std::string StateLine(const job::v1::Job& job);
+
 // What stands at the bottom of a terminal while a job runs: one or two lines without a line feed at
 // the end.
 std::string LiveLines(const job::v1::Job& job, const ViewStyle& style);

@@ -1,8 +1,11 @@
 #include "client/validate_command.h"
 
-#include <google/protobuf/util/json_util.h>
+#include <memory>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "client/commands.h"
+#include "client/proto_json.h"
 #include "training/spec/job_file.h"
 #include "training/spec/resolve.h"
 #include "training/spec/validate.h"
@@ -23,7 +26,7 @@ ExitCode Validate(const ValidateOptions& options, const Console& console) {
   }
   if (!plan.ok()) {
     // The data may lie on the workers' hosts only: the file is good, its plan is not known here.
-    if (absl::IsNotFound(plan.status()) && !console.json) {
+    if (absl::IsNotFound(plan.status()) && !console.json()) {
       console.Err(absl::StrCat(
           "capstan: no plan, the data is not on this host: ", plan.status().message(), "\n"));
       return kExitDone;
@@ -31,18 +34,25 @@ ExitCode Validate(const ValidateOptions& options, const Console& console) {
     console.Err(absl::StrCat("capstan: ", plan.status().message(), "\n"));
     return absl::IsNotFound(plan.status()) ? kExitDone : kExitUsage;
   }
-  if (console.json) {
-    std::string json;
-    google::protobuf::util::JsonPrintOptions style;
-    style.preserve_proto_field_names = true;
-    style.always_print_primitive_fields = true;
-    if (!google::protobuf::util::MessageToJsonString(*plan, &json, style).ok())
-      return kExitInternal;
-    console.Out(json + "\n");
+  if (console.json()) {
+    console.Out(Dump(ProtoJson(*plan)) + "\n");
   } else if (!options.show_defaults) {
     console.Out(training::spec::PlanText(*plan));
   }
   return kExitDone;
+}
+
+void AddValidate(CLI::App& parent, Action& slot) {
+  const auto options = std::make_shared<ValidateOptions>();
+  CLI::App* command =
+      parent.add_subcommand("validate", "check a job file and print its plan; nothing is started");
+  AddJobSource(*command, options->source);
+  command->add_flag("--show-defaults", options->show_defaults,
+                    "print the file with every default filled in");
+  CarryOut(command, slot, {Output::kTable, Output::kJson}, [options](const Context& context) {
+    const ExitCode code = NeedSource(options->source, context.console);
+    return code != kExitDone ? code : Validate(*options, context.console);
+  });
 }
 
 }  // namespace capstan::client

@@ -1,0 +1,152 @@
+// `capstan node list`, `healthcheck` and `log-level`.
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/commands.h"
+#include "client/job_json.h"
+#include "client/job_view.h"
+#include "client/proto_json.h"
+#include "client/text_table.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "services/channel/channel.h"
+
+namespace capstan::client {
+namespace {
+
+std::string NodeTable(const job::v1::ListNodesResponse& answer, bool wide, int width) {
+  std::vector<std::string> head = {"NODE", "ROLE", "STATE", "HOST", "BUSY", "SEEN", "JOBS"};
+  if (wide) head.insert(head.end(), {"VERSION", "INCARNATION", "DEVICES", "DATA ADDRESS"});
+  TextTable table(head);
+  for (const auto& node : answer.nodes()) {
+    std::vector<std::string> row = {
+        node.name(),
+        RoleName(node.role()),
+        node.state(),
+        node.host(),
+        node.devices().empty() ? "" : absl::StrCat(node.busy_devices(), "/", node.devices_size()),
+        ShortDuration(node.last_seen_seconds()) + " ago",
+        absl::StrJoin(node.job_ids(), ",")};
+    if (wide) {
+      row.push_back(node.version());
+      row.push_back(absl::StrCat(node.incarnation()));
+      row.push_back(absl::StrJoin(node.devices(), ","));
+      row.push_back(node.data_address());
+    }
+    table.Add(std::move(row));
+  }
+  return table.Text(width);
+}
+
+ExitCode ListNodes(JobClient& client, const Console& console) {
+  const auto answer = client.Call(&JobClient::Stub::ListNodes, job::v1::ListNodesRequest());
+  if (!answer.ok()) return Report(answer.status(), console);
+  if (console.json()) {
+    console.Out(NodeListJson({answer->nodes().begin(), answer->nodes().end()}) + "\n");
+  } else if (console.output == Output::kName) {
+    for (const auto& node : answer->nodes()) console.Out(node.name() + "\n");
+  } else if (answer->nodes().empty()) {
+    console.Note("no nodes: start capstan_gpu_worker and capstan_param_store with --coordinator\n");
+  } else {
+    console.Out(NodeTable(*answer, console.output == Output::kWide,
+                          console.stdout_tty ? console.width : 0));
+  }
+  return kExitDone;
+}
+
+// Asks any of our services: all of them serve grpc.health.v1.
+ExitCode HealthCheck(const std::string& service, const Context& context) {
+  const Console& console = context.console;
+  const absl::StatusOr<Connection> connection = FindCoordinator(context.connect);
+  if (!connection.ok()) return Report(connection.status(), console);
+  services::ChannelOptions options;
+  options.peer = connection->address;
+  options.security = connection->security;
+  options.retry = false;
+  const auto channel = services::MakeChannel(options);
+  if (!channel.ok()) {
+    Report(channel.status(), console);
+    return kExitUsage;
+  }
+  const auto stub = grpc::health::v1::Health::NewStub(*channel);
+  const auto call = services::NewContext(connection->timeout);
+  call->set_wait_for_ready(false);  // somebody who is not there is an answer
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  grpc::health::v1::HealthCheckResponse response;
+  const absl::Status status = services::FromGrpcStatus(stub->Check(call.get(), request, &response));
+  const bool serving =
+      status.ok() && response.status() == grpc::health::v1::HealthCheckResponse::SERVING;
+  const std::string word = serving                                   ? "SERVING"
+                           : status.ok() || absl::IsNotFound(status) ? "NOT_SERVING"
+                                                                     : "UNREACHABLE";
+  if (console.json()) {
+    console.Out(Dump({{"address", connection->address.ToString()}, {"status", word}}) + "\n");
+  } else if (!console.quiet) {
+    console.Out(word + "\n");
+  }
+  if (serving) return kExitDone;
+  if (status.ok() || absl::IsNotFound(status)) return kExitInternal;
+  Report(status, console);
+  return kExitUnreachable;
+}
+
+struct LogLevelOptions {
+  std::string node;
+  std::string level;
+};
+
+ExitCode SetLogLevel(const LogLevelOptions& options, JobClient& client, const Console& console) {
+  job::v1::SetLogLevelRequest request;
+  request.set_node(options.node);
+  request.set_level(options.level);
+  const auto answer = client.Call(&JobClient::Stub::SetLogLevel, request);
+  if (!answer.ok()) return Report(answer.status(), console);
+  if (console.json()) {
+    console.Out(Dump({{"node", options.node}, {"level", options.level}}) + "\n");
+  } else {
+    console.Out(absl::StrCat(options.node.empty() ? "coordinator" : options.node, "  ",
+                             options.level, "\n"));
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddAdmin(CLI::App& parent, Action& slot) {
+  CLI::App* node = parent.add_subcommand("node", "the machines that train and store");
+  node->require_subcommand(1);
+  CLI::App* list = node->add_subcommand("list", "worker and shard services, by name");
+  CarryOut(list, slot, {Output::kTable, Output::kWide, Output::kJson, Output::kName},
+           [](const Context& context) {
+             return WithCoordinator(
+                 context, [&](JobClient& client) { return ListNodes(client, context.console); });
+           });
+
+  const auto service = std::make_shared<std::string>();
+  CLI::App* health = parent.add_subcommand(
+      "healthcheck",
+      "0 serving, 1 not serving, 3 unreachable; --address takes any service of Capstan");
+  health->add_option("--service", *service, "liveness, readiness or a gRPC service; default all");
+  CarryOut(health, slot, {Output::kTable, Output::kJson},
+           [service](const Context& context) { return HealthCheck(*service, context); });
+
+  const auto options = std::make_shared<LogLevelOptions>();
+  CLI::App* level = parent.add_subcommand(
+      "log-level", "how much a service says, until it ends; the coordinator unless --node");
+  level->add_option("LEVEL", options->level, "debug | info | warning | error")
+      ->required()
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+  level->add_option("--node", options->node, "name of a worker or shard service");
+  CarryOut(level, slot, {Output::kTable, Output::kJson}, [options](const Context& context) {
+    return WithCoordinator(
+        context, [&](JobClient& client) { return SetLogLevel(*options, client, context.console); });
+  });
+}
+
+}  // namespace capstan::client

@@ -1,0 +1,117 @@
+// `capstan checkpoint list`, `describe` and `verify`.
+#include <memory>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/commands.h"
+#include "client/job_json.h"
+#include "client/proto_json.h"
+#include "client/text_table.h"
+
+namespace capstan::client {
+namespace {
+
+struct CheckpointOptions {
+  std::string job_id;
+  std::string id;  // empty: the newest
+};
+
+std::string Metric(const job::v1::SavedCheckpoint& checkpoint) {
+  return checkpoint.has_metric() ? absl::StrFormat("%.4f", checkpoint.metric()) : "";
+}
+
+void PrintList(const job::v1::ListCheckpointsResponse& answer, const Console& console) {
+  if (console.json()) {
+    console.Out(CheckpointListJson({answer.checkpoints().begin(), answer.checkpoints().end()}) +
+                "\n");
+    return;
+  }
+  if (answer.checkpoints().empty()) {
+    console.Note("no checkpoints\n");
+    return;
+  }
+  TextTable table({"CHECKPOINT", "STEP", "SAMPLES", "BYTES", "METRIC", "BEST", "COMMITTED", "URI"});
+  for (const auto& c : answer.checkpoints()) {
+    table.Add({c.id(), absl::StrCat(c.step()), absl::StrCat(c.samples_used()),
+               absl::StrCat(c.size_bytes()), Metric(c), c.best() ? "yes" : "",
+               c.has_committed_at() ? TimeText(c.committed_at()) : "", c.uri()});
+  }
+  console.Out(table.Text(console.stdout_tty ? console.width : 0));
+}
+
+void PrintOne(const job::v1::SavedCheckpoint& checkpoint, const Console& console) {
+  if (console.json()) {
+    console.Out(CheckpointJson(checkpoint) + "\n");
+    return;
+  }
+  TextTable table({"FILE", "BYTES", "SHA256"});
+  for (const auto& file : checkpoint.files()) {
+    table.Add(
+        {file.name(), absl::StrCat(file.size_bytes()), absl::BytesToHexString(file.sha256())});
+  }
+  console.Out(absl::StrCat(table.Text(console.stdout_tty ? console.width : 0), "\nCheckpoint  ",
+                           checkpoint.uri(), "\nStep        ", checkpoint.step(), ", ",
+                           checkpoint.samples_used(), " samples\n"));
+}
+
+ExitCode Verify(const CheckpointOptions& options, JobClient& client, const Console& console) {
+  job::v1::VerifyCheckpointRequest request;
+  request.set_job_id(options.job_id);
+  request.set_checkpoint(options.id);
+  const auto answer = client.Call(&JobClient::Stub::VerifyCheckpoint, request);
+  if (!answer.ok()) return ReportJob(client, options.job_id, answer.status(), console);
+  PrintOne(answer->checkpoint(), console);
+  if (!console.json()) console.Out("Verified    every size and hash is that of the manifest\n");
+  return kExitDone;
+}
+
+ExitCode ListOrDescribe(const CheckpointOptions& options, bool list, JobClient& client,
+                        const Console& console) {
+  job::v1::ListCheckpointsRequest request;
+  request.set_job_id(options.job_id);
+  const auto answer = client.Call(&JobClient::Stub::ListCheckpoints, request);
+  if (!answer.ok()) return ReportJob(client, options.job_id, answer.status(), console);
+  if (list) {
+    PrintList(*answer, console);
+    return kExitDone;
+  }
+  for (const auto& checkpoint : answer->checkpoints()) {
+    if (!options.id.empty() && checkpoint.id() != options.id) continue;
+    PrintOne(checkpoint, console);
+    return kExitDone;
+  }
+  console.Err(absl::StrCat("capstan: ", options.job_id, " has no checkpoint ", options.id,
+                           "; see capstan checkpoint list ", options.job_id, "\n"));
+  return kExitNotFound;
+}
+
+}  // namespace
+
+void AddCheckpoint(CLI::App& parent, Action& slot) {
+  CLI::App* group = parent.add_subcommand("checkpoint", "saved states of a job");
+  group->require_subcommand(1);
+  enum class Verb { kList, kDescribe, kVerify };
+  const auto add = [&](const char* name, const char* help, Verb verb) {
+    const auto options = std::make_shared<CheckpointOptions>();
+    CLI::App* command = group->add_subcommand(name, help);
+    command->add_option("JOB", options->job_id, "id of the job")->required();
+    if (verb != Verb::kList) {
+      command->add_option("CHECKPOINT", options->id, "<lineage>-<step>; default the newest");
+    }
+    CarryOut(
+        command, slot, {Output::kTable, Output::kJson}, [options, verb](const Context& context) {
+          return WithCoordinator(context, [&](JobClient& client) {
+            return verb == Verb::kVerify
+                       ? Verify(*options, client, context.console)
+                       : ListOrDescribe(*options, verb == Verb::kList, client, context.console);
+          });
+        });
+  };
+  add("list", "committed checkpoints, newest first", Verb::kList);
+  add("describe", "files of a checkpoint", Verb::kDescribe);
+  add("verify", "read every file of a checkpoint and compare sizes and hashes", Verb::kVerify);
+}
+
+}  // namespace capstan::client

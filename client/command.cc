@@ -1,0 +1,106 @@
+#include "client/command.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/job_view.h"
+#include "services/flags/flags.h"
+#include "training/spec/nearest.h"
+
+namespace capstan::client {
+namespace {
+
+constexpr absl::Duration kPatience =
+    absl::Seconds(1);  // before a person is told what is waited for
+
+const char* OutputName(Output output) {
+  switch (output) {
+    case Output::kTable:
+      return "table";
+    case Output::kWide:
+      return "wide";
+    case Output::kJson:
+      return "json";
+    case Output::kYaml:
+      return "yaml";
+    case Output::kName:
+      return "name";
+  }
+  return "";
+}
+
+}  // namespace
+
+void CarryOut(CLI::App* command, Action& slot, std::set<Output> outputs, Action action) {
+  const std::string name = command->get_name();
+  command->callback([&slot, name, outputs = std::move(outputs), action = std::move(action)] {
+    slot = [name, outputs, action](const Context& context) {
+      if (outputs.count(context.console.output) != 0) return action(context);
+      std::string known;
+      for (const Output output : outputs) {
+        absl::StrAppend(&known, known.empty() ? "" : ", ", OutputName(output));
+      }
+      context.console.Err(absl::StrCat("capstan: ", name, " has no -o ",
+                                       OutputName(context.console.output), "; it has ", known,
+                                       "\n"));
+      return kExitUsage;
+    };
+  });
+}
+
+ExitCode WithCoordinator(const Context& context, const std::function<ExitCode(JobClient&)>& body) {
+  const absl::StatusOr<Connection> connection = FindCoordinator(context.connect);
+  if (!connection.ok()) return Report(connection.status(), context.console);
+  auto client = JobClient::Connect(*connection);
+  if (!client.ok()) {
+    Report(client.status(), context.console);
+    return kExitUsage;  // flags that do not go together: nothing was sent
+  }
+  const std::string address = connection->address.ToString();
+  if (!(*client)->WaitUntilConnected(std::min(kPatience, connection->timeout))) {
+    context.console.Note(absl::StrCat("waiting for the coordinator at ", address, "\n"));
+    if (connection->timeout <= kPatience ||
+        !(*client)->WaitUntilConnected(connection->timeout - kPatience)) {
+      context.console.Err(absl::StrCat("capstan: no coordinator answers at ", address, " within ",
+                                       absl::FormatDuration(connection->timeout),
+                                       " (--address, CAPSTAN_ADDRESS, --timeout)\n"));
+      return kExitUnreachable;
+    }
+  }
+  return body(**client);
+}
+
+ExitCode Report(const absl::Status& status, const Console& console) {
+  if (!status.message().empty()) {
+    console.Err(absl::StrCat("capstan: ", Printable(std::string(status.message())), "\n"));
+  }
+  if (absl::IsUnimplemented(status)) {
+    console.Err("capstan: the coordinator is older than this command and does not know it\n");
+  }
+  return ExitCodeOf(status);
+}
+
+ExitCode ReportJob(JobClient& client, const std::string& job_id, const absl::Status& status,
+                   const Console& console) {
+  if (!absl::IsNotFound(status)) return Report(status, console);
+  std::vector<std::string> ids;
+  if (const auto jobs = client.Call(&JobClient::Stub::ListJobs, job::v1::ListJobsRequest());
+      jobs.ok()) {
+    for (const job::v1::Job& job : jobs->jobs()) ids.push_back(job.job_id());
+  }
+  const std::string near = training::spec::Nearest(job_id, ids);
+  if (near == job_id) return Report(status, console);  // something else of it was not found
+  console.Err(absl::StrCat(
+      "capstan: ", Printable(std::string(status.message())),
+      near.empty() ? "; see capstan list" : absl::StrCat(" (did you mean '", near, "'?)"), "\n"));
+  return kExitNotFound;
+}
+
+absl::StatusOr<absl::Duration> ReadDuration(const std::string& flag, const std::string& text) {
+  const absl::StatusOr<absl::Duration> duration = services::ParseFlagDuration(text);
+  if (duration.ok()) return duration;
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", duration.status().message()));
+}
+
+}  // namespace capstan::client

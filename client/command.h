@@ -1,0 +1,46 @@
+// What every sub-command has: the flags before it, its output, a coordinator that answers.
+#ifndef CAPSTAN_CLIENT_COMMAND_H_
+#define CAPSTAN_CLIENT_COMMAND_H_
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/console.h"
+#include "client/coordinator_address.h"
+#include "client/exit_codes.h"
+#include "client/job_client.h"
+
+namespace capstan::client {
+
+// The flags that stand outside of the sub-command.
+struct Context {
+  Console console;
+  ConnectFlags connect;
+};
+using Action = std::function<ExitCode(const Context&)>;
+
+// Makes `action` what the process carries out where `command` was given; `outputs` are the values
+// that it has for -o. `slot` is where the parsed command line leaves it.
+void CarryOut(CLI::App* command, Action& slot, std::set<Output> outputs, Action action);
+
+// Finds the coordinator, waits until it answers (says so after a second), then `body`. An error of
+// the connection is printed and gives its exit code.
+ExitCode WithCoordinator(const Context& context, const std::function<ExitCode(JobClient&)>& body);
+
+// Prints what a call came back with and gives its exit code. For a job that is not known it names
+// one with nearly that id.
+ExitCode Report(const absl::Status& status, const Console& console);
+ExitCode ReportJob(JobClient& client, const std::string& job_id, const absl::Status& status,
+                   const Console& console);
+
+// "got 'x', want a duration": for a flag with its name.
+absl::StatusOr<absl::Duration> ReadDuration(const std::string& flag, const std::string& text);
+
+}  // namespace capstan::client
+
+#endif  // CAPSTAN_CLIENT_COMMAND_H_

@@ -1,0 +1,186 @@
+// `capstan cancel`, `suspend`, `resume`, `retry` and `update`: what a person wants of a job.
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/commands.h"
+#include "client/job_json.h"
+#include "client/proto_json.h"
+
+namespace capstan::client {
+namespace {
+
+// "lenet-x3n9  SUSPENDED", or an object; the coordinator has taken it, it may not be done yet.
+void PrintState(const std::string& job_id, common::v1::JobState state, const Console& console) {
+  console.Out(console.json() ? Dump({{"job_id", job_id}, {"state", StateName(state)}}) + "\n"
+                             : absl::StrCat(job_id, "  ", StateName(state), "\n"));
+}
+
+struct CancelOptions {
+  std::vector<std::string> jobs;
+  bool yes = false;
+};
+
+// Many jobs at once are a slip of the hand more often than one is.
+ExitCode Confirm(const CancelOptions& options, const Context& context) {
+  if (options.jobs.size() < 2 || options.yes) return kExitDone;
+  const Console& console = context.console;
+  if (!console.may_ask) {
+    console.Err("capstan: to cancel several jobs give -y, there is nobody to ask\n");
+    return kExitUsage;
+  }
+  console.Err(absl::StrCat("cancel ", absl::StrJoin(options.jobs, ", "), "? [y/N] "));
+  std::string answer;
+  std::getline(std::cin, answer);
+  return answer == "y" || answer == "yes" ? kExitDone : kExitInterrupted;
+}
+
+ExitCode Cancel(const CancelOptions& options, const Context& context) {
+  if (const ExitCode code = Confirm(options, context); code != kExitDone) return code;
+  return WithCoordinator(context, [&](JobClient& client) {
+    ExitCode worst = kExitDone;
+    for (const std::string& job_id : options.jobs) {
+      job::v1::CancelJobRequest request;
+      request.set_job_id(job_id);
+      const auto answer = client.Call(&JobClient::Stub::CancelJob, request);
+      if (answer.ok()) {
+        PrintState(job_id, answer->state(), context.console);
+      } else {
+        const ExitCode code = ReportJob(client, job_id, answer.status(), context.console);
+        if (worst == kExitDone) worst = code;
+      }
+    }
+    return worst;
+  });
+}
+
+void AddCancel(CLI::App& parent, Action& slot) {
+  const auto options = std::make_shared<CancelOptions>();
+  CLI::App* command = parent.add_subcommand("cancel", "end jobs; `capstan wait` waits for the end");
+  command->add_option("JOB", options->jobs, "ids of jobs")->required();
+  command->add_flag("-y,--yes", options->yes, "several jobs without a question");
+  CarryOut(command, slot, {Output::kTable, Output::kJson},
+           [options](const Context& context) { return Cancel(*options, context); });
+}
+
+// A command for one job whose answer holds a state.
+template <typename Request, typename Response>
+void AddSimple(CLI::App& parent, Action& slot, const char* name, const char* help,
+               grpc::Status (JobClient::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                       Response*),
+               const std::function<void(CLI::App&, Request&)>& flags,
+               const std::function<void(const Response&, const Console&)>& more) {
+  const auto request = std::make_shared<Request>();
+  const auto job_id = std::make_shared<std::string>();
+  CLI::App* command = parent.add_subcommand(name, help);
+  command->add_option("JOB", *job_id, "id of the job")->required();
+  flags(*command, *request);
+  CarryOut(command, slot, {Output::kTable, Output::kJson},
+           [request, job_id, method, more](const Context& context) {
+             return WithCoordinator(context, [&](JobClient& client) {
+               request->set_job_id(*job_id);
+               const auto answer = client.Call(method, *request);
+               if (!answer.ok())
+                 return ReportJob(client, *job_id, answer.status(), context.console);
+               more(*answer, context.console);
+               PrintState(*job_id, answer->state(), context.console);
+               return kExitDone;
+             });
+           });
+}
+
+void AddResume(CLI::App& parent, Action& slot) {
+  AddSimple<job::v1::ResumeJobRequest, job::v1::ResumeJobResponse>(
+      parent, slot, "resume", "put a suspended job back into the queue; the result stays the same",
+      &JobClient::Stub::ResumeJob,
+      [](CLI::App& command, job::v1::ResumeJobRequest& request) {
+        command
+            .add_option_function<int>(
+                "--num-workers", [&request](int count) { request.set_num_workers(count); },
+                "go on with so many workers; default: as before")
+            ->check(CLI::Range(1, 1024));
+        command
+            .add_option_function<int>(
+                "--num-shards", [&request](int count) { request.set_num_shards(count); },
+                "go on with so many shards; default: as before")
+            ->check(CLI::Range(1, 256));
+      },
+      [](const job::v1::ResumeJobResponse&, const Console&) {});
+}
+
+struct UpdateOptions {
+  std::string job_id;
+  std::optional<double> learning_rate;
+  std::optional<int> max_restarts;
+  bool checkpoint = false;
+};
+
+ExitCode Update(const UpdateOptions& options, const Context& context) {
+  job::v1::UpdateJobRequest request;
+  request.set_job_id(options.job_id);
+  if (options.learning_rate.has_value()) request.set_learning_rate(*options.learning_rate);
+  if (options.max_restarts.has_value()) request.set_max_restarts(*options.max_restarts);
+  request.set_checkpoint(options.checkpoint);
+  if (!options.learning_rate.has_value() && !options.max_restarts.has_value() &&
+      !options.checkpoint) {
+    context.console.Err(
+        "capstan: nothing to change: --learning-rate, --max-restarts or --checkpoint\n");
+    return kExitUsage;
+  }
+  return WithCoordinator(context, [&](JobClient& client) {
+    const auto answer = client.Call(&JobClient::Stub::UpdateJob, request);
+    const Console& console = context.console;
+    if (!answer.ok()) return ReportJob(client, options.job_id, answer.status(), console);
+    if (console.json()) {
+      console.Out(
+          Dump({{"job_id", options.job_id}, {"order_ids", ProtoJson(*answer)["order_ids"]}}) +
+          "\n");
+    } else if (!answer->order_ids().empty()) {
+      console.Out(absl::StrCat("order ", absl::StrJoin(answer->order_ids(), ", "),
+                               ": capstan events ", options.job_id, " says at which step\n"));
+    }
+    return kExitDone;
+  });
+}
+
+void AddUpdate(CLI::App& parent, Action& slot) {
+  const auto options = std::make_shared<UpdateOptions>();
+  CLI::App* command = parent.add_subcommand("update", "change what may change while a job lives");
+  command->add_option("JOB", options->job_id, "id of the job")->required();
+  command->add_option("--learning-rate", options->learning_rate,
+                      "base rate of the schedule from the next step on");
+  command->add_option("--max-restarts", options->max_restarts, "of the whole job")
+      ->check(CLI::Range(0, 1000));
+  command->add_flag("--checkpoint", options->checkpoint, "save one as soon as possible");
+  CarryOut(command, slot, {Output::kTable, Output::kJson},
+           [options](const Context& context) { return Update(*options, context); });
+}
+
+}  // namespace
+
+void AddControl(CLI::App& parent, Action& slot) {
+  AddCancel(parent, slot);
+  AddSimple<job::v1::SuspendJobRequest, job::v1::SuspendJobResponse>(
+      parent, slot, "suspend", "save a checkpoint and give all devices back",
+      &JobClient::Stub::SuspendJob, [](CLI::App&, job::v1::SuspendJobRequest&) {},
+      [](const job::v1::SuspendJobResponse&, const Console&) {});
+  AddResume(parent, slot);
+  AddSimple<job::v1::RetryJobRequest, job::v1::RetryJobResponse>(
+      parent, slot, "retry",
+      "put a failed or cancelled job back; it goes on from its last checkpoint",
+      &JobClient::Stub::RetryJob, [](CLI::App&, job::v1::RetryJobRequest&) {},
+      [](const job::v1::RetryJobResponse& answer, const Console& console) {
+        console.Note(answer.from().empty() ? "from the initial weights\n"
+                                           : absl::StrCat("from ", answer.from(), "\n"));
+      });
+  AddUpdate(parent, slot);
+}
+
+}  // namespace capstan::client

@@ -1,0 +1,36 @@
+// `capstan describe`: all about one job.
+#include <memory>
+#include <string>
+
+#include "client/commands.h"
+#include "client/describe_text.h"
+#include "client/job_json.h"
+#include "training/spec/job_file.h"
+
+namespace capstan::client {
+
+void AddDescribe(CLI::App& parent, Action& slot) {
+  const auto job_id = std::make_shared<std::string>();
+  CLI::App* command = parent.add_subcommand(
+      "describe", "all about a job; -o yaml prints its file, which can be submitted again");
+  command->add_option("JOB", *job_id, "id of the job")->required();
+  CarryOut(command, slot, {Output::kTable, Output::kJson, Output::kYaml},
+           [job_id](const Context& context) {
+             return WithCoordinator(context, [&](JobClient& client) {
+               const Console& console = context.console;
+               const auto job = client.Get(*job_id);
+               if (!job.ok()) return ReportJob(client, *job_id, job.status(), console);
+               if (console.json()) {
+                 console.Out(DescriptionJson(*job) + "\n");
+               } else if (console.output == Output::kYaml) {
+                 console.Out(training::spec::ToYaml(job->spec()));
+               } else {
+                 console.Out(DescribeText(
+                     *job, {console.stdout_tty ? console.width : 0, console.stdout_color}));
+               }
+               return kExitDone;
+             });
+           });
+}
+
+}  // namespace capstan::client

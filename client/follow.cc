@@ -1,0 +1,170 @@
+#include "client/follow.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/command.h"
+#include "client/job_json.h"
+#include "client/job_view.h"
+#include "client/log_text.h"
+#include "services/server/signals.h"
+
+namespace capstan::client {
+namespace {
+
+constexpr absl::Duration kCancelTimeout = absl::Seconds(20);  // until a cancelled job has ended
+constexpr absl::Duration kRedraw = absl::Milliseconds(200);
+constexpr absl::Duration kLiveInterval = absl::Milliseconds(100);  // of updates, on a terminal
+constexpr absl::Duration kPipeInterval = absl::Seconds(1);
+constexpr int kShownProblems = 10;
+
+class Follower {
+ public:
+  Follower(JobClient& client, const std::string& job_id, const FollowOptions& options,
+           const Console& console)
+      : client_(client),
+        job_id_(job_id),
+        options_(options),
+        console_(console),
+        live_(console),
+        watcher_(client, job_id, console.stderr_tty ? kLiveInterval : kPipeInterval) {}
+
+  Followed Run() {
+    const absl::Time until = absl::Now() + options_.limit;
+    services::ShutdownSignal& signal = services::ShutdownSignal::Install();
+    absl::Time give_up = absl::InfiniteFuture();
+    bool cancelled = false;
+    while (true) {
+      const JobWatcher::Update update = watcher_.Wait(
+          seen_, std::min(kRedraw, std::max(absl::ZeroDuration(), until - absl::Now())));
+      if (update.job.has_value()) job_ = *update.job;
+      if (update.sequence > seen_) {
+        seen_ = update.sequence;
+        Show();
+        if (IsTerminal(job_.state()) || job_.state() == options_.until) {
+          return End(Followed::End::kReached);
+        }
+      }
+      if (absl::Status health = options_.health(); !health.ok()) return Error(health);
+      if (update.given_up) return Error(update.last_error);
+      if (update.silent > client_.timeout()) {
+        return Error(absl::UnavailableError(absl::StrCat(
+            "no coordinator for ", absl::FormatDuration(client_.timeout()),
+            update.last_error.ok() ? "" : absl::StrCat(": ", update.last_error.message()))));
+      }
+      if (!cancelled && signal.WaitFor(absl::ZeroDuration())) {
+        live_.Clear();
+        if (!options_.cancel_on_signal) return End(Followed::End::kDetached);
+        cancelled = true;
+        give_up = absl::Now() + kCancelTimeout;
+        console_.Note(
+            absl::StrCat("cancelling ", job_id_, " (once more ends everything at once)\n"));
+        job::v1::CancelJobRequest request;
+        request.set_job_id(job_id_);
+        const auto answer = client_.Call(&JobClient::Stub::CancelJob, request);
+        if (!answer.ok()) return Error(answer.status());
+      }
+      if (absl::Now() >= until) return End(Followed::End::kTimedOut);
+      if (absl::Now() > give_up) {
+        return Error(absl::DeadlineExceededError(absl::StrCat(job_id_, " did not end within ",
+                                                              absl::FormatDuration(kCancelTimeout),
+                                                              " of its cancellation")));
+      }
+    }
+  }
+
+ private:
+  using Mode = FollowOptions::Show;
+
+  Followed End(Followed::End how) {
+    live_.Clear();
+    return {how, job_, absl::OkStatus()};
+  }
+  Followed Error(const absl::Status& status) {
+    live_.Clear();
+    return {Followed::End::kError, job_, status};
+  }
+
+  void Show() {
+    if (options_.show == Mode::kNothing) return;
+    if (console_.json()) {
+      // The last one is printed by whoever asked, as the result.
+      if (options_.show == Mode::kStates && !IsTerminal(job_.state())) {
+        console_.Out(JobJson(job_) + "\n");
+      }
+      return;
+    }
+    if (console_.quiet) return;
+    if (options_.show == Mode::kStates && !IsTerminal(job_.state())) {
+      const std::string line = StateLine(job_);
+      if (line != printed_state_ && !console_.stderr_tty) console_.Out(line + "\n");
+      printed_state_ = line;
+    }
+    for (; printed_epochs_ < job_.epochs_size(); ++printed_epochs_) {
+      live_.Clear();
+      console_.Out(EpochLine(job_, job_.epochs(printed_epochs_)) + "\n");
+    }
+    // A history that began again may have lost some.
+    printed_epochs_ = std::min(printed_epochs_, job_.epochs_size());
+    if (!IsTerminal(job_.state()))
+      live_.Draw(LiveLines(job_, {console_.width, console_.stderr_color}));
+  }
+
+  JobClient& client_;
+  const std::string job_id_;
+  const FollowOptions& options_;
+  const Console& console_;
+  LiveArea live_;
+  JobWatcher watcher_;
+  job::v1::Job job_;
+  int64_t seen_ = 0;
+  int printed_epochs_ = 0;
+  std::string printed_state_;
+};
+
+}  // namespace
+
+Followed Follow(JobClient& client, const std::string& job_id, const FollowOptions& options,
+                const Console& console) {
+  return Follower(client, job_id, options, console).Run();
+}
+
+ExitCode FollowToTheEnd(JobClient& client, const std::string& job_id, const FollowOptions& options,
+                        const Console& console) {
+  const Followed followed = Follow(client, job_id, options, console);
+  const bool silent = options.show == FollowOptions::Show::kNothing;
+  if (followed.end == Followed::End::kError && followed.job.job_id().empty()) {
+    return ReportJob(client, job_id, followed.error, console);
+  }
+  if (console.json()) console.Out(JobJson(followed.job) + "\n");
+  switch (followed.end) {
+    case Followed::End::kError:
+      return Report(followed.error, console);
+    case Followed::End::kDetached:
+      console.Note(absl::StrCat("detached: ", job_id, " goes on; capstan watch ", job_id,
+                                " looks at it again, capstan cancel ", job_id, " ends it\n"));
+      return kExitNotFinished;
+    case Followed::End::kTimedOut:
+      console.Note(absl::StrCat(job_id, " is ", StateName(followed.job.state()), "\n"));
+      return kExitNotFinished;
+    case Followed::End::kReached:
+      break;
+  }
+  if (!IsTerminal(followed.job.state())) return kExitDone;  // the state that was waited for
+  if (!console.json() && !silent) {
+    if (followed.job.state() == common::v1::JOB_STATE_FAILED)
+      PrintProblems(client, job_id, console);
+    console.Out(Summary(followed.job, {console.width, console.stdout_color}));
+  }
+  return ExitCodeOf(followed.job.state());
+}
+
+void PrintProblems(JobClient& client, const std::string& job_id, const Console& console) {
+  const auto lines = client.Problems(job_id);
+  if (!lines.ok()) return;
+  const size_t first = lines->size() > kShownProblems ? lines->size() - kShownProblems : 0;
+  for (size_t i = first; i < lines->size(); ++i) console.Err(LogText((*lines)[i], {}) + "\n");
+}
+
+}  // namespace capstan::client

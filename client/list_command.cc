@@ -1,0 +1,134 @@
+// `capstan list`: jobs, newest first.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "client/commands.h"
+#include "client/job_json.h"
+#include "client/job_view.h"
+#include "client/text_table.h"
+
+namespace capstan::client {
+namespace {
+
+struct ListOptions {
+  std::vector<std::string> states;
+  std::vector<std::string> labels;
+  int limit = 100;
+  bool wide = false;
+};
+
+std::string Age(const google::protobuf::Timestamp& since) {
+  return ShortDuration(absl::ToDoubleSeconds(absl::Now() - absl::FromUnixSeconds(since.seconds())));
+}
+
+std::string ProgressText(const job::v1::Progress& progress) {
+  if (progress.total_steps() == 0) return "";
+  return absl::StrFormat("%d/%d %.0f%%", progress.step(), progress.total_steps(),
+                         100.0 * progress.step() / progress.total_steps());
+}
+
+std::string Table(const std::vector<job::v1::Job>& jobs, bool wide, int width) {
+  std::vector<std::string> head = {"JOB", "STATE", "REASON", "STEP", "LOSS", "AGE"};
+  if (wide) {
+    for (const char* name :
+         {"WORKERS", "SHARDS", "LINEAGE", "RESTARTS", "SAMPLES/S", "ETA", "MESSAGE"}) {
+      head.emplace_back(name);
+    }
+  }
+  TextTable table(head);
+  for (const job::v1::Job& job : jobs) {
+    const auto& p = job.progress();
+    std::vector<std::string> row = {job.job_id(),
+                                    StateName(job.state()),
+                                    job.reason(),
+                                    ProgressText(p),
+                                    p.has_loss() ? absl::StrFormat("%.4f", p.loss()) : "",
+                                    Age(job.submitted_at())};
+    if (wide) {
+      const bool runs = !IsTerminal(job.state());
+      row.push_back(absl::StrCat(job.workers_size()));
+      row.push_back(absl::StrCat(job.shards_size()));
+      row.push_back(job.lineage() > 0 ? absl::StrCat(job.lineage(), ".", job.generation()) : "");
+      row.push_back(absl::StrCat(job.restarts()));
+      row.push_back(runs && p.has_samples_per_second()
+                        ? absl::StrFormat("%.0f", p.samples_per_second())
+                        : "");
+      row.push_back(runs && p.has_eta_seconds() ? ShortDuration(p.eta_seconds()) : "");
+      row.push_back(job.message());
+    }
+    table.Add(std::move(row));
+  }
+  return table.Text(width);
+}
+
+ExitCode List(const ListOptions& options, const Context& context) {
+  job::v1::ListJobsRequest request;
+  request.set_limit(options.limit);
+  for (const std::string& text : options.states) {
+    const auto state = ReadState(text);
+    if (!state.ok()) return Report(state.status(), context.console);
+    request.add_states(*state);
+  }
+  for (const std::string& label : options.labels) {
+    if (label.find('=') == std::string::npos) {
+      return Report(
+          absl::InvalidArgumentError(absl::StrCat("-l takes label=value, found '", label, "'")),
+          context.console);
+    }
+  }
+  const auto has_labels = [&](const job::v1::Job& job) {
+    return std::all_of(options.labels.begin(), options.labels.end(), [&](const std::string& label) {
+      const size_t equals = label.find('=');
+      const auto it = job.spec().labels().find(label.substr(0, equals));
+      return it != job.spec().labels().end() && it->second == label.substr(equals + 1);
+    });
+  };
+  return WithCoordinator(context, [&](JobClient& client) {
+    const Console& console = context.console;
+    const auto answer = client.Call(&JobClient::Stub::ListJobs, request);
+    if (!answer.ok()) return Report(answer.status(), console);
+    std::vector<job::v1::Job> jobs;
+    std::copy_if(answer->jobs().begin(), answer->jobs().end(), std::back_inserter(jobs),
+                 has_labels);
+    if (console.json()) {
+      console.Out(JobListJson(jobs) + "\n");
+    } else if (console.output == Output::kName) {
+      for (const job::v1::Job& job : jobs) console.Out(job.job_id() + "\n");
+    } else if (jobs.empty()) {
+      console.Note("no jobs\n");
+    } else {
+      const bool wide = options.wide || console.output == Output::kWide;
+      console.Out(Table(jobs, wide, console.stdout_tty ? console.width : 0));
+    }
+    return kExitDone;
+  });
+}
+
+}  // namespace
+
+void AddList(CLI::App& parent, Action& slot) {
+  const auto options = std::make_shared<ListOptions>();
+  CLI::App* command = parent.add_subcommand("list", "jobs, newest first");
+  command->add_option("-s,--state", options->states, "only jobs in this state, may be repeated")
+      ->type_name("STATE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  command->add_option("-l,--label", options->labels, "only jobs with this label, may be repeated")
+      ->type_name("LABEL=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  command->add_option("--limit", options->limit, "at most so many, default 100")
+      ->check(CLI::Range(1, 1000));
+  command->add_flag("-w,--wide", options->wide, "more columns, the same as -o wide");
+  CarryOut(command, slot, {Output::kTable, Output::kWide, Output::kJson, Output::kName},
+           [options](const Context& context) { return List(*options, context); });
+}
+
+}  // namespace capstan::client

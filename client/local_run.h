@@ -1,0 +1,33 @@
+// One job on services of its own, in this process tree.
+#ifndef CAPSTAN_CLIENT_LOCAL_RUN_H_
+#define CAPSTAN_CLIENT_LOCAL_RUN_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "capstan/job/v1/job_spec.pb.h"
+#include "client/cluster.h"
+#include "client/follow.h"
+#include "client/job_client.h"
+
+namespace capstan::client {
+
+// The services, and the job that was submitted to them. They end with this object.
+struct LocalRun {
+  std::unique_ptr<LocalCluster> cluster;
+  std::unique_ptr<JobClient> client;
+  std::string job_id;
+};
+
+// Starts as many services as `plan` needs and submits `spec`, which has an absolute storage_path.
+// Internal: a service could not be started, or ended; other codes are those of SubmitJob.
+absl::StatusOr<LocalRun> StartLocalRun(const job::v1::JobSpec& spec,
+                                       const job::v1::ResolvedSpec& plan, const Console& console);
+
+// Follows the job; the first signal cancels it. A service that ends is an error.
+Followed FollowLocalRun(const LocalRun& run, FollowOptions::Show show, const Console& console);
+
+}  // namespace capstan::client
+
+#endif  // CAPSTAN_CLIENT_LOCAL_RUN_H_

@@ -1,0 +1,181 @@
+// `capstan logs`: what the tasks, shards and the coordinator said about a job.
+#include <memory>
+#include <optional>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "client/commands.h"
+#include "client/job_json.h"
+#include "client/log_text.h"
+#include "client/stream_call.h"
+
+namespace capstan::client {
+namespace {
+
+constexpr absl::Duration kReconnect = absl::Milliseconds(200);
+
+struct LogsOptions {
+  std::string job_id;
+  bool follow = false;
+  std::vector<std::string> roles;
+  std::optional<int> rank;
+  int tail = 0;
+  std::string since;
+  std::string level;
+  std::string grep;
+  bool timestamps = false;
+};
+
+absl::StatusOr<common::v1::Role> ReadRole(const std::string& text) {
+  if (text == "worker") return common::v1::ROLE_WORKER;
+  if (text == "shard" || text == "param_store") return common::v1::ROLE_PARAM_STORE;
+  if (text == "coordinator") return common::v1::ROLE_COORDINATOR;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--role: got '", text, "', want worker, shard or coordinator"));
+}
+
+absl::StatusOr<job::v1::StreamLogsRequest> MakeRequest(const LogsOptions& options) {
+  job::v1::StreamLogsRequest request;
+  request.set_job_id(options.job_id);
+  request.set_follow(options.follow);
+  for (const std::string& word : options.roles) {
+    for (const std::string& text : std::vector<std::string>(absl::StrSplit(word, ','))) {
+      const auto role = ReadRole(text);
+      if (!role.ok()) return role.status();
+      request.add_roles(*role);
+    }
+  }
+  if (options.rank.has_value()) request.set_index(*options.rank);
+  request.set_tail(options.tail);
+  request.set_level(options.level);
+  if (!options.since.empty()) {
+    const auto since = ReadDuration("--since", options.since);
+    if (!since.ok()) return since.status();
+    const int64_t nanos = absl::ToUnixNanos(absl::Now() - *since);
+    request.mutable_since()->set_seconds(nanos / 1000000000);
+    request.mutable_since()->set_nanos(static_cast<int32_t>(nanos % 1000000000));
+  }
+  return request;
+}
+
+// Prints what fits, and remembers where it was, to go on after a broken connection.
+class Printer {
+ public:
+  Printer(const LogsOptions& options, const std::optional<std::regex>& grep, const Console& console)
+      : options_(options), grep_(grep), console_(console) {}
+
+  void Take(const job::v1::StreamLogsResponse& response) {
+    if (response.dropped() > 0 && !console_.json()) {
+      console_.Note(absl::StrCat(response.dropped(), " older lines are gone\n"));
+    }
+    if (!response.has_line()) return;
+    const job::v1::LogLine& line = response.line();
+    const bool same =
+        line.time().seconds() == last_.seconds() && line.time().nanos() == last_.nanos();
+    if (skip_ > 0 && same) {
+      --skip_;  // it was printed before the connection broke
+      return;
+    }
+    skip_ = 0;
+    printed_ = same ? printed_ + 1 : 1;
+    last_ = line.time();
+    if (grep_.has_value() && !std::regex_search(line.text(), *grep_)) return;
+    if (console_.json()) {
+      console_.Out(LogJson(response) + "\n");
+    } else {
+      console_.Out(LogText(line, {options_.timestamps, console_.stdout_color}) + "\n");
+    }
+  }
+
+  // Asks for what comes behind the last line.
+  void Resume(job::v1::StreamLogsRequest& request) {
+    if (printed_ == 0) return;
+    *request.mutable_since() = last_;
+    request.set_tail(0);
+    skip_ = printed_;
+  }
+
+ private:
+  const LogsOptions& options_;
+  const std::optional<std::regex>& grep_;
+  const Console& console_;
+  google::protobuf::Timestamp last_;
+  int64_t printed_ = 0;  // lines with the time `last_`
+  int64_t skip_ = 0;
+};
+
+ExitCode PrintLogs(JobClient& client, job::v1::StreamLogsRequest request,
+                   const LogsOptions& options, const std::optional<std::regex>& grep,
+                   const Console& console) {
+  Printer printer(options, grep, console);
+  while (true) {
+    const StreamEnd end = ReadStream<job::v1::StreamLogsResponse>(
+        options.follow ? absl::InfiniteDuration() : client.timeout(),
+        [&](grpc::ClientContext* context) { return client.stub().StreamLogs(context, request); },
+        [&](const job::v1::StreamLogsResponse& response) { printer.Take(response); });
+    if (end.detached) {
+      console.Note(absl::StrCat("detached: ", options.job_id, " goes on\n"));
+      return kExitNotFinished;
+    }
+    if (end.status.ok()) break;
+    if (!options.follow || !absl::IsUnavailable(end.status)) {
+      return ReportJob(client, options.job_id, end.status, console);
+    }
+    if (!client.WaitUntilConnected(client.timeout())) return Report(end.status, console);
+    absl::SleepFor(kReconnect);
+    printer.Resume(request);
+  }
+  if (!options.follow) return kExitDone;
+  const auto job = client.Get(options.job_id);
+  return job.ok() ? ExitCodeOf(job->state()) : Report(job.status(), console);
+}
+
+ExitCode Logs(const LogsOptions& options, const Context& context) {
+  const auto request = MakeRequest(options);
+  if (!request.ok()) return Report(request.status(), context.console);
+  std::optional<std::regex> grep;
+  try {
+    if (!options.grep.empty()) grep.emplace(options.grep);
+  } catch (const std::regex_error& e) {
+    return Report(
+        absl::InvalidArgumentError(absl::StrCat("--grep: '", options.grep, "': ", e.what())),
+        context.console);
+  }
+  return WithCoordinator(context, [&](JobClient& client) {
+    return PrintLogs(client, *request, options, grep, context.console);
+  });
+}
+
+}  // namespace
+
+void AddLogs(CLI::App& parent, Action& slot) {
+  const auto options = std::make_shared<LogsOptions>();
+  CLI::App* command = parent.add_subcommand("logs", "what a job's members said, oldest first");
+  command->add_option("JOB", options->job_id, "id of the job")->required();
+  command->add_flag("-f,--follow", options->follow,
+                    "go on with new lines until the job has ended; the exit code tells how");
+  command->add_option("--role", options->roles, "only these: worker,shard,coordinator")
+      ->type_name("ROLE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  command
+      ->add_option("--rank", options->rank, "only the worker of this rank, or shard of this index")
+      ->check(CLI::Range(0, 1000000));
+  command->add_option("--tail", options->tail, "only the last so many, counted before --grep")
+      ->check(CLI::Range(1, 1000000));
+  command->add_option("--since", options->since, "only those of the last 30s, 5m, 4h ...");
+  command->add_option("--level", options->level, "this and above: debug | info | warning | error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+  command->add_option("--grep", options->grep,
+                      "only lines in which this regular expression is found");
+  command->add_flag("--timestamps", options->timestamps, "the time in front of each line");
+  CarryOut(command, slot, {Output::kTable, Output::kJson},
+           [options](const Context& context) { return Logs(*options, context); });
+}
+
+}  // namespace capstan::client

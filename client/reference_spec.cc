@@ -1,0 +1,28 @@
+#include "client/reference_spec.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace capstan::client {
+
+absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
+  if (!job.has_resolved()) {
+    return absl::FailedPreconditionError(absl::StrCat(job.job_id(), " has never started"));
+  }
+  const job::v1::ResolvedSpec& resolved = job.resolved();
+  job::v1::JobSpec spec = resolved.spec();
+  auto& resources = *spec.mutable_resources();
+  resources.set_num_workers(1);
+  resources.set_gpus_per_worker(1);
+  resources.set_num_shards(1);
+  resources.set_lanes(resolved.lanes());
+  resources.clear_min_workers();
+  resources.clear_devices();
+  spec.mutable_kvstore()->set_type("local");
+  spec.mutable_training()->set_global_batch_size(resolved.global_batch());
+  spec.clear_checkpoint();
+  spec.clear_limits();
+  spec.clear_recovery();
+  return spec;
+}
+
+}  // namespace capstan::client

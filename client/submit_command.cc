@@ -1,0 +1,102 @@
+// `capstan submit`: checks a job file, prints its plan and hands it to the coordinator.
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/commands.h"
+#include "client/follow.h"
+#include "client/proto_json.h"
+#include "client/validate_command.h"
+#include "training/spec/resolve.h"
+
+namespace capstan::client {
+namespace {
+
+struct SubmitOptions {
+  JobSource source;
+  std::string request_id;
+  bool follow = false;
+  bool wait = false;
+  bool dry_run = false;
+};
+
+// What the file implies, where the data can be looked at from here. The workers do it anyway.
+ExitCode ShowPlan(const job::v1::JobSpec& spec, const Console& console) {
+  const absl::StatusOr<job::v1::ResolvedSpec> plan = ResolveHere(spec);
+  if (plan.ok()) {
+    console.Note(training::spec::PlanText(*plan));
+    return kExitDone;
+  }
+  if (absl::IsNotFound(plan.status())) {
+    console.Note(
+        absl::StrCat("no plan, the data is not on this host: ", plan.status().message(), "\n"));
+    return kExitDone;
+  }
+  console.Err(absl::StrCat("capstan: ", plan.status().message(), "\n"));
+  return kExitUsage;
+}
+
+ExitCode SubmitTo(JobClient& client, const job::v1::JobSpec& spec, const SubmitOptions& options,
+                  const Console& console) {
+  job::v1::SubmitJobRequest request;
+  request.set_request_id(options.request_id.empty() ? NewRequestId() : options.request_id);
+  *request.mutable_spec() = spec;
+  const auto answer = client.Call(&JobClient::Stub::SubmitJob, request);
+  if (!answer.ok()) {
+    const ExitCode code = Report(answer.status(), console);
+    if (code == kExitUnreachable) {
+      console.Note(absl::StrCat("it may have been accepted: with --request-id ",
+                                request.request_id(), " it is never submitted twice\n"));
+    }
+    return code;
+  }
+  const std::string& job_id = answer->job_id();
+  if (!options.follow && !options.wait) {
+    if (console.json()) {
+      console.Out(Dump({{"job_id", job_id}, {"existed", answer->existed()}}) + "\n");
+    } else {
+      if (answer->existed()) console.Note("accepted before, under the same request id\n");
+      console.Out(job_id + "\n");
+    }
+    return kExitDone;
+  }
+  console.Note(job_id + "\n");
+  FollowOptions follow;
+  follow.show = options.follow ? FollowOptions::Show::kStates : FollowOptions::Show::kNothing;
+  const ExitCode code = FollowToTheEnd(client, job_id, follow, console);
+  if (!options.follow && !console.json()) console.Out(job_id + "\n");
+  return code;
+}
+
+ExitCode Submit(const SubmitOptions& options, const Context& context) {
+  if (const ExitCode code = NeedSource(options.source, context.console); code != kExitDone)
+    return code;
+  if (options.dry_run) return Validate({options.source, false}, context.console);
+  absl::StatusOr<job::v1::JobSpec> spec = LoadJob(options.source, context.console);
+  if (!spec.ok()) return Report(spec.status(), context.console);
+  if (const ExitCode code = ShowPlan(*spec, context.console); code != kExitDone) return code;
+  return WithCoordinator(context, [&](JobClient& client) {
+    return SubmitTo(client, *spec, options, context.console);
+  });
+}
+
+}  // namespace
+
+void AddSubmit(CLI::App& parent, Action& slot) {
+  const auto options = std::make_shared<SubmitOptions>();
+  CLI::App* command =
+      parent.add_subcommand("submit", "hand a job to the coordinator; prints its id and returns");
+  AddJobSource(*command, options->source);
+  command->add_option("--request-id", options->request_id,
+                      "name of this submission: the same one again gives the same job");
+  CLI::Option* follow = command->add_flag("-f,--follow", options->follow,
+                                          "show the job until it has ended; Ctrl-C detaches");
+  command->add_flag("--wait", options->wait, "wait silently until it has ended")->excludes(follow);
+  command->add_flag("--dry-run", options->dry_run, "check and print the plan; nothing is sent");
+  CarryOut(command, slot, {Output::kTable, Output::kJson, Output::kName},
+           [options](const Context& context) { return Submit(*options, context); });
+}
+
+}  // namespace capstan::client

@@ -1,0 +1,107 @@
+// `capstan verify`: whether a job came to the numbers that its spec stands for.
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/commands.h"
+#include "client/job_json.h"
+#include "client/local_run.h"
+#include "client/proto_json.h"
+#include "client/reference_spec.h"
+#include "services/files/files.h"
+
+namespace capstan::client {
+namespace {
+
+ExitCode PrintComparison(const job::v1::Job& job, const job::v1::Job& reference,
+                         const Console& console) {
+  const bool weights = job.weights_sha256() == reference.weights_sha256();
+  const bool samples = job.samples_used() == reference.samples_used();
+  if (console.json()) {
+    console.Out(Dump({{"job_id", job.job_id()},
+                      {"equal", weights && samples},
+                      {"weights_sha256", job.weights_sha256()},
+                      {"reference_weights_sha256", reference.weights_sha256()},
+                      {"samples_used", job.samples_used()},
+                      {"reference_samples_used", reference.samples_used()}}) +
+                "\n");
+  } else {
+    console.Out(absl::StrFormat("weights  %s\n  job        %s\n  reference  %s\n",
+                                weights ? "equal" : "DIFFERENT", job.weights_sha256(),
+                                reference.weights_sha256()));
+    console.Out(absl::StrFormat("samples  %s\n  job        %d\n  reference  %d\n",
+                                samples ? "equal" : "DIFFERENT", job.samples_used(),
+                                reference.samples_used()));
+    console.Out(absl::StrCat(
+        job.job_id(), weights && samples ? ": verified, bit for bit\n"
+                                         : ": NOT what one process makes of the same spec\n"));
+  }
+  return weights && samples ? kExitDone : kExitInternal;
+}
+
+ExitCode Verify(const job::v1::Job& job, const Console& console) {
+  if (job.state() != common::v1::JOB_STATE_SUCCEEDED) {
+    console.Err(absl::StrCat("capstan: ", job.job_id(), " is ", StateName(job.state()),
+                             ", only a job that SUCCEEDED can be compared\n"));
+    return IsTerminal(job.state()) ? ExitCodeOf(job.state()) : kExitNotFinished;
+  }
+  const absl::StatusOr<job::v1::JobSpec> reference = ReferenceSpec(job);
+  if (!reference.ok()) {
+    Report(reference.status(), console);
+    return kExitUsage;
+  }
+  absl::StatusOr<std::string> folder = services::MakePrivateDir("capstan-verify");
+  if (!folder.ok()) return Report(folder.status(), console);
+  job::v1::JobSpec spec = *reference;
+  spec.mutable_checkpoint()->set_storage_path("file://" + *folder);
+  const absl::StatusOr<job::v1::ResolvedSpec> plan = ResolveHere(spec);
+  if (!plan.ok()) {
+    console.Err(
+        absl::StrCat("capstan: the data must be on this host: ", plan.status().message(), "\n"));
+    return kExitUsage;
+  }
+  console.Note(absl::StrFormat("running the %d lanes of %s in one process, %d steps\n",
+                               job.resolved().lanes(), job.job_id(), plan->total_steps()));
+  Followed followed;
+  {
+    const absl::StatusOr<LocalRun> run = StartLocalRun(spec, *plan, console);
+    if (!run.ok()) return Report(run.status(), console);
+    Console shown = console;
+    shown.quiet = console.quiet || console.json();
+    followed = FollowLocalRun(*run, FollowOptions::Show::kEpochs, shown);
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(*folder, ignored);
+  if (followed.end == Followed::End::kError) {
+    Report(followed.error, console);
+    return kExitInternal;
+  }
+  if (followed.job.state() != common::v1::JOB_STATE_SUCCEEDED) {
+    console.Err(absl::StrCat("capstan: the reference ended ", StateName(followed.job.state()), ": ",
+                             followed.job.message(), "\n"));
+    return ExitCodeOf(followed.job.state());
+  }
+  return PrintComparison(job, followed.job, console);
+}
+
+}  // namespace
+
+void AddVerify(CLI::App& parent, Action& slot) {
+  const auto job_id = std::make_shared<std::string>();
+  CLI::App* command = parent.add_subcommand(
+      "verify",
+      "train the same spec once more in one process here, and compare weights and samples");
+  command->add_option("JOB", *job_id, "id of a job that SUCCEEDED")->required();
+  CarryOut(command, slot, {Output::kTable, Output::kJson}, [job_id](const Context& context) {
+    return WithCoordinator(context, [&](JobClient& client) {
+      const auto job = client.Get(*job_id);
+      return job.ok() ? Verify(*job, context.console)
+                      : ReportJob(client, *job_id, job.status(), context.console);
+    });
+  });
+}
+
+}  // namespace capstan::client

@@ -1,0 +1,68 @@
+// `capstan watch` and `capstan wait`.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/commands.h"
+#include "client/follow.h"
+#include "client/job_json.h"
+
+namespace capstan::client {
+namespace {
+
+struct WaitOptions {
+  std::vector<std::string> jobs;
+  std::string state;
+  std::string timeout;
+};
+
+ExitCode Wait(const WaitOptions& options, const Context& context) {
+  FollowOptions follow;
+  follow.show = FollowOptions::Show::kNothing;
+  if (!options.state.empty()) {
+    const auto state = ReadState(options.state);
+    if (!state.ok()) return Report(state.status(), context.console);
+    follow.until = *state;
+  }
+  absl::Time until = absl::InfiniteFuture();
+  if (!options.timeout.empty()) {
+    const auto timeout = ReadDuration("--timeout", options.timeout);
+    if (!timeout.ok()) return Report(timeout.status(), context.console);
+    until = absl::Now() + *timeout;
+  }
+  return WithCoordinator(context, [&](JobClient& client) {
+    ExitCode worst = kExitDone;  // the first that is not 0, in the order of the jobs
+    for (const std::string& job : options.jobs) {
+      follow.limit = std::max(absl::ZeroDuration(), until - absl::Now());
+      const ExitCode code = FollowToTheEnd(client, job, follow, context.console);
+      if (worst == kExitDone) worst = code;
+    }
+    return worst;
+  });
+}
+
+}  // namespace
+
+void AddWatch(CLI::App& parent, Action& slot) {
+  const auto job = std::make_shared<std::string>();
+  CLI::App* watch = parent.add_subcommand(
+      "watch", "show a job until it has ended; the exit code tells how. Ctrl-C detaches");
+  watch->add_option("JOB", *job, "id of the job")->required();
+  CarryOut(watch, slot, {Output::kTable, Output::kJson}, [job](const Context& context) {
+    return WithCoordinator(context, [&](JobClient& client) {
+      return FollowToTheEnd(client, *job, {}, context.console);
+    });
+  });
+
+  const auto options = std::make_shared<WaitOptions>();
+  CLI::App* wait = parent.add_subcommand("wait", "wait silently until jobs have ended");
+  wait->add_option("JOB", options->jobs, "ids of jobs")->required();
+  wait->add_option("--for", options->state, "a state that is enough: RUNNING, SUSPENDED ...");
+  wait->add_option("--timeout", options->timeout, "give up after this: 30s, 5m (exit code 101)");
+  CarryOut(wait, slot, {Output::kTable, Output::kJson},
+           [options](const Context& context) { return Wait(*options, context); });
+}
+
+}  // namespace capstan::client
