@@ -40,6 +40,11 @@ CudaPlan::CudaPlan(Program program, const capstan_compile_request& request)
 
 // Errors of a card that has failed before are of no interest here.
 CudaPlan::~CudaPlan() {
+  if (abandoned_) {
+    // Freeing waits for the card. The process ends, and what is left goes with it.
+    static_cast<void>(counts_.release());
+    return;
+  }
   cudaSetDevice(device_);
   if (context_.stream != nullptr) cudaStreamSynchronize(context_.stream);
   if (copy_stream_ != nullptr) cudaStreamSynchronize(copy_stream_);

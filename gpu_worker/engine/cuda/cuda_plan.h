@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,6 +40,28 @@ class CudaPlan {
   absl::Status Run(Pass pass, const capstan_batch& batch, double loss_scale, float* gradient,
                    float* logits, capstan_result* result);
 
+  // ---- for a group (group.h) ----
+
+  int device() const { return device_; }
+  const Program& program() const { return program_; }
+  cudaStream_t stream() const { return context_.stream; }
+  // The flat vectors on the card.
+  float* weights() const { return reinterpret_cast<float*>(walk_->at(memory_.weights)); }
+  float* gradient() const { return reinterpret_cast<float*>(walk_->at(memory_.gradient)); }
+  // A training pass on stream(), which leaves the gradient on the card, as one graph per bucket:
+  // `on_bucket` stands between them, and bucket b is final where stage bucket_stages[b] of backward
+  // is done (the same vector in every call). Returns before the work is done; the batch has been
+  // read.
+  absl::Status EnqueueLane(const capstan_batch& batch, double loss_scale,
+                           const std::vector<int>& bucket_stages,
+                           const std::function<absl::Status(int bucket)>& on_bucket);
+  // Of the last EnqueueLane, once its work is done.
+  capstan_result sums() const { return *host_sums_; }
+  // weights() has changed: enqueues what follows from it.
+  absl::Status UseWeights();
+  // The card hangs: nothing is waited for or freed any more.
+  void Abandon() { abandoned_ = true; }
+
  private:
   // A pass of a count that was captured.
   struct Captured {
@@ -51,6 +74,11 @@ class CudaPlan {
   struct CountKernels {
     std::unique_ptr<CudaOperations> ops;
     std::array<Captured, kGraphsPerCount> passes;
+    // Of EnqueueLane, by image type; one per piece of backward.
+    struct {
+      bool warm = false;
+      std::vector<std::unique_ptr<Captured>> pieces;
+    } lanes[2];
   };
 
   CudaPlan(Program program, const capstan_compile_request& request);
@@ -62,6 +90,11 @@ class CudaPlan {
   absl::Status Launch(CountKernels& kernels, Pass pass, int64_t count, int image_type);
   absl::Status Enqueue(CudaOperations& ops, Pass pass, int64_t count, int image_type);
   absl::Status EnqueueReadBack(size_t piece);
+  // The pass of EnqueueLane; `on_stage` at the end of each stage of backward.
+  absl::Status WalkLane(CudaOperations& ops, int64_t count, int image_type,
+                        const std::function<absl::Status(int)>& on_stage);
+  absl::Status CaptureLane(CountKernels& kernels, int64_t count, int image_type,
+                           const std::vector<int>& bucket_stages);
   // Whether images are copied to tensor 0 as they come.
   bool GoesStraight(int image_type) const {
     return image_type == CAPSTAN_IMAGE_FLOAT32 && !program_.input_nhwc &&
@@ -98,6 +131,7 @@ class CudaPlan {
 
   std::unique_ptr<CountCache<std::unique_ptr<CountKernels>>> counts_;
   std::string kernels_;  // of max_batch, for logs
+  bool abandoned_ = false;
   absl::Status broken_;  // the card has failed: the plan is of no further use
 };
 

@@ -10,11 +10,18 @@
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/engine/cuda/cuda_plan.h"
 #include "gpu_worker/engine/cuda/cuda_status.h"
+#include "gpu_worker/engine/cuda/cuda_streams.h"
 #include "gpu_worker/engine/plugin/abi.h"
 
 // What the ABI calls a plan.
 struct capstan_plan {
   std::unique_ptr<capstan::engine::cuda::CudaPlan> plan;
+};
+
+// What the ABI calls a group.
+struct capstan_group {
+  std::unique_ptr<capstan::engine::cuda::Group> group;
+  std::string summary;
 };
 
 namespace capstan::engine::cuda {
@@ -130,6 +137,41 @@ int32_t Predict(capstan_plan* plan, const capstan_batch* batch, float* logits,
       error, [=] { return plan->plan->Run(Pass::kPredict, *batch, 1, nullptr, logits, nullptr); });
 }
 
+int32_t MakeGroup(const capstan_group_request* request, capstan_group** group,
+                  capstan_error* error) {
+  return Guard(error, [request, group]() -> absl::Status {
+    std::vector<GroupMember> members;
+    std::vector<CudaPlan*> plans;
+    for (int i = 0; i < request->plan_count; ++i) {
+      CudaPlan* const plan = request->plans[i]->plan.get();
+      members.push_back({plan->device(), plan->program().total_floats});
+      plans.push_back(plan);
+    }
+    absl::Status status = CheckGroup(*request, members);
+    if (!status.ok()) return status;
+    std::string summary;
+    absl::StatusOr<std::unique_ptr<GroupStreams>> streams = MakeCudaStreams(
+        std::move(plans), {request->bucket_ends, request->bucket_ends + request->bucket_count},
+        request->deterministic != 0, &summary);
+    if (!streams.ok()) return streams.status();
+    *group = new capstan_group{std::make_unique<Group>(*std::move(streams), *request), summary};
+    return absl::OkStatus();
+  });
+}
+
+void GroupInfo(const capstan_group* group, capstan_group_info* info) {
+  *info = {group->group->reduces(), group->summary.c_str()};
+}
+void FreeGroup(capstan_group* group) { delete group; }
+
+int32_t GroupLoadWeights(capstan_group* group, const float* weights, capstan_error* error) {
+  return Guard(error, [=] { return group->group->LoadWeights(weights); });
+}
+
+int32_t GroupCompute(capstan_group* group, const capstan_group_step* step, capstan_error* error) {
+  return Guard(error, [=] { return group->group->Compute(*step); });
+}
+
 constexpr capstan_plugin_table kTable = {CAPSTAN_PLUGIN_ABI,
                                          sizeof(capstan_plugin_table),
                                          Probe,
@@ -140,7 +182,12 @@ constexpr capstan_plugin_table kTable = {CAPSTAN_PLUGIN_ABI,
                                          LoadWeights,
                                          ComputeLane,
                                          Evaluate,
-                                         Predict};
+                                         Predict,
+                                         MakeGroup,
+                                         GroupInfo,
+                                         FreeGroup,
+                                         GroupLoadWeights,
+                                         GroupCompute};
 
 }  // namespace
 }  // namespace capstan::engine::cuda

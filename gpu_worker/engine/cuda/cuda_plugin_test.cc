@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gpu_worker/engine/cuda/cudnn_graph.h"
+#include "gpu_worker/engine/cuda/nccl_library.h"
 #include "gpu_worker/engine/cuda/program.h"
 #include "gpu_worker/engine/plugin/loader.h"
 #include "gpu_worker/engine/plugin/plugin_device.h"
@@ -114,6 +115,17 @@ std::string ToString(const ConvProblem& p) {
                       p.relu ? " relu" : "", ", ", g.in_c, "x", g.in_h, "x", g.in_w, " to ",
                       g.out_c, "x", g.out_h, "x", g.out_w, ", batch ", p.n, ", ",
                       PrecisionName(static_cast<Precision>(p.rules.precision)));
+}
+
+TEST(CudaPluginTest, AMissingNcclIsASentence) {
+  const absl::Status status = LoadNccl("libnccl-that-is-not-there.so").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::AllOf(::testing::HasSubstr("training.deterministic"),
+                               ::testing::HasSubstr("libnccl-that-is-not-there.so")));
+  // One that is no NCCL.
+  EXPECT_THAT(std::string(LoadNccl("libm.so.6").status().message()),
+              ::testing::HasSubstr("libm.so.6 has no ncclReduceScatter"));
 }
 
 TEST(DevicelessTest, CudnnTakesEveryGraphOfTheModels) {

@@ -4,6 +4,8 @@
 
 #include "gpu_worker/engine/cuda/kernels.h"
 
+#include <algorithm>
+
 namespace capstan::engine::cuda {
 namespace {
 
@@ -84,6 +86,13 @@ __global__ void ReluKernel(int32_t elements, T* x) {
 template <typename T>
 __global__ void ReluMaskKernel(int32_t elements, const T* y, T* dy) {
   CAPSTAN_FOR_ELEMENTS(i, elements) dy[i] = MaskedBy(y[i], dy[i]);
+}
+
+__global__ void AddKernel(int64_t elements, const float* right, float* left) {
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < elements; i += stride) {
+    left[i] = __fadd_rn(left[i], right[i]);
+  }
 }
 
 template <typename T>
@@ -324,6 +333,12 @@ cudaError_t LaunchReluMask(cudaStream_t stream, Element e, int32_t elements, con
     ReluMaskKernel<<<Blocks(elements), kThreads, 0, stream>>>(elements, static_cast<const T*>(y),
                                                               static_cast<T*>(dy));
   });
+}
+
+cudaError_t LaunchAdd(cudaStream_t stream, int64_t elements, const float* right, float* left) {
+  const int64_t blocks = std::min<int64_t>((elements + kThreads - 1) / kThreads, 4096);
+  AddKernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(elements, right, left);
+  return cudaGetLastError();
 }
 
 cudaError_t LaunchBiasRelu(cudaStream_t stream, Element e, int32_t rows, int32_t columns,

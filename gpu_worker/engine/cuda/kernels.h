@@ -42,6 +42,8 @@ cudaError_t LaunchPoolBackward(cudaStream_t stream, Element e, const WindowGeome
 cudaError_t LaunchRelu(cudaStream_t stream, Element e, int32_t elements, void* x);
 cudaError_t LaunchReluMask(cudaStream_t stream, Element e, int32_t elements, const void* y,
                            void* dy);
+// left[i] += right[i], as training::AddInto: the same bits.
+cudaError_t LaunchAdd(cudaStream_t stream, int64_t elements, const float* right, float* left);
 // y[row, c] += bias[c], then Relu where `relu`. `bias` may be null.
 cudaError_t LaunchBiasRelu(cudaStream_t stream, Element e, int32_t rows, int32_t columns,
                            const void* bias, bool relu, void* y);

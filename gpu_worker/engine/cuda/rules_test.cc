@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "gmock/gmock.h"
+#include "gpu_worker/engine/cuda/group.h"
 #include "gtest/gtest.h"
 
 namespace capstan::engine::cuda {
@@ -65,6 +67,13 @@ TEST(RulesTest, HalfOfTheGradientLeavesAsSoonAsItIsReady) {
   EXPECT_EQ(one[0].stage, 0);
   EXPECT_EQ(one[0].end, 200);
   EXPECT_TRUE(PlanReadBack(Program()).empty());
+}
+
+// A bucket leaves with the stage that finishes it: two pieces of one layer leave together.
+TEST(RulesTest, BucketsLeaveWithTheirStages) {
+  EXPECT_THAT(BucketStages(ThreeLayers(40, 100, 200), {40, 64, 100, 200}),
+              ::testing::ElementsAre(3, 2, 2, 0));
+  EXPECT_THAT(BucketStages(ThreeLayers(40, 100, 200), {200}), ::testing::ElementsAre(0));
 }
 
 TEST(RulesTest, TheCacheGivesUpTheCountUsedLongestAgo) {

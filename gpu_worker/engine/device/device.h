@@ -116,6 +116,9 @@ class Plan {
   Plan() = default;
 };
 
+class PlanGroup;  // group.h
+struct GroupOptions;
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -134,6 +137,11 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<Plan>> Compile(const training::Graph& graph,
                                                         const training::FlatLayout& layout,
                                                         const PlanOptions& options) = 0;
+
+  // Joins plans that devices of this kind compiled alike; they outlive the group. InvalidArgument: a plan of another kind of device, or of another model. Unimplemented: a
+  // device whose lanes are summed on the host. Unavailable: a library is missing.
+  virtual absl::StatusOr<std::unique_ptr<PlanGroup>> MakeGroup(const std::vector<Plan*>& plans,
+                                                               const GroupOptions& options);
 
  protected:
   Device() = default;

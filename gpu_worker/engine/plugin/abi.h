@@ -5,7 +5,7 @@
  * gpu_worker/engine/device/device.h; this header says only how it is asked for.
  *
  * Errors: every function returns a code, the numbers of google.rpc.Code (0 OK, 3 INVALID_ARGUMENT,
- * 5 NOT_FOUND, 8 RESOURCE_EXHAUSTED, 9 FAILED_PRECONDITION, 12 UNIMPLEMENTED, 13 INTERNAL,
+ * 4 DEADLINE_EXCEEDED, 5 NOT_FOUND, 8 RESOURCE_EXHAUSTED, 9 FAILED_PRECONDITION, 12 UNIMPLEMENTED, 13 INTERNAL,
  * 14 UNAVAILABLE), and writes a sentence into `error` where the code is not 0. Nothing is thrown and
  * no call ends the process.
  * Ownership: text in a returned struct lives as long as what it describes: the plug-in, or the plan.
@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define CAPSTAN_PLUGIN_ABI 1
+#define CAPSTAN_PLUGIN_ABI 2
 #define CAPSTAN_PLUGIN_FACTORY "capstan_plugin"
 
 typedef struct capstan_error {
@@ -113,6 +113,53 @@ typedef struct capstan_result {
 
 typedef struct capstan_plan capstan_plan; /* the plug-in's own */
 
+/* Several plans of one model that compute a step together: engine/device/group.h. */
+typedef struct capstan_group capstan_group; /* the plug-in's own */
+
+typedef struct capstan_group_request {
+  capstan_plan* const* plans; /* compiled alike; alive until the group is freed */
+  const int32_t* devices;     /* what each was compiled for; the same one twice is two devices */
+  int32_t plan_count;
+  int32_t deterministic;      /* 1: peer copies alone, additions in the order of the step's ops */
+  const int64_t* bucket_ends; /* floats, rising; the last is total_floats */
+  int32_t bucket_count;
+  double timeout_seconds; /* a wait without any progress ends after it */
+} capstan_group_request;
+
+typedef struct capstan_group_info {
+  int32_t reduces;     /* 1: takes the REDUCE operations */
+  const char* summary; /* "2 GPUs, sums by NCCL 2.28.9"; as long as the group */
+} capstan_group_info;
+
+/* Of one slice, on the device that owns it: engine/collective/collective.h. */
+enum capstan_fold_kind {
+  CAPSTAN_FOLD_TAKE = 0,
+  CAPSTAN_FOLD_ADD_LANE = 1,
+  CAPSTAN_FOLD_ADD_SLOT = 2,
+  CAPSTAN_FOLD_REDUCE = 3,
+  CAPSTAN_FOLD_REDUCE_ADD = 4,
+  CAPSTAN_FOLD_EMIT = 5
+};
+typedef struct capstan_fold_op {
+  int32_t kind, round, slot, device, from, node;
+} capstan_fold_op;
+
+typedef struct capstan_group_step {
+  const capstan_batch* lanes; /* [round_count][plan_count]; count 0: none */
+  int32_t round_count;
+  int32_t op_count;
+  const capstan_fold_op* ops; /* rounds rising, an EMIT last */
+  int32_t slot_count;
+  int32_t node_count;
+  double loss_scale;
+  float* const* nodes;     /* [node_count]: total_floats each, host memory, written */
+  capstan_result* results; /* [round_count][plan_count], written */
+  /* Bucket `bucket` of nodes[node] is written; buckets of a node in rising order. From the calling
+   * thread. May be null. */
+  void (*ready)(void* context, int32_t node, int32_t bucket);
+  void* context;
+} capstan_group_step;
+
 typedef struct capstan_plugin_table {
   int32_t abi; /* CAPSTAN_PLUGIN_ABI of the plug-in; first for ever */
   int32_t size_bytes;
@@ -139,6 +186,21 @@ typedef struct capstan_plugin_table {
                       capstan_error* error);
   int32_t (*predict)(capstan_plan* plan, const capstan_batch* batch, float* logits,
                      capstan_error* error);
+
+  /* INVALID_ARGUMENT: a plan of another device than the request says, or plans that differ.
+   * UNAVAILABLE: the library that sums between GPUs is missing. No plan of a group is used by two
+   * threads at once, be it by itself or through the group. */
+  int32_t (*make_group)(const capstan_group_request* request, capstan_group** group,
+                        capstan_error* error);
+  void (*group_info)(const capstan_group* group, capstan_group_info* info);
+  void (*free_group)(capstan_group* group); /* null is allowed; before its plans */
+  /* The same for all plans; the vector crosses from the host once. */
+  int32_t (*group_load_weights)(capstan_group* group, const float* weights, capstan_error* error);
+  /* DEADLINE_EXCEEDED: a device or the sum between devices made no progress for timeout_seconds; the
+   * text names GPU and bucket. Group and plans are of no further use, and what they hold is given
+   * up. INTERNAL: as compute_lane. */
+  int32_t (*group_compute)(capstan_group* group, const capstan_group_step* step,
+                           capstan_error* error);
 } capstan_plugin_table;
 
 /* The one exported function: the plug-in's table, alive as long as the plug-in is loaded. */

@@ -8,8 +8,28 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "gpu_worker/engine/plugin/plugin_plan.h"
 
 namespace capstan::engine {
+
+absl::Status PluginStatus(int32_t code, const std::string& who, const capstan_error& error) {
+  if (code == 0) return absl::OkStatus();
+  auto status_code = static_cast<absl::StatusCode>(code);
+  if (code < 0 || code > 16) status_code = absl::StatusCode::kInternal;
+  const std::string text(error.text, std::find(error.text, error.text + sizeof error.text, '\0'));
+  return absl::Status(status_code, absl::StrCat(who, ": ", text));
+}
+
+capstan_batch PluginBatch(const LaneBatch& batch) {
+  capstan_batch flat = {};
+  flat.images = batch.images;
+  flat.labels = batch.labels;
+  flat.count = batch.count;
+  flat.image_type = CAPSTAN_IMAGE_FLOAT32;
+  flat.image_scale = 1;
+  return flat;
+}
+
 namespace {
 
 using training::FlatLayout;
@@ -18,14 +38,6 @@ using training::GraphNode;
 using training::Parameter;
 using training::Shape;
 using training::TensorSlot;
-
-absl::Status ToStatus(int32_t code, const std::string& device, const capstan_error& error) {
-  if (code == 0) return absl::OkStatus();
-  auto status_code = static_cast<absl::StatusCode>(code);
-  if (code < 0 || code > 16) status_code = absl::StatusCode::kInternal;
-  const std::string text(error.text, std::find(error.text, error.text + sizeof error.text, '\0'));
-  return absl::Status(status_code, absl::StrCat("device ", device, ": ", text));
-}
 
 // [features] become features x 1 x 1.
 void SetShape(const Shape& shape, int64_t (&out)[3]) {
@@ -78,15 +90,18 @@ absl::StatusOr<int64_t> OffsetOf(const Graph& graph, const FlatLayout& layout, i
   return slot->offset;
 }
 
-class PluginPlan : public Plan {
+class DevicePlan : public PluginPlan {
  public:
-  PluginPlan(const capstan_plugin_table& table, capstan_plan* plan, std::string device,
-             const Graph& graph, const FlatLayout& layout, int64_t max_batch)
+  DevicePlan(const capstan_plugin_table& table, capstan_plan* plan, int index,
+             const std::string& device, const Graph& graph, const FlatLayout& layout,
+             int64_t max_batch)
       : table_(table),
         plan_(plan),
-        device_(std::move(device)),
+        index_(index),
+        who_(absl::StrCat("device ", device)),
         max_batch_(max_batch),
-        classes_(graph.num_classes()) {
+        classes_(graph.num_classes()),
+        total_floats_(layout.total_floats()) {
     capstan_plan_info info = {};
     table_.plan_info(plan_, &info);
     info_.arena_bytes = info.arena_bytes;
@@ -96,12 +111,12 @@ class PluginPlan : public Plan {
     info_.kernels = absl::StrSplit(info.kernels, '\n', absl::SkipEmpty());
     FindReadyPrefixes(graph, layout);
   }
-  ~PluginPlan() override { table_.free_plan(plan_); }
+  ~DevicePlan() override { table_.free_plan(plan_); }
 
   absl::Status LoadWeights(const float* weights) override {
     capstan_error error = {};
     const absl::Status status =
-        ToStatus(table_.load_weights(plan_, weights, &error), device_, error);
+        PluginStatus(table_.load_weights(plan_, weights, &error), who_, error);
     weights_loaded_ = status.ok();
     return status;
   }
@@ -110,7 +125,7 @@ class PluginPlan : public Plan {
                                          float* gradient) override {
     const absl::Status checked = CheckBatch(batch, /*labels=*/true);
     if (!checked.ok()) return checked;
-    const capstan_batch flat = Flat(batch);
+    const capstan_batch flat = PluginBatch(batch);
     capstan_result result = {};
     capstan_error error = {};
     const int32_t code = table_.compute_lane(plan_, &flat, loss_scale, gradient, &result, &error);
@@ -120,7 +135,7 @@ class PluginPlan : public Plan {
   absl::StatusOr<LaneResult> Evaluate(const LaneBatch& batch) override {
     const absl::Status checked = CheckBatch(batch, /*labels=*/true);
     if (!checked.ok()) return checked;
-    const capstan_batch flat = Flat(batch);
+    const capstan_batch flat = PluginBatch(batch);
     capstan_result result = {};
     capstan_error error = {};
     const int32_t code = table_.evaluate(plan_, &flat, &result, &error);
@@ -130,13 +145,32 @@ class PluginPlan : public Plan {
   absl::Status Predict(const LaneBatch& batch, float* logits) override {
     const absl::Status checked = CheckBatch(batch, /*labels=*/false);
     if (!checked.ok()) return checked;
-    capstan_batch flat = Flat(batch);
+    capstan_batch flat = PluginBatch(batch);
     flat.labels = nullptr;
     capstan_error error = {};
-    return ToStatus(table_.predict(plan_, &flat, logits, &error), device_, error);
+    return PluginStatus(table_.predict(plan_, &flat, logits, &error), who_, error);
   }
 
   const PlanInfo& info() const override { return info_; }
+
+  const capstan_plugin_table& table() const override { return table_; }
+  capstan_plan* handle() const override { return plan_; }
+  int index() const override { return index_; }
+  int64_t total_floats() const override { return total_floats_; }
+  absl::Status CheckSamples(const LaneBatch& batch, bool labels) const override {
+    if (batch.count < 1 || batch.count > max_batch_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("batch.count: ", batch.count, ", want 1 to ", max_batch_));
+    }
+    if (!labels) return absl::OkStatus();
+    for (int64_t i = 0; i < batch.count; ++i) {
+      if (batch.labels[i] < 0 || batch.labels[i] >= classes_) {
+        return absl::InvalidArgumentError(absl::StrCat("label of sample ", i, ": ", batch.labels[i],
+                                                       ", want 0 to ", classes_ - 1));
+      }
+    }
+    return absl::OkStatus();
+  }
 
  private:
   // The ABI runs the nodes backward from the last one.
@@ -158,33 +192,12 @@ class PluginPlan : public Plan {
     if (!weights_loaded_) {
       return absl::FailedPreconditionError("plan: no weights, want LoadWeights first");
     }
-    if (batch.count < 1 || batch.count > max_batch_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("batch.count: ", batch.count, ", want 1 to ", max_batch_));
-    }
-    if (!labels) return absl::OkStatus();
-    for (int64_t i = 0; i < batch.count; ++i) {
-      if (batch.labels[i] < 0 || batch.labels[i] >= classes_) {
-        return absl::InvalidArgumentError(absl::StrCat("label of sample ", i, ": ", batch.labels[i],
-                                                       ", want 0 to ", classes_ - 1));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  static capstan_batch Flat(const LaneBatch& batch) {
-    capstan_batch flat = {};
-    flat.images = batch.images;
-    flat.labels = batch.labels;
-    flat.count = batch.count;
-    flat.image_type = CAPSTAN_IMAGE_FLOAT32;
-    flat.image_scale = 1;
-    return flat;
+    return CheckSamples(batch, labels);
   }
 
   absl::StatusOr<LaneResult> Result(int32_t code, int64_t count, const capstan_result& result,
                                     const capstan_error& error) const {
-    const absl::Status status = ToStatus(code, device_, error);
+    const absl::Status status = PluginStatus(code, who_, error);
     if (!status.ok()) return status;
     LaneResult lane;
     lane.samples = count;
@@ -195,9 +208,11 @@ class PluginPlan : public Plan {
 
   const capstan_plugin_table& table_;
   capstan_plan* const plan_;
-  const std::string device_;
+  const int index_;
+  const std::string who_;
   const int64_t max_batch_;
   const int64_t classes_;
+  const int64_t total_floats_;
   PlanInfo info_;
   bool weights_loaded_ = false;
 };
@@ -235,10 +250,16 @@ class PluginDevice : public Device {
     request.max_batch = options.max_batch;
     capstan_plan* plan = nullptr;
     capstan_error error = {};
-    const absl::Status status = ToStatus(table_.compile(&request, &plan, &error), name_, error);
+    const absl::Status status = PluginStatus(table_.compile(&request, &plan, &error),
+                                             absl::StrCat("device ", name_), error);
     if (!status.ok()) return status;
-    return std::unique_ptr<Plan>(
-        std::make_unique<PluginPlan>(table_, plan, name_, graph, layout, options.max_batch));
+    return std::unique_ptr<Plan>(std::make_unique<DevicePlan>(table_, plan, index_, name_, graph,
+                                                              layout, options.max_batch));
+  }
+
+  absl::StatusOr<std::unique_ptr<PlanGroup>> MakeGroup(const std::vector<Plan*>& plans,
+                                                       const GroupOptions& options) override {
+    return MakePluginGroup(table_, plans, options);
   }
 
  private:
@@ -292,8 +313,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenPluginDevice(const LoadedPlugin& plu
   }
   capstan_device_info info = {};
   capstan_error error = {};
-  const absl::Status status =
-      ToStatus(plugin.table->device_info(index, &info, &error), name, error);
+  const absl::Status status = PluginStatus(plugin.table->device_info(index, &info, &error),
+                                           absl::StrCat("device ", name), error);
   if (!status.ok()) return status;
   return std::unique_ptr<Device>(std::make_unique<PluginDevice>(
       plugin, name, index,

@@ -8,12 +8,14 @@
 //   CAPSTAN_FAKE_OVERFLOW   gradients of a loss scale above this number are infinite (none)
 //   CAPSTAN_FAKE_FAIL       old_abi, no_table, old_driver, no_driver; fault (the device fails in
 //                           the next lane, and so does every plan of it from then on)
+//   CAPSTAN_FAKE_GROUP      faults of groups: fake_streams.h
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,7 @@
 #include "gpu_worker/engine/cuda/rules.h"
 #include "gpu_worker/engine/plugin/abi.h"
 #include "gpu_worker/engine/plugin/fake/fake_operations.h"
+#include "gpu_worker/engine/plugin/fake/fake_streams.h"
 #include "services/check/check.h"
 
 namespace capstan::engine::cuda {
@@ -71,6 +74,14 @@ struct capstan_plan {
   virtual void LoadWeights(const float* weights) = 0;
   virtual absl::Status Run(const capstan_batch& batch, double loss_scale, float* gradient,
                            float* logits, capstan_result* result) = 0;
+  virtual int device() const = 0;
+  virtual const capstan::engine::cuda::Program& program() const = 0;
+};
+
+// What the ABI calls a group.
+struct capstan_group {
+  std::unique_ptr<capstan::engine::cuda::Group> group;
+  std::string summary;
 };
 
 namespace capstan::engine::cuda {
@@ -97,6 +108,9 @@ class FakePlan : public capstan_plan {
     *info = {memory_.arena_bytes, memory_.weight_bytes, memory_.gradient_bytes, 0,
              kernels_.c_str()};
   }
+
+  int device() const override { return device_; }
+  const Program& program() const override { return program_; }
 
   void LoadWeights(const float* weights) override {
     auto* const flat = reinterpret_cast<Sum<T>*>(walk_.at(memory_.weights));
@@ -242,6 +256,51 @@ int32_t Predict(capstan_plan* plan, const capstan_batch* batch, float* logits,
   return Answer(plan->Run(*batch, 1, nullptr, logits, nullptr), error);
 }
 
+int32_t MakeGroup(const capstan_group_request* request, capstan_group** group,
+                  capstan_error* error) {
+  std::vector<GroupMember> members;
+  std::vector<FakeMember> fakes;
+  std::set<int> cards;
+  for (int i = 0; i < request->plan_count; ++i) {
+    capstan_plan* const plan = request->plans[i];
+    members.push_back({plan->device(), plan->program().total_floats});
+    cards.insert(plan->device());
+    FakeMember fake;
+    fake.device = plan->device();
+    fake.image_elements = plan->program().tensors[0].elements;
+    fake.load = [plan](const float* weights) { plan->LoadWeights(weights); };
+    fake.train = [plan](const capstan_batch& batch, double loss_scale, float* gradient,
+                        capstan_result* result) {
+      return plan->Run(batch, loss_scale, gradient, nullptr, result);
+    };
+    fakes.push_back(std::move(fake));
+  }
+  if (absl::Status status = CheckGroup(*request, members); !status.ok()) {
+    return Answer(status, error);
+  }
+  // As NCCL: never twice on one card.
+  const bool reduces = request->deterministic == 0 && cards.size() == members.size();
+  std::vector<int64_t> ends(request->bucket_ends, request->bucket_ends + request->bucket_count);
+  *group = new capstan_group{
+      std::make_unique<Group>(MakeFakeStreams(std::move(fakes), std::move(ends), reduces),
+                              *request),
+      absl::StrCat(members.size(), " fake cards, sums by ", reduces ? "meeting" : "copies")};
+  return 0;
+}
+
+void GetGroupInfo(const capstan_group* group, capstan_group_info* info) {
+  *info = {group->group->reduces(), group->summary.c_str()};
+}
+void FreeGroup(capstan_group* group) { delete group; }
+
+int32_t GroupLoadWeights(capstan_group* group, const float* weights, capstan_error* error) {
+  return Answer(group->group->LoadWeights(weights), error);
+}
+
+int32_t GroupCompute(capstan_group* group, const capstan_group_step* step, capstan_error* error) {
+  return Answer(group->group->Compute(*step), error);
+}
+
 constexpr capstan_plugin_table kTable = {CAPSTAN_PLUGIN_ABI,
                                          sizeof(capstan_plugin_table),
                                          Probe,
@@ -252,7 +311,12 @@ constexpr capstan_plugin_table kTable = {CAPSTAN_PLUGIN_ABI,
                                          LoadWeights,
                                          ComputeLane,
                                          Evaluate,
-                                         Predict};
+                                         Predict,
+                                         MakeGroup,
+                                         GetGroupInfo,
+                                         FreeGroup,
+                                         GroupLoadWeights,
+                                         GroupCompute};
 constexpr capstan_plugin_table kOldTable = {CAPSTAN_PLUGIN_ABI - 1, 8};
 
 }  // namespace

@@ -1,0 +1,326 @@
+#include "gpu_worker/engine/cuda/cuda_streams.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/engine/cuda/cuda_status.h"
+#include "gpu_worker/engine/cuda/kernels.h"
+#include "gpu_worker/engine/cuda/nccl_library.h"
+
+namespace capstan::engine::cuda {
+namespace {
+
+class CudaStreams : public GroupStreams {
+ public:
+  CudaStreams(std::vector<CudaPlan*> plans, std::vector<int64_t> bucket_ends)
+      : bucket_ends_(std::move(bucket_ends)),
+        bucket_stages_(BucketStages(plans[0]->program(), bucket_ends_)) {
+    for (CudaPlan* const plan : plans) members_.push_back({plan});
+  }
+
+  ~CudaStreams() override {
+    if (abandoned_) return;  // freeing waits for the cards; the process ends
+    for (Member& member : members_) {
+      cudaSetDevice(member.plan->device());
+      if (member.fold != nullptr) cudaStreamSynchronize(member.fold);
+    }
+    for (const ncclComm_t comm : comms_) nccl_->comm_destroy(comm);
+    for (const cudaEvent_t event : events_) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
+    for (Member& member : members_) {
+      cudaSetDevice(member.plan->device());
+      for (float* const slot : member.slots) cudaFree(slot);
+      if (member.scratch != nullptr) cudaFree(member.scratch);
+      if (member.fold != nullptr) cudaStreamDestroy(member.fold);
+    }
+    for (float* const node : nodes_) cudaFreeHost(node);
+    if (host_weights_ != nullptr) cudaFreeHost(host_weights_);
+  }
+
+  absl::Status Build(bool deterministic, std::string* summary) {
+    std::set<int> cards;
+    std::vector<int> list;
+    for (Member& member : members_) {
+      const int device = member.plan->device();
+      CAPSTAN_CUDA_RETURN(cudaSetDevice(device));
+      CAPSTAN_CUDA_RETURN(cudaStreamCreateWithFlags(&member.fold, cudaStreamNonBlocking));
+      cards.insert(device);
+      list.push_back(device);
+    }
+    for (const int device : cards) {
+      CAPSTAN_CUDA_RETURN(cudaSetDevice(device));
+      for (const int peer : cards) {
+        int can = 0;
+        if (peer == device) continue;
+        CAPSTAN_CUDA_RETURN(cudaDeviceCanAccessPeer(&can, device, peer));
+        if (can == 0) continue;  // copies go through the host then
+        const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+        if (error == cudaErrorPeerAccessAlreadyEnabled) {
+          cudaGetLastError();
+        } else {
+          CAPSTAN_CUDA_RETURN(error);
+        }
+      }
+    }
+    absl::Status status = AllocatePinned(&host_weights_);
+    if (!status.ok()) return status;
+    *summary = absl::StrCat(members_.size(), members_.size() == 1 ? " GPU" : " GPUs");
+    // NCCL refuses a card that is there twice.
+    if (deterministic || members_.size() == 1 || cards.size() != members_.size()) {
+      if (members_.size() > 1) absl::StrAppend(summary, ", sums by peer copies");
+      return absl::OkStatus();
+    }
+    const absl::StatusOr<const NcclLibrary*> nccl = LoadNccl();
+    if (!nccl.ok()) return nccl.status();
+    nccl_ = *nccl;
+    std::vector<ncclComm_t> comms(list.size());
+    status = nccl_->ToStatus(
+        "ncclCommInitAll",
+        nccl_->comm_init_all(comms.data(), static_cast<int>(list.size()), list.data()));
+    if (!status.ok()) return status;
+    comms_ = std::move(comms);
+    int version = 0;
+    nccl_->get_version(&version);
+    absl::StrAppend(summary, ", sums by NCCL ", version / 10000, ".", version / 100 % 100, ".",
+                    version % 100);
+    return absl::OkStatus();
+  }
+
+  int devices() const override { return static_cast<int>(members_.size()); }
+  std::string NameOf(int device) const override {
+    return absl::StrCat("GPU ", members_[device].plan->device());
+  }
+  bool reduces() const override { return !comms_.empty(); }
+
+  absl::Status Reserve(const std::vector<int64_t>& slot_floats, int slots, int nodes) override {
+    for (size_t d = 0; d < members_.size(); ++d) {
+      Member& member = members_[d];
+      // A device may have no slice of a small model; a pointer it has all the same.
+      const size_t bytes = static_cast<size_t>(std::max<int64_t>(slot_floats[d], 16)) * 4;
+      if (slots == 0) continue;
+      if (member.scratch == nullptr) {
+        const absl::Status status = Allocate(member, bytes, &member.scratch);
+        if (!status.ok()) return status;
+      }
+      while (static_cast<int>(member.slots.size()) < slots) {
+        float* slot = nullptr;
+        const absl::Status status = Allocate(member, bytes, &slot);
+        if (!status.ok()) return status;
+        member.slots.push_back(slot);
+      }
+    }
+    while (static_cast<int>(nodes_.size()) < nodes) {
+      float* node = nullptr;
+      const absl::Status status = AllocatePinned(&node);
+      if (!status.ok()) return status;
+      nodes_.push_back(node);
+    }
+    return absl::OkStatus();
+  }
+  const float* node(int index) const override { return nodes_[index]; }
+  float* host_weights() override { return host_weights_; }
+
+  void MakeEvents(int count) override {
+    if (static_cast<size_t>(count) > events_.size()) events_.resize(count, nullptr);
+  }
+  absl::Status Record(int event, int device, StreamKind stream) override {
+    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    if (events_[event] == nullptr) {
+      CAPSTAN_CUDA_RETURN(cudaEventCreateWithFlags(&events_[event], cudaEventDisableTiming));
+    }
+    CAPSTAN_CUDA_RETURN(cudaEventRecord(events_[event], StreamOf(device, stream)));
+    return absl::OkStatus();
+  }
+  absl::Status Wait(int event, int device, StreamKind stream) override {
+    if (events_[event] == nullptr) return absl::OkStatus();
+    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(cudaStreamWaitEvent(StreamOf(device, stream), events_[event], 0));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> Done(int event) override {
+    if (events_[event] == nullptr) return true;
+    const cudaError_t answer = cudaEventQuery(events_[event]);
+    if (answer == cudaErrorNotReady) return false;
+    CAPSTAN_CUDA_RETURN(answer);
+    return true;
+  }
+
+  absl::Status EnqueueLane(int device, const capstan_batch& batch, double loss_scale,
+                           const std::function<absl::Status(int)>& on_bucket) override {
+    return members_[device].plan->EnqueueLane(batch, loss_scale, bucket_stages_, on_bucket);
+  }
+  capstan_result Sums(int device) const override { return members_[device].plan->sums(); }
+
+  absl::Status Take(int device, int from, const Slice& slice, int slot) override {
+    return CopyLane(device, from, slice, Slot(device, slice, slot));
+  }
+  absl::Status AddLane(int device, int from, const Slice& slice, int slot) override {
+    const float* right = members_[from].plan->gradient() + slice.offset;
+    if (members_[from].plan->device() != members_[device].plan->device()) {
+      float* const scratch = members_[device].scratch + slice.local;
+      const absl::Status status = CopyLane(device, from, slice, scratch);
+      if (!status.ok()) return status;
+      right = scratch;
+    }
+    return Add(device, slice.size, right, Slot(device, slice, slot));
+  }
+  absl::Status AddSlot(int device, const Slice& slice, int slot, int from) override {
+    return Add(device, slice.size, Slot(device, slice, from), Slot(device, slice, slot));
+  }
+  absl::Status Emit(int device, const Slice& slice, int slot, int node) override {
+    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(nodes_[node] + slice.offset, Slot(device, slice, slot),
+                                        Bytes(slice.size), cudaMemcpyDeviceToHost,
+                                        members_[device].fold));
+    return absl::OkStatus();
+  }
+
+  absl::Status Reduce(const std::vector<Slice>& slices, int slot, bool add) override {
+    // Equal slices are scattered; the last device's rest, below 16 floats per device, follows.
+    const int64_t begin = slices[0].offset, each = slices[0].size;
+    const int64_t rest = slices.back().size - each;
+    const int last = devices() - 1;
+    const auto place = [&](int d) {
+      return add ? members_[d].scratch + slices[d].local : Slot(d, slices[d], slot);
+    };
+    absl::Status status = nccl_->ToStatus("ncclGroupStart", nccl_->group_start());
+    for (int d = 0; status.ok() && d < devices(); ++d) {
+      const float* const gradient = members_[d].plan->gradient() + begin;
+      if (each > 0) {
+        status = nccl_->ToStatus(
+            "ncclReduceScatter",
+            nccl_->reduce_scatter(gradient, place(d), static_cast<size_t>(each), ncclFloat32,
+                                  ncclSum, comms_[d], members_[d].fold));
+      }
+      if (status.ok() && rest > 0) {
+        status = nccl_->ToStatus(
+            "ncclReduce", nccl_->reduce(gradient + each * devices(),
+                                        d == last ? place(d) + each : members_[d].scratch,
+                                        static_cast<size_t>(rest), ncclFloat32, ncclSum, last,
+                                        comms_[d], members_[d].fold));
+      }
+    }
+    const absl::Status ended = nccl_->ToStatus("ncclGroupEnd", nccl_->group_end());
+    if (status.ok()) status = ended;
+    for (int d = 0; add && status.ok() && d < devices(); ++d) {
+      if (slices[d].size > 0) {
+        status = Add(d, slices[d].size, place(d), Slot(d, slices[d], slot));
+      }
+    }
+    if (status.ok()) return status;
+    return absl::Status(status.code(),
+                        absl::StrCat("bucket ", slices[0].bucket, ": ", status.message()));
+  }
+
+  absl::Status PushWeights(int device, int64_t offset, int64_t size) override {
+    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(members_[device].plan->weights() + offset,
+                                        host_weights_ + offset, Bytes(size), cudaMemcpyHostToDevice,
+                                        members_[device].fold));
+    return absl::OkStatus();
+  }
+  absl::Status PullWeights(int device, int from, int64_t offset, int64_t size) override {
+    return Copy(device, from, members_[from].plan->weights() + offset, size,
+                members_[device].plan->weights() + offset);
+  }
+  absl::Status UseWeights(int device) override { return members_[device].plan->UseWeights(); }
+
+  absl::Status CommunicatorStatus() override {
+    for (size_t d = 0; d < comms_.size(); ++d) {
+      ncclResult_t said = ncclSuccess;
+      absl::Status status =
+          nccl_->ToStatus("ncclCommGetAsyncError", nccl_->comm_get_async_error(comms_[d], &said));
+      if (status.ok()) status = nccl_->ToStatus("ncclCommGetAsyncError", said);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+  void Abandon() override {
+    if (abandoned_) return;
+    abandoned_ = true;
+    for (Member& member : members_) member.plan->Abandon();
+    for (const ncclComm_t comm : comms_) nccl_->comm_abort(comm);
+  }
+
+ private:
+  struct Member {
+    CudaPlan* plan = nullptr;
+    cudaStream_t fold = nullptr;
+    std::vector<float*> slots = {};
+    float* scratch = nullptr;  // as long as a slot
+  };
+
+  cudaStream_t StreamOf(int device, StreamKind stream) const {
+    return stream == StreamKind::kCompute ? members_[device].plan->stream() : members_[device].fold;
+  }
+  float* Slot(int device, const Slice& slice, int slot) const {
+    return members_[device].slots[slot] + slice.local;
+  }
+  static size_t Bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
+
+  absl::Status Allocate(const Member& member, size_t bytes, float** place) {
+    CAPSTAN_CUDA_RETURN(cudaSetDevice(member.plan->device()));
+    const cudaError_t error = cudaMalloc(reinterpret_cast<void**>(place), bytes);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // it does not stick: the card is well
+      return absl::ResourceExhaustedError(
+          absl::StrCat("out of GPU memory: GPU ", member.plan->device(), " needs another ", bytes,
+                       " bytes to sum the lanes of several devices; take a smaller batch"));
+    }
+    CAPSTAN_CUDA_RETURN(error);
+    return absl::OkStatus();
+  }
+  absl::Status AllocatePinned(float** place) {
+    const size_t bytes = Bytes(bucket_ends_.back());
+    const cudaError_t error = cudaMallocHost(reinterpret_cast<void**>(place), bytes);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return absl::ResourceExhaustedError(
+          absl::StrCat("out of pinned host memory: the group needs another ", bytes, " bytes"));
+    }
+    CAPSTAN_CUDA_RETURN(error);
+    return absl::OkStatus();
+  }
+
+  absl::Status Copy(int device, int from, const float* source, int64_t size, float* to) {
+    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(cudaMemcpyPeerAsync(to, members_[device].plan->device(), source,
+                                            members_[from].plan->device(), Bytes(size),
+                                            members_[device].fold));
+    return absl::OkStatus();
+  }
+  absl::Status CopyLane(int device, int from, const Slice& slice, float* to) {
+    return Copy(device, from, members_[from].plan->gradient() + slice.offset, slice.size, to);
+  }
+  absl::Status Add(int device, int64_t size, const float* right, float* left) {
+    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(LaunchAdd(members_[device].fold, size, right, left));
+    return absl::OkStatus();
+  }
+
+  const std::vector<int64_t> bucket_ends_;
+  const std::vector<int> bucket_stages_;
+  std::vector<Member> members_;
+  std::vector<cudaEvent_t> events_;  // made by the first Record
+  std::vector<float*> nodes_;        // pinned
+  float* host_weights_ = nullptr;    // pinned
+  const NcclLibrary* nccl_ = nullptr;
+  std::vector<ncclComm_t> comms_;  // by member; empty: no NCCL
+  bool abandoned_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GroupStreams>> MakeCudaStreams(std::vector<CudaPlan*> plans,
+                                                              std::vector<int64_t> bucket_ends,
+                                                              bool deterministic,
+                                                              std::string* summary) {
+  auto streams = std::make_unique<CudaStreams>(std::move(plans), std::move(bucket_ends));
+  if (absl::Status status = streams->Build(deterministic, summary); !status.ok()) return status;
+  return std::unique_ptr<GroupStreams>(std::move(streams));
+}
+
+}  // namespace capstan::engine::cuda

@@ -1,0 +1,284 @@
+#include "gpu_worker/engine/cuda/group.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/engine/collective/collective.h"
+
+// Returns from the function where a call failed: as in cuda_status.h, which knows CUDA.
+#define CAPSTAN_GROUP_RETURN(call)                   \
+  do {                                               \
+    const absl::Status capstan_status = (call);      \
+    if (!capstan_status.ok()) return capstan_status; \
+  } while (false)
+
+namespace capstan::engine::cuda {
+Group::Group(std::unique_ptr<GroupStreams> streams, const capstan_group_request& request)
+    : streams_(std::move(streams)),
+      timeout_seconds_(request.timeout_seconds),
+      bucket_ends_(request.bucket_ends, request.bucket_ends + request.bucket_count),
+      slot_floats_(static_cast<size_t>(streams_->devices()), 0),
+      total_floats_(bucket_ends_.back()) {
+  int64_t begin = 0;
+  for (const int64_t end : bucket_ends_) {
+    std::vector<Slice>& slices = slices_.emplace_back();
+    for (int device = 0; device < devices(); ++device) {
+      const training::FlatRange range = SliceOf(begin, end, device, devices());
+      slices.push_back({range.offset, range.size, slot_floats_[device], buckets() - 1});
+      slot_floats_[device] += range.size;
+    }
+    begin = end;
+  }
+}
+
+absl::Status Group::LoadWeights(const float* weights) {
+  if (!broken_.ok()) return broken_;
+  broken_ = TryLoadWeights(weights);
+  if (!broken_.ok()) streams_->Abandon();
+  return broken_;
+}
+
+absl::Status Group::TryLoadWeights(const float* weights) {
+  CAPSTAN_GROUP_RETURN(streams_->Reserve(slot_floats_, slots_, nodes_));
+  streams_->MakeEvents(Emitted(nodes_, 0, 0));
+  for (int d = 0; d < devices(); ++d) {
+    CAPSTAN_GROUP_RETURN(WaitFor(WeightsPushed(d), d, "the weights' way there"));
+  }
+  std::memcpy(streams_->host_weights(), weights, static_cast<size_t>(total_floats_) * 4);
+  for (int d = 0; d < devices(); ++d) {
+    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsFree(d), d, StreamKind::kCompute));
+    CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsFree(d), d, StreamKind::kFold));
+    for (int other = 0; other < devices(); ++other) {
+      // The neighbours have copied what came here last time.
+      CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsThere(other), d, StreamKind::kFold));
+    }
+    const training::FlatRange own = SliceOf(0, total_floats_, d, devices());
+    if (own.size > 0) CAPSTAN_GROUP_RETURN(streams_->PushWeights(d, own.offset, own.size));
+    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsPushed(d), d, StreamKind::kFold));
+  }
+  for (int d = 0; d < devices(); ++d) {
+    // Each begins with another neighbour, so that no link serves all at once.
+    for (int i = 1; i < devices(); ++i) {
+      const int from = (d + i) % devices();
+      const training::FlatRange range = SliceOf(0, total_floats_, from, devices());
+      if (range.size == 0) continue;
+      CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsPushed(from), d, StreamKind::kFold));
+      CAPSTAN_GROUP_RETURN(streams_->PullWeights(d, from, range.offset, range.size));
+    }
+    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsThere(d), d, StreamKind::kFold));
+    CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsThere(d), d, StreamKind::kCompute));
+    CAPSTAN_GROUP_RETURN(streams_->UseWeights(d));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Group::Compute(const capstan_group_step& step) {
+  if (!broken_.ok()) return broken_;
+  CAPSTAN_GROUP_RETURN(CheckStep(step));
+  broken_ = TryCompute(step);
+  // Neighbours of what failed may wait for it for ever.
+  if (!broken_.ok()) streams_->Abandon();
+  return broken_;
+}
+
+absl::Status Group::CheckStep(const capstan_group_step& step) const {
+  int round = 0;
+  for (int i = 0; i < step.op_count; ++i) {
+    const capstan_fold_op& op = step.ops[i];
+    const bool lane = op.kind == CAPSTAN_FOLD_TAKE || op.kind == CAPSTAN_FOLD_ADD_LANE;
+    const bool fits =
+        op.round >= round && op.round < step.round_count && op.slot >= 0 &&
+        op.slot < step.slot_count &&
+        (!lane || (op.device >= 0 && op.device < devices() &&
+                   step.lanes[op.round * devices() + op.device].count > 0)) &&
+        (op.kind != CAPSTAN_FOLD_ADD_SLOT || (op.from >= 0 && op.from < step.slot_count)) &&
+        (op.kind != CAPSTAN_FOLD_EMIT || (op.node >= 0 && op.node < step.node_count));
+    const bool reduce = op.kind == CAPSTAN_FOLD_REDUCE || op.kind == CAPSTAN_FOLD_REDUCE_ADD;
+    if (!fits || (reduce && !reduces())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("group step: operation ", i, " of kind ", op.kind, " does not fit"));
+    }
+    round = op.round;
+  }
+  if (step.op_count == 0 || step.ops[step.op_count - 1].kind != CAPSTAN_FOLD_EMIT ||
+      round + 1 != step.round_count) {
+    return absl::InvalidArgumentError("group step: the last round ends with no sum");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Group::TryCompute(const capstan_group_step& step) {
+  slots_ = std::max(slots_, step.slot_count);
+  nodes_ = std::max(nodes_, step.node_count);
+  CAPSTAN_GROUP_RETURN(streams_->Reserve(slot_floats_, slots_, nodes_));
+  streams_->MakeEvents(Emitted(nodes_, 0, 0));
+  for (int round = 0; round < step.round_count; ++round) {
+    CAPSTAN_GROUP_RETURN(EnqueueRound(step, round));
+  }
+  int64_t begin = 0;
+  for (int bucket = 0; bucket < buckets(); ++bucket) {
+    for (int node = 0; node < step.node_count; ++node) {
+      for (int d = 0; d < devices(); ++d) {
+        CAPSTAN_GROUP_RETURN(
+            WaitFor(Emitted(node, bucket, d), d,
+                    absl::StrCat("the sum of bucket ", bucket, " over ", devices(), " devices")));
+      }
+      std::memcpy(step.nodes[node] + begin, streams_->node(node) + begin,
+                  static_cast<size_t>(bucket_ends_[bucket] - begin) * 4);
+      if (step.ready != nullptr) step.ready(step.context, node, bucket);
+    }
+    begin = bucket_ends_[bucket];
+  }
+  CAPSTAN_GROUP_RETURN(FinishRound(step, step.round_count - 1));
+  for (int d = 0; d < devices(); ++d) {
+    CAPSTAN_GROUP_RETURN(WaitFor(WeightsThere(d), d, "the weights"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Group::EnqueueRound(const capstan_group_step& step, int round) {
+  if (round > 0) CAPSTAN_GROUP_RETURN(FinishRound(step, round - 1));
+  for (int d = 0; d < devices(); ++d) {
+    const capstan_batch& batch = step.lanes[round * devices() + d];
+    if (batch.count == 0) continue;
+    for (int other = 0; other < devices() && round > 0; ++other) {
+      CAPSTAN_GROUP_RETURN(streams_->Wait(FoldDone(other), d, StreamKind::kCompute));
+    }
+    CAPSTAN_GROUP_RETURN(streams_->EnqueueLane(d, batch, step.loss_scale, [this, d](int bucket) {
+      return streams_->Record(Ready(d, bucket), d, StreamKind::kCompute);
+    }));
+    CAPSTAN_GROUP_RETURN(streams_->Record(LaneDone(d), d, StreamKind::kCompute));
+  }
+  for (int bucket = 0; bucket < buckets(); ++bucket) {
+    CAPSTAN_GROUP_RETURN(EnqueueFold(step, round, bucket));
+  }
+  for (int d = 0; d < devices(); ++d) {
+    CAPSTAN_GROUP_RETURN(streams_->Record(FoldDone(d), d, StreamKind::kFold));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Group::EnqueueFold(const capstan_group_step& step, int round, int bucket) {
+  for (int d = 0; d < devices(); ++d) {
+    for (int from = 0; from < devices(); ++from) {
+      if (step.lanes[round * devices() + from].count == 0) continue;
+      CAPSTAN_GROUP_RETURN(streams_->Wait(Ready(from, bucket), d, StreamKind::kFold));
+    }
+  }
+  for (int i = 0; i < step.op_count; ++i) {
+    if (step.ops[i].round == round) CAPSTAN_GROUP_RETURN(Run(step.ops[i], bucket));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Group::Run(const capstan_fold_op& op, int bucket) {
+  const std::vector<Slice>& slices = slices_[bucket];
+  if (op.kind == CAPSTAN_FOLD_REDUCE || op.kind == CAPSTAN_FOLD_REDUCE_ADD) {
+    return streams_->Reduce(slices, op.slot, op.kind == CAPSTAN_FOLD_REDUCE_ADD);
+  }
+  for (int d = 0; d < devices(); ++d) {
+    const Slice& slice = slices[d];
+    absl::Status status;
+    if (slice.size > 0 && op.kind == CAPSTAN_FOLD_TAKE) {
+      status = streams_->Take(d, op.device, slice, op.slot);
+    } else if (slice.size > 0 && op.kind == CAPSTAN_FOLD_ADD_LANE) {
+      status = streams_->AddLane(d, op.device, slice, op.slot);
+    } else if (slice.size > 0 && op.kind == CAPSTAN_FOLD_ADD_SLOT) {
+      status = streams_->AddSlot(d, slice, op.slot, op.from);
+    } else if (slice.size > 0 && op.kind == CAPSTAN_FOLD_EMIT) {
+      status = streams_->Emit(d, slice, op.slot, op.node);
+    }
+    if (status.ok() && op.kind == CAPSTAN_FOLD_EMIT) {
+      status = streams_->Record(Emitted(op.node, bucket, d), d, StreamKind::kFold);
+    }
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Group::FinishRound(const capstan_group_step& step, int round) {
+  for (int d = 0; d < devices(); ++d) {
+    const int lane = round * devices() + d;
+    if (step.lanes[lane].count == 0) continue;
+    CAPSTAN_GROUP_RETURN(WaitFor(LaneDone(d), d, "its lane"));
+    step.results[lane] = streams_->Sums(d);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Group::WaitFor(int event, int device, const std::string& what) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  for (int64_t polls = 0;; ++polls) {
+    const absl::StatusOr<bool> done = streams_->Done(event);
+    if (!done.ok()) return done.status();
+    if (*done) return absl::OkStatus();
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    // A step of a small model takes less than a millisecond; a sleep would show there.
+    if (seconds < 0.002) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    absl::Status status;
+    if (polls % 64 == 0) status = streams_->CommunicatorStatus();
+    if (status.ok() && seconds > timeout_seconds_) {
+      status = absl::DeadlineExceededError(absl::StrCat("not done after ", timeout_seconds_, " s"));
+    }
+    if (status.ok()) continue;
+    return absl::Status(status.code(),
+                        absl::StrCat(streams_->NameOf(device), ", ", what, ": ", status.message()));
+  }
+}
+
+absl::Status CheckGroup(const capstan_group_request& request,
+                        const std::vector<GroupMember>& members) {
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (members[i].device != request.devices[i]) {
+      return absl::InvalidArgumentError(absl::StrCat("group: plan ", i, " was compiled for GPU ",
+                                                     members[i].device, ", not for GPU ",
+                                                     request.devices[i]));
+    }
+    if (members[i].total_floats != members[0].total_floats) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("group: plan ", i, " has ", members[i].total_floats, " floats, plan 0 has ",
+                       members[0].total_floats));
+    }
+  }
+  int64_t end = 0;
+  bool rising = request.bucket_count > 0;
+  for (int i = 0; i < request.bucket_count; ++i) {
+    rising = rising && request.bucket_ends[i] > end;
+    end = request.bucket_ends[i];
+  }
+  if (members.empty() || !rising || end != members[0].total_floats) {
+    return absl::InvalidArgumentError("group: no plan, or buckets that are not the whole vector");
+  }
+  return absl::OkStatus();
+}
+
+std::vector<int> BucketStages(const Program& program, const std::vector<int64_t>& bucket_ends) {
+  std::vector<int> stages;
+  // What is final once backward has done stage s: all in front of the parameters of earlier stages.
+  int s = static_cast<int>(program.stages.size()) - 1;
+  for (const int64_t end : bucket_ends) {
+    for (; s > 0; --s) {
+      int64_t ready = program.total_floats;
+      for (int before = 0; before < s; ++before) {
+        const Stage& stage = program.stages[before];
+        if (stage.kind != StageKind::kConv && stage.kind != StageKind::kDense) continue;
+        ready = std::min(ready, stage.weight);
+        if (stage.bias >= 0) ready = std::min(ready, stage.bias);
+      }
+      if (ready >= end) break;
+    }
+    stages.push_back(s);
+  }
+  return stages;
+}
+
+}  // namespace capstan::engine::cuda

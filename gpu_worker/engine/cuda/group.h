@@ -1,0 +1,141 @@
+// Several devices that compute a step together: which work goes to which stream, what waits for
+// what, in which order buckets reach the host. Plain host code over GroupStreams; the CUDA plug-in
+// has streams of a card, the fake one threads.
+//
+// Every device has two streams: kCompute runs its lanes, kFold sums its slice of each bucket and
+// moves it. kFold works on a bucket as soon as backward has left it on every device; the next lane
+// of a device waits until all others have read its gradient. All is enqueued by the calling thread,
+// which then waits for the buckets in their order.
+#ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_GROUP_H_
+#define CAPSTAN_GPU_WORKER_ENGINE_CUDA_GROUP_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/engine/cuda/program.h"
+#include "gpu_worker/engine/plugin/abi.h"
+
+namespace capstan::engine::cuda {
+
+enum class StreamKind { kCompute, kFold };
+
+// A device's part of a bucket, in floats of the flat vector.
+struct Slice {
+  int64_t offset = 0;
+  int64_t size = 0;
+  int64_t local = 0;  // where it lies in the device's slots, which have its slices alone
+  int bucket = 0;
+};
+
+// Streams, events and memory of all devices of a group. Calls come from one thread and return
+// before the work is done, but for Done, Sums and the copies of host memory that they read.
+class GroupStreams {
+ public:
+  virtual ~GroupStreams() = default;
+
+  virtual int devices() const = 0;
+  virtual std::string NameOf(int device) const = 0;  // "GPU 1", for messages
+  virtual bool reduces() const = 0;
+
+  // Slots of slot_floats[device] floats on each device, nodes of the whole vector in host memory.
+  // At least as many as before; nothing is under way.
+  virtual absl::Status Reserve(const std::vector<int64_t>& slot_floats, int slots, int nodes) = 0;
+  virtual const float* node(int index) const = 0;
+  virtual float* host_weights() = 0;
+
+  // Events are numbered from 0; the last Record of an event counts.
+  virtual void MakeEvents(int count) = 0;
+  virtual absl::Status Record(int event, int device, StreamKind stream) = 0;
+  virtual absl::Status Wait(int event, int device, StreamKind stream) = 0;
+  // Whether the event has come to pass; true where it was never recorded. An error: a device failed.
+  virtual absl::StatusOr<bool> Done(int event) = 0;
+
+  // kCompute: forward, loss, backward. `on_bucket` is called, in rising order, when the work that
+  // makes a bucket final has been enqueued. The batch is read before the return.
+  virtual absl::Status EnqueueLane(int device, const capstan_batch& batch, double loss_scale,
+                                   const std::function<absl::Status(int bucket)>& on_bucket) = 0;
+  // Of the last lane of the device, which is done.
+  virtual capstan_result Sums(int device) const = 0;
+
+  // kFold of `device`.
+  virtual absl::Status Take(int device, int from, const Slice& slice, int slot) = 0;
+  virtual absl::Status AddLane(int device, int from, const Slice& slice, int slot) = 0;
+  virtual absl::Status AddSlot(int device, const Slice& slice, int slot, int from) = 0;
+  virtual absl::Status Emit(int device, const Slice& slice, int slot, int node) = 0;
+  // kFold of all devices: slot of each = (or +=) its slice of the sum over the devices.
+  virtual absl::Status Reduce(const std::vector<Slice>& slices, int slot, bool add) = 0;
+
+  // kFold of `device`: a part of the weights from host_weights(), or from a neighbour.
+  virtual absl::Status PushWeights(int device, int64_t offset, int64_t size) = 0;
+  virtual absl::Status PullWeights(int device, int from, int64_t offset, int64_t size) = 0;
+  // kCompute: the weights are there.
+  virtual absl::Status UseWeights(int device) = 0;
+
+  // What the library between the devices says of itself.
+  virtual absl::Status CommunicatorStatus() = 0;
+  // Nothing is waited for any more, not even at the end: what hangs is left behind.
+  virtual void Abandon() = 0;
+};
+
+class Group {
+ public:
+  // `streams` of request.plan_count devices.
+  Group(std::unique_ptr<GroupStreams> streams, const capstan_group_request& request);
+
+  bool reduces() const { return streams_->reduces(); }
+  absl::Status LoadWeights(const float* weights);
+  // After an error the group answers it for ever.
+  absl::Status Compute(const capstan_group_step& step);
+
+ private:
+  int Ready(int device, int bucket) const { return device * buckets() + bucket; }
+  int LaneDone(int device) const { return devices() * buckets() + device; }
+  int FoldDone(int device) const { return devices() * (buckets() + 1) + device; }
+  int WeightsPushed(int device) const { return devices() * (buckets() + 2) + device; }
+  int WeightsThere(int device) const { return devices() * (buckets() + 3) + device; }
+  int WeightsFree(int device) const { return devices() * (buckets() + 4) + device; }
+  int Emitted(int node, int bucket, int device) const {
+    return devices() * (buckets() + 5) + (node * buckets() + bucket) * devices() + device;
+  }
+  int devices() const { return streams_->devices(); }
+  int buckets() const { return static_cast<int>(slices_.size()); }
+
+  absl::Status TryLoadWeights(const float* weights);
+  absl::Status TryCompute(const capstan_group_step& step);
+  absl::Status CheckStep(const capstan_group_step& step) const;
+  absl::Status EnqueueRound(const capstan_group_step& step, int round);
+  absl::Status EnqueueFold(const capstan_group_step& step, int round, int bucket);
+  absl::Status Run(const capstan_fold_op& op, int bucket);
+  // Takes the sums of the lanes of `round`.
+  absl::Status FinishRound(const capstan_group_step& step, int round);
+  absl::Status WaitFor(int event, int device, const std::string& what);
+
+  const std::unique_ptr<GroupStreams> streams_;
+  const double timeout_seconds_;
+  std::vector<std::vector<Slice>> slices_;  // by bucket, by device
+  std::vector<int64_t> bucket_ends_;
+  std::vector<int64_t> slot_floats_;  // by device
+  int64_t total_floats_ = 0;
+  int slots_ = 0, nodes_ = 0;
+  absl::Status broken_;
+};
+
+struct GroupMember {
+  int device = 0;
+  int64_t total_floats = 0;
+};
+// InvalidArgument: plans that are not what the request says they are.
+absl::Status CheckGroup(const capstan_group_request& request,
+                        const std::vector<GroupMember>& members);
+
+// The stage of backward after which each bucket is final.
+std::vector<int> BucketStages(const Program& program, const std::vector<int64_t>& bucket_ends);
+
+}  // namespace capstan::engine::cuda
+
+#endif  // CAPSTAN_GPU_WORKER_ENGINE_CUDA_GROUP_H_

@@ -1,0 +1,325 @@
+#include "gpu_worker/engine/plugin/fake/fake_streams.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/sync/mutex.h"
+#include "training/fold/add.h"
+
+namespace capstan::engine::cuda {
+namespace {
+
+struct Faults {
+  int fault_member = -1;
+  int64_t fault_lane = -1;
+  int hang_bucket = -1;
+  bool lost = false;
+};
+
+Faults ReadFaults() {
+  Faults faults;
+  const char* const text = std::getenv("CAPSTAN_FAKE_GROUP");
+  if (text == nullptr) return faults;
+  long long lane = -1;
+  if (std::sscanf(text, "fault:%d:%lld", &faults.fault_member, &lane) == 2) {
+    faults.fault_lane = lane;
+  } else if (std::string(text) == "lost") {
+    faults.lost = true;
+    faults.hang_bucket = 0;
+  } else {
+    std::sscanf(text, "hang:%d", &faults.hang_bucket);
+  }
+  return faults;
+}
+
+class FakeStreams : public GroupStreams {
+ public:
+  FakeStreams(std::vector<FakeMember> members, std::vector<int64_t> bucket_ends, bool reduces)
+      : faults_(ReadFaults()),
+        bucket_ends_(std::move(bucket_ends)),
+        reduces_(reduces),
+        members_(std::move(members)),
+        host_weights_(static_cast<size_t>(bucket_ends_.back())) {
+    for (size_t i = 0; i < members_.size(); ++i) {
+      auto memory = std::make_unique<Memory>();
+      memory->lane = memory->gradient = memory->weights = host_weights_;
+      memory_.push_back(std::move(memory));
+    }
+    for (size_t i = 0; i < 2 * members_.size(); ++i) {
+      workers_.push_back(std::make_unique<Worker>());
+      workers_[i]->thread = std::thread([this, i] { Work(*workers_[i], static_cast<int>(i)); });
+    }
+  }
+
+  ~FakeStreams() override {
+    {
+      MutexLock lock(mu_);
+      ending_ = true;
+      changed_.NotifyAll();
+    }
+    for (const auto& worker : workers_) worker->thread.join();
+  }
+
+  int devices() const override { return static_cast<int>(members_.size()); }
+  std::string NameOf(int device) const override {
+    return absl::StrCat("GPU ", members_[device].device);
+  }
+  bool reduces() const override { return reduces_; }
+
+  absl::Status Reserve(const std::vector<int64_t>& slot_floats, int slots, int nodes) override {
+    for (size_t d = 0; d < memory_.size(); ++d) {
+      memory_[d]->slots.resize(slots, std::vector<float>(static_cast<size_t>(slot_floats[d])));
+    }
+    nodes_.resize(nodes, std::vector<float>(host_weights_.size()));
+    return absl::OkStatus();
+  }
+  const float* node(int index) const override { return nodes_[index].data(); }
+  float* host_weights() override { return host_weights_.data(); }
+
+  void MakeEvents(int count) override {
+    MutexLock lock(mu_);
+    if (static_cast<size_t>(count) > events_.size()) events_.resize(count);
+  }
+  absl::Status Record(int event, int device, StreamKind stream) override {
+    int64_t ticket = 0;
+    {
+      MutexLock lock(mu_);
+      ticket = ++events_[event].recorded;
+    }
+    Push(device, stream, [this, event, ticket] {
+      MutexLock lock(mu_);
+      events_[event].done = ticket;
+      changed_.NotifyAll();
+    });
+    return absl::OkStatus();
+  }
+  absl::Status Wait(int event, int device, StreamKind stream) override {
+    int64_t ticket = 0;
+    {
+      MutexLock lock(mu_);
+      ticket = events_[event].recorded;
+    }
+    Push(device, stream, [this, event, ticket] {
+      MutexLock lock(mu_);
+      while (events_[event].done < ticket && !ending_) changed_.Wait(mu_);
+    });
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> Done(int event) override {
+    MutexLock lock(mu_);
+    if (!failure_.ok()) return failure_;
+    return events_[event].done == events_[event].recorded;
+  }
+
+  absl::Status EnqueueLane(int device, const capstan_batch& batch, double loss_scale,
+                           const std::function<absl::Status(int)>& on_bucket) override {
+    const size_t bytes = static_cast<size_t>(batch.count * members_[device].image_elements) *
+                         (batch.image_type == CAPSTAN_IMAGE_UINT8 ? 1 : 4);
+    const auto* const images = static_cast<const char*>(batch.images);
+    Push(device, StreamKind::kCompute,
+         [this, device, batch, loss_scale, pixels = std::vector<char>(images, images + bytes),
+          labels = std::vector<int32_t>(batch.labels, batch.labels + batch.count)] {
+           capstan_batch own = batch;
+           own.images = pixels.data();
+           own.labels = labels.data();
+           Memory& memory = *memory_[device];
+           absl::Status status =
+               members_[device].train(own, loss_scale, memory.lane.data(), &memory.sums);
+           if (device == faults_.fault_member && memory.lanes++ == faults_.fault_lane) {
+             status = absl::InternalError(
+                 absl::StrCat("cudaEventQuery: 700 (an illegal memory access was encountered) on ",
+                              NameOf(device)));
+           }
+           if (status.ok()) return;
+           MutexLock lock(mu_);
+           failure_ = status;
+         });
+    // A bucket after the other, as backward leaves them.
+    int64_t begin = 0;
+    for (size_t bucket = 0; bucket < bucket_ends_.size(); ++bucket) {
+      const int64_t end = bucket_ends_[bucket];
+      Push(device, StreamKind::kCompute, [this, device, begin, end] {
+        Memory& memory = *memory_[device];
+        std::copy(memory.lane.begin() + begin, memory.lane.begin() + end,
+                  memory.gradient.begin() + begin);
+      });
+      begin = end;
+      if (absl::Status s = on_bucket(static_cast<int>(bucket)); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+  capstan_result Sums(int device) const override { return memory_[device]->sums; }
+
+  absl::Status Take(int device, int from, const Slice& slice, int slot) override {
+    Push(device, StreamKind::kFold, [this, device, from, slice, slot] {
+      HangIn(slice.bucket);
+      std::memcpy(Slot(device, slice, slot), Gradient(from, slice), Bytes(slice));
+    });
+    return absl::OkStatus();
+  }
+  absl::Status AddLane(int device, int from, const Slice& slice, int slot) override {
+    Push(device, StreamKind::kFold, [this, device, from, slice, slot] {
+      training::AddInto(Slot(device, slice, slot), Gradient(from, slice),
+                        static_cast<size_t>(slice.size));
+    });
+    return absl::OkStatus();
+  }
+  absl::Status AddSlot(int device, const Slice& slice, int slot, int from) override {
+    Push(device, StreamKind::kFold, [this, device, slice, slot, from] {
+      training::AddInto(Slot(device, slice, slot), Slot(device, slice, from),
+                        static_cast<size_t>(slice.size));
+    });
+    return absl::OkStatus();
+  }
+  absl::Status Emit(int device, const Slice& slice, int slot, int node) override {
+    Push(device, StreamKind::kFold, [this, device, slice, slot, node] {
+      std::memcpy(nodes_[node].data() + slice.offset, Slot(device, slice, slot), Bytes(slice));
+    });
+    return absl::OkStatus();
+  }
+
+  // As NCCL's: nobody begins before all are there, and nobody leaves before all have been read.
+  absl::Status Reduce(const std::vector<Slice>& slices, int slot, bool add) override {
+    struct Meeting {
+      int arrived = 0, left = 0;
+    };
+    auto meeting = std::make_shared<Meeting>();
+    const auto meet = [this](int& count) {
+      MutexLock lock(mu_);
+      ++count;
+      changed_.NotifyAll();
+      while (count < devices() && !ending_) changed_.Wait(mu_);
+      return !ending_;
+    };
+    for (int device = 0; device < devices(); ++device) {
+      Push(device, StreamKind::kFold,
+           [this, meet, meeting, device, slice = slices[device], slot, add] {
+             HangIn(slice.bucket);
+             if (!meet(meeting->arrived)) return;
+             float* const to = Slot(device, slice, slot);
+             if (!add) std::memset(to, 0, Bytes(slice));
+             // Another order than the tree's: what depends on it shows.
+             for (int from = devices() - 1; from >= 0; --from) {
+               training::AddInto(to, Gradient(from, slice), static_cast<size_t>(slice.size));
+             }
+             meet(meeting->left);
+           });
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status PushWeights(int device, int64_t offset, int64_t size) override {
+    Push(device, StreamKind::kFold, [this, device, offset, size] {
+      std::copy_n(host_weights_.begin() + offset, size, memory_[device]->weights.begin() + offset);
+    });
+    return absl::OkStatus();
+  }
+  absl::Status PullWeights(int device, int from, int64_t offset, int64_t size) override {
+    Push(device, StreamKind::kFold, [this, device, from, offset, size] {
+      std::copy_n(memory_[from]->weights.begin() + offset, size,
+                  memory_[device]->weights.begin() + offset);
+    });
+    return absl::OkStatus();
+  }
+  absl::Status UseWeights(int device) override {
+    Push(device, StreamKind::kCompute,
+         [this, device] { members_[device].load(memory_[device]->weights.data()); });
+    return absl::OkStatus();
+  }
+
+  absl::Status CommunicatorStatus() override {
+    return faults_.lost ? absl::InternalError("ncclCommGetAsyncError: 6 ncclRemoteError (lost)")
+                        : absl::OkStatus();
+  }
+  void Abandon() override {
+    MutexLock lock(mu_);
+    ending_ = true;
+    changed_.NotifyAll();
+  }
+
+ private:
+  struct Memory {
+    std::vector<float> lane, gradient, weights;
+    std::vector<std::vector<float>> slots;
+    capstan_result sums = {};
+    int64_t lanes = 0;
+  };
+  struct Worker {
+    std::deque<std::function<void()>> work;
+    std::thread thread;
+  };
+  struct Event {
+    int64_t recorded = 0, done = 0;
+  };
+
+  void Push(int device, StreamKind stream, std::function<void()> work) {
+    MutexLock lock(mu_);
+    workers_[2 * device + (stream == StreamKind::kFold)]->work.push_back(std::move(work));
+    changed_.NotifyAll();
+  }
+
+  void Work(Worker& worker, int seed) {
+    std::minstd_rand random(static_cast<unsigned>(seed + 1));
+    for (;;) {
+      std::function<void()> work;
+      {
+        MutexLock lock(mu_);
+        while (worker.work.empty() && !ending_) changed_.Wait(mu_);
+        if (ending_) return;
+        work = std::move(worker.work.front());
+        worker.work.pop_front();
+      }
+      if (random() % 16 == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 100));
+      }
+      work();
+    }
+  }
+
+  void HangIn(int bucket) {
+    if (bucket != faults_.hang_bucket) return;
+    MutexLock lock(mu_);
+    while (!ending_) changed_.Wait(mu_);
+  }
+
+  float* Slot(int device, const Slice& slice, int slot) {
+    return memory_[device]->slots[slot].data() + slice.local;
+  }
+  const float* Gradient(int device, const Slice& slice) const {
+    return memory_[device]->gradient.data() + slice.offset;
+  }
+  static size_t Bytes(const Slice& slice) { return static_cast<size_t>(slice.size) * 4; }
+
+  const Faults faults_;
+  const std::vector<int64_t> bucket_ends_;
+  const bool reduces_;
+  const std::vector<FakeMember> members_;
+  std::vector<float> host_weights_;
+  std::vector<std::unique_ptr<Memory>> memory_;  // by member; ordered by the events
+  std::vector<std::vector<float>> nodes_;
+
+  Mutex mu_;
+  CondVar changed_;
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  std::vector<Event> events_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<Worker>> workers_;  // compute and fold of each member; work under mu_
+};
+
+}  // namespace
+
+std::unique_ptr<GroupStreams> MakeFakeStreams(std::vector<FakeMember> members,
+                                              std::vector<int64_t> bucket_ends, bool reduces) {
+  return std::make_unique<FakeStreams>(std::move(members), std::move(bucket_ends), reduces);
+}
+
+}  // namespace capstan::engine::cuda

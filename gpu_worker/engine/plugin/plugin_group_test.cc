@@ -1,0 +1,306 @@
+// Groups of plans on fake cards, whose streams are threads that come late at random: the sums
+// against the host's, buckets in their order, faults by name.
+#include <cmath>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gpu_worker/engine/device/group.h"
+#include "gpu_worker/engine/device/open.h"
+#include "gpu_worker/engine/plugin/plugin_device.h"
+#include "gtest/gtest.h"
+#include "training/graph/models.h"
+#include "training/graph/tensors.h"
+
+namespace capstan::engine {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using training::LaneTree;
+using training::Node;
+
+class PluginGroupTest : public ::testing::Test {
+ protected:
+  PluginGroupTest()
+      : graph_(*training::MakeModel("lenet", 10, {1, 28, 28})),
+        layout_(*training::FlatLayout::Create(training::TensorSpecs(graph_))),
+        images_(16 * 784) {
+    setenv("CAPSTAN_FAKE_DEVICES", "4", 1);
+    LoaderOptions options;
+    options.driver_library = "";
+    options.candidates = {CAPSTAN_FAKE_PLUGIN};
+    plugin_ = *LoadPlugin(options);
+    for (size_t i = 0; i < images_.size(); ++i) {
+      images_[i] = std::cos(static_cast<float>(i * i % 997));
+    }
+    // 61 thousand floats in five buckets.
+    options_.buckets = {4096, 16384};
+    options_.timeout = absl::Seconds(30);
+  }
+  ~PluginGroupTest() override {
+    unsetenv("CAPSTAN_FAKE_DEVICES");
+    unsetenv("CAPSTAN_FAKE_GROUP");
+  }
+
+  std::vector<float> Weights(float seed) const {
+    std::vector<float> weights(layout_.total_floats(), 0.0f);
+    for (const training::TensorSlot& slot : layout_.slots()) {
+      for (int64_t i = 0; i < slot.size; ++i) {
+        weights[slot.offset + i] = 0.1f * std::sin(seed + static_cast<float>(slot.offset + i));
+      }
+    }
+    return weights;
+  }
+
+  void Load(PlanGroup& group, float seed) {
+    const std::vector<float> weights = Weights(seed);
+    ASSERT_TRUE(group.LoadWeights(weights.data()).ok());
+    ASSERT_TRUE(plans_[0]->LoadWeights(weights.data()).ok());  // for what the host computes
+  }
+
+  // Lane l has samples l and l + 1, of label l.
+  LaneBatch Batch(int32_t lane) {
+    labels_[lane] = {lane % 10, lane % 10};
+    return {images_.data() + 784 * lane, labels_[lane].data(), lane % 3 == 2 ? 1 : 2};
+  }
+
+  void Compile(const std::vector<int>& indices) {
+    plans_.clear();
+    devices_.clear();
+    for (const int index : indices) {
+      devices_.push_back(*OpenPluginDevice(plugin_, "cuda:" + std::to_string(index), index));
+      PlanOptions options;
+      options.max_batch = 2;
+      plans_.push_back(*devices_.back()->Compile(graph_, layout_, options));
+    }
+  }
+
+  absl::StatusOr<std::unique_ptr<PlanGroup>> Group() {
+    std::vector<Plan*> plans;
+    for (const auto& plan : plans_) plans.push_back(plan.get());
+    return devices_[0]->MakeGroup(plans, options_);
+  }
+
+  std::vector<GroupLane> Deal(const std::vector<int32_t>& lanes) {
+    std::vector<GroupLane> dealt;
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      dealt.push_back({static_cast<int>(i % plans_.size()), lanes[i], Batch(lanes[i])});
+    }
+    return dealt;
+  }
+
+  // The lane by itself, on the host.
+  std::vector<float> Gradient(int32_t lane, LaneResult* result) {
+    std::vector<float> gradient(layout_.total_floats());
+    *result = *plans_[0]->ComputeLane(Batch(lane), 0.125, gradient.data());
+    return gradient;
+  }
+
+  // Rule R1, by the book.
+  std::vector<float> Naive(const LaneTree& tree, const Node& node) {
+    LaneResult unused;
+    if (node.lane_count == 1) return Gradient(node.first_lane, &unused);
+    const Node left = LaneTree::Left(node), right = LaneTree::Right(node);
+    if (!tree.HasLanes(left)) return Naive(tree, right);
+    std::vector<float> sum = Naive(tree, left);
+    if (!tree.HasLanes(right)) return sum;
+    const std::vector<float> other = Naive(tree, right);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+    return sum;
+  }
+
+  // Computes the lanes in a group; checks order and finality of the buckets.
+  absl::StatusOr<std::vector<std::vector<float>>> Compute(PlanGroup& group, const LaneTree& tree,
+                                                          const std::vector<int32_t>& lanes) {
+    const size_t nodes = tree.LargestNodes(lanes).size();
+    std::vector<std::vector<float>> sums(nodes, std::vector<float>(layout_.total_floats(), NAN));
+    std::vector<std::vector<float>> seen = sums;
+    std::vector<int64_t> ready(nodes, 0);
+    std::vector<float*> to;
+    for (auto& sum : sums) to.push_back(sum.data());
+    const absl::StatusOr<std::vector<LaneResult>> results =
+        group.ComputeLanes(tree, Deal(lanes), 0.125, to, [&](size_t node, int64_t floats) {
+          EXPECT_GT(floats, ready[node]);
+          std::copy(sums[node].begin() + ready[node], sums[node].begin() + floats,
+                    seen[node].begin() + ready[node]);
+          ready[node] = floats;
+          ++buckets_;
+        });
+    if (!results.ok()) return results.status();
+    EXPECT_EQ(seen, sums);
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      LaneResult want;
+      Gradient(lanes[i], &want);
+      EXPECT_EQ((*results)[i].samples, want.samples);
+      EXPECT_EQ((*results)[i].loss_sum, want.loss_sum);
+      EXPECT_EQ((*results)[i].correct, want.correct);
+    }
+    return sums;
+  }
+
+  void ExpectTreeSums(PlanGroup& group, const LaneTree& tree, const std::vector<int32_t>& lanes) {
+    const auto sums = Compute(group, tree, lanes);
+    ASSERT_TRUE(sums.ok()) << sums.status();
+    const std::vector<Node> nodes = tree.LargestNodes(lanes);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      EXPECT_TRUE((*sums)[i] == Naive(tree, nodes[i])) << ToString(nodes[i]);
+    }
+  }
+
+  const training::Graph graph_;
+  const training::FlatLayout layout_;
+  std::vector<float> images_;
+  std::vector<int32_t> labels_[16];
+  GroupOptions options_;
+  LoadedPlugin plugin_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::unique_ptr<Plan>> plans_;
+  int buckets_ = 0;
+};
+
+TEST_F(PluginGroupTest, DeterministicSumsAreThoseOfTheTree) {
+  for (const std::vector<int>& indices :
+       {std::vector<int>{0}, {0, 1}, {1, 0, 3}, {0, 1, 2, 3}, {0, 0}, {2, 2, 2}}) {
+    Compile(indices);
+    const auto group = Group();
+    ASSERT_TRUE(group.ok()) << group.status();
+    for (const float seed : {1.0f, 2.0f}) {
+      Load(**group, seed);
+      // A lane alone, a root, a node and a half, empty lanes, more lanes than fit one round.
+      ExpectTreeSums(**group, LaneTree(4), {2});
+      ExpectTreeSums(**group, LaneTree(4), {0, 1, 2, 3});
+      ExpectTreeSums(**group, LaneTree(8), {1, 2, 3, 4});
+      ExpectTreeSums(**group, LaneTree(7).WithEmptyLanes({2, 5}), {0, 1, 3, 4, 6});
+    }
+  }
+  // Five buckets, and nodes of one, one, three and one in each of two rounds of six groups.
+  EXPECT_EQ(buckets_, 5 * (1 + 1 + 3 + 1) * 2 * 6);
+}
+
+TEST_F(PluginGroupTest, WithoutThatTheyAreReducedWhereEveryPlanHasItsCard) {
+  options_.deterministic = false;
+  for (const bool twice : {false, true}) {
+    Compile(twice ? std::vector<int>{1, 1} : std::vector<int>{0, 1});
+    const auto group = Group();
+    ASSERT_TRUE(group.ok()) << group.status();
+    EXPECT_THAT((*group)->summary(), HasSubstr(twice ? "copies" : "meeting"));
+    Load(**group, 1);
+    const LaneTree tree(8);
+    // Lanes 2, 3 and 4, 5 are rounds of one node each; 1 and 6 are not.
+    const std::vector<int32_t> lanes = {2, 3, 4, 5, 1, 6};
+    const auto sums = Compute(**group, tree, lanes);
+    ASSERT_TRUE(sums.ok()) << sums.status();
+    const std::vector<Node> nodes = tree.LargestNodes(lanes);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const std::vector<float> want = Naive(tree, nodes[i]);
+      for (size_t f = 0; f < want.size(); ++f) ASSERT_NEAR((*sums)[i][f], want[f], 1e-6);
+    }
+  }
+}
+
+TEST_F(PluginGroupTest, AFaultOfOneDeviceEndsTheGroupWithItsName) {
+  setenv("CAPSTAN_FAKE_GROUP", "fault:1:2", 1);
+  Compile({0, 3});
+  const auto group = Group();
+  Load(**group, 1);
+  ASSERT_TRUE(Compute(**group, LaneTree(4), {0, 1, 2, 3}).ok());
+  for (int again = 0; again < 2; ++again) {
+    const absl::Status status = Compute(**group, LaneTree(4), {0, 1, 2, 3}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("illegal memory access"), HasSubstr("GPU 3")));
+  }
+}
+
+TEST_F(PluginGroupTest, ASumThatHangsIsNamed) {
+  options_.timeout = absl::Milliseconds(300);
+  for (const bool deterministic : {false, true}) {
+    options_.deterministic = deterministic;
+    setenv("CAPSTAN_FAKE_GROUP", "hang:2", 1);
+    Compile({1, 2});
+    const auto group = Group();
+    Load(**group, 1);
+    buckets_ = 0;
+    const absl::Status status = Compute(**group, LaneTree(2), {0, 1}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(status.message(),
+              "devices together: GPU 1, the sum of bucket 2 over 2 devices: not done after 0.3 s");
+    EXPECT_EQ(buckets_, 2);  // those before it have left
+  }
+}
+
+TEST_F(PluginGroupTest, WhatTheCommunicatorSaysEndsTheWait) {
+  setenv("CAPSTAN_FAKE_GROUP", "lost", 1);
+  options_.deterministic = false;
+  Compile({1, 2});
+  const auto group = Group();
+  Load(**group, 1);
+  const absl::Status status = Compute(**group, LaneTree(2), {0, 1}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("bucket 0"), HasSubstr("ncclRemoteError")));
+}
+
+TEST_F(PluginGroupTest, PlansOfAnotherDeviceAreRefused) {
+  Compile({0, 1});
+  // The handle of a plan with the number of another device.
+  capstan_plan* handles[2] = {};
+  const int32_t devices[2] = {0, 0};
+  const absl::StatusOr<std::vector<capstan_op>> ops = FlattenGraph(graph_, layout_);
+  for (int i = 0; i < 2; ++i) {
+    capstan_compile_request compile = {};
+    compile.device = i;
+    compile.op_count = static_cast<int32_t>(ops->size());
+    compile.ops = ops->data();
+    compile.total_floats = layout_.total_floats();
+    compile.max_batch = 1;
+    capstan_error error = {};
+    ASSERT_EQ(plugin_.table->compile(&compile, &handles[i], &error), 0) << error.text;
+  }
+  const int64_t end = layout_.total_floats();
+  capstan_group_request request = {};
+  request.plans = handles;
+  request.devices = devices;
+  request.plan_count = 2;
+  request.bucket_ends = &end;
+  request.bucket_count = 1;
+  capstan_group* group = nullptr;
+  capstan_error error = {};
+  EXPECT_EQ(plugin_.table->make_group(&request, &group, &error), 3);
+  EXPECT_STREQ(error.text, "group: plan 1 was compiled for GPU 1, not for GPU 0");
+  for (capstan_plan* plan : handles) plugin_.table->free_plan(plan);
+
+  const std::unique_ptr<Device> cpu = *OpenDevice("cpu");
+  const std::unique_ptr<Plan> host = *cpu->Compile(graph_, layout_, {});
+  const absl::Status mixed =
+      devices_[0]->MakeGroup({plans_[0].get(), host.get()}, options_).status();
+  EXPECT_EQ(mixed.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(mixed.message(), "group: plan 1 is of another kind of device");
+  EXPECT_EQ(cpu->MakeGroup({host.get()}, options_).status().code(),
+            absl::StatusCode::kUnimplemented);
+  EXPECT_FALSE(devices_[0]->MakeGroup({plans_[0].get(), plans_[0].get()}, options_).ok());
+}
+
+TEST_F(PluginGroupTest, WrongLanesAreRefusedAndHarmNothing) {
+  Compile({0, 1});
+  const auto group = Group();
+  std::vector<float> sum(layout_.total_floats());
+  const auto compute = [&](std::vector<GroupLane> lanes) {
+    return (*group)->ComputeLanes(LaneTree(4), lanes, 1, {sum.data()}, nullptr).status().code();
+  };
+  EXPECT_EQ(compute(Deal({0, 1})), absl::StatusCode::kFailedPrecondition);
+  Load(**group, 1);
+  EXPECT_EQ(compute({{2, 0, Batch(0)}}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(compute(Deal({0, 0})), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(compute(Deal({0, 2})), absl::StatusCode::kInvalidArgument);  // two nodes, one vector
+  EXPECT_EQ(compute({}), absl::StatusCode::kInvalidArgument);
+  LaneBatch wrong = Batch(1);
+  labels_[1][0] = 10;
+  EXPECT_EQ(compute({{0, 0, Batch(0)}, {1, 1, wrong}}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(compute(Deal({0, 1})), absl::StatusCode::kOk);
+}
+
+}  // namespace
+}  // namespace capstan::engine

@@ -1,0 +1,37 @@
+// What a group of plug-in plans needs of each of them. Of this folder alone.
+#ifndef CAPSTAN_GPU_WORKER_ENGINE_PLUGIN_PLUGIN_PLAN_H_
+#define CAPSTAN_GPU_WORKER_ENGINE_PLUGIN_PLUGIN_PLAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/engine/device/group.h"
+#include "gpu_worker/engine/plugin/abi.h"
+
+namespace capstan::engine {
+
+class PluginPlan : public Plan {
+ public:
+  virtual const capstan_plugin_table& table() const = 0;
+  virtual capstan_plan* handle() const = 0;
+  virtual int index() const = 0;  // of its device
+  virtual int64_t total_floats() const = 0;
+  // InvalidArgument: the count, or a label where `labels`.
+  virtual absl::Status CheckSamples(const LaneBatch& batch, bool labels) const = 0;
+};
+
+// A code and text of the ABI; `who` stands in front of the text.
+absl::Status PluginStatus(int32_t code, const std::string& who, const capstan_error& error);
+capstan_batch PluginBatch(const LaneBatch& batch);
+
+absl::StatusOr<std::unique_ptr<PlanGroup>> MakePluginGroup(const capstan_plugin_table& table,
+                                                           const std::vector<Plan*>& plans,
+                                                           const GroupOptions& options);
+
+}  // namespace capstan::engine
+
+#endif  // CAPSTAN_GPU_WORKER_ENGINE_PLUGIN_PLUGIN_PLAN_H_
