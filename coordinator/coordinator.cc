@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/check/check.h"
 #include "services/logging/log.h"
@@ -166,16 +167,32 @@ void Coordinator::CarryOut(core::Effect& effect) {
           .Kv("generation", job->view.generation());
     }
     if (options_.metrics != nullptr) options_.metrics->OnJob(*job);
-    const auto it = listeners_.find(changed->job_id);
-    if (it == listeners_.end()) return;
-    const std::set<JobListener*> listeners = it->second;
-    for (JobListener* listener : listeners) listener->OnJobChanged();
+    for (const std::string& key : {changed->job_id, std::string()}) {
+      TellListeners(key, [&](JobListener* listener) { listener->OnJobChanged(changed->job_id); });
+    }
   } else if (auto* logs = std::get_if<core::LogsAppended>(&effect)) {
-    const auto it = listeners_.find(logs->job_id);
-    if (it == listeners_.end()) return;
-    const std::set<JobListener*> listeners = it->second;
-    for (JobListener* listener : listeners) listener->OnLogsAppended();
+    TellListeners(logs->job_id, [](JobListener* listener) { listener->OnLogsAppended(); });
   }
+}
+
+void Coordinator::TellListeners(const std::string& job_id,
+                                const std::function<void(JobListener*)>& tell) const {
+  const auto it = listeners_.find(job_id);
+  if (it == listeners_.end()) return;
+  const std::set<JobListener*> listeners = it->second;  // whoever is told may take itself off
+  for (JobListener* listener : listeners) tell(listener);
+}
+
+absl::Status Coordinator::SendToNode(const std::string& name,
+                                     const node::v1::ConnectResponse& message) {
+  const core::Node* const node = core_.nodes().Find(name);
+  if (node == nullptr) return absl::NotFoundError(absl::StrCat("no node ", name));
+  const auto stream = streams_.find(node->session);
+  if (node->session == 0 || stream == streams_.end()) {
+    return absl::FailedPreconditionError(absl::StrCat(name, " is not connected"));
+  }
+  stream->second->Send(message);
+  return absl::OkStatus();
 }
 
 void Coordinator::UpdateNodeMetrics() {

@@ -30,11 +30,11 @@ class NodeStream {
   virtual void Close(const absl::Status& status) = 0;
 };
 
-// Whoever looks at one job. Called on the strand.
+// Whoever looks at one job, or at all. Called on the strand.
 class JobListener {
  public:
   virtual ~JobListener() = default;
-  virtual void OnJobChanged() {}
+  virtual void OnJobChanged(const std::string&) {}
   virtual void OnLogsAppended() {}
   virtual void OnShutdown() = 0;
 };
@@ -81,6 +81,11 @@ class Coordinator {
   void AddIdle(NodeStream* stream) { idle_.insert(stream); }
   void RemoveIdle(NodeStream* stream) { idle_.erase(stream); }
 
+  // To a node, beside what the core sends it. NotFound: no such node; FailedPrecondition: it
+  // is not connected.
+  absl::Status SendToNode(const std::string& name, const node::v1::ConnectResponse& message);
+
+  // An empty `job_id`: all jobs.
   void Listen(const std::string& job_id, JobListener* listener) {
     listeners_[job_id].insert(listener);
   }
@@ -90,6 +95,8 @@ class Coordinator {
   void Step(decltype(core::Event::what) what);
   void CarryOut(core::Effect& effect);
   void ArmTick();
+  void TellListeners(const std::string& job_id,
+                     const std::function<void(JobListener*)>& tell) const;
   void UpdateNodeMetrics();
 
   const Options options_;

@@ -20,6 +20,7 @@
 #include "grpcpp/grpcpp.h"
 #include "services/channel/channel.h"
 #include "services/files/files.h"
+#include "services/logging/log.h"
 #include "services/status/status.h"
 #include "services/sync/mutex.h"
 #include "training/codec/manifest.h"
@@ -497,6 +498,84 @@ TEST_F(ServiceTest, AReaderWhoDoesNotReadHoldsUpNobody) {
   while (reader->Read(&response)) {
   }
   EXPECT_EQ(response.job().state(), common::v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(ServiceTest, NodesAreListedAndToldHowMuchToLog) {
+  std::promise<std::string> told;
+  FakeNode worker(*server_, Worker("w0"), [&](const node::v1::ConnectResponse& message, FakeNode&) {
+    if (message.has_set_log_level()) told.set_value(message.set_log_level().level());
+  });
+  ASSERT_TRUE(worker.WaitRegistered());
+  job::v1::ListNodesResponse nodes;
+  auto context = services::NewContext(kLimit);
+  ASSERT_TRUE(stub_->ListNodes(context.get(), {}, &nodes).ok());
+  ASSERT_EQ(nodes.nodes_size(), 1);
+  EXPECT_EQ(nodes.nodes(0).name(), "w0");
+  EXPECT_EQ(nodes.nodes(0).role(), common::v1::ROLE_WORKER);
+  EXPECT_EQ(nodes.nodes(0).state(), "READY");
+  EXPECT_THAT(nodes.nodes(0).devices(), ::testing::ElementsAre("cpu"));
+  EXPECT_EQ(nodes.nodes(0).busy_devices(), 0);
+
+  const auto set = [&](const std::string& node, const std::string& level) {
+    job::v1::SetLogLevelRequest request;
+    request.set_node(node);
+    request.set_level(level);
+    job::v1::SetLogLevelResponse response;
+    const auto call = services::NewContext(kLimit);
+    return stub_->SetLogLevel(call.get(), request, &response).error_code();
+  };
+  EXPECT_EQ(set("w0", "debug"), grpc::StatusCode::OK);
+  EXPECT_EQ(told.get_future().get(), "debug");
+  EXPECT_EQ(set("w1", "debug"), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(set("w0", "loud"), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(set("", "warning"), grpc::StatusCode::OK);
+  EXPECT_FALSE(services::LogEnabled(services::kInfo));
+  EXPECT_TRUE(services::LogEnabled(services::kWarning));
+}
+
+// Two jobs that nobody runs: what happens to them is told in one stream, and of one job until its
+// end.
+TEST_F(ServiceTest, EventsOfAllJobsAndOfOne) {
+  job::v1::SubmitJobResponse first;
+  job::v1::SubmitJobResponse second;
+  ASSERT_TRUE(Submit(Spec(1, 1), "r-1", &first).ok());
+  ASSERT_TRUE(Submit(Spec(1, 1), "r-2", &second).ok());
+  const auto read = [&](const std::string& job_id, bool follow, int enough) {
+    job::v1::StreamEventsRequest request;
+    request.set_job_id(job_id);
+    request.set_follow(follow);
+    const auto context = services::NewContext(kLimit);
+    const auto reader = stub_->StreamEvents(context.get(), request);
+    std::vector<std::string> seen;
+    job::v1::StreamEventsResponse response;
+    while (static_cast<int>(seen.size()) < enough && reader->Read(&response)) {
+      seen.push_back(response.job_id() + " " + response.event().type());
+    }
+    if (static_cast<int>(seen.size()) == enough) context->TryCancel();
+    const grpc::Status status = reader->Finish();
+    EXPECT_TRUE(status.ok() || static_cast<int>(seen.size()) == enough) << status.error_message();
+    return seen;
+  };
+  const std::string a = first.job_id();
+  const std::string b = second.job_id();
+  EXPECT_THAT(read("", false, 100), ::testing::ElementsAre(a + " Submitted", b + " Submitted"));
+  std::vector<std::string> all;
+  std::thread follower([&] { all = read("", true, 3); });
+  std::vector<std::string> one;
+  std::thread of_one([&] { one = read(a, true, 100); });  // ends with the job
+  job::v1::CancelJobRequest cancel;
+  cancel.set_job_id(a);
+  job::v1::CancelJobResponse cancelled;
+  const auto context = services::NewContext(kLimit);
+  ASSERT_TRUE(stub_->CancelJob(context.get(), cancel, &cancelled).ok());
+  follower.join();
+  of_one.join();
+  ASSERT_GE(one.size(), 2u);
+  EXPECT_EQ(one.front(), a + " Submitted");
+  EXPECT_EQ(one.back(), a + " Cancelled");
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[1], b + " Submitted");
+  EXPECT_EQ(all[2], one[1]);
 }
 
 TEST_F(ServiceTest, NodesThatBreakTheRulesAreRefused) {

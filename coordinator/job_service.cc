@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/event_stream.h"
 #include "coordinator/job_streams.h"
 #include "services/status/status.h"
 #include "training/spec/validate.h"
@@ -183,8 +184,14 @@ grpc::ServerWriteReactor<job::v1::WatchJobResponse>* JobServiceImpl::WatchJob(
 
 grpc::ServerWriteReactor<job::v1::StreamLogsResponse>* JobServiceImpl::StreamLogs(
     grpc::CallbackServerContext*, const job::v1::StreamLogsRequest* request) {
-  return LogStream::Start(coordinator_, request->job_id(), request->follow(),
-                          CheckJobId(request->job_id()));
+  return LogStream::Start(coordinator_, *request, CheckJobId(request->job_id()));
+}
+
+grpc::ServerWriteReactor<job::v1::StreamEventsResponse>* JobServiceImpl::StreamEvents(
+    grpc::CallbackServerContext*, const job::v1::StreamEventsRequest* request) {
+  const absl::Status status =
+      request->job_id().empty() ? absl::OkStatus() : CheckJobId(request->job_id());
+  return EventStream::Start(coordinator_, request->job_id(), request->follow(), status);
 }
 
 }  // namespace capstan::coordinator

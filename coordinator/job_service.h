@@ -30,6 +30,15 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
       grpc::CallbackServerContext* context, const job::v1::WatchJobRequest* request) override;
   grpc::ServerWriteReactor<job::v1::StreamLogsResponse>* StreamLogs(
       grpc::CallbackServerContext* context, const job::v1::StreamLogsRequest* request) override;
+  grpc::ServerWriteReactor<job::v1::StreamEventsResponse>* StreamEvents(
+      grpc::CallbackServerContext* context, const job::v1::StreamEventsRequest* request) override;
+  // job_service_nodes.cc
+  grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
+                                      const job::v1::ListNodesRequest* request,
+                                      job::v1::ListNodesResponse* response) override;
+  grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context,
+                                        const job::v1::SetLogLevelRequest* request,
+                                        job::v1::SetLogLevelResponse* response) override;
 
  private:
   Coordinator& coordinator_;

@@ -1,29 +1,11 @@
 #include "coordinator/job_streams.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "services/status/status.h"
 
 namespace capstan::coordinator {
-
-template <typename Response>
-void JobStream<Response>::Begin(const absl::Status& status) {
-  self_ = this->shared_from_this();
-  coordinator_.Post([self = self_, status] {
-    if (!status.ok()) {
-      self->End(services::ToGrpcStatus(status));
-    } else if (self->coordinator_.draining()) {
-      self->OnShutdown();
-    } else if (self->coordinator_.core().Peek(self->job_id_) == nullptr) {
-      self->End(
-          services::ToGrpcStatus(absl::NotFoundError(absl::StrCat("no job ", self->job_id_))));
-    } else if (!self->ended_) {  // cancelled meanwhile
-      self->coordinator_.Listen(self->job_id_, self.get());
-      self->Continue();
-    }
-  });
-}
 
 WatchStream* WatchStream::Start(Coordinator& coordinator, std::string job_id,
                                 absl::Duration interval, const absl::Status& status) {
@@ -32,7 +14,7 @@ WatchStream* WatchStream::Start(Coordinator& coordinator, std::string job_id,
   return stream.get();
 }
 
-void WatchStream::OnJobChanged() {
+void WatchStream::OnJobChanged(const std::string&) {
   changed_ = true;
   if (!ended_) Continue();
 }
@@ -66,14 +48,17 @@ void WatchStream::Continue() {
   Write(message_);
 }
 
-LogStream* LogStream::Start(Coordinator& coordinator, std::string job_id, bool follow,
+LogStream* LogStream::Start(Coordinator& coordinator, const job::v1::StreamLogsRequest& request,
                             const absl::Status& status) {
-  std::shared_ptr<LogStream> stream(new LogStream(coordinator, std::move(job_id), follow));
-  stream->Begin(status);
+  absl::StatusOr<LogFilter> filter = LogFilter::Create(request);
+  const absl::Status refused = status.ok() ? filter.status() : status;
+  std::shared_ptr<LogStream> stream(
+      new LogStream(coordinator, request, filter.ok() ? *std::move(filter) : LogFilter()));
+  stream->Begin(refused);
   return stream.get();
 }
 
-void LogStream::OnJobChanged() {
+void LogStream::OnJobChanged(const std::string&) {
   if (!ended_) Continue();
 }
 
@@ -88,25 +73,27 @@ void LogStream::Continue() {
     End(grpc::Status::OK);
     return;
   }
-  if (end_ < 0) end_ = logs->next();
-  core::LogBuffer::Chunk chunk = logs->Read(next_, 1);
-  if (chunk.skipped > 0) {
-    message_.Clear();
-    job::v1::LogLine& line = *message_.mutable_line();
-    line.set_role(common::v1::ROLE_COORDINATOR);
-    line.set_level("warning");
-    line.set_text(absl::StrCat(chunk.skipped, " older lines are gone"));
-    next_ += chunk.skipped;
-    Write(message_);
+  if (end_ < 0) {
+    end_ = logs->next();
+    next_ = filter_.Begin(*logs);
+  }
+  dropped_ += std::max<int64_t>(0, logs->dropped() - next_);
+  next_ = std::max(next_, logs->dropped());
+  const job::v1::LogLine* line = nullptr;
+  for (const int64_t end = follow_ ? logs->next() : std::min(end_, logs->next());
+       next_ < end && line == nullptr; ++next_) {
+    line = logs->Find(next_);
+    if (!filter_.Matches(*line)) line = nullptr;
+  }
+  const bool over = line == nullptr && (!follow_ || coordinator_.core().HasEnded(job_id_));
+  if (line == nullptr && !(over && dropped_ > 0)) {
+    if (over) End(grpc::Status::OK);
     return;
   }
-  if (!chunk.lines.empty() && (follow_ || next_ < end_)) {
-    *message_.mutable_line() = std::move(chunk.lines[0]);
-    next_ = chunk.next;
-    Write(message_);
-    return;
-  }
-  if (!follow_ || coordinator_.core().HasEnded(job_id_)) End(grpc::Status::OK);
+  message_.Clear();
+  if (line != nullptr) *message_.mutable_line() = *line;
+  message_.set_dropped(std::exchange(dropped_, 0));
+  Write(message_);
 }
 
 }  // namespace capstan::coordinator

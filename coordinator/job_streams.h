@@ -11,12 +11,15 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "capstan/job/v1/job_service.grpc.pb.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/log_filter.h"
+#include "services/status/status.h"
 
 namespace capstan::coordinator {
 
-// A server stream about one job. It keeps itself alive until gRPC is done with it.
+// A server stream about one job, or about all where the id is empty. It keeps itself alive until gRPC is done with it.
 template <typename Response>
 class JobStream : public grpc::ServerWriteReactor<Response>,
                   public JobListener,
@@ -77,12 +80,30 @@ class JobStream : public grpc::ServerWriteReactor<Response>,
   std::shared_ptr<JobStream> self_;
 };
 
+template <typename Response>
+void JobStream<Response>::Begin(const absl::Status& status) {
+  self_ = this->shared_from_this();
+  coordinator_.Post([self = self_, status] {
+    if (!status.ok()) {
+      self->End(services::ToGrpcStatus(status));
+    } else if (self->coordinator_.draining()) {
+      self->OnShutdown();
+    } else if (!self->job_id_.empty() && self->coordinator_.core().Peek(self->job_id_) == nullptr) {
+      self->End(
+          services::ToGrpcStatus(absl::NotFoundError(absl::StrCat("no job ", self->job_id_))));
+    } else if (!self->ended_) {  // cancelled meanwhile
+      self->coordinator_.Listen(self->job_id_, self.get());
+      self->Continue();
+    }
+  });
+}
+
 // The job now, then after every change at most every `interval`, last in its terminal state.
 class WatchStream final : public JobStream<job::v1::WatchJobResponse> {
  public:
   static WatchStream* Start(Coordinator& coordinator, std::string job_id, absl::Duration interval,
                             const absl::Status& status);
-  void OnJobChanged() override;
+  void OnJobChanged(const std::string& job_id) override;
 
  private:
   WatchStream(Coordinator& coordinator, std::string job_id, absl::Duration interval)
@@ -97,22 +118,27 @@ class WatchStream final : public JobStream<job::v1::WatchJobResponse> {
   job::v1::WatchJobResponse message_;
 };
 
-// Stored lines, oldest first; with `follow` new ones until the job has ended.
+// Stored lines that the filter lets through, oldest first; with `follow` new ones until the job has
+// ended.
 class LogStream final : public JobStream<job::v1::StreamLogsResponse> {
  public:
-  static LogStream* Start(Coordinator& coordinator, std::string job_id, bool follow,
+  static LogStream* Start(Coordinator& coordinator, const job::v1::StreamLogsRequest& request,
                           const absl::Status& status);
-  void OnJobChanged() override;
+  void OnJobChanged(const std::string& job_id) override;
   void OnLogsAppended() override;
 
  private:
-  LogStream(Coordinator& coordinator, std::string job_id, bool follow)
-      : JobStream(coordinator, std::move(job_id)), follow_(follow) {}
+  LogStream(Coordinator& coordinator, const job::v1::StreamLogsRequest& request, LogFilter filter)
+      : JobStream(coordinator, request.job_id()),
+        follow_(request.follow()),
+        filter_(std::move(filter)) {}
   void Continue() override;
 
   const bool follow_;
+  const LogFilter filter_;
   int64_t next_ = 0;
-  int64_t end_ = -1;  // without follow: where the log ended when it was asked for
+  int64_t end_ = -1;     // without follow: where the log ended when it was asked for
+  int64_t dropped_ = 0;  // lines that are gone, to be told with the next message
   job::v1::StreamLogsResponse message_;
 };
 

@@ -131,6 +131,10 @@ std::vector<job::v1::Job> CoordinatorCore::ListJobs(
   return out;
 }
 
+void CoordinatorCore::ForEachJob(const std::function<void(const JobRecord&)>& visit) const {
+  for (const auto& entry : by_sequence_) visit(*entry.second);
+}
+
 const LogBuffer* CoordinatorCore::Logs(absl::string_view job_id) const {
   const JobRecord* job = FindJob(job_id);
   return job == nullptr ? nullptr : &job->logs;

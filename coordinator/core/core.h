@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -62,6 +63,8 @@ class CoordinatorCore {
   bool HasEnded(absl::string_view job_id) const;
   // All about a job, or null. Valid until the next Step.
   const JobRecord* Peek(absl::string_view job_id) const { return FindJob(job_id); }
+  // Oldest first.
+  void ForEachJob(const std::function<void(const JobRecord&)>& visit) const;
   const NodeTable& nodes() const { return nodes_; }
   const CoreOptions& options() const { return options_; }
 

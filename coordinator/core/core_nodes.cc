@@ -12,7 +12,7 @@ namespace {
 constexpr int kMaxStates = 4096;  // in one heartbeat
 constexpr int kMaxLinesInBatch = 4096;
 constexpr size_t kMaxMessageBytes = 2048;  // of a failure's sentence
-constexpr absl::Duration kForgetLostNode = absl::Minutes(10);
+constexpr absl::Duration kForgetLostNode = absl::Hours(1);
 
 constexpr size_t kMaxEpochs = 10000;  // records of one job: what fits into one message
 

@@ -291,7 +291,7 @@ TEST_F(FailureTest, AWaitNamesWhomItWaitsForAndThenEnds) {
       "step 8: lanes 2,3 of worker w1 on host host-w1, last seen 0 s ago, 2 of 8 chunks missing";
   EXPECT_EQ(Job(id).message(), sentence);
   const LogBuffer* logs = core_.Logs(id);
-  EXPECT_EQ(logs->Read(logs->next() - 1, 1).lines[0].text(), "waits for " + sentence);
+  EXPECT_EQ(logs->Find(logs->next() - 1)->text(), "waits for " + sentence);
 
   shard.mutable_lead()->set_step(9);  // it goes on
   shard.clear_waiting();
@@ -368,11 +368,11 @@ TEST_F(FailureTest, OnlyMembersMayLogAndOnlyForThemselves) {
   Do(NodeMessage{stranger, request});
   EXPECT_EQ(core_.Logs(id)->next(), before);
   Do(NodeMessage{workers_[0], request});
-  const LogBuffer::Chunk chunk = core_.Logs(id)->Read(before, 10);
-  ASSERT_THAT(chunk.lines, SizeIs(2));
-  EXPECT_EQ(chunk.lines[0].role(), common::v1::ROLE_WORKER);
-  EXPECT_EQ(chunk.lines[0].host(), "host-w0");
-  EXPECT_THAT(chunk.lines[1].text(), HasSubstr("7 lines"));
+  const LogBuffer* const logs = core_.Logs(id);
+  ASSERT_EQ(logs->next(), before + 2);
+  EXPECT_EQ(logs->Find(before)->role(), common::v1::ROLE_WORKER);
+  EXPECT_EQ(logs->Find(before)->host(), "host-w0");
+  EXPECT_THAT(logs->Find(before + 1)->text(), HasSubstr("7 lines"));
 }
 
 TEST_F(FailureTest, SameSeedSameEffects) {

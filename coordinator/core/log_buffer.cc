@@ -1,6 +1,5 @@
 #include "coordinator/core/log_buffer.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace capstan::coordinator::core {
@@ -36,14 +35,8 @@ void LogBuffer::Clear() {
   while (!lines_.empty()) DropOldest();
 }
 
-LogBuffer::Chunk LogBuffer::Read(int64_t from, int max_lines) const {
-  Chunk chunk;
-  const int64_t begin = std::max(from, first_);
-  chunk.skipped = begin - from;
-  const int64_t end = std::min(next(), begin + max_lines);
-  for (int64_t i = begin; i < end; ++i) chunk.lines.push_back(lines_[i - first_]);
-  chunk.next = std::max(begin, end);
-  return chunk;
+const job::v1::LogLine* LogBuffer::Find(int64_t number) const {
+  return number >= first_ && number < next() ? &lines_[number - first_] : nullptr;
 }
 
 }  // namespace capstan::coordinator::core

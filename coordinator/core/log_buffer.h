@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <vector>
 
 #include "capstan/job/v1/job_service.pb.h"
 
@@ -24,13 +23,8 @@ class LogBuffer {
   void CountLost(int64_t lines) { lost_ += lines; }
   void Clear();
 
-  struct Chunk {
-    std::vector<job::v1::LogLine> lines;
-    int64_t next = 0;     // number to go on with
-    int64_t skipped = 0;  // lines from `from` on that are no longer here
-  };
-  // At most max_lines lines from number `from` on.
-  Chunk Read(int64_t from, int max_lines) const;
+  // The line with this number, or null: dropped, or not yet there. Valid until the next change.
+  const job::v1::LogLine* Find(int64_t number) const;
 
   int64_t next() const { return first_ + static_cast<int64_t>(lines_.size()); }
   int64_t dropped() const { return first_; }

@@ -144,22 +144,20 @@ job::v1::LogLine Line(const std::string& text) {
 TEST(LogBufferTest, TheOldestLinesGoAndAreCounted) {
   LogBuffer logs(/*max_lines=*/3, /*max_bytes=*/1 << 20);
   for (int i = 0; i < 5; ++i) logs.Append(Line(std::to_string(i)));
-  LogBuffer::Chunk chunk = logs.Read(/*from=*/0, /*max_lines=*/2);
-  ASSERT_THAT(chunk.lines, SizeIs(2));
-  EXPECT_EQ(chunk.lines[0].text(), "2");
-  EXPECT_EQ(chunk.skipped, 2);
-  EXPECT_EQ(chunk.next, 4);
-  chunk = logs.Read(chunk.next, 10);
-  ASSERT_THAT(chunk.lines, SizeIs(1));
-  EXPECT_EQ(chunk.lines[0].text(), "4");
-  EXPECT_THAT(logs.Read(5, 10).lines, SizeIs(0));
+  EXPECT_EQ(logs.dropped(), 2);
+  EXPECT_EQ(logs.Find(1), nullptr);
+  ASSERT_NE(logs.Find(2), nullptr);
+  EXPECT_EQ(logs.Find(2)->text(), "2");
+  EXPECT_EQ(logs.Find(4)->text(), "4");
+  EXPECT_EQ(logs.Find(5), nullptr);
+  EXPECT_EQ(logs.next(), 5);
 }
 
 TEST(LogBufferTest, BytesAreBoundedAndLongTextsCutBetweenCharacters) {
   LogBuffer logs(/*max_lines=*/100, /*max_bytes=*/20000);
   // 8191 bytes, then a character of two: the cut must not leave half of it.
   logs.Append(Line(std::string(8191, 'a') + "\xC3\xA9" + std::string(100, 'b')));
-  EXPECT_EQ(logs.Read(0, 1).lines[0].text(), std::string(8191, 'a'));
+  EXPECT_EQ(logs.Find(0)->text(), std::string(8191, 'a'));
   logs.Append(Line(std::string(8000, 'x')));
   logs.Append(Line(std::string(8000, 'y')));
   EXPECT_EQ(logs.dropped(), 1);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "services/check/check.h"
+#include "services/logging/log.h"
 #include "services/status/status.h"
 #include "services/sync/hand_over.h"
 
@@ -265,6 +266,9 @@ bool NodeSession::RunStream(absl::Status* end) {
             incarnation_ = reply.incarnation();
           }
           if (callbacks_.on_registered) callbacks_.on_registered(reply);
+        } else if (message.has_set_log_level()) {
+          const absl::StatusOr<LogLevel> level = ParseLogLevel(message.set_log_level().level());
+          if (level.ok()) SetLogLevel(*level);  // a word of a newer coordinator changes nothing
         } else if (callbacks_.on_message) {
           callbacks_.on_message(message);
         }

@@ -38,7 +38,7 @@ class NodeSession {
   struct Callbacks {
     // The state of this node as it is now. Called when a heartbeat is about to leave.
     std::function<node::v1::Heartbeat()> make_heartbeat;
-    // Every message but Registered.
+    // Every message but Registered and SetLogLevel, which is carried out here.
     std::function<void(const node::v1::ConnectResponse&)> on_message;
     // Optional. After each registration.
     std::function<void(const node::v1::Registered&)> on_registered;

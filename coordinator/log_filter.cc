@@ -1,0 +1,71 @@
+#include "coordinator/log_filter.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace capstan::coordinator {
+
+absl::StatusOr<LogFilter> LogFilter::Create(const job::v1::StreamLogsRequest& request) {
+  LogFilter filter;
+  for (const int role : request.roles()) {
+    if (role != common::v1::ROLE_WORKER && role != common::v1::ROLE_PARAM_STORE &&
+        role != common::v1::ROLE_COORDINATOR) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("roles: want WORKER, PARAM_STORE or COORDINATOR, got ", role));
+    }
+    filter.roles_.insert(static_cast<common::v1::Role>(role));
+  }
+  if (request.has_index()) {
+    if (request.index() < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("index: want at least 0, got ", request.index()));
+    }
+    filter.index_ = request.index();
+  }
+  if (request.tail() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("tail: want at least 0, got ", request.tail()));
+  }
+  filter.tail_ = request.tail();
+  if (!request.level().empty()) {
+    const absl::StatusOr<services::LogLevel> level = services::ParseLogLevel(request.level());
+    if (!level.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("level: ", level.status().message()));
+    }
+    filter.level_ = *level;
+  }
+  if (request.has_since()) {
+    filter.since_ = absl::FromUnixSeconds(request.since().seconds()) +
+                    absl::Nanoseconds(request.since().nanos());
+  }
+  return filter;
+}
+
+bool LogFilter::Matches(const job::v1::LogLine& line) const {
+  if (!roles_.empty() && roles_.count(line.role()) == 0) return false;
+  // The coordinator has no index: whoever asks for rank 0 does not mean its lines.
+  if (index_.has_value() &&
+      (line.role() == common::v1::ROLE_COORDINATOR || line.index() != *index_)) {
+    return false;
+  }
+  if (level_.has_value()) {
+    // A word that is no level of ours is shown rather than lost.
+    const absl::StatusOr<services::LogLevel> level = services::ParseLogLevel(line.level());
+    if (level.ok() && *level < *level_) return false;
+  }
+  if (since_.has_value()) {
+    const absl::Time time =
+        absl::FromUnixSeconds(line.time().seconds()) + absl::Nanoseconds(line.time().nanos());
+    if (time < *since_) return false;
+  }
+  return true;
+}
+
+int64_t LogFilter::Begin(const core::LogBuffer& logs) const {
+  if (tail_ == 0) return 0;
+  int64_t begin = logs.next();
+  for (int32_t found = 0; begin > logs.dropped() && found < tail_; --begin) {
+    if (Matches(*logs.Find(begin - 1))) ++found;
+  }
+  return begin;
+}
+
+}  // namespace capstan::coordinator

@@ -1,0 +1,130 @@
+"""Services started one by one, as an operator starts them: on Unix sockets in a folder of the test."""
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+
+import support
+
+
+class Service:
+    """One process of ours; what it says is read until it has said where it listens, then goes to a file."""
+
+    def __init__(self, program, args, folder, log):
+        self.log = log
+        with open(log, 'wb') as err:
+            self.process = subprocess.Popen([os.path.join(support.BIN, program), *args], cwd=folder,
+                                            stdout=subprocess.PIPE, stderr=err)
+        line = b''
+        deadline = time.monotonic() + 30
+        while not line.endswith(b'\n'):
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0, deadline - time.monotonic()))
+            piece = os.read(self.process.stdout.fileno(), 4096) if ready else b''
+            if not piece:
+                raise AssertionError(f'{program} does not listen: {line} {self.said()}')
+            line += piece
+        self.http = re.search(r'http=(\S+)', line.decode())[1]
+
+    def said(self):
+        with open(self.log, errors='replace') as f:
+            return f.read()
+
+    def stop(self, how=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        try:
+            code = self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        self.process.stdout.close()
+        return code
+
+
+class ServicesTest(support.TestCase):
+    """start() gives a test its cluster; capstan() then speaks to it."""
+
+    def setUp(self):
+        super().setUp()
+        self.services = {}
+        os.chmod(self.folder, 0o700)
+
+    def tearDown(self):
+        for name in sorted(self.services, reverse=True):  # workers, shards, coordinator
+            self.services[name].stop()
+        super().tearDown()
+
+    def start(self, workers=2, shards=1, devices=1):
+        self.start_one('coordinator', 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root', 'file:///',
+                       '--checkpoint-root', 'file:///', '--heartbeat', '200ms', '--lease', '3s')
+        for i in range(shards):
+            self.start_node(f's{i}', 'capstan_param_store')
+        for i in range(workers):
+            self.start_worker(f'w{i}', devices)
+
+    def start_one(self, name, program, *args):
+        self.services[name] = Service(
+            program, ['--listen', f'unix:{self.path(name + ".sock")}', '--http', '127.0.0.1:0', '--insecure', *args],
+            self.folder, self.path(name + '.log'))
+
+    def start_node(self, name, program, *args):
+        self.start_one(name, program, '--coordinator', self.address(), '--node', name, *args)
+
+    def start_worker(self, name, devices=1):
+        self.start_node(name, 'capstan_gpu_worker', '--devices', ','.join(['cpu'] * devices), '--cpu-threads', '1')
+
+    def stop(self, name, how=signal.SIGTERM):
+        return self.services.pop(name).stop(how)
+
+    def address(self):
+        return f'unix:{self.path("coordinator.sock")}'
+
+    def capstan(self, *args, **kwargs):
+        return super().capstan(*args, env={'CAPSTAN_ADDRESS': self.address(), **kwargs.pop('env', {})}, **kwargs)
+
+    def ok(self, *args, **kwargs):
+        run = self.capstan(*args, **kwargs)
+        self.assertEqual(run.code, 0, run)
+        return run
+
+    def submit(self, spec, *args):
+        """The id of the job."""
+        return self.ok('submit', self.write('job.yaml', json.dumps(spec)), *args).out.strip()
+
+    def describe(self, job_id):
+        return json.loads(self.ok('describe', job_id, '-o', 'json').out)
+
+    def wait_until(self, condition, seconds, what):
+        deadline = time.monotonic() + seconds
+        while True:
+            value = condition()
+            if value:
+                return value
+            self.assertLess(time.monotonic(), deadline, f'{what} not within {seconds} s')
+            select.select([], [], [], 0.05)
+
+    def wait_for_step(self, job_id, step):
+        def there():
+            job = self.describe(job_id)
+            self.assertNotIn(job['state'], ('FAILED', 'SUCCEEDED', 'CANCELLED'), job)
+            return job if job['progress']['step'] >= step else None
+
+        return self.wait_until(there, 60, f'step {step}')
+
+    def tasks(self):
+        """Pids of live tasks: children of our workers."""
+        workers = {s.process.pid for name, s in self.services.items() if name.startswith('w')}
+        found = []
+        for pid in filter(str.isdigit, os.listdir('/proc')):
+            try:
+                with open(f'/proc/{pid}/stat') as f:
+                    state, parent = f.read().rsplit(')', 1)[1].split()[:2]
+            except OSError:
+                continue
+            if int(parent) in workers and state != 'Z':
+                found.append(int(pid))
+        return found
