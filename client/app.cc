@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -165,6 +166,7 @@ int Main(int argc, char** argv) {
   AddCheckpoint(app, action);
   AddAdmin(app, action);
   AddData(app, action);
+  AddCerts(app, action);
   AddMeta(app, action);
   CLI::App* job = app.add_subcommand("job", "the same: capstan job list is capstan list");
   job->require_subcommand(1);

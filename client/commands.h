@@ -16,6 +16,7 @@ void AddJobSource(CLI::App& command, JobSource& source);
 void AddRun(CLI::App& parent, Action& slot);         // run, clean
 void AddValidate(CLI::App& parent, Action& slot);    // validate
 void AddData(CLI::App& parent, Action& slot);        // data get
+void AddCerts(CLI::App& parent, Action& slot);       // certs init, certs issue
 void AddSubmit(CLI::App& parent, Action& slot);      // submit
 void AddList(CLI::App& parent, Action& slot);        // list
 void AddDescribe(CLI::App& parent, Action& slot);    // describe

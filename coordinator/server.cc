@@ -84,9 +84,12 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   options.interceptors.push_back(
       [&metrics = coordinator->rpc_metrics_] { return metrics.MakeInterceptorFactory(); });
   absl::StatusOr<std::unique_ptr<services::Server>> server = services::Server::Start(
-      std::move(options),
-      {{job::v1::JobService::service_full_name(), &coordinator->job_service_},
-       {node::v1::NodeService::service_full_name(), &coordinator->node_service_}});
+      std::move(options), {{job::v1::JobService::service_full_name(),
+                            &coordinator->job_service_,
+                            {services::Role::kClient, services::Role::kAdmin}},
+                           {node::v1::NodeService::service_full_name(),
+                            &coordinator->node_service_,
+                            {services::Role::kWorker, services::Role::kParamStore}}});
   if (!server.ok()) return server.status();
   coordinator->server_ = *std::move(server);
   coordinator->server_->AddDrainHook("streams",

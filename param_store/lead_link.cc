@@ -35,6 +35,7 @@ void LeadLink::Open(const std::string& address, const v1::Hello& hello, Handlers
   if (stub_ == nullptr || address_ != address) {
     services::ChannelOptions options;
     options.security = security_;
+    options.peer_role = services::Role::kParamStore;
     options.max_receive_bytes = static_cast<int>(wire::kMaxMessageBytes);
     options.retry = false;  // parts and decisions are repeated by their owners
     absl::Status status;

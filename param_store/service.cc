@@ -43,8 +43,10 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
   listen.security = config.common.security;
   listen.max_receive_bytes = services::kExchangeMaxReceiveBytes;
   listen.interceptors = {[self] { return self->rpc_metrics_.MakeInterceptorFactory(); }};
-  auto server = services::Server::Start(
-      listen, {{v1::ParamStoreService::service_full_name(), &self->exchange_}});
+  auto server =
+      services::Server::Start(listen, {{v1::ParamStoreService::service_full_name(),
+                                        &self->exchange_,
+                                        {services::Role::kWorker, services::Role::kParamStore}}});
   if (!server.ok()) return server.status();
   service->server_ = *std::move(server);
 

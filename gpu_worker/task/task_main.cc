@@ -5,6 +5,7 @@
 #include <memory>
 #include <new>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "capstan/node/v1/node.pb.h"
@@ -38,6 +39,16 @@ std::vector<std::string> TaskArguments(const TaskProcessOptions& options) {
     args.push_back(root);
   }
   if (options.security.insecure) args.push_back("--insecure");
+  const std::pair<const char*, const std::string&> files[] = {
+      {"--tls-cert", options.security.tls_cert},
+      {"--tls-key", options.security.tls_key},
+      {"--tls-ca", options.security.tls_ca},
+      {"--token-file", options.security.token_file}};
+  for (const auto& [flag, path] : files) {  // the paths; secrets never stand on a command line
+    if (path.empty()) continue;
+    args.push_back(flag);
+    args.push_back(path);
+  }
   return args;
 }
 
@@ -57,6 +68,10 @@ int TaskMain(int argc, const char* const* argv) {
   flags.AddList("devices", options.devices, "NAME", "devices of the task");
   flags.AddList("data-root", options.data_roots, "FOLDER", "folders that data may lie in");
   flags.AddBool("insecure", options.security.insecure, "plaintext TCP is allowed");
+  flags.AddString("tls-cert", options.security.tls_cert, "FILE", "certificate, PEM");
+  flags.AddString("tls-key", options.security.tls_key, "FILE", "its key, PEM");
+  flags.AddString("tls-ca", options.security.tls_ca, "FILE", "authorities of the shards, PEM");
+  flags.AddString("token-file", options.security.token_file, "FILE", "token for the shards");
   flags.AddString("log-level", options.log_level, "LEVEL", "debug, info, warning or error");
   if (const std::optional<int> code = flags.Parse(argc - 1, argv + 1)) return *code;
   if (options.devices.empty()) {

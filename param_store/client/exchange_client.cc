@@ -371,6 +371,7 @@ absl::Status ExchangeClient::Open(const Route& route) {
     if (!endpoint.ok()) return endpoint.status();
     channel.peer = *std::move(endpoint);
     channel.security = impl.options.security;
+    channel.peer_role = services::Role::kParamStore;
     channel.max_receive_bytes = wire::kMaxMessageBytes;
     channel.retry = false;
     channel.own_connection = true;

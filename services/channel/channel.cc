@@ -7,6 +7,7 @@
 #include "grpcpp/grpcpp.h"
 #include "services/check/check.h"
 #include "services/grpc_init/grpc_init.h"
+#include "services/security/credentials.h"
 #include "services/status/status.h"
 
 namespace capstan::services {
@@ -52,7 +53,13 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions&
     return status;
   }
   KeepGrpcInitialised();
-  return grpc::CreateCustomChannel(options.peer.ToString(), grpc::InsecureChannelCredentials(),
+  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
+  if (!options.peer.is_unix()) {
+    auto made = MakeChannelCredentials(options.security, options.peer_role);
+    if (!made.ok()) return made.status();
+    credentials = *std::move(made);
+  }
+  return grpc::CreateCustomChannel(options.peer.ToString(), credentials,
                                    MakeChannelArguments(options));
 }
 

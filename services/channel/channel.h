@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "services/endpoint/endpoint.h"
+#include "services/security/role.h"
 
 namespace grpc {
 class Channel;
@@ -28,6 +29,7 @@ namespace capstan::services {
 struct ChannelOptions {
   Endpoint peer;
   Security security;
+  Role peer_role = Role::kCoordinator;      // whom a server on TCP must prove to be
   int max_receive_bytes = 4 * 1024 * 1024;  // of one message
   bool retry = true;                        // see above; false for bulk streams
   // A connection of its own: channels to one peer share one otherwise, whatever their number.
@@ -38,7 +40,8 @@ struct ChannelOptions {
   absl::Duration max_backoff = absl::Seconds(2);
 };
 
-// Does not connect yet; the first call does. What CheckConnectSecurity says.
+// Does not connect yet; the first call does. What CheckConnectSecurity and MakeChannelCredentials
+// say.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options);
 
 // The arguments and the service config (JSON) that `options` stand for.

@@ -18,24 +18,29 @@ namespace capstan::services {
 namespace {
 
 absl::Status CheckSecurity(const Endpoint& endpoint, const Security& security,
-                           absl::string_view verb) {
+                           absl::string_view verb, bool token) {
+  if (endpoint.is_unix()) return absl::OkStatus();
   const struct {
     absl::string_view flag;
     const std::string& value;
-  } not_yet[] = {{"--tls-cert", security.tls_cert},
-                 {"--tls-key", security.tls_key},
-                 {"--tls-ca", security.tls_ca},
-                 {"--token-file", security.token_file}};
-  for (const auto& entry : not_yet) {
-    if (!entry.value.empty()) {
-      return absl::UnimplementedError(
-          absl::StrCat(entry.flag, " is not supported in this version; use unix:PATH"));
+    bool needed;
+  } files[] = {{"--tls-cert", security.tls_cert, true},
+               {"--tls-key", security.tls_key, true},
+               {"--tls-ca", security.tls_ca, true},
+               {"--token-file", security.token_file, token}};
+  for (const auto& file : files) {
+    if (security.insecure && !file.value.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--insecure and ", file.flag, " exclude each other"));
+    }
+    if (!security.insecure && file.needed && file.value.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          endpoint.ToString(), ": ", verb, " on TCP needs ", file.flag,
+          "; `capstan certs init DIR` and `capstan certs issue ROLE` make certificates and tokens, "
+          "--insecure goes without"));
     }
   }
-  if (endpoint.is_unix() || security.insecure) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(endpoint.ToString(), ": TCP ", verb,
-                   " needs TLS, which this version does not carry out; use unix:PATH"));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -90,7 +95,7 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
 }
 
 absl::Status CheckListenSecurity(const Endpoint& endpoint, const Security& security) {
-  return CheckSecurity(endpoint, security, "listening");
+  return CheckSecurity(endpoint, security, "listening", /*token=*/false);
 }
 
 absl::Status CheckConnectSecurity(const Endpoint& endpoint, const Security& security) {
@@ -98,7 +103,7 @@ absl::Status CheckConnectSecurity(const Endpoint& endpoint, const Security& secu
     return absl::InvalidArgumentError(
         absl::StrCat("address '", endpoint.ToString(), "': port 0 is for listening only"));
   }
-  return CheckSecurity(endpoint, security, "connecting");
+  return CheckSecurity(endpoint, security, "connecting", /*token=*/true);
 }
 
 absl::Status CheckSocketFolder(const Endpoint& endpoint) {

@@ -40,11 +40,13 @@ struct Security {
   std::string tls_cert;    // PEM file
   std::string tls_key;     // PEM file
   std::string tls_ca;      // PEM file
-  std::string token_file;  // file with the token
+  std::string token_file;  // file with the token that this process calls others with
+  std::string tokens;      // tokens.json: whose calls a server takes
 };
 
-// Whether this version can listen on / connect to `endpoint` with `security`.
-// Unimplemented: TLS files or a token are given. FailedPrecondition: TCP without --insecure.
+// Whether `security` is enough to listen on / connect to `endpoint`; the files are not looked at.
+// FailedPrecondition: TCP without what it needs, which the message names. InvalidArgument:
+// --insecure together with TLS files; a port 0 to connect to.
 absl::Status CheckListenSecurity(const Endpoint& endpoint, const Security& security);
 absl::Status CheckConnectSecurity(const Endpoint& endpoint, const Security& security);
 

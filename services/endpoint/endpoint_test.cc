@@ -46,19 +46,22 @@ TEST(EndpointTest, LongestUnixPathIs107Bytes) {
       HasSubstr("has 108 bytes, at most 107 are possible"));
 }
 
-TEST(EndpointTest, TcpNeedsInsecureAndTlsIsRefusedByName) {
+TEST(EndpointTest, TcpNeedsCertificatesOrInsecureAndUnixNeither) {
   const Endpoint tcp = *ParseEndpoint("127.0.0.1:7070");
   const Endpoint local = *ParseEndpoint("unix:/tmp/s");
+  Security tls{.tls_cert = "c", .tls_key = "k", .tls_ca = "a"};
   EXPECT_TRUE(CheckListenSecurity(local, {}).ok());
+  EXPECT_TRUE(CheckListenSecurity(local, tls).ok());  // for its other addresses
   EXPECT_TRUE(CheckListenSecurity(tcp, {.insecure = true}).ok());
-  EXPECT_EQ(CheckListenSecurity(tcp, {}).message(),
-            "127.0.0.1:7070: TCP listening needs TLS, which this version does not carry out; use "
-            "unix:PATH");
+  EXPECT_TRUE(CheckListenSecurity(tcp, tls).ok());
+  EXPECT_THAT(std::string(CheckListenSecurity(tcp, {}).message()),
+              HasSubstr("127.0.0.1:7070: listening on TCP needs --tls-cert; `capstan certs init"));
   EXPECT_EQ(CheckConnectSecurity(tcp, {}).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(CheckListenSecurity(local, {.tls_key = "k"}).message()),
-              HasSubstr("--tls-key is not supported"));
-  EXPECT_EQ(CheckConnectSecurity(local, {.token_file = "t"}).code(),
-            absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(CheckConnectSecurity(tcp, tls).message()),
+              HasSubstr("connecting on TCP needs --token-file"));
+  tls.insecure = true;
+  EXPECT_EQ(CheckListenSecurity(tcp, tls).message(),
+            "--insecure and --tls-cert exclude each other");
   EXPECT_THAT(
       std::string(CheckConnectSecurity(*ParseEndpoint("a:0"), {.insecure = true}).message()),
       HasSubstr("port 0"));

@@ -181,8 +181,12 @@ void FlagSet::AddCommon(CommonFlags& flags, absl::string_view listen, absl::stri
   AddString("tls-key", flags.security.tls_key, "FILE", "its key, PEM");
   AddString("tls-ca", flags.security.tls_ca, "FILE",
             "certificates that peers are checked with, PEM");
-  AddString("token-file", flags.security.token_file, "FILE", "file with this process's token");
-  AddBool("insecure", flags.security.insecure, "allow plaintext TCP; Unix sockets do not need it");
+  AddString("token-file", flags.security.token_file, "FILE",
+            "file with the token that this process calls others with");
+  AddString("tokens", flags.security.tokens, "FILE",
+            "tokens.json of `capstan certs`: whose calls are taken");
+  AddBool("insecure", flags.security.insecure,
+          "plaintext on TCP, for everybody who reaches the port");
   AddString("log-level", flags.log_level, "debug|info|warning|error", "lines below it are dropped");
 }
 

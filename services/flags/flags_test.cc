@@ -134,8 +134,9 @@ TEST_F(FlagsTest, CommonFlagsAreResolvedOrRefusedByName) {
     EXPECT_TRUE(other.Parse(std::move(args)).ok());
     return std::string(other.common.Apply().status().message());
   };
-  EXPECT_THAT(refusal({}), HasSubstr("--listen: 127.0.0.1:7090: TCP listening needs TLS"));
-  EXPECT_THAT(refusal({"--listen", "unix:/a", "--tls-ca", "f"}), HasSubstr("--tls-ca is not supp"));
+  EXPECT_THAT(refusal({}),
+              HasSubstr("--listen: 127.0.0.1:7090: listening on TCP needs --tls-cert"));
+  EXPECT_THAT(refusal({"--insecure", "--tls-ca", "f"}), HasSubstr("--insecure and --tls-ca"));
   EXPECT_THAT(refusal({"--insecure", "--http", "x"}), HasSubstr("--http: address 'x'"));
   EXPECT_THAT(refusal({"--insecure", "--log-level", "loud"}), HasSubstr("--log-level: "));
   EXPECT_THAT(refusal({"--insecure", "--advertise", "x"}), HasSubstr("--advertise: "));

@@ -24,6 +24,7 @@
 #include "services/check/check.h"
 #include "services/grpc_init/grpc_init.h"
 #include "services/logging/log.h"
+#include "services/security/credentials.h"
 #include "services/status/status.h"
 #include "services/sync/mutex.h"
 
@@ -104,6 +105,7 @@ class AdminPlugins : public grpc::ServerBuilderOption {
 };
 
 std::unique_ptr<grpc::Server> Build(const ServerOptions& options, const Endpoint& listen,
+                                    const std::shared_ptr<grpc::ServerCredentials>& credentials,
                                     const std::vector<ServedService>& services, bool admin,
                                     grpc::CallbackGenericService* unimplemented, int* port) {
   grpc::ServerBuilder builder;
@@ -127,7 +129,7 @@ std::unique_ptr<grpc::Server> Build(const ServerOptions& options, const Endpoint
     for (const auto& make : options.interceptors) factories.push_back(make());
     builder.experimental().SetInterceptorCreators(std::move(factories));
   }
-  builder.AddListeningPort(listen.ToString(), grpc::InsecureServerCredentials(), port);
+  builder.AddListeningPort(listen.ToString(), credentials, port);
   for (const ServedService& served : services) {
     CAPSTAN_CHECK(served.service != nullptr && !served.name.empty());
     builder.RegisterService(served.service);
@@ -195,6 +197,7 @@ std::vector<std::pair<std::string, int>> ServerChannelArgs(const ServerOptions& 
       {GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams},
       {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Millis(options.handshake_timeout)},
       {GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes},
+      {GRPC_ARG_MAX_CONNECTION_IDLE_MS, Millis(options.max_connection_idle)},
       {GRPC_ARG_KEEPALIVE_TIME_MS, keepalive_ms},
       {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Millis(options.keepalive_timeout)},
       {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
@@ -232,10 +235,20 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
     return true;
   }();
   static_cast<void>(once);
-  for (const ServedService& served : services) impl->api_names.push_back(served.name);
+  ServiceRoles roles;
+  for (const ServedService& served : services) {
+    impl->api_names.push_back(served.name);
+    roles[served.name] = served.roles;
+  }
+  std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
+  if (!options.listen.is_unix()) {
+    auto made = MakeServerCredentials(options.security, roles);
+    if (!made.ok()) return made.status();
+    credentials = *std::move(made);
+  }
   int port = 0;
-  impl->server =
-      Build(options, options.listen, services, /*admin=*/false, &impl->unimplemented, &port);
+  impl->server = Build(options, options.listen, credentials, services, /*admin=*/false,
+                       &impl->unimplemented, &port);
   if (impl->server == nullptr) {
     if (!options.listen.is_unix()) {
       if (absl::Status status = ProbeTcpBind(options.listen); !status.ok()) return status;
@@ -245,8 +258,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
                      ": the address cannot be bound (does something else lie at it?)"));
   }
   if (impl->admin_lock != nullptr) {
-    impl->admin_server = Build(options, impl->admin_bound, services, /*admin=*/true,
-                               &impl->admin_unimplemented, nullptr);
+    impl->admin_server = Build(options, impl->admin_bound, grpc::InsecureServerCredentials(),
+                               services, /*admin=*/true, &impl->admin_unimplemented, nullptr);
     if (impl->admin_server == nullptr) {
       return absl::FailedPreconditionError(
           absl::StrCat("listen on ", impl->admin_bound.ToString(),

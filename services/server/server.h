@@ -8,7 +8,8 @@
 // Settings (why: measured on gRPC 1.51): a ResourceQuota and disabled gzip and deflate bound what a
 // hostile message costs; the receive limit alone does not. No SO_REUSEPORT and a lock file beside a
 // Unix socket: a second start at one address fails instead of sharing it. The handshake has 5 s, a
-// silent peer is noticed after keepalive_interval + keepalive_timeout.
+// silent peer is noticed after keepalive_interval + keepalive_timeout. There is no limit of a
+// connection's age: it would cut the long streams of nodes and of watchers.
 //
 // Health (grpc.health.v1): "liveness" serves from Start to Shutdown; "readiness", "" and every API
 // service follow SetReady, and SetServing may set one by itself. NOT_FOUND for other names.
@@ -28,6 +29,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "services/endpoint/endpoint.h"
+#include "services/security/role.h"
 
 namespace grpc {
 class Service;
@@ -52,7 +54,8 @@ struct ServerOptions {
   absl::Duration handshake_timeout = absl::Seconds(5);
   absl::Duration keepalive_interval = absl::Seconds(10);
   absl::Duration keepalive_timeout = absl::Seconds(5);
-  absl::Duration drain_timeout = absl::Seconds(5);  // then calls under way are cancelled
+  absl::Duration max_connection_idle = absl::Minutes(5);  // without a call; then GOAWAY
+  absl::Duration drain_timeout = absl::Seconds(5);        // then calls under way are cancelled
 
   // Path of a second Unix socket with the same services, reflection (v1alpha) and channelz; empty:
   // none. Its folder is 0700 too, and only whoever may enter it can look inside.
@@ -65,8 +68,9 @@ struct ServerOptions {
 };
 
 struct ServedService {
-  std::string name;        // Service::service_full_name(), e.g. capstan.job.v1.JobService
-  grpc::Service* service;  // borrowed
+  std::string name;         // Service::service_full_name(), e.g. capstan.job.v1.JobService
+  grpc::Service* service;   // borrowed
+  std::vector<Role> roles;  // who may call it on TCP with TLS; none: nobody
 };
 
 // The channel arguments that `options` stand for, by their GRPC_ARG names.
@@ -75,7 +79,7 @@ std::vector<std::pair<std::string, int>> ServerChannelArgs(const ServerOptions& 
 class Server {
  public:
   // Listens and serves when it returns. The adapters may be called before it does.
-  // What CheckListenSecurity and CheckSocketFolder say; AlreadyExists: another process listens at
+  // What CheckListenSecurity, MakeServerCredentials and CheckSocketFolder say; AlreadyExists: another process listens at
   // the Unix path; FailedPrecondition: the address cannot be bound, with the system's words.
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options,
                                                        const std::vector<ServedService>& services);

@@ -1,0 +1,101 @@
+// `capstan certs`: a private authority, certificates and tokens for a cluster. Needs no coordinator.
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/certs.h"
+#include "client/commands.h"
+#include "services/security/role.h"
+
+namespace capstan::client {
+namespace {
+
+ExitCode Failed(const absl::Status& status, const Console& console) {
+  console.Err(absl::StrCat("capstan: ", status.message(), "\n"));
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+      return kExitUsage;
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kPermissionDenied:
+      return kExitRefused;
+    default:
+      return kExitInternal;
+  }
+}
+
+ExitCode Init(const CertsInitOptions& options, const Console& console) {
+  if (absl::Status status = InitCerts(options, absl::Now()); !status.ok()) {
+    return Failed(status, console);
+  }
+  console.Note(absl::StrCat("Made ", options.folder,
+                            "/ca.crt, ca.key and tokens.json. Keep ca.key ",
+                            "where only you can read it.\n\nNext: capstan certs issue coordinator ",
+                            "--ca ", options.folder, " --host NAME --out DIR\n"));
+  return kExitDone;
+}
+
+ExitCode Issue(CertsIssueOptions options, const std::string& role, const Console& console) {
+  const absl::StatusOr<services::Role> parsed = services::ParseRole(role);
+  if (!parsed.ok()) return Failed(parsed.status(), console);
+  options.role = *parsed;
+  const absl::StatusOr<services::Identity> issued = IssueCerts(options, absl::Now());
+  if (!issued.ok()) return Failed(issued.status(), console);
+  const std::string& from = options.authority.empty() ? options.out : options.authority;
+  console.Note(absl::StrCat("Made ", options.out, "/", role, ".crt, ", role, ".key and ", role,
+                            ".token for '", issued->name, "', valid ", options.days, " days.\n",
+                            from, "/tokens.json has its hash: give it to the coordinator and the ",
+                            "shards (--tokens).\n"));
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddCerts(CLI::App& parent, Action& slot) {
+  CLI::App* const certs =
+      parent.add_subcommand("certs", "a private authority, certificates and tokens of a cluster");
+  certs->require_subcommand(1);
+
+  const auto init = std::make_shared<CertsInitOptions>();
+  CLI::App* const init_command = certs->add_subcommand("init", "make an authority");
+  init_command->add_option("DIR", init->folder, "folder of ca.crt, ca.key and tokens.json")
+      ->required();
+  init_command->add_option("--days", init->days, "how long it is valid, default 3650")
+      ->check(CLI::Range(1, 36500));
+  init_command->add_flag("--force", init->force, "replace an authority that is there");
+  init_command->callback(
+      [chosen, init] { chosen([init](const Console& console) { return Init(*init, console); }); });
+
+  const auto issue = std::make_shared<CertsIssueOptions>();
+  const auto role = std::make_shared<std::string>();
+  const auto uid = std::make_shared<int64_t>(-1);
+  CLI::App* const issue_command =
+      certs->add_subcommand("issue", "make a certificate, its key and a token");
+  issue_command->add_option("ROLE", *role, "client | admin | worker | param_store | coordinator")
+      ->required();
+  issue_command
+      ->add_option("--host", issue->hosts,
+                   "a name or address that others reach it by; may be repeated")
+      ->type_name("NAME")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  issue_command->add_option("--out", issue->out, "folder of the files")->required();
+  issue_command->add_option("--ca", issue->authority, "folder of `certs init`, default: --out");
+  issue_command->add_option("--name", issue->name,
+                            "whose it is: a person, a node; default: the first host, or the role");
+  issue_command->add_option("--days", issue->days, "how long both are valid, default 365")
+      ->check(CLI::Range(1, 36500));
+  issue_command->add_option("--uid", *uid, "owner of the files, by number")
+      ->check(CLI::Range(int64_t{0}, int64_t{4294967294}));
+  issue_command->add_flag("--force", issue->force,
+                          "replace files that are there; their token is withdrawn");
+  CarryOut(issue_command, slot, {Output::kTable}, [issue, role, uid](const Context& context) {
+    if (*uid >= 0) issue->uid = static_cast<uid_t>(*uid);
+    return Issue(*issue, *role, context.console);
+  });
+}
+
+}  // namespace capstan::client

@@ -1,0 +1,308 @@
+// Real servers and channels over TLS on loopback.
+#include "services/security/credentials.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/impl/codegen/client_unary_call.h"
+#include "gtest/gtest.h"
+#include "services/channel/channel.h"
+#include "services/files/files.h"
+#include "services/security/certificates.h"
+#include "services/security/tokens.h"
+#include "services/server/server.h"
+#include "services/sync/mutex.h"
+
+namespace capstan::services {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kService[] = "capstan.test.Echo";
+constexpr char kMethod[] = "/capstan.test.Echo/Echo";
+
+// Answers with its request and remembers who called.
+class EchoService : public grpc::Service {
+ public:
+  EchoService() {
+    AddMethod(new grpc::internal::RpcServiceMethod(kMethod, grpc::internal::RpcMethod::NORMAL_RPC,
+                                                   nullptr));
+    MarkMethodCallback(
+        0, new grpc::internal::CallbackUnaryHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+               [this](grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                      grpc::ByteBuffer* response) {
+                 {
+                   MutexLock lock(mu_);
+                   caller_ = CallerOf(*context);
+                   ++calls_;
+                 }
+                 *response = *request;
+                 grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+                 reactor->Finish(grpc::Status::OK);
+                 return reactor;
+               }));
+  }
+  std::optional<Identity> caller() {
+    MutexLock lock(mu_);
+    return caller_;
+  }
+  int calls() {
+    MutexLock lock(mu_);
+    return calls_;
+  }
+
+ private:
+  Mutex mu_;
+  std::optional<Identity> caller_ ABSL_GUARDED_BY(mu_);
+  int calls_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+class CredentialsTest : public ::testing::Test {
+ protected:
+  CredentialsTest()
+      : folder_(*MakePrivateDir("capstan-tls")),
+        authority_(*MakeAuthority("test", absl::Now(), absl::Hours(1))) {
+    Write("ca.crt", authority_.certificate);
+    Write("tokens.json", FormatTokens({}));
+    Make(Role::kCoordinator, "coordinator");
+    Make(Role::kClient, "ann");
+    Make(Role::kWorker, "node-a");
+  }
+  ~CredentialsTest() override {
+    server_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
+  void Write(const std::string& name, const std::string& text) {
+    ASSERT_TRUE(WriteFileAtomically(Path(name), text, {.mode = 0600, .sync = false}).ok());
+  }
+  // NAME.crt, NAME.key, NAME.token.
+  void Make(Role role, const std::string& name,
+            const std::vector<std::string>& hosts = {"127.0.0.1"}) {
+    const KeyPair pair = *IssueCertificate(
+        authority_,
+        {.identity = {role, name}, .hosts = hosts, .now = absl::Now(), .lifetime = absl::Hours(1)});
+    Write(name + ".crt", pair.certificate);
+    Write(name + ".key", pair.key);
+    const std::string token = MakeToken();
+    Write(name + ".token", token);
+    tokens_[name] = {HashToken(token), {role, name}, absl::Now() + absl::Hours(1)};
+    WriteTable();
+  }
+  void WriteTable() {
+    std::vector<TokenEntry> entries;
+    for (const auto& [name, entry] : tokens_) entries.push_back(entry);
+    Write("tokens.json", FormatTokens(entries));
+  }
+  Security Of(const std::string& name, const std::string& token_of = "") const {
+    return {.tls_cert = Path(name + ".crt"),
+            .tls_key = Path(name + ".key"),
+            .tls_ca = Path("ca.crt"),
+            .token_file = Path((token_of.empty() ? name : token_of) + ".token"),
+            .tokens = Path("tokens.json")};
+  }
+  void Start(const std::string& name = "coordinator") {
+    auto server = Server::Start({.listen = *ParseEndpoint("127.0.0.1:0"), .security = Of(name)},
+                                {{kService, &echo_, {Role::kClient, Role::kAdmin}}});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    server_->SetReady(true);
+  }
+  std::shared_ptr<grpc::Channel> Dial(const Security& security, Role peer = Role::kCoordinator) {
+    ChannelOptions options;
+    options.peer = server_->endpoint();
+    options.security = security;
+    options.peer_role = peer;
+    options.retry = false;
+    options.own_connection = true;
+    auto channel = MakeChannel(options);
+    EXPECT_TRUE(channel.ok()) << channel.status();
+    return *channel;
+  }
+  // A call that does not wait for a connection.
+  grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel,
+                    const std::string& text = "hello") {
+    const grpc::internal::RpcMethod rpc(kMethod, grpc::internal::RpcMethod::NORMAL_RPC, channel);
+    const grpc::Slice slice(text);
+    const grpc::ByteBuffer request(&slice, 1);
+    grpc::ByteBuffer response;
+    auto context = NewContext(absl::Seconds(20));
+    context->set_wait_for_ready(false);
+    return grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
+        channel.get(), rpc, context.get(), request, &response);
+  }
+  static std::string Text(const grpc::Status& status) {
+    return absl::StrCat(status.error_code(), " ", status.error_message());
+  }
+
+  const std::string folder_;
+  const KeyPair authority_;
+  std::map<std::string, TokenEntry> tokens_;
+  EchoService echo_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(CredentialsTest, WhoMayCallIsKnownByItsCertificate) {
+  Start();
+  const auto channel = Dial(Of("ann"));
+  const grpc::Status status = Call(channel);
+  EXPECT_TRUE(status.ok()) << Text(status);
+  EXPECT_EQ(echo_.caller(), (Identity{Role::kClient, "ann"}));
+}
+
+// Threat model, row 1.
+TEST_F(CredentialsTest, WithoutTlsOrACertificateOfTheAuthorityNoHandlerRuns) {
+  Start();
+  EXPECT_EQ(Call(Dial({.insecure = true})).error_code(), grpc::StatusCode::UNAVAILABLE);
+
+  grpc::SslCredentialsOptions no_certificate;
+  no_certificate.pem_root_certs = authority_.certificate;
+  EXPECT_EQ(Call(grpc::CreateChannel(server_->endpoint().ToString(),
+                                     grpc::SslCredentials(no_certificate)))
+                .error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+
+  const KeyPair other = *MakeAuthority("other", absl::Now(), absl::Hours(1));
+  const KeyPair forged = *IssueCertificate(
+      other, {.identity = {Role::kClient, "ann"}, .now = absl::Now(), .lifetime = absl::Hours(1)});
+  grpc::SslCredentialsOptions foreign;
+  foreign.pem_root_certs = authority_.certificate;
+  foreign.pem_cert_chain = forged.certificate;
+  foreign.pem_private_key = forged.key;
+  EXPECT_EQ(Call(grpc::CreateChannel(server_->endpoint().ToString(), grpc::SslCredentials(foreign)))
+                .error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(echo_.calls(), 0);
+}
+
+// Row 2.
+TEST_F(CredentialsTest, ATokenThatIsMissingForgedWithdrawnOrExpiredIsRefused) {
+  Start();
+  const std::string bad = "16 capstan: token missing, invalid or expired";
+  grpc::SslCredentialsOptions no_token;
+  no_token.pem_root_certs = authority_.certificate;
+  no_token.pem_cert_chain = *ReadWholeFile(Path("ann.crt"), 1 << 20);
+  no_token.pem_private_key = *ReadWholeFile(Path("ann.key"), 1 << 20);
+  EXPECT_EQ(Text(Call(grpc::CreateChannel(server_->endpoint().ToString(),
+                                          grpc::SslCredentials(no_token)))),
+            bad);
+
+  const auto channel = Dial(Of("ann"));
+  EXPECT_TRUE(Call(channel).ok());
+  const std::string token = *ReadWholeFile(Path("ann.token"), 1000);
+  Write("ann.token", MakeToken());  // read again without another channel
+  EXPECT_EQ(Text(Call(channel)), bad);
+  Write("ann.token", token);
+  EXPECT_TRUE(Call(channel).ok());
+
+  const TokenEntry entry = tokens_["ann"];
+  tokens_["ann"].expires = absl::Now() - absl::Seconds(1);
+  WriteTable();
+  EXPECT_EQ(Text(Call(channel)), bad);
+  tokens_.erase("ann");
+  WriteTable();
+  EXPECT_EQ(Text(Call(channel)), bad);
+  tokens_["ann"] = entry;
+  WriteTable();
+  EXPECT_TRUE(Call(channel).ok());
+  EXPECT_EQ(echo_.calls(), 3);
+}
+
+TEST_F(CredentialsTest, TokenAndCertificateMustBeTheSameOnes) {
+  Start();
+  Make(Role::kClient, "bob");
+  EXPECT_EQ(Text(Call(Dial(Of("node-a", "ann")))),
+            "16 capstan: the token is of client ann, the certificate of worker node-a");
+  EXPECT_EQ(Text(Call(Dial(Of("bob", "ann")))),
+            "16 capstan: the token is of client ann, the certificate of client bob");
+  EXPECT_EQ(echo_.calls(), 0);
+}
+
+// Row 4.
+TEST_F(CredentialsTest, ARoleCallsItsOwnServicesAlone) {
+  Start();
+  EXPECT_EQ(Text(Call(Dial(Of("node-a")))), "7 role worker may not call Echo");
+  EXPECT_EQ(echo_.calls(), 0);
+}
+
+TEST_F(CredentialsTest, HealthAsksForACertificateAndNoToken) {
+  Start();
+  Write("ann.token", MakeToken());  // one that nobody knows
+  grpc::health::v1::HealthCheckResponse response;
+  auto context = NewContext(absl::Seconds(20));
+  const grpc::Status status =
+      grpc::health::v1::Health::NewStub(Dial(Of("ann")))->Check(context.get(), {}, &response);
+  ASSERT_TRUE(status.ok()) << Text(status);
+  EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::SERVING);
+}
+
+// Row 14: whoever holds a worker's certificate cannot stand in for the coordinator.
+TEST_F(CredentialsTest, TheServersHostAndRoleAreChecked) {
+  Start("node-a");
+  EXPECT_EQ(Call(Dial(Of("ann"), Role::kCoordinator)).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(Call(Dial(Of("ann"), Role::kWorker)).ok());
+  Make(Role::kCoordinator, "elsewhere", {"10.1.2.3"});
+  Start("elsewhere");
+  EXPECT_EQ(Call(Dial(Of("ann"))).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(echo_.calls(), 1);
+}
+
+TEST_F(CredentialsTest, CertificatesAreReadAgainWithoutARestart) {
+  Start();
+  EXPECT_TRUE(Call(Dial(Of("ann"))).ok());
+  // The server gets a certificate of another host: new connections fail once it is seen.
+  const std::string certificate = *ReadWholeFile(Path("coordinator.crt"), 1 << 20);
+  const std::string key = *ReadWholeFile(Path("coordinator.key"), 1 << 20);
+  const KeyPair other = *IssueCertificate(authority_, {.identity = {Role::kCoordinator, "c"},
+                                                       .hosts = {"10.1.2.3"},
+                                                       .now = absl::Now(),
+                                                       .lifetime = absl::Hours(1)});
+  Write("coordinator.key", other.key);
+  Write("coordinator.crt", other.certificate);
+  const auto until = [&](bool works) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (Call(Dial(Of("ann"))).ok() != works) {
+      if (absl::Now() > deadline) return false;
+      absl::SleepFor(absl::Milliseconds(100));
+    }
+    return true;
+  };
+  EXPECT_TRUE(until(false));
+  Write("coordinator.key", key);
+  Write("coordinator.crt", certificate);
+  EXPECT_TRUE(until(true));
+}
+
+TEST_F(CredentialsTest, FilesThatCannotServeStopTheStart) {
+  const auto why = [&](const Security& security) {
+    return std::string(
+        Server::Start({.listen = *ParseEndpoint("127.0.0.1:0"), .security = security},
+                      {{kService, &echo_, {Role::kClient}}})
+            .status()
+            .message());
+  };
+  Security security = Of("coordinator");
+  security.tokens = "";
+  EXPECT_THAT(why(security), HasSubstr("--tokens is not given"));
+  security = Of("coordinator");
+  security.tls_ca = Path("none");
+  EXPECT_THAT(why(security), HasSubstr("--tls-ca: open"));
+  security = Of("coordinator");
+  security.tls_key = Path("ann.key");
+  EXPECT_THAT(why(security), HasSubstr("the key is not the certificate's"));
+  security = Of("coordinator");
+  ASSERT_EQ(chmod(security.tls_key.c_str(), 0644), 0);
+  EXPECT_THAT(why(security), HasSubstr("--tls-key: "));
+  EXPECT_THAT(why(security), HasSubstr("mode 0644"));
+}
+
+}  // namespace
+}  // namespace capstan::services

@@ -1,0 +1,48 @@
+// Who may be who in a cluster. A certificate names one role and one name, a token the same two, and
+// a call is let in only when they agree.
+//
+// Thread-safe: values and pure functions. Knows no gRPC.
+#ifndef CAPSTAN_SERVICES_SECURITY_ROLE_H_
+#define CAPSTAN_SERVICES_SECURITY_ROLE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace capstan::services {
+
+enum class Role {
+  kClient,       // a person's `capstan`: JobService
+  kAdmin,        // the same, for the jobs of everybody
+  kWorker,       // capstan_gpu_worker: NodeService, Exchange
+  kParamStore,   // capstan_param_store: NodeService, Exchange with the lead
+  kCoordinator,  // capstan_coordinator: calls nobody
+};
+
+struct Identity {
+  Role role = Role::kClient;
+  std::string name;  // the common name: a person, a node, a host
+
+  friend bool operator==(const Identity& a, const Identity& b) {
+    return a.role == b.role && a.name == b.name;
+  }
+  friend bool operator!=(const Identity& a, const Identity& b) { return !(a == b); }
+};
+
+// "client", "admin", "worker", "param_store", "coordinator".
+absl::string_view RoleName(Role role);
+// InvalidArgument: none of the five.
+absl::StatusOr<Role> ParseRole(absl::string_view name);
+
+// The URI among the subject's alternative names that says the role: "capstan:role/worker".
+std::string RoleUri(Role role);
+// InvalidArgument: another URI, or a role that there is not.
+absl::StatusOr<Role> ParseRoleUri(absl::string_view uri);
+
+// OK for 1 to 63 of a-z, 0-9, '.', '-' and '_', a letter or digit first.
+absl::Status CheckIdentityName(absl::string_view name);
+
+}  // namespace capstan::services
+
+#endif  // CAPSTAN_SERVICES_SECURITY_ROLE_H_
