@@ -31,9 +31,9 @@ absl::Status CheckConfig(const Config& config) {
   if (!config.common.admin_socket.empty()) {
     return absl::UnimplementedError("--admin-socket: is not supported in this version");
   }
-  if (!config.common.advertise.empty()) {
+  if (!config.common.advertise.empty() || !config.common.interface.empty()) {
     return absl::UnimplementedError(
-        "--advertise: is not supported by the coordinator: nodes dial it");
+        "--advertise and --interface: not supported by the coordinator: nodes dial it");
   }
   return config.common.Apply().status();
 }

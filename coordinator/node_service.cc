@@ -2,9 +2,11 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/security/credentials.h"
 #include "services/status/status.h"
 
 namespace capstan::coordinator {
@@ -21,7 +23,8 @@ class Stream final
       public NodeStream,
       public std::enable_shared_from_this<Stream> {
  public:
-  explicit Stream(Coordinator& coordinator) : coordinator_(coordinator) {}
+  Stream(Coordinator& coordinator, std::optional<services::Identity> caller)
+      : coordinator_(coordinator), caller_(std::move(caller)) {}
 
   void Begin() {
     self_ = shared_from_this();
@@ -95,6 +98,10 @@ class Stream final
         Close(absl::FailedPreconditionError("the first message is no registration"));
         return;
       }
+      if (const absl::Status status = CheckCaller(request_.register_()); !status.ok()) {
+        Close(status);
+        return;
+      }
       coordinator_.RemoveIdle(this);
       // Not session_ at once: what Connect sends and closes comes before it returns.
       session_ = coordinator_.Connect(request_.register_(), this);
@@ -104,6 +111,17 @@ class Stream final
     request_.Clear();
     if (!closed_) StartRead(&request_);
   }
+  // A worker's certificate must not make a shard, which would hold other people's weights.
+  absl::Status CheckCaller(const node::v1::Register& registration) const {
+    if (!caller_.has_value()) return absl::OkStatus();
+    const common::v1::Role want = caller_->role == services::Role::kWorker
+                                      ? common::v1::ROLE_WORKER
+                                      : common::v1::ROLE_PARAM_STORE;
+    if (registration.role() == want) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat("role ", services::RoleName(caller_->role),
+                                                    " may not register as ",
+                                                    common::v1::Role_Name(registration.role())));
+  }
   void OnWritten(bool ok) {
     queue_.pop_front();
     if (!ok || closed_) return;  // OnCancel follows
@@ -111,6 +129,7 @@ class Stream final
   }
 
   Coordinator& coordinator_;
+  const std::optional<services::Identity> caller_;  // not set: nobody was asked
   node::v1::ConnectRequest request_;
   std::deque<node::v1::ConnectResponse> queue_;  // the first is being written
   core::SessionId session_ = 0;
@@ -123,8 +142,8 @@ class Stream final
 }  // namespace
 
 grpc::ServerBidiReactor<node::v1::ConnectRequest, node::v1::ConnectResponse>*
-NodeServiceImpl::Connect(grpc::CallbackServerContext*) {
-  const auto stream = std::make_shared<Stream>(coordinator_);
+NodeServiceImpl::Connect(grpc::CallbackServerContext* context) {
+  const auto stream = std::make_shared<Stream>(coordinator_, services::CallerOf(*context));
   stream->Begin();
   return stream.get();
 }

@@ -12,7 +12,7 @@
 namespace capstan::coordinator {
 
 // The roots that the operator allowed. A path lies under a root by its components, without "..",
-// and, as far as it exists on this host, also after symbolic links are followed. Threads: const
+// and, as far as it exists on this host, by what the kernel says (services/files/beneath.h). Threads: const
 // methods may be called from many threads.
 class PathPolicy {
  public:

@@ -36,7 +36,7 @@ TEST(PathPolicyTest, RootsHoldWholeComponents) {
   const auto violations = policy->Check(Writes("file:///etc"));
   ASSERT_THAT(violations, SizeIs(1));
   EXPECT_EQ(violations[0].field, "checkpoint.storage_path");
-  EXPECT_THAT(violations[0].description, HasSubstr("under no --checkpoint-root"));
+  EXPECT_THAT(violations[0].description, HasSubstr("lies under no --checkpoint-root"));
 }
 
 TEST(PathPolicyTest, WaysOutAreRefused) {

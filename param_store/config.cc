@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "training/codec/local_uri.h"
 
 namespace capstan::param_store {
 
@@ -15,6 +17,10 @@ std::optional<int> Config::Parse(int argc, const char* const* argv) {
   flags.AddString("coordinator", coordinator, "ADDR:PORT|unix:PATH",
                   "where the coordinator is reached (required)");
   flags.AddString("node", node, "NAME", "the name of this node in the cluster (required)");
+  flags.AddList("checkpoint-root", checkpoint_roots, "FOLDER",
+                "folders that jobs may write to; none given: anywhere");
+  flags.AddList("data-root", data_roots, "FOLDER",
+                "folders that initial weights may lie in; none given: anywhere");
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return exit_code;
   const absl::Status status = Check();
   if (status.ok()) return std::nullopt;
@@ -30,6 +36,17 @@ absl::Status Config::Check() {
   if (!good_name) {
     return absl::InvalidArgumentError(
         absl::StrCat("--node: got '", node, "', want 1 to 63 of a-z, 0-9 and -"));
+  }
+  for (const auto& [flag, roots] :
+       {std::pair{"--checkpoint-root", &checkpoint_roots}, std::pair{"--data-root", &data_roots}}) {
+    for (std::string& root : *roots) {
+      const auto path = training::LocalPath(root);
+      if (!path.ok() || path->empty() || (*path)[0] != '/') {
+        return absl::InvalidArgumentError(
+            absl::StrCat(flag, ": want an absolute folder, got '", root, "'"));
+      }
+      root = *path;
+    }
   }
   auto endpoint = services::ParseEndpoint(coordinator);
   if (!endpoint.ok()) {

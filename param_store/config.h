@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "services/endpoint/endpoint.h"
@@ -15,6 +16,10 @@ struct Config {
   services::CommonFlags common;  // --listen 127.0.0.1:7080 --http 127.0.0.1:7081 ...
   std::string coordinator;       // --coordinator: unix:PATH or ADDR:PORT; required
   std::string node;              // --node: [a-z0-9-]{1,63}, unique in the cluster; required
+  // --checkpoint-root, --data-root: folders that a job's files and initial weights may lie in.
+  // Default: anywhere.
+  std::vector<std::string> checkpoint_roots;
+  std::vector<std::string> data_roots;
 
   // Read by Check from the flags above.
   services::Endpoint listen;

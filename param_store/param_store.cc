@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/files/beneath.h"
 #include "services/logging/log.h"
+#include "training/codec/local_uri.h"
 
 namespace capstan::param_store {
 namespace {
@@ -19,6 +21,21 @@ std::vector<int32_t> Ranks(const common::v1::View& view) {
 }
 
 // The route of `shard`, where the view has one that fits the job.
+// The coordinator has its own roots; these are of the operator of this host.
+absl::Status CheckRoots(const ShardJobOptions& job, const ParamStoreOptions& store) {
+  if (!store.checkpoint_roots.empty() &&
+      !services::LiesBeneath(job.storage_path, store.checkpoint_roots)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "storage_path ", job.storage_path, ": lies under no --checkpoint-root of this shard"));
+  }
+  const std::string& weights = job.base.initial_weights;
+  if (store.data_roots.empty() || weights.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::string> path = training::LocalPath(weights);
+  if (path.ok() && services::LiesBeneath(*path, store.data_roots)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.initial_weights ", weights, ": lies under no --data-root of this shard"));
+}
+
 absl::StatusOr<core::StartLineage> ReadView(const node::v1::StartLineage& order,
                                             int32_t chunk_count) {
   const common::v1::View& view = order.view();
@@ -117,6 +134,9 @@ std::shared_ptr<ShardJob> ParamStore::JobFor(const node::v1::StartLineage& order
   if (options.ok() && options->plan.job_id != order.job_id()) {
     options = absl::InvalidArgumentError(
         absl::StrCat("job_id: the resolved spec is of job ", options->plan.job_id));
+  }
+  if (options.ok()) {
+    if (absl::Status status = CheckRoots(*options, options_); !status.ok()) options = status;
   }
   if (!options.ok()) {
     Refuse(order, options.status());

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -24,7 +25,10 @@
 namespace capstan::param_store {
 
 struct ParamStoreOptions {
-  services::Security security;      // towards leads on other nodes
+  services::Security security;  // towards leads on other nodes
+  // Absolute folders that the files of a job, and its initial weights, may lie in; none: anywhere.
+  std::vector<std::string> checkpoint_roots;
+  std::vector<std::string> data_roots;
   ShardMetrics* metrics = nullptr;  // outlives the store; null: nothing is counted
   // A state in the heartbeat has changed. From any thread; must not wait.
   std::function<void()> on_state;

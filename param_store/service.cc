@@ -20,6 +20,8 @@ Service::Service(const Config& config)
       shard_metrics_(registry_),
       rpc_metrics_(registry_, {v1::ParamStoreService::service_full_name()}),
       store_({.security = config.common.security,
+              .checkpoint_roots = config.checkpoint_roots,
+              .data_roots = config.data_roots,
               .metrics = &shard_metrics_,
               .on_state =
                   [this] {
@@ -70,9 +72,9 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
   registration.set_host(host);
-  registration.set_data_address(config.common.advertise.empty()
-                                    ? service->server_->endpoint().ToString()
-                                    : config.common.advertise);
+  const auto address = config.common.Advertised(service->server_->endpoint());
+  if (!address.ok()) return address.status();
+  registration.set_data_address(*address);
   registration.set_pid(getpid());
   services::NodeSession::Callbacks callbacks;
   callbacks.make_heartbeat = [self] { return self->store_.MakeHeartbeat(); };

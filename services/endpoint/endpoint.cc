@@ -1,17 +1,22 @@
 #include "services/endpoint/endpoint.h"
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 
 namespace capstan::services {
@@ -149,6 +154,38 @@ absl::Status ProbeTcpBind(const Endpoint& endpoint) {
   return absl::FailedPreconditionError(
       absl::StrCat("listen on ", endpoint.ToString(), ": ", std::strerror(error)));
 }
+
+absl::StatusOr<std::string> InterfaceAddress(absl::string_view interface) {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) {
+    return absl::UnavailableError(absl::StrCat("getifaddrs: ", std::strerror(errno)));
+  }
+  std::string v4;
+  std::string v6;
+  std::set<std::string> names;
+  for (const ifaddrs* it = all; it != nullptr; it = it->ifa_next) {
+    names.insert(it->ifa_name);
+    if (it->ifa_addr == nullptr || interface != it->ifa_name) continue;
+    char text[INET6_ADDRSTRLEN] = {};
+    if (it->ifa_addr->sa_family == AF_INET && v4.empty()) {
+      const auto* const address = reinterpret_cast<const sockaddr_in*>(it->ifa_addr);
+      v4 = inet_ntop(AF_INET, &address->sin_addr, text, sizeof(text));
+    } else if (it->ifa_addr->sa_family == AF_INET6 && v6.empty()) {
+      const auto* const address = reinterpret_cast<const sockaddr_in6*>(it->ifa_addr);
+      if (IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr)) continue;  // needs a scope to be reached
+      v6 = inet_ntop(AF_INET6, &address->sin6_addr, text, sizeof(text));
+    }
+  }
+  freeifaddrs(all);
+  if (!v4.empty()) return v4;
+  if (!v6.empty()) return v6;
+  return absl::NotFoundError(
+      absl::StrCat("interface '", interface, "' ",
+                   names.count(std::string(interface)) != 0 ? "has no address" : "is not there",
+                   "; there are ", absl::StrJoin(names, ", ")));
+}
+
+bool IsWildcard(absl::string_view host) { return host == "0.0.0.0" || host == "::"; }
 
 bool IsLoopback(absl::string_view host) {
   return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");

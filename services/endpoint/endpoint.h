@@ -59,6 +59,13 @@ absl::Status CheckSocketFolder(const Endpoint& endpoint);
 // why not, with address.
 absl::Status ProbeTcpBind(const Endpoint& endpoint);
 
+// The address of a network interface of this host, IPv4 rather than IPv6, never link-local. NotFound:
+// there is no such interface, or it has none; the message names those that there are.
+absl::StatusOr<std::string> InterfaceAddress(absl::string_view interface);
+
+// True for 0.0.0.0 and ::, which stand for every address and tell nobody where to go.
+bool IsWildcard(absl::string_view host);
+
 // 127.0.0.0/8, ::1 or "localhost".
 bool IsLoopback(absl::string_view host);
 

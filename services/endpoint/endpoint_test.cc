@@ -94,6 +94,12 @@ TEST(EndpointTest, ProbeTellsWhyAPortCannotBeBound) {
   EXPECT_TRUE(ProbeTcpBind(*ParseEndpoint("127.0.0.1:0")).ok());
 }
 
+TEST(EndpointTest, AnInterfaceGivesItsAddress) {
+  EXPECT_EQ(*InterfaceAddress("lo"), "127.0.0.1");
+  EXPECT_THAT(std::string(InterfaceAddress("none0").status().message()),
+              HasSubstr("interface 'none0' is not there; there are"));
+}
+
 TEST(EndpointTest, Loopback) {
   EXPECT_TRUE(IsLoopback("127.0.0.1"));
   EXPECT_TRUE(IsLoopback("localhost"));

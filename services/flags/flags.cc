@@ -176,6 +176,8 @@ void FlagSet::AddCommon(CommonFlags& flags, absl::string_view listen, absl::stri
             "where /metrics, /healthz and /readyz are served; port 0 chooses one");
   AddString("advertise", flags.advertise, "ADDR:PORT|unix:PATH",
             "the address others are told, if not the one of --listen");
+  AddString("interface", flags.interface, "IFNAME",
+            "network interface whose address others are told, if --advertise is not given");
   AddString("admin-socket", flags.admin_socket, "PATH", "Unix socket for reflection and channelz");
   AddString("tls-cert", flags.security.tls_cert, "FILE", "certificate, PEM");
   AddString("tls-key", flags.security.tls_key, "FILE", "its key, PEM");
@@ -207,8 +209,27 @@ absl::StatusOr<CommonFlags::Resolved> CommonFlags::Apply() const {
   if (!advertise.empty()) {
     const absl::StatusOr<Endpoint> told = ParseEndpoint(advertise);
     if (!told.ok()) return Prefixed(told.status(), "advertise");
+    if (!interface.empty()) {
+      return absl::InvalidArgumentError("--advertise and --interface exclude each other");
+    }
   }
   return resolved;
+}
+
+absl::StatusOr<std::string> CommonFlags::Advertised(const Endpoint& bound) const {
+  if (!advertise.empty()) return advertise;
+  Endpoint told = bound;
+  if (!interface.empty() && !bound.is_unix()) {
+    absl::StatusOr<std::string> address = InterfaceAddress(interface);
+    if (!address.ok()) return Prefixed(address.status(), "interface");
+    told.host = *std::move(address);
+  }
+  if (!told.is_unix() && IsWildcard(told.host)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--listen ", bound.ToString(),
+                     " tells nobody where to go: give --advertise or --interface"));
+  }
+  return told.ToString();
 }
 
 absl::Status FlagSet::TryParse(int argc, const char* const* argv) {

@@ -30,6 +30,7 @@ struct CommonFlags {
   std::string listen;        // --listen
   std::string http;          // --http; "off": none
   std::string advertise;     // --advertise; empty: where it listens
+  std::string interface;     // --interface; empty: none
   std::string admin_socket;  // --admin-socket; empty: none
   Security security;         // --insecure, --tls-cert, --tls-key, --tls-ca, --token-file
   std::string log_level = "info";
@@ -41,6 +42,11 @@ struct CommonFlags {
     std::optional<Endpoint> http;
   };
   absl::StatusOr<Resolved> Apply() const;
+
+  // The address that others are told of a service that listens at `bound`: --advertise, else the
+  // address of --interface with the port of `bound`, else `bound`. FailedPrecondition: none of them
+  // is one that others can go to (0.0.0.0).
+  absl::StatusOr<std::string> Advertised(const Endpoint& bound) const;
 };
 
 class FlagSet {

@@ -140,6 +140,23 @@ TEST_F(FlagsTest, CommonFlagsAreResolvedOrRefusedByName) {
   EXPECT_THAT(refusal({"--insecure", "--http", "x"}), HasSubstr("--http: address 'x'"));
   EXPECT_THAT(refusal({"--insecure", "--log-level", "loud"}), HasSubstr("--log-level: "));
   EXPECT_THAT(refusal({"--insecure", "--advertise", "x"}), HasSubstr("--advertise: "));
+  EXPECT_THAT(refusal({"--insecure", "--advertise", "a:1", "--interface", "lo"}),
+              HasSubstr("exclude each other"));
+}
+
+TEST_F(FlagsTest, OthersAreToldAnAddressThatTheyCanGoTo) {
+  const auto told = [](std::vector<const char*> args, const char* bound) {
+    Fixture f;
+    EXPECT_TRUE(f.Parse(std::move(args)).ok());
+    const auto address = f.common.Advertised(*ParseEndpoint(bound));
+    return address.ok() ? *address : std::string(address.status().message());
+  };
+  EXPECT_EQ(told({}, "10.0.0.1:7080"), "10.0.0.1:7080");
+  EXPECT_EQ(told({"--interface", "lo"}, "0.0.0.0:7080"), "127.0.0.1:7080");
+  EXPECT_EQ(told({"--advertise", "node-a:9"}, "0.0.0.0:7080"), "node-a:9");
+  EXPECT_EQ(told({"--interface", "lo"}, "unix:/tmp/s"), "unix:/tmp/s");
+  EXPECT_THAT(told({}, "[::]:7080"), HasSubstr("--listen [::]:7080 tells nobody where to go"));
+  EXPECT_THAT(told({"--interface", "none0"}, "0.0.0.0:7080"), HasSubstr("--interface: "));
 }
 
 TEST_F(FlagsTest, Durations) {

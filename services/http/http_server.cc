@@ -1,7 +1,9 @@
 #include "services/http/http_server.h"
 
 #include <httplib.h>
+#include <openssl/ssl.h>
 
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -20,6 +22,17 @@ void SetSocketOptions(socket_t fd) {
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 }
 
+// Certificate and key of the connection that begins: those that lie there now.
+bool LoadCertificate(SSL* ssl, const Security& security) {
+  return SSL_use_certificate_chain_file(ssl, security.tls_cert.c_str()) == 1 &&
+         SSL_use_PrivateKey_file(ssl, security.tls_key.c_str(), SSL_FILETYPE_PEM) == 1 &&
+         SSL_check_private_key(ssl) == 1;
+}
+
+int OnHandshake(SSL* ssl, void* security) {
+  return LoadCertificate(ssl, *static_cast<const Security*>(security)) ? 1 : 0;
+}
+
 void Answer(const HttpHandler& handler, const httplib::Request& request,
             httplib::Response& response) {
   const HttpResponse answer = handler({.path = request.path, .parameters = request.params});
@@ -30,7 +43,8 @@ void Answer(const HttpHandler& handler, const httplib::Request& request,
 }  // namespace
 
 struct HttpServer::Impl {
-  httplib::Server server;
+  Security security;
+  std::unique_ptr<httplib::Server> server;
   Endpoint bound;
   std::thread thread;
   Mutex mu;
@@ -57,11 +71,12 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
   if (listen.is_unix()) {
     return absl::InvalidArgumentError(absl::StrCat(listen.ToString(), ": HTTP needs ADDR:PORT"));
   }
-  if (!IsLoopback(listen.host) && !options.security.insecure) {
+  const bool tls = !IsLoopback(listen.host) && !options.security.insecure;
+  if (tls && (options.security.tls_cert.empty() || options.security.tls_key.empty())) {
     return absl::FailedPreconditionError(
         absl::StrCat(listen.ToString(),
-                     ": HTTP off loopback needs TLS, which this version does not carry out; use "
-                     "127.0.0.1"));
+                     ": HTTP off loopback needs --tls-cert and --tls-key; use 127.0.0.1, or "
+                     "--insecure to go without"));
   }
   std::map<std::string, HttpHandler> routes = std::move(options.routes);
   routes.emplace("/healthz", [](const HttpRequest&) { return HttpResponse{.body = "ok\n"}; });
@@ -77,7 +92,26 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
   }
 
   auto impl = std::make_unique<Impl>();
-  httplib::Server& server = impl->server;
+  impl->security = options.security;
+  if (tls) {
+    bool usable = false;
+    impl->server = std::make_unique<httplib::SSLServer>([&](SSL_CTX& context) {
+      SSL_CTX_set_min_proto_version(&context, TLS1_2_VERSION);
+      SSL_CTX_set_cert_cb(&context, OnHandshake, &impl->security);
+      SSL* const trial = SSL_new(&context);
+      usable = trial != nullptr && LoadCertificate(trial, impl->security);
+      SSL_free(trial);
+      return true;
+    });
+    if (!usable) {
+      return absl::InvalidArgumentError(absl::StrCat("--tls-cert ", options.security.tls_cert,
+                                                     " with --tls-key ", options.security.tls_key,
+                                                     ": cannot be used for HTTPS"));
+    }
+  } else {
+    impl->server = std::make_unique<httplib::Server>();
+  }
+  httplib::Server& server = *impl->server;
   server.set_socket_options(SetSocketOptions);
   server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
   server.set_keep_alive_max_count(1);  // a connection that is kept would hold a thread
@@ -124,7 +158,7 @@ void HttpServer::Stop() {
   MutexLock lock(impl_->mu);
   if (impl_->stopped) return;
   impl_->stopped = true;
-  impl_->server.stop();
+  impl_->server->stop();
   impl_->thread.join();
 }
 

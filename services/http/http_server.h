@@ -1,7 +1,8 @@
 // The one HTTP port of a service: GET /metrics, /healthz, /readyz and what the service adds.
 //
 // /metrics, /healthz and /readyz are for anybody who reaches the port, so it is 127.0.0.1 by
-// default; any other address needs --insecure until there is TLS. One request per connection, four
+// default; any other address is TLS with the service's certificate, read again for each connection,
+// or needs --insecure. No certificate is asked of the caller: a scraper has none. One request per connection, four
 // threads, 5 s per read and write: no client can hold it for long. Without SO_REUSEPORT: a second
 // start at one address fails with the address in its message.
 //
@@ -46,7 +47,8 @@ absl::StatusOr<std::optional<Endpoint>> ParseHttpEndpoint(absl::string_view text
 
 class HttpServer {
  public:
-  // Listens when it returns. FailedPrecondition: the address needs --insecure or cannot be bound.
+  // Listens when it returns. FailedPrecondition: the address needs --tls-cert and --tls-key, or
+  // --insecure, or cannot be bound; InvalidArgument: the two cannot be used.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpOptions options);
   ~HttpServer();  // Stop()
   HttpServer(const HttpServer&) = delete;

@@ -3,12 +3,16 @@
 #include <httplib.h>
 
 #include <atomic>
+#include <filesystem>
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/files/files.h"
 #include "services/metrics/registry.h"
+#include "services/security/certificates.h"
 
 namespace capstan::services {
 namespace {
@@ -62,7 +66,43 @@ TEST(HttpServerTest, SecondStartOnOnePortNamesTheAddress) {
   EXPECT_TRUE(again.ok()) << again.status();
 }
 
-TEST(HttpServerTest, OffLoopbackNeedsInsecure) {
+TEST(HttpServerTest, OffLoopbackItIsTlsWithTheCertificateThatLiesThere) {
+  const std::string folder = *MakePrivateDir("capstan-http");
+  const KeyPair authority = *MakeAuthority("test", absl::Now(), absl::Hours(1));
+  HttpOptions options;
+  options.listen = *ParseEndpoint("0.0.0.0:0");
+  options.security.tls_cert = folder + "/c";
+  options.security.tls_key = folder + "/k";
+  EXPECT_EQ(HttpServer::Start(options).status().code(), absl::StatusCode::kInvalidArgument);
+  const auto issue = [&](const std::string& host) {
+    const KeyPair pair = *IssueCertificate(authority, {.identity = {Role::kWorker, "a"},
+                                                       .hosts = {host},
+                                                       .now = absl::Now(),
+                                                       .lifetime = absl::Hours(1)});
+    ASSERT_TRUE(WriteFileAtomically(options.security.tls_cert, pair.certificate).ok());
+    ASSERT_TRUE(WriteFileAtomically(options.security.tls_key, pair.key).ok());
+  };
+  issue("127.0.0.1");
+  ASSERT_TRUE(WriteFileAtomically(folder + "/ca", authority.certificate).ok());
+  const auto server = HttpServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto get = [&](const std::string& host) {
+    httplib::SSLClient client(host, (*server)->endpoint().port);
+    client.set_ca_cert_path((folder + "/ca").c_str());
+    const auto result = client.Get("/healthz");
+    return result ? result->status : 0;
+  };
+  EXPECT_EQ(get("127.0.0.1"), 200);
+  httplib::Client plain("127.0.0.1", (*server)->endpoint().port);
+  EXPECT_FALSE(plain.Get("/healthz"));
+  issue("10.1.2.3");
+  EXPECT_EQ(get("127.0.0.1"), 0);
+  issue("127.0.0.1");
+  EXPECT_EQ(get("127.0.0.1"), 200);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(HttpServerTest, OffLoopbackNeedsACertificateOrInsecure) {
   HttpOptions options;
   options.listen = *ParseEndpoint("0.0.0.0:0");
   EXPECT_EQ(HttpServer::Start(options).status().code(), absl::StatusCode::kFailedPrecondition);
