@@ -65,8 +65,8 @@ void AddCerts(CLI::App& parent, Action& slot) {
   init_command->add_option("--days", init->days, "how long it is valid, default 3650")
       ->check(CLI::Range(1, 36500));
   init_command->add_flag("--force", init->force, "replace an authority that is there");
-  init_command->callback(
-      [chosen, init] { chosen([init](const Console& console) { return Init(*init, console); }); });
+  CarryOut(init_command, slot, {Output::kTable},
+           [init](const Context& context) { return Init(*init, context.console); });
 
   const auto issue = std::make_shared<CertsIssueOptions>();
   const auto role = std::make_shared<std::string>();
