@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,10 @@
 
 namespace capstan::gpu_worker {
 namespace {
+
+// A training set up to 1 GiB is kept on a GPU; it goes there in pieces.
+constexpr int64_t kMostKeptFloats = int64_t{1} << 28;
+constexpr int64_t kKeptAtATime = 1024;
 
 absl::Duration Now() {
   return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
@@ -105,6 +110,7 @@ absl::Status DeviceRunner::RunAll() {
   }
   if (!compiled.ok()) return compiled.status();
   plan_ = *std::move(compiled);
+  if (absl::Status status = KeepImages(); !status.ok()) return status;
   callbacks_.on_ready(absl::StrCat(device_->name(), ": ", device_->description()),
                       plan_->info().planned_bytes());
   for (;;) {
@@ -132,21 +138,17 @@ absl::Status DeviceRunner::LoadWeights(int64_t lineage, int64_t version,
 
 absl::Status DeviceRunner::Do(LaneOrder& order) {
   const absl::Duration begin = Now();
-  absl::StatusOr<const data::LaneBatch*> batch = Samples(order);
-  if (!batch.ok()) return batch.status();
+  absl::StatusOr<engine::LaneBatch> lane = Samples(order);
+  if (!lane.ok()) return lane.status();
   const absl::Duration read = Now();
   const std::string work = absl::StrCat("step ", order.step, ", lane ", order.lane);
   absl::Status status = LoadWeights(order.lineage, order.step, *order.weights);
   if (!status.ok()) return While(work, status);
-  engine::LaneBatch lane;
-  lane.images = (*batch)->images.data();
-  lane.labels = (*batch)->labels.data();
-  lane.count = static_cast<int64_t>((*batch)->indices.size());
   // Rule R2: the true number of samples of the whole step.
   const double loss_scale =
       order.loss_scale / static_cast<double>(job_->samples.StepSampleCount(order.step));
   absl::StatusOr<engine::LaneResult> result =
-      plan_->ComputeLane(lane, loss_scale, order.gradient->data());
+      plan_->ComputeLane(*lane, loss_scale, order.gradient->data());
   if (!result.ok()) return While(work, result.status());
   const absl::Duration computed = Now();
   status = order.fold->Add({order.lane, 1}, std::move(order.gradient));
@@ -223,7 +225,54 @@ absl::Status DeviceRunner::FetchStep(const LaneOrder& order) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<const data::LaneBatch*> DeviceRunner::Samples(const LaneOrder& order) {
+absl::StatusOr<engine::LaneBatch> DeviceRunner::Samples(const LaneOrder& order) {
+  engine::LaneBatch lane;
+  if (kept_) {
+    lane_places_.clear();
+    lane_labels_.clear();
+    for (const int64_t sample : order.schedule->SamplesOf(order.step, order.lane)) {
+      lane_places_.push_back(static_cast<int32_t>(sample));
+      lane_labels_.push_back(labels_[sample]);
+    }
+    lane.labels = lane_labels_.data();
+    lane.count = static_cast<int64_t>(lane_labels_.size());
+    lane.kept = lane_places_.data();
+    return lane;
+  }
+  const absl::StatusOr<const data::LaneBatch*> batch = ReadSamples(order);
+  if (!batch.ok()) return batch.status();
+  lane.images = (*batch)->images.data();
+  lane.labels = (*batch)->labels.data();
+  lane.count = static_cast<int64_t>((*batch)->indices.size());
+  return lane;
+}
+
+absl::Status DeviceRunner::KeepImages() {
+  const int64_t size = train_.info().image_size(), whole = train_.info().count;
+  if (whole * size > kMostKeptFloats) return absl::OkStatus();
+  std::vector<int64_t> indices;
+  std::vector<float> images;
+  std::vector<int32_t> labels;
+  for (int64_t first = 0; first < whole; first += kKeptAtATime) {
+    if (stopping()) return absl::OkStatus();
+    const int64_t count = std::min(kKeptAtATime, whole - first);
+    indices.resize(count);
+    std::iota(indices.begin(), indices.end(), first);
+    images.resize(count * size);
+    labels.resize(count);
+    absl::Status status = train_.Read(indices, images.data(), labels.data());
+    if (!status.ok()) return status;
+    status = plan_->KeepImages(images.data(), first, count, whole);
+    // The CPU has nothing to keep them in, and a card that is full does without.
+    if (absl::IsUnimplemented(status) || absl::IsResourceExhausted(status)) return absl::OkStatus();
+    if (!status.ok()) return status;
+    labels_.insert(labels_.end(), labels.begin(), labels.end());
+  }
+  kept_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const data::LaneBatch*> DeviceRunner::ReadSamples(const LaneOrder& order) {
   // A lane gained inside a step belongs to no batch; reading ahead begins with the next step then.
   const bool at_hand = batch_.has_value() && batch_->step == order.step;
   const std::vector<int32_t> planned = order.schedule->LanesOf(options_.index, order.step);

@@ -1,5 +1,5 @@
 // One device of a task: a thread that opens it, compiles the plan and computes what it is told, one
-// order at a time, with the samples read ahead.
+// order at a time, with the samples read ahead, or kept on the device where they fit.
 //
 // Threads: Compute and Evaluate from one thread; callbacks come from the runner's own thread and
 // hand work over.
@@ -114,8 +114,12 @@ class DeviceRunner {
   absl::Status Do(LaneOrder& order);
   absl::Status Do(BlockOrder& order);
   absl::Status LoadWeights(int64_t lineage, int64_t version, const FloatBuffer& weights);
-  // The samples of the lane: from what was read ahead, or read now.
-  absl::StatusOr<const data::LaneBatch*> Samples(const LaneOrder& order);
+  // The samples of the lane: places of what the device keeps, or images that were read ahead or are
+  // read now.
+  absl::StatusOr<engine::LaneBatch> Samples(const LaneOrder& order);
+  absl::StatusOr<const data::LaneBatch*> ReadSamples(const LaneOrder& order);
+  // Brings a small training set into the memory of a device that has its own.
+  absl::Status KeepImages();
   absl::Status FetchStep(const LaneOrder& order);
 
   const Options options_;
@@ -133,6 +137,8 @@ class DeviceRunner {
   std::optional<data::StepBatch> batch_;  // of the step at hand
   std::vector<int32_t> batch_lanes_;
   data::LaneBatch direct_;  // a lane or block that was not read ahead
+  bool kept_ = false;       // the device has all images; labels_ by place
+  std::vector<int32_t> labels_, lane_places_, lane_labels_;
   int64_t loaded_lineage_ = -1;
   int64_t loaded_version_ = -1;
 

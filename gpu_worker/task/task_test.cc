@@ -219,7 +219,7 @@ class GpuTaskTest : public TaskTest {
  protected:
   void SetUp() override {
     TaskTest::SetUp();
-    ASSERT_NE(dlopen(CAPSTAN_EMPTY_DRIVER, RTLD_NOW), nullptr) << dlerror();
+    ASSERT_NE(dlopen(CAPSTAN_NAMED_DRIVER, RTLD_NOW), nullptr) << dlerror();
     Set("CAPSTAN_CUDA_PLUGIN", CAPSTAN_FAKE_PLUGIN);
     Set("CAPSTAN_FAKE_ELEMENTS", "float");
   }

@@ -2,7 +2,8 @@
 //
 // Inside the clock, per step: LoadWeights, ComputeLane of one lane (forward, loss, backward), and
 // the plain SGD update over the flat vector. Outside: data, which is random and the same in every
-// step. A run is as many steps as fill --seconds; the table has median and p10 to p90 of the runs.
+// step; a device with a memory of its own keeps the images there, unless --brought. A run is as many
+// steps as fill --seconds; the table has median and p10 to p90 of the runs.
 // GFLOP/s count the graph's multiply-adds, also those whose results the pooling drops.
 #include <time.h>
 
@@ -29,6 +30,8 @@ struct Flags {
   std::string device = "cpu";
   std::vector<std::string> models = {"lenet", "lenet_d2l"};
   std::vector<int> threads = {1, 2};
+  std::string precision = "fp32";
+  bool brought = false;
   int64_t batch = 256;
   int runs = 21;
   double seconds = 0.2;
@@ -53,7 +56,8 @@ double Quantile(std::vector<double> values, double q) {
 // One configuration, ready to run steps.
 class Case {
  public:
-  Case(engine::Device& device, const std::string& model, int64_t batch, int threads)
+  Case(engine::Device& device, const std::string& model, int64_t batch, int threads,
+       engine::Precision precision, bool brought)
       : graph_(training::MakeModel(model, 10, {1, 28, 28}).value()),
         layout_(training::FlatLayout::Create(training::TensorSpecs(graph_)).value()),
         images_(batch * graph_.value_elements(0)),
@@ -63,34 +67,40 @@ class Case {
     engine::PlanOptions options;
     options.max_batch = batch;
     options.threads = threads;
+    options.precision = precision;
     plan_ = device.Compile(graph_, layout_, options).value();
     std::mt19937 random(1);
     std::uniform_real_distribution<float> uniform(-1, 1);
     for (float& v : images_) v = uniform(random);
     for (int32_t& v : labels_) v = static_cast<int32_t>(random() % 10);
     for (float& v : weights_) v = 0.05f * uniform(random);
+    batch_ = {images_.data(), labels_.data(), batch};
+    if (!brought && plan_->KeepImages(images_.data(), 0, batch, batch).ok()) {
+      for (int32_t i = 0; i < batch; ++i) places_.push_back(i);
+      batch_.kept = places_.data();
+    }
   }
 
   double Step() {
     const int64_t batch = static_cast<int64_t>(labels_.size());
     if (!plan_->LoadWeights(weights_.data()).ok()) std::abort();
     const double loss_sum =
-        plan_->ComputeLane({images_.data(), labels_.data(), batch}, 1.0 / batch, gradient_.data())
-            .value()
-            .loss_sum;
+        plan_->ComputeLane(batch_, 1.0 / batch, gradient_.data()).value().loss_sum;
     for (size_t i = 0; i < weights_.size(); ++i) weights_[i] -= 0.01f * gradient_[i];
     return loss_sum;
   }
 
   const training::Graph& graph() const { return graph_; }
   const engine::Plan& plan() const { return *plan_; }
+  bool kept() const { return batch_.kept != nullptr; }
 
  private:
   const training::Graph graph_;
   const training::FlatLayout layout_;
   std::vector<float> images_;
-  std::vector<int32_t> labels_;
+  std::vector<int32_t> labels_, places_;
   std::vector<float> weights_, gradient_;
+  engine::LaneBatch batch_;
   std::unique_ptr<engine::Plan> plan_;
 };
 
@@ -100,12 +110,17 @@ int Main(const Flags& flags) {
     std::cerr << device.status() << "\n";
     return 2;
   }
+  engine::Precision precision = engine::Precision::kFp32;
+  for (const engine::Precision other :
+       {engine::Precision::kTf32, engine::Precision::kBf16, engine::Precision::kFp16}) {
+    if (flags.precision == engine::PrecisionName(other)) precision = other;
+  }
   nlohmann::json results = nlohmann::json::array();
   std::printf("%-10s %7s %6s %12s %25s %9s %9s %10s\n", "model", "threads", "batch", "samples/s",
               "p10 to p90", "GFLOP/s", "cpu/wall", "planned MB");
   for (const std::string& model : flags.models) {
     for (const int threads : flags.threads) {
-      Case c(**device, model, flags.batch, threads);
+      Case c(**device, model, flags.batch, threads, precision, flags.brought);
       for (int warm = 0; warm < 3; ++warm) c.Step();
       const double start = WallSeconds();
       c.Step();
@@ -131,7 +146,8 @@ int Main(const Flags& flags) {
                          {"model", model},
                          {"threads", threads},
                          {"batch", flags.batch},
-                         {"dtype", "float32"},
+                         {"dtype", flags.precision},
+                         {"images", c.kept() ? "kept" : "brought"},
                          {"samples_per_second", median},
                          {"p10", low},
                          {"p90", high},
@@ -155,6 +171,9 @@ int main(int argc, char** argv) {
   app.add_option("--device", flags.device, "cpu or cuda:<index>");
   app.add_option("--model", flags.models, "models")->delimiter(',');
   app.add_option("--threads", flags.threads, "threads, one row each")->delimiter(',');
+  app.add_option("--precision", flags.precision, "of the products")
+      ->check(CLI::IsMember({"fp32", "tf32", "bf16", "fp16"}));
+  app.add_flag("--brought", flags.brought, "bring the images in every step");
   app.add_option("--batch", flags.batch, "samples per step")->check(CLI::PositiveNumber);
   app.add_option("--runs", flags.runs, "runs per row")->check(CLI::PositiveNumber);
   app.add_option("--seconds", flags.seconds, "of a run")->check(CLI::PositiveNumber);

@@ -249,6 +249,45 @@ TEST_P(DeviceContractTest, TakesBuffersOfAnyAlignment) {
   EXPECT_TRUE(std::equal(want.gradient.begin(), want.gradient.end(), gradient.begin() + 1));
 }
 
+// Images that lie on the device already, named by their places, in another order and twice.
+TEST_P(DeviceContractTest, KeptImagesGiveTheBitsOfThoseThatAreBrought) {
+  for (const char* const name : {"lenet", "mlp"}) {
+    const Graph graph = Model(name);
+    const Problem all(graph, 7, /*seed=*/9);
+    const absl::StatusOr<std::unique_ptr<Plan>> plan = Compile(*device_, all, 7);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const int64_t size = static_cast<int64_t>(all.images.size()) / 7;
+    absl::Status status = (*plan)->KeepImages(all.images.data(), 0, 3, 7);
+    if (status.code() == absl::StatusCode::kUnimplemented) return;
+    ASSERT_TRUE(status.ok()) << status;
+    const std::vector<int32_t> places = {6, 0, 3, 3, 5};
+    LaneBatch kept;
+    kept.labels = all.labels.data();
+    kept.count = 5;
+    kept.kept = places.data();
+    std::vector<float> gradient(all.layout.total_floats());
+    EXPECT_EQ((*plan)->ComputeLane(kept, 1, gradient.data()).status().code(),
+              absl::StatusCode::kFailedPrecondition);  // not all are there
+    EXPECT_EQ((*plan)->KeepImages(all.images.data(), 4, 3, 7).code(),
+              absl::StatusCode::kInvalidArgument);
+    ASSERT_TRUE((*plan)->KeepImages(all.images.data() + 3 * size, 3, 4, 7).ok());
+
+    std::vector<float> images;
+    for (const int32_t place : places) {
+      images.insert(images.end(), all.images.begin() + place * size,
+                    all.images.begin() + (place + 1) * size);
+    }
+    for (int i = 0; i < 3; ++i) {
+      const Outcome brought = Compute(**plan, all, {images.data(), all.labels.data(), 5}, 0.25);
+      ExpectSameBits(Compute(**plan, all, kept, 0.25), brought, name);
+    }
+    const std::vector<int32_t> wrong = {0, 7, 0, 0, 0};
+    kept.kept = wrong.data();
+    EXPECT_THAT(std::string((*plan)->Evaluate(kept).status().message()),
+                HasSubstr("place of sample 1: 7, want 0 to 6"));
+  }
+}
+
 TEST_P(DeviceContractTest, WrongBatchesAreNamedAndChangeNothing) {
   const Graph graph = Model("lenet");
   Problem problem(graph, 20, /*seed=*/1);

@@ -106,6 +106,28 @@ class RunTest(unittest.TestCase):
         self.assertIn("cuda:0,cuda:0 ['--gtest_filter=Card/*:CardTest.*-*GoldenRun*']", log)
         self.assertIn("['--gtest_filter=Card/*GoldenRun*']", log)
 
+    def test_every_precision_is_measured_and_profiled_on_a_card(self):
+        script(self.folder, "bin/capstan_bench_engine", """
+            import json, os, sys
+            def option(name): return sys.argv[sys.argv.index(name) + 1]
+            if "CAPSTAN_CUDA_PROFILE" in os.environ:
+                open(os.environ["CAPSTAN_CUDA_PROFILE"], "a").write(option("--precision") + " table\\n")
+            else:
+                json.dump([{"model": "lenet", "dtype": option("--precision"), "batch": 256,
+                            "samples_per_second": 1.0, "p10": 1, "p90": 1}], open(option("--json"), "w"))
+            """)
+        runner = self.runner()
+        rows = []
+        self.quietly(lambda: rows.extend(RUN.engine_benchmark(runner, self.folder, "cuda:0", 256, {}, self.folder)))
+        self.assertEqual([row["dtype"] for row in rows], ["fp32", "tf32", "bf16", "fp16"])
+        self.assertEqual({stage["result"] for stage in runner.stages}, {"passed"})
+        self.assertEqual(len(runner.stages), 8)
+        with open(os.path.join(self.folder, "roofline.txt"), encoding="utf-8") as file:
+            self.assertEqual(file.read().splitlines(), ["fp32 table", "tf32 table", "bf16 table", "fp16 table"])
+        rows.clear()
+        self.quietly(lambda: rows.extend(RUN.engine_benchmark(self.runner(), self.folder, "cpu", 256, {}, self.folder)))
+        self.assertEqual([row["dtype"] for row in rows], ["fp32"])
+
     def test_the_table_has_the_ratios(self):
         rows = [{"model": "lenet", "dtype": "fp32", "batch": 256, "mode": mode, "samples_per_second": rate,
                  "p10": rate, "p90": rate} for mode, rate in (("eager", 100.0), ("graph", 200.0), ("capstan", 300.0))]

@@ -5,7 +5,8 @@ Inside the clock, per step: forward, mean cross-entropy, backward, plain SGD; th
 loss is not read. The device is synchronised before every reading of the clock. Modes, each a way that
 people train: eager; compile (torch.compile of the whole network, mode max-autotune-no-cudagraphs); graph (the
 whole step captured once as a CUDA graph and replayed). Each in both memory layouts, interleaved run by run;
-the better median counts. fp32 is real float32, tf32 lets the matrix units round the factors.
+the better median counts. fp32 is real float32, tf32 lets the matrix units round the factors, bf16 and fp16 are
+autocast (fp16 without a scaler: only the time is of interest here).
 """
 import argparse
 import json
@@ -18,7 +19,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="lenet,lenet_d2l")
     parser.add_argument("--mode", default="eager,graph,compile")
-    parser.add_argument("--dtype", default="fp32,tf32")
+    parser.add_argument("--dtype", default="fp32,tf32,bf16")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--runs", type=int, default=21)
@@ -44,7 +45,7 @@ def build(torch, name):
     sys.exit(f"torch_bench: no model {name}, have lenet and lenet_d2l")
 
 
-def make_step(torch, name, mode, layout, batch, device):
+def make_step(torch, name, mode, layout, batch, device, dtype):
     """A function that trains one step, as that mode would."""
     torch.manual_seed(0)
     net = build(torch, name).to(device=device, memory_format=layout)
@@ -54,9 +55,16 @@ def make_step(torch, name, mode, layout, batch, device):
     loss_function = torch.nn.CrossEntropyLoss()
     forward = torch.compile(net, mode="max-autotune-no-cudagraphs") if mode == "compile" else net
 
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype)
+
+    def backward():
+        with torch.autocast(device.type, dtype=half, enabled=half is not None, cache_enabled=mode != "graph"):
+            loss = loss_function(forward(images), labels)
+        loss.backward()
+
     def step():
         optimizer.zero_grad(set_to_none=True)
-        loss_function(forward(images), labels).backward()
+        backward()
         optimizer.step()
 
     if mode != "graph":
@@ -71,7 +79,7 @@ def make_step(torch, name, mode, layout, batch, device):
     graph = torch.cuda.CUDAGraph()
     optimizer.zero_grad(set_to_none=True)
     with torch.cuda.graph(graph):
-        loss_function(forward(images), labels).backward()
+        backward()
         optimizer.step()
     return graph.replay
 
@@ -128,7 +136,7 @@ def main():
                 try:
                     steps = {}
                     for label, layout in (("nchw", torch.contiguous_format), ("nhwc", torch.channels_last)):
-                        steps[label] = make_step(torch, model, mode, layout, options.batch, device)
+                        steps[label] = make_step(torch, model, mode, layout, options.batch, device, dtype)
                     rates = measure(torch, steps, options, synchronize)
                 except Exception as error:  # pylint: disable=broad-except  # one row, not the whole table
                     row["error"] = f"{type(error).__name__}: {error}"[:500]

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "gpu_worker/engine/cpu/cpu_device.h"
+#include "gpu_worker/engine/plugin/plugin_device.h"
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
@@ -82,8 +83,17 @@ TEST(AllocationTest, TheCountersSeeBothKinds) {
   EXPECT_EQ(large_count, 1);
 }
 
-TEST(AllocationTest, StepsAllocateNothing) {
-  for (const char* const name : {"lenet", "lenet_d2l", "mlp"}) {
+std::unique_ptr<Device> OpenFake() {
+  LoaderOptions options;
+  options.driver_library = "";
+  options.candidates = {CAPSTAN_FAKE_PLUGIN};
+  const absl::StatusOr<LoadedPlugin> plugin = LoadPlugin(options);
+  EXPECT_TRUE(plugin.ok()) << plugin.status();
+  return *OpenPluginDevice(*plugin, "cuda:0", 0);
+}
+
+void StepsAllocateNothing(Device& device, std::vector<const char*> names) {
+  for (const char* const name : names) {
     const absl::StatusOr<training::Graph> graph = training::MakeModel(name, 10, {1, 28, 28});
     ASSERT_TRUE(graph.ok()) << graph.status();
     const absl::StatusOr<training::FlatLayout> layout =
@@ -92,8 +102,7 @@ TEST(AllocationTest, StepsAllocateNothing) {
     PlanOptions options;
     options.max_batch = 70;
     options.threads = 2;
-    absl::StatusOr<std::unique_ptr<Plan>> plan =
-        MakeCpuDevice({})->Compile(*graph, *layout, options);
+    absl::StatusOr<std::unique_ptr<Plan>> plan = device.Compile(*graph, *layout, options);
     ASSERT_TRUE(plan.ok()) << plan.status();
     const std::vector<float> weights(layout->total_floats(), 0.01f);
     const std::vector<float> images(70 * 784, 0.5f);
@@ -117,6 +126,13 @@ TEST(AllocationTest, StepsAllocateNothing) {
     EXPECT_EQ(large_count, 0) << name;
   }
 }
+
+TEST(AllocationTest, StepsAllocateNothing) {
+  StepsAllocateNothing(*MakeCpuDevice({}), {"lenet", "lenet_d2l", "mlp"});
+}
+
+// The host's part of a plug-in's step, on both sides of the ABI.
+TEST(AllocationTest, StepsOfAPluginAllocateNothing) { StepsAllocateNothing(*OpenFake(), {"mlp"}); }
 
 }  // namespace
 }  // namespace capstan::engine

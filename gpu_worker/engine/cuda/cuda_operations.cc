@@ -196,6 +196,13 @@ std::string CudaOperations::Describe() const {
 void CudaOperations::LoadImages(int64_t n, const BatchHeader* header, const void* images,
                                 int image_type, void* x) {
   if (!status_.ok()) return;
+  if (image_type == CAPSTAN_IMAGE_KEPT) {
+    return Keep(
+        ToStatus("LaunchLoadKept",
+                 LaunchLoadKept(context_.stream, context_.element, context_.kept,
+                                static_cast<const int32_t*>(images), program_.input_nhwc, Narrow(n),
+                                program_.image_channels, program_.image_pixels, x)));
+  }
   const auto* const scale = reinterpret_cast<const float*>(reinterpret_cast<const char*>(header) +
                                                            offsetof(BatchHeader, image_scale));
   Keep(ToStatus("LaunchLoadImages",

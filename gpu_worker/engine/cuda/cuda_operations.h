@@ -30,6 +30,7 @@ struct CudaContext {
   void* workspace = nullptr;  // kWorkspaceBytes
   KernelRules rules;
   Element element = Element::kFloat;  // of the precision of the rules
+  const float* kept = nullptr;        // images that lie on the card
 };
 
 // `values` holds `count` elements from its start; they become floats.

@@ -49,6 +49,7 @@ CudaPlan::~CudaPlan() {
   if (context_.stream != nullptr) cudaStreamSynchronize(context_.stream);
   if (copy_stream_ != nullptr) cudaStreamSynchronize(copy_stream_);
   counts_ = nullptr;
+  profile_ = nullptr;
   for (const cudaEvent_t event : {slot_free_[0], slot_free_[1], weights_sent_, copies_done_}) {
     if (event != nullptr) cudaEventDestroy(event);
   }
@@ -58,6 +59,7 @@ CudaPlan::~CudaPlan() {
   if (copy_stream_ != nullptr) cudaStreamDestroy(copy_stream_);
   if (context_.stream != nullptr) cudaStreamDestroy(context_.stream);
   if (pinned_ != nullptr) cudaFreeHost(pinned_);
+  if (kept_ != nullptr) cudaFree(kept_);
   if (base_ != nullptr) cudaFree(base_);
 }
 
@@ -76,6 +78,10 @@ absl::Status CudaPlan::Build() {
   for (cudaEvent_t* const event : {&slot_free_[0], &slot_free_[1], &weights_sent_, &copies_done_}) {
     CAPSTAN_CUDA_RETURN(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
   }
+  absl::StatusOr<std::unique_ptr<Profile>> profile =
+      Profile::FromEnvironment(program_, context_.rules, context_.stream, device_);
+  if (!profile.ok()) return profile.status();
+  profile_ = *std::move(profile);
   read_back_ = PlanReadBack(program_);
   for (size_t i = 0; i < read_back_.size(); ++i) {
     cudaEvent_t event = nullptr;
@@ -175,18 +181,59 @@ absl::Status CudaPlan::LoadWeights(const float* weights) {
     const size_t bytes = static_cast<size_t>(program_.total_floats) * sizeof(float);
     CAPSTAN_CUDA_RETURN(cudaEventSynchronize(weights_sent_));  // the pinned copy is free again
     std::memcpy(host_weights_, weights, bytes);
-    CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(walk_->at(memory_.weights), host_weights_, bytes,
-                                        cudaMemcpyHostToDevice, context_.stream));
-    CAPSTAN_CUDA_RETURN(cudaEventRecord(weights_sent_, context_.stream));
-    // A few small kernels, in the order of the stream: the lane behind them waits for nothing else.
     const absl::StatusOr<CountKernels*> kernels = KernelsOf(max_batch_);
     if (!kernels.ok()) return kernels.status();
-    walk_->CopyWeights(*(*kernels)->ops);
-    return (*kernels)->ops->TakeStatus();
+    CudaOperations& ops = *(*kernels)->ops;
+    const absl::Status status =
+        Replay(weights_graph_, [this, &ops] { return EnqueueWeights(ops); });
+    if (!status.ok()) return status;
+    CAPSTAN_CUDA_RETURN(cudaEventRecord(weights_sent_, context_.stream));
+    return absl::OkStatus();
   };
   const absl::Status status = load();
   broken_ = status;
   return status;
+}
+
+absl::Status CudaPlan::EnqueueWeights(CudaOperations& ops) {
+  const size_t bytes = static_cast<size_t>(program_.total_floats) * sizeof(float);
+  CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(walk_->at(memory_.weights), host_weights_, bytes,
+                                      cudaMemcpyHostToDevice, context_.stream));
+  walk_->CopyWeights(Timed(ops));
+  return ops.TakeStatus();
+}
+
+absl::Status CudaPlan::KeepImages(const float* images, int64_t first, int64_t count,
+                                  int64_t whole) {
+  if (!broken_.ok()) return broken_;
+  CAPSTAN_CUDA_RETURN(cudaSetDevice(device_));
+  const int64_t image_bytes = program_.tensors[0].elements * static_cast<int64_t>(sizeof(float));
+  if (first == 0) {
+    if (kept_ != nullptr) return absl::FailedPreconditionError("images are kept already");
+    size_t free = 0, all = 0;
+    CAPSTAN_CUDA_RETURN(cudaMemGetInfo(&free, &all));
+    const auto bytes = static_cast<size_t>(whole * image_bytes);
+    // Half of what is free stays for others: images are a help, no need.
+    cudaError_t error = bytes > free / 2 ? cudaErrorMemoryAllocation
+                                         : cudaMalloc(reinterpret_cast<void**>(&kept_), bytes);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return absl::ResourceExhaustedError(absl::StrCat(
+          whole, " images need ", bytes, " bytes, half of ", free, " free ones may be taken"));
+    }
+    CAPSTAN_CUDA_RETURN(error);
+    context_.kept = reinterpret_cast<const float*>(kept_);
+    kept_images_ = whole;
+  }
+  if (first < 0 || count < 1 || whole != kept_images_ || first + count > whole) {
+    return absl::InvalidArgumentError(absl::StrCat("images ", first, " to ", first + count, " of ",
+                                                   whole, ", want 0 to ", kept_images_));
+  }
+  CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(kept_ + first * image_bytes, images,
+                                      static_cast<size_t>(count * image_bytes),
+                                      cudaMemcpyHostToDevice, context_.stream));
+  CAPSTAN_CUDA_RETURN(cudaStreamSynchronize(context_.stream));
+  return absl::OkStatus();
 }
 
 absl::Status CudaPlan::Run(Pass pass, const capstan_batch& batch, double loss_scale,
@@ -224,8 +271,7 @@ absl::Status CudaPlan::CopyIn(const capstan_batch& batch, double loss_scale) {
   }
   CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(walk_->at(memory_.header), header_, header_bytes,
                                       cudaMemcpyHostToDevice, context_.stream));
-  const int64_t bytes = batch.count * program_.tensors[0].elements *
-                        (batch.image_type == CAPSTAN_IMAGE_UINT8 ? 1 : 4);
+  const int64_t bytes = batch.count * SampleBytes(batch.image_type, program_.tensors[0].elements);
   const auto* const images = static_cast<const char*>(batch.images);
   char* const place = GoesStraight(batch.image_type) ? static_cast<char*>(walk_->value(0))
                                                      : walk_->at(memory_.images);
@@ -241,15 +287,16 @@ absl::Status CudaPlan::CopyIn(const capstan_batch& batch, double loss_scale) {
   return absl::OkStatus();
 }
 
-absl::Status CudaPlan::Launch(CountKernels& kernels, Pass pass, int64_t count, int image_type) {
-  Captured& captured = kernels.passes[static_cast<size_t>(GraphIndex(pass, image_type))];
-  if (!captured.warm) {
+template <typename Launches>
+absl::Status CudaPlan::Replay(Captured& captured, Launches launches) {
+  if (!captured.warm || profile_ != nullptr) {
+    if (profile_ != nullptr) profile_->Count(captured.warm);
     captured.warm = true;
-    return Enqueue(*kernels.ops, pass, count, image_type);
+    return launches();
   }
   if (captured.graph == nullptr) {
     CAPSTAN_CUDA_RETURN(cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal));
-    const absl::Status status = Enqueue(*kernels.ops, pass, count, image_type);
+    const absl::Status status = launches();
     cudaGraph_t graph = nullptr;
     const cudaError_t ended = cudaStreamEndCapture(context_.stream, &graph);
     if (!status.ok()) {
@@ -265,8 +312,18 @@ absl::Status CudaPlan::Launch(CountKernels& kernels, Pass pass, int64_t count, i
   return absl::OkStatus();
 }
 
+absl::Status CudaPlan::Launch(CountKernels& kernels, Pass pass, int64_t count, int image_type) {
+  return Replay(kernels.passes[static_cast<size_t>(GraphIndex(pass, image_type))],
+                [&] { return Enqueue(*kernels.ops, pass, count, image_type); });
+}
+
+Operations& CudaPlan::Timed(CudaOperations& ops) {
+  return profile_ == nullptr ? ops : profile_->Wrap(ops);
+}
+
 absl::Status CudaPlan::Enqueue(CudaOperations& ops, Pass pass, int64_t count, int image_type) {
-  walk_->Forward(ops, count, GoesStraight(image_type) ? -1 : image_type);
+  Operations& run = Timed(ops);
+  walk_->Forward(run, count, GoesStraight(image_type) ? -1 : image_type);
   if (pass == Pass::kPredict) {
     const absl::Status status = ops.TakeStatus();
     if (!status.ok()) return status;
@@ -275,7 +332,7 @@ absl::Status CudaPlan::Enqueue(CudaOperations& ops, Pass pass, int64_t count, in
                                         cudaMemcpyDeviceToHost, context_.stream));
     return absl::OkStatus();
   }
-  walk_->Loss(ops, count, pass == Pass::kTrain);
+  walk_->Loss(run, count, pass == Pass::kTrain);
   const bool backward = pass == Pass::kTrain && program_.trains();
   if (backward) {
     ops.set_on_stage_done([this](int stage) -> absl::Status {
@@ -286,7 +343,7 @@ absl::Status CudaPlan::Enqueue(CudaOperations& ops, Pass pass, int64_t count, in
       }
       return absl::OkStatus();
     });
-    walk_->Backward(ops, count);
+    walk_->Backward(run, count);
     ops.set_on_stage_done(nullptr);
   }
   const absl::Status status = ops.TakeStatus();

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/engine/cuda/cuda_operations.h"
 #include "gpu_worker/engine/cuda/operations.h"
+#include "gpu_worker/engine/cuda/profile.h"
 #include "gpu_worker/engine/cuda/program.h"
 #include "gpu_worker/engine/cuda/rules.h"
 #include "gpu_worker/engine/plugin/abi.h"
@@ -36,6 +37,8 @@ class CudaPlan {
 
   void Info(capstan_plan_info* info) const;
   absl::Status LoadWeights(const float* weights);
+  // As Plan::KeepImages; once per plan.
+  absl::Status KeepImages(const float* images, int64_t first, int64_t count, int64_t whole);
   // kTrain: `gradient` and `result`; kEvaluate: `result`; kPredict: `logits`.
   absl::Status Run(Pass pass, const capstan_batch& batch, double loss_scale, float* gradient,
                    float* logits, capstan_result* result);
@@ -78,7 +81,7 @@ class CudaPlan {
     struct {
       bool warm = false;
       std::vector<std::unique_ptr<Captured>> pieces;
-    } lanes[2];
+    } lanes[kImageTypes];
   };
 
   CudaPlan(Program program, const capstan_compile_request& request);
@@ -87,6 +90,12 @@ class CudaPlan {
   absl::Status AllocatePinned();
   absl::StatusOr<CountKernels*> KernelsOf(int64_t count);
   absl::Status CopyIn(const capstan_batch& batch, double loss_scale);
+  // Runs `launches` the first time, then as a captured graph.
+  template <typename Launches>
+  absl::Status Replay(Captured& captured, Launches launches);
+  absl::Status EnqueueWeights(CudaOperations& ops);
+  // `ops`, timed where that is asked for.
+  Operations& Timed(CudaOperations& ops);
   absl::Status Launch(CountKernels& kernels, Pass pass, int64_t count, int image_type);
   absl::Status Enqueue(CudaOperations& ops, Pass pass, int64_t count, int image_type);
   absl::Status EnqueueReadBack(size_t piece);
@@ -125,12 +134,16 @@ class CudaPlan {
 
   cudaEvent_t slot_free_[2] = {nullptr, nullptr};
   cudaEvent_t weights_sent_ = nullptr;
+  Captured weights_graph_;
+  char* kept_ = nullptr;  // of KeepImages, on the card
+  int64_t kept_images_ = 0;
   std::vector<ReadBack> read_back_;
   std::vector<cudaEvent_t> piece_ready_;
   cudaEvent_t copies_done_ = nullptr;
 
   std::unique_ptr<CountCache<std::unique_ptr<CountKernels>>> counts_;
-  std::string kernels_;  // of max_batch, for logs
+  std::string kernels_;               // of max_batch, for logs
+  std::unique_ptr<Profile> profile_;  // CAPSTAN_CUDA_PROFILE: every operation is timed
   bool abandoned_ = false;
   absl::Status broken_;  // the card has failed: the plan is of no further use
 };

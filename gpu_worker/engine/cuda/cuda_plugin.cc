@@ -172,6 +172,11 @@ int32_t GroupCompute(capstan_group* group, const capstan_group_step* step, capst
   return Guard(error, [=] { return group->group->Compute(*step); });
 }
 
+int32_t KeepImages(capstan_plan* plan, const float* images, int64_t first, int64_t count,
+                   int64_t whole, capstan_error* error) {
+  return Guard(error, [=] { return plan->plan->KeepImages(images, first, count, whole); });
+}
+
 constexpr capstan_plugin_table kTable = {CAPSTAN_PLUGIN_ABI,
                                          sizeof(capstan_plugin_table),
                                          Probe,
@@ -187,7 +192,8 @@ constexpr capstan_plugin_table kTable = {CAPSTAN_PLUGIN_ABI,
                                          GroupInfo,
                                          FreeGroup,
                                          GroupLoadWeights,
-                                         GroupCompute};
+                                         GroupCompute,
+                                         KeepImages};
 
 }  // namespace
 }  // namespace capstan::engine::cuda

@@ -50,6 +50,17 @@ __global__ void LoadImagesKernel(const Source* images, const float* scale, int32
   }
 }
 
+template <typename T>
+__global__ void LoadKeptKernel(const float* kept, const int32_t* places, bool nhwc,
+                               int32_t elements, int32_t channels, int32_t pixels, T* x) {
+  CAPSTAN_FOR_ELEMENTS(i, elements) {
+    const int32_t at = static_cast<int32_t>(i), size = channels * pixels;
+    const int32_t within = at % size;
+    const int32_t from = nhwc ? CanonicalPlace(within, channels, pixels) : within;
+    x[i] = T(kept[int64_t{places[at / size]} * size + from]);
+  }
+}
+
 template <bool kToCanonical, typename From, typename To>
 __global__ void PermuteKernel(int32_t elements, int32_t channels, int32_t pixels, const From* from,
                               To* to) {
@@ -236,6 +247,15 @@ cudaError_t LaunchLoadImages(cudaStream_t stream, Element e, const void* images,
       LoadImagesKernel<float, false>
           <<<blocks, kThreads, 0, stream>>>(f32, scale, elements, channels, pixels, to);
     }
+  });
+}
+
+cudaError_t LaunchLoadKept(cudaStream_t stream, Element e, const float* kept, const int32_t* places,
+                           bool nhwc, int32_t n, int32_t channels, int32_t pixels, void* x) {
+  const int32_t elements = n * channels * pixels;
+  return ForElement(e, [=](auto* type) {
+    LoadKeptKernel<<<Blocks(elements), kThreads, 0, stream>>>(
+        kept, places, nhwc, elements, channels, pixels, static_cast<decltype(type)>(x));
   });
 }
 

@@ -22,6 +22,10 @@ cudaError_t LaunchLoadImages(cudaStream_t stream, Element e, const void* images,
                              const float* scale, bool nhwc, int32_t n, int32_t channels,
                              int32_t pixels, void* x);
 
+// Sample i of x is image places[i] of `kept`, which are float32 as they came.
+cudaError_t LaunchLoadKept(cudaStream_t stream, Element e, const float* kept, const int32_t* places,
+                           bool nhwc, int32_t n, int32_t channels, int32_t pixels, void* x);
+
 // [rows, channels, pixels] to [rows, pixels, channels], and back.
 cudaError_t LaunchToChannelsLast(cudaStream_t stream, Element e, int32_t rows, int32_t channels,
                                  int32_t pixels, const void* from, void* to);

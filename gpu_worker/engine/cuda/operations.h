@@ -17,7 +17,8 @@ class Operations {
  public:
   virtual ~Operations() = default;
 
-  // A batch as it came, NCHW or flat, of capstan_image_type, to tensor 0.
+  // A batch as it came, NCHW or flat, of capstan_image_type, to tensor 0. CAPSTAN_IMAGE_KEPT:
+  // `images` are places of what the implementation keeps.
   virtual void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
                           void* x) = 0;
   // Numbers of the flat vector, [rows, channels, pixels], to elements, [rows, pixels, channels]; and

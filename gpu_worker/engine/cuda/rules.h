@@ -87,8 +87,17 @@ class CountCache {
 
 // A captured graph belongs to one count and one of these.
 enum class Pass { kTrain = 0, kEvaluate = 1, kPredict = 2 };
-inline constexpr int kGraphsPerCount = 6;
-inline int GraphIndex(Pass pass, int image_type) { return static_cast<int>(pass) * 2 + image_type; }
+inline constexpr int kImageTypes = 3;  // capstan_image_type
+inline constexpr int kGraphsPerCount = 3 * kImageTypes;
+inline int GraphIndex(Pass pass, int image_type) {
+  return static_cast<int>(pass) * kImageTypes + image_type;
+}
+// Bytes of one sample of `elements` as it comes.
+inline int64_t SampleBytes(int image_type, int64_t elements) {
+  return image_type == CAPSTAN_IMAGE_UINT8  ? elements
+         : image_type == CAPSTAN_IMAGE_KEPT ? static_cast<int64_t>(sizeof(int32_t))
+                                            : elements * static_cast<int64_t>(sizeof(float));
+}
 
 }  // namespace capstan::engine::cuda
 

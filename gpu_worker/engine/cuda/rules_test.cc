@@ -93,7 +93,7 @@ TEST(RulesTest, TheCacheGivesUpTheCountUsedLongestAgo) {
 TEST(RulesTest, EveryPassAndImageTypeHasItsGraph) {
   std::vector<bool> seen(kGraphsPerCount, false);
   for (const Pass pass : {Pass::kTrain, Pass::kEvaluate, Pass::kPredict}) {
-    for (const int type : {CAPSTAN_IMAGE_FLOAT32, CAPSTAN_IMAGE_UINT8}) {
+    for (const int type : {CAPSTAN_IMAGE_FLOAT32, CAPSTAN_IMAGE_UINT8, CAPSTAN_IMAGE_KEPT}) {
       const int index = GraphIndex(pass, type);
       ASSERT_LT(index, kGraphsPerCount);
       EXPECT_FALSE(seen[index]);

@@ -33,6 +33,8 @@ struct LaneBatch {
   const float* images = nullptr;    // [count, input shape of the graph], row-major: NCHW
   const int32_t* labels = nullptr;  // [count], each of [0, classes)
   int64_t count = 0;                // 1 to PlanOptions::max_batch
+  // [count], places of Plan::KeepImages: these instead of images, which are not read then.
+  const int32_t* kept = nullptr;
 };
 
 // Sums over the samples of a lane.
@@ -110,6 +112,12 @@ class Plan {
   // ComputeLane.
   virtual absl::Status Predict(const LaneBatch& batch, float* logits) = 0;
 
+  // Keeps images [first, first + count) of `whole` on the device, so that a batch names places
+  // instead of bringing images; results have the same bits. In rising order, first == 0 first; the
+  // images may be used once all are there. Unimplemented: the device has no memory of its own, so
+  // nothing is gained. ResourceExhausted: they do not fit; nothing is kept, the plan is well.
+  virtual absl::Status KeepImages(const float* images, int64_t first, int64_t count, int64_t whole);
+
   virtual const PlanInfo& info() const = 0;
 
  protected:
@@ -118,6 +126,10 @@ class Plan {
 
 class PlanGroup;  // group.h
 struct GroupOptions;
+
+inline absl::Status Plan::KeepImages(const float*, int64_t, int64_t, int64_t) {
+  return absl::UnimplementedError("images lie in the device's memory already");
+}
 
 class Device {
  public:

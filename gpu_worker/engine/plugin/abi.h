@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define CAPSTAN_PLUGIN_ABI 2
+#define CAPSTAN_PLUGIN_ABI 3
 #define CAPSTAN_PLUGIN_FACTORY "capstan_plugin"
 
 typedef struct capstan_error {
@@ -95,7 +95,11 @@ typedef struct capstan_plan_info {
   const char* kernels; /* lines, ended by \n: "conv1 forward: cuDNN engine 7" */
 } capstan_plan_info;
 
-enum capstan_image_type { CAPSTAN_IMAGE_FLOAT32 = 0, CAPSTAN_IMAGE_UINT8 = 1 };
+enum capstan_image_type {
+  CAPSTAN_IMAGE_FLOAT32 = 0,
+  CAPSTAN_IMAGE_UINT8 = 1,
+  CAPSTAN_IMAGE_KEPT = 2 /* images: int32 [count], places of keep_images */
+};
 
 typedef struct capstan_batch {
   const void* images;    /* [count, C, H, W] */
@@ -201,6 +205,11 @@ typedef struct capstan_plugin_table {
    * up. INTERNAL: as compute_lane. */
   int32_t (*group_compute)(capstan_group* group, const capstan_group_step* step,
                            capstan_error* error);
+
+  /* Keeps images [first, first + count) of `whole`, float32, on the device; in rising order from 0.
+   * RESOURCE_EXHAUSTED: they do not fit; nothing is kept and the plan is well. */
+  int32_t (*keep_images)(capstan_plan* plan, const float* images, int64_t first, int64_t count,
+                         int64_t whole, capstan_error* error);
 } capstan_plugin_table;
 
 /* The one exported function: the plug-in's table, alive as long as the plug-in is loaded. */

@@ -26,6 +26,10 @@ capstan_batch PluginBatch(const LaneBatch& batch) {
   flat.labels = batch.labels;
   flat.count = batch.count;
   flat.image_type = CAPSTAN_IMAGE_FLOAT32;
+  if (batch.kept != nullptr) {
+    flat.images = batch.kept;
+    flat.image_type = CAPSTAN_IMAGE_KEPT;
+  }
   flat.image_scale = 1;
   return flat;
 }
@@ -151,6 +155,23 @@ class DevicePlan : public PluginPlan {
     return PluginStatus(table_.predict(plan_, &flat, logits, &error), who_, error);
   }
 
+  absl::Status KeepImages(const float* images, int64_t first, int64_t count,
+                          int64_t whole) override {
+    if (first != kept_ || count < 1 || first + count > whole || whole > kMaxKept ||
+        (first > 0 && whole != want_kept_)) {
+      return absl::InvalidArgumentError(absl::StrCat("images ", first, " to ", first + count,
+                                                     " of ", whole, ", want them from ", kept_,
+                                                     " on, of at most ", kMaxKept));
+    }
+    capstan_error error = {};
+    const absl::Status status =
+        PluginStatus(table_.keep_images(plan_, images, first, count, whole, &error), who_, error);
+    if (!status.ok()) return status;
+    kept_ = first + count;
+    want_kept_ = whole;
+    return absl::OkStatus();
+  }
+
   const PlanInfo& info() const override { return info_; }
 
   const capstan_plugin_table& table() const override { return table_; }
@@ -161,6 +182,17 @@ class DevicePlan : public PluginPlan {
     if (batch.count < 1 || batch.count > max_batch_) {
       return absl::InvalidArgumentError(
           absl::StrCat("batch.count: ", batch.count, ", want 1 to ", max_batch_));
+    }
+    if (batch.kept != nullptr) {
+      if (kept_ == 0 || kept_ < want_kept_) {
+        return absl::FailedPreconditionError("plan: batch.kept before all images are kept");
+      }
+      for (int64_t i = 0; i < batch.count; ++i) {
+        if (batch.kept[i] < 0 || batch.kept[i] >= kept_) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("place of sample ", i, ": ", batch.kept[i], ", want 0 to ", kept_ - 1));
+        }
+      }
     }
     if (!labels) return absl::OkStatus();
     for (int64_t i = 0; i < batch.count; ++i) {
@@ -173,6 +205,8 @@ class DevicePlan : public PluginPlan {
   }
 
  private:
+  static constexpr int64_t kMaxKept = int64_t{1} << 31;  // places are int32
+
   // The ABI runs the nodes backward from the last one.
   void FindReadyPrefixes(const Graph& graph, const FlatLayout& layout) {
     std::vector<int64_t> waiting;  // offsets of parameters, by forward order
@@ -215,6 +249,7 @@ class DevicePlan : public PluginPlan {
   const int64_t total_floats_;
   PlanInfo info_;
   bool weights_loaded_ = false;
+  int64_t kept_ = 0, want_kept_ = 0;  // images that are there; that will be
 };
 
 class PluginDevice : public Device {

@@ -18,6 +18,16 @@ template <typename T>
 void FakeOperations<T>::LoadImages(int64_t n, const BatchHeader* header, const void* images,
                                    int image_type, void* x) {
   const int32_t channels = program_.image_channels, pixels = program_.image_pixels;
+  if (image_type == CAPSTAN_IMAGE_KEPT) {
+    const int64_t size = int64_t{channels} * pixels;
+    for (int32_t i = 0; i < n * size; ++i) {
+      const int32_t from =
+          program_.input_nhwc ? CanonicalPlace(i, channels, pixels) : i;  // of the batch
+      Out<T>(x)[i] =
+          T(static_cast<Sum<T>>(kept_[In<int32_t>(images)[i / size] * size + from % size]));
+    }
+    return;
+  }
   for (int32_t i = 0; i < n * channels * pixels; ++i) {
     const int32_t from = program_.input_nhwc ? CanonicalPlace(i, channels, pixels) : i;
     using S = Sum<T>;

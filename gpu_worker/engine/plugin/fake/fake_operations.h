@@ -13,6 +13,8 @@ template <typename T>
 class FakeOperations : public Operations {
  public:
   explicit FakeOperations(const Program& program) : program_(program) {}
+  // What CAPSTAN_IMAGE_KEPT takes places of.
+  void set_kept(const float* kept) { kept_ = kept; }
 
   void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
                   void* x) override;
@@ -41,6 +43,7 @@ class FakeOperations : public Operations {
 
  private:
   const Program& program_;
+  const float* kept_ = nullptr;
 };
 
 }  // namespace capstan::engine::cuda

@@ -9,6 +9,7 @@
 //   CAPSTAN_FAKE_FAIL       old_abi, no_table, old_driver, no_driver; fault (the device fails in
 //                           the next lane, and so does every plan of it from then on)
 //   CAPSTAN_FAKE_GROUP      faults of groups: fake_streams.h
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -72,6 +73,8 @@ struct capstan_plan {
   virtual ~capstan_plan() = default;
   virtual void Info(capstan_plan_info* info) const = 0;
   virtual void LoadWeights(const float* weights) = 0;
+  virtual absl::Status KeepImages(const float* images, int64_t first, int64_t count,
+                                  int64_t whole) = 0;
   virtual absl::Status Run(const capstan_batch& batch, double loss_scale, float* gradient,
                            float* logits, capstan_result* result) = 0;
   virtual int device() const = 0;
@@ -102,7 +105,10 @@ class FakePlan : public capstan_plan {
     std::memset(walk_.at(memory_.gradient), 0, static_cast<size_t>(memory_.gradient_bytes));
     for (const Stage& stage : program_.stages) absl::StrAppend(&kernels_, stage.name, ": loops\n");
   }
-  ~FakePlan() override { devices[device_].used_bytes -= memory_.total_bytes(); }
+  ~FakePlan() override {
+    devices[device_].used_bytes -=
+        memory_.total_bytes() + static_cast<int64_t>(kept_.size() * sizeof(float));
+  }
 
   void Info(capstan_plan_info* info) const override {
     *info = {memory_.arena_bytes, memory_.weight_bytes, memory_.gradient_bytes, 0,
@@ -118,6 +124,23 @@ class FakePlan : public capstan_plan {
     walk_.CopyWeights(ops_);
   }
 
+  absl::Status KeepImages(const float* images, int64_t first, int64_t count,
+                          int64_t whole) override {
+    const int64_t elements = program_.tensors[0].elements, bytes = whole * elements * 4;
+    if (first == 0) {
+      const int64_t free = WholeBytes() - devices[device_].used_bytes;
+      if (bytes > free / 2) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat(whole, " images need ", bytes, " bytes, half of ", free, " may be taken"));
+      }
+      devices[device_].used_bytes += bytes;
+      kept_.resize(static_cast<size_t>(whole * elements));
+      ops_.set_kept(kept_.data());
+    }
+    std::copy(images, images + count * elements, kept_.begin() + first * elements);
+    return absl::OkStatus();
+  }
+
   absl::Status Run(const capstan_batch& batch, double loss_scale, float* gradient, float* logits,
                    capstan_result* result) override {
     if (gradient != nullptr && Fails("fault")) devices[device_].failed = true;
@@ -127,8 +150,7 @@ class FakePlan : public capstan_plan {
                        "fake device ",
                        device_));
     }
-    const int64_t elements = batch.count * program_.tensors[0].elements;
-    const int64_t bytes = elements * (batch.image_type == CAPSTAN_IMAGE_UINT8 ? 1 : 4);
+    const int64_t bytes = batch.count * SampleBytes(batch.image_type, program_.tensors[0].elements);
     std::memcpy(walk_.at(memory_.images), batch.images, static_cast<size_t>(bytes));
     auto* const header = reinterpret_cast<BatchHeader*>(walk_.at(memory_.header));
     *header = {loss_scale, batch.image_scale, batch.image_shift};
@@ -168,6 +190,7 @@ class FakePlan : public capstan_plan {
   const MemoryPlan memory_;
   const int device_;
   std::vector<char> bytes_;
+  std::vector<float> kept_;
   const Walk walk_;
   FakeOperations<T> ops_;
   std::string kernels_;
@@ -301,6 +324,11 @@ int32_t GroupCompute(capstan_group* group, const capstan_group_step* step, capst
   return Answer(group->group->Compute(*step), error);
 }
 
+int32_t KeepImages(capstan_plan* plan, const float* images, int64_t first, int64_t count,
+                   int64_t whole, capstan_error* error) {
+  return Answer(plan->KeepImages(images, first, count, whole), error);
+}
+
 constexpr capstan_plugin_table kTable = {CAPSTAN_PLUGIN_ABI,
                                          sizeof(capstan_plugin_table),
                                          Probe,
@@ -316,7 +344,8 @@ constexpr capstan_plugin_table kTable = {CAPSTAN_PLUGIN_ABI,
                                          GetGroupInfo,
                                          FreeGroup,
                                          GroupLoadWeights,
-                                         GroupCompute};
+                                         GroupCompute,
+                                         KeepImages};
 constexpr capstan_plugin_table kOldTable = {CAPSTAN_PLUGIN_ABI - 1, 8};
 
 }  // namespace

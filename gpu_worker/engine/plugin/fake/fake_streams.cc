@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gpu_worker/engine/cuda/rules.h"
 #include "services/sync/mutex.h"
 #include "training/fold/add.h"
 
@@ -122,8 +123,8 @@ class FakeStreams : public GroupStreams {
 
   absl::Status EnqueueLane(int device, const capstan_batch& batch, double loss_scale,
                            const std::function<absl::Status(int)>& on_bucket) override {
-    const size_t bytes = static_cast<size_t>(batch.count * members_[device].image_elements) *
-                         (batch.image_type == CAPSTAN_IMAGE_UINT8 ? 1 : 4);
+    const auto bytes = static_cast<size_t>(
+        batch.count * SampleBytes(batch.image_type, members_[device].image_elements));
     const auto* const images = static_cast<const char*>(batch.images);
     Push(device, StreamKind::kCompute,
          [this, device, batch, loss_scale, pixels = std::vector<char>(images, images + bytes),
