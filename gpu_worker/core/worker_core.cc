@@ -43,7 +43,7 @@ WorkerCore::WorkerCore(training::SamplePlan samples, training::EvalPlan evaluati
       evaluation_(std::move(evaluation)),
       options_(options),
       queues_(options.device_count),
-      busy_(options.device_count, false) {
+      busy_(options.device_count, 0) {
   CAPSTAN_CHECK(options_.device_count >= 1);
   CAPSTAN_CHECK(options_.rank >= 0);
 }
@@ -160,12 +160,40 @@ void WorkerCore::OweWeights(Effects& out) {
   out.emplace_back(WriteWeights{lineage_, held_->version});
 }
 
-void WorkerCore::GiveOrders(Effects& out) {
+bool WorkerCore::GiveLanesTogether(Effects& out) {
+  int64_t work = 0;
+  for (const std::deque<Job>& queue : queues_) {
+    for (const Job& job : queue) {
+      if (!job.is_evaluation && (work == 0 || job.work < work)) work = job.work;
+    }
+  }
+  if (work == 0) return false;
+  // Blocks that are under way end first; none is begun meanwhile.
+  if (std::count(busy_.begin(), busy_.end(), 0) < static_cast<int64_t>(busy_.size())) return true;
+  CAPSTAN_CHECK(!held_->stop);
   for (size_t device = 0; device < queues_.size(); ++device) {
-    if (busy_[device] || queues_[device].empty()) continue;
+    std::deque<Job> rest;
+    for (const Job& job : queues_[device]) {
+      if (job.is_evaluation || job.work != work) {
+        rest.push_back(job);
+        continue;
+      }
+      ++busy_[device];
+      out.emplace_back(ComputeLane{static_cast<int>(device), work, lineage_, held_->version,
+                                   static_cast<int32_t>(job.index)});
+    }
+    queues_[device] = std::move(rest);
+  }
+  return true;
+}
+
+void WorkerCore::GiveOrders(Effects& out) {
+  if (options_.lanes_together && GiveLanesTogether(out)) return;
+  for (size_t device = 0; device < queues_.size(); ++device) {
+    if (busy_[device] > 0 || queues_[device].empty()) continue;
     const Job job = queues_[device].front();
     queues_[device].pop_front();
-    busy_[device] = true;
+    busy_[device] = 1;
     const int d = static_cast<int>(device);
     if (job.is_evaluation) {
       out.emplace_back(EvaluateBlock{d, lineage_, held_->version, job.index});
@@ -178,7 +206,7 @@ void WorkerCore::GiveOrders(Effects& out) {
 }
 
 void WorkerCore::On(const LaneComputed& e, Effects& out) {
-  busy_[e.device] = false;
+  --busy_[e.device];
   for (Work& work : works_) {
     if (work.id != e.work) continue;
     work.computed[e.lane] = e.sums;
@@ -221,7 +249,7 @@ void WorkerCore::On(const NodePushed& e, Effects& out) {
 }
 
 void WorkerCore::On(const EvaluationComputed& e, Effects& out) {
-  busy_[e.device] = false;
+  --busy_[e.device];
   if (e.lineage == lineage_ && e.version == version()) {
     const auto it = blocks_.find(e.block);
     if (it != blocks_.end() && !it->second.has_value()) {

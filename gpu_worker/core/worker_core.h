@@ -98,7 +98,8 @@ struct UseView {
   int64_t generation = 0;
 };
 // Compute `lane` of `step` with the weights of version `step` of `lineage`, add it to the fold of
-// `work`, and answer LaneComputed. A device has one order at a time.
+// `work`, and answer LaneComputed. A device has one order at a time, or, with lanes_together, those
+// that come in one go.
 struct ComputeLane {
   int device = 0;
   int64_t work = 0;
@@ -159,8 +160,11 @@ using Effect = std::variant<OpenLineage, UseView, ComputeLane, FoldAndPush, Drop
 using Effects = std::vector<Effect>;
 
 struct WorkerOptions {
-  int32_t rank = 0;                                            // >= 0
-  int device_count = 1;                                        // >= 1
+  int32_t rank = 0;      // >= 0
+  int device_count = 1;  // >= 1
+  // The devices sum their lanes by themselves: the lanes of a work are ordered in one go, when every
+  // device is free; a block still takes one device.
+  bool lanes_together = false;
   absl::Duration resend_interval = absl::Milliseconds(500);    // of seals and evaluation parts
   absl::Duration progress_interval = absl::Milliseconds(250);  // of ReportState for the step alone
 };
@@ -224,6 +228,8 @@ class WorkerCore {
   void TakeUpLanes(const std::vector<int32_t>& lanes, Effects& out);
   void TakeUpEvaluation(Effects& out);
   void GiveOrders(Effects& out);
+  // Orders all lanes of the work that comes first. False: no lane waits.
+  bool GiveLanesTogether(Effects& out);
   void PushWhatIsWhole(Work& work, Effects& out);
   void OweWeights(Effects& out);
   void UpdatePhase(Effects& out);
@@ -254,7 +260,7 @@ class WorkerCore {
 
   int64_t next_work_ = 1;
   std::vector<std::deque<Job>> queues_;  // by device
-  std::vector<bool> busy_;               // by device
+  std::vector<int> busy_;                // orders out, by device
   absl::Duration report_at_ = absl::InfiniteDuration();
   int64_t reported_step_ = -1;
 };

@@ -42,6 +42,7 @@ struct Setup {
   int64_t dataset = 64;
   int64_t batch = 16;
   int64_t test = 0;
+  bool lanes_together = false;
 };
 
 class Task {
@@ -104,6 +105,7 @@ class Task {
     WorkerOptions worker;
     worker.rank = s.rank;
     worker.device_count = s.devices;
+    worker.lanes_together = s.lanes_together;
     worker.resend_interval = kResend;
     return WorkerCore(*std::move(samples), *std::move(evaluation), worker);
   }
@@ -401,6 +403,40 @@ TEST(WorkerCoreTest, SaysWhatItWaitsFor) {
   EXPECT_EQ(task.core().Waiting(), "step 812: computes lanes 1,2");
   task.Compute(orders);
   EXPECT_EQ(task.core().Waiting(), "step 812: all is pushed, waits for version 813");
+}
+
+// Devices that sum by themselves get all lanes in one go, and only when all of them are free.
+TEST(WorkerCoreTest, LanesTogetherAreOrderedInOneGo) {
+  Task task({.lanes = 5, .devices = 2, .test = 40, .lanes_together = true});
+  task.View(1, 1, {0, 0, 0, 1, 1});
+  const Effects first = task.Do(WeightsComplete{1, 0, false, true});
+  EXPECT_THAT(LanesOf(first), ElementsAre(0, 2, 1));  // device 0: lanes 0 and 2
+  const std::vector<ComputeLane> orders = Only<ComputeLane>(first);
+  EXPECT_EQ(orders[1].device, 0);
+  EXPECT_EQ(orders[2].device, 1);
+  EXPECT_THAT(Only<EvaluateBlock>(first), IsEmpty());
+  const auto done = [&](int i) {
+    return task.Do(LaneComputed{orders[i].device, orders[i].work, orders[i].lane,
+                                Task::SumsOf(orders[i].lane)});
+  };
+  // A device begins with its blocks when its lanes are done.
+  EXPECT_THAT(Only<EvaluateBlock>(done(0)), IsEmpty());
+  const Effects second = done(1);
+  EXPECT_THAT(NodesOf(second), ElementsAre(Node{2, 1}));
+  ASSERT_THAT(Only<EvaluateBlock>(second), SizeIs(1));
+  const Effects third = done(2);
+  EXPECT_THAT(NodesOf(third), ElementsAre(Node{0, 2}));
+  // Lanes gained now wait for the blocks under way, and no further block is begun.
+  const Effects gained = task.View(1, 2, {0, 0, 0, 0, 0});
+  EXPECT_THAT(LanesOf(gained), IsEmpty());
+  std::vector<EvaluateBlock> blocks = Only<EvaluateBlock>(second);
+  for (const EvaluateBlock& block : Only<EvaluateBlock>(third)) blocks.push_back(block);
+  Effects last;
+  for (const EvaluateBlock& block : blocks) {
+    EXPECT_THAT(LanesOf(last), IsEmpty());
+    last = task.Do(EvaluationComputed{block.device, 1, 0, block.block, {}});
+  }
+  EXPECT_THAT(LanesOf(last), ElementsAre(3, 4));
 }
 
 }  // namespace

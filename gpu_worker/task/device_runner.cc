@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gpu_worker/core/worker_core.h"
 #include "gpu_worker/data/failure.h"
 #include "gpu_worker/engine/device/open.h"
 #include "services/check/check.h"
@@ -30,25 +29,6 @@ absl::Status While(absl::string_view work, const absl::Status& status) {
 
 }  // namespace
 
-std::shared_ptr<const training::EpochOrder> EpochOrders::Get(int64_t epoch) {
-  // Under the lock: a second device would only make the same again.
-  MutexLock lock(mu_);
-  std::shared_ptr<const training::EpochOrder>& kept = kept_[epoch % 2];
-  if (kept == nullptr || kept->epoch != epoch) {
-    kept = std::make_shared<const training::EpochOrder>(job_->samples.MakeEpochOrder(epoch));
-  }
-  return kept;
-}
-
-std::vector<int32_t> LaneSchedule::LanesOf(int device, int64_t step) const {
-  return core::PlanLanes(job->samples, lane_owners, rank, device_count, step)[device];
-}
-
-std::vector<int64_t> LaneSchedule::SamplesOf(int64_t step, int32_t lane) const {
-  const auto order = orders->Get(job->samples.EpochOf(step));
-  return job->samples.LaneSamples(*order, job->samples.StepInEpoch(step), lane);
-}
-
 DeviceRunner::DeviceRunner(Options options, std::shared_ptr<const Job> job,
                            const data::Dataset& train, const data::Dataset* test,
                            Callbacks callbacks)
@@ -57,6 +37,9 @@ DeviceRunner::DeviceRunner(Options options, std::shared_ptr<const Job> job,
       train_(train),
       test_(test),
       callbacks_(std::move(callbacks)),
+      reader_(std::make_unique<LaneReader>(
+          LaneReader::Options{options_.index, /*device_count=*/1, options_.read_ahead}, job_,
+          train_, [this] { return stopping(); })),
       thread_([this] { Run(); }) {}
 
 DeviceRunner::~DeviceRunner() {
@@ -165,63 +148,23 @@ absl::Status DeviceRunner::Do(LaneOrder& order) {
 absl::Status DeviceRunner::Do(BlockOrder& order) {
   CAPSTAN_CHECK(test_ != nullptr);
   const training::EvalBlock block = job_->evaluation.Block(order.block);
-  direct_.indices.resize(block.sample_count);
-  for (int64_t i = 0; i < block.sample_count; ++i) direct_.indices[i] = block.first_sample + i;
-  direct_.images.resize(block.sample_count * test_->info().image_size());
-  direct_.labels.resize(block.sample_count);
-  absl::Status status = test_->Read(direct_.indices, direct_.images.data(), direct_.labels.data());
+  block_.indices.resize(block.sample_count);
+  for (int64_t i = 0; i < block.sample_count; ++i) block_.indices[i] = block.first_sample + i;
+  block_.images.resize(block.sample_count * test_->info().image_size());
+  block_.labels.resize(block.sample_count);
+  absl::Status status = test_->Read(block_.indices, block_.images.data(), block_.labels.data());
   if (!status.ok()) return status;
   const std::string work = absl::StrCat("evaluation of version ", order.version);
   status = LoadWeights(order.lineage, order.version, *order.weights);
   if (!status.ok()) return While(work, status);
   engine::LaneBatch batch;
-  batch.images = direct_.images.data();
-  batch.labels = direct_.labels.data();
+  batch.images = block_.images.data();
+  batch.labels = block_.labels.data();
   batch.count = block.sample_count;
   absl::StatusOr<engine::LaneResult> result = plan_->Evaluate(batch);
   if (!result.ok()) return While(work, result.status());
   order.weights.reset();
   callbacks_.on_block(order, {result->samples, result->loss_sum, result->correct});
-  return absl::OkStatus();
-}
-
-// Brings batch_ to the order's step, where that lies ahead.
-absl::Status DeviceRunner::FetchStep(const LaneOrder& order) {
-  auto lists = [schedule = order.schedule, device = options_.index](int64_t step) {
-    std::vector<std::vector<int64_t>> samples;
-    for (const int32_t lane : schedule->LanesOf(device, step)) {
-      samples.push_back(schedule->SamplesOf(step, lane));
-    }
-    return samples;
-  };
-  if (loader_ == nullptr) {
-    data::BatchLoaderOptions options;
-    options.first_step = order.step;
-    options.end_step = job_->spec.total_steps();
-    options.read_ahead = options_.read_ahead;
-    loader_ = std::make_unique<data::BatchLoader>(train_, options, lists);
-    loader_next_ = order.step;
-  } else if (order.schedule != loader_schedule_ || order.step < loader_next_ ||
-             order.step > loader_next_ + options_.read_ahead) {
-    loader_->Restart(order.step, lists);
-    loader_next_ = order.step;
-  }
-  loader_schedule_ = order.schedule;
-  while (!batch_.has_value() || batch_->step != order.step) {
-    if (batch_.has_value()) {
-      loader_->Recycle(*std::move(batch_));
-      batch_.reset();
-    }
-    absl::StatusOr<data::StepBatch> next = loader_->Next(absl::Milliseconds(200));
-    if (absl::IsDeadlineExceeded(next.status())) {
-      if (stopping()) return absl::CancelledError("the task ends");
-      continue;
-    }
-    if (!next.ok()) return next.status();
-    loader_next_ = next->step + 1;
-    batch_ = *std::move(next);
-  }
-  batch_lanes_ = order.schedule->LanesOf(options_.index, order.step);
   return absl::OkStatus();
 }
 
@@ -239,7 +182,8 @@ absl::StatusOr<engine::LaneBatch> DeviceRunner::Samples(const LaneOrder& order) 
     lane.kept = lane_places_.data();
     return lane;
   }
-  const absl::StatusOr<const data::LaneBatch*> batch = ReadSamples(order);
+  const absl::StatusOr<const data::LaneBatch*> batch =
+      reader_->Read(order.schedule, order.step, order.lane);
   if (!batch.ok()) return batch.status();
   lane.images = (*batch)->images.data();
   lane.labels = (*batch)->labels.data();
@@ -270,25 +214,6 @@ absl::Status DeviceRunner::KeepImages() {
   }
   kept_ = true;
   return absl::OkStatus();
-}
-
-absl::StatusOr<const data::LaneBatch*> DeviceRunner::ReadSamples(const LaneOrder& order) {
-  // A lane gained inside a step belongs to no batch; reading ahead begins with the next step then.
-  const bool at_hand = batch_.has_value() && batch_->step == order.step;
-  const std::vector<int32_t> planned = order.schedule->LanesOf(options_.index, order.step);
-  if (!at_hand && std::find(planned.begin(), planned.end(), order.lane) != planned.end()) {
-    if (absl::Status status = FetchStep(order); !status.ok()) return status;
-  }
-  if (batch_.has_value() && batch_->step == order.step) {
-    const auto it = std::find(batch_lanes_.begin(), batch_lanes_.end(), order.lane);
-    if (it != batch_lanes_.end()) return &batch_->lanes[it - batch_lanes_.begin()];
-  }
-  direct_.indices = order.schedule->SamplesOf(order.step, order.lane);
-  direct_.images.resize(direct_.indices.size() * train_.info().image_size());
-  direct_.labels.resize(direct_.indices.size());
-  absl::Status status = train_.Read(direct_.indices, direct_.images.data(), direct_.labels.data());
-  if (!status.ok()) return status;
-  return &direct_;
 }
 
 }  // namespace capstan::gpu_worker

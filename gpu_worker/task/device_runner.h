@@ -17,38 +17,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "gpu_worker/data/batch_loader.h"
 #include "gpu_worker/engine/device/device.h"
 #include "gpu_worker/task/job.h"
+#include "gpu_worker/task/lane_reader.h"
 #include "gpu_worker/task/node_fold.h"
 #include "services/sync/mutex.h"
 #include "training/fold/tree_fold.h"
 
 namespace capstan::gpu_worker {
-
-// Makes each epoch's order once for all devices; keeps two. Thread-safe.
-class EpochOrders {
- public:
-  explicit EpochOrders(std::shared_ptr<const Job> job) : job_(std::move(job)) {}
-  std::shared_ptr<const training::EpochOrder> Get(int64_t epoch) ABSL_LOCKS_EXCLUDED(mu_);
-
- private:
-  const std::shared_ptr<const Job> job_;
-  Mutex mu_;
-  std::shared_ptr<const training::EpochOrder> kept_[2] ABSL_GUARDED_BY(mu_);
-};
-
-// The lanes of each device at each step, by one view. Immutable.
-struct LaneSchedule {
-  std::shared_ptr<const Job> job;
-  std::shared_ptr<EpochOrders> orders;
-  std::vector<int32_t> lane_owners;
-  int32_t rank = 0;
-  int device_count = 1;
-
-  std::vector<int32_t> LanesOf(int device, int64_t step) const;
-  std::vector<int64_t> SamplesOf(int64_t step, int32_t lane) const;
-};
 
 struct LaneOrder {
   int64_t work = 0;
@@ -78,6 +54,7 @@ struct LaneTimes {
 class DeviceRunner {
  public:
   struct Callbacks {
+    // The device is open and the plan stands.
     std::function<void(const std::string& description, int64_t planned_bytes)> on_ready;
     std::function<void(int64_t work, int32_t lane, const training::SealSums&, const LaneTimes&)>
         on_lane;
@@ -104,6 +81,12 @@ class DeviceRunner {
   void Compute(LaneOrder order) ABSL_LOCKS_EXCLUDED(mu_);
   void Evaluate(BlockOrder order) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // After on_ready, for a group: used while no order is under way.
+  engine::Device* device() const { return device_.get(); }
+  engine::Plan* plan() const { return plan_.get(); }
+  // The labels of the training set where the plan keeps its images, else null.
+  const std::vector<int32_t>* kept_labels() const { return kept_ ? &labels_ : nullptr; }
+
  private:
   using Order = std::variant<LaneOrder, BlockOrder>;
 
@@ -117,10 +100,8 @@ class DeviceRunner {
   // The samples of the lane: places of what the device keeps, or images that were read ahead or are
   // read now.
   absl::StatusOr<engine::LaneBatch> Samples(const LaneOrder& order);
-  absl::StatusOr<const data::LaneBatch*> ReadSamples(const LaneOrder& order);
   // Brings a small training set into the memory of a device that has its own.
   absl::Status KeepImages();
-  absl::Status FetchStep(const LaneOrder& order);
 
   const Options options_;
   const std::shared_ptr<const Job> job_;
@@ -131,13 +112,9 @@ class DeviceRunner {
   // Of the thread alone.
   std::unique_ptr<engine::Device> device_;
   std::unique_ptr<engine::Plan> plan_;
-  std::unique_ptr<data::BatchLoader> loader_;
-  std::shared_ptr<const LaneSchedule> loader_schedule_;
-  int64_t loader_next_ = 0;               // the step that loader_->Next gives
-  std::optional<data::StepBatch> batch_;  // of the step at hand
-  std::vector<int32_t> batch_lanes_;
-  data::LaneBatch direct_;  // a lane or block that was not read ahead
-  bool kept_ = false;       // the device has all images; labels_ by place
+  std::unique_ptr<LaneReader> reader_;
+  data::LaneBatch block_;  // samples of an evaluation block
+  bool kept_ = false;      // the device has all images; labels_ by place
   std::vector<int32_t> labels_, lane_places_, lane_labels_;
   int64_t loaded_lineage_ = -1;
   int64_t loaded_version_ = -1;

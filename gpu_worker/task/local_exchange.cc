@@ -88,8 +88,9 @@ void LocalExchange::Publish(bool stop, bool evaluate, absl::Duration update) {
   });
 }
 
-void LocalExchange::Push(int64_t step, const Node& node,
-                         std::shared_ptr<const FloatBuffer> gradient) {
+void LocalExchange::PushPrefix(int64_t step, const Node& node,
+                               std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) {
+  if (ready_floats < gradient->size()) return;  // it travels nowhere: the whole is early enough
   if (lead_ == nullptr || step != lead_->step() || lead_->stopped()) return;
   const Node root = job_->samples.StepTree(step).root();
   if (node == root) {

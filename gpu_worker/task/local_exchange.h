@@ -52,8 +52,8 @@ class LocalExchange final : public param_store::client::Exchange {
   // Version 0, by the job's initializer or file. Errors carry their reason (data/failure.h).
   // Unimplemented: a lineage that does not begin with version 0, a model with running statistics.
   absl::Status Open(const param_store::client::Route& route) override;
-  void Push(int64_t step, const training::Node& node,
-            std::shared_ptr<const FloatBuffer> gradient) override;
+  void PushPrefix(int64_t step, const training::Node& node,
+                  std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) override;
   void SendSeal(int64_t step, const training::Node& node, const training::SealSums& sums) override;
   void SendEvaluation(int64_t version, int64_t block, const training::SealSums& sums) override;
   std::string Waiting() const override;

@@ -30,6 +30,7 @@ Task::Task(TaskOptions options, param_store::client::Strand& strand, Callbacks c
 
 Task::~Task() {
   *alive_ = false;
+  group_.reset();
   runners_.clear();
   files_.Stop();
   files_thread_.join();
@@ -89,6 +90,7 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
   core::WorkerOptions worker;
   worker.rank = rank_;
   worker.device_count = static_cast<int>(options_.devices.size());
+  worker.lanes_together = Together();
   core_ = std::make_unique<core::WorkerCore>(job_->samples, job_->evaluation, worker);
   gradients_ = std::make_unique<BufferPool>(job_->layout.total_floats());
   orders_ = std::make_shared<EpochOrders>(job_);
@@ -113,11 +115,10 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
           .Kv("precision", engine::PrecisionName(job_->precision()))
           .Kv("planned_bytes", planned_bytes);
       Post([this] {
-        // The view is taken up when every plan stands: no version waits for a compiler.
         if (--devices_starting_ > 0 || ended_) return;
-        clock_.emplace(strand_.Now());
-        const common::v1::View view = view_;
-        ChangeView(view);
+        if (!Together()) return Ready();
+        ++devices_starting_;  // the group
+        StartGroup();
       });
     };
     callbacks.on_lane = [this, device](int64_t work, int32_t lane, const training::SealSums& sums,
@@ -146,6 +147,67 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
                                                       std::move(callbacks)));
   }
   return absl::OkStatus();
+}
+
+void Task::Ready() {
+  clock_.emplace(strand_.Now());
+  const common::v1::View view = view_;
+  ChangeView(view);
+}
+
+bool Task::Together() const {
+  const std::string& type = job_->spec.spec().kvstore().type();
+  if (type != "device" && type != "dist_device_sync") return false;
+  // CPUs share the memory in which the host adds.
+  return std::all_of(options_.devices.begin(), options_.devices.end(),
+                     [](const std::string& name) { return absl::StartsWith(name, "cuda"); });
+}
+
+void Task::StartGroup() {
+  GroupRunner::Options options;
+  options.device_count = static_cast<int>(runners_.size());
+  options.read_ahead = job_->spec.spec().data().prefetch_batches();
+  // Before the coordinator says of the whole job that it stalls.
+  options.timeout = absl::Seconds(job_->spec.spec().limits().stall_timeout_seconds()) / 2;
+  GroupRunner::Callbacks callbacks;
+  callbacks.on_ready = [this](const std::string& summary) {
+    Log(services::kInfo, "devices_together").Kv("devices", summary);
+    Post([this] {
+      if (--devices_starting_ == 0 && !ended_) Ready();
+    });
+  };
+  callbacks.on_prefix = [this](const GroupOrder& order, size_t node, int64_t ready_floats) {
+    // The whole follows as FoldAndPush; with `device` nothing travels.
+    if (ready_floats == order.sums[node]->size() || local_ != nullptr) return;
+    Post([this, work = order.work, lineage = order.lineage, step = order.step,
+          sum = order.sums[node], node = order.nodes[node], ready_floats] {
+      // Rule R8: frames of the complete version at hand alone.
+      if (ended_ || folds_.count(work) == 0 || weights_.lineage != lineage ||
+          weights_.version != step) {
+        return;
+      }
+      const StepPhase before = clock_->Enter(StepPhase::kPush, strand_.Now());
+      exchange_->PushPrefix(step, node, sum, ready_floats);
+      clock_->Enter(before, strand_.Now());
+    });
+  };
+  callbacks.on_lanes = [this](const GroupOrder& order, const std::vector<training::SealSums>& sums,
+                              const LaneTimes& times) {
+    Post([this, work = order.work, lanes = order.lanes, sums, times] {
+      lanes_running_ -= static_cast<int>(lanes.size());
+      step_times_[0].data_wait += times.data_wait;
+      for (size_t i = 0; i < lanes.size(); ++i) {
+        counters_.samples += sums[i].samples;
+        Give(core::LaneComputed{lanes[i].first, work, lanes[i].second, sums[i]});
+      }
+    });
+  };
+  callbacks.on_failed = [this](const absl::Status& status) {
+    Post([this, status] {
+      Give(core::Failed{FailureReasonOf(status, /*on_gpu=*/true), std::string(status.message())});
+    });
+  };
+  group_ = std::make_unique<GroupRunner>(options, job_, *train_, runners_, std::move(callbacks));
 }
 
 void Task::MakeExchange() {
@@ -231,6 +293,7 @@ void Task::DoAll(const core::Effects& effects) {
   for (const core::Effect& effect : effects) {
     std::visit([this](const auto& e) { Do(e); }, effect);
   }
+  if (!together_.empty()) GiveGroupOrder();
 }
 
 void Task::UseSchedule() {
@@ -261,10 +324,37 @@ void Task::Do(const core::OpenLineage& e) {
 
 void Task::Do(const core::UseView& e) { UseSchedule(); }
 
+// What the core ordered in one go.
+void Task::GiveGroupOrder() {
+  GroupOrder order;
+  order.work = together_[0].work;
+  order.lineage = together_[0].lineage;
+  order.step = together_[0].step;
+  order.loss_scale = weights_.loss_scale;
+  order.weights = weights_.weights;
+  order.fold = folds_.at(order.work);
+  order.schedule = schedule_;
+  std::vector<int32_t> lanes;
+  for (const core::ComputeLane& lane : together_) {
+    CAPSTAN_CHECK(lane.work == order.work);
+    order.lanes.emplace_back(lane.device, lane.lane);
+    lanes.push_back(lane.lane);
+  }
+  together_.clear();
+  order.nodes = job_->samples.StepTree(order.step).LargestNodes(lanes);
+  for (size_t i = 0; i < order.nodes.size(); ++i) order.sums.push_back(gradients_->Lend());
+  lanes_running_ += static_cast<int>(lanes.size());
+  group_->Compute(std::move(order));
+}
+
 void Task::Do(const core::ComputeLane& e) {
   CAPSTAN_CHECK(e.lineage == weights_.lineage && e.step == weights_.version && !weights_.stop);
   std::shared_ptr<NodeFold>& fold = folds_[e.work];
   if (fold == nullptr) fold = std::make_shared<NodeFold>(job_->samples.StepTree(e.step));
+  if (group_ != nullptr) {
+    together_.push_back(e);
+    return;
+  }
   LaneOrder order;
   order.work = e.work;
   order.lineage = e.lineage;

@@ -20,6 +20,7 @@
 #include "gpu_worker/core/worker_core.h"
 #include "gpu_worker/task/counters.h"
 #include "gpu_worker/task/device_runner.h"
+#include "gpu_worker/task/group_runner.h"
 #include "gpu_worker/task/job.h"
 #include "gpu_worker/task/local_exchange.h"
 #include "gpu_worker/task/node_fold.h"
@@ -66,6 +67,12 @@ class Task {
 
   absl::Status SetUp(const node::v1::StartTask& start);
   void MakeExchange();
+  // Whether the devices sum their lanes by themselves.
+  bool Together() const;
+  void StartGroup();
+  void GiveGroupOrder();
+  // The view is taken up when every plan stands: no version waits for a compiler.
+  void Ready();
   void Give(const core::Event& event);
   void DoAll(const core::Effects& effects);
   void Do(const core::OpenLineage& e);
@@ -127,8 +134,9 @@ class Task {
 
   param_store::client::StrandLoop files_;
   std::thread files_thread_;
-  std::vector<std::unique_ptr<DeviceRunner>>
-      runners_;  // last: their callbacks use all of the above
+  std::vector<std::unique_ptr<DeviceRunner>> runners_;  // after all that their callbacks use
+  std::vector<core::ComputeLane> together_;  // ordered in the step at hand, not given yet
+  std::unique_ptr<GroupRunner> group_;       // where Together(); last: it uses the runners
 };
 
 }  // namespace capstan::gpu_worker

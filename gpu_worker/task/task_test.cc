@@ -268,6 +268,68 @@ TEST_F(GpuTaskTest, AFaultOfTheCardEndsTheTaskAndIsNamed) {
               ::testing::StartsWith("step 0, lane 0: device cuda:1: cudaStreamSynchronize: 700 "));
 }
 
+// `device`: cards add the lanes, in the tree's order, and the host what is left to do. The last batch
+// of an epoch leaves lanes empty.
+TEST_F(GpuTaskTest, CardsThatAddGiveTheHostsBits) {
+  Set("CAPSTAN_FAKE_DEVICES", "4");
+  const auto run = [&](const std::string& kvstore, const std::vector<std::string>& devices,
+                       bool deterministic) {
+    TestJob test = Small(absl::StrCat(kvstore, devices.size(), devices.back(), deterministic));
+    test.kvstore = kvstore;
+    test.devices = static_cast<int32_t>(devices.size());
+    test.lanes = 5;
+    test.train = 67;
+    test.batch = 16;
+    test.steps = 12;
+    test.deterministic = deterministic;
+    const Outcome outcome = RunTask(test.Start(), devices, AllWritten);
+    EXPECT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
+    EXPECT_EQ(outcome.last().lead().samples_used(), 2 * 67 + 2 * 16);
+    EXPECT_EQ(outcome.counters.samples, 2 * 67 + 2 * 16);
+    EXPECT_GT(outcome.last().lead().epochs(0).validation_accuracy(), 0);
+    return outcome.last().weights_sha256();
+  };
+  const std::string host = run("local", {"cuda:0"}, true);
+  for (const std::vector<std::string>& devices : {std::vector<std::string>{"cuda:0"},
+                                                  {"cuda:0", "cuda:2"},
+                                                  {"cuda:3", "cuda:3"},
+                                                  {"cuda:3", "cuda:2", "cuda:0"}}) {
+    EXPECT_EQ(run("device", devices, true), host) << devices.size() << devices.back();
+  }
+  // In any order: other bits, or the same by luck.
+  EXPECT_FALSE(run("device", {"cuda:0", "cuda:2"}, false).empty());
+}
+
+TEST_F(GpuTaskTest, ASumThatHangsIsNcclTimeout) {
+  Set("CAPSTAN_FAKE_GROUP", "hang:0");
+  TestJob test = Small("hang");
+  test.kvstore = "device";
+  test.devices = 2;
+  test.deterministic = false;
+  test.stall_seconds = 1;
+  const Outcome outcome =
+      RunTask(test.Start(), {"cuda:0", "cuda:0"}, [](const TaskState&) { return false; });
+  EXPECT_TRUE(outcome.failed);
+  EXPECT_EQ(outcome.last().reason(), "NcclTimeout");
+  EXPECT_EQ(outcome.last().message(),
+            "step 0: devices together: GPU 0, the sum of bucket 0 over 2 devices: not done after "
+            "0.5 s");
+}
+
+TEST_F(GpuTaskTest, AFaultAmongSeveralCardsIsNamed) {
+  Set("CAPSTAN_FAKE_DEVICES", "4");
+  Set("CAPSTAN_FAKE_GROUP", "fault:1:3");
+  TestJob test = Small("fault");
+  test.kvstore = "device";
+  test.devices = 2;
+  const Outcome outcome =
+      RunTask(test.Start(), {"cuda:0", "cuda:3"}, [](const TaskState&) { return false; });
+  EXPECT_TRUE(outcome.failed);
+  EXPECT_EQ(outcome.last().reason(), "InternalError");
+  EXPECT_THAT(outcome.last().message(), HasSubstr("step 1: devices together: cudaEventQuery: 700"));
+  EXPECT_THAT(outcome.last().message(), HasSubstr("GPU 3"));
+}
+
 TEST_F(GpuTaskTest, SixteenBitsTrain) {
   for (const char* const precision : {"bf16", "fp16"}) {
     const TestJob test = Half(precision);

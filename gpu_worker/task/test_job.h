@@ -21,6 +21,9 @@ struct TestJob {
   double learning_rate = 0.1;
   double momentum = 0;
   std::string precision = "fp32";
+  std::string kvstore = "local";
+  bool deterministic = true;
+  double stall_seconds = 300;
   std::string storage_path;
 
   job::v1::JobSpec Spec() const {
@@ -34,7 +37,10 @@ struct TestJob {
     spec.mutable_data()->set_format("synthetic_digits");
     spec.mutable_data()->set_train_samples(train);
     spec.mutable_data()->set_test_samples(test);
-    spec.mutable_kvstore()->set_type("local");
+    spec.mutable_kvstore()->set_type(kvstore);
+    if (!deterministic) spec.mutable_resources()->set_device("gpu");
+    spec.mutable_training()->set_deterministic(deterministic);
+    spec.mutable_limits()->set_stall_timeout_seconds(stall_seconds);
     spec.mutable_training()->set_max_steps(steps);
     spec.mutable_training()->set_global_batch_size(batch);
     spec.mutable_training()->mutable_optimizer()->set_name("sgd");

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -77,8 +78,15 @@ class Exchange {
   // Sends the sum of `node` for `step`, and sends it again where a stream breaks or a checksum
   // differs, until a version above `step` is complete. The buffer is not copied and not changed
   // until its last reference is gone.
-  virtual void Push(int64_t step, const training::Node& node,
-                    std::shared_ptr<const FloatBuffer> gradient) = 0;
+  void Push(int64_t step, const training::Node& node, std::shared_ptr<const FloatBuffer> gradient) {
+    const int64_t all = gradient->size();
+    PushPrefix(step, node, std::move(gradient), all);
+  }
+  // The same of [0, ready_floats) alone, while the rest is still being computed: called again with
+  // the same buffer and more, at last with all of it. What was sent is not sent twice; a node of
+  // which only a part was ever pushed is nobody's sum and harms nobody (rule R6).
+  virtual void PushPrefix(int64_t step, const training::Node& node,
+                          std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) = 0;
   // To the lead, behind the frames pushed so far where there is one shard.
   virtual void SendSeal(int64_t step, const training::Node& node,
                         const training::SealSums& sums) = 0;

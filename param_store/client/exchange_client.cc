@@ -53,6 +53,7 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
     Node node;
     std::shared_ptr<const FloatBuffer> gradient;
     std::vector<uint32_t> crc32c;  // by chunk
+    int64_t ready_floats = 0;      // final, summed up and sent
   };
 
   Impl(const training::FlatLayout& layout, ExchangeClientOptions options, Strand& strand,
@@ -230,6 +231,7 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
       if (pushed.step != ack.step() || pushed.node != node) continue;
       for (const ChunkRun& frame : peer.frames) {
         if (frame.first_chunk != ack.first_chunk()) continue;
+        if (training::RangeOf(layout, frame).end() > pushed.ready_floats) continue;
         ++counts.retries;
         SendFrame(peer, pushed, frame);
       }
@@ -295,7 +297,10 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
 
   void SendFrames(Peer& peer, const Pushed& pushed) {
     if (pushed.step < peer.version) return;  // past there
-    for (const ChunkRun& frame : peer.frames) SendFrame(peer, pushed, frame);
+    for (const ChunkRun& frame : peer.frames) {
+      if (training::RangeOf(layout, frame).end() > pushed.ready_floats) return;
+      SendFrame(peer, pushed, frame);
+    }
   }
 
   void SendFrame(Peer& peer, const Pushed& pushed, const ChunkRun& run) {
@@ -425,20 +430,31 @@ absl::Status ExchangeClient::Open(const Route& route) {
   return absl::OkStatus();
 }
 
-void ExchangeClient::Push(int64_t step, const Node& node,
-                          std::shared_ptr<const FloatBuffer> gradient) {
+void ExchangeClient::PushPrefix(int64_t step, const Node& node,
+                                std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) {
   Impl& impl = *impl_;
   CAPSTAN_CHECK(gradient != nullptr && gradient->size() == impl.layout.total_floats());
   impl.ForgetBefore(step);
-  impl.retained.push_back(Impl::Pushed{step, node, std::move(gradient), {}});
-  Impl::Pushed& pushed = impl.retained.back();
-  pushed.crc32c.resize(impl.layout.chunk_count());
+  auto it = std::find_if(impl.retained.begin(), impl.retained.end(), [&](const Impl::Pushed& p) {
+    return p.step == step && p.node == node && p.gradient == gradient;
+  });
+  if (it == impl.retained.end()) {
+    impl.retained.push_back(Impl::Pushed{step, node, std::move(gradient), {}});
+    it = std::prev(impl.retained.end());
+    it->crc32c.resize(impl.layout.chunk_count());
+  }
+  Impl::Pushed& pushed = *it;
+  const int64_t before = pushed.ready_floats;
+  CAPSTAN_CHECK(ready_floats >= before);
+  pushed.ready_floats = ready_floats;
   // Frame by frame over the shards: the first ones travel while the rest is still being summed up.
   size_t longest = 0;
   for (const Impl::Peer& peer : impl.peers) longest = std::max(longest, peer.frames.size());
   for (size_t i = 0; i < longest; ++i) {
     for (Impl::Peer& peer : impl.peers) {
       if (i >= peer.frames.size()) continue;
+      const int64_t end = training::RangeOf(impl.layout, peer.frames[i]).end();
+      if (end <= before || end > ready_floats) continue;
       for (int32_t chunk = peer.frames[i].first_chunk; chunk < peer.frames[i].end(); ++chunk) {
         const FlatRange range = impl.layout.ChunkRange(chunk);
         pushed.crc32c[chunk] =

@@ -50,8 +50,8 @@ class ExchangeClient final : public Exchange {
   ~ExchangeClient() override;
 
   absl::Status Open(const Route& route) override;
-  void Push(int64_t step, const training::Node& node,
-            std::shared_ptr<const FloatBuffer> gradient) override;
+  void PushPrefix(int64_t step, const training::Node& node,
+                  std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) override;
   void SendSeal(int64_t step, const training::Node& node, const training::SealSums& sums) override;
   void SendEvaluation(int64_t version, int64_t block, const training::SealSums& sums) override;
   std::string Waiting() const override;

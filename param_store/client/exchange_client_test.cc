@@ -422,6 +422,41 @@ TEST_F(ExchangeClientTest, ABrokenStreamIsOpenedAgainAndTheStepIsSentAgain) {
   EXPECT_THAT(Wait(2), ElementsAre(97.0f, 97.0f));
 }
 
+// Backward leaves the gradient bucket by bucket: chunks travel as soon as they are final, each once;
+// on a stream that broke, those again that are final by then, and none that is not.
+TEST_F(ExchangeClientTest, APrefixTravelsBeforeTheRestIsThere) {
+  Start(1);
+  Open();
+  ASSERT_FALSE(Wait(0).empty());
+  std::shared_ptr<FloatBuffer> gradient;
+  const auto push = [&](int64_t step, int64_t ready) {
+    OnStrand([&] {
+      if (gradient == nullptr) gradient = gradients_.Lend();
+      // What is not final yet must not be seen.
+      std::fill(gradient->span().begin(), gradient->span().begin() + ready, 2.0f);
+      std::fill(gradient->span().begin() + ready, gradient->span().end(), 77.0f);
+      client_->PushPrefix(step, Node{0, 2}, gradient, ready);
+    });
+  };
+  const int64_t chunk = training::kSmallChunkFloats;
+  push(0, 2 * chunk + 16);
+  ASSERT_TRUE(shards_[0]->WaitForLog("frame 1 data"));
+  EXPECT_EQ(Stats().sent_payload_bytes, 2 * 4 * chunk);
+  push(0, 4 * chunk);
+  push(0, layout_.total_floats());
+  gradient = nullptr;
+  EXPECT_THAT(Wait(1), ElementsAre(98.0f, 98.0f));
+  EXPECT_EQ(Stats().sent_payload_bytes, 4 * layout_.total_floats());
+
+  Faults faults;
+  faults.break_after_frame = 2;
+  shards_[0]->Set(faults);
+  push(1, 2 * chunk);
+  ASSERT_TRUE(Until([&] { return shards_[0]->hellos().size() == 2; }));
+  push(1, layout_.total_floats());
+  EXPECT_THAT(Wait(2), ElementsAre(96.0f, 96.0f));
+}
+
 TEST_F(ExchangeClientTest, AFrameThatTheShardCallsCorruptIsSentAgain) {
   Start(1);
   Open();

@@ -1,0 +1,153 @@
+#include "gpu_worker/task/group_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "services/check/check.h"
+
+namespace capstan::gpu_worker {
+namespace {
+
+absl::Duration Now() {
+  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+}  // namespace
+
+GroupRunner::GroupRunner(Options options, std::shared_ptr<const Job> job,
+                         const data::Dataset& train,
+                         const std::vector<std::unique_ptr<DeviceRunner>>& runners,
+                         Callbacks callbacks)
+    : options_(options),
+      job_(std::move(job)),
+      callbacks_(std::move(callbacks)),
+      device_(runners[0]->device()),
+      reader_({/*first_device=*/0, options.device_count, options.read_ahead}, job_, train,
+              [this] { return stopping(); }) {
+  for (const auto& runner : runners) {
+    plans_.push_back(runner->plan());
+    kept_labels_.push_back(runner->kept_labels());
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+GroupRunner::~GroupRunner() {
+  {
+    MutexLock lock(mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void GroupRunner::Compute(GroupOrder order) {
+  MutexLock lock(mu_);
+  CAPSTAN_CHECK(!order_.has_value());
+  order_ = std::move(order);
+  changed_.NotifyAll();
+}
+
+bool GroupRunner::stopping() {
+  MutexLock lock(mu_);
+  return stopping_;
+}
+
+void GroupRunner::Run() {
+  absl::Status status;
+  try {
+    status = RunAll();
+  } catch (const std::bad_alloc&) {
+    status = absl::ResourceExhaustedError("devices together: the host is out of memory");
+  }
+  if (!status.ok()) callbacks_.on_failed(status);
+}
+
+absl::Status GroupRunner::RunAll() {
+  engine::GroupOptions group;
+  group.deterministic = job_->spec.spec().training().deterministic();
+  group.timeout = options_.timeout;
+  absl::StatusOr<std::unique_ptr<engine::PlanGroup>> made = device_->MakeGroup(plans_, group);
+  if (!made.ok()) return made.status();
+  group_ = *std::move(made);
+  callbacks_.on_ready(group_->summary());
+  for (;;) {
+    GroupOrder order;
+    {
+      MutexLock lock(mu_);
+      while (!order_.has_value() && !stopping_) changed_.Wait(mu_);
+      if (stopping_) return absl::OkStatus();
+      order = *std::move(order_);
+      order_.reset();
+    }
+    const absl::Status status = Do(order);
+    if (status.ok()) continue;
+    if (stopping()) return absl::OkStatus();
+    return absl::Status(status.code(), absl::StrCat("step ", order.step, ": ", status.message()));
+  }
+}
+
+absl::StatusOr<engine::LaneBatch> GroupRunner::Samples(const GroupOrder& order, size_t i) {
+  const auto& [device, number] = order.lanes[i];
+  engine::LaneBatch lane;
+  if (kept_labels_[device] != nullptr) {
+    KeptLane& kept = kept_lanes_[i];
+    kept.places.clear();
+    kept.labels.clear();
+    for (const int64_t sample : order.schedule->SamplesOf(order.step, number)) {
+      kept.places.push_back(static_cast<int32_t>(sample));
+      kept.labels.push_back((*kept_labels_[device])[sample]);
+    }
+    lane.kept = kept.places.data();
+    lane.labels = kept.labels.data();
+    lane.count = static_cast<int64_t>(kept.labels.size());
+    return lane;
+  }
+  const absl::StatusOr<const data::LaneBatch*> batch =
+      reader_.Read(order.schedule, order.step, number);
+  if (!batch.ok()) return batch.status();
+  lane.images = (*batch)->images.data();
+  lane.labels = (*batch)->labels.data();
+  lane.count = static_cast<int64_t>((*batch)->indices.size());
+  return lane;
+}
+
+absl::Status GroupRunner::Do(const GroupOrder& order) {
+  const absl::Duration begin = Now();
+  std::vector<engine::GroupLane> lanes;
+  kept_lanes_.resize(std::max(kept_lanes_.size(), order.lanes.size()));
+  for (size_t i = 0; i < order.lanes.size(); ++i) {
+    absl::StatusOr<engine::LaneBatch> batch = Samples(order, i);
+    if (!batch.ok()) return batch.status();
+    lanes.push_back({order.lanes[i].first, order.lanes[i].second, *batch});
+  }
+  const absl::Duration read = Now();
+  if (order.lineage != loaded_lineage_ || order.step != loaded_version_) {
+    absl::Status status = group_->LoadWeights(order.weights->data());
+    if (!status.ok()) return status;
+    loaded_lineage_ = order.lineage;
+    loaded_version_ = order.step;
+  }
+  std::vector<float*> sums;
+  for (const auto& sum : order.sums) sums.push_back(sum->data());
+  // Rule R2: the true number of samples of the whole step.
+  const double loss_scale =
+      order.loss_scale / static_cast<double>(job_->samples.StepSampleCount(order.step));
+  absl::StatusOr<std::vector<engine::LaneResult>> results = group_->ComputeLanes(
+      job_->samples.StepTree(order.step), lanes, loss_scale, sums,
+      [&](size_t node, int64_t ready) { callbacks_.on_prefix(order, node, ready); });
+  if (!results.ok()) return results.status();
+  for (size_t i = 0; i < order.nodes.size(); ++i) {
+    absl::Status status = order.fold->Add(order.nodes[i], order.sums[i]);
+    if (!status.ok()) return status;
+  }
+  std::vector<training::SealSums> seals;
+  for (const engine::LaneResult& result : *results) {
+    seals.push_back({result.samples, result.loss_sum, result.correct});
+  }
+  callbacks_.on_lanes(order, seals, {read - begin, Now() - read, absl::ZeroDuration()});
+  return absl::OkStatus();
+}
+
+}  // namespace capstan::gpu_worker

@@ -1,0 +1,107 @@
+#include "gpu_worker/task/lane_reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gpu_worker/core/worker_core.h"
+
+namespace capstan::gpu_worker {
+
+std::shared_ptr<const training::EpochOrder> EpochOrders::Get(int64_t epoch) {
+  // Under the lock: a second device would only make the same again.
+  MutexLock lock(mu_);
+  std::shared_ptr<const training::EpochOrder>& kept = kept_[epoch % 2];
+  if (kept == nullptr || kept->epoch != epoch) {
+    kept = std::make_shared<const training::EpochOrder>(job_->samples.MakeEpochOrder(epoch));
+  }
+  return kept;
+}
+
+std::vector<int32_t> LaneSchedule::LanesOf(int device, int64_t step) const {
+  return core::PlanLanes(job->samples, lane_owners, rank, device_count, step)[device];
+}
+
+std::vector<int64_t> LaneSchedule::SamplesOf(int64_t step, int32_t lane) const {
+  const auto order = orders->Get(job->samples.EpochOf(step));
+  return job->samples.LaneSamples(*order, job->samples.StepInEpoch(step), lane);
+}
+
+LaneReader::LaneReader(Options options, std::shared_ptr<const Job> job, const data::Dataset& train,
+                       std::function<bool()> stopping)
+    : options_(options), job_(std::move(job)), train_(train), stopping_(std::move(stopping)) {}
+
+std::vector<int32_t> LaneReader::LanesOf(const LaneSchedule& schedule, int64_t step) const {
+  std::vector<int32_t> lanes;
+  for (int i = 0; i < options_.device_count; ++i) {
+    const std::vector<int32_t> own = schedule.LanesOf(options_.first_device + i, step);
+    lanes.insert(lanes.end(), own.begin(), own.end());
+  }
+  return lanes;
+}
+
+absl::Status LaneReader::FetchStep(const std::shared_ptr<const LaneSchedule>& schedule,
+                                   int64_t step) {
+  auto lists = [this, schedule](int64_t at) {
+    std::vector<std::vector<int64_t>> samples;
+    for (const int32_t lane : LanesOf(*schedule, at)) {
+      samples.push_back(schedule->SamplesOf(at, lane));
+    }
+    return samples;
+  };
+  if (loader_ == nullptr) {
+    data::BatchLoaderOptions options;
+    options.first_step = step;
+    options.end_step = job_->spec.total_steps();
+    options.read_ahead = options_.read_ahead;
+    loader_ = std::make_unique<data::BatchLoader>(train_, options, lists);
+    loader_next_ = step;
+  } else if (schedule != loader_schedule_ || step < loader_next_ ||
+             step > loader_next_ + options_.read_ahead) {
+    loader_->Restart(step, lists);
+    loader_next_ = step;
+  }
+  loader_schedule_ = schedule;
+  while (!batch_.has_value() || batch_->step != step) {
+    if (batch_.has_value()) {
+      loader_->Recycle(*std::move(batch_));
+      batch_.reset();
+    }
+    absl::StatusOr<data::StepBatch> next = loader_->Next(absl::Milliseconds(200));
+    if (absl::IsDeadlineExceeded(next.status())) {
+      if (stopping_()) return absl::CancelledError("the task ends");
+      continue;
+    }
+    if (!next.ok()) return next.status();
+    loader_next_ = next->step + 1;
+    batch_ = *std::move(next);
+  }
+  batch_lanes_ = LanesOf(*schedule, step);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const data::LaneBatch*> LaneReader::Read(
+    const std::shared_ptr<const LaneSchedule>& schedule, int64_t step, int32_t lane) {
+  // A lane gained inside a step belongs to no batch; reading ahead begins with the next step then.
+  const bool at_hand = batch_.has_value() && batch_->step == step;
+  const std::vector<int32_t> planned = LanesOf(*schedule, step);
+  if (!at_hand && std::find(planned.begin(), planned.end(), lane) != planned.end()) {
+    if (absl::Status status = FetchStep(schedule, step); !status.ok()) return status;
+  }
+  if (batch_.has_value() && batch_->step == step) {
+    const auto it = std::find(batch_lanes_.begin(), batch_lanes_.end(), lane);
+    if (it != batch_lanes_.end()) return &batch_->lanes[it - batch_lanes_.begin()];
+  }
+  if (direct_step_ != step) {
+    direct_.clear();
+    direct_step_ = step;
+  }
+  data::LaneBatch& direct = direct_[lane];
+  direct.indices = schedule->SamplesOf(step, lane);
+  direct.images.resize(direct.indices.size() * train_.info().image_size());
+  direct.labels.resize(direct.indices.size());
+  absl::Status status = train_.Read(direct.indices, direct.images.data(), direct.labels.data());
+  if (!status.ok()) return status;
+  return &direct;
+}
+
+}  // namespace capstan::gpu_worker

@@ -1,0 +1,82 @@
+// The samples of the lanes of some devices of a task: read ahead step by step, or, for a lane that
+// was gained inside a step, read now.
+//
+// Threads: one at a time; the reading ahead has its own.
+#ifndef CAPSTAN_GPU_WORKER_TASK_LANE_READER_H_
+#define CAPSTAN_GPU_WORKER_TASK_LANE_READER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/data/batch_loader.h"
+#include "gpu_worker/task/job.h"
+#include "services/sync/mutex.h"
+
+namespace capstan::gpu_worker {
+
+// Makes each epoch's order once for all devices; keeps two. Thread-safe.
+class EpochOrders {
+ public:
+  explicit EpochOrders(std::shared_ptr<const Job> job) : job_(std::move(job)) {}
+  std::shared_ptr<const training::EpochOrder> Get(int64_t epoch) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  const std::shared_ptr<const Job> job_;
+  Mutex mu_;
+  std::shared_ptr<const training::EpochOrder> kept_[2] ABSL_GUARDED_BY(mu_);
+};
+
+// The lanes of each device at each step, by one view. Immutable.
+struct LaneSchedule {
+  std::shared_ptr<const Job> job;
+  std::shared_ptr<EpochOrders> orders;
+  std::vector<int32_t> lane_owners;
+  int32_t rank = 0;
+  int device_count = 1;
+
+  std::vector<int32_t> LanesOf(int device, int64_t step) const;
+  std::vector<int64_t> SamplesOf(int64_t step, int32_t lane) const;
+};
+
+class LaneReader {
+ public:
+  struct Options {
+    int first_device = 0;  // of the task
+    int device_count = 1;
+    int read_ahead = 2;  // steps
+  };
+
+  // Borrows the data set. `stopping` ends a wait for samples, with Cancelled.
+  LaneReader(Options options, std::shared_ptr<const Job> job, const data::Dataset& train,
+             std::function<bool()> stopping);
+
+  // Valid until the first Read of another step.
+  absl::StatusOr<const data::LaneBatch*> Read(const std::shared_ptr<const LaneSchedule>& schedule,
+                                              int64_t step, int32_t lane);
+
+ private:
+  std::vector<int32_t> LanesOf(const LaneSchedule& schedule, int64_t step) const;
+  // Brings batch_ to the step, where that lies ahead.
+  absl::Status FetchStep(const std::shared_ptr<const LaneSchedule>& schedule, int64_t step);
+
+  const Options options_;
+  const std::shared_ptr<const Job> job_;
+  const data::Dataset& train_;
+  const std::function<bool()> stopping_;
+  std::unique_ptr<data::BatchLoader> loader_;
+  std::shared_ptr<const LaneSchedule> loader_schedule_;
+  int64_t loader_next_ = 0;               // the step that loader_->Next gives
+  std::optional<data::StepBatch> batch_;  // of the step at hand
+  std::vector<int32_t> batch_lanes_;
+  int64_t direct_step_ = -1;
+  std::map<int32_t, data::LaneBatch> direct_;  // lanes of direct_step_ that were not read ahead
+};
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_TASK_LANE_READER_H_

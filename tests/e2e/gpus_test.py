@@ -1,0 +1,77 @@
+"""Jobs on several GPUs through the real services, on the fake plug-in: cards that add by themselves give the bits of the host's sum."""
+
+import json
+import os
+
+import support
+
+TEST = os.path.join(os.path.dirname(support.BIN), 'test')
+LANES = 8
+
+
+class GpusTest(support.TestCase):
+
+    def run_job(self, devices, env=None, limits=None, **groups):
+        """`devices`: of each worker service."""
+        resources = {'lanes': LANES, **groups.pop('resources', {})}
+        spec = support.job_spec(
+            resources=resources, model={'name': 'mlp'},
+            data={'format': 'synthetic_digits', 'train_samples': 300, 'test_samples': 40},
+            training={'epochs': 1, 'global_batch_size': 64, 'seed': 5, **groups.pop('training', {}),
+                      'optimizer': {'name': 'sgd', 'learning_rate': 0.05, 'momentum': 0.9}}, **groups)
+        if limits:
+            spec['limits'] = limits
+        path = [os.path.join(TEST, 'empty_driver'), os.environ.get('LD_LIBRARY_PATH', '')]
+        return self.capstan('run', '-v', '-o', 'json', self.write('job.yaml', json.dumps(spec)), env={
+            'CAPSTAN_CUDA_PLUGIN': os.path.join(TEST, 'libcapstan_fake_plugin.so'),
+            'LD_LIBRARY_PATH': ':'.join(p for p in path if p), 'CAPSTAN_FAKE_DEVICES': '4',
+            'CAPSTAN_FAKE_ELEMENTS': 'float', 'CAPSTAN_DEVICES': devices, **(env or {})})
+
+    def hash_of(self, kvstore, devices, workers=1, shards=None, **groups):
+        resources = {'num_workers': workers, 'gpus_per_worker': len(devices.split(',')), **groups.pop('resources', {})}
+        if shards:
+            resources['num_shards'] = shards
+        run = self.run_job(devices, kvstore={'type': kvstore}, resources=resources, **groups)
+        self.assertEqual(run.code, 0, run)
+        job = json.loads(run.out.splitlines()[-1])
+        self.assertEqual(job['samples_used'], 300, run)
+        return job['weights_sha256']
+
+    def test_the_same_bits_wherever_the_lanes_are_added(self):
+        # 300 = 4 x 64 + 44: lanes of 8, then of 5 and 6 samples.
+        host = self.hash_of('local', 'cuda:0')
+        self.assertEqual(self.hash_of('local', 'cuda:0,cuda:1,cuda:2'), host)
+        self.assertEqual(self.hash_of('device', 'cuda:0'), host)
+        self.assertEqual(self.hash_of('device', 'cuda:0,cuda:1'), host)
+        self.assertEqual(self.hash_of('device', 'cuda:0,cuda:0'), host)
+        self.assertEqual(self.hash_of('device', 'cuda:0,cuda:1,cuda:2,cuda:3'), host)
+        self.assertEqual(self.hash_of('dist_sync', 'cuda:0,cuda:1', workers=2, shards=2), host)
+        for kvstore, workers, shards in (('dist_device_sync', 2, 2), ('dist_sync_device', 1, 1), ('dist_device_sync', 3, 1)):
+            self.assertEqual(self.hash_of(kvstore, 'cuda:0,cuda:1', workers=workers, shards=shards), host,
+                             (kvstore, workers, shards))
+
+    def test_without_determinism_the_cards_reduce(self):
+        groups = {'resources': {'device': 'gpu'}, 'training': {'deterministic': False}}
+        self.hash_of('dist_device_sync', 'cuda:0,cuda:1', workers=2, shards=1, **groups)
+
+    def test_a_subset_of_the_devices(self):
+        # Seen by the fault of the second of them, which says its number.
+        run = self.run_job('cuda:0,cuda:1,cuda:2,cuda:3', env={'CAPSTAN_FAKE_GROUP': 'fault:1:0'}, kvstore={'type': 'device'},
+                           resources={'device': 'gpu', 'devices': [0, 2]})
+        self.assertEqual(run.code, 100, run)
+        job = json.loads(run.out.splitlines()[-1])
+        self.assertEqual((job['state'], job['reason']), ('FAILED', 'InternalError'), run)
+        self.assertRegex(job['message'], 'step 0: devices together: cudaEventQuery: 700 .* on GPU 2')
+
+    def test_a_sum_that_hangs_ends_the_job_with_its_name(self):
+        run = self.run_job('cuda:0,cuda:1', env={'CAPSTAN_FAKE_GROUP': 'hang:0'}, limits={'stall_timeout': '6s'},
+                           kvstore={'type': 'dist_device_sync'},
+                           resources={'num_workers': 2, 'gpus_per_worker': 2, 'device': 'gpu'})
+        self.assertEqual(run.code, 100, run)
+        job = json.loads(run.out.splitlines()[-1])
+        self.assertEqual((job['state'], job['reason']), ('FAILED', 'NcclTimeout'), run)
+        self.assertRegex(job['message'], 'step 0: .*GPU 0, the sum of bucket 0 over 2 devices: not done after 3 s')
+
+
+if __name__ == '__main__':
+    support.main()
