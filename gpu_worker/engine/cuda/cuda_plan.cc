@@ -43,6 +43,8 @@ CudaPlan::~CudaPlan() {
   if (abandoned_) {
     // Freeing waits for the card. The process ends, and what is left goes with it.
     static_cast<void>(counts_.release());
+    static_cast<void>(profile_.release());
+    weights_graph_.graph = nullptr;
     return;
   }
   cudaSetDevice(device_);

@@ -1,0 +1,56 @@
+"""Whole jobs on devices of the fake CUDA plug-in: precisions and failures as people see them."""
+
+import json
+import os
+
+import support
+
+ENV = {
+    'CAPSTAN_DEVICES': 'cuda:0',
+    'CAPSTAN_CUDA_PLUGIN': os.environ['CAPSTAN_FAKE_PLUGIN'],
+    'LD_LIBRARY_PATH': os.environ['CAPSTAN_FAKE_DRIVER'],  # the folder of a libcuda.so.1 that opens
+    'CAPSTAN_FAKE_ELEMENTS': 'float',
+}
+
+
+class FakeGpuTest(support.TestCase):
+
+    def job(self, code, env, **groups):
+        spec = support.job_spec(model={'name': 'mlp'}, **groups)
+        spec['data'].update(train_samples=640, test_samples=100)
+        run = self.capstan('run', '-o', 'json', self.write('job.yaml', json.dumps(spec)), env={**ENV, **env})
+        self.assertEqual(run.code, code, run)
+        return json.loads(run.out.splitlines()[-1])
+
+    def test_fp16_skips_what_overflows_and_the_scale_is_one_for_all(self):
+        # 65536 over 64 samples is 1024: four steps are skipped until the factor is below 100.
+        training = {'epochs': 2, 'global_batch_size': 64, 'seed': 3, 'precision': 'fp16',
+                    'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}}
+        hashes = []
+        for resources in ({'num_workers': 2, 'num_shards': 2}, {'num_workers': 1, 'num_shards': 1, 'lanes': 2}):
+            job = self.job(0, {'CAPSTAN_FAKE_OVERFLOW': '100'}, resources=resources, training=training)
+            self.assertEqual(job['state'], 'SUCCEEDED', job)
+            steps = self.step_log(job)
+            self.assertEqual(len(steps), 20)
+            self.assertLess(steps[-1]['loss'], 0.9 * steps[0]['loss'])
+            hashes.append(job['weights_sha256'])
+        self.assertEqual(hashes[0], hashes[1])
+
+    def test_out_of_memory_is_a_reason_with_numbers(self):
+        job = self.job(100, {'CAPSTAN_FAKE_FREE_MIB': '2'},
+                       training={'epochs': 1, 'global_batch_size': 600,
+                                 'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
+        self.assertEqual(job['state'], 'FAILED')
+        self.assertEqual(job['reason'], 'GpuOutOfMemory', job)
+        self.assertRegex(job['message'], r'a plan for 600 samples needs [0-9.]+ MiB, 2\.0 MiB of 2\.0 MiB are free; '
+                                         r'up to \d+ samples would fit')
+
+    def test_a_fault_of_the_card_names_step_device_and_error(self):
+        job = self.job(100, {'CAPSTAN_FAKE_FAIL': 'fault'})
+        self.assertEqual(job['state'], 'FAILED')
+        self.assertEqual(job['reason'], 'InternalError', job)
+        self.assertIn('step 0, lane 0: device cuda:0: cudaStreamSynchronize: 700', job['message'])
+
+
+if __name__ == '__main__':
+    support.main()
