@@ -6,27 +6,30 @@
 #include <iostream>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "gpu_worker/engine/device/open.h"
 #include "gpu_worker/engine/plugin/plugin_device.h"
 #include "tests/contract/device_contract.h"
+#include "tests/contract/device_group.h"
 
 namespace capstan::testing {
 namespace {
 
-std::unique_ptr<engine::Device> OpenFake() {
+std::unique_ptr<engine::Device> OpenFakeCard(int index) {
   engine::LoaderOptions options;
   options.driver_library = "";
   options.candidates = {CAPSTAN_FAKE_PLUGIN};
   const absl::StatusOr<engine::LoadedPlugin> plugin = engine::LoadPlugin(options);
   EXPECT_TRUE(plugin.ok()) << plugin.status();
   absl::StatusOr<std::unique_ptr<engine::Device>> device =
-      engine::OpenPluginDevice(*plugin, "cuda:1", 1);
+      engine::OpenPluginDevice(*plugin, absl::StrCat("cuda:", index), index);
   EXPECT_TRUE(device.ok()) << device.status();
   return *std::move(device);
 }
+std::unique_ptr<engine::Device> OpenFake() { return OpenFakeCard(1); }
 
 INSTANTIATE_TEST_SUITE_P(Fake, DeviceContractTest,
                          ::testing::Values(DeviceCase{"Double", OpenFake}), DeviceCaseName);
@@ -71,6 +74,26 @@ std::vector<DeviceCase> CardCases() {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceContractTest);
 INSTANTIATE_TEST_SUITE_P(Card, DeviceContractTest, ::testing::ValuesIn(CardCases()),
                          DeviceCaseName);
+
+TEST(FakeGroupTest, AGroupGivesTheHostsSums) {
+  std::vector<std::unique_ptr<engine::Device>> devices;
+  devices.push_back(OpenFakeCard(0));
+  devices.push_back(OpenFakeCard(1));
+  ExpectGroupSums(devices, "lenet", 3);
+}
+
+// "cuda:0,cuda:0": two devices of one card.
+TEST(CardTest, AGroupGivesTheHostsSums) {
+  std::vector<std::unique_ptr<engine::Device>> devices;
+  for (const std::string& card : WantedCards()) {
+    absl::StatusOr<std::unique_ptr<engine::Device>> device = engine::OpenDevice(card);
+    ASSERT_TRUE(device.ok()) << device.status();
+    devices.push_back(*std::move(device));
+  }
+  if (devices.empty()) GTEST_SKIP() << "no card: set CAPSTAN_TEST_DEVICES=cuda:0,cuda:0";
+  ExpectGroupSums(devices, "lenet", 17);
+  ExpectGroupSums(devices, "lenet_d2l", 64);
+}
 
 TEST(CardTest, TheContractRanOnACard) {
   if (WantedCards().empty()) {
