@@ -13,6 +13,10 @@ constexpr common::v1::JobState kStates[] = {
     common::v1::JOB_STATE_SUSPENDED, common::v1::JOB_STATE_SUCCEEDED,
     common::v1::JOB_STATE_FAILED,    common::v1::JOB_STATE_CANCELLED};
 
+// Those that alerts look at: they are there before the first has happened.
+constexpr const char* kEvents[] = {"Submitted",       "Started",          "WorkerLost", "ShardLost",
+                                   "CheckpointSaved", "CheckpointFailed", "Failed"};
+
 std::string StateName(common::v1::JobState state) {
   return common::v1::JobState_Name(state).substr(sizeof("JOB_STATE_") - 1);
 }
@@ -73,7 +77,25 @@ CoordinatorMetrics::CoordinatorMetrics(services::MetricsRegistry& registry)
       takeovers_(registry.Counter("capstan_job_takeovers_total",
                                   "Times that lanes went to other workers.", {"job_id"})),
       samples_(registry.Counter("capstan_job_samples_applied_total",
-                                "Training samples of decided steps, by the lead.", {"job_id"})) {
+                                "Training samples of decided steps, by the lead.", {"job_id"})),
+      nonfinite_(registry.Counter("capstan_job_nonfinite_steps_total",
+                                  "Steps that were skipped for a NaN or Inf in loss or gradient.",
+                                  {"job_id"})),
+      lost_lines_(registry.Counter(
+          "capstan_job_log_lines_dropped_total",
+          "Log lines that are gone: pushed out of the buffer, or held back by a node.",
+          {"job_id"})),
+      events_(registry.Counter("capstan_job_events_total", "What happened to jobs, by its kind.",
+                               {"event"})),
+      checkpoint_time_(registry.Gauge("capstan_job_last_checkpoint_timestamp_seconds",
+                                      "Unix time of the last committed checkpoint.", {"job_id"})),
+      stores_(registry.Gauge("capstan_param_stores",
+                             "Registered parameter store processes by state.", {"state"})),
+      store_heartbeat_(registry.Gauge(
+          "capstan_param_store_last_heartbeat_timestamp_seconds",
+          "Unix time of the last heartbeat received from the parameter store.", {"param_store"})),
+      leases_lost_(registry.Counter("capstan_node_leases_lost_total",
+                                    "Nodes that were not heard for a lease.", {"role"})) {
   for (const common::v1::JobState state : kStates) {
     jobs_.With({{"queue", kQueue}, {"state", StateName(state)}}).Set(0);
   }
@@ -85,7 +107,12 @@ CoordinatorMetrics::CoordinatorMetrics(services::MetricsRegistry& registry)
     finished_.With({{"queue", kQueue}, {"state", state}, {"reason", ""}});
   }
   queue_wait_.With({{"queue", kQueue}});
-  for (const char* state : {"ready", "lost"}) workers_.With({{"state", state}}).Set(0);
+  for (const char* state : {"ready", "lost"}) {
+    workers_.With({{"state", state}}).Set(0);
+    stores_.With({{"state", state}}).Set(0);
+  }
+  for (const char* role : {"worker", "param_store"}) leases_lost_.With({{"role", role}});
+  for (const char* event : kEvents) events_.With({{"event", event}});
 }
 
 void CoordinatorMetrics::OnRejected(const absl::Status& status) {
@@ -104,6 +131,8 @@ void CoordinatorMetrics::OnRestored(const core::JobRecord& job) {
   series.state = job.state;
   series.started_at = job.started_at;
   series.samples = job.samples_used;
+  series.nonfinite = job.lead.skipped_steps();
+  series.event = job.last_event;
   Jobs(job.state).Increment();
   OnJob(job);
 }
@@ -143,6 +172,7 @@ void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
     Jobs(series.state).Increment();
   }
   OnState(job, series);
+  OnEvents(job, series);
   // Series live from the gang to the end: a long queue would make many that say nothing.
   if (job.started_at == absl::InfinitePast()) return;
   const bool ended = job.ended();
@@ -211,30 +241,62 @@ void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
   samples_.With(id).Increment(
       static_cast<double>(std::max<int64_t>(0, job.samples_used - series.samples)));
   series.samples = job.samples_used;
+  const auto grow = [&](const services::CounterFamily& family, int64_t& before, int64_t now) {
+    family.With(id).Increment(static_cast<double>(std::max<int64_t>(0, now - before)));
+    before = now;
+  };
+  grow(nonfinite_, series.nonfinite, job.lead.skipped_steps());
+  grow(lost_lines_, series.lost_lines, job.logs.dropped() + job.logs.lost());
   if (ended) {
     series.started = false;
     registry_.RetireSeries("job_id", job.id);
   }
 }
 
+void CoordinatorMetrics::OnEvents(const core::JobRecord& job, JobSeries& series) {
+  for (size_t i = 0; i < job.events.size(); ++i) {
+    if (job.event_numbers[i] <= series.event) continue;
+    const job::v1::Event& event = job.events[i];
+    events_.With({{"event", event.type()}}).Increment();
+    if (event.type() == "CheckpointSaved") {
+      checkpoint_time_.With({{"job_id", job.id}})
+          .Set(static_cast<double>(event.time().seconds()) + 1e-9 * event.time().nanos());
+    }
+  }
+  series.event = job.last_event;
+}
+
 void CoordinatorMetrics::OnNodes(const core::NodeTable& nodes) {
-  int ready = 0;
-  int lost = 0;
-  std::set<std::string> workers;
-  for (const auto& entry : nodes.all()) {
-    const core::Node& node = entry.second;
-    if (!node.is_worker()) continue;
-    ++(node.lost ? lost : ready);
-    if (node.lost) continue;
-    workers.insert(node.name());
-    heartbeat_.With({{"worker", node.name()}}).Set(UnixSeconds(node.last_heard_wall));
+  struct Kind {
+    common::v1::Role role;
+    const char* label;
+    const services::GaugeFamily& count;
+    const services::GaugeFamily& heartbeat;
+  };
+  for (const Kind& kind :
+       {Kind{common::v1::ROLE_WORKER, "worker", workers_, heartbeat_},
+        Kind{common::v1::ROLE_PARAM_STORE, "param_store", stores_, store_heartbeat_}}) {
+    int lost = 0;
+    std::set<std::string> living;
+    std::set<std::string>& before = nodes_[kind.role];
+    for (const auto& entry : nodes.all()) {
+      const core::Node& node = entry.second;
+      if (node.reg.role() != kind.role) continue;
+      if (node.lost) {
+        ++lost;
+        if (before.count(node.name()) != 0) leases_lost_.With({{"role", kind.label}}).Increment();
+        continue;
+      }
+      living.insert(node.name());
+      kind.heartbeat.With({{kind.label, node.name()}}).Set(UnixSeconds(node.last_heard_wall));
+    }
+    kind.count.With({{"state", "ready"}}).Set(static_cast<double>(living.size()));
+    kind.count.With({{"state", "lost"}}).Set(lost);
+    for (const std::string& name : before) {
+      if (living.count(name) == 0) registry_.RetireSeries(kind.label, name);
+    }
+    before = std::move(living);
   }
-  workers_.With({{"state", "ready"}}).Set(ready);
-  workers_.With({{"state", "lost"}}).Set(lost);
-  for (const std::string& name : nodes_) {
-    if (workers.count(name) == 0) registry_.RetireSeries("worker", name);
-  }
-  nodes_ = std::move(workers);
 }
 
 }  // namespace capstan::coordinator

@@ -36,7 +36,11 @@ class CoordinatorMetrics {
     int64_t samples = 0;
     int64_t generation = 0;
     int64_t lineage = 0;
+    int64_t nonfinite = 0;
+    int64_t lost_lines = 0;
+    int64_t event = 0;  // number of the last one that was counted
   };
+  void OnEvents(const core::JobRecord& job, JobSeries& series);
   void OnState(const core::JobRecord& job, JobSeries& series);
   prometheus::Gauge& Jobs(common::v1::JobState state) const;
 
@@ -64,9 +68,17 @@ class CoordinatorMetrics {
   const services::GaugeFamily generation_;
   const services::CounterFamily takeovers_;
   const services::CounterFamily samples_;
+  const services::CounterFamily nonfinite_;
+  const services::CounterFamily lost_lines_;
+  const services::CounterFamily events_;
+  const services::GaugeFamily checkpoint_time_;
+  const services::GaugeFamily stores_;
+  const services::GaugeFamily store_heartbeat_;
+  const services::CounterFamily leases_lost_;
 
   std::map<std::string, JobSeries> known_;
-  std::set<std::string> nodes_;
+  // Nodes that hold a lease, by role.
+  std::map<common::v1::Role, std::set<std::string>> nodes_;
 };
 
 }  // namespace capstan::coordinator

@@ -47,6 +47,8 @@ TEST_F(MetricsTest, AJobIsCountedThroughItsLifeAndItsSeriesGo) {
   job.progress.set_total_steps(10);
   job.progress.set_loss(0.25);
   job.samples_used = 96;
+  job.lead.set_skipped_steps(2);
+  job.AddEvent(absl::FromUnixSeconds(1500), "CheckpointSaved", "step 6");
   metrics_.OnJob(job);
   job.view.set_generation(2);
   metrics_.OnJob(job);
@@ -54,6 +56,11 @@ TEST_F(MetricsTest, AJobIsCountedThroughItsLifeAndItsSeriesGo) {
   EXPECT_THAT(text, HasSubstr("capstan_jobs{queue=\"default\",state=\"PENDING\"} 0"));
   EXPECT_THAT(text, HasSubstr("capstan_jobs{queue=\"default\",state=\"RUNNING\"} 1"));
   EXPECT_THAT(text, HasSubstr("capstan_job_queue_wait_seconds_sum{queue=\"default\"} 3"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_nonfinite_steps_total{job_id=\"j-1\"} 2"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_events_total{event=\"CheckpointSaved\"} 1"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_events_total{event=\"CheckpointFailed\"} 0"));
+  EXPECT_THAT(text,
+              HasSubstr("capstan_job_last_checkpoint_timestamp_seconds{job_id=\"j-1\"} 1500"));
   EXPECT_THAT(text, HasSubstr("capstan_job_state{job_id=\"j-1\",state=\"RUNNING\"} 1"));
   EXPECT_THAT(text, HasSubstr("capstan_job_progress_ratio{job_id=\"j-1\"} 0.6"));
   EXPECT_THAT(text, HasSubstr("capstan_job_epoch{job_id=\"j-1\"} 1.5"));

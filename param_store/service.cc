@@ -19,6 +19,8 @@ Service::Service(const Config& config)
     : registry_("param_store"),
       shard_metrics_(registry_),
       rpc_metrics_(registry_, {v1::ParamStoreService::service_full_name()}),
+      client_rpc_metrics_(registry_, {node::v1::NodeService::service_full_name()},
+                          services::RpcMetrics::Side::kClient),
       store_({.security = config.common.security,
               .checkpoint_roots = config.checkpoint_roots,
               .data_roots = config.data_roots,
@@ -37,6 +39,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
   dial.peer = config.coordinator_endpoint;
   dial.security = config.common.security;
   dial.retry = false;  // the session dials again by itself
+  dial.interceptors = {[self] { return self->client_rpc_metrics_.MakeClientInterceptorFactory(); }};
   auto channel = services::MakeChannel(dial);
   if (!channel.ok()) return channel.status();
 

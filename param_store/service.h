@@ -37,6 +37,7 @@ class Service {
   services::MetricsRegistry registry_;
   ShardMetrics shard_metrics_;
   services::RpcMetrics rpc_metrics_;
+  services::RpcMetrics client_rpc_metrics_;
   ParamStore store_;
   ExchangeService exchange_;
   std::unique_ptr<services::Server> server_;

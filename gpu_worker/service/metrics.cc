@@ -48,7 +48,9 @@ WorkerMetrics::WorkerMetrics(services::MetricsRegistry& registry)
                                    {"job_id", "rank", "op", "direction"})),
       payload_bytes_(registry.Counter("capstan_ps_client_payload_bytes_total",
                                       "Tensor bytes before compression or quantisation.",
-                                      {"job_id", "rank", "op", "direction"})) {}
+                                      {"job_id", "rank", "op", "direction"})),
+      retries_(registry.Counter("capstan_ps_client_retries_total",
+                                "Streams to shards that were opened again.", {"job_id", "rank"})) {}
 
 void WorkerMetrics::Update(const std::string& job_id, int32_t rank, const TaskCounters& now) {
   TaskCounters& before = last_[job_id].counters;
@@ -70,6 +72,7 @@ void WorkerMetrics::Update(const std::string& job_id, int32_t rank, const TaskCo
   Add(wire_bytes_.With(pull), is.received_wire_bytes, was.received_wire_bytes);
   Add(payload_bytes_.With(push), is.sent_payload_bytes, was.sent_payload_bytes);
   Add(payload_bytes_.With(pull), is.received_payload_bytes, was.received_payload_bytes);
+  Add(retries_.With(labels), is.retries, was.retries);
   before = now;
 }
 

@@ -39,6 +39,7 @@ class WorkerMetrics {
   const services::CounterFamily phase_seconds_;
   const services::CounterFamily wire_bytes_;
   const services::CounterFamily payload_bytes_;
+  const services::CounterFamily retries_;
   std::map<std::string, Last> last_;  // by job
 };
 

@@ -18,7 +18,7 @@ TEST(WorkerMetricsTest, FamiliesAreThoseOfTheDocument) {
       IsSupersetOf({"capstan_worker_steps_total", "capstan_worker_samples_total",
                     "capstan_worker_step_duration_seconds", "capstan_barrier_wait_seconds",
                     "capstan_worker_phase_seconds_total", "capstan_ps_client_wire_bytes_total",
-                    "capstan_ps_client_payload_bytes_total"}));
+                    "capstan_ps_client_payload_bytes_total", "capstan_ps_client_retries_total"}));
 }
 
 // Tasks send totals; the registry gets what came since, also when a task starts anew at zero.
@@ -29,6 +29,7 @@ TEST(WorkerMetricsTest, TotalsOfATaskBecomeIncrements) {
   counters.steps = 5;
   counters.step_seconds.Observe(0.002, services::LatencyBuckets());
   counters.exchange.sent_wire_bytes = 1000;
+  counters.exchange.retries = 3;
   metrics.Update("j1", 2, counters);
   counters.steps = 7;
   counters.step_seconds.Observe(0.002, services::LatencyBuckets());
@@ -47,6 +48,7 @@ TEST(WorkerMetricsTest, TotalsOfATaskBecomeIncrements) {
   EXPECT_THAT(text, HasSubstr("capstan_worker_steps_total{job_id=\"j1\",rank=\"2\"} 9"));
   EXPECT_THAT(text,
               HasSubstr("capstan_worker_step_duration_seconds_count{job_id=\"j1\",rank=\"2\"} 2"));
+  EXPECT_THAT(text, HasSubstr("capstan_ps_client_retries_total{job_id=\"j1\",rank=\"2\"} 3"));
   EXPECT_THAT(text, HasSubstr("phase=\"push\",rank=\"2\"} 1.5"));
   EXPECT_THAT(text, HasSubstr("direction=\"tx\",job_id=\"j1\",op=\"push\",rank=\"2\"} 1000"));
 

@@ -17,7 +17,12 @@ namespace capstan::gpu_worker {
 
 using services::Log;
 
-Service::Service() : registry_("gpu_worker"), metrics_(registry_), rpc_metrics_(registry_, {}) {}
+Service::Service()
+    : registry_("gpu_worker"),
+      metrics_(registry_),
+      rpc_metrics_(registry_, {}),
+      client_rpc_metrics_(registry_, {node::v1::NodeService::service_full_name()},
+                          services::RpcMetrics::Side::kClient) {}
 
 absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
                                                         const std::string& binary) {
@@ -35,6 +40,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   dial.peer = *coordinator;
   dial.security = config.common.security;
   dial.retry = false;  // the session dials again by itself
+  dial.interceptors = {[self] { return self->client_rpc_metrics_.MakeClientInterceptorFactory(); }};
   auto channel = services::MakeChannel(dial);
   if (!channel.ok()) return channel.status();
 

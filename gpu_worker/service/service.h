@@ -39,6 +39,7 @@ class Service {
   services::MetricsRegistry registry_;
   WorkerMetrics metrics_;
   services::RpcMetrics rpc_metrics_;
+  services::RpcMetrics client_rpc_metrics_;
   std::unique_ptr<services::Server> server_;
   std::unique_ptr<services::HttpServer> http_;
   std::unique_ptr<WorkerNode> node_;

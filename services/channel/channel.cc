@@ -1,6 +1,7 @@
 #include "services/channel/channel.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -59,8 +60,10 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions&
     if (!made.ok()) return made.status();
     credentials = *std::move(made);
   }
-  return grpc::CreateCustomChannel(options.peer.ToString(), credentials,
-                                   MakeChannelArguments(options));
+  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
+  for (const auto& make : options.interceptors) interceptors.push_back(make());
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      options.peer.ToString(), credentials, MakeChannelArguments(options), std::move(interceptors));
 }
 
 void SetTimeout(grpc::ClientContext& context, absl::Duration timeout) {

@@ -9,8 +9,10 @@
 #ifndef CAPSTAN_SERVICES_CHANNEL_CHANNEL_H_
 #define CAPSTAN_SERVICES_CHANNEL_CHANNEL_H_
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -23,6 +25,9 @@ class ChannelArguments;
 class ClientContext;
 class ServerContextBase;
 }  // namespace grpc
+namespace grpc::experimental {
+class ClientInterceptorFactoryInterface;
+}  // namespace grpc::experimental
 
 namespace capstan::services {
 
@@ -38,6 +43,10 @@ struct ChannelOptions {
   absl::Duration keepalive_timeout = absl::Seconds(5);
   absl::Duration min_backoff = absl::Milliseconds(50);
   absl::Duration max_backoff = absl::Seconds(2);
+  // Outermost first (RpcMetrics::MakeClientInterceptorFactory).
+  std::vector<
+      std::function<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>()>>
+      interceptors;
 };
 
 // Does not connect yet; the first call does. What CheckConnectSecurity and MakeChannelCredentials

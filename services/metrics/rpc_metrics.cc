@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
+#include "grpcpp/support/client_interceptor.h"
 #include "grpcpp/support/server_interceptor.h"
 #include "services/check/check.h"
 #include "services/sync/mutex.h"
@@ -37,9 +38,12 @@ class RpcInterceptor : public grpc::experimental::Interceptor {
     Count(kCancelled);
   }
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
-    if (methods->QueryInterceptionHookPoint(
-            grpc::experimental::InterceptionHookPoints::PRE_SEND_STATUS)) {
+    using Hook = grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(Hook::PRE_SEND_STATUS)) {  // of a server
       Count(static_cast<int>(methods->GetSendStatus().error_code()));
+    }
+    if (methods->QueryInterceptionHookPoint(Hook::POST_RECV_STATUS)) {  // of a client
+      Count(static_cast<int>(methods->GetRecvStatus()->error_code()));
     }
     methods->Proceed();
   }
@@ -78,19 +82,52 @@ class RpcInterceptorFactory : public grpc::experimental::ServerInterceptorFactor
   const RpcMetrics& metrics_;
 };
 
+class ClientRpcInterceptorFactory : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit ClientRpcInterceptorFactory(const RpcMetrics& metrics) : metrics_(metrics) {}
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo* info) override {
+    return new RpcInterceptor(metrics_.Find(info->method()));
+  }
+
+ private:
+  const RpcMetrics& metrics_;
+};
+
+// The name and help of a family, of the two sides.
+struct Texts {
+  const char* name;
+  const char* help;
+};
+struct SideTexts {
+  Texts started, handled, seconds;
+};
+SideTexts TextsOf(RpcMetrics::Side side) {
+  if (side == RpcMetrics::Side::kServer) {
+    return {{"grpc_server_started_total", "RPCs started on the server."},
+            {"grpc_server_handled_total", "RPCs completed on the server."},
+            {"grpc_server_handling_seconds", "Response latency of RPCs handled by the server."}};
+  }
+  return {{"grpc_client_started_total", "RPCs started by this process."},
+          {"grpc_client_handled_total", "RPCs of this process that have ended."},
+          {"grpc_client_handling_seconds", "Time from start to end of RPCs of this process."}};
+}
+
 }  // namespace
 
-RpcMetrics::RpcMetrics(MetricsRegistry& registry, const std::vector<std::string>& service_names)
-    : started_(registry.Counter("grpc_server_started_total", "RPCs started on the server.",
+RpcMetrics::RpcMetrics(MetricsRegistry& registry, const std::vector<std::string>& service_names,
+                       Side side)
+    : started_(registry.Counter(TextsOf(side).started.name, TextsOf(side).started.help,
                                 {"grpc_type", "grpc_service", "grpc_method"})),
-      handled_(registry.Counter("grpc_server_handled_total", "RPCs completed on the server.",
+      handled_(registry.Counter(TextsOf(side).handled.name, TextsOf(side).handled.help,
                                 {"grpc_type", "grpc_service", "grpc_method", "grpc_code"})),
-      seconds_(registry.Histogram("grpc_server_handling_seconds",
-                                  "Response latency of RPCs handled by the server.",
+      seconds_(registry.Histogram(TextsOf(side).seconds.name, TextsOf(side).seconds.help,
                                   LatencyBuckets(), {"grpc_type", "grpc_service", "grpc_method"})) {
   AddMethod("unknown", "unknown", "unknown");
-  AddMethod("grpc.health.v1.Health", "Check", "unary");
-  AddMethod("grpc.health.v1.Health", "Watch", "server_stream");
+  if (side == Side::kServer) {
+    AddMethod("grpc.health.v1.Health", "Check", "unary");
+    AddMethod("grpc.health.v1.Health", "Watch", "server_stream");
+  }
   for (const std::string& name : service_names) {
     const google::protobuf::ServiceDescriptor* const service =
         google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(name);
@@ -120,6 +157,11 @@ void RpcMetrics::AddMethod(const std::string& service, const std::string& method
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 RpcMetrics::MakeInterceptorFactory() {
   return std::make_unique<RpcInterceptorFactory>(*this);
+}
+
+std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>
+RpcMetrics::MakeClientInterceptorFactory() {
+  return std::make_unique<ClientRpcInterceptorFactory>(*this);
 }
 
 const RpcMetrics::Method& RpcMetrics::Find(const std::string& path) const {

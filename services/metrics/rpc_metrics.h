@@ -1,5 +1,6 @@
 // grpc_server_started_total, grpc_server_handled_total and grpc_server_handling_seconds by an
-// interceptor; names and labels are those of go-grpc-middleware, for which dashboards exist.
+// interceptor, and the same with grpc_client_ for the calls that this process makes; names and
+// labels are those of go-grpc-middleware, for which dashboards exist.
 //
 // Only methods that are known beforehand get series of their own: the name in a request comes from
 // anybody who reaches the port. All others count as grpc_service="unknown", grpc_method="unknown".
@@ -16,6 +17,7 @@
 #include "services/metrics/registry.h"
 
 namespace grpc::experimental {
+class ClientInterceptorFactoryInterface;
 class ServerInterceptorFactoryInterface;
 }  // namespace grpc::experimental
 
@@ -23,9 +25,11 @@ namespace capstan::services {
 
 class RpcMetrics {
  public:
-  // `service_names`: full names of the API services, found in the generated descriptors; the health
-  // service is always known.
-  RpcMetrics(MetricsRegistry& registry, const std::vector<std::string>& service_names);
+  enum class Side { kServer, kClient };
+  // `service_names`: full names of the API services, found in the generated descriptors; a server's
+  // health service is always known.
+  RpcMetrics(MetricsRegistry& registry, const std::vector<std::string>& service_names,
+             Side side = Side::kServer);
   ~RpcMetrics();
 
   // Adds a method that no descriptor of this process knows. `type`: unary, client_stream,
@@ -34,6 +38,9 @@ class RpcMetrics {
 
   // For ServerOptions::interceptors. Borrows this object.
   std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeInterceptorFactory();
+  // For ChannelOptions::interceptors. Borrows this object.
+  std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>
+  MakeClientInterceptorFactory();
 
   static constexpr int kCodeCount = 17;  // gRPC status codes 0 .. 16
   struct Method {

@@ -1,0 +1,107 @@
+"""/metrics of the three services: linted by promtool, scraped by a real Prometheus, compared with the step log."""
+
+import json
+import shutil
+import socket
+import subprocess
+import unittest
+import urllib.parse
+import urllib.request
+
+import services
+import support
+
+SPEC = support.job_spec(name='measured', resources={'num_workers': 2, 'num_shards': 1},
+                        data={'format': 'synthetic_digits', 'train_samples': 20000, 'test_samples': 100},
+                        training={'epochs': 15, 'global_batch_size': 64, 'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
+
+
+def get(address, path):
+    with urllib.request.urlopen(f'http://{address}{path}', timeout=10) as answer:
+        return answer.read().decode()
+
+
+class MetricsTest(services.ServicesTest):
+
+    def test_known_series_start_at_zero_and_promtool_has_no_complaint(self):
+        self.start(workers=1)
+        for name, series in (
+                ('coordinator', ['capstan_jobs{queue="default",state="RUNNING"} 0', 'capstan_workers{state="lost"} 0',
+                                 'capstan_jobs_submitted_total{queue="default"} 0',
+                                 'capstan_node_leases_lost_total{role="worker"} 0',
+                                 'capstan_job_events_total{event="CheckpointFailed"} 0']),
+                ('s0', ['grpc_server_handled_total{grpc_code="OK",grpc_method="Exchange",'
+                        'grpc_service="capstan.param_store.v1.ParamStoreService",grpc_type="bidi_stream"} 0']),
+                ('w0', ['grpc_client_handled_total{grpc_code="Unavailable",grpc_method="Connect",'
+                        'grpc_service="capstan.node.v1.NodeService",grpc_type="bidi_stream"} 0'])):
+            text = get(self.services[name].http, '/metrics')
+            for line in series:
+                self.assertIn(line + '\n', text)
+            self.assertIn('capstan_build_info{component="', text)
+            self.assertIn('process_resident_memory_bytes ', text)
+            self.assertEqual(get(self.services[name].http, '/healthz').strip().lower(), 'ok')
+            if shutil.which('promtool'):
+                lint = subprocess.run(['promtool', 'check', 'metrics'], input=text, text=True, capture_output=True)
+                self.assertEqual((lint.returncode, lint.stdout + lint.stderr), (0, ''), name)
+
+    @unittest.skipUnless(shutil.which('prometheus'), 'needs prometheus')
+    def test_prometheus_sees_what_the_step_log_says(self):
+        self.start()
+        targets = [service.http for service in self.services.values()]
+        config = {'global': {'scrape_interval': '1s', 'scrape_timeout': '1s'},
+                  'scrape_configs': [{'job_name': 'capstan', 'static_configs': [{'targets': targets}]}]}
+        path = self.write('prometheus.yml', json.dumps(config))
+        port = self.free_port()
+        with open(self.path('prometheus.log'), 'wb') as log:
+            prometheus = subprocess.Popen(
+                ['prometheus', f'--config.file={path}', f'--storage.tsdb.path={self.path("tsdb")}',
+                 f'--web.listen-address=127.0.0.1:{port}'], stdout=log, stderr=log)
+        self.addCleanup(prometheus.wait)
+        self.addCleanup(prometheus.kill)
+
+        def query(text):
+            try:
+                answer = json.loads(get(f'127.0.0.1:{port}', '/api/v1/query?query=' + urllib.parse.quote(text)))
+            except OSError:
+                return []
+            return [(row['metric'], float(row['value'][1])) for row in answer['data']['result']]
+
+        self.wait_until(lambda: query('sum(up)') and query('sum(up)')[0][1] == 4, 60, 'all four targets up')
+        job_id = self.submit(SPEC)
+        of_job = f'{{job_id="{job_id}"}}'
+        self.wait_until(lambda: query(f'capstan_job_global_step{of_job} > 100'), 60, 'the job in Prometheus')
+        self.wait_until(lambda: len(query(f'capstan_worker_samples_total{of_job} > 0')) == 2, 60, 'both ranks')
+        for expression in ('capstan_ps_model_version', 'capstan_job_loss', 'capstan_worker_phase_seconds_total',
+                           'capstan_ps_request_duration_seconds_count', 'capstan_ps_client_wire_bytes_total',
+                           'capstan_ps_client_retries_total', 'capstan_checkpoint_failures_total'):
+            self.assertTrue(query(expression + of_job), expression)
+        self.assertTrue(query('grpc_server_started_total{grpc_method="SubmitJob"} == 1'))
+
+        self.ok('wait', job_id)
+        job = self.describe(job_id)
+        # The last scrapes hold what was counted to the end.
+        last = self.wait_until(lambda: query(f'sum(max_over_time(capstan_worker_samples_total{of_job}[10m])) '
+                                             f'== {job["samples_used"]}'), 30, 'all samples in Prometheus')
+        self.assertEqual(last[0][1], 300000)
+        steps = self.step_log(job)
+        logged = sum(line['seconds'] for line in steps) / len(steps)
+        seen = query(f'avg(max_over_time(capstan_worker_step_duration_seconds_sum{of_job}[10m]) '
+                     f'/ max_over_time(capstan_worker_step_duration_seconds_count{of_job}[10m]))')[0][1]
+        self.assertLess(abs(seen - logged), 0.05 * logged, f'step time: {seen} in /metrics, {logged} in the step log')
+        rate = query(f'sum(max_over_time(capstan_worker_samples_total{of_job}[10m])) '
+                     f'/ avg(max_over_time(capstan_worker_step_duration_seconds_sum{of_job}[10m]))')[0][1]
+        truth = job['samples_used'] / sum(line['seconds'] for line in steps)
+        self.assertLess(abs(rate - truth), 0.05 * truth, f'samples/s: {rate} in /metrics, {truth} in the step log')
+        # A job that is gone leaves no series.
+        for service in self.services.values():
+            self.wait_until(lambda s=service: f'job_id="{job_id}"' not in get(s.http, '/metrics'), 30, 'the end of its series')
+
+    @staticmethod
+    def free_port():
+        with socket.socket() as s:
+            s.bind(('127.0.0.1', 0))
+            return s.getsockname()[1]
+
+
+if __name__ == '__main__':
+    support.main()
