@@ -1,0 +1,99 @@
+"""The services apart, each its own process on loopback TCP, with mutual TLS or without."""
+
+import os
+import re
+import signal
+import subprocess
+import threading
+
+import support
+
+
+class SecureCluster:
+    """One coordinator, `shards` shards and `workers` workers; everything that they say is kept in `said`."""
+
+    def __init__(self, folder, workers=1, shards=1, tls=True, coordinator_args=()):
+        self.folder, self.tls, self.said, self.members = folder, tls, [], []
+        if tls:
+            self.certs('init', self.path('ca'))
+            for role in ('coordinator', 'param_store', 'worker'):
+                self.issue(role)
+            self.issue('client', '--name', 'ann')
+        address = self.start('coordinator', 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root',
+                             'file:///', '--checkpoint-root', folder, *coordinator_args)
+        self.address = address
+        for i in range(shards):
+            self.start('param_store', 'capstan_param_store', '--coordinator', address, '--node', f's{i}',
+                       '--checkpoint-root', folder)
+        for i in range(workers):
+            self.start('worker', 'capstan_gpu_worker', '--coordinator', address, '--node', f'w{i}', '--devices', 'cpu')
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def certs(self, *args):
+        subprocess.run([support.CAPSTAN, '-q', 'certs', *args], check=True)
+
+    def issue(self, role, *args):
+        self.certs('issue', role, '--ca', self.path('ca'), '--host', '127.0.0.1', '--out', self.path(role), *args)
+
+    def credentials(self, role):
+        if not self.tls:
+            return ['--insecure']
+        stem = self.path(role, role)
+        return ['--tls-cert', stem + '.crt', '--tls-key', stem + '.key', '--tls-ca', self.path(role, 'ca.crt'),
+                '--token-file', stem + '.token']
+
+    def start(self, role, binary, *args):
+        """Returns the gRPC address once it listens."""
+        command = [os.path.join(support.BIN, binary), *self.credentials(role), '--listen', '127.0.0.1:0', '--http',
+                   '127.0.0.1:0', *args]
+        if self.tls and role != 'worker':
+            command += ['--tokens', self.path('ca', 'tokens.json')]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   errors='replace')
+        listening = threading.Event()
+        found = []
+
+        def read():
+            for line in process.stdout:
+                self.said.append(line)
+                match = re.match(r'event=listening grpc=(\S+) http=(\S+)', line)
+                if match:
+                    found.extend(match.groups())
+                    listening.set()
+            listening.set()
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        self.members.append((process, thread, found))
+        if not listening.wait(60) or not found:
+            raise AssertionError(f'{binary} does not listen:\n{"".join(self.said)}')
+        return found[0]
+
+    def http_addresses(self):
+        return [found[1] for _, _, found in self.members]
+
+    def pids(self):
+        """Of the services and their tasks."""
+        out = [process.pid for process, _, _ in self.members]
+        for pid in list(out):
+            with open(f'/proc/{pid}/task/{pid}/children') as f:
+                out += [int(child) for child in f.read().split()]
+        return out
+
+    def client(self):
+        """Global flags of the command line."""
+        return ['--address', self.address, *self.credentials('client')]
+
+    def stop(self):
+        for process, _, _ in reversed(self.members):
+            process.send_signal(signal.SIGTERM)
+        for process, thread, _ in self.members:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            thread.join()
+            process.stdout.close()
