@@ -1,0 +1,299 @@
+// Hostile calls to a real coordinator over mutual TLS, and what they cost it: the rows of
+// docs/security.md, by their numbers.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "capstan/job/v1/job_service.grpc.pb.h"
+#include "client/certs.h"
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/impl/codegen/client_unary_call.h"
+#include "gtest/gtest.h"
+#include "services/channel/channel.h"
+#include "services/endpoint/endpoint.h"
+#include "services/files/files.h"
+#include "services/process/process.h"
+#include "services/sync/mutex.h"
+
+namespace capstan::tests {
+namespace {
+
+using services::Role;
+using ::testing::HasSubstr;
+
+constexpr char kSubmit[] = "/capstan.job.v1.JobService/SubmitJob";
+constexpr char kConnect[] = "/capstan.node.v1.NodeService/Connect";
+constexpr int64_t kMebibyte = int64_t{1} << 20;
+constexpr int64_t kQuota = 256 * kMebibyte;  // ServerOptions::quota_bytes
+
+std::array<uint8_t, 1 << 20> g_zeros;
+
+// `mebibytes` MiB of zeros that cost this process one.
+grpc::ByteBuffer Zeros(int mebibytes) {
+  std::vector<grpc::Slice> slices;
+  for (int i = 0; i < mebibytes; ++i) {
+    slices.emplace_back(g_zeros.data(), g_zeros.size(), grpc::Slice::STATIC_SLICE);
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+grpc::ByteBuffer Bytes(const std::string& text) {
+  const grpc::Slice slice(text);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+class HostileCallsTest : public ::testing::Test {
+ protected:
+  HostileCallsTest() : folder_(*services::MakePrivateDir("capstan-hostile")) {}
+  ~HostileCallsTest() override {
+    process_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  void SetUp() override {
+    ASSERT_TRUE(client::InitCerts({.folder = folder_ + "/ca"}, absl::Now()).ok());
+    Issue(Role::kCoordinator, "c");
+    Issue(Role::kClient, "ann");
+    Issue(Role::kWorker, "w");
+    const services::Security own = Of(Role::kCoordinator, "c");
+    services::ProcessOptions options;
+    options.binary = CAPSTAN_COORDINATOR_BINARY;
+    options.args = {"--listen",    "127.0.0.1:0",      "--http",      "off",
+                    "--tls-cert",  own.tls_cert,       "--tls-key",   own.tls_key,
+                    "--tls-ca",    own.tls_ca,         "--tokens",    folder_ + "/ca/tokens.json",
+                    "--state-dir", folder_ + "/state", "--data-root", folder_};
+    options.on_line = [this](services::OutputStream, absl::string_view line) {
+      MutexLock lock(mu_);
+      absl::StrAppend(&lines_, line, "\n");
+    };
+    auto process = spawner_.Spawn(std::move(options));
+    ASSERT_TRUE(process.ok()) << process.status();
+    process_ = *std::move(process);
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    std::string address;
+    while (address.empty() && absl::Now() < deadline) {
+      absl::SleepFor(absl::Milliseconds(20));
+      MutexLock lock(mu_);
+      const size_t at = lines_.find("event=listening grpc=");
+      if (at == std::string::npos) continue;
+      address = lines_.substr(at + 21, lines_.find(' ', at + 21) - at - 21);
+    }
+    MutexLock lock(mu_);
+    ASSERT_NE(address, "") << lines_;
+    endpoint_ = *services::ParseEndpoint(address);
+  }
+
+  void Issue(Role role, const std::string& name) {
+    const auto issued = client::IssueCerts({.role = role,
+                                            .name = name,
+                                            .hosts = {"127.0.0.1"},
+                                            .authority = folder_ + "/ca",
+                                            .out = absl::StrCat(folder_, "/", name)},
+                                           absl::Now());
+    ASSERT_TRUE(issued.ok()) << issued.status();
+  }
+  services::Security Of(Role role, const std::string& name) const {
+    const std::string stem = absl::StrCat(folder_, "/", name, "/", services::RoleName(role));
+    return {.tls_cert = stem + ".crt",
+            .tls_key = stem + ".key",
+            .tls_ca = absl::StrCat(folder_, "/", name, "/ca.crt"),
+            .token_file = stem + ".token"};
+  }
+  std::shared_ptr<grpc::Channel> Dial(const services::Security& security) const {
+    services::ChannelOptions options;
+    options.peer = endpoint_;
+    options.security = security;
+    options.retry = false;
+    options.own_connection = true;
+    auto channel = services::MakeChannel(options);
+    EXPECT_TRUE(channel.ok()) << channel.status();
+    return *channel;
+  }
+  std::shared_ptr<grpc::Channel> DialAsAnn() const { return Dial(Of(Role::kClient, "ann")); }
+
+  static grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel, const char* method,
+                           const grpc::ByteBuffer& request, grpc::ClientContext& context) {
+    const grpc::internal::RpcMethod rpc(method, grpc::internal::RpcMethod::NORMAL_RPC, channel);
+    grpc::ByteBuffer response;
+    return grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
+        channel.get(), rpc, &context, request, &response);
+  }
+  static std::string Answer(const std::shared_ptr<grpc::Channel>& channel, const char* method,
+                            const grpc::ByteBuffer& request) {
+    const auto context = services::NewContext(absl::Seconds(60));
+    const grpc::Status status = Call(channel, method, request, *context);
+    return absl::StrCat(status.error_code(), " ", status.error_message());
+  }
+  // A good call, so that what comes first is paid for and it is seen that the server lives.
+  void ExpectAlive() const {
+    const auto context = services::NewContext(absl::Seconds(20));
+    job::v1::ListJobsResponse response;
+    const grpc::Status status =
+        job::v1::JobService::NewStub(DialAsAnn())->ListJobs(context.get(), {}, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+  // The most memory that the coordinator has had so far.
+  int64_t PeakBytes() const {
+    const std::string status =
+        *services::ReadWholeFile(absl::StrCat("/proc/", process_->pid(), "/status"), 1 << 16);
+    for (const absl::string_view line : absl::StrSplit(status, '\n')) {
+      const std::vector<absl::string_view> words =
+          absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+      int64_t kibibytes = 0;
+      if (words.size() == 3 && words[0] == "VmHWM:" && absl::SimpleAtoi(words[1], &kibibytes)) {
+        return kibibytes * 1024;
+      }
+    }
+    ADD_FAILURE() << "no VmHWM";
+    return 0;
+  }
+  // How much more memory the coordinator has needed while `act` ran.
+  template <typename Act>
+  int64_t Growth(const std::string& what, const Act& act) {
+    ExpectAlive();
+    const int64_t before = PeakBytes();
+    act();
+    const int64_t growth = PeakBytes() - before;
+    RecordProperty(what, absl::StrCat(growth / kMebibyte, " MiB"));
+    std::printf("[ MEASURED ] %s: +%.1f MiB\n", what.c_str(),
+                static_cast<double>(growth) / static_cast<double>(kMebibyte));
+    ExpectAlive();
+    return growth;
+  }
+
+  const std::string folder_;
+  services::Endpoint endpoint_;
+  Mutex mu_;
+  std::string lines_ ABSL_GUARDED_BY(mu_);
+  services::ProcessSpawner spawner_;
+  std::unique_ptr<services::Process> process_;
+};
+
+TEST_F(HostileCallsTest, Row2ABadTokenIsRefusedBeforeItsBodyIsRead) {
+  services::Security security = Of(Role::kClient, "ann");
+  security.token_file = folder_ + "/forged";
+  ASSERT_TRUE(services::WriteFileAtomically(security.token_file, "capstan_forged_0123456789",
+                                            {.mode = 0600})
+                  .ok());
+  const auto channel = Dial(security);
+  const int64_t growth = Growth("bad token, 512 MiB", [&] {
+    EXPECT_EQ(Answer(channel, kSubmit, Zeros(512)),
+              "16 capstan: token missing, invalid or expired");
+  });
+  EXPECT_LT(growth, 32 * kMebibyte);
+}
+
+TEST_F(HostileCallsTest, Row4AWorkerMaySubmitNothingAndAClientIsNoNode) {
+  EXPECT_EQ(Answer(Dial(Of(Role::kWorker, "w")), kSubmit, Bytes("")),
+            "7 role worker may not call SubmitJob");
+  EXPECT_EQ(Answer(DialAsAnn(), kConnect, Bytes("")), "7 role client may not call Connect");
+}
+
+TEST_F(HostileCallsTest, Row5AHugeMessageIsRefusedWithinTheQuota) {
+  const auto channel = DialAsAnn();
+  const int64_t growth = Growth("512 MiB message", [&] {
+    EXPECT_THAT(Answer(channel, kSubmit, Zeros(512)), HasSubstr("8 "));
+  });
+  EXPECT_LT(growth, 2 * kQuota);
+}
+
+TEST_F(HostileCallsTest, Row6AGzipBombIsRefusedUnread) {
+  const auto channel = DialAsAnn();
+  const int64_t growth = Growth("gzip of 512 MiB", [&] {
+    const auto context = services::NewContext(absl::Seconds(120));
+    context->set_compression_algorithm(GRPC_COMPRESS_GZIP);
+    const grpc::Status status = Call(channel, kSubmit, Zeros(512), *context);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr("Compression algorithm 'gzip' is disabled"));
+  });
+  EXPECT_LT(growth, 32 * kMebibyte);
+}
+
+TEST_F(HostileCallsTest, Row7LargeMetadataIsRefused) {
+  const auto context = services::NewContext(absl::Seconds(20));
+  context->AddMetadata("x", std::string(20'000, 'a'));
+  EXPECT_EQ(Call(DialAsAnn(), kSubmit, Bytes(""), *context).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  ExpectAlive();
+}
+
+TEST_F(HostileCallsTest, Rows8And9GarbageAndMissingFieldsAreTheCallersMistake) {
+  const auto channel = DialAsAnn();
+  std::string deep;
+  for (int i = 0; i < 5000; ++i) deep += "\x12\xff";  // a message in a message, never closed
+  for (const std::string& garbage : {std::string("\xff\xff\xff\xff"), std::string("\x0a\x7fxx"),
+                                     deep, std::string("\x0a\x02\xc3\x28")}) {
+    // What gRPC's callback API says of bytes that are no message, without a word.
+    EXPECT_EQ(Answer(channel, kSubmit, Bytes(garbage)), "12 ");
+  }
+  // Field 1000 of an unknown kind, and nothing else.
+  EXPECT_THAT(Answer(channel, kSubmit, Bytes("\xc2\x3e\x01x")),
+              HasSubstr("3 request_id: is empty"));
+  ExpectAlive();
+}
+
+TEST_F(HostileCallsTest, Row18PathsOutOfTheDataRootAreRefused) {
+  ASSERT_TRUE(services::EnsureDir(folder_ + "/set").ok());
+  std::filesystem::create_symlink("/etc", folder_ + "/out");
+  for (const std::string& uri :
+       {std::string("file:///etc/passwd"), "file://" + folder_ + "/../etc",
+        "file://" + folder_ + "/out", std::string("file:///proc/self/environ"),
+        std::string("http://169.254.169.254/latest")}) {
+    job::v1::SubmitJobRequest request;
+    request.set_request_id("r");
+    request.mutable_spec()->mutable_data()->set_uri(uri);
+    job::v1::SubmitJobResponse response;
+    const auto context = services::NewContext(absl::Seconds(20));
+    const grpc::Status status =
+        job::v1::JobService::NewStub(DialAsAnn())->SubmitJob(context.get(), request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << uri;
+    EXPECT_THAT(status.error_message(), HasSubstr("data.uri: ")) << uri;
+  }
+}
+
+TEST_F(HostileCallsTest, Row23SilentConnectionsAreClosedAndOthersAreServed) {
+  std::vector<int> silent;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(endpoint_.port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  for (int i = 0; i < 400; ++i) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ASSERT_GE(fd, 0);
+    ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    silent.push_back(fd);
+  }
+  ExpectAlive();
+  // The handshake has 5 s; read ends when the server has closed.
+  const timeval limit = {.tv_sec = 30, .tv_usec = 0};
+  for (const int fd : silent) {
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    char byte = 0;
+    EXPECT_LE(recv(fd, &byte, 1, 0), 0);
+    EXPECT_NE(errno, EAGAIN);
+    close(fd);
+    errno = 0;
+  }
+  ExpectAlive();
+}
+
+TEST_F(HostileCallsTest, Row25TheProcessLeavesNoCoreFile) {
+  const std::string limits =
+      *services::ReadWholeFile(absl::StrCat("/proc/", process_->pid(), "/limits"), 1 << 16);
+  EXPECT_THAT(limits, ::testing::ContainsRegex("Max core file size *0 *0 "));
+}
+
+}  // namespace
+}  // namespace capstan::tests
