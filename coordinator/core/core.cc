@@ -97,7 +97,12 @@ absl::Duration CoordinatorCore::NextDeadline() const {
     nodes = true;
     next = std::min(next, entry.second.last_heard + options_.lease);
   }
-  for (const auto& entry : active_) next = std::min(next, entry.second->takeover_at);
+  for (const auto& entry : active_) {
+    next = std::min({next, entry.second->takeover_at, std::max(entry.second->recover_at, now_)});
+  }
+  for (const auto& entry : pending_) {
+    if (entry.second->retry_at > now_) next = std::min(next, entry.second->retry_at);
+  }
   if (nodes || !active_.empty()) {
     next = std::min(next, now_ + std::min(options_.resend, options_.lease / 4));
   }
@@ -150,6 +155,11 @@ void CoordinatorCore::Handle(const Tick&) {
   std::vector<JobRecord*> active;
   for (const auto& entry : active_) active.push_back(entry.second);
   for (JobRecord* job : active) Advance(*job);
+  for (const auto& entry : pending_) {
+    if (entry.second->retry_at > -absl::InfiniteDuration() && entry.second->retry_at <= now_) {
+      schedule_ = true;
+    }
+  }
 }
 
 std::string CoordinatorCore::NewJobId(const std::string& name) {
@@ -245,15 +255,27 @@ void CoordinatorCore::Handle(const Cancel& cancel) {
 // nobody.
 void CoordinatorCore::Schedule() {
   schedule_ = false;
+  // What runs already is helped first.
+  for (const auto& entry : active_) FillRanks(*entry.second);
   const JobRecord* blocked_by = nullptr;
   int place = 0;
   const size_t waiting = pending_.size();
   std::vector<JobRecord*> queue;
   for (const auto& entry : pending_) queue.push_back(entry.second);
   for (JobRecord* job : queue) {
+    if (job->retry_at > now_) continue;  // holds nobody up while it backs off
     std::string text;
+    if (active_.count(job->sequence) > 0) {
+      text = "its tasks of before are still being ended";
+      if (job->message != text) {
+        job->message = std::move(text);
+        Changed(*job);
+      }
+      continue;
+    }
     if (blocked_by == nullptr) {
-      const GangRequest request = RequestOf(job->spec);
+      const GangRequest request =
+          RequestOf(job->resolved.has_value() ? job->resolved->spec() : job->spec);
       const std::optional<Gang> gang = FindGang(nodes_, request);
       if (gang.has_value()) {
         StartGang(*job, *gang);
@@ -307,6 +329,12 @@ void CoordinatorCore::StartGang(JobRecord& job, const Gang& gang) {
   job.started = now_;
   if (job.started_at == absl::InfinitePast()) job.started_at = wall_;
   job.probe_id = ++last_probe_;
+  job.probing = true;
+  job.wound_down = false;
+  job.retry_at = -absl::InfiniteDuration();
+  const std::string& device =
+      nodes_.Find(gang.workers[0].node)->reg.devices(gang.workers[0].devices[0]).name();
+  job.on_gpus = device != "cpu" && !absl::StartsWith(device, "cpu:");
   job.progress_mark.clear();
   job.progress_at = now_;
   SetState(job, common::v1::JOB_STATE_STARTING, "", "");
@@ -315,33 +343,6 @@ void CoordinatorCore::StartGang(JobRecord& job, const Gang& gang) {
                             job.ranks.size() == 1 ? " worker, " : " workers, ", job.shards.size(),
                             job.shards.size() == 1 ? " shard" : " shards"));
   Advance(job);
-}
-
-void CoordinatorCore::Handle(const ManifestWritten& written) {
-  JobRecord* job = FindJob(written.job_id);
-  if (job == nullptr || job->manifest != ManifestPhase::kWriting ||
-      written.lineage != job->view.lineage() || written.step != job->resolved->total_steps()) {
-    return;
-  }
-  if (written.status.ok()) {
-    job->manifest = ManifestPhase::kCommitted;
-    const std::string folder =
-        CheckpointFolder(job->resolved->storage_path(), written.lineage, written.step);
-    job->checkpoint_uri = absl::StrCat("file://", folder);
-    job->AddEvent(wall_, "CheckpointSaved", absl::StrCat("step ", written.step, " in ", folder));
-    // What is on disk is true, also where a person asked for an end meanwhile.
-    End(*job, common::v1::JOB_STATE_SUCCEEDED, "", "");
-  } else if (job->manifest_attempts < options_.manifest_attempts) {
-    job->manifest = ManifestPhase::kRetry;
-    job->manifest_retry_at = now_ + options_.manifest_retry;
-    job->AddEvent(wall_, "CheckpointFailed", std::string(written.status.message()));
-    Changed(*job);
-  } else {
-    job->manifest = ManifestPhase::kRetry;
-    Fail(*job, absl::IsDataLoss(written.status) ? "CheckpointCorrupt" : kInternalError,
-         absl::StrCat("the manifest of step ", written.step, ": ", written.status.message()));
-  }
-  Advance(*job);
 }
 
 // A job is saved whole when a fact of it has changed. What its lead tells again is none, so the

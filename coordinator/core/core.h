@@ -7,9 +7,13 @@
 //
 // Nothing here waits for an answer: every heartbeat and Tick compares what nodes report with what
 // is wanted and sends what lacks, to one target at most every `resend`. Lost, late and repeated
-// messages therefore change nothing. A worker that is lost gives its lanes to the others
-// (generation + 1); a shard that is lost ends the job. Durable before anyone is told; shards are
-// told before workers.
+// messages therefore change nothing. Durable before anyone is told; shards are told before workers.
+//
+//   a worker is lost   the others get its lanes (generation + 1); without others: RECOVERING until
+//                      somebody comes, in the same lineage, since the shards hold the version
+//   a shard is lost    RECOVERING; a new lineage from the last manifest, counted as a restart
+//   the task of a local job is lost   PENDING, back-off, a new lineage from the last manifest
+//   suspend            an order; its version is committed, the gang given back: SUSPENDED
 //
 // Deterministic: same options, same events, same effects. Not thread-safe: one strand per object.
 #ifndef CAPSTAN_COORDINATOR_CORE_CORE_H_
@@ -35,6 +39,15 @@
 #include "coordinator/core/types.h"
 
 namespace capstan::coordinator::core {
+
+// How a member was lost.
+struct Loss {
+  std::string why;  // a sentence
+  std::string reason = "WorkerLost";
+  bool lapsed = false;    // its lease, and nothing else is known
+  bool goodbye = false;   // its service ended itself
+  bool reported = false;  // its task said `reason`
+};
 
 class CoordinatorCore {
  public:
@@ -73,7 +86,6 @@ class CoordinatorCore {
   void Handle(const Tick&);
   void Handle(const Submit& submit);
   void Handle(const Cancel& cancel);
-  void Handle(const ManifestWritten& written);
   absl::Status Admit(const Submit& submit, job::v1::SubmitJobResponse* response);
   std::string NewJobId(const std::string& name);
   void Schedule();
@@ -96,26 +108,25 @@ class CoordinatorCore {
   void OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbeat);
   void OnProbeResult(Node& node, const node::v1::ProbeResult& result);
   void OnLogs(Node& node, const node::v1::LogBatch& batch);
+  void TaskFailed(JobRecord& job, Rank& rank);
+  void ShardFailed(JobRecord& job, Shard& shard);
   void AcceptTask(JobRecord& job, Rank& rank, const node::v1::TaskState& state);
   void AcceptShard(JobRecord& job, Shard& shard, const node::v1::ShardState& state);
   void TakeLead(JobRecord& job, const node::v1::LeadState& lead);
   void SettleMembers(Node& node, JobRecord& job);
   void StopStray(Node& node, const std::string& job_id, bool is_task);
   void ExpireLeases();
-  void LoseNode(Node& node, const std::string& why);
+  void LoseNode(Node& node, const Loss& loss);
   void FreeSlots(Node& node, const std::string& job_id);
 
   // core_jobs.cc
   void Advance(JobRecord& job);
   void AdvanceProbe(JobRecord& job);
+  void AdvanceTakeover(JobRecord& job);
   void AdvanceStart(JobRecord& job);
-  void AdvanceEnd(JobRecord& job);
   void AdvanceCancel(JobRecord& job);
   void ResolveJob(JobRecord& job, const common::v1::DatasetInfo& dataset);
-  void LoseRank(JobRecord& job, Rank& rank, const std::string& why);
-  void LoseShard(JobRecord& job, Shard& shard, const std::string& why);
   void Requeue(JobRecord& job, const std::string& why);
-  void TakeOverLanes(JobRecord& job);
   void CheckWaiting(JobRecord& job);
   std::vector<int64_t> ProgressMark(const JobRecord& job) const;
   void SetState(JobRecord& job, common::v1::JobState state, const std::string& reason,
@@ -123,6 +134,52 @@ class CoordinatorCore {
   void Fail(JobRecord& job, const std::string& reason, const std::string& message);
   void End(JobRecord& job, common::v1::JobState state, const std::string& reason,
            const std::string& message);
+
+  // core_checkpoints.cc
+  void Handle(const ManifestWritten& written);
+  void TakeFiles(JobRecord& job, int32_t shard, const node::v1::WrittenFiles& files);
+  void AdvanceCheckpoints(JobRecord& job);
+  void OrderManifest(JobRecord& job, int64_t step);
+  void Commit(JobRecord& job);
+  void Prune(JobRecord& job);
+  void CheckpointFailed(JobRecord& job, int64_t step, const std::string& why);
+  void SendFilesTaken(JobRecord& job);
+
+  // core_lineage.cc
+  void BeginLineage(JobRecord& job, const std::vector<int32_t>& owners);
+  void BeginRecovery(JobRecord& job, const std::string& reason, const std::string& why);
+  bool CountRestart(JobRecord& job, const std::string& why);  // false: the job has failed by it
+  void AdvanceRecovery(JobRecord& job);
+  bool ReplaceShards(JobRecord& job);
+  void RefuseBase(JobRecord& job, const std::string& why);
+  void LoseRank(JobRecord& job, Rank& rank, const Loss& loss);
+  void LoseShard(JobRecord& job, Shard& shard, const Loss& loss);
+  void FindShardAgain(JobRecord& job, Shard& shard);
+  void FindRankAgain(JobRecord& job, Rank& rank);
+  void Rest(JobRecord& job, common::v1::JobState state, const std::string& reason,
+            const std::string& message);
+
+  // core_elastic.cc
+  void NewGeneration(JobRecord& job, const std::vector<int32_t>& owners, const std::string& type);
+  void TakeOverLanes(JobRecord& job);
+  void FillRanks(JobRecord& job);
+  void AdvanceJoiners(JobRecord& job);
+  void NoteStepTime(JobRecord& job, double samples_per_second);
+  void ReissueLate(JobRecord& job);
+
+  // core_orders.cc
+  void Handle(const Control& control);
+  absl::StatusOr<int64_t> AddOrder(JobRecord& job, node::v1::Order order);
+  void Order(JobRecord& job, const job::v1::SuspendJobRequest& request, Reply& reply);
+  void Order(JobRecord& job, const job::v1::ResumeJobRequest& request, Reply& reply);
+  void Order(JobRecord& job, const job::v1::RetryJobRequest& request, Reply& reply);
+  void Order(JobRecord& job, const job::v1::UpdateJobRequest& request, Reply& reply);
+  void Requeued(JobRecord& job, const std::string& type);
+  void SealResolved(JobRecord& job);
+  void JournalOrders(JobRecord& job, const node::v1::LeadState& lead);
+  std::vector<node::v1::Order> OrdersBeyondBase(const JobRecord& job) const;
+  void SendOrders(JobRecord& job);
+  void AdvanceSuspend(JobRecord& job);
 
   // core_send.cc
   void SendLacking(JobRecord& job);
@@ -162,6 +219,9 @@ class CoordinatorCore {
 
 // Why a job or task fails where it gave no reason of its own.
 inline constexpr char kInternalError[] = "InternalError";
+
+// A sentence of another process, short enough to be shown everywhere.
+std::string Sentence(const std::string& text);
 
 // "checkpoint" of a job: `<storage_path>/<lineage>-<step>`.
 std::string CheckpointFolder(const std::string& storage_path, int64_t lineage, int64_t step);

@@ -1,30 +1,27 @@
 // The life of a job, from its gang to its end.
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/lane_owners.h"
 #include "coordinator/core/waiting_text.h"
-#include "training/chunks/placement.h"
-#include "training/codec/sha256.h"
 
 namespace capstan::coordinator::core {
 namespace {
 
 constexpr double kDefaultStallSeconds = 300;
-constexpr char kWeightsFile[] = "weights.safetensors";
 
 using common::v1::JOB_STATE_CANCELLED;
 using common::v1::JOB_STATE_FAILED;
 using common::v1::JOB_STATE_PENDING;
+using common::v1::JOB_STATE_RECOVERING;
 using common::v1::JOB_STATE_RUNNING;
 using common::v1::JOB_STATE_STARTING;
 using common::v1::JOB_STATE_SUCCEEDED;
+using common::v1::JOB_STATE_SUSPENDED;
 
 bool SameData(const common::v1::DatasetInfo& a, const common::v1::DatasetInfo& b) {
   return a.train_samples() == b.train_samples() && a.test_samples() == b.test_samples() &&
@@ -44,14 +41,6 @@ std::string FolderOf(const std::string& uri) {
   return uri.rfind(kScheme, 0) == 0 ? uri.substr(sizeof(kScheme) - 1) : uri;
 }
 
-bool IsFileName(const std::string& name) {
-  return !name.empty() && name.size() <= 255 && name[0] != '.' &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '.' || c == '-' || c == '_';
-         });
-}
-
 absl::Duration Limit(bool set, double seconds, double otherwise) {
   const double value = set ? seconds : otherwise;
   return value > 0 ? absl::Seconds(value) : absl::InfiniteDuration();
@@ -60,23 +49,34 @@ absl::Duration Limit(bool set, double seconds, double otherwise) {
 }  // namespace
 
 void CoordinatorCore::Advance(JobRecord& job) {
-  if (!job.ended() && job.state != JOB_STATE_PENDING) {
-    if (job.cancel_asked) {
-      AdvanceCancel(job);
-    } else if (!job.requeue.empty()) {
-      Requeue(job, job.requeue);
-    } else {
-      if (job.takeover_at <= now_) TakeOverLanes(job);
-      if (!job.ended() && !job.resolved.has_value()) AdvanceProbe(job);
-      if (!job.ended() && job.has_view()) AdvanceStart(job);
-      if (!job.ended() && job.has_view()) AdvanceEnd(job);
-      if (!job.ended()) CheckWaiting(job);
-      if (!job.ended()) SendLacking(job);
-    }
-  } else if (job.state == JOB_STATE_PENDING && job.cancel_asked) {
+  const bool suspended = job.state == JOB_STATE_SUSPENDED;
+  if (job.state == JOB_STATE_PENDING && job.cancel_asked) {
     End(job, JOB_STATE_CANCELLED, "", "cancelled before it started");
+  } else if (job.cancel_asked && (suspended || !job.resting())) {
+    AdvanceCancel(job);
+  } else if (!job.resting() && !job.requeue.empty()) {
+    Requeue(job, job.requeue);
+  } else if (!job.resting()) {
+    using Part = void (CoordinatorCore::*)(JobRecord&);
+    constexpr Part kInHistory[] = {
+        &CoordinatorCore::AdvanceTakeover, &CoordinatorCore::AdvanceCheckpoints,
+        &CoordinatorCore::AdvanceSuspend,  &CoordinatorCore::AdvanceRecovery,
+        &CoordinatorCore::FillRanks,       &CoordinatorCore::AdvanceJoiners,
+        &CoordinatorCore::ReissueLate,     &CoordinatorCore::AdvanceStart};
+    if (job.probing) AdvanceProbe(job);
+    if (job.in_history()) {
+      for (const Part part : kInHistory) {
+        if (!job.resting()) (this->*part)(job);
+      }
+    }
+    if (!job.resting()) CheckWaiting(job);
+    if (!job.resting()) SendLacking(job);
   }
-  if (job.ended()) WindDown(job);
+  if (job.resting()) WindDown(job);
+}
+
+void CoordinatorCore::AdvanceTakeover(JobRecord& job) {
+  if (job.takeover_at <= now_ && !job.recover) TakeOverLanes(job);
 }
 
 void CoordinatorCore::AdvanceProbe(JobRecord& job) {
@@ -106,7 +106,22 @@ void CoordinatorCore::AdvanceProbe(JobRecord& job) {
                       DataText(rank.probe.dataset()), " on host ", rank.host));
     return;
   }
-  ResolveJob(job, first);
+  if (!job.resolved.has_value()) {
+    ResolveJob(job, first);
+  } else if (!SameData(job.resolved->dataset(), first)) {
+    Fail(job, "DataMissing",
+         absl::StrCat(
+             "the data are not those that the job began with: ", DataText(job.resolved->dataset()),
+             ", now ", DataText(first), " on host ", job.ranks[0].host));
+    return;
+  }
+  if (job.resting()) return;
+  BeginLineage(job, DealLanes(job.resolved->lanes(), static_cast<int32_t>(job.ranks.size())));
+  if (job.resting() || job.view.lineage() == 1) return;
+  job.AddEvent(wall_, "LineageStarted",
+               absl::StrCat("lineage ", job.view.lineage(), " from ",
+                            job.base.empty() ? std::string("the initial weights")
+                                             : absl::StrCat("checkpoint ", job.base)));
 }
 
 void CoordinatorCore::ResolveJob(JobRecord& job, const common::v1::DatasetInfo& dataset) {
@@ -121,7 +136,7 @@ void CoordinatorCore::ResolveJob(JobRecord& job, const common::v1::DatasetInfo& 
     return;
   }
   const int num_shards = static_cast<int>(job.shards.size());
-  if (resolved->num_workers() != static_cast<int>(job.ranks.size()) ||
+  if (resolved->num_workers() < static_cast<int>(job.ranks.size()) ||
       resolved->num_shards() != num_shards || resolved->lanes() < 1 ||
       resolved->total_steps() < 1 ||
       resolved->devices_per_worker() != static_cast<int>(job.ranks[0].devices.size())) {
@@ -132,112 +147,36 @@ void CoordinatorCore::ResolveJob(JobRecord& job, const common::v1::DatasetInfo& 
                       " and ", num_shards));
     return;
   }
-  common::v1::View view;
-  view.set_job_id(job.id);
-  view.set_lineage(1);
-  view.set_generation(1);
-  for (const int32_t owner : DealLanes(resolved->lanes(), resolved->num_workers())) {
-    view.add_lane_owners(owner);
-  }
-  for (const Rank& rank : job.ranks) {
-    common::v1::WorkerRef* worker = view.add_workers();
-    worker->set_rank(rank.index);
-    worker->set_node(rank.node);
-  }
-  if (num_shards > 0) {
-    const absl::StatusOr<training::Placement> placement =
-        training::Placement::Create(resolved->chunk_count(), num_shards);
-    if (!placement.ok()) {
-      Fail(job, "InvalidSpec",
-           absl::StrCat("resources.num_shards: ", placement.status().message()));
-      return;
-    }
-    for (const Shard& shard : job.shards) {
-      const training::ChunkRun run = placement->Run(shard.index);
-      common::v1::ShardRoute* route = view.add_shards();
-      route->set_index(shard.index);
-      route->set_node(shard.node);
-      route->set_address(shard.address);
-      route->set_incarnation(shard.incarnation);
-      route->set_first_chunk(run.first_chunk);
-      route->set_chunk_count(run.chunk_count);
-    }
-  }
-  job.resolved_bytes = resolved->SerializeAsString();
-  training::Sha256 sha256;
-  sha256.Update(job.resolved_bytes);
-  const auto digest = sha256.Finish();
-  job.digest.assign(digest.begin(), digest.end());
   job.resolved = *std::move(resolved);
-  job.progress.set_total_steps(job.resolved->total_steps());
-  job.view = std::move(view);
+  SealResolved(job);
   job.AddEvent(wall_, "Resolved",
                absl::StrCat(job.resolved->lanes(), " lanes, ", job.resolved->total_steps(),
                             " steps, ", job.resolved->chunk_count(), " chunks"));
-  Changed(job);
 }
 
 void CoordinatorCore::AdvanceStart(JobRecord& job) {
-  if (job.state != JOB_STATE_STARTING) return;
+  const bool recovers = job.state == JOB_STATE_RECOVERING;
+  if (job.state != JOB_STATE_STARTING && !recovers) return;
+  if (job.recover || job.living() == 0) return;
   bool all_run = true;
+  int members = 0;
   for (const Rank& rank : job.ranks) {
-    if (rank.lost) continue;
-    const node::v1::TaskPhase phase =
-        rank.present ? rank.state.phase() : node::v1::TASK_PHASE_UNSPECIFIED;
+    if (rank.lost || !rank.dealt) continue;
+    const node::v1::TaskPhase phase = rank.present && rank.state.lineage() == job.view.lineage()
+                                          ? rank.state.phase()
+                                          : node::v1::TASK_PHASE_UNSPECIFIED;
+    ++members;
     all_run = all_run &&
               (phase == node::v1::TASK_PHASE_RUNNING || phase == node::v1::TASK_PHASE_FINISHED);
   }
-  if (!all_run && job.lead.step() == 0) return;
+  const bool stepped = job.lead.step() > job.base_step && job.AllShardsReady() &&
+                       !(recovers && job.lead.step() == job.recovering_step);
+  if (!(all_run && members > 0 && job.AllShardsReady()) && !stepped) return;
   SetState(job, JOB_STATE_RUNNING, "", "");
   if (job.progress.epoch() == 0) job.progress.set_epoch(1);
-  job.AddEvent(wall_, "Started",
-               absl::StrCat(job.ranks.size(), job.ranks.size() == 1 ? " worker, " : " workers, ",
+  job.AddEvent(wall_, recovers ? "Recovered" : "Started",
+               absl::StrCat(job.living(), job.living() == 1 ? " worker, " : " workers, ",
                             job.shards.size(), job.shards.size() == 1 ? " shard" : " shards"));
-}
-
-void CoordinatorCore::AdvanceEnd(JobRecord& job) {
-  if (job.manifest == ManifestPhase::kRetry && now_ >= job.manifest_retry_at) {
-    job.manifest = ManifestPhase::kNone;
-  }
-  if (job.manifest != ManifestPhase::kNone || !job.lead.complete() ||
-      job.lead.step() != job.resolved->total_steps() || job.weights_files.files_size() == 0) {
-    return;
-  }
-  std::map<std::string, common::v1::FileInfo> files;
-  const auto take = [&files](const node::v1::WrittenFiles& written) {
-    for (const common::v1::FileInfo& file : written.files()) {
-      if (!IsFileName(file.name()) || file.size_bytes() < 0 || file.sha256().size() != 32)
-        return false;
-      if (!files.emplace(file.name(), file).second) return false;
-    }
-    return true;
-  };
-  for (const Shard& shard : job.shards) {
-    if (shard.final_files.files_size() == 0) return;
-    if (!take(shard.final_files)) {
-      Fail(job, kInternalError, absl::StrCat(NameOf(shard), ": reports a file that cannot be"));
-      return;
-    }
-  }
-  if (!take(job.weights_files) || files.count(kWeightsFile) == 0 ||
-      !training::IsSha256Hex(job.weights_sha256)) {
-    Fail(job, kInternalError,
-         absl::StrCat("the worker of lane 0 reports no proper ", kWeightsFile));
-    return;
-  }
-  job.manifest = ManifestPhase::kWriting;
-  ++job.manifest_attempts;
-  WriteManifest write;
-  write.job_id = job.id;
-  write.lineage = job.view.lineage();
-  write.step = job.resolved->total_steps();
-  write.folder = CheckpointFolder(job.resolved->storage_path(), write.lineage, write.step);
-  write.spec_digest_hex = absl::BytesToHexString(job.digest);
-  for (auto& entry : files) write.files.push_back(std::move(entry.second));
-  write.weights_sha256 = job.weights_sha256;
-  write.optimizer = job.resolved->spec().training().optimizer().name();
-  write.samples_used = job.samples_used;
-  Emit(std::move(write));
 }
 
 void CoordinatorCore::AdvanceCancel(JobRecord& job) {
@@ -261,44 +200,6 @@ void CoordinatorCore::AdvanceCancel(JobRecord& job) {
   }
 }
 
-void CoordinatorCore::LoseRank(JobRecord& job, Rank& rank, const std::string& why) {
-  if (rank.lost) return;
-  if (job.ended() || job.cancel_asked) return;
-  rank.why = why;
-  if (!job.has_view()) {
-    job.requeue = absl::StrCat(NameOf(rank), ": ", why);
-    return;
-  }
-  rank.lost = true;
-  job.AddEvent(wall_, "WorkerLost", absl::StrCat(NameOf(rank), ": ", why));
-  Changed(job);
-  const bool any =
-      std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& r) { return !r.lost; });
-  if (!any) {
-    Fail(job, "WorkerLost", absl::StrCat("no worker is left; ", NameOf(rank), ": ", why));
-    return;
-  }
-  // Many may be lost by one cause: they make one generation.
-  if (job.takeover_at == absl::InfiniteDuration()) job.takeover_at = now_ + options_.takeover_batch;
-}
-
-void CoordinatorCore::LoseShard(JobRecord& job, Shard& shard, const std::string& why) {
-  if (shard.lost) return;
-  if (job.ended() || job.cancel_asked) return;
-  shard.why = why;
-  if (!job.has_view()) {
-    job.requeue = absl::StrCat(NameOf(shard), ": ", why);
-    return;
-  }
-  shard.lost = true;
-  // What it wrote before counts: the manifest can still be made of files that are there.
-  if (shard.final_files.files_size() > 0) {
-    job.AddEvent(wall_, "ShardLost", absl::StrCat(NameOf(shard), ": ", why));
-    return;
-  }
-  Fail(job, "ShardLost", absl::StrCat(NameOf(shard), ": ", why));
-}
-
 // A gang that fell apart before it had a history is no failure: the job waits for another one, at
 // its old place in the queue.
 void CoordinatorCore::Requeue(JobRecord& job, const std::string& why) {
@@ -317,46 +218,11 @@ void CoordinatorCore::Requeue(JobRecord& job, const std::string& why) {
   job.shards.clear();
   job.requeue.clear();
   job.waiting.clear();
+  job.probing = false;
   active_.erase(job.sequence);
   pending_[job.sequence] = &job;
   SetState(job, JOB_STATE_PENDING, "WaitingForSlots", "its gang was lost: " + why);
   schedule_ = true;
-}
-
-void CoordinatorCore::TakeOverLanes(JobRecord& job) {
-  job.takeover_at = absl::InfiniteDuration();
-  std::set<int32_t> living;
-  for (const Rank& rank : job.ranks) {
-    if (!rank.lost) living.insert(rank.index);
-  }
-  const std::vector<int32_t> before(job.view.lane_owners().begin(), job.view.lane_owners().end());
-  const std::vector<int32_t> after = TakeOver(before, living);
-  common::v1::View view = job.view;
-  view.set_generation(view.generation() + 1);
-  view.clear_lane_owners();
-  for (const int32_t owner : after) view.add_lane_owners(owner);
-  view.clear_workers();
-  for (const int32_t index : living) {
-    common::v1::WorkerRef* worker = view.add_workers();
-    worker->set_rank(index);
-    worker->set_node(job.ranks[index].node);
-  }
-  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> moved;
-  for (size_t lane = 0; lane < after.size(); ++lane) {
-    if (before[lane] != after[lane]) {
-      moved[{before[lane], after[lane]}].push_back(static_cast<int32_t>(lane));
-    }
-  }
-  std::vector<std::string> texts;
-  for (const auto& entry : moved) {
-    texts.push_back(absl::StrCat("lanes ", NumbersText(entry.second), " go from w",
-                                 entry.first.first, " to w", entry.first.second));
-  }
-  job.view = std::move(view);
-  job.AddEvent(
-      wall_, "ViewChanged",
-      absl::StrCat("generation ", job.view.generation(), ": ", absl::StrJoin(texts, ", ")));
-  Changed(job);
 }
 
 // Numbers that only grow while a job gets on. Membership alone is no progress, but gives its time.
@@ -368,13 +234,15 @@ std::vector<int64_t> CoordinatorCore::ProgressMark(const JobRecord& job) const {
   }
   for (const Shard& shard : job.shards) {
     ready += shard.seen && shard.state.ready() ? 1 : 0;
-    files += shard.final_files.files_size() > 0 ? 1 : 0;
+    const int64_t total = job.resolved.has_value() ? job.resolved->total_steps() : 0;
+    files += job.FilesOf(shard.index, total) != nullptr ? 1 : 0;
     if (shard.index == 0) blocks = shard.state.waiting().evaluation_blocks_size();
   }
   files += job.weights_files.files_size() > 0 ? 1 : 0;
   // Within a step, fewer blocks left to evaluate is more done.
   const int64_t evaluated = job.lead.step() * 10000000 - std::min<int64_t>(blocks, 9999999);
-  return {job.view.generation(),
+  // A lane that is issued again and again is not progress.
+  return {job.view.generation() - job.reissue_generations,
           probed,
           ready,
           running,
@@ -406,7 +274,8 @@ void CoordinatorCore::CheckWaiting(JobRecord& job) {
       Changed(job);
     }
   }
-  if (job.manifest == ManifestPhase::kWriting) return;  // the disk has its own limit
+  if (job.manifest == ManifestPhase::kWriting) return;               // the disk has its own limit
+  if (job.recover && now_ < job.recover_at) job.progress_at = now_;  // backs off
   const absl::Duration deadline =
       Limit(limits.has_active_deadline_seconds(), limits.active_deadline_seconds(), 0);
   if (now_ - job.started >= deadline) {
@@ -418,7 +287,12 @@ void CoordinatorCore::CheckWaiting(JobRecord& job) {
   const absl::Duration stall = Limit(limits.has_stall_timeout_seconds(),
                                      limits.stall_timeout_seconds(), kDefaultStallSeconds);
   if (waited >= stall) {
-    Fail(job, "Stalled", WaitingText(job, nodes_, now_));
+    const bool shard_lost = std::any_of(job.shards.begin(), job.shards.end(),
+                                        [](const Shard& shard) { return shard.lost; });
+    const char* reason = shard_lost                              ? "ShardLost"
+                         : job.in_history() && job.living() == 0 ? "WorkerLost"
+                                                                 : "Stalled";
+    Fail(job, reason, WaitingText(job, nodes_, now_));
     return;
   }
   if (waited < options_.say_waiting_after || now_ - job.waiting_said_at < absl::Seconds(1)) return;
@@ -436,6 +310,7 @@ void CoordinatorCore::CheckWaiting(JobRecord& job) {
 
 void CoordinatorCore::SetState(JobRecord& job, common::v1::JobState state,
                                const std::string& reason, const std::string& message) {
+  if (state == JOB_STATE_RECOVERING) job.recovering_step = job.lead.step();
   job.state = state;
   job.reason = reason;
   job.message = message;
@@ -449,7 +324,7 @@ void CoordinatorCore::Fail(JobRecord& job, const std::string& reason, const std:
     Changed(job);
     return;
   }
-  if (job.manifest == ManifestPhase::kWriting) {
+  if (job.manifest == ManifestPhase::kWriting && job.EndIsReported()) {
     job.AddEvent(wall_, "Consequence", absl::StrCat(reason, ": ", message));
     return;  // all files are in: nothing that happens to a process now can undo them
   }
@@ -459,7 +334,8 @@ void CoordinatorCore::Fail(JobRecord& job, const std::string& reason, const std:
 void CoordinatorCore::End(JobRecord& job, common::v1::JobState state, const std::string& reason,
                           const std::string& message) {
   job.waiting.clear();
-  job.takeover_at = absl::InfiniteDuration();
+  job.takeover_at = job.recover_at = absl::InfiniteDuration();
+  job.recover = job.recover_free = job.recover_by_loss = job.probing = false;
   job.finished_at = wall_;
   job.progress.clear_eta_seconds();
   SetState(job, state, reason, message);

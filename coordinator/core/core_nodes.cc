@@ -28,14 +28,6 @@ std::string EpochText(const common::v1::EpochRecord& epoch) {
   return text;
 }
 
-// A sentence of another process, short enough to be shown everywhere.
-std::string Sentence(const std::string& text) {
-  if (text.size() <= kMaxMessageBytes) return text;
-  size_t cut = kMaxMessageBytes;
-  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
-  return text.substr(0, cut) + "...";
-}
-
 // Reasons end up in metric labels and scripts: only those that interface.md lists, or ours.
 std::string KnownReason(const std::string& reason) {
   static constexpr const char* kReasons[] = {
@@ -57,6 +49,13 @@ bool DiedSilently(const node::v1::TaskState& state) {
 }
 
 }  // namespace
+
+std::string Sentence(const std::string& text) {
+  if (text.size() <= kMaxMessageBytes) return text;
+  size_t cut = kMaxMessageBytes;
+  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+  return text.substr(0, cut) + "...";
+}
 
 void CoordinatorCore::Handle(const NodeConnected& connected) {
   const node::v1::Register& reg = connected.reg;
@@ -80,7 +79,7 @@ void CoordinatorCore::Handle(const NodeConnected& connected) {
     Emit(CloseSession{admission.replaced, absl::AbortedError("the node has connected again")});
   }
   if (admission.replaced_process) {
-    LoseNode(*nodes_.Find(reg.name()), "its service has started anew");
+    LoseNode(*nodes_.Find(reg.name()), {.why = "its service has started anew"});
   }
   int64_t incarnation = 0;
   if (!admission.same_process) {
@@ -122,7 +121,8 @@ void CoordinatorCore::Handle(const NodeDisconnected& disconnected) {
   nodes_.Disconnect(disconnected.session);
   if (disconnected.goodbye) {
     Node* node = nodes_.FindFormerSession(disconnected.session);
-    if (node != nullptr && !node->lost) LoseNode(*node, "its service has stopped");
+    if (node != nullptr && !node->lost)
+      LoseNode(*node, {.why = "its service has stopped", .goodbye = true});
   }
   schedule_ = true;
 }
@@ -241,32 +241,17 @@ void CoordinatorCore::AcceptTask(JobRecord& job, Rank& rank, const node::v1::Tas
   rank.state = state;
   rank.present = rank.seen = true;
   rank.gone = false;
+  if (rank.lost) FindRankAgain(job, rank);
   if (rank.lost || job.state == common::v1::JOB_STATE_SUCCEEDED) return;
   if (state.phase() == node::v1::TASK_PHASE_FAILED) {
-    if (rank.failure_told) return;
-    if (job.ended() || job.cancel_asked) {
-      // Stopped tasks report how they ended; only what they say of themselves is news.
-      if (state.reason().empty() || DiedSilently(state)) return;
-    }
-    if (DiedSilently(state)) {
-      LoseRank(job, rank,
-               absl::StrCat(state.exit_code() < 0
-                                ? absl::StrCat("its task was ended by signal ", -state.exit_code())
-                                : "its task is lost",
-                            state.message().empty() ? "" : ": ", Sentence(state.message())));
-      return;
-    }
-    rank.failure_told = true;
-    rank.why = Sentence(state.message());
-    Fail(job, KnownReason(state.reason()),
-         absl::StrCat(NameOf(rank), ": ",
-                      rank.why.empty()
-                          ? absl::StrCat("its task ended with exit code ", state.exit_code())
-                          : rank.why));
+    TaskFailed(job, rank);
     return;
   }
-  if (job.ended() || !job.has_view() || state.lineage() != job.view.lineage()) return;
-  if (state.has_lead() && job.shards.empty()) TakeLead(job, state.lead());
+  if (job.resting() || !job.in_history() || state.lineage() != job.view.lineage()) return;
+  if (job.shards.empty()) {
+    if (state.has_lead()) TakeLead(job, state.lead());
+    if (state.has_files()) TakeFiles(job, 0, state.files());
+  }
   const int64_t total = job.resolved->total_steps();
   if (state.files().lineage() == job.view.lineage() && state.files().step() == total &&
       state.files().files_size() > 0 && !state.weights_sha256().empty() &&
@@ -277,27 +262,75 @@ void CoordinatorCore::AcceptTask(JobRecord& job, Rank& rank, const node::v1::Tas
   }
 }
 
+// A task has ended by an error. What would befall every other one too ends the job; the rest is a
+// worker less.
+void CoordinatorCore::TaskFailed(JobRecord& job, Rank& rank) {
+  const node::v1::TaskState& state = rank.state;
+  if (rank.failure_told) return;
+  if (job.resting() || job.cancel_asked) {
+    // Stopped tasks report how they ended; only what they say of themselves is news.
+    if (state.reason().empty() || DiedSilently(state)) return;
+  }
+  if (DiedSilently(state)) {
+    LoseRank(
+        job, rank,
+        {.why = absl::StrCat(state.exit_code() < 0
+                                 ? absl::StrCat("its task was ended by signal ", -state.exit_code())
+                                 : "its task is lost",
+                             state.message().empty() ? "" : ": ", Sentence(state.message()))});
+    return;
+  }
+  rank.failure_told = true;
+  rank.why = Sentence(state.message());
+  const std::string reason = KnownReason(state.reason());
+  const std::string why = rank.why.empty()
+                              ? absl::StrCat("its task ended with exit code ", state.exit_code())
+                              : rank.why;
+  const std::string text = absl::StrCat(NameOf(rank), ": ", why);
+  if (job.resting() || job.cancel_asked || !job.in_history()) {
+    Fail(job, reason, text);
+  } else if (job.shards.empty() && !job.base.empty() && job.lead.step() <= job.base_step &&
+             (reason == "CheckpointCorrupt" || reason == "DataMissing")) {
+    RefuseBase(job, text);
+  } else {
+    LoseRank(job, rank, {.why = why, .reason = reason, .reported = true});
+  }
+}
+
 void CoordinatorCore::AcceptShard(JobRecord& job, Shard& shard, const node::v1::ShardState& state) {
   if (shard.state.ready() != state.ready() || shard.state.version() != state.version())
     Changed(job);
   shard.state = state;
   shard.present = shard.seen = true;
   shard.gone = false;
+  if (shard.lost) FindShardAgain(job, shard);
   if (shard.lost) return;
   if (!state.reason().empty()) {
-    if (shard.failure_told || job.ended() || job.cancel_asked) return;
-    shard.failure_told = true;
-    shard.why = Sentence(state.message());
-    Fail(job, KnownReason(state.reason()), absl::StrCat(NameOf(shard), ": ", shard.why));
+    ShardFailed(job, shard);
     return;
   }
-  if (job.ended() || !job.has_view() || state.lineage() != job.view.lineage()) return;
+  if (job.resting() || !job.in_history() || state.lineage() != job.view.lineage()) return;
   if (shard.index == 0 && state.has_lead()) TakeLead(job, state.lead());
-  if (state.files().lineage() == job.view.lineage() &&
-      state.files().step() == job.resolved->total_steps() && state.files().files_size() > 0 &&
-      shard.final_files.files_size() == 0) {
-    shard.final_files = state.files();
-    Changed(job);
+  if (job.in_history() && !job.resting() && state.has_files()) {
+    TakeFiles(job, shard.index, state.files());
+  }
+}
+
+void CoordinatorCore::ShardFailed(JobRecord& job, Shard& shard) {
+  const node::v1::ShardState& state = shard.state;
+  if (shard.failure_told || job.resting() || job.cancel_asked || !job.in_history() ||
+      state.lineage() != job.view.lineage()) {
+    return;
+  }
+  shard.failure_told = true;
+  shard.why = Sentence(state.message());
+  const std::string reason = KnownReason(state.reason());
+  const std::string text = absl::StrCat(NameOf(shard), ": ", shard.why);
+  if (!job.base.empty() && !state.ready() &&
+      (reason == "CheckpointCorrupt" || reason == "DataMissing")) {
+    RefuseBase(job, text);
+  } else {
+    BeginRecovery(job, reason, text);
   }
 }
 
@@ -313,7 +346,11 @@ void CoordinatorCore::TakeLead(JobRecord& job, const node::v1::LeadState& lead) 
     job.AddLog(wall_, "info", EpochText(epoch));
     Changed(job);
   }
-  if (lead.complete() != job.lead.complete()) Changed(job);
+  if (lead.complete() != job.lead.complete() || lead.suspended() != job.lead.suspended()) {
+    Changed(job);
+  }
+  JournalOrders(job, lead);
+  if (advanced) NoteStepTime(job, lead.samples_per_second());
   job.lead = lead;
   job.lead.clear_epochs();
   if (!lead.reason().empty()) {
@@ -348,6 +385,7 @@ void CoordinatorCore::TakeLead(JobRecord& job, const node::v1::LeadState& lead) 
 // After a heartbeat: who has gone, because he was stopped or by himself.
 void CoordinatorCore::SettleMembers(Node& node, JobRecord& job) {
   bool anything = false;
+  const bool stopping = job.resting() || job.cancel_asked;
   // A stop may overtake no start on one stream, but the heartbeat may have left before both.
   const absl::Duration quiet = 2 * options_.heartbeat;
   for (Rank& rank : job.ranks) {
@@ -356,11 +394,11 @@ void CoordinatorCore::SettleMembers(Node& node, JobRecord& job) {
       anything = true;
       continue;
     }
-    const bool unwanted = job.ended() || job.cancel_asked || rank.lost;
+    const bool unwanted = stopping || rank.lost;
     if (unwanted) {
       rank.gone = rank.gone || rank.seen || Due(rank.start_sent, quiet);
     } else if (rank.seen) {
-      LoseRank(job, rank, "its service does not report the task any more");
+      LoseRank(job, rank, {.why = "its service does not report the task any more"});
       rank.gone = true;
     }
     if (rank.gone) {
@@ -375,11 +413,10 @@ void CoordinatorCore::SettleMembers(Node& node, JobRecord& job) {
       anything = true;
       continue;
     }
-    if (job.ended() || job.cancel_asked) {
+    if (stopping) {
       shard.gone = shard.gone || shard.seen || Due(shard.lineage_sent, quiet);
     } else if (shard.seen) {
-      LoseShard(job, shard, "its service does not hold the job any more");
-      shard.gone = true;
+      LoseShard(job, shard, {.why = "its service does not hold the job any more"});
     }
     if (!shard.gone) anything = true;
   }
@@ -396,12 +433,13 @@ void CoordinatorCore::FreeSlots(Node& node, const std::string& job_id) {
 
 void CoordinatorCore::OnProbeResult(Node& node, const node::v1::ProbeResult& result) {
   JobRecord* job = FindJob(result.job_id());
-  if (job == nullptr || job->ended() || job->resolved.has_value() ||
-      result.probe_id() != job->probe_id) {
+  if (job == nullptr || job->resting() || result.probe_id() != job->probe_id) {
     return;  // of an earlier gang, or answered
   }
   for (Rank& rank : job->ranks) {
-    if (rank.node != node.name() || rank.incarnation != node.incarnation || rank.probed) continue;
+    if (rank.node != node.name() || rank.incarnation != node.incarnation || rank.probed ||
+        rank.lost)
+      continue;
     rank.probed = true;
     rank.probe = result;
     rank.probe.set_message(Sentence(result.message()));
@@ -442,8 +480,9 @@ void CoordinatorCore::ExpireLeases() {
     Node& node = entry.second;
     const absl::Duration silent = now_ - node.last_heard;
     if (!node.lost && silent >= options_.lease) {
-      LoseNode(node,
-               absl::StrCat("nothing was heard of it for ", absl::FormatDuration(options_.lease)));
+      LoseNode(node, {.why = absl::StrCat("nothing was heard of it for ",
+                                          absl::FormatDuration(options_.lease)),
+                      .lapsed = true});
     }
     if (node.lost && node.session == 0 && silent > kForgetLostNode && node.jobs.empty()) {
       forget.push_back(node.name());
@@ -455,7 +494,7 @@ void CoordinatorCore::ExpireLeases() {
   }
 }
 
-void CoordinatorCore::LoseNode(Node& node, const std::string& why) {
+void CoordinatorCore::LoseNode(Node& node, const Loss& loss) {
   node.lost = true;
   schedule_ = true;
   const std::set<std::string> ids = node.jobs;
@@ -467,13 +506,13 @@ void CoordinatorCore::LoseNode(Node& node, const std::string& why) {
       if (rank.node != node.name() || rank.incarnation != node.incarnation) continue;
       rank.present = false;
       rank.gone = true;
-      LoseRank(*job, rank, why);
+      LoseRank(*job, rank, loss);
     }
     for (Shard& shard : job->shards) {
       if (shard.node != node.name() || shard.incarnation != node.incarnation) continue;
       shard.present = false;
       shard.gone = true;
-      LoseShard(*job, shard, why);
+      LoseShard(*job, shard, loss);
     }
     Advance(*job);
   }

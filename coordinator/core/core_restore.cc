@@ -48,9 +48,13 @@ absl::Status CoordinatorCore::Restore(const DurableState& state, absl::Duration 
       if (!job.wound_down) active_[job.sequence] = &job;
     } else if (job.state == common::v1::JOB_STATE_PENDING) {
       pending_[job.sequence] = &job;
-    } else if (job.state != common::v1::JOB_STATE_SUSPENDED) {
+      if (!job.wound_down) active_[job.sequence] = &job;
+    } else if (!job.resting()) {
       active_[job.sequence] = &job;
       job.AddLog(wall, "warning", "the coordinator has started anew: lines from before are gone");
+    }
+    if (job.state == common::v1::JOB_STATE_SUSPENDED && !job.wound_down) {
+      active_[job.sequence] = &job;
     }
     jobs_[job.id] = *std::move(loaded);
   }
@@ -70,7 +74,7 @@ absl::Status CoordinatorCore::Restore(const DurableState& state, absl::Duration 
 
 void CoordinatorCore::PlaceMembers(JobRecord& job, bool surely) {
   for (const Rank& rank : job.ranks) {
-    if ((!job.ended() && !rank.lost) != surely) continue;
+    if ((!job.resting() && !rank.lost) != surely) continue;
     Node* node = nodes_.FindIncarnation(rank.node, rank.incarnation);
     if (node == nullptr) continue;
     node->jobs.insert(job.id);
@@ -91,19 +95,20 @@ void CoordinatorCore::Handle(const Restored&) {
   for (JobRecord* job : active) {
     for (Rank& rank : job->ranks) {
       if (nodes_.FindIncarnation(rank.node, rank.incarnation) == nullptr) {
-        LoseRank(*job, rank, "its service is not known any more");
+        LoseRank(*job, rank, {.why = "its service is not known any more"});
       }
     }
     for (Shard& shard : job->shards) {
       if (nodes_.FindIncarnation(shard.node, shard.incarnation) == nullptr) {
-        LoseShard(*job, shard, "its service is not known any more");
+        LoseShard(*job, shard, {.why = "its service is not known any more"});
       }
     }
     // A loss whose lanes had not got new owners yet.
     const auto& owners = job->view.lane_owners();
-    const bool ownerless = std::any_of(owners.begin(), owners.end(),
+    const bool ownerless = !job->resting() && job->in_history() &&
+                           std::any_of(owners.begin(), owners.end(),
                                        [job](int32_t owner) { return job->ranks[owner].lost; });
-    if (!job->ended() && ownerless) job->takeover_at = now_;
+    if (ownerless) job->takeover_at = now_;
     Advance(*job);
   }
 }

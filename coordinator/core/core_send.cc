@@ -2,14 +2,22 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
 
 namespace capstan::coordinator::core {
+namespace {
+
+std::string BaseFolder(const JobRecord& job) {
+  return absl::StrCat(job.resolved->storage_path(), "/", job.base);
+}
+
+}  // namespace
 
 void CoordinatorCore::SendProbes(JobRecord& job) {
   for (Rank& rank : job.ranks) {
     const Node* node = nodes_.FindIncarnation(rank.node, rank.incarnation);
-    if (rank.probed || node == nullptr || !node->usable() ||
+    if (rank.probed || rank.lost || node == nullptr || !node->usable() ||
         !Due(rank.probe_sent, options_.probe_resend)) {
       continue;
     }
@@ -18,26 +26,29 @@ void CoordinatorCore::SendProbes(JobRecord& job) {
     node::v1::Probe* probe = response.mutable_probe();
     probe->set_probe_id(job.probe_id);
     probe->set_job_id(job.id);
-    *probe->mutable_spec() = job.spec;
+    *probe->mutable_spec() = job.resolved.has_value() ? job.resolved->spec() : job.spec;
     Emit(Send{node->session, std::move(response)});
   }
 }
 
-// Owners changed inside the lineage: to the shards, then to the tasks, until all tasks show it. A
-// shard does not report its generation, so it is told along with every repetition to a task.
+// The view, to the shards and then to the tasks, until all of them show it. A shard that does not
+// report its generation is told along with every repetition to a task.
 void CoordinatorCore::SendView(JobRecord& job) {
   const int64_t generation = job.view.generation();
-  if (generation == job.view.lineage()) return;  // still the view that the lineage began with
   const bool behind = std::any_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
     return !rank.lost && rank.present && rank.state.generation() < generation;
   });
   node::v1::ConnectResponse response;
   *response.mutable_view_change()->mutable_view() = job.view;
+  // The view that the lineage began with is in its StartLineage.
+  const bool changed = generation > job.view.lineage();
   for (Shard& shard : job.shards) {
     const Node* node = nodes_.FindIncarnation(shard.node, shard.incarnation);
-    if (node == nullptr || !node->usable()) continue;
+    if (!changed || node == nullptr || !node->usable()) continue;
     const bool untold = shard.generation_sent < generation;
-    if (!untold && !(behind && Due(shard.view_sent, options_.resend))) continue;
+    const bool unseen =
+        shard.state.generation() > 0 ? shard.state.generation() < generation : behind;
+    if (!untold && !(unseen && Due(shard.view_sent, options_.resend))) continue;
     shard.view_sent = now_;
     shard.generation_sent = generation;
     Emit(Send{node->session, response});
@@ -55,14 +66,13 @@ void CoordinatorCore::SendView(JobRecord& job) {
 }
 
 void CoordinatorCore::SendLacking(JobRecord& job) {
-  if (!job.has_view()) {
-    SendProbes(job);
-    return;
-  }
+  SendProbes(job);
+  if (!job.in_history()) return;
   for (Shard& shard : job.shards) {
     const Node* node = nodes_.FindIncarnation(shard.node, shard.incarnation);
     const bool has_it = shard.present && shard.state.lineage() >= job.view.lineage();
-    if (has_it || node == nullptr || !node->usable() || !Due(shard.lineage_sent, options_.resend)) {
+    if (shard.lost || has_it || node == nullptr || !node->usable() ||
+        !Due(shard.lineage_sent, options_.resend)) {
       continue;
     }
     shard.lineage_sent = now_;
@@ -74,16 +84,27 @@ void CoordinatorCore::SendLacking(JobRecord& job) {
     start->set_resolved_spec(job.resolved_bytes);
     start->set_spec_digest(job.digest);
     *start->mutable_view() = job.view;
+    if (!job.base.empty()) start->set_base_manifest(BaseFolder(job));
+    for (node::v1::Order& order : OrdersBeyondBase(job)) {
+      start->add_order_ids(order.id());
+      *start->add_orders() = std::move(order);
+    }
     Emit(Send{node->session, std::move(response)});
   }
+  SendFilesTaken(job);
   for (Rank& rank : job.ranks) {
     if (rank.lost) StopRank(job, rank);
   }
   if (!job.AllShardsReady()) return;
   SendView(job);
+  SendOrders(job);
   for (Rank& rank : job.ranks) {
     const Node* node = nodes_.FindIncarnation(rank.node, rank.incarnation);
-    if (rank.lost || rank.present || rank.seen || node == nullptr || !node->usable() ||
+    const auto& members = job.view.workers();
+    const bool member = std::any_of(members.begin(), members.end(), [&rank](const auto& worker) {
+      return worker.rank() == rank.index;
+    });
+    if (rank.lost || !member || rank.present || rank.seen || node == nullptr || !node->usable() ||
         !Due(rank.start_sent, options_.resend)) {
       continue;
     }
@@ -96,6 +117,10 @@ void CoordinatorCore::SendLacking(JobRecord& job) {
     start->set_spec_digest(job.digest);
     *start->mutable_view() = job.view;
     for (const int device : rank.devices) start->add_devices(device);
+    if (job.shards.empty()) {
+      if (!job.base.empty()) start->set_base_manifest(BaseFolder(job));
+      for (node::v1::Order& order : OrdersBeyondBase(job)) *start->add_orders() = std::move(order);
+    }
     Emit(Send{node->session, std::move(response)});
   }
 }
@@ -122,24 +147,11 @@ void CoordinatorCore::StopRank(JobRecord& job, Rank& rank) {
   Emit(Send{node->session, std::move(response)});
 }
 
-// An ended job: files are taken, tasks stopped, shards emptied, until nobody reports any of it.
+// A job at rest: files are taken, tasks stopped, shards emptied, until nobody reports any of it.
 void CoordinatorCore::WindDown(JobRecord& job) {
-  const auto files_taken = [&](const Node& node, const node::v1::WrittenFiles& files) {
-    if (job.manifest != ManifestPhase::kCommitted || files.files_size() == 0) return;
-    node::v1::ConnectResponse response;
-    node::v1::FilesTaken* taken = response.mutable_files_taken();
-    taken->set_job_id(job.id);
-    taken->set_lineage(files.lineage());
-    taken->set_step(files.step());
-    Emit(Send{node.session, std::move(response)});
-  };
+  if (job.has_view()) SendFilesTaken(job);
   bool all_gone = true;
   for (Rank& rank : job.ranks) {
-    const Node* node = nodes_.FindIncarnation(rank.node, rank.incarnation);
-    if (!rank.gone && node != nullptr && node->usable() && rank.present &&
-        Due(rank.stop_sent, options_.resend)) {
-      files_taken(*node, rank.state.files());
-    }
     StopRank(job, rank);
     all_gone = all_gone && rank.gone;
   }
@@ -155,7 +167,6 @@ void CoordinatorCore::WindDown(JobRecord& job) {
     all_gone = false;
     if (!node->usable() || !Due(shard.end_sent, options_.resend)) continue;
     shard.end_sent = now_;
-    files_taken(*node, shard.state.files());
     node::v1::ConnectResponse response;
     response.mutable_end_job()->set_job_id(job.id);
     Emit(Send{node->session, std::move(response)});
@@ -163,7 +174,11 @@ void CoordinatorCore::WindDown(JobRecord& job) {
   if (job.wound_down != all_gone) Changed(job);
   job.wound_down = all_gone;
   if (all_gone) {
-    active_.erase(job.sequence);
+    if (active_.erase(job.sequence) > 0) schedule_ = true;
+    if (!job.ended()) {
+      job.ranks.clear();
+      job.shards.clear();
+    }
   } else {
     active_[job.sequence] = &job;
   }

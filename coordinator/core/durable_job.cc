@@ -1,5 +1,6 @@
 #include "coordinator/core/durable_job.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -52,6 +53,23 @@ v1::DurableJob ToDurable(const JobRecord& job, absl::Duration now) {
   out.set_weights_sha256(job.weights_sha256);
   out.set_checkpoint_uri(job.checkpoint_uri);
   out.set_wound_down(job.wound_down);
+  out.set_probing(job.probing);
+  for (const SavedManifest& manifest : job.manifests) {
+    v1::DurableManifest* to = out.add_manifests();
+    *to->mutable_saved() = manifest.saved;
+    for (const int64_t id : manifest.orders) to->add_orders(id);
+    to->set_refused(manifest.refused);
+  }
+  out.set_base(job.base);
+  out.set_recover(job.recover);
+  out.set_restarts(job.restarts);
+  if (job.max_restarts.has_value()) out.set_max_restarts(*job.max_restarts);
+  for (const JobOrder& order : job.orders) {
+    v1::DurableOrder* to = out.add_orders();
+    *to->mutable_order() = order.order;
+    to->set_lineage(order.lineage);
+  }
+  out.set_on_gpus(job.on_gpus);
 
   v1::DurableProgress* progress = out.mutable_progress();
   progress->set_message(job.message);
@@ -125,6 +143,38 @@ absl::StatusOr<std::unique_ptr<JobRecord>> FromDurable(
   job.weights_sha256 = durable.weights_sha256();
   job.checkpoint_uri = durable.checkpoint_uri();
   job.wound_down = durable.wound_down();
+  job.probing = durable.probing();
+  for (const v1::DurableManifest& from : durable.manifests()) {
+    job.manifests.push_back(
+        {from.saved(), {from.orders().begin(), from.orders().end()}, from.refused()});
+  }
+  job.base = durable.base();
+  if (const SavedManifest* base = job.FindManifest(job.base); base != nullptr) {
+    job.base_step = base->saved.step();
+  }
+  job.settled_step = job.base_step;
+  if (const SavedManifest* last = job.LastManifest();
+      last != nullptr && last->saved.lineage() == job.view.lineage()) {
+    job.settled_step = last->saved.step();
+  }
+  job.recover = durable.recover();
+  if (job.recover) job.recover_at = now;
+  job.restarts = durable.restarts();
+  if (durable.has_max_restarts()) job.max_restarts = durable.max_restarts();
+  for (const v1::DurableOrder& from : durable.orders()) {
+    job.orders.push_back({from.order(), from.lineage()});
+  }
+  job.on_gpus = durable.on_gpus();
+  for (const common::v1::WorkerRef& worker : job.view.workers()) {
+    if (worker.rank() >= 0 && worker.rank() < static_cast<int32_t>(job.ranks.size())) {
+      job.ranks[static_cast<size_t>(worker.rank())].probed = job.in_history();
+    }
+  }
+  for (Rank& rank : job.ranks) {
+    const auto& owners = job.view.lane_owners();
+    rank.dealt = std::find(owners.begin(), owners.end(), rank.index) != owners.end();
+    rank.deal_at = now;
+  }
 
   const v1::DurableProgress& progress = durable.progress();
   job.message = progress.message();

@@ -46,7 +46,7 @@ std::vector<Gang::Worker> WorkersOf(const NodeTable& nodes, const GangRequest& r
   for (const auto& entry : nodes.all()) {
     const Node& node = entry.second;
     if (static_cast<int>(workers.size()) == request.num_workers) break;
-    if (!node.usable() || !node.is_worker()) continue;
+    if (!node.usable() || !node.is_worker() || request.exclude.count(node.name()) > 0) continue;
     std::vector<int> devices = DevicesOn(node, request, kind, ignore_holds);
     if (!devices.empty()) workers.push_back({node.name(), std::move(devices)});
   }
@@ -86,8 +86,12 @@ std::vector<std::string> ShardsOf(const NodeTable& nodes, const GangRequest& req
   return shards;
 }
 
+int Least(const GangRequest& request) {
+  return request.min_workers > 0 ? request.min_workers : request.num_workers;
+}
+
 bool Enough(const Gang& gang, const GangRequest& request) {
-  return static_cast<int>(gang.workers.size()) == request.num_workers &&
+  return static_cast<int>(gang.workers.size()) >= Least(request) &&
          static_cast<int>(gang.shards.size()) == request.num_shards;
 }
 
@@ -97,6 +101,7 @@ GangRequest RequestOf(const job::v1::JobSpec& spec) {
   const job::v1::Resources& resources = spec.resources();
   GangRequest request;
   if (resources.has_num_workers()) request.num_workers = resources.num_workers();
+  request.min_workers = std::min(resources.min_workers(), request.num_workers);
   request.device_indices.assign(resources.devices().begin(), resources.devices().end());
   if (resources.has_gpus_per_worker()) {
     request.devices_per_worker = resources.gpus_per_worker();
@@ -113,6 +118,10 @@ GangRequest RequestOf(const job::v1::JobSpec& spec) {
     request.num_shards = resources.num_shards();
   }
   return request;
+}
+
+std::vector<Gang::Worker> FreeWorkers(const NodeTable& nodes, const GangRequest& request) {
+  return BestWorkers(nodes, request, /*ignore_holds=*/false);
 }
 
 std::optional<Gang> FindGang(const NodeTable& nodes, const GangRequest& request) {
@@ -133,16 +142,16 @@ bool CouldFit(const NodeTable& nodes, const GangRequest& request) {
 std::string MissingText(const NodeTable& nodes, const GangRequest& request) {
   std::vector<std::string> missing;
   const int workers = static_cast<int>(BestWorkers(nodes, request, false).size());
-  if (workers < request.num_workers) {
+  const int least = Least(request);
+  if (workers < least) {
     std::string what =
         request.device_indices.empty()
             ? absl::StrCat(request.devices_per_worker, " free ",
                            request.device == "auto" ? "" : request.device + " ",
                            request.devices_per_worker == 1 ? "device" : "devices")
             : absl::StrCat("free devices ", absl::StrJoin(request.device_indices, ","));
-    missing.push_back(absl::StrCat("needs ", request.num_workers,
-                                   request.num_workers == 1 ? " worker" : " workers", " with ",
-                                   what, request.num_workers == 1 ? "" : " each", ", ", workers,
+    missing.push_back(absl::StrCat("needs ", least, least == 1 ? " worker" : " workers", " with ",
+                                   what, least == 1 ? "" : " each", ", ", workers,
                                    workers == 1 ? " is there" : " are there"));
   }
   const int shards = static_cast<int>(ShardsOf(nodes, request).size());

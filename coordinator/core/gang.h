@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,12 @@ namespace capstan::coordinator::core {
 
 struct GangRequest {
   int num_workers = 1;
+  int min_workers = 0;  // as many are enough to begin with; 0: all
   int devices_per_worker = 1;
   std::vector<int> device_indices;  // empty: any; else exactly these of each worker
   std::string device = "auto";      // auto | cpu | gpu
   int num_shards = 1;               // 0 for local and device
+  std::set<std::string> exclude;    // nodes that are not taken
 };
 
 // What a valid spec asks for, defaults filled in.
@@ -32,9 +35,12 @@ struct Gang {
   std::vector<std::string> shards;  // by index; each on its own node
 };
 
-// Nodes by name; param_stores with the fewest jobs first. `auto` takes GPUs where enough of them
+// At least min_workers, at most num_workers. Nodes by name; param_stores with the fewest jobs first. `auto` takes GPUs where enough of them
 // are free, else CPUs, never both. nullopt: it does not fit now.
 std::optional<Gang> FindGang(const NodeTable& nodes, const GangRequest& request);
+
+// As many of `num_workers` as are free.
+std::vector<Gang::Worker> FreeWorkers(const NodeTable& nodes, const GangRequest& request);
 
 // Whether it would fit if nobody else held a slot.
 bool CouldFit(const NodeTable& nodes, const GangRequest& request);

@@ -8,6 +8,8 @@
 namespace capstan::coordinator::core {
 namespace {
 
+constexpr int32_t kDefaultMaxRestarts = 3;
+
 const char* StateText(const JobRecord& job, const Rank& rank) {
   if (rank.lost) return "FAILED";
   switch (rank.state.phase()) {
@@ -27,7 +29,10 @@ const char* StateText(const JobRecord& job, const Rank& rank) {
 
 const char* StateText(const JobRecord& job, const Shard& shard) {
   if (shard.lost || !shard.state.reason().empty()) return "FAILED";
-  if (shard.final_files.files_size() > 0) return "FINISHED";
+  if (job.resolved.has_value() &&
+      job.FilesOf(shard.index, job.resolved->total_steps()) != nullptr) {
+    return "FINISHED";
+  }
   if (job.ended()) return "CANCELLED";
   return shard.present && shard.state.ready() ? "RUNNING" : "STARTING";
 }
@@ -37,6 +42,65 @@ const char* StateText(const JobRecord& job, const Shard& shard) {
 bool JobRecord::AllShardsReady() const {
   return std::all_of(shards.begin(), shards.end(), [&](const Shard& shard) {
     return shard.present && shard.state.ready() && shard.state.lineage() == view.lineage();
+  });
+}
+
+int JobRecord::living() const {
+  return static_cast<int>(
+      std::count_if(ranks.begin(), ranks.end(), [](const Rank& rank) { return !rank.lost; }));
+}
+
+const node::v1::WrittenFiles* JobRecord::FilesOf(int32_t shard, int64_t step) const {
+  const auto at = collecting.find(step);
+  if (at == collecting.end()) return nullptr;
+  const auto it = at->second.files.find(shard);
+  return it == at->second.files.end() ? nullptr : &it->second;
+}
+
+bool JobRecord::EndIsReported() const {
+  if (!in_history() || !lead.complete() || weights_files.files_size() == 0) return false;
+  return std::all_of(shards.begin(), shards.end(), [&](const Shard& shard) {
+    return FilesOf(shard.index, resolved->total_steps()) != nullptr;
+  });
+}
+
+const SavedManifest* JobRecord::LastManifest() const {
+  for (auto it = manifests.rbegin(); it != manifests.rend(); ++it) {
+    if (!it->refused) return &*it;
+  }
+  return nullptr;
+}
+
+const SavedManifest* JobRecord::FindManifest(const std::string& checkpoint) const {
+  for (const SavedManifest& manifest : manifests) {
+    if (manifest.saved.id() == checkpoint) return &manifest;
+  }
+  return nullptr;
+}
+
+std::optional<double> JobRecord::MetricOf(int64_t step) const {
+  if (!resolved.has_value() || resolved->steps_per_epoch() <= 0) return std::nullopt;
+  // The last epoch may be cut short: its evaluation is that of version T all the same.
+  const int64_t epoch =
+      step == resolved->total_steps()           ? (step - 1) / resolved->steps_per_epoch() + 1
+      : step % resolved->steps_per_epoch() == 0 ? step / resolved->steps_per_epoch()
+                                                : 0;
+  const auto it = epochs.find(static_cast<int32_t>(epoch));
+  if (it == epochs.end() || !it->second.has_validation_accuracy()) return std::nullopt;
+  return it->second.validation_accuracy();
+}
+
+int32_t JobRecord::RestartLimit() const {
+  if (max_restarts.has_value()) return *max_restarts;
+  return recovery().has_max_restarts() ? recovery().max_restarts() : kDefaultMaxRestarts;
+}
+
+bool JobRecord::SuspendOrdered() const {
+  const SavedManifest* last = LastManifest();
+  return std::any_of(orders.begin(), orders.end(), [&](const JobOrder& order) {
+    if (!order.order.suspend()) return false;
+    return last == nullptr || std::find(last->orders.begin(), last->orders.end(),
+                                        order.order.id()) == last->orders.end();
   });
 }
 
@@ -70,6 +134,7 @@ void JobRecord::AddEvent(absl::Time wall, const std::string& type, const std::st
   SetTime(wall, event.mutable_time());
   event.set_type(type);
   event.set_message(message);
+  event.set_step(progress.step());
   events.push_back(std::move(event));
   event_numbers.push_back(++last_event);
   AddLog(wall, type == "Failed" || type == "Consequence" ? "error" : "info",
@@ -124,6 +189,24 @@ job::v1::Job JobRecord::ToProto(bool with_history) const {
   if (finished_at != absl::InfinitePast()) SetTime(finished_at, out.mutable_finished_at());
   out.set_lineage(view.lineage());
   out.set_generation(view.generation());
+  out.set_restarts(restarts);
+  out.set_max_restarts(RestartLimit());
+  for (auto it = manifests.rbegin(); it != manifests.rend(); ++it) {
+    job::v1::SavedCheckpoint* saved = out.add_checkpoints();
+    *saved = Described(*it);
+    saved->clear_files();
+  }
+  for (const std::string& condition : conditions) out.add_conditions(condition);
+  if (state == common::v1::JOB_STATE_PENDING && reason == "BackOff") {
+    SetTime(retry_wall, out.mutable_retry_at());
+  }
+  return out;
+}
+
+job::v1::SavedCheckpoint JobRecord::Described(const SavedManifest& manifest) const {
+  job::v1::SavedCheckpoint out = manifest.saved;
+  const std::optional<double> metric = MetricOf(out.step());
+  if (metric.has_value()) out.set_metric(*metric);
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,11 @@ struct Rank {
   bool seen = false;          // in any heartbeat
   node::v1::TaskState state;  // the newest report
   bool lost = false;          // owns no lane any more
+  int64_t lapsed_at = 0;      // the generation in which its lease alone lapsed; 0: it did not
   bool gone = false;          // runs nowhere, as far as anybody can know
+  bool dealt = true;          // had its share of the lanes; false: joined, or was late
+  int late = 0;               // how often lanes were taken from it because it was late
+  absl::Duration deal_at;     // not dealt: not before
   std::string why;            // lost, or failed: a sentence
   bool failure_told = false;
 
@@ -41,6 +46,7 @@ struct Rank {
   absl::Duration start_sent = -absl::InfiniteDuration();
   absl::Duration view_sent = -absl::InfiniteDuration();
   absl::Duration stop_sent = -absl::InfiniteDuration();
+  absl::Duration taken_sent = -absl::InfiniteDuration();
 };
 
 // One shard of a job's gang; bound to one incarnation like a rank.
@@ -55,15 +61,34 @@ struct Shard {
   bool seen = false;
   node::v1::ShardState state;
   bool lost = false;
+  bool lapsed = false;  // lost by its lease alone
   bool gone = false;
   std::string why;
   bool failure_told = false;
-  node::v1::WrittenFiles final_files;  // of the last version, once reported
-
   absl::Duration lineage_sent = -absl::InfiniteDuration();
   absl::Duration view_sent = -absl::InfiniteDuration();
   int64_t generation_sent = 0;
   absl::Duration end_sent = -absl::InfiniteDuration();
+  absl::Duration taken_sent = -absl::InfiniteDuration();
+};
+
+// A committed manifest.
+struct SavedManifest {
+  job::v1::SavedCheckpoint saved;
+  std::vector<int64_t> orders;  // ids that its snapshot has applied
+  bool refused = false;         // a shard found it damaged
+};
+
+// Something that a person wanted of the running job.
+struct JobOrder {
+  node::v1::Order order;  // with its step once the lead has told it
+  int64_t lineage = 0;    // in which it took effect; 0: not yet
+};
+
+// What was reported of one version of the lineage.
+struct Collected {
+  std::map<int32_t, node::v1::WrittenFiles> files;  // by shard; 0: the task that is its own shard
+  std::map<int32_t, std::string> errors;            // by shard, the newest
 };
 
 enum class ManifestPhase { kNone, kWriting, kRetry, kCommitted };
@@ -105,6 +130,7 @@ struct JobRecord {
   std::vector<Rank> ranks;
   std::vector<Shard> shards;
   int64_t probe_id = 0;
+  bool probing = false;    // the gang is there, its data are not known yet
   absl::Duration started;  // when it got its gang
   std::string requeue;     // set: the gang fell apart before it had a view; why
 
@@ -117,12 +143,51 @@ struct JobRecord {
   node::v1::LeadState lead;
 
   // -- the end
-  node::v1::WrittenFiles weights_files;  // of the rank that owned lane 0, of the last version
+  node::v1::WrittenFiles weights_files;     // of the rank that owned lane 0, of the last version
+  std::map<int64_t, Collected> collecting;  // by version, above settled_step
+  int64_t settled_step = -1;  // checkpoints of the lineage up to here are committed or abandoned
   ManifestPhase manifest = ManifestPhase::kNone;
+  int64_t manifest_step = 0;  // of the link in flight or to be tried again
+  SavedManifest linking;      // what the link in flight commits
+  int64_t abandoned_checkpoints = 0;
   int manifest_attempts = 0;
   absl::Duration manifest_retry_at;
 
-  bool wound_down = false;  // ended, and nothing of it runs anywhere
+  // -- going on after a fault
+  std::vector<SavedManifest> manifests;  // in the order of their commits
+  std::string base;             // `<l>-<s>` that the lineage began from; empty: the initial weights
+  int64_t base_step = 0;        // its version
+  int64_t recovering_step = 0;  // steps decided when it became RECOVERING
+  bool recover = false;         // a new lineage is wanted
+  bool recover_free = false;    // and is no restart: a manifest was refused
+  bool recover_by_loss = false;  // only because leases of shards lapsed or their processes died
+  absl::Duration recover_at = absl::InfiniteDuration();  // not before
+  absl::Duration retry_at = -absl::InfiniteDuration();   // PENDING: not before
+  absl::Time retry_wall = absl::InfinitePast();          // the same for people
+  int32_t restarts = 0;
+  std::optional<int32_t> max_restarts;  // by UpdateJob
+  std::set<std::string> conditions;
+  struct Rejoin {
+    int failures = 0;
+    absl::Duration not_before;
+  };
+  std::map<std::string, Rejoin> rejoin;  // by node
+  bool on_gpus = false;                  // what its workers compute on
+
+  // -- orders
+  std::vector<JobOrder> orders;  // by id, from 1
+  absl::Duration orders_sent = -absl::InfiniteDuration();
+
+  // -- lanes that are late
+  std::vector<double> step_seconds;  // of the last steps
+  std::set<int32_t> late_lanes;      // that the oldest step waits for
+  int64_t late_step = -1;
+  absl::Duration late_since;        // when one of these was last another
+  std::map<int32_t, int> reissues;  // by lane
+  int64_t reissue_generations = 0;
+  absl::Duration complete_since = absl::InfiniteDuration();  // the last version is decided
+
+  bool wound_down = false;  // at rest, and nothing of it runs anywhere
 
   // -- the journal: what was saved, and what people were told
   std::string saved;  // durable facts, serialized, without progress
@@ -141,7 +206,30 @@ struct JobRecord {
     return state == common::v1::JOB_STATE_SUCCEEDED || state == common::v1::JOB_STATE_FAILED ||
            state == common::v1::JOB_STATE_CANCELLED;
   }
+  // Holds no gang by right: what of it still runs is stopped.
+  bool resting() const {
+    return ended() || state == common::v1::JOB_STATE_SUSPENDED ||
+           state == common::v1::JOB_STATE_PENDING;
+  }
   bool has_view() const { return view.lineage() > 0; }
+  // The gang at hand has its view.
+  bool in_history() const { return has_view() && !probing; }
+  bool IsLocal() const { return in_history() && view.shards().empty(); }
+  int living() const;
+  // What a shard reported of a version of the lineage, or null.
+  const node::v1::WrittenFiles* FilesOf(int32_t shard, int64_t step) const;
+  // All that the last version's manifest needs was reported.
+  bool EndIsReported() const;
+  // The newest that nobody has refused, or null: what a new lineage begins from.
+  const SavedManifest* LastManifest() const;
+  const SavedManifest* FindManifest(const std::string& checkpoint) const;
+  // The validation accuracy of a version, where it was evaluated.
+  std::optional<double> MetricOf(int64_t step) const;
+  const job::v1::Recovery& recovery() const {
+    return resolved.has_value() ? resolved->spec().recovery() : spec.recovery();
+  }
+  int32_t RestartLimit() const;
+  bool SuspendOrdered() const;
   bool AllShardsReady() const;
   // Null: there is none.
   Rank* FindRank(int32_t index, const std::string& node, int64_t incarnation);
@@ -152,6 +240,8 @@ struct JobRecord {
   void AddEvent(absl::Time wall, const std::string& type, const std::string& message);
   void AddLog(absl::Time wall, const std::string& level, const std::string& text);
 
+  // With its metric.
+  job::v1::SavedCheckpoint Described(const SavedManifest& manifest) const;
   job::v1::Job ToProto(bool with_history) const;
 };
 

@@ -50,6 +50,34 @@ std::vector<int32_t> TakeOver(absl::Span<const int32_t> owners, const std::set<i
   return result;
 }
 
+std::vector<int32_t> Rebalance(absl::Span<const int32_t> owners, const std::set<int32_t>& living) {
+  CAPSTAN_CHECK(!living.empty());
+  std::vector<int32_t> result(owners.begin(), owners.end());
+  std::map<int32_t, std::vector<int32_t>> held;  // lanes, ascending
+  size_t lanes = 0;
+  for (const int32_t rank : living) held[rank];
+  for (size_t lane = 0; lane < result.size(); ++lane) {
+    const auto it = held.find(result[lane]);
+    if (it == held.end()) continue;
+    it->second.push_back(static_cast<int32_t>(lane));
+    ++lanes;
+  }
+  const size_t share = lanes / living.size();
+  for (auto& [rank, mine] : held) {
+    while (mine.size() < share) {
+      auto most = held.begin();
+      for (auto it = held.begin(); it != held.end(); ++it) {
+        if (it->second.size() > most->second.size()) most = it;
+      }
+      const int32_t lane = most->second.back();
+      most->second.pop_back();
+      mine.push_back(lane);
+      result[static_cast<size_t>(lane)] = rank;
+    }
+  }
+  return result;
+}
+
 std::string NumbersText(absl::Span<const int32_t> numbers) {
   constexpr size_t kMost = 16;
   if (numbers.size() <= kMost) return absl::StrJoin(numbers, ",");

@@ -19,6 +19,11 @@ std::vector<int32_t> DealLanes(int32_t lanes, int32_t num_workers);
 // together where they can. Nobody else's lane moves. `living` is not empty.
 std::vector<int32_t> TakeOver(absl::Span<const int32_t> owners, const std::set<int32_t>& living);
 
+// The same owners, but every rank of `living` that has fewer lanes than floor(lanes / living) gets
+// so many, from those who then have most, from the end of their lanes. Nobody else's lane moves;
+// lanes of ranks that are not in `living` do not count.
+std::vector<int32_t> Rebalance(absl::Span<const int32_t> owners, const std::set<int32_t>& living);
+
 // "2,3,7" for people; more than 16 are cut: "0,1,2,... (40 in all)".
 std::string NumbersText(absl::Span<const int32_t> numbers);
 

@@ -40,6 +40,13 @@ struct Cancel {
   CallId call = 0;
   std::string job_id;
 };
+// SuspendJob, ResumeJob, RetryJob or UpdateJob.
+struct Control {
+  CallId call = 0;
+  std::variant<job::v1::SuspendJobRequest, job::v1::ResumeJobRequest, job::v1::RetryJobRequest,
+               job::v1::UpdateJobRequest>
+      request;
+};
 struct NodeConnected {
   SessionId session = 0;
   node::v1::Register reg;
@@ -67,8 +74,8 @@ struct Restored {};
 
 struct Event {
   absl::Time wall;  // for people only
-  std::variant<Tick, Restored, Submit, Cancel, NodeConnected, NodeMessage, NodeDisconnected,
-               ManifestWritten>
+  std::variant<Tick, Restored, Submit, Cancel, Control, NodeConnected, NodeMessage,
+               NodeDisconnected, ManifestWritten>
       what;
 };
 
@@ -122,7 +129,10 @@ struct CloseSession {
 struct Reply {
   CallId call = 0;
   absl::Status status;  // not OK: `response` is not set
-  std::variant<std::monostate, job::v1::SubmitJobResponse, job::v1::CancelJobResponse> response;
+  std::variant<std::monostate, job::v1::SubmitJobResponse, job::v1::CancelJobResponse,
+               job::v1::SuspendJobResponse, job::v1::ResumeJobResponse, job::v1::RetryJobResponse,
+               job::v1::UpdateJobResponse>
+      response;
 };
 // Write `<folder>/manifest.json` for these files, then answer with ManifestWritten. The same
 // manifest may be asked for again; a folder that has it already is OK.
@@ -140,6 +150,17 @@ struct WriteManifest {
   std::vector<int64_t> orders;  // ids of the orders applied so far
   std::string lead_snapshot;    // serialized node.v1.LeadSnapshot
 };
+// Remove what lies in `storage_path` as a checkpoint and is none: each folder `<l>-<s>` with (l, s)
+// below (lineage, step), the newest committed one, that `keep` does not name. Behind all
+// WriteManifests so far and before all that follow. Not answered; what could not be removed goes
+// with a later one.
+struct SweepCheckpoints {
+  std::string job_id;
+  std::string storage_path;
+  int64_t lineage = 0;
+  int64_t step = 0;
+  std::vector<std::string> keep;  // `<l>-<s>`
+};
 // A job, or its log, is not what it was. At most one of each per job and Step, behind all others.
 struct JobChanged {
   std::string job_id;
@@ -150,8 +171,8 @@ struct LogsAppended {
   std::string job_id;
 };
 
-using Effect =
-    std::variant<Persist, Send, CloseSession, Reply, WriteManifest, JobChanged, LogsAppended>;
+using Effect = std::variant<Persist, Send, CloseSession, Reply, WriteManifest, SweepCheckpoints,
+                            JobChanged, LogsAppended>;
 using Effects = std::vector<Effect>;
 
 // ---- settings ----
@@ -170,9 +191,17 @@ struct CoreOptions {
   // job.
   absl::Duration stop_limit = absl::Seconds(30);
   // A job that waits longer says for whom.
-  absl::Duration say_waiting_after = absl::Seconds(10);
+  absl::Duration say_waiting_after = absl::Seconds(8);
   absl::Duration manifest_retry = absl::Seconds(1);
   int manifest_attempts = 5;
+  // A lane that a living worker has not sealed so long after the others, or 3 x the median step, is
+  // issued again.
+  absl::Duration late_lane = absl::Seconds(2);
+  // Before a node whose task failed gets another one of the same job; doubles with each failure.
+  absl::Duration rejoin_delay = absl::Seconds(1);
+  // Before lanes are given back to a worker that was late; doubles with each time.
+  absl::Duration give_back = absl::Seconds(10);
+  int max_orders = 1000;  // of one job
 
   int max_queued_jobs = 10000;  // not ended
   int max_ended_jobs = 1000;    // kept for people to look at

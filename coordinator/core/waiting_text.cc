@@ -80,7 +80,7 @@ std::string StepText(const JobRecord& job, const NodeTable& nodes, absl::Duratio
 
 std::string StartText(const JobRecord& job, const NodeTable& nodes, absl::Duration now) {
   std::vector<std::string> whom;
-  if (!job.resolved.has_value()) {
+  if (job.probing) {
     for (const Rank& rank : job.ranks) {
       if (!rank.probed) whom.push_back(absl::StrCat("the data of ", Seen(job, nodes, rank, now)));
     }
@@ -92,19 +92,43 @@ std::string StartText(const JobRecord& job, const NodeTable& nodes, absl::Durati
     }
   } else {
     for (const Rank& rank : job.ranks) {
-      if (rank.lost || (rank.present && rank.state.phase() == node::v1::TASK_PHASE_RUNNING))
+      if (rank.lost || (rank.present && rank.state.lineage() == job.view.lineage() &&
+                        rank.state.phase() == node::v1::TASK_PHASE_RUNNING)) {
         continue;
+      }
       whom.push_back(absl::StrCat("the task of ", Seen(job, nodes, rank, now)));
     }
   }
-  return whom.empty() ? "" : absl::StrCat("starting: ", absl::StrJoin(whom, "; "));
+  return whom.empty() ? ""
+                      : absl::StrCat(job.state == common::v1::JOB_STATE_STARTING ? "starting: "
+                                                                                 : "recovering: ",
+                                     absl::StrJoin(whom, "; "));
+}
+
+// Whom a job lacks that goes on as soon as he is there.
+std::string RecoveringText(const JobRecord& job, const NodeTable& nodes, absl::Duration now) {
+  std::vector<std::string> whom;
+  for (const Shard& shard : job.shards) {
+    if (shard.lost)
+      whom.push_back(absl::StrCat("a param_store for ", Seen(job, nodes, shard, now)));
+  }
+  if (whom.empty() && job.living() == 0) {
+    for (const Rank& rank : job.ranks) {
+      // Of many only those who were there last.
+      if (rank.index + 4 < static_cast<int32_t>(job.ranks.size())) continue;
+      whom.push_back(Seen(job, nodes, rank, now));
+    }
+    return absl::StrCat("recovering: a worker, any, after ", absl::StrJoin(whom, "; "));
+  }
+  if (whom.empty()) return StartText(job, nodes, now);
+  return absl::StrCat("recovering: ", absl::StrJoin(whom, "; "));
 }
 
 std::string EndText(const JobRecord& job, const NodeTable& nodes, absl::Duration now) {
   if (job.manifest != ManifestPhase::kNone) return "the manifest of the last checkpoint";
   std::vector<std::string> whom;
   for (const Shard& shard : job.shards) {
-    if (shard.final_files.files_size() == 0) {
+    if (job.FilesOf(shard.index, job.resolved->total_steps()) == nullptr) {
       whom.push_back(absl::StrCat("the files of ", Seen(job, nodes, shard, now)));
     }
   }
@@ -129,6 +153,8 @@ std::string WaitingText(const JobRecord& job, const NodeTable& nodes, absl::Dura
   std::string text;
   if (job.state == common::v1::JOB_STATE_STARTING) {
     text = StartText(job, nodes, now);
+  } else if (job.state == common::v1::JOB_STATE_RECOVERING) {
+    text = RecoveringText(job, nodes, now);
   } else if (job.lead.complete()) {
     text = EndText(job, nodes, now);
   } else {
