@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "services/check/check.h"
 #include "services/logging/log.h"
@@ -44,6 +45,7 @@ void Coordinator::Drain() {
 
 void Coordinator::Stop() {
   manifests_.Stop();
+  checks_.Stop();
   strand_.Stop();
 }
 
@@ -58,6 +60,24 @@ void Coordinator::Cancel(const std::string& job_id, ReplyFn reply) {
   const core::CallId call = ++last_call_;
   calls_[call] = std::move(reply);
   Step(core::Cancel{call, job_id});
+}
+
+void Coordinator::Control(decltype(core::Control::request) request, ReplyFn reply) {
+  const core::CallId call = ++last_call_;
+  calls_[call] = std::move(reply);
+  Step(core::Control{call, std::move(request)});
+}
+
+absl::Status Coordinator::Verify(const job::v1::SavedCheckpoint& saved,
+                                 std::function<void(const absl::Status&)> done) {
+  const std::string folder(absl::StripPrefix(saved.uri(), "file://"));
+  if (checks_.TryPost([this, folder, saved, done = std::move(done)] {
+        const absl::Status status = VerifyCheckpointFolder(folder, saved);
+        Post([status, done] { done(status); });
+      })) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError("too many checkpoints are being verified; try again later");
 }
 
 core::SessionId Coordinator::Connect(const node::v1::Register& reg, NodeStream* stream) {
@@ -146,9 +166,15 @@ void Coordinator::CarryOut(core::Effect& effect) {
     fn(*reply);
   } else if (auto* write = std::get_if<core::WriteManifest>(&effect)) {
     core::ManifestWritten written{write->job_id, write->lineage, write->step, absl::OkStatus()};
-    manifests_.Write(std::move(*write), [this, written](absl::Status status) mutable {
-      written.status = std::move(status);
+    manifests_.Post([this, written, write = std::move(*write)]() mutable {
+      written.status = WriteManifestFile(write);
       Post([this, written] { Step(written); });
+    });
+  } else if (auto* sweep = std::get_if<core::SweepCheckpoints>(&effect)) {
+    manifests_.Post([sweep = std::move(*sweep)] {
+      const int removed = SweepCheckpointFolders(sweep);
+      if (removed > 0)
+        Log(kInfo, "checkpoints_removed").Kv("job", sweep.job_id).Kv("count", removed);
     });
   } else if (auto* changed = std::get_if<core::JobChanged>(&effect)) {
     const core::JobRecord* job = core_.Peek(changed->job_id);

@@ -69,6 +69,11 @@ class Coordinator {
   using ReplyFn = std::function<void(const core::Reply&)>;
   void Submit(const std::string& request_id, const job::v1::JobSpec& spec, ReplyFn reply);
   void Cancel(const std::string& job_id, ReplyFn reply);
+  void Control(decltype(core::Control::request) request, ReplyFn reply);
+  // Compares the files of a checkpoint with their hashes; `done` is called on the strand.
+  // ResourceExhausted at once: too many wait for that already.
+  absl::Status Verify(const job::v1::SavedCheckpoint& saved,
+                      std::function<void(const absl::Status&)> done);
 
   // The node's session, to be given with everything else. `stream` is borrowed until it was closed
   // or Disconnect was called.
@@ -113,7 +118,8 @@ class Coordinator {
   bool dead_ = false;  // the journal has failed
 
   Strand strand_;
-  ManifestWriter manifests_;  // posts to the strand: goes first
+  FileThread manifests_;  // posts to the strand: goes first
+  FileThread checks_;     // likewise; hashing takes long
 };
 
 }  // namespace capstan::coordinator

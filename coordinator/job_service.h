@@ -26,6 +26,27 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
                                       const job::v1::CancelJobRequest* request,
                                       job::v1::CancelJobResponse* response) override;
+
+  // job_control.cc
+  grpc::ServerUnaryReactor* SuspendJob(grpc::CallbackServerContext* context,
+                                       const job::v1::SuspendJobRequest* request,
+                                       job::v1::SuspendJobResponse* response) override;
+  grpc::ServerUnaryReactor* ResumeJob(grpc::CallbackServerContext* context,
+                                      const job::v1::ResumeJobRequest* request,
+                                      job::v1::ResumeJobResponse* response) override;
+  grpc::ServerUnaryReactor* RetryJob(grpc::CallbackServerContext* context,
+                                     const job::v1::RetryJobRequest* request,
+                                     job::v1::RetryJobResponse* response) override;
+  grpc::ServerUnaryReactor* UpdateJob(grpc::CallbackServerContext* context,
+                                      const job::v1::UpdateJobRequest* request,
+                                      job::v1::UpdateJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
+                                            const job::v1::ListCheckpointsRequest* request,
+                                            job::v1::ListCheckpointsResponse* response) override;
+  grpc::ServerUnaryReactor* VerifyCheckpoint(grpc::CallbackServerContext* context,
+                                             const job::v1::VerifyCheckpointRequest* request,
+                                             job::v1::VerifyCheckpointResponse* response) override;
+
   grpc::ServerWriteReactor<job::v1::WatchJobResponse>* WatchJob(
       grpc::CallbackServerContext* context, const job::v1::WatchJobRequest* request) override;
   grpc::ServerWriteReactor<job::v1::StreamLogsResponse>* StreamLogs(

@@ -1,15 +1,23 @@
 #include "coordinator/manifest_writer.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "services/files/files.h"
 #include "services/version/version.h"
 #include "training/codec/manifest.h"
+#include "training/codec/sha256.h"
 
 namespace capstan::coordinator {
 namespace {
@@ -32,6 +40,26 @@ absl::Status CheckSize(const std::string& path, int64_t want_bytes) {
                                             " bytes, its writer reported ", want_bytes));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> HashFile(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return services::ErrnoStatus(errno, "open", path);
+  training::Sha256 sha256;
+  std::vector<char> buffer(size_t{1} << 20);
+  for (;;) {
+    const ssize_t got = ::read(fd, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      const int error = errno;
+      ::close(fd);
+      return services::ErrnoStatus(error, "read", path);
+    }
+    if (got == 0) break;
+    sha256.Update(buffer.data(), static_cast<size_t>(got));
+  }
+  ::close(fd);
+  return sha256.FinishHex();
 }
 
 }  // namespace
@@ -73,18 +101,81 @@ absl::Status WriteManifestFile(const core::WriteManifest& write) {
   return services::SyncDir(write.folder.substr(0, write.folder.rfind('/')));
 }
 
-ManifestWriter::ManifestWriter() : thread_([this] { Run(); }) {}
+int SweepCheckpointFolders(const core::SweepCheckpoints& sweep) {
+  DIR* dir = ::opendir(sweep.storage_path.c_str());
+  if (dir == nullptr) return 0;
+  const std::set<std::string> keep(sweep.keep.begin(), sweep.keep.end());
+  std::vector<std::string> gone;
+  while (const dirent* entry = ::readdir(dir)) {
+    const std::string name = entry->d_name;
+    const std::vector<absl::string_view> parts = absl::StrSplit(name, '-');
+    int64_t lineage = 0, step = 0;
+    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &lineage) ||
+        !absl::SimpleAtoi(parts[1], &step) || name != absl::StrCat(lineage, "-", step)) {
+      continue;
+    }
+    const bool older = std::pair(lineage, step) < std::pair(sweep.lineage, sweep.step);
+    if (older && keep.count(name) == 0) gone.push_back(name);
+  }
+  ::closedir(dir);
+  int removed = 0;
+  for (const std::string& name : gone) {
+    const std::string folder = absl::StrCat(sweep.storage_path, "/", name);
+    if (::unlink(absl::StrCat(folder, "/manifest.json").c_str()) != 0 && errno != ENOENT) continue;
+    if (!services::SyncDir(folder).ok()) continue;
+    if (services::RemoveTree(sweep.storage_path, folder).ok()) ++removed;
+  }
+  return removed;
+}
 
-ManifestWriter::~ManifestWriter() { Stop(); }
+absl::Status VerifyCheckpointFolder(const std::string& folder,
+                                    const job::v1::SavedCheckpoint& saved) {
+  const std::string path = absl::StrCat(folder, "/manifest.json");
+  const absl::StatusOr<std::string> text = services::ReadWholeFile(path, kMaxManifestBytes);
+  if (!text.ok()) return text.status();
+  const absl::StatusOr<training::Manifest> manifest = training::ParseManifest(path, *text);
+  if (!manifest.ok()) return manifest.status();
+  if (manifest->lineage != saved.lineage() || manifest->step != saved.step() ||
+      manifest->files.size() != static_cast<size_t>(saved.files_size())) {
+    return absl::DataLossError(absl::StrCat(path, ": is that of lineage ", manifest->lineage,
+                                            ", step ", manifest->step, ", ", manifest->files.size(),
+                                            " files; want lineage ", saved.lineage(), ", step ",
+                                            saved.step(), ", ", saved.files_size(), " files"));
+  }
+  for (const training::ManifestFile& file : manifest->files) {
+    const std::string name = absl::StrCat(folder, "/", file.name);
+    absl::Status status = CheckSize(name, file.size_bytes);
+    if (!status.ok()) return status;
+    const absl::StatusOr<std::string> hash = HashFile(name);
+    if (!hash.ok()) return hash.status();
+    if (*hash != file.sha256) {
+      return absl::DataLossError(
+          absl::StrCat(name, ": SHA-256 is ", *hash, ", the manifest says ", file.sha256));
+    }
+  }
+  return absl::OkStatus();
+}
 
-void ManifestWriter::Write(core::WriteManifest write, std::function<void(absl::Status)> done) {
+FileThread::FileThread() : thread_([this] { Run(); }) {}
+
+FileThread::~FileThread() { Stop(); }
+
+void FileThread::Post(std::function<void()> work) {
   MutexLock lock(mu_);
   if (stopping_) return;
-  orders_.push_back({std::move(write), std::move(done)});
+  waiting_.push_back(std::move(work));
   changed_.NotifyOne();
 }
 
-void ManifestWriter::Stop() {
+bool FileThread::TryPost(std::function<void()> work) {
+  MutexLock lock(mu_);
+  if (stopping_ || waiting_.size() >= kMaxWaiting) return false;
+  waiting_.push_back(std::move(work));
+  changed_.NotifyOne();
+  return true;
+}
+
+void FileThread::Stop() {
   {
     MutexLock lock(mu_);
     stopping_ = true;
@@ -93,17 +184,17 @@ void ManifestWriter::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void ManifestWriter::Run() {
+void FileThread::Run() {
   for (;;) {
-    Order order;
+    std::function<void()> work;
     {
       MutexLock lock(mu_);
-      while (orders_.empty() && !stopping_) changed_.Wait(mu_);
+      while (waiting_.empty() && !stopping_) changed_.Wait(mu_);
       if (stopping_) return;
-      order = std::move(orders_.front());
-      orders_.pop_front();
+      work = std::move(waiting_.front());
+      waiting_.pop_front();
     }
-    order.done(WriteManifestFile(order.write));
+    work();
   }
 }
 

@@ -1,9 +1,11 @@
-// Commits checkpoints: manifest.json, written last, off the strand.
+// The coordinator's work on checkpoint folders: manifest.json, written last; what is no checkpoint
+// (any more), removed; files read again and compared. All of it off the strand.
 #ifndef CAPSTAN_COORDINATOR_MANIFEST_WRITER_H_
 #define CAPSTAN_COORDINATOR_MANIFEST_WRITER_H_
 
 #include <deque>
 #include <functional>
+#include <string>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -19,29 +21,38 @@ namespace capstan::coordinator {
 // same manifest there already: OK.
 absl::Status WriteManifestFile(const core::WriteManifest& write);
 
-// A thread that runs WriteManifestFile, one at a time. Thread-safe.
-class ManifestWriter {
- public:
-  ManifestWriter();
-  // Stop().
-  ~ManifestWriter();
+// Removes the folders that `sweep` names, each one's manifest.json first, so that a half removed
+// checkpoint is none. What cannot be removed stays for the next time. Blocks. Returns how many went.
+int SweepCheckpointFolders(const core::SweepCheckpoints& sweep);
 
-  // `done` is called in the writer's thread. After Stop: never.
-  void Write(core::WriteManifest write, std::function<void(absl::Status)> done)
-      ABSL_LOCKS_EXCLUDED(mu_);
+// Reads manifest.json and every file that it names and compares sizes and hashes with `saved`, the
+// coordinator's record. Blocks. NotFound: there is no manifest; DataLoss names file and check.
+absl::Status VerifyCheckpointFolder(const std::string& folder,
+                                    const job::v1::SavedCheckpoint& saved);
+
+// A thread for work on files, one piece after the other. Thread-safe.
+class FileThread {
+ public:
+  // More than so many waiting pieces are refused by TryPost.
+  static constexpr size_t kMaxWaiting = 16;
+
+  FileThread();
+  // Stop().
+  ~FileThread();
+
+  // After Stop: dropped.
+  void Post(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mu_);
+  // False: too much is waiting, or Stop was called; `work` is dropped.
+  bool TryPost(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mu_);
   // Finishes what is under way, drops the rest.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  struct Order {
-    core::WriteManifest write;
-    std::function<void(absl::Status)> done;
-  };
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
   Mutex mu_;
   CondVar changed_;
-  std::deque<Order> orders_ ABSL_GUARDED_BY(mu_);  // at most one per job
+  std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

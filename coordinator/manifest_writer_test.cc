@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <future>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "services/files/files.h"
 #include "training/codec/manifest.h"
+#include "training/codec/sha256.h"
 
 namespace capstan::coordinator {
 namespace {
@@ -96,11 +99,73 @@ TEST_F(ManifestWriterTest, OnceMoreIsOkAndAnotherOneIsRefused) {
   EXPECT_EQ(Read()->samples_used, 160);
 }
 
-TEST_F(ManifestWriterTest, TheThreadAnswers) {
-  ManifestWriter writer;
-  std::promise<absl::Status> done;
-  writer.Write(write_, [&](absl::Status status) { done.set_value(std::move(status)); });
-  EXPECT_TRUE(done.get_future().get().ok());
+TEST_F(ManifestWriterTest, DamageIsFoundByItsHash) {
+  write_.files.clear();
+  const std::string bytes(100000, 'x');
+  AddFile("shard-0.safetensors", bytes);
+  const auto hash = [](const std::string& text) {
+    training::Sha256 sha256;
+    sha256.Update(text);
+    const auto digest = sha256.Finish();
+    return std::string(digest.begin(), digest.end());
+  };
+  write_.files[0].set_sha256(hash(bytes));
+  ASSERT_TRUE(WriteManifestFile(write_).ok());
+  job::v1::SavedCheckpoint saved;
+  saved.set_lineage(1);
+  saved.set_step(10);
+  *saved.add_files() = write_.files[0];
+  EXPECT_TRUE(VerifyCheckpointFolder(write_.folder, saved).ok());
+  saved.set_step(11);
+  EXPECT_TRUE(absl::IsDataLoss(VerifyCheckpointFolder(write_.folder, saved)));
+  saved.set_step(10);
+
+  std::string damaged = bytes;
+  damaged[77777] ^= 1;
+  const std::string path = absl::StrCat(write_.folder, "/shard-0.safetensors");
+  ASSERT_TRUE(services::WriteFileAtomically(path, damaged).ok());
+  const absl::Status status = VerifyCheckpointFolder(write_.folder, saved);
+  EXPECT_TRUE(absl::IsDataLoss(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("shard-0.safetensors: SHA-256 is"));
+}
+
+TEST_F(ManifestWriterTest, SweepsWhatIsOlderAndNoCheckpoint) {
+  const std::string job = absl::StrCat(root_, "/job-1");
+  const auto make = [&](const std::string& name) {
+    ASSERT_TRUE(services::EnsureDir(absl::StrCat(job, "/", name)).ok());
+    ASSERT_TRUE(
+        services::WriteFileAtomically(absl::StrCat(job, "/", name, "/manifest.json"), "{}").ok());
+  };
+  for (const char* name : {"1-20", "1-30", "2-5", "2-10", "2-12", "1-x", "01-7", "notes"}) {
+    make(name);
+  }
+  core::SweepCheckpoints sweep;
+  sweep.storage_path = job;
+  sweep.lineage = 2;
+  sweep.step = 10;
+  sweep.keep = {"1-20", "2-10"};
+  EXPECT_EQ(SweepCheckpointFolders(sweep), 3);  // 1-10 of the fixture, 1-30, 2-5
+  std::set<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(job)) {
+    left.insert(entry.path().filename());
+  }
+  EXPECT_THAT(left, testing::ElementsAre("01-7", "1-20", "1-x", "2-10", "2-12", "notes"));
+}
+
+TEST_F(ManifestWriterTest, TheThreadWorksInOrderAndRefusesTooMuch) {
+  FileThread thread;
+  std::promise<void> go;
+  std::promise<int> done;
+  int count = 0;
+  std::shared_future<void> wait = go.get_future().share();
+  thread.Post([wait] { wait.wait(); });
+  size_t taken = 0;
+  while (taken <= FileThread::kMaxWaiting && thread.TryPost([&count] { ++count; })) ++taken;
+  EXPECT_GE(taken, FileThread::kMaxWaiting - 1);
+  EXPECT_LE(taken, FileThread::kMaxWaiting);
+  thread.Post([&] { done.set_value(count); });
+  go.set_value();
+  EXPECT_EQ(done.get_future().get(), static_cast<int>(taken));
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ const char* StateText(const JobRecord& job, const Rank& rank) {
 
 const char* StateText(const JobRecord& job, const Shard& shard) {
   if (shard.lost || !shard.state.reason().empty()) return "FAILED";
+  if (job.state == common::v1::JOB_STATE_SUCCEEDED) return "FINISHED";
   if (job.resolved.has_value() &&
       job.FilesOf(shard.index, job.resolved->total_steps()) != nullptr) {
     return "FINISHED";

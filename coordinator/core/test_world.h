@@ -88,6 +88,8 @@ class World {
         order_.push_back("reply");
       } else if (const auto* write = std::get_if<WriteManifest>(&effect)) {
         manifests_.push_back(*write);
+      } else if (const auto* sweep = std::get_if<SweepCheckpoints>(&effect)) {
+        sweeps_.push_back(*sweep);
       }
     }
     return effects;
@@ -210,6 +212,7 @@ class World {
   std::map<SessionId, node::v1::ConnectRequest> beats_;
   std::map<CallId, Reply> replies_;
   std::vector<WriteManifest> manifests_;
+  std::vector<SweepCheckpoints> sweeps_;
   std::vector<std::string> order_;  // of persists, sends and replies
   SessionId sessions_ = 0;
   CallId calls_ = 0;

@@ -1,0 +1,123 @@
+// JobService's calls that change or examine a job that is there: suspend, resume, retry, update,
+// checkpoints.
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/job_service.h"
+#include "services/status/status.h"
+
+namespace capstan::coordinator {
+namespace {
+
+using services::ToGrpcStatus;
+
+constexpr size_t kMaxJobIdBytes = 128;
+
+absl::Status CheckJobId(const std::string& job_id) {
+  if (!job_id.empty() && job_id.size() <= kMaxJobIdBytes) return absl::OkStatus();
+  const std::string text =
+      absl::StrCat("job_id: want 1 to ", kMaxJobIdBytes, " bytes, got ", job_id.size());
+  return services::WithViolations(absl::InvalidArgumentError(text), {{"job_id", text}});
+}
+
+// Asks the core on its strand and answers with what it says.
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* Ask(Coordinator& coordinator, grpc::CallbackServerContext* context,
+                              const Request* request, Response* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status status = CheckJobId(request->job_id());
+  if (!status.ok()) {
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
+  // A caller who has gone still wants it.
+  coordinator.Post([&coordinator, request, response, reactor] {
+    if (coordinator.draining()) {
+      reactor->Finish(ToGrpcStatus(absl::UnavailableError("the coordinator shuts down")));
+      return;
+    }
+    coordinator.Control(*request, [response, reactor](const core::Reply& reply) {
+      if (reply.status.ok()) *response = std::get<Response>(reply.response);
+      reactor->Finish(ToGrpcStatus(reply.status));
+    });
+  });
+  return reactor;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* JobServiceImpl::SuspendJob(grpc::CallbackServerContext* context,
+                                                     const job::v1::SuspendJobRequest* request,
+                                                     job::v1::SuspendJobResponse* response) {
+  return Ask(coordinator_, context, request, response);
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::ResumeJob(grpc::CallbackServerContext* context,
+                                                    const job::v1::ResumeJobRequest* request,
+                                                    job::v1::ResumeJobResponse* response) {
+  return Ask(coordinator_, context, request, response);
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::RetryJob(grpc::CallbackServerContext* context,
+                                                   const job::v1::RetryJobRequest* request,
+                                                   job::v1::RetryJobResponse* response) {
+  return Ask(coordinator_, context, request, response);
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::UpdateJob(grpc::CallbackServerContext* context,
+                                                    const job::v1::UpdateJobRequest* request,
+                                                    job::v1::UpdateJobResponse* response) {
+  return Ask(coordinator_, context, request, response);
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::ListCheckpoints(
+    grpc::CallbackServerContext* context, const job::v1::ListCheckpointsRequest* request,
+    job::v1::ListCheckpointsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  coordinator_.Post([this, request, response, reactor] {
+    const core::JobRecord* job = coordinator_.core().Peek(request->job_id());
+    if (job == nullptr) {
+      reactor->Finish(
+          ToGrpcStatus(absl::NotFoundError(absl::StrCat("no job ", request->job_id()))));
+      return;
+    }
+    for (auto it = job->manifests.rbegin(); it != job->manifests.rend(); ++it) {
+      *response->add_checkpoints() = job->Described(*it);
+    }
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::VerifyCheckpoint(
+    grpc::CallbackServerContext* context, const job::v1::VerifyCheckpointRequest* request,
+    job::v1::VerifyCheckpointResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  coordinator_.Post([this, request, response, reactor] {
+    const core::JobRecord* job = coordinator_.core().Peek(request->job_id());
+    const core::SavedManifest* found = nullptr;
+    if (job != nullptr && request->checkpoint().empty() && !job->manifests.empty()) {
+      found = &job->manifests.back();
+    } else if (job != nullptr) {
+      found = job->FindManifest(request->checkpoint());
+    }
+    absl::Status status;
+    if (found == nullptr) {
+      status = absl::NotFoundError(
+          job == nullptr ? absl::StrCat("no job ", request->job_id())
+                         : absl::StrCat("job ", job->id, " has no checkpoint",
+                                        request->checkpoint().empty() ? "" : " that is named so"));
+    } else {
+      *response->mutable_checkpoint() = job->Described(*found);
+      status = coordinator_.Verify(response->checkpoint(), [reactor](const absl::Status& verified) {
+        reactor->Finish(ToGrpcStatus(verified));
+      });
+      if (status.ok()) return;
+    }
+    reactor->Finish(ToGrpcStatus(status));
+  });
+  return reactor;
+}
+
+}  // namespace capstan::coordinator
