@@ -68,7 +68,12 @@ class Case {
     options.max_batch = batch;
     options.threads = threads;
     options.precision = precision;
-    plan_ = device.Compile(graph_, layout_, options).value();
+    absl::StatusOr<std::unique_ptr<engine::Plan>> plan = device.Compile(graph_, layout_, options);
+    if (!plan.ok()) {
+      std::cerr << plan.status() << "\n";
+      std::exit(2);
+    }
+    plan_ = *std::move(plan);
     std::mt19937 random(1);
     std::uniform_real_distribution<float> uniform(-1, 1);
     for (float& v : images_) v = uniform(random);
