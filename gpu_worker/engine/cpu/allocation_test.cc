@@ -92,7 +92,7 @@ std::unique_ptr<Device> OpenFake() {
   return *OpenPluginDevice(*plugin, "cuda:0", 0);
 }
 
-void StepsAllocateNothing(Device& device, std::vector<const char*> names) {
+void StepsAllocateNothing(Device& device, const std::vector<const char*>& names) {
   for (const char* const name : names) {
     const absl::StatusOr<training::Graph> graph = training::MakeModel(name, 10, {1, 28, 28});
     ASSERT_TRUE(graph.ok()) << graph.status();

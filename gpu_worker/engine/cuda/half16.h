@@ -76,6 +76,7 @@ struct Bf16 {
   uint16_t bits;
   Bf16() = default;
   CAPSTAN_HD explicit Bf16(float v) : bits(Bf16BitsOf(v)) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): what is written for float is to read them too
   CAPSTAN_HD operator float() const { return FloatOf(static_cast<uint32_t>(bits) << 16); }
 };
 
@@ -83,6 +84,7 @@ struct Fp16 {
   uint16_t bits;
   Fp16() = default;
   CAPSTAN_HD explicit Fp16(float v) : bits(Fp16BitsOf(v)) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): likewise
   CAPSTAN_HD operator float() const { return FloatOfFp16(bits); }
 };
 
