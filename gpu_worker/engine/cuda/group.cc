@@ -72,6 +72,7 @@ absl::Status Group::TryLoadWeights(const float* weights) {
     CAPSTAN_GROUP_RETURN(streams_->Record(WeightsThere(d), d, StreamKind::kFold));
     CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsThere(d), d, StreamKind::kCompute));
     CAPSTAN_GROUP_RETURN(streams_->UseWeights(d));
+    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsFree(d), d, StreamKind::kCompute));
   }
   return absl::OkStatus();
 }
@@ -135,7 +136,8 @@ absl::Status Group::TryCompute(const capstan_group_step& step) {
   }
   CAPSTAN_GROUP_RETURN(FinishRound(step, step.round_count - 1));
   for (int d = 0; d < devices(); ++d) {
-    CAPSTAN_GROUP_RETURN(WaitFor(WeightsThere(d), d, "the weights"));
+    // Also where there was no lane: the plan may be used by itself now.
+    CAPSTAN_GROUP_RETURN(WaitFor(WeightsFree(d), d, "the weights"));
   }
   return absl::OkStatus();
 }
