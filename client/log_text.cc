@@ -1,5 +1,6 @@
 #include "client/log_text.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/job_view.h"
@@ -25,9 +26,11 @@ std::string LogText(const job::v1::LogLine& line, const LogStyle& style) {
 }
 
 std::string EventText(const std::string& job_id, const job::v1::Event& event) {
-  return absl::StrFormat(
+  std::string out = absl::StrFormat(
       "%s  %s  %-20s %7s  %s", TimeText(event.time()), Printable(job_id), Printable(event.type()),
       event.step() > 0 ? absl::StrCat(event.step()) : "-", Printable(event.message()));
+  absl::StripTrailingAsciiWhitespace(&out);  // of an event without a message
+  return out;
 }
 
 }  // namespace capstan::client
