@@ -98,7 +98,9 @@ absl::Duration CoordinatorCore::NextDeadline() const {
     next = std::min(next, entry.second.last_heard + options_.lease);
   }
   for (const auto& entry : active_) {
-    next = std::min({next, entry.second->takeover_at, std::max(entry.second->recover_at, now_)});
+    next = std::min(next, entry.second->takeover_at);
+    // Once it is past it waits for a node, not for a time.
+    if (entry.second->recover_at > now_) next = std::min(next, entry.second->recover_at);
   }
   for (const auto& entry : pending_) {
     if (entry.second->retry_at > now_) next = std::min(next, entry.second->retry_at);

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kStepTimes = 15;  // of which the median is taken
 constexpr int kMaxDoublings = 10;
+constexpr int kStartPatience = 5;
 constexpr absl::Duration kLateEnd = absl::Seconds(10);
 
 std::vector<int32_t> OwnersOf(const JobRecord& job) {
@@ -259,7 +260,8 @@ void CoordinatorCore::ReissueLate(JobRecord& job) {
     Rank& owner = job.ranks[static_cast<size_t>(before[static_cast<size_t>(lane)])];
     const int doublings = std::min(job.reissues[lane], kMaxDoublings);
     // A lost owner's lanes are taken over anyhow.
-    if (owner.lost || now_ - job.late_since < limit * (1 << doublings)) continue;
+    const int patience = Able(job, owner) ? 1 : kStartPatience;  // it may still read its data
+    if (owner.lost || now_ - job.late_since < patience * limit * (1 << doublings)) continue;
     auto taker = load.begin();
     for (auto it = load.begin(); it != load.end(); ++it) {
       if (it->second < taker->second) taker = it;

@@ -76,7 +76,9 @@ void CoordinatorCore::Advance(JobRecord& job) {
 }
 
 void CoordinatorCore::AdvanceTakeover(JobRecord& job) {
-  if (job.takeover_at <= now_ && !job.recover) TakeOverLanes(job);
+  if (job.takeover_at > now_) return;
+  job.takeover_at = absl::InfiniteDuration();
+  if (!job.recover) TakeOverLanes(job);  // else the new lineage deals its lanes
 }
 
 void CoordinatorCore::AdvanceProbe(JobRecord& job) {

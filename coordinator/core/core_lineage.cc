@@ -307,7 +307,8 @@ void CoordinatorCore::FindShardAgain(JobRecord& job, Shard& shard) {
     return;
   job.recover = job.recover_by_loss = false;
   job.recover_at = absl::InfiniteDuration();
-  --job.restarts;  // it was none
+  job.takeover_at = now_;  // of workers that were lost meanwhile
+  --job.restarts;          // it was none
 }
 
 // Likewise a task whose lanes nobody has taken over.

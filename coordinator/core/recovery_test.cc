@@ -279,6 +279,7 @@ TEST_F(RecoveryTest, AShardThatComesBackWithItsMemoryCostsNothing) {
   Lead(3);
   Pass(absl::Seconds(6), {workers_[0]});
   EXPECT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
+  EXPECT_GT(core_.NextDeadline(), now_);  // it does not spin while it waits
   PassAndFollow(absl::Seconds(1));
   EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
   EXPECT_EQ(Lineage(), 1);
