@@ -197,7 +197,7 @@ class ServicesByHandTest(services.ServicesTest):
                             (['logs', 'x', '--since', 'y'], '--since'), (['list', '-o', 'yaml'], 'it has table'),
                             (['update', job_id], 'nothing to change'), (['log-level', 'loud'], 'loud'),
                             (['list', '--address', 'nowhere'], '--address'), (['list', '--timeout', '5'], '--timeout'),
-                            (['list', '--address', '127.0.0.1:1'], 'TLS')):
+                            (['list', '--address', '127.0.0.1:1'], '--insecure')):
             run = self.capstan(*args)
             self.assertEqual(run.code, 2, run)
             self.assertIn(words, run.err, run)
