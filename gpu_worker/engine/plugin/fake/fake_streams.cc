@@ -55,8 +55,11 @@ class FakeStreams : public GroupStreams {
       memory->lane = memory->gradient = memory->weights = host_weights_;
       memory_.push_back(std::move(memory));
     }
+    // All before the first thread, which reads the vector.
     for (size_t i = 0; i < 2 * members_.size(); ++i) {
       workers_.push_back(std::make_unique<Worker>());
+    }
+    for (size_t i = 0; i < workers_.size(); ++i) {
       workers_[i]->thread = std::thread([this, i] { Work(*workers_[i], static_cast<int>(i)); });
     }
   }
