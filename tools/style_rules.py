@@ -98,7 +98,7 @@ STANDARD_C = {  # headers of the C and C++ standards and of the compiler, open t
     'stdlib.h', 'string.h', 'time.h', 'cpuid.h', 'immintrin.h', 'x86intrin.h', 'nmmintrin.h',
 }
 POSIX = re.compile(r'^(sys|netinet|arpa|linux)/|^(unistd|fcntl|pthread|signal|poll|dirent|dlfcn|spawn|sched|'
-                   r'termios|netdb|glob|fnmatch|getopt|pwd|ftw|syslog)\.h$')
+                   r'termios|netdb|ifaddrs|glob|fnmatch|getopt|pwd|ftw|syslog)\.h$')
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]')
 
 
