@@ -201,6 +201,12 @@ TEST(ReferenceSpecTest, KeepsLanesAndBatchAndDropsTheRest) {
   EXPECT_EQ(reference->training().global_batch_size(), 256);
   EXPECT_EQ(reference->kvstore().type(), "local");
   EXPECT_FALSE(reference->checkpoint().has_storage_path());
+  auto& event = *job.add_events();
+  event.set_type("OrderApplied");
+  event.set_message("order 1: checkpoint, from step 6");
+  EXPECT_TRUE(ReferenceSpec(job).ok());
+  event.set_message("order 2: learning rate 0.1, from step 8");
+  EXPECT_EQ(ReferenceSpec(job).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 // Flags, then variables, then files in their order; each value by itself.

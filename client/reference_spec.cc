@@ -1,5 +1,6 @@
 #include "client/reference_spec.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace capstan::client {
@@ -7,6 +8,16 @@ namespace capstan::client {
 absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
   if (!job.has_resolved()) {
     return absl::FailedPreconditionError(absl::StrCat(job.job_id(), " has never started"));
+  }
+  for (const job::v1::Event& event : job.events()) {
+    if (event.type() != "OrderApplied" || !absl::StrContains(event.message(), "learning rate")) {
+      continue;
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat(job.job_id(),
+                     " was changed while it ran, its spec alone does not say what must "
+                     "come out: ",
+                     event.message()));
   }
   const job::v1::ResolvedSpec& resolved = job.resolved();
   job::v1::JobSpec spec = resolved.spec();
