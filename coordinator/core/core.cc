@@ -360,8 +360,8 @@ void CoordinatorCore::SaveJobs() {
     if (job == nullptr) continue;
     const v1::DurableJob durable = ToDurable(*job, now_);
     std::string facts = FactsOf(durable);
-    const bool told_too_early = CAPSTAN_MUTANT("announced_before_durable") &&
-                                job->view.generation() != job->told_generation;
+    const bool told_too_early = CAPSTAN_MUTANT("announced_before_durable") && !job->ended() &&
+                                job->view.generation() > job->view.lineage();
     if (facts != job->saved && !told_too_early) {
       job->saved = std::move(facts);
       Emit(Persist{JobSaved{id, durable.SerializeAsString()}});

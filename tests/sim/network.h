@@ -1,15 +1,20 @@
-// Links of the simulated network. Messages travel as the bytes that gRPC would carry.
+// The simulated network: connections between hosts. Messages travel as the bytes that gRPC would
+// carry.
 //
-// A Session (node to coordinator) keeps order and loses nothing until it breaks, as a stream does.
-// An Exchange stream may, besides, hold back, repeat and reorder whole messages behind its Hello,
-// as the proxy of the integration tests does.
+// A connection keeps order and loses nothing until it breaks, as a stream does; what is under way
+// then is lost. One with faults may, besides, hold back, repeat, reorder and damage whole messages
+// behind its Hello, as the proxy of the integration tests does. A cut, in one direction or both,
+// holds messages back until it heals; keepalive ends the connections that it outlasts.
 #ifndef CAPSTAN_TESTS_SIM_NETWORK_H_
 #define CAPSTAN_TESTS_SIM_NETWORK_H_
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "tests/sim/event_queue.h"
@@ -19,47 +24,70 @@ namespace capstan::sim {
 struct LinkFaults {
   absl::Duration min_delay = absl::Microseconds(50);
   absl::Duration max_delay = absl::Milliseconds(2);
-  double slow = 0;    // share of messages with up to 300 ms more
-  double repeat = 0;  // share of messages that come twice
+  double slow = 0;     // share of messages with up to 300 ms more
+  double repeat = 0;   // share of messages that come twice
+  double corrupt = 0;  // share of large messages in whose last bytes a bit is flipped
   bool reorder = false;
 };
 
-// One direction of one connection. Dropping it, or `Break`, loses what is under way.
-class Link : public std::enable_shared_from_this<Link> {
+class Network;
+
+class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Link(EventQueue& queue, Random& random, LinkFaults faults,
-       std::function<void(const std::string&)> deliver)
-      : queue_(queue), random_(random), faults_(faults), deliver_(std::move(deliver)) {}
+  struct End {
+    int host = 0;
+    std::function<void(const std::string&)> receive;
+    std::function<void()> closed;  // by the other end or the network
+  };
 
-  // `in_order`: neither overtakes nor is overtaken by what was sent before (Hello, HelloReply).
-  void Send(std::string bytes, bool in_order = false) {
-    if (broken_) return;
-    const int copies = !in_order && random_.Chance(faults_.repeat) ? 2 : 1;
-    for (int i = 0; i < copies; ++i) {
-      absl::Duration at = queue_.now() + random_.Between(faults_.min_delay, faults_.max_delay);
-      if (!in_order && random_.Chance(faults_.slow))
-        at += random_.Between(absl::ZeroDuration(), absl::Milliseconds(300));
-      if (!faults_.reorder || in_order) at = std::max(at, last_);
-      at = std::max(at, fence_);
-      last_ = std::max(last_, at);
-      if (in_order) fence_ = at;
-      queue_.At(at, [self = shared_from_this(), bytes] {
-        if (!self->broken_) self->deliver_(bytes);
-      });
-    }
-  }
-
-  void Break() { broken_ = true; }
-  bool broken() const { return broken_; }
+  // `side` is 0 for who opened it, 1 for the other. `in_order`: neither overtakes nor is overtaken
+  // by what was sent before (Hello, HelloReply).
+  void Send(int side, const std::string& bytes, bool in_order = false);
+  // That end closes it; the other one is told.
+  void Close(int side);
+  // The network ends it; both are told.
+  void Break();
+  bool open() const { return open_; }
+  int host(int side) const { return ends_[side].host; }
 
  private:
+  friend class Network;
+  Connection(Network& network, const LinkFaults& faults, End client, End server)
+      : network_(network), faults_(faults), ends_{std::move(client), std::move(server)} {}
+
+  Network& network_;
+  const LinkFaults& faults_;  // as they are at the time of sending
+  const End ends_[2];
+  bool open_ = true;
+  absl::Duration last_[2];   // by sender: the latest arrival so far
+  absl::Duration fence_[2];  // nothing arrives before
+};
+
+class Network {
+ public:
+  Network(EventQueue& queue, Random& random) : queue_(queue), random_(random) {}
+
+  // Borrows `faults`. The callbacks run as events of their own.
+  std::shared_ptr<Connection> Open(const LinkFaults& faults, Connection::End client,
+                                   Connection::End server);
+  // Nothing comes from `from` to `to` before `until`.
+  void Cut(int from, int to, absl::Duration until);
+  void Heal() { cuts_.clear(); }
+  // All connections between these hosts break.
+  void BreakAll(int a, int b);
+
+ private:
+  friend class Connection;
+  absl::Duration CutUntil(int from, int to) const {
+    const auto cut = cuts_.find({from, to});
+    return cut == cuts_.end() ? absl::ZeroDuration() : cut->second;
+  }
+  void Watch(const std::shared_ptr<Connection>& connection);
+
   EventQueue& queue_;
   Random& random_;
-  const LinkFaults faults_;
-  const std::function<void(const std::string&)> deliver_;
-  absl::Duration last_;   // the latest arrival so far
-  absl::Duration fence_;  // nothing arrives before
-  bool broken_ = false;
+  std::map<std::pair<int, int>, absl::Duration> cuts_;
+  std::vector<std::weak_ptr<Connection>> connections_;
 };
 
 }  // namespace capstan::sim

@@ -1,11 +1,19 @@
 #include "tests/sim/sim_shard.h"
 
+#include <algorithm>
+#include <cstring>
+#include <set>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "capstan/param_store/v1/param_store.pb.h"
 #include "param_store/wire/frame_codec.h"
 #include "services/check/check.h"
+#include "services/check/mutant.h"
+#include "training/codec/manifest.h"
+#include "training/codec/sha256.h"
 #include "training/init/init.h"
 #include "training/spec/resolve.h"
 
@@ -63,6 +71,11 @@ std::vector<int32_t> RanksOf(const View& view) {
 
 }  // namespace
 
+SimShard::~SimShard() {
+  if (lead_ != nullptr) lead_->Close(0);
+  for (const auto& entry : streams_) entry.second.connection->Close(1);
+}
+
 void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
   const auto& route = message.view().shards(message.shard());
   lead_address_ = message.view().shards(0).address();
@@ -118,10 +131,13 @@ void SimShard::OnEndJob() {
   core_.reset();
 }
 
-int64_t SimShard::OpenStream(std::function<void(const std::string&, bool)> reply,
-                             std::function<void()> close) {
-  streams_[next_stream_] = {std::move(reply), std::move(close)};
+int64_t SimShard::OpenStream() {
+  streams_[next_stream_] = {};
   return next_stream_++;
+}
+
+void SimShard::SetConnection(int64_t stream, std::shared_ptr<Connection> connection) {
+  streams_.at(stream).connection = std::move(connection);
 }
 
 void SimShard::CloseStream(int64_t stream) {
@@ -132,9 +148,9 @@ void SimShard::OnBytes(int64_t id, const std::string& bytes) {
   const auto stream = streams_.find(id);
   if (stream == streams_.end()) return;
   if (core_ == nullptr) {  // no such job here: the task tries again
-    auto close = std::move(stream->second.close);
+    const auto connection = std::move(stream->second.connection);
     streams_.erase(stream);
-    return close();
+    return connection->Close(1);
   }
   // Cut somewhere: pieces may begin and end anywhere.
   const size_t cut = static_cast<size_t>(random_.Below(static_cast<int64_t>(bytes.size()) + 1));
@@ -203,7 +219,7 @@ void SimShard::Do(const core::Event& event) {
   const absl::Duration due = core_->NextDeadline();
   if (due < tick_at_) {
     tick_at_ = due;
-    queue_.At(due, [this, due] {
+    process_.At(due, [this, due] {
       if (tick_at_ == due) Tick();
     });
   }
@@ -226,20 +242,11 @@ void SimShard::CarryOut(const core::Effect& effect) {
   const auto reply = [this](int64_t stream, const v1::ExchangeResponse& message) {
     const auto found = streams_.find(stream);
     if (found != streams_.end())
-      found->second.reply(message.SerializeAsString(), message.has_hello());
+      found->second.connection->Send(1, message.SerializeAsString(), message.has_hello());
   };
   if (const auto* e = std::get_if<core::LoadBase>(&effect)) {
-    CAPSTAN_CHECK(e->base_manifest.empty());
-    queue_.After(random_.Between(absl::Milliseconds(1), absl::Milliseconds(20)), [this, load = *e] {
-      if (core_ == nullptr) return;
-      auto weights = param_store::ShardStorage::MakeBuffer(core_->plan().layout, load.run);
-      const training::FlatRange range = training::RangeOf(core_->plan().layout, load.run);
-      training::InitRange(core_->plan().layout, training::spec::MakeInitOptions(spec_),
-                          spec_.spec().training().seed(), range.offset, weights->span());
-      storage_->Begin(load.run, 0, weights);
-      hooks_.published(core_->plan().shard, 0, weights->span(), range.offset);
-      Do(core::BaseLoaded{load.lineage, 0, "", ""});
-    });
+    process_.After(random_.Between(absl::Milliseconds(1), absl::Milliseconds(20)),
+                   [this, load = *e] { LoadBase(load); });
   } else if (const auto* e = std::get_if<core::SendHelloReply>(&effect)) {
     v1::ExchangeResponse message;
     message.mutable_hello()->set_lineage(e->lineage);
@@ -248,24 +255,33 @@ void SimShard::CarryOut(const core::Effect& effect) {
   } else if (const auto* e = std::get_if<core::CloseStream>(&effect)) {
     const auto found = streams_.find(e->stream);
     if (found == streams_.end()) return;
-    auto close = std::move(found->second.close);
+    const auto connection = std::move(found->second.connection);
     streams_.erase(found);
-    close();
+    connection->Close(1);
   } else if (const auto* e = std::get_if<core::SendAck>(&effect)) {
     v1::ExchangeResponse message;
-    message.mutable_ack()->set_step(e->step);
+    v1::FrameAck& ack = *message.mutable_ack();
+    ack.set_step(e->step);
+    ack.set_first_lane(e->node.first_lane);
+    ack.set_lane_count(e->node.lane_count);
+    ack.set_first_chunk(e->first_chunk);
+    for (const core::FrameOutcome outcome : e->outcomes) {
+      ack.add_outcomes(outcome == core::FrameOutcome::kCorrupt ? v1::FRAME_OUTCOME_CORRUPT
+                                                               : v1::FRAME_OUTCOME_COVERED);
+    }
     reply(e->stream, message);
   } else if (const auto* e = std::get_if<core::FoldFrame>(&effect)) {
     const std::vector<absl::string_view> pieces = {payloads_.at(e->payload)};
     storage_->Fold(*e, pieces);
   } else if (const auto* e = std::get_if<core::CheckRoots>(&effect)) {
-    queue_.After(absl::Microseconds(random_.Below(500)), [this, check = *e] {
-      if (core_ == nullptr) return;
+    process_.After(absl::Microseconds(random_.Below(500)), [this, check = *e] {
+      if (core_ == nullptr || core_->lineage() != check.lineage) return;
       Do(core::RootsChecked{check.lineage, check.step, storage_->RootsFinite()});
     });
   } else if (const auto* e = std::get_if<core::ApplyStep>(&effect)) {
+    hooks_.decided(core_->lineage(), e->decision);
     storage_->Apply(e->decision);
-    hooks_.published(core_->plan().shard, e->decision.step + 1, storage_->current().floats->span(),
+    hooks_.published(core_->lineage(), e->decision.step + 1, storage_->current().floats->span(),
                      training::RangeOf(core_->plan().layout, storage_->run()).offset);
   } else if (const auto* e = std::get_if<core::SendWeights>(&effect)) {
     const auto& weights = storage_->current();
@@ -290,7 +306,7 @@ void SimShard::CarryOut(const core::Effect& effect) {
   } else if (const auto* e = std::get_if<core::RetireVersion>(&effect)) {
     storage_->Retire(e->version);
   } else if (const auto* e = std::get_if<core::ConnectLead>(&effect)) {
-    if (lead_ != nullptr) lead_->Break();
+    if (lead_ != nullptr) lead_->Close(0);
     const int64_t lineage = e->lineage;
     lead_ = hooks_.connect(
         lead_address_, [this, lineage](const std::string& bytes) { OnLeadBytes(lineage, bytes); },
@@ -305,38 +321,126 @@ void SimShard::CarryOut(const core::Effect& effect) {
     hello.set_kind(v1::STREAM_KIND_SHARD);
     hello.set_index(core_->plan().shard);
     hello.set_have_version(e->have_version);
-    lead_->Send(message.SerializeAsString(), /*in_order=*/true);
+    lead_->Send(0, message.SerializeAsString(), /*in_order=*/true);
   } else if (std::holds_alternative<core::DropLead>(effect)) {
-    if (lead_ != nullptr) lead_->Break();
+    if (lead_ != nullptr) lead_->Close(0);
     lead_.reset();
   } else if (const auto* e = std::get_if<core::SendPart>(&effect)) {
     v1::ExchangeRequest message;
     message.mutable_part()->set_step(e->step);
     message.mutable_part()->set_shard(core_->plan().shard);
     message.mutable_part()->set_finite(e->finite);
-    if (lead_ != nullptr) lead_->Send(message.SerializeAsString());
+    if (lead_ != nullptr) lead_->Send(0, message.SerializeAsString());
   } else if (const auto* e = std::get_if<core::SendDecision>(&effect)) {
     v1::ExchangeResponse message;
     *message.mutable_decision() = ToProto(e->decision);
     reply(e->stream, message);
   } else if (const auto* e = std::get_if<core::WriteFiles>(&effect)) {
-    queue_.After(
-        random_.Between(absl::Milliseconds(1), absl::Milliseconds(50)), [this, write = *e] {
-          if (core_ == nullptr) return;
-          core::FilesWritten event{write.lineage, write.version, {}, absl::OkStatus()};
-          if (random_.Chance(0.2)) {
-            event.error = absl::ResourceExhaustedError("disk full");  // tried again
-          } else {
-            event.files.emplace_back();
-            event.files[0].set_name(absl::StrCat("shard-", core_->plan().shard, ".safetensors"));
-            event.files[0].set_size_bytes(100);
-            event.files[0].set_sha256(std::string(32, 'x'));
-          }
-          Do(event);
-        });
+    WriteFiles(*e);
   } else if (std::holds_alternative<core::StateChanged>(effect)) {
     hooks_.changed();
   }
+}
+
+// ---- Files: a header of four numbers, then the floats of the shard's chunks ----
+
+void SimShard::WriteFiles(const core::WriteFiles& write) {
+  const training::ChunkRun run = storage_->run();
+  const int64_t header[4] = {write.lineage, write.version, run.first_chunk, run.chunk_count};
+  std::string bytes(reinterpret_cast<const char*>(header), sizeof(header));
+  const auto floats = storage_->current().floats->span();
+  bytes.append(reinterpret_cast<const char*>(floats.data()), 4 * floats.size());
+  const std::string name = absl::StrCat("shard-", core_->plan().shard, ".safetensors");
+  const int64_t named = CAPSTAN_MUTANT("file_name_without_lineage") ? 1 : write.lineage;
+  const std::string folder = absl::StrCat(spec_.storage_path(), "/", named, "-", write.version);
+  const std::string path = absl::StrCat(folder, "/", name);
+  const std::string temporary = absl::StrCat(folder, "/.", name, ".", host_, ".", ++temporaries_);
+  core::FilesWritten done{write.lineage, write.version, {}, absl::OkStatus()};
+  common::v1::FileInfo& info = done.files.emplace_back();
+  info.set_name(name);
+  info.set_size_bytes(static_cast<int64_t>(bytes.size()));
+  training::Sha256 sha256;
+  sha256.Update(bytes);
+  const auto digest = sha256.Finish();
+  info.set_sha256(std::string(digest.begin(), digest.end()));
+  const auto later = [this] {
+    return random_.Between(absl::Milliseconds(1), absl::Milliseconds(25));
+  };
+  process_.After(later(), [this, done, bytes, folder, path, temporary, later]() mutable {
+    done.error = disk_.Write(host_, temporary, bytes);
+    process_.After(later(), [this, done, folder, path, temporary]() mutable {
+      if (done.error.ok() && !CAPSTAN_MUTANT("no_fsync")) done.error = disk_.Sync(temporary);
+      if (done.error.ok()) done.error = disk_.Rename(host_, temporary, path);
+      if (done.error.ok() && !CAPSTAN_MUTANT("no_fsync")) disk_.SyncFolder(folder);
+      if (!done.error.ok()) {
+        disk_.Remove(temporary);
+        done.files.clear();
+      }
+      if (core_ != nullptr) Do(done);
+    });
+  });
+}
+
+void SimShard::LoadBase(const core::LoadBase& load) {
+  if (core_ == nullptr || core_->lineage() != load.lineage) return;
+  core::BaseLoaded loaded;
+  loaded.lineage = load.lineage;
+  const auto weights = ReadBase(load, &loaded);
+  if (weights.ok()) {
+    storage_->Begin(load.run, loaded.version, *weights);
+    hooks_.published(load.lineage, loaded.version, (*weights)->span(),
+                     training::RangeOf(core_->plan().layout, load.run).offset);
+  } else {
+    loaded.reason = absl::IsNotFound(weights.status()) ? "DataMissing" : "CheckpointCorrupt";
+    loaded.message = std::string(weights.status().message());
+  }
+  Do(loaded);
+}
+
+absl::StatusOr<std::shared_ptr<param_store::client::FloatBuffer>> SimShard::ReadBase(
+    const core::LoadBase& load, core::BaseLoaded* loaded) {
+  const training::FlatLayout& layout = core_->plan().layout;
+  auto weights = param_store::ShardStorage::MakeBuffer(layout, load.run);
+  const training::FlatRange range = training::RangeOf(layout, load.run);
+  if (load.base_manifest.empty()) {
+    training::InitRange(layout, training::spec::MakeInitOptions(spec_),
+                        spec_.spec().training().seed(), range.offset, weights->span());
+    return weights;
+  }
+  const std::string path = load.base_manifest + "/manifest.json";
+  const auto text = disk_.Read(path);
+  if (!text.ok()) return text.status();
+  const auto manifest = training::ParseManifest(path, *text);
+  if (!manifest.ok()) return manifest.status();
+  loaded->version = manifest->step;
+  std::set<int32_t> missing;
+  for (int32_t chunk = load.run.first_chunk; chunk < load.run.end(); ++chunk) missing.insert(chunk);
+  for (const training::ManifestFile& file : manifest->files) {
+    if (!absl::StartsWith(file.name, "shard-")) continue;
+    const auto bytes = disk_.Read(absl::StrCat(load.base_manifest, "/", file.name));
+    if (!bytes.ok()) return bytes.status();
+    training::Sha256 sha256;
+    sha256.Update(*bytes);
+    const auto digest = sha256.Finish();
+    const std::string hex =
+        absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()});
+    if (hex != file.sha256 && !CAPSTAN_MUTANT("no_checksum_on_restore"))
+      return absl::DataLossError(absl::StrCat(file.name, ": sha256 differs"));
+    int64_t header[4] = {};
+    std::memcpy(header, bytes->data(), std::min(sizeof(header), bytes->size()));
+    int64_t offset = sizeof(header);
+    for (int64_t chunk = header[2]; chunk < header[2] + header[3]; ++chunk) {
+      const training::FlatRange from = layout.ChunkRange(static_cast<int32_t>(chunk));
+      if (offset + 4 * from.size > static_cast<int64_t>(bytes->size())) break;  // by a mutant alone
+      if (missing.erase(static_cast<int32_t>(chunk)) > 0) {
+        std::memcpy(weights->data() + from.offset - range.offset, bytes->data() + offset,
+                    4 * from.size);
+      }
+      offset += 4 * from.size;
+    }
+  }
+  if (!missing.empty()) return absl::DataLossError(path + ": no file has all chunks");
+  return weights;
 }
 
 }  // namespace capstan::sim

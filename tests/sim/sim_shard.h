@@ -1,5 +1,5 @@
-// A param_store service in the simulation: the real ShardCore and ShardStorage, with links in place
-// of gRPC.
+// A param_store service in the simulation: the real ShardCore and ShardStorage, with simulated
+// connections in place of gRPC and a simulated disk.
 #ifndef CAPSTAN_TESTS_SIM_SIM_SHARD_H_
 #define CAPSTAN_TESTS_SIM_SIM_SHARD_H_
 
@@ -13,8 +13,10 @@
 #include "capstan/node/v1/node.pb.h"
 #include "param_store/core/shard_core.h"
 #include "param_store/shard_storage.h"
+#include "tests/sim/disk.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/network.h"
+#include "tests/sim/process.h"
 #include "training/optim/sgd.h"
 
 namespace capstan::sim {
@@ -22,21 +24,29 @@ namespace capstan::sim {
 class SimShard {
  public:
   struct Hooks {
-    // Connects to the lead's address: gives the stream's outgoing link, whose answers go to
-    // `receive`.
-    std::function<std::shared_ptr<Link>(const std::string& address,
-                                        std::function<void(const std::string&)> receive,
-                                        std::function<void()> closed)>
+    // Connects to the lead's address; what comes back goes to `receive`.
+    std::function<std::shared_ptr<Connection>(const std::string& address,
+                                              std::function<void(const std::string&)> receive,
+                                              std::function<void()> closed)>
         connect;
     std::function<void()> changed;  // State() has changed
-    // Every version that is published, before anybody is told.
-    std::function<void(int32_t shard, int64_t version, absl::Span<const float> weights,
+    // A decision is carried out, and before anybody is told: a version is published.
+    std::function<void(int64_t lineage, const training::Decision& decision)> decided;
+    std::function<void(int64_t lineage, int64_t version, absl::Span<const float> weights,
                        int64_t first_float)>
         published;
   };
 
-  SimShard(EventQueue& queue, Random& random, Hooks hooks)
-      : queue_(queue), random_(random), hooks_(std::move(hooks)) {}
+  // Borrows all; `process` is this service's, `host` what the disk and the network know it as.
+  SimShard(EventQueue& queue, Random& random, SimDisk& disk, Process& process, int host,
+           Hooks hooks)
+      : queue_(queue),
+        random_(random),
+        disk_(disk),
+        process_(process),
+        host_(host),
+        hooks_(std::move(hooks)) {}
+  ~SimShard();
 
   // From the coordinator.
   void OnStartLineage(const node::v1::StartLineage& message);
@@ -44,10 +54,9 @@ class SimShard {
   void OnFilesTaken(const node::v1::FilesTaken& message);
   void OnEndJob();
 
-  // A stream of a task or of another shard. Returns its id; `reply` carries bytes back, `close`
-  // ends it.
-  int64_t OpenStream(std::function<void(const std::string&, bool in_order)> reply,
-                     std::function<void()> close);
+  // A stream of a task or of another shard. Returns its id.
+  int64_t OpenStream();
+  void SetConnection(int64_t stream, std::shared_ptr<Connection> connection);
   void OnBytes(int64_t stream, const std::string& bytes);
   void CloseStream(int64_t stream);
 
@@ -56,18 +65,24 @@ class SimShard {
 
  private:
   struct Stream {
-    std::function<void(const std::string&, bool)> reply;
-    std::function<void()> close;
+    std::shared_ptr<Connection> connection;
     bool greeted = false;
   };
 
   void Do(const param_store::core::Event& event);
   void CarryOut(const param_store::core::Effect& effect);
   void Tick();
+  void LoadBase(const param_store::core::LoadBase& load);
+  absl::StatusOr<std::shared_ptr<param_store::client::FloatBuffer>> ReadBase(
+      const param_store::core::LoadBase& load, param_store::core::BaseLoaded* loaded);
+  void WriteFiles(const param_store::core::WriteFiles& write);
   void OnLeadBytes(int64_t lineage, const std::string& bytes);
 
   EventQueue& queue_;
   Random& random_;
+  SimDisk& disk_;
+  Process& process_;
+  const int host_;
   const Hooks hooks_;
 
   job::v1::ResolvedSpec spec_;
@@ -78,9 +93,10 @@ class SimShard {
 
   std::map<int64_t, Stream> streams_;
   int64_t next_stream_ = 1;
-  std::shared_ptr<Link> lead_;
+  std::shared_ptr<Connection> lead_;
   std::map<int64_t, std::string> payloads_;  // of the frame being handled
   int64_t next_payload_ = 1;
+  int64_t temporaries_ = 0;
   absl::Duration tick_at_ = absl::InfiniteDuration();
 };
 

@@ -1,5 +1,6 @@
 #include "tests/sim/sim_task.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -33,9 +34,9 @@ node::v1::TaskPhase PhaseOf(core::Phase phase) {
 
 }  // namespace
 
-SimTask::SimTask(EventQueue& queue, Random& random, Toy toy, const node::v1::StartTask& start,
-                 Hooks hooks)
-    : queue_(queue), random_(random), toy_(toy), hooks_(std::move(hooks)) {
+SimTask::SimTask(EventQueue& queue, Random& random, Process& process, Toy toy,
+                 const node::v1::StartTask& start, Hooks hooks)
+    : queue_(queue), random_(random), process_(process), toy_(toy), hooks_(std::move(hooks)) {
   auto spec = training::spec::ParseResolved(start.resolved_spec(), start.spec_digest());
   CAPSTAN_CHECK(spec.ok());
   spec_ = *std::move(spec);
@@ -53,10 +54,11 @@ SimTask::SimTask(EventQueue& queue, Random& random, Toy toy, const node::v1::Sta
   OnViewChange(start.view());
 }
 
-std::function<void()> SimTask::Guarded(std::function<void()> what) {
-  return [alive = alive_, what = std::move(what)] {
-    if (*alive) what();
-  };
+// The system closes what a process leaves open.
+SimTask::~SimTask() {
+  for (Stream& stream : streams_) {
+    if (stream.link != nullptr) stream.link->Close(0);
+  }
 }
 
 void SimTask::OnViewChange(const common::v1::View& view) {
@@ -68,13 +70,8 @@ void SimTask::OnViewChange(const common::v1::View& view) {
 void SimTask::OnStop() { Do(core::StopOrder{}); }
 
 void SimTask::BreakStreams() {
-  for (size_t shard = 0; shard < streams_.size(); ++shard) {
-    if (streams_[shard].link == nullptr || !random_.Chance(0.7)) continue;
-    streams_[shard].link->Break();
-    streams_[shard].link.reset();
-    streams_[shard].open = false;
-    queue_.After(random_.Between(absl::Milliseconds(50), absl::Seconds(1)),
-                 Guarded([this, shard] { Connect(static_cast<int>(shard)); }));
+  for (Stream& stream : streams_) {
+    if (stream.link != nullptr && random_.Chance(0.7)) stream.link->Break();
   }
 }
 
@@ -83,9 +80,9 @@ void SimTask::Do(const core::Event& event) {
   const absl::Duration due = core_->NextDeadline();
   if (due < tick_at_) {
     tick_at_ = due;
-    queue_.At(due, Guarded([this, due] {
-                if (tick_at_ == due) Tick();
-              }));
+    process_.At(due, [this, due] {
+      if (tick_at_ == due) Tick();
+    });
   }
 }
 
@@ -94,25 +91,32 @@ void SimTask::Tick() {
   Do(core::Tick{});
 }
 
+void SimTask::ConnectLater(int shard) {
+  process_.After(random_.Between(absl::Milliseconds(50), absl::Milliseconds(300)),
+                 [this, shard, lineage = lineage_] {
+                   if (lineage == lineage_) Connect(shard);
+                 });
+}
+
 void SimTask::Connect(int shard) {
   Stream& stream = streams_[shard];
   if (stream.link != nullptr) return;
-  const int64_t number = ++stream.number;
+  const int64_t number = stream.number = ++connections_;
   const auto current = [this, shard, number] {
-    return streams_[shard].number == number && streams_[shard].link != nullptr;
+    return shard < static_cast<int>(streams_.size()) && streams_[shard].number == number &&
+           streams_[shard].link != nullptr;
   };
   stream.link = hooks_.connect(
       view_.shards(shard).address(),
-      [this, shard, current, alive = alive_](const std::string& bytes) {
-        if (*alive && current()) OnBytes(shard, bytes);
+      [this, shard, current](const std::string& bytes) {
+        if (current()) OnBytes(shard, bytes);
       },
-      Guarded([this, shard, current] {
+      [this, shard, current] {
         if (!current()) return;
         streams_[shard].link.reset();
         streams_[shard].open = false;
-        queue_.After(random_.Between(absl::Milliseconds(50), absl::Milliseconds(300)),
-                     Guarded([this, shard] { Connect(shard); }));
-      }));
+        ConnectLater(shard);
+      });
   v1::ExchangeRequest message;
   v1::Hello& hello = *message.mutable_hello();
   hello.set_job_id(spec_.job_id());
@@ -121,7 +125,7 @@ void SimTask::Connect(int shard) {
   hello.set_kind(v1::STREAM_KIND_DATA);
   hello.set_index(state_.rank());
   hello.set_have_version(stream.have);
-  stream.link->Send(message.SerializeAsString(), /*in_order=*/true);
+  stream.link->Send(0, message.SerializeAsString(), /*in_order=*/true);
 }
 
 void SimTask::OnBytes(int shard, const std::string& bytes) {
@@ -133,6 +137,18 @@ void SimTask::OnBytes(int shard, const std::string& bytes) {
     stream.open = true;
     for (const Pushed& pushed : pushed_)
       SendFrames(shard, pushed);  // the old stream may have lost them
+    return;
+  }
+  if (decoded->message.has_ack()) {
+    const v1::FrameAck& ack = decoded->message.ack();
+    const bool corrupt = std::find(ack.outcomes().begin(), ack.outcomes().end(),
+                                   v1::FRAME_OUTCOME_CORRUPT) != ack.outcomes().end();
+    for (const Pushed& pushed : pushed_) {
+      if (corrupt && ack.step() == version_ && pushed.node.first_lane == ack.first_lane() &&
+          pushed.node.lane_count == ack.lane_count()) {
+        SendFrames(shard, pushed);
+      }
+    }
     return;
   }
   if (!decoded->message.has_weights()) return;
@@ -152,7 +168,9 @@ void SimTask::OnBytes(int shard, const std::string& bytes) {
   for (int i = 0; i < frame.crc32c_size(); ++i) {
     const training::FlatRange range = layout_->ChunkRange(frame.first_chunk() + i);
     CAPSTAN_CHECK(reader.Next(4 * range.size, &chunk_pieces));
-    CAPSTAN_CHECK(param_store::wire::Crc32cOf(chunk_pieces) == frame.crc32c(i));
+    if (param_store::wire::Crc32cOf(chunk_pieces) != frame.crc32c(i)) {
+      return stream.link->Break();  // DATA_LOSS: opened again, and sent again
+    }
     param_store::wire::CopyFloats(
         chunk_pieces, absl::MakeSpan(stream.next).subspan(range.offset - base, range.size));
     stream.chunks.insert(frame.first_chunk() + i);
@@ -179,7 +197,7 @@ void SimTask::CheckWhole() {
     std::copy(streams_[shard].weights.begin(), streams_[shard].weights.end(),
               weights_.begin() + base);
   }
-  hooks_.assembled(version, weights_);
+  hooks_.assembled(lineage_, version, weights_);
   Do(core::WeightsComplete{lineage_, version, streams_[0].stop, streams_[0].evaluate});
 }
 
@@ -204,14 +222,14 @@ void SimTask::SendFrames(int shard, const Pushed& pushed) {
     std::string bytes = param_store::wire::EncodePrefix(frame, 4 * range.size);
     bytes.append(reinterpret_cast<const char*>(pushed.value->data() + range.offset),
                  4 * range.size);
-    stream.link->Send(std::move(bytes));
+    stream.link->Send(0, bytes);
   }
 }
 
 void SimTask::CarryOut(const core::Effect& effect) {
   if (const auto* e = std::get_if<core::OpenLineage>(&effect)) {
     for (Stream& stream : streams_) {
-      if (stream.link != nullptr) stream.link->Break();
+      if (stream.link != nullptr) stream.link->Close(0);
     }
     lineage_ = e->lineage;
     version_ = -1;
@@ -222,20 +240,18 @@ void SimTask::CarryOut(const core::Effect& effect) {
       const auto& route = view_.shards(shard);
       streams_[shard].weights.resize(
           training::RangeOf(*layout_, {route.first_chunk(), route.chunk_count()}).size);
-      queue_.After(random_.Between(absl::ZeroDuration(), absl::Milliseconds(50)),
-                   Guarded([this, shard] { Connect(shard); }));
+      ConnectLater(shard);
     }
   } else if (const auto* e = std::get_if<core::ComputeLane>(&effect)) {
-    absl::Duration at = std::max(queue_.now(), paused_until_) +
-                        random_.Between(absl::Milliseconds(2), absl::Milliseconds(40));
     if (works_.count(e->work) == 0) {
       works_[e->work].fold = std::make_unique<gpu_worker::NodeFold>(samples_->StepTree(e->step));
     }
     std::shared_ptr<gpu_worker::FloatBuffer> gradient = pool_->Lend();
     CAPSTAN_CHECK(version_ == e->step);
-    toy_.Gradient(weights_, e->lane, e->step, gradient->span());
-    queue_.At(
-        at, Guarded([this, order = *e, gradient] {
+    toy_.Gradient(weights_, e->lineage, e->lane, e->step, gradient->span());
+    process_.After(
+        random_.Between(absl::Milliseconds(2), absl::Milliseconds(40)),
+        [this, order = *e, gradient] {
           const auto work = works_.find(order.work);
           if (work != works_.end()) {
             CAPSTAN_CHECK(work->second.fold->Add({order.lane, 1}, gradient).ok());
@@ -243,7 +259,7 @@ void SimTask::CarryOut(const core::Effect& effect) {
           Do(core::LaneComputed{order.device, order.work, order.lane,
                                 toy_.Seal(order.lane, order.step,
                                           samples_->LaneSampleCount(order.step, order.lane))});
-        }));
+        });
   } else if (const auto* e = std::get_if<core::FoldAndPush>(&effect)) {
     // What a peer may not see change is a copy of its own: the fold goes on adding in place.
     const auto value = works_.at(e->work).fold->Value(e->node);
@@ -254,9 +270,9 @@ void SimTask::CarryOut(const core::Effect& effect) {
     for (size_t shard = 0; shard < streams_.size(); ++shard) {
       if (streams_[shard].open) SendFrames(static_cast<int>(shard), pushed_.back());
     }
-    queue_.After(absl::Microseconds(100), Guarded([this, order = *e] {
-                   Do(core::NodePushed{order.work, order.node});
-                 }));
+    process_.After(absl::Microseconds(100), [this, order = *e] {
+      Do(core::NodePushed{order.work, order.node});
+    });
   } else if (const auto* e = std::get_if<core::DropWork>(&effect)) {
     works_.erase(e->work);
   } else if (const auto* e = std::get_if<core::SendSeal>(&effect)) {
@@ -268,18 +284,16 @@ void SimTask::CarryOut(const core::Effect& effect) {
     seal.set_samples(e->sums.samples);
     seal.set_loss_sum(e->sums.loss_sum);
     seal.set_correct(e->sums.correct);
-    if (streams_[0].open) streams_[0].link->Send(message.SerializeAsString());
+    if (streams_[0].open) streams_[0].link->Send(0, message.SerializeAsString());
   } else if (const auto* e = std::get_if<core::EvaluateBlock>(&effect)) {
-    queue_.At(
-        std::max(queue_.now(), paused_until_) +
-            random_.Between(absl::Milliseconds(1), absl::Milliseconds(30)),
-        Guarded([this, order = *e] {
+    process_.After(
+        random_.Between(absl::Milliseconds(1), absl::Milliseconds(30)), [this, order = *e] {
           Do(core::EvaluationComputed{order.device,
                                       order.lineage,
                                       order.version,
                                       order.block,
                                       {evaluation_->Block(order.block).sample_count, 0.5, 1}});
-        }));
+        });
   } else if (const auto* e = std::get_if<core::SendEvaluationPart>(&effect)) {
     v1::ExchangeRequest message;
     v1::EvaluationPart& part = *message.mutable_evaluation();
@@ -288,22 +302,22 @@ void SimTask::CarryOut(const core::Effect& effect) {
     part.set_samples(e->sums.samples);
     part.set_correct(e->sums.correct);
     part.set_loss_sum(e->sums.loss_sum);
-    if (streams_[0].open) streams_[0].link->Send(message.SerializeAsString());
+    if (streams_[0].open) streams_[0].link->Send(0, message.SerializeAsString());
   } else if (const auto* e = std::get_if<core::WriteWeights>(&effect)) {
-    queue_.After(random_.Between(absl::Milliseconds(1), absl::Milliseconds(50)),
-                 Guarded([this, order = *e] {
-                   files_.set_lineage(order.lineage);
-                   files_.set_step(order.version);
-                   files_.clear_files();
-                   common::v1::FileInfo& file = *files_.add_files();
-                   file.set_name("weights.safetensors");
-                   file.set_size_bytes(100);
-                   file.set_sha256(std::string(32, 'w'));
-                   *state_.mutable_files() = files_;
-                   state_.set_weights_sha256(std::string(64, 'a'));
-                   Do(core::WeightsWritten{order.lineage, order.version});
-                   hooks_.changed();
-                 }));
+    process_.After(random_.Between(absl::Milliseconds(1), absl::Milliseconds(50)),
+                   [this, order = *e] {
+                     files_.set_lineage(order.lineage);
+                     files_.set_step(order.version);
+                     files_.clear_files();
+                     common::v1::FileInfo& file = *files_.add_files();
+                     file.set_name("weights.safetensors");
+                     file.set_size_bytes(100);
+                     file.set_sha256(std::string(32, 'w'));
+                     *state_.mutable_files() = files_;
+                     state_.set_weights_sha256(std::string(64, 'a'));
+                     Do(core::WeightsWritten{order.lineage, order.version});
+                     hooks_.changed();
+                   });
   } else if (const auto* e = std::get_if<core::ReportState>(&effect)) {
     state_.set_phase(PhaseOf(e->phase));
     state_.set_lineage(e->lineage);

@@ -18,6 +18,7 @@
 #include "gpu_worker/task/node_fold.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/network.h"
+#include "tests/sim/process.h"
 #include "tests/sim/toy.h"
 #include "training/chunks/flat_layout.h"
 
@@ -26,40 +27,38 @@ namespace capstan::sim {
 class SimTask {
  public:
   struct Hooks {
-    // Connects to a shard's address: the stream's outgoing link; answers go to `receive`, its end
-    // to `closed`.
-    std::function<std::shared_ptr<Link>(const std::string& address,
-                                        std::function<void(const std::string&)> receive,
-                                        std::function<void()> closed)>
+    // Connects to a shard's address; what comes back goes to `receive`, its end to `closed`.
+    std::function<std::shared_ptr<Connection>(const std::string& address,
+                                              std::function<void(const std::string&)> receive,
+                                              std::function<void()> closed)>
         connect;
     std::function<void()> changed;
     // The weights of a version as this task has them, whole.
-    std::function<void(int64_t version, absl::Span<const float> weights)> assembled;
+    std::function<void(int64_t lineage, int64_t version, absl::Span<const float> weights)>
+        assembled;
   };
 
-  SimTask(EventQueue& queue, Random& random, Toy toy, const node::v1::StartTask& start,
-          Hooks hooks);
-  // Every callback into the task that is still queued does nothing any more.
-  ~SimTask() { *alive_ = false; }
+  // Borrows all; `process` is the task's own and not shared with another one's life.
+  SimTask(EventQueue& queue, Random& random, Process& process, Toy toy,
+          const node::v1::StartTask& start, Hooks hooks);
+  ~SimTask();
 
   void OnViewChange(const common::v1::View& view);
   void OnFilesTaken() { files_.Clear(); }
   void OnStop();
-  // Breaks the stream to one shard, or all.
+  // Breaks some of its streams.
   void BreakStreams();
-  // The device stands still until then.
-  void Pause(absl::Duration until) { paused_until_ = until; }
 
   node::v1::TaskState State() const { return state_; }
   const std::string& job_id() const { return spec_.job_id(); }
 
  private:
   struct Stream {
-    std::shared_ptr<Link> link;  // null: not connected
-    bool open = false;           // HelloReply is here
-    int64_t incoming = -1;       // the version being assembled
-    std::set<int32_t> chunks;    // of `incoming`, that are here
-    int64_t have = -1;           // newest whole version of this shard
+    std::shared_ptr<Connection> link;  // null: not connected
+    bool open = false;                 // HelloReply is here
+    int64_t incoming = -1;             // the version being assembled
+    std::set<int32_t> chunks;          // of `incoming`, that are here
+    int64_t have = -1;                 // newest whole version of this shard
     bool stop = false;
     bool evaluate = false;
     std::vector<float> weights;  // of `have`
@@ -78,16 +77,15 @@ class SimTask {
   void CarryOut(const gpu_worker::core::Effect& effect);
   void Tick();
   void Connect(int shard);
+  void ConnectLater(int shard);
   void OnBytes(int shard, const std::string& bytes);
   void SendFrames(int shard, const Pushed& pushed);
   void CheckWhole();
-  std::function<void()> Guarded(std::function<void()> what);
-
   EventQueue& queue_;
   Random& random_;
+  Process& process_;
   const Toy toy_;
   const Hooks hooks_;
-  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
   job::v1::ResolvedSpec spec_;
   std::string digest_;
@@ -98,6 +96,7 @@ class SimTask {
   std::unique_ptr<gpu_worker::core::WorkerCore> core_;
   std::unique_ptr<gpu_worker::BufferPool> pool_;
 
+  int64_t connections_ = 0;
   int64_t lineage_ = 0;
   int64_t version_ = -1;        // whole
   std::vector<float> weights_;  // of version_
@@ -107,7 +106,6 @@ class SimTask {
   node::v1::TaskState state_;
   node::v1::WrittenFiles files_;
   absl::Duration tick_at_ = absl::InfiniteDuration();
-  absl::Duration paused_until_;
 };
 
 }  // namespace capstan::sim

@@ -1,9 +1,11 @@
 #include "tests/sim/toy.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "training/init/init.h"
 #include "training/spec/resolve.h"
 
@@ -32,16 +34,19 @@ std::optional<std::vector<float>> NaiveSum(
 
 }  // namespace
 
-void Toy::Gradient(absl::Span<const float> weights, int32_t lane, int64_t step,
+void Toy::Gradient(absl::Span<const float> weights, int64_t lineage, int32_t lane, int64_t step,
                    absl::Span<float> gradient) const {
   const uint64_t key =
-      Mixed(static_cast<uint64_t>(step) * 1000003 + static_cast<uint64_t>(lane) + 1);
+      Mixed(static_cast<uint64_t>(step) * 1000003 + static_cast<uint64_t>(lane) + 1) +
+      (by_lineage ? static_cast<uint64_t>(lineage) * 0xD1B54A32D192ED03u : 0);
   for (size_t i = 0; i < gradient.size(); ++i) {
     const uint64_t bits = Mixed(key + i * 0x9E3779B97F4A7C15u);
-    const float mantissa =
-        static_cast<float>(static_cast<int32_t>(bits >> 40) - (1 << 23)) * 0x1p-23f;
-    // Exponents from -12 to 11, and a part that depends on the weights it was computed from.
-    gradient[i] = std::ldexp(mantissa, static_cast<int>(bits % 24) - 12) + weights[i] * 0.125f;
+    // Sign and mantissa of 24 bits, an exponent from -12 to 11, and a part that depends on the
+    // weights it was computed from.
+    const auto raw = static_cast<uint32_t>((bits >> 32 & 0x807FFFFFu) | ((115 + bits % 24) << 23));
+    float noise = 0;
+    std::memcpy(&noise, &raw, sizeof(noise));
+    gradient[i] = noise + weights[i] * 0.125f;
   }
   if (step == nonfinite_step && lane == nonfinite_lane)
     gradient[7] = std::numeric_limits<float>::infinity();
@@ -52,34 +57,74 @@ training::SealSums Toy::Seal(int32_t lane, int64_t step, int64_t samples) const 
           samples / 2};
 }
 
-std::vector<std::vector<float>> ReferenceVersions(const job::v1::ResolvedSpec& spec,
-                                                  const Toy& toy) {
+void Histories::Begin(const job::v1::ResolvedSpec& spec) {
+  spec_ = spec;
+  samples_ = *training::spec::MakeSamplePlan(spec);
   const auto layout = training::spec::MakeLayout(spec);
-  const auto samples = training::spec::MakeSamplePlan(spec);
-  const auto schedule = training::spec::MakeSchedule(spec);
-  std::vector<std::vector<float>> versions(1);
-  versions[0].resize(layout->total_floats());
+  std::vector<float>& initial = versions_[{0, 0}];
+  initial.resize(layout->total_floats());
   training::InitRange(*layout, training::spec::MakeInitOptions(spec), spec.spec().training().seed(),
-                      0, absl::MakeSpan(versions[0]));
-  size_t width = 1;
-  while (width < static_cast<size_t>(spec.lanes())) width *= 2;
-  for (int64_t step = 0; step < spec.total_steps(); ++step) {
-    const std::vector<float>& weights = versions.back();
-    std::vector<std::optional<std::vector<float>>> lanes(spec.lanes());
-    for (int32_t lane = 0; lane < spec.lanes(); ++lane) {
-      if (samples->LaneSampleCount(step, lane) == 0) continue;
-      lanes[lane].emplace(weights.size());
-      toy.Gradient(weights, lane, step, absl::MakeSpan(*lanes[lane]));
+                      0, absl::MakeSpan(initial));
+  bases_[0] = {0, 0};
+}
+
+std::string Histories::NoteLineage(int64_t lineage, int64_t base_lineage, int64_t base_version) {
+  const auto [known, fresh] = bases_.emplace(lineage, Key{base_lineage, base_version});
+  if (!fresh) {
+    return known->second == Key{base_lineage, base_version}
+               ? ""
+               : absl::StrCat("lineage ", lineage, " has two bases");
+  }
+  const std::vector<float>* weights = At(base_lineage, base_version);
+  if (weights == nullptr) {
+    bases_.erase(lineage);
+    return absl::StrCat("lineage ", lineage, " begins from ", base_lineage, "-", base_version,
+                        ", which nobody has made");
+  }
+  versions_[{lineage, base_version}] = *weights;
+  return "";
+}
+
+std::string Histories::NoteDecision(int64_t lineage, const training::Decision& decision) {
+  const auto [known, fresh] = decisions_.emplace(Key{lineage, decision.step}, decision);
+  const training::Decision& first = known->second;
+  if (first.apply != decision.apply || first.stop != decision.stop ||
+      first.learning_rate != decision.learning_rate || first.checkpoint != decision.checkpoint ||
+      first.evaluate != decision.evaluate || first.order_ids != decision.order_ids) {
+    return absl::StrCat("two shards have different decisions on step ", decision.step,
+                        " of lineage ", lineage);
+  }
+  const bool bad = decision.step == toy_.nonfinite_step &&
+                   samples_->LaneSampleCount(decision.step, toy_.nonfinite_lane) > 0;
+  if (fresh && decision.apply == bad)
+    return absl::StrCat("step ", decision.step, bad ? " is not finite and" : " is not", " applied");
+  return "";
+}
+
+const std::vector<float>* Histories::At(int64_t lineage, int64_t version) {
+  const auto known = versions_.find({lineage, version});
+  if (known != versions_.end()) return &known->second;
+  const int64_t step = version - 1;
+  const auto decision = decisions_.find({lineage, step});
+  if (bases_.count(lineage) == 0 || version <= BaseOf(lineage) || decision == decisions_.end())
+    return nullptr;
+  const std::vector<float>* const weights = At(lineage, step);
+  if (weights == nullptr) return nullptr;
+  std::vector<float> next = *weights;
+  if (decision->second.apply) {
+    size_t width = 1;
+    while (width < static_cast<size_t>(spec_->lanes())) width *= 2;
+    std::vector<std::optional<std::vector<float>>> lanes(spec_->lanes());
+    for (int32_t lane = 0; lane < spec_->lanes(); ++lane) {
+      if (samples_->LaneSampleCount(step, lane) == 0) continue;
+      lanes[lane].emplace(weights->size());
+      toy_.Gradient(*weights, lineage, lane, step, absl::MakeSpan(*lanes[lane]));
     }
     const std::vector<float> sum = *NaiveSum(lanes, 0, width);
-    std::vector<float> next = weights;
-    bool finite = true;
-    for (const float value : sum) finite = finite && std::isfinite(value);
-    const float rate = static_cast<float>(schedule->LearningRate(step));
-    for (size_t i = 0; finite && i < next.size(); ++i) next[i] = next[i] - rate * sum[i];
-    versions.push_back(std::move(next));
+    const auto rate = static_cast<float>(decision->second.learning_rate);
+    for (size_t i = 0; i < next.size(); ++i) next[i] = next[i] - rate * sum[i];
   }
-  return versions;
+  return &(versions_[{lineage, version}] = std::move(next));
 }
 
 }  // namespace capstan::sim

@@ -109,6 +109,7 @@ absl::StatusOr<Outcome> ChunkSum::AddFrom(const Node& node, const Source& source
     held_.Store(node, Values<Source>{*this, source});
   } else if (CAPSTAN_MUTANT("no_dedupe") && outcome.ok()) {
     source.AddTo(buffers_[held_.entries()[held_.FindCovering(node)].slot].get());
+    return Outcome::kStored;
   }
   return outcome;
 }

@@ -1,0 +1,125 @@
+// The inside of RunWorld: hosts, their processes, the coordinator with its journal, the client.
+#ifndef CAPSTAN_TESTS_SIM_CLUSTER_H_
+#define CAPSTAN_TESTS_SIM_CLUSTER_H_
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/core.h"
+#include "coordinator/core/journal.h"
+#include "tests/sim/disk.h"
+#include "tests/sim/event_queue.h"
+#include "tests/sim/network.h"
+#include "tests/sim/process.h"
+#include "tests/sim/sim_shard.h"
+#include "tests/sim/sim_task.h"
+#include "tests/sim/toy.h"
+#include "tests/sim/world.h"
+
+namespace capstan::sim {
+
+class Cluster {
+ public:
+  explicit Cluster(const Plan& plan);
+
+  WorldResult Run();
+
+ private:
+  // A host with one service, its session to the coordinator, and what it runs.
+  struct Node {
+    Node(EventQueue& queue) : service(queue), task_process(queue) {}  // NOLINT
+
+    std::string name;
+    int host = 0;  // 0 is the coordinator's
+    bool is_worker = false;
+    Process service;
+    int64_t incarnation = 0;
+    bool registered = false;
+    std::shared_ptr<Connection> session;
+    std::unique_ptr<SimShard> shard;
+    Process task_process;
+    std::unique_ptr<SimTask> task;
+    std::optional<node::v1::TaskState> ended_task;  // that died, until StopTask
+    bool report_due = false;
+  };
+
+  // cluster_coordinator.cc
+  coordinator::core::CoreOptions CoordinatorOptions() const;
+  void StartCoordinator();
+  void StopCoordinator();
+  void Tell(decltype(coordinator::core::Event::what) what);
+  void StepCoordinator(const decltype(coordinator::core::Event::what)& what);
+  void CarryOut(const coordinator::core::Effects& effects);
+  void CarryOut(const coordinator::core::Effect& effect);
+  void CoordinatorTick();
+  void NoteView(const coordinator::core::JobRecord& job);
+  void WriteManifest(const coordinator::core::WriteManifest& write);
+  absl::Status WriteManifestFile(const coordinator::core::WriteManifest& write);
+  void Submit();
+
+  // cluster.cc
+  Node& AddNode(const std::string& name, bool is_worker);
+  void StartService(Node& node);
+  void StopService(Node& node);
+  void Connect(Node& node);
+  void Beat(Node& node);
+  void BeatForever(Node& node);
+  void ReportSoon(Node& node);
+  void OnAnswer(Node& node, const std::string& bytes);
+  void Answer(Node& node, const node::v1::Probe& probe);
+  void StartTask(Node& node, const node::v1::StartTask& start);
+  void EndTask(Node& node, int exit_code);
+  std::shared_ptr<Connection> ConnectExchange(Node& from, Process& process,
+                                              const std::string& address,
+                                              std::function<void(const std::string&)> receive,
+                                              std::function<void()> closed);
+  void CheckWeights(absl::string_view who, int64_t lineage, int64_t version,
+                    absl::Span<const float> weights, int64_t first_float);
+  void CheckEnd();
+  void CheckFiles();
+
+  // cluster_faults.cc
+  void PlanFaults();
+  void Befall(const Fault& fault);
+  void Heal();
+
+  void Violation(const std::string& what);
+
+  const Plan plan_;
+  Random random_;
+  EventQueue queue_;
+  Network network_;
+  SimDisk disk_;
+  Histories histories_;
+  LinkFaults exchange_faults_;
+  WorldResult result_;
+
+  Process coordinator_process_;
+  std::unique_ptr<coordinator::core::CoordinatorCore> coordinator_;
+  coordinator::core::DurableState durable_;
+  std::vector<coordinator::core::Record> uncommitted_;  // while it is being committed
+  bool committing_ = false;
+  std::deque<decltype(coordinator::core::Event::what)> inbox_;  // while committing
+  absl::Duration tick_at_ = absl::InfiniteDuration();
+  coordinator::core::SessionId last_session_ = 0;
+  std::map<coordinator::core::SessionId, std::shared_ptr<Connection>> sessions_;
+  std::string job_id_;                          // empty: no submission was answered yet
+  std::map<int64_t, std::string> assignments_;  // generation -> lane owners
+  std::set<std::string> committed_;             // folders whose manifest was acknowledged
+  bool ended_ = false;                          // told so, and durable
+
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<Node*> workers_;
+  std::vector<Node*> shards_;
+};
+
+}  // namespace capstan::sim
+
+#endif  // CAPSTAN_TESTS_SIM_CLUSTER_H_

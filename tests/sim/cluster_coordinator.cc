@@ -1,0 +1,287 @@
+// The coordinator of a cluster: the real core, a journal whose commits take time, the writer of
+// manifests; and the client that submits the job until it is told that it was accepted.
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "services/check/check.h"
+#include "tests/sim/cluster.h"
+#include "training/codec/manifest.h"
+#include "training/codec/sha256.h"
+#include "training/spec/job_file.h"
+#include "training/spec/resolve.h"
+#include "training/spec/validate.h"
+
+namespace capstan::sim {
+namespace {
+
+namespace core = coordinator::core;
+
+constexpr absl::Duration kHeartbeat = absl::Milliseconds(200);
+constexpr absl::Duration kLease = absl::Seconds(1);
+
+job::v1::JobSpec SpecOf(const Plan& plan) {
+  // 8 samples a lane and a last step of an epoch in which the last lanes have none.
+  const int64_t batch = 8 * plan.lanes;
+  const int64_t train = 4 * batch + std::max(1, plan.lanes / 2);
+  std::string text = absl::StrCat(
+      "version: 1\nname: sim\nresources: {num_workers: ", plan.workers,
+      ", num_shards: ", plan.shards, ", lanes: ", plan.lanes,
+      "}\nmodel: {name: mlp}\ndata: {format: synthetic_digits, train_samples: ", train,
+      ", test_samples: 40}\nkvstore: {type: dist_sync}\ntraining: {max_steps: ", plan.steps,
+      ", epochs: 1000, global_batch_size: ", batch,
+      ", seed: 5, optimizer: {name: sgd, learning_rate: 0.0001}}\n",
+      "recovery: {max_restarts: 100}\n");
+  if (plan.checkpoint_every > 0)
+    absl::StrAppend(&text, "checkpoint: {every: ", plan.checkpoint_every, " steps}\n");
+  training::spec::JobFile file = training::spec::ParseJobFile(text);
+  std::fputs(training::spec::FormatErrors("sim", file.errors).c_str(), stderr);
+  CAPSTAN_CHECK(file.errors.empty());
+  file.spec.mutable_recovery()->set_backoff_initial_seconds(0.1);
+  file.spec.mutable_recovery()->set_backoff_max_seconds(1);
+  return file.spec;
+}
+
+std::string HexOfSha256(const std::string& bytes) {
+  training::Sha256 sha256;
+  sha256.Update(bytes);
+  const auto digest = sha256.Finish();
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()});
+}
+
+}  // namespace
+
+core::CoreOptions Cluster::CoordinatorOptions() const {
+  core::CoreOptions out;
+  out.lease = kLease;
+  out.heartbeat = kHeartbeat;
+  out.storage_root = "/sim";
+  out.seed = plan_.seed;
+  out.validate = training::spec::ValidateSpec;
+  out.resolve = [](const job::v1::JobSpec& spec, const common::v1::DatasetInfo& dataset,
+                   const std::string& job_id, const std::string& root) {
+    return training::spec::Resolve(spec, dataset, {.job_id = job_id, .storage_path = root});
+  };
+  return out;
+}
+
+void Cluster::StartCoordinator() {
+  coordinator_process_.Start();
+  coordinator_ = std::make_unique<core::CoordinatorCore>(CoordinatorOptions());
+  tick_at_ = absl::InfiniteDuration();
+  const absl::Status restored =
+      coordinator_->Restore(durable_, queue_.now(), absl::UnixEpoch() + queue_.now());
+  if (!restored.ok()) return Violation(absl::StrCat("no restart: ", restored.message()));
+  Tell(core::Restored{});
+}
+
+void Cluster::StopCoordinator() {
+  coordinator_process_.Kill();
+  coordinator_.reset();
+  for (const auto& entry : sessions_) entry.second->Close(1);
+  sessions_.clear();
+  inbox_.clear();
+  // What was being committed survived as a whole, or not at all.
+  if (committing_ && random_.Chance(0.5)) {
+    for (const core::Record& record : uncommitted_) durable_.Apply(record);
+  }
+  uncommitted_.clear();
+  committing_ = false;
+  if (plan_.power_cuts) disk_.PowerCut(0);
+}
+
+void Cluster::Tell(decltype(core::Event::what) what) {
+  if (coordinator_ == nullptr) return;
+  if (committing_) {
+    inbox_.push_back(std::move(what));
+    return;
+  }
+  StepCoordinator(what);
+}
+
+void Cluster::StepCoordinator(const decltype(core::Event::what)& what) {
+  core::Effects effects =
+      coordinator_->Step({absl::UnixEpoch() + queue_.now(), what}, queue_.now());
+  const auto behind = std::find_if(effects.begin(), effects.end(), [](const core::Effect& effect) {
+    return !std::holds_alternative<core::Persist>(effect);
+  });
+  for (auto effect = effects.begin(); effect != behind; ++effect)
+    uncommitted_.push_back(std::get<core::Persist>(*effect).record);
+  effects.erase(effects.begin(), behind);
+  if (uncommitted_.empty()) return CarryOut(effects);
+  committing_ = true;
+  coordinator_process_.After(random_.Between(absl::Microseconds(500), absl::Milliseconds(8)),
+                             [this, effects = std::move(effects)] {
+                               for (const core::Record& record : uncommitted_)
+                                 durable_.Apply(record);
+                               uncommitted_.clear();
+                               committing_ = false;
+                               CarryOut(effects);
+                               while (!inbox_.empty() && !committing_) {
+                                 const auto next = std::move(inbox_.front());
+                                 inbox_.pop_front();
+                                 StepCoordinator(next);
+                               }
+                             });
+}
+
+void Cluster::CarryOut(const core::Effects& effects) {
+  for (const core::Effect& effect : effects) CarryOut(effect);
+  const absl::Duration due = coordinator_->NextDeadline();
+  if (due >= tick_at_) return;
+  tick_at_ = due;
+  coordinator_process_.At(due, [this, due] {
+    if (tick_at_ == due) CoordinatorTick();
+  });
+}
+
+void Cluster::CoordinatorTick() {
+  tick_at_ = absl::InfiniteDuration();
+  Tell(core::Tick{});
+}
+
+void Cluster::CarryOut(const core::Effect& effect) {
+  if (const auto* e = std::get_if<core::Send>(&effect)) {
+    const auto found = sessions_.find(e->session);
+    if (found != sessions_.end()) found->second->Send(1, e->message.SerializeAsString(), true);
+  } else if (const auto* e = std::get_if<core::CloseSession>(&effect)) {
+    const auto found = sessions_.find(e->session);
+    if (found == sessions_.end()) return;
+    const auto connection = std::move(found->second);
+    sessions_.erase(found);
+    connection->Close(1);
+  } else if (const auto* e = std::get_if<core::Reply>(&effect)) {
+    CAPSTAN_CHECK(e->status.ok());
+    if (const auto* submitted = std::get_if<job::v1::SubmitJobResponse>(&e->response)) {
+      if (!job_id_.empty() && job_id_ != submitted->job_id()) Violation("two jobs of one request");
+      job_id_ = submitted->job_id();
+    }
+  } else if (const auto* e = std::get_if<core::JobChanged>(&effect)) {
+    const core::JobRecord* job = coordinator_->Peek(e->job_id);
+    if (job == nullptr) return;
+    if (job->has_view()) NoteView(*job);
+    if (job->ended() && !ended_) {
+      ended_ = true;
+      if (job->state == common::v1::JOB_STATE_SUCCEEDED) CheckFiles();
+    }
+  } else if (const auto* e = std::get_if<core::WriteManifest>(&effect)) {
+    WriteManifest(*e);
+  }
+}
+
+void Cluster::NoteView(const core::JobRecord& job) {
+  if (!histories_.begun()) histories_.Begin(*job.resolved);
+  std::string owners;
+  for (const int32_t owner : job.view.lane_owners()) absl::StrAppend(&owners, owner, ",");
+  const auto [known, fresh] = assignments_.emplace(job.view.generation(), owners);
+  if (!fresh && known->second != owners)
+    Violation(absl::StrCat("generation ", job.view.generation(), " names two assignments"));
+  if (!fresh) return;
+  queue_.Note(absl::StrCat("view ", job.view.generation(), " ", owners));
+  if (histories_.knows(job.view.lineage())) {
+    ++result_.takeovers;
+    return;
+  }
+  if (job.view.lineage() > 1) ++result_.rollbacks;
+  const std::string broken = histories_.NoteLineage(job.view.lineage(), 0, 0);
+  if (!broken.empty()) Violation(broken);
+}
+
+// ---- Manifests ----
+
+void Cluster::WriteManifest(const core::WriteManifest& write) {
+  coordinator_process_.After(
+      random_.Between(absl::Milliseconds(1), absl::Milliseconds(30)), [this, write] {
+        const absl::Status status = WriteManifestFile(write);
+        coordinator_process_.After(
+            random_.Between(absl::Milliseconds(1), absl::Milliseconds(30)), [this, write, status] {
+              Tell(core::ManifestWritten{write.job_id, write.lineage, write.step, status});
+            });
+      });
+}
+
+// As coordinator/manifest_writer.cc does it; the bytes are compared besides, which it does not.
+absl::Status Cluster::WriteManifestFile(const core::WriteManifest& write) {
+  training::Manifest manifest;
+  manifest.job_id = write.job_id;
+  manifest.lineage = write.lineage;
+  manifest.step = write.step;
+  manifest.spec_digest = write.spec_digest_hex;
+  manifest.training_digest = write.training_digest_hex;
+  manifest.orders = write.orders;
+  manifest.lead_snapshot = write.lead_snapshot;
+  manifest.weights_sha256 = write.weights_sha256;
+  manifest.optimizer = write.optimizer;
+  manifest.samples_used = write.samples_used;
+  manifest.created_by = "sim";
+  int shard_files = 0;
+  for (const common::v1::FileInfo& file : write.files) {
+    const std::string hex = absl::BytesToHexString(file.sha256());
+    manifest.files.push_back({file.name(), file.size_bytes(), hex});
+    if (!absl::StartsWith(file.name(), "shard-")) continue;  // the tasks' files are made up
+    ++shard_files;
+    const auto bytes = disk_.Read(absl::StrCat(write.folder, "/", file.name()));
+    if (!bytes.ok() || static_cast<int64_t>(bytes->size()) != file.size_bytes())
+      return absl::DataLossError(absl::StrCat(file.name(), ": not as its writer reported"));
+    if (HexOfSha256(*bytes) != hex && !plan_.has(FaultClass::kDamage))
+      Violation(absl::StrCat(write.folder, "/", file.name(), ": other bytes than reported"));
+  }
+  if (shard_files != plan_.shards) Violation("a manifest that does not name every shard's file");
+  if (!absl::EndsWith(write.folder, absl::StrCat("/", write.lineage, "-", write.step)))
+    Violation(
+        absl::StrCat("the manifest of ", write.lineage, "-", write.step, " in ", write.folder));
+  const auto text = training::EncodeManifest(manifest);
+  if (!text.ok()) return text.status();
+  const std::string path = write.folder + "/manifest.json";
+  const std::string temporary = path + ".tmp";
+  absl::Status status = disk_.Write(0, temporary, *text);
+  if (status.ok()) status = disk_.Sync(temporary);
+  if (status.ok()) {
+    status = disk_.Link(0, temporary, path);
+    if (absl::IsAlreadyExists(status))
+      status = *disk_.Read(path) == *text ? absl::OkStatus() : absl::DataLossError(path);
+  }
+  disk_.Remove(temporary);
+  if (!status.ok()) return status;
+  disk_.SyncFolder(write.folder);
+  committed_.insert(write.folder);
+  ++result_.manifests;
+  queue_.Note(absl::StrCat("manifest ", write.lineage, "-", write.step));
+  return absl::OkStatus();
+}
+
+// SUCCEEDED is said: the last version can be read.
+void Cluster::CheckFiles() {
+  const core::JobRecord& job = *coordinator_->Peek(job_id_);
+  const std::string folder =
+      absl::StrCat(job.resolved->storage_path(), "/", job.view.lineage(), "-", plan_.steps);
+  const auto text = disk_.Read(folder + "/manifest.json");
+  if (!text.ok()) return Violation("SUCCEEDED before the manifest of the last step");
+  const auto manifest = training::ParseManifest(folder, *text);
+  if (plan_.has(FaultClass::kDamage)) return;
+  if (!manifest.ok()) return Violation(std::string(manifest.status().message()));
+  for (const training::ManifestFile& file : manifest->files) {
+    if (!absl::StartsWith(file.name, "shard-")) continue;
+    const auto bytes = disk_.Read(absl::StrCat(folder, "/", file.name));
+    if (!bytes.ok() || HexOfSha256(*bytes) != file.sha256)
+      Violation(absl::StrCat(file.name, " is not what the manifest names"));
+  }
+}
+
+// ---- The client ----
+
+void Cluster::Submit() {
+  if (!job_id_.empty()) return;
+  if (coordinator_process_.alive()) {
+    queue_.After(random_.Between(absl::Microseconds(50), absl::Milliseconds(2)),
+                 coordinator_process_.Guard([this] {
+                   Tell(core::Submit{1, "request", SpecOf(plan_)});
+                 }));
+  }
+  queue_.After(absl::Milliseconds(500), [this] { Submit(); });
+}
+
+}  // namespace capstan::sim

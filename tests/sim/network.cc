@@ -1,0 +1,94 @@
+#include "tests/sim/network.h"
+
+#include <algorithm>
+
+namespace capstan::sim {
+namespace {
+
+constexpr absl::Duration kKeepalive = absl::Milliseconds(600);
+constexpr absl::Duration kTell = absl::Microseconds(50);
+
+}  // namespace
+
+void Connection::Send(int side, const std::string& bytes, bool in_order) {
+  if (!open_) return;
+  Random& random = network_.random_;
+  EventQueue& queue = network_.queue_;
+  const int copies = !in_order && random.Chance(faults_.repeat) ? 2 : 1;
+  for (int i = 0; i < copies; ++i) {
+    absl::Duration at = std::max(queue.now(), network_.CutUntil(host(side), host(1 - side))) +
+                        random.Between(faults_.min_delay, faults_.max_delay);
+    if (!in_order && random.Chance(faults_.slow))
+      at += random.Between(absl::ZeroDuration(), absl::Milliseconds(300));
+    if (!faults_.reorder || in_order) at = std::max(at, last_[side]);
+    at = std::max(at, fence_[side]);
+    last_[side] = std::max(last_[side], at);
+    if (in_order) fence_[side] = at;
+    std::string copy = bytes;
+    if (copy.size() > 4000 && random.Chance(faults_.corrupt))
+      copy[copy.size() - 1 - random.Below(2000)] ^= static_cast<char>(1 << random.Below(8));
+    queue.At(at, [self = shared_from_this(), side, copy = std::move(copy)] {
+      if (self->open_) self->ends_[1 - side].receive(copy);
+    });
+  }
+}
+
+void Connection::Close(int side) {
+  if (!open_) return;
+  open_ = false;
+  network_.queue_.After(kTell, ends_[1 - side].closed);
+}
+
+void Connection::Break() {
+  if (!open_) return;
+  open_ = false;
+  for (const End& end : ends_) network_.queue_.After(kTell, end.closed);
+}
+
+std::shared_ptr<Connection> Network::Open(const LinkFaults& faults, Connection::End client,
+                                          Connection::End server) {
+  std::shared_ptr<Connection> connection(
+      new Connection(*this, faults, std::move(client), std::move(server)));
+  connections_.erase(std::remove_if(connections_.begin(), connections_.end(),
+                                    [](const auto& weak) {
+                                      const auto strong = weak.lock();
+                                      return strong == nullptr || !strong->open();
+                                    }),
+                     connections_.end());
+  connections_.push_back(connection);
+  Watch(connection);
+  return connection;
+}
+
+// Keepalive: a cut that lasts ends the connection.
+void Network::Watch(const std::shared_ptr<Connection>& connection) {
+  const int a = connection->host(0), b = connection->host(1);
+  if (std::max(CutUntil(a, b), CutUntil(b, a)) <= queue_.now()) return;
+  queue_.After(kKeepalive, [this, a, b, weak = std::weak_ptr<Connection>(connection)] {
+    const auto strong = weak.lock();
+    if (strong != nullptr && std::max(CutUntil(a, b), CutUntil(b, a)) > queue_.now())
+      strong->Break();
+  });
+}
+
+void Network::Cut(int from, int to, absl::Duration until) {
+  absl::Duration& cut = cuts_[{from, to}];
+  cut = std::max(cut, until);
+  for (const auto& weak : connections_) {
+    const auto strong = weak.lock();
+    if (strong == nullptr || !strong->open()) continue;
+    const int a = strong->host(0), b = strong->host(1);
+    if ((a == from && b == to) || (a == to && b == from)) Watch(strong);
+  }
+}
+
+void Network::BreakAll(int a, int b) {
+  for (const auto& weak : std::vector<std::weak_ptr<Connection>>(connections_)) {
+    const auto strong = weak.lock();
+    if (strong == nullptr) continue;
+    const int x = strong->host(0), y = strong->host(1);
+    if ((x == a && y == b) || (x == b && y == a)) strong->Break();
+  }
+}
+
+}  // namespace capstan::sim

@@ -1,0 +1,215 @@
+#include "tests/sim/plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace capstan::sim {
+namespace {
+
+struct Drawn {
+  FaultClass what;
+  double chance;  // that a seed has the class
+  int most;       // faults of it
+  absl::Duration shortest, longest;
+};
+constexpr absl::Duration Ms(int64_t n) { return absl::Milliseconds(n); }
+
+// Those that happen at a time. Leases of the simulation last a second.
+const Drawn kDrawn[] = {
+    {FaultClass::kStreamBreak, 0.4, 5, Ms(0), Ms(0)},
+    {FaultClass::kCut, 0.3, 2, Ms(100), Ms(2500)},
+    {FaultClass::kOneWayCut, 0.3, 2, Ms(100), Ms(2500)},
+    {FaultClass::kTaskCrash, 0.35, 2, Ms(0), Ms(0)},
+    {FaultClass::kWorkerCrash, 0.35, 2, Ms(50), Ms(3000)},
+    {FaultClass::kShardCrash, 0.35, 2, Ms(50), Ms(2500)},
+    {FaultClass::kCoordinatorCrash, 0.35, 2, Ms(50), Ms(3000)},
+    {FaultClass::kTaskPause, 0.35, 3, Ms(100), Ms(2500)},
+    {FaultClass::kShardPause, 0.25, 2, Ms(100), Ms(2500)},
+    {FaultClass::kCoordinatorPause, 0.25, 2, Ms(100), Ms(2500)},
+    {FaultClass::kDamage, 0.15, 1, Ms(0), Ms(0)},
+};
+
+// Whether the coordinator starts new lineages. Until it does, no shard and not every worker may be
+// lost: worker 0 stays.
+constexpr bool kRollbacks = false;
+
+bool IsHarmlessWithoutRollback(const Fault& fault) {
+  switch (fault.what) {
+    case FaultClass::kShardCrash:
+    case FaultClass::kShardPause:
+    case FaultClass::kDamage:
+      return false;
+    case FaultClass::kStreamBreak:
+    case FaultClass::kCoordinatorCrash:
+    case FaultClass::kCoordinatorPause:
+    case FaultClass::kTaskPause:
+      return true;
+    default:
+      return fault.target != 0;
+  }
+}
+
+}  // namespace
+
+absl::string_view NameOf(FaultClass what) {
+  static constexpr absl::string_view kNames[kFaultClasses] = {"slow",
+                                                              "repeat",
+                                                              "reorder",
+                                                              "corrupt",
+                                                              "disk-full",
+                                                              "sync-error",
+                                                              "power-cut",
+                                                              "stream-break",
+                                                              "cut",
+                                                              "one-way-cut",
+                                                              "task-crash",
+                                                              "worker-crash",
+                                                              "shard-crash",
+                                                              "coordinator-crash",
+                                                              "task-pause",
+                                                              "shard-pause",
+                                                              "coordinator-pause",
+                                                              "damage"};
+  return kNames[static_cast<int>(what)];
+}
+
+bool Plan::has(FaultClass what) const {
+  switch (what) {
+    case FaultClass::kSlow:
+      return exchange.slow > 0;
+    case FaultClass::kRepeat:
+      return exchange.repeat > 0;
+    case FaultClass::kReorder:
+      return exchange.reorder;
+    case FaultClass::kCorrupt:
+      return exchange.corrupt > 0;
+    case FaultClass::kDiskFull:
+      return disk_full > 0;
+    case FaultClass::kSyncError:
+      return sync_error > 0;
+    case FaultClass::kPowerCut:
+      return power_cuts;
+    default:
+      return std::any_of(faults.begin(), faults.end(),
+                         [what](const Fault& fault) { return fault.what == what; });
+  }
+}
+
+void Plan::Remove(FaultClass what) {
+  switch (what) {
+    case FaultClass::kSlow:
+      exchange.slow = 0;
+      return;
+    case FaultClass::kRepeat:
+      exchange.repeat = 0;
+      return;
+    case FaultClass::kReorder:
+      exchange.reorder = false;
+      return;
+    case FaultClass::kCorrupt:
+      exchange.corrupt = 0;
+      return;
+    case FaultClass::kDiskFull:
+      disk_full = 0;
+      return;
+    case FaultClass::kSyncError:
+      sync_error = 0;
+      return;
+    case FaultClass::kPowerCut:
+      power_cuts = false;
+      return;
+    default:
+      faults.erase(std::remove_if(faults.begin(), faults.end(),
+                                  [what](const Fault& fault) { return fault.what == what; }),
+                   faults.end());
+  }
+}
+
+Plan DrawPlan(uint64_t seed) {
+  Random random(seed * 7919 + 1);
+  Plan plan;
+  plan.seed = seed;
+  plan.workers = static_cast<int>(1 + random.Below(5));
+  plan.shards = static_cast<int>(1 + random.Below(3));
+  constexpr int kLanes[] = {3, 5, 8, 16};
+  plan.lanes = std::max(plan.workers, kLanes[random.Below(4)]);
+  plan.steps = 6 + random.Below(8);
+  plan.checkpoint_every = random.Chance(0.7) ? 1 + random.Below(4) : 0;
+  plan.toy.by_lineage = random.Chance(0.5);
+  if (random.Chance(0.25)) {
+    plan.toy.nonfinite_step = random.Below(plan.steps);
+    plan.toy.nonfinite_lane = static_cast<int32_t>(random.Below(plan.lanes));
+  }
+  if (random.Chance(0.4)) plan.exchange.slow = 0.1;
+  if (random.Chance(0.4)) plan.exchange.repeat = 0.3;
+  plan.exchange.reorder = random.Chance(0.4);
+  if (random.Chance(0.25)) plan.exchange.corrupt = 0.05;
+  if (random.Chance(0.25)) plan.disk_full = 0.3;
+  if (random.Chance(0.2)) plan.sync_error = 0.3;
+  plan.power_cuts = random.Chance(0.5);
+  for (const Drawn& drawn : kDrawn) {
+    if (!random.Chance(drawn.chance)) continue;
+    const int64_t count = 1 + random.Below(drawn.most);
+    for (int64_t i = 0; i < count; ++i) {
+      Fault fault;
+      fault.what = drawn.what;
+      fault.at = random.Between(Ms(100), plan.fault_time);
+      fault.length = random.Between(drawn.shortest, drawn.longest);
+      const bool of_shard =
+          drawn.what == FaultClass::kShardCrash || drawn.what == FaultClass::kShardPause;
+      fault.target = static_cast<int>(random.Below(of_shard ? plan.shards : plan.workers));
+      fault.peer = static_cast<int>(random.Below(plan.shards + 1));
+      if (kRollbacks || IsHarmlessWithoutRollback(fault)) plan.faults.push_back(fault);
+    }
+  }
+  return plan;
+}
+
+std::string ToString(const Plan& plan) {
+  std::string text = absl::StrCat(plan.workers, " workers, ", plan.shards, " shards, ", plan.lanes,
+                                  " lanes, ", plan.steps, " steps, checkpoint every ",
+                                  plan.checkpoint_every, plan.toy.by_lineage ? ", D0" : "");
+  if (plan.toy.nonfinite_step >= 0) {
+    absl::StrAppend(&text, ", step ", plan.toy.nonfinite_step, " is not finite in lane ",
+                    plan.toy.nonfinite_lane);
+  }
+  for (int i = 0; i < static_cast<int>(FaultClass::kStreamBreak); ++i) {
+    const auto what = static_cast<FaultClass>(i);
+    if (plan.has(what)) absl::StrAppend(&text, ", ", NameOf(what));
+  }
+  for (const Fault& fault : plan.faults) {
+    absl::StrAppend(&text, "\n  ", absl::FormatDuration(fault.at), " ", NameOf(fault.what), " ",
+                    fault.target);
+    if (fault.what == FaultClass::kCut || fault.what == FaultClass::kOneWayCut)
+      absl::StrAppend(&text, " from ", fault.peer);
+    if (fault.length > absl::ZeroDuration())
+      absl::StrAppend(&text, " for ", absl::FormatDuration(fault.length));
+  }
+  return text;
+}
+
+Plan Shrink(Plan plan, const std::function<bool(const Plan&)>& fails, int max_runs) {
+  const auto keep_if_failing = [&](Plan smaller) {
+    if (max_runs <= 0) return false;
+    --max_runs;
+    if (!fails(smaller)) return false;
+    plan = std::move(smaller);
+    return true;
+  };
+  for (int i = 0; i < kFaultClasses; ++i) {
+    const auto what = static_cast<FaultClass>(i);
+    if (!plan.has(what)) continue;
+    Plan smaller = plan;
+    smaller.Remove(what);
+    keep_if_failing(std::move(smaller));
+  }
+  for (size_t i = 0; i < plan.faults.size();) {
+    Plan smaller = plan;
+    smaller.faults.erase(smaller.faults.begin() + static_cast<int64_t>(i));
+    if (!keep_if_failing(std::move(smaller))) ++i;
+  }
+  return plan;
+}
+
+}  // namespace capstan::sim

@@ -1,0 +1,61 @@
+// The life of a simulated process: what was to happen in it does not once it is dead, and happens
+// late while it stands still (SIGSTOP, a long pause of the host).
+#ifndef CAPSTAN_TESTS_SIM_PROCESS_H_
+#define CAPSTAN_TESTS_SIM_PROCESS_H_
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "tests/sim/event_queue.h"
+
+namespace capstan::sim {
+
+class Process {
+ public:
+  explicit Process(EventQueue& queue) : queue_(queue) {}
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  ~Process() { life_->alive = false; }
+
+  bool alive() const { return life_->alive; }
+  // Everything guarded so far is forgotten; Start begins another life.
+  void Kill() { life_->alive = false; }
+  void Start() {
+    Kill();
+    life_ = std::make_shared<Life>();
+  }
+  void Pause(absl::Duration until) { life_->paused_until = std::max(life_->paused_until, until); }
+
+  // To be run as an event: does `what` if this life goes on then, after its pause.
+  std::function<void()> Guard(std::function<void()> what) const {
+    return [queue = &queue_, life = life_, what = std::move(what)] { Run(queue, life, what); };
+  }
+  void At(absl::Duration time, std::function<void()> what) {
+    queue_.At(time, Guard(std::move(what)));
+  }
+  void After(absl::Duration delay, std::function<void()> what) {
+    At(queue_.now() + delay, std::move(what));
+  }
+
+ private:
+  struct Life {
+    bool alive = true;
+    absl::Duration paused_until;
+  };
+
+  static void Run(EventQueue* queue, const std::shared_ptr<Life>& life,
+                  const std::function<void()>& what) {
+    if (!life->alive) return;
+    if (queue->now() >= life->paused_until) return what();
+    queue->At(life->paused_until, [queue, life, what] { Run(queue, life, what); });
+  }
+
+  EventQueue& queue_;
+  std::shared_ptr<Life> life_ = std::make_shared<Life>();
+};
+
+}  // namespace capstan::sim
+
+#endif  // CAPSTAN_TESTS_SIM_PROCESS_H_
