@@ -62,6 +62,7 @@ class Cluster {
   void NoteView(const coordinator::core::JobRecord& job);
   void WriteManifest(const coordinator::core::WriteManifest& write);
   absl::Status WriteManifestFile(const coordinator::core::WriteManifest& write);
+  void Sweep(const coordinator::core::SweepCheckpoints& sweep);
   void Submit();
 
   // cluster.cc

@@ -5,6 +5,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "services/check/check.h"
@@ -169,6 +170,8 @@ void Cluster::CarryOut(const core::Effect& effect) {
     }
   } else if (const auto* e = std::get_if<core::WriteManifest>(&effect)) {
     WriteManifest(*e);
+  } else if (const auto* e = std::get_if<core::SweepCheckpoints>(&effect)) {
+    Sweep(*e);
   }
 }
 
@@ -186,7 +189,13 @@ void Cluster::NoteView(const core::JobRecord& job) {
     return;
   }
   if (job.view.lineage() > 1) ++result_.rollbacks;
-  const std::string broken = histories_.NoteLineage(job.view.lineage(), 0, 0);
+  const std::vector<std::string> base = absl::StrSplit(job.base, '-');  // <lineage>-<version>
+  int64_t base_lineage = 0, base_version = 0;
+  if (!job.base.empty()) {
+    CAPSTAN_CHECK(base.size() == 2 && absl::SimpleAtoi(base[0], &base_lineage) &&
+                  absl::SimpleAtoi(base[1], &base_version));
+  }
+  const std::string broken = histories_.NoteLineage(job.view.lineage(), base_lineage, base_version);
   if (!broken.empty()) Violation(broken);
 }
 
@@ -251,6 +260,23 @@ absl::Status Cluster::WriteManifestFile(const core::WriteManifest& write) {
   ++result_.manifests;
   queue_.Note(absl::StrCat("manifest ", write.lineage, "-", write.step));
   return absl::OkStatus();
+}
+
+// As the file's contract in coordinator/core/types.h says.
+void Cluster::Sweep(const core::SweepCheckpoints& sweep) {
+  for (const std::string& path : disk_.List(sweep.storage_path + "/")) {
+    const std::vector<std::string> parts =
+        absl::StrSplit(path.substr(sweep.storage_path.size() + 1), absl::MaxSplits('/', 1));
+    const std::vector<std::string> numbers = absl::StrSplit(parts[0], '-');
+    int64_t lineage = 0, step = 0;
+    if (numbers.size() != 2 || !absl::SimpleAtoi(numbers[0], &lineage) ||
+        !absl::SimpleAtoi(numbers[1], &step)) {
+      continue;
+    }
+    if (std::pair(lineage, step) >= std::pair(sweep.lineage, sweep.step)) continue;
+    if (std::find(sweep.keep.begin(), sweep.keep.end(), parts[0]) == sweep.keep.end())
+      disk_.Remove(path);
+  }
 }
 
 // SUCCEEDED is said: the last version can be read.

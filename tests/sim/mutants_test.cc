@@ -22,13 +22,7 @@ namespace capstan::sim {
 namespace {
 
 constexpr const char* kMutants[] = {
-    "announced_before_durable",
-    "descendants_not_dropped",
-    "evaluation_not_awaited",
-    "finite_per_shard",
-    "no_checksum",
-    "no_dedupe",
-    "sealed_once",
+    "evaluation_not_awaited", "finite_per_shard", "no_checksum", "no_dedupe", "sealed_once",
     "sum_in_arrival_order",
 };
 
