@@ -11,15 +11,19 @@ namespace capstan::param_store {
 class ExchangeService final
     : public v1::ParamStoreService::WithRawCallbackMethod_Exchange<v1::ParamStoreService::Service> {
  public:
-  explicit ExchangeService(JobDirectory& directory) : directory_(directory) {}
+  // `hello_timeout`: a stream that has not said its Hello by then is ended.
+  explicit ExchangeService(JobDirectory& directory,
+                           absl::Duration hello_timeout = ServerStream::kHelloTimeout)
+      : directory_(directory), hello_timeout_(hello_timeout) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Exchange(
       grpc::CallbackServerContext* context) override {
-    return ServerStream::Start(*context, directory_);
+    return ServerStream::Start(*context, directory_, hello_timeout_);
   }
 
  private:
   JobDirectory& directory_;
+  const absl::Duration hello_timeout_;
 };
 
 }  // namespace capstan::param_store

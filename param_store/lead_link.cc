@@ -88,11 +88,21 @@ void LeadLink::Open(const std::string& address, const v1::Hello& hello, Handlers
 }
 
 void LeadLink::Send(const v1::ShardPart& part) {
+  v1::ExchangeRequest request;
+  *request.mutable_part() = part;
+  Send(request);
+}
+
+void LeadLink::Send(const v1::VersionShown& shown) {
+  v1::ExchangeRequest request;
+  *request.mutable_shown() = shown;
+  Send(request);
+}
+
+void LeadLink::Send(const v1::ExchangeRequest& request) {
   if (call_ == nullptr || call_->dropped) return;
   const auto stream = call_->stream.lock();
   if (stream == nullptr) return;
-  v1::ExchangeRequest request;
-  *request.mutable_part() = part;
   stream->Send(wire::MakeByteBuffer(request));
 }
 

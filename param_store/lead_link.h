@@ -36,12 +36,14 @@ class LeadLink {
   // Never fails at once: what is wrong with the address is told by on_closed.
   void Open(const std::string& address, const v1::Hello& hello, Handlers handlers);
   void Send(const v1::ShardPart& part);
+  void Send(const v1::VersionShown& shown);
   void Drop();
   // Once the strand has stopped, off it: waits until gRPC is done with the streams.
   void WaitUntilGone() { live_.WaitForNone(); }
 
  private:
   struct Call;
+  void Send(const v1::ExchangeRequest& request);
 
   client::Strand& strand_;
   const services::Security& security_;

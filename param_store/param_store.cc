@@ -8,6 +8,7 @@
 #include "services/files/beneath.h"
 #include "services/logging/log.h"
 #include "training/codec/local_uri.h"
+#include "training/spec/lead_messages.h"
 
 namespace capstan::param_store {
 namespace {
@@ -20,7 +21,6 @@ std::vector<int32_t> Ranks(const common::v1::View& view) {
   return ranks;
 }
 
-// The route of `shard`, where the view has one that fits the job.
 // The coordinator has its own roots; these are of the operator of this host.
 absl::Status CheckRoots(const ShardJobOptions& job, const ParamStoreOptions& store) {
   if (!store.checkpoint_roots.empty() &&
@@ -36,6 +36,7 @@ absl::Status CheckRoots(const ShardJobOptions& job, const ParamStoreOptions& sto
       absl::StrCat("model.initial_weights ", weights, ": lies under no --data-root of this shard"));
 }
 
+// The route of `shard`, where the view has one that fits the job.
 absl::StatusOr<core::StartLineage> ReadView(const node::v1::StartLineage& order,
                                             int32_t chunk_count) {
   const common::v1::View& view = order.view();
@@ -59,6 +60,9 @@ absl::StatusOr<core::StartLineage> ReadView(const node::v1::StartLineage& order,
   start.workers = Ranks(view);
   start.lane_owners.assign(view.lane_owners().begin(), view.lane_owners().end());
   start.base_manifest = order.base_manifest();
+  auto orders = training::spec::ReadOrders(order.orders());
+  if (!orders.ok()) return orders.status();
+  start.orders = *std::move(orders);
   return start;
 }
 
@@ -87,6 +91,19 @@ void ParamStore::OnMessage(const node::v1::ConnectResponse& message) {
       }
       break;
     }
+    case ConnectResponse::kGiveOrders: {
+      const node::v1::GiveOrders& give = message.give_orders();
+      auto orders = training::spec::ReadOrders(give.orders());
+      const auto job = Find(give.job_id());
+      if (!orders.ok()) {
+        Log(services::kError, "order_refused")
+            .Kv("job", give.job_id())
+            .Kv("status", orders.status());
+      } else if (job != nullptr) {
+        job->Post(core::GiveOrders{give.lineage(), *std::move(orders)});
+      }
+      break;
+    }
     case ConnectResponse::kFilesTaken: {
       const node::v1::FilesTaken& taken = message.files_taken();
       if (const auto job = Find(taken.job_id()); job != nullptr) {
@@ -103,16 +120,21 @@ void ParamStore::OnMessage(const node::v1::ConnectResponse& message) {
 }
 
 void ParamStore::Start(const node::v1::StartLineage& order) {
-  if (order.order_ids_size() > 0) {
-    return Refuse(order,
-                  absl::UnimplementedError("order_ids: orders are not supported in this version"));
-  }
   const std::shared_ptr<ShardJob> job = JobFor(order);
   if (job == nullptr) return;
   auto start = ReadView(order, job->chunk_count());
   if (!start.ok()) {
     // A job that runs is not harmed by an order that makes no sense.
     Log(services::kError, "order_refused").Kv("job", order.job_id()).Kv("status", start.status());
+    return;
+  }
+  if (!start->base_manifest.empty() && !options_.checkpoint_roots.empty() &&
+      !services::LiesBeneath(start->base_manifest, options_.checkpoint_roots)) {
+    Log(services::kError, "order_refused")
+        .Kv("job", order.job_id())
+        .Kv("status", absl::InvalidArgumentError(
+                          absl::StrCat("base_manifest ", start->base_manifest,
+                                       ": lies under no --checkpoint-root of this shard")));
     return;
   }
   std::string lead;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "param_store/wire/byte_buffer.h"
 #include "services/status/status.h"
 #include "services/sync/hand_over.h"
@@ -21,10 +22,17 @@ core::StreamId NextId() {
 ServerStream::ServerStream(grpc::CallbackServerContext& context, JobDirectory& directory)
     : context_(context), directory_(directory), id_(NextId()) {}
 
-ServerStream* ServerStream::Start(grpc::CallbackServerContext& context, JobDirectory& directory) {
+ServerStream* ServerStream::Start(grpc::CallbackServerContext& context, JobDirectory& directory,
+                                  absl::Duration hello_timeout) {
   std::shared_ptr<ServerStream> stream(new ServerStream(context, directory));
   stream->self_ = stream;
   HandOver(stream.get());
+  // Set by gRPC's threads alone; the stream may be gone when it rings.
+  stream->hello_alarm_.Set(absl::ToChronoTime(absl::Now() + hello_timeout),
+                           [weak = std::weak_ptr<ServerStream>(stream)](bool rang) {
+                             const auto late = rang ? weak.lock() : nullptr;
+                             if (late != nullptr) late->EndWithoutHello();
+                           });
   MutexLock lock(stream->mu_);
   stream->ReadOnLocked();
   return stream.get();
@@ -62,6 +70,14 @@ void ServerStream::OnReadDone(bool ok) {
   ReadOnLocked();
 }
 
+void ServerStream::EndWithoutHello() {
+  {
+    MutexLock lock(mu_);
+    if (owner_ != nullptr) return;
+  }
+  End(absl::DeadlineExceededError("no Hello"), /*tell_owner=*/false);
+}
+
 absl::Status ServerStream::Bind(const grpc::ByteBuffer& message) {
   const auto bytes = wire::ReceivedBytes::From(message);
   if (!bytes.ok()) return bytes.status();
@@ -84,6 +100,7 @@ absl::Status ServerStream::Bind(const grpc::ByteBuffer& message) {
     owner_ = owner;
     if (closed_) return absl::OkStatus();  // cancelled meanwhile
   }
+  hello_alarm_.Cancel();
   owner->OnHello(self_, std::move(hello));
   return absl::OkStatus();
 }
@@ -182,6 +199,7 @@ void ServerStream::OnDone() {
   std::shared_ptr<StreamOwner> owner;
   MutexLock lock(mu_);
   done_ = true;
+  hello_alarm_.Cancel();
   owner.swap(owner_);
 }
 

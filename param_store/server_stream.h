@@ -16,7 +16,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "capstan/param_store/v1/param_store.pb.h"
+#include "grpcpp/alarm.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
@@ -49,9 +51,12 @@ class JobDirectory {
 class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   static constexpr int kReadAhead = 4;
+  static constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
 
-  // gRPC drives the result until its OnDone. `context` is gRPC's and lives as long.
-  static ServerStream* Start(grpc::CallbackServerContext& context, JobDirectory& directory);
+  // gRPC drives the result until its OnDone. `context` is gRPC's and lives as long. Without a Hello
+  // in time the stream ends with DEADLINE_EXCEEDED.
+  static ServerStream* Start(grpc::CallbackServerContext& context, JobDirectory& directory,
+                             absl::Duration hello_timeout);
 
   core::StreamId id() const { return id_; }
 
@@ -83,6 +88,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void OnDone() override;
 
   absl::Status Bind(const grpc::ByteBuffer& message);
+  void EndWithoutHello() ABSL_LOCKS_EXCLUDED(mu_);
   void End(const absl::Status& status, bool tell_owner) ABSL_LOCKS_EXCLUDED(mu_);
   void ReadOnLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WriteLocked(const Outgoing& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -93,6 +99,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   const core::StreamId id_;
   std::shared_ptr<ServerStream> self_;  // from Start to OnDone
   grpc::ByteBuffer incoming_;           // of the read under way
+  grpc::Alarm hello_alarm_;
 
   mutable Mutex mu_;
   std::shared_ptr<StreamOwner> owner_ ABSL_GUARDED_BY(mu_);  // once the Hello was read

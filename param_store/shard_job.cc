@@ -6,7 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "param_store/shard_file.h"
+#include "param_store/checkpoint/load_checkpoint.h"
+#include "param_store/checkpoint/shard_file.h"
 #include "param_store/wire/byte_buffer.h"
 #include "services/check/check.h"
 #include "services/logging/log.h"
@@ -108,12 +109,15 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
                                   .samples = *std::move(samples),
                                   .evaluation = *std::move(evaluation),
                                   .schedule = *std::move(schedule),
-                                  .dynamic_loss_scale = spec::DynamicLossScale(*resolved)},
+                                  .dynamic_loss_scale = spec::DynamicLossScale(*resolved),
+                                  .checkpoint_every_steps = resolved->checkpoint_every_steps(),
+                                  .checkpoint_every = spec::CheckpointEvery(*resolved)},
                          .optimizer = *std::move(optimizer),
                          .base = {.init = spec::MakeInitOptions(*resolved),
                                   .seed = resolved->spec().training().seed(),
                                   .initial_weights = resolved->spec().model().initial_weights()},
-                         .storage_path = resolved->storage_path()};
+                         .storage_path = resolved->storage_path(),
+                         .training_digest = resolved->training_digest()};
 }
 
 ShardJob::ShardJob(ShardJobOptions options)
@@ -219,6 +223,8 @@ void ShardJob::Handle(const std::shared_ptr<ServerStream>& stream,
         const v1::ShardPart& part = request.part();
         return Do(core::PartArrived{id, part.step(), part.shard(), part.finite()});
       }
+      case v1::ExchangeRequest::kShown:
+        return Do(core::ShownArrived{id, request.shown().version()});
       case v1::ExchangeRequest::kEvaluation: {
         const v1::EvaluationPart& part = request.evaluation();
         return Do(core::EvaluationArrived{
@@ -350,7 +356,7 @@ void ShardJob::Run(const core::ApplyStep& effect) {
   const absl::Duration start = strand_.Now();
   storage_.Apply(effect.decision);
   metrics_.Applied(strand_.Now() - start);
-  if (storage_.weight_buffers() > kMaxWeightBuffers) CloseLaggards();
+  if (storage_.weight_buffers() > kMaxWeightBuffers + snapshots_) CloseLaggards();
 }
 
 void ShardJob::Run(const core::RetireVersion& effect) { storage_.Retire(effect.version); }
@@ -442,6 +448,12 @@ void ShardJob::Run(const core::SendPart& effect) {
   lead_link_.Send(part);
 }
 
+void ShardJob::Run(const core::SendShown& effect) {
+  v1::VersionShown shown;
+  shown.set_version(effect.version);
+  lead_link_.Send(shown);
+}
+
 // ---- Files ----
 
 void ShardJob::Run(const core::LoadBase& effect) {
@@ -451,25 +463,49 @@ void ShardJob::Run(const core::LoadBase& effect) {
       .Kv("lineage", effect.lineage)
       .Kv("first_chunk", effect.run.first_chunk)
       .Kv("chunks", effect.run.chunk_count);
-  files_.Post([self = shared_from_this(), effect] {
-    core::BaseLoaded loaded;
-    loaded.lineage = effect.lineage;
-    const training::FlatLayout& layout = self->options_.plan.layout;
-    auto buffer = ShardStorage::MakeBuffer(layout, effect.run);
-    if (!effect.base_manifest.empty()) {
-      loaded.reason = "InternalError";
-      loaded.message = "starting from a manifest is not supported in this version";
-    } else {
-      const BaseWeightsError error = FillBaseWeights(
-          layout, self->options_.base, training::RangeOf(layout, effect.run), buffer->span());
-      loaded.reason = error.reason;
-      loaded.message = std::string(error.status.message());
+  files_.Post([self = shared_from_this(), effect] { self->Load(effect); });
+}
+
+void ShardJob::Load(const core::LoadBase& effect) {
+  core::BaseLoaded loaded;
+  loaded.lineage = effect.lineage;
+  const training::FlatLayout& layout = options_.plan.layout;
+  auto buffer = ShardStorage::MakeBuffer(layout, effect.run);
+  std::vector<float> state;
+  BaseWeightsError error;
+  if (effect.base_manifest.empty()) {
+    error = FillBaseWeights(layout, options_.base, training::RangeOf(layout, effect.run),
+                            buffer->span());
+  } else {
+    CheckpointRequest request;
+    request.folder = effect.base_manifest;
+    request.job_id = options_.plan.job_id;
+    request.training_digest = options_.training_digest;
+    request.layout = &layout;
+    request.run = effect.run;
+    request.momentum = options_.optimizer.state_floats_per_weight() > 0;
+    if (request.momentum) state.resize(buffer->size());
+    LoadedCheckpoint checkpoint;
+    error = LoadCheckpoint(request, buffer->span(), absl::MakeSpan(state), &checkpoint);
+    loaded.version = checkpoint.version;
+    loaded.snapshot = std::move(checkpoint.snapshot);
+  }
+  loaded.reason = error.reason;
+  loaded.message = std::string(error.status.message());
+  if (!error.reason.empty()) {
+    Log(services::kError, "base_refused")
+        .Kv("job", options_.plan.job_id)
+        .Kv("shard", options_.plan.shard)
+        .Kv("reason", error.reason)
+        .Kv("status", error.status);
+  }
+  strand_.Post([self = shared_from_this(), loaded = std::move(loaded), buffer,
+                state = std::move(state), run = effect.run]() mutable {
+    if (loaded.lineage != self->core_.lineage()) return;
+    if (loaded.reason.empty()) {
+      self->storage_.Begin(run, loaded.version, buffer, std::move(state));
     }
-    self->strand_.Post([self, loaded, buffer, run = effect.run] {
-      if (loaded.lineage != self->core_.lineage()) return;
-      if (loaded.reason.empty()) self->storage_.Begin(run, loaded.version, buffer);
-      self->Do(loaded);
-    });
+    self->Do(std::move(loaded));
   });
 }
 
@@ -501,41 +537,49 @@ void ShardJob::AppendLog(const std::string& line) {
 }
 
 void ShardJob::Run(const core::WriteFiles& effect) {
+  // The weights stay where they are, held by their reference; the optimizer's state is copied.
   auto snapshot = std::make_shared<ShardSnapshot>(storage_.Snapshot());
-  files_.Post([self = shared_from_this(), effect, snapshot] {
-    const core::ShardPlan& plan = self->options_.plan;
-    ShardFileOptions options;
-    options.folder =
-        absl::StrCat(self->options_.storage_path, "/", effect.lineage, "-", effect.version);
-    options.job_id = plan.job_id;
-    options.spec_digest = plan.spec_digest;
-    options.shard = plan.shard;
-    options.lineage = effect.lineage;
-    const absl::Duration start = self->strand_.Now();
-    const auto info = WriteShardFile(options, *snapshot);
-    const absl::Duration took = self->strand_.Now() - start;
-    core::FilesWritten written;
-    written.lineage = effect.lineage;
-    written.version = effect.version;
-    if (info.ok()) {
-      written.files.push_back(*info);
+  ++snapshots_;
+  files_.Post([self = shared_from_this(), effect, snapshot] { self->Write(effect, *snapshot); });
+}
+
+void ShardJob::Write(const core::WriteFiles& effect, const ShardSnapshot& snapshot) {
+  const core::ShardPlan& plan = options_.plan;
+  ShardFileOptions options;
+  options.folder = absl::StrCat(options_.storage_path, "/", effect.lineage, "-", effect.version);
+  options.job_id = plan.job_id;
+  options.spec_digest = plan.spec_digest;
+  options.shard = plan.shard;
+  options.lineage = effect.lineage;
+  options.step = effect.version;
+  const absl::Duration start = strand_.Now();
+  const auto info = WriteShardFile(options, {.layout = &plan.layout,
+                                             .run = snapshot.run,
+                                             .weights = snapshot.weights.floats->span(),
+                                             .state = snapshot.state});
+  const absl::Duration took = strand_.Now() - start;
+  core::FilesWritten written;
+  written.lineage = effect.lineage;
+  written.version = effect.version;
+  if (info.ok()) {
+    written.files.push_back(*info);
+  } else {
+    written.error = info.status();
+  }
+  Log(info.ok() ? services::kInfo : services::kError, "checkpoint_file")
+      .Kv("job", plan.job_id)
+      .Kv("shard", plan.shard)
+      .Kv("step", effect.version)
+      .Kv("seconds", took)
+      .Kv("status", written.error);
+  strand_.Post([self = shared_from_this(), written, took] {
+    --self->snapshots_;
+    if (written.error.ok()) {
+      self->metrics_.Saved(took, written.files[0].size_bytes());
     } else {
-      written.error = info.status();
+      self->metrics_.SaveFailed();
     }
-    Log(info.ok() ? services::kInfo : services::kError, "checkpoint_file")
-        .Kv("job", plan.job_id)
-        .Kv("shard", plan.shard)
-        .Kv("step", effect.version)
-        .Kv("seconds", took)
-        .Kv("status", written.error);
-    self->strand_.Post([self, written, took] {
-      if (written.error.ok()) {
-        self->metrics_.Saved(took, written.files[0].size_bytes());
-      } else {
-        self->metrics_.SaveFailed();
-      }
-      self->Do(written);
-    });
+    self->Do(written);
   });
 }
 

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "capstan/node/v1/node.pb.h"
-#include "param_store/base_weights.h"
+#include "param_store/checkpoint/base_weights.h"
 #include "param_store/client/strand.h"
 #include "param_store/core/shard_core.h"
 #include "param_store/lead_link.h"
@@ -38,6 +38,7 @@ struct ShardJobOptions {
   training::Sgd optimizer;
   BaseWeightsOptions base;
   std::string storage_path;     // absolute folder of this job's outputs
+  std::string training_digest;  // 32 bytes: which checkpoints fit
   services::Security security;  // towards the lead
   ShardMetrics* metrics = nullptr;
   std::function<void()> on_state;  // state() has changed; on the strand, must not wait
@@ -98,6 +99,7 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
   void Run(const core::ConnectLead& effect);
   void Run(const core::DropLead& effect);
   void Run(const core::SendPart& effect);
+  void Run(const core::SendShown& effect);
   void Run(const core::SendDecision& effect);
   void Run(const core::LogStep& effect);
   void Run(const core::WriteFiles& effect);
@@ -105,6 +107,8 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
 
   // On the file thread.
   void AppendLog(const std::string& line);
+  void Load(const core::LoadBase& effect);
+  void Write(const core::WriteFiles& effect, const ShardSnapshot& snapshot);
 
   const ShardJobOptions options_;
   client::StrandLoop strand_;
@@ -119,6 +123,7 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
   std::map<core::StreamId, std::shared_ptr<ServerStream>> streams_;
   std::deque<core::Event> events_;  // answers of effects, to be stepped next
   wire::Pieces payload_;            // of the frame under way
+  int64_t snapshots_ = 0;           // being written: each may hold a buffer of weights
   bool in_step_ = false;
   absl::Duration armed_at_ = absl::InfiniteDuration();
   absl::Duration published_at_ = -absl::InfiniteDuration();

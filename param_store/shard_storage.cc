@@ -25,7 +25,7 @@ std::shared_ptr<client::FloatBuffer> ShardStorage::MakeBuffer(const training::Fl
 }
 
 void ShardStorage::Begin(const ChunkRun& run, int64_t version,
-                         std::shared_ptr<client::FloatBuffer> weights) {
+                         std::shared_ptr<client::FloatBuffer> weights, std::vector<float> state) {
   const FlatRange range = training::RangeOf(layout_, run);
   CAPSTAN_CHECK(weights->size() == range.size);
   run_ = run;
@@ -40,7 +40,11 @@ void ShardStorage::Begin(const ChunkRun& run, int64_t version,
     sums_.emplace_back(tree, static_cast<size_t>(local.size));
     (*crcs)[i] = training::Crc32c(weights->data() + local.offset, local.size * sizeof(float));
   }
-  state_.assign(optimizer_.state_floats_per_weight() * range.size, 0.0f);
+  const size_t state_floats = optimizer_.state_floats_per_weight() * range.size;
+  CAPSTAN_CHECK(state.empty() || state.size() == state_floats);
+  state_ = std::move(state);
+  state_.resize(state_floats, 0.0f);
+  base_version_ = version;
   current_ = {version, std::move(weights), std::move(crcs)};
 }
 
@@ -116,7 +120,6 @@ void ShardStorage::Retire(int64_t version) {
 ShardSnapshot ShardStorage::Snapshot() const {
   ShardSnapshot snapshot;
   snapshot.run = run_;
-  for (int32_t i = 0; i < run_.chunk_count; ++i) snapshot.ranges.push_back(LocalRange(i));
   snapshot.weights = current_;
   snapshot.state = state_;
   return snapshot;
@@ -132,8 +135,8 @@ ShardStorage::Bytes ShardStorage::ResidentBytes() const {
 }
 
 int64_t ShardStorage::weight_buffers() const {
-  // The base is not of the pool, and goes with version 0.
-  return pool_.has_value() ? pool_->allocated() + (current_.version == 0 ? 1 : 0) : 0;
+  // The base is not of the pool, and goes with its version.
+  return pool_.has_value() ? pool_->allocated() + (current_.version == base_version_ ? 1 : 0) : 0;
 }
 
 }  // namespace capstan::param_store

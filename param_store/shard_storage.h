@@ -35,7 +35,6 @@ struct VersionWeights {
 // What a checkpoint file is written from; holds no reference into the storage that could change.
 struct ShardSnapshot {
   training::ChunkRun run;
-  std::vector<training::FlatRange> ranges;  // by chunk, from the first float of the run
   VersionWeights weights;
   std::vector<float> state;  // the optimizer's, in flat order; empty: it has none
 };
@@ -50,9 +49,10 @@ class ShardStorage {
   static std::shared_ptr<client::FloatBuffer> MakeBuffer(const training::FlatLayout& layout,
                                                          const training::ChunkRun& run);
 
-  // Forgets everything and holds `weights` as `version`, with the optimizer's state zero.
+  // Forgets everything and holds `weights` as `version`, with this state of the optimizer; empty:
+  // zeros.
   void Begin(const training::ChunkRun& run, int64_t version,
-             std::shared_ptr<client::FloatBuffer> weights);
+             std::shared_ptr<client::FloatBuffer> weights, std::vector<float> state = {});
 
   // Adds what is kStored of the payload. Its shape was checked and its checksums are right.
   void Fold(const core::FoldFrame& effect, wire::Pieces payload);
@@ -88,6 +88,7 @@ class ShardStorage {
   const training::Optimizer& optimizer_;
   training::ChunkRun run_;
   int64_t first_float_ = 0;
+  int64_t base_version_ = 0;
   std::optional<client::BufferPool> pool_;
   VersionWeights current_, previous_;
   std::vector<float> state_;

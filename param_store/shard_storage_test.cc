@@ -14,7 +14,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "param_store/base_weights.h"
+#include "param_store/checkpoint/base_weights.h"
 #include "param_store/core/shard_core.h"
 #include "services/files/files.h"
 #include "training/codec/crc32c.h"

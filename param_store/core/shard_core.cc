@@ -30,99 +30,6 @@ absl::Duration ShardCore::NextDeadline() const {
   return std::min({connect_at_, repeat_part_at_, repeat_decision_at_, write_at_});
 }
 
-// ---- Lineages and views ----
-
-void ShardCore::On(const StartLineage& event) {
-  if (event.lineage <= lineage_) return;
-  CAPSTAN_CHECK(event.run.chunk_count >= 1 && event.run.first_chunk >= 0 &&
-                event.run.end() <= plan_.layout.chunk_count());
-  CloseAll(absl::FailedPreconditionError(
-      absl::StrCat("lineage ", lineage_, " is over, current ", event.lineage)));
-  if (lineage_ > 0 && plan_.shard > 0) Emit(DropLead{});
-  lineage_ = event.lineage;
-  generation_ = event.generation;
-  run_ = event.run;
-  workers_ = event.workers;
-  lane_owners_ = event.lane_owners;
-  ready_ = false;
-  reason_.clear();
-  message_.clear();
-  version_ = -1;
-  stop_ = evaluate_ = false;
-  held_.clear();
-  finite_.reset();
-  lead_.reset();
-  lead_open_ = false;
-  connect_at_ = repeat_part_at_ = repeat_decision_at_ = write_at_ = absl::InfiniteDuration();
-  files_.reset();
-  Emit(LoadBase{lineage_, run_, event.base_manifest});
-  Emit(StateChanged{});
-}
-
-void ShardCore::On(const ViewChange& event) {
-  if (event.lineage != lineage_ || event.generation <= generation_) return;
-  generation_ = event.generation;
-  workers_ = event.workers;
-  lane_owners_ = event.lane_owners;
-  std::vector<StreamId> gone;
-  for (const auto& [id, stream] : streams_) {
-    if (stream.kind != StreamKind::kShard &&
-        std::find(workers_.begin(), workers_.end(), stream.index) == workers_.end()) {
-      gone.push_back(id);
-    }
-  }
-  for (const StreamId id : gone) {
-    Close(id, absl::UnavailableError("the worker is no longer in the view"));
-  }
-}
-
-void ShardCore::On(const BaseLoaded& event) {
-  if (event.lineage != lineage_ || ready_) return;
-  if (!event.reason.empty()) {
-    reason_ = event.reason;
-    message_ = event.message;
-    CloseAll(absl::UnavailableError(absl::StrCat("the shard cannot load: ", message_)));
-    Emit(StateChanged{});
-    return;
-  }
-  ready_ = true;
-  version_ = event.version;
-  retired_ = true;  // there is no version below the base
-  published_at_ = now_;
-  held_.assign(run_.chunk_count, HeldNodes(tree_, /*max_ahead=*/-1));
-  BeginStep();
-  if (plan_.shard == 0) {
-    training::LeadOptions options;
-    options.lineage = lineage_;
-    options.total_steps = plan_.total_steps;
-    options.num_parts = plan_.num_shards;
-    options.evaluate_every_steps = plan_.evaluate_every_steps;
-    options.dynamic_loss_scale = plan_.dynamic_loss_scale;
-    lead_.emplace(options, plan_.samples, plan_.evaluation, plan_.schedule, now_);
-    shown_.assign(plan_.num_shards, -1);
-  } else {
-    lead_backoff_ = times_.min_backoff;
-    Emit(ConnectLead{lineage_, version_});
-  }
-  std::vector<StreamId> ahead;
-  for (auto& [id, stream] : streams_) {
-    if (stream.have_version > version_) {
-      ahead.push_back(id);
-    } else {
-      OpenStream(id, stream);
-    }
-  }
-  for (const StreamId id : ahead) Close(id, absl::InvalidArgumentError("have_version: ahead"));
-  Emit(StateChanged{});
-}
-
-void ShardCore::On(const EndJob&) {
-  CloseAll(absl::FailedPreconditionError(absl::StrCat("job ", plan_.job_id, " has ended")));
-  if (plan_.shard > 0) Emit(DropLead{});
-  connect_at_ = repeat_part_at_ = repeat_decision_at_ = write_at_ = absl::InfiniteDuration();
-  ended_ = true;
-}
-
 // ---- Streams ----
 
 absl::Status ShardCore::CheckHello(const StreamOpened& hello) const {
@@ -372,6 +279,18 @@ void ShardCore::On(const PartArrived& event) {
   if (*told == Told::kTaken) Decide();
 }
 
+void ShardCore::On(const ShownArrived& event) {
+  Stream* const stream = Sender(event.stream, {StreamKind::kShard});
+  if (stream == nullptr) return;
+  if (event.version < 0 || event.version > version_) {
+    ++drops_.invalid;
+    Close(event.stream, absl::InvalidArgumentError(
+                            absl::StrCat("version: got ", event.version, ", want 0..", version_)));
+    return;
+  }
+  shown_[stream->index] = std::max(shown_[stream->index], event.version);
+}
+
 void ShardCore::Decide() {
   const size_t epochs = lead_->epochs().size();
   const auto decided = lead_->Decide(now_);
@@ -388,7 +307,8 @@ void ShardCore::Decide() {
   Emit(LogStep{
       decided->line});  // before WriteFiles, so that the log is whole once the files are there
   Publish(decision);
-  if (decision.step == 0 || decision.stop || lead_->epochs().size() != epochs) {
+  if (decision.step == 0 || decision.stop || !decision.order_ids.empty() ||
+      lead_->epochs().size() != epochs) {
     Emit(StateChanged{});
   }
 }
@@ -402,12 +322,17 @@ void ShardCore::RepeatDecision(StreamId id, const Stream& stream) {
 
 void ShardCore::On(const DecisionArrived& event) {
   if (!ready_ || lead_.has_value() || event.lineage != lineage_) return;
-  if (event.decision.step != version_ || stop_) return;  // decided long ago, or of nowhere
+  if (event.decision.step < version_) {  // the lead does not know yet
+    if (lead_open_) Emit(SendShown{version_});
+    return;
+  }
+  if (event.decision.step != version_ || stop_) return;  // of nowhere
   // The lead decides with our part alone; without it the decision is not of this history.
   if (!finite_.has_value()) return;
   Decision decision = event.decision;
   if (CAPSTAN_MUTANT("finite_per_shard")) decision.apply = *finite_;
   Publish(decision);
+  if (stop_ && lead_open_) Emit(SendShown{version_});  // no part of it will
   if (decision.step == 0 || decision.stop) Emit(StateChanged{});
 }
 
@@ -426,7 +351,7 @@ void ShardCore::Publish(const Decision& decision) {
       EmitWeights(id);
     }
   }
-  if (decision.checkpoint) Emit(WriteFiles{lineage_, version_});
+  if (decision.checkpoint) Save();
 }
 
 void ShardCore::EmitWeights(StreamId stream) {
@@ -459,28 +384,7 @@ void ShardCore::On(const LeadClosed& event) {
   lead_backoff_ = std::min(lead_backoff_ * 2, times_.max_backoff);
 }
 
-// ---- Files and time ----
-
-void ShardCore::On(const FilesWritten& event) {
-  if (event.lineage != lineage_) return;
-  if (!event.error.ok()) {
-    write_at_ = now_ + times_.file_retry;
-    return;
-  }
-  node::v1::WrittenFiles files;
-  files.set_lineage(event.lineage);
-  files.set_step(event.version);
-  for (const common::v1::FileInfo& file : event.files) *files.add_files() = file;
-  files_ = std::move(files);
-  Emit(StateChanged{});
-}
-
-void ShardCore::On(const FilesTaken& event) {
-  if (files_.has_value() && files_->lineage() == event.lineage && files_->step() == event.version) {
-    files_.reset();
-    Emit(StateChanged{});
-  }
-}
+// ---- Time ----
 
 void ShardCore::On(const Tick&) {
   if (now_ >= connect_at_) {

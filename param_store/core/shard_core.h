@@ -9,8 +9,13 @@
 //   R7  Shard 0 is the lead (training/lead). The others repeat their part until the decision is
 //       there; the lead repeats the decision until every shard shows the version. What belongs to
 //       another lineage or step is dropped.
+//       A version that is the last of its lineage has no part after it: the shard then says that it
+//       shows it, as it does to a decision that it has carried out already.
 //   R8  Version s is retired with the first accepted frame of step s+1.
 //   Lineages come from StartLineage alone; one at or below that at hand does nothing.
+//   A checkpoint is written of the version at hand when it is decided, and reported until it is
+//   taken. One that cannot be written is given up with its error; the last version of a lineage is
+//   tried again until it is there.
 //
 // Deterministic, without thread, lock, clock, file or gRPC: `now` is a monotonic time from any
 // origin. One strand for each object.
@@ -18,6 +23,7 @@
 #define CAPSTAN_PARAM_STORE_CORE_SHARD_CORE_H_
 
 #include <cstdint>
+#include <deque>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -26,6 +32,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "capstan/node/v1/node.pb.h"
 #include "param_store/core/shard_events.h"
@@ -51,6 +58,8 @@ struct ShardPlan {
   training::EvalPlan evaluation;
   training::Schedule schedule;
   bool dynamic_loss_scale = false;
+  int64_t checkpoint_every_steps = 0;  // as in training::LeadOptions
+  absl::Duration checkpoint_every = absl::InfiniteDuration();
 };
 
 struct ShardTimes {
@@ -94,6 +103,13 @@ class ShardCore {
   const training::Lead* lead() const { return lead_.has_value() ? &*lead_ : nullptr; }
 
  private:
+  // A version that is being written, or whose files wait to be taken.
+  struct Checkpoint {
+    int64_t version = 0;
+    bool last = false;          // of its lineage: tried again until it is written
+    std::string lead_snapshot;  // shard 0
+    std::optional<node::v1::WrittenFiles> report;
+  };
   struct Stream {
     StreamKind kind = StreamKind::kData;
     int32_t index = 0;
@@ -102,6 +118,7 @@ class ShardCore {
   };
 
   void On(const StartLineage& event);
+  void On(const GiveOrders& event);
   void On(const ViewChange& event);
   void On(const BaseLoaded& event);
   void On(const StreamOpened& event);
@@ -109,6 +126,7 @@ class ShardCore {
   void On(const FrameArrived& event);
   void On(const SealArrived& event);
   void On(const PartArrived& event);
+  void On(const ShownArrived& event);
   void On(const EvaluationArrived& event);
   void On(const LeadOpened& event);
   void On(const LeadClosed& event);
@@ -132,8 +150,10 @@ class ShardCore {
   void EmitWeights(StreamId stream);
   void Decide();
   void Publish(const training::Decision& decision);
+  void MakeLead(const std::optional<training::LeadSnapshot>& snapshot);
+  void Save();
+  void FailBase(absl::string_view reason, absl::string_view message);
   void RepeatDecision(StreamId id, const Stream& stream);
-  void FillLeadState(node::v1::LeadState* state) const;
   void FillWaiting(node::v1::Waiting* waiting) const;
   template <typename T>
   void Emit(T effect) {
@@ -175,7 +195,9 @@ class ShardCore {
   absl::Duration repeat_decision_at_ = absl::InfiniteDuration();
   absl::Duration write_at_ = absl::InfiniteDuration();
 
-  std::optional<node::v1::WrittenFiles> files_;
+  std::vector<training::Order> orders_;  // of StartLineage, until there is a lead
+  std::deque<Checkpoint> checkpoints_;   // oldest first
+  int64_t checkpoint_failures_ = 0;
   DropCounts drops_;
 };
 

@@ -7,6 +7,7 @@
 #define CAPSTAN_PARAM_STORE_CORE_SHARD_EVENTS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -31,10 +32,17 @@ enum class FrameOutcome { kStored, kCovered, kPast, kCorrupt };
 struct StartLineage {
   int64_t lineage = 0;
   int64_t generation = 0;
-  training::ChunkRun run;            // of this shard, not empty, inside the layout
-  std::vector<int32_t> workers;      // ranks that may open streams
-  std::vector<int32_t> lane_owners;  // one rank per lane
-  std::string base_manifest;         // empty: the initial weights
+  training::ChunkRun run;               // of this shard, not empty, inside the layout
+  std::vector<int32_t> workers;         // ranks that may open streams
+  std::vector<int32_t> lane_owners;     // one rank per lane
+  std::string base_manifest;            // folder of the manifest; empty: the initial weights
+  std::vector<training::Order> orders;  // for the lead, that the manifest lacks
+};
+// For the lead, repeated by the coordinator until its state shows them. Of another lineage: no
+// effect.
+struct GiveOrders {
+  int64_t lineage = 0;
+  std::vector<training::Order> orders;
 };
 struct ViewChange {  // of another lineage, or not above the generation at hand: no effect
   int64_t lineage = 0;
@@ -48,6 +56,7 @@ struct BaseLoaded {
   int64_t version = 0;
   std::string reason;  // empty: loaded
   std::string message;
+  std::optional<training::LeadSnapshot> snapshot;  // of the manifest
 };
 struct StreamOpened {  // its Hello
   StreamId stream = 0;
@@ -82,6 +91,10 @@ struct PartArrived {
   int32_t shard = 0;
   bool finite = false;
 };
+struct ShownArrived {  // a shard has published `version`
+  StreamId stream = 0;
+  int64_t version = 0;
+};
 struct EvaluationArrived {
   StreamId stream = 0;
   int64_t version = 0;
@@ -113,17 +126,17 @@ struct FilesWritten {
   std::vector<common::v1::FileInfo> files;
   absl::Status error;
 };
-struct FilesTaken {
+struct FilesTaken {  // the manifest of `version` is committed, or was given up
   int64_t lineage = 0;
   int64_t version = 0;
 };
 struct EndJob {};
 struct Tick {};
 
-using Event =
-    std::variant<StartLineage, ViewChange, BaseLoaded, StreamOpened, StreamClosed, FrameArrived,
-                 SealArrived, PartArrived, EvaluationArrived, LeadOpened, LeadClosed,
-                 DecisionArrived, RootsChecked, FilesWritten, FilesTaken, EndJob, Tick>;
+using Event = std::variant<StartLineage, GiveOrders, ViewChange, BaseLoaded, StreamOpened,
+                           StreamClosed, FrameArrived, SealArrived, PartArrived, ShownArrived,
+                           EvaluationArrived, LeadOpened, LeadClosed, DecisionArrived, RootsChecked,
+                           FilesWritten, FilesTaken, EndJob, Tick>;
 
 // ---- Effects ----
 
@@ -192,6 +205,9 @@ struct SendPart {  // to the lead
   int64_t step = 0;
   bool finite = false;
 };
+struct SendShown {  // to the lead: this version is published
+  int64_t version = 0;
+};
 struct SendDecision {  // to a shard's stream
   StreamId stream = 0;
   training::Decision decision;
@@ -210,7 +226,7 @@ struct StateChanged {};
 
 using Effect = std::variant<LoadBase, SendHelloReply, CloseStream, SendAck, FoldFrame, CheckRoots,
                             ApplyStep, SendWeights, RetireVersion, ConnectLead, DropLead, SendPart,
-                            SendDecision, LogStep, WriteFiles, StateChanged>;
+                            SendShown, SendDecision, LogStep, WriteFiles, StateChanged>;
 using Effects = std::vector<Effect>;
 
 }  // namespace capstan::param_store::core

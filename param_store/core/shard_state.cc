@@ -3,15 +3,9 @@
 #include <set>
 
 #include "param_store/core/shard_core.h"
+#include "training/spec/lead_messages.h"
 
 namespace capstan::param_store::core {
-namespace {
-
-// So many epochs are repeated in each report; the coordinator has taken older ones long ago.
-constexpr size_t kReportedEpochs = 1000;
-
-}  // namespace
-
 node::v1::ShardState ShardCore::State(absl::Duration now) const {
   node::v1::ShardState state;
   state.set_job_id(plan_.job_id);
@@ -22,7 +16,13 @@ node::v1::ShardState ShardCore::State(absl::Duration now) const {
   state.set_stopped(stop_);
   state.set_reason(reason_);
   state.set_message(message_);
-  if (files_.has_value()) *state.mutable_files() = *files_;
+  state.set_generation(generation_);
+  state.set_checkpoint_failures(checkpoint_failures_);
+  for (const Checkpoint& checkpoint : checkpoints_) {
+    if (!checkpoint.report.has_value()) continue;
+    *state.mutable_files() = *checkpoint.report;  // the oldest first
+    break;
+  }
   if (ready_) {
     node::v1::Waiting waiting;
     FillWaiting(&waiting);
@@ -35,7 +35,9 @@ node::v1::ShardState ShardCore::State(absl::Duration now) const {
       *state.mutable_waiting() = std::move(waiting);
     }
   }
-  if (lead_.has_value()) FillLeadState(state.mutable_lead());
+  if (lead_.has_value()) {
+    *state.mutable_lead() = training::spec::MakeLeadState(*lead_, lineage_);
+  }
   return state;
 }
 
@@ -55,38 +57,6 @@ void ShardCore::FillWaiting(node::v1::Waiting* waiting) const {
     for (const int32_t block : lead.evaluation_blocks) waiting->add_evaluation_blocks(block);
   }
   for (const int32_t lane : lanes) waiting->add_lanes(lane);
-}
-
-void ShardCore::FillLeadState(node::v1::LeadState* state) const {
-  const training::Lead& lead = *lead_;
-  state->set_lineage(lineage_);
-  state->set_step(lead.step());
-  if (lead.last_loss().has_value()) state->set_loss(*lead.last_loss());
-  if (lead.running_accuracy().has_value()) state->set_accuracy(*lead.running_accuracy());
-  if (lead.last_learning_rate().has_value()) state->set_learning_rate(*lead.last_learning_rate());
-  state->set_samples_used(lead.samples_used());
-  const auto& epochs = lead.epochs();
-  for (size_t i = epochs.size() - std::min(epochs.size(), kReportedEpochs); i < epochs.size();
-       ++i) {
-    const training::EpochRecord& from = epochs[i];
-    common::v1::EpochRecord* const to = state->add_epochs();
-    to->set_epoch(from.epoch);
-    if (from.train_loss.has_value()) to->set_train_loss(*from.train_loss);
-    if (from.train_accuracy.has_value()) to->set_train_accuracy(*from.train_accuracy);
-    if (from.validation_loss.has_value()) to->set_validation_loss(*from.validation_loss);
-    if (from.validation_accuracy.has_value()) {
-      to->set_validation_accuracy(*from.validation_accuracy);
-    }
-    if (from.samples_per_second.has_value()) to->set_samples_per_second(*from.samples_per_second);
-    to->set_seconds(from.seconds);
-  }
-  state->set_complete(lead.complete());
-  if (lead.failure().has_value()) {
-    state->set_reason(lead.failure()->reason);
-    state->set_message(lead.failure()->message);
-  }
-  state->set_skipped_steps(lead.skipped_steps());
-  state->set_samples_per_second(lead.samples_per_second());
 }
 
 int32_t ShardCore::waiting_workers() const {

@@ -176,6 +176,8 @@ void SimShard::OnBytes(int64_t id, const std::string& bytes) {
     case v1::ExchangeRequest::kPart:
       return Do(core::PartArrived{id, message.part().step(), message.part().shard(),
                                   message.part().finite()});
+    case v1::ExchangeRequest::kShown:
+      return Do(core::ShownArrived{id, message.shown().version()});
     case v1::ExchangeRequest::kEvaluation: {
       const auto& part = message.evaluation();
       return Do(core::EvaluationArrived{
@@ -330,6 +332,10 @@ void SimShard::CarryOut(const core::Effect& effect) {
     message.mutable_part()->set_step(e->step);
     message.mutable_part()->set_shard(core_->plan().shard);
     message.mutable_part()->set_finite(e->finite);
+    if (lead_ != nullptr) lead_->Send(0, message.SerializeAsString());
+  } else if (const auto* e = std::get_if<core::SendShown>(&effect)) {
+    v1::ExchangeRequest message;
+    message.mutable_shown()->set_version(e->version);
     if (lead_ != nullptr) lead_->Send(0, message.SerializeAsString());
   } else if (const auto* e = std::get_if<core::SendDecision>(&effect)) {
     v1::ExchangeResponse message;

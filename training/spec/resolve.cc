@@ -267,6 +267,12 @@ bool DynamicLossScale(const ResolvedSpec& spec) {
   return spec.spec().training().precision() == "fp16";
 }
 
+absl::Duration CheckpointEvery(const ResolvedSpec& spec) {
+  const auto& checkpoint = spec.spec().checkpoint();
+  return checkpoint.has_every_seconds() ? absl::Seconds(checkpoint.every_seconds())
+                                        : absl::InfiniteDuration();
+}
+
 bool UsesShards(const ResolvedSpec& spec) { return spec.num_shards() > 0; }
 
 }  // namespace capstan::training::spec

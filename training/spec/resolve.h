@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "capstan/job/v1/job_spec.pb.h"
 #include "training/chunks/flat_layout.h"
 #include "training/chunks/placement.h"
@@ -55,6 +56,8 @@ InitOptions MakeInitOptions(const job::v1::ResolvedSpec& spec);
 // fp16: the lead scales the loss (training/lead/loss_scale.h).
 bool DynamicLossScale(const job::v1::ResolvedSpec& spec);
 
+// Time between two checkpoints; InfiniteDuration where they are not by time.
+absl::Duration CheckpointEvery(const job::v1::ResolvedSpec& spec);
 bool UsesShards(const job::v1::ResolvedSpec& spec);  // false for local and device
 
 // What `validate`, `submit` and `run` print before anything starts: what the file implies, and

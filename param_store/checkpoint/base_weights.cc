@@ -1,4 +1,4 @@
-#include "param_store/base_weights.h"
+#include "param_store/checkpoint/base_weights.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

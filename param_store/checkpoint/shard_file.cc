@@ -1,4 +1,4 @@
-#include "param_store/shard_file.h"
+#include "param_store/checkpoint/shard_file.h"
 
 #include <map>
 #include <memory>
@@ -14,27 +14,28 @@
 namespace capstan::param_store {
 
 absl::StatusOr<common::v1::FileInfo> WriteShardFile(const ShardFileOptions& options,
-                                                    const ShardSnapshot& snapshot) {
+                                                    const ShardTensors& from) {
   std::vector<training::SafetensorsTensor> tensors;
   std::vector<absl::string_view> parts;
-  const auto add = [&](absl::string_view name, const float* values) {
-    for (size_t i = 0; i < snapshot.ranges.size(); ++i) {
-      const training::FlatRange& range = snapshot.ranges[i];
+  const int64_t first_float = training::RangeOf(*from.layout, from.run).offset;
+  const auto add = [&](absl::string_view name, absl::Span<const float> values) {
+    for (int32_t chunk = from.run.first_chunk; chunk < from.run.end(); ++chunk) {
+      const training::FlatRange range = from.layout->ChunkRange(chunk);
       training::SafetensorsTensor tensor;
-      tensor.name = absl::StrCat(name, ".", snapshot.run.first_chunk + static_cast<int32_t>(i));
+      tensor.name = absl::StrCat(name, ".", chunk);
       tensor.shape = {range.size};
       tensors.push_back(std::move(tensor));
-      parts.emplace_back(reinterpret_cast<const char*>(values + range.offset),
+      parts.emplace_back(reinterpret_cast<const char*>(values.data() + range.offset - first_float),
                          range.size * sizeof(float));
     }
   };
-  add("chunks", snapshot.weights.floats->data());
-  if (!snapshot.state.empty()) add("momentum", snapshot.state.data());
+  add("chunks", from.weights);
+  if (!from.state.empty()) add("momentum", from.state);
 
   const auto header = training::EncodeSafetensorsHeader(
       tensors, {{"job_id", options.job_id},
                 {"lineage", absl::StrCat(options.lineage)},
-                {"step", absl::StrCat(snapshot.weights.version)},
+                {"step", absl::StrCat(options.step)},
                 {"digest", absl::BytesToHexString(options.spec_digest)},
                 {"shard", absl::StrCat(options.shard)}});
   if (!header.ok()) return header.status();

@@ -1,9 +1,9 @@
-// Version 0 of a shard's chunks: from the seed and the initializer, or from the file that the job
-// names.
+// Version 0 of a run of chunks: from the seed and the initializer, or from the file that the job
+// names. For shards, and for a task that is its own store.
 //
 // Threads: pure, but for the file.
-#ifndef CAPSTAN_PARAM_STORE_BASE_WEIGHTS_H_
-#define CAPSTAN_PARAM_STORE_BASE_WEIGHTS_H_
+#ifndef CAPSTAN_PARAM_STORE_CHECKPOINT_BASE_WEIGHTS_H_
+#define CAPSTAN_PARAM_STORE_CHECKPOINT_BASE_WEIGHTS_H_
 
 #include <cstdint>
 #include <string>
@@ -23,7 +23,9 @@ struct BaseWeightsOptions {
 
 // A failure, with its reason of docs/interface.md.
 struct BaseWeightsError {
-  std::string reason;  // InvalidSpec: names or shapes differ; DataMissing: absent or unreadable
+  // InvalidSpec: names or shapes differ; DataMissing: absent, unreadable or damaged. Of a
+  // checkpoint: see load_checkpoint.h.
+  std::string reason;
   absl::Status status;
 };
 
@@ -34,4 +36,4 @@ BaseWeightsError FillBaseWeights(const training::FlatLayout& layout,
 
 }  // namespace capstan::param_store
 
-#endif  // CAPSTAN_PARAM_STORE_BASE_WEIGHTS_H_
+#endif  // CAPSTAN_PARAM_STORE_CHECKPOINT_BASE_WEIGHTS_H_
