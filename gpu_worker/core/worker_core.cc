@@ -45,7 +45,7 @@ WorkerCore::WorkerCore(training::SamplePlan samples, training::EvalPlan evaluati
       queues_(options.device_count),
       busy_(options.device_count, 0) {
   CAPSTAN_CHECK(options_.device_count >= 1);
-  CAPSTAN_CHECK(options_.rank >= 0);
+  CAPSTAN_CHECK(options_.rank >= 0 && options_.total_steps >= 1);
 }
 
 Effects WorkerCore::Step(const Event& event, absl::Duration now) {
@@ -155,7 +155,8 @@ void WorkerCore::TakeUpEvaluation(Effects& out) {
 }
 
 void WorkerCore::OweWeights(Effects& out) {
-  if (!held_->stop || weights_owed_ || owners_.empty() || !Owns(0)) return;
+  if (!held_->stop || held_->version != options_.total_steps) return;
+  if (weights_owed_ || owners_.empty() || !Owns(0)) return;
   weights_owed_ = true;
   out.emplace_back(WriteWeights{lineage_, held_->version});
 }

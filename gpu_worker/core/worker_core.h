@@ -13,6 +13,8 @@
 //   A task that loses lanes finishes those of the step it is in; lanes gained by a new view are
 //   computed at the newest complete version, all of each, as nodes of their own.
 //   Lanes without samples in a step are skipped.
+//   weights.safetensors is owed of version T; a version that is the last of its lineage by order
+//   (suspend) owes nothing.
 //
 // Threads: none; one strand. Deterministic: the effects are a function of the events alone.
 #ifndef CAPSTAN_GPU_WORKER_CORE_WORKER_CORE_H_
@@ -160,8 +162,9 @@ using Effect = std::variant<OpenLineage, UseView, ComputeLane, FoldAndPush, Drop
 using Effects = std::vector<Effect>;
 
 struct WorkerOptions {
-  int32_t rank = 0;      // >= 0
-  int device_count = 1;  // >= 1
+  int32_t rank = 0;         // >= 0
+  int64_t total_steps = 0;  // T >= 1: weights are written of it alone
+  int device_count = 1;     // >= 1
   // The devices sum their lanes by themselves: the lanes of a work are ordered in one go, when every
   // device is free; a block still takes one device.
   bool lanes_together = false;

@@ -104,6 +104,7 @@ class Task {
     EXPECT_TRUE(samples.ok() && evaluation.ok());
     WorkerOptions worker;
     worker.rank = s.rank;
+    worker.total_steps = 5;
     worker.device_count = s.devices;
     worker.lanes_together = s.lanes_together;
     worker.resend_interval = kResend;
@@ -437,6 +438,37 @@ TEST(WorkerCoreTest, LanesTogetherAreOrderedInOneGo) {
     last = task.Do(EvaluationComputed{block.device, 1, 0, block.block, {}});
   }
   EXPECT_THAT(LanesOf(last), ElementsAre(3, 4));
+}
+
+// A suspended job keeps its weights in the shards' files alone.
+TEST(WorkerCoreTest, AVersionThatIsTheLastByOrderIsNeitherComputedNorWritten) {
+  Task task({.lanes = 2, .rank = 0});
+  task.Do(ViewGiven{1, 1, {0, 0}});
+  const Effects effects = task.Do(WeightsComplete{1, 3, /*stop=*/true});
+  EXPECT_TRUE(Only<WriteWeights>(effects).empty());
+  EXPECT_TRUE(Only<ComputeLane>(effects).empty());
+  EXPECT_EQ(task.core().phase(), Phase::kFinished);
+}
+
+// After a rollback the task goes on, at the version that the new lineage has.
+TEST(WorkerCoreTest, ANewerLineageDropsTheStepUnderWayAndGoesBack) {
+  Task task({.lanes = 2, .rank = 0});
+  task.Do(ViewGiven{1, 1, {0, 0}});
+  const auto computing = Only<ComputeLane>(task.Do(WeightsComplete{1, 4}));
+  ASSERT_EQ(computing.size(), 1u);
+  const Effects moved = task.Do(ViewGiven{3, 3, {0, 0}});
+  ASSERT_EQ(Only<OpenLineage>(moved).size(), 1u);
+  EXPECT_EQ(Only<DropWork>(moved).size(), 1u);
+  EXPECT_EQ(task.core().version(), -1);
+  EXPECT_TRUE(task.Do(WeightsComplete{1, 5}).empty());  // of the old history
+  // The device is still at the old lane; the new one waits for it.
+  EXPECT_TRUE(Only<ComputeLane>(task.Do(WeightsComplete{3, 2})).empty());
+  const Effects late = task.Do(LaneComputed{0, computing[0].work, 0, Task::SumsOf(0)});
+  EXPECT_TRUE(Only<FoldAndPush>(late).empty());
+  ASSERT_EQ(Only<ComputeLane>(late).size(), 1u);
+  EXPECT_EQ(Only<ComputeLane>(late)[0].lineage, 3);
+  EXPECT_EQ(Only<ComputeLane>(late)[0].step, 2);
+  EXPECT_EQ(task.core().phase(), Phase::kRunning);
 }
 
 }  // namespace

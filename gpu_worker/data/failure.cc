@@ -9,12 +9,12 @@ namespace {
 
 constexpr absl::string_view kPayload = "capstan.dev/failure_reason";
 
+}  // namespace
+
 absl::Status WithReason(absl::Status status, absl::string_view reason) {
   status.SetPayload(kPayload, absl::Cord(reason));
   return status;
 }
-
-}  // namespace
 
 std::string FailureReason(const absl::Status& status) {
   const absl::optional<absl::Cord> reason = status.GetPayload(kPayload);

@@ -16,6 +16,8 @@ namespace capstan::data {
 // made from the message.
 std::string FailureReason(const absl::Status& status);
 
+// `status`, which is not OK, with this reason.
+absl::Status WithReason(absl::Status status, absl::string_view reason);
 absl::Status DataMissing(absl::StatusCode code, absl::string_view message);
 // DataLoss, DataMissing: "<file>: <what>".
 absl::Status Damaged(absl::string_view file, absl::string_view what);

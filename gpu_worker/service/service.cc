@@ -111,10 +111,12 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   callbacks.on_registered = [self](const node::v1::Registered& registered) {
     Log(services::kInfo, "registered").Kv("incarnation", registered.incarnation());
     self->server_->SetReady(true);
+    self->node_->SetCoordinatorUp(true);
   };
   callbacks.on_lost = [self](const absl::Status& status) {
     Log(services::kWarning, "coordinator_lost").Kv("status", status);
     self->server_->SetReady(false);
+    self->node_->SetCoordinatorUp(false);
   };
   // Messages come over the session alone, so the node needs it only once it has started.
   service->session_ = std::make_unique<services::NodeSession>(std::move(options), callbacks);

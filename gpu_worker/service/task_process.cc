@@ -85,6 +85,18 @@ void TaskProcess::ChangeView(const node::v1::ViewChange& change) {
   link_->Send(LinkKind::kViewChange, change.SerializeAsString()).IgnoreError();
 }
 
+void TaskProcess::FilesTaken(const node::v1::FilesTaken& taken) {
+  link_->Send(LinkKind::kFilesTaken, taken.SerializeAsString()).IgnoreError();
+}
+
+void TaskProcess::GiveOrders(const node::v1::GiveOrders& orders) {
+  link_->Send(LinkKind::kGiveOrders, orders.SerializeAsString()).IgnoreError();
+}
+
+void TaskProcess::SetCoordinatorUp(bool up) {
+  link_->Send(LinkKind::kCoordinator, std::string(1, up ? '\1' : '\0')).IgnoreError();
+}
+
 void TaskProcess::Stop(absl::Duration grace) {
   process_->Kill(SIGTERM);
   strand_.PostAfter(grace, [this, alive = alive_] {

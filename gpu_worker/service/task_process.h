@@ -41,6 +41,9 @@ class TaskProcess {
 
   pid_t pid() const;
   void ChangeView(const node::v1::ViewChange& change);
+  void FilesTaken(const node::v1::FilesTaken& taken);
+  void GiveOrders(const node::v1::GiveOrders& orders);
+  void SetCoordinatorUp(bool up);
   // SIGTERM now, SIGKILL after `grace`. A second call may shorten it.
   void Stop(absl::Duration grace);
 

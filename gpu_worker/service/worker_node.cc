@@ -70,7 +70,10 @@ void WorkerNode::Publish() {
     }
     node::v1::TaskState& state = *heartbeat.add_tasks();
     state = task.second.state;
-    if (task.second.files_taken) state.clear_files();
+    if (state.files().lineage() == task.second.taken.lineage() &&
+        state.files().step() == task.second.taken.step() && state.files().error().empty()) {
+      state.clear_files();
+    }
   }
   {
     MutexLock lock(mu_);
@@ -89,6 +92,7 @@ void WorkerNode::OnMessage(const node::v1::ConnectResponse& message) {
     if (message.has_view_change()) OnViewChange(message.view_change());
     if (message.has_stop_task()) OnStopTask(message.stop_task());
     if (message.has_files_taken()) OnFilesTaken(message.files_taken());
+    if (message.has_give_orders()) OnGiveOrders(message.give_orders());
     // StartLineage and EndJob concern shards.
   });
 }
@@ -164,6 +168,7 @@ void WorkerNode::OnStartTask(const node::v1::StartTask& start) {
     return Publish();
   }
   entry.process = *std::move(task);
+  if (!coordinator_up_) entry.process->SetCoordinatorUp(false);
   Log(services::kInfo, "task_started")
       .Kv("job", job_id)
       .Kv("rank", start.rank())
@@ -197,12 +202,29 @@ void WorkerNode::Forget(const std::string& job_id) {
 
 void WorkerNode::OnFilesTaken(const node::v1::FilesTaken& taken) {
   const auto it = tasks_.find(taken.job_id());
-  if (it == tasks_.end() || it->second.state.files().lineage() != taken.lineage() ||
-      it->second.state.files().step() != taken.step()) {
-    return;
-  }
-  it->second.files_taken = true;
+  if (it == tasks_.end()) return;
+  it->second.taken = taken;
+  if (it->second.process != nullptr && !it->second.ended) it->second.process->FilesTaken(taken);
   Publish();
+}
+
+void WorkerNode::OnGiveOrders(const node::v1::GiveOrders& orders) {
+  const auto it = tasks_.find(orders.job_id());
+  if (it != tasks_.end() && it->second.process != nullptr && !it->second.ended) {
+    it->second.process->GiveOrders(orders);
+  }
+}
+
+void WorkerNode::SetCoordinatorUp(bool up) {
+  strand_.Post([this, up] {
+    if (coordinator_up_ == up) return;
+    coordinator_up_ = up;
+    for (auto& task : tasks_) {
+      if (task.second.process != nullptr && !task.second.ended) {
+        task.second.process->SetCoordinatorUp(up);
+      }
+    }
+  });
 }
 
 void WorkerNode::OnTaskState(const std::string& job_id, const node::v1::TaskState& state) {
@@ -215,7 +237,6 @@ void WorkerNode::OnTaskState(const std::string& job_id, const node::v1::TaskStat
         .Kv("step", state.step())
         .Kv("reason", state.reason());
   }
-  if (state.files().lineage() != entry.state.files().lineage()) entry.files_taken = false;
   const int32_t rank = entry.state.rank();
   entry.state = state;
   entry.state.set_job_id(job_id);

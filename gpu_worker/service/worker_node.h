@@ -1,9 +1,11 @@
 // What a worker does for the coordinator: answers probes, keeps tasks as child processes, reports
 // their states. Holds no tensor and opens no data set but to probe it.
 //
-//   StartTask    starts the child; a task that lives, or whose end is not answered yet, is left
-//   alone ViewChange   handed on StopTask     SIGTERM, SIGKILL after the grace; forgets a task that
-//   is gone FilesTaken   the files need not be reported again
+//   StartTask               starts the child; a task that lives, or whose end is not answered
+//                           yet, is left alone
+//   ViewChange, GiveOrders  handed on
+//   StopTask                SIGTERM, SIGKILL after the grace; forgets a task that is gone
+//   FilesTaken              handed on; the files need not be reported again
 // A child that ends without a StopTask is FAILED: with the reason that it gave, else
 // HostOutOfMemory for a SIGKILL that is not ours, else InternalError.
 //
@@ -61,6 +63,8 @@ class WorkerNode {
   // Which living task trains on which CUDA device.
   std::vector<GpuUse> GpuUses() const ABSL_LOCKS_EXCLUDED(mu_);
   void OnMessage(const node::v1::ConnectResponse& message);
+  // Tasks are told: one that reaches nobody for long ends (limits.orphan_timeout).
+  void SetCoordinatorUp(bool up);
   // Ends all tasks and waits for them, at most the grace and a second. Repeatable.
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -72,7 +76,7 @@ class WorkerNode {
     std::unique_ptr<LogForwarder> logs;
     bool ended = false;
     bool stopping = false;
-    bool files_taken = false;
+    node::v1::FilesTaken taken;  // the last; files of it are not reported any more
   };
 
   void OnProbe(const node::v1::Probe& probe);
@@ -80,6 +84,7 @@ class WorkerNode {
   void OnViewChange(const node::v1::ViewChange& change);
   void OnStopTask(const node::v1::StopTask& stop);
   void OnFilesTaken(const node::v1::FilesTaken& taken);
+  void OnGiveOrders(const node::v1::GiveOrders& orders);
   void OnTaskState(const std::string& job_id, const node::v1::TaskState& state);
   void OnTaskEnd(const std::string& job_id, const services::ExitStatus& exit, bool killed_by_us);
   void OnLine(const std::string& job_id, const std::string& line);
@@ -93,6 +98,7 @@ class WorkerNode {
   const Callbacks callbacks_;
   services::ProcessSpawner spawner_;
   std::map<std::string, Entry> tasks_;  // by job; of the strand alone
+  bool coordinator_up_ = true;          // likewise; a StartTask came from it
 
   mutable Mutex mu_;
   CondVar changed_;

@@ -1,5 +1,5 @@
-// The files that a task writes at the last version: weights.safetensors, and with `local` and
-// `device` the one shard file too.
+// The file that a task writes at version T: weights.safetensors. (The shard file of `local` and
+// `device` is that of param_store/checkpoint.)
 //
 // Threads: pure functions but for the file system; they block, so they run off the strand.
 #ifndef CAPSTAN_GPU_WORKER_TASK_CHECKPOINT_FILES_H_
@@ -27,18 +27,6 @@ std::string CheckpointFolder(const Job& job, int64_t lineage, int64_t step);
 // `weights` is the flat vector. An error of services/files; nothing is left behind then.
 absl::StatusOr<WrittenWeights> WriteWeightsFile(const Job& job, int64_t lineage, int64_t step,
                                                 absl::Span<const float> weights);
-
-// Writes <folder>/shard-0.safetensors with all chunks: tensors `chunks.<index>` and, where
-// `momentum` is not empty, `momentum.<index>`.
-absl::StatusOr<common::v1::FileInfo> WriteShardFile(const Job& job, int64_t lineage, int64_t step,
-                                                    absl::Span<const float> weights,
-                                                    absl::Span<const float> momentum);
-
-// Reads the tensors of a weights file into the flat vector; names and shapes must match, no tensor
-// may be missing or too many. `uri` is a path or file://. Errors name the file: DataMissing where
-// it cannot be read, InvalidSpec where it is of another model (data/failure.h), DataLoss where
-// damaged.
-absl::Status ReadInitialWeights(const Job& job, const std::string& uri, absl::Span<float> weights);
 
 }  // namespace capstan::gpu_worker
 

@@ -7,6 +7,7 @@
 
 #include "gpu_worker/data/failure.h"
 #include "gpu_worker/task/test_job.h"
+#include "param_store/checkpoint/base_weights.h"
 #include "services/files/files.h"
 #include "training/codec/safetensors.h"
 #include "training/codec/sha256.h"
@@ -69,51 +70,16 @@ TEST_F(CheckpointFilesTest, WeightsAreInForwardOrderUnderPyTorchsNames) {
   EXPECT_EQ(second_bias[1], 3001.0f);
 }
 
+// What a task writes at the end another job can begin with.
 TEST_F(CheckpointFilesTest, WeightsComeBackAsInitialWeights) {
   ASSERT_TRUE(WriteWeightsFile(*job_, 2, 40, weights_).ok());
   const std::string path = CheckpointFolder(*job_, 2, 40) + "/weights.safetensors";
   std::vector<float> back(weights_.size(), -1.0f);
-  const absl::Status status = ReadInitialWeights(*job_, "file://" + path, absl::MakeSpan(back));
-  ASSERT_TRUE(status.ok()) << status;
+  const param_store::BaseWeightsError error =
+      param_store::FillBaseWeights(job_->layout, {.initial_weights = "file://" + path},
+                                   {0, job_->layout.total_floats()}, absl::MakeSpan(back));
+  ASSERT_TRUE(error.status.ok()) << error.status;
   EXPECT_EQ(back, weights_);
-
-  std::string bytes = Read("weights.safetensors");
-  ASSERT_TRUE(services::WriteFileAtomically(path, bytes.substr(0, bytes.size() - 4)).ok());
-  const absl::Status damaged = ReadInitialWeights(*job_, path, absl::MakeSpan(back));
-  EXPECT_EQ(FailureReasonOf(damaged), "CheckpointCorrupt") << damaged;
-  EXPECT_EQ(FailureReasonOf(ReadInitialWeights(*job_, path + "x", absl::MakeSpan(back))),
-            "DataMissing");
-}
-
-TEST_F(CheckpointFilesTest, WeightsOfAnotherModelAreRefusedByName) {
-  TestJob other;
-  other.storage_path = folder_;
-  ASSERT_TRUE(WriteShardFile(*job_, 2, 40, weights_, {}).ok());
-  std::vector<float> back(weights_.size());
-  const absl::Status status = ReadInitialWeights(
-      *job_, CheckpointFolder(*job_, 2, 40) + "/shard-0.safetensors", absl::MakeSpan(back));
-  EXPECT_EQ(FailureReasonOf(status), "InvalidSpec");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("is missing"));
-}
-
-TEST_F(CheckpointFilesTest, TheShardFileHoldsEveryChunkAndItsMomentum) {
-  std::vector<float> momentum(weights_.size(), 0.5f);
-  const auto file = WriteShardFile(*job_, 2, 40, weights_, momentum);
-  ASSERT_TRUE(file.ok()) << file.status();
-  const std::string bytes = Read("shard-0.safetensors");
-  const auto header =
-      *training::ParseSafetensorsHeader("s", bytes, static_cast<int64_t>(bytes.size()));
-  EXPECT_EQ(static_cast<int32_t>(header.tensors.size()), 2 * job_->layout.chunk_count());
-  const auto* chunk = header.Find("chunks.1");
-  ASSERT_NE(chunk, nullptr);
-  const training::FlatRange range = job_->layout.ChunkRange(1);
-  ASSERT_EQ(chunk->size_bytes(), 4 * range.size);
-  EXPECT_EQ(std::memcmp(bytes.data() + header.data_start + chunk->begin,
-                        weights_.data() + range.offset, 4 * range.size),
-            0);
-  EXPECT_NE(header.Find("momentum.0"), nullptr);
-  EXPECT_EQ(header.metadata.at("shard"), "0");
-  EXPECT_EQ(header.metadata.at("lineage"), "2");
 }
 
 }  // namespace

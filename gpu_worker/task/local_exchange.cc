@@ -5,10 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "gpu_worker/task/checkpoint_files.h"
+#include "gpu_worker/data/failure.h"
+#include "param_store/checkpoint/base_weights.h"
+#include "param_store/checkpoint/load_checkpoint.h"
 #include "services/check/check.h"
 #include "training/fold/add.h"
-#include "training/init/init.h"
+#include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
 
 namespace capstan::gpu_worker {
@@ -18,11 +20,12 @@ using training::Node;
 using training::SealSums;
 
 LocalExchange::LocalExchange(std::shared_ptr<const Job> job, param_store::client::Strand& strand,
-                             Callbacks callbacks, LocalCallbacks local)
+                             Callbacks callbacks, LocalCallbacks local, Base base)
     : job_(std::move(job)),
       strand_(strand),
       callbacks_(std::move(callbacks)),
       local_(std::move(local)),
+      base_(std::move(base)),
       pool_(job_->layout.total_floats()) {}
 
 LocalExchange::~LocalExchange() { *alive_ = false; }
@@ -43,31 +46,73 @@ absl::Status LocalExchange::Open(const param_store::client::Route& route) {
     if (!log.ok()) return log.status();
     step_log_ = *std::move(log);
   }
-  std::shared_ptr<FloatBuffer> weights = pool_.Lend();
-  const std::string& initial = job_->spec.spec().model().initial_weights();
-  if (initial.empty()) {
-    training::InitRange(layout, training::spec::MakeInitOptions(job_->spec),
-                        job_->spec.spec().training().seed(), 0, weights->span());
-  } else if (absl::Status s = ReadInitialWeights(*job_, initial, weights->span()); !s.ok()) {
+  lineage_ = route.lineage;
+  if (absl::Status s = LoadBase(); !s.ok()) {
+    lead_.reset();
     return s;
   }
-  lineage_ = route.lineage;
-  weights_ = std::move(weights);
+  reported_epochs_ = lead_->epochs().size();
+  reported_end_ = false;
+  Publish(lead_->stopped(), lead_->evaluating(), absl::ZeroDuration());
+  if (lead_->stopped()) Save(/*last=*/true);  // the files of a lineage lie in its own folder
+  return absl::OkStatus();
+}
+
+absl::Status LocalExchange::LoadBase() {
+  const training::FlatLayout& layout = job_->layout;
+  const job::v1::ResolvedSpec& spec = job_->spec;
+  std::shared_ptr<FloatBuffer> weights = pool_.Lend();
   momentum_.reset();
   if (job_->optimizer.state_floats_per_weight() > 0) {
     momentum_ = std::make_shared<FloatBuffer>(layout.total_floats());
   }
+  param_store::LoadedCheckpoint loaded;
+  param_store::BaseWeightsError error;
+  if (base_.manifest.empty()) {
+    error = param_store::FillBaseWeights(
+        layout,
+        {training::spec::MakeInitOptions(spec), spec.spec().training().seed(),
+         spec.spec().model().initial_weights()},
+        {0, layout.total_floats()}, weights->span());
+  } else {
+    param_store::CheckpointRequest request;
+    request.folder = base_.manifest;
+    request.job_id = spec.job_id();
+    request.training_digest = spec.training_digest();
+    request.layout = &layout;
+    request.run = {0, layout.chunk_count()};
+    request.momentum = momentum_ != nullptr;
+    error = param_store::LoadCheckpoint(
+        request, weights->span(), momentum_ == nullptr ? absl::Span<float>() : momentum_->span(),
+        &loaded);
+    if (error.reason.empty()) {
+      error.status = training::CheckSnapshot(loaded.snapshot, loaded.version, spec.total_steps(),
+                                             job_->samples);
+      if (!error.status.ok()) error.reason = "CheckpointCorrupt";
+    }
+  }
+  if (!error.reason.empty()) return data::WithReason(error.status, error.reason);
+  weights_ = std::move(weights);
   training::LeadOptions options;
   options.lineage = lineage_;
-  options.total_steps = job_->spec.total_steps();
-  options.evaluate_every_steps = job_->spec.evaluate_every_steps();
-  options.dynamic_loss_scale = training::spec::DynamicLossScale(job_->spec);
+  options.total_steps = spec.total_steps();
+  options.evaluate_every_steps = spec.evaluate_every_steps();
+  options.dynamic_loss_scale = training::spec::DynamicLossScale(spec);
+  options.checkpoint_every_steps = spec.checkpoint_every_steps();
+  options.checkpoint_every = training::spec::CheckpointEvery(spec);
   lead_ = std::make_unique<training::Lead>(options, job_->samples, job_->evaluation, job_->schedule,
                                            strand_.Now());
-  reported_epochs_ = 0;
-  reported_end_ = false;
-  Publish(/*stop=*/false, /*evaluate=*/false, absl::ZeroDuration());
+  if (!base_.manifest.empty()) lead_->Restore(loaded.snapshot, strand_.Now());
+  lead_->GiveOrders(base_.orders);
   return absl::OkStatus();
+}
+
+void LocalExchange::GiveOrders(int64_t lineage, const std::vector<training::Order>& orders) {
+  if (lead_ != nullptr && lineage == lineage_) lead_->GiveOrders(orders);
+}
+
+void LocalExchange::FilesTaken(int64_t lineage, int64_t step) {
+  if (lead_ != nullptr && lineage == lineage_) lead_->FilesTaken(step);
 }
 
 void LocalExchange::Publish(bool stop, bool evaluate, absl::Duration update) {
@@ -129,8 +174,9 @@ void LocalExchange::Decide() {
     if (!status.ok()) return Fail(status);
     Apply(decided->decision);
   }
-  const bool end = lead_->complete() || lead_->failure().has_value();
-  if (lead_->epochs().size() != reported_epochs_ || end != reported_end_) {
+  const bool end = lead_->complete() || lead_->suspended() || lead_->failure().has_value();
+  const bool orders = decided.has_value() && !decided->decision.order_ids.empty();
+  if (lead_->epochs().size() != reported_epochs_ || end != reported_end_ || orders) {
     reported_epochs_ = lead_->epochs().size();
     reported_end_ = end;
     local_.on_lead();
@@ -156,9 +202,23 @@ void LocalExchange::Apply(const training::Decision& decision) {
     weights_ = std::move(next);
   }
   Publish(decision.stop, decision.evaluate, strand_.Now() - begin);
-  if (decision.checkpoint) {
-    local_.on_last({lineage_, decision.step + 1, weights_, momentum_});
+  if (decision.checkpoint) Save(decision.stop);
+}
+
+// The next step writes over the momentum in place; weights of a version never change.
+void LocalExchange::Save(bool last) {
+  Snapshot snapshot;
+  snapshot.lineage = lineage_;
+  snapshot.step = lead_->step();
+  snapshot.last = last;
+  snapshot.weights = weights_;
+  if (momentum_ != nullptr) {
+    std::shared_ptr<FloatBuffer> copy = pool_.Lend();
+    std::copy(momentum_->span().begin(), momentum_->span().end(), copy->data());
+    snapshot.momentum = std::move(copy);
   }
+  snapshot.lead = training::spec::EncodeSnapshot(lead_->Snapshot());
+  local_.on_checkpoint(std::move(snapshot));
 }
 
 void LocalExchange::Fail(const absl::Status& status) {
@@ -176,34 +236,7 @@ std::string LocalExchange::Waiting() const {
 }
 
 node::v1::LeadState LocalExchange::lead_state() const {
-  node::v1::LeadState state;
-  if (lead_ == nullptr) return state;
-  state.set_lineage(lineage_);
-  state.set_step(lead_->step());
-  if (lead_->last_loss().has_value()) state.set_loss(*lead_->last_loss());
-  if (lead_->running_accuracy().has_value()) state.set_accuracy(*lead_->running_accuracy());
-  if (lead_->last_learning_rate().has_value()) {
-    state.set_learning_rate(*lead_->last_learning_rate());
-  }
-  state.set_samples_used(lead_->samples_used());
-  state.set_skipped_steps(lead_->skipped_steps());
-  state.set_samples_per_second(lead_->samples_per_second());
-  state.set_complete(lead_->complete());
-  if (lead_->failure().has_value()) {
-    state.set_reason(lead_->failure()->reason);
-    state.set_message(lead_->failure()->message);
-  }
-  for (const training::EpochRecord& epoch : lead_->epochs()) {
-    common::v1::EpochRecord& record = *state.add_epochs();
-    record.set_epoch(epoch.epoch);
-    if (epoch.train_loss) record.set_train_loss(*epoch.train_loss);
-    if (epoch.train_accuracy) record.set_train_accuracy(*epoch.train_accuracy);
-    if (epoch.validation_loss) record.set_validation_loss(*epoch.validation_loss);
-    if (epoch.validation_accuracy) record.set_validation_accuracy(*epoch.validation_accuracy);
-    if (epoch.samples_per_second) record.set_samples_per_second(*epoch.samples_per_second);
-    record.set_seconds(epoch.seconds);
-  }
-  return state;
+  return lead_ == nullptr ? node::v1::LeadState() : training::spec::MakeLeadState(*lead_, lineage_);
 }
 
 }  // namespace capstan::gpu_worker

@@ -1,10 +1,10 @@
 // The exchange of `local` and `device`: the task is its own store. The same fold, lead and
 // optimizer as in the shards, so the same bits; the same files.
 //
-// The learning rate, skipped steps, evaluation and the last version follow the lead
-// (training/lead). One metrics.jsonl line per decided step.
+// The learning rate, skipped steps, evaluation, checkpoints, orders and the last version follow the
+// lead (training/lead). One metrics.jsonl line per decided step.
 //
-// Threads: one strand, but for write_last, which is called by the owner wherever it may block.
+// Threads: one strand. What on_checkpoint hands over may be read by any thread.
 #ifndef CAPSTAN_GPU_WORKER_TASK_LOCAL_EXCHANGE_H_
 #define CAPSTAN_GPU_WORKER_TASK_LOCAL_EXCHANGE_H_
 
@@ -29,35 +29,47 @@ namespace capstan::gpu_worker {
 class LocalExchange final : public param_store::client::Exchange {
  public:
   using Callbacks = param_store::client::ExchangeCallbacks;
-  // What the shard file is written of.
-  struct LastVersion {
+  // What the shard file is written of. Nothing of it changes any more.
+  struct Snapshot {
     int64_t lineage = 0;
     int64_t step = 0;
+    bool last = false;  // of its lineage: it is owed
     std::shared_ptr<const FloatBuffer> weights;
     std::shared_ptr<const FloatBuffer> momentum;  // null: the optimizer keeps none
+    std::string lead;                             // serialized LeadSnapshot
   };
   struct LocalCallbacks {
     // The lead's account changed in a way that is to be reported at once: an epoch is complete, the
     // job is, or it failed.
     std::function<void()> on_lead;
-    // The last version is there: write shard-0.safetensors.
-    std::function<void(LastVersion)> on_last;
+    // Write shard-0.safetensors of this version.
+    std::function<void(Snapshot)> on_checkpoint;
+  };
+  // Where a lineage begins: StartTask.base_manifest and orders.
+  struct Base {
+    std::string manifest;  // folder; empty: version 0
+    std::vector<training::Order> orders;
   };
 
   // Borrows the strand.
   LocalExchange(std::shared_ptr<const Job> job, param_store::client::Strand& strand,
-                Callbacks callbacks, LocalCallbacks local);
+                Callbacks callbacks, LocalCallbacks local, Base base);
   ~LocalExchange() override;
 
-  // Version 0, by the job's initializer or file. Errors carry their reason (data/failure.h).
-  // Unimplemented: a lineage that does not begin with version 0, a model with running statistics.
+  // The base's version, or version 0 by the job's initializer or file. Errors carry their reason
+  // (data/failure.h). Unimplemented: a model with running statistics.
   absl::Status Open(const param_store::client::Route& route) override;
   void PushPrefix(int64_t step, const training::Node& node,
                   std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) override;
   void SendSeal(int64_t step, const training::Node& node, const training::SealSums& sums) override;
   void SendEvaluation(int64_t version, int64_t block, const training::SealSums& sums) override;
   std::string Waiting() const override;
+  bool connected() const override { return false; }
   param_store::client::ExchangeStats stats() const override { return {}; }
+
+  // As to a lead in a shard; of another lineage: no effect.
+  void GiveOrders(int64_t lineage, const std::vector<training::Order>& orders);
+  void FilesTaken(int64_t lineage, int64_t step);
 
   // For TaskState.lead.
   node::v1::LeadState lead_state() const;
@@ -65,7 +77,9 @@ class LocalExchange final : public param_store::client::Exchange {
  private:
   void Told(const absl::StatusOr<training::Told>& told);
   void Decide();
+  absl::Status LoadBase();
   void Apply(const training::Decision& decision);
+  void Save(bool last);
   void Publish(bool stop, bool evaluate, absl::Duration update);
   void Fail(const absl::Status& status);
 
@@ -73,6 +87,7 @@ class LocalExchange final : public param_store::client::Exchange {
   param_store::client::Strand& strand_;
   const Callbacks callbacks_;
   const LocalCallbacks local_;
+  const Base base_;
   BufferPool pool_;
   std::unique_ptr<services::LineFile> step_log_;
 

@@ -6,11 +6,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/data/failure.h"
-#include "gpu_worker/task/checkpoint_files.h"
 #include "param_store/client/exchange_client.h"
 #include "services/check/check.h"
 #include "services/logging/log.h"
 #include "services/metrics/registry.h"
+#include "training/spec/lead_messages.h"
 
 namespace capstan::gpu_worker {
 
@@ -19,8 +19,6 @@ using param_store::client::ExchangeCallbacks;
 using services::Log;
 
 constexpr absl::Duration kReportInterval = absl::Seconds(1);
-constexpr absl::Duration kFirstFileRetry = absl::Seconds(1);
-constexpr absl::Duration kLastFileRetry = absl::Seconds(30);
 
 Task::Task(TaskOptions options, param_store::client::Strand& strand, Callbacks callbacks)
     : options_(std::move(options)),
@@ -45,6 +43,7 @@ void Task::Post(std::function<void()> function) {
 void Task::Start(const node::v1::StartTask& start) {
   rank_ = start.rank();
   view_ = start.view();
+  reached_at_ = strand_.Now();
   state_.set_job_id(start.job_id());
   state_.set_rank(rank_);
   state_.set_lineage(view_.lineage());
@@ -89,13 +88,14 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
   }
   core::WorkerOptions worker;
   worker.rank = rank_;
+  worker.total_steps = job_->spec.total_steps();
   worker.device_count = static_cast<int>(options_.devices.size());
   worker.lanes_together = Together();
   core_ = std::make_unique<core::WorkerCore>(job_->samples, job_->evaluation, worker);
   gradients_ = std::make_unique<BufferPool>(job_->layout.total_floats());
   orders_ = std::make_shared<EpochOrders>(job_);
   step_times_.resize(options_.devices.size());
-  MakeExchange();
+  if (absl::Status status = MakeExchange(start); !status.ok()) return status;
 
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int threads = options_.cpu_threads > 0 ? options_.cpu_threads : cores;
@@ -210,7 +210,7 @@ void Task::StartGroup() {
   group_ = std::make_unique<GroupRunner>(options, job_, *train_, runners_, std::move(callbacks));
 }
 
-void Task::MakeExchange() {
+absl::Status Task::MakeExchange(const node::v1::StartTask& start) {
   ExchangeCallbacks callbacks;
   callbacks.on_weights = [this](const CompleteWeights& weights) { OnWeights(weights); };
   callbacks.on_failed = [this](const absl::Status& status) {
@@ -226,30 +226,23 @@ void Task::MakeExchange() {
     options.security = options_.security;
     exchange_ = std::make_unique<param_store::client::ExchangeClient>(job_->layout, options,
                                                                       strand_, callbacks);
-    return;
+    return absl::OkStatus();
   }
+  LocalExchange::Base base;
+  base.manifest = start.base_manifest();
+  auto orders = training::spec::ReadOrders(start.orders());
+  if (!orders.ok()) return orders.status();
+  base.orders = *std::move(orders);
   LocalExchange::LocalCallbacks local;
   local.on_lead = [this] { SendState(); };
-  local.on_last = [this](LocalExchange::LastVersion last) {
-    WriteFile(
-        [this, last] {
-          auto file = WriteShardFile(
-              *job_, last.lineage, last.step, last.weights->span(),
-              last.momentum == nullptr ? absl::Span<const float>() : last.momentum->span());
-          if (!file.ok()) return file.status();
-          Post([this, last, file = *file] {
-            state_.mutable_files()->set_lineage(last.lineage);
-            state_.mutable_files()->set_step(last.step);
-            *state_.mutable_files()->add_files() = file;
-            SendState();
-          });
-          return absl::OkStatus();
-        },
-        kFirstFileRetry);
+  local.on_checkpoint = [this](LocalExchange::Snapshot snapshot) {
+    SaveShardFile(std::move(snapshot));
   };
-  auto exchange = std::make_unique<LocalExchange>(job_, strand_, callbacks, std::move(local));
+  auto exchange =
+      std::make_unique<LocalExchange>(job_, strand_, callbacks, std::move(local), std::move(base));
   local_ = exchange.get();
   exchange_ = std::move(exchange);
+  return absl::OkStatus();
 }
 
 void Task::ChangeView(const common::v1::View& view) {
@@ -262,6 +255,20 @@ void Task::ChangeView(const common::v1::View& view) {
   Give(core::ViewGiven{view_.lineage(),
                        view_.generation(),
                        {view_.lane_owners().begin(), view_.lane_owners().end()}});
+}
+
+// Nobody is left who could tell it to end.
+void Task::CheckOrphaned() {
+  const absl::Duration now = strand_.Now();
+  if (coordinator_up_ || exchange_->connected()) {
+    reached_at_ = now;
+    return;
+  }
+  const absl::Duration limit = absl::Seconds(job_->spec.spec().limits().orphan_timeout_seconds());
+  if (now - reached_at_ < limit) return;
+  Give(core::Failed{"WorkerLost",
+                    absl::StrCat("the task reached neither the coordinator nor a shard for ",
+                                 absl::FormatDuration(limit), " (limits.orphan_timeout)")});
 }
 
 void Task::Stop() {
@@ -310,8 +317,7 @@ void Task::Do(const core::OpenLineage& e) {
   CAPSTAN_CHECK(e.lineage == view_.lineage());
   UseSchedule();
   weights_ = CompleteWeights();
-  state_.clear_files();
-  state_.clear_weights_sha256();
+  reports_.Reset(e.lineage);
   param_store::client::Route route;
   route.lineage = e.lineage;
   for (const common::v1::ShardRoute& shard : view_.shards()) {
@@ -392,34 +398,6 @@ void Task::Do(const core::SendEvaluationPart& e) {
   exchange_->SendEvaluation(e.version, e.block, e.sums);
 }
 
-void Task::Do(const core::WriteWeights& e) {
-  WriteFile(
-      [this, e, weights = weights_.weights] {
-        auto written = WriteWeightsFile(*job_, e.lineage, e.version, weights->span());
-        if (!written.ok()) return written.status();
-        Post([this, e, written = *written] {
-          state_.mutable_files()->set_lineage(e.lineage);
-          state_.mutable_files()->set_step(e.version);
-          *state_.mutable_files()->add_files() = written.file;
-          state_.set_weights_sha256(written.weights_sha256);
-          Give(core::WeightsWritten{e.lineage, e.version});
-        });
-        return absl::OkStatus();
-      },
-      kFirstFileRetry);
-}
-
-// The last version is kept and tried again until the service ends the task.
-void Task::WriteFile(std::function<absl::Status()> write, absl::Duration retry) {
-  files_.Post([this, write, retry] {
-    const absl::Status status = write();
-    if (status.ok()) return;
-    Log(services::kError, "file_not_written").Kv("status", status).Kv("retry", retry);
-    files_.PostAfter(
-        retry, [this, write, retry] { WriteFile(write, std::min(2 * retry, kLastFileRetry)); });
-  });
-}
-
 void Task::Do(const core::ReportState& e) {
   state_.set_lineage(e.lineage);
   state_.set_generation(e.generation);
@@ -472,6 +450,8 @@ void Task::SetTimer() {
   strand_.PostAfter(timer_at_ - now, [this, alive = alive_, at = timer_at_] {
     if (!*alive || ended_ || timer_at_ != at) return;
     timer_at_ = absl::InfiniteDuration();
+    CheckOrphaned();
+    if (ended_) return;
     if (strand_.Now() >= report_at_) {
       SendState();
       SendCounters();
@@ -550,6 +530,7 @@ void Task::SendState() {
     phases.set_update(seconds(StepPhase::kUpdate));
     phases.set_evaluate(seconds(StepPhase::kEvaluate));
   }
+  reports_.Fill(state_);
   callbacks_.on_state(state_);
 }
 

@@ -20,6 +20,7 @@
 #include "gpu_worker/core/worker_core.h"
 #include "gpu_worker/task/counters.h"
 #include "gpu_worker/task/device_runner.h"
+#include "gpu_worker/task/file_reports.h"
 #include "gpu_worker/task/group_runner.h"
 #include "gpu_worker/task/job.h"
 #include "gpu_worker/task/local_exchange.h"
@@ -57,6 +58,10 @@ class Task {
   // reported as a state with its reason.
   void Start(const node::v1::StartTask& start);
   void ChangeView(const common::v1::View& view);
+  void GiveOrders(const node::v1::GiveOrders& orders);
+  void FilesTaken(const node::v1::FilesTaken& taken);
+  // Whether the service reaches the coordinator. Taken to be so until told otherwise.
+  void SetCoordinatorUp(bool up);
   void Stop();
 
  private:
@@ -66,13 +71,15 @@ class Task {
   };
 
   absl::Status SetUp(const node::v1::StartTask& start);
-  void MakeExchange();
   // Whether the devices sum their lanes by themselves.
   bool Together() const;
   void StartGroup();
   void GiveGroupOrder();
   // The view is taken up when every plan stands: no version waits for a compiler.
   void Ready();
+  absl::Status MakeExchange(const node::v1::StartTask& start);
+  void SaveShardFile(LocalExchange::Snapshot snapshot);
+  void CheckOrphaned();
   void Give(const core::Event& event);
   void DoAll(const core::Effects& effects);
   void Do(const core::OpenLineage& e);
@@ -87,7 +94,8 @@ class Task {
   void Do(const core::ReportState& e);
   void Do(const core::Exit& e);
   void OnWeights(const param_store::client::CompleteWeights& weights);
-  void WriteFile(std::function<absl::Status()> write, absl::Duration retry);
+  // Writes off the strand, and again where the version is owed.
+  void WriteFile(int64_t lineage, int64_t step, std::function<absl::Status()> write);
   void UseSchedule();
   void SetTimer();
   void EnterPhase();
@@ -123,7 +131,11 @@ class Task {
   bool ended_ = false;
   absl::Duration timer_at_ = absl::InfiniteDuration();
 
+  bool coordinator_up_ = true;
+  absl::Duration reached_at_ = absl::ZeroDuration();  // coordinator or a shard, the last time
+
   node::v1::TaskState state_;
+  FileReports reports_;
   absl::Duration report_at_ = absl::ZeroDuration();
   std::optional<PhaseClock> clock_;
   int64_t steps_ = 0;

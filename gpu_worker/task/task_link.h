@@ -2,7 +2,8 @@
 //
 //   message = [length of the rest, 4 bytes little-endian] [kind, 1 byte] [serialized body]
 //
-// The service says StartTask once, then ViewChanges, then Stop; the task says TaskState on change
+// The service says StartTask once, then ViewChanges, orders, files taken and whether it reaches the
+// coordinator, then Stop; the task says TaskState on change
 // and every second, and TaskCounters. Log lines go by the task's standard error.
 //
 // Thread-safe.
@@ -24,11 +25,14 @@
 namespace capstan::gpu_worker {
 
 enum class LinkKind : uint8_t {
-  kStartTask = 1,   // node.v1.StartTask
-  kViewChange = 2,  // node.v1.ViewChange
-  kStop = 3,        // empty
-  kTaskState = 4,   // node.v1.TaskState
-  kCounters = 5,    // counters.h
+  kStartTask = 1,    // node.v1.StartTask
+  kViewChange = 2,   // node.v1.ViewChange
+  kStop = 3,         // empty
+  kTaskState = 4,    // node.v1.TaskState
+  kCounters = 5,     // counters.h
+  kFilesTaken = 6,   // node.v1.FilesTaken
+  kGiveOrders = 7,   // node.v1.GiveOrders
+  kCoordinator = 8,  // one byte: 1 the service reaches the coordinator, 0 it does not
 };
 
 inline constexpr uint32_t kMaxLinkBytes = uint32_t{64} << 20;  // of one message

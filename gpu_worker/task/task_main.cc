@@ -117,6 +117,18 @@ int TaskMain(int argc, const char* const* argv) {
             node::v1::ViewChange change;
             if (change.ParseFromString(bytes)) task->ChangeView(change.view());
           });
+        } else if (kind == LinkKind::kFilesTaken) {
+          strand.Post([&task, bytes] {
+            node::v1::FilesTaken taken;
+            if (taken.ParseFromString(bytes)) task->FilesTaken(taken);
+          });
+        } else if (kind == LinkKind::kGiveOrders) {
+          strand.Post([&task, bytes] {
+            node::v1::GiveOrders give;
+            if (give.ParseFromString(bytes)) task->GiveOrders(give);
+          });
+        } else if (kind == LinkKind::kCoordinator) {
+          strand.Post([&task, up = bytes == std::string(1, '\1')] { task->SetCoordinatorUp(up); });
         } else if (kind == LinkKind::kStop) {
           strand.Post([&task] { task->Stop(); });
         }

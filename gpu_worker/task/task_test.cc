@@ -12,8 +12,11 @@
 #include <sstream>
 #include <thread>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "gpu_worker/task/test_job.h"
 #include "services/files/files.h"
+#include "training/codec/manifest.h"
 #include "training/codec/safetensors.h"
 #include "training/codec/sha256.h"
 
@@ -30,9 +33,11 @@ struct Outcome {
   const TaskState& last() const { return states.back(); }
 };
 
-// Runs the task until `done` holds for a state, then stops it.
+// Runs the task until `done` holds for a state, then stops it. `then` is called on the strand after
+// each state.
 Outcome RunTask(const node::v1::StartTask& start, std::vector<std::string> devices,
-                std::function<bool(const TaskState&)> done) {
+                std::function<bool(const TaskState&)> done,
+                std::function<void(Task&, const TaskState&)> then = nullptr) {
   Outcome outcome;
   param_store::client::StrandLoop strand;
   TaskOptions options;
@@ -43,6 +48,11 @@ Outcome RunTask(const node::v1::StartTask& start, std::vector<std::string> devic
   callbacks.on_state = [&](const TaskState& state) {
     outcome.states.push_back(state);
     if (done(state)) strand.Post([&] { task->Stop(); });
+    if (then != nullptr) {
+      strand.Post([&, state] {
+        if (task != nullptr) then(*task, state);
+      });
+    }
   };
   callbacks.on_counters = [&](const TaskCounters& counters) { outcome.counters = counters; };
   callbacks.on_exit = [&](bool failed) {
@@ -212,6 +222,121 @@ TEST_F(TaskTest, AStopOrderEndsItInTheMiddle) {
   });
   EXPECT_FALSE(outcome.failed);
   EXPECT_GE(outcome.counters.steps, 3);
+}
+
+// As the coordinator does, for a task that is its own store.
+std::string Commit(const TestJob& test, const TaskState& state) {
+  job::v1::ResolvedSpec spec;
+  EXPECT_TRUE(spec.ParseFromString(test.Start().resolved_spec()));
+  training::Manifest manifest;
+  manifest.job_id = spec.job_id();
+  manifest.lineage = state.files().lineage();
+  manifest.step = state.files().step();
+  manifest.spec_digest = "d";
+  manifest.training_digest = absl::BytesToHexString(spec.training_digest());
+  manifest.optimizer = "sgd";
+  manifest.created_by = "test";
+  manifest.lead_snapshot = state.files().lead_snapshot();
+  for (const common::v1::FileInfo& file : state.files().files()) {
+    manifest.files.push_back(
+        {file.name(), file.size_bytes(), absl::BytesToHexString(file.sha256())});
+  }
+  const std::string folder =
+      absl::StrCat(spec.storage_path(), "/", manifest.lineage, "-", manifest.step);
+  const auto text = training::EncodeManifest(manifest);
+  EXPECT_TRUE(text.ok()) << text.status();
+  EXPECT_TRUE(services::WriteFileAtomically(folder + "/manifest.json", *text).ok());
+  return folder;
+}
+
+// Saved every fourth step, suspended on the way, and gone on from there by another process: the
+// weights of the undisturbed run.
+TEST_F(TaskTest, IsSuspendedAndGoesOnWithTheSameBits) {
+  TestJob test = Small("whole");
+  test.momentum = 0.5;
+  const Outcome whole = RunTask(test.Start(), {"cpu"}, AllWritten);
+  ASSERT_FALSE(whole.failed) << whole.last().ShortDebugString();
+
+  test.storage_path = folder_ + "/parts";
+  test.checkpoint_every = 4;
+  std::vector<int64_t> saved;
+  std::string base;
+  const Outcome first = RunTask(
+      test.Start(), {"cpu"},
+      [&](const TaskState& state) {
+        if (!state.lead().suspended() || state.files().step() != state.lead().step()) return false;
+        if (base.empty()) base = Commit(test, state);
+        return true;
+      },
+      [&](Task& task, const TaskState& state) {
+        if (!state.has_files() || state.files().step() == state.lead().step()) return;
+        if (saved.empty() || saved.back() != state.files().step()) {
+          saved.push_back(state.files().step());
+        }
+        node::v1::FilesTaken taken;
+        taken.set_lineage(1);
+        taken.set_step(state.files().step());
+        task.FilesTaken(taken);
+        node::v1::GiveOrders give;
+        give.set_lineage(1);
+        node::v1::Order& order = *give.add_orders();
+        order.set_id(1);
+        order.set_suspend(true);
+        task.GiveOrders(give);
+      });
+  ASSERT_FALSE(first.failed) << first.last().ShortDebugString();
+  ASSERT_FALSE(saved.empty());
+  EXPECT_GE(saved[0], 4);
+  const int64_t step = first.last().lead().step();
+  ASSERT_LT(step, 30);
+  EXPECT_EQ(first.last().phase(), node::v1::TASK_PHASE_FINISHED);
+  EXPECT_EQ(first.last().files().files_size(), 1);  // no weights.safetensors
+  EXPECT_EQ(first.last().lead().applied_order_steps(0), step - 1);
+
+  node::v1::StartTask again = test.Start();
+  again.mutable_view()->set_lineage(2);
+  again.mutable_view()->set_generation(2);
+  again.set_base_manifest(base);
+  const Outcome second =
+      RunTask(again, {"cpu"}, AllWritten, [](Task& task, const TaskState& state) {
+        node::v1::FilesTaken taken;
+        taken.set_lineage(2);
+        taken.set_step(state.files().step());
+        if (state.has_files() && state.files().step() != 30) task.FilesTaken(taken);
+      });
+  ASSERT_FALSE(second.failed) << second.last().ShortDebugString();
+  EXPECT_EQ(second.last().weights_sha256(), whole.last().weights_sha256());
+  EXPECT_EQ(second.last().lead().samples_used(), 30 * 64);
+  ASSERT_EQ(second.last().lead().epochs_size(), 3);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(second.last().lead().epochs(i).train_loss(),
+              whole.last().lead().epochs(i).train_loss());
+    EXPECT_EQ(second.last().lead().epochs(i).validation_loss(),
+              whole.last().lead().epochs(i).validation_loss());
+  }
+
+  again.set_base_manifest(base + "x");
+  const Outcome lost = RunTask(again, {"cpu"}, [](const TaskState&) { return false; });
+  EXPECT_EQ(lost.last().reason(), "DataMissing");
+  EXPECT_THAT(lost.last().message(), HasSubstr(base + "x/manifest.json"));
+}
+
+// Nobody would ever tell it to end.
+TEST_F(TaskTest, ATaskThatReachesNobodyEnds) {
+  TestJob test = Small("o");
+  test.steps = 1000000;
+  test.train = 64000;
+  test.orphan_timeout = 1;
+  bool told = false;
+  const Outcome outcome = RunTask(
+      test.Start(), {"cpu"}, [](const TaskState&) { return false; },
+      [&told](Task& task, const TaskState& state) {
+        if (!told && state.phase() == node::v1::TASK_PHASE_RUNNING) task.SetCoordinatorUp(false);
+        told = state.phase() == node::v1::TASK_PHASE_RUNNING;
+      });
+  EXPECT_TRUE(outcome.failed);
+  EXPECT_EQ(outcome.last().reason(), "WorkerLost");
+  EXPECT_THAT(outcome.last().message(), HasSubstr("neither the coordinator nor a shard for 1s"));
 }
 
 // On devices of the fake plug-in, whose 16 bits are rounded where the CUDA plug-in rounds them.

@@ -24,6 +24,8 @@ struct TestJob {
   std::string kvstore = "local";
   bool deterministic = true;
   double stall_seconds = 300;
+  int64_t checkpoint_every = 0;  // steps; 0: none
+  double orphan_timeout = 600;   // seconds
   std::string storage_path;
 
   job::v1::JobSpec Spec() const {
@@ -48,6 +50,10 @@ struct TestJob {
     spec.mutable_training()->mutable_optimizer()->set_momentum(momentum);
     spec.mutable_training()->set_seed(7);
     spec.mutable_training()->set_precision(precision);
+    spec.mutable_limits()->set_orphan_timeout_seconds(orphan_timeout);
+    if (checkpoint_every > 0) {
+      spec.mutable_checkpoint()->mutable_every()->set_steps(checkpoint_every);
+    }
     return spec;
   }
 

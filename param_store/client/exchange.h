@@ -95,6 +95,8 @@ class Exchange {
   // Whom it waits for and since when, for people: "shard 1 (node ps1, unix:/a): connecting for 3 s,
   // UNAVAILABLE: ...". Empty: nothing is in the way.
   virtual std::string Waiting() const = 0;
+  // Whether a shard is reached just now. False where the task is its own store.
+  virtual bool connected() const = 0;
   virtual ExchangeStats stats() const = 0;
 };
 

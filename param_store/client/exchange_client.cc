@@ -493,6 +493,11 @@ void ExchangeClient::SendEvaluation(int64_t version, int64_t block,
   impl_->SendToLead(request);
 }
 
+bool ExchangeClient::connected() const {
+  return std::any_of(impl_->peers.begin(), impl_->peers.end(),
+                     [](const Impl::Peer& peer) { return peer.state == Impl::State::kOpen; });
+}
+
 std::string ExchangeClient::Waiting() const {
   const Impl& impl = *impl_;
   std::vector<std::string> lines;

@@ -55,6 +55,7 @@ class ExchangeClient final : public Exchange {
   void SendSeal(int64_t step, const training::Node& node, const training::SealSums& sums) override;
   void SendEvaluation(int64_t version, int64_t block, const training::SealSums& sums) override;
   std::string Waiting() const override;
+  bool connected() const override;
   ExchangeStats stats() const override;
 
   // Weight buffers that exist: two in a steady state, three where a device still reads an old one.

@@ -50,7 +50,9 @@ SimTask::SimTask(EventQueue& queue, Random& random, Process& process, Toy toy,
   state_.set_phase(node::v1::TASK_PHASE_STARTING);
   core_ = std::make_unique<core::WorkerCore>(
       *samples_, *evaluation_,
-      core::WorkerOptions{.rank = start.rank(), .device_count = spec_.devices_per_worker()});
+      core::WorkerOptions{.rank = start.rank(),
+                          .total_steps = spec_.total_steps(),
+                          .device_count = spec_.devices_per_worker()});
   OnViewChange(start.view());
 }
 

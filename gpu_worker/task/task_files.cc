@@ -1,0 +1,93 @@
+// What a task saves, and what it is told about that; orders to a task that is its own lead.
+#include <utility>
+
+#include "gpu_worker/task/checkpoint_files.h"
+#include "gpu_worker/task/task.h"
+#include "param_store/checkpoint/shard_file.h"
+#include "services/logging/log.h"
+#include "training/spec/lead_messages.h"
+
+namespace capstan::gpu_worker {
+
+using services::Log;
+
+constexpr absl::Duration kFileRetry = absl::Seconds(1);
+
+void Task::SaveShardFile(LocalExchange::Snapshot snapshot) {
+  reports_.Expect(snapshot.step, snapshot.last);
+  reports_.SetLead(snapshot.step, snapshot.lead);
+  WriteFile(snapshot.lineage, snapshot.step, [this, snapshot] {
+    param_store::ShardFileOptions options;
+    options.folder = CheckpointFolder(*job_, snapshot.lineage, snapshot.step);
+    options.job_id = job_->id();
+    options.spec_digest = job_->digest;
+    options.lineage = snapshot.lineage;
+    options.step = snapshot.step;
+    param_store::ShardTensors tensors;
+    tensors.layout = &job_->layout;
+    tensors.run = {0, job_->layout.chunk_count()};
+    tensors.weights = snapshot.weights->span();
+    if (snapshot.momentum != nullptr) tensors.state = snapshot.momentum->span();
+    auto file = param_store::WriteShardFile(options, tensors);
+    if (!file.ok()) return file.status();
+    Post([this, lineage = snapshot.lineage, step = snapshot.step, file = *file] {
+      if (lineage != view_.lineage()) return;
+      reports_.Written(step, file);
+      SendState();
+    });
+    return absl::OkStatus();
+  });
+}
+
+void Task::Do(const core::WriteWeights& e) {
+  reports_.Expect(e.version, /*last=*/true);
+  WriteFile(e.lineage, e.version, [this, e, weights = weights_.weights] {
+    auto written = WriteWeightsFile(*job_, e.lineage, e.version, weights->span());
+    if (!written.ok()) return written.status();
+    Post([this, e, written = *written] {
+      if (e.lineage != view_.lineage()) return;
+      reports_.SetWeights(e.version, written.weights_sha256);
+      reports_.Written(e.version, written.file);
+      Give(core::WeightsWritten{e.lineage, e.version});
+    });
+    return absl::OkStatus();
+  });
+}
+
+void Task::WriteFile(int64_t lineage, int64_t step, std::function<absl::Status()> write) {
+  files_.Post([this, lineage, step, write] {
+    const absl::Status status = write();
+    if (status.ok()) return;
+    Log(services::kError, "file_not_written").Kv("step", step).Kv("status", status);
+    Post([this, lineage, step, write, status] {
+      if (ended_ || lineage != view_.lineage()) return;
+      const bool owed = reports_.Failed(step, std::string(status.message()));
+      SendState();
+      if (!owed) return;
+      strand_.PostAfter(kFileRetry, [this, alive = alive_, lineage, step, write] {
+        if (*alive) WriteFile(lineage, step, write);
+      });
+    });
+  });
+}
+
+void Task::GiveOrders(const node::v1::GiveOrders& give) {
+  if (ended_ || local_ == nullptr) return;  // elsewhere shard 0 is the lead
+  auto orders = training::spec::ReadOrders(give.orders());
+  if (orders.ok()) return local_->GiveOrders(give.lineage(), *orders);
+  Log(services::kError, "order_refused").Kv("status", orders.status());
+}
+
+void Task::FilesTaken(const node::v1::FilesTaken& taken) {
+  if (ended_) return;
+  reports_.Taken(taken.lineage(), taken.step());
+  if (local_ != nullptr) local_->FilesTaken(taken.lineage(), taken.step());
+  SendState();
+}
+
+void Task::SetCoordinatorUp(bool up) {
+  if (coordinator_up_) reached_at_ = strand_.Now();
+  coordinator_up_ = up;
+}
+
+}  // namespace capstan::gpu_worker
