@@ -18,7 +18,8 @@ using services::kInfo;
 using services::kWarning;
 using services::Log;
 
-Coordinator::Coordinator(Options options) : options_(std::move(options)), core_(options_.core) {
+Coordinator::Coordinator(Options options)
+    : options_(std::move(options)), core_(options_.core), strand_([this] { Flush(); }) {
   CAPSTAN_CHECK(options_.journal != nullptr);
 }
 
@@ -103,10 +104,75 @@ void Coordinator::Unlisten(const std::string& job_id, JobListener* listener) {
   if (it->second.empty()) listeners_.erase(it);
 }
 
+absl::Status Coordinator::Restore(const core::DurableState& state) {
+  std::promise<absl::Status> done;
+  Post([&] {
+    const absl::Status status = core_.Restore(state, MonotonicNow(), absl::Now());
+    if (status.ok()) {
+      if (options_.metrics != nullptr) {
+        for (const auto& entry : state.jobs) options_.metrics->OnRestored(*core_.Peek(entry.first));
+      }
+      core::Restored restored;
+      for (const auto& [id, path] : core_.StoragePaths()) {
+        std::vector<core::FoundManifest> found = FindManifests(id, path);
+        if (!found.empty()) restored.manifests[id] = std::move(found);
+      }
+      Step(std::move(restored));
+    }
+    done.set_value(status);
+  });
+  return done.get_future().get();
+}
+
+void Coordinator::PostRead(std::function<void()> task) {
+  Post([this, task = std::move(task)]() mutable {
+    if (!appended_) return task();
+    waiting_.emplace_back(std::move(task));
+  });
+}
+
+const core::CoordinatorCore& Coordinator::core() {
+  if (appended_) Flush();
+  return core_;
+}
+
 void Coordinator::Step(decltype(core::Event::what) what) {
   core::Effects effects = core_.Step({absl::Now(), std::move(what)}, MonotonicNow());
-  for (core::Effect& effect : effects) CarryOut(effect);
+  for (core::Effect& effect : effects) {
+    if (const auto* persist = std::get_if<core::Persist>(&effect); persist != nullptr && !dead_) {
+      appended_ = true;
+      const absl::Status status = options_.journal->Append(persist->record);
+      if (!status.ok()) Die(status);
+    }
+    waiting_.emplace_back(std::move(effect));
+  }
   ArmTick();
+}
+
+void Coordinator::Flush() {
+  while (appended_ || !waiting_.empty()) {
+    if (appended_ && !dead_) {
+      const absl::Status status = options_.journal->Commit();
+      if (!status.ok()) Die(status);
+    }
+    appended_ = false;
+    // What these step into being stands behind them, and waits for the next commit.
+    for (size_t count = waiting_.size(); count > 0 && !waiting_.empty(); --count) {
+      auto next = std::move(waiting_.front());
+      waiting_.pop_front();
+      if (auto* effect = std::get_if<core::Effect>(&next)) {
+        CarryOut(*effect);
+      } else {
+        std::get<std::function<void()>>(next)();
+      }
+    }
+  }
+}
+
+void Coordinator::Die(const absl::Status& status) {
+  dead_ = true;
+  Log(kError, "journal_failed").Kv("status", status);
+  options_.on_fatal(status);
 }
 
 void Coordinator::ArmTick() {
@@ -116,6 +182,7 @@ void Coordinator::ArmTick() {
   strand_.CallAt(due, [this, due] {
     if (tick_at_ != due) return;  // an earlier one was set meanwhile and has taken over
     tick_at_ = absl::InfiniteDuration();
+    if (draining_) return;  // nobody is connected any more: that is no loss
     Step(core::Tick{});
     UpdateNodeMetrics();
   });
@@ -133,14 +200,6 @@ void Coordinator::CarryOut(core::Effect& effect) {
     return;
   }
   if (auto* persist = std::get_if<core::Persist>(&effect)) {
-    absl::Status status = options_.journal->Append(persist->record);
-    if (status.ok()) status = options_.journal->Commit();
-    if (!status.ok()) {
-      dead_ = true;
-      Log(kError, "journal_failed").Kv("status", status);
-      options_.on_fatal(status);
-      return;
-    }
     if (const auto* issued = std::get_if<core::IncarnationIssued>(&persist->record)) {
       Log(kInfo, "node_registered")
           .Kv("node", issued->reg.name())

@@ -1,16 +1,19 @@
 // The core on its strand: carries its effects out, and lets adapters at it.
 //
 // Adapters only validate, then Post; everything else here happens on the strand, so nothing is
-// locked. Streams that are slow never hold it up: they keep what is newest and are asked again when
+// locked. Group commit: the strand takes all that waits, steps the core with each, makes what came
+// of it durable with one commit, and only then sends, replies and shows. Streams that are slow never hold it up: they keep what is newest and are asked again when
 // their last write is done.
 #ifndef CAPSTAN_COORDINATOR_COORDINATOR_H_
 #define CAPSTAN_COORDINATOR_COORDINATOR_H_
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -52,8 +55,15 @@ class Coordinator {
   // Stop().
   ~Coordinator();
 
+  // Goes on from what a coordinator before this one made durable, its manifests on disk first. Once,
+  // before anything else is posted. DataLoss: a record is damaged. Not on the strand.
+  absl::Status Restore(const core::DurableState& state);
+
   // Any thread.
   void Post(std::function<void()> task) { strand_.Post(std::move(task)); }
+  // The same for a task that looks at the core and changes nothing: it is run behind the commit of
+  // what was posted before it, which it would else have to wait for alone. Any thread.
+  void PostRead(std::function<void()> task);
   // Ends all streams with UNAVAILABLE; new ones are refused. Returns when they were told. Not on
   // the strand.
   void Drain();
@@ -62,7 +72,8 @@ class Coordinator {
 
   // ---- on the strand only ----
 
-  const core::CoordinatorCore& core() const { return core_; }
+  // As it may be shown: commits first what is not durable yet.
+  const core::CoordinatorCore& core();
   bool draining() const { return draining_; }
   Strand& strand() { return strand_; }
 
@@ -98,6 +109,8 @@ class Coordinator {
 
  private:
   void Step(decltype(core::Event::what) what);
+  void Flush();
+  void Die(const absl::Status& status);
   void CarryOut(core::Effect& effect);
   void ArmTick();
   void TellListeners(const std::string& job_id,
@@ -115,7 +128,10 @@ class Coordinator {
   absl::Duration tick_at_ = absl::InfiniteDuration();
   absl::Duration node_metrics_at_;
   bool draining_ = false;
-  bool dead_ = false;  // the journal has failed
+  // Effects, and tasks that read, in their order; behind the commit of what was appended.
+  std::deque<std::variant<core::Effect, std::function<void()>>> waiting_;
+  bool appended_ = false;  // something to commit
+  bool dead_ = false;      // the journal has failed
 
   Strand strand_;
   FileThread manifests_;  // posts to the strand: goes first

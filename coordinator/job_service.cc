@@ -94,7 +94,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* co
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
-  coordinator_.Post([this, context, request, response, reactor] {
+  coordinator_.PostRead([this, context, request, response, reactor] {
     if (GivenUp(*context)) {
       reactor->Finish(GivenUpStatus());
       return;
@@ -129,7 +129,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* 
     return reactor;
   }
   const int limit = request->limit() == 0 ? kDefaultListed : request->limit();
-  coordinator_.Post([this, context, response, reactor, limit, states] {
+  coordinator_.PostRead([this, context, response, reactor, limit, states] {
     if (GivenUp(*context)) {
       reactor->Finish(GivenUpStatus());
       return;

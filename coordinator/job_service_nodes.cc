@@ -34,7 +34,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListNodes(grpc::CallbackServerContext*
                                                     const job::v1::ListNodesRequest*,
                                                     job::v1::ListNodesResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  coordinator_.Post([this, response, reactor] {
+  coordinator_.PostRead([this, response, reactor] {
     const absl::Duration now = MonotonicNow();
     for (const auto& entry : coordinator_.core().nodes().all()) {
       *response->add_nodes() = Describe(entry.second, now);

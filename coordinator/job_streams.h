@@ -26,7 +26,7 @@ class JobStream : public grpc::ServerWriteReactor<Response>,
                   public std::enable_shared_from_this<JobStream<Response>> {
  public:
   void OnWriteDone(bool ok) final {
-    coordinator_.Post([self = this->shared_from_this(), ok] {
+    coordinator_.PostRead([self = this->shared_from_this(), ok] {
       self->writing_ = false;
       if (!ok) {
         self->End(grpc::Status(grpc::StatusCode::CANCELLED, "the caller has gone"));
@@ -83,7 +83,7 @@ class JobStream : public grpc::ServerWriteReactor<Response>,
 template <typename Response>
 void JobStream<Response>::Begin(const absl::Status& status) {
   self_ = this->shared_from_this();
-  coordinator_.Post([self = self_, status] {
+  coordinator_.PostRead([self = self_, status] {
     if (!status.ok()) {
       self->End(services::ToGrpcStatus(status));
     } else if (self->coordinator_.draining()) {

@@ -1,6 +1,6 @@
 // capstan_coordinator: see --help.
-#include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,11 +29,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   capstan::services::ShutdownSignal& signal = capstan::services::ShutdownSignal::Install();
-  std::atomic<bool> failed = false;
-  auto server = CoordinatorServer::Start(config, [&] {
-    failed = true;
-    signal.Trigger();
-  });
+  // At once: what could not be made durable must not be shown to anybody.
+  auto server = CoordinatorServer::Start(config, [] { std::_Exit(1); });
   if (!server.ok()) {
     std::fprintf(stderr, "capstan_coordinator: %s\n",
                  std::string(server.status().message()).c_str());
@@ -44,5 +41,5 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   signal.Wait();
   (*server)->Shutdown();
-  return failed ? 1 : 0;
+  return 0;
 }

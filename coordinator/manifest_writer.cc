@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <set>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "services/files/files.h"
+#include "services/logging/log.h"
 #include "services/version/version.h"
 #include "training/codec/manifest.h"
 #include "training/codec/sha256.h"
@@ -126,6 +128,56 @@ int SweepCheckpointFolders(const core::SweepCheckpoints& sweep) {
     if (services::RemoveTree(sweep.storage_path, folder).ok()) ++removed;
   }
   return removed;
+}
+
+std::vector<core::FoundManifest> FindManifests(const std::string& job_id,
+                                               const std::string& storage_path) {
+  std::vector<core::FoundManifest> out;
+  DIR* folder = ::opendir(storage_path.c_str());
+  if (folder == nullptr) return out;  // nothing was written yet
+  while (const dirent* entry = ::readdir(folder)) {
+    const std::string name = entry->d_name;
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(name, absl::MaxSplits('-', 1));
+    int64_t lineage = 0, step = 0;
+    if (!absl::SimpleAtoi(parts.first, &lineage) || !absl::SimpleAtoi(parts.second, &step) ||
+        name != absl::StrCat(lineage, "-", step)) {
+      continue;
+    }
+    const std::string path = absl::StrCat(storage_path, "/", name, "/manifest.json");
+    const absl::StatusOr<std::string> text = services::ReadWholeFile(path, kMaxManifestBytes);
+    if (absl::IsNotFound(text.status())) continue;
+    absl::StatusOr<training::Manifest> manifest =
+        text.ok() ? training::ParseManifest(path, *text) : text.status();
+    if (manifest.ok() &&
+        (manifest->job_id != job_id || manifest->lineage != lineage || manifest->step != step)) {
+      manifest = absl::DataLossError(absl::StrCat(path, ": is of job ", manifest->job_id, ", ",
+                                                  manifest->lineage, "-", manifest->step));
+    }
+    if (!manifest.ok()) {
+      services::Log(services::kWarning, "manifest_ignored").Kv("status", manifest.status());
+      continue;
+    }
+    core::FoundManifest found;
+    found.lineage = lineage;
+    found.step = step;
+    found.spec_digest = absl::HexStringToBytes(manifest->spec_digest);
+    found.weights_sha256 = manifest->weights_sha256;
+    found.samples_used = manifest->samples_used;
+    found.orders = manifest->orders;
+    for (const training::ManifestFile& file : manifest->files) {
+      common::v1::FileInfo& info = found.files.emplace_back();
+      info.set_name(file.name);
+      info.set_size_bytes(file.size_bytes);
+      info.set_sha256(absl::HexStringToBytes(file.sha256));
+    }
+    out.push_back(std::move(found));
+  }
+  ::closedir(folder);
+  std::sort(out.begin(), out.end(), [](const core::FoundManifest& a, const core::FoundManifest& b) {
+    return std::pair(a.lineage, a.step) < std::pair(b.lineage, b.step);
+  });
+  return out;
 }
 
 absl::Status VerifyCheckpointFolder(const std::string& folder,

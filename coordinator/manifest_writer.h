@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/core/types.h"
@@ -24,6 +25,11 @@ absl::Status WriteManifestFile(const core::WriteManifest& write);
 // Removes the folders that `sweep` names, each one's manifest.json first, so that a half removed
 // checkpoint is none. What cannot be removed stays for the next time. Blocks. Returns how many went.
 int SweepCheckpointFolders(const core::SweepCheckpoints& sweep);
+
+// The manifests of one job that lie in `<storage_path>/<lineage>-<step>/manifest.json`, by lineage
+// and step. One that is damaged, or of another job, is none: that is logged. Blocks.
+std::vector<core::FoundManifest> FindManifests(const std::string& job_id,
+                                               const std::string& storage_path);
 
 // Reads manifest.json and every file that it names and compares sizes and hashes with `saved`, the
 // coordinator's record. Blocks. NotFound: there is no manifest; DataLoss names file and check.

@@ -168,5 +168,26 @@ TEST_F(ManifestWriterTest, TheThreadWorksInOrderAndRefusesTooMuch) {
   EXPECT_EQ(done.get_future().get(), static_cast<int>(taken));
 }
 
+TEST_F(ManifestWriterTest, WhatLiesOnDiskIsFoundAgain) {
+  const std::string path = write_.folder.substr(0, write_.folder.rfind('/'));
+  EXPECT_TRUE(FindManifests("job-1", path + "/none").empty());
+  EXPECT_TRUE(FindManifests("job-1", path).empty());  // files, but no manifest
+  ASSERT_TRUE(WriteManifestFile(write_).ok());
+  const std::vector<core::FoundManifest> found = FindManifests("job-1", path);
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].lineage, 1);
+  EXPECT_EQ(found[0].step, 10);
+  EXPECT_EQ(found[0].spec_digest, std::string(32, '\xdd'));
+  EXPECT_EQ(found[0].weights_sha256, std::string(64, 'a'));
+  EXPECT_EQ(found[0].samples_used, 160);
+  // Not of this job, or not what was written: none.
+  EXPECT_TRUE(FindManifests("job-2", path).empty());
+  const std::string file = write_.folder + "/manifest.json";
+  std::string text = *services::ReadWholeFile(file, 1 << 20);
+  text[text.size() / 2] ^= 1;
+  ASSERT_TRUE(services::WriteFileAtomically(file, text).ok());
+  EXPECT_TRUE(FindManifests("job-1", path).empty());
+}
+
 }  // namespace
 }  // namespace capstan::coordinator

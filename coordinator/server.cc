@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/journal/sqlite_journal.h"
 #include "grpcpp/support/server_interceptor.h"
 #include "services/files/files.h"
+#include "services/logging/log.h"
 #include "training/spec/resolve.h"
 
 namespace capstan::coordinator {
@@ -50,14 +52,16 @@ absl::StatusOr<std::string> OpenStateDir(const std::string& path) {
 }  // namespace
 
 CoordinatorServer::CoordinatorServer(const Config& config, const std::string& state_dir,
-                                     PathPolicy policy, std::function<void()> on_fatal)
+                                     PathPolicy policy, std::unique_ptr<core::Journal> journal,
+                                     std::function<void()> on_fatal)
     : registry_("coordinator"),
       metrics_(registry_),
       rpc_metrics_(registry_, {job::v1::JobService::service_full_name(),
                                node::v1::NodeService::service_full_name()}),
       policy_(std::move(policy)),
+      journal_(std::move(journal)),
       coordinator_({.core = MakeCoreOptions(config, state_dir),
-                    .journal = &journal_,
+                    .journal = journal_.get(),
                     .metrics = &metrics_,
                     .on_fatal = [on_fatal](const absl::Status&) { on_fatal(); }}),
       job_service_(coordinator_, policy_, &metrics_),
@@ -75,9 +79,18 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   checkpoint_roots.push_back(absl::StrCat(*state_dir, "/checkpoints"));
   absl::StatusOr<PathPolicy> policy = PathPolicy::Create(config.data_roots, checkpoint_roots);
   if (!policy.ok()) return policy.status();
+  absl::StatusOr<std::unique_ptr<SqliteJournal>> journal = SqliteJournal::Open(*state_dir);
+  if (!journal.ok()) return journal.status();
+  const absl::StatusOr<core::DurableState> state = (*journal)->Load();
+  if (!state.ok()) return state.status();
 
-  std::unique_ptr<CoordinatorServer> coordinator(
-      new CoordinatorServer(config, *state_dir, *std::move(policy), std::move(on_fatal)));
+  std::unique_ptr<CoordinatorServer> coordinator(new CoordinatorServer(
+      config, *state_dir, *std::move(policy), *std::move(journal), std::move(on_fatal)));
+  status = coordinator->coordinator_.Restore(*state);
+  if (!status.ok()) return status;
+  if (!state->jobs.empty()) {
+    services::Log(services::kInfo, "restored").Kv("jobs", static_cast<int64_t>(state->jobs.size()));
+  }
   services::ServerOptions options;
   options.listen = common->listen;
   options.security = config.common.security;
@@ -104,7 +117,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     if (!http.ok()) return http.status();
     coordinator->http_ = *std::move(http);
   }
-  coordinator->server_->SetReady(true);  // nothing to load: the journal is in memory
+  coordinator->server_->SetReady(true);
   return coordinator;
 }
 

@@ -22,9 +22,10 @@ namespace capstan::coordinator {
 
 class CoordinatorServer {
  public:
-  // Serves when it returns. `on_fatal`: the journal failed, the process should end; called once at
-  // most, in a thread that must not call Shutdown. InvalidArgument and others: a flag, named; a
-  // folder or address that cannot be used.
+  // Serves when it returns, with the jobs that lie in the state folder. `on_fatal`: the journal has
+  // failed (that is logged), and what the core holds may not be told any more: the process has to
+  // end at once. InvalidArgument and others: a flag, named; a folder or address that cannot be used;
+  // a journal that another coordinator holds, or that is damaged.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(const Config& config,
                                                                   std::function<void()> on_fatal);
   ~CoordinatorServer();  // Shutdown()
@@ -39,13 +40,13 @@ class CoordinatorServer {
 
  private:
   CoordinatorServer(const Config& config, const std::string& state_dir, PathPolicy policy,
-                    std::function<void()> on_fatal);
+                    std::unique_ptr<core::Journal> journal, std::function<void()> on_fatal);
 
   services::MetricsRegistry registry_;
   CoordinatorMetrics metrics_;
   services::RpcMetrics rpc_metrics_;
   const PathPolicy policy_;
-  core::MemoryJournal journal_;
+  const std::unique_ptr<core::Journal> journal_;
   Coordinator coordinator_;
   JobServiceImpl job_service_;
   NodeServiceImpl node_service_;

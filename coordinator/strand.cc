@@ -11,7 +11,8 @@ absl::Duration MonotonicNow() {
   return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
-Strand::Strand() : thread_([this] { Run(); }) {}
+Strand::Strand(std::function<void()> after_batch)
+    : after_batch_(std::move(after_batch)), thread_([this] { Run(); }) {}
 
 Strand::~Strand() { Stop(); }
 
@@ -55,7 +56,10 @@ void Strand::Run() {
       task();
       task = nullptr;  // what it holds goes now, not with the last one
     }
-    if (last) return;
+    if (last) {
+      after_batch_();
+      return;
+    }
     // Tasks first: a heartbeat that waits in the queue is heard before its lease is judged.
     const absl::Duration now = MonotonicNow();
     while (!timers_.empty() && timers_.begin()->first <= now) {
@@ -63,6 +67,7 @@ void Strand::Run() {
       timers_.erase(timers_.begin());
       task();
     }
+    after_batch_();
   }
 }
 

@@ -18,7 +18,9 @@ absl::Duration MonotonicNow();
 
 class Strand {
  public:
-  Strand();
+  // `after_batch` is run on the strand after every round: after all tasks that waited together, and
+  // the timers that were due.
+  explicit Strand(std::function<void()> after_batch = [] {});
   // Stop().
   ~Strand();
   Strand(const Strand&) = delete;
@@ -40,6 +42,7 @@ class Strand {
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
+  const std::function<void()> after_batch_;
   std::multimap<absl::Duration, std::function<void()>> timers_;  // of the thread alone
 
   Mutex mu_;

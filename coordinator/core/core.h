@@ -74,6 +74,8 @@ class CoordinatorCore {
   const LogBuffer* Logs(absl::string_view job_id) const;
   // False for unknown jobs.
   bool HasEnded(absl::string_view job_id) const;
+  // Jobs that have not ended and may have manifests: id and storage_path.
+  std::vector<std::pair<std::string, std::string>> StoragePaths() const;
   // All about a job, or null. Valid until the next Step.
   const JobRecord* Peek(absl::string_view job_id) const { return FindJob(job_id); }
   // Oldest first.
@@ -100,6 +102,7 @@ class CoordinatorCore {
   // core_restore.cc
   void Handle(const Restored& restored);
   void PlaceMembers(JobRecord& job, bool surely);
+  void TakeManifest(JobRecord& job, const FoundManifest& found);
 
   // core_nodes.cc
   void Handle(const NodeConnected& connected);

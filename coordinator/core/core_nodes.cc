@@ -164,6 +164,8 @@ void CoordinatorCore::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbe
                                    absl::StrCat("heartbeat: more than ", kMaxStates, " states"))});
     return;
   }
+  if (node.unheard) schedule_ = true;
+  node.unheard = false;
   // A heartbeat is complete: what it does not name is not there.
   std::set<std::string> ids = node.jobs;
   for (const std::string& id : ids) {

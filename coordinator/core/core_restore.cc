@@ -72,6 +72,17 @@ absl::Status CoordinatorCore::Restore(const DurableState& state, absl::Duration 
   return absl::OkStatus();
 }
 
+std::vector<std::pair<std::string, std::string>> CoordinatorCore::StoragePaths() const {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const auto& entry : by_sequence_) {
+    const JobRecord& job = *entry.second;
+    if (!job.ended() && job.resolved.has_value()) {
+      out.emplace_back(job.id, job.resolved->storage_path());
+    }
+  }
+  return out;
+}
+
 void CoordinatorCore::PlaceMembers(JobRecord& job, bool surely) {
   for (const Rank& rank : job.ranks) {
     if ((!job.resting() && !rank.lost) != surely) continue;
@@ -89,7 +100,47 @@ void CoordinatorCore::PlaceMembers(JobRecord& job, bool surely) {
   }
 }
 
-void CoordinatorCore::Handle(const Restored&) {
+// The file is the truth: a manifest whose commit nobody could record any more counts.
+void CoordinatorCore::TakeManifest(JobRecord& job, const FoundManifest& found) {
+  if (job.ended() || found.lineage != job.view.lineage() || found.spec_digest != job.digest ||
+      found.step > job.resolved->total_steps()) {
+    return;
+  }
+  for (const SavedManifest& manifest : job.manifests) {
+    if (manifest.saved.lineage() == found.lineage && manifest.saved.step() >= found.step) return;
+  }
+  SavedManifest& saved = job.linking;
+  saved = SavedManifest();
+  saved.orders = found.orders;
+  saved.saved.set_id(absl::StrCat(found.lineage, "-", found.step));
+  saved.saved.set_uri(absl::StrCat(
+      "file://", CheckpointFolder(job.resolved->storage_path(), found.lineage, found.step)));
+  saved.saved.set_lineage(found.lineage);
+  saved.saved.set_step(found.step);
+  saved.saved.set_weights_sha256(found.weights_sha256);
+  saved.saved.set_samples_used(found.samples_used);
+  int64_t bytes = 0;
+  for (const common::v1::FileInfo& file : found.files) {
+    bytes += file.size_bytes();
+    *saved.saved.add_files() = file;
+  }
+  saved.saved.set_size_bytes(bytes);
+  if (found.step == job.resolved->total_steps()) {
+    job.weights_sha256 = found.weights_sha256;
+    job.samples_used = found.samples_used;
+    job.progress.set_step(found.step);
+  }
+  job.manifest = ManifestPhase::kWriting;
+  job.manifest_step = found.step;
+  Handle(ManifestWritten{job.id, found.lineage, found.step, absl::OkStatus()});
+}
+
+void CoordinatorCore::Handle(const Restored& restored) {
+  for (const auto& entry : restored.manifests) {
+    JobRecord* job = FindJob(entry.first);
+    if (job == nullptr || job->ended() || !job->has_view()) continue;
+    for (const FoundManifest& found : entry.second) TakeManifest(*job, found);
+  }
   std::vector<JobRecord*> active;
   for (const auto& entry : active_) active.push_back(entry.second);
   for (JobRecord* job : active) {

@@ -75,7 +75,7 @@ absl::StatusOr<NodeTable::Admission> NodeTable::Judge(const node::v1::Register& 
     admission.replaced = old->session;
     return admission;
   }
-  if (old->usable()) {
+  if (old->live()) {
     return absl::AlreadyExistsError(absl::StrCat("register.name: a live node on host ", old->host(),
                                                  " has the name ", reg.name()));
   }
@@ -109,6 +109,7 @@ void NodeTable::AddAbsent(const node::v1::Register& reg, int64_t incarnation, ab
   node.reg = reg;
   node.incarnation = incarnation;
   node.slots.assign(reg.devices_size(), std::string());
+  node.unheard = true;
   node.last_heard = now;
   node.last_heard_wall = wall;
 }

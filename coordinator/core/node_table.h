@@ -24,6 +24,8 @@ struct Node {
   SessionId session = 0;  // 0: not connected; the lease may still hold
   SessionId last_session = 0;
   bool lost = false;  // the lease lapsed, or another process has the name now
+  // Known from an earlier coordinator, and what it holds is not known before its first heartbeat.
+  bool unheard = false;
   absl::Duration last_heard;
   absl::Time last_heard_wall;
   // Per device, the job that holds the slot; empty: free.
@@ -37,7 +39,8 @@ struct Node {
   // "worker w on host h" needs a host even where the node gave none.
   const std::string& host() const { return reg.host().empty() ? reg.name() : reg.host(); }
   bool is_worker() const { return reg.role() == common::v1::ROLE_WORKER; }
-  bool usable() const { return session != 0 && !lost; }
+  bool live() const { return session != 0 && !lost; }
+  bool usable() const { return live() && !unheard; }
 };
 
 // Names of people's and machines' making: [a-z0-9-]{1,63}.

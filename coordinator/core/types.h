@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <variant>
 #include <vector>
@@ -69,8 +70,21 @@ struct ManifestWritten {
   absl::Status status;
 };
 struct Tick {};
-// The first event after CoordinatorCore::Restore.
-struct Restored {};
+// A manifest that lies in a job's storage_path.
+struct FoundManifest {
+  int64_t lineage = 0;
+  int64_t step = 0;
+  std::string spec_digest;  // 32 bytes
+  std::string weights_sha256;
+  int64_t samples_used = 0;
+  std::vector<int64_t> orders;
+  std::vector<common::v1::FileInfo> files;
+};
+// The first event after CoordinatorCore::Restore. By job, by lineage and step: of jobs that have not
+// ended.
+struct Restored {
+  std::map<std::string, std::vector<FoundManifest>> manifests;
+};
 
 struct Event {
   absl::Time wall;  // for people only

@@ -1,0 +1,384 @@
+// A second core goes on from what the first one made durable.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/core/test_world.h"
+
+namespace capstan::coordinator::core {
+namespace {
+
+using common::v1::JOB_STATE_CANCELLED;
+using common::v1::JOB_STATE_FAILED;
+using common::v1::JOB_STATE_PENDING;
+using common::v1::JOB_STATE_RUNNING;
+using common::v1::JOB_STATE_STARTING;
+using common::v1::JOB_STATE_SUCCEEDED;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+// The coordinator with its nodes; Restart() takes the coordinator away and begins another one, of
+// which the nodes know nothing yet.
+class RestartTest : public ::testing::Test {
+ protected:
+  RestartTest() : world_(std::make_unique<World>()) {}
+
+  World& w() { return *world_; }
+
+  void AddNodes(int workers, int stores) {
+    for (int i = 0; i < workers; ++i) workers_.push_back(w().Worker(absl::StrCat("w", i)));
+    for (int i = 0; i < stores; ++i) stores_.push_back(w().Store(absl::StrCat("s", i)));
+  }
+  std::string Running(int workers, int shards) {
+    const std::string id = w().Submit(World::Spec(workers, shards), "the-request");
+    for (const SessionId session : workers_) w().AnswerProbe(session);
+    for (int i = 0; i < shards; ++i) {
+      w().Shard(stores_[i], id, i).set_ready(true);
+      w().Beat(stores_[i]);
+    }
+    for (int i = 0; i < workers; ++i) {
+      w().Task(workers_[i], id, i).set_phase(node::v1::TASK_PHASE_RUNNING);
+      w().Beat(workers_[i]);
+    }
+    return id;
+  }
+  void Lead(const std::string& id, int64_t step, bool complete = false) {
+    node::v1::LeadState* lead = w().Shard(stores_[0], id, 0).mutable_lead();
+    lead->set_lineage(1);
+    lead->set_step(step);
+    lead->set_samples_used(16 * step);
+    lead->set_complete(complete);
+    w().Beat(stores_[0]);
+  }
+  static void AddFile(node::v1::WrittenFiles* files, const std::string& name) {
+    files->set_lineage(1);
+    files->set_step(10);
+    common::v1::FileInfo* file = files->add_files();
+    file->set_name(name);
+    file->set_size_bytes(4);
+    file->set_sha256(std::string(32, 'x'));
+  }
+  // All that the nodes report of a job that is done.
+  void Finish(const std::string& id) {
+    Lead(id, 10, /*complete=*/true);
+    for (size_t i = 0; i < stores_.size(); ++i) {
+      node::v1::ShardState& shard = w().Shard(stores_[i], id, static_cast<int>(i));
+      AddFile(shard.mutable_files(), absl::StrCat("shard-", i, ".safetensors"));
+      w().Beat(stores_[i]);
+    }
+    node::v1::TaskState& task = w().Task(workers_[0], id, 0);
+    task.set_phase(node::v1::TASK_PHASE_FINISHED);
+    AddFile(task.mutable_files(), "weights.safetensors");
+    task.set_weights_sha256(std::string(64, 'a'));
+    w().Beat(workers_[0]);
+  }
+
+  // `silent`: nodes that do not come back.
+  void Restart(const std::set<SessionId>& silent = {}, Restored restored = {}) {
+    auto next = std::make_unique<World>();
+    // Another boot of the machine: its monotonic clock begins anew.
+    next->now_ = absl::Seconds(3);
+    next->journal_ = w().journal_;
+    next->calls_ = w().calls_;
+    ASSERT_TRUE(
+        next->core_.Restore(next->journal_.state(), next->now_, absl::FromUnixSeconds(2000)).ok());
+    std::vector<std::pair<SessionId*, std::string>> back;
+    for (size_t i = 0; i < workers_.size(); ++i) back.push_back({&workers_[i], "w"});
+    const size_t num_workers = back.size();
+    for (size_t i = 0; i < stores_.size(); ++i) back.push_back({&stores_[i], "s"});
+    auto before = std::move(world_);
+    world_ = std::move(next);
+    w().Do(std::move(restored));
+    w().Pass(absl::Milliseconds(700));
+    for (size_t i = 0; i < back.size(); ++i) {
+      SessionId& session = *back[i].first;
+      if (silent.count(session) > 0) {
+        session = 0;
+        continue;
+      }
+      const bool worker = i < num_workers;
+      const std::string name = absl::StrCat(back[i].second, worker ? i : i - num_workers);
+      const int64_t incarnation =
+          before->journal_.state().nodes.at(name).incarnation;  // as it was told
+      const auto beats = before->beats_[session];
+      session = w().Connect(name, worker ? common::v1::ROLE_WORKER : common::v1::ROLE_PARAM_STORE,
+                            incarnation);
+      EXPECT_EQ(w().Take(session, ConnectResponse::kRegistered)[0].registered().incarnation(),
+                incarnation);
+      w().beats_[session] = beats;
+      w().Beat(session);
+    }
+  }
+  std::vector<SessionId> All() {
+    std::vector<SessionId> all;
+    for (const SessionId session : workers_) {
+      if (session != 0) all.push_back(session);
+    }
+    for (const SessionId session : stores_) {
+      if (session != 0) all.push_back(session);
+    }
+    return all;
+  }
+  int Sent(ConnectResponse::MessageCase kind) {
+    int count = 0;
+    for (const SessionId session : All()) {
+      count += static_cast<int>(w().Take(session, kind).size());
+    }
+    return count;
+  }
+
+  std::unique_ptr<World> world_;
+  std::vector<SessionId> workers_;
+  std::vector<SessionId> stores_;
+};
+
+TEST_F(RestartTest, ARunningJobGoesOnAndNobodyIsStartedAgain) {
+  AddNodes(2, 2);
+  const std::string id = Running(2, 2);
+  Lead(id, 3);
+  const job::v1::Job before = w().Job(id);
+  ASSERT_EQ(before.state(), JOB_STATE_RUNNING);
+  Restart();
+
+  job::v1::Job job = w().Job(id);
+  EXPECT_EQ(job.state(), JOB_STATE_RUNNING);
+  EXPECT_EQ(job.generation(), 1);
+  EXPECT_EQ(job.progress().step(), 3);
+  EXPECT_EQ(job.samples_used(), 48);
+  EXPECT_EQ(job.spec().SerializeAsString(), before.spec().SerializeAsString());
+  EXPECT_EQ(job.resolved().SerializeAsString(), before.resolved().SerializeAsString());
+  EXPECT_EQ(job.submitted_at().seconds(), before.submitted_at().seconds());
+  EXPECT_THAT(w().EventTypes(id), ElementsAre("Submitted", "Admitted", "Resolved", "Started"));
+  w().Pass(absl::Seconds(20), All());
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
+  EXPECT_EQ(Sent(ConnectResponse::kStartTask), 0);
+  EXPECT_EQ(Sent(ConnectResponse::kStartLineage), 0);
+  EXPECT_EQ(Sent(ConnectResponse::kStopTask), 0);
+  EXPECT_EQ(Sent(ConnectResponse::kEndJob), 0);
+
+  Finish(id);
+  ASSERT_THAT(w().manifests_, SizeIs(1));
+  EXPECT_EQ(w().manifests_[0].samples_used, 160);
+  w().Do(ManifestWritten{id, 1, 10, absl::OkStatus()});
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(w().Saved(id).state(), JOB_STATE_SUCCEEDED);
+
+  // It stays listed, and what still runs of it is wound down by the next coordinator.
+  Restart();
+  job = w().Job(id);
+  EXPECT_EQ(job.state(), JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(job.weights_sha256(), std::string(64, 'a'));
+  EXPECT_EQ(job.checkpoint_uri(), absl::StrCat("file:///out/", id, "/1-10"));
+  w().Pass(absl::Seconds(1), All());
+  EXPECT_GT(Sent(ConnectResponse::kStopTask), 0);
+  EXPECT_GT(Sent(ConnectResponse::kEndJob), 0);
+  for (const SessionId session : All()) w().Forget(session);
+  w().Pass(absl::Seconds(1), All());
+  EXPECT_TRUE(w().Saved(id).wound_down());
+}
+
+TEST_F(RestartTest, EveryAcceptedSubmitIsThereAndTheSameRequestIsTheSameJob) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(w().Submit(World::Spec(1, 1), absl::StrCat("q", i)));
+  w().Cancel(ids[3]);
+  Restart();
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(w().Job(ids[i]).state(), i == 3 ? JOB_STATE_CANCELLED : JOB_STATE_PENDING);
+    EXPECT_EQ(w().Submit(World::Spec(1, 1), absl::StrCat("q", i)), ids[i]);
+    EXPECT_TRUE(std::get<job::v1::SubmitJobResponse>(w().LastReply().response).existed());
+  }
+  EXPECT_EQ(w().Submit(World::Spec(2, 1), "q0"), "");
+  EXPECT_TRUE(absl::IsAlreadyExists(w().LastReply().status));
+  // The queue keeps its order, and new jobs stand behind.
+  const std::string last = w().Submit(World::Spec(1, 1), "q5");
+  AddNodes(1, 1);
+  EXPECT_EQ(w().Job(ids[0]).state(), JOB_STATE_STARTING);
+  EXPECT_THAT(w().Job(last).message(), HasSubstr("(4 of "));
+}
+
+TEST_F(RestartTest, AStartGoesOnWhereItWas) {
+  AddNodes(2, 1);
+  // Probed, but not resolved; resolved, but nobody was told; told, but nobody has answered.
+  const std::string id = w().Submit(World::Spec(2, 1));
+  w().AnswerProbe(workers_[0]);
+  Restart();
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_STARTING);
+  w().Pass(absl::Seconds(6), All());
+  for (const SessionId session : workers_) w().AnswerProbe(session);
+  ASSERT_EQ(w().Job(id).generation(), 1);
+  Restart();
+  w().Pass(absl::Seconds(1), All());
+  ASSERT_GT(w().Take(stores_[0], ConnectResponse::kStartLineage).size(), 0u);
+  w().Shard(stores_[0], id, 0).set_ready(true);
+  w().Beat(stores_[0]);
+  Restart();
+  w().Pass(absl::Seconds(1), All());
+  EXPECT_THAT(w().Take(stores_[0], ConnectResponse::kStartLineage), IsEmpty());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_GT(w().Take(workers_[i], ConnectResponse::kStartTask).size(), 0u);
+    w().Task(workers_[i], id, i).set_phase(node::v1::TASK_PHASE_RUNNING);
+    w().Beat(workers_[i]);
+  }
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
+}
+
+TEST_F(RestartTest, NothingExpiresForALeaseAndThenTheSilentAreLost) {
+  AddNodes(2, 1);
+  const std::string id = Running(2, 1);
+  Restart({workers_[1]});
+  w().Pass(absl::Seconds(4), All());
+  EXPECT_EQ(w().Job(id).generation(), 1);
+  w().Pass(absl::Seconds(2), All());
+  EXPECT_EQ(w().Job(id).generation(), 2);
+  EXPECT_THAT(w().EventTypes(id), Contains("WorkerLost"));
+  EXPECT_EQ(w().Saved(id).view().generation(), 2);
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
+}
+
+TEST_F(RestartTest, AnotherProcessWithTheNameIsALoss) {
+  AddNodes(2, 1);
+  const std::string id = Running(2, 1);
+  const SessionId gone = workers_[1];
+  Restart({gone});
+  w().Worker("w1");  // began anew while nobody looked: its task is gone
+  w().Pass(absl::Milliseconds(100), All());
+  EXPECT_EQ(w().Job(id).generation(), 2);
+  EXPECT_EQ(w().Saved(id).ranks(1).lost(), true);
+  EXPECT_GT(w().journal_.state().nodes.at("w1").incarnation,
+            w().journal_.state().nodes.at("w0").incarnation);
+}
+
+TEST_F(RestartTest, ATaskThatDiedMeanwhileIsALossLikeAnyOther) {
+  AddNodes(2, 1);
+  const std::string id = Running(2, 1);
+  node::v1::TaskState& task = w().Task(workers_[1], id, 1);
+  task.set_phase(node::v1::TASK_PHASE_FAILED);
+  task.set_exit_code(-9);
+  Restart();
+  w().Pass(absl::Milliseconds(100), All());
+  EXPECT_EQ(w().Job(id).generation(), 2);
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
+}
+
+TEST_F(RestartTest, ACancelThatWasAcceptedIsCarriedOut) {
+  AddNodes(1, 1);
+  const std::string id = Running(1, 1);
+  w().Cancel(id);
+  Restart();
+  w().Pass(absl::Seconds(1), All());
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
+  EXPECT_GT(w().Take(workers_[0], ConnectResponse::kStopTask).size(), 0u);
+  w().Forget(workers_[0]);
+  w().Beat(workers_[0]);
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_CANCELLED);
+}
+
+TEST_F(RestartTest, SlotsOfALivingTaskAreNotGivenAway) {
+  AddNodes(1, 1);
+  const std::string first = Running(1, 1);
+  const std::string second = w().Submit(World::Spec(1, 1));
+  Restart();
+  w().Pass(absl::Seconds(2), All());
+  EXPECT_EQ(w().Job(second).state(), JOB_STATE_PENDING);
+  w().Cancel(first);
+  w().Forget(workers_[0]);
+  w().Forget(stores_[0]);
+  w().Pass(absl::Seconds(3), All());
+  EXPECT_EQ(w().Job(first).state(), JOB_STATE_CANCELLED);
+  EXPECT_EQ(w().Job(second).state(), JOB_STATE_STARTING);
+}
+
+TEST_F(RestartTest, AManifestThatLiesOnDiskIsTheTruth) {
+  AddNodes(1, 1);
+  const std::string id = Running(1, 1);
+  const v1::DurableJob saved = w().Saved(id);
+  FoundManifest found;
+  found.lineage = 1;
+  found.step = 10;
+  found.spec_digest = saved.spec_digest();
+  found.weights_sha256 = std::string(64, 'b');
+  found.samples_used = 160;
+  Restored restored;
+  restored.manifests[id] = {found};
+  // The processes that wrote it are gone, too.
+  Restart({workers_[0], stores_[0]}, restored);
+  const job::v1::Job job = w().Job(id);
+  EXPECT_EQ(job.state(), JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(job.weights_sha256(), std::string(64, 'b'));
+  EXPECT_EQ(job.samples_used(), 160);
+  EXPECT_EQ(job.checkpoint_uri(), absl::StrCat("file:///out/", id, "/1-10"));
+}
+
+TEST_F(RestartTest, AManifestOfAnotherHistoryIsNone) {
+  AddNodes(1, 1);
+  const std::string id = Running(1, 1);
+  FoundManifest found;
+  found.lineage = 1;
+  found.step = 10;
+  found.spec_digest = std::string(32, 'z');
+  Restored restored;
+  restored.manifests[id] = {found};
+  Restart({}, restored);
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
+}
+
+TEST(RestoreTest, ADamagedRecordIsRefused) {
+  DurableState state;
+  state.jobs["a-1"] = "no job";
+  CoordinatorCore core(World::Filled({}));
+  const absl::Status status = core.Restore(state, absl::ZeroDuration(), absl::UnixEpoch());
+  EXPECT_TRUE(absl::IsDataLoss(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a-1"));
+}
+
+TEST(RestoreTest, EndedJobsStayInTheirOrderAndIncarnationsGoOn) {
+  CoreOptions options;
+  options.max_ended_jobs = 2;
+  World world(options);
+  world.Worker("w0");
+  std::vector<std::string> ids;
+  for (int i = 0; i < 3; ++i) {
+    ids.push_back(world.Submit(World::Spec(5, 0)));
+    world.now_ += absl::Seconds(1);
+    world.Cancel(ids[i]);
+  }
+  EXPECT_EQ(world.journal_.state().jobs.size(), 2u);  // the oldest is forgotten there, too
+  EXPECT_EQ(world.journal_.state().events.count(ids[0]), 0u);
+  World next(options);
+  next.journal_ = world.journal_;
+  ASSERT_TRUE(next.core_.Restore(next.journal_.state(), next.now_, absl::UnixEpoch()).ok());
+  next.Do(Restored{});
+  const std::string id = next.Submit(World::Spec(5, 0), "x");
+  next.Cancel(id);
+  EXPECT_EQ(next.core_.Peek(ids[1]), nullptr);
+  EXPECT_NE(next.core_.Peek(ids[2]), nullptr);
+  const SessionId session = next.Worker("w1");
+  EXPECT_EQ(next.Take(session, ConnectResponse::kRegistered)[0].registered().incarnation(), 2);
+}
+
+TEST(RestoreTest, TooManyEventsAreDroppedInTheMiddleThereToo) {
+  CoreOptions options;
+  JobRecord job(options);
+  DurableState state;
+  options.max_events = 4;
+  World world(options);
+  world.Worker("w0");
+  const std::string id = world.Submit(World::Spec(1, 0));
+  for (int i = 0; i < 4; ++i) {  // a gang that falls apart again and again
+    const SessionId session = world.Worker(absl::StrCat("v", i));
+    world.Do(NodeDisconnected{session, true});
+    world.Do(NodeDisconnected{world.sessions_ - 1, true});
+  }
+  const auto& events = world.journal_.state().events.at(id);
+  ASSERT_EQ(static_cast<int>(events.size()), std::min(4, world.Job(id).events_size()));
+  int i = 0;
+  for (const auto& entry : events) {
+    EXPECT_EQ(entry.second.type(), world.Job(id).events(i++).type());
+  }
+}
+
+}  // namespace
+}  // namespace capstan::coordinator::core
