@@ -1,0 +1,155 @@
+"""A coordinator that is killed at the worst moments and started again on what it left on disk."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+
+import services
+import support
+
+SEED = int(os.environ.get('CAPSTAN_SEED', '1'))
+JOB = support.job_spec(name='go-on', resources={'num_workers': 2, 'num_shards': 2},
+                       training={'epochs': 12, 'global_batch_size': 64, 'seed': 3,
+                                 'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}})
+SHORT = support.job_spec(name='short', resources={'num_workers': 2, 'num_shards': 2},
+                         training={'epochs': 1, 'global_batch_size': 64, 'seed': 3,
+                                   'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
+
+
+class CoordinatorRestartTest(services.ServicesTest):
+
+    def start_coordinator(self):
+        self.start_one('coordinator', 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root', 'file:///',
+                       '--checkpoint-root', 'file:///', '--heartbeat', '200ms', '--lease', '3s')
+
+    def kill_coordinator(self):
+        self.assertEqual(self.stop('coordinator', signal.SIGKILL), -signal.SIGKILL)
+
+    def steps(self, job_id):
+        """Steps decided, as the lead has written them down: nobody needs to be asked."""
+        try:
+            with open(self.path('state', 'checkpoints', job_id, 'metrics.jsonl')) as f:
+                return len(f.readlines())
+        except FileNotFoundError:
+            return 0
+
+    def wait_for_logged_step(self, job_id, step):
+        self.wait_until(lambda: self.steps(job_id) >= step, 90, f'step {step} in metrics.jsonl')
+
+    def finish(self, job_id):
+        job = json.loads(self.ok('wait', job_id, '-o', 'json', timeout=180).out.splitlines()[-1])
+        self.assertEqual(job['state'], 'SUCCEEDED', job)
+        return job
+
+    def test_training_goes_on_without_it_and_ends_with_the_same_bits(self):
+        self.start(workers=2, shards=2)
+        undisturbed = self.finish(self.submit(JOB))
+
+        job_id = self.submit(JOB)
+        self.wait_for_logged_step(job_id, 10)
+        tasks = sorted(self.tasks())
+        self.kill_coordinator()
+        before = self.steps(job_id)
+        self.wait_for_logged_step(job_id, min(before + 60, 300))  # nobody is there to tell them anything
+        self.start_coordinator()
+        job = self.describe(job_id)
+        self.assertEqual(job['state'], 'RUNNING')
+        self.wait_until(lambda: self.describe(job_id)['progress']['step'] > before, 30, 'news of the lead')
+        self.assertEqual(sorted(self.tasks()), tasks)  # nobody was started again
+        # Again and again, while it trains.
+        draw = random.Random(SEED)
+        while self.steps(job_id) < 330:
+            self.kill_coordinator()
+            time.sleep(draw.uniform(0, 0.5))
+            self.start_coordinator()
+            time.sleep(draw.uniform(0, 1.5))
+        job = self.finish(job_id)
+        self.assertEqual(job['weights_sha256'], undisturbed['weights_sha256'])
+        self.assertEqual(job['samples_used'], undisturbed['samples_used'])
+        self.assertEqual(job['generation'], 1, job)
+        types = [event['type'] for event in self.describe(job_id)['events']]
+        self.assertEqual(types[0], 'Submitted')
+        self.assertNotIn('WorkerLost', types)
+        self.assertEqual(len(self.describe(job_id)['epochs']), 12)
+
+    def test_killed_while_a_job_starts_and_before_its_manifest(self):
+        self.start(workers=2, shards=2)
+        undisturbed = self.finish(self.submit(SHORT))
+        draw = random.Random(SEED)
+        for _ in range(4):
+            job_id = self.submit(SHORT)
+            time.sleep(draw.uniform(0, 0.3))  # in the middle of probes, lineages and tasks
+            self.kill_coordinator()
+            self.start_coordinator()
+            self.wait_for_logged_step(job_id, 31)  # all but the last
+            time.sleep(draw.uniform(0, 0.2))
+            self.kill_coordinator()
+            self.start_coordinator()
+            self.assertEqual(self.finish(job_id)['weights_sha256'], undisturbed['weights_sha256'])
+
+    def test_an_accepted_submit_is_there_and_the_same_request_is_the_same_job(self):
+        self.start_coordinator()
+        job_file = self.write('job.yaml', json.dumps(JOB))  # no node is there: they wait
+        env = dict(os.environ, CAPSTAN_ADDRESS=self.address())
+        accepted = {}
+
+        def submit(client):
+            for i in range(8):
+                request = f'c{client}-{i}'
+                done = subprocess.run([support.CAPSTAN, 'submit', job_file, '--request-id', request], cwd=self.folder,
+                                      env=env, capture_output=True, text=True, timeout=120)
+                if done.returncode == 0:
+                    accepted[request] = done.stdout.strip()
+
+        clients = [threading.Thread(target=submit, args=(client,)) for client in range(3)]
+        for client in clients:
+            client.start()
+        draw = random.Random(SEED)
+        while any(client.is_alive() for client in clients):
+            time.sleep(draw.uniform(0.1, 0.8))
+            self.kill_coordinator()
+            self.start_coordinator()
+        for client in clients:
+            client.join()
+        self.kill_coordinator()
+        self.start_coordinator()
+
+        self.assertGreater(len(accepted), 3)
+        listed = {job['job_id'] for job in json.loads(self.ok('list', '-o', 'json').out)}
+        for request, job_id in accepted.items():
+            self.assertIn(job_id, listed, request)
+        self.assertEqual(len(set(accepted.values())), len(accepted))
+        for request in list(accepted)[:3]:  # told once more by a client that never got its answer
+            again = self.ok('submit', job_file, '--request-id', request).out.strip()
+            self.assertEqual(again, accepted[request])
+
+    def test_a_second_coordinator_and_a_damaged_journal_are_refused(self):
+        self.start_coordinator()
+        job_id = self.submit(JOB)
+        command = [os.path.join(support.BIN, 'capstan_coordinator'), '--listen', f'unix:{self.path("other.sock")}',
+                   '--http', 'off', '--insecure', '--state-dir', self.path('state')]
+        second = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=30)
+        self.assertNotEqual(second.returncode, 0)
+        self.assertIn('another coordinator works here', second.stderr)
+        self.assertEqual(self.stop('coordinator'), 0)
+        journal = self.path('state', 'journal.db')
+        with open(journal, 'r+b') as f:
+            content = f.read()
+            f.seek(content.index(b'synthetic_digits'))
+            f.write(b'S')
+        damaged = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=30)
+        self.assertEqual(damaged.returncode, 1)
+        self.assertIn(journal, damaged.stderr)
+        self.assertIn(job_id, damaged.stderr)
+        with open(journal, 'r+b') as f:
+            f.write(content)
+        self.start_coordinator()
+        self.assertEqual(self.describe(job_id)['state'], 'PENDING')
+
+
+if __name__ == '__main__':
+    support.main()
