@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/core/core.h"
-#include "coordinator/core/recovery_world.h"
+#include "coordinator/core/test_recovery.h"
 
 namespace capstan::coordinator::core {
 namespace {

@@ -202,6 +202,8 @@ void Cluster::OnAnswer(Node& node, const std::string& bytes) {
       if (node.shard != nullptr) node.shard->OnFilesTaken(message.files_taken());
       return;
     case ConnectResponse::kGiveOrders:
+      node.shard->OnGiveOrders(message.give_orders());
+      return ReportSoon(node);
     case ConnectResponse::kSetLogLevel:  // nobody gives any here
     case ConnectResponse::MESSAGE_NOT_SET:
       CAPSTAN_CHECK(false);

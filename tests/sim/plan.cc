@@ -32,7 +32,7 @@ const Drawn kDrawn[] = {
 
 // Whether the coordinator starts new lineages. Until it does, no shard and not every worker may be
 // lost: worker 0 stays.
-constexpr bool kRollbacks = false;
+constexpr bool kRollbacks = true;
 
 bool IsHarmlessWithoutRollback(const Fault& fault) {
   switch (fault.what) {

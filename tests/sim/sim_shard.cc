@@ -15,6 +15,7 @@
 #include "training/codec/manifest.h"
 #include "training/codec/sha256.h"
 #include "training/init/init.h"
+#include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
 
 namespace capstan::sim {
@@ -92,7 +93,8 @@ void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
                          .layout = *training::spec::MakeLayout(spec_),
                          .samples = *training::spec::MakeSamplePlan(spec_),
                          .evaluation = *training::spec::MakeEvalPlan(spec_),
-                         .schedule = *training::spec::MakeSchedule(spec_)};
+                         .schedule = *training::spec::MakeSchedule(spec_),
+                         .checkpoint_every_steps = spec_.checkpoint_every_steps()};
     core_ = std::make_unique<core::ShardCore>(std::move(plan));
     optimizer_ = *training::spec::MakeOptimizer(spec_);
     storage_ = std::make_unique<param_store::ShardStorage>(core_->plan().layout,
@@ -106,6 +108,7 @@ void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
   event.lane_owners.assign(message.view().lane_owners().begin(),
                            message.view().lane_owners().end());
   event.base_manifest = message.base_manifest();
+  event.orders = *training::spec::ReadOrders(message.orders());
   Do(event);
 }
 
@@ -118,6 +121,11 @@ void SimShard::OnViewChange(const node::v1::ViewChange& message) {
   event.lane_owners.assign(message.view().lane_owners().begin(),
                            message.view().lane_owners().end());
   Do(event);
+}
+
+void SimShard::OnGiveOrders(const node::v1::GiveOrders& message) {
+  if (core_ == nullptr) return;
+  Do(core::GiveOrders{message.lineage(), *training::spec::ReadOrders(message.orders())});
 }
 
 void SimShard::OnFilesTaken(const node::v1::FilesTaken& message) {
@@ -418,7 +426,10 @@ absl::StatusOr<std::shared_ptr<param_store::client::FloatBuffer>> SimShard::Read
   if (!text.ok()) return text.status();
   const auto manifest = training::ParseManifest(path, *text);
   if (!manifest.ok()) return manifest.status();
+  auto snapshot = training::spec::DecodeSnapshot(manifest->lead_snapshot);
+  if (!snapshot.ok()) return snapshot.status();
   loaded->version = manifest->step;
+  loaded->snapshot = *std::move(snapshot);
   std::set<int32_t> missing;
   for (int32_t chunk = load.run.first_chunk; chunk < load.run.end(); ++chunk) missing.insert(chunk);
   for (const training::ManifestFile& file : manifest->files) {

@@ -51,6 +51,7 @@ class SimShard {
   // From the coordinator.
   void OnStartLineage(const node::v1::StartLineage& message);
   void OnViewChange(const node::v1::ViewChange& message);
+  void OnGiveOrders(const node::v1::GiveOrders& message);
   void OnFilesTaken(const node::v1::FilesTaken& message);
   void OnEndJob();
 

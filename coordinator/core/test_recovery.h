@@ -1,7 +1,7 @@
 // A running job on nodes that do what they are told, and the faults and orders that befall it. For
 // tests alone.
-#ifndef CAPSTAN_COORDINATOR_CORE_RECOVERY_WORLD_H_
-#define CAPSTAN_COORDINATOR_CORE_RECOVERY_WORLD_H_
+#ifndef CAPSTAN_COORDINATOR_CORE_TEST_RECOVERY_H_
+#define CAPSTAN_COORDINATOR_CORE_TEST_RECOVERY_H_
 
 #include <gtest/gtest.h>
 
@@ -140,4 +140,4 @@ class RecoveryTest : public ::testing::Test, public World {
 
 }  // namespace capstan::coordinator::core
 
-#endif  // CAPSTAN_COORDINATOR_CORE_RECOVERY_WORLD_H_
+#endif  // CAPSTAN_COORDINATOR_CORE_TEST_RECOVERY_H_
