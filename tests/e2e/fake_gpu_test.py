@@ -46,7 +46,7 @@ class FakeGpuTest(support.TestCase):
                                          r'up to \d+ samples would fit')
 
     def test_a_fault_of_the_card_names_step_device_and_error(self):
-        job = self.job(100, {'CAPSTAN_FAKE_FAIL': 'fault'})
+        job = self.job(100, {'CAPSTAN_FAKE_FAIL': 'fault'}, recovery={'never_retry_on': ['InternalError']})
         self.assertEqual(job['state'], 'FAILED')
         self.assertEqual(job['reason'], 'InternalError', job)
         self.assertIn('step 0, lane 0: device cuda:0: cudaStreamSynchronize: 700', job['message'])

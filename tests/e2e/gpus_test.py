@@ -57,7 +57,8 @@ class GpusTest(support.TestCase):
     def test_a_subset_of_the_devices(self):
         # Seen by the fault of the second of them, which says its number.
         run = self.run_job('cuda:0,cuda:1,cuda:2,cuda:3', env={'CAPSTAN_FAKE_GROUP': 'fault:1:0'}, kvstore={'type': 'device'},
-                           resources={'device': 'gpu', 'devices': [0, 2]})
+                           resources={'device': 'gpu', 'devices': [0, 2]},
+                           recovery={'never_retry_on': ['InternalError']})
         self.assertEqual(run.code, 100, run)
         job = json.loads(run.out.splitlines()[-1])
         self.assertEqual((job['state'], job['reason']), ('FAILED', 'InternalError'), run)
@@ -65,7 +66,7 @@ class GpusTest(support.TestCase):
 
     def test_a_sum_that_hangs_ends_the_job_with_its_name(self):
         run = self.run_job('cuda:0,cuda:1', env={'CAPSTAN_FAKE_GROUP': 'hang:0'}, limits={'stall_timeout': '6s'},
-                           kvstore={'type': 'dist_device_sync'},
+                           kvstore={'type': 'dist_device_sync'}, recovery={'never_retry_on': ['NcclTimeout']},
                            resources={'num_workers': 2, 'gpus_per_worker': 2, 'device': 'gpu'})
         self.assertEqual(run.code, 100, run)
         job = json.loads(run.out.splitlines()[-1])
