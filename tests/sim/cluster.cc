@@ -317,6 +317,10 @@ void Cluster::CheckEnd() {
                        : coordinator_->GetJob(job_id_);
   if (!job.ok()) return Violation("an accepted job is lost");
   result_.job = *job;
+  if (job->state() == common::v1::JOB_STATE_FAILED && job->reason() == "CheckpointCorrupt" &&
+      plan_.has(FaultClass::kDamage) && NoCheckpointIsWhole()) {
+    return;  // the only one was damaged: nothing is begun anew over what a person may still save
+  }
   if (job->state() != common::v1::JOB_STATE_SUCCEEDED) {
     return Violation(absl::StrCat("ended as ", common::v1::JobState_Name(job->state()), ": ",
                                   job->reason(), ": ", job->message()));

@@ -85,6 +85,8 @@ class Cluster {
                     absl::Span<const float> weights, int64_t first_float);
   void CheckEnd();
   void CheckFiles();
+  absl::Status IsWhole(const std::string& folder) const;
+  bool NoCheckpointIsWhole() const;
 
   // cluster_faults.cc
   void PlanFaults();

@@ -279,22 +279,40 @@ void Cluster::Sweep(const core::SweepCheckpoints& sweep) {
   }
 }
 
+// The checkpoint in that folder: a manifest, and the shards' files as it names them.
+absl::Status Cluster::IsWhole(const std::string& folder) const {
+  const auto text = disk_.Read(folder + "/manifest.json");
+  if (!text.ok()) return text.status();
+  const auto manifest = training::ParseManifest(folder, *text);
+  if (!manifest.ok()) return manifest.status();
+  for (const training::ManifestFile& file : manifest->files) {
+    if (!absl::StartsWith(file.name, "shard-")) continue;
+    const auto bytes = disk_.Read(absl::StrCat(folder, "/", file.name));
+    if (!bytes.ok() || HexOfSha256(*bytes) != file.sha256)
+      return absl::DataLossError(absl::StrCat(file.name, " is not what the manifest names"));
+  }
+  return absl::OkStatus();
+}
+
+bool Cluster::NoCheckpointIsWhole() const {
+  const core::JobRecord& job = *coordinator_->Peek(job_id_);
+  for (const core::SavedManifest& manifest : job.manifests) {
+    if (IsWhole(absl::StrCat(job.resolved->storage_path(), "/", manifest.saved.id())).ok())
+      return false;
+  }
+  return true;
+}
+
 // SUCCEEDED is said: the last version can be read.
 void Cluster::CheckFiles() {
   const core::JobRecord& job = *coordinator_->Peek(job_id_);
   const std::string folder =
       absl::StrCat(job.resolved->storage_path(), "/", job.view.lineage(), "-", plan_.steps);
-  const auto text = disk_.Read(folder + "/manifest.json");
-  if (!text.ok()) return Violation("SUCCEEDED before the manifest of the last step");
-  const auto manifest = training::ParseManifest(folder, *text);
+  if (!disk_.Read(folder + "/manifest.json").ok())
+    return Violation("SUCCEEDED before the manifest of the last step");
   if (plan_.has(FaultClass::kDamage)) return;
-  if (!manifest.ok()) return Violation(std::string(manifest.status().message()));
-  for (const training::ManifestFile& file : manifest->files) {
-    if (!absl::StartsWith(file.name, "shard-")) continue;
-    const auto bytes = disk_.Read(absl::StrCat(folder, "/", file.name));
-    if (!bytes.ok() || HexOfSha256(*bytes) != file.sha256)
-      Violation(absl::StrCat(file.name, " is not what the manifest names"));
-  }
+  const absl::Status whole = IsWhole(folder);
+  if (!whole.ok()) Violation(std::string(whole.message()));
 }
 
 // ---- The client ----
