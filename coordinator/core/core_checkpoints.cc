@@ -78,6 +78,16 @@ void CoordinatorCore::AdvanceCheckpoints(JobRecord& job) {
       OrderManifest(job, step);
       return;
     }
+    // Given up before a restart, which forgets that: whoever let it go reports a newer one, and the
+    // others report this one until it is taken.
+    for (const Shard& shard : job.shards) {
+      const node::v1::WrittenFiles& now = shard.state.files();
+      if (collected.files.count(shard.index) == 0 && now.lineage() == job.view.lineage() &&
+          now.step() > step) {
+        CheckpointFailed(job, step, absl::StrCat(NameOf(shard), ": has let it go"));
+        return;
+      }
+    }
   }
   if (job.lead.step() == total && job.EndIsReported()) OrderManifest(job, total);
 }

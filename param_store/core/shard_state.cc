@@ -18,11 +18,9 @@ node::v1::ShardState ShardCore::State(absl::Duration now) const {
   state.set_message(message_);
   state.set_generation(generation_);
   state.set_checkpoint_failures(checkpoint_failures_);
-  for (const Checkpoint& checkpoint : checkpoints_) {
-    if (!checkpoint.report.has_value()) continue;
-    *state.mutable_files() = *checkpoint.report;  // the oldest first
-    break;
-  }
+  // The oldest, and nothing newer before it is let go.
+  if (!checkpoints_.empty() && checkpoints_.front().report.has_value())
+    *state.mutable_files() = *checkpoints_.front().report;
   if (ready_) {
     node::v1::Waiting waiting;
     FillWaiting(&waiting);

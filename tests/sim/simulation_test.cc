@@ -71,6 +71,14 @@ TEST(SimulationTest, EveryJobEndsWithTheBitsOfThePlainSum) {
   }
 }
 
+// Seeds that have found a fault of the cores once.
+TEST(SimulationTest, WhatWasFoundOnceStaysMended) {
+  // A checkpoint was given up, the coordinator started again, and the end waited for its files.
+  for (const int64_t seed : {22434}) {
+    EXPECT_THAT(RunWorld(DrawPlan(seed)).violations, testing::IsEmpty()) << "seed " << seed;
+  }
+}
+
 TEST(SimulationTest, AnotherSeedRunsOtherwise) {
   Plan plan = DrawPlan(12345);
   const uint64_t hash = RunWorld(plan).trace_hash;
