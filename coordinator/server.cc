@@ -60,10 +60,11 @@ CoordinatorServer::CoordinatorServer(const Config& config, const std::string& st
                                node::v1::NodeService::service_full_name()}),
       policy_(std::move(policy)),
       journal_(std::move(journal)),
-      coordinator_({.core = MakeCoreOptions(config, state_dir),
-                    .journal = journal_.get(),
-                    .metrics = &metrics_,
-                    .on_fatal = [on_fatal](const absl::Status&) { on_fatal(); }}),
+      coordinator_(
+          {.core = MakeCoreOptions(config, state_dir),
+           .journal = journal_.get(),
+           .metrics = &metrics_,
+           .on_fatal = [on_fatal = std::move(on_fatal)](const absl::Status&) { on_fatal(); }}),
       job_service_(coordinator_, policy_, &metrics_),
       node_service_(coordinator_) {}
 

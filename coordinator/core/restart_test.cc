@@ -8,7 +8,6 @@ namespace capstan::coordinator::core {
 namespace {
 
 using common::v1::JOB_STATE_CANCELLED;
-using common::v1::JOB_STATE_FAILED;
 using common::v1::JOB_STATE_PENDING;
 using common::v1::JOB_STATE_RUNNING;
 using common::v1::JOB_STATE_STARTING;
@@ -17,7 +16,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::SizeIs;
 
 // The coordinator with its nodes; Restart() takes the coordinator away and begins another one, of

@@ -16,7 +16,7 @@ namespace capstan::coordinator::core {
 
 class RecoveryTest : public ::testing::Test, public World {
  protected:
-  std::string Running(int workers, int shards, job::v1::JobSpec spec) {
+  std::string Running(int workers, int shards, const job::v1::JobSpec& spec) {
     for (int i = 0; i < workers; ++i) workers_.push_back(Worker(absl::StrCat("w", i)));
     for (int i = 0; i < shards; ++i) stores_.push_back(Store(absl::StrCat("s", i)));
     id_ = Submit(spec);
@@ -109,7 +109,7 @@ class RecoveryTest : public ::testing::Test, public World {
     if (shard == 0) files.set_lead_snapshot(snapshot.SerializeAsString());
     Beat(stores_[shard]);
   }
-  void Written(absl::Status status = absl::OkStatus()) {
+  void Written(const absl::Status& status = absl::OkStatus()) {
     Do(ManifestWritten{id_, manifests_.back().lineage, manifests_.back().step, status});
   }
   void Save(int64_t step, const std::vector<int64_t>& orders = {}) {

@@ -16,7 +16,6 @@ namespace capstan::gpu_worker {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class CheckpointFilesTest : public ::testing::Test {
  protected:

@@ -16,7 +16,8 @@ constexpr absl::Duration kFileRetry = absl::Seconds(1);
 void Task::SaveShardFile(LocalExchange::Snapshot snapshot) {
   reports_.Expect(snapshot.step, snapshot.last);
   reports_.SetLead(snapshot.step, snapshot.lead);
-  WriteFile(snapshot.lineage, snapshot.step, [this, snapshot] {
+  const int64_t lineage = snapshot.lineage, step = snapshot.step;
+  WriteFile(lineage, step, [this, snapshot = std::move(snapshot)] {
     param_store::ShardFileOptions options;
     options.folder = CheckpointFolder(*job_, snapshot.lineage, snapshot.step);
     options.job_id = job_->id();
@@ -55,7 +56,7 @@ void Task::Do(const core::WriteWeights& e) {
 }
 
 void Task::WriteFile(int64_t lineage, int64_t step, std::function<absl::Status()> write) {
-  files_.Post([this, lineage, step, write] {
+  files_.Post([this, lineage, step, write = std::move(write)] {
     const absl::Status status = write();
     if (status.ok()) return;
     Log(services::kError, "file_not_written").Kv("step", step).Kv("status", status);

@@ -170,10 +170,10 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
     peers.clear();
   }
 
-  void Send(Peer& peer, grpc::ByteBuffer message, size_t payload_bytes) {
+  void Send(Peer& peer, const grpc::ByteBuffer& message, size_t payload_bytes) {
     counts.sent_wire_bytes += static_cast<int64_t>(message.Length());
     counts.sent_payload_bytes += static_cast<int64_t>(payload_bytes);
-    peer.stream->Send(std::move(message));
+    peer.stream->Send(message);
   }
 
   // ---- messages ----

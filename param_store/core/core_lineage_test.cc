@@ -29,7 +29,7 @@ class CoreLineageTest : public ShardCoreTest {
     Hello(kW0, StreamKind::kData, 0);
     Hello(kW1, StreamKind::kData, 1);
   }
-  Effects Written(int64_t version, absl::Status error = absl::OkStatus()) {
+  Effects Written(int64_t version, const absl::Status& error = absl::OkStatus()) {
     FilesWritten written{.lineage = core_->lineage(), .version = version, .error = error};
     if (error.ok()) written.files.emplace_back().set_name("shard-0.safetensors");
     return Do(written);
