@@ -17,6 +17,10 @@ core::StreamId NextId() {
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
+// What all hello alarms are handed over under: a stream may be gone when its alarm rings, so its
+// own address cannot stand for it.
+constexpr char kHelloAlarms = 0;
+
 }  // namespace
 
 ServerStream::ServerStream(grpc::CallbackServerContext& context, JobDirectory& directory)
@@ -27,9 +31,11 @@ ServerStream* ServerStream::Start(grpc::CallbackServerContext& context, JobDirec
   std::shared_ptr<ServerStream> stream(new ServerStream(context, directory));
   stream->self_ = stream;
   HandOver(stream.get());
+  HandOver(&kHelloAlarms);
   // Set by gRPC's threads alone; the stream may be gone when it rings.
   stream->hello_alarm_.Set(absl::ToChronoTime(absl::Now() + hello_timeout),
                            [weak = std::weak_ptr<ServerStream>(stream)](bool rang) {
+                             TakeOver(&kHelloAlarms);
                              const auto late = rang ? weak.lock() : nullptr;
                              if (late != nullptr) late->EndWithoutHello();
                            });
