@@ -1,6 +1,7 @@
 #include "param_store/server_stream.h"
 
 #include <atomic>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,14 +32,14 @@ ServerStream* ServerStream::Start(grpc::CallbackServerContext& context, JobDirec
   std::shared_ptr<ServerStream> stream(new ServerStream(context, directory));
   stream->self_ = stream;
   HandOver(stream.get());
+  // The stream may be gone when its alarm rings.
+  std::function<void(bool)> ring = [weak = std::weak_ptr<ServerStream>(stream)](bool rang) {
+    TakeOver(&kHelloAlarms);
+    const auto late = rang ? weak.lock() : nullptr;
+    if (late != nullptr) late->EndWithoutHello();
+  };
   HandOver(&kHelloAlarms);
-  // Set by gRPC's threads alone; the stream may be gone when it rings.
-  stream->hello_alarm_.Set(absl::ToChronoTime(absl::Now() + hello_timeout),
-                           [weak = std::weak_ptr<ServerStream>(stream)](bool rang) {
-                             TakeOver(&kHelloAlarms);
-                             const auto late = rang ? weak.lock() : nullptr;
-                             if (late != nullptr) late->EndWithoutHello();
-                           });
+  stream->hello_alarm_.Set(absl::ToChronoTime(absl::Now() + hello_timeout), std::move(ring));
   MutexLock lock(stream->mu_);
   stream->ReadOnLocked();
   return stream.get();
