@@ -225,6 +225,8 @@ absl::Status Group::WaitFor(int event, int device, const std::string& what) {
       std::this_thread::yield();
       continue;
     }
+    // Between two looks at the event: cudaEventSynchronize has no deadline, and a lost peer never
+    // signals it.
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     absl::Status status;
     if (polls % 64 == 0) status = streams_->CommunicatorStatus();

@@ -282,7 +282,7 @@ class FakeStreams : public GroupStreams {
         work = std::move(worker.work.front());
         worker.work.pop_front();
       }
-      if (random() % 16 == 0) {
+      if (random() % 16 == 0) {  // a stream that comes late: other orders than one thread gives
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 100));
       }
       work();
