@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 
 import support
 
@@ -28,13 +27,7 @@ class ExamplesTest(support.TestCase):
         self.assertEqual(run.code, 0, run)
         lines = [line.strip() for line in run.out.splitlines()[-2:]]
         self.assertTrue(lines[0].startswith('from safetensors'), run.out)
-        venv = os.path.join(support.ROOT, 'build', 'venv')
-        python = os.path.join(venv, 'bin', 'python')
-        if not os.path.exists(os.path.join(venv, 'ready')):
-            subprocess.run([sys.executable, '-m', 'venv', '--clear', venv], check=True, timeout=120)
-            subprocess.run([python, '-m', 'pip', 'install', '-q', '--disable-pip-version-check', 'safetensors', 'numpy'],
-                           check=True, timeout=300)
-            open(os.path.join(venv, 'ready'), 'w').close()
+        python = support.python_with('safetensors', 'safetensors', 'numpy')
         check = '\n'.join([*lines, 'print(sorted((k, v.shape, str(v.dtype)) for k, v in weights.items()))'])
         done = subprocess.run([python, '-c', check], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -1,24 +1,16 @@
 """/metrics of the three services: linted by promtool, scraped by a real Prometheus, compared with the step log."""
 
-import json
 import shutil
-import socket
 import subprocess
 import unittest
-import urllib.parse
-import urllib.request
 
+from prometheus import Prometheus, get
 import services
 import support
 
 SPEC = support.job_spec(name='measured', resources={'num_workers': 2, 'num_shards': 1},
                         data={'format': 'synthetic_digits', 'train_samples': 20000, 'test_samples': 100},
                         training={'epochs': 15, 'global_batch_size': 64, 'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
-
-
-def get(address, path):
-    with urllib.request.urlopen(f'http://{address}{path}', timeout=10) as answer:
-        return answer.read().decode()
 
 
 class MetricsTest(services.ServicesTest):
@@ -50,22 +42,7 @@ class MetricsTest(services.ServicesTest):
         targets = [service.http for service in self.services.values()]
         config = {'global': {'scrape_interval': '1s', 'scrape_timeout': '1s'},
                   'scrape_configs': [{'job_name': 'capstan', 'static_configs': [{'targets': targets}]}]}
-        path = self.write('prometheus.yml', json.dumps(config))
-        port = self.free_port()
-        with open(self.path('prometheus.log'), 'wb') as log:
-            prometheus = subprocess.Popen(
-                ['prometheus', f'--config.file={path}', f'--storage.tsdb.path={self.path("tsdb")}',
-                 f'--web.listen-address=127.0.0.1:{port}'], stdout=log, stderr=log)
-        self.addCleanup(prometheus.wait)
-        self.addCleanup(prometheus.kill)
-
-        def query(text):
-            try:
-                answer = json.loads(get(f'127.0.0.1:{port}', '/api/v1/query?query=' + urllib.parse.quote(text)))
-            except OSError:
-                return []
-            return [(row['metric'], float(row['value'][1])) for row in answer['data']['result']]
-
+        query = Prometheus(self, config).query
         self.wait_until(lambda: query('sum(up)') and query('sum(up)')[0][1] == 4, 60, 'all four targets up')
         job_id = self.submit(SPEC)
         of_job = f'{{job_id="{job_id}"}}'
@@ -95,12 +72,6 @@ class MetricsTest(services.ServicesTest):
         # A job that is gone leaves no series.
         for service in self.services.values():
             self.wait_until(lambda s=service: f'job_id="{job_id}"' not in get(s.http, '/metrics'), 30, 'the end of its series')
-
-    @staticmethod
-    def free_port():
-        with socket.socket() as s:
-            s.bind(('127.0.0.1', 0))
-            return s.getsockname()[1]
 
 
 if __name__ == '__main__':

@@ -1,0 +1,35 @@
+"""grafana_schema.py FILE...: reads dashboards as the published schema has them, and says what of a file was lost by that.
+
+Run with a Python that has grafana-foundation-sdk. Its from_json drops keys that it does not know without a word, so what
+is written again is compared with what was read.
+"""
+
+import json
+import sys
+
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+
+def lost(before, after, path):
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            if key not in after:
+                yield f'{path}.{key} is not in the schema'
+            else:
+                yield from lost(value, after[key], f'{path}.{key}')
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for i, (one, other) in enumerate(zip(before, after)):
+            yield from lost(one, other, f'{path}[{i}]')
+    elif before != after:
+        yield f'{path}: {before!r} became {after!r}'
+
+
+register_default_plugins()
+found = []
+for name in sys.argv[1:]:
+    with open(name, encoding='utf-8') as f:
+        dashboard = json.load(f)
+    found += lost(dashboard, json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard))), name)
+sys.exit('\n'.join(found) or 0)
