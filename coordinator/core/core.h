@@ -172,7 +172,7 @@ class CoordinatorCore {
 
   // core_orders.cc
   void Handle(const Control& control);
-  absl::StatusOr<int64_t> AddOrder(JobRecord& job, node::v1::Order order);
+  int64_t AddOrder(JobRecord& job, node::v1::Order order);
   void Order(JobRecord& job, const job::v1::SuspendJobRequest& request, Reply& reply);
   void Order(JobRecord& job, const job::v1::ResumeJobRequest& request, Reply& reply);
   void Order(JobRecord& job, const job::v1::RetryJobRequest& request, Reply& reply);

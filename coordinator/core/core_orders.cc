@@ -64,11 +64,7 @@ void CoordinatorCore::Handle(const Control& control) {
   Advance(*job);
 }
 
-absl::StatusOr<int64_t> CoordinatorCore::AddOrder(JobRecord& job, node::v1::Order order) {
-  if (job.orders.size() >= static_cast<size_t>(options_.max_orders)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(options_.max_orders, " orders of one job is the limit"));
-  }
+int64_t CoordinatorCore::AddOrder(JobRecord& job, node::v1::Order order) {
   order.set_id(static_cast<int64_t>(job.orders.size()) + 1);
   job.orders.push_back({order, 0});
   job.orders_sent = -absl::InfiniteDuration();
@@ -85,10 +81,9 @@ void CoordinatorCore::Order(JobRecord& job, const job::v1::SuspendJobRequest&, R
   if (job.state == JOB_STATE_PENDING || job.probing) {
     Rest(job, JOB_STATE_SUSPENDED, "", "before it started");
   } else if (job.state != JOB_STATE_SUSPENDED && !job.SuspendOrdered()) {
-    node::v1::Order order;
+    node::v1::Order order;  // beyond any limit: there is one for each time that the job ran
     order.set_suspend(true);
-    reply.status = AddOrder(job, order).status();
-    if (!reply.status.ok()) return;
+    AddOrder(job, std::move(order));
   }
   job::v1::SuspendJobResponse response;
   response.set_state(job.state);
@@ -200,25 +195,19 @@ void CoordinatorCore::Order(JobRecord& job, const job::v1::UpdateJobRequest& req
         "max_restarts: want 0 to ", kMaxMaxRestarts, ", got ", request.max_restarts()));
     return;
   }
-  job::v1::UpdateJobResponse response;
-  const auto add = [&](node::v1::Order order) {
-    absl::StatusOr<int64_t> id = AddOrder(job, std::move(order));
-    if (id.ok()) {
-      response.add_order_ids(*id);
-    } else {
-      reply.status = id.status();
-    }
-  };
-  node::v1::Order order;
+  std::vector<node::v1::Order> orders;
   if (request.has_learning_rate()) {
-    order.set_learning_rate(request.learning_rate());
-    add(order);
+    orders.emplace_back().set_learning_rate(request.learning_rate());
   }
-  if (request.checkpoint() && reply.status.ok()) {
-    order.set_checkpoint(true);
-    add(order);
+  if (request.checkpoint()) orders.emplace_back().set_checkpoint(true);
+  if (job.orders.size() + orders.size() > static_cast<size_t>(options_.max_orders)) {
+    reply.status =
+        absl::ResourceExhaustedError(absl::StrCat("job ", job.id, " has had ", job.orders.size(),
+                                                  " orders, the limit is ", options_.max_orders));
+    return;
   }
-  if (!reply.status.ok()) return;
+  job::v1::UpdateJobResponse response;
+  for (node::v1::Order& order : orders) response.add_order_ids(AddOrder(job, std::move(order)));
   if (request.has_max_restarts()) {
     job.max_restarts = request.max_restarts();
     job.AddEvent(wall_, "Updated", absl::StrCat("max_restarts ", request.max_restarts()));

@@ -17,6 +17,7 @@ using common::v1::JOB_STATE_SUSPENDED;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // ---- workers ----
@@ -225,6 +226,25 @@ TEST_F(RecoveryTest, BadUpdatesAreRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(LastReply().status));
   Ask(For<job::v1::RetryJobRequest>());
   EXPECT_TRUE(absl::IsFailedPrecondition(LastReply().status));
+}
+
+// All that one call asks for, or nothing of it.
+TEST_F(RecoveryTest, OrdersAboveTheLimitAreRefusedWhole) {
+  Running(1, 1);
+  auto update = For<job::v1::UpdateJobRequest>();
+  update.set_checkpoint(true);
+  for (int i = 1; i < CoreOptions().max_orders; ++i) Ask(update);
+  EXPECT_TRUE(LastReply().status.ok());
+  update.set_learning_rate(0.5);
+  update.set_max_restarts(7);
+  Ask(update);
+  EXPECT_TRUE(absl::IsResourceExhausted(LastReply().status)) << LastReply().status;
+  EXPECT_THAT(EventTypes(id_), Not(Contains("Updated")));
+  update.clear_learning_rate();
+  Ask(update);
+  EXPECT_TRUE(LastReply().status.ok());
+  Ask(For<job::v1::SuspendJobRequest>());
+  EXPECT_TRUE(LastReply().status.ok()) << LastReply().status;
 }
 
 TEST_F(RecoveryTest, SuspendedAndResumedWithOtherNumbers) {
