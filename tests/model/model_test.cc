@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -66,13 +67,17 @@ TEST(ModelTest, TheProtocolHasNoViolation) {
       {"evaluation, a worker dies", {.lanes = 2, .evaluated_version = 1, .deaths = 1, .wipes = 1}},
       {"evaluation, a crash", {.evaluated_version = 1, .crashes = 1, .wipes = 1}},
   };
+  // A sanitizer looks at the checker, which each world's beginning shows as well as its end.
+  const bool sanitized = std::getenv("CAPSTAN_SANITIZED") != nullptr;
   size_t states = 0;
   for (const Named& named : worlds) {
     SCOPED_TRACE(named.name);
-    const Verdict verdict = Explore(named, 10000000);
-    EXPECT_TRUE(verdict.complete);
+    const Verdict verdict = Explore(named, sanitized ? 5000 : 10000000);
     EXPECT_EQ(verdict.violation, "") << absl::StrJoin(verdict.trace, "\n");
-    EXPECT_GT(verdict.done_states, 0u);
+    if (!sanitized) {
+      EXPECT_TRUE(verdict.complete);
+      EXPECT_GT(verdict.done_states, 0u);
+    }
     states += verdict.states;
   }
   std::printf("%zu states in all\n", states);
