@@ -516,7 +516,6 @@ void ShardJob::Run(const core::LogStep& effect) {
 }
 
 void ShardJob::AppendLog(const std::string& line) {
-  if (log_failed_) return;
   absl::Status status;
   if (log_ == nullptr) {
     status = services::EnsureDir(options_.storage_path);
@@ -531,9 +530,12 @@ void ShardJob::AppendLog(const std::string& line) {
   }
   if (status.ok()) status = log_->Append(absl::StripSuffix(line, "\n"));
   if (status.ok()) status = log_->Flush();
-  if (status.ok()) return;
-  log_failed_ = true;  // the log is lost, the training is not
-  Log(services::kError, "step_log_failed").Kv("job", options_.plan.job_id).Kv("status", status);
+  if (log_failed_ == !status.ok()) return;
+  log_failed_ = !status.ok();  // of a full disk, say: training goes on, and so does the log later
+  Log(log_failed_ ? services::kError : services::kInfo,
+      log_failed_ ? "step_log_failed" : "step_log_back")
+      .Kv("job", options_.plan.job_id)
+      .Kv("status", status);
 }
 
 void ShardJob::Run(const core::WriteFiles& effect) {

@@ -129,7 +129,7 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
   absl::Duration published_at_ = -absl::InfiniteDuration();
 
   std::unique_ptr<services::LineFile> log_;  // of the file thread
-  bool log_failed_ = false;                  // likewise
+  bool log_failed_ = false;                  // likewise: said, and not over
 
   mutable Mutex mu_;
   node::v1::ShardState state_ ABSL_GUARDED_BY(mu_);

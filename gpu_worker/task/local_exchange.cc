@@ -9,6 +9,7 @@
 #include "param_store/checkpoint/base_weights.h"
 #include "param_store/checkpoint/load_checkpoint.h"
 #include "services/check/check.h"
+#include "services/logging/log.h"
 #include "training/fold/add.h"
 #include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
@@ -169,9 +170,7 @@ void LocalExchange::Decide() {
   if (decided.has_value()) {
     std::string line = training::FormatStepLogLine(decided->line);
     line.pop_back();  // LineFile ends the line itself
-    absl::Status status = step_log_->Append(line);
-    if (status.ok()) status = step_log_->Flush();
-    if (!status.ok()) return Fail(status);
+    LogStep(line);
     Apply(decided->decision);
   }
   const bool end = lead_->complete() || lead_->suspended() || lead_->failure().has_value();
@@ -181,6 +180,17 @@ void LocalExchange::Decide() {
     reported_end_ = end;
     local_.on_lead();
   }
+}
+
+// On a full disk the log waits, and training does not.
+void LocalExchange::LogStep(const std::string& line) {
+  absl::Status status = step_log_->Append(line);
+  if (status.ok()) status = step_log_->Flush();
+  if (step_log_failed_ == !status.ok()) return;
+  step_log_failed_ = !status.ok();
+  services::Log(step_log_failed_ ? services::kError : services::kInfo,
+                step_log_failed_ ? "step_log_failed" : "step_log_back")
+      .Kv("status", status);
 }
 
 // Version step+1 from version step; the lead counts already as if it were there.

@@ -77,6 +77,7 @@ class LocalExchange final : public param_store::client::Exchange {
  private:
   void Told(const absl::StatusOr<training::Told>& told);
   void Decide();
+  void LogStep(const std::string& line);
   absl::Status LoadBase();
   void Apply(const training::Decision& decision);
   void Save(bool last);
@@ -90,6 +91,7 @@ class LocalExchange final : public param_store::client::Exchange {
   const Base base_;
   BufferPool pool_;
   std::unique_ptr<services::LineFile> step_log_;
+  bool step_log_failed_ = false;  // said, and not over
 
   int64_t lineage_ = 0;
   std::unique_ptr<training::Lead> lead_;

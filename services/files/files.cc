@@ -38,7 +38,8 @@ class Fd {
   int fd_;
 };
 
-absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) {
+// Leaves in `bytes` what is not written.
+absl::Status WriteAll(int fd, absl::string_view& bytes, const std::string& path) {
   while (!bytes.empty()) {
     const ssize_t written = write(fd, bytes.data(), bytes.size());
     if (written < 0) {
@@ -180,8 +181,9 @@ absl::Status AtomicFile::Append(absl::string_view bytes) {
   if (status_.ok() && fd_ < 0) {
     return absl::FailedPreconditionError(absl::StrCat("append to ", path_, ": committed already"));
   }
+  const auto size = static_cast<int64_t>(bytes.size());
   if (status_.ok()) status_ = WriteAll(fd_, bytes, temporary_);
-  if (status_.ok()) size_bytes_ += static_cast<int64_t>(bytes.size());
+  if (status_.ok()) size_bytes_ += size;
   return status_;
 }
 
@@ -250,22 +252,28 @@ absl::Status LineFile::Append(absl::string_view line) {
     return absl::InvalidArgumentError(
         absl::StrCat("append to ", path_, ": a line holds a line end"));
   }
-  if (!status_.ok()) return status_;
+  if (!synced_.ok()) return synced_;
+  if (buffer_.size() + line.size() >= kMaxKeptBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("append to ", path_, ": ", buffer_.size(),
+                                                     " bytes could not be written yet, limit ",
+                                                     kMaxKeptBytes, "; the line is dropped"));
+  }
   absl::StrAppend(&buffer_, line, "\n");
   return buffer_.size() >= kLineBufferBytes ? Flush() : absl::OkStatus();
 }
 
 absl::Status LineFile::Flush() {
-  if (!status_.ok()) return status_;
-  status_ = WriteAll(fd_, buffer_, path_);
-  buffer_.clear();
-  return status_;
+  if (!synced_.ok()) return synced_;
+  absl::string_view rest = buffer_;
+  absl::Status status = WriteAll(fd_, rest, path_);
+  buffer_.erase(0, buffer_.size() - rest.size());
+  return status;
 }
 
 absl::Status LineFile::Sync() {
   if (absl::Status status = Flush(); !status.ok()) return status;
-  if (fdatasync(fd_) != 0) status_ = ErrnoStatus(errno, "fsync", path_);
-  return status_;
+  if (fdatasync(fd_) != 0) synced_ = ErrnoStatus(errno, "fsync", path_);
+  return synced_;
 }
 
 absl::Status EnsureDir(const std::string& path, mode_t mode) {

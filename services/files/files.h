@@ -68,7 +68,8 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view byte
                                  const AtomicWriteOptions& options = {});
 
 // A file of whole lines that only grows. Lines are buffered up to 64 KiB; Flush hands them to the
-// system (they survive the process then), Sync to the disk.
+// system (they survive the process then), Sync to the disk. What cannot be written, as on a full
+// disk, is kept and written by a later call, from the very byte on that it stopped at.
 class LineFile {
  public:
   // Opens or makes the file. A last line without its end, left by a crash, is cut off.
@@ -78,10 +79,15 @@ class LineFile {
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
 
-  // `line` holds no '\n'; one is added. InvalidArgument: it does. After a write error every call
-  // fails with it.
+  // Lines beyond so many that could not be written are refused.
+  static constexpr size_t kMaxKeptBytes = size_t{8} << 20;
+
+  // `line` holds no '\n'; one is added. InvalidArgument: it does. ResourceExhausted: so much is kept
+  // that the line is dropped. Any other error is that of Flush, and the line is kept.
   absl::Status Append(absl::string_view line);
+  // An error of the system: the rest is kept for the next call.
   absl::Status Flush();
+  // After an fsync that failed every call fails with its error: what it wrote may be lost.
   absl::Status Sync();
 
  private:
@@ -89,8 +95,8 @@ class LineFile {
 
   const std::string path_;
   const int fd_;
-  std::string buffer_;
-  absl::Status status_;
+  std::string buffer_;   // begins with what the file lacks of a line
+  absl::Status synced_;  // of the last fsync
 };
 
 // mkdir -p. OK when it is there already. FailedPrecondition: something else is.

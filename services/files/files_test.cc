@@ -136,6 +136,32 @@ TEST_F(FilesTest, LineFileCutsATornLineAndGoesOn) {
   EXPECT_EQ(Read("torn"), "");
 }
 
+TEST_F(FilesTest, LineFileGoesOnWhereAFullDiskStoppedIt) {
+  auto file = *LineFile::Open(Path("m.jsonl"));
+  ASSERT_TRUE(file->Append("12345").ok());
+  ASSERT_TRUE(file->Flush().ok());
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {.rlim_cur = 10, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::vector<absl::Status> failed;
+  ASSERT_TRUE(file->Append("abcdefgh").ok());
+  failed.push_back(file->Flush());
+  ASSERT_TRUE(file->Append("next").ok());
+  failed.push_back(file->Sync());
+  const absl::Status dropped = file->Append(std::string(LineFile::kMaxKeptBytes, 'x'));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  for (const absl::Status& status : failed) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  }
+  EXPECT_EQ(dropped.code(), absl::StatusCode::kResourceExhausted) << dropped;
+  EXPECT_EQ(Read("m.jsonl"), "12345\nabcd");
+  ASSERT_TRUE(file->Append("freed").ok());
+  ASSERT_TRUE(file->Sync().ok());
+  EXPECT_EQ(Read("m.jsonl"), "12345\nabcdefgh\nnext\nfreed\n");
+}
+
 TEST_F(FilesTest, EnsureDirMakesAllOfIt) {
   EXPECT_TRUE(EnsureDir(Path("a/b//c/")).ok());
   EXPECT_TRUE(EnsureDir(Path("a/b/c")).ok());
