@@ -17,7 +17,9 @@ namespace capstan::coordinator::core {
 namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
-constexpr int kMaxQueueTexts = 100;  // pending jobs whose place in the queue is kept up to date
+constexpr size_t kMaxQueueTexts = 100;  // jobs that are told their place in the queue
+// A queue that is longer is not gone through more often than this, however much changes.
+constexpr absl::Duration kLongQueuePace = absl::Milliseconds(100);
 
 // Equal specs give equal bytes, whatever the order of their labels.
 std::string DeterministicBytes(const job::v1::JobSpec& spec) {
@@ -67,7 +69,13 @@ Effects CoordinatorCore::Step(const Event& event, absl::Duration now) {
   for (const auto& entry : active_) log_marks_[entry.second->id] = entry.second->logs.next();
 
   std::visit([this](const auto& what) { Handle(what); }, event.what);
-  if (schedule_) Schedule();
+  if (schedule_) {
+    // Who came meanwhile waits behind those who have not been looked at yet.
+    if (pending_.size() <= kMaxQueueTexts || now_ >= scheduled_at_ + kLongQueuePace) Schedule();
+  } else if (submitted_ != nullptr) {
+    TryJob(*submitted_, &queue_);  // nothing else has changed: the others still wait for the same
+  }
+  submitted_ = nullptr;
   ForgetOldJobs();
 
   SaveJobs();
@@ -102,9 +110,8 @@ absl::Duration CoordinatorCore::NextDeadline() const {
     // Once it is past it waits for a node, not for a time.
     if (entry.second->recover_at > now_) next = std::min(next, entry.second->recover_at);
   }
-  for (const auto& entry : pending_) {
-    if (entry.second->retry_at > now_) next = std::min(next, entry.second->retry_at);
-  }
+  next = std::min(next, queue_.next_retry);
+  if (schedule_) next = std::min(next, scheduled_at_ + kLongQueuePace);
   if (nodes || !active_.empty()) {
     next = std::min(next, now_ + std::min(options_.resend, options_.lease / 4));
   }
@@ -157,10 +164,9 @@ void CoordinatorCore::Handle(const Tick&) {
   std::vector<JobRecord*> active;
   for (const auto& entry : active_) active.push_back(entry.second);
   for (JobRecord* job : active) Advance(*job);
-  for (const auto& entry : pending_) {
-    if (entry.second->retry_at > -absl::InfiniteDuration() && entry.second->retry_at <= now_) {
-      schedule_ = true;
-    }
+  if (queue_.next_retry <= now_) {
+    queue_.next_retry = absl::InfiniteDuration();
+    schedule_ = true;
   }
 }
 
@@ -220,7 +226,7 @@ absl::Status CoordinatorCore::Admit(const Submit& submit, job::v1::SubmitJobResp
   job.AddEvent(wall_, "Submitted", "");
   log_marks_[job.id] = 0;
   Changed(job);
-  schedule_ = true;
+  submitted_ = &job;
   return absl::OkStatus();
 }
 
@@ -257,46 +263,57 @@ void CoordinatorCore::Handle(const Cancel& cancel) {
 // nobody.
 void CoordinatorCore::Schedule() {
   schedule_ = false;
+  scheduled_at_ = now_;
   // What runs already is helped first.
   for (const auto& entry : active_) FillRanks(*entry.second);
-  const JobRecord* blocked_by = nullptr;
-  int place = 0;
-  const size_t waiting = pending_.size();
-  std::vector<JobRecord*> queue;
-  for (const auto& entry : pending_) queue.push_back(entry.second);
-  for (JobRecord* job : queue) {
-    if (job->retry_at > now_) continue;  // holds nobody up while it backs off
-    std::string text;
-    if (active_.count(job->sequence) > 0) {
-      text = "its tasks of before are still being ended";
-      if (job->message != text) {
-        job->message = std::move(text);
-        Changed(*job);
-      }
-      continue;
-    }
-    if (blocked_by == nullptr) {
-      const GangRequest request =
-          RequestOf(job->resolved.has_value() ? job->resolved->spec() : job->spec);
+  queue_ = Queue();
+  std::vector<JobRecord*> jobs;
+  for (const auto& entry : pending_) jobs.push_back(entry.second);
+  for (JobRecord* job : jobs) TryJob(*job, &queue_);
+}
+
+// The next of the queue. What has been tried in vain is not tried again for each job that asks for
+// the same: thousands may wait.
+void CoordinatorCore::TryJob(JobRecord& job, Queue* queue) {
+  if (job.retry_at > now_) {  // holds nobody up while it backs off
+    queue->next_retry = std::min(queue->next_retry, job.retry_at);
+    return;
+  }
+  const auto tell = [this, &job](const std::string& reason, std::string text) {
+    if (job.reason == reason && job.message == text) return;
+    job.reason = reason;
+    job.message = std::move(text);
+    Changed(job);
+  };
+  if (active_.count(job.sequence) > 0) {
+    tell(job.reason, "its tasks of before are still being ended");
+    return;
+  }
+  std::string text;
+  if (queue->blocked_by.empty()) {
+    const GangRequest request =
+        RequestOf(job.resolved.has_value() ? job.resolved->spec() : job.spec);
+    auto lacks = queue->lacks.find(request);
+    if (lacks == queue->lacks.end()) {
       const std::optional<Gang> gang = FindGang(nodes_, request);
       if (gang.has_value()) {
-        StartGang(*job, *gang);
-        continue;
+        StartGang(job, *gang);
+        queue->lacks.clear();  // fewer slots are free
+        return;
       }
-      text = MissingText(nodes_, request);
-      if (CouldFit(nodes_, request)) blocked_by = job;
-    } else {
-      text = absl::StrCat("behind job ", blocked_by->id);
+      lacks = queue->lacks.emplace(request, MissingText(nodes_, request)).first;
+      if (CouldFit(nodes_, request)) queue->blocked_by = job.id;
     }
-    ++place;
-    if (place > kMaxQueueTexts && blocked_by != nullptr) break;
-    if (waiting > 1) absl::StrAppend(&text, " (", place, " of ", waiting, " in the queue)");
-    if (job->message != text || job->reason != "WaitingForSlots") {
-      job->reason = "WaitingForSlots";
-      job->message = std::move(text);
-      Changed(*job);
-    }
+    text = lacks->second;
+  } else {
+    text = absl::StrCat("behind job ", queue->blocked_by);
   }
+  if (++queue->places > kMaxQueueTexts) {
+    text = absl::StrCat("more than ", kMaxQueueTexts, " jobs are before it in the queue");
+  } else if (queue->places > 1) {
+    absl::StrAppend(&text, " (place ", queue->places, " in the queue)");
+  }
+  tell("WaitingForSlots", std::move(text));
 }
 
 void CoordinatorCore::StartGang(JobRecord& job, const Gang& gang) {

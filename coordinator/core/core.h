@@ -90,7 +90,15 @@ class CoordinatorCore {
   void Handle(const Cancel& cancel);
   absl::Status Admit(const Submit& submit, job::v1::SubmitJobResponse* response);
   std::string NewJobId(const std::string& name);
+  // Where one pass through the queue has got to.
+  struct Queue {
+    size_t places = 0;                         // jobs that wait so far
+    std::string blocked_by;                    // holds up all behind it; empty: nobody does
+    std::map<GangRequest, std::string> lacks;  // what was tried in vain: a sentence
+    absl::Duration next_retry = absl::InfiniteDuration();  // of those that back off
+  };
   void Schedule();
+  void TryJob(JobRecord& job, Queue* queue);
   void StartGang(JobRecord& job, const Gang& gang);
   void ForgetOldJobs();
   void SaveJobs();
@@ -209,12 +217,15 @@ class CoordinatorCore {
   size_t logs_kept_from_ = 0;                  // ended_ before this have no log any more
   int64_t ended_log_bytes_ = 0;
   std::map<std::string, std::string> requests_;  // request id -> job id
+  Queue queue_;                                  // of the last pass
+  absl::Duration scheduled_at_ = -absl::InfiniteDuration();
+  bool schedule_ = false;  // another pass is due
 
   // Of the step being carried out.
   absl::Duration now_;
   absl::Time wall_;
   bool stepped_ = false;
-  bool schedule_ = false;
+  JobRecord* submitted_ = nullptr;
   Effects effects_;
   std::set<std::string> changed_;
   std::map<std::string, int64_t> log_marks_;  // jobs whose log was seen at this number

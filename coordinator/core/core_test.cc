@@ -180,7 +180,7 @@ TEST_F(CoreTest, FirstComeFirstServedButAnImpossibleJobHoldsUpNobody) {
   const std::string third = Submit(Spec(1, 0));
   EXPECT_EQ(Job(second).state(), JOB_STATE_PENDING);
   EXPECT_THAT(Job(impossible).message(), HasSubstr("needs 5 workers"));
-  EXPECT_THAT(Job(third).message(), HasSubstr("behind job " + second + " (3 of 3 in the queue)"));
+  EXPECT_THAT(Job(third).message(), HasSubstr("behind job " + second + " (place 3 in the queue)"));
 
   Cancel(first);
   Forget(workers_[0]);
@@ -188,6 +188,31 @@ TEST_F(CoreTest, FirstComeFirstServedButAnImpossibleJobHoldsUpNobody) {
   EXPECT_EQ(Job(first).state(), JOB_STATE_CANCELLED);
   EXPECT_EQ(Job(second).state(), JOB_STATE_STARTING);
   EXPECT_EQ(Job(third).state(), JOB_STATE_PENDING);
+}
+
+// Thousands may wait: a submit must not look at each of them, nor every heartbeat of every node.
+TEST_F(CoreTest, ALongQueueIsGoneThroughNowAndThen) {
+  const std::string first = Running(1, 0);
+  const std::string next = Submit(Spec(1, 0));
+  for (int i = 0; i < 200; ++i) Submit(Spec(1, 0));
+  int changed = 0;
+  for (const Effect& effect : Do(core::Submit{++calls_, "last", Spec(1, 0)})) {
+    if (std::holds_alternative<JobChanged>(effect)) ++changed;
+  }
+  EXPECT_EQ(changed, 1);
+  const std::string last = std::get<job::v1::SubmitJobResponse>(LastReply().response).job_id();
+  EXPECT_EQ(Job(last).message(), "more than 100 jobs are before it in the queue");
+
+  Cancel(first);
+  Forget(workers_[0]);
+  Beat(workers_[0]);  // its slot is free, but the last pass was only just
+  EXPECT_EQ(Job(next).state(), JOB_STATE_PENDING);
+  const std::string late = Submit(Spec(1, 0));  // overtakes nobody
+  EXPECT_EQ(Job(late).state(), JOB_STATE_PENDING);
+  EXPECT_LE(core_.NextDeadline(), now_ + absl::Milliseconds(100));
+  Pass(absl::Milliseconds(100), workers_);
+  EXPECT_EQ(Job(next).state(), JOB_STATE_STARTING);
+  EXPECT_EQ(Job(late).state(), JOB_STATE_PENDING);
 }
 
 TEST_F(CoreTest, ASlotIsHeldUntilTheTaskIsGone) {

@@ -2,6 +2,7 @@
 #ifndef CAPSTAN_COORDINATOR_CORE_GANG_H_
 #define CAPSTAN_COORDINATOR_CORE_GANG_H_
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -21,6 +22,7 @@ struct GangRequest {
   std::string device = "auto";      // auto | cpu | gpu
   int num_shards = 1;               // 0 for local and device
   std::set<std::string> exclude;    // nodes that are not taken
+  auto operator<=>(const GangRequest&) const = default;
 };
 
 // What a valid spec asks for, defaults filled in.

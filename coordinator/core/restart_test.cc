@@ -194,7 +194,7 @@ TEST_F(RestartTest, EveryAcceptedSubmitIsThereAndTheSameRequestIsTheSameJob) {
   const std::string last = w().Submit(World::Spec(1, 1), "q5");
   AddNodes(1, 1);
   EXPECT_EQ(w().Job(ids[0]).state(), JOB_STATE_STARTING);
-  EXPECT_THAT(w().Job(last).message(), HasSubstr("(4 of "));
+  EXPECT_THAT(w().Job(last).message(), HasSubstr("(place 4 in "));
 }
 
 TEST_F(RestartTest, AStartGoesOnWhereItWas) {

@@ -44,9 +44,12 @@ class SecureCluster:
         return ['--tls-cert', stem + '.crt', '--tls-key', stem + '.key', '--tls-ca', self.path(role, 'ca.crt'),
                 '--token-file', stem + '.token']
 
+    def listen(self):
+        return '127.0.0.1:0'
+
     def start(self, role, binary, *args):
         """Returns the gRPC address once it listens."""
-        command = [os.path.join(support.BIN, binary), *self.credentials(role), '--listen', '127.0.0.1:0', '--http',
+        command = [os.path.join(support.BIN, binary), *self.credentials(role), '--listen', self.listen(), '--http',
                    '127.0.0.1:0', *args]
         if self.tls and role != 'worker':
             command += ['--tokens', self.path('ca', 'tokens.json')]
@@ -78,9 +81,20 @@ class SecureCluster:
         """Of the services and their tasks."""
         out = [process.pid for process, _, _ in self.members]
         for pid in list(out):
-            with open(f'/proc/{pid}/task/{pid}/children') as f:
-                out += [int(child) for child in f.read().split()]
+            out += self.children(pid)
         return out
+
+    @staticmethod
+    def children(pid):
+        """Of all its threads: a child belongs to the thread that started it."""
+        found = []
+        for thread in os.listdir(f'/proc/{pid}/task'):
+            try:
+                with open(f'/proc/{pid}/task/{thread}/children') as f:
+                    found += [int(child) for child in f.read().split()]
+            except FileNotFoundError:
+                pass  # the thread has gone
+        return found
 
     def client(self):
         """Global flags of the command line."""

@@ -1,0 +1,274 @@
+// The load of many clients, or of many nodes, on a coordinator that runs already.
+//
+//   capstan_coordinator_load submit --address A --clients 1 --count 1000
+//     Each client has a connection of its own and makes one durable SubmitJob after the other.
+//   capstan_coordinator_load nodes --address A --count 1000 --seconds 30
+//     Each node has a connection of its own and reports once a second, spread over the second.
+//
+// The submitted job wants 1000 workers, so it waits for ever. A heartbeat is answered only when
+// there is something to say; so that each one is, it names a task that no coordinator knows, whose
+// end is then ordered. Its time runs from the moment at which it was due (no omission of what came
+// late) to that order. TLS as in interface.md: --tls-cert, --tls-key, --tls-ca, --token-file of a
+// client or of a worker, or --insecure; a Unix socket needs neither. Prints one line of JSON.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "capstan/job/v1/job_service.grpc.pb.h"
+#include "capstan/node/v1/node.grpc.pb.h"
+#include "grpcpp/channel.h"
+#include "services/channel/channel.h"
+#include "services/check/check.h"
+#include "services/endpoint/endpoint.h"
+#include "services/sync/mutex.h"
+#include "services/tuning/tuning.h"
+
+namespace capstan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+struct Flags {
+  std::string address;
+  services::Security security;
+  int clients = 1;
+  int count = 1000;
+  int seconds = 30;
+};
+
+// Ends the process where the files of `flags` are none.
+std::shared_ptr<grpc::Channel> Dial(const Flags& flags) {
+  services::ChannelOptions options;
+  const absl::StatusOr<services::Endpoint> peer = services::ParseEndpoint(flags.address);
+  absl::Status status = peer.status();
+  if (status.ok()) {
+    options.peer = *peer;
+    options.security = flags.security;
+    options.own_connection = true;
+    auto channel = services::MakeChannel(options);
+    if (channel.ok()) return *std::move(channel);
+    status = channel.status();
+  }
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  std::exit(2);
+}
+
+// `values` are sorted.
+double Quantile(const std::vector<double>& values, double q) {
+  if (values.empty()) return 0;
+  return values[std::min(values.size() - 1,
+                         static_cast<size_t>(q * static_cast<double>(values.size())))];
+}
+
+void Submit(const Flags& flags) {
+  const int clients = flags.clients;
+  const int jobs = flags.count;
+  job::v1::SubmitJobRequest request;
+  job::v1::JobSpec& spec = *request.mutable_spec();
+  spec.set_version(1);
+  spec.set_name("load");
+  spec.mutable_resources()->set_num_workers(1000);
+  spec.mutable_resources()->set_num_shards(1);
+  spec.mutable_model()->set_name("lenet");
+  spec.mutable_data()->set_format("synthetic_digits");
+  spec.mutable_kvstore()->set_type("dist_sync");
+  spec.mutable_training()->set_epochs(1);
+  spec.mutable_training()->set_global_batch_size(64000);
+  spec.mutable_training()->mutable_optimizer()->set_name("sgd");
+  spec.mutable_training()->mutable_optimizer()->set_learning_rate(0.01);
+  const std::string run = absl::StrCat(absl::ToUnixNanos(absl::Now()));
+  std::atomic<int> next = 0;
+  std::vector<std::vector<double>> seconds(static_cast<size_t>(clients));
+  std::vector<std::thread> threads;
+  const auto begin = Clock::now();
+  for (int c = 0; c < clients; ++c) {
+    threads.emplace_back([&, c] {
+      const auto stub = job::v1::JobService::NewStub(Dial(flags));
+      job::v1::SubmitJobRequest mine = request;
+      for (int i = next++; i < jobs; i = next++) {
+        mine.set_request_id(absl::StrCat(run, "-", i));
+        job::v1::SubmitJobResponse response;
+        const auto context = services::NewContext(absl::Seconds(30));
+        const auto at = Clock::now();
+        const grpc::Status status = stub->SubmitJob(context.get(), mine, &response);
+        seconds[c].push_back(Seconds(Clock::now() - at));
+        if (!status.ok()) {
+          std::fprintf(stderr, "submit: %s\n", status.error_message().c_str());
+          std::exit(1);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const double total = Seconds(Clock::now() - begin);
+  std::vector<double> all;
+  for (const auto& part : seconds) all.insert(all.end(), part.begin(), part.end());
+  std::sort(all.begin(), all.end());
+  std::printf(
+      "{\"clients\": %d, \"submits\": %d, \"per_second\": %.0f, \"p50_ms\": %.2f, "
+      "\"p99_ms\": %.2f}\n",
+      clients, jobs, jobs / total, 1e3 * Quantile(all, 0.5), 1e3 * Quantile(all, 0.99));
+}
+
+// One node; its heartbeats are sent by the thread of main, its answers come in gRPC's threads.
+class Node final
+    : public grpc::ClientBidiReactor<node::v1::ConnectRequest, node::v1::ConnectResponse> {
+ public:
+  Node(const Flags& flags, int index) : stub_(node::v1::NodeService::NewStub(Dial(flags))) {
+    node::v1::Register& reg = *request_.mutable_register_();
+    reg.set_name(absl::StrCat("load-", index));
+    reg.set_role(common::v1::ROLE_WORKER);
+    reg.add_devices()->set_name("cpu");
+    stub_->async()->Connect(&context_, this);
+    AddHold();  // main writes
+    StartWrite(&request_);
+    StartRead(&response_);
+    StartCall();
+  }
+  bool registered() {
+    MutexLock lock(mu_);
+    return registered_;
+  }
+  // `due`: when it should leave.
+  void Beat(Clock::time_point due) {
+    MutexLock lock(mu_);
+    if (writing_ || over_) {
+      ++late_;
+      return;
+    }
+    due_ = due;
+    writing_ = true;
+    // Another task each time: the order to stop one and the same is not repeated at once.
+    request_.mutable_heartbeat()->mutable_tasks(0)->set_job_id(
+        absl::StrCat("nobody-knows-", ++beats_ % 2));
+    StartWrite(&request_);
+  }
+  void End() {
+    context_.TryCancel();
+    RemoveHold();
+    MutexLock lock(mu_);
+    while (!done_) changed_.Wait(mu_);
+  }
+  // After End.
+  const std::vector<double>& seconds() const { return seconds_; }
+  int late() const { return late_; }  // not sent: the one before was still being written
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(mu_);
+    writing_ = false;
+    if (!ok) over_ = true;
+    if (request_.has_register_()) {
+      request_.Clear();
+      node::v1::TaskState& task = *request_.mutable_heartbeat()->add_tasks();
+      task.set_phase(node::v1::TASK_PHASE_RUNNING);
+    }
+  }
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    {
+      MutexLock lock(mu_);
+      if (response_.has_registered()) registered_ = true;
+      if (response_.has_stop_task()) seconds_.push_back(Seconds(Clock::now() - due_));
+    }
+    StartRead(&response_);
+  }
+  void OnDone(const grpc::Status&) override {
+    MutexLock lock(mu_);
+    done_ = true;
+    changed_.NotifyAll();
+  }
+
+ private:
+  const std::unique_ptr<node::v1::NodeService::Stub> stub_;
+  grpc::ClientContext context_;
+  node::v1::ConnectRequest request_;
+  node::v1::ConnectResponse response_;
+  Mutex mu_;
+  CondVar changed_;
+  bool writing_ = true;
+  bool over_ = false;
+  bool registered_ = false;
+  bool done_ = false;
+  int late_ = 0;
+  int beats_ = 0;
+  Clock::time_point due_;
+  std::vector<double> seconds_;
+};
+
+void Nodes(const Flags& flags) {
+  const int count = flags.count;
+  const auto connect = Clock::now();
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (int i = 0; i < count; ++i) nodes.push_back(std::make_unique<Node>(flags, i));
+  for (const auto& node : nodes) {
+    for (int tries = 0; !node->registered(); ++tries) {
+      CAPSTAN_CHECK(tries < 6000);
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+  }
+  const auto begin = Clock::now();
+  // Whoever measures the coordinator's CPU begins here, and ends with the line below.
+  std::printf("{\"registered\": %d, \"seconds\": %.2f}\n", count, Seconds(begin - connect));
+  std::fflush(stdout);
+  const auto gap = std::chrono::nanoseconds(1000000000 / count);
+  for (int64_t beat = 0; beat < int64_t{count} * flags.seconds; ++beat) {
+    const auto due = begin + beat * gap;
+    std::this_thread::sleep_until(due);
+    nodes[static_cast<size_t>(beat % count)]->Beat(due);
+  }
+  absl::SleepFor(absl::Seconds(1));
+  std::vector<double> all;
+  int late = 0;
+  for (const auto& node : nodes) {
+    node->End();
+    all.insert(all.end(), node->seconds().begin(), node->seconds().end());
+    late += node->late();
+  }
+  std::sort(all.begin(), all.end());
+  std::printf(
+      "{\"nodes\": %d, \"seconds\": %d, \"answered\": %zu, \"late\": %d, \"p50_ms\": %.2f, "
+      "\"p99_ms\": %.2f, \"max_ms\": %.2f}\n",
+      count, flags.seconds, all.size(), late, 1e3 * Quantile(all, 0.5), 1e3 * Quantile(all, 0.99),
+      1e3 * Quantile(all, 1));
+}
+
+}  // namespace
+}  // namespace capstan
+
+int main(int argc, char** argv) {
+  capstan::services::TuneProcess();
+  capstan::Flags flags;
+  CLI::App app("Load for a coordinator.");
+  app.require_subcommand(1);
+  CLI::App* const submit = app.add_subcommand("submit", "durable submits, one client or many");
+  CLI::App* const nodes = app.add_subcommand("nodes", "registered nodes with 1 Hz heartbeats");
+  for (CLI::App* const command : {submit, nodes}) {
+    command->add_option("--address", flags.address, "unix:PATH or HOST:PORT")->required();
+    command->add_flag("--insecure", flags.security.insecure);
+    command->add_option("--tls-cert", flags.security.tls_cert);
+    command->add_option("--tls-key", flags.security.tls_key);
+    command->add_option("--tls-ca", flags.security.tls_ca);
+    command->add_option("--token-file", flags.security.token_file);
+    command->add_option("--count", flags.count, "jobs or nodes")->check(CLI::Range(1, 1000000));
+  }
+  submit->add_option("--clients", flags.clients)->check(CLI::Range(1, 1000));
+  nodes->add_option("--seconds", flags.seconds)->check(CLI::Range(1, 3600));
+  CLI11_PARSE(app, argc, argv);
+  if (submit->parsed()) {
+    capstan::Submit(flags);
+  } else {
+    capstan::Nodes(flags);
+  }
+  return 0;
+}

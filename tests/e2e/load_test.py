@@ -1,0 +1,59 @@
+"""A coordinator under the load of many: bounds that a busy machine keeps, figures in docs/benchmarks/."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import services
+import support
+
+LOAD = os.path.join(support.BIN, 'capstan_coordinator_load')
+
+
+class LoadTest(services.ServicesTest):
+
+    def coordinator(self):
+        self.start_one('coordinator', 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root', 'file:///',
+                       '--checkpoint-root', 'file:///')
+
+    def load(self, *args):
+        done = subprocess.run([LOAD, args[0], '--address', self.address(), *args[1:]], capture_output=True, text=True, timeout=200)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        print(f'{" ".join(args)}: {done.stdout.strip()}', flush=True)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def cpu_seconds(self):
+        with open(f'/proc/{self.services["coordinator"].process.pid}/stat') as f:
+            return sum(map(int, f.read().rsplit(')', 1)[1].split()[11:13])) / os.sysconf('SC_CLK_TCK')
+
+    def test_ten_thousand_jobs_are_taken_and_are_there_after_a_kill(self):
+        self.coordinator()
+        begin = self.cpu_seconds()
+        got, = self.load('submit', '--clients', '32', '--count', '10000')
+        # CPU time, since others may have the cores: what a submit costs must not grow with the jobs that wait.
+        self.assertLess((self.cpu_seconds() - begin) / 10000, 1 / 500, got)
+        full = self.capstan('submit', self.write('job.yaml', json.dumps(support.job_spec())))
+        self.assertIn('10000 queued jobs is the limit', full.err)
+        newest = json.loads(self.ok('list', '--limit', '1', '-o', 'json').out.splitlines()[-1])
+
+        self.stop('coordinator', signal.SIGKILL)
+        begin = time.monotonic()
+        self.coordinator()
+        self.assertEqual(json.loads(self.ok('list', '--limit', '1', '-o', 'json').out.splitlines()[-1]), newest)
+        print(f'back after {time.monotonic() - begin:.2f} s, {self.cpu_seconds():.2f} s of CPU', flush=True)
+        self.assertLess(self.cpu_seconds(), 3)
+        full = self.capstan('submit', self.write('job.yaml', json.dumps(support.job_spec())))
+        self.assertIn('10000 queued jobs is the limit', full.err)  # all are there
+
+    def test_every_heartbeat_of_three_hundred_nodes_is_heard(self):
+        self.coordinator()
+        registered, got = self.load('nodes', '--count', '300', '--seconds', '5')
+        self.assertEqual(registered['registered'], 300)
+        self.assertEqual(got['answered'] + got['late'], 1500)
+        self.assertLess(got['p50_ms'], 500)
+
+
+if __name__ == '__main__':
+    support.main()
