@@ -308,7 +308,7 @@ TEST_F(PatientTest, AWaitNamesWhomItWaitsForAndThenEnds) {
   waiting.set_missing_chunks(2);
   waiting.set_chunks(8);
   Beat(stores_[0]);
-  Pass(absl::Seconds(7), Without({}));
+  Pass(absl::Seconds(5), Without({}));
   EXPECT_EQ(Job(id).message(), "");
   Pass(absl::Milliseconds(2600), Without({}));
   const std::string sentence =
@@ -328,6 +328,37 @@ TEST_F(PatientTest, AWaitNamesWhomItWaitsForAndThenEnds) {
   EXPECT_EQ(Job(id).state(), JOB_STATE_FAILED);
   EXPECT_EQ(Job(id).reason(), "Stalled");
   EXPECT_EQ(Job(id).message(), "step 9: lane 0 of worker w0 on host host-w0, last seen 0 s ago");
+}
+
+// The network between two members is cut, and all three are heard here.
+TEST_F(PatientTest, AWaitNamesTheShardThatOthersDoNotReach) {
+  const std::string id = Running(2, 2);
+  node::v1::ShardState& lead = Shard(stores_[0], id, 0);
+  node::v1::ShardState& other = Shard(stores_[1], id, 1);
+  lead.mutable_lead()->set_lineage(1);
+  lead.mutable_lead()->set_step(8);
+  lead.set_version(8);
+  other.set_version(7);  // lacks nothing of step 7 but the decision; the lead shows version 8
+  lead.mutable_waiting()->set_step(8);
+  for (int lane = 0; lane < 4; ++lane) lead.mutable_waiting()->add_lanes(lane);
+  lead.mutable_waiting()->set_missing_chunks(4);
+  lead.mutable_waiting()->set_chunks(4);
+  Pass(absl::Seconds(10), Without({}));
+  EXPECT_EQ(Job(id).message(),
+            "step 7: the lead's decision at shard 1 on host host-s1, last seen 0 s ago");
+
+  other.set_version(8);  // now no gradients of w1 reach it
+  lead.mutable_waiting()->clear_lanes();
+  lead.mutable_waiting()->set_missing_chunks(0);
+  lead.mutable_waiting()->add_parts(1);
+  other.mutable_waiting()->set_step(8);
+  other.mutable_waiting()->add_lanes(3);
+  other.mutable_waiting()->set_missing_chunks(4);
+  other.mutable_waiting()->set_chunks(4);
+  Pass(absl::Seconds(2), Without({}));
+  EXPECT_EQ(Job(id).message(),
+            "step 8: lane 3 of worker w1 on host host-w1, last seen 0 s ago, 4 of 8 chunks missing "
+            "at shard 1 on host host-s1, last seen 0 s ago");
 }
 
 TEST_F(FailureTest, AWaitBeforeTheFirstStepIsNamedToo) {

@@ -204,8 +204,8 @@ struct CoreOptions {
   // A task that a living node still reports so long after its grace no longer holds up a cancelled
   // job.
   absl::Duration stop_limit = absl::Seconds(30);
-  // A job that waits longer says for whom.
-  absl::Duration say_waiting_after = absl::Seconds(8);
+  // A job that waits longer says for whom: before 10 s are over, heartbeats' times included.
+  absl::Duration say_waiting_after = absl::Seconds(6);
   absl::Duration manifest_retry = absl::Seconds(1);
   int manifest_attempts = 5;
   // A lane that a living worker has not sealed so long after the others, or 3 x the median step, is

@@ -23,17 +23,36 @@ std::string Seen(const JobRecord& job, const NodeTable& nodes, const Shard& shar
   return absl::StrCat(NameOf(shard), ", ", LastSeenText(nodes, shard.node, shard.incarnation, now));
 }
 
+// Shards that lack nothing of a step but what the lead has decided. Until they know it nobody gets
+// their chunks of the next version, so whoever waits for later steps waits for them. Empty: none.
+std::string UndecidedText(const JobRecord& job, const NodeTable& nodes, int64_t step,
+                          absl::Duration now) {
+  std::vector<std::string> whom;
+  for (const Shard& shard : job.shards) {
+    if (!shard.present || !shard.state.ready() || shard.state.lineage() != job.view.lineage() ||
+        shard.state.has_waiting() || shard.state.version() >= std::min(step, job.lead.step())) {
+      continue;
+    }
+    whom.push_back(absl::StrCat("step ", shard.state.version(), ": the lead's decision at ",
+                                Seen(job, nodes, shard, now)));
+  }
+  return absl::StrJoin(whom, "; ");
+}
+
 // What the shards say they lack in the oldest step that any of them waits for. Empty: nothing.
 std::string StepText(const JobRecord& job, const NodeTable& nodes, absl::Duration now) {
   int64_t step = INT64_MAX;
   for (const Shard& shard : job.shards) {
     if (shard.state.has_waiting()) step = std::min(step, shard.state.waiting().step());
   }
+  std::string undecided = UndecidedText(job, nodes, step, now);
+  if (!undecided.empty()) return undecided;
   if (step == INT64_MAX) return "";
   std::set<int32_t> lanes;
   std::set<int32_t> parts;
   int64_t missing_chunks = 0;
   int64_t chunks = 0;
+  std::vector<std::string> where;  // chunks are missing
   int blocks = 0;
   for (const Shard& shard : job.shards) {
     if (!shard.state.has_waiting() || shard.state.waiting().step() != step) continue;
@@ -42,6 +61,7 @@ std::string StepText(const JobRecord& job, const NodeTable& nodes, absl::Duratio
     parts.insert(waiting.parts().begin(), waiting.parts().end());
     missing_chunks += waiting.missing_chunks();
     chunks += waiting.chunks();
+    if (waiting.missing_chunks() > 0) where.push_back(Seen(job, nodes, shard, now));
     blocks = std::max(blocks, waiting.evaluation_blocks_size());
   }
   std::map<int32_t, std::vector<int32_t>> lanes_of;
@@ -61,6 +81,10 @@ std::string StepText(const JobRecord& job, const NodeTable& nodes, absl::Duratio
   if (missing_chunks > 0) {
     absl::StrAppend(&text, text.empty() ? "" : ", ", missing_chunks, " of ", chunks,
                     " chunks missing");
+    // Where all shards lack some the workers are late; otherwise the way to these may be cut.
+    if (where.size() < job.shards.size()) {
+      absl::StrAppend(&text, " at ", absl::StrJoin(where, "; "));
+    }
   }
   // A part is missing wherever a lane is: it is news only where no lane is to blame.
   if (lanes_of.empty()) {
