@@ -9,24 +9,16 @@ import threading
 import support
 
 
-class SecureCluster:
-    """One coordinator, `shards` shards and `workers` workers; everything that they say is kept in `said`."""
+class Credentials:
+    """A CA of its own in `folder`/ca, and a certificate and a token for each role."""
 
-    def __init__(self, folder, workers=1, shards=1, tls=True, coordinator_args=()):
-        self.folder, self.tls, self.said, self.members = folder, tls, [], []
+    def __init__(self, folder, hosts=('127.0.0.1',), tls=True):
+        self.folder, self.hosts, self.tls = folder, hosts, tls
         if tls:
             self.certs('init', self.path('ca'))
             for role in ('coordinator', 'param_store', 'worker'):
                 self.issue(role)
             self.issue('client', '--name', 'ann')
-        address = self.start('coordinator', 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root',
-                             'file:///', '--checkpoint-root', folder, *coordinator_args)
-        self.address = address
-        for i in range(shards):
-            self.start('param_store', 'capstan_param_store', '--coordinator', address, '--node', f's{i}',
-                       '--checkpoint-root', folder)
-        for i in range(workers):
-            self.start('worker', 'capstan_gpu_worker', '--coordinator', address, '--node', f'w{i}', '--devices', 'cpu')
 
     def path(self, *names):
         return os.path.join(self.folder, *names)
@@ -35,14 +27,32 @@ class SecureCluster:
         subprocess.run([support.CAPSTAN, '-q', 'certs', *args], check=True)
 
     def issue(self, role, *args):
-        self.certs('issue', role, '--ca', self.path('ca'), '--host', '127.0.0.1', '--out', self.path(role), *args)
+        hosts = [arg for host in self.hosts for arg in ('--host', host)]
+        self.certs('issue', role, '--ca', self.path('ca'), *hosts, '--out', self.path(role), *args)
 
     def credentials(self, role):
+        """Of a service of that role, or of the command line."""
         if not self.tls:
             return ['--insecure']
         stem = self.path(role, role)
         return ['--tls-cert', stem + '.crt', '--tls-key', stem + '.key', '--tls-ca', self.path(role, 'ca.crt'),
                 '--token-file', stem + '.token']
+
+
+class SecureCluster(Credentials):
+    """One coordinator, `shards` shards and `workers` workers; everything that they say is kept in `said`."""
+
+    def __init__(self, folder, workers=1, shards=1, tls=True, coordinator_args=()):
+        super().__init__(folder, tls=tls)
+        self.said, self.members = [], []
+        address = self.start('coordinator', 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root',
+                             'file:///', '--checkpoint-root', folder, *coordinator_args)
+        self.address = address
+        for i in range(shards):
+            self.start('param_store', 'capstan_param_store', '--coordinator', address, '--node', f's{i}',
+                       '--checkpoint-root', folder)
+        for i in range(workers):
+            self.start('worker', 'capstan_gpu_worker', '--coordinator', address, '--node', f'w{i}', '--devices', 'cpu')
 
     def listen(self):
         return '127.0.0.1:0'

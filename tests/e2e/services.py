@@ -14,10 +14,11 @@ import support
 class Service:
     """One process of ours; what it says is read until it has said where it listens, then goes to a file."""
 
-    def __init__(self, program, args, folder, log):
+    def __init__(self, program, args, folder, log, before=()):
+        """`before`: what stands before the command, to run it on another host."""
         self.log = log
         with open(log, 'wb') as err:
-            self.process = subprocess.Popen([os.path.join(support.BIN, program), *args], cwd=folder,
+            self.process = subprocess.Popen([*before, os.path.join(support.BIN, program), *args], cwd=folder,
                                             stdout=subprocess.PIPE, stderr=err)
         line = b''
         deadline = time.monotonic() + 30

@@ -21,9 +21,9 @@ GOLDEN = os.environ.get('CAPSTAN_GOLDEN') or os.path.join(SHARED, 'golden', 'len
 class Run:
     """One finished call of the command line."""
 
-    def __init__(self, args, cwd, timeout, stdin=None, env=None):
+    def __init__(self, args, cwd, timeout, stdin=None, env=None, before=()):
         self.args = args
-        done = subprocess.run([CAPSTAN, *args], cwd=cwd, timeout=timeout, input=stdin, text=True, errors='replace',
+        done = subprocess.run([*before, CAPSTAN, *args], cwd=cwd, timeout=timeout, input=stdin, text=True, errors='replace',
                               capture_output=True, env=dict(os.environ, **(env or {})))
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
 
@@ -51,8 +51,8 @@ class TestCase(unittest.TestCase):
             f.write(content)
         return path
 
-    def capstan(self, *args, timeout=120, stdin=None, env=None):
-        return Run(list(args), self.folder, timeout, stdin, env)
+    def capstan(self, *args, timeout=120, stdin=None, env=None, before=()):
+        return Run(list(args), self.folder, timeout, stdin, env, before)
 
     def train(self, spec, timeout=120):
         """Runs a job file (a dict: YAML takes JSON) to its end; returns the job that -o json prints last."""

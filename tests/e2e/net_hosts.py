@@ -1,0 +1,118 @@
+"""Hosts on one switch, each a network namespace of its own; and what befalls the wires between them.
+
+Only namespaces made here are touched: nothing of the machine's own network is.
+"""
+
+import os
+import shutil
+import subprocess
+
+
+def why_not():
+    """Empty: this machine lets us make hosts. Otherwise why it does not."""
+    for program in ('ip', 'nft', 'tc'):
+        if shutil.which(program) is None:
+            return f'{program} is not installed: tools/install-packages test'
+    probe = f'capstan-{os.getpid()}-probe'
+    added = subprocess.run(['ip', 'netns', 'add', probe], capture_output=True, text=True)
+    if added.returncode != 0:
+        return f'ip netns add: {added.stderr.strip()} (wants root)'
+    try:
+        filtered = subprocess.run(['ip', 'netns', 'exec', probe, 'nft', 'add', 'table', 'inet', 'faults'],
+                                  capture_output=True, text=True)
+        return f'nft: {filtered.stderr.strip()}' if filtered.returncode != 0 else ''
+    finally:
+        subprocess.run(['ip', 'netns', 'del', probe], check=True)
+
+
+class Hosts:
+    """A cut is said from sender to receiver: cut('a', 'b') drops what `a` sends to `b`, and nothing else."""
+
+    def __init__(self, names):
+        self.names = list(names)
+        self.made = []
+        self.switch = self._namespace('switch')
+        try:
+            self._make(self.switch)
+            self._ip(self.switch, 'link', 'add', 'br0', 'type', 'bridge')
+            self._ip(self.switch, 'link', 'set', 'br0', 'up')
+            for name in self.names:
+                self._make(self._namespace(name))
+                self._ip(self._namespace(name), 'link', 'add', 'eth0', 'type', 'veth', 'peer', 'name', name, 'netns', self.switch)
+                self._ip(self.switch, 'link', 'set', name, 'master', 'br0', 'up')
+                self._ip(self._namespace(name), 'link', 'set', 'lo', 'up')
+                self._ip(self._namespace(name), 'addr', 'add', f'{self.address(name)}/24', 'dev', 'eth0')
+                self._ip(self._namespace(name), 'link', 'set', 'eth0', 'up')
+                self._nft(name, 'add table inet faults; '
+                          'add chain inet faults arrives { type filter hook input priority 0; }')
+        except Exception:
+            self.close()
+            raise
+
+    def close(self):
+        for namespace in reversed(self.made):
+            subprocess.run(['ip', 'netns', 'del', namespace], check=True)
+        self.made = []
+
+    def address(self, name):
+        return f'10.77.0.{self.names.index(name) + 1}'
+
+    def on(self, name):
+        """What stands before a command that is to run on that host."""
+        return ['ip', 'netns', 'exec', self._namespace(name)]
+
+    # ---- faults ----
+
+    def cut(self, sender, receiver):
+        self._nft(receiver, f'add rule inet faults arrives ip saddr {self.address(sender)} drop')
+
+    def part(self, one, others):
+        """Nothing goes between `one` and `others`, in either direction."""
+        for other in others:
+            self.cut(one, other)
+            self.cut(other, one)
+
+    def lose(self, percent):
+        """Every packet that arrives anywhere, with this probability."""
+        for name in self.names:
+            self._nft(name, f'add rule inet faults arrives iifname eth0 numgen random mod 100 < {percent} drop')
+
+    def throttle(self, rate):
+        """What leaves a host, '8mbit'."""
+        for name in self.names:
+            self._run('tc', '-n', self._namespace(name), 'qdisc', 'replace', 'dev', 'eth0', 'root', 'tbf', 'rate', rate,
+                      'burst', '32kbit', 'latency', '50ms')
+
+    def unplug(self, name):
+        self._ip(self.switch, 'link', 'set', name, 'down')
+
+    def plug(self, name):
+        self._ip(self.switch, 'link', 'set', name, 'up')
+
+    def heal(self):
+        for name in self.names:
+            self._nft(name, 'flush chain inet faults arrives')
+            subprocess.run(['tc', '-n', self._namespace(name), 'qdisc', 'del', 'dev', 'eth0', 'root'], capture_output=True)
+            self.plug(name)
+
+    # ----
+
+    @staticmethod
+    def _namespace(name):
+        return f'capstan-{os.getpid()}-{name}'
+
+    @staticmethod
+    def _run(*command):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f'{" ".join(command)}: {done.stderr.strip()}')
+
+    def _make(self, namespace):
+        self._run('ip', 'netns', 'add', namespace)
+        self.made.append(namespace)
+
+    def _ip(self, namespace, *args):
+        self._run('ip', '-n', namespace, *args)
+
+    def _nft(self, name, rules):
+        self._run(*self.on(name), 'nft', rules)

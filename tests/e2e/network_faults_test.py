@@ -1,0 +1,205 @@
+"""A job whose network is cut, loses packets, is slow or comes and goes: the same weights, and it says whom it waits for.
+
+Six hosts over mutual TLS, each a network namespace. What is hit, and when, comes from a printed seed (CAPSTAN_SEED).
+"""
+
+import os
+import random
+import re
+import sys
+import time
+import unittest
+
+import net_hosts
+import secure_cluster
+import services
+import support
+
+SEED = int(os.environ.get('CAPSTAN_SEED', '1'))
+SHARDS = ['s0', 's1']
+WORKERS = ['w0', 'w1', 'w2']
+NAMES_WITHIN = 10  # seconds from a cut until the job says whom it waits for
+STEPS = 640
+FEW = 16  # steps where each takes half a second
+
+
+class NetworkFaultsTest(services.ServicesTest):
+    references = {}  # by steps: the same job without faults
+
+    @classmethod
+    def setUpClass(cls):
+        reason = net_hosts.why_not()
+        if reason:
+            print(f'NO NETWORK FAULTS: {reason}', file=sys.stderr, flush=True)
+            raise unittest.SkipTest(reason)
+
+    def setUp(self):
+        super().setUp()
+        self.draw = random.Random(f'{SEED} {self.id()}')
+        self.hosts = net_hosts.Hosts(['c', *SHARDS, *WORKERS])
+        self.addCleanup(self.hosts.close)
+        self.keys = secure_cluster.Credentials(self.path('keys'), [self.hosts.address(name) for name in self.hosts.names])
+        self.start_on('c', 'coordinator', 'capstan_coordinator', '--tokens', self.keys.path('ca', 'tokens.json'), '--state-dir',
+                      self.path('state'), '--data-root', 'file:///')
+        self.coordinator = self.grpc('c')
+        for shard in SHARDS:
+            self.start_on(shard, 'param_store', 'capstan_param_store', '--tokens', self.keys.path('ca', 'tokens.json'),
+                          '--coordinator', self.coordinator, '--node', shard)
+        for worker in WORKERS:
+            self.start_on(worker, 'worker', 'capstan_gpu_worker', '--coordinator', self.coordinator, '--node', worker,
+                          '--devices', 'cpu', '--cpu-threads', '1')
+
+    def start_on(self, host, role, program, *args):
+        self.services[host] = services.Service(
+            program, [*self.keys.credentials(role), '--listen', f'{self.hosts.address(host)}:7070', '--http', '127.0.0.1:0', *args],
+            self.folder, self.path(f'{host}.log'), before=self.hosts.on(host))
+
+    def grpc(self, host):
+        return f'{self.hosts.address(host)}:7070'
+
+    def capstan(self, *args, **kwargs):
+        """On the coordinator's host: what cuts it off from the others does not cut us off from it."""
+        return support.TestCase.capstan(self, '--address', self.coordinator, *self.keys.credentials('client'), *args,
+                                        before=self.hosts.on('c'), **kwargs)
+
+    # ---- a job and what befalls it ----
+
+    @staticmethod
+    def job(name, steps):
+        return support.job_spec(
+            name=name, resources={'num_workers': 3, 'num_shards': 2, 'lanes': 4},
+            training={'max_steps': steps, 'epochs': 100, 'global_batch_size': 64, 'seed': 3,
+                      'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}},
+            checkpoint={'every': '100 steps', 'keep_latest': 2}, recovery={'max_restarts': 20, 'backoff': {'initial': '0s'}})
+
+    def finish(self, job_id):
+        self.capstan('wait', job_id, timeout=300)
+        job = self.describe(job_id)
+        self.assertEqual(job['state'], 'SUCCEEDED', job)
+        return job
+
+    def undisturbed(self, steps):
+        if steps not in self.references:
+            self.references[steps] = self.finish(self.submit(self.job('undisturbed', steps)))
+        return self.references[steps]
+
+    def begin(self, name, steps=STEPS, at=None):
+        """A job that has come to a step, drawn from its first third, and the time from which the fault counts."""
+        self.expected = self.undisturbed(steps)
+        step = self.draw.randrange(1, steps // 3) if at is None else at
+        self.job_id = self.submit(self.job(name, steps))
+        job = self.wait_for_step(self.job_id, step)
+        # Who is called what: hosts are named as nodes are, the job numbers its members.
+        self.called = {worker['node']: rf'\bw{worker["index"]}\b' for worker in job['workers']}
+        self.called.update({shard['node']: rf'\bshard {shard["index"]}\b' for shard in job['shards']})
+        self.events_before = len(job['events'])
+        self.cut_at = time.monotonic()
+        print(f'seed {SEED}: {name} from step {job["progress"]["step"]} on', flush=True)
+
+    def named(self, *members):
+        """The job says within the limit that it waits, or waited, for these."""
+        while True:
+            job = self.describe(self.job_id)
+            said = [job['message']] + [event['message'] for event in job['events'][self.events_before:]]
+            late = time.monotonic() - self.cut_at
+            if all(any(re.search(self.called[member], line) for line in said) for member in members):
+                print(f'named after {late:.1f} s: {said}', flush=True)
+                return
+            self.assertLess(late, NAMES_WITHIN, f'{[self.called[member] for member in members]} not named: {job["state"]} {said}')
+
+    def logged(self):
+        """Steps decided, as the lead writes them down: nobody needs to be asked."""
+        with open(self.path('state', 'checkpoints', self.job_id, 'metrics.jsonl')) as f:
+            return len(f.readlines())
+
+    def goes_on(self, steps=20):
+        """While the fault lasts."""
+        before = self.logged()
+        self.wait_until(lambda: self.logged() >= min(before + steps, STEPS), 60, f'{steps} steps during the fault')
+
+    def check(self):
+        job = self.finish(self.job_id)
+        self.assertEqual(job['weights_sha256'], self.expected['weights_sha256'], job)
+        self.assertEqual(job['samples_used'], self.expected['samples_used'], job)
+        print(f'done {time.monotonic() - self.cut_at:.1f} s after the fault began', flush=True)
+        return job
+
+    # ---- faults; each heals only after the job has named whom it waits for ----
+
+    def test_a_worker_is_parted_from_all(self):
+        victim = self.draw.choice(WORKERS)
+        self.begin(f'parted-{victim}')
+        self.hosts.part(victim, [name for name in self.hosts.names if name != victim])
+        self.named(victim)
+        self.goes_on()
+        self.hosts.heal()
+        self.check()
+
+    def test_what_a_worker_sends_a_shard_is_lost(self):
+        worker, shard = self.draw.choice(WORKERS), self.draw.choice(SHARDS)
+        self.begin(f'{worker}-to-{shard}')
+        self.hosts.cut(worker, shard)
+        self.named(worker)
+        self.goes_on()
+        self.hosts.heal()
+        self.check()
+
+    def test_what_a_shard_sends_a_worker_is_lost(self):
+        worker, shard = self.draw.choice(WORKERS), self.draw.choice(SHARDS)
+        self.begin(f'{shard}-to-{worker}')
+        self.hosts.cut(shard, worker)
+        self.named(worker)
+        self.goes_on()
+        self.hosts.heal()
+        self.check()
+
+    def test_what_a_shard_sends_the_other_is_lost(self):
+        sender, receiver = self.draw.sample(SHARDS, 2)
+        self.begin(f'{sender}-to-{receiver}')
+        self.hosts.cut(sender, receiver)
+        self.named('s1')  # the lead is not named: it is s1 that lacks the decision, or whose part is missing
+        self.hosts.heal()
+        self.assertEqual(self.check()['lineage'], 1)
+
+    def test_a_shard_is_isolated(self):
+        victim = self.draw.choice(SHARDS)
+        self.begin(f'isolated-{victim}')
+        self.hosts.unplug(victim)
+        self.named(victim)
+        self.hosts.heal()
+        self.check()
+
+    def test_the_coordinator_is_isolated(self):
+        self.begin('isolated-coordinator')
+        self.hosts.unplug('c')
+        self.named(*SHARDS)
+        self.goes_on()
+        self.hosts.heal()
+        # Nobody has lost anything, so nothing is computed again.
+        self.assertEqual(self.check()['lineage'], 1)
+
+    def test_a_tenth_of_all_packets_is_lost(self):
+        self.undisturbed(FEW)
+        self.hosts.lose(10)
+        self.begin('lossy', FEW, at=0)  # from its start to its end
+        self.check()
+
+    def test_hosts_send_eight_megabits_a_second(self):
+        self.undisturbed(FEW)
+        self.hosts.throttle('8mbit')
+        self.begin('slow', FEW, at=0)
+        self.check()
+
+    def test_links_flap(self):
+        self.begin('flaps')
+        for _ in range(6):
+            victim = self.draw.choice(self.hosts.names)
+            self.hosts.unplug(victim)
+            time.sleep(self.draw.uniform(0.05, 1.5))  # the fault itself
+            self.hosts.plug(victim)
+            time.sleep(self.draw.uniform(0, 0.5))
+        self.check()
+
+
+if __name__ == '__main__':
+    support.main()
