@@ -1,0 +1,105 @@
+"""Wall clocks that are two hours off, or jump while a job trains: no decision looks at them, so nothing changes.
+
+libfaketime does not reach the kernel: gRPC's Abseil waits until an absolute time of the wall clock there, so behind the
+true clock such a wait ends at once, again and again, and costs a core. Hence the short jobs there, and jumps that lead
+ahead and back.
+"""
+
+import datetime
+import glob
+import os
+import re
+import unittest
+import unittest.mock
+
+import services
+import support
+
+LIBRARY = (glob.glob('/usr/lib/*/faketime/libfaketimeMT.so.1') or [''])[0]
+
+
+@unittest.skipUnless(LIBRARY, 'shifts clocks: needs the package faketime')
+class ClocksTest(services.ServicesTest):
+
+    def setUp(self):
+        super().setUp()
+        for name in ('coordinator', 's0', 's1', 'w0', 'w1', 'w2'):
+            self.start_service(name)
+
+    def start_service(self, name, **clock):
+        """`clock`: settings of libfaketime, for this process and its children. Time that passes is left alone."""
+        faked = dict(LD_PRELOAD=LIBRARY, FAKETIME_DONT_FAKE_MONOTONIC='1', NO_FAKE_STAT='1', **clock)
+        with unittest.mock.patch.dict(os.environ, faked if clock else {}):
+            if name == 'coordinator':
+                self.start_one(name, 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root', 'file:///',
+                               '--checkpoint-root', 'file:///', '--heartbeat', '200ms', '--lease', '5s')
+            elif name.startswith('s'):
+                self.start_node(name, 'capstan_param_store')
+            else:
+                self.start_worker(name)
+
+    def restart(self, name, **clock):
+        self.assertEqual(self.stop(name), 0)
+        self.start_service(name, **clock)
+
+    @staticmethod
+    def job(name, epochs):
+        return support.job_spec(
+            name=name, resources={'num_workers': 3, 'num_shards': 2, 'lanes': 8},
+            training={'epochs': epochs, 'global_batch_size': 64, 'seed': 3,
+                      'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}},
+            checkpoint={'every': '20 steps'})
+
+    def finish(self, job_id):
+        self.capstan('wait', job_id, timeout=180)
+        job = self.describe(job_id)
+        self.assertEqual(job['state'], 'SUCCEEDED', job)
+        return job
+
+    def check(self, job_id, undisturbed):
+        job = self.finish(job_id)
+        self.assertEqual(job['weights_sha256'], undisturbed['weights_sha256'])
+        self.assertEqual(job['samples_used'], undisturbed['samples_used'])
+        self.assertEqual((job['lineage'], job['generation'], job['restarts']), (1, 1, 0), job['events'])
+        types = {event['type'] for event in job['events']}
+        self.assertFalse(types & {'WorkerLost', 'ShardLost', 'CheckpointFailed', 'Requeued'}, job['events'])
+
+    def hours_off(self, name):
+        """By how much the clock in the service's last line differs from ours."""
+        last = re.findall(r'(?m)^time=(\S+?)Z ', self.services[name].said())[-1]
+        then = datetime.datetime.fromisoformat(last).replace(tzinfo=datetime.timezone.utc)
+        return round((then - datetime.datetime.now(datetime.timezone.utc)).total_seconds() / 3600)
+
+    def test_a_clock_two_hours_off_on_each_role(self):
+        undisturbed = self.finish(self.submit(self.job('right', 1)))
+        for name in ('coordinator', 's0', 'w0'):
+            for hours in (2, -2):
+                self.restart(name, FAKETIME=f'{hours:+d}h')
+                job_id = self.submit(self.job('off', 1))
+                self.check(job_id, undisturbed)
+                self.assertEqual(self.hours_off(name), hours)
+            self.restart(name)
+
+    def test_clocks_that_jump_while_a_job_trains(self):
+        undisturbed = self.finish(self.submit(self.job('right', 16)))
+        jumping = ('coordinator', 's0', 'w0')
+
+        def jump(hours):
+            for name in jumping:  # the library looks again every second
+                os.replace(self.write(name + '.new', f'{hours:+d}h\n'), self.path(name + '.clock'))
+
+        jump(0)
+        for name in jumping:
+            self.restart(name, FAKETIME_TIMESTAMP_FILE=self.path(name + '.clock'), FAKETIME_CACHE_DURATION='1')
+        job_id = self.submit(self.job('jumps', 16))
+        self.wait_for_step(job_id, 60)
+        jump(2)
+        times = lambda: {event['time'][:13] for event in self.describe(job_id)['events']}
+        self.wait_until(lambda: len(times()) > 1, 30, 'an event of later hours')
+        jump(0)
+        self.check(job_id, undisturbed)
+        self.wait_until(lambda: self.hours_off('coordinator') == 0, 30, 'the way back')
+
+
+if __name__ == '__main__':
+    support.main()
