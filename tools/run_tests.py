@@ -6,6 +6,7 @@ report that every test binary writes), those of Python's unittest from its last 
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import re
@@ -282,16 +283,23 @@ class Tiers:
             folder = os.path.join(ROOT, 'build/asan/fuzz')
             fuzzers = sorted(f for f in os.listdir(folder) if os.access(os.path.join(folder, f), os.X_OK)) \
                 if os.path.isdir(folder) else []
-            for fuzzer in fuzzers:
-                self.fuzz_one(os.path.join(folder, fuzzer), fuzzer, seconds)
+            # A fuzzer has one thread, so as many run at once as there are jobs.
+            with concurrent.futures.ThreadPoolExecutor(int(JOBS)) as pool:
+                runs = [pool.submit(self.fuzz_one, os.path.join(folder, f), f, seconds) for f in fuzzers]
+                for run in concurrent.futures.as_completed(runs):
+                    for name, status, log in run.result():
+                        self.report.add(name, passed=int(status == 0), failed=int(status != 0))
+                        if status:
+                            tail(log, 40)
 
     def fuzz_one(self, binary, fuzzer, seconds):
-        """Replays the committed corpus, then searches from it in a scratch copy."""
+        """Replays the committed corpus, then searches from it in a scratch copy: names, exit statuses and logs."""
         corpus = os.path.join(ROOT, 'tests/fuzz/corpus', re.sub('^capstan_', '', fuzzer))
         scratch = tempfile.mkdtemp(prefix='capstan-fuzz-')
         found = os.path.join(ROOT, 'build', 'fuzz-findings', fuzzer)
         os.makedirs(found, exist_ok=True)
         seeds = [os.path.join(corpus, f) for f in sorted(os.listdir(corpus))] if os.path.isdir(corpus) else []
+        done = []
         limits = ['-timeout=10', '-rss_limit_mb=2048', f'-artifact_prefix={found}/']
         for name, command in (('replay', [binary, *limits, *seeds] if seeds else None),
                               ('search', [binary, *limits, f'-max_total_time={seconds}', '-print_final_stats=1', scratch,
@@ -299,14 +307,13 @@ class Tiers:
             if not command:
                 continue
             status, log = logged(f'{fuzzer}-{name}', command)
-            self.report.add(f'{fuzzer} {name}', passed=int(status == 0), failed=int(status != 0))
-            if status:
-                tail(log, 40)
+            done.append((f'{fuzzer} {name}', status, log))
             with open(log, errors='replace') as f:
                 runs = re.search(r'stat::number_of_executed_units: +(\d+)', f.read())
             if runs:
                 say(f'   {fuzzer}: {runs.group(1)} runs in {seconds} s')
         shutil.rmtree(scratch)
+        return done
 
 
 # --- Budgets -------------------------------------------------------------------------------------
