@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -67,6 +68,7 @@ ExitCode HealthCheck(const std::string& service, const Context& context) {
   services::ChannelOptions options;
   options.peer = connection->address;
   options.security = connection->security;
+  options.peer_role = std::nullopt;
   options.retry = false;
   const auto channel = services::MakeChannel(options);
   if (!channel.ok()) {

@@ -50,9 +50,9 @@ grpc::ChannelArguments MakeChannelArguments(const ChannelOptions& options) {
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options) {
-  if (absl::Status status = CheckConnectSecurity(options.peer, options.security); !status.ok()) {
-    return status;
-  }
+  absl::Status status =
+      CheckConnectSecurity(options.peer, options.security, options.peer_role.has_value());
+  if (!status.ok()) return status;
   KeepGrpcInitialised();
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   if (!options.peer.is_unix()) {

@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,9 @@ namespace capstan::services {
 struct ChannelOptions {
   Endpoint peer;
   Security security;
-  Role peer_role = Role::kCoordinator;      // whom a server on TCP must prove to be
+  // Whom a server on TCP must prove to be. nullopt: any service of ours; it gets no token, so it
+  // answers about its health alone.
+  std::optional<Role> peer_role = Role::kCoordinator;
   int max_receive_bytes = 4 * 1024 * 1024;  // of one message
   bool retry = true;                        // see above; false for bulk streams
   // A connection of its own: channels to one peer share one otherwise, whatever their number.

@@ -103,12 +103,13 @@ absl::Status CheckListenSecurity(const Endpoint& endpoint, const Security& secur
   return CheckSecurity(endpoint, security, "listening", /*token=*/false);
 }
 
-absl::Status CheckConnectSecurity(const Endpoint& endpoint, const Security& security) {
+absl::Status CheckConnectSecurity(const Endpoint& endpoint, const Security& security,
+                                  bool with_token) {
   if (!endpoint.is_unix() && endpoint.port == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("address '", endpoint.ToString(), "': port 0 is for listening only"));
   }
-  return CheckSecurity(endpoint, security, "connecting", /*token=*/true);
+  return CheckSecurity(endpoint, security, "connecting", with_token);
 }
 
 absl::Status CheckSocketFolder(const Endpoint& endpoint) {

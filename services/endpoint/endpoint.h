@@ -48,7 +48,8 @@ struct Security {
 // FailedPrecondition: TCP without what it needs, which the message names. InvalidArgument:
 // --insecure together with TLS files; a port 0 to connect to.
 absl::Status CheckListenSecurity(const Endpoint& endpoint, const Security& security);
-absl::Status CheckConnectSecurity(const Endpoint& endpoint, const Security& security);
+absl::Status CheckConnectSecurity(const Endpoint& endpoint, const Security& security,
+                                  bool with_token = true);
 
 // The folder of a Unix socket must be ours and closed to all others, since the socket asks for no
 // credentials. FailedPrecondition: it is not, with its mode; NotFound: there is no such folder.

@@ -113,7 +113,7 @@ class CallChecker : public grpc::AuthMetadataProcessor {
 // The host name, as gRPC checks it by default, and then the role.
 class ServerVerifier : public tls::ExternalCertificateVerifier {
  public:
-  explicit ServerVerifier(Role role) : role_(role) {}
+  explicit ServerVerifier(std::optional<Role> role) : role_(role) {}
 
   bool Verify(tls::TlsCustomVerificationCheckRequest* request,
               std::function<void(grpc::Status)> callback, grpc::Status* status) override {
@@ -122,16 +122,21 @@ class ServerVerifier : public tls::ExternalCertificateVerifier {
     if (!status->ok()) return true;
     for (const grpc::string_ref& uri : request->uri_names()) {
       const absl::StatusOr<Role> role = ParseRoleUri(View(uri));
-      if (role.ok() && *role == role_) return true;
+      if (role.ok() && (role_.has_value() ? *role == *role_ : Serves(*role))) return true;
     }
     *status = {grpc::StatusCode::UNAUTHENTICATED,
-               absl::StrCat("the server's certificate has not the role ", RoleName(role_))};
+               absl::StrCat("the server's certificate has not the role ",
+                            role_.has_value() ? RoleName(*role_) : "of a service")};
     return true;
   }
   void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
 
  private:
-  const Role role_;
+  static bool Serves(Role role) {
+    return role == Role::kCoordinator || role == Role::kParamStore || role == Role::kWorker;
+  }
+
+  const std::optional<Role> role_;
   tls::HostNameCertificateVerifier host_name_;
 };
 
@@ -203,28 +208,36 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
-    const Security& security, Role peer) {
+    const Security& security, std::optional<Role> peer) {
   KeepGrpcInitialised();
   if (security.insecure) return grpc::InsecureChannelCredentials();
   static Mutex mu;
   static auto& made = *new std::map<std::vector<std::string>,
                                     std::shared_ptr<grpc::ChannelCredentials>>();  // never freed
   const std::vector<std::string> key = {security.tls_cert, security.tls_key, security.tls_ca,
-                                        security.token_file, std::string(RoleName(peer))};
+                                        security.token_file,
+                                        std::string(peer.has_value() ? RoleName(*peer) : "any")};
   MutexLock lock(mu);
   std::shared_ptr<grpc::ChannelCredentials>& credentials = made[key];
   if (credentials != nullptr) return credentials;
   if (absl::Status status = CheckTlsFiles(security); !status.ok()) return status;
-  auto token = TokenFile::Open(security.token_file);
-  if (!token.ok()) return WithFlag("--token-file", token.status());
+  std::unique_ptr<TokenFile> token;
+  if (peer.has_value()) {
+    auto opened = TokenFile::Open(security.token_file);
+    if (!opened.ok()) return WithFlag("--token-file", opened.status());
+    token = *std::move(opened);
+  }
   tls::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(Watch(security));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<ServerVerifier>(peer));
-  credentials = grpc::CompositeChannelCredentials(
-      tls::TlsCredentials(options),
-      grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenPlugin>(*std::move(token))));
+  credentials = tls::TlsCredentials(options);
+  if (token != nullptr) {
+    credentials = grpc::CompositeChannelCredentials(
+        credentials,
+        grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenPlugin>(std::move(token))));
+  }
   return credentials;
 }
 

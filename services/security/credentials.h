@@ -41,10 +41,11 @@ using ServiceRoles = std::map<std::string, std::vector<Role>>;
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const Security& security, const ServiceRoles& roles);
 
-// Of a channel on TCP to a server of `peer`'s role. Without --tls-* and with --insecure: plaintext.
-// Credentials of the same files and role are one object, so that channels share a connection.
+// Of a channel on TCP to a server of `peer`'s role; nullopt: of any service's, without a token.
+// Without --tls-* and with --insecure: plaintext. Credentials of the same files and role are one
+// object, so that channels share a connection.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
-    const Security& security, Role peer);
+    const Security& security, std::optional<Role> peer);
 
 // Who calls, by the certificate, which the token agrees with. nullopt: a Unix socket or plaintext,
 // where nobody is asked.

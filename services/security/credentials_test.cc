@@ -116,7 +116,8 @@ class CredentialsTest : public ::testing::Test {
     server_ = *std::move(server);
     server_->SetReady(true);
   }
-  std::shared_ptr<grpc::Channel> Dial(const Security& security, Role peer = Role::kCoordinator) {
+  std::shared_ptr<grpc::Channel> Dial(const Security& security,
+                                      std::optional<Role> peer = Role::kCoordinator) {
     ChannelOptions options;
     options.peer = server_->endpoint();
     options.security = security;
@@ -253,6 +254,27 @@ TEST_F(CredentialsTest, TheServersHostAndRoleAreChecked) {
   Start("elsewhere");
   EXPECT_EQ(Call(Dial(Of("ann"))).error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(echo_.calls(), 1);
+}
+
+TEST_F(CredentialsTest, AnyServiceTellsItsHealthAndGetsNoTokenForIt) {
+  const auto health = [&](const Security& security) {
+    const auto stub = grpc::health::v1::Health::NewStub(Dial(security, std::nullopt));
+    const auto context = NewContext(absl::Seconds(20));
+    context->set_wait_for_ready(false);
+    grpc::health::v1::HealthCheckResponse response;
+    return stub->Check(context.get(), {}, &response).error_code();
+  };
+  Security without_token = Of("ann");
+  without_token.token_file.clear();
+  for (const char* server : {"coordinator", "node-a"}) {
+    Start(server);
+    EXPECT_EQ(health(without_token), grpc::StatusCode::OK) << server;
+    // Nor is one sent where there is one: whatever it may call, this channel may not.
+    EXPECT_EQ(Call(Dial(Of("ann"), std::nullopt)).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  }
+  Start("ann");  // a person's certificate is no server's
+  EXPECT_EQ(health(Of("ann")), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(echo_.calls(), 0);
 }
 
 TEST_F(CredentialsTest, CertificatesAreReadAgainWithoutARestart) {
