@@ -12,6 +12,7 @@ import services
 import support
 
 SEED = int(os.environ.get('CAPSTAN_SEED', '1'))
+DOWN_SECONDS = int(os.environ.get('CAPSTAN_DOWN_SECONDS', '10'))
 JOB = support.job_spec(name='go-on', resources={'num_workers': 2, 'num_shards': 2},
                        training={'epochs': 12, 'global_batch_size': 64, 'seed': 3,
                                  'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}})
@@ -75,6 +76,38 @@ class CoordinatorRestartTest(services.ServicesTest):
         self.assertEqual(types[0], 'Submitted')
         self.assertNotIn('WorkerLost', types)
         self.assertEqual(len(self.describe(job_id)['epochs']), 12)
+
+    def test_down_for_long(self):
+        self.start(workers=2, shards=2)
+        short = self.finish(self.submit(SHORT))
+        spec = dict(JOB, checkpoint={'every': '50 steps', 'keep_latest': 2},
+                    training=dict(JOB['training'], epochs=1000, max_steps=128 * DOWN_SECONDS))
+        undisturbed = self.finish(self.submit(spec))
+
+        job_id = self.submit(spec)
+        behind = [self.submit(SHORT) for _ in range(2)]  # in the queue
+        self.wait_for_logged_step(job_id, random.Random(SEED).randrange(1, 200))
+        tasks = sorted(self.tasks())
+        folder = self.catch_half_saved(job_id)
+        self.kill_coordinator()
+        print(f'seed {SEED}: killed behind step {self.steps(job_id)} while {folder} was being saved', flush=True)
+        for part in range(5):
+            before = self.steps(job_id)
+            time.sleep(DOWN_SECONDS / 5)  # the fault itself
+            now = self.steps(job_id)
+            print(f'steps {before} to {now} in {DOWN_SECONDS / 5} s without a coordinator', flush=True)
+            self.assertGreaterEqual(now, min(before + 1, spec['training']['max_steps']))
+        self.start_coordinator()
+        self.assertEqual({job['job_id'] for job in json.loads(self.ok('list', '-o', 'json').out)} & {job_id, *behind},
+                         {job_id, *behind})
+        if self.describe(job_id)['state'] == 'RUNNING':
+            self.assertEqual(sorted(self.tasks()), tasks)  # nobody was started again
+        job = self.finish(job_id)
+        for key in ('weights_sha256', 'samples_used'):
+            self.assertEqual(job[key], undisturbed[key])
+        self.assertEqual(job['lineage'], 1, job)
+        for queued in behind:
+            self.assertEqual(self.finish(queued)['weights_sha256'], short['weights_sha256'])
 
     def test_killed_while_a_job_starts_and_before_its_manifest(self):
         self.start(workers=2, shards=2)

@@ -1,6 +1,7 @@
 """A job whose network is cut, loses packets, is slow or comes and goes: the same weights, and it says whom it waits for.
 
-Six hosts over mutual TLS, each a network namespace. What is hit, and when, comes from a printed seed (CAPSTAN_SEED).
+Six hosts over mutual TLS, each a network namespace. What is hit, and when, comes from a printed seed (CAPSTAN_SEED);
+with CAPSTAN_FAULTS more jobs have wires that come and go.
 """
 
 import os
@@ -16,6 +17,7 @@ import services
 import support
 
 SEED = int(os.environ.get('CAPSTAN_SEED', '1'))
+FAULTS = int(os.environ.get('CAPSTAN_FAULTS', '3'))
 SHARDS = ['s0', 's1']
 WORKERS = ['w0', 'w1', 'w2']
 NAMES_WITHIN = 10  # seconds from a cut until the job says whom it waits for
@@ -190,15 +192,24 @@ class NetworkFaultsTest(services.ServicesTest):
         self.begin('slow', FEW, at=0)
         self.check()
 
-    def test_links_flap(self):
-        self.begin('flaps')
-        for _ in range(6):
-            victim = self.draw.choice(self.hosts.names)
-            self.hosts.unplug(victim)
-            time.sleep(self.draw.uniform(0.05, 1.5))  # the fault itself
-            self.hosts.plug(victim)
-            time.sleep(self.draw.uniform(0, 0.5))
-        self.check()
+    def test_wires_come_and_go(self):
+        for _ in range(-(-FAULTS // 3)):
+            self.begin('flaps')
+            for _ in range(6):
+                one, other = self.draw.sample(self.hosts.names, 2)
+                kind = self.draw.choice(['unplugged', 'cut', 'parted'])
+                if kind == 'unplugged':
+                    self.hosts.unplug(one)
+                elif kind == 'cut':
+                    self.hosts.cut(one, other)
+                else:
+                    self.hosts.part(one, [other])
+                seconds = self.draw.uniform(0.05, 1.5)
+                print(f'seed {SEED}: {kind} {one}{"" if kind == "unplugged" else " " + other} for {seconds:.1f} s', flush=True)
+                time.sleep(seconds)  # the fault itself
+                self.hosts.heal()
+                time.sleep(self.draw.uniform(0, 0.5))  # and what lies between it and the next
+            self.check()
 
 
 if __name__ == '__main__':

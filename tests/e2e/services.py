@@ -116,6 +116,26 @@ class ServicesTest(support.TestCase):
 
         return self.wait_until(there, 60, f'step {step}')
 
+    def half_saved(self, job_id):
+        """The folder of a checkpoint under way: newer than all that have a manifest, and without one."""
+        path = self.path('state', 'checkpoints', job_id)
+        try:
+            folders = sorted((tuple(map(int, name.split('-'))), name) for name in os.listdir(path) if name[0].isdigit())
+        except FileNotFoundError:
+            return None
+        if not folders or os.path.exists(os.path.join(path, folders[-1][1], 'manifest.json')):
+            return None
+        return folders[-1][1]
+
+    def catch_half_saved(self, job_id):
+        """Spins until a checkpoint is under way: that lasts some milliseconds."""
+        deadline = time.monotonic() + 60
+        while True:
+            folder = self.half_saved(job_id)
+            if folder:
+                return folder
+            self.assertLess(time.monotonic(), deadline, 'no checkpoint came')
+
     def tasks(self):
         """Pids of live tasks: children of our workers."""
         workers = {s.process.pid for name, s in self.services.items() if name.startswith('w')}
