@@ -231,18 +231,20 @@ class FaultsTest(services.ServicesTest):
     def test_shards_are_killed_while_they_save(self):
         undisturbed = self.undisturbed()
         job_id = self.submit(self.job('saving'))
-        struck, tries = 0, 0
-        while struck < FAULTS:
-            tries += 1
-            self.assertLess(tries, 10 * FAULTS, 'every checkpoint was faster')
-            before = self.count(job_id, 'ShardLost')
-            victim = self.draw.choice(['s0', 's1'])
-            folder = self.catch_half_saved(job_id)
-            self.kill_shard(victim)
-            if self.half_saved(job_id) == folder:
-                struck += 1
-                print(f'seed {SEED}: killed {victim} while {folder} was being saved', flush=True)
-            self.replace_shard(job_id, victim, before)
+        tries = 0
+        for step in self.steps(FAULTS):
+            struck = False
+            while not struck:
+                tries += 1
+                self.assertLess(tries, 10 * FAULTS, 'every checkpoint was faster')
+                self.assertIsNotNone(self.reached(job_id, step * 3 // 4))  # room for tries that come too late
+                before = self.count(job_id, 'ShardLost')
+                victim = self.draw.choice(['s0', 's1'])
+                folder = self.catch_half_saved(job_id)
+                self.kill_shard(victim)
+                struck = self.half_saved(job_id) == folder
+                self.replace_shard(job_id, victim, before)
+            print(f'seed {SEED}: killed {victim} while {folder} was being saved', flush=True)
         last = time.monotonic()
         self.check(job_id, undisturbed)
         self.assertLess(time.monotonic() - last, 60)
