@@ -1,5 +1,8 @@
 """/metrics of the three services: linted by promtool, scraped by a real Prometheus, compared with the step log."""
 
+import json
+import math
+import os
 import shutil
 import subprocess
 import unittest
@@ -42,7 +45,7 @@ class MetricsTest(services.ServicesTest):
         targets = [service.http for service in self.services.values()]
         config = {'global': {'scrape_interval': '1s', 'scrape_timeout': '1s'},
                   'scrape_configs': [{'job_name': 'capstan', 'static_configs': [{'targets': targets}]}]}
-        query = Prometheus(self, config).query
+        query = Prometheus(self, json.dumps(config)).query
         self.wait_until(lambda: query('sum(up)') and query('sum(up)')[0][1] == 4, 60, 'all four targets up')
         job_id = self.submit(SPEC)
         of_job = f'{{job_id="{job_id}"}}'
@@ -53,7 +56,6 @@ class MetricsTest(services.ServicesTest):
                            'capstan_ps_client_retries_total', 'capstan_checkpoint_failures_total'):
             self.assertTrue(query(expression + of_job), expression)
         self.assertTrue(query('grpc_server_started_total{grpc_method="SubmitJob"} == 1'))
-
         self.ok('wait', job_id)
         job = self.describe(job_id)
         # The last scrapes hold what was counted to the end.
@@ -69,6 +71,21 @@ class MetricsTest(services.ServicesTest):
                      f'/ avg(max_over_time(capstan_worker_step_duration_seconds_sum{of_job}[10m]))')[0][1]
         truth = job['samples_used'] / sum(line['seconds'] for line in steps)
         self.assertLess(abs(rate - truth), 0.05 * truth, f'samples/s: {rate} in /metrics, {truth} in the step log')
+        # Where a step goes: the phases are all of it.
+        shares = query(f'sum by (rank) (max_over_time(capstan_worker_phase_seconds_total{of_job}[10m])) '
+                       f'/ sum by (rank) (max_over_time(capstan_worker_step_duration_seconds_sum{of_job}[10m]))')
+        self.assertEqual(len(shares), 2)
+        for labels, share in shares:
+            self.assertLess(abs(share - 1), 0.05, f'phases of {labels} are {share} of the step time')
+        # Each worker sends the whole gradient at every step, and gets every version, the first included.
+        model = 4 * sum(math.prod(shape) for shape, _ in
+                        support.read_safetensors(os.path.join(self.checkpoint(job), 'weights.safetensors')).values())
+        for op, times in (('push', len(steps)), ('pull', len(steps) + 1)):
+            for kind in ('payload', 'wire'):
+                seen = query(f'max_over_time(capstan_ps_client_{kind}_bytes_total{{job_id="{job_id}",op="{op}"}}[10m])')
+                self.assertEqual(len(seen), 2)
+                for labels, value in seen:
+                    self.assertLess(abs(value - times * model), 0.05 * times * model, f'{kind} {labels}: {times} x {model} bytes')
         # A job that is gone leaves no series.
         for service in self.services.values():
             self.wait_until(lambda s=service: f'job_id="{job_id}"' not in get(s.http, '/metrics'), 30, 'the end of its series')

@@ -15,13 +15,13 @@ def get(address, path):
 
 
 class Prometheus:
-    """config: a dict (YAML takes JSON). The test ends it."""
+    """config: the text of prometheus.yml. The test ends it."""
 
     def __init__(self, test, config):
         log = test.path('prometheus.log')
         with open(log, 'wb') as out:
             process = subprocess.Popen(
-                ['prometheus', f'--config.file={test.write("prometheus.yml", json.dumps(config))}',
+                ['prometheus', f'--config.file={test.write("prometheus.yml", config)}',
                  f'--storage.tsdb.path={test.path("tsdb")}', '--web.listen-address=127.0.0.1:0'], stdout=out, stderr=out)
         test.addCleanup(process.wait)
         test.addCleanup(process.kill)
