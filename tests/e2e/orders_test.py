@@ -1,0 +1,189 @@
+"""The command line's orders and questions about a job that lives: text, JSON and exit codes, against real services."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+
+import services
+import support
+
+TIME = r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z'
+SGD = {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}
+ENDLESS = support.job_spec(name='endless', resources={'num_workers': 2, 'num_shards': 2},
+                           training={'epochs': 100000, 'global_batch_size': 64, 'seed': 3, 'optimizer': SGD},
+                           checkpoint={'every': '1000000 steps', 'keep_latest': 5})
+
+
+def open_text(path):
+    with open(path, errors='replace') as f:
+        return f.read()
+
+
+class OrdersTest(services.ServicesTest):
+
+    def json(self, *args):
+        return json.loads(self.ok(*args, '-o', 'json').out)
+
+    def events(self, job_id, kind):
+        return [event for event in self.describe(job_id)['events'] if event['type'] == kind]
+
+    def saved(self, job_id, count):
+        return self.wait_until(lambda: len(self.events(job_id, 'CheckpointSaved')) >= count, 60, f'checkpoint {count}')
+
+    def test_update_and_checkpoints(self):
+        self.start(workers=2, shards=2)
+        job_id = self.submit(ENDLESS)
+        self.wait_for_step(job_id, 3)
+        self.assertEqual(self.ok('checkpoint', 'list', job_id).out, '')
+        self.assertEqual(self.json('checkpoint', 'list', job_id), [])
+        self.assertEqual(self.capstan('checkpoint', 'describe', job_id).code, 102)
+
+        # Each order says its number, and later the step at which it took effect.
+        self.assertEqual(self.ok('update', job_id, '--checkpoint').out,
+                         f'order 1: capstan events {job_id} says at which step\n')
+        self.saved(job_id, 1)
+        self.assertEqual(self.json('update', job_id, '--learning-rate', '0.01', '--checkpoint'),
+                         {'job_id': job_id, 'order_ids': [2, 3]})
+        self.saved(job_id, 2)
+        self.assertEqual(self.json('update', job_id, '--max-restarts', '7'), {'job_id': job_id, 'order_ids': []})
+        applied = self.wait_until(lambda: (lambda found: found if len(found) == 3 else None)(
+            self.events(job_id, 'OrderApplied')), 30, 'three applied orders')
+        self.assertTrue(all(event['step'] > 0 or re.search(r'step \d+', event['message']) for event in applied), applied)
+        self.assertEqual([event['message'] for event in self.events(job_id, 'OrderGiven')],
+                         ['order 1: checkpoint', 'order 2: learning rate 0.01', 'order 3: checkpoint'])
+        self.assertEqual([event['message'] for event in self.events(job_id, 'Updated')], ['max_restarts 7'])
+        self.wait_until(lambda: self.describe(job_id)['progress'].get('learning_rate') == 0.01, 30, 'the new rate')
+        for args, words in ((['--learning-rate', '-1'], 'learning_rate'), (['--max-restarts', '5000'], '--max-restarts')):
+            run = self.capstan('update', job_id, *args)
+            self.assertEqual(run.code, 2, run)
+            self.assertIn(words, run.err)
+
+        table = self.ok('checkpoint', 'list', job_id).out.splitlines()
+        self.assertRegex(table[0], '^CHECKPOINT +STEP +SAMPLES +BYTES +METRIC +BEST +COMMITTED +URI$')
+        listed = self.json('checkpoint', 'list', job_id)
+        self.assertEqual(len(table), 1 + len(listed))
+        newest = listed[0]
+        self.assertGreater(newest['step'], listed[1]['step'])
+        self.assertEqual(newest['id'], f'1-{newest["step"]}')
+        self.assertEqual(newest['uri'], f'file://{self.path("state", "checkpoints", job_id, newest["id"])}')
+        self.assertEqual(newest['size_bytes'], sum(file['size_bytes'] for file in newest['files']))
+        self.assertRegex(newest['committed_at'], f'^{TIME}$')
+        self.assertRegex(table[1], rf'^{newest["id"]} +{newest["step"]} +{newest["samples_used"]} +{newest["size_bytes"]} '
+                         rf'.*{TIME}  {newest["uri"]}$')
+
+        one = self.ok('checkpoint', 'describe', job_id).out
+        for file in newest['files']:
+            self.assertRegex(one, rf'(?m)^{re.escape(file["name"])} +{file["size_bytes"]} +{file["sha256"]}$')
+        self.assertIn(f'Checkpoint  {newest["uri"]}\n', one)
+        self.assertEqual(self.json('checkpoint', 'describe', job_id), newest)
+        self.assertEqual(self.json('checkpoint', 'describe', job_id, listed[1]['id']), listed[1])
+        self.assertEqual(self.ok('checkpoint', 'verify', job_id).out,
+                         one + 'Verified    every size and hash is that of the manifest\n')
+        self.assertEqual(self.json('checkpoint', 'verify', job_id, newest['id']), newest)
+        for verb in ('describe', 'verify'):
+            run = self.capstan('checkpoint', verb, job_id, '9-9')
+            self.assertEqual(run.code, 102, run)
+            self.assertIn('has no checkpoint', run.err)
+
+        # One flipped bit: told by its name, and of this one alone.
+        damaged = os.path.join(newest['uri'][len('file://'):], 'shard-1.safetensors')
+        with open(damaged, 'r+b') as f:
+            f.seek(-9, os.SEEK_END)
+            byte = f.read(1)[0]
+            f.seek(-9, os.SEEK_END)
+            f.write(bytes([byte ^ 1]))
+        for output in ('table', 'json'):
+            run = self.capstan('checkpoint', 'verify', job_id, '-o', output)
+            self.assertEqual(run.code, 1, run)
+            self.assertEqual(run.out, '')
+            self.assertRegex(run.err, rf'{damaged}: SHA-256 is \w+, the manifest says \w+')
+        self.ok('checkpoint', 'verify', job_id, listed[1]['id'])
+        self.ok('cancel', job_id)
+
+    def test_suspend_resume_and_retry(self):
+        self.start(workers=2, shards=2)
+        job_id = self.submit(dict(ENDLESS, recovery={'max_restarts': 0}))
+        early = self.capstan('retry', job_id)
+        self.assertEqual(early.code, 4, early)
+        self.assertIn('did not fail and was not cancelled', early.err)
+        self.assertEqual(self.capstan('resume', job_id).code, 4)
+        self.wait_for_step(job_id, 3)
+        answer = self.json('suspend', job_id)
+        self.assertEqual(answer['job_id'], job_id)
+        self.assertEqual(self.ok('wait', job_id, '--for', 'SUSPENDED').code, 0)
+        at = self.describe(job_id)['progress']['step']
+        self.assertEqual(self.ok('resume', job_id).out, f'{job_id}  PENDING\n')
+        self.wait_for_step(job_id, at + 3)
+        self.ok('update', job_id, '--checkpoint')
+        self.saved(job_id, 2)
+
+        # No restart is left: it fails, and a person puts it back.
+        self.assertEqual(self.stop('s0', signal.SIGKILL), -signal.SIGKILL)
+        self.assertEqual(self.capstan('wait', job_id).code, 100)
+        newest = self.json('checkpoint', 'list', job_id)[0]
+        self.start_node('s0', 'capstan_param_store')
+        again = self.ok('retry', job_id)
+        self.assertEqual(again.out, f'{job_id}  PENDING\n')
+        self.assertIn(f'from {newest["uri"]}', again.err)
+        self.wait_for_step(job_id, newest['step'] + 3)
+        self.assertEqual(self.ok('cancel', job_id).out.split()[0], job_id)
+        self.assertEqual(self.capstan('wait', job_id).code, 103)
+        self.assertEqual(self.json('retry', job_id), {'job_id': job_id, 'state': 'PENDING'})
+        self.wait_for_step(job_id, newest['step'] + 3)
+        types = [event['type'] for event in self.describe(job_id)['events']]
+        self.assertEqual(types.count('Retried'), 2)
+        self.ok('cancel', job_id)
+        self.assertEqual(self.capstan('wait', job_id).code, 103)
+        for verb in ('suspend', 'resume'):
+            run = self.capstan(verb, job_id)
+            self.assertEqual(run.code, 4, run)
+            self.assertIn(job_id, run.err)
+
+    def test_events_are_followed_and_log_levels_change_while_running(self):
+        self.start(workers=2, shards=2)
+        job_id = self.submit(ENDLESS)
+        env = dict(os.environ, CAPSTAN_ADDRESS=self.address())
+        followers = [subprocess.Popen([support.CAPSTAN, 'events', *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                      text=True, env=env) for args in (['-f', job_id], ['-f', job_id, '-o', 'json'])]
+        for follower in followers:
+            self.addCleanup(follower.kill)
+        everything = subprocess.Popen([support.CAPSTAN, 'events', '-f', '-o', 'json'], stdout=subprocess.PIPE, text=True,
+                                      env=env)
+        self.addCleanup(everything.kill)
+        self.wait_for_step(job_id, 3)
+        self.ok('update', job_id, '--checkpoint')
+        self.saved(job_id, 1)
+
+        # Services that train change at once: one says the end of its task, the other is silent.
+        self.assertEqual(self.json('log-level', 'debug', '--node', 'w0'), {'node': 'w0', 'level': 'debug'})
+        self.assertEqual(self.ok('log-level', 'error', '--node', 'w1').out, 'w1  error\n')
+        self.assertEqual(self.json('log-level', 'error'), {'node': '', 'level': 'error'})
+        self.assertEqual(self.ok('log-level', 'info').out, 'coordinator  info\n')
+        self.assertEqual(self.capstan('log-level', 'debug', '--node', 'nobody').code, 102)
+
+        self.ok('cancel', job_id)
+        text, as_json = [follower.communicate(timeout=60)[0].splitlines() for follower in followers]
+        self.assertEqual([follower.returncode for follower in followers], [0, 0])
+        stored = [json.loads(line) for line in self.ok('events', job_id, '-o', 'json').out.splitlines()]
+        self.assertEqual([json.loads(line) for line in as_json], stored)
+        self.assertEqual(text, self.ok('events', job_id).out.splitlines())
+        self.assertEqual((stored[0]['type'], stored[-1]['type']), ('Submitted', 'Cancelled'))
+        for event, line in zip(stored, text):
+            self.assertEqual(set(event), {'job_id', 'time', 'type', 'step', 'message'})
+            self.assertRegex(event['time'], f'^{TIME}$')
+            self.assertRegex(line, rf'^{event["time"]}  {job_id}  {event["type"]} ')
+        self.assertIn('CheckpointSaved', [event['type'] for event in stored])
+        everything.send_signal(signal.SIGINT)
+        out, _ = everything.communicate(timeout=30)
+        self.assertEqual(everything.returncode, 0)
+        self.assertIn(stored[-1], [json.loads(line) for line in out.splitlines()])
+        self.wait_until(lambda: not self.tasks(), 30, 'the end of all tasks')
+        self.wait_until(lambda: 'event=task_ended' in self.services['w0'].said(), 30, 'its word')
+        self.assertEqual((self.stop('w0'), self.stop('w1')), (0, 0))
+        self.assertNotIn('event=task_ended', open_text(self.path('w1.log')))
+
+
+if __name__ == '__main__':
+    support.main()
