@@ -57,6 +57,10 @@ class PackageTest(unittest.TestCase):
         for name in ('libgrpc++1.51', 'libprotobuf32', 'libdnnl2', 'libsqlite3-0', 'libssl3', 'passwd'):
             self.assertIn(name, needed)
         self.assertFalse([name for name in needed if name.endswith('-dev')], needed)
+        # The image holds the same programs, so it wants the same libraries.
+        with open(os.path.join(support.ROOT, 'deploy/docker/Dockerfile')) as f:
+            listed = re.search(r'^ARG LIBRARIES="([^"]*)"', f.read(), re.MULTILINE)[1].replace('\\\n', ' ').split()
+        self.assertEqual(set(listed), set(needed) - {'passwd'} | {'ca-certificates'})
         for script in ('postinst', 'prerm', 'postrm'):
             path = os.path.join(self.control(), script)
             self.assertEqual(os.stat(path).st_mode & 0o777, 0o755)

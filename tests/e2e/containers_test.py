@@ -1,0 +1,157 @@
+"""deploy/compose on a real Docker engine, as an operator starts it: docs/deploy.md, section 2."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+
+import debian_root
+import engine
+import support
+
+ROLES = {'coordinator', 'shard-0', 'shard-1', 'worker-0', 'worker-1'}
+SPEC = support.job_spec(resources={'num_workers': 2, 'num_shards': 2},
+                        data={'format': 'synthetic_digits', 'train_samples': 6000, 'test_samples': 500},
+                        training={'epochs': 30, 'global_batch_size': 64, 'seed': 3,
+                                  'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}})
+
+
+class ContainersTest(support.TestCase):
+    """One engine and one cluster for all tests; each leaves the cluster as it found it."""
+
+    @classmethod
+    def setUpClass(cls):
+        reason = engine.why_not()
+        if reason:
+            raise unittest.SkipTest(reason)
+        folder = tempfile.TemporaryDirectory(prefix='capstan-compose-')
+        cls.addClassCleanup(folder.cleanup)
+        cls.shared = folder.name
+        namespace = f'capstan-{os.getpid()}-engine'
+        debian_root.run('ip', 'netns', 'add', namespace)
+        cls.addClassCleanup(debian_root.run, 'ip', 'netns', 'del', namespace)
+        debian_root.run('ip', '-n', namespace, 'link', 'set', 'lo', 'up')
+        cls.engine = engine.Engine(namespace)
+        cls.addClassCleanup(cls.engine.close)
+        cls.engine.make_images(debian_root.make_package(os.path.join(cls.shared, 'package')), cls.shared)
+
+        # As in a checkout of an operator: secrets/ and data/ lie beside compose.yaml.
+        shutil.copytree(os.path.join(support.ROOT, 'deploy'), os.path.join(cls.shared, 'deploy'))
+        cls.there = os.path.join(cls.shared, 'deploy', 'compose')
+        debian_root.run(os.path.join(cls.there, 'make-secrets'), env=dict(os.environ, CAPSTAN=support.CAPSTAN))
+        begun = time.monotonic()
+        cls.addClassCleanup(cls.compose, 'down', '-v', '-t', '20')
+        try:
+            cls.compose('up', '-d', '--no-build')
+        except AssertionError as error:
+            raise AssertionError(f'{error}\n{cls.compose("logs", "--no-color")[-8000:]}') from None
+        deadline = begun + 120
+        while True:
+            states = {role: cls.inspect(role, '{{.State.Health.Status}}') for role in ROLES}
+            if set(states.values()) == {'healthy'}:
+                break
+            if time.monotonic() > deadline:
+                raise AssertionError(f'{states}\n{cls.compose("logs", "--no-color")[-8000:]}')
+            time.sleep(0.2)
+        cls.seconds_to_healthy = time.monotonic() - begun
+
+    @classmethod
+    def compose(cls, *args):
+        env = dict(cls.engine.environment, CAPSTAN_IMAGE='localhost/capstan', PROMETHEUS_IMAGE='localhost/prometheus',
+                   ALERTMANAGER_IMAGE='localhost/alertmanager')
+        return debian_root.run('docker-compose', '-p', 'capstan', '-f', os.path.join(cls.there, 'compose.yaml'), '-f',
+                               os.path.join(support.ROOT, 'tests/e2e/containers/compose.yaml'), *args, env=env)
+
+    @staticmethod
+    def name(role):
+        return f'capstan_{role}_1'
+
+    @classmethod
+    def inspect(cls, role, form):
+        return cls.engine.docker('inspect', '-f', form, cls.name(role)).strip()
+
+    def operator(self, *args):
+        """From outside the containers, through the port that compose publishes."""
+        return engine.operator(self.engine.on, 'localhost:7070', os.path.join(self.there, 'secrets/client'), *args)
+
+    def wait_until(self, condition, what, seconds=120):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                self.fail(f'{what}: not within {seconds} s\n{self.operator("node", "list")}{self.operator("events")}')
+            time.sleep(0.2)
+
+    def node_is(self, name, state):
+        nodes = json.loads(self.operator('-o', 'json', 'node', 'list'))
+        return [node['state'] for node in nodes if node['name'] == name] == [state]
+
+    def test_up_to_healthy_takes_less_than_a_minute(self):
+        print(f'healthy after {self.seconds_to_healthy:.1f} s', flush=True)
+        self.assertLess(self.seconds_to_healthy, 60)
+
+    def test_no_container_of_ours_has_a_right_that_it_does_not_need(self):
+        for role in ROLES:
+            def shell(command):
+                return self.engine.docker('exec', self.name(role), 'sh', '-c', command)
+
+            self.assertEqual(shell('id -u').strip(), '10001')
+            self.assertIn('Read-only file system', shell('touch /usr/bin/x /x 2>&1 || true'))
+            status = shell('cat /proc/1/status /proc/self/status')
+            for line in ('CapEff:\t0000000000000000', 'CapBnd:\t0000000000000000', 'NoNewPrivs:\t1'):
+                self.assertEqual(status.count(line), 2, f'{role}: {line}')
+            # Nobody else of the image's users reads the keys, and they stand in no environment.
+            self.assertEqual(set(shell('stat -L -c %a:%u /run/secrets/tls.key').split()), {'600:10001'})
+            self.assertNotIn('PRIVATE', self.engine.docker('inspect', self.name(role)))
+
+    def test_killed_and_paused_workers_change_nothing_of_a_job_submitted_from_outside(self):
+        job = self.operator('submit', self.write('job.yaml', json.dumps(SPEC))).strip()
+
+        def at_step(step):
+            told = json.loads(self.operator('-o', 'json', 'describe', job))
+            self.assertNotIn(told['state'], ('FAILED', 'CANCELLED', 'SUCCEEDED'), told)
+            return told['progress']['step'] >= step
+
+        self.wait_until(lambda: at_step(50), 'step 50')
+        self.engine.docker('pause', self.name('worker-0'))
+        self.wait_until(lambda: self.node_is('worker-0', 'LOST'), 'worker-0 is lost while it is paused')
+        self.engine.docker('unpause', self.name('worker-0'))
+        self.wait_until(lambda: self.node_is('worker-0', 'READY'), 'worker-0 is back')
+        self.assertFalse(at_step(30 * 94), 'the job ended before its second worker was killed')
+        self.engine.docker('kill', self.name('worker-1'))
+        self.wait_until(lambda: self.node_is('worker-1', 'LOST'), 'worker-1 is lost')
+        self.engine.docker('start', self.name('worker-1'))
+        ended = json.loads(self.operator('-o', 'json', 'wait', job).splitlines()[-1])
+        self.assertEqual(ended['state'], 'SUCCEEDED', ended)
+        self.assertEqual(ended['weights_sha256'], self.train(SPEC)['weights_sha256'])
+        events = self.operator('events', job)
+        self.assertGreaterEqual(events.count('WorkerLost'), 2, events)
+        self.wait_until(lambda: self.node_is('worker-1', 'READY'), 'worker-1 is back')
+
+        # Prometheus beside it saw all five, and the job's steps.
+        def query(expression):
+            return self.engine.docker('exec', self.name('prometheus'), 'promtool', 'query', 'instant', 'http://localhost:9090',
+                                      expression)
+
+        self.wait_until(lambda: '=> 5 ' in query('sum(up{job="capstan"})'), 'five targets up')
+        self.wait_until(lambda: '=>' in query(f'max_over_time(capstan_job_global_step{{job_id="{job}"}}[10m]) > 50'),
+                        'the steps of the job')
+
+    def test_a_stopped_worker_drains_and_ends_with_0(self):
+        self.engine.docker('stop', '-t', '30', self.name('worker-0'))
+        self.assertEqual(self.inspect('worker-0', '{{.State.ExitCode}}'), '0')
+        self.engine.docker('start', self.name('worker-0'))
+        self.wait_until(lambda: self.node_is('worker-0', 'READY'), 'worker-0 is back')
+
+    def test_the_dockerfile_for_gpus_is_well_formed(self):
+        # The engine reads all of it before it looks for the stage; what it downloads cannot be had here.
+        done = subprocess.run(['docker', 'build', '--target', 'no-such-stage', '-f',
+                               os.path.join(support.ROOT, 'deploy/docker/Dockerfile.gpu'), self.folder],
+                              env=self.engine.environment, capture_output=True, text=True)
+        self.assertIn('failed to reach build target no-such-stage', done.stdout + done.stderr)
+
+
+if __name__ == '__main__':
+    support.main()

@@ -1,0 +1,101 @@
+"""deploy/compose/two-hosts on two Docker engines, each in a network namespace: docs/deploy.md, section 3."""
+
+import json
+import os
+import shutil
+import tempfile
+import time
+import unittest
+
+import debian_root
+import engine
+import net_hosts
+import support
+
+SPEC = support.job_spec(resources={'num_workers': 2, 'num_shards': 1},
+                        data={'format': 'synthetic_digits', 'train_samples': 6000, 'test_samples': 500},
+                        training={'epochs': 20, 'global_batch_size': 64, 'seed': 3,
+                                  'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}})
+
+
+class TwoHostsTest(support.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        reason = engine.why_not() or net_hosts.why_not()
+        if reason:
+            self.skipTest(reason)
+        self.hosts = net_hosts.Hosts(['host-a', 'host-b', 'operator'])
+        self.addCleanup(self.hosts.close)
+        self.engines = {}
+        for name in ('host-a', 'host-b'):
+            self.engines[name] = engine.Engine(self.hosts.on(name)[-1])
+            self.addCleanup(self.engines[name].close)
+        self.engines['host-a'].make_images(debian_root.make_package(self.path('package')), self.folder)
+        self.engines['host-a'].docker('save', '-o', self.path('image.tar'), 'localhost/capstan')
+        self.engines['host-b'].docker('load', '-i', self.path('image.tar'))
+        os.remove(self.path('image.tar'))
+
+        # What an operator copies to both hosts, and the folder that both mount.
+        shutil.copytree(os.path.join(support.ROOT, 'deploy'), self.path('deploy'))
+        self.secrets = self.path('deploy/compose/secrets')
+        debian_root.run(self.path('deploy/compose/make-secrets'), self.hosts.address('host-a'), self.hosts.address('host-b'),
+                        env=dict(os.environ, CAPSTAN=support.CAPSTAN))
+        for name in ('checkpoints', 'data'):
+            os.mkdir(self.path(name))
+            os.chown(self.path(name), 10001, 0)
+        os.chmod(self.folder, 0o755)
+        for name in ('host-a', 'host-b'):
+            self.addCleanup(self.compose, name, 'down', '-v', '-t', '20')
+            self.compose(name, 'up', '-d')
+
+    def compose(self, host, *args):
+        env = dict(self.engines[host].environment, CAPSTAN_IMAGE='localhost/capstan', HOST_A=self.hosts.address('host-a'),
+                   CAPSTAN_CHECKPOINTS=self.path('checkpoints'), CAPSTAN_DATA=self.path('data'))
+        return debian_root.run('docker-compose', '-p', 'capstan', '-f', self.path(f'deploy/compose/two-hosts/{host}.yaml'),
+                               *args, env=env)
+
+    def operator(self, *args):
+        return engine.operator(self.hosts.on('operator'), f'{self.hosts.address("host-a")}:7070', os.path.join(self.secrets, 'client'),
+                               *args)
+
+    def wait_until(self, condition, what, seconds=120):
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                if condition():
+                    return
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+            if time.monotonic() > deadline:
+                self.fail(f'{what}: not within {seconds} s\n{self.compose("host-a", "logs", "--no-color")[-4000:]}'
+                          f'{self.compose("host-b", "logs", "--no-color")[-4000:]}')
+            time.sleep(0.2)
+
+    def states(self):
+        return {node['name']: node['state'] for node in json.loads(self.operator('-o', 'json', 'node', 'list'))}
+
+    def test_a_link_that_is_cut_for_ten_seconds_changes_no_bit(self):
+        self.wait_until(lambda: self.states() == dict.fromkeys(('shard-0', 'worker-0', 'worker-1'), 'READY'), 'all nodes ready')
+        job = self.operator('submit', self.write('job.yaml', json.dumps(SPEC))).strip()
+
+        def told():
+            return json.loads(self.operator('-o', 'json', 'describe', job))
+
+        self.wait_until(lambda: told()['progress']['step'] >= 50, 'step 50')
+        begun = time.monotonic()
+        self.hosts.part('host-a', ['host-b'])
+        self.wait_until(lambda: self.states()['worker-1'] == 'LOST', 'the second host is missed')
+        time.sleep(max(0.0, begun + 10 - time.monotonic()))  # the fault itself: a link that is down for 10 s
+        self.assertEqual(told()['state'], 'RUNNING')
+        self.hosts.heal()
+        ended = json.loads(self.operator('-o', 'json', 'wait', job).splitlines()[-1])
+        self.assertEqual(ended['state'], 'SUCCEEDED', ended)
+        self.assertIn('WorkerLost', self.operator('events', job))
+        self.assertEqual(ended['weights_sha256'], self.train(SPEC)['weights_sha256'])
+        self.wait_until(lambda: self.states()['worker-1'] == 'READY', 'the second host is back')
+
+
+if __name__ == '__main__':
+    support.main()
