@@ -78,6 +78,7 @@ std::string DescribeText(const job::v1::Job& job, const ViewStyle& style) {
   std::string out;
   Row(out, "Job", job.job_id());
   Row(out, "Name", job.name());
+  Row(out, "Owner", job.owner());
   Row(out, "Description", job.spec().description());
   Row(out, "Labels", absl::StrJoin(job.spec().labels(), ", ", absl::PairFormatter("=")));
   Row(out, "Submitted", Moment(job.has_submitted_at(), job.submitted_at()));

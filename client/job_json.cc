@@ -102,6 +102,7 @@ static Json JobObject(const job::v1::Job& job) {
   return {
       {"job_id", job.job_id()},
       {"name", job.name()},
+      {"owner", job.owner()},
       {"state", StateName(job.state())},
       {"reason", job.reason()},
       {"message", job.message()},

@@ -18,6 +18,7 @@ namespace {
 struct ListOptions {
   std::vector<std::string> states;
   std::vector<std::string> labels;
+  std::string user;
   int limit = 100;
   bool wide = false;
 };
@@ -36,7 +37,7 @@ std::string Table(const std::vector<job::v1::Job>& jobs, bool wide, int width) {
   std::vector<std::string> head = {"JOB", "STATE", "REASON", "STEP", "LOSS", "AGE"};
   if (wide) {
     for (const char* name :
-         {"WORKERS", "SHARDS", "LINEAGE", "RESTARTS", "SAMPLES/S", "ETA", "MESSAGE"}) {
+         {"OWNER", "WORKERS", "SHARDS", "LINEAGE", "RESTARTS", "SAMPLES/S", "ETA", "MESSAGE"}) {
       head.emplace_back(name);
     }
   }
@@ -51,6 +52,7 @@ std::string Table(const std::vector<job::v1::Job>& jobs, bool wide, int width) {
                                     Age(job.submitted_at())};
     if (wide) {
       const bool runs = !IsTerminal(job.state());
+      row.push_back(job.owner());
       row.push_back(absl::StrCat(job.workers_size()));
       row.push_back(absl::StrCat(job.shards_size()));
       row.push_back(job.lineage() > 0 ? absl::StrCat(job.lineage(), ".", job.generation()) : "");
@@ -81,7 +83,8 @@ ExitCode List(const ListOptions& options, const Context& context) {
           context.console);
     }
   }
-  const auto has_labels = [&](const job::v1::Job& job) {
+  const auto wanted = [&](const job::v1::Job& job) {
+    if (!options.user.empty() && job.owner() != options.user) return false;
     return std::all_of(options.labels.begin(), options.labels.end(), [&](const std::string& label) {
       const size_t equals = label.find('=');
       const auto it = job.spec().labels().find(label.substr(0, equals));
@@ -93,8 +96,7 @@ ExitCode List(const ListOptions& options, const Context& context) {
     const auto answer = client.Call(&JobClient::Stub::ListJobs, request);
     if (!answer.ok()) return Report(answer.status(), console);
     std::vector<job::v1::Job> jobs;
-    std::copy_if(answer->jobs().begin(), answer->jobs().end(), std::back_inserter(jobs),
-                 has_labels);
+    std::copy_if(answer->jobs().begin(), answer->jobs().end(), std::back_inserter(jobs), wanted);
     if (console.json()) {
       console.Out(JobListJson(jobs) + "\n");
     } else if (console.output == Output::kName) {
@@ -124,6 +126,7 @@ void AddList(CLI::App& parent, Action& slot) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
+  command->add_option("-u,--user", options->user, "only jobs of this owner");
   command->add_option("--limit", options->limit, "at most so many, default 100")
       ->check(CLI::Range(1, 1000));
   command->add_flag("-w,--wide", options->wide, "more columns, the same as -o wide");

@@ -51,22 +51,23 @@ void Coordinator::Stop() {
 }
 
 void Coordinator::Submit(const std::string& request_id, const job::v1::JobSpec& spec,
-                         ReplyFn reply) {
+                         const core::Caller& caller, ReplyFn reply) {
   const core::CallId call = ++last_call_;
   calls_[call] = std::move(reply);
-  Step(core::Submit{call, request_id, spec});
+  Step(core::Submit{call, request_id, spec, caller});
 }
 
-void Coordinator::Cancel(const std::string& job_id, ReplyFn reply) {
+void Coordinator::Cancel(const std::string& job_id, const core::Caller& caller, ReplyFn reply) {
   const core::CallId call = ++last_call_;
   calls_[call] = std::move(reply);
-  Step(core::Cancel{call, job_id});
+  Step(core::Cancel{call, job_id, caller});
 }
 
-void Coordinator::Control(decltype(core::Control::request) request, ReplyFn reply) {
+void Coordinator::Control(decltype(core::Control::request) request, const core::Caller& caller,
+                          ReplyFn reply) {
   const core::CallId call = ++last_call_;
   calls_[call] = std::move(reply);
-  Step(core::Control{call, std::move(request)});
+  Step(core::Control{call, std::move(request), caller});
 }
 
 absl::Status Coordinator::Verify(const job::v1::SavedCheckpoint& saved,

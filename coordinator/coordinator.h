@@ -78,9 +78,10 @@ class Coordinator {
   Strand& strand() { return strand_; }
 
   using ReplyFn = std::function<void(const core::Reply&)>;
-  void Submit(const std::string& request_id, const job::v1::JobSpec& spec, ReplyFn reply);
-  void Cancel(const std::string& job_id, ReplyFn reply);
-  void Control(decltype(core::Control::request) request, ReplyFn reply);
+  void Submit(const std::string& request_id, const job::v1::JobSpec& spec,
+              const core::Caller& caller, ReplyFn reply);
+  void Cancel(const std::string& job_id, const core::Caller& caller, ReplyFn reply);
+  void Control(decltype(core::Control::request) request, const core::Caller& caller, ReplyFn reply);
   // Compares the files of a checkpoint with their hashes; `done` is called on the strand.
   // ResourceExhausted at once: too many wait for that already.
   absl::Status Verify(const job::v1::SavedCheckpoint& saved,

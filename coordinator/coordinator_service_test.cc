@@ -658,7 +658,8 @@ TEST(JournalTest, WhatIsNotDurableIsNotTold) {
     job::v1::JobSpec spec;
     spec.set_name("a");
     coordinator.Connect(Worker("w0"), &node);
-    coordinator.Submit("r", spec, [&](const core::Reply& reply) { told.set_value(reply.status); });
+    coordinator.Submit("r", spec, {},
+                       [&](const core::Reply& reply) { told.set_value(reply.status); });
   });
   EXPECT_TRUE(absl::IsUnavailable(told.get_future().get()));
   coordinator.Stop();

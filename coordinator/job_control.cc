@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/caller.h"
 #include "coordinator/job_service.h"
 #include "services/status/status.h"
 
@@ -32,15 +33,16 @@ grpc::ServerUnaryReactor* Ask(Coordinator& coordinator, grpc::CallbackServerCont
     return reactor;
   }
   // A caller who has gone still wants it.
-  coordinator.Post([&coordinator, request, response, reactor] {
+  coordinator.Post([&coordinator, context, request, response, reactor] {
     if (coordinator.draining()) {
       reactor->Finish(ToGrpcStatus(absl::UnavailableError("the coordinator shuts down")));
       return;
     }
-    coordinator.Control(*request, [response, reactor](const core::Reply& reply) {
-      if (reply.status.ok()) *response = std::get<Response>(reply.response);
-      reactor->Finish(ToGrpcStatus(reply.status));
-    });
+    coordinator.Control(*request, CallerFrom(*context),
+                        [response, reactor](const core::Reply& reply) {
+                          if (reply.status.ok()) *response = std::get<Response>(reply.response);
+                          reactor->Finish(ToGrpcStatus(reply.status));
+                        });
   });
   return reactor;
 }
@@ -94,15 +96,20 @@ grpc::ServerUnaryReactor* JobServiceImpl::VerifyCheckpoint(
     grpc::CallbackServerContext* context, const job::v1::VerifyCheckpointRequest* request,
     job::v1::VerifyCheckpointResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  coordinator_.Post([this, request, response, reactor] {
+  coordinator_.Post([this, context, request, response, reactor] {
     const core::JobRecord* job = coordinator_.core().Peek(request->job_id());
+    absl::Status status =
+        job == nullptr ? absl::OkStatus() : CheckOwner(*job, CallerFrom(*context));
+    if (!status.ok()) {
+      reactor->Finish(ToGrpcStatus(status));
+      return;
+    }
     const core::SavedManifest* found = nullptr;
     if (job != nullptr && request->checkpoint().empty() && !job->manifests.empty()) {
       found = &job->manifests.back();
     } else if (job != nullptr) {
       found = job->FindManifest(request->checkpoint());
     }
-    absl::Status status;
     if (found == nullptr) {
       status = absl::NotFoundError(
           job == nullptr ? absl::StrCat("no job ", request->job_id())

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/caller.h"
 #include "coordinator/event_stream.h"
 #include "coordinator/job_streams.h"
 #include "services/status/status.h"
@@ -72,7 +73,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext*
       reactor->Finish(GivenUpStatus());
       return;
     }
-    coordinator_.Submit(request->request_id(), request->spec(),
+    coordinator_.Submit(request->request_id(), request->spec(), CallerFrom(*context),
                         [this, response, reactor](const core::Reply& reply) {
                           if (reply.status.ok()) {
                             *response = std::get<job::v1::SubmitJobResponse>(reply.response);
@@ -159,11 +160,13 @@ grpc::ServerUnaryReactor* JobServiceImpl::CancelJob(grpc::CallbackServerContext*
     return reactor;
   }
   // A caller who has gone still wants the job to end.
-  coordinator_.Post([this, request, response, reactor] {
-    coordinator_.Cancel(request->job_id(), [response, reactor](const core::Reply& reply) {
-      if (reply.status.ok()) *response = std::get<job::v1::CancelJobResponse>(reply.response);
-      reactor->Finish(ToGrpcStatus(reply.status));
-    });
+  coordinator_.Post([this, context, request, response, reactor] {
+    coordinator_.Cancel(request->job_id(), CallerFrom(*context),
+                        [response, reactor](const core::Reply& reply) {
+                          if (reply.status.ok())
+                            *response = std::get<job::v1::CancelJobResponse>(reply.response);
+                          reactor->Finish(ToGrpcStatus(reply.status));
+                        });
   });
   return reactor;
 }
@@ -183,8 +186,9 @@ grpc::ServerWriteReactor<job::v1::WatchJobResponse>* JobServiceImpl::WatchJob(
 }
 
 grpc::ServerWriteReactor<job::v1::StreamLogsResponse>* JobServiceImpl::StreamLogs(
-    grpc::CallbackServerContext*, const job::v1::StreamLogsRequest* request) {
-  return LogStream::Start(coordinator_, *request, CheckJobId(request->job_id()));
+    grpc::CallbackServerContext* context, const job::v1::StreamLogsRequest* request) {
+  return LogStream::Start(coordinator_, *request, CallerFrom(*context),
+                          CheckJobId(request->job_id()));
 }
 
 grpc::ServerWriteReactor<job::v1::StreamEventsResponse>* JobServiceImpl::StreamEvents(

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/caller.h"
 #include "coordinator/core/node_table.h"
 #include "coordinator/job_service.h"
 #include "services/logging/log.h"
@@ -48,6 +49,10 @@ grpc::ServerUnaryReactor* JobServiceImpl::SetLogLevel(grpc::CallbackServerContex
                                                       const job::v1::SetLogLevelRequest* request,
                                                       job::v1::SetLogLevelResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status status = CheckAdmin(*context, "SetLogLevel"); !status.ok()) {
+    reactor->Finish(services::ToGrpcStatus(status));
+    return reactor;
+  }
   const absl::StatusOr<services::LogLevel> level = services::ParseLogLevel(request->level());
   if (!level.ok()) {
     reactor->Finish(services::ToGrpcStatus(services::WithViolations(

@@ -49,12 +49,12 @@ void WatchStream::Continue() {
 }
 
 LogStream* LogStream::Start(Coordinator& coordinator, const job::v1::StreamLogsRequest& request,
-                            const absl::Status& status) {
+                            const core::Caller& caller, const absl::Status& status) {
   absl::StatusOr<LogFilter> filter = LogFilter::Create(request);
   const absl::Status refused = status.ok() ? filter.status() : status;
   std::shared_ptr<LogStream> stream(
       new LogStream(coordinator, request, filter.ok() ? *std::move(filter) : LogFilter()));
-  stream->Begin(refused);
+  stream->Begin(refused, caller);
   return stream.get();
 }
 

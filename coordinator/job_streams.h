@@ -54,8 +54,9 @@ class JobStream : public grpc::ServerWriteReactor<Response>,
   JobStream(Coordinator& coordinator, std::string job_id)
       : coordinator_(coordinator), job_id_(std::move(job_id)) {}
 
-  // Once, by the handler. `status`: of the request.
-  void Begin(const absl::Status& status);
+  // Once, by the handler. `status`: of the request. With `caller` the stream is for the job's owner
+  // alone (CheckOwner).
+  void Begin(const absl::Status& status, const core::Caller& caller = {});
   // Something changed, or a write is done: write the next message, if there is one and none is
   // being written. On the strand.
   virtual void Continue() = 0;
@@ -81,17 +82,25 @@ class JobStream : public grpc::ServerWriteReactor<Response>,
 };
 
 template <typename Response>
-void JobStream<Response>::Begin(const absl::Status& status) {
+void JobStream<Response>::Begin(const absl::Status& status, const core::Caller& caller) {
   self_ = this->shared_from_this();
-  coordinator_.PostRead([self = self_, status] {
+  coordinator_.PostRead([self = self_, status, caller] {
     if (!status.ok()) {
       self->End(services::ToGrpcStatus(status));
-    } else if (self->coordinator_.draining()) {
+      return;
+    }
+    if (self->coordinator_.draining()) {
       self->OnShutdown();
-    } else if (!self->job_id_.empty() && self->coordinator_.core().Peek(self->job_id_) == nullptr) {
-      self->End(
-          services::ToGrpcStatus(absl::NotFoundError(absl::StrCat("no job ", self->job_id_))));
-    } else if (!self->ended_) {  // cancelled meanwhile
+      return;
+    }
+    if (!self->job_id_.empty()) {
+      const core::JobRecord* const job = self->coordinator_.core().Peek(self->job_id_);
+      const absl::Status found = job == nullptr
+                                     ? absl::NotFoundError(absl::StrCat("no job ", self->job_id_))
+                                     : CheckOwner(*job, caller);
+      if (!found.ok()) self->End(services::ToGrpcStatus(found));
+    }
+    if (!self->ended_) {  // nor cancelled meanwhile
       self->coordinator_.Listen(self->job_id_, self.get());
       self->Continue();
     }
@@ -123,7 +132,7 @@ class WatchStream final : public JobStream<job::v1::WatchJobResponse> {
 class LogStream final : public JobStream<job::v1::StreamLogsResponse> {
  public:
   static LogStream* Start(Coordinator& coordinator, const job::v1::StreamLogsRequest& request,
-                          const absl::Status& status);
+                          const core::Caller& caller, const absl::Status& status);
   void OnJobChanged(const std::string& job_id) override;
   void OnLogsAppended() override;
 

@@ -190,6 +190,10 @@ absl::Status CoordinatorCore::Admit(const Submit& submit, job::v1::SubmitJobResp
   std::string bytes = DeterministicBytes(submit.spec);
   const auto known = requests_.find(submit.request_id);
   if (known != requests_.end()) {
+    if (FindJob(known->second)->owner != submit.caller.name) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("request_id ", submit.request_id, ": used by somebody else"));
+    }
     if (FindJob(known->second)->spec_bytes != bytes) {
       return absl::AlreadyExistsError(absl::StrCat("request_id ", submit.request_id, ": job ",
                                                    known->second, " has another spec"));
@@ -214,6 +218,7 @@ absl::Status CoordinatorCore::Admit(const Submit& submit, job::v1::SubmitJobResp
   job.id = NewJobId(submit.spec.name());
   job.sequence = ++last_sequence_;
   job.request_id = submit.request_id;
+  job.owner = submit.caller.name;
   job.spec = submit.spec;
   job.spec_bytes = std::move(bytes);
   job.submitted_at = wall_;
@@ -242,6 +247,10 @@ void CoordinatorCore::Handle(const Cancel& cancel) {
   JobRecord* job = FindJob(cancel.job_id);
   if (job == nullptr) {
     Emit(Reply{cancel.call, absl::NotFoundError(absl::StrCat("no job ", cancel.job_id)), {}});
+    return;
+  }
+  if (absl::Status status = CheckOwner(*job, cancel.caller); !status.ok()) {
+    Emit(Reply{cancel.call, std::move(status), {}});
     return;
   }
   if (!job->ended() && !job->cancel_asked) {

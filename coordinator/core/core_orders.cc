@@ -57,6 +57,11 @@ void CoordinatorCore::Handle(const Control& control) {
     Emit(std::move(reply));
     return;
   }
+  reply.status = CheckOwner(*job, control.caller);
+  if (!reply.status.ok()) {
+    Emit(std::move(reply));
+    return;
+  }
   if (log_marks_.count(job->id) == 0) log_marks_[job->id] = job->logs.next();
   std::visit([this, job, &reply](const auto& request) { Order(*job, request, reply); },
              control.request);

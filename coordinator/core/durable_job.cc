@@ -19,6 +19,7 @@ v1::DurableJob ToDurable(const JobRecord& job, absl::Duration now) {
   out.set_job_id(job.id);
   out.set_sequence(job.sequence);
   out.set_request_id(job.request_id);
+  out.set_owner(job.owner);
   out.set_spec(job.spec_bytes);
   SetTime(job.submitted_at, out.mutable_submitted_at());
   if (job.started_at != absl::InfinitePast()) SetTime(job.started_at, out.mutable_started_at());
@@ -97,6 +98,7 @@ absl::StatusOr<std::unique_ptr<JobRecord>> FromDurable(
   job.id = durable.job_id();
   job.sequence = durable.sequence();
   job.request_id = durable.request_id();
+  job.owner = durable.owner();
   job.spec_bytes = durable.spec();
   if (!job.spec.ParseFromString(durable.spec())) return broken("spec is none");
   job.submitted_at = TimeOf(durable.submitted_at());

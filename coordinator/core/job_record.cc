@@ -154,6 +154,7 @@ void JobRecord::AddLog(absl::Time wall, const std::string& level, const std::str
 job::v1::Job JobRecord::ToProto(bool with_history) const {
   job::v1::Job out;
   out.set_job_id(id);
+  out.set_owner(owner);
   out.set_name(spec.name());
   out.set_state(state);
   out.set_reason(reason);
@@ -209,6 +210,13 @@ job::v1::SavedCheckpoint JobRecord::Described(const SavedManifest& manifest) con
   const std::optional<double> metric = MetricOf(out.step());
   if (metric.has_value()) out.set_metric(*metric);
   return out;
+}
+
+absl::Status CheckOwner(const JobRecord& job, const Caller& caller) {
+  if (caller.any_job || (!caller.name.empty() && caller.name == job.owner)) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("job ", job.id, " is ",
+                                                  job.owner.empty() ? "nobody's" : job.owner + "'s",
+                                                  ", not ", caller.name, "'s; an admin may, too"));
 }
 
 std::string NameOf(const Rank& rank) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "capstan/job/v1/job_service.pb.h"
 #include "capstan/node/v1/node.pb.h"
@@ -101,6 +102,7 @@ struct JobRecord {
   std::string id;
   int64_t sequence = 0;  // order of submission
   std::string request_id;
+  std::string owner;  // Caller::name of its Submit
   job::v1::JobSpec spec;
   std::string spec_bytes;  // deterministic serialization, to compare
   bool cancel_asked = false;
@@ -244,6 +246,10 @@ struct JobRecord {
   job::v1::SavedCheckpoint Described(const SavedManifest& manifest) const;
   job::v1::Job ToProto(bool with_history) const;
 };
+
+// Whether the caller may change the job and read what it said and wrote: its owner, and whoever may do
+// so with any job. PermissionDenied: names both.
+absl::Status CheckOwner(const JobRecord& job, const Caller& caller);
 
 // "w1 on host b": how sentences name a member.
 std::string NameOf(const Rank& rank);

@@ -13,9 +13,11 @@ using common::v1::JOB_STATE_RUNNING;
 using common::v1::JOB_STATE_STARTING;
 using common::v1::JOB_STATE_SUCCEEDED;
 using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // The coordinator with its nodes; Restart() takes the coordinator away and begins another one, of
@@ -195,6 +197,53 @@ TEST_F(RestartTest, EveryAcceptedSubmitIsThereAndTheSameRequestIsTheSameJob) {
   AddNodes(1, 1);
   EXPECT_EQ(w().Job(ids[0]).state(), JOB_STATE_STARTING);
   EXPECT_THAT(w().Job(last).message(), HasSubstr("(place 4 in "));
+}
+
+TEST_F(RestartTest, AJobIsItsOwnersAndStaysSo) {
+  const Caller ann{.name = "ann", .any_job = false};
+  const Caller bob{.name = "bob", .any_job = false};
+  const auto ask = [this](const Caller& caller, const std::string& id) {
+    std::vector<absl::StatusCode> codes;
+    CallId call = 1000;
+    const auto told = [&](auto event) {
+      w().Do(std::move(event));
+      codes.push_back(w().replies_[call].status.code());
+    };
+    job::v1::SuspendJobRequest suspend;
+    job::v1::ResumeJobRequest resume;
+    job::v1::UpdateJobRequest update;
+    job::v1::RetryJobRequest retry;
+    update.set_max_restarts(1);
+    suspend.set_job_id(id);
+    resume.set_job_id(id);
+    update.set_job_id(id);
+    retry.set_job_id(id);
+    told(Control{++call, suspend, caller});
+    told(Control{++call, resume, caller});
+    told(Control{++call, update, caller});
+    told(Cancel{++call, id, caller});
+    told(Control{++call, retry, caller});
+    return codes;
+  };
+  using Code = absl::StatusCode;
+  w().caller_ = ann;
+  const std::string id = w().Submit(World::Spec(1, 1), "q");
+  Restart();
+  EXPECT_EQ(w().Job(id).owner(), "ann");
+  EXPECT_THAT(ask(bob, id), Each(Code::kPermissionDenied));
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_PENDING);
+  EXPECT_THAT(ask(ann, id), Each(Code::kOk));
+  EXPECT_THAT(ask({.name = "root", .any_job = true}, id), Each(Code::kOk));
+
+  // Her request id is hers: he does not even learn her job's.
+  w().caller_ = bob;
+  EXPECT_EQ(w().Submit(World::Spec(1, 1), "q"), "");
+  EXPECT_THAT(w().LastReply().status.message(), Not(HasSubstr(id)));
+  // A job of nobody, from a Unix socket, is not of whoever comes over the network.
+  w().caller_ = {};
+  const std::string nobodys = w().Submit(World::Spec(1, 1), "p");
+  EXPECT_THAT(ask({.name = "", .any_job = false}, nobodys), Each(Code::kPermissionDenied));
+  EXPECT_THAT(ask({}, nobodys), Each(Code::kOk));
 }
 
 TEST_F(RestartTest, AStartGoesOnWhereItWas) {

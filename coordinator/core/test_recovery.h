@@ -124,7 +124,9 @@ class RecoveryTest : public ::testing::Test, public World {
     Do(NodeDisconnected{stores_[shard]});
     stores_[shard] = Store(absl::StrCat("s", shard));
   }
-  void Ask(decltype(Control::request) request) { Do(Control{++calls_, std::move(request)}); }
+  void Ask(decltype(Control::request) request) {
+    Do(Control{++calls_, std::move(request), caller_});
+  }
   template <typename Request>
   Request For() {
     Request request;

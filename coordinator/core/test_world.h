@@ -152,12 +152,12 @@ class World {
 
   std::string Submit(const job::v1::JobSpec& spec, const std::string& request = "") {
     const CallId call = ++calls_;
-    Do(core::Submit{call, request.empty() ? absl::StrCat("r", call) : request, spec});
+    Do(core::Submit{call, request.empty() ? absl::StrCat("r", call) : request, spec, caller_});
     const Reply& reply = replies_[call];
     if (!reply.status.ok()) return "";
     return std::get<job::v1::SubmitJobResponse>(reply.response).job_id();
   }
-  void Cancel(const std::string& job) { Do(core::Cancel{++calls_, job}); }
+  void Cancel(const std::string& job) { Do(core::Cancel{++calls_, job, caller_}); }
   const Reply& LastReply() { return replies_[calls_]; }
 
   // Answers every probe that waits in `session`.
@@ -216,6 +216,7 @@ class World {
   std::vector<std::string> order_;  // of persists, sends and replies
   SessionId sessions_ = 0;
   CallId calls_ = 0;
+  Caller caller_;  // of Submit, Cancel and Ask
 };
 
 }  // namespace capstan::coordinator::core

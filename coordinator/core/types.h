@@ -30,16 +30,24 @@ using SessionId = int64_t;
 // One RPC that waits for a Reply, numbered by the adapter.
 using CallId = int64_t;
 
+// Who asks for something.
+struct Caller {
+  std::string name;     // of the certificate; empty: nobody was asked
+  bool any_job = true;  // may do what the job's owner may: an admin, or nobody was asked
+};
+
 // ---- events ----
 
 struct Submit {
   CallId call = 0;
   std::string request_id;
   job::v1::JobSpec spec;
+  Caller caller;
 };
 struct Cancel {
   CallId call = 0;
   std::string job_id;
+  Caller caller;
 };
 // SuspendJob, ResumeJob, RetryJob or UpdateJob.
 struct Control {
@@ -47,6 +55,7 @@ struct Control {
   std::variant<job::v1::SuspendJobRequest, job::v1::ResumeJobRequest, job::v1::RetryJobRequest,
                job::v1::UpdateJobRequest>
       request;
+  Caller caller;
 };
 struct NodeConnected {
   SessionId session = 0;

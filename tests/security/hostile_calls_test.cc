@@ -66,6 +66,8 @@ class HostileCallsTest : public ::testing::Test {
     ASSERT_TRUE(client::InitCerts({.folder = folder_ + "/ca"}, absl::Now()).ok());
     Issue(Role::kCoordinator, "c");
     Issue(Role::kClient, "ann");
+    Issue(Role::kClient, "bob");
+    Issue(Role::kAdmin, "root");
     Issue(Role::kWorker, "w");
     const services::Security own = Of(Role::kCoordinator, "c");
     services::ProcessOptions options;
@@ -193,6 +195,65 @@ TEST_F(HostileCallsTest, Row2ABadTokenIsRefusedBeforeItsBodyIsRead) {
               "16 capstan: token missing, invalid or expired");
   });
   EXPECT_LT(growth, 32 * kMebibyte);
+}
+
+// A job that waits for nodes.
+job::v1::SubmitJobRequest SmallJob(const std::string& request_id) {
+  job::v1::SubmitJobRequest request;
+  request.set_request_id(request_id);
+  job::v1::JobSpec& spec = *request.mutable_spec();
+  spec.set_version(1);
+  spec.set_name("digits");
+  spec.mutable_resources()->set_num_workers(1);
+  spec.mutable_model()->set_name("mlp");
+  spec.mutable_data()->set_format("synthetic_digits");
+  spec.mutable_data()->set_train_samples(80);
+  spec.mutable_data()->set_test_samples(20);
+  spec.mutable_kvstore()->set_type("local");
+  spec.mutable_training()->set_epochs(1);
+  spec.mutable_training()->set_global_batch_size(16);
+  spec.mutable_training()->mutable_optimizer()->set_name("sgd");
+  spec.mutable_training()->mutable_optimizer()->set_learning_rate(0.1);
+  return request;
+}
+
+TEST_F(HostileCallsTest, Row3AnotherUsersJobIsSeenAndLeftAlone) {
+  job::v1::SubmitJobResponse submitted;
+  grpc::Status status =
+      job::v1::JobService::NewStub(DialAsAnn())
+          ->SubmitJob(services::NewContext(absl::Seconds(20)).get(), SmallJob("r"), &submitted);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  const auto bob = Dial(Of(Role::kClient, "bob"));
+  job::v1::GetJobRequest get;
+  get.set_job_id(submitted.job_id());
+  job::v1::GetJobResponse got;
+  status = job::v1::JobService::NewStub(bob)->GetJob(services::NewContext(absl::Seconds(20)).get(),
+                                                     get, &got);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(got.job().owner(), "ann");
+
+  // All of these begin with the job's id.
+  const grpc::ByteBuffer named = Bytes(get.SerializeAsString());
+  const std::string refusal =
+      absl::StrCat("7 job ", submitted.job_id(), " is ann's, not bob's; an admin may, too");
+  for (const char* method : {"CancelJob", "SuspendJob", "ResumeJob", "RetryJob", "UpdateJob",
+                             "StreamLogs", "VerifyCheckpoint"}) {
+    EXPECT_EQ(Answer(bob, absl::StrCat("/capstan.job.v1.JobService/", method).c_str(), named),
+              refusal)
+        << method;
+  }
+  EXPECT_EQ(Answer(bob, kSubmit, Bytes(SmallJob("r").SerializeAsString())),
+            "6 request_id r: used by somebody else");
+  job::v1::SetLogLevelRequest level;
+  level.set_level("debug");
+  constexpr char kSetLogLevel[] = "/capstan.job.v1.JobService/SetLogLevel";
+  EXPECT_EQ(Answer(bob, kSetLogLevel, Bytes(level.SerializeAsString())),
+            "7 role client may not call SetLogLevel: want admin");
+
+  const auto root = Dial(Of(Role::kAdmin, "root"));
+  EXPECT_EQ(Answer(root, kSetLogLevel, Bytes(level.SerializeAsString())), "0 ");
+  EXPECT_EQ(Answer(DialAsAnn(), "/capstan.job.v1.JobService/SuspendJob", named), "0 ");
+  EXPECT_EQ(Answer(root, "/capstan.job.v1.JobService/CancelJob", named), "0 ");
 }
 
 TEST_F(HostileCallsTest, Row4AWorkerMaySubmitNothingAndAClientIsNoNode) {
