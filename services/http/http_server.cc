@@ -3,6 +3,7 @@
 #include <httplib.h>
 #include <openssl/ssl.h>
 
+#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -15,6 +16,31 @@ namespace capstan::services {
 namespace {
 
 constexpr int kThreads = 4;
+constexpr int kMaxConnections = 16;  // that are served or wait for it; others wait in the kernel
+
+// A pool that lets the thread that accepts wait: each connection holds a descriptor, and the
+// process needs some for files.
+class ConnectionQueue : public httplib::TaskQueue {
+ public:
+  void enqueue(std::function<void()> serve) override {
+    MutexLock lock(mu_);
+    while (connections_ == kMaxConnections) fewer_.Wait(mu_);
+    ++connections_;
+    pool_.enqueue([this, serve = std::move(serve)] {
+      serve();
+      MutexLock done(mu_);
+      --connections_;
+      fewer_.NotifyAll();
+    });
+  }
+  void shutdown() override { pool_.shutdown(); }
+
+ private:
+  Mutex mu_;
+  CondVar fewer_;
+  int connections_ ABSL_GUARDED_BY(mu_) = 0;
+  httplib::ThreadPool pool_{kThreads};
+};
 
 void SetSocketOptions(socket_t fd) {
   // In place of the library's default, which sets SO_REUSEPORT too.
@@ -113,7 +139,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
   }
   httplib::Server& server = *impl->server;
   server.set_socket_options(SetSocketOptions);
-  server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+  server.new_task_queue = [] { return new ConnectionQueue(); };
   server.set_keep_alive_max_count(1);  // a connection that is kept would hold a thread
   server.set_keep_alive_timeout(2);    // until the first byte of the request
   server.set_read_timeout(5, 0);

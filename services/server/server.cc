@@ -25,6 +25,7 @@
 #include "services/grpc_init/grpc_init.h"
 #include "services/logging/log.h"
 #include "services/security/credentials.h"
+#include "services/server/acceptor.h"
 #include "services/status/status.h"
 #include "services/sync/mutex.h"
 
@@ -107,7 +108,8 @@ class AdminPlugins : public grpc::ServerBuilderOption {
 std::unique_ptr<grpc::Server> Build(const ServerOptions& options, const Endpoint& listen,
                                     const std::shared_ptr<grpc::ServerCredentials>& credentials,
                                     const std::vector<ServedService>& services, bool admin,
-                                    grpc::CallbackGenericService* unimplemented, int* port) {
+                                    grpc::CallbackGenericService* unimplemented,
+                                    Acceptor* acceptor) {
   grpc::ServerBuilder builder;
   builder.SetOption(std::make_unique<AdminPlugins>(admin));
   for (const auto& [name, value] : ServerChannelArgs(options)) {
@@ -129,7 +131,13 @@ std::unique_ptr<grpc::Server> Build(const ServerOptions& options, const Endpoint
     for (const auto& make : options.interceptors) factories.push_back(make());
     builder.experimental().SetInterceptorCreators(std::move(factories));
   }
-  builder.AddListeningPort(listen.ToString(), credentials, port);
+  std::unique_ptr<Acceptor::Target> target;
+  if (acceptor == nullptr) {
+    builder.AddListeningPort(listen.ToString(), credentials);
+  } else {
+    using Kind = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    target = builder.experimental().AddExternalConnectionAcceptor(Kind::FROM_FD, credentials);
+  }
   for (const ServedService& served : services) {
     CAPSTAN_CHECK(served.service != nullptr && !served.name.empty());
     builder.RegisterService(served.service);
@@ -137,7 +145,11 @@ std::unique_ptr<grpc::Server> Build(const ServerOptions& options, const Endpoint
   // gRPC does not start a server that has health alone: nobody would poll its queue. Such a service
   // belongs to one server for ever; a second one that takes it ends the process.
   if (services.empty()) builder.RegisterCallbackGenericService(unimplemented);
-  return builder.BuildAndStart();
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server != nullptr && acceptor != nullptr) {
+    acceptor->Start(std::move(target), options.keepalive_timeout);
+  }
+  return server;
 }
 
 }  // namespace
@@ -175,6 +187,7 @@ struct Server::Impl {
   grpc::CallbackGenericService admin_unimplemented;
   std::unique_ptr<SocketLock> socket_lock;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<Acceptor> acceptor;  // null: it listens on a Unix socket
   Endpoint admin_bound;
   std::unique_ptr<SocketLock> admin_lock;  // null: there is no admin socket
   std::unique_ptr<grpc::Server> admin_server;
@@ -245,14 +258,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
     auto made = MakeServerCredentials(options.security, roles);
     if (!made.ok()) return made.status();
     credentials = *std::move(made);
+    absl::StatusOr<std::unique_ptr<Acceptor>> acceptor = Acceptor::Listen(options.listen);
+    if (!acceptor.ok()) return acceptor.status();
+    impl->acceptor = *std::move(acceptor);
   }
-  int port = 0;
   impl->server = Build(options, options.listen, credentials, services, /*admin=*/false,
-                       &impl->unimplemented, &port);
+                       &impl->unimplemented, impl->acceptor.get());
   if (impl->server == nullptr) {
-    if (!options.listen.is_unix()) {
-      if (absl::Status status = ProbeTcpBind(options.listen); !status.ok()) return status;
-    }
     return absl::FailedPreconditionError(
         absl::StrCat("listen on ", options.listen.ToString(),
                      ": the address cannot be bound (does something else lie at it?)"));
@@ -267,7 +279,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
     }
   }
   impl->bound = options.listen;
-  if (!options.listen.is_unix()) impl->bound.port = port;
+  if (impl->acceptor != nullptr) impl->bound.port = impl->acceptor->port();
   impl->options = std::move(options);
   auto server = std::unique_ptr<Server>(new Server(std::move(impl)));
   server->impl_->SetStatus(kLiveness, true);
@@ -325,6 +337,7 @@ void Server::Shutdown() {
   });
   impl.RunHooks(&Impl::drain_hooks);
   impl.Timed("drain", [&impl] {
+    impl.acceptor.reset();
     // The monotonic clock: a step of the wall clock must not cut the drain short.
     const gpr_timespec deadline =
         gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),

@@ -1,6 +1,7 @@
 // Hostile calls to a real coordinator over mutual TLS, and what they cost it: the rows of
 // docs/security.md, by their numbers.
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -62,7 +63,9 @@ class HostileCallsTest : public ::testing::Test {
     process_.reset();
     std::filesystem::remove_all(folder_);
   }
-  void SetUp() override {
+  void SetUp() override { StartCoordinator(/*descriptors=*/0); }
+  // Its limit of descriptors; 0: what the system allows.
+  void StartCoordinator(int descriptors) {
     ASSERT_TRUE(client::InitCerts({.folder = folder_ + "/ca"}, absl::Now()).ok());
     Issue(Role::kCoordinator, "c");
     Issue(Role::kClient, "ann");
@@ -72,10 +75,15 @@ class HostileCallsTest : public ::testing::Test {
     const services::Security own = Of(Role::kCoordinator, "c");
     services::ProcessOptions options;
     options.binary = CAPSTAN_COORDINATOR_BINARY;
-    options.args = {"--listen",    "127.0.0.1:0",      "--http",      "off",
+    options.args = {"--listen",    "127.0.0.1:0",      "--http",      "127.0.0.1:0",
                     "--tls-cert",  own.tls_cert,       "--tls-key",   own.tls_key,
                     "--tls-ca",    own.tls_ca,         "--tokens",    folder_ + "/ca/tokens.json",
                     "--state-dir", folder_ + "/state", "--data-root", folder_};
+    if (descriptors > 0) {
+      options.args.insert(options.args.begin(),
+                          {absl::StrCat("--nofile=", descriptors), options.binary});
+      options.binary = "/usr/bin/prlimit";
+    }
     options.on_line = [this](services::OutputStream, absl::string_view line) {
       MutexLock lock(mu_);
       absl::StrAppend(&lines_, line, "\n");
@@ -84,17 +92,19 @@ class HostileCallsTest : public ::testing::Test {
     ASSERT_TRUE(process.ok()) << process.status();
     process_ = *std::move(process);
     const absl::Time deadline = absl::Now() + absl::Seconds(60);
-    std::string address;
-    while (address.empty() && absl::Now() < deadline) {
+    std::vector<std::string> addresses;  // gRPC, HTTP
+    while (addresses.empty() && absl::Now() < deadline) {
       absl::SleepFor(absl::Milliseconds(20));
       MutexLock lock(mu_);
       const size_t at = lines_.find("event=listening grpc=");
       if (at == std::string::npos) continue;
-      address = lines_.substr(at + 21, lines_.find(' ', at + 21) - at - 21);
+      const std::string line = lines_.substr(at + 21, lines_.find('\n', at) - at - 21);
+      addresses = absl::StrSplit(line, " http=");
     }
     MutexLock lock(mu_);
-    ASSERT_NE(address, "") << lines_;
-    endpoint_ = *services::ParseEndpoint(address);
+    ASSERT_EQ(addresses.size(), 2u) << lines_;
+    endpoint_ = *services::ParseEndpoint(addresses[0]);
+    http_ = *services::ParseEndpoint(addresses[1]);
   }
 
   void Issue(Role role, const std::string& name) {
@@ -175,8 +185,34 @@ class HostileCallsTest : public ::testing::Test {
     return growth;
   }
 
+  // 400 connections that say nothing; those that the server's kernel does not take at once are
+  // still being made.
+  static std::vector<int> SilentConnections(const services::Endpoint& to) {
+    std::vector<int> silent;
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(to.port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int i = 0; i < 400; ++i) {
+      const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      if (fd < 0) break;
+      if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+        EXPECT_EQ(errno, EINPROGRESS);
+      }
+      silent.push_back(fd);
+    }
+    return silent;
+  }
+
+  // Waits for it.
+  static bool ClosedByServer(int fd) {
+    pollfd polled = {fd, POLLIN, 0};
+    char byte = 0;
+    return poll(&polled, 1, 60'000) == 1 && recv(fd, &byte, 1, 0) <= 0;
+  }
+
   const std::string folder_;
-  services::Endpoint endpoint_;
+  services::Endpoint endpoint_, http_;
   Mutex mu_;
   std::string lines_ ABSL_GUARDED_BY(mu_);
   services::ProcessSpawner spawner_;
@@ -325,29 +361,48 @@ TEST_F(HostileCallsTest, Row18PathsOutOfTheDataRootAreRefused) {
 }
 
 TEST_F(HostileCallsTest, Row23SilentConnectionsAreClosedAndOthersAreServed) {
-  std::vector<int> silent;
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(endpoint_.port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  for (int i = 0; i < 400; ++i) {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ASSERT_GE(fd, 0);
-    ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    silent.push_back(fd);
-  }
+  const std::vector<int> silent = SilentConnections(endpoint_);
+  ASSERT_EQ(silent.size(), 400u);
   ExpectAlive();
-  // The handshake has 5 s; read ends when the server has closed.
-  const timeval limit = {.tv_sec = 30, .tv_usec = 0};
+  // The handshake has 5 s.
   for (const int fd : silent) {
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    char byte = 0;
-    EXPECT_LE(recv(fd, &byte, 1, 0), 0);
-    EXPECT_NE(errno, EAGAIN);
+    EXPECT_TRUE(ClosedByServer(fd));
     close(fd);
-    errno = 0;
   }
   ExpectAlive();
+}
+
+class FewDescriptorsTest : public HostileCallsTest {
+ protected:
+  void SetUp() override { StartCoordinator(/*descriptors=*/200); }
+};
+
+TEST_F(FewDescriptorsTest, Row23ConnectionsLeaveDescriptorsForFiles) {
+  const auto channel = DialAsAnn();
+  const auto submit = [&](const std::string& request_id) {
+    return Answer(channel, kSubmit, Bytes(SmallJob(request_id).SerializeAsString()));
+  };
+  EXPECT_EQ(submit("before"), "0 ");
+  std::vector<int> silent = SilentConnections(http_);
+  for (const int fd : SilentConnections(endpoint_)) silent.push_back(fd);
+  ASSERT_EQ(silent.size(), 800u);
+  EXPECT_TRUE(ClosedByServer(silent.back()));  // so all before it are settled
+  std::error_code error;
+  const auto files =
+      std::filesystem::directory_iterator(absl::StrCat("/proc/", process_->pid(), "/fd"), error);
+  if (!error) {  // else only root may look
+    // gRPC leaves a quarter of the 200, and of those HTTP takes 17 at most.
+    EXPECT_LE(std::distance(begin(files), end(files)), 150 + 17);
+  }
+  EXPECT_EQ(submit("meanwhile"), "0 ");
+  for (const int fd : silent) close(fd);
+  // Whoever comes after the flood is let in: new connections, too.
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  std::string answer;
+  while (answer != "0 " && absl::Now() < deadline) {
+    answer = Answer(DialAsAnn(), kSubmit, Bytes(SmallJob("after").SerializeAsString()));
+  }
+  EXPECT_EQ(answer, "0 ");
 }
 
 TEST_F(HostileCallsTest, Row25TheProcessLeavesNoCoreFile) {
