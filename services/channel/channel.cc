@@ -14,6 +14,11 @@
 namespace capstan::services {
 namespace {
 
+// A TLS handshake costs the server CPU. Were it cut off after the 2 s of a connection that nobody
+// answers, a thousand nodes that come back at once would all give up, and begin again for ever. The
+// server drops it after as long (ServerOptions).
+constexpr absl::Duration kHandshakePatience = absl::Seconds(5);
+
 int Millis(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
 }
@@ -38,7 +43,10 @@ grpc::ChannelArguments MakeChannelArguments(const ChannelOptions& options) {
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, Millis(options.min_backoff));
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, Millis(options.max_backoff));
   // Despite its name this is the time that one attempt to connect may take.
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, Millis(options.max_backoff));
+  const bool tls = !options.peer.is_unix() && !options.security.insecure;
+  args.SetInt(
+      GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+      Millis(tls ? std::max(options.max_backoff, kHandshakePatience) : options.max_backoff));
   args.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, options.retry ? 1 : 0);
   // http_proxy of the environment is for people's browsers, not for a cluster's inner links.

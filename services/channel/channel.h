@@ -1,11 +1,11 @@
 // Client channels with the settings that every service of ours uses, and deadlines for calls.
 //
 // Keepalive of 10 s + 5 s notices a cut network or a stopped peer (the default never does),
-// reconnecting backs off 50 ms .. 2 s and calls wait for the connection (fail-fast calls take +5 to
-// +10 s after a restart). A control channel retries UNAVAILABLE up to 5 attempts with jitter and a
-// throttle of 10 tokens, ratio 0.1 (gRFC A6); only idempotent calls belong on it. Bulk channels do
-// not retry: gRPC's retry buffer is 256 KiB, and pushes are repeated by their own client. A message
-// is never compressed.
+// reconnecting backs off 50 ms .. 2 s, an attempt may take 2 s (5 s with TLS), and calls wait for
+// the connection (fail-fast calls take +5 to +10 s after a restart). A control channel retries
+// UNAVAILABLE up to 5 attempts with jitter and a throttle of 10 tokens, ratio 0.1 (gRFC A6); only
+// idempotent calls belong on it. Bulk channels do not retry: gRPC's retry buffer is 256 KiB, and
+// pushes are repeated by their own client. A message is never compressed.
 #ifndef CAPSTAN_SERVICES_CHANNEL_CHANNEL_H_
 #define CAPSTAN_SERVICES_CHANNEL_CHANNEL_H_
 
