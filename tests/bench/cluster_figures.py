@@ -287,14 +287,16 @@ def tls(rounds=5, steps=150, skipped=30):
         for wire in WIRES:
             clusters[wire] = Cluster(wire, 2, 2)
         for name, spec in jobs.items():
-            times, hashes = {wire: [] for wire in WIRES}, set()
+            times, cpu, hashes = {wire: [] for wire in WIRES}, {wire: [] for wire in WIRES}, set()
             order = list(WIRES)
             for turn in range(rounds):
                 for wire in order[turn % 3:] + order[:turn % 3]:
                     cluster = clusters[wire]
+                    before = cpu_seconds(*cluster.pids(), children=True)
                     job_id = cluster.submit(spec)
                     job = cluster.finish(job_id)
                     cluster.await_no_task()
+                    cpu[wire].append(cpu_seconds(*cluster.pids(), children=True) - before)
                     times[wire].append(1e3 * statistics.median(line['seconds'] for line in cluster.step_log(job_id)[skipped:]))
                     hashes.add(job['weights_sha256'])
                 print(f'tls: {name}, round {turn + 1} of {rounds}', file=sys.stderr)
@@ -303,9 +305,10 @@ def tls(rounds=5, steps=150, skipped=30):
             base = statistics.median(times['tcp'])
             rows += [{'job': name, 'wire': WIRES[wire], 'step ms (median)': f'{statistics.median(got):.2f}',
                       'lowest to highest': low_to_high(got, 2),
+                      'CPU s of the whole job': f'{statistics.median(cpu[wire]):.2f}',
                       'of plaintext TCP': f'{statistics.median(a / b for a, b in zip(got, times["tcp"])):.2f}'}
                      for wire, got in times.items()]
-            claims.append((f'TLS makes a step of {name} {100 * (statistics.median(times["tls"]) / base - 1):+.0f} % longer', True))
+            claims.append((f'{name}: a step takes {100 * (statistics.median(times["tls"]) / base - 1):+.0f} % with TLS', True))
     finally:
         for cluster in clusters.values():
             cluster.__exit__()
@@ -324,9 +327,13 @@ class Sampler(threading.Thread):
     def run(self):
         while not self.over.wait(1):
             for pid, name in self.names.items():
-                with open(f'/proc/{pid}/statm') as f:
-                    rss = int(f.read().split()[1]) * os.sysconf('SC_PAGE_SIZE') / 2**20
-                self.samples[name].append((time.monotonic(), rss, len(os.listdir(f'/proc/{pid}/fd')), len(os.listdir(f'/proc/{pid}/task'))))
+                try:
+                    with open(f'/proc/{pid}/statm') as f:
+                        rss = int(f.read().split()[1]) * os.sysconf('SC_PAGE_SIZE') / 2**20
+                    descriptors, threads = len(os.listdir(f'/proc/{pid}/fd')), len(os.listdir(f'/proc/{pid}/task'))
+                except FileNotFoundError:
+                    continue  # the job ends
+                self.samples[name].append((time.monotonic(), rss, descriptors, threads))
 
     def stop(self):
         self.over.set()
@@ -356,16 +363,25 @@ def endurance(steps=20000):
         job = cluster.finish(job_id)
         seconds = sum(line['seconds'] for line in cluster.step_log(job_id))
     print('endurance', file=sys.stderr)
-    rows, claims = [], []
+    rows, claims, series = [], [], {}
     for name, got in sampler.samples.items():
-        slope = 60 * statistics.linear_regression([g[0] for g in got], [g[1] for g in got]).slope
-        rows.append({'process': name, 'RSS MiB, first': f'{got[0][1]:.1f}', 'last': f'{got[-1][1]:.1f}', 'slope, MiB/min': f'{slope:+.2f}',
-                     'descriptors': f'{got[0][2]} to {got[-1][2]}', 'threads': f'{got[0][3]} to {got[-1][3]}'})
-        steady = slope < 1 and abs(got[-1][2] - got[0][2]) <= 2 and abs(got[-1][3] - got[0][3]) <= 2
-        claims.append((f'{name}: {slope:+.2f} MiB a minute, descriptors and threads steady', steady))
-    return {'title': f'{steps:,} steps', 'rows': rows, 'claims': claims,
+        got = got[:-2]  # the end of the job is none of it
+        quarter = max(1, len(got) // 4)
+        rss = [statistics.median(g[1] for g in part) for part in (got[:quarter], got[2 * quarter:3 * quarter], got[-quarter:])]
+        slope = 1024 * statistics.linear_regression([g[0] for g in got[len(got) // 2:]], [g[1] for g in got[len(got) // 2:]]).slope
+        slope *= 1000 * seconds / steps  # KiB a second -> KiB in 1 000 steps
+        most = [tuple(max(g[i] for g in part) for i in (2, 3)) for part in (got[:quarter], got[-quarter:])]
+        rows.append({'process': name, 'RSS MiB, first quarter': f'{rss[0]:.1f}', 'third': f'{rss[1]:.1f}', 'last': f'{rss[2]:.1f}',
+                     'second half, KiB in 1 000 steps': f'{slope:+.1f}', 'descriptors at most': f'{most[0][0]}, then {most[1][0]}',
+                     'threads at most': f'{most[0][1]}, then {most[1][1]}'})
+        steady = slope < 64 and most[1][0] <= most[0][0] + 2 and most[1][1] <= most[0][1] + 2
+        claims.append((f'{name}: {slope:+.1f} KiB in 1 000 steps, descriptors {most[0][0]} and {most[1][0]}, threads {most[0][1]} and '
+                       f'{most[1][1]}', steady))
+        series[name] = [round(g[1], 2) for g in got[::max(1, len(got) // 40)]]
+    return {'title': f'{steps:,} steps', 'rows': rows, 'claims': claims, 'rss_mib': series,
             'says': f'`mlp`, batch 32, 2 workers x 2 shards, a checkpoint every 1 000 steps: {job["progress"]["step"]:,} steps in {seconds:.0f} s. '
-                    f'Sampled once a second from step {steps // 10:,} on; a process grows if its slope is 1 MiB a minute or more.'}
+                    f'Sampled once a second from step {steps // 10:,} on; medians of quarters. A process grows if it takes 64 KiB or more in '
+                    '1 000 steps of the second half, or more descriptors or threads.'}
 
 
 FIGURES = {'submits': submits, 'nodes': nodes, 'restart': restart, 'checkpoints': checkpoints, 'kills': kills, 'tls': tls,
