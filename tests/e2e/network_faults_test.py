@@ -90,18 +90,18 @@ class NetworkFaultsTest(services.ServicesTest):
             self.references[steps] = self.finish(self.submit(self.job('undisturbed', steps)))
         return self.references[steps]
 
-    def begin(self, name, steps=STEPS, at=None):
+    def begin(self, fault, steps=STEPS, at=None):
         """A job that has come to a step, drawn from its first third, and the time from which the fault counts."""
         self.expected = self.undisturbed(steps)
         step = self.draw.randrange(1, steps // 3) if at is None else at
-        self.job_id = self.submit(self.job(name, steps))
+        self.job_id = self.submit(self.job('disturbed', steps))
         job = self.wait_for_step(self.job_id, step)
         # Who is called what: hosts are named as nodes are, the job numbers its members.
         self.called = {worker['node']: rf'\bw{worker["index"]}\b' for worker in job['workers']}
         self.called.update({shard['node']: rf'\bshard {shard["index"]}\b' for shard in job['shards']})
         self.events_before = len(job['events'])
         self.cut_at = time.monotonic()
-        print(f'seed {SEED}: {name} from step {job["progress"]["step"]} on', flush=True)
+        print(f'seed {SEED}: {fault} from step {job["progress"]["step"]} on', flush=True)
 
     def named(self, *members):
         """The job says within the limit that it waits, or waited, for these."""
