@@ -117,6 +117,7 @@ absl::Status Coordinator::Restore(const core::DurableState& state) {
       for (const auto& [id, path] : core_.StoragePaths()) {
         std::vector<core::FoundManifest> found = FindManifests(id, path);
         if (!found.empty()) restored.manifests[id] = std::move(found);
+        restored.lineages[id] = HighestLineage(path);
       }
       Step(std::move(restored));
     }

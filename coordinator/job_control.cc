@@ -14,6 +14,7 @@ namespace {
 using services::ToGrpcStatus;
 
 constexpr size_t kMaxJobIdBytes = 128;
+constexpr size_t kMaxShownCheckpoint = 64;  // bytes of an id that nobody has
 
 absl::Status CheckJobId(const std::string& job_id) {
   if (!job_id.empty() && job_id.size() <= kMaxJobIdBytes) return absl::OkStatus();
@@ -114,7 +115,8 @@ grpc::ServerUnaryReactor* JobServiceImpl::VerifyCheckpoint(
       status = absl::NotFoundError(
           job == nullptr ? absl::StrCat("no job ", request->job_id())
                          : absl::StrCat("job ", job->id, " has no checkpoint",
-                                        request->checkpoint().empty() ? "" : " that is named so"));
+                                        request->checkpoint().empty() ? "" : " ",
+                                        request->checkpoint().substr(0, kMaxShownCheckpoint)));
     } else {
       *response->mutable_checkpoint() = job->Described(*found);
       status = coordinator_.Verify(response->checkpoint(), [reactor](const absl::Status& verified) {

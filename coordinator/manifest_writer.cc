@@ -44,6 +44,13 @@ absl::Status CheckSize(const std::string& path, int64_t want_bytes) {
   return absl::OkStatus();
 }
 
+// "<lineage>-<step>".
+bool ReadFolderName(const std::string& name, int64_t& lineage, int64_t& step) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(name, '-');
+  return parts.size() == 2 && absl::SimpleAtoi(parts[0], &lineage) &&
+         absl::SimpleAtoi(parts[1], &step) && name == absl::StrCat(lineage, "-", step);
+}
+
 absl::StatusOr<std::string> HashFile(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return services::ErrnoStatus(errno, "open", path);
@@ -110,12 +117,8 @@ int SweepCheckpointFolders(const core::SweepCheckpoints& sweep) {
   std::vector<std::string> gone;
   while (const dirent* entry = ::readdir(dir)) {
     const std::string name = entry->d_name;
-    const std::vector<absl::string_view> parts = absl::StrSplit(name, '-');
     int64_t lineage = 0, step = 0;
-    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &lineage) ||
-        !absl::SimpleAtoi(parts[1], &step) || name != absl::StrCat(lineage, "-", step)) {
-      continue;
-    }
+    if (!ReadFolderName(name, lineage, step)) continue;
     const bool older = std::pair(lineage, step) < std::pair(sweep.lineage, sweep.step);
     if (older && keep.count(name) == 0) gone.push_back(name);
   }
@@ -137,13 +140,8 @@ std::vector<core::FoundManifest> FindManifests(const std::string& job_id,
   if (folder == nullptr) return out;  // nothing was written yet
   while (const dirent* entry = ::readdir(folder)) {
     const std::string name = entry->d_name;
-    const std::pair<absl::string_view, absl::string_view> parts =
-        absl::StrSplit(name, absl::MaxSplits('-', 1));
     int64_t lineage = 0, step = 0;
-    if (!absl::SimpleAtoi(parts.first, &lineage) || !absl::SimpleAtoi(parts.second, &step) ||
-        name != absl::StrCat(lineage, "-", step)) {
-      continue;
-    }
+    if (!ReadFolderName(name, lineage, step)) continue;
     const std::string path = absl::StrCat(storage_path, "/", name, "/manifest.json");
     const absl::StatusOr<std::string> text = services::ReadWholeFile(path, kMaxManifestBytes);
     if (absl::IsNotFound(text.status())) continue;
@@ -178,6 +176,18 @@ std::vector<core::FoundManifest> FindManifests(const std::string& job_id,
     return std::pair(a.lineage, a.step) < std::pair(b.lineage, b.step);
   });
   return out;
+}
+
+int64_t HighestLineage(const std::string& storage_path) {
+  DIR* folder = ::opendir(storage_path.c_str());
+  if (folder == nullptr) return 0;
+  int64_t highest = 0;
+  while (const dirent* entry = ::readdir(folder)) {
+    int64_t lineage = 0, step = 0;
+    if (ReadFolderName(entry->d_name, lineage, step)) highest = std::max(highest, lineage);
+  }
+  ::closedir(folder);
+  return highest;
 }
 
 absl::Status VerifyCheckpointFolder(const std::string& folder,

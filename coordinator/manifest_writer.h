@@ -31,6 +31,10 @@ int SweepCheckpointFolders(const core::SweepCheckpoints& sweep);
 std::vector<core::FoundManifest> FindManifests(const std::string& job_id,
                                                const std::string& storage_path);
 
+// The highest lineage that a folder `<lineage>-<step>` in `storage_path` is named after, whatever
+// lies in it; 0: there is none. Blocks.
+int64_t HighestLineage(const std::string& storage_path);
+
 // Reads manifest.json and every file that it names and compares sizes and hashes with `saved`, the
 // coordinator's record. Blocks. NotFound: there is no manifest; DataLoss names file and check.
 absl::Status VerifyCheckpointFolder(const std::string& folder,

@@ -180,6 +180,11 @@ TEST_F(ManifestWriterTest, WhatLiesOnDiskIsFoundAgain) {
   EXPECT_EQ(found[0].spec_digest, std::string(32, '\xdd'));
   EXPECT_EQ(found[0].weights_sha256, std::string(64, 'a'));
   EXPECT_EQ(found[0].samples_used, 160);
+  EXPECT_EQ(HighestLineage(path), 1);
+  ASSERT_TRUE(services::EnsureDir(path + "/12-3").ok());
+  ASSERT_TRUE(services::EnsureDir(path + "/99-x").ok());
+  EXPECT_EQ(HighestLineage(path), 12);
+  EXPECT_EQ(HighestLineage(path + "/none"), 0);
   // Not of this job, or not what was written: none.
   EXPECT_TRUE(FindManifests("job-2", path).empty());
   const std::string file = write_.folder + "/manifest.json";

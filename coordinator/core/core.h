@@ -111,6 +111,7 @@ class CoordinatorCore {
   void Handle(const Restored& restored);
   void PlaceMembers(JobRecord& job, bool surely);
   void TakeManifest(JobRecord& job, const FoundManifest& found);
+  void BeginAbove(JobRecord& job, int64_t lineage, const std::string& who);
 
   // core_nodes.cc
   void Handle(const NodeConnected& connected);
@@ -163,6 +164,7 @@ class CoordinatorCore {
   void AdvanceRecovery(JobRecord& job);
   bool ReplaceShards(JobRecord& job);
   void RefuseBase(JobRecord& job, const std::string& why);
+  void RecoverFreely(JobRecord& job, const std::string& reason, const std::string& why);
   void LoseRank(JobRecord& job, Rank& rank, const Loss& loss);
   void LoseShard(JobRecord& job, Shard& shard, const Loss& loss);
   void FindShardAgain(JobRecord& job, Shard& shard);

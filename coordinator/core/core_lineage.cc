@@ -22,6 +22,7 @@ using common::v1::JOB_STATE_RECOVERING;
 using common::v1::JOB_STATE_SUSPENDED;
 
 constexpr double kDefaultBackoffSeconds = 1;
+constexpr int64_t kMaxLineage = int64_t{1} << 53;  // nobody has begun so many
 constexpr double kDefaultMaxBackoffSeconds = 300;
 
 bool NeverRetry(const JobRecord& job, const std::string& reason) {
@@ -51,7 +52,7 @@ absl::Duration Backoff(const job::v1::Recovery& recovery, int restarts) {
 void CoordinatorCore::BeginLineage(JobRecord& job, const std::vector<int32_t>& owners) {
   common::v1::View view;
   view.set_job_id(job.id);
-  view.set_lineage(job.view.generation() + 1);
+  view.set_lineage(std::max(job.view.generation(), job.lineage_floor) + 1);
   view.set_generation(view.lineage());
   for (const int32_t owner : owners) view.add_lane_owners(owner);
   for (const Rank& rank : job.ranks) {
@@ -226,14 +227,35 @@ void CoordinatorCore::RefuseBase(JobRecord& job, const std::string& why) {
     Fail(job, "CheckpointCorrupt", absl::StrCat("no checkpoint is left that is whole; ", why));
     return;
   }
+  RecoverFreely(job, "CheckpointCorrupt", why);
+}
+
+// What nobody lost by a fault of the job's own is no restart.
+void CoordinatorCore::RecoverFreely(JobRecord& job, const std::string& reason,
+                                    const std::string& why) {
   if (job.shards.empty()) {
-    Rest(job, JOB_STATE_PENDING, "BackOff", absl::StrCat("CheckpointCorrupt: ", why));
+    Rest(job, JOB_STATE_PENDING, "BackOff", absl::StrCat(reason, ": ", why));
     return;
   }
   job.recover = job.recover_free = true;
   job.recover_by_loss = false;
   job.recover_at = now_;
-  SetState(job, JOB_STATE_RECOVERING, "CheckpointCorrupt", why);
+  SetState(job, JOB_STATE_RECOVERING, reason, why);
+}
+
+// A history that our record does not know, as where it was put back from a copy: what we tell in a
+// lineage up to that one is void, so the job goes on in one above it.
+void CoordinatorCore::BeginAbove(JobRecord& job, int64_t lineage, const std::string& who) {
+  if (lineage <= std::max(job.view.generation(), job.lineage_floor) || lineage > kMaxLineage)
+    return;
+  job.lineage_floor = lineage;
+  const std::string why =
+      absl::StrCat(who, " is of lineage ", lineage, ", above the record's ", job.view.lineage());
+  job.AddEvent(wall_, "RecordIsOld", why);
+  Changed(job);
+  if (job.in_history() && !job.resting() && !job.cancel_asked) {
+    RecoverFreely(job, kInternalError, why);
+  }
 }
 
 void CoordinatorCore::LoseRank(JobRecord& job, Rank& rank, const Loss& loss) {

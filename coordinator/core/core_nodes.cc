@@ -311,6 +311,7 @@ void CoordinatorCore::AcceptShard(JobRecord& job, Shard& shard, const node::v1::
     ShardFailed(job, shard);
     return;
   }
+  if (state.lineage() > job.view.lineage()) BeginAbove(job, state.lineage(), NameOf(shard));
   if (job.resting() || !job.in_history() || state.lineage() != job.view.lineage()) return;
   if (shard.index == 0 && state.has_lead()) TakeLead(job, state.lead());
   if (job.in_history() && !job.resting() && state.has_files()) {

@@ -102,7 +102,7 @@ void CoordinatorCore::PlaceMembers(JobRecord& job, bool surely) {
 
 // The file is the truth: a manifest whose commit nobody could record any more counts.
 void CoordinatorCore::TakeManifest(JobRecord& job, const FoundManifest& found) {
-  if (job.ended() || found.lineage != job.view.lineage() || found.spec_digest != job.digest ||
+  if (job.ended() || found.lineage < job.view.lineage() || found.spec_digest != job.digest ||
       found.step > job.resolved->total_steps()) {
     return;
   }
@@ -130,9 +130,32 @@ void CoordinatorCore::TakeManifest(JobRecord& job, const FoundManifest& found) {
     job.samples_used = found.samples_used;
     job.progress.set_step(found.step);
   }
-  job.manifest = ManifestPhase::kWriting;
-  job.manifest_step = found.step;
-  Handle(ManifestWritten{job.id, found.lineage, found.step, absl::OkStatus()});
+  if (found.lineage == job.view.lineage()) {
+    job.manifest = ManifestPhase::kWriting;
+    job.manifest_step = found.step;
+    Handle(ManifestWritten{job.id, found.lineage, found.step, absl::OkStatus()});
+    return;
+  }
+  // Of a history that the record does not know: the job goes on from it, and no order gets a number
+  // that was given there.
+  SetTime(wall_, saved.saved.mutable_committed_at());
+  job.checkpoint_uri = saved.saved.uri();
+  for (const int64_t id : found.orders) {
+    while (id <= options_.max_orders && static_cast<int64_t>(job.orders.size()) < id) {
+      node::v1::Order order;
+      order.set_id(static_cast<int64_t>(job.orders.size()) + 1);
+      order.set_checkpoint(true);
+      order.set_step(std::max<int64_t>(found.step - 1, 0));
+      job.orders.push_back({order, found.lineage});
+    }
+  }
+  job.manifests.push_back(std::move(job.linking));
+  job.linking = SavedManifest();
+  job.AddEvent(wall_, "CheckpointFound", job.checkpoint_uri);
+  Changed(job);
+  if (found.step == job.resolved->total_steps()) {
+    End(job, common::v1::JOB_STATE_SUCCEEDED, "", "");
+  }
 }
 
 void CoordinatorCore::Handle(const Restored& restored) {
@@ -140,6 +163,11 @@ void CoordinatorCore::Handle(const Restored& restored) {
     JobRecord* job = FindJob(entry.first);
     if (job == nullptr || job->ended() || !job->has_view()) continue;
     for (const FoundManifest& found : entry.second) TakeManifest(*job, found);
+  }
+  for (const auto& entry : restored.lineages) {
+    JobRecord* job = FindJob(entry.first);
+    if (job == nullptr || job->ended()) continue;
+    BeginAbove(*job, entry.second, "a checkpoint folder");
   }
   std::vector<JobRecord*> active;
   for (const auto& entry : active_) active.push_back(entry.second);

@@ -161,7 +161,9 @@ struct JobRecord {
   int64_t base_step = 0;        // its version
   int64_t recovering_step = 0;  // steps decided when it became RECOVERING
   bool recover = false;         // a new lineage is wanted
-  bool recover_free = false;    // and is no restart: a manifest was refused
+  // Histories up to this number were begun by somebody, whatever our record says.
+  int64_t lineage_floor = 0;
+  bool recover_free = false;     // and is no restart: a manifest was refused
   bool recover_by_loss = false;  // only because leases of shards lapsed or their processes died
   absl::Duration recover_at = absl::InfiniteDuration();  // not before
   absl::Duration retry_at = -absl::InfiniteDuration();   // PENDING: not before

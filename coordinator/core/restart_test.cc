@@ -372,6 +372,41 @@ TEST_F(RestartTest, AManifestOfAnotherHistoryIsNone) {
   EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
 }
 
+// The record was put back from a copy: what it lacks was begun by its successor.
+TEST_F(RestartTest, AHistoryAboveTheRecordIsGoneOnFromInOneAboveIt) {
+  AddNodes(1, 1);
+  const std::string id = Running(1, 1);
+  FoundManifest found;
+  found.lineage = 4;
+  found.step = 7;
+  found.spec_digest = w().Saved(id).spec_digest();
+  found.samples_used = 112;
+  found.orders = {2};
+  Restored restored;
+  restored.manifests[id] = {found};
+  restored.lineages[id] = 6;  // of files without a manifest
+  Restart({}, restored);
+  const job::v1::Job job = w().Job(id);
+  EXPECT_EQ(job.lineage(), 7);
+  EXPECT_EQ(job.restarts(), 0);
+  const auto starts = w().Take(stores_[0], ConnectResponse::kStartLineage);
+  ASSERT_FALSE(starts.empty());
+  EXPECT_EQ(starts.back().start_lineage().view().lineage(), 7);
+  EXPECT_EQ(starts.back().start_lineage().base_manifest(), absl::StrCat("/out/", id, "/4-7"));
+  EXPECT_EQ(w().Saved(id).orders_size(), 2);  // the next one is the third
+}
+
+TEST_F(RestartTest, AShardAheadOfTheRecordGetsALineageAboveItsOwn) {
+  AddNodes(1, 1);
+  const std::string id = Running(1, 1);
+  w().Shard(stores_[0], id, 0).set_lineage(9);
+  w().Beat(stores_[0]);
+  EXPECT_EQ(w().Job(id).lineage(), 10);
+  const auto starts = w().Take(stores_[0], ConnectResponse::kStartLineage);
+  ASSERT_FALSE(starts.empty());
+  EXPECT_EQ(starts.back().start_lineage().view().lineage(), 10);
+}
+
 TEST(RestoreTest, ADamagedRecordIsRefused) {
   DurableState state;
   state.jobs["a-1"] = "no job";

@@ -89,10 +89,12 @@ struct FoundManifest {
   std::vector<int64_t> orders;
   std::vector<common::v1::FileInfo> files;
 };
-// The first event after CoordinatorCore::Restore. By job, by lineage and step: of jobs that have not
-// ended.
+// The first event after CoordinatorCore::Restore, of jobs that have not ended.
 struct Restored {
+  // By job; by lineage and step.
   std::map<std::string, std::vector<FoundManifest>> manifests;
+  // By job: the highest lineage that a folder in its storage_path is named after.
+  std::map<std::string, int64_t> lineages;
 };
 
 struct Event {
