@@ -1,5 +1,7 @@
 #include "services/security/tokens.h"
 
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -82,6 +84,16 @@ TEST_F(TokensTest, AMessageNeverHoldsWhatTheFileHolds) {
   const auto file = TokenFile::Open(Write("t", secret));
   ASSERT_FALSE(file.ok());
   EXPECT_THAT(std::string(file.status().message()), Not(HasSubstr("secret with")));
+}
+
+TEST_F(TokensTest, WhoReadsATokenLeavesNoCoreFileAndIsNotTraced) {
+  ASSERT_EQ(prctl(PR_SET_DUMPABLE, 1), 0);
+  ASSERT_TRUE(TokenFile::Open(Write("t", MakeToken())).ok());
+  EXPECT_EQ(prctl(PR_GET_DUMPABLE), 0);
+  rlimit core = {};
+  ASSERT_EQ(getrlimit(RLIMIT_CORE, &core), 0);
+  EXPECT_EQ(core.rlim_cur, 0u);
+  EXPECT_EQ(core.rlim_max, 0u);
 }
 
 TEST_F(TokensTest, ANewTokenCountsAtTheNextCall) {

@@ -59,13 +59,16 @@ class SecureCluster(Credentials):
 
     def start(self, role, binary, *args):
         """Returns the gRPC address once it listens."""
-        command = [os.path.join(support.BIN, binary), *self.credentials(role), '--listen', self.listen(), '--http',
+        command = [os.path.join(support.BIN, binary), '--listen', self.listen(), *self.credentials(role), '--http',
                    '127.0.0.1:0', *args]
         if self.tls and role != 'worker':
             command += ['--tokens', self.path('ca', 'tokens.json')]
+        return self.begin(command)
+
+    def begin(self, command):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    errors='replace')
-        listening = threading.Event()
+        listening, binary = threading.Event(), os.path.basename(command[0])
         found = []
 
         def read():
@@ -84,15 +87,24 @@ class SecureCluster(Credentials):
             raise AssertionError(f'{binary} does not listen:\n{"".join(self.said)}')
         return found[0]
 
+    def kill(self, number):
+        """Ends a member at once; the next number is then another one's."""
+        process, thread, found = self.members.pop(number)
+        process.kill()
+        process.wait()
+        thread.join()
+        process.stdout.close()
+        return [process.args[0], '--listen', found[0], *process.args[3:]]  # begin() starts it again, at the same address
+
     def http_addresses(self):
         return [found[1] for _, _, found in self.members]
 
     def pids(self):
         """Of the services and their tasks."""
-        out = [process.pid for process, _, _ in self.members]
-        for pid in list(out):
-            out += self.children(pid)
-        return out
+        return [process.pid for process, _, _ in self.members] + self.tasks()
+
+    def tasks(self):
+        return [task for process, _, _ in self.members for task in self.children(process.pid)]
 
     @staticmethod
     def children(pid):

@@ -3,7 +3,10 @@
 import glob
 import json
 import os
+import signal
 import subprocess
+import time
+import urllib.error
 import urllib.request
 
 import secure_cluster
@@ -28,47 +31,81 @@ class SecurityTest(support.TestCase):
         self.assertGreater(len(out), 8)
         return out
 
-    def test_a_job_trains_over_mutual_tls_and_no_secret_is_seen_anywhere(self):
-        cluster = self.cluster(workers=2, shards=2)
+    def test_a_job_trains_over_mutual_tls_through_faults_and_no_secret_is_seen_anywhere(self):
+        cluster = self.cluster(workers=3, shards=2, coordinator_args=('--heartbeat', '200ms', '--lease', '1s'))
         secrets = self.secrets(cluster)
-        spec = support.job_spec(resources={'num_workers': 2, 'num_shards': 2})
-        file = self.write('job.yaml', json.dumps(spec))
-        seen = []
+        spec = support.job_spec(
+            resources={'num_workers': 3, 'num_shards': 2, 'lanes': 8}, checkpoint={'every': '20 steps'},
+            recovery={'max_restarts': 100, 'backoff': {'initial': '0s'}},
+            training={'epochs': 10, 'global_batch_size': 64, 'seed': 3, 'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
+        seen = []  # texts
 
         def look():
             for pid in cluster.pids():
-                for name in ('cmdline', 'environ'):
+                for name in ('cmdline', 'environ', 'limits'):
                     try:
                         with open(f'/proc/{pid}/{name}', 'rb') as f:
                             seen.append(f.read().decode(errors='replace'))
                     except OSError:
-                        pass  # it has ended, or nobody may look
+                        continue  # it has ended, or nobody may look
+                    if name == 'limits' and seen[-1]:  # of tasks, too
+                        self.assertRegex(seen[-1], r'Max core file size +0 +0 ')
             for address in cluster.http_addresses():
-                with urllib.request.urlopen(f'http://{address}/metrics', timeout=10) as answer:
-                    seen.append(answer.read().decode())
+                for path in ('', 'healthz', 'readyz', 'metrics'):
+                    try:
+                        with urllib.request.urlopen(f'http://{address}/{path}', timeout=20) as answer:
+                            seen.append(answer.read().decode())
+                    except urllib.error.HTTPError as error:
+                        seen.append(error.read().decode())
 
-        submit = self.capstan(*cluster.client(), 'submit', file)
-        self.assertEqual(submit.code, 0, f'{submit}\n{"".join(cluster.said)}')
+        def call(*args, code=0, **options):
+            run = self.capstan(*cluster.client(), '-v', *args, **options)
+            self.assertEqual(run.code, code, f'{run}\n{"".join(cluster.said)}')
+            seen.append(run.out + run.err)
+            return run
+
+        def reach(step):
+            deadline = time.monotonic() + 120
+            job = {'progress': {'step': 0}}
+            while job['progress']['step'] < step:
+                self.assertLess(time.monotonic(), deadline, job)
+                job = json.loads(call('-o', 'json', 'describe', job_id).out)
+            self.assertIn(job['state'], ('RUNNING', 'RECOVERING'), job)
+
+        job_id = call('submit', self.write('job.yaml', json.dumps(spec))).out.strip()
+        reach(5)
         look()
-        job_id = submit.out.strip()
-        wait = self.capstan(*cluster.client(), '-v', '-o', 'json', 'wait', job_id, timeout=120)
-        self.assertEqual(wait.code, 0, f'{wait}\n{"".join(cluster.said)}')
+        os.kill(cluster.tasks()[0], signal.SIGSEGV)
+        reach(60)
+        cluster.kill(-1)  # a worker
+        reach(100)
+        cluster.begin(cluster.kill(1))  # a shard
+        call('events', job_id)
+        reach(140)
+        cluster.begin(cluster.kill(0))  # the coordinator
         look()
-        job = json.loads(wait.out.splitlines()[-1])
+        stolen = cluster.client()
+        stolen[-1] = cluster.path('worker', 'worker.token')
+        seen.append(str(self.capstan(*stolen, 'list')))
+        job = json.loads(call('-o', 'json', 'wait', job_id, timeout=180).out.splitlines()[-1])
         self.assertEqual(job['state'], 'SUCCEEDED')
-        # The same weights as without a network: TLS carries bytes and nothing else.
-        self.assertEqual(job['weights_sha256'], self.train(spec)['weights_sha256'])
-        logs = self.capstan(*cluster.client(), 'logs', job_id)
-        self.assertEqual(logs.code, 0, logs)
+        look()
+        for args in (['logs', job_id], ['describe', job_id], ['list', '-o', 'wide'], ['events', job_id], ['node', 'list']):
+            call(*args)
         cluster.stop()
+        # The same weights as without a network and without faults: TLS carries bytes and nothing else.
+        self.assertEqual(job['weights_sha256'], self.train(spec)['weights_sha256'])
 
-        everything = ''.join(cluster.said + seen) + ''.join(run.out + run.err for run in (submit, wait, logs))
-        for root, _, names in os.walk(cluster.path('state')):
+        everything = ''.join(cluster.said + seen)
+        papers = {cluster.path(name) for name in ('ca', 'coordinator', 'param_store', 'worker', 'client')}
+        for root, folders, names in os.walk(self.folder):
+            folders[:] = [name for name in folders if os.path.join(root, name) not in papers]
             for name in names:
+                self.assertNotRegex(name, r'^core\b')
                 with open(os.path.join(root, name), 'rb') as f:
                     everything += f.read().decode(errors='replace')
-        self.assertIn('event=registered', everything)
-        self.assertIn('capstan_build_info', everything)
+        for sign in ('event=registered', 'capstan_build_info', 'LineageStarted', 'SQLite format 3', 'ann'):
+            self.assertIn(sign, everything)  # so much was looked through
         for secret in secrets:
             self.assertNotIn(secret, everything)
 
@@ -101,7 +138,7 @@ class SecurityTest(support.TestCase):
             self.assertNotEqual(done.returncode, 0)
             self.assertIn('listening on TCP needs --tls-cert; `capstan certs init DIR`', done.stderr)
 
-    def test_tasks_and_services_leave_no_core_file_and_have_all_descriptors(self):
+    def test_services_leave_no_core_file_and_have_all_descriptors(self):
         cluster = self.cluster(workers=1, shards=1)
         for process, _, _ in cluster.members:
             with open(f'/proc/{process.pid}/limits') as f:
