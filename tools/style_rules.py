@@ -284,6 +284,27 @@ def shellcheck(tree):
     return (done.stdout + done.stderr).strip().splitlines() if done.returncode else []
 
 
+def threats(tree):
+    """Each row of the table of threats names tests, and they are there."""
+    path, found = 'docs/security.md', []
+    if path not in tree.paths:
+        return found
+    tests = {test: tree.text(test) for test in tree.paths if is_test(test)}
+    everything = '\n'.join(tests.values())
+    for number, line in enumerate(tree.text(path).split('\n'), 1):
+        if not re.match(r'\| \d', line):
+            continue
+        column = line.rstrip('| ').split('|')[-1]
+        names = re.findall(r'\b(?:Rows?\d\w*|(?:[A-Z][a-z]*\d*){3,}|\w+\.py|fuzz_\w+)', column)
+        for name in names or [column]:
+            there = (any(test.endswith('/' + name) for test in tree.paths) if name.endswith('.py') else
+                     name in tree.text('tests/fuzz/CMakeLists.txt') if name.startswith('fuzz_') else
+                     re.search(rf'[ (]{re.escape(name)}', everything))
+            if not there:
+                found.append(f'{path}:{number}: no test is named {name.strip()}')
+    return found
+
+
 RULES = {
     'arrows': arrows,
     'include_paths': include_paths,
@@ -295,4 +316,5 @@ RULES = {
     'white_space': white_space,
     'python_compiles': python_compiles,
     'shellcheck': shellcheck,
+    'threats': threats,
 }

@@ -153,6 +153,20 @@ class TextRulesTest(RuleTest):
         self.assertEqual(code.split(), ['a', 'b', 'c', 'd', "1'000", '#include', '"f.h"'])
 
 
+class ThreatsTest(RuleTest):
+
+    def check(self, column):
+        return self.refused('threats', 'docs/security.md', f'| # | act | answer | test |\n|---|---|---|---|\n| 7 | x | y | {column} |\n',
+                            **{'a_test.cc': 'TEST(BadTokenTest, IsRefused) {}\nTEST_F(HostileTest, Row7Metadata) {}\n',
+                               'tests/e2e/b_test.py': '', 'tests/fuzz/CMakeLists.txt': 'capstan_fuzzer(fuzz_idx)\n'})
+
+    def test_a_row_without_a_test_or_with_one_that_is_not_there_is_refused(self):
+        for column in ('-', 'a_test: IsNotRefused', 'a_test: Row8', 'c_test.py', 'fuzz_gif', 'a_test: BadTokenTest; fuzz_gif'):
+            self.assertEqual(len(self.check(column)), 1, column)
+        for column in ('a_test: BadTokenTest', 'hostile: Row7; fuzz_idx', 'b_test.py'):
+            self.assertEqual(self.check(column), [], column)
+
+
 class CompilerRulesTest(RuleTest):
 
     def test_clang_format(self):
