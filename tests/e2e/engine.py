@@ -76,7 +76,8 @@ class Engine:
         os.makedirs(context)
         self.docker('build', '--network', 'none', '--target', 'runtime', '--build-arg', 'BASE=localhost/debian', '-t',
                     'localhost/runtime', '-f', os.path.join(support.ROOT, 'deploy/docker/Dockerfile'), context)
-        debian_root.run('cmake', '--install', debian_root.BUILD, '--prefix', os.path.join(context, 'usr'), '--strip')
+        debian_root.run('cmake', '--install', debian_root.BUILD, '--prefix', os.path.join(context, 'usr'), '--strip', '--component',
+                        'Unspecified')
         for program in ('prometheus', 'promtool', 'prometheus-alertmanager'):
             shutil.copy(shutil.which(program), context)
         shutil.copy('/usr/share/prometheus/alertmanager/default.tmpl', context)
