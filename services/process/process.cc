@@ -303,7 +303,11 @@ class ProcessSpawner::Reactor {
     }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    if (options.stdin_fd >= 0) {
+      posix_spawn_file_actions_adddup2(&actions, options.stdin_fd, 0);
+    } else {
+      posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    }
     if (piped) {
       posix_spawn_file_actions_adddup2(&actions, pipes[0][1], 1);
       posix_spawn_file_actions_adddup2(&actions, pipes[1][1], 2);

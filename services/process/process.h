@@ -5,7 +5,7 @@
 //                              .on_line = ..., .on_exit = ...});
 //
 // Never a fork: gRPC has threads. The parent-death signal of Linux fires when the *thread* that
-// spawned ends, hence the one thread. A child gets its own process group, /dev/null as input,
+// spawned ends, hence the one thread. A child gets its own process group, /dev/null as input (or stdin_fd),
 // default signal handling, no file descriptor of ours beyond 0..2 (and pass_fd), and
 // CAPSTAN_PARENT_PID; it calls ArmParentDeathSignal first thing in main.
 //
@@ -52,6 +52,8 @@ struct ProcessOptions {
   // A descriptor of ours that the child gets as its descriptor 3; -1: none. Borrowed until Spawn
   // has returned.
   int pass_fd = -1;
+  // The same for its standard input; -1: /dev/null.
+  int stdin_fd = -1;
 };
 
 // A child. Its destructor kills the process group and waits for on_exit, unless a callback calls

@@ -118,6 +118,23 @@ TEST(ProcessTest, APassedDescriptorIsTheChildsThird) {
   EXPECT_THAT(transcript.lines, ElementsAre("out:end"));  // nothing above 3
 }
 
+TEST(ProcessTest, ItsInputEndsWithOurEndOfThePipe) {
+  int pair[2];
+  ASSERT_EQ(pipe2(pair, O_CLOEXEC), 0);
+  ProcessSpawner spawner;
+  Transcript transcript;
+  ProcessOptions options = Shell("while read -r line; do echo got $line; done; echo end", nullptr);
+  options.on_line = transcript.OnLine();
+  options.stdin_fd = pair[0];
+  auto process = *spawner.Spawn(std::move(options));
+  close(pair[0]);
+  ASSERT_EQ(write(pair[1], "one\n", 4), 4);
+  EXPECT_FALSE(process->WaitFor(absl::ZeroDuration()).has_value());
+  close(pair[1]);
+  ASSERT_TRUE(process->WaitFor(kLimit).has_value());
+  EXPECT_THAT(transcript.lines, ElementsAre("out:got one", "out:end"));
+}
+
 TEST(ProcessTest, KillEndsTheChildWithTheSignal) {
   ProcessSpawner spawner;
   std::promise<void> started;
