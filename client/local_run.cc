@@ -1,20 +1,53 @@
 #include "client/local_run.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/coordinator_address.h"
+#include "client/job_json.h"
+#include "client/job_view.h"
+#include "client/old_runs.h"
+#include "services/files/files.h"
+#include "training/codec/local_uri.h"
 
 namespace capstan::client {
+
+absl::Status PrepareStorage(job::v1::JobSpec& spec, const Console& console) {
+  const bool given = spec.checkpoint().has_storage_path();
+  std::error_code error;
+  const std::string path =
+      given ? *training::LocalPath(spec.checkpoint().storage_path())
+            : (std::filesystem::current_path(error) / kDefaultRunsFolder).string();
+  if (absl::Status status = services::EnsureDir(path); !status.ok()) return status;
+  if (!given) {
+    const auto removed = RemoveOldRuns(path, kKeptRuns - 1);
+    if (!removed.ok()) return removed.status();
+    if (!removed->empty()) {
+      console.Note(absl::StrCat("removed ", absl::StrJoin(*removed, ", "), ": the last ", kKeptRuns,
+                                " runs are kept in ", kDefaultRunsFolder, "\n"));
+    }
+  }
+  spec.mutable_checkpoint()->set_storage_path("file://" + path);
+  return absl::OkStatus();
+}
+
+int DevicesPerWorker(const job::v1::ResolvedSpec& plan) {
+  int devices = plan.devices_per_worker();
+  for (const int32_t device : plan.spec().resources().devices()) {
+    devices = std::max(devices, device + 1);
+  }
+  return devices;
+}
 
 absl::StatusOr<LocalRun> StartLocalRun(const job::v1::JobSpec& spec,
                                        const job::v1::ResolvedSpec& plan, const Console& console) {
   ClusterOptions options;
   options.workers = plan.num_workers();
-  options.devices_per_worker = plan.devices_per_worker();
-  for (const int32_t device : plan.spec().resources().devices()) {
-    options.devices_per_worker = std::max(options.devices_per_worker, device + 1);
-  }
+  options.devices_per_worker = DevicesPerWorker(plan);
   options.shards = plan.num_shards();
   options.echo = console.verbose;
   LocalRun run;
@@ -48,6 +81,19 @@ Followed FollowLocalRun(const LocalRun& run, FollowOptions::Show show, const Con
   options.cancel_on_signal = true;
   options.health = [&run] { return run.cluster->Health(); };
   return Follow(*run.client, run.job_id, options, console);
+}
+
+ExitCode ReportOwnJob(JobClient& client, const std::string& job_id, const Followed& followed,
+                      const Console& console) {
+  if (console.json()) console.Out(JobJson(followed.job) + "\n");
+  if (followed.end == Followed::End::kError) {
+    console.Err(absl::StrCat("capstan: ", followed.error.message(), "\n"));
+    return kExitInternal;
+  }
+  if (followed.job.state() == common::v1::JOB_STATE_FAILED && !console.json())
+    PrintProblems(client, job_id, console);
+  if (!console.json()) console.Out(Summary(followed.job, {console.width, console.stdout_color}));
+  return ExitCodeOf(followed.job.state());
 }
 
 }  // namespace capstan::client

@@ -13,6 +13,12 @@
 
 namespace capstan::client {
 
+// Gives a job without a storage path ./capstan-out, where old runs make room, and makes the folder.
+absl::Status PrepareStorage(job::v1::JobSpec& spec, const Console& console);
+
+// CPU devices of each worker that the job asks for, by number or by name.
+int DevicesPerWorker(const job::v1::ResolvedSpec& plan);
+
 // The services, and the job that was submitted to them. They end with this object.
 struct LocalRun {
   std::unique_ptr<LocalCluster> cluster;
@@ -27,6 +33,10 @@ absl::StatusOr<LocalRun> StartLocalRun(const job::v1::JobSpec& spec,
 
 // Follows the job; the first signal cancels it. A service that ends is an error.
 Followed FollowLocalRun(const LocalRun& run, FollowOptions::Show show, const Console& console);
+
+// Prints how a job ended whose services end with this command, and gives its exit code.
+ExitCode ReportOwnJob(JobClient& client, const std::string& job_id, const Followed& followed,
+                      const Console& console);
 
 }  // namespace capstan::client
 

@@ -1,43 +1,18 @@
 // `capstan run`: coordinator, shards and workers in this process tree, one job, its progress and
 // its result; and `capstan clean`.
-#include <filesystem>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/commands.h"
 #include "client/follow.h"
-#include "client/job_json.h"
-#include "client/job_view.h"
 #include "client/local_run.h"
 #include "client/old_runs.h"
-#include "services/files/files.h"
 #include "services/server/signals.h"
-#include "training/codec/local_uri.h"
 #include "training/spec/resolve.h"
 
 namespace capstan::client {
 namespace {
-
-absl::StatusOr<std::string> PrepareStorage(job::v1::JobSpec& spec, const Console& console) {
-  const bool given = spec.checkpoint().has_storage_path();
-  std::error_code error;
-  const std::string path =
-      given ? *training::LocalPath(spec.checkpoint().storage_path())
-            : (std::filesystem::current_path(error) / kDefaultRunsFolder).string();
-  if (absl::Status status = services::EnsureDir(path); !status.ok()) return status;
-  if (!given) {
-    const auto removed = RemoveOldRuns(path, kKeptRuns - 1);
-    if (!removed.ok()) return removed.status();
-    if (!removed->empty()) {
-      console.Note(absl::StrCat("removed ", absl::StrJoin(*removed, ", "), ": the last ", kKeptRuns,
-                                " runs are kept in ", kDefaultRunsFolder, "\n"));
-    }
-  }
-  spec.mutable_checkpoint()->set_storage_path("file://" + path);
-  return path;
-}
 
 // Blocks until the job has ended. The first SIGINT or SIGTERM cancels the job, the second ends
 // everything at once.
@@ -53,8 +28,8 @@ ExitCode Run(const JobSource& source, const Console& console) {
     return kExitUsage;
   }
   console.Note(training::spec::PlanText(*plan));
-  if (absl::StatusOr<std::string> storage = PrepareStorage(*spec, console); !storage.ok()) {
-    return Report(storage.status(), console);
+  if (absl::Status status = PrepareStorage(*spec, console); !status.ok()) {
+    return Report(status, console);
   }
   if (signal.WaitFor(absl::ZeroDuration())) return kExitInterrupted;
 
@@ -62,15 +37,7 @@ ExitCode Run(const JobSource& source, const Console& console) {
   if (!run.ok()) return Report(run.status(), console);
   console.Note(absl::StrCat(run->job_id, "\n"));
   const Followed followed = FollowLocalRun(*run, FollowOptions::Show::kEpochs, console);
-  if (console.json()) console.Out(JobJson(followed.job) + "\n");
-  if (followed.end == Followed::End::kError) {
-    console.Err(absl::StrCat("capstan: ", followed.error.message(), "\n"));
-    return kExitInternal;
-  }
-  if (followed.job.state() == common::v1::JOB_STATE_FAILED && !console.json())
-    PrintProblems(*run->client, run->job_id, console);
-  if (!console.json()) console.Out(Summary(followed.job, {console.width, console.stdout_color}));
-  return ExitCodeOf(followed.job.state());
+  return ReportOwnJob(*run->client, run->job_id, followed, console);
 }
 
 // `capstan clean`: removes the runs under ./capstan-out, all but the newest `keep`.
