@@ -14,6 +14,7 @@
 #include "client/completion.h"
 #include "client/console.h"
 #include "client/exit_codes.h"
+#include "client/launch/launch_command.h"
 #include "client/proto_json.h"
 #include "services/tuning/tuning.h"
 #include "services/version/version.h"
@@ -161,6 +162,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--version", version_flag, "print the version");
   AddGlobalFlags(app, flags);
   AddRun(app, action);
+  AddLaunch(app, action);
   AddValidate(app, action);
   AddJobVerbs(app, action);
   AddCheckpoint(app, action);

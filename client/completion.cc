@@ -20,7 +20,9 @@ std::vector<std::string> FlagsOf(const CLI::App& app) {
 
 std::vector<std::string> CommandsOf(const CLI::App& app) {
   std::vector<std::string> out;
-  for (const CLI::App* command : app.get_subcommands({})) out.push_back(command->get_name());
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (!command->get_group().empty()) out.push_back(command->get_name());  // none: hidden
+  }
   return out;
 }
 

@@ -1,0 +1,214 @@
+// `capstan launch`: one job on services that a launcher starts, on this host or on many; and
+// `capstan launch-node`, which the launcher runs on each.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "client/commands.h"
+#include "client/follow.h"
+#include "client/launch/launched_cluster.h"
+#include "client/launch/launchers.h"
+#include "client/launch/node.h"
+#include "client/local_run.h"
+#include "services/process/process.h"
+#include "services/server/signals.h"
+#include "training/spec/resolve.h"
+
+namespace capstan::client {
+namespace {
+
+struct LaunchFlags {
+  JobSource source;
+  std::optional<int> workers;
+  std::optional<int> shards;
+  std::string launcher = "local";
+  std::string hosts;
+  LaunchOptions options;
+};
+
+// What does not go together, before anything is started.
+absl::Status Complete(LaunchFlags& flags) {
+  LaunchOptions& options = flags.options;
+  const std::vector<std::string>& names = LauncherNames();
+  options.launcher =
+      static_cast<Launcher>(std::find(names.begin(), names.end(), flags.launcher) - names.begin());
+  if (!flags.hosts.empty()) {
+    absl::StatusOr<std::vector<std::string>> hosts = ReadHosts(flags.hosts);
+    if (!hosts.ok()) return hosts.status();
+    options.hosts = *std::move(hosts);
+  }
+  if (options.launcher == Launcher::kLocal && !options.hosts.empty()) {
+    return absl::InvalidArgumentError("-H does not go with --launcher local");
+  }
+  if (options.launcher == Launcher::kSsh && options.hosts.empty()) {
+    return absl::InvalidArgumentError("--launcher ssh needs -H: a list of hosts or a file");
+  }
+  if (!options.sync_dst_dir.empty() && (options.hosts.empty() || options.sync_dst_dir[0] != '/')) {
+    return absl::InvalidArgumentError(absl::StrCat("--sync-dst-dir: got '", options.sync_dst_dir,
+                                                   "', want an absolute folder, with -H"));
+  }
+  for (const std::string& entry : options.env) {
+    if (entry.find('=') == std::string::npos || entry[0] == '=') {
+      return absl::InvalidArgumentError(absl::StrCat("--env: got '", entry, "', want NAME=VALUE"));
+    }
+  }
+  if (options.ssh.empty() && options.launcher == Launcher::kSsh) {
+    options.ssh = "ssh -o BatchMode=yes";
+  }
+  if (options.program.empty()) {
+    absl::StatusOr<std::string> self = services::SiblingBinary("capstan");
+    if (!self.ok()) return self.status();
+    options.program = *std::move(self);
+  }
+  return absl::OkStatus();
+}
+
+// Copies the working directory to the hosts, and lets paths of the job that lie in it mean the
+// copy.
+absl::Status Sync(const LaunchOptions& options, job::v1::JobSpec& spec) {
+  if (options.sync_dst_dir.empty()) return absl::OkStatus();
+  for (const std::string& command : SyncCommands(options)) {
+    services::ProcessSpawner spawner;
+    absl::StatusOr<std::unique_ptr<services::Process>> process =
+        spawner.Spawn({.binary = "/bin/sh",
+                       .args = {"-c", command},
+                       .env = {},
+                       .on_line = nullptr,
+                       .on_exit = nullptr});
+    if (!process.ok()) return process.status();
+    while (true) {
+      if (const auto ended = (*process)->WaitFor(absl::Milliseconds(100))) {
+        if (ended->success()) break;
+        return absl::InternalError(
+            absl::StrCat("--sync-dst-dir: ", command, ": ", ended->ToString()));
+      }
+      if (services::ShutdownSignal::Install().WaitFor(absl::ZeroDuration())) {
+        return absl::CancelledError();
+      }
+    }
+  }
+  std::error_code error;
+  const std::string here = absl::StrCat("file://", std::filesystem::current_path(error).string());
+  const auto move = [&](const std::string& uri) {
+    absl::string_view rest = uri;
+    if (!absl::ConsumePrefix(&rest, here) || !absl::StartsWith(rest, "/")) return uri;
+    return absl::StrCat("file://", options.sync_dst_dir, rest);
+  };
+  if (spec.data().has_uri()) spec.mutable_data()->set_uri(move(spec.data().uri()));
+  if (spec.model().has_initial_weights()) {
+    spec.mutable_model()->set_initial_weights(move(spec.model().initial_weights()));
+  }
+  return absl::OkStatus();
+}
+
+// Blocks until the job has ended. The first SIGINT or SIGTERM cancels the job, the second ends
+// everything at once.
+ExitCode Launch(LaunchFlags flags, const Console& console) {
+  if (const ExitCode code = NeedSource(flags.source, console); code != kExitDone) return code;
+  services::ShutdownSignal& signal = services::ShutdownSignal::Install();
+  if (absl::Status status = Complete(flags); !status.ok()) {
+    Report(status, console);
+    return kExitUsage;
+  }
+  std::vector<std::string>& sets = flags.source.sets;
+  if (flags.workers) sets.push_back(absl::StrCat("resources.num_workers=", *flags.workers));
+  if (flags.shards) sets.push_back(absl::StrCat("resources.num_shards=", *flags.shards));
+  absl::StatusOr<job::v1::JobSpec> spec = LoadJob(flags.source, console);
+  if (!spec.ok()) return Report(spec.status(), console);
+  const absl::StatusOr<job::v1::ResolvedSpec> plan = ResolveHere(*spec);
+  if (!plan.ok()) {
+    console.Err(absl::StrCat("capstan: ", plan.status().message(), "\n"));
+    return kExitUsage;
+  }
+  console.Note(training::spec::PlanText(*plan));
+  if (absl::Status status = PrepareStorage(*spec, console); !status.ok()) {
+    return Report(status, console);
+  }
+  // A failure here is none of a call: whatever its code.
+  const auto failed = [&console](const absl::Status& status) {
+    if (absl::IsCancelled(status)) return kExitInterrupted;
+    console.Err(absl::StrCat("capstan: ", status.message(), "\n"));
+    return absl::IsInvalidArgument(status) ? kExitUsage : kExitInternal;
+  };
+  if (absl::Status status = Sync(flags.options, *spec); !status.ok()) return failed(status);
+  if (signal.WaitFor(absl::ZeroDuration())) return kExitInterrupted;
+
+  // The lines of the services run below each other, so nothing is drawn over again.
+  Console lines = console;
+  lines.stderr_tty = false;
+  const absl::StatusOr<std::unique_ptr<LaunchedCluster>> cluster = LaunchedCluster::Start(
+      flags.options, {plan->num_shards(), plan->num_workers(), DevicesPerWorker(*plan)},
+      [&lines](absl::string_view who, absl::string_view line) {
+        lines.Note(absl::StrCat("[", who, "] ", line, "\n"));
+      });
+  if (!cluster.ok()) return failed(cluster.status());
+  const absl::StatusOr<std::unique_ptr<JobClient>> client =
+      JobClient::Connect((*cluster)->connection());
+  if (!client.ok()) return failed(client.status());
+  job::v1::SubmitJobRequest request;
+  request.set_request_id(NewRequestId());
+  *request.mutable_spec() = *spec;
+  const auto answer = (*client)->Call(&JobClient::Stub::SubmitJob, request);
+  if (!answer.ok()) return Report(answer.status(), console);
+  lines.Note(absl::StrCat(answer->job_id(), "\n"));
+  FollowOptions follow;
+  follow.show = FollowOptions::Show::kEpochs;
+  follow.cancel_on_signal = true;
+  follow.health = [&cluster] { return (*cluster)->Health(); };
+  const Followed followed = Follow(**client, answer->job_id(), follow, lines);
+  return ReportOwnJob(**client, answer->job_id(), followed, console);
+}
+
+}  // namespace
+
+void AddLaunch(CLI::App& parent, Action& slot) {
+  const auto flags = std::make_shared<LaunchFlags>();
+  LaunchOptions& options = flags->options;
+  CLI::App* launch = parent.add_subcommand(
+      "launch", "train a job on services that a launcher starts, here or on many hosts");
+  AddJobSource(*launch, flags->source);
+  launch->add_option("-n,--num-workers", flags->workers, "instead of resources.num_workers");
+  launch->add_option("-s,--num-shards,--num-servers", flags->shards,
+                     "instead of resources.num_shards");
+  launch->add_option("--launcher", flags->launcher, absl::StrJoin(LauncherNames(), " | "))
+      ->check(CLI::IsMember(LauncherNames()));
+  launch->add_option("-H,--hostfile", flags->hosts, "hosts with commas between them, or a file");
+  launch->add_option("--interface", options.interface,
+                     "whose address the hosts reach each other by, default the one on the way");
+  launch->add_option("--sync-dst-dir", options.sync_dst_dir,
+                     "copies the working directory there on each host (ssh and tar)");
+  const auto list = [launch](const char* name, std::vector<std::string>& to, const char* help) {
+    launch->add_option(name, to, help)
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->allow_extra_args(false);
+  };
+  list("--env", options.env, "NAME=VALUE for every service");
+  list("--launcher-arg", options.launcher_args, "a further argument of mpirun or srun");
+  launch->add_option("--ssh", options.ssh, "the ssh to use, with its flags");
+  launch->add_option("--program", options.program,
+                     "the path of capstan on the hosts, default ours");
+  CarryOut(launch, slot, {Output::kTable, Output::kJson},
+           [flags](const Context& context) { return Launch(*flags, context.console); });
+
+  const auto node = std::make_shared<NodeOptions>();
+  CLI::App* run = parent.add_subcommand("launch-node", "");
+  run->group("");  // not for people: `launch` runs it
+  run->add_option("--by", node->by)
+      ->required()
+      ->check(CLI::IsMember({"stdin", "variable", "address"}));
+  run->add_option("--rank", node->rank);
+  run->add_option("--coordinator", node->coordinator);
+  run->add_option("--interface", node->interface);
+  CarryOut(run, slot, {Output::kTable}, [node](const Context&) { return RunNode(*node); });
+}
+
+}  // namespace capstan::client

@@ -1,0 +1,183 @@
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/launch/authority.h"
+#include "client/launch/bundle.h"
+#include "client/launch/launchers.h"
+#include "client/launch/reach.h"
+#include "services/files/files.h"
+#include "services/security/certificates.h"
+#include "services/security/secret_file.h"
+
+namespace capstan::client {
+namespace {
+
+using services::Role;
+
+NodeBundle SomeBundle() {
+  NodeBundle bundle;
+  bundle.role = Role::kParamStore;
+  bundle.name = "s1";
+  bundle.address = "10.0.0.2";
+  bundle.coordinator = "10.0.0.1:7070";
+  bundle.authority = "-----BEGIN\nMII\n";
+  bundle.key = "secret";
+  bundle.token = "capstan_token";
+  bundle.workers_of_host = 3;
+  bundle.env = {"A=b c"};
+  return bundle;
+}
+
+TEST(BundleTest, ALineGoesToItsRankAlone) {
+  const std::string line = FormatBundleLine(3, SomeBundle());
+  EXPECT_EQ(line.find('\n'), line.size() - 1);
+  const std::string text = line.substr(0, line.size() - 1);
+  EXPECT_FALSE(ParseBundleLine(4, text).has_value());
+  const auto bundle = ParseBundleLine(3, text);
+  ASSERT_TRUE(bundle.has_value());
+  ASSERT_TRUE(bundle->ok()) << bundle->status();
+  EXPECT_EQ(BundleText(**bundle), BundleText(SomeBundle()));
+  EXPECT_EQ((*bundle)->authority, "-----BEGIN\nMII\n");
+  EXPECT_EQ((*bundle)->env, std::vector<std::string>{"A=b c"});
+}
+
+TEST(BundleTest, ErrorsNameTheKeyAndNoValue) {
+  std::string text = BundleText(SomeBundle());
+  text.replace(text.find("\"key\""), 5, "\"kez\"");
+  const absl::Status status = ParseBundle(text).status();
+  EXPECT_EQ(status.message(), "bundle: 'key' is missing or of another type");
+  EXPECT_EQ(ParseBundle("[").status().message(), "bundle: it is no JSON object");
+}
+
+TEST(NodeLineTest, LinesOfOthersAreNone) {
+  const std::string line = FormatNodeLine({12, NodeLine::Kind::kHello, "10.0.0.2 node b"});
+  EXPECT_EQ(line, "capstan-node 12 hello 10.0.0.2 node b\n");
+  const auto parsed = ParseNodeLine(line.substr(0, line.size() - 1));
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_EQ(parsed->rank, 12);
+  EXPECT_EQ(parsed->kind, NodeLine::Kind::kHello);
+  EXPECT_EQ(parsed->text, "10.0.0.2 node b");
+  for (const char* other : {"", "capstan-node", "capstan-node x out y", "capstan-node 1 new y",
+                            "Permission denied (publickey)."}) {
+    EXPECT_FALSE(ParseNodeLine(other).has_value()) << other;
+  }
+}
+
+class AuthorityTest : public testing::Test {
+ protected:
+  ~AuthorityTest() override { (void)services::RemoveTree("/tmp", folder_); }
+  const std::string folder_ = *services::MakePrivateDir("capstan-launch-test");
+};
+
+TEST_F(AuthorityTest, MembersGetPapersThatAgreeInPrivateFiles) {
+  const absl::Time now = absl::Now();
+  const auto authority =
+      LaunchAuthority::Create({{Role::kParamStore, "s1"}, {Role::kWorker, "w0"}}, now);
+  ASSERT_TRUE(authority.ok()) << authority.status();
+  NodeBundle bundle = SomeBundle();
+  ASSERT_TRUE(authority->Equip(bundle, now).ok());
+  EXPECT_TRUE(services::CheckKeyPair({bundle.certificate, bundle.key}, bundle.authority, now).ok());
+  const services::Identity want = {Role::kParamStore, "s1"};
+  EXPECT_EQ(*services::IdentityOf(bundle.certificate), want);
+  EXPECT_EQ(bundle.tokens.find(bundle.token), std::string::npos) << "tokens.json has hashes alone";
+
+  const auto security = WriteSecrets(bundle, folder_);
+  ASSERT_TRUE(security.ok()) << security.status();
+  for (const std::string& path :
+       {security->tls_ca, security->tls_key, security->token_file, security->tokens}) {
+    struct stat info;
+    ASSERT_EQ(stat(path.c_str(), &info), 0) << path;
+    EXPECT_EQ(info.st_mode & 0777, 0600u) << path;
+  }
+  EXPECT_EQ(*services::ReadSecretFile(security->token_file), bundle.token + "\n");
+}
+
+LaunchOptions Options(Launcher launcher, std::vector<std::string> hosts) {
+  LaunchOptions options;
+  options.launcher = launcher;
+  options.hosts = std::move(hosts);
+  options.program = "/opt/my apps/capstan";
+  options.ssh = "ssh -p 22";
+  return options;
+}
+
+std::string Joined(const NodeCommand& command) { return absl::StrJoin(command.args, "|"); }
+
+TEST(LaunchersTest, SshGoesRoundTheHostsAndQuotesForTheirShell) {
+  LaunchOptions options = Options(Launcher::kSsh, {"a", "me@b"});
+  options.sync_dst_dir = "/tmp/it's";
+  const LaunchCommands commands = MakeLaunchCommands(options, 3, "10.0.0.1:7070", false);
+  EXPECT_EQ(commands.way, BundleWay::kStdin);
+  EXPECT_TRUE(commands.addresses.empty());
+  ASSERT_EQ(commands.nodes.size(), 3u);
+  EXPECT_EQ(Joined(commands.nodes[1]),
+            "ssh|-p|22|me@b|cd '/tmp/it'\\''s' && exec '/opt/my apps/capstan' launch-node --by "
+            "stdin --coordinator 10.0.0.1:7070 --rank 1");
+  EXPECT_EQ(commands.nodes[2].where, "a");
+  EXPECT_EQ(
+      SyncCommands(options)[1],
+      "tar -cf - . | ssh -p 22 me@b 'mkdir -p '\\''/tmp/it'\\''\\'\\'''\\''s'\\'' && tar -xf - "
+      "-C '\\''/tmp/it'\\''\\'\\'''\\''s'\\'''");
+}
+
+TEST(LaunchersTest, MpiGetsTheNameOfTheVariableAlone) {
+  const LaunchCommands commands =
+      MakeLaunchCommands(Options(Launcher::kMpi, {"a", "b"}), 3, "10.0.0.1:7070", true);
+  EXPECT_EQ(commands.way, BundleWay::kVariable);
+  ASSERT_EQ(commands.addresses.size(), 1u);
+  ASSERT_EQ(commands.nodes.size(), 1u);
+  EXPECT_EQ(commands.nodes[0].ranks, 3);
+  const std::string args = Joined(commands.nodes[0]);
+  EXPECT_NE(args.find("|--host|a:3,b:3|"), std::string::npos) << args;
+  EXPECT_NE(args.find("|-np|3|-x|CAPSTAN_LAUNCH_BUNDLES|/opt"), std::string::npos) << args;
+  EXPECT_NE(args.find("|--enable-recovery|"), std::string::npos) << args;
+  EXPECT_EQ(Joined(commands.addresses[0]).find("BUNDLES"), std::string::npos);
+}
+
+TEST(LaunchersTest, SlurmRunsOneCommandForAll) {
+  const LaunchCommands commands =
+      MakeLaunchCommands(Options(Launcher::kSlurm, {"a", "b"}), 3, "10.0.0.1:7070", false);
+  ASSERT_EQ(commands.nodes.size(), 1u);
+  const std::string args = Joined(commands.nodes[0]);
+  EXPECT_NE(args.find("srun|--ntasks|3|--input=all|"), std::string::npos) << args;
+  EXPECT_NE(args.find("|--nodelist|a,b|--nodes|2|"), std::string::npos) << args;
+}
+
+TEST_F(AuthorityTest, HostsComeFromAListOrAFile) {
+  EXPECT_EQ(*ReadHosts("a,me@b"), (std::vector<std::string>{"a", "me@b"}));
+  const std::string path = folder_ + "/hosts";
+  std::ofstream(path) << "# all of them\n a slots=2\n\nb # the other\n";
+  EXPECT_EQ(*ReadHosts(path), (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadHosts("a,-oProxyCommand=x").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadHosts(",").status()));
+}
+
+TEST(ReachTest, TellsWhoListensFromWhoRefuses) {
+  EXPECT_EQ(*AddressTowards("127.0.0.1"), "127.0.0.1");
+  EXPECT_TRUE(absl::IsNotFound(AddressTowards("no such host").status()));
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const auto endpoint =
+      *services::ParseEndpoint(absl::StrCat("127.0.0.1:", ntohs(address.sin_port)));
+  EXPECT_EQ(TryToReach(endpoint, absl::Seconds(5)), Reach::kRefused);
+  ASSERT_EQ(listen(fd, 1), 0);
+  EXPECT_EQ(TryToReach(endpoint, absl::Seconds(5)), Reach::kThere);
+  close(fd);
+}
+
+}  // namespace
+}  // namespace capstan::client

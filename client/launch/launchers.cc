@@ -1,0 +1,187 @@
+#include "client/launch/launchers.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/launch/node.h"
+#include "services/files/files.h"
+
+namespace capstan::client {
+namespace {
+
+constexpr int64_t kMaxHostFileBytes = 1 << 20;
+
+std::vector<std::string> NodeArgs(const LaunchOptions& options, absl::string_view by,
+                                  const std::string& coordinator) {
+  std::vector<std::string> args = {options.program, "launch-node",   "--by",
+                                   std::string(by), "--coordinator", coordinator};
+  if (!options.interface.empty()) args.insert(args.end(), {"--interface", options.interface});
+  return args;
+}
+
+void Append(std::vector<std::string>& to, const std::vector<std::string>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+std::vector<std::string> Words(const std::string& text) {
+  return absl::StrSplit(text, ' ', absl::SkipEmpty());
+}
+
+// One line for a remote shell, which ssh makes of its arguments anyway.
+std::string RemoteLine(const std::vector<std::string>& args) {
+  return absl::StrJoin(args, " ", [](std::string* out, const std::string& arg) {
+    absl::StrAppend(out, ShellQuote(arg));
+  });
+}
+
+std::vector<std::string> MpiArgs(const LaunchOptions& options, int ranks, bool as_root) {
+  // Without --enable-recovery one rank that is killed would end them all; the job decides that.
+  std::vector<std::string> args = {
+      "mpirun", "--oversubscribe", "--enable-recovery", "--mca", "orte_abort_on_non_zero_status",
+      "0"};
+  if (as_root) args.push_back("--allow-run-as-root");
+  if (!options.hosts.empty()) {
+    // ":ranks" slots on each: mpirun fills them in turn.
+    args.insert(args.end(),
+                {"--map-by", "node", "--host",
+                 absl::StrJoin(options.hosts, ",", [&](std::string* out, const auto& h) {
+                   absl::StrAppend(out, h, ":", ranks);
+                 })});
+  }
+  if (!options.ssh.empty()) args.insert(args.end(), {"--mca", "plm_rsh_agent", options.ssh});
+  if (!options.interface.empty()) {
+    args.insert(args.end(), {"--mca", "oob_tcp_if_include", options.interface});
+  }
+  Append(args, options.launcher_args);
+  args.insert(args.end(), {"-np", absl::StrCat(ranks)});
+  return args;
+}
+
+std::vector<std::string> SlurmArgs(const LaunchOptions& options, int ranks) {
+  // srun shows its own input to every task, and ends it for all.
+  std::vector<std::string> args = {"srun",        "--ntasks",     absl::StrCat(ranks),
+                                   "--input=all", "--export=ALL", "--kill-on-bad-exit=0",
+                                   "--no-kill"};
+  if (!options.hosts.empty()) {
+    args.insert(args.end(), {"--nodelist", absl::StrJoin(options.hosts, ","), "--nodes",
+                             absl::StrCat(options.hosts.size()), "--distribution=cyclic"});
+  }
+  Append(args, options.launcher_args);
+  return args;
+}
+
+}  // namespace
+
+const std::vector<std::string>& LauncherNames() {
+  static const auto& names = *new std::vector<std::string>{"local", "ssh", "mpi", "slurm"};
+  return names;
+}
+
+absl::StatusOr<std::vector<std::string>> ReadHosts(const std::string& text) {
+  std::vector<std::string> hosts;
+  struct stat info;
+  if (stat(text.c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
+    const absl::StatusOr<std::string> file = services::ReadWholeFile(text, kMaxHostFileBytes);
+    if (!file.ok()) return file.status();
+    for (absl::string_view line : absl::StrSplit(*file, '\n')) {
+      line = line.substr(0, line.find('#'));
+      const std::vector<std::string> words =
+          absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+      if (!words.empty()) hosts.push_back(words[0]);
+    }
+  } else {
+    hosts = absl::StrSplit(text, ',', absl::SkipEmpty());
+  }
+  if (hosts.empty())
+    return absl::InvalidArgumentError(absl::StrCat("-H ", text, ": names no host"));
+  for (const std::string& host : hosts) {
+    // A program behind the launcher would read it as a flag.
+    if (host[0] == '-') {
+      return absl::InvalidArgumentError(absl::StrCat("-H: got '", host, "', want a host"));
+    }
+  }
+  return hosts;
+}
+
+LaunchCommands MakeLaunchCommands(const LaunchOptions& options, int ranks,
+                                  const std::string& coordinator, bool as_root) {
+  LaunchCommands commands;
+  switch (options.launcher) {
+    case Launcher::kLocal:
+    case Launcher::kSsh:
+      for (int rank = 0; rank < ranks; ++rank) {
+        NodeCommand node{rank, 1, "", NodeArgs(options, "stdin", coordinator)};
+        node.args.insert(node.args.end(), {"--rank", absl::StrCat(rank)});
+        if (options.launcher == Launcher::kSsh) {
+          node.where = options.hosts[static_cast<size_t>(rank) % options.hosts.size()];
+          std::string line = absl::StrCat("exec ", RemoteLine(node.args));
+          if (!options.sync_dst_dir.empty()) {
+            line = absl::StrCat("cd ", ShellQuote(options.sync_dst_dir), " && ", line);
+          }
+          node.args = Words(options.ssh);
+          node.args.insert(node.args.end(), {node.where, std::move(line)});
+        }
+        commands.nodes.push_back(std::move(node));
+      }
+      return commands;
+    case Launcher::kMpi: {
+      // mpirun has one reader of its input, so bundles go by a variable, whose name alone stands
+      // in its arguments. They need the addresses, which a first run says.
+      commands.way = BundleWay::kVariable;
+      std::vector<std::string> args = MpiArgs(options, ranks, as_root);
+      NodeCommand first{0, ranks, "mpirun", args};
+      Append(first.args, NodeArgs(options, "address", coordinator));
+      commands.addresses.push_back(std::move(first));
+      args.insert(args.end(), {"-x", kBundlesVariable});
+      if (!options.sync_dst_dir.empty()) args.insert(args.end(), {"-wdir", options.sync_dst_dir});
+      Append(args, NodeArgs(options, "variable", coordinator));
+      commands.nodes.push_back({0, ranks, "mpirun", std::move(args)});
+      return commands;
+    }
+    case Launcher::kSlurm: {
+      std::vector<std::string> args = SlurmArgs(options, ranks);
+      if (!options.sync_dst_dir.empty()) args.insert(args.end(), {"--chdir", options.sync_dst_dir});
+      Append(args, NodeArgs(options, "stdin", coordinator));
+      commands.nodes.push_back({0, ranks, "srun", std::move(args)});
+      return commands;
+    }
+  }
+  return commands;
+}
+
+std::vector<std::string> SyncCommands(const LaunchOptions& options) {
+  std::vector<std::string> commands;
+  std::vector<std::string> hosts = options.hosts;
+  std::sort(hosts.begin(), hosts.end());
+  hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
+  const std::string folder = ShellQuote(options.sync_dst_dir);
+  for (const std::string& host : hosts) {
+    std::vector<std::string> args = Words(options.ssh);
+    args.insert(args.end(), {host, absl::StrCat("mkdir -p ", folder, " && tar -xf - -C ", folder)});
+    commands.push_back(absl::StrCat("tar -cf - . | ", RemoteLine(args)));
+  }
+  return commands;
+}
+
+std::string ShellQuote(absl::string_view word) {
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           absl::string_view("_-./:=,@%+").find(c) != absl::string_view::npos;
+  });
+  if (plain) return std::string(word);
+  std::string quoted = "'";
+  for (const char c : word) {
+    if (c == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "'";
+}
+
+}  // namespace capstan::client

@@ -1,0 +1,369 @@
+"""`capstan launch`: the same job by every launcher to the same bits, and nothing is left behind."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+import support
+
+SPEC = support.job_spec(resources={'num_workers': 2, 'num_shards': 1})
+LONG = support.job_spec(resources={'num_workers': 2, 'num_shards': 1},
+                        training={'epochs': 500, 'global_batch_size': 64, 'seed': 3,
+                                  'optimizer': {'name': 'sgd', 'learning_rate': 0.001}})
+
+
+def command_of(pid):
+    try:
+        with open(f'/proc/{pid}/cmdline', 'rb') as f:
+            return f.read().decode(errors='replace').split('\0')
+    except OSError:
+        return []
+
+
+def all_pids():
+    return [int(pid) for pid in filter(str.isdigit, os.listdir('/proc'))]
+
+
+def stat_of(pid):
+    """Fields of /proc/PID/stat from the state on; [] for a process that has ended."""
+    try:
+        with open(f'/proc/{pid}/stat') as f:
+            fields = f.read().rsplit(')', 1)[1].split()
+    except OSError:
+        return []
+    return [] if fields[0] == 'Z' else fields
+
+
+def start_of(pid):
+    """When the process started, in ticks: a pid may be another's later. None: it is not there."""
+    fields = stat_of(pid)
+    return fields[19] if fields else None
+
+
+class Launch:
+    """A launch under way; its output is read as it comes."""
+
+    def __init__(self, test, args, spec):
+        file = test.write('job.yaml', json.dumps(spec))
+        self.process = subprocess.Popen(
+            [support.CAPSTAN, 'launch', '-o', 'json', *args, file], cwd=test.folder, text=True, errors='replace',
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, **test.env))
+        self.said, self.out = [], ''
+        self.coordinator, self.seen, self.folders = '', {}, set()
+        self.changed = threading.Condition()
+        self.readers = [threading.Thread(target=self.read_err), threading.Thread(target=self.read_out)]
+        for reader in self.readers:
+            reader.start()
+
+    def read_err(self):
+        for line in self.process.stderr:
+            with self.changed:
+                self.said.append(line)
+                self.changed.notify_all()
+
+    def read_out(self):
+        self.out = self.process.stdout.read()
+
+    def wait_for(self, pattern, seconds=120):
+        deadline = time.monotonic() + seconds
+        with self.changed:
+            while not (found := re.search(pattern, ''.join(self.said))):
+                left = deadline - time.monotonic()
+                assert left > 0 and self.process.poll() is None, f'no {pattern}:\n{"".join(self.said)}'
+                self.changed.wait(min(left, 0.5))
+            return found
+
+    def look(self):
+        """Notes all processes and private folders of this launch."""
+        self.coordinator = self.wait_for(r'\[c \S+\] event=listening grpc=(\S+)')[1]
+        parents = {pid: int(stat[1]) for pid in all_pids() if (stat := stat_of(pid))}
+        mine = {self.process.pid} | {pid for pid in parents if self.coordinator in command_of(pid)}
+        while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+            mine |= more
+        self.seen = {pid: start_of(pid) for pid in mine}
+        for pid in mine:
+            words = command_of(pid)
+            if '--tls-cert' in words:
+                self.folders.add(os.path.dirname(words[words.index('--tls-cert') + 1]))
+
+    def pid_of(self, node):
+        """Of a node's service."""
+        for pid in self.seen:
+            words = command_of(pid)
+            if '--node' in words and words[words.index('--node') + 1] == node:
+                return pid
+        raise AssertionError(f'no {node} among {[command_of(pid) for pid in self.seen]}')
+
+    def end(self, seconds=120):
+        """The exit code."""
+        code = self.process.wait(seconds)
+        for reader in self.readers:
+            reader.join(seconds)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return code
+
+    def job(self):
+        return json.loads(self.out.splitlines()[-1])
+
+
+class LaunchTest(support.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, 'job.yaml')
+            with open(file, 'w') as f:
+                json.dump(SPEC, f)
+            run = support.Run(['run', '-o', 'json', file], folder, 120)
+            assert run.code == 0, run
+            cls.want = json.loads(run.out.splitlines()[-1])['weights_sha256']
+
+    env = {}  # of the launcher, beside ours
+
+    def wait_until(self, condition, what, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, f'{what} not within {seconds} s')
+            time.sleep(0.1)
+
+    def launch(self, args, spec=SPEC):
+        launch = Launch(self, args, spec)
+
+        def stop():
+            if launch.process.poll() is None:
+                launch.process.kill()
+            launch.end()
+            self.nothing_is_left(launch)
+
+        self.addCleanup(stop)
+        return launch
+
+    def nothing_is_left(self, launch):
+        """No process that was seen in it, none that has its coordinator's address, no folder."""
+        def left():
+            pids = [pid for pid, start in launch.seen.items() if start_of(pid) == start]
+            pids += [pid for pid in all_pids() if launch.coordinator and launch.coordinator in command_of(pid)]
+            return [folder for folder in launch.folders if os.path.exists(folder)] + [command_of(pid) for pid in pids]
+
+        try:
+            self.wait_until(lambda: not left(), 'the end of all')
+        except AssertionError as e:
+            raise AssertionError(f'{e}: {left()}\n{"".join(launch.said[-50:])}') from e
+
+    def train_by(self, *args):
+        """Trains the small job; its launch, after its end."""
+        launch = self.launch(args)
+        launch.look()
+        self.assertEqual(launch.end(), 0, ''.join(launch.said))
+        self.assertEqual(launch.job()['weights_sha256'], self.want)
+        return launch
+
+    def running(self, *args):
+        """A job that does not end by itself, once it trains."""
+        launch = self.launch(args, LONG)
+        launch.wait_for('event=job_state .*to=RUNNING')
+        launch.look()
+        self.assertEqual(len(launch.folders), 4, launch.folders)  # c, s0, w0, w1
+        return launch
+
+    def no_secret_in_an_argument_list(self, launch):
+        secrets = []
+        for folder in launch.folders:
+            for name in os.listdir(folder):
+                if name.endswith(('.token', '.key')):
+                    with open(os.path.join(folder, name)) as f:
+                        secrets += [line for line in f.read().splitlines() if not line.startswith('-----')]
+        self.assertGreaterEqual(len(secrets), 10)
+        everything = ' '.join(word for pid in all_pids() for word in command_of(pid))
+        self.assertIn(launch.coordinator, everything)
+        for secret in secrets:
+            self.assertNotIn(secret, everything)
+
+    def ends_in_every_way(self, *args):
+        """A worker lost, Ctrl-C; then SIGKILL of another launch. Nothing may be left of either."""
+        launch = self.running(*args)
+        self.no_secret_in_an_argument_list(launch)
+        os.kill(launch.pid_of('w1'), signal.SIGKILL)
+        launch.wait_for(r'\[w1 \S+\] the service ended with signal 9')
+        launch.wait_for('event=view .*generation=2')
+        self.assertIsNone(launch.process.poll())
+        launch.process.send_signal(signal.SIGINT)
+        self.assertEqual(launch.end(), 103, ''.join(launch.said))
+        self.assertEqual(launch.job()['state'], 'CANCELLED')
+        self.nothing_is_left(launch)
+
+        launch = self.running(*args)
+        launch.process.kill()
+        launch.end()
+        self.nothing_is_left(launch)
+
+    def test_local(self):
+        launch = self.train_by('--launcher', 'local')
+        for name in ('c', 's0', 'w0', 'w1'):
+            self.assertRegex(''.join(launch.said), rf'(?m)^\[{name} \S+\] event=listening')
+        self.ends_in_every_way('--launcher', 'local')
+
+    def sshd(self):
+        """Two hosts of one machine: an sshd on 127.0.0.2 and 127.0.0.3; the command that logs in there."""
+        sshd = shutil.which('sshd', path='/usr/sbin:' + os.environ['PATH'])
+        if sshd is None or os.geteuid() != 0:
+            self.skipTest('NOT TESTED: needs openssh-server and root')
+        os.makedirs('/run/sshd', exist_ok=True)
+        for name in ('host', 'user'):
+            subprocess.run(['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-f', self.path(name)], check=True)
+        with socket.socket() as free:
+            free.bind(('127.0.0.2', 0))
+            port = free.getsockname()[1]
+        config = self.write('sshd_config', f"""
+            Port {port}
+            ListenAddress 127.0.0.2
+            ListenAddress 127.0.0.3
+            HostKey {self.path('host')}
+            AuthorizedKeysFile {self.path('user.pub')}
+            StrictModes no
+            UsePAM no
+            PermitRootLogin prohibit-password
+            PidFile none
+            """)
+        server = subprocess.Popen([sshd, '-D', '-e', '-f', config], stderr=subprocess.DEVNULL)
+        self.addCleanup(lambda: (server.terminate(), server.wait(30)))
+        client = self.write('ssh_config', f"""
+            Host *
+              Port {port}
+              IdentityFile {self.path('user')}
+              IdentitiesOnly yes
+              UserKnownHostsFile /dev/null
+              StrictHostKeyChecking no
+              LogLevel ERROR
+            """)
+        ssh = f'ssh -F {client} -o BatchMode=yes'
+        for host in ('127.0.0.2', '127.0.0.3'):
+            self.wait_until(lambda to=host: subprocess.run([*ssh.split(), to, 'true'], stdin=subprocess.DEVNULL,
+                                                           stderr=subprocess.DEVNULL).returncode == 0,
+                            f'an sshd on {host}')
+        return ssh
+
+    def test_ssh(self):
+        args = ('--launcher', 'ssh', '-H', '127.0.0.2,127.0.0.3', '--ssh', self.sshd())
+        launch = self.train_by(*args)
+        for who in ('s0 127.0.0.2', 'w0 127.0.0.3', 'w1 127.0.0.2'):
+            self.assertRegex(''.join(launch.said), rf'(?m)^\[{who}\] event=listening')
+        self.ends_in_every_way(*args)
+
+    def test_ssh_trains_on_the_copy_of_the_working_directory(self):
+        ssh = self.sshd()
+        self.write('data/marker', 'x')
+        with tempfile.TemporaryDirectory() as there:
+            copy = os.path.join(there, 'copy of it')
+            self.train_by('--launcher', 'ssh', '-H', '127.0.0.2,127.0.0.3', '--ssh', ssh, '--sync-dst-dir', copy)
+            with open(os.path.join(copy, 'data', 'marker')) as f:
+                self.assertEqual(f.read(), 'x')
+
+    def test_mpi(self):
+        if shutil.which('mpirun') is None or os.geteuid() != 0:
+            self.skipTest('NOT TESTED: needs openmpi-bin and root')
+        args = ['--launcher', 'mpi', '-H', '127.0.0.2,127.0.0.3', '--ssh', self.sshd(), '--interface', 'lo']
+        for arg in ('--mca', 'plm_rsh_no_tree_spawn', '1', '--mca', 'btl', 'tcp,self'):
+            args += ['--launcher-arg=' + arg]
+        self.train_by(*args)
+        self.ends_in_every_way(*args)
+
+    def slurm(self):
+        """A cluster of two nodes, n1 and n2, on this host; the environment that srun finds it by."""
+        programs = ('munged', 'slurmctld', 'slurmd', 'srun', 'sinfo')
+        if os.geteuid() != 0 or any(shutil.which(p, path='/usr/sbin:' + os.environ['PATH']) is None for p in programs):
+            self.skipTest('NOT TESTED: needs slurm-wlm, munge and root')
+        os.makedirs(self.path('state'))
+        os.chmod(self.folder, 0o700)
+        os.chmod(self.write('munge.key', os.urandom(1024)), 0o400)
+        ports = []
+        with contextlib.ExitStack() as taken:
+            for _ in range(3):
+                free = taken.enter_context(socket.socket())
+                free.bind(('127.0.0.1', 0))
+                ports.append(free.getsockname()[1])
+        host, f = socket.gethostname(), self.folder
+        config = self.write('slurm.conf', f"""
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={f}/munge.sock
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+ReturnToService=2
+SlurmdParameters=config_overrides
+MpiDefault=none
+SlurmctldPidFile={f}/slurmctld.pid
+SlurmdPidFile={f}/%n.pid
+SlurmdSpoolDir={f}/%n
+StateSaveLocation={f}/state
+SlurmctldLogFile={f}/slurmctld.log
+SlurmdLogFile={f}/%n.log
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4
+PartitionName=test Nodes=n1,n2 Default=YES State=UP
+""")
+        env = dict(os.environ, SLURM_CONF=config, PATH='/usr/sbin:' + os.environ['PATH'])
+        for command in (['munged', '--force', '--foreground', '--socket', f'{f}/munge.sock', '--key-file',
+                         f'{f}/munge.key', '--pid-file', f'{f}/munge.pid', '--log-file', f'{f}/munge.log',
+                         '--seed-file', f'{f}/munge.seed'],
+                        ['slurmctld', '-D', '-i'], ['slurmd', '-D', '-N', 'n1'], ['slurmd', '-D', '-N', 'n2']):
+            daemon = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.DEVNULL)
+            self.addCleanup(lambda process=daemon: (process.kill(), process.wait(30)))
+            if command[0] == 'munged':
+                self.wait_until(lambda: os.path.exists(f'{f}/munge.sock'), 'munged')
+
+        def both_idle():
+            states = subprocess.run(['sinfo', '-h', '-N', '-o', '%t'], env=env, capture_output=True, text=True)
+            return states.stdout.split() == ['idle', 'idle']
+
+        self.wait_until(both_idle, 'two idle nodes')
+        return {'SLURM_CONF': config}
+
+    def test_slurm(self):
+        self.env = self.slurm()
+        args = ('--launcher', 'slurm', '-H', 'n1,n2', '--interface', 'lo')
+        self.train_by(*args)
+        self.ends_in_every_way(*args)
+
+    def test_a_lost_shard_is_started_again_and_the_job_ends_with_the_same_bits(self):
+        spec = support.job_spec(resources={'num_workers': 2, 'num_shards': 1}, checkpoint={'every': '8 steps'})
+        launch = self.launch((), spec)
+        launch.wait_for('event=job_state .*to=RUNNING')
+        launch.look()
+        os.kill(launch.pid_of('s0'), signal.SIGKILL)
+        self.assertEqual(launch.end(), 0, ''.join(launch.said))
+        self.assertIn('and is started again', ''.join(launch.said))
+        self.assertEqual(launch.job()['weights_sha256'], self.want)
+
+    def test_what_cannot_be_started_is_named(self):
+        for args, code, message in (
+                (['--launcher', 'yarn'], 2, 'yarn'),
+                (['--launcher', 'ssh'], 2, '--launcher ssh needs -H'),
+                (['-H', 'a,b'], 2, '-H does not go with --launcher local'),
+                (['--interface', 'nowhere0'], 1, "interface 'nowhere0' is not there"),
+                (['--launcher', 'ssh', '-H', '127.0.0.1', '--ssh', 'false'], 1, 'did not start: false ended with exit code 1'),
+                (['--env', 'CAPSTAN_DEVICES=nonsense'], 1, 'every worker has ended')):
+            run = self.capstan('launch', *args, self.write('job.yaml', json.dumps(SPEC)))
+            self.assertEqual(run.code, code, run)
+            self.assertIn(message, run.err)
+
+
+if __name__ == '__main__':
+    support.main()
