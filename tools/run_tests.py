@@ -340,17 +340,17 @@ def cache_counts():
     return hits, int(stats.get('cache_miss', 0))
 
 
-def check_budgets(report, cold, total):
-    """Prints the table; a part over its budget is a failure."""
-    budgets, column = read_budgets(), 0 if cold else 1
+def check_budgets(report, compiled, total):
+    """Prints the table; a part over its budget is a failure. compiled: the share of objects not found in the cache."""
+    budgets = {part: warm + compiled * (cold - warm) for part, (cold, warm) in read_budgets().items()}
     enforce = os.environ.get('CAPSTAN_NO_BUDGETS') != '1'
-    say(f'\n{"part":<16}{"seconds":>9}{"budget":>9}   ({"cold" if cold else "warm"})')
+    say(f'\n{"part":<16}{"seconds":>9}{"budget":>9}   (between warm and cold: {100 * compiled:.0f} % compiled)')
     rows = list(report.parts.items()) + ([('total', total)] if total is not None else [])
     for part, seconds in rows:
-        budget = budgets.get(part, (None, None))[column]
+        budget = budgets.get(part)
         over = budget is not None and seconds > budget
         mark = '  no budget in tests/budgets.txt' if budget is None else '  OVER' if over else ''
-        say(f'{part:<16}{seconds:9.1f}{budget if budget is not None else "-":>9}{mark}')
+        say(f'{part:<16}{seconds:9.1f}{f"{budget:.1f}" if budget is not None else "-":>9}{mark}')
         if (over or budget is None and part != 'smoke') and enforce:
             report.add(f'budget of {part}', failed=1)
 
@@ -374,9 +374,8 @@ def main():
     for tier in tiers:
         getattr(runner, 'long_tests' if tier == 'long' else tier)()
     hits, misses = (now - then for now, then in zip(cache_counts(), before))
-    cold = misses > hits
     say(f'\ncompiler cache: {hits} found, {misses} compiled')
-    check_budgets(report, cold, time.time() - begun if not args.only and not args.quick and not args.long else None)
+    check_budgets(report, misses / max(1, hits + misses), time.time() - begun if not args.only and not args.quick and not args.long else None)
     if report.failures:
         say('\nfailed (logs in build/test-logs):')
         for line in report.failures:
