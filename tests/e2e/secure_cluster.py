@@ -96,6 +96,9 @@ class SecureCluster(Credentials):
         process.stdout.close()
         return [process.args[0], '--listen', found[0], *process.args[3:]]  # begin() starts it again, at the same address
 
+    def addresses(self):
+        return [found[0] for _, _, found in self.members]
+
     def http_addresses(self):
         return [found[1] for _, _, found in self.members]
 

@@ -138,7 +138,7 @@ class SecurityTest(support.TestCase):
             self.assertNotEqual(done.returncode, 0)
             self.assertIn('listening on TCP needs --tls-cert; `capstan certs init DIR`', done.stderr)
 
-    def test_services_leave_no_core_file_and_have_all_descriptors(self):
+    def test_services_leave_no_core_file_have_all_descriptors_and_tell_their_health(self):
         cluster = self.cluster(workers=1, shards=1)
         for process, _, _ in cluster.members:
             with open(f'/proc/{process.pid}/limits') as f:
@@ -146,6 +146,9 @@ class SecurityTest(support.TestCase):
             self.assertRegex(limits, r'Max core file size +0 +0 ')
             soft, hard = [line for line in limits.splitlines() if line.startswith('Max open files')][0].split()[3:5]
             self.assertEqual(soft, hard)
+        for address in cluster.addresses():
+            health = self.capstan('--address', address, *cluster.credentials('client'), 'healthcheck')
+            self.assertEqual((health.code, health.out), (0, 'SERVING\n'), health)
 
 
 if __name__ == '__main__':
