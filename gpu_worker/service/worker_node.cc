@@ -122,6 +122,7 @@ void WorkerNode::OnStartTask(const node::v1::StartTask& start) {
     MutexLock lock(mu_);
     if (shut_down_) return;
   }
+  if (tasks_.empty()) oom_count_ = ReadOomCount();  // what befell others before is not of ours
   Entry& entry = tasks_[job_id];
   entry.state.set_job_id(job_id);
   entry.state.set_rank(start.rank());
@@ -256,10 +257,22 @@ void WorkerNode::OnTaskEnd(const std::string& job_id, const services::ExitStatus
   if (entry.stopping) return Forget(job_id);  // StopTask is answered by silence
   entry.state.set_exit_code(exit.signal != 0 ? -exit.signal : exit.code);
   if (entry.state.phase() != node::v1::TASK_PHASE_FAILED) {
-    const bool out_of_memory = exit.signal == SIGKILL && !killed_by_us;
-    FailTask(entry, out_of_memory ? "HostOutOfMemory" : "InternalError",
-             absl::StrCat("host ", options_.host, ": the task ended with ", exit.ToString(),
-                          out_of_memory ? ", as the system does where memory runs out" : ""));
+    std::string why =
+        absl::StrCat("host ", options_.host, ": the task ended with ", exit.ToString());
+    std::string reason = "InternalError";
+    if (exit.signal == SIGKILL && !killed_by_us) {
+      // Somebody's kill takes nothing from the job but this process; want of memory would befall
+      // the next one too.
+      reason = "WorkerLost";
+      const OomCount now = ReadOomCount();
+      if (now.file == oom_count_.file && now.kills > oom_count_.kills) {
+        reason = "HostOutOfMemory";
+        absl::StrAppend(&why, ", and oom_kill in ", now.file, " went from ", oom_count_.kills,
+                        " to ", now.kills, ": memory ran out");
+      }
+      oom_count_ = now;
+    }
+    FailTask(entry, reason, why);
   }
   entry.ended = true;
   FlushLogs(job_id);

@@ -7,7 +7,8 @@
 //   StopTask                SIGTERM, SIGKILL after the grace; forgets a task that is gone
 //   FilesTaken              handed on; the files need not be reported again
 // A child that ends without a StopTask is FAILED: with the reason that it gave, else
-// HostOutOfMemory for a SIGKILL that is not ours, else InternalError.
+// WorkerLost for a SIGKILL that is not ours, HostOutOfMemory where the system says that memory ran
+// out meanwhile (oom_count.h), else InternalError.
 //
 // Threads: one of its own (the strand) and those of its children's links; all methods are
 // thread-safe and return at once, but for Shutdown.
@@ -28,6 +29,7 @@
 #include "gpu_worker/nvml/gpu_metrics.h"
 #include "gpu_worker/service/log_forwarder.h"
 #include "gpu_worker/service/metrics.h"
+#include "gpu_worker/service/oom_count.h"
 #include "gpu_worker/service/task_process.h"
 #include "param_store/client/strand.h"
 #include "services/process/process.h"
@@ -98,6 +100,7 @@ class WorkerNode {
   const Callbacks callbacks_;
   services::ProcessSpawner spawner_;
   std::map<std::string, Entry> tasks_;  // by job; of the strand alone
+  OomCount oom_count_;                  // when the first task came, or one was killed; likewise
   bool coordinator_up_ = true;          // likewise; a StartTask came from it
 
   mutable Mutex mu_;
