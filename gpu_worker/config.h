@@ -19,6 +19,7 @@ struct Config {
   std::vector<std::string> devices = {"auto"};  // --devices: one slot each
   int64_t cpu_threads = 0;                      // --cpu-threads of a task, 0..4096; 0: cores
   std::vector<std::string> data_roots;          // --data-root; empty: data may lie anywhere
+  std::vector<std::string> checkpoint_roots;    // --checkpoint-root; empty: anywhere
 
   void AddTo(services::FlagSet& flags) {
     flags.AddCommon(common, "127.0.0.1:7090", "127.0.0.1:7091");
@@ -30,6 +31,8 @@ struct Config {
                  "of all CPU devices of a task together; 0: as many as cores", 0, 4096);
     flags.AddList("data-root", data_roots, "FOLDER",
                   "folders that data sets may lie in; none given: anywhere");
+    flags.AddList("checkpoint-root", checkpoint_roots, "FOLDER",
+                  "folders that checkpoints may lie in; none given: anywhere");
   }
 
   // InvalidArgument: a setting that is missing or malformed, with its flag.

@@ -28,9 +28,19 @@ TEST(ConfigTest, FlagsAreRead) {
   Config config;
   services::FlagSet flags("capstan_gpu_worker", "test");
   config.AddTo(flags);
-  const char* argv[] = {"capstan_gpu_worker", "--coordinator", "unix:/c",       "--node", "w0",
-                        "--devices",          "cpu,cpu",       "--cpu-threads", "3"};
-  ASSERT_TRUE(flags.TryParse(9, argv).ok());
+  const char* argv[] = {"capstan_gpu_worker",
+                        "--coordinator",
+                        "unix:/c",
+                        "--node",
+                        "w0",
+                        "--devices",
+                        "cpu,cpu",
+                        "--cpu-threads",
+                        "3",
+                        "--checkpoint-root",
+                        "/a,/b"};
+  ASSERT_TRUE(flags.TryParse(11, argv).ok());
+  EXPECT_EQ(config.checkpoint_roots, (std::vector<std::string>{"/a", "/b"}));
   EXPECT_EQ(config.devices.size(), 2u);
   EXPECT_EQ(config.cpu_threads, 3);
   EXPECT_TRUE(config.Check().ok());

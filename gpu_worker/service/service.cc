@@ -72,6 +72,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   node.cpu_threads = static_cast<int>(config.cpu_threads);
   node.security = config.common.security;
   node.data_roots = config.data_roots;
+  node.checkpoint_roots = config.checkpoint_roots;
   node.log_level = config.common.log_level;
   services::NodeSessionOptions options;
   options.channel = *std::move(channel);

@@ -135,6 +135,7 @@ void WorkerNode::OnStartTask(const node::v1::StartTask& start) {
   process.cpu_threads = options_.cpu_threads;
   process.security = options_.security;
   process.data_roots = options_.data_roots;
+  process.checkpoint_roots = options_.checkpoint_roots;
   process.log_level = options_.log_level;
   for (const int32_t device : start.devices()) {
     if (device < 0 || device >= static_cast<int32_t>(options_.devices.size())) {

@@ -44,6 +44,7 @@ struct WorkerNodeOptions {
   int cpu_threads = 0;
   services::Security security;
   std::vector<std::string> data_roots;
+  std::vector<std::string> checkpoint_roots;
   std::string log_level = "info";
   absl::Duration shutdown_grace = absl::Seconds(2);  // of tasks that live at Shutdown
 };

@@ -8,8 +8,10 @@
 #include "gpu_worker/data/failure.h"
 #include "param_store/client/exchange_client.h"
 #include "services/check/check.h"
+#include "services/files/beneath.h"
 #include "services/logging/log.h"
 #include "services/metrics/registry.h"
+#include "training/codec/local_uri.h"
 #include "training/spec/lead_messages.h"
 
 namespace capstan::gpu_worker {
@@ -62,11 +64,34 @@ void Task::Start(const node::v1::StartTask& start) {
   callbacks_.on_exit(true);
 }
 
+// The coordinator has its own roots; these are of the operator of this host.
+absl::Status Task::CheckRoots(const node::v1::StartTask& start) const {
+  const auto check = [](absl::string_view what, const std::string& path,
+                        const std::vector<std::string>& roots, absl::string_view flag) {
+    if (roots.empty() || path.empty() || services::LiesBeneath(path, roots)) {
+      return absl::OkStatus();
+    }
+    return data::InvalidSpec(
+        absl::StrCat(what, " ", path, ": lies under no ", flag, " of this worker"));
+  };
+  const std::vector<std::string>& checkpoints = options_.checkpoint_roots;
+  absl::Status status =
+      check("storage_path", job_->spec.storage_path(), checkpoints, "--checkpoint-root");
+  if (!status.ok() || job_->uses_shards()) return status;
+  status = check("base_manifest", start.base_manifest(), checkpoints, "--checkpoint-root");
+  const std::string& weights = job_->spec.spec().model().initial_weights();
+  if (!status.ok() || weights.empty()) return status;
+  const absl::StatusOr<std::string> path = training::LocalPath(weights);
+  return check("model.initial_weights", path.ok() ? *path : weights, options_.data_roots,
+               "--data-root");
+}
+
 absl::Status Task::SetUp(const node::v1::StartTask& start) {
   absl::StatusOr<std::shared_ptr<const Job>> job =
       MakeJob(start.resolved_spec(), start.spec_digest());
   if (!job.ok()) return data::InvalidSpec(job.status().message());
   job_ = *std::move(job);
+  if (absl::Status status = CheckRoots(start); !status.ok()) return status;
   const data::DatasetOptions dataset = MakeDatasetOptions(job_->spec.spec(), options_.data_roots);
   auto train = data::OpenDataset(dataset, data::Split::kTrain);
   if (!train.ok()) return train.status();

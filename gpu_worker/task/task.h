@@ -33,10 +33,11 @@
 namespace capstan::gpu_worker {
 
 struct TaskOptions {
-  std::vector<std::string> devices;     // names, one per device of the task
-  int cpu_threads = 0;                  // of all CPU devices together; 0: as many as cores
-  services::Security security;          // of connections to shards
-  std::vector<std::string> data_roots;  // see data::DatasetOptions
+  std::vector<std::string> devices;           // names, one per device of the task
+  int cpu_threads = 0;                        // of all CPU devices together; 0: as many as cores
+  services::Security security;                // of connections to shards
+  std::vector<std::string> data_roots;        // see data::DatasetOptions
+  std::vector<std::string> checkpoint_roots;  // of all files that it writes or goes on from
 };
 
 class Task {
@@ -70,6 +71,7 @@ class Task {
     absl::Duration reduce;
   };
 
+  absl::Status CheckRoots(const node::v1::StartTask& start) const;
   absl::Status SetUp(const node::v1::StartTask& start);
   // Whether the devices sum their lanes by themselves.
   bool Together() const;

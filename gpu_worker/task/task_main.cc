@@ -38,6 +38,10 @@ std::vector<std::string> TaskArguments(const TaskProcessOptions& options) {
     args.push_back("--data-root");
     args.push_back(root);
   }
+  for (const std::string& root : options.checkpoint_roots) {
+    args.push_back("--checkpoint-root");
+    args.push_back(root);
+  }
   if (options.security.insecure) args.push_back("--insecure");
   const std::pair<const char*, const std::string&> files[] = {
       {"--tls-cert", options.security.tls_cert},
@@ -67,6 +71,8 @@ int TaskMain(int argc, const char* const* argv) {
   flags.AddInt("cpu-threads", threads, "threads", "of all CPU devices together; 0: cores", 0, 4096);
   flags.AddList("devices", options.devices, "NAME", "devices of the task");
   flags.AddList("data-root", options.data_roots, "FOLDER", "folders that data may lie in");
+  flags.AddList("checkpoint-root", options.checkpoint_roots, "FOLDER",
+                "folders that checkpoints may lie in");
   flags.AddBool("insecure", options.security.insecure, "plaintext TCP is allowed");
   flags.AddString("tls-cert", options.security.tls_cert, "FILE", "certificate, PEM");
   flags.AddString("tls-key", options.security.tls_key, "FILE", "its key, PEM");
@@ -91,6 +97,7 @@ int TaskMain(int argc, const char* const* argv) {
   task_options.cpu_threads = static_cast<int>(threads);
   task_options.security = options.security;
   task_options.data_roots = options.data_roots;
+  task_options.checkpoint_roots = options.checkpoint_roots;
   Task::Callbacks callbacks;
   callbacks.on_state = [&link](const node::v1::TaskState& state) {
     link->Send(LinkKind::kTaskState, state.SerializeAsString()).IgnoreError();

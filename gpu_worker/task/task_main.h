@@ -15,6 +15,7 @@ struct TaskProcessOptions {
   int cpu_threads = 0;               // see TaskOptions
   services::Security security;
   std::vector<std::string> data_roots;
+  std::vector<std::string> checkpoint_roots;
   std::string log_level = "info";
 };
 

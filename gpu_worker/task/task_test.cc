@@ -37,10 +37,10 @@ struct Outcome {
 // each state.
 Outcome RunTask(const node::v1::StartTask& start, std::vector<std::string> devices,
                 std::function<bool(const TaskState&)> done,
-                std::function<void(Task&, const TaskState&)> then = nullptr) {
+                std::function<void(Task&, const TaskState&)> then = nullptr,
+                TaskOptions options = {}) {
   Outcome outcome;
   param_store::client::StrandLoop strand;
-  TaskOptions options;
   options.devices = std::move(devices);
   options.cpu_threads = 2;
   std::unique_ptr<Task> task;
@@ -319,6 +319,33 @@ TEST_F(TaskTest, IsSuspendedAndGoesOnWithTheSameBits) {
   const Outcome lost = RunTask(again, {"cpu"}, [](const TaskState&) { return false; });
   EXPECT_EQ(lost.last().reason(), "DataMissing");
   EXPECT_THAT(lost.last().message(), HasSubstr(base + "x/manifest.json"));
+}
+
+// The fence of the host's operator, whatever the coordinator says.
+TEST_F(TaskTest, FilesStayUnderTheRootsOfTheHost) {
+  for (const char* name : {"/root", "/outside"}) {
+    ASSERT_TRUE(services::EnsureDir(folder_ + name).ok());
+  }
+  ASSERT_EQ(symlink((folder_ + "/outside").c_str(), (folder_ + "/root/door").c_str()), 0);
+  TaskOptions options;
+  options.checkpoint_roots = {folder_ + "/root"};
+  options.data_roots = {folder_ + "/root"};
+  const auto refused = [&](const node::v1::StartTask& start, const std::string& why) {
+    const Outcome outcome = RunTask(
+        start, {"cpu"}, [](const TaskState&) { return false; }, nullptr, options);
+    EXPECT_TRUE(outcome.failed);
+    EXPECT_EQ(outcome.last().reason(), "InvalidSpec");
+    EXPECT_THAT(outcome.last().message(), HasSubstr(why));
+  };
+  TestJob test = Small("outside");
+  refused(test.Start(), "storage_path " + folder_ + "/outside");
+  test.storage_path = folder_ + "/root/door";
+  refused(test.Start(), "lies under no --checkpoint-root of this worker");
+  test.storage_path = folder_ + "/root/fine";
+  node::v1::StartTask start = test.Start();
+  start.set_base_manifest(folder_ + "/outside/1-4");
+  refused(start, "base_manifest " + folder_ + "/outside/1-4: lies under no --checkpoint-root");
+  EXPECT_FALSE(RunTask(test.Start(), {"cpu"}, AllWritten, nullptr, options).failed);
 }
 
 // Nobody would ever tell it to end.
