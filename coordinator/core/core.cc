@@ -98,13 +98,16 @@ Effects CoordinatorCore::Step(const Event& event, absl::Duration now) {
 }
 
 absl::Duration CoordinatorCore::NextDeadline() const {
-  bool nodes = false;
-  absl::Duration next = absl::InfiniteDuration();
-  for (const auto& entry : nodes_.all()) {
-    if (entry.second.lost) continue;
-    nodes = true;
-    next = std::min(next, entry.second.last_heard + options_.lease);
+  const absl::Duration tick = now_ + std::min(options_.resend, options_.lease / 4);
+  // Heartbeats only put leases off: all nodes are looked at again when one may end before the tick.
+  if (first_lease_end_ < tick) {
+    first_lease_end_ = absl::InfiniteDuration();
+    for (const auto& entry : nodes_.all()) {
+      if (entry.second.lost) continue;
+      first_lease_end_ = std::min(first_lease_end_, entry.second.last_heard + options_.lease);
+    }
   }
+  absl::Duration next = first_lease_end_;
   for (const auto& entry : active_) {
     next = std::min(next, entry.second->takeover_at);
     // Once it is past it waits for a node, not for a time.
@@ -112,8 +115,8 @@ absl::Duration CoordinatorCore::NextDeadline() const {
   }
   next = std::min(next, queue_.next_retry);
   if (schedule_) next = std::min(next, scheduled_at_ + kLongQueuePace);
-  if (nodes || !active_.empty()) {
-    next = std::min(next, now_ + std::min(options_.resend, options_.lease / 4));
+  if (first_lease_end_ < absl::InfiniteDuration() || !active_.empty()) {
+    next = std::min(next, tick);
   }
   return std::max(next, now_);
 }

@@ -207,6 +207,8 @@ class CoordinatorCore {
   const CoreOptions options_;
   std::mt19937_64 random_;
   NodeTable nodes_;
+  // No lease of a node that is not lost ends before this; Infinite: there is no such node.
+  mutable absl::Duration first_lease_end_ = absl::InfiniteDuration();
   int64_t last_incarnation_ = 0;
   int64_t last_probe_ = 0;
 

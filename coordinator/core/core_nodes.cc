@@ -87,6 +87,7 @@ void CoordinatorCore::Handle(const NodeConnected& connected) {
     Emit(Persist{IncarnationIssued{incarnation, reg}});
   }
   Node& node = nodes_.Admit(connected.session, reg, admission, incarnation, now_, wall_);
+  first_lease_end_ = std::min(first_lease_end_, now_ + options_.lease);
 
   node::v1::ConnectResponse response;
   node::v1::Registered* registered = response.mutable_registered();
@@ -131,6 +132,7 @@ void CoordinatorCore::Handle(const NodeMessage& message) {
   Node* node = nodes_.FindSession(message.session);
   if (node == nullptr) return;  // closed meanwhile
   node->last_heard = now_;
+  first_lease_end_ = std::min(first_lease_end_, now_ + options_.lease);
   node->last_heard_wall = wall_;
   if (node->lost) {
     node->lost = false;  // its ranks stay lost; its slots are good for other jobs
@@ -499,6 +501,7 @@ void CoordinatorCore::ExpireLeases() {
 
 void CoordinatorCore::LoseNode(Node& node, const Loss& loss) {
   node.lost = true;
+  first_lease_end_ = -absl::InfiniteDuration();
   schedule_ = true;
   const std::set<std::string> ids = node.jobs;
   node.jobs.clear();  // a heartbeat of the same process brings back what still runs

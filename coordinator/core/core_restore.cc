@@ -69,6 +69,7 @@ absl::Status CoordinatorCore::Restore(const DurableState& state, absl::Duration 
     for (const auto& entry : active_) PlaceMembers(*entry.second, surely);
   }
   schedule_ = true;
+  first_lease_end_ = -absl::InfiniteDuration();
   return absl::OkStatus();
 }
 
