@@ -274,6 +274,7 @@ void CoordinatorCore::LoseRank(JobRecord& job, Rank& rank, const Loss& loss) {
   schedule_ = true;
   if (!loss.lapsed) {
     JobRecord::Rejoin& rejoin = job.rejoin[rank.node];
+    if (now_ - rank.deal_at >= options_.rejoin_forgiven) rejoin.failures = 0;
     rejoin.not_before = now_ + options_.rejoin_delay * (1 << std::min(rejoin.failures, 8));
     ++rejoin.failures;
   }

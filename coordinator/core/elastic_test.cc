@@ -83,6 +83,25 @@ TEST_F(RecoveryTest, ALeaverHandsOverAtOnce) {
   EXPECT_EQ(Job(id_).generation(), 2);
 }
 
+TEST_F(RecoveryTest, WhoDiesNowAndThenIsBackAtOnceAndWhoDiesAgainAndAgainWaits) {
+  Running(2, 1);
+  const auto kill = [this](absl::Duration then) {
+    Do(NodeDisconnected{workers_[1]});
+    workers_[1] = Worker("w1");
+    PassAndFollow(then);
+    return Job(id_).workers_size();
+  };
+  for (int killed = 1; killed <= 4; ++killed) {
+    PassAndFollow(absl::Seconds(40));
+    Lead(killed);
+    EXPECT_EQ(kill(absl::Seconds(1.5)), 2 + killed);
+  }
+  EXPECT_EQ(kill(absl::Seconds(1.5)), 6);  // 2 s
+  PassAndFollow(absl::Seconds(1));
+  EXPECT_EQ(Job(id_).workers_size(), 7);
+  EXPECT_EQ(kill(absl::Seconds(3)), 7);  // 4 s
+}
+
 TEST_F(RecoveryTest, ATaskThatFailsByChanceIsOneWorkerLess) {
   Running(2, 1);
   node::v1::TaskState& task = Task(workers_[1], id_, 1);

@@ -222,8 +222,10 @@ struct CoreOptions {
   // A lane that a living worker has not sealed so long after the others, or 3 x the median step, is
   // issued again.
   absl::Duration late_lane = absl::Seconds(2);
-  // Before a node whose task failed gets another one of the same job; doubles with each failure.
+  // Before a node whose task failed gets another one of the same job; doubles with each failure,
+  // and begins anew once a task has worked for so long.
   absl::Duration rejoin_delay = absl::Seconds(1);
+  absl::Duration rejoin_forgiven = absl::Seconds(30);
   // Before lanes are given back to a worker that was late; doubles with each time.
   absl::Duration give_back = absl::Seconds(10);
   int max_orders = 1000;  // of one job
