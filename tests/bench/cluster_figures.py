@@ -152,8 +152,9 @@ def nodes(seconds=30, count=1000):
             lines = cluster.load('worker', 'nodes', '--count', count, '--seconds', seconds)
             registered = next(lines)
             begin, at = cpu_seconds(pid), time.monotonic()
-            got = next(lines)
+            next(lines)
             share = 100 * (cpu_seconds(pid) - begin) / (time.monotonic() - at)
+            got = next(lines)
         print(f'nodes: {wire}', file=sys.stderr)
         rows.append({'wire': WIRES[wire], 'nodes': count, 'all registered after, s': f'{registered["seconds"]:.1f}',
                      'heartbeats': got['answered'], 'p50 ms': got['p50_ms'], 'p99 ms': got['p99_ms'], 'longest ms': got['max_ms'],

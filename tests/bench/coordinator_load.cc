@@ -9,7 +9,7 @@
 // there is something to say; so that each one is, it names a task that no coordinator knows, whose
 // end is then ordered. Its time runs from the moment at which it was due (no omission of what came
 // late) to that order. TLS as in interface.md: --tls-cert, --tls-key, --tls-ca, --token-file of a
-// client or of a worker, or --insecure; a Unix socket needs neither. Prints one line of JSON.
+// client or of a worker, or --insecure; a Unix socket needs neither. Prints lines of JSON.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -223,7 +223,7 @@ void Nodes(const Flags& flags) {
     }
   }
   const auto begin = Clock::now();
-  // Whoever measures the coordinator's CPU begins here, and ends with the line below.
+  // Whoever measures the coordinator's CPU begins here, and ends with the next line.
   std::printf("{\"registered\": %d, \"seconds\": %.2f}\n", count, Seconds(begin - connect));
   std::fflush(stdout);
   const auto gap = std::chrono::nanoseconds(1000000000 / count);
@@ -233,6 +233,8 @@ void Nodes(const Flags& flags) {
     nodes[static_cast<size_t>(beat % count)]->Beat(due);
   }
   absl::SleepFor(absl::Seconds(1));
+  std::printf("{\"over\": true}\n");  // what follows is the end of a thousand connections
+  std::fflush(stdout);
   std::vector<double> all;
   int late = 0;
   for (const auto& node : nodes) {
