@@ -1,4 +1,4 @@
-// `capstan node list`, `healthcheck` and `log-level`.
+// `capstan node`, `healthcheck` and `log-level`.
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
@@ -12,13 +12,16 @@
 #include "client/commands.h"
 #include "client/job_json.h"
 #include "client/job_view.h"
-#include "client/proto_json.h"
 #include "client/text_table.h"
+#include "client/top_text.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "services/channel/channel.h"
+#include "services/proto_json/proto_json.h"
 
 namespace capstan::client {
 namespace {
+
+using services::Dump;
 
 std::string NodeTable(const job::v1::ListNodesResponse& answer, bool wide, int width) {
   std::vector<std::string> head = {"NODE", "ROLE", "STATE", "HOST", "BUSY", "SEEN", "JOBS"};
@@ -56,6 +59,45 @@ ExitCode ListNodes(JobClient& client, const Console& console) {
   } else {
     console.Out(NodeTable(*answer, console.output == Output::kWide,
                           console.stdout_tty ? console.width : 0));
+  }
+  return kExitDone;
+}
+
+ExitCode ShowNode(const job::v1::NodeInfo& node, const Console& console) {
+  if (console.json()) {
+    const std::string list = NodeListJson({node});
+    console.Out(list.substr(1, list.size() - 2) + "\n");
+  } else {
+    console.Out(NodeText(node));
+  }
+  return kExitDone;
+}
+
+ExitCode DescribeNode(const std::string& name, JobClient& client, const Console& console) {
+  const auto answer = client.Call(&JobClient::Stub::ListNodes, job::v1::ListNodesRequest());
+  if (!answer.ok()) return Report(answer.status(), console);
+  for (const auto& node : answer->nodes()) {
+    if (node.name() == name) return ShowNode(node, console);
+  }
+  return Report(absl::NotFoundError(absl::StrCat("no node ", name)), console);
+}
+
+// DrainNode and UndrainNode.
+template <typename Request, typename Response>
+ExitCode ChangeNode(grpc::Status (JobClient::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                            Response*),
+                    const std::string& name, JobClient& client, const Console& console) {
+  Request request;
+  request.set_node(name);
+  const auto answer = client.Call(method, request);
+  if (!answer.ok()) return Report(answer.status(), console);
+  if (console.json()) return ShowNode(answer->node(), console);
+  const job::v1::NodeInfo& node = answer->node();
+  console.Out(
+      absl::StrCat(node.name(), "  ", node.drained() ? "gets no new work" : "takes work", "\n"));
+  if (node.drained() && !node.job_ids().empty()) {
+    console.Note(absl::StrCat("it still works for ", absl::StrJoin(node.job_ids(), ", "),
+                              "; see capstan node describe ", node.name(), "\n"));
   }
   return kExitDone;
 }
@@ -129,6 +171,25 @@ void AddAdmin(CLI::App& parent, Action& slot) {
              return WithCoordinator(
                  context, [&](JobClient& client) { return ListNodes(client, context.console); });
            });
+
+  const auto name = std::make_shared<std::string>();
+  const auto about_one = [&](const char* verb, const char* help, auto what) {
+    CLI::App* command = node->add_subcommand(verb, help);
+    command->add_option("NODE", *name, "name of a worker or shard service")->required();
+    CarryOut(command, slot, {Output::kTable, Output::kJson}, [name, what](const Context& context) {
+      return WithCoordinator(
+          context, [&](JobClient& client) { return what(*name, client, context.console); });
+    });
+  };
+  about_one("describe", "one node: devices, memory, jobs", DescribeNode);
+  about_one("drain", "give it no new work; elastic jobs go on without it",
+            [](const std::string& name, JobClient& client, const Console& console) {
+              return ChangeNode(&JobClient::Stub::DrainNode, name, client, console);
+            });
+  about_one("undrain", "let it take work again",
+            [](const std::string& name, JobClient& client, const Console& console) {
+              return ChangeNode(&JobClient::Stub::UndrainNode, name, client, console);
+            });
 
   const auto service = std::make_shared<std::string>();
   CLI::App* health = parent.add_subcommand(

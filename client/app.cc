@@ -15,13 +15,15 @@
 #include "client/console.h"
 #include "client/exit_codes.h"
 #include "client/launch/launch_command.h"
-#include "client/proto_json.h"
+#include "services/proto_json/proto_json.h"
 #include "services/tuning/tuning.h"
 #include "services/version/version.h"
 #include "training/spec/nearest.h"
 
 namespace capstan::client {
 namespace {
+
+using services::Dump;
 
 struct Flags {
   std::string output = "table";
@@ -33,11 +35,9 @@ struct Flags {
   ConnectFlags connect;
 };
 
-const std::map<std::string, Output> kOutputs = {{"table", Output::kTable},
-                                                {"wide", Output::kWide},
-                                                {"json", Output::kJson},
-                                                {"yaml", Output::kYaml},
-                                                {"name", Output::kName}};
+const std::map<std::string, Output> kOutputs = {{"table", Output::kTable}, {"wide", Output::kWide},
+                                                {"json", Output::kJson},   {"yaml", Output::kYaml},
+                                                {"name", Output::kName},   {"csv", Output::kCsv}};
 
 Console MakeConsole(const Flags& flags) {
   Console console = Console::Detect(flags.no_color);
@@ -59,8 +59,8 @@ void AddGlobalFlags(CLI::App& app, Flags& flags) {
   app.add_option("--tls-cert", connect.tls_cert, "our certificate, PEM");
   app.add_option("--tls-key", connect.tls_key, "its key, PEM");
   app.add_option("--token-file", connect.token_file, "file with our token");
-  app.add_option("-o,--output", flags.output, "table | wide | json | yaml | name")
-      ->check(CLI::IsMember({"table", "wide", "json", "yaml", "name"}));
+  app.add_option("-o,--output", flags.output, "table | wide | json | yaml | name | csv")
+      ->check(CLI::IsMember({"table", "wide", "json", "yaml", "name", "csv"}));
   app.add_flag("--json", flags.json, "the same as -o json");
   app.add_flag("-q,--quiet", flags.quiet, "results and errors only");
   app.add_flag("-v,--verbose", flags.verbose, "what the services say, too");
@@ -129,6 +129,7 @@ void AddJobVerbs(CLI::App& parent, Action& slot) {
   AddDescribe(parent, slot);
   AddWatch(parent, slot);
   AddLogs(parent, slot);
+  AddMetrics(parent, slot);
   AddEvents(parent, slot);
   AddControl(parent, slot);
   AddVerify(parent, slot);
@@ -167,6 +168,7 @@ int Main(int argc, char** argv) {
   AddJobVerbs(app, action);
   AddCheckpoint(app, action);
   AddAdmin(app, action);
+  AddTop(app, action);
   AddData(app, action);
   AddCerts(app, action);
   AddMeta(app, action);

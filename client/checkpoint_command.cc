@@ -7,11 +7,13 @@
 #include "absl/strings/str_format.h"
 #include "client/commands.h"
 #include "client/job_json.h"
-#include "client/proto_json.h"
 #include "client/text_table.h"
+#include "services/proto_json/proto_json.h"
 
 namespace capstan::client {
 namespace {
+
+using services::TimeText;
 
 struct CheckpointOptions {
   std::string job_id;

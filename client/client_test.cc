@@ -15,12 +15,14 @@
 #include "client/job_view.h"
 #include "client/log_text.h"
 #include "client/old_runs.h"
-#include "client/proto_json.h"
 #include "client/reference_spec.h"
 #include "client/text_table.h"
+#include "services/proto_json/proto_json.h"
 
 namespace capstan::client {
 namespace {
+
+using services::ProtoJson;
 
 using ::testing::ElementsAre;
 using ::testing::EndsWith;

@@ -26,6 +26,8 @@ const char* OutputName(Output output) {
       return "yaml";
     case Output::kName:
       return "name";
+    case Output::kCsv:
+      return "csv";
   }
   return "";
 }

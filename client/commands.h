@@ -22,11 +22,13 @@ void AddList(CLI::App& parent, Action& slot);        // list
 void AddDescribe(CLI::App& parent, Action& slot);    // describe
 void AddWatch(CLI::App& parent, Action& slot);       // watch, wait
 void AddLogs(CLI::App& parent, Action& slot);        // logs
+void AddMetrics(CLI::App& parent, Action& slot);     // metrics
 void AddEvents(CLI::App& parent, Action& slot);      // events
 void AddControl(CLI::App& parent, Action& slot);     // cancel, suspend, resume, retry, update
 void AddVerify(CLI::App& parent, Action& slot);      // verify
 void AddCheckpoint(CLI::App& parent, Action& slot);  // checkpoint list, describe, verify
-void AddAdmin(CLI::App& parent, Action& slot);       // node list, healthcheck, log-level
+void AddAdmin(CLI::App& parent, Action& slot);       // node, healthcheck, log-level
+void AddTop(CLI::App& parent, Action& slot);         // top, shards
 
 }  // namespace capstan::client
 

@@ -32,7 +32,10 @@ Console Console::Detect(bool no_color) {
   console.stderr_color = ColorAllowed(console.stderr_tty, no_color);
   console.may_ask = isatty(STDIN_FILENO) != 0 && isatty(STDERR_FILENO) != 0;
   winsize size{};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) console.width = size.ws_col;
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    console.width = size.ws_col;
+    console.height = std::max<int>(size.ws_row, 2);
+  }
   return console;
 }
 

@@ -8,7 +8,7 @@
 
 namespace capstan::client {
 
-enum class Output { kTable, kWide, kJson, kYaml, kName };  // -o
+enum class Output { kTable, kWide, kJson, kYaml, kName, kCsv };  // -o
 
 struct Console {
   Output output = Output::kTable;
@@ -20,6 +20,7 @@ struct Console {
   bool stdout_color = false;
   bool stderr_color = false;
   int width = 80;  // columns of the terminal at stderr
+  int height = 24;
 
   bool json() const { return output == Output::kJson; }
 

@@ -12,10 +12,13 @@
 #include "absl/strings/str_join.h"
 #include "client/commands.h"
 #include "client/job_json.h"
-#include "client/proto_json.h"
+#include "services/proto_json/proto_json.h"
 
 namespace capstan::client {
 namespace {
+
+using services::Dump;
+using services::ProtoJson;
 
 // "lenet-x3n9  SUSPENDED", or an object; the coordinator has taken it, it may not be done yet.
 void PrintState(const std::string& job_id, common::v1::JobState state, const Console& console) {

@@ -7,12 +7,14 @@
 #include "absl/strings/str_join.h"
 #include "client/exit_codes.h"
 #include "client/job_json.h"
-#include "client/proto_json.h"
 #include "client/text_table.h"
+#include "services/proto_json/proto_json.h"
 #include "training/spec/resolve.h"
 
 namespace capstan::client {
 namespace {
+
+using services::TimeText;
 
 constexpr int kShownEvents = 30;
 constexpr int kShownEpochs = 10;

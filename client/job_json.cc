@@ -7,10 +7,14 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "client/proto_json.h"
+#include "services/proto_json/proto_json.h"
 
 namespace capstan::client {
 namespace {
+
+using services::Dump;
+using services::ProtoJson;
+using services::TimeText;
 
 using Json = nlohmann::ordered_json;
 

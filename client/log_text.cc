@@ -4,9 +4,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/job_view.h"
-#include "client/proto_json.h"
+#include "services/proto_json/proto_json.h"
 
 namespace capstan::client {
+
+using services::TimeText;
 
 std::string LogText(const job::v1::LogLine& line, const LogStyle& style) {
   std::string who = line.role() == common::v1::ROLE_WORKER        ? absl::StrCat("w", line.index())

@@ -7,12 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "client/follow.h"
-#include "client/proto_json.h"
 #include "client/validate_command.h"
+#include "services/proto_json/proto_json.h"
 #include "training/spec/resolve.h"
 
 namespace capstan::client {
 namespace {
+
+using services::Dump;
 
 struct SubmitOptions {
   JobSource source;

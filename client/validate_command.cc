@@ -5,12 +5,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
-#include "client/proto_json.h"
+#include "services/proto_json/proto_json.h"
 #include "training/spec/job_file.h"
 #include "training/spec/resolve.h"
 #include "training/spec/validate.h"
 
 namespace capstan::client {
+
+using services::Dump;
+using services::ProtoJson;
 
 ExitCode Validate(const ValidateOptions& options, const Console& console) {
   absl::StatusOr<job::v1::JobSpec> spec = LoadJob(options.source, console);

@@ -9,12 +9,14 @@
 #include "client/commands.h"
 #include "client/job_json.h"
 #include "client/local_run.h"
-#include "client/proto_json.h"
 #include "client/reference_spec.h"
 #include "services/files/files.h"
+#include "services/proto_json/proto_json.h"
 
 namespace capstan::client {
 namespace {
+
+using services::Dump;
 
 ExitCode PrintComparison(const job::v1::Job& job, const job::v1::Job& reference,
                          const Console& console) {

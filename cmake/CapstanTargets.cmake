@@ -127,3 +127,19 @@ function(capstan_fuzzer name)
   set_target_properties(capstan_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
   capstan_tier_needs(fuzz capstan_${name})
 endfunction()
+
+# capstan_embed(OUT_VARIABLE FILE...)
+# Generates a source that holds the files' bytes as capstan::embedded::<name with _ for ., -> (a
+# std::string_view) and puts its path into OUT_VARIABLE.
+function(capstan_embed out)
+  set(generated ${CMAKE_CURRENT_BINARY_DIR}/${out}.cc)
+  set(files)
+  foreach(file ${ARGN})
+    list(APPEND files ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  endforeach()
+  add_custom_command(OUTPUT ${generated}
+    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${generated} "-DFILES=${files}"
+            -P ${PROJECT_SOURCE_DIR}/cmake/EmbedFiles.cmake
+    DEPENDS ${files} ${PROJECT_SOURCE_DIR}/cmake/EmbedFiles.cmake VERBATIM)
+  set(${out} ${generated} PARENT_SCOPE)
+endfunction()

@@ -70,6 +70,12 @@ void Coordinator::Control(decltype(core::Control::request) request, const core::
   Step(core::Control{call, std::move(request), caller});
 }
 
+void Coordinator::SetDrained(const std::string& node, bool drained, ReplyFn reply) {
+  const core::CallId call = ++last_call_;
+  calls_[call] = std::move(reply);
+  Step(core::SetDrained{call, node, drained});
+}
+
 absl::Status Coordinator::Verify(const job::v1::SavedCheckpoint& saved,
                                  std::function<void(const absl::Status&)> done) {
   const std::string folder(absl::StripPrefix(saved.uri(), "file://"));
@@ -142,7 +148,8 @@ void Coordinator::Step(decltype(core::Event::what) what) {
   core::Effects effects = core_.Step({absl::Now(), std::move(what)}, MonotonicNow());
   for (core::Effect& effect : effects) {
     if (const auto* persist = std::get_if<core::Persist>(&effect); persist != nullptr && !dead_) {
-      appended_ = true;
+      (std::holds_alternative<core::HistoryPage>(persist->record) ? appended_lazily_ : appended_) =
+          true;
       const absl::Status status = options_.journal->Append(persist->record);
       if (!status.ok()) Die(status);
     }
@@ -168,6 +175,10 @@ void Coordinator::Flush() {
         std::get<std::function<void()>>(next)();
       }
     }
+  }
+  if (std::exchange(appended_lazily_, false) && !dead_) {
+    const absl::Status status = options_.journal->Commit();
+    if (!status.ok()) Die(status);
   }
 }
 

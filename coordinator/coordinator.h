@@ -82,6 +82,8 @@ class Coordinator {
               const core::Caller& caller, ReplyFn reply);
   void Cancel(const std::string& job_id, const core::Caller& caller, ReplyFn reply);
   void Control(decltype(core::Control::request) request, const core::Caller& caller, ReplyFn reply);
+  // DrainNode and UndrainNode.
+  void SetDrained(const std::string& node, bool drained, ReplyFn reply);
   // Compares the files of a checkpoint with their hashes; `done` is called on the strand.
   // ResourceExhausted at once: too many wait for that already.
   absl::Status Verify(const job::v1::SavedCheckpoint& saved,
@@ -131,8 +133,9 @@ class Coordinator {
   bool draining_ = false;
   // Effects, and tasks that read, in their order; behind the commit of what was appended.
   std::deque<std::variant<core::Effect, std::function<void()>>> waiting_;
-  bool appended_ = false;  // something to commit
-  bool dead_ = false;      // the journal has failed
+  bool appended_ = false;         // something to commit
+  bool appended_lazily_ = false;  // the same, but nothing waits for it
+  bool dead_ = false;             // the journal has failed
 
   Strand strand_;
   FileThread manifests_;  // posts to the strand: goes first

@@ -12,7 +12,7 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
  public:
   // All are borrowed; `metrics` may be null.
   JobServiceImpl(Coordinator& coordinator, const PathPolicy& policy, CoordinatorMetrics* metrics)
-      : coordinator_(coordinator), policy_(policy), metrics_(metrics) {}
+      : coordinator_(coordinator), policy_(policy), metrics_(metrics), started_(MonotonicNow()) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const job::v1::SubmitJobRequest* request,
@@ -53,10 +53,20 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
       grpc::CallbackServerContext* context, const job::v1::StreamLogsRequest* request) override;
   grpc::ServerWriteReactor<job::v1::StreamEventsResponse>* StreamEvents(
       grpc::CallbackServerContext* context, const job::v1::StreamEventsRequest* request) override;
+  // job_service_metrics.cc
+  grpc::ServerUnaryReactor* GetMetrics(grpc::CallbackServerContext* context,
+                                       const job::v1::GetMetricsRequest* request,
+                                       job::v1::GetMetricsResponse* response) override;
   // job_service_nodes.cc
   grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
                                       const job::v1::ListNodesRequest* request,
                                       job::v1::ListNodesResponse* response) override;
+  grpc::ServerUnaryReactor* DrainNode(grpc::CallbackServerContext* context,
+                                      const job::v1::DrainNodeRequest* request,
+                                      job::v1::DrainNodeResponse* response) override;
+  grpc::ServerUnaryReactor* UndrainNode(grpc::CallbackServerContext* context,
+                                        const job::v1::UndrainNodeRequest* request,
+                                        job::v1::UndrainNodeResponse* response) override;
   grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context,
                                         const job::v1::SetLogLevelRequest* request,
                                         job::v1::SetLogLevelResponse* response) override;
@@ -65,6 +75,7 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
   Coordinator& coordinator_;
   const PathPolicy& policy_;
   CoordinatorMetrics* const metrics_;
+  const absl::Duration started_;
 };
 
 // InvalidArgument with its field violations: the rules of training/spec as the core's validator.

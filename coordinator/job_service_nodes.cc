@@ -1,32 +1,44 @@
 // JobService's calls about nodes: who is there, and how much each says.
-#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/caller.h"
 #include "coordinator/core/node_table.h"
 #include "coordinator/job_service.h"
+#include "coordinator/node_info.h"
 #include "services/logging/log.h"
 #include "services/status/status.h"
 
 namespace capstan::coordinator {
 namespace {
 
-job::v1::NodeInfo Describe(const core::Node& node, absl::Duration now) {
-  job::v1::NodeInfo info;
-  info.set_name(node.name());
-  info.set_role(node.reg.role());
-  info.set_host(node.host());
-  info.set_version(node.reg.version());
-  info.set_state(node.lost ? "LOST" : "READY");
-  info.set_incarnation(node.incarnation);
-  info.set_last_seen_seconds(std::max(0.0, absl::ToDoubleSeconds(now - node.last_heard)));
-  for (const node::v1::Device& device : node.reg.devices()) info.add_devices(device.name());
-  info.set_busy_devices(static_cast<int32_t>(std::count_if(
-      node.slots.begin(), node.slots.end(), [](const std::string& job) { return !job.empty(); })));
-  for (const std::string& job : node.jobs) info.add_job_ids(job);
-  info.set_data_address(node.reg.data_address());
-  return info;
+// Asks the core, and answers with the node as it is then.
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* SetDrained(Coordinator& coordinator, bool drained,
+                                     grpc::CallbackServerContext* context, const Request* request,
+                                     Response* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status status = CheckAdmin(*context, drained ? "DrainNode" : "UndrainNode");
+      !status.ok()) {
+    reactor->Finish(services::ToGrpcStatus(status));
+    return reactor;
+  }
+  coordinator.Post([&coordinator, drained, request, response, reactor] {
+    if (coordinator.draining()) {
+      reactor->Finish(services::ToGrpcStatus(absl::UnavailableError("the coordinator shuts down")));
+      return;
+    }
+    const auto reply = [&coordinator, drained, request, response, reactor](const core::Reply& r) {
+      job::v1::NodeInfo& info = *response->mutable_node();
+      const core::Node* const node = coordinator.core().nodes().Find(request->node());
+      if (node != nullptr) info = DescribeNode(*node, MonotonicNow());
+      info.set_name(request->node());
+      info.set_drained(drained);
+      reactor->Finish(services::ToGrpcStatus(r.status));
+    };
+    coordinator.SetDrained(request->node(), drained, reply);
+  });
+  return reactor;
 }
 
 }  // namespace
@@ -38,11 +50,24 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListNodes(grpc::CallbackServerContext*
   coordinator_.PostRead([this, response, reactor] {
     const absl::Duration now = MonotonicNow();
     for (const auto& entry : coordinator_.core().nodes().all()) {
-      *response->add_nodes() = Describe(entry.second, now);
+      *response->add_nodes() = DescribeNode(entry.second, now);
     }
+    *response->mutable_cluster() = DescribeCluster(coordinator_.core(), started_, now);
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::DrainNode(grpc::CallbackServerContext* context,
+                                                    const job::v1::DrainNodeRequest* request,
+                                                    job::v1::DrainNodeResponse* response) {
+  return SetDrained(coordinator_, /*drained=*/true, context, request, response);
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::UndrainNode(grpc::CallbackServerContext* context,
+                                                      const job::v1::UndrainNodeRequest* request,
+                                                      job::v1::UndrainNodeResponse* response) {
+  return SetDrained(coordinator_, /*drained=*/false, context, request, response);
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::SetLogLevel(grpc::CallbackServerContext* context,

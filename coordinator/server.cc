@@ -110,11 +110,17 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
                                      [c = coordinator.get()] { c->coordinator_.Drain(); });
   coordinator->server_->AddStopHook("strand", [c = coordinator.get()] { c->coordinator_.Stop(); });
   if (common->http.has_value()) {
-    absl::StatusOr<std::unique_ptr<services::HttpServer>> http = services::HttpServer::Start(
-        {.listen = *common->http,
-         .security = config.common.security,
-         .metrics = [c = coordinator.get()] { return c->registry_.Scrape(); },
-         .ready = [c = coordinator.get()] { return c->server_->ready(); }});
+    absl::StatusOr<std::unique_ptr<PageServer>> page =
+        PageServer::Create(coordinator->coordinator_, config.common.security);
+    if (!page.ok()) return page.status();
+    coordinator->page_ = *std::move(page);
+    services::HttpOptions web{.listen = *common->http,
+                              .security = config.common.security,
+                              .metrics = [c = coordinator.get()] { return c->registry_.Scrape(); },
+                              .ready = [c = coordinator.get()] { return c->server_->ready(); }};
+    coordinator->page_->AddRoutes(web);
+    absl::StatusOr<std::unique_ptr<services::HttpServer>> http =
+        services::HttpServer::Start(std::move(web));
     if (!http.ok()) return http.status();
     coordinator->http_ = *std::move(http);
   }

@@ -12,6 +12,7 @@
 #include "coordinator/job_service.h"
 #include "coordinator/metrics.h"
 #include "coordinator/node_service.h"
+#include "coordinator/page_server.h"
 #include "coordinator/path_policy.h"
 #include "services/http/http_server.h"
 #include "services/metrics/registry.h"
@@ -51,6 +52,7 @@ class CoordinatorServer {
   JobServiceImpl job_service_;
   NodeServiceImpl node_service_;
   std::unique_ptr<services::Server> server_;
+  std::unique_ptr<PageServer> page_;
   std::unique_ptr<services::HttpServer> http_;
 };
 

@@ -80,7 +80,11 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
   registration.set_data_address(*address);
   registration.set_pid(getpid());
   services::NodeSession::Callbacks callbacks;
-  callbacks.make_heartbeat = [self] { return self->store_.MakeHeartbeat(); };
+  callbacks.make_heartbeat = [self] {
+    node::v1::Heartbeat heartbeat = self->store_.MakeHeartbeat();
+    self->host_usage_.Fill(heartbeat.mutable_usage());
+    return heartbeat;
+  };
   callbacks.on_message = [self](const node::v1::ConnectResponse& message) {
     self->store_.OnMessage(message);
   };

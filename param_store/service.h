@@ -10,6 +10,7 @@
 #include "param_store/exchange_service.h"
 #include "param_store/param_store.h"
 #include "param_store/shard_metrics.h"
+#include "services/host_usage/host_usage.h"
 #include "services/http/http_server.h"
 #include "services/metrics/registry.h"
 #include "services/metrics/rpc_metrics.h"
@@ -42,6 +43,7 @@ class Service {
   ExchangeService exchange_;
   std::unique_ptr<services::Server> server_;
   std::unique_ptr<services::HttpServer> http_;
+  services::HostUsage host_usage_;  // of the session's thread
   std::unique_ptr<services::NodeSession> session_;
 };
 

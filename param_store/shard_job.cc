@@ -257,7 +257,9 @@ void ShardJob::HandleFrame(const std::shared_ptr<ServerStream>& stream, const v1
   payload_ = payload;
   Do(std::move(event));
   payload_ = {};
-  metrics_.Pushed(strand_.Now() - start);
+  const absl::Duration took = strand_.Now() - start;
+  metrics_.Pushed(took);
+  load_.Pushed(took, payload_bytes);
 }
 
 // ---- The core ----
@@ -295,6 +297,9 @@ void ShardJob::Publish() {
   published_at_ = strand_.Now();
   metrics_.Update(core_, storage_);
   node::v1::ShardState state = core_.State(published_at_);
+  const ShardStorage::Bytes bytes = storage_.ResidentBytes();
+  *state.mutable_load() = load_.Report(published_at_);
+  state.mutable_load()->set_resident_bytes(bytes.weights + bytes.optimizer + bytes.pending);
   MutexLock lock(mu_);
   state_ = std::move(state);
 }
@@ -407,8 +412,11 @@ void ShardJob::Run(const core::SendWeights& effect) {
     stream.Send(wire::MakeByteBuffer(wire::EncodePrefix(header, payload.bytes.size()),
                                      absl::MakeConstSpan(&payload, 1)),
                 effect.version);
+    load_.Sent(floats * sizeof(float));
   }
-  metrics_.Pulled(strand_.Now() - start);
+  const absl::Duration took = strand_.Now() - start;
+  metrics_.Pulled(took);
+  load_.Pulled(took);
 }
 
 // ---- The lead ----

@@ -22,6 +22,7 @@
 #include "param_store/client/strand.h"
 #include "param_store/core/shard_core.h"
 #include "param_store/lead_link.h"
+#include "param_store/load_meter.h"
 #include "param_store/server_stream.h"
 #include "param_store/shard_metrics.h"
 #include "param_store/shard_storage.h"
@@ -118,6 +119,7 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
   core::ShardCore core_;
   ShardStorage storage_;
   JobMetrics metrics_;
+  LoadMeter load_;
   LeadLink lead_link_;
   std::string lead_address_;
   std::map<core::StreamId, std::shared_ptr<ServerStream>> streams_;

@@ -79,6 +79,7 @@ Effects CoordinatorCore::Step(const Event& event, absl::Duration now) {
   ForgetOldJobs();
 
   SaveJobs();
+  SaveHistories();
   std::stable_partition(effects_.begin(), effects_.end(), [](const Effect& effect) {
     return std::holds_alternative<Persist>(effect);
   });
@@ -400,6 +401,7 @@ void CoordinatorCore::SaveJobs() {
       Emit(Persist{EventAdded{id, job->event_numbers[i - 1], job->events[i - 1]}});
     }
     job->saved_event = job->last_event;
+    if (job->resting()) SaveHistory(*job);
     for (const int64_t number : job->dropped_events) Emit(Persist{EventDropped{id, number}});
     job->dropped_events.clear();
   }

@@ -47,6 +47,7 @@ struct Loss {
   bool lapsed = false;    // its lease, and nothing else is known
   bool goodbye = false;   // its service ended itself
   bool reported = false;  // its task said `reason`
+  bool drained = false;   // it is well, but its node is drained
 };
 
 class CoordinatorCore {
@@ -172,6 +173,15 @@ class CoordinatorCore {
   void Rest(JobRecord& job, common::v1::JobState state, const std::string& reason,
             const std::string& message);
 
+  // core_drain.cc
+  void Handle(const SetDrained& drain);
+  void ReleaseDrained(JobRecord& job);
+
+  // core_history.cc
+  void NotePoint(JobRecord& job);
+  void SaveHistory(JobRecord& job);
+  void SaveHistories();
+
   // core_elastic.cc
   void NewGeneration(JobRecord& job, const std::vector<int32_t>& owners, const std::string& type);
   void TakeOverLanes(JobRecord& job);
@@ -233,6 +243,7 @@ class CoordinatorCore {
   Effects effects_;
   std::set<std::string> changed_;
   std::map<std::string, int64_t> log_marks_;  // jobs whose log was seen at this number
+  absl::Duration histories_saved_ = -absl::InfiniteDuration();
 };
 
 // Why a job or task fails where it gave no reason of its own.

@@ -59,10 +59,11 @@ void CoordinatorCore::Advance(JobRecord& job) {
   } else if (!job.resting()) {
     using Part = void (CoordinatorCore::*)(JobRecord&);
     constexpr Part kInHistory[] = {
-        &CoordinatorCore::AdvanceTakeover, &CoordinatorCore::AdvanceCheckpoints,
-        &CoordinatorCore::AdvanceSuspend,  &CoordinatorCore::AdvanceRecovery,
-        &CoordinatorCore::FillRanks,       &CoordinatorCore::AdvanceJoiners,
-        &CoordinatorCore::ReissueLate,     &CoordinatorCore::AdvanceStart};
+        &CoordinatorCore::ReleaseDrained,     &CoordinatorCore::AdvanceTakeover,
+        &CoordinatorCore::AdvanceCheckpoints, &CoordinatorCore::AdvanceSuspend,
+        &CoordinatorCore::AdvanceRecovery,    &CoordinatorCore::FillRanks,
+        &CoordinatorCore::AdvanceJoiners,     &CoordinatorCore::ReissueLate,
+        &CoordinatorCore::AdvanceStart};
     if (job.probing) AdvanceProbe(job);
     if (job.in_history()) {
       for (const Part part : kInHistory) {
@@ -349,6 +350,7 @@ void CoordinatorCore::End(JobRecord& job, common::v1::JobState state, const std:
       reason.empty() ? message : absl::StrCat(reason, message.empty() ? "" : ": ", message));
   pending_.erase(job.sequence);
   ended_.push_back(job.id);
+  job.history.Shrink(options_.max_ended_history_points);
   job.counted_log_bytes = job.logs.bytes();
   ended_log_bytes_ += job.counted_log_bytes;
   schedule_ = true;

@@ -189,7 +189,7 @@ bool CoordinatorCore::ReplaceShards(JobRecord& job) {
       Node* best = nullptr;
       for (auto& entry : nodes_.all()) {
         Node& node = entry.second;
-        if (!node.usable() || node.is_worker() || used.count(node.name()) > 0) continue;
+        if (!node.takes_work() || node.is_worker() || used.count(node.name()) > 0) continue;
         if (same_name && node.name() != shard.node) continue;
         if (best == nullptr || node.jobs.size() < best->jobs.size()) best = &node;
       }
@@ -268,11 +268,11 @@ void CoordinatorCore::LoseRank(JobRecord& job, Rank& rank, const Loss& loss) {
   }
   rank.lost = true;
   rank.lapsed_at = loss.lapsed ? job.view.generation() : 0;
-  job.AddEvent(wall_, "WorkerLost", text);
+  job.AddEvent(wall_, loss.drained ? "WorkerDrained" : "WorkerLost", text);
   Changed(job);
   if (job.EndIsReported()) return;  // the manifest can be made of files that are there
   schedule_ = true;
-  if (!loss.lapsed) {
+  if (!loss.lapsed && !loss.drained) {
     JobRecord::Rejoin& rejoin = job.rejoin[rank.node];
     if (now_ - rank.deal_at >= options_.rejoin_forgiven) rejoin.failures = 0;
     rejoin.not_before = now_ + options_.rejoin_delay * (1 << std::min(rejoin.failures, 8));

@@ -166,6 +166,7 @@ void CoordinatorCore::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbe
                                    absl::StrCat("heartbeat: more than ", kMaxStates, " states"))});
     return;
   }
+  if (heartbeat.has_usage()) node.usage = heartbeat.usage();
   if (node.unheard) schedule_ = true;
   node.unheard = false;
   // A heartbeat is complete: what it does not name is not there.
@@ -384,7 +385,9 @@ void CoordinatorCore::TakeLead(JobRecord& job, const node::v1::LeadState& lead) 
     progress.set_eta_seconds(static_cast<double>(spec.total_steps() - lead.step()) *
                              static_cast<double>(spec.global_batch()) / lead.samples_per_second());
   }
-  if (advanced) SetTime(wall_, progress.mutable_updated_at());
+  if (!advanced) return;
+  SetTime(wall_, progress.mutable_updated_at());
+  NotePoint(job);
 }
 
 // After a heartbeat: who has gone, because he was stopped or by himself.

@@ -16,6 +16,7 @@ absl::Status CoordinatorCore::Restore(const DurableState& state, absl::Duration 
   now_ = now;
   wall_ = wall;
   last_incarnation_ = state.last_incarnation;
+  for (const std::string& name : state.drained) nodes_.SetDrained(name, true);
   // They may still live, and come back with the number that they have.
   for (const auto& entry : state.nodes) {
     nodes_.AddAbsent(entry.second.reg, entry.second.incarnation, now, wall);
@@ -35,6 +36,14 @@ absl::Status CoordinatorCore::Restore(const DurableState& state, absl::Duration 
     if (by_sequence_.count(job.sequence) > 0 || requests_.count(job.request_id) > 0) {
       return absl::DataLossError(
           absl::StrCat("job ", job.id, " and another one have one number or request id"));
+    }
+    if (const auto pages = state.history.find(entry.first); pages != state.history.end()) {
+      for (const auto& [number, page] : pages->second) {
+        if (!job.history.LoadPage(number, page)) {
+          return absl::DataLossError(
+              absl::StrCat("the history of job ", entry.first, " is damaged: page ", number));
+        }
+      }
     }
     job.saved = FactsOf(durable);
     job.told_state = job.state;

@@ -46,7 +46,7 @@ std::vector<Gang::Worker> WorkersOf(const NodeTable& nodes, const GangRequest& r
   for (const auto& entry : nodes.all()) {
     const Node& node = entry.second;
     if (static_cast<int>(workers.size()) == request.num_workers) break;
-    if (!node.usable() || !node.is_worker() || request.exclude.count(node.name()) > 0) continue;
+    if (!node.takes_work() || !node.is_worker() || request.exclude.count(node.name()) > 0) continue;
     std::vector<int> devices = DevicesOn(node, request, kind, ignore_holds);
     if (!devices.empty()) workers.push_back({node.name(), std::move(devices)});
   }
@@ -74,7 +74,7 @@ std::vector<std::string> ShardsOf(const NodeTable& nodes, const GangRequest& req
   std::vector<std::pair<size_t, std::string>> free;
   for (const auto& entry : nodes.all()) {
     const Node& node = entry.second;
-    if (node.usable() && !node.is_worker()) free.emplace_back(node.jobs.size(), node.name());
+    if (node.takes_work() && !node.is_worker()) free.emplace_back(node.jobs.size(), node.name());
   }
   std::sort(free.begin(), free.end());
   std::vector<std::string> shards;

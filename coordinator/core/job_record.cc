@@ -171,6 +171,8 @@ job::v1::Job JobRecord::ToProto(bool with_history) const {
     member->set_step(rank.state.step());
     member->set_message(rank.why);
     if (rank.state.has_exit_code()) member->set_exit_code(rank.state.exit_code());
+    member->set_host(rank.host);
+    for (const int device : rank.devices) member->add_devices(device);
   }
   for (const Shard& shard : shards) {
     job::v1::Member* member = out.add_shards();
@@ -179,6 +181,9 @@ job::v1::Job JobRecord::ToProto(bool with_history) const {
     member->set_state(StateText(*this, shard));
     member->set_step(shard.state.version());
     member->set_message(shard.why);
+    member->set_host(shard.host);
+    if (shard.state.has_load()) *member->mutable_load() = shard.state.load();
+    if (shard.index < view.shards_size()) *member->mutable_route() = view.shards(shard.index);
   }
   if (with_history) {
     for (const auto& entry : epochs) *out.add_epochs() = entry.second;

@@ -15,6 +15,7 @@
 #include "capstan/node/v1/node.pb.h"
 #include "coordinator/core/gang.h"
 #include "coordinator/core/log_buffer.h"
+#include "coordinator/core/metric_history.h"
 #include "coordinator/core/types.h"
 
 namespace capstan::coordinator::core {
@@ -31,16 +32,17 @@ struct Rank {
   bool probed = false;
   node::v1::ProbeResult probe;
 
-  bool present = false;       // in the node's newest heartbeat
-  bool seen = false;          // in any heartbeat
-  node::v1::TaskState state;  // the newest report
-  bool lost = false;          // owns no lane any more
-  int64_t lapsed_at = 0;      // the generation in which its lease alone lapsed; 0: it did not
-  bool gone = false;          // runs nowhere, as far as anybody can know
-  bool dealt = true;          // had its share of the lanes; false: joined, or was late
-  int late = 0;               // how often lanes were taken from it because it was late
-  absl::Duration deal_at;     // not dealt: not before
-  std::string why;            // lost, or failed: a sentence
+  bool present = false;          // in the node's newest heartbeat
+  bool seen = false;             // in any heartbeat
+  node::v1::TaskState state;     // the newest report
+  node::v1::StepPhases counted;  // what of state.phases() stands in the history already
+  bool lost = false;             // owns no lane any more
+  int64_t lapsed_at = 0;         // the generation in which its lease alone lapsed; 0: it did not
+  bool gone = false;             // runs nowhere, as far as anybody can know
+  bool dealt = true;             // had its share of the lanes; false: joined, or was late
+  int late = 0;                  // how often lanes were taken from it because it was late
+  absl::Duration deal_at;        // not dealt: not before
+  std::string why;               // lost, or failed: a sentence
   bool failure_told = false;
 
   absl::Duration probe_sent = -absl::InfiniteDuration();
@@ -96,7 +98,9 @@ enum class ManifestPhase { kNone, kWriting, kRetry, kCommitted };
 
 struct JobRecord {
   explicit JobRecord(const CoreOptions& options)
-      : max_events(options.max_events), logs(options.max_log_lines, options.max_log_bytes) {}
+      : max_events(options.max_events),
+        logs(options.max_log_lines, options.max_log_bytes),
+        history(options.max_history_points) {}
 
   // -- what was asked for
   std::string id;
@@ -123,6 +127,7 @@ struct JobRecord {
   std::vector<int64_t> event_numbers;  // of `events`, growing
   int64_t last_event = 0;
   LogBuffer logs;
+  MetricHistory history;
   int64_t counted_log_bytes = 0;  // of an ended job, in the sum over all ended jobs
   absl::Time submitted_at;
   absl::Time started_at = absl::InfinitePast();  // InfinitePast: not yet

@@ -11,6 +11,12 @@ void DurableState::Apply(const Record& record) {
     nodes[issued->reg.name()] = *issued;
   } else if (const auto* node = std::get_if<NodeForgotten>(&record)) {
     nodes.erase(node->node);
+  } else if (const auto* mark = std::get_if<NodeDrained>(&record)) {
+    if (mark->drained) {
+      drained.insert(mark->node);
+    } else {
+      drained.erase(mark->node);
+    }
   } else if (const auto* saved = std::get_if<JobSaved>(&record)) {
     jobs[saved->job_id] = saved->job;
   } else if (const auto* added = std::get_if<EventAdded>(&record)) {
@@ -20,6 +26,13 @@ void DurableState::Apply(const Record& record) {
   } else if (const auto* forgotten = std::get_if<JobForgotten>(&record)) {
     jobs.erase(forgotten->job_id);
     events.erase(forgotten->job_id);
+    history.erase(forgotten->job_id);
+  } else if (const auto* page = std::get_if<HistoryPage>(&record)) {
+    if (page->page.empty()) {
+      history[page->job_id].erase(page->number);
+    } else {
+      history[page->job_id][page->number] = page->page;
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,8 +17,10 @@ namespace capstan::coordinator::core {
 struct DurableState {
   int64_t last_incarnation = 0;
   std::map<std::string, IncarnationIssued> nodes;  // by name: the newest process of that name
+  std::set<std::string> drained;                   // names of nodes
   std::map<std::string, std::string> jobs;         // by id: serialized coordinator.v1.DurableJob
   std::map<std::string, std::map<int64_t, job::v1::Event>> events;  // by job id and number
+  std::map<std::string, std::map<int64_t, std::string>> history;    // pages by job id and number
 
   void Apply(const Record& record);
 };

@@ -94,6 +94,7 @@ Node& NodeTable::Admit(SessionId session, const node::v1::Register& reg, const A
     node.slots.assign(reg.devices_size(), std::string());
   }
   node.reg = reg;
+  node.drained = drained_.count(reg.name()) > 0;
   node.session = node.last_session = session;
   node.lost = false;
   node.last_heard = now;
@@ -107,6 +108,7 @@ void NodeTable::AddAbsent(const node::v1::Register& reg, int64_t incarnation, ab
                           absl::Time wall) {
   Node& node = nodes_[reg.name()];
   node.reg = reg;
+  node.drained = drained_.count(reg.name()) > 0;
   node.incarnation = incarnation;
   node.slots.assign(reg.devices_size(), std::string());
   node.unheard = true;
@@ -157,6 +159,11 @@ void NodeTable::Erase(absl::string_view name) {
   if (node == nullptr) return;
   if (node->session != 0) sessions_.erase(node->session);
   nodes_.erase(std::string(name));
+}
+
+bool NodeTable::SetDrained(const std::string& name, bool drained) {
+  if (Node* node = Find(name); node != nullptr) node->drained = drained;
+  return drained ? drained_.insert(name).second : drained_.erase(name) > 0;
 }
 
 }  // namespace capstan::coordinator::core

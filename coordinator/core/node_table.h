@@ -23,7 +23,9 @@ struct Node {
   int64_t incarnation = 0;
   SessionId session = 0;  // 0: not connected; the lease may still hold
   SessionId last_session = 0;
-  bool lost = false;  // the lease lapsed, or another process has the name now
+  bool lost = false;            // the lease lapsed, or another process has the name now
+  bool drained = false;         // gets no new work
+  common::v1::NodeUsage usage;  // the newest report
   // Known from an earlier coordinator, and what it holds is not known before its first heartbeat.
   bool unheard = false;
   absl::Duration last_heard;
@@ -41,6 +43,7 @@ struct Node {
   bool is_worker() const { return reg.role() == common::v1::ROLE_WORKER; }
   bool live() const { return session != 0 && !lost; }
   bool usable() const { return live() && !unheard; }
+  bool takes_work() const { return usable() && !drained; }
 };
 
 // Names of people's and machines' making: [a-z0-9-]{1,63}.
@@ -79,6 +82,9 @@ class NodeTable {
   // Ends a session; the node stays for its lease.
   void Disconnect(SessionId session);
   void Erase(absl::string_view name);
+  // Of the name, for every process that has it now or later. False: it was so already.
+  bool SetDrained(const std::string& name, bool drained);
+  const std::set<std::string>& drained() const { return drained_; }
 
   const std::map<std::string, Node, std::less<>>& all() const { return nodes_; }
   std::map<std::string, Node, std::less<>>& all() { return nodes_; }
@@ -87,6 +93,7 @@ class NodeTable {
  private:
   std::map<std::string, Node, std::less<>> nodes_;
   std::map<SessionId, std::string> sessions_;
+  std::set<std::string> drained_;
 };
 
 }  // namespace capstan::coordinator::core

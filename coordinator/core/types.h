@@ -57,6 +57,12 @@ struct Control {
       request;
   Caller caller;
 };
+// DrainNode or UndrainNode. Answered without a response.
+struct SetDrained {
+  CallId call = 0;
+  std::string node;
+  bool drained = false;
+};
 struct NodeConnected {
   SessionId session = 0;
   node::v1::Register reg;
@@ -99,7 +105,7 @@ struct Restored {
 
 struct Event {
   absl::Time wall;  // for people only
-  std::variant<Tick, Restored, Submit, Cancel, Control, NodeConnected, NodeMessage,
+  std::variant<Tick, Restored, Submit, Cancel, Control, SetDrained, NodeConnected, NodeMessage,
                NodeDisconnected, ManifestWritten>
       what;
 };
@@ -116,6 +122,10 @@ struct IncarnationIssued {
 };
 struct NodeForgotten {
   std::string node;
+};
+struct NodeDrained {  // or not any more; of a name, whether such a node is there or not
+  std::string node;
+  bool drained = false;
 };
 struct JobSaved {
   std::string job_id;
@@ -134,9 +144,15 @@ struct EventDropped {  // too many: this one is not kept any more
 struct JobForgotten {  // ended long ago, with its events; its id and its request id are free
   std::string job_id;
 };
+// A page of a job's MetricHistory. For people alone: nothing waits until it is durable.
+struct HistoryPage {
+  std::string job_id;
+  int64_t number = 0;
+  std::string page;  // empty: this page is not there any more
+};
 
 using Record = std::variant<IncarnationIssued, NodeForgotten, JobSaved, EventAdded, EventDropped,
-                            JobForgotten>;
+                            JobForgotten, HistoryPage, NodeDrained>;
 
 // ---- effects ----
 
@@ -238,6 +254,10 @@ struct CoreOptions {
   int64_t max_log_bytes = int64_t{8} << 20;        // of one job
   int64_t max_all_log_bytes = int64_t{256} << 20;  // beyond: the oldest ended jobs lose theirs
   int max_events = 1000;                           // of one job
+  int max_history_points = 2000;                   // of a job that has not ended
+  int max_ended_history_points = 500;              // of one that has
+  // What a crash may take away of the histories of metrics.
+  absl::Duration history_save = absl::Seconds(10);
 
   std::string storage_root;  // absolute folder, where a spec names none
   uint64_t seed = 0;         // of the random letters in job ids

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/core/node_table.h"
 #include "services/files/files.h"
 #include "training/codec/crc32c.h"
 
@@ -30,6 +31,12 @@ CREATE TABLE nodes (name TEXT PRIMARY KEY, incarnation INTEGER NOT NULL, registe
 CREATE TABLE jobs (id TEXT PRIMARY KEY, job BLOB NOT NULL, sum INTEGER NOT NULL);
 CREATE TABLE events (job TEXT NOT NULL, number INTEGER NOT NULL, event BLOB NOT NULL,
                      sum INTEGER NOT NULL, PRIMARY KEY (job, number)) WITHOUT ROWID;
+)";
+// What schema 2 added.
+constexpr char kSchema2[] = R"(
+CREATE TABLE history (job TEXT NOT NULL, number INTEGER NOT NULL, page BLOB NOT NULL,
+                      sum INTEGER NOT NULL, PRIMARY KEY (job, number));
+CREATE TABLE drained (node TEXT PRIMARY KEY) WITHOUT ROWID;
 )";
 
 int64_t SumOf(absl::string_view key, int64_t number, absl::string_view value) {
@@ -173,6 +180,8 @@ absl::Status SqliteJournal::OpenDatabase() {
                        ", this one knows ", kJournalSchema, ")"));
     }
     if (*schema < 1) return absl::DataLossError(absl::StrCat(path_, ": schema ", *schema));
+    if (*schema < kJournalSchema) status = UpgradeSchema();
+    if (!status.ok()) return status;
     const absl::StatusOr<std::string> check = Text("PRAGMA quick_check(1)");
     if (!check.ok()) return check.status();
     if (*check != "ok") return absl::DataLossError(absl::StrCat(path_, ": is damaged: ", *check));
@@ -188,7 +197,12 @@ absl::Status SqliteJournal::OpenDatabase() {
       {"DELETE FROM jobs WHERE id = ?1", &drop_job_},
       {"INSERT OR REPLACE INTO events VALUES (?1, ?2, ?3, ?4)", &put_event_},
       {"DELETE FROM events WHERE job = ?1 AND number = ?2", &drop_event_},
-      {"DELETE FROM events WHERE job = ?1", &drop_events_}};
+      {"DELETE FROM events WHERE job = ?1", &drop_events_},
+      {"INSERT OR IGNORE INTO drained VALUES (?1)", &put_drained_},
+      {"DELETE FROM drained WHERE node = ?1", &drop_drained_},
+      {"INSERT OR REPLACE INTO history VALUES (?1, ?2, ?3, ?4)", &put_page_},
+      {"DELETE FROM history WHERE job = ?1 AND number = ?2", &drop_page_},
+      {"DELETE FROM history WHERE job = ?1", &drop_pages_}};
   for (const auto& entry : statements) {
     status = Prepare(entry.first, entry.second);
     if (!status.ok()) return status;
@@ -201,10 +215,16 @@ absl::Status SqliteJournal::MakeSchema() {
   // One transaction: a crash leaves an empty file, or the whole schema.
   const std::string sql =
       absl::StrCat("BEGIN IMMEDIATE; PRAGMA application_id=", kApplicationId,
-                   "; PRAGMA user_version=", kJournalSchema, ";", kSchema, "COMMIT");
+                   "; PRAGMA user_version=", kJournalSchema, ";", kSchema, kSchema2, "COMMIT");
   const absl::Status status = Execute(sql.c_str());
   if (!status.ok()) return status;
   return services::SyncDir(path_.substr(0, path_.rfind('/')));  // the file itself is new
+}
+
+absl::Status SqliteJournal::UpgradeSchema() {
+  const std::string sql = absl::StrCat("BEGIN IMMEDIATE; PRAGMA user_version=", kJournalSchema, ";",
+                                       kSchema2, "COMMIT");
+  return Execute(sql.c_str());
 }
 
 absl::StatusOr<core::DurableState> SqliteJournal::Load() {
@@ -261,6 +281,24 @@ absl::Status SqliteJournal::Fill(core::DurableState* state) {
         return true;
       });
   if (!status.ok()) return status;
+  status = each("a drained node", "SELECT node FROM drained",
+                [&](const std::string& name, sqlite3_stmt*) {
+                  state->drained.insert(name);
+                  return core::IsName(name);
+                });
+  if (!status.ok()) return status;
+  status = each(
+      "a page of the history of job", "SELECT job, number, page, sum FROM history",
+      [&](const std::string& id, sqlite3_stmt* row) {
+        const int64_t number = sqlite3_column_int64(row, 1);
+        const absl::string_view page = BlobOf(row, 2);
+        if (SumOf(id, number, page) != sqlite3_column_int64(row, 3) || state->jobs.count(id) == 0) {
+          return false;
+        }
+        state->history[id][number] = std::string(page);
+        return true;
+      });
+  if (!status.ok()) return status;
   return each("an event of job", "SELECT job, number, event, sum FROM events",
               [&](const std::string& id, sqlite3_stmt* row) {
                 const int64_t number = sqlite3_column_int64(row, 1);
@@ -301,8 +339,22 @@ absl::Status SqliteJournal::Write(const core::Record& record) {
     return Run(drop_event_, Row().Text(dropped->job_id).Integer(dropped->number));
   }
   if (const auto* forgotten = std::get_if<core::JobForgotten>(&record)) {
-    const absl::Status status = Run(drop_events_, Row().Text(forgotten->job_id));
+    absl::Status status = Run(drop_events_, Row().Text(forgotten->job_id));
+    if (status.ok()) status = Run(drop_pages_, Row().Text(forgotten->job_id));
     return status.ok() ? Run(drop_job_, Row().Text(forgotten->job_id)) : status;
+  }
+  if (const auto* mark = std::get_if<core::NodeDrained>(&record)) {
+    return Run(mark->drained ? put_drained_ : drop_drained_, Row().Text(mark->node));
+  }
+  if (const auto* page = std::get_if<core::HistoryPage>(&record)) {
+    if (page->page.empty()) {
+      return Run(drop_page_, Row().Text(page->job_id).Integer(page->number));
+    }
+    return Run(put_page_, Row()
+                              .Text(page->job_id)
+                              .Integer(page->number)
+                              .Blob(page->page)
+                              .Integer(SumOf(page->job_id, page->number, page->page)));
   }
   if (const auto* node = std::get_if<core::NodeForgotten>(&record)) {
     return Run(drop_node_, Row().Text(node->node));

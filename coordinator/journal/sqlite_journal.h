@@ -20,7 +20,7 @@ struct sqlite3_stmt;
 
 namespace capstan::coordinator {
 
-inline constexpr int kJournalSchema = 1;
+inline constexpr int kJournalSchema = 2;
 
 // One thread at a time.
 class SqliteJournal final : public core::Journal {
@@ -46,6 +46,7 @@ class SqliteJournal final : public core::Journal {
   SqliteJournal(std::string path, int lock_fd);
   absl::Status OpenDatabase();
   absl::Status MakeSchema();
+  absl::Status UpgradeSchema();  // from 1
   absl::Status Execute(const char* sql);
   absl::StatusOr<int64_t> Integer(const char* sql);
   absl::StatusOr<std::string> Text(const char* sql);
@@ -72,6 +73,11 @@ class SqliteJournal final : public core::Journal {
   sqlite3_stmt* put_event_ = nullptr;
   sqlite3_stmt* drop_event_ = nullptr;
   sqlite3_stmt* drop_events_ = nullptr;
+  sqlite3_stmt* put_drained_ = nullptr;
+  sqlite3_stmt* drop_drained_ = nullptr;
+  sqlite3_stmt* put_page_ = nullptr;
+  sqlite3_stmt* drop_page_ = nullptr;
+  sqlite3_stmt* drop_pages_ = nullptr;
 };
 
 }  // namespace capstan::coordinator

@@ -18,7 +18,9 @@
 namespace capstan::coordinator {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 class JournalTest : public ::testing::Test {
  protected:
@@ -65,11 +67,29 @@ TEST_F(JournalTest, WhatWasCommittedIsThereAndTheNewestOfEachCounts) {
   {
     const auto journal = Open();
     const std::string binary("\0\xff spec", 7);
-    for (const core::Record& record : std::initializer_list<core::Record>{
-             Node("s0", 1), Node("w0", 2), Node("s0", 3), core::JobSaved{"a-1", "old"},
-             core::JobSaved{"a-1", binary}, core::JobSaved{"b-2", ""}, Event("a-1", 1, "Submitted"),
-             Event("a-1", 2, "Admitted"), Event("a-1", 3, "Started"), Event("b-2", 1, "Submitted"),
-             core::EventDropped{"a-1", 2}, core::NodeForgotten{"w0"}, core::JobForgotten{"b-2"}}) {
+    for (const core::Record& record :
+         std::initializer_list<core::Record>{Node("s0", 1),
+                                             Node("w0", 2),
+                                             Node("s0", 3),
+                                             core::JobSaved{"a-1", "old"},
+                                             core::JobSaved{"a-1", binary},
+                                             core::JobSaved{"b-2", ""},
+                                             Event("a-1", 1, "Submitted"),
+                                             Event("a-1", 2, "Admitted"),
+                                             Event("a-1", 3, "Started"),
+                                             Event("b-2", 1, "Submitted"),
+                                             core::EventDropped{"a-1", 2},
+                                             core::HistoryPage{"a-1", 0, "first"},
+                                             core::HistoryPage{"a-1", 1, "second"},
+                                             core::HistoryPage{"a-1", 2, "third"},
+                                             core::HistoryPage{"a-1", 0, "again"},
+                                             core::HistoryPage{"a-1", 2, ""},
+                                             core::HistoryPage{"b-2", 0, "gone"},
+                                             core::NodeForgotten{"w0"},
+                                             core::NodeDrained{"w0", true},
+                                             core::NodeDrained{"w1", true},
+                                             core::NodeDrained{"w1", false},
+                                             core::JobForgotten{"b-2"}}) {
       ASSERT_TRUE(journal->Append(record).ok());
     }
     ASSERT_TRUE(journal->Commit().ok());
@@ -85,6 +105,25 @@ TEST_F(JournalTest, WhatWasCommittedIsThereAndTheNewestOfEachCounts) {
   ASSERT_EQ(state.events.at("a-1").size(), 2u);
   EXPECT_EQ(state.events.at("a-1").at(3).type(), "Started");
   EXPECT_EQ(state.events.count("b-2"), 0u);
+  EXPECT_THAT(state.drained, ElementsAre("w0"));
+  EXPECT_THAT(state.history,
+              ElementsAre(Pair("a-1", ElementsAre(Pair(0, "again"), Pair(1, "second")))));
+}
+
+TEST_F(JournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
+  {
+    const auto journal = Open();
+    ASSERT_TRUE(journal->Append(core::JobSaved{"a-1", "first"}).ok());
+    ASSERT_TRUE(journal->Commit().ok());
+  }
+  Sql("DROP TABLE history; DROP TABLE drained; PRAGMA user_version=1");
+  {
+    const auto journal = Open();
+    EXPECT_EQ(journal->Load()->jobs.at("a-1"), "first");
+    ASSERT_TRUE(journal->Append(core::HistoryPage{"a-1", 0, "page"}).ok());
+    ASSERT_TRUE(journal->Commit().ok());
+  }
+  EXPECT_EQ(Load().history.at("a-1").at(0), "page");
 }
 
 // A process that ends between its statements leaves all of a commit or nothing of it.
@@ -165,7 +204,7 @@ TEST_F(JournalTest, TwoCoordinatorsDoNotShareAFolder) {
 
 TEST_F(JournalTest, AJournalOfANewerVersionIsRefusedAndLeftAlone) {
   { Open(); }
-  Sql("PRAGMA user_version=2");
+  Sql("PRAGMA user_version=3");
   const absl::Status status = OpenAndLoad();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("journal.db: a newer version of Capstan"));
@@ -180,6 +219,7 @@ TEST_F(JournalTest, AValueThatWasNotWrittenSoIsRefused) {
     ASSERT_TRUE(journal->Append(core::JobSaved{"a-1", "first"}).ok());
     ASSERT_TRUE(journal->Append(core::JobSaved{"b-2", "other"}).ok());
     ASSERT_TRUE(journal->Append(Event("a-1", 1, "Submitted")).ok());
+    ASSERT_TRUE(journal->Append(core::HistoryPage{"a-1", 0, "page"}).ok());
     ASSERT_TRUE(journal->Commit().ok());
   }
   ASSERT_TRUE(OpenAndLoad().ok());
@@ -193,6 +233,8 @@ TEST_F(JournalTest, AValueThatWasNotWrittenSoIsRefused) {
       {"UPDATE jobs SET id = 'c-3' WHERE id = 'b-2'", "UPDATE jobs SET id = 'b-2' WHERE id = 'c-3'",
        "job c-3"},
       {"UPDATE events SET number = 2", "UPDATE events SET number = 1", "an event of job a-1"},
+      {"UPDATE history SET number = 1", "UPDATE history SET number = 0",
+       "a page of the history of job a-1"},
       {"UPDATE nodes SET incarnation = 0", "UPDATE nodes SET incarnation = 1", "node s0"},
   };
   for (const auto& c : kCases) {

@@ -34,6 +34,9 @@ struct GpuMonitor::State {
         cuda_order(CudaOrder(nvml->List(), VisibleDevices())),
         metrics(registry, nvml->List(), cuda_order) {}
 
+  void Take(const std::vector<GpuSample>& samples, absl::Duration now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+
   const GpuMonitorOptions options;
   const std::unique_ptr<Nvml> nvml;
   const std::vector<int> cuda_order;
@@ -46,6 +49,8 @@ struct GpuMonitor::State {
   bool in_driver ABSL_GUARDED_BY(mu) = false;
   bool done ABSL_GUARDED_BY(mu) = false;
   int64_t samples ABSL_GUARDED_BY(mu) = 0;
+  std::vector<GpuReading> readings ABSL_GUARDED_BY(mu);  // by NVML's index
+  absl::Duration read_at ABSL_GUARDED_BY(mu);
 };
 
 absl::StatusOr<std::unique_ptr<GpuMonitor>> GpuMonitor::Start(services::MetricsRegistry& registry,
@@ -60,6 +65,23 @@ absl::StatusOr<std::unique_ptr<GpuMonitor>> GpuMonitor::Start(services::MetricsR
 
 GpuMonitor::GpuMonitor(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
+void GpuMonitor::State::Take(const std::vector<GpuSample>& samples, absl::Duration now) {
+  std::vector<GpuReading> taken;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    GpuReading reading{samples[i], std::nullopt};
+    if (i < readings.size()) {
+      const std::optional<double>& before = readings[i].sample.energy_joules;
+      const std::optional<double>& joules = samples[i].energy_joules;
+      if (before.has_value() && joules.has_value() && *joules >= *before && now > read_at) {
+        reading.power_watts = (*joules - *before) / absl::ToDoubleSeconds(now - read_at);
+      }
+    }
+    taken.push_back(std::move(reading));
+  }
+  readings = std::move(taken);
+  read_at = now;
+}
+
 void GpuMonitor::Run(State& state) {
   std::vector<bool> lost(state.nvml->List().size(), false);
   for (;;) {
@@ -68,7 +90,8 @@ void GpuMonitor::Run(State& state) {
       if (state.stopped) break;
       state.in_driver = true;
     }
-    const std::vector<GpuSample> samples = state.nvml->Sample(Now());
+    const absl::Duration read_at = Now();
+    const std::vector<GpuSample> samples = state.nvml->Sample(read_at);
     {
       MutexLock lock(state.mu);
       state.in_driver = false;
@@ -87,6 +110,7 @@ void GpuMonitor::Run(State& state) {
                          state.options.uses ? state.options.uses() : std::vector<GpuUse>());
     const absl::Duration next = Now() + state.options.period;
     MutexLock lock(state.mu);
+    state.Take(samples, read_at);
     ++state.samples;
     state.changed.NotifyAll();
     for (absl::Duration now = Now(); !state.stopped && now < next; now = Now()) {
@@ -124,6 +148,17 @@ std::vector<GpuInfo> GpuMonitor::VisibleGpus() const {
   std::vector<GpuInfo> gpus;
   for (const int place : state_->cuda_order) gpus.push_back(state_->nvml->List()[place]);
   return gpus;
+}
+
+std::vector<GpuReading> GpuMonitor::LastReadings() const {
+  MutexLock lock(state_->mu);
+  std::vector<GpuReading> readings;
+  for (const int place : state_->cuda_order) {
+    if (static_cast<size_t>(place) < state_->readings.size()) {
+      readings.push_back(state_->readings[static_cast<size_t>(place)]);
+    }
+  }
+  return readings;
 }
 
 const std::string& GpuMonitor::driver_version() const { return state_->nvml->driver_version(); }

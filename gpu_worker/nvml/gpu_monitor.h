@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,11 @@ struct GpuMonitorOptions {
   std::function<std::vector<GpuUse>()> uses;
 };
 
+struct GpuReading {
+  GpuSample sample;
+  std::optional<double> power_watts;  // by the energy since the sample before
+};
+
 class GpuMonitor {
  public:
   // Errors of Nvml::Open, whose message is one sentence for the log. Borrows the registry.
@@ -37,6 +43,8 @@ class GpuMonitor {
 
   // Those that CUDA programs of this process's environment see, in CUDA's order.
   std::vector<GpuInfo> VisibleGpus() const;
+  // The newest of each of these; empty before the first.
+  std::vector<GpuReading> LastReadings() const;
   const std::string& driver_version() const;
   GpuMetrics& metrics();
 

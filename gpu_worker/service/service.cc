@@ -105,7 +105,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   }
 
   services::NodeSession::Callbacks callbacks;
-  callbacks.make_heartbeat = [self] { return self->node_->MakeHeartbeat(); };
+  callbacks.make_heartbeat = [self] { return self->MakeHeartbeat(); };
   callbacks.on_message = [self](const node::v1::ConnectResponse& message) {
     self->node_->OnMessage(message);
   };
@@ -125,6 +125,27 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   service->server_->AddDrainHook("tasks", [self] { self->node_->Shutdown(); });
   service->server_->AddStopHook("goodbye", [self] { self->session_->Stop(); });
   return service;
+}
+
+node::v1::Heartbeat Service::MakeHeartbeat() {
+  node::v1::Heartbeat heartbeat = node_->MakeHeartbeat();
+  common::v1::NodeUsage& usage = *heartbeat.mutable_usage();
+  host_usage_.Fill(&usage);
+  if (gpu_monitor_ == nullptr) return heartbeat;
+  const std::vector<GpuReading> readings = gpu_monitor_->LastReadings();
+  for (const std::string& device : node_->devices()) {
+    common::v1::DeviceUsage& card = *usage.add_devices();
+    const std::optional<int> gpu = CudaIndex(device);
+    if (!gpu.has_value() || *gpu < 0 || *gpu >= static_cast<int>(readings.size())) continue;
+    const GpuReading& reading = readings[static_cast<size_t>(*gpu)];
+    const GpuSample& sample = reading.sample;
+    if (sample.memory_used_bytes) card.set_memory_used_bytes(*sample.memory_used_bytes);
+    if (sample.memory_total_bytes) card.set_memory_total_bytes(*sample.memory_total_bytes);
+    if (sample.utilization_ratio) card.set_utilization_ratio(*sample.utilization_ratio);
+    if (sample.temperature_celsius) card.set_temperature_celsius(*sample.temperature_celsius);
+    if (reading.power_watts) card.set_power_watts(*reading.power_watts);
+  }
+  return heartbeat;
 }
 
 void Service::Shutdown() {

@@ -10,6 +10,7 @@
 #include "gpu_worker/nvml/gpu_monitor.h"
 #include "gpu_worker/service/metrics.h"
 #include "gpu_worker/service/worker_node.h"
+#include "services/host_usage/host_usage.h"
 #include "services/http/http_server.h"
 #include "services/metrics/registry.h"
 #include "services/metrics/rpc_metrics.h"
@@ -35,6 +36,7 @@ class Service {
 
  private:
   Service();
+  node::v1::Heartbeat MakeHeartbeat();
 
   services::MetricsRegistry registry_;
   WorkerMetrics metrics_;
@@ -43,6 +45,7 @@ class Service {
   std::unique_ptr<services::Server> server_;
   std::unique_ptr<services::HttpServer> http_;
   std::unique_ptr<WorkerNode> node_;
+  services::HostUsage host_usage_;  // of the session's thread
   std::unique_ptr<services::NodeSession> session_;
   std::unique_ptr<GpuMonitor> gpu_monitor_;  // null: no GPU here; asks the node
 };

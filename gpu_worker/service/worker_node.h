@@ -62,6 +62,8 @@ class WorkerNode {
   WorkerNode(const WorkerNode&) = delete;
   WorkerNode& operator=(const WorkerNode&) = delete;
 
+  // Names, in the order of the registration.
+  const std::vector<std::string>& devices() const { return options_.devices; }
   node::v1::Heartbeat MakeHeartbeat() const ABSL_LOCKS_EXCLUDED(mu_);
   // Which living task trains on which CUDA device.
   std::vector<GpuUse> GpuUses() const ABSL_LOCKS_EXCLUDED(mu_);

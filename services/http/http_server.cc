@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "services/logging/log.h"
 #include "services/sync/mutex.h"
@@ -59,10 +60,15 @@ int OnHandshake(SSL* ssl, void* security) {
   return LoadCertificate(ssl, *static_cast<const Security*>(security)) ? 1 : 0;
 }
 
-void Answer(const HttpHandler& handler, const httplib::Request& request,
+void Answer(const HttpHandler& handler, bool tls, const httplib::Request& request,
             httplib::Response& response) {
-  const HttpResponse answer = handler({.path = request.path, .parameters = request.params});
+  HttpRequest asked{.path = request.path, .parameters = request.params, .headers = {}, .tls = tls};
+  for (const auto& [name, value] : request.headers) {
+    asked.headers.emplace(absl::AsciiStrToLower(name), value);
+  }
+  const HttpResponse answer = handler(asked);
   response.status = answer.code;
+  for (const auto& [name, value] : answer.headers) response.set_header(name.c_str(), value);
   response.set_content(answer.body, answer.content_type);
 }
 
@@ -147,10 +153,16 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
   server.set_payload_max_length(64 * 1024);
   server.set_tcp_nodelay(true);
   for (const auto& [path, handler] : routes) {
-    server.Get(path,
-               [handler = handler](const httplib::Request& request, httplib::Response& response) {
-                 Answer(handler, request, response);
-               });
+    server.Get(path, [handler = handler, tls](const httplib::Request& request,
+                                              httplib::Response& response) {
+      Answer(handler, tls, request, response);
+    });
+  }
+  for (const auto& [path, handler] : options.posts) {
+    server.Post(path, [handler = handler, tls](const httplib::Request& request,
+                                               httplib::Response& response) {
+      Answer(handler, tls, request, response);
+    });
   }
   server.set_exception_handler(
       [](const httplib::Request& request, httplib::Response& response, std::exception_ptr) {

@@ -1,4 +1,4 @@
-// The one HTTP port of a service: GET /metrics, /healthz, /readyz and what the service adds.
+// The one HTTP port of a service: GET /metrics, /healthz, /readyz and what the service adds, which guards that itself.
 //
 // /metrics, /healthz and /readyz are for anybody who reaches the port, so it is 127.0.0.1 by
 // default; any other address is TLS with the service's certificate, read again for each connection,
@@ -15,6 +15,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "services/endpoint/endpoint.h"
@@ -23,13 +25,16 @@ namespace capstan::services {
 
 struct HttpRequest {
   std::string path;
-  std::multimap<std::string, std::string> parameters;  // of the query, decoded
+  std::multimap<std::string, std::string> parameters;  // of the query and of a form, decoded
+  std::map<std::string, std::string> headers;          // by their names in small letters
+  bool tls = false;
 };
 
 struct HttpResponse {
   int code = 200;
   std::string body;
   std::string content_type = "text/plain; charset=utf-8";
+  std::vector<std::pair<std::string, std::string>> headers;
 };
 
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
@@ -40,6 +45,7 @@ struct HttpOptions {
   std::function<std::string()> metrics;       // the text of /metrics; empty: 404
   std::function<bool()> ready;                // of /readyz: 200 or 503; empty: always ready
   std::map<std::string, HttpHandler> routes;  // further GET paths, e.g. "/sd"
+  std::map<std::string, HttpHandler> posts;   // POST paths, of forms
 };
 
 // "off" or "" gives nullopt, otherwise ADDR:PORT. InvalidArgument: neither, or a Unix path.

@@ -30,6 +30,12 @@ TEST(HttpServerTest, ServesMetricsHealthReadinessAndOwnRoutes) {
     return HttpResponse{.body = it == request.parameters.end() ? "none" : it->second,
                         .content_type = "application/json"};
   };
+  options.posts["/form"] = [](const HttpRequest& request) {
+    return HttpResponse{.code = 303,
+                        .body = absl::StrCat(request.parameters.find("token")->second, "/",
+                                             request.headers.at("cookie"), "/", request.tls),
+                        .headers = {{"Set-Cookie", "a=b; HttpOnly"}}};
+  };
   options.routes["/throws"] = [](const HttpRequest&) -> HttpResponse {
     throw std::runtime_error("bug");
   };
@@ -51,6 +57,13 @@ TEST(HttpServerTest, ServesMetricsHealthReadinessAndOwnRoutes) {
   EXPECT_EQ(client.Get("/throws")->status, 500);
   EXPECT_EQ(client.Get("/no/such")->status, 404);
   EXPECT_EQ(client.Post("/healthz")->status, 404);
+  EXPECT_EQ(client.Get("/form")->status, 404);
+  result =
+      client.Post("/form", {{"Cookie", "x=y"}}, "token=a%2Bb", "application/x-www-form-urlencoded");
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->status, 303);
+  EXPECT_EQ(result->body, "a+b/x=y/0");
+  EXPECT_EQ(result->get_header_value("Set-Cookie"), "a=b; HttpOnly");
 }
 
 TEST(HttpServerTest, SecondStartOnOnePortNamesTheAddress) {

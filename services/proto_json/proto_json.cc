@@ -1,4 +1,4 @@
-#include "client/proto_json.h"
+#include "services/proto_json/proto_json.h"
 
 #include <google/protobuf/descriptor.h>
 
@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
-namespace capstan::client {
+namespace capstan::services {
 namespace {
 
 using google::protobuf::FieldDescriptor;
@@ -106,4 +106,4 @@ std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-}  // namespace capstan::client
+}  // namespace capstan::services

@@ -1,6 +1,6 @@
 // Any of our messages as JSON that programs read: snake_case, every integer a number.
-#ifndef CAPSTAN_CLIENT_PROTO_JSON_H_
-#define CAPSTAN_CLIENT_PROTO_JSON_H_
+#ifndef CAPSTAN_SERVICES_PROTO_JSON_PROTO_JSON_H_
+#define CAPSTAN_SERVICES_PROTO_JSON_PROTO_JSON_H_
 
 #include <google/protobuf/message.h>
 
@@ -9,7 +9,7 @@
 
 #include "google/protobuf/timestamp.pb.h"
 
-namespace capstan::client {
+namespace capstan::services {
 
 // Every field that is set, and those without presence in any case; bytes as hex, enums without
 // their prefix, timestamps as RFC 3339, numbers that are not finite as null.
@@ -21,6 +21,6 @@ std::string TimeText(const google::protobuf::Timestamp& time);
 // One line. Text that is no UTF-8 has U+FFFD for what is not.
 std::string Dump(const nlohmann::ordered_json& json);
 
-}  // namespace capstan::client
+}  // namespace capstan::services
 
-#endif  // CAPSTAN_CLIENT_PROTO_JSON_H_
+#endif  // CAPSTAN_SERVICES_PROTO_JSON_PROTO_JSON_H_

@@ -1,0 +1,99 @@
+// `capstan metrics`: how loss, accuracy and speed went over a job's steps.
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "client/commands.h"
+#include "client/metrics_text.h"
+
+namespace capstan::client {
+namespace {
+
+constexpr int kTablePoints = 20;
+constexpr int kPlotHeight = 8;
+constexpr int kPlotMargin = 12;  // for labels
+
+struct MetricsOptions {
+  std::string job_id;
+  std::vector<std::string> names;
+  int points = -1;  // not given
+  bool plot = false;
+};
+
+// Whether the terminal, or whoever reads, understands UTF-8.
+bool SpeaksUtf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    return absl::StrContainsIgnoreCase(value, "utf-8") ||
+           absl::StrContainsIgnoreCase(value, "utf8");
+  }
+  return false;
+}
+
+ExitCode Metrics(const MetricsOptions& options, JobClient& client, const Console& console) {
+  const bool whole = options.plot || console.json() || console.output == Output::kCsv;
+  job::v1::GetMetricsRequest request;
+  request.set_job_id(options.job_id);
+  request.set_max_points(options.points >= 0 ? options.points : whole ? 0 : kTablePoints);
+  const auto answer = client.Call(&JobClient::Stub::GetMetrics, request);
+  if (!answer.ok()) return ReportJob(client, options.job_id, answer.status(), console);
+  const std::vector<job::v1::MetricPoint> points(answer->points().begin(), answer->points().end());
+
+  std::vector<std::string> names = options.names;
+  if (names.empty() && options.plot) names = {"loss", "accuracy", "samples_per_second"};
+  if (names.empty()) names = MetricNames();
+  if (options.names.empty() && console.output == Output::kTable && !options.plot) names.resize(5);
+  std::vector<Curve> curves;
+  for (const std::string& name : names) {
+    absl::StatusOr<Curve> curve = CurveOf(points, name);
+    if (!curve.ok()) return Report(curve.status(), console);
+    curves.push_back(*std::move(curve));
+  }
+
+  if (console.json()) {
+    console.Out(MetricsJson(options.job_id, points) + "\n");
+  } else if (console.output == Output::kCsv) {
+    console.Out(MetricsCsv(points, names));
+  } else if (options.plot) {
+    const int width = std::clamp(console.stdout_tty ? console.width : 80, 40, 120) - kPlotMargin;
+    for (const Curve& curve : curves) {
+      console.Out(PlotText(curve, width, kPlotHeight, SpeaksUtf8()));
+    }
+  } else if (points.empty()) {
+    console.Note("nothing was reported yet\n");
+  } else {
+    console.Out(MetricsTable(points, names, console.stdout_tty ? console.width : 0));
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddMetrics(CLI::App& parent, Action& slot) {
+  const auto options = std::make_shared<MetricsOptions>();
+  CLI::App* command =
+      parent.add_subcommand("metrics", "how loss, accuracy and speed went over a job's steps");
+  command->add_option("JOB", options->job_id, "id of the job")->required();
+  command->add_option("--name", options->names, "only this metric, may be repeated: loss")
+      ->type_name("NAME")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  command
+      ->add_option("--points", options->points,
+                   "at most so many, evenly; 0: all; default 20 for a table, else all")
+      ->check(CLI::Range(0, 1000000));
+  command->add_flag("--plot", options->plot, "as curves");
+  CarryOut(command, slot, {Output::kTable, Output::kWide, Output::kJson, Output::kCsv},
+           [options](const Context& context) {
+             return WithCoordinator(context, [&](JobClient& client) {
+               return Metrics(*options, client, context.console);
+             });
+           });
+}
+
+}  // namespace capstan::client

@@ -1,0 +1,133 @@
+// `capstan top` and `capstan shards`.
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "client/commands.h"
+#include "client/top_text.h"
+#include "services/server/signals.h"
+
+namespace capstan::client {
+namespace {
+
+constexpr int kMaxJobs = 200;
+
+struct TopOptions {
+  std::vector<std::string> what;
+  std::string interval = "2s";
+  int count = -1;  // not given
+};
+
+// Jobs that have not ended.
+absl::StatusOr<std::vector<job::v1::Job>> LivingJobs(JobClient& client) {
+  job::v1::ListJobsRequest request;
+  request.set_limit(kMaxJobs);
+  for (const common::v1::JobState state :
+       {common::v1::JOB_STATE_PENDING, common::v1::JOB_STATE_STARTING,
+        common::v1::JOB_STATE_RUNNING, common::v1::JOB_STATE_RECOVERING,
+        common::v1::JOB_STATE_SUSPENDED}) {
+    request.add_states(state);
+  }
+  const auto answer = client.Call(&JobClient::Stub::ListJobs, request);
+  if (!answer.ok()) return answer.status();
+  return std::vector<job::v1::Job>(answer->jobs().begin(), answer->jobs().end());
+}
+
+ExitCode Top(const TopOptions& options, absl::Duration interval, JobClient& client,
+             const Console& console) {
+  TopView view;
+  if (!options.what.empty()) {
+    const std::set<std::string> what(options.what.begin(), options.what.end());
+    view.nodes = what.count("nodes") > 0;
+    view.shards = what.count("shards") > 0;
+    view.jobs = what.count("jobs") > 0;
+  }
+  const bool live = console.stdout_tty && console.stderr_tty && !console.json();
+  view.width = console.stdout_tty ? console.width : 0;
+  const int count = options.count >= 0 ? options.count : live ? 0 : 1;
+  services::ShutdownSignal& signal = services::ShutdownSignal::Install();
+  LiveArea area(console);
+  for (int shown = 0; count == 0 || shown < count; ++shown) {
+    if (shown > 0 && signal.WaitFor(interval)) break;
+    const auto nodes = client.Call(&JobClient::Stub::ListNodes, job::v1::ListNodesRequest());
+    if (!nodes.ok()) return Report(nodes.status(), console);
+    const auto jobs = LivingJobs(client);
+    if (!jobs.ok()) return Report(jobs.status(), console);
+    if (console.json()) {
+      console.Out(TopJson(*nodes, *jobs) + "\n");
+      continue;
+    }
+    const std::string text = TopText(*nodes, *jobs, view);
+    if (live && count != 1) {
+      std::vector<std::string> lines = absl::StrSplit(absl::StripSuffix(text, "\n"), '\n');
+      if (static_cast<int>(lines.size()) >= console.height) {
+        lines.resize(static_cast<size_t>(console.height) - 1);
+      }
+      area.Draw(absl::StrJoin(lines, "\n"));
+    } else {
+      console.Out(text);
+    }
+  }
+  return kExitDone;
+}
+
+ExitCode Shards(const std::string& job_id, JobClient& client, const Console& console) {
+  std::vector<job::v1::Job> jobs;
+  if (job_id.empty()) {
+    const auto living = LivingJobs(client);
+    if (!living.ok()) return Report(living.status(), console);
+    jobs = *living;
+  } else {
+    const auto job = client.Get(job_id);
+    if (!job.ok()) return ReportJob(client, job_id, job.status(), console);
+    jobs.push_back(*job);
+  }
+  if (console.json()) {
+    console.Out(ShardsJson(jobs) + "\n");
+  } else if (std::all_of(jobs.begin(), jobs.end(),
+                         [](const job::v1::Job& job) { return job.shards().empty(); })) {
+    console.Note("no shards\n");
+  } else {
+    console.Out(
+        ShardsText(jobs, console.output == Output::kWide, console.stdout_tty ? console.width : 0));
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddTop(CLI::App& parent, Action& slot) {
+  const auto options = std::make_shared<TopOptions>();
+  CLI::App* top =
+      parent.add_subcommand("top", "what nodes, shards and jobs do: live on a terminal, else once");
+  top->add_option("WHAT", options->what, "nodes | shards | jobs; default all")
+      ->check(CLI::IsMember({"nodes", "shards", "jobs"}));
+  top->add_option("--interval", options->interval, "between two looks, default 2s");
+  top->add_option("--count", options->count, "end after so many looks; 0: never")
+      ->check(CLI::Range(0, 1000000));
+  CarryOut(top, slot, {Output::kTable, Output::kJson}, [options](const Context& context) {
+    const auto interval = ReadDuration("--interval", options->interval);
+    if (!interval.ok()) return Report(interval.status(), context.console);
+    return WithCoordinator(context, [&](JobClient& client) {
+      return Top(*options, *interval, client, context.console);
+    });
+  });
+
+  const auto job = std::make_shared<std::string>();
+  CLI::App* shards =
+      parent.add_subcommand("shards", "where the shards of a job, or of all, lie and what they do");
+  shards->add_option("JOB", *job, "id of the job; without it, of all that have not ended");
+  CarryOut(shards, slot, {Output::kTable, Output::kWide, Output::kJson},
+           [job](const Context& context) {
+             return WithCoordinator(
+                 context, [&](JobClient& client) { return Shards(*job, client, context.console); });
+           });
+}
+
+}  // namespace capstan::client

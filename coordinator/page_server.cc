@@ -1,0 +1,275 @@
+#include "coordinator/page_server.h"
+
+#include <algorithm>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "coordinator/node_info.h"
+#include "services/logging/log.h"
+
+namespace capstan::embedded {
+extern const std::string_view index_html;
+extern const std::string_view login_html;
+extern const std::string_view page_css;
+extern const std::string_view page_js;
+extern const std::string_view icon_svg;
+}  // namespace capstan::embedded
+
+namespace capstan::coordinator {
+namespace {
+
+using services::HttpRequest;
+using services::HttpResponse;
+
+constexpr std::chrono::seconds kPatience(3);  // with a strand that may have ended
+constexpr char kCookie[] = "capstan_token";
+constexpr char kHtml[] = "text/html; charset=utf-8";
+
+// The script and the style of the page itself and nothing else; no text becomes markup or script.
+constexpr char kPolicy[] =
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for "
+    "'script'; trusted-types 'none'";
+
+HttpResponse Answer(int code, absl::string_view body, const char* type) {
+  HttpResponse response{.code = code, .body = std::string(body), .content_type = type};
+  response.headers = {{"Content-Security-Policy", kPolicy},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Referrer-Policy", "no-referrer"},
+                      {"Cross-Origin-Opener-Policy", "same-origin"},
+                      {"Cross-Origin-Resource-Policy", "same-origin"},
+                      {"Cache-Control", "no-store"}};
+  return response;
+}
+
+HttpResponse JsonAnswer(int code, absl::string_view body) {
+  return Answer(code, body, "application/json");
+}
+
+HttpResponse Refusal(int code, absl::string_view why) {
+  return JsonAnswer(code, absl::StrCat("{\"error\":\"", why, "\"}"));  // texts of ours alone
+}
+
+// `message` is text of ours.
+HttpResponse LoginForm(int code, absl::string_view message) {
+  const std::string paragraph =
+      message.empty() ? "" : absl::StrCat("<p class=\"error\" role=\"alert\">", message, "</p>");
+  return Answer(code,
+                absl::StrReplaceAll(
+                    absl::string_view(embedded::login_html.data(), embedded::login_html.size()),
+                    {{"@MESSAGE@", paragraph}}),
+                kHtml);
+}
+
+HttpResponse SeeOther(const std::string& cookie) {
+  HttpResponse response = Answer(303, "", "text/plain; charset=utf-8");
+  response.headers.emplace_back("Location", "/");
+  response.headers.emplace_back("Set-Cookie", cookie);
+  return response;
+}
+
+std::string Cookie(const std::string& value, const HttpRequest& request, absl::string_view more) {
+  return absl::StrCat(kCookie, "=", value, "; Path=/; HttpOnly; SameSite=Strict",
+                      request.tls ? "; Secure" : "", more);
+}
+
+std::string Parameter(const HttpRequest& request, const std::string& name) {
+  const auto it = request.parameters.find(name);
+  return it == request.parameters.end() ? "" : it->second;
+}
+
+std::string TokenOf(const HttpRequest& request) {
+  const auto bearer = request.headers.find("authorization");
+  if (bearer != request.headers.end() && absl::StartsWith(bearer->second, "Bearer ")) {
+    return bearer->second.substr(sizeof("Bearer ") - 1);
+  }
+  const auto cookies = request.headers.find("cookie");
+  if (cookies == request.headers.end()) return "";
+  for (absl::string_view cookie : absl::StrSplit(cookies->second, ';')) {
+    cookie = absl::StripAsciiWhitespace(cookie);
+    if (absl::ConsumePrefix(&cookie, kCookie) && absl::ConsumePrefix(&cookie, "=")) {
+      return std::string(cookie);
+    }
+  }
+  return "";
+}
+
+// What `read` sees of the core. Unavailable: the coordinator shuts down.
+template <typename T>
+absl::StatusOr<T> Ask(Coordinator& coordinator, std::function<absl::StatusOr<T>()> read) {
+  const auto answer = std::make_shared<std::promise<absl::StatusOr<T>>>();
+  std::future<absl::StatusOr<T>> future = answer->get_future();
+  coordinator.PostRead([answer, read = std::move(read)] { answer->set_value(read()); });
+  if (future.wait_for(kPatience) != std::future_status::ready) {
+    return absl::UnavailableError("the coordinator shuts down");
+  }
+  return future.get();
+}
+
+HttpResponse ErrorAnswer(const absl::Status& status) {
+  return absl::IsNotFound(status) ? Refusal(404, "no such job") : Refusal(503, "not available");
+}
+
+}  // namespace
+
+PageServer::PageServer(Coordinator& coordinator, bool insecure)
+    : coordinator_(coordinator), insecure_(insecure), started_(MonotonicNow()) {}
+
+absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Create(Coordinator& coordinator,
+                                                               const services::Security& security) {
+  std::unique_ptr<PageServer> page(new PageServer(coordinator, security.insecure));
+  if (!security.tokens.empty()) {
+    absl::StatusOr<std::unique_ptr<services::TokenTable>> tokens =
+        services::TokenTable::Open(security.tokens);
+    if (!tokens.ok()) return tokens.status();
+    page->tokens_ = *std::move(tokens);
+  }
+  return page;
+}
+
+std::optional<core::Caller> PageServer::Reader(const std::string& token) {
+  const std::optional<services::Identity> who = tokens_->Find(token, absl::Now());
+  if (!who.has_value()) return std::nullopt;
+  const bool admin = who->role == services::Role::kAdmin;
+  if (!admin && who->role != services::Role::kClient) return std::nullopt;
+  return core::Caller{who->name, admin};
+}
+
+PageServer::Access PageServer::Check(const HttpRequest& request, core::Caller* caller) {
+  if (tokens_ == nullptr) return insecure_ ? Access::kGranted : Access::kClosed;
+  const std::string token = TokenOf(request);
+  if (token.empty()) return Access::kNoToken;
+  const std::optional<core::Caller> reader = Reader(token);
+  if (!reader.has_value()) return Access::kWrongToken;
+  if (caller != nullptr) *caller = *reader;
+  return Access::kGranted;
+}
+
+void PageServer::AddRoutes(services::HttpOptions& options) {
+  options.routes["/"] = [this](const HttpRequest& request) { return Page(request); };
+  // The style and the picture of the form, too: nothing of the cluster is in them.
+  options.routes["/page.css"] = [](const HttpRequest&) {
+    return Answer(200, {embedded::page_css.data(), embedded::page_css.size()},
+                  "text/css; charset=utf-8");
+  };
+  options.routes["/icon.svg"] = [](const HttpRequest&) {
+    return Answer(200, {embedded::icon_svg.data(), embedded::icon_svg.size()}, "image/svg+xml");
+  };
+  using Handler = std::function<HttpResponse(const HttpRequest&, const core::Caller&)>;
+  const auto guarded = [this](Handler handler) {
+    return [this, handler = std::move(handler)](const HttpRequest& request) {
+      core::Caller caller;
+      const Access access = Check(request, &caller);
+      if (access == Access::kClosed) return Refusal(403, "start it with --tokens");
+      if (access != Access::kGranted) return Refusal(401, "a token is needed");
+      return handler(request, caller);
+    };
+  };
+  options.routes["/page.js"] = guarded([](const HttpRequest&, const core::Caller&) {
+    return Answer(200, {embedded::page_js.data(), embedded::page_js.size()},
+                  "text/javascript; charset=utf-8");
+  });
+  options.routes["/api/overview"] =
+      guarded([this](const HttpRequest&, const core::Caller&) { return Overview(); });
+  options.routes["/api/job"] =
+      guarded([this](const HttpRequest& request, const core::Caller& caller) {
+        return Job(request, caller);
+      });
+  options.posts["/login"] = [this](const HttpRequest& request) { return Login(request); };
+  options.posts["/logout"] = [](const HttpRequest& request) {
+    return SeeOther(Cookie("", request, "; Max-Age=0"));
+  };
+}
+
+HttpResponse PageServer::Page(const HttpRequest& request) {
+  switch (Check(request)) {
+    case Access::kGranted:
+      return Answer(200, {embedded::index_html.data(), embedded::index_html.size()}, kHtml);
+    case Access::kClosed:
+      return Answer(403,
+                    "The status page needs to know who may look: start the coordinator with "
+                    "--tokens tokens.json, or with --insecure.\n",
+                    "text/plain; charset=utf-8");
+    case Access::kNoToken:
+      return LoginForm(401, "");
+    case Access::kWrongToken:
+      break;
+  }
+  return LoginForm(401, "This token is not valid here, or not any more.");
+}
+
+HttpResponse PageServer::Login(const HttpRequest& request) {
+  if (tokens_ == nullptr) return Page(request);
+  const std::string token(absl::StripAsciiWhitespace(Parameter(request, "token")));
+  if (token.empty() || !Reader(token).has_value()) {
+    services::Log(services::kWarning, "page_login_refused").Limit("all", absl::Seconds(1));
+    return LoginForm(401, "This token is not valid here, or not any more.");
+  }
+  return SeeOther(Cookie(token, request, ""));
+}
+
+PageHead PageServer::Head() const {
+  const absl::Duration now = MonotonicNow();
+  return {absl::Now(), DescribeCluster(coordinator_.core(), started_, now), tokens_ == nullptr};
+}
+
+HttpResponse PageServer::Overview() {
+  const absl::StatusOr<OverviewPage> page =
+      Ask<OverviewPage>(coordinator_, [this]() -> absl::StatusOr<OverviewPage> {
+        OverviewPage page{Head(), coordinator_.core().ListJobs(kPageJobs, {}), {}};
+        const absl::Duration now = MonotonicNow();
+        for (const auto& entry : coordinator_.core().nodes().all()) {
+          if (page.nodes.size() == kPageNodes) break;
+          page.nodes.push_back(DescribeNode(entry.second, now));
+        }
+        return page;
+      });
+  return page.ok() ? JsonAnswer(200, OverviewJson(*page)) : ErrorAnswer(page.status());
+}
+
+HttpResponse PageServer::Job(const HttpRequest& request, const core::Caller& caller) {
+  int points = kPagePoints;
+  if (const std::string text = Parameter(request, "points"); !text.empty()) {
+    if (!absl::SimpleAtoi(text, &points) || points < 1)
+      return Refusal(400, "points: want 1 or more");
+    points = std::min(points, kPagePoints);
+  }
+  const std::string id = Parameter(request, "id");
+  const absl::StatusOr<JobPage> page =
+      Ask<JobPage>(coordinator_, [this, id, points, caller]() -> absl::StatusOr<JobPage> {
+        const core::CoordinatorCore& core = coordinator_.core();
+        const core::JobRecord* const job = core.Peek(id);
+        if (job == nullptr) return absl::NotFoundError("no such job");
+        JobPage page{.head = Head(), .job = job->ToProto(/*with_history=*/true)};
+        std::set<std::string> names;
+        for (const core::Rank& rank : job->ranks) names.insert(rank.node);
+        const absl::Duration now = MonotonicNow();
+        for (const std::string& name : names) {
+          const core::Node* const node = core.nodes().Find(name);
+          if (node != nullptr) page.nodes.push_back(DescribeNode(*node, now));
+        }
+        page.log_is_shown = core::CheckOwner(*job, caller).ok();
+        for (int64_t n = std::max(job->logs.dropped(), job->logs.next() - kPageLogLines);
+             page.log_is_shown && n < job->logs.next(); ++n) {
+          page.log.push_back(*job->logs.Find(n));
+        }
+        page.points = job->history.Thinned(points);
+        return page;
+      });
+  return page.ok() ? JsonAnswer(200, JobPageJson(*page)) : ErrorAnswer(page.status());
+}
+
+}  // namespace capstan::coordinator

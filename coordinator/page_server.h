@@ -1,0 +1,56 @@
+// The status page on the coordinator's HTTP port: /, its style, script and picture, /login, /logout,
+// and what the script asks for, /api/overview and /api/job.
+//
+// Who may look: whoever has the token of a client or an admin in tokens.json, by the form into a
+// cookie or as `Authorization: Bearer`; with --insecure and no --tokens anybody; with neither nobody.
+// As over gRPC everybody who may look sees all jobs, and the log lines of those that are his, or of all
+// as an admin. The page only reads. Thread-safe.
+#ifndef CAPSTAN_COORDINATOR_PAGE_SERVER_H_
+#define CAPSTAN_COORDINATOR_PAGE_SERVER_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/page_json.h"
+#include "services/endpoint/endpoint.h"
+#include "services/http/http_server.h"
+#include "services/security/tokens.h"
+
+namespace capstan::coordinator {
+
+class PageServer {
+ public:
+  // `coordinator` is borrowed. What TokenTable::Open says.
+  static absl::StatusOr<std::unique_ptr<PageServer>> Create(Coordinator& coordinator,
+                                                            const services::Security& security);
+
+  // Puts the page into `options`; this object outlives the server.
+  void AddRoutes(services::HttpOptions& options);
+
+ private:
+  PageServer(Coordinator& coordinator, bool insecure);
+
+  enum class Access { kGranted, kNoToken, kWrongToken, kClosed };
+  // `caller`: who looks, where that is granted; may be null.
+  Access Check(const services::HttpRequest& request, core::Caller* caller = nullptr);
+  // nullopt: nobody who may look.
+  std::optional<core::Caller> Reader(const std::string& token);
+  services::HttpResponse Page(const services::HttpRequest& request);
+  services::HttpResponse Login(const services::HttpRequest& request);
+  services::HttpResponse Overview();
+  services::HttpResponse Job(const services::HttpRequest& request, const core::Caller& caller);
+  PageHead Head() const;  // on the strand
+
+  Coordinator& coordinator_;
+  const bool insecure_;
+  const absl::Duration started_;
+  std::unique_ptr<services::TokenTable> tokens_;  // null: none
+};
+
+}  // namespace capstan::coordinator
+
+#endif  // CAPSTAN_COORDINATOR_PAGE_SERVER_H_
