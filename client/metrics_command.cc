@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "client/commands.h"
 #include "client/metrics_text.h"
@@ -28,8 +29,8 @@ bool SpeaksUtf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* const value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;
-    return absl::StrContainsIgnoreCase(value, "utf-8") ||
-           absl::StrContainsIgnoreCase(value, "utf8");
+    const std::string encoding = absl::AsciiStrToLower(value);
+    return absl::StrContains(encoding, "utf-8") || absl::StrContains(encoding, "utf8");
   }
   return false;
 }
