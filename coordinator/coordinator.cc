@@ -161,7 +161,9 @@ void Coordinator::Step(decltype(core::Event::what) what) {
 void Coordinator::Flush() {
   while (appended_ || !waiting_.empty()) {
     if (appended_ && !dead_) {
+      const absl::Duration start = MonotonicNow();
       const absl::Status status = options_.journal->Commit();
+      if (options_.metrics != nullptr) options_.metrics->OnCommit(MonotonicNow() - start);
       if (!status.ok()) Die(status);
     }
     appended_ = false;

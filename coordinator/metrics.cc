@@ -37,12 +37,20 @@ CoordinatorMetrics::CoordinatorMetrics(services::MetricsRegistry& registry)
       finished_(registry.Counter("capstan_jobs_finished_total",
                                  "Jobs that reached a terminal state.",
                                  {"queue", "state", "reason"})),
+      restarts_(registry.Counter("capstan_job_restarts_total", "Automatic restarts of whole jobs.",
+                                 {"queue", "reason"})),
       queue_wait_(registry.Histogram("capstan_job_queue_wait_seconds",
                                      "Time from submission to all workers assigned.",
                                      services::LongBuckets(), {"queue"})),
       run_duration_(registry.Histogram("capstan_job_run_duration_seconds",
                                        "Time from first assignment to terminal state.",
                                        services::LongBuckets(), {"queue", "state"})),
+      quota_slots_(registry.Gauge("capstan_queue_quota_slots",
+                                  "GPU (or CPU) slots the queue may use.", {"queue"})),
+      allocated_slots_(registry.Gauge("capstan_queue_allocated_slots",
+                                      "Slots held by running jobs.", {"queue"})),
+      pending_slots_(registry.Gauge("capstan_queue_pending_slots",
+                                    "Slots asked for by pending jobs.", {"queue"})),
       workers_(
           registry.Gauge("capstan_workers", "Registered worker processes by state.", {"state"})),
       heartbeat_(registry.Gauge("capstan_worker_last_heartbeat_timestamp_seconds",
@@ -62,9 +70,14 @@ CoordinatorMetrics::CoordinatorMetrics(services::MetricsRegistry& registry)
       start_time_(registry.Gauge("capstan_job_start_timestamp_seconds",
                                  "Unix time of the first assignment.", {"job_id"})),
       progress_time_(registry.Gauge("capstan_job_last_progress_timestamp_seconds",
-                                    "Unix time of the last finished step.", {"job_id"})),
+                                    "Unix time of the last finished step; before the first, of the "
+                                    "first assignment.",
+                                    {"job_id"})),
       end_time_(registry.Gauge("capstan_job_expected_end_timestamp_seconds",
                                "Predicted completion (unix time).", {"job_id"})),
+      stall_timeout_(registry.Gauge("capstan_job_stall_timeout_seconds",
+                                    "Time without progress after which the job fails.",
+                                    {"job_id"})),
       loss_(registry.Gauge("capstan_job_loss", "Last reported loss.", {"job_id", "split"})),
       accuracy_(registry.Gauge("capstan_job_accuracy_ratio", "Last reported accuracy, 0 to 1.",
                                {"job_id", "split"})),
@@ -95,7 +108,11 @@ CoordinatorMetrics::CoordinatorMetrics(services::MetricsRegistry& registry)
           "capstan_param_store_last_heartbeat_timestamp_seconds",
           "Unix time of the last heartbeat received from the parameter store.", {"param_store"})),
       leases_lost_(registry.Counter("capstan_node_leases_lost_total",
-                                    "Nodes that were not heard for a lease.", {"role"})) {
+                                    "Nodes that were not heard for a lease.", {"role"})),
+      commit_family_(registry.Histogram("capstan_journal_commit_duration_seconds",
+                                        "Time to make what was decided durable.",
+                                        services::LatencyBuckets())),
+      commit_(commit_family_.With({})) {
   for (const common::v1::JobState state : kStates) {
     jobs_.With({{"queue", kQueue}, {"state", StateName(state)}}).Set(0);
   }
@@ -106,13 +123,26 @@ CoordinatorMetrics::CoordinatorMetrics(services::MetricsRegistry& registry)
   for (const char* state : {"SUCCEEDED", "CANCELLED"}) {
     finished_.With({{"queue", kQueue}, {"state", state}, {"reason", ""}});
   }
+  for (const char* reason : {"WorkerLost", "ShardLost"}) {
+    restarts_.With({{"queue", kQueue}, {"reason", reason}});
+  }
   queue_wait_.With({{"queue", kQueue}});
-  for (const char* state : {"ready", "lost"}) {
+  for (const char* state : {"SUCCEEDED", "FAILED", "CANCELLED"}) {
+    run_duration_.With({{"queue", kQueue}, {"state", state}});
+  }
+  for (const services::GaugeFamily* slots : {&quota_slots_, &allocated_slots_, &pending_slots_}) {
+    slots->With({{"queue", kQueue}}).Set(0);
+  }
+  for (const char* state : {"ready", "lost", "left"}) {
     workers_.With({{"state", state}}).Set(0);
     stores_.With({{"state", state}}).Set(0);
   }
   for (const char* role : {"worker", "param_store"}) leases_lost_.With({{"role", role}});
   for (const char* event : kEvents) events_.With({{"event", event}});
+}
+
+void CoordinatorMetrics::OnCommit(absl::Duration took) {
+  commit_.Observe(absl::ToDoubleSeconds(took));
 }
 
 void CoordinatorMetrics::OnRejected(const absl::Status& status) {
@@ -133,6 +163,7 @@ void CoordinatorMetrics::OnRestored(const core::JobRecord& job) {
   series.samples = job.samples_used;
   series.nonfinite = job.lead.skipped_steps();
   series.event = job.last_event;
+  series.restarts = job.restarts;
   Jobs(job.state).Increment();
   OnJob(job);
 }
@@ -141,6 +172,7 @@ void CoordinatorMetrics::OnForgotten(const std::string& job_id) {
   const auto it = known_.find(job_id);
   if (it == known_.end()) return;
   Jobs(it->second.state).Decrement();
+  SetPendingSlots(it->second, 0);
   known_.erase(it);
 }
 
@@ -173,6 +205,13 @@ void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
   }
   OnState(job, series);
   OnEvents(job, series);
+  OnRestarts(job, series);
+  int64_t pending = 0;
+  if (job.state == common::v1::JOB_STATE_PENDING) {
+    const core::GangRequest request = core::RequestOf(job.spec);
+    pending = int64_t{request.num_workers} * request.devices_per_worker;
+  }
+  SetPendingSlots(series, pending);
   // Series live from the gang to the end: a long queue would make many that say nothing.
   if (job.started_at == absl::InfinitePast()) return;
   const bool ended = job.ended();
@@ -193,6 +232,9 @@ void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
                {"kvstore", kvstore}})
         .Set(1);
     start_time_.With(id).Set(UnixSeconds(job.started_at));
+    progress_time_.With(id).Set(
+        UnixSeconds(job.started_at));  // a job may stall before its first step
+    stall_timeout_.With(id).Set(absl::ToDoubleSeconds(job.StallTimeout()));
   }
   for (const common::v1::JobState state : kStates) {
     state_.With({{"job_id", job.id}, {"state", StateName(state)}}).Set(state == job.state ? 1 : 0);
@@ -253,6 +295,25 @@ void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
   }
 }
 
+void CoordinatorMetrics::SetPendingSlots(JobSeries& series, int64_t slots) {
+  pending_slots_.With({{"queue", kQueue}})
+      .Increment(static_cast<double>(slots - series.pending_slots));
+  series.pending_slots = slots;
+}
+
+// Once it goes on: a shard that is back with its memory before that was none.
+void CoordinatorMetrics::OnRestarts(const core::JobRecord& job, JobSeries& series) {
+  if (job.restarts > series.restarts && job.view.lineage() <= series.lineage &&
+      job.state != common::v1::JOB_STATE_RUNNING) {
+    return;
+  }
+  if (job.restarts > series.restarts) {
+    restarts_.With({{"queue", kQueue}, {"reason", job.restart_reason}})
+        .Increment(static_cast<double>(job.restarts - series.restarts));
+  }
+  series.restarts = job.restarts;
+}
+
 void CoordinatorMetrics::OnEvents(const core::JobRecord& job, JobSeries& series) {
   for (size_t i = 0; i < job.events.size(); ++i) {
     if (job.event_numbers[i] <= series.event) continue;
@@ -267,6 +328,8 @@ void CoordinatorMetrics::OnEvents(const core::JobRecord& job, JobSeries& series)
 }
 
 void CoordinatorMetrics::OnNodes(const core::NodeTable& nodes) {
+  int64_t slots = 0;  // those of parameter stores are none
+  int64_t allocated = 0;
   struct Kind {
     common::v1::Role role;
     const char* label;
@@ -277,26 +340,39 @@ void CoordinatorMetrics::OnNodes(const core::NodeTable& nodes) {
        {Kind{common::v1::ROLE_WORKER, "worker", workers_, heartbeat_},
         Kind{common::v1::ROLE_PARAM_STORE, "param_store", stores_, store_heartbeat_}}) {
     int lost = 0;
-    std::set<std::string> living;
-    std::set<std::string>& before = nodes_[kind.role];
+    int left = 0;
+    NodeNames names;
+    NodeNames& before = nodes_[kind.role];
     for (const auto& entry : nodes.all()) {
       const core::Node& node = entry.second;
       if (node.reg.role() != kind.role) continue;
-      if (node.lost) {
-        ++lost;
-        if (before.count(node.name()) != 0) leases_lost_.With({{"role", kind.label}}).Increment();
+      for (const std::string& job : node.slots) allocated += job.empty() || node.lost ? 0 : 1;
+      if (node.left) {
+        ++left;
         continue;
       }
-      living.insert(node.name());
+      names.series.insert(node.name());
       kind.heartbeat.With({{kind.label, node.name()}}).Set(UnixSeconds(node.last_heard_wall));
+      if (node.lost) {
+        ++lost;
+        if (before.ready.count(node.name()) != 0) {
+          leases_lost_.With({{"role", kind.label}}).Increment();
+        }
+        continue;
+      }
+      names.ready.insert(node.name());
+      slots += static_cast<int64_t>(node.slots.size());
     }
-    kind.count.With({{"state", "ready"}}).Set(static_cast<double>(living.size()));
+    kind.count.With({{"state", "ready"}}).Set(static_cast<double>(names.ready.size()));
     kind.count.With({{"state", "lost"}}).Set(lost);
-    for (const std::string& name : before) {
-      if (living.count(name) == 0) registry_.RetireSeries(kind.label, name);
+    kind.count.With({{"state", "left"}}).Set(left);
+    for (const std::string& name : before.series) {
+      if (names.series.count(name) == 0) registry_.RetireSeries(kind.label, name);
     }
-    before = std::move(living);
+    before = std::move(names);
   }
+  quota_slots_.With({{"queue", kQueue}}).Set(static_cast<double>(slots));
+  allocated_slots_.With({{"queue", kQueue}}).Set(static_cast<double>(allocated));
 }
 
 }  // namespace capstan::coordinator

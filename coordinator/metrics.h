@@ -6,6 +6,8 @@
 #include <set>
 #include <string>
 
+#include "absl/time/time.h"
+#include "coordinator/core/gang.h"
 #include "coordinator/core/job_record.h"
 #include "coordinator/core/node_table.h"
 #include "coordinator/core/types.h"
@@ -25,6 +27,8 @@ class CoordinatorMetrics {
   void OnJob(const core::JobRecord& job);
   void OnForgotten(const std::string& job_id);
   void OnNodes(const core::NodeTable& nodes);
+  // What a commit of the journal took.
+  void OnCommit(absl::Duration took);
   // `reason`: invalid_spec, already_exists, quota. A fixed set.
   void OnRejected(const absl::Status& status);
 
@@ -39,9 +43,13 @@ class CoordinatorMetrics {
     int64_t nonfinite = 0;
     int64_t lost_lines = 0;
     int64_t event = 0;  // number of the last one that was counted
+    int64_t restarts = 0;
+    int64_t pending_slots = 0;  // what it asks for while it waits
   };
   void OnEvents(const core::JobRecord& job, JobSeries& series);
   void OnState(const core::JobRecord& job, JobSeries& series);
+  void OnRestarts(const core::JobRecord& job, JobSeries& series);
+  void SetPendingSlots(JobSeries& series, int64_t slots);
   prometheus::Gauge& Jobs(common::v1::JobState state) const;
 
   services::MetricsRegistry& registry_;
@@ -49,8 +57,12 @@ class CoordinatorMetrics {
   const services::CounterFamily submitted_;
   const services::CounterFamily rejected_;
   const services::CounterFamily finished_;
+  const services::CounterFamily restarts_;
   const services::HistogramFamily queue_wait_;
   const services::HistogramFamily run_duration_;
+  const services::GaugeFamily quota_slots_;
+  const services::GaugeFamily allocated_slots_;
+  const services::GaugeFamily pending_slots_;
   const services::GaugeFamily workers_;
   const services::GaugeFamily heartbeat_;
   const services::GaugeFamily info_;
@@ -61,6 +73,7 @@ class CoordinatorMetrics {
   const services::GaugeFamily start_time_;
   const services::GaugeFamily progress_time_;
   const services::GaugeFamily end_time_;
+  const services::GaugeFamily stall_timeout_;
   const services::GaugeFamily loss_;
   const services::GaugeFamily accuracy_;
   const services::GaugeFamily learning_rate_;
@@ -75,10 +88,15 @@ class CoordinatorMetrics {
   const services::GaugeFamily stores_;
   const services::GaugeFamily store_heartbeat_;
   const services::CounterFamily leases_lost_;
+  const services::HistogramFamily commit_family_;
+  prometheus::Histogram& commit_;  // its one series
 
   std::map<std::string, JobSeries> known_;
-  // Nodes that hold a lease, by role.
-  std::map<common::v1::Role, std::set<std::string>> nodes_;
+  struct NodeNames {
+    std::set<std::string> ready;   // hold a lease
+    std::set<std::string> series;  // have a heartbeat: lost ones too, until they are forgotten
+  };
+  std::map<common::v1::Role, NodeNames> nodes_;
 };
 
 }  // namespace capstan::coordinator

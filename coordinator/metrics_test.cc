@@ -102,23 +102,75 @@ TEST_F(MetricsTest, AJobOfTheCoordinatorBeforeThisOneIsThereButWasNotSubmittedHe
   EXPECT_THAT(text, HasSubstr("capstan_job_samples_applied_total{job_id=\"j-1\"} 16"));
 }
 
-TEST_F(MetricsTest, WorkersAreCountedAndTheLostOnesLoseTheirSeries) {
+TEST_F(MetricsTest, OneThatFellSilentIsSeenUntilItIsForgottenAndOneThatLeftIsNot) {
   core::NodeTable nodes;
   node::v1::Register reg;
   reg.set_role(common::v1::ROLE_WORKER);
-  for (const char* name : {"w0", "w1"}) {
+  reg.add_devices()->set_name("cpu");
+  for (const char* name : {"w0", "w1", "w2"}) {
     reg.set_name(name);
     nodes.Admit(nodes.size() + 1, reg, {}, 1, absl::ZeroDuration(), absl::FromUnixSeconds(77));
   }
+  nodes.Find("w0")->slots[0] = "j-1";
   metrics_.OnNodes(nodes);
   std::string text = registry_.Scrape();
-  EXPECT_THAT(text, HasSubstr("capstan_workers{state=\"ready\"} 2"));
+  EXPECT_THAT(text, HasSubstr("capstan_workers{state=\"ready\"} 3"));
   EXPECT_THAT(text, HasSubstr("capstan_worker_last_heartbeat_timestamp_seconds{worker=\"w1\"} 77"));
+  EXPECT_THAT(text, HasSubstr("capstan_queue_quota_slots{queue=\"default\"} 3"));
+  EXPECT_THAT(text, HasSubstr("capstan_queue_allocated_slots{queue=\"default\"} 1"));
   nodes.Find("w1")->lost = true;
-  metrics_.OnNodes(nodes);
+  nodes.Find("w2")->lost = nodes.Find("w2")->left = true;
+  for (int i = 0; i < 2; ++i) metrics_.OnNodes(nodes);
   for (int i = 0; i < 3; ++i) text = registry_.Scrape();
   EXPECT_THAT(text, HasSubstr("capstan_workers{state=\"lost\"} 1"));
+  EXPECT_THAT(text, HasSubstr("capstan_workers{state=\"left\"} 1"));
+  EXPECT_THAT(text, HasSubstr("capstan_node_leases_lost_total{role=\"worker\"} 1"));
+  EXPECT_THAT(text, HasSubstr("capstan_worker_last_heartbeat_timestamp_seconds{worker=\"w1\"} 77"));
+  EXPECT_THAT(text, Not(HasSubstr("worker=\"w2\"")));
+  EXPECT_THAT(text, HasSubstr("capstan_queue_quota_slots{queue=\"default\"} 1"));
+  nodes.Erase("w1");
+  metrics_.OnNodes(nodes);
+  for (int i = 0; i < 3; ++i) text = registry_.Scrape();
   EXPECT_THAT(text, Not(HasSubstr("worker=\"w1\"")));
+}
+
+TEST_F(MetricsTest, ARestartIsCountedOnceItIsOne) {
+  core::CoreOptions options;
+  core::JobRecord job(options);
+  job.id = "j-1";
+  job.submitted_at = absl::FromUnixSeconds(1000);
+  job.spec.mutable_resources()->set_num_workers(3);
+  metrics_.OnJob(job);
+  EXPECT_THAT(registry_.Scrape(), HasSubstr("capstan_queue_pending_slots{queue=\"default\"} 3"));
+  job.started_at = absl::FromUnixSeconds(1001);
+  job.spec.mutable_limits()->set_stall_timeout_seconds(20);
+  job.view.set_lineage(1);
+  job.state = common::v1::JOB_STATE_RUNNING;
+  metrics_.OnJob(job);
+  std::string text = registry_.Scrape();
+  EXPECT_THAT(text, HasSubstr("capstan_queue_pending_slots{queue=\"default\"} 0"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_stall_timeout_seconds{job_id=\"j-1\"} 20"));
+  EXPECT_THAT(text, HasSubstr("capstan_job_last_progress_timestamp_seconds{job_id=\"j-1\"} 1001"));
+  // A shard falls silent and is back in time.
+  const std::string lost = "capstan_job_restarts_total{queue=\"default\",reason=\"ShardLost\"} ";
+  job.state = common::v1::JOB_STATE_RECOVERING;
+  job.restarts = 1;
+  job.restart_reason = "ShardLost";
+  metrics_.OnJob(job);
+  job.restarts = 0;
+  job.state = common::v1::JOB_STATE_RUNNING;
+  metrics_.OnJob(job);
+  EXPECT_THAT(registry_.Scrape(), HasSubstr(lost + "0"));
+  // Now it is gone.
+  job.restarts = 1;
+  job.state = common::v1::JOB_STATE_RECOVERING;
+  metrics_.OnJob(job);
+  EXPECT_THAT(registry_.Scrape(), HasSubstr(lost + "0"));
+  job.view.set_lineage(2);
+  metrics_.OnJob(job);
+  job.state = common::v1::JOB_STATE_RUNNING;
+  metrics_.OnJob(job);
+  EXPECT_THAT(registry_.Scrape(), HasSubstr(lost + "1"));
 }
 
 }  // namespace

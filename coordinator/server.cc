@@ -1,14 +1,18 @@
 #include "coordinator/server.h"
 
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <cstdlib>
+#include <future>
+#include <memory>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/journal/sqlite_journal.h"
+#include "coordinator/service_discovery.h"
 #include "grpcpp/support/server_interceptor.h"
 #include "services/files/files.h"
 #include "services/logging/log.h"
@@ -119,6 +123,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
                               .metrics = [c = coordinator.get()] { return c->registry_.Scrape(); },
                               .ready = [c = coordinator.get()] { return c->server_->ready(); }};
     coordinator->page_->AddRoutes(web);
+    web.routes["/sd"] = [c = coordinator.get()](const services::HttpRequest&) {
+      return c->ServiceDiscovery();
+    };
     absl::StatusOr<std::unique_ptr<services::HttpServer>> http =
         services::HttpServer::Start(std::move(web));
     if (!http.ok()) return http.status();
@@ -126,6 +133,20 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   }
   coordinator->server_->SetReady(true);
   return coordinator;
+}
+
+services::HttpResponse CoordinatorServer::ServiceDiscovery() {
+  if (!server_->ready()) return {.code = 503, .body = "not ready\n"};
+  // Kept by whoever is later: the strand, or this thread, which does not wait for ever.
+  auto nodes = std::make_shared<std::promise<std::string>>();
+  std::future<std::string> answer = nodes->get_future();
+  coordinator_.PostRead([this, nodes] {
+    nodes->set_value(ServiceDiscoveryJson(http_->url(), coordinator_.core().nodes()));
+  });
+  if (answer.wait_for(std::chrono::seconds(5)) != std::future_status::ready) {
+    return {.code = 503, .body = "the coordinator is busy, or stops\n"};
+  }
+  return {.body = answer.get(), .content_type = "application/json"};
 }
 
 CoordinatorServer::~CoordinatorServer() { Shutdown(); }

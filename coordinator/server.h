@@ -42,6 +42,7 @@ class CoordinatorServer {
  private:
   CoordinatorServer(const Config& config, const std::string& state_dir, PathPolicy policy,
                     std::unique_ptr<core::Journal> journal, std::function<void()> on_fatal);
+  services::HttpResponse ServiceDiscovery();
 
   services::MetricsRegistry registry_;
   CoordinatorMetrics metrics_;

@@ -79,6 +79,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
   if (!address.ok()) return address.status();
   registration.set_data_address(*address);
   registration.set_pid(getpid());
+  if (service->http_ != nullptr) registration.set_http_url(service->http_->url());
   services::NodeSession::Callbacks callbacks;
   callbacks.make_heartbeat = [self] {
     node::v1::Heartbeat heartbeat = self->store_.MakeHeartbeat();

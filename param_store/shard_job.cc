@@ -186,10 +186,12 @@ void ShardJob::OnHello(std::shared_ptr<ServerStream> stream, v1::Hello hello) {
 
 void ShardJob::OnMessage(std::shared_ptr<ServerStream> stream,
                          std::shared_ptr<grpc::ByteBuffer> message) {
+  metrics_.MessageCame();
   strand_.Post(
       [self = shared_from_this(), stream = std::move(stream), message = std::move(message)] {
         self->Handle(stream, *message);
         stream->Handled();
+        self->metrics_.MessageHandled();
       });
 }
 
@@ -295,7 +297,10 @@ void ShardJob::Arm() {
 
 void ShardJob::Publish() {
   published_at_ = strand_.Now();
-  metrics_.Update(core_, storage_);
+  const auto pulls = std::count_if(streams_.begin(), streams_.end(), [](const auto& entry) {
+    return entry.second->writing_version() >= 0;
+  });
+  metrics_.Update(core_, storage_, static_cast<int>(pulls));
   node::v1::ShardState state = core_.State(published_at_);
   const ShardStorage::Bytes bytes = storage_.ResidentBytes();
   *state.mutable_load() = load_.Report(published_at_);
@@ -478,10 +483,12 @@ void ShardJob::Load(const core::LoadBase& effect) {
   core::BaseLoaded loaded;
   loaded.lineage = effect.lineage;
   const training::FlatLayout& layout = options_.plan.layout;
+  const absl::Duration start = strand_.Now();
+  const bool restores = !effect.base_manifest.empty();
   auto buffer = ShardStorage::MakeBuffer(layout, effect.run);
   std::vector<float> state;
   BaseWeightsError error;
-  if (effect.base_manifest.empty()) {
+  if (!restores) {
     error = FillBaseWeights(layout, options_.base, training::RangeOf(layout, effect.run),
                             buffer->span());
   } else {
@@ -507,8 +514,11 @@ void ShardJob::Load(const core::LoadBase& effect) {
         .Kv("reason", error.reason)
         .Kv("status", error.status);
   }
+  const absl::Duration took = strand_.Now() - start;
   strand_.Post([self = shared_from_this(), loaded = std::move(loaded), buffer,
-                state = std::move(state), run = effect.run]() mutable {
+                state = std::move(state), run = effect.run, restores, took]() mutable {
+    if (restores && loaded.reason.empty()) self->metrics_.Restored(took);
+    if (restores && !loaded.reason.empty()) self->metrics_.RestoreFailed();
     if (loaded.lineage != self->core_.lineage()) return;
     if (loaded.reason.empty()) {
       self->storage_.Begin(run, loaded.version, buffer, std::move(state));

@@ -15,6 +15,9 @@ ShardMetrics::ShardMetrics(services::MetricsRegistry& registry)
                                          services::LatencyBuckets(), {"job_id"})),
       dropped_(registry.Counter("capstan_ps_gradients_dropped_total", "Gradients not applied.",
                                 {"job_id", "reason"})),
+      inflight_(registry.Gauge("capstan_ps_inflight_requests", "Requests being handled.", {"op"})),
+      pushes_under_way_(&inflight_.With({{"op", "push"}})),
+      pulls_under_way_(&inflight_.With({{"op", "pull"}})),
       model_version_(
           registry.Gauge("capstan_ps_model_version", "Version of the shard.", {"job_id", "shard"})),
       waiting_workers_(registry.Gauge("capstan_ps_waiting_workers",
@@ -33,9 +36,9 @@ ShardMetrics::ShardMetrics(services::MetricsRegistry& registry)
       checkpoint_failures_(registry.Counter("capstan_checkpoint_failures_total",
                                             "Failed checkpoint operations.", {"job_id", "op"})) {}
 
-JobMetrics::JobMetrics(ShardMetrics* metrics, const std::string& job_id, int32_t shard) {
-  if (metrics == nullptr) return;
-  on_ = true;
+JobMetrics::JobMetrics(ShardMetrics* metrics, const std::string& job_id, int32_t shard)
+    : metrics_(metrics), on_(metrics != nullptr) {
+  if (!on_) return;
   ShardMetrics& m = *metrics;
   const auto dropped = [&](const char* reason) {
     return &m.dropped_.With({{"job_id", job_id}, {"reason", reason}});
@@ -48,22 +51,48 @@ JobMetrics::JobMetrics(ShardMetrics* metrics, const std::string& job_id, int32_t
       .pull = &m.request_duration_.With({{"job_id", job_id}, {"op", "pull"}}),
       .apply = &m.apply_duration_.With({{"job_id", job_id}}),
       .save = &m.checkpoint_duration_.With({{"job_id", job_id}, {"op", "save"}}),
+      .restore = &m.checkpoint_duration_.With({{"job_id", job_id}, {"op", "restore"}}),
       .version = &m.model_version_.With({{"job_id", job_id}, {"shard", absl::StrCat(shard)}}),
       .waiting = &m.waiting_workers_.With({{"job_id", job_id}}),
       .weights = resident("weights"),
-      .optimizer = resident("optimizer"),
+      .optimizer = resident("optimizer_state"),
       .pending = resident("pending"),
       .checkpoint_size = &m.checkpoint_size_.With({{"job_id", job_id}}),
       .checkpoint_success = &m.checkpoint_success_.With({{"job_id", job_id}}),
       .save_failures = &m.checkpoint_failures_.With({{"job_id", job_id}, {"op", "save"}}),
-      .past = dropped("past"),
+      .restore_failures = &m.checkpoint_failures_.With({{"job_id", job_id}, {"op", "restore"}}),
+      .stale = dropped("stale"),
       .duplicate = dropped("duplicate"),
       .corrupt = dropped("corrupt"),
       .ahead = dropped("ahead"),
       .wrong_shard = dropped("wrong_shard"),
       .invalid = dropped("invalid"),
-      .lineage = dropped("lineage"),
+      .fenced = dropped("fenced"),
   };
+}
+
+JobMetrics::~JobMetrics() {
+  if (!on_) return;
+  // What came after the end of the strand.
+  metrics_->pushes_under_way_->Decrement(messages_);
+  SetPulls(0);
+}
+
+void JobMetrics::MessageCame() {
+  if (!on_) return;
+  ++messages_;
+  metrics_->pushes_under_way_->Increment();
+}
+
+void JobMetrics::MessageHandled() {
+  if (!on_) return;
+  --messages_;
+  metrics_->pushes_under_way_->Decrement();
+}
+
+void JobMetrics::SetPulls(int pulls) {
+  metrics_->pulls_under_way_->Increment(pulls - pulls_);
+  pulls_ = pulls;
 }
 
 void JobMetrics::Pushed(absl::Duration took) {
@@ -89,19 +118,28 @@ void JobMetrics::SaveFailed() {
   if (on_) series_.save_failures->Increment();
 }
 
-void JobMetrics::Update(const core::ShardCore& core, const ShardStorage& storage) {
+void JobMetrics::Restored(absl::Duration took) {
+  if (on_) series_.restore->Observe(absl::ToDoubleSeconds(took));
+}
+
+void JobMetrics::RestoreFailed() {
+  if (on_) series_.restore_failures->Increment();
+}
+
+void JobMetrics::Update(const core::ShardCore& core, const ShardStorage& storage, int pulls) {
   if (!on_) return;
+  SetPulls(pulls);
   const core::DropCounts& now = core.drops();
   const auto grow = [](prometheus::Counter* counter, int64_t now, int64_t before) {
     if (now > before) counter->Increment(static_cast<double>(now - before));
   };
-  grow(series_.past, now.past, counted_.past);
+  grow(series_.stale, now.past, counted_.past);
   grow(series_.duplicate, now.covered, counted_.covered);
   grow(series_.corrupt, now.corrupt, counted_.corrupt);
   grow(series_.ahead, now.ahead, counted_.ahead);
   grow(series_.wrong_shard, now.wrong_shard, counted_.wrong_shard);
   grow(series_.invalid, now.invalid, counted_.invalid);
-  grow(series_.lineage, now.lineage, counted_.lineage);
+  grow(series_.fenced, now.lineage, counted_.lineage);
   counted_ = now;
   series_.version->Set(static_cast<double>(core.version()));
   series_.waiting->Set(core.waiting_workers());

@@ -4,6 +4,7 @@
 #ifndef CAPSTAN_PARAM_STORE_SHARD_METRICS_H_
 #define CAPSTAN_PARAM_STORE_SHARD_METRICS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -29,6 +30,9 @@ class ShardMetrics {
   services::HistogramFamily request_duration_;
   services::HistogramFamily apply_duration_;
   services::CounterFamily dropped_;
+  services::GaugeFamily inflight_;
+  prometheus::Gauge* pushes_under_way_;  // of the process
+  prometheus::Gauge* pulls_under_way_;
   services::GaugeFamily model_version_;
   services::GaugeFamily waiting_workers_;
   services::GaugeFamily resident_bytes_;
@@ -44,13 +48,24 @@ class JobMetrics {
   // Borrows `metrics`, which may be null: nothing is counted.
   JobMetrics(ShardMetrics* metrics, const std::string& job_id, int32_t shard);
 
+  ~JobMetrics();
+  JobMetrics(const JobMetrics&) = delete;
+  JobMetrics& operator=(const JobMetrics&) = delete;
+
+  // Any thread: a message has come, or was handled.
+  void MessageCame();
+  void MessageHandled();
+
   void Pushed(absl::Duration took);  // a frame, from its bytes to its sums
   void Pulled(absl::Duration took);  // a version, put into messages for one worker
   void Applied(absl::Duration took);
   void Saved(absl::Duration took, int64_t size_bytes);
   void SaveFailed();
+  void Restored(absl::Duration took);
+  void RestoreFailed();
   // Gauges, and what the counts have grown by since the last call.
-  void Update(const core::ShardCore& core, const ShardStorage& storage);
+  // `pulls`: streams that a version is being written to.
+  void Update(const core::ShardCore& core, const ShardStorage& storage, int pulls);
 
  private:
   struct Series {
@@ -58,6 +73,7 @@ class JobMetrics {
     prometheus::Histogram* pull;
     prometheus::Histogram* apply;
     prometheus::Histogram* save;
+    prometheus::Histogram* restore;
     prometheus::Gauge* version;
     prometheus::Gauge* waiting;
     prometheus::Gauge* weights;
@@ -66,16 +82,22 @@ class JobMetrics {
     prometheus::Gauge* checkpoint_size;
     prometheus::Gauge* checkpoint_success;
     prometheus::Counter* save_failures;
-    prometheus::Counter* past;
+    prometheus::Counter* restore_failures;
+    prometheus::Counter* stale;
     prometheus::Counter* duplicate;
     prometheus::Counter* corrupt;
     prometheus::Counter* ahead;
     prometheus::Counter* wrong_shard;
     prometheus::Counter* invalid;
-    prometheus::Counter* lineage;
+    prometheus::Counter* fenced;
   };
+  void SetPulls(int pulls);
+
+  ShardMetrics* const metrics_;
   Series series_ = {};
-  bool on_ = false;
+  const bool on_;
+  std::atomic<int> messages_{0};  // in the gauge of the process, as are pulls_
+  int pulls_ = 0;
   core::DropCounts counted_;
 };
 

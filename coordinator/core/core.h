@@ -161,7 +161,8 @@ class CoordinatorCore {
   // core_lineage.cc
   void BeginLineage(JobRecord& job, const std::vector<int32_t>& owners);
   void BeginRecovery(JobRecord& job, const std::string& reason, const std::string& why);
-  bool CountRestart(JobRecord& job, const std::string& why);  // false: the job has failed by it
+  // False: the job has failed by it.
+  bool CountRestart(JobRecord& job, const std::string& reason, const std::string& why);
   void AdvanceRecovery(JobRecord& job);
   bool ReplaceShards(JobRecord& job);
   void RefuseBase(JobRecord& job, const std::string& why);

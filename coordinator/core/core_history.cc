@@ -8,6 +8,11 @@
 namespace capstan::coordinator::core {
 namespace {
 
+// Forward and backward, whether or not the device tells them apart.
+double Computing(const node::v1::StepPhases& phases) {
+  return phases.forward_backward() + phases.forward() + phases.backward();
+}
+
 // What all workers spent since they were asked last, per step.
 void TakeBreakdown(JobRecord& job, job::v1::MetricPoint& point) {
   node::v1::StepPhases sum;
@@ -19,8 +24,7 @@ void TakeBreakdown(JobRecord& job, job::v1::MetricPoint& point) {
     sum.set_steps(sum.steps() + now.steps() - before.steps());
     sum.set_total(sum.total() + now.total() - before.total());
     sum.set_data_wait(sum.data_wait() + now.data_wait() - before.data_wait());
-    sum.set_forward_backward(sum.forward_backward() + now.forward_backward() -
-                             before.forward_backward());
+    sum.set_forward_backward(sum.forward_backward() + Computing(now) - Computing(before));
     sum.set_local_reduce(sum.local_reduce() + now.local_reduce() - before.local_reduce());
     sum.set_push(sum.push() + now.push() - before.push());
     sum.set_barrier_wait(sum.barrier_wait() + now.barrier_wait() - before.barrier_wait());

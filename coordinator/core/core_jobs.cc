@@ -12,8 +12,6 @@
 namespace capstan::coordinator::core {
 namespace {
 
-constexpr double kDefaultStallSeconds = 300;
-
 using common::v1::JOB_STATE_CANCELLED;
 using common::v1::JOB_STATE_FAILED;
 using common::v1::JOB_STATE_PENDING;
@@ -287,9 +285,7 @@ void CoordinatorCore::CheckWaiting(JobRecord& job) {
     return;
   }
   const absl::Duration waited = now_ - job.progress_at;
-  const absl::Duration stall = Limit(limits.has_stall_timeout_seconds(),
-                                     limits.stall_timeout_seconds(), kDefaultStallSeconds);
-  if (waited >= stall) {
+  if (waited >= job.StallTimeout()) {
     const bool shard_lost = std::any_of(job.shards.begin(), job.shards.end(),
                                         [](const Shard& shard) { return shard.lost; });
     const char* reason = shard_lost                              ? "ShardLost"

@@ -130,7 +130,7 @@ void CoordinatorCore::BeginRecovery(JobRecord& job, const std::string& reason,
     Fail(job, reason, why);
     return;
   }
-  if (!CountRestart(job, why)) return;
+  if (!CountRestart(job, reason, why)) return;
   const absl::Duration backoff = Backoff(job.recovery(), job.restarts - 1);
   if (job.shards.empty()) {
     job.retry_at = now_ + backoff;
@@ -145,7 +145,8 @@ void CoordinatorCore::BeginRecovery(JobRecord& job, const std::string& reason,
   SetState(job, JOB_STATE_RECOVERING, reason, why);
 }
 
-bool CoordinatorCore::CountRestart(JobRecord& job, const std::string& why) {
+bool CoordinatorCore::CountRestart(JobRecord& job, const std::string& reason,
+                                   const std::string& why) {
   if (job.restarts >= job.RestartLimit()) {
     Fail(job, "MaxRestartsExceeded",
          absl::StrCat(job.restarts, job.restarts == 1 ? " restart" : " restarts",
@@ -153,6 +154,7 @@ bool CoordinatorCore::CountRestart(JobRecord& job, const std::string& why) {
     return false;
   }
   ++job.restarts;
+  job.restart_reason = reason;
   Changed(job);
   return true;
 }
@@ -296,7 +298,7 @@ void CoordinatorCore::LoseRank(JobRecord& job, Rank& rank, const Loss& loss) {
   // The shards hold the version: whoever comes goes on from it, in the same lineage. A task that
   // said why it failed would say so again and again: that is a restart.
   job.takeover_at = absl::InfiniteDuration();
-  if (loss.reported && !CountRestart(job, text)) return;
+  if (loss.reported && !CountRestart(job, loss.reason, text)) return;
   if (!job.recover) SetState(job, JOB_STATE_RECOVERING, loss.reason, none);
 }
 

@@ -135,7 +135,7 @@ void CoordinatorCore::Handle(const NodeMessage& message) {
   first_lease_end_ = std::min(first_lease_end_, now_ + options_.lease);
   node->last_heard_wall = wall_;
   if (node->lost) {
-    node->lost = false;  // its ranks stay lost; its slots are good for other jobs
+    node->lost = node->left = false;  // its ranks stay lost; its slots are good for other jobs
     schedule_ = true;
   }
   switch (message.message.message_case()) {
@@ -504,6 +504,7 @@ void CoordinatorCore::ExpireLeases() {
 
 void CoordinatorCore::LoseNode(Node& node, const Loss& loss) {
   node.lost = true;
+  node.left = loss.goodbye;
   first_lease_end_ = -absl::InfiniteDuration();
   schedule_ = true;
   const std::set<std::string> ids = node.jobs;

@@ -9,6 +9,7 @@ namespace capstan::coordinator::core {
 namespace {
 
 constexpr int32_t kDefaultMaxRestarts = 3;
+constexpr double kDefaultStallSeconds = 300;
 
 const char* StateText(const JobRecord& job, const Rank& rank) {
   if (rank.lost) return "FAILED";
@@ -94,6 +95,13 @@ std::optional<double> JobRecord::MetricOf(int64_t step) const {
 int32_t JobRecord::RestartLimit() const {
   if (max_restarts.has_value()) return *max_restarts;
   return recovery().has_max_restarts() ? recovery().max_restarts() : kDefaultMaxRestarts;
+}
+
+absl::Duration JobRecord::StallTimeout() const {
+  const job::v1::Limits& limits = spec.limits();
+  const double seconds =
+      limits.has_stall_timeout_seconds() ? limits.stall_timeout_seconds() : kDefaultStallSeconds;
+  return seconds > 0 ? absl::Seconds(seconds) : absl::InfiniteDuration();
 }
 
 bool JobRecord::SuspendOrdered() const {

@@ -174,6 +174,7 @@ struct JobRecord {
   absl::Duration retry_at = -absl::InfiniteDuration();   // PENDING: not before
   absl::Time retry_wall = absl::InfinitePast();          // the same for people
   int32_t restarts = 0;
+  std::string restart_reason;           // of the last
   std::optional<int32_t> max_restarts;  // by UpdateJob
   std::set<std::string> conditions;
   struct Rejoin {
@@ -238,6 +239,7 @@ struct JobRecord {
     return resolved.has_value() ? resolved->spec().recovery() : spec.recovery();
   }
   int32_t RestartLimit() const;
+  absl::Duration StallTimeout() const;  // InfiniteDuration: none
   bool SuspendOrdered() const;
   bool AllShardsReady() const;
   // Null: there is none.

@@ -1,9 +1,12 @@
 #include "coordinator/core/node_table.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace capstan::coordinator::core {
 namespace {
@@ -12,6 +15,15 @@ constexpr int kMaxDevices = 64;
 constexpr size_t kMaxHostBytes = 253;
 constexpr size_t kMaxAddressBytes = 300;
 constexpr size_t kMaxDeviceNameBytes = 63;
+
+bool IsHttpUrl(absl::string_view url) {
+  if (!absl::ConsumePrefix(&url, "http://") && !absl::ConsumePrefix(&url, "https://")) return false;
+  return !url.empty() && url.size() <= kMaxAddressBytes &&
+         std::all_of(url.begin(), url.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                  absl::StrContains(".:-_[]", c);
+         });
+}
 
 }  // namespace
 
@@ -35,6 +47,11 @@ absl::Status CheckRegister(const node::v1::Register& reg) {
   if (reg.host().size() > kMaxHostBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("register.host: ", reg.host().size(), " bytes, at most ", kMaxHostBytes));
+  }
+  if (!reg.http_url().empty() && !IsHttpUrl(reg.http_url())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("register.http_url: want http://HOST:PORT or https://HOST:PORT of at most ",
+                     kMaxAddressBytes, " bytes, got ", reg.http_url().size()));
   }
   if (reg.last_incarnation() < 0) {
     return absl::InvalidArgumentError(
@@ -96,7 +113,7 @@ Node& NodeTable::Admit(SessionId session, const node::v1::Register& reg, const A
   node.reg = reg;
   node.drained = drained_.count(reg.name()) > 0;
   node.session = node.last_session = session;
-  node.lost = false;
+  node.lost = node.left = false;
   node.last_heard = now;
   node.last_heard_wall = wall;
   node.stray_stop_sent.clear();

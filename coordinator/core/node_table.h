@@ -24,6 +24,7 @@ struct Node {
   SessionId session = 0;  // 0: not connected; the lease may still hold
   SessionId last_session = 0;
   bool lost = false;            // the lease lapsed, or another process has the name now
+  bool left = false;            // lost, because its service ended itself
   bool drained = false;         // gets no new work
   common::v1::NodeUsage usage;  // the newest report
   // Known from an earlier coordinator, and what it holds is not known before its first heartbeat.

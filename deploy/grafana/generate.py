@@ -208,7 +208,7 @@ def job_dashboard():
         panel('Workers that wait', 'timeseries', 'short', 'Of the synchronous round under way.',
               target(f'max by (job_id) (capstan_ps_waiting_workers{JOB})', '{{job_id}}')),
         panel('Dropped gradients, retries', 'timeseries', 'cps',
-              'Frames that were not applied, by reason: past and duplicate follow every repetition and harm nothing. Streams that '
+              'Frames that were not applied, by reason: stale and duplicate follow every repetition and harm nothing. Streams that '
               'were opened again.',
               target(rate('capstan_ps_gradients_dropped_total', JOB, 'reason', '5m'), '{{reason}}'),
               target(rate('capstan_ps_client_retries_total', JOB, 'rank', '5m'), 'retries of rank {{rank}}')),

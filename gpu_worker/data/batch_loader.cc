@@ -100,6 +100,11 @@ absl::Duration BatchLoader::total_wait() const {
   return total_wait_;
 }
 
+int BatchLoader::queued() const {
+  MutexLock lock(mu_);
+  return static_cast<int>(ready_.size());
+}
+
 absl::Status BatchLoader::Fill(const SampleLists& lists, StepBatch& batch) const {
   std::vector<std::vector<int64_t>> lanes = lists(batch.step);
   const int64_t image_size = dataset_.info().image_size();

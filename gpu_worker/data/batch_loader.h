@@ -72,6 +72,8 @@ class BatchLoader {
   // Time that Next has waited for data: in its last successful call, and in all calls.
   absl::Duration last_wait() const ABSL_LOCKS_EXCLUDED(mu_);
   absl::Duration total_wait() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Batches that Next would give at once.
+  int queued() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);

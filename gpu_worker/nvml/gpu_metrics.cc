@@ -115,16 +115,32 @@ void GpuMetrics::Update(const std::vector<GpuSample>& samples, const std::vector
     UpdateEnergy(sample, labels);
   }
   UpdateInfo(uses);
+  UpdateMemory(uses);
 }
 
-void GpuMetrics::SetTaskMemory(const GpuUse& use, int64_t allocated_bytes, int64_t peak_bytes) {
-  MutexLock lock(mu_);
-  if (use.device < 0 || use.device >= static_cast<int>(cuda_order_.size())) return;
-  prometheus::Labels labels = CardLabels(cuda_order_[use.device]);
-  labels["job_id"] = use.job_id;
-  labels["rank"] = absl::StrCat(use.rank);
-  memory_allocated_.With(labels).Set(static_cast<double>(allocated_bytes));
-  memory_peak_.With(labels).Set(static_cast<double>(peak_bytes));
+void GpuMetrics::UpdateMemory(const std::vector<GpuUse>& uses) {
+  std::map<prometheus::Labels, double> peaks;
+  for (const GpuUse& use : uses) {
+    if (use.device < 0 || use.device >= static_cast<int>(cuda_order_.size()) ||
+        use.allocated_bytes <= 0) {
+      continue;
+    }
+    prometheus::Labels labels = CardLabels(cuda_order_[use.device]);
+    labels["job_id"] = use.job_id;
+    labels["rank"] = absl::StrCat(use.rank);
+    const auto known = peaks_.find(labels);
+    const double now = static_cast<double>(use.allocated_bytes);
+    const double peak = std::max(now, known == peaks_.end() ? 0 : known->second);
+    memory_allocated_.With(labels).Set(now);
+    memory_peak_.With(labels).Set(peak);
+    peaks[labels] = peak;
+  }
+  for (const auto& entry : peaks_) {
+    if (peaks.count(entry.first) > 0) continue;
+    memory_allocated_.Drop(entry.first);
+    memory_peak_.Drop(entry.first);
+  }
+  peaks_ = std::move(peaks);
 }
 
 }  // namespace capstan::gpu_worker

@@ -16,6 +16,7 @@
 #define CAPSTAN_GPU_WORKER_NVML_GPU_METRICS_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@ struct GpuUse {
   int device = 0;
   std::string job_id;
   int32_t rank = 0;
+  int64_t allocated_bytes = 0;  // what the task's allocator holds there; 0: not known
 };
 
 // The index of "cuda:<index>", 0 of "cuda"; nullopt for any other device.
@@ -45,13 +47,8 @@ class GpuMetrics {
 
   // `samples`: of Nvml::Sample. `uses`: of this moment, all of them; devices that are not there are
   // left out. A series of capstan_gpu_info that no longer holds is gone at once: two for one UUID
-  // would break every join on it.
+  // would break every join on it. So is one of what a task has allocated.
   void Update(const std::vector<GpuSample>& samples, const std::vector<GpuUse>& uses)
-      ABSL_LOCKS_EXCLUDED(mu_);
-
-  // What the allocator of a task holds on "cuda:<use.device>": now, and at most since the job
-  // started. The series end with MetricsRegistry::RetireSeries("job_id", ...), as all of a job do.
-  void SetTaskMemory(const GpuUse& use, int64_t allocated_bytes, int64_t peak_bytes)
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -59,6 +56,7 @@ class GpuMetrics {
   static void SetOrDrop(const services::GaugeFamily& family, const prometheus::Labels& labels,
                         const std::optional<double>& value);
   void UpdateInfo(const std::vector<GpuUse>& uses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void UpdateMemory(const std::vector<GpuUse>& uses) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateEnergy(const GpuSample& sample, const prometheus::Labels& labels)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Visible(int gpu) const;
@@ -77,6 +75,7 @@ class GpuMetrics {
 
   mutable Mutex mu_;
   std::vector<prometheus::Labels> info_series_ ABSL_GUARDED_BY(mu_);
+  std::map<prometheus::Labels, double> peaks_ ABSL_GUARDED_BY(mu_);  // of the series of memory
   std::vector<double> joules_ ABSL_GUARDED_BY(mu_);  // by GPU: the driver's counter as last seen
 };
 

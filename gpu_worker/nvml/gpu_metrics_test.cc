@@ -117,16 +117,17 @@ TEST(GpuMetricsTest, HiddenCardsAreNotExported) {
 TEST(GpuMetricsTest, MemoryOfTasksEndsWithTheirJob) {
   services::MetricsRegistry registry("gpu_worker");
   GpuMetrics metrics(registry, TwoGpus(), {0, 1});
-  metrics.SetTaskMemory({.device = 1, .job_id = "j7", .rank = 3}, 100, 200);
-  metrics.SetTaskMemory({.device = 5, .job_id = "j7", .rank = 3}, 1, 1);  // no such card: left out
+  GpuUse use{.device = 1, .job_id = "j7", .rank = 3, .allocated_bytes = 200};
+  metrics.Update({}, {use});
+  use.allocated_bytes = 100;
+  const GpuUse none{.device = 5, .job_id = "j7", .rank = 3, .allocated_bytes = 1};  // no such card
+  metrics.Update({}, {use, none});
   const std::string text = registry.Scrape();
   EXPECT_THAT(text, HasSubstr("capstan_gpu_memory_allocated_bytes{UUID=\"GPU-b\",gpu=\"1\","
                               "job_id=\"j7\",rank=\"3\"} 100\n"));
   EXPECT_THAT(text, HasSubstr("capstan_gpu_memory_peak_bytes{UUID=\"GPU-b\",gpu=\"1\","
                               "job_id=\"j7\",rank=\"3\"} 200\n"));
-  registry.RetireSeries("job_id", "j7");
-  registry.Scrape();
-  registry.Scrape();
+  metrics.Update({}, {});
   EXPECT_THAT(registry.Scrape(), Not(HasSubstr("j7")));
 }
 

@@ -43,6 +43,19 @@ WorkerMetrics::WorkerMetrics(services::MetricsRegistry& registry)
       phase_seconds_(registry.Counter("capstan_worker_phase_seconds_total",
                                       "Wall time by phase of the step.",
                                       {"job_id", "rank", "phase"})),
+      queued_batches_(registry.Gauge("capstan_data_queue_batches",
+                                     "Batches ready in the prefetch queue.", {"job_id", "rank"})),
+      read_bytes_(registry.Counter("capstan_data_read_bytes_total", "Bytes read from the data set.",
+                                   {"job_id", "rank"})),
+      collective_seconds_(registry.Histogram("capstan_collective_duration_seconds",
+                                             "Time of one local collective (NCCL or CPU).",
+                                             services::LatencyBuckets(), {"job_id", "rank", "op"})),
+      collective_bytes_(registry.Counter("capstan_collective_bytes_total",
+                                         "Payload bytes of local collectives.",
+                                         {"job_id", "rank", "op"})),
+      request_seconds_(registry.Histogram("capstan_ps_client_request_duration_seconds",
+                                          "Push or pull as seen by the worker (all shards).",
+                                          services::LatencyBuckets(), {"job_id", "rank", "op"})),
       wire_bytes_(registry.Counter("capstan_ps_client_wire_bytes_total",
                                    "Bytes on the wire, compressed, without transport framing.",
                                    {"job_id", "rank", "op", "direction"})),
@@ -60,11 +73,19 @@ void WorkerMetrics::Update(const std::string& job_id, int32_t rank, const TaskCo
   Add(samples_.With(labels), now.samples, before.samples);
   AddHistogram(step_seconds_.With(labels), now.step_seconds, before.step_seconds);
   AddHistogram(barrier_seconds_.With(labels), now.barrier_seconds, before.barrier_seconds);
+  queued_batches_.With(labels).Set(static_cast<double>(now.queued_batches));
+  Add(read_bytes_.With(labels), now.read_bytes, before.read_bytes);
+  Labels reduce = labels;
+  reduce["op"] = "all_reduce";
+  AddHistogram(collective_seconds_.With(reduce), now.reduce_seconds, before.reduce_seconds);
+  Add(collective_bytes_.With(reduce), now.reduce_bytes, before.reduce_bytes);
   Labels push = labels;
   push["op"] = "push";
+  AddHistogram(request_seconds_.With(push), now.push_seconds, before.push_seconds);
   push["direction"] = "tx";
   Labels pull = labels;
   pull["op"] = "pull";
+  AddHistogram(request_seconds_.With(pull), now.pull_seconds, before.pull_seconds);
   pull["direction"] = "rx";
   const auto& is = now.exchange;
   const auto& was = before.exchange;
@@ -80,6 +101,8 @@ void WorkerMetrics::Update(const std::string& job_id, int32_t rank,
                            const node::v1::StepPhases& phases) {
   const std::pair<const char*, double> now[] = {{"data_wait", phases.data_wait()},
                                                 {"forward_backward", phases.forward_backward()},
+                                                {"forward", phases.forward()},
+                                                {"backward", phases.backward()},
                                                 {"local_reduce", phases.local_reduce()},
                                                 {"push", phases.push()},
                                                 {"barrier_wait", phases.barrier_wait()},

@@ -37,6 +37,11 @@ class WorkerMetrics {
   const services::HistogramFamily step_seconds_;
   const services::HistogramFamily barrier_seconds_;
   const services::CounterFamily phase_seconds_;
+  const services::GaugeFamily queued_batches_;
+  const services::CounterFamily read_bytes_;
+  const services::HistogramFamily collective_seconds_;
+  const services::CounterFamily collective_bytes_;
+  const services::HistogramFamily request_seconds_;
   const services::CounterFamily wire_bytes_;
   const services::CounterFamily payload_bytes_;
   const services::CounterFamily retries_;

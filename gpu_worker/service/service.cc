@@ -82,6 +82,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   registration.set_version(std::string(Version()));
   registration.set_host(host);
   registration.set_pid(getpid());
+  if (service->http_ != nullptr) registration.set_http_url(service->http_->url());
   for (const node::v1::Device& device : *devices) {
     node.devices.push_back(device.name());
     *registration.add_devices() = device;

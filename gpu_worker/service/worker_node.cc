@@ -63,9 +63,12 @@ void WorkerNode::Publish() {
   for (const auto& task : tasks_) {
     if (task.second.process != nullptr && !task.second.ended) {
       ++live;
-      for (const std::string& device : task.second.devices) {
-        const std::optional<int> gpu = CudaIndex(device);
-        if (gpu.has_value()) gpu_uses.push_back({*gpu, task.first, task.second.state.rank()});
+      const Entry& entry = task.second;
+      for (size_t i = 0; i < entry.devices.size(); ++i) {
+        const std::optional<int> gpu = CudaIndex(entry.devices[i]);
+        if (!gpu.has_value()) continue;
+        const int64_t bytes = i < entry.planned_bytes.size() ? entry.planned_bytes[i] : 0;
+        gpu_uses.push_back({*gpu, task.first, entry.state.rank(), bytes});
       }
     }
     node::v1::TaskState& state = *heartbeat.add_tasks();
@@ -156,6 +159,7 @@ void WorkerNode::OnStartTask(const node::v1::StartTask& start) {
     OnTaskState(job_id, state);
   };
   callbacks.on_counters = [this, job_id](const TaskCounters& counters) {
+    tasks_[job_id].planned_bytes = counters.planned_bytes;
     if (metrics_ != nullptr) metrics_->Update(job_id, tasks_[job_id].state.rank(), counters);
   };
   callbacks.on_line = [this, job_id](const std::string& line) { OnLine(job_id, line); };

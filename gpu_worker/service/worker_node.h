@@ -77,6 +77,7 @@ class WorkerNode {
   struct Entry {
     node::v1::TaskState state;
     std::vector<std::string> devices;
+    std::vector<int64_t> planned_bytes;  // by device, as far as they are known
     std::unique_ptr<TaskProcess> process;
     std::unique_ptr<LogForwarder> logs;
     bool ended = false;

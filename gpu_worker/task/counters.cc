@@ -1,20 +1,31 @@
 #include "gpu_worker/task/counters.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace capstan::gpu_worker {
 namespace {
+
+template <typename Counters>
+auto Histograms(Counters& c) {
+  return std::array{&c.step_seconds, &c.barrier_seconds, &c.push_seconds, &c.pull_seconds,
+                    &c.reduce_seconds};
+}
 
 // Calls `field` for every number, in the order of the wire.
 template <typename Counters, typename Field>
 void ForEach(Counters& c, Field field) {
   field(c.steps);
   field(c.samples);
-  for (auto* histogram : {&c.step_seconds, &c.barrier_seconds}) {
+  for (auto* histogram : Histograms(c)) {
     for (auto& bucket : histogram->buckets) field(bucket);
     field(histogram->sum);
   }
+  field(c.reduce_bytes);
+  field(c.read_bytes);
+  field(c.queued_batches);
+  for (auto& bytes : c.planned_bytes) field(bytes);
   field(c.exchange.sent_wire_bytes);
   field(c.exchange.sent_payload_bytes);
   field(c.exchange.received_wire_bytes);
@@ -26,7 +37,7 @@ void ForEach(Counters& c, Field field) {
   field(c.exchange.pull_seconds);
 }
 
-constexpr size_t kMaxBuckets = 1000;
+constexpr size_t kMaxNumbers = 1000;  // of one list
 
 }  // namespace
 
@@ -44,8 +55,10 @@ std::string EncodeCounters(const TaskCounters& counters) {
     static_assert(sizeof(value) == 8);
     out.append(reinterpret_cast<const char*>(&value), sizeof(value));
   };
-  append(static_cast<int64_t>(counters.step_seconds.buckets.size()));
-  append(static_cast<int64_t>(counters.barrier_seconds.buckets.size()));
+  for (const SecondsHistogram* histogram : Histograms(counters)) {
+    append(static_cast<int64_t>(histogram->buckets.size()));
+  }
+  append(static_cast<int64_t>(counters.planned_bytes.size()));
   ForEach(counters, append);
   return out;
 }
@@ -59,12 +72,14 @@ absl::StatusOr<TaskCounters> DecodeCounters(absl::string_view bytes) {
     bytes.remove_prefix(sizeof(value));
   };
   TaskCounters counters;
-  for (SecondsHistogram* histogram : {&counters.step_seconds, &counters.barrier_seconds}) {
+  const auto take_size = [&](std::vector<int64_t>& numbers) {
     int64_t size = 0;
     take(size);
-    ok = ok && size >= 0 && size <= static_cast<int64_t>(kMaxBuckets);
-    if (ok) histogram->buckets.resize(size);
-  }
+    ok = ok && size >= 0 && size <= static_cast<int64_t>(kMaxNumbers);
+    if (ok) numbers.resize(size);
+  };
+  for (SecondsHistogram* histogram : Histograms(counters)) take_size(histogram->buckets);
+  take_size(counters.planned_bytes);
   if (ok) ForEach(counters, take);
   if (!ok || !bytes.empty()) return absl::InvalidArgumentError("counters of another length");
   return counters;

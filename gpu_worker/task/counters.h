@@ -29,7 +29,16 @@ struct TaskCounters {
   int64_t samples = 0;
   SecondsHistogram step_seconds;
   SecondsHistogram barrier_seconds;
+  // A step's frames given to gRPC until it took the last; its weights from the first frame to the
+  // last. Empty where the task is its own store.
+  SecondsHistogram push_seconds;
+  SecondsHistogram pull_seconds;
+  SecondsHistogram reduce_seconds;  // sums of a step's lanes on the host
+  int64_t reduce_bytes = 0;
+  int64_t read_bytes = 0;      // of the data set
+  int64_t queued_batches = 0;  // read ahead, just now
   param_store::client::ExchangeStats exchange;
+  std::vector<int64_t> planned_bytes;  // by device of the task: what its plan holds
 };
 
 std::string EncodeCounters(const TaskCounters& counters);

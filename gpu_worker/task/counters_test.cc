@@ -22,6 +22,9 @@ TEST(CountersTest, ComeBackAsTheyWere) {
   counters.step_seconds.Observe(0.5, {1.0});
   counters.exchange.sent_wire_bytes = 9;
   counters.exchange.pull_seconds = 2.5;
+  counters.pull_seconds.Observe(0.5, {1.0, 2.0});
+  counters.queued_batches = 3;
+  counters.planned_bytes = {10, 20};
   const std::string bytes = EncodeCounters(counters);
   const auto back = DecodeCounters(bytes);
   ASSERT_TRUE(back.ok()) << back.status();
@@ -32,6 +35,9 @@ TEST(CountersTest, ComeBackAsTheyWere) {
   EXPECT_TRUE(back->barrier_seconds.buckets.empty());
   EXPECT_EQ(back->exchange.sent_wire_bytes, 9);
   EXPECT_EQ(back->exchange.pull_seconds, 2.5);
+  EXPECT_THAT(back->pull_seconds.buckets, ElementsAre(1, 0, 0));
+  EXPECT_EQ(back->queued_batches, 3);
+  EXPECT_THAT(back->planned_bytes, ElementsAre(10, 20));
 }
 
 TEST(CountersTest, AnotherLengthIsRefused) {

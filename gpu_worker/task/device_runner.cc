@@ -136,7 +136,9 @@ absl::Status DeviceRunner::Do(LaneOrder& order) {
   const absl::Duration computed = Now();
   status = order.fold->Add({order.lane, 1}, std::move(order.gradient));
   if (!status.ok()) return status;
-  const LaneTimes times{read - begin, computed - read, Now() - computed};
+  LaneTimes times{read - begin, computed - read, Now() - computed, result->forward_share};
+  times.queued_batches = kept_ ? options_.read_ahead : reader_->queued();
+  times.read_bytes = std::exchange(read_bytes_, 0);
   // The order's references go first: the step may be over once the callback has been seen.
   const int64_t id = order.work;
   const int32_t number = order.lane;
@@ -188,6 +190,7 @@ absl::StatusOr<engine::LaneBatch> DeviceRunner::Samples(const LaneOrder& order) 
   lane.images = (*batch)->images.data();
   lane.labels = (*batch)->labels.data();
   lane.count = static_cast<int64_t>((*batch)->indices.size());
+  read_bytes_ += lane.count * (train_.info().image_size() + 1);
   return lane;
 }
 
@@ -210,6 +213,7 @@ absl::Status DeviceRunner::KeepImages() {
     // The CPU has nothing to keep them in, and a card that is full does without.
     if (absl::IsUnimplemented(status) || absl::IsResourceExhausted(status)) return absl::OkStatus();
     if (!status.ok()) return status;
+    read_bytes_ += count * (size + 1);
     labels_.insert(labels_.end(), labels.begin(), labels.end());
   }
   kept_ = true;

@@ -49,6 +49,9 @@ struct LaneTimes {
   absl::Duration data_wait;
   absl::Duration compute;
   absl::Duration reduce;
+  double forward_share = -1;  // of `compute`; -1: not known
+  int queued_batches = 0;     // ready once the samples had been taken
+  int64_t read_bytes = 0;     // of the data set, as it has them: a byte for each pixel and label
 };
 
 class DeviceRunner {
@@ -116,6 +119,7 @@ class DeviceRunner {
   data::LaneBatch block_;  // samples of an evaluation block
   bool kept_ = false;      // the device has all images; labels_ by place
   std::vector<int32_t> labels_, lane_places_, lane_labels_;
+  int64_t read_bytes_ = 0;  // since the last lane was reported
   int64_t loaded_lineage_ = -1;
   int64_t loaded_version_ = -1;
 

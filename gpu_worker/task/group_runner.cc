@@ -25,7 +25,8 @@ GroupRunner::GroupRunner(Options options, std::shared_ptr<const Job> job,
       callbacks_(std::move(callbacks)),
       device_(runners[0]->device()),
       reader_({/*first_device=*/0, options.device_count, options.read_ahead}, job_, train,
-              [this] { return stopping(); }) {
+              [this] { return stopping(); }),
+      image_size_(train.info().image_size()) {
   for (const auto& runner : runners) {
     plans_.push_back(runner->plan());
     kept_labels_.push_back(runner->kept_labels());
@@ -110,6 +111,7 @@ absl::StatusOr<engine::LaneBatch> GroupRunner::Samples(const GroupOrder& order, 
   lane.images = (*batch)->images.data();
   lane.labels = (*batch)->labels.data();
   lane.count = static_cast<int64_t>((*batch)->indices.size());
+  read_bytes_ += lane.count * (image_size_ + 1);
   return lane;
 }
 
@@ -146,7 +148,10 @@ absl::Status GroupRunner::Do(const GroupOrder& order) {
   for (const engine::LaneResult& result : *results) {
     seals.push_back({result.samples, result.loss_sum, result.correct});
   }
-  callbacks_.on_lanes(order, seals, {read - begin, Now() - read, absl::ZeroDuration()});
+  LaneTimes times{read - begin, Now() - read, absl::ZeroDuration()};
+  times.queued_batches = kept_labels_[0] != nullptr ? options_.read_ahead : reader_.queued();
+  times.read_bytes = std::exchange(read_bytes_, 0);
+  callbacks_.on_lanes(order, seals, times);
   return absl::OkStatus();
 }
 

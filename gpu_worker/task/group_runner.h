@@ -93,6 +93,8 @@ class GroupRunner {
     std::vector<int32_t> places, labels;
   };
   LaneReader reader_;
+  const int64_t image_size_;
+  int64_t read_bytes_ = 0;            // since the last lanes were reported
   std::vector<KeptLane> kept_lanes_;  // of the order at hand
   std::unique_ptr<engine::PlanGroup> group_;
   int64_t loaded_lineage_ = -1;

@@ -58,6 +58,8 @@ class LaneReader {
   // Valid until the first Read of another step.
   absl::StatusOr<const data::LaneBatch*> Read(const std::shared_ptr<const LaneSchedule>& schedule,
                                               int64_t step, int32_t lane);
+  // Steps that were read ahead.
+  int queued() const { return loader_ == nullptr ? 0 : loader_->queued(); }
 
  private:
   std::vector<int32_t> LanesOf(const LaneSchedule& schedule, int64_t step) const;

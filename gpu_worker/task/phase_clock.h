@@ -16,7 +16,9 @@ namespace capstan::gpu_worker {
 
 enum class StepPhase {
   kDataWait = 0,
-  kForwardBackward,
+  kForwardBackward,  // of devices that do not tell the next two apart
+  kForward,
+  kBackward,
   kLocalReduce,
   kPush,
   kBarrierWait,

@@ -120,6 +120,7 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
   gradients_ = std::make_unique<BufferPool>(job_->layout.total_floats());
   orders_ = std::make_shared<EpochOrders>(job_);
   step_times_.resize(options_.devices.size());
+  counters_.planned_bytes.resize(options_.devices.size());
   if (absl::Status status = MakeExchange(start); !status.ok()) return status;
 
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -134,12 +135,13 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
     runner.read_ahead = job_->spec.spec().data().prefetch_batches();
     const bool on_gpu = absl::StartsWith(runner.device, "cuda");
     DeviceRunner::Callbacks callbacks;
-    callbacks.on_ready = [this](const std::string& description, int64_t planned_bytes) {
+    callbacks.on_ready = [this, device](const std::string& description, int64_t planned_bytes) {
       Log(services::kInfo, "device_ready")
           .Kv("device", description)
           .Kv("precision", engine::PrecisionName(job_->precision()))
           .Kv("planned_bytes", planned_bytes);
-      Post([this] {
+      Post([this, device, planned_bytes] {
+        counters_.planned_bytes[device] = planned_bytes;
         if (--devices_starting_ > 0 || ended_) return;
         if (!Together()) return Ready();
         ++devices_starting_;  // the group
@@ -150,9 +152,8 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
                                        const LaneTimes& times) {
       Post([this, device, work, lane, sums, times] {
         --lanes_running_;
-        step_times_[device].data_wait += times.data_wait;
-        step_times_[device].reduce += times.reduce;
-        counters_.samples += sums.samples;
+        CountLane(device, times, sums.samples);
+        counters_.reduce_bytes += job_->layout.total_floats() * static_cast<int64_t>(sizeof(float));
         Give(core::LaneComputed{device, work, lane, sums});
       });
     };
@@ -220,7 +221,7 @@ void Task::StartGroup() {
                               const LaneTimes& times) {
     Post([this, work = order.work, lanes = order.lanes, sums, times] {
       lanes_running_ -= static_cast<int>(lanes.size());
-      step_times_[0].data_wait += times.data_wait;
+      CountLane(0, times, 0);
       for (size_t i = 0; i < lanes.size(); ++i) {
         counters_.samples += sums[i].samples;
         Give(core::LaneComputed{lanes[i].first, work, lanes[i].second, sums[i]});
@@ -467,8 +468,8 @@ void Task::OnWeights(const CompleteWeights& weights) {
 void Task::SetTimer() {
   if (ended_) return;
   const absl::Duration now = strand_.Now();
-  const absl::Duration due =
-      std::max(std::min(core_->NextDeadline(), report_at_), now + absl::Milliseconds(1));
+  const absl::Duration due = std::max(std::min({core_->NextDeadline(), report_at_, counters_at_}),
+                                      now + absl::Milliseconds(1));
   // One that comes earlier is on its way. (Never put off: events may come faster than it.)
   if (timer_at_ <= due) return;
   timer_at_ = due;
@@ -477,9 +478,9 @@ void Task::SetTimer() {
     timer_at_ = absl::InfiniteDuration();
     CheckOrphaned();
     if (ended_) return;
+    if (strand_.Now() >= counters_at_) SendCounters();
     if (strand_.Now() >= report_at_) {
       SendState();
-      SendCounters();
       const std::string waiting = exchange_->Waiting();
       if (!waiting.empty() && core_->waiting() && local_ == nullptr) {
         Log(services::kWarning, "waiting")
@@ -500,6 +501,21 @@ void Task::EnterPhase() {
                 strand_.Now());
 }
 
+void Task::CountLane(int device, const LaneTimes& times, int64_t samples) {
+  StepTimes& step = step_times_[device];
+  step.data_wait += times.data_wait;
+  step.reduce += times.reduce;
+  step.compute += times.compute;
+  if (times.forward_share >= 0) {
+    step.forward += times.compute * times.forward_share;
+  } else {
+    step.split = false;
+  }
+  step.queued_batches = times.queued_batches;
+  counters_.read_bytes += times.read_bytes;
+  counters_.samples += samples;
+}
+
 // The version after the one at hand is complete: its step is over.
 void Task::CountStep(const CompleteWeights& next) {
   if (!clock_.has_value()) return;
@@ -512,15 +528,29 @@ void Task::CountStep(const CompleteWeights& next) {
     clock_->Move(phase, StepPhase::kUpdate, next.update);
     break;
   }
-  absl::Duration data_wait;
-  absl::Duration reduce;
+  StepTimes most;
+  StepTimes all;
+  counters_.queued_batches = 0;
   for (StepTimes& times : step_times_) {
-    data_wait = std::max(data_wait, times.data_wait);
-    reduce = std::max(reduce, times.reduce);
+    most.data_wait = std::max(most.data_wait, times.data_wait);
+    most.reduce = std::max(most.reduce, times.reduce);
+    all.compute += times.compute;
+    all.forward += times.forward;
+    all.split = all.split && times.split;
+    counters_.queued_batches += times.queued_batches;
+    const int64_t queued = times.queued_batches;
     times = StepTimes();
+    times.queued_batches = queued;  // a device may have no lane in a short step
   }
-  clock_->Move(StepPhase::kForwardBackward, StepPhase::kDataWait, data_wait);
-  clock_->Move(StepPhase::kForwardBackward, StepPhase::kLocalReduce, reduce);
+  clock_->Move(StepPhase::kForwardBackward, StepPhase::kDataWait, most.data_wait);
+  clock_->Move(StepPhase::kForwardBackward, StepPhase::kLocalReduce, most.reduce);
+  if (all.split && all.compute > absl::ZeroDuration()) {
+    const absl::Duration computed = clock_->spent(StepPhase::kForwardBackward) - compute_at_step_;
+    const absl::Duration forward = computed * absl::FDivDuration(all.forward, all.compute);
+    clock_->Move(StepPhase::kForwardBackward, StepPhase::kForward, forward);
+    clock_->Move(StepPhase::kForwardBackward, StepPhase::kBackward, computed - forward);
+  }
+  compute_at_step_ = clock_->spent(StepPhase::kForwardBackward);
   const absl::Duration barrier = clock_->spent(StepPhase::kBarrierWait);
   if (next.lineage == weights_.lineage && weights_.weights != nullptr) {
     ++steps_;
@@ -530,6 +560,18 @@ void Task::CountStep(const CompleteWeights& next) {
     counters_.barrier_seconds.Observe(
         absl::ToDoubleSeconds(std::max(barrier - barrier_at_step_, absl::ZeroDuration())),
         services::LatencyBuckets());
+  }
+  if (local_ == nullptr) {
+    const double pushed = exchange_->stats().push_seconds;
+    if (pushed > pushed_at_step_) {
+      counters_.push_seconds.Observe(pushed - pushed_at_step_, services::LatencyBuckets());
+    }
+    pushed_at_step_ = pushed;
+    counters_.pull_seconds.Observe(absl::ToDoubleSeconds(next.pull), services::LatencyBuckets());
+  }
+  if (most.reduce > absl::ZeroDuration()) {
+    counters_.reduce_seconds.Observe(absl::ToDoubleSeconds(most.reduce),
+                                     services::LatencyBuckets());
   }
   step_began_ = now;
   barrier_at_step_ = barrier;
@@ -548,6 +590,8 @@ void Task::SendState() {
     phases.set_total(absl::ToDoubleSeconds(clock_->total()));
     phases.set_data_wait(seconds(StepPhase::kDataWait));
     phases.set_forward_backward(seconds(StepPhase::kForwardBackward));
+    phases.set_forward(seconds(StepPhase::kForward));
+    phases.set_backward(seconds(StepPhase::kBackward));
     phases.set_local_reduce(seconds(StepPhase::kLocalReduce));
     phases.set_push(seconds(StepPhase::kPush));
     phases.set_barrier_wait(seconds(StepPhase::kBarrierWait));
@@ -560,6 +604,7 @@ void Task::SendState() {
 }
 
 void Task::SendCounters() {
+  counters_at_ = strand_.Now() + kReportInterval;
   if (exchange_ != nullptr) counters_.exchange = exchange_->stats();
   callbacks_.on_counters(counters_);
 }

@@ -69,7 +69,12 @@ class Task {
   struct StepTimes {  // by device, of the step at hand
     absl::Duration data_wait;
     absl::Duration reduce;
+    absl::Duration compute;
+    absl::Duration forward;  // of `compute`
+    bool split = true;       // `forward` is known
+    int64_t queued_batches = 0;
   };
+  void CountLane(int device, const LaneTimes& times, int64_t samples);
 
   absl::Status CheckRoots(const node::v1::StartTask& start) const;
   absl::Status SetUp(const node::v1::StartTask& start);
@@ -139,10 +144,13 @@ class Task {
   node::v1::TaskState state_;
   FileReports reports_;
   absl::Duration report_at_ = absl::ZeroDuration();
+  absl::Duration counters_at_ = absl::ZeroDuration();  // its own: states are also sent between
   std::optional<PhaseClock> clock_;
   int64_t steps_ = 0;
   absl::Duration step_began_ = absl::ZeroDuration();
   absl::Duration barrier_at_step_ = absl::ZeroDuration();
+  absl::Duration compute_at_step_ = absl::ZeroDuration();
+  double pushed_at_step_ = 0;
   std::vector<StepTimes> step_times_;
   TaskCounters counters_;
 

@@ -2,6 +2,7 @@
 
 #include <httplib.h>
 #include <openssl/ssl.h>
+#include <unistd.h>
 
 #include <functional>
 #include <memory>
@@ -75,6 +76,7 @@ void Answer(const HttpHandler& handler, bool tls, const httplib::Request& reques
 }  // namespace
 
 struct HttpServer::Impl {
+  bool tls = false;
   Security security;
   std::unique_ptr<httplib::Server> server;
   Endpoint bound;
@@ -124,6 +126,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
   }
 
   auto impl = std::make_unique<Impl>();
+  impl->tls = tls;
   impl->security = options.security;
   if (tls) {
     bool usable = false;
@@ -191,6 +194,15 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
 }
 
 const Endpoint& HttpServer::endpoint() const { return impl_->bound; }
+
+std::string HttpServer::url() const {
+  Endpoint told = impl_->bound;
+  if (told.host == "0.0.0.0" || told.host == "::") {
+    char name[256] = {};
+    if (::gethostname(name, sizeof(name) - 1) == 0) told.host = name;
+  }
+  return absl::StrCat(impl_->tls ? "https://" : "http://", told.ToString());
+}
 
 void HttpServer::Stop() {
   MutexLock lock(impl_->mu);

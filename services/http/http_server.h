@@ -62,6 +62,8 @@ class HttpServer {
 
   // With the port that was chosen.
   const Endpoint& endpoint() const;
+  // "http://127.0.0.1:7071", or https; every address (0.0.0.0) is told by the machine's name.
+  std::string url() const;
   // Ends the requests under way, at most some seconds, and frees the port. Idempotent.
   void Stop();
 

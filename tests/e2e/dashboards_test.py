@@ -1,13 +1,20 @@
 """deploy/grafana and deploy/prometheus: the files by themselves, then every query against a cluster that trains."""
 
+import contextlib
 import copy
 import json
+import math
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import unittest
+import unittest.mock
 
+from prometheus import Prometheus, get
+import services
 import support
 
 DEPLOY = os.path.join(support.ROOT, 'deploy')
@@ -79,6 +86,175 @@ class FilesTest(support.TestCase):
         for alert in alerts:
             # Before, while and after it fires.
             self.assertGreaterEqual(tested.count(f'alertname: {alert}'), 3, alert)
+
+
+FAKE = {
+    'CAPSTAN_CUDA_PLUGIN': os.environ.get('CAPSTAN_FAKE_PLUGIN', ''),
+    'LD_LIBRARY_PATH': os.environ.get('CAPSTAN_FAKE_DRIVER', ''),  # the folder of a libcuda.so.1 that opens
+    'CAPSTAN_NVML_LIBRARY': os.environ.get('CAPSTAN_FAKE_NVML_LIBRARY', ''),
+    'CAPSTAN_FAKE_ELEMENTS': 'float',
+}
+CARDS = 'driver 580.95.05\n' + ''.join(
+    f'gpu uuid=GPU-{name} name=NVIDIA_H200 bus=00000000:{bus}:00.0 total=150754820096 used=1073741824 util=50 temp=41 '
+    f'energy=NOT_SUPPORTED power=70000\n'
+    for name, bus in (('a', '1B'), ('b', '1C')))
+SPEC = support.job_spec(name='shown', resources={'num_workers': 2, 'num_shards': 2, 'lanes': 4}, model={'name': 'mlp'},
+                        data={'format': 'synthetic_digits', 'train_samples': 640, 'test_samples': 100},
+                        training={'epochs': 10000, 'global_batch_size': 64, 'optimizer': {'name': 'sgd', 'learning_rate': 0.01}},
+                        checkpoint={'every': '1s', 'keep_latest': 2}, limits={'stall_timeout': '20s'})
+# Queries all of whose results may be NaN in a cluster where all is well; the reason beside each.
+MAY_BE_NAN = {}
+
+
+def catalogue():
+    """Section of docs/metrics.md -> name -> (type, labels, help)."""
+    with open(os.path.join(support.ROOT, 'docs', 'metrics.md'), encoding='utf-8') as f:
+        text = f.read().split('## 2. Catalogue')[1].split('\n## ')[0]
+    found, section = {}, None
+    for line in text.splitlines():
+        title = re.match(r'\*\*(.+?)\*\*', line)
+        if title:
+            section = found.setdefault(title[1], {})
+        row = re.match(r'\| `(\w+)` \| (\w+) \| (.+?) \| (.+) \|$', line)
+        if row:
+            section[row[1]] = (row[2], frozenset(re.findall(r'`(\w+)`', row[3])), row[4])
+    return found
+
+
+def exposed(text):
+    """The same of a scrape."""
+    helps, types, labels = {}, {}, {}
+    for line in text.splitlines():
+        words = line.split(' ', 3)
+        if words[:2] == ['#', 'HELP']:
+            helps[words[2]] = words[3]
+        elif words[:2] == ['#', 'TYPE']:
+            types[words[2]] = words[3]
+        elif line:
+            series = re.match(r'(\w+)(?:\{(.*)\})? ', line)
+            name = series[1]
+            if name not in types:
+                name = re.sub('_(bucket|sum|count)$', '', name)
+            names = frozenset(re.findall(r'(\w+)="', series[2] or '')) - {'le'}
+            labels.setdefault(name, set()).add(names)
+    return {name: (kind, next(iter(labels[name])) if len(labels.get(name, ())) == 1 else labels.get(name), helps[name])
+            for name, kind in types.items()}
+
+
+@unittest.skipUnless(shutil.which('prometheus'), 'NOT TESTED: needs prometheus; Debian has it in the package prometheus')
+class ClusterTest(services.ServicesTest):
+
+    def setUp(self):
+        super().setUp()
+        env = {**FAKE, 'CAPSTAN_FAKE_NVML': self.write('cards', CARDS)}
+        patch = unittest.mock.patch.dict(os.environ, env)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_a_cluster_with_a_job_fills_every_panel_and_its_faults_fire(self):
+        self.start(workers=0, shards=2)
+        for name, device in (('w0', 'cuda:0'), ('w1', 'cuda:1'), ('w2', 'cpu')):
+            self.start_node(name, 'capstan_gpu_worker', '--devices', device, '--cpu-threads', '1')
+        with open(os.path.join(RULES, 'prometheus.yml'), encoding='utf-8') as f:
+            config = f.read()
+        # As it is shipped, but for its pace and for where things are.
+        for old, new in (('15s', '1s'), ('127.0.0.1:7071', self.services['coordinator'].http),
+                         ('[recording.yml, alerts.yml]', f'[{RULES}/recording.yml, {RULES}/alerts.yml]')):
+            self.assertIn(old, config)
+            config = config.replace(old, new)
+        prometheus = Prometheus(self, config)
+        self.see_what_discovery_says(prometheus)
+        job_id = self.submit(SPEC)
+        self.wait_for_step(job_id, 20)
+        self.fill_panels(prometheus, job_id)
+        self.compare_with_the_catalogue()
+        self.assertEqual(self.firing(prometheus), [], 'no alert while all is well')
+        self.see_alerts(prometheus, job_id)
+        self.ok('cancel', job_id)
+
+    def see_what_discovery_says(self, prometheus):
+        def targets():
+            return sorted((labels['component'], labels['node']) for labels, value in prometheus.query('up') if value == 1)
+
+        wanted = [('coordinator', 'coordinator'), *(('gpu_worker', f'w{i}') for i in range(3)),
+                  *(('param_store', f's{i}') for i in range(2))]
+        self.wait_until(lambda: targets() == wanted, 60, 'the targets of /sd')
+
+    def fill_panels(self, prometheus, job_id):
+        fill = {'$job_id': job_id, '$rank': '.+', '$queue': '.+', '$instance': '.+', '$__rate_interval': '1m'}
+
+        def filled(text):
+            for name, value in fill.items():
+                text = text.replace(name, value)
+            self.assertNotIn('$', text)
+            return text
+
+        wanted = {}
+        for name, dashboard in dashboards().items():
+            for panel in dashboard['panels']:
+                for target in panel.get('targets', []):
+                    wanted[f'{name}: {panel["title"]}: {target["expr"]}'] = filled(target['expr'])
+            for variable in dashboard['templating']['list']:
+                if variable['type'] == 'query':
+                    series, label = re.fullmatch(r'label_values\((.+), (\w+)\)', variable['query']['query']).groups()
+                    self.wait_until(lambda: prometheus.api(f'label/{label}/values', **{'match[]': filled(series)}), 60,
+                                    f'values of variable {variable["name"]} of {name}')
+            for annotation in dashboard['annotations']['list']:
+                prometheus.query(filled(annotation['expr']))  # is taken; there is nothing to show yet
+        self.assertGreater(len(wanted), 70)
+
+        def empty():
+            for key in list(wanted):
+                values = [value for _, value in prometheus.query(wanted[key])]
+                if any(not math.isnan(value) for value in values) or (values and key in MAY_BE_NAN):
+                    del wanted[key]
+            return not wanted
+
+        try:
+            self.wait_until(empty, 60, 'data in every panel')
+        except AssertionError:
+            raise AssertionError('nothing to be seen in\n' + '\n'.join(wanted)) from None
+
+    def compare_with_the_catalogue(self):
+        sections = catalogue()
+        every, nodes = sections.pop('Every service'), sections.pop('Worker and parameter store server')
+        for service, section, documented in (
+                ('coordinator', 'Coordinator', every), ('w0', 'Worker', {**every, **nodes}),
+                ('s0', 'Parameter store server', {**every, **nodes})):
+            self.assertGreater(len(sections[section]), 10)
+            documented = {**documented, **sections[section]}
+            text = get(self.services[service].http, '/metrics')
+            lint = subprocess.run(['promtool', 'check', 'metrics'], input=text, text=True, capture_output=True, timeout=60)
+            self.assertEqual((lint.returncode, lint.stdout + lint.stderr), (0, ''), service)
+            found = exposed(text)
+            self.assertEqual(sorted(set(documented) - set(found)), [], f'in docs/metrics.md, but not exported by {service}')
+            self.assertEqual(sorted(set(found) - set(documented)), [], f'exported by {service}, but not in docs/metrics.md')
+            for name, family in documented.items():
+                self.assertEqual(found[name], family, f'{name} of {service}')
+
+    @staticmethod
+    def firing(prometheus):
+        alerts = prometheus.api('alerts')['alerts']
+        return sorted((alert['labels']['alertname'], alert['labels'].get('job_id') or alert['labels'].get('worker'))
+                      for alert in alerts if alert['state'] == 'firing')
+
+    def see_alerts(self, prometheus, job_id):
+        # All tasks stand still - one alone would lose its lanes to the other - and a worker dies.
+        tasks = self.tasks()
+        self.assertEqual(len(tasks), 2)
+        for pid in tasks:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            self.services['w2'].stop(signal.SIGKILL)
+            self.wait_until(lambda: ('CapstanJobStalled', job_id) in self.firing(prometheus), 60, 'the alert of a stalled job')
+        finally:
+            for pid in tasks:
+                with contextlib.suppress(ProcessLookupError):  # stopped by others, as the job has failed
+                    os.kill(pid, signal.SIGCONT)
+        self.wait_until(lambda: ('CapstanJobStalled', job_id) not in self.firing(prometheus), 60, 'its end')
+        self.wait_until(lambda: ('CapstanWorkerLost', 'w2') in self.firing(prometheus), 60, 'the alert of a lost worker')
+        self.start_worker('w2')
+        self.wait_until(lambda: self.firing(prometheus) == [], 60, 'all well again')
 
 
 if __name__ == '__main__':

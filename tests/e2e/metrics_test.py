@@ -56,6 +56,9 @@ class MetricsTest(services.ServicesTest):
                            'capstan_ps_client_retries_total', 'capstan_checkpoint_failures_total'):
             self.assertTrue(query(expression + of_job), expression)
         self.assertTrue(query('grpc_server_started_total{grpc_method="SubmitJob"} == 1'))
+        # Every second, however often states are sent.
+        self.wait_until(lambda: len(query(f'changes(capstan_worker_steps_total{of_job}[5s]) >= 3')) == 2, 60, 'counters that move')
+
         self.ok('wait', job_id)
         job = self.describe(job_id)
         # The last scrapes hold what was counted to the end.

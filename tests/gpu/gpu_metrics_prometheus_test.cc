@@ -106,12 +106,13 @@ class PrometheusTest : public ::testing::Test {
     GpuMonitorOptions options;
     options.library = FakeNvmlWorld::Library();
     options.period = absl::Milliseconds(100);
-    options.uses = [] { return std::vector<GpuUse>{{.device = 0, .job_id = "j7", .rank = 3}}; };
+    options.uses = [] {
+      return std::vector<GpuUse>{{.device = 0, .job_id = "j7", .rank = 3, .allocated_bytes = 1000}};
+    };
     auto monitor = GpuMonitor::Start(registry_, options);
     ASSERT_TRUE(monitor.ok()) << monitor.status();
     monitor_ = *std::move(monitor);
     ASSERT_TRUE(monitor_->WaitForSamples(2, kLimit));
-    monitor_->metrics().SetTaskMemory({.device = 0, .job_id = "j7", .rank = 3}, 1000, 2000);
 
     services::HttpOptions http;
     http.metrics = [this] { return registry_.Scrape(); };
@@ -222,7 +223,7 @@ TEST_F(PrometheusTest, ScrapesEveryFamily) {
   EXPECT_EQ(value("capstan_gpu_temperature_celsius{UUID='GPU-b'}"), "30");
   EXPECT_EQ(value("capstan_gpu_energy_joules_total{UUID='GPU-a'}"), "123.456");
   EXPECT_EQ(value("capstan_gpu_memory_allocated_bytes{job_id='j7',rank='3'}"), "1000");
-  EXPECT_EQ(value("capstan_gpu_memory_peak_bytes{job_id='j7',rank='3'}"), "2000");
+  EXPECT_EQ(value("capstan_gpu_memory_peak_bytes{job_id='j7',rank='3'}"), "1000");
   // The join of docs/metrics.md: whose memory is it?
   EXPECT_EQ(value("sum by (job_id, rank) (capstan_gpu_memory_used_bytes * on (UUID) group_left "
                   "(job_id, rank) max by (UUID, job_id, rank) (capstan_gpu_info{job_id='j7'}))"),

@@ -1,12 +1,20 @@
 #include "gpu_worker/engine/cpu/block_program.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace capstan::engine {
+namespace {
+
+double Now() {  // seconds
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<BlockProgram>> BlockProgram::Create(
     const Lowered& lowered, const std::vector<StageParameters>& parameters, int64_t batch,
@@ -145,6 +153,7 @@ absl::StatusOr<std::unique_ptr<BlockRunner>> BlockProgram::Bind(char* arena) {
 }
 
 absl::Status BlockRunner::Run(PassMode mode, const BlockInput& input, LossSums& sums) {
+  const double start = Now();
   float* const images = places_[0].value;
   const int64_t elements = lowered_->tensors[0].elements;
   LoadImages(lowered_->input, input.count, input.images, images);
@@ -165,6 +174,8 @@ absl::Status BlockRunner::Run(PassMode mode, const BlockInput& input, LossSums& 
   const bool backward = mode == PassMode::kTrain && logits.gradient != nullptr;
   sums = SoftmaxCrossEntropy(input.count, classes, logits.value, input.labels, input.loss_scale,
                              backward ? logits.gradient : nullptr);
+  const double middle = Now();
+  sums.forward_seconds = middle - start;
   if (!backward) return absl::OkStatus();
   std::memset(logits.gradient + input.count * classes, 0,
               static_cast<size_t>((batch_ - input.count) * classes) * sizeof(float));
@@ -172,6 +183,7 @@ absl::Status BlockRunner::Run(PassMode mode, const BlockInput& input, LossSums& 
     const absl::Status status = Backward(s, input.gradient);
     if (!status.ok()) return status;
   }
+  sums.backward_seconds = Now() - middle;
   return absl::OkStatus();
 }
 

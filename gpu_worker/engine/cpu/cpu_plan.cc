@@ -221,10 +221,15 @@ absl::StatusOr<LaneResult> CpuPlan::RunLane(const Job& job) {
   result.samples = job_.batch.count;
   if (job_.mode == PassMode::kPredict) return result;
   CAPSTAN_CHECK(job_.mode != PassMode::kTrain || next_add_ == job_.blocks);
+  double forward = 0;
+  double backward = 0;
   for (int64_t b = 0; b < job_.blocks; ++b) {
     result.loss_sum += sums_[b].loss;
     result.correct += sums_[b].correct;
+    forward += sums_[b].forward_seconds;
+    backward += sums_[b].backward_seconds;
   }
+  if (forward + backward > 0) result.forward_share = forward / (forward + backward);
   return result;
 }
 

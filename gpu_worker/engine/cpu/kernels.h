@@ -41,6 +41,8 @@ void LoadImages(const InputGeometry& geometry, int64_t n, const float* images, f
 struct LossSums {
   double loss = 0;
   int64_t correct = 0;
+  double forward_seconds = 0;  // what the passes of the block took
+  double backward_seconds = 0;
 };
 
 // Softmax cross-entropy of `n` rows of `logits`, labels in [0, classes). Where `gradient` is not

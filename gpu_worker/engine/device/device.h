@@ -44,6 +44,9 @@ struct LaneResult {
   // Samples whose largest logit is the label's; the first of equal ones counts, a row with a NaN
   // never does.
   int64_t correct = 0;
+  // Part of the time of ComputeLane that went into the forward pass and the loss, 0 to 1; -1: the
+  // device does not tell the two apart. No part of the result.
+  double forward_share = -1;
 };
 
 // The factors of multiplications. Weights, gradients, sums and the loss are float32 in all of them.

@@ -1,0 +1,32 @@
+#include "coordinator/service_discovery.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace capstan::coordinator {
+namespace {
+
+// Nothing needs escaping: CheckRegister lets no other names and addresses in.
+std::string Group(const std::string& url, const char* component, const std::string& node) {
+  const size_t scheme = url.find("://");
+  return absl::StrCat("{\"targets\":[\"", url.substr(scheme + 3),
+                      "\"],\"labels\":{\"__scheme__\":\"", url.substr(0, scheme),
+                      "\",\"component\":\"", component, "\",\"node\":\"", node, "\"}}");
+}
+
+}  // namespace
+
+std::string ServiceDiscoveryJson(const std::string& own_url, const core::NodeTable& nodes) {
+  std::vector<std::string> groups = {Group(own_url, "coordinator", "coordinator")};
+  for (const auto& entry : nodes.all()) {
+    const core::Node& node = entry.second;
+    if (node.left || node.reg.http_url().empty()) continue;
+    groups.push_back(
+        Group(node.reg.http_url(), node.is_worker() ? "gpu_worker" : "param_store", node.name()));
+  }
+  return absl::StrCat("[", absl::StrJoin(groups, ",\n"), "]\n");
+}
+
+}  // namespace capstan::coordinator
