@@ -90,15 +90,14 @@ class Browser:
         return result['result'].get('value')
 
     def wait(self, script, seconds, what):
-        """The first value of the expression that is true."""
+        """Until the expression is true in the page; an element is, too."""
         deadline = time.monotonic() + seconds
         while True:
             try:
-                value = self.run(script)
+                if self.run(f'Boolean({script})'):
+                    return
             except AssertionError:  # the page is just being replaced
-                value = None
-            if value:
-                return value
+                pass
             if time.monotonic() > deadline:
                 raise AssertionError(f'{what} not within {seconds} s; the page says {self.text()!r}')
             select.select([], [], [], 0.1)

@@ -90,7 +90,7 @@ class StatusPageTest(services.ServicesTest):
         self.pictures()
 
         self.ok('cancel', job_id)
-        self.ok('wait', job_id, '--for', 'CANCELLED')
+        self.assertEqual(self.capstan('wait', job_id).code, 103)
         self.browser.wait('document.querySelector("#head .chip").textContent === "CANCELLED"', 60, 'the end of the job, by itself')
         points = self.history(job_id)
         for name, key in (('loss', 'loss'), ('accuracy', 'accuracy'), ('speed', 'samples_per_second')):
