@@ -22,7 +22,8 @@ struct GangRequest {
   std::string device = "auto";      // auto | cpu | gpu
   int num_shards = 1;               // 0 for local and device
   std::set<std::string> exclude;    // nodes that are not taken
-  auto operator<=>(const GangRequest&) const = default;
+  // clang-tidy 14 takes the 0 in what the compiler writes here for a pointer.
+  auto operator<=>(const GangRequest&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // What a valid spec asks for, defaults filled in.

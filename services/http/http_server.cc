@@ -168,7 +168,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
     });
   }
   server.set_exception_handler(
-      [](const httplib::Request& request, httplib::Response& response, std::exception_ptr) {
+      [](const httplib::Request& request, httplib::Response& response, const std::exception_ptr&) {
         Log(kError, "http_handler_failed").Limit(request.path).Kv("path", request.path);
         response.status = 500;
         response.set_content("internal error\n", "text/plain; charset=utf-8");
