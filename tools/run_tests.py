@@ -265,14 +265,16 @@ class Tiers:
             with Part(self.report, 'asan'):
                 run_ctest(self.report, 'asan', ['unit', 'contract', 'integration', 'sim'], JOBS, 'asan', {
                     'ASAN_OPTIONS': 'detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1',
-                    'UBSAN_OPTIONS': 'print_stacktrace=1:halt_on_error=1', 'CAPSTAN_SANITIZED': 'address'})
+                    'UBSAN_OPTIONS': 'print_stacktrace=1:halt_on_error=1', 'CAPSTAN_SANITIZED': 'address',
+                    'CAPSTAN_SIM_SEEDS': '200'})
 
     def tsan(self):
         if self.builder.build('tsan', ['all']):
             with Part(self.report, 'tsan'):
                 options = ('ignore_noninstrumented_modules=1:suppressions='
                            f'{ROOT}/tests/support/tsan/suppressions.txt')
-                run_ctest(self.report, 'tsan', ['unit', 'contract', 'integration', 'sim', 'tsan'], JOBS, 'tsan', {
+                # The simulation has one thread.
+                run_ctest(self.report, 'tsan', ['unit', 'contract', 'integration', 'tsan'], JOBS, 'tsan', {
                     'TSAN_OPTIONS': options, 'CAPSTAN_SANITIZED': 'thread'})
 
     def fuzz(self):

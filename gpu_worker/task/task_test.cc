@@ -399,10 +399,10 @@ class GpuTaskTest : public TaskTest {
 class GpuTrainingTest : public GpuTaskTest {
  protected:
   void SetUp() override {
+    GpuTaskTest::SetUp();
 #ifdef CAPSTAN_SANITIZED_BUILD
     GTEST_SKIP() << "the plain loops of the fake cards take too long under a sanitizer";
 #endif
-    GpuTaskTest::SetUp();
   }
 };
 
@@ -517,7 +517,7 @@ TEST_F(GpuTrainingTest, TheLossScaleFallsUntilNothingOverflows) {
 }
 
 // 17 halvings from 2^16 to below 1, then the third non-finite step in a row.
-TEST_F(GpuTaskTest, WhatIsInfiniteAtEveryScaleEndsTheJob) {
+TEST_F(GpuTrainingTest, WhatIsInfiniteAtEveryScaleEndsTheJob) {
   Set("CAPSTAN_FAKE_OVERFLOW", "0");
   TestJob test = Half("fp16");
   test.steps = 100;
