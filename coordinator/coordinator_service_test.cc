@@ -500,6 +500,44 @@ TEST_F(ServiceTest, AReaderWhoDoesNotReadHoldsUpNobody) {
   EXPECT_EQ(response.job().state(), common::v1::JOB_STATE_SUCCEEDED);
 }
 
+// A message is built from what is committed, and the commit tells every stream of the job, the one
+// that builds it too.
+TEST_F(ServiceTest, WatchersOfJobsThatChangeAllTheTimeSeeTheirEnd) {
+  const auto change_and_cancel = [this](const std::string& name) {
+    job::v1::SubmitJobResponse submitted;
+    ASSERT_TRUE(Submit(Spec(1, 0), name, &submitted).ok());
+    const auto context = services::NewContext(kLimit);
+    job::v1::WatchJobRequest watch;
+    watch.set_job_id(submitted.job_id());
+    watch.set_min_interval_ms(1);
+    const auto reader = stub_->WatchJob(context.get(), watch);
+    for (int i = 1; i <= 3; ++i) {
+      job::v1::UpdateJobRequest update;
+      update.set_job_id(submitted.job_id());
+      update.set_max_restarts(i);
+      job::v1::UpdateJobResponse updated;
+      EXPECT_TRUE(stub_->UpdateJob(services::NewContext(kLimit).get(), update, &updated).ok());
+    }
+    job::v1::CancelJobRequest cancel;
+    cancel.set_job_id(submitted.job_id());
+    job::v1::CancelJobResponse cancelled;
+    EXPECT_TRUE(stub_->CancelJob(services::NewContext(kLimit).get(), cancel, &cancelled).ok());
+    job::v1::WatchJobResponse response;
+    while (reader->Read(&response)) {
+    }
+    const grpc::Status status = reader->Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(response.job().state(), common::v1::JOB_STATE_CANCELLED);
+  };
+  std::vector<std::thread> users;
+  for (int user = 0; user < 16; ++user) {
+    users.emplace_back([&change_and_cancel, user] {
+      for (int i = 0; i < 20; ++i) change_and_cancel(absl::StrCat("r-", user, "-", i));
+    });
+  }
+  for (std::thread& user : users) user.join();
+}
+
 TEST_F(ServiceTest, NodesAreListedAndToldHowMuchToLog) {
   std::promise<std::string> told;
   FakeNode worker(*server_, Worker("w0"), [&](const node::v1::ConnectResponse& message, FakeNode&) {

@@ -47,8 +47,7 @@ void EventStream::TakeAll() {
   if (queue_.size() > kMaxBegin) queue_.erase(queue_.begin(), queue_.end() - kMaxBegin);
 }
 
-void EventStream::Continue() {
-  if (writing_) return;
+void EventStream::WriteNext() {
   if (!begun_) {
     begun_ = true;
     if (job_id_.empty()) {

@@ -24,7 +24,7 @@ class EventStream final : public JobStream<job::v1::StreamEventsResponse> {
  private:
   EventStream(Coordinator& coordinator, std::string job_id, bool follow)
       : JobStream(coordinator, std::move(job_id)), follow_(follow) {}
-  void Continue() override;
+  void WriteNext() override;
   void TakeAll();
   void TakeNew(const core::JobRecord& job);
 

@@ -16,11 +16,10 @@ WatchStream* WatchStream::Start(Coordinator& coordinator, std::string job_id,
 
 void WatchStream::OnJobChanged(const std::string&) {
   changed_ = true;
-  if (!ended_) Continue();
+  Continue();
 }
 
-void WatchStream::Continue() {
-  if (writing_) return;
+void WatchStream::WriteNext() {
   if (last_) {
     End(grpc::Status::OK);
     return;
@@ -38,7 +37,7 @@ void WatchStream::Continue() {
     timer_set_ = true;
     coordinator_.strand().CallAt(due_, [self = shared_from_this(), this] {
       timer_set_ = false;
-      if (!ended_) Continue();
+      Continue();
     });
     return;
   }
@@ -58,16 +57,11 @@ LogStream* LogStream::Start(Coordinator& coordinator, const job::v1::StreamLogsR
   return stream.get();
 }
 
-void LogStream::OnJobChanged(const std::string&) {
-  if (!ended_) Continue();
-}
+void LogStream::OnJobChanged(const std::string&) { Continue(); }
 
-void LogStream::OnLogsAppended() {
-  if (!ended_) Continue();
-}
+void LogStream::OnLogsAppended() { Continue(); }
 
-void LogStream::Continue() {
-  if (writing_) return;
+void LogStream::WriteNext() {
   const core::LogBuffer* logs = coordinator_.core().Logs(job_id_);
   if (logs == nullptr) {  // forgotten meanwhile
     End(grpc::Status::OK);

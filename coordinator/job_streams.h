@@ -30,7 +30,7 @@ class JobStream : public grpc::ServerWriteReactor<Response>,
       self->writing_ = false;
       if (!ok) {
         self->End(grpc::Status(grpc::StatusCode::CANCELLED, "the caller has gone"));
-      } else if (!self->ended_) {
+      } else {
         self->Continue();
       }
     });
@@ -57,11 +57,19 @@ class JobStream : public grpc::ServerWriteReactor<Response>,
   // Once, by the handler. `status`: of the request. With `caller` the stream is for the job's owner
   // alone (CheckOwner).
   void Begin(const absl::Status& status, const core::Caller& caller = {});
-  // Something changed, or a write is done: write the next message, if there is one and none is
-  // being written. On the strand.
-  virtual void Continue() = 0;
+  // Something changed, or a write is done: writes the next message, unless one is being written. On
+  // the strand.
+  void Continue() {
+    // What is shown is committed first, and that tells listeners: this stream too, which may have
+    // gone on by the time that the call returns.
+    static_cast<void>(coordinator_.core());
+    if (!writing_ && !ended_) WriteNext();
+  }
+  // Writes the next message, if there is one, or ends the stream. Nothing is being written, and
+  // what the core holds is durable. On the strand.
+  virtual void WriteNext() = 0;
 
-  // The message must stay as it is until Continue is called. On the strand.
+  // The message must stay as it is until WriteNext is called. On the strand.
   void Write(const Response& message) {
     writing_ = true;
     this->StartWrite(&message);
@@ -117,7 +125,7 @@ class WatchStream final : public JobStream<job::v1::WatchJobResponse> {
  private:
   WatchStream(Coordinator& coordinator, std::string job_id, absl::Duration interval)
       : JobStream(coordinator, std::move(job_id)), interval_(interval) {}
-  void Continue() override;
+  void WriteNext() override;
 
   const absl::Duration interval_;
   bool changed_ = true;  // since the last message
@@ -141,7 +149,7 @@ class LogStream final : public JobStream<job::v1::StreamLogsResponse> {
       : JobStream(coordinator, request.job_id()),
         follow_(request.follow()),
         filter_(std::move(filter)) {}
-  void Continue() override;
+  void WriteNext() override;
 
   const bool follow_;
   const LogFilter filter_;

@@ -1,5 +1,6 @@
 #include "services/grpc_init/grpc_init.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "grpc/grpc.h"
@@ -11,9 +12,11 @@ namespace {
 
 void ForwardToLog(gpr_log_func_args* args) {
   // Its errors are what a peer did or what we report ourselves by a Status: warnings at most.
-  const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? kWarning
-                         : args->severity == GPR_LOG_SEVERITY_INFO ? kInfo
-                                                                   : kDebug;
+  // But for the last line of a process: an assertion of gRPC aborts it, whatever is left unsaid.
+  const LogLevel level = absl::StartsWith(args->message, "assertion failed") ? kError
+                         : args->severity == GPR_LOG_SEVERITY_ERROR          ? kWarning
+                         : args->severity == GPR_LOG_SEVERITY_INFO           ? kInfo
+                                                                             : kDebug;
   absl::string_view file = args->file;
   file.remove_prefix(file.rfind('/') + 1);  // npos + 1 is 0
   const std::string at = absl::StrCat(file, ":", args->line);
