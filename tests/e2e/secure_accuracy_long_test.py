@@ -1,6 +1,6 @@
 """The reference job on services that were started one by one and speak mutual TLS over loopback TCP.
 
-The gate trains it with `capstan run` (accuracy_test) and compares the weights of a short job over TLS with those (security_test).
+The gate trains it with `capstan run` (accuracy_test) and compares the weights of a short job over TLS with those (cluster_security_test).
 """
 
 import json
