@@ -75,7 +75,7 @@ class CoordinatorCore {
   const LogBuffer* Logs(absl::string_view job_id) const;
   // False for unknown jobs.
   bool HasEnded(absl::string_view job_id) const;
-  // Jobs that have not ended and may have manifests: id and storage_path.
+  // Jobs that have not ended, by their ids: where their manifests lie, or will.
   std::vector<std::pair<std::string, std::string>> StoragePaths() const;
   // All about a job, or null. Valid until the next Step.
   const JobRecord* Peek(absl::string_view job_id) const { return FindJob(job_id); }
@@ -139,6 +139,7 @@ class CoordinatorCore {
   void AdvanceStart(JobRecord& job);
   void AdvanceCancel(JobRecord& job);
   void ResolveJob(JobRecord& job, const common::v1::DatasetInfo& dataset);
+  std::string StorageRoot(const JobRecord& job) const;
   void Requeue(JobRecord& job, const std::string& why);
   void CheckWaiting(JobRecord& job);
   std::vector<int64_t> ProgressMark(const JobRecord& job) const;

@@ -126,11 +126,8 @@ void CoordinatorCore::AdvanceProbe(JobRecord& job) {
 }
 
 void CoordinatorCore::ResolveJob(JobRecord& job, const common::v1::DatasetInfo& dataset) {
-  const std::string root = job.spec.checkpoint().storage_path().empty()
-                               ? options_.storage_root
-                               : FolderOf(job.spec.checkpoint().storage_path());
   absl::StatusOr<job::v1::ResolvedSpec> resolved =
-      options_.resolve(job.spec, dataset, job.id, root);
+      options_.resolve(job.spec, dataset, job.id, StorageRoot(job));
   if (!resolved.ok()) {
     Fail(job, absl::IsInvalidArgument(resolved.status()) ? "InvalidSpec" : kInternalError,
          std::string(resolved.status().message()));
@@ -153,6 +150,13 @@ void CoordinatorCore::ResolveJob(JobRecord& job, const common::v1::DatasetInfo& 
   job.AddEvent(wall_, "Resolved",
                absl::StrCat(job.resolved->lanes(), " lanes, ", job.resolved->total_steps(),
                             " steps, ", job.resolved->chunk_count(), " chunks"));
+  for (const FoundManifest& found : std::exchange(job.found, {})) TakeManifest(job, found);
+}
+
+// The job's own folder lies in it.
+std::string CoordinatorCore::StorageRoot(const JobRecord& job) const {
+  const std::string& path = job.spec.checkpoint().storage_path();
+  return path.empty() ? options_.storage_root : FolderOf(path);
 }
 
 void CoordinatorCore::AdvanceStart(JobRecord& job) {

@@ -86,9 +86,10 @@ std::vector<std::pair<std::string, std::string>> CoordinatorCore::StoragePaths()
   std::vector<std::pair<std::string, std::string>> out;
   for (const auto& entry : by_sequence_) {
     const JobRecord& job = *entry.second;
-    if (!job.ended() && job.resolved.has_value()) {
-      out.emplace_back(job.id, job.resolved->storage_path());
-    }
+    if (job.ended()) continue;
+    out.emplace_back(job.id, job.resolved.has_value()
+                                 ? job.resolved->storage_path()
+                                 : absl::StrCat(StorageRoot(job), "/", job.id));
   }
   return out;
 }
@@ -112,8 +113,8 @@ void CoordinatorCore::PlaceMembers(JobRecord& job, bool surely) {
 
 // The file is the truth: a manifest whose commit nobody could record any more counts.
 void CoordinatorCore::TakeManifest(JobRecord& job, const FoundManifest& found) {
-  if (job.ended() || found.lineage < job.view.lineage() || found.spec_digest != job.digest ||
-      found.step > job.resolved->total_steps()) {
+  if (job.ended() || found.lineage < std::max<int64_t>(job.view.lineage(), 1) ||
+      found.spec_digest != job.digest || found.step > job.resolved->total_steps()) {
     return;
   }
   for (const SavedManifest& manifest : job.manifests) {
@@ -171,8 +172,12 @@ void CoordinatorCore::TakeManifest(JobRecord& job, const FoundManifest& found) {
 void CoordinatorCore::Handle(const Restored& restored) {
   for (const auto& entry : restored.manifests) {
     JobRecord* job = FindJob(entry.first);
-    if (job == nullptr || job->ended() || !job->has_view()) continue;
-    for (const FoundManifest& found : entry.second) TakeManifest(*job, found);
+    if (job == nullptr || job->ended()) continue;
+    if (job->resolved.has_value()) {
+      for (const FoundManifest& found : entry.second) TakeManifest(*job, found);
+    } else {
+      job->found = entry.second;  // whether they fit, its digest will tell
+    }
   }
   for (const auto& entry : restored.lineages) {
     JobRecord* job = FindJob(entry.first);

@@ -166,6 +166,8 @@ struct JobRecord {
   int64_t base_step = 0;        // its version
   int64_t recovering_step = 0;  // steps decided when it became RECOVERING
   bool recover = false;         // a new lineage is wanted
+  // On disk, of a history that a record from before `resolved` does not know.
+  std::vector<FoundManifest> found;
   // Histories up to this number were begun by somebody, whatever our record says.
   int64_t lineage_floor = 0;
   bool recover_free = false;     // and is no restart: a manifest was refused

@@ -396,6 +396,32 @@ TEST_F(RestartTest, AHistoryAboveTheRecordIsGoneOnFromInOneAboveIt) {
   EXPECT_EQ(w().Saved(id).orders_size(), 2);  // the next one is the third
 }
 
+TEST_F(RestartTest, ARecordFromBeforeTheJobWasResolvedRepeatsNoLineage) {
+  AddNodes(1, 1);
+  const std::string id = w().Submit(World::Spec(1, 1));
+  const MemoryJournal copy = w().journal_;
+  w().AnswerProbe(workers_[0]);
+  FoundManifest found;
+  found.lineage = 4;
+  found.step = 7;
+  found.spec_digest = w().Saved(id).spec_digest();
+  FoundManifest other = found;
+  other.lineage = 5;
+  other.spec_digest = std::string(32, 'x');  // of another training
+  Restored restored;
+  restored.manifests[id] = {found, other};
+  restored.lineages[id] = 6;
+  w().journal_ = copy;
+  Restart({}, restored);
+  EXPECT_THAT(w().core_.StoragePaths(), ElementsAre(testing::Pair(id, absl::StrCat("/out/", id))));
+  w().AnswerProbe(workers_[0]);
+  EXPECT_EQ(w().Job(id).lineage(), 7);
+  const auto starts = w().Take(stores_[0], ConnectResponse::kStartLineage);
+  ASSERT_FALSE(starts.empty());
+  EXPECT_EQ(starts.back().start_lineage().base_manifest(), absl::StrCat("/out/", id, "/4-7"));
+  EXPECT_THAT(w().EventTypes(id), Contains("CheckpointFound"));
+}
+
 TEST_F(RestartTest, AShardAheadOfTheRecordGetsALineageAboveItsOwn) {
   AddNodes(1, 1);
   const std::string id = Running(1, 1);
