@@ -277,12 +277,13 @@ void CoordinatorCore::TaskFailed(JobRecord& job, Rank& rank) {
     if (state.reason().empty() || DiedSilently(state)) return;
   }
   if (DiedSilently(state)) {
-    LoseRank(
-        job, rank,
-        {.why = absl::StrCat(state.exit_code() < 0
-                                 ? absl::StrCat("its task was ended by signal ", -state.exit_code())
-                                 : "its task is lost",
-                             state.message().empty() ? "" : ": ", Sentence(state.message()))});
+    std::string why = Sentence(state.message());
+    if (why.empty()) {
+      why = state.exit_code() < 0
+                ? absl::StrCat("its task was ended by signal ", -state.exit_code())
+                : "its task is lost";
+    }
+    LoseRank(job, rank, {.why = std::move(why)});
     return;
   }
   rank.failure_told = true;

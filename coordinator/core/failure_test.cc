@@ -146,6 +146,16 @@ TEST_F(FailureTest, WithoutAnyWorkerTheJobWaitsForOneAndThenFails) {
   EXPECT_THAT(Job(id).message(), HasSubstr("worker w1 on host host-w1"));
 }
 
+// The service's own sentence, with the host once.
+TEST_F(FailureTest, AKilledTaskIsToldInOneSentence) {
+  const std::string id = Running(2, 1);
+  Task(workers_[1], id, 1).set_message("the task ended with signal 9 (Killed)");
+  Kill(workers_[1], id, 1, 9);
+  const job::v1::Job job = Job(id);
+  EXPECT_EQ(job.events(job.events_size() - 1).message(),
+            "worker w1 on host host-w1: the task ended with signal 9 (Killed)");
+}
+
 TEST_F(FailureTest, ATaskThatItsServiceForgotIsLost) {
   const std::string id = Running(2, 1);
   Forget(workers_[0]);

@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<TokenEntry>> ParseTokens(absl::string_view file,
                                                     absl::string_view text) {
   const nlohmann::json root = nlohmann::json::parse(text.begin(), text.end(), nullptr,
                                                     /*allow_exceptions=*/false);
-  if (!root.is_object() || root.size() != 2 || root.value("version", 0) != 1 ||
+  if (!root.is_object() || root.size() != 2 || !root.contains("version") || root["version"] != 1 ||
       !root.contains("tokens") || !root["tokens"].is_array()) {
     return absl::InvalidArgumentError(
         absl::StrCat(file, R"(: want {"version": 1, "tokens": [...]})"));
@@ -150,6 +150,17 @@ std::optional<Identity> TokenTable::Find(absl::string_view token, absl::Time now
   return it->second.identity;
 }
 
+absl::StatusOr<std::string> ParseToken(absl::string_view file, absl::string_view text) {
+  const absl::string_view token = absl::StripAsciiWhitespace(text);
+  bool good = token.size() >= 16 && token.size() <= 256;
+  for (const char c : token) {
+    good = good && (absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.');
+  }
+  if (good) return std::string(token);
+  return absl::InvalidArgumentError(absl::StrCat(
+      file, ": holds no token (16 to 256 of A-Z, a-z, 0-9, '_', '-' and '.', one line)"));
+}
+
 absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(const std::string& path) {
   KeepMemoryPrivate();
   std::unique_ptr<TokenFile> file(new TokenFile(path));
@@ -162,17 +173,9 @@ absl::Status TokenFile::ReadLocked() {
   stamp_ = FileStamp::Of(path_);
   const absl::StatusOr<std::string> text = ReadSecretFile(path_, 4096);
   if (!text.ok()) return text.status();
-  const absl::string_view token = absl::StripAsciiWhitespace(*text);
-  bool good = token.size() >= 16 && token.size() <= 256;
-  for (const char c : token) {
-    good = good && (absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.');
-  }
-  if (!good) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path_, ": holds no token (16 to 256 of A-Z, a-z, 0-9, '_', '-' and '.', one line)"));
-  }
-  token_ = std::string(token);
-  return absl::OkStatus();
+  absl::StatusOr<std::string> token = ParseToken(path_, *text);
+  if (token.ok()) token_ = *std::move(token);
+  return token.status();
 }
 
 std::string TokenFile::Get() {

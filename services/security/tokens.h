@@ -37,6 +37,9 @@ std::string HashToken(absl::string_view token);
 // InvalidArgument, with `file`: not JSON, an unknown or missing key, a hash that stands twice.
 absl::StatusOr<std::vector<TokenEntry>> ParseTokens(absl::string_view file, absl::string_view text);
 std::string FormatTokens(const std::vector<TokenEntry>& entries);
+// What a file of one token holds. InvalidArgument, with `file`: not 16 to 256 of A-Z, a-z, 0-9,
+// '_', '-' and '.', one line.
+absl::StatusOr<std::string> ParseToken(absl::string_view file, absl::string_view text);
 
 // The tokens of tokens.json. Looks at the file before each use and reads it again when it has
 // changed; while what is there cannot be read, the tokens of before stay valid and a log line says
@@ -62,8 +65,7 @@ class TokenTable {
 // This process's own token, from its file; read again when that has changed. Thread-safe.
 class TokenFile {
  public:
-  // What ReadSecretFile says; InvalidArgument: 16 to 256 of A-Z, a-z, 0-9, '_', '-' and '.' are
-  // wanted, one line.
+  // What ReadSecretFile and ParseToken say.
   static absl::StatusOr<std::unique_ptr<TokenFile>> Open(const std::string& path);
 
   // The newest that could be read.
