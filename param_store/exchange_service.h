@@ -1,4 +1,4 @@
-// ParamStoreService on gRPC: raw messages, so that payloads stay outside protobuf.
+// ParamStoreService on gRPC: of Exchange raw messages, so that payloads stay outside protobuf.
 #ifndef CAPSTAN_PARAM_STORE_EXCHANGE_SERVICE_H_
 #define CAPSTAN_PARAM_STORE_EXCHANGE_SERVICE_H_
 
@@ -7,9 +7,12 @@
 
 namespace capstan::param_store {
 
+// All methods on the callback API: one of the other would cost threads of its own.
+using CallbackParamStoreService = v1::ParamStoreService::WithCallbackMethod_Measure<
+    v1::ParamStoreService::WithRawCallbackMethod_Exchange<v1::ParamStoreService::Service>>;
+
 // Thread-safe. Borrows the directory.
-class ExchangeService final
-    : public v1::ParamStoreService::WithRawCallbackMethod_Exchange<v1::ParamStoreService::Service> {
+class ExchangeService final : public CallbackParamStoreService {
  public:
   // `hello_timeout`: a stream that has not said its Hello by then is ended.
   explicit ExchangeService(JobDirectory& directory,
@@ -19,6 +22,14 @@ class ExchangeService final
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Exchange(
       grpc::CallbackServerContext* context) override {
     return ServerStream::Start(*context, directory_, hello_timeout_);
+  }
+  grpc::ServerUnaryReactor* Measure(grpc::CallbackServerContext* context,
+                                    const v1::MeasureRequest* request,
+                                    v1::MeasureResponse* response) override {
+    response->set_received_bytes(static_cast<int64_t>(request->payload().size()));
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
   }
 
  private:
