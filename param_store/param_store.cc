@@ -195,7 +195,7 @@ void ParamStore::Refuse(const node::v1::StartLineage& order, const absl::Status&
 std::shared_ptr<ShardJob> ParamStore::Find(const std::string& job_id) {
   MutexLock lock(mu_);
   const auto it = jobs_.find(job_id);
-  return it == jobs_.end() ? nullptr : it->second;
+  return it == jobs_.end() || stopping_ ? nullptr : it->second;
 }
 
 std::shared_ptr<StreamOwner> ParamStore::FindJob(absl::string_view job_id) {
@@ -233,7 +233,7 @@ void ParamStore::Shutdown() {
   {
     MutexLock lock(mu_);
     if (std::exchange(stopping_, true)) return;
-    jobs.swap(jobs_);
+    jobs = jobs_;  // which are reported until the goodbye: they did not get lost by themselves
   }
   for (const auto& entry : jobs) {
     entry.second->Shutdown(absl::UnavailableError("the shard is going away"));

@@ -270,6 +270,17 @@ TEST_F(ShardTest, AJobThatCannotBeReadIsReportedUntilItEnds) {
   EXPECT_EQ(shards_[0].store->MakeHeartbeat().shards_size(), 1);
 }
 
+// Else the job would show a loss without a cause.
+TEST_F(ShardTest, ItsJobsAreReportedAfterItsStreamsHaveEnded) {
+  StartAll(1);
+  Open(0, v1::STREAM_KIND_DATA, 0);
+  ParamStore& store = *shards_[0].store;
+  store.Shutdown();
+  ASSERT_EQ(store.MakeHeartbeat().shards_size(), 1);
+  EXPECT_EQ(store.MakeHeartbeat().shards(0).reason(), "");
+  EXPECT_EQ(store.FindJob("t-1"), nullptr);
+}
+
 TEST_F(ShardTest, ANewLineageEndsTheStreamsOfTheOld) {
   StartAll(1);
   Call& old = Open(0, v1::STREAM_KIND_DATA, 0);

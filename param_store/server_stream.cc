@@ -62,7 +62,6 @@ void ServerStream::OnReadDone(bool ok) {
   std::shared_ptr<StreamOwner> owner;
   {
     MutexLock lock(mu_);
-    reading_ = false;
     owner = owner_;
     if (owner != nullptr) ++unhandled_;
   }
@@ -72,8 +71,10 @@ void ServerStream::OnReadDone(bool ok) {
     End(status, /*tell_owner=*/false);
     return;
   }
-  // After handing over, so that the order of the reads is that on the strand.
+  // Only now may the next read begin, here or in Handled: the order of the reads is that on the
+  // strand.
   MutexLock lock(mu_);
+  reading_ = false;
   ReadOnLocked();
 }
 

@@ -99,12 +99,13 @@ void ExchangeStream::OnReadDone(bool ok) {
   message.Swap(&incoming_);
   {
     MutexLock lock(mu_);
-    reading_ = false;
     ++unhandled_;
   }
-  // The order on the strand is the order of the reads, so the next one starts after the post.
   HandOver(message);
+  // Only now may the next read begin, here or where a message was handled: the order of the reads
+  // is that on the strand.
   MutexLock lock(mu_);
+  reading_ = false;
   if (unhandled_ < kReadAhead) ReadOnLocked();
 }
 

@@ -1,0 +1,119 @@
+// One stream of raw messages, with a strand that is slower than its peer.
+#include "param_store/client/exchange_stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "capstan/param_store/v1/param_store.grpc.pb.h"
+#include "grpcpp/grpcpp.h"
+#include "param_store/wire/byte_buffer.h"
+#include "services/channel/channel.h"
+#include "services/files/files.h"
+#include "services/server/server.h"
+
+namespace capstan::param_store::client {
+namespace {
+
+constexpr absl::Duration kLimit = absl::Seconds(20);
+
+// Says three versions at once.
+class Talker final : public v1::ParamStoreService::Service {
+  grpc::Status Exchange(
+      grpc::ServerContext*,
+      grpc::ServerReaderWriter<v1::ExchangeResponse, v1::ExchangeRequest>* stream) override {
+    v1::ExchangeResponse response;
+    for (int version = 0; version < 3; ++version) {
+      response.mutable_hello()->set_version(version);
+      stream->Write(response);
+    }
+    v1::ExchangeRequest request;
+    while (stream->Read(&request)) {
+    }
+    return grpc::Status::OK;
+  }
+};
+
+// The second post takes until there is a third.
+class SlowStrand final : public Strand {
+ public:
+  void Post(Function function) override {
+    {
+      MutexLock lock(mu_);
+      ++posts_;
+      changed_.NotifyAll();
+      if (posts_ == 2) WaitLocked(3, absl::Milliseconds(300));  // which must not come
+    }
+    loop.Post(std::move(function));
+  }
+  void PostAfter(absl::Duration delay, Function function) override {
+    loop.PostAfter(delay, std::move(function));
+  }
+  absl::Duration Now() const override { return loop.Now(); }
+
+  bool WaitForPost(int number) {
+    MutexLock lock(mu_);
+    return WaitLocked(number, kLimit);
+  }
+
+  StrandLoop loop;
+
+ private:
+  bool WaitLocked(int posts, absl::Duration limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const absl::Time end = absl::Now() + limit;
+    while (posts_ < posts && absl::Now() < end) changed_.WaitWithTimeout(mu_, end - absl::Now());
+    return posts_ >= posts;
+  }
+
+  Mutex mu_;
+  CondVar changed_;
+  int posts_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+TEST(ExchangeStreamTest, NoMessageOvertakesTheOneBeforeItOnItsWayToTheStrand) {
+  const std::string folder = *services::MakePrivateDir("stream-test");
+  Talker talker;
+  services::ServerOptions options;
+  options.listen = *services::ParseEndpoint(absl::StrCat("unix:", folder, "/s.sock"));
+  options.drain_timeout = absl::Milliseconds(200);
+  auto server =
+      services::Server::Start(options, {{v1::ParamStoreService::service_full_name(), &talker}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  services::ChannelOptions channel;
+  channel.peer = options.listen;
+  grpc::GenericStub stub(*services::MakeChannel(channel));
+
+  SlowStrand strand;
+  LiveStreams live;
+  std::vector<int64_t> versions;  // of the strand
+  std::shared_ptr<ExchangeStream> stream;
+  ExchangeStream::Handlers handlers;
+  handlers.on_message = [&](const grpc::ByteBuffer& message) {
+    // The first is dealt with while the second is on its way.
+    if (versions.empty()) {
+      EXPECT_TRUE(strand.WaitForPost(2));
+    }
+    const auto bytes = wire::ReceivedBytes::From(message);
+    versions.push_back(wire::DecodeResponse(bytes->pieces())->message.hello().version());
+    if (versions.size() == 3) stream->Cancel();
+  };
+  handlers.on_done = [&](const grpc::Status&) { strand.loop.Stop(); };
+  strand.loop.Post([&] { stream = ExchangeStream::Start(stub, strand, live, handlers); });
+  strand.loop.PostAfter(kLimit, [&] {
+    ADD_FAILURE() << versions.size() << " messages came";
+    stream->Cancel();
+  });
+  std::thread thread([&] { strand.loop.Run(); });
+  thread.join();
+  live.WaitForNone();
+  EXPECT_THAT(versions, testing::ElementsAre(0, 1, 2));
+  stream.reset();
+  (*server)->Shutdown();
+  EXPECT_TRUE(services::RemoveTree("/tmp", folder).ok());
+}
+
+}  // namespace
+}  // namespace capstan::param_store::client
