@@ -226,7 +226,7 @@ void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
         .With({{"job_id", job.id},
                {"job_name", job.spec.name()},
                {"queue", kQueue},
-               {"user", ""},
+               {"user", job.owner},
                {"model", job.spec.model().name()},
                {"dataset", job.spec.data().format()},
                {"kvstore", kvstore}})

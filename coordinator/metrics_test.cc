@@ -33,6 +33,8 @@ TEST_F(MetricsTest, AJobIsCountedThroughItsLifeAndItsSeriesGo) {
   core::CoreOptions options;
   core::JobRecord job(options);
   job.id = "j-1";
+  job.owner = "ann";
+  job.spec.set_name("toy");
   job.submitted_at = t;
   metrics_.OnJob(job);  // no series while it waits
   EXPECT_THAT(registry_.Scrape(), HasSubstr("capstan_jobs{queue=\"default\",state=\"PENDING\"} 1"));
@@ -61,6 +63,9 @@ TEST_F(MetricsTest, AJobIsCountedThroughItsLifeAndItsSeriesGo) {
   EXPECT_THAT(text, HasSubstr("capstan_job_events_total{event=\"CheckpointFailed\"} 0"));
   EXPECT_THAT(text,
               HasSubstr("capstan_job_last_checkpoint_timestamp_seconds{job_id=\"j-1\"} 1500"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("job_name=\"toy\",kvstore=\"local\",model=\"\",queue=\"default\",user=\"ann\"} 1"));
   EXPECT_THAT(text, HasSubstr("capstan_job_state{job_id=\"j-1\",state=\"RUNNING\"} 1"));
   EXPECT_THAT(text, HasSubstr("capstan_job_progress_ratio{job_id=\"j-1\"} 0.6"));
   EXPECT_THAT(text, HasSubstr("capstan_job_epoch{job_id=\"j-1\"} 1.5"));

@@ -39,8 +39,7 @@ absl::StatusOr<common::v1::DatasetInfo> Read(const node::v1::Probe& probe,
 }  // namespace
 
 node::v1::ProbeResult AnswerProbe(const node::v1::Probe& probe,
-                                  const std::vector<std::string>& data_roots,
-                                  const std::string& host) {
+                                  const std::vector<std::string>& data_roots) {
   node::v1::ProbeResult result;
   result.set_probe_id(probe.probe_id());
   result.set_job_id(probe.job_id());
@@ -49,7 +48,7 @@ node::v1::ProbeResult AnswerProbe(const node::v1::Probe& probe,
     *result.mutable_dataset() = *info;
   } else {
     result.set_reason(FailureReasonOf(info.status()));
-    result.set_message(absl::StrCat("host ", host, ": ", info.status().message()));
+    result.set_message(std::string(info.status().message()));
   }
   return result;
 }

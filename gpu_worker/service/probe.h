@@ -10,10 +10,9 @@
 namespace capstan::gpu_worker {
 
 // Reads the headers and labels of the data set. A failure carries DataMissing, InvalidSpec or
-// another reason, and a message that begins with `host`. Blocks; thread-safe.
+// another reason; who asked knows the host. Blocks; thread-safe.
 node::v1::ProbeResult AnswerProbe(const node::v1::Probe& probe,
-                                  const std::vector<std::string>& data_roots,
-                                  const std::string& host);
+                                  const std::vector<std::string>& data_roots);
 
 }  // namespace capstan::gpu_worker
 

@@ -243,7 +243,7 @@ TEST_F(ServiceTest, AKilledTaskIsReportedAtOnce) {
                 absl::Seconds(1)));
   EXPECT_EQ(state_.reason(), "WorkerLost");  // nobody ran out of memory
   EXPECT_EQ(state_.exit_code(), -SIGKILL);
-  EXPECT_THAT(state_.message(), HasSubstr("signal 9"));
+  EXPECT_EQ(state_.message(), "the task ended with signal 9 (Killed)");  // on which host is known
   StopTask(1000);
   EXPECT_TRUE(UntilNoTask());
 }
@@ -272,6 +272,18 @@ TEST_F(ServiceTest, ATaskIsStoppedInTheMiddleAndKilledWhereItDoesNotListen) {
   StopTask(100);
   EXPECT_TRUE(UntilNoTask());
   EXPECT_TRUE(Children().empty());
+}
+
+// Else the job would show a loss without a cause.
+TEST_F(ServiceTest, ItsTasksAreReportedUntilItsGoodbye) {
+  StartTask(/*steps=*/100000000);
+  ASSERT_TRUE(UntilTask(Running));
+  worker_->Shutdown();
+  ASSERT_TRUE(coordinator_.Until([&] { return !coordinator_.connected(); }));
+  EXPECT_TRUE(Children().empty());
+  ASSERT_TRUE(coordinator_.Until([&] { return coordinator_.heartbeat_.tasks_size() == 1; },
+                                 absl::ZeroDuration()));
+  EXPECT_NE(coordinator_.heartbeat_.tasks(0).phase(), node::v1::TASK_PHASE_FAILED);
 }
 
 TEST_F(ServiceTest, AFailureOfTheTaskKeepsItsReason) {

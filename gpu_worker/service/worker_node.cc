@@ -34,6 +34,7 @@ void WorkerNode::Shutdown() {
     shut_down_ = true;
   }
   strand_.Post([this] {
+    leaving_ = true;
     for (auto& task : tasks_) {
       if (task.second.process != nullptr && !task.second.ended) {
         task.second.stopping = true;
@@ -103,7 +104,7 @@ void WorkerNode::OnMessage(const node::v1::ConnectResponse& message) {
 void WorkerNode::OnProbe(const node::v1::Probe& probe) {
   // Reads labels, so it blocks the strand for a moment: tasks train on meanwhile.
   node::v1::ConnectRequest reply;
-  *reply.mutable_probe_result() = AnswerProbe(probe, options_.data_roots, options_.host);
+  *reply.mutable_probe_result() = AnswerProbe(probe, options_.data_roots);
   Log(services::kInfo, "probe")
       .Kv("job", probe.job_id())
       .Kv("samples", reply.probe_result().dataset().train_samples())
@@ -143,14 +144,13 @@ void WorkerNode::OnStartTask(const node::v1::StartTask& start) {
   for (const int32_t device : start.devices()) {
     if (device < 0 || device >= static_cast<int32_t>(options_.devices.size())) {
       FailTask(entry, "InternalError",
-               absl::StrCat("host ", options_.host, ": device ", device, ", want 0 to ",
-                            options_.devices.size() - 1));
+               absl::StrCat("device ", device, ", want 0 to ", options_.devices.size() - 1));
       return Publish();
     }
     process.devices.push_back(options_.devices[device]);
   }
   if (process.devices.empty()) {
-    FailTask(entry, "InternalError", absl::StrCat("host ", options_.host, ": no device is given"));
+    FailTask(entry, "InternalError", "no device is given");
     return Publish();
   }
   entry.devices = process.devices;
@@ -169,8 +169,7 @@ void WorkerNode::OnStartTask(const node::v1::StartTask& start) {
   auto task = TaskProcess::Start(spawner_, strand_, options_.binary, std::move(process), start,
                                  std::move(callbacks));
   if (!task.ok()) {
-    FailTask(entry, "InternalError",
-             absl::StrCat("host ", options_.host, ": ", task.status().message()));
+    FailTask(entry, "InternalError", std::string(task.status().message()));
     return Publish();
   }
   entry.process = *std::move(task);
@@ -259,11 +258,15 @@ void WorkerNode::OnTaskEnd(const std::string& job_id, const services::ExitStatus
   Log(entry.stopping ? services::kInfo : services::kError, "task_ended")
       .Kv("job", job_id)
       .Kv("exit", exit.ToString());
+  if (leaving_) {  // the goodbye says the rest
+    entry.ended = true;
+    FlushLogs(job_id);
+    return Publish();
+  }
   if (entry.stopping) return Forget(job_id);  // StopTask is answered by silence
   entry.state.set_exit_code(exit.signal != 0 ? -exit.signal : exit.code);
   if (entry.state.phase() != node::v1::TASK_PHASE_FAILED) {
-    std::string why =
-        absl::StrCat("host ", options_.host, ": the task ended with ", exit.ToString());
+    std::string why = absl::StrCat("the task ended with ", exit.ToString());
     std::string reason = "InternalError";
     if (exit.signal == SIGKILL && !killed_by_us) {
       // Somebody's kill takes nothing from the job but this process; want of memory would befall

@@ -8,7 +8,8 @@
 //   FilesTaken              handed on; the files need not be reported again
 // A child that ends without a StopTask is FAILED: with the reason that it gave, else
 // WorkerLost for a SIGKILL that is not ours, HostOutOfMemory where the system says that memory ran
-// out meanwhile (oom_count.h), else InternalError.
+// out meanwhile (oom_count.h), else InternalError. One that Shutdown ends is reported as it last was
+// until the service says goodbye: it did not get lost by itself.
 //
 // Threads: one of its own (the strand) and those of its children's links; all methods are
 // thread-safe and return at once, but for Shutdown.
@@ -106,6 +107,7 @@ class WorkerNode {
   std::map<std::string, Entry> tasks_;  // by job; of the strand alone
   OomCount oom_count_;                  // when the first task came, or one was killed; likewise
   bool coordinator_up_ = true;          // likewise; a StartTask came from it
+  bool leaving_ = false;                // likewise; our goodbye says what becomes of the tasks
 
   mutable Mutex mu_;
   CondVar changed_;

@@ -38,7 +38,7 @@ TOLD_BY = {
     'task': ('WorkerLost', 'signal 9'),
     'both stopped': ('WorkerLost', 'nothing was heard'),
     'task stopped': ('LaneReissued', ''),
-    'leave': ('WorkerLost', 'its service'),
+    'leave': ('WorkerLost', 'its service has stopped'),
     'join': ('WorkerJoins', ''),
 }
 
