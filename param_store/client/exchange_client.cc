@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "capstan/param_store/v1/param_store.pb.h"
@@ -161,13 +162,16 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
     if (callbacks.on_failed) callbacks.on_failed(status);
   }
 
-  void CloseAll() {
+  // The peers, whose streams end by and by. Their channels must stay until the streams have ended or
+  // other channels are in use: the end of the last channel joins gRPC's threads, and if a stream's
+  // own end brings it about, that is on one of them.
+  ABSL_MUST_USE_RESULT std::vector<Peer> CloseAll() {
     for (Peer& peer : peers) {
       if (peer.stream == nullptr) continue;
       closed_sending += peer.stream->sending();
       peer.stream->Cancel();
     }
-    peers.clear();
+    return std::exchange(peers, {});
   }
 
   void Send(Peer& peer, const grpc::ByteBuffer& message, size_t payload_bytes) {
@@ -360,7 +364,7 @@ ExchangeClient::ExchangeClient(const training::FlatLayout& layout, ExchangeClien
     : impl_(std::make_shared<Impl>(layout, std::move(options), strand, std::move(callbacks))) {}
 
 ExchangeClient::~ExchangeClient() {
-  impl_->CloseAll();
+  const std::vector<Impl::Peer> closed = impl_->CloseAll();
   impl_->live.WaitForNone();
 }
 
@@ -419,7 +423,7 @@ absl::Status ExchangeClient::Open(const Route& route) {
     absl::Status status = add(0, v1::STREAM_KIND_CONTROL);
     if (!status.ok()) return status;
   }
-  impl.CloseAll();
+  const std::vector<Impl::Peer> closed = impl.CloseAll();
   impl.retained.clear();
   impl.seals.clear();
   impl.evaluations.clear();

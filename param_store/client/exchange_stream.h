@@ -47,7 +47,8 @@ class ExchangeStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, gr
     std::function<void(const grpc::Status&)> on_done;
   };
 
-  // Starts the call. `strand` and `live` outlive the stream.
+  // Starts the call. `strand` and `live` outlive the stream, and so does the stub's channel unless
+  // other channels with calls do: the last one must not go in one of gRPC's threads, which it joins.
   static std::shared_ptr<ExchangeStream> Start(grpc::GenericStub& stub, Strand& strand,
                                                LiveStreams& live, Handlers handlers);
 
