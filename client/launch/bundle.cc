@@ -109,12 +109,18 @@ std::string FormatBundleLine(int rank, const NodeBundle& bundle) {
 }
 
 std::optional<absl::StatusOr<NodeBundle>> ParseBundleLine(int rank, absl::string_view line) {
-  int of = 0;
-  if (!absl::ConsumePrefix(&line, kBundlePrefix) || !absl::SimpleAtoi(TakeWord(line), &of) ||
-      of != rank) {
+  if (RankOfBundleLine(line) != rank) return std::nullopt;
+  line.remove_prefix(kBundlePrefix.size());
+  TakeWord(line);
+  return ParseBundle(line);
+}
+
+std::optional<int> RankOfBundleLine(absl::string_view line) {
+  int rank = 0;
+  if (!absl::ConsumePrefix(&line, kBundlePrefix) || !absl::SimpleAtoi(TakeWord(line), &rank)) {
     return std::nullopt;
   }
-  return ParseBundle(line);
+  return rank;
 }
 
 }  // namespace capstan::client

@@ -59,6 +59,8 @@ std::optional<NodeLine> ParseNodeLine(absl::string_view line);
 std::string FormatBundleLine(int rank, const NodeBundle& bundle);  // with its '\n'
 // nullopt: another rank's, or no such line. Else what ParseBundle says.
 std::optional<absl::StatusOr<NodeBundle>> ParseBundleLine(int rank, absl::string_view line);
+// Whose bundle a line is; nullopt: no such line.
+std::optional<int> RankOfBundleLine(absl::string_view line);
 
 }  // namespace capstan::client
 

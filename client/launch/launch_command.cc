@@ -8,15 +8,16 @@
 #include <system_error>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/commands.h"
 #include "client/follow.h"
+#include "client/launch/batch.h"
 #include "client/launch/launched_cluster.h"
 #include "client/launch/launchers.h"
 #include "client/launch/node.h"
+#include "client/launch/scheduler.h"
 #include "client/local_run.h"
 #include "services/process/process.h"
 #include "services/server/signals.h"
@@ -60,8 +61,19 @@ absl::Status Complete(LaunchFlags& flags) {
       return absl::InvalidArgumentError(absl::StrCat("--env: got '", entry, "', want NAME=VALUE"));
     }
   }
-  if (options.ssh.empty() && options.launcher == Launcher::kSsh) {
-    options.ssh = "ssh -o BatchMode=yes";
+  if (options.launcher == Launcher::kYarn) {
+    if (!options.hosts.empty()) {
+      return absl::InvalidArgumentError("-H does not go with --launcher yarn, which chooses them");
+    }
+    const auto manager = ResourceManagerEndpoint(options.resource_manager);
+    if (!manager.ok()) return manager.status();
+  }
+  std::error_code error;
+  const std::filesystem::path shared =
+      std::filesystem::absolute(options.shared_dir.empty() ? "." : options.shared_dir, error);
+  options.shared_dir = shared.lexically_normal().string();
+  while (options.shared_dir.size() > 1 && options.shared_dir.back() == '/') {
+    options.shared_dir.pop_back();
   }
   if (options.program.empty()) {
     absl::StatusOr<std::string> self = services::SiblingBinary("capstan");
@@ -96,11 +108,12 @@ absl::Status Sync(const LaunchOptions& options, job::v1::JobSpec& spec) {
     }
   }
   std::error_code error;
-  const std::string here = absl::StrCat("file://", std::filesystem::current_path(error).string());
+  const std::string here = std::filesystem::current_path(error).string();
   const auto move = [&](const std::string& uri) {
     absl::string_view rest = uri;
-    if (!absl::ConsumePrefix(&rest, here) || !absl::StartsWith(rest, "/")) return uri;
-    return absl::StrCat("file://", options.sync_dst_dir, rest);
+    const bool has_scheme = absl::ConsumePrefix(&rest, "file://");
+    if (!absl::ConsumePrefix(&rest, here) || !(rest.empty() || rest[0] == '/')) return uri;
+    return absl::StrCat(has_scheme ? "file://" : "", options.sync_dst_dir, rest);
   };
   if (spec.data().has_uri()) spec.mutable_data()->set_uri(move(spec.data().uri()));
   if (spec.model().has_initial_weights()) {
@@ -185,14 +198,21 @@ void AddLaunch(CLI::App& parent, Action& slot) {
                      "whose address the hosts reach each other by, default the one on the way");
   launch->add_option("--sync-dst-dir", options.sync_dst_dir,
                      "copies the working directory there on each host (ssh and tar)");
-  const auto list = [launch](const char* name, std::vector<std::string>& to, const char* help) {
-    launch->add_option(name, to, help)
+  const auto list = [](CLI::App* command, const char* name, std::vector<std::string>& to,
+                       const char* help) {
+    command->add_option(name, to, help)
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
         ->allow_extra_args(false);
   };
-  list("--env", options.env, "NAME=VALUE for every service");
-  list("--launcher-arg", options.launcher_args, "a further argument of mpirun or srun");
+  list(launch, "--env", options.env, "NAME=VALUE for every service");
+  list(launch, "--launcher-arg", options.launcher_args,
+       "a further argument of mpirun, srun, qsub or YARN's distributed shell");
+  launch->add_option(
+      "--shared-dir", options.shared_dir,
+      "of sge and yarn: a folder that all hosts share, default the working directory");
+  launch->add_option("--resource-manager", options.resource_manager,
+                     "of yarn: http://HOST:PORT of its REST interface");
   launch->add_option("--ssh", options.ssh, "the ssh to use, with its flags");
   launch->add_option("--program", options.program,
                      "the path of capstan on the hosts, default ours");
@@ -204,11 +224,24 @@ void AddLaunch(CLI::App& parent, Action& slot) {
   run->group("");  // not for people: `launch` runs it
   run->add_option("--by", node->by)
       ->required()
-      ->check(CLI::IsMember({"stdin", "variable", "address"}));
+      ->check(CLI::IsMember({"stdin", "variable", "folder", "address"}));
+  run->add_option("--folder", node->folder);
   run->add_option("--rank", node->rank);
   run->add_option("--coordinator", node->coordinator);
   run->add_option("--interface", node->interface);
   CarryOut(run, slot, {Output::kTable}, [node](const Context&) { return RunNode(*node); });
+
+  const auto batch = std::make_shared<BatchOptions>();
+  CLI::App* submit = parent.add_subcommand("launch-batch", "");
+  submit->group("");
+  submit->add_option("--ranks", batch->ranks)->required();
+  submit->add_option("--shared-dir", batch->shared_dir)->required();
+  submit->add_option("--folder", batch->folder);
+  submit->add_option("--resource-manager", batch->resource_manager);
+  list(submit, "--host", batch->hosts, "");
+  list(submit, "--launcher-arg", batch->args, "");
+  submit->add_option("node", batch->node)->required();
+  CarryOut(submit, slot, {Output::kTable}, [batch](const Context&) { return RunBatch(*batch); });
 }
 
 }  // namespace capstan::client

@@ -6,14 +6,17 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/launch/authority.h"
+#include "client/launch/batch.h"
 #include "client/launch/bundle.h"
 #include "client/launch/launchers.h"
 #include "client/launch/reach.h"
+#include "client/launch/scheduler.h"
 #include "services/files/files.h"
 #include "services/security/certificates.h"
 #include "services/security/secret_file.h"
@@ -115,7 +118,7 @@ std::string Joined(const NodeCommand& command) { return absl::StrJoin(command.ar
 TEST(LaunchersTest, SshGoesRoundTheHostsAndQuotesForTheirShell) {
   LaunchOptions options = Options(Launcher::kSsh, {"a", "me@b"});
   options.sync_dst_dir = "/tmp/it's";
-  const LaunchCommands commands = MakeLaunchCommands(options, 3, "10.0.0.1:7070", false);
+  const LaunchCommands commands = MakeLaunchCommands(options, 3, "10.0.0.1:7070", "/self", false);
   EXPECT_EQ(commands.way, BundleWay::kStdin);
   EXPECT_TRUE(commands.addresses.empty());
   ASSERT_EQ(commands.nodes.size(), 3u);
@@ -131,7 +134,7 @@ TEST(LaunchersTest, SshGoesRoundTheHostsAndQuotesForTheirShell) {
 
 TEST(LaunchersTest, MpiGetsTheNameOfTheVariableAlone) {
   const LaunchCommands commands =
-      MakeLaunchCommands(Options(Launcher::kMpi, {"a", "b"}), 3, "10.0.0.1:7070", true);
+      MakeLaunchCommands(Options(Launcher::kMpi, {"a", "b"}), 3, "10.0.0.1:7070", "/self", true);
   EXPECT_EQ(commands.way, BundleWay::kVariable);
   ASSERT_EQ(commands.addresses.size(), 1u);
   ASSERT_EQ(commands.nodes.size(), 1u);
@@ -145,11 +148,71 @@ TEST(LaunchersTest, MpiGetsTheNameOfTheVariableAlone) {
 
 TEST(LaunchersTest, SlurmRunsOneCommandForAll) {
   const LaunchCommands commands =
-      MakeLaunchCommands(Options(Launcher::kSlurm, {"a", "b"}), 3, "10.0.0.1:7070", false);
+      MakeLaunchCommands(Options(Launcher::kSlurm, {"a", "b"}), 3, "10.0.0.1:7070", "/self", false);
   ASSERT_EQ(commands.nodes.size(), 1u);
   const std::string args = Joined(commands.nodes[0]);
   EXPECT_NE(args.find("srun|--ntasks|3|--input=all|"), std::string::npos) << args;
   EXPECT_NE(args.find("|--nodelist|a,b|--nodes|2|"), std::string::npos) << args;
+}
+
+TEST(LaunchersTest, AQueueIsServedByAProcessOfOurs) {
+  LaunchOptions options = Options(Launcher::kSge, {"a", "b"});
+  options.shared_dir = "/home/me";
+  options.launcher_args = {"-q", "fast.q"};
+  const LaunchCommands commands = MakeLaunchCommands(options, 3, "10.0.0.1:7070", "/self", false);
+  EXPECT_EQ(commands.way, BundleWay::kStdin);
+  ASSERT_EQ(commands.nodes.size(), 1u);
+  EXPECT_EQ(commands.nodes[0].where, "qsub");
+  EXPECT_EQ(Joined(commands.nodes[0]),
+            "/self|launch-batch|--ranks|3|--shared-dir|/home/me|--host=a|--host=b|"
+            "--launcher-arg=-q|--launcher-arg=fast.q|--|/opt/my apps/capstan|launch-node|--by|"
+            "folder|--coordinator|10.0.0.1:7070");
+}
+
+TEST(BatchTest, TheScriptOfARankQuotesAndSaysNothingSecret) {
+  BatchOptions options;
+  options.folder = "/data/it's";
+  options.node = {"/opt/my apps/capstan", "launch-node"};
+  EXPECT_EQ(RankScript(options, "SGE_TASK_ID", "/home/a b/x"),
+            "#!/bin/sh\n"
+            "rank=$((SGE_TASK_ID - 1))\n"
+            "[ -e '/home/a b/x'/rank.sh ] || exit 0\n"
+            "umask 077\n"
+            "exec >>'/home/a b/x'/$rank.out 2>&1 </dev/null\n"
+            "cd '/data/it'\\''s' || exit\n"
+            "exec '/opt/my apps/capstan' launch-node --folder '/home/a b/x' --rank $rank\n");
+}
+
+TEST(GridEngineTest, AnswersAreRead) {
+  EXPECT_EQ(*ParseQsub("12.1-3:1\n"), "12");
+  EXPECT_EQ(*ParseQsub("7\n"), "7");
+  EXPECT_TRUE(absl::IsInternal(ParseQsub("Your job 12 has been submitted\n").status()));
+  EXPECT_TRUE(absl::IsInternal(ParseQsub("").status()));
+
+  EXPECT_TRUE(ParseQstat(true, "job_number:  12\nscheduling info: no free slot\n", "").ok());
+  EXPECT_TRUE(ParseQstat(false, "", "error: unable to contact qmaster\n").ok());
+  EXPECT_TRUE(absl::IsAborted(ParseQstat(false, "", "Following jobs do not exist: \n12\n")));
+  const absl::Status status =
+      ParseQstat(true, "job_number: 12\nerror reason    1:  no such cwd\n", "");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(), "error reason    1:  no such cwd");
+}
+
+TEST(YarnTest, TheApplicationIsOfTheDistributedShell) {
+  const auto json =
+      nlohmann::json::parse(YarnApplication("application_1_2", "/home/me/rank.sh", 3, {"--debug"}));
+  EXPECT_EQ(json["application-id"], "application_1_2");
+  EXPECT_EQ(json["am-container-spec"]["commands"]["command"],
+            "printf %s '/bin/sh /home/me/rank.sh' >shellCommands && exec {{JAVA_HOME}}/bin/java "
+            "-Xmx256m org.apache.hadoop.yarn.applications.distributedshell.ApplicationMaster "
+            "--debug --container_memory 2048 --container_vcores 1 --priority 0 --num_containers 3 "
+            "1><LOG_DIR>/AppMaster.stdout 2><LOG_DIR>/AppMaster.stderr");
+  EXPECT_EQ(json["am-container-spec"]["environment"]["entry"][0]["key"], "CLASSPATH");
+
+  EXPECT_EQ(ResourceManagerEndpoint("http://rm:8088/")->ToString(), "rm:8088");
+  for (const char* url : {"", "rm:8088", "https://rm:8088", "http://rm", "http://unix:/x"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ResourceManagerEndpoint(url).status())) << url;
+  }
 }
 
 TEST_F(AuthorityTest, HostsComeFromAListOrAFile) {

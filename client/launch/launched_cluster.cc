@@ -16,7 +16,9 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "client/launch/node.h"
+#include "client/launch/program.h"
 #include "client/launch/reach.h"
+#include "client/launch/scheduler.h"
 #include "services/files/files.h"
 #include "services/server/signals.h"
 
@@ -35,21 +37,17 @@ constexpr size_t kKeptLines = 50;
 constexpr size_t kMaxVariableBytes = 128 * 1024;  // of one variable, the kernel's MAX_ARG_STRLEN
 constexpr char kClientName[] = "launch";
 
-// The path of a program, as a shell finds it.
-absl::StatusOr<std::string> FindProgram(const std::string& name) {
-  if (name.find('/') != std::string::npos) return name;
-  const char* const path = std::getenv("PATH");
-  for (const absl::string_view folder : absl::StrSplit(path == nullptr ? "" : path, ':')) {
-    std::string candidate = absl::StrCat(folder, "/", name);
-    if (access(candidate.c_str(), X_OK) == 0) return candidate;
-  }
-  return absl::NotFoundError(absl::StrCat(name, " is not in PATH"));
-}
-
 // The address in "event=listening grpc=HOST:PORT http=..."; "": it is another line.
 std::string Listening(absl::string_view line) {
   if (!absl::ConsumePrefix(&line, "event=listening grpc=")) return "";
   return std::string(line.substr(0, line.find(' ')));
+}
+
+absl::StatusOr<std::string> AddressOnTheWay(const std::string& host) {
+  absl::StatusOr<std::string> address = AddressTowards(host);
+  if (address.ok()) return address;
+  return absl::InvalidArgumentError(
+      absl::StrCat(address.status().message(), "; --interface names the network instead"));
 }
 
 // The address that the hosts of the launch reach this one by.
@@ -61,7 +59,13 @@ absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
     case Launcher::kMpi:
       if (options.hosts.empty()) return std::string("127.0.0.1");  // all ranks are here
       break;
+    case Launcher::kYarn: {
+      const absl::StatusOr<services::Endpoint> manager =
+          ResourceManagerEndpoint(options.resource_manager);
+      return manager.ok() ? AddressOnTheWay(manager->host) : manager.status();
+    }
     case Launcher::kSlurm:
+    case Launcher::kSge:
       if (options.hosts.empty()) {
         return absl::InvalidArgumentError(
             "--interface is not given, and without -H nobody knows which network the nodes are on");
@@ -72,10 +76,12 @@ absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
   }
   // "user@host": what ssh takes.
   const std::string& first = options.hosts[0];
-  absl::StatusOr<std::string> address = AddressTowards(first.substr(first.find('@') + 1));
-  if (address.ok()) return address;
-  return absl::InvalidArgumentError(
-      absl::StrCat(address.status().message(), "; --interface names the network instead"));
+  return AddressOnTheWay(first.substr(first.find('@') + 1));
+}
+
+// In front of a line: "w0 hostb", or "w0" as long as nobody knows where that is.
+std::string Who(const std::string& name, const std::string& host) {
+  return host.empty() ? name : absl::StrCat(name, " ", host);
 }
 
 }  // namespace
@@ -92,8 +98,10 @@ absl::StatusOr<std::unique_ptr<LaunchedCluster>> LaunchedCluster::Start(
 
 absl::Status LaunchedCluster::StartAll() {
   if (absl::Status status = StartCoordinator(); !status.ok()) return status;
+  const absl::StatusOr<std::string> self = services::SiblingBinary("capstan");
+  if (!self.ok()) return self.status();
   const LaunchCommands commands =
-      MakeLaunchCommands(options_, CoordinatorRank(), coordinator_, geteuid() == 0);
+      MakeLaunchCommands(options_, CoordinatorRank(), coordinator_, *self, geteuid() == 0);
   for (const NodeCommand& command : commands.addresses) {
     if (absl::Status status = Spawn(command, false, /*only_addresses=*/true, {}); !status.ok())
       return status;
@@ -216,7 +224,8 @@ absl::Status LaunchedCluster::HearFromAll() {
     }
     return names;
   };
-  const absl::StatusOr<bool> all = WaitUntil(kStartTimeout, [this, &missing] {
+  const absl::Duration timeout = IsBatch(options_.launcher) ? kQueueTimeout : kStartTimeout;
+  const absl::StatusOr<bool> all = WaitUntil(timeout, [this, &missing] {
     mu_.AssertHeld();
     return missing().empty() || addresses_done_ ||
            std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.ended; });
@@ -230,10 +239,10 @@ absl::Status LaunchedCluster::HearFromAll() {
     }
   }
   if (const std::vector<std::string> names = missing(); !names.empty()) {
-    return absl::InternalError(absl::StrCat(
-        "no answer from ", absl::StrJoin(names, ", "),
-        addresses_done_ ? "" : absl::StrCat(" within ", absl::FormatDuration(kStartTimeout)),
-        LastLines()));
+    return absl::InternalError(
+        absl::StrCat("no answer from ", absl::StrJoin(names, ", "),
+                     addresses_done_ ? "" : absl::StrCat(" within ", absl::FormatDuration(timeout)),
+                     LastLines()));
   }
   return absl::OkStatus();
 }
@@ -321,10 +330,7 @@ void LaunchedCluster::OnLine(const NodeCommand& command, absl::string_view line)
   MutexLock lock(mu_);
   if (!said.has_value() || said->rank < 0 || said->rank > CoordinatorRank()) {
     const Rank& first = ranks_[static_cast<size_t>(command.first_rank)];
-    Show(command.ranks > 1
-             ? command.where
-             : absl::StrCat(first.bundle.name, command.where.empty() ? "" : " ", command.where),
-         line);
+    Show(command.ranks > 1 ? command.where : Who(first.bundle.name, command.where), line);
     return;
   }
   Rank& rank = ranks_[static_cast<size_t>(said->rank)];
@@ -338,12 +344,12 @@ void LaunchedCluster::OnLine(const NodeCommand& command, absl::string_view line)
     }
     case NodeLine::Kind::kOutput:
       if (said->rank == CoordinatorRank() && listening_.empty()) listening_ = Listening(said->text);
-      Show(absl::StrCat(rank.bundle.name, " ", rank.host), said->text);
+      Show(Who(rank.bundle.name, rank.host), said->text);
       return;
     case NodeLine::Kind::kEnd:
       rank.ended = true;
       rank.how = said->text;
-      if (!stopping_) Show(absl::StrCat(rank.bundle.name, " ", rank.host), said->text);
+      if (!stopping_) Show(Who(rank.bundle.name, rank.host), said->text);
       return;
   }
 }
@@ -359,8 +365,9 @@ void LaunchedCluster::OnExit(const NodeCommand& command, bool only_addresses,
     Rank& rank = ranks_[static_cast<size_t>(i)];
     if (rank.ended) continue;
     rank.ended = true;
-    rank.how = absl::StrCat(command.args[0], " ended with ", how);
-    if (!stopping_) Show(absl::StrCat(rank.bundle.name, " ", rank.host), rank.how);
+    rank.how =
+        absl::StrCat(command.ranks > 1 ? command.where : command.args[0], " ended with ", how);
+    if (!stopping_) Show(Who(rank.bundle.name, rank.host), rank.how);
   }
 }
 

@@ -14,6 +14,7 @@ namespace capstan::client {
 namespace {
 
 constexpr int64_t kMaxHostFileBytes = 1 << 20;
+constexpr char kSsh[] = "ssh -o BatchMode=yes";
 
 std::vector<std::string> NodeArgs(const LaunchOptions& options, absl::string_view by,
                                   const std::string& coordinator) {
@@ -61,6 +62,22 @@ std::vector<std::string> MpiArgs(const LaunchOptions& options, int ranks, bool a
   return args;
 }
 
+// A process here that does for a scheduler what srun does for Slurm: batch.h.
+std::vector<std::string> BatchArgs(const LaunchOptions& options, int ranks,
+                                   const std::string& coordinator, const std::string& self) {
+  std::vector<std::string> args = {
+      self, "launch-batch", "--ranks", absl::StrCat(ranks), "--shared-dir", options.shared_dir};
+  if (options.launcher == Launcher::kYarn) {
+    args.insert(args.end(), {"--resource-manager", options.resource_manager});
+  }
+  for (const std::string& host : options.hosts) args.push_back("--host=" + host);
+  for (const std::string& arg : options.launcher_args) args.push_back("--launcher-arg=" + arg);
+  if (!options.sync_dst_dir.empty()) args.push_back("--folder=" + options.sync_dst_dir);
+  args.push_back("--");
+  Append(args, NodeArgs(options, "folder", coordinator));
+  return args;
+}
+
 std::vector<std::string> SlurmArgs(const LaunchOptions& options, int ranks) {
   // srun shows its own input to every task, and ends it for all.
   std::vector<std::string> args = {"srun",        "--ntasks",     absl::StrCat(ranks),
@@ -77,7 +94,8 @@ std::vector<std::string> SlurmArgs(const LaunchOptions& options, int ranks) {
 }  // namespace
 
 const std::vector<std::string>& LauncherNames() {
-  static const auto& names = *new std::vector<std::string>{"local", "ssh", "mpi", "slurm"};
+  static const auto& names =
+      *new std::vector<std::string>{"local", "ssh", "mpi", "slurm", "sge", "yarn"};
   return names;
 }
 
@@ -108,7 +126,8 @@ absl::StatusOr<std::vector<std::string>> ReadHosts(const std::string& text) {
 }
 
 LaunchCommands MakeLaunchCommands(const LaunchOptions& options, int ranks,
-                                  const std::string& coordinator, bool as_root) {
+                                  const std::string& coordinator, const std::string& self,
+                                  bool as_root) {
   LaunchCommands commands;
   switch (options.launcher) {
     case Launcher::kLocal:
@@ -122,7 +141,7 @@ LaunchCommands MakeLaunchCommands(const LaunchOptions& options, int ranks,
           if (!options.sync_dst_dir.empty()) {
             line = absl::StrCat("cd ", ShellQuote(options.sync_dst_dir), " && ", line);
           }
-          node.args = Words(options.ssh);
+          node.args = Words(options.ssh.empty() ? kSsh : options.ssh);
           node.args.insert(node.args.end(), {node.where, std::move(line)});
         }
         commands.nodes.push_back(std::move(node));
@@ -149,8 +168,17 @@ LaunchCommands MakeLaunchCommands(const LaunchOptions& options, int ranks,
       commands.nodes.push_back({0, ranks, "srun", std::move(args)});
       return commands;
     }
+    case Launcher::kSge:
+    case Launcher::kYarn:
+      commands.nodes.push_back({0, ranks, options.launcher == Launcher::kSge ? "qsub" : "yarn",
+                                BatchArgs(options, ranks, coordinator, self)});
+      return commands;
   }
   return commands;
+}
+
+bool IsBatch(Launcher launcher) {
+  return launcher == Launcher::kSge || launcher == Launcher::kYarn;
 }
 
 std::vector<std::string> SyncCommands(const LaunchOptions& options) {
@@ -160,7 +188,7 @@ std::vector<std::string> SyncCommands(const LaunchOptions& options) {
   hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
   const std::string folder = ShellQuote(options.sync_dst_dir);
   for (const std::string& host : hosts) {
-    std::vector<std::string> args = Words(options.ssh);
+    std::vector<std::string> args = Words(options.ssh.empty() ? kSsh : options.ssh);
     args.insert(args.end(), {host, absl::StrCat("mkdir -p ", folder, " && tar -xf - -C ", folder)});
     commands.push_back(absl::StrCat("tar -cf - . | ", RemoteLine(args)));
   }

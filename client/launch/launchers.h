@@ -13,7 +13,7 @@
 
 namespace capstan::client {
 
-enum class Launcher { kLocal, kSsh, kMpi, kSlurm };
+enum class Launcher { kLocal, kSsh, kMpi, kSlurm, kSge, kYarn };
 
 // The names that --launcher takes, in the order of the enumeration.
 const std::vector<std::string>& LauncherNames();
@@ -25,7 +25,9 @@ struct LaunchOptions {
   std::vector<std::string> env;            // --env
   std::string sync_dst_dir;                // --sync-dst-dir
   std::string ssh;                         // --ssh: the command and its flags, split at spaces
-  std::vector<std::string> launcher_args;  // --launcher-arg, for mpirun and srun
+  std::vector<std::string> launcher_args;  // --launcher-arg, for what starts the ranks
+  std::string shared_dir;                  // --shared-dir: absolute; of sge and yarn
+  std::string resource_manager;            // --resource-manager: http://HOST:PORT; of yarn
   std::string program;                     // of `capstan` on the hosts
 };
 
@@ -51,9 +53,14 @@ struct LaunchCommands {
   std::vector<NodeCommand> nodes;
 };
 
-// For `ranks` ranks and a coordinator at HOST:PORT. `as_root`: who starts them is.
+// For `ranks` ranks and a coordinator at HOST:PORT. `self`: the path of `capstan` on this host.
+// `as_root`: who starts them is.
 LaunchCommands MakeLaunchCommands(const LaunchOptions& options, int ranks,
-                                  const std::string& coordinator, bool as_root);
+                                  const std::string& coordinator, const std::string& self,
+                                  bool as_root);
+
+// The ranks wait in a queue that others use too, one of them perhaps long after another.
+bool IsBatch(Launcher launcher);
 
 // The commands that copy the working directory to --sync-dst-dir of each host: `tar` here, and what
 // it is piped into.

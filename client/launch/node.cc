@@ -30,7 +30,7 @@
 namespace capstan::client {
 namespace {
 
-constexpr absl::Duration kBundleTimeout = absl::Minutes(5);
+constexpr absl::Duration kBundleTimeout = absl::Minutes(5);  // of ranks that start together
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 constexpr absl::Duration kStopTimeout = absl::Seconds(5);  // of the service, after SIGTERM
 // A launch never starts its coordinator again, so one that refuses is gone; one that is silent may
@@ -69,7 +69,7 @@ class Node {
   ~Node() {
     Stop();
     process_.reset();
-    if (!folder_.empty()) (void)services::RemoveTree("/tmp", folder_);
+    RemoveFolder();
   }
 
   absl::Status Run() {
@@ -94,7 +94,7 @@ class Node {
     }
     if (options_.by == "address") return absl::OkStatus();
     absl::StatusOr<NodeBundle> bundle =
-        options_.by == "stdin" ? BundleOfInput() : BundleOfVariable();
+        options_.by == "variable" ? BundleOfVariable() : BundleToCome();
     if (!bundle.ok()) {
       return absl::IsCancelled(bundle.status()) ? absl::OkStatus() : bundle.status();
     }
@@ -104,6 +104,8 @@ class Node {
 
   // Ends the service, politely first.
   void Stop() {
+    // A scheduler may be patient for a moment only, and keys are what must not be left behind.
+    if (role_ != services::Role::kCoordinator) RemoveFolder();
     if (process_ == nullptr || process_->WaitFor(absl::ZeroDuration()).has_value()) return;
     process_->Kill(SIGTERM);
     if (!process_->WaitFor(kStopTimeout).has_value()) process_->Kill(SIGKILL);
@@ -127,6 +129,7 @@ class Node {
 
   // Waits at most kLook; true: the input has ended, or a signal came.
   bool ToldToEnd() {
+    if (options_.by == "folder" && !IsThere(kLaunchMarker)) return true;
     if (options_.by != "stdin") return signal_.WaitFor(kLook);
     pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
     const int ready = poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(kLook)));
@@ -134,11 +137,36 @@ class Node {
     return signal_.WaitFor(absl::ZeroDuration());
   }
 
+  void RemoveFolder() {
+    if (!folder_.empty()) (void)services::RemoveTree("/tmp", std::exchange(folder_, ""));
+  }
+
+  bool IsThere(absl::string_view name) const {
+    return access(absl::StrCat(options_.folder, "/", name).c_str(), F_OK) == 0;
+  }
+
+  // What has come of bundles, into input_.
+  absl::Status LookIntoFolder() {
+    const std::string path = absl::StrCat(options_.folder, "/", rank_, ".bundle");
+    absl::StatusOr<std::string> line = services::ReadSecretFile(path);
+    if (absl::IsNotFound(line.status())) return absl::OkStatus();
+    if (!line.ok()) return line.status();
+    (void)unlink(path.c_str());
+    input_ = *std::move(line);
+    return absl::OkStatus();
+  }
+
   // Cancelled: there will be none.
-  absl::StatusOr<NodeBundle> BundleOfInput() {
-    const absl::Time until = absl::Now() + kBundleTimeout;
+  absl::StatusOr<NodeBundle> BundleToCome() {
+    const absl::Duration timeout = options_.by == "folder" ? kQueueTimeout : kBundleTimeout;
+    const absl::Time until = absl::Now() + timeout;
     while (absl::Now() < until) {
       if (ToldToEnd()) return absl::CancelledError();
+      if (options_.by == "folder") {
+        if (absl::Status status = LookIntoFolder(); !status.ok()) return status;
+        // Nobody takes the marker away when the launch was killed together with what did that.
+        if (CoordinatorIsGone()) return absl::CancelledError();
+      }
       for (size_t end = input_.find('\n'); end != std::string::npos; end = input_.find('\n')) {
         const std::string line = input_.substr(0, end);
         input_.erase(0, end + 1);
@@ -146,7 +174,7 @@ class Node {
       }
     }
     return absl::DeadlineExceededError(
-        absl::StrCat("no bundle within ", absl::FormatDuration(kBundleTimeout)));
+        absl::StrCat("no bundle within ", absl::FormatDuration(timeout)));
   }
 
   absl::StatusOr<NodeBundle> BundleOfVariable() const {
@@ -295,6 +323,10 @@ ExitCode RunNode(const NodeOptions& options) {
     unsetenv(name);
   }
   Node node(options);
+  if (options.by == "folder") {
+    // What qsub -notify sends before SIGKILL.
+    signal(SIGUSR2, [](int) { services::ShutdownSignal::Install().Trigger(); });
+  }
   const absl::Status status = node.Run();
   node.Stop();
   if (options.by != "address") {

@@ -1,0 +1,211 @@
+"""What the tests of `capstan launch` share: a launch under way, who belongs to it, and that nothing is left of it."""
+
+import glob
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+import support
+
+SPEC = support.job_spec(resources={'num_workers': 2, 'num_shards': 1})
+LONG = support.job_spec(resources={'num_workers': 2, 'num_shards': 1},
+                        training={'epochs': 500, 'global_batch_size': 64, 'seed': 3,
+                                  'optimizer': {'name': 'sgd', 'learning_rate': 0.001}})
+
+
+def command_of(pid):
+    try:
+        with open(f'/proc/{pid}/cmdline', 'rb') as f:
+            return f.read().decode(errors='replace').split('\0')
+    except OSError:
+        return []
+
+
+def all_pids():
+    return [int(pid) for pid in filter(str.isdigit, os.listdir('/proc'))]
+
+
+def stat_of(pid):
+    """Fields of /proc/PID/stat from the state on; [] for a process that has ended."""
+    try:
+        with open(f'/proc/{pid}/stat') as f:
+            fields = f.read().rsplit(')', 1)[1].split()
+    except OSError:
+        return []
+    return [] if fields[0] == 'Z' else fields
+
+
+def start_of(pid):
+    """When the process started, in ticks: a pid may be another's later. None: it is not there."""
+    fields = stat_of(pid)
+    return fields[19] if fields else None
+
+
+class Launch:
+    """A launch under way; its output is read as it comes."""
+
+    def __init__(self, test, args, spec):
+        file = test.write('job.yaml', json.dumps(spec))
+        self.process = subprocess.Popen(
+            [*test.before, support.CAPSTAN, 'launch', '-o', 'json', *args, file], cwd=test.folder, text=True, errors='replace',
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, **test.env))
+        self.said, self.out = [], ''
+        self.coordinator, self.seen, self.folders = '', {}, set()
+        self.changed = threading.Condition()
+        self.readers = [threading.Thread(target=self.read_err), threading.Thread(target=self.read_out)]
+        for reader in self.readers:
+            reader.start()
+
+    def read_err(self):
+        for line in self.process.stderr:
+            with self.changed:
+                self.said.append(line)
+                self.changed.notify_all()
+
+    def read_out(self):
+        self.out = self.process.stdout.read()
+
+    def wait_for(self, pattern, seconds=120):
+        deadline = time.monotonic() + seconds
+        with self.changed:
+            while not (found := re.search(pattern, ''.join(self.said))):
+                left = deadline - time.monotonic()
+                assert left > 0 and self.process.poll() is None, f'no {pattern}:\n{"".join(self.said)}'
+                self.changed.wait(min(left, 0.5))
+            return found
+
+    def look(self):
+        """Notes all processes and private folders of this launch."""
+        self.coordinator = self.wait_for(r'\[c \S+\] event=listening grpc=(\S+)')[1]
+        parents = {pid: int(stat[1]) for pid in all_pids() if (stat := stat_of(pid))}
+        mine = {self.process.pid} | {pid for pid in parents if self.coordinator in command_of(pid)}
+        while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+            mine |= more
+        self.seen = {pid: start_of(pid) for pid in mine}
+        for pid in mine:
+            words = command_of(pid)
+            if '--tls-cert' in words:
+                self.folders.add(os.path.dirname(words[words.index('--tls-cert') + 1]))
+
+    def pid_of(self, node):
+        """Of a node's service."""
+        for pid in self.seen:
+            words = command_of(pid)
+            if '--node' in words and words[words.index('--node') + 1] == node:
+                return pid
+        raise AssertionError(f'no {node} among {[command_of(pid) for pid in self.seen]}')
+
+    def end(self, seconds=120):
+        """The exit code."""
+        code = self.process.wait(seconds)
+        for reader in self.readers:
+            reader.join(seconds)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return code
+
+    def job(self):
+        return json.loads(self.out.splitlines()[-1])
+
+
+class LaunchCase(support.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, 'job.yaml')
+            with open(file, 'w') as f:
+                json.dump(SPEC, f)
+            run = support.Run(['run', '-o', 'json', file], folder, 120)
+            assert run.code == 0, run
+            cls.want = json.loads(run.out.splitlines()[-1])['weights_sha256']
+
+    env = {}  # of the launcher, beside ours
+    before = ()  # its command
+
+    def wait_until(self, condition, what, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, f'{what} not within {seconds} s')
+            time.sleep(0.1)
+
+    def launch(self, args, spec=SPEC):
+        launch = Launch(self, args, spec)
+
+        def stop():
+            if launch.process.poll() is None:
+                launch.process.kill()
+            launch.end()
+            self.nothing_is_left(launch)
+
+        self.addCleanup(stop)
+        return launch
+
+    def nothing_is_left(self, launch):
+        """No process that was seen in it, none that has its coordinator's address, no folder."""
+        def left():
+            pids = [pid for pid, start in launch.seen.items() if start_of(pid) == start]
+            pids += [pid for pid in all_pids() if launch.coordinator and launch.coordinator in command_of(pid)]
+            folders = [folder for folder in launch.folders if os.path.exists(folder)]
+            return folders + glob.glob(self.path('capstan-launch-*')) + [command_of(pid) for pid in pids]
+
+        try:
+            self.wait_until(lambda: not left(), 'the end of all')
+        except AssertionError as e:
+            raise AssertionError(f'{e}: {left()}\n{"".join(launch.said[-50:])}') from e
+
+    def train_by(self, *args, spec=SPEC):
+        """Trains the small job; its launch, after its end."""
+        launch = self.launch(args, spec)
+        launch.look()
+        self.assertEqual(launch.end(), 0, ''.join(launch.said))
+        self.assertEqual(launch.job()['weights_sha256'], self.want)
+        return launch
+
+    def running(self, *args):
+        """A job that does not end by itself, once it trains."""
+        launch = self.launch(args, LONG)
+        launch.wait_for('event=job_state .*to=RUNNING')
+        launch.look()
+        self.assertEqual(len(launch.folders), 4, launch.folders)  # c, s0, w0, w1
+        return launch
+
+    def secrets(self, launch):
+        secrets = []
+        for folder in launch.folders:
+            for name in os.listdir(folder):
+                if name.endswith(('.token', '.key')):
+                    with open(os.path.join(folder, name)) as f:
+                        secrets += [line for line in f.read().splitlines() if not line.startswith('-----')]
+        self.assertGreaterEqual(len(secrets), 10)
+        return secrets
+
+    def no_secret_in_an_argument_list(self, launch):
+        everything = ' '.join(word for pid in all_pids() for word in command_of(pid))
+        self.assertIn(launch.coordinator, everything)
+        for secret in self.secrets(launch):
+            self.assertNotIn(secret, everything)
+
+    def ends_in_every_way(self, *args):
+        """A worker lost, Ctrl-C; then SIGKILL of another launch. Nothing may be left of either."""
+        launch = self.running(*args)
+        self.no_secret_in_an_argument_list(launch)
+        os.kill(launch.pid_of('w1'), signal.SIGKILL)
+        launch.wait_for(r'\[w1 \S+\] the service ended with signal 9')
+        launch.wait_for('event=view .*generation=2')
+        self.assertIsNone(launch.process.poll())
+        launch.process.send_signal(signal.SIGINT)
+        self.assertEqual(launch.end(), 103, ''.join(launch.said))
+        self.assertEqual(launch.job()['state'], 'CANCELLED')
+        self.nothing_is_left(launch)
+
+        launch = self.running(*args)
+        launch.process.kill()
+        launch.end()
+        self.nothing_is_left(launch)
