@@ -58,34 +58,41 @@ void PrintOne(const job::v1::SavedCheckpoint& checkpoint, const Console& console
                            checkpoint.samples_used(), " samples\n"));
 }
 
-ExitCode Verify(const CheckpointOptions& options, JobClient& client, const Console& console) {
+ExitCode Verify(const std::string& job_id, const std::string& id, JobClient& client,
+                const Console& console) {
   job::v1::VerifyCheckpointRequest request;
-  request.set_job_id(options.job_id);
-  request.set_checkpoint(options.id);
+  request.set_job_id(job_id);
+  request.set_checkpoint(id);
   const auto answer = client.Call(&JobClient::Stub::VerifyCheckpoint, request);
-  if (!answer.ok()) return ReportJob(client, options.job_id, answer.status(), console);
+  if (!answer.ok()) return ReportJob(client, job_id, answer.status(), console);
   PrintOne(answer->checkpoint(), console);
   if (!console.json()) console.Out("Verified    every size and hash is that of the manifest\n");
   return kExitDone;
 }
 
-ExitCode ListOrDescribe(const CheckpointOptions& options, bool list, JobClient& client,
-                        const Console& console) {
+enum class Verb { kList, kDescribe, kVerify };
+
+ExitCode Answer(const CheckpointOptions& options, Verb verb, JobClient& client,
+                const Console& console) {
   job::v1::ListCheckpointsRequest request;
   request.set_job_id(options.job_id);
   const auto answer = client.Call(&JobClient::Stub::ListCheckpoints, request);
   if (!answer.ok()) return ReportJob(client, options.job_id, answer.status(), console);
-  if (list) {
+  if (verb == Verb::kList) {
     PrintList(*answer, console);
     return kExitDone;
   }
   for (const auto& checkpoint : answer->checkpoints()) {
     if (!options.id.empty() && checkpoint.id() != options.id) continue;
+    if (verb == Verb::kVerify) return Verify(options.job_id, checkpoint.id(), client, console);
     PrintOne(checkpoint, console);
     return kExitDone;
   }
-  console.Err(absl::StrCat("capstan: ", options.job_id, " has no checkpoint ", options.id,
-                           "; see capstan checkpoint list ", options.job_id, "\n"));
+  console.Err(answer->checkpoints().empty()
+                  ? absl::StrCat("capstan: ", options.job_id, " has no checkpoint yet\n")
+                  : absl::StrCat("capstan: ", options.job_id, " has no checkpoint ", options.id,
+                                 "; capstan checkpoint list ", options.job_id,
+                                 " shows those that it has\n"));
   return kExitNotFound;
 }
 
@@ -94,7 +101,6 @@ ExitCode ListOrDescribe(const CheckpointOptions& options, bool list, JobClient& 
 void AddCheckpoint(CLI::App& parent, Action& slot) {
   CLI::App* group = parent.add_subcommand("checkpoint", "saved states of a job");
   group->require_subcommand(1);
-  enum class Verb { kList, kDescribe, kVerify };
   const auto add = [&](const char* name, const char* help, Verb verb) {
     const auto options = std::make_shared<CheckpointOptions>();
     CLI::App* command = group->add_subcommand(name, help);
@@ -102,14 +108,12 @@ void AddCheckpoint(CLI::App& parent, Action& slot) {
     if (verb != Verb::kList) {
       command->add_option("CHECKPOINT", options->id, "<lineage>-<step>; default the newest");
     }
-    CarryOut(
-        command, slot, {Output::kTable, Output::kJson}, [options, verb](const Context& context) {
-          return WithCoordinator(context, [&](JobClient& client) {
-            return verb == Verb::kVerify
-                       ? Verify(*options, client, context.console)
-                       : ListOrDescribe(*options, verb == Verb::kList, client, context.console);
-          });
-        });
+    CarryOut(command, slot, {Output::kTable, Output::kJson},
+             [options, verb](const Context& context) {
+               return WithCoordinator(context, [&](JobClient& client) {
+                 return Answer(*options, verb, client, context.console);
+               });
+             });
   };
   add("list", "committed checkpoints, newest first", Verb::kList);
   add("describe", "files of a checkpoint", Verb::kDescribe);

@@ -38,7 +38,10 @@ class OrdersTest(services.ServicesTest):
         self.wait_for_step(job_id, 3)
         self.assertEqual(self.ok('checkpoint', 'list', job_id).out, '')
         self.assertEqual(self.json('checkpoint', 'list', job_id), [])
-        self.assertEqual(self.capstan('checkpoint', 'describe', job_id).code, 102)
+        for verb in ('describe', 'verify'):
+            early = self.capstan('checkpoint', verb, job_id)
+            self.assertEqual((early.code, early.out), (102, ''), early)
+            self.assertEqual(early.err, f'capstan: {job_id} has no checkpoint yet\n')
 
         # Each order says its number, and later the step at which it took effect.
         self.assertEqual(self.ok('update', job_id, '--checkpoint').out,
@@ -85,7 +88,9 @@ class OrdersTest(services.ServicesTest):
         for verb in ('describe', 'verify'):
             run = self.capstan('checkpoint', verb, job_id, '9-9')
             self.assertEqual(run.code, 102, run)
-            self.assertIn('has no checkpoint', run.err)
+            self.assertEqual(run.err, f'capstan: {job_id} has no checkpoint 9-9; capstan checkpoint list {job_id} shows '
+                             'those that it has\n')
+            self.assertEqual(run.out, '')
 
         # One flipped bit: told by its name, and of this one alone.
         damaged = os.path.join(newest['uri'][len('file://'):], 'shard-1.safetensors')
