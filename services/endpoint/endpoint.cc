@@ -8,10 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -51,7 +53,8 @@ absl::Status CheckSecurity(const Endpoint& endpoint, const Security& security,
 }  // namespace
 
 std::string Endpoint::ToString() const {
-  if (is_unix()) return absl::StrCat("unix:", path);
+  // Two slashes behind the colon are the URI's own.
+  if (is_unix()) return absl::StrCat(absl::StartsWith(path, "//") ? "unix://" : "unix:", path);
   if (absl::StrContains(host, ':')) return absl::StrCat("[", host, "]:", port);
   return absl::StrCat(host, ":", port);
 }
@@ -80,12 +83,14 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
   }
   absl::string_view host = rest.substr(0, colon);
   const absl::string_view port = rest.substr(colon + 1);
-  if (absl::ConsumePrefix(&host, "[")) {
-    if (!absl::ConsumeSuffix(&host, "]")) host = "";
-  } else if (absl::StrContains(host, ':')) {
-    host = "";  // an IPv6 address without brackets is ambiguous
-  }
-  if (host.empty() || host.find_first_of(" /\t\n") != absl::string_view::npos) {
+  const bool brackets = absl::StartsWith(host, "[") && absl::EndsWith(host, "]");
+  if (brackets) host = host.substr(1, host.size() - 2);
+  // An IPv6 address without brackets is ambiguous, and nothing else has some.
+  if (host.empty() || brackets != absl::StrContains(host, ':') ||
+      !std::all_of(host.begin(), host.end(), [](char c) {
+        return absl::ascii_isgraph(static_cast<unsigned char>(c)) && c != '[' && c != ']' &&
+               c != '/';
+      })) {
     return absl::InvalidArgumentError(
         absl::StrCat("address '", text, "': want ADDR:PORT, [IPV6]:PORT or unix:PATH"));
   }

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 TEST(EndpointTest, ReadsBothFormsAndWritesThemAgain) {
   for (const char* text :
-       {"unix:/tmp/a/s", "unix:s", "127.0.0.1:0", "node-a:7070", "[::1]:65535"}) {
+       {"unix:/tmp/a/s", "unix:s", "unix:////a", "127.0.0.1:0", "node-a:7070", "[::1]:65535"}) {
     const auto endpoint = ParseEndpoint(text);
     ASSERT_TRUE(endpoint.ok()) << endpoint.status();
     EXPECT_EQ(endpoint->ToString(), text);
@@ -32,7 +32,8 @@ TEST(EndpointTest, ReadsBothFormsAndWritesThemAgain) {
 TEST(EndpointTest, RefusesTheRestByName) {
   for (const char* text :
        {"", "unix:", "node-a", ":7070", "node-a:", "node-a:65536", "node-a:-1", "node-a:+1",
-        "node-a: 1", "::1:7070", "[::1:7070", "a b:1", "http://a:1", "node-a:99999999999"}) {
+        "node-a: 1", "::1:7070", "[::1:7070", "a b:1", "[[a]:1", "[a]:1", "[a:1", "a]:1", "h\xff:1",
+        "http://a:1", "node-a:99999999999"}) {
     const auto endpoint = ParseEndpoint(text);
     EXPECT_EQ(endpoint.status().code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(endpoint.status().message()), HasSubstr(absl::StrCat("'", text, "'")));

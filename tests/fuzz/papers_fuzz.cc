@@ -1,0 +1,83 @@
+// What says who somebody is, on any bytes: tokens.json, a token's own file, certificates, addresses.
+// The first byte says which.
+//
+// Besides not crashing: what is taken is written and read again as the same, and an error is
+// InvalidArgument.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "services/check/check.h"
+#include "services/endpoint/endpoint.h"
+#include "services/security/certificates.h"
+#include "services/security/role.h"
+#include "services/security/tokens.h"
+
+namespace {
+
+namespace services = capstan::services;
+
+void Tokens(absl::string_view text) {
+  const auto entries = services::ParseTokens("t", text);
+  if (!entries.ok()) {
+    CAPSTAN_CHECK(absl::IsInvalidArgument(entries.status()));
+    return;
+  }
+  const auto again = services::ParseTokens("t", services::FormatTokens(*entries));
+  CAPSTAN_CHECK(again.ok() && again->size() == entries->size());
+  for (size_t i = 0; i < entries->size(); ++i) {
+    const services::TokenEntry& a = (*entries)[i];
+    const services::TokenEntry& b = (*again)[i];
+    CAPSTAN_CHECK(a.sha256 == b.sha256 && a.sha256.size() == 64 && a.identity == b.identity);
+    CAPSTAN_CHECK(services::CheckIdentityName(a.identity.name).ok());
+  }
+}
+
+void Token(absl::string_view text) {
+  const auto token = services::ParseToken("t", text);
+  if (token.ok()) {
+    CAPSTAN_CHECK(token->size() >= 16 && token->size() <= 256);
+    CAPSTAN_CHECK(*services::ParseToken("t", *token) == *token);
+  } else {
+    CAPSTAN_CHECK(absl::IsInvalidArgument(token.status()));
+  }
+}
+
+void Certificate(absl::string_view pem) {
+  const auto identity = services::IdentityOf(std::string(pem));
+  if (identity.ok()) CAPSTAN_CHECK(services::CheckIdentityName(identity->name).ok());
+}
+
+void Address(absl::string_view text) {
+  const auto endpoint = services::ParseEndpoint(text);
+  if (!endpoint.ok()) {
+    CAPSTAN_CHECK(absl::IsInvalidArgument(endpoint.status()));
+    return;
+  }
+  const auto again = services::ParseEndpoint(endpoint->ToString());
+  CAPSTAN_CHECK(again.ok() && again->ToString() == endpoint->ToString());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const absl::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0] % 4) {
+    case 0:
+      Tokens(rest);
+      break;
+    case 1:
+      Certificate(rest);
+      break;
+    case 2:
+      Address(rest);
+      break;
+    case 3:
+      Token(rest);
+      break;
+  }
+  return 0;
+}
