@@ -169,6 +169,7 @@ int Main(int argc, char** argv) {
   AddCheckpoint(app, action);
   AddAdmin(app, action);
   AddTop(app, action);
+  AddDoctor(app, action);
   AddData(app, action);
   AddCerts(app, action);
   AddMeta(app, action);

@@ -28,6 +28,7 @@ void AddControl(CLI::App& parent, Action& slot);     // cancel, suspend, resume,
 void AddVerify(CLI::App& parent, Action& slot);      // verify
 void AddCheckpoint(CLI::App& parent, Action& slot);  // checkpoint list, describe, verify
 void AddAdmin(CLI::App& parent, Action& slot);       // node, healthcheck, log-level
+void AddDoctor(CLI::App& parent, Action& slot);      // doctor
 void AddTop(CLI::App& parent, Action& slot);         // top, shards
 
 }  // namespace capstan::client

@@ -13,6 +13,7 @@ enum ExitCode : int {
   kExitUsage = 2,        // usage error or invalid job file; nothing was sent
   kExitUnreachable = 3,  // coordinator unreachable or call timed out
   kExitRefused = 4,
+  kExitFound = 5,          // doctor has found something that keeps jobs from training
   kExitFailed = 100,       // job FAILED
   kExitNotFinished = 101,  // job not finished
   kExitNotFound = 102,

@@ -96,6 +96,10 @@ core::SessionId Coordinator::Connect(const node::v1::Register& reg, NodeStream* 
 }
 
 void Coordinator::Receive(core::SessionId session, node::v1::ConnectRequest message) {
+  if (message.has_diagnosis_result()) {  // concerns no job, so the core does not know it
+    if (diagnosis_ != nullptr) diagnosis_->OnResult(session, message.diagnosis_result());
+    return;
+  }
   Step(core::NodeMessage{session, std::move(message)});
 }
 
@@ -109,6 +113,12 @@ void Coordinator::Unlisten(const std::string& job_id, JobListener* listener) {
   if (it == listeners_.end()) return;
   it->second.erase(listener);
   if (it->second.empty()) listeners_.erase(it);
+}
+
+bool Coordinator::ListenForDiagnosis(DiagnosisListener* listener) {
+  if (listener != nullptr && diagnosis_ != nullptr) return false;
+  diagnosis_ = listener;
+  return true;
 }
 
 absl::Status Coordinator::Restore(const core::DurableState& state) {

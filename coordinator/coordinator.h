@@ -42,6 +42,13 @@ class JobListener {
   virtual void OnShutdown() = 0;
 };
 
+// Whoever asked nodes for a diagnosis. Called on the strand.
+class DiagnosisListener {
+ public:
+  virtual ~DiagnosisListener() = default;
+  virtual void OnResult(core::SessionId session, const node::v1::DiagnosisResult& result) = 0;
+};
+
 class Coordinator {
  public:
   struct Options {
@@ -109,6 +116,8 @@ class Coordinator {
     listeners_[job_id].insert(listener);
   }
   void Unlisten(const std::string& job_id, JobListener* listener);
+  // The one that is told of DiagnosisResults, until it is set to null. False: there is one already.
+  bool ListenForDiagnosis(DiagnosisListener* listener);
 
  private:
   void Step(decltype(core::Event::what) what);
@@ -126,6 +135,7 @@ class Coordinator {
   std::set<NodeStream*> idle_;
   std::map<core::CallId, ReplyFn> calls_;
   std::map<std::string, std::set<JobListener*>> listeners_;
+  DiagnosisListener* diagnosis_ = nullptr;
   core::SessionId last_session_ = 0;
   core::CallId last_call_ = 0;
   absl::Duration tick_at_ = absl::InfiniteDuration();

@@ -705,6 +705,69 @@ TEST(JournalTest, WhatIsNotDurableIsNotTold) {
   EXPECT_EQ(fatal, 1);
 }
 
+TEST(DiagnosisTest, AClockIsReadFromFourTimes) {
+  // Sent at 0, 3 s on the way, asked there at 103 of a clock 100 s ahead, 5 s of work, 1 s back: the
+  // way there and back is 4 s, and of the uneven halves the clock is wrong by 1 s.
+  const absl::Time zero = absl::UnixEpoch();
+  const ClockReading clock = ReadClock(zero, zero + absl::Seconds(103), zero + absl::Seconds(108),
+                                       zero + absl::Seconds(9));
+  EXPECT_DOUBLE_EQ(clock.round_trip_seconds, 4);
+  EXPECT_DOUBLE_EQ(clock.ahead_seconds, 101);
+}
+
+TEST_F(ServiceTest, ADiagnosisAsksAllAndDoesNotWaitForThoseThatAreSilent) {
+  node::v1::Diagnose asked;  // of the reader's thread of w0 until it has left
+  std::promise<void> under_way;
+  const auto answer = [](const node::v1::ConnectResponse& order, FakeNode& node) {
+    if (!order.has_diagnose()) return;
+    node::v1::ConnectRequest request;
+    node::v1::DiagnosisResult& result = *request.mutable_diagnosis_result();
+    result.set_diagnosis_id(order.diagnose().diagnosis_id());
+    result.mutable_asked_at()->set_seconds(absl::ToUnixSeconds(absl::Now()) + 3600);
+    *result.mutable_answered_at() = result.asked_at();
+    result.add_peers()->set_node("s0");
+    node.Say(request);
+    node.Say(request);  // the second is nobody's
+  };
+  FakeNode w0(*server_, Worker("w0"), [&](const node::v1::ConnectResponse& order, FakeNode& node) {
+    if (order.has_diagnose()) asked = order.diagnose();
+    answer(order, node);
+  });
+  FakeNode s0(*server_, Store("s0"), answer);
+  FakeNode s1(*server_, Store("s1"), [&](const node::v1::ConnectResponse& order, FakeNode&) {
+    if (order.has_diagnose()) under_way.set_value();
+  });
+  ASSERT_TRUE(w0.WaitRegistered() && s0.WaitRegistered() && s1.WaitRegistered());
+
+  job::v1::DiagnoseResponse found;
+  grpc::Status first;
+  std::thread caller([&] {
+    first = stub_->Diagnose(services::NewContext(kLimit).get(), job::v1::DiagnoseRequest(), &found);
+  });
+  under_way.get_future().wait();
+  job::v1::DiagnoseResponse other;  // while s1 is waited for
+  EXPECT_EQ(stub_->Diagnose(services::NewContext(kLimit).get(), job::v1::DiagnoseRequest(), &other)
+                .error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  caller.join();
+  w0.Leave();
+  ASSERT_TRUE(first.ok()) << first.error_message();
+  ASSERT_EQ(found.nodes_size(), 3);
+  EXPECT_EQ(found.nodes(0).node().name(), "s0");
+  EXPECT_TRUE(found.nodes(0).answered());
+  EXPECT_NEAR(found.nodes(0).clock_ahead_seconds(), 3600, 10);
+  EXPECT_FALSE(found.nodes(1).answered());
+  EXPECT_EQ(found.nodes(2).peers_size(), 1);
+  ASSERT_EQ(found.folders_size(), 1);
+  EXPECT_EQ(found.folders(0).use(), job::v1::FOLDER_USE_STATE);
+  EXPECT_GT(found.folders(0).total_bytes(), 0);
+  // A worker looks at both shards, at the data root and at the folder where jobs save by default.
+  EXPECT_EQ(asked.peers_size(), 2);
+  ASSERT_EQ(asked.folders_size(), 2);
+  EXPECT_THAT(asked.folders(0).path(), ::testing::EndsWith("/state/checkpoints"));
+  EXPECT_EQ(asked.folders(1).path(), "/data");
+}
+
 TEST(StartTest, BadSettingsAreNamed) {
   const std::string dir = *services::MakePrivateDir("coord-bad");
   Config config;

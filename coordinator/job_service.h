@@ -2,17 +2,25 @@
 #ifndef CAPSTAN_COORDINATOR_JOB_SERVICE_H_
 #define CAPSTAN_COORDINATOR_JOB_SERVICE_H_
 
+#include <utility>
+
 #include "capstan/job/v1/job_service.grpc.pb.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/diagnosis.h"
 #include "coordinator/path_policy.h"
 
 namespace capstan::coordinator {
 
 class JobServiceImpl final : public job::v1::JobService::CallbackService {
  public:
-  // All are borrowed; `metrics` may be null.
-  JobServiceImpl(Coordinator& coordinator, const PathPolicy& policy, CoordinatorMetrics* metrics)
-      : coordinator_(coordinator), policy_(policy), metrics_(metrics), started_(MonotonicNow()) {}
+  // All but the folders are borrowed; `metrics` may be null.
+  JobServiceImpl(Coordinator& coordinator, const PathPolicy& policy, CoordinatorMetrics* metrics,
+                 ClusterFolders folders)
+      : coordinator_(coordinator),
+        policy_(policy),
+        metrics_(metrics),
+        folders_(std::move(folders)),
+        started_(MonotonicNow()) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const job::v1::SubmitJobRequest* request,
@@ -70,11 +78,15 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context,
                                         const job::v1::SetLogLevelRequest* request,
                                         job::v1::SetLogLevelResponse* response) override;
+  grpc::ServerUnaryReactor* Diagnose(grpc::CallbackServerContext* context,
+                                     const job::v1::DiagnoseRequest* request,
+                                     job::v1::DiagnoseResponse* response) override;
 
  private:
   Coordinator& coordinator_;
   const PathPolicy& policy_;
   CoordinatorMetrics* const metrics_;
+  const ClusterFolders folders_;
   const absl::Duration started_;
 };
 

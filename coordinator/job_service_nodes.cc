@@ -98,4 +98,23 @@ grpc::ServerUnaryReactor* JobServiceImpl::SetLogLevel(grpc::CallbackServerContex
   return reactor;
 }
 
+grpc::ServerUnaryReactor* JobServiceImpl::Diagnose(grpc::CallbackServerContext* context,
+                                                   const job::v1::DiagnoseRequest*,
+                                                   job::v1::DiagnoseResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status status = CheckAdmin(*context, "Diagnose"); !status.ok()) {
+    reactor->Finish(services::ToGrpcStatus(status));
+    return reactor;
+  }
+  coordinator_.Post([this, response, reactor] {
+    Diagnosis::Begin(
+        coordinator_, folders_,
+        [response, reactor](const absl::Status& status, const job::v1::DiagnoseResponse& found) {
+          *response = found;
+          reactor->Finish(services::ToGrpcStatus(status));
+        });
+  });
+  return reactor;
+}
+
 }  // namespace capstan::coordinator

@@ -25,6 +25,9 @@ class PathPolicy {
   // data roots, checkpoint.storage_path outside of the checkpoint roots.
   std::vector<services::FieldViolation> Check(const job::v1::JobSpec& spec) const;
 
+  const std::vector<std::string>& data_roots() const { return data_roots_; }
+  const std::vector<std::string>& checkpoint_roots() const { return checkpoint_roots_; }
+
  private:
   std::vector<std::string> data_roots_;
   std::vector<std::string> checkpoint_roots_;

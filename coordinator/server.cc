@@ -53,6 +53,16 @@ absl::StatusOr<std::string> OpenStateDir(const std::string& path) {
   return std::string(real);
 }
 
+// What is checked by Diagnose. The last root of the policy is the one beneath the state folder.
+ClusterFolders FoldersOf(const PathPolicy& policy, const std::string& state_dir) {
+  ClusterFolders folders;
+  folders.state = state_dir;
+  folders.checkpoints = policy.checkpoint_roots();
+  folders.checkpoints.pop_back();
+  folders.data = policy.data_roots();
+  return folders;
+}
+
 }  // namespace
 
 CoordinatorServer::CoordinatorServer(const Config& config, const std::string& state_dir,
@@ -69,7 +79,7 @@ CoordinatorServer::CoordinatorServer(const Config& config, const std::string& st
            .journal = journal_.get(),
            .metrics = &metrics_,
            .on_fatal = [on_fatal = std::move(on_fatal)](const absl::Status&) { on_fatal(); }}),
-      job_service_(coordinator_, policy_, &metrics_),
+      job_service_(coordinator_, policy_, &metrics_, FoldersOf(policy_, state_dir)),
       node_service_(coordinator_) {}
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(

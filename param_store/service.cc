@@ -87,7 +87,11 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
     return heartbeat;
   };
   callbacks.on_message = [self](const node::v1::ConnectResponse& message) {
-    self->store_.OnMessage(message);
+    if (message.has_diagnose()) {
+      self->diagnoser_->Start(message.diagnose());
+    } else {
+      self->store_.OnMessage(message);
+    }
   };
   callbacks.on_registered = [self](const node::v1::Registered& registered) {
     Log(services::kInfo, "registered").Kv("incarnation", registered.incarnation());
@@ -97,12 +101,28 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
     Log(services::kWarning, "coordinator_lost").Kv("status", status);
     self->server_->SetReady(false);
   };
+  client::DiagnoserOptions diagnoser;
+  diagnoser.security = config.common.security;
+  for (const std::string& root : config.checkpoint_roots) {
+    diagnoser.folders.push_back(services::FolderFor(root, job::v1::FOLDER_USE_CHECKPOINTS));
+  }
+  for (const std::string& root : config.data_roots) {
+    diagnoser.folders.push_back(services::FolderFor(root, job::v1::FOLDER_USE_DATA));
+  }
+  diagnoser.answer = [self](node::v1::ConnectRequest answer) {
+    const absl::Status status = self->session_->Send(std::move(answer));
+    if (!status.ok()) Log(services::kWarning, "not_sent").Kv("status", status).Limit("not_sent");
+  };
+  service->diagnoser_ = std::make_unique<client::Diagnoser>(std::move(diagnoser));
   // The session exists before a job can, and jobs come over the session alone.
   service->session_ = std::make_unique<services::NodeSession>(std::move(options), callbacks);
   service->session_->Start();
 
   service->server_->AddDrainHook("streams", [self] { self->store_.Shutdown(); });
-  service->server_->AddStopHook("goodbye", [self] { self->session_->Stop(); });
+  service->server_->AddStopHook("goodbye", [self] {
+    self->diagnoser_->Stop();
+    self->session_->Stop();
+  });
   return service;
 }
 
@@ -113,6 +133,7 @@ void Service::Shutdown() {
 
 Service::~Service() {
   Shutdown();
+  if (diagnoser_ != nullptr) diagnoser_->Stop();
   if (session_ != nullptr) session_->Stop();
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "param_store/client/diagnoser.h"
 #include "param_store/config.h"
 #include "param_store/exchange_service.h"
 #include "param_store/param_store.h"
@@ -45,6 +46,7 @@ class Service {
   std::unique_ptr<services::HttpServer> http_;
   services::HostUsage host_usage_;  // of the session's thread
   std::unique_ptr<services::NodeSession> session_;
+  std::unique_ptr<client::Diagnoser> diagnoser_;  // answers over the session
 };
 
 }  // namespace capstan::param_store

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "gpu_worker/engine/device/open.h"
+#include "gpu_worker/engine/plugin/loader.h"
 #include "services/logging/log.h"
 
 namespace capstan::gpu_worker {
@@ -24,8 +26,9 @@ absl::StatusOr<node::v1::Device> Describe(const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<node::v1::Device>> FindDevices(const std::vector<std::string>& names) {
-  std::vector<node::v1::Device> devices;
+absl::StatusOr<FoundDevices> FindDevices(const std::vector<std::string>& names) {
+  FoundDevices found;
+  std::vector<node::v1::Device>& devices = found.devices;
   if (names.size() == 1 && names[0] == "auto") {
     for (int i = 0;; ++i) {
       auto gpu = Describe(absl::StrCat("cuda:", i));
@@ -33,12 +36,17 @@ absl::StatusOr<std::vector<node::v1::Device>> FindDevices(const std::vector<std:
         // Behind the last card the answer is that there is no such card; before the first it is why.
         if (i == 0) {
           services::Log(services::kInfo, "no_gpu").Kv("reason", gpu.status().message());
+          if (engine::PluginInstalled()) {
+            // Who reads this is told the name of the device and of the flag anyway.
+            found.missing_gpu = std::string(
+                absl::StripPrefix(gpu.status().message(), "--devices cuda:0: device cuda:0: "));
+          }
         }
         break;
       }
       devices.push_back(*std::move(gpu));
     }
-    if (!devices.empty()) return devices;
+    if (!devices.empty()) return found;
   }
   const std::vector<std::string> wanted =
       names.size() == 1 && names[0] == "auto" ? std::vector<std::string>{"cpu"} : names;
@@ -47,7 +55,7 @@ absl::StatusOr<std::vector<node::v1::Device>> FindDevices(const std::vector<std:
     if (!device.ok()) return device.status();
     devices.push_back(*std::move(device));
   }
-  return devices;
+  return found;
 }
 
 }  // namespace capstan::gpu_worker

@@ -10,10 +10,16 @@
 
 namespace capstan::gpu_worker {
 
+struct FoundDevices {
+  std::vector<node::v1::Device> devices;
+  // Why "auto" found no GPU though the CUDA plug-in is installed; empty: nothing is missing.
+  std::string missing_gpu;
+};
+
 // `names` as --devices gives them; "auto" alone stands for every GPU, else one cpu. Each is opened
 // once to see that it is there, and closed: the service computes nothing. NotFound, Unavailable: a
 // device that cannot be opened, with its name.
-absl::StatusOr<std::vector<node::v1::Device>> FindDevices(const std::vector<std::string>& names);
+absl::StatusOr<FoundDevices> FindDevices(const std::vector<std::string>& names);
 
 }  // namespace capstan::gpu_worker
 

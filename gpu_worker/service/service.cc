@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   registration.set_host(host);
   registration.set_pid(getpid());
   if (service->http_ != nullptr) registration.set_http_url(service->http_->url());
-  for (const node::v1::Device& device : *devices) {
+  for (const node::v1::Device& device : devices->devices) {
     node.devices.push_back(device.name());
     *registration.add_devices() = device;
   }
@@ -108,7 +108,11 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   services::NodeSession::Callbacks callbacks;
   callbacks.make_heartbeat = [self] { return self->MakeHeartbeat(); };
   callbacks.on_message = [self](const node::v1::ConnectResponse& message) {
-    self->node_->OnMessage(message);
+    if (message.has_diagnose()) {
+      self->diagnoser_->Start(message.diagnose());
+    } else {
+      self->node_->OnMessage(message);
+    }
   };
   callbacks.on_registered = [self](const node::v1::Registered& registered) {
     Log(services::kInfo, "registered").Kv("incarnation", registered.incarnation());
@@ -120,11 +124,15 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
     self->server_->SetReady(false);
     self->node_->SetCoordinatorUp(false);
   };
+  service->diagnoser_ = service->MakeDiagnoser(config, devices->missing_gpu);
   // Messages come over the session alone, so the node needs it only once it has started.
   service->session_ = std::make_unique<services::NodeSession>(std::move(options), callbacks);
   service->session_->Start();
   service->server_->AddDrainHook("tasks", [self] { self->node_->Shutdown(); });
-  service->server_->AddStopHook("goodbye", [self] { self->session_->Stop(); });
+  service->server_->AddStopHook("goodbye", [self] {
+    self->diagnoser_->Stop();
+    self->session_->Stop();
+  });
   return service;
 }
 
@@ -149,6 +157,48 @@ node::v1::Heartbeat Service::MakeHeartbeat() {
   return heartbeat;
 }
 
+std::unique_ptr<param_store::client::Diagnoser> Service::MakeDiagnoser(
+    const Config& config, const std::string& missing_gpu) {
+  param_store::client::DiagnoserOptions options;
+  options.security = config.common.security;
+  for (const std::string& root : config.checkpoint_roots) {
+    options.folders.push_back(services::FolderFor(root, job::v1::FOLDER_USE_CHECKPOINTS));
+  }
+  for (const std::string& root : config.data_roots) {
+    options.folders.push_back(services::FolderFor(root, job::v1::FOLDER_USE_DATA));
+  }
+  options.devices = [this, missing_gpu] {
+    std::vector<job::v1::DeviceReport> devices = LostDevices();
+    if (!missing_gpu.empty()) {
+      devices.emplace_back();
+      devices.back().set_name("cuda:0");
+      devices.back().set_error(missing_gpu);
+    }
+    return devices;
+  };
+  options.answer = [this](node::v1::ConnectRequest answer) {
+    const absl::Status status = session_->Send(std::move(answer));
+    if (!status.ok()) Log(services::kWarning, "not_sent").Kv("status", status).Limit("not_sent");
+  };
+  return std::make_unique<param_store::client::Diagnoser>(std::move(options));
+}
+
+std::vector<job::v1::DeviceReport> Service::LostDevices() const {
+  std::vector<job::v1::DeviceReport> lost;
+  if (gpu_monitor_ == nullptr) return lost;
+  const std::vector<GpuReading> readings = gpu_monitor_->LastReadings();
+  for (const std::string& device : node_->devices()) {
+    const std::optional<int> gpu = CudaIndex(device);
+    if (!gpu.has_value() || *gpu < 0 || *gpu >= static_cast<int>(readings.size())) continue;
+    const absl::Status& status = readings[static_cast<size_t>(*gpu)].sample.status;
+    if (status.ok()) continue;
+    lost.emplace_back();
+    lost.back().set_name(device);
+    lost.back().set_error(std::string(status.message()));
+  }
+  return lost;
+}
+
 void Service::Shutdown() {
   if (server_ != nullptr) server_->Shutdown();
   if (http_ != nullptr) http_->Stop();
@@ -156,6 +206,7 @@ void Service::Shutdown() {
 
 Service::~Service() {
   Shutdown();
+  if (diagnoser_ != nullptr) diagnoser_->Stop();
   if (session_ != nullptr) session_->Stop();
   gpu_monitor_.reset();
   node_.reset();  // its threads use the session

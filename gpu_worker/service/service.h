@@ -4,12 +4,14 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/config.h"
 #include "gpu_worker/nvml/gpu_monitor.h"
 #include "gpu_worker/service/metrics.h"
 #include "gpu_worker/service/worker_node.h"
+#include "param_store/client/diagnoser.h"
 #include "services/host_usage/host_usage.h"
 #include "services/http/http_server.h"
 #include "services/metrics/registry.h"
@@ -37,6 +39,11 @@ class Service {
  private:
   Service();
   node::v1::Heartbeat MakeHeartbeat();
+  // `missing_gpu`: of FindDevices.
+  std::unique_ptr<param_store::client::Diagnoser> MakeDiagnoser(const Config& config,
+                                                                const std::string& missing_gpu);
+  // Cards of ours that do not answer (any more).
+  std::vector<job::v1::DeviceReport> LostDevices() const;
 
   services::MetricsRegistry registry_;
   WorkerMetrics metrics_;
@@ -47,7 +54,8 @@ class Service {
   std::unique_ptr<WorkerNode> node_;
   services::HostUsage host_usage_;  // of the session's thread
   std::unique_ptr<services::NodeSession> session_;
-  std::unique_ptr<GpuMonitor> gpu_monitor_;  // null: no GPU here; asks the node
+  std::unique_ptr<GpuMonitor> gpu_monitor_;                    // null: no GPU here; asks the node
+  std::unique_ptr<param_store::client::Diagnoser> diagnoser_;  // answers over the session
 };
 
 }  // namespace capstan::gpu_worker

@@ -72,6 +72,10 @@ class Hosts:
             self.cut(one, other)
             self.cut(other, one)
 
+    def block(self, name, port):
+        """Nobody gets through to this port of a host; what it opens itself goes on."""
+        self._nft(name, f'add rule inet faults arrives tcp dport {port} drop')
+
     def lose(self, percent):
         """Every packet that arrives anywhere, with this probability."""
         for name in self.names:

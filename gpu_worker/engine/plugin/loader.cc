@@ -26,6 +26,14 @@ std::string BinaryFolder() {
   return std::string(whole.substr(0, whole.rfind('/')));
 }
 
+// Empty: none does.
+std::string FirstThatExists(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    if (access(path.c_str(), F_OK) == 0) return path;
+  }
+  return "";
+}
+
 std::string DlError() {
   const char* const error = dlerror();
   return error == nullptr ? "no reason given" : error;
@@ -74,6 +82,8 @@ LoaderOptions DefaultLoaderOptions() {
   return options;
 }
 
+bool PluginInstalled() { return !FirstThatExists(DefaultLoaderOptions().candidates).empty(); }
+
 std::string ExplainDlError(absl::string_view path, absl::string_view error) {
   const size_t at = error.find(kCannotOpen);
   const absl::string_view missing = at == absl::string_view::npos ? "" : error.substr(0, at);
@@ -99,13 +109,7 @@ absl::StatusOr<LoadedPlugin> LoadPlugin(const LoaderOptions& options) {
                      "plug-in: ",
                      error));
   }
-  std::string path;
-  for (const std::string& candidate : options.candidates) {
-    if (access(candidate.c_str(), F_OK) == 0) {
-      path = candidate;
-      break;
-    }
-  }
+  std::string path = FirstThatExists(options.candidates);
   if (path.empty()) {
     return Unavailable(absl::StrCat("no CUDA plug-in: there is no ",
                                     absl::StrJoin(options.candidates, " and no "),

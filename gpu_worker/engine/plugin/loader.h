@@ -23,6 +23,9 @@ struct LoaderOptions {
 // ../lib from there.
 LoaderOptions DefaultLoaderOptions();
 
+// One of DefaultLoaderOptions' candidates is there: whoever set this host up meant it to have GPUs.
+bool PluginInstalled();
+
 // A plug-in that has devices. It stays loaded to the end of the process: CUDA cannot be unloaded.
 struct LoadedPlugin {
   std::string path;

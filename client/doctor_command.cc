@@ -1,0 +1,100 @@
+// `capstan doctor`.
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/commands.h"
+#include "client/doctor_text.h"
+#include "client/launch/reach.h"
+#include "services/version/version.h"
+
+namespace capstan::client {
+namespace {
+
+// Together below five seconds: that is how long a person is told nothing.
+constexpr absl::Duration kConnectTimeout = absl::Milliseconds(2500);
+constexpr absl::Duration kReachTimeout = absl::Seconds(1);
+constexpr absl::Duration kDiagnoseTimeout = absl::Milliseconds(4500);
+
+absl::Duration SteadyNow() {
+  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+absl::Time TimeOf(const google::protobuf::Timestamp& time) {
+  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
+}
+
+// The coordinator does not answer: why, and what to do.
+std::string WhyUnreachable(const services::Endpoint& peer) {
+  const std::string address = peer.ToString();
+  if (peer.is_unix()) {
+    return absl::StrCat("no coordinator answers at ", address,
+                        ". Is capstan_coordinator alive, and is this its --listen?");
+  }
+  switch (TryToReach(peer, kReachTimeout)) {
+    case Reach::kThere:
+      return absl::StrCat("somebody listens at ", address,
+                          " but does not speak with us. Is it the coordinator's gRPC port, and do "
+                          "--tls-ca, --tls-cert and --tls-key (or --insecure) fit its own?");
+    case Reach::kRefused:
+      return absl::StrCat("nobody listens at ", address,
+                          ". Is capstan_coordinator alive, and is this its --listen?");
+    case Reach::kSilent:
+      break;
+  }
+  return absl::StrCat("nothing comes back from ", address,
+                      ". Is that host up and the name right? Open TCP port ", peer.port,
+                      " on it for this host (packet filter, security group, route)");
+}
+
+ExitCode Doctor(const Context& context) {
+  const Console& console = context.console;
+  const absl::Duration begun = SteadyNow();
+  const absl::StatusOr<Connection> connection = FindCoordinator(context.connect);
+  if (!connection.ok()) return Report(connection.status(), console);
+  Connection limited = *connection;
+  limited.timeout = std::min(limited.timeout, kDiagnoseTimeout);
+  auto client = JobClient::Connect(limited);
+  if (!client.ok()) {
+    Report(client.status(), console);
+    return kExitUsage;  // flags that do not go together: nothing was sent
+  }
+  CoordinatorLook look;
+  look.address = limited.address.ToString();
+  look.client_version = std::string(Version());
+  const auto seconds = [begun] { return absl::ToDoubleSeconds(SteadyNow() - begun); };
+  if (!(*client)->WaitUntilConnected(std::min(kConnectTimeout, limited.timeout))) {
+    const std::vector<Finding> findings = {
+        {true, "CoordinatorUnreachable", "coordinator", WhyUnreachable(limited.address)}};
+    console.Out(console.json() ? DoctorJson(nullptr, look, findings, seconds()) + "\n"
+                               : FindingsText(findings));
+    return kExitUnreachable;
+  }
+  const absl::Time sent = absl::Now();
+  const auto cluster = (*client)->Call(&JobClient::Stub::Diagnose, job::v1::DiagnoseRequest());
+  const absl::Time received = absl::Now();
+  if (!cluster.ok()) return Report(cluster.status(), console);
+  const absl::Time asked = TimeOf(cluster->asked_at());
+  const absl::Time answered = TimeOf(cluster->answered_at());
+  look.round_trip_seconds =
+      std::max(0.0, absl::ToDoubleSeconds((received - sent) - (answered - asked)));
+  look.ahead_seconds = absl::ToDoubleSeconds((asked - sent) + (answered - received)) / 2;
+  const std::vector<Finding> findings = FindingsOf(*cluster, look);
+  console.Out(console.json()
+                  ? DoctorJson(&*cluster, look, findings, seconds()) + "\n"
+                  : DoctorText(*cluster, look, findings, console.stdout_tty ? console.width : 0));
+  return AnyProblem(findings) ? kExitFound : kExitDone;
+}
+
+}  // namespace
+
+void AddDoctor(CLI::App& parent, Action& slot) {
+  CLI::App* doctor = parent.add_subcommand(
+      "doctor", "who reaches whom, how fast, and what hosts lack; 0 nothing found, 5 something");
+  CarryOut(doctor, slot, {Output::kTable, Output::kJson}, Doctor);
+}
+
+}  // namespace capstan::client
