@@ -1,4 +1,4 @@
-"""A container engine of a test's own, in a network namespace of its own: nothing of the machine's network is touched."""
+"""A container engine of a test's own: nothing of the machine's network is touched."""
 
 import os
 import shutil
@@ -31,10 +31,16 @@ def operator(on, address, client, *args):
 
 
 class Engine:
-    """dockerd in `namespace`, an existing network namespace; its containers' ports are reached from there."""
+    """dockerd in `namespace`, an existing network namespace; its containers' ports are reached from there.
 
-    def __init__(self, namespace):
-        self.on = ['nsenter', f'--net=/run/netns/{namespace}']
+    Without one it shares the machine's network and makes none: builds reach what the machine reaches with `--network host`.
+    """
+
+    def __init__(self, namespace=None):
+        self.on = ['nsenter', f'--net=/run/netns/{namespace}'] if namespace else []
+        network = ['--bip', '10.95.0.1/24', '--default-address-pool', 'base=10.96.0.0/16,size=24']
+        if not namespace:
+            network = ['--bridge', 'none', '--iptables=false', '--ip-forward=false']
         self.folder = tempfile.mkdtemp(prefix='capstan-engine-')
         self.environment = dict(os.environ, DOCKER_HOST=f'unix://{self.folder}/sock', DOCKER_BUILDKIT='0',
                                 DOCKER_CONFIG=self.folder)
@@ -43,8 +49,8 @@ class Engine:
         with open(self.log, 'wb') as log:
             self.process = subprocess.Popen(
                 [*self.on, 'dockerd', '--data-root', f'{self.folder}/data', '--exec-root', f'{self.folder}/exec', '--pidfile',
-                 f'{self.folder}/pid', '-H', self.environment['DOCKER_HOST'], '--bip', '10.95.0.1/24',
-                 '--default-address-pool', 'base=10.96.0.0/16,size=24'], stdout=log, stderr=log, start_new_session=True)
+                 f'{self.folder}/pid', '-H', self.environment['DOCKER_HOST'], *network], stdout=log, stderr=log,
+                start_new_session=True)
         deadline = time.monotonic() + 60
         while subprocess.run(['docker', 'version'], env=self.environment, capture_output=True).returncode != 0:
             if self.process.poll() is not None or time.monotonic() > deadline:

@@ -1,10 +1,13 @@
 """What the tests of `capstan launch` share: a launch under way, who belongs to it, and that nothing is left of it."""
 
+import contextlib
 import glob
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -209,3 +212,64 @@ class LaunchCase(support.TestCase):
         launch.process.kill()
         launch.end()
         self.nothing_is_left(launch)
+
+    def slurm(self):
+        """A cluster of two nodes, n1 and n2, on this host; launches find it by their environment."""
+        programs = ('munged', 'slurmctld', 'slurmd', 'srun', 'sinfo')
+        if os.geteuid() != 0 or any(shutil.which(p, path='/usr/sbin:' + os.environ['PATH']) is None for p in programs):
+            self.skipTest('NOT TESTED: needs slurm-wlm, munge and root')
+        os.makedirs(self.path('state'))
+        os.chmod(self.folder, 0o700)
+        os.chmod(self.write('munge.key', os.urandom(1024)), 0o400)
+        ports = []
+        with contextlib.ExitStack() as taken:
+            for _ in range(3):
+                free = taken.enter_context(socket.socket())
+                free.bind(('127.0.0.1', 0))
+                ports.append(free.getsockname()[1])
+        host, f = socket.gethostname(), self.folder
+        config = self.write('slurm.conf', f"""
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={f}/munge.sock
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+ReturnToService=2
+SlurmdParameters=config_overrides
+SlurmdTimeout=10
+MpiDefault=none
+SlurmctldPidFile={f}/slurmctld.pid
+SlurmdPidFile={f}/%n.pid
+SlurmdSpoolDir={f}/%n
+StateSaveLocation={f}/state
+SlurmctldLogFile={f}/slurmctld.log
+SlurmdLogFile={f}/%n.log
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4
+PartitionName=test Nodes=n1,n2 Default=YES State=UP
+""")
+        env = dict(os.environ, SLURM_CONF=config, PATH='/usr/sbin:' + os.environ['PATH'])
+        for command in (['munged', '--force', '--foreground', '--socket', f'{f}/munge.sock', '--key-file',
+                         f'{f}/munge.key', '--pid-file', f'{f}/munge.pid', '--log-file', f'{f}/munge.log',
+                         '--seed-file', f'{f}/munge.seed'],
+                        ['slurmctld', '-D', '-i'], ['slurmd', '-D', '-N', 'n1'], ['slurmd', '-D', '-N', 'n2']):
+            daemon = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.DEVNULL)
+            self.addCleanup(lambda process=daemon: (process.kill(), process.wait(30)))
+            self.slurmd = daemon  # of n2, after the last one
+            if command[0] == 'munged':
+                self.wait_until(lambda: os.path.exists(f'{f}/munge.sock'), 'munged')
+
+        self.env = {'SLURM_CONF': config}
+        self.wait_until(lambda: self.slurm_nodes() == ['idle', 'idle'], 'two idle nodes')
+
+    def slurm_nodes(self):
+        """The states of n1 and n2."""
+        states = subprocess.run(['sinfo', '-h', '-N', '-o', '%t'], env=dict(os.environ, **self.env), capture_output=True, text=True)
+        return states.stdout.split()

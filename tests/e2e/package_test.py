@@ -97,6 +97,22 @@ class PackageTest(unittest.TestCase):
                               cwd=self.folder, capture_output=True, text=True, timeout=300)
         sha256 = re.search(r'^sha256 +([0-9a-f]{64})$', said, re.MULTILINE)[1]
         self.assertIn(sha256, here.stdout + here.stderr)
+        # The status page of its coordinator, asked for with what a bare system has.
+        page = debian_root.inside(root, 'timeout', '120', 'bash', '-c', '''
+            capstan_coordinator --insecure --listen 127.0.0.1:7070 --http 127.0.0.1:7071 --state-dir /tmp/state \\
+                --data-root file:/// --checkpoint-root file:/// >/tmp/log 2>&1 &
+            until (exec 3<>/dev/tcp/127.0.0.1/7071) 2>/dev/null; do
+                kill -0 $! || { cat /tmp/log; exit 1; }
+                sleep 0.1
+            done
+            exec 3<>/dev/tcp/127.0.0.1/7071
+            printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3
+            cat <&3
+            kill $!
+            wait $!''', user='capstan')
+        self.assertRegex(page, r'^HTTP/1\.[01] 200 ')
+        with open(os.path.join(support.ROOT, 'coordinator/page/index.html')) as f:
+            self.assertIn(f.read(), page)
         debian_root.inside(root, 'dpkg', '--purge', 'capstan')
         self.assertFalse(os.path.exists(os.path.join(root, 'etc/capstan')))
 
