@@ -304,8 +304,8 @@ void CoordinatorCore::TryJob(JobRecord& job, Queue* queue) {
   }
   std::string text;
   if (queue->blocked_by.empty()) {
-    const GangRequest request =
-        RequestOf(job.resolved.has_value() ? job.resolved->spec() : job.spec);
+    GangRequest request = RequestOf(job.resolved.has_value() ? job.resolved->spec() : job.spec);
+    if (job.resolved.has_value()) ExcludeStrays(job, request);
     auto lacks = queue->lacks.find(request);
     if (lacks == queue->lacks.end()) {
       const std::optional<Gang> gang = FindGang(nodes_, request);

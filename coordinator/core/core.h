@@ -131,6 +131,7 @@ class CoordinatorCore {
   void ExpireLeases();
   void LoseNode(Node& node, const Loss& loss);
   void FreeSlots(Node& node, const std::string& job_id);
+  void ExcludeStrays(const JobRecord& job, GangRequest& request) const;
 
   // core_jobs.cc
   void Advance(JobRecord& job);

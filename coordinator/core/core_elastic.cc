@@ -118,6 +118,7 @@ void CoordinatorCore::FillRanks(JobRecord& job) {
   for (const Rank& rank : job.ranks) {
     if (!rank.gone) request.exclude.insert(rank.node);
   }
+  ExcludeStrays(job, request);
   for (const auto& entry : job.rejoin) {
     if (entry.second.not_before > now_) request.exclude.insert(entry.first);
   }

@@ -193,6 +193,7 @@ bool CoordinatorCore::ReplaceShards(JobRecord& job) {
         Node& node = entry.second;
         if (!node.takes_work() || node.is_worker() || used.count(node.name()) > 0) continue;
         if (same_name && node.name() != shard.node) continue;
+        if (node.stray_stop_sent.count(job.id) > 0) continue;  // of a former shard of this job
         if (best == nullptr || node.jobs.size() < best->jobs.size()) best = &node;
       }
       if (best == nullptr) continue;

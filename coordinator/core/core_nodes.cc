@@ -136,7 +136,7 @@ void CoordinatorCore::Handle(const NodeMessage& message) {
   node->last_heard_wall = wall_;
   if (node->lost) {
     node->lost = node->left = false;  // its ranks stay lost; its slots are good for other jobs
-    schedule_ = true;
+    node->unheard = true;
   }
   switch (message.message.message_case()) {
     case node::v1::ConnectRequest::kHeartbeat:
@@ -209,7 +209,12 @@ void CoordinatorCore::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbe
     AcceptShard(*job, *shard, state);
   }
   for (auto it = node.stray_stop_sent.begin(); it != node.stray_stop_sent.end();) {
-    it = strays.count(it->first) > 0 ? std::next(it) : node.stray_stop_sent.erase(it);
+    if (strays.count(it->first) > 0) {
+      ++it;
+    } else {
+      it = node.stray_stop_sent.erase(it);
+      schedule_ = true;
+    }
   }
   for (const std::string& id : ids) {
     JobRecord* job = FindJob(id);
@@ -239,6 +244,14 @@ void CoordinatorCore::StopStray(Node& node, const std::string& job_id, bool is_t
     response.mutable_end_job()->set_job_id(job_id);
   }
   Emit(Send{node.session, std::move(response)});
+}
+
+// What a node still holds of an earlier gang of the job would be taken for what it holds of the new
+// one: of another resolved spec, perhaps.
+void CoordinatorCore::ExcludeStrays(const JobRecord& job, GangRequest& request) const {
+  for (const auto& [name, node] : nodes_.all()) {
+    if (node.stray_stop_sent.count(job.id) > 0) request.exclude.insert(name);
+  }
 }
 
 void CoordinatorCore::AcceptTask(JobRecord& job, Rank& rank, const node::v1::TaskState& state) {

@@ -247,6 +247,37 @@ TEST_F(RecoveryTest, BadUpdatesAreRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(LastReply().status));
 }
 
+// It would take what they report for what it told them last: of another resolved spec, perhaps.
+TEST_F(RecoveryTest, AResumedJobWaitsForNodesToLetGoOfTheirFormerParts) {
+  Running(1, 1);
+  Ask(For<job::v1::SuspendJobRequest>());
+  Lead(4).set_suspended(true);
+  Beat(stores_[0]);
+  Save(4, /*orders=*/{1});
+  ASSERT_EQ(Job(id_).state(), JOB_STATE_SUSPENDED);
+  for (const SessionId session : All()) Do(NodeDisconnected{session});  // before they are told
+  Pass(absl::Seconds(12));
+  auto resume = For<job::v1::ResumeJobRequest>();
+  resume.set_num_workers(1);
+  Ask(resume);
+  for (const SessionId before : {stores_[0], workers_[0]}) {
+    const bool store = before == stores_[0];
+    const std::string name = store ? "s0" : "w0";
+    const SessionId session =
+        Connect(name, store ? common::v1::ROLE_PARAM_STORE : common::v1::ROLE_WORKER,
+                core_.nodes().Find(name)->incarnation);
+    EXPECT_EQ(Job(id_).state(), JOB_STATE_PENDING) << name;  // what it holds is not known yet
+    beats_[session] = beats_[before];
+    Beat(session);
+    EXPECT_EQ(Job(id_).state(), JOB_STATE_PENDING) << name;
+    EXPECT_THAT(Take(session, store ? ConnectResponse::kEndJob : ConnectResponse::kStopTask),
+                SizeIs(1));
+    Forget(session);
+    Beat(session);
+  }
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_STARTING);
+}
+
 // All that one call asks for, or nothing of it.
 TEST_F(RecoveryTest, OrdersAboveTheLimitAreRefusedWhole) {
   Running(1, 1);

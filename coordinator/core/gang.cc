@@ -74,7 +74,8 @@ std::vector<std::string> ShardsOf(const NodeTable& nodes, const GangRequest& req
   std::vector<std::pair<size_t, std::string>> free;
   for (const auto& entry : nodes.all()) {
     const Node& node = entry.second;
-    if (node.takes_work() && !node.is_worker()) free.emplace_back(node.jobs.size(), node.name());
+    if (!node.takes_work() || node.is_worker() || request.exclude.count(node.name()) > 0) continue;
+    free.emplace_back(node.jobs.size(), node.name());
   }
   std::sort(free.begin(), free.end());
   std::vector<std::string> shards;

@@ -112,6 +112,7 @@ Node& NodeTable::Admit(SessionId session, const node::v1::Register& reg, const A
   }
   node.reg = reg;
   node.drained = drained_.count(reg.name()) > 0;
+  node.unheard = node.unheard || node.lost;
   node.session = node.last_session = session;
   node.lost = node.left = false;
   node.last_heard = now;

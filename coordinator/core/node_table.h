@@ -27,7 +27,8 @@ struct Node {
   bool left = false;            // lost, because its service ended itself
   bool drained = false;         // gets no new work
   common::v1::NodeUsage usage;  // the newest report
-  // Known from an earlier coordinator, and what it holds is not known before its first heartbeat.
+  // Known from an earlier coordinator or lost for a while, and what it holds is not known before its
+  // next heartbeat.
   bool unheard = false;
   absl::Duration last_heard;
   absl::Time last_heard_wall;
