@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
+#include "services/check/mutant.h"
 #include "training/codec/sha256.h"
 
 namespace capstan::coordinator::core {
@@ -42,8 +43,9 @@ bool Gather(const node::v1::WrittenFiles& written,
 
 void CoordinatorCore::TakeFiles(JobRecord& job, int32_t shard,
                                 const node::v1::WrittenFiles& files) {
-  if (files.lineage() != job.view.lineage() || files.step() <= job.settled_step ||
-      files.step() > job.resolved->total_steps()) {
+  const bool ours =
+      files.lineage() == job.view.lineage() || CAPSTAN_MUTANT("manifest_ignores_lineage");
+  if (!ours || files.step() <= job.settled_step || files.step() > job.resolved->total_steps()) {
     return;
   }
   Collected& collected = job.collecting[files.step()];
@@ -89,7 +91,11 @@ void CoordinatorCore::AdvanceCheckpoints(JobRecord& job) {
       }
     }
   }
-  if (job.lead.step() == total && job.EndIsReported()) OrderManifest(job, total);
+  if (job.lead.step() != total || !job.EndIsReported()) return;
+  OrderManifest(job, total);
+  if (CAPSTAN_MUTANT("done_before_manifest")) {
+    End(job, common::v1::JOB_STATE_SUCCEEDED, "", "");
+  }
 }
 
 void CoordinatorCore::OrderManifest(JobRecord& job, int64_t step) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/lane_owners.h"
+#include "services/check/mutant.h"
 
 namespace capstan::coordinator::core {
 namespace {
@@ -83,6 +84,13 @@ void CoordinatorCore::NewGeneration(JobRecord& job, const std::vector<int32_t>& 
 // Lanes of the lost go to those who have weights; where nobody has, to those who will.
 void CoordinatorCore::TakeOverLanes(JobRecord& job) {
   job.takeover_at = absl::InfiniteDuration();
+  if (CAPSTAN_MUTANT("reissue_by_missing_seals") && !job.shards.empty() && job.living() > 0) {
+    const node::v1::Waiting& lead = job.shards[0].state.waiting();
+    if (lead.lanes().empty() && !lead.parts().empty()) {  // all seals are there, frames are not
+      job.takeover_at = now_ + options_.resend;
+      return;
+    }
+  }
   std::set<int32_t> able, listed;
   for (const Rank& rank : job.ranks) {
     if (Able(job, rank)) able.insert(rank.index);

@@ -25,7 +25,8 @@ Cluster::Cluster(const Plan& plan)
       disk_(random_),
       histories_(plan.toy),
       exchange_faults_(plan.exchange),
-      coordinator_process_(queue_) {
+      coordinator_process_(queue_),
+      answered_(plan.orders.size()) {
   disk_.SetErrors(plan.disk_full, plan.sync_error);
 }
 
@@ -204,7 +205,8 @@ void Cluster::OnAnswer(Node& node, const std::string& bytes) {
     case ConnectResponse::kGiveOrders:
       node.shard->OnGiveOrders(message.give_orders());
       return ReportSoon(node);
-    case ConnectResponse::kSetLogLevel:  // nobody gives any here
+    case ConnectResponse::kSetLogLevel:  // nobody asks for these here
+    case ConnectResponse::kDiagnose:
     case ConnectResponse::MESSAGE_NOT_SET:
       CAPSTAN_CHECK(false);
   }
@@ -337,6 +339,7 @@ void Cluster::CheckEnd() {
   }
   if (job->progress().step() != plan_.steps)
     Violation(absl::StrCat("at step ", job->progress().step()));
+  CheckOrders(*coordinator_->Peek(job_id_));
 }
 
 WorldResult Cluster::Run() {
@@ -344,6 +347,7 @@ WorldResult Cluster::Run() {
   for (int i = 0; i < plan_.workers; ++i) AddNode(absl::StrCat("w", i), true);
   StartCoordinator();
   queue_.After(absl::ZeroDuration(), [this] { Submit(); });
+  PlanOrders();
   PlanFaults();
   const absl::Duration end = queue_.now() + plan_.fault_time + kLimit;
   absl::Duration quiet_at = absl::InfiniteDuration();

@@ -25,6 +25,9 @@
 
 namespace capstan::sim {
 
+// Calls of the client; order i of the plan is kFirstOrder + i.
+inline constexpr coordinator::core::CallId kSubmit = 1, kResume = 2, kFirstOrder = 100;
+
 class Cluster {
  public:
   explicit Cluster(const Plan& plan);
@@ -88,6 +91,14 @@ class Cluster {
   absl::Status IsWhole(const std::string& folder) const;
   bool NoCheckpointIsWhole() const;
 
+  // cluster_orders.cc
+  void PlanOrders();
+  void Give(size_t order);
+  void Ask(const coordinator::core::Control& control);
+  void Watch();
+  void NoteOrders(const coordinator::core::JobRecord& job);
+  void CheckOrders(const coordinator::core::JobRecord& job);
+
   // cluster_faults.cc
   void PlanFaults();
   void Befall(const Fault& fault);
@@ -113,7 +124,10 @@ class Cluster {
   absl::Duration tick_at_ = absl::InfiniteDuration();
   coordinator::core::SessionId last_session_ = 0;
   std::map<coordinator::core::SessionId, std::shared_ptr<Connection>> sessions_;
-  std::string job_id_;                          // empty: no submission was answered yet
+  std::string job_id_;                                      // empty: no submission was answered yet
+  std::vector<bool> answered_;                              // by order of the plan
+  absl::Duration suspended_at_ = absl::InfiniteDuration();  // as the client sees it
+  std::map<int64_t, int64_t> told_steps_;       // order id -> the step that people were told
   std::map<int64_t, std::string> assignments_;  // generation -> lane owners
   std::set<std::string> committed_;             // folders whose manifest was acknowledged
   bool ended_ = false;                          // told so, and durable

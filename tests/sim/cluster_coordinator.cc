@@ -155,7 +155,8 @@ void Cluster::CarryOut(const core::Effect& effect) {
     sessions_.erase(found);
     connection->Close(1);
   } else if (const auto* e = std::get_if<core::Reply>(&effect)) {
-    CAPSTAN_CHECK(e->status.ok());
+    CAPSTAN_CHECK(e->status.ok() || e->call != kSubmit);
+    if (e->call >= kFirstOrder) answered_[static_cast<size_t>(e->call - kFirstOrder)] = true;
     if (const auto* submitted = std::get_if<job::v1::SubmitJobResponse>(&e->response)) {
       if (!job_id_.empty() && job_id_ != submitted->job_id()) Violation("two jobs of one request");
       job_id_ = submitted->job_id();
@@ -164,6 +165,7 @@ void Cluster::CarryOut(const core::Effect& effect) {
     const core::JobRecord* job = coordinator_->Peek(e->job_id);
     if (job == nullptr) return;
     if (job->has_view()) NoteView(*job);
+    NoteOrders(*job);
     if (job->ended() && !ended_) {
       ended_ = true;
       if (job->state == common::v1::JOB_STATE_SUCCEEDED) CheckFiles();
@@ -238,7 +240,8 @@ absl::Status Cluster::WriteManifestFile(const core::WriteManifest& write) {
     if (HexOfSha256(*bytes) != hex && !plan_.has(FaultClass::kDamage))
       Violation(absl::StrCat(write.folder, "/", file.name(), ": other bytes than reported"));
   }
-  if (shard_files != plan_.shards) Violation("a manifest that does not name every shard's file");
+  if (shard_files != coordinator_->Peek(write.job_id)->resolved->num_shards())
+    Violation("a manifest that does not name every shard's file");
   if (!absl::EndsWith(write.folder, absl::StrCat("/", write.lineage, "-", write.step)))
     Violation(
         absl::StrCat("the manifest of ", write.lineage, "-", write.step, " in ", write.folder));
@@ -322,7 +325,7 @@ void Cluster::Submit() {
   if (coordinator_process_.alive()) {
     queue_.After(random_.Between(absl::Microseconds(50), absl::Milliseconds(2)),
                  coordinator_process_.Guard([this] {
-                   Tell(core::Submit{1, "request", SpecOf(plan_)});
+                   Tell(core::Submit{kSubmit, "request", SpecOf(plan_), {}});
                  }));
   }
   queue_.After(absl::Milliseconds(500), [this] { Submit(); });

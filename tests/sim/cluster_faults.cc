@@ -34,6 +34,12 @@ void Cluster::Befall(const Fault& fault) {
     case FaultClass::kOneWayCut:
       network_.Cut(peer, worker.host, until);
       break;
+    case FaultClass::kLeadBreak:
+      if (shards_.size() == 1) return;
+      for (const Node* other : shards_) {
+        if (other != &shard) network_.BreakAll(shard.host, other->host);
+      }
+      break;
     case FaultClass::kTaskCrash:
       if (worker.task == nullptr) return;
       EndTask(worker, /*signal=*/11);

@@ -2,8 +2,10 @@
 //
 // found_seeds.txt says, for each bug, a seed that finds it. Here that seed fails with the bug and
 // passes without. CAPSTAN_FIND_MUTANTS=name (or `all`) looks for the first such seed of that bug
-// among 5000 and prints its line.
+// among 5000 and prints its line, and how many of the first 500 find it.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -24,19 +26,25 @@ namespace {
 constexpr const char* kMutants[] = {
     "announced_before_durable",
     "descendants_not_dropped",
+    "done_before_manifest",
     "evaluation_not_awaited",
     "file_name_without_lineage",
     "finite_per_shard",
+    "lead_forgets_decision",
+    "manifest_ignores_lineage",
     "no_checksum",
     "no_checksum_on_restore",
     "no_dedupe",
     "no_fence",
     "no_fsync",
+    "order_at_another_step",
+    "reissue_by_missing_seals",
     "sealed_once",
     "sum_in_arrival_order",
     "weights_survive_lineage",
 };
 
+constexpr uint64_t kCounted = 500;  // seeds
 constexpr char kFile[] = "tests/sim/found_seeds.txt";
 
 WorldResult RunWith(const char* mutant, uint64_t seed) {
@@ -44,6 +52,18 @@ WorldResult RunWith(const char* mutant, uint64_t seed) {
   WorldResult result = RunWorld(DrawPlan(seed));
   PlantMutant("");
   return result;
+}
+
+// In a process of its own: a bug may run into a check, which ends it.
+enum class Ending { kClean, kViolation, kCheck };
+
+Ending RunApart(const char* mutant, uint64_t seed) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) _exit(RunWith(mutant, seed).violations.empty() ? 0 : 1);
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return Ending::kCheck;
+  return WEXITSTATUS(status) == 0 ? Ending::kClean : Ending::kViolation;
 }
 
 std::map<std::string, uint64_t> FoundSeeds() {
@@ -63,16 +83,21 @@ TEST(MutantsTest, EveryPlantedBugIsFoundByItsSeed) {
   if (const char* wanted = std::getenv("CAPSTAN_FIND_MUTANTS"); wanted != nullptr) {
     for (const char* mutant : kMutants) {
       if (std::string(wanted) != "all" && std::string(wanted) != mutant) continue;
+      uint64_t first = 0;
       int found = 0;
-      for (uint64_t seed = 1; seed <= 5000 && found == 0; ++seed) {
-        const WorldResult result = RunWith(mutant, seed);
-        if (result.violations.empty() || !RunWith("", seed).violations.empty()) continue;
-        ++found;
-        std::printf("%-28s %6d   # %s\n", mutant, static_cast<int>(seed),
-                    result.violations[0].substr(0, 100).c_str());
-        std::fflush(stdout);
+      for (uint64_t seed = 1; seed <= kCounted || (first == 0 && seed <= 5000); ++seed) {
+        const Ending run = RunApart(mutant, seed);
+        if (run == Ending::kClean) continue;
+        found += seed <= kCounted ? 1 : 0;
+        if (first == 0 && run == Ending::kViolation && RunWith("", seed).violations.empty())
+          first = seed;
       }
-      EXPECT_EQ(found, 1) << mutant << ": not found in 5000 seeds";
+      const std::string what =
+          first == 0 ? "" : RunWith(mutant, first).violations[0].substr(0, 100);
+      std::printf("%-28s %6d   # %d of %d: %s\n", mutant, static_cast<int>(first), found,
+                  static_cast<int>(kCounted), what.c_str());
+      std::fflush(stdout);
+      EXPECT_NE(first, 0u) << mutant << ": not found in 5000 seeds";
     }
     return;
   }

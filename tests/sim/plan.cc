@@ -28,26 +28,24 @@ const Drawn kDrawn[] = {
     {FaultClass::kShardPause, 0.25, 2, Ms(100), Ms(2500)},
     {FaultClass::kCoordinatorPause, 0.25, 2, Ms(100), Ms(2500)},
     {FaultClass::kDamage, 0.15, 1, Ms(0), Ms(0)},
+    {FaultClass::kLeadBreak, 0.3, 8, Ms(0), Ms(0)},
 };
 
-// Whether the coordinator starts new lineages. Until it does, no shard and not every worker may be
-// lost: worker 0 stays.
-constexpr bool kRollbacks = true;
-
-bool IsHarmlessWithoutRollback(const Fault& fault) {
-  switch (fault.what) {
-    case FaultClass::kShardCrash:
-    case FaultClass::kShardPause:
-    case FaultClass::kDamage:
-      return false;
-    case FaultClass::kStreamBreak:
-    case FaultClass::kCoordinatorCrash:
-    case FaultClass::kCoordinatorPause:
-    case FaultClass::kTaskPause:
-      return true;
-    default:
-      return fault.target != 0;
+std::vector<PlannedOrder> DrawOrders(const Plan& plan, Random& random) {
+  using What = training::Order::What;
+  constexpr What kWhat[] = {What::kLearningRate, What::kCheckpoint, What::kSuspend};
+  std::vector<PlannedOrder> orders;
+  const int64_t count = 1 + random.Below(3);
+  for (int64_t i = 0; i < count; ++i) {
+    PlannedOrder& order = orders.emplace_back();
+    order.what = kWhat[random.Below(3)];
+    order.at = random.Between(Ms(100), Ms(1500));
+    order.learning_rate = 0.0001 * static_cast<double>(2 + random.Below(8));
+    order.rest = random.Between(Ms(0), Ms(1500));
+    if (random.Chance(0.5)) order.workers = static_cast<int>(1 + random.Below(plan.workers));
+    if (random.Chance(0.5)) order.shards = static_cast<int>(1 + random.Below(plan.shards));
   }
+  return orders;
 }
 
 }  // namespace
@@ -70,7 +68,8 @@ absl::string_view NameOf(FaultClass what) {
                                                               "task-pause",
                                                               "shard-pause",
                                                               "coordinator-pause",
-                                                              "damage"};
+                                                              "damage",
+                                                              "lead-break"};
   return kNames[static_cast<int>(what)];
 }
 
@@ -156,13 +155,15 @@ Plan DrawPlan(uint64_t seed) {
       fault.what = drawn.what;
       fault.at = random.Between(Ms(100), plan.fault_time);
       fault.length = random.Between(drawn.shortest, drawn.longest);
-      const bool of_shard =
-          drawn.what == FaultClass::kShardCrash || drawn.what == FaultClass::kShardPause;
+      const bool of_shard = drawn.what == FaultClass::kShardCrash ||
+                            drawn.what == FaultClass::kShardPause ||
+                            drawn.what == FaultClass::kLeadBreak;
       fault.target = static_cast<int>(random.Below(of_shard ? plan.shards : plan.workers));
       fault.peer = static_cast<int>(random.Below(plan.shards + 1));
-      if (kRollbacks || IsHarmlessWithoutRollback(fault)) plan.faults.push_back(fault);
+      plan.faults.push_back(fault);
     }
   }
+  if (random.Chance(0.35)) plan.orders = DrawOrders(plan, random);
   return plan;
 }
 
@@ -186,6 +187,22 @@ std::string ToString(const Plan& plan) {
     if (fault.length > absl::ZeroDuration())
       absl::StrAppend(&text, " for ", absl::FormatDuration(fault.length));
   }
+  for (const PlannedOrder& order : plan.orders) {
+    absl::StrAppend(&text, "\n  ", absl::FormatDuration(order.at), " order: ");
+    switch (order.what) {
+      case training::Order::What::kLearningRate:
+        absl::StrAppend(&text, "learning rate ", order.learning_rate);
+        break;
+      case training::Order::What::kCheckpoint:
+        absl::StrAppend(&text, "checkpoint");
+        break;
+      case training::Order::What::kSuspend:
+        absl::StrAppend(&text, "suspend for ", absl::FormatDuration(order.rest));
+        if (order.workers > 0) absl::StrAppend(&text, ", then ", order.workers, " workers");
+        if (order.shards > 0) absl::StrAppend(&text, ", then ", order.shards, " shards");
+        break;
+    }
+  }
   return text;
 }
 
@@ -207,6 +224,11 @@ Plan Shrink(Plan plan, const std::function<bool(const Plan&)>& fails, int max_ru
   for (size_t i = 0; i < plan.faults.size();) {
     Plan smaller = plan;
     smaller.faults.erase(smaller.faults.begin() + static_cast<int64_t>(i));
+    if (!keep_if_failing(std::move(smaller))) ++i;
+  }
+  for (size_t i = 0; i < plan.orders.size();) {
+    Plan smaller = plan;
+    smaller.orders.erase(smaller.orders.begin() + static_cast<int64_t>(i));
     if (!keep_if_failing(std::move(smaller))) ++i;
   }
   return plan;

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "tests/sim/network.h"
 #include "tests/sim/toy.h"
+#include "training/lead/lead.h"
 
 namespace capstan::sim {
 
@@ -36,9 +37,10 @@ enum class FaultClass {
   kTaskPause,         // a process stands still: afterwards it is a zombie for a while
   kShardPause,
   kCoordinatorPause,
-  kDamage,  // a bit of a checkpoint's file flips on the disk
+  kDamage,     // a bit of a checkpoint's file flips on the disk
+  kLeadBreak,  // streams between a shard and the others break
 };
-inline constexpr int kFaultClasses = static_cast<int>(FaultClass::kDamage) + 1;
+inline constexpr int kFaultClasses = static_cast<int>(FaultClass::kLeadBreak) + 1;
 absl::string_view NameOf(FaultClass what);
 
 struct Fault {
@@ -47,6 +49,16 @@ struct Fault {
   absl::Duration length;  // of a cut, a pause, a host's absence
   int target = 0;         // worker or shard
   int peer = 0;           // of a cut: 0 the coordinator, i + 1 shard i
+};
+
+// What a person asks for, again and again until it is answered.
+struct PlannedOrder {
+  training::Order::What what = training::Order::What::kCheckpoint;
+  absl::Duration at;         // since the start
+  double learning_rate = 0;  // of kLearningRate
+  absl::Duration rest;       // of kSuspend: until the job is resumed,
+  int workers = 0;           // with so many (0: as many as before)
+  int shards = 0;
 };
 
 struct Plan {
@@ -61,6 +73,7 @@ struct Plan {
   double disk_full = 0, sync_error = 0;
   bool power_cuts = false;
   std::vector<Fault> faults;
+  std::vector<PlannedOrder> orders;
   absl::Duration fault_time = absl::Seconds(3);  // then everything heals
 
   bool has(FaultClass what) const;
@@ -71,8 +84,8 @@ Plan DrawPlan(uint64_t seed);
 // For people: one line for the cluster, one for each fault.
 std::string ToString(const Plan& plan);
 
-// The smallest plan that still fails, by leaving classes out, then single faults. `fails` is true
-// for `plan`; it is called at most `max_runs` times.
+// The smallest plan that still fails, by leaving classes out, then single faults and orders. `fails`
+// is true for `plan`; it is called at most `max_runs` times.
 Plan Shrink(Plan plan, const std::function<bool(const Plan&)>& fails, int max_runs);
 
 }  // namespace capstan::sim

@@ -99,6 +99,9 @@ void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
     optimizer_ = *training::spec::MakeOptimizer(spec_);
     storage_ = std::make_unique<param_store::ShardStorage>(core_->plan().layout,
                                                            core_->plan().samples, *optimizer_);
+  } else if (core_->plan().spec_digest != message.spec_digest() ||
+             core_->plan().shard != message.shard()) {
+    return;  // as param_store/param_store.cc, JobFor
   }
   core::StartLineage event;
   event.lineage = message.view().lineage();

@@ -1,5 +1,6 @@
 #include "tests/sim/toy.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -99,6 +100,23 @@ std::string Histories::NoteDecision(int64_t lineage, const training::Decision& d
   if (fresh && decision.apply == bad)
     return absl::StrCat("step ", decision.step, bad ? " is not finite and" : " is not", " applied");
   return "";
+}
+
+std::vector<training::Decision> Histories::Decisions(int64_t lineage) const {
+  std::vector<training::Decision> found;  // the last one first
+  int64_t end = std::numeric_limits<int64_t>::max();
+  while (lineage > 0) {
+    const auto [base_lineage, base_version] = bases_.at(lineage);
+    for (auto it = decisions_.lower_bound({lineage, end}); it != decisions_.begin();) {
+      --it;
+      if (it->first.first != lineage) break;
+      found.push_back(it->second);
+    }
+    lineage = base_lineage;
+    end = base_version;
+  }
+  std::reverse(found.begin(), found.end());
+  return found;
 }
 
 const std::vector<float>* Histories::At(int64_t lineage, int64_t version) {

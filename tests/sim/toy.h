@@ -49,6 +49,8 @@ class Histories {
   std::string NoteLineage(int64_t lineage, int64_t base_lineage, int64_t base_version);
   // A shard carries a decision out.
   std::string NoteDecision(int64_t lineage, const training::Decision& decision);
+  // Of the history that the lineage stands in, from step 0.
+  std::vector<training::Decision> Decisions(int64_t lineage) const;
   // Null: nobody can know that version yet.
   const std::vector<float>* At(int64_t lineage, int64_t version);
   // The version that the lineage began with.

@@ -6,8 +6,8 @@
 // the bits of the plain reference of its history; all shards carry out the same decisions; a
 // generation never names two assignments; a lineage begins where the history that it continues
 // was; no frame is ahead of its shard. At the end: SUCCEEDED, every sample of the surviving history
-// counted once, a manifest that names files that are there with the right bytes, nothing left
-// running.
+// counted once, a manifest that names files that are there with the right bytes, every order that
+// took effect did so once and at the step that was told, nothing left running.
 #ifndef CAPSTAN_TESTS_SIM_WORLD_H_
 #define CAPSTAN_TESTS_SIM_WORLD_H_
 
@@ -28,6 +28,8 @@ struct WorldResult {
   int rollbacks = 0;
   int manifests = 0;
   int coordinator_restarts = 0;
+  int orders = 0;                       // that took effect in the surviving history
+  int suspends = 0;                     // that a person saw
   std::vector<std::string> violations;  // the first ten
 };
 

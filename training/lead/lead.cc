@@ -242,7 +242,7 @@ void Lead::GiveOrders(const std::vector<Order>& orders) {
 void Lead::TakeOrders(Decision& decision) {
   for (auto it = orders_.begin(); it != orders_.end();) {
     Order order = it->second;
-    if (order.step.has_value() && *order.step > step_) {
+    if (order.step.has_value() && *order.step > step_ && !CAPSTAN_MUTANT("order_at_another_step")) {
       ++it;
       continue;
     }
