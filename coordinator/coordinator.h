@@ -68,6 +68,7 @@ class Coordinator {
 
   // Any thread.
   void Post(std::function<void()> task) { strand_.Post(std::move(task)); }
+  void PostSoon(std::function<void()> task) { strand_.PostSoon(std::move(task)); }
   // The same for a task that looks at the core and changes nothing: it is run behind the commit of
   // what was posted before it, which it would else have to wait for alone. Any thread.
   void PostRead(std::function<void()> task);

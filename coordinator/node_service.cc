@@ -45,7 +45,12 @@ class Stream final
 
   // ---- gRPC ----
   void OnReadDone(bool ok) override {
-    coordinator_.Post([self = shared_from_this(), ok] { self->OnRead(ok); });
+    auto read = [self = shared_from_this(), ok] { self->OnRead(ok); };
+    if (ok && request_.has_heartbeat()) {
+      coordinator_.PostSoon(std::move(read));
+    } else {
+      coordinator_.Post(std::move(read));
+    }
   }
   void OnWriteDone(bool ok) override {
     coordinator_.Post([self = shared_from_this(), ok] { self->OnWritten(ok); });

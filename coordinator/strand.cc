@@ -1,5 +1,6 @@
 #include "coordinator/strand.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -20,7 +21,17 @@ void Strand::Post(std::function<void()> task) {
   MutexLock lock(mu_);
   if (stopping_) return;
   tasks_.push_back(std::move(task));
-  if (tasks_.size() == 1) changed_.NotifyOne();
+  const absl::Duration now = -absl::InfiniteDuration();
+  if (std::exchange(run_at_, now) != now) changed_.NotifyOne();
+}
+
+void Strand::PostSoon(std::function<void()> task) {
+  MutexLock lock(mu_);
+  if (stopping_) return;
+  tasks_.push_back(std::move(task));
+  if (run_at_ != absl::InfiniteDuration()) return;
+  run_at_ = MonotonicNow() + kSoon;
+  changed_.NotifyOne();
 }
 
 void Strand::CallAt(absl::Duration when, std::function<void()> task) {
@@ -43,13 +54,15 @@ void Strand::Run() {
     bool last = false;
     {
       MutexLock lock(mu_);
-      while (tasks_.empty() && !stopping_) {
-        absl::Duration wait = absl::InfiniteDuration();
-        if (!timers_.empty()) wait = timers_.begin()->first - MonotonicNow();
+      while (!stopping_) {
+        absl::Duration when = run_at_;
+        if (!timers_.empty()) when = std::min(when, timers_.begin()->first);
+        const absl::Duration wait = when - MonotonicNow();
         if (wait <= absl::ZeroDuration()) break;
         changed_.WaitWithTimeout(mu_, wait);
       }
       tasks.swap(tasks_);
+      run_at_ = absl::InfiniteDuration();
       last = stopping_;
     }
     for (std::function<void()>& task : tasks) {

@@ -30,6 +30,11 @@ class Strand {
   // posts has one request or one message under way. After Stop it is run never.
   void Post(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The same, but nobody waits for it: it is run with what else comes within kSoon. To wake a thread
+  // for every one of a thousand heartbeats a second costs more than to handle them.
+  static constexpr absl::Duration kSoon = absl::Milliseconds(5);
+  void PostSoon(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Runs `task` on the strand at `when`, or soon after. On the strand only.
   void CallAt(absl::Duration when, std::function<void()> task);
 
@@ -48,6 +53,8 @@ class Strand {
   Mutex mu_;
   CondVar changed_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
+  absl::Duration run_at_ ABSL_GUARDED_BY(mu_) =
+      absl::InfiniteDuration();  // the first of tasks_ wants to be run
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;  // last: it uses the others
 };

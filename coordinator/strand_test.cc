@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
 #include <future>
 #include <thread>
 #include <vector>
@@ -24,6 +26,26 @@ TEST(StrandTest, TasksRunInOrderOnOneThread) {
   done.get_future().wait();
   ASSERT_EQ(order.size(), 100u);
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+}
+
+TEST(StrandTest, WhatNobodyWaitsForIsRunSoonAndInOrder) {
+  std::atomic<int> rounds = 0;
+  Strand strand([&rounds] { ++rounds; });
+  const auto post_soon = [&strand](int count, std::function<void()> task) {
+    for (int i = 0; i < count; ++i) strand.PostSoon(task);
+  };
+  int ran = 0;
+  std::promise<void> all;
+  post_soon(100, [&ran, &all] {
+    if (++ran == 100) all.set_value();
+  });
+  all.get_future().wait();  // nothing else comes
+  EXPECT_LE(rounds, 50);    // together: 1 here, unless this thread was held up
+
+  std::promise<int> seen;
+  post_soon(1, [&ran] { ++ran; });
+  strand.Post([&ran, &seen] { seen.set_value(ran); });
+  EXPECT_EQ(seen.get_future().get(), 101);
 }
 
 TEST(StrandTest, TimersRunInTheOrderOfTheirTimes) {
