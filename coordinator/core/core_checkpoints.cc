@@ -19,6 +19,7 @@ namespace {
 constexpr char kWeightsFile[] = "weights.safetensors";
 constexpr char kDegraded[] = "CHECKPOINT_DEGRADED";
 constexpr int kDefaultKeepLatest = 3;
+constexpr int64_t kMaxFileBytes = int64_t{1} << 48;
 
 bool IsFileName(const std::string& name) {
   return !name.empty() && name.size() <= 255 && name[0] != '.' &&
@@ -32,8 +33,10 @@ bool IsFileName(const std::string& name) {
 bool Gather(const node::v1::WrittenFiles& written,
             std::map<std::string, common::v1::FileInfo>& files) {
   for (const common::v1::FileInfo& file : written.files()) {
-    if (!IsFileName(file.name()) || file.size_bytes() < 0 || file.sha256().size() != 32)
+    if (!IsFileName(file.name()) || file.size_bytes() < 0 || file.size_bytes() > kMaxFileBytes ||
+        file.sha256().size() != 32) {
       return false;
+    }
     if (!files.emplace(file.name(), file).second) return false;
   }
   return true;

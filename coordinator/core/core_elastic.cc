@@ -201,7 +201,7 @@ void CoordinatorCore::AdvanceJoiners(JobRecord& job) {
 }
 
 void CoordinatorCore::NoteStepTime(JobRecord& job, double samples_per_second) {
-  if (samples_per_second <= 0) return;
+  if (!(samples_per_second > 0)) return;  // nor NaN
   job.step_seconds.push_back(static_cast<double>(job.resolved->global_batch()) /
                              samples_per_second);
   if (job.step_seconds.size() > kStepTimes) job.step_seconds.erase(job.step_seconds.begin());

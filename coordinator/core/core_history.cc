@@ -13,6 +13,8 @@ double Computing(const node::v1::StepPhases& phases) {
   return phases.forward_backward() + phases.forward() + phases.backward();
 }
 
+constexpr int64_t kMaxSteps = int64_t{1} << 48;  // of one task: so many cannot be
+
 // What all workers spent since they were asked last, per step.
 void TakeBreakdown(JobRecord& job, job::v1::MetricPoint& point) {
   node::v1::StepPhases sum;
@@ -20,7 +22,7 @@ void TakeBreakdown(JobRecord& job, job::v1::MetricPoint& point) {
     const node::v1::StepPhases& now = rank.state.phases();
     node::v1::StepPhases& before = rank.counted;
     if (now.steps() < before.steps() || now.total() < before.total()) before.Clear();  // a new task
-    if (now.steps() == before.steps()) continue;
+    if (now.steps() <= before.steps() || now.steps() > kMaxSteps) continue;
     sum.set_steps(sum.steps() + now.steps() - before.steps());
     sum.set_total(sum.total() + now.total() - before.total());
     sum.set_data_wait(sum.data_wait() + now.data_wait() - before.data_wait());

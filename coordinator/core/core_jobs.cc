@@ -245,7 +245,8 @@ std::vector<int64_t> CoordinatorCore::ProgressMark(const JobRecord& job) const {
   }
   files += job.weights_files.files_size() > 0 ? 1 : 0;
   // Within a step, fewer blocks left to evaluate is more done.
-  const int64_t evaluated = job.lead.step() * 10000000 - std::min<int64_t>(blocks, 9999999);
+  const int64_t step = std::min(job.lead.step(), int64_t{1} << 36);
+  const int64_t evaluated = step * 10000000 - std::min<int64_t>(blocks, 9999999);
   // A lane that is issued again and again is not progress.
   return {job.view.generation() - job.reissue_generations,
           probed,

@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kMaxStates = 4096;  // in one heartbeat
 constexpr int kMaxLinesInBatch = 4096;
-constexpr size_t kMaxMessageBytes = 2048;  // of a failure's sentence
+constexpr int64_t kMaxDropped = int64_t{1} << 32;  // lines, of one batch
+constexpr size_t kMaxMessageBytes = 2048;          // of a failure's sentence
 constexpr absl::Duration kForgetLostNode = absl::Hours(1);
 
 constexpr size_t kMaxEpochs = 10000;  // records of one job: what fits into one message
@@ -294,7 +295,7 @@ void CoordinatorCore::TaskFailed(JobRecord& job, Rank& rank) {
     std::string why = Sentence(state.message());
     if (why.empty()) {
       why = state.exit_code() < 0
-                ? absl::StrCat("its task was ended by signal ", -state.exit_code())
+                ? absl::StrCat("its task was ended by signal ", -int64_t{state.exit_code()})
                 : "its task is lost";
     }
     LoseRank(job, rank, {.why = std::move(why)});
@@ -359,6 +360,11 @@ void CoordinatorCore::ShardFailed(JobRecord& job, Shard& shard) {
 
 void CoordinatorCore::TakeLead(JobRecord& job, const node::v1::LeadState& lead) {
   if (lead.lineage() != job.view.lineage() || lead.step() < job.lead.step()) return;
+  const int64_t total = job.resolved->total_steps();
+  if (lead.step() > total || lead.samples_used() < 0 || lead.skipped_steps() < 0 ||
+      lead.skipped_steps() > total) {
+    return;  // it cannot be: the job waits for a lead that makes sense
+  }
   const bool advanced = lead.step() > job.lead.step();
   for (const common::v1::EpochRecord& epoch : lead.epochs()) {
     if (epoch.epoch() < 1) continue;
@@ -492,7 +498,7 @@ void CoordinatorCore::OnLogs(Node& node, const node::v1::LogBatch& batch) {
     job->logs.Append(std::move(line));
   }
   if (batch.dropped() > 0) {
-    job->logs.CountLost(batch.dropped());
+    job->logs.CountLost(std::min(batch.dropped(), kMaxDropped));
     job->AddLog(
         wall_, "warning",
         absl::StrCat(batch.dropped(), " lines of node ", node.name(), " were dropped there"));

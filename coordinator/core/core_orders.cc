@@ -250,6 +250,7 @@ void CoordinatorCore::JournalOrders(JobRecord& job, const node::v1::LeadState& l
     JobOrder& order = job.orders[static_cast<size_t>(id - 1)];
     if (order.lineage == job.view.lineage()) continue;
     const int64_t step = lead.applied_order_steps(i);
+    if (step < 0 || step >= job.resolved->total_steps()) continue;
     const bool news = !order.order.has_step() || order.order.step() != step;
     order.lineage = job.view.lineage();
     order.order.set_step(step);

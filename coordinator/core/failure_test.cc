@@ -146,6 +146,27 @@ TEST_F(FailureTest, WithoutAnyWorkerTheJobWaitsForOneAndThenFails) {
   EXPECT_THAT(Job(id).message(), HasSubstr("worker w1 on host host-w1"));
 }
 
+TEST_F(FailureTest, WhatCannotBeIsNotBelieved) {
+  const std::string id = Running(2, 1);
+  node::v1::LeadState& lead = *Shard(stores_[0], id, 0).mutable_lead();
+  lead.set_lineage(1);
+  lead.set_step(INT64_MAX);
+  Beat(stores_[0]);
+  EXPECT_EQ(Job(id).progress().step(), 0);
+  lead.set_step(5);
+  lead.set_samples_used(-1);
+  Beat(stores_[0]);
+  EXPECT_EQ(Job(id).progress().step(), 0);
+  lead.set_samples_used(80);
+  Beat(stores_[0]);
+  EXPECT_EQ(Job(id).progress().step(), 5);
+  node::v1::TaskState& task = Task(workers_[1], id, 1);
+  task.set_phase(node::v1::TASK_PHASE_FAILED);
+  task.set_exit_code(INT32_MIN);  // -INT32_MIN is no int32
+  Beat(workers_[1]);
+  EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
+}
+
 // The service's own sentence, with the host once.
 TEST_F(FailureTest, AKilledTaskIsToldInOneSentence) {
   const std::string id = Running(2, 1);

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the seed inputs of the fuzz targets to corpus/<target>/. Same bytes at each run."""
+"""Writes the seed inputs of the fuzz targets to corpus/<target>/. Same bytes at each run.
+
+fuzz_papers/certificate-worker alone is not from here: `capstan certs issue worker` made it.
+"""
 
 import gzip
 import hashlib
@@ -152,6 +155,111 @@ def exchange():
         write("fuzz_exchange", "response-" + name, b"\x01\x02" + data)
 
 
+def number(field_number, value):
+    return varint(field_number << 3) + varint(value)
+
+
+def double(field_number, value):
+    return varint(field_number << 3 | 1) + struct.pack("<d", value)
+
+
+def lead_snapshot():
+    epoch = number(1, 1) + number(2, 10) + double(3, 7.5) + number(4, 6) + double(5, 0.25)
+    second = number(1, 2) + number(2, 4) + double(3, 2.5) + number(4, 3)
+    record = number(1, 1) + double(2, 0.75) + double(3, 0.6) + double(4, 0.5) + double(5, 0.7) + double(6, 40) + double(7, 0.25)
+    orders = [number(1, 1) + double(2, 0.1) + number(5, 0), number(1, 2) + number(3, 1) + number(5, 2),
+              number(1, 5) + number(4, 1) + number(5, 3)]
+    middle = number(1, 4) + number(2, 14) + field(5, second) + field(7, record)
+    cases = {
+        "start": field(5, b""),
+        "middle": middle,
+        "ending": number(1, 3) + number(2, 10) + field(5, epoch) + field(6, epoch),
+        "orders": middle + b"".join(field(8, order) for order in orders) + double(9, 0.1),
+        "order-twice": middle + field(8, orders[0]) * 2,
+        "scale": middle + number(3, 1) + number(4, 1) + double(10, 32768) + number(11, 1999),
+        "nan": middle + double(9, float("nan")) + double(10, float("inf")),
+        "absurd": middle.replace(number(2, 14), number(2, 2**64 - 1)) + number(4, 2**31 - 1),
+    }
+    for name, data in cases.items():
+        write("fuzz_lead_snapshot", name, data)
+
+
+def coordinator():
+    def say(node, message):
+        return bytes([node, len(message)]) + message
+
+    job = field(1, b"j")
+    file = field(1, b"shard-0.safetensors") + number(2, 40) + field(3, bytes(32))
+    files = number(1, 1) + number(2, 5) + field(3, file)
+
+    def shard(index, *parts):
+        state = job + number(2, index) + number(3, 1) + number(4, 5) + number(5, 1) + b"".join(parts)
+        return say(2 + index, field(2, field(2, state)))
+
+    def task(rank, *parts):
+        return say(rank, field(2, field(1, job + number(2, rank) + number(3, 1) + number(4, 1) + b"".join(parts))))
+
+    lead = number(1, 1) + number(2, 5) + number(6, 80) + number(13, 1) + number(14, 3)
+    waiting = number(1, 5) + number(2, 3) + number(3, 2) + number(4, 4) + number(5, 1)
+    pause, manifest = bytes([2 << 2, 1, 200]), bytes([3 << 2, 0])
+    cases = {
+        "checkpoint": shard(0, field(9, files), field(11, lead)) + shard(1, field(9, files.replace(b"shard-0", b"shard-1"))) + manifest,
+        "waiting": shard(0, field(10, waiting), field(11, lead)) + pause * 4,
+        "complete": shard(0, field(11, lead + number(8, 1))) + task(0, number(5, 3), field(10, files), field(11, b"a" * 64)) + manifest,
+        "suspended": shard(0, field(11, lead + number(15, 1))) + pause,
+        "task-failed": task(0, number(5, 4), field(7, b"GpuOutOfMemory"), field(8, b"why"), number(9, 2**64 - 9)) + pause * 2,
+        "shard-failed": shard(1, field(7, b"CheckpointCorrupt"), field(8, b"why")) + pause,
+        "nonfinite": shard(0, field(11, lead + field(9, b"NonFiniteLoss") + field(10, b"step 5"))),
+        "lost": bytes([1 << 2, 0]) + bytes([1 << 2 | 2, 0]) + pause * 9,
+        "logs": say(0, field(4, job + field(2, number(2, 1) + field(5, b"info") + field(6, b"text")) + number(3, 7))),
+        "probe": say(0, field(3, number(1, 1) + job + field(4, b"DataMissing") + field(5, b"no"))),
+        "register": say(0, field(1, field(1, b"n0") + number(2, 1) + number(7, 1))),
+        "absurd": shard(0, field(11, number(1, 1) + number(2, 2**63 - 1) + number(6, 2**64 - 1) + number(13, 2**63))),
+    }
+    # Of callers.
+    def spec(resources, kvstore):
+        return (number(1, 1) + field(2, b"a") + resources + field(6, field(1, b"lenet"))
+                + field(7, field(2, b"synthetic_digits") + number(6, 80) + number(7, 20)) + field(8, field(1, kvstore))
+                + field(9, number(2, 10) + number(5, 16) + field(7, field(1, b"sgd") + double(2, 0.1))))
+
+    submit, order, cancel, along = 4 << 2, 5 << 2, 6 << 2, bytes([7 << 2, 0])
+    shards, local = spec(field(5, number(1, 2) + number(5, 2)), b"dist_sync"), spec(b"", b"local")
+    cases.update({
+        "submit": say(submit, shards) + say(cancel, b"j") + pause * 2 + along * 2,
+        "submit-local": say(submit, local) + say(submit, local) + along + pause,
+        "submit-empty": say(submit, b"") + say(submit, number(1, 1)),
+        "suspend": say(order, b"\x00" + job) + cases["suspended"] + cases["checkpoint"] + pause * 3
+                   + say(order + 1, b"\x00" + job + number(2, 1) + number(3, 1)) + along,
+        "retry": say(cancel, b"j") + pause * 9 + say(order + 2, b"\x00" + job) + along,
+        "update": say(order + 3, b"\x00" + job + double(2, 0.5) + number(3, 7) + number(4, 1)) + cases["waiting"],
+        "others": b"".join(say(order + which, b"\x03" + job) for which in range(4)),
+        "drain": say(cancel + 1, b"") + pause * 3 + say(cancel + 1, b"x") + say(cancel + 3, b"") + along,
+    })
+    for name, data in cases.items():
+        write("fuzz_coordinator", name, data)
+
+
+def papers():
+    token = {"sha256": "ab" * 32, "role": "worker", "name": "node-a", "expires": "2027-11-21T09:14:03Z"}
+    tokens = {
+        "good": {"version": 1, "tokens": [token]},
+        "none": {"version": 1, "tokens": []},
+        "twice": {"version": 1, "tokens": [token, token]},
+        "unknown": {"version": 1, "tokens": [{**token, "more": 1}]},
+        "kinds": {"version": 1e9, "tokens": [{**token, "name": ["a"]}]},
+    }
+    for name, table in tokens.items():
+        write("fuzz_papers", "tokens-" + name, b"\x00" + json.dumps(table).encode())
+    write("fuzz_papers", "tokens-deep", b"\x00" + b"[" * 200)
+    write("fuzz_papers", "tokens-version", b'\x00{"version": "1", "tokens": []}')
+    write("fuzz_papers", "token", b"\x03capstan_" + b"a" * 43 + b"\n")
+    write("fuzz_papers", "certificate", b"\x01-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n")
+    addresses = {"tcp": b"host:7070", "v6": b"[::1]:0", "unix": b"unix:///a/b", "port": b"h:65536", "empty": b":1",
+                 "brackets": b"[[\xff]:0", "slashes": b"unix:////a"}
+    for name, text in addresses.items():
+        write("fuzz_papers", "address-" + name, b"\x02" + text)
+
+
 JOB_HEAD = """version: 1
 name: a
 resources: {num_workers: 3, num_shards: 2, lanes: 8}
@@ -187,7 +295,10 @@ def job_file():
 
 
 if __name__ == "__main__":
+    coordinator()
     exchange()
     idx()
     job_file()
+    lead_snapshot()
     checkpoint()
+    papers()
