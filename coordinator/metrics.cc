@@ -56,7 +56,9 @@ CoordinatorMetrics::CoordinatorMetrics(services::MetricsRegistry& registry)
       heartbeat_(registry.Gauge("capstan_worker_last_heartbeat_timestamp_seconds",
                                 "Unix time of the last heartbeat received from the worker.",
                                 {"worker"})),
-      info_(registry.Gauge("capstan_job_info", "Job metadata for joins, value is always 1.",
+      info_(registry.Gauge("capstan_job_info",
+                           "Job metadata for joins, value is always 1; `user` is the job's owner, "
+                           "empty without TLS.",
                            {"job_id", "job_name", "queue", "user", "model", "dataset", "kvstore"})),
       state_(registry.Gauge("capstan_job_state",
                             "1 for the current state of the job, 0 for the others.",

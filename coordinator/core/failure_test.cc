@@ -348,6 +348,14 @@ TEST_F(PatientTest, AWaitNamesWhomItWaitsForAndThenEnds) {
   const LogBuffer* logs = core_.Logs(id);
   EXPECT_EQ(logs->Find(logs->next() - 1)->text(), "waits for " + sentence);
 
+  shard.clear_waiting();
+  shard.mutable_waiting()->set_step(8);
+  for (const int block : {1, 2, 3}) shard.mutable_waiting()->add_evaluation_blocks(block);
+  Pass(absl::Seconds(2), Without({}));
+  EXPECT_EQ(Job(id).message(),
+            "step 8: 1 block of the evaluation of worker w0 on host host-w0, last seen 0 s ago; "
+            "2 blocks of the evaluation of worker w1 on host host-w1, last seen 0 s ago");
+
   shard.mutable_lead()->set_step(9);  // it goes on
   shard.clear_waiting();
   Beat(stores_[0]);

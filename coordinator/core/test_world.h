@@ -170,6 +170,7 @@ class World {
       result->set_reason(reason);
       if (reason.empty()) {
         result->mutable_dataset()->set_train_samples(80);
+        result->mutable_dataset()->set_test_samples(20);
         result->mutable_dataset()->set_num_classes(classes);
       } else {
         result->set_message("/data: no such folder");

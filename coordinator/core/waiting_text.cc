@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/core/lane_owners.h"
+#include "training/lanes/eval_plan.h"
 
 namespace capstan::coordinator::core {
 namespace {
@@ -39,6 +40,27 @@ std::string UndecidedText(const JobRecord& job, const NodeTable& nodes, int64_t 
   return absl::StrJoin(whom, "; ");
 }
 
+// "2 blocks of the evaluation of worker w1 on host b, last seen 14 s ago".
+std::string EvaluationText(const JobRecord& job, const NodeTable& nodes,
+                           const std::set<int32_t>& blocks, absl::Duration now) {
+  const auto plan =
+      training::EvalPlan::Create(job.resolved->dataset().test_samples(), job.resolved->lanes());
+  std::map<int32_t, size_t> blocks_of;  // by rank
+  for (const int32_t block : blocks) {
+    if (!plan.ok() || block < 0 || block >= plan->block_count()) continue;
+    const int32_t lane = plan->OwnerLane(block);
+    if (lane < job.view.lane_owners_size()) ++blocks_of[job.view.lane_owners(lane)];
+  }
+  std::vector<std::string> whom;
+  for (const auto& [rank, count] : blocks_of) {
+    if (rank < 0 || rank >= static_cast<int32_t>(job.ranks.size())) continue;
+    whom.push_back(absl::StrCat(count, count == 1 ? " block" : " blocks", " of the evaluation of ",
+                                Seen(job, nodes, job.ranks[rank], now)));
+  }
+  if (whom.empty()) return "blocks of the evaluation that nobody is to compute";
+  return absl::StrJoin(whom, "; ");
+}
+
 // What the shards say they lack in the oldest step that any of them waits for. Empty: nothing.
 std::string StepText(const JobRecord& job, const NodeTable& nodes, absl::Duration now) {
   int64_t step = INT64_MAX;
@@ -53,7 +75,7 @@ std::string StepText(const JobRecord& job, const NodeTable& nodes, absl::Duratio
   int64_t missing_chunks = 0;
   int64_t chunks = 0;
   std::vector<std::string> where;  // chunks are missing
-  int blocks = 0;
+  std::set<int32_t> blocks;
   for (const Shard& shard : job.shards) {
     if (!shard.state.has_waiting() || shard.state.waiting().step() != step) continue;
     const node::v1::Waiting& waiting = shard.state.waiting();
@@ -62,7 +84,7 @@ std::string StepText(const JobRecord& job, const NodeTable& nodes, absl::Duratio
     missing_chunks += waiting.missing_chunks();
     chunks += waiting.chunks();
     if (waiting.missing_chunks() > 0) where.push_back(Seen(job, nodes, shard, now));
-    blocks = std::max(blocks, waiting.evaluation_blocks_size());
+    blocks.insert(waiting.evaluation_blocks().begin(), waiting.evaluation_blocks().end());
   }
   std::map<int32_t, std::vector<int32_t>> lanes_of;
   for (const int32_t lane : lanes) {
@@ -94,9 +116,8 @@ std::string StepText(const JobRecord& job, const NodeTable& nodes, absl::Duratio
                       Seen(job, nodes, job.shards[part], now));
     }
   }
-  if (blocks > 0) {
-    absl::StrAppend(&text, text.empty() ? "" : "; ", blocks, blocks == 1 ? " block" : " blocks",
-                    " of the evaluation");
+  if (!blocks.empty()) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", EvaluationText(job, nodes, blocks, now));
   }
   if (text.empty()) return "";
   return absl::StrCat("step ", step, ": ", text);

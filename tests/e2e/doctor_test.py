@@ -73,12 +73,12 @@ class DoctorTest(services.ServicesTest):
                                         before=self.hosts.on(at), **kwargs)
 
     def doctor(self, code, **kwargs):
-        """What it says, by kind and subject."""
+        """What it says, and the problems among it by kind and subject; a busy machine has slow pairs, which are a note."""
         run = self.capstan('doctor', '-o', 'json', **kwargs)
         self.assertEqual(run.code, code, run)
         said = json.loads(run.out)
         self.assertLess(said['seconds'], WITHIN, run)
-        found = {(f['kind'], f['subject']): f['message'] for f in said['findings']}
+        found = {(f['kind'], f['subject']): f['message'] for f in said['findings'] if f['severity'] == 'problem'}
         print(f'{said["seconds"]:.1f} s: {json.dumps(said["findings"], indent=1)}', flush=True)
         return said, found
 
@@ -91,7 +91,7 @@ class DoctorTest(services.ServicesTest):
         self.assertEqual(run.code, 0, run)
         print(run.out, flush=True)
         self.assertRegex(run.out, rf'(?m)^w1 +s0 +{self.hosts.address("s0")}:{PORT} +[0-9.e-]+ ms +[0-9.]+ [KMG]iB/s$')
-        self.assertTrue(run.out.endswith('\nnothing found\n'), run)
+        self.assertRegex(run.out, r'(?m)^(nothing found|note +SlowPair +.*)$')
         said, _ = self.doctor(0)
         self.assertEqual({(pair['from'], pair['to']) for pair in said['pairs']},
                          {(one, shard) for one in NODES for shard in ('s0', 's1') if one != shard})
@@ -152,11 +152,12 @@ class DoctorTest(services.ServicesTest):
         for name in extra:
             self.stop(name)
         self.services['w1'].process.send_signal(signal.SIGSTOP)
-        self.addCleanup(self.services['w1'].process.send_signal, signal.SIGCONT)
-        _, found = self.doctor(5)
+        try:
+            _, found = self.doctor(5)
+        finally:
+            self.services['w1'].process.send_signal(signal.SIGCONT)
         self.assertEqual(len(found), 1, found)
         self.assertIn(next(iter(found)), {('NodeSilent', 'w1'), ('NodeLost', 'w1')})
-        self.services['w1'].process.send_signal(signal.SIGCONT)
 
 
 if __name__ == '__main__':

@@ -73,7 +73,6 @@ class GridEngineTest(launches.LaunchCase):
 
     env = {'SGE_ROOT': '/var/lib/gridengine', 'SGE_CELL': 'default', 'SGE_QMASTER_PORT': '6444', 'SGE_EXECD_PORT': '6445',
            'SGE_ND': '1', 'PATH': '/usr/sbin:' + os.environ['PATH']}  # SGE_ND: the services stay in the foreground
-    args = ('--launcher', 'sge', '--interface', 'br0')
 
     @classmethod
     def setUpClass(cls):
@@ -157,6 +156,11 @@ class GridEngineTest(launches.LaunchCase):
     def nothing_is_left(self, launch):
         super().nothing_is_left(launch)
         self.until(lambda: self.call('qstat').stdout == '', 'an empty queue')
+
+    @property
+    def args(self):
+        # Named, since nsenter begins at the root of the file system.
+        return '--launcher', 'sge', '--interface', 'br0', '--shared-dir', self.folder
 
     def test_trains_and_ends_in_every_way(self):
         launch = self.train_by(*self.args)
