@@ -31,7 +31,7 @@ TEST(StrandTest, TasksRunInOrderOnOneThread) {
 TEST(StrandTest, WhatNobodyWaitsForIsRunSoonAndInOrder) {
   std::atomic<int> rounds = 0;
   Strand strand([&rounds] { ++rounds; });
-  const auto post_soon = [&strand](int count, std::function<void()> task) {
+  const auto post_soon = [&strand](int count, const std::function<void()>& task) {
     for (int i = 0; i < count; ++i) strand.PostSoon(task);
   };
   int ran = 0;

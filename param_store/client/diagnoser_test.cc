@@ -76,7 +76,7 @@ class DiagnoserTest : public ::testing::Test {
       report.set_name("cuda:0");
       return std::vector<job::v1::DeviceReport>{report};
     };
-    options.answer = [this](node::v1::ConnectRequest answer) {
+    options.answer = [this](const node::v1::ConnectRequest& answer) {
       MutexLock lock(mu_);
       answer_ = answer.diagnosis_result();
       changed_.NotifyAll();

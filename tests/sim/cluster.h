@@ -79,7 +79,7 @@ class Cluster {
   void OnAnswer(Node& node, const std::string& bytes);
   void Answer(Node& node, const node::v1::Probe& probe);
   void StartTask(Node& node, const node::v1::StartTask& start);
-  void EndTask(Node& node, int exit_code);
+  void EndTask(Node& node, int signal);
   std::shared_ptr<Connection> ConnectExchange(Node& from, Process& process,
                                               const std::string& address,
                                               std::function<void(const std::string&)> receive,
