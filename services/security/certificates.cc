@@ -10,6 +10,7 @@
 #include <openssl/x509v3.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "absl/strings/ascii.h"
@@ -206,8 +207,9 @@ absl::StatusOr<Identity> IdentityOf(absl::string_view certificate) {
   const absl::StatusOr<Certificate> x509 = ReadCertificate(certificate);
   if (!x509.ok()) return x509.status();
   char name[256] = {};
-  if (X509_NAME_get_text_by_NID(X509_get_subject_name(x509->get()), NID_commonName, name,
-                                sizeof(name)) <= 0) {
+  const int size = X509_NAME_get_text_by_NID(X509_get_subject_name(x509->get()), NID_commonName,
+                                             name, sizeof(name));
+  if (size <= 0 || std::strlen(name) != static_cast<size_t>(size)) {  // a zero ends none
     return absl::InvalidArgumentError("the certificate has no common name");
   }
   const Names names(static_cast<GENERAL_NAMES*>(
