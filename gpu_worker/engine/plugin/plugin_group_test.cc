@@ -294,7 +294,7 @@ TEST_F(PluginGroupTest, WrongLanesAreRefusedAndHarmNothing) {
   Compile({0, 1});
   const auto group = Group();
   std::vector<float> sum(layout_.total_floats());
-  const auto compute = [&](std::vector<GroupLane> lanes) {
+  const auto compute = [&](const std::vector<GroupLane>& lanes) {
     return (*group)->ComputeLanes(LaneTree(4), lanes, 1, {sum.data()}, nullptr).status().code();
   };
   EXPECT_EQ(compute(Deal({0, 1})), absl::StatusCode::kFailedPrecondition);
