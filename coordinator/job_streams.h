@@ -60,6 +60,7 @@ class JobStream : public grpc::ServerWriteReactor<Response>,
   // Something changed, or a write is done: writes the next message, unless one is being written. On
   // the strand.
   void Continue() {
+    if (writing_ || ended_) return;
     // What is shown is committed first, and that tells listeners: this stream too, which may have
     // gone on by the time that the call returns.
     static_cast<void>(coordinator_.core());
