@@ -20,6 +20,7 @@
 #include "services/security/certificates.h"
 #include "services/security/secret_file.h"
 #include "services/security/tokens.h"
+#include "services/sync/hand_over.h"
 #include "services/sync/mutex.h"
 
 namespace capstan::services {
@@ -58,12 +59,16 @@ std::optional<Identity> CertificateOf(const grpc::AuthContext& context) {
 class CallChecker : public grpc::AuthMetadataProcessor {
  public:
   CallChecker(ServiceRoles roles, std::unique_ptr<TokenTable> tokens)
-      : roles_(std::move(roles)), tokens_(std::move(tokens)) {}
+      : roles_(std::move(roles)), tokens_(std::move(tokens)) {
+    HandOver(this);
+  }
+  ~CallChecker() override { TakeOver(this); }  // in a thread of gRPC's, where a call was the last
 
   bool IsBlocking() const override { return false; }
 
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata*,
                        OutputMetadata*) override {
+    const Reaction reaction(this);
     const auto path_entry = metadata.find(":path");
     const absl::string_view path =
         path_entry == metadata.end() ? absl::string_view() : View(path_entry->second);
@@ -143,13 +148,15 @@ class ServerVerifier : public tls::ExternalCertificateVerifier {
 // Puts the token into the headers of a call; gRPC does so on TLS connections alone.
 class TokenPlugin : public grpc::MetadataCredentialsPlugin {
  public:
-  explicit TokenPlugin(std::unique_ptr<TokenFile> file) : file_(std::move(file)) {}
+  explicit TokenPlugin(std::unique_ptr<TokenFile> file) : file_(std::move(file)) { HandOver(this); }
+  ~TokenPlugin() override { TakeOver(this); }
 
   bool IsBlocking() const override { return false; }
   const char* GetType() const override { return "capstan-token"; }
   grpc::string DebugString() override { return "capstan-token"; }
   grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
                            std::multimap<grpc::string, grpc::string>* metadata) override {
+    const Reaction reaction(this);
     metadata->emplace("authorization", absl::StrCat("Bearer ", file_->Get()));
     return grpc::Status::OK;
   }

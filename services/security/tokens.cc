@@ -174,8 +174,9 @@ absl::Status TokenFile::ReadLocked() {
   const absl::StatusOr<std::string> text = ReadSecretFile(path_, 4096);
   if (!text.ok()) return text.status();
   absl::StatusOr<std::string> token = ParseToken(path_, *text);
-  if (token.ok()) token_ = *std::move(token);
-  return token.status();
+  if (!token.ok()) return token.status();
+  token_ = *std::move(token);
+  return absl::OkStatus();
 }
 
 std::string TokenFile::Get() {
