@@ -277,6 +277,8 @@ def job_file():
         "max-steps": JOB_HEAD + "  {epochs: 3, max_steps: 60, global_batch_size: 64, optimizer: {name: sgd, learning_rate: 1e-2}}\n",
         "texts": JOB_HEAD + "  epochs: 1\n  batch_size_per_gpu: 64\n" + sgd
                  + 'description: "a \\"b\\" # \\u00e9"\nlabels: {a: "1", b: x y, "c:d": \'#\'}\n',
+        "escapes": JOB_HEAD + "  epochs: 1\n  batch_size_per_gpu: 64\n" + sgd + 'description: "a\\nb\\t\\0\\x04\\r"\n',
+        "escapes-no-utf8": JOB_HEAD + "  epochs: 1\n  batch_size_per_gpu: 64\n" + sgd + 'description: "a\\_\\N"\n',
         "schedules": JOB_HEAD + "  epochs: 4\n  global_batch_size: 64\n"
                      + "  optimizer: {name: sgd, learning_rate: 0.1, lr_schedule: {name: step, every: 2 epochs, factor: 0.1, warmup: 50 steps}}\n",
         "limits": JOB_HEAD + "  epochs: 1\n  global_batch_size: 64\n" + sgd + "limits: {active_deadline: 90s, stall_timeout: 5m}\n",

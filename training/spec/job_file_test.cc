@@ -287,12 +287,26 @@ TEST(JobFileTest, YamlReadsBackToTheSameSpec) {
       << ToYaml(file.spec);
 }
 
+TEST(JobFileTest, AnyTextOfAFieldReadsBackAsItself) {
+  for (const std::string& text :
+       {std::string("two\nlines"), std::string("\n\n"), std::string(" \t "),
+        std::string("a\r\n b\r"), std::string("\0\x04\x7f", 3), std::string("\"\\n\\\""),
+        std::string("# no comment: [}"), std::string("\u0085\u2028\ufeff\u00e9")}) {
+    job::v1::JobSpec spec;
+    spec.set_description(text);
+    const JobFile again = ParseJobFile(ToYaml(spec));
+    EXPECT_EQ(again.spec.description(), text) << ToYaml(spec);
+  }
+}
+
 TEST(JobFileTest, HostileTextIsRefusedWithoutACrash) {
   EXPECT_THAT(Errors(std::string(5000, '[')), HasSubstr("error"));
   EXPECT_THAT(Errors(std::string(100, '{')), HasSubstr("error"));
   EXPECT_THAT(Errors(std::string("\0\xff\xfe", 3)), HasSubstr("error"));
   EXPECT_THAT(Errors("version: 1\nname: a\ndata: {uri: /\x9c\xa7}\n"),
               HasSubstr(":3:1: error: this line is not UTF-8"));
+  EXPECT_THAT(Errors("version: 1\ndescription: \"a\\_b\"\n"),
+              HasSubstr(":2:14: error: the escapes"));
   EXPECT_THAT(Errors(std::string(2 << 20, 'a')), HasSubstr("at most 1048576 bytes"));
   EXPECT_THAT(Errors(""), HasSubstr("a job file must be a group of keys, found nothing"));
   EXPECT_THAT(Errors("a: 1\n---\nb: 2\n"), HasSubstr("one document is expected"));

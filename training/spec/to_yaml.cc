@@ -23,6 +23,10 @@ using google::protobuf::Reflection;
 std::string Quote(absl::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
+    if (absl::ascii_iscntrl(c)) {  // as it is, a line's end reads back as a space
+      absl::StrAppend(&out, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+      continue;
+    }
     if (c == '"' || c == '\\') out.push_back('\\');
     out.push_back(c);
   }

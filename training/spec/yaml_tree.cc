@@ -36,6 +36,12 @@ class TreeBuilder : public YAML::EventHandler {
   }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
+    // The text was UTF-8; yaml-cpp makes a lone byte of each of these two escapes.
+    if (!IsUtf8(value)) {
+      errors_.push_back({ToMark(mark),
+                         "the escapes \\_ and \\N are not allowed: write \\u00a0, "
+                         "\\u0085"});
+    }
     YamlNode* node = Begin(mark, tag, anchor, YamlNode::Kind::kScalar);
     if (node != nullptr) {
       node->scalar = value;
