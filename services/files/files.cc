@@ -299,11 +299,11 @@ absl::Status SyncDir(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> MakePrivateDir(absl::string_view prefix) {
+absl::StatusOr<std::string> MakePrivateDir(absl::string_view prefix, absl::string_view parent) {
   if (prefix.empty() || absl::StrContains(prefix, '/')) {
     return absl::InvalidArgumentError(absl::StrCat("private folder: got prefix '", prefix, "'"));
   }
-  std::string path = absl::StrCat("/tmp/", prefix, "-XXXXXX");
+  std::string path = absl::StrCat(parent, "/", prefix, "-XXXXXX");
   if (mkdtemp(path.data()) == nullptr) return ErrnoStatus(errno, "mkdtemp", path);
   return path;
 }

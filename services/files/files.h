@@ -103,8 +103,9 @@ class LineFile {
 absl::Status EnsureDir(const std::string& path, mode_t mode = 0755);
 // fsync of a folder: what was linked, renamed or removed in it stays so.
 absl::Status SyncDir(const std::string& path);
-// A new folder of mode 0700, "/tmp/<prefix>-XXXXXX": short enough for Unix sockets.
-absl::StatusOr<std::string> MakePrivateDir(absl::string_view prefix);
+// A new folder of mode 0700, "<parent>/<prefix>-XXXXXX": below /tmp short enough for Unix sockets.
+absl::StatusOr<std::string> MakePrivateDir(absl::string_view prefix,
+                                           absl::string_view parent = "/tmp");
 
 // Removes `path` and all below it. It must lie strictly below `root` by its name, without "..", and
 // no component below `root` may be a symbolic link; links inside the tree are removed, never
