@@ -1,6 +1,5 @@
 // `capstan doctor`.
 #include <algorithm>
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -9,6 +8,7 @@
 #include "client/commands.h"
 #include "client/doctor_text.h"
 #include "client/launch/reach.h"
+#include "services/clock/clock.h"
 #include "services/version/version.h"
 
 namespace capstan::client {
@@ -18,10 +18,6 @@ namespace {
 constexpr absl::Duration kConnectTimeout = absl::Milliseconds(2500);
 constexpr absl::Duration kReachTimeout = absl::Seconds(1);
 constexpr absl::Duration kDiagnoseTimeout = absl::Milliseconds(4500);
-
-absl::Duration SteadyNow() {
-  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
 
 absl::Time TimeOf(const google::protobuf::Timestamp& time) {
   return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
@@ -52,7 +48,7 @@ std::string WhyUnreachable(const services::Endpoint& peer) {
 
 ExitCode Doctor(const Context& context) {
   const Console& console = context.console;
-  const absl::Duration begun = SteadyNow();
+  const absl::Duration begun = MonotonicNow();
   const absl::StatusOr<Connection> connection = FindCoordinator(context.connect);
   if (!connection.ok()) return Report(connection.status(), console);
   Connection limited = *connection;
@@ -65,7 +61,7 @@ ExitCode Doctor(const Context& context) {
   CoordinatorLook look;
   look.address = limited.address.ToString();
   look.client_version = std::string(Version());
-  const auto seconds = [begun] { return absl::ToDoubleSeconds(SteadyNow() - begun); };
+  const auto seconds = [begun] { return absl::ToDoubleSeconds(MonotonicNow() - begun); };
   if (!(*client)->WaitUntilConnected(std::min(kConnectTimeout, limited.timeout))) {
     const std::vector<Finding> findings = {
         {true, "CoordinatorUnreachable", "coordinator", WhyUnreachable(limited.address)}};

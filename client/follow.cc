@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "client/command.h"
 #include "client/job_json.h"
 #include "client/job_view.h"
 #include "client/log_text.h"
+#include "services/clock/clock.h"
 #include "services/server/signals.h"
 
 namespace capstan::client {
@@ -31,13 +31,13 @@ class Follower {
         watcher_(client, job_id, console.stderr_tty ? kLiveInterval : kPipeInterval) {}
 
   Followed Run() {
-    const absl::Time until = absl::Now() + options_.limit;
+    const absl::Duration until = MonotonicNow() + options_.limit;
     services::ShutdownSignal& signal = services::ShutdownSignal::Install();
-    absl::Time give_up = absl::InfiniteFuture();
+    absl::Duration give_up = absl::InfiniteDuration();
     bool cancelled = false;
     while (true) {
       const JobWatcher::Update update = watcher_.Wait(
-          seen_, std::min(kRedraw, std::max(absl::ZeroDuration(), until - absl::Now())));
+          seen_, std::min(kRedraw, std::max(absl::ZeroDuration(), until - MonotonicNow())));
       if (update.job.has_value()) job_ = *update.job;
       if (update.sequence > seen_) {
         seen_ = update.sequence;
@@ -57,7 +57,7 @@ class Follower {
         live_.Clear();
         if (!options_.cancel_on_signal) return End(Followed::End::kDetached);
         cancelled = true;
-        give_up = absl::Now() + kCancelTimeout;
+        give_up = MonotonicNow() + kCancelTimeout;
         console_.Note(
             absl::StrCat("cancelling ", job_id_, " (once more ends everything at once)\n"));
         job::v1::CancelJobRequest request;
@@ -65,8 +65,8 @@ class Follower {
         const auto answer = client_.Call(&JobClient::Stub::CancelJob, request);
         if (!answer.ok()) return Error(answer.status());
       }
-      if (absl::Now() >= until) return End(Followed::End::kTimedOut);
-      if (absl::Now() > give_up) {
+      if (MonotonicNow() >= until) return End(Followed::End::kTimedOut);
+      if (MonotonicNow() > give_up) {
         return Error(absl::DeadlineExceededError(absl::StrCat(job_id_, " did not end within ",
                                                               absl::FormatDuration(kCancelTimeout),
                                                               " of its cancellation")));

@@ -6,8 +6,8 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "client/exit_codes.h"
+#include "services/clock/clock.h"
 
 namespace capstan::client {
 namespace {
@@ -67,7 +67,7 @@ JobWatcher::JobWatcher(JobClient& client, std::string job_id, absl::Duration min
     : client_(client),
       job_id_(std::move(job_id)),
       min_interval_(min_interval),
-      broken_since_(absl::Now()),
+      broken_since_(MonotonicNow()),
       thread_([this] { Follow(); }) {}
 
 JobWatcher::~JobWatcher() {
@@ -85,7 +85,7 @@ JobWatcher::Update JobWatcher::Wait(int64_t seen, absl::Duration timeout) {
   if (update_.sequence <= seen) changed_.WaitWithTimeout(mu_, timeout);
   Update update = update_;
   if (broken_since_.has_value()) {
-    update.silent = std::max(absl::ZeroDuration(), absl::Now() - *broken_since_);
+    update.silent = std::max(absl::ZeroDuration(), MonotonicNow() - *broken_since_);
   }
   return update;
 }
@@ -117,7 +117,7 @@ void JobWatcher::Follow() {
     MutexLock lock(mu_);
     call_ = nullptr;
     update_.last_error = status;
-    if (!broken_since_.has_value()) broken_since_ = absl::Now();
+    if (!broken_since_.has_value()) broken_since_ = MonotonicNow();
     if (terminal || stopping_ || !MayHeal(status)) {
       update_.given_up = !status.ok();
       changed_.NotifyAll();

@@ -92,7 +92,7 @@ class JobWatcher {
   Mutex mu_;
   CondVar changed_;
   Update update_ ABSL_GUARDED_BY(mu_);
-  std::optional<absl::Time> broken_since_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Duration> broken_since_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* call_ ABSL_GUARDED_BY(mu_) = nullptr;  // the stream under way, to cancel it
   std::thread thread_;

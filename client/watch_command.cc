@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/job_json.h"
+#include "services/clock/clock.h"
 
 namespace capstan::client {
 namespace {
@@ -26,16 +26,16 @@ ExitCode Wait(const WaitOptions& options, const Context& context) {
     if (!state.ok()) return Report(state.status(), context.console);
     follow.until = *state;
   }
-  absl::Time until = absl::InfiniteFuture();
+  absl::Duration until = absl::InfiniteDuration();
   if (!options.timeout.empty()) {
     const auto timeout = ReadDuration("--timeout", options.timeout);
     if (!timeout.ok()) return Report(timeout.status(), context.console);
-    until = absl::Now() + *timeout;
+    until = MonotonicNow() + *timeout;
   }
   return WithCoordinator(context, [&](JobClient& client) {
     ExitCode worst = kExitDone;  // the first that is not 0, in the order of the jobs
     for (const std::string& job : options.jobs) {
-      follow.limit = std::max(absl::ZeroDuration(), until - absl::Now());
+      follow.limit = std::max(absl::ZeroDuration(), until - MonotonicNow());
       const ExitCode code = FollowToTheEnd(client, job, follow, context.console);
       if (worst == kExitDone) worst = code;
     }

@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "services/check/check.h"
+#include "services/clock/clock.h"
 #include "services/logging/log.h"
 
 namespace capstan::coordinator {

@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "coordinator/core/node_table.h"
 #include "coordinator/node_info.h"
+#include "services/clock/clock.h"
 #include "services/version/version.h"
 
 namespace capstan::coordinator {

@@ -8,6 +8,7 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/diagnosis.h"
 #include "coordinator/path_policy.h"
+#include "services/clock/clock.h"
 
 namespace capstan::coordinator {
 

@@ -6,6 +6,7 @@
 #include "coordinator/core/node_table.h"
 #include "coordinator/job_service.h"
 #include "coordinator/node_info.h"
+#include "services/clock/clock.h"
 #include "services/logging/log.h"
 #include "services/status/status.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "services/clock/clock.h"
 #include "services/status/status.h"
 
 namespace capstan::coordinator {

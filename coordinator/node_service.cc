@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/clock/clock.h"
 #include "services/security/credentials.h"
 #include "services/status/status.h"
 

@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "coordinator/node_info.h"
+#include "services/clock/clock.h"
 #include "services/logging/log.h"
 
 namespace capstan::embedded {

@@ -1,16 +1,12 @@
 #include "coordinator/strand.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "services/check/check.h"
+#include "services/clock/clock.h"
 
 namespace capstan::coordinator {
-
-absl::Duration MonotonicNow() {
-  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
 
 Strand::Strand(std::function<void()> after_batch)
     : after_batch_(std::move(after_batch)), thread_([this] { Run(); }) {}

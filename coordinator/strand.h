@@ -13,9 +13,6 @@
 
 namespace capstan::coordinator {
 
-// The monotonic clock, since an arbitrary origin.
-absl::Duration MonotonicNow();
-
 class Strand {
  public:
   // `after_batch` is run on the strand after every round: after all tasks that waited together, and

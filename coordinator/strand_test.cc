@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "services/clock/clock.h"
+
 namespace capstan::coordinator {
 namespace {
 

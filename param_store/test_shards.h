@@ -21,6 +21,7 @@
 #include "param_store/wire/frame_codec.h"
 #include "services/channel/channel.h"
 #include "services/check/check.h"
+#include "services/clock/clock.h"
 #include "services/files/files.h"
 #include "services/metrics/registry.h"
 #include "services/server/server.h"
@@ -197,10 +198,10 @@ class Shards : public testing::TestWithParam<int> {
   node::v1::ShardState State(int shard) { return shards_[shard].store->MakeHeartbeat().shards(0); }
   template <typename Is>
   bool WaitFor(int shard, Is is) {
-    const absl::Time until = absl::Now() + absl::Seconds(20);
+    const absl::Duration until = MonotonicNow() + absl::Seconds(20);
     MutexLock lock(mu_);
     while (!is(State(shard))) {
-      if (absl::Now() > until) return false;
+      if (MonotonicNow() > until) return false;
       changed_.WaitWithTimeout(mu_, absl::Milliseconds(20));
     }
     return true;

@@ -179,7 +179,7 @@ IMPURE = re.compile('|'.join([
     r'std::(lock_guard|unique_lock|scoped_lock|shared_lock)\b', r'\bMutex(Lock)?\b', r'\bCondVar\b',
     r'services/sync/',
     # clocks and sleeps
-    r'_clock::now\b', r'std::chrono::\w+_clock\b', r'absl::Now\b', r'absl::GetCurrentTimeNanos\b',
+    r'_clock::now\b', r'std::chrono::\w+_clock\b', r'absl::Now\b', r'absl::GetCurrentTimeNanos\b', r'\bMonotonicNow\b',
     r'\b(clock_gettime|gettimeofday|nanosleep|usleep)\b', r'(std::|::)time\(', r'\btime\((nullptr|NULL|0)\)',
     r'\bsleep_(for|until)\b', r'\bSleepFor\b',
     # files and the environment
@@ -211,6 +211,12 @@ RAW_LOCK = re.compile(r'std::(recursive_|shared_|timed_|recursive_timed_|shared_
 def raw_locks(tree):
     paths = [p for p in tree.cpp() if not p.startswith('services/sync/')]
     return matches(tree, paths, RAW_LOCK, '{}: use capstan::Mutex, MutexLock, CondVar (services/sync)')
+
+
+def raw_clocks(tree):
+    """The engine's plug-ins have no Abseil, and benchmarks may time as they like."""
+    paths = [p for p in tree.cpp() if not p.startswith(('services/clock/', 'gpu_worker/engine/', 'tests/bench/'))]
+    return matches(tree, paths, re.compile(r'\bsteady_clock\b'), '{}: use capstan::MonotonicNow (services/clock)')
 
 
 def using_namespace(tree):
@@ -310,6 +316,7 @@ RULES = {
     'include_paths': include_paths,
     'pure': pure,
     'raw_locks': raw_locks,
+    'raw_clocks': raw_clocks,
     'using_namespace': using_namespace,
     'length': length,
     'cmake_sources': cmake_sources,

@@ -16,6 +16,7 @@
 #include "client/launch/bundle.h"
 #include "client/launch/launchers.h"
 #include "client/launch/node.h"
+#include "services/clock/clock.h"
 #include "services/files/files.h"
 #include "services/security/secret_file.h"
 #include "services/server/signals.h"
@@ -54,7 +55,10 @@ class Batch {
   }
 
   absl::Status Run() {
-    if (absl::Status status = MakeFolder(); !status.ok()) return status;
+    absl::StatusOr<std::string> folder =
+        services::MakePrivateDir("capstan-launch", options_.shared_dir);
+    if (!folder.ok()) return folder.status();
+    folder_ = *std::move(folder);
     const std::string script = absl::StrCat(folder_, "/", kLaunchMarker);
     const absl::Status written = services::WriteFileAtomically(
         script, RankScript(options_, scheduler_->TaskVariable(), folder_),
@@ -66,8 +70,8 @@ class Batch {
     const absl::Status status = Serve();
     // They end because the marker is gone; those that have not begun will not find their script.
     (void)unlink(script.c_str());
-    const absl::Time until = absl::Now() + kPoliteTimeout;
-    while (!absl::IsAborted(status) && absl::Now() < until && AnyRuns()) {
+    const absl::Duration until = MonotonicNow() + kPoliteTimeout;
+    while (!absl::IsAborted(status) && MonotonicNow() < until && AnyRuns()) {
       absl::SleepFor(kLook);
       PassLines();
     }
@@ -84,13 +88,6 @@ class Batch {
     bool ended = false;
   };
 
-  absl::Status MakeFolder() {
-    std::string path = absl::StrCat(options_.shared_dir, "/capstan-launch-XXXXXX");
-    if (mkdtemp(path.data()) == nullptr) return services::ErrnoStatus(errno, "mkdtemp", path);
-    folder_ = std::move(path);
-    return absl::OkStatus();
-  }
-
   bool AnyRuns() const {
     return std::any_of(outputs_.begin(), outputs_.end(),
                        [](const Output& output) { return output.begun && !output.ended; });
@@ -101,7 +98,7 @@ class Batch {
   }
 
   absl::Status Serve() {
-    absl::Time next_look = absl::Now() + kQueueLook;
+    absl::Duration next_look = MonotonicNow() + kQueueLook;
     while (!AllEnded()) {
       pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
       if (poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(kLook))) > 0) {
@@ -113,17 +110,17 @@ class Batch {
         return absl::OkStatus();
       }
       PassLines();
-      if (absl::Now() < next_look) continue;
+      if (MonotonicNow() < next_look) continue;
       if (absl::Status status = scheduler_->Look(); !status.ok()) {
         // What the last ranks said may still be on its way through the shared folder.
-        for (const absl::Time until = absl::Now() + kLastLines;
-             absl::Now() < until && !AllEnded();) {
+        for (const absl::Duration until = MonotonicNow() + kLastLines;
+             MonotonicNow() < until && !AllEnded();) {
           absl::SleepFor(kLook);
           PassLines();
         }
         return AllEnded() ? absl::OkStatus() : status;
       }
-      next_look = absl::Now() + kQueueLook;
+      next_look = MonotonicNow() + kQueueLook;
     }
     return absl::OkStatus();
   }

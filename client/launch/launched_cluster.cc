@@ -19,6 +19,7 @@
 #include "client/launch/program.h"
 #include "client/launch/reach.h"
 #include "client/launch/scheduler.h"
+#include "services/clock/clock.h"
 #include "services/files/files.h"
 #include "services/server/signals.h"
 
@@ -265,13 +266,13 @@ absl::Status LaunchedCluster::EquipAll() {
 
 absl::StatusOr<bool> LaunchedCluster::WaitUntil(absl::Duration timeout,
                                                 const std::function<bool()>& done) {
-  const absl::Time until = absl::Now() + timeout;
+  const absl::Duration until = MonotonicNow() + timeout;
   while (true) {
     {
       MutexLock lock(mu_);
       if (done()) return true;
     }
-    if (absl::Now() > until) return false;
+    if (MonotonicNow() > until) return false;
     if (services::ShutdownSignal::Install().WaitFor(kLook)) return absl::CancelledError();
   }
 }
@@ -406,9 +407,10 @@ void LaunchedCluster::CloseInputs(bool coordinator) {
 }
 
 bool LaunchedCluster::WaitForMembers(absl::Duration timeout) {
-  const absl::Time until = absl::Now() + timeout;
+  const absl::Duration until = MonotonicNow() + timeout;
   return std::all_of(members_.begin(), members_.end(), [until](const Member& member) {
-    return member.process->WaitFor(std::max(absl::ZeroDuration(), until - absl::Now())).has_value();
+    return member.process->WaitFor(std::max(absl::ZeroDuration(), until - MonotonicNow()))
+        .has_value();
   });
 }
 

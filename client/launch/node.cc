@@ -18,10 +18,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "client/launch/authority.h"
 #include "client/launch/bundle.h"
 #include "client/launch/reach.h"
+#include "services/clock/clock.h"
 #include "services/files/files.h"
 #include "services/process/process.h"
 #include "services/security/secret_file.h"
@@ -159,8 +159,8 @@ class Node {
   // Cancelled: there will be none.
   absl::StatusOr<NodeBundle> BundleToCome() {
     const absl::Duration timeout = options_.by == "folder" ? kQueueTimeout : kBundleTimeout;
-    const absl::Time until = absl::Now() + timeout;
-    while (absl::Now() < until) {
+    const absl::Duration until = MonotonicNow() + timeout;
+    while (MonotonicNow() < until) {
       if (ToldToEnd()) return absl::CancelledError();
       if (options_.by == "folder") {
         if (absl::Status status = LookIntoFolder(); !status.ok()) return status;
@@ -281,18 +281,18 @@ class Node {
   }
 
   bool CoordinatorIsGone() {
-    const absl::Time now = absl::Now();
+    const absl::Duration now = MonotonicNow();
     if (!coordinator_.has_value() || now < next_look_) return false;
     next_look_ = now + kCoordinatorLook;
     switch (TryToReach(*coordinator_, kCoordinatorTimeout)) {
       case Reach::kThere:
         refusals_ = 0;
-        last_seen_ = absl::Now();
+        last_seen_ = MonotonicNow();
         return false;
       case Reach::kRefused:
         return ++refusals_ >= kRefusals;
       case Reach::kSilent:
-        return absl::Now() - last_seen_ > kCoordinatorSilence;
+        return MonotonicNow() - last_seen_ > kCoordinatorSilence;
     }
     return false;
   }
@@ -307,8 +307,8 @@ class Node {
   std::vector<std::string> args_;
   std::vector<std::string> env_;
   int refusals_ = 0;
-  absl::Time last_seen_ = absl::Now();
-  absl::Time next_look_ = absl::Now() + kCoordinatorLook;
+  absl::Duration last_seen_ = MonotonicNow();
+  absl::Duration next_look_ = MonotonicNow() + kCoordinatorLook;
 
   services::ProcessSpawner spawner_;
   std::unique_ptr<services::Process> process_;  // dropped before the spawner

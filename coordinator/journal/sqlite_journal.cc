@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/core/node_table.h"
+#include "services/clock/clock.h"
 #include "services/files/files.h"
 #include "training/codec/crc32c.h"
 
@@ -61,10 +62,10 @@ absl::StatusOr<int> LockFolder(const std::string& folder) {
   if (fd < 0) return services::ErrnoStatus(errno, "open", path);
   absl::Cleanup close = [fd] { ::close(fd); };
   // One that was just killed may need a moment to be gone.
-  const absl::Time until = absl::Now() + kLockPatience;
+  const absl::Duration until = MonotonicNow() + kLockPatience;
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) return services::ErrnoStatus(errno, "flock", path);
-    if (absl::Now() > until) {
+    if (MonotonicNow() > until) {
       char holder[32] = {};
       const ssize_t size = ::pread(fd, holder, sizeof(holder) - 1, 0);
       return absl::FailedPreconditionError(

@@ -1,20 +1,12 @@
 #include "gpu_worker/data/batch_loader.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
+#include "services/clock/clock.h"
 
 namespace capstan::data {
-namespace {
-
-absl::Duration Since(std::chrono::steady_clock::time_point start) {
-  return absl::FromChrono(std::chrono::steady_clock::now() - start);
-}
-
-}  // namespace
-
 BatchLoader::BatchLoader(const Dataset& dataset, const BatchLoaderOptions& options,
                          SampleLists lists)
     : dataset_(dataset),
@@ -37,14 +29,14 @@ BatchLoader::~BatchLoader() {
 }
 
 absl::StatusOr<StepBatch> BatchLoader::Next(absl::Duration timeout) {
-  const auto start = std::chrono::steady_clock::now();
+  const absl::Duration start = MonotonicNow();
   MutexLock lock(mu_);
   while (!cancelled_ && next_step_ < end_step_ && ready_.empty() && error_.ok()) {
-    const absl::Duration left = timeout - Since(start);
+    const absl::Duration left = timeout - (MonotonicNow() - start);
     if (left <= absl::ZeroDuration()) break;
     changed_.WaitWithTimeout(mu_, left);
   }
-  const absl::Duration waited = Since(start);
+  const absl::Duration waited = MonotonicNow() - start;
   total_wait_ += waited;
   if (cancelled_) return absl::CancelledError("the batch loader was cancelled");
   if (next_step_ >= end_step_) {

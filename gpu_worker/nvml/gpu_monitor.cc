@@ -1,11 +1,11 @@
 #include "gpu_worker/nvml/gpu_monitor.h"
 
-#include <chrono>
 #include <cstdlib>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "services/clock/clock.h"
 #include "services/logging/log.h"
 #include "services/sync/mutex.h"
 
@@ -13,10 +13,6 @@ namespace capstan::gpu_worker {
 namespace {
 
 constexpr absl::Duration kDriverPatience = absl::Seconds(2);
-
-absl::Duration Now() {
-  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
 
 std::optional<std::string> VisibleDevices() {
   const char* const value = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -90,7 +86,7 @@ void GpuMonitor::Run(State& state) {
       if (state.stopped) break;
       state.in_driver = true;
     }
-    const absl::Duration read_at = Now();
+    const absl::Duration read_at = MonotonicNow();
     const std::vector<GpuSample> samples = state.nvml->Sample(read_at);
     {
       MutexLock lock(state.mu);
@@ -108,12 +104,12 @@ void GpuMonitor::Run(State& state) {
     }
     state.metrics.Update(samples,
                          state.options.uses ? state.options.uses() : std::vector<GpuUse>());
-    const absl::Duration next = Now() + state.options.period;
+    const absl::Duration next = MonotonicNow() + state.options.period;
     MutexLock lock(state.mu);
     state.Take(samples, read_at);
     ++state.samples;
     state.changed.NotifyAll();
-    for (absl::Duration now = Now(); !state.stopped && now < next; now = Now()) {
+    for (absl::Duration now = MonotonicNow(); !state.stopped && now < next; now = MonotonicNow()) {
       state.changed.WaitWithTimeout(state.mu, next - now);
     }
   }
@@ -126,12 +122,12 @@ GpuMonitor::~GpuMonitor() {
   State& state = *state_;
   bool done = false;
   {
-    const absl::Duration end = Now() + kDriverPatience;
+    const absl::Duration end = MonotonicNow() + kDriverPatience;
     MutexLock lock(state.mu);
     state.stopped = true;
     state.changed.NotifyAll();
     // The patience is the driver's alone: what the thread does outside of it uses the registry.
-    while (!state.done && (Now() < end || !state.in_driver)) {
+    while (!state.done && (MonotonicNow() < end || !state.in_driver)) {
       state.changed.WaitWithTimeout(state.mu, absl::Milliseconds(100));
     }
     done = state.done;
@@ -166,9 +162,10 @@ const std::string& GpuMonitor::driver_version() const { return state_->nvml->dri
 GpuMetrics& GpuMonitor::metrics() { return state_->metrics; }
 
 bool GpuMonitor::WaitForSamples(int64_t count, absl::Duration limit) const {
-  const absl::Duration end = Now() + limit;
+  const absl::Duration end = MonotonicNow() + limit;
   MutexLock lock(state_->mu);
-  for (absl::Duration now = Now(); state_->samples < count && now < end; now = Now()) {
+  for (absl::Duration now = MonotonicNow(); state_->samples < count && now < end;
+       now = MonotonicNow()) {
     state_->changed.WaitWithTimeout(state_->mu, end - now);
   }
   return state_->samples >= count;

@@ -1,7 +1,6 @@
 #include "gpu_worker/task/device_runner.h"
 
 #include <algorithm>
-#include <chrono>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "gpu_worker/data/failure.h"
 #include "gpu_worker/engine/device/open.h"
 #include "services/check/check.h"
+#include "services/clock/clock.h"
 
 namespace capstan::gpu_worker {
 namespace {
@@ -17,10 +17,6 @@ namespace {
 // A training set up to 1 GiB is kept on a GPU; it goes there in pieces.
 constexpr int64_t kMostKeptFloats = int64_t{1} << 28;
 constexpr int64_t kKeptAtATime = 1024;
-
-absl::Duration Now() {
-  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
 
 // What a device says of itself, with the work it was at.
 absl::Status While(absl::string_view work, const absl::Status& status) {
@@ -120,10 +116,10 @@ absl::Status DeviceRunner::LoadWeights(int64_t lineage, int64_t version,
 }
 
 absl::Status DeviceRunner::Do(LaneOrder& order) {
-  const absl::Duration begin = Now();
+  const absl::Duration begin = MonotonicNow();
   absl::StatusOr<engine::LaneBatch> lane = Samples(order);
   if (!lane.ok()) return lane.status();
-  const absl::Duration read = Now();
+  const absl::Duration read = MonotonicNow();
   const std::string work = absl::StrCat("step ", order.step, ", lane ", order.lane);
   absl::Status status = LoadWeights(order.lineage, order.step, *order.weights);
   if (!status.ok()) return While(work, status);
@@ -133,10 +129,10 @@ absl::Status DeviceRunner::Do(LaneOrder& order) {
   absl::StatusOr<engine::LaneResult> result =
       plan_->ComputeLane(*lane, loss_scale, order.gradient->data());
   if (!result.ok()) return While(work, result.status());
-  const absl::Duration computed = Now();
+  const absl::Duration computed = MonotonicNow();
   status = order.fold->Add({order.lane, 1}, std::move(order.gradient));
   if (!status.ok()) return status;
-  LaneTimes times{read - begin, computed - read, Now() - computed, result->forward_share};
+  LaneTimes times{read - begin, computed - read, MonotonicNow() - computed, result->forward_share};
   times.queued_batches = kept_ ? options_.read_ahead : reader_->queued();
   times.read_bytes = std::exchange(read_bytes_, 0);
   // The order's references go first: the step may be over once the callback has been seen.

@@ -1,21 +1,13 @@
 #include "gpu_worker/task/group_runner.h"
 
 #include <algorithm>
-#include <chrono>
 #include <new>
 
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
+#include "services/clock/clock.h"
 
 namespace capstan::gpu_worker {
-namespace {
-
-absl::Duration Now() {
-  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
-
-}  // namespace
-
 GroupRunner::GroupRunner(Options options, std::shared_ptr<const Job> job,
                          const data::Dataset& train,
                          const std::vector<std::unique_ptr<DeviceRunner>>& runners,
@@ -116,7 +108,7 @@ absl::StatusOr<engine::LaneBatch> GroupRunner::Samples(const GroupOrder& order, 
 }
 
 absl::Status GroupRunner::Do(const GroupOrder& order) {
-  const absl::Duration begin = Now();
+  const absl::Duration begin = MonotonicNow();
   std::vector<engine::GroupLane> lanes;
   kept_lanes_.resize(std::max(kept_lanes_.size(), order.lanes.size()));
   for (size_t i = 0; i < order.lanes.size(); ++i) {
@@ -124,7 +116,7 @@ absl::Status GroupRunner::Do(const GroupOrder& order) {
     if (!batch.ok()) return batch.status();
     lanes.push_back({order.lanes[i].first, order.lanes[i].second, *batch});
   }
-  const absl::Duration read = Now();
+  const absl::Duration read = MonotonicNow();
   if (order.lineage != loaded_lineage_ || order.step != loaded_version_) {
     absl::Status status = group_->LoadWeights(order.weights->data());
     if (!status.ok()) return status;
@@ -148,7 +140,7 @@ absl::Status GroupRunner::Do(const GroupOrder& order) {
   for (const engine::LaneResult& result : *results) {
     seals.push_back({result.samples, result.loss_sum, result.correct});
   }
-  LaneTimes times{read - begin, Now() - read, absl::ZeroDuration()};
+  LaneTimes times{read - begin, MonotonicNow() - read, absl::ZeroDuration()};
   times.queued_batches = kept_labels_[0] != nullptr ? options_.read_ahead : reader_.queued();
   times.read_bytes = std::exchange(read_bytes_, 0);
   callbacks_.on_lanes(order, seals, times);

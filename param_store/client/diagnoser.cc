@@ -1,13 +1,13 @@
 #include "param_store/client/diagnoser.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "capstan/param_store/v1/param_store.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
 #include "services/channel/channel.h"
+#include "services/clock/clock.h"
 #include "services/status/status.h"
 
 namespace capstan::param_store::client {
@@ -22,10 +22,6 @@ constexpr int64_t kMaxBytesPerPeer = int64_t{8} << 20;
 constexpr int64_t kFirstPayloadBytes = int64_t{64} << 10;
 constexpr int64_t kMaxPayloadBytes = int64_t{1} << 20;
 constexpr int kRoundTrips = 5;
-
-absl::Duration SteadyNow() {
-  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
 
 void SetTime(absl::Time time, google::protobuf::Timestamp& out) {
   const int64_t nanos = absl::ToUnixNanos(time);
@@ -67,7 +63,7 @@ void Diagnoser::Stop() {
 void Diagnoser::Run(const node::v1::Diagnose& order, absl::Time asked_at) {
   const absl::Duration time =
       std::clamp(absl::Milliseconds(order.timeout_ms()) - kSlack, kSlack, kMaxTime);
-  const absl::Duration until = SteadyNow() + time;
+  const absl::Duration until = MonotonicNow() + time;
   if (folders_ == nullptr || folders_->done()) {
     services::FolderReports folders(order.folders().begin(), order.folders().end());
     folders.insert(folders.end(), options_.folders.begin(), options_.folders.end());
@@ -85,7 +81,7 @@ void Diagnoser::Run(const node::v1::Diagnose& order, absl::Time asked_at) {
   const int64_t max_bytes = std::min(order.bytes_per_peer(), kMaxBytesPerPeer);
   for (const auto& way : ways) {
     if (way->report.code() != 0) continue;
-    Measure(*way, std::min(kWidthBudget, (until - SteadyNow()) / left), until, max_bytes);
+    Measure(*way, std::min(kWidthBudget, (until - MonotonicNow()) / left), until, max_bytes);
     --left;
   }
 
@@ -93,7 +89,7 @@ void Diagnoser::Run(const node::v1::Diagnose& order, absl::Time asked_at) {
   node::v1::DiagnosisResult& result = *answer.mutable_diagnosis_result();
   result.set_diagnosis_id(order.diagnosis_id());
   for (const auto& way : ways) *result.add_peers() = way->report;
-  for (const job::v1::FolderReport& folder : folders_->Wait(until - SteadyNow())) {
+  for (const job::v1::FolderReport& folder : folders_->Wait(until - MonotonicNow())) {
     *result.add_folders() = folder;
   }
   if (options_.devices) {
@@ -162,7 +158,7 @@ void Diagnoser::ReachAll(std::vector<std::unique_ptr<Way>>& ways, absl::Duration
 }
 
 bool Diagnoser::Call(Way& way, int64_t payload_bytes, absl::Duration until, absl::Duration* took) {
-  const absl::Duration begun = SteadyNow();
+  const absl::Duration begun = MonotonicNow();
   if (begun >= until) return false;
   const auto context = services::NewContext(until - begun);
   {
@@ -172,17 +168,17 @@ bool Diagnoser::Call(Way& way, int64_t payload_bytes, absl::Duration until, absl
   }
   way.request.mutable_payload()->resize(static_cast<size_t>(payload_bytes));
   const bool ok = way.stub->Measure(context.get(), way.request, &way.response).ok();
-  *took = SteadyNow() - begun;
+  *took = MonotonicNow() - begun;
   MutexLock lock(mu_);
   calls_.erase(context.get());
   return ok;
 }
 
 void Diagnoser::Measure(Way& way, absl::Duration budget, absl::Duration until, int64_t max_bytes) {
-  const absl::Duration enough = SteadyNow() + budget;
+  const absl::Duration enough = MonotonicNow() + budget;
   absl::Duration took;
   absl::Duration round_trip = absl::InfiniteDuration();
-  for (int i = 0; i < kRoundTrips && (i == 0 || SteadyNow() < enough); ++i) {
+  for (int i = 0; i < kRoundTrips && (i == 0 || MonotonicNow() < enough); ++i) {
     if (!Call(way, 0, until, &took)) break;
     round_trip = std::min(round_trip, took);
   }
@@ -192,13 +188,13 @@ void Diagnoser::Measure(Way& way, absl::Duration budget, absl::Duration until, i
   // stood in somebody's way.
   double best = 0;
   int64_t bytes = kFirstPayloadBytes;
-  for (int64_t sent = 0; sent + bytes <= max_bytes && SteadyNow() < enough;) {
+  for (int64_t sent = 0; sent + bytes <= max_bytes && MonotonicNow() < enough;) {
     if (!Call(way, bytes, until, &took)) break;
     sent += bytes;
     // What the payload added; at least a tenth, since no round trip is like the other.
     const absl::Duration moving = std::max(took - round_trip, took / 10);
     best = std::max(best, static_cast<double>(bytes) / absl::ToDoubleSeconds(moving));
-    if (SteadyNow() + 2 * took > enough) break;
+    if (MonotonicNow() + 2 * took > enough) break;
     bytes = std::min(2 * bytes, kMaxPayloadBytes);
   }
   if (best > 0) way.report.set_bytes_per_second(best);

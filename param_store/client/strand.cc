@@ -1,13 +1,12 @@
 #include "param_store/client/strand.h"
 
-#include <chrono>
 #include <utility>
+
+#include "services/clock/clock.h"
 
 namespace capstan::param_store::client {
 
-absl::Duration StrandLoop::Now() const {
-  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
+absl::Duration StrandLoop::Now() const { return MonotonicNow(); }
 
 void StrandLoop::Post(Function function) {
   MutexLock lock(mu_);

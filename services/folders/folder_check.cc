@@ -6,19 +6,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
 
+#include "services/clock/clock.h"
 #include "services/sync/mutex.h"
 
 namespace capstan::services {
 namespace {
-
-absl::Duration SteadyNow() {
-  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
 
 void LookAt(job::v1::FolderReport& report) {
   const char* const path = report.path().c_str();
@@ -80,10 +76,10 @@ bool FolderCheck::done() const {
 }
 
 FolderReports FolderCheck::Wait(absl::Duration patience) const {
-  const absl::Duration until = SteadyNow() + patience;
+  const absl::Duration until = MonotonicNow() + patience;
   MutexLock lock(state_->mu);
-  while (state_->seen < state_->reports.size() && SteadyNow() < until) {
-    state_->changed.WaitWithTimeout(state_->mu, until - SteadyNow());
+  while (state_->seen < state_->reports.size() && MonotonicNow() < until) {
+    state_->changed.WaitWithTimeout(state_->mu, until - MonotonicNow());
   }
   FolderReports reports = state_->reports;
   for (size_t i = state_->seen; i < reports.size(); ++i) {

@@ -1,16 +1,14 @@
 #include "services/host_usage/host_usage.h"
 
-#include <chrono>
 #include <fstream>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "services/clock/clock.h"
 
 namespace capstan::services {
 
-void HostUsage::Fill(common::v1::NodeUsage* usage) {
-  Fill(absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch()), usage);
-}
+void HostUsage::Fill(common::v1::NodeUsage* usage) { Fill(MonotonicNow(), usage); }
 
 void HostUsage::Fill(absl::Duration now, common::v1::NodeUsage* usage) {
   if (now - read_at_ >= absl::Seconds(1)) {

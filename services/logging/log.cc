@@ -4,13 +4,13 @@
 
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <map>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "services/clock/clock.h"
 #include "services/sync/mutex.h"
 
 namespace capstan::services {
@@ -29,7 +29,7 @@ struct SinkEntry {
 };
 
 struct LimitEntry {
-  absl::Time last;  // of the last line, on the scale of MonotonicNow
+  absl::Duration last;  // MonotonicNow() of the last line
   int64_t suppressed = 0;
 };
 
@@ -45,10 +45,6 @@ struct State {
 State& GetState() {
   static State* const state = new State;
   return *state;
-}
-
-absl::Time MonotonicNow() {
-  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
 void WriteAll(absl::string_view text) {
@@ -215,7 +211,7 @@ Log& Log::KvUnsigned(absl::string_view key, uint64_t value) {
 
 Log& Log::Limit(absl::string_view key, absl::Duration every) {
   if (!enabled_) return *this;
-  const absl::Time now = MonotonicNow();
+  const absl::Duration now = MonotonicNow();
   int64_t suppressed = 0;
   {
     State& state = GetState();

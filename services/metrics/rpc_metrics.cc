@@ -1,12 +1,11 @@
 #include "services/metrics/rpc_metrics.h"
 
-#include <chrono>
-
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/support/client_interceptor.h"
 #include "grpcpp/support/server_interceptor.h"
 #include "services/check/check.h"
+#include "services/clock/clock.h"
 #include "services/sync/mutex.h"
 
 namespace capstan::services {
@@ -58,12 +57,11 @@ class RpcInterceptor : public grpc::experimental::Interceptor {
     }
     if (code < 0 || code >= RpcMetrics::kCodeCount) code = kUnknown;
     method_.handled[static_cast<size_t>(code)]->Increment();
-    method_.seconds->Observe(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count());
+    method_.seconds->Observe(absl::ToDoubleSeconds(MonotonicNow() - start_));
   }
 
   const RpcMetrics::Method& method_;
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const absl::Duration start_ = MonotonicNow();
   // gRPC hands the call from thread to thread in an order that only its own code shows; the lock
   // shows it to ThreadSanitizer too.
   Mutex mu_;

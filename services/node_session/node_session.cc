@@ -1,12 +1,12 @@
 #include "services/node_session/node_session.h"
 
 #include <algorithm>
-#include <chrono>
 #include <random>
 #include <string>
 #include <utility>
 
 #include "services/check/check.h"
+#include "services/clock/clock.h"
 #include "services/logging/log.h"
 #include "services/status/status.h"
 #include "services/sync/hand_over.h"
@@ -19,10 +19,6 @@ using node::v1::ConnectResponse;
 namespace {
 
 // No wall clock decides anything.
-absl::Duration SteadyNow() {
-  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
-
 }  // namespace
 
 // One stream. Reactions only take notes and wake the session's thread.
@@ -171,10 +167,11 @@ void NodeSession::Run() {
     if (callbacks_.on_lost) callbacks_.on_lost(end);
     if (was_registered) backoff = options_.initial_backoff;
     const double factor = std::uniform_real_distribution<double>(0.8, 1.2)(random);
-    const absl::Duration until = SteadyNow() + backoff * factor;
+    const absl::Duration until = MonotonicNow() + backoff * factor;
     backoff = std::min(backoff * 2, options_.max_backoff);
     MutexLock lock(mu_);
-    while (!stopping_ && SteadyNow() < until) changed_.WaitWithTimeout(mu_, until - SteadyNow());
+    while (!stopping_ && MonotonicNow() < until)
+      changed_.WaitWithTimeout(mu_, until - MonotonicNow());
     if (stopping_) return;
   }
 }
@@ -188,7 +185,7 @@ bool NodeSession::RunStream(absl::Status* end) {
   bool goodbye = false;     // nothing more is written
   bool released = false;    // likewise, and OnDone may come
   bool from_queue = false;  // what is being written is the front of the queue
-  absl::Duration deadline = SteadyNow() + options_.register_timeout;  // then of the goodbye
+  absl::Duration deadline = MonotonicNow() + options_.register_timeout;  // then of the goodbye
   bool stop_seen = false;
   absl::Duration heartbeat_interval = absl::Seconds(1);
   absl::Duration next_heartbeat = absl::InfiniteDuration();
@@ -215,7 +212,7 @@ bool NodeSession::RunStream(absl::Status* end) {
         if (stopping_ && !stop_seen) {
           stop_seen = true;
           deadline =
-              SteadyNow() + (was_registered ? options_.goodbye_timeout : absl::ZeroDuration());
+              MonotonicNow() + (was_registered ? options_.goodbye_timeout : absl::ZeroDuration());
         }
         const bool can_write =
             !stream.writing() && !stream.write_failed() && !stream.ended() && !goodbye;
@@ -230,11 +227,11 @@ bool NodeSession::RunStream(absl::Status* end) {
           return was_registered;
         } else if (stream.ended() && !released) {
           what = Do::kRelease;
-        } else if (SteadyNow() >= deadline) {
+        } else if (MonotonicNow() >= deadline) {
           what = Do::kCancel;
         } else if (stopping_ && can_write) {
           what = Do::kGoodbye;
-        } else if (can_tell && (notified_ || SteadyNow() >= next_heartbeat)) {
+        } else if (can_tell && (notified_ || MonotonicNow() >= next_heartbeat)) {
           notified_ = false;
           what = Do::kHeartbeat;
         } else if (can_tell && !queue_.empty()) {
@@ -243,8 +240,8 @@ bool NodeSession::RunStream(absl::Status* end) {
           what = Do::kFlush;
         } else {
           const absl::Duration until = can_tell ? std::min(deadline, next_heartbeat) : deadline;
-          changed_.WaitWithTimeout(mu_,
-                                   until == absl::InfiniteDuration() ? until : until - SteadyNow());
+          changed_.WaitWithTimeout(
+              mu_, until == absl::InfiniteDuration() ? until : until - MonotonicNow());
         }
       }
     }
@@ -259,7 +256,7 @@ bool NodeSession::RunStream(absl::Status* end) {
           }
           was_registered = true;
           if (!stop_seen) deadline = absl::InfiniteDuration();
-          next_heartbeat = SteadyNow();
+          next_heartbeat = MonotonicNow();
           {
             MutexLock lock(mu_);
             registered_ = true;
@@ -276,7 +273,7 @@ bool NodeSession::RunStream(absl::Status* end) {
       case Do::kHeartbeat: {
         ConnectRequest request;
         *request.mutable_heartbeat() = callbacks_.make_heartbeat();
-        next_heartbeat = SteadyNow() + heartbeat_interval;
+        next_heartbeat = MonotonicNow() + heartbeat_interval;
         {
           MutexLock lock(mu_);
           stream.Prepare(std::move(request));

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -24,16 +23,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
+#include "services/clock/clock.h"
 #include "services/sync/mutex.h"
 
 namespace capstan::services {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr char kParentPidVariable[] = "CAPSTAN_PARENT_PID";
 // A grandchild that left the process group may hold a pipe open: do not wait for its end for ever.
-constexpr Clock::duration kOutputGrace = std::chrono::seconds(1);
+constexpr absl::Duration kOutputGrace = absl::Seconds(1);
 // Where the kernel has no pidfd, the end of children is looked for this often.
 constexpr int kPollWithoutPidfdMs = 20;
 
@@ -99,7 +97,7 @@ struct Process::State {
   int output[2] = {-1, -1};  // read ends: stdout, stderr
   std::string partial[2];    // bytes since the last line end
   bool exited = false;
-  Clock::time_point exited_at;
+  absl::Duration exited_at;
   std::thread::id reactor_thread;  // by value: a Process may outlive its spawner
   bool InReactorThread() const { return std::this_thread::get_id() == reactor_thread; }
 
@@ -211,7 +209,7 @@ class ProcessSpawner::Reactor {
       }
       if (!child.exited && (child.pidfd < 0 || fds[1 + 3 * i + 2].revents != 0)) TryReap(child);
       const bool silent = child.output[0] < 0 && child.output[1] < 0;
-      if (child.exited && (silent || Clock::now() - child.exited_at > kOutputGrace)) {
+      if (child.exited && (silent || MonotonicNow() - child.exited_at > kOutputGrace)) {
         Finish(children[i]);
       }
     }
@@ -267,7 +265,7 @@ class ProcessSpawner::Reactor {
       child.status = {.code = 0, .signal = info.si_status};
     }
     child.exited = true;
-    child.exited_at = Clock::now();
+    child.exited_at = MonotonicNow();
   }
 
   void Finish(const std::shared_ptr<Process::State>& child) {
@@ -366,10 +364,10 @@ pid_t Process::pid() const { return state_->pid; }
 void Process::Kill(int signal) { state_->Kill(signal); }
 
 std::optional<ExitStatus> Process::WaitFor(absl::Duration timeout) {
-  const auto start = Clock::now();
+  const absl::Duration start = MonotonicNow();
   MutexLock lock(state_->mu);
   while (!state_->done) {
-    const absl::Duration left = timeout - absl::FromChrono(Clock::now() - start);
+    const absl::Duration left = timeout - (MonotonicNow() - start);
     if (left <= absl::ZeroDuration()) return std::nullopt;
     state_->cv.WaitWithTimeout(state_->mu, left);
   }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <map>
 
@@ -22,6 +21,7 @@
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/support/server_interceptor.h"
 #include "services/check/check.h"
+#include "services/clock/clock.h"
 #include "services/grpc_init/grpc_init.h"
 #include "services/logging/log.h"
 #include "services/security/credentials.h"
@@ -164,9 +164,9 @@ struct Server::Impl {
     }
   }
   void Timed(const std::string& name, const std::function<void()>& step) {
-    const auto start = std::chrono::steady_clock::now();
+    const absl::Duration start = MonotonicNow();
     step();
-    const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - start);
+    const absl::Duration took = MonotonicNow() - start;
     Log(kInfo, "shutdown_step").Kv("step", name).Kv("seconds", took);
     MutexLock lock(mu);
     steps.push_back({name, took});

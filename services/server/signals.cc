@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <climits>
 
 #include "services/check/check.h"
+#include "services/clock/clock.h"
 
 namespace capstan::services {
 namespace {
@@ -57,12 +57,12 @@ ShutdownSignal& ShutdownSignal::Install() {
 void ShutdownSignal::Wait() { WaitFor(absl::InfiniteDuration()); }
 
 bool ShutdownSignal::WaitFor(absl::Duration timeout) {
-  const auto start = std::chrono::steady_clock::now();
+  const absl::Duration start = MonotonicNow();
   while (true) {
     int wait_ms = -1;
     if (timeout != absl::InfiniteDuration()) {
-      const absl::Duration passed = absl::FromChrono(std::chrono::steady_clock::now() - start);
-      const absl::Duration left = std::max(absl::ZeroDuration(), timeout - passed);
+      const absl::Duration left =
+          std::max(absl::ZeroDuration(), timeout - (MonotonicNow() - start));
       wait_ms = static_cast<int>(std::min<int64_t>(
           INT_MAX, absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)))));
     }

@@ -1,4 +1,4 @@
-"""Wall clocks that are two hours off, or jump while a job trains: no decision looks at them, so nothing changes.
+"""Wall clocks that are two hours off, or jump while a job trains or is waited for: no decision looks at them, so nothing changes.
 
 libfaketime does not reach the kernel: gRPC's Abseil waits until an absolute time of the wall clock there, so behind the
 true clock such a wait ends at once, again and again, and costs a core. Hence the short jobs there, and jumps behind it
@@ -10,6 +10,8 @@ import glob
 import json
 import os
 import re
+import threading
+import time
 import unittest
 import unittest.mock
 import urllib.request
@@ -113,6 +115,21 @@ class ClocksTest(services.ServicesTest):
             jump(0)
             self.check(job_id, undisturbed)
             self.wait_until(self.coordinator_is_right, 30, 'the way back')
+
+    def test_a_clock_that_jumps_under_a_wait(self):
+        spec = self.job('nowhere', 1)
+        spec['resources']['num_workers'] = 4  # of the three that there are
+        job_id = self.submit(spec)
+        clock = self.write('client.clock', '+0h\n')
+        jump = threading.Timer(2, lambda: os.replace(self.write('client.new', '+2h\n'), clock))
+        jump.start()
+        self.addCleanup(jump.cancel)
+        begun = time.monotonic()
+        run = self.capstan('wait', job_id, '--timeout', '8s', env={
+            'LD_PRELOAD': LIBRARY, 'FAKETIME_DONT_FAKE_MONOTONIC': '1', 'NO_FAKE_STAT': '1',
+            'FAKETIME_TIMESTAMP_FILE': clock, 'FAKETIME_CACHE_DURATION': '1'})
+        self.assertGreater(time.monotonic() - begun, 7.5, run)
+        self.assertEqual(run.code, 101, run)
 
 
 if __name__ == '__main__':

@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "gpu_worker/nvml/fake_nvml_world.h"
 #include "gpu_worker/nvml/gpu_monitor.h"
+#include "services/clock/clock.h"
 #include "services/files/files.h"
 #include "services/http/http_server.h"
 #include "services/metrics/registry.h"
@@ -33,10 +33,6 @@ namespace {
 using ::testing::IsEmpty;
 
 constexpr absl::Duration kLimit = absl::Seconds(60);  // of any one wait; a busy machine is slow
-
-absl::Duration Now() {
-  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
 
 // The path of a program of PATH, "" where there is none.
 std::string Program(const std::string& name) {
@@ -59,7 +55,7 @@ class Output {
   }
   // The rest of the first line behind `mark`; nullopt: it does not come.
   std::optional<std::string> WaitFor(const std::string& mark, absl::Duration limit) {
-    const absl::Duration end = Now() + limit;
+    const absl::Duration end = MonotonicNow() + limit;
     MutexLock lock(mu_);
     for (;;) {
       const size_t found = text_.find(mark);
@@ -67,7 +63,7 @@ class Output {
         const size_t begin = found + mark.size();
         return text_.substr(begin, text_.find('\n', begin) - begin);
       }
-      const absl::Duration now = Now();
+      const absl::Duration now = MonotonicNow();
       if (now >= end) return std::nullopt;
       changed_.WaitWithTimeout(mu_, end - now);
     }
@@ -192,9 +188,9 @@ class OwnPrometheus {
 
   // Asks until there are results; an empty list when the limit is over.
   nlohmann::json WaitFor(const std::string& expression) {
-    const absl::Duration end = Now() + kLimit;
+    const absl::Duration end = MonotonicNow() + kLimit;
     nlohmann::json result = Query(expression);
-    while (result.empty() && Now() < end) {
+    while (result.empty() && MonotonicNow() < end) {
       // The pause is the child's next line or a tenth of a second: scrapes make no lines.
       (void)output_.WaitFor("no such line", absl::Milliseconds(100));
       result = Query(expression);

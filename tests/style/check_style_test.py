@@ -106,6 +106,13 @@ class TextRulesTest(RuleTest):
         self.assertEqual(self.refused('pure', 'coordinator/adapter.cc', 'std::thread t;\n'), [])
         self.assertEqual(self.refused('pure', 'training/lead/lead_test.cc', 'std::thread t;\n'), [])
 
+    def test_the_steady_clock_is_left_to_clock(self):
+        line = 'const auto start = std::chrono::steady_clock::now();\n'
+        self.assertTrue(self.refused('raw_clocks', 'services/server/server.cc', line))
+        self.assertEqual(self.refused('raw_clocks', 'services/clock/clock.h', line), [])
+        self.assertEqual(self.refused('raw_clocks', 'gpu_worker/engine/cuda/group.cc', line), [])
+        self.assertTrue(self.refused('pure', 'coordinator/core/core.cc', 'const auto now = MonotonicNow();\n'))
+
     def test_raw_locks_are_left_to_sync(self):
         for line in ('std::mutex mu;', 'absl::Mutex mu;', 'std::unique_lock<std::mutex> l;', 'std::condition_variable c;',
                      'absl::Notification done;'):

@@ -1,7 +1,6 @@
 #include "tests/support/exchange_proxy.h"
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <iterator>
 #include <map>
@@ -17,6 +16,7 @@
 #include "param_store/wire/byte_buffer.h"
 #include "param_store/wire/frame_codec.h"
 #include "services/channel/channel.h"
+#include "services/clock/clock.h"
 #include "services/server/server.h"
 #include "services/sync/mutex.h"
 
@@ -27,10 +27,6 @@ namespace v1 = param_store::v1;
 namespace wire = param_store::wire;
 
 constexpr char kMethod[] = "/capstan.param_store.v1.ParamStoreService/Exchange";
-
-absl::Duration Monotonic() {
-  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
 
 enum Direction { kRequest = 0, kResponse = 1 };
 
@@ -260,7 +256,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
       if (!ok) return stream_.RequestsEnded();
       grpc::ByteBuffer message;
       message.Swap(&incoming_);
-      if (stream_.Arrived(kRequest, std::move(message))) StartRead(&incoming_);
+      if (stream_.Arrived(kRequest, message)) StartRead(&incoming_);
     }
     void OnWriteDone(bool ok) override { stream_.Written(kResponse, ok); }
     void OnCancel() override {
@@ -296,7 +292,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
       }
       grpc::ByteBuffer message;
       message.Swap(&incoming_);
-      (void)stream_.Arrived(kResponse, std::move(message));
+      (void)stream_.Arrived(kResponse, message);
       StartRead(&incoming_);  // to the end, also where nothing is passed on
     }
     void OnWriteDone(bool ok) override { stream_.Written(kRequest, ok); }
@@ -323,7 +319,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
   };
 
   // False where no more is to be read.
-  bool Arrived(Direction direction, grpc::ByteBuffer bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Arrived(Direction direction, const grpc::ByteBuffer& bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void DeliverLocked(Direction direction, Message message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLocked(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -404,7 +400,7 @@ void Hub::Schedule(absl::Duration delay, std::shared_ptr<Stream> stream, Directi
                    Message message) {
   MutexLock lock(mu_);
   if (delay > absl::Milliseconds(1)) ++counters_.delayed;
-  const DueTime key(Monotonic() + delay, scheduled_++);
+  const DueTime key(MonotonicNow() + delay, scheduled_++);
   due_.emplace(key, Due{std::move(stream), direction, std::move(message)});
   if (due_.begin()->first == key) changed_.NotifyAll();
 }
@@ -412,7 +408,7 @@ void Hub::Schedule(absl::Duration delay, std::shared_ptr<Stream> stream, Directi
 void Hub::Run() {
   MutexLock lock(mu_);
   while (!stopping_) {
-    const absl::Duration now = Monotonic();
+    const absl::Duration now = MonotonicNow();
     if (due_.empty()) {
       changed_.Wait(mu_);
     } else if (due_.begin()->first.first > now) {
@@ -428,7 +424,7 @@ void Hub::Run() {
   }
 }
 
-bool Stream::Arrived(Direction direction, grpc::ByteBuffer bytes) {
+bool Stream::Arrived(Direction direction, const grpc::ByteBuffer& bytes) {
   const Header header = Inspect(direction, bytes);
   const bool breaks = !header.hello && hub_->Breaks();
   const ProxyFaults& faults = hub_->faults();
@@ -465,7 +461,7 @@ bool Stream::Arrived(Direction direction, grpc::ByteBuffer bytes) {
         hub_->Schedule(repeat_delay, shared_from_this(), direction,
                        {bytes, message.index, /*repeat=*/true});
       }
-      message.bytes = flip ? FlipPayloadBit(bytes, header.payload_bytes, bit) : std::move(bytes);
+      message.bytes = flip ? FlipPayloadBit(bytes, header.payload_bytes, bit) : bytes;
       if (header.hello || faults.max_delay <= absl::ZeroDuration()) {
         DeliverLocked(direction, std::move(message));
         GoOnLocked();
