@@ -10,12 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "coordinator/node_info.h"
 #include "services/clock/clock.h"
@@ -93,19 +91,8 @@ std::string Parameter(const HttpRequest& request, const std::string& name) {
 }
 
 std::string TokenOf(const HttpRequest& request) {
-  const auto bearer = request.headers.find("authorization");
-  if (bearer != request.headers.end() && absl::StartsWith(bearer->second, "Bearer ")) {
-    return bearer->second.substr(sizeof("Bearer ") - 1);
-  }
-  const auto cookies = request.headers.find("cookie");
-  if (cookies == request.headers.end()) return "";
-  for (absl::string_view cookie : absl::StrSplit(cookies->second, ';')) {
-    cookie = absl::StripAsciiWhitespace(cookie);
-    if (absl::ConsumePrefix(&cookie, kCookie) && absl::ConsumePrefix(&cookie, "=")) {
-      return std::string(cookie);
-    }
-  }
-  return "";
+  std::string token = services::BearerTokenOf(request);
+  return token.empty() ? services::CookieOf(request, kCookie) : token;
 }
 
 // What `read` sees of the core. Unavailable: the coordinator shuts down.

@@ -15,6 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr absl::string_view kLinePrefix = "capstan-node ";
+constexpr int kMaxCount = 65536;
 constexpr absl::string_view kBundlePrefix = "bundle ";
 constexpr std::pair<NodeLine::Kind, absl::string_view> kKinds[] = {
     {NodeLine::Kind::kHello, "hello"},
@@ -45,12 +46,20 @@ std::string BundleText(const NodeBundle& bundle) {
                {"workers_of_host", bundle.workers_of_host},
                {"devices", bundle.devices},
                {"env", bundle.env}})
-      .dump();
+      .dump(-1, ' ', false, Json::error_handler_t::replace);  // an address is what a host says
 }
 
 absl::StatusOr<NodeBundle> ParseBundle(absl::string_view text) {
   const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError("bundle: it is no JSON object");
+  for (const char* count : {"workers_of_host", "devices"}) {
+    // get_to would convert any number, also one that an int does not hold.
+    const auto value = json.find(count);
+    if (value == json.end() || !value->is_number_integer() || *value < 1 || *value > kMaxCount) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("bundle: '", count, "' is no number from 1 to ", kMaxCount));
+    }
+  }
   NodeBundle bundle;
   const char* key = "";
   try {

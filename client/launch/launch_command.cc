@@ -21,6 +21,7 @@
 #include "client/local_run.h"
 #include "services/process/process.h"
 #include "services/server/signals.h"
+#include "training/codec/strict_json.h"
 #include "training/spec/resolve.h"
 
 namespace capstan::client {
@@ -60,6 +61,11 @@ absl::Status Complete(LaunchFlags& flags) {
     if (entry.find('=') == std::string::npos || entry[0] == '=') {
       return absl::InvalidArgumentError(absl::StrCat("--env: got '", entry, "', want NAME=VALUE"));
     }
+    // It travels as JSON.
+    if (!training::IsUtf8(entry)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--env ", entry.substr(0, entry.find('=')), ": the value is not UTF-8"));
+    }
   }
   if (options.launcher == Launcher::kYarn) {
     if (!options.hosts.empty()) {
@@ -72,6 +78,9 @@ absl::Status Complete(LaunchFlags& flags) {
   const std::filesystem::path shared =
       std::filesystem::absolute(options.shared_dir.empty() ? "." : options.shared_dir, error);
   options.shared_dir = shared.lexically_normal().string();
+  if (!training::IsUtf8(options.shared_dir)) {
+    return absl::InvalidArgumentError("--shared-dir: the path is not UTF-8");
+  }
   while (options.shared_dir.size() > 1 && options.shared_dir.back() == '/') {
     options.shared_dir.pop_back();
   }

@@ -59,6 +59,19 @@ TEST(BundleTest, ErrorsNameTheKeyAndNoValue) {
   const absl::Status status = ParseBundle(text).status();
   EXPECT_EQ(status.message(), "bundle: 'key' is missing or of another type");
   EXPECT_EQ(ParseBundle("[").status().message(), "bundle: it is no JSON object");
+  for (const char* number : {"0", "-1", "1e300", "4294967297", "\"2\""}) {
+    std::string other = BundleText(SomeBundle());
+    other.replace(other.find("\"devices\":1"), 11, absl::StrCat("\"devices\":", number));
+    EXPECT_EQ(ParseBundle(other).status().message(),
+              "bundle: 'devices' is no number from 1 to 65536")
+        << number;
+  }
+}
+
+TEST(BundleTest, AnAddressThatIsNoTextEndsNothing) {
+  NodeBundle bundle = SomeBundle();
+  bundle.address = "10.0.0.2\xff";  // what a host says of itself
+  ASSERT_TRUE(ParseBundle(BundleText(bundle)).ok());
 }
 
 TEST(NodeLineTest, LinesOfOthersAreNone) {

@@ -11,6 +11,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "services/logging/log.h"
 #include "services/sync/mutex.h"
 
@@ -84,6 +86,25 @@ struct HttpServer::Impl {
   Mutex mu;
   bool stopped ABSL_GUARDED_BY(mu) = false;
 };
+
+std::string CookieOf(const HttpRequest& request, absl::string_view name) {
+  const auto cookies = request.headers.find("cookie");
+  if (cookies == request.headers.end()) return "";
+  for (absl::string_view cookie : absl::StrSplit(cookies->second, ';')) {
+    cookie = absl::StripAsciiWhitespace(cookie);
+    if (absl::ConsumePrefix(&cookie, name) && absl::ConsumePrefix(&cookie, "=")) {
+      return std::string(cookie);
+    }
+  }
+  return "";
+}
+
+std::string BearerTokenOf(const HttpRequest& request) {
+  const auto header = request.headers.find("authorization");
+  if (header == request.headers.end()) return "";
+  absl::string_view token = header->second;
+  return absl::ConsumePrefix(&token, "Bearer ") ? std::string(token) : "";
+}
 
 absl::StatusOr<std::optional<Endpoint>> ParseHttpEndpoint(absl::string_view text) {
   if (text.empty() || text == "off") return std::optional<Endpoint>();

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "services/endpoint/endpoint.h"
 
 namespace capstan::services {
@@ -29,6 +30,11 @@ struct HttpRequest {
   std::map<std::string, std::string> headers;          // by their names in small letters
   bool tls = false;
 };
+
+// The value of the first cookie of that name, as it was sent; "": there is none.
+std::string CookieOf(const HttpRequest& request, absl::string_view name);
+// What follows "Authorization: Bearer "; "": no such header.
+std::string BearerTokenOf(const HttpRequest& request);
 
 struct HttpResponse {
   int code = 200;

@@ -19,6 +19,26 @@ namespace {
 
 using ::testing::HasSubstr;
 
+TEST(HttpRequestTest, WhatACallerSendsToSayWhoItIs) {
+  HttpRequest request;
+  EXPECT_EQ(CookieOf(request, "token"), "");
+  EXPECT_EQ(BearerTokenOf(request), "");
+  request.headers["authorization"] = "bearer x";
+  EXPECT_EQ(BearerTokenOf(request), "");
+  request.headers["authorization"] = "Bearer a b";
+  EXPECT_EQ(BearerTokenOf(request), "a b");
+  for (const auto& [header, value] :
+       std::map<std::string, std::string>{{"token=a", "a"},
+                                          {"x=1;token=a=b ; token=c", "a=b"},
+                                          {"tokens=a; token=b", "b"},
+                                          {"xtoken=a", ""},
+                                          {"token", ""},
+                                          {";;= ;token=", ""}}) {
+    request.headers["cookie"] = header;
+    EXPECT_EQ(CookieOf(request, "token"), value) << header;
+  }
+}
+
 TEST(HttpServerTest, ServesMetricsHealthReadinessAndOwnRoutes) {
   MetricsRegistry metrics("coordinator");
   std::atomic<bool> ready{false};

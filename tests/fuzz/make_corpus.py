@@ -258,6 +258,24 @@ def papers():
                  "brackets": b"[[\xff]:0", "slashes": b"unix:////a"}
     for name, text in addresses.items():
         write("fuzz_papers", "address-" + name, b"\x02" + text)
+    headers = {"bearer": b"Bearer capstan_abc", "cookie": b"a=b; capstan_token=x=y ;c", "none": b";=;capstan_tokens="}
+    for name, text in headers.items():
+        write("fuzz_papers", "headers-" + name, b"\x04" + text)
+
+
+def launch():
+    bundle = {"role": "worker", "name": "w0", "address": "10.0.0.2", "coordinator": "10.0.0.1:7070", "folder": "",
+              "authority": "-----BEGIN\n", "certificate": "c", "key": "k", "token": "t", "tokens": "{}",
+              "workers_of_host": 2, "devices": 1, "env": ["A=b c"]}
+    bundles = {"good": bundle, "count": {**bundle, "devices": 1e300}, "kinds": {**bundle, "env": {"a": 1}}}
+    for name, value in bundles.items():
+        write("fuzz_launch", "bundle-" + name, b"\x00bundle 3 " + json.dumps(value).encode())
+    write("fuzz_launch", "bundle-deep", b"\x00bundle 3 " + b"[" * 500)
+    write("fuzz_launch", "bundle-not-utf8", b"\x00bundle 3 " + json.dumps(bundle).encode().replace(b"10.0.0.2", b"10\xff"))
+    for kind in ("hello 10.0.0.2 node-b", "out a line", "end exit code 1", "other"):
+        write("fuzz_launch", "line-" + kind.split()[0], b"\x01capstan-node 12 " + kind.encode())
+    for name, text in {"qsub": "12.1-3:1\n", "qstat": "a\nerror reason 1: no\n", "gone": "Following jobs do not exist: 7\n"}.items():
+        write("fuzz_launch", name, b"\x02" + text.encode())
 
 
 JOB_HEAD = """version: 1
@@ -301,6 +319,7 @@ if __name__ == "__main__":
     exchange()
     idx()
     job_file()
+    launch()
     lead_snapshot()
     checkpoint()
     papers()

@@ -1,5 +1,5 @@
-// What says who somebody is, on any bytes: tokens.json, a token's own file, certificates, addresses.
-// The first byte says which.
+// What says who somebody is, on any bytes: tokens.json, a token's own file, certificates, addresses,
+// headers of an HTTP request. The first byte says which.
 //
 // Besides not crashing: what is taken is written and read again as the same, and an error is
 // InvalidArgument.
@@ -8,9 +8,11 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "services/check/check.h"
 #include "services/endpoint/endpoint.h"
+#include "services/http/http_server.h"
 #include "services/security/certificates.h"
 #include "services/security/role.h"
 #include "services/security/tokens.h"
@@ -65,12 +67,23 @@ void Address(absl::string_view text) {
   CAPSTAN_CHECK(again.ok() && again->ToString() == endpoint->ToString());
 }
 
+void Headers(absl::string_view text) {
+  services::HttpRequest request;
+  request.headers = {{"authorization", std::string(text)}, {"cookie", std::string(text)}};
+  const std::string token = services::BearerTokenOf(request);
+  CAPSTAN_CHECK(token.empty() || absl::StrCat("Bearer ", token) == text);
+  const std::string cookie = services::CookieOf(request, "capstan_token");
+  CAPSTAN_CHECK(cookie.find(';') == std::string::npos);
+  request.headers["cookie"] = absl::StrCat("capstan_token2=x; capstan_token=", cookie, " ;y");
+  CAPSTAN_CHECK(services::CookieOf(request, "capstan_token") == cookie);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const absl::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 4) {
+  switch (data[0] % 5) {
     case 0:
       Tokens(rest);
       break;
@@ -82,6 +95,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 3:
       Token(rest);
+      break;
+    case 4:
+      Headers(rest);
       break;
   }
   return 0;
