@@ -9,6 +9,8 @@
 #include "client/doctor_text.h"
 #include "client/launch/reach.h"
 #include "services/clock/clock.h"
+#include "services/clock/clock_reading.h"
+#include "services/timestamp/timestamp.h"
 #include "services/version/version.h"
 
 namespace capstan::client {
@@ -18,10 +20,6 @@ namespace {
 constexpr absl::Duration kConnectTimeout = absl::Milliseconds(2500);
 constexpr absl::Duration kReachTimeout = absl::Seconds(1);
 constexpr absl::Duration kDiagnoseTimeout = absl::Milliseconds(4500);
-
-absl::Time TimeOf(const google::protobuf::Timestamp& time) {
-  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
-}
 
 // The coordinator does not answer: why, and what to do.
 std::string WhyUnreachable(const services::Endpoint& peer) {
@@ -73,11 +71,10 @@ ExitCode Doctor(const Context& context) {
   const auto cluster = (*client)->Call(&JobClient::Stub::Diagnose, job::v1::DiagnoseRequest());
   const absl::Time received = absl::Now();
   if (!cluster.ok()) return Report(cluster.status(), console);
-  const absl::Time asked = TimeOf(cluster->asked_at());
-  const absl::Time answered = TimeOf(cluster->answered_at());
-  look.round_trip_seconds =
-      std::max(0.0, absl::ToDoubleSeconds((received - sent) - (answered - asked)));
-  look.ahead_seconds = absl::ToDoubleSeconds((asked - sent) + (answered - received)) / 2;
+  const ClockReading clock =
+      ReadClock(sent, TimeOf(cluster->asked_at()), TimeOf(cluster->answered_at()), received);
+  look.round_trip_seconds = clock.round_trip_seconds;
+  look.ahead_seconds = clock.ahead_seconds;
   const std::vector<Finding> findings = FindingsOf(*cluster, look);
   console.Out(console.json()
                   ? DoctorJson(&*cluster, look, findings, seconds()) + "\n"

@@ -7,6 +7,8 @@
 #include "coordinator/core/node_table.h"
 #include "coordinator/node_info.h"
 #include "services/clock/clock.h"
+#include "services/clock/clock_reading.h"
+#include "services/timestamp/timestamp.h"
 #include "services/version/version.h"
 
 namespace capstan::coordinator {
@@ -14,16 +16,6 @@ namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(20);       // between two looks at what is there
 constexpr absl::Duration kOnTheWay = absl::Milliseconds(300);  // of kTime: to a node and back
-
-void SetTime(absl::Time time, google::protobuf::Timestamp& out) {
-  const int64_t nanos = absl::ToUnixNanos(time);
-  out.set_seconds(nanos / 1000000000);
-  out.set_nanos(static_cast<int32_t>(nanos % 1000000000));
-}
-
-absl::Time TimeOf(const google::protobuf::Timestamp& time) {
-  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
-}
 
 services::FolderReports OwnFolders(const ClusterFolders& folders) {
   services::FolderReports own = {services::FolderFor(folders.state, job::v1::FOLDER_USE_STATE)};
@@ -52,13 +44,6 @@ services::FolderReports SharedFolders(const ClusterFolders& folders, common::v1:
 }
 
 }  // namespace
-
-ClockReading ReadClock(absl::Time sent, absl::Time asked, absl::Time answered,
-                       absl::Time received) {
-  return {.round_trip_seconds =
-              std::max(0.0, absl::ToDoubleSeconds((received - sent) - (answered - asked))),
-          .ahead_seconds = absl::ToDoubleSeconds((asked - sent) + (answered - received)) / 2};
-}
 
 void Diagnosis::Begin(Coordinator& coordinator, const ClusterFolders& folders, Done done) {
   if (coordinator.draining()) {
@@ -157,8 +142,8 @@ void Diagnosis::Finish(const absl::Status& status) {
     *response.add_folders() = folder;
   }
   for (auto& entry : nodes_) *response.add_nodes() = std::move(entry.second.diagnosis);
-  SetTime(asked_at_, *response.mutable_asked_at());
-  SetTime(absl::Now(), *response.mutable_answered_at());
+  SetTime(asked_at_, response.mutable_asked_at());
+  SetTime(absl::Now(), response.mutable_answered_at());
   std::exchange(done_, nullptr)(status, response);
 }
 

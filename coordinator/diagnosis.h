@@ -61,13 +61,6 @@ class Diagnosis final : public JobListener,
   services::FolderCheck own_folders_;
 };
 
-// Where a node's wall clock stands, by the four times of one question and its answer (as NTP does).
-struct ClockReading {
-  double round_trip_seconds = 0;  // without the time that the node took
-  double ahead_seconds = 0;       // of the node's clock; known to half the round trip
-};
-ClockReading ReadClock(absl::Time sent, absl::Time asked, absl::Time answered, absl::Time received);
-
 }  // namespace capstan::coordinator
 
 #endif  // CAPSTAN_COORDINATOR_DIAGNOSIS_H_

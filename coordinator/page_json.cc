@@ -8,6 +8,7 @@
 #include "coordinator/core/job_record.h"
 #include "coordinator/core/metric_history.h"
 #include "services/proto_json/proto_json.h"
+#include "services/timestamp/timestamp.h"
 
 namespace capstan::coordinator {
 namespace {
@@ -21,7 +22,7 @@ constexpr size_t kBreakdownPoints = 10;  // the newest, for "now"
 
 std::string TextOf(absl::Time time) {
   google::protobuf::Timestamp stamp;
-  core::SetTime(time, &stamp);
+  SetTime(time, &stamp);
   return TimeText(stamp);
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
 #include "services/check/mutant.h"
+#include "services/timestamp/timestamp.h"
 #include "training/codec/sha256.h"
 
 namespace capstan::coordinator::core {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "coordinator/core/core.h"
+#include "services/timestamp/timestamp.h"
 
 namespace capstan::coordinator::core {
 namespace {

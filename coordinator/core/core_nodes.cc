@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
 #include "services/check/mutant.h"
+#include "services/timestamp/timestamp.h"
 
 namespace capstan::coordinator::core {
 namespace {

@@ -6,6 +6,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/core/durable_job.h"
 #include "services/check/check.h"
+#include "services/timestamp/timestamp.h"
 
 namespace capstan::coordinator::core {
 

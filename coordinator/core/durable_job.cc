@@ -4,16 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/timestamp/timestamp.h"
 
 namespace capstan::coordinator::core {
-namespace {
-
-absl::Time TimeOf(const google::protobuf::Timestamp& time) {
-  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
-}
-
-}  // namespace
-
 v1::DurableJob ToDurable(const JobRecord& job, absl::Duration now) {
   v1::DurableJob out;
   out.set_job_id(job.id);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/timestamp/timestamp.h"
 
 namespace capstan::coordinator::core {
 namespace {
@@ -238,19 +239,6 @@ std::string NameOf(const Rank& rank) {
 
 std::string NameOf(const Shard& shard) {
   return absl::StrCat("shard ", shard.index, " on host ", shard.host);
-}
-
-void SetTime(absl::Time time, google::protobuf::Timestamp* out) {
-  if (time == absl::InfinitePast() || time == absl::InfiniteFuture()) return;
-  const int64_t nanos = absl::ToUnixNanos(time);
-  int64_t seconds = nanos / 1000000000;
-  int64_t rest = nanos % 1000000000;
-  if (rest < 0) {
-    rest += 1000000000;
-    --seconds;
-  }
-  out->set_seconds(seconds);
-  out->set_nanos(static_cast<int32_t>(rest));
 }
 
 }  // namespace capstan::coordinator::core

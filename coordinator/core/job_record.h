@@ -266,9 +266,6 @@ absl::Status CheckOwner(const JobRecord& job, const Caller& caller);
 std::string NameOf(const Rank& rank);
 std::string NameOf(const Shard& shard);
 
-// Sets the timestamp; nothing where the time is not finite.
-void SetTime(absl::Time time, google::protobuf::Timestamp* out);
-
 }  // namespace capstan::coordinator::core
 
 #endif  // CAPSTAN_COORDINATOR_CORE_JOB_RECORD_H_

@@ -9,6 +9,7 @@
 #include "services/channel/channel.h"
 #include "services/clock/clock.h"
 #include "services/status/status.h"
+#include "services/timestamp/timestamp.h"
 
 namespace capstan::param_store::client {
 namespace {
@@ -22,12 +23,6 @@ constexpr int64_t kMaxBytesPerPeer = int64_t{8} << 20;
 constexpr int64_t kFirstPayloadBytes = int64_t{64} << 10;
 constexpr int64_t kMaxPayloadBytes = int64_t{1} << 20;
 constexpr int kRoundTrips = 5;
-
-void SetTime(absl::Time time, google::protobuf::Timestamp& out) {
-  const int64_t nanos = absl::ToUnixNanos(time);
-  out.set_seconds(nanos / 1000000000);
-  out.set_nanos(static_cast<int32_t>(nanos % 1000000000));
-}
 
 }  // namespace
 
@@ -102,8 +97,8 @@ void Diagnoser::Run(const node::v1::Diagnose& order, absl::Time asked_at) {
     stopping = stopping_;
   }
   if (!stopping) {
-    SetTime(asked_at, *result.mutable_asked_at());
-    SetTime(absl::Now(), *result.mutable_answered_at());
+    SetTime(asked_at, result.mutable_asked_at());
+    SetTime(absl::Now(), result.mutable_answered_at());
     options_.answer(std::move(answer));
   }
   MutexLock lock(mu_);

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "services/timestamp/timestamp.h"
 
 namespace capstan::services {
 namespace {
@@ -98,8 +99,7 @@ Json ProtoJson(const Message& message) {
 }
 
 std::string TimeText(const google::protobuf::Timestamp& time) {
-  const absl::Time at = absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
-  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", at, absl::UTCTimeZone());
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", TimeOf(time), absl::UTCTimeZone());
 }
 
 std::string Dump(const Json& json) {
