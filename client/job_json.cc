@@ -85,7 +85,7 @@ std::string StateName(common::v1::JobState state) {
 }
 
 absl::StatusOr<common::v1::JobState> ReadState(const std::string& text) {
-  common::v1::JobState state;
+  common::v1::JobState state = common::v1::JOB_STATE_UNSPECIFIED;
   if (common::v1::JobState_Parse("JOB_STATE_" + absl::AsciiStrToUpper(text), &state) &&
       state != common::v1::JOB_STATE_UNSPECIFIED) {
     return state;

@@ -18,6 +18,11 @@ function(capstan_library name)
   add_library(capstan::${name} ALIAS capstan_${name})
 endfunction()
 
+# What this folder builds from here on has no inner loops, so it is compiled for a quick build.
+macro(capstan_lean)
+  add_compile_options(${CAPSTAN_LEAN_FLAGS})
+endmacro()
+
 # capstan_binary(NAME SRCS main.cc DEPS dep...): a program of ours, build/<preset>/bin/NAME, installed.
 # The target is NAME too.
 function(capstan_binary name)
@@ -51,6 +56,9 @@ function(capstan_test name)
   add_executable(capstan_${name} ${ARG_SRCS})
   target_link_libraries(capstan_${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main capstan::warnings)
   target_include_directories(capstan_${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  if(ARG_TIER MATCHES "^(unit|integration)$")  # the others compute
+    target_compile_options(capstan_${name} PRIVATE ${CAPSTAN_LEAN_FLAGS})
+  endif()
   set_target_properties(capstan_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
   add_test(NAME ${name} COMMAND capstan_${name} ${ARG_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_TIER} TIMEOUT ${ARG_TIMEOUT})
