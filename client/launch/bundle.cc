@@ -15,8 +15,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr absl::string_view kLinePrefix = "capstan-node ";
-constexpr int kMaxCount = 65536;
 constexpr absl::string_view kBundlePrefix = "bundle ";
+constexpr int kMaxCount = 65536;  // of the workers or devices of a host
 constexpr std::pair<NodeLine::Kind, absl::string_view> kKinds[] = {
     {NodeLine::Kind::kHello, "hello"},
     {NodeLine::Kind::kOutput, "out"},

@@ -7,6 +7,7 @@
 #include "services/timestamp/timestamp.h"
 
 namespace capstan::coordinator::core {
+
 v1::DurableJob ToDurable(const JobRecord& job, absl::Duration now) {
   v1::DurableJob out;
   out.set_job_id(job.id);

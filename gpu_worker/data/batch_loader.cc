@@ -7,6 +7,7 @@
 #include "services/clock/clock.h"
 
 namespace capstan::data {
+
 BatchLoader::BatchLoader(const Dataset& dataset, const BatchLoaderOptions& options,
                          SampleLists lists)
     : dataset_(dataset),

@@ -8,6 +8,7 @@
 #include "services/clock/clock.h"
 
 namespace capstan::gpu_worker {
+
 GroupRunner::GroupRunner(Options options, std::shared_ptr<const Job> job,
                          const data::Dataset& train,
                          const std::vector<std::unique_ptr<DeviceRunner>>& runners,

@@ -16,11 +16,6 @@ namespace capstan::services {
 using node::v1::ConnectRequest;
 using node::v1::ConnectResponse;
 
-namespace {
-
-// No wall clock decides anything.
-}  // namespace
-
 // One stream. Reactions only take notes and wake the session's thread.
 class NodeSession::Stream : public grpc::ClientBidiReactor<ConnectRequest, ConnectResponse> {
  public:
