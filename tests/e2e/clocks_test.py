@@ -10,6 +10,7 @@ import glob
 import json
 import os
 import re
+import subprocess
 import threading
 import time
 import unittest
@@ -30,10 +31,14 @@ class ClocksTest(services.ServicesTest):
         for name in ('coordinator', 's0', 's1', 'w0', 'w1', 'w2'):
             self.start_service(name)
 
+    @staticmethod
+    def faked(**clock):
+        """An environment with settings of libfaketime. Time that passes is left alone."""
+        return dict(LD_PRELOAD=LIBRARY, FAKETIME_DONT_FAKE_MONOTONIC='1', NO_FAKE_STAT='1', **clock)
+
     def start_service(self, name, **clock):
-        """`clock`: settings of libfaketime, for this process and its children. Time that passes is left alone."""
-        faked = dict(LD_PRELOAD=LIBRARY, FAKETIME_DONT_FAKE_MONOTONIC='1', NO_FAKE_STAT='1', **clock)
-        with unittest.mock.patch.dict(os.environ, faked if clock else {}):
+        """`clock`: settings of libfaketime, for this process and its children."""
+        with unittest.mock.patch.dict(os.environ, self.faked(**clock) if clock else {}):
             if name == 'coordinator':
                 self.start_one(name, 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root', 'file:///',
                                '--checkpoint-root', 'file:///', '--heartbeat', '200ms', '--lease', '5s')
@@ -125,11 +130,12 @@ class ClocksTest(services.ServicesTest):
         jump.start()
         self.addCleanup(jump.cancel)
         begun = time.monotonic()
-        run = self.capstan('wait', job_id, '--timeout', '8s', env={
-            'LD_PRELOAD': LIBRARY, 'FAKETIME_DONT_FAKE_MONOTONIC': '1', 'NO_FAKE_STAT': '1',
-            'FAKETIME_TIMESTAMP_FILE': clock, 'FAKETIME_CACHE_DURATION': '1'})
+        env = self.faked(FAKETIME_TIMESTAMP_FILE=clock, FAKETIME_CACHE_DURATION='1')
+        run = self.capstan('wait', job_id, '--timeout', '8s', env=env)
         self.assertGreater(time.monotonic() - begun, 7.5, run)
         self.assertEqual(run.code, 101, run)
+        date = subprocess.run(['date', '+%s'], env=dict(os.environ, **env), capture_output=True, text=True, check=True)
+        self.assertGreater(int(date.stdout) - time.time(), 7000, 'the clock has jumped')
 
 
 if __name__ == '__main__':
