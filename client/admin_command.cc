@@ -162,10 +162,10 @@ ExitCode SetLogLevel(const LogLevelOptions& options, JobClient& client, const Co
 
 }  // namespace
 
-void AddAdmin(CLI::App& parent, Action& slot) {
-  CLI::App* node = parent.add_subcommand("node", "the machines that train and store");
-  node->require_subcommand(1);
-  CLI::App* list = node->add_subcommand("list", "worker and shard services, by name");
+void AddAdmin(Command parent, Action& slot) {
+  Command node = parent.Sub("node", "the machines that train and store");
+  node.NeedsSub();
+  Command list = node.Sub("list", "worker and shard services, by name");
   CarryOut(list, slot, {Output::kTable, Output::kWide, Output::kJson, Output::kName},
            [](const Context& context) {
              return WithCoordinator(
@@ -174,8 +174,8 @@ void AddAdmin(CLI::App& parent, Action& slot) {
 
   const auto name = std::make_shared<std::string>();
   const auto about_one = [&](const char* verb, const char* help, auto what) {
-    CLI::App* command = node->add_subcommand(verb, help);
-    command->add_option("NODE", *name, "name of a worker or shard service")->required();
+    Command command = node.Sub(verb, help);
+    command.Add("NODE", *name, "name of a worker or shard service").Required();
     CarryOut(command, slot, {Output::kTable, Output::kJson}, [name, what](const Context& context) {
       return WithCoordinator(
           context, [&](JobClient& client) { return what(*name, client, context.console); });
@@ -192,20 +192,20 @@ void AddAdmin(CLI::App& parent, Action& slot) {
             });
 
   const auto service = std::make_shared<std::string>();
-  CLI::App* health = parent.add_subcommand(
-      "healthcheck",
-      "0 serving, 1 not serving, 3 unreachable; --address takes any service of Capstan");
-  health->add_option("--service", *service, "liveness, readiness or a gRPC service; default all");
+  Command health =
+      parent.Sub("healthcheck",
+                 "0 serving, 1 not serving, 3 unreachable; --address takes any service of Capstan");
+  health.Add("--service", *service, "liveness, readiness or a gRPC service; default all");
   CarryOut(health, slot, {Output::kTable, Output::kJson},
            [service](const Context& context) { return HealthCheck(*service, context); });
 
   const auto options = std::make_shared<LogLevelOptions>();
-  CLI::App* level = parent.add_subcommand(
+  Command level = parent.Sub(
       "log-level", "how much a service says, until it ends; the coordinator unless --node");
-  level->add_option("LEVEL", options->level, "debug | info | warning | error")
-      ->required()
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
-  level->add_option("--node", options->node, "name of a worker or shard service");
+  level.Add("LEVEL", options->level, "debug | info | warning | error")
+      .Required()
+      .OneOf({"debug", "info", "warning", "error"});
+  level.Add("--node", options->node, "name of a worker or shard service");
   CarryOut(level, slot, {Output::kTable, Output::kJson}, [options](const Context& context) {
     return WithCoordinator(
         context, [&](JobClient& client) { return SetLogLevel(*options, client, context.console); });

@@ -108,14 +108,12 @@ void LetFlagsFall(CLI::App& app) {
 }
 
 void AddMeta(CLI::App& app, Action& slot) {
-  CLI::App* version = app.add_subcommand("version", "print the version");
-  CarryOut(version, slot, {Output::kTable, Output::kJson},
+  Command program(&app);
+  CarryOut(program.Sub("version", "print the version"), slot, {Output::kTable, Output::kJson},
            [](const Context& context) { return PrintVersion(context.console); });
   const auto shell = std::make_shared<std::string>();
-  CLI::App* completion = app.add_subcommand("completion", "print the completion script of a shell");
-  completion->add_option("SHELL", *shell, "bash | zsh | fish")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  Command completion = program.Sub("completion", "print the completion script of a shell");
+  completion.Add("SHELL", *shell, "bash | zsh | fish").Required().OneOf({"bash", "zsh", "fish"});
   CarryOut(completion, slot, {Output::kTable}, [&app, shell](const Context& context) {
     context.console.Out(CompletionScript(app, *shell));
     return kExitDone;
@@ -123,7 +121,7 @@ void AddMeta(CLI::App& app, Action& slot) {
 }
 
 // The verbs of a job: also behind `capstan job`.
-void AddJobVerbs(CLI::App& parent, Action& slot) {
+void AddJobVerbs(Command parent, Action& slot) {
   AddSubmit(parent, slot);
   AddList(parent, slot);
   AddDescribe(parent, slot);
@@ -137,17 +135,12 @@ void AddJobVerbs(CLI::App& parent, Action& slot) {
 
 }  // namespace
 
-void AddJobSource(CLI::App& command, JobSource& source) {
-  auto* file = command.add_option("FILE", source.file, "the job file, or - for standard input");
-  auto* example = command.add_option("--example", source.example,
-                                     "an example that comes with capstan instead of a file");
-  file->excludes(example);
-  // allow_extra_args(false): a vector option would take the FILE behind it as a second value.
-  command.add_option("--set", source.sets, "replaces a value of the file: training.epochs=3")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false);
+void AddJobSource(Command command, JobSource& source) {
+  Flag file = command.Add("FILE", source.file, "the job file, or - for standard input");
+  file.Excludes(command.Add("--example", source.example,
+                            "an example that comes with capstan instead of a file"));
+  command.AddRepeated("--set", source.sets, "KEY=VALUE",
+                      "replaces a value of the file: training.epochs=3");
 }
 
 int Main(int argc, char** argv) {
@@ -162,20 +155,21 @@ int Main(int argc, char** argv) {
   bool version_flag = false;
   app.add_flag("--version", version_flag, "print the version");
   AddGlobalFlags(app, flags);
-  AddRun(app, action);
-  AddLaunch(app, action);
-  AddValidate(app, action);
-  AddJobVerbs(app, action);
-  AddCheckpoint(app, action);
-  AddAdmin(app, action);
-  AddTop(app, action);
-  AddDoctor(app, action);
-  AddData(app, action);
-  AddCerts(app, action);
+  Command program(&app);
+  AddRun(program, action);
+  AddLaunch(program, action);
+  AddValidate(program, action);
+  AddJobVerbs(program, action);
+  AddCheckpoint(program, action);
+  AddAdmin(program, action);
+  AddTop(program, action);
+  AddDoctor(program, action);
+  AddData(program, action);
+  AddCerts(program, action);
   AddMeta(app, action);
-  CLI::App* job = app.add_subcommand("job", "the same: capstan job list is capstan list");
-  job->require_subcommand(1);
-  AddJobVerbs(*job, action);
+  Command job = program.Sub("job", "the same: capstan job list is capstan list");
+  job.NeedsSub();
+  AddJobVerbs(job, action);
   LetFlagsFall(app);
 
   try {

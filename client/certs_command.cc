@@ -53,44 +53,34 @@ ExitCode Issue(CertsIssueOptions options, const std::string& role, const Console
 
 }  // namespace
 
-void AddCerts(CLI::App& parent, Action& slot) {
-  CLI::App* const certs =
-      parent.add_subcommand("certs", "a private authority, certificates and tokens of a cluster");
-  certs->require_subcommand(1);
+void AddCerts(Command parent, Action& slot) {
+  Command certs = parent.Sub("certs", "a private authority, certificates and tokens of a cluster");
+  certs.NeedsSub();
 
   const auto init = std::make_shared<CertsInitOptions>();
-  CLI::App* const init_command = certs->add_subcommand("init", "make an authority");
-  init_command->add_option("DIR", init->folder, "folder of ca.crt, ca.key and tokens.json")
-      ->required();
-  init_command->add_option("--days", init->days, "how long it is valid, default 3650")
-      ->check(CLI::Range(1, 36500));
-  init_command->add_flag("--force", init->force, "replace an authority that is there");
+  Command init_command = certs.Sub("init", "make an authority");
+  init_command.Add("DIR", init->folder, "folder of ca.crt, ca.key and tokens.json").Required();
+  init_command.Add("--days", init->days, "how long it is valid, default 3650").Between(1, 36500);
+  init_command.AddSwitch("--force", init->force, "replace an authority that is there");
   CarryOut(init_command, slot, {Output::kTable},
            [init](const Context& context) { return Init(*init, context.console); });
 
   const auto issue = std::make_shared<CertsIssueOptions>();
   const auto role = std::make_shared<std::string>();
   const auto uid = std::make_shared<int64_t>(-1);
-  CLI::App* const issue_command =
-      certs->add_subcommand("issue", "make a certificate, its key and a token");
-  issue_command->add_option("ROLE", *role, "client | admin | worker | param_store | coordinator")
-      ->required();
-  issue_command
-      ->add_option("--host", issue->hosts,
-                   "a name or address that others reach it by; may be repeated")
-      ->type_name("NAME")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false);
-  issue_command->add_option("--out", issue->out, "folder of the files")->required();
-  issue_command->add_option("--ca", issue->authority, "folder of `certs init`, default: --out");
-  issue_command->add_option("--name", issue->name,
-                            "whose it is: a person, a node; default: the first host, or the role");
-  issue_command->add_option("--days", issue->days, "how long both are valid, default 365")
-      ->check(CLI::Range(1, 36500));
-  issue_command->add_option("--uid", *uid, "owner of the files, by number")
-      ->check(CLI::Range(int64_t{0}, int64_t{4294967294}));
-  issue_command->add_flag("--force", issue->force,
+  Command issue_command = certs.Sub("issue", "make a certificate, its key and a token");
+  issue_command.Add("ROLE", *role, "client | admin | worker | param_store | coordinator")
+      .Required();
+  issue_command.AddRepeated("--host", issue->hosts, "NAME",
+                            "a name or address that others reach it by; may be repeated");
+  issue_command.Add("--out", issue->out, "folder of the files").Required();
+  issue_command.Add("--ca", issue->authority, "folder of `certs init`, default: --out");
+  issue_command.Add("--name", issue->name,
+                    "whose it is: a person, a node; default: the first host, or the role");
+  issue_command.Add("--days", issue->days, "how long both are valid, default 365")
+      .Between(1, 36500);
+  issue_command.Add("--uid", *uid, "owner of the files, by number").Between(0, 4294967294);
+  issue_command.AddSwitch("--force", issue->force,
                           "replace files that are there; their token is withdrawn");
   CarryOut(issue_command, slot, {Output::kTable}, [issue, role, uid](const Context& context) {
     if (*uid >= 0) issue->uid = static_cast<uid_t>(*uid);

@@ -98,15 +98,15 @@ ExitCode Answer(const CheckpointOptions& options, Verb verb, JobClient& client,
 
 }  // namespace
 
-void AddCheckpoint(CLI::App& parent, Action& slot) {
-  CLI::App* group = parent.add_subcommand("checkpoint", "saved states of a job");
-  group->require_subcommand(1);
+void AddCheckpoint(Command parent, Action& slot) {
+  Command group = parent.Sub("checkpoint", "saved states of a job");
+  group.NeedsSub();
   const auto add = [&](const char* name, const char* help, Verb verb) {
     const auto options = std::make_shared<CheckpointOptions>();
-    CLI::App* command = group->add_subcommand(name, help);
-    command->add_option("JOB", options->job_id, "id of the job")->required();
+    Command command = group.Sub(name, help);
+    command.Add("JOB", options->job_id, "id of the job").Required();
     if (verb != Verb::kList) {
-      command->add_option("CHECKPOINT", options->id, "<lineage>-<step>; default the newest");
+      command.Add("CHECKPOINT", options->id, "<lineage>-<step>; default the newest");
     }
     CarryOut(command, slot, {Output::kTable, Output::kJson},
              [options, verb](const Context& context) {

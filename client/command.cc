@@ -34,9 +34,9 @@ const char* OutputName(Output output) {
 
 }  // namespace
 
-void CarryOut(CLI::App* command, Action& slot, std::set<Output> outputs, Action action) {
-  const std::string name = command->get_name();
-  command->callback([&slot, name, outputs = std::move(outputs), action = std::move(action)] {
+void CarryOut(Command command, Action& slot, std::set<Output> outputs, Action action) {
+  const std::string name = command.name();
+  command.WhenGiven([&slot, name, outputs = std::move(outputs), action = std::move(action)] {
     slot = [name, outputs, action](const Context& context) {
       if (outputs.count(context.console.output) != 0) return action(context);
       std::string known;

@@ -2,7 +2,6 @@
 #ifndef CAPSTAN_CLIENT_COMMAND_H_
 #define CAPSTAN_CLIENT_COMMAND_H_
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <set>
 #include <string>
@@ -10,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/command_line.h"
 #include "client/console.h"
 #include "client/coordinator_address.h"
 #include "client/exit_codes.h"
@@ -26,7 +26,7 @@ using Action = std::function<ExitCode(const Context&)>;
 
 // Makes `action` what the process carries out where `command` was given; `outputs` are the values
 // that it has for -o. `slot` is where the parsed command line leaves it.
-void CarryOut(CLI::App* command, Action& slot, std::set<Output> outputs, Action action);
+void CarryOut(Command command, Action& slot, std::set<Output> outputs, Action action);
 
 // Finds the coordinator, waits until it answers (says so after a second), then `body`. An error of
 // the connection is printed and gives its exit code.

@@ -3,33 +3,31 @@
 #ifndef CAPSTAN_CLIENT_COMMANDS_H_
 #define CAPSTAN_CLIENT_COMMANDS_H_
 
-#include <CLI/CLI.hpp>
-
 #include "client/command.h"
 #include "client/job_source.h"
 
 namespace capstan::client {
 
 // FILE, --example NAME and --set KEY=VALUE.
-void AddJobSource(CLI::App& command, JobSource& source);
+void AddJobSource(Command command, JobSource& source);
 
-void AddRun(CLI::App& parent, Action& slot);         // run, clean
-void AddValidate(CLI::App& parent, Action& slot);    // validate
-void AddData(CLI::App& parent, Action& slot);        // data get
-void AddCerts(CLI::App& parent, Action& slot);       // certs init, certs issue
-void AddSubmit(CLI::App& parent, Action& slot);      // submit
-void AddList(CLI::App& parent, Action& slot);        // list
-void AddDescribe(CLI::App& parent, Action& slot);    // describe
-void AddWatch(CLI::App& parent, Action& slot);       // watch, wait
-void AddLogs(CLI::App& parent, Action& slot);        // logs
-void AddMetrics(CLI::App& parent, Action& slot);     // metrics
-void AddEvents(CLI::App& parent, Action& slot);      // events
-void AddControl(CLI::App& parent, Action& slot);     // cancel, suspend, resume, retry, update
-void AddVerify(CLI::App& parent, Action& slot);      // verify
-void AddCheckpoint(CLI::App& parent, Action& slot);  // checkpoint list, describe, verify
-void AddAdmin(CLI::App& parent, Action& slot);       // node, healthcheck, log-level
-void AddDoctor(CLI::App& parent, Action& slot);      // doctor
-void AddTop(CLI::App& parent, Action& slot);         // top, shards
+void AddRun(Command parent, Action& slot);         // run, clean
+void AddValidate(Command parent, Action& slot);    // validate
+void AddData(Command parent, Action& slot);        // data get
+void AddCerts(Command parent, Action& slot);       // certs init, certs issue
+void AddSubmit(Command parent, Action& slot);      // submit
+void AddList(Command parent, Action& slot);        // list
+void AddDescribe(Command parent, Action& slot);    // describe
+void AddWatch(Command parent, Action& slot);       // watch, wait
+void AddLogs(Command parent, Action& slot);        // logs
+void AddMetrics(Command parent, Action& slot);     // metrics
+void AddEvents(Command parent, Action& slot);      // events
+void AddControl(Command parent, Action& slot);     // cancel, suspend, resume, retry, update
+void AddVerify(Command parent, Action& slot);      // verify
+void AddCheckpoint(Command parent, Action& slot);  // checkpoint list, describe, verify
+void AddAdmin(Command parent, Action& slot);       // node, healthcheck, log-level
+void AddDoctor(Command parent, Action& slot);      // doctor
+void AddTop(Command parent, Action& slot);         // top, shards
 
 }  // namespace capstan::client
 

@@ -64,27 +64,27 @@ ExitCode Cancel(const CancelOptions& options, const Context& context) {
   });
 }
 
-void AddCancel(CLI::App& parent, Action& slot) {
+void AddCancel(Command parent, Action& slot) {
   const auto options = std::make_shared<CancelOptions>();
-  CLI::App* command = parent.add_subcommand("cancel", "end jobs; `capstan wait` waits for the end");
-  command->add_option("JOB", options->jobs, "ids of jobs")->required();
-  command->add_flag("-y,--yes", options->yes, "several jobs without a question");
+  Command command = parent.Sub("cancel", "end jobs; `capstan wait` waits for the end");
+  command.Add("JOB", options->jobs, "ids of jobs").Required();
+  command.AddSwitch("-y,--yes", options->yes, "several jobs without a question");
   CarryOut(command, slot, {Output::kTable, Output::kJson},
            [options](const Context& context) { return Cancel(*options, context); });
 }
 
 // A command for one job whose answer holds a state.
 template <typename Request, typename Response>
-void AddSimple(CLI::App& parent, Action& slot, const char* name, const char* help,
+void AddSimple(Command parent, Action& slot, const char* name, const char* help,
                grpc::Status (JobClient::Stub::*method)(grpc::ClientContext*, const Request&,
                                                        Response*),
-               const std::function<void(CLI::App&, Request&)>& flags,
+               const std::function<void(Command, Request&)>& flags,
                const std::function<void(const Response&, const Console&)>& more) {
   const auto request = std::make_shared<Request>();
   const auto job_id = std::make_shared<std::string>();
-  CLI::App* command = parent.add_subcommand(name, help);
-  command->add_option("JOB", *job_id, "id of the job")->required();
-  flags(*command, *request);
+  Command command = parent.Sub(name, help);
+  command.Add("JOB", *job_id, "id of the job").Required();
+  flags(command, *request);
   CarryOut(command, slot, {Output::kTable, Output::kJson},
            [request, job_id, method, more](const Context& context) {
              return WithCoordinator(context, [&](JobClient& client) {
@@ -99,21 +99,21 @@ void AddSimple(CLI::App& parent, Action& slot, const char* name, const char* hel
            });
 }
 
-void AddResume(CLI::App& parent, Action& slot) {
+void AddResume(Command parent, Action& slot) {
   AddSimple<job::v1::ResumeJobRequest, job::v1::ResumeJobResponse>(
       parent, slot, "resume", "put a suspended job back into the queue; the result stays the same",
       &JobClient::Stub::ResumeJob,
-      [](CLI::App& command, job::v1::ResumeJobRequest& request) {
+      [](Command command, job::v1::ResumeJobRequest& request) {
         command
-            .add_option_function<int>(
+            .Add(
                 "--num-workers", [&request](int count) { request.set_num_workers(count); },
                 "go on with so many workers; default: as before")
-            ->check(CLI::Range(1, 1024));
+            .Between(1, 1024);
         command
-            .add_option_function<int>(
+            .Add(
                 "--num-shards", [&request](int count) { request.set_num_shards(count); },
                 "go on with so many shards; default: as before")
-            ->check(CLI::Range(1, 256));
+            .Between(1, 256);
       },
       [](const job::v1::ResumeJobResponse&, const Console&) {});
 }
@@ -153,32 +153,31 @@ ExitCode Update(const UpdateOptions& options, const Context& context) {
   });
 }
 
-void AddUpdate(CLI::App& parent, Action& slot) {
+void AddUpdate(Command parent, Action& slot) {
   const auto options = std::make_shared<UpdateOptions>();
-  CLI::App* command = parent.add_subcommand("update", "change what may change while a job lives");
-  command->add_option("JOB", options->job_id, "id of the job")->required();
-  command->add_option("--learning-rate", options->learning_rate,
-                      "base rate of the schedule from the next step on");
-  command->add_option("--max-restarts", options->max_restarts, "of the whole job")
-      ->check(CLI::Range(0, 1000));
-  command->add_flag("--checkpoint", options->checkpoint, "save one as soon as possible");
+  Command command = parent.Sub("update", "change what may change while a job lives");
+  command.Add("JOB", options->job_id, "id of the job").Required();
+  command.Add("--learning-rate", options->learning_rate,
+              "base rate of the schedule from the next step on");
+  command.Add("--max-restarts", options->max_restarts, "of the whole job").Between(0, 1000);
+  command.AddSwitch("--checkpoint", options->checkpoint, "save one as soon as possible");
   CarryOut(command, slot, {Output::kTable, Output::kJson},
            [options](const Context& context) { return Update(*options, context); });
 }
 
 }  // namespace
 
-void AddControl(CLI::App& parent, Action& slot) {
+void AddControl(Command parent, Action& slot) {
   AddCancel(parent, slot);
   AddSimple<job::v1::SuspendJobRequest, job::v1::SuspendJobResponse>(
       parent, slot, "suspend", "save a checkpoint and give all devices back",
-      &JobClient::Stub::SuspendJob, [](CLI::App&, job::v1::SuspendJobRequest&) {},
+      &JobClient::Stub::SuspendJob, [](Command, job::v1::SuspendJobRequest&) {},
       [](const job::v1::SuspendJobResponse&, const Console&) {});
   AddResume(parent, slot);
   AddSimple<job::v1::RetryJobRequest, job::v1::RetryJobResponse>(
       parent, slot, "retry",
       "put a failed or cancelled job back; it goes on from its last checkpoint",
-      &JobClient::Stub::RetryJob, [](CLI::App&, job::v1::RetryJobRequest&) {},
+      &JobClient::Stub::RetryJob, [](Command, job::v1::RetryJobRequest&) {},
       [](const job::v1::RetryJobResponse& answer, const Console& console) {
         console.Note(answer.from().empty() ? "from the initial weights\n"
                                            : absl::StrCat("from ", answer.from(), "\n"));

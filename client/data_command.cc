@@ -126,17 +126,17 @@ ExitCode DataGet(const DataGetOptions& options, const Console& console) {
 
 }  // namespace
 
-void AddData(CLI::App& parent, Action& slot) {
+void AddData(Command parent, Action& slot) {
   const auto options = std::make_shared<DataGetOptions>();
-  CLI::App* data = parent.add_subcommand("data", "data sets");
-  data->require_subcommand(1);
-  CLI::App* get = data->add_subcommand("get", "download a data set and check it");
-  get->add_option("NAME", options->name, "fashion-mnist")->required();
-  get->add_option("--out", options->folder, "folder for the files (default: ./data/NAME)");
-  get->add_option("--url", options->base_url, "another place that has the same files")
-      ->envname("CAPSTAN_DATA_URL");
-  get->add_option("--timeout", options->timeout_seconds, "seconds for each file, default 300")
-      ->check(CLI::Range(1, 86400));
+  Command data = parent.Sub("data", "data sets");
+  data.NeedsSub();
+  Command get = data.Sub("get", "download a data set and check it");
+  get.Add("NAME", options->name, "fashion-mnist").Required();
+  get.Add("--out", options->folder, "folder for the files (default: ./data/NAME)");
+  get.Add("--url", options->base_url, "another place that has the same files")
+      .OrVariable("CAPSTAN_DATA_URL");
+  get.Add("--timeout", options->timeout_seconds, "seconds for each file, default 300")
+      .Between(1, 86400);
   CarryOut(get, slot, {Output::kTable},
            [options](const Context& context) { return DataGet(*options, context.console); });
 }

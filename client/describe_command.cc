@@ -9,11 +9,11 @@
 
 namespace capstan::client {
 
-void AddDescribe(CLI::App& parent, Action& slot) {
+void AddDescribe(Command parent, Action& slot) {
   const auto job_id = std::make_shared<std::string>();
-  CLI::App* command = parent.add_subcommand(
+  Command command = parent.Sub(
       "describe", "all about a job; -o yaml prints its file, which can be submitted again");
-  command->add_option("JOB", *job_id, "id of the job")->required();
+  command.Add("JOB", *job_id, "id of the job").Required();
   CarryOut(command, slot, {Output::kTable, Output::kJson, Output::kYaml},
            [job_id](const Context& context) {
              return WithCoordinator(context, [&](JobClient& client) {

@@ -84,8 +84,8 @@ ExitCode Doctor(const Context& context) {
 
 }  // namespace
 
-void AddDoctor(CLI::App& parent, Action& slot) {
-  CLI::App* doctor = parent.add_subcommand(
+void AddDoctor(Command parent, Action& slot) {
+  Command doctor = parent.Sub(
       "doctor", "who reaches whom, how fast, and what hosts lack; 0 nothing found, 5 something");
   CarryOut(doctor, slot, {Output::kTable, Output::kJson}, Doctor);
 }

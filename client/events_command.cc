@@ -35,11 +35,11 @@ ExitCode Events(const EventsOptions& options, JobClient& client, const Console& 
 
 }  // namespace
 
-void AddEvents(CLI::App& parent, Action& slot) {
+void AddEvents(Command parent, Action& slot) {
   const auto options = std::make_shared<EventsOptions>();
-  CLI::App* command = parent.add_subcommand("events", "what happened to a job, or to all");
-  command->add_option("JOB", options->job_id, "id of the job; without it, of all");
-  command->add_flag("-f,--follow", options->follow, "go on with new ones");
+  Command command = parent.Sub("events", "what happened to a job, or to all");
+  command.Add("JOB", options->job_id, "id of the job; without it, of all");
+  command.AddSwitch("-f,--follow", options->follow, "go on with new ones");
   CarryOut(command, slot, {Output::kTable, Output::kJson}, [options](const Context& context) {
     return WithCoordinator(
         context, [&](JobClient& client) { return Events(*options, client, context.console); });

@@ -113,23 +113,16 @@ ExitCode List(const ListOptions& options, const Context& context) {
 
 }  // namespace
 
-void AddList(CLI::App& parent, Action& slot) {
+void AddList(Command parent, Action& slot) {
   const auto options = std::make_shared<ListOptions>();
-  CLI::App* command = parent.add_subcommand("list", "jobs, newest first");
-  command->add_option("-s,--state", options->states, "only jobs in this state, may be repeated")
-      ->type_name("STATE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false);
-  command->add_option("-l,--label", options->labels, "only jobs with this label, may be repeated")
-      ->type_name("LABEL=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false);
-  command->add_option("-u,--user", options->user, "only jobs of this owner");
-  command->add_option("--limit", options->limit, "at most so many, default 100")
-      ->check(CLI::Range(1, 1000));
-  command->add_flag("-w,--wide", options->wide, "more columns, the same as -o wide");
+  Command command = parent.Sub("list", "jobs, newest first");
+  command.AddRepeated("-s,--state", options->states, "STATE",
+                      "only jobs in this state, may be repeated");
+  command.AddRepeated("-l,--label", options->labels, "LABEL=VALUE",
+                      "only jobs with this label, may be repeated");
+  command.Add("-u,--user", options->user, "only jobs of this owner");
+  command.Add("--limit", options->limit, "at most so many, default 100").Between(1, 1000);
+  command.AddSwitch("-w,--wide", options->wide, "more columns, the same as -o wide");
   CarryOut(command, slot, {Output::kTable, Output::kWide, Output::kJson, Output::kName},
            [options](const Context& context) { return List(*options, context); });
 }

@@ -152,28 +152,22 @@ ExitCode Logs(const LogsOptions& options, const Context& context) {
 
 }  // namespace
 
-void AddLogs(CLI::App& parent, Action& slot) {
+void AddLogs(Command parent, Action& slot) {
   const auto options = std::make_shared<LogsOptions>();
-  CLI::App* command = parent.add_subcommand("logs", "what a job's members said, oldest first");
-  command->add_option("JOB", options->job_id, "id of the job")->required();
-  command->add_flag("-f,--follow", options->follow,
+  Command command = parent.Sub("logs", "what a job's members said, oldest first");
+  command.Add("JOB", options->job_id, "id of the job").Required();
+  command.AddSwitch("-f,--follow", options->follow,
                     "go on with new lines until the job has ended; the exit code tells how");
-  command->add_option("--role", options->roles, "only these: worker,shard,coordinator")
-      ->type_name("ROLE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false);
-  command
-      ->add_option("--rank", options->rank, "only the worker of this rank, or shard of this index")
-      ->check(CLI::Range(0, 1000000));
-  command->add_option("--tail", options->tail, "only the last so many, counted before --grep")
-      ->check(CLI::Range(1, 1000000));
-  command->add_option("--since", options->since, "only those of the last 30s, 5m, 4h ...");
-  command->add_option("--level", options->level, "this and above: debug | info | warning | error")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
-  command->add_option("--grep", options->grep,
-                      "only lines in which this regular expression is found");
-  command->add_flag("--timestamps", options->timestamps, "the time in front of each line");
+  command.AddRepeated("--role", options->roles, "ROLE", "only these: worker,shard,coordinator");
+  command.Add("--rank", options->rank, "only the worker of this rank, or shard of this index")
+      .Between(0, 1000000);
+  command.Add("--tail", options->tail, "only the last so many, counted before --grep")
+      .Between(1, 1000000);
+  command.Add("--since", options->since, "only those of the last 30s, 5m, 4h ...");
+  command.Add("--level", options->level, "this and above: debug | info | warning | error")
+      .OneOf({"debug", "info", "warning", "error"});
+  command.Add("--grep", options->grep, "only lines in which this regular expression is found");
+  command.AddSwitch("--timestamps", options->timestamps, "the time in front of each line");
   CarryOut(command, slot, {Output::kTable, Output::kJson},
            [options](const Context& context) { return Logs(*options, context); });
 }

@@ -74,21 +74,16 @@ ExitCode Metrics(const MetricsOptions& options, JobClient& client, const Console
 
 }  // namespace
 
-void AddMetrics(CLI::App& parent, Action& slot) {
+void AddMetrics(Command parent, Action& slot) {
   const auto options = std::make_shared<MetricsOptions>();
-  CLI::App* command =
-      parent.add_subcommand("metrics", "how loss, accuracy and speed went over a job's steps");
-  command->add_option("JOB", options->job_id, "id of the job")->required();
-  command->add_option("--name", options->names, "only this metric, may be repeated: loss")
-      ->type_name("NAME")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false);
+  Command command = parent.Sub("metrics", "how loss, accuracy and speed went over a job's steps");
+  command.Add("JOB", options->job_id, "id of the job").Required();
+  command.AddRepeated("--name", options->names, "NAME", "only this metric, may be repeated: loss");
   command
-      ->add_option("--points", options->points,
-                   "at most so many, evenly; 0: all; default 20 for a table, else all")
-      ->check(CLI::Range(0, 1000000));
-  command->add_flag("--plot", options->plot, "as curves");
+      .Add("--points", options->points,
+           "at most so many, evenly; 0: all; default 20 for a table, else all")
+      .Between(0, 1000000);
+  command.AddSwitch("--plot", options->plot, "as curves");
   CarryOut(command, slot, {Output::kTable, Output::kWide, Output::kJson, Output::kCsv},
            [options](const Context& context) {
              return WithCoordinator(context, [&](JobClient& client) {

@@ -51,17 +51,16 @@ ExitCode Clean(int keep, const Console& console) {
 
 }  // namespace
 
-void AddRun(CLI::App& parent, Action& slot) {
+void AddRun(Command parent, Action& slot) {
   const auto source = std::make_shared<JobSource>();
-  CLI::App* run = parent.add_subcommand(
-      "run", "train a job here: coordinator, shards and workers in this process tree");
-  AddJobSource(*run, *source);
+  Command run =
+      parent.Sub("run", "train a job here: coordinator, shards and workers in this process tree");
+  AddJobSource(run, *source);
   CarryOut(run, slot, {Output::kTable, Output::kJson},
            [source](const Context& context) { return Run(*source, context.console); });
   const auto keep = std::make_shared<int>(0);
-  CLI::App* clean = parent.add_subcommand("clean", "remove old runs from ./capstan-out");
-  clean->add_option("--keep", *keep, "how many of the newest stay, default 0")
-      ->check(CLI::Range(0, 1000000));
+  Command clean = parent.Sub("clean", "remove old runs from ./capstan-out");
+  clean.Add("--keep", *keep, "how many of the newest stay, default 0").Between(0, 1000000);
   CarryOut(clean, slot, {Output::kTable},
            [keep](const Context& context) { return Clean(*keep, context.console); });
 }

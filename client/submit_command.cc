@@ -86,17 +86,17 @@ ExitCode Submit(const SubmitOptions& options, const Context& context) {
 
 }  // namespace
 
-void AddSubmit(CLI::App& parent, Action& slot) {
+void AddSubmit(Command parent, Action& slot) {
   const auto options = std::make_shared<SubmitOptions>();
-  CLI::App* command =
-      parent.add_subcommand("submit", "hand a job to the coordinator; prints its id and returns");
-  AddJobSource(*command, options->source);
-  command->add_option("--request-id", options->request_id,
-                      "name of this submission: the same one again gives the same job");
-  CLI::Option* follow = command->add_flag("-f,--follow", options->follow,
-                                          "show the job until it has ended; Ctrl-C detaches");
-  command->add_flag("--wait", options->wait, "wait silently until it has ended")->excludes(follow);
-  command->add_flag("--dry-run", options->dry_run, "check and print the plan; nothing is sent");
+  Command command =
+      parent.Sub("submit", "hand a job to the coordinator; prints its id and returns");
+  AddJobSource(command, options->source);
+  command.Add("--request-id", options->request_id,
+              "name of this submission: the same one again gives the same job");
+  Flag follow = command.AddSwitch("-f,--follow", options->follow,
+                                  "show the job until it has ended; Ctrl-C detaches");
+  command.AddSwitch("--wait", options->wait, "wait silently until it has ended").Excludes(follow);
+  command.AddSwitch("--dry-run", options->dry_run, "check and print the plan; nothing is sent");
   CarryOut(command, slot, {Output::kTable, Output::kJson, Output::kName},
            [options](const Context& context) { return Submit(*options, context); });
 }

@@ -102,15 +102,13 @@ ExitCode Shards(const std::string& job_id, JobClient& client, const Console& con
 
 }  // namespace
 
-void AddTop(CLI::App& parent, Action& slot) {
+void AddTop(Command parent, Action& slot) {
   const auto options = std::make_shared<TopOptions>();
-  CLI::App* top =
-      parent.add_subcommand("top", "what nodes, shards and jobs do: live on a terminal, else once");
-  top->add_option("WHAT", options->what, "nodes | shards | jobs; default all")
-      ->check(CLI::IsMember({"nodes", "shards", "jobs"}));
-  top->add_option("--interval", options->interval, "between two looks, default 2s");
-  top->add_option("--count", options->count, "end after so many looks; 0: never")
-      ->check(CLI::Range(0, 1000000));
+  Command top = parent.Sub("top", "what nodes, shards and jobs do: live on a terminal, else once");
+  top.Add("WHAT", options->what, "nodes | shards | jobs; default all")
+      .OneOf({"nodes", "shards", "jobs"});
+  top.Add("--interval", options->interval, "between two looks, default 2s");
+  top.Add("--count", options->count, "end after so many looks; 0: never").Between(0, 1000000);
   CarryOut(top, slot, {Output::kTable, Output::kJson}, [options](const Context& context) {
     const auto interval = ReadDuration("--interval", options->interval);
     if (!interval.ok()) return Report(interval.status(), context.console);
@@ -120,9 +118,9 @@ void AddTop(CLI::App& parent, Action& slot) {
   });
 
   const auto job = std::make_shared<std::string>();
-  CLI::App* shards =
-      parent.add_subcommand("shards", "where the shards of a job, or of all, lie and what they do");
-  shards->add_option("JOB", *job, "id of the job; without it, of all that have not ended");
+  Command shards =
+      parent.Sub("shards", "where the shards of a job, or of all, lie and what they do");
+  shards.Add("JOB", *job, "id of the job; without it, of all that have not ended");
   CarryOut(shards, slot, {Output::kTable, Output::kWide, Output::kJson},
            [job](const Context& context) {
              return WithCoordinator(

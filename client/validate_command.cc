@@ -45,12 +45,12 @@ ExitCode Validate(const ValidateOptions& options, const Console& console) {
   return kExitDone;
 }
 
-void AddValidate(CLI::App& parent, Action& slot) {
+void AddValidate(Command parent, Action& slot) {
   const auto options = std::make_shared<ValidateOptions>();
-  CLI::App* command =
-      parent.add_subcommand("validate", "check a job file and print its plan; nothing is started");
-  AddJobSource(*command, options->source);
-  command->add_flag("--show-defaults", options->show_defaults,
+  Command command =
+      parent.Sub("validate", "check a job file and print its plan; nothing is started");
+  AddJobSource(command, options->source);
+  command.AddSwitch("--show-defaults", options->show_defaults,
                     "print the file with every default filled in");
   CarryOut(command, slot, {Output::kTable, Output::kJson}, [options](const Context& context) {
     const ExitCode code = NeedSource(options->source, context.console);

@@ -91,12 +91,12 @@ ExitCode Verify(const job::v1::Job& job, const Console& console) {
 
 }  // namespace
 
-void AddVerify(CLI::App& parent, Action& slot) {
+void AddVerify(Command parent, Action& slot) {
   const auto job_id = std::make_shared<std::string>();
-  CLI::App* command = parent.add_subcommand(
+  Command command = parent.Sub(
       "verify",
       "train the same spec once more in one process here, and compare weights and samples");
-  command->add_option("JOB", *job_id, "id of a job that SUCCEEDED")->required();
+  command.Add("JOB", *job_id, "id of a job that SUCCEEDED").Required();
   CarryOut(command, slot, {Output::kTable, Output::kJson}, [job_id](const Context& context) {
     return WithCoordinator(context, [&](JobClient& client) {
       const auto job = client.Get(*job_id);

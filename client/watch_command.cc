@@ -45,11 +45,11 @@ ExitCode Wait(const WaitOptions& options, const Context& context) {
 
 }  // namespace
 
-void AddWatch(CLI::App& parent, Action& slot) {
+void AddWatch(Command parent, Action& slot) {
   const auto job = std::make_shared<std::string>();
-  CLI::App* watch = parent.add_subcommand(
+  Command watch = parent.Sub(
       "watch", "show a job until it has ended; the exit code tells how. Ctrl-C detaches");
-  watch->add_option("JOB", *job, "id of the job")->required();
+  watch.Add("JOB", *job, "id of the job").Required();
   CarryOut(watch, slot, {Output::kTable, Output::kJson}, [job](const Context& context) {
     return WithCoordinator(context, [&](JobClient& client) {
       return FollowToTheEnd(client, *job, {}, context.console);
@@ -57,10 +57,10 @@ void AddWatch(CLI::App& parent, Action& slot) {
   });
 
   const auto options = std::make_shared<WaitOptions>();
-  CLI::App* wait = parent.add_subcommand("wait", "wait silently until jobs have ended");
-  wait->add_option("JOB", options->jobs, "ids of jobs")->required();
-  wait->add_option("--for", options->state, "a state that is enough: RUNNING, SUSPENDED ...");
-  wait->add_option("--timeout", options->timeout, "give up after this: 30s, 5m (exit code 101)");
+  Command wait = parent.Sub("wait", "wait silently until jobs have ended");
+  wait.Add("JOB", options->jobs, "ids of jobs").Required();
+  wait.Add("--for", options->state, "a state that is enough: RUNNING, SUSPENDED ...");
+  wait.Add("--timeout", options->timeout, "give up after this: 30s, 5m (exit code 101)");
   CarryOut(wait, slot, {Output::kTable, Output::kJson},
            [options](const Context& context) { return Wait(*options, context); });
 }

@@ -191,65 +191,53 @@ ExitCode Launch(LaunchFlags flags, const Console& console) {
 
 }  // namespace
 
-void AddLaunch(CLI::App& parent, Action& slot) {
+void AddLaunch(Command parent, Action& slot) {
   const auto flags = std::make_shared<LaunchFlags>();
   LaunchOptions& options = flags->options;
-  CLI::App* launch = parent.add_subcommand(
-      "launch", "train a job on services that a launcher starts, here or on many hosts");
-  AddJobSource(*launch, flags->source);
-  launch->add_option("-n,--num-workers", flags->workers, "instead of resources.num_workers");
-  launch->add_option("-s,--num-shards,--num-servers", flags->shards,
-                     "instead of resources.num_shards");
-  launch->add_option("--launcher", flags->launcher, absl::StrJoin(LauncherNames(), " | "))
-      ->check(CLI::IsMember(LauncherNames()));
-  launch->add_option("-H,--hostfile", flags->hosts, "hosts with commas between them, or a file");
-  launch->add_option("--interface", options.interface,
-                     "whose address the hosts reach each other by, default the one on the way");
-  launch->add_option("--sync-dst-dir", options.sync_dst_dir,
-                     "copies the working directory there on each host (ssh and tar)");
-  const auto list = [](CLI::App* command, const char* name, std::vector<std::string>& to,
-                       const char* help) {
-    command->add_option(name, to, help)
-        ->expected(1)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-        ->allow_extra_args(false);
-  };
-  list(launch, "--env", options.env, "NAME=VALUE for every service");
-  list(launch, "--launcher-arg", options.launcher_args,
-       "a further argument of mpirun, srun, qsub or YARN's distributed shell");
-  launch->add_option(
-      "--shared-dir", options.shared_dir,
-      "of sge and yarn: a folder that all hosts share, default the working directory");
-  launch->add_option("--resource-manager", options.resource_manager,
-                     "of yarn: http://HOST:PORT of its REST interface");
-  launch->add_option("--ssh", options.ssh, "the ssh to use, with its flags");
-  launch->add_option("--program", options.program,
-                     "the path of capstan on the hosts, default ours");
+  Command launch =
+      parent.Sub("launch", "train a job on services that a launcher starts, here or on many hosts");
+  AddJobSource(launch, flags->source);
+  launch.Add("-n,--num-workers", flags->workers, "instead of resources.num_workers");
+  launch.Add("-s,--num-shards,--num-servers", flags->shards, "instead of resources.num_shards");
+  launch.Add("--launcher", flags->launcher, absl::StrJoin(LauncherNames(), " | "))
+      .OneOf(LauncherNames());
+  launch.Add("-H,--hostfile", flags->hosts, "hosts with commas between them, or a file");
+  launch.Add("--interface", options.interface,
+             "whose address the hosts reach each other by, default the one on the way");
+  launch.Add("--sync-dst-dir", options.sync_dst_dir,
+             "copies the working directory there on each host (ssh and tar)");
+  launch.AddRepeated("--env", options.env, "", "NAME=VALUE for every service");
+  launch.AddRepeated("--launcher-arg", options.launcher_args, "",
+                     "a further argument of mpirun, srun, qsub or YARN's distributed shell");
+  launch.Add("--shared-dir", options.shared_dir,
+             "of sge and yarn: a folder that all hosts share, default the working directory");
+  launch.Add("--resource-manager", options.resource_manager,
+             "of yarn: http://HOST:PORT of its REST interface");
+  launch.Add("--ssh", options.ssh, "the ssh to use, with its flags");
+  launch.Add("--program", options.program, "the path of capstan on the hosts, default ours");
   CarryOut(launch, slot, {Output::kTable, Output::kJson},
            [flags](const Context& context) { return Launch(*flags, context.console); });
 
   const auto node = std::make_shared<NodeOptions>();
-  CLI::App* run = parent.add_subcommand("launch-node", "");
-  run->group("");  // not for people: `launch` runs it
-  run->add_option("--by", node->by)
-      ->required()
-      ->check(CLI::IsMember({"stdin", "variable", "folder", "address"}));
-  run->add_option("--folder", node->folder);
-  run->add_option("--rank", node->rank);
-  run->add_option("--coordinator", node->coordinator);
-  run->add_option("--interface", node->interface);
+  Command run = parent.Sub("launch-node", "");
+  run.Hide();  // not for people: `launch` runs it
+  run.Add("--by", node->by).Required().OneOf({"stdin", "variable", "folder", "address"});
+  run.Add("--folder", node->folder);
+  run.Add("--rank", node->rank);
+  run.Add("--coordinator", node->coordinator);
+  run.Add("--interface", node->interface);
   CarryOut(run, slot, {Output::kTable}, [node](const Context&) { return RunNode(*node); });
 
   const auto batch = std::make_shared<BatchOptions>();
-  CLI::App* submit = parent.add_subcommand("launch-batch", "");
-  submit->group("");
-  submit->add_option("--ranks", batch->ranks)->required();
-  submit->add_option("--shared-dir", batch->shared_dir)->required();
-  submit->add_option("--folder", batch->folder);
-  submit->add_option("--resource-manager", batch->resource_manager);
-  list(submit, "--host", batch->hosts, "");
-  list(submit, "--launcher-arg", batch->args, "");
-  submit->add_option("node", batch->node)->required();
+  Command submit = parent.Sub("launch-batch", "");
+  submit.Hide();
+  submit.Add("--ranks", batch->ranks).Required();
+  submit.Add("--shared-dir", batch->shared_dir).Required();
+  submit.Add("--folder", batch->folder);
+  submit.Add("--resource-manager", batch->resource_manager);
+  submit.AddRepeated("--host", batch->hosts, "", "");
+  submit.AddRepeated("--launcher-arg", batch->args, "", "");
+  submit.Add("node", batch->node).Required();
   CarryOut(submit, slot, {Output::kTable}, [batch](const Context&) { return RunBatch(*batch); });
 }
 

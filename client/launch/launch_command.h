@@ -2,13 +2,11 @@
 #ifndef CAPSTAN_CLIENT_LAUNCH_LAUNCH_COMMAND_H_
 #define CAPSTAN_CLIENT_LAUNCH_LAUNCH_COMMAND_H_
 
-#include <CLI/CLI.hpp>
-
 #include "client/command.h"
 
 namespace capstan::client {
 
-void AddLaunch(CLI::App& parent, Action& slot);
+void AddLaunch(Command parent, Action& slot);
 
 }  // namespace capstan::client
 
