@@ -176,9 +176,11 @@ void CoordinatorCore::Handle(const Tick&) {
 
 std::string CoordinatorCore::NewJobId(const std::string& name) {
   static constexpr char kLetters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+  // So many that no id comes again: the folder of a job that we forgot is still somebody's result.
+  constexpr int kRandomLetters = 6;
   for (;;) {
     std::string id = absl::StrCat(name, "-");
-    for (int i = 0; i < 4; ++i) id.push_back(kLetters[random_() % 36]);
+    for (int i = 0; i < kRandomLetters; ++i) id.push_back(kLetters[random_() % 36]);
     if (jobs_.count(id) == 0) return id;
   }
 }
@@ -415,11 +417,15 @@ void CoordinatorCore::ForgetOldJobs() {
     job.logs.Clear();
     ++logs_kept_from_;
   }
-  while (ended_.size() > static_cast<size_t>(options_.max_ended_jobs)) {
-    JobRecord& job = *FindJob(ended_.front());
-    if (active_.count(job.sequence) > 0) break;  // something of it may still run
+  const auto most = static_cast<size_t>(options_.max_ended_jobs);
+  for (size_t i = 0; i < ended_.size() && ended_.size() > most;) {
+    JobRecord& job = *FindJob(ended_[i]);
+    if (active_.count(job.sequence) > 0) {  // something of it may still run
+      ++i;
+      continue;
+    }
     Emit(Persist{JobForgotten{job.id}});
-    if (logs_kept_from_ > 0) {
+    if (i < logs_kept_from_) {
       --logs_kept_from_;
     } else {
       ended_log_bytes_ -= job.counted_log_bytes;
@@ -427,7 +433,7 @@ void CoordinatorCore::ForgetOldJobs() {
     changed_.erase(job.id);
     requests_.erase(job.request_id);
     by_sequence_.erase(job.sequence);
-    ended_.pop_front();
+    ended_.erase(ended_.begin() + static_cast<std::ptrdiff_t>(i));
     jobs_.erase(job.id);
   }
 }

@@ -131,6 +131,7 @@ class CoordinatorCore {
   void ExpireLeases();
   void LoseNode(Node& node, const Loss& loss);
   void FreeSlots(Node& node, const std::string& job_id);
+  void FreeSlotsOfTheGone(Node& node, const JobRecord& job);
   void ExcludeStrays(const JobRecord& job, GangRequest& request) const;
 
   // core_jobs.cc
@@ -138,6 +139,7 @@ class CoordinatorCore {
   void AdvanceProbe(JobRecord& job);
   void AdvanceTakeover(JobRecord& job);
   void AdvanceStart(JobRecord& job);
+  bool InManifestLimit(const JobRecord& job) const;
   void AdvanceCancel(JobRecord& job);
   void ResolveJob(JobRecord& job, const common::v1::DatasetInfo& dataset);
   std::string StorageRoot(const JobRecord& job) const;
@@ -162,6 +164,7 @@ class CoordinatorCore {
 
   // core_lineage.cc
   void BeginLineage(JobRecord& job, const std::vector<int32_t>& owners);
+  void RecoverTheLost(JobRecord& job);
   void BeginRecovery(JobRecord& job, const std::string& reason, const std::string& why);
   // False: the job has failed by it.
   bool CountRestart(JobRecord& job, const std::string& reason, const std::string& why);
@@ -203,6 +206,7 @@ class CoordinatorCore {
   void Requeued(JobRecord& job, const std::string& type);
   void SealResolved(JobRecord& job);
   void JournalOrders(JobRecord& job, const node::v1::LeadState& lead);
+  static void AnswerSuspends(JobRecord& job);
   std::vector<node::v1::Order> OrdersBeyondBase(const JobRecord& job) const;
   void SendOrders(JobRecord& job);
   void AdvanceSuspend(JobRecord& job);

@@ -72,6 +72,8 @@ void CoordinatorCore::AdvanceCheckpoints(JobRecord& job) {
     const int64_t step = entry.first;
     const Collected& collected = entry.second;
     if (!collected.errors.empty()) {
+      // Only the lead knows whether this version is owed, as that of a suspend is.
+      if (!job.shards.empty() && job.lead.step() < step) return;
       const auto& error = *collected.errors.begin();
       const std::string who =
           job.shards.empty() ? "the task" : NameOf(job.shards[static_cast<size_t>(error.first)]);
@@ -135,6 +137,7 @@ void CoordinatorCore::OrderManifest(JobRecord& job, int64_t step) {
   }
   job.manifest = ManifestPhase::kWriting;
   job.manifest_step = step;
+  job.manifest_since = now_;
   ++job.manifest_attempts;
   WriteManifest write;
   write.job_id = job.id;

@@ -184,16 +184,23 @@ void CoordinatorCore::AdvanceStart(JobRecord& job) {
                             job.shards.size(), job.shards.size() == 1 ? " shard" : " shards"));
 }
 
+// Somebody writes the manifest, and a disk that answers may still be waited for.
+bool CoordinatorCore::InManifestLimit(const JobRecord& job) const {
+  return job.manifest == ManifestPhase::kWriting &&
+         now_ - job.manifest_since < options_.manifest_limit;
+}
+
 void CoordinatorCore::AdvanceCancel(JobRecord& job) {
-  if (job.manifest == ManifestPhase::kWriting) return;  // what is on disk decides
   std::vector<std::string> alive;
   for (Rank& rank : job.ranks) {
     StopRank(job, rank);
     if (!rank.gone) alive.push_back(NameOf(rank));
   }
+  if (InManifestLimit(job)) alive.push_back("its manifest");  // what is on disk decides
   if (alive.empty()) {
     End(job, JOB_STATE_CANCELLED, "", "");
-  } else if (now_ - job.cancel_since > options_.stop_grace + options_.stop_limit) {
+  } else if (!InManifestLimit(job) &&
+             now_ - job.cancel_since > options_.stop_grace + options_.stop_limit) {
     End(job, JOB_STATE_CANCELLED, "",
         absl::StrCat("still reported after its time was over: ", absl::StrJoin(alive, ", ")));
   } else {
@@ -280,7 +287,7 @@ void CoordinatorCore::CheckWaiting(JobRecord& job) {
       Changed(job);
     }
   }
-  if (job.manifest == ManifestPhase::kWriting) return;               // the disk has its own limit
+  if (InManifestLimit(job)) return;
   if (job.recover && now_ < job.recover_at) job.progress_at = now_;  // backs off
   const absl::Duration deadline =
       Limit(limits.has_active_deadline_seconds(), limits.active_deadline_seconds(), 0);
@@ -328,7 +335,7 @@ void CoordinatorCore::Fail(JobRecord& job, const std::string& reason, const std:
     Changed(job);
     return;
   }
-  if (job.manifest == ManifestPhase::kWriting && job.EndIsReported()) {
+  if (InManifestLimit(job) && job.EndIsReported()) {
     job.AddEvent(wall_, "Consequence", absl::StrCat(reason, ": ", message));
     return;  // all files are in: nothing that happens to a process now can undo them
   }

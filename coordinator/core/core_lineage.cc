@@ -56,7 +56,7 @@ void CoordinatorCore::BeginLineage(JobRecord& job, const std::vector<int32_t>& o
   view.set_generation(view.lineage());
   for (const int32_t owner : owners) view.add_lane_owners(owner);
   for (const Rank& rank : job.ranks) {
-    if (rank.lost) continue;
+    if (rank.lost || !rank.probed) continue;  // a joiner enters once its data are known
     common::v1::WorkerRef* worker = view.add_workers();
     worker->set_rank(rank.index);
     worker->set_node(rank.node);
@@ -164,7 +164,7 @@ void CoordinatorCore::AdvanceRecovery(JobRecord& job) {
   if (!ReplaceShards(job)) return;
   std::set<int32_t> living;
   for (const Rank& rank : job.ranks) {
-    if (!rank.lost) living.insert(rank.index);
+    if (!rank.lost && rank.probed) living.insert(rank.index);
   }
   std::vector<int32_t> owners(job.view.lane_owners().begin(), job.view.lane_owners().end());
   if (!living.empty()) owners = TakeOver(owners, living);

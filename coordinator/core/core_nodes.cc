@@ -1,5 +1,6 @@
 // Nodes: registration, leases, and what their messages say about jobs.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -433,12 +434,9 @@ void CoordinatorCore::SettleMembers(Node& node, JobRecord& job) {
       LoseRank(job, rank, {.why = "its service does not report the task any more"});
       rank.gone = true;
     }
-    if (rank.gone) {
-      FreeSlots(node, job.id);
-    } else {
-      anything = true;
-    }
+    if (!rank.gone) anything = true;
   }
+  FreeSlotsOfTheGone(node, job);
   for (Shard& shard : job.shards) {
     if (shard.node != node.name() || shard.incarnation != node.incarnation) continue;
     if (shard.present) {
@@ -459,6 +457,20 @@ void CoordinatorCore::FreeSlots(Node& node, const std::string& job_id) {
   for (std::string& slot : node.slots) {
     if (slot != job_id) continue;
     slot.clear();
+    schedule_ = true;
+  }
+}
+
+// A newer rank of the same job may have the device of one that has gone.
+void CoordinatorCore::FreeSlotsOfTheGone(Node& node, const JobRecord& job) {
+  std::set<int> taken;
+  for (const Rank& rank : job.ranks) {
+    if (rank.gone || rank.node != node.name() || rank.incarnation != node.incarnation) continue;
+    taken.insert(rank.devices.begin(), rank.devices.end());
+  }
+  for (size_t i = 0; i < node.slots.size(); ++i) {
+    if (node.slots[i] != job.id || taken.count(static_cast<int>(i)) > 0) continue;
+    node.slots[i].clear();
     schedule_ = true;
   }
 }

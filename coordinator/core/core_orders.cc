@@ -95,6 +95,16 @@ void CoordinatorCore::Order(JobRecord& job, const job::v1::SuspendJobRequest&, R
   reply.response = std::move(response);
 }
 
+// Resuming a job answers every suspend that was ordered: one that a later history repeats, or that
+// had not taken effect, is a checkpoint from now on. It keeps its number and its step.
+void CoordinatorCore::AnswerSuspends(JobRecord& job) {
+  for (JobOrder& order : job.orders) {
+    if (!order.order.suspend()) continue;
+    order.order.clear_suspend();
+    order.order.set_checkpoint(true);
+  }
+}
+
 void CoordinatorCore::Order(JobRecord& job, const job::v1::ResumeJobRequest& request,
                             Reply& reply) {
   if (job.state != JOB_STATE_SUSPENDED || job.cancel_asked) {
@@ -125,6 +135,7 @@ void CoordinatorCore::Order(JobRecord& job, const job::v1::ResumeJobRequest& req
     reply.status = options_.validate(spec);
     if (!reply.status.ok()) return;
     job.spec = std::move(spec);
+    job.spec_changed = true;
   } else if (request.has_num_workers() || (request.has_num_shards() && !local)) {
     job::v1::ResolvedSpec& resolved = *job.resolved;
     job::v1::Resources& resources = *resolved.mutable_spec()->mutable_resources();
@@ -140,6 +151,7 @@ void CoordinatorCore::Order(JobRecord& job, const job::v1::ResumeJobRequest& req
     SealResolved(job);
   }
   job.retry_at = -absl::InfiniteDuration();
+  AnswerSuspends(job);
   Requeued(job, "Resumed");
   job::v1::ResumeJobResponse response;
   response.set_state(job.state);
@@ -167,6 +179,7 @@ void CoordinatorCore::Order(JobRecord& job, const job::v1::RetryJobRequest&, Rep
   job.rejoin.clear();
   job.finished_at = absl::InfinitePast();
   job.retry_at = -absl::InfiniteDuration();
+  AnswerSuspends(job);
   // The damage that made it fail may have been repaired.
   for (SavedManifest& manifest : job.manifests) manifest.refused = false;
   Requeued(job, "Retried");

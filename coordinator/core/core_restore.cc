@@ -170,6 +170,24 @@ void CoordinatorCore::TakeManifest(JobRecord& job, const FoundManifest& found) {
   }
 }
 
+// A member that was lost once all had reported the end needed no recovery: the files were there. The
+// reports went with the coordinator that had them, and the member cannot repeat its own.
+void CoordinatorCore::RecoverTheLost(JobRecord& job) {
+  if (job.resting() || job.cancel_asked || job.recover || !job.in_history()) return;
+  for (const Shard& shard : job.shards) {
+    if (!shard.lost) continue;
+    BeginRecovery(job, "ShardLost", absl::StrCat(NameOf(shard), ": ", shard.why));
+    return;
+  }
+  if (job.living() > 0) return;
+  const std::string none = "no worker is left";
+  if (job.shards.empty()) {
+    BeginRecovery(job, "WorkerLost", none);
+  } else if (job.state != common::v1::JOB_STATE_RECOVERING) {
+    SetState(job, common::v1::JOB_STATE_RECOVERING, "WorkerLost", none);
+  }
+}
+
 void CoordinatorCore::Handle(const Restored& restored) {
   for (const auto& entry : restored.manifests) {
     JobRecord* job = FindJob(entry.first);
@@ -204,6 +222,7 @@ void CoordinatorCore::Handle(const Restored& restored) {
                            std::any_of(owners.begin(), owners.end(),
                                        [job](int32_t owner) { return job->ranks[owner].lost; });
     if (ownerless) job->takeover_at = now_;
+    RecoverTheLost(*job);
     Advance(*job);
   }
 }

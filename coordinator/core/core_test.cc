@@ -99,7 +99,7 @@ class CoreTest : public ::testing::Test, public World {
 
 TEST_F(CoreTest, AJobIsDurableBeforeItsIdIsTold) {
   const std::string id = Submit(Spec(1, 1));
-  EXPECT_THAT(id, testing::MatchesRegex("toy-[a-z0-9][a-z0-9][a-z0-9][a-z0-9]"));
+  EXPECT_THAT(id, testing::MatchesRegex("toy-[a-z0-9][a-z0-9][a-z0-9][a-z0-9][a-z0-9][a-z0-9]"));
   EXPECT_THAT(order_, ElementsAre("persist", "reply"));
   EXPECT_EQ(Saved(id).request_id(), "r1");
 }
@@ -151,6 +151,23 @@ TEST(QuotaTest, AFullQueueRefusesAndAnEndedJobMakesRoom) {
   world.Cancel(second);  // two have ended, one is remembered
   EXPECT_TRUE(absl::IsNotFound(world.core_.GetJob(first).status()));
   EXPECT_TRUE(world.core_.GetJob(second).ok());
+}
+
+TEST(QuotaTest, AnEndedJobThatIsNotGoneYetKeepsNoYoungerOnes) {
+  CoreOptions options;
+  options.max_ended_jobs = 2;
+  World world(options);
+  const SessionId worker = world.Worker("w0");
+  const std::string stuck = world.Submit(World::Spec(1, 0));
+  world.AnswerProbe(worker);
+  world.Task(worker, stuck, 0).set_phase(node::v1::TASK_PHASE_RUNNING);
+  world.Beat(worker);
+  world.Cancel(stuck);
+  world.Pass(absl::Minutes(5), {worker});  // its task is reported for ever
+  ASSERT_EQ(world.Job(stuck).state(), JOB_STATE_CANCELLED);
+  for (int i = 0; i < 5; ++i) world.Cancel(world.Submit(World::Spec(5, 0)));
+  EXPECT_TRUE(world.core_.GetJob(stuck).ok());
+  EXPECT_EQ(world.journal_.state().jobs.size(), 2u);
 }
 
 // ---- the gang ----

@@ -65,6 +65,8 @@ v1::DurableJob ToDurable(const JobRecord& job, absl::Duration now) {
     to->set_lineage(order.lineage);
   }
   out.set_on_gpus(job.on_gpus);
+  if (job.spec_changed) out.set_changed_spec(job.spec.SerializeAsString());
+  out.set_settled_step(job.settled_step);
 
   v1::DurableProgress* progress = out.mutable_progress();
   progress->set_message(job.message);
@@ -94,7 +96,10 @@ absl::StatusOr<std::unique_ptr<JobRecord>> FromDurable(
   job.request_id = durable.request_id();
   job.owner = durable.owner();
   job.spec_bytes = durable.spec();
-  if (!job.spec.ParseFromString(durable.spec())) return broken("spec is none");
+  job.spec_changed = !durable.changed_spec().empty();
+  if (!job.spec.ParseFromString(job.spec_changed ? durable.changed_spec() : durable.spec())) {
+    return broken("spec is none");
+  }
   job.submitted_at = TimeOf(durable.submitted_at());
   if (durable.has_started_at()) job.started_at = TimeOf(durable.started_at());
   if (durable.has_finished_at()) job.finished_at = TimeOf(durable.finished_at());
@@ -153,6 +158,8 @@ absl::StatusOr<std::unique_ptr<JobRecord>> FromDurable(
       last != nullptr && last->saved.lineage() == job.view.lineage()) {
     job.settled_step = last->saved.step();
   }
+  // Those that were given up, too: their writers let go of them when they were told.
+  job.settled_step = std::max(job.settled_step, durable.settled_step());
   job.recover = durable.recover();
   if (job.recover) job.recover_at = now;
   job.restarts = durable.restarts();

@@ -76,6 +76,39 @@ TEST_F(RecoveryTest, AJoinerWithOtherDataIsRefusedAndHurtsNobody) {
   EXPECT_THAT(Take(joiner, ConnectResponse::kProbe), IsEmpty());
 }
 
+TEST_F(RecoveryTest, ALineageThatBeginsBeforeAJoinersDataAreKnownIsWithoutIt) {
+  job::v1::JobSpec spec = Spec(2, 1);
+  spec.mutable_resources()->set_min_workers(1);
+  Running(1, 1, spec);
+  Lead(4);
+  Save(4);
+  const SessionId joiner = Worker("w1");
+  ASSERT_THAT(Job(id_).workers(), SizeIs(2));
+  Restart(0);
+  PassAndFollow(absl::Seconds(2));
+  ASSERT_EQ(Lineage(), 2);
+  EXPECT_THAT(starts_.back().view().workers(), SizeIs(1));
+  EXPECT_THAT(starts_.back().view().lane_owners(), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(Take(joiner, ConnectResponse::kStartTask), IsEmpty());
+  AnswerProbe(joiner, "DataMissing");
+  EXPECT_THAT(EventTypes(id_), Contains("JoinRefused"));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+}
+
+// Its service lives, so the new rank has the device of the old one.
+TEST_F(RecoveryTest, TheDeviceOfARankThatCameBackIsGivenToNobodyElse) {
+  Running(2, 1);
+  node::v1::TaskState& task = Task(workers_[1], id_, 1);
+  task.set_phase(node::v1::TASK_PHASE_FAILED);
+  task.set_exit_code(-9);
+  Beat(workers_[1]);
+  PassAndFollow(absl::Seconds(3));
+  ASSERT_THAT(Job(id_).workers(), SizeIs(3));
+  EXPECT_EQ(core_.nodes().Find("w1")->slots[0], id_);
+  const std::string other = Submit(Spec(1, 0));
+  EXPECT_EQ(Job(other).state(), JOB_STATE_PENDING);
+}
+
 TEST_F(RecoveryTest, ALeaverHandsOverAtOnce) {
   Running(2, 1);
   Do(NodeDisconnected{workers_[0]});
@@ -331,6 +364,33 @@ TEST_F(RecoveryTest, SuspendedAndResumedWithOtherNumbers) {
   EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-4"));
   EXPECT_THAT(starts_.back().orders(), IsEmpty());
   EXPECT_EQ(job.restarts(), 0);
+}
+
+TEST_F(RecoveryTest, ASuspendThatWasAnsweredSuspendsNoLaterHistory) {
+  Running(1, 1);
+  Lead(2);
+  Save(2);
+  Ask(For<job::v1::SuspendJobRequest>());
+  Lead(4).set_suspended(true);
+  Save(4, /*orders=*/{1});
+  PassAndFollow(absl::Seconds(2));
+  ASSERT_EQ(Job(id_).state(), JOB_STATE_SUSPENDED);
+  Ask(For<job::v1::ResumeJobRequest>());
+  ASSERT_TRUE(LastReply().status.ok()) << LastReply().status;
+  AnswerProbe(workers_[0]);
+  ASSERT_EQ(Lineage(), 2);
+  Take(stores_[0], ConnectResponse::kStartLineage);
+  node::v1::ShardState& state = Shard(stores_[0], id_, 0);
+  state.set_lineage(2);
+  state.set_reason("CheckpointCorrupt");
+  state.set_message("1-4/shard-0.safetensors: SHA-256 is not that of the manifest");
+  Beat(stores_[0]);
+  PassAndFollow(absl::Milliseconds(500));
+  ASSERT_EQ(Lineage(), 3);
+  EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-2"));
+  ASSERT_THAT(starts_.back().orders(), SizeIs(1));  // beyond 1-2
+  EXPECT_FALSE(starts_.back().orders(0).suspend());
+  EXPECT_TRUE(starts_.back().orders(0).checkpoint());
 }
 
 TEST_F(RecoveryTest, AFailedJobIsRetriedFromItsLastManifest) {

@@ -108,7 +108,9 @@ struct JobRecord {
   std::string request_id;
   std::string owner;  // Caller::name of its Submit
   job::v1::JobSpec spec;
-  std::string spec_bytes;  // deterministic serialization, to compare
+  std::string spec_bytes;  // deterministic serialization of what was submitted, to compare
+  bool spec_changed =
+      false;  // `spec` is another one: resumed on other numbers before it was resolved
   bool cancel_asked = false;
   absl::Duration cancel_since;
 
@@ -154,8 +156,9 @@ struct JobRecord {
   std::map<int64_t, Collected> collecting;  // by version, above settled_step
   int64_t settled_step = -1;  // checkpoints of the lineage up to here are committed or abandoned
   ManifestPhase manifest = ManifestPhase::kNone;
-  int64_t manifest_step = 0;  // of the link in flight or to be tried again
-  SavedManifest linking;      // what the link in flight commits
+  int64_t manifest_step = 0;      // of the link in flight or to be tried again
+  absl::Duration manifest_since;  // when the link in flight was ordered
+  SavedManifest linking;          // what the link in flight commits
   int64_t abandoned_checkpoints = 0;
   int manifest_attempts = 0;
   absl::Duration manifest_retry_at;

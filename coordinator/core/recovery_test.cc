@@ -174,6 +174,56 @@ TEST_F(RecoveryTest, NoLineageBeginsWhileALinkIsInFlight) {
   EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-4"));
 }
 
+// Its disk hangs: the manifest is neither written nor refused.
+TEST_F(RecoveryTest, AManifestThatNeverComesHoldsUpNoCancel) {
+  Running(1, 2);
+  Lead(4);
+  Report(0, 1, 4);
+  Report(1, 1, 4);
+  ASSERT_THAT(manifests_, SizeIs(1));
+  Cancel(id_);
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kStopTask), Not(IsEmpty()));
+  Forget(workers_[0]);
+  PassAndFollow(absl::Seconds(110));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);  // what is on disk decides
+  EXPECT_THAT(Job(id_).message(), HasSubstr("its manifest"));
+  PassAndFollow(absl::Seconds(15));
+  EXPECT_EQ(Job(id_).state(), common::v1::JOB_STATE_CANCELLED);
+  Written();  // late
+  EXPECT_EQ(Job(id_).state(), common::v1::JOB_STATE_CANCELLED);
+}
+
+TEST_F(RecoveryTest, AManifestThatNeverComesEndsByTheLimitsOfTheJob) {
+  Running(1, 2);
+  Lead(4);
+  Report(0, 1, 4);
+  Report(1, 1, 4);
+  Restart(1);
+  PassAndFollow(absl::Seconds(280));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
+  PassAndFollow(absl::Seconds(40));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_FAILED);
+  EXPECT_EQ(Job(id_).reason(), "ShardLost");
+}
+
+TEST_F(RecoveryTest, TheVersionOfASuspendIsOwedAlsoWhereItsErrorIsHeardBeforeTheLead) {
+  Running(1, 2);
+  Ask(For<job::v1::SuspendJobRequest>());
+  Lead(3);
+  Report(1, 1, 4, "no space left on device");
+  EXPECT_THAT(Job(id_).conditions(), IsEmpty());  // not known yet whether it is given up
+  node::v1::LeadState& lead = *Shard(stores_[0], id_, 0).mutable_lead();
+  lead.set_step(4);
+  lead.set_suspended(true);
+  Beat(stores_[0]);
+  Report(0, 1, 4, "", {1});
+  EXPECT_THAT(Job(id_).conditions(), ElementsAre("CHECKPOINT_DEGRADED"));
+  Report(1, 1, 4);
+  ASSERT_THAT(manifests_, SizeIs(1));
+  Written();
+  EXPECT_EQ(Job(id_).state(), common::v1::JOB_STATE_SUSPENDED);
+}
+
 TEST_F(RecoveryTest, FilesOfAnOldLineageNeverCommitAndTheNewestIsByLineage) {
   Running(1, 2);
   Lead(8);

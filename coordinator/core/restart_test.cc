@@ -359,6 +359,63 @@ TEST_F(RestartTest, AManifestThatLiesOnDiskIsTheTruth) {
   EXPECT_EQ(job.checkpoint_uri(), absl::StrCat("file:///out/", id, "/1-10"));
 }
 
+// All was reported, so the loss of a shard meant nothing; the reports were in this memory alone.
+TEST_F(RestartTest, AShardLostAfterTheEndWasReportedIsReplacedWhereThatWasForgotten) {
+  AddNodes(1, 2);
+  const std::string id = Running(1, 2);
+  Finish(id);
+  ASSERT_THAT(w().manifests_, SizeIs(1));
+  w().Do(NodeDisconnected{stores_[1], /*goodbye=*/true});
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
+  Restart({stores_[1]});
+  const SessionId other = w().Store("other");
+  EXPECT_EQ(w().Job(id).state(), common::v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(w().Job(id).reason(), "ShardLost");
+  std::vector<SessionId> heard = All();
+  heard.push_back(other);
+  w().Pass(absl::Seconds(5), heard);
+  EXPECT_THAT(w().EventTypes(id), Contains("LineageStarted"));
+  EXPECT_THAT(w().Take(other, ConnectResponse::kStartLineage), Not(IsEmpty()));
+}
+
+TEST_F(RestartTest, ACheckpointThatWasGivenUpStaysSo) {
+  AddNodes(1, 2);
+  const std::string id = Running(1, 2);
+  Lead(id, 4);
+  node::v1::WrittenFiles& failed = *w().Shard(stores_[1], id, 1).mutable_files();
+  failed.set_lineage(1);
+  failed.set_step(4);
+  failed.set_error("no space left on device");
+  w().Beat(stores_[1]);
+  ASSERT_THAT(w().EventTypes(id), Contains("CheckpointFailed"));
+  failed.Clear();  // it was told, and let it go
+  Restart();
+  Lead(id, 4);
+  node::v1::WrittenFiles* files = w().Shard(stores_[0], id, 0).mutable_files();
+  AddFile(files, "shard-0.safetensors");
+  files->set_step(4);
+  w().Beat(stores_[0]);
+  const auto taken = w().Take(stores_[0], ConnectResponse::kFilesTaken);
+  ASSERT_THAT(taken, Not(IsEmpty()));  // or its lead would wait for it before the next one
+  EXPECT_EQ(taken[0].files_taken().step(), 4);
+}
+
+TEST_F(RestartTest, NumbersThatAJobWasResumedOnBeforeItWasResolvedAreKept) {
+  const std::string id = w().Submit(World::Spec(4, 1), "the-request");
+  job::v1::SuspendJobRequest suspend;
+  suspend.set_job_id(id);
+  w().Do(Control{++w().calls_, suspend, {}});
+  job::v1::ResumeJobRequest resume;
+  resume.set_job_id(id);
+  resume.set_num_workers(1);
+  w().Do(Control{++w().calls_, resume, {}});
+  ASSERT_TRUE(w().LastReply().status.ok()) << w().LastReply().status;
+  Restart();
+  AddNodes(1, 1);
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_STARTING);
+  EXPECT_EQ(w().Submit(World::Spec(4, 1), "the-request"), id);  // what was submitted is that still
+}
+
 TEST_F(RestartTest, AManifestOfAnotherHistoryIsNone) {
   AddNodes(1, 1);
   const std::string id = Running(1, 1);

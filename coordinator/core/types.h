@@ -235,6 +235,9 @@ struct CoreOptions {
   absl::Duration say_waiting_after = absl::Seconds(6);
   absl::Duration manifest_retry = absl::Seconds(1);
   int manifest_attempts = 5;
+  // So long a disk may take over a manifest; then the limits of the job count and it can be
+  // cancelled, although what is on disk is not known.
+  absl::Duration manifest_limit = absl::Minutes(2);
   // A lane that a living worker has not sealed so long after the others, or 3 x the median step, is
   // issued again.
   absl::Duration late_lane = absl::Seconds(2);

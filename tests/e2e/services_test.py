@@ -23,7 +23,7 @@ class ServicesByHandTest(services.ServicesTest):
     def test_a_job_from_submit_to_verify(self):
         self.start()
         job_id = self.submit(SHORT)
-        self.assertRegex(job_id, r'^short-[a-z0-9]{4}$')
+        self.assertRegex(job_id, r'^short-[a-z0-9]{6}$')
 
         watched = self.capstan('watch', job_id)
         self.assertEqual(watched.code, 0, watched)
@@ -67,7 +67,7 @@ class ServicesByHandTest(services.ServicesTest):
         all_events = self.ok('events').out
         for known in (job_id, again):
             self.assertIn(known, all_events)
-        self.assertRegex(all_events.splitlines()[0], r'^\d{4}-\d\d-\d\dT[\d:.]+Z  short-\w{4}  Submitted ')
+        self.assertRegex(all_events.splitlines()[0], r'^\d{4}-\d\d-\d\dT[\d:.]+Z  short-\w{6}  Submitted ')
 
         verified = self.ok('verify', job_id)
         self.assertIn(f'{job_id}: verified, bit for bit', verified.out)
