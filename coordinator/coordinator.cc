@@ -251,12 +251,13 @@ void Coordinator::CarryOut(core::Effect& effect) {
     fn(*reply);
   } else if (auto* write = std::get_if<core::WriteManifest>(&effect)) {
     core::ManifestWritten written{write->job_id, write->lineage, write->step, absl::OkStatus()};
-    manifests_.Post([this, written, write = std::move(*write)]() mutable {
+    manifests_.Post(written.job_id, [this, written, write = std::move(*write)]() mutable {
       written.status = WriteManifestFile(write);
       Post([this, written] { Step(written); });
     });
   } else if (auto* sweep = std::get_if<core::SweepCheckpoints>(&effect)) {
-    manifests_.Post([sweep = std::move(*sweep)] {
+    const std::string job_id = sweep->job_id;
+    manifests_.Post(job_id, [sweep = std::move(*sweep)] {
       const int removed = SweepCheckpointFolders(sweep);
       if (removed > 0)
         Log(kInfo, "checkpoints_removed").Kv("job", sweep.job_id).Kv("count", removed);

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/file_threads.h"
 #include "coordinator/manifest_writer.h"
 #include "coordinator/metrics.h"
 #include "coordinator/strand.h"
@@ -149,8 +150,8 @@ class Coordinator {
   bool dead_ = false;             // the journal has failed
 
   Strand strand_;
-  FileThread manifests_;  // posts to the strand: goes first
-  FileThread checks_;     // likewise; hashing takes long
+  FileThreads manifests_;  // by job; posts to the strand: goes first
+  FileThread checks_;      // likewise; hashing takes long
 };
 
 }  // namespace capstan::coordinator
