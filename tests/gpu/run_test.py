@@ -167,6 +167,30 @@ class RunTest(unittest.TestCase):
                 self.assertEqual(json.load(file)["capstan_worker_steps_total"], 12)
         self.assertEqual(TRY.GPU_FAMILIES[0], "capstan_gpu_info")
 
+    def test_an_idle_service_that_takes_of_a_card_is_a_failure(self):
+        script(self.folder, "capstan_gpu_worker", """
+            import os, time
+            open(os.environ["STARTED"], "w").close()
+            print("event=listening grpc=unix:x http=off", flush=True)
+            time.sleep(60)
+            """)
+        script(self.folder, "nvidia-smi", """
+            import os, sys
+            words = os.environ["AFTER" if os.path.exists(os.environ["STARTED"]) else "BEFORE"].split()
+            print("\\n".join(words[1:] if "apps" in sys.argv[1] else words[:1]))
+            """)
+        started = os.path.join(self.folder, "started")
+        for after, problem in (("500 11", ""), ("510 11", ""), ("600 11", "takes 100 MiB of the cards"),
+                               ("500 11 12", "made process 12 use a card")):
+            if os.path.exists(started):
+                os.remove(started)
+            env = {**os.environ, "PATH": self.folder + ":" + os.environ["PATH"], "CAPSTAN_BIN": self.folder,
+                   "STARTED": started, "BEFORE": "500 11", "AFTER": after}
+            result = subprocess.run([sys.executable, os.path.join(HERE, "try"), "--idle"], env=env, timeout=90,
+                                    capture_output=True, text=True, check=False)
+            self.assertEqual(result.returncode, 1 if problem else 0, result.stdout + result.stderr)
+            self.assertIn(problem, result.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -12,6 +13,7 @@
 #include "gpu_worker/engine/cuda/cuda_status.h"
 #include "gpu_worker/engine/cuda/cuda_streams.h"
 #include "gpu_worker/engine/plugin/abi.h"
+#include "services/sync/mutex.h"
 
 // What the ABI calls a plan.
 struct capstan_plan {
@@ -62,6 +64,14 @@ const char* Libraries() {
   return text->c_str();
 }
 
+// `text` for as long as the plug-in is loaded; one place for equal texts.
+const char* Lasting(std::string text) {
+  static Mutex& mu = *new Mutex;
+  static auto& texts = *new std::set<std::string>;
+  MutexLock lock(mu);
+  return texts.insert(std::move(text)).first->c_str();
+}
+
 int32_t Probe(capstan_probe* probe, capstan_error* error) {
   return Guard(error, [probe]() -> absl::Status {
     // Every driver of a major version runs what was built for it.
@@ -88,16 +98,13 @@ int32_t DeviceInfo(int32_t device, capstan_device_info* info, capstan_error* err
     if (device < 0 || device >= std::min(count, kMaxDevices)) {
       return absl::NotFoundError(absl::StrCat("no GPU ", device, ", want 0 to ", count - 1));
     }
+    // No cudaSetDevice, no cudaMemGetInfo: they make a context, which takes memory of the card, or
+    // all of it where the card serves one process at a time.
     cudaDeviceProp properties = {};
     CAPSTAN_CUDA_RETURN(cudaGetDeviceProperties(&properties, device));
-    CAPSTAN_CUDA_RETURN(cudaSetDevice(device));
-    size_t free = 0, whole = 0;
-    CAPSTAN_CUDA_RETURN(cudaMemGetInfo(&free, &whole));
-    // Text of the plug-in lives as long as it: one per card, written with the same words each time.
-    static thread_local std::string names[kMaxDevices];
-    names[device] = absl::StrCat(properties.name, ", compute capability ", properties.major, ".",
-                                 properties.minor);
-    *info = {names[device].c_str(), static_cast<int64_t>(whole), static_cast<int64_t>(free)};
+    *info = {Lasting(absl::StrCat(properties.name, ", compute capability ", properties.major, ".",
+                                  properties.minor)),
+             static_cast<int64_t>(properties.totalGlobalMem)};
     return absl::OkStatus();
   });
 }

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define CAPSTAN_PLUGIN_ABI 3
+#define CAPSTAN_PLUGIN_ABI 4
 #define CAPSTAN_PLUGIN_FACTORY "capstan_plugin"
 
 typedef struct capstan_error {
@@ -41,7 +41,6 @@ typedef struct capstan_probe {
 typedef struct capstan_device_info {
   const char* name;     /* "NVIDIA H200, compute capability 9.0" */
   int64_t memory_bytes; /* of the whole card */
-  int64_t free_bytes;   /* now */
 } capstan_device_info;
 
 enum capstan_op_kind {
@@ -171,7 +170,7 @@ typedef struct capstan_plugin_table {
   /* Says what is there. UNAVAILABLE: nothing can be computed; `probe` has the versions and `error`
    * the reason, unless the versions say it. */
   int32_t (*probe)(capstan_probe* probe, capstan_error* error);
-  /* NOT_FOUND: no such device. */
+  /* Takes no hold of the device: no context, no memory. NOT_FOUND: no such device. */
   int32_t (*device_info)(int32_t device, capstan_device_info* info, capstan_error* error);
 
   /* RESOURCE_EXHAUSTED: the memory is not there; the text has planned, free and whole bytes and a

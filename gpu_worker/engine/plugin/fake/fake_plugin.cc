@@ -213,7 +213,7 @@ int32_t DeviceInfo(int32_t device, capstan_device_info* info, capstan_error* err
   if (device < 0 || device >= DeviceCount() || device >= kMaxDevices) {
     return Answer(absl::NotFoundError(absl::StrCat("no fake device ", device)), error);
   }
-  *info = {"fake card", WholeBytes(), WholeBytes() - devices[device].used_bytes};
+  *info = {"fake card", WholeBytes()};
   return 0;
 }
 
