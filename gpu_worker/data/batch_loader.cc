@@ -1,8 +1,10 @@
 #include "gpu_worker/data/batch_loader.h"
 
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gpu_worker/data/failure.h"
 #include "services/check/check.h"
 #include "services/clock/clock.h"
 
@@ -133,7 +135,12 @@ void BatchLoader::Run() {
       lists = lists_;
       restarts = restarts_;
     }
-    absl::Status status = Fill(lists, batch);
+    absl::Status status;
+    try {
+      status = Fill(lists, batch);
+    } catch (const std::bad_alloc&) {
+      status = HostOutOfMemory("reading ahead");
+    }
 
     MutexLock lock(mu_);
     if (restarts != restarts_) continue;  // read by lists that are out of date

@@ -55,7 +55,8 @@ class BatchLoader {
 
   // The batch of the next step, from `first_step` on. Waits for the reader.
   // OutOfRange: end_step is reached. DeadlineExceeded: not there after `timeout`; call again.
-  // Cancelled. Else the error of Dataset::Read for this step, again at each call until Restart.
+  // Cancelled. Else the error of Dataset::Read for this step, or HostOutOfMemory (failure.h), again
+  // at each call until Restart.
   absl::StatusOr<StepBatch> Next(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Gives a batch's memory back for later steps. Optional.

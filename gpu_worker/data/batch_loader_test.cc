@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <new>
 #include <thread>
 #include <vector>
+
+#include "gpu_worker/data/failure.h"
 
 namespace capstan::data {
 namespace {
@@ -27,6 +30,7 @@ class CountingDataset final : public Dataset {
     while (!open_) changed_.Wait(mu_);
     ++reads_;
     changed_.NotifyAll();
+    if (no_memory_) throw std::bad_alloc();
     for (size_t i = 0; i < indices.size(); ++i) {
       if (indices[i] >= info_.count) return absl::InvalidArgumentError("index");
       images[i] = static_cast<float>(indices[i]);
@@ -48,6 +52,10 @@ class CountingDataset final : public Dataset {
     open_ = open;
     changed_.NotifyAll();
   }
+  void SetNoMemory(bool no_memory) {
+    MutexLock lock(mu_);
+    no_memory_ = no_memory;
+  }
 
  private:
   DatasetInfo info_;
@@ -55,6 +63,7 @@ class CountingDataset final : public Dataset {
   mutable CondVar changed_;
   mutable int64_t reads_ ABSL_GUARDED_BY(mu_) = 0;
   bool open_ ABSL_GUARDED_BY(mu_) = true;
+  bool no_memory_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 // Lane 0 gets two samples of a step, lane 1 one.
@@ -120,6 +129,20 @@ TEST(BatchLoaderTest, AnErrorComesAtItsStepAndStaysUntilRestart) {
   const absl::StatusOr<StepBatch> batch = loader.Next(kLimit);
   ASSERT_TRUE(batch.ok()) << batch.status();
   EXPECT_EQ(batch->step, 5);
+}
+
+// Of the host, whatever the device is: the job is worth another try.
+TEST(BatchLoaderTest, WantOfMemoryIsTheStepsError) {
+  CountingDataset set;
+  set.SetNoMemory(true);
+  BatchLoader loader(set, {.first_step = 0, .end_step = 9, .read_ahead = 1}, TwoLanes);
+  const absl::Status status = loader.Next(kLimit).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(FailureReason(status), "HostOutOfMemory");
+  EXPECT_EQ(FailureReason(InFront("step 0", status)), "HostOutOfMemory");
+  set.SetNoMemory(false);
+  loader.Restart(0, TwoLanes);
+  EXPECT_TRUE(loader.Next(kLimit).ok());
 }
 
 TEST(BatchLoaderTest, WaitsNoLongerThanToldAndCanBeCancelled) {

@@ -1,5 +1,7 @@
 #include "gpu_worker/data/failure.h"
 
+#include <utility>
+
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
@@ -19,6 +21,17 @@ absl::Status WithReason(absl::Status status, absl::string_view reason) {
 std::string FailureReason(const absl::Status& status) {
   const absl::optional<absl::Cord> reason = status.GetPayload(kPayload);
   return reason.has_value() ? std::string(*reason) : "";
+}
+
+absl::Status InFront(absl::string_view what, const absl::Status& status) {
+  absl::Status longer(status.code(), absl::StrCat(what, ": ", status.message()));
+  const std::string reason = FailureReason(status);
+  return reason.empty() ? longer : WithReason(std::move(longer), reason);
+}
+
+absl::Status HostOutOfMemory(absl::string_view who) {
+  return WithReason(absl::ResourceExhaustedError(absl::StrCat(who, ": the host is out of memory")),
+                    "HostOutOfMemory");
 }
 
 absl::Status DataMissing(absl::StatusCode code, absl::string_view message) {

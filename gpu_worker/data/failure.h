@@ -2,6 +2,8 @@
 //
 //   DataMissing  absent, unreadable or damaged data; another host may have them
 //   InvalidSpec  counts, labels or classes that do not fit; no host can do better
+//
+// HostOutOfMemory, of whoever finds no memory, travels the same way.
 #ifndef CAPSTAN_GPU_WORKER_DATA_FAILURE_H_
 #define CAPSTAN_GPU_WORKER_DATA_FAILURE_H_
 
@@ -18,6 +20,10 @@ std::string FailureReason(const absl::Status& status);
 
 // `status`, which is not OK, with this reason.
 absl::Status WithReason(absl::Status status, absl::string_view reason);
+// `status`, which is not OK, with "<what>: " in front of its text; keeps the reason.
+absl::Status InFront(absl::string_view what, const absl::Status& status);
+// ResourceExhausted, HostOutOfMemory: "<who>: the host is out of memory".
+absl::Status HostOutOfMemory(absl::string_view who);
 absl::Status DataMissing(absl::StatusCode code, absl::string_view message);
 // DataLoss, DataMissing: "<file>: <what>".
 absl::Status Damaged(absl::string_view file, absl::string_view what);

@@ -18,11 +18,6 @@ namespace {
 constexpr int64_t kMostKeptFloats = int64_t{1} << 28;
 constexpr int64_t kKeptAtATime = 1024;
 
-// What a device says of itself, with the work it was at.
-absl::Status While(absl::string_view work, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(work, ": ", status.message()));
-}
-
 }  // namespace
 
 DeviceRunner::DeviceRunner(Options options, std::shared_ptr<const Job> job,
@@ -67,8 +62,7 @@ void DeviceRunner::Run() {
   try {
     status = RunAll();
   } catch (const std::bad_alloc&) {
-    status = absl::ResourceExhaustedError(
-        absl::StrCat("device ", options_.device, ": the host is out of memory"));
+    status = data::HostOutOfMemory(absl::StrCat("device ", options_.device));
   }
   if (!status.ok()) callbacks_.on_failed(status);
 }
@@ -122,13 +116,13 @@ absl::Status DeviceRunner::Do(LaneOrder& order) {
   const absl::Duration read = MonotonicNow();
   const std::string work = absl::StrCat("step ", order.step, ", lane ", order.lane);
   absl::Status status = LoadWeights(order.lineage, order.step, *order.weights);
-  if (!status.ok()) return While(work, status);
+  if (!status.ok()) return data::InFront(work, status);
   // Rule R2: the true number of samples of the whole step.
   const double loss_scale =
       order.loss_scale / static_cast<double>(job_->samples.StepSampleCount(order.step));
   absl::StatusOr<engine::LaneResult> result =
       plan_->ComputeLane(*lane, loss_scale, order.gradient->data());
-  if (!result.ok()) return While(work, result.status());
+  if (!result.ok()) return data::InFront(work, result.status());
   const absl::Duration computed = MonotonicNow();
   status = order.fold->Add({order.lane, 1}, std::move(order.gradient));
   if (!status.ok()) return status;
@@ -154,13 +148,13 @@ absl::Status DeviceRunner::Do(BlockOrder& order) {
   if (!status.ok()) return status;
   const std::string work = absl::StrCat("evaluation of version ", order.version);
   status = LoadWeights(order.lineage, order.version, *order.weights);
-  if (!status.ok()) return While(work, status);
+  if (!status.ok()) return data::InFront(work, status);
   engine::LaneBatch batch;
   batch.images = block_.images.data();
   batch.labels = block_.labels.data();
   batch.count = block.sample_count;
   absl::StatusOr<engine::LaneResult> result = plan_->Evaluate(batch);
-  if (!result.ok()) return While(work, result.status());
+  if (!result.ok()) return data::InFront(work, result.status());
   order.weights.reset();
   callbacks_.on_block(order, {result->samples, result->loss_sum, result->correct});
   return absl::OkStatus();

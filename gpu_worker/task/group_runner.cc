@@ -4,6 +4,7 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
+#include "gpu_worker/data/failure.h"
 #include "services/check/check.h"
 #include "services/clock/clock.h"
 
@@ -53,7 +54,7 @@ void GroupRunner::Run() {
   try {
     status = RunAll();
   } catch (const std::bad_alloc&) {
-    status = absl::ResourceExhaustedError("devices together: the host is out of memory");
+    status = data::HostOutOfMemory("devices together");
   }
   if (!status.ok()) callbacks_.on_failed(status);
 }
@@ -78,7 +79,7 @@ absl::Status GroupRunner::RunAll() {
     const absl::Status status = Do(order);
     if (status.ok()) continue;
     if (stopping()) return absl::OkStatus();
-    return absl::Status(status.code(), absl::StrCat("step ", order.step, ": ", status.message()));
+    return data::InFront(absl::StrCat("step ", order.step), status);
   }
 }
 

@@ -69,6 +69,7 @@ std::string FailureReasonOf(const absl::Status& status, bool on_gpu) {
   if (status.code() == absl::StatusCode::kResourceExhausted) {
     return on_gpu ? "GpuOutOfMemory" : "HostOutOfMemory";
   }
+  if (on_gpu && absl::IsAborted(status)) return "HostOutOfMemory";  // device.h
   if (on_gpu && absl::IsDeadlineExceeded(status)) return "NcclTimeout";
   if (status.code() == absl::StatusCode::kDataLoss) return "CheckpointCorrupt";
   return "InternalError";

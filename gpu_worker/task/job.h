@@ -49,8 +49,9 @@ data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,
                                         std::vector<std::string> roots);
 
 // The failure reason of docs/interface.md that a status stands for: the one that it carries
-// (gpu_worker/data), else GpuOutOfMemory or HostOutOfMemory for ResourceExhausted, NcclTimeout for
-// DeadlineExceeded of a GPU, CheckpointCorrupt for DataLoss, else InternalError.
+// (gpu_worker/data), else GpuOutOfMemory or HostOutOfMemory for ResourceExhausted, HostOutOfMemory
+// for Aborted and NcclTimeout for DeadlineExceeded of a GPU, CheckpointCorrupt for DataLoss, else
+// InternalError.
 std::string FailureReasonOf(const absl::Status& status, bool on_gpu = false);
 
 }  // namespace capstan::gpu_worker

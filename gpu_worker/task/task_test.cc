@@ -8,12 +8,16 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <future>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "gpu_worker/task/device_runner.h"
+#include "gpu_worker/task/job.h"
 #include "gpu_worker/task/test_job.h"
 #include "services/files/files.h"
 #include "training/codec/manifest.h"
@@ -373,6 +377,34 @@ TEST_F(TaskTest, ATaskThatReachesNobodyEnds) {
   EXPECT_THAT(outcome.last().message(), HasSubstr("neither the coordinator nor a shard for 1s"));
 }
 
+class NoMemory final : public data::Dataset {
+ public:
+  const data::DatasetInfo& info() const override { return info_; }
+  absl::Status Read(absl::Span<const int64_t>, float*, int32_t*) const override {
+    throw std::bad_alloc();
+  }
+
+ private:
+  const data::DatasetInfo info_ = {640, 1, 28, 28, 10};
+};
+
+// Also where the device is a GPU, whose own memory is another matter.
+TEST(DeviceRunnerTest, WantOfHostMemoryIsToldAsThat) {
+  const node::v1::StartTask start = TestJob().Start();
+  const auto job = MakeJob(start.resolved_spec(), start.spec_digest());
+  ASSERT_TRUE(job.ok()) << job.status();
+  std::promise<absl::Status> failed;
+  DeviceRunner::Options options;
+  options.device = "cpu";
+  DeviceRunner::Callbacks callbacks;
+  callbacks.on_failed = [&failed](const absl::Status& status) { failed.set_value(status); };
+  NoMemory train;
+  const DeviceRunner runner(options, *job, train, nullptr, callbacks);
+  const absl::Status status = failed.get_future().get();
+  EXPECT_EQ(status.message(), "device cpu: the host is out of memory");
+  EXPECT_EQ(FailureReasonOf(status, /*on_gpu=*/true), "HostOutOfMemory");
+}
+
 // On devices of the fake plug-in, whose 16 bits are rounded where the CUDA plug-in rounds them.
 class GpuTaskTest : public TaskTest {
  protected:
@@ -426,6 +458,16 @@ TEST_F(GpuTaskTest, OutOfMemoryEndsTheTaskWithTheNumbers) {
                                       "needs [0-9.]+ MiB, 2.0 MiB of 2.0 MiB are free; up to "
                                       "[0-9]+ samples would fit: .*"));
   EXPECT_EQ(outcome.last().step(), 0);
+}
+
+// Of the host, not of the card: worth another try.
+TEST_F(GpuTaskTest, AHostWithoutMemoryIsNotACardWithoutMemory) {
+  Set("CAPSTAN_FAKE_FAIL", "host_memory");
+  const Outcome outcome =
+      RunTask(Half("fp32").Start(), {"cuda:0"}, [](const TaskState&) { return false; });
+  EXPECT_TRUE(outcome.failed);
+  EXPECT_EQ(outcome.last().reason(), "HostOutOfMemory");
+  EXPECT_EQ(outcome.last().message(), "device cuda:0: the host is out of memory");
 }
 
 // The error, the device and the step; the service adds rank and job.

@@ -146,7 +146,7 @@ absl::Status CudaPlan::AllocatePinned() {
       cudaMallocHost(reinterpret_cast<void**>(&pinned_), static_cast<size_t>(end));
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    return absl::ResourceExhaustedError(
+    return HostOutOfMemory(
         absl::StrCat("out of pinned host memory: the plan needs ", end, " bytes of it"));
   }
   CAPSTAN_CUDA_RETURN(error);

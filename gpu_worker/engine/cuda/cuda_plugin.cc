@@ -46,7 +46,7 @@ int32_t Guard(capstan_error* error, Call call) {
   try {
     return Answer(call(), error);
   } catch (const std::bad_alloc&) {
-    return Answer(absl::ResourceExhaustedError("the host is out of memory"), error);
+    return Answer(HostOutOfMemory("the host is out of memory"), error);
   } catch (const std::exception& e) {
     return Answer(absl::InternalError(e.what()), error);
   }

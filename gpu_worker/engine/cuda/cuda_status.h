@@ -11,6 +11,9 @@
 
 namespace capstan::engine::cuda {
 
+// What abi.h calls ABORTED.
+inline absl::Status HostOutOfMemory(absl::string_view text) { return absl::AbortedError(text); }
+
 // Internal: the card or a library failed; ResourceExhausted: it had no memory.
 inline absl::Status ToStatus(const char* call, cudaError_t error) {
   if (error == cudaSuccess) return absl::OkStatus();

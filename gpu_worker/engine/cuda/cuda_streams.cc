@@ -278,7 +278,7 @@ class CudaStreams : public GroupStreams {
     const cudaError_t error = cudaMallocHost(reinterpret_cast<void**>(place), bytes);
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();
-      return absl::ResourceExhaustedError(
+      return HostOutOfMemory(
           absl::StrCat("out of pinned host memory: the group needs another ", bytes, " bytes"));
     }
     CAPSTAN_CUDA_RETURN(error);

@@ -148,7 +148,8 @@ class Device {
   // `layout` holds the parameters of `graph` under their names; both are read during the call
   // alone. InvalidArgument: layout and graph disagree, or an option out of its range.
   // Unimplemented: an operator or attribute that the device does not carry out, by name.
-  // ResourceExhausted: the memory is not there.
+  // ResourceExhausted: the device's memory is not there. Aborted, of a device with memory of its
+  // own, and of every call: the host's is not there.
   virtual absl::StatusOr<std::unique_ptr<Plan>> Compile(const training::Graph& graph,
                                                         const training::FlatLayout& layout,
                                                         const PlanOptions& options) = 0;

@@ -5,9 +5,10 @@
  * gpu_worker/engine/device/device.h; this header says only how it is asked for.
  *
  * Errors: every function returns a code, the numbers of google.rpc.Code (0 OK, 3 INVALID_ARGUMENT,
- * 4 DEADLINE_EXCEEDED, 5 NOT_FOUND, 8 RESOURCE_EXHAUSTED, 9 FAILED_PRECONDITION, 12 UNIMPLEMENTED, 13 INTERNAL,
- * 14 UNAVAILABLE), and writes a sentence into `error` where the code is not 0. Nothing is thrown and
- * no call ends the process.
+ * 4 DEADLINE_EXCEEDED, 5 NOT_FOUND, 8 RESOURCE_EXHAUSTED, 9 FAILED_PRECONDITION, 10 ABORTED,
+ * 12 UNIMPLEMENTED, 13 INTERNAL, 14 UNAVAILABLE), and writes a sentence into `error` where the code
+ * is not 0. Nothing is thrown and no call ends the process. Any function may answer ABORTED: the
+ * host has no memory left, pinned memory included; RESOURCE_EXHAUSTED is the device's memory alone.
  * Ownership: text in a returned struct lives as long as what it describes: the plug-in, or the plan.
  * All pointers of a request are borrowed for the call.
  * Threads: the table and different plans may be used by many threads, one plan by one at a time.

@@ -24,7 +24,7 @@ class PluginPlan : public Plan {
   virtual absl::Status CheckSamples(const LaneBatch& batch, bool labels) const = 0;
 };
 
-// A code and text of the ABI; `who` stands in front of the text.
+// A code and text of the ABI; `who` stands in front of the text. Aborted: as in device.h.
 absl::Status PluginStatus(int32_t code, const std::string& who, const capstan_error& error);
 capstan_batch PluginBatch(const LaneBatch& batch);
 

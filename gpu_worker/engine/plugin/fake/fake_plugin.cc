@@ -7,7 +7,8 @@
 //   CAPSTAN_FAKE_FREE_MIB   memory of each device (1024); its plans share it
 //   CAPSTAN_FAKE_OVERFLOW   gradients of a loss scale above this number are infinite (none)
 //   CAPSTAN_FAKE_FAIL       old_abi, no_table, old_driver, no_driver; fault (the device fails in
-//                           the next lane, and so does every plan of it from then on)
+//                           the next lane, and so does every plan of it from then on); host_memory
+//                           (compile finds none)
 //   CAPSTAN_FAKE_GROUP      faults of groups: fake_streams.h
 #include <algorithm>
 #include <atomic>
@@ -241,6 +242,7 @@ int32_t Compile(const capstan_compile_request* request, capstan_plan** plan, cap
     return Answer(status, error);
   }
   try {
+    if (Fails("host_memory")) throw std::bad_alloc();
     const bool wide = Environment("CAPSTAN_FAKE_ELEMENTS", "double") == "double";
     switch (request->precision) {
       case CAPSTAN_PRECISION_BF16:
@@ -252,7 +254,7 @@ int32_t Compile(const capstan_compile_request* request, capstan_plan** plan, cap
                       error);
     }
   } catch (const std::bad_alloc&) {
-    return Answer(absl::ResourceExhaustedError("the host is out of memory"), error);
+    return Answer(absl::AbortedError("the host is out of memory"), error);
   }
 }
 
