@@ -1,12 +1,17 @@
 #include "gpu_worker/service/probe.h"
 
+#include <algorithm>
+#include <deque>
 #include <limits>
 #include <new>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/data/dataset.h"
 #include "gpu_worker/data/failure.h"
 #include "gpu_worker/task/job.h"
+#include "services/sync/mutex.h"
 
 namespace capstan::gpu_worker {
 namespace {
@@ -51,6 +56,61 @@ node::v1::ProbeResult AnswerProbe(const node::v1::Probe& probe,
     result.set_message(std::string(info.status().message()));
   }
   return result;
+}
+
+struct ProbeQueue::State {
+  State(Answer to_answer, OnResult to_tell)
+      : answer(std::move(to_answer)), on_result(std::move(to_tell)) {}
+
+  const Answer answer;
+  const OnResult on_result;
+  Mutex mu;
+  CondVar changed;
+  std::deque<node::v1::Probe> probes ABSL_GUARDED_BY(mu);  // a thread lives while there is one
+  bool telling ABSL_GUARDED_BY(mu) = false;
+  bool closed ABSL_GUARDED_BY(mu) = false;
+};
+
+ProbeQueue::ProbeQueue(Answer answer, OnResult on_result)
+    : state_(std::make_shared<State>(std::move(answer), std::move(on_result))) {}
+
+ProbeQueue::~ProbeQueue() {
+  MutexLock lock(state_->mu);
+  state_->closed = true;
+  while (state_->telling) state_->changed.Wait(state_->mu);
+}
+
+void ProbeQueue::Add(const node::v1::Probe& probe) {
+  MutexLock lock(state_->mu);
+  std::deque<node::v1::Probe>& probes = state_->probes;
+  const bool there = std::any_of(probes.begin(), probes.end(), [&probe](const auto& other) {
+    return other.probe_id() == probe.probe_id();
+  });
+  if (there || probes.size() >= kMost) return;
+  probes.push_back(probe);
+  if (probes.size() == 1) std::thread([state = state_] { Run(*state); }).detach();
+}
+
+void ProbeQueue::Run(State& state) {
+  for (bool more = true; more;) {
+    node::v1::Probe probe;
+    {
+      MutexLock lock(state.mu);
+      probe = state.probes.front();
+    }
+    node::v1::ProbeResult result = state.answer(probe);
+    {
+      MutexLock lock(state.mu);
+      if (state.closed) return;
+      state.telling = true;
+    }
+    state.on_result(std::move(result));
+    MutexLock lock(state.mu);
+    state.telling = false;
+    state.probes.pop_front();
+    more = !state.closed && !state.probes.empty();
+    state.changed.NotifyAll();
+  }
 }
 
 }  // namespace capstan::gpu_worker

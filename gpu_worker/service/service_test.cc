@@ -311,6 +311,102 @@ TEST_F(ServiceTest, ADeviceThatTheNodeHasNotFailsTheTask) {
   EXPECT_THAT(state_.message(), HasSubstr("device 2, want 0 to 1"));
 }
 
+// A mount that hangs holds up the probes behind it, and no task; the end waits for none of them.
+TEST(WorkerNodeTest, AProbeThatHangsHoldsUpNoTask) {
+  struct Gate {
+    Mutex mu;  // for all of it
+    CondVar changed;
+    bool open = false;
+    int asked = 0;
+    int left = 0;
+    std::vector<int64_t> told;
+
+    bool Until(const std::function<bool()>& done) {
+      const absl::Time end = absl::Now() + kLimit;
+      MutexLock lock(mu);
+      while (!done() && absl::Now() < end) changed.WaitWithTimeout(mu, absl::Milliseconds(100));
+      return done();
+    }
+  };
+  const auto gate = std::make_shared<Gate>();
+  WorkerNodeOptions options;
+  options.binary = "/proc/self/exe";
+  options.devices = {"cpu"};
+  options.cpu_threads = 1;
+  options.answer_probe = [gate](const node::v1::Probe& probe, const std::vector<std::string>&) {
+    MutexLock lock(gate->mu);
+    ++gate->asked;
+    gate->changed.NotifyAll();
+    while (!gate->open) gate->changed.Wait(gate->mu);
+    ++gate->left;
+    gate->changed.NotifyAll();
+    node::v1::ProbeResult result;
+    result.set_probe_id(probe.probe_id());
+    return result;
+  };
+  WorkerNode::Callbacks callbacks;
+  callbacks.on_state = [gate] {
+    MutexLock lock(gate->mu);
+    gate->changed.NotifyAll();
+  };
+  callbacks.on_reply = [gate](const ConnectRequest& reply) {
+    if (!reply.has_probe_result()) return;
+    MutexLock lock(gate->mu);
+    gate->told.push_back(reply.probe_result().probe_id());
+    gate->changed.NotifyAll();
+  };
+  auto node = std::make_unique<WorkerNode>(options, nullptr, callbacks);
+  const auto probe = [&node](int64_t id) {
+    ConnectResponse message;
+    message.mutable_probe()->set_probe_id(id);
+    node->OnMessage(message);
+  };
+  const std::string folder = *services::MakePrivateDir("worker-test");
+  TestJob test;
+  test.storage_path = folder;
+  test.steps = 100000000;
+  ConnectResponse start;
+  *start.mutable_start_task() = test.Start();
+  node->OnMessage(start);
+  ASSERT_TRUE(gate->Until([&] { return node->MakeHeartbeat().tasks_size() == 1; }));
+  probe(7);
+  ASSERT_TRUE(gate->Until([&] { return gate->asked == 1; }));
+  probe(8);
+  probe(7);  // repeated
+  ConnectResponse stop;
+  stop.mutable_stop_task()->set_job_id("digits-ab12");
+  stop.mutable_stop_task()->set_grace_ms(100);
+  node->OnMessage(stop);
+  EXPECT_TRUE(gate->Until([&] { return node->MakeHeartbeat().tasks_size() == 0; }));
+  EXPECT_TRUE(Children().empty());
+  {
+    MutexLock lock(gate->mu);
+    EXPECT_EQ(gate->asked, 1);
+    gate->open = true;
+    gate->changed.NotifyAll();
+  }
+  ASSERT_TRUE(gate->Until([&] { return gate->told.size() == 2; }));
+  {
+    MutexLock lock(gate->mu);
+    EXPECT_THAT(gate->told, ::testing::ElementsAre(7, 8));
+    gate->open = false;
+  }
+  probe(9);
+  ASSERT_TRUE(gate->Until([&] { return gate->asked == 3; }));
+  node.reset();
+  {
+    MutexLock lock(gate->mu);
+    gate->open = true;
+    gate->changed.NotifyAll();
+  }
+  EXPECT_TRUE(gate->Until([&] { return gate->left == 3; }));
+  {
+    MutexLock lock(gate->mu);
+    EXPECT_EQ(gate->told.size(), 2u);
+  }
+  EXPECT_TRUE(services::RemoveTree("/tmp", folder).ok());
+}
+
 // GET /metrics at "... http=127.0.0.1:PORT".
 std::string Metrics(const std::string& addresses) {
   int port = 0;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gpu_worker/service/probe.h"
 #include "services/logging/log.h"
 
 namespace capstan::gpu_worker {
@@ -19,6 +18,9 @@ WorkerNode::WorkerNode(WorkerNodeOptions options, WorkerMetrics* metrics, Callba
     : options_(std::move(options)),
       metrics_(metrics),
       callbacks_(std::move(callbacks)),
+      probes_([answer = options_.answer_probe, roots = options_.data_roots](
+                  const node::v1::Probe& probe) { return answer(probe, roots); },
+              [this](node::v1::ProbeResult result) { OnProbeResult(std::move(result)); }),
       thread_([this] { strand_.Run(); }) {}
 
 WorkerNode::~WorkerNode() {
@@ -91,7 +93,7 @@ void WorkerNode::Publish() {
 
 void WorkerNode::OnMessage(const node::v1::ConnectResponse& message) {
   strand_.Post([this, message] {
-    if (message.has_probe()) OnProbe(message.probe());
+    if (message.has_probe()) probes_.Add(message.probe());
     if (message.has_start_task()) OnStartTask(message.start_task());
     if (message.has_view_change()) OnViewChange(message.view_change());
     if (message.has_stop_task()) OnStopTask(message.stop_task());
@@ -101,14 +103,13 @@ void WorkerNode::OnMessage(const node::v1::ConnectResponse& message) {
   });
 }
 
-void WorkerNode::OnProbe(const node::v1::Probe& probe) {
-  // Reads labels, so it blocks the strand for a moment: tasks train on meanwhile.
-  node::v1::ConnectRequest reply;
-  *reply.mutable_probe_result() = AnswerProbe(probe, options_.data_roots);
+void WorkerNode::OnProbeResult(node::v1::ProbeResult result) {
   Log(services::kInfo, "probe")
-      .Kv("job", probe.job_id())
-      .Kv("samples", reply.probe_result().dataset().train_samples())
-      .Kv("reason", reply.probe_result().reason());
+      .Kv("job", result.job_id())
+      .Kv("samples", result.dataset().train_samples())
+      .Kv("reason", result.reason());
+  node::v1::ConnectRequest reply;
+  *reply.mutable_probe_result() = std::move(result);
   callbacks_.on_reply(std::move(reply));
 }
 

@@ -11,8 +11,8 @@
 // out meanwhile (oom_count.h), else InternalError. One that Shutdown ends is reported as it last was
 // until the service says goodbye: it did not get lost by itself.
 //
-// Threads: one of its own (the strand) and those of its children's links; all methods are
-// thread-safe and return at once, but for Shutdown.
+// Threads: one of its own (the strand), those of its children's links, and one for probes while
+// there are any; all methods are thread-safe and return at once, but for Shutdown.
 #ifndef CAPSTAN_GPU_WORKER_SERVICE_WORKER_NODE_H_
 #define CAPSTAN_GPU_WORKER_SERVICE_WORKER_NODE_H_
 
@@ -31,6 +31,7 @@
 #include "gpu_worker/service/log_forwarder.h"
 #include "gpu_worker/service/metrics.h"
 #include "gpu_worker/service/oom_count.h"
+#include "gpu_worker/service/probe.h"
 #include "gpu_worker/service/task_process.h"
 #include "param_store/client/strand.h"
 #include "services/process/process.h"
@@ -48,13 +49,17 @@ struct WorkerNodeOptions {
   std::vector<std::string> checkpoint_roots;
   std::string log_level = "info";
   absl::Duration shutdown_grace = absl::Seconds(2);  // of tasks that live at Shutdown
+  // Of a probe, under data_roots; blocks. See ProbeQueue.
+  std::function<node::v1::ProbeResult(const node::v1::Probe&, const std::vector<std::string>&)>
+      answer_probe = AnswerProbe;
 };
 
 class WorkerNode {
  public:
   struct Callbacks {
-    std::function<void()> on_state;                          // a heartbeat is due now
-    std::function<void(node::v1::ConnectRequest)> on_reply;  // to be sent: probe results, logs
+    std::function<void()> on_state;  // a heartbeat is due now
+    // To be sent: probe results, logs. From several threads.
+    std::function<void(node::v1::ConnectRequest)> on_reply;
   };
 
   // Borrows the metrics (null: none).
@@ -86,7 +91,7 @@ class WorkerNode {
     node::v1::FilesTaken taken;  // the last; files of it are not reported any more
   };
 
-  void OnProbe(const node::v1::Probe& probe);
+  void OnProbeResult(node::v1::ProbeResult result);
   void OnStartTask(const node::v1::StartTask& start);
   void OnViewChange(const node::v1::ViewChange& change);
   void OnStopTask(const node::v1::StopTask& stop);
@@ -103,6 +108,7 @@ class WorkerNode {
   const WorkerNodeOptions options_;
   WorkerMetrics* const metrics_;
   const Callbacks callbacks_;
+  ProbeQueue probes_;
   services::ProcessSpawner spawner_;
   std::map<std::string, Entry> tasks_;  // by job; of the strand alone
   OomCount oom_count_;                  // when the first task came, or one was killed; likewise
