@@ -24,7 +24,8 @@ absl::StatusOr<SocketPair> MakeSocketPair() {
   return SocketPair{fds[0], fds[1]};
 }
 
-TaskLink::TaskLink(int fd, Handler on_message, std::function<void()> on_closed)
+TaskLink::TaskLink(int fd, Handler on_message, std::function<void()> on_closed,
+                   absl::Duration patience)
     : fd_(fd),
       on_message_(std::move(on_message)),
       on_closed_(std::move(on_closed)),
@@ -32,7 +33,7 @@ TaskLink::TaskLink(int fd, Handler on_message, std::function<void()> on_closed)
         Read();
         if (!closing_.load()) on_closed_();
       }) {
-  timeval timeout{.tv_sec = 10, .tv_usec = 0};
+  const timeval timeout = absl::ToTimeval(patience);
   setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
 }
 
@@ -44,6 +45,14 @@ TaskLink::~TaskLink() {
 }
 
 absl::Status TaskLink::Send(LinkKind kind, absl::string_view body) {
+  return Write(kind, body, /*may_drop=*/false);
+}
+
+absl::Status TaskLink::Offer(LinkKind kind, absl::string_view body) {
+  return Write(kind, body, /*may_drop=*/true);
+}
+
+absl::Status TaskLink::Write(LinkKind kind, absl::string_view body, bool may_drop) {
   CAPSTAN_CHECK(body.size() < kMaxLinkBytes);
   std::string message(kHeaderBytes, '\0');
   const uint32_t length = static_cast<uint32_t>(body.size()) + 1;
@@ -53,9 +62,18 @@ absl::Status TaskLink::Send(LinkKind kind, absl::string_view body) {
   MutexLock lock(mu_);
   size_t sent = 0;
   while (!broken_ && sent < message.size()) {
-    const ssize_t n = send(fd_, message.data() + sent, message.size() - sent, MSG_NOSIGNAL);
+    const bool droppable = may_drop && sent == 0;  // the rest has to follow
+    const ssize_t n = send(fd_, message.data() + sent, message.size() - sent,
+                           MSG_NOSIGNAL | (droppable ? MSG_DONTWAIT : 0));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) broken_ = true;  // half a message may be out: nothing sensible can follow
+    if (n < 0 && droppable && errno == EAGAIN) {
+      return absl::ResourceExhaustedError("the task's link is full");
+    }
+    if (n < 0) {
+      // Half a message may be out: nothing sensible can follow, and both sides shall see that.
+      broken_ = true;
+      shutdown(fd_, SHUT_RDWR);
+    }
     if (n > 0) sent += static_cast<size_t>(n);
   }
   if (broken_) return absl::UnavailableError("the other side of the task's link is gone");

@@ -3,8 +3,8 @@
 //   message = [length of the rest, 4 bytes little-endian] [kind, 1 byte] [serialized body]
 //
 // The service says StartTask once, then ViewChanges, orders, files taken and whether it reaches the
-// coordinator, then Stop; the task says TaskState on change
-// and every second, and TaskCounters. Log lines go by the task's standard error.
+// coordinator, then Stop; the task says TaskState on change and every second, and TaskCounters
+// every second, each of them whole. Log lines go by the task's standard error.
 //
 // Thread-safe.
 #ifndef CAPSTAN_GPU_WORKER_TASK_TASK_LINK_H_
@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "services/sync/mutex.h"
 
 namespace capstan::gpu_worker {
@@ -50,16 +51,22 @@ class TaskLink {
 
   // Owns `fd`. Starts a thread that calls `on_message` for each message and, once, last, on_closed
   // when the other side is gone or says what is no message.
-  TaskLink(int fd, Handler on_message, std::function<void()> on_closed);
+  TaskLink(int fd, Handler on_message, std::function<void()> on_closed,
+           absl::Duration patience = absl::Seconds(10));
   // Ends the thread; on_closed is not called by this.
   ~TaskLink();
   TaskLink(const TaskLink&) = delete;
   TaskLink& operator=(const TaskLink&) = delete;
 
-  // Waits at most 10 s for room in the socket. Unavailable: the other side is gone or stuck.
+  // Waits for room in the socket, at most `patience` while nothing moves. Unavailable: the other
+  // side is gone or stuck; the link has ended then, for both sides.
   absl::Status Send(LinkKind kind, absl::string_view body) ABSL_LOCKS_EXCLUDED(mu_);
+  // For what will be said again: as Send, but where the socket is full ResourceExhausted, with
+  // nothing sent and the link well.
+  absl::Status Offer(LinkKind kind, absl::string_view body) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  absl::Status Write(LinkKind kind, absl::string_view body, bool may_drop) ABSL_LOCKS_EXCLUDED(mu_);
   void Read();
   bool ReadBytes(char* to, size_t size);
 

@@ -8,6 +8,7 @@
 #include <future>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace capstan::gpu_worker {
@@ -55,6 +56,52 @@ TEST(TaskLinkTest, SendingToNobodyIsAnErrorNotASignal) {
   TaskLink writer(
       pair.ours, [](LinkKind, absl::string_view) {}, [] {});
   EXPECT_EQ(writer.Send(LinkKind::kStop, "").code(), absl::StatusCode::kUnavailable);
+}
+
+// What is said again anyway is dropped while the other side stands still, and whole; the link is
+// well afterwards.
+TEST(TaskLinkTest, OffersToASideThatStandsStillAreDropped) {
+  const SocketPair pair = *MakeSocketPair();
+  TaskLink writer(
+      pair.ours, [](LinkKind, absl::string_view) {}, [] {});
+  const std::string padding(4000, ' ');
+  int sent = 0;
+  absl::Status status;
+  while (status.ok() && sent < 100000) {
+    status = writer.Offer(LinkKind::kTaskState, absl::StrCat(sent, padding));
+    if (status.ok()) ++sent;
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  std::promise<void> all;
+  int got = 0;
+  TaskLink reader(
+      pair.theirs,
+      [&](LinkKind kind, absl::string_view body) {
+        int number = -1;
+        EXPECT_TRUE(absl::SimpleAtoi(body.substr(0, body.find(' ')), &number));
+        EXPECT_EQ(number, got++);
+        if (kind == LinkKind::kCounters) all.set_value();
+      },
+      [] {});
+  EXPECT_TRUE(writer.Send(LinkKind::kCounters, absl::StrCat(sent, " ")).ok());
+  ASSERT_EQ(all.get_future().wait_for(kLimit), std::future_status::ready);
+  EXPECT_EQ(got, sent + 1);
+}
+
+// Half a message cannot be taken back: nobody waits for its rest.
+TEST(TaskLinkTest, AMessageThatCannotBeEndedEndsTheLinkForBothSides) {
+  const SocketPair pair = *MakeSocketPair();
+  std::promise<void> broke, closed;
+  TaskLink writer(
+      pair.ours, [](LinkKind, absl::string_view) {}, [&] { broke.set_value(); },
+      /*patience=*/absl::Milliseconds(50));
+  EXPECT_EQ(writer.Offer(LinkKind::kTaskState, std::string(4 << 20, 'a')).code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(broke.get_future().wait_for(kLimit), std::future_status::ready);
+  TaskLink reader(
+      pair.theirs, [](LinkKind, absl::string_view) { FAIL(); }, [&] { closed.set_value(); });
+  EXPECT_EQ(closed.get_future().wait_for(kLimit), std::future_status::ready);
+  EXPECT_EQ(writer.Offer(LinkKind::kTaskState, "b").code(), absl::StatusCode::kUnavailable);
 }
 
 }  // namespace

@@ -100,10 +100,14 @@ int TaskMain(int argc, const char* const* argv) {
   task_options.checkpoint_roots = options.checkpoint_roots;
   Task::Callbacks callbacks;
   callbacks.on_state = [&link](const node::v1::TaskState& state) {
-    link->Send(LinkKind::kTaskState, state.SerializeAsString()).IgnoreError();
+    // A service that stands still misses states, and hears the next one; the last has no next.
+    const std::string bytes = state.SerializeAsString();
+    const bool last = state.phase() == node::v1::TASK_PHASE_FAILED;
+    (last ? link->Send(LinkKind::kTaskState, bytes) : link->Offer(LinkKind::kTaskState, bytes))
+        .IgnoreError();
   };
   callbacks.on_counters = [&link](const TaskCounters& counters) {
-    link->Send(LinkKind::kCounters, EncodeCounters(counters)).IgnoreError();
+    link->Offer(LinkKind::kCounters, EncodeCounters(counters)).IgnoreError();
   };
   callbacks.on_exit = [&](bool has_failed) {
     failed.store(has_failed);
