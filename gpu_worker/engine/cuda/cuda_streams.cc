@@ -143,7 +143,10 @@ class CudaStreams : public GroupStreams {
   absl::StatusOr<bool> Done(int event) override {
     if (events_[event] == nullptr) return true;
     const cudaError_t answer = cudaEventQuery(events_[event]);
-    if (answer == cudaErrorNotReady) return false;
+    if (answer == cudaErrorNotReady) {
+      cudaGetLastError();  // else the next launch would be blamed for it
+      return false;
+    }
     CAPSTAN_CUDA_RETURN(answer);
     return true;
   }
@@ -241,8 +244,8 @@ class CudaStreams : public GroupStreams {
   void Abandon() override {
     if (abandoned_) return;
     abandoned_ = true;
+    // Communicators stay too: ncclCommAbort waits for the cards, and the error would never be said.
     for (Member& member : members_) member.plan->Abandon();
-    for (const ncclComm_t comm : comms_) nccl_->comm_abort(comm);
   }
 
  private:

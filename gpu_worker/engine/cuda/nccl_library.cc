@@ -34,7 +34,6 @@ absl::StatusOr<const NcclLibrary*> LoadNccl(const char* file) {
   find("ncclGetVersion", nccl->get_version);
   find("ncclCommInitAll", nccl->comm_init_all);
   find("ncclCommDestroy", nccl->comm_destroy);
-  find("ncclCommAbort", nccl->comm_abort);
   find("ncclCommGetAsyncError", nccl->comm_get_async_error);
   find("ncclGetErrorString", nccl->get_error_string);
   find("ncclGetLastError", nccl->get_last_error);
