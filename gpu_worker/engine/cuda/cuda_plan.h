@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/engine/cuda/cuda_operations.h"
+#include "gpu_worker/engine/cuda/group.h"
 #include "gpu_worker/engine/cuda/operations.h"
 #include "gpu_worker/engine/cuda/profile.h"
 #include "gpu_worker/engine/cuda/program.h"
@@ -52,12 +53,11 @@ class CudaPlan {
   float* weights() const { return reinterpret_cast<float*>(walk_->at(memory_.weights)); }
   float* gradient() const { return reinterpret_cast<float*>(walk_->at(memory_.gradient)); }
   // A training pass on stream(), which leaves the gradient on the card, as one graph per bucket:
-  // `on_bucket` stands between them, and bucket b is final where stage bucket_stages[b] of backward
-  // is done (the same vector in every call). Returns before the work is done; the batch has been
-  // read.
+  // hooks.on_bucket stands between them, and bucket b is final where stage bucket_stages[b] of
+  // backward is done (the same vector in every call). Returns before the work is done; the batch
+  // has been read.
   absl::Status EnqueueLane(const capstan_batch& batch, double loss_scale,
-                           const std::vector<int>& bucket_stages,
-                           const std::function<absl::Status(int bucket)>& on_bucket);
+                           const std::vector<int>& bucket_stages, const LaneHooks& hooks);
   // Of the last EnqueueLane, once its work is done.
   capstan_result sums() const { return *host_sums_; }
   // weights() has changed: enqueues what follows from it.

@@ -34,14 +34,14 @@ absl::Status CudaPlan::WalkLane(CudaOperations& ops, int64_t count, int image_ty
 }
 
 absl::Status CudaPlan::EnqueueLane(const capstan_batch& batch, double loss_scale,
-                                   const std::vector<int>& bucket_stages,
-                                   const std::function<absl::Status(int bucket)>& on_bucket) {
+                                   const std::vector<int>& bucket_stages, const LaneHooks& hooks) {
   if (!broken_.ok()) return broken_;
   CAPSTAN_CUDA_RETURN(cudaSetDevice(device_));
   const absl::StatusOr<CountKernels*> kernels = KernelsOf(batch.count);
   if (!kernels.ok()) return kernels.status();
   absl::Status status = (*kernels)->ops->PrepareBackward();
   if (status.ok()) status = CopyIn(batch, loss_scale);
+  if (status.ok()) status = hooks.before_compute();
   if (!status.ok()) return status;
   const int buckets = static_cast<int>(bucket_stages.size());
   int next = 0;  // bucket
@@ -51,7 +51,9 @@ absl::Status CudaPlan::EnqueueLane(const capstan_batch& batch, double loss_scale
     lane.warm = true;
     status = WalkLane(*(*kernels)->ops, batch.count, batch.image_type, [&](int stage) {
       absl::Status said;
-      while (said.ok() && next < buckets && bucket_stages[next] == stage) said = on_bucket(next++);
+      while (said.ok() && next < buckets && bucket_stages[next] == stage) {
+        said = hooks.on_bucket(next++);
+      }
       return said;
     });
   } else {
@@ -63,11 +65,11 @@ absl::Status CudaPlan::EnqueueLane(const capstan_batch& batch, double loss_scale
       CAPSTAN_CUDA_RETURN(cudaGraphLaunch(piece->graph, context_.stream));
       if (&piece == &lane.pieces.back()) break;
       const int stage = bucket_stages[next];
-      while (status.ok() && bucket_stages[next] == stage) status = on_bucket(next++);
+      while (status.ok() && bucket_stages[next] == stage) status = hooks.on_bucket(next++);
       if (!status.ok()) return status;
     }
   }
-  while (status.ok() && next < buckets) status = on_bucket(next++);
+  while (status.ok() && next < buckets) status = hooks.on_bucket(next++);
   return status;
 }
 

@@ -152,8 +152,8 @@ class CudaStreams : public GroupStreams {
   }
 
   absl::Status EnqueueLane(int device, const capstan_batch& batch, double loss_scale,
-                           const std::function<absl::Status(int)>& on_bucket) override {
-    return members_[device].plan->EnqueueLane(batch, loss_scale, bucket_stages_, on_bucket);
+                           const LaneHooks& hooks) override {
+    return members_[device].plan->EnqueueLane(batch, loss_scale, bucket_stages_, hooks);
   }
   capstan_result Sums(int device) const override { return members_[device].plan->sums(); }
 

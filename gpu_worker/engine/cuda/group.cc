@@ -147,12 +147,17 @@ absl::Status Group::EnqueueRound(const capstan_group_step& step, int round) {
   for (int d = 0; d < devices(); ++d) {
     const capstan_batch& batch = step.lanes[round * devices() + d];
     if (batch.count == 0) continue;
-    for (int other = 0; other < devices() && round > 0; ++other) {
-      CAPSTAN_GROUP_RETURN(streams_->Wait(FoldDone(other), d, StreamKind::kCompute));
-    }
-    CAPSTAN_GROUP_RETURN(streams_->EnqueueLane(d, batch, step.loss_scale, [this, d](int bucket) {
+    LaneHooks hooks;
+    hooks.before_compute = [this, d, round]() -> absl::Status {
+      for (int other = 0; other < devices() && round > 0; ++other) {
+        CAPSTAN_GROUP_RETURN(streams_->Wait(FoldDone(other), d, StreamKind::kCompute));
+      }
+      return absl::OkStatus();
+    };
+    hooks.on_bucket = [this, d](int bucket) {
       return streams_->Record(Ready(d, bucket), d, StreamKind::kCompute);
-    }));
+    };
+    CAPSTAN_GROUP_RETURN(streams_->EnqueueLane(d, batch, step.loss_scale, hooks));
     CAPSTAN_GROUP_RETURN(streams_->Record(LaneDone(d), d, StreamKind::kCompute));
   }
   for (int bucket = 0; bucket < buckets(); ++bucket) {

@@ -32,6 +32,15 @@ struct Slice {
   int bucket = 0;
 };
 
+// What a lane calls while it is enqueued, in this order.
+struct LaneHooks {
+  // In front of the work, once the batch is on its way: what it makes the stream wait for holds up
+  // neither that copy nor the host.
+  std::function<absl::Status()> before_compute;
+  // In rising order, when the work that makes a bucket final has been enqueued.
+  std::function<absl::Status(int bucket)> on_bucket;
+};
+
 // Streams, events and memory of all devices of a group. Calls come from one thread and return
 // before the work is done, but for Done, Sums and the copies of host memory that they read.
 class GroupStreams {
@@ -55,10 +64,10 @@ class GroupStreams {
   // Whether the event has come to pass; true where it was never recorded. An error: a device failed.
   virtual absl::StatusOr<bool> Done(int event) = 0;
 
-  // kCompute: forward, loss, backward. `on_bucket` is called, in rising order, when the work that
-  // makes a bucket final has been enqueued. The batch is read before the return.
+  // kCompute: forward, loss, backward. The batch is read before the return. Nothing ahead of
+  // before_compute writes the gradient.
   virtual absl::Status EnqueueLane(int device, const capstan_batch& batch, double loss_scale,
-                                   const std::function<absl::Status(int bucket)>& on_bucket) = 0;
+                                   const LaneHooks& hooks) = 0;
   // Of the last lane of the device, which is done.
   virtual capstan_result Sums(int device) const = 0;
 

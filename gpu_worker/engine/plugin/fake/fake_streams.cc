@@ -125,13 +125,15 @@ class FakeStreams : public GroupStreams {
   }
 
   absl::Status EnqueueLane(int device, const capstan_batch& batch, double loss_scale,
-                           const std::function<absl::Status(int)>& on_bucket) override {
+                           const LaneHooks& hooks) override {
     const auto bytes = static_cast<size_t>(
         batch.count * SampleBytes(batch.image_type, members_[device].image_elements));
     const auto* const images = static_cast<const char*>(batch.images);
+    std::vector<char> pixels(images, images + bytes);
+    std::vector<int32_t> labels(batch.labels, batch.labels + batch.count);
+    if (absl::Status s = hooks.before_compute(); !s.ok()) return s;
     Push(device, StreamKind::kCompute,
-         [this, device, batch, loss_scale, pixels = std::vector<char>(images, images + bytes),
-          labels = std::vector<int32_t>(batch.labels, batch.labels + batch.count)] {
+         [this, device, batch, loss_scale, pixels = std::move(pixels), labels = std::move(labels)] {
            capstan_batch own = batch;
            own.images = pixels.data();
            own.labels = labels.data();
@@ -157,7 +159,7 @@ class FakeStreams : public GroupStreams {
                   memory.gradient.begin() + begin);
       });
       begin = end;
-      if (absl::Status s = on_bucket(static_cast<int>(bucket)); !s.ok()) return s;
+      if (absl::Status s = hooks.on_bucket(static_cast<int>(bucket)); !s.ok()) return s;
     }
     return absl::OkStatus();
   }
