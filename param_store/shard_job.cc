@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "param_store/checkpoint/load_checkpoint.h"
 #include "param_store/checkpoint/shard_file.h"
 #include "param_store/wire/byte_buffer.h"
@@ -122,6 +121,7 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
 
 ShardJob::ShardJob(ShardJobOptions options)
     : options_(std::move(options)),
+      log_(files_, options_.plan.job_id, options_.storage_path),
       core_(options_.plan),
       storage_(options_.plan.layout, options_.plan.samples, options_.optimizer),
       metrics_(options_.metrics, options_.plan.job_id, options_.plan.shard),
@@ -143,7 +143,7 @@ void ShardJob::Shutdown(const absl::Status& status) {
     lead_link_.Drop();
     // Behind everything that is still to be written.
     files_.Post([this] {
-      log_.reset();
+      log_.Close();
       files_.Stop();
     });
     strand_.Stop();
@@ -528,32 +528,7 @@ void ShardJob::Load(const core::LoadBase& effect) {
 }
 
 void ShardJob::Run(const core::LogStep& effect) {
-  files_.Post([self = shared_from_this(), line = training::FormatStepLogLine(effect.line)] {
-    self->AppendLog(line);
-  });
-}
-
-void ShardJob::AppendLog(const std::string& line) {
-  absl::Status status;
-  if (log_ == nullptr) {
-    status = services::EnsureDir(options_.storage_path);
-    if (status.ok()) {
-      auto file = services::LineFile::Open(absl::StrCat(options_.storage_path, "/metrics.jsonl"));
-      if (file.ok()) {
-        log_ = *std::move(file);
-      } else {
-        status = file.status();
-      }
-    }
-  }
-  if (status.ok()) status = log_->Append(absl::StripSuffix(line, "\n"));
-  if (status.ok()) status = log_->Flush();
-  if (log_failed_ == !status.ok()) return;
-  log_failed_ = !status.ok();  // of a full disk, say: training goes on, and so does the log later
-  Log(log_failed_ ? services::kError : services::kInfo,
-      log_failed_ ? "step_log_failed" : "step_log_back")
-      .Kv("job", options_.plan.job_id)
-      .Kv("status", status);
+  log_.Append(training::FormatStepLogLine(effect.line));
 }
 
 void ShardJob::Run(const core::WriteFiles& effect) {

@@ -26,9 +26,9 @@
 #include "param_store/server_stream.h"
 #include "param_store/shard_metrics.h"
 #include "param_store/shard_storage.h"
+#include "param_store/step_log.h"
 #include "param_store/wire/frame_codec.h"
 #include "services/endpoint/endpoint.h"
-#include "services/files/files.h"
 #include "services/sync/mutex.h"
 #include "training/optim/sgd.h"
 
@@ -107,13 +107,13 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
   void Run(const core::StateChanged& effect);
 
   // On the file thread.
-  void AppendLog(const std::string& line);
   void Load(const core::LoadBase& effect);
   void Write(const core::WriteFiles& effect, const ShardSnapshot& snapshot);
 
   const ShardJobOptions options_;
   client::StrandLoop strand_;
   client::StrandLoop files_;
+  StepLog log_;
   std::thread strand_thread_, file_thread_;
 
   core::ShardCore core_;
@@ -129,9 +129,6 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
   bool in_step_ = false;
   absl::Duration armed_at_ = absl::InfiniteDuration();
   absl::Duration published_at_ = -absl::InfiniteDuration();
-
-  std::unique_ptr<services::LineFile> log_;  // of the file thread
-  bool log_failed_ = false;                  // likewise: said, and not over
 
   mutable Mutex mu_;
   node::v1::ShardState state_ ABSL_GUARDED_BY(mu_);
