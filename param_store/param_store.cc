@@ -68,9 +68,7 @@ absl::StatusOr<core::StartLineage> ReadView(const node::v1::StartLineage& order,
 
 }  // namespace
 
-ParamStore::ParamStore(ParamStoreOptions options) : options_(std::move(options)) {
-  reaper_thread_ = std::thread([this] { reaper_.Run(); });
-}
+ParamStore::ParamStore(ParamStoreOptions options) : options_(std::move(options)) {}
 
 ParamStore::~ParamStore() { Shutdown(); }
 
@@ -152,6 +150,13 @@ std::shared_ptr<ShardJob> ParamStore::JobFor(const node::v1::StartLineage& order
         .Kv("status", absl::InvalidArgumentError("another resolved spec or shard of a job held"));
     return nullptr;
   }
+  if (IsEnding(order.job_id())) {
+    Log(services::kInfo, "order_waits")
+        .Kv("job", order.job_id())
+        .Kv("for", "the files of the job that ended")
+        .Limit(absl::StrCat("order_waits/", order.job_id()));
+    return nullptr;
+  }
   auto options = ReadJob(order.resolved_spec(), order.spec_digest(), order.shard());
   if (options.ok() && options->plan.job_id != order.job_id()) {
     options = absl::InvalidArgumentError(
@@ -202,22 +207,37 @@ std::shared_ptr<StreamOwner> ParamStore::FindJob(absl::string_view job_id) {
   return Find(std::string(job_id));
 }
 
+bool ParamStore::IsEnding(const std::string& job_id) {
+  MutexLock lock(mu_);
+  return ending_.contains(job_id);
+}
+
 void ParamStore::End(const std::string& job_id) {
-  std::shared_ptr<ShardJob> job;
+  std::vector<std::thread> reaped;
   {
     MutexLock lock(mu_);
     refused_.erase(job_id);
     const auto it = jobs_.find(job_id);
     if (it == jobs_.end() || stopping_) return;
-    job = std::move(it->second);
+    const std::shared_ptr<ShardJob> job = std::move(it->second);
     jobs_.erase(it);
+    job->Stop(absl::OkStatus());
+    ending_[job_id] = std::thread([this, job_id, job] { Reap(job_id, *job); });
+    reaped.swap(reaped_);
   }
+  for (std::thread& thread : reaped) thread.join();
   Log(services::kInfo, "job_ended").Kv("job", job_id);
-  reaper_.Post([job, job_id, metrics = options_.metrics] {
-    job->Shutdown(absl::OkStatus());
-    if (metrics != nullptr) metrics->Retire(job_id);
-  });
   if (options_.on_state) options_.on_state();
+}
+
+void ParamStore::Reap(const std::string& job_id, ShardJob& job) {
+  job.Join();
+  if (options_.metrics != nullptr) options_.metrics->Retire(job_id);
+  MutexLock lock(mu_);
+  const auto it = ending_.find(job_id);
+  if (it == ending_.end()) return;  // Shutdown joins this thread
+  reaped_.push_back(std::move(it->second));
+  ending_.erase(it);
 }
 
 node::v1::Heartbeat ParamStore::MakeHeartbeat() const {
@@ -230,16 +250,20 @@ node::v1::Heartbeat ParamStore::MakeHeartbeat() const {
 
 void ParamStore::Shutdown() {
   std::map<std::string, std::shared_ptr<ShardJob>, std::less<>> jobs;
+  std::vector<std::thread> reapers;
   {
     MutexLock lock(mu_);
     if (std::exchange(stopping_, true)) return;
     jobs = jobs_;  // which are reported until the goodbye: they did not get lost by themselves
+    reapers.swap(reaped_);
+    for (auto& entry : ending_) reapers.push_back(std::move(entry.second));
+    ending_.clear();
   }
   for (const auto& entry : jobs) {
-    entry.second->Shutdown(absl::UnavailableError("the shard is going away"));
+    entry.second->Stop(absl::UnavailableError("the shard is going away"));
   }
-  reaper_.Post([this] { reaper_.Stop(); });  // behind the jobs that ended before
-  reaper_thread_.join();
+  for (const auto& entry : jobs) entry.second->Join();
+  for (std::thread& thread : reapers) thread.join();
 }
 
 }  // namespace capstan::param_store

@@ -1,7 +1,7 @@
 // All jobs of one param_store process, by the coordinator's orders.
 //
-// Threads: OnMessage and MakeHeartbeat are called by the node session; FindJob by gRPC. Jobs that
-// ended are taken down on a thread of their own, so that a slow disk holds nobody up.
+// Threads: OnMessage and MakeHeartbeat are called by the node session; FindJob by gRPC. Each job
+// that ended is waited for on a thread of its own, so that a disk that hangs holds up no other job.
 #ifndef CAPSTAN_PARAM_STORE_PARAM_STORE_H_
 #define CAPSTAN_PARAM_STORE_PARAM_STORE_H_
 
@@ -15,7 +15,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "capstan/node/v1/node.pb.h"
-#include "param_store/client/strand.h"
 #include "param_store/server_stream.h"
 #include "param_store/shard_job.h"
 #include "param_store/shard_metrics.h"
@@ -51,22 +50,28 @@ class ParamStore final : public JobDirectory {
 
  private:
   void Start(const node::v1::StartLineage& order) ABSL_LOCKS_EXCLUDED(mu_);
-  // The job's, made where it is new. Null: it was refused, and its state says why.
+  // The job's, made where it is new. Null: it was refused, and its state says why; or the one of
+  // that id that ended is not through with its files, and the order will be repeated.
   std::shared_ptr<ShardJob> JobFor(const node::v1::StartLineage& order) ABSL_LOCKS_EXCLUDED(mu_);
   void Refuse(const node::v1::StartLineage& order, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<ShardJob> Find(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsEnding(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mu_);
   void End(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mu_);
+  // On a thread of `ending_`.
+  void Reap(const std::string& job_id, ShardJob& job) ABSL_LOCKS_EXCLUDED(mu_);
 
   const ParamStoreOptions options_;
-  client::StrandLoop reaper_;
-  std::thread reaper_thread_;
 
   mutable Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, std::shared_ptr<ShardJob>, std::less<>> jobs_ ABSL_GUARDED_BY(mu_);
   // Jobs that could not be begun, until EndJob.
   std::map<std::string, node::v1::ShardState> refused_ ABSL_GUARDED_BY(mu_);
+  // Jobs that ended and whose files or series are still in use. Not reported: the coordinator need
+  // not wait for a disk. None begins again meanwhile: two of one id would share log and series.
+  std::map<std::string, std::thread> ending_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::thread> reaped_ ABSL_GUARDED_BY(mu_);  // through; to be joined
 };
 
 }  // namespace capstan::param_store

@@ -135,7 +135,7 @@ void ShardJob::Start() {
   file_thread_ = std::thread([this] { files_.Run(); });
 }
 
-void ShardJob::Shutdown(const absl::Status& status) {
+void ShardJob::Stop(const absl::Status& status) {
   strand_.Post([this, status] {
     if (status.ok()) Do(core::EndJob{});
     for (const auto& entry : streams_) entry.second->Close(status);
@@ -148,6 +148,9 @@ void ShardJob::Shutdown(const absl::Status& status) {
     });
     strand_.Stop();
   });
+}
+
+void ShardJob::Join() {
   strand_thread_.join();
   file_thread_.join();
   lead_link_.WaitUntilGone();

@@ -52,14 +52,15 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
 
 class ShardJob final : public StreamOwner, public std::enable_shared_from_this<ShardJob> {
  public:
-  // Held by shared_ptr. Start and Shutdown once each.
+  // Held by shared_ptr. Start, Stop and Join once each, in this order.
   explicit ShardJob(ShardJobOptions options);
   ~ShardJob() override;
 
   void Start();
-  // Ends all streams with `status` (EndJob: what the core says), waits for what is being written
-  // and for the threads. Not from one of them.
-  void Shutdown(const absl::Status& status);
+  // Ends all streams with `status` (OK, for EndJob: with what the core says). Does not wait.
+  void Stop(const absl::Status& status);
+  // Waits for what is being written and for the threads. Not from one of them.
+  void Join();
 
   // `lead_address`: where shard 0 is reached in this lineage.
   void StartLineage(core::StartLineage event, std::string lead_address);

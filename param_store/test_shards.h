@@ -39,7 +39,8 @@ inline constexpr int64_t kSteps = 5;  // of 8, 8, 4 | 8, 8 samples
 inline constexpr float kRate = 0.25f, kMomentum = 0.5f, kDecay = 0.125f;
 
 inline job::v1::ResolvedSpec MakeSpec(int shards, const std::string& storage,
-                                      int64_t checkpoint_every = 0) {
+                                      int64_t checkpoint_every = 0,
+                                      const std::string& job_id = "t-1") {
   job::v1::JobSpec s;
   s.set_version(1);
   s.set_name("t");
@@ -69,7 +70,7 @@ inline job::v1::ResolvedSpec MakeSpec(int shards, const std::string& storage,
   info.set_height(28);
   info.set_width(28);
   info.set_num_classes(10);
-  auto resolved = spec::Resolve(s, info, {.job_id = "t-1", .storage_path = storage});
+  auto resolved = spec::Resolve(s, info, {.job_id = job_id, .storage_path = storage});
   EXPECT_TRUE(resolved.ok()) << resolved.status();
   return *std::move(resolved);
 }
@@ -176,12 +177,17 @@ class Shards : public testing::TestWithParam<int> {
   void Begin(int shard) {
     node::v1::ConnectResponse order;
     node::v1::StartLineage& start = *order.mutable_start_lineage();
-    start.set_job_id("t-1");
+    start.set_job_id(resolved_.job_id());
     start.set_shard(shard);
     start.set_resolved_spec(bytes_);
     start.set_spec_digest(digest_);
     *start.mutable_view() = view_;
     start.set_base_manifest(base_);
+    shards_[shard].store->OnMessage(order);
+  }
+  void End(int shard, const std::string& job_id) {
+    node::v1::ConnectResponse order;
+    order.mutable_end_job()->set_job_id(job_id);
     shards_[shard].store->OnMessage(order);
   }
   void StopAll() {
@@ -217,7 +223,7 @@ class Shards : public testing::TestWithParam<int> {
       call->stream = shards_[shard].stub->Exchange(&call->context);
       v1::ExchangeRequest request;
       v1::Hello& hello = *request.mutable_hello();
-      hello.set_job_id("t-1");
+      hello.set_job_id(resolved_.job_id());
       hello.set_spec_digest(digest_);
       hello.set_lineage(lineage);
       hello.set_kind(kind);
