@@ -105,11 +105,18 @@ absl::Status ServerStream::Bind(const grpc::ByteBuffer& message) {
   }
   {
     MutexLock lock(mu_);
-    owner_ = owner;
     if (closed_) return absl::OkStatus();  // cancelled meanwhile
   }
   hello_alarm_.Cancel();
   owner->OnHello(self_, std::move(hello));
+  // An end from now on tells the owner; one before could not, and would have come before the Hello.
+  bool ended = false;
+  {
+    MutexLock lock(mu_);
+    owner_ = owner;
+    ended = closed_;
+  }
+  if (ended) owner->OnEnd(id_);
   return absl::OkStatus();
 }
 

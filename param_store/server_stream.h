@@ -38,6 +38,7 @@ class StreamOwner {
   // stream->Handled() follows once the message was dealt with.
   virtual void OnMessage(std::shared_ptr<ServerStream> stream,
                          std::shared_ptr<grpc::ByteBuffer> message) = 0;
+  // Never before OnHello. The stream may be one that the owner itself has closed.
   virtual void OnEnd(core::StreamId stream) = 0;
 };
 
@@ -102,7 +103,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   grpc::Alarm hello_alarm_;
 
   mutable Mutex mu_;
-  std::shared_ptr<StreamOwner> owner_ ABSL_GUARDED_BY(mu_);  // once the Hello was read
+  std::shared_ptr<StreamOwner> owner_ ABSL_GUARDED_BY(mu_);  // once it was told the Hello
   Outgoing current_ ABSL_GUARDED_BY(mu_);                    // being written, where writing_
   std::deque<Outgoing> outgoing_ ABSL_GUARDED_BY(mu_);       // behind it
   bool writing_ ABSL_GUARDED_BY(mu_) = false;

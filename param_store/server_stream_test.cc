@@ -1,7 +1,9 @@
-// One stream of a shard, with an owner that is slower than its peer.
+// One stream of a shard, with owners that are slower than its peer.
 #include "param_store/server_stream.h"
 
+#include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,25 +58,81 @@ class SlowOwner final : public StreamOwner, public JobDirectory {
   bool overtaken_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-TEST(ServerStreamTest, NoMessageOvertakesTheOneBeforeItOnItsWayToTheStrand) {
-  const std::string folder = *services::MakePrivateDir("stream-test");
+// Its peer is gone before it has dealt with the Hello.
+class SlowGreeter final : public StreamOwner, public JobDirectory {
+ public:
+  explicit SlowGreeter(grpc::ClientContext& peer) : peer_(peer) {}
+
+  std::shared_ptr<StreamOwner> FindJob(absl::string_view) override {
+    return {std::shared_ptr<void>(), this};
+  }
+  void OnHello(std::shared_ptr<ServerStream>, v1::Hello) override {
+    peer_.TryCancel();
+    overtaken_ = WaitForEnd(absl::Milliseconds(300));  // for what must not come
+  }
+  void OnMessage(std::shared_ptr<ServerStream>, std::shared_ptr<grpc::ByteBuffer>) override {}
+  void OnEnd(core::StreamId) override {
+    MutexLock lock(mu_);
+    ended_ = true;
+    changed_.NotifyAll();
+  }
+
+  bool WaitForEnd(absl::Duration limit) {
+    const absl::Time end = absl::Now() + limit;
+    MutexLock lock(mu_);
+    while (!ended_ && absl::Now() < end) changed_.WaitWithTimeout(mu_, end - absl::Now());
+    return ended_;
+  }
+  bool overtaken() const { return overtaken_; }
+
+ private:
+  grpc::ClientContext& peer_;
+  std::atomic<bool> overtaken_{false};
+  Mutex mu_;
+  CondVar changed_;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+class ServerStreamTest : public testing::Test {
+ protected:
+  void Serve(JobDirectory& directory) {
+    service_.emplace(directory);
+    services::ServerOptions options;
+    options.listen = *services::ParseEndpoint(absl::StrCat("unix:", folder_, "/s.sock"));
+    options.drain_timeout = absl::Milliseconds(200);
+    auto server = services::Server::Start(
+        options, {{v1::ParamStoreService::service_full_name(), &*service_}});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    services::ChannelOptions channel;
+    channel.peer = options.listen;
+    stub_ = v1::ParamStoreService::NewStub(*services::MakeChannel(channel));
+  }
+  void TearDown() override {
+    if (server_ != nullptr) server_->Shutdown();
+    EXPECT_TRUE(services::RemoveTree("/tmp", folder_).ok());
+  }
+  static v1::ExchangeRequest Hello() {
+    v1::ExchangeRequest hello;
+    hello.mutable_hello()->set_job_id("t-1");
+    hello.mutable_hello()->set_kind(v1::STREAM_KIND_DATA);
+    return hello;
+  }
+
+  const std::string folder_ = *services::MakePrivateDir("stream-test");
+  std::optional<ExchangeService> service_;
+  std::unique_ptr<services::Server> server_;
+  std::unique_ptr<v1::ParamStoreService::Stub> stub_;
+};
+
+TEST_F(ServerStreamTest, NoMessageOvertakesTheOneBeforeItOnItsWayToTheStrand) {
   SlowOwner owner;
-  ExchangeService service(owner);
-  services::ServerOptions options;
-  options.listen = *services::ParseEndpoint(absl::StrCat("unix:", folder, "/s.sock"));
-  options.drain_timeout = absl::Milliseconds(200);
-  auto server =
-      services::Server::Start(options, {{v1::ParamStoreService::service_full_name(), &service}});
-  ASSERT_TRUE(server.ok()) << server.status();
-  services::ChannelOptions channel;
-  channel.peer = options.listen;
-  const auto stub = v1::ParamStoreService::NewStub(*services::MakeChannel(channel));
+  Serve(owner);
   grpc::ClientContext context;
   services::SetTimeout(context, absl::Seconds(60));
-  const auto stream = stub->Exchange(&context);
-  v1::ExchangeRequest hello, seal;
-  hello.mutable_hello()->set_job_id("t-1");
-  hello.mutable_hello()->set_kind(v1::STREAM_KIND_DATA);
+  const auto stream = stub_->Exchange(&context);
+  const v1::ExchangeRequest hello = Hello();
+  v1::ExchangeRequest seal;
   seal.mutable_seal()->set_step(1);
   ASSERT_TRUE(stream->Write(hello));
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(stream->Write(seal));
@@ -82,8 +140,21 @@ TEST(ServerStreamTest, NoMessageOvertakesTheOneBeforeItOnItsWayToTheStrand) {
   EXPECT_FALSE(owner.overtaken());
   context.TryCancel();
   stream->Finish();
-  (*server)->Shutdown();
-  EXPECT_TRUE(services::RemoveTree("/tmp", folder).ok());
+  server_->Shutdown();
+}
+
+// Else the owner would keep a dead stream for ever.
+TEST_F(ServerStreamTest, TheEndOfAStreamDoesNotOvertakeItsHello) {
+  grpc::ClientContext context;
+  services::SetTimeout(context, absl::Seconds(60));
+  SlowGreeter owner(context);
+  Serve(owner);
+  const auto stream = stub_->Exchange(&context);
+  ASSERT_TRUE(stream->Write(Hello()));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(owner.WaitForEnd(absl::Seconds(20)));
+  server_->Shutdown();
+  EXPECT_FALSE(owner.overtaken());
 }
 
 }  // namespace
