@@ -245,13 +245,14 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
   void OnWeights(Peer& peer, const v1::WeightFrame& frame, wire::Pieces payload,
                  size_t payload_bytes) {
     const ChunkRun run{frame.first_chunk(), frame.crc32c_size()};
+    const int64_t end = int64_t{run.first_chunk} + run.chunk_count;
     if (peer.kind != v1::STREAM_KIND_DATA || run.chunk_count < 1 ||
-        run.first_chunk < peer.run.first_chunk || run.end() > peer.run.end() ||
+        run.first_chunk < peer.run.first_chunk || end > peer.run.end() ||
         payload_bytes != sizeof(float) * training::RangeOf(layout, run).size) {
-      return End(peer, absl::DataLossError(
-                           absl::StrCat("weights of chunks [", run.first_chunk, ",", run.end(),
-                                        ") with ", payload_bytes, " bytes, want chunks of [",
-                                        peer.run.first_chunk, ",", peer.run.end(), ")")));
+      return End(peer,
+                 absl::DataLossError(absl::StrCat(
+                     "weights of chunks [", run.first_chunk, ",", end, ") with ", payload_bytes,
+                     " bytes, want chunks of [", peer.run.first_chunk, ",", peer.run.end(), ")")));
     }
     counts.received_payload_bytes += static_cast<int64_t>(payload_bytes);
     peer.version = std::max(peer.version, frame.version());

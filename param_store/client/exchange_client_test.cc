@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <limits>
 #include <set>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "capstan/param_store/v1/param_store.grpc.pb.h"
 #include "param_store/wire/frame_codec.h"
 #include "services/server/server.h"
@@ -42,6 +44,7 @@ struct Faults {
   int break_after_frame = 0;     // ends the stream with UNAVAILABLE behind a frame
   int send_corrupt_weights = 0;  // a wrong checksum
   int send_weights_twice = 0;    // each frame repeated
+  int send_far_weights = 0;      // of the last chunk that a number can name
   absl::StatusCode refuse = absl::StatusCode::kOk;  // answer to Hello
 };
 
@@ -162,6 +165,14 @@ class FakeShard final : public v1::ParamStoreService::Service {
   }
 
   void SendWeights(Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (faults_.send_far_weights > 0) {
+      --faults_.send_far_weights;
+      v1::ExchangeResponse far;
+      far.mutable_weights()->set_version(version_);
+      far.mutable_weights()->set_first_chunk(std::numeric_limits<int32_t>::max());
+      far.mutable_weights()->add_crc32c(0);
+      stream->Write(far);
+    }
     for (int32_t chunk = run_.first_chunk; chunk < run_.end(); ++chunk) {
       const FlatRange range = layout_.ChunkRange(chunk);
       v1::ExchangeResponse response;
@@ -484,6 +495,21 @@ TEST_F(ExchangeClientTest, WeightsWithAWrongChecksumAreFetchedAgain) {
   EXPECT_EQ(Stats().corrupt_frames, 1);
   EXPECT_EQ(shards_[0]->hellos().size(), 2u);
   EXPECT_EQ(shards_[0]->hellos()[1].have_version(), 0);
+}
+
+// One chunk more would be a negative one.
+TEST_F(ExchangeClientTest, WeightsOfTheLastChunkOfAllNumbersEndTheirStream) {
+  Start(1);
+  Faults faults;
+  faults.send_far_weights = 1000;
+  shards_[0]->Set(faults);
+  Open();
+  EXPECT_TRUE(Until([&] {
+    return absl::StrContains(client_->Waiting(),
+                             "DATA_LOSS: weights of chunks [2147483647,2147483648) with 0 bytes");
+  }));
+  shards_[0]->Set({});
+  EXPECT_THAT(Wait(0), ElementsAre(100.0f, 100.0f));
 }
 
 TEST_F(ExchangeClientTest, AShardThatIsNotThereIsNamedAndWaitedFor) {
