@@ -46,6 +46,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
   services::ServerOptions listen;
   listen.listen = config.listen;
   listen.security = config.common.security;
+  listen.admin_socket = config.common.admin_socket;
   listen.max_receive_bytes = services::kExchangeMaxReceiveBytes;
   listen.interceptors = {[self] { return self->rpc_metrics_.MakeInterceptorFactory(); }};
   auto server =

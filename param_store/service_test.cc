@@ -142,7 +142,8 @@ TEST(ServiceTest, ServesAJobAndLeavesInOrderOnSigterm) {
   auto process =
       spawner.Spawn({.binary = CAPSTAN_PARAM_STORE_BINARY,
                      .args = {"--listen", socket, "--http", "off", "--coordinator",
-                              absl::StrCat("unix:", folder, "/c.sock"), "--node", "ps0"},
+                              absl::StrCat("unix:", folder, "/c.sock"), "--node", "ps0",
+                              "--admin-socket", absl::StrCat(folder, "/a.sock")},
                      .on_line = [&](services::OutputStream stream, absl::string_view line) {
                        if (stream != services::OutputStream::kStdout) return;
                        MutexLock lock(mu);
@@ -163,6 +164,17 @@ TEST(ServiceTest, ServesAJobAndLeavesInOrderOnSigterm) {
   }
 
   services::ChannelOptions dial;
+  dial.peer = *services::ParseEndpoint(absl::StrCat("unix:", folder, "/a.sock"));
+  {
+    auto admin = v1::ParamStoreService::NewStub(*services::MakeChannel(dial));
+    grpc::ClientContext context;
+    services::SetTimeout(context, kLimit);
+    v1::MeasureRequest request;
+    request.set_payload("12345");
+    v1::MeasureResponse response;
+    EXPECT_TRUE(admin->Measure(&context, request, &response).ok());
+    EXPECT_EQ(response.received_bytes(), 5);
+  }
   dial.peer = *services::ParseEndpoint(socket);
   auto stub = v1::ParamStoreService::NewStub(*services::MakeChannel(dial));
   grpc::ClientContext context;
