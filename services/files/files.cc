@@ -253,6 +253,8 @@ absl::Status LineFile::Append(absl::string_view line) {
         absl::StrCat("append to ", path_, ": a line holds a line end"));
   }
   if (!synced_.ok()) return synced_;
+  // The space may be there again: callers flush only after lines that were taken.
+  if (buffer_.size() + line.size() >= kMaxKeptBytes) Flush().IgnoreError();
   if (buffer_.size() + line.size() >= kMaxKeptBytes) {
     return absl::ResourceExhaustedError(absl::StrCat("append to ", path_, ": ", buffer_.size(),
                                                      " bytes could not be written yet, limit ",

@@ -82,8 +82,9 @@ class LineFile {
   // Lines beyond so many that could not be written are refused.
   static constexpr size_t kMaxKeptBytes = size_t{8} << 20;
 
-  // `line` holds no '\n'; one is added. InvalidArgument: it does. ResourceExhausted: so much is kept
-  // that the line is dropped. Any other error is that of Flush, and the line is kept.
+  // `line` holds no '\n'; one is added. InvalidArgument: it does. ResourceExhausted: so much is
+  // kept, and still cannot be written, that the line is dropped. Any other error is that of Flush,
+  // and the line is kept.
   absl::Status Append(absl::string_view line);
   // An error of the system: the rest is kept for the next call.
   absl::Status Flush();

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -160,6 +161,25 @@ TEST_F(FilesTest, LineFileGoesOnWhereAFullDiskStoppedIt) {
   ASSERT_TRUE(file->Append("freed").ok());
   ASSERT_TRUE(file->Sync().ok());
   EXPECT_EQ(Read("m.jsonl"), "12345\nabcdefgh\nnext\nfreed\n");
+}
+
+TEST_F(FilesTest, LineFileGoesOnOnceThereIsSpaceForAllThatItKept) {
+  auto file = *LineFile::Open(Path("m.jsonl"));
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {.rlim_cur = 10 << 10, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string line(1023, 'x');
+  int taken = 0;
+  while (!absl::StrContains(file->Append(line).message(), "the line is dropped")) ++taken;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(taken, 10 + 8192);  // written, and kept
+  EXPECT_EQ(file->Append(line), absl::OkStatus());
+  EXPECT_EQ(file->Flush(), absl::OkStatus());
+  struct stat info;
+  ASSERT_EQ(stat(Path("m.jsonl").c_str(), &info), 0);
+  EXPECT_EQ(info.st_size, 1024 * (taken + 1));
 }
 
 TEST_F(FilesTest, EnsureDirMakesAllOfIt) {
