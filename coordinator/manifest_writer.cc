@@ -51,6 +51,19 @@ bool ReadFolderName(const std::string& name, int64_t& lineage, int64_t& step) {
          absl::SimpleAtoi(parts[1], &step) && name == absl::StrCat(lineage, "-", step);
 }
 
+std::string Above(const std::string& folder) {
+  const size_t slash = folder.rfind('/');
+  return slash == 0 ? "/" : folder.substr(0, slash);
+}
+
+// What the folder of a job and the one that it lies in name stays so.
+absl::Status SyncStorage(const std::string& storage_path) {
+  if (absl::Status status = services::SyncDir(storage_path); !status.ok()) return status;
+  const absl::Status status = services::SyncDir(Above(storage_path));
+  // A folder of all jobs may be closed to readers, and then it is not ours to sync.
+  return absl::IsPermissionDenied(status) ? absl::OkStatus() : status;
+}
+
 absl::StatusOr<std::string> HashFile(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return services::ErrnoStatus(errno, "open", path);
@@ -103,11 +116,13 @@ absl::Status WriteManifestFile(const core::WriteManifest& write) {
     if (!there.ok()) return there.status();
     if (*there != *text)
       return absl::DataLossError(absl::StrCat(path, ": another manifest is there"));
+    // Whoever linked it may have failed, or died, before this.
+    if (absl::Status synced = services::SyncDir(write.folder); !synced.ok()) return synced;
   } else if (!status.ok()) {
     return status;
   }
-  // The folder itself is new in the one above it.
-  return services::SyncDir(write.folder.substr(0, write.folder.rfind('/')));
+  // The folder itself is new in the one above it, as that one may be.
+  return SyncStorage(Above(write.folder));
 }
 
 int SweepCheckpointFolders(const core::SweepCheckpoints& sweep) {
@@ -152,6 +167,10 @@ std::vector<core::FoundManifest> FindManifests(const std::string& job_id,
       manifest = absl::DataLossError(absl::StrCat(path, ": is of job ", manifest->job_id, ", ",
                                                   manifest->lineage, "-", manifest->step));
     }
+    if (manifest.ok()) {
+      const absl::Status synced = services::SyncDir(absl::StrCat(storage_path, "/", name));
+      if (!synced.ok()) manifest = synced;
+    }
     if (!manifest.ok()) {
       services::Log(services::kWarning, "manifest_ignored").Kv("status", manifest.status());
       continue;
@@ -172,6 +191,11 @@ std::vector<core::FoundManifest> FindManifests(const std::string& job_id,
     out.push_back(std::move(found));
   }
   ::closedir(folder);
+  if (out.empty()) return out;
+  if (absl::Status status = SyncStorage(storage_path); !status.ok()) {
+    services::Log(services::kWarning, "manifest_ignored").Kv("status", status);
+    return {};
+  }
   std::sort(out.begin(), out.end(), [](const core::FoundManifest& a, const core::FoundManifest& b) {
     return std::pair(a.lineage, a.step) < std::pair(b.lineage, b.step);
   });

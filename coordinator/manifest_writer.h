@@ -17,7 +17,8 @@ namespace capstan::coordinator {
 
 // Checks that every file is in `write.folder` with the size that its writer reported (the hash is
 // the writer's word: whoever reads the file checks it), then makes manifest.json appear there whole
-// or not at all: temporary name, fsync, link, fsync of the folder and of the one above it. Blocks.
+// or not at all: temporary name, fsync, link, fsync of the folder and of the two above it, those of
+// the job and of all jobs. Blocks.
 // DataLoss: a file is missing or has another size, or another manifest has the name already. The
 // same manifest there already: OK.
 absl::Status WriteManifestFile(const core::WriteManifest& write);
@@ -27,7 +28,8 @@ absl::Status WriteManifestFile(const core::WriteManifest& write);
 int SweepCheckpointFolders(const core::SweepCheckpoints& sweep);
 
 // The manifests of one job that lie in `<storage_path>/<lineage>-<step>/manifest.json`, by lineage
-// and step. One that is damaged, or of another job, is none: that is logged. Blocks.
+// and step; their folders are synced, for whoever wrote one may have died before. One that is
+// damaged, or of another job, or whose folders cannot be synced, is none: that is logged. Blocks.
 std::vector<core::FoundManifest> FindManifests(const std::string& job_id,
                                                const std::string& storage_path);
 

@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <future>
 #include <set>
@@ -12,10 +15,36 @@
 #include "training/codec/manifest.h"
 #include "training/codec/sha256.h"
 
+// What is synced while it lives, by paths; the sync of `failing` fails.
+struct Syncs {
+  Syncs();
+  ~Syncs();
+  std::vector<std::string> paths;
+  std::string failing;
+};
+static Syncs* noted = nullptr;
+Syncs::Syncs() { noted = this; }
+Syncs::~Syncs() { noted = nullptr; }
+
+// In place of the C library's.
+extern "C" int fsync(int fd) {
+  if (noted != nullptr) {
+    noted->paths.push_back(std::filesystem::read_symlink(absl::StrCat("/proc/self/fd/", fd)));
+    if (noted->paths.back() == noted->failing) {
+      errno = EIO;
+      return -1;
+    }
+  }
+  return static_cast<int>(syscall(SYS_fsync, fd));
+}
+
 namespace capstan::coordinator {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::SizeIs;
 
 class ManifestWriterTest : public ::testing::Test {
@@ -97,6 +126,32 @@ TEST_F(ManifestWriterTest, OnceMoreIsOkAndAnotherOneIsRefused) {
   write_.samples_used = 161;
   EXPECT_TRUE(absl::IsDataLoss(WriteManifestFile(write_)));
   EXPECT_EQ(Read()->samples_used, 160);
+}
+
+// Else a power cut could take the name back that SUCCEEDED was told for.
+TEST_F(ManifestWriterTest, WhatWasLinkedButNotSyncedIsSyncedByTheNextTry) {
+  const std::string job = absl::StrCat(root_, "/job-1");
+  Syncs syncs;
+  syncs.failing = write_.folder;
+  EXPECT_TRUE(absl::IsDataLoss(WriteManifestFile(write_)));
+  ASSERT_TRUE(Read().ok());
+  EXPECT_TRUE(absl::IsDataLoss(WriteManifestFile(write_)));
+  syncs.failing.clear();
+  syncs.paths.clear();
+  ASSERT_TRUE(WriteManifestFile(write_).ok());
+  EXPECT_THAT(syncs.paths, IsSupersetOf({write_.folder, job, root_}));
+}
+
+TEST_F(ManifestWriterTest, WhatIsFoundIsSyncedFirst) {
+  const std::string job = absl::StrCat(root_, "/job-1");
+  ASSERT_TRUE(WriteManifestFile(write_).ok());
+  Syncs syncs;
+  EXPECT_THAT(FindManifests("job-1", job), SizeIs(1));
+  EXPECT_THAT(syncs.paths, ElementsAre(write_.folder, job, root_));
+  for (const std::string& folder : {write_.folder, job, root_}) {
+    syncs.failing = folder;
+    EXPECT_THAT(FindManifests("job-1", job), IsEmpty()) << folder;
+  }
 }
 
 TEST_F(ManifestWriterTest, DamageIsFoundByItsHash) {
