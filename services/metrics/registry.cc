@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "prometheus/check_names.h"
@@ -20,6 +21,7 @@ namespace capstan::services {
 namespace {
 
 constexpr int kScrapesBeforeRemoval = 2;
+constexpr absl::Duration kRetiredFor = absl::Minutes(10);  // where nobody scrapes
 
 // Seconds since the epoch at which this process started: /proc/self/stat field 22, in ticks after
 // boot.
@@ -128,25 +130,33 @@ T& MetricFamily<T>::With(const prometheus::Labels& labels) const {
   std::vector<std::string> names;
   for (const auto& [name, value] : labels) names.push_back(name);  // a map: sorted
   CAPSTAN_CHECK(names == label_names_);
+  MutexLock lock(registry_->mu_);  // around both: a scrape in between could end a retired child
   T* const metric = &Child(labels);
-  prometheus::Family<T>* const family = family_;
-  registry_->Remember(metric, labels, [family, metric] { family->Remove(metric); });
+  const auto [it, fresh] = registry_->children_.try_emplace(metric);
+  MetricsRegistry::Child& child = it->second;
+  if (fresh) {
+    child.labels = labels;
+    child.remove = [family = family_, metric] { family->Remove(metric); };
+  }
+  child.scrapes_left = -1;  // asked for again: alive
   return *metric;
 }
 
 template <typename T>
 void MetricFamily<T>::Drop(const prometheus::Labels& labels) const {
+  MutexLock lock(registry_->mu_);
   if (!family_->Has(labels)) return;
   T* const metric = &Child(labels);
-  prometheus::Family<T>* const family = family_;
-  registry_->Forget(metric, [family, metric] { family->Remove(metric); });
+  registry_->children_.erase(metric);
+  family_->Remove(metric);
 }
 
 template class MetricFamily<prometheus::Counter>;
 template class MetricFamily<prometheus::Gauge>;
 template class MetricFamily<prometheus::Histogram>;
 
-MetricsRegistry::MetricsRegistry(absl::string_view component) {
+MetricsRegistry::MetricsRegistry(absl::string_view component, std::function<absl::Duration()> now)
+    : now_(std::move(now)) {
   Gauge("capstan_build_info", "Build information, value is always 1.",
         {"version", "revision", "component"})
       .With({{"version", std::string(Version())},
@@ -170,26 +180,6 @@ void MetricsRegistry::CheckFamily(const std::string& name, const std::string& he
   MutexLock lock(mu_);
   CAPSTAN_CHECK(std::find(names_.begin(), names_.end(), name) == names_.end());  // made once
   names_.push_back(name);
-}
-
-void MetricsRegistry::Remember(const void* metric, const prometheus::Labels& labels,
-                               std::function<void()> remove) {
-  MutexLock lock(mu_);
-  for (auto& [known, child] : children_) {
-    if (known == metric) {
-      child.scrapes_left = -1;  // asked for again: alive
-      return;
-    }
-  }
-  children_.emplace_back(metric, Child{labels, std::move(remove), -1});
-}
-
-void MetricsRegistry::Forget(const void* metric, const std::function<void()>& remove) {
-  MutexLock lock(mu_);
-  remove();
-  children_.erase(std::remove_if(children_.begin(), children_.end(),
-                                 [metric](const auto& entry) { return entry.first == metric; }),
-                  children_.end());
 }
 
 CounterFamily MetricsRegistry::Counter(const std::string& name, const std::string& help,
@@ -229,12 +219,22 @@ HistogramFamily MetricsRegistry::Histogram(const std::string& name, const std::s
 }
 
 void MetricsRegistry::RetireSeries(const std::string& label, const std::string& value) {
+  const absl::Duration now = now_();
   MutexLock lock(mu_);
-  for (auto& [metric, child] : children_) {
-    const auto it = child.labels.find(label);
-    if (it != child.labels.end() && it->second == value && child.scrapes_left < 0) {
-      child.scrapes_left = kScrapesBeforeRemoval;
+  for (auto it = children_.begin(); it != children_.end();) {
+    Child& child = it->second;
+    const bool retired = child.scrapes_left >= 0;
+    if (retired && now - child.retired_at > kRetiredFor) {
+      child.remove();
+      it = children_.erase(it);
+      continue;
     }
+    const auto found = child.labels.find(label);
+    if (!retired && found != child.labels.end() && found->second == value) {
+      child.scrapes_left = kScrapesBeforeRemoval;
+      child.retired_at = now;
+    }
+    ++it;
   }
 }
 

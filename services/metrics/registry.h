@@ -17,16 +17,18 @@
 
 #include <functional>
 #include <string>
-#include <utility>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "prometheus/counter.h"
 #include "prometheus/family.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/labels.h"
 #include "prometheus/registry.h"
+#include "services/clock/clock.h"
 #include "services/sync/mutex.h"
 
 namespace capstan::services {
@@ -64,8 +66,9 @@ using HistogramFamily = MetricFamily<prometheus::Histogram>;
 
 class MetricsRegistry {
  public:
-  // `component`: coordinator, param_store, gpu_worker.
-  explicit MetricsRegistry(absl::string_view component);
+  // `component`: coordinator, param_store, gpu_worker. `now` is for tests.
+  explicit MetricsRegistry(absl::string_view component,
+                           std::function<absl::Duration()> now = MonotonicNow);
   MetricsRegistry(const MetricsRegistry&) = delete;
   MetricsRegistry& operator=(const MetricsRegistry&) = delete;
 
@@ -77,8 +80,8 @@ class MetricsRegistry {
                             std::vector<double> buckets, std::vector<std::string> label_names = {});
 
   // Ends every series that carries `label` = `value` (job_id of a job that ended) after two more
-  // scrapes, so that its last values are seen. No reference to such a child may be used from this
-  // call on.
+  // scrapes, so that its last values are seen. Where nobody scrapes, a call ends what was retired
+  // more than ten minutes before it. No reference to such a child may be used from this call on.
   void RetireSeries(const std::string& label, const std::string& value);
 
   // The text format 0.0.4 of all metrics; counts as a scrape.
@@ -94,17 +97,17 @@ class MetricsRegistry {
     prometheus::Labels labels;
     std::function<void()> remove;
     int scrapes_left = -1;  // -1: not retired
+    absl::Duration retired_at;
   };
 
   void CheckFamily(const std::string& name, const std::string& help, bool counter,
                    const std::vector<std::string>& label_names);
-  void Remember(const void* metric, const prometheus::Labels& labels, std::function<void()> remove);
-  void Forget(const void* metric, const std::function<void()>& remove);
 
+  const std::function<absl::Duration()> now_;
   prometheus::Registry registry_;
   mutable Mutex mu_;
   std::vector<std::string> names_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::pair<const void*, Child>> children_ ABSL_GUARDED_BY(mu_);
+  std::unordered_map<const void*, Child> children_ ABSL_GUARDED_BY(mu_);  // by metric
 };
 
 }  // namespace capstan::services

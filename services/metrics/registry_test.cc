@@ -1,6 +1,10 @@
 #include "services/metrics/registry.h"
 
+#include <atomic>
+#include <thread>
+
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -79,6 +83,61 @@ TEST(MetricsRegistryTest, ADroppedSeriesIsGoneAtTheNextScrape) {
   for (int scrape = 0; scrape < 4; ++scrape) {
     EXPECT_THAT(metrics.Scrape(), HasSubstr("job_id=\"j1\"} 3\n"));
   }
+}
+
+// Ten minutes hold ten of these jobs; the eleventh is the one that ends now.
+TEST(MetricsRegistryTest, SeriesOfEndedJobsGoWhereNobodyScrapes) {
+  absl::Duration now;
+  MetricsRegistry metrics("coordinator", [&now] { return now; });
+  const GaugeFamily family = metrics.Gauge("capstan_x", "Of jobs.", {"job_id", "n"});
+  family.With({{"job_id", "lives"}, {"n", "0"}}).Set(1);
+  for (int job = 0; job < 10000; ++job) {
+    const std::string id = absl::StrCat("j", job);
+    for (int n = 0; n < 28; ++n) family.With({{"job_id", id}, {"n", absl::StrCat(n)}}).Set(1);
+    metrics.RetireSeries("job_id", id);
+    now += absl::Minutes(1);
+  }
+  const std::string text = metrics.Scrape();
+  size_t series = 0;
+  for (size_t at = 0; (at = text.find("\ncapstan_x{", at)) != std::string::npos; ++at) ++series;
+  EXPECT_EQ(series, 1 + 11 * 28);
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("{job_id=\"lives\",n=\"0\"} 1\n"),
+                    HasSubstr("{job_id=\"j9999\",n=\"27\"} 1\n"),
+                    HasSubstr("{job_id=\"j9989\",n=\"0\"} 1\n"), Not(HasSubstr("\"j9988\""))));
+}
+
+TEST(MetricsRegistryTest, OneThatIsAskedForAgainLivesOn) {
+  absl::Duration now;
+  MetricsRegistry metrics("coordinator", [&now] { return now; });
+  const GaugeFamily family = metrics.Gauge("capstan_x", "Of jobs.", {"job_id"});
+  family.With({{"job_id", "j1"}}).Set(1);
+  metrics.RetireSeries("job_id", "j1");
+  now += absl::Minutes(9);
+  family.With({{"job_id", "j1"}}).Set(2);  // it was retried
+  now += absl::Hours(1);
+  metrics.RetireSeries("job_id", "j2");
+  EXPECT_THAT(metrics.Scrape(), HasSubstr("{job_id=\"j1\"} 2\n"));
+}
+
+// A scrape ends a retired child at the moment at which With finds it again.
+TEST(MetricsRegistryTest, WhatWithReturnsOutlivesAScrapeAtTheSameTime) {
+  MetricsRegistry metrics("coordinator");
+  const GaugeFamily family = metrics.Gauge("capstan_x", "Of jobs.", {"job_id"});
+  std::atomic<bool> ends{false};
+  std::thread scraper([&] {
+    while (!ends) metrics.Scrape();
+  });
+  int missing = 0;
+  for (int i = 0; i < 3000; ++i) {
+    family.With({{"job_id", "j1"}}).Set(i);
+    missing += !absl::StrContains(metrics.Scrape(), absl::StrCat("{job_id=\"j1\"} ", i, "\n"));
+    metrics.RetireSeries("job_id", "j1");
+    metrics.Scrape();
+  }
+  ends = true;
+  scraper.join();
+  EXPECT_EQ(missing, 0);
 }
 
 TEST(MetricsRegistryTest, NamesAreListedForTheCatalogueTest) {
