@@ -1,6 +1,10 @@
 #include "coordinator/metrics.h"
 
 #include <algorithm>
+#include <iterator>
+
+#include "absl/time/clock.h"
+#include "services/timestamp/timestamp.h"
 
 namespace capstan::coordinator {
 namespace {
@@ -21,6 +25,9 @@ std::string StateName(common::v1::JobState state) {
   return common::v1::JobState_Name(state).substr(sizeof("JOB_STATE_") - 1);
 }
 
+// A gang has come together or goes on: no step was owed before it.
+constexpr const char* kBegins[] = {"Admitted", "LineageStarted", "Started", "Recovered"};
+
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
 }  // namespace
@@ -32,7 +39,7 @@ CoordinatorMetrics::CoordinatorMetrics(services::MetricsRegistry& registry)
       submitted_(registry.Counter("capstan_jobs_submitted_total", "Jobs accepted by SubmitJob.",
                                   {"queue"})),
       rejected_(registry.Counter("capstan_jobs_rejected_total",
-                                 "Submissions refused by validation, auth or quota.",
+                                 "Submissions refused: invalid_spec, already_exists or quota.",
                                  {"queue", "reason"})),
       finished_(registry.Counter("capstan_jobs_finished_total",
                                  "Jobs that reached a terminal state.",
@@ -72,8 +79,8 @@ CoordinatorMetrics::CoordinatorMetrics(services::MetricsRegistry& registry)
       start_time_(registry.Gauge("capstan_job_start_timestamp_seconds",
                                  "Unix time of the first assignment.", {"job_id"})),
       progress_time_(registry.Gauge("capstan_job_last_progress_timestamp_seconds",
-                                    "Unix time of the last finished step; before the first, of the "
-                                    "first assignment.",
+                                    "Unix time of the last finished step, or of the gang's or the "
+                                    "coordinator's start where that is later.",
                                     {"job_id"})),
       end_time_(registry.Gauge("capstan_job_expected_end_timestamp_seconds",
                                "Predicted completion (unix time).", {"job_id"})),
@@ -166,6 +173,9 @@ void CoordinatorMetrics::OnRestored(const core::JobRecord& job) {
   series.nonfinite = job.lead.skipped_steps();
   series.event = job.last_event;
   series.restarts = job.restarts;
+  for (const job::v1::Event& event : job.events) NoteTimes(event, series);
+  // Its last steps are not in the record, and the core too counts the time of a stall from now on.
+  series.begun_at = absl::Now();
   Jobs(job.state).Increment();
   OnJob(job);
 }
@@ -234,8 +244,6 @@ void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
                {"kvstore", kvstore}})
         .Set(1);
     start_time_.With(id).Set(UnixSeconds(job.started_at));
-    progress_time_.With(id).Set(
-        UnixSeconds(job.started_at));  // a job may stall before its first step
     stall_timeout_.With(id).Set(absl::ToDoubleSeconds(job.StallTimeout()));
   }
   for (const common::v1::JobState state : kStates) {
@@ -251,11 +259,18 @@ void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
     epoch_.With(id).Set(static_cast<double>(progress.step()) /
                         static_cast<double>(job.resolved->steps_per_epoch()));
   }
+  absl::Time moved_at = std::max(job.started_at, series.begun_at);
   if (progress.has_updated_at()) {
-    const double updated =
-        static_cast<double>(progress.updated_at().seconds()) + 1e-9 * progress.updated_at().nanos();
-    progress_time_.With(id).Set(updated);
-    if (progress.has_eta_seconds()) end_time_.With(id).Set(updated + progress.eta_seconds());
+    const absl::Time updated_at = TimeOf(progress.updated_at());
+    moved_at = std::max(moved_at, updated_at);
+    if (progress.has_eta_seconds()) {
+      end_time_.With(id).Set(UnixSeconds(updated_at) + progress.eta_seconds());
+    }
+  }
+  progress_time_.With(id).Set(UnixSeconds(moved_at));
+  // Of before a restart or a retry too, so that its age is known where no other follows.
+  if (series.saved_at != absl::InfinitePast()) {
+    checkpoint_time_.With(id).Set(UnixSeconds(series.saved_at));
   }
   if (progress.has_loss())
     loss_.With({{"job_id", job.id}, {"split", "train"}}).Set(progress.loss());
@@ -316,15 +331,20 @@ void CoordinatorMetrics::OnRestarts(const core::JobRecord& job, JobSeries& serie
   series.restarts = job.restarts;
 }
 
+void CoordinatorMetrics::NoteTimes(const job::v1::Event& event, JobSeries& series) {
+  if (std::find(std::begin(kBegins), std::end(kBegins), event.type()) != std::end(kBegins)) {
+    series.begun_at = TimeOf(event.time());
+  } else if (event.type() == "CheckpointSaved") {
+    series.saved_at = TimeOf(event.time());
+  }
+}
+
 void CoordinatorMetrics::OnEvents(const core::JobRecord& job, JobSeries& series) {
   for (size_t i = 0; i < job.events.size(); ++i) {
     if (job.event_numbers[i] <= series.event) continue;
     const job::v1::Event& event = job.events[i];
     events_.With({{"event", event.type()}}).Increment();
-    if (event.type() == "CheckpointSaved") {
-      checkpoint_time_.With({{"job_id", job.id}})
-          .Set(static_cast<double>(event.time().seconds()) + 1e-9 * event.time().nanos());
-    }
+    NoteTimes(event, series);
   }
   series.event = job.last_event;
 }
@@ -369,7 +389,8 @@ void CoordinatorMetrics::OnNodes(const core::NodeTable& nodes) {
     kind.count.With({{"state", "lost"}}).Set(lost);
     kind.count.With({{"state", "left"}}).Set(left);
     for (const std::string& name : before.series) {
-      if (names.series.count(name) == 0) registry_.RetireSeries(kind.label, name);
+      // At once: two scrapes later the last heartbeat would be old enough for an alert.
+      if (names.series.count(name) == 0) kind.heartbeat.Drop({{kind.label, name}});
     }
     before = std::move(names);
   }

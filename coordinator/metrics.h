@@ -42,10 +42,13 @@ class CoordinatorMetrics {
     int64_t lineage = 0;
     int64_t nonfinite = 0;
     int64_t lost_lines = 0;
-    int64_t event = 0;  // number of the last one that was counted
+    int64_t event = 0;                           // number of the last one that was counted
+    absl::Time begun_at = absl::InfinitePast();  // its gang's last start
+    absl::Time saved_at = absl::InfinitePast();  // its last checkpoint
     int64_t restarts = 0;
     int64_t pending_slots = 0;  // what it asks for while it waits
   };
+  static void NoteTimes(const job::v1::Event& event, JobSeries& series);
   void OnEvents(const core::JobRecord& job, JobSeries& series);
   void OnState(const core::JobRecord& job, JobSeries& series);
   void OnRestarts(const core::JobRecord& job, JobSeries& series);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "services/files/files.h"
 
 namespace capstan::coordinator {
@@ -15,6 +16,13 @@ using ::testing::Not;
 
 class MetricsTest : public ::testing::Test {
  protected:
+  // Of the next scrape; -1: there is none.
+  double Value(const std::string& series) {
+    const std::string text = registry_.Scrape();
+    const size_t at = text.find(absl::StrCat("\n", series, " "));
+    return at == std::string::npos ? -1 : std::stod(text.substr(at + series.size() + 2));
+  }
+
   services::MetricsRegistry registry_{"coordinator"};
   CoordinatorMetrics metrics_{registry_};
 };
@@ -107,6 +115,73 @@ TEST_F(MetricsTest, AJobOfTheCoordinatorBeforeThisOneIsThereButWasNotSubmittedHe
   EXPECT_THAT(text, HasSubstr("capstan_job_samples_applied_total{job_id=\"j-1\"} 16"));
 }
 
+constexpr char kCheckpointTime[] = "capstan_job_last_checkpoint_timestamp_seconds{job_id=\"j-1\"}";
+constexpr char kProgressTime[] = "capstan_job_last_progress_timestamp_seconds{job_id=\"j-1\"}";
+
+core::JobRecord Running(const core::CoreOptions& options) {
+  core::JobRecord job(options);
+  job.id = "j-1";
+  job.state = common::v1::JOB_STATE_RUNNING;
+  job.submitted_at = job.started_at = absl::FromUnixSeconds(1000);
+  return job;
+}
+
+TEST_F(MetricsTest, TheAgeOfTheLastCheckpointOutlivesTheCoordinator) {
+  core::JobRecord job = Running(core::CoreOptions());
+  job.AddEvent(absl::FromUnixSeconds(1500), "CheckpointSaved", "step 6");
+  job.AddEvent(absl::FromUnixSeconds(1700), "CheckpointSaved", "step 9");
+  job.AddEvent(absl::FromUnixSeconds(1800), "CheckpointFailed", "step 12");
+  metrics_.OnRestored(job);
+  EXPECT_EQ(Value(kCheckpointTime), 1700);
+  EXPECT_EQ(Value("capstan_job_events_total{event=\"CheckpointSaved\"}"), 0);  // counted there
+}
+
+TEST_F(MetricsTest, ACheckpointOfAnEndedJobMakesNoSeries) {
+  core::JobRecord job = Running(core::CoreOptions());
+  job.AddEvent(absl::FromUnixSeconds(1500), "CheckpointSaved", "step 6");
+  metrics_.OnJob(job);
+  job.state = common::v1::JOB_STATE_CANCELLED;
+  metrics_.OnJob(job);
+  // Its last files were on their way to the disk.
+  job.AddEvent(absl::FromUnixSeconds(1600), "CheckpointSaved", "step 9");
+  metrics_.OnJob(job);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Value(kCheckpointTime), 1500);
+  EXPECT_EQ(Value(kCheckpointTime), -1);
+  // A retry goes on from them.
+  job.state = common::v1::JOB_STATE_RUNNING;
+  metrics_.OnJob(job);
+  EXPECT_EQ(Value(kCheckpointTime), 1600);
+}
+
+TEST_F(MetricsTest, NoStepIsOwedOfTheTimeWithoutAGang) {
+  const absl::Time t = absl::FromUnixSeconds(1000);
+  core::JobRecord job = Running(core::CoreOptions());
+  job.AddEvent(t, "Admitted", "");
+  job.progress.mutable_updated_at()->set_seconds(1060);
+  metrics_.OnJob(job);
+  EXPECT_EQ(Value(kProgressTime), 1060);
+  job.state = common::v1::JOB_STATE_SUSPENDED;
+  job.AddEvent(t + absl::Seconds(61), "Suspended", "");
+  metrics_.OnJob(job);
+  EXPECT_EQ(Value(kProgressTime), 1060);
+  job.state = common::v1::JOB_STATE_STARTING;
+  job.AddEvent(t + absl::Hours(1), "Admitted", "");
+  metrics_.OnJob(job);
+  EXPECT_EQ(Value(kProgressTime), 4600);
+  job.progress.mutable_updated_at()->set_seconds(4700);
+  metrics_.OnJob(job);
+  EXPECT_EQ(Value(kProgressTime), 4700);
+}
+
+TEST_F(MetricsTest, NoStepIsOwedOfTheTimeWithoutACoordinator) {
+  const absl::Time start = absl::Now();
+  core::JobRecord job = Running(core::CoreOptions());
+  job.AddEvent(job.started_at, "Started", "");
+  job.progress.mutable_updated_at()->set_seconds(1060);
+  metrics_.OnRestored(job);
+  EXPECT_GE(Value(kProgressTime), absl::ToUnixSeconds(start));
+}
+
 TEST_F(MetricsTest, OneThatFellSilentIsSeenUntilItIsForgottenAndOneThatLeftIsNot) {
   core::NodeTable nodes;
   node::v1::Register reg;
@@ -126,6 +201,7 @@ TEST_F(MetricsTest, OneThatFellSilentIsSeenUntilItIsForgottenAndOneThatLeftIsNot
   nodes.Find("w1")->lost = true;
   nodes.Find("w2")->lost = nodes.Find("w2")->left = true;
   for (int i = 0; i < 2; ++i) metrics_.OnNodes(nodes);
+  EXPECT_THAT(registry_.Scrape(), Not(HasSubstr("worker=\"w2\"")));  // not one scrape later
   for (int i = 0; i < 3; ++i) text = registry_.Scrape();
   EXPECT_THAT(text, HasSubstr("capstan_workers{state=\"lost\"} 1"));
   EXPECT_THAT(text, HasSubstr("capstan_workers{state=\"left\"} 1"));
