@@ -5,20 +5,23 @@
 namespace capstan::coordinator {
 namespace {
 
+void Add(core::NodeTable& nodes, const char* name, common::v1::Role role, const std::string& host,
+         const char* url) {
+  node::v1::Register reg;
+  reg.set_name(name);
+  reg.set_role(role);
+  reg.set_host(host);
+  reg.set_http_url(url);
+  nodes.Admit(nodes.size() + 1, reg, {}, 1, absl::ZeroDuration(), absl::UnixEpoch());
+}
+
 TEST(ServiceDiscoveryTest, ListsWhoMayBeScraped) {
   core::NodeTable nodes;
-  const auto add = [&nodes](const char* name, common::v1::Role role, const char* url) {
-    node::v1::Register reg;
-    reg.set_name(name);
-    reg.set_role(role);
-    reg.set_http_url(url);
-    nodes.Admit(nodes.size() + 1, reg, {}, 1, absl::ZeroDuration(), absl::UnixEpoch());
-  };
-  add("s0", common::v1::ROLE_PARAM_STORE, "https://[::1]:7171");
-  add("w0", common::v1::ROLE_WORKER, "http://node-1:7271");
-  add("w1", common::v1::ROLE_WORKER, "");  // --http=off
-  add("w2", common::v1::ROLE_WORKER, "http://node-2:7271");
-  add("w3", common::v1::ROLE_WORKER, "http://node-3:7271");
+  Add(nodes, "s0", common::v1::ROLE_PARAM_STORE, HostName(), "https://[::1]:7171");
+  Add(nodes, "w0", common::v1::ROLE_WORKER, "node-1", "http://node-1:7271");
+  Add(nodes, "w1", common::v1::ROLE_WORKER, "node-1", "");  // --http=off
+  Add(nodes, "w2", common::v1::ROLE_WORKER, "node-2", "http://node-2:7271");
+  Add(nodes, "w3", common::v1::ROLE_WORKER, "node-3", "http://node-3:7271");
   nodes.Find("w2")->lost = true;  // fell silent
   nodes.Find("w3")->lost = nodes.Find("w3")->left = true;
   EXPECT_EQ(
@@ -27,6 +30,22 @@ TEST(ServiceDiscoveryTest, ListsWhoMayBeScraped) {
 {"targets":["[::1]:7171"],"labels":{"__scheme__":"https","component":"param_store","node":"s0"}},
 {"targets":["node-1:7271"],"labels":{"__scheme__":"http","component":"gpu_worker","node":"w0"}},
 {"targets":["node-2:7271"],"labels":{"__scheme__":"http","component":"gpu_worker","node":"w2"}}]
+)");
+}
+
+// Three hosts with the defaults of --http, and one that others can reach.
+TEST(ServiceDiscoveryTest, LoopbackOfAnotherHostIsNotListed) {
+  core::NodeTable nodes;
+  Add(nodes, "s0", common::v1::ROLE_PARAM_STORE, "node-1", "http://[::1]:7081");
+  Add(nodes, "s1", common::v1::ROLE_PARAM_STORE, "node-2", "http://localhost:7081");
+  Add(nodes, "w0", common::v1::ROLE_WORKER, "node-0", "http://127.0.0.1:7091");
+  Add(nodes, "w1", common::v1::ROLE_WORKER, "node-1", "http://127.0.0.1:7091");
+  Add(nodes, "w2", common::v1::ROLE_WORKER, "node-3", "https://node-3:7091");
+  EXPECT_EQ(
+      ServiceDiscoveryJson("http://127.0.0.1:7071", nodes, "node-0"),
+      R"([{"targets":["127.0.0.1:7071"],"labels":{"__scheme__":"http","component":"coordinator","node":"coordinator"}},
+{"targets":["127.0.0.1:7091"],"labels":{"__scheme__":"http","component":"gpu_worker","node":"w0"}},
+{"targets":["node-3:7091"],"labels":{"__scheme__":"https","component":"gpu_worker","node":"w2"}}]
 )");
 }
 

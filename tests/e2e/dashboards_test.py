@@ -6,14 +6,18 @@ import json
 import math
 import os
 import re
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 import unittest
 import unittest.mock
 
 from prometheus import Prometheus, get
+from secure_cluster import Credentials
 import services
 import support
 
@@ -30,6 +34,17 @@ def dashboards():
         with open(os.path.join(DASHBOARDS, name), encoding='utf-8') as f:
             found[name] = json.load(f)
     return found
+
+
+def shipped(coordinator, authority):
+    """prometheus.yml, but for its pace and for where things are."""
+    with open(os.path.join(RULES, 'prometheus.yml'), encoding='utf-8') as f:
+        config = f.read()
+    for old, new in (('15s', '1s'), ('http://127.0.0.1:7071', coordinator), ('/etc/prometheus/capstan-ca.crt', authority),
+                     ('[recording.yml, alerts.yml]', f'[{RULES}/recording.yml, {RULES}/alerts.yml]')):
+        assert old in config, old
+        config = config.replace(old, new)
+    return config
 
 
 class FilesTest(support.TestCase):
@@ -155,14 +170,8 @@ class ClusterTest(services.ServicesTest):
         self.start(workers=0, shards=2)
         for name, device in (('w0', 'cuda:0'), ('w1', 'cuda:1'), ('w2', 'cpu')):
             self.start_node(name, 'capstan_gpu_worker', '--devices', device, '--cpu-threads', '1')
-        with open(os.path.join(RULES, 'prometheus.yml'), encoding='utf-8') as f:
-            config = f.read()
-        # As it is shipped, but for its pace and for where things are.
-        for old, new in (('15s', '1s'), ('127.0.0.1:7071', self.services['coordinator'].http),
-                         ('[recording.yml, alerts.yml]', f'[{RULES}/recording.yml, {RULES}/alerts.yml]')):
-            self.assertIn(old, config)
-            config = config.replace(old, new)
-        prometheus = Prometheus(self, config)
+        self.ok('certs', 'init', self.path('ca'))  # is named in the file, and nobody here has a certificate of it
+        prometheus = Prometheus(self, shipped(f'http://{self.services["coordinator"].http}', self.path('ca', 'ca.crt')))
         self.see_what_discovery_says(prometheus)
         job_id = self.submit(SPEC)
         self.wait_for_step(job_id, 20)
@@ -255,6 +264,31 @@ class ClusterTest(services.ServicesTest):
         self.wait_until(lambda: ('CapstanWorkerLost', 'w2') in self.firing(prometheus), 60, 'the alert of a lost worker')
         self.start_worker('w2')
         self.wait_until(lambda: self.firing(prometheus) == [], 60, 'all well again')
+
+
+@unittest.skipUnless(shutil.which('prometheus'), 'NOT TESTED: needs prometheus; Debian has it in the package prometheus')
+class HttpsTest(support.TestCase):
+
+    def serve(self, program, keys, role, *args):
+        service = services.Service(program, ['--listen', f'unix:{self.path(role)}.sock', '--http', '0.0.0.0:0', *keys.credentials(role), *args],
+                                   self.folder, self.path(f'{role}.log'))
+        self.addCleanup(service.stop)
+        return service
+
+    def test_services_off_loopback_are_scraped_with_the_authority_alone(self):
+        host = socket.gethostname()  # what /sd names them by
+        keys = Credentials(self.folder, hosts=('127.0.0.1', host))
+        coordinator = self.serve('capstan_coordinator', keys, 'coordinator', '--state-dir', self.path('state'), '--tokens',
+                                 keys.path('ca', 'tokens.json'))
+        self.serve('capstan_gpu_worker', keys, 'worker', '--coordinator', f'unix:{self.path("coordinator.sock")}', '--node', 'w0', '--devices', 'cpu')
+        port = coordinator.http.rpartition(':')[2]
+        prometheus = Prometheus(self, shipped(f'https://{host}:{port}', keys.path('coordinator', 'ca.crt')))
+        deadline = time.monotonic() + 60
+        up = []
+        while up != ['coordinator', 'w0']:
+            self.assertLess(time.monotonic(), deadline, up)
+            select.select([], [], [], 0.1)
+            up = sorted(labels['node'] for labels, value in prometheus.query('up') if value == 1)
 
 
 if __name__ == '__main__':
