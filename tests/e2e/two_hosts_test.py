@@ -36,11 +36,17 @@ class TwoHostsTest(support.TestCase):
         self.engines['host-b'].docker('load', '-i', self.path('image.tar'))
         os.remove(self.path('image.tar'))
 
-        # What an operator copies to both hosts, and the folder that both mount.
+        # The tree of the first host, what its operator copies to the second, and the folder that both mount.
+        self.trees = {'host-a': self.path('deploy/compose'), 'host-b': self.path('host-b')}
         shutil.copytree(os.path.join(support.ROOT, 'deploy'), self.path('deploy'))
         self.secrets = self.path('deploy/compose/secrets')
         debian_root.run(self.path('deploy/compose/make-secrets'), self.hosts.address('host-a'), self.hosts.address('host-b'),
                         env=dict(os.environ, CAPSTAN=support.CAPSTAN))
+        archive = self.path('host-b.tar')
+        debian_root.run('tar', '-C', self.trees['host-a'], '-cf', archive, 'two-hosts', 'secrets/worker-1')
+        os.mkdir(self.trees['host-b'])
+        debian_root.run('tar', '-C', self.trees['host-b'], '-xpf', archive, '--numeric-owner')
+        os.remove(archive)
         for name in ('checkpoints', 'data'):
             os.mkdir(self.path(name))
             os.chown(self.path(name), 10001, 0)
@@ -52,7 +58,7 @@ class TwoHostsTest(support.TestCase):
     def compose(self, host, *args):
         env = dict(self.engines[host].environment, CAPSTAN_IMAGE='localhost/capstan', HOST_A=self.hosts.address('host-a'),
                    CAPSTAN_CHECKPOINTS=self.path('checkpoints'), CAPSTAN_DATA=self.path('data'))
-        return debian_root.run('docker-compose', '-p', 'capstan', '-f', self.path(f'deploy/compose/two-hosts/{host}.yaml'),
+        return debian_root.run('docker-compose', '-p', 'capstan', '-f', os.path.join(self.trees[host], 'two-hosts', f'{host}.yaml'),
                                *args, env=env)
 
     def operator(self, *args):
