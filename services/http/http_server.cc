@@ -4,6 +4,8 @@
 #include <openssl/ssl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -13,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "services/http/http_stream.h"
 #include "services/logging/log.h"
 #include "services/sync/mutex.h"
 
@@ -22,28 +25,81 @@ namespace {
 constexpr int kThreads = 4;
 constexpr int kMaxConnections = 16;  // that are served or wait for it; others wait in the kernel
 
+// What the connections of a server have to know of it. Thread-safe.
+struct Load {
+  std::atomic<bool> stopping{false};
+  std::atomic<bool> crowded{false};  // somebody waits for a thread
+};
+
 // A pool that lets the thread that accepts wait: each connection holds a descriptor, and the
 // process needs some for files.
 class ConnectionQueue : public httplib::TaskQueue {
  public:
+  explicit ConnectionQueue(Load& load) : load_(load) {}
+
   void enqueue(std::function<void()> serve) override {
     MutexLock lock(mu_);
     while (connections_ == kMaxConnections) fewer_.Wait(mu_);
-    ++connections_;
+    CountLocked(+1);
     pool_.enqueue([this, serve = std::move(serve)] {
       serve();
       MutexLock done(mu_);
-      --connections_;
+      CountLocked(-1);
       fewer_.NotifyAll();
     });
   }
   void shutdown() override { pool_.shutdown(); }
 
  private:
+  void CountLocked(int more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    connections_ += more;
+    load_.crowded = connections_ > kThreads;
+  }
+
+  Load& load_;
   Mutex mu_;
   CondVar fewer_;
   int connections_ ABSL_GUARDED_BY(mu_) = 0;
   httplib::ThreadPool pool_{kThreads};
+};
+
+struct FreeContext {
+  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+};
+using TlsContext = std::unique_ptr<SSL_CTX, FreeContext>;
+
+// httplib's server over HttpStream.
+class StreamServer : public httplib::Server {
+ public:
+  // `tls`: null for plaintext.
+  StreamServer(TlsContext tls, absl::Duration request_limit, absl::Duration crowded_limit)
+      : tls_(std::move(tls)), request_limit_(request_limit), crowded_limit_(crowded_limit) {
+    new_task_queue = [this] { return new ConnectionQueue(load_); };
+  }
+
+  // Ends the requests under way, each at its next wait, and the thread that listens.
+  void Stop() {
+    load_.stopping = true;
+    stop();
+  }
+
+ private:
+  bool process_and_close_socket(socket_t fd) override {
+    HttpStream stream(fd, tls_.get(), [this] { return Patience(); });
+    bool closed = false;
+    // One request per connection: one that is kept would hold a thread.
+    return stream.Open() && process_request(stream, /*close_connection=*/true, closed, nullptr);
+  }
+
+  absl::Duration Patience() const {
+    if (load_.stopping) return absl::ZeroDuration();
+    return load_.crowded ? std::min(crowded_limit_, request_limit_) : request_limit_;
+  }
+
+  const TlsContext tls_;
+  const absl::Duration request_limit_;
+  const absl::Duration crowded_limit_;
+  Load load_;
 };
 
 void SetSocketOptions(socket_t fd) {
@@ -63,6 +119,23 @@ int OnHandshake(SSL* ssl, void* security) {
   return LoadCertificate(ssl, *static_cast<const Security*>(security)) ? 1 : 0;
 }
 
+// FailedPrecondition: OpenSSL gives none; InvalidArgument: certificate and key cannot be used.
+// Borrows `security`, whose files are read again for each connection.
+absl::StatusOr<TlsContext> MakeTlsContext(Security& security) {
+  TlsContext context(SSL_CTX_new(TLS_server_method()));
+  if (!context) return absl::FailedPreconditionError("OpenSSL: no TLS context");
+  SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
+  SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);  // strangers would fill it
+  SSL_CTX_set_cert_cb(context.get(), OnHandshake, &security);
+  SSL* const trial = SSL_new(context.get());
+  const bool usable = trial != nullptr && LoadCertificate(trial, security);
+  SSL_free(trial);
+  if (usable) return context;
+  return absl::InvalidArgumentError(absl::StrCat("--tls-cert ", security.tls_cert,
+                                                 " with --tls-key ", security.tls_key,
+                                                 ": cannot be used for HTTPS"));
+}
+
 void Answer(const HttpHandler& handler, bool tls, const httplib::Request& request,
             httplib::Response& response) {
   HttpRequest asked{.path = request.path, .parameters = request.params, .headers = {}, .tls = tls};
@@ -80,7 +153,7 @@ void Answer(const HttpHandler& handler, bool tls, const httplib::Request& reques
 struct HttpServer::Impl {
   bool tls = false;
   Security security;
-  std::unique_ptr<httplib::Server> server;
+  std::unique_ptr<StreamServer> server;
   Endpoint bound;
   std::thread thread;
   Mutex mu;
@@ -149,32 +222,17 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
   auto impl = std::make_unique<Impl>();
   impl->tls = tls;
   impl->security = options.security;
+  TlsContext context;
   if (tls) {
-    bool usable = false;
-    impl->server = std::make_unique<httplib::SSLServer>([&](SSL_CTX& context) {
-      SSL_CTX_set_min_proto_version(&context, TLS1_2_VERSION);
-      SSL_CTX_set_cert_cb(&context, OnHandshake, &impl->security);
-      SSL* const trial = SSL_new(&context);
-      usable = trial != nullptr && LoadCertificate(trial, impl->security);
-      SSL_free(trial);
-      return true;
-    });
-    if (!usable) {
-      return absl::InvalidArgumentError(absl::StrCat("--tls-cert ", options.security.tls_cert,
-                                                     " with --tls-key ", options.security.tls_key,
-                                                     ": cannot be used for HTTPS"));
-    }
-  } else {
-    impl->server = std::make_unique<httplib::Server>();
+    absl::StatusOr<TlsContext> made = MakeTlsContext(impl->security);
+    if (!made.ok()) return made.status();
+    context = *std::move(made);
   }
+  impl->server = std::make_unique<StreamServer>(std::move(context), options.request_limit,
+                                                options.crowded_limit);
   httplib::Server& server = *impl->server;
   server.set_socket_options(SetSocketOptions);
-  server.new_task_queue = [] { return new ConnectionQueue(); };
-  server.set_keep_alive_max_count(1);  // a connection that is kept would hold a thread
-  server.set_keep_alive_timeout(2);    // until the first byte of the request
-  server.set_read_timeout(5, 0);
-  server.set_write_timeout(5, 0);
-  server.set_payload_max_length(64 * 1024);
+  server.set_payload_max_length(kMaxBodyBytes);
   server.set_tcp_nodelay(true);
   for (const auto& [path, handler] : routes) {
     server.Get(path, [handler = handler, tls](const httplib::Request& request,
@@ -229,7 +287,7 @@ void HttpServer::Stop() {
   MutexLock lock(impl_->mu);
   if (impl_->stopped) return;
   impl_->stopped = true;
-  impl_->server->stop();
+  impl_->server->Stop();
   impl_->thread.join();
 }
 

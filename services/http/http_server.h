@@ -2,9 +2,13 @@
 //
 // /metrics, /healthz and /readyz are for anybody who reaches the port, so it is 127.0.0.1 by
 // default; any other address is TLS with the service's certificate, read again for each connection,
-// or needs --insecure. No certificate is asked of the caller: a scraper has none. One request per connection, four
-// threads, 5 s per read and write: no client can hold it for long. Without SO_REUSEPORT: a second
-// start at one address fails with the address in its message.
+// or needs --insecure. No certificate is asked of the caller: a scraper has none. Without
+// SO_REUSEPORT: a second start at one address fails with the address in its message.
+//
+// No client can hold it for long. One request per connection, four threads. A request, its
+// handshake included, has 10 s once a thread takes it up, and so has its answer; 1 s while others
+// wait for a thread. A head has 32 KiB; a body is a form of at most 64 KiB that says its length,
+// not chunked, compressed or in parts; ranges are refused. A flood still makes others wait.
 //
 // Thread-safe. Handlers run in the server's threads.
 #ifndef CAPSTAN_SERVICES_HTTP_HTTP_SERVER_H_
@@ -20,6 +24,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "services/endpoint/endpoint.h"
 
 namespace capstan::services {
@@ -52,6 +57,9 @@ struct HttpOptions {
   std::function<bool()> ready;                // of /readyz: 200 or 503; empty: always ready
   std::map<std::string, HttpHandler> routes;  // further GET paths, e.g. "/sd"
   std::map<std::string, HttpHandler> posts;   // POST paths, of forms
+  // How long a request may take to arrive, and its answer to leave; above 0.
+  absl::Duration request_limit = absl::Seconds(10);
+  absl::Duration crowded_limit = absl::Seconds(1);  // the same while others wait for a thread
 };
 
 // "off" or "" gives nullopt, otherwise ADDR:PORT. InvalidArgument: neither, or a Unix path.
@@ -70,7 +78,8 @@ class HttpServer {
   const Endpoint& endpoint() const;
   // "http://127.0.0.1:7071", or https; every address (0.0.0.0) is told by the machine's name.
   std::string url() const;
-  // Ends the requests under way, at most some seconds, and frees the port. Idempotent.
+  // Frees the port. Cuts off who is still sending a request or does not take the answer at once,
+  // and waits for the handlers that run. Idempotent.
   void Stop();
 
  private:
