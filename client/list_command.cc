@@ -1,5 +1,4 @@
 // `capstan list`: jobs, newest first.
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,32 +70,33 @@ std::string Table(const std::vector<job::v1::Job>& jobs, bool wide, int width) {
 ExitCode List(const ListOptions& options, const Context& context) {
   job::v1::ListJobsRequest request;
   request.set_limit(options.limit);
+  request.set_owner(options.user);
   for (const std::string& text : options.states) {
     const auto state = ReadState(text);
     if (!state.ok()) return Report(state.status(), context.console);
     request.add_states(*state);
   }
   for (const std::string& label : options.labels) {
-    if (label.find('=') == std::string::npos) {
+    const size_t equals = label.find('=');
+    if (equals == std::string::npos) {
       return Report(
           absl::InvalidArgumentError(absl::StrCat("-l takes label=value, found '", label, "'")),
           context.console);
     }
+    const std::string key = label.substr(0, equals);
+    const std::string value = label.substr(equals + 1);
+    const auto [it, is_new] = request.mutable_labels()->insert({key, value});
+    if (!is_new && it->second != value) {
+      return Report(absl::InvalidArgumentError(
+                        absl::StrCat("-l gives '", key, "' two values; a job has one")),
+                    context.console);
+    }
   }
-  const auto wanted = [&](const job::v1::Job& job) {
-    if (!options.user.empty() && job.owner() != options.user) return false;
-    return std::all_of(options.labels.begin(), options.labels.end(), [&](const std::string& label) {
-      const size_t equals = label.find('=');
-      const auto it = job.spec().labels().find(label.substr(0, equals));
-      return it != job.spec().labels().end() && it->second == label.substr(equals + 1);
-    });
-  };
   return WithCoordinator(context, [&](JobClient& client) {
     const Console& console = context.console;
     const auto answer = client.Call(&JobClient::Stub::ListJobs, request);
     if (!answer.ok()) return Report(answer.status(), console);
-    std::vector<job::v1::Job> jobs;
-    std::copy_if(answer->jobs().begin(), answer->jobs().end(), std::back_inserter(jobs), wanted);
+    const std::vector<job::v1::Job> jobs(answer->jobs().begin(), answer->jobs().end());
     if (console.json()) {
       console.Out(JobListJson(jobs) + "\n");
     } else if (console.output == Output::kName) {

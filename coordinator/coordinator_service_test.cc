@@ -431,6 +431,42 @@ TEST_F(ServiceTest, SubmitNamesWhatIsMissingAndIsIdempotent) {
       HasSubstr("capstan_jobs_rejected_total{queue=\"default\",reason=\"invalid_spec\"} 3"));
 }
 
+TEST_F(ServiceTest, AListIsFilteredBeforeItIsCutAndItsFilterIsBounded) {
+  job::v1::JobSpec labelled = Spec(1, 0);
+  (*labelled.mutable_labels())["team"] = "vision";
+  job::v1::SubmitJobResponse oldest, other;
+  ASSERT_TRUE(Submit(labelled, "a", &oldest).ok());
+  ASSERT_TRUE(Submit(Spec(1, 0), "b", &other).ok());
+  ASSERT_TRUE(Submit(Spec(1, 0), "c", &other).ok());
+  const auto list = [this](const job::v1::ListJobsRequest& request,
+                           job::v1::ListJobsResponse* response) {
+    return stub_->ListJobs(services::NewContext(kLimit).get(), request, response);
+  };
+
+  job::v1::ListJobsRequest request;
+  request.set_limit(1);
+  (*request.mutable_labels())["team"] = "vision";
+  job::v1::ListJobsResponse response;
+  ASSERT_TRUE(list(request, &response).ok());
+  ASSERT_THAT(response.jobs(), SizeIs(1));
+  EXPECT_EQ(response.jobs(0).job_id(), oldest.job_id());
+  request.set_owner("ann");  // over a Unix socket a job has no owner
+  response.Clear();
+  ASSERT_TRUE(list(request, &response).ok());
+  EXPECT_THAT(response.jobs(), SizeIs(0));
+
+  request.set_owner(std::string(64, 'a'));
+  (*request.mutable_labels())[std::string(64, 'k')] = "v";
+  for (int i = 0; i < 32; ++i) (*request.mutable_labels())[absl::StrCat("k", i)] = "v";
+  const grpc::Status status = list(request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  std::vector<std::string> fields;
+  for (const auto& violation : services::GetViolations(services::FromGrpcStatus(status))) {
+    fields.push_back(violation.field);
+  }
+  EXPECT_THAT(fields, ElementsAre("owner", "labels", "labels"));
+}
+
 TEST_F(ServiceTest, UnknownJobsAreNotFoundEverywhere) {
   job::v1::GetJobRequest get;
   get.set_job_id("no-such-job");

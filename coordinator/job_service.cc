@@ -24,6 +24,8 @@ constexpr size_t kMaxListBytes = 4 * 1024 * 1024 - 1024;  // our clients take 4 
 constexpr int kMaxIntervalMs = 60000;
 constexpr int kDefaultIntervalMs = 100;
 constexpr size_t kMaxJobIdBytes = 128;
+constexpr size_t kMaxNameBytes = 63;  // of an owner, a label's key or value: none is longer
+constexpr int kMaxLabels = 32;        // of a job
 
 absl::Status Violated(const std::vector<FieldViolation>& violations) {
   std::vector<std::string> sentences;
@@ -36,6 +38,37 @@ absl::Status CheckJobId(const std::string& job_id) {
   if (!job_id.empty() && job_id.size() <= kMaxJobIdBytes) return absl::OkStatus();
   return Violated({{"job_id", absl::StrCat("job_id: want 1 to ", kMaxJobIdBytes, " bytes, got ",
                                            job_id.size())}});
+}
+
+// What a request asks for; what cannot be asked is added to `violations`.
+core::JobFilter ReadFilter(const job::v1::ListJobsRequest& request,
+                           std::vector<FieldViolation>& violations) {
+  core::JobFilter filter;
+  for (const int state : request.states()) {
+    if (!common::v1::JobState_IsValid(state) || state == common::v1::JOB_STATE_UNSPECIFIED) {
+      violations.push_back({"states", absl::StrCat("states: ", state, " is no state")});
+      break;
+    }
+    filter.states.insert(static_cast<common::v1::JobState>(state));
+  }
+  if (request.owner().size() > kMaxNameBytes) {
+    violations.push_back({"owner", absl::StrCat("owner: want at most ", kMaxNameBytes,
+                                                " bytes, got ", request.owner().size())});
+  }
+  filter.owner = request.owner();
+  if (request.labels_size() > kMaxLabels) {
+    violations.push_back({"labels", absl::StrCat("labels: want at most ", kMaxLabels, ", got ",
+                                                 request.labels_size())});
+  }
+  for (const auto& [key, value] : request.labels()) {
+    if (key.size() > kMaxNameBytes || value.size() > kMaxNameBytes) {
+      violations.push_back({"labels", absl::StrCat("labels: want keys and values of at most ",
+                                                   kMaxNameBytes, " bytes")});
+      break;
+    }
+    filter.labels.emplace(key, value);
+  }
+  return filter;
 }
 
 // Whoever gave up needs no work: its deadline, or its connection, is over.
@@ -117,25 +150,18 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* 
     violations.push_back(
         {"limit", absl::StrCat("limit: want 0 to ", kMaxListed, ", got ", request->limit())});
   }
-  std::set<common::v1::JobState> states;
-  for (const int state : request->states()) {
-    if (!common::v1::JobState_IsValid(state) || state == common::v1::JOB_STATE_UNSPECIFIED) {
-      violations.push_back({"states", absl::StrCat("states: ", state, " is no state")});
-      break;
-    }
-    states.insert(static_cast<common::v1::JobState>(state));
-  }
+  const core::JobFilter filter = ReadFilter(*request, violations);
   if (!violations.empty()) {
     reactor->Finish(ToGrpcStatus(Violated(violations)));
     return reactor;
   }
   const int limit = request->limit() == 0 ? kDefaultListed : request->limit();
-  coordinator_.PostRead([this, context, response, reactor, limit, states] {
+  coordinator_.PostRead([this, context, response, reactor, limit, filter] {
     if (GivenUp(*context)) {
       reactor->Finish(GivenUpStatus());
       return;
     }
-    for (job::v1::Job& job : coordinator_.core().ListJobs(limit, states)) {
+    for (job::v1::Job& job : coordinator_.core().ListJobs(limit, filter)) {
       *response->add_jobs() = std::move(job);
     }
     if (response->ByteSizeLong() > kMaxListBytes) {

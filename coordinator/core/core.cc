@@ -138,13 +138,20 @@ absl::StatusOr<job::v1::Job> CoordinatorCore::GetJob(absl::string_view job_id) c
   return job->ToProto(/*with_history=*/true);
 }
 
-std::vector<job::v1::Job> CoordinatorCore::ListJobs(
-    int limit, const std::set<common::v1::JobState>& states) const {
+std::vector<job::v1::Job> CoordinatorCore::ListJobs(int limit, const JobFilter& filter) const {
+  const auto wanted = [&filter](const JobRecord& job) {
+    if (!filter.states.empty() && filter.states.count(job.state) == 0) return false;
+    if (!filter.owner.empty() && job.owner != filter.owner) return false;
+    const auto& has = job.spec.labels();
+    return std::all_of(filter.labels.begin(), filter.labels.end(), [&has](const auto& label) {
+      const auto it = has.find(label.first);
+      return it != has.end() && it->second == label.second;
+    });
+  };
   std::vector<job::v1::Job> out;
   for (auto it = by_sequence_.rbegin(); it != by_sequence_.rend(); ++it) {
     if (static_cast<int>(out.size()) >= limit) break;
-    if (!states.empty() && states.count(it->second->state) == 0) continue;
-    out.push_back(it->second->ToProto(/*with_history=*/false));
+    if (wanted(*it->second)) out.push_back(it->second->ToProto(/*with_history=*/false));
   }
   return out;
 }

@@ -50,6 +50,13 @@ struct Loss {
   bool drained = false;   // it is well, but its node is drained
 };
 
+// Which jobs are asked for; what is empty asks for all.
+struct JobFilter {
+  std::set<common::v1::JobState> states;
+  std::string owner;
+  std::map<std::string, std::string> labels;  // all of these
+};
+
 class CoordinatorCore {
  public:
   // `options.validate` and `options.resolve` are set.
@@ -69,8 +76,8 @@ class CoordinatorCore {
 
   // NotFound: no such job (any more).
   absl::StatusOr<job::v1::Job> GetJob(absl::string_view job_id) const;
-  // Newest first, without events and epochs. Empty `states`: all.
-  std::vector<job::v1::Job> ListJobs(int limit, const std::set<common::v1::JobState>& states) const;
+  // The newest of those that `filter` asks for, newest first, without events and epochs.
+  std::vector<job::v1::Job> ListJobs(int limit, const JobFilter& filter) const;
   // The job's log, or null. Valid until the next Step.
   const LogBuffer* Logs(absl::string_view job_id) const;
   // False for unknown jobs.

@@ -119,6 +119,31 @@ TEST_F(CoreTest, TheSameRequestIsTheSameJob) {
   EXPECT_THAT(LastReply().status.message(), HasSubstr(id));
 }
 
+// The limit counts what was asked for, not what lies in front of it.
+TEST_F(CoreTest, AListIsFilteredBeforeItIsCut) {
+  caller_.name = "ann";
+  job::v1::JobSpec labelled = Spec(1, 1);
+  (*labelled.mutable_labels())["team"] = "vision";
+  (*labelled.mutable_labels())["tier"] = "1";
+  const std::string oldest = Submit(labelled);
+  caller_.name = "bob";
+  (*labelled.mutable_labels())["team"] = "speech";
+  Submit(labelled);
+  const std::string newest = Submit(Spec(1, 1));
+  const auto ids = [this](const JobFilter& filter) {
+    std::vector<std::string> out;
+    for (const job::v1::Job& job : core_.ListJobs(1, filter)) out.push_back(job.job_id());
+    return out;
+  };
+  EXPECT_THAT(ids({}), ElementsAre(newest));
+  EXPECT_THAT(ids({.owner = "ann"}), ElementsAre(oldest));
+  EXPECT_THAT(ids({.labels = {{"team", "vision"}, {"tier", "1"}}}), ElementsAre(oldest));
+  EXPECT_THAT(ids({.labels = {{"team", "vision"}, {"tier", "2"}}}), IsEmpty());
+  EXPECT_THAT(ids({.states = {JOB_STATE_PENDING}, .owner = "ann"}), ElementsAre(oldest));
+  EXPECT_THAT(ids({.states = {JOB_STATE_RUNNING}, .owner = "ann"}), IsEmpty());
+  EXPECT_THAT(ids({.owner = "an"}), IsEmpty());
+}
+
 TEST_F(CoreTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(Submit(Spec(1, 1), "no spaces"), "");
   EXPECT_THAT(LastReply().status.message(), HasSubstr("request_id"));
