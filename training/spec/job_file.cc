@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -94,6 +95,9 @@ class Binder {
     for (const YamlNode::Entry& entry : node.entries) BindEntry(entry, path, message);
   }
 
+  // It was written, and neither it nor what lies below it has an error.
+  bool IsSound(const std::string& path) const { return sound_.count(path) > 0; }
+
   // Where a path was written, or its nearest group that was.
   Mark MarkOf(absl::string_view path) const {
     std::string at(path);
@@ -125,7 +129,10 @@ class Binder {
                                                "' exclude each other: give one of them"));
         }
       }
-      return BindField(entry.value, full, message, field);
+      const size_t errors = errors_.size();
+      BindField(entry.value, full, message, field);
+      if (errors_.size() == errors) sound_.insert(full);
+      return;
     }
     if (TakeOtherKey(entry, full)) return;
     if (full == "outputs" || full == "outputs.metrics") {
@@ -158,7 +165,9 @@ class Binder {
         continue;
       }
       marks_[inner_path] = inner.value.mark;
+      const size_t errors = errors_.size();
       BindScalar(inner.value, inner_path, message, field);
+      if (errors_.size() == errors) sound_.insert(inner_path);
     }
   }
 
@@ -230,6 +239,7 @@ class Binder {
     const bool by_name = field->message_type()->name() == "Initializer" ||
                          field->message_type()->name() == "LrSchedule";
     if (by_name && node.kind == YamlNode::Kind::kScalar) {
+      sound_.insert(Join(path, "name"));
       return BindScalar(node, path, inner, inner.GetDescriptor()->FindFieldByName("name"));
     }
     BindMessage(node, path, inner);
@@ -368,6 +378,7 @@ class Binder {
 
   std::vector<FileError>& errors_;
   std::map<std::string, Mark> marks_;
+  std::set<std::string> sound_;
 };
 
 // Puts the value of `--set path=text` into the tree.
@@ -428,10 +439,14 @@ JobFile ParseJobFile(absl::string_view text,
   YamlNode root = ParseYaml(text, syntax);
   for (YamlError& error : syntax) file.errors.push_back({error.mark, std::move(error.message)});
   for (const auto& [path, value] : overrides) Override(root, path, value, file.errors);
+  const bool is_yaml = file.errors.empty();
   Binder binder(file.errors);
   binder.BindMessage(root, "", file.spec);
-  if (file.errors.empty()) {
+  const bool is_bound = file.errors.empty();
+  if (is_yaml) {
     for (Violation& violation : Validate(file.spec)) {
+      // What is missing, or does not go with another key, may only follow from an error above.
+      if (!is_bound && !(violation.alone && binder.IsSound(violation.path))) continue;
       file.errors.push_back({binder.MarkOf(violation.path), std::move(violation.message)});
     }
   }

@@ -83,6 +83,51 @@ training:
       "job.yaml:6:20: error: 'training.optimizer.learning_rate' must be a number, found '1e-2x'\n");
 }
 
+TEST(JobFileTest, ValuesOutOfRangeAreReportedBesideUnknownKeysAndWrongTypes) {
+  EXPECT_EQ(Errors(R"(version: 2
+name: Big
+resources: {num_worker: 2, num_shards: 300, lanes: many}
+model: {name: lenet, initializer: nonsense}
+training:
+  epoches: 3
+  global_batch_size: 0
+recovery: {backoff: {initial: 2d, max: soon}}
+)"),
+            "job.yaml:1:10: error: 'version' must be 1, found 2\n"
+            "job.yaml:2:7: error: 'name' must be 1 to 63 of a-z, 0-9 and '-', found 'Big'\n"
+            "job.yaml:3:13: error: unknown field 'resources.num_worker' (did you mean "
+            "'num_workers'?)\n"
+            "job.yaml:3:40: error: 'resources.num_shards' must be between 1 and 256, found 300\n"
+            "job.yaml:3:52: error: 'resources.lanes' must be a whole number, found 'many'\n"
+            "job.yaml:4:35: error: 'model.initializer.name' must be one of xavier, he, normal, "
+            "uniform, zeros, found 'nonsense'\n"
+            "job.yaml:6:3: error: unknown field 'training.epoches' (did you mean 'epochs'?)\n"
+            "job.yaml:7:22: error: 'training.global_batch_size' must be between 1 and 2147483647, "
+            "found 0\n"
+            "job.yaml:8:31: error: 'recovery.backoff.initial' must be between 0 and 86400, found "
+            "172800\n"
+            "job.yaml:8:40: error: 'recovery.backoff.max' must be a duration like 30s, 5m, 4h or "
+            "7d, found 'soon'\n");
+}
+
+// Each file has one mistake, and rules that would speak of another key because of it.
+TEST(JobFileTest, NothingIsReportedThatOnlyFollowsFromAnotherError) {
+  const auto count = [](const std::string& text) { return ParseJobFile(text).errors.size(); };
+  EXPECT_EQ(count(With("num_workers: 2", "num_worker: 2, min_workers: 2")), 1u);
+  EXPECT_EQ(count(With("num_workers: 2", "num_workers: two")), 1u);
+  EXPECT_EQ(count(With("type: dist_sync", "tpye: dist_sync")), 1u);
+  EXPECT_EQ(count(With("version: 1", "version: one")), 1u);
+  EXPECT_EQ(count(With("version: 1", "version: [1]")), 1u);
+  EXPECT_EQ(count(With("name: normal, scale", "nme: normal, scale")), 1u);
+  EXPECT_EQ(count(With("learning_rate: 0.2",
+                       "learning_rate: x, lr_schedule: {name: cosine, min_rate: 0.1}")),
+            1u);
+  EXPECT_EQ(
+      count(With("num_shards: 2}", "num_shards: 2, devise: gpu}") + "  deterministic: false\n"),
+      1u);
+  EXPECT_EQ(count(With("num_shards: 2}", "num_shards: 2, lanes: 2, lane_weights: [1, x]}")), 1u);
+}
+
 TEST(JobFileTest, DuplicateKeysAnchorsAliasesAndTagsAreRefused) {
   EXPECT_THAT(Errors(With("  seed: 42", "  seed: 42\n  seed: 43")),
               HasSubstr("job.yaml:12:3: error: duplicate key 'seed'"));

@@ -38,6 +38,11 @@ class Rules {
   void Fail(absl::string_view path, absl::string_view rest) {
     out_.push_back({std::string(path), absl::StrCat("'", path, "' ", rest)});
   }
+  // The same for what no other key can make right.
+  void Wrong(absl::string_view path, absl::string_view rest) {
+    Fail(path, rest);
+    out_.back().alone = true;
+  }
   void Required(absl::string_view path, bool present) {
     if (!present) out_.push_back({std::string(path), absl::StrCat("'", path, "' is required")});
   }
@@ -45,13 +50,13 @@ class Rules {
   template <class T>
   void Range(absl::string_view path, T value, T low, T high) {
     if (!(value >= low && value <= high)) {
-      Fail(path, absl::StrCat("must be between ", low, " and ", high, ", found ", Text(value)));
+      Wrong(path, absl::StrCat("must be between ", low, " and ", high, ", found ", Text(value)));
     }
   }
   void Finite(absl::string_view path, double value, double low, bool low_allowed) {
     if (!std::isfinite(value) || value < low || (!low_allowed && value == low)) {
-      Fail(path, absl::StrCat("must be a finite number ", low_allowed ? "of at least " : "above ",
-                              low, ", found ", Text(value)));
+      Wrong(path, absl::StrCat("must be a finite number ", low_allowed ? "of at least " : "above ",
+                               low, ", found ", Text(value)));
     }
   }
   void OneOf(absl::string_view path, const std::string& value,
@@ -61,12 +66,12 @@ class Rules {
     }
     for (const std::string& name : later) {
       if (name == value)
-        return Fail(path,
-                    absl::StrCat("'", value, "' is not supported in this version; supported: ",
-                                 absl::StrJoin(allowed, ", ")));
+        return Wrong(path,
+                     absl::StrCat("'", value, "' is not supported in this version; supported: ",
+                                  absl::StrJoin(allowed, ", ")));
     }
-    Fail(path,
-         absl::StrCat("must be one of ", absl::StrJoin(allowed, ", "), ", found ", Text(value)));
+    Wrong(path,
+          absl::StrCat("must be one of ", absl::StrJoin(allowed, ", "), ", found ", Text(value)));
   }
   void Steps(absl::string_view path, const Period& period) {
     if (period.has_epochs()) {
@@ -74,7 +79,7 @@ class Rules {
     } else if (period.has_steps()) {
       Range<int64_t>(path, period.steps(), 1, kMaxSteps);
     } else {
-      Fail(path, "must be a number of steps or epochs, like '10 epochs'");
+      Wrong(path, "must be a number of steps or epochs, like '10 epochs'");
     }
   }
 
@@ -100,11 +105,11 @@ bool HasControl(absl::string_view text) {
 
 void CheckLabels(const JobSpec& spec, Rules& rules) {
   if (spec.labels_size() > 32)
-    rules.Fail("labels", absl::StrCat("has ", spec.labels_size(), " entries, 32 is the limit"));
+    rules.Wrong("labels", absl::StrCat("has ", spec.labels_size(), " entries, 32 is the limit"));
   for (const auto& [key, value] : spec.labels()) {
     if (key.empty() || key.size() > 63 || value.size() > 63 || HasControl(key) ||
         HasControl(value)) {
-      rules.Fail("labels", "takes keys of 1 to 63 and values of at most 63 printable characters");
+      rules.Wrong("labels", "takes keys of 1 to 63 and values of at most 63 printable characters");
       return;
     }
   }
@@ -119,14 +124,17 @@ void CheckResources(const JobSpec& spec, Rules& rules) {
   if (r.has_num_shards()) rules.Range<int64_t>("resources.num_shards", r.num_shards(), 1, 256);
   if (r.has_min_workers()) {
     const int64_t workers = r.has_num_workers() ? r.num_workers() : 1;
-    rules.Range<int64_t>("resources.min_workers", r.min_workers(), 1,
-                         std::max<int64_t>(1, std::min<int64_t>(workers, 1024)));
+    const int64_t most = std::max<int64_t>(1, std::min<int64_t>(workers, 1024));
+    if (r.min_workers() < 1 || r.min_workers() > most) {
+      rules.Fail("resources.min_workers",
+                 absl::StrCat("must be between 1 and ", most, ", found ", r.min_workers()));
+    }
   }
   if (r.has_device()) rules.OneOf("resources.device", r.device(), {"auto", "cpu", "gpu"});
   for (const double weight : r.lane_weights()) {
     if (!std::isfinite(weight) || weight <= 0 || weight > 1e6) {
-      rules.Fail("resources.lane_weights",
-                 absl::StrCat("takes numbers above 0 up to 1000000, found ", weight));
+      rules.Wrong("resources.lane_weights",
+                  absl::StrCat("takes numbers above 0 up to 1000000, found ", weight));
       break;
     }
   }
@@ -151,10 +159,10 @@ void CheckResources(const JobSpec& spec, Rules& rules) {
     std::set<int32_t> listed;
     for (const int32_t index : r.devices()) {
       if (index < 0 || index > 63) {
-        rules.Fail("resources.devices",
-                   absl::StrCat("takes indices between 0 and 63, found ", index));
+        rules.Wrong("resources.devices",
+                    absl::StrCat("takes indices between 0 and 63, found ", index));
       } else if (!listed.insert(index).second) {
-        rules.Fail("resources.devices", absl::StrCat("lists device ", index, " twice"));
+        rules.Wrong("resources.devices", absl::StrCat("lists device ", index, " twice"));
       }
     }
   }
@@ -212,7 +220,7 @@ void CheckModel(const JobSpec& spec, Rules& rules) {
   }
   if (m.has_initial_weights()) {
     const auto path = LocalPath(m.initial_weights());
-    if (!path.ok()) rules.Fail("model.initial_weights", path.status().message());
+    if (!path.ok()) rules.Wrong("model.initial_weights", path.status().message());
   }
 }
 
@@ -227,7 +235,7 @@ void CheckData(const JobSpec& spec, Rules& rules) {
   if (d.format() == "idx") rules.Required("data.uri", d.has_uri());
   if (d.has_uri()) {
     const auto path = LocalPath(d.uri());
-    if (!path.ok()) rules.Fail("data.uri", path.status().message());
+    if (!path.ok()) rules.Wrong("data.uri", path.status().message());
   }
   if (d.has_partition()) rules.OneOf("data.partition", d.partition(), {"global", "contiguous"});
   if (d.has_prefetch_batches())
@@ -258,8 +266,8 @@ void CheckOptimizer(const JobSpec& spec, Rules& rules) {
   if (o.has_learning_rate())
     rules.Finite("training.optimizer.learning_rate", o.learning_rate(), 0, false);
   if (o.has_momentum() && !(o.momentum() >= 0 && o.momentum() < 1)) {
-    rules.Fail("training.optimizer.momentum",
-               absl::StrCat("must be at least 0 and below 1, found ", o.momentum()));
+    rules.Wrong("training.optimizer.momentum",
+                absl::StrCat("must be at least 0 and below 1, found ", o.momentum()));
   }
   if (o.nesterov() && o.momentum() == 0)
     rules.Fail("training.optimizer.nesterov", "needs a momentum above 0");
@@ -272,8 +280,8 @@ void CheckOptimizer(const JobSpec& spec, Rules& rules) {
   if (s.name() == "step") {
     rules.Required(base + ".every", s.has_every());
     if (s.has_factor() && !(s.factor() > 0 && s.factor() <= 1)) {
-      rules.Fail(base + ".factor",
-                 absl::StrCat("must be above 0 and at most 1, found ", s.factor()));
+      rules.Wrong(base + ".factor",
+                  absl::StrCat("must be above 0 and at most 1, found ", s.factor()));
     }
   } else {
     if (s.has_every()) rules.Fail(base + ".every", "is for the schedule 'step' only");
@@ -342,7 +350,7 @@ void CheckCheckpoint(const JobSpec& spec, Rules& rules) {
   const auto& c = spec.checkpoint();
   if (c.has_storage_path()) {
     const auto path = LocalPath(c.storage_path());
-    if (!path.ok()) rules.Fail("checkpoint.storage_path", path.status().message());
+    if (!path.ok()) rules.Wrong("checkpoint.storage_path", path.status().message());
   }
   if (c.has_every()) rules.Steps("checkpoint.every", c.every());
   if (c.has_every_seconds()) {
@@ -378,8 +386,8 @@ void CheckRecovery(const JobSpec& spec, Rules& rules) {
 void CheckRest(const JobSpec& spec, Rules& rules) {
   if (spec.evaluation().has_every()) {
     if (spec.evaluation().every().has_steps()) {
-      rules.Fail("evaluation.every",
-                 "takes whole epochs, like '1 epoch'; steps are not supported in this version");
+      rules.Wrong("evaluation.every",
+                  "takes whole epochs, like '1 epoch'; steps are not supported in this version");
     } else {
       rules.Steps("evaluation.every", spec.evaluation().every());
     }
@@ -418,16 +426,17 @@ int64_t DeviceCount(const JobSpec& spec) {
 std::vector<Violation> Validate(const JobSpec& spec) {
   std::vector<Violation> out;
   Rules rules(out);
-  if (spec.version() != 1) rules.Fail("version", absl::StrCat("must be 1, found ", spec.version()));
+  if (spec.version() != 1)
+    rules.Wrong("version", absl::StrCat("must be 1, found ", spec.version()));
   if (!IsName(spec.name())) {
-    rules.Fail("name", absl::StrCat("must be 1 to 63 of a-z, 0-9 and '-', found ",
-                                    HasControl(spec.name()) || spec.name().size() > 100
-                                        ? "something else"
-                                        : Text(spec.name())));
+    rules.Wrong("name", absl::StrCat("must be 1 to 63 of a-z, 0-9 and '-', found ",
+                                     HasControl(spec.name()) || spec.name().size() > 100
+                                         ? "something else"
+                                         : Text(spec.name())));
   }
   if (spec.description().size() > 1024) {
-    rules.Fail("description",
-               absl::StrCat("has ", spec.description().size(), " bytes, 1024 is the limit"));
+    rules.Wrong("description",
+                absl::StrCat("has ", spec.description().size(), " bytes, 1024 is the limit"));
   }
   CheckLabels(spec, rules);
   CheckResources(spec, rules);

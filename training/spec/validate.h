@@ -14,6 +14,7 @@ namespace capstan::training::spec {
 struct Violation {
   std::string path;     // 'training.optimizer.learning_rate'
   std::string message;  // the whole sentence: path, value, limit
+  bool alone = false;   // the value is wrong whatever the other keys say
 };
 
 // Every rule that needs no data set. Allocates nothing that depends on a number in the spec.
