@@ -16,6 +16,10 @@ using services::Dump;
 using services::ProtoJson;
 
 ExitCode Validate(const ValidateOptions& options, const Console& console) {
+  if (options.show_defaults && console.json()) {
+    console.Err("capstan: --show-defaults prints a job file, -o json the plan: give one of them\n");
+    return kExitUsage;
+  }
   absl::StatusOr<job::v1::JobSpec> spec = LoadJob(options.source, console);
   if (!spec.ok()) {
     if (!spec.status().message().empty())
@@ -29,13 +33,14 @@ ExitCode Validate(const ValidateOptions& options, const Console& console) {
   }
   if (!plan.ok()) {
     // The data may lie on the workers' hosts only: the file is good, its plan is not known here.
-    if (absl::IsNotFound(plan.status()) && !console.json()) {
+    if (absl::IsNotFound(plan.status())) {
+      if (console.json()) console.Out("null\n");
       console.Err(absl::StrCat(
           "capstan: no plan, the data is not on this host: ", plan.status().message(), "\n"));
       return kExitDone;
     }
     console.Err(absl::StrCat("capstan: ", plan.status().message(), "\n"));
-    return absl::IsNotFound(plan.status()) ? kExitDone : kExitUsage;
+    return kExitUsage;
   }
   if (console.json()) {
     console.Out(Dump(ProtoJson(*plan)) + "\n");

@@ -158,6 +158,25 @@ class CliTest(support.TestCase):
         again = self.capstan('validate', '-', stdin=run.out)
         self.assertEqual(again.code, 0, again)
 
+    def test_validate_prints_one_thing_on_stdout(self):
+        both = self.capstan('validate', '--example', 'lenet', '--show-defaults', '-o', 'json')
+        self.assertEqual(both.code, 2, both)
+        self.assertIn('give one of them', both.err)
+        self.assertEqual(both.out, '')
+        spec = support.job_spec(data={'format': 'idx', 'uri': 'file:///nowhere/at/all'})
+        elsewhere = self.capstan('validate', '-', '-o', 'json', stdin=json.dumps(spec))
+        self.assertEqual(elsewhere.code, 0, elsewhere)
+        self.assertIsNone(json.loads(elsewhere.out))
+        self.assertIn('no plan, the data is not on this host', elsewhere.err)
+
+    def test_values_out_of_range_come_with_unknown_keys(self):
+        spec = support.job_spec(resources={'num_workers': 2, 'num_shards': 1000})
+        run = self.capstan('validate', '-', stdin=json.dumps(dict(spec, epoch=3)))
+        self.assertEqual(run.code, 2, run)
+        self.assertIn("unknown field 'epoch'", run.err)
+        self.assertIn("'resources.num_shards' must be between 1 and 256, found 1000", run.err)
+        self.assertIn('2 errors, nothing was submitted', run.err)
+
     def test_json_and_version_and_completion(self):
         version = json.loads(self.capstan('version', '--json').out)
         self.assertRegex(version['version'], r'^\d+\.\d+\.\d+$')
