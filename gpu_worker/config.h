@@ -35,7 +35,8 @@ struct Config {
                   "folders that checkpoints may lie in; none given: anywhere");
   }
 
-  // InvalidArgument: a setting that is missing or malformed, with its flag.
+  // InvalidArgument: a setting that is missing or malformed, with its flag. Unimplemented: a flag
+  // that says nothing here.
   absl::Status Check() const {
     if (coordinator.empty()) return absl::InvalidArgumentError("--coordinator is not given");
     bool good = !node.empty() && node.size() <= 63;
@@ -47,6 +48,10 @@ struct Config {
           absl::StrCat("--node is '", node, "', want 1 to 63 of a-z, 0-9 and -"));
     }
     if (devices.empty()) return absl::InvalidArgumentError("--devices is empty");
+    if (!common.advertise.empty() || !common.interface.empty()) {
+      return absl::UnimplementedError(
+          "--advertise and --interface: not supported by a worker: nobody dials it");
+    }
     return absl::OkStatus();
   }
 };

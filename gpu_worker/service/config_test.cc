@@ -24,6 +24,20 @@ TEST(ConfigTest, WhatIsMissingOrMalformedIsNamed) {
   EXPECT_THAT(std::string(config.Check().message()), HasSubstr("--devices"));
 }
 
+// They are for who is dialled; a worker that took them would leave a person to wonder.
+TEST(ConfigTest, AnAddressForOthersIsRefused) {
+  Config config;
+  config.coordinator = "unix:/tmp/c.sock";
+  config.node = "w0";
+  ASSERT_TRUE(config.Check().ok());
+  config.common.advertise = "10.0.0.5:7090";
+  EXPECT_THAT(std::string(config.Check().message()), HasSubstr("--advertise"));
+  config.common.advertise.clear();
+  config.common.interface = "eth0";
+  EXPECT_EQ(config.Check().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(config.Check().message()), HasSubstr("--interface"));
+}
+
 TEST(ConfigTest, FlagsAreRead) {
   Config config;
   services::FlagSet flags("capstan_gpu_worker", "test");
