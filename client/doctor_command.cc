@@ -16,7 +16,8 @@
 namespace capstan::client {
 namespace {
 
-// Together below five seconds: that is how long a person is told nothing.
+// A person is told nothing for at most 7 s. The coordinator itself answers within 3 s
+// (coordinator/diagnosis.h).
 constexpr absl::Duration kConnectTimeout = absl::Milliseconds(2500);
 constexpr absl::Duration kReachTimeout = absl::Seconds(1);
 constexpr absl::Duration kDiagnoseTimeout = absl::Milliseconds(4500);

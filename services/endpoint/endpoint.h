@@ -1,8 +1,5 @@
-// Where a gRPC server listens and a client connects, and which security that needs.
-//
-// This version carries out `unix:PATH` (no TLS, no token: the folder of the socket is 0700) and,
-// with --insecure alone, plaintext TCP. TLS files and tokens have their place here and are refused
-// by name.
+// Where a gRPC server listens and a client connects, and which security that needs: `unix:PATH`
+// none (the folder of the socket is 0700), TCP certificates or --insecure.
 //
 // Thread-safe: values and free functions. Knows no gRPC.
 #ifndef CAPSTAN_SERVICES_ENDPOINT_ENDPOINT_H_
