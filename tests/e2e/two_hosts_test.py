@@ -14,7 +14,7 @@ import support
 
 SPEC = support.job_spec(resources={'num_workers': 2, 'num_shards': 1},
                         data={'format': 'synthetic_digits', 'train_samples': 6000, 'test_samples': 500},
-                        training={'epochs': 20, 'global_batch_size': 64, 'seed': 3,
+                        training={'epochs': 40, 'global_batch_size': 64, 'seed': 3,
                                   'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}})
 
 
