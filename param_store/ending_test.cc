@@ -63,7 +63,11 @@ class HungFile {
 
 class EndingTest : public Shards {
  protected:
-  std::string LogPath() const { return absl::StrCat(resolved_.storage_path(), "/metrics.jsonl"); }
+  // Of the job; its folder is there.
+  std::string LogPath() const {
+    EXPECT_TRUE(services::EnsureDir(resolved_.storage_path()).ok());
+    return absl::StrCat(resolved_.storage_path(), "/metrics.jsonl");
+  }
 
   // From version 0 to 1, by one worker alone.
   Call& Train() {
@@ -105,7 +109,7 @@ TEST_F(EndingTest, ADiskThatHangsHoldsUpNoOtherJob) {
   const HungFile log(LogPath());
   Call& first = Train();
   ASSERT_TRUE(WaitUntilHeld());
-  resolved_ = MakeSpec(1, absl::StrCat(folder_, "/t-2"), 0, "t-2");
+  resolved_ = MakeSpec(1, folder_, 0, "t-2");
   bytes_ = resolved_.SerializeAsString();
   digest_ = spec::Digest(bytes_);
   view_.set_job_id("t-2");
