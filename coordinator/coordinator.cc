@@ -19,6 +19,10 @@ using services::kInfo;
 using services::kWarning;
 using services::Log;
 
+namespace {
+constexpr char kChecks[] = "";  // the one key of checks_: they run one at a time
+}  // namespace
+
 Coordinator::Coordinator(Options options)
     : options_(std::move(options)), core_(options_.core), strand_([this] { Flush(); }) {
   CAPSTAN_CHECK(options_.journal != nullptr);
@@ -80,7 +84,7 @@ void Coordinator::SetDrained(const std::string& node, bool drained, ReplyFn repl
 absl::Status Coordinator::Verify(const job::v1::SavedCheckpoint& saved,
                                  std::function<void(const absl::Status&)> done) {
   const std::string folder(absl::StripPrefix(saved.uri(), "file://"));
-  if (checks_.TryPost([this, folder, saved, done = std::move(done)] {
+  if (checks_.TryPost(kChecks, [this, folder, saved, done = std::move(done)] {
         const absl::Status status = VerifyCheckpointFolder(folder, saved);
         Post([status, done] { done(status); });
       })) {

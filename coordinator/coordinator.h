@@ -151,7 +151,7 @@ class Coordinator {
 
   Strand strand_;
   FileThreads manifests_;  // by job; posts to the strand: goes first
-  FileThread checks_;      // likewise; hashing takes long
+  FileThreads checks_;     // of one key; likewise; hashing takes long
 };
 
 }  // namespace capstan::coordinator

@@ -5,6 +5,7 @@
 #ifndef CAPSTAN_COORDINATOR_FILE_THREADS_H_
 #define CAPSTAN_COORDINATOR_FILE_THREADS_H_
 
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <map>
@@ -25,8 +26,13 @@ class FileThreads {
   FileThreads(const FileThreads&) = delete;
   FileThreads& operator=(const FileThreads&) = delete;
 
+  // More than so many waiting pieces of a key are refused by TryPost.
+  static constexpr size_t kMaxWaiting = 16;
+
   // After Stop: dropped.
   void Post(const std::string& key, std::function<void()> work) ABSL_LOCKS_EXCLUDED(mu_);
+  // False: too much of this key is waiting, or Stop was called; `work` is dropped.
+  bool TryPost(const std::string& key, std::function<void()> work) ABSL_LOCKS_EXCLUDED(mu_);
   // Finishes what is under way, drops the rest. Not from a piece of work.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -36,6 +42,8 @@ class FileThreads {
     std::thread thread;
   };
 
+  bool PostUpTo(size_t most_waiting, const std::string& key, std::function<void()> work)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void Run(const std::string& key) ABSL_LOCKS_EXCLUDED(mu_);
 
   Mutex mu_;

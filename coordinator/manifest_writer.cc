@@ -242,46 +242,4 @@ absl::Status VerifyCheckpointFolder(const std::string& folder,
   return absl::OkStatus();
 }
 
-FileThread::FileThread() : thread_([this] { Run(); }) {}
-
-FileThread::~FileThread() { Stop(); }
-
-void FileThread::Post(std::function<void()> work) {
-  MutexLock lock(mu_);
-  if (stopping_) return;
-  waiting_.push_back(std::move(work));
-  changed_.NotifyOne();
-}
-
-bool FileThread::TryPost(std::function<void()> work) {
-  MutexLock lock(mu_);
-  if (stopping_ || waiting_.size() >= kMaxWaiting) return false;
-  waiting_.push_back(std::move(work));
-  changed_.NotifyOne();
-  return true;
-}
-
-void FileThread::Stop() {
-  {
-    MutexLock lock(mu_);
-    stopping_ = true;
-    changed_.NotifyOne();
-  }
-  if (thread_.joinable()) thread_.join();
-}
-
-void FileThread::Run() {
-  for (;;) {
-    std::function<void()> work;
-    {
-      MutexLock lock(mu_);
-      while (waiting_.empty() && !stopping_) changed_.Wait(mu_);
-      if (stopping_) return;
-      work = std::move(waiting_.front());
-      waiting_.pop_front();
-    }
-    work();
-  }
-}
-
 }  // namespace capstan::coordinator

@@ -3,15 +3,11 @@
 #ifndef CAPSTAN_COORDINATOR_MANIFEST_WRITER_H_
 #define CAPSTAN_COORDINATOR_MANIFEST_WRITER_H_
 
-#include <deque>
-#include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/core/types.h"
-#include "services/sync/mutex.h"
 
 namespace capstan::coordinator {
 
@@ -41,33 +37,6 @@ int64_t HighestLineage(const std::string& storage_path);
 // coordinator's record. Blocks. NotFound: there is no manifest; DataLoss names file and check.
 absl::Status VerifyCheckpointFolder(const std::string& folder,
                                     const job::v1::SavedCheckpoint& saved);
-
-// A thread for work on files, one piece after the other. Thread-safe.
-class FileThread {
- public:
-  // More than so many waiting pieces are refused by TryPost.
-  static constexpr size_t kMaxWaiting = 16;
-
-  FileThread();
-  // Stop().
-  ~FileThread();
-
-  // After Stop: dropped.
-  void Post(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mu_);
-  // False: too much is waiting, or Stop was called; `work` is dropped.
-  bool TryPost(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mu_);
-  // Finishes what is under way, drops the rest.
-  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
-
- private:
-  void Run() ABSL_LOCKS_EXCLUDED(mu_);
-
-  Mutex mu_;
-  CondVar changed_;
-  std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;
-};
 
 }  // namespace capstan::coordinator
 

@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <future>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -205,22 +204,6 @@ TEST_F(ManifestWriterTest, SweepsWhatIsOlderAndNoCheckpoint) {
     left.insert(entry.path().filename());
   }
   EXPECT_THAT(left, testing::ElementsAre("01-7", "1-20", "1-x", "2-10", "2-12", "notes"));
-}
-
-TEST_F(ManifestWriterTest, TheThreadWorksInOrderAndRefusesTooMuch) {
-  FileThread thread;
-  std::promise<void> go;
-  std::promise<int> done;
-  int count = 0;
-  std::shared_future<void> wait = go.get_future().share();
-  thread.Post([wait] { wait.wait(); });
-  size_t taken = 0;
-  while (taken <= FileThread::kMaxWaiting && thread.TryPost([&count] { ++count; })) ++taken;
-  EXPECT_GE(taken, FileThread::kMaxWaiting - 1);
-  EXPECT_LE(taken, FileThread::kMaxWaiting);
-  thread.Post([&] { done.set_value(count); });
-  go.set_value();
-  EXPECT_EQ(done.get_future().get(), static_cast<int>(taken));
 }
 
 TEST_F(ManifestWriterTest, WhatLiesOnDiskIsFoundAgain) {
