@@ -380,11 +380,7 @@ TEST_F(RecoveryTest, ASuspendThatWasAnsweredSuspendsNoLaterHistory) {
   AnswerProbe(workers_[0]);
   ASSERT_EQ(Lineage(), 2);
   Take(stores_[0], ConnectResponse::kStartLineage);
-  node::v1::ShardState& state = Shard(stores_[0], id_, 0);
-  state.set_lineage(2);
-  state.set_reason("CheckpointCorrupt");
-  state.set_message("1-4/shard-0.safetensors: SHA-256 is not that of the manifest");
-  Beat(stores_[0]);
+  RefuseBase(2, "1-4");
   PassAndFollow(absl::Milliseconds(500));
   ASSERT_EQ(Lineage(), 3);
   EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-2"));

@@ -252,11 +252,7 @@ TEST_F(RecoveryTest, ADamagedManifestIsRefusedAndAnOlderOneTaken) {
   Pass(absl::Seconds(2), All());
   ASSERT_EQ(Lineage(), 2);
   Take(stores_[0], ConnectResponse::kStartLineage);
-  node::v1::ShardState& state = Shard(stores_[0], id_, 0);
-  state.set_lineage(2);
-  state.set_reason("CheckpointCorrupt");
-  state.set_message("1-4/shard-0.safetensors: SHA-256 is not that of the manifest");
-  Beat(stores_[0]);
+  RefuseBase(2, "1-4");
   EXPECT_THAT(EventTypes(id_), Contains("CheckpointRefused"));
   Pass(absl::Milliseconds(100), {workers_[0]});
   EXPECT_EQ(Lineage(), 3);
@@ -265,8 +261,7 @@ TEST_F(RecoveryTest, ADamagedManifestIsRefusedAndAnOlderOneTaken) {
   ASSERT_THAT(starts, Not(IsEmpty()));
   EXPECT_EQ(starts[0].start_lineage().base_manifest(), absl::StrCat("/out/", id_, "/1-2"));
   // All are damaged: nothing is loaded, and nothing is thrown away.
-  state.set_lineage(3);
-  Beat(stores_[0]);
+  RefuseBase(3, "1-2");
   EXPECT_EQ(Job(id_).state(), JOB_STATE_FAILED);
   EXPECT_EQ(Job(id_).reason(), "CheckpointCorrupt");
 }

@@ -109,6 +109,14 @@ class RecoveryTest : public ::testing::Test, public World {
     if (shard == 0) files.set_lead_snapshot(snapshot.SerializeAsString());
     Beat(stores_[shard]);
   }
+  // Shard 0 has read the base of this lineage, checkpoint `id`, and refuses it.
+  void RefuseBase(int64_t lineage, const std::string& id) {
+    node::v1::ShardState& state = Shard(stores_[0], id_, 0);
+    state.set_lineage(lineage);
+    state.set_reason("CheckpointCorrupt");
+    state.set_message(id + "/shard-0.safetensors: SHA-256 is not that of the manifest");
+    Beat(stores_[0]);
+  }
   void Written(const absl::Status& status = absl::OkStatus()) {
     Do(ManifestWritten{id_, manifests_.back().lineage, manifests_.back().step, status});
   }
