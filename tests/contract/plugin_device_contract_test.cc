@@ -75,30 +75,42 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceContractTest);
 INSTANTIATE_TEST_SUITE_P(Card, DeviceContractTest, ::testing::ValuesIn(CardCases()),
                          DeviceCaseName);
 
-TEST(FakeGroupTest, AGroupGivesTheHostsSums) {
+std::vector<std::unique_ptr<engine::Device>> TwoFakeCards() {
   std::vector<std::unique_ptr<engine::Device>> devices;
   devices.push_back(OpenFakeCard(0));
   devices.push_back(OpenFakeCard(1));
-  ExpectGroupSums(devices, "lenet", 3);
+  return devices;
 }
+
+TEST(FakeGroupTest, AGroupGivesTheHostsSums) { ExpectGroupSums(TwoFakeCards(), "lenet", 3); }
+
+TEST(FakeGroupTest, AGroupUpdatesAsTheHost) { ExpectGroupUpdates(TwoFakeCards(), "lenet", 2); }
 
 // "cuda:0,cuda:0": two devices of one card.
-TEST(CardTest, AGroupGivesTheHostsSums) {
-  std::vector<std::unique_ptr<engine::Device>> devices;
-  for (const std::string& card : WantedCards()) {
-    absl::StatusOr<std::unique_ptr<engine::Device>> device = engine::OpenDevice(card);
-    ASSERT_TRUE(device.ok()) << device.status();
-    devices.push_back(*std::move(device));
+class CardTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const std::string& card : WantedCards()) {
+      absl::StatusOr<std::unique_ptr<engine::Device>> device = engine::OpenDevice(card);
+      ASSERT_TRUE(device.ok()) << device.status();
+      devices_.push_back(*std::move(device));
+    }
+    if (devices_.empty()) {
+      GTEST_SKIP() << "the contract has run on no card: set CAPSTAN_TEST_DEVICES=cuda:0,cuda:0";
+    }
   }
-  if (devices.empty()) GTEST_SKIP() << "no card: set CAPSTAN_TEST_DEVICES=cuda:0,cuda:0";
-  ExpectGroupSums(devices, "lenet", 17);
-  ExpectGroupSums(devices, "lenet_d2l", 64);
+
+  std::vector<std::unique_ptr<engine::Device>> devices_;
+};
+
+TEST_F(CardTest, AGroupGivesTheHostsSums) {
+  ExpectGroupSums(devices_, "lenet", 17);
+  ExpectGroupSums(devices_, "lenet_d2l", 64);
 }
 
-TEST(CardTest, TheContractRanOnACard) {
-  if (WantedCards().empty()) {
-    GTEST_SKIP() << "the contract has run on no card: set CAPSTAN_TEST_DEVICES=cuda:0";
-  }
+TEST_F(CardTest, AGroupUpdatesAsTheHost) {
+  ExpectGroupUpdates(devices_, "lenet", 17);
+  ExpectGroupUpdates(devices_, "lenet_d2l", 64);
 }
 
 }  // namespace

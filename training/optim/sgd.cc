@@ -4,51 +4,35 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
+#include "training/optim/sgd_rule.h"
 
 // This file is built with -O3: one plain loop per rule, which the compiler vectorises.
 namespace capstan::training {
 namespace {
 
-struct Constants {
-  float momentum;
-  float weight_decay;
-  float learning_rate;
-};
-
-// The new weight; `v` is the momentum of the weight, unused without momentum.
-template <bool kDecay, bool kMomentum, bool kNesterov>
-inline float Update(float w, float g, float& v, const Constants& c) {
-  if constexpr (kDecay) g += c.weight_decay * w;
-  if constexpr (kMomentum) {
-    v = c.momentum * v + g;
-    g = kNesterov ? g + c.momentum * v : v;
-  }
-  return w - c.learning_rate * g;
-}
-
 template <bool kDecay, bool kMomentum, bool kNesterov>
 void Loop(float* __restrict out, const float* __restrict in, const float* __restrict gradient,
-          float* __restrict state, size_t n, const Constants c) {
+          float* __restrict state, size_t n, const SgdConstants c) {
   for (size_t i = 0; i < n; ++i) {
     float v = kMomentum ? state[i] : 0.0f;
-    out[i] = Update<kDecay, kMomentum, kNesterov>(in[i], gradient[i], v, c);
+    out[i] = SgdUpdate<kDecay, kMomentum, kNesterov>(in[i], gradient[i], v, c);
     if constexpr (kMomentum) state[i] = v;
   }
 }
 
 template <bool kDecay, bool kMomentum, bool kNesterov>
 void LoopInPlace(float* __restrict weights, const float* __restrict gradient,
-                 float* __restrict state, size_t n, const Constants c) {
+                 float* __restrict state, size_t n, const SgdConstants c) {
   for (size_t i = 0; i < n; ++i) {
     float v = kMomentum ? state[i] : 0.0f;
-    weights[i] = Update<kDecay, kMomentum, kNesterov>(weights[i], gradient[i], v, c);
+    weights[i] = SgdUpdate<kDecay, kMomentum, kNesterov>(weights[i], gradient[i], v, c);
     if constexpr (kMomentum) state[i] = v;
   }
 }
 
 template <bool kDecay, bool kMomentum, bool kNesterov>
 void Run(float* out, const float* in, const float* gradient, float* state, size_t n,
-         const Constants& c) {
+         const SgdConstants& c) {
   if (out == in) {
     LoopInPlace<kDecay, kMomentum, kNesterov>(out, gradient, state, n, c);
   } else {
@@ -75,8 +59,9 @@ absl::StatusOr<Sgd> Sgd::Create(const SgdOptions& options) {
 
 void Sgd::Apply(float* weights_out, const float* weights_in, const float* gradient, float* state,
                 size_t n, double learning_rate) const {
-  const Constants c{static_cast<float>(options_.momentum),
-                    static_cast<float>(options_.weight_decay), static_cast<float>(learning_rate)};
+  const SgdConstants c{static_cast<float>(options_.momentum),
+                       static_cast<float>(options_.weight_decay),
+                       static_cast<float>(learning_rate)};
   const bool decay = options_.weight_decay > 0;
   if (options_.momentum == 0) {
     decay ? Run<true, false, false>(weights_out, weights_in, gradient, state, n, c)

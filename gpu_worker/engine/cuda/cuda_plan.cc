@@ -44,7 +44,7 @@ CudaPlan::~CudaPlan() {
     // Freeing waits for the card. The process ends, and what is left goes with it.
     static_cast<void>(counts_.release());
     static_cast<void>(profile_.release());
-    weights_graph_.graph = nullptr;
+    weights_graph_.graph = use_weights_graph_.graph = nullptr;
     return;
   }
   cudaSetDevice(device_);
@@ -203,6 +203,21 @@ absl::Status CudaPlan::EnqueueWeights(CudaOperations& ops) {
                                       cudaMemcpyHostToDevice, context_.stream));
   walk_->CopyWeights(Timed(ops));
   return ops.TakeStatus();
+}
+
+absl::Status CudaPlan::UseWeights() {
+  if (!broken_.ok()) return broken_;
+  CAPSTAN_CUDA_RETURN(cudaSetDevice(device_));
+  if (!program_.copies_weights()) return absl::OkStatus();
+  const absl::StatusOr<CountKernels*> kernels = KernelsOf(max_batch_);
+  if (!kernels.ok()) return kernels.status();
+  CudaOperations& ops = *(*kernels)->ops;
+  const auto copy = [this, &ops] {
+    walk_->CopyWeights(ops);
+    return ops.TakeStatus();
+  };
+  // A profile has the times of Run alone.
+  return profile_ != nullptr ? copy() : Replay(use_weights_graph_, copy);
 }
 
 absl::Status CudaPlan::KeepImages(const float* images, int64_t first, int64_t count,

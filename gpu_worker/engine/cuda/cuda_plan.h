@@ -134,7 +134,7 @@ class CudaPlan {
 
   cudaEvent_t slot_free_[2] = {nullptr, nullptr};
   cudaEvent_t weights_sent_ = nullptr;
-  Captured weights_graph_;
+  Captured weights_graph_, use_weights_graph_;
   char* kept_ = nullptr;  // of KeepImages, on the card
   int64_t kept_images_ = 0;
   std::vector<ReadBack> read_back_;

@@ -10,15 +10,6 @@
 
 namespace capstan::engine::cuda {
 
-absl::Status CudaPlan::UseWeights() {
-  if (!broken_.ok()) return broken_;
-  CAPSTAN_CUDA_RETURN(cudaSetDevice(device_));
-  const absl::StatusOr<CountKernels*> kernels = KernelsOf(max_batch_);
-  if (!kernels.ok()) return kernels.status();
-  walk_->CopyWeights(*(*kernels)->ops);
-  return (*kernels)->ops->TakeStatus();
-}
-
 absl::Status CudaPlan::WalkLane(CudaOperations& ops, int64_t count, int image_type,
                                 const std::function<absl::Status(int)>& on_stage) {
   walk_->Forward(ops, count, GoesStraight(image_type) ? -1 : image_type);

@@ -34,10 +34,12 @@ class CudaStreams : public GroupStreams {
       cudaSetDevice(member.plan->device());
       for (float* const slot : member.slots) cudaFree(slot);
       if (member.scratch != nullptr) cudaFree(member.scratch);
+      if (member.momentum != nullptr) cudaFree(member.momentum);
       if (member.fold != nullptr) cudaStreamDestroy(member.fold);
     }
     for (float* const node : nodes_) cudaFreeHost(node);
     if (host_weights_ != nullptr) cudaFreeHost(host_weights_);
+    if (not_finite_ != nullptr) cudaFreeHost(not_finite_);
   }
 
   absl::Status Build(bool deterministic, std::string* summary) {
@@ -65,8 +67,10 @@ class CudaStreams : public GroupStreams {
         }
       }
     }
-    absl::Status status = AllocatePinned(&host_weights_);
+    absl::Status status = AllocatePinned(Bytes(bucket_ends_.back()), &host_weights_);
+    if (status.ok()) status = AllocatePinned(members_.size() * sizeof(int32_t), &not_finite_);
     if (!status.ok()) return status;
+    std::fill_n(not_finite_, members_.size(), 0);
     *summary = absl::StrCat(members_.size(), members_.size() == 1 ? " GPU" : " GPUs");
     // NCCL refuses a card that is there twice.
     if (deterministic || members_.size() == 1 || cards.size() != members_.size()) {
@@ -114,14 +118,23 @@ class CudaStreams : public GroupStreams {
     }
     while (static_cast<int>(nodes_.size()) < nodes) {
       float* node = nullptr;
-      const absl::Status status = AllocatePinned(&node);
+      const absl::Status status = AllocatePinned(Bytes(bucket_ends_.back()), &node);
       if (!status.ok()) return status;
       nodes_.push_back(node);
     }
     return absl::OkStatus();
   }
-  const float* node(int index) const override { return nodes_[index]; }
+  float* node(int index) override { return nodes_[index]; }
   float* host_weights() override { return host_weights_; }
+  absl::Status ReserveMomentum(const std::vector<int64_t>& momentum_floats) override {
+    for (size_t d = 0; d < members_.size(); ++d) {
+      if (members_[d].momentum != nullptr) continue;
+      const size_t bytes = Bytes(std::max<int64_t>(momentum_floats[d], 16));
+      const absl::Status status = Allocate(members_[d], bytes, &members_[d].momentum);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
 
   void MakeEvents(int count) override {
     if (static_cast<size_t>(count) > events_.size()) events_.resize(count, nullptr);
@@ -174,12 +187,15 @@ class CudaStreams : public GroupStreams {
     return Add(device, slice.size, Slot(device, slice, from), Slot(device, slice, slot));
   }
   absl::Status Emit(int device, const Slice& slice, int slot, int node) override {
+    return ToHost(device, Slot(device, slice, slot), slice.size, nodes_[node] + slice.offset);
+  }
+  absl::Status CheckFinite(int device, const Slice& slice, int slot) override {
     CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
-    CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(nodes_[node] + slice.offset, Slot(device, slice, slot),
-                                        Bytes(slice.size), cudaMemcpyDeviceToHost,
-                                        members_[device].fold));
+    CAPSTAN_CUDA_RETURN(LaunchCheckFinite(members_[device].fold, slice.size,
+                                          Slot(device, slice, slot), &not_finite_[device]));
     return absl::OkStatus();
   }
+  bool TakeFinite(int device) override { return std::exchange(not_finite_[device], 0) == 0; }
 
   absl::Status Reduce(const std::vector<Slice>& slices, int slot, bool add) override {
     // Equal slices are scattered; the last device's rest, below 16 floats per device, follows.
@@ -218,16 +234,27 @@ class CudaStreams : public GroupStreams {
                         absl::StrCat("bucket ", slices[0].bucket, ": ", status.message()));
   }
 
-  absl::Status PushWeights(int device, int64_t offset, int64_t size) override {
-    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
-    CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(members_[device].plan->weights() + offset,
-                                        host_weights_ + offset, Bytes(size), cudaMemcpyHostToDevice,
-                                        members_[device].fold));
-    return absl::OkStatus();
+  absl::Status PushWeights(int device, const Slice& slice) override {
+    return FromHost(device, host_weights_ + slice.offset, slice.size, Weights(device, slice));
   }
-  absl::Status PullWeights(int device, int from, int64_t offset, int64_t size) override {
-    return Copy(device, from, members_[from].plan->weights() + offset, size,
-                members_[device].plan->weights() + offset);
+  absl::Status PullWeights(int device, int from, const Slice& slice) override {
+    return Copy(device, from, Weights(from, slice), slice.size, Weights(device, slice));
+  }
+  absl::Status EmitWeights(int device, const Slice& slice) override {
+    return ToHost(device, Weights(device, slice), slice.size, host_weights_ + slice.offset);
+  }
+  absl::Status PushMomentum(int device, const Slice& slice) override {
+    return FromHost(device, nodes_[0] + slice.offset, slice.size, Momentum(device, slice));
+  }
+  absl::Status EmitMomentum(int device, const Slice& slice) override {
+    return ToHost(device, Momentum(device, slice), slice.size, nodes_[0] + slice.offset);
+  }
+  absl::Status Update(int device, const Slice& slice, int slot, const capstan_sgd& sgd) override {
+    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(LaunchSgd(members_[device].fold, sgd, slice.size, Slot(device, slice, slot),
+                                  Weights(device, slice),
+                                  sgd.momentum > 0 ? Momentum(device, slice) : nullptr));
+    return absl::OkStatus();
   }
   absl::Status UseWeights(int device) override { return members_[device].plan->UseWeights(); }
 
@@ -253,7 +280,8 @@ class CudaStreams : public GroupStreams {
     CudaPlan* plan = nullptr;
     cudaStream_t fold = nullptr;
     std::vector<float*> slots = {};
-    float* scratch = nullptr;  // as long as a slot
+    float* scratch = nullptr;   // as long as a slot
+    float* momentum = nullptr;  // the same; where one was loaded
   };
 
   cudaStream_t StreamOf(int device, StreamKind stream) const {
@@ -261,6 +289,12 @@ class CudaStreams : public GroupStreams {
   }
   float* Slot(int device, const Slice& slice, int slot) const {
     return members_[device].slots[slot] + slice.local;
+  }
+  float* Weights(int device, const Slice& slice) const {
+    return members_[device].plan->weights() + slice.offset;
+  }
+  float* Momentum(int device, const Slice& slice) const {
+    return members_[device].momentum + slice.local;
   }
   static size_t Bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
 
@@ -276,8 +310,8 @@ class CudaStreams : public GroupStreams {
     CAPSTAN_CUDA_RETURN(error);
     return absl::OkStatus();
   }
-  absl::Status AllocatePinned(float** place) {
-    const size_t bytes = Bytes(bucket_ends_.back());
+  template <typename T>
+  absl::Status AllocatePinned(size_t bytes, T** place) {
     const cudaError_t error = cudaMallocHost(reinterpret_cast<void**>(place), bytes);
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();
@@ -295,6 +329,18 @@ class CudaStreams : public GroupStreams {
                                             members_[device].fold));
     return absl::OkStatus();
   }
+  absl::Status ToHost(int device, const float* source, int64_t size, float* to) {
+    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(
+        cudaMemcpyAsync(to, source, Bytes(size), cudaMemcpyDeviceToHost, members_[device].fold));
+    return absl::OkStatus();
+  }
+  absl::Status FromHost(int device, const float* source, int64_t size, float* to) {
+    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(
+        cudaMemcpyAsync(to, source, Bytes(size), cudaMemcpyHostToDevice, members_[device].fold));
+    return absl::OkStatus();
+  }
   absl::Status CopyLane(int device, int from, const Slice& slice, float* to) {
     return Copy(device, from, members_[from].plan->gradient() + slice.offset, slice.size, to);
   }
@@ -310,6 +356,7 @@ class CudaStreams : public GroupStreams {
   std::vector<cudaEvent_t> events_;  // made by the first Record
   std::vector<float*> nodes_;        // pinned
   float* host_weights_ = nullptr;    // pinned
+  int32_t* not_finite_ = nullptr;    // pinned, by member; a kernel stores 1 there
   const NcclLibrary* nccl_ = nullptr;
   std::vector<ncclComm_t> comms_;  // by member; empty: no NCCL
   bool abandoned_ = false;

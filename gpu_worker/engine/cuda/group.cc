@@ -22,7 +22,8 @@ Group::Group(std::unique_ptr<GroupStreams> streams, const capstan_group_request&
       timeout_seconds_(request.timeout_seconds),
       bucket_ends_(request.bucket_ends, request.bucket_ends + request.bucket_count),
       slot_floats_(static_cast<size_t>(streams_->devices()), 0),
-      total_floats_(bucket_ends_.back()) {
+      total_floats_(bucket_ends_.back()),
+      new_weights_(static_cast<size_t>(streams_->devices()), false) {
   int64_t begin = 0;
   for (const int64_t end : bucket_ends_) {
     std::vector<Slice>& slices = slices_.emplace_back();
@@ -35,55 +36,138 @@ Group::Group(std::unique_ptr<GroupStreams> streams, const capstan_group_request&
   }
 }
 
-absl::Status Group::LoadWeights(const float* weights) {
+template <typename Try>
+absl::Status Group::OrBreak(Try attempt) {
   if (!broken_.ok()) return broken_;
-  broken_ = TryLoadWeights(weights);
+  broken_ = attempt();
+  // Neighbours of what failed may wait for it for ever.
   if (!broken_.ok()) streams_->Abandon();
   return broken_;
 }
 
-absl::Status Group::TryLoadWeights(const float* weights) {
+absl::Status Group::LoadWeights(const float* weights, const float* momentum) {
+  return OrBreak([&] { return TryLoadWeights(weights, momentum); });
+}
+
+absl::Status Group::TryLoadWeights(const float* weights, const float* momentum) {
+  kept_slot_ = -1;
+  has_momentum_ = momentum != nullptr;
+  if (has_momentum_) {
+    nodes_ = std::max(nodes_, 1);  // it goes through node(0)
+    CAPSTAN_GROUP_RETURN(streams_->ReserveMomentum(slot_floats_));
+  }
   CAPSTAN_GROUP_RETURN(streams_->Reserve(slot_floats_, slots_, nodes_));
   streams_->MakeEvents(Emitted(nodes_, 0, 0));
   for (int d = 0; d < devices(); ++d) {
     CAPSTAN_GROUP_RETURN(WaitFor(WeightsPushed(d), d, "the weights' way there"));
   }
-  std::memcpy(streams_->host_weights(), weights, static_cast<size_t>(total_floats_) * 4);
+  const size_t bytes = static_cast<size_t>(total_floats_) * 4;
+  std::memcpy(streams_->host_weights(), weights, bytes);
+  if (has_momentum_) std::memcpy(streams_->node(0), momentum, bytes);
   for (int d = 0; d < devices(); ++d) {
-    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsFree(d), d, StreamKind::kCompute));
-    CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsFree(d), d, StreamKind::kFold));
-    for (int other = 0; other < devices(); ++other) {
-      // The neighbours have copied what came here last time.
-      CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsThere(other), d, StreamKind::kFold));
+    CAPSTAN_GROUP_RETURN(WaitToWriteWeights(d));
+    for (const std::vector<Slice>& bucket : slices_) {
+      if (bucket[d].size == 0) continue;
+      CAPSTAN_GROUP_RETURN(streams_->PushWeights(d, bucket[d]));
+      if (has_momentum_) CAPSTAN_GROUP_RETURN(streams_->PushMomentum(d, bucket[d]));
     }
-    const training::FlatRange own = SliceOf(0, total_floats_, d, devices());
-    if (own.size > 0) CAPSTAN_GROUP_RETURN(streams_->PushWeights(d, own.offset, own.size));
     CAPSTAN_GROUP_RETURN(streams_->Record(WeightsPushed(d), d, StreamKind::kFold));
   }
-  for (int d = 0; d < devices(); ++d) {
-    // Each begins with another neighbour, so that no link serves all at once.
-    for (int i = 1; i < devices(); ++i) {
-      const int from = (d + i) % devices();
-      const training::FlatRange range = SliceOf(0, total_floats_, from, devices());
-      if (range.size == 0) continue;
-      CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsPushed(from), d, StreamKind::kFold));
-      CAPSTAN_GROUP_RETURN(streams_->PullWeights(d, from, range.offset, range.size));
-    }
-    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsThere(d), d, StreamKind::kFold));
-    CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsThere(d), d, StreamKind::kCompute));
-    CAPSTAN_GROUP_RETURN(streams_->UseWeights(d));
-    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsFree(d), d, StreamKind::kCompute));
+  CAPSTAN_GROUP_RETURN(SpreadWeights());
+  for (int d = 0; d < devices(); ++d) CAPSTAN_GROUP_RETURN(UseNewWeights(d));
+  return absl::OkStatus();
+}
+
+absl::Status Group::WaitToWriteWeights(int device) {
+  CAPSTAN_GROUP_RETURN(streams_->Record(WeightsFree(device), device, StreamKind::kCompute));
+  CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsFree(device), device, StreamKind::kFold));
+  for (int other = 0; other < devices(); ++other) {
+    // The neighbours have copied what came here last time.
+    CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsThere(other), device, StreamKind::kFold));
   }
   return absl::OkStatus();
 }
 
+absl::Status Group::SpreadWeights() {
+  for (int d = 0; d < devices(); ++d) {
+    // Each begins with another neighbour, so that no link serves all at once.
+    for (int i = 1; i < devices(); ++i) {
+      const int from = (d + i) % devices();
+      CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsPushed(from), d, StreamKind::kFold));
+      for (const std::vector<Slice>& bucket : slices_) {
+        if (bucket[from].size == 0) continue;
+        CAPSTAN_GROUP_RETURN(streams_->PullWeights(d, from, bucket[from]));
+      }
+    }
+    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsThere(d), d, StreamKind::kFold));
+    new_weights_[d] = true;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Group::UseNewWeights(int device) {
+  if (!new_weights_[device]) return absl::OkStatus();
+  new_weights_[device] = false;
+  CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsThere(device), device, StreamKind::kCompute));
+  CAPSTAN_GROUP_RETURN(streams_->UseWeights(device));
+  return streams_->Record(WeightsFree(device), device, StreamKind::kCompute);
+}
+
+absl::Status Group::Update(const capstan_sgd& sgd) {
+  if (broken_.ok() && kept_slot_ < 0) {
+    return absl::FailedPreconditionError("group update: no sum is on the devices");
+  }
+  if (broken_.ok() && sgd.momentum > 0 && !has_momentum_) {
+    return absl::FailedPreconditionError("group update: no momentum was loaded");
+  }
+  return OrBreak([&] { return TryUpdate(sgd); });
+}
+
+absl::Status Group::TryUpdate(const capstan_sgd& sgd) {
+  for (int d = 0; d < devices(); ++d) {
+    CAPSTAN_GROUP_RETURN(WaitToWriteWeights(d));
+    for (const std::vector<Slice>& bucket : slices_) {
+      if (bucket[d].size == 0) continue;
+      CAPSTAN_GROUP_RETURN(streams_->Update(d, bucket[d], kept_slot_, sgd));
+    }
+    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsPushed(d), d, StreamKind::kFold));
+  }
+  kept_slot_ = -1;
+  // Lanes use them behind the copy of their batch.
+  return SpreadWeights();
+}
+
+absl::Status Group::ReadWeights(float* weights, float* momentum) {
+  if (broken_.ok() && momentum != nullptr && !has_momentum_) {
+    return absl::FailedPreconditionError("group: no momentum was loaded");
+  }
+  return OrBreak([&] { return TryReadWeights(weights, momentum); });
+}
+
+absl::Status Group::TryReadWeights(float* weights, float* momentum) {
+  for (int d = 0; d < devices(); ++d) {
+    for (const std::vector<Slice>& bucket : slices_) {
+      if (bucket[d].size == 0) continue;
+      CAPSTAN_GROUP_RETURN(streams_->EmitWeights(d, bucket[d]));
+      if (momentum != nullptr) CAPSTAN_GROUP_RETURN(streams_->EmitMomentum(d, bucket[d]));
+    }
+    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsPushed(d), d, StreamKind::kFold));
+    CAPSTAN_GROUP_RETURN(UseNewWeights(d));
+  }
+  for (int d = 0; d < devices(); ++d) {
+    CAPSTAN_GROUP_RETURN(WaitFor(WeightsPushed(d), d, "the weights' way back"));
+    // The plan may be used by itself now.
+    CAPSTAN_GROUP_RETURN(WaitFor(WeightsFree(d), d, "the weights"));
+  }
+  const size_t bytes = static_cast<size_t>(total_floats_) * 4;
+  std::memcpy(weights, streams_->host_weights(), bytes);
+  if (momentum != nullptr) std::memcpy(momentum, streams_->node(0), bytes);
+  return absl::OkStatus();
+}
+
 absl::Status Group::Compute(const capstan_group_step& step) {
-  if (!broken_.ok()) return broken_;
-  CAPSTAN_GROUP_RETURN(CheckStep(step));
-  broken_ = TryCompute(step);
-  // Neighbours of what failed may wait for it for ever.
-  if (!broken_.ok()) streams_->Abandon();
-  return broken_;
+  if (broken_.ok()) CAPSTAN_GROUP_RETURN(CheckStep(step));
+  return OrBreak([&] { return TryCompute(step); });
 }
 
 absl::Status Group::CheckStep(const capstan_group_step& step) const {
@@ -109,17 +193,25 @@ absl::Status Group::CheckStep(const capstan_group_step& step) const {
       round + 1 != step.round_count) {
     return absl::InvalidArgumentError("group step: the last round ends with no sum");
   }
+  if (step.nodes == nullptr && (step.node_count != 1 || step.finite == nullptr)) {
+    return absl::InvalidArgumentError(absl::StrCat("group step: ", step.node_count,
+                                                   " nodes, want one that stays on the devices"));
+  }
   return absl::OkStatus();
 }
 
 absl::Status Group::TryCompute(const capstan_group_step& step) {
+  const bool keep = step.nodes == nullptr;
   slots_ = std::max(slots_, step.slot_count);
-  nodes_ = std::max(nodes_, step.node_count);
+  if (!keep) nodes_ = std::max(nodes_, step.node_count);
+  kept_slot_ = -1;
   CAPSTAN_GROUP_RETURN(streams_->Reserve(slot_floats_, slots_, nodes_));
-  streams_->MakeEvents(Emitted(nodes_, 0, 0));
+  streams_->MakeEvents(Emitted(std::max(nodes_, step.node_count), 0, 0));
   for (int round = 0; round < step.round_count; ++round) {
     CAPSTAN_GROUP_RETURN(EnqueueRound(step, round));
   }
+  // Also where there was no lane.
+  for (int d = 0; d < devices(); ++d) CAPSTAN_GROUP_RETURN(UseNewWeights(d));
   int64_t begin = 0;
   for (int bucket = 0; bucket < buckets(); ++bucket) {
     for (int node = 0; node < step.node_count; ++node) {
@@ -128,6 +220,7 @@ absl::Status Group::TryCompute(const capstan_group_step& step) {
             WaitFor(Emitted(node, bucket, d), d,
                     absl::StrCat("the sum of bucket ", bucket, " over ", devices(), " devices")));
       }
+      if (keep) continue;
       std::memcpy(step.nodes[node] + begin, streams_->node(node) + begin,
                   static_cast<size_t>(bucket_ends_[bucket] - begin) * 4);
       if (step.ready != nullptr) step.ready(step.context, node, bucket);
@@ -136,8 +229,15 @@ absl::Status Group::TryCompute(const capstan_group_step& step) {
   }
   CAPSTAN_GROUP_RETURN(FinishRound(step, step.round_count - 1));
   for (int d = 0; d < devices(); ++d) {
-    // Also where there was no lane: the plan may be used by itself now.
+    // The plan may be used by itself now.
     CAPSTAN_GROUP_RETURN(WaitFor(WeightsFree(d), d, "the weights"));
+  }
+  if (!keep) return absl::OkStatus();
+  kept_slot_ = step.ops[step.op_count - 1].slot;
+  *step.finite = 1;
+  for (int d = 0; d < devices(); ++d) {
+    // Every one is asked: the answer is used up.
+    if (!streams_->TakeFinite(d)) *step.finite = 0;
   }
   return absl::OkStatus();
 }
@@ -149,6 +249,7 @@ absl::Status Group::EnqueueRound(const capstan_group_step& step, int round) {
     if (batch.count == 0) continue;
     LaneHooks hooks;
     hooks.before_compute = [this, d, round]() -> absl::Status {
+      CAPSTAN_GROUP_RETURN(UseNewWeights(d));
       for (int other = 0; other < devices() && round > 0; ++other) {
         CAPSTAN_GROUP_RETURN(streams_->Wait(FoldDone(other), d, StreamKind::kCompute));
       }
@@ -177,12 +278,12 @@ absl::Status Group::EnqueueFold(const capstan_group_step& step, int round, int b
     }
   }
   for (int i = 0; i < step.op_count; ++i) {
-    if (step.ops[i].round == round) CAPSTAN_GROUP_RETURN(Run(step.ops[i], bucket));
+    if (step.ops[i].round == round) CAPSTAN_GROUP_RETURN(Run(step, step.ops[i], bucket));
   }
   return absl::OkStatus();
 }
 
-absl::Status Group::Run(const capstan_fold_op& op, int bucket) {
+absl::Status Group::Run(const capstan_group_step& step, const capstan_fold_op& op, int bucket) {
   const std::vector<Slice>& slices = slices_[bucket];
   if (op.kind == CAPSTAN_FOLD_REDUCE || op.kind == CAPSTAN_FOLD_REDUCE_ADD) {
     return streams_->Reduce(slices, op.slot, op.kind == CAPSTAN_FOLD_REDUCE_ADD);
@@ -197,7 +298,8 @@ absl::Status Group::Run(const capstan_fold_op& op, int bucket) {
     } else if (slice.size > 0 && op.kind == CAPSTAN_FOLD_ADD_SLOT) {
       status = streams_->AddSlot(d, slice, op.slot, op.from);
     } else if (slice.size > 0 && op.kind == CAPSTAN_FOLD_EMIT) {
-      status = streams_->Emit(d, slice, op.slot, op.node);
+      status = step.nodes == nullptr ? streams_->CheckFinite(d, slice, op.slot)
+                                     : streams_->Emit(d, slice, op.slot, op.node);
     }
     if (status.ok() && op.kind == CAPSTAN_FOLD_EMIT) {
       status = streams_->Record(Emitted(op.node, bucket, d), d, StreamKind::kFold);

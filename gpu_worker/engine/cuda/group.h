@@ -6,6 +6,10 @@
 // moves it. kFold works on a bucket as soon as backward has left it on every device; the next lane
 // of a device waits until all others have read its gradient. All is enqueued by the calling thread,
 // which then waits for the buckets in their order.
+//
+// A sum may stay on the devices: each then updates its slices of the weights, with its slices of the
+// momentum, and takes the others' from its neighbours. Nothing of the size of the model meets the
+// host.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_GROUP_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_GROUP_H_
 
@@ -52,10 +56,12 @@ class GroupStreams {
   virtual bool reduces() const = 0;
 
   // Slots of slot_floats[device] floats on each device, nodes of the whole vector in host memory.
-  // At least as many as before; nothing is under way.
+  // At least as many as before; what is under way goes on with those it has.
   virtual absl::Status Reserve(const std::vector<int64_t>& slot_floats, int slots, int nodes) = 0;
-  virtual const float* node(int index) const = 0;
+  virtual float* node(int index) = 0;
   virtual float* host_weights() = 0;
+  // Momentum of momentum_floats[device] floats on each device, which have its slices alone.
+  virtual absl::Status ReserveMomentum(const std::vector<int64_t>& momentum_floats) = 0;
 
   // Events are numbered from 0; the last Record of an event counts.
   virtual void MakeEvents(int count) = 0;
@@ -76,12 +82,22 @@ class GroupStreams {
   virtual absl::Status AddLane(int device, int from, const Slice& slice, int slot) = 0;
   virtual absl::Status AddSlot(int device, const Slice& slice, int slot, int from) = 0;
   virtual absl::Status Emit(int device, const Slice& slice, int slot, int node) = 0;
+  // Whether the slot is finite everywhere, for TakeFinite.
+  virtual absl::Status CheckFinite(int device, const Slice& slice, int slot) = 0;
+  // Whether all that the device checked since the last call was finite; the checks are done.
+  virtual bool TakeFinite(int device) = 0;
   // kFold of all devices: slot of each = (or +=) its slice of the sum over the devices.
   virtual absl::Status Reduce(const std::vector<Slice>& slices, int slot, bool add) = 0;
 
-  // kFold of `device`: a part of the weights from host_weights(), or from a neighbour.
-  virtual absl::Status PushWeights(int device, int64_t offset, int64_t size) = 0;
-  virtual absl::Status PullWeights(int device, int from, int64_t offset, int64_t size) = 0;
+  // kFold of `device`: a part of the weights from host_weights(), from a neighbour, to
+  // host_weights(); of the momentum from and to node(0).
+  virtual absl::Status PushWeights(int device, const Slice& slice) = 0;
+  virtual absl::Status PullWeights(int device, int from, const Slice& slice) = 0;
+  virtual absl::Status EmitWeights(int device, const Slice& slice) = 0;
+  virtual absl::Status PushMomentum(int device, const Slice& slice) = 0;
+  virtual absl::Status EmitMomentum(int device, const Slice& slice) = 0;
+  // Weights and momentum of the slice after a step with the sum in the slot.
+  virtual absl::Status Update(int device, const Slice& slice, int slot, const capstan_sgd& sgd) = 0;
   // kCompute: the weights are there.
   virtual absl::Status UseWeights(int device) = 0;
 
@@ -97,9 +113,12 @@ class Group {
   Group(std::unique_ptr<GroupStreams> streams, const capstan_group_request& request);
 
   bool reduces() const { return streams_->reduces(); }
-  absl::Status LoadWeights(const float* weights);
-  // After an error the group answers it for ever.
+  // As the ABI's group_load_weights, group_compute, group_update and group_read_weights. After an
+  // error of a device, or a wait that ended, the group answers it for ever.
+  absl::Status LoadWeights(const float* weights, const float* momentum);
   absl::Status Compute(const capstan_group_step& step);
+  absl::Status Update(const capstan_sgd& sgd);
+  absl::Status ReadWeights(float* weights, float* momentum);
 
  private:
   int Ready(int device, int bucket) const { return device * buckets() + bucket; }
@@ -114,12 +133,22 @@ class Group {
   int devices() const { return streams_->devices(); }
   int buckets() const { return static_cast<int>(slices_.size()); }
 
-  absl::Status TryLoadWeights(const float* weights);
+  template <typename Try>
+  absl::Status OrBreak(Try attempt);
+  absl::Status TryLoadWeights(const float* weights, const float* momentum);
+  absl::Status TryUpdate(const capstan_sgd& sgd);
+  absl::Status TryReadWeights(float* weights, float* momentum);
+  // Before anything writes the devices' weights: kFold waits for those who read them.
+  absl::Status WaitToWriteWeights(int device);
+  // Each device has written its slices of the weights: all get the rest.
+  absl::Status SpreadWeights();
+  // kCompute of the device has what SpreadWeights brought; once.
+  absl::Status UseNewWeights(int device);
   absl::Status TryCompute(const capstan_group_step& step);
   absl::Status CheckStep(const capstan_group_step& step) const;
   absl::Status EnqueueRound(const capstan_group_step& step, int round);
   absl::Status EnqueueFold(const capstan_group_step& step, int round, int bucket);
-  absl::Status Run(const capstan_fold_op& op, int bucket);
+  absl::Status Run(const capstan_group_step& step, const capstan_fold_op& op, int bucket);
   // Takes the sums of the lanes of `round`.
   absl::Status FinishRound(const capstan_group_step& step, int round);
   absl::Status WaitFor(int event, int device, const std::string& what);
@@ -131,6 +160,9 @@ class Group {
   std::vector<int64_t> slot_floats_;  // by device
   int64_t total_floats_ = 0;
   int slots_ = 0, nodes_ = 0;
+  int kept_slot_ = -1;  // the sum that stayed on the devices; -1: none
+  bool has_momentum_ = false;
+  std::vector<bool> new_weights_;  // by device: there, and not used yet
   absl::Status broken_;
 };
 

@@ -3,6 +3,7 @@
 #include "gpu_worker/engine/cuda/group.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,7 +21,8 @@ const char* NameOfStream(StreamKind stream) {
   return stream == StreamKind::kCompute ? "compute" : "fold";
 }
 
-// One bucket; all work is done at once.
+// One bucket; all work is done at once. A wait is written with the work that it waits for: the last
+// in front of the record.
 class WrittenStreams : public GroupStreams {
  public:
   WrittenStreams(int count, Calls* calls) : count_(count), calls_(*calls), node_(64) {}
@@ -29,14 +31,21 @@ class WrittenStreams : public GroupStreams {
   std::string NameOf(int device) const override { return absl::StrCat("GPU ", device); }
   bool reduces() const override { return false; }
   absl::Status Reserve(const std::vector<int64_t>&, int, int) override { return absl::OkStatus(); }
-  const float* node(int) const override { return node_.data(); }
+  float* node(int) override { return node_.data(); }
   float* host_weights() override { return node_.data(); }
+  absl::Status ReserveMomentum(const std::vector<int64_t>&) override { return absl::OkStatus(); }
   void MakeEvents(int) override {}
-  absl::Status Record(int, int device, StreamKind stream) override {
-    return Write("record", device, NameOfStream(stream));
+  absl::Status Record(int event, int device, StreamKind stream) override {
+    behind_[event] = last_[NameOfStream(stream) + std::to_string(device)];
+    return absl::OkStatus();
   }
-  absl::Status Wait(int, int device, StreamKind stream) override {
-    return Write("wait", device, NameOfStream(stream));
+  absl::Status Wait(int event, int device, StreamKind stream) override {
+    const auto behind = behind_.find(event);
+    // Nothing to wait for: never recorded, or in front of any work.
+    if (behind == behind_.end() || behind->second.empty()) return absl::OkStatus();
+    calls_.push_back(
+        absl::StrCat("wait ", device, " ", NameOfStream(stream), " for ", behind->second));
+    return absl::OkStatus();
   }
   absl::StatusOr<bool> Done(int) override { return true; }
   absl::Status EnqueueLane(int device, const capstan_batch&, double,
@@ -57,22 +66,37 @@ class WrittenStreams : public GroupStreams {
   absl::Status Emit(int device, const Slice&, int, int) override {
     return Write("emit", device, "fold");
   }
+  absl::Status CheckFinite(int device, const Slice&, int) override {
+    return Write("check", device, "fold");
+  }
+  bool TakeFinite(int) override { return true; }
   absl::Status Reduce(const std::vector<Slice>&, int, bool) override { return absl::OkStatus(); }
-  absl::Status PushWeights(int, int64_t, int64_t) override { return absl::OkStatus(); }
-  absl::Status PullWeights(int, int, int64_t, int64_t) override { return absl::OkStatus(); }
-  absl::Status UseWeights(int) override { return absl::OkStatus(); }
+  absl::Status PushWeights(int, const Slice&) override { return absl::OkStatus(); }
+  absl::Status PullWeights(int device, int from, const Slice&) override {
+    return Write(absl::StrCat("pull of ", from, " by").c_str(), device, "fold");
+  }
+  absl::Status EmitWeights(int, const Slice&) override { return absl::OkStatus(); }
+  absl::Status PushMomentum(int, const Slice&) override { return absl::OkStatus(); }
+  absl::Status EmitMomentum(int, const Slice&) override { return absl::OkStatus(); }
+  absl::Status Update(int device, const Slice&, int, const capstan_sgd&) override {
+    return Write("update", device, "fold");
+  }
+  absl::Status UseWeights(int device) override { return Write("use", device, "compute"); }
   absl::Status CommunicatorStatus() override { return absl::OkStatus(); }
   void Abandon() override {}
 
  private:
   absl::Status Write(const char* what, int device, const char* stream) {
     calls_.push_back(absl::StrCat(what, " ", device, " ", stream));
+    last_[stream + std::to_string(device)] = calls_.back();
     return absl::OkStatus();
   }
 
   const int count_;
   Calls& calls_;
   std::vector<float> node_;
+  std::map<std::string, std::string> last_;  // work, by stream and device
+  std::map<int, std::string> behind_;        // by event
 };
 
 // The second lane's batch goes to the card while the first one's gradient is still being added; its
@@ -106,14 +130,78 @@ TEST(GroupTest, ALaneWaitsForTheFoldBehindItsCopy) {
   const absl::Status status = group.Compute(step);
   ASSERT_TRUE(status.ok()) << status;
   const auto second = std::find(calls.rbegin(), calls.rend(), "copy in 0 compute").base();
-  EXPECT_THAT(Calls(calls.begin(), second),
-              ::testing::ElementsAre("copy in 0 compute", "lane 0 compute", "record 0 compute",
-                                     "record 0 compute", "wait 0 fold", "take 0 fold",
-                                     "record 0 fold", "copy in 0 compute"));
-  EXPECT_THAT(Calls(second, calls.end()),
-              ::testing::ElementsAre("wait 0 compute", "lane 0 compute", "record 0 compute",
-                                     "record 0 compute", "wait 0 fold", "add 0 fold", "emit 0 fold",
-                                     "record 0 fold", "record 0 fold"));
+  EXPECT_THAT(
+      Calls(calls.begin(), second),
+      ::testing::ElementsAre("copy in 0 compute", "lane 0 compute",
+                             "wait 0 fold for lane 0 compute", "take 0 fold", "copy in 0 compute"));
+  EXPECT_THAT(
+      Calls(second, calls.end()),
+      ::testing::ElementsAre("wait 0 compute for take 0 fold", "lane 0 compute",
+                             "wait 0 fold for lane 0 compute", "add 0 fold", "emit 0 fold"));
+}
+
+// Each device updates its slice and copies the other's, behind that one's update; lanes see weights
+// that are whole.
+TEST(GroupTest, WeightsSpreadBehindTheUpdate) {
+  const int64_t ends[] = {64};
+  capstan_group_request request = {};
+  request.bucket_ends = ends;
+  request.bucket_count = 1;
+  request.timeout_seconds = 1;
+  Calls calls;
+  Group group(std::make_unique<WrittenStreams>(/*count=*/2, &calls), request);
+  capstan_batch lanes[2] = {};
+  lanes[0].count = 1;
+  const capstan_fold_op ops[] = {{CAPSTAN_FOLD_TAKE, 0, 0, 0, 0, 0},
+                                 {CAPSTAN_FOLD_EMIT, 0, 0, 0, 0, 0}};
+  capstan_result results[2] = {};
+  int32_t finite = 0;
+  capstan_group_step step = {};
+  step.lanes = lanes;
+  step.round_count = 1;
+  step.ops = ops;
+  step.op_count = 2;
+  step.slot_count = step.node_count = 1;
+  step.finite = &finite;
+  step.results = results;
+  ASSERT_TRUE(group.Compute(step).ok());
+  EXPECT_EQ(finite, 1);
+  EXPECT_THAT(calls, ::testing::IsSupersetOf({"check 0 fold", "check 1 fold"}));
+  for (int again = 0; again < 2; ++again) {
+    calls.clear();
+    ASSERT_TRUE(group.Update({}).ok());
+    ASSERT_TRUE(group.Compute(step).ok());
+    const bool first = again == 0;
+    EXPECT_THAT(
+        calls,
+        ::testing::ElementsAreArray(
+            first ? Calls{// Each writes its slice once its lanes have read it.
+                          "wait 0 fold for lane 0 compute", "update 0 fold", "update 1 fold",
+                          // The other's slice comes behind that one's update.
+                          "wait 0 fold for update 1 fold", "pull of 1 by 0 fold",
+                          "wait 1 fold for update 0 fold", "pull of 0 by 1 fold",
+                          // A lane behind the copy of its batch, once all slices are there.
+                          "copy in 0 compute", "wait 0 compute for pull of 1 by 0 fold",
+                          "use 0 compute", "lane 0 compute", "wait 0 fold for lane 0 compute",
+                          "wait 1 fold for lane 0 compute", "take 0 fold", "take 1 fold",
+                          "check 0 fold", "check 1 fold",
+                          // No lane, and ready all the same.
+                          "wait 1 compute for pull of 0 by 1 fold", "use 1 compute"}
+                  : Calls{// Nor before the neighbours have taken what came last time.
+                          "wait 0 fold for lane 0 compute",
+                          "wait 0 fold for pull of 1 by 0 fold",
+                          "wait 0 fold for pull of 0 by 1 fold", "update 0 fold",
+                          "wait 1 fold for use 1 compute",
+                          "wait 1 fold for pull of 1 by 0 fold",
+                          "wait 1 fold for pull of 0 by 1 fold", "update 1 fold",
+                          "wait 0 fold for update 1 fold", "pull of 1 by 0 fold",
+                          "wait 1 fold for update 0 fold", "pull of 0 by 1 fold",
+                          "copy in 0 compute", "wait 0 compute for pull of 1 by 0 fold",
+                          "use 0 compute", "lane 0 compute", "wait 0 fold for lane 0 compute",
+                          "wait 1 fold for lane 0 compute", "take 0 fold", "take 1 fold",
+                          "check 0 fold", "check 1 fold",
+                          "wait 1 compute for pull of 0 by 1 fold", "use 1 compute"}));
+  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "gpu_worker/engine/cuda/index_math.h"
+#include "gpu_worker/engine/plugin/abi.h"
 
 namespace capstan::engine::cuda {
 
@@ -48,6 +49,14 @@ cudaError_t LaunchReluMask(cudaStream_t stream, Element e, int32_t elements, con
                            void* dy);
 // left[i] += right[i], as training::AddInto: the same bits.
 cudaError_t LaunchAdd(cudaStream_t stream, int64_t elements, const float* right, float* left);
+// *flag = 1 where a value is an infinity or a NaN; else it is left alone. It may lie in pinned host
+// memory.
+cudaError_t LaunchCheckFinite(cudaStream_t stream, int64_t elements, const float* values,
+                              int32_t* flag);
+// weights and momentum (which may be null where sgd.momentum is 0) after a step, in place: the bits
+// of training::Sgd.
+cudaError_t LaunchSgd(cudaStream_t stream, const capstan_sgd& sgd, int64_t elements,
+                      const float* gradient, float* weights, float* momentum);
 // y[row, c] += bias[c], then Relu where `relu`. `bias` may be null.
 cudaError_t LaunchBiasRelu(cudaStream_t stream, Element e, int32_t rows, int32_t columns,
                            const void* bias, bool relu, void* y);

@@ -68,6 +68,13 @@ struct Program {
   const Stage& loss() const { return stages.back(); }
   // Whether backward has anything to do.
   bool trains() const { return tensors[loss().x].gradient; }
+  // Whether a kernel reads weights elsewhere than in the flat vector.
+  bool copies_weights() const {
+    for (const Stage& stage : stages) {
+      if (stage.copy >= 0 || stage.bias_copy >= 0) return true;
+    }
+    return false;
+  }
 };
 
 // Unimplemented: a grouped convolution, by name. InvalidArgument: nodes that are no chain with a

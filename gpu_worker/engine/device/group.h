@@ -5,6 +5,9 @@
 // R1), the same bits as the host's fold of the same lanes. The sum of a node comes bucket by bucket
 // while backward still runs.
 //
+// Or the sum of a whole step stays on the devices, and they update their weights by themselves:
+// LoadState, then ComputeKept and Update in turn, ReadState where the host wants to see it.
+//
 // Threads: calls must not overlap, neither with each other nor with calls on the plans.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_DEVICE_GROUP_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_DEVICE_GROUP_H_
@@ -20,6 +23,7 @@
 #include "gpu_worker/engine/collective/collective.h"
 #include "gpu_worker/engine/device/device.h"
 #include "training/lanes/lane_tree.h"
+#include "training/optim/sgd.h"
 
 namespace capstan::engine {
 
@@ -34,6 +38,19 @@ struct GroupLane {
   int plan = 0;  // of the group
   int32_t lane = 0;
   LaneBatch batch;
+};
+
+// The lanes of a step whose sum stayed on the devices.
+struct KeptLanes {
+  std::vector<LaneResult> lanes;
+  bool finite = true;  // no infinity and no NaN in the sum
+};
+
+// A step of the optimizer, training/optim/sgd.h.
+struct SgdStep {
+  training::SgdOptions rule;
+  double learning_rate = 0;
+  double gradient_scale = 1;  // factor on the sum, rounded to float as the product is
 };
 
 class PlanGroup {
@@ -58,6 +75,22 @@ class PlanGroup {
                                                                double loss_scale,
                                                                const std::vector<float*>& sums,
                                                                const OnReady& on_ready) = 0;
+
+  // As LoadWeights, for steps of Update: `momentum`, total_floats() long, may be null where the rule
+  // has none.
+  virtual absl::Status LoadState(const float* weights, const float* momentum) = 0;
+  // As ComputeLanes, of lanes that make one node; InvalidArgument where they do not.
+  virtual absl::StatusOr<KeptLanes> ComputeKept(const training::LaneTree& tree,
+                                                const std::vector<GroupLane>& lanes,
+                                                double loss_scale) = 0;
+  // The weights and momentum of all plans after a step with the sum of the last ComputeKept, which
+  // is used up: the bits of training::Sgd. Returns before the devices are done; later calls on the
+  // group wait for it, and the plans are used by themselves again after ComputeLanes, ComputeKept or
+  // ReadState. FailedPrecondition: no sum, or no momentum, is there; nothing has changed.
+  virtual absl::Status Update(const SgdStep& step) = 0;
+  // Writes both vectors, total_floats() long; `momentum` may be null. FailedPrecondition: it is not,
+  // and none was loaded.
+  virtual absl::Status ReadState(float* weights, float* momentum) = 0;
 
   // For logs: "2 GPUs, sums by NCCL 2.28.9".
   virtual const std::string& summary() const = 0;

@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define CAPSTAN_PLUGIN_ABI 4
+#define CAPSTAN_PLUGIN_ABI 5
 #define CAPSTAN_PLUGIN_FACTORY "capstan_plugin"
 
 typedef struct capstan_error {
@@ -156,13 +156,24 @@ typedef struct capstan_group_step {
   int32_t slot_count;
   int32_t node_count;
   double loss_scale;
-  float* const* nodes;     /* [node_count]: total_floats each, host memory, written */
+  float* const* nodes;     /* [node_count]: total_floats each, host memory, written; null: the sum
+                            * of the one node stays on the devices, for group_update */
+  int32_t* finite;         /* written where nodes is null: 1: no infinity and no NaN in the sum */
   capstan_result* results; /* [round_count][plan_count], written */
   /* Bucket `bucket` of nodes[node] is written; buckets of a node in rising order. From the calling
    * thread. May be null. */
   void (*ready)(void* context, int32_t node, int32_t bucket);
   void* context;
 } capstan_group_step;
+
+/* Stochastic gradient descent: training/optim/sgd.h, the same bits. */
+typedef struct capstan_sgd {
+  double learning_rate;
+  double gradient_scale; /* factor on the sum */
+  double momentum;       /* 0: none is read */
+  double weight_decay;
+  int32_t nesterov;
+} capstan_sgd;
 
 typedef struct capstan_plugin_table {
   int32_t abi; /* CAPSTAN_PLUGIN_ABI of the plug-in; first for ever */
@@ -198,13 +209,22 @@ typedef struct capstan_plugin_table {
                         capstan_error* error);
   void (*group_info)(const capstan_group* group, capstan_group_info* info);
   void (*free_group)(capstan_group* group); /* null is allowed; before its plans */
-  /* The same for all plans; the vector crosses from the host once. */
-  int32_t (*group_load_weights)(capstan_group* group, const float* weights, capstan_error* error);
+  /* The same for all plans; the vector crosses from the host once. `momentum`, total_floats long too,
+   * may be null: group_update may then use none. */
+  int32_t (*group_load_weights)(capstan_group* group, const float* weights, const float* momentum,
+                                capstan_error* error);
   /* DEADLINE_EXCEEDED: a device or the sum between devices made no progress for timeout_seconds; the
    * text names GPU and bucket. Group and plans are of no further use, and what they hold is given
    * up. INTERNAL: as compute_lane. */
   int32_t (*group_compute)(capstan_group* group, const capstan_group_step* step,
                            capstan_error* error);
+  /* The weights and the momentum on the devices after a step with the sum that stayed there, which
+   * is used up. Returns before it is done; what follows waits for it.
+   * FAILED_PRECONDITION: no sum, or no momentum, is there; nothing has changed. */
+  int32_t (*group_update)(capstan_group* group, const capstan_sgd* sgd, capstan_error* error);
+  /* `momentum` may be null. FAILED_PRECONDITION: none was loaded. */
+  int32_t (*group_read_weights)(capstan_group* group, float* weights, float* momentum,
+                                capstan_error* error);
 
   /* Keeps images [first, first + count) of `whole`, float32, on the device; in rising order from 0.
    * RESOURCE_EXHAUSTED: they do not fit; nothing is kept and the plan is well. */

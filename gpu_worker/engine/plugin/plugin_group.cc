@@ -56,10 +56,12 @@ class PluginGroup : public PlanGroup {
     return absl::OkStatus();
   }
 
-  absl::Status LoadWeights(const float* weights) override {
+  absl::Status LoadWeights(const float* weights) override { return LoadState(weights, nullptr); }
+
+  absl::Status LoadState(const float* weights, const float* momentum) override {
     capstan_error error = {};
     const absl::Status status =
-        PluginStatus(table_.group_load_weights(group_, weights, &error), kWho, error);
+        PluginStatus(table_.group_load_weights(group_, weights, momentum, &error), kWho, error);
     weights_loaded_ = status.ok();
     return status;
   }
@@ -69,9 +71,63 @@ class PluginGroup : public PlanGroup {
                                                        double loss_scale,
                                                        const std::vector<float*>& sums,
                                                        const OnReady& on_ready) override {
-    if (!weights_loaded_) {
-      return absl::FailedPreconditionError("group: no weights, want LoadWeights first");
-    }
+    Ready ready{bucket_ends_, on_ready};
+    capstan_group_step step = {};
+    step.nodes = sums.data();
+    step.context = &ready;
+    step.ready = [](void* context, int32_t node, int32_t bucket) {
+      const Ready& to = *static_cast<const Ready*>(context);
+      if (to.on_ready) to.on_ready(static_cast<size_t>(node), to.ends[bucket]);
+    };
+    return Compute(tree, lanes, loss_scale, sums.size(), step);
+  }
+
+  absl::StatusOr<KeptLanes> ComputeKept(const training::LaneTree& tree,
+                                        const std::vector<GroupLane>& lanes,
+                                        double loss_scale) override {
+    int32_t finite = 0;
+    capstan_group_step step = {};
+    step.finite = &finite;
+    absl::StatusOr<std::vector<LaneResult>> results = Compute(tree, lanes, loss_scale, 1, step);
+    if (!results.ok()) return results.status();
+    return KeptLanes{*std::move(results), finite != 0};
+  }
+
+  absl::Status Update(const SgdStep& step) override {
+    capstan_sgd sgd = {};
+    sgd.learning_rate = step.learning_rate;
+    sgd.gradient_scale = step.gradient_scale;
+    sgd.momentum = step.rule.momentum;
+    sgd.weight_decay = step.rule.weight_decay;
+    sgd.nesterov = step.rule.nesterov ? 1 : 0;
+    capstan_error error = {};
+    return PluginStatus(table_.group_update(group_, &sgd, &error), kWho, error);
+  }
+
+  absl::Status ReadState(float* weights, float* momentum) override {
+    if (!weights_loaded_) return NoWeights();
+    capstan_error error = {};
+    return PluginStatus(table_.group_read_weights(group_, weights, momentum, &error), kWho, error);
+  }
+
+  const std::string& summary() const override { return summary_; }
+
+ private:
+  struct Ready {
+    const std::vector<int64_t>& ends;
+    const OnReady& on_ready;
+  };
+
+  static absl::Status NoWeights() {
+    return absl::FailedPreconditionError("group: no weights, want LoadWeights first");
+  }
+
+  // Fills in lanes and plan of `step`; its sums are those of `node_count` nodes.
+  absl::StatusOr<std::vector<LaneResult>> Compute(const training::LaneTree& tree,
+                                                  const std::vector<GroupLane>& lanes,
+                                                  double loss_scale, size_t node_count,
+                                                  capstan_group_step& step) {
+    if (!weights_loaded_) return NoWeights();
     std::vector<std::vector<int32_t>> dealt(plans_.size());
     std::vector<size_t> place;  // of each lane in the flat [round][plan]
     for (const GroupLane& lane : lanes) {
@@ -86,8 +142,8 @@ class PluginGroup : public PlanGroup {
     }
     const absl::StatusOr<FoldPlan> plan = PlanFold(tree, dealt, reduces_);
     if (!plan.ok()) return plan.status();
-    if (lanes.empty() || plan->nodes.size() != sums.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("group: ", sums.size(), " vectors for the ",
+    if (lanes.empty() || plan->nodes.size() != node_count) {
+      return absl::InvalidArgumentError(absl::StrCat("group: ", node_count, " sums for the ",
                                                      plan->nodes.size(), " nodes of ", lanes.size(),
                                                      " lanes"));
     }
@@ -99,22 +155,14 @@ class PluginGroup : public PlanGroup {
       ops.push_back(
           {static_cast<int32_t>(op.kind), op.round, op.slot, op.device, op.from, op.node});
     }
-    capstan_group_step step = {};
     step.lanes = batches.data();
     step.round_count = static_cast<int32_t>(plan->rounds.size());
     step.ops = ops.data();
     step.op_count = static_cast<int32_t>(ops.size());
     step.slot_count = plan->slots;
-    step.node_count = static_cast<int32_t>(sums.size());
+    step.node_count = static_cast<int32_t>(node_count);
     step.loss_scale = loss_scale;
-    step.nodes = sums.data();
     step.results = results.data();
-    Ready ready{bucket_ends_, on_ready};
-    step.context = &ready;
-    step.ready = [](void* context, int32_t node, int32_t bucket) {
-      const Ready& to = *static_cast<const Ready*>(context);
-      if (to.on_ready) to.on_ready(static_cast<size_t>(node), to.ends[bucket]);
-    };
     capstan_error error = {};
     const absl::Status status =
         PluginStatus(table_.group_compute(group_, &step, &error), kWho, error);
@@ -126,14 +174,6 @@ class PluginGroup : public PlanGroup {
     }
     return answer;
   }
-
-  const std::string& summary() const override { return summary_; }
-
- private:
-  struct Ready {
-    const std::vector<int64_t>& ends;
-    const OnReady& on_ready;
-  };
 
   const capstan_plugin_table& table_;
   const std::vector<PluginPlan*> plans_;

@@ -318,12 +318,22 @@ void GetGroupInfo(const capstan_group* group, capstan_group_info* info) {
 }
 void FreeGroup(capstan_group* group) { delete group; }
 
-int32_t GroupLoadWeights(capstan_group* group, const float* weights, capstan_error* error) {
-  return Answer(group->group->LoadWeights(weights), error);
+int32_t GroupLoadWeights(capstan_group* group, const float* weights, const float* momentum,
+                         capstan_error* error) {
+  return Answer(group->group->LoadWeights(weights, momentum), error);
 }
 
 int32_t GroupCompute(capstan_group* group, const capstan_group_step* step, capstan_error* error) {
   return Answer(group->group->Compute(*step), error);
+}
+
+int32_t GroupUpdate(capstan_group* group, const capstan_sgd* sgd, capstan_error* error) {
+  return Answer(group->group->Update(*sgd), error);
+}
+
+int32_t GroupReadWeights(capstan_group* group, float* weights, float* momentum,
+                         capstan_error* error) {
+  return Answer(group->group->ReadWeights(weights, momentum), error);
 }
 
 int32_t KeepImages(capstan_plan* plan, const float* images, int64_t first, int64_t count,
@@ -347,6 +357,8 @@ constexpr capstan_plugin_table kTable = {CAPSTAN_PLUGIN_ABI,
                                          FreeGroup,
                                          GroupLoadWeights,
                                          GroupCompute,
+                                         GroupUpdate,
+                                         GroupReadWeights,
                                          KeepImages};
 constexpr capstan_plugin_table kOldTable = {CAPSTAN_PLUGIN_ABI - 1, 8};
 

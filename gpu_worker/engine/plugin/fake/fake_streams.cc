@@ -15,6 +15,7 @@
 #include "gpu_worker/engine/cuda/rules.h"
 #include "services/sync/mutex.h"
 #include "training/fold/add.h"
+#include "training/optim/sgd.h"
 
 namespace capstan::engine::cuda {
 namespace {
@@ -86,8 +87,14 @@ class FakeStreams : public GroupStreams {
     nodes_.resize(nodes, std::vector<float>(host_weights_.size()));
     return absl::OkStatus();
   }
-  const float* node(int index) const override { return nodes_[index].data(); }
+  float* node(int index) override { return nodes_[index].data(); }
   float* host_weights() override { return host_weights_.data(); }
+  absl::Status ReserveMomentum(const std::vector<int64_t>& momentum_floats) override {
+    for (size_t d = 0; d < memory_.size(); ++d) {
+      memory_[d]->momentum.resize(static_cast<size_t>(momentum_floats[d]));
+    }
+    return absl::OkStatus();
+  }
 
   void MakeEvents(int count) override {
     MutexLock lock(mu_);
@@ -193,6 +200,17 @@ class FakeStreams : public GroupStreams {
     return absl::OkStatus();
   }
 
+  absl::Status CheckFinite(int device, const Slice& slice, int slot) override {
+    Push(device, StreamKind::kFold, [this, device, slice, slot] {
+      const float* const sum = Slot(device, slice, slot);
+      if (!training::AllFinite({sum, static_cast<size_t>(slice.size)})) {
+        memory_[device]->finite = false;
+      }
+    });
+    return absl::OkStatus();
+  }
+  bool TakeFinite(int device) override { return std::exchange(memory_[device]->finite, true); }
+
   // As NCCL's: nobody begins before all are there, and nobody leaves before all have been read.
   absl::Status Reduce(const std::vector<Slice>& slices, int slot, bool add) override {
     struct Meeting {
@@ -223,16 +241,47 @@ class FakeStreams : public GroupStreams {
     return absl::OkStatus();
   }
 
-  absl::Status PushWeights(int device, int64_t offset, int64_t size) override {
-    Push(device, StreamKind::kFold, [this, device, offset, size] {
-      std::copy_n(host_weights_.begin() + offset, size, memory_[device]->weights.begin() + offset);
+  absl::Status PushWeights(int device, const Slice& slice) override {
+    Push(device, StreamKind::kFold, [this, device, slice] {
+      std::memcpy(Weights(device, slice), host_weights_.data() + slice.offset, Bytes(slice));
     });
     return absl::OkStatus();
   }
-  absl::Status PullWeights(int device, int from, int64_t offset, int64_t size) override {
-    Push(device, StreamKind::kFold, [this, device, from, offset, size] {
-      std::copy_n(memory_[from]->weights.begin() + offset, size,
-                  memory_[device]->weights.begin() + offset);
+  absl::Status PullWeights(int device, int from, const Slice& slice) override {
+    Push(device, StreamKind::kFold, [this, device, from, slice] {
+      std::memcpy(Weights(device, slice), Weights(from, slice), Bytes(slice));
+    });
+    return absl::OkStatus();
+  }
+  absl::Status EmitWeights(int device, const Slice& slice) override {
+    Push(device, StreamKind::kFold, [this, device, slice] {
+      std::memcpy(host_weights_.data() + slice.offset, Weights(device, slice), Bytes(slice));
+    });
+    return absl::OkStatus();
+  }
+  absl::Status PushMomentum(int device, const Slice& slice) override {
+    Push(device, StreamKind::kFold, [this, device, slice] {
+      std::memcpy(Momentum(device, slice), nodes_[0].data() + slice.offset, Bytes(slice));
+    });
+    return absl::OkStatus();
+  }
+  absl::Status EmitMomentum(int device, const Slice& slice) override {
+    Push(device, StreamKind::kFold, [this, device, slice] {
+      std::memcpy(nodes_[0].data() + slice.offset, Momentum(device, slice), Bytes(slice));
+    });
+    return absl::OkStatus();
+  }
+  absl::Status Update(int device, const Slice& slice, int slot, const capstan_sgd& sgd) override {
+    const absl::StatusOr<training::Sgd> rule =
+        training::Sgd::Create({sgd.momentum, sgd.nesterov != 0, sgd.weight_decay});
+    if (!rule.ok()) return rule.status();
+    Push(device, StreamKind::kFold, [this, device, slice, slot, sgd, rule = *rule] {
+      float* const sum = Slot(device, slice, slot);
+      const auto scale = static_cast<float>(sgd.gradient_scale);
+      for (int64_t i = 0; i < slice.size; ++i) sum[i] *= scale;
+      float* const weights = Weights(device, slice);
+      rule.Apply(weights, weights, sum, sgd.momentum > 0 ? Momentum(device, slice) : nullptr,
+                 static_cast<size_t>(slice.size), sgd.learning_rate);
     });
     return absl::OkStatus();
   }
@@ -254,9 +303,10 @@ class FakeStreams : public GroupStreams {
 
  private:
   struct Memory {
-    std::vector<float> lane, gradient, weights;
-    std::vector<std::vector<float>> slots;
+    std::vector<float> lane, gradient, weights, momentum;
+    std::deque<std::vector<float>> slots;  // those in use stay where they are when others come
     capstan_result sums = {};
+    bool finite = true;
     int64_t lanes = 0;
   };
   struct Worker {
@@ -302,6 +352,12 @@ class FakeStreams : public GroupStreams {
   }
   const float* Gradient(int device, const Slice& slice) const {
     return memory_[device]->gradient.data() + slice.offset;
+  }
+  float* Weights(int device, const Slice& slice) {
+    return memory_[device]->weights.data() + slice.offset;
+  }
+  float* Momentum(int device, const Slice& slice) {
+    return memory_[device]->momentum.data() + slice.local;
   }
   static size_t Bytes(const Slice& slice) { return static_cast<size_t>(slice.size) * 4; }
 
