@@ -37,10 +37,13 @@ GroupRunner::~GroupRunner() {
   thread_.join();
 }
 
-void GroupRunner::Compute(GroupOrder order) {
+void GroupRunner::Compute(GroupOrder order) { Give(std::move(order)); }
+void GroupRunner::Update(GroupUpdate update) { Give(std::move(update)); }
+
+void GroupRunner::Give(Order order) {
   MutexLock lock(mu_);
-  CAPSTAN_CHECK(!order_.has_value());
-  order_ = std::move(order);
+  CAPSTAN_CHECK(orders_.size() < 2);  // an update, and what is computed behind it
+  orders_.push_back(std::move(order));
   changed_.NotifyAll();
 }
 
@@ -68,18 +71,16 @@ absl::Status GroupRunner::RunAll() {
   group_ = *std::move(made);
   callbacks_.on_ready(group_->summary());
   for (;;) {
-    GroupOrder order;
+    Order order;
     {
       MutexLock lock(mu_);
-      while (!order_.has_value() && !stopping_) changed_.Wait(mu_);
+      while (orders_.empty() && !stopping_) changed_.Wait(mu_);
       if (stopping_) return absl::OkStatus();
-      order = *std::move(order_);
-      order_.reset();
+      order = std::move(orders_.front());
+      orders_.pop_front();
     }
-    const absl::Status status = Do(order);
-    if (status.ok()) continue;
-    if (stopping()) return absl::OkStatus();
-    return data::InFront(absl::StrCat("step ", order.step), status);
+    const absl::Status status = std::visit([this](const auto& o) { return Do(o); }, order);
+    if (!status.ok()) return stopping() ? absl::OkStatus() : status;
   }
 }
 
@@ -109,8 +110,7 @@ absl::StatusOr<engine::LaneBatch> GroupRunner::Samples(const GroupOrder& order, 
   return lane;
 }
 
-absl::Status GroupRunner::Do(const GroupOrder& order) {
-  const absl::Duration begin = MonotonicNow();
+absl::StatusOr<std::vector<engine::GroupLane>> GroupRunner::Lanes(const GroupOrder& order) {
   std::vector<engine::GroupLane> lanes;
   kept_lanes_.resize(std::max(kept_lanes_.size(), order.lanes.size()));
   for (size_t i = 0; i < order.lanes.size(); ++i) {
@@ -118,34 +118,79 @@ absl::Status GroupRunner::Do(const GroupOrder& order) {
     if (!batch.ok()) return batch.status();
     lanes.push_back({order.lanes[i].first, order.lanes[i].second, *batch});
   }
-  const absl::Duration read = MonotonicNow();
-  if (order.lineage != loaded_lineage_ || order.step != loaded_version_) {
-    absl::Status status = group_->LoadWeights(order.weights->data());
-    if (!status.ok()) return status;
-    loaded_lineage_ = order.lineage;
-    loaded_version_ = order.step;
+  return lanes;
+}
+
+absl::Status GroupRunner::LoadWeights(const GroupOrder& order) {
+  if (order.lineage == loaded_lineage_ && order.step == loaded_version_) return absl::OkStatus();
+  if (order.weights == nullptr) {
+    return absl::InternalError(absl::StrCat("the devices have version ", loaded_version_,
+                                            " of lineage ", loaded_lineage_, ", not ", order.step,
+                                            " of ", order.lineage));
   }
-  std::vector<float*> sums;
-  for (const auto& sum : order.sums) sums.push_back(sum->data());
+  absl::Status status = group_->LoadState(
+      order.weights->data(), order.momentum == nullptr ? nullptr : order.momentum->data());
+  loaded_lineage_ = status.ok() ? order.lineage : -1;
+  loaded_version_ = order.step;
+  return status;
+}
+
+absl::Status GroupRunner::Do(const GroupOrder& order) {
+  const std::string work = absl::StrCat("step ", order.step);
+  const absl::Duration begin = MonotonicNow();
+  absl::StatusOr<std::vector<engine::GroupLane>> lanes = Lanes(order);
+  if (!lanes.ok()) return data::InFront(work, lanes.status());
+  const absl::Duration read = MonotonicNow();
+  absl::Status status = LoadWeights(order);
+  if (!status.ok()) return data::InFront(work, status);
   // Rule R2: the true number of samples of the whole step.
   const double loss_scale =
       order.loss_scale / static_cast<double>(job_->samples.StepSampleCount(order.step));
-  absl::StatusOr<std::vector<engine::LaneResult>> results = group_->ComputeLanes(
-      job_->samples.StepTree(order.step), lanes, loss_scale, sums,
-      [&](size_t node, int64_t ready) { callbacks_.on_prefix(order, node, ready); });
-  if (!results.ok()) return results.status();
-  for (size_t i = 0; i < order.nodes.size(); ++i) {
-    absl::Status status = order.fold->Add(order.nodes[i], order.sums[i]);
+  const training::LaneTree tree = job_->samples.StepTree(order.step);
+  engine::KeptLanes computed;
+  if (order.keep) {
+    absl::StatusOr<engine::KeptLanes> kept = group_->ComputeKept(tree, *lanes, loss_scale);
+    if (!kept.ok()) return data::InFront(work, kept.status());
+    computed = *std::move(kept);
+  } else {
+    std::vector<float*> sums;
+    for (const auto& sum : order.sums) sums.push_back(sum->data());
+    absl::StatusOr<std::vector<engine::LaneResult>> results = group_->ComputeLanes(
+        tree, *lanes, loss_scale, sums,
+        [&](size_t node, int64_t ready) { callbacks_.on_prefix(order, node, ready); });
+    if (!results.ok()) return data::InFront(work, results.status());
+    computed.lanes = *std::move(results);
+  }
+  for (size_t i = 0; i < order.sums.size(); ++i) {
+    status = order.fold->Add(order.nodes[i], order.sums[i]);
     if (!status.ok()) return status;
   }
   std::vector<training::SealSums> seals;
-  for (const engine::LaneResult& result : *results) {
+  for (const engine::LaneResult& result : computed.lanes) {
     seals.push_back({result.samples, result.loss_sum, result.correct});
   }
   LaneTimes times{read - begin, MonotonicNow() - read, absl::ZeroDuration()};
   times.queued_batches = kept_labels_[0] != nullptr ? options_.read_ahead : reader_.queued();
   times.read_bytes = std::exchange(read_bytes_, 0);
-  callbacks_.on_lanes(order, seals, times);
+  callbacks_.on_lanes(order, seals, computed.finite, times);
+  return absl::OkStatus();
+}
+
+absl::Status GroupRunner::Do(const GroupUpdate& update) {
+  const std::string work = absl::StrCat("version ", update.version);
+  if (update.lineage != loaded_lineage_ || update.version != loaded_version_ + 1) {
+    return absl::InternalError(absl::StrCat(work, ": the devices have ", loaded_version_,
+                                            " of lineage ", loaded_lineage_));
+  }
+  absl::Status status;
+  if (update.apply) status = group_->Update(update.step);
+  loaded_version_ = update.version;
+  if (status.ok() && update.weights != nullptr) {
+    status = group_->ReadState(update.weights->data(),
+                               update.momentum == nullptr ? nullptr : update.momentum->data());
+  }
+  if (!status.ok()) return data::InFront(work, status);
+  if (update.done) update.done();
   return absl::OkStatus();
 }
 

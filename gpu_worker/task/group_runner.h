@@ -1,20 +1,22 @@
 // The devices of a task that sum their lanes by themselves (`device`, `dist_device_sync` on GPUs): a
-// thread that computes all lanes of a work in one call and hands out the sums bucket by bucket.
+// thread that computes all lanes of a work in one call and hands out the sums bucket by bucket, or
+// leaves them on the devices, which then update their weights.
 //
 // Works on the plans of the task's DeviceRunners, which evaluate; the core keeps the two apart
 // (WorkerOptions::lanes_together).
 //
-// Threads: Compute from one thread; callbacks come from the runner's own thread.
+// Threads: Compute and Update from one thread; callbacks come from the runner's own thread.
 #ifndef CAPSTAN_GPU_WORKER_TASK_GROUP_RUNNER_H_
 #define CAPSTAN_GPU_WORKER_TASK_GROUP_RUNNER_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -36,11 +38,24 @@ struct GroupOrder {
   int64_t step = 0;
   double loss_scale = 1;                           // as LaneOrder's
   std::vector<std::pair<int, int32_t>> lanes;      // device, lane
-  std::shared_ptr<const FloatBuffer> weights;      // version `step`
+  std::shared_ptr<const FloatBuffer> weights;      // version `step`; null: as Update left them
   std::vector<training::Node> nodes;               // the largest that the lanes make
-  std::vector<std::shared_ptr<FloatBuffer>> sums;  // one per node, to be written
+  std::vector<std::shared_ptr<FloatBuffer>> sums;  // one per node, to be written; none where kept
   std::shared_ptr<NodeFold> fold;                  // takes the sums
   std::shared_ptr<const LaneSchedule> schedule;
+  bool keep = false;  // the sum, of one node, stays on the devices, for Update
+  std::shared_ptr<const FloatBuffer> momentum;  // goes with `weights`; null: none
+};
+
+// The next version, from the sum that was kept.
+struct GroupUpdate {
+  int64_t lineage = 0;
+  int64_t version = 0;
+  bool apply = true;  // false: the same weights
+  engine::SgdStep step;
+  // To be written where not null, then `done`, from the runner's own thread.
+  std::shared_ptr<FloatBuffer> weights, momentum;
+  std::function<void()> done;
 };
 
 class GroupRunner {
@@ -49,8 +64,9 @@ class GroupRunner {
     std::function<void(const std::string& summary)> on_ready;
     // [0, ready_floats) of the sum of a node is final; rising.
     std::function<void(const GroupOrder&, size_t node, int64_t ready_floats)> on_prefix;
-    // The sums are in the fold. One of each lane of the order.
-    std::function<void(const GroupOrder&, const std::vector<training::SealSums>&, const LaneTimes&)>
+    // The sums are in the fold, or kept. One of each lane of the order; `finite` is the kept sum's.
+    std::function<void(const GroupOrder&, const std::vector<training::SealSums>&, bool finite,
+                       const LaneTimes&)>
         on_lanes;
     // Nothing follows.
     std::function<void(const absl::Status&)> on_failed;
@@ -70,14 +86,22 @@ class GroupRunner {
   GroupRunner(const GroupRunner&) = delete;
   GroupRunner& operator=(const GroupRunner&) = delete;
 
-  // One order at a time: the next one after its on_lanes. Returns at once.
+  // One order at a time: the next one after its on_lanes. All return at once; what is given is done
+  // in its order.
   void Compute(GroupOrder order) ABSL_LOCKS_EXCLUDED(mu_);
+  void Update(GroupUpdate update) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  using Order = std::variant<GroupOrder, GroupUpdate>;
+
+  void Give(Order order) ABSL_LOCKS_EXCLUDED(mu_);
   bool stopping() ABSL_LOCKS_EXCLUDED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status RunAll();
   absl::Status Do(const GroupOrder& order);
+  absl::Status Do(const GroupUpdate& update);
+  absl::StatusOr<std::vector<engine::GroupLane>> Lanes(const GroupOrder& order);
+  absl::Status LoadWeights(const GroupOrder& order);
   // The samples of the i-th lane: places of what its device keeps, or images.
   absl::StatusOr<engine::LaneBatch> Samples(const GroupOrder& order, size_t i);
 
@@ -103,7 +127,7 @@ class GroupRunner {
   Mutex mu_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::optional<GroupOrder> order_ ABSL_GUARDED_BY(mu_);
+  std::deque<Order> orders_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -55,7 +55,8 @@ absl::Status LocalExchange::Open(const param_store::client::Route& route) {
   reported_epochs_ = lead_->epochs().size();
   reported_end_ = false;
   Publish(lead_->stopped(), lead_->evaluating(), absl::ZeroDuration());
-  if (lead_->stopped()) Save(/*last=*/true);  // the files of a lineage lie in its own folder
+  // The files of a lineage lie in its own folder.
+  if (lead_->stopped()) Save(/*last=*/true, training::spec::EncodeSnapshot(lead_->Snapshot()));
   return absl::OkStatus();
 }
 
@@ -152,6 +153,16 @@ void LocalExchange::PushPrefix(int64_t step, const Node& node,
   Told(lead_->AddPart(step, 0, training::AllFinite(root_->span()), strand_.Now()));
 }
 
+void LocalExchange::PushKept(int64_t step, const Node& node, bool finite) {
+  if (lead_ == nullptr || step != lead_->step() || lead_->stopped()) return;
+  if (node != job_->samples.StepTree(step).root()) {
+    return Fail(absl::InternalError(
+        absl::StrCat("step ", step, ": the devices kept the sum of ", ToString(node),
+                     ", want that of all lanes: the job has one task")));
+  }
+  Told(lead_->AddPart(step, 0, finite, strand_.Now()));
+}
+
 void LocalExchange::SendSeal(int64_t step, const Node& node, const SealSums& sums) {
   if (lead_ != nullptr) Told(lead_->AddSeal(step, node, sums, strand_.Now()));
 }
@@ -195,6 +206,7 @@ void LocalExchange::LogStep(const std::string& line) {
 
 // Version step+1 from version step; the lead counts already as if it were there.
 void LocalExchange::Apply(const training::Decision& decision) {
+  if (local_.on_update) return ApplyOnDevices(decision);
   const absl::Duration begin = strand_.Now();
   if (decision.apply) {
     CAPSTAN_CHECK(root_ != nullptr);
@@ -212,22 +224,53 @@ void LocalExchange::Apply(const training::Decision& decision) {
     weights_ = std::move(next);
   }
   Publish(decision.stop, decision.evaluate, strand_.Now() - begin);
-  if (decision.checkpoint) Save(decision.stop);
+  if (decision.checkpoint) {
+    Save(decision.stop, training::spec::EncodeSnapshot(lead_->Snapshot()));
+  }
 }
 
-// The next step writes over the momentum in place; weights of a version never change.
-void LocalExchange::Save(bool last) {
+void LocalExchange::ApplyOnDevices(const training::Decision& decision) {
+  DeviceUpdate update;
+  update.lineage = lineage_;
+  update.version = lead_->step();
+  update.apply = decision.apply;
+  update.learning_rate = decision.learning_rate;
+  update.gradient_scale = decision.clip_scale;
+  if (!decision.stop && !decision.evaluate && !decision.checkpoint) {
+    weights_.reset();
+    local_.on_update(std::move(update));
+    return Publish(/*stop=*/false, /*evaluate=*/false, absl::ZeroDuration());
+  }
+  update.weights = pool_.Lend();
+  if (momentum_ != nullptr) update.momentum = pool_.Lend();
+  // The lead of this version: until the weights are there orders may come.
+  std::string lead = training::spec::EncodeSnapshot(lead_->Snapshot());
+  update.done = [this, alive = alive_, lineage = lineage_, decision, lead, weights = update.weights,
+                 momentum = update.momentum] {
+    if (!*alive || lineage != lineage_) return;
+    weights_ = weights;
+    momentum_ = momentum;
+    Publish(decision.stop, decision.evaluate, absl::ZeroDuration());
+    if (decision.checkpoint) Save(decision.stop, lead);
+  };
+  local_.on_update(std::move(update));
+}
+
+// On the host the next step writes over the momentum in place; weights of a version never change.
+void LocalExchange::Save(bool last, std::string lead) {
   Snapshot snapshot;
   snapshot.lineage = lineage_;
   snapshot.step = lead_->step();
   snapshot.last = last;
   snapshot.weights = weights_;
-  if (momentum_ != nullptr) {
+  if (local_.on_update) {
+    snapshot.momentum = momentum_;
+  } else if (momentum_ != nullptr) {
     std::shared_ptr<FloatBuffer> copy = pool_.Lend();
     std::copy(momentum_->span().begin(), momentum_->span().end(), copy->data());
     snapshot.momentum = std::move(copy);
   }
-  snapshot.lead = training::spec::EncodeSnapshot(lead_->Snapshot());
+  snapshot.lead = std::move(lead);
   local_.on_checkpoint(std::move(snapshot));
 }
 

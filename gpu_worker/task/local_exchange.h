@@ -1,6 +1,10 @@
 // The exchange of `local` and `device`: the task is its own store. The same fold, lead and
 // optimizer as in the shards, so the same bits; the same files.
 //
+// Devices that sum their lanes by themselves keep the weights too (LocalCallbacks::on_update): a step
+// is then decided here and carried out there, and the host sees the versions that are evaluated or
+// saved.
+//
 // The learning rate, skipped steps, evaluation, checkpoints, orders and the last version follow the
 // lead (training/lead). One metrics.jsonl line per decided step.
 //
@@ -38,12 +42,27 @@ class LocalExchange final : public param_store::client::Exchange {
     std::shared_ptr<const FloatBuffer> momentum;  // null: the optimizer keeps none
     std::string lead;                             // serialized LeadSnapshot
   };
+  // How the devices get from the version before to `version`.
+  struct DeviceUpdate {
+    int64_t lineage = 0;
+    int64_t version = 0;
+    bool apply = true;  // false: the same weights
+    double learning_rate = 0;
+    double gradient_scale = 1;
+    // To be written, where not null, with what the devices have then; `done` on the strand after it.
+    std::shared_ptr<FloatBuffer> weights;
+    std::shared_ptr<FloatBuffer> momentum;  // null also where the optimizer keeps none
+    std::function<void()> done;
+  };
   struct LocalCallbacks {
     // The lead's account changed in a way that is to be reported at once: an epoch is complete, the
     // job is, or it failed.
     std::function<void()> on_lead;
     // Write shard-0.safetensors of this version.
     std::function<void(Snapshot)> on_checkpoint;
+    // Set: the devices keep sums and weights. Updates come in the order of the versions, each before
+    // its version is published.
+    std::function<void(DeviceUpdate)> on_update;
   };
   // Where a lineage begins: StartTask.base_manifest and orders.
   struct Base {
@@ -63,6 +82,10 @@ class LocalExchange final : public param_store::client::Exchange {
                   std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) override;
   void SendSeal(int64_t step, const training::Node& node, const training::SealSums& sums) override;
   void SendEvaluation(int64_t version, int64_t block, const training::SealSums& sums) override;
+  // In the place of Push, where the devices keep the sum.
+  void PushKept(int64_t step, const training::Node& node, bool finite);
+  // Of the version last published with its weights; null: the optimizer keeps none.
+  std::shared_ptr<const FloatBuffer> momentum() const { return momentum_; }
   std::string Waiting() const override;
   bool connected() const override { return false; }
   param_store::client::ExchangeStats stats() const override { return {}; }
@@ -80,7 +103,8 @@ class LocalExchange final : public param_store::client::Exchange {
   void LogStep(const std::string& line);
   absl::Status LoadBase();
   void Apply(const training::Decision& decision);
-  void Save(bool last);
+  void ApplyOnDevices(const training::Decision& decision);
+  void Save(bool last, std::string lead);
   void Publish(bool stop, bool evaluate, absl::Duration update);
   void Fail(const absl::Status& status);
 
@@ -95,10 +119,11 @@ class LocalExchange final : public param_store::client::Exchange {
 
   int64_t lineage_ = 0;
   std::unique_ptr<training::Lead> lead_;
-  std::shared_ptr<const FloatBuffer> weights_;  // of version lead_->step()
-  std::shared_ptr<FloatBuffer> momentum_;       // null: none
-  std::unique_ptr<NodeFold> fold_;              // of step lead_->step()
-  std::shared_ptr<const FloatBuffer> root_;     // its sum over all lanes
+  // Of version lead_->step(); null where the devices alone have it.
+  std::shared_ptr<const FloatBuffer> weights_;
+  std::shared_ptr<FloatBuffer> momentum_;    // null: none
+  std::unique_ptr<NodeFold> fold_;           // of step lead_->step()
+  std::shared_ptr<const FloatBuffer> root_;  // its sum over all lanes
   size_t reported_epochs_ = 0;
   bool reported_end_ = false;
   bool failed_ = false;

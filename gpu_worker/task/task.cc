@@ -181,61 +181,6 @@ void Task::Ready() {
   ChangeView(view);
 }
 
-bool Task::Together() const {
-  const std::string& type = job_->spec.spec().kvstore().type();
-  if (type != "device" && type != "dist_device_sync") return false;
-  // CPUs share the memory in which the host adds.
-  return std::all_of(options_.devices.begin(), options_.devices.end(),
-                     [](const std::string& name) { return absl::StartsWith(name, "cuda"); });
-}
-
-void Task::StartGroup() {
-  GroupRunner::Options options;
-  options.device_count = static_cast<int>(runners_.size());
-  options.read_ahead = job_->spec.spec().data().prefetch_batches();
-  // Before the coordinator says of the whole job that it stalls.
-  options.timeout = absl::Seconds(job_->spec.spec().limits().stall_timeout_seconds()) / 2;
-  GroupRunner::Callbacks callbacks;
-  callbacks.on_ready = [this](const std::string& summary) {
-    Log(services::kInfo, "devices_together").Kv("devices", summary);
-    Post([this] {
-      if (--devices_starting_ == 0 && !ended_) Ready();
-    });
-  };
-  callbacks.on_prefix = [this](const GroupOrder& order, size_t node, int64_t ready_floats) {
-    // The whole follows as FoldAndPush; with `device` nothing travels.
-    if (ready_floats == order.sums[node]->size() || local_ != nullptr) return;
-    Post([this, work = order.work, lineage = order.lineage, step = order.step,
-          sum = order.sums[node], node = order.nodes[node], ready_floats] {
-      // Rule R8: frames of the complete version at hand alone.
-      if (ended_ || folds_.count(work) == 0 || weights_.lineage != lineage ||
-          weights_.version != step) {
-        return;
-      }
-      const StepPhase before = clock_->Enter(StepPhase::kPush, strand_.Now());
-      exchange_->PushPrefix(step, node, sum, ready_floats);
-      clock_->Enter(before, strand_.Now());
-    });
-  };
-  callbacks.on_lanes = [this](const GroupOrder& order, const std::vector<training::SealSums>& sums,
-                              const LaneTimes& times) {
-    Post([this, work = order.work, lanes = order.lanes, sums, times] {
-      lanes_running_ -= static_cast<int>(lanes.size());
-      CountLane(0, times, 0);
-      for (size_t i = 0; i < lanes.size(); ++i) {
-        counters_.samples += sums[i].samples;
-        Give(core::LaneComputed{lanes[i].first, work, lanes[i].second, sums[i]});
-      }
-    });
-  };
-  callbacks.on_failed = [this](const absl::Status& status) {
-    Post([this, status] {
-      Give(core::Failed{FailureReasonOf(status, /*on_gpu=*/true), std::string(status.message())});
-    });
-  };
-  group_ = std::make_unique<GroupRunner>(options, job_, *train_, runners_, std::move(callbacks));
-}
-
 absl::Status Task::MakeExchange(const node::v1::StartTask& start) {
   ExchangeCallbacks callbacks;
   callbacks.on_weights = [this](const CompleteWeights& weights) { OnWeights(weights); };
@@ -264,6 +209,9 @@ absl::Status Task::MakeExchange(const node::v1::StartTask& start) {
   local.on_checkpoint = [this](LocalExchange::Snapshot snapshot) {
     SaveShardFile(std::move(snapshot));
   };
+  if (Together()) {
+    local.on_update = [this](LocalExchange::DeviceUpdate update) { GiveUpdate(std::move(update)); };
+  }
   auto exchange =
       std::make_unique<LocalExchange>(job_, strand_, callbacks, std::move(local), std::move(base));
   local_ = exchange.get();
@@ -356,29 +304,6 @@ void Task::Do(const core::OpenLineage& e) {
 
 void Task::Do(const core::UseView& e) { UseSchedule(); }
 
-// What the core ordered in one go.
-void Task::GiveGroupOrder() {
-  GroupOrder order;
-  order.work = together_[0].work;
-  order.lineage = together_[0].lineage;
-  order.step = together_[0].step;
-  order.loss_scale = weights_.loss_scale;
-  order.weights = weights_.weights;
-  order.fold = folds_.at(order.work);
-  order.schedule = schedule_;
-  std::vector<int32_t> lanes;
-  for (const core::ComputeLane& lane : together_) {
-    CAPSTAN_CHECK(lane.work == order.work);
-    order.lanes.emplace_back(lane.device, lane.lane);
-    lanes.push_back(lane.lane);
-  }
-  together_.clear();
-  order.nodes = job_->samples.StepTree(order.step).LargestNodes(lanes);
-  for (size_t i = 0; i < order.nodes.size(); ++i) order.sums.push_back(gradients_->Lend());
-  lanes_running_ += static_cast<int>(lanes.size());
-  group_->Compute(std::move(order));
-}
-
 void Task::Do(const core::ComputeLane& e) {
   CAPSTAN_CHECK(e.lineage == weights_.lineage && e.step == weights_.version && !weights_.stop);
   std::shared_ptr<NodeFold>& fold = folds_[e.work];
@@ -402,10 +327,14 @@ void Task::Do(const core::ComputeLane& e) {
 }
 
 void Task::Do(const core::FoldAndPush& e) {
-  std::shared_ptr<FloatBuffer> sum = folds_.at(e.work)->Value(e.node);
-  CAPSTAN_CHECK(sum != nullptr);
   const StepPhase before = clock_->Enter(StepPhase::kPush, strand_.Now());
-  exchange_->Push(e.step, e.node, std::move(sum));
+  if (DevicesKeep()) {
+    local_->PushKept(e.step, e.node, kept_finite_);
+  } else {
+    std::shared_ptr<FloatBuffer> sum = folds_.at(e.work)->Value(e.node);
+    CAPSTAN_CHECK(sum != nullptr);
+    exchange_->Push(e.step, e.node, std::move(sum));
+  }
   clock_->Enter(before, strand_.Now());
   Give(core::NodePushed{e.work, e.node});
 }
@@ -552,7 +481,7 @@ void Task::CountStep(const CompleteWeights& next) {
   }
   compute_at_step_ = clock_->spent(StepPhase::kForwardBackward);
   const absl::Duration barrier = clock_->spent(StepPhase::kBarrierWait);
-  if (next.lineage == weights_.lineage && weights_.weights != nullptr) {
+  if (next.lineage == weights_.lineage) {
     ++steps_;
     ++counters_.steps;
     counters_.step_seconds.Observe(absl::ToDoubleSeconds(now - step_began_),

@@ -80,8 +80,11 @@ class Task {
   absl::Status SetUp(const node::v1::StartTask& start);
   // Whether the devices sum their lanes by themselves.
   bool Together() const;
+  // Whether sums and weights stay there: no shard wants to see them.
+  bool DevicesKeep() const { return group_ != nullptr && local_ != nullptr; }
   void StartGroup();
   void GiveGroupOrder();
+  void GiveUpdate(LocalExchange::DeviceUpdate update);
   // The view is taken up when every plan stands: no version waits for a compiler.
   void Ready();
   absl::Status MakeExchange(const node::v1::StartTask& start);
@@ -158,6 +161,7 @@ class Task {
   std::thread files_thread_;
   std::vector<std::unique_ptr<DeviceRunner>> runners_;  // after all that their callbacks use
   std::vector<core::ComputeLane> together_;  // ordered in the step at hand, not given yet
+  bool kept_finite_ = true;                  // the sum that the devices kept last
   std::unique_ptr<GroupRunner> group_;       // where Together(); last: it uses the runners
 };
 

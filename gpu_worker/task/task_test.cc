@@ -90,6 +90,7 @@ class TaskTest : public ::testing::Test {
     job.storage_path = folder_ + "/" + name;
     return job;
   }
+  void ExpectThatItGoesOnWithTheSameBits(TestJob test, const std::vector<std::string>& devices);
   std::string folder_;
 };
 
@@ -256,19 +257,19 @@ std::string Commit(const TestJob& test, const TaskState& state) {
 
 // Saved every fourth step, suspended on the way, and gone on from there by another process: the
 // weights of the undisturbed run.
-TEST_F(TaskTest, IsSuspendedAndGoesOnWithTheSameBits) {
-  TestJob test = Small("whole");
+void TaskTest::ExpectThatItGoesOnWithTheSameBits(TestJob test,
+                                                 const std::vector<std::string>& devices) {
   test.momentum = 0.5;
-  const Outcome whole = RunTask(test.Start(), {"cpu"}, AllWritten);
+  const Outcome whole = RunTask(test.Start(), devices, AllWritten);
   ASSERT_FALSE(whole.failed) << whole.last().ShortDebugString();
 
-  test.storage_path = folder_ + "/parts";
+  test.storage_path += "-parts";
   test.checkpoint_every = 4;
   std::vector<int64_t> saved;
   bool ordered = false;
   std::string base;
   const Outcome first = RunTask(
-      test.Start(), {"cpu"},
+      test.Start(), devices,
       [&](const TaskState& state) {
         if (!state.lead().suspended() || state.files().step() != state.lead().step()) return false;
         if (base.empty()) base = Commit(test, state);
@@ -276,8 +277,7 @@ TEST_F(TaskTest, IsSuspendedAndGoesOnWithTheSameBits) {
       },
       [&](Task& task, const TaskState& state) {
         if (state.phase() == node::v1::TASK_PHASE_RUNNING && !ordered) {
-          // Each step passes the strand once for each lane: this comes in time, however slow the
-          // files are.
+          // Each step passes the strand: this comes in time, however slow the files are.
           ordered = true;
           node::v1::GiveOrders give;
           give.set_lineage(1);
@@ -309,7 +309,7 @@ TEST_F(TaskTest, IsSuspendedAndGoesOnWithTheSameBits) {
   again.mutable_view()->set_generation(2);
   again.set_base_manifest(base);
   const Outcome second =
-      RunTask(again, {"cpu"}, AllWritten, [](Task& task, const TaskState& state) {
+      RunTask(again, devices, AllWritten, [](Task& task, const TaskState& state) {
         node::v1::FilesTaken taken;
         taken.set_lineage(2);
         taken.set_step(state.files().step());
@@ -327,9 +327,13 @@ TEST_F(TaskTest, IsSuspendedAndGoesOnWithTheSameBits) {
   }
 
   again.set_base_manifest(base + "x");
-  const Outcome lost = RunTask(again, {"cpu"}, [](const TaskState&) { return false; });
+  const Outcome lost = RunTask(again, devices, [](const TaskState&) { return false; });
   EXPECT_EQ(lost.last().reason(), "DataMissing");
   EXPECT_THAT(lost.last().message(), HasSubstr(base + "x/manifest.json"));
+}
+
+TEST_F(TaskTest, IsSuspendedAndGoesOnWithTheSameBits) {
+  ExpectThatItGoesOnWithTheSameBits(Small("whole"), {"cpu"});
 }
 
 // The fence of the host's operator, whatever the coordinator says.
@@ -494,6 +498,7 @@ TEST_F(GpuTrainingTest, CardsThatAddGiveTheHostsBits) {
     test.train = 67;
     test.batch = 16;
     test.steps = 12;
+    test.momentum = 0.5;
     test.deterministic = deterministic;
     const Outcome outcome = RunTask(test.Start(), devices, AllWritten);
     EXPECT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
@@ -511,6 +516,15 @@ TEST_F(GpuTrainingTest, CardsThatAddGiveTheHostsBits) {
   }
   // In any order: other bits, or the same by luck.
   EXPECT_FALSE(run("device", {"cuda:0", "cuda:2"}, false).empty());
+}
+
+// What the cards alone have is there when it is to be saved: weights, momentum and the lead.
+TEST_F(GpuTrainingTest, CardsThatKeepTheWeightsGoOnWithTheSameBits) {
+  Set("CAPSTAN_FAKE_DEVICES", "4");
+  TestJob test = Small("keep");
+  test.kvstore = "device";
+  test.devices = 2;
+  ExpectThatItGoesOnWithTheSameBits(test, {"cuda:0", "cuda:2"});
 }
 
 TEST_F(GpuTrainingTest, ASumThatHangsIsNcclTimeout) {
@@ -556,12 +570,19 @@ TEST_F(GpuTrainingTest, SixteenBitsTrain) {
 // 65536 over 64 samples is 1024: four halvings to a factor of 64, which is below 100.
 TEST_F(GpuTrainingTest, TheLossScaleFallsUntilNothingOverflows) {
   Set("CAPSTAN_FAKE_OVERFLOW", "100");
-  const TestJob test = Half("fp16");
-  const Outcome outcome = RunTask(test.Start(), {"cuda:0"}, AllWritten);
-  ASSERT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
-  EXPECT_EQ(outcome.last().lead().skipped_steps(), 4);
-  EXPECT_EQ(outcome.last().lead().step(), 12);
-  EXPECT_LT(outcome.last().lead().loss(), 2.3);
+  std::vector<std::string> hashes;
+  for (const char* const kvstore : {"local", "device"}) {
+    TestJob test = Half("fp16");
+    test.storage_path += kvstore;
+    test.kvstore = kvstore;
+    const Outcome outcome = RunTask(test.Start(), {"cuda:0"}, AllWritten);
+    ASSERT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
+    EXPECT_EQ(outcome.last().lead().skipped_steps(), 4) << kvstore;
+    EXPECT_EQ(outcome.last().lead().step(), 12);
+    EXPECT_LT(outcome.last().lead().loss(), 2.3);
+    hashes.push_back(outcome.last().weights_sha256());
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
 }
 
 // 17 halvings from 2^16 to below 1, then the third non-finite step in a row.

@@ -40,7 +40,8 @@ struct CompleteWeights {
   bool stop = false;      // the last one, never computed on
   bool evaluate = false;  // evaluated by the owners of its blocks
   double loss_scale = 1;  // factor on the loss of the step that computes on it
-  // The flat vector. Not changed while anybody holds it.
+  // The flat vector. Not changed while anybody holds it. Null: the devices have made the version by
+  // themselves and have it (LocalExchange); never one that stops or is evaluated.
   std::shared_ptr<const FloatBuffer> weights;
   absl::Duration pull;    // from its first chunk to its last
   absl::Duration update;  // spent on the optimizer in this process; zero with shards

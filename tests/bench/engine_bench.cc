@@ -1,7 +1,9 @@
 // Samples per second of whole training steps on a device, without any service around it.
 //
-// Inside the clock, per step: LoadWeights, ComputeLane of one lane (forward, loss, backward), and
-// the plain SGD update over the flat vector. Outside: data, which is random and the same in every
+// Inside the clock, per step: forward, loss and backward of one lane, and the plain SGD update over
+// the flat vector. A GPU updates its weights by itself, as with kvstore `device`; unless
+// --host-updates, and always on CPUs, gradient and weights pass through the host, as with `local`.
+// The loss of every step is waited for. Outside: data, which is random and the same in every
 // step; a device with a memory of its own keeps the images there, unless --brought. A run is as many
 // steps as fill --seconds; the table has median and p10 to p90 of the runs.
 // GFLOP/s count the graph's multiply-adds, also those whose results the pooling drops.
@@ -19,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu_worker/engine/device/group.h"
 #include "gpu_worker/engine/device/open.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
@@ -32,6 +35,7 @@ struct Flags {
   std::vector<int> threads = {1, 2};
   std::string precision = "fp32";
   bool brought = false;
+  bool host_updates = false;
   int64_t batch = 256;
   int runs = 21;
   double seconds = 0.2;
@@ -57,7 +61,7 @@ double Quantile(std::vector<double> values, double q) {
 class Case {
  public:
   Case(engine::Device& device, const std::string& model, int64_t batch, int threads,
-       engine::Precision precision, bool brought)
+       engine::Precision precision, bool brought, bool host_updates)
       : graph_(training::MakeModel(model, 10, {1, 28, 28}).value()),
         layout_(training::FlatLayout::Create(training::TensorSpecs(graph_)).value()),
         images_(batch * graph_.value_elements(0)),
@@ -84,10 +88,25 @@ class Case {
       for (int32_t i = 0; i < batch; ++i) places_.push_back(i);
       batch_.kept = places_.data();
     }
+    auto group = device.MakeGroup({plan_.get()}, {});
+    if (host_updates || absl::IsUnimplemented(group.status())) return;
+    if (!group.ok()) {
+      std::cerr << group.status() << "\n";
+      std::exit(2);
+    }
+    group_ = *std::move(group);
+    if (!group_->LoadState(weights_.data(), nullptr).ok()) std::abort();
   }
 
   double Step() {
     const int64_t batch = static_cast<int64_t>(labels_.size());
+    if (group_ != nullptr) {
+      const auto kept = group_->ComputeKept(training::LaneTree(1), {{0, 0, batch_}}, 1.0 / batch);
+      engine::SgdStep sgd;
+      sgd.learning_rate = 0.01;
+      if (!group_->Update(sgd).ok()) std::abort();
+      return kept.value().lanes[0].loss_sum;
+    }
     if (!plan_->LoadWeights(weights_.data()).ok()) std::abort();
     const double loss_sum =
         plan_->ComputeLane(batch_, 1.0 / batch, gradient_.data()).value().loss_sum;
@@ -98,6 +117,7 @@ class Case {
   const training::Graph& graph() const { return graph_; }
   const engine::Plan& plan() const { return *plan_; }
   bool kept() const { return batch_.kept != nullptr; }
+  bool updates_itself() const { return group_ != nullptr; }
 
  private:
   const training::Graph graph_;
@@ -107,6 +127,7 @@ class Case {
   std::vector<float> weights_, gradient_;
   engine::LaneBatch batch_;
   std::unique_ptr<engine::Plan> plan_;
+  std::unique_ptr<engine::PlanGroup> group_;  // of the plan; null: the host updates
 };
 
 int Main(const Flags& flags) {
@@ -125,7 +146,7 @@ int Main(const Flags& flags) {
               "p10 to p90", "GFLOP/s", "cpu/wall", "planned MB");
   for (const std::string& model : flags.models) {
     for (const int threads : flags.threads) {
-      Case c(**device, model, flags.batch, threads, precision, flags.brought);
+      Case c(**device, model, flags.batch, threads, precision, flags.brought, flags.host_updates);
       for (int warm = 0; warm < 3; ++warm) c.Step();
       const double start = WallSeconds();
       c.Step();
@@ -153,6 +174,7 @@ int Main(const Flags& flags) {
                          {"batch", flags.batch},
                          {"dtype", flags.precision},
                          {"images", c.kept() ? "kept" : "brought"},
+                         {"updates", c.updates_itself() ? "device" : "host"},
                          {"samples_per_second", median},
                          {"p10", low},
                          {"p90", high},
@@ -179,6 +201,7 @@ int main(int argc, char** argv) {
   app.add_option("--precision", flags.precision, "of the products")
       ->check(CLI::IsMember({"fp32", "tf32", "bf16", "fp16"}));
   app.add_flag("--brought", flags.brought, "bring the images in every step");
+  app.add_flag("--host-updates", flags.host_updates, "gradient and weights pass through the host");
   app.add_option("--batch", flags.batch, "samples per step")->check(CLI::PositiveNumber);
   app.add_option("--runs", flags.runs, "runs per row")->check(CLI::PositiveNumber);
   app.add_option("--seconds", flags.seconds, "of a run")->check(CLI::PositiveNumber);

@@ -113,15 +113,17 @@ class RunTest(unittest.TestCase):
             if "CAPSTAN_CUDA_PROFILE" in os.environ:
                 open(os.environ["CAPSTAN_CUDA_PROFILE"], "a").write(option("--precision") + " table\\n")
             else:
+                assert option("--json").endswith("host.json") == ("--host-updates" in sys.argv)
                 json.dump([{"model": "lenet", "dtype": option("--precision"), "batch": 256,
                             "samples_per_second": 1.0, "p10": 1, "p90": 1}], open(option("--json"), "w"))
             """)
         runner = self.runner()
         rows = []
         self.quietly(lambda: rows.extend(RUN.engine_benchmark(runner, self.folder, "cuda:0", 256, {}, self.folder)))
-        self.assertEqual([row["dtype"] for row in rows], ["fp32", "tf32", "bf16", "fp16"])
+        self.assertEqual([(row["dtype"], row["mode"]) for row in rows],
+                         [(dtype, mode) for dtype in ("fp32", "tf32", "bf16", "fp16") for mode in ("capstan", "host")])
         self.assertEqual({stage["result"] for stage in runner.stages}, {"passed"})
-        self.assertEqual(len(runner.stages), 8)
+        self.assertEqual(len(runner.stages), 12)
         with open(os.path.join(self.folder, "roofline.txt"), encoding="utf-8") as file:
             self.assertEqual(file.read().splitlines(), ["fp32 table", "tf32 table", "bf16 table", "fp16 table"])
         rows.clear()

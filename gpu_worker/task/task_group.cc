@@ -1,0 +1,114 @@
+// Devices that work together on the lanes of a task, and what they keep.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "gpu_worker/task/task.h"
+#include "services/check/check.h"
+#include "services/logging/log.h"
+
+namespace capstan::gpu_worker {
+
+using services::Log;
+
+bool Task::Together() const {
+  const std::string& type = job_->spec.spec().kvstore().type();
+  if (type != "device" && type != "dist_device_sync") return false;
+  // CPUs share the memory in which the host adds.
+  return std::all_of(options_.devices.begin(), options_.devices.end(),
+                     [](const std::string& name) { return absl::StartsWith(name, "cuda"); });
+}
+
+void Task::StartGroup() {
+  GroupRunner::Options options;
+  options.device_count = static_cast<int>(runners_.size());
+  options.read_ahead = job_->spec.spec().data().prefetch_batches();
+  // Before the coordinator says of the whole job that it stalls.
+  options.timeout = absl::Seconds(job_->spec.spec().limits().stall_timeout_seconds()) / 2;
+  GroupRunner::Callbacks callbacks;
+  callbacks.on_ready = [this](const std::string& summary) {
+    Log(services::kInfo, "devices_together").Kv("devices", summary);
+    Post([this] {
+      if (--devices_starting_ == 0 && !ended_) Ready();
+    });
+  };
+  callbacks.on_prefix = [this](const GroupOrder& order, size_t node, int64_t ready_floats) {
+    // The whole follows as FoldAndPush.
+    if (ready_floats == order.sums[node]->size()) return;
+    Post([this, work = order.work, lineage = order.lineage, step = order.step,
+          sum = order.sums[node], node = order.nodes[node], ready_floats] {
+      // Rule R8: frames of the complete version at hand alone.
+      if (ended_ || folds_.count(work) == 0 || weights_.lineage != lineage ||
+          weights_.version != step) {
+        return;
+      }
+      const StepPhase before = clock_->Enter(StepPhase::kPush, strand_.Now());
+      exchange_->PushPrefix(step, node, sum, ready_floats);
+      clock_->Enter(before, strand_.Now());
+    });
+  };
+  callbacks.on_lanes = [this](const GroupOrder& order, const std::vector<training::SealSums>& sums,
+                              bool finite, const LaneTimes& times) {
+    Post([this, work = order.work, lanes = order.lanes, sums, finite, times] {
+      lanes_running_ -= static_cast<int>(lanes.size());
+      kept_finite_ = finite;
+      CountLane(0, times, 0);
+      for (size_t i = 0; i < lanes.size(); ++i) {
+        counters_.samples += sums[i].samples;
+        Give(core::LaneComputed{lanes[i].first, work, lanes[i].second, sums[i]});
+      }
+    });
+  };
+  callbacks.on_failed = [this](const absl::Status& status) {
+    Post([this, status] {
+      Give(core::Failed{FailureReasonOf(status, /*on_gpu=*/true), std::string(status.message())});
+    });
+  };
+  group_ = std::make_unique<GroupRunner>(options, job_, *train_, runners_, std::move(callbacks));
+}
+
+// What the core ordered in one go.
+void Task::GiveGroupOrder() {
+  GroupOrder order;
+  order.work = together_[0].work;
+  order.lineage = together_[0].lineage;
+  order.step = together_[0].step;
+  order.loss_scale = weights_.loss_scale;
+  order.weights = weights_.weights;
+  order.fold = folds_.at(order.work);
+  order.schedule = schedule_;
+  std::vector<int32_t> lanes;
+  for (const core::ComputeLane& lane : together_) {
+    CAPSTAN_CHECK(lane.work == order.work);
+    order.lanes.emplace_back(lane.device, lane.lane);
+    lanes.push_back(lane.lane);
+  }
+  together_.clear();
+  order.nodes = job_->samples.StepTree(order.step).LargestNodes(lanes);
+  order.keep = DevicesKeep();
+  if (order.keep) {
+    order.momentum = local_->momentum();
+  } else {
+    for (size_t i = 0; i < order.nodes.size(); ++i) order.sums.push_back(gradients_->Lend());
+  }
+  lanes_running_ += static_cast<int>(lanes.size());
+  group_->Compute(std::move(order));
+}
+
+void Task::GiveUpdate(LocalExchange::DeviceUpdate update) {
+  GroupUpdate order;
+  order.lineage = update.lineage;
+  order.version = update.version;
+  order.apply = update.apply;
+  order.step.rule = job_->optimizer.options();
+  order.step.learning_rate = update.learning_rate;
+  order.step.gradient_scale = update.gradient_scale;
+  order.weights = std::move(update.weights);
+  order.momentum = std::move(update.momentum);
+  if (update.done) {
+    order.done = [this, done = std::move(update.done)] { Post(done); };
+  }
+  group_->Update(std::move(order));
+}
+
+}  // namespace capstan::gpu_worker
