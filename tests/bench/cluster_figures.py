@@ -69,6 +69,13 @@ class Cluster(secure_cluster.SecureCluster):
     def submit(self, spec):
         return self.capstan('submit', '-', stdin=json.dumps(spec)).strip()
 
+    def reach(self, job_id, step, seconds=3600):
+        deadline = time.monotonic() + seconds
+        while (job := json.loads(self.capstan('describe', job_id, '-o', 'json')))['progress']['step'] < step:
+            if job['state'] in ('FAILED', 'SUCCEEDED', 'CANCELLED') or time.monotonic() > deadline:
+                raise RuntimeError(f'not at step {step:,} within {seconds} s: {job}')
+            time.sleep(0.5)
+
     def finish(self, job_id):
         job = json.loads(self.capstan('wait', job_id, '-o', 'json').splitlines()[-1])
         if job['state'] != 'SUCCEEDED':
@@ -243,8 +250,7 @@ def kills(rounds=3, every=60.0, still=20.0, away=1.0):
     """One job: minutes with a kill near their beginning between stretches in which it is let alone."""
     with Cluster('unix', 2, 2) as cluster:
         job_id = cluster.submit(with_steps(D2L, 1000000))
-        while json.loads(cluster.capstan('describe', job_id, '-o', 'json'))['progress']['step'] < 100:
-            time.sleep(0.2)
+        cluster.reach(job_id, 100)
 
         def rate(seconds, disturb=lambda: None):
             begin, first = time.monotonic(), len(cluster.step_log(job_id))
@@ -345,14 +351,13 @@ class Sampler(threading.Thread):
         self.join()
 
 
-def endurance(steps=80000):
+def endurance(steps=200000):
     spec = with_steps(D2L, steps, model={'name': 'mlp'}, checkpoint={'every': '1000 steps'})
     spec['training']['global_batch_size'] = 32
-    spec['data']['train_samples'] = 3200
+    spec['data']['train_samples'] = 32 * steps // 1000  # an epoch takes one thousandth of them
     with Cluster('unix', 2, 2) as cluster:
         job_id = cluster.submit(spec)
-        while json.loads(cluster.capstan('describe', job_id, '-o', 'json'))['progress']['step'] < steps // 10:
-            time.sleep(0.2)
+        cluster.reach(job_id, steps // 10)
         names = {}
         for process, _, _ in cluster.members:
             name = os.path.basename(process.args[0])
@@ -362,8 +367,7 @@ def endurance(steps=80000):
                 names[child] = f'task of {name} {number}'
         sampler = Sampler(names)
         sampler.start()
-        while json.loads(cluster.capstan('describe', job_id, '-o', 'json'))['progress']['step'] < steps - 50:
-            time.sleep(1)
+        cluster.reach(job_id, steps - 50)
         sampler.stop()
         job = cluster.finish(job_id)
         seconds = sum(line['seconds'] for line in cluster.step_log(job_id))

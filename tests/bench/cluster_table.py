@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a cluster of separately started services costs and carries, as a page of docs/benchmarks/.
 
-    cmake --preset bench && cmake --build --preset bench && python3 tests/bench/cluster_table.py      about 12 minutes
+    cmake --preset bench && cmake --build --preset bench && python3 tests/bench/cluster_table.py      about 20 minutes
     python3 tests/bench/cluster_table.py --only submits,restart                                      the others stay as they are
 
 The figures are functions of cluster_figures.py, which say what is inside the clock; `--only` names them. Writes
@@ -47,6 +47,9 @@ def main():
     parser.add_argument('--out', default=os.path.join(ROOT, 'docs/benchmarks'))
     parser.add_argument('--date', default=datetime.date.today().isoformat(), help='of the page')
     options = parser.parse_args()
+    unknown = set(options.only.split(',')) - set(cluster_figures.FIGURES)
+    if unknown:
+        parser.error(f'--only {",".join(sorted(unknown))}: the figures are {", ".join(cluster_figures.FIGURES)}')
     path = os.path.join(options.out, f'cluster-{options.date}')
     result = {'figures': {}}
     if os.path.exists(path + '.json'):

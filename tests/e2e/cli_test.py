@@ -33,12 +33,6 @@ def processes_of(folder):
 
 class CliTest(support.TestCase):
 
-    def wait_until(self, condition, seconds, what):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, f'{what} not within {seconds} s')
-            select.select([], [], [], 0.05)
-
     def start(self, *args):
         """A run in a pipe whose output is read until it has trained a step."""
         process = subprocess.Popen([support.CAPSTAN, 'run', '-v', *args], cwd=self.folder, stdout=subprocess.PIPE,

@@ -147,8 +147,9 @@ class SecurityTest(support.TestCase):
             soft, hard = [line for line in limits.splitlines() if line.startswith('Max open files')][0].split()[3:5]
             self.assertEqual(soft, hard)
         for address in cluster.addresses():
-            health = self.capstan('--address', address, *cluster.credentials('client'), 'healthcheck')
-            self.assertEqual((health.code, health.out), (0, 'SERVING\n'), health)
+            check = ['--address', address, *cluster.credentials('client'), 'healthcheck']
+            self.wait_until(lambda: self.capstan(*check).out == 'SERVING\n', 20, address)  # registered
+            self.assertEqual(self.capstan(*check).code, 0)
 
 
 if __name__ == '__main__':

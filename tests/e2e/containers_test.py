@@ -77,12 +77,8 @@ class ContainersTest(support.TestCase):
         """From outside the containers, through the port that compose publishes."""
         return engine.operator(self.engine.on, 'localhost:7070', os.path.join(self.there, 'secrets/client'), *args)
 
-    def wait_until(self, condition, what, seconds=120):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                self.fail(f'{what}: not within {seconds} s\n{self.operator("node", "list")}{self.operator("events")}')
-            time.sleep(0.2)
+    def what_was_said(self):
+        return self.operator('node', 'list') + self.operator('events')
 
     def node_is(self, name, state):
         nodes = json.loads(self.operator('-o', 'json', 'node', 'list'))
@@ -114,36 +110,36 @@ class ContainersTest(support.TestCase):
             self.assertNotIn(told['state'], ('FAILED', 'CANCELLED', 'SUCCEEDED'), told)
             return told['progress']['step'] >= step
 
-        self.wait_until(lambda: at_step(50), 'step 50')
+        self.wait_until(lambda: at_step(50), 120, 'step 50')
         self.engine.docker('pause', self.name('worker-0'))
-        self.wait_until(lambda: self.node_is('worker-0', 'LOST'), 'worker-0 is lost while it is paused')
+        self.wait_until(lambda: self.node_is('worker-0', 'LOST'), 120, 'worker-0 is lost while it is paused')
         self.engine.docker('unpause', self.name('worker-0'))
-        self.wait_until(lambda: self.node_is('worker-0', 'READY'), 'worker-0 is back')
+        self.wait_until(lambda: self.node_is('worker-0', 'READY'), 120, 'worker-0 is back')
         self.assertFalse(at_step(30 * 94), 'the job ended before its second worker was killed')
         self.engine.docker('kill', self.name('worker-1'))
-        self.wait_until(lambda: self.node_is('worker-1', 'LOST'), 'worker-1 is lost')
+        self.wait_until(lambda: self.node_is('worker-1', 'LOST'), 120, 'worker-1 is lost')
         self.engine.docker('start', self.name('worker-1'))
         ended = json.loads(self.operator('-o', 'json', 'wait', job).splitlines()[-1])
         self.assertEqual(ended['state'], 'SUCCEEDED', ended)
         self.assertEqual(ended['weights_sha256'], self.train(SPEC)['weights_sha256'])
         events = self.operator('events', job)
         self.assertGreaterEqual(events.count('WorkerLost'), 2, events)
-        self.wait_until(lambda: self.node_is('worker-1', 'READY'), 'worker-1 is back')
+        self.wait_until(lambda: self.node_is('worker-1', 'READY'), 120, 'worker-1 is back')
 
         # Prometheus beside it saw all five, and the job's steps.
         def query(expression):
             return self.engine.docker('exec', self.name('prometheus'), 'promtool', 'query', 'instant', 'http://localhost:9090',
                                       expression)
 
-        self.wait_until(lambda: '=> 5 ' in query('sum(up{job="capstan"})'), 'five targets up')
+        self.wait_until(lambda: '=> 5 ' in query('sum(up{job="capstan"})'), 120, 'five targets up')
         self.wait_until(lambda: '=>' in query(f'max_over_time(capstan_job_global_step{{job_id="{job}"}}[10m]) > 50'),
-                        'the steps of the job')
+                        120, 'the steps of the job')
 
     def test_a_stopped_worker_drains_and_ends_with_0(self):
         self.engine.docker('stop', '-t', '30', self.name('worker-0'))
         self.assertEqual(self.inspect('worker-0', '{{.State.ExitCode}}'), '0')
         self.engine.docker('start', self.name('worker-0'))
-        self.wait_until(lambda: self.node_is('worker-0', 'READY'), 'worker-0 is back')
+        self.wait_until(lambda: self.node_is('worker-0', 'READY'), 120, 'worker-0 is back')
 
     def test_the_dockerfile_for_gpus_is_well_formed(self):
         # The engine reads all of it before it looks for the stage; what it downloads cannot be had here.

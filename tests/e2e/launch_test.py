@@ -58,7 +58,7 @@ class LaunchTest(launches.LaunchCase):
         for host in ('127.0.0.2', '127.0.0.3'):
             self.wait_until(lambda to=host: subprocess.run([*ssh.split(), to, 'true'], stdin=subprocess.DEVNULL,
                                                            stderr=subprocess.DEVNULL).returncode == 0,
-                            f'an sshd on {host}')
+                            60, f'an sshd on {host}')
         return ssh
 
     def test_ssh(self):

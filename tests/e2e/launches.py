@@ -132,12 +132,6 @@ class LaunchCase(support.TestCase):
     env = {}  # of the launcher, beside ours
     before = ()  # its command
 
-    def wait_until(self, condition, what, seconds=60):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, f'{what} not within {seconds} s')
-            time.sleep(0.1)
-
     def launch(self, args, spec=SPEC):
         launch = Launch(self, args, spec)
 
@@ -159,7 +153,7 @@ class LaunchCase(support.TestCase):
             return folders + glob.glob(self.path('capstan-launch-*')) + [command_of(pid) for pid in pids]
 
         try:
-            self.wait_until(lambda: not left(), 'the end of all')
+            self.wait_until(lambda: not left(), 60, 'the end of all')
         except AssertionError as e:
             raise AssertionError(f'{e}: {left()}\n{"".join(launch.said[-50:])}') from e
 
@@ -264,10 +258,10 @@ PartitionName=test Nodes=n1,n2 Default=YES State=UP
             self.addCleanup(lambda process=daemon: (process.kill(), process.wait(30)))
             self.slurmd = daemon  # of n2, after the last one
             if command[0] == 'munged':
-                self.wait_until(lambda: os.path.exists(f'{f}/munge.sock'), 'munged')
+                self.wait_until(lambda: os.path.exists(f'{f}/munge.sock'), 60, 'munged')
 
         self.env = {'SLURM_CONF': config}
-        self.wait_until(lambda: self.slurm_nodes() == ['idle', 'idle'], 'two idle nodes')
+        self.wait_until(lambda: self.slurm_nodes() == ['idle', 'idle'], 60, 'two idle nodes')
 
     def slurm_nodes(self):
         """The states of n1 and n2."""

@@ -99,15 +99,6 @@ class ServicesTest(support.TestCase):
     def describe(self, job_id):
         return json.loads(self.ok('describe', job_id, '-o', 'json').out)
 
-    def wait_until(self, condition, seconds, what):
-        deadline = time.monotonic() + seconds
-        while True:
-            value = condition()
-            if value:
-                return value
-            self.assertLess(time.monotonic(), deadline, f'{what} not within {seconds} s')
-            select.select([], [], [], 0.05)
-
     def wait_for_step(self, job_id, step):
         def there():
             job = self.describe(job_id)

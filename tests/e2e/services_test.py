@@ -216,6 +216,8 @@ class ServicesByHandTest(services.ServicesTest):
         self.start(workers=1, shards=0)
         self.assertEqual(self.ok('healthcheck').out, 'SERVING\n')
         worker = f'unix:{self.path("w0.sock")}'
+        # It listens before it is registered, and serves from then on.
+        self.wait_until(lambda: self.capstan('healthcheck', '--address', worker).code == 0, 20, 'the registration of w0')
         self.assertEqual(json.loads(self.ok('healthcheck', '--address', worker, '-o', 'json').out),
                          {'address': worker, 'status': 'SERVING'})
         self.assertEqual(self.capstan('healthcheck', '--service', 'nonsense').code, 1)

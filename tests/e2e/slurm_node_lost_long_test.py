@@ -28,11 +28,11 @@ class SlurmNodeLostTest(launches.LaunchCase):
             os.kill(pid, signal.SIGKILL)
         # Nobody is left there to clean up.
         launch.folders.remove(folder)
-        self.wait_until(lambda: not os.path.exists(f'/proc/{service}') or not launches.stat_of(service), 'the end of w0')
+        self.wait_until(lambda: not os.path.exists(f'/proc/{service}') or not launches.stat_of(service), 60, 'the end of w0')
         shutil.rmtree(folder)
 
         launch.wait_for('event=view .*generation=2')
-        self.wait_until(lambda: self.slurm_nodes()[1].startswith('down'), 'Slurm notices', 120)
+        self.wait_until(lambda: self.slurm_nodes()[1].startswith('down'), 120, 'Slurm notices')
         self.assertIsNone(launch.process.poll(), 'the job has ended before Slurm noticed')
         self.assertEqual(launch.end(600), 0, ''.join(launch.said[-100:]))
         self.assertEqual(launch.job()['weights_sha256'], want)

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -50,6 +51,19 @@ class TestCase(unittest.TestCase):
         with open(path, 'wb' if isinstance(content, bytes) else 'w') as f:
             f.write(content)
         return path
+
+    def wait_until(self, condition, seconds, what):
+        """Returns the first true value of condition()."""
+        deadline = time.monotonic() + seconds
+        while not (value := condition()):
+            if time.monotonic() > deadline:
+                self.fail(f'{what} not within {seconds} s\n{self.what_was_said()}')
+            time.sleep(0.05)
+        return value
+
+    def what_was_said(self):
+        """To find out why something did not come."""
+        return ''
 
     def capstan(self, *args, timeout=120, stdin=None, env=None, before=()):
         return Run(list(args), self.folder, timeout, stdin, env, before)

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -99,35 +100,47 @@ class WrittenStreams : public GroupStreams {
   std::map<int, std::string> behind_;        // by event
 };
 
+capstan_group_request OneBucket() {
+  static constexpr int64_t kEnds[] = {64};
+  capstan_group_request request = {};
+  request.bucket_ends = kEnds;
+  request.bucket_count = 1;
+  request.timeout_seconds = 1;
+  return request;
+}
+
+// A step of up to two lanes into one node. It points into itself.
+struct OneNode {
+  explicit OneNode(std::vector<capstan_fold_op> fold) : ops(std::move(fold)) {
+    step.lanes = lanes;
+    step.ops = ops.data();
+    step.op_count = static_cast<int32_t>(ops.size());
+    step.slot_count = step.node_count = 1;
+    step.results = results;
+  }
+  OneNode(const OneNode&) = delete;
+  OneNode& operator=(const OneNode&) = delete;
+
+  std::vector<capstan_fold_op> ops;
+  capstan_batch lanes[2] = {};
+  capstan_result results[2] = {};
+  capstan_group_step step = {};
+};
+
 // The second lane's batch goes to the card while the first one's gradient is still being added; its
 // kernels wait until that has been read.
 TEST(GroupTest, ALaneWaitsForTheFoldBehindItsCopy) {
-  const int64_t ends[] = {64};
-  capstan_group_request request = {};
-  request.bucket_ends = ends;
-  request.bucket_count = 1;
-  request.timeout_seconds = 1;
   Calls calls;
-  Group group(std::make_unique<WrittenStreams>(/*count=*/1, &calls), request);
-  capstan_batch lanes[2] = {};
-  lanes[0].count = lanes[1].count = 1;
-  const capstan_fold_op ops[] = {
-      {CAPSTAN_FOLD_TAKE, 0, 0, 0, 0, 0},
-      {CAPSTAN_FOLD_ADD_LANE, 1, 0, 0, 0, 0},
-      {CAPSTAN_FOLD_EMIT, 1, 0, 0, 0, 0},
-  };
+  Group group(std::make_unique<WrittenStreams>(/*count=*/1, &calls), OneBucket());
   std::vector<float> sum(64);
   float* const nodes[] = {sum.data()};
-  capstan_result results[2] = {};
-  capstan_group_step step = {};
-  step.lanes = lanes;
-  step.round_count = 2;
-  step.ops = ops;
-  step.op_count = 3;
-  step.slot_count = step.node_count = 1;
-  step.nodes = nodes;
-  step.results = results;
-  const absl::Status status = group.Compute(step);
+  OneNode one({{CAPSTAN_FOLD_TAKE, 0, 0, 0, 0, 0},
+               {CAPSTAN_FOLD_ADD_LANE, 1, 0, 0, 0, 0},
+               {CAPSTAN_FOLD_EMIT, 1, 0, 0, 0, 0}});
+  one.lanes[0].count = one.lanes[1].count = 1;
+  one.step.round_count = 2;
+  one.step.nodes = nodes;
+  const absl::Status status = group.Compute(one.step);
   ASSERT_TRUE(status.ok()) << status;
   const auto second = std::find(calls.rbegin(), calls.rend(), "copy in 0 compute").base();
   EXPECT_THAT(
@@ -143,34 +156,20 @@ TEST(GroupTest, ALaneWaitsForTheFoldBehindItsCopy) {
 // Each device updates its slice and copies the other's, behind that one's update; lanes see weights
 // that are whole.
 TEST(GroupTest, WeightsSpreadBehindTheUpdate) {
-  const int64_t ends[] = {64};
-  capstan_group_request request = {};
-  request.bucket_ends = ends;
-  request.bucket_count = 1;
-  request.timeout_seconds = 1;
   Calls calls;
-  Group group(std::make_unique<WrittenStreams>(/*count=*/2, &calls), request);
-  capstan_batch lanes[2] = {};
-  lanes[0].count = 1;
-  const capstan_fold_op ops[] = {{CAPSTAN_FOLD_TAKE, 0, 0, 0, 0, 0},
-                                 {CAPSTAN_FOLD_EMIT, 0, 0, 0, 0, 0}};
-  capstan_result results[2] = {};
+  Group group(std::make_unique<WrittenStreams>(/*count=*/2, &calls), OneBucket());
   int32_t finite = 0;
-  capstan_group_step step = {};
-  step.lanes = lanes;
-  step.round_count = 1;
-  step.ops = ops;
-  step.op_count = 2;
-  step.slot_count = step.node_count = 1;
-  step.finite = &finite;
-  step.results = results;
-  ASSERT_TRUE(group.Compute(step).ok());
+  OneNode one({{CAPSTAN_FOLD_TAKE, 0, 0, 0, 0, 0}, {CAPSTAN_FOLD_EMIT, 0, 0, 0, 0, 0}});
+  one.lanes[0].count = 1;
+  one.step.round_count = 1;
+  one.step.finite = &finite;
+  ASSERT_TRUE(group.Compute(one.step).ok());
   EXPECT_EQ(finite, 1);
   EXPECT_THAT(calls, ::testing::IsSupersetOf({"check 0 fold", "check 1 fold"}));
   for (int again = 0; again < 2; ++again) {
     calls.clear();
     ASSERT_TRUE(group.Update({}).ok());
-    ASSERT_TRUE(group.Compute(step).ok());
+    ASSERT_TRUE(group.Compute(one.step).ok());
     const bool first = again == 0;
     EXPECT_THAT(
         calls,
