@@ -140,7 +140,7 @@ void AddJobSource(Command command, JobSource& source) {
   file.Excludes(command.Add("--example", source.example,
                             "an example that comes with capstan instead of a file"));
   command.AddRepeated("--set", source.sets, "KEY=VALUE",
-                      "replaces a value of the file: training.epochs=3");
+                      "replaces a value of the file: training.epochs=3; null takes the key out");
 }
 
 int Main(int argc, char** argv) {

@@ -381,7 +381,25 @@ class Binder {
   std::set<std::string> sound_;
 };
 
-// Puts the value of `--set path=text` into the tree.
+bool IsKeyOrGroup(const std::string& path) {
+  for (const KeyInfo& key : AllKeys()) {
+    if (key.path == path || absl::StartsWith(key.path, path + ".")) return true;
+  }
+  return false;
+}
+
+// Nothing where it is not there.
+void Remove(YamlNode& root, const std::vector<std::string>& keys) {
+  YamlNode* node = &root;
+  for (size_t i = 0; i + 1 < keys.size() && node != nullptr; ++i) node = node->Find(keys[i]);
+  if (node == nullptr) return;
+  auto& entries = node->entries;
+  entries.erase(std::remove_if(entries.begin(), entries.end(),
+                               [&](const YamlNode::Entry& e) { return e.key == keys.back(); }),
+                entries.end());
+}
+
+// Puts the value of `--set path=text` into the tree; null takes the key out.
 void Override(YamlNode& root, const std::string& path, const std::string& text,
               std::vector<FileError>& errors) {
   std::vector<YamlError> problems;
@@ -393,6 +411,12 @@ void Override(YamlNode& root, const std::string& path, const std::string& text,
   if (!problems.empty()) {
     errors.push_back({{}, absl::StrCat("--set ", path, "=", text, ": ", problems[0].message)});
     return;
+  }
+  // One that is unknown stays, for the error that names it; and no text at all may be a variable of
+  // the shell that was not set.
+  if (value.kind == YamlNode::Kind::kNull && !absl::StripAsciiWhitespace(text).empty() &&
+      IsKeyOrGroup(path)) {
+    return Remove(root, keys);
   }
   YamlNode* node = &root;
   for (const std::string& key : keys) {

@@ -25,7 +25,7 @@ struct JobFile {
 };
 
 // `overrides` are the `--set key=value` pairs, e.g. {"training.epochs", "3"}: the value is read as
-// YAML and replaces what the file says. All errors of names, types and values are reported at once
+// YAML and replaces what the file says; null takes the key out, so that its default holds. All errors of names, types and values are reported at once
 // (training/spec/validate.h), unless the file is no YAML; what is missing or does not go together
 // only where there is none of them: it may follow from one.
 JobFile ParseJobFile(absl::string_view text,

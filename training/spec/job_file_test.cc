@@ -187,6 +187,21 @@ TEST(JobFileTest, OverridesReplaceAndAreChecked) {
               HasSubstr("the key must be like"));
 }
 
+TEST(JobFileTest, ANullTakesAKeyOut) {
+  const JobFile file = ParseJobFile(
+      kGood, {{"resources.num_shards", "null"}, {"kvstore", "~"}, {"checkpoint.every", "null"}});
+  ASSERT_THAT(file.errors, IsEmpty()) << FormatErrors("job.yaml", file.errors);
+  EXPECT_FALSE(file.spec.resources().has_num_shards());
+  EXPECT_EQ(file.spec.resources().num_workers(), 2);
+  EXPECT_FALSE(file.spec.has_kvstore());
+  EXPECT_THAT(FormatErrors("j", ParseJobFile(kGood, {{"resources.num_shard", "null"}}).errors),
+              HasSubstr("did you mean 'num_shards'?"));
+  EXPECT_THAT(FormatErrors("j", ParseJobFile(kGood, {{"training.epochs", "null"}}).errors),
+              HasSubstr("training.epochs"));
+  EXPECT_THAT(FormatErrors("j", ParseJobFile(kGood, {{"resources.num_shards", ""}}).errors),
+              HasSubstr("resources.num_shards"));
+}
+
 TEST(JobFileTest, OtherKeysTakeWhatIsDoneAnywayAndNothingElse) {
   EXPECT_EQ(Errors(absl::StrCat(With("  seed: 42", "  accumulate_steps: 1"),
                                 "checkpoint: {resume: auto}\n")),
