@@ -66,10 +66,14 @@ absl::Status GroupRunner::RunAll() {
   engine::GroupOptions group;
   group.deterministic = job_->spec.spec().training().deterministic();
   group.timeout = options_.timeout;
+  group.slots = options_.slots;
+  group.momentum = options_.momentum;
   absl::StatusOr<std::unique_ptr<engine::PlanGroup>> made = device_->MakeGroup(plans_, group);
   if (!made.ok()) return made.status();
   group_ = *std::move(made);
-  callbacks_.on_ready(group_->summary());
+  std::vector<int64_t> device_bytes;
+  for (int d = 0; d < options_.device_count; ++d) device_bytes.push_back(group_->DeviceBytes(d));
+  callbacks_.on_ready(group_->summary(), device_bytes);
   for (;;) {
     Order order;
     {

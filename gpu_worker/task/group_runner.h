@@ -61,7 +61,9 @@ struct GroupUpdate {
 class GroupRunner {
  public:
   struct Callbacks {
-    std::function<void(const std::string& summary)> on_ready;
+    // `device_bytes`: what it took on each device, beside the plans.
+    std::function<void(const std::string& summary, const std::vector<int64_t>& device_bytes)>
+        on_ready;
     // [0, ready_floats) of the sum of a node is final; rising.
     std::function<void(const GroupOrder&, size_t node, int64_t ready_floats)> on_prefix;
     // The sums are in the fold, or kept. One of each lane of the order; `finite` is the kept sum's.
@@ -76,6 +78,9 @@ class GroupRunner {
     int read_ahead = 2;  // steps
     // Without progress of the devices; GroupOptions::timeout.
     absl::Duration timeout;
+    // As GroupOptions.
+    int slots = 0;
+    bool momentum = false;
   };
 
   // Borrows the data set and the runners, which are ready. Starts the thread.

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "gpu_worker/engine/collective/collective.h"
 #include "gpu_worker/task/task.h"
 #include "services/check/check.h"
 #include "services/logging/log.h"
@@ -25,10 +27,25 @@ void Task::StartGroup() {
   options.read_ahead = job_->spec.spec().data().prefetch_batches();
   // Before the coordinator says of the whole job that it stalls.
   options.timeout = absl::Seconds(job_->spec.spec().limits().stall_timeout_seconds()) / 2;
+  // The first step has all lanes of an epoch's steps but the last's.
+  const std::vector<int32_t> owners(view_.lane_owners().begin(), view_.lane_owners().end());
+  const absl::StatusOr<engine::FoldPlan> usual = engine::PlanFold(
+      job_->samples.StepTree(0),
+      core::PlanLanes(job_->samples, owners, rank_, options.device_count, /*step=*/0),
+      /*reduce=*/false);
+  if (usual.ok()) options.slots = usual->slots;
+  // DevicesKeep, once there is the group.
+  options.momentum = local_ != nullptr && job_->optimizer.options().momentum > 0;
   GroupRunner::Callbacks callbacks;
-  callbacks.on_ready = [this](const std::string& summary) {
-    Log(services::kInfo, "devices_together").Kv("devices", summary);
-    Post([this] {
+  callbacks.on_ready = [this](const std::string& summary,
+                              const std::vector<int64_t>& device_bytes) {
+    Log(services::kInfo, "devices_together")
+        .Kv("devices", summary)
+        .Kv("bytes_per_device", absl::StrJoin(device_bytes, ","));
+    Post([this, device_bytes] {
+      for (size_t i = 0; i < device_bytes.size(); ++i) {
+        counters_.planned_bytes[i] += device_bytes[i];
+      }
       if (--devices_starting_ == 0 && !ended_) Ready();
     });
   };

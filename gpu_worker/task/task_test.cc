@@ -11,6 +11,7 @@
 #include <future>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
 #include <thread>
 
@@ -489,6 +490,7 @@ TEST_F(GpuTaskTest, AFaultOfTheCardEndsTheTaskAndIsNamed) {
 // of an epoch leaves lanes empty.
 TEST_F(GpuTrainingTest, CardsThatAddGiveTheHostsBits) {
   Set("CAPSTAN_FAKE_DEVICES", "4");
+  std::vector<int64_t> planned;
   const auto run = [&](const std::string& kvstore, const std::vector<std::string>& devices,
                        bool deterministic) {
     TestJob test = Small(absl::StrCat(kvstore, devices.size(), devices.back(), deterministic));
@@ -505,14 +507,24 @@ TEST_F(GpuTrainingTest, CardsThatAddGiveTheHostsBits) {
     EXPECT_EQ(outcome.last().lead().samples_used(), 2 * 67 + 2 * 16);
     EXPECT_EQ(outcome.counters.samples, 2 * 67 + 2 * 16);
     EXPECT_GT(outcome.last().lead().epochs(0).validation_accuracy(), 0);
+    planned = outcome.counters.planned_bytes;
     return outcome.last().weights_sha256();
   };
   const std::string host = run("local", {"cuda:0"}, true);
+  const int64_t plan = planned.at(0);
+  const node::v1::StartTask start = Small("plan").Start();
+  const int64_t floats =
+      (*MakeJob(start.resolved_spec(), start.spec_digest()))->layout.total_floats();
   for (const std::vector<std::string>& devices : {std::vector<std::string>{"cuda:0"},
                                                   {"cuda:0", "cuda:2"},
                                                   {"cuda:3", "cuda:3"},
                                                   {"cuda:3", "cuda:2", "cuda:0"}}) {
     EXPECT_EQ(run("device", devices, true), host) << devices.size() << devices.back();
+    // Two sums are held at a time, and the momentum, each device its slice of them.
+    const auto count = static_cast<int64_t>(devices.size());
+    EXPECT_EQ(std::accumulate(planned.begin(), planned.end(), int64_t{0}),
+              count * plan + 3 * 4 * floats)
+        << devices.size() << devices.back();
   }
   // In any order: other bits, or the same by luck.
   EXPECT_FALSE(run("device", {"cuda:0", "cuda:2"}, false).empty());

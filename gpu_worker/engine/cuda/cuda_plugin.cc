@@ -161,13 +161,16 @@ int32_t MakeGroup(const capstan_group_request* request, capstan_group** group,
         std::move(plans), {request->bucket_ends, request->bucket_ends + request->bucket_count},
         request->deterministic != 0, &summary);
     if (!streams.ok()) return streams.status();
-    *group = new capstan_group{std::make_unique<Group>(*std::move(streams), *request), summary};
+    auto made = std::make_unique<Group>(*std::move(streams), *request);
+    status = made->Reserve();
+    if (!status.ok()) return status;
+    *group = new capstan_group{std::move(made), summary};
     return absl::OkStatus();
   });
 }
 
 void GroupInfo(const capstan_group* group, capstan_group_info* info) {
-  *info = {group->group->reduces(), group->summary.c_str()};
+  *info = {group->group->reduces(), group->summary.c_str(), group->group->device_bytes().data()};
 }
 void FreeGroup(capstan_group* group) { delete group; }
 

@@ -71,6 +71,7 @@ class CudaStreams : public GroupStreams {
     if (status.ok()) status = AllocatePinned(members_.size() * sizeof(int32_t), &not_finite_);
     if (!status.ok()) return status;
     std::fill_n(not_finite_, members_.size(), 0);
+    cards_ = cards.size();
     *summary = absl::StrCat(members_.size(), members_.size() == 1 ? " GPU" : " GPUs");
     // NCCL refuses a card that is there twice.
     if (deterministic || members_.size() == 1 || cards.size() != members_.size()) {
@@ -99,24 +100,28 @@ class CudaStreams : public GroupStreams {
   }
   bool reduces() const override { return !comms_.empty(); }
 
-  absl::Status Reserve(const std::vector<int64_t>& slot_floats, int slots, int nodes) override {
+  absl::Status Reserve(const std::vector<int64_t>& slot_floats,
+                       const GroupMemory& memory) override {
     for (size_t d = 0; d < members_.size(); ++d) {
       Member& member = members_[d];
       // A device may have no slice of a small model; a pointer it has all the same.
-      const size_t bytes = static_cast<size_t>(std::max<int64_t>(slot_floats[d], 16)) * 4;
-      if (slots == 0) continue;
-      if (member.scratch == nullptr) {
-        const absl::Status status = Allocate(member, bytes, &member.scratch);
-        if (!status.ok()) return status;
+      const size_t bytes = Bytes(std::max<int64_t>(slot_floats[d], 16));
+      absl::Status status;
+      // One card alone copies from no other.
+      if (cards_ > 1 && memory.slots > 0 && member.scratch == nullptr) {
+        status = Allocate(member, bytes, &member.scratch);
       }
-      while (static_cast<int>(member.slots.size()) < slots) {
+      if (status.ok() && memory.momentum && member.momentum == nullptr) {
+        status = Allocate(member, bytes, &member.momentum);
+      }
+      while (status.ok() && static_cast<int>(member.slots.size()) < memory.slots) {
         float* slot = nullptr;
-        const absl::Status status = Allocate(member, bytes, &slot);
-        if (!status.ok()) return status;
-        member.slots.push_back(slot);
+        status = Allocate(member, bytes, &slot);
+        if (status.ok()) member.slots.push_back(slot);
       }
+      if (!status.ok()) return status;
     }
-    while (static_cast<int>(nodes_.size()) < nodes) {
+    while (static_cast<int>(nodes_.size()) < memory.nodes) {
       float* node = nullptr;
       const absl::Status status = AllocatePinned(Bytes(bucket_ends_.back()), &node);
       if (!status.ok()) return status;
@@ -124,17 +129,9 @@ class CudaStreams : public GroupStreams {
     }
     return absl::OkStatus();
   }
+  int64_t DeviceBytes(int device) const override { return members_[device].bytes; }
   float* node(int index) override { return nodes_[index]; }
   float* host_weights() override { return host_weights_; }
-  absl::Status ReserveMomentum(const std::vector<int64_t>& momentum_floats) override {
-    for (size_t d = 0; d < members_.size(); ++d) {
-      if (members_[d].momentum != nullptr) continue;
-      const size_t bytes = Bytes(std::max<int64_t>(momentum_floats[d], 16));
-      const absl::Status status = Allocate(members_[d], bytes, &members_[d].momentum);
-      if (!status.ok()) return status;
-    }
-    return absl::OkStatus();
-  }
 
   void MakeEvents(int count) override {
     if (static_cast<size_t>(count) > events_.size()) events_.resize(count, nullptr);
@@ -280,8 +277,9 @@ class CudaStreams : public GroupStreams {
     CudaPlan* plan = nullptr;
     cudaStream_t fold = nullptr;
     std::vector<float*> slots = {};
-    float* scratch = nullptr;   // as long as a slot
-    float* momentum = nullptr;  // the same; where one was loaded
+    float* scratch = nullptr;   // as long as a slot; where there are several cards
+    float* momentum = nullptr;  // the same; where there is one
+    int64_t bytes = 0;          // of all of them
   };
 
   cudaStream_t StreamOf(int device, StreamKind stream) const {
@@ -298,16 +296,17 @@ class CudaStreams : public GroupStreams {
   }
   static size_t Bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
 
-  absl::Status Allocate(const Member& member, size_t bytes, float** place) {
+  absl::Status Allocate(Member& member, size_t bytes, float** place) {
     CAPSTAN_CUDA_RETURN(cudaSetDevice(member.plan->device()));
     const cudaError_t error = cudaMalloc(reinterpret_cast<void**>(place), bytes);
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // it does not stick: the card is well
       return absl::ResourceExhaustedError(
           absl::StrCat("out of GPU memory: GPU ", member.plan->device(), " needs another ", bytes,
-                       " bytes to sum the lanes of several devices; take a smaller batch"));
+                       " bytes to sum its lanes; take a smaller batch, or fewer lanes"));
     }
     CAPSTAN_CUDA_RETURN(error);
+    member.bytes += static_cast<int64_t>(bytes);
     return absl::OkStatus();
   }
   template <typename T>
@@ -351,6 +350,7 @@ class CudaStreams : public GroupStreams {
   }
 
   const std::vector<int64_t> bucket_ends_;
+  size_t cards_ = 1;  // one may be there twice
   const std::vector<int> bucket_stages_;
   std::vector<Member> members_;
   std::vector<cudaEvent_t> events_;  // made by the first Record

@@ -23,6 +23,8 @@ Group::Group(std::unique_ptr<GroupStreams> streams, const capstan_group_request&
       bucket_ends_(request.bucket_ends, request.bucket_ends + request.bucket_count),
       slot_floats_(static_cast<size_t>(streams_->devices()), 0),
       total_floats_(bucket_ends_.back()),
+      memory_{request.slot_count, 0, request.momentum != 0},
+      device_bytes_(slot_floats_.size(), 0),
       new_weights_(static_cast<size_t>(streams_->devices()), false) {
   int64_t begin = 0;
   for (const int64_t end : bucket_ends_) {
@@ -45,6 +47,12 @@ absl::Status Group::OrBreak(Try attempt) {
   return broken_;
 }
 
+absl::Status Group::TakeMemory() {
+  absl::Status status = streams_->Reserve(slot_floats_, memory_);
+  for (int d = 0; d < devices(); ++d) device_bytes_[d] = streams_->DeviceBytes(d);
+  return status;
+}
+
 absl::Status Group::LoadWeights(const float* weights, const float* momentum) {
   return OrBreak([&] { return TryLoadWeights(weights, momentum); });
 }
@@ -53,11 +61,11 @@ absl::Status Group::TryLoadWeights(const float* weights, const float* momentum) 
   kept_slot_ = -1;
   has_momentum_ = momentum != nullptr;
   if (has_momentum_) {
-    nodes_ = std::max(nodes_, 1);  // it goes through node(0)
-    CAPSTAN_GROUP_RETURN(streams_->ReserveMomentum(slot_floats_));
+    memory_.momentum = true;
+    memory_.nodes = std::max(memory_.nodes, 1);  // it goes through node(0)
   }
-  CAPSTAN_GROUP_RETURN(streams_->Reserve(slot_floats_, slots_, nodes_));
-  streams_->MakeEvents(Emitted(nodes_, 0, 0));
+  CAPSTAN_GROUP_RETURN(TakeMemory());
+  streams_->MakeEvents(Emitted(memory_.nodes, 0, 0));
   for (int d = 0; d < devices(); ++d) {
     CAPSTAN_GROUP_RETURN(WaitFor(WeightsPushed(d), d, "the weights' way there"));
   }
@@ -202,11 +210,11 @@ absl::Status Group::CheckStep(const capstan_group_step& step) const {
 
 absl::Status Group::TryCompute(const capstan_group_step& step) {
   const bool keep = step.nodes == nullptr;
-  slots_ = std::max(slots_, step.slot_count);
-  if (!keep) nodes_ = std::max(nodes_, step.node_count);
+  memory_.slots = std::max(memory_.slots, step.slot_count);
+  if (!keep) memory_.nodes = std::max(memory_.nodes, step.node_count);
   kept_slot_ = -1;
-  CAPSTAN_GROUP_RETURN(streams_->Reserve(slot_floats_, slots_, nodes_));
-  streams_->MakeEvents(Emitted(std::max(nodes_, step.node_count), 0, 0));
+  CAPSTAN_GROUP_RETURN(TakeMemory());
+  streams_->MakeEvents(Emitted(std::max(memory_.nodes, step.node_count), 0, 0));
   for (int round = 0; round < step.round_count; ++round) {
     CAPSTAN_GROUP_RETURN(EnqueueRound(step, round));
   }

@@ -36,6 +36,12 @@ struct Slice {
   int bucket = 0;
 };
 
+struct GroupMemory {
+  int slots = 0;          // sums, on each device its slices of them
+  int nodes = 0;          // whole vectors in host memory
+  bool momentum = false;  // on each device its slices of it
+};
+
 // What a lane calls while it is enqueued, in this order.
 struct LaneHooks {
   // In front of the work, once the batch is on its way: what it makes the stream wait for holds up
@@ -55,13 +61,14 @@ class GroupStreams {
   virtual std::string NameOf(int device) const = 0;  // "GPU 1", for messages
   virtual bool reduces() const = 0;
 
-  // Slots of slot_floats[device] floats on each device, nodes of the whole vector in host memory.
-  // At least as many as before; what is under way goes on with those it has.
-  virtual absl::Status Reserve(const std::vector<int64_t>& slot_floats, int slots, int nodes) = 0;
+  // slot_floats: floats of a slot, and of the momentum, on each device. At least as much as before;
+  // what is under way goes on with what it has.
+  virtual absl::Status Reserve(const std::vector<int64_t>& slot_floats,
+                               const GroupMemory& memory) = 0;
+  // What Reserve has taken on the device.
+  virtual int64_t DeviceBytes(int device) const = 0;
   virtual float* node(int index) = 0;
   virtual float* host_weights() = 0;
-  // Momentum of momentum_floats[device] floats on each device, which have its slices alone.
-  virtual absl::Status ReserveMomentum(const std::vector<int64_t>& momentum_floats) = 0;
 
   // Events are numbered from 0; the last Record of an event counts.
   virtual void MakeEvents(int count) = 0;
@@ -113,6 +120,11 @@ class Group {
   Group(std::unique_ptr<GroupStreams> streams, const capstan_group_request& request);
 
   bool reduces() const { return streams_->reduces(); }
+  // Takes what the request says; first of all. Where it fails the plans are as they were.
+  absl::Status Reserve() { return TakeMemory(); }
+  // By device, what the group has on them beside the plans. Steady until Compute or LoadWeights needs
+  // more than was reserved.
+  const std::vector<int64_t>& device_bytes() const { return device_bytes_; }
   // As the ABI's group_load_weights, group_compute, group_update and group_read_weights. After an
   // error of a device, or a wait that ended, the group answers it for ever.
   absl::Status LoadWeights(const float* weights, const float* momentum);
@@ -135,6 +147,8 @@ class Group {
 
   template <typename Try>
   absl::Status OrBreak(Try attempt);
+  // As much as memory_ says.
+  absl::Status TakeMemory();
   absl::Status TryLoadWeights(const float* weights, const float* momentum);
   absl::Status TryUpdate(const capstan_sgd& sgd);
   absl::Status TryReadWeights(float* weights, float* momentum);
@@ -159,7 +173,8 @@ class Group {
   std::vector<int64_t> bucket_ends_;
   std::vector<int64_t> slot_floats_;  // by device
   int64_t total_floats_ = 0;
-  int slots_ = 0, nodes_ = 0;
+  GroupMemory memory_;  // the most that was needed so far
+  std::vector<int64_t> device_bytes_;
   int kept_slot_ = -1;  // the sum that stayed on the devices; -1: none
   bool has_momentum_ = false;
   std::vector<bool> new_weights_;  // by device: there, and not used yet

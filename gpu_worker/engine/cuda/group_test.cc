@@ -31,10 +31,12 @@ class WrittenStreams : public GroupStreams {
   int devices() const override { return count_; }
   std::string NameOf(int device) const override { return absl::StrCat("GPU ", device); }
   bool reduces() const override { return false; }
-  absl::Status Reserve(const std::vector<int64_t>&, int, int) override { return absl::OkStatus(); }
+  absl::Status Reserve(const std::vector<int64_t>&, const GroupMemory&) override {
+    return absl::OkStatus();
+  }
+  int64_t DeviceBytes(int) const override { return 0; }
   float* node(int) override { return node_.data(); }
   float* host_weights() override { return node_.data(); }
-  absl::Status ReserveMomentum(const std::vector<int64_t>&) override { return absl::OkStatus(); }
   void MakeEvents(int) override {}
   absl::Status Record(int event, int device, StreamKind stream) override {
     behind_[event] = last_[NameOfStream(stream) + std::to_string(device)];

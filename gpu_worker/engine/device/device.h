@@ -154,8 +154,9 @@ class Device {
                                                         const training::FlatLayout& layout,
                                                         const PlanOptions& options) = 0;
 
-  // Joins plans that devices of this kind compiled alike; they outlive the group. InvalidArgument: a plan of another kind of device, or of another model. Unimplemented: a
-  // device whose lanes are summed on the host. Unavailable: a library is missing.
+  // Joins plans that devices of this kind compiled alike; they outlive the group. InvalidArgument: a
+  // plan of another kind of device, or of another model. Unimplemented: a device whose lanes are
+  // summed on the host. Unavailable: a library is missing. ResourceExhausted: as Compile.
   virtual absl::StatusOr<std::unique_ptr<PlanGroup>> MakeGroup(const std::vector<Plan*>& plans,
                                                                const GroupOptions& options);
 

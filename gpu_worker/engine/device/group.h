@@ -32,6 +32,10 @@ struct GroupOptions {
   // A wait without any progress ends after it, with DeadlineExceeded.
   absl::Duration timeout = absl::Seconds(60);
   BucketOptions buckets;
+  // What is taken on the devices at once: FoldPlan::slots of a usual step, and momentum for LoadState.
+  // A step that needs more takes it then.
+  int slots = 0;
+  bool momentum = false;
 };
 
 struct GroupLane {
@@ -91,6 +95,9 @@ class PlanGroup {
   // Writes both vectors, total_floats() long; `momentum` may be null. FailedPrecondition: it is not,
   // and none was loaded.
   virtual absl::Status ReadState(float* weights, float* momentum) = 0;
+
+  // What the group has on the device of plan `plan`, beside PlanInfo::planned_bytes().
+  virtual int64_t DeviceBytes(int plan) const = 0;
 
   // For logs: "2 GPUs, sums by NCCL 2.28.9".
   virtual const std::string& summary() const = 0;

@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define CAPSTAN_PLUGIN_ABI 5
+#define CAPSTAN_PLUGIN_ABI 6
 #define CAPSTAN_PLUGIN_FACTORY "capstan_plugin"
 
 typedef struct capstan_error {
@@ -128,11 +128,14 @@ typedef struct capstan_group_request {
   const int64_t* bucket_ends; /* floats, rising; the last is total_floats */
   int32_t bucket_count;
   double timeout_seconds; /* a wait without any progress ends after it */
+  int32_t slot_count;     /* of a step; one with more takes memory then */
+  int32_t momentum;       /* 1: there will be one */
 } capstan_group_request;
 
 typedef struct capstan_group_info {
-  int32_t reduces;     /* 1: takes the REDUCE operations */
-  const char* summary; /* "2 GPUs, sums by NCCL 2.28.9"; as long as the group */
+  int32_t reduces;             /* 1: takes the REDUCE operations */
+  const char* summary;         /* "2 GPUs, sums by NCCL 2.28.9"; as long as the group */
+  const int64_t* device_bytes; /* [plan_count], beside the plans' own; as long as the group */
 } capstan_group_info;
 
 /* Of one slice, on the device that owns it: engine/collective/collective.h. */
@@ -203,7 +206,8 @@ typedef struct capstan_plugin_table {
                      capstan_error* error);
 
   /* INVALID_ARGUMENT: a plan of another device than the request says, or plans that differ.
-   * UNAVAILABLE: the library that sums between GPUs is missing. No plan of a group is used by two
+   * UNAVAILABLE: the library that sums between GPUs is missing. RESOURCE_EXHAUSTED: the memory for
+   * slots and momentum is not there. No plan of a group is used by two
    * threads at once, be it by itself or through the group. */
   int32_t (*make_group)(const capstan_group_request* request, capstan_group** group,
                         capstan_error* error);

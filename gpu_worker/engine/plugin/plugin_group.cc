@@ -45,6 +45,8 @@ class PluginGroup : public PlanGroup {
     request.bucket_ends = bucket_ends_.data();
     request.bucket_count = static_cast<int32_t>(bucket_ends_.size());
     request.timeout_seconds = absl::ToDoubleSeconds(options.timeout);
+    request.slot_count = options.slots;
+    request.momentum = options.momentum ? 1 : 0;
     capstan_error error = {};
     const absl::Status status =
         PluginStatus(table_.make_group(&request, &group_, &error), kWho, error);
@@ -108,6 +110,12 @@ class PluginGroup : public PlanGroup {
     if (!weights_loaded_) return NoWeights();
     capstan_error error = {};
     return PluginStatus(table_.group_read_weights(group_, weights, momentum, &error), kWho, error);
+  }
+
+  int64_t DeviceBytes(int plan) const override {
+    capstan_group_info info = {};
+    table_.group_info(group_, &info);
+    return info.device_bytes[plan];
   }
 
   const std::string& summary() const override { return summary_; }

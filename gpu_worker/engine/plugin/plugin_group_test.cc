@@ -204,6 +204,37 @@ TEST_F(PluginGroupTest, WithoutThatTheyAreReducedWhereEveryPlanHasItsCard) {
   }
 }
 
+// What is reserved is what a usual step needs, and is counted; an unusual one takes more.
+TEST_F(PluginGroupTest, MemoryIsTakenBeforeTheFirstStep) {
+  Compile({0, 3});
+  options_.slots = 2;
+  options_.momentum = true;
+  const auto group = Group();
+  const auto bytes = [&](int plan) { return (*group)->DeviceBytes(plan); };
+  const std::vector<int64_t> reserved = {bytes(0), bytes(1)};
+  EXPECT_EQ(reserved[0] + reserved[1], 3 * 4 * layout_.total_floats());
+  EXPECT_GT(reserved[0], 4 * layout_.total_floats());
+  const std::vector<float> weights = Weights(1);
+  ASSERT_TRUE((*group)->LoadState(weights.data(), weights.data()).ok());
+  ASSERT_TRUE((*group)->ComputeKept(LaneTree(4), Deal({0, 1, 2, 3}), 0.125).ok());
+  EXPECT_EQ(bytes(0), reserved[0]);
+  ASSERT_TRUE((*group)->ComputeKept(LaneTree(8), Deal({0, 1, 2, 3, 4, 5, 6, 7}), 0.125).ok());
+  EXPECT_EQ(bytes(0) + bytes(1), 4 * 4 * layout_.total_floats());
+
+  options_.slots = 20000;  // of an eighth of a MiB, in the gibibyte of a fake card
+  options_.deterministic = false;
+  const absl::Status status = Group().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::StartsWith("devices together: out of GPU memory: fake device "));
+  // All of it has been given back.
+  options_.slots = 2;
+  const auto smaller = Group();
+  ASSERT_TRUE(smaller.ok()) << smaller.status();
+  Load(**smaller, 1);
+  EXPECT_TRUE(Compute(**smaller, LaneTree(4), {0, 1, 2, 3}).ok());
+}
+
 TEST_F(PluginGroupTest, AFaultOfOneDeviceEndsTheGroupWithItsName) {
   setenv("CAPSTAN_FAKE_GROUP", "fault:1:2", 1);
   Compile({0, 3});

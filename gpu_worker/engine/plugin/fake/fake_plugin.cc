@@ -294,6 +294,16 @@ int32_t MakeGroup(const capstan_group_request* request, capstan_group** group,
     fake.device = plan->device();
     fake.image_elements = plan->program().tensors[0].elements;
     fake.load = [plan](const float* weights) { plan->LoadWeights(weights); };
+    fake.take = [device = plan->device()](int64_t bytes) -> absl::Status {
+      const int64_t free = WholeBytes() - devices[device].used_bytes;
+      if (bytes > free) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("out of GPU memory: fake device ", device, " needs another ", bytes,
+                         " bytes to sum its lanes, and has ", free));
+      }
+      devices[device].used_bytes += bytes;
+      return absl::OkStatus();
+    };
     fake.train = [plan](const capstan_batch& batch, double loss_scale, float* gradient,
                         capstan_result* result) {
       return plan->Run(batch, loss_scale, gradient, nullptr, result);
@@ -306,15 +316,16 @@ int32_t MakeGroup(const capstan_group_request* request, capstan_group** group,
   // As NCCL: never twice on one card.
   const bool reduces = request->deterministic == 0 && cards.size() == members.size();
   std::vector<int64_t> ends(request->bucket_ends, request->bucket_ends + request->bucket_count);
-  *group = new capstan_group{
-      std::make_unique<Group>(MakeFakeStreams(std::move(fakes), std::move(ends), reduces),
-                              *request),
-      absl::StrCat(members.size(), " fake cards, sums by ", reduces ? "meeting" : "copies")};
+  auto made = std::make_unique<Group>(MakeFakeStreams(std::move(fakes), std::move(ends), reduces),
+                                      *request);
+  if (absl::Status status = made->Reserve(); !status.ok()) return Answer(status, error);
+  *group = new capstan_group{std::move(made), absl::StrCat(members.size(), " fake cards, sums by ",
+                                                           reduces ? "meeting" : "copies")};
   return 0;
 }
 
 void GetGroupInfo(const capstan_group* group, capstan_group_info* info) {
-  *info = {group->group->reduces(), group->summary.c_str()};
+  *info = {group->group->reduces(), group->summary.c_str(), group->group->device_bytes().data()};
 }
 void FreeGroup(capstan_group* group) { delete group; }
 

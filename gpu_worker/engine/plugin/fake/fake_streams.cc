@@ -72,6 +72,7 @@ class FakeStreams : public GroupStreams {
       changed_.NotifyAll();
     }
     for (const auto& worker : workers_) worker->thread.join();
+    for (int d = 0; d < devices(); ++d) members_[d].take(-memory_[d]->bytes).IgnoreError();
   }
 
   int devices() const override { return static_cast<int>(members_.size()); }
@@ -80,21 +81,24 @@ class FakeStreams : public GroupStreams {
   }
   bool reduces() const override { return reduces_; }
 
-  absl::Status Reserve(const std::vector<int64_t>& slot_floats, int slots, int nodes) override {
+  absl::Status Reserve(const std::vector<int64_t>& slot_floats,
+                       const GroupMemory& wanted) override {
     for (size_t d = 0; d < memory_.size(); ++d) {
-      memory_[d]->slots.resize(slots, std::vector<float>(static_cast<size_t>(slot_floats[d])));
+      Memory& memory = *memory_[d];
+      const auto floats = static_cast<size_t>(slot_floats[d]);
+      const int64_t vectors = wanted.slots + (wanted.momentum ? 1 : 0);
+      const int64_t more = vectors * slot_floats[d] * 4 - memory.bytes;
+      if (absl::Status status = members_[d].take(more); !status.ok()) return status;
+      memory.bytes += more;
+      memory.slots.resize(wanted.slots, std::vector<float>(floats));
+      if (wanted.momentum) memory.momentum.resize(floats);
     }
-    nodes_.resize(nodes, std::vector<float>(host_weights_.size()));
+    nodes_.resize(wanted.nodes, std::vector<float>(host_weights_.size()));
     return absl::OkStatus();
   }
+  int64_t DeviceBytes(int device) const override { return memory_[device]->bytes; }
   float* node(int index) override { return nodes_[index].data(); }
   float* host_weights() override { return host_weights_.data(); }
-  absl::Status ReserveMomentum(const std::vector<int64_t>& momentum_floats) override {
-    for (size_t d = 0; d < memory_.size(); ++d) {
-      memory_[d]->momentum.resize(static_cast<size_t>(momentum_floats[d]));
-    }
-    return absl::OkStatus();
-  }
 
   void MakeEvents(int count) override {
     MutexLock lock(mu_);
@@ -304,6 +308,7 @@ class FakeStreams : public GroupStreams {
  private:
   struct Memory {
     std::vector<float> lane, gradient, weights, momentum;
+    int64_t bytes = 0;                     // of slots and momentum
     std::deque<std::vector<float>> slots;  // those in use stay where they are when others come
     capstan_result sums = {};
     bool finite = true;

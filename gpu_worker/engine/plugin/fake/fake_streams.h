@@ -21,6 +21,8 @@ namespace capstan::engine::cuda {
 struct FakeMember {
   int device = 0;
   int64_t image_elements = 0;  // of one sample
+  // Memory of the device: negative gives it back. ResourceExhausted where it is not there.
+  std::function<absl::Status(int64_t bytes)> take;
   std::function<void(const float* weights)> load;
   std::function<absl::Status(const capstan_batch&, double loss_scale, float* gradient,
                              capstan_result*)>
