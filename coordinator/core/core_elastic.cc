@@ -36,12 +36,6 @@ bool Able(const JobRecord& job, const Rank& rank) {
          rank.state.lineage() == job.view.lineage();
 }
 
-bool SameData(const common::v1::DatasetInfo& a, const common::v1::DatasetInfo& b) {
-  return a.train_samples() == b.train_samples() && a.test_samples() == b.test_samples() &&
-         a.channels() == b.channels() && a.height() == b.height() && a.width() == b.width() &&
-         a.num_classes() == b.num_classes();
-}
-
 std::string MovesText(const std::vector<int32_t>& before, const std::vector<int32_t>& after) {
   std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> moved;
   for (size_t lane = 0; lane < after.size(); ++lane) {

@@ -21,12 +21,6 @@ using common::v1::JOB_STATE_STARTING;
 using common::v1::JOB_STATE_SUCCEEDED;
 using common::v1::JOB_STATE_SUSPENDED;
 
-bool SameData(const common::v1::DatasetInfo& a, const common::v1::DatasetInfo& b) {
-  return a.train_samples() == b.train_samples() && a.test_samples() == b.test_samples() &&
-         a.channels() == b.channels() && a.height() == b.height() && a.width() == b.width() &&
-         a.num_classes() == b.num_classes();
-}
-
 std::string DataText(const common::v1::DatasetInfo& data) {
   return absl::StrCat(data.train_samples(), " + ", data.test_samples(), " samples of ",
                       data.channels(), "x", data.height(), "x", data.width(), ", ",

@@ -226,6 +226,12 @@ job::v1::SavedCheckpoint JobRecord::Described(const SavedManifest& manifest) con
   return out;
 }
 
+bool SameData(const common::v1::DatasetInfo& a, const common::v1::DatasetInfo& b) {
+  return a.train_samples() == b.train_samples() && a.test_samples() == b.test_samples() &&
+         a.channels() == b.channels() && a.height() == b.height() && a.width() == b.width() &&
+         a.num_classes() == b.num_classes();
+}
+
 absl::Status CheckOwner(const JobRecord& job, const Caller& caller) {
   if (caller.any_job || (!caller.name.empty() && caller.name == job.owner)) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat("job ", job.id, " is ",

@@ -261,6 +261,9 @@ struct JobRecord {
   job::v1::Job ToProto(bool with_history) const;
 };
 
+// Equal in all that a job's data are described by.
+bool SameData(const common::v1::DatasetInfo& a, const common::v1::DatasetInfo& b);
+
 // Whether the caller may change the job and read what it said and wrote: its owner, and whoever may do
 // so with any job. PermissionDenied: names both.
 absl::Status CheckOwner(const JobRecord& job, const Caller& caller);
