@@ -13,15 +13,7 @@ namespace {
 
 using services::ToGrpcStatus;
 
-constexpr size_t kMaxJobIdBytes = 128;
 constexpr size_t kMaxShownCheckpoint = 64;  // bytes of an id that nobody has
-
-absl::Status CheckJobId(const std::string& job_id) {
-  if (!job_id.empty() && job_id.size() <= kMaxJobIdBytes) return absl::OkStatus();
-  const std::string text =
-      absl::StrCat("job_id: want 1 to ", kMaxJobIdBytes, " bytes, got ", job_id.size());
-  return services::WithViolations(absl::InvalidArgumentError(text), {{"job_id", text}});
-}
 
 // Asks the core on its strand and answers with what it says.
 template <typename Request, typename Response>

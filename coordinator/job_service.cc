@@ -34,12 +34,6 @@ absl::Status Violated(const std::vector<FieldViolation>& violations) {
                                   violations);
 }
 
-absl::Status CheckJobId(const std::string& job_id) {
-  if (!job_id.empty() && job_id.size() <= kMaxJobIdBytes) return absl::OkStatus();
-  return Violated({{"job_id", absl::StrCat("job_id: want 1 to ", kMaxJobIdBytes, " bytes, got ",
-                                           job_id.size())}});
-}
-
 // What a request asks for; what cannot be asked is added to `violations`.
 core::JobFilter ReadFilter(const job::v1::ListJobsRequest& request,
                            std::vector<FieldViolation>& violations) {
@@ -77,6 +71,12 @@ bool GivenUp(const grpc::CallbackServerContext& context) { return context.IsCanc
 grpc::Status GivenUpStatus() { return {grpc::StatusCode::CANCELLED, "the caller has gone"}; }
 
 }  // namespace
+
+absl::Status CheckJobId(const std::string& job_id) {
+  if (!job_id.empty() && job_id.size() <= kMaxJobIdBytes) return absl::OkStatus();
+  return Violated({{"job_id", absl::StrCat("job_id: want 1 to ", kMaxJobIdBytes, " bytes, got ",
+                                           job_id.size())}});
+}
 
 absl::Status ValidateJobSpec(const job::v1::JobSpec& spec) {
   std::vector<FieldViolation> violations;

@@ -2,8 +2,10 @@
 #ifndef CAPSTAN_COORDINATOR_JOB_SERVICE_H_
 #define CAPSTAN_COORDINATOR_JOB_SERVICE_H_
 
+#include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "capstan/job/v1/job_service.grpc.pb.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/diagnosis.h"
@@ -11,6 +13,9 @@
 #include "services/clock/clock.h"
 
 namespace capstan::coordinator {
+
+// Of every request that names a job. InvalidArgument with the field.
+absl::Status CheckJobId(const std::string& job_id);
 
 class JobServiceImpl final : public job::v1::JobService::CallbackService {
  public:
