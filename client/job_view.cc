@@ -15,7 +15,7 @@ namespace {
 constexpr int kBarWidth = 24;
 
 // %g of a number that may be missing.
-std::string Metric(bool present, double value, int digits) {
+std::string MetricText(bool present, double value, int digits) {
   return present ? absl::StrFormat("%.*f", digits, value) : "-";
 }
 
@@ -68,11 +68,12 @@ std::string EpochLine(const job::v1::Job& job, const common::v1::EpochRecord& ep
                                          job.progress().total_steps());
   std::string out = absl::StrFormat(
       "Epoch[%d] Step[%d] Speed: %s samples/sec train-loss=%s train-accuracy=%s", epoch.epoch(),
-      step, Metric(epoch.has_samples_per_second(), epoch.samples_per_second(), 1),
-      Metric(epoch.has_train_loss(), epoch.train_loss(), 4),
-      Metric(epoch.has_train_accuracy(), epoch.train_accuracy(), 4));
+      step, MetricText(epoch.has_samples_per_second(), epoch.samples_per_second(), 1),
+      MetricText(epoch.has_train_loss(), epoch.train_loss(), 4),
+      MetricText(epoch.has_train_accuracy(), epoch.train_accuracy(), 4));
   if (epoch.has_validation_accuracy()) {
-    absl::StrAppend(&out, " validation-accuracy=", Metric(true, epoch.validation_accuracy(), 4));
+    absl::StrAppend(&out,
+                    " validation-accuracy=", MetricText(true, epoch.validation_accuracy(), 4));
   }
   return out;
 }
@@ -105,10 +106,10 @@ std::string LiveLines(const job::v1::Job& job, const ViewStyle& style) {
               p.has_eta_seconds() ? ShortDuration(p.eta_seconds()) : "-"),
           style.width - 1 - static_cast<int>(head.size()));
   std::string second = absl::StrFormat(
-      "loss %s   accuracy %s   lr %s   %s samples/s", Metric(p.has_loss(), p.loss(), 4),
+      "loss %s   accuracy %s   lr %s   %s samples/s", MetricText(p.has_loss(), p.loss(), 4),
       p.has_accuracy() ? absl::StrFormat("%.1f%%", 100 * p.accuracy()) : "-",
       p.has_learning_rate() ? absl::StrCat(p.learning_rate()) : "-",
-      Metric(p.has_samples_per_second(), p.samples_per_second(), 0));
+      MetricText(p.has_samples_per_second(), p.samples_per_second(), 0));
   if (!job.message().empty()) absl::StrAppend(&second, "   ", Printable(job.message()));
   return absl::StrCat(Painted(head, StateColor(job.state()), style.color), line, "\n",
                       Cut(second, style.width - 1));

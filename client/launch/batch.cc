@@ -23,10 +23,10 @@
 namespace capstan::client {
 namespace {
 
-constexpr absl::Duration kLook = absl::Milliseconds(100);     // at the ranks' lines
-constexpr absl::Duration kQueueLook = absl::Seconds(3);       // at the scheduler
-constexpr absl::Duration kLastLines = absl::Seconds(2);       // of a job that has left the queue
-constexpr absl::Duration kPoliteTimeout = absl::Seconds(10);  // of the ranks, before Delete
+constexpr absl::Duration kBatchLook = absl::Milliseconds(100);  // at the ranks' lines
+constexpr absl::Duration kQueueLook = absl::Seconds(3);         // at the scheduler
+constexpr absl::Duration kLastLines = absl::Seconds(2);         // of a job that has left the queue
+constexpr absl::Duration kPoliteTimeout = absl::Seconds(10);    // of the ranks, before Delete
 constexpr size_t kMaxLine = 64 * 1024;
 constexpr size_t kMaxInput = 64 << 20;
 
@@ -71,7 +71,7 @@ class Batch {
     (void)unlink(script.c_str());
     const absl::Duration until = MonotonicNow() + kPoliteTimeout;
     while (!absl::IsAborted(status) && MonotonicNow() < until && AnyRuns()) {
-      absl::SleepFor(kLook);
+      absl::SleepFor(kBatchLook);
       PassLines();
     }
     scheduler_->Delete();
@@ -100,7 +100,7 @@ class Batch {
     absl::Duration next_look = MonotonicNow() + kQueueLook;
     while (!AllEnded()) {
       pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-      if (poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(kLook))) > 0) {
+      if (poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(kBatchLook))) > 0) {
         const absl::StatusOr<bool> more = PassBundles();
         if (!more.ok()) return more.status();
         if (!*more) return absl::OkStatus();
@@ -114,7 +114,7 @@ class Batch {
         // What the last ranks said may still be on its way through the shared folder.
         for (const absl::Duration until = MonotonicNow() + kLastLines;
              MonotonicNow() < until && !AllEnded();) {
-          absl::SleepFor(kLook);
+          absl::SleepFor(kBatchLook);
           PassLines();
         }
         return AllEnded() ? absl::OkStatus() : status;

@@ -30,7 +30,7 @@ using services::Identity;
 using services::Role;
 
 constexpr absl::Duration kStartTimeout = absl::Minutes(2);  // of a coordinator, of all ranks
-constexpr absl::Duration kLook = absl::Milliseconds(100);
+constexpr absl::Duration kClusterLook = absl::Milliseconds(100);
 // A node notices within seconds that its coordinator is gone, and gives its service 5 s.
 constexpr absl::Duration kStopTimeout = absl::Seconds(20);
 constexpr absl::Duration kKillTimeout = absl::Seconds(5);
@@ -273,7 +273,7 @@ absl::StatusOr<bool> LaunchedCluster::WaitUntil(absl::Duration timeout,
       if (done()) return true;
     }
     if (MonotonicNow() > until) return false;
-    if (services::ShutdownSignal::Install().WaitFor(kLook)) return absl::CancelledError();
+    if (services::ShutdownSignal::Install().WaitFor(kClusterLook)) return absl::CancelledError();
   }
 }
 

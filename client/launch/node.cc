@@ -31,8 +31,8 @@ namespace capstan::client {
 namespace {
 
 constexpr absl::Duration kBundleTimeout = absl::Minutes(5);  // of ranks that start together
-constexpr absl::Duration kLook = absl::Milliseconds(100);
-constexpr absl::Duration kStopTimeout = absl::Seconds(5);  // of the service, after SIGTERM
+constexpr absl::Duration kNodeLook = absl::Milliseconds(100);
+constexpr absl::Duration kServiceStopTimeout = absl::Seconds(5);  // of the service, after SIGTERM
 // A launch never starts its coordinator again, so one that refuses is gone; one that is silent may
 // be behind a network that heals.
 constexpr absl::Duration kCoordinatorLook = absl::Seconds(1);
@@ -108,7 +108,7 @@ class Node {
     if (role_ != services::Role::kCoordinator) RemoveFolder();
     if (process_ == nullptr || process_->WaitFor(absl::ZeroDuration()).has_value()) return;
     process_->Kill(SIGTERM);
-    if (!process_->WaitFor(kStopTimeout).has_value()) process_->Kill(SIGKILL);
+    if (!process_->WaitFor(kServiceStopTimeout).has_value()) process_->Kill(SIGKILL);
   }
 
   void Say(NodeLine::Kind kind, absl::string_view text) const {
@@ -127,12 +127,12 @@ class Node {
     return got == 0 || input_.size() > kMaxInputLine * 64;
   }
 
-  // Waits at most kLook; true: the input has ended, or a signal came.
+  // Waits at most kNodeLook; true: the input has ended, or a signal came.
   bool ToldToEnd() {
     if (options_.by == "folder" && !IsThere(kLaunchMarker)) return true;
-    if (options_.by != "stdin") return signal_.WaitFor(kLook);
+    if (options_.by != "stdin") return signal_.WaitFor(kNodeLook);
     pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-    const int ready = poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(kLook)));
+    const int ready = poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(kNodeLook)));
     if (ready > 0 && ReadInput()) return true;
     return signal_.WaitFor(absl::ZeroDuration());
   }

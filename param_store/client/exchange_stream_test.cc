@@ -18,7 +18,7 @@
 namespace capstan::param_store::client {
 namespace {
 
-constexpr absl::Duration kLimit = absl::Seconds(20);
+constexpr absl::Duration kStreamLimit = absl::Seconds(20);
 
 // Says three versions at once.
 class Talker final : public v1::ParamStoreService::Service {
@@ -56,7 +56,7 @@ class SlowStrand final : public Strand {
 
   bool WaitForPost(int number) {
     MutexLock lock(mu_);
-    return WaitLocked(number, kLimit);
+    return WaitLocked(number, kStreamLimit);
   }
 
   StrandLoop loop;
@@ -102,7 +102,7 @@ TEST(ExchangeStreamTest, NoMessageOvertakesTheOneBeforeItOnItsWayToTheStrand) {
   };
   handlers.on_done = [&](const grpc::Status&) { strand.loop.Stop(); };
   strand.loop.Post([&] { stream = ExchangeStream::Start(stub, strand, live, handlers); });
-  strand.loop.PostAfter(kLimit, [&] {
+  strand.loop.PostAfter(kStreamLimit, [&] {
     ADD_FAILURE() << versions.size() << " messages came";
     stream->Cancel();
   });

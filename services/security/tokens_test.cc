@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
+const absl::Time kTokenNow = absl::FromUnixSeconds(1'800'000'000);
 
 class TokensTest : public ::testing::Test {
  protected:
@@ -39,30 +39,30 @@ TEST_F(TokensTest, TheTableKnowsHashesOnlyAndForgetsOnTime) {
   EXPECT_NE(token, MakeToken());
   EXPECT_EQ(token.size(), kTokenPrefix.size() + 43);
   const std::string text =
-      FormatTokens({{HashToken(token), {Role::kWorker, "node-a"}, kNow + absl::Hours(1)}});
+      FormatTokens({{HashToken(token), {Role::kWorker, "node-a"}, kTokenNow + absl::Hours(1)}});
   EXPECT_THAT(text, Not(HasSubstr(token)));
 
   auto table = *TokenTable::Open(Write("tokens.json", text));
-  EXPECT_EQ(table->Find(token, kNow), (Identity{Role::kWorker, "node-a"}));
-  EXPECT_EQ(table->Find(token, kNow + absl::Hours(1)), std::nullopt);
-  EXPECT_EQ(table->Find(HashToken(token), kNow), std::nullopt);  // what stands in the file
-  EXPECT_EQ(table->Find("", kNow), std::nullopt);
+  EXPECT_EQ(table->Find(token, kTokenNow), (Identity{Role::kWorker, "node-a"}));
+  EXPECT_EQ(table->Find(token, kTokenNow + absl::Hours(1)), std::nullopt);
+  EXPECT_EQ(table->Find(HashToken(token), kTokenNow), std::nullopt);  // what stands in the file
+  EXPECT_EQ(table->Find("", kTokenNow), std::nullopt);
 }
 
 TEST_F(TokensTest, AChangedTableCountsAtTheNextCallAndABrokenOneDoesNot) {
   const std::string text =
-      FormatTokens({{HashToken("one"), {Role::kClient, "ann"}, kNow + absl::Hours(1)}});
+      FormatTokens({{HashToken("one"), {Role::kClient, "ann"}, kTokenNow + absl::Hours(1)}});
   const std::string path = Write("tokens.json", text);
   auto table = *TokenTable::Open(path);
-  ASSERT_TRUE(table->Find("one", kNow).has_value());
+  ASSERT_TRUE(table->Find("one", kTokenNow).has_value());
   for (const char* broken : {"{", R"({"version": "1", "tokens": []})", R"({"version": 1})"}) {
     Write("tokens.json", broken);
-    EXPECT_TRUE(table->Find("one", kNow).has_value()) << broken;
+    EXPECT_TRUE(table->Find("one", kTokenNow).has_value()) << broken;
   }
   Write("tokens.json", text, 0644);
-  EXPECT_TRUE(table->Find("one", kNow).has_value());
+  EXPECT_TRUE(table->Find("one", kTokenNow).has_value());
   Write("tokens.json", FormatTokens({}));
-  EXPECT_FALSE(table->Find("one", kNow).has_value());
+  EXPECT_FALSE(table->Find("one", kTokenNow).has_value());
 }
 
 TEST_F(TokensTest, AFileThatOthersMayReadIsNoSecret) {
