@@ -42,6 +42,8 @@ target_compile_options(capstan_warnings INTERFACE
   -ffp-contract=off
   # g++ 12 at -O3 sees overlaps inside std::string that are not there (GCC bug 105651), and like it.
   "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<CONFIG:Release>>:-Wno-restrict;-Wno-error=stringop-overflow;-Wno-error=array-bounds>"
+  # What a source says of itself alone looks to g++ like a header's once sources are compiled together.
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage>
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety -Werror=thread-safety>)
 
 if(CAPSTAN_SANITIZE STREQUAL "address")
