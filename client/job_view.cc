@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kBarWidth = 24;
 
-// %g of a number that may be missing.
+// A number that may be missing.
 std::string MetricText(bool present, double value, int digits) {
   return present ? absl::StrFormat("%.*f", digits, value) : "-";
 }
