@@ -7,7 +7,7 @@ Every round runs each configuration once, one after the other, so that a change 
 table has medians over the rounds with the lowest and highest, and ratios within a round. Inside the clock: for the engine and
 PyTorch a training step on one batch that stays in memory; through the services whole epochs as the lead measures them (first
 step's start to last step's decision: reading, computing, exchange, update), the first epoch and evaluation left out.
-Writes docs/benchmarks/lenet-<date>.{json,md}. PyTorch: any python that imports torch, --torch-python (Debian: python3-torch).
+Writes docs/benchmarks/lenet-<date>.{json,md}. PyTorch: any python that imports torch, --torch-python (torch_lenet.py says which packages).
 """
 
 import argparse
