@@ -7,7 +7,7 @@ threads: OpenMP and OpenBLAS read theirs at start (--threads sets both; it start
 
 Debian: apt-get install --no-install-recommends python3-torch libopenblas0-openmp. The OpenMP build of
 OpenBLAS is put first where it is installed: the pthread build takes both cores even for one thread. The
-reference BLAS, which Debian installs where nothing is said, is refused: with it PyTorch has a third of its speed.
+reference BLAS, which Debian installs where nothing is said, is refused: with it PyTorch has a third to a half of its speed.
 """
 import argparse
 import json
