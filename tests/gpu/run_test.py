@@ -1,16 +1,20 @@
-"""What tests/gpu/run and tests/gpu/try say and count, without a card."""
+"""What tests/gpu/run, tests/gpu/try and tests/gpu/torch_bench.py say and count, without a card."""
 import contextlib
+import gc
 import importlib.machinery
 import importlib.util
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
 import unittest
+import unittest.mock
+import weakref
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.dont_write_bytecode = True
@@ -25,6 +29,13 @@ def load(name):
 
 RUN = load("run")
 TRY = load("try")
+TORCH_BENCH = load("torch_bench.py")
+# A GoogleTest with one test that passes and writes its results where it is told to.
+GOOGLE_TEST = """
+    import json, sys
+    output = [a for a in sys.argv if a.startswith("--gtest_output=json:")][0][len("--gtest_output=json:"):]
+    json.dump({"testsuites": [{"testsuite": [{"status": "RUN", "result": "COMPLETED"}]}]}, open(output, "w"))
+    """
 
 
 def script(folder, name, text):
@@ -76,10 +87,222 @@ class RunTest(unittest.TestCase):
         self.assertIn("stopped at its limit of 5 s", runner.stages[0]["detail"])
         self.assertIn("exit status 1", runner.stages[1]["detail"])
 
-    def test_no_stage_starts_when_no_time_is_left(self):
+    def test_a_stage_without_time_is_a_failure_and_says_so(self):
         runner = self.runner(seconds=1)
         self.quietly(runner.run, "late", ["true"], 60)
-        self.assertEqual(runner.stages, [{"name": "late", "result": "skipped", "detail": "no time is left"}])
+        self.assertEqual(runner.stages, [{"name": "late", "result": "NO TIME",
+                                          "detail": "no time was left, its limit is 60 s"}])
+        self.assertFalse(runner.passed())
+
+    def test_a_stage_that_the_end_of_the_call_stops_says_so(self):
+        runner = self.runner(seconds=6)
+        self.quietly(runner.run, "cut", ["sleep", "60"], 30)
+        self.assertEqual(runner.stages[0]["result"], "NO TIME")
+        self.assertRegex(runner.stages[0]["detail"], r"^\d s, stopped: no time was left, its limit is 30 s$")
+        self.assertFalse(runner.passed())
+
+    def test_stages_are_named_in_groups_or_one_by_one(self):
+        every = ["contract", "sanitizer", "services", "engine", "torch"]
+        for text, stages, suffix in (("correctness,speed", every, ""),
+                                     ("correctness", every[:3], "-correctness"),
+                                     ("speed", every[3:], "-speed"),
+                                     ("torch,engine", every[3:], "-speed"),
+                                     ("torch", ["torch"], "-torch"),
+                                     ("speed,contract", ["contract", "engine", "torch"], "-contract-engine-torch")):
+            self.assertEqual(RUN.parse_stages(text), stages)
+            self.assertEqual(RUN.suffix(stages), suffix)
+        for text in ("", "speed,", "fast"):
+            with self.assertRaisesRegex(ValueError, "no stage '(fast)?', have correctness, speed, contract"):
+                RUN.parse_stages(text)
+
+    def whole_run(self, *arguments):
+        """tests/gpu/run with the CPU in the card's place, and an archive of programs that do nothing."""
+        folder = os.path.join(self.folder, "capstan-gpu")
+        if not os.path.exists(folder):
+            script(folder, "bin/capstan_cpu_device_contract_test", GOOGLE_TEST)
+            script(folder, "bin/capstan_bench_engine", """
+                import json, sys
+                json.dump([{"model": "lenet", "dtype": "fp32", "batch": 256, "samples_per_second": 1.0, "p10": 1,
+                            "p90": 1}], open(sys.argv[sys.argv.index("--json") + 1], "w"))
+                """)
+            script(folder, "torch_bench.py", "")
+            with open(os.path.join(folder, "manifest.json"), "w", encoding="utf-8") as file:
+                json.dump({"revision": "abc", "missing": []}, file)
+            subprocess.run(["tar", "-cf", "gpu.tar", "capstan-gpu"], cwd=self.folder, check=True)
+        env = {**os.environ, "CAPSTAN_TEST_DEVICES": "cpu", "OUT": os.path.join(self.folder, "out")}
+        archive = os.path.join(self.folder, "gpu.tar")
+        return subprocess.run([sys.executable, os.path.join(HERE, "run"), archive, *arguments], env=env,
+                              capture_output=True, text=True, timeout=60, check=False)
+
+    def results(self, name):
+        with open(os.path.join(self.folder, "out", name), encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_two_calls_with_half_of_the_stages_keep_each_others_results(self):
+        first = self.whole_run("--stages", "correctness")
+        second = self.whole_run("--stages", "speed")
+        self.assertEqual((first.returncode, second.returncode), (0, 0), first.stdout + second.stdout)
+        self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "out"))),
+                         ["log-correctness.txt", "log-speed.txt", "results-correctness.json", "results-speed.json"])
+        correctness, speed = self.results("results-correctness.json"), self.results("results-speed.json")
+        self.assertEqual([stage["name"] for stage in correctness["stages"]],
+                         ["contract on cpu", "golden steps on cpu", "services"])
+        self.assertEqual([stage["name"].split()[0] for stage in speed["stages"]], ["engine", "PyTorch"])
+        self.assertEqual((correctness["asked"], speed["asked"]),
+                         (["contract", "sanitizer", "services"], ["engine", "torch"]))
+        self.assertEqual((len(correctness["benchmarks"]), len(speed["benchmarks"])), (0, 1))
+        self.assertEqual(correctness["revision"], "abc")
+
+    def test_without_a_choice_all_stages_run(self):
+        result = self.whole_run()
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        names = [stage["name"].split()[0] for stage in self.results("results.json")["stages"]]
+        self.assertEqual(names, ["contract", "golden", "services", "engine", "PyTorch"])
+
+    def test_a_call_with_too_little_time_ends_with_1(self):
+        result = self.whole_run("--stages", "contract", "--seconds", "1")
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertIn("NO TIME  contract on cpu: no time was left", result.stdout)
+        self.assertEqual(self.results("results-contract.json")["stages"][0]["result"], "NO TIME")
+
+    def test_services_that_cannot_be_unpacked_leave_the_results_of_others(self):
+        result = self.whole_run("--stages", "correctness", "--services", __file__)
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertEqual([stage["result"] for stage in self.results("results-correctness.json")["stages"]],
+                         ["passed", "skipped", "FAILED"])
+
+    def test_a_stage_that_there_is_not_is_wrong_use(self):
+        for arguments, text in ((("--stages", "fast"), "no stage 'fast'"),
+                                (("--stages", "services"), "needs --services"),
+                                (("--services", self.folder + "/none"), "none; make it with tests/gpu/bundle")):
+            result = self.whole_run(*arguments)
+            self.assertEqual(result.returncode, 2, result.stdout)
+            self.assertIn(text, result.stderr)
+
+    def test_tests_of_a_suite_that_is_stopped_or_dies_are_counted_from_its_log(self):
+        program = script(self.folder, "suite", """
+            import os, sys, time
+            print("[ RUN      ] Card/A.One/cuda0\\n[       OK ] Card/A.One/cuda0 (12 ms)")
+            print("[ RUN      ] Card/A.Two/cuda0\\nwrong\\n[  FAILED  ] Card/A.Two/cuda0, where GetParam() = 4 (3 ms)")
+            print("[ RUN      ] Card/A.Three/cuda0\\n[  SKIPPED ] Card/A.Three/cuda0 (0 ms)")
+            print("[ RUN      ] Card/A.Four/cuda0\\nwithout an end of line[       OK ] Card/A.Four/cuda0 (12 ms)")
+            if sys.argv[1] == "ends":
+                print("[  FAILED  ] 1 test, listed below:\\n[  FAILED  ] Card/A.Two/cuda0, where GetParam() = 4")
+                sys.stdout.flush()
+                os._exit(0)
+            print("[ RUN      ] Card/A.Five/cuda0", flush=True)
+            if sys.argv[1] == "dies":
+                os.kill(os.getpid(), 11)
+            time.sleep(60)
+            """)
+        runner = self.runner()
+        for how in ("hangs", "dies", "ends"):
+            self.quietly(runner.run, how, [program, how], 3, None, os.path.join(self.folder, "none.json"))
+        counts = "2 passed, 1 failed, 1 skipped, "
+        for stage, end in zip(runner.stages, (r"3 s, in Card/A.Five/cuda0, stopped at its limit of 3 s",
+                                              r"\d s, in Card/A.Five/cuda0, ended by signal 11", r"\d s")):
+            self.assertEqual(stage["result"], "FAILED")
+            self.assertRegex(stage["detail"], f"^{counts}{end}$")
+
+    def test_a_suite_that_writes_no_results_did_not_pass(self):
+        runner = self.runner()
+        self.quietly(runner.run, "suite", ["echo", "[       OK ] A.One (1 ms)"], 30, None, self.folder + "/none.json")
+        self.assertEqual(runner.stages[0]["result"], "FAILED")
+
+    def test_the_sanitizer_is_kept_to_our_kernels_in_the_words_of_its_version(self):
+        script(self.folder, "bin/capstan_plugin_device_contract_test", GOOGLE_TEST)
+        tool = script(self.folder, "compute-sanitizer", """
+            import os, subprocess, sys
+            if "--help" in sys.argv:
+                print(os.environ["HELP"])
+                sys.exit(0)
+            first = [i for i, a in enumerate(sys.argv) if a.endswith("contract_test")][0]
+            open(os.environ["SEEN"], "a").write(" ".join(sys.argv[1:first]) + "\\n")
+            subprocess.run(sys.argv[first:], check=True)
+            print("========= ERROR SUMMARY: 2 errors")
+            sys.exit(int(os.environ["ERRORS"]))
+            """)
+        seen = os.path.join(self.folder, "seen")
+        common = "--error-exitcode 9 --target-processes all"
+        # As versions 2025.3 (of CUDA 13.0), 2022 and 2020 say it; the last one knows nothing of it.
+        for text, memcheck, both, errors in (
+                ("  --kernel-name-exclude arg\n  --kernel-name arg  key1=val1\n  --report-api-errors arg (=explicit)",
+                 " --report-api-errors no", " --kernel-name kernel_substring=capstan", 0),
+                ("  --kernel-regex arg\n  --kernel-regex-exclude arg\n  --report-api-errors arg",
+                 " --report-api-errors no", " --kernel-regex kns=capstan", 9),
+                ("  --filter arg", "", " --filter kns=capstan", 0),
+                ("  --kernel-name-exclude arg", "", "", 0)):
+            if os.path.exists(seen):
+                os.remove(seen)
+            runner = self.runner()
+            with unittest.mock.patch.object(RUN, "find_sanitizer", lambda: tool), \
+                    unittest.mock.patch.dict(os.environ, {"HELP": text, "SEEN": seen, "ERRORS": str(errors)}):
+                self.quietly(RUN.sanitizer, runner, self.folder, {}, self.folder)
+            with open(seen, encoding="utf-8") as file:
+                self.assertEqual(file.read().splitlines(), [f"--tool memcheck {common}{memcheck}{both}",
+                                                            f"--tool racecheck {common}{both}"])
+            self.assertEqual([stage["result"] for stage in runner.stages], ["FAILED" if errors else "passed"] * 2)
+            self.assertIn("1 passed, 0 failed", runner.stages[0]["detail"])
+            self.assertTrue(runner.stages[0]["detail"].endswith(", ERROR SUMMARY: 2 errors"), runner.stages[0])
+
+    def test_every_precision_is_compiled_in_a_process_of_its_own(self):
+        script(self.folder, "torch_bench.py", """
+            import json, os, sys
+            def option(name): return sys.argv[sys.argv.index(name) + 1]
+            rows = [{"mode": mode, "dtype": dtype, "model": "lenet", "batch": 256, "process": os.getpid()}
+                    for dtype in option("--dtype").split(",") for mode in option("--mode").split(",")]
+            json.dump(rows, open(option("--json"), "w"))
+            sys.exit(1 if option("--dtype") == "tf32" else 0)
+            """)
+        runner = self.runner()
+        rows = []
+        with unittest.mock.patch.object(RUN.importlib.util, "find_spec", return_value=object()):
+            self.quietly(lambda: rows.extend(RUN.torch_benchmark(runner, self.folder, "cuda:0", 256, self.folder)))
+        every = ("fp32", "tf32", "bf16", "fp16")
+        self.assertEqual([(stage["name"], stage["result"]) for stage in runner.stages],
+                         [("PyTorch eager", "passed"), ("PyTorch graph", "passed"),
+                          *((f"PyTorch compile {dtype}", "FAILED" if dtype == "tf32" else "passed")
+                            for dtype in every)])
+        # One that fails keeps its rows, and those of the others.
+        self.assertEqual([(row["mode"], row["dtype"]) for row in rows],
+                         [*(("eager", dtype) for dtype in every), *(("graph", dtype) for dtype in every),
+                          *((mode, dtype) for dtype in every for mode in ("compile", "compile-graph"))])
+        processes = [{row["process"] for row in rows if row["mode"].startswith("compile") and row["dtype"] == dtype}
+                     for dtype in every]
+        self.assertEqual([len(ids) for ids in processes], [1] * 4)
+        self.assertEqual(len(set.union(*processes)), 4)
+
+    def test_a_captured_step_keeps_alive_what_its_graph_works_on(self):
+        nets = []
+
+        class Module:
+            def __init__(self):
+                nets.append(weakref.ref(self))
+
+            def to(self, **_):
+                return self
+
+            def parameters(self):
+                return []
+
+            def __call__(self, *_):
+                return unittest.mock.MagicMock()
+
+        for mode in ("graph", "compile-graph"):
+            torch = unittest.mock.MagicMock()
+            torch.nn.Module = Module
+            torch.compile = lambda net, **_: net
+            card = unittest.mock.Mock(type="cuda")
+            replay = TORCH_BENCH.make_step(torch, "lenet", mode, "layout", 8, card, "fp32")
+            gc.collect()
+            self.assertIsNotNone(nets[-1]())
+            torch.cuda.graph.assert_called_once_with(torch.cuda.CUDAGraph.return_value,
+                                                     stream=torch.cuda.Stream.return_value)
+            replay()
+            torch.cuda.CUDAGraph.return_value.replay.assert_called_once_with()
+            del replay
+            gc.collect()
+            self.assertIsNone(nets[-1]())
 
     def test_a_suite_without_a_test_is_a_failure(self):
         runner = self.runner()
@@ -133,9 +356,10 @@ class RunTest(unittest.TestCase):
     def test_the_table_has_the_ratios(self):
         rows = [{"model": "lenet", "dtype": "fp32", "batch": 256, "mode": mode, "samples_per_second": rate,
                  "p10": rate, "p90": rate} for mode, rate in (("eager", 100.0), ("graph", 200.0), ("capstan", 300.0))]
-        rows.append({"model": "lenet", "dtype": "fp32", "batch": 256, "mode": "compile", "error": "none"})
+        rows.append({"model": "lenet", "dtype": "fp32", "batch": 256, "mode": "compile", "error": "Error: out\nof it"})
         lines = RUN.table(rows)
-        self.assertEqual(len(lines), 4)
+        self.assertEqual(len(lines), 5)
+        self.assertEqual(lines[4].split(), ["lenet", "fp32", "256", "compile", "Error:", "out", "of", "it"])
         self.assertEqual(lines[1].split(), ["lenet", "fp32", "256", "capstan", "300", "300", "300", "3.00", "1.50"])
 
     def test_the_trial_of_the_services_needs_the_metrics_of_the_card(self):
@@ -168,6 +392,25 @@ class RunTest(unittest.TestCase):
             with open(seen, encoding="utf-8") as file:
                 self.assertEqual(json.load(file)["capstan_worker_steps_total"], 12)
         self.assertEqual(TRY.GPU_FAMILIES[0], "capstan_gpu_info")
+
+    def test_the_job_of_a_trial_that_is_stopped_goes_with_it(self):
+        script(self.folder, "capstan", """
+            import os, time
+            open(os.environ["STARTED"], "w").write(str(os.getpid()))
+            time.sleep(60)
+            """)
+        started = os.path.join(self.folder, "started")
+        runner = self.runner()
+        self.quietly(runner.run, "services", [sys.executable, os.path.join(HERE, "try"), "--device", "cpu"], 3,
+                     {"CAPSTAN_BIN": self.folder, "STARTED": started})
+        self.assertIn("stopped at its limit", runner.stages[0]["detail"])
+        with open(started, encoding="utf-8") as file:
+            process = int(file.read())
+        with self.assertRaises(ProcessLookupError):
+            for _ in range(100):  # killed, but perhaps not yet gone
+                os.kill(process, 0)
+                time.sleep(0.1)
+            os.kill(process, signal.SIGKILL)
 
     def test_an_idle_service_that_takes_of_a_card_is_a_failure(self):
         script(self.folder, "capstan_gpu_worker", """
