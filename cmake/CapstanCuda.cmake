@@ -1,4 +1,5 @@
-# Looks for CUDA, which is found when present and never needed. Sets CAPSTAN_CUDA_FOUND.
+# Looks for CUDA, which is found when present and never needed. Sets CAPSTAN_CUDA_FOUND, and
+# CAPSTAN_CUDA_HEADERS to the folders of NVIDIA's headers, which are all that the stand-in for tests needs.
 #
 # CAPSTAN_CUDA: AUTO  build the CUDA plug-in where the Toolkit, cuDNN and NCCL are all there
 #               ON    stop with what is missing
@@ -6,6 +7,17 @@
 # Sanitizers: never, they would stop in the libraries of CUDA.
 
 set(CAPSTAN_CUDA_FOUND OFF)
+set(CAPSTAN_CUDA_HEADERS)
+foreach(header cuda_runtime.h cublasLt.h cudnn.h nccl.h)
+  find_path(CAPSTAN_FOLDER_OF_${header} ${header} HINTS ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES include)
+  mark_as_advanced(CAPSTAN_FOLDER_OF_${header})
+  list(APPEND CAPSTAN_CUDA_HEADERS ${CAPSTAN_FOLDER_OF_${header}})
+endforeach()
+if(CAPSTAN_CUDA STREQUAL "OFF" OR CAPSTAN_CUDA_HEADERS MATCHES "NOTFOUND")
+  set(CAPSTAN_CUDA_HEADERS)
+endif()
+list(REMOVE_DUPLICATES CAPSTAN_CUDA_HEADERS)
+
 if(CAPSTAN_CUDA STREQUAL "OFF" OR CAPSTAN_SANITIZE)
   return()
 endif()

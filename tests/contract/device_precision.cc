@@ -147,7 +147,11 @@ TEST_P(DeviceContractTest, LayersOfEveryPrecisionAgreeWithPlainLoops) {
   }
 }
 
-// Whole models round once per layer and pass; the direction of a step is what must not suffer.
+// Whole models round once per layer and pass; the direction of a step is what must not suffer. Ten
+// bits decide which value of a window is the largest and which is positive, in tf32 as in fp16: one
+// limit for all.
+constexpr double kDirection = 1e-2;
+
 TEST_P(DeviceContractTest, ModelsOfEveryPrecisionDescendTheSameWay) {
   for (const PrecisionCase& c : kCases) {
     if (!CarriesOut(*device_, c.precision)) continue;
@@ -164,7 +168,7 @@ TEST_P(DeviceContractTest, ModelsOfEveryPrecisionDescendTheSameWay) {
       ASSERT_TRUE(got.ok()) << got.status();
       EXPECT_NEAR(got->loss_sum, want.loss_sum, c.tolerance * want.loss_sum);
       for (size_t p = 0; p < want.gradients.size(); ++p) {
-        EXPECT_GT(Cosine(got->gradients[p], want.gradients[p]), 1 - c.tolerance)
+        EXPECT_GT(Cosine(got->gradients[p], want.gradients[p]), 1 - kDirection)
             << graph.parameters()[p].name;
       }
     }

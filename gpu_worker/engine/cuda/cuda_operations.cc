@@ -53,7 +53,8 @@ absl::Status CudaOperations::ChooseForward(int index, const Walk& walk) {
                                                          : ChooseDenseForward(index, walk);
 }
 
-// Fused where it fuses and keeps a NaN; else the convolution alone and our bias and Relu; else ours.
+// As much fused as keeps a NaN; the rest of bias and Relu is ours, and the convolution, too, where
+// cuDNN has none.
 absl::Status CudaOperations::ChooseConvForward(int index, const Walk& walk) {
   const Stage& stage = program_.stages[index];
   LinearKernels& kernels = kernels_[index];
@@ -61,19 +62,23 @@ absl::Status CudaOperations::ChooseConvForward(int index, const Walk& walk) {
   problem.window = stage.window;
   problem.n = n_;
   problem.rules = context_.rules;
+  struct Fused {
+    bool bias, relu;
+  };
   std::string how = "own kernel";
-  for (const bool fused : {true, false}) {
-    if (fused && stage.bias < 0) continue;  // a Relu alone could not be asked about NaNs
-    problem.bias = fused;
-    problem.relu = fused && stage.relu;
+  for (const Fused fused : {Fused{true, true}, {true, false}, {false, false}}) {
+    // A Relu without a bias could not be asked about NaNs.
+    if ((fused.bias && stage.bias < 0) || (fused.relu && !stage.relu)) continue;
+    problem.bias = fused.bias;
+    problem.relu = fused.relu;
     absl::StatusOr<std::unique_ptr<CudnnConv>> conv =
         MakeCudnnConv(context_.cudnn, problem, kWorkspaceBytes);
     if (!conv.ok() && !Missing(conv.status())) return conv.status();
     if (!conv.ok()) continue;
     kernels.conv_forward = *std::move(conv);
-    kernels.own_bias = !fused && stage.bias >= 0;
-    kernels.own_relu = !fused && stage.relu;
-    if (problem.relu) {
+    kernels.own_bias = !fused.bias && stage.bias >= 0;
+    kernels.own_relu = !fused.relu && stage.relu;
+    if (fused.relu) {
       const absl::StatusOr<bool> keeps = ReluKeepsNan(index, walk);
       if (!keeps.ok()) return keeps.status();
       if (!*keeps) {
@@ -81,7 +86,8 @@ absl::Status CudaOperations::ChooseConvForward(int index, const Walk& walk) {
         continue;
       }
     }
-    how = absl::StrCat(kernels.conv_forward->description(), fused ? ", fused" : "");
+    how = absl::StrCat(kernels.conv_forward->description(), fused.bias ? ", fused bias" : "",
+                       fused.relu ? ", fused relu" : "");
     break;
   }
   lines_.push_back(absl::StrCat(stage.name, " forward: ", how));

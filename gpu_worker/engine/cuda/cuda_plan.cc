@@ -66,17 +66,17 @@ CudaPlan::~CudaPlan() {
 }
 
 absl::Status CudaPlan::Build() {
-  CAPSTAN_CUDA_RETURN(cudaSetDevice(device_));
+  CAPSTAN_CUDA_RETURN(UseDevice(device_));
+  CAPSTAN_CUDA_RETURN(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking));
+  CAPSTAN_CUDA_RETURN(cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking));
+  // Before free memory is looked at: the libraries take their part here.
+  CAPSTAN_CUDA_RETURN(cudnnCreate(&context_.cudnn));
+  CAPSTAN_CUDA_RETURN(cudnnSetStream(context_.cudnn, context_.stream));
+  CAPSTAN_CUDA_RETURN(cublasLtCreate(&context_.lt));
   absl::Status status = AllocateDevice();
   if (!status.ok()) return status;
   status = AllocatePinned();
   if (!status.ok()) return status;
-
-  CAPSTAN_CUDA_RETURN(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking));
-  CAPSTAN_CUDA_RETURN(cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking));
-  CAPSTAN_CUDA_RETURN(cudnnCreate(&context_.cudnn));
-  CAPSTAN_CUDA_RETURN(cudnnSetStream(context_.cudnn, context_.stream));
-  CAPSTAN_CUDA_RETURN(cublasLtCreate(&context_.lt));
   for (cudaEvent_t* const event : {&slot_free_[0], &slot_free_[1], &weights_sent_, &copies_done_}) {
     CAPSTAN_CUDA_RETURN(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
   }
@@ -179,7 +179,7 @@ absl::StatusOr<CudaPlan::CountKernels*> CudaPlan::KernelsOf(int64_t count) {
 absl::Status CudaPlan::LoadWeights(const float* weights) {
   if (!broken_.ok()) return broken_;
   const auto load = [&]() -> absl::Status {
-    CAPSTAN_CUDA_RETURN(cudaSetDevice(device_));
+    CAPSTAN_CUDA_RETURN(UseDevice(device_));
     const size_t bytes = static_cast<size_t>(program_.total_floats) * sizeof(float);
     CAPSTAN_CUDA_RETURN(cudaEventSynchronize(weights_sent_));  // the pinned copy is free again
     std::memcpy(host_weights_, weights, bytes);
@@ -207,7 +207,7 @@ absl::Status CudaPlan::EnqueueWeights(CudaOperations& ops) {
 
 absl::Status CudaPlan::UseWeights() {
   if (!broken_.ok()) return broken_;
-  CAPSTAN_CUDA_RETURN(cudaSetDevice(device_));
+  CAPSTAN_CUDA_RETURN(UseDevice(device_));
   if (!program_.copies_weights()) return absl::OkStatus();
   const absl::StatusOr<CountKernels*> kernels = KernelsOf(max_batch_);
   if (!kernels.ok()) return kernels.status();
@@ -223,7 +223,7 @@ absl::Status CudaPlan::UseWeights() {
 absl::Status CudaPlan::KeepImages(const float* images, int64_t first, int64_t count,
                                   int64_t whole) {
   if (!broken_.ok()) return broken_;
-  CAPSTAN_CUDA_RETURN(cudaSetDevice(device_));
+  CAPSTAN_CUDA_RETURN(UseDevice(device_));
   const int64_t image_bytes = program_.tensors[0].elements * static_cast<int64_t>(sizeof(float));
   if (first == 0) {
     if (kept_ != nullptr) return absl::FailedPreconditionError("images are kept already");
@@ -263,7 +263,7 @@ absl::Status CudaPlan::Run(Pass pass, const capstan_batch& batch, double loss_sc
 
 absl::Status CudaPlan::RunOnce(Pass pass, const capstan_batch& batch, double loss_scale,
                                float* gradient, float* logits, capstan_result* result) {
-  CAPSTAN_CUDA_RETURN(cudaSetDevice(device_));
+  CAPSTAN_CUDA_RETURN(UseDevice(device_));
   const absl::StatusOr<CountKernels*> kernels = KernelsOf(batch.count);
   if (!kernels.ok()) return kernels.status();
   if (pass == Pass::kTrain && program_.trains()) {

@@ -27,7 +27,7 @@ absl::Status CudaPlan::WalkLane(CudaOperations& ops, int64_t count, int image_ty
 absl::Status CudaPlan::EnqueueLane(const capstan_batch& batch, double loss_scale,
                                    const std::vector<int>& bucket_stages, const LaneHooks& hooks) {
   if (!broken_.ok()) return broken_;
-  CAPSTAN_CUDA_RETURN(cudaSetDevice(device_));
+  CAPSTAN_CUDA_RETURN(UseDevice(device_));
   const absl::StatusOr<CountKernels*> kernels = KernelsOf(batch.count);
   if (!kernels.ok()) return kernels.status();
   absl::Status status = (*kernels)->ops->PrepareBackward();

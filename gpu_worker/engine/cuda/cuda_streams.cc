@@ -26,7 +26,10 @@ class CudaStreams : public GroupStreams {
       cudaSetDevice(member.plan->device());
       if (member.fold != nullptr) cudaStreamSynchronize(member.fold);
     }
+    // In a group: each waits for the others', and one thread drives them all.
+    if (!comms_.empty()) nccl_->group_start();
     for (const ncclComm_t comm : comms_) nccl_->comm_destroy(comm);
+    if (!comms_.empty()) nccl_->group_end();
     for (const cudaEvent_t event : events_) {
       if (event != nullptr) cudaEventDestroy(event);
     }
@@ -47,13 +50,13 @@ class CudaStreams : public GroupStreams {
     std::vector<int> list;
     for (Member& member : members_) {
       const int device = member.plan->device();
-      CAPSTAN_CUDA_RETURN(cudaSetDevice(device));
+      CAPSTAN_CUDA_RETURN(UseDevice(device));
       CAPSTAN_CUDA_RETURN(cudaStreamCreateWithFlags(&member.fold, cudaStreamNonBlocking));
       cards.insert(device);
       list.push_back(device);
     }
     for (const int device : cards) {
-      CAPSTAN_CUDA_RETURN(cudaSetDevice(device));
+      CAPSTAN_CUDA_RETURN(UseDevice(device));
       for (const int peer : cards) {
         int can = 0;
         if (peer == device) continue;
@@ -137,7 +140,7 @@ class CudaStreams : public GroupStreams {
     if (static_cast<size_t>(count) > events_.size()) events_.resize(count, nullptr);
   }
   absl::Status Record(int event, int device, StreamKind stream) override {
-    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
     if (events_[event] == nullptr) {
       CAPSTAN_CUDA_RETURN(cudaEventCreateWithFlags(&events_[event], cudaEventDisableTiming));
     }
@@ -146,7 +149,7 @@ class CudaStreams : public GroupStreams {
   }
   absl::Status Wait(int event, int device, StreamKind stream) override {
     if (events_[event] == nullptr) return absl::OkStatus();
-    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
     CAPSTAN_CUDA_RETURN(cudaStreamWaitEvent(StreamOf(device, stream), events_[event], 0));
     return absl::OkStatus();
   }
@@ -157,7 +160,8 @@ class CudaStreams : public GroupStreams {
       cudaGetLastError();  // else the next launch would be blamed for it
       return false;
     }
-    CAPSTAN_CUDA_RETURN(answer);
+    // Whoever waits says for which device.
+    if (answer != cudaSuccess) return absl::InternalError(ErrorText("cudaEventQuery", answer));
     return true;
   }
 
@@ -187,7 +191,7 @@ class CudaStreams : public GroupStreams {
     return ToHost(device, Slot(device, slice, slot), slice.size, nodes_[node] + slice.offset);
   }
   absl::Status CheckFinite(int device, const Slice& slice, int slot) override {
-    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
     CAPSTAN_CUDA_RETURN(LaunchCheckFinite(members_[device].fold, slice.size,
                                           Slot(device, slice, slot), &not_finite_[device]));
     return absl::OkStatus();
@@ -247,7 +251,7 @@ class CudaStreams : public GroupStreams {
     return ToHost(device, Momentum(device, slice), slice.size, nodes_[0] + slice.offset);
   }
   absl::Status Update(int device, const Slice& slice, int slot, const capstan_sgd& sgd) override {
-    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
     CAPSTAN_CUDA_RETURN(LaunchSgd(members_[device].fold, sgd, slice.size, Slot(device, slice, slot),
                                   Weights(device, slice),
                                   sgd.momentum > 0 ? Momentum(device, slice) : nullptr));
@@ -297,7 +301,7 @@ class CudaStreams : public GroupStreams {
   static size_t Bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
 
   absl::Status Allocate(Member& member, size_t bytes, float** place) {
-    CAPSTAN_CUDA_RETURN(cudaSetDevice(member.plan->device()));
+    CAPSTAN_CUDA_RETURN(UseDevice(member.plan->device()));
     const cudaError_t error = cudaMalloc(reinterpret_cast<void**>(place), bytes);
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // it does not stick: the card is well
@@ -322,20 +326,20 @@ class CudaStreams : public GroupStreams {
   }
 
   absl::Status Copy(int device, int from, const float* source, int64_t size, float* to) {
-    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
     CAPSTAN_CUDA_RETURN(cudaMemcpyPeerAsync(to, members_[device].plan->device(), source,
                                             members_[from].plan->device(), Bytes(size),
                                             members_[device].fold));
     return absl::OkStatus();
   }
   absl::Status ToHost(int device, const float* source, int64_t size, float* to) {
-    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
     CAPSTAN_CUDA_RETURN(
         cudaMemcpyAsync(to, source, Bytes(size), cudaMemcpyDeviceToHost, members_[device].fold));
     return absl::OkStatus();
   }
   absl::Status FromHost(int device, const float* source, int64_t size, float* to) {
-    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
     CAPSTAN_CUDA_RETURN(
         cudaMemcpyAsync(to, source, Bytes(size), cudaMemcpyHostToDevice, members_[device].fold));
     return absl::OkStatus();
@@ -344,7 +348,7 @@ class CudaStreams : public GroupStreams {
     return Copy(device, from, members_[from].plan->gradient() + slice.offset, slice.size, to);
   }
   absl::Status Add(int device, int64_t size, const float* right, float* left) {
-    CAPSTAN_CUDA_RETURN(cudaSetDevice(members_[device].plan->device()));
+    CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
     CAPSTAN_CUDA_RETURN(LaunchAdd(members_[device].fold, size, right, left));
     return absl::OkStatus();
   }

@@ -2,8 +2,8 @@
 // plug-in for tests share them, so that a machine without a card checks every index.
 //
 // Images are NHWC, filters OHWI, indices int32: program.h refuses larger tensors. T is the type of
-// the elements, Sum<T> that of sums: a result is rounded to T once. Nothing here reads a place twice to decide and to use it: results
-// are the same for every schedule of threads.
+// the elements, Sum<T> that of sums: a result is rounded to T once. Results are the same for every
+// schedule of threads.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_INDEX_MATH_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_INDEX_MATH_H_
 
@@ -137,6 +137,48 @@ CAPSTAN_HD T PoolBackwardAt(const WindowGeometry& g, bool max, bool relu, const 
     }
   }
   return T(sum);
+}
+
+// Whether the windows of a pooling lie side by side inside the image: no place is in two of them.
+CAPSTAN_HD bool WindowsTile(const WindowGeometry& g) {
+  return g.stride_h == g.kernel_h && g.stride_w == g.kernel_w && g.dilation_h == 1 &&
+         g.dilation_w == 1 && g.pad_top == 0 && g.pad_left == 0 && g.out_h * g.kernel_h <= g.in_h &&
+         g.out_w * g.kernel_w <= g.in_w;
+}
+
+// Where WindowsTile: dx of every place of window i, which is dy[i]'s, and the zeros of what lies behind
+// the last windows of a row or a column. The bits of PoolBackwardAt; it divides by the sizes once for a
+// window instead of several times for each of its places, and looks for the largest once.
+template <typename T>
+CAPSTAN_HD void PoolBackwardWindow(const WindowGeometry& g, bool max, bool relu, const T* x,
+                                   const T* dy, T* dx, int32_t i) {
+  const int32_t c = i % g.out_c, q = i / g.out_c % g.out_w;
+  const int32_t p = i / (g.out_c * g.out_w) % g.out_h, n = i / (g.out_c * g.out_w * g.out_h);
+  const int32_t top = p * g.kernel_h, left = q * g.kernel_w;
+  const int32_t first = ((n * g.in_h + top) * g.in_w + left) * g.in_c + c;
+  int32_t largest = first;
+  if (max) {
+    Sum<T> best = x[first];
+    for (int32_t r = 0; r < g.kernel_h; ++r) {
+      for (int32_t s = 0; s < g.kernel_w; ++s) {
+        const int32_t at = first + (r * g.in_w + s) * g.in_c;
+        const Sum<T> v = x[at];
+        if (Beats(v, best)) best = v, largest = at;
+      }
+    }
+  }
+  const Sum<T> d = dy[i];
+  const Sum<T> share = max ? d : d / Sum<T>(g.kernel_h * g.kernel_w);
+  const int32_t rows = p + 1 == g.out_h ? g.in_h - top : g.kernel_h;
+  const int32_t columns = q + 1 == g.out_w ? g.in_w - left : g.kernel_w;
+  for (int32_t r = 0; r < rows; ++r) {
+    for (int32_t s = 0; s < columns; ++s) {
+      const int32_t at = first + (r * g.in_w + s) * g.in_c;
+      const bool takes = r < g.kernel_h && s < g.kernel_w && (!max || at == largest);
+      const bool passes = !relu || x[at] > T(0);
+      dx[at] = takes && passes ? T(Sum<T>(0) + share) : T(0);
+    }
+  }
 }
 
 // y[i] of a convolution. `bias` may be null.

@@ -70,6 +70,9 @@ cudaError_t LaunchLoss(cudaStream_t stream, Element e, int32_t n, int32_t classe
 cudaError_t LaunchSumRows(cudaStream_t stream, int32_t n, const double* row_loss,
                           const int32_t* row_correct, double* loss_sum, int64_t* correct);
 
+// Keeps the stream busy for as many cycles of the card's clock.
+cudaError_t LaunchDelay(cudaStream_t stream, int64_t cycles);
+
 // Convolutions without a library, for what none carries out. Dense layers are those of one pixel.
 // dw is float32 unless `rounded`.
 cudaError_t LaunchConvForward(cudaStream_t stream, Element e, const WindowGeometry& g, int32_t n,

@@ -37,6 +37,8 @@ class LtMatmulImpl : public LtMatmul {
       CAPSTAN_CUDA_RETURN(cublasLtMatmulDescSetAttribute(matmul_, CUBLASLT_MATMUL_DESC_EPILOGUE,
                                                          &epilogue, sizeof epilogue));
     }
+    // The heuristic wants to know how a bias is aligned; Run sets the place.
+    if (p.bias) CAPSTAN_CUDA_RETURN(SetBias(reinterpret_cast<const void*>(kAlignment)));
     const cudaDataType_t element = ElementType(p.rules);
     const cudaDataType_t result = p.float_result ? CUDA_R_32F : element;
     CAPSTAN_CUDA_RETURN(
@@ -54,10 +56,7 @@ class LtMatmulImpl : public LtMatmul {
 
   absl::Status Run(cudaStream_t stream, const void* a, const void* b, const void* bias, void* c,
                    void* workspace) override {
-    if (problem_.bias) {
-      CAPSTAN_CUDA_RETURN(cublasLtMatmulDescSetAttribute(matmul_, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                         &bias, sizeof bias));
-    }
+    if (problem_.bias) CAPSTAN_CUDA_RETURN(SetBias(bias));
     const float one = 1, zero = 0;
     CAPSTAN_CUDA_RETURN(cublasLtMatmul(handle_, matmul_, &one, b, first_, a, second_, &zero, c,
                                        result_, c, result_, &algorithm_, workspace,
@@ -66,6 +65,13 @@ class LtMatmulImpl : public LtMatmul {
   }
 
  private:
+  // Tensors of one layer begin at multiples of 64 bytes.
+  static constexpr uintptr_t kAlignment = 64;
+
+  cublasStatus_t SetBias(const void* bias) {
+    return cublasLtMatmulDescSetAttribute(matmul_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                          sizeof bias);
+  }
   static cudaDataType_t ElementType(const KernelRules& rules) {
     return rules.precision == CAPSTAN_PRECISION_BF16   ? CUDA_R_16BF
            : rules.precision == CAPSTAN_PRECISION_FP16 ? CUDA_R_16F
@@ -81,8 +87,7 @@ class LtMatmulImpl : public LtMatmul {
     const auto workspace = static_cast<uint64_t>(workspace_bytes_);
     CAPSTAN_CUDA_RETURN(cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
-    // Tensors of one layer begin at multiples of 64 bytes.
-    const uint32_t alignment = 64;
+    const uint32_t alignment = kAlignment;
     for (const cublasLtMatmulPreferenceAttributes_t attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
@@ -90,9 +95,8 @@ class LtMatmulImpl : public LtMatmul {
                                                                sizeof alignment));
     }
     if (problem_.rules.deterministic) {
-      // Split sums only where the parts are added afterwards, in order, and not in place.
-      const uint32_t schemes =
-          CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+      // No split sums: NVIDIA's advice where bits are to be equal from run to run.
+      const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
       CAPSTAN_CUDA_RETURN(cublasLtMatmulPreferenceSetAttribute(
           preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
     }
@@ -100,9 +104,13 @@ class LtMatmulImpl : public LtMatmul {
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle_, matmul_, first_, second_, result_, result_, preference, 1, &found, &count);
-    if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED ||
+        (status == CUBLAS_STATUS_SUCCESS &&
+         (count == 0 || found.state == CUBLAS_STATUS_NOT_SUPPORTED))) {
       return absl::NotFoundError("cuBLASLt has no algorithm for this product");
     }
+    CAPSTAN_CUDA_RETURN(status);
+    CAPSTAN_CUDA_RETURN(found.state);
     algorithm_ = found.algo;
     return absl::OkStatus();
   }

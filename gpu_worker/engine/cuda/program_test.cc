@@ -1,7 +1,9 @@
 #include "gpu_worker/engine/cuda/program.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -166,6 +168,53 @@ TEST(IndexMathTest, PoolingsByHand) {
   EXPECT_EQ(PoolForwardAt(g, true, true, negative, 0), 0);
   for (int i = 0; i < 3; ++i) dx[i] = PoolBackwardAt(g, true, true, negative, dy, i);
   EXPECT_THAT(dx, ElementsAre(0, 0, 100));
+}
+
+// Windows side by side: their own way through backward gives the bits of the general one.
+template <typename T>
+void ExpectSameWindows(const WindowGeometry& g, int n) {
+  std::vector<T> x, dy;
+  for (int i = 0; i < n * g.in_c * g.in_h * g.in_w; ++i) {
+    x.push_back(T(i % 13 == 5 ? NAN : static_cast<float>(i * i % 7) - 3));  // equal ones, too
+  }
+  for (int i = 0; i < n * g.out_c * g.out_h * g.out_w; ++i) {
+    dy.push_back(T(i % 5 == 0 ? -0.0f : 0.1f * static_cast<float>(i % 9) - 0.4f));
+  }
+  for (const bool max : {true, false}) {
+    for (const bool relu : {true, false}) {
+      std::vector<T> want(x.size()), got(x.size(), T(1234));
+      for (size_t i = 0; i < want.size(); ++i) {
+        want[i] = PoolBackwardAt(g, max, relu, x.data(), dy.data(), static_cast<int32_t>(i));
+      }
+      for (size_t i = 0; i < dy.size(); ++i) {
+        PoolBackwardWindow(g, max, relu, x.data(), dy.data(), got.data(), static_cast<int32_t>(i));
+      }
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(T)), 0)
+          << g.kernel_h << "x" << g.kernel_w << " of " << g.in_h << "x" << g.in_w << ", max " << max
+          << ", relu " << relu;
+    }
+  }
+}
+
+TEST(IndexMathTest, WindowsSideBySide) {
+  for (const auto& [kernel_h, kernel_w, in_h, in_w] :
+       {std::array{2, 2, 8, 8}, {2, 2, 9, 9}, {3, 2, 11, 4}, {1, 1, 3, 5}, {5, 7, 5, 13}}) {
+    WindowGeometry g;
+    g.in_c = g.out_c = 3;
+    g.in_h = in_h, g.in_w = in_w, g.kernel_h = g.stride_h = kernel_h;
+    g.kernel_w = g.stride_w = kernel_w;
+    g.out_h = in_h / kernel_h, g.out_w = in_w / kernel_w;
+    ASSERT_TRUE(WindowsTile(g));
+    ExpectSameWindows<float>(g, 2);
+    ExpectSameWindows<Bf16>(g, 1);
+    for (int32_t WindowGeometry::*const changed :
+         {&WindowGeometry::pad_top, &WindowGeometry::stride_w, &WindowGeometry::dilation_h,
+          &WindowGeometry::out_w}) {
+      WindowGeometry other = g;
+      other.*changed += 1;
+      EXPECT_FALSE(WindowsTile(other));
+    }
+  }
 }
 
 // Sums cut into parts are the sums.

@@ -1,5 +1,6 @@
-// Groups of plans on fake cards, whose streams are threads that come late at random: the sums
-// against the host's, buckets in their order, faults by name.
+// Groups of plans on cards whose streams are threads that come late at random: the sums against the
+// host's, buckets in their order, faults by name. The cards are those of the fake plug-in, and those
+// of the CUDA plug-in on a stand-in for CUDA (tests/support/fake_cuda) where it could be built.
 #include <cmath>
 #include <cstdlib>
 #include <string>
@@ -23,16 +24,38 @@ using ::testing::HasSubstr;
 using training::LaneTree;
 using training::Node;
 
-class PluginGroupTest : public ::testing::Test {
+struct Cards {
+  std::string name;
+  std::string plugin;
+  std::string variable;  // how its faults are asked for
+  std::string fault, hang, hang_reduced, lost;
+  std::string out_of_memory;
+  int scratch = 0;  // further vectors on the cards
+};
+
+std::vector<Cards> AllCards() {
+  std::vector<Cards> all = {{"Fake", CAPSTAN_FAKE_PLUGIN, "CAPSTAN_FAKE_GROUP", "fault:1:2",
+                             "hang:2", "hang:2", "lost", "fake device "}};
+#ifdef CAPSTAN_CUDA_ON_CPU
+  // Of five buckets ten pieces of weights come first, then four pieces of work for each sum by
+  // copies, three for each of NCCL.
+  all.push_back({"CudaOnCpu", CAPSTAN_CUDA_ON_CPU, "CAPSTAN_FAKE_CUDA", "devices=4 fault=3:50",
+                 "devices=4 hang=1:19", "devices=4 hang=1:17", "devices=4 nccl=lost", "GPU ", 1});
+#endif
+  return all;
+}
+
+class PluginGroupTest : public ::testing::TestWithParam<Cards> {
  protected:
   PluginGroupTest()
       : graph_(*training::MakeModel("lenet", 10, {1, 28, 28})),
         layout_(*training::FlatLayout::Create(training::TensorSpecs(graph_))),
         images_(16 * 784) {
     setenv("CAPSTAN_FAKE_DEVICES", "4", 1);
+    setenv("CAPSTAN_FAKE_CUDA", "devices=4", 1);
     LoaderOptions options;
     options.driver_library = "";
-    options.candidates = {CAPSTAN_FAKE_PLUGIN};
+    options.candidates = {GetParam().plugin};
     plugin_ = *LoadPlugin(options);
     for (size_t i = 0; i < images_.size(); ++i) {
       images_[i] = std::cos(static_cast<float>(i * i % 997));
@@ -42,8 +65,20 @@ class PluginGroupTest : public ::testing::Test {
     options_.timeout = absl::Seconds(30);
   }
   ~PluginGroupTest() override {
+    alone_ = nullptr;
+    plans_.clear();
     unsetenv("CAPSTAN_FAKE_DEVICES");
     unsetenv("CAPSTAN_FAKE_GROUP");
+    unsetenv("CAPSTAN_FAKE_CUDA");
+  }
+  static void Ask(const std::string& fault) {
+    setenv(GetParam().variable.c_str(), fault.c_str(), 1);
+  }
+
+  // Cards that are well: whoever frees memory of one that hangs waits for it.
+  void ForgetHangs() {
+    Ask("devices=4");
+    Compile({0});
   }
 
   std::vector<float> Weights(float seed) const {
@@ -164,7 +199,7 @@ class PluginGroupTest : public ::testing::Test {
   int buckets_ = 0;
 };
 
-TEST_F(PluginGroupTest, DeterministicSumsAreThoseOfTheTree) {
+TEST_P(PluginGroupTest, DeterministicSumsAreThoseOfTheTree) {
   for (const std::vector<int>& indices :
        {std::vector<int>{0}, {0, 1}, {1, 0, 3}, {0, 1, 2, 3}, {0, 0}, {2, 2, 2}}) {
     Compile(indices);
@@ -183,13 +218,15 @@ TEST_F(PluginGroupTest, DeterministicSumsAreThoseOfTheTree) {
   EXPECT_EQ(buckets_, 5 * (1 + 1 + 3 + 1) * 2 * 6);
 }
 
-TEST_F(PluginGroupTest, WithoutThatTheyAreReducedWhereEveryPlanHasItsCard) {
+TEST_P(PluginGroupTest, WithoutThatTheyAreReducedWhereEveryPlanHasItsCard) {
   options_.deterministic = false;
   for (const bool twice : {false, true}) {
     Compile(twice ? std::vector<int>{1, 1} : std::vector<int>{0, 1});
     const auto group = Group();
     ASSERT_TRUE(group.ok()) << group.status();
-    EXPECT_THAT((*group)->summary(), HasSubstr(twice ? "copies" : "meeting"));
+    EXPECT_THAT((*group)->summary(), HasSubstr(twice                       ? "copies"
+                                               : GetParam().name == "Fake" ? "meeting"
+                                                                           : "NCCL 2.28.9"));
     Load(**group, 1);
     const LaneTree tree(8);
     // Lanes 2, 3 and 4, 5 are rounds of one node each; 1 and 6 are not.
@@ -205,28 +242,30 @@ TEST_F(PluginGroupTest, WithoutThatTheyAreReducedWhereEveryPlanHasItsCard) {
 }
 
 // What is reserved is what a usual step needs, and is counted; an unusual one takes more.
-TEST_F(PluginGroupTest, MemoryIsTakenBeforeTheFirstStep) {
+TEST_P(PluginGroupTest, MemoryIsTakenBeforeTheFirstStep) {
   Compile({0, 3});
   options_.slots = 2;
   options_.momentum = true;
   const auto group = Group();
   const auto bytes = [&](int plan) { return (*group)->DeviceBytes(plan); };
   const std::vector<int64_t> reserved = {bytes(0), bytes(1)};
-  EXPECT_EQ(reserved[0] + reserved[1], 3 * 4 * layout_.total_floats());
+  const int64_t vectors = 3 + GetParam().scratch;
+  EXPECT_EQ(reserved[0] + reserved[1], vectors * 4 * layout_.total_floats());
   EXPECT_GT(reserved[0], 4 * layout_.total_floats());
   const std::vector<float> weights = Weights(1);
   ASSERT_TRUE((*group)->LoadState(weights.data(), weights.data()).ok());
   ASSERT_TRUE((*group)->ComputeKept(LaneTree(4), Deal({0, 1, 2, 3}), 0.125).ok());
   EXPECT_EQ(bytes(0), reserved[0]);
   ASSERT_TRUE((*group)->ComputeKept(LaneTree(8), Deal({0, 1, 2, 3, 4, 5, 6, 7}), 0.125).ok());
-  EXPECT_EQ(bytes(0) + bytes(1), 4 * 4 * layout_.total_floats());
+  EXPECT_EQ(bytes(0) + bytes(1), (vectors + 1) * 4 * layout_.total_floats());
 
   options_.slots = 20000;  // of an eighth of a MiB, in the gibibyte of a fake card
   options_.deterministic = false;
   const absl::Status status = Group().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()),
-              ::testing::StartsWith("devices together: out of GPU memory: fake device "));
+  EXPECT_THAT(
+      std::string(status.message()),
+      ::testing::StartsWith("devices together: out of GPU memory: " + GetParam().out_of_memory));
   // All of it has been given back.
   options_.slots = 2;
   const auto smaller = Group();
@@ -235,8 +274,8 @@ TEST_F(PluginGroupTest, MemoryIsTakenBeforeTheFirstStep) {
   EXPECT_TRUE(Compute(**smaller, LaneTree(4), {0, 1, 2, 3}).ok());
 }
 
-TEST_F(PluginGroupTest, AFaultOfOneDeviceEndsTheGroupWithItsName) {
-  setenv("CAPSTAN_FAKE_GROUP", "fault:1:2", 1);
+TEST_P(PluginGroupTest, AFaultOfOneDeviceEndsTheGroupWithItsName) {
+  Ask(GetParam().fault);
   Compile({0, 3});
   const auto group = Group();
   Load(**group, 1);
@@ -249,14 +288,14 @@ TEST_F(PluginGroupTest, AFaultOfOneDeviceEndsTheGroupWithItsName) {
   }
 }
 
-TEST_F(PluginGroupTest, ASumThatHangsIsNamed) {
+TEST_P(PluginGroupTest, ASumThatHangsIsNamed) {
   // Long enough that on a busy machine the buckets before it are through.
-  options_.timeout = absl::Seconds(std::getenv("CAPSTAN_SANITIZED") != nullptr ? 8 : 1);
+  options_.timeout = absl::Seconds(std::getenv("CAPSTAN_SANITIZED") != nullptr ? 4 : 1);
   for (const bool deterministic : {false, true}) {
     options_.deterministic = deterministic;
-    setenv("CAPSTAN_FAKE_GROUP", "hang:2", 1);
+    Ask(deterministic ? GetParam().hang : GetParam().hang_reduced);
     Compile({1, 2});
-    const auto group = Group();
+    auto group = Group();
     Load(**group, 1);
     buckets_ = 0;
     const absl::Status status = Compute(**group, LaneTree(2), {0, 1}).status();
@@ -266,22 +305,62 @@ TEST_F(PluginGroupTest, ASumThatHangsIsNamed) {
         absl::StrCat("devices together: GPU 1, the sum of bucket 2 over 2 devices: not done after ",
                      absl::ToDoubleSeconds(options_.timeout), " s"));
     EXPECT_EQ(buckets_, 2);  // those before it have left
+    *group = nullptr;
+    ForgetHangs();
   }
 }
 
-TEST_F(PluginGroupTest, WhatTheCommunicatorSaysEndsTheWait) {
-  setenv("CAPSTAN_FAKE_GROUP", "lost", 1);
+TEST_P(PluginGroupTest, WhatTheCommunicatorSaysEndsTheWait) {
+  Ask(GetParam().lost);
   options_.deterministic = false;
   Compile({1, 2});
-  const auto group = Group();
+  auto group = Group();
   Load(**group, 1);
   const absl::Status status = Compute(**group, LaneTree(2), {0, 1}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("bucket 0"), HasSubstr("ncclRemoteError")));
+              AllOf(HasSubstr("the sum of bucket "), HasSubstr("ncclCommGetAsyncError: 6 ")));
+  *group = nullptr;
+  ForgetHangs();
 }
 
-TEST_F(PluginGroupTest, PlansOfAnotherDeviceAreRefused) {
+// A batch longer than two slots, weights that change before those before them have arrived.
+TEST_P(PluginGroupTest, APlanAloneReadsWhatItWasGiven) {
+  constexpr int kSamples = 700;
+  const training::Graph graph = *training::MakeModel("mlp", 10, {1, 28, 28});
+  const training::FlatLayout layout = *training::FlatLayout::Create(training::TensorSpecs(graph));
+  std::vector<float> images(kSamples * 784), weights(layout.total_floats(), 0.01f);
+  for (size_t i = 0; i < images.size(); ++i) images[i] = std::sin(static_cast<float>(i % 7919));
+  const std::vector<int32_t> labels(kSamples, 3);
+  const std::unique_ptr<Device> device = *OpenPluginDevice(plugin_, "cuda:0", 0);
+  PlanOptions options;
+  options.max_batch = kSamples;
+  const std::unique_ptr<Plan> plan = *device->Compile(graph, layout, options);
+  std::vector<float> got(2 * 10 * kSamples);
+  for (const int last : {0, 1}) {
+    for (const int version : {1 - last, last}) {
+      for (size_t i = 0; i < weights.size(); ++i) {
+        weights[i] = version == 0 ? 0.0f : 0.1f * std::cos(static_cast<float>(i % 6007));
+      }
+      ASSERT_TRUE(plan->LoadWeights(weights.data()).ok());
+    }
+    const LaneBatch batch = {images.data(), labels.data(), kSamples};
+    ASSERT_TRUE(plan->Predict(batch, got.data() + last * 10 * kSamples).ok());
+  }
+  const std::vector<float> zero(got.begin(), got.begin() + 10 * kSamples);
+  EXPECT_THAT(zero, ::testing::Each(0.0f));
+  // The same in batches that fit into one slot.
+  for (int first = 0; first < kSamples; first += 100) {
+    std::vector<float> part(1000);
+    const LaneBatch batch = {images.data() + 784 * first, labels.data() + first, 100};
+    ASSERT_TRUE(plan->Predict(batch, part.data()).ok());
+    for (size_t i = 0; i < part.size(); ++i) {
+      ASSERT_NEAR(part[i], got[10 * (kSamples + first) + i], 1e-4) << first;
+    }
+  }
+}
+
+TEST_P(PluginGroupTest, PlansOfAnotherDeviceAreRefused) {
   Compile({0, 1});
   // The handle of a plan with the number of another device.
   capstan_plan* handles[2] = {};
@@ -321,7 +400,7 @@ TEST_F(PluginGroupTest, PlansOfAnotherDeviceAreRefused) {
   EXPECT_FALSE(devices_[0]->MakeGroup({plans_[0].get(), plans_[0].get()}, options_).ok());
 }
 
-TEST_F(PluginGroupTest, WrongLanesAreRefusedAndHarmNothing) {
+TEST_P(PluginGroupTest, WrongLanesAreRefusedAndHarmNothing) {
   Compile({0, 1});
   const auto group = Group();
   std::vector<float> sum(layout_.total_floats());
@@ -339,6 +418,9 @@ TEST_F(PluginGroupTest, WrongLanesAreRefusedAndHarmNothing) {
   EXPECT_EQ(compute({{0, 0, Batch(0)}, {1, 1, wrong}}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(compute(Deal({0, 1})), absl::StatusCode::kOk);
 }
+
+INSTANTIATE_TEST_SUITE_P(Cards, PluginGroupTest, ::testing::ValuesIn(AllCards()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace capstan::engine

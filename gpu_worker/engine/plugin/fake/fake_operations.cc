@@ -130,6 +130,12 @@ template <typename T>
 void FakeOperations<T>::PoolBackward(const Stage& stage, int64_t n, const void* x, const void* dy,
                                      void* dx) {
   const bool max = stage.kind == StageKind::kMaxPool;
+  if (WindowsTile(stage.window)) {
+    for (int32_t i = 0; i < n * program_.tensors[stage.y].elements; ++i) {
+      PoolBackwardWindow(stage.window, max, stage.relu, In<T>(x), In<T>(dy), Out<T>(dx), i);
+    }
+    return;
+  }
   for (int32_t i = 0; i < n * program_.tensors[stage.x].elements; ++i) {
     Out<T>(dx)[i] = PoolBackwardAt(stage.window, max, stage.relu, In<T>(x), In<T>(dy), i);
   }
