@@ -64,10 +64,11 @@ void TimedOperations::LoadImages(int64_t n, const BatchHeader* header, const voi
        [&] { ops_->LoadImages(n, header, images, image_type, x); });
 }
 
-void TimedOperations::CopyWeights(int64_t rows, int32_t channels, int32_t pixels, const void* from,
-                                  void* to) {
-  Time("copies of weights", {rows * channels * pixels * (flat_bytes_ + element_bytes_), 0},
-       [&] { ops_->CopyWeights(rows, channels, pixels, from, to); });
+void TimedOperations::CopyWeights(const std::vector<WeightCopy>& copies) {
+  int64_t elements = 0;
+  for (const WeightCopy& copy : copies) elements += copy.elements;
+  Time("copies of weights", {elements * (flat_bytes_ + element_bytes_), 0},
+       [&] { ops_->CopyWeights(copies); });
 }
 
 void TimedOperations::GradientToFlat(const Stage& stage, const void* from, void* to) {

@@ -45,8 +45,7 @@ class TimedOperations : public Operations {
 
   void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
                   void* x) override;
-  void CopyWeights(int64_t rows, int32_t channels, int32_t pixels, const void* from,
-                   void* to) override;
+  void CopyWeights(const std::vector<WeightCopy>& copies) override;
   void GradientToFlat(const Stage& stage, const void* from, void* to) override;
   void ToChannelsLast(int64_t rows, int32_t channels, int32_t pixels, const void* from,
                       void* to) override;
@@ -67,7 +66,10 @@ class TimedOperations : public Operations {
             const void* x, void* dx, double* row_loss, int32_t* row_correct) override;
   void SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
                capstan_result* sums) override;
+  void BeginParameters() override { ops_->BeginParameters(); }
+  void EndParameters() override { ops_->EndParameters(); }
   void StageDone(int stage) override { ops_->StageDone(stage); }
+  void BackwardDone() override { ops_->BackwardDone(); }
 
  private:
   struct Entry {

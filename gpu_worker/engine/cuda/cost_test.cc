@@ -16,7 +16,7 @@ class Counting : public Operations {
  public:
   int calls = 0;
   void LoadImages(int64_t, const BatchHeader*, const void*, int, void*) override { ++calls; }
-  void CopyWeights(int64_t, int32_t, int32_t, const void*, void*) override { ++calls; }
+  void CopyWeights(const std::vector<WeightCopy>&) override { ++calls; }
   void GradientToFlat(const Stage&, const void*, void*) override { ++calls; }
   void ToChannelsLast(int64_t, int32_t, int32_t, const void*, void*) override { ++calls; }
   void ToCanonical(int64_t, int32_t, int32_t, const void*, void*) override { ++calls; }

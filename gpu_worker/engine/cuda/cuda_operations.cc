@@ -1,5 +1,6 @@
 #include "gpu_worker/engine/cuda/cuda_operations.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -163,8 +164,8 @@ absl::Status CudaOperations::PrepareBackward() {
       for (const bool data : {false, true}) {
         if (data && !stage.input_gradient) continue;
         problem.pass = data ? ConvPass::kDataGradient : ConvPass::kWeightGradient;
-        absl::StatusOr<std::unique_ptr<CudnnConv>> conv =
-            MakeCudnnConv(context_.cudnn, problem, kWorkspaceBytes);
+        absl::StatusOr<std::unique_ptr<CudnnConv>> conv = MakeCudnnConv(
+            data ? context_.cudnn : context_.parameter_cudnn, problem, kWorkspaceBytes);
         if (!conv.ok() && !Missing(conv.status())) return conv.status();
         lines_.push_back(absl::StrCat(stage.name, data ? " data gradient: " : " weight gradient: ",
                                       conv.ok() ? (*conv)->description() : "own kernel"));
@@ -217,12 +218,12 @@ void CudaOperations::LoadImages(int64_t n, const BatchHeader* header, const void
                                  Narrow(n), program_.image_channels, program_.image_pixels, x)));
 }
 
-void CudaOperations::CopyWeights(int64_t rows, int32_t channels, int32_t pixels, const void* from,
-                                 void* to) {
-  if (!status_.ok()) return;
-  Keep(ToStatus("LaunchCopyWeights",
-                LaunchCopyWeights(context_.stream, context_.element, Narrow(rows), channels, pixels,
-                                  Floats(from), to)));
+void CudaOperations::CopyWeights(const std::vector<WeightCopy>& copies) {
+  for (size_t i = 0; status_.ok() && i < copies.size(); i += kMostWeightCopies) {
+    const size_t count = std::min<size_t>(kMostWeightCopies, copies.size() - i);
+    Keep(ToStatus("LaunchCopyWeights", LaunchCopyWeights(context_.stream, context_.element,
+                                                         &copies[i], static_cast<int>(count))));
+  }
 }
 
 void CudaOperations::GradientToFlat(const Stage& stage, const void* from, void* to) {
@@ -230,7 +231,7 @@ void CudaOperations::GradientToFlat(const Stage& stage, const void* from, void* 
   const Element element = stage.rounded_gradient ? context_.element : Element::kFloat;
   Keep(
       ToStatus("LaunchGradientToFlat",
-               LaunchGradientToFlat(context_.stream, element, stage.weight_rows,
+               LaunchGradientToFlat(context_.parameter_stream, element, stage.weight_rows,
                                     stage.weight_channels, stage.weight_pixels, from, Floats(to))));
 }
 
@@ -280,14 +281,15 @@ void CudaOperations::LinearWeightGradient(int stage, int64_t n, const void* x, c
   if (!status_.ok()) return;
   const LinearKernels& kernels = kernels_[stage];
   if (kernels.conv_weight != nullptr) {
-    Keep(kernels.conv_weight->Run(x, dw, nullptr, dy, context_.workspace));
+    Keep(kernels.conv_weight->Run(x, dw, nullptr, dy, context_.parameter_workspace));
   } else if (kernels.lt_weight != nullptr) {
-    Keep(kernels.lt_weight->Run(context_.stream, dy, x, nullptr, dw, context_.workspace));
+    Keep(kernels.lt_weight->Run(context_.parameter_stream, dy, x, nullptr, dw,
+                                context_.parameter_workspace));
   } else {
-    Keep(ToStatus(
-        "LaunchConvWeightGradient",
-        LaunchConvWeightGradient(context_.stream, context_.element, program_.stages[stage].window,
-                                 Narrow(n), x, dy, program_.stages[stage].rounded_gradient, dw)));
+    Keep(ToStatus("LaunchConvWeightGradient",
+                  LaunchConvWeightGradient(context_.parameter_stream, context_.element,
+                                           program_.stages[stage].window, Narrow(n), x, dy,
+                                           program_.stages[stage].rounded_gradient, dw)));
   }
 }
 
@@ -310,9 +312,9 @@ void CudaOperations::LinearDataGradient(int stage, int64_t n, const void* dy, co
 void CudaOperations::BiasGradient(int64_t rows, int32_t columns, const void* dy, void* parts,
                                   void* db) {
   if (!status_.ok()) return;
-  Keep(
-      ToStatus("LaunchColumnSums", LaunchColumnSums(context_.stream, context_.element, Narrow(rows),
-                                                    columns, dy, Floats(parts), Floats(db))));
+  Keep(ToStatus("LaunchColumnSums",
+                LaunchColumnSums(context_.parameter_stream, context_.element, Narrow(rows), columns,
+                                 dy, Floats(parts), Floats(db))));
 }
 
 void CudaOperations::PoolForward(const Stage& stage, int64_t n, const void* x, void* y) {
@@ -355,7 +357,7 @@ void CudaOperations::Loss(int64_t n, int32_t classes, const BatchHeader* header,
 void CudaOperations::SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
                              capstan_result* sums) {
   if (!status_.ok()) return;
-  // A place on the card: its address is computed, never read here.
+  // Pinned memory: its address is computed, never read here.
   auto* const loss_sum = reinterpret_cast<double*>(sums);
   static_assert(offsetof(capstan_result, correct) == sizeof(double));
   Keep(
@@ -363,8 +365,44 @@ void CudaOperations::SumRows(int64_t n, const double* row_loss, const int32_t* r
                                               loss_sum, reinterpret_cast<int64_t*>(loss_sum + 1))));
 }
 
+// Edges of a captured graph, events otherwise.
+void CudaOperations::BeginParameters() {
+  if (!status_.ok() || context_.parameter_stream == context_.stream) return;
+  const auto fork = [this]() -> absl::Status {
+    if (lags_ >= kParameterLag) {
+      // What that stage reads may be overwritten from here on.
+      const cudaEvent_t done = context_.parameters_done[static_cast<size_t>(lags_ % kParameterLag)];
+      CAPSTAN_CUDA_RETURN(cudaStreamWaitEvent(context_.stream, done, 0));
+    }
+    CAPSTAN_CUDA_RETURN(cudaEventRecord(context_.fork, context_.stream));
+    CAPSTAN_CUDA_RETURN(cudaStreamWaitEvent(context_.parameter_stream, context_.fork, 0));
+    return absl::OkStatus();
+  };
+  Keep(fork());
+}
+
+void CudaOperations::EndParameters() {
+  if (!status_.ok() || context_.parameter_stream == context_.stream) return;
+  const cudaEvent_t done = context_.parameters_done[static_cast<size_t>(lags_ % kParameterLag)];
+  ++lags_;
+  Keep(ToStatus("cudaEventRecord", cudaEventRecord(done, context_.parameter_stream)));
+}
+
+absl::Status CudaOperations::Join() {
+  if (lags_ == 0) return absl::OkStatus();
+  lags_ = 0;
+  CAPSTAN_CUDA_RETURN(cudaEventRecord(context_.join, context_.parameter_stream));
+  CAPSTAN_CUDA_RETURN(cudaStreamWaitEvent(context_.stream, context_.join, 0));
+  return absl::OkStatus();
+}
+
 void CudaOperations::StageDone(int stage) {
   if (status_.ok() && on_stage_done_) Keep(on_stage_done_(stage));
+}
+
+void CudaOperations::BackwardDone() {
+  if (status_.ok()) Keep(Join());
+  lags_ = 0;  // also where it failed: the plan is broken then
 }
 
 }  // namespace capstan::engine::cuda

@@ -5,6 +5,7 @@
 #include <cublasLt.h>
 #include <cudnn.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,6 +29,13 @@ struct CudaContext {
   cudnnHandle_t cudnn = nullptr;  // on `stream`
   cublasLtHandle_t lt = nullptr;
   void* workspace = nullptr;  // kWorkspaceBytes
+  // Gradients by parameters run beside the rest of backward: nothing of it waits for them. The same
+  // stream where every operation is timed.
+  cudaStream_t parameter_stream = nullptr;
+  cudnnHandle_t parameter_cudnn = nullptr;
+  void* parameter_workspace = nullptr;
+  cudaEvent_t fork = nullptr, join = nullptr;
+  std::array<cudaEvent_t, kParameterLag> parameters_done = {};
   KernelRules rules;
   Element element = Element::kFloat;  // of the precision of the rules
   const float* kept = nullptr;        // images that lie on the card
@@ -61,11 +69,17 @@ class CudaOperations : public Operations {
   void set_on_stage_done(std::function<absl::Status(int)> done) {
     on_stage_done_ = std::move(done);
   }
+  // In on_stage_done: behind what is on it now the gradients of that stage and those before it in
+  // backward are final.
+  cudaStream_t final_stream() const {
+    return lags_ > 0 ? context_.parameter_stream : context_.stream;
+  }
+  // The plan's stream waits for what lags.
+  absl::Status Join();
 
   void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
                   void* x) override;
-  void CopyWeights(int64_t rows, int32_t channels, int32_t pixels, const void* from,
-                   void* to) override;
+  void CopyWeights(const std::vector<WeightCopy>& copies) override;
   void GradientToFlat(const Stage& stage, const void* from, void* to) override;
   void ToChannelsLast(int64_t rows, int32_t channels, int32_t pixels, const void* from,
                       void* to) override;
@@ -86,7 +100,10 @@ class CudaOperations : public Operations {
             const void* x, void* dx, double* row_loss, int32_t* row_correct) override;
   void SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
                capstan_result* sums) override;
+  void BeginParameters() override;
+  void EndParameters() override;
   void StageDone(int stage) override;
+  void BackwardDone() override;
 
  private:
   CudaOperations(const Program& program, const CudaContext& context, int64_t n)
@@ -107,6 +124,7 @@ class CudaOperations : public Operations {
   std::vector<LinearKernels> kernels_;  // by stage
   std::vector<std::string> lines_;
   bool backward_ready_ = false;
+  int lags_ = 0;  // stages since the last Join whose gradients by parameters were enqueued
   absl::Status status_;
   std::function<absl::Status(int)> on_stage_done_;
 };

@@ -40,25 +40,21 @@ CudaPlan::CudaPlan(Program program, const capstan_compile_request& request)
 
 // Errors of a card that has failed before are of no interest here.
 CudaPlan::~CudaPlan() {
-  if (abandoned_) {
-    // Freeing waits for the card. The process ends, and what is left goes with it.
-    static_cast<void>(counts_.release());
-    static_cast<void>(profile_.release());
-    weights_graph_.graph = use_weights_graph_.graph = nullptr;
-    return;
-  }
   cudaSetDevice(device_);
   if (context_.stream != nullptr) cudaStreamSynchronize(context_.stream);
   if (copy_stream_ != nullptr) cudaStreamSynchronize(copy_stream_);
   counts_ = nullptr;
+  const bool own_stream = profile_ == nullptr && context_.parameter_stream != nullptr;
   profile_ = nullptr;
-  for (const cudaEvent_t event : {slot_free_[0], slot_free_[1], weights_sent_, copies_done_}) {
-    if (event != nullptr) cudaEventDestroy(event);
+  for (cudaEvent_t* const event : Events()) {
+    if (*event != nullptr) cudaEventDestroy(*event);
   }
   for (const cudaEvent_t event : piece_ready_) cudaEventDestroy(event);
   if (context_.cudnn != nullptr) cudnnDestroy(context_.cudnn);
+  if (context_.parameter_cudnn != nullptr) cudnnDestroy(context_.parameter_cudnn);
   if (context_.lt != nullptr) cublasLtDestroy(context_.lt);
   if (copy_stream_ != nullptr) cudaStreamDestroy(copy_stream_);
+  if (own_stream) cudaStreamDestroy(context_.parameter_stream);
   if (context_.stream != nullptr) cudaStreamDestroy(context_.stream);
   if (pinned_ != nullptr) cudaFreeHost(pinned_);
   if (kept_ != nullptr) cudaFree(kept_);
@@ -69,21 +65,31 @@ absl::Status CudaPlan::Build() {
   CAPSTAN_CUDA_RETURN(UseDevice(device_));
   CAPSTAN_CUDA_RETURN(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking));
   CAPSTAN_CUDA_RETURN(cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking));
+  absl::StatusOr<std::unique_ptr<Profile>> profile =
+      Profile::FromEnvironment(program_, context_.rules, context_.stream, device_);
+  if (!profile.ok()) return profile.status();
+  profile_ = *std::move(profile);
+  if (profile_ == nullptr) {
+    CAPSTAN_CUDA_RETURN(
+        cudaStreamCreateWithFlags(&context_.parameter_stream, cudaStreamNonBlocking));
+  } else {
+    context_.parameter_stream = context_.stream;
+  }
   // Before free memory is looked at: the libraries take their part here.
   CAPSTAN_CUDA_RETURN(cudnnCreate(&context_.cudnn));
   CAPSTAN_CUDA_RETURN(cudnnSetStream(context_.cudnn, context_.stream));
+  CAPSTAN_CUDA_RETURN(cudnnCreate(&context_.parameter_cudnn));
+  CAPSTAN_CUDA_RETURN(cudnnSetStream(context_.parameter_cudnn, context_.parameter_stream));
   CAPSTAN_CUDA_RETURN(cublasLtCreate(&context_.lt));
   absl::Status status = AllocateDevice();
   if (!status.ok()) return status;
   status = AllocatePinned();
   if (!status.ok()) return status;
-  for (cudaEvent_t* const event : {&slot_free_[0], &slot_free_[1], &weights_sent_, &copies_done_}) {
+  walk_ = std::make_unique<Walk>(program_, memory_, base_, ElementBytes(context_.rules.precision),
+                                 static_cast<int64_t>(sizeof(float)), host_sums_);
+  for (cudaEvent_t* const event : Events()) {
     CAPSTAN_CUDA_RETURN(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
   }
-  absl::StatusOr<std::unique_ptr<Profile>> profile =
-      Profile::FromEnvironment(program_, context_.rules, context_.stream, device_);
-  if (!profile.ok()) return profile.status();
-  profile_ = *std::move(profile);
   read_back_ = PlanReadBack(program_);
   for (size_t i = 0; i < read_back_.size(); ++i) {
     cudaEvent_t event = nullptr;
@@ -104,6 +110,13 @@ absl::Status CudaPlan::Build() {
   return absl::OkStatus();
 }
 
+std::vector<cudaEvent_t*> CudaPlan::Events() {
+  std::vector<cudaEvent_t*> events = {&slot_free_[0], &slot_free_[1], &weights_sent_,
+                                      &copies_done_,  &context_.fork, &context_.join};
+  for (cudaEvent_t& event : context_.parameters_done) events.push_back(&event);
+  return events;
+}
+
 absl::Status CudaPlan::AllocateDevice() {
   MemoryOptions options;
   options.max_batch = max_batch_;
@@ -122,8 +135,7 @@ absl::Status CudaPlan::AllocateDevice() {
   }
   CAPSTAN_CUDA_RETURN(error);
   context_.workspace = base_ + memory_.workspace;
-  walk_ =
-      std::make_unique<Walk>(program_, memory_, base_, options.element_bytes, options.flat_bytes);
+  context_.parameter_workspace = base_ + memory_.parameter_workspace;
   return absl::OkStatus();
 }
 
@@ -137,7 +149,7 @@ absl::Status CudaPlan::AllocatePinned() {
   const int64_t image_bytes = program_.tensors[0].elements * max_batch_ * 4;
   const int64_t slot = std::min(kSlotBytes, image_bytes);
   const int64_t slots[2] = {take(slot), take(slot)};
-  const int64_t header = take(static_cast<int64_t>(sizeof(BatchHeader)) + max_batch_ * 4);
+  const int64_t header = take(memory_.images - memory_.header + max_batch_ * 4);
   const int64_t flat_bytes = program_.total_floats * static_cast<int64_t>(sizeof(float));
   const int64_t weights = take(flat_bytes), gradient = take(flat_bytes);
   const int64_t logits = take(max_batch_ * program_.classes * 4);
@@ -286,8 +298,17 @@ absl::Status CudaPlan::CopyIn(const capstan_batch& batch, double loss_scale) {
     std::memcpy(header_ + sizeof header, batch.labels, label_bytes);
     header_bytes += label_bytes;
   }
+  const bool kept = batch.image_type == CAPSTAN_IMAGE_KEPT;
+  if (kept) {
+    // Places are as few bytes as labels: all in one copy.
+    const auto places = static_cast<size_t>(memory_.images - memory_.header);
+    const size_t place_bytes = static_cast<size_t>(batch.count) * sizeof(int32_t);
+    std::memcpy(header_ + places, batch.images, place_bytes);
+    header_bytes = places + place_bytes;
+  }
   CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(walk_->at(memory_.header), header_, header_bytes,
                                       cudaMemcpyHostToDevice, context_.stream));
+  if (kept) return absl::OkStatus();
   const int64_t bytes = batch.count * SampleBytes(batch.image_type, program_.tensors[0].elements);
   const auto* const images = static_cast<const char*>(batch.images);
   char* const place = GoesStraight(batch.image_type) ? static_cast<char*>(walk_->value(0))
@@ -352,10 +373,10 @@ absl::Status CudaPlan::Enqueue(CudaOperations& ops, Pass pass, int64_t count, in
   walk_->Loss(run, count, pass == Pass::kTrain);
   const bool backward = pass == Pass::kTrain && program_.trains();
   if (backward) {
-    ops.set_on_stage_done([this](int stage) -> absl::Status {
+    ops.set_on_stage_done([this, &ops](int stage) -> absl::Status {
       for (size_t piece = 0; piece < read_back_.size(); ++piece) {
         if (read_back_[piece].stage != stage) continue;
-        const absl::Status status = EnqueueReadBack(piece);
+        const absl::Status status = EnqueueReadBack(piece, ops.final_stream());
         if (!status.ok()) return status;
       }
       return absl::OkStatus();
@@ -365,8 +386,6 @@ absl::Status CudaPlan::Enqueue(CudaOperations& ops, Pass pass, int64_t count, in
   }
   const absl::Status status = ops.TakeStatus();
   if (!status.ok()) return status;
-  CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(host_sums_, walk_->at(memory_.sums), sizeof(capstan_result),
-                                      cudaMemcpyDeviceToHost, context_.stream));
   if (backward) {
     // The copies are part of the pass: the next one may not write under them.
     CAPSTAN_CUDA_RETURN(cudaEventRecord(copies_done_, copy_stream_));
@@ -375,9 +394,9 @@ absl::Status CudaPlan::Enqueue(CudaOperations& ops, Pass pass, int64_t count, in
   return absl::OkStatus();
 }
 
-absl::Status CudaPlan::EnqueueReadBack(size_t piece) {
+absl::Status CudaPlan::EnqueueReadBack(size_t piece, cudaStream_t final_stream) {
   const ReadBack& range = read_back_[piece];
-  CAPSTAN_CUDA_RETURN(cudaEventRecord(piece_ready_[piece], context_.stream));
+  CAPSTAN_CUDA_RETURN(cudaEventRecord(piece_ready_[piece], final_stream));
   CAPSTAN_CUDA_RETURN(cudaStreamWaitEvent(copy_stream_, piece_ready_[piece], 0));
   CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(
       host_gradient_ + range.begin,

@@ -1,8 +1,8 @@
-// A plan on a card: one piece of memory, two streams, the kernels of each batch count and their
+// A plan on a card: one piece of memory, three streams, the kernels of each batch count and their
 // captured graphs.
 //
 // A call: the batch goes through two pinned slots into the card's memory, the pass runs as one CUDA
-// graph, the gradient comes back in pieces on a stream of its own while backward still runs, and the
+// graph with two branches, for nothing in backward waits for gradients by parameters, the gradient comes back in pieces on a stream of its own while backward still runs, and the
 // call returns when all of it is with the caller. The first call of a (pass, count) launches its kernels one by one,
 // which also loads them; the second captures, every further one replays. Nothing is allocated then.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_PLAN_H_
@@ -62,8 +62,9 @@ class CudaPlan {
   capstan_result sums() const { return *host_sums_; }
   // weights() has changed: enqueues what follows from it.
   absl::Status UseWeights();
-  // The card hangs: nothing is waited for or freed any more.
+  // The card hangs: nothing is waited for any more, so the plan may not be deleted.
   void Abandon() { abandoned_ = true; }
+  bool abandoned() const { return abandoned_; }
 
  private:
   // A pass of a count that was captured.
@@ -88,6 +89,7 @@ class CudaPlan {
   absl::Status Build();
   absl::Status AllocateDevice();
   absl::Status AllocatePinned();
+  std::vector<cudaEvent_t*> Events();  // all but piece_ready_
   absl::StatusOr<CountKernels*> KernelsOf(int64_t count);
   absl::Status CopyIn(const capstan_batch& batch, double loss_scale);
   // Runs `launches` the first time, then as a captured graph.
@@ -98,7 +100,8 @@ class CudaPlan {
   Operations& Timed(CudaOperations& ops);
   absl::Status Launch(CountKernels& kernels, Pass pass, int64_t count, int image_type);
   absl::Status Enqueue(CudaOperations& ops, Pass pass, int64_t count, int image_type);
-  absl::Status EnqueueReadBack(size_t piece);
+  // The piece is final behind what is on `final_stream`.
+  absl::Status EnqueueReadBack(size_t piece, cudaStream_t final_stream);
   // The pass of EnqueueLane; `on_stage` at the end of each stage of backward.
   absl::Status WalkLane(CudaOperations& ops, int64_t count, int image_type,
                         const std::function<absl::Status(int)>& on_stage);

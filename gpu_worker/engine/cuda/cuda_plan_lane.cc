@@ -14,10 +14,6 @@ absl::Status CudaPlan::WalkLane(CudaOperations& ops, int64_t count, int image_ty
                                 const std::function<absl::Status(int)>& on_stage) {
   walk_->Forward(ops, count, GoesStraight(image_type) ? -1 : image_type);
   walk_->Loss(ops, count, /*gradient=*/true);
-  const absl::Status status = ops.TakeStatus();
-  if (!status.ok()) return status;
-  CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(host_sums_, walk_->at(memory_.sums), sizeof(capstan_result),
-                                      cudaMemcpyDeviceToHost, context_.stream));
   ops.set_on_stage_done(on_stage);
   walk_->Backward(ops, count);
   ops.set_on_stage_done(nullptr);
@@ -42,6 +38,8 @@ absl::Status CudaPlan::EnqueueLane(const capstan_batch& batch, double loss_scale
     lane.warm = true;
     status = WalkLane(*(*kernels)->ops, batch.count, batch.image_type, [&](int stage) {
       absl::Status said;
+      // Those who wait for a bucket wait for this stream.
+      if (next < buckets && bucket_stages[next] == stage) said = (*kernels)->ops->Join();
       while (said.ok() && next < buckets && bucket_stages[next] == stage) {
         said = hooks.on_bucket(next++);
       }
@@ -89,8 +87,10 @@ absl::Status CudaPlan::CaptureLane(CountKernels& kernels, int64_t count, int ima
     // The last piece goes on to the end of the pass.
     if (bucket_stages[next] != stage || stage == bucket_stages.back()) return absl::OkStatus();
     while (bucket_stages[next] == stage) ++next;
+    absl::Status said = kernels.ops->Join();
+    if (!said.ok()) return said;
     capturing = false;
-    absl::Status said = end();
+    said = end();
     if (said.ok()) said = begin();
     capturing = said.ok();
     return said;

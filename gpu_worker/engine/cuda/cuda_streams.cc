@@ -16,12 +16,12 @@ class CudaStreams : public GroupStreams {
  public:
   CudaStreams(std::vector<CudaPlan*> plans, std::vector<int64_t> bucket_ends)
       : bucket_ends_(std::move(bucket_ends)),
+        one_stream_(plans.size() == 1 && bucket_ends_.size() == 1),
         bucket_stages_(BucketStages(plans[0]->program(), bucket_ends_)) {
     for (CudaPlan* const plan : plans) members_.push_back({plan});
   }
 
   ~CudaStreams() override {
-    if (abandoned_) return;  // freeing waits for the cards; the process ends
     for (Member& member : members_) {
       cudaSetDevice(member.plan->device());
       if (member.fold != nullptr) cudaStreamSynchronize(member.fold);
@@ -38,7 +38,7 @@ class CudaStreams : public GroupStreams {
       for (float* const slot : member.slots) cudaFree(slot);
       if (member.scratch != nullptr) cudaFree(member.scratch);
       if (member.momentum != nullptr) cudaFree(member.momentum);
-      if (member.fold != nullptr) cudaStreamDestroy(member.fold);
+      if (member.fold != nullptr && !one_stream_) cudaStreamDestroy(member.fold);
     }
     for (float* const node : nodes_) cudaFreeHost(node);
     if (host_weights_ != nullptr) cudaFreeHost(host_weights_);
@@ -51,7 +51,11 @@ class CudaStreams : public GroupStreams {
     for (Member& member : members_) {
       const int device = member.plan->device();
       CAPSTAN_CUDA_RETURN(UseDevice(device));
-      CAPSTAN_CUDA_RETURN(cudaStreamCreateWithFlags(&member.fold, cudaStreamNonBlocking));
+      if (one_stream_) {
+        member.fold = member.plan->stream();
+      } else {
+        CAPSTAN_CUDA_RETURN(cudaStreamCreateWithFlags(&member.fold, cudaStreamNonBlocking));
+      }
       cards.insert(device);
       list.push_back(device);
     }
@@ -81,7 +85,7 @@ class CudaStreams : public GroupStreams {
       if (members_.size() > 1) absl::StrAppend(summary, ", sums by peer copies");
       return absl::OkStatus();
     }
-    const absl::StatusOr<const NcclLibrary*> nccl = LoadNccl();
+    static const absl::StatusOr<const NcclLibrary*> nccl = LoadNccl();
     if (!nccl.ok()) return nccl.status();
     nccl_ = *nccl;
     std::vector<ncclComm_t> comms(list.size());
@@ -148,7 +152,7 @@ class CudaStreams : public GroupStreams {
     return absl::OkStatus();
   }
   absl::Status Wait(int event, int device, StreamKind stream) override {
-    if (events_[event] == nullptr) return absl::OkStatus();
+    if (events_[event] == nullptr || one_stream_) return absl::OkStatus();
     CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
     CAPSTAN_CUDA_RETURN(cudaStreamWaitEvent(StreamOf(device, stream), events_[event], 0));
     return absl::OkStatus();
@@ -270,8 +274,6 @@ class CudaStreams : public GroupStreams {
     return absl::OkStatus();
   }
   void Abandon() override {
-    if (abandoned_) return;
-    abandoned_ = true;
     // Communicators stay too: ncclCommAbort waits for the cards, and the error would never be said.
     for (Member& member : members_) member.plan->Abandon();
   }
@@ -354,6 +356,9 @@ class CudaStreams : public GroupStreams {
   }
 
   const std::vector<int64_t> bucket_ends_;
+  // One card with one bucket has nothing to do beside its lane: both kinds of work in one stream need
+  // no events between them.
+  const bool one_stream_;
   size_t cards_ = 1;  // one may be there twice
   const std::vector<int> bucket_stages_;
   std::vector<Member> members_;
@@ -363,7 +368,6 @@ class CudaStreams : public GroupStreams {
   int32_t* not_finite_ = nullptr;    // pinned, by member; a kernel stores 1 there
   const NcclLibrary* nccl_ = nullptr;
   std::vector<ncclComm_t> comms_;  // by member; empty: no NCCL
-  bool abandoned_ = false;
 };
 
 }  // namespace

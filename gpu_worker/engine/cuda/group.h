@@ -110,7 +110,7 @@ class GroupStreams {
 
   // What the library between the devices says of itself.
   virtual absl::Status CommunicatorStatus() = 0;
-  // Nothing is waited for any more, not even at the end: what hangs is left behind.
+  // Nothing is waited for any more: what hangs is left behind.
   virtual void Abandon() = 0;
 };
 
@@ -120,6 +120,8 @@ class Group {
   Group(std::unique_ptr<GroupStreams> streams, const capstan_group_request& request);
 
   bool reduces() const { return streams_->reduces(); }
+  // A device failed, or a wait ended: the streams were abandoned.
+  bool broken() const { return !broken_.ok(); }
   // Takes what the request says; first of all. Where it fails the plans are as they were.
   absl::Status Reserve() { return TakeMemory(); }
   // By device, what the group has on them beside the plans. Steady until Compute or LoadWeights needs

@@ -31,6 +31,15 @@ CAPSTAN_HD int32_t CanonicalPlace(int32_t i, int32_t channels, int32_t pixels) {
   return (rest / pixels * channels + c) * pixels + rest % pixels;
 }
 
+// Weights that kernels take in another order or type than the flat vector has:
+// [rows, channels, pixels] of it to [rows, pixels, channels].
+struct WeightCopy {
+  const void* from = nullptr;
+  void* to = nullptr;
+  int64_t elements = 0;
+  int32_t channels = 1, pixels = 1;
+};
+
 // A NaN stays: the comparison is false.
 template <typename T>
 CAPSTAN_HD T Positive(T x) {

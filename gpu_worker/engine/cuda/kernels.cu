@@ -58,6 +58,23 @@ __global__ void PermuteKernel(int32_t elements, int32_t channels, int32_t pixels
   });
 }
 
+struct WeightCopies {
+  WeightCopy copies[kMostWeightCopies];
+  int64_t ends[kMostWeightCopies];  // elements of a copy and of those in front of it
+};
+
+template <typename T>
+__global__ void CopyWeightsKernel(int64_t elements, const __grid_constant__ WeightCopies all) {
+  ForElements(elements, [&](int64_t i) {
+    int c = 0;
+    while (i >= all.ends[c]) ++c;
+    const WeightCopy& copy = all.copies[c];
+    const int32_t at = static_cast<int32_t>(i - (c == 0 ? 0 : all.ends[c - 1]));
+    static_cast<T*>(copy.to)[at] =
+        T(static_cast<const float*>(copy.from)[CanonicalPlace(at, copy.channels, copy.pixels)]);
+  });
+}
+
 template <bool kMax, bool kRelu, typename T>
 __global__ void PoolForwardKernel(WindowGeometry g, int32_t elements, const T* x, T* y) {
   ForElements(elements,
@@ -296,13 +313,16 @@ cudaError_t LaunchToCanonical(cudaStream_t stream, Element e, int32_t rows, int3
   });
 }
 
-cudaError_t LaunchCopyWeights(cudaStream_t stream, Element e, int32_t rows, int32_t channels,
-                              int32_t pixels, const float* from, void* to) {
-  const int32_t elements = rows * channels * pixels;
+cudaError_t LaunchCopyWeights(cudaStream_t stream, Element e, const WeightCopy* copies, int count) {
+  WeightCopies all = {};
+  for (int c = 0; c < count; ++c) {
+    all.copies[c] = copies[c];
+    all.ends[c] = copies[c].elements + (c == 0 ? 0 : all.ends[c - 1]);
+  }
+  const int64_t elements = all.ends[count - 1];
   return ForElement(e, [=](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    Launch(PermuteKernel<false, float, T>, Blocks(elements), stream, elements, channels, pixels,
-           from, static_cast<T*>(to));
+    Launch(CopyWeightsKernel<T>, Blocks(elements), stream, elements, all);
   });
 }
 

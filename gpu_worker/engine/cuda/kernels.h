@@ -32,9 +32,9 @@ cudaError_t LaunchToChannelsLast(cudaStream_t stream, Element e, int32_t rows, i
                                  int32_t pixels, const void* from, void* to);
 cudaError_t LaunchToCanonical(cudaStream_t stream, Element e, int32_t rows, int32_t channels,
                               int32_t pixels, const void* from, void* to);
-// As LaunchToChannelsLast, rounded to the type.
-cudaError_t LaunchCopyWeights(cudaStream_t stream, Element e, int32_t rows, int32_t channels,
-                              int32_t pixels, const float* from, void* to);
+// All of them in one kernel: each is small.
+inline constexpr int kMostWeightCopies = 32;
+cudaError_t LaunchCopyWeights(cudaStream_t stream, Element e, const WeightCopy* copies, int count);
 // As LaunchToCanonical.
 cudaError_t LaunchGradientToFlat(cudaStream_t stream, Element e, int32_t rows, int32_t channels,
                                  int32_t pixels, const void* from, float* to);

@@ -38,6 +38,7 @@ __device__ __forceinline__ unsigned BlockCount() { return gridDim.x; }
 // 2^31.
 template <typename Body>
 __device__ __forceinline__ void ForElements(int64_t elements, Body body) {
+#pragma unroll 1  // a count of rounds would be a division of 64 bits; most threads have one round
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements;
        i += int64_t{gridDim.x} * kThreads) {
     body(i);

@@ -3,15 +3,17 @@
 namespace capstan::engine::cuda {
 
 void Walk::CopyWeights(Operations& ops) const {
+  std::vector<WeightCopy> copies;
   for (const Stage& stage : program_.stages) {
     if (stage.copy >= 0) {
-      ops.CopyWeights(stage.weight_rows, stage.weight_channels, stage.weight_pixels,
-                      flat_weight(stage.weight), weight_of(stage));
+      copies.push_back({flat_weight(stage.weight), weight_of(stage), stage.weight_elements(),
+                        stage.weight_channels, stage.weight_pixels});
     }
     if (stage.bias_copy >= 0) {
-      ops.CopyWeights(stage.weight_rows, 1, 1, flat_weight(stage.bias), bias_of(stage));
+      copies.push_back({flat_weight(stage.bias), bias_of(stage), stage.weight_rows, 1, 1});
     }
   }
+  if (!copies.empty()) ops.CopyWeights(copies);
 }
 
 void Walk::Forward(Operations& ops, int64_t n, int image_type) const {
@@ -51,7 +53,7 @@ void Walk::Loss(Operations& ops, int64_t n, bool gradient) const {
   ops.Loss(n, program_.classes, header, reinterpret_cast<const int32_t*>(header + 1), logits(),
            gradient && program_.trains() ? gradient_of(program_.loss().x) : nullptr, row_loss,
            row_correct);
-  ops.SumRows(n, row_loss, row_correct, reinterpret_cast<capstan_result*>(at(memory_.sums)));
+  ops.SumRows(n, row_loss, row_correct, sums_);
 }
 
 void Walk::Backward(Operations& ops, int64_t n) const {
@@ -81,6 +83,7 @@ void Walk::Backward(Operations& ops, int64_t n) const {
         break;
     }
   }
+  ops.BackwardDone();
 }
 
 void Walk::LinearBackward(Operations& ops, int index, int64_t n) const {
@@ -88,6 +91,7 @@ void Walk::LinearBackward(Operations& ops, int index, int64_t n) const {
   void* const dy = gradient_of(stage.y);
   const int64_t elements = n * program_.tensors[stage.y].elements;
   if (stage.relu) ops.ReluBackward(elements, value(stage.y), dy);
+  ops.BeginParameters();
   if (stage.bias >= 0) {
     ops.BiasGradient(elements / stage.weight_rows, stage.weight_rows, dy, at(memory_.parts),
                      flat_gradient(stage.bias));
@@ -96,6 +100,7 @@ void Walk::LinearBackward(Operations& ops, int index, int64_t n) const {
   void* const dw = straight ? flat_gradient(stage.weight) : at(memory_.stage_gradient);
   ops.LinearWeightGradient(index, n, value(stage.x), dy, dw);
   if (!straight) ops.GradientToFlat(stage, dw, flat_gradient(stage.weight));
+  ops.EndParameters();
   if (stage.input_gradient) {
     ops.LinearDataGradient(index, n, dy, weight_of(stage), gradient_of(stage.x));
   }

@@ -5,13 +5,15 @@
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_OPERATIONS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "gpu_worker/engine/cuda/program.h"
 
 namespace capstan::engine::cuda {
 
-// Buffers lie in the device's memory. Operations run one after the other in the order of the calls;
-// a failure is kept until the implementation is asked for it, and later calls do nothing.
+// Buffers lie in the device's memory. Operations run one after the other in the order of the calls, but
+// for those between BeginParameters and EndParameters, which may lag (program.h says how far); a
+// failure is kept until the implementation is asked for it, and later calls do nothing.
 // `n`: samples. Names as in index_math.h: dx is the gradient by x.
 class Operations {
  public:
@@ -21,11 +23,10 @@ class Operations {
   // `images` are places of what the implementation keeps.
   virtual void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
                           void* x) = 0;
-  // Numbers of the flat vector, [rows, channels, pixels], to elements, [rows, pixels, channels]; and
-  // the gradient by the weights of a stage back, from elements where it is rounded_gradient, else
-  // from the flat type.
-  virtual void CopyWeights(int64_t rows, int32_t channels, int32_t pixels, const void* from,
-                           void* to) = 0;
+  // From the flat type to elements.
+  virtual void CopyWeights(const std::vector<WeightCopy>& copies) = 0;
+  // The gradient by the weights of a stage, [rows, pixels, channels], to the flat vector's order; from
+  // elements where it is rounded_gradient, else from the flat type.
   virtual void GradientToFlat(const Stage& stage, const void* from, void* to) = 0;
   // Elements: [rows, channels, pixels] to [rows, pixels, channels], and back.
   virtual void ToChannelsLast(int64_t rows, int32_t channels, int32_t pixels, const void* from,
@@ -53,27 +54,33 @@ class Operations {
   virtual void ReluForward(int64_t elements, void* x) = 0;
   virtual void ReluBackward(int64_t elements, const void* y, void* dy) = 0;
 
-  // Rows of the loss; `dx` may be null. Then their sums.
+  // Rows of the loss; `dx` may be null. Then their sums, to where the walk keeps its result.
   virtual void Loss(int64_t n, int32_t classes, const BatchHeader* header, const int32_t* labels,
                     const void* x, void* dx, double* row_loss, int32_t* row_correct) = 0;
   virtual void SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
                        capstan_result* sums) = 0;
 
-  // Backward has done a stage: gradients of its parameters are final.
+  // Around the gradients by the parameters of a stage, which nothing but StageDone waits for.
+  virtual void BeginParameters() {}
+  virtual void EndParameters() {}
+  // Backward has done a stage: gradients of its parameters are final, or will be when what lags is.
   virtual void StageDone(int stage) {}
+  // What lags is done.
+  virtual void BackwardDone() {}
 };
 
 // A program in memory at `base`.
 class Walk {
  public:
-  // Borrows all three. The bytes are those of MemoryOptions.
+  // Borrows all. The bytes are those of MemoryOptions; the device writes *sums.
   Walk(const Program& program, const MemoryPlan& memory, char* base, int64_t element_bytes,
-       int64_t flat_bytes)
+       int64_t flat_bytes, capstan_result* sums)
       : program_(program),
         memory_(memory),
         base_(base),
         element_bytes_(element_bytes),
-        flat_bytes_(flat_bytes) {}
+        flat_bytes_(flat_bytes),
+        sums_(sums) {}
 
   // The plan's copies of the weights, after the flat vector has arrived.
   void CopyWeights(Operations& ops) const;
@@ -108,6 +115,7 @@ class Walk {
   const MemoryPlan& memory_;
   char* const base_;
   const int64_t element_bytes_, flat_bytes_;
+  capstan_result* const sums_;
 };
 
 }  // namespace capstan::engine::cuda

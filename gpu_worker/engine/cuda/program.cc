@@ -286,6 +286,18 @@ int64_t PlaceBuffers(std::vector<ArenaBuffer>& buffers) {
   return total;
 }
 
+// The time by which gradients by the parameters of stage s are there.
+static int ParametersDone(const Program& program, int s) {
+  const int last = static_cast<int>(program.stages.size()) - 1;
+  int further = 0;
+  for (int t = s - 1; t >= 0; --t) {
+    const StageKind kind = program.stages[t].kind;
+    if (kind != StageKind::kConv && kind != StageKind::kDense) continue;
+    if (++further == kParameterLag) return 2 * last - t;
+  }
+  return 2 * last;
+}
+
 // Time runs forward over the stages, 0 to last, and back: stage s is done again at 2 * last - s.
 MemoryPlan PlanMemory(const Program& program, const MemoryOptions& options) {
   const int last = static_cast<int>(program.stages.size()) - 1;
@@ -310,6 +322,11 @@ MemoryPlan PlanMemory(const Program& program, const MemoryOptions& options) {
                     stage.kind == StageKind::kRelu));
     if (reads_x) live(values[stage.x], backward);
     if (linear && stage.relu) live(values[stage.y], backward);
+    if (linear) {
+      const int lag = ParametersDone(program, s);
+      live(values[stage.x], lag);
+      live(gradients[stage.y], lag);
+    }
   }
 
   std::vector<ArenaBuffer> all;
@@ -332,14 +349,14 @@ MemoryPlan PlanMemory(const Program& program, const MemoryOptions& options) {
     return offset;
   };
   const int64_t n = options.max_batch, flat = options.flat_bytes;
-  plan.images = take(program.tensors[0].elements * n * static_cast<int64_t>(sizeof(float)));
   plan.header = take(static_cast<int64_t>(sizeof(BatchHeader)) + n * 4);
+  plan.images = take(program.tensors[0].elements * n * static_cast<int64_t>(sizeof(float)));
   plan.row_loss = take(n * 8);
   plan.row_correct = take(n * 4);
-  plan.sums = take(static_cast<int64_t>(sizeof(capstan_result)));
   plan.parts = take(int64_t{kSumParts} * program.widest_bias * flat);
   plan.stage_gradient = take(program.largest_gradient * flat);
   plan.workspace = take(options.workspace_bytes);
+  plan.parameter_workspace = take(options.workspace_bytes);
   plan.arena_bytes = end;
   plan.weights = take(program.total_floats * flat);
   plan.copies = take(program.copied_elements * options.element_bytes);

@@ -97,20 +97,19 @@ struct MemoryOptions {
   int64_t max_batch = 1;
   int64_t element_bytes = 4;    // activations, their gradients, copies of the weights
   int64_t flat_bytes = 4;       // the flat vectors and sums
-  int64_t workspace_bytes = 0;  // for libraries
+  int64_t workspace_bytes = 0;  // for libraries, each of the two
 };
 
 // Where everything lies in the one piece of memory of a plan; offsets in bytes, multiples of
 // kAlignBytes.
 struct MemoryPlan {
   std::vector<int64_t> values, gradients;  // by tensor; gradients: -1 where there is none
-  int64_t images = 0;                      // a batch as it came: float or bytes
   int64_t header = 0;                      // BatchHeader, then labels, int32
-  int64_t row_loss = 0, row_correct = 0;   // per sample: double, int32
-  int64_t sums = 0;                        // capstan_result
-  int64_t parts = 0;                       // [kSumParts, widest_bias]
-  int64_t stage_gradient = 0;              // by the weights of one stage
-  int64_t workspace = 0;
+  int64_t images = 0;  // next to them, a batch as it came: float, bytes or places
+  int64_t row_loss = 0, row_correct = 0;           // per sample: double, int32
+  int64_t parts = 0;                               // [kSumParts, widest_bias]
+  int64_t stage_gradient = 0;                      // by the weights of one stage
+  int64_t workspace = 0, parameter_workspace = 0;  // the latter for gradients by parameters
   int64_t weights = 0, copies = 0, gradient = 0;
 
   int64_t arena_bytes = 0, weight_bytes = 0, gradient_bytes = 0;
@@ -122,6 +121,10 @@ struct BatchHeader {
   float image_scale = 1, image_shift = 0;
 };
 static_assert(sizeof(BatchHeader) == 16, "the labels behind it are aligned");
+
+// What the gradients by the parameters of a stage read stays until backward is two such stages
+// further: they may lag behind the rest of backward so far.
+inline constexpr int kParameterLag = 2;
 
 MemoryPlan PlanMemory(const Program& program, const MemoryOptions& options);
 

@@ -111,6 +111,39 @@ TEST(MemoryTest, BuffersThatLiveTogetherDoNotOverlap) {
   }
 }
 
+// Gradients by parameters may lag two such stages: nothing that backward writes meanwhile lies where
+// what they read does.
+TEST(MemoryTest, WhatLaggingGradientsReadStays) {
+  for (const char* const name : {"lenet", "lenet_d2l", "mlp"}) {
+    const Request model(name);
+    const Program program = *MakeProgram(model.request);
+    MemoryOptions options;
+    options.max_batch = 16;
+    const MemoryPlan plan = PlanMemory(program, options);
+    const auto bytes = [&](int tensor) { return program.tensors[tensor].elements * 16 * 4; };
+    int pairs = 0;
+    for (int s = static_cast<int>(program.stages.size()) - 2; s >= 0; --s) {
+      const Stage& stage = program.stages[s];
+      if (stage.kind != StageKind::kConv && stage.kind != StageKind::kDense) continue;
+      int further = 0;
+      for (int t = s; t >= 0 && further < kParameterLag; --t) {
+        const Stage& later = program.stages[t];
+        const bool linear = later.kind == StageKind::kConv || later.kind == StageKind::kDense;
+        if (t < s && linear && ++further == kParameterLag) break;  // here backward waits
+        if (!later.input_gradient || later.x == later.y) continue;
+        const int64_t begin = plan.gradients[later.x], end = begin + bytes(later.x);
+        for (const auto& [read, tensor] :
+             {std::make_pair(plan.values[stage.x], stage.x), {plan.gradients[stage.y], stage.y}}) {
+          EXPECT_TRUE(read + bytes(tensor) <= begin || end <= read)
+              << name << ": " << stage.name << " and " << later.name;
+          ++pairs;
+        }
+      }
+    }
+    EXPECT_GT(pairs, 4) << name;
+  }
+}
+
 TEST(MemoryTest, ThePlanHoldsWhatItPromises) {
   const Request lenet("lenet");
   const Program program = *MakeProgram(lenet.request);
@@ -122,7 +155,8 @@ TEST(MemoryTest, ThePlanHoldsWhatItPromises) {
   EXPECT_EQ(plan.weights, plan.arena_bytes);
   EXPECT_EQ(plan.gradient, plan.arena_bytes + plan.weight_bytes);
   EXPECT_GE(plan.gradient_bytes, program.total_floats * 4);
-  EXPECT_EQ(plan.gradients[0], -1);  // nothing trains in front of the images
+  EXPECT_EQ(plan.images, plan.header + 768);  // next to 16 + 128 * 4 bytes, in multiples of 256
+  EXPECT_EQ(plan.gradients[0], -1);           // nothing trains in front of the images
   // Every value of lenet at once would take this; the arena shares places.
   int64_t all = 0;
   for (const Tensor& tensor : program.tensors) all += tensor.elements * 128 * 4 * 2;

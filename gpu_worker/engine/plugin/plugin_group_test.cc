@@ -277,7 +277,7 @@ TEST_P(PluginGroupTest, MemoryIsTakenBeforeTheFirstStep) {
 TEST_P(PluginGroupTest, AFaultOfOneDeviceEndsTheGroupWithItsName) {
   Ask(GetParam().fault);
   Compile({0, 3});
-  const auto group = Group();
+  auto group = Group();
   Load(**group, 1);
   ASSERT_TRUE(Compute(**group, LaneTree(4), {0, 1, 2, 3}).ok());
   for (int again = 0; again < 2; ++again) {
@@ -286,6 +286,8 @@ TEST_P(PluginGroupTest, AFaultOfOneDeviceEndsTheGroupWithItsName) {
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("illegal memory access"), HasSubstr("GPU 3")));
   }
+  *group = nullptr;
+  ForgetHangs();
 }
 
 TEST_P(PluginGroupTest, ASumThatHangsIsNamed) {

@@ -47,6 +47,8 @@ using Work = std::function<void()>;
 // thread. cudaErrorInvalidResourceHandle: no such stream.
 cudaError_t Enqueue(cudaStream_t stream, Work work);
 int DeviceOf(cudaStream_t stream);
+// On a stream's thread: its world has ended, and what hangs may end, too.
+bool IsLeftBehind();
 
 enum class Place { kHost, kPinned, kDevice };
 struct Memory {

@@ -1,4 +1,6 @@
 // Devices and memory.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -18,6 +20,7 @@ namespace capstan::fake_cuda {
 namespace {
 
 constexpr size_t kAlignBytes = 256;  // of cudaMalloc
+constexpr size_t kHugePage = 2 << 20;
 
 struct Allocation {
   Place place = Place::kDevice;
@@ -66,9 +69,12 @@ cudaError_t Allocate(Place place, int device, size_t bytes, void** pointer) {
   if (place == Place::kDevice && bytes > FreeBytes(device)) {
     return Fail(cudaErrorMemoryAllocation, "");
   }
-  const size_t rounded = (std::max<size_t>(bytes, 1) + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
-  void* const memory = std::aligned_alloc(kAlignBytes, rounded);
+  const size_t align = bytes >= kHugePage ? kHugePage : kAlignBytes;
+  const size_t rounded = (std::max<size_t>(bytes, 1) + align - 1) / align * align;
+  void* const memory = std::aligned_alloc(align, rounded);
   if (memory == nullptr) return Fail(cudaErrorMemoryAllocation, "");
+  // Plans come and go with their workspaces; page by page that takes longer than what they compute.
+  if (rounded >= kHugePage) madvise(memory, rounded / kHugePage * kHugePage, MADV_HUGEPAGE);
   std::memset(memory, 0xff, rounded);  // NaNs: who reads what nobody wrote is seen
   MutexLock lock(AllocationsLock());
   Allocations()[static_cast<const char*>(memory)] = {place, device, bytes};

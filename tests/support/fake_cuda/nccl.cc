@@ -156,7 +156,8 @@ class Meeting {
     nanosleep(&time, nullptr);
   }
   bool GivenUp() const {
-    return abandoned_.load(std::memory_order_relaxed) || leaving.load(std::memory_order_relaxed);
+    return abandoned_.load(std::memory_order_relaxed) || leaving.load(std::memory_order_relaxed) ||
+           IsLeftBehind();
   }
   static void SayLate(const std::string& what) {
     Complain("NCCL: " + what + " for a minute: on a card it would for ever");

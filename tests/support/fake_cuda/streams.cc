@@ -52,7 +52,7 @@ std::vector<cudaStream_t>& Streams() {
   static auto& streams = *new std::vector<cudaStream_t>;
   return streams;
 }
-// Of an earlier world; some of them hang.
+// Of an earlier world. They are kept: whoever has one may still ask to destroy it.
 std::vector<cudaStream_t>& LeftBehind() {
   static auto& streams = *new std::vector<cudaStream_t>;
   return streams;
@@ -74,6 +74,8 @@ void ReadWorldLocked() {
   if (words == known) return;
   known = words;
   for (std::atomic<bool>& device : failed) device = false;
+  for (const cudaStream_t stream : Streams()) stream->LeaveBehind();
+  for (const cudaStream_t stream : Streams()) stream->End();
   LeftBehind().insert(LeftBehind().end(), Streams().begin(), Streams().end());
   Streams().clear();
   for (const auto& [trap, name] :
@@ -176,6 +178,8 @@ void HostWait(Ticket* ticket) {
   }
 }
 
+bool IsLeftBehind() { return running != nullptr && running->is_left_behind(); }
+
 bool ThreadCaptures() { return captures > 0; }
 cudaError_t StickyError(int device) {
   return device >= 0 && failed[static_cast<size_t>(device)] ? cudaErrorIllegalAddress : cudaSuccess;
@@ -230,9 +234,13 @@ CUstream_st::CUstream_st(int on_device)
 }
 
 CUstream_st::~CUstream_st() {
+  End();
+  delete head_;
+}
+
+void CUstream_st::End() {
   Push(nullptr);
   thread_.join();
-  delete head_;
 }
 
 void CUstream_st::Push(capstan::fake_cuda::Work work) {
@@ -274,9 +282,10 @@ bool CUstream_st::Healthy() {
     capstan::fake_cuda::failed[static_cast<size_t>(device)] = true;
   }
   if (hang.stream == this && --hang.left == 0) {
-    while (true) pause();
+    const timespec millisecond = {0, 1000000};
+    while (!left_behind_) nanosleep(&millisecond, nullptr);
   }
-  return capstan::fake_cuda::StickyError(device) == cudaSuccess;
+  return !left_behind_ && capstan::fake_cuda::StickyError(device) == cudaSuccess;
 }
 
 namespace capstan::fake_cuda {

@@ -74,6 +74,10 @@ struct CUstream_st {
   // it is not done, for the device has failed.
   bool Healthy();
   std::minstd_rand& random() { return random_; }  // of the stream's thread
+  // What is left in the queue is not done any more; End waits for the thread.
+  void LeaveBehind() { left_behind_ = true; }
+  bool is_left_behind() const { return left_behind_; }
+  void End();
 
   const int device;
   // Calls of the host alone, one at a time.
@@ -92,6 +96,7 @@ struct CUstream_st {
   Item* tail_;  // the host's
   std::atomic<uint32_t> pushed_ = 0;
   const bool late_;
+  std::atomic<bool> left_behind_ = false;
   std::minstd_rand random_;
   std::thread thread_;
 };

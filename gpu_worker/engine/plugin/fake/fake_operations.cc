@@ -40,10 +40,11 @@ void FakeOperations<T>::LoadImages(int64_t n, const BatchHeader* header, const v
 }
 
 template <typename T>
-void FakeOperations<T>::CopyWeights(int64_t rows, int32_t channels, int32_t pixels,
-                                    const void* from, void* to) {
-  for (int32_t i = 0; i < rows * channels * pixels; ++i) {
-    Out<T>(to)[i] = T(In<Sum<T>>(from)[CanonicalPlace(i, channels, pixels)]);
+void FakeOperations<T>::CopyWeights(const std::vector<WeightCopy>& copies) {
+  for (const WeightCopy& copy : copies) {
+    for (int32_t i = 0; i < copy.elements; ++i) {
+      Out<T>(copy.to)[i] = T(In<Sum<T>>(copy.from)[CanonicalPlace(i, copy.channels, copy.pixels)]);
+    }
   }
 }
 

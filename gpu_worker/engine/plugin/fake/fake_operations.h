@@ -18,8 +18,7 @@ class FakeOperations : public Operations {
 
   void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
                   void* x) override;
-  void CopyWeights(int64_t rows, int32_t channels, int32_t pixels, const void* from,
-                   void* to) override;
+  void CopyWeights(const std::vector<WeightCopy>& copies) override;
   void GradientToFlat(const Stage& stage, const void* from, void* to) override;
   void ToChannelsLast(int64_t rows, int32_t channels, int32_t pixels, const void* from,
                       void* to) override;
