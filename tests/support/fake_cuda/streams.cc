@@ -12,13 +12,14 @@
 #include <string>
 #include <utility>
 
+#include "services/clock/clock.h"
 #include "services/sync/mutex.h"
 
 namespace capstan::fake_cuda {
 namespace {
 
 // Long enough for a sanitizer on a busy machine; on a card it would be for ever.
-constexpr std::chrono::seconds kHostWaits{120};
+constexpr absl::Duration kHostWaits = absl::Seconds(120);
 
 // Not std::atomic::wait: what it shares between threads would be edges that no card has.
 void FutexWait(std::atomic<uint32_t>& word, uint32_t value) {
@@ -150,15 +151,15 @@ bool Joined(const Capture& capture, const std::vector<size_t>& last) {
 }  // namespace
 
 void Ticket::Finish() {
-  time_ = std::chrono::steady_clock::now();
+  time_ = MonotonicNow();
   done_.store(1, std::memory_order_release);
   FutexWake(done_);
 }
 
-bool Ticket::Wait(std::chrono::seconds limit) {
-  const auto begin = std::chrono::steady_clock::now();
+bool Ticket::Wait(absl::Duration limit) {
+  const absl::Duration begin = MonotonicNow();
   while (!done()) {
-    if (limit.count() > 0 && std::chrono::steady_clock::now() - begin > limit) return false;
+    if (MonotonicNow() - begin > limit) return false;
     FutexWait(done_, 0);
   }
   return true;
@@ -384,7 +385,7 @@ cudaError_t StreamWait(cudaStream_t stream, cudaEvent_t event) {
   }
   Ticket* const ticket = event->ticket;
   if (ticket == nullptr) return cudaSuccess;  // never recorded: done
-  stream->Push([ticket] { ticket->Wait(std::chrono::seconds::zero()); });
+  stream->Push([ticket] { ticket->Wait(absl::InfiniteDuration()); });
   return cudaSuccess;
 }
 
@@ -540,7 +541,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
     }
     if (!(*ticket)->done()) return fake::Fail(cudaErrorNotReady, "");
   }
-  *milliseconds = std::chrono::duration<float, std::milli>(to->time() - from->time()).count();
+  *milliseconds = static_cast<float>(absl::ToDoubleMilliseconds(to->time() - from->time()));
   return cudaSuccess;
 }
 

@@ -9,13 +9,13 @@
 #define CAPSTAN_TESTS_SUPPORT_FAKE_CUDA_STREAMS_H_
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
 namespace capstan::fake_cuda {
@@ -27,14 +27,14 @@ class Ticket {
  public:
   bool done() const { return done_.load(std::memory_order_acquire) != 0; }
   // When it came to pass; once done().
-  std::chrono::steady_clock::time_point time() const { return time_; }
+  absl::Duration time() const { return time_; }
   void Finish();
-  // For ever where `limit` is zero. False: it has not come to pass within it.
-  bool Wait(std::chrono::seconds limit);
+  // For ever where `limit` is infinite. False: it has not come to pass within it.
+  bool Wait(absl::Duration limit);
 
  private:
   std::atomic<uint32_t> done_ = 0;
-  std::chrono::steady_clock::time_point time_;
+  absl::Duration time_;  // MonotonicNow()
 };
 // Kept until the process ends: a counter of references would be an edge between threads.
 Ticket* NewTicket();
