@@ -102,17 +102,17 @@ class RunTest(unittest.TestCase):
         self.assertFalse(runner.passed())
 
     def test_stages_are_named_in_groups_or_one_by_one(self):
-        every = ["contract", "sanitizer", "services", "engine", "torch"]
-        for text, stages, suffix in (("correctness,speed", every, ""),
-                                     ("correctness", every[:3], "-correctness"),
-                                     ("speed", every[3:], "-speed"),
-                                     ("torch,engine", every[3:], "-speed"),
+        every = ["contract", "engine", "torch", "services", "sanitizer", "compile"]
+        for text, stages, suffix in (("first,rest", every, "-" + "-".join(every)),
+                                     ("first", every[:4], ""),
+                                     ("rest", every[4:], "-rest"),
+                                     ("compile,sanitizer", every[4:], "-rest"),
                                      ("torch", ["torch"], "-torch"),
-                                     ("speed,contract", ["contract", "engine", "torch"], "-contract-engine-torch")):
+                                     ("rest,contract", ["contract", *every[4:]], "-contract-sanitizer-compile")):
             self.assertEqual(RUN.parse_stages(text), stages)
             self.assertEqual(RUN.suffix(stages), suffix)
-        for text in ("", "speed,", "fast"):
-            with self.assertRaisesRegex(ValueError, "no stage '(fast)?', have correctness, speed, contract"):
+        for text in ("", "first,", "fast"):
+            with self.assertRaisesRegex(ValueError, "no stage '(fast)?', have first, rest, contract"):
                 RUN.parse_stages(text)
 
     def whole_run(self, *arguments):
@@ -138,26 +138,24 @@ class RunTest(unittest.TestCase):
         with open(os.path.join(self.folder, "out", name), encoding="utf-8") as file:
             return json.load(file)
 
-    def test_two_calls_with_half_of_the_stages_keep_each_others_results(self):
-        first = self.whole_run("--stages", "correctness")
-        second = self.whole_run("--stages", "speed")
+    def test_two_calls_keep_each_others_results(self):
+        first = self.whole_run()
+        second = self.whole_run("--stages", "rest")
         self.assertEqual((first.returncode, second.returncode), (0, 0), first.stdout + second.stdout)
         self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "out"))),
-                         ["log-correctness.txt", "log-speed.txt", "results-correctness.json", "results-speed.json"])
-        correctness, speed = self.results("results-correctness.json"), self.results("results-speed.json")
-        self.assertEqual([stage["name"] for stage in correctness["stages"]],
-                         ["contract on cpu", "golden steps on cpu", "services"])
-        self.assertEqual([stage["name"].split()[0] for stage in speed["stages"]], ["engine", "PyTorch"])
-        self.assertEqual((correctness["asked"], speed["asked"]),
-                         (["contract", "sanitizer", "services"], ["engine", "torch"]))
-        self.assertEqual((len(correctness["benchmarks"]), len(speed["benchmarks"])), (0, 1))
-        self.assertEqual(correctness["revision"], "abc")
+                         ["log-rest.txt", "log.txt", "results-rest.json", "results.json"])
+        both = self.results("results.json"), self.results("results-rest.json")
+        self.assertEqual([[stage["name"] for stage in results["stages"]] for results in both],
+                         [["contract on cpu", "golden steps on cpu", "engine benchmark fp32 capstan",
+                           *self.torch_stages("eager"), "services"], self.torch_stages("compile")])
+        self.assertEqual([results["asked"] for results in both],
+                         [["contract", "engine", "torch", "services"], ["sanitizer", "compile"]])
+        self.assertEqual([len(results["benchmarks"]) for results in both], [1, 0])
+        self.assertEqual(both[0]["revision"], "abc")
 
-    def test_without_a_choice_all_stages_run(self):
-        result = self.whole_run()
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        names = [stage["name"].split()[0] for stage in self.results("results.json")["stages"]]
-        self.assertEqual(names, ["contract", "golden", "services", "engine", "PyTorch"])
+    @staticmethod
+    def torch_stages(mode):
+        return ["PyTorch" if importlib.util.find_spec("torch") is None else f"PyTorch {mode}"]
 
     def test_a_call_with_too_little_time_ends_with_1(self):
         result = self.whole_run("--stages", "contract", "--seconds", "1")
@@ -166,9 +164,9 @@ class RunTest(unittest.TestCase):
         self.assertEqual(self.results("results-contract.json")["stages"][0]["result"], "NO TIME")
 
     def test_services_that_cannot_be_unpacked_leave_the_results_of_others(self):
-        result = self.whole_run("--stages", "correctness", "--services", __file__)
+        result = self.whole_run("--stages", "contract,services", "--services", __file__)
         self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
-        self.assertEqual([stage["result"] for stage in self.results("results-correctness.json")["stages"]],
+        self.assertEqual([stage["result"] for stage in self.results("results-contract-services.json")["stages"]],
                          ["passed", "skipped", "FAILED"])
 
     def test_a_stage_that_there_is_not_is_wrong_use(self):
@@ -257,7 +255,9 @@ class RunTest(unittest.TestCase):
         runner = self.runner()
         rows = []
         with unittest.mock.patch.object(RUN.importlib.util, "find_spec", return_value=object()):
-            self.quietly(lambda: rows.extend(RUN.torch_benchmark(runner, self.folder, "cuda:0", 256, self.folder)))
+            for compiled in (False, True):
+                self.quietly(lambda: rows.extend(
+                    RUN.torch_benchmark(runner, self.folder, "cuda:0", 256, self.folder, compiled)))
         every = ("fp32", "tf32", "bf16", "fp16")
         self.assertEqual([(stage["name"], stage["result"]) for stage in runner.stages],
                          [("PyTorch eager", "passed"), ("PyTorch graph", "passed"),

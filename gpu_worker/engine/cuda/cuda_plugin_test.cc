@@ -67,8 +67,7 @@ TEST(CudaPluginTest, WithoutADriverCompileFailsWithItsCall) {
   capstan_error error = {};
   const int32_t code = factory()->compile(&request, &plan, &error);
   EXPECT_EQ(static_cast<absl::StatusCode>(code), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(error.text),
-              HasSubstr("cudaSetDevice(device_): 35 cudaErrorInsufficientDriver"));
+  EXPECT_THAT(std::string(error.text), HasSubstr("cudaSetDevice: 35 cudaErrorInsufficientDriver"));
   EXPECT_EQ(plan, nullptr);
   request.precision = 4;
   EXPECT_EQ(static_cast<absl::StatusCode>(factory()->compile(&request, &plan, &error)),
