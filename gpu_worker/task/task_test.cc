@@ -565,8 +565,8 @@ TEST_F(GpuTaskTest, AFaultAmongSeveralCardsIsNamed) {
       RunTask(test.Start(), {"cuda:0", "cuda:3"}, [](const TaskState&) { return false; });
   EXPECT_TRUE(outcome.failed);
   EXPECT_EQ(outcome.last().reason(), "InternalError");
-  EXPECT_THAT(outcome.last().message(), HasSubstr("step 1: devices together: cudaEventQuery: 700"));
-  EXPECT_THAT(outcome.last().message(), HasSubstr("GPU 3"));
+  EXPECT_THAT(outcome.last().message(), HasSubstr("step 1: devices together: GPU 3, "));
+  EXPECT_THAT(outcome.last().message(), HasSubstr(": cudaEventQuery: 700"));
 }
 
 TEST_F(GpuTrainingTest, SixteenBitsTrain) {

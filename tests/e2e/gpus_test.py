@@ -62,7 +62,7 @@ class GpusTest(support.TestCase):
         self.assertEqual(run.code, 100, run)
         job = json.loads(run.out.splitlines()[-1])
         self.assertEqual((job['state'], job['reason']), ('FAILED', 'InternalError'), run)
-        self.assertRegex(job['message'], 'step 0: devices together: cudaEventQuery: 700 .* on GPU 2')
+        self.assertRegex(job['message'], 'step 0: devices together: GPU 2, .*: cudaEventQuery: 700 ')
 
     def test_a_sum_that_hangs_ends_the_job_with_its_name(self):
         run = self.run_job('cuda:0,cuda:1', env={'CAPSTAN_FAKE_GROUP': 'hang:0'}, limits={'stall_timeout': '6s'},

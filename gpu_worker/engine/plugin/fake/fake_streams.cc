@@ -108,6 +108,7 @@ class FakeStreams : public GroupStreams {
     int64_t ticket = 0;
     {
       MutexLock lock(mu_);
+      events_[event].device = device;
       ticket = ++events_[event].recorded;
     }
     Push(device, stream, [this, event, ticket] {
@@ -131,7 +132,8 @@ class FakeStreams : public GroupStreams {
   }
   absl::StatusOr<bool> Done(int event) override {
     MutexLock lock(mu_);
-    if (!failure_.ok()) return failure_;
+    // As of a card: what the others do goes on.
+    if (events_[event].device == failed_device_) return failure_;
     return events_[event].done == events_[event].recorded;
   }
 
@@ -153,11 +155,11 @@ class FakeStreams : public GroupStreams {
                members_[device].train(own, loss_scale, memory.lane.data(), &memory.sums);
            if (device == faults_.fault_member && memory.lanes++ == faults_.fault_lane) {
              status = absl::InternalError(
-                 absl::StrCat("cudaEventQuery: 700 (an illegal memory access was encountered) on ",
-                              NameOf(device)));
+                 "cudaEventQuery: 700 (an illegal memory access was encountered)");
            }
            if (status.ok()) return;
            MutexLock lock(mu_);
+           failed_device_ = device;
            failure_ = status;
          });
     // A bucket after the other, as backward leaves them.
@@ -319,6 +321,7 @@ class FakeStreams : public GroupStreams {
     std::thread thread;
   };
   struct Event {
+    int device = 0;  // of the last record
     int64_t recorded = 0, done = 0;
   };
 
@@ -377,6 +380,7 @@ class FakeStreams : public GroupStreams {
   Mutex mu_;
   CondVar changed_;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
+  int failed_device_ ABSL_GUARDED_BY(mu_) = -1;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   std::vector<Event> events_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<Worker>> workers_;  // compute and fold of each member; work under mu_
