@@ -3,6 +3,8 @@
 // they are, the card and NVIDIA's libraries replaced.
 #include <cstdlib>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -50,6 +52,41 @@ TEST(CudaOnCpuGroupTest, AGroupGivesTheHostsSums) {
 TEST(CudaOnCpuGroupTest, AGroupUpdatesAsTheHost) {
   ExpectGroupUpdates(Cards({0, 1, 2}, "devices=3"), "lenet", 3);
   ExpectGroupUpdates(Cards({0, 0}, ""), "lenet", 3);
+}
+
+// Wherever a library fails, in the first call or in the one that is captured, the error has its
+// words, and the next plan is well.
+TEST(CudaOnCpuTest, AFailureLeavesNothingBehind) {
+  const training::Graph graph = *training::MakeModel("lenet", 10, {1, 28, 28});
+  const Problem problem(graph, /*count=*/2, /*seed=*/2);
+  std::vector<float> gradient(problem.layout.total_floats());
+  int failed_in = 0;  // call
+  const auto train = [&](const std::string& world) {
+    const std::unique_ptr<engine::Device> device = Open(0, world.c_str());
+    engine::PlanOptions options;
+    options.max_batch = 2;
+    const auto plan = device->Compile(problem.graph, problem.layout, options);
+    absl::Status status = plan.status();
+    if (status.ok()) status = (*plan)->LoadWeights(problem.weights.data());
+    for (int call = 0; status.ok() && call < 3; ++call) {
+      failed_in = call;
+      status = (*plan)->ComputeLane(problem.batch(), 0.25, gradient.data()).status();
+    }
+    return status;
+  };
+  ASSERT_TRUE(train("").ok());
+  const std::vector<float> want = gradient;
+  std::set<int> places;
+  for (int n = 1; n <= 16; ++n) {
+    const absl::Status status = train("cudnn=fails:" + std::to_string(n));
+    if (status.ok()) break;  // the third call runs a graph, in which nothing is asked any more
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("cudnnBackendExecute"));
+    places.insert(failed_in);
+    const absl::Status next = train("");
+    ASSERT_TRUE(next.ok()) << n << ": " << next;
+    EXPECT_TRUE(gradient == want) << n;
+  }
+  EXPECT_THAT(places, ::testing::ElementsAre(0, 1));
 }
 
 // Whatever NVIDIA's libraries refuse runs on kernels of ours.

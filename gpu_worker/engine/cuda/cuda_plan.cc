@@ -43,8 +43,11 @@ CudaPlan::~CudaPlan() {
   cudaSetDevice(device_);
   if (context_.stream != nullptr) cudaStreamSynchronize(context_.stream);
   if (copy_stream_ != nullptr) cudaStreamSynchronize(copy_stream_);
+  const bool own_stream = context_.parameter_stream != context_.stream;
+  if (own_stream && context_.parameter_stream != nullptr) {
+    cudaStreamSynchronize(context_.parameter_stream);
+  }
   counts_ = nullptr;
-  const bool own_stream = profile_ == nullptr && context_.parameter_stream != nullptr;
   profile_ = nullptr;
   for (cudaEvent_t* const event : Events()) {
     if (*event != nullptr) cudaEventDestroy(*event);
@@ -54,7 +57,9 @@ CudaPlan::~CudaPlan() {
   if (context_.parameter_cudnn != nullptr) cudnnDestroy(context_.parameter_cudnn);
   if (context_.lt != nullptr) cublasLtDestroy(context_.lt);
   if (copy_stream_ != nullptr) cudaStreamDestroy(copy_stream_);
-  if (own_stream) cudaStreamDestroy(context_.parameter_stream);
+  if (own_stream && context_.parameter_stream != nullptr) {
+    cudaStreamDestroy(context_.parameter_stream);
+  }
   if (context_.stream != nullptr) cudaStreamDestroy(context_.stream);
   if (pinned_ != nullptr) cudaFreeHost(pinned_);
   if (kept_ != nullptr) cudaFree(kept_);
@@ -339,6 +344,7 @@ absl::Status CudaPlan::Replay(Captured& captured, Launches launches) {
     const cudaError_t ended = cudaStreamEndCapture(context_.stream, &graph);
     if (!status.ok()) {
       if (graph != nullptr) cudaGraphDestroy(graph);
+      cudaGetLastError();  // that a branch is not joined follows from it
       return status;
     }
     CAPSTAN_CUDA_RETURN(ended);

@@ -2,8 +2,9 @@
 // captured graphs.
 //
 // A call: the batch goes through two pinned slots into the card's memory, the pass runs as one CUDA
-// graph with two branches, for nothing in backward waits for gradients by parameters, the gradient comes back in pieces on a stream of its own while backward still runs, and the
-// call returns when all of it is with the caller. The first call of a (pass, count) launches its kernels one by one,
+// graph with two branches, for nothing in backward waits for gradients by parameters; the gradient
+// comes back in pieces on a stream of its own while backward still runs, and the call returns when
+// all of it is with the caller. The first call of a (pass, count) launches its kernels one by one,
 // which also loads them; the second captures, every further one replays. Nothing is allocated then.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_PLAN_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_PLAN_H_

@@ -101,6 +101,7 @@ absl::Status CudaPlan::CaptureLane(CountKernels& kernels, int64_t count, int ima
     cudaGraph_t graph = nullptr;
     cudaStreamEndCapture(context_.stream, &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
+    cudaGetLastError();  // that a branch is not joined follows from the failure
   }
   if (status.ok()) kernels.lanes[image_type].pieces = std::move(pieces);
   return status;

@@ -121,8 +121,8 @@ int32_t Compile(const capstan_compile_request* request, capstan_plan** plan, cap
 
 void PlanInfo(const capstan_plan* plan, capstan_plan_info* info) { plan->plan->Info(info); }
 
-// Freeing waits for the card, and this one hangs. The process ends, and what is left goes with it; until
-// then it has a place, so that whoever looks for leaks finds none.
+// Freeing waits for the card, and this one hangs. The process ends, and what is left goes with it;
+// until then it has a place, so that whoever looks for leaks finds none.
 template <typename T>
 void LeaveBehind(T* object) {
   static Mutex& mu = *new Mutex;

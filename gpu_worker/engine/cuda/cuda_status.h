@@ -68,7 +68,7 @@ inline absl::Status UseDevice(int device) {
 }  // namespace capstan::engine::cuda
 
 // Returns from the function where a call of CUDA, cuDNN or cuBLASLt failed; the call's text is part
-// of the message. The only macro of this folder: without it half of the lines would be this one.
+// of the message. Without it half of the lines would be this one.
 #define CAPSTAN_CUDA_RETURN(call)                                                         \
   do {                                                                                    \
     const absl::Status capstan_status = ::capstan::engine::cuda::ToStatus(#call, (call)); \

@@ -85,6 +85,7 @@ class CudaStreams : public GroupStreams {
       if (members_.size() > 1) absl::StrAppend(summary, ", sums by peer copies");
       return absl::OkStatus();
     }
+    // Once: what is missing stays missing.
     static const absl::StatusOr<const NcclLibrary*> nccl = LoadNccl();
     if (!nccl.ok()) return nccl.status();
     nccl_ = *nccl;
@@ -356,8 +357,8 @@ class CudaStreams : public GroupStreams {
   }
 
   const std::vector<int64_t> bucket_ends_;
-  // One card with one bucket has nothing to do beside its lane: both kinds of work in one stream need
-  // no events between them.
+  // One card with one bucket has nothing to do beside its lane: both kinds of work are in one
+  // stream, where nothing waits for anything.
   const bool one_stream_;
   size_t cards_ = 1;  // one may be there twice
   const std::vector<int> bucket_stages_;

@@ -2,9 +2,9 @@
 // what, in which order buckets reach the host. Plain host code over GroupStreams; the CUDA plug-in
 // has streams of a card, the fake one threads.
 //
-// Every device has two streams: kCompute runs its lanes, kFold sums its slice of each bucket and
-// moves it. kFold works on a bucket as soon as backward has left it on every device; the next lane
-// of a device waits until all others have read its gradient. All is enqueued by the calling thread,
+// Every device has two streams, which may be one: kCompute runs its lanes, kFold sums its slice of
+// each bucket and moves it. kFold works on a bucket as soon as backward has left it on every
+// device; the next lane of a device waits until all others have read its gradient. All is enqueued by the calling thread,
 // which then waits for the buckets in their order.
 //
 // A sum may stay on the devices: each then updates its slices of the weights, with its slices of the

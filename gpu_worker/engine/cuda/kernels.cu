@@ -1,7 +1,10 @@
+#include <algorithm>
+#include <cstdint>
 #include <type_traits>
 
 #include "gpu_worker/engine/cuda/kernels.h"
 #include "gpu_worker/engine/cuda/launch.h"
+#include "gpu_worker/engine/cuda/pool_math.h"
 
 namespace capstan::engine::cuda {
 namespace {
@@ -63,6 +66,8 @@ struct WeightCopies {
   int64_t ends[kMostWeightCopies];  // elements of a copy and of those in front of it
 };
 
+static_assert(sizeof(WeightCopies) <= 2048, "a kernel is given 4 KiB at most");
+
 template <typename T>
 __global__ void CopyWeightsKernel(int64_t elements, const __grid_constant__ WeightCopies all) {
   ForElements(elements, [&](int64_t i) {
@@ -114,7 +119,7 @@ __global__ void AddKernel(int64_t elements, const float* right, float* left) {
 template <typename T>
 __global__ void BiasReluKernel(int32_t elements, int32_t columns, const T* bias, bool relu, T* y) {
   ForElements(elements, [&](int64_t i) {
-    const float v = bias == nullptr ? float(y[i]) : y[i] + bias[i % columns];
+    const float v = bias == nullptr ? float(y[i]) : y[i] + bias[static_cast<int32_t>(i) % columns];
     y[i] = T(relu ? Positive(v) : v);
   });
 }

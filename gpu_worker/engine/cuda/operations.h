@@ -11,9 +11,9 @@
 
 namespace capstan::engine::cuda {
 
-// Buffers lie in the device's memory. Operations run one after the other in the order of the calls, but
-// for those between BeginParameters and EndParameters, which may lag (program.h says how far); a
-// failure is kept until the implementation is asked for it, and later calls do nothing.
+// Buffers lie in the device's memory. Operations run one after the other in the order of the calls,
+// but for those between BeginParameters and EndParameters, which may lag (program.h says how far);
+// a failure is kept until the implementation is asked for it, and later calls do nothing.
 // `n`: samples. Names as in index_math.h: dx is the gradient by x.
 class Operations {
  public:
@@ -25,8 +25,8 @@ class Operations {
                           void* x) = 0;
   // From the flat type to elements.
   virtual void CopyWeights(const std::vector<WeightCopy>& copies) = 0;
-  // The gradient by the weights of a stage, [rows, pixels, channels], to the flat vector's order; from
-  // elements where it is rounded_gradient, else from the flat type.
+  // The gradient by the weights of a stage, [rows, pixels, channels], to the flat vector's order;
+  // from elements where it is rounded_gradient, else from the flat type.
   virtual void GradientToFlat(const Stage& stage, const void* from, void* to) = 0;
   // Elements: [rows, channels, pixels] to [rows, pixels, channels], and back.
   virtual void ToChannelsLast(int64_t rows, int32_t channels, int32_t pixels, const void* from,
@@ -60,7 +60,8 @@ class Operations {
   virtual void SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
                        capstan_result* sums) = 0;
 
-  // Around the gradients by the parameters of a stage, which nothing but StageDone waits for.
+  // Around the gradients by the parameters of a stage. They may lag: what is called meanwhile does
+  // not wait for them, but for BackwardDone, and BeginParameters kParameterLag stages later.
   virtual void BeginParameters() {}
   virtual void EndParameters() {}
   // Backward has done a stage: gradients of its parameters are final, or will be when what lags is.

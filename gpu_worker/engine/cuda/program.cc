@@ -254,6 +254,18 @@ std::string Size(int64_t bytes) {
   return mib < 1024 ? absl::StrFormat("%.1f MiB", mib) : absl::StrFormat("%.2f GiB", mib / 1024);
 }
 
+// The time by which gradients by the parameters of stage s are there.
+int ParametersDone(const Program& program, int s) {
+  const int last = static_cast<int>(program.stages.size()) - 1;
+  int further = 0;
+  for (int t = s - 1; t >= 0; --t) {
+    const StageKind kind = program.stages[t].kind;
+    if (kind != StageKind::kConv && kind != StageKind::kDense) continue;
+    if (++further == kParameterLag) return 2 * last - t;
+  }
+  return 2 * last;
+}
+
 }  // namespace
 
 absl::StatusOr<Program> MakeProgram(const capstan_compile_request& request) {
@@ -284,18 +296,6 @@ int64_t PlaceBuffers(std::vector<ArenaBuffer>& buffers) {
                   buffer);
   }
   return total;
-}
-
-// The time by which gradients by the parameters of stage s are there.
-static int ParametersDone(const Program& program, int s) {
-  const int last = static_cast<int>(program.stages.size()) - 1;
-  int further = 0;
-  for (int t = s - 1; t >= 0; --t) {
-    const StageKind kind = program.stages[t].kind;
-    if (kind != StageKind::kConv && kind != StageKind::kDense) continue;
-    if (++further == kParameterLag) return 2 * last - t;
-  }
-  return 2 * last;
 }
 
 // Time runs forward over the stages, 0 to last, and back: stage s is done again at 2 * last - s.

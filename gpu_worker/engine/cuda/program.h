@@ -96,7 +96,7 @@ int64_t PlaceBuffers(std::vector<ArenaBuffer>& buffers);
 struct MemoryOptions {
   int64_t max_batch = 1;
   int64_t element_bytes = 4;    // activations, their gradients, copies of the weights
-  int64_t flat_bytes = 4;       // the flat vectors and sums
+  int64_t flat_bytes = 4;       // the flat vectors and parts of sums
   int64_t workspace_bytes = 0;  // for libraries, each of the two
 };
 

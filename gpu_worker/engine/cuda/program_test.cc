@@ -4,10 +4,12 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gpu_worker/engine/cuda/operations.h"
+#include "gpu_worker/engine/cuda/pool_math.h"
 #include "gpu_worker/engine/plugin/plugin_device.h"
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
@@ -111,8 +113,8 @@ TEST(MemoryTest, BuffersThatLiveTogetherDoNotOverlap) {
   }
 }
 
-// Gradients by parameters may lag two such stages: nothing that backward writes meanwhile lies where
-// what they read does.
+// Gradients by parameters may lag two such stages: nothing that backward writes meanwhile lies
+// where what they read does.
 TEST(MemoryTest, WhatLaggingGradientsReadStays) {
   for (const char* const name : {"lenet", "lenet_d2l", "mlp"}) {
     const Request model(name);

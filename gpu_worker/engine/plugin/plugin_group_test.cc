@@ -241,6 +241,37 @@ TEST_P(PluginGroupTest, WithoutThatTheyAreReducedWhereEveryPlanHasItsCard) {
   }
 }
 
+// One bucket on one card is a way of its own on cards: in one stream.
+TEST_P(PluginGroupTest, OneBucketOnOneCardGivesTheSameBits) {
+  const std::vector<float> weights = Weights(1), momentum = Weights(2);
+  SgdStep update;
+  update.rule = {0.9, true, 0.01};
+  update.learning_rate = 0.05;
+  std::vector<std::vector<float>> got;
+  for (const bool cut : {true, false}) {
+    if (!cut) options_.buckets = {};
+    Compile({1});
+    const auto group = Group();
+    ASSERT_TRUE(group.ok()) << group.status();
+    Load(**group, 1);
+    buckets_ = 0;
+    ExpectTreeSums(**group, LaneTree(8), {1, 2, 3, 4});
+    EXPECT_EQ(buckets_, cut ? 15 : 3);
+    ASSERT_TRUE((*group)->LoadState(weights.data(), momentum.data()).ok());
+    for (int step = 0; step < 5; ++step) {
+      const auto kept = (*group)->ComputeKept(LaneTree(3), Deal({0, 1, 2}), 0.125);
+      ASSERT_TRUE(kept.ok()) << kept.status();
+      ASSERT_TRUE((*group)->Update(update).ok());
+    }
+    std::vector<float> read(weights.size()), read_momentum(weights.size());
+    ASSERT_TRUE((*group)->ReadState(read.data(), read_momentum.data()).ok());
+    got.push_back(read);
+    got.push_back(read_momentum);
+  }
+  EXPECT_TRUE(got[0] == got[2] && got[1] == got[3]);
+  EXPECT_FALSE(got[0] == weights);
+}
+
 // What is reserved is what a usual step needs, and is counted; an unusual one takes more.
 TEST_P(PluginGroupTest, MemoryIsTakenBeforeTheFirstStep) {
   Compile({0, 3});

@@ -7,7 +7,8 @@
 // heuristic that was told of no device, results into a descriptor that cannot take them, pointers
 // that the stream's device does not reach or that overlap.
 //
-// CAPSTAN_FAKE_CUDA: cudnn=none, there is no engine; cudnn=fails, no execution succeeds.
+// CAPSTAN_FAKE_CUDA: cudnn=none, there is no engine; cudnn=fails, no execution succeeds;
+// cudnn=fails:9, the ninth does not.
 //
 // No lock: descriptors and handles belong to one thread at a time, and a lock would order threads
 // that ThreadSanitizer is to watch.
@@ -131,6 +132,15 @@ cudnnStatus_t Bind(const ConvGraph& graph, const Content& pack, ConvWork& work) 
   return CUDNN_STATUS_SUCCESS;
 }
 
+// "fails": always; "fails:9": the ninth time since the word was another.
+bool WantsFailure() {
+  thread_local std::string known;
+  thread_local int count = 0;
+  const std::string word = Setting("cudnn", "");
+  if (word != known) known = word, count = 0;
+  return word == "fails" || word == "fails:" + std::to_string(++count);
+}
+
 cudnnStatus_t Execute(cudnnHandle_t handle, const Content& plan, const Content& pack) {
   if (const cudnnStatus_t status = CheckHandle(handle, "execute"); status != CUDNN_STATUS_SUCCESS) {
     return status;
@@ -157,7 +167,7 @@ cudnnStatus_t Execute(cudnnHandle_t handle, const Content& plan, const Content& 
                                     CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) != 0;
   const cudnnStatus_t status = Bind(*plan.graph, pack, work);
   if (status != CUDNN_STATUS_SUCCESS) return status;
-  if (Setting("cudnn", "") == "fails") {
+  if (WantsFailure()) {
     return RefuseQuietly(CUDNN_STATUS_EXECUTION_FAILED, "execute: the environment wants a failure");
   }
   // No shared pointer: its counter would be an edge from the stream to the host.

@@ -9,7 +9,9 @@
 //   - A stream is a thread. It begins each piece of work at a moment of its own choice, late at
 //     random, and nothing but events, graphs and the synchronising calls orders it: ThreadSanitizer
 //     sees as a race what would be one on a card.
-//   - A captured graph runs its nodes in any order that their edges allow.
+//   - A captured graph runs its nodes in any order that their edges allow, one after the other: a
+//     race within it shows as wrong bits, and to ThreadSanitizer only where the same calls were
+//     made without a capture first, as the plug-in does.
 //
 // What it cannot show: speed, the memory model within a kernel, and what NVIDIA's libraries do
 // otherwise than they say.
@@ -23,7 +25,8 @@
 //                    illegal access (700), from then on every call fails; another word, when the
 //                    next stream is made: all is well again
 //   hang=1:50        the same, but it never ends
-//   cudnn=none, lt=none     these libraries have no kernel for anything; cudnn=fails: none that runs
+//   cudnn=none, lt=none   these libraries have no kernel for anything
+//   cudnn=fails:9    the ninth convolution that runs fails; fails: every one
 //   lt_relu=drops    cuBLASLt makes 0 of a NaN
 //   nccl=lost        from its second sum on NCCL has lost a peer
 #ifndef CAPSTAN_TESTS_SUPPORT_FAKE_CUDA_FAKE_CUDA_H_
@@ -62,8 +65,8 @@ Memory Find(const void* pointer);
 // device or of an enabled peer, or pinned. Else says on stderr which `what` is wrong.
 bool Reaches(int device, const void* pointer, size_t bytes, const std::string& what);
 
-// Remembered for cudaGetLastError, which is of the calling thread; with a line on stderr where `why`
-// is said.
+// Remembered for cudaGetLastError, which is of the calling thread; with a line on stderr where
+// `why` is said.
 cudaError_t Fail(cudaError_t error, const std::string& why);
 // Says on stderr why a call is refused.
 void Complain(const std::string& why);

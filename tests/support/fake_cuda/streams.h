@@ -2,9 +2,9 @@
 //
 // A stream's queue has one edge alone that ThreadSanitizer sees: from the call that appended a
 // piece of work to its run. The way back, from the run to the host or to another stream, is a
-// Ticket, which is what an event or a synchronising call waits for; so a host that touches memory too
-// early, or a stream that does not wait for another, is a race there as on a card. Hence no lock and
-// no shared counter between the two sides.
+// Ticket, which is what an event or a synchronising call waits for; so a host that touches memory
+// too early, or a stream that does not wait for another, is a race there as on a card. Hence no
+// lock and no shared counter between the two sides.
 #ifndef CAPSTAN_TESTS_SUPPORT_FAKE_CUDA_STREAMS_H_
 #define CAPSTAN_TESTS_SUPPORT_FAKE_CUDA_STREAMS_H_
 
@@ -70,8 +70,8 @@ struct CUstream_st {
   explicit CUstream_st(int on_device);
   ~CUstream_st();
   void Push(capstan::fake_cuda::Work work);
-  // On the stream's thread: counts a piece of work and does to it what the environment wants. False:
-  // it is not done, for the device has failed.
+  // On the stream's thread: counts a piece of work and does to it what the environment wants.
+  // False: it is not done, for the device has failed.
   bool Healthy();
   std::minstd_rand& random() { return random_; }  // of the stream's thread
   // What is left in the queue is not done any more; End waits for the thread.

@@ -1,5 +1,7 @@
 #include "gpu_worker/engine/plugin/fake/fake_operations.h"
 
+#include "gpu_worker/engine/cuda/pool_math.h"
+
 namespace capstan::engine::cuda {
 namespace {
 
