@@ -147,11 +147,11 @@ TEST_P(DeviceContractTest, LayersOfEveryPrecisionAgreeWithPlainLoops) {
   }
 }
 
-// Whole models round once per layer and pass; the direction of a step is what must not suffer. Ten
-// bits decide which value of a window is the largest and which is positive, in tf32 as in fp16: one
-// limit for all.
-constexpr double kDirection = 1e-2;
+// Where a rounded value may be the largest of its window instead of another: ten bits decide, in tf32
+// as in fp16.
+constexpr double kOtherChoice = 1e-2;
 
+// Whole models round once per layer and pass; the direction of a step is what must not suffer.
 TEST_P(DeviceContractTest, ModelsOfEveryPrecisionDescendTheSameWay) {
   for (const PrecisionCase& c : kCases) {
     if (!CarriesOut(*device_, c.precision)) continue;
@@ -167,8 +167,10 @@ TEST_P(DeviceContractTest, ModelsOfEveryPrecisionDescendTheSameWay) {
       const absl::StatusOr<Numbers> got = OnDevice(*device_, problem, c.precision, scale);
       ASSERT_TRUE(got.ok()) << got.status();
       EXPECT_NEAR(got->loss_sum, want.loss_sum, c.tolerance * want.loss_sum);
+      const double limit =
+          MayChooseOtherwise(graph) ? std::max(c.tolerance, kOtherChoice) : c.tolerance;
       for (size_t p = 0; p < want.gradients.size(); ++p) {
-        EXPECT_GT(Cosine(got->gradients[p], want.gradients[p]), 1 - kDirection)
+        EXPECT_GT(Cosine(got->gradients[p], want.gradients[p]), 1 - limit)
             << graph.parameters()[p].name;
       }
     }

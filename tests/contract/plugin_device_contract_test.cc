@@ -11,23 +11,15 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "gpu_worker/engine/device/open.h"
-#include "gpu_worker/engine/plugin/plugin_device.h"
 #include "tests/contract/device_contract.h"
 #include "tests/contract/device_group.h"
+#include "tests/contract/plugin_card.h"
 
 namespace capstan::testing {
 namespace {
 
 std::unique_ptr<engine::Device> OpenFakeCard(int index) {
-  engine::LoaderOptions options;
-  options.driver_library = "";
-  options.candidates = {CAPSTAN_FAKE_PLUGIN};
-  const absl::StatusOr<engine::LoadedPlugin> plugin = engine::LoadPlugin(options);
-  EXPECT_TRUE(plugin.ok()) << plugin.status();
-  absl::StatusOr<std::unique_ptr<engine::Device>> device =
-      engine::OpenPluginDevice(*plugin, absl::StrCat("cuda:", index), index);
-  EXPECT_TRUE(device.ok()) << device.status();
-  return *std::move(device);
+  return OpenPluginCard(CAPSTAN_FAKE_PLUGIN, index);
 }
 std::unique_ptr<engine::Device> OpenFake() { return OpenFakeCard(1); }
 

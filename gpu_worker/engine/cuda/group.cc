@@ -330,26 +330,29 @@ absl::Status Group::FinishRound(const capstan_group_step& step, int round) {
 absl::Status Group::WaitFor(int event, int device, const std::string& what) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
+  const auto named = [&](const absl::Status& status) {
+    return absl::Status(status.code(),
+                        absl::StrCat(streams_->NameOf(device), ", ", what, ": ", status.message()));
+  };
   for (int64_t polls = 0;; ++polls) {
     const absl::StatusOr<bool> done = streams_->Done(event);
-    if (done.ok() && *done) return absl::OkStatus();
+    if (!done.ok()) return named(done.status());
+    if (*done) return absl::OkStatus();
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    absl::Status status = done.status();
     // A step of a small model takes less than a millisecond; a sleep would show there.
-    if (status.ok() && seconds < 0.002) {
+    if (seconds < 0.002) {
       std::this_thread::yield();
       continue;
     }
     // Between two looks at the event: cudaEventSynchronize has no deadline, and a lost peer never
     // signals it.
-    if (status.ok()) std::this_thread::sleep_for(std::chrono::microseconds(50));
-    if (status.ok() && polls % 64 == 0) status = streams_->CommunicatorStatus();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    absl::Status status;
+    if (polls % 64 == 0) status = streams_->CommunicatorStatus();
     if (status.ok() && seconds > timeout_seconds_) {
       status = absl::DeadlineExceededError(absl::StrCat("not done after ", timeout_seconds_, " s"));
     }
-    if (status.ok()) continue;
-    return absl::Status(status.code(),
-                        absl::StrCat(streams_->NameOf(device), ", ", what, ": ", status.message()));
+    if (!status.ok()) return named(status);
   }
 }
 
