@@ -7,6 +7,8 @@
 #ifndef CAPSTAN_SERVICES_FILES_BENEATH_H_
 #define CAPSTAN_SERVICES_FILES_BENEATH_H_
 
+#include <sys/types.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,9 +24,19 @@ std::optional<std::string> PathBelow(absl::string_view path, absl::string_view r
 // A descriptor of `root`/`below`, or -1 with errno: EXDEV or ELOOP where it leaves the root.
 int OpenBeneath(const std::string& root, const std::string& below, int flags);
 
+// A descriptor (O_PATH) of the folder `root`/`below`. What of it is missing is made, level by level,
+// never outside of the root, which exists. -1 with errno likewise.
+int MakeFolderBeneath(const std::string& root, const std::string& below, mode_t mode = 0755);
+
 // Whether `path`, as far as it exists, lies in one of `roots`: for paths that are to be made, or
 // that another host has. True also where it may not be searched.
 bool LiesBeneath(absl::string_view path, const std::vector<std::string>& roots);
+
+// Where `path` really lies, as far as it exists and may be searched, under the name of the root:
+// "/root/set/a" for "/root/link/a". nullopt: not LiesBeneath, a link to nowhere, or the kernel does
+// not say.
+std::optional<std::string> PlaceBeneath(absl::string_view path,
+                                        const std::vector<std::string>& roots);
 
 }  // namespace capstan::services
 

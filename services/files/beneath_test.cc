@@ -77,5 +77,48 @@ TEST_F(BeneathFolderTest, WhatDoesNotExistYetCountsByWhatDoes) {
   EXPECT_FALSE(LiesBeneath("/anything", {}));
 }
 
+TEST_F(BeneathFolderTest, APlaceIsWhereLinksLeadTo) {
+  const std::vector<std::string> roots = {"/nowhere", root_ + "/"};
+  fs::create_symlink("set/later", root_ + "/later");
+  for (const char* below : {"/set/a", "/link/a", "/absolute/a"}) {
+    EXPECT_EQ(PlaceBeneath(root_ + below, roots), root_ + "/set/a") << below;
+  }
+  EXPECT_EQ(PlaceBeneath(root_ + "/link/./new/er", roots), root_ + "/set/new/er");
+  EXPECT_EQ(PlaceBeneath(root_, roots), root_);
+  EXPECT_EQ(PlaceBeneath("/nowhere/x/y", roots), "/nowhere/x/y");
+  // The operator's own link keeps its name.
+  EXPECT_EQ(PlaceBeneath(folder_ + "/alias/link/a", {folder_ + "/alias"}),
+            folder_ + "/alias/set/a");
+  // A link that may lead somewhere later: nobody can say whose that will be.
+  for (const char* below : {"/later", "/later/x", "/up/a", "/out", "/nowhere"}) {
+    EXPECT_EQ(PlaceBeneath(root_ + below, roots), std::nullopt) << below;
+  }
+}
+
+TEST_F(BeneathFolderTest, FoldersAreMadeInsideAlone) {
+  const auto make = [&](const std::string& below) {
+    const int fd = MakeFolderBeneath(root_, below);
+    const int error = errno;
+    if (fd < 0) return error;
+    close(fd);
+    return 0;
+  };
+  EXPECT_EQ(make("."), 0);
+  EXPECT_EQ(make("set"), 0);
+  EXPECT_EQ(make("new/job/1-40"), 0);
+  EXPECT_TRUE(fs::is_directory(root_ + "/new/job/1-40"));
+  EXPECT_EQ(make("link/a1"), 0);
+  EXPECT_EQ(make("absolute/b1/c1"), 0);
+  EXPECT_TRUE(fs::is_directory(root_ + "/set/a1"));
+  EXPECT_TRUE(fs::is_directory(root_ + "/set/b1/c1"));
+  EXPECT_EQ(make("set/a"), ENOTDIR);
+  for (const char* below : {"up", "up/new", "out", "out/new", "out/new/er", "nowhere"}) {
+    EXPECT_EQ(make(below), EXDEV) << below;
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ + "/outside"), fs::directory_iterator()),
+            1);
+  EXPECT_EQ(MakeFolderBeneath(folder_ + "/none", "new"), -1);
+}
+
 }  // namespace
 }  // namespace capstan::services

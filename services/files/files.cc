@@ -3,8 +3,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -219,12 +221,21 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view byte
   return (*file)->Commit();
 }
 
-LineFile::LineFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+absl::Status LeaveFree(const std::string& folder, int64_t bytes) {
+  struct statvfs disk = {};
+  if (statvfs(folder.c_str(), &disk) != 0) return ErrnoStatus(errno, "statvfs", folder);
+  const auto block = static_cast<int64_t>(disk.f_frsize);
+  const int64_t size = static_cast<int64_t>(disk.f_blocks) * block;
+  const int64_t free = static_cast<int64_t>(disk.f_bavail) * block;
+  const int64_t floor = std::min(kMaxFloorBytes, size / 20);
+  if (size == 0 || free - bytes >= floor) return absl::OkStatus();  // 0: it does not say
+  return ErrnoStatus(ENOSPC, "write",
+                     absl::StrCat(folder, ": ", bytes, " bytes, where ", free, " are free and ",
+                                  floor, " stay so"));
+}
 
-absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Open(const std::string& path, mode_t mode) {
-  Fd fd(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, mode));
-  if (fd.get() < 0) return ErrnoStatus(errno, "open", path);
-  off_t end = lseek(fd.get(), 0, SEEK_END);
+absl::StatusOr<int64_t> CutHalfLine(int fd, const std::string& path) {
+  off_t end = lseek(fd, 0, SEEK_END);
   if (end < 0) return ErrnoStatus(errno, "seek", path);
   // Backwards to the last '\n'.
   const off_t size = end;
@@ -232,13 +243,23 @@ absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Open(const std::string& path
   bool found = false;
   while (end > 0 && !found) {
     const off_t start = end > static_cast<off_t>(sizeof(block)) ? end - sizeof(block) : 0;
-    const ssize_t got = pread(fd.get(), block, static_cast<size_t>(end - start), start);
+    const ssize_t got = pread(fd, block, static_cast<size_t>(end - start), start);
     if (got != end - start) return ErrnoStatus(got < 0 ? errno : EIO, "read", path);
     const size_t at = absl::string_view(block, static_cast<size_t>(got)).rfind('\n');
     found = at != absl::string_view::npos;
     end = found ? start + static_cast<off_t>(at) + 1 : start;
   }
-  if (end != size && ftruncate(fd.get(), end) != 0) return ErrnoStatus(errno, "truncate", path);
+  if (end != size && ftruncate(fd, end) != 0) return ErrnoStatus(errno, "truncate", path);
+  return static_cast<int64_t>(end);
+}
+
+LineFile::LineFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+
+absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Open(const std::string& path, mode_t mode) {
+  Fd fd(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, mode));
+  if (fd.get() < 0) return ErrnoStatus(errno, "open", path);
+  const absl::StatusOr<int64_t> size = CutHalfLine(fd.get(), path);
+  if (!size.ok()) return size.status();
   return std::unique_ptr<LineFile>(new LineFile(path, fd.Release()));
 }
 

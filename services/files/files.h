@@ -100,6 +100,16 @@ class LineFile {
   absl::Status synced_;  // of the last fsync
 };
 
+// Cuts off a last line without its end, which a crash has left in the open file; its size then. `path`
+// is for messages.
+absl::StatusOr<int64_t> CutHalfLine(int fd, const std::string& path);
+
+// What large files leave free of a disk, for journals, logs and all that is small.
+inline constexpr int64_t kMaxFloorBytes = int64_t{256} << 20;  // and a 20th of the disk at most
+// ResourceExhausted, with the numbers: once `bytes` more are written, less would be free on the disk
+// of `folder`, which exists.
+absl::Status LeaveFree(const std::string& folder, int64_t bytes);
+
 // mkdir -p. OK when it is there already. FailedPrecondition: something else is.
 absl::Status EnsureDir(const std::string& path, mode_t mode = 0755);
 // fsync of a folder: what was linked, renamed or removed in it stays so.

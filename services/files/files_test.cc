@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -214,6 +215,24 @@ TEST_F(FilesTest, RemoveTreeStaysInsideItsRoot) {
   EXPECT_TRUE(RemoveTree(root, root + "/door").ok());  // the link itself
   EXPECT_EQ(Read("outside/keep"), "k");
   EXPECT_THAT(Names(), UnorderedElementsAre("root", "outside"));
+}
+
+TEST(LeaveFreeTest, LargeFilesLeaveATwentiethOfADiskFree) {
+  const std::string folder = *MakePrivateDir("capstan-floor");
+  if (::mount("tmpfs", folder.c_str(), "tmpfs", 0, "size=10m") != 0) {
+    (void)RemoveTree("/tmp", folder);
+    std::fprintf(stderr, "SKIPPED: no right to mount a tmpfs here\n");
+    GTEST_SKIP() << "no right to mount a tmpfs here";
+  }
+  const int64_t mib = 1 << 20;
+  EXPECT_TRUE(LeaveFree(folder, 9 * mib).ok());
+  const absl::Status refused = LeaveFree(folder, 9 * mib + mib / 2 + 4096);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(refused.message(), absl::StrCat("write ", folder,
+                                            ": 9965568 bytes, where 10485760 are free and 524288 "
+                                            "stay so: No space left on device"));
+  EXPECT_EQ(::umount(folder.c_str()), 0);
+  (void)RemoveTree("/tmp", folder);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "services/http/http_names.h"
 #include "services/http/http_stream.h"
 #include "services/logging/log.h"
 #include "services/sync/mutex.h"
@@ -136,13 +137,22 @@ absl::StatusOr<TlsContext> MakeTlsContext(Security& security) {
                                                  ": cannot be used for HTTPS"));
 }
 
-void Answer(const HttpHandler& handler, bool tls, const httplib::Request& request,
+// What all requests of one server have in common.
+struct Access {
+  bool tls = false;
+  std::vector<std::string> names;
+};
+
+void Answer(const HttpHandler& handler, const Access& access, const httplib::Request& request,
             httplib::Response& response) {
+  const bool tls = access.tls;
   HttpRequest asked{.path = request.path, .parameters = request.params, .headers = {}, .tls = tls};
   for (const auto& [name, value] : request.headers) {
     asked.headers.emplace(absl::AsciiStrToLower(name), value);
   }
-  const HttpResponse answer = handler(asked);
+  HttpResponse answer = RefusalOfSource(asked, access.names);
+  if (request.get_header_value_count("Host") > 1) answer = {.code = 400, .body = "two Hosts\n"};
+  if (answer.code == 200) answer = handler(asked);
   response.status = answer.code;
   for (const auto& [name, value] : answer.headers) response.set_header(name.c_str(), value);
   response.set_content(answer.body, answer.content_type);
@@ -214,8 +224,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
   });
   if (options.metrics) {
     routes.emplace("/metrics", [metrics = options.metrics](const HttpRequest&) {
-      return HttpResponse{.body = metrics(),
-                          .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+      return HttpResponse{.body = metrics(), .content_type = kMetricsType};
     });
   }
 
@@ -234,16 +243,18 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
   server.set_socket_options(SetSocketOptions);
   server.set_payload_max_length(kMaxBodyBytes);
   server.set_tcp_nodelay(true);
+  Access access{.tls = tls, .names = options.names};
+  access.names.push_back(listen.host);
   for (const auto& [path, handler] : routes) {
-    server.Get(path, [handler = handler, tls](const httplib::Request& request,
-                                              httplib::Response& response) {
-      Answer(handler, tls, request, response);
+    server.Get(path, [handler = handler, access](const httplib::Request& request,
+                                                 httplib::Response& response) {
+      Answer(handler, access, request, response);
     });
   }
   for (const auto& [path, handler] : options.posts) {
-    server.Post(path, [handler = handler, tls](const httplib::Request& request,
-                                               httplib::Response& response) {
-      Answer(handler, tls, request, response);
+    server.Post(path, [handler = handler, access](const httplib::Request& request,
+                                                  httplib::Response& response) {
+      Answer(handler, access, request, response);
     });
   }
   server.set_exception_handler(

@@ -48,6 +48,9 @@ struct HttpResponse {
   std::vector<std::pair<std::string, std::string>> headers;
 };
 
+// The content type of /metrics.
+inline constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
+
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
 
 struct HttpOptions {
@@ -57,6 +60,9 @@ struct HttpOptions {
   std::function<bool()> ready;                // of /readyz: 200 or 503; empty: always ready
   std::map<std::string, HttpHandler> routes;  // further GET paths, e.g. "/sd"
   std::map<std::string, HttpHandler> posts;   // POST paths, of forms
+  // Further names that a plain request may have in Host: http_names.h. Any request that another
+  // site's page sent is refused.
+  std::vector<std::string> names;
   // How long a request may take to arrive, and its answer to leave; above 0.
   absl::Duration request_limit = absl::Seconds(10);
   absl::Duration crowded_limit = absl::Seconds(1);  // the same while others wait for a thread

@@ -34,6 +34,7 @@ namespace capstan::services {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr size_t kMiB = 1 << 20;
@@ -239,6 +240,35 @@ TEST(HttpServerTest, ServesMetricsHealthReadinessAndOwnRoutes) {
   EXPECT_EQ(result->status, 303);
   EXPECT_EQ(result->body, "a+b/x=y/0");
   EXPECT_EQ(result->get_header_value("Set-Cookie"), "a=b; HttpOnly");
+}
+
+TEST(HttpServerTest, AForeignNameOrPageGetsNothing) {
+  std::atomic<int> asked{0};
+  HttpOptions options;
+  options.names = {"page.example.com"};
+  options.metrics = [] { return std::string("secret"); };
+  options.routes["/"] = options.posts["/login"] = [&asked](const HttpRequest&) {
+    ++asked;
+    return HttpResponse{.body = "secret"};
+  };
+  auto server = HttpServer::Start(std::move(options));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int port = (*server)->endpoint().port;
+  httplib::Client client("127.0.0.1", port);
+  for (const char* path : {"/", "/metrics", "/readyz"}) {
+    const auto result = client.Get(path, {{"Host", absl::StrCat("evil.com:", port)}});
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->status, 421) << path;
+    EXPECT_THAT(result->body, Not(HasSubstr("secret")));
+    EXPECT_EQ(client.Get(path, {{"Host", "page.example.com"}})->status, 200) << path;
+  }
+  const std::string form = "application/x-www-form-urlencoded";
+  const std::string own = absl::StrCat("http://127.0.0.1:", port);
+  EXPECT_EQ(client.Post("/login", {{"Origin", "http://evil.com"}}, "a=b", form.c_str())->status,
+            403);
+  EXPECT_EQ(client.Post("/login", {{"Origin", "null"}}, "a=b", form.c_str())->status, 403);
+  EXPECT_EQ(asked, 1);  // by its own name
+  EXPECT_EQ(client.Post("/login", {{"Origin", own}}, "a=b", form.c_str())->status, 200);
 }
 
 TEST(HttpServerTest, SecondStartOnOnePortNamesTheAddress) {

@@ -8,6 +8,7 @@
 #include "services/check/check.h"
 #include "services/clock/clock.h"
 #include "services/logging/log.h"
+#include "services/security/tokens.h"
 #include "services/status/status.h"
 #include "services/sync/hand_over.h"
 
@@ -102,7 +103,8 @@ class NodeSession::Stream : public grpc::ClientBidiReactor<ConnectRequest, Conne
 NodeSession::NodeSession(NodeSessionOptions options, Callbacks callbacks)
     : options_(std::move(options)),
       callbacks_(std::move(callbacks)),
-      stub_(node::v1::NodeService::NewStub(options_.channel)) {}
+      stub_(node::v1::NodeService::NewStub(options_.channel)),
+      resume_key_(MakeResumeKey()) {}
 
 NodeSession::~NodeSession() { Stop(); }
 
@@ -189,6 +191,7 @@ bool NodeSession::RunStream(absl::Status* end) {
     ConnectRequest first;
     *first.mutable_register_() = options_.registration;
     first.mutable_register_()->set_last_incarnation(incarnation_);
+    first.mutable_register_()->set_resume_key(resume_key_);
     stream.Prepare(std::move(first));
   }
   stream.Flush();

@@ -3,8 +3,9 @@
 //
 // One thread of its own. All callbacks are called on it, one at a time, with no lock held; they may
 // call Notify and Send but must not wait for long, since heartbeats leave from the same thread.
-// Registration is repeated on every stream with the incarnation that the coordinator gave first, so
-// that a process which has kept its memory is known again.
+// Registration is repeated on every stream with a key that the session draws once, so that a
+// process which has kept its memory is known again, and no other is taken for it
+// (docs/decisions/2026-11-23-resume-keys.md).
 #ifndef CAPSTAN_SERVICES_NODE_SESSION_NODE_SESSION_H_
 #define CAPSTAN_SERVICES_NODE_SESSION_NODE_SESSION_H_
 
@@ -13,6 +14,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -24,8 +26,8 @@
 namespace capstan::services {
 
 struct NodeSessionOptions {
-  std::shared_ptr<grpc::ChannelInterface> channel;          // to the coordinator, with keepalive
-  node::v1::Register registration;                          // last_incarnation is filled in here
+  std::shared_ptr<grpc::ChannelInterface> channel;  // to the coordinator, with keepalive
+  node::v1::Register registration;  // last_incarnation and resume_key are filled in here
   absl::Duration initial_backoff = absl::Milliseconds(50);  // before dialling again; doubled,
   absl::Duration max_backoff = absl::Seconds(2);        // +-20 %, back to the first once registered
   absl::Duration register_timeout = absl::Seconds(10);  // from dialling to Registered
@@ -79,7 +81,8 @@ class NodeSession {
   const NodeSessionOptions options_;
   const Callbacks callbacks_;
   const std::unique_ptr<node::v1::NodeService::Stub> stub_;
-  std::thread thread_;  // of Start and Stop alone
+  const std::string resume_key_;  // in no log line
+  std::thread thread_;            // of Start and Stop alone
 
   mutable Mutex mu_;
   CondVar changed_;

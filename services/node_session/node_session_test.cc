@@ -203,6 +203,8 @@ TEST_F(NodeSessionTest, ComesBackWithItsIncarnation) {
   const auto registers = coordinator_.WaitFor(2, IsRegister);
   ASSERT_EQ(registers.size(), 2u);
   EXPECT_EQ(registers[1].register_().last_incarnation(), 41);
+  EXPECT_EQ(registers[0].register_().resume_key().size(), 16u);
+  EXPECT_EQ(registers[1].register_().resume_key(), registers[0].register_().resume_key());
   MutexLock lock(mu_);
   ASSERT_FALSE(lost_.empty());
   EXPECT_EQ(lost_[0].code(), absl::StatusCode::kUnavailable);

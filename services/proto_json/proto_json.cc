@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "services/timestamp/timestamp.h"
+#include "services/visible_text/visible_text.h"
 
 namespace capstan::services {
 namespace {
@@ -103,7 +104,7 @@ std::string TimeText(const google::protobuf::Timestamp& time) {
 }
 
 std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return VisibleJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 }  // namespace capstan::services

@@ -18,7 +18,8 @@ nlohmann::ordered_json ProtoJson(const google::protobuf::Message& message);
 // "2026-01-02T03:04:05.678Z".
 std::string TimeText(const google::protobuf::Timestamp& time);
 
-// One line. Text that is no UTF-8 has U+FFFD for what is not.
+// One line. Text that is no UTF-8 has U+FFFD for what is not; what a terminal would obey or hide is
+// escaped (visible_text.h).
 std::string Dump(const nlohmann::ordered_json& json);
 
 }  // namespace capstan::services

@@ -92,5 +92,25 @@ TEST(RoleTest, UrisAreReadAsWritten) {
   EXPECT_FALSE(ParseRoleUri("spiffe://capstan:role/admin").ok());
 }
 
+TEST(RoleTest, ACertificateHasTheNodesOfItsName) {
+  const auto claim = [](const std::string& name, const std::string& node) {
+    return ClaimOf({Role::kWorker, name}, node);
+  };
+  for (const std::string name :
+       {"gpu-1", "gpu_1", "gpu-1.example.com", "gpu_1.10.example", "gpu-1."}) {
+    EXPECT_EQ(claim(name, "gpu-1"), NodeClaim::kNamed) << name;
+    EXPECT_EQ(claim(name, "gpu-1-shard"), NodeClaim::kNamed) << name;
+    for (const std::string other : {"gpu-11", "gpu", "gpu-2", "a-gpu-1", "gpu-1.x", ""}) {
+      EXPECT_EQ(claim(name, other), NodeClaim::kAnother) << name << " " << other;
+    }
+  }
+  for (const std::string name : {"10.0.0.1", "127.0.0.1", "localhost", "worker"}) {
+    EXPECT_EQ(claim(name, "w0"), NodeClaim::kNameless) << name;
+  }
+  EXPECT_EQ(claim("param_store", "w0"), NodeClaim::kAnother);  // a worker of that name
+  EXPECT_EQ(ClaimOf({Role::kParamStore, "param_store"}, "s0"), NodeClaim::kNameless);
+  EXPECT_EQ(claim("7", "w0"), NodeClaim::kAnother);
+}
+
 }  // namespace
 }  // namespace capstan::services

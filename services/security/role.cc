@@ -2,6 +2,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 
 namespace capstan::services {
@@ -41,6 +42,18 @@ absl::StatusOr<Role> ParseRoleUri(absl::string_view uri) {
     return absl::InvalidArgumentError(absl::StrCat("'", uri, "' names no role"));
   }
   return ParseRole(uri);
+}
+
+NodeClaim ClaimOf(const Identity& certificate, absl::string_view node) {
+  const std::string& name = certificate.name;
+  const bool is_address = name.find_first_not_of("0123456789.") == std::string::npos &&
+                          name.find('.') != std::string::npos;
+  if (is_address || name == "localhost" || name == RoleName(certificate.role)) {
+    return NodeClaim::kNameless;
+  }
+  const std::string own = absl::StrReplaceAll(name.substr(0, name.find('.')), {{"_", "-"}});
+  if (!absl::ConsumePrefix(&node, own)) return NodeClaim::kAnother;
+  return node.empty() || node[0] == '-' ? NodeClaim::kNamed : NodeClaim::kAnother;
 }
 
 absl::Status CheckIdentityName(absl::string_view name) {

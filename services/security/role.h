@@ -40,6 +40,16 @@ std::string RoleUri(Role role);
 // InvalidArgument: another URI, or a role that there is not.
 absl::StatusOr<Role> ParseRoleUri(absl::string_view uri);
 
+// What a certificate's name says about the name of a node that registers with it.
+enum class NodeClaim {
+  kNamed,     // the node is the certificate's own
+  kNameless,  // the certificate names no node: an address, "localhost", or the role itself
+  kAnother,   // the certificate is of other nodes
+};
+// A certificate NAME has the nodes NAME and NAME-*. Of a host name the first label counts, and '_'
+// stands for '-': "gpu_1.example.com" has gpu-1 and gpu-1-*.
+NodeClaim ClaimOf(const Identity& certificate, absl::string_view node);
+
 // OK for 1 to 63 of a-z, 0-9, '.', '-' and '_', a letter or digit first.
 absl::Status CheckIdentityName(absl::string_view name);
 

@@ -6,11 +6,14 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
 #include "services/logging/log.h"
+#include "services/security/secret_file.h"
+#include "services/sync/mutex.h"
 
 namespace capstan::services {
 namespace {
@@ -66,6 +69,13 @@ std::string MakeToken() {
   return absl::StrCat(kTokenPrefix, absl::WebSafeBase64Escape(bytes));
 }
 
+std::string MakeResumeKey() {
+  std::string key(kResumeKeyBytes, 0);
+  CAPSTAN_CHECK(
+      RAND_bytes(reinterpret_cast<unsigned char*>(key.data()), static_cast<int>(key.size())) == 1);
+  return key;
+}
+
 std::string HashToken(absl::string_view token) {
   unsigned char digest[32];
   unsigned int size = 0;
@@ -114,39 +124,70 @@ std::string FormatTokens(const std::vector<TokenEntry>& entries) {
   return root.dump(2) + "\n";
 }
 
-absl::StatusOr<std::unique_ptr<TokenTable>> TokenTable::Open(const std::string& path) {
-  std::unique_ptr<TokenTable> table(new TokenTable(path));
-  MutexLock lock(table->mu_);
-  if (absl::Status status = table->ReadLocked(); !status.ok()) return status;
-  return table;
-}
+struct TokenTable::State {
+  using Entries = absl::flat_hash_map<std::string, TokenEntry>;
 
-absl::Status TokenTable::ReadLocked() {
-  stamp_ = FileStamp::Of(path_);  // before reading: a later change is seen the next time
-  const absl::StatusOr<std::string> text = ReadSecretFile(path_);
+  explicit State(std::string file) : path(std::move(file)) {}
+  // No lock is held while the disk is waited for.
+  absl::Status Read();
+  void ReadIfChanged();
+
+  const std::string path;
+  Mutex mu;
+  FileStamp stamp ABSL_GUARDED_BY(mu);
+  Entries by_hash ABSL_GUARDED_BY(mu);
+};
+
+absl::Status TokenTable::State::Read() {
+  const FileStamp now = FileStamp::Of(path);  // a change after this is seen the next time
+  {
+    MutexLock lock(mu);
+    stamp = now;
+  }
+  const absl::StatusOr<std::string> text = ReadSecretFile(path);
   if (!text.ok()) return text.status();
-  absl::StatusOr<std::vector<TokenEntry>> entries = ParseTokens(path_, *text);
+  absl::StatusOr<std::vector<TokenEntry>> entries = ParseTokens(path, *text);
   if (!entries.ok()) return entries.status();
-  by_hash_.clear();
+  Entries fresh;
   for (TokenEntry& entry : *entries) {
     const std::string hash = entry.sha256;
-    by_hash_.emplace(hash, std::move(entry));
+    fresh.emplace(hash, std::move(entry));
   }
+  MutexLock lock(mu);
+  by_hash.swap(fresh);
   return absl::OkStatus();
+}
+
+void TokenTable::State::ReadIfChanged() {
+  const FileStamp now = FileStamp::Of(path);
+  {
+    MutexLock lock(mu);
+    if (now == stamp) return;
+  }
+  if (absl::Status status = Read(); !status.ok()) {
+    Log(kError, "tokens_not_read").Kv("status", status);
+    return;
+  }
+  Log(kInfo, "tokens_read").Kv("file", path);
+}
+
+TokenTable::TokenTable(std::shared_ptr<State> state)
+    : state_(std::move(state)), look_([kept = state_] { kept->ReadIfChanged(); }) {}
+
+absl::StatusOr<std::unique_ptr<TokenTable>> TokenTable::Open(const std::string& path) {
+  auto state = std::make_shared<State>(path);
+  if (absl::Status status = state->Read(); !status.ok()) return status;
+  return std::unique_ptr<TokenTable>(new TokenTable(std::move(state)));
 }
 
 std::optional<Identity> TokenTable::Find(absl::string_view token, absl::Time now) {
   const std::string hash = HashToken(token);
-  MutexLock lock(mu_);
-  if (!(FileStamp::Of(path_) == stamp_)) {
-    if (absl::Status status = ReadLocked(); !status.ok()) {
-      Log(kError, "tokens_not_read").Kv("status", status);
-    } else {
-      Log(kInfo, "tokens_read").Kv("file", path_).Kv("tokens", by_hash_.size());
-    }
+  if (!look_.Refresh()) {
+    Log(kWarning, "tokens_do_not_answer").Limit("all", absl::Minutes(1)).Kv("file", state_->path);
   }
-  const auto it = by_hash_.find(hash);
-  if (it == by_hash_.end() || it->second.expires <= now) return std::nullopt;
+  MutexLock lock(state_->mu);
+  const auto it = state_->by_hash.find(hash);
+  if (it == state_->by_hash.end() || it->second.expires <= now) return std::nullopt;
   return it->second.identity;
 }
 
@@ -161,32 +202,54 @@ absl::StatusOr<std::string> ParseToken(absl::string_view file, absl::string_view
       file, ": holds no token (16 to 256 of A-Z, a-z, 0-9, '_', '-' and '.', one line)"));
 }
 
-absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(const std::string& path) {
-  KeepMemoryPrivate();
-  std::unique_ptr<TokenFile> file(new TokenFile(path));
-  MutexLock lock(file->mu_);
-  if (absl::Status status = file->ReadLocked(); !status.ok()) return status;
-  return file;
-}
+struct TokenFile::State {
+  explicit State(std::string file) : path(std::move(file)) {}
+  absl::Status Read();
 
-absl::Status TokenFile::ReadLocked() {
-  stamp_ = FileStamp::Of(path_);
-  const absl::StatusOr<std::string> text = ReadSecretFile(path_, 4096);
+  const std::string path;
+  Mutex mu;
+  FileStamp stamp ABSL_GUARDED_BY(mu);
+  std::string token ABSL_GUARDED_BY(mu);
+};
+
+absl::Status TokenFile::State::Read() {
+  const FileStamp now = FileStamp::Of(path);
+  {
+    MutexLock lock(mu);
+    stamp = now;
+  }
+  const absl::StatusOr<std::string> text = ReadSecretFile(path, 4096);
   if (!text.ok()) return text.status();
-  absl::StatusOr<std::string> token = ParseToken(path_, *text);
-  if (!token.ok()) return token.status();
-  token_ = *std::move(token);
+  absl::StatusOr<std::string> fresh = ParseToken(path, *text);
+  if (!fresh.ok()) return fresh.status();
+  MutexLock lock(mu);
+  token = *std::move(fresh);
   return absl::OkStatus();
 }
 
+TokenFile::TokenFile(std::shared_ptr<State> state)
+    : state_(std::move(state)), look_([kept = state_] {
+        const FileStamp now = FileStamp::Of(kept->path);
+        {
+          MutexLock lock(kept->mu);
+          if (now == kept->stamp) return;
+        }
+        if (absl::Status status = kept->Read(); !status.ok()) {
+          Log(kError, "token_not_read").Kv("status", status);
+        }
+      }) {}
+
+absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(const std::string& path) {
+  KeepMemoryPrivate();
+  auto state = std::make_shared<State>(path);
+  if (absl::Status status = state->Read(); !status.ok()) return status;
+  return std::unique_ptr<TokenFile>(new TokenFile(std::move(state)));
+}
+
 std::string TokenFile::Get() {
-  MutexLock lock(mu_);
-  if (!(FileStamp::Of(path_) == stamp_)) {
-    if (absl::Status status = ReadLocked(); !status.ok()) {
-      Log(kError, "token_not_read").Kv("status", status);
-    }
-  }
-  return token_;
+  (void)look_.Refresh();
+  MutexLock lock(state_->mu);
+  return state_->token;
 }
 
 }  // namespace capstan::services

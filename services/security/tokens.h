@@ -11,13 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "services/security/file_look.h"
 #include "services/security/role.h"
-#include "services/security/secret_file.h"
-#include "services/sync/mutex.h"
 
 namespace capstan::services {
 
@@ -31,6 +29,9 @@ struct TokenEntry {
 
 // 32 random bytes of the system as text: kTokenPrefix and 43 characters of base64url.
 std::string MakeToken();
+// 16 random bytes of the system.
+inline constexpr size_t kResumeKeyBytes = 16;
+std::string MakeResumeKey();
 // 64 lower-case hexadecimal digits.
 std::string HashToken(absl::string_view token);
 
@@ -42,43 +43,40 @@ std::string FormatTokens(const std::vector<TokenEntry>& entries);
 absl::StatusOr<std::string> ParseToken(absl::string_view file, absl::string_view text);
 
 // The tokens of tokens.json. Looks at the file before each use and reads it again when it has
-// changed; while what is there cannot be read, the tokens of before stay valid and a log line says
-// so. Thread-safe.
+// changed. While what is there cannot be read, the tokens of before stay valid and a log line says
+// so; so they do while its disk hangs: FileLook. Thread-safe.
 class TokenTable {
  public:
-  // What ReadSecretFile and ParseTokens say.
+  // What ReadSecretFile and ParseTokens say. Waits for the disk.
   static absl::StatusOr<std::unique_ptr<TokenTable>> Open(const std::string& path);
 
   // The owner of a token that is known and not expired at `now`.
-  std::optional<Identity> Find(absl::string_view token, absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<Identity> Find(absl::string_view token, absl::Time now);
 
  private:
-  explicit TokenTable(std::string path) : path_(std::move(path)) {}
-  absl::Status ReadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  struct State;
+  explicit TokenTable(std::shared_ptr<State> state);
 
-  const std::string path_;
-  Mutex mu_;
-  FileStamp stamp_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<std::string, TokenEntry> by_hash_ ABSL_GUARDED_BY(mu_);
+  const std::shared_ptr<State> state_;  // and that of a look which hangs
+  FileLook look_;
 };
 
-// This process's own token, from its file; read again when that has changed. Thread-safe.
+// This process's own token, from its file; read again when that has changed, like a TokenTable.
+// Thread-safe.
 class TokenFile {
  public:
-  // What ReadSecretFile and ParseToken say.
+  // What ReadSecretFile and ParseToken say. Waits for the disk.
   static absl::StatusOr<std::unique_ptr<TokenFile>> Open(const std::string& path);
 
   // The newest that could be read.
-  std::string Get() ABSL_LOCKS_EXCLUDED(mu_);
+  std::string Get();
 
  private:
-  explicit TokenFile(std::string path) : path_(std::move(path)) {}
-  absl::Status ReadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  struct State;
+  explicit TokenFile(std::shared_ptr<State> state);
 
-  const std::string path_;
-  Mutex mu_;
-  FileStamp stamp_ ABSL_GUARDED_BY(mu_);
-  std::string token_ ABSL_GUARDED_BY(mu_);
+  const std::shared_ptr<State> state_;
+  FileLook look_;
 };
 
 }  // namespace capstan::services

@@ -26,6 +26,7 @@
 #include "services/logging/log.h"
 #include "services/security/credentials.h"
 #include "services/server/acceptor.h"
+#include "services/server/http2_guard.h"
 #include "services/status/status.h"
 #include "services/sync/mutex.h"
 
@@ -241,6 +242,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
   }
 
   KeepGrpcInitialised();
+  InstallHttp2Guard();
   static const bool once = [] {
     grpc::channelz::experimental::InitChannelzService();
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();

@@ -9,9 +9,11 @@
 #include <atomic>
 #include <cerrno>
 #include <climits>
+#include <thread>
 
 #include "services/check/check.h"
 #include "services/clock/clock.h"
+#include "services/logging/log.h"
 
 namespace capstan::services {
 namespace {
@@ -77,5 +79,13 @@ bool ShutdownSignal::WaitFor(absl::Duration timeout) {
 void ShutdownSignal::Trigger() { Wake(); }
 
 int ShutdownSignal::signal_number() const { return g_signal.load(); }
+
+void EndProcessAfter(absl::Duration limit) {
+  std::thread([limit] {
+    std::this_thread::sleep_for(absl::ToChronoNanoseconds(limit));
+    Log(kError, "shutdown_takes_too_long").Kv("seconds", limit);
+    _exit(1);
+  }).detach();
+}
 
 }  // namespace capstan::services

@@ -30,6 +30,13 @@ class ShutdownSignal {
   ShutdownSignal();
 };
 
+// The longest that a service takes to end: less than the 90 s that our units and manifests give it.
+inline constexpr absl::Duration kShutdownLimit = absl::Seconds(60);
+
+// Ends the process with 1 after `limit`, with a line in the log, unless it has ended by then: a disk
+// that hangs may hold whoever closes a file on it for ever.
+void EndProcessAfter(absl::Duration limit);
+
 }  // namespace capstan::services
 
 #endif  // CAPSTAN_SERVICES_SERVER_SIGNALS_H_

@@ -1,6 +1,7 @@
 #include "services/server/signals.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -50,6 +51,16 @@ TEST(ShutdownSignalDeathTest, TriggerIsNoSignal) {
         _exit(signal.signal_number() == SIGTERM ? 0 : 1);
       },
       ::testing::ExitedWithCode(0), "");
+}
+
+TEST(EndProcessAfterDeathTest, AProcessThatCannotEndIsEnded) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        EndProcessAfter(absl::Milliseconds(50));
+        while (true) pause();  // as one whose thread a disk holds
+      },
+      ::testing::ExitedWithCode(1), "event=shutdown_takes_too_long");
 }
 
 }  // namespace

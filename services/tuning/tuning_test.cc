@@ -1,9 +1,11 @@
 #include "services/tuning/tuning.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "gtest/gtest.h"
 
@@ -41,6 +43,32 @@ TEST(TuningTest, FreedBuffersStayMapped) {
   for (int i = 0; i < 100; ++i) touch();
   EXPECT_LT(MinorFaults() - before, 256);  // 100 x 256 pages without the settings
 #endif
+}
+
+// In a process of its own, which loses the rights that make root exempt, and may have no thread.
+void WithoutThreads(void (*use)()) noexcept {
+  TuneProcess();
+  const rlimit none = {0, 0};
+  if (setrlimit(RLIMIT_NPROC, &none) != 0) std::_Exit(3);
+  if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) std::_Exit(4);
+  use();
+  std::_Exit(0);
+}
+
+constexpr char kSentence[] =
+    "cannot make a thread: Resource temporarily unavailable; raise the limit of processes";
+
+TEST(TuningTest, AServiceThatCannotMakeItsThreadsEndsWithASentence) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(WithoutThreads([] { RequireThreads(); }), testing::ExitedWithCode(1), kSentence);
+  EXPECT_EXIT(WithoutThreads([] { std::thread([] {}).join(); }), testing::ExitedWithCode(1),
+              kSentence);
+  EXPECT_EXIT(
+      {
+        RequireThreads();
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -1,0 +1,71 @@
+#include "services/security/file_look.h"
+
+#include <cstdint>
+#include <thread>
+#include <utility>
+
+#include "services/clock/clock.h"
+#include "services/sync/mutex.h"
+
+namespace capstan::services {
+
+struct FileLook::State {
+  std::function<void()> look;  // of the thread alone
+  Mutex mu;
+  CondVar changed;
+  bool has_thread ABSL_GUARDED_BY(mu) = false;
+  bool stopping ABSL_GUARDED_BY(mu) = false;
+  bool overdue ABSL_GUARDED_BY(mu) = false;
+  int64_t wanted ABSL_GUARDED_BY(mu) = 0;  // looks asked for
+  int64_t done ABSL_GUARDED_BY(mu) = 0;    // of these: begun after they were asked for, and over
+};
+
+FileLook::FileLook(std::function<void()> look) : state_(std::make_shared<State>()) {
+  state_->look = std::move(look);
+}
+
+FileLook::~FileLook() {
+  MutexLock lock(state_->mu);
+  state_->stopping = true;
+  state_->changed.NotifyAll();
+}
+
+bool FileLook::Refresh() {
+  State& state = *state_;
+  MutexLock lock(state.mu);
+  const int64_t mine = ++state.wanted;
+  if (!state.has_thread) {
+    state.has_thread = true;
+    std::thread([kept = state_] { Run(kept); }).detach();
+  }
+  state.changed.NotifyAll();
+  const absl::Duration deadline = MonotonicNow() + kPatience;
+  while (state.done < mine && !state.overdue) {
+    const absl::Duration left = deadline - MonotonicNow();
+    if (left <= absl::ZeroDuration()) {
+      state.overdue = true;
+    } else {
+      state.changed.WaitWithTimeout(state.mu, left);
+    }
+  }
+  return state.done >= mine;
+}
+
+void FileLook::Run(const std::shared_ptr<State>& state) {
+  while (true) {
+    int64_t wanted = 0;
+    {
+      MutexLock lock(state->mu);
+      while (!state->stopping && state->wanted == state->done) state->changed.Wait(state->mu);
+      if (state->stopping) return;
+      wanted = state->wanted;
+    }
+    state->look();
+    MutexLock lock(state->mu);
+    state->done = wanted;
+    state->overdue = false;
+    state->changed.NotifyAll();
+  }
+}
+
+}  // namespace capstan::services
