@@ -48,12 +48,17 @@ absl::Status CheckSpec(const TensorSpec& spec) {
                                                    ": fan_in and fan_out: got ", spec.fan_in,
                                                    " and ", spec.fan_out, ", want at least 1"));
   }
+  if (spec.kind == TensorKind::kStat && !(spec.momentum >= 0 && spec.momentum <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameter ", spec.name, ": momentum: got ", spec.momentum, ", want 0 to 1"));
+  }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<FlatLayout> FlatLayout::Create(std::vector<TensorSpec> forward_tensors) {
+absl::StatusOr<FlatLayout> FlatLayout::Create(std::vector<TensorSpec> forward_tensors,
+                                              int64_t chunk_floats) {
   if (forward_tensors.empty()) {
     return absl::InvalidArgumentError("parameters: got none, want at least 1");
   }
@@ -98,7 +103,18 @@ absl::StatusOr<FlatLayout> FlatLayout::Create(std::vector<TensorSpec> forward_te
   }
 
   FlatLayout layout;
-  layout.chunk_floats_ = weights < kSmallModelFloats ? kSmallChunkFloats : kChunkFloats;
+  layout.chunk_floats_ = chunk_floats;
+  for (const int64_t size : {kChunkFloats, kMediumChunkFloats, kSmallChunkFloats}) {
+    if (chunk_floats != 0) break;
+    layout.chunk_floats_ = size;
+    if (weights >= kManyChunks * size) break;
+  }
+  if (layout.chunk_floats_ < kSlotAlignFloats || layout.chunk_floats_ % kSlotAlignFloats != 0 ||
+      layout.chunk_floats_ * static_cast<int64_t>(sizeof(float)) > kDefaultMaxFramePayloadBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("chunks: got ", chunk_floats,
+                                                   " floats each, want a multiple of ",
+                                                   kSlotAlignFloats, " that fits into a frame"));
+  }
   int64_t offset = 0;
   const auto place = [&](const Layer& layer, TensorKind kind) {
     for (const TensorSlot& slot : layer.slots) {
@@ -114,6 +130,7 @@ absl::StatusOr<FlatLayout> FlatLayout::Create(std::vector<TensorSpec> forward_te
     if (offset > first) layout.layers_.push_back({layer->name, {first, offset - first}});
   }
   layout.weight_floats_ = offset;
+  layout.statistics_begin_ = offset;
   layout.total_floats_ = offset;
   if (std::any_of(layers.begin(), layers.end(), [](const Layer& layer) {
         return std::any_of(layer.slots.begin(), layer.slots.end(), [](const TensorSlot& slot) {
@@ -121,6 +138,7 @@ absl::StatusOr<FlatLayout> FlatLayout::Create(std::vector<TensorSpec> forward_te
         });
       })) {
     offset = AlignUp(offset, layout.chunk_floats_);
+    layout.statistics_begin_ = offset;
     for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
       place(*layer, TensorKind::kStat);
     }
@@ -128,6 +146,10 @@ absl::StatusOr<FlatLayout> FlatLayout::Create(std::vector<TensorSpec> forward_te
   }
   if (layout.total_floats_ > kMaxFlatFloats) {
     return TooLarge("parameters", absl::StrCat("with padding ", layout.total_floats_));
+  }
+  if (layout.total_floats_ > kMaxChunks * layout.chunk_floats_) {
+    return absl::InvalidArgumentError(absl::StrCat("chunks: ", layout.chunk_floats_,
+                                                   " floats each makes more than ", kMaxChunks));
   }
 
   layout.forward_.resize(layout.slots_.size());

@@ -1,5 +1,6 @@
 // Where every tensor of a model lies in the job's one flat float32 vector, and how the vector is
-// cut into chunks. A function of the model alone: the same on every worker and shard.
+// cut into chunks. A function of the model alone, unless a size of chunks is given: then they have that size (a job's resolved
+// spec says it, so that a job that an earlier version began keeps its chunks). The same on every worker and shard.
 //
 // Weights come first, layers in REVERSE order (the layer of a tensor is its name before the last
 // '.'; inside a layer the given order), so that buckets fill front to back during backward. Running
@@ -20,16 +21,18 @@
 
 namespace capstan::training {
 
-inline constexpr int64_t kSlotAlignFloats = 16;                   // 64 bytes
-inline constexpr int64_t kMaxFlatFloats = int64_t{1} << 31;       // 8 GiB of weights
-inline constexpr int64_t kSmallChunkFloats = 4096;                // 16 KiB
-inline constexpr int64_t kChunkFloats = 16384;                    // 64 KiB
-inline constexpr int64_t kSmallModelFloats = (1 << 20) / 4;       // weights below 1 MiB
+inline constexpr int64_t kSlotAlignFloats = 16;              // 64 bytes
+inline constexpr int64_t kMaxFlatFloats = int64_t{1} << 31;  // 8 GiB of weights
+inline constexpr int64_t kSmallChunkFloats = 512;            // 2 KiB
+inline constexpr int64_t kMediumChunkFloats = 4096;          // 16 KiB
+inline constexpr int64_t kChunkFloats = 16384;               // 64 KiB
+inline constexpr int64_t kManyChunks = 160;                  // 20 for each of 8 shards
+inline constexpr int64_t kMaxChunks = kMaxFlatFloats / kChunkFloats;
 inline constexpr int64_t kDefaultMaxFramePayloadBytes = 1 << 20;  // 1 MiB
 
 enum class TensorKind {
   kWeight,  // has a gradient; summed, clipped, decayed, updated by the optimizer
-  kStat,    // running statistic; moving average only (rule R3)
+  kStat,    // running statistic; a moving average, nothing else touches it (rule R3)
 };
 
 enum class TensorInit {
@@ -45,6 +48,7 @@ struct TensorSpec {
   TensorInit init = TensorInit::kInitializer;
   int64_t fan_in = 0;  // inputs of one output; >= 1 where init is kInitializer
   int64_t fan_out = 0;
+  double momentum = 0;  // kStat: [0, 1], the part of the way that it goes towards a step's average
 };
 
 // [offset, offset + size) of the flat vector, in floats.
@@ -75,13 +79,21 @@ class FlatLayout {
  public:
   // Tensors in FORWARD order; those of a layer follow each other. InvalidArgument, naming the
   // tensor: no tensor, an empty or repeated name, a layer in two places, a dimension or fan below
-  // 1, more than kMaxFlatFloats elements in one tensor or in all with padding.
-  static absl::StatusOr<FlatLayout> Create(std::vector<TensorSpec> forward_tensors);
+  // 1, a statistic's momentum outside its range, more than kMaxFlatFloats elements in one tensor or
+  // in all with padding.
+  //
+  // `chunk_floats`: a multiple of kSlotAlignFloats that fits into a frame and makes at most kMaxChunks (InvalidArgument
+  // otherwise). 0: the largest of the three above that makes kManyChunks of the weights, else the small one.
+  static absl::StatusOr<FlatLayout> Create(std::vector<TensorSpec> forward_tensors,
+                                           int64_t chunk_floats = 0);
 
   // Floats of the whole vector, padding included.
   int64_t total_floats() const { return total_floats_; }
-  // Weights lie in [0, weight_floats()), statistics behind.
+  // Weights lie in [0, weight_floats()), statistics from statistics_begin() on; between them is
+  // padding. Without statistics all three numbers are the same.
   int64_t weight_floats() const { return weight_floats_; }
+  int64_t statistics_begin() const { return statistics_begin_; }
+  bool has_statistics() const { return statistics_begin_ < total_floats_; }
   // Elements of the tensors without padding, of one kind.
   int64_t ElementCount(TensorKind kind) const;
 
@@ -110,6 +122,7 @@ class FlatLayout {
   std::vector<int32_t> forward_;  // slot of each tensor: weights in forward order, then statistics
   std::vector<LayerRange> layers_;
   int64_t weight_floats_ = 0;
+  int64_t statistics_begin_ = 0;
   int64_t total_floats_ = 0;
   int64_t chunk_floats_ = 0;
 };

@@ -1,5 +1,7 @@
 #include "training/chunks/flat_layout.h"
 
+#include <cmath>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "training/chunks/placement.h"
@@ -51,11 +53,13 @@ TEST(FlatLayoutTest, LeNetByHand) {
   }
   EXPECT_EQ(layout.total_floats(), 60224);
   EXPECT_EQ(layout.weight_floats(), 60224);
+  EXPECT_EQ(layout.statistics_begin(), 60224);
+  EXPECT_FALSE(layout.has_statistics());
   EXPECT_EQ(layout.ElementCount(TensorKind::kWeight), 60170);
-  EXPECT_EQ(layout.chunk_floats(), 4096);
-  EXPECT_EQ(layout.chunk_count(), 15);
-  EXPECT_EQ(layout.ChunkRange(0), (FlatRange{0, 4096}));
-  EXPECT_EQ(layout.ChunkRange(14), (FlatRange{57344, 2880}));
+  EXPECT_EQ(layout.chunk_floats(), 512);
+  EXPECT_EQ(layout.chunk_count(), 118);
+  EXPECT_EQ(layout.ChunkRange(0), (FlatRange{0, 512}));
+  EXPECT_EQ(layout.ChunkRange(117), (FlatRange{59904, 320}));
 }
 
 TEST(FlatLayoutTest, ForwardOrderAndLayers) {
@@ -73,25 +77,44 @@ TEST(FlatLayoutTest, ForwardOrderAndLayers) {
 TEST(FlatLayoutTest, ChunksAreReadyFromTheFront) {
   const FlatLayout layout = LeNet();
   EXPECT_EQ(layout.CompleteChunks(0), 0);
-  EXPECT_EQ(layout.CompleteChunks(864), 0);     // fc3
-  EXPECT_EQ(layout.CompleteChunks(11040), 2);   // and fc2: 8192 <= 11040 < 12288
-  EXPECT_EQ(layout.CompleteChunks(60048), 14);  // all but conv1
-  EXPECT_EQ(layout.CompleteChunks(60224), 15);
+  EXPECT_EQ(layout.CompleteChunks(864), 1);      // fc3: 512 <= 864 < 1024
+  EXPECT_EQ(layout.CompleteChunks(11040), 21);   // and fc2: 10752 <= 11040 < 11264
+  EXPECT_EQ(layout.CompleteChunks(60048), 117);  // all but conv1
+  EXPECT_EQ(layout.CompleteChunks(60224), 118);
 }
 
 TEST(FlatLayoutTest, LargeModelsHaveLargeChunks) {
-  EXPECT_EQ(Layout({Weight("a.weight", {262143})}).chunk_floats(), 4096);
-  EXPECT_EQ(Layout({Weight("a.weight", {512, 512})}).chunk_floats(), 16384);
+  EXPECT_EQ(Layout({Weight("a.weight", {655359})}).chunk_floats(), 512);
+  EXPECT_EQ(Layout({Weight("a.weight", {160, 4096})}).chunk_floats(), 4096);
+  EXPECT_EQ(Layout({Weight("a.weight", {160 * 16384 - 1})}).chunk_floats(), 4096);
+  EXPECT_EQ(Layout({Weight("a.weight", {160, 16384})}).chunk_floats(), 16384);
+}
+
+TEST(FlatLayoutTest, AGivenSizeOfChunksIsKept) {
+  const auto layout = FlatLayout::Create({Weight("a.weight", {10000})}, 4096);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->chunk_floats(), 4096);
+  EXPECT_EQ(layout->chunk_count(), 3);
+  for (const int64_t wrong : {-512, 1, 8, 500, 262160}) {
+    EXPECT_EQ(FlatLayout::Create({Weight("a.weight", {10000})}, wrong).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << wrong;
+  }
+  EXPECT_EQ(FlatLayout::Create({Weight("a.weight", {1 << 22})}, 16).status().message(),
+            "chunks: 16 floats each makes more than 131072");
 }
 
 TEST(FlatLayoutTest, StatisticsHaveChunksOfTheirOwn) {
-  const FlatLayout layout =
-      Layout({Weight("conv.weight", {5000}), Weight("bn.weight", {20}), Bias("bn.bias", 20),
-              Stat("bn.running_mean", 20), Stat("bn.running_var", 20), Bias("fc.bias", 3)});
+  const FlatLayout layout = *FlatLayout::Create(
+      {Weight("conv.weight", {5000}), Weight("bn.weight", {20}), Bias("bn.bias", 20),
+       Stat("bn.running_mean", 20), Stat("bn.running_var", 20), Bias("fc.bias", 3)},
+      /*chunk_floats=*/4096);
   EXPECT_EQ(layout.Find("fc.bias")->offset, 0);
   EXPECT_EQ(layout.Find("bn.weight")->offset, 16);
   EXPECT_EQ(layout.Find("conv.weight")->offset, 80);
   EXPECT_EQ(layout.weight_floats(), 80 + 5008);
+  EXPECT_EQ(layout.statistics_begin(), 8192);
+  EXPECT_TRUE(layout.has_statistics());
   EXPECT_EQ(layout.Find("bn.running_mean")->offset, 8192);
   EXPECT_EQ(layout.Find("bn.running_var")->offset, 8224);
   EXPECT_EQ(layout.total_floats(), 8256);
@@ -117,6 +140,11 @@ TEST(FlatLayoutTest, ErrorsNameTheTensor) {
   EXPECT_THAT(error({Weight("a", {1 << 30}), Weight("b", {1 << 30}), Weight("c", {1})}),
               HasSubstr("parameter c: with those before it and padding 2147483664 exceeds"));
   EXPECT_THAT(error({Weight("a", {3, 0})}), HasSubstr("parameter a: dimension 1: got 0"));
+  for (const double momentum : {-0.1, 1.1, std::nan("")}) {
+    TensorSpec statistic = Stat("bn.running_mean", 4);
+    statistic.momentum = momentum;
+    EXPECT_THAT(error({statistic}), HasSubstr("parameter bn.running_mean: momentum: got "));
+  }
   EXPECT_THAT(error({}), HasSubstr("got none"));
   EXPECT_THAT(error({Weight("", {1})}), HasSubstr("empty name"));
   EXPECT_THAT(error({Weight("a.w", {1}), Weight("a.w", {1})}), HasSubstr("got the name twice"));
@@ -151,6 +179,30 @@ TEST(PlacementTest, RunsAreContiguousAndBalanced) {
   }
 }
 
+// The fullest shard of 1 to 8 has at most 1.05 times the mean, in floats.
+TEST(PlacementTest, SmallModelsAreBalanced) {
+  const FlatLayout d2l = Layout({Weight("conv1.weight", {20, 1, 3, 3}), Bias("conv1.bias", 20),
+                                 Weight("conv2.weight", {50, 20, 5, 5}), Bias("conv2.bias", 50),
+                                 Weight("fc1.weight", {128, 800}), Bias("fc1.bias", 128),
+                                 Weight("fc2.weight", {10, 128}), Bias("fc2.bias", 10)});
+  const FlatLayout mlp = Layout({Weight("fc1.weight", {128, 784}), Bias("fc1.bias", 128),
+                                 Weight("fc2.weight", {64, 128}), Bias("fc2.bias", 64),
+                                 Weight("fc3.weight", {10, 64}), Bias("fc3.bias", 10)});
+  for (const FlatLayout& layout : {LeNet(), d2l, mlp, Layout({Weight("a.weight", {655360})}),
+                                   Layout({Weight("a.weight", {160 * 16384 - 1})})}) {
+    for (int32_t shards = 1; shards <= 8; ++shards) {
+      const Placement placement = *Placement::Create(layout.chunk_count(), shards);
+      int64_t fullest = 0;
+      for (int32_t shard = 0; shard < shards; ++shard) {
+        fullest = std::max(fullest, RangeOf(layout, placement.Run(shard)).size);
+      }
+      EXPECT_LE(static_cast<double>(fullest) * shards / static_cast<double>(layout.total_floats()),
+                1.05)
+          << layout.total_floats() << " floats over " << shards;
+    }
+  }
+}
+
 TEST(PlacementTest, EveryShardNeedsAChunk) {
   EXPECT_EQ(Placement::Create(15, 16).status().message(),
             "num_shards: got 16, want 1..15 (chunks of the model)");
@@ -158,7 +210,8 @@ TEST(PlacementTest, EveryShardNeedsAChunk) {
 }
 
 TEST(PlacementTest, FramesHoldWholeChunks) {
-  const FlatLayout layout = Layout({Weight("a.weight", {40 * 16384 + 5})});  // 41 chunks of 64 KiB
+  const FlatLayout layout =
+      *FlatLayout::Create({Weight("a.weight", {40 * 16384 + 5})}, kChunkFloats);  // 41 chunks
   EXPECT_THAT(FramesOf(layout, {0, 41}),
               ElementsAre(ChunkRun{0, 16}, ChunkRun{16, 16}, ChunkRun{32, 9}));
   EXPECT_THAT(FramesOf(layout, {3, 3}, 2 * 65536 + 1), ElementsAre(ChunkRun{3, 2}, ChunkRun{5, 1}));

@@ -16,6 +16,10 @@ namespace capstan::training {
 // field; the caller does.
 absl::StatusOr<std::string> LocalPath(absl::string_view uri);
 
+// The folder of the checkpoint that a path names, by the path alone: `<lineage>-<step>`, or what a
+// manifest.json lies in. Empty: it names none.
+std::string CheckpointFolderIn(absl::string_view path);
+
 }  // namespace capstan::training
 
 #endif  // CAPSTAN_TRAINING_CODEC_LOCAL_URI_H_

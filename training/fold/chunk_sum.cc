@@ -138,11 +138,6 @@ absl::Span<const float> ChunkSum::Root() const {
   return {buffers_[held_.entries()[0].slot].get(), size_};
 }
 
-absl::Span<float> ChunkSum::MutableRoot() {
-  CAPSTAN_CHECK(complete());
-  return {buffers_[held_.entries()[0].slot].get(), size_};
-}
-
 std::vector<Node> ChunkSum::Held() const {
   std::vector<Node> nodes;
   nodes.reserve(held_.entries().size());

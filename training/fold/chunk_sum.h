@@ -55,8 +55,6 @@ class ChunkSum {
   bool complete() const { return held_.complete(); }
   // The sum over all lanes; complete() must be true. Valid until Reset or destruction.
   absl::Span<const float> Root() const;
-  // The same, for an update in place.
-  absl::Span<float> MutableRoot();
 
   // Held nodes, lowest lane first, and the value of one of them.
   std::vector<Node> Held() const;

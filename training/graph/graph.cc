@@ -1,5 +1,6 @@
 #include "training/graph/graph.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -16,7 +17,7 @@ namespace {
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
 std::string Label(const GraphNode& node) {
-  return absl::StrCat("node ", node.name, " (", std::string(OperatorName(node.op)), ")");
+  return absl::StrCat("node ", node.name, " (", node.op.name, ")");
 }
 
 absl::Status CheckName(const std::string& name, int index) {
@@ -32,68 +33,16 @@ absl::Status CheckName(const std::string& name, int index) {
   return absl::OkStatus();
 }
 
-absl::Status CheckAtLeast(const std::string& label, absl::string_view what, int64_t got,
-                          int64_t want) {
-  if (got < want) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(label, ": ", what, " ", got, ", want at least ", want));
-  }
-  return absl::OkStatus();
+// `message` behind the node's name.
+absl::Status Of(const GraphNode& node, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(Label(node), ": ", status.message()));
 }
 
-// Output height (axis 0) or width (axis 1) of a window over `size`.
-absl::StatusOr<int64_t> WindowOutput(const std::string& label, const Window& window, int axis,
-                                     int64_t size) {
-  const char* const axis_name = axis == 0 ? "height" : "width";
-  const int64_t kernel = window.kernel_shape[axis];
-  const int64_t stride = window.strides[axis];
-  const int64_t dilation = window.dilations[axis];
-  const int64_t before = window.pads[axis];
-  const int64_t after = window.pads[axis + 2];
-  for (const auto& [what, got, want] : {std::make_tuple("kernel", kernel, int64_t{1}),
-                                        std::make_tuple("stride", stride, int64_t{1}),
-                                        std::make_tuple("dilation", dilation, int64_t{1}),
-                                        std::make_tuple("padding", before, int64_t{0}),
-                                        std::make_tuple("padding", after, int64_t{0})}) {
-    const absl::Status status =
-        CheckAtLeast(label, absl::StrCat(what, " of the ", axis_name), got, want);
-    if (!status.ok()) return status;
-  }
-  const absl::int128 reach = absl::int128(dilation) * (kernel - 1) + 1;
-  const absl::int128 padded = absl::int128(size) + before + after;
-  if (padded < reach) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(label, ": ", axis_name, " ", size, " with padding ", before, " + ", after,
-                     ", want at least the kernel ", kernel, " at dilation ", dilation));
-  }
-  const absl::int128 output = (padded - reach) / stride + 1;
-  if (output > kMaxTensorElements) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        label, ": output ", axis_name, " is too large, want at most ", kMaxTensorElements));
-  }
-  return static_cast<int64_t>(output);
-}
-
-absl::StatusOr<Shape> PoolShape(const std::string& label, const Window& window, const Shape& x) {
-  if (x.size() != 3) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(label, ": input ", ShapeToString(x), ", want [C, H, W]"));
-  }
-  Shape y = {x[0], 0, 0};
-  for (int axis = 0; axis < 2; ++axis) {
-    const absl::StatusOr<int64_t> output = WindowOutput(label, window, axis, x[axis + 1]);
-    if (!output.ok()) return output.status();
-    y[axis + 1] = *output;
-    // A window that lies in the padding alone would have no maximum and no mean.
-    for (const int side : {axis, axis + 2}) {
-      if (window.pads[side] >= window.kernel_shape[axis]) {
-        return absl::InvalidArgumentError(absl::StrCat(label, ": padding ", window.pads[side],
-                                                       ", want less than the kernel ",
-                                                       window.kernel_shape[axis]));
-      }
-    }
-  }
-  return y;
+absl::Status UnknownOperator(const GraphNode& node) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      Label(node), ": the operator is not known, want one of ",
+      absl::StrJoin(AllOps(), ", ",
+                    [](std::string* out, const OpDef* op) { out->append(op->name); })));
 }
 
 int64_t SaturatedAdd(int64_t a, absl::int128 b) {
@@ -102,34 +51,6 @@ int64_t SaturatedAdd(int64_t a, absl::int128 b) {
 }
 
 }  // namespace
-
-absl::string_view OperatorName(const Operator& op) {
-  static constexpr absl::string_view kNames[] = {
-      "Conv", "MaxPool", "AveragePool", "Gemm", "Relu", "Flatten", "SoftmaxCrossEntropyLoss"};
-  static_assert(sizeof(kNames) / sizeof(kNames[0]) == std::variant_size_v<Operator>);
-  return kNames[op.index()];
-}
-
-std::string ShapeToString(const Shape& shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
-}
-
-absl::StatusOr<int64_t> ElementCount(const Shape& shape, absl::string_view what) {
-  absl::int128 count = 1;
-  for (const int64_t dimension : shape) {
-    if (dimension < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(what, ": shape ", ShapeToString(shape), ", want dimensions of at least 1"));
-    }
-    count *= dimension;
-    if (count > kMaxTensorElements) {
-      return absl::InvalidArgumentError(absl::StrCat(what, ": shape ", ShapeToString(shape),
-                                                     ", want at most ", kMaxTensorElements,
-                                                     " elements"));
-    }
-  }
-  return static_cast<int64_t>(count);
-}
 
 absl::StatusOr<Graph> Graph::Build(std::string name, Shape input_shape,
                                    std::vector<GraphNode> nodes) {
@@ -144,13 +65,12 @@ absl::StatusOr<Graph> Graph::Build(std::string name, Shape input_shape,
   Graph graph;
   graph.name_ = std::move(name);
   graph.nodes_ = std::move(nodes);
-  graph.value_shapes_.push_back(std::move(input_shape));
-  graph.value_elements_.push_back(*input_elements);
-  graph.needs_gradient_.push_back(false);
+  Value input;
+  input.type.shape = std::move(input_shape);
+  input.elements = *input_elements;
+  graph.values_.push_back(std::move(input));
   absl::flat_hash_set<std::string> names;
-  const int node_count = static_cast<int>(graph.nodes_.size());
-  std::vector<bool> read(node_count + 1, false);
-  for (int i = 0; i < node_count; ++i) {
+  for (int i = 0; i < graph.node_count(); ++i) {
     const GraphNode& node = graph.nodes_[i];
     const absl::Status name_status = CheckName(node.name, i);
     if (!name_status.ok()) return name_status;
@@ -158,28 +78,11 @@ absl::StatusOr<Graph> Graph::Build(std::string name, Shape input_shape,
       return absl::InvalidArgumentError(
           absl::StrCat("node ", i, ": the name ", node.name, " is taken by an earlier node"));
     }
-    if (node.inputs.size() != 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Label(node), ": ", node.inputs.size(), " inputs, want 1"));
-    }
-    for (const ValueId input : node.inputs) {
-      if (input < 0 || input > i) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            Label(node), ": input value ", input, ", want one of 0 to ", i, ", made before it"));
-      }
-      read[input] = true;
-    }
-    const bool is_loss = std::holds_alternative<SoftmaxCrossEntropyLoss>(node.op);
-    if (is_loss != (i + 1 == node_count)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Label(node), ": want one SoftmaxCrossEntropyLoss, as the last of ",
-                       node_count, " nodes"));
-    }
-    const absl::Status status = graph.Infer(i);
+    const absl::Status status = graph.AddNode(i);
     if (!status.ok()) return status;
   }
-  for (int value = 0; value < node_count; ++value) {
-    if (!read[value]) {
+  for (int value = 0; value + 1 < graph.value_count(); ++value) {
+    if (graph.values_[value].readers.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           value == 0 ? std::string("the graph's input") : Label(graph.nodes_[value - 1]),
           ": no node reads the value"));
@@ -188,129 +91,103 @@ absl::StatusOr<Graph> Graph::Build(std::string name, Shape input_shape,
   return graph;
 }
 
-absl::Status Graph::Infer(int index) {
+absl::Status Graph::CheckInputs(int index) const {
   const GraphNode& node = nodes_[index];
-  const std::string label = Label(node);
-  const ValueId input = node.inputs[0];
-  const Shape x = value_shapes_[input];
-  weight_of_.push_back(-1);
-  bias_of_.push_back(-1);
-
-  Shape y;
-  bool has_parameters = false;
-  Shape weight_shape;
-  bool bias = false;
-  int64_t positions = 1;  // outputs that share the weights
-  if (const auto* conv = std::get_if<Conv>(&node.op)) {
-    if (x.size() != 3) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(label, ": input ", ShapeToString(x), ", want [C, H, W]"));
-    }
-    absl::Status status = CheckAtLeast(label, "out_channels", conv->out_channels, 1);
-    if (status.ok()) status = CheckAtLeast(label, "group", conv->group, 1);
-    if (!status.ok()) return status;
-    if (x[0] % conv->group != 0 || conv->out_channels % conv->group != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(label, ": group ", conv->group,
-                                                     ", want a divisor of ", x[0], " and ",
-                                                     conv->out_channels, " channels"));
-    }
-    y = {conv->out_channels, 0, 0};
-    for (int axis = 0; axis < 2; ++axis) {
-      const absl::StatusOr<int64_t> output = WindowOutput(label, conv->window, axis, x[axis + 1]);
-      if (!output.ok()) return output.status();
-      y[axis + 1] = *output;
-    }
-    has_parameters = true;
-    bias = conv->bias;
-    weight_shape = {conv->out_channels, x[0] / conv->group, conv->window.kernel_shape[0],
-                    conv->window.kernel_shape[1]};
-  } else if (const auto* max_pool = std::get_if<MaxPool>(&node.op)) {
-    absl::StatusOr<Shape> shape = PoolShape(label, max_pool->window, x);
-    if (!shape.ok()) return shape.status();
-    y = *std::move(shape);
-  } else if (const auto* average_pool = std::get_if<AveragePool>(&node.op)) {
-    absl::StatusOr<Shape> shape = PoolShape(label, average_pool->window, x);
-    if (!shape.ok()) return shape.status();
-    y = *std::move(shape);
-  } else if (const auto* gemm = std::get_if<Gemm>(&node.op)) {
-    if (x.size() != 1) {
+  const OpDef& def = *defs_[index];
+  const int count = static_cast<int>(node.inputs.size());
+  if (count < def.min_inputs || count > def.max_inputs) {
+    const std::string want = def.min_inputs == def.max_inputs
+                                 ? absl::StrCat(def.min_inputs)
+                                 : absl::StrCat(def.min_inputs, " to ", def.max_inputs);
+    return absl::InvalidArgumentError(
+        absl::StrCat(Label(node), ": ", count, " inputs, want ", want));
+  }
+  for (const ValueId input : node.inputs) {
+    if (input < 0 || input > index) {
       return absl::InvalidArgumentError(absl::StrCat(
-          label, ": input ", ShapeToString(x), ", want [features] (put a Flatten before it)"));
+          Label(node), ": input value ", input, ", want one of 0 to ", index, ", made before it"));
     }
-    const absl::Status status = CheckAtLeast(label, "out_features", gemm->out_features, 1);
-    if (!status.ok()) return status;
-    y = {gemm->out_features};
-    has_parameters = true;
-    bias = gemm->bias;
-    weight_shape = {gemm->out_features, x[0]};
-  } else if (std::holds_alternative<Relu>(node.op)) {
-    y = x;
-  } else if (std::holds_alternative<Flatten>(node.op)) {
-    y = {value_elements_[input]};
-  } else {
-    if (x.size() != 1 || x[0] > std::numeric_limits<int32_t>::max()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(label, ": input ", ShapeToString(x), ", want [classes], at most ",
-                       std::numeric_limits<int32_t>::max(), " of them"));
-    }
-    num_classes_ = x[0];
-    y = {1};
   }
-
-  const absl::StatusOr<int64_t> elements = ElementCount(y, absl::StrCat(label, ": output"));
-  if (!elements.ok()) return elements.status();
-  value_shapes_.push_back(y);
-  value_elements_.push_back(*elements);
-  if (has_parameters) {
-    positions = *elements / y[0];
-    const absl::Status status = AddParameters(index, std::move(weight_shape), bias, positions);
-    if (!status.ok()) return status;
+  if (def.loss != (index + 1 == node_count())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Label(node), ": want one SoftmaxCrossEntropyLoss, as the last of ",
+                     node_count(), " nodes"));
   }
-  needs_gradient_.push_back(has_parameters || needs_gradient_[input]);
   return absl::OkStatus();
 }
 
-absl::Status Graph::AddParameters(int index, Shape weight_shape, bool bias, int64_t positions) {
-  const GraphNode& node = nodes_[index];
-  const std::string label = Label(node);
-  const absl::StatusOr<int64_t> elements =
-      ElementCount(weight_shape, absl::StrCat(label, ": weight"));
-  if (!elements.ok()) return elements.status();
-  int64_t window = 1;  // cannot overflow: a part of the product above
-  for (size_t i = 2; i < weight_shape.size(); ++i) window *= weight_shape[i];
-  const int64_t outputs = weight_shape[0];
+absl::Status Graph::AddNode(int index) {
+  GraphNode& node = nodes_[index];
+  const OpDef* const def = FindOp(node.op.name);
+  if (def == nullptr) return UnknownOperator(node);
+  defs_.push_back(def);
+  const absl::Status inputs = CheckInputs(index);
+  if (!inputs.ok()) return inputs;
 
-  Parameter weight;
-  weight.name = absl::StrCat(node.name, ".weight");
-  weight.kind = ParameterKind::kWeight;
-  weight.node = index;
-  weight.fan_in = *elements / outputs;
-  weight.fan_out = outputs * window;
-  weight.elements = *elements;
-  weight.shape = std::move(weight_shape);
-  Parameter bias_parameter = weight;
-  weight_of_[index] = static_cast<int>(parameters_.size());
-  parameters_.push_back(std::move(weight));
-  parameter_elements_ = SaturatedAdd(parameter_elements_, *elements);
-  if (bias) {
-    bias_parameter.name = absl::StrCat(node.name, ".bias");
-    bias_parameter.kind = ParameterKind::kBias;
-    bias_parameter.shape = {outputs};
-    bias_parameter.elements = outputs;
-    bias_of_[index] = static_cast<int>(parameters_.size());
-    parameters_.push_back(std::move(bias_parameter));
-    parameter_elements_ = SaturatedAdd(parameter_elements_, outputs);
+  OpInstance instance;
+  instance.index = index;
+  bool needs_gradient = false;
+  for (const ValueId input : node.inputs) {
+    instance.x.push_back(values_[input].type);
+    values_[input].readers.push_back(index);
+    needs_gradient = needs_gradient || values_[input].needs_gradient;
   }
-  if (parameter_elements_ > kMaxTensorElements) {
-    return absl::InvalidArgumentError(absl::StrCat(label, ": the graph has ", parameter_elements_,
-                                                   " parameters up to here, want at most ",
-                                                   kMaxTensorElements));
-  }
-  const absl::int128 flops = absl::int128(2) * *elements * positions;
+  const absl::Status attributes = node.op.attributes.Normalize(def->attributes);
+  if (!attributes.ok()) return Of(node, attributes);
+  absl::StatusOr<Inference> inferred = def->infer(instance.x, node.op.attributes);
+  if (!inferred.ok()) return Of(node, inferred.status());
+  instance.attributes = node.op.attributes;
+  instance.inferred = *std::move(inferred);
+  const absl::StatusOr<int64_t> elements = ElementCount(instance.inferred.output.shape, "output");
+  if (!elements.ok()) return Of(node, elements.status());
+
+  const absl::int128 flops = instance.inferred.flops;
   forward_flops_ = SaturatedAdd(forward_flops_, flops);
-  training_flops_ =
-      SaturatedAdd(training_flops_, flops * (needs_gradient_[node.inputs[0]] ? 3 : 2));
+  training_flops_ = SaturatedAdd(training_flops_, flops * (needs_gradient ? 3 : 2));
+  instances_.push_back(std::move(instance));
+  const absl::Status parameters = AddParameters(index);
+  if (!parameters.ok()) return parameters;
+  for (const int parameter : node_parameters_[index]) {
+    needs_gradient = needs_gradient || !parameters_[parameter].statistic;
+  }
+  Value output;
+  output.type = instances_[index].inferred.output;
+  output.elements = *elements;
+  output.needs_gradient = needs_gradient;
+  values_.push_back(std::move(output));
   return absl::OkStatus();
+}
+
+absl::Status Graph::AddParameters(int index) {
+  const GraphNode& node = nodes_[index];
+  node_parameters_.emplace_back();
+  for (const OpParameter& of_op : instances_[index].inferred.parameters) {
+    const absl::StatusOr<int64_t> elements = ElementCount(of_op.shape, of_op.suffix);
+    if (!elements.ok()) return Of(node, elements.status());
+    Parameter parameter;
+    static_cast<OpParameter&>(parameter) = of_op;
+    parameter.name = absl::StrCat(node.name, ".", of_op.suffix);
+    parameter.node = index;
+    parameter.elements = *elements;
+    int64_t& sum = of_op.statistic ? statistic_elements_ : parameter_elements_;
+    sum = SaturatedAdd(sum, *elements);
+    node_parameters_[index].push_back(static_cast<int>(parameters_.size()));
+    parameters_.push_back(std::move(parameter));
+    const int64_t all = SaturatedAdd(parameter_elements_, statistic_elements_);
+    if (all > kMaxTensorElements) {
+      return absl::InvalidArgumentError(absl::StrCat(Label(node), ": the graph has ", all,
+                                                     " parameters up to here, want at most ",
+                                                     kMaxTensorElements));
+    }
+  }
+  return absl::OkStatus();
+}
+
+int Graph::parameter_of(int node, absl::string_view suffix) const {
+  for (const int parameter : node_parameters_[node]) {
+    if (parameters_[parameter].suffix == suffix) return parameter;
+  }
+  return -1;
 }
 
 }  // namespace capstan::training

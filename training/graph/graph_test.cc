@@ -4,6 +4,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "training/ops/conv/conv.h"
+#include "training/ops/flatten/flatten.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/pool/pool.h"
+#include "training/ops/relu/relu.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::training {
 namespace {
@@ -67,12 +73,13 @@ TEST(GraphTest, ParametersComeInForwardOrderWithFansThatCountTheKernel) {
   EXPECT_EQ(weight.fan_out, 36);  // 4 * 3 * 3
   const Parameter& bias = graph->parameters()[1];
   EXPECT_EQ(bias.name, "n0.bias");
-  EXPECT_EQ(bias.kind, ParameterKind::kBias);
+  EXPECT_TRUE(bias.bias_like);
+  EXPECT_EQ(bias.init, ParameterInit::kZeros);
   EXPECT_THAT(bias.shape, ElementsAre(4));
   EXPECT_EQ(bias.fan_in, 9);
   EXPECT_EQ(graph->parameters()[2].name, "n2.weight");
   EXPECT_THAT(graph->parameters()[2].shape, ElementsAre(10, 36));
-  EXPECT_EQ(graph->bias_of(2), -1);
+  EXPECT_EQ(graph->parameter_of(2, "bias"), -1);
   EXPECT_EQ(graph->parameter_elements(), 36 + 4 + 360);
 }
 

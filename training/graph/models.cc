@@ -6,6 +6,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "training/graph/models_resnet.h"
+#include "training/ops/conv/conv.h"
+#include "training/ops/flatten/flatten.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/pool/pool.h"
+#include "training/ops/relu/relu.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::training {
 namespace {
@@ -66,11 +73,49 @@ void AddLenetD2l(Chain& chain, int64_t num_classes) {
 
 void AddMlp(Chain& chain, int64_t num_classes) { chain.AddHead({128, 64, num_classes}); }
 
+// Smaller images are not made smaller at once.
+constexpr int64_t kLargeStemHeight = 64;
+
+bool HasLargeStem(const Shape& input) { return input.size() == 3 && input[1] >= kLargeStemHeight; }
+
 struct Model {
   absl::string_view name;
-  void (*add)(Chain& chain, int64_t num_classes);
+  std::vector<GraphNode> (*nodes)(int64_t num_classes, const Shape& input);
 };
-constexpr Model kModels[] = {{"lenet", AddLenet}, {"lenet_d2l", AddLenetD2l}, {"mlp", AddMlp}};
+
+template <void (*kAdd)(Chain& chain, int64_t num_classes)>
+std::vector<GraphNode> ChainNodes(int64_t num_classes, const Shape&) {
+  Chain chain;
+  kAdd(chain, num_classes);
+  return chain.Take();
+}
+
+std::vector<GraphNode> Resnet18V1(int64_t num_classes, const Shape& input) {
+  return ResnetNodes(
+      {.blocks = {2, 2, 2, 2}, .large_stem = HasLargeStem(input), .num_classes = num_classes});
+}
+std::vector<GraphNode> Resnet18V2(int64_t num_classes, const Shape& input) {
+  return ResnetNodes({.blocks = {2, 2, 2, 2},
+                      .pre_activation = true,
+                      .large_stem = HasLargeStem(input),
+                      .num_classes = num_classes});
+}
+std::vector<GraphNode> Resnet34V1(int64_t num_classes, const Shape& input) {
+  return ResnetNodes(
+      {.blocks = {3, 4, 6, 3}, .large_stem = HasLargeStem(input), .num_classes = num_classes});
+}
+std::vector<GraphNode> Resnet50V1(int64_t num_classes, const Shape& input) {
+  return ResnetNodes({.blocks = {3, 4, 6, 3},
+                      .bottleneck = true,
+                      .large_stem = HasLargeStem(input),
+                      .num_classes = num_classes});
+}
+
+constexpr Model kModels[] = {
+    {"lenet", ChainNodes<AddLenet>}, {"lenet_d2l", ChainNodes<AddLenetD2l>},
+    {"mlp", ChainNodes<AddMlp>},     {"resnet18_v1", Resnet18V1},
+    {"resnet18_v2", Resnet18V2},     {"resnet34_v1", Resnet34V1},
+    {"resnet50_v1", Resnet50V1}};
 
 }  // namespace
 
@@ -88,9 +133,7 @@ absl::StatusOr<Graph> MakeModel(absl::string_view name, int64_t num_classes,
       return absl::InvalidArgumentError(
           absl::StrCat("num_classes: ", num_classes, ", want at least 2"));
     }
-    Chain chain;
-    model.add(chain, num_classes);
-    return Graph::Build(std::string(name), input_shape, chain.Take());
+    return Graph::Build(std::string(name), input_shape, model.nodes(num_classes, input_shape));
   }
   return absl::NotFoundError(
       absl::StrCat("model ", name, ": not known, want one of ", absl::StrJoin(ModelNames(), ", ")));

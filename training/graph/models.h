@@ -7,7 +7,23 @@
 //              classes: 129 068 parameters in conv1 conv2 fc1 fc2 (the LeNet of "Dive into Deep Learning",
 //              MXNet edition)
 //   mlp        Flatten, Gemm 128, 64, classes, Relu between: 109 386 parameters in fc1 fc2 fc3
-// No convolution pads; pooling windows are 2x2 with stride 2 and drop an odd last row or column.
+// No convolution of these pads; pooling windows are 2x2 with stride 2 and drop an odd last row or column.
+//
+//   resnet18_v1, resnet34_v1   of basic blocks (3x3, 3x3): 11 689 512 and 21 797 672 trained
+//                              parameters for [3, 224, 224] and 1000 classes
+//   resnet50_v1                of bottlenecks (1x1, 3x3, 1x1): 25 557 032
+//   resnet18_v2                normalisation and Relu before each convolution: 11 687 848
+// He et al. 2015, arXiv:1512.03385; version 2: He et al. 2016, arXiv:1603.05027. Four stages of 64 to
+// 512 channels (bottlenecks put out four times as many), the later three of which halve the height;
+// then the mean over the image, and `fc`. Convolutions have no bias. The stem of images of at least 64
+// rows is conv1 7x7 with stride 2, bn1, Relu and MaxPool 3x3 with stride 2; of smaller ones conv1 3x3
+// with stride 1, bn1 and Relu: 11 173 962 parameters of resnet18_v1 for [3, 32, 32] and 10 classes.
+//
+// Version 1 has torchvision's names and shapes (conv1 bn1 layer1.0.conv1 layer2.0.downsample.0 fc), without
+// num_batches_tracked; the stride of a bottleneck is in its 3x3, as there. Version 2 has no such module in
+// torchvision; its names are alike, its last normalisation is bn_last. Where a block changes the shape its
+// shortcut is a convolution behind the block's first normalisation, as in Gluon's; the input is not
+// normalised, and the stem of small images is conv1 alone.
 #ifndef CAPSTAN_TRAINING_GRAPH_MODELS_H_
 #define CAPSTAN_TRAINING_GRAPH_MODELS_H_
 

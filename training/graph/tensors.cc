@@ -3,6 +3,21 @@
 #include <utility>
 
 namespace capstan::training {
+namespace {
+
+TensorInit InitOf(ParameterInit init) {
+  switch (init) {
+    case ParameterInit::kInitializer:
+      return TensorInit::kInitializer;
+    case ParameterInit::kZeros:
+      return TensorInit::kZeros;
+    case ParameterInit::kOnes:
+      return TensorInit::kOnes;
+  }
+  return TensorInit::kInitializer;
+}
+
+}  // namespace
 
 std::vector<TensorSpec> TensorSpecs(const Graph& graph) {
   std::vector<TensorSpec> specs;
@@ -11,11 +26,11 @@ std::vector<TensorSpec> TensorSpecs(const Graph& graph) {
     TensorSpec spec;
     spec.name = parameter.name;
     spec.shape = parameter.shape;
-    spec.kind = TensorKind::kWeight;
-    spec.init =
-        parameter.kind == ParameterKind::kWeight ? TensorInit::kInitializer : TensorInit::kZeros;
+    spec.kind = parameter.statistic ? TensorKind::kStat : TensorKind::kWeight;
+    spec.init = InitOf(parameter.init);
     spec.fan_in = parameter.fan_in;
     spec.fan_out = parameter.fan_out;
+    spec.momentum = parameter.momentum;
     specs.push_back(std::move(spec));
   }
   return specs;

@@ -9,7 +9,7 @@
 
 namespace capstan::training {
 
-// In forward order, for FlatLayout::Create. Weights have the job's initializer, biases zeros.
+// In forward order, for FlatLayout::Create.
 std::vector<TensorSpec> TensorSpecs(const Graph& graph);
 
 }  // namespace capstan::training

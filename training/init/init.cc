@@ -66,8 +66,7 @@ void Fill(const TensorSlot& slot, const InitOptions& options, const Philox& phil
     case Initializer::kUniform:
       FillUniform(philox, slot.index, options.scale, first, out);
       return;
-    case Initializer::kZeros:
-      std::fill(out.begin(), out.end(), 0.0f);
+    case Initializer::kZeros:  // as InitRange left it
       return;
   }
 }

@@ -139,6 +139,8 @@ TEST(InitTest, SeedsAndTensorsDiffer) {
 
 TEST(InitTest, RefusesScalesOutOfRange) {
   EXPECT_TRUE(ValidateInitOptions({Initializer::kXavier, 0}).ok());
+  EXPECT_TRUE(ValidateInitOptions({Initializer::kNormal, 0.01}).ok());
+  EXPECT_TRUE(ValidateInitOptions({Initializer::kUniform, 0.07}).ok());
   for (const double scale : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
     EXPECT_FALSE(ValidateInitOptions({Initializer::kNormal, scale}).ok());
     EXPECT_FALSE(ValidateInitOptions({Initializer::kUniform, scale}).ok());

@@ -167,6 +167,7 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
   Decision& decision = decided.decision;
   decision.step = step_;
   decision.apply = finite;
+  decision.applied_steps = step_ - skipped_steps_;
   const bool last = step_ + 1 == options_.total_steps;
   TakeOrders(decision);
   decision.learning_rate = schedule_.LearningRate(step_);
@@ -195,7 +196,10 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
   epoch_.seals += sums;
   epoch_.seconds += seconds;
   samples_used_ += sums.samples;
-  if (!finite) ++skipped_steps_;
+  if (!finite) {
+    ++skipped_steps_;
+    last_skipped_step_ = step_;
+  }
   last_loss_ = IfFinite(loss);
   CountRate(sums.samples, now);
 

@@ -79,6 +79,7 @@ struct Decision {
   double clip_scale = 1;    // factor on the gradient: 1 / the loss scale of this step
   double loss_scale = 1;    // of step+1
   std::vector<int64_t> order_ids;
+  int64_t applied_steps = 0;  // of those before `step`
 };
 
 struct DecidedStep {
@@ -195,6 +196,8 @@ class Lead {
   // True samples of the decided steps; decided steps that were skipped.
   int64_t samples_used() const { return samples_used_; }
   int64_t skipped_steps() const { return skipped_steps_; }
+  // The newest of them that this lead has decided.
+  std::optional<int64_t> last_skipped_step() const { return last_skipped_step_; }
   // Of the last decided step; not set before it or where it is not finite.
   std::optional<double> last_loss() const { return last_loss_; }
   std::optional<double> last_learning_rate() const;
@@ -239,6 +242,7 @@ class Lead {
   std::optional<double> last_loss_;
   int64_t samples_used_ = 0;
   int64_t skipped_steps_ = 0;
+  std::optional<int64_t> last_skipped_step_;
   int32_t nonfinite_in_a_row_ = 0;
   EpochSums epoch_;
   std::optional<EpochSums> ending_;  // an epoch that waits for its evaluation

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
+#include "services/check/mutant.h"
 #include "training/lead/lead.h"
 
 namespace capstan::training {
@@ -110,7 +111,8 @@ void Lead::Restore(const LeadSnapshot& snapshot, absl::Duration now) {
   applied_orders_ = snapshot.applied_orders;
   ordered_rate_ = snapshot.learning_rate;
   if (ordered_rate_ > 0) schedule_ = planned_schedule_.WithBaseRate(ordered_rate_);
-  if (options_.dynamic_loss_scale && snapshot.loss_scale != 0) {
+  if (options_.dynamic_loss_scale && snapshot.loss_scale != 0 &&
+      !CAPSTAN_MUTANT("loss_scale_begins_anew")) {
     CAPSTAN_CHECK(loss_scale_.Restore(snapshot.loss_scale, snapshot.loss_scale_good_steps));
   }
   evaluating_ = ending_.has_value() && evaluation_.block_count() > 0;

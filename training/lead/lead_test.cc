@@ -1,5 +1,6 @@
 #include "training/lead/lead.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -164,6 +165,32 @@ TEST_F(LeadTest, AnEpochIsRecordedWithItsMeansAndEvaluation) {
   EXPECT_EQ(epoch.samples_per_second, 2.5);
 }
 
+TEST_F(LeadTest, HostileEvaluationsAreRefusedAndCountNothing) {
+  Lead lead = Make(Options());
+  for (int step = 0; step < 3; ++step) RunStep(lead, 4, 1, step + 1);
+  ASSERT_THAT(lead.Waiting().evaluation_blocks, ElementsAre(0, 1));  // of 2 samples and of 1
+  const auto refused = [&lead](int64_t version, int64_t block, SealSums sums) {
+    return lead.AddEvaluation(version, block, sums, At(4)).status().code() ==
+           absl::StatusCode::kInvalidArgument;
+  };
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  for (const int64_t block :
+       {int64_t{-1}, int64_t{2}, kMost, std::numeric_limits<int64_t>::min()}) {
+    EXPECT_TRUE(refused(3, block, {2, 0.5, 1})) << block;
+  }
+  for (const int64_t samples : {int64_t{0}, int64_t{1}, int64_t{3}, int64_t{-2}, kMost}) {
+    EXPECT_TRUE(refused(3, 0, {samples, 0.5, 0})) << samples;
+  }
+  for (const int64_t correct : {int64_t{-1}, int64_t{3}, kMost}) {
+    EXPECT_TRUE(refused(3, 0, {2, 0.5, correct})) << correct;
+  }
+  EXPECT_TRUE(refused(4, 0, {2, 0.5, 1}));
+  EXPECT_TRUE(refused(kMost, 0, {2, 0.5, 1}));
+  EXPECT_THAT(lead.Waiting().evaluation_blocks, ElementsAre(0, 1));
+  Evaluate(lead, 5);
+  EXPECT_EQ(lead.epochs().at(0).validation_accuracy, 2.0 / 3);
+}
+
 TEST_F(LeadTest, TheLastVersionStopsAndIsEvaluated) {
   Lead lead = Make(Options(/*total_steps=*/2));  // cut off inside epoch 1
   RunStep(lead, 8.0, 1, 1);
@@ -277,6 +304,7 @@ TEST_F(LeadTest, TheLossScaleFallsUntilStepsAreFinite) {
   const auto good = RunStep(lead, 4.0, 1, 5);
   ASSERT_TRUE(good.has_value());
   EXPECT_TRUE(good->decision.apply);
+  EXPECT_EQ(good->decision.applied_steps, 0);  // those before it were skipped
   EXPECT_EQ(good->decision.clip_scale, 1.0 / 4096);
   EXPECT_EQ(good->decision.loss_scale, 4096);
   // 4096 = 2^12: thirteen more to 0.5, then the third one counted ends the job.
@@ -419,6 +447,39 @@ TEST_F(LeadTest, ARestoredLeadGoesOnWithTheSameBits) {
       EXPECT_EQ(*whole.epochs()[i].train_loss, *after.epochs()[i].train_loss);
       EXPECT_EQ(*whole.epochs()[i].validation_loss, *after.epochs()[i].validation_loss);
     }
+  }
+}
+
+// The scale falls and rises at the same steps, so the lanes of a restored job compute the same bits.
+TEST_F(LeadTest, ARestoredLeadGoesOnWithTheSameLossScale) {
+  const int64_t total = 2 * LossScale::kGoodSteps + 20;
+  LeadOptions options = Options(total);
+  options.evaluate_every_steps = 0;
+  options.dynamic_loss_scale = true;
+  const auto finite = [](const Lead& lead) { return lead.step() > 1 && lead.step() != 9; };
+  for (const int64_t at : {int64_t{1}, int64_t{2}, int64_t{10}, int64_t{40}}) {
+    Lead whole = Make(options), before = Make(options), after = Make(options);
+    for (int64_t s = 0; s < at; ++s) {
+      RunStep(whole, 1, 1, static_cast<double>(s), finite(whole));
+      RunStep(before, 1, 1, static_cast<double>(s), finite(before));
+    }
+    after.Restore(before.Snapshot(), At(static_cast<double>(at)));
+    ASSERT_EQ(after.loss_scale(), whole.loss_scale()) << at;
+    int rises = 0;
+    for (int64_t s = at; s < total; ++s) {
+      const double last = whole.loss_scale();
+      const auto want = RunStep(whole, 1, 1, static_cast<double>(s), finite(whole));
+      const auto got = RunStep(after, 1, 1, static_cast<double>(s), finite(after));
+      ASSERT_EQ(want->decision.loss_scale, got->decision.loss_scale) << at << " " << s;
+      ASSERT_EQ(want->decision.clip_scale, got->decision.clip_scale) << at << " " << s;
+      ASSERT_EQ(want->decision.apply, got->decision.apply) << at << " " << s;
+      // Steps 0, 1 and 9 are skipped.
+      const int64_t skipped = std::min<int64_t>(s, 2) + (s > 9 ? 1 : 0);
+      ASSERT_EQ(want->decision.applied_steps, s - skipped) << at << " " << s;
+      ASSERT_EQ(got->decision.applied_steps, s - skipped) << at << " " << s;
+      rises += want->decision.loss_scale > last ? 1 : 0;
+    }
+    EXPECT_EQ(rises, 2) << at;
   }
 }
 

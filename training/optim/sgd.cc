@@ -42,7 +42,7 @@ void Run(float* out, const float* in, const float* gradient, float* state, size_
 
 }  // namespace
 
-absl::StatusOr<Sgd> Sgd::Create(const SgdOptions& options) {
+absl::StatusOr<Sgd> Sgd::Create(const SgdOptions& options, const UpdateOptions& update) {
   if (!(options.momentum >= 0 && options.momentum < 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("momentum: got ", options.momentum, ", want a number in [0, 1)"));
@@ -54,15 +54,15 @@ absl::StatusOr<Sgd> Sgd::Create(const SgdOptions& options) {
   if (options.nesterov && options.momentum == 0) {
     return absl::InvalidArgumentError("nesterov: got true with momentum 0, want momentum above 0");
   }
-  return Sgd(options);
+  return Sgd(options, update);
 }
 
 void Sgd::Apply(float* weights_out, const float* weights_in, const float* gradient, float* state,
-                size_t n, double learning_rate) const {
+                size_t n, const RuleStep& step) const {
   const SgdConstants c{static_cast<float>(options_.momentum),
                        static_cast<float>(options_.weight_decay),
-                       static_cast<float>(learning_rate)};
-  const bool decay = options_.weight_decay > 0;
+                       static_cast<float>(step.learning_rate)};
+  const bool decay = options_.weight_decay > 0 && step.decay;
   if (options_.momentum == 0) {
     decay ? Run<true, false, false>(weights_out, weights_in, gradient, state, n, c)
           : Run<false, false, false>(weights_out, weights_in, gradient, state, n, c);

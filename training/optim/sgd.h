@@ -25,16 +25,16 @@ struct SgdOptions {
 class Sgd final : public Optimizer {
  public:
   // InvalidArgument: an option outside its range.
-  static absl::StatusOr<Sgd> Create(const SgdOptions& options);
+  static absl::StatusOr<Sgd> Create(const SgdOptions& options, const UpdateOptions& update = {});
 
-  const SgdOptions& options() const { return options_; }
   // 1 with momentum, else 0.
   int state_floats_per_weight() const override { return options_.momentum > 0 ? 1 : 0; }
   void Apply(float* weights_out, const float* weights_in, const float* gradient, float* state,
-             size_t n, double learning_rate) const override;
+             size_t n, const RuleStep& step) const override;
 
  private:
-  explicit Sgd(const SgdOptions& options) : options_(options) {}
+  Sgd(const SgdOptions& options, const UpdateOptions& update)
+      : Optimizer(update), options_(options) {}
 
   SgdOptions options_;
 };

@@ -16,7 +16,7 @@ TEST(SgdTest, PlainStepByHand) {
   const Sgd sgd = *Sgd::Create({});
   float w = 1.0f;
   const float g = 0.5f;
-  sgd.Apply(&w, &w, &g, nullptr, 1, 0.5);
+  sgd.Apply(&w, &w, &g, nullptr, 1, {0.5});
   EXPECT_EQ(w, 0.75f);
   EXPECT_EQ(sgd.state_floats_per_weight(), 0);
 }
@@ -25,10 +25,10 @@ TEST(SgdTest, MomentumAndDecayByHand) {
   const Sgd sgd = *Sgd::Create({.momentum = 0.5, .weight_decay = 0.25});
   float w = 1.0f, v = 0.0f;
   const float g = 0.5f;
-  sgd.Apply(&w, &w, &g, &v, 1, 0.5);  // g' = 0.75 = v
+  sgd.Apply(&w, &w, &g, &v, 1, {0.5});  // g' = 0.75 = v
   EXPECT_EQ(v, 0.75f);
   EXPECT_EQ(w, 0.625f);
-  sgd.Apply(&w, &w, &g, &v, 1, 0.5);  // g' = 0.5 + 0.15625, v = 0.375 + 0.65625
+  sgd.Apply(&w, &w, &g, &v, 1, {0.5});  // g' = 0.5 + 0.15625, v = 0.375 + 0.65625
   EXPECT_EQ(v, 1.03125f);
   EXPECT_EQ(w, 0.109375f);
   EXPECT_EQ(sgd.state_floats_per_weight(), 1);
@@ -38,7 +38,7 @@ TEST(SgdTest, NesterovByHand) {
   const Sgd sgd = *Sgd::Create({.momentum = 0.5, .nesterov = true, .weight_decay = 0.25});
   float w = 1.0f, v = 0.0f;
   const float g = 0.5f;
-  sgd.Apply(&w, &w, &g, &v, 1, 0.5);  // g' = 0.75 = v, g'' = 0.75 + 0.375
+  sgd.Apply(&w, &w, &g, &v, 1, {0.5});  // g' = 0.75 = v, g'' = 0.75 + 0.375
   EXPECT_EQ(v, 0.75f);
   EXPECT_EQ(w, 0.4375f);
 }
@@ -62,10 +62,10 @@ TEST(SgdTest, SameBitsHoweverTheRangeIsCut) {
     for (int step = 0; step < 3; ++step) {
       for (float& x : g) x = normal(random);
       std::vector<float> out(kSize), state = v;
-      sgd.Apply(out.data(), w.data(), g.data(), state.data(), kSize, 0.1);
+      sgd.Apply(out.data(), w.data(), g.data(), state.data(), kSize, {0.1});
       for (size_t first = 0; first < kSize;) {
         const size_t n = std::min<size_t>(kSize - first, 1 + random() % 100);
-        sgd.Apply(&in_place[first], &in_place[first], &g[first], &state_in_place[first], n, 0.1);
+        sgd.Apply(&in_place[first], &in_place[first], &g[first], &state_in_place[first], n, {0.1});
         first += n;
       }
       for (size_t i = 0; i < kSize; ++i) {
@@ -96,7 +96,7 @@ TEST(SgdTest, SameBitsHoweverTheRangeIsCut) {
 TEST(SgdTest, PaddingStaysZero) {
   const Sgd sgd = *Sgd::Create({.momentum = 0.9, .nesterov = true, .weight_decay = 0.1});
   std::vector<float> w(16, 0.0f), g(16, 0.0f), v(16, 0.0f);
-  for (int step = 0; step < 3; ++step) sgd.Apply(w.data(), w.data(), g.data(), v.data(), 16, 0.1);
+  for (int step = 0; step < 3; ++step) sgd.Apply(w.data(), w.data(), g.data(), v.data(), 16, {0.1});
   EXPECT_THAT(w, testing::Each(0.0f));
   EXPECT_THAT(v, testing::Each(0.0f));
 }

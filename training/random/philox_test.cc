@@ -74,6 +74,24 @@ TEST(PhiloxTest, NormalsHaveTheMomentsOfTheNormalDistribution) {
   EXPECT_NEAR(product / n, 0, 5 / std::sqrt(1.0 * n));
 }
 
+// A block whose words all differ, by hand: which word is the upper half, and of which number.
+TEST(PhiloxTest, NormalsAreTheBoxMullerOfTheirWords) {
+  const PhiloxBlock block = {0x11111111u, 0x40000000u, 0x33333333u, 0x20000000u};
+  // Words (0, 1) are 0x4000000011111111 / 2^64 or just above 1/4, words (2, 3) just above 1/8.
+  const double u = 0.25 + 0x11111111p-64, v = 0.125 + 0x33333333p-64;
+  const double radius = std::sqrt(-2 * std::log(u)), angle = 2 * std::acos(-1.0) * v;
+  const auto [a, b] = ToNormals(block);
+  EXPECT_NEAR(a, radius * std::cos(angle), 1e-12);
+  EXPECT_NEAR(b, radius * std::sin(angle), 1e-12);
+}
+
+TEST(PhiloxTest, SixtyFourBitsAreTheFirstTwoWordsTheLowerFirst) {
+  const Philox philox(9, Purpose::kShuffle);
+  const PhiloxBlock block = philox.Block({1, 2, 3, 0});
+  ASSERT_NE(block[0], block[1]);
+  EXPECT_EQ(philox.Uniform64({1, 2, 3, 0}), (uint64_t{block[1]} << 32) + block[0]);
+}
+
 TEST(PhiloxTest, NormalsAreFiniteAtTheEnds) {
   for (const uint32_t bits : {0u, 0xffffffffu}) {
     const auto [a, b] = ToNormals({bits, bits, bits, bits});

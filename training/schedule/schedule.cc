@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
@@ -11,6 +12,11 @@ namespace {
 
 constexpr double kPi = 3.1415926535897932384626433832795;
 constexpr int64_t kMaxPeriodSteps = int64_t{1} << 62;
+
+// From `from` at part 0 to `to` at part 1.
+double HalfCosine(double from, double to, double part) {
+  return to + (from - to) * (0.5 * (1.0 + std::cos(kPi * part)));
+}
 
 absl::StatusOr<int64_t> StepsOf(absl::string_view name, const SchedulePeriod& period,
                                 int64_t steps_per_epoch, int64_t at_least) {
@@ -49,12 +55,29 @@ absl::StatusOr<Schedule> Schedule::Create(const ScheduleOptions& options, int64_
     absl::StatusOr<int64_t> every = StepsOf("every", options.every, steps_per_epoch, 1);
     if (!every.ok()) return every.status();
     schedule.every_steps_ = *every;
-    if (!(options.factor > 0 && options.factor <= 1)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("factor: got ", options.factor, ", want a number in (0, 1]"));
+  }
+  if (options.kind == ScheduleKind::kMultiStep) {
+    if (options.milestones.empty()) {
+      return absl::InvalidArgumentError("milestones: got none, want at least one");
+    }
+    for (const SchedulePeriod& milestone : options.milestones) {
+      absl::StatusOr<int64_t> at = StepsOf("milestones", milestone, steps_per_epoch, 1);
+      if (!at.ok()) return at.status();
+      if (!schedule.milestone_steps_.empty() && *at <= schedule.milestone_steps_.back()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("milestones: got step ", *at, " behind step ",
+                         schedule.milestone_steps_.back(), ", want them ascending"));
+      }
+      schedule.milestone_steps_.push_back(*at);
     }
   }
-  if (options.kind == ScheduleKind::kCosine) {
+  const bool steps =
+      options.kind == ScheduleKind::kStep || options.kind == ScheduleKind::kMultiStep;
+  if (steps && !(options.factor > 0 && options.factor <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("factor: got ", options.factor, ", want a number in (0, 1]"));
+  }
+  if (options.kind == ScheduleKind::kCosine || options.kind == ScheduleKind::kPolynomial) {
     if (!(options.min_learning_rate >= 0 && options.min_learning_rate <= options.learning_rate)) {
       return absl::InvalidArgumentError(absl::StrCat("min_learning_rate: got ",
                                                      options.min_learning_rate, ", want 0..",
@@ -63,6 +86,28 @@ absl::StatusOr<Schedule> Schedule::Create(const ScheduleOptions& options, int64_
     if (*warmup >= total_steps) {
       return absl::InvalidArgumentError(absl::StrCat(
           "warmup: got ", *warmup, " steps, want fewer than ", total_steps, " (total_steps)"));
+    }
+  }
+  if (options.kind == ScheduleKind::kPolynomial &&
+      !(options.power > 0 && std::isfinite(options.power))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("power: got ", options.power, ", want a finite number above 0"));
+  }
+  if (options.kind == ScheduleKind::kOneCycle) {
+    if (!(options.pct_start >= 0 && options.pct_start <= 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("pct_start: got ", options.pct_start, ", want a number in [0, 1]"));
+    }
+    for (const auto& [name, value] : {std::pair("div_factor", options.div_factor),
+                                      std::pair("final_div_factor", options.final_div_factor)}) {
+      if (!(value >= 1 && std::isfinite(value))) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(name, ": got ", value, ", want a finite number of at least 1"));
+      }
+    }
+    if (*warmup > 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("warmup: got ", *warmup, " steps, want none: one_cycle has its own"));
     }
   }
   return schedule;
@@ -74,6 +119,18 @@ Schedule Schedule::WithBaseRate(double learning_rate) const {
   other.options_.learning_rate = learning_rate;
   other.options_.min_learning_rate = std::min(options_.min_learning_rate, learning_rate);
   return other;
+}
+
+double Schedule::OneCycleRate(int64_t step) const {
+  const double top = options_.learning_rate;
+  const double first = top / options_.div_factor;
+  const double last = first / options_.final_div_factor;
+  const double peak = options_.pct_start * static_cast<double>(total_steps_) - 1;
+  const double end = static_cast<double>(total_steps_ - 1);
+  const auto at = static_cast<double>(step);
+  if (step >= total_steps_) return last;
+  if (at <= peak) return at == peak ? top : HalfCosine(first, top, at / peak);
+  return HalfCosine(top, last, (at - peak) / (end - peak));  // peak < at <= end
 }
 
 double Schedule::LearningRate(int64_t step) const {
@@ -89,13 +146,23 @@ double Schedule::LearningRate(int64_t step) const {
       const int64_t periods = step / every_steps_;
       return base * std::pow(options_.factor, static_cast<double>(periods));
     }
-    case ScheduleKind::kCosine: {
+    case ScheduleKind::kMultiStep: {
+      const auto after = std::upper_bound(milestone_steps_.begin(), milestone_steps_.end(), step);
+      return base *
+             std::pow(options_.factor, static_cast<double>(after - milestone_steps_.begin()));
+    }
+    case ScheduleKind::kCosine:
+    case ScheduleKind::kPolynomial: {
       if (step >= total_steps_) return options_.min_learning_rate;
       const double done = static_cast<double>(step - warmup_steps_) /
                           static_cast<double>(total_steps_ - warmup_steps_);
       const double floor = options_.min_learning_rate;
-      return floor + (base - floor) * (0.5 * (1.0 + std::cos(kPi * done)));
+      return floor + (base - floor) * (options_.kind == ScheduleKind::kCosine
+                                           ? 0.5 * (1.0 + std::cos(kPi * done))
+                                           : std::pow(1.0 - done, options_.power));
     }
+    case ScheduleKind::kOneCycle:
+      return OneCycleRate(step);
   }
   return base;
 }

@@ -41,8 +41,6 @@ constexpr OtherKey kOtherKeys[] = {
     {"resources.node_selector", nullptr},
     {"model.graph", nullptr},
     {"model.layers", nullptr},
-    {"data.reader_threads", "1"},
-    {"data.transforms", nullptr},
     {"kvstore.update_on_kvstore", "true"},
     {"kvstore.max_staleness", "0"},
     {"kvstore.gradient_compression", "none"},
@@ -229,10 +227,23 @@ class Binder {
       if (node.items.empty()) {
         return Fail(node.mark, absl::StrCat("'", path, "' is empty: leave it out for its default"));
       }
-      for (const YamlNode& item : node.items) BindScalar(item, path, message, field);
+      for (size_t i = 0; i < node.items.size(); ++i) {
+        const YamlNode& item = node.items[i];
+        if (IsPeriod(field)) {
+          BindPeriod(item, path, *reflection.AddMessage(&message, field));
+        } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+          const std::string item_path = absl::StrCat(path, "[", i, "]");
+          marks_[item_path] = item.mark;
+          const size_t errors = errors_.size();
+          BindMessage(item, item_path, *reflection.AddMessage(&message, field));
+          if (errors_.size() == errors) sound_.insert(item_path);
+        } else {
+          BindScalar(item, path, message, field);
+        }
+      }
       return;
     }
-    if (IsPeriod(field)) return BindPeriod(node, path, message, field);
+    if (IsPeriod(field)) return BindPeriodOrDuration(node, path, message, field);
     if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE)
       return BindScalar(node, path, message, field);
     Message& inner = *reflection.MutableMessage(&message, field);
@@ -264,15 +275,22 @@ class Binder {
     }
   }
 
-  void BindPeriod(const YamlNode& node, const std::string& path, Message& message,
-                  const FieldDescriptor* field) {
+  void BindPeriodOrDuration(const YamlNode& node, const std::string& path, Message& message,
+                            const FieldDescriptor* field) {
     const Reflection& reflection = *message.GetReflection();
     const FieldDescriptor* duration = DurationBeside(field);
     double seconds = 0;
     if (duration != nullptr && node.kind == YamlNode::Kind::kScalar &&
-        ParseDuration(node.scalar, seconds)) {
+        (node.scalar == kNever || ParseDuration(node.scalar, seconds))) {
       return reflection.SetDouble(&message, duration, seconds);
     }
+    BindPeriod(node, path, *reflection.MutableMessage(&message, field),
+               duration == nullptr ? "'10 epochs' or '500 steps'"
+                                   : "'10 epochs', '500 steps', '30s' or 'never'");
+  }
+
+  void BindPeriod(const YamlNode& node, const std::string& path, Message& period,
+                  absl::string_view like = "'10 epochs' or '500 steps'") {
     const std::vector<std::string> words = absl::StrSplit(
         node.kind == YamlNode::Kind::kScalar ? node.scalar : "", ' ', absl::SkipEmpty());
     int64_t count = 0;
@@ -281,12 +299,9 @@ class Binder {
     const bool epochs = number && (words[1] == "epoch" || words[1] == "epochs");
     const bool steps = number && (words[1] == "step" || words[1] == "steps");
     if (!epochs && !steps) {
-      return Fail(node.mark, absl::StrCat("'", path, "' must be like ",
-                                          duration == nullptr ? "'10 epochs' or '500 steps'"
-                                                              : "'10 epochs', '500 steps' or '30s'",
-                                          ", found ", Found(node)));
+      return Fail(node.mark,
+                  absl::StrCat("'", path, "' must be like ", like, ", found ", Found(node)));
     }
-    Message& period = *reflection.MutableMessage(&message, field);
     const FieldDescriptor* unit =
         period.GetDescriptor()->FindFieldByName(epochs ? "epochs" : "steps");
     period.GetReflection()->SetInt64(&period, unit, count);
@@ -441,7 +456,7 @@ void CollectKeys(const Descriptor* type, const std::string& path, std::vector<Ke
     if (FieldOf(type, KeyOf(field)) != field) continue;  // every_seconds, beside every
     const std::string full = Join(path, KeyOf(field));
     if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !IsPeriod(field) &&
-        !field->is_map()) {
+        !field->is_repeated()) {
       CollectKeys(field->message_type(), full, out);
     } else {
       out.push_back({full, true});

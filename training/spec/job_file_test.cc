@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "training/codec/local_uri.h"
+#include "training/graph/models.h"
 #include "training/spec/validate.h"
 
 namespace capstan::training::spec {
@@ -53,6 +54,19 @@ TEST(JobFileTest, ReadsEveryKindOfValue) {
   EXPECT_DOUBLE_EQ(file.spec.limits().stall_timeout_seconds(), 300);
 }
 
+TEST(JobFileTest, EveryModelIsTaken) {
+  for (const absl::string_view name : ModelNames()) {
+    EXPECT_EQ(Errors(With("name: lenet_d2l", absl::StrCat("name: ", name))), "") << name;
+  }
+}
+
+// It begins the job's id, which is an argument of commands.
+TEST(JobFileTest, ANameDoesNotBeginWithADash) {
+  EXPECT_THAT(ParseJobFile(With("name: lenet-fmnist", "name: 7-lenet-")).errors, IsEmpty());
+  EXPECT_THAT(FormatErrors("f", ParseJobFile(With("name: lenet-fmnist", "name: -lenet")).errors),
+              testing::HasSubstr("'name'"));
+}
+
 TEST(JobFileTest, ScalarInitializerAndPeriods) {
   const JobFile file =
       ParseJobFile(With("initializer: {name: normal, scale: 0.01}", "initializer: he") +
@@ -67,6 +81,16 @@ TEST(JobFileTest, UnknownFieldNamesPlaceAndSuggestion) {
             "job.yaml:8:3: error: unknown field 'training.epoches' (did you mean 'epochs'?)\n");
   EXPECT_EQ(Errors(absl::StrCat(kGood, "zzzzzzzz: 1\n")),
             "job.yaml:12:1: error: unknown field 'zzzzzzzz'\n");
+}
+
+TEST(JobFileTest, ASuggestionIsAtMostTwoLettersAway) {
+  const auto says = [](const char* key) { return Errors(absl::StrCat(kGood, key, ": 1\n")); };
+  EXPECT_THAT(says("limit"), HasSubstr("(did you mean 'limits'?)"));    // one left out
+  EXPECT_THAT(says("llimits"), HasSubstr("(did you mean 'limits'?)"));  // one too many
+  EXPECT_THAT(says("lomets"), HasSubstr("(did you mean 'limits'?)"));   // two others
+  EXPECT_THAT(says("lomotz"), HasSubstr("unknown field 'lomotz'\n"));
+  EXPECT_THAT(says("pata"), HasSubstr("(did you mean 'data'?)"));
+  EXPECT_THAT(says("nam"), HasSubstr("(did you mean 'name'?)"));
 }
 
 TEST(JobFileTest, AllErrorsAreReportedAtOnceInTheOrderOfTheFile) {
@@ -94,7 +118,8 @@ training:
 recovery: {backoff: {initial: 2d, max: soon}}
 )"),
             "job.yaml:1:10: error: 'version' must be 1, found 2\n"
-            "job.yaml:2:7: error: 'name' must be 1 to 63 of a-z, 0-9 and '-', found 'Big'\n"
+            "job.yaml:2:7: error: 'name' must be 1 to 63 of a-z, 0-9 and '-', not beginning with "
+            "'-', found 'Big'\n"
             "job.yaml:3:13: error: unknown field 'resources.num_worker' (did you mean "
             "'num_workers'?)\n"
             "job.yaml:3:40: error: 'resources.num_shards' must be between 1 and 256, found 300\n"
@@ -153,6 +178,77 @@ TEST(JobFileTest, NumbersAreDecimalAndNothingElse) {
               HasSubstr("'training.epochs' must be between"));
 }
 
+TEST(JobFileTest, NumbersMayHaveAnExponentAndCountsMayNot) {
+  for (const auto& [text, value] : std::vector<std::pair<const char*, double>>{
+           {"1e-3", 0.001}, {"2.5E+2", 250}, {"3e0", 3}, {"0.5e1", 5}, {"12E2", 1200}}) {
+    const JobFile file =
+        ParseJobFile(With("learning_rate: 0.2", absl::StrCat("learning_rate: ", text)));
+    ASSERT_THAT(file.errors, IsEmpty()) << FormatErrors(text, file.errors);
+    EXPECT_DOUBLE_EQ(file.spec.training().optimizer().learning_rate(), value) << text;
+  }
+  for (const char* bad : {"1e", "1e+", "1e-", "e3", "1.e3", ".5e1", "1e3.0", "+1e3", "1e 3"}) {
+    EXPECT_THAT(Errors(With("learning_rate: 0.2", absl::StrCat("learning_rate: ", bad))),
+                HasSubstr("'training.optimizer.learning_rate' must be a number"))
+        << bad;
+  }
+  EXPECT_THAT(Errors(With("epochs: 10", "epochs: 1e1")),
+              HasSubstr("'training.epochs' must be a whole number"));
+}
+
+TEST(JobFileTest, StoragePathIsAFolderOfThisMachine) {
+  const auto with = [](const char* path) {
+    return ParseJobFile(absl::StrCat(kGood, "checkpoint: {storage_path: '", path, "'}\n"));
+  };
+  for (const char* good : {"file:///out/jobs", "/out/jobs", "out"}) {
+    const JobFile file = with(good);
+    EXPECT_THAT(file.errors, IsEmpty()) << FormatErrors(good, file.errors);
+    EXPECT_EQ(file.spec.checkpoint().storage_path(), good);
+  }
+  for (const char* bad : {"http://h/x", "file://host/x", "/out/../etc", ""}) {
+    EXPECT_THAT(FormatErrors("j", with(bad).errors), HasSubstr("'checkpoint.storage_path' "))
+        << bad;
+  }
+}
+
+TEST(ValidateTest, EveryRequiredKeyIsNamed) {
+  for (const char* key : {"model.name", "data.format", "data.uri", "training.optimizer",
+                          "training.optimizer.learning_rate", "model.initializer.scale"}) {
+    const JobFile file = ParseJobFile(kGood, {{key, "null"}});
+    ASSERT_EQ(file.errors.size(), 1u) << key << FormatErrors("j", file.errors);
+    EXPECT_THAT(file.errors[0].message, HasSubstr(absl::StrCat("'", key, "' is required"))) << key;
+  }
+  const auto error = [](const char* key, const char* value) {
+    const JobFile file = ParseJobFile(kGood, {{key, value}});
+    EXPECT_EQ(file.errors.size(), 1u) << FormatErrors("j", file.errors);
+    return file.errors.empty() ? "" : file.errors[0].message;
+  };
+  EXPECT_EQ(error("version", "null"), "'version' must be 1, found 0");
+  EXPECT_THAT(error("name", "null"), HasSubstr("'name' must be 1 to 63 of"));
+  EXPECT_EQ(error("training.epochs", "null"),
+            "'training.epochs' or 'training.max_steps' is required");
+  EXPECT_THAT(error("training.global_batch_size", "null"),
+              HasSubstr("'training.global_batch_size' is required (or"));
+  EXPECT_EQ(error("training.optimizer.lr_schedule", "step"),
+            "'training.optimizer.lr_schedule.every' is required");
+  EXPECT_THAT(
+      ParseJobFile(kGood, {{"training.epochs", "null"}, {"training.max_steps", "5"}}).errors,
+      IsEmpty());
+}
+
+TEST(ValidateTest, DevicesAreListedOnceEachAndAsManyAsAreUsed) {
+  const auto errors = [](const char* resources) {
+    return Errors(absl::StrReplaceAll(kGood, {{"num_workers: 2, gpus_per_worker: 1", resources}}));
+  };
+  EXPECT_EQ(errors("num_workers: 2, gpus_per_worker: 2, devices: [63, 0]"), "");
+  EXPECT_THAT(errors("num_workers: 2, devices: [3, 1, 3]"),
+              HasSubstr("'resources.devices' lists device 3 twice"));
+  EXPECT_THAT(errors("num_workers: 2, devices: [64]"),
+              HasSubstr("'resources.devices' takes indices between 0 and 63, found 64"));
+  EXPECT_THAT(errors("num_workers: 2, devices: [-1]"), HasSubstr("found -1"));
+  EXPECT_THAT(errors("num_workers: 2, gpus_per_worker: 3, devices: [0, 1]"),
+              HasSubstr("'resources.devices' lists 2 devices, gpus_per_worker is 3"));
+}
+
 TEST(JobFileTest, EveryRangeNamesFieldValueAndLimit) {
   EXPECT_EQ(
       Errors(With("num_workers: 2", "num_workers: 10000")),
@@ -161,6 +257,8 @@ TEST(JobFileTest, EveryRangeNamesFieldValueAndLimit) {
               HasSubstr("'name' must be 1 to 63 of a-z, 0-9 and '-'"));
   EXPECT_THAT(Errors(With("type: dist_sync", "type: dist_async")),
               HasSubstr("'kvstore.type' 'dist_async' is not supported in this version"));
+  EXPECT_THAT(Errors(With("name: lenet_d2l", "name: resnet101_v1")),
+              HasSubstr("'model.name' must be one of lenet, lenet_d2l, mlp, resnet18_v1, "));
   EXPECT_THAT(Errors(With("type: dist_sync", "type: local")),
               HasSubstr("'resources.num_workers' must be 1"));
   EXPECT_THAT(Errors(With("file:///data/fashion-mnist", "http://h/x")),
@@ -228,9 +326,11 @@ TEST(JobFileTest, CheckpointsTakeStepsEpochsOrADuration) {
   EXPECT_EQ(every("1 epoch").every().epochs(), 1);
   EXPECT_FALSE(every("30s").has_every());
   EXPECT_DOUBLE_EQ(every("2m").every_seconds(), 120);
+  EXPECT_TRUE(every("never").has_every_seconds());
+  EXPECT_DOUBLE_EQ(every("never").every_seconds(), 0);
   EXPECT_EQ(Errors(absl::StrCat(kGood, "checkpoint: {every: often}\n")),
-            "job.yaml:12:21: error: 'checkpoint.every' must be like '10 epochs', '500 steps' or "
-            "'30s', found 'often'\n");
+            "job.yaml:12:21: error: 'checkpoint.every' must be like '10 epochs', '500 steps', "
+            "'30s' or 'never', found 'often'\n");
   EXPECT_THAT(Errors(absl::StrCat(kGood, "checkpoint: {every: 0.5s}\n")),
               HasSubstr("'checkpoint.every' must be between 1 and"));
   EXPECT_THAT(Errors(absl::StrCat(kGood, "checkpoint: {every_seconds: 30s}\n")),
@@ -304,10 +404,130 @@ TEST(ValidateTest, ShardsThatTheDefaultKvstoreDoesNotUseAreRefused) {
   };
   EXPECT_EQ(errors("num_workers: 1, num_shards: 2"),
             "job.yaml:3:41: error: 'resources.num_shards' is 2, but one worker's default kvstore "
-            "'local' uses no shard; leave it out or set 'kvstore.type' to dist_sync\n");
+            "uses no shard; leave it out or set 'kvstore.type' to dist_sync\n");
   EXPECT_THAT(errors("num_shards: 2"), HasSubstr("uses no shard"));
   EXPECT_EQ(errors("num_workers: 2, num_shards: 2"), "");
   EXPECT_EQ(errors("num_workers: 1, num_shards: 1"), "");
+}
+
+TEST(JobFileTest, SchedulesAndTheirKeys) {
+  const auto with = [](const char* schedule) {
+    return ParseJobFile(kGood, {{"training.optimizer.lr_schedule", schedule}});
+  };
+  for (const char* good :
+       {"cosine", "polynomial", "one_cycle", "{name: step, every: 10 epochs}",
+        "{name: multi_step, milestones: [30 epochs, 500 steps], factor: 0.2, warmup: 5 steps}",
+        "{name: polynomial, power: 0.9, min_rate: 0.001, warmup: 1 epoch}",
+        "{name: one_cycle, pct_start: 0.25, div_factor: 10, final_div_factor: 100}"}) {
+    JobFile file = with(good);
+    ASSERT_THAT(file.errors, IsEmpty()) << FormatErrors(good, file.errors);
+    FillDefaults(file.spec);
+    EXPECT_THAT(Validate(file.spec), IsEmpty()) << good;
+    const JobFile again = ParseJobFile(ToYaml(file.spec));
+    ASSERT_THAT(again.errors, IsEmpty()) << ToYaml(file.spec);
+    EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(file.spec, again.spec))
+        << ToYaml(file.spec);
+  }
+  const JobFile file = with("{name: multi_step, milestones: [30 epochs, 500 steps]}");
+  EXPECT_EQ(file.spec.training().optimizer().lr_schedule().milestones(0).epochs(), 30);
+  EXPECT_EQ(file.spec.training().optimizer().lr_schedule().milestones(1).steps(), 500);
+
+  for (const auto& [bad, message] : std::vector<std::pair<const char*, const char*>>{
+           {"linear",
+            "name' must be one of constant, step, multi_step, cosine, polynomial, "
+            "one_cycle, found 'linear'"},
+           {"multi_step", "milestones' is required"},
+           {"{name: multi_step, milestones: 5 epochs}", "milestones' must be a list"},
+           {"{name: multi_step, milestones: [5]}",
+            "milestones' must be like '10 epochs' or '500 steps', found '5'"},
+           {"{name: multi_step, milestones: [0 epochs]}",
+            "milestones' must be between 1 and 1000000, found 0"},
+           {"{name: multi_step, milestones: [1 epoch], every: 1 epoch}",
+            "every' is for the schedule 'step' only"},
+           {"{name: cosine, milestones: [1 epoch]}",
+            "milestones' is for the schedule 'multi_step' only"},
+           {"{name: cosine, factor: 0.1}",
+            "factor' is for the schedule 'step' or 'multi_step' only"},
+           {"{name: step, every: 1 epoch, min_rate: 0.1}",
+            "min_rate' is for the schedule 'cosine' or 'polynomial' only"},
+           {"{name: polynomial, power: 0}", "power' must be a finite number above 0, found 0"},
+           {"{name: cosine, power: 2}", "power' is for the schedule 'polynomial' only"},
+           {"{name: one_cycle, pct_start: 1.5}", "pct_start' must be between 0 and 1, found 1.5"},
+           {"{name: one_cycle, div_factor: 0.5}",
+            "div_factor' must be a finite number of at least 1, found 0.5"},
+           {"{name: one_cycle, final_div_factor: 0}", "final_div_factor' must be a finite number"},
+           {"{name: one_cycle, warmup: 5 steps}", "warmup' has no meaning for 'one_cycle'"},
+       }) {
+    EXPECT_THAT(FormatErrors("j", with(bad).errors),
+                HasSubstr(absl::StrCat("'training.optimizer.lr_schedule.", message)))
+        << bad;
+  }
+}
+
+TEST(JobFileTest, ReaderThreads) {
+  const auto with = [](const char* count) {
+    return ParseJobFile(kGood, {{"data.reader_threads", count}});
+  };
+  EXPECT_EQ(with("8").spec.data().reader_threads(), 8);
+  for (const char* bad : {"0", "65"}) {
+    EXPECT_THAT(FormatErrors("j", with(bad).errors),
+                HasSubstr("'data.reader_threads' must be between 1 and 64, found "));
+  }
+}
+
+TEST(JobFileTest, TransformsAndTheirKeys) {
+  const auto with = [](const std::string& list) {
+    return ParseJobFile(kGood, {{"data.transforms", list}});
+  };
+  JobFile file = ParseJobFile(absl::StrReplaceAll(kGood, {{"format: idx}", R"(format: idx,
+  transforms: [{random_crop: {size: 24, padding: 4}}, {random_flip: {}}, {cutout: {size: 8}},
+               {normalize: {mean: [0.5], std: [0.25]}}, {resize: {size: 28}}]})"}}));
+  ASSERT_THAT(file.errors, IsEmpty()) << FormatErrors("job.yaml", file.errors);
+  ASSERT_EQ(file.spec.data().transforms_size(), 5);
+  EXPECT_EQ(file.spec.data().transforms(0).random_crop().size(), 24);
+  EXPECT_TRUE(file.spec.data().transforms(1).has_random_flip());
+  EXPECT_EQ(file.spec.data().transforms(3).normalize().std(0), 0.25);
+  FillDefaults(file.spec);
+  EXPECT_EQ(file.spec.data().transforms(1).random_flip().axis(), "horizontal");
+  file.spec.mutable_data()->mutable_transforms(1)->mutable_random_flip()->clear_axis();
+  const JobFile again = ParseJobFile(ToYaml(file.spec));
+  ASSERT_THAT(again.errors, IsEmpty()) << ToYaml(file.spec) << FormatErrors("again", again.errors);
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(file.spec, again.spec))
+      << ToYaml(file.spec);
+
+  for (const auto& [bad, message] : std::vector<std::pair<std::string, const char*>>{
+           {"{random_flip: {}}", "'data.transforms' must be a list"},
+           {"[]", "'data.transforms' is empty: leave it out for its default"},
+           {"[random_flip]", "'data.transforms[0]' must be a group of keys, found 'random_flip'"},
+           {"[{}]",
+            "'data.transforms[0]' must name one of random_crop, random_flip, normalize, "
+            "resize, cutout"},
+           {"[{random_flip: {}, cutout: {size: 2}}]",
+            "'data.transforms[0].cutout' and 'data.transforms[0].random_flip' exclude each other"},
+           {"[{random_flip: {}}, {randm_crop: {}}]",
+            "unknown field 'data.transforms[1].randm_crop' (did you mean 'random_crop'?)"},
+           {"[{random_crop: {size: 0}}]",
+            "'data.transforms[0].random_crop.size' must be between 1 and 4096, found 0"},
+           {"[{random_crop: {padding: -1}}]",
+            "'data.transforms[0].random_crop.padding' must be between 0 and 4096, found -1"},
+           {"[{random_flip: {axis: depth}}]",
+            "'data.transforms[0].random_flip.axis' must be one of horizontal, vertical"},
+           {"[{normalize: {mean: [0.5]}}]", "'data.transforms[0].normalize.std' is required"},
+           {"[{normalize: {mean: [0.5], std: [0]}}]",
+            "'data.transforms[0].normalize.std' takes numbers above 0, found 0"},
+           {"[{normalize: {mean: [0.5, 1], std: [1]}}]",
+            "'data.transforms[0].normalize.std' has 1 entries, 'mean' has 2"},
+           {"[{resize: {}}]", "'data.transforms[0].resize.size' is required"},
+           {"[{cutout: {size: 5000}}]",
+            "'data.transforms[0].cutout.size' must be between 1 and 4096, found 5000"},
+       }) {
+    EXPECT_THAT(FormatErrors("j", with(bad).errors), HasSubstr(message)) << bad;
+    EXPECT_EQ(with(bad).errors.size(), 1u) << bad << FormatErrors("j", with(bad).errors);
+  }
+  std::string many = "[{random_flip: {}}";
+  for (int i = 0; i < 16; ++i) many += ", {random_flip: {}}";
+  EXPECT_THAT(FormatErrors("j", with(many + "]").errors),
+              HasSubstr("'data.transforms' has 17 entries, 16 is the limit"));
 }
 
 // Every key of docs/interface.md is acted on or refused by name; none is ignored.
@@ -334,17 +554,20 @@ TEST(JobFileTest, EveryKnownKeyIsCarriedOutOrRefused) {
 }
 
 TEST(JobFileTest, YamlReadsBackToTheSameSpec) {
-  JobFile file =
-      ParseJobFile(absl::StrCat(kGood,
-                                "description: \"a \\\"b\\\" # c\"\nlabels: {a: \"1\", b: x y}\n"
-                                "limits: {active_deadline: 90s}\n"
-                                "checkpoint: {every: 30s}\nrecovery: {backoff: {max: 7m}}\n"));
-  ASSERT_THAT(file.errors, IsEmpty()) << FormatErrors("job.yaml", file.errors);
-  FillDefaults(file.spec);
-  const JobFile again = ParseJobFile(ToYaml(file.spec));
-  ASSERT_THAT(again.errors, IsEmpty()) << ToYaml(file.spec) << FormatErrors("again", again.errors);
-  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(file.spec, again.spec))
-      << ToYaml(file.spec);
+  for (const char* every : {"45s", "never", "3 epochs"}) {
+    JobFile file = ParseJobFile(
+        absl::StrCat(kGood, "description: \"a \\\"b\\\" # c\"\nlabels: {a: \"1\", b: x y}\n",
+                     "limits: {active_deadline: 90s}\ncheckpoint: {every: ", every,
+                     "}\nrecovery: {backoff: {initial: 0s, max: 7m}}\n"));
+    ASSERT_THAT(file.errors, IsEmpty()) << FormatErrors("job.yaml", file.errors);
+    FillDefaults(file.spec);
+    const JobFile again = ParseJobFile(ToYaml(file.spec));
+    ASSERT_THAT(again.errors, IsEmpty())
+        << ToYaml(file.spec) << FormatErrors("again", again.errors);
+    EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(file.spec, again.spec))
+        << ToYaml(file.spec);
+    EXPECT_THAT(ToYaml(file.spec), HasSubstr(absl::StrCat("every: ", every, "\n")));
+  }
 }
 
 TEST(JobFileTest, AnyTextOfAFieldReadsBackAsItself) {
@@ -382,6 +605,27 @@ TEST(ValidateTest, LocalPathTakesFilesOnly) {
   }
 }
 
+// What Trainer does in MXNet: `device`, which is `local` where no GPU is.
+TEST(ValidateTest, OneWorkersDefaultKvstoreIsDeviceUnlessItIsToUseCpus) {
+  const auto type = [](const char* resources, const char* kvstore = "") {
+    const std::string text = absl::StrReplaceAll(
+        kGood, {{"num_workers: 2, gpus_per_worker: 1, num_shards: 2", resources},
+                {"kvstore: {type: dist_sync}\n", kvstore}});
+    JobFile file = ParseJobFile(text);
+    EXPECT_THAT(file.errors, IsEmpty()) << FormatErrors("job.yaml", file.errors);
+    FillDefaults(file.spec);
+    return file.spec.kvstore().type();
+  };
+  EXPECT_EQ(type("num_workers: 1"), "device");
+  EXPECT_EQ(type("gpus_per_worker: 4"), "device");
+  EXPECT_EQ(type("gpus_per_worker: 4, device: gpu"), "device");
+  EXPECT_EQ(type("gpus_per_worker: 4, device: cpu"), "local");
+  EXPECT_EQ(type("num_workers: 2, device: gpu"), "dist_sync");
+  EXPECT_EQ(type("num_workers: 1", "kvstore: {type: local}\n"), "local");
+  EXPECT_EQ(type("num_workers: 1", "kvstore: {type: dist}\n"), "dist_sync");
+  EXPECT_EQ(type("num_workers: 2", "kvstore: {type: dist_sync_device}\n"), "dist_device_sync");
+}
+
 TEST(ValidateTest, DefaultsMakeAWholeValidSpec) {
   JobFile file = ParseJobFile(kGood);
   FillDefaults(file.spec);
@@ -389,12 +633,133 @@ TEST(ValidateTest, DefaultsMakeAWholeValidSpec) {
   EXPECT_EQ(file.spec.data().partition(), "global");
   EXPECT_EQ(file.spec.resources().min_workers(), 2);
   EXPECT_EQ(file.spec.checkpoint().keep_latest(), 3);
+  EXPECT_DOUBLE_EQ(file.spec.checkpoint().every_seconds(), 30);
   EXPECT_EQ(file.spec.recovery().max_restarts(), 3);
   EXPECT_DOUBLE_EQ(file.spec.recovery().backoff_max_seconds(), 300);
   EXPECT_EQ(file.spec.recovery().never_retry_on_size(), 4);
   EXPECT_DOUBLE_EQ(file.spec.limits().orphan_timeout_seconds(), 600);
   EXPECT_TRUE(file.spec.data().shuffle());
   EXPECT_THAT(Validate(file.spec), IsEmpty());
+}
+
+// All of them, as docs/interface.md says them.
+TEST(ValidateTest, WhatIsLeftOutHasItsDefault) {
+  JobFile file = ParseJobFile(R"(version: 1
+name: j
+model: {name: lenet}
+data: {uri: /d, format: idx}
+training: {epochs: 1, global_batch_size: 8, optimizer: {learning_rate: 0.1}}
+)");
+  ASSERT_THAT(file.errors, IsEmpty()) << FormatErrors("j", file.errors);
+  FillDefaults(file.spec);
+  EXPECT_EQ(ToYaml(file.spec), R"(version: 1
+name: j
+resources:
+  num_workers: 1
+  gpus_per_worker: 1
+  lanes: 1
+  num_shards: 1
+  device: auto
+  min_workers: 1
+model:
+  name: lenet
+  num_classes: 10
+  initializer:
+    name: xavier
+data:
+  uri: "/d"
+  format: idx
+  shuffle: true
+  partition: global
+  prefetch_batches: 2
+kvstore:
+  type: device
+training:
+  epochs: 1
+  global_batch_size: 8
+  loss: softmax_cross_entropy
+  optimizer:
+    name: sgd
+    learning_rate: 0.1
+    momentum: 0
+    nesterov: false
+    weight_decay: 0
+    lr_schedule:
+      name: constant
+    multi_precision: true
+  precision: fp32
+  seed: 0
+  deterministic: true
+evaluation:
+  every: 1 epoch
+  metric: accuracy
+checkpoint:
+  every: 30s
+  keep_latest: 3
+  keep_best: 0
+  strict: false
+limits:
+  active_deadline: 0s
+  stall_timeout: 300s
+  orphan_timeout: 600s
+recovery:
+  max_restarts: 3
+  backoff:
+    initial: 1s
+    max: 300s
+  never_retry_on: [InvalidSpec, GpuOutOfMemory, NonFiniteLoss, DataMissing]
+)");
+}
+
+TEST(ValidateTest, DefaultsFollowFromOtherKeys) {
+  const auto filled = [](const std::vector<std::pair<std::string, std::string>>& keys) {
+    JobFile file = ParseJobFile(kGood, keys);
+    EXPECT_THAT(file.errors, IsEmpty()) << FormatErrors("j", file.errors);
+    FillDefaults(file.spec);
+    return file.spec;
+  };
+  const auto devices = filled({{"resources", "{num_workers: 3, devices: [1, 4]}"}}).resources();
+  EXPECT_EQ(devices.gpus_per_worker(), 2);
+  EXPECT_EQ(devices.lanes(), 6);
+  EXPECT_EQ(devices.min_workers(), 3);
+  EXPECT_FALSE(filled({{"resources.device", "gpu"}}).training().deterministic());
+  EXPECT_TRUE(filled({{"resources.device", "cpu"}}).training().deterministic());
+  const auto digits = filled({{"data", "{format: synthetic_digits}"}}).data();
+  EXPECT_EQ(digits.train_samples(), 60000);
+  EXPECT_EQ(digits.test_samples(), 10000);
+  EXPECT_FALSE(filled({}).data().has_train_samples());
+  const auto schedule = [&](const char* text) {
+    return filled({{"training.optimizer.lr_schedule", text}}).training().optimizer().lr_schedule();
+  };
+  EXPECT_DOUBLE_EQ(schedule("{name: step, every: 1 epoch}").factor(), 0.1);
+  EXPECT_FALSE(schedule("{name: step, every: 1 epoch}").has_min_rate());
+  EXPECT_TRUE(schedule("cosine").has_min_rate());
+  EXPECT_DOUBLE_EQ(schedule("cosine").min_rate(), 0);
+  EXPECT_FALSE(schedule("cosine").has_factor());
+  const auto optimizer = [&](const std::string& name) {
+    return filled({{"training.optimizer", absl::StrCat("{name: ", name, ", learning_rate: 1}")}})
+        .training()
+        .optimizer();
+  };
+  // PyTorch's.
+  for (const char* name : {"adam", "adamw"}) {
+    EXPECT_EQ(optimizer(name).beta1(), 0.9);
+    EXPECT_EQ(optimizer(name).beta2(), 0.999);
+    EXPECT_EQ(optimizer(name).epsilon(), 1e-8);
+    EXPECT_FALSE(optimizer(name).has_alpha());
+  }
+  EXPECT_EQ(optimizer("adam").weight_decay(), 0);
+  EXPECT_EQ(optimizer("adamw").weight_decay(), 0.01);
+  EXPECT_EQ(optimizer("rmsprop").alpha(), 0.99);
+  EXPECT_EQ(optimizer("rmsprop").epsilon(), 1e-8);
+  EXPECT_TRUE(optimizer("rmsprop").has_centered());
+  EXPECT_FALSE(optimizer("rmsprop").has_beta1());
+  EXPECT_EQ(optimizer("adagrad").epsilon(), 1e-10);
+  EXPECT_FALSE(optimizer("sgd").has_epsilon());
+  EXPECT_FALSE(optimizer("sgd").has_decayed());  // not set: all
+  EXPECT_DOUBLE_EQ(filled({{"recovery.backoff.initial", "10m"}}).recovery().backoff_max_seconds(),
+                   600);
+  EXPECT_FALSE(filled({{"checkpoint.every", "9 steps"}}).checkpoint().has_every_seconds());
 }
 
 }  // namespace

@@ -34,6 +34,11 @@ const FieldDescriptor* DurationBeside(const FieldDescriptor* period) {
   return period->containing_type()->FindFieldByName(absl::StrCat(period->name(), "_seconds"));
 }
 
+bool IsBesidePeriod(const FieldDescriptor* field) {
+  const FieldDescriptor* key = FieldOf(field->containing_type(), KeyOf(field));
+  return key != nullptr && key != field && IsPeriod(key);
+}
+
 bool IsDecimal(absl::string_view text, bool integer) {
   size_t i = 0;
   const auto digits = [&] {

@@ -2,7 +2,7 @@
 //
 // A key is the field's name, but for
 //   `..._seconds`          a duration: written with a unit, without "_seconds" in the key
-//   `every_seconds`        beside the Period `every`: the same key, "30s" in place of "500 steps"
+//   `every_seconds`        beside the Period `every`: the same key, "30s" in place of "500 steps"; 0 is "never"
 //   `backoff_..._seconds`  key of a group: backoff: {initial: 1s}
 #ifndef CAPSTAN_TRAINING_SPEC_KEYS_H_
 #define CAPSTAN_TRAINING_SPEC_KEYS_H_
@@ -15,6 +15,8 @@
 
 namespace capstan::training::spec {
 
+inline constexpr absl::string_view kNever = "never";
+
 bool IsPeriod(const google::protobuf::FieldDescriptor* field);
 bool IsDuration(const google::protobuf::FieldDescriptor* field);
 
@@ -26,6 +28,9 @@ const google::protobuf::FieldDescriptor* FieldOf(const google::protobuf::Descrip
 // The duration that may stand in place of a Period. Null: none may.
 const google::protobuf::FieldDescriptor* DurationBeside(
     const google::protobuf::FieldDescriptor* period);
+
+// A duration that stands in place of a Period.
+bool IsBesidePeriod(const google::protobuf::FieldDescriptor* field);
 
 // JSON's grammar, so that 010, .nan, 1_000 and 0x10 are no numbers.
 bool IsDecimal(absl::string_view text, bool integer);

@@ -164,6 +164,7 @@ node::v1::LeadState MakeLeadState(const Lead& lead, int64_t lineage) {
     state.set_message(lead.failure()->message);
   }
   state.set_skipped_steps(lead.skipped_steps());
+  if (lead.last_skipped_step()) state.set_last_skipped_step(*lead.last_skipped_step());
   state.set_samples_per_second(lead.samples_per_second());
   for (const Order& order : lead.applied_orders()) {
     state.add_applied_order_ids(order.id);

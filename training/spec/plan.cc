@@ -1,25 +1,47 @@
 // The plan: what a resolved spec implies, for the person who submits it.
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "training/chunks/placement.h"
+#include "training/chunks/shard_memory.h"
 #include "training/spec/resolve.h"
+#include "training/spec/rules.h"
 
 namespace capstan::training::spec {
 namespace {
 
 constexpr int64_t kFewSamplesPerLane = 16;  // below it the price of lanes shows, on CPUs
 
-std::string Bytes(double bytes) {
+std::string Bytes(double bytes, bool upwards = false) {
   const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   int unit = 0;
   while (bytes >= 1024 && unit < 4) {
     bytes /= 1024;
     ++unit;
   }
+  if (upwards) bytes = std::ceil(bytes * 10) / 10;
   char text[32];
   std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
   return text;
+}
+
+// A bound: rounded it is one still.
+std::string BytesAtMost(int64_t bytes) { return Bytes(static_cast<double>(bytes), true); }
+
+// Of the fullest shard; 0: there is none, or the spec is not one that Resolve made.
+int64_t MostFloatsOfAShard(const job::v1::ResolvedSpec& spec) {
+  if (!UsesShards(spec)) return 0;
+  const absl::StatusOr<FlatLayout> layout = MakeLayout(spec);
+  const absl::StatusOr<Placement> placement = MakePlacement(spec);
+  if (!layout.ok() || !placement.ok()) return 0;
+  int64_t most = 0;
+  for (int32_t shard = 0; shard < spec.num_shards(); ++shard) {
+    most = std::max(most, RangeOf(*layout, placement->Run(shard)).size);
+  }
+  return most;
 }
 
 std::string Count(int64_t count, absl::string_view noun) {
@@ -30,26 +52,52 @@ std::string Count(int64_t count, absl::string_view noun) {
 
 std::string PlanText(const job::v1::ResolvedSpec& spec) {
   const auto& file = spec.spec();
-  const int64_t weights = [&] {
-    int64_t floats = 0;
-    for (const auto& parameter : spec.parameters()) {
-      int64_t elements = 1;
-      for (const int64_t dimension : parameter.shape()) elements *= dimension;
-      floats += elements;
-    }
-    return floats;
-  }();
+  int64_t weights = 0;
+  int64_t statistics = 0;
+  for (const auto& parameter : spec.parameters()) {
+    int64_t elements = 1;
+    for (const int64_t dimension : parameter.shape()) elements *= dimension;
+    (parameter.is_stat() ? statistics : weights) += elements;
+  }
   std::string out = absl::StrCat("Plan  ", Count(spec.num_workers(), "worker"), " x ",
                                  Count(spec.devices_per_worker(), "device"));
   if (UsesShards(spec)) absl::StrAppend(&out, " + ", Count(spec.num_shards(), "shard"));
   absl::StrAppend(&out, ", ", file.kvstore().type(),
+                  file.kvstore().type() != "device" ? ""
+                  : DeviceRule(spec).has_value()    ? " (GPUs add and update; CPUs as local)"
+                                                 : " (GPUs add, the host updates; CPUs as local)",
                   file.resources().min_workers() < spec.num_workers()
                       ? absl::StrCat(", starts with ", file.resources().min_workers(), " or more\n")
                       : ", start all or none\n");
-  absl::StrAppend(&out, "      ", file.model().name(), ", ", weights, " parameters; ",
-                  file.data().format() == "idx" ? file.data().uri() : file.data().format(), ", ",
+  const int32_t elastic = file.resources().min_workers();
+  const int32_t least = elastic > 0 ? elastic : spec.num_workers();
+  const std::string each = absl::StrCat(Count(least, "worker"), least == 1 ? " has " : " have ",
+                                        spec.devices_per_worker(), least == 1 ? "" : " each");
+  absl::StrAppend(&out, "      on ",
+                  file.resources().device() == "gpu"   ? "GPUs alone"
+                  : file.resources().device() == "cpu" ? "CPUs"
+                                                       : "GPUs where " + each + ", else on CPUs",
+                  "\n");
+  absl::StrAppend(&out, "      ", file.model().name(), ", ", weights, " parameters",
+                  statistics > 0 ? absl::StrCat(" and ", statistics, " running statistics") : "",
+                  "; ", file.data().has_uri() ? file.data().uri() : file.data().format(), ", ",
+                  spec.dataset().train_batches() > 0
+                      ? absl::StrCat(spec.dataset().train_batches(), " of 5 batches, ")
+                      : "",
                   spec.dataset().train_samples(), " + ", spec.dataset().test_samples(),
                   " samples\n");
+  if (file.data().transforms_size() > 0) {
+    out += "      images ";
+    for (int i = 0; i < file.data().transforms_size(); ++i) {
+      const job::v1::Transform& transform = file.data().transforms(i);
+      const auto* kind = transform.GetReflection()->GetOneofFieldDescriptor(
+          transform, transform.GetDescriptor()->FindOneofByName("kind"));
+      absl::StrAppend(&out, i == 0 ? "" : ", ", kind == nullptr ? "?" : kind->name());
+    }
+    const auto input = InputShape(file.data(), spec.dataset());
+    if (input.ok()) absl::StrAppend(&out, " -> ", absl::StrJoin(*input, " x "));
+    out += "\n";
+  }
   const int64_t last =
       spec.dataset().train_samples() - (spec.steps_per_epoch() - 1) * spec.global_batch();
   absl::StrAppend(&out, "      global batch ", spec.global_batch(), " in ",
@@ -58,31 +106,33 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   if (file.data().partition() == "global" && last != spec.global_batch())
     absl::StrAppend(&out, " (the last of ", last, ")");
   absl::StrAppend(&out, ", ", Count(spec.total_steps(), "step"), "\n");
-  absl::StrAppend(&out, "      ", Bytes(4.0 * weights), " of weights in ",
+  absl::StrAppend(&out, "      ", Bytes(4.0 * (weights + statistics)), " of weights in ",
                   Count(spec.chunk_count(), "chunk"));
   if (UsesShards(spec)) {
     const std::string flat = Bytes(4.0 * spec.flat_floats());
     absl::StrAppend(&out, "; per step and worker: push ", flat, ", pull ", flat);
   }
   out += "\n";
-  const double state = file.training().optimizer().momentum() > 0 ? 1 : 0;
-  if (UsesShards(spec)) {
-    // Two versions and one being read, optimizer state, the snapshot, and pending nodes: of two
-    // neighbours that are both there only their sum is held, so at most every other lane.
-    const int32_t pending = (spec.lanes() + 1) / 2;
+  if (const int64_t floats = MostFloatsOfAShard(spec); floats > 0) {
+    const auto optimizer = MakeOptimizer(spec);
+    const int64_t state =
+        optimizer.ok() ? (*optimizer)->state_floats_per_weight() : kMaxStateFloatsPerWeight;
     absl::StrAppend(&out, "      memory of a shard at most ",
-                    Bytes(4.0 * spec.flat_floats() / spec.num_shards() * (4 + 2 * state + pending)),
-                    "\n");
+                    BytesAtMost(training::MostShardBytes(floats, state, spec.lanes())), "\n");
   }
   if (spec.checkpoint_every_steps() > 0) {
     absl::StrAppend(&out, "      checkpoint every ", Count(spec.checkpoint_every_steps(), "step"));
-  } else if (file.checkpoint().has_every_seconds()) {
+  } else if (file.checkpoint().every_seconds() > 0) {
     absl::StrAppend(&out, "      checkpoint every ", file.checkpoint().every_seconds(), " s");
   } else {
     absl::StrAppend(&out, "      checkpoint at the end alone");
   }
   absl::StrAppend(&out, "; at most ", Count(file.recovery().max_restarts(), "restart"), "\n");
-  const int64_t per_lane = spec.global_batch() / spec.lanes();
+  out +=
+      "      files lie on the coordinator's host; a host that does not share the folder sends them "
+      "over gRPC\n";
+  // A spec that came over the wire may have no lanes.
+  const int64_t per_lane = spec.global_batch() / std::max(1, spec.lanes());
   if (per_lane < kFewSamplesPerLane) {
     absl::StrAppend(&out, "      warning: ", Count(per_lane, "sample"), " per lane; below ",
                     kFewSamplesPerLane, " a CPU spends more on lanes than on training\n");

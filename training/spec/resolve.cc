@@ -3,16 +3,21 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
+#include <vector>
 
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "training/codec/sha256.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
+#include "training/spec/rules.h"
 #include "training/spec/validate.h"
 
 namespace capstan::training::spec {
@@ -22,6 +27,7 @@ using job::v1::JobSpec;
 using job::v1::ResolvedSpec;
 
 constexpr int64_t kMaxTotalSteps = int64_t{1} << 53;
+constexpr absl::string_view kSynchronous[] = {"local", "device", "dist_sync", "dist_device_sync"};
 
 int64_t GlobalBatch(const JobSpec& spec) {
   const auto& t = spec.training();
@@ -55,7 +61,7 @@ absl::Status CheckDataset(const JobSpec& spec, const common::v1::DatasetInfo& da
 }
 
 // What the numbers depend on, and nothing of who computes them, where, and how often it is saved.
-std::string TrainingDigest(const ResolvedSpec& resolved) {
+ResolvedSpec NumbersOf(const ResolvedSpec& resolved) {
   ResolvedSpec numbers = resolved;
   numbers.clear_job_id();
   numbers.clear_storage_path();
@@ -74,8 +80,20 @@ std::string TrainingDigest(const ResolvedSpec& resolved) {
   spec.clear_checkpoint();
   spec.clear_limits();
   spec.clear_recovery();
-  spec.clear_kvstore();
+  spec.mutable_data()->clear_reader_threads();
+  // Where sums are made does not decide the numbers, as long as the type is one of these. Whatever else the group has does, as
+  // soon as it is set; in the digest of a spec that has nothing of it the group is absent, as it always was.
+  const auto* end = std::end(kSynchronous);
+  if (std::find(std::begin(kSynchronous), end, spec.kvstore().type()) != end) {
+    spec.mutable_kvstore()->clear_type();
+  }
+  if (spec.kvstore().ByteSizeLong() == 0) spec.clear_kvstore();
   spec.mutable_training()->clear_batch_size();  // global_batch says it
+  return numbers;
+}
+
+std::string TrainingDigest(const ResolvedSpec& resolved) {
+  const ResolvedSpec numbers = NumbersOf(resolved);
   std::string bytes;
   {
     google::protobuf::io::StringOutputStream stream(&bytes);
@@ -86,7 +104,29 @@ std::string TrainingDigest(const ResolvedSpec& resolved) {
   return Digest(bytes);
 }
 
-// Fills in what follows from the spec, the data set and the sizes that are set already.
+// The path of a field that this version does not know, at or below a message; empty: there is none.
+std::string UnknownField(const google::protobuf::Message& message, const std::string& path) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  const google::protobuf::UnknownFieldSet& unknown = reflection.GetUnknownFields(message);
+  if (!unknown.empty()) return absl::StrCat(path, "field ", unknown.field(0).number());
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const google::protobuf::FieldDescriptor* field : fields) {
+    if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    const std::string below = absl::StrCat(path, field->name(), ".");
+    const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      std::string found =
+          UnknownField(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
+                                            : reflection.GetMessage(message, field),
+                       below);
+      if (!found.empty()) return found;
+    }
+  }
+  return "";
+}
+
+// Fills in what follows from the spec, the data set and the sizes that are set already. Chunks that have a size keep it.
 absl::Status Derive(ResolvedSpec& out) {
   const JobSpec& spec = out.spec();
   if (absl::Status status = CheckDataset(spec, out.dataset()); !status.ok()) return status;
@@ -99,7 +139,7 @@ absl::Status Derive(ResolvedSpec& out) {
 
   absl::StatusOr<Graph> graph = MakeGraph(out);
   if (!graph.ok()) return graph.status();
-  absl::StatusOr<FlatLayout> layout = FlatLayout::Create(TensorSpecs(*graph));
+  absl::StatusOr<FlatLayout> layout = FlatLayout::Create(TensorSpecs(*graph), out.chunk_floats());
   if (!layout.ok()) return layout.status();
   out.clear_parameters();
   for (const TensorSlot* slot : layout->forward_order()) {
@@ -143,8 +183,7 @@ absl::Status Derive(ResolvedSpec& out) {
   out.set_checkpoint_every_steps(save.has_epochs() ? save.epochs() * plan->steps_per_epoch()
                                                    : save.steps());
 
-  if (absl::StatusOr<Sgd> optimizer = MakeOptimizer(out); !optimizer.ok())
-    return optimizer.status();
+  if (const auto optimizer = MakeOptimizer(out); !optimizer.ok()) return optimizer.status();
   if (absl::StatusOr<Schedule> schedule = MakeSchedule(out); !schedule.ok())
     return schedule.status();
   out.set_training_digest(TrainingDigest(out));
@@ -167,6 +206,7 @@ absl::StatusOr<ResolvedSpec> Resolve(const JobSpec& spec, const common::v1::Data
   FillDefaults(*out.mutable_spec());
   *out.mutable_dataset() = dataset;
   out.set_storage_path(absl::StrCat(options.storage_path, "/", options.job_id));
+  out.set_chunk_floats(options.chunk_floats);
   if (absl::Status status = Derive(out); !status.ok()) return status;
   return out;
 }
@@ -186,9 +226,17 @@ absl::StatusOr<ResolvedSpec> ParseResolved(absl::string_view bytes, absl::string
   if (!spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InvalidArgumentError("the resolved spec is no ResolvedSpec message");
   }
-  if (absl::Status status = ValidateSpec(spec.spec()); !status.ok()) return status;
+  // Rules of names have changed since 0.1.0, and no service minds one that was taken then.
+  JobSpec rest = spec.spec();
+  rest.set_name("job");
+  if (absl::Status status = ValidateSpec(rest); !status.ok()) return status;
+  if (const std::string unknown = UnknownField(NumbersOf(spec), ""); !unknown.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the resolved spec is of a newer version: ", unknown,
+                     " is not known here; upgrade this service"));
+  }
   ResolvedSpec again = spec;
-  FillDefaults(*again.mutable_spec());
+  FillFirstDefaults(*again.mutable_spec());
   if (absl::Status status = Derive(again); !status.ok()) return status;
   // Not their bytes: those of a map (labels) come in any order.
   if (!google::protobuf::util::MessageDifferencer::Equals(again, spec)) {
@@ -199,15 +247,15 @@ absl::StatusOr<ResolvedSpec> ParseResolved(absl::string_view bytes, absl::string
 }
 
 absl::StatusOr<Graph> MakeGraph(const ResolvedSpec& spec) {
-  const auto& d = spec.dataset();
-  return MakeModel(spec.spec().model().name(), spec.spec().model().num_classes(),
-                   {d.channels(), d.height(), d.width()});
+  absl::StatusOr<Shape> input = InputShape(spec.spec().data(), spec.dataset());
+  if (!input.ok()) return input.status();
+  return MakeModel(spec.spec().model().name(), spec.spec().model().num_classes(), *input);
 }
 
 absl::StatusOr<FlatLayout> MakeLayout(const ResolvedSpec& spec) {
   absl::StatusOr<Graph> graph = MakeGraph(spec);
   if (!graph.ok()) return graph.status();
-  return FlatLayout::Create(TensorSpecs(*graph));
+  return FlatLayout::Create(TensorSpecs(*graph), spec.chunk_floats());
 }
 
 absl::StatusOr<Placement> MakePlacement(const ResolvedSpec& spec) {
@@ -232,22 +280,27 @@ absl::StatusOr<EvalPlan> MakeEvalPlan(const ResolvedSpec& spec) {
   return EvalPlan::Create(spec.dataset().test_samples(), spec.lanes());
 }
 
-absl::StatusOr<Sgd> MakeOptimizer(const ResolvedSpec& spec) {
-  const auto& o = spec.spec().training().optimizer();
-  return Sgd::Create({o.momentum(), o.nesterov(), o.weight_decay()});
-}
-
 absl::StatusOr<Schedule> MakeSchedule(const ResolvedSpec& spec) {
   const auto& o = spec.spec().training().optimizer();
   ScheduleOptions options;
   options.learning_rate = o.learning_rate();
   const auto& s = o.lr_schedule();
   if (s.name() == "step") options.kind = ScheduleKind::kStep;
+  if (s.name() == "multi_step") options.kind = ScheduleKind::kMultiStep;
   if (s.name() == "cosine") options.kind = ScheduleKind::kCosine;
+  if (s.name() == "polynomial") options.kind = ScheduleKind::kPolynomial;
+  if (s.name() == "one_cycle") options.kind = ScheduleKind::kOneCycle;
   if (s.has_every()) options.every = ToPeriod(s.every());
   if (s.has_factor()) options.factor = s.factor();
   if (s.has_warmup()) options.warmup = ToPeriod(s.warmup());
   options.min_learning_rate = s.min_rate();
+  for (const job::v1::Period& milestone : s.milestones()) {
+    options.milestones.push_back(ToPeriod(milestone));
+  }
+  if (s.has_power()) options.power = s.power();
+  if (s.has_pct_start()) options.pct_start = s.pct_start();
+  if (s.has_div_factor()) options.div_factor = s.div_factor();
+  if (s.has_final_div_factor()) options.final_div_factor = s.final_div_factor();
   return Schedule::Create(options, spec.steps_per_epoch(), spec.total_steps());
 }
 
@@ -269,7 +322,7 @@ bool DynamicLossScale(const ResolvedSpec& spec) {
 
 absl::Duration CheckpointEvery(const ResolvedSpec& spec) {
   const auto& checkpoint = spec.spec().checkpoint();
-  return checkpoint.has_every_seconds() ? absl::Seconds(checkpoint.every_seconds())
+  return checkpoint.every_seconds() > 0 ? absl::Seconds(checkpoint.every_seconds())
                                         : absl::InfiniteDuration();
 }
 

@@ -3,6 +3,9 @@
 #ifndef CAPSTAN_TRAINING_SPEC_RESOLVE_H_
 #define CAPSTAN_TRAINING_SPEC_RESOLVE_H_
 
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,6 +19,7 @@
 #include "training/init/init.h"
 #include "training/lanes/eval_plan.h"
 #include "training/lanes/sample_plan.h"
+#include "training/optim/optimizer.h"
 #include "training/optim/sgd.h"
 #include "training/schedule/schedule.h"
 
@@ -25,6 +29,7 @@ struct ResolveOptions {
   std::string job_id;
   std::string
       storage_path;  // absolute folder under which the job's own folder <job_id> comes to lie
+  int32_t chunk_floats = 0;  // 0: as the model wants; see FlatLayout::Create
 };
 
 // InvalidArgument: the spec is invalid, or does not fit the data set (counts, classes, a batch
@@ -37,8 +42,9 @@ absl::StatusOr<job::v1::ResolvedSpec> Resolve(const job::v1::JobSpec& spec,
 // The SHA-256 (32 bytes) of a resolved spec's serialized bytes.
 std::string Digest(absl::string_view resolved_bytes);
 
-// A received resolved spec: parsed, its digest checked and its derived numbers compared with what
-// Resolve makes of the rest. InvalidArgument: they differ.
+// A received resolved spec, of this version or an earlier one: parsed, its digest checked and its derived numbers compared
+// with what Resolve makes of the rest. Its chunks keep their size, and defaults that came later stay unset.
+// InvalidArgument: they differ, or what decides the numbers has a field that this version does not know.
 absl::StatusOr<job::v1::ResolvedSpec> ParseResolved(absl::string_view bytes,
                                                     absl::string_view digest);
 
@@ -50,7 +56,10 @@ absl::StatusOr<Placement> MakePlacement(
     const job::v1::ResolvedSpec& spec);  // InvalidArgument for local and device
 absl::StatusOr<SamplePlan> MakeSamplePlan(const job::v1::ResolvedSpec& spec);
 absl::StatusOr<EvalPlan> MakeEvalPlan(const job::v1::ResolvedSpec& spec);
-absl::StatusOr<Sgd> MakeOptimizer(const job::v1::ResolvedSpec& spec);
+absl::StatusOr<std::shared_ptr<const Optimizer>> MakeOptimizer(const job::v1::ResolvedSpec& spec);
+// The optimizer as devices carry it out that keep the weights: `sgd` that decays all tensors, on
+// gradients that are not clipped. Not set: the host updates.
+std::optional<SgdOptions> DeviceRule(const job::v1::ResolvedSpec& spec);
 absl::StatusOr<Schedule> MakeSchedule(const job::v1::ResolvedSpec& spec);
 InitOptions MakeInitOptions(const job::v1::ResolvedSpec& spec);
 // fp16: the lead scales the loss (training/lead/loss_scale.h).

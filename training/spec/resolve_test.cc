@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "training/chunks/shard_memory.h"
 #include "training/spec/job_file.h"
 
 namespace capstan::training::spec {
@@ -50,7 +51,7 @@ TEST(ResolveTest, NumbersOfTheD2lLenet) {
   EXPECT_EQ(spec->evaluate_every_steps(), 235);
   EXPECT_EQ(spec->evaluation_blocks(), 10);  // 10000 / 1024 = 9.8
   EXPECT_EQ(spec->storage_path(), "/out/lenet-fmnist-x3n9");
-  EXPECT_EQ(spec->chunk_floats(), 4096);
+  EXPECT_EQ(spec->chunk_floats(), 512);
   EXPECT_EQ(spec->spec().kvstore().type(), "dist_sync");
   int64_t floats = 0;
   for (const auto& p : spec->parameters()) {
@@ -63,6 +64,245 @@ TEST(ResolveTest, NumbersOfTheD2lLenet) {
   EXPECT_THAT(
       PlanText(*spec),
       HasSubstr("global batch 256 in 2 lanes, 235 steps/epoch (the last of 96), 2350 steps"));
+}
+
+// As a shard and a task take it up again: the momenta follow from the model.
+TEST(ResolveTest, RunningStatisticsAreNamedAndCounted) {
+  job::v1::JobSpec file = Spec();
+  file.mutable_model()->set_name("resnet18_v1");
+  const auto spec = Resolve(file, FashionMnist(), kOptions);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_THAT(PlanText(*spec),
+              HasSubstr("resnet18_v1, 11172810 parameters and 9600 running statistics; "));
+  EXPECT_FALSE(spec->parameters(0).is_stat());
+  const auto& last = spec->parameters(spec->parameters_size() - 1);
+  EXPECT_EQ(last.name(), "layer4.1.bn2.running_var");
+  EXPECT_TRUE(last.is_stat());
+  const auto layout = MakeLayout(*spec);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->total_floats(), spec->flat_floats());
+  EXPECT_EQ(layout->Find(last.name())->spec.momentum, 0.1);
+}
+
+TEST(ResolveTest, ThePlanSaysWhatTheJobComputesOn) {
+  const auto plan = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
+    const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return PlanText(*spec);
+  };
+  EXPECT_THAT(plan({}), HasSubstr("\n      on GPUs where 2 workers have 1 each, else on CPUs\n"));
+  EXPECT_THAT(plan({{"resources.min_workers", "1"}, {"resources.gpus_per_worker", "4"}}),
+              HasSubstr("\n      on GPUs where 1 worker has 4, else on CPUs\n"));
+  EXPECT_THAT(plan({{"resources.device", "gpu"}}), HasSubstr("\n      on GPUs alone\n"));
+  EXPECT_THAT(plan({{"resources.device", "cpu"}}), HasSubstr("\n      on CPUs\n"));
+}
+
+// The input's shape is the data set's, whatever the model.
+TEST(ResolveTest, ColorImagesOfAPartOfCifar10) {
+  common::v1::DatasetInfo cifar = FashionMnist();
+  cifar.set_train_samples(30000);
+  cifar.set_channels(3);
+  cifar.set_height(32);
+  cifar.set_width(32);
+  cifar.set_train_batches(3);
+  const std::vector<std::pair<std::string, std::vector<int64_t>>> models = {
+      {"lenet", {6, 3, 5, 5}}, {"lenet_d2l", {20, 3, 3, 3}}, {"mlp", {128, 3072}}};
+  for (const auto& [model, first_shape] : models) {
+    const auto spec =
+        Resolve(Spec({{"model.name", model}, {"data.format", "cifar10_bin"}}), cifar, kOptions);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_THAT(spec->parameters(0).shape(), testing::ElementsAreArray(first_shape)) << model;
+    EXPECT_THAT(PlanText(*spec),
+                HasSubstr("; file:///data/fashion-mnist, 3 of 5 batches, 30000 + 10000 samples\n"));
+  }
+  const auto refused =
+      ParseJobFile("data: {format: cifar10_bin}", {{"model", "{name: mlp, num_classes: 100}"}});
+  const std::string errors = FormatErrors("j", refused.errors);
+  EXPECT_THAT(errors, HasSubstr("'model.num_classes' must be 10 for 'cifar10_bin', found 100"));
+  EXPECT_THAT(errors, HasSubstr("'data.uri' is required"));
+}
+
+// What the network reads is what the transforms make of the images.
+TEST(ResolveTest, TransformsDecideTheInputAndTheDigest) {
+  const auto resolve = [](const std::string& transforms) {
+    return Resolve(Spec({{"model.name", "mlp"}, {"data.transforms", transforms}}), FashionMnist(),
+                   kOptions);
+  };
+  const auto plain = Resolve(Spec({{"model.name", "mlp"}}), FashionMnist(), kOptions);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  const auto flipped = resolve("[{random_flip: {}}]");
+  ASSERT_TRUE(flipped.ok()) << flipped.status();
+  EXPECT_EQ(flipped->parameters(0).shape(1), 28 * 28);
+  EXPECT_NE(flipped->training_digest(), plain->training_digest());
+  EXPECT_NE(resolve("[{random_flip: {axis: vertical}}]")->training_digest(),
+            flipped->training_digest());
+  const auto small = resolve("[{resize: {size: 20}}, {random_crop: {size: 24, padding: 2}}]");
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_EQ(small->parameters(0).shape(1), 24 * 24);
+  EXPECT_THAT(PlanText(*small), HasSubstr("\n      images resize, random_crop -> 1 x 24 x 24\n"));
+  const std::string bytes = small->SerializeAsString();
+  EXPECT_EQ(ParseResolved(bytes, Digest(bytes)).status(), absl::OkStatus());
+
+  EXPECT_THAT(std::string(resolve("[{random_crop: {size: 33, padding: 2}}]").status().message()),
+              HasSubstr("'data.transforms[0].random_crop.size' is 33, the image has 28 x 28 "
+                        "pixels and padding 2"));
+  EXPECT_THAT(
+      std::string(resolve("[{random_flip: {}}, {normalize: {mean: [0, 0, 0], std: [1, 1, 1]}}]")
+                      .status()
+                      .message()),
+      HasSubstr("'data.transforms[1].normalize.mean' has 3 entries, want 1 or 1 (channels"));
+}
+
+// 129068 weights are 504.2 KiB; with what fills tensors up to 16 floats they are 129120. The fuller shard has 127
+// of 253 chunks of 512 floats: 4 bytes * 65024 * (9 buffers + 3 states + 1 lane that waits) = 3.22 MiB, rounded up.
+TEST(ResolveTest, ThePlanInWords) {
+  const auto plan = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
+    const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return PlanText(*spec);
+  };
+  EXPECT_EQ(plan({{"training.optimizer.momentum", "0.9"}}),
+            R"(Plan  2 workers x 1 device + 2 shards, dist_sync, start all or none
+      on GPUs where 2 workers have 1 each, else on CPUs
+      lenet_d2l, 129068 parameters; file:///data/fashion-mnist, 60000 + 10000 samples
+      global batch 256 in 2 lanes, 235 steps/epoch (the last of 96), 2350 steps
+      504.2 KiB of weights in 253 chunks; per step and worker: push 504.4 KiB, pull 504.4 KiB
+      memory of a shard at most 3.3 MiB
+      checkpoint every 30 s; at most 3 restarts
+      files lie on the coordinator's host; a host that does not share the folder sends them over gRPC
+)");
+  EXPECT_EQ(plan({{"resources", "{device: cpu, lanes: 16}"},
+                  {"kvstore.type", "local"},
+                  {"training.global_batch_size", "240"},
+                  {"training.max_steps", "1"},
+                  {"checkpoint.every", "1 epoch"},
+                  {"recovery.max_restarts", "1"}}),
+            R"(Plan  1 worker x 1 device, local, start all or none
+      on CPUs
+      lenet_d2l, 129068 parameters; file:///data/fashion-mnist, 60000 + 10000 samples
+      global batch 240 in 16 lanes, 250 steps/epoch, 1 step
+      504.2 KiB of weights in 253 chunks
+      checkpoint every 250 steps; at most 1 restart
+      files lie on the coordinator's host; a host that does not share the folder sends them over gRPC
+      warning: 15 samples per lane; below 16 a CPU spends more on lanes than on training
+)");
+  EXPECT_THAT(plan({{"resources.lanes", "16"}}), testing::Not(HasSubstr("warning")));  // 16 each
+  EXPECT_THAT(plan({{"resources.min_workers", "1"}}), HasSubstr(", starts with 1 or more\n"));
+  EXPECT_THAT(plan({{"data", "{format: synthetic_digits}"}}), HasSubstr("; synthetic_digits, "));
+}
+
+TEST(ResolveTest, ABatchOfADeviceOrAWorkerIsThatOfAllOfThem) {
+  const auto batch = [](const char* key) {
+    const auto spec = Resolve(Spec({{"resources.gpus_per_worker", "4"},
+                                    {"training.global_batch_size", "null"},
+                                    {key, "32"}}),
+                              FashionMnist(), kOptions);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return spec->global_batch();
+  };
+  EXPECT_EQ(batch("training.batch_size_per_gpu"), 256);  // 2 workers of 4
+  EXPECT_EQ(batch("training.batch_size_per_worker"), 64);
+  EXPECT_EQ(batch("training.global_batch_size"), 32);
+}
+
+TEST(ResolveTest, NumbersOfEachParameter) {
+  const auto spec = Resolve(Spec(), FashionMnist(), kOptions);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  ASSERT_EQ(spec->parameters_size(), 8);
+  const auto& weight = spec->parameters(0);  // 20 filters of 3 x 3 on one channel
+  EXPECT_THAT(weight.shape(), testing::ElementsAre(20, 1, 3, 3));
+  EXPECT_EQ(weight.fan_in(), 9);
+  EXPECT_EQ(weight.fan_out(), 180);
+  EXPECT_FALSE(weight.is_stat());
+  EXPECT_EQ(spec->parameters(1).name(), "conv1.bias");
+  EXPECT_EQ(spec->parameters(1).fan_in(), 0);
+  EXPECT_EQ(spec->parameters(1).fan_out(), 0);
+  EXPECT_EQ(spec->devices_per_worker(), 1);
+  EXPECT_EQ(spec->num_workers(), 2);
+  EXPECT_EQ(spec->job_id(), "lenet-fmnist-x3n9");
+  EXPECT_EQ(spec->chunk_count(), 253);
+  EXPECT_EQ(spec->flat_floats(), 129120);
+}
+
+TEST(ResolveTest, WhatTheFileSaysReachesThoseWhoDoIt) {
+  const auto resolved = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
+    const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return *spec;
+  };
+  const auto samples = MakeSamplePlan(resolved({{"data.shuffle", "false"},
+                                                {"data.partition", "contiguous"},
+                                                {"training.seed", "42"},
+                                                {"resources.lane_weights", "[1, 3]"}}));
+  ASSERT_TRUE(samples.ok());
+  EXPECT_FALSE(samples->options().shuffle);
+  EXPECT_EQ(samples->options().partition, Partition::kContiguous);
+  EXPECT_EQ(samples->options().seed, 42u);
+  EXPECT_EQ(samples->options().lanes, 2);
+  EXPECT_EQ(samples->options().global_batch, 256);
+  EXPECT_EQ(samples->options().dataset_size, 60000);
+  EXPECT_THAT(samples->options().lane_weights, testing::ElementsAre(1, 3));
+  EXPECT_TRUE(MakeSamplePlan(resolved({}))->options().shuffle);
+  EXPECT_EQ(MakeSamplePlan(resolved({}))->options().partition, Partition::kGlobal);
+
+  const auto sgd = DeviceRule(resolved({{"training.optimizer.momentum", "0.5"},
+                                        {"training.optimizer.nesterov", "true"},
+                                        {"training.optimizer.weight_decay", "0.25"}}));
+  ASSERT_TRUE(sgd.has_value());
+  EXPECT_EQ(sgd->momentum, 0.5);
+  EXPECT_TRUE(sgd->nesterov);
+  EXPECT_EQ(sgd->weight_decay, 0.25);
+
+  const auto rate = [&](const char* schedule, int64_t step) {
+    return MakeSchedule(resolved({{"training.optimizer.lr_schedule", schedule}}))
+        ->LearningRate(step);
+  };
+  EXPECT_EQ(rate("constant", 2349), 0.2);
+  EXPECT_EQ(rate("{name: step, every: 2 epochs, factor: 0.5}", 469), 0.2);
+  EXPECT_EQ(rate("{name: step, every: 2 epochs, factor: 0.5}", 470), 0.1);
+  EXPECT_EQ(rate("{name: step, every: 7 steps}", 6), 0.2);
+  EXPECT_DOUBLE_EQ(rate("{name: step, every: 7 steps}", 7), 0.02);
+  EXPECT_LT(rate("{name: constant, warmup: 10 steps}", 4), 0.2);
+  EXPECT_EQ(rate("{name: constant, warmup: 10 steps}", 10), 0.2);
+  EXPECT_DOUBLE_EQ(rate("{name: cosine, min_rate: 0.1}", 2350), 0.1);
+  EXPECT_LT(rate("cosine", 2349), 0.001);
+
+  const auto init = [&](const char* text) {
+    return MakeInitOptions(resolved({{"model.initializer", text}}));
+  };
+  EXPECT_EQ(init("xavier").initializer, Initializer::kXavier);
+  EXPECT_EQ(init("he").initializer, Initializer::kHe);
+  EXPECT_EQ(init("zeros").initializer, Initializer::kZeros);
+  EXPECT_EQ(init("{name: normal, scale: 0.5}").initializer, Initializer::kNormal);
+  EXPECT_EQ(init("{name: normal, scale: 0.5}").scale, 0.5);
+  EXPECT_EQ(init("{name: uniform, scale: 0.5}").initializer, Initializer::kUniform);
+  EXPECT_TRUE(DynamicLossScale(resolved({{"training.precision", "fp16"}})));
+  EXPECT_FALSE(DynamicLossScale(resolved({{"training.precision", "bf16"}})));
+  EXPECT_EQ(resolved({{"evaluation.every", "2 epochs"}}).evaluate_every_steps(), 470);
+}
+
+TEST(ResolveTest, DataAtTheBordersAreTaken) {
+  auto info = FashionMnist();
+  info.set_num_classes(10);
+  info.set_train_samples(256);  // one batch
+  EXPECT_TRUE(Resolve(Spec(), info, kOptions).ok());
+  info.set_train_samples(1);
+  EXPECT_TRUE(
+      Resolve(Spec({{"training.global_batch_size", "1"}, {"resources.lanes", "1"}}), info, kOptions)
+          .ok());
+  info.set_test_samples(0);
+  const auto spec = Resolve(Spec({{"training.global_batch_size", "1"}, {"resources.lanes", "1"}}),
+                            info, kOptions);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->evaluation_blocks(), 0);
+  for (const auto& wrong : std::vector<void (*)(common::v1::DatasetInfo&)>{
+           [](auto& i) { i.set_test_samples(-1); }, [](auto& i) { i.set_channels(0); },
+           [](auto& i) { i.set_height(0); }, [](auto& i) { i.set_width(0); }}) {
+    auto bad = FashionMnist();
+    wrong(bad);
+    EXPECT_THAT(std::string(Resolve(Spec(), bad, kOptions).status().message()),
+                HasSubstr("the data set says"));
+  }
 }
 
 TEST(ResolveTest, MaxStepsAndEpochsTakeWhicheverComesFirst) {
@@ -85,6 +325,54 @@ TEST(ResolveTest, CheckpointsOfEpochsAreCountedInSteps) {
   EXPECT_EQ(Resolve(Spec(), FashionMnist(), kOptions)->checkpoint_every_steps(), 0);
 }
 
+TEST(ResolveTest, AJobIsSavedEvery30SecondsUnlessItSaysOtherwise) {
+  const auto every = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
+    const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return std::pair(CheckpointEvery(*spec), PlanText(*spec));
+  };
+  EXPECT_EQ(every({}).first, absl::Seconds(30));
+  EXPECT_THAT(every({}).second, HasSubstr("checkpoint every 30 s; at most 3 restarts"));
+  EXPECT_EQ(every({{"checkpoint.every", "5m"}}).first, absl::Minutes(5));
+  EXPECT_EQ(every({{"checkpoint.every", "9 steps"}}).first, absl::InfiniteDuration());
+  EXPECT_EQ(every({{"checkpoint.every", "never"}}).first, absl::InfiniteDuration());
+  EXPECT_THAT(every({{"checkpoint.every", "never"}}).second, HasSubstr("at the end alone"));
+}
+
+// Where a spec of an earlier version has nothing, there is nothing.
+TEST(ResolveTest, ALaterDefaultIsNotFilledIntoAReceivedSpec) {
+  auto spec = *Resolve(Spec({{"checkpoint.every", "never"}}), FashionMnist(), kOptions);
+  spec.mutable_spec()->mutable_checkpoint()->clear_every_seconds();
+  const std::string bytes = spec.SerializeAsString();
+  const auto taken = ParseResolved(bytes, Digest(bytes));
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(CheckpointEvery(*taken), absl::InfiniteDuration());
+}
+
+TEST(ResolveTest, ANameThatEarlierVersionsTookIsNoReasonToRefuseTheirJob) {
+  auto spec = *Resolve(Spec(), FashionMnist(), kOptions);
+  spec.mutable_spec()->set_name("-lenet");
+  const std::string bytes = spec.SerializeAsString();
+  EXPECT_EQ(ParseResolved(bytes, Digest(bytes)).status(), absl::OkStatus());
+}
+
+// The files of its checkpoints hold chunks of that size.
+TEST(ResolveTest, AReceivedSpecKeepsItsChunks) {
+  auto spec = *Resolve(Spec(), FashionMnist(), kOptions);
+  const auto taken = [&](int32_t chunk_floats, int32_t chunk_count) {
+    spec.set_chunk_floats(chunk_floats);
+    spec.set_chunk_count(chunk_count);
+    const std::string bytes = spec.SerializeAsString();
+    return ParseResolved(bytes, Digest(bytes)).status();
+  };
+  EXPECT_THAT(std::string(taken(4096, 32).message()),
+              HasSubstr("derived numbers"));  // the digest has them
+  EXPECT_EQ(MakeLayout(spec)->chunk_count(), 32);
+  for (const int32_t wrong : {-16, 1, 15, 1000, 262160}) {
+    EXPECT_EQ(taken(wrong, 32).code(), absl::StatusCode::kInvalidArgument) << wrong;
+  }
+}
+
 TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
   using Overrides = std::vector<std::pair<std::string, std::string>>;
   const auto digest = [](Overrides overrides, absl::string_view job = "j-x3n9") {
@@ -100,6 +388,7 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
   EXPECT_EQ(digest({{"resources.num_workers", "4"}, {"resources.num_shards", "3"}}), base);
   EXPECT_EQ(digest({{"name", "other"}, {"labels", "{a: b}"}, {"description", "x"}}), base);
   EXPECT_EQ(digest({{"checkpoint.every", "10 steps"}, {"checkpoint.keep_latest", "1"}}), base);
+  EXPECT_EQ(digest({{"data.reader_threads", "4"}}), base);
   EXPECT_EQ(digest({{"limits.stall_timeout", "9s"}, {"recovery.max_restarts", "0"}}), base);
   for (const std::pair<std::string, std::string>& other :
        Overrides{{"training.seed", "1"},
@@ -107,6 +396,9 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
                  {"training.global_batch_size", "128"},
                  {"training.optimizer.momentum", "0.9"},
                  {"training.optimizer.learning_rate", "0.1"},
+                 {"training.optimizer.name", "adam"},
+                 {"training.optimizer.decayed", "weights"},
+                 {"training.gradient_clip_value", "1"},
                  {"resources.lanes", "8"},
                  {"resources.lane_weights", "[1, 2, 1, 1]"},
                  {"data.partition", "contiguous"},
@@ -114,6 +406,128 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
                  {"evaluation.every", "2 epochs"}}) {
     EXPECT_NE(digest({other}), base) << other.first;
   }
+}
+
+// Of the store what says where sums are made does not count, and all else does.
+TEST(ResolveTest, FieldsOfTheKvstoreThatThisVersionDoesNotKnowAreOfTheNumbers) {
+  const std::vector<std::pair<std::string, std::string>> one = {{"resources", "{lanes: 4}"}};
+  const auto digest = [&](const char* type) {
+    auto overrides = one;
+    overrides.push_back({"kvstore.type", type});
+    return Resolve(Spec(overrides), FashionMnist(), kOptions)->training_digest();
+  };
+  for (const char* type : {"local", "device", "dist", "dist_device_sync", "dist_sync_device"}) {
+    EXPECT_EQ(digest(type), digest("dist_sync")) << type;
+  }
+  auto spec = Spec();
+  const auto before = Resolve(spec, FashionMnist(), kOptions)->training_digest();
+  auto& store = *spec.mutable_kvstore();
+  store.GetReflection()->MutableUnknownFields(&store)->AddVarint(15, 1);
+  EXPECT_NE(Resolve(spec, FashionMnist(), kOptions)->training_digest(), before);
+}
+
+// A service that is older than the coordinator would leave it out and train something else.
+TEST(ResolveTest, AFieldOfANewerVersionIsRefusedWhereItDecidesTheNumbers) {
+  const auto refused = [](auto group) {
+    auto spec = *Resolve(Spec(), FashionMnist(), kOptions);
+    auto& message = *group(spec);
+    message.GetReflection()->MutableUnknownFields(&message)->AddVarint(15, 1);
+    const auto again = Resolve(spec.spec(), FashionMnist(), kOptions);
+    if (again.ok()) spec.set_training_digest(again->training_digest());
+    const std::string bytes = spec.SerializeAsString();
+    return std::string(ParseResolved(bytes, Digest(bytes)).status().message());
+  };
+  EXPECT_THAT(refused([](auto& s) { return s.mutable_spec()->mutable_kvstore(); }),
+              HasSubstr("newer version: spec.kvstore.field 15 is not known here"));
+  EXPECT_THAT(
+      refused([](auto& s) { return s.mutable_spec()->mutable_training()->mutable_optimizer(); }),
+      HasSubstr("spec.training.optimizer.field 15"));
+  EXPECT_EQ(refused([](auto& s) { return s.mutable_spec()->mutable_checkpoint(); }), "");
+  EXPECT_EQ(refused([](auto& s) { return s.mutable_spec()->mutable_limits(); }), "");
+}
+
+// Each does one step on one weight, by hand: learning rate 0.2, weight 1, gradient 4 without clipping.
+TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
+  const auto resolved = [](const std::vector<std::pair<std::string, std::string>>& keys) {
+    const auto spec = Resolve(Spec(keys), FashionMnist(), kOptions);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return *spec;
+  };
+  const auto make = [&](const std::string& text) {
+    return *MakeOptimizer(resolved({{"training.optimizer", text}}));
+  };
+  const auto step = [](const Optimizer& optimizer) {
+    float weight = 1, gradient = 4, state[kMaxStateFloatsPerWeight] = {};
+    optimizer.Apply(&weight, &weight, &gradient, state, 1, {0.2});
+    return weight;
+  };
+  // In the first step m / sqrt(v) is 1, and the decay of adam is in both.
+  const auto adam = make("{name: adam, learning_rate: 0.2, weight_decay: 1}");
+  EXPECT_EQ(adam->state_floats_per_weight(), 2);
+  EXPECT_NEAR(step(*adam), 0.8, 1e-6);
+  EXPECT_NEAR(step(*make("{name: adam, learning_rate: 0.2, beta1: 0, beta2: 0, epsilon: 4}")), 0.9,
+              1e-6);
+  EXPECT_NEAR(step(*make("{name: adamw, learning_rate: 0.2, weight_decay: 1}")), 0.6, 1e-6);
+  EXPECT_NEAR(step(*make("{name: adamw, learning_rate: 0.2}")), 0.798, 1e-6);  // 0.01 by default
+  const auto rmsprop = make("{name: rmsprop, learning_rate: 0.2, alpha: 0.75, epsilon: 2}");
+  EXPECT_EQ(rmsprop->state_floats_per_weight(), 1);
+  EXPECT_NEAR(step(*rmsprop), 0.8, 1e-6);  // 4 / (sqrt(0.25 * 16) + 2)
+  EXPECT_EQ(make("{name: rmsprop, learning_rate: 0.2, momentum: 0.5, centered: true}")
+                ->state_floats_per_weight(),
+            3);
+  EXPECT_NEAR(step(*make("{name: adagrad, learning_rate: 0.2, epsilon: 4}")), 0.9, 1e-6);
+
+  EXPECT_FALSE(make("{learning_rate: 0.2}")->update().decay_weights_only);
+  EXPECT_EQ(make("{learning_rate: 0.2}")->update().clip_value, 0);
+  EXPECT_TRUE(make("{learning_rate: 0.2, decayed: weights}")->update().decay_weights_only);
+  const std::pair<std::string, std::string> clip = {"training.gradient_clip_value", "0.5"};
+  EXPECT_EQ((*MakeOptimizer(resolved({clip})))->update().clip_value, 0.5);
+
+  // What devices that keep the weights carry out.
+  EXPECT_TRUE(DeviceRule(resolved({{"training.optimizer.decayed", "all"}})).has_value());
+  EXPECT_FALSE(DeviceRule(resolved({{"training.optimizer.decayed", "weights"}})).has_value());
+  EXPECT_FALSE(DeviceRule(resolved({clip})).has_value());
+  for (const char* name : {"adam", "adamw", "rmsprop", "adagrad"}) {
+    EXPECT_FALSE(DeviceRule(resolved({{"training.optimizer.name", name}})).has_value()) << name;
+  }
+}
+
+// Two floats of state per weight are three buffers more than with momentum in the plan above (4 bytes *
+// 65024 * 3 = 0.75 MiB): 15 + 1 of them, 3.97 MiB, rounded up.
+TEST(ResolveTest, ThePlanCountsTheStateOfTheOptimizer) {
+  const std::pair<std::string, std::string> adam = {"training.optimizer.name", "adam"};
+  EXPECT_THAT(PlanText(*Resolve(Spec({adam}), FashionMnist(), kOptions)),
+              HasSubstr("memory of a shard at most 4.0 MiB\n"));
+  const std::string device =
+      PlanText(*Resolve(Spec({adam, {"resources", "{num_workers: 1}"}, {"kvstore.type", "device"}}),
+                        FashionMnist(), kOptions));
+  EXPECT_THAT(device, HasSubstr("device (GPUs add, the host updates; CPUs as local)"));
+}
+
+// Periods become steps of this job: 235 an epoch, 2350 in all.
+TEST(ResolveTest, SchedulesAreMadeOfTheirKeys) {
+  const auto make = [](const char* schedule) {
+    const auto spec =
+        Resolve(Spec({{"training.optimizer.lr_schedule", schedule}}), FashionMnist(), kOptions);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return *MakeSchedule(*spec);
+  };
+  const Schedule steps = make("{name: multi_step, milestones: [2 epochs, 471 steps], factor: 0.5}");
+  EXPECT_DOUBLE_EQ(steps.LearningRate(469), 0.2);
+  EXPECT_DOUBLE_EQ(steps.LearningRate(470), 0.1);
+  EXPECT_DOUBLE_EQ(steps.LearningRate(471), 0.05);
+  const Schedule polynomial = make("{name: polynomial, power: 2, min_rate: 0.1}");
+  EXPECT_DOUBLE_EQ(polynomial.LearningRate(1175), 0.125);
+  const Schedule cycle = make("{name: one_cycle, pct_start: 0.5, div_factor: 2}");
+  EXPECT_DOUBLE_EQ(cycle.LearningRate(0), 0.1);
+  EXPECT_DOUBLE_EQ(cycle.LearningRate(1174), 0.2);
+  EXPECT_NEAR(cycle.LearningRate(2349), 1e-5, 1e-15);
+  EXPECT_THAT(std::string(Resolve(Spec({{"training.optimizer.lr_schedule",
+                                         "{name: multi_step, milestones: [2 epochs, 470 steps]}"}}),
+                                  FashionMnist(), kOptions)
+                              .status()
+                              .message()),
+              HasSubstr("milestones: got step 470 behind step 470, want them ascending"));
 }
 
 TEST(ResolveTest, WhatDoesNotFitTheDataSetIsNamed) {
@@ -132,10 +546,10 @@ TEST(ResolveTest, WhatDoesNotFitTheDataSetIsNamed) {
   auto narrow = FashionMnist();
   narrow.set_width(4);
   EXPECT_EQ(Resolve(Spec(), narrow, kOptions).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(Resolve(Spec({{"resources.num_shards", "200"}}), FashionMnist(), kOptions)
+  EXPECT_THAT(std::string(Resolve(Spec({{"resources.num_shards", "256"}}), FashionMnist(), kOptions)
                               .status()
                               .message()),
-              HasSubstr("'resources.num_shards' is 200"));
+              HasSubstr("'resources.num_shards' is 256"));
   EXPECT_EQ(Resolve(Spec({{"resources.lanes", "300"}}), FashionMnist(), kOptions).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
@@ -147,6 +561,15 @@ TEST(ResolveTest, LocalUsesNoShard) {
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_FALSE(UsesShards(*spec));
   EXPECT_EQ(spec->lanes(), 2);
+}
+
+TEST(ResolveTest, ThePlanSaysWhatTheDefaultTypeDoes) {
+  const auto spec =
+      Resolve(Spec({{"resources", "{gpus_per_worker: 2}"}}), FashionMnist(), kOptions);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_FALSE(UsesShards(*spec));
+  EXPECT_THAT(PlanText(*spec), HasSubstr("Plan  1 worker x 2 devices, device (GPUs add and update; "
+                                         "CPUs as local), start all or none\n"));
 }
 
 TEST(ResolveTest, AReceivedSpecIsCheckedAgainstItsDigestAndItself) {

@@ -62,6 +62,9 @@ std::string ScalarText(const Message& message, const FieldDescriptor* field, int
       return absl::StrCat(many ? r.GetRepeatedUInt64(message, field, index)
                                : r.GetUInt64(message, field));
     case FieldDescriptor::CPPTYPE_DOUBLE:
+      if (!many && IsBesidePeriod(field) && r.GetDouble(message, field) == 0) {
+        return std::string(kNever);
+      }
       return absl::StrCat(NumberText(many ? r.GetRepeatedDouble(message, field, index)
                                           : r.GetDouble(message, field)),
                           IsDuration(field) ? "s" : "");
@@ -119,10 +122,23 @@ void Emit(const Message& message, int indent, std::string& out) {
       for (const auto& [key, value] : sorted) {
         absl::StrAppend(&out, std::string(indent + 2, ' '), Quote(key), ": ", Quote(value), "\n");
       }
+    } else if (field->is_repeated() && !IsPeriod(field) &&
+               field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      out += "\n";
+      for (int k = 0; k < reflection.FieldSize(message, field); ++k) {
+        std::string item;
+        Emit(reflection.GetRepeatedMessage(message, field, k), indent + 4, item);
+        // The dash stands in place of the last two blanks before the item.
+        absl::StrAppend(&out, std::string(indent + 2, ' '), "- ",
+                        item.empty() ? "{}\n" : item.substr(indent + 4));
+      }
     } else if (field->is_repeated()) {
       out += " [";
       for (int k = 0; k < reflection.FieldSize(message, field); ++k) {
-        absl::StrAppend(&out, k == 0 ? "" : ", ", ScalarText(message, field, k));
+        absl::StrAppend(&out, k == 0 ? "" : ", ",
+                        IsPeriod(field) ? PeriodText(static_cast<const job::v1::Period&>(
+                                              reflection.GetRepeatedMessage(message, field, k)))
+                                        : ScalarText(message, field, k));
       }
       out += "]\n";
     } else if (IsPeriod(field)) {

@@ -13,82 +13,21 @@
 #include "absl/strings/str_split.h"
 #include "training/codec/local_uri.h"
 #include "training/graph/models.h"
+#include "training/spec/rules.h"
 
 namespace capstan::training::spec {
 namespace {
 
 using job::v1::JobSpec;
-using job::v1::Period;
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxSteps = int64_t{1} << 53;  // exact in a double and in JSON
-constexpr double kMaxSeconds = 3.2e7;            // a year
+constexpr double kMaxSeconds = 3.2e7;  // a year
 constexpr double kBackoffInitialSeconds = 1;
 constexpr double kBackoffMaxSeconds = 300;
-
-std::string Text(int64_t value) { return absl::StrCat(value); }
-std::string Text(double value) { return absl::StrCat(value); }
-std::string Text(const std::string& value) { return absl::StrCat("'", value, "'"); }
-
-// Collects violations; each helper states the value and the limit.
-class Rules {
- public:
-  explicit Rules(std::vector<Violation>& out) : out_(out) {}
-
-  void Fail(absl::string_view path, absl::string_view rest) {
-    out_.push_back({std::string(path), absl::StrCat("'", path, "' ", rest)});
-  }
-  // The same for what no other key can make right.
-  void Wrong(absl::string_view path, absl::string_view rest) {
-    Fail(path, rest);
-    out_.back().alone = true;
-  }
-  void Required(absl::string_view path, bool present) {
-    if (!present) out_.push_back({std::string(path), absl::StrCat("'", path, "' is required")});
-  }
-  // NaN is outside every range.
-  template <class T>
-  void Range(absl::string_view path, T value, T low, T high) {
-    if (!(value >= low && value <= high)) {
-      Wrong(path, absl::StrCat("must be between ", low, " and ", high, ", found ", Text(value)));
-    }
-  }
-  void Finite(absl::string_view path, double value, double low, bool low_allowed) {
-    if (!std::isfinite(value) || value < low || (!low_allowed && value == low)) {
-      Wrong(path, absl::StrCat("must be a finite number ", low_allowed ? "of at least " : "above ",
-                               low, ", found ", Text(value)));
-    }
-  }
-  void OneOf(absl::string_view path, const std::string& value,
-             const std::vector<std::string>& allowed, const std::vector<std::string>& later = {}) {
-    for (const std::string& name : allowed) {
-      if (name == value) return;
-    }
-    for (const std::string& name : later) {
-      if (name == value)
-        return Wrong(path,
-                     absl::StrCat("'", value, "' is not supported in this version; supported: ",
-                                  absl::StrJoin(allowed, ", ")));
-    }
-    Wrong(path,
-          absl::StrCat("must be one of ", absl::StrJoin(allowed, ", "), ", found ", Text(value)));
-  }
-  void Steps(absl::string_view path, const Period& period) {
-    if (period.has_epochs()) {
-      Range<int64_t>(path, period.epochs(), 1, 1000000);
-    } else if (period.has_steps()) {
-      Range<int64_t>(path, period.steps(), 1, kMaxSteps);
-    } else {
-      Wrong(path, "must be a number of steps or epochs, like '10 epochs'");
-    }
-  }
-
- private:
-  std::vector<Violation>& out_;
-};
+constexpr double kCheckpointEverySeconds = 30;
 
 bool IsName(absl::string_view name) {
-  if (name.empty() || name.size() > 63) return false;
+  if (name.empty() || name.size() > 63 || name[0] == '-') return false;
   for (const char c : name) {
     if (!absl::ascii_islower(c) && !absl::ascii_isdigit(c) && c != '-') return false;
   }
@@ -175,15 +114,15 @@ void CheckKvStore(const JobSpec& spec, Rules& rules) {
     if (r.num_workers() <= 1 && r.has_num_shards() && r.num_shards() != 1) {
       rules.Fail("resources.num_shards",
                  absl::StrCat("is ", r.num_shards(),
-                              ", but one worker's default kvstore 'local' uses no shard; leave it "
-                              "out or set 'kvstore.type' to dist_sync"));
+                              ", but one worker's default kvstore uses no shard; leave it out or "
+                              "set 'kvstore.type' to dist_sync"));
     }
     return;
   }
   const std::string& type = spec.kvstore().type();
   rules.OneOf("kvstore.type", type,
-              {"local", "device", "dist_sync", "dist_device_sync", "dist_sync_device"},
-              {"nccl", "dist_async", "dist_device_async", "dist_async_device", "dist"});
+              {"local", "device", "dist", "dist_sync", "dist_device_sync", "dist_sync_device"},
+              {"nccl", "dist_async", "dist_device_async", "dist_async_device"});
   if (type == "local" || type == "device") {
     if (r.has_num_workers() && r.num_workers() != 1) {
       rules.Fail("resources.num_workers",
@@ -203,7 +142,7 @@ void CheckModel(const JobSpec& spec, Rules& rules) {
   if (m.has_name()) {
     std::vector<std::string> names;
     for (const absl::string_view name : ModelNames()) names.emplace_back(name);
-    rules.OneOf("model.name", m.name(), names, {"resnet18_v1", "resnet18"});
+    rules.OneOf("model.name", m.name(), names);
   }
   if (m.has_num_classes()) rules.Range<int64_t>("model.num_classes", m.num_classes(), 2, 1000000);
   if (m.has_initializer()) {
@@ -228,11 +167,13 @@ void CheckData(const JobSpec& spec, Rules& rules) {
   const auto& d = spec.data();
   rules.Required("data.format", d.has_format());
   if (d.has_format())
-    rules.OneOf("data.format", d.format(), {"idx", "synthetic_digits"}, {"cifar10_bin"});
+    rules.OneOf("data.format", d.format(), {"idx", "cifar10_bin", "synthetic_digits"});
   const bool synthetic = d.format() == "synthetic_digits";
+  const bool cifar = d.format() == "cifar10_bin";
+  CheckTransforms(d, rules);
   if (synthetic && d.has_uri())
     rules.Fail("data.uri", "has no meaning for 'synthetic_digits', which draws its own images");
-  if (d.format() == "idx") rules.Required("data.uri", d.has_uri());
+  if (d.format() == "idx" || cifar) rules.Required("data.uri", d.has_uri());
   if (d.has_uri()) {
     const auto path = LocalPath(d.uri());
     if (!path.ok()) rules.Wrong("data.uri", path.status().message());
@@ -240,6 +181,8 @@ void CheckData(const JobSpec& spec, Rules& rules) {
   if (d.has_partition()) rules.OneOf("data.partition", d.partition(), {"global", "contiguous"});
   if (d.has_prefetch_batches())
     rules.Range<int64_t>("data.prefetch_batches", d.prefetch_batches(), 1, 64);
+  if (d.has_reader_threads())
+    rules.Range<int64_t>("data.reader_threads", d.reader_threads(), 1, 64);
   if (d.has_train_samples())
     rules.Range<int64_t>("data.train_samples", d.train_samples(), 10, 10000000);
   if (d.has_test_samples())
@@ -248,54 +191,9 @@ void CheckData(const JobSpec& spec, Rules& rules) {
     if (d.has_train_samples()) rules.Fail("data.train_samples", "is for 'synthetic_digits' only");
     if (d.has_test_samples()) rules.Fail("data.test_samples", "is for 'synthetic_digits' only");
   }
-  if (synthetic && spec.model().has_num_classes() && spec.model().num_classes() != 10) {
-    rules.Fail("model.num_classes", absl::StrCat("must be 10 for 'synthetic_digits', found ",
+  if ((synthetic || cifar) && spec.model().has_num_classes() && spec.model().num_classes() != 10) {
+    rules.Fail("model.num_classes", absl::StrCat("must be 10 for '", d.format(), "', found ",
                                                  spec.model().num_classes()));
-  }
-}
-
-void CheckOptimizer(const JobSpec& spec, Rules& rules) {
-  const auto& t = spec.training();
-  rules.Required("training.optimizer", t.has_optimizer());
-  if (!t.has_optimizer()) return;
-  const auto& o = t.optimizer();
-  if (o.has_name())
-    rules.OneOf("training.optimizer.name", o.name(), {"sgd"},
-                {"adam", "adamw", "rmsprop", "lars", "lamb"});
-  rules.Required("training.optimizer.learning_rate", o.has_learning_rate());
-  if (o.has_learning_rate())
-    rules.Finite("training.optimizer.learning_rate", o.learning_rate(), 0, false);
-  if (o.has_momentum() && !(o.momentum() >= 0 && o.momentum() < 1)) {
-    rules.Wrong("training.optimizer.momentum",
-                absl::StrCat("must be at least 0 and below 1, found ", o.momentum()));
-  }
-  if (o.nesterov() && o.momentum() == 0)
-    rules.Fail("training.optimizer.nesterov", "needs a momentum above 0");
-  if (o.has_weight_decay())
-    rules.Finite("training.optimizer.weight_decay", o.weight_decay(), 0, true);
-  if (!o.has_lr_schedule()) return;
-  const auto& s = o.lr_schedule();
-  const std::string base = "training.optimizer.lr_schedule";
-  rules.OneOf(base + ".name", s.name(), {"constant", "step", "cosine"});
-  if (s.name() == "step") {
-    rules.Required(base + ".every", s.has_every());
-    if (s.has_factor() && !(s.factor() > 0 && s.factor() <= 1)) {
-      rules.Wrong(base + ".factor",
-                  absl::StrCat("must be above 0 and at most 1, found ", s.factor()));
-    }
-  } else {
-    if (s.has_every()) rules.Fail(base + ".every", "is for the schedule 'step' only");
-    if (s.has_factor()) rules.Fail(base + ".factor", "is for the schedule 'step' only");
-  }
-  if (s.has_every()) rules.Steps(base + ".every", s.every());
-  if (s.has_warmup()) rules.Steps(base + ".warmup", s.warmup());
-  if (s.has_min_rate()) {
-    if (s.name() != "cosine") rules.Fail(base + ".min_rate", "is for the schedule 'cosine' only");
-    rules.Finite(base + ".min_rate", s.min_rate(), 0, true);
-    if (s.min_rate() > o.learning_rate()) {
-      rules.Fail(base + ".min_rate", absl::StrCat("must not be above the learning rate ",
-                                                  o.learning_rate(), ", found ", s.min_rate()));
-    }
   }
 }
 
@@ -343,7 +241,7 @@ void CheckTraining(const JobSpec& spec, Rules& rules) {
   if (t.has_deterministic() && !t.deterministic() && spec.resources().device() != "gpu") {
     rules.Fail("training.deterministic", "'false' is for GPUs: set 'resources.device' to gpu");
   }
-  CheckOptimizer(spec, rules);
+  CheckOptimizer(t, rules);
 }
 
 void CheckCheckpoint(const JobSpec& spec, Rules& rules) {
@@ -354,7 +252,8 @@ void CheckCheckpoint(const JobSpec& spec, Rules& rules) {
   }
   if (c.has_every()) rules.Steps("checkpoint.every", c.every());
   if (c.has_every_seconds()) {
-    rules.Range("checkpoint.every", c.every_seconds(), 1.0, kMaxSeconds);
+    if (c.every_seconds() != 0)  // never
+      rules.Range("checkpoint.every", c.every_seconds(), 1.0, kMaxSeconds);
     if (c.has_every()) {
       rules.Fail("checkpoint.every", "is given in steps or epochs and as a duration: give one");
     }
@@ -429,10 +328,11 @@ std::vector<Violation> Validate(const JobSpec& spec) {
   if (spec.version() != 1)
     rules.Wrong("version", absl::StrCat("must be 1, found ", spec.version()));
   if (!IsName(spec.name())) {
-    rules.Wrong("name", absl::StrCat("must be 1 to 63 of a-z, 0-9 and '-', found ",
-                                     HasControl(spec.name()) || spec.name().size() > 100
-                                         ? "something else"
-                                         : Text(spec.name())));
+    rules.Wrong(
+        "name",
+        absl::StrCat("must be 1 to 63 of a-z, 0-9 and '-', not beginning with '-', found ",
+                     HasControl(spec.name()) || spec.name().size() > 100 ? "something else"
+                                                                         : Text(spec.name())));
   }
   if (spec.description().size() > 1024) {
     rules.Wrong("description",
@@ -458,6 +358,22 @@ absl::Status ValidateSpec(const JobSpec& spec) {
 }
 
 void FillDefaults(JobSpec& spec) {
+  auto& kvstore = *spec.mutable_kvstore();
+  if (kvstore.type() == "dist") kvstore.set_type("dist_sync");  // another spelling
+  // As MXNet's Trainer. Where `auto` finds no GPU it is what `local` is.
+  const bool one = !spec.resources().has_num_workers() || spec.resources().num_workers() == 1;
+  if (!kvstore.has_type() && one && spec.resources().device() != "cpu") kvstore.set_type("device");
+  auto& checkpoint = *spec.mutable_checkpoint();
+  if (!checkpoint.has_every() && !checkpoint.has_every_seconds()) {
+    checkpoint.set_every_seconds(kCheckpointEverySeconds);
+  }
+  FillTransformDefaults(*spec.mutable_data());
+  FillOptimizerDefaults(*spec.mutable_training()->mutable_optimizer());
+  FillScheduleDefaults(*spec.mutable_training()->mutable_optimizer());
+  FillFirstDefaults(spec);
+}
+
+void FillFirstDefaults(JobSpec& spec) {
   auto& r = *spec.mutable_resources();
   if (!r.has_num_workers()) r.set_num_workers(1);
   if (!r.has_gpus_per_worker()) r.set_gpus_per_worker(r.devices_size() > 0 ? r.devices_size() : 1);

@@ -26,6 +26,11 @@ absl::Status ValidateSpec(const job::v1::JobSpec& spec);
 // Fills in every default that needs no data set. The spec must be valid.
 void FillDefaults(job::v1::JobSpec& spec);
 
+// Those of them that version 0.1.0 had, with its values. Every resolved spec has these fields set, whichever version made it.
+// Never extend it and never change a value: a field that came later is not set in the resolved specs of earlier versions, and
+// that it is not set means what those versions did.
+void FillFirstDefaults(job::v1::JobSpec& spec);
+
 // Every failure reason of docs/interface.md section 1.
 const std::vector<std::string>& FailureReasons();
 

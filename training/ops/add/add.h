@@ -1,0 +1,22 @@
+// Add: two inputs of one shape -> the same shape, element by element. Nothing is broadcast. Both may be one
+// value: its gradient is added twice then.
+#ifndef CAPSTAN_TRAINING_OPS_ADD_ADD_H_
+#define CAPSTAN_TRAINING_OPS_ADD_ADD_H_
+
+#include "training/ops/op.h"
+
+namespace capstan::training {
+
+struct Add {
+  static constexpr char kName[] = "Add";
+  operator Operator() const {  // NOLINT(google-explicit-constructor): a node takes either form
+    return {kName, {}};
+  }
+  static Add Read(const Attributes&) { return {}; }
+};
+
+const OpDef& AddOp();
+
+}  // namespace capstan::training
+
+#endif  // CAPSTAN_TRAINING_OPS_ADD_ADD_H_

@@ -1,0 +1,46 @@
+// BatchNormalization: x [C, H, W] or [C] -> the same shape, y = weight * (x - mean) / sqrt(variance + epsilon) +
+// bias, per channel; weight, bias, running_mean and running_var [C], as in PyTorch.
+//
+// Training: mean and variance are taken over the samples of the call (a lane) and their pixels, n numbers a
+// channel; the variance is the biased one, a sum over n. The statistics are the mean and the unbiased variance, a
+// sum over n - 1. Where n is 1 PyTorch refuses; here the variance is 0, the biased one, for both.
+// Evaluation: the running statistics take their places.
+//
+// `momentum` is PyTorch's: running = (1 - momentum) * running + momentum * statistic. ONNX's is 1 - momentum.
+// Saved: mean [C] and 1 / sqrt(variance + epsilon) [C] of the batch.
+// Source: Ioffe & Szegedy 2015, arXiv:1502.03167.
+#ifndef CAPSTAN_TRAINING_OPS_BATCH_NORMALIZATION_BATCH_NORMALIZATION_H_
+#define CAPSTAN_TRAINING_OPS_BATCH_NORMALIZATION_BATCH_NORMALIZATION_H_
+
+#include "training/ops/op.h"
+
+namespace capstan::training {
+
+struct BatchNormalization {
+  static constexpr char kName[] = "BatchNormalization";
+  // Places of parameters and of what is saved.
+  enum { kWeight, kBias, kRunningMean, kRunningVar };
+  enum { kSavedMean, kSavedScale };
+
+  double epsilon = 1e-5;  // a normal number as a float: from 1.18e-38
+  double momentum = 0.1;  // [0, 1]
+
+  operator Operator() const {  // NOLINT(google-explicit-constructor): a node takes either form
+    return {kName, {{"epsilon", epsilon}, {"momentum", momentum}}};
+  }
+  static BatchNormalization Read(const Attributes& attributes) {
+    return {attributes.Float("epsilon"), attributes.Float("momentum")};
+  }
+};
+
+const OpDef& BatchNormalizationOp();
+
+template <typename T>
+void BatchNormalizationForward(const ForwardCall<T>& call);
+// Of a forward in training.
+template <typename T>
+void BatchNormalizationBackward(const BackwardCall<T>& call);
+
+}  // namespace capstan::training
+
+#endif  // CAPSTAN_TRAINING_OPS_BATCH_NORMALIZATION_BATCH_NORMALIZATION_H_

@@ -1,0 +1,90 @@
+#include "training/ops/concat/concat.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "training/ops/infer.h"
+
+namespace capstan::training {
+namespace {
+
+absl::StatusOr<Inference> InferConcat(absl::Span<const ValueType> x, Attributes& attributes) {
+  const absl::Status floats = CheckFloats(x);
+  if (!floats.ok()) return floats;
+  const int64_t rank = static_cast<int64_t>(x[0].shape.size());
+  int64_t axis = attributes.Int("axis");
+  if (axis < 0 && axis >= -rank) axis += rank + 1;
+  if (axis < 1 || axis > rank) {
+    return absl::InvalidArgumentError(absl::StrCat("attribute axis: ", axis, ", want 1 to ", rank,
+                                                   " or -", rank, " to -1 over inputs ",
+                                                   ShapeToString(x[0].shape), " (0 is the batch)"));
+  }
+  attributes.Set("axis", axis);
+
+  Inference inferred;
+  inferred.output = x[0];
+  int64_t& sum = inferred.output.shape[static_cast<size_t>(axis) - 1];
+  for (size_t i = 1; i < x.size(); ++i) {
+    Shape want = x[0].shape;
+    if (x[i].shape.size() == want.size()) want[axis - 1] = x[i].shape[axis - 1];
+    if (x[i].shape != want) {
+      return absl::InvalidArgumentError(absl::StrCat("input ", i, ": ", ShapeToString(x[i].shape),
+                                                     ", want ", ShapeToString(x[0].shape),
+                                                     " in all dimensions except axis ", axis));
+    }
+    sum += x[i].shape[axis - 1];  // at most kManyInputs * kMaxTensorElements: cannot overflow
+  }
+  return inferred;
+}
+
+// Calls visit(input, from, to, size) for each run of neighbours that inputs and output share, over the batch.
+template <typename Visit>
+void ForRuns(const OpInstance& op, int64_t count, Visit visit) {
+  const size_t axis = static_cast<size_t>(Concat::Read(op.attributes).axis) - 1;
+  const auto product = [](const Shape& shape, size_t first, size_t last) {
+    int64_t elements = 1;
+    for (size_t i = first; i < last; ++i) elements *= shape[i];
+    return elements;
+  };
+  const int64_t runs = count * product(op.x[0].shape, 0, axis);
+  int64_t to = 0;
+  for (int64_t run = 0; run < runs; ++run) {
+    for (size_t input = 0; input < op.x.size(); ++input) {
+      const Shape& shape = op.x[input].shape;
+      const int64_t size = product(shape, axis, shape.size());
+      visit(input, run * size, to, size);
+      to += size;
+    }
+  }
+}
+
+template <typename T>
+void ConcatForward(const ForwardCall<T>& call) {
+  ForRuns(call.op, call.samples.count, [&](size_t input, int64_t from, int64_t to, int64_t size) {
+    std::copy_n(call.x[input] + from, size, call.y + to);
+  });
+}
+
+template <typename T>
+void ConcatBackward(const BackwardCall<T>& call) {
+  ForRuns(call.op, call.samples.count, [&](size_t input, int64_t from, int64_t to, int64_t size) {
+    if (call.dx[input] == nullptr) return;
+    for (int64_t i = 0; i < size; ++i) call.dx[input][from + i] += call.dy[to + i];
+  });
+}
+
+}  // namespace
+
+const OpDef& ConcatOp() {
+  static const OpDef& op =
+      *new OpDef{.name = Concat::kName,
+                 .attributes = {{"axis", int64_t{0}, /*required=*/true}},
+                 .max_inputs = kManyInputs,
+                 .infer = InferConcat,
+                 .reference = {ConcatForward<float>, ConcatBackward<float>},
+                 .reference_double = {ConcatForward<double>, ConcatBackward<double>}};
+  return op;
+}
+
+}  // namespace capstan::training

@@ -1,0 +1,28 @@
+// Sum: inputs of one shape -> the same shape, element by element, added in the order of the inputs. Nothing is
+// broadcast. Inputs may be one value: its gradient is added once for each.
+#ifndef CAPSTAN_TRAINING_OPS_SUM_SUM_H_
+#define CAPSTAN_TRAINING_OPS_SUM_SUM_H_
+
+#include "training/ops/op.h"
+
+namespace capstan::training {
+
+struct Sum {
+  static constexpr char kName[] = "Sum";
+  operator Operator() const {  // NOLINT(google-explicit-constructor): a node takes either form
+    return {kName, {}};
+  }
+  static Sum Read(const Attributes&) { return {}; }
+};
+
+const OpDef& SumOp();
+
+// Of any number of inputs: Add's too.
+template <typename T>
+void SumForward(const ForwardCall<T>& call);
+template <typename T>
+void SumBackward(const BackwardCall<T>& call);
+
+}  // namespace capstan::training
+
+#endif  // CAPSTAN_TRAINING_OPS_SUM_SUM_H_

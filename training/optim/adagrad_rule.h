@@ -1,0 +1,31 @@
+// The update of one weight, by the formula of adagrad.h: for the loops of the host and the kernels
+// of cards alike, so that both give the same bits. Whoever compiles it must not contract a product
+// and a sum into one rounding (-ffp-contract=off, --fmad=false). C++17 and nothing included: nvcc
+// reads it too.
+//
+// Threads: stateless.
+#ifndef CAPSTAN_TRAINING_OPTIM_ADAGRAD_RULE_H_
+#define CAPSTAN_TRAINING_OPTIM_ADAGRAD_RULE_H_
+
+namespace capstan::training {
+
+// Rounded once from the numbers of the job.
+struct AdagradConstants {
+  float epsilon = 0;
+  float weight_decay = 0;
+  float learning_rate = 0;
+};
+
+// The new weight; `state` is s of the weight. `root` is the square root as IEEE 754 rounds it.
+template <bool kDecay, class Root>
+constexpr float AdagradUpdate(float w, float g, float* state, const AdagradConstants& c,
+                              Root root) {
+  if constexpr (kDecay) g += c.weight_decay * w;
+  const float s = state[0] + g * g;
+  state[0] = s;
+  return w - c.learning_rate * (g / (root(s) + c.epsilon));
+}
+
+}  // namespace capstan::training
+
+#endif  // CAPSTAN_TRAINING_OPTIM_ADAGRAD_RULE_H_

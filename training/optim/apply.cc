@@ -1,0 +1,94 @@
+#include "training/optim/apply.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "services/check/check.h"
+#include "training/optim/statistic_rule.h"
+
+// This file is built with -O3, like the rules.
+namespace capstan::training {
+namespace {
+
+constexpr int64_t kScaledFloats = 4096;  // at a time, 16 KiB of the stack
+
+// std::min and std::max let a number that is none through; the lead has skipped such a step before.
+void ClipBlock(float limit, int64_t count, float* gradient) {
+  for (int64_t i = 0; i < count; ++i) {
+    gradient[i] = std::min(std::max(gradient[i], -limit), limit);
+  }
+}
+
+// Weights [first, last) of the range, which are all decayed, or none.
+void ApplyWeights(int64_t first, int64_t last, const Optimizer& optimizer,
+                  const VersionUpdate& update, bool decay, const VersionVectors& vectors) {
+  const RuleStep step{update.learning_rate, update.applied_steps + 1, decay};
+  const int states = optimizer.state_floats_per_weight();
+  const auto apply = [&](int64_t at, int64_t count, const float* gradient) {
+    float* const state = vectors.state == nullptr ? nullptr : vectors.state + at * states;
+    optimizer.Apply(vectors.out + at, vectors.in + at, gradient, state, static_cast<size_t>(count),
+                    step);
+  };
+  const double clip = optimizer.update().clip_value;
+  if (update.gradient_scale == 1 && clip == 0)
+    return apply(first, last - first, vectors.sum + first);
+  const auto scale = static_cast<float>(update.gradient_scale);
+  alignas(64) float gradient[kScaledFloats];
+  for (int64_t at = first; at < last; at += kScaledFloats) {
+    const int64_t n = std::min(kScaledFloats, last - at);
+    for (int64_t i = 0; i < n; ++i) gradient[i] = vectors.sum[at + i] * scale;
+    if (clip > 0) ClipBlock(static_cast<float>(clip), n, gradient);
+    apply(at, n, gradient);
+  }
+}
+
+// The first `weights` floats of a range that begins at `offset`, cut where tensors that are decayed
+// meet others. Padding belongs to the tensor before it.
+void ApplyByTensors(const FlatLayout& layout, int64_t offset, int64_t weights,
+                    const Optimizer& optimizer, const VersionUpdate& update,
+                    const VersionVectors& vectors) {
+  int64_t done = 0;
+  bool decay = false;
+  for (const TensorSlot& slot : layout.slots()) {
+    if (slot.spec.kind != TensorKind::kWeight) continue;
+    const bool decays = slot.spec.init == TensorInit::kInitializer;
+    if (decays == decay) continue;
+    const int64_t border = std::clamp(slot.offset - offset, int64_t{0}, weights);
+    if (border > done) ApplyWeights(done, border, optimizer, update, decay, vectors);
+    done = border;
+    decay = decays;
+  }
+  if (weights > done) ApplyWeights(done, weights, optimizer, update, decay, vectors);
+}
+
+// The places of one tensor and of the padding behind it, which is 0 in all vectors.
+void ApplyStatistic(float momentum, int64_t first, int64_t last, const VersionVectors& vectors) {
+  for (int64_t i = first; i < last; ++i) {
+    vectors.out[i] = StatisticUpdate(vectors.in[i], vectors.sum[i], momentum);
+  }
+}
+
+}  // namespace
+
+void ApplyVersion(const FlatLayout& layout, const FlatRange& range, const Optimizer& optimizer,
+                  const VersionUpdate& update, const VersionVectors& vectors) {
+  CAPSTAN_CHECK(range.offset >= 0 && range.end() <= layout.total_floats());
+  const int64_t weights = std::min(range.end(), layout.statistics_begin()) - range.offset;
+  if (weights > 0 && optimizer.update().decay_weights_only) {
+    ApplyByTensors(layout, range.offset, weights, optimizer, update, vectors);
+  } else if (weights > 0) {
+    ApplyWeights(0, weights, optimizer, update, /*decay=*/true, vectors);
+  }
+  if (range.end() <= layout.statistics_begin()) return;
+  const std::vector<TensorSlot>& slots = layout.slots();
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const TensorSlot& slot = slots[i];
+    if (slot.spec.kind != TensorKind::kStat) continue;
+    const int64_t end = i + 1 < slots.size() ? slots[i + 1].offset : layout.total_floats();
+    ApplyStatistic(static_cast<float>(slot.spec.momentum),
+                   std::max(slot.offset, range.offset) - range.offset,
+                   std::min(end, range.end()) - range.offset, vectors);
+  }
+}
+
+}  // namespace capstan::training

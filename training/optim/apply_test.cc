@@ -1,0 +1,220 @@
+#include "training/optim/apply.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "training/optim/adam.h"
+#include "training/optim/sgd.h"
+
+namespace capstan::training {
+namespace {
+
+TensorSpec WeightOf(std::string name, int64_t size) {
+  return {.name = std::move(name), .shape = {size}, .fan_in = 1, .fan_out = 1};
+}
+TensorSpec StatisticOf(std::string name, int64_t size, double momentum) {
+  return {.name = std::move(name),
+          .shape = {size},
+          .kind = TensorKind::kStat,
+          .init = TensorInit::kZeros,
+          .momentum = momentum};
+}
+
+// Chunks of 64 floats: 150 weights in three of them, the third one with padding, and statistics of
+// two momenta in a fourth.
+FlatLayout TwoKinds() {
+  return *FlatLayout::Create(
+      {WeightOf("bn1.weight", 150), StatisticOf("bn1.running_mean", 20, 0.25),
+       StatisticOf("bn1.running_var", 3, 0.25), StatisticOf("bn2.running_mean", 2, 0.5)},
+      /*chunk_floats=*/64);
+}
+
+// All numbers are exact in binary.
+TEST(ApplyVersionTest, WeightsAndStatisticsByHand) {
+  const FlatLayout layout = TwoKinds();
+  const int64_t mean = layout.Find("bn1.running_mean")->offset;
+  const int64_t other = layout.Find("bn2.running_mean")->offset;
+  ASSERT_EQ(layout.statistics_begin(), 192);
+  ASSERT_EQ(other, 192);
+  ASSERT_EQ(mean, 208);
+  std::vector<float> in(layout.total_floats()), sum(in.size()), state(in.size()), out(in.size(), 7);
+  in[0] = 1;
+  sum[0] = 4;
+  in[mean] = 1;  // 1 + 0.25 * (3 - 1)
+  sum[mean] = 3;
+  in[other + 1] = -2;  // -2 + 0.5 * (0.5 - -2)
+  sum[other + 1] = 0.5;
+  const Sgd sgd = *Sgd::Create({.momentum = 0.5, .weight_decay = 0.25});
+  ApplyVersion(layout, {0, layout.total_floats()}, sgd, {0.5, 0.125},
+               {out.data(), in.data(), sum.data(), state.data()});
+  EXPECT_EQ(state[0], 0.75f);  // 4 * 0.125 + 0.25 * 1
+  EXPECT_EQ(out[0], 0.625f);   // 1 - 0.5 * 0.75
+  EXPECT_EQ(out[mean], 1.5f);
+  EXPECT_EQ(out[other + 1], -0.75f);
+  // The sum is as it was, and nothing else has moved: padding, and the state of statistics.
+  EXPECT_EQ(sum[0], 4);
+  for (size_t i = 1; i < out.size(); ++i) {
+    if (static_cast<int64_t>(i) == mean || static_cast<int64_t>(i) == other + 1) continue;
+    ASSERT_EQ(out[i], 0) << i;
+    ASSERT_EQ(state[i], 0) << i;
+  }
+}
+
+// What the optimizer and the loss scale are makes no difference to them.
+TEST(ApplyVersionTest, NothingElseActsOnStatistics) {
+  const FlatLayout layout = TwoKinds();
+  const FlatRange range = {layout.statistics_begin(),
+                           layout.total_floats() - layout.statistics_begin()};
+  std::vector<float> in(range.size, 1.0f), sum(range.size, 2.0f), state(range.size, 5.0f);
+  std::vector<float> plain(range.size), other(range.size);
+  ApplyVersion(layout, range, *Sgd::Create({}), {0.1, 1},
+               {plain.data(), in.data(), sum.data(), nullptr});
+  ApplyVersion(layout, range, *Sgd::Create({.momentum = 0.9, .nesterov = true, .weight_decay = 3}),
+               {77, 1.0 / 1024}, {other.data(), in.data(), sum.data(), state.data()});
+  EXPECT_EQ(plain, other);
+  EXPECT_EQ(state, std::vector<float>(range.size, 5.0f));
+  EXPECT_EQ(plain[0], 1.5f);
+  EXPECT_EQ(plain[16], 1.25f);
+}
+
+// Whole or by chunks or in odd pieces, with more floats than are scaled at a time.
+TEST(ApplyVersionTest, SameBitsHoweverTheVectorIsCut) {
+  const FlatLayout layout =
+      *FlatLayout::Create({WeightOf("conv.weight", 9000), StatisticOf("bn.running_mean", 700, 0.1),
+                           StatisticOf("bn.running_var", 333, 0.3)},
+                          /*chunk_floats=*/512);
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> in(layout.total_floats(), 0.0f), sum = in;
+  for (const TensorSlot& slot : layout.slots()) {
+    for (int64_t i = slot.offset; i < slot.range().end(); ++i) {
+      in[i] = normal(random);
+      sum[i] = normal(random);
+    }
+  }
+  const Sgd sgd = *Sgd::Create({.momentum = 0.9, .weight_decay = 0.01});
+  const VersionUpdate update = {0.1, 1.0 / 3};
+  std::vector<float> want = in, want_state(in.size(), 0.5f);
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (static_cast<int64_t>(i) < layout.statistics_begin()) {
+      float g = sum[i] * static_cast<float>(1.0 / 3);
+      sgd.Apply(&want[i], &want[i], &g, &want_state[i], 1, {0.1});
+    }
+  }
+  for (const auto& [name, momentum] :
+       {std::pair("bn.running_mean", 0.1f), std::pair("bn.running_var", 0.3f)}) {
+    const FlatRange range = layout.Find(name)->range();
+    for (int64_t i = range.offset; i < range.end(); ++i) {
+      const float way = sum[i] - in[i];
+      const float part = momentum * way;
+      want[i] = in[i] + part;
+    }
+  }
+  for (const int64_t piece : {layout.total_floats(), int64_t{512}, int64_t{4097}, int64_t{7}}) {
+    std::vector<float> out(in.size(), -1.0f), state(in.size(), 0.5f), in_place = in;
+    std::vector<float> in_place_state = state;
+    for (int64_t at = 0; at < layout.total_floats(); at += piece) {
+      const FlatRange range = {at, std::min(piece, layout.total_floats() - at)};
+      ApplyVersion(layout, range, sgd, update, {&out[at], &in[at], &sum[at], &state[at]});
+      ApplyVersion(layout, range, sgd, update,
+                   {&in_place[at], &in_place[at], &sum[at], &in_place_state[at]});
+    }
+    EXPECT_EQ(std::memcmp(out.data(), want.data(), want.size() * 4), 0) << piece;
+    EXPECT_EQ(std::memcmp(in_place.data(), want.data(), want.size() * 4), 0) << piece;
+    EXPECT_EQ(std::memcmp(state.data(), want_state.data(), state.size() * 4), 0) << piece;
+    EXPECT_EQ(state, in_place_state) << piece;
+  }
+}
+
+// ---- Decay by tensors, clipping ----
+
+TensorSpec BiasOf(std::string name, int64_t size, TensorInit init = TensorInit::kZeros) {
+  return {.name = std::move(name), .shape = {size}, .init = init};
+}
+
+// Chunks of 64 floats, with borders inside of them; shapes are those of no model.
+FlatLayout WithBiases() {
+  return *FlatLayout::Create(
+      {WeightOf("conv.weight", 100), BiasOf("conv.bias", 20),
+       BiasOf("bn.weight", 30, TensorInit::kOnes), BiasOf("bn.bias", 30),
+       StatisticOf("bn.running_mean", 30, 0.25), WeightOf("fc.weight", 50), BiasOf("fc.bias", 5)},
+      /*chunk_floats=*/64);
+}
+
+// One weight at a time, by the tensor that it lies in. Cut anywhere.
+TEST(ApplyVersionTest, OnlyWhatTheInitializerFillsIsDecayed) {
+  const FlatLayout layout = WithBiases();
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  std::vector<float> in(layout.total_floats()), sum(in.size());
+  for (const TensorSlot& slot : layout.slots()) {
+    for (int64_t i = slot.offset; i < slot.range().end(); ++i) {
+      in[i] = normal(random);
+      sum[i] = normal(random);
+    }
+  }
+  const AdamOptions options{.weight_decay = 0.5, .decoupled = true};
+  const Adam all = *Adam::Create(options);
+  const Adam weights_only = *Adam::Create(options, {.decay_weights_only = true});
+  const VersionUpdate update{.learning_rate = 0.1, .applied_steps = 6};
+  std::vector<float> want = in, want_state(2 * in.size());
+  int decayed = 0, others = 0;
+  for (const TensorSlot& slot : layout.slots()) {
+    if (slot.spec.kind != TensorKind::kWeight) continue;
+    const std::string& name = slot.spec.name;
+    const bool decays = name == "conv.weight" || name == "fc.weight";
+    ++(decays ? decayed : others);
+    for (int64_t i = slot.offset; i < slot.range().end(); ++i) {
+      all.Apply(&want[i], &want[i], &sum[i], &want_state[2 * i], 1,
+                {.learning_rate = 0.1, .number = 7, .decay = decays});
+    }
+  }
+  ASSERT_EQ(decayed, 2);
+  ASSERT_EQ(others, 4);
+  const TensorSlot& mean = *layout.Find("bn.running_mean");
+  for (int64_t i = mean.offset; i < mean.range().end(); ++i) {
+    want[i] = in[i] + 0.25f * (sum[i] - in[i]);
+  }
+  for (const int64_t piece : {layout.total_floats(), int64_t{64}, int64_t{7}}) {
+    std::vector<float> out(in.size(), -1.0f), state(2 * in.size());
+    for (int64_t at = 0; at < layout.total_floats(); at += piece) {
+      const FlatRange range = {at, std::min(piece, layout.total_floats() - at)};
+      ApplyVersion(layout, range, weights_only, update,
+                   {&out[at], &in[at], &sum[at], &state[2 * at]});
+    }
+    EXPECT_EQ(std::memcmp(out.data(), want.data(), want.size() * 4), 0) << piece;
+    EXPECT_EQ(state, want_state) << piece;
+  }
+}
+
+// All numbers are exact in binary. Scaled by 1/8 they are 0.5, 2, -3, 0.25; more than are clipped at a
+// time, and without a scale too.
+TEST(ApplyVersionTest, GradientsAreClippedAfterTheyAreScaled) {
+  const FlatLayout layout = *FlatLayout::Create(
+      {WeightOf("fc.weight", 9000), StatisticOf("bn.running_mean", 4, 0.5)}, /*chunk_floats=*/512);
+  const Sgd clipped = *Sgd::Create({}, {.clip_value = 1});
+  std::vector<float> in(layout.total_floats()), sum(in.size()), out(in.size());
+  const float sums[] = {4, 16, -24, 2};
+  for (int64_t i = 0; i < 9000; ++i) sum[i] = sums[i % 4];
+  const int64_t mean = layout.Find("bn.running_mean")->offset;
+  sum[mean] = 100;
+  const VersionVectors vectors{out.data(), in.data(), sum.data(), nullptr};
+  const auto expect = [&](const float(&gradients)[4]) {
+    for (int64_t i = 0; i < 9000; ++i) ASSERT_EQ(out[i], -0.5f * gradients[i % 4]) << i;
+    EXPECT_EQ(out[mean], 50.0f);  // a statistic is not
+  };
+  ApplyVersion(layout, {0, layout.total_floats()}, clipped, {0.5, 0.125}, vectors);
+  expect({0.5f, 1, -1, 0.25f});
+  ApplyVersion(layout, {0, layout.total_floats()}, clipped, {0.5, 1}, vectors);
+  expect({1, 1, -1, 1});
+  ApplyVersion(layout, {0, layout.total_floats()}, *Sgd::Create({}), {0.5, 1}, vectors);
+  expect({4, 16, -24, 2});
+}
+
+}  // namespace
+}  // namespace capstan::training

@@ -1,0 +1,144 @@
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "training/optim/adagrad.h"
+#include "training/optim/adam.h"
+#include "training/optim/rmsprop.h"
+#include "training/spec/resolve.h"
+#include "training/spec/rules.h"
+
+namespace capstan::training::spec {
+namespace {
+
+// A key of the group, and the optimizers that have it.
+struct OptimizerKey {
+  absl::string_view key;
+  bool given;
+  std::vector<absl::string_view> optimizers;
+};
+
+void CheckFraction(const std::string& path, bool given, double value, Rules& rules) {
+  if (given && !(value >= 0 && value < 1)) {
+    rules.Wrong(path, absl::StrCat("must be at least 0 and below 1, found ", value));
+  }
+}
+
+// Not of a file that names none: then it is sgd.
+void CheckKeys(const job::v1::Optimizer& o, Rules& rules) {
+  const std::string name = o.has_name() ? o.name() : "sgd";
+  // Resolved specs of every optimizer have a momentum of 0 and `nesterov: false`.
+  for (const OptimizerKey& key : {
+           OptimizerKey{"momentum", o.momentum() != 0, {"sgd", "rmsprop"}},
+           OptimizerKey{"nesterov", o.nesterov(), {"sgd"}},
+           OptimizerKey{"beta1", o.has_beta1(), {"adam", "adamw"}},
+           OptimizerKey{"beta2", o.has_beta2(), {"adam", "adamw"}},
+           OptimizerKey{"epsilon", o.has_epsilon(), {"adam", "adamw", "rmsprop", "adagrad"}},
+           OptimizerKey{"alpha", o.has_alpha(), {"rmsprop"}},
+           OptimizerKey{"centered", o.has_centered(), {"rmsprop"}},
+       }) {
+    bool has = false;
+    for (const absl::string_view optimizer : key.optimizers) has = has || optimizer == name;
+    if (key.given && !has) {
+      rules.Fail(absl::StrCat("training.optimizer.", key.key),
+                 absl::StrCat("is for the optimizer '", absl::StrJoin(key.optimizers, "' or '"),
+                              "' only, found '", name, "'"));
+    }
+  }
+}
+
+template <class Rule>
+absl::StatusOr<std::shared_ptr<const Optimizer>> Shared(absl::StatusOr<Rule> rule) {
+  if (!rule.ok()) return rule.status();
+  return std::make_shared<const Rule>(*std::move(rule));
+}
+
+SgdOptions SgdOptionsOf(const job::v1::Optimizer& o) {
+  return {o.momentum(), o.nesterov(), o.weight_decay()};
+}
+
+}  // namespace
+
+void CheckOptimizer(const job::v1::Training& training, Rules& rules) {
+  if (training.has_gradient_clip_value()) {
+    rules.Range("training.gradient_clip_value", training.gradient_clip_value(), 1e-30, 1e30);
+  }
+  const std::string base = "training.optimizer.";
+  rules.Required("training.optimizer", training.has_optimizer());
+  if (!training.has_optimizer()) return;
+  const job::v1::Optimizer& o = training.optimizer();
+  if (o.has_name()) {
+    rules.OneOf(base + "name", o.name(), {"sgd", "adam", "adamw", "rmsprop", "adagrad"},
+                {"lars", "lamb"});
+  }
+  rules.Required(base + "learning_rate", o.has_learning_rate());
+  if (o.has_learning_rate()) rules.Finite(base + "learning_rate", o.learning_rate(), 0, false);
+  CheckFraction(base + "momentum", o.has_momentum(), o.momentum(), rules);
+  if (o.nesterov() && o.momentum() == 0) rules.Fail(base + "nesterov", "needs a momentum above 0");
+  if (o.has_weight_decay()) rules.Finite(base + "weight_decay", o.weight_decay(), 0, true);
+  CheckFraction(base + "beta1", o.has_beta1(), o.beta1(), rules);
+  CheckFraction(base + "beta2", o.has_beta2(), o.beta2(), rules);
+  if (o.has_epsilon()) rules.Range(base + "epsilon", o.epsilon(), 1e-30, 1000.0);
+  CheckFraction(base + "alpha", o.has_alpha(), o.alpha(), rules);
+  if (o.has_decayed()) rules.OneOf(base + "decayed", o.decayed(), {"all", "weights"});
+  CheckKeys(o, rules);
+  if (o.has_lr_schedule()) CheckSchedule(o, rules);
+}
+
+// Those of PyTorch.
+void FillOptimizerDefaults(job::v1::Optimizer& o) {
+  if (o.name() == "adamw" && !o.has_weight_decay()) o.set_weight_decay(0.01);
+  if (o.name() == "adam" || o.name() == "adamw") {
+    if (!o.has_beta1()) o.set_beta1(AdamOptions().beta1);
+    if (!o.has_beta2()) o.set_beta2(AdamOptions().beta2);
+    if (!o.has_epsilon()) o.set_epsilon(AdamOptions().epsilon);
+  }
+  if (o.name() == "rmsprop") {
+    if (!o.has_alpha()) o.set_alpha(RmspropOptions().alpha);
+    if (!o.has_epsilon()) o.set_epsilon(RmspropOptions().epsilon);
+    if (!o.has_centered()) o.set_centered(false);
+  }
+  if (o.name() == "adagrad" && !o.has_epsilon()) o.set_epsilon(AdagradOptions().epsilon);
+}
+
+absl::StatusOr<std::shared_ptr<const Optimizer>> MakeOptimizer(const job::v1::ResolvedSpec& spec) {
+  const job::v1::Optimizer& o = spec.spec().training().optimizer();
+  UpdateOptions update;
+  update.decay_weights_only = o.decayed() == "weights";
+  update.clip_value = spec.spec().training().gradient_clip_value();
+  if (o.name() == "adam" || o.name() == "adamw") {
+    AdamOptions options;
+    options.beta1 = o.beta1();
+    options.beta2 = o.beta2();
+    options.epsilon = o.epsilon();
+    options.weight_decay = o.weight_decay();
+    options.decoupled = o.name() == "adamw";
+    return Shared(Adam::Create(options, update));
+  }
+  if (o.name() == "rmsprop") {
+    RmspropOptions options;
+    options.alpha = o.alpha();
+    options.epsilon = o.epsilon();
+    options.momentum = o.momentum();
+    options.centered = o.centered();
+    options.weight_decay = o.weight_decay();
+    return Shared(Rmsprop::Create(options, update));
+  }
+  if (o.name() == "adagrad") {
+    return Shared(Adagrad::Create({o.epsilon(), o.weight_decay()}, update));
+  }
+  return Shared(Sgd::Create(SgdOptionsOf(o), update));
+}
+
+std::optional<SgdOptions> DeviceRule(const job::v1::ResolvedSpec& spec) {
+  const job::v1::Training& training = spec.spec().training();
+  const job::v1::Optimizer& o = training.optimizer();
+  if (o.name() != "sgd" || training.has_gradient_clip_value() || o.decayed() == "weights") {
+    return std::nullopt;
+  }
+  return SgdOptionsOf(o);
+}
+
+}  // namespace capstan::training::spec

@@ -1,0 +1,104 @@
+// How the rules of a job specification are written: each says the key, the value and the limit.
+//
+// Rules of groups that are long have files of their own; validate.cc calls them all.
+#ifndef CAPSTAN_TRAINING_SPEC_RULES_H_
+#define CAPSTAN_TRAINING_SPEC_RULES_H_
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "capstan/job/v1/job_spec.pb.h"
+#include "training/spec/validate.h"
+
+namespace capstan::training::spec {
+
+inline constexpr int64_t kMaxSteps = int64_t{1} << 53;  // exact in a double and in JSON
+
+inline std::string Text(int64_t value) { return absl::StrCat(value); }
+inline std::string Text(double value) { return absl::StrCat(value); }
+inline std::string Text(const std::string& value) { return absl::StrCat("'", value, "'"); }
+
+// Collects violations; each helper states the value and the limit.
+class Rules {
+ public:
+  explicit Rules(std::vector<Violation>& out) : out_(out) {}
+
+  void Fail(absl::string_view path, absl::string_view rest) {
+    out_.push_back({std::string(path), absl::StrCat("'", path, "' ", rest)});
+  }
+  // The same for what no other key can make right.
+  void Wrong(absl::string_view path, absl::string_view rest) {
+    Fail(path, rest);
+    out_.back().alone = true;
+  }
+  void Required(absl::string_view path, bool present) {
+    if (!present) out_.push_back({std::string(path), absl::StrCat("'", path, "' is required")});
+  }
+  // NaN is outside every range.
+  template <class T>
+  void Range(absl::string_view path, T value, T low, T high) {
+    if (!(value >= low && value <= high)) {
+      Wrong(path, absl::StrCat("must be between ", low, " and ", high, ", found ", Text(value)));
+    }
+  }
+  void Finite(absl::string_view path, double value, double low, bool low_allowed) {
+    if (!std::isfinite(value) || value < low || (!low_allowed && value == low)) {
+      Wrong(path, absl::StrCat("must be a finite number ", low_allowed ? "of at least " : "above ",
+                               low, ", found ", Text(value)));
+    }
+  }
+  void OneOf(absl::string_view path, const std::string& value,
+             const std::vector<std::string>& allowed, const std::vector<std::string>& later = {}) {
+    for (const std::string& name : allowed) {
+      if (name == value) return;
+    }
+    for (const std::string& name : later) {
+      if (name == value)
+        return Wrong(path,
+                     absl::StrCat("'", value, "' is not supported in this version; supported: ",
+                                  absl::StrJoin(allowed, ", ")));
+    }
+    Wrong(path,
+          absl::StrCat("must be one of ", absl::StrJoin(allowed, ", "), ", found ", Text(value)));
+  }
+  void Steps(absl::string_view path, const job::v1::Period& period) {
+    if (period.has_epochs()) {
+      Range<int64_t>(path, period.epochs(), 1, 1000000);
+    } else if (period.has_steps()) {
+      Range<int64_t>(path, period.steps(), 1, kMaxSteps);
+    } else {
+      Wrong(path, "must be a number of steps or epochs, like '10 epochs'");
+    }
+  }
+
+ private:
+  std::vector<Violation>& out_;
+};
+
+// schedule_rules.cc: `training.optimizer.lr_schedule`, which the optimizer has; and its defaults
+// that came after 0.1.0.
+void CheckSchedule(const job::v1::Optimizer& optimizer, Rules& rules);
+void FillScheduleDefaults(job::v1::Optimizer& optimizer);
+
+// optimizer_rules.cc: `training.optimizer` and `training.gradient_clip_value`; and their defaults that
+// came after 0.1.0.
+void CheckOptimizer(const job::v1::Training& training, Rules& rules);
+void FillOptimizerDefaults(job::v1::Optimizer& optimizer);
+
+// transforms.cc: `data.transforms`, and their defaults.
+void CheckTransforms(const job::v1::Data& data, Rules& rules);
+void FillTransformDefaults(job::v1::Data& data);
+// The shape of the network's input, [channels, height, width]: the data set's after the transforms.
+// InvalidArgument: a transform does not fit it. The data are valid.
+absl::StatusOr<std::vector<int64_t>> InputShape(const job::v1::Data& data,
+                                                const common::v1::DatasetInfo& dataset);
+
+}  // namespace capstan::training::spec
+
+#endif  // CAPSTAN_TRAINING_SPEC_RULES_H_

@@ -1,0 +1,243 @@
+// Every limit of a job file, at its border.
+#include "training/spec/validate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "training/spec/job_file.h"
+
+namespace capstan::training::spec {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Keys = std::vector<std::pair<std::string, std::string>>;
+
+constexpr char kJob[] = R"(version: 1
+name: lenet
+resources: {num_workers: 2}
+model: {name: lenet}
+data: {uri: /data, format: idx}
+training: {epochs: 10, global_batch_size: 256, optimizer: {learning_rate: 0.2}}
+)";
+
+std::string ErrorsOf(const Keys& keys) {
+  return FormatErrors("j", ParseJobFile(kJob, keys).errors);
+}
+
+struct Border {
+  const char* key;
+  std::vector<const char*> good;  // the least and the greatest
+  std::vector<const char*> bad;   // their neighbours
+  Keys with = {};
+};
+
+TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
+  const Keys synthetic = {{"data", "{format: synthetic_digits}"}};
+  const Keys no_batch = {{"training.global_batch_size", "null"}};
+  const std::string base = "training.optimizer.lr_schedule";
+  const Keys adam = {{"training.optimizer.name", "adam"}};
+  const Keys rmsprop = {{"training.optimizer.name", "rmsprop"}};
+  const Keys step = {{base, "{name: step, every: 1 epoch}"}};
+  const Keys cosine = {{base, "{name: cosine}"}};
+  const std::vector<Border> borders = {
+      {"resources.num_workers", {"1", "1024"}, {"0", "-1", "1025"}},
+      {"resources.gpus_per_worker", {"1", "64"}, {"0", "65"}},
+      {"resources.lanes", {"1", "4096"}, {"0", "4097"}},
+      {"resources.num_shards", {"1", "256"}, {"0", "257"}},
+      {"resources.min_workers", {"1", "2"}, {"0", "3"}},
+      {"resources.min_workers", {"1"}, {"0", "2"}, {{"resources.num_workers", "null"}}},
+      {"resources.lane_weights", {"[1e-9, 1000000]"}, {"[0, 1]", "[1, -1]", "[1, 1000001]"}},
+      {"resources.lane_weights",
+       {"[1, 2, 3]"},
+       {"[1, 2]", "[1, 2, 3, 4]"},
+       {{"resources.lanes", "3"}}},
+      {"resources.device", {"auto", "cpu", "gpu"}, {"tpu"}},
+      {"resources.devices", {"[0]", "[63]"}, {"[-1]", "[64]"}},
+      {"model.num_classes", {"2", "1000000"}, {"1", "1000001"}},
+      {"model.num_classes", {"10"}, {"9", "11"}, synthetic},
+      {"model.initializer", {"he", "{name: normal, scale: 1e-9}"}, {"{name: normal, scale: 0}"}},
+      {"model.initializer", {"{name: uniform, scale: 1}"}, {"{name: he, scale: 1}", "uniform"}},
+      {"data.prefetch_batches", {"1", "64"}, {"0", "65"}},
+      {"data.train_samples", {"10", "10000000"}, {"9", "10000001"}, synthetic},
+      {"data.test_samples", {"10", "10000000"}, {"9", "10000001"}, synthetic},
+      {"data.train_samples", {}, {"10"}},
+      {"data.test_samples", {}, {"10"}},
+      {"data.uri", {}, {"/data"}, synthetic},
+      {"data.partition", {"global", "contiguous"}, {"lanes"}},
+      {"training.epochs", {"1", "1000000"}, {"0", "1000001"}},
+      {"training.max_steps", {"1", "9007199254740992"}, {"0", "9007199254740993"}},
+      {"training.global_batch_size", {"1", "2147483647"}, {"0", "2147483648"}},
+      {"training.batch_size_per_gpu", {"1", "2147483647"}, {"0", "2147483648"}, no_batch},
+      {"training.batch_size_per_worker", {"1", "2147483647"}, {"0", "2147483648"}, no_batch},
+      {"training.loss", {"softmax_cross_entropy"}, {"l2"}},
+      {"training.seed", {"0", "18446744073709551615"}, {"-1", "18446744073709551616"}},
+      {"training.deterministic", {"true"}, {"false"}},
+      {"training.deterministic", {"true", "false"}, {}, {{"resources.device", "gpu"}}},
+      {"training.optimizer.learning_rate", {"1e-300", "1e300"}, {"0", "-0.1"}},
+      {"training.optimizer.momentum", {"0", "0.999"}, {"-0.001", "1"}},
+      {"training.optimizer.nesterov", {"false"}, {"true"}},
+      {"training.optimizer.nesterov", {"true"}, {}, {{"training.optimizer.momentum", "0.1"}}},
+      {"training.optimizer.weight_decay", {"0", "10"}, {"-1e-9"}},
+      {"training.optimizer.name", {"sgd", "adam", "adamw", "rmsprop", "adagrad"}, {"lars", "Adam"}},
+      {"training.optimizer.beta1", {"0", "0.999"}, {"-0.001", "1"}, adam},
+      {"training.optimizer.beta2", {"0", "0.9999"}, {"-0.001", "1"}, adam},
+      {"training.optimizer.epsilon", {"1e-30", "1000"}, {"0", "9e-31", "1001"}, adam},
+      {"training.optimizer.epsilon", {"1e-10"}, {"0"}, {{"training.optimizer.name", "adagrad"}}},
+      {"training.optimizer.momentum", {"0"}, {"0.9"}, adam},
+      {"training.optimizer.nesterov", {"false"}, {"true"}, adam},
+      {"training.optimizer.alpha", {"0", "0.999"}, {"-0.001", "1"}, rmsprop},
+      {"training.optimizer.momentum", {"0", "0.9"}, {"1"}, rmsprop},
+      {"training.optimizer.centered", {"true", "false"}, {"1"}, rmsprop},
+      {"training.optimizer.alpha", {}, {"0.9"}, adam},
+      {"training.optimizer.centered", {}, {"false"}, adam},
+      {"training.optimizer.beta1", {}, {"0.9"}, rmsprop},
+      {"training.optimizer.epsilon", {}, {"1e-8"}},
+      {"training.optimizer.decayed", {"all", "weights"}, {"biases"}},
+      {"training.gradient_clip_value", {"1e-30", "1e30"}, {"0", "-1", "9e-31", "1.1e30"}},
+      {"training.optimizer.lr_schedule.every",
+       {"1 step", "1000000 epochs"},
+       {"0 steps", "1000001 epochs"},
+       step},
+      {"training.optimizer.lr_schedule.every",
+       {"9007199254740992 steps"},
+       {"9007199254740993 steps"},
+       step},
+      {"training.optimizer.lr_schedule.every", {}, {"1 epoch"}, cosine},
+      {"training.optimizer.lr_schedule.factor", {"1e-9", "1"}, {"0", "1.001"}, step},
+      {"training.optimizer.lr_schedule.factor", {}, {"0.5"}, cosine},
+      {"training.optimizer.lr_schedule.warmup",
+       {"1 step", "1000000 epochs"},
+       {"0 steps", "0 epochs"},
+       cosine},
+      {"training.optimizer.lr_schedule.min_rate", {"0", "0.2"}, {"-1e-9", "0.201"}, cosine},
+      {"training.optimizer.lr_schedule.min_rate", {}, {"0.1"}, step},
+      {"evaluation.every",
+       {"1 epoch", "1000000 epochs"},
+       {"0 epochs", "1000001 epochs", "5 steps"}},
+      {"checkpoint.every",
+       {"1s", "32000000s", "never", "1 step"},
+       {"0.999s", "32000001s", "0 steps"}},
+      {"checkpoint.keep_latest", {"1", "1000"}, {"0", "1001"}},
+      {"checkpoint.keep_best", {"0", "1000"}, {"-1", "1001"}},
+      {"recovery.max_restarts", {"0", "1000"}, {"-1", "1001"}},
+      {"recovery.backoff.initial", {"0s", "86400s"}, {"-1s", "86401s"}},
+      {"recovery.backoff.max", {"1s", "86400s"}, {"0.999s", "86401s"}},
+      {"recovery.backoff.max", {"9s"}, {"8.999s"}, {{"recovery.backoff.initial", "9s"}}},
+      {"limits.active_deadline", {"0s", "32000000s"}, {"-1s", "32000001s"}},
+      {"limits.stall_timeout", {"1s", "86400s"}, {"0.999s", "86401s"}},
+      {"limits.orphan_timeout", {"1s", "604800s"}, {"0.999s", "604801s"}},
+  };
+  for (const Border& border : borders) {
+    for (const char* good : border.good) {
+      Keys keys = border.with;
+      keys.push_back({border.key, good});
+      EXPECT_EQ(ErrorsOf(keys), "") << border.key << ": " << good;
+    }
+    for (const char* bad : border.bad) {
+      Keys keys = border.with;
+      keys.push_back({border.key, bad});
+      EXPECT_THAT(ErrorsOf(keys), HasSubstr(absl::StrCat("'", border.key)))
+          << border.key << ": " << bad;
+    }
+  }
+}
+
+TEST(BordersTest, TextsHaveLimits) {
+  const auto errors = [](const std::string& key, const std::string& value) {
+    return ErrorsOf({{key, absl::StrCat("\"", value, "\"")}});
+  };
+  EXPECT_EQ(errors("name", std::string(63, 'a')), "");
+  EXPECT_THAT(errors("name", std::string(64, 'a')), HasSubstr("'name' must be 1 to 63"));
+  EXPECT_THAT(errors("name", ""), HasSubstr("'name' must be 1 to 63"));
+  EXPECT_THAT(errors("name", std::string(100, 'A')), HasSubstr("found 'AAAA"));
+  EXPECT_THAT(errors("name", std::string(101, 'A')), HasSubstr("found something else"));
+  EXPECT_THAT(errors("name", "a\\nb"), HasSubstr("found something else"));
+  EXPECT_EQ(errors("description", std::string(1024, 'a')), "");
+  EXPECT_THAT(errors("description", std::string(1025, 'a')),
+              HasSubstr("'description' has 1025 bytes, 1024 is the limit"));
+
+  const auto labels = [](int count, const std::string& key, const std::string& value) {
+    job::v1::JobSpec spec = ParseJobFile(kJob).spec;
+    for (int i = 1; i < count; ++i) (*spec.mutable_labels())[absl::StrCat(i)] = "";
+    (*spec.mutable_labels())[key] = value;
+    return ValidateSpec(spec);
+  };
+  EXPECT_EQ(labels(32, std::string(63, 'k'), std::string(63, 'v')), absl::OkStatus());
+  EXPECT_THAT(std::string(labels(33, "k", "v").message()), HasSubstr("has 33 entries"));
+  for (const auto& [key, value] : Keys{{std::string(64, 'k'), "v"},
+                                       {"k", std::string(64, 'v')},
+                                       {"", "v"},
+                                       {"k\n", "v"},
+                                       {"k", "\x7f"}}) {
+    EXPECT_THAT(std::string(labels(1, key, value).message()), HasSubstr("'labels' takes keys of"));
+  }
+}
+
+TEST(BordersTest, LanesThatFollowFromWorkersAndDevicesHaveTheirLimit) {
+  EXPECT_EQ(ErrorsOf({{"resources", "{num_workers: 64, gpus_per_worker: 64}"}}), "");
+  EXPECT_THAT(ErrorsOf({{"resources", "{num_workers: 65, gpus_per_worker: 64}"}}),
+              HasSubstr("'resources.lanes' comes to 4160 (workers x devices), 4096 is the limit"));
+  EXPECT_EQ(ErrorsOf({{"resources", "{num_workers: 65, gpus_per_worker: 64, lanes: 64}"}}), "");
+  // Of what is wrong already it is not said once more.
+  EXPECT_EQ(ParseJobFile(kJob, {{"resources", "{num_workers: 9999}"}}).errors.size(), 1u);
+  EXPECT_EQ(ParseJobFile(kJob, {{"resources", "{gpus_per_worker: 9999}"}}).errors.size(), 1u);
+}
+
+TEST(BordersTest, WhatAKvstoreDoesNotUseIsRefused) {
+  for (const char* type : {"local", "device"}) {
+    const auto errors = [type](const char* resources) {
+      return ErrorsOf({{"kvstore.type", type}, {"resources", resources}});
+    };
+    EXPECT_EQ(errors("{num_workers: 1, num_shards: 1}"), "");
+    EXPECT_EQ(errors("{lanes: 2}"), "");
+    EXPECT_THAT(errors("{num_workers: 2}"), HasSubstr("'resources.num_workers' must be 1 with"));
+    EXPECT_THAT(errors("{num_shards: 2}"), HasSubstr("'resources.num_shards' must be left out"));
+  }
+  for (const char* later : {"nccl", "dist_async"}) {
+    EXPECT_THAT(ErrorsOf({{"kvstore.type", later}}), HasSubstr("is not supported in this version"));
+  }
+  EXPECT_THAT(ErrorsOf({{"kvstore.type", "ring"}}), HasSubstr("'kvstore.type' must be one of"));
+}
+
+TEST(BordersTest, AReceivedSpecHoldsNoNumberThatIsNone) {
+  job::v1::JobSpec spec = ParseJobFile(kJob).spec;
+  ASSERT_THAT(Validate(spec), IsEmpty());
+  const auto refused = [&spec](auto set, double value, const char* key) {
+    job::v1::JobSpec changed = spec;
+    set(changed, value);
+    EXPECT_THAT(std::string(ValidateSpec(changed).message()), HasSubstr(key)) << value;
+  };
+  for (const double bad : {std::nan(""), HUGE_VAL}) {
+    refused(
+        [](auto& s, double v) { s.mutable_training()->mutable_optimizer()->set_learning_rate(v); },
+        bad, "learning_rate");
+    refused(
+        [](auto& s, double v) { s.mutable_training()->mutable_optimizer()->set_weight_decay(v); },
+        bad, "weight_decay");
+    refused([](auto& s, double v) { s.mutable_training()->mutable_optimizer()->set_momentum(v); },
+            bad, "momentum");
+    refused([](auto& s, double v) { s.mutable_training()->mutable_optimizer()->set_beta2(v); }, bad,
+            "beta2");
+    refused([](auto& s, double v) { s.mutable_training()->mutable_optimizer()->set_epsilon(v); },
+            bad, "epsilon");
+    refused([](auto& s, double v) { s.mutable_training()->set_gradient_clip_value(v); }, bad,
+            "gradient_clip_value");
+    refused([](auto& s, double v) { s.mutable_limits()->set_stall_timeout_seconds(v); }, bad,
+            "stall_timeout");
+    refused(
+        [](auto& s, double v) {
+          for (int lane = 0; lane < 2; ++lane) s.mutable_resources()->add_lane_weights(v);
+        },
+        bad, "lane_weights");
+  }
+}
+
+}  // namespace
+}  // namespace capstan::training::spec
