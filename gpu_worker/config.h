@@ -14,19 +14,20 @@ namespace capstan::gpu_worker {
 
 struct Config {
   services::CommonFlags common;
-  std::string coordinator;                      // --coordinator: unix:PATH or HOST:PORT
-  std::string node;                             // --node: [a-z0-9-]{1,63}
-  std::vector<std::string> devices = {"auto"};  // --devices: one slot each
-  int64_t cpu_threads = 0;                      // --cpu-threads of a task, 0..4096; 0: cores
-  std::vector<std::string> data_roots;          // --data-root; empty: data may lie anywhere
-  std::vector<std::string> checkpoint_roots;    // --checkpoint-root; empty: anywhere
+  std::string coordinator;  // --coordinator: unix:PATH or HOST:PORT
+  std::string node;         // --node: [a-z0-9-]{1,63}
+  // --devices: one slot each; "auto" alone: each GPU, and the CPUs.
+  std::vector<std::string> devices = {"auto"};
+  int64_t cpu_threads = 0;                    // --cpu-threads of a task, 0..4096; 0: cores
+  std::vector<std::string> data_roots;        // --data-root; empty: data may lie anywhere
+  std::vector<std::string> checkpoint_roots;  // --checkpoint-root; empty: anywhere
 
   void AddTo(services::FlagSet& flags) {
     flags.AddCommon(common, "127.0.0.1:7090", "127.0.0.1:7091");
     flags.AddString("coordinator", coordinator, "ADDR", "where the coordinator is reached");
     flags.AddString("node", node, "NAME", "name of this node, unique in the cluster");
     flags.AddList("devices", devices, "NAME",
-                  "one slot each: cpu,cpu or cuda:0,...; auto: each GPU, else one cpu");
+                  "one slot each: cpu,cpu or cuda:0,...; auto: each GPU and one cpu");
     flags.AddInt("cpu-threads", cpu_threads, "threads",
                  "of all CPU devices of a task together; 0: as many as cores", 0, 4096);
     flags.AddList("data-root", data_roots, "FOLDER",

@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
     return capstan::gpu_worker::TaskMain(argc, argv);
   }
   services::TuneProcess();
+  services::RequireThreads();
   // Where `capstan run` is the parent, its end is ours.
   if (const absl::Status s = services::ArmParentDeathSignalFromEnvironment(); !s.ok()) {
     std::fprintf(stderr, "capstan_gpu_worker: %s\n", std::string(s.message()).c_str());
@@ -45,6 +46,7 @@ int main(int argc, char** argv) {
   std::printf("event=listening %s\n", (*service)->Addresses().c_str());
   std::fflush(stdout);
   signal.Wait();
+  capstan::services::EndProcessAfter(capstan::services::kShutdownLimit);
   (*service)->Shutdown();
   return 0;
 }

@@ -266,6 +266,27 @@ TEST(WorkerCoreTest, AVersionWithStopIsNeverComputedOn) {
   EXPECT_EQ(reports.back().step, 5);
 }
 
+// Else the coordinator would make a manifest of files of the lineage before.
+TEST(WorkerCoreTest, ALaterLineageIsNotFinishedBeforeItsOwnWeightsAreWritten) {
+  Task task({.lanes = 2});
+  task.View(1, 1, {0, 0});
+  task.Do(WeightsComplete{1, 5, /*stop=*/true});
+  task.Do(WeightsWritten{1, 5});
+  ASSERT_EQ(task.core().phase(), Phase::kFinished);
+
+  task.View(2, 2, {0, 0});
+  EXPECT_EQ(task.core().phase(), Phase::kRunning);
+  EXPECT_THAT(Only<WriteWeights>(task.Do(WeightsComplete{2, 5, /*stop=*/true})), SizeIs(1));
+  EXPECT_EQ(task.core().phase(), Phase::kRunning);
+  task.Do(WeightsWritten{1, 5});  // of the lineage before, late
+  task.Do(WeightsWritten{2, 4});
+  EXPECT_EQ(task.core().phase(), Phase::kRunning);
+  const auto reports = Only<ReportState>(task.Do(WeightsWritten{2, 5}));
+  ASSERT_FALSE(reports.empty());
+  EXPECT_EQ(reports.back().phase, Phase::kFinished);
+  EXPECT_EQ(reports.back().lineage, 2);
+}
+
 TEST(WorkerCoreTest, OnlyTheOwnerOfLaneZeroWritesWeightsAlsoWhenItBecomesThat) {
   Task task({.lanes = 2, .rank = 1});
   task.View(1, 1, {0, 1});

@@ -1,5 +1,6 @@
 #include "gpu_worker/data/batch_loader.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -14,12 +15,14 @@ BatchLoader::BatchLoader(const Dataset& dataset, const BatchLoaderOptions& optio
                          SampleLists lists)
     : dataset_(dataset),
       end_step_(options.end_step),
-      read_ahead_(static_cast<size_t>(options.read_ahead)),
+      steps_per_epoch_(options.steps_per_epoch),
+      read_ahead_(options.read_ahead),
       lists_(std::move(lists)),
       read_step_(options.first_step),
       next_step_(options.first_step) {
-  CAPSTAN_CHECK(options.read_ahead >= 1);
-  reader_ = std::thread([this] { Run(); });
+  CAPSTAN_CHECK(options.read_ahead >= 1 && options.threads >= 1);
+  const int threads = std::min(options.threads, options.read_ahead);
+  for (int i = 0; i < threads; ++i) readers_.emplace_back([this] { Run(); });
 }
 
 BatchLoader::~BatchLoader() {
@@ -28,13 +31,17 @@ BatchLoader::~BatchLoader() {
     stopping_ = true;
     changed_.NotifyAll();
   }
-  reader_.join();
+  for (std::thread& reader : readers_) reader.join();
+}
+
+bool BatchLoader::IsDue() const {
+  return ready_.count(next_step_) > 0 || (!error_.ok() && failed_step_ == next_step_);
 }
 
 absl::StatusOr<StepBatch> BatchLoader::Next(absl::Duration timeout) {
   const absl::Duration start = MonotonicNow();
   MutexLock lock(mu_);
-  while (!cancelled_ && next_step_ < end_step_ && ready_.empty() && error_.ok()) {
+  while (!cancelled_ && next_step_ < end_step_ && !IsDue()) {
     const absl::Duration left = timeout - (MonotonicNow() - start);
     if (left <= absl::ZeroDuration()) break;
     changed_.WaitWithTimeout(mu_, left);
@@ -45,14 +52,14 @@ absl::StatusOr<StepBatch> BatchLoader::Next(absl::Duration timeout) {
   if (next_step_ >= end_step_) {
     return absl::OutOfRangeError(absl::StrCat("step ", next_step_, " is not before ", end_step_));
   }
-  if (ready_.empty()) {
-    if (!error_.ok()) return error_;
+  if (!IsDue()) {
     return absl::DeadlineExceededError(absl::StrCat(
         "samples of step ", next_step_, " not read after ", absl::FormatDuration(waited)));
   }
-  StepBatch batch = std::move(ready_.front());
-  ready_.pop_front();
-  CAPSTAN_CHECK(batch.step == next_step_);
+  const auto found = ready_.find(next_step_);
+  if (found == ready_.end()) return error_;
+  StepBatch batch = std::move(found->second);
+  ready_.erase(found);
   ++next_step_;
   last_wait_ = waited;
   changed_.NotifyAll();
@@ -62,15 +69,15 @@ absl::StatusOr<StepBatch> BatchLoader::Next(absl::Duration timeout) {
 void BatchLoader::Recycle(StepBatch batch) {
   MutexLock lock(mu_);
   // One in use and one being filled: more would only hold memory.
-  if (spare_.size() < read_ahead_ + 1) spare_.push_back(std::move(batch));
+  if (spare_.size() < static_cast<size_t>(read_ahead_) + 1) spare_.push_back(std::move(batch));
 }
 
 void BatchLoader::Restart(int64_t first_step, SampleLists lists) {
   MutexLock lock(mu_);
-  while (!ready_.empty()) {
-    if (spare_.size() < read_ahead_ + 1) spare_.push_back(std::move(ready_.front()));
-    ready_.pop_front();
+  for (auto& [step, batch] : ready_) {
+    if (spare_.size() < static_cast<size_t>(read_ahead_) + 1) spare_.push_back(std::move(batch));
   }
+  ready_.clear();
   ++restarts_;
   lists_ = std::move(lists);
   read_step_ = first_step;
@@ -97,19 +104,45 @@ absl::Duration BatchLoader::total_wait() const {
 
 int BatchLoader::queued() const {
   MutexLock lock(mu_);
-  return static_cast<int>(ready_.size());
+  int64_t step = next_step_;
+  while (ready_.count(step) > 0) ++step;
+  return static_cast<int>(step - next_step_);
 }
 
-absl::Status BatchLoader::Fill(const SampleLists& lists, StepBatch& batch) const {
-  std::vector<std::vector<int64_t>> lanes = lists(batch.step);
+bool BatchLoader::Take(Taken& taken) {
+  MutexLock order(order_mu_);
+  SampleLists lists;
+  {
+    MutexLock lock(mu_);
+    while (!stopping_ &&
+           (read_step_ >= next_step_ + read_ahead_ || read_step_ >= end_step_ || !error_.ok())) {
+      changed_.Wait(mu_);
+    }
+    if (stopping_) return false;
+    if (!spare_.empty()) {
+      taken.batch = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    taken.batch.step = read_step_++;
+    taken.restarts = restarts_;
+    lists = lists_;
+  }
+  taken.lanes = lists(taken.batch.step);
+  return true;
+}
+
+absl::Status BatchLoader::Fill(Taken& taken) const {
+  StepBatch& batch = taken.batch;
   const int64_t image_size = dataset_.info().image_size();
-  batch.lanes.resize(lanes.size());
-  for (size_t i = 0; i < lanes.size(); ++i) {
+  const int64_t epoch = steps_per_epoch_ > 0 ? batch.step / steps_per_epoch_ : 0;
+  batch.lanes.resize(taken.lanes.size());
+  for (size_t i = 0; i < taken.lanes.size(); ++i) {
     LaneBatch& lane = batch.lanes[i];
-    lane.indices = std::move(lanes[i]);
+    lane.indices = std::move(taken.lanes[i]);
     lane.images.resize(lane.indices.size() * image_size);
     lane.labels.resize(lane.indices.size());
-    absl::Status status = dataset_.Read(lane.indices, lane.images.data(), lane.labels.data());
+    absl::Status status =
+        dataset_.Read(lane.indices, epoch, lane.images.data(), lane.labels.data());
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -117,38 +150,23 @@ absl::Status BatchLoader::Fill(const SampleLists& lists, StepBatch& batch) const
 
 void BatchLoader::Run() {
   for (;;) {
-    StepBatch batch;
-    SampleLists lists;
-    int64_t restarts = 0;
-    {
-      MutexLock lock(mu_);
-      while (!stopping_ &&
-             (ready_.size() >= read_ahead_ || read_step_ >= end_step_ || !error_.ok())) {
-        changed_.Wait(mu_);
-      }
-      if (stopping_) return;
-      if (!spare_.empty()) {
-        batch = std::move(spare_.back());
-        spare_.pop_back();
-      }
-      batch.step = read_step_;
-      lists = lists_;
-      restarts = restarts_;
-    }
+    Taken taken;
     absl::Status status;
     try {
-      status = Fill(lists, batch);
+      if (!Take(taken)) return;
+      status = Fill(taken);
     } catch (const std::bad_alloc&) {
       status = HostOutOfMemory("reading ahead");
     }
 
     MutexLock lock(mu_);
-    if (restarts != restarts_) continue;  // read by lists that are out of date
+    if (taken.restarts != restarts_) continue;  // read by lists that are out of date
+    const int64_t step = taken.batch.step;
     if (status.ok()) {
-      ready_.push_back(std::move(batch));
-      ++read_step_;
-    } else {
+      ready_.emplace(step, std::move(taken.batch));
+    } else if (error_.ok() || step < failed_step_) {
       error_ = std::move(status);
+      failed_step_ = step;
     }
     changed_.NotifyAll();
   }

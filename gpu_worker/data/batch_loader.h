@@ -1,16 +1,17 @@
 // Reads the samples of the next steps while the present one computes.
 //
-// One reader thread fills a queue of `read_ahead` steps, in order. What a step needs is said by a
-// callback, so that a change of lanes is a Restart: everything read ahead is dropped and reading
-// goes on at once with the new lists.
+// Reader threads take the steps in order, one each, at most `read_ahead` ahead of Next, which gives
+// them in order whoever is done first. What a step needs is said by a callback, so that a change of
+// lanes is a Restart: everything read ahead is dropped and reading goes on at once with the new
+// lists. The samples of a step do not depend on the threads.
 //
 // Threads: Next, Recycle and Restart from one thread; Cancel and the counters from any.
 #ifndef CAPSTAN_GPU_WORKER_DATA_BATCH_LOADER_H_
 #define CAPSTAN_GPU_WORKER_DATA_BATCH_LOADER_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <map>
 #include <thread>
 #include <vector>
 
@@ -34,26 +35,28 @@ struct StepBatch {
   std::vector<LaneBatch> lanes;  // as the callback listed them; an empty list gives an empty batch
 };
 
-// The dataset indices of each wanted lane in `step`. Called by the reader thread alone, one call at
+// The dataset indices of each wanted lane in `step`. Called by reader threads alone, one call at
 // a time, steps ascending between two Restarts.
 using SampleLists = std::function<std::vector<std::vector<int64_t>>(int64_t step)>;
 
 struct BatchLoaderOptions {
   int64_t first_step = 0;
-  int64_t end_step = 0;  // one past the last step; nothing beyond is read
-  int read_ahead = 2;    // steps, >= 1: this many batches are in memory besides the one in use
+  int64_t end_step = 0;         // one past the last step; nothing beyond is read
+  int64_t steps_per_epoch = 0;  // step s is in epoch s / steps_per_epoch; 0: all are in epoch 0
+  int threads = 1;              // readers, >= 1; more than read_ahead would have nothing to do
+  int read_ahead = 2;  // steps, >= 1: this many batches are in memory besides the one in use
 };
 
 class BatchLoader {
  public:
   // Borrows `dataset`. Starts reading at once.
   BatchLoader(const Dataset& dataset, const BatchLoaderOptions& options, SampleLists lists);
-  // Stops the reader, which finishes the batch that it is in.
+  // Stops the readers, which finish the batches that they are in.
   ~BatchLoader();
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  // The batch of the next step, from `first_step` on. Waits for the reader.
+  // The batch of the next step, from `first_step` on. Waits for the readers.
   // OutOfRange: end_step is reached. DeadlineExceeded: not there after `timeout`; call again.
   // Cancelled. Else the error of Dataset::Read for this step, or HostOutOfMemory (failure.h), again
   // at each call until Restart.
@@ -77,27 +80,41 @@ class BatchLoader {
   int queued() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  void Run() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Fill(const SampleLists& lists, StepBatch& batch) const;
+  // A step that a reader has taken.
+  struct Taken {
+    StepBatch batch;
+    std::vector<std::vector<int64_t>> lanes;
+    int64_t restarts = 0;
+  };
+
+  void Run() ABSL_LOCKS_EXCLUDED(order_mu_, mu_);
+  // Waits for room. False: the readers are to stop.
+  bool Take(Taken& taken) ABSL_LOCKS_EXCLUDED(order_mu_, mu_);
+  absl::Status Fill(Taken& taken) const;
+  // Next has an answer for the step that it gives next.
+  bool IsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Dataset& dataset_;
   const int64_t end_step_;
-  const size_t read_ahead_;
+  const int64_t steps_per_epoch_;
+  const int64_t read_ahead_;
 
+  Mutex order_mu_;  // held from taking a step until its lists are there; before mu_
   mutable Mutex mu_;
   CondVar changed_;  // anything below
   SampleLists lists_ ABSL_GUARDED_BY(mu_);
   int64_t restarts_ ABSL_GUARDED_BY(mu_) = 0;  // a batch begun before the last one is dropped
-  int64_t read_step_ ABSL_GUARDED_BY(mu_);     // what the reader takes next
+  int64_t read_step_ ABSL_GUARDED_BY(mu_);     // what the next reader takes
   int64_t next_step_ ABSL_GUARDED_BY(mu_);     // what Next gives next
-  std::deque<StepBatch> ready_ ABSL_GUARDED_BY(mu_);
+  std::map<int64_t, StepBatch> ready_ ABSL_GUARDED_BY(mu_);
   std::vector<StepBatch> spare_ ABSL_GUARDED_BY(mu_);
-  absl::Status error_ ABSL_GUARDED_BY(mu_);  // of step read_step_
+  absl::Status error_ ABSL_GUARDED_BY(mu_);  // of the first step that failed; none is taken then
+  int64_t failed_step_ ABSL_GUARDED_BY(mu_) = 0;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   absl::Duration last_wait_ ABSL_GUARDED_BY(mu_);
   absl::Duration total_wait_ ABSL_GUARDED_BY(mu_);
-  std::thread reader_;  // last: it uses all of the above
+  std::vector<std::thread> readers_;  // last: they use all of the above
 };
 
 }  // namespace capstan::data

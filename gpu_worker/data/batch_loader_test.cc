@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gpu_worker/data/failure.h"
@@ -17,23 +18,26 @@ using ::testing::ElementsAre;
 
 constexpr absl::Duration kLimit = absl::Seconds(60);
 
-// Sample i is the one pixel i with label i % 10. Counts its reads, and holds them while the gate is
+// Sample i is in epoch e the one pixel i + e / 8 with label i % 10. Counts its reads, and holds them while the gate is
 // shut.
 class CountingDataset final : public Dataset {
  public:
   CountingDataset() { info_ = {1000, 1, 1, 1, 10}; }
   const DatasetInfo& info() const override { return info_; }
 
-  absl::Status Read(absl::Span<const int64_t> indices, float* images,
+  absl::Status Read(absl::Span<const int64_t> indices, int64_t epoch, float* images,
                     int32_t* labels) const override {
     MutexLock lock(mu_);
+    ++inside_;
+    changed_.NotifyAll();
     while (!open_) changed_.Wait(mu_);
+    --inside_;
     ++reads_;
     changed_.NotifyAll();
     if (no_memory_) throw std::bad_alloc();
     for (size_t i = 0; i < indices.size(); ++i) {
       if (indices[i] >= info_.count) return absl::InvalidArgumentError("index");
-      images[i] = static_cast<float>(indices[i]);
+      images[i] = static_cast<float>(indices[i]) + static_cast<float>(epoch) / 8;
       labels[i] = static_cast<int32_t>(indices[i] % 10);
     }
     return absl::OkStatus();
@@ -42,6 +46,10 @@ class CountingDataset final : public Dataset {
   void WaitForReads(int64_t count) const {
     MutexLock lock(mu_);
     while (reads_ < count) changed_.Wait(mu_);
+  }
+  void WaitForReaders(int count) const {
+    MutexLock lock(mu_);
+    while (inside_ < count) changed_.Wait(mu_);
   }
   int64_t reads() const {
     MutexLock lock(mu_);
@@ -62,6 +70,7 @@ class CountingDataset final : public Dataset {
   mutable Mutex mu_;
   mutable CondVar changed_;
   mutable int64_t reads_ ABSL_GUARDED_BY(mu_) = 0;
+  mutable int inside_ ABSL_GUARDED_BY(mu_) = 0;
   bool open_ ABSL_GUARDED_BY(mu_) = true;
   bool no_memory_ ABSL_GUARDED_BY(mu_) = false;
 };
@@ -86,6 +95,57 @@ TEST(BatchLoaderTest, GivesTheStepsInOrderAndEnds) {
   }
   EXPECT_EQ(loader.Next(kLimit).status().code(), absl::StatusCode::kOutOfRange);
   EXPECT_GE(loader.total_wait(), loader.last_wait());
+}
+
+TEST(BatchLoaderTest, EachStepIsReadInItsEpoch) {
+  const CountingDataset set;
+  BatchLoader loader(set, {.first_step = 2, .end_step = 7, .steps_per_epoch = 3}, TwoLanes);
+  for (const auto& [step, epoch] : {std::pair(2, 0), {3, 1}, {4, 1}, {5, 1}, {6, 2}}) {
+    const absl::StatusOr<StepBatch> batch = loader.Next(kLimit);
+    ASSERT_TRUE(batch.ok()) << batch.status();
+    EXPECT_EQ(batch->lanes[1].images[0], step * 10 + 2 + epoch / 8.0f);
+  }
+}
+
+// Each of three threads holds a step while the gate is shut: they come in order all the same.
+TEST(BatchLoaderTest, ManyThreadsGiveTheSameStepsInOrder) {
+  CountingDataset set;
+  set.SetGate(false);
+  std::vector<int64_t> asked;  // by one reader at a time
+  const auto lists = [&asked](int64_t step) {
+    asked.push_back(step);
+    return TwoLanes(step);
+  };
+  BatchLoader loader(set, {.first_step = 0, .end_step = 60, .threads = 3, .read_ahead = 3}, lists);
+  set.WaitForReaders(3);
+  EXPECT_EQ(loader.queued(), 0);
+  set.SetGate(true);
+  for (int64_t step = 0; step < 60; ++step) {
+    absl::StatusOr<StepBatch> batch = loader.Next(kLimit);
+    ASSERT_TRUE(batch.ok()) << batch.status();
+    EXPECT_EQ(batch->step, step);
+    ASSERT_EQ(batch->lanes.size(), 2u);
+    EXPECT_THAT(batch->lanes[0].images, ElementsAre(step * 10.0f, step * 10.0f + 1.0f));
+    EXPECT_THAT(batch->lanes[1].indices, ElementsAre(step * 10 + 2));
+    loader.Recycle(*std::move(batch));
+  }
+  EXPECT_EQ(loader.Next(kLimit).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(set.reads(), 120);
+  for (int64_t step = 0; step < 60; ++step) EXPECT_EQ(asked[step], step);
+}
+
+// The steps before it come all the same, whichever thread is done first.
+TEST(BatchLoaderTest, AmongManyThreadsAnErrorComesAtItsStep) {
+  for (int round = 0; round < 20; ++round) {
+    const CountingDataset set;
+    BatchLoader loader(set, {.first_step = 96, .end_step = 200, .threads = 4, .read_ahead = 4},
+                       TwoLanes);
+    for (int64_t step = 96; step < 100; ++step) ASSERT_EQ(loader.Next(kLimit)->step, step);
+    EXPECT_EQ(loader.Next(kLimit).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(loader.Next(kLimit).status().code(), absl::StatusCode::kInvalidArgument);
+    loader.Restart(5, TwoLanes);
+    for (int64_t step = 5; step < 9; ++step) ASSERT_EQ(loader.Next(kLimit)->step, step);
+  }
 }
 
 TEST(BatchLoaderTest, ReadsAheadAsFarAsAskedAndNoFurther) {

@@ -1,6 +1,7 @@
 #include "gpu_worker/data/byte_source.h"
 
 #include <fcntl.h>
+#include <lzma.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -147,6 +148,78 @@ class FromGzip final : public ByteSource {
   std::array<uint8_t, 64 << 10> input_;
 };
 
+class FromXz final : public ByteSource {
+ public:
+  explicit FromXz(std::unique_ptr<ByteSource> packed)
+      : ByteSource(packed->file(), packed->stored_bytes()), packed_(std::move(packed)) {
+    ready_ = lzma_stream_decoder(&stream_, kMaxXzMemory, LZMA_TELL_UNSUPPORTED_CHECK) == LZMA_OK;
+  }
+  ~FromXz() override { lzma_end(&stream_); }
+
+  bool compressed() const override { return true; }
+  // The format has no useful limit: whoever reads takes memory as bytes come.
+  int64_t max_bytes() const override { return std::numeric_limits<int64_t>::max(); }
+
+  absl::StatusOr<size_t> Read(uint8_t* to, size_t size) override {
+    if (!ready_) return absl::ResourceExhaustedError(absl::StrCat(file(), ": no memory to unpack"));
+    stream_.next_out = to;
+    stream_.avail_out = size;
+    while (stream_.avail_out > 0 && !ended_) {
+      if (stream_.avail_in == 0 && !all_taken_) {
+        absl::StatusOr<size_t> got = packed_->Read(input_.data(), input_.size());
+        if (!got.ok()) return got.status();
+        all_taken_ = *got < input_.size();
+        stream_.next_in = input_.data();
+        stream_.avail_in = *got;
+      }
+      const lzma_ret result = lzma_code(&stream_, all_taken_ ? LZMA_FINISH : LZMA_RUN);
+      if (result == LZMA_STREAM_END) {
+        ended_ = true;
+        absl::Status status = CheckNothingFollows();
+        if (!status.ok()) return status;
+      } else if (result != LZMA_OK) {
+        return Failure(result);
+      }
+    }
+    return size - stream_.avail_out;
+  }
+
+ private:
+  absl::Status Failure(lzma_ret result) const {
+    if (result == LZMA_MEM_ERROR || result == LZMA_MEMLIMIT_ERROR) {
+      return absl::ResourceExhaustedError(absl::StrCat(file(), ": unpacking needs ",
+                                                       lzma_memusage(&stream_),
+                                                       " bytes of memory, limit ", kMaxXzMemory));
+    }
+    const char* what = result == LZMA_BUF_ERROR      ? "truncated"
+                       : result == LZMA_FORMAT_ERROR ? "expected, not found"
+                       : result == LZMA_OPTIONS_ERROR || result == LZMA_UNSUPPORTED_CHECK
+                           ? "with options that are not supported"
+                           : "damaged";
+    return Damaged(file(), absl::StrCat("xz ", what, " at offset ", stream_.total_in, " (unpacked ",
+                                        stream_.total_out, ")"));
+  }
+
+  absl::Status CheckNothingFollows() {
+    uint8_t next = 0;
+    absl::StatusOr<size_t> more = stream_.avail_in;
+    if (*more == 0) more = packed_->Read(&next, 1);
+    if (!more.ok()) return more.status();
+    if (*more == 0) return absl::OkStatus();
+    return Damaged(
+        file(), absl::StrCat("bytes follow the end of the xz data at offset ", stream_.total_in));
+  }
+
+  static constexpr uint64_t kMaxXzMemory = uint64_t{256} << 20;
+
+  const std::unique_ptr<ByteSource> packed_;
+  lzma_stream stream_ = LZMA_STREAM_INIT;
+  bool ready_ = false;
+  bool all_taken_ = false;  // packed bytes have ended
+  bool ended_ = false;
+  std::array<uint8_t, 64 << 10> input_;
+};
+
 }  // namespace
 
 std::unique_ptr<ByteSource> MemorySource(absl::string_view file, absl::string_view bytes) {
@@ -170,6 +243,10 @@ absl::StatusOr<std::unique_ptr<ByteSource>> FileSource(absl::string_view file, i
 
 std::unique_ptr<ByteSource> GzipSource(std::unique_ptr<ByteSource> packed) {
   return std::make_unique<FromGzip>(std::move(packed));
+}
+
+std::unique_ptr<ByteSource> XzSource(std::unique_ptr<ByteSource> packed) {
+  return std::make_unique<FromXz>(std::move(packed));
 }
 
 }  // namespace capstan::data

@@ -1,4 +1,4 @@
-// Bytes of a file from its start to its end: from a descriptor, from memory, or unpacked from gzip.
+// Bytes of a file from its start to its end: from a descriptor, from memory, or unpacked from gzip or xz.
 //
 // Threads: one at a time per source.
 #ifndef CAPSTAN_GPU_WORKER_DATA_BYTE_SOURCE_H_
@@ -25,7 +25,8 @@ class ByteSource {
   const std::string& file() const { return file_; }
   // Bytes of the file as it is stored.
   int64_t stored_bytes() const { return stored_bytes_; }
-  // Bytes that Read may give in all: the stored ones, or the most that so much gzip can unpack to.
+  // Bytes that Read may give in all: the stored ones, or the most that so much gzip or xz
+  // can unpack to.
   virtual int64_t max_bytes() const { return stored_bytes_; }
   virtual bool compressed() const { return false; }
 
@@ -49,6 +50,10 @@ absl::StatusOr<std::unique_ptr<ByteSource>> FileSource(absl::string_view file, i
 // which is seen when Read reaches the end; bytes that follow the member. Holds 64 KiB and zlib's
 // window.
 std::unique_ptr<ByteSource> GzipSource(std::unique_ptr<ByteSource> packed);
+
+// The same for one xz stream (tukaani.org/xz/xz-file-format.txt). ResourceExhausted: it wants more
+// than 256 MiB to unpack, which `xz -9` does not.
+std::unique_ptr<ByteSource> XzSource(std::unique_ptr<ByteSource> packed);
 
 }  // namespace capstan::data
 

@@ -28,9 +28,36 @@ constexpr CatalogFile kFashionMnist[] = {
      "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"},
 };
 
+// md5s as in torchvision's and sizes as in the server's own list; the SHA-256 of the files of yann.lecun.com/exdb/mnist.
+constexpr CatalogFile kMnist[] = {
+    {"train-images-idx3-ubyte.gz", 9912422, "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+     "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"},
+    {"train-labels-idx1-ubyte.gz", 28881, "d53e105ee54ea40749a09fcbcd1e9432",
+     "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"},
+    {"t10k-images-idx3-ubyte.gz", 1648877, "9fb629c4189551a2d022fa330f9573f3",
+     "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"},
+    {"t10k-labels-idx1-ubyte.gz", 4542, "ec29112dd5afa0611ce80d1b7f02629c",
+     "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"},
+};
+
+// The md5 as on cs.toronto.edu/~kriz/cifar.html. The archive also has batches.meta.txt and readme.html.
+constexpr CatalogFile kCifar10[] = {
+    {"cifar-10-binary.tar.gz", 170052171, "c32a1d4ab5d03f1284b67883e8d87530",
+     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+};
+constexpr CatalogMember kCifar10Members[] = {
+    {"data_batch_1.bin", 30730000}, {"data_batch_2.bin", 30730000}, {"data_batch_3.bin", 30730000},
+    {"data_batch_4.bin", 30730000}, {"data_batch_5.bin", 30730000}, {"test_batch.bin", 30730000},
+};
+
 constexpr CatalogEntry kCatalog[] = {
     {"fashion-mnist", "60000 + 10000 grey 28x28 images of clothes in ten classes (Zalando SE)",
      "MIT", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", kFashionMnist},
+    {"mnist", "60000 + 10000 grey 28x28 images of digits in ten classes (LeCun, Cortes, Burges)",
+     "none stated by the authors", "http://ossci-datasets.s3.amazonaws.com/mnist/", kMnist},
+    {"cifar10", "50000 + 10000 color 32x32 images in ten classes (Krizhevsky, Nair, Hinton)",
+     "none stated by the authors", "https://www.cs.toronto.edu/~kriz/", kCifar10,
+     "cifar-10-batches-bin", kCifar10Members},
 };
 
 }  // namespace

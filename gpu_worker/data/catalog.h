@@ -21,12 +21,21 @@ struct CatalogFile {
   absl::string_view sha256;  // what VerifyFile compares
 };
 
+// A file inside an archive.
+struct CatalogMember {
+  absl::string_view name;  // in the archive below `archive_folder`, and in the folder
+  int64_t size_bytes;
+};
+
 struct CatalogEntry {
   absl::string_view name;         // "fashion-mnist"
   absl::string_view description;  // one line
   absl::string_view license;
   absl::string_view base_url;  // ends in a slash
   absl::Span<const CatalogFile> files;
+  // Where there are any, `files` is one tar.gz that has them, and they are what stays (archive.h).
+  absl::string_view archive_folder = "";
+  absl::Span<const CatalogMember> members = {};
 };
 
 absl::Span<const CatalogEntry> Catalog();

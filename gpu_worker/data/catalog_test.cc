@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <set>
 #include <string>
 
 #include "gpu_worker/data/failure.h"
@@ -20,6 +21,24 @@ TEST(CatalogTest, KnowsFashionMnist) {
   EXPECT_EQ(entry->files.size(), 4u);
   EXPECT_EQ(entry->base_url.back(), '/');
   EXPECT_EQ(FindInCatalog("fashion_mnist"), nullptr);
+}
+
+TEST(CatalogTest, EveryEntryCanBeCheckedAndHasItsOwnFiles) {
+  ASSERT_NE(FindInCatalog("mnist"), nullptr);
+  std::set<std::string> hashes;
+  for (const CatalogEntry& entry : Catalog()) {
+    EXPECT_EQ(entry.base_url.back(), '/') << entry.name;
+    EXPECT_THAT(std::string(entry.base_url), testing::MatchesRegex("https?://.*")) << entry.name;
+    EXPECT_EQ(entry.members.empty(), entry.archive_folder.empty()) << entry.name;
+    EXPECT_TRUE(entry.members.empty() || entry.files.size() == 1) << entry.name;
+    for (const CatalogFile& file : entry.files) {
+      EXPECT_GT(file.size_bytes, 0) << file.name;
+      EXPECT_EQ(file.md5.size(), 32u) << file.name;
+      EXPECT_EQ(file.sha256.size(), 64u) << file.name;
+      EXPECT_TRUE(hashes.insert(std::string(file.sha256)).second)
+          << file.name << ": the hash of another";
+    }
+  }
 }
 
 TEST(CatalogTest, ComparesSizeAndHash) {

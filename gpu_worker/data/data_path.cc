@@ -64,16 +64,21 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataFile(const std::string& fold
   if (plain.ok()) return FileSource(path, *plain);
   if (!absl::IsNotFound(plain.status())) return plain.status();
 
-  const std::string packed_path = path + ".gz";
-  absl::StatusOr<int> packed = OpenPath(packed_path, roots);
-  if (absl::IsNotFound(packed.status())) {
-    return DataMissing(absl::StatusCode::kNotFound,
-                       absl::StrCat(path, ": no such file, nor with .gz"));
+  struct Packing {
+    const char* suffix;
+    std::unique_ptr<ByteSource> (*unpack)(std::unique_ptr<ByteSource> packed);
+  };
+  for (const Packing& packing : {Packing{".gz", GzipSource}, Packing{".xz", XzSource}}) {
+    const std::string packed_path = path + packing.suffix;
+    absl::StatusOr<int> packed = OpenPath(packed_path, roots);
+    if (absl::IsNotFound(packed.status())) continue;
+    if (!packed.ok()) return packed.status();
+    absl::StatusOr<std::unique_ptr<ByteSource>> source = FileSource(packed_path, *packed);
+    if (!source.ok()) return source.status();
+    return packing.unpack(*std::move(source));
   }
-  if (!packed.ok()) return packed.status();
-  absl::StatusOr<std::unique_ptr<ByteSource>> source = FileSource(packed_path, *packed);
-  if (!source.ok()) return source.status();
-  return GzipSource(*std::move(source));
+  return DataMissing(absl::StatusCode::kNotFound,
+                     absl::StrCat(path, ": no such file, nor with .gz or .xz"));
 }
 
 }  // namespace capstan::data

@@ -17,7 +17,8 @@ namespace capstan::data {
 // training::LocalPath for `data.uri`. InvalidArgument carries the reason InvalidSpec.
 absl::StatusOr<std::string> ParseDataUri(absl::string_view uri);
 
-// Opens `<folder>/<name>`, or where that is absent `<folder>/<name>.gz`, which the source unpacks.
+// Opens `<folder>/<name>`, or where that is absent `<folder>/<name>.gz` or `<folder>/<name>.xz`,
+// which the source unpacks.
 //
 // With `roots`, absolute folders, the path must be absolute, have no ".." and lie in one of them,
 // and no symbolic link may lead out of it (openat2 with RESOLVE_BENEATH): InvalidArgument,

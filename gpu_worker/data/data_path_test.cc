@@ -57,7 +57,7 @@ TEST(OpenDataFileTest, AbsentAndOddFilesAreDataMissing) {
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(FailureReason(status), "DataMissing");
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr(folder.path() + "/a: no such file, nor with .gz"));
+              HasSubstr(folder.path() + "/a: no such file, nor with .gz or .xz"));
   EXPECT_EQ(OpenDataFile(folder.path() + "/none", "a", {folder.path()}).status().code(),
             absl::StatusCode::kNotFound);
 

@@ -5,9 +5,11 @@
 #include <atomic>
 #include <limits>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gpu_worker/data/cifar.h"
 #include "gpu_worker/data/data_path.h"
 #include "gpu_worker/data/failure.h"
 #include "gpu_worker/data/idx.h"
@@ -26,15 +28,21 @@ absl::Status CheckIndices(absl::Span<const int64_t> indices, int64_t count) {
   return absl::OkStatus();
 }
 
-class IdxDataset final : public Dataset {
+// All bytes in memory.
+class StoredDataset final : public Dataset {
  public:
-  IdxDataset(const DatasetInfo& info, std::unique_ptr<uint8_t[]> pixels,
-             std::vector<uint8_t> labels)
-      : info_(info), pixels_(std::move(pixels)), labels_(std::move(labels)) {}
+  StoredDataset(const DatasetInfo& info, std::unique_ptr<uint8_t[]> pixels,
+                std::vector<uint8_t> labels)
+      : info_(info), owned_(std::move(pixels)), pixels_(owned_.get()), labels_(std::move(labels)) {}
+  StoredDataset(const DatasetInfo& info, CifarImages images)
+      : info_(info),
+        owned_bytes_(std::move(images.pixels)),
+        pixels_(owned_bytes_.data()),
+        labels_(std::move(images.labels)) {}
 
   const DatasetInfo& info() const override { return info_; }
 
-  absl::Status Read(absl::Span<const int64_t> indices, float* images,
+  absl::Status Read(absl::Span<const int64_t> indices, int64_t, float* images,
                     int32_t* labels) const override {
     absl::Status status = CheckIndices(indices, info_.count);
     if (!status.ok()) return status;
@@ -48,7 +56,9 @@ class IdxDataset final : public Dataset {
 
  private:
   const DatasetInfo info_;
-  const std::unique_ptr<uint8_t[]> pixels_;
+  const std::unique_ptr<uint8_t[]> owned_;  // or
+  const std::vector<uint8_t> owned_bytes_;
+  const uint8_t* const pixels_;
   const std::vector<uint8_t> labels_;
 };
 
@@ -63,7 +73,7 @@ class SyntheticDataset final : public Dataset {
 
   const DatasetInfo& info() const override { return info_; }
 
-  absl::Status Read(absl::Span<const int64_t> indices, float* images,
+  absl::Status Read(absl::Span<const int64_t> indices, int64_t, float* images,
                     int32_t* labels) const override {
     absl::Status status = CheckIndices(indices, info_.count);
     if (!status.ok()) return status;
@@ -103,6 +113,44 @@ class SyntheticDataset final : public Dataset {
   const std::unique_ptr<uint8_t[]> kept_;
   const std::unique_ptr<std::atomic<uint8_t>[]> states_;
 };
+
+class TransformedDataset final : public Dataset {
+ public:
+  TransformedDataset(std::unique_ptr<Dataset> source, Transforms transforms, Split split)
+      : source_(std::move(source)), transforms_(std::move(transforms)), split_(split) {
+    info_ = source_->info();
+    info_.height = transforms_.output().height;
+    info_.width = transforms_.output().width;
+  }
+
+  const DatasetInfo& info() const override { return info_; }
+  bool varies() const override { return split_ == Split::kTrain && transforms_.random(); }
+
+  absl::Status Read(absl::Span<const int64_t> indices, int64_t epoch, float* images,
+                    int32_t* labels) const override {
+    absl::Status status = CheckIndices(indices, info_.count);
+    if (!status.ok()) return status;
+    Transforms::Scratch scratch;
+    scratch.image.resize(transforms_.scratch_size());
+    scratch.other.resize(transforms_.scratch_size());
+    for (size_t i = 0; i < indices.size(); ++i) {
+      status = source_->Read(indices.subspan(i, 1), epoch, scratch.image.data(), labels + i);
+      if (!status.ok()) return status;
+      std::optional<Transforms::Draw> draw;
+      if (split_ == Split::kTrain) draw = {epoch, indices[i]};
+      transforms_.Apply(draw, scratch, images + static_cast<int64_t>(i) * info_.image_size());
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::unique_ptr<Dataset> source_;
+  const Transforms transforms_;
+  const Split split_;
+  DatasetInfo info_;
+};
+
+std::string BatchName(int batch) { return absl::StrCat("data_batch_", batch, ".bin"); }
 
 // An IDX split with its labels read and its images still in the file.
 struct IdxSplit {
@@ -146,6 +194,54 @@ absl::StatusOr<IdxSplit> OpenIdxSplit(const DatasetOptions& options, Split split
   return result;
 }
 
+struct CifarSplit {
+  DatasetInfo info;
+  CifarImages images;
+};
+
+absl::StatusOr<CifarSplit> OpenCifarSplit(const DatasetOptions& options, Split split,
+                                          bool keep_pixels) {
+  absl::StatusOr<std::string> folder = ParseDataUri(options.path_or_uri);
+  if (!folder.ok()) return folder.status();
+  CifarSplit result;
+  const auto read = [&](const std::string& name) -> absl::Status {
+    absl::StatusOr<std::unique_ptr<ByteSource>> source = OpenDataFile(*folder, name, options.roots);
+    if (!source.ok()) return source.status();
+    try {
+      return ReadCifarBatch(**source, keep_pixels, options.memory_limit_bytes, result.images);
+    } catch (const std::bad_alloc&) {
+      return HostOutOfMemory((*source)->file());
+    }
+  };
+  if (split == Split::kTest) {
+    absl::Status status = read("test_batch.bin");
+    if (!status.ok()) return status;
+  } else {
+    absl::Status absent;  // the first batch that is
+    for (int batch = 1; batch <= kCifarBatches; ++batch) {
+      if (!absent.ok()) {
+        const auto later = OpenDataFile(*folder, BatchName(batch), options.roots);
+        if (absl::IsNotFound(later.status())) continue;
+        return InFront(absl::StrCat(BatchName(batch), " is there without those before it"), absent);
+      }
+      absl::Status status = read(BatchName(batch));
+      if (status.ok()) {
+        result.info.batches = batch;
+      } else if (batch > 1 && absl::IsNotFound(status)) {
+        absent = std::move(status);
+      } else {
+        return status;
+      }
+    }
+  }
+  result.info.count = static_cast<int64_t>(result.images.labels.size());
+  result.info.channels = kCifarChannels;
+  result.info.height = kCifarSide;
+  result.info.width = kCifarSide;
+  result.info.num_classes = options.num_classes;
+  return result;
+}
+
 absl::Status CheckRange(const char* name, int64_t got, int64_t low, int64_t high) {
   if (got >= low && got <= high) return absl::OkStatus();
   return InvalidSpec(absl::StrCat(name, " is ", got, ", want ", low, " to ", high));
@@ -154,7 +250,12 @@ absl::Status CheckRange(const char* name, int64_t got, int64_t low, int64_t high
 absl::Status CheckOptions(const DatasetOptions& options) {
   absl::Status status =
       CheckRange("num_classes", options.num_classes, 1, std::numeric_limits<int32_t>::max());
-  if (!status.ok() || options.format != Format::kSyntheticDigits) return status;
+  if (!status.ok()) return status;
+  if (options.format == Format::kCifar10Bin && options.num_classes < kCifarClasses) {
+    return InvalidSpec(
+        absl::StrCat("num_classes is ", options.num_classes, ", cifar10_bin has ", kCifarClasses));
+  }
+  if (options.format != Format::kSyntheticDigits) return status;
   status = CheckRange("data.train_samples", options.train_samples, 1, kMaxSyntheticSamples);
   if (status.ok()) {
     status = CheckRange("data.test_samples", options.test_samples, 1, kMaxSyntheticSamples);
@@ -186,19 +287,35 @@ std::unique_ptr<Dataset> OpenSynthetic(const DatasetOptions& options, Split spli
       std::move(states));
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split) {
-  absl::Status status = CheckOptions(options);
-  if (!status.ok()) return status;
+// Before any transform.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenPlain(const DatasetOptions& options, Split split) {
   if (options.format == Format::kSyntheticDigits) return OpenSynthetic(options, split);
-
+  if (options.format == Format::kCifar10Bin) {
+    absl::StatusOr<CifarSplit> images = OpenCifarSplit(options, split, /*keep_pixels=*/true);
+    if (!images.ok()) return images.status();
+    return std::make_unique<StoredDataset>(images->info, std::move(images->images));
+  }
   absl::StatusOr<IdxSplit> opened = OpenIdxSplit(options, split);
   if (!opened.ok()) return opened.status();
   absl::StatusOr<std::unique_ptr<uint8_t[]>> pixels =
       ReadIdxPixels(*opened->images, opened->header, options.memory_limit_bytes);
   if (!pixels.ok()) return pixels.status();
-  return std::make_unique<IdxDataset>(opened->info, *std::move(pixels), std::move(opened->labels));
+  return std::make_unique<StoredDataset>(opened->info, *std::move(pixels),
+                                         std::move(opened->labels));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split) {
+  absl::Status status = CheckOptions(options);
+  if (!status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<Dataset>> set = OpenPlain(options, split);
+  if (!set.ok() || options.transforms.empty()) return set;
+  const DatasetInfo& info = (*set)->info();
+  absl::StatusOr<Transforms> transforms = Transforms::Create(
+      {info.channels, info.height, info.width}, options.transforms, options.seed);
+  if (!transforms.ok()) return transforms.status();
+  return std::make_unique<TransformedDataset>(*std::move(set), *std::move(transforms), split);
 }
 
 absl::StatusOr<DatasetProbe> ProbeDataset(const DatasetOptions& options) {
@@ -208,6 +325,14 @@ absl::StatusOr<DatasetProbe> ProbeDataset(const DatasetOptions& options) {
   if (options.format == Format::kSyntheticDigits) {
     probe.train = SyntheticInfo(options, Split::kTrain);
     probe.test = SyntheticInfo(options, Split::kTest);
+    return probe;
+  }
+  if (options.format == Format::kCifar10Bin) {
+    for (const Split split : {Split::kTrain, Split::kTest}) {
+      absl::StatusOr<CifarSplit> images = OpenCifarSplit(options, split, /*keep_pixels=*/false);
+      if (!images.ok()) return images.status();
+      (split == Split::kTrain ? probe.train : probe.test) = images->info;
+    }
     return probe;
   }
   absl::StatusOr<IdxSplit> train = OpenIdxSplit(options, Split::kTrain);

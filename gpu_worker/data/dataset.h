@@ -1,8 +1,13 @@
-// A data set in memory: images by index, as the engine wants them.
+// A data set in memory: images by index, as the engine wants them, transformed where the job says
+// so (transform.h).
 //
-// `idx` reads a folder with the four standard file names, each with .gz or without;
-// `synthetic_digits` draws its images from a seed (synthetic_digits.h). A pixel becomes
-// float32(byte) / 255.
+// `idx` reads a folder with the four standard file names, `cifar10_bin` one with data_batch_1.bin to
+// data_batch_5.bin and test_batch.bin (cifar.h), each plain or with .gz or .xz; `synthetic_digits`
+// draws its images from a seed (synthetic_digits.h). A pixel becomes float32(byte) / 255.
+//
+// The last training batches of `cifar10_bin` may be absent: the set is smaller then, and
+// DatasetInfo::batches says so. One that is absent before one that is there is DataMissing, so equal
+// counts mean equal files.
 #ifndef CAPSTAN_GPU_WORKER_DATA_DATASET_H_
 #define CAPSTAN_GPU_WORKER_DATA_DATASET_H_
 
@@ -14,21 +19,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "gpu_worker/data/transform.h"
 
 namespace capstan::data {
 
-enum class Format { kIdx, kSyntheticDigits };
+enum class Format { kIdx, kCifar10Bin, kSyntheticDigits };
 enum class Split { kTrain = 0, kTest = 1 };  // the numbers go into synthetic images
 
 struct DatasetOptions {
   Format format = Format::kIdx;
-  std::string path_or_uri;         // kIdx: the folder, or file:// with it
-  std::vector<std::string> roots;  // kIdx: the folder must lie in one; empty: anywhere
+  std::string path_or_uri;         // of formats with files: the folder, or file:// with it
+  std::vector<std::string> roots;  // the folder must lie in one; empty: anywhere
   int64_t num_classes = 10;        // 1 .. 2^31 - 1; each label is below it
   int64_t memory_limit_bytes = int64_t{4} << 30;  // for one split, as bytes per pixel and label
-  uint64_t seed = 0;                              // kSyntheticDigits, as the next two
-  int64_t train_samples = 60000;                  // 1 .. kMaxSyntheticSamples
+  uint64_t seed = 0;                              // of synthetic images and of random transforms
+  int64_t train_samples = 60000;  // kSyntheticDigits, as the next: 1 .. kMaxSyntheticSamples
   int64_t test_samples = 10000;
+  std::vector<Transform> transforms;  // in this order; the test set as in evaluation
 };
 
 constexpr int64_t kMaxSyntheticSamples = 1'000'000'000;
@@ -39,6 +46,7 @@ struct DatasetInfo {
   int64_t height = 0;
   int64_t width = 0;
   int64_t num_classes = 0;
+  int32_t batches = 0;  // kCifar10Bin, training: files that are there, of kCifarBatches; else 0
 
   int64_t image_size() const { return channels * height * width; }  // floats of one image
 };
@@ -50,10 +58,13 @@ class Dataset {
 
   virtual const DatasetInfo& info() const = 0;
 
+  // Whether an image is another one in another epoch.
+  virtual bool varies() const { return false; }
+
   // Writes images [indices.size(), channels, height, width] and labels [indices.size()], in the
-  // order of the indices; the caller owns both. InvalidArgument: an index outside [0, count);
-  // nothing is written.
-  virtual absl::Status Read(absl::Span<const int64_t> indices, float* images,
+  // order of the indices; the caller owns both. `epoch`, from 0, is what random transforms are drawn
+  // by; nothing else reads it. InvalidArgument: an index outside [0, count); nothing is written.
+  virtual absl::Status Read(absl::Span<const int64_t> indices, int64_t epoch, float* images,
                             int32_t* labels) const = 0;
 };
 
@@ -63,7 +74,7 @@ class Dataset {
 //                                                              damaged
 //   InvalidArgument     InvalidSpec: an option out of range, a label not below num_classes, an
 //                       empty set, images and labels that differ in number, more than
-//                       memory_limit_bytes
+//                       memory_limit_bytes, transforms that do not fit the images
 //   ResourceExhausted   the allocation failed
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split);
 
@@ -72,9 +83,10 @@ struct DatasetProbe {
   DatasetInfo test;
 };
 
-// What OpenDataset would say of both splits, from the images' headers and the labels alone: cheap
-// enough for a plan. Damage inside the images is found by OpenDataset only. Errors as above;
-// besides InvalidSpec: the two splits have images of different sizes.
+// What OpenDataset would say of both splits, before any transform. Of `idx` from the images' headers and the labels alone,
+// which is cheap enough for a plan: damage inside the images is found by OpenDataset only.
+// `cifar10_bin` has the labels between the images: all is read, 0.1 s of plain files and one to two seconds
+// for each .xz. Errors as above; besides InvalidSpec: the two splits have images of different sizes.
 absl::StatusOr<DatasetProbe> ProbeDataset(const DatasetOptions& options);
 
 }  // namespace capstan::data

@@ -48,7 +48,7 @@ TEST(DatasetTest, ReadsIdxByIndex) {
 
   std::vector<float> images(6, -1.0f);
   std::vector<int32_t> labels(3, -1);
-  ASSERT_TRUE((*set)->Read({2, 0, 2}, images.data(), labels.data()).ok());
+  ASSERT_TRUE((*set)->Read({2, 0, 2}, 0, images.data(), labels.data()).ok());
   EXPECT_THAT(labels, ElementsAre(9, 5, 9));
   EXPECT_THAT(images,
               ElementsAre(128.0f / 255.0f, 51.0f / 255.0f, 0.0f, 1.0f, 128.0f / 255.0f, 0.2f));
@@ -62,7 +62,8 @@ TEST(DatasetTest, AnIndexOutsideIsRefusedAndNothingWritten) {
   for (const int64_t index : {int64_t{-1}, int64_t{1}, int64_t{1} << 62}) {
     float images[4] = {7, 7, 7, 7};
     int32_t labels[2] = {7, 7};
-    EXPECT_EQ((*set)->Read({0, index}, images, labels).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ((*set)->Read({0, index}, 0, images, labels).code(),
+              absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(images[0], 7);
     EXPECT_EQ(labels[0], 7);
   }
@@ -141,7 +142,7 @@ TEST(DatasetTest, SyntheticImagesAreThoseOfTheGenerator) {
     for (int repeat = 0; repeat < 2; ++repeat) {
       std::vector<float> images(784);
       int32_t label = -1;
-      ASSERT_TRUE((*set)->Read({49}, images.data(), &label).ok());
+      ASSERT_TRUE((*set)->Read({49}, 0, images.data(), &label).ok());
       EXPECT_EQ(label, digits.Label(49));
       for (int i = 0; i < 784; ++i)
         ASSERT_EQ(images[i], static_cast<float>(bytes[i]) / 255.0f) << i;
@@ -159,7 +160,7 @@ TEST(DatasetTest, ManyThreadsReadTheSameImages) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&set, &indices, &images, t] {
       std::vector<int32_t> labels(64);
-      EXPECT_TRUE((*set)->Read(indices, images[t].data(), labels.data()).ok());
+      EXPECT_TRUE((*set)->Read(indices, 0, images[t].data(), labels.data()).ok());
     });
   }
   for (std::thread& thread : threads) thread.join();

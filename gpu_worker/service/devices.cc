@@ -21,6 +21,7 @@ absl::StatusOr<node::v1::Device> Describe(const std::string& name) {
   node::v1::Device description;
   description.set_name(name);
   description.set_description((*device)->description());
+  description.set_uuid((*device)->uuid());
   return description;
 }
 
@@ -36,17 +37,15 @@ absl::StatusOr<FoundDevices> FindDevices(const std::vector<std::string>& names) 
         // Behind the last card the answer is that there is no such card; before the first it is why.
         if (i == 0) {
           services::Log(services::kInfo, "no_gpu").Kv("reason", gpu.status().message());
-          if (engine::PluginInstalled()) {
-            // Who reads this is told the name of the device and of the flag anyway.
-            found.missing_gpu = std::string(
-                absl::StripPrefix(gpu.status().message(), "--devices cuda:0: device cuda:0: "));
-          }
+          // Who reads this is told the name of the device and of the flag anyway.
+          found.no_gpu = std::string(
+              absl::StripPrefix(gpu.status().message(), "--devices cuda:0: device cuda:0: "));
+          if (engine::PluginInstalled()) found.missing_gpu = found.no_gpu;
         }
         break;
       }
       devices.push_back(*std::move(gpu));
     }
-    if (!devices.empty()) return found;
   }
   const std::vector<std::string> wanted =
       names.size() == 1 && names[0] == "auto" ? std::vector<std::string>{"cpu"} : names;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <map>
 #include <new>
 #include <thread>
 #include <utility>
@@ -38,6 +39,7 @@ absl::StatusOr<common::v1::DatasetInfo> Read(const node::v1::Probe& probe,
   info.set_height(static_cast<int32_t>(train.height));
   info.set_width(static_cast<int32_t>(train.width));
   info.set_num_classes(static_cast<int32_t>(train.num_classes));
+  info.set_train_batches(train.batches);
   return info;
 }
 
@@ -66,8 +68,9 @@ struct ProbeQueue::State {
   const OnResult on_result;
   Mutex mu;
   CondVar changed;
-  std::deque<node::v1::Probe> probes ABSL_GUARDED_BY(mu);  // a thread lives while there is one
-  bool telling ABSL_GUARDED_BY(mu) = false;
+  // By data set; a thread lives while there is one.
+  std::map<std::string, std::deque<node::v1::Probe>> sets ABSL_GUARDED_BY(mu);
+  int telling ABSL_GUARDED_BY(mu) = 0;
   bool closed ABSL_GUARDED_BY(mu) = false;
 };
 
@@ -77,38 +80,43 @@ ProbeQueue::ProbeQueue(Answer answer, OnResult on_result)
 ProbeQueue::~ProbeQueue() {
   MutexLock lock(state_->mu);
   state_->closed = true;
-  while (state_->telling) state_->changed.Wait(state_->mu);
+  while (state_->telling > 0) state_->changed.Wait(state_->mu);
 }
 
 void ProbeQueue::Add(const node::v1::Probe& probe) {
+  // What is read: the folder, or the generator with its numbers.
+  const std::string set = probe.spec().data().SerializeAsString();
   MutexLock lock(state_->mu);
-  std::deque<node::v1::Probe>& probes = state_->probes;
+  if (state_->sets.count(set) == 0 && state_->sets.size() >= kMostSets) return;
+  std::deque<node::v1::Probe>& probes = state_->sets[set];
   const bool there = std::any_of(probes.begin(), probes.end(), [&probe](const auto& other) {
     return other.probe_id() == probe.probe_id();
   });
-  if (there || probes.size() >= kMost) return;
+  if (there || probes.size() >= kMostOfASet) return;
   probes.push_back(probe);
-  if (probes.size() == 1) std::thread([state = state_] { Run(*state); }).detach();
+  if (probes.size() == 1) std::thread([state = state_, set] { Run(*state, set); }).detach();
 }
 
-void ProbeQueue::Run(State& state) {
+void ProbeQueue::Run(State& state, const std::string& set) {
   for (bool more = true; more;) {
     node::v1::Probe probe;
     {
       MutexLock lock(state.mu);
-      probe = state.probes.front();
+      probe = state.sets[set].front();
     }
     node::v1::ProbeResult result = state.answer(probe);
     {
       MutexLock lock(state.mu);
       if (state.closed) return;
-      state.telling = true;
+      ++state.telling;
     }
     state.on_result(std::move(result));
     MutexLock lock(state.mu);
-    state.telling = false;
-    state.probes.pop_front();
-    more = !state.closed && !state.probes.empty();
+    --state.telling;
+    std::deque<node::v1::Probe>& probes = state.sets[set];
+    probes.pop_front();
+    more = !state.closed && !probes.empty();
+    if (!more) state.sets.erase(set);
     state.changed.NotifyAll();
   }
 }

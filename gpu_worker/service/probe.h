@@ -1,4 +1,4 @@
-// Answers what a job would train on, on a thread that nobody waits for.
+// Answers what a job would train on, on threads that nobody waits for.
 #ifndef CAPSTAN_GPU_WORKER_SERVICE_PROBE_H_
 #define CAPSTAN_GPU_WORKER_SERVICE_PROBE_H_
 
@@ -16,10 +16,13 @@ namespace capstan::gpu_worker {
 node::v1::ProbeResult AnswerProbe(const node::v1::Probe& probe,
                                   const std::vector<std::string>& data_roots);
 
-// Answers probes on a thread of its own, one at a time and in their order: a network file system
-// that hangs keeps that thread and the probes behind it, and holds nobody else up. Thread-safe.
+// Answers probes on threads of its own: those of one data set one after the other, those of different
+// ones at once, kMostSets at most. A network file system that hangs so keeps the probes of what lies
+// on it, and holds nobody else up. Thread-safe.
 class ProbeQueue {
  public:
+  static constexpr size_t kMostSets = 64;   // that are being read
+  static constexpr size_t kMostOfASet = 8;  // probes
   using Answer = std::function<node::v1::ProbeResult(const node::v1::Probe&)>;
   using OnResult = std::function<void(node::v1::ProbeResult)>;
 
@@ -31,15 +34,14 @@ class ProbeQueue {
   ProbeQueue(const ProbeQueue&) = delete;
   ProbeQueue& operator=(const ProbeQueue&) = delete;
 
-  // Drops what is being answered or waits already, by its id, and what is one too many: the
-  // coordinator asks again until it knows.
+  // Drops what is being answered or waits already, by its id, and what is one too many, of its data
+  // set or with one too many data sets: the coordinator asks again until it knows.
   void Add(const node::v1::Probe& probe);
 
  private:
-  static constexpr size_t kMost = 64;
   struct State;
-  static void Run(State& state);
-  const std::shared_ptr<State> state_;  // the thread's too: whoever ends later frees it
+  static void Run(State& state, const std::string& set);
+  const std::shared_ptr<State> state_;  // the threads' too: whoever ends last frees it
 };
 
 }  // namespace capstan::gpu_worker

@@ -3,6 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/sync/mutex.h"
+
 namespace capstan::gpu_worker {
 namespace {
 
@@ -39,6 +46,70 @@ TEST(ProbeTest, AbsentDataAreNamed) {
   EXPECT_EQ(result.reason(), "DataMissing");
   EXPECT_THAT(result.message(), StartsWith("/nonexistent/set"));
   EXPECT_FALSE(result.has_dataset());
+}
+
+// What a queue's probes hang on, and what came of them. Shared with threads that outlive the test.
+struct HungDisk {
+  Mutex mu;
+  CondVar changed;
+  bool open = false;
+  int asked = 0;
+  int left = 0;
+  std::set<int64_t> told;
+
+  template <typename Condition>
+  bool Until(Condition condition) {
+    const absl::Time end = absl::Now() + absl::Seconds(30);
+    MutexLock lock(mu);
+    while (!condition() && absl::Now() < end) changed.WaitWithTimeout(mu, absl::Seconds(1));
+    return condition();
+  }
+};
+
+TEST(ProbeQueueTest, ADataSetThatHangsHoldsUpItsOwnProbesAlone) {
+  const auto disk = std::make_shared<HungDisk>();
+  ProbeQueue queue(
+      [disk](const node::v1::Probe& probe) {
+        MutexLock lock(disk->mu);
+        if (probe.spec().data().uri() != "file:///well") {
+          ++disk->asked;
+          disk->changed.NotifyAll();
+          while (!disk->open) disk->changed.Wait(disk->mu);
+          ++disk->left;
+          disk->changed.NotifyAll();
+        }
+        node::v1::ProbeResult result;
+        result.set_probe_id(probe.probe_id());
+        return result;
+      },
+      [disk](const node::v1::ProbeResult& result) {
+        MutexLock lock(disk->mu);
+        disk->told.insert(result.probe_id());
+        disk->changed.NotifyAll();
+      });
+  const auto add = [&queue](int64_t id, const std::string& uri) {
+    node::v1::Probe probe = ProbeOf("idx", uri);
+    probe.set_probe_id(id);
+    queue.Add(probe);
+  };
+  // Submitted again and again, it still has one thread.
+  for (int64_t id = 1; id <= 20; ++id) add(id, "file:///hangs");
+  ASSERT_TRUE(disk->Until([&] { return disk->asked == 1; }));
+  add(100, "file:///well");
+  EXPECT_TRUE(disk->Until([&] { return disk->told.count(100) == 1; }));
+  // So many data sets may hang beside it before one that is well is not asked any more.
+  const int most = static_cast<int>(ProbeQueue::kMostSets);
+  for (int i = 0; i < most - 2; ++i) add(200 + i, absl::StrCat("file:///hangs/", i));
+  add(101, "file:///well");
+  EXPECT_TRUE(disk->Until([&] { return disk->told.count(101) == 1; }));
+  {
+    MutexLock lock(disk->mu);
+    EXPECT_EQ(disk->told.size(), 2u);
+    disk->open = true;
+    disk->changed.NotifyAll();
+  }
+  const size_t all = 2 + ProbeQueue::kMostOfASet + static_cast<size_t>(most - 2);
+  EXPECT_TRUE(disk->Until([&] { return disk->told.size() == all; }));
 }
 
 TEST(ProbeTest, AForeignSchemeIsInvalidSpec) {

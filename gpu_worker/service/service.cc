@@ -17,6 +17,8 @@ namespace capstan::gpu_worker {
 
 using services::Log;
 
+constexpr size_t kMaxNoGpuBytes = 1000;  // a registration has no room for more
+
 Service::Service()
     : registry_("gpu_worker"),
       metrics_(registry_),
@@ -56,6 +58,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   if (resolved->http.has_value()) {
     services::HttpOptions http;
     http.listen = *resolved->http;
+    http.names = config.common.http_hosts;
     http.security = config.common.security;
     http.metrics = [self] { return self->registry_.Scrape(); };
     http.ready = [self] { return self->server_->ready(); };
@@ -71,6 +74,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   node.host = host;
   node.cpu_threads = static_cast<int>(config.cpu_threads);
   node.security = config.common.security;
+  node.coordinator = config.coordinator;
   node.data_roots = config.data_roots;
   node.checkpoint_roots = config.checkpoint_roots;
   node.log_level = config.common.log_level;
@@ -83,6 +87,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   registration.set_host(host);
   registration.set_pid(getpid());
   if (service->http_ != nullptr) registration.set_http_url(service->http_->url());
+  registration.set_no_gpu(devices->no_gpu.substr(0, kMaxNoGpuBytes));
   for (const node::v1::Device& device : devices->devices) {
     node.devices.push_back(device.name());
     *registration.add_devices() = device;
@@ -116,6 +121,9 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   };
   callbacks.on_registered = [self](const node::v1::Registered& registered) {
     Log(services::kInfo, "registered").Kv("incarnation", registered.incarnation());
+    for (const std::string& warning : registered.warnings()) {
+      Log(services::kWarning, "registered_with_warning").Kv("warning", warning);
+    }
     self->server_->SetReady(true);
     self->node_->SetCoordinatorUp(true);
   };

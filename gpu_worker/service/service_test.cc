@@ -311,7 +311,7 @@ TEST_F(ServiceTest, ADeviceThatTheNodeHasNotFailsTheTask) {
   EXPECT_THAT(state_.message(), HasSubstr("device 2, want 0 to 1"));
 }
 
-// A mount that hangs holds up the probes behind it, and no task; the end waits for none of them.
+// A mount that hangs holds up the probes of what lies on it, and no task; the end waits for none of them.
 TEST(WorkerNodeTest, AProbeThatHangsHoldsUpNoTask) {
   struct Gate {
     Mutex mu;  // for all of it

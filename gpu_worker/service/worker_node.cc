@@ -139,6 +139,7 @@ void WorkerNode::OnStartTask(const node::v1::StartTask& start) {
   TaskProcessOptions process;
   process.cpu_threads = options_.cpu_threads;
   process.security = options_.security;
+  process.coordinator = options_.coordinator;
   process.data_roots = options_.data_roots;
   process.checkpoint_roots = options_.checkpoint_roots;
   process.log_level = options_.log_level;

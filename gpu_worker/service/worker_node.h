@@ -11,7 +11,7 @@
 // out meanwhile (oom_count.h), else InternalError. One that Shutdown ends is reported as it last was
 // until the service says goodbye: it did not get lost by itself.
 //
-// Threads: one of its own (the strand), those of its children's links, and one for probes while
+// Threads: one of its own (the strand), those of its children's links, and those of probes while
 // there are any; all methods are thread-safe and return at once, but for Shutdown.
 #ifndef CAPSTAN_GPU_WORKER_SERVICE_WORKER_NODE_H_
 #define CAPSTAN_GPU_WORKER_SERVICE_WORKER_NODE_H_
@@ -45,6 +45,7 @@ struct WorkerNodeOptions {
   std::vector<std::string> devices;  // names, one per slot
   int cpu_threads = 0;
   services::Security security;
+  std::string coordinator;  // of the tasks' files; see TaskProcessOptions
   std::vector<std::string> data_roots;
   std::vector<std::string> checkpoint_roots;
   std::string log_level = "info";

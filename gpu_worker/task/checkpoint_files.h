@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "capstan/common/v1/common.pb.h"
 #include "gpu_worker/task/job.h"
+#include "param_store/checkpoint/file_store.h"
 
 namespace capstan::gpu_worker {
 
@@ -24,9 +25,10 @@ struct WrittenWeights {
 std::string CheckpointFolder(const Job& job, int64_t lineage, int64_t step);
 
 // Writes <folder>/weights.safetensors: forward order, PyTorch's names, tensors contiguous.
-// `weights` is the flat vector. An error of services/files; nothing is left behind then.
-absl::StatusOr<WrittenWeights> WriteWeightsFile(const Job& job, int64_t lineage, int64_t step,
-                                                absl::Span<const float> weights);
+// `weights` is the flat vector. What FileStore::Write says.
+absl::StatusOr<WrittenWeights> WriteWeightsFile(
+    const Job& job, int64_t lineage, int64_t step, absl::Span<const float> weights,
+    param_store::FileStore& files = param_store::LocalFiles());
 
 }  // namespace capstan::gpu_worker
 

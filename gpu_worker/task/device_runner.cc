@@ -73,6 +73,7 @@ absl::Status DeviceRunner::RunAll() {
   device_ = *std::move(device);
   engine::PlanOptions plan;
   plan.max_batch = job_->MaxBatch();
+  plan.max_lane = job_->MaxLane();
   plan.threads = options_.threads;
   plan.deterministic = job_->spec.spec().training().deterministic();
   plan.precision = job_->precision();
@@ -111,7 +112,7 @@ absl::Status DeviceRunner::LoadWeights(int64_t lineage, int64_t version,
 
 absl::Status DeviceRunner::Do(LaneOrder& order) {
   const absl::Duration begin = MonotonicNow();
-  absl::StatusOr<engine::LaneBatch> lane = Samples(order);
+  absl::StatusOr<engine::SampleBatch> lane = Samples(order);
   if (!lane.ok()) return lane.status();
   const absl::Duration read = MonotonicNow();
   const std::string work = absl::StrCat("step ", order.step, ", lane ", order.lane);
@@ -144,12 +145,13 @@ absl::Status DeviceRunner::Do(BlockOrder& order) {
   for (int64_t i = 0; i < block.sample_count; ++i) block_.indices[i] = block.first_sample + i;
   block_.images.resize(block.sample_count * test_->info().image_size());
   block_.labels.resize(block.sample_count);
-  absl::Status status = test_->Read(block_.indices, block_.images.data(), block_.labels.data());
+  absl::Status status =
+      test_->Read(block_.indices, /*epoch=*/0, block_.images.data(), block_.labels.data());
   if (!status.ok()) return status;
   const std::string work = absl::StrCat("evaluation of version ", order.version);
   status = LoadWeights(order.lineage, order.version, *order.weights);
   if (!status.ok()) return data::InFront(work, status);
-  engine::LaneBatch batch;
+  engine::SampleBatch batch;
   batch.images = block_.images.data();
   batch.labels = block_.labels.data();
   batch.count = block.sample_count;
@@ -160,18 +162,20 @@ absl::Status DeviceRunner::Do(BlockOrder& order) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<engine::LaneBatch> DeviceRunner::Samples(const LaneOrder& order) {
-  engine::LaneBatch lane;
+absl::StatusOr<engine::SampleBatch> DeviceRunner::Samples(const LaneOrder& order) {
+  engine::SampleBatch lane = job_->BatchOf(order.step);
   if (kept_) {
     lane_places_.clear();
     lane_labels_.clear();
-    for (const int64_t sample : order.schedule->SamplesOf(order.step, order.lane)) {
+    lane_ids_ = order.schedule->SamplesOf(order.step, order.lane);
+    for (const int64_t sample : lane_ids_) {
       lane_places_.push_back(static_cast<int32_t>(sample));
       lane_labels_.push_back(labels_[sample]);
     }
     lane.labels = lane_labels_.data();
     lane.count = static_cast<int64_t>(lane_labels_.size());
     lane.kept = lane_places_.data();
+    lane.ids = lane_ids_.data();
     return lane;
   }
   const absl::StatusOr<const data::LaneBatch*> batch =
@@ -179,6 +183,7 @@ absl::StatusOr<engine::LaneBatch> DeviceRunner::Samples(const LaneOrder& order) 
   if (!batch.ok()) return batch.status();
   lane.images = (*batch)->images.data();
   lane.labels = (*batch)->labels.data();
+  lane.ids = (*batch)->indices.data();
   lane.count = static_cast<int64_t>((*batch)->indices.size());
   read_bytes_ += lane.count * (train_.info().image_size() + 1);
   return lane;
@@ -186,7 +191,7 @@ absl::StatusOr<engine::LaneBatch> DeviceRunner::Samples(const LaneOrder& order) 
 
 absl::Status DeviceRunner::KeepImages() {
   const int64_t size = train_.info().image_size(), whole = train_.info().count;
-  if (whole * size > kMostKeptFloats) return absl::OkStatus();
+  if (whole * size > kMostKeptFloats || train_.varies()) return absl::OkStatus();
   std::vector<int64_t> indices;
   std::vector<float> images;
   std::vector<int32_t> labels;
@@ -197,7 +202,7 @@ absl::Status DeviceRunner::KeepImages() {
     std::iota(indices.begin(), indices.end(), first);
     images.resize(count * size);
     labels.resize(count);
-    absl::Status status = train_.Read(indices, images.data(), labels.data());
+    absl::Status status = train_.Read(indices, /*epoch=*/0, images.data(), labels.data());
     if (!status.ok()) return status;
     status = plan_->KeepImages(images.data(), first, count, whole);
     // The CPU has nothing to keep them in, and a card that is full does without.

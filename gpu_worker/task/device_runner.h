@@ -102,7 +102,7 @@ class DeviceRunner {
   absl::Status LoadWeights(int64_t lineage, int64_t version, const FloatBuffer& weights);
   // The samples of the lane: places of what the device keeps, or images that were read ahead or are
   // read now.
-  absl::StatusOr<engine::LaneBatch> Samples(const LaneOrder& order);
+  absl::StatusOr<engine::SampleBatch> Samples(const LaneOrder& order);
   // Brings a small training set into the memory of a device that has its own.
   absl::Status KeepImages();
 
@@ -119,6 +119,7 @@ class DeviceRunner {
   data::LaneBatch block_;  // samples of an evaluation block
   bool kept_ = false;      // the device has all images; labels_ by place
   std::vector<int32_t> labels_, lane_places_, lane_labels_;
+  std::vector<int64_t> lane_ids_;
   int64_t read_bytes_ = 0;  // since the last lane was reported
   int64_t loaded_lineage_ = -1;
   int64_t loaded_version_ = -1;

@@ -66,5 +66,26 @@ TEST(FileReportsTest, AFailureGivesUpAVersionButTheLast) {
   EXPECT_EQ(Report(reports).files().files_size(), 1);
 }
 
+// The disk that was full has room for one of two files: the other one is still owed.
+TEST(FileReportsTest, AFileThatFailedIsMissingUntilItIsWritten) {
+  FileReports reports;
+  reports.Reset(1);
+  reports.Expect(4, true);
+  reports.Expect(4, true);
+  EXPECT_TRUE(reports.Failed(4, "disk full"));
+  reports.SetWeights(4, "ab");
+  reports.Written(4, File("weights.safetensors"));
+  EXPECT_FALSE(Report(reports).has_files());
+  reports.Taken(1, 4);
+  EXPECT_TRUE(reports.Failed(4, "disk full"));
+  EXPECT_EQ(Report(reports).files().error(), "disk full");
+  EXPECT_EQ(Report(reports).files().files_size(), 0);
+  EXPECT_EQ(Report(reports).weights_sha256(), "");
+  reports.Written(4, File("shard-0.safetensors"));
+  EXPECT_EQ(Report(reports).files().error(), "");
+  EXPECT_EQ(Report(reports).files().files_size(), 2);
+  EXPECT_EQ(Report(reports).weights_sha256(), "ab");
+}
+
 }  // namespace
 }  // namespace capstan::gpu_worker

@@ -67,7 +67,7 @@ absl::Status GroupRunner::RunAll() {
   group.deterministic = job_->spec.spec().training().deterministic();
   group.timeout = options_.timeout;
   group.slots = options_.slots;
-  group.momentum = options_.momentum;
+  group.momentum = options_.optimizer_state;
   absl::StatusOr<std::unique_ptr<engine::PlanGroup>> made = device_->MakeGroup(plans_, group);
   if (!made.ok()) return made.status();
   group_ = *std::move(made);
@@ -88,18 +88,20 @@ absl::Status GroupRunner::RunAll() {
   }
 }
 
-absl::StatusOr<engine::LaneBatch> GroupRunner::Samples(const GroupOrder& order, size_t i) {
+absl::StatusOr<engine::SampleBatch> GroupRunner::Samples(const GroupOrder& order, size_t i) {
   const auto& [device, number] = order.lanes[i];
-  engine::LaneBatch lane;
+  engine::SampleBatch lane = job_->BatchOf(order.step);
   if (kept_labels_[device] != nullptr) {
     KeptLane& kept = kept_lanes_[i];
     kept.places.clear();
     kept.labels.clear();
-    for (const int64_t sample : order.schedule->SamplesOf(order.step, number)) {
+    kept.ids = order.schedule->SamplesOf(order.step, number);
+    for (const int64_t sample : kept.ids) {
       kept.places.push_back(static_cast<int32_t>(sample));
       kept.labels.push_back((*kept_labels_[device])[sample]);
     }
     lane.kept = kept.places.data();
+    lane.ids = kept.ids.data();
     lane.labels = kept.labels.data();
     lane.count = static_cast<int64_t>(kept.labels.size());
     return lane;
@@ -109,6 +111,7 @@ absl::StatusOr<engine::LaneBatch> GroupRunner::Samples(const GroupOrder& order, 
   if (!batch.ok()) return batch.status();
   lane.images = (*batch)->images.data();
   lane.labels = (*batch)->labels.data();
+  lane.ids = (*batch)->indices.data();
   lane.count = static_cast<int64_t>((*batch)->indices.size());
   read_bytes_ += lane.count * (image_size_ + 1);
   return lane;
@@ -118,7 +121,7 @@ absl::StatusOr<std::vector<engine::GroupLane>> GroupRunner::Lanes(const GroupOrd
   std::vector<engine::GroupLane> lanes;
   kept_lanes_.resize(std::max(kept_lanes_.size(), order.lanes.size()));
   for (size_t i = 0; i < order.lanes.size(); ++i) {
-    absl::StatusOr<engine::LaneBatch> batch = Samples(order, i);
+    absl::StatusOr<engine::SampleBatch> batch = Samples(order, i);
     if (!batch.ok()) return batch.status();
     lanes.push_back({order.lanes[i].first, order.lanes[i].second, *batch});
   }
@@ -132,8 +135,8 @@ absl::Status GroupRunner::LoadWeights(const GroupOrder& order) {
                                             " of lineage ", loaded_lineage_, ", not ", order.step,
                                             " of ", order.lineage));
   }
-  absl::Status status = group_->LoadState(
-      order.weights->data(), order.momentum == nullptr ? nullptr : order.momentum->data());
+  absl::Status status = group_->LoadState(order.weights->data(),
+                                          order.state == nullptr ? nullptr : order.state->data());
   loaded_lineage_ = status.ok() ? order.lineage : -1;
   loaded_version_ = order.step;
   return status;
@@ -191,7 +194,7 @@ absl::Status GroupRunner::Do(const GroupUpdate& update) {
   loaded_version_ = update.version;
   if (status.ok() && update.weights != nullptr) {
     status = group_->ReadState(update.weights->data(),
-                               update.momentum == nullptr ? nullptr : update.momentum->data());
+                               update.state == nullptr ? nullptr : update.state->data());
   }
   if (!status.ok()) return data::InFront(work, status);
   if (update.done) update.done();

@@ -44,7 +44,7 @@ struct GroupOrder {
   std::shared_ptr<NodeFold> fold;                  // takes the sums
   std::shared_ptr<const LaneSchedule> schedule;
   bool keep = false;  // the sum, of one node, stays on the devices, for Update
-  std::shared_ptr<const FloatBuffer> momentum;  // goes with `weights`; null: none
+  std::shared_ptr<const FloatBuffer> state;  // the optimizer's, goes with `weights`; null: none
 };
 
 // The next version, from the sum that was kept.
@@ -54,7 +54,7 @@ struct GroupUpdate {
   bool apply = true;  // false: the same weights
   engine::SgdStep step;
   // To be written where not null, then `done`, from the runner's own thread.
-  std::shared_ptr<FloatBuffer> weights, momentum;
+  std::shared_ptr<FloatBuffer> weights, state;
   std::function<void()> done;
 };
 
@@ -80,7 +80,7 @@ class GroupRunner {
     absl::Duration timeout;
     // As GroupOptions.
     int slots = 0;
-    bool momentum = false;
+    bool optimizer_state = false;
   };
 
   // Borrows the data set and the runners, which are ready. Starts the thread.
@@ -108,7 +108,7 @@ class GroupRunner {
   absl::StatusOr<std::vector<engine::GroupLane>> Lanes(const GroupOrder& order);
   absl::Status LoadWeights(const GroupOrder& order);
   // The samples of the i-th lane: places of what its device keeps, or images.
-  absl::StatusOr<engine::LaneBatch> Samples(const GroupOrder& order, size_t i);
+  absl::StatusOr<engine::SampleBatch> Samples(const GroupOrder& order, size_t i);
 
   const Options options_;
   const std::shared_ptr<const Job> job_;
@@ -120,6 +120,7 @@ class GroupRunner {
   // Of the thread alone.
   struct KeptLane {
     std::vector<int32_t> places, labels;
+    std::vector<int64_t> ids;
   };
   LaneReader reader_;
   const int64_t image_size_;

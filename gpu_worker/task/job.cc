@@ -7,14 +7,45 @@
 #include "training/spec/resolve.h"
 
 namespace capstan::gpu_worker {
+namespace {
 
-int64_t Job::MaxBatch() const {
+// Of a valid spec.
+data::Transform MakeTransform(const job::v1::Transform& transform) {
+  if (transform.has_random_crop()) {
+    const job::v1::RandomCrop& crop = transform.random_crop();
+    return data::RandomCrop{crop.size(), crop.padding()};
+  }
+  if (transform.has_random_flip()) {
+    return data::RandomFlip{transform.random_flip().axis() == "vertical"};
+  }
+  if (transform.has_resize()) return data::Resize{transform.resize().size()};
+  if (transform.has_cutout()) return data::Cutout{transform.cutout().size()};
+  const job::v1::Normalize& normalize = transform.normalize();
+  return data::Normalize{{normalize.mean().begin(), normalize.mean().end()},
+                         {normalize.std().begin(), normalize.std().end()}};
+}
+
+}  // namespace
+
+int64_t Job::MaxLane() const {
   int64_t batch = 1;
   for (int32_t lane = 0; lane < samples.lanes(); ++lane) {
     batch = std::max(batch, samples.MaxLaneSampleCount(lane));
   }
+  return batch;
+}
+
+int64_t Job::MaxBatch() const {
+  int64_t batch = MaxLane();
   // Blocks differ by at most one sample, the larger ones first.
   if (evaluation.block_count() > 0) batch = std::max(batch, evaluation.Block(0).sample_count);
+  return batch;
+}
+
+engine::SampleBatch Job::BatchOf(int64_t step) const {
+  engine::SampleBatch batch;
+  batch.seed = spec.spec().training().seed();
+  batch.epoch = static_cast<uint32_t>(samples.EpochOf(step));  // as SamplePlan::MakeEpochOrder
   return batch;
 }
 
@@ -43,23 +74,29 @@ absl::StatusOr<std::shared_ptr<const Job>> MakeJob(absl::string_view resolved_sp
   if (!schedule.ok()) return schedule.status();
   auto optimizer = spec::MakeOptimizer(*resolved);
   if (!optimizer.ok()) return optimizer.status();
-  return std::make_shared<const Job>(Job{
-      *std::move(resolved), std::string(digest), *std::move(graph), *std::move(layout),
-      *std::move(samples), *std::move(evaluation), *std::move(schedule), *std::move(optimizer)});
+  const std::optional<training::SgdOptions> device_rule = spec::DeviceRule(*resolved);
+  return std::make_shared<const Job>(Job{*std::move(resolved), std::string(digest),
+                                         *std::move(graph), *std::move(layout), *std::move(samples),
+                                         *std::move(evaluation), *std::move(schedule),
+                                         *std::move(optimizer), device_rule});
 }
 
 data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,
                                         std::vector<std::string> roots) {
   data::DatasetOptions options;
   const job::v1::Data& data = spec.data();
-  options.format =
-      data.format() == "synthetic_digits" ? data::Format::kSyntheticDigits : data::Format::kIdx;
+  options.format = data.format() == "synthetic_digits" ? data::Format::kSyntheticDigits
+                   : data.format() == "cifar10_bin"    ? data::Format::kCifar10Bin
+                                                       : data::Format::kIdx;
   options.path_or_uri = data.uri();
   options.roots = std::move(roots);
   options.num_classes = spec.model().has_num_classes() ? spec.model().num_classes() : 10;
   options.seed = spec.training().seed();
   if (data.has_train_samples()) options.train_samples = data.train_samples();
   if (data.has_test_samples()) options.test_samples = data.test_samples();
+  for (const job::v1::Transform& transform : data.transforms()) {
+    options.transforms.push_back(MakeTransform(transform));
+  }
   return options;
 }
 

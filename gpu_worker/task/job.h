@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "training/graph/graph.h"
 #include "training/lanes/eval_plan.h"
 #include "training/lanes/sample_plan.h"
+#include "training/optim/optimizer.h"
 #include "training/optim/sgd.h"
 #include "training/schedule/schedule.h"
 
@@ -30,7 +32,9 @@ struct Job {
   training::SamplePlan samples;
   training::EvalPlan evaluation;
   training::Schedule schedule;
-  training::Sgd optimizer;
+  std::shared_ptr<const training::Optimizer> optimizer;  // the last copy of the job lets go
+  // The rule as devices carry it out that keep the weights; not set: they cannot, and the host does.
+  std::optional<training::SgdOptions> device_rule;
 
   const std::string& id() const { return spec.job_id(); }
   bool uses_shards() const { return spec.num_shards() > 0; }
@@ -38,6 +42,10 @@ struct Job {
   // Samples of the largest lane or evaluation block: what a plan is compiled for. All lanes count,
   // since a task may take over any of them.
   int64_t MaxBatch() const;
+  // Of the largest lane.
+  int64_t MaxLane() const;
+  // A batch of `step` without samples: what all of its lanes have alike.
+  engine::SampleBatch BatchOf(int64_t step) const;
 };
 
 // InvalidArgument: bytes that are no resolved spec of this digest.

@@ -52,7 +52,9 @@ absl::Status LaneReader::FetchStep(const std::shared_ptr<const LaneSchedule>& sc
     data::BatchLoaderOptions options;
     options.first_step = step;
     options.end_step = job_->spec.total_steps();
+    options.steps_per_epoch = job_->spec.steps_per_epoch();
     options.read_ahead = options_.read_ahead;
+    options.threads = std::max(1, job_->spec.spec().data().reader_threads());
     loader_ = std::make_unique<data::BatchLoader>(train_, options, lists);
     loader_next_ = step;
   } else if (schedule != loader_schedule_ || step < loader_next_ ||
@@ -99,7 +101,8 @@ absl::StatusOr<const data::LaneBatch*> LaneReader::Read(
   direct.indices = schedule->SamplesOf(step, lane);
   direct.images.resize(direct.indices.size() * train_.info().image_size());
   direct.labels.resize(direct.indices.size());
-  absl::Status status = train_.Read(direct.indices, direct.images.data(), direct.labels.data());
+  absl::Status status = train_.Read(direct.indices, job_->samples.EpochOf(step),
+                                    direct.images.data(), direct.labels.data());
   if (!status.ok()) return status;
   return &direct;
 }

@@ -9,8 +9,10 @@
 #include "param_store/checkpoint/base_weights.h"
 #include "param_store/checkpoint/load_checkpoint.h"
 #include "services/check/check.h"
+#include "services/check/mutant.h"
 #include "services/logging/log.h"
 #include "training/fold/add.h"
+#include "training/optim/apply.h"
 #include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
 
@@ -27,7 +29,10 @@ LocalExchange::LocalExchange(std::shared_ptr<const Job> job, param_store::client
       callbacks_(std::move(callbacks)),
       local_(std::move(local)),
       base_(std::move(base)),
-      pool_(job_->layout.total_floats()) {}
+      states_(job_->optimizer->state_floats_per_weight()),
+      pool_(job_->layout.total_floats()) {
+  if (states_ > 0) state_pool_.emplace(job_->layout.total_floats() * states_);
+}
 
 LocalExchange::~LocalExchange() { *alive_ = false; }
 
@@ -36,16 +41,6 @@ absl::Status LocalExchange::Open(const param_store::client::Route& route) {
     return absl::InvalidArgumentError(absl::StrCat("kvstore ", job_->spec.spec().kvstore().type(),
                                                    ": ", route.shards.size(),
                                                    " shards in the view, want none"));
-  }
-  const training::FlatLayout& layout = job_->layout;
-  if (layout.weight_floats() != layout.total_floats()) {
-    return absl::UnimplementedError("running statistics are not supported in this version");
-  }
-  if (step_log_ == nullptr) {
-    if (absl::Status s = services::EnsureDir(job_->spec.storage_path()); !s.ok()) return s;
-    auto log = services::LineFile::Open(absl::StrCat(job_->spec.storage_path(), "/metrics.jsonl"));
-    if (!log.ok()) return log.status();
-    step_log_ = *std::move(log);
   }
   lineage_ = route.lineage;
   if (absl::Status s = LoadBase(); !s.ok()) {
@@ -64,18 +59,21 @@ absl::Status LocalExchange::LoadBase() {
   const training::FlatLayout& layout = job_->layout;
   const job::v1::ResolvedSpec& spec = job_->spec;
   std::shared_ptr<FloatBuffer> weights = pool_.Lend();
-  momentum_.reset();
-  if (job_->optimizer.state_floats_per_weight() > 0) {
-    momentum_ = std::make_shared<FloatBuffer>(layout.total_floats());
-  }
+  state_.reset();
+  if (states_ > 0) state_ = std::make_shared<FloatBuffer>(layout.total_floats() * states_);
   param_store::LoadedCheckpoint loaded;
   param_store::BaseWeightsError error;
-  if (base_.manifest.empty()) {
+  const bool anew = base_.manifest.empty() || CAPSTAN_MUTANT("local_begins_anew");
+  if (anew) {
     error = param_store::FillBaseWeights(
         layout,
         {training::spec::MakeInitOptions(spec), spec.spec().training().seed(),
          spec.spec().model().initial_weights()},
-        {0, layout.total_floats()}, weights->span());
+        {0, layout.total_floats()}, weights->span(), *base_.files);
+    if (error.initial_statistics) {
+      services::Log(services::kWarning, "statistics_begin_anew")
+          .Kv("initial_weights", spec.spec().model().initial_weights());
+    }
   } else {
     param_store::CheckpointRequest request;
     request.folder = base_.manifest;
@@ -83,10 +81,11 @@ absl::Status LocalExchange::LoadBase() {
     request.training_digest = spec.training_digest();
     request.layout = &layout;
     request.run = {0, layout.chunk_count()};
-    request.momentum = momentum_ != nullptr;
-    error = param_store::LoadCheckpoint(
-        request, weights->span(), momentum_ == nullptr ? absl::Span<float>() : momentum_->span(),
-        &loaded);
+    request.state_floats_per_weight = states_;
+    request.files = base_.files;
+    error = param_store::LoadCheckpoint(request, weights->span(),
+                                        state_ == nullptr ? absl::Span<float>() : state_->span(),
+                                        &loaded);
     if (error.reason.empty()) {
       error.status = training::CheckSnapshot(loaded.snapshot, loaded.version, spec.total_steps(),
                                              job_->samples);
@@ -104,7 +103,7 @@ absl::Status LocalExchange::LoadBase() {
   options.checkpoint_every = training::spec::CheckpointEvery(spec);
   lead_ = std::make_unique<training::Lead>(options, job_->samples, job_->evaluation, job_->schedule,
                                            strand_.Now());
-  if (!base_.manifest.empty()) lead_->Restore(loaded.snapshot, strand_.Now());
+  if (!anew) lead_->Restore(loaded.snapshot, strand_.Now());
   lead_->GiveOrders(base_.orders);
   return absl::OkStatus();
 }
@@ -179,9 +178,7 @@ void LocalExchange::Told(const absl::StatusOr<training::Told>& told) {
 void LocalExchange::Decide() {
   std::optional<training::DecidedStep> decided = lead_->Decide(strand_.Now());
   if (decided.has_value()) {
-    std::string line = training::FormatStepLogLine(decided->line);
-    line.pop_back();  // LineFile ends the line itself
-    LogStep(line);
+    if (local_.on_line) local_.on_line(training::FormatStepLogLine(decided->line));
     Apply(decided->decision);
   }
   const bool end = lead_->complete() || lead_->suspended() || lead_->failure().has_value();
@@ -193,34 +190,19 @@ void LocalExchange::Decide() {
   }
 }
 
-// On a full disk the log waits, and training does not.
-void LocalExchange::LogStep(const std::string& line) {
-  absl::Status status = step_log_->Append(line);
-  if (status.ok()) status = step_log_->Flush();
-  if (step_log_failed_ == !status.ok()) return;
-  step_log_failed_ = !status.ok();
-  services::Log(step_log_failed_ ? services::kError : services::kInfo,
-                step_log_failed_ ? "step_log_failed" : "step_log_back")
-      .Kv("status", status);
-}
-
 // Version step+1 from version step; the lead counts already as if it were there.
 void LocalExchange::Apply(const training::Decision& decision) {
   if (local_.on_update) return ApplyOnDevices(decision);
   const absl::Duration begin = strand_.Now();
   if (decision.apply) {
     CAPSTAN_CHECK(root_ != nullptr);
-    if (decision.clip_scale != 1) {
-      std::shared_ptr<FloatBuffer> scaled = pool_.Lend();
-      const float factor = static_cast<float>(decision.clip_scale);
-      std::transform(root_->span().begin(), root_->span().end(), scaled->data(),
-                     [factor](float value) { return value * factor; });
-      root_ = std::move(scaled);
-    }
     std::shared_ptr<FloatBuffer> next = pool_.Lend();
-    job_->optimizer.Apply(next->data(), weights_->data(), root_->data(),
-                          momentum_ == nullptr ? nullptr : momentum_->data(),
-                          static_cast<size_t>(next->size()), decision.learning_rate);
+    training::ApplyVersion(job_->layout, {0, next->size()}, *job_->optimizer,
+                           {decision.learning_rate, decision.clip_scale, decision.applied_steps},
+                           {.out = next->data(),
+                            .in = weights_->data(),
+                            .sum = root_->data(),
+                            .state = state_ == nullptr ? nullptr : state_->data()});
     weights_ = std::move(next);
   }
   Publish(decision.stop, decision.evaluate, strand_.Now() - begin);
@@ -242,21 +224,21 @@ void LocalExchange::ApplyOnDevices(const training::Decision& decision) {
     return Publish(/*stop=*/false, /*evaluate=*/false, absl::ZeroDuration());
   }
   update.weights = pool_.Lend();
-  if (momentum_ != nullptr) update.momentum = pool_.Lend();
+  if (state_ != nullptr) update.state = state_pool_->Lend();
   // The lead of this version: until the weights are there orders may come.
   std::string lead = training::spec::EncodeSnapshot(lead_->Snapshot());
   update.done = [this, alive = alive_, lineage = lineage_, decision, lead, weights = update.weights,
-                 momentum = update.momentum] {
+                 state = update.state] {
     if (!*alive || lineage != lineage_) return;
     weights_ = weights;
-    momentum_ = momentum;
+    state_ = state;
     Publish(decision.stop, decision.evaluate, absl::ZeroDuration());
     if (decision.checkpoint) Save(decision.stop, lead);
   };
   local_.on_update(std::move(update));
 }
 
-// On the host the next step writes over the momentum in place; weights of a version never change.
+// On the host the next step writes over the state in place; weights of a version never change.
 void LocalExchange::Save(bool last, std::string lead) {
   Snapshot snapshot;
   snapshot.lineage = lineage_;
@@ -264,11 +246,11 @@ void LocalExchange::Save(bool last, std::string lead) {
   snapshot.last = last;
   snapshot.weights = weights_;
   if (local_.on_update) {
-    snapshot.momentum = momentum_;
-  } else if (momentum_ != nullptr) {
-    std::shared_ptr<FloatBuffer> copy = pool_.Lend();
-    std::copy(momentum_->span().begin(), momentum_->span().end(), copy->data());
-    snapshot.momentum = std::move(copy);
+    snapshot.state = state_;
+  } else if (state_ != nullptr) {
+    std::shared_ptr<FloatBuffer> copy = state_pool_->Lend();
+    std::copy(state_->span().begin(), state_->span().end(), copy->data());
+    snapshot.state = std::move(copy);
   }
   snapshot.lead = std::move(lead);
   local_.on_checkpoint(std::move(snapshot));

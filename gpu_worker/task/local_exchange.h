@@ -23,9 +23,9 @@
 #include "capstan/node/v1/node.pb.h"
 #include "gpu_worker/task/job.h"
 #include "gpu_worker/task/node_fold.h"
+#include "param_store/checkpoint/file_store.h"
 #include "param_store/client/exchange.h"
 #include "param_store/client/strand.h"
-#include "services/files/files.h"
 #include "training/lead/lead.h"
 
 namespace capstan::gpu_worker {
@@ -39,8 +39,8 @@ class LocalExchange final : public param_store::client::Exchange {
     int64_t step = 0;
     bool last = false;  // of its lineage: it is owed
     std::shared_ptr<const FloatBuffer> weights;
-    std::shared_ptr<const FloatBuffer> momentum;  // null: the optimizer keeps none
-    std::string lead;                             // serialized LeadSnapshot
+    std::shared_ptr<const FloatBuffer> state;  // the optimizer's; null: it keeps none
+    std::string lead;                          // serialized LeadSnapshot
   };
   // How the devices get from the version before to `version`.
   struct DeviceUpdate {
@@ -51,7 +51,7 @@ class LocalExchange final : public param_store::client::Exchange {
     double gradient_scale = 1;
     // To be written, where not null, with what the devices have then; `done` on the strand after it.
     std::shared_ptr<FloatBuffer> weights;
-    std::shared_ptr<FloatBuffer> momentum;  // null also where the optimizer keeps none
+    std::shared_ptr<FloatBuffer> state;  // null also where the optimizer keeps none
     std::function<void()> done;
   };
   struct LocalCallbacks {
@@ -63,11 +63,14 @@ class LocalExchange final : public param_store::client::Exchange {
     // Set: the devices keep sums and weights. Updates come in the order of the versions, each before
     // its version is published.
     std::function<void(DeviceUpdate)> on_update;
+    // A line of metrics.jsonl, with its end.
+    std::function<void(std::string)> on_line;
   };
   // Where a lineage begins: StartTask.base_manifest and orders.
   struct Base {
     std::string manifest;  // folder; empty: version 0
     std::vector<training::Order> orders;
+    param_store::FileStore* files = &param_store::LocalFiles();  // borrowed; where it lies
   };
 
   // Borrows the strand.
@@ -76,7 +79,7 @@ class LocalExchange final : public param_store::client::Exchange {
   ~LocalExchange() override;
 
   // The base's version, or version 0 by the job's initializer or file. Errors carry their reason
-  // (data/failure.h). Unimplemented: a model with running statistics.
+  // (data/failure.h).
   absl::Status Open(const param_store::client::Route& route) override;
   void PushPrefix(int64_t step, const training::Node& node,
                   std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) override;
@@ -85,7 +88,7 @@ class LocalExchange final : public param_store::client::Exchange {
   // In the place of Push, where the devices keep the sum.
   void PushKept(int64_t step, const training::Node& node, bool finite);
   // Of the version last published with its weights; null: the optimizer keeps none.
-  std::shared_ptr<const FloatBuffer> momentum() const { return momentum_; }
+  std::shared_ptr<const FloatBuffer> optimizer_state() const { return state_; }
   std::string Waiting() const override;
   bool connected() const override { return false; }
   param_store::client::ExchangeStats stats() const override { return {}; }
@@ -96,11 +99,12 @@ class LocalExchange final : public param_store::client::Exchange {
 
   // For TaskState.lead.
   node::v1::LeadState lead_state() const;
+  // Of the lineage at hand; null before Open.
+  const training::Lead* lead() const { return lead_.get(); }
 
  private:
   void Told(const absl::StatusOr<training::Told>& told);
   void Decide();
-  void LogStep(const std::string& line);
   absl::Status LoadBase();
   void Apply(const training::Decision& decision);
   void ApplyOnDevices(const training::Decision& decision);
@@ -113,15 +117,15 @@ class LocalExchange final : public param_store::client::Exchange {
   const Callbacks callbacks_;
   const LocalCallbacks local_;
   const Base base_;
+  const int states_;  // floats of the optimizer's state per weight
   BufferPool pool_;
-  std::unique_ptr<services::LineFile> step_log_;
-  bool step_log_failed_ = false;  // said, and not over
+  std::optional<BufferPool> state_pool_;  // where there are states
 
   int64_t lineage_ = 0;
   std::unique_ptr<training::Lead> lead_;
   // Of version lead_->step(); null where the devices alone have it.
   std::shared_ptr<const FloatBuffer> weights_;
-  std::shared_ptr<FloatBuffer> momentum_;    // null: none
+  std::shared_ptr<FloatBuffer> state_;       // the optimizer's; null: none
   std::unique_ptr<NodeFold> fold_;           // of step lead_->step()
   std::shared_ptr<const FloatBuffer> root_;  // its sum over all lanes
   size_t reported_epochs_ = 0;

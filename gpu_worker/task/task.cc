@@ -6,7 +6,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/data/failure.h"
+#include "grpcpp/channel.h"
 #include "param_store/client/exchange_client.h"
+#include "services/channel/channel.h"
 #include "services/check/check.h"
 #include "services/files/beneath.h"
 #include "services/logging/log.h"
@@ -30,9 +32,14 @@ Task::Task(TaskOptions options, param_store::client::Strand& strand, Callbacks c
 
 Task::~Task() {
   *alive_ = false;
+  if (job_files_ != nullptr) job_files_->Cancel();
   group_.reset();
   runners_.clear();
-  files_.Stop();
+  // Behind the lines that are still to be written.
+  files_.Post([this] {
+    if (step_log_ != nullptr) step_log_->Close();
+    files_.Stop();
+  });
   files_thread_.join();
 }
 
@@ -75,15 +82,61 @@ absl::Status Task::CheckRoots(const node::v1::StartTask& start) const {
         absl::StrCat(what, " ", path, ": lies under no ", flag, " of this worker"));
   };
   const std::vector<std::string>& checkpoints = options_.checkpoint_roots;
-  absl::Status status =
-      check("storage_path", job_->spec.storage_path(), checkpoints, "--checkpoint-root");
-  if (!status.ok() || job_->uses_shards()) return status;
-  status = check("base_manifest", start.base_manifest(), checkpoints, "--checkpoint-root");
+  absl::Status status;
+  // With a key, a folder that lies under no root is not touched: the files are the coordinator's.
+  if (options_.coordinator.empty() || start.files_key().empty()) {
+    status = check("storage_path", job_->spec.storage_path(), checkpoints, "--checkpoint-root");
+    if (status.ok() && !job_->uses_shards()) {
+      status = check("base_manifest", start.base_manifest(), checkpoints, "--checkpoint-root");
+    }
+  }
+  if (!status.ok() || job_->uses_shards() || MayReadWeights()) return status;
   const std::string& weights = job_->spec.spec().model().initial_weights();
-  if (!status.ok() || weights.empty()) return status;
+  const bool checkpoint = !training::CheckpointFolderIn(weights).empty();
+  // A checkpoint is the coordinator's, which has let the job begin from it.
+  if (checkpoint && !options_.coordinator.empty() && !start.files_key().empty()) return status;
+  return data::InvalidSpec(
+      absl::StrCat("model.initial_weights ", weights, ": lies under no --data-root",
+                   checkpoint ? " or --checkpoint-root" : "", " of this worker"));
+}
+
+// Whether the roots of this host let it look there. Those of checkpoints count for checkpoints alone.
+bool Task::MayReadWeights() const {
+  const std::string& weights = job_->spec.spec().model().initial_weights();
+  if (options_.data_roots.empty() || weights.empty()) return true;
   const absl::StatusOr<std::string> path = training::LocalPath(weights);
-  return check("model.initial_weights", path.ok() ? *path : weights, options_.data_roots,
-               "--data-root");
+  if (!path.ok()) return false;
+  return services::LiesBeneath(*path, options_.data_roots) ||
+         (!training::CheckpointFolderIn(*path).empty() &&
+          services::LiesBeneath(*path, options_.checkpoint_roots));
+}
+
+absl::Status Task::MakeFiles(const node::v1::StartTask& start) {
+  param_store::JobFilesOptions files;
+  files.job_id = job_->id();
+  files.storage_path = job_->spec.storage_path();
+  files.key = start.files_key();
+  files.may_touch_folder = options_.checkpoint_roots.empty() ||
+                           services::LiesBeneath(files.storage_path, options_.checkpoint_roots);
+  files.may_touch_weights = MayReadWeights();
+  if (!options_.coordinator.empty() && !files.key.empty()) {
+    services::ChannelOptions dial;
+    const auto peer = services::ParseEndpoint(options_.coordinator);
+    if (!peer.ok()) return peer.status();
+    dial.peer = *peer;
+    dial.security = options_.security;
+    dial.retry = false;  // JobFiles tries again by itself
+    auto channel = services::MakeChannel(dial);
+    if (!channel.ok()) return channel.status();
+    files.channel = *std::move(channel);
+  }
+  job_files_ = std::make_shared<param_store::JobFiles>(std::move(files));
+  files_.Post([this, files = job_files_] {  // before the first line and the first file
+    const absl::Status status = files->Look();
+    if (!status.ok()) Log(services::kWarning, "files_way_unknown").Kv("status", status);
+    Post([this] { SendState(); });
+  });
+  return absl::OkStatus();
 }
 
 absl::Status Task::SetUp(const node::v1::StartTask& start) {
@@ -92,6 +145,7 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
   if (!job.ok()) return data::InvalidSpec(job.status().message());
   job_ = *std::move(job);
   if (absl::Status status = CheckRoots(start); !status.ok()) return status;
+  if (absl::Status status = MakeFiles(start); !status.ok()) return status;
   const data::DatasetOptions dataset = MakeDatasetOptions(job_->spec.spec(), options_.data_roots);
   auto train = data::OpenDataset(dataset, data::Split::kTrain);
   if (!train.ok()) return train.status();
@@ -204,12 +258,16 @@ absl::Status Task::MakeExchange(const node::v1::StartTask& start) {
   auto orders = training::spec::ReadOrders(start.orders());
   if (!orders.ok()) return orders.status();
   base.orders = *std::move(orders);
+  base.files = job_files_.get();
   LocalExchange::LocalCallbacks local;
   local.on_lead = [this] { SendState(); };
+  step_log_ = std::make_unique<param_store::StepLog>(files_, job_->id(), job_->spec.storage_path(),
+                                                     job_files_.get());
+  local.on_line = [this](std::string line) { step_log_->Append(std::move(line)); };
   local.on_checkpoint = [this](LocalExchange::Snapshot snapshot) {
     SaveShardFile(std::move(snapshot));
   };
-  if (Together()) {
+  if (Together() && job_->device_rule.has_value()) {
     local.on_update = [this](LocalExchange::DeviceUpdate update) { GiveUpdate(std::move(update)); };
   }
   auto exchange =
@@ -246,6 +304,7 @@ void Task::CheckOrphaned() {
 }
 
 void Task::Stop() {
+  if (job_files_ != nullptr) job_files_->Cancel();
   if (ended_) return;
   if (core_ != nullptr) return Give(core::StopOrder{});
   ended_ = true;
@@ -292,6 +351,9 @@ void Task::Do(const core::OpenLineage& e) {
   UseSchedule();
   weights_ = CompleteWeights();
   reports_.Reset(e.lineage);
+  files_.Post([this, lineage = e.lineage] {
+    if (step_log_ != nullptr) step_log_->SetLineage(lineage);
+  });
   param_store::client::Route route;
   route.lineage = e.lineage;
   for (const common::v1::ShardRoute& shard : view_.shards()) {
@@ -508,6 +570,7 @@ void Task::CountStep(const CompleteWeights& next) {
 
 void Task::SendState() {
   report_at_ = strand_.Now() + kReportInterval;
+  if (job_files_ != nullptr) state_.set_files_way(job_files_->way());
   if (local_ != nullptr && core_->lineage() > 0) *state_.mutable_lead() = local_->lead_state();
   if (clock_.has_value()) {
     clock_->Enter(clock_->phase(), strand_.Now());

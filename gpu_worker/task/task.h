@@ -28,6 +28,8 @@
 #include "gpu_worker/task/phase_clock.h"
 #include "param_store/client/exchange.h"
 #include "param_store/client/strand.h"
+#include "param_store/files/job_files.h"
+#include "param_store/files/step_log.h"
 #include "services/endpoint/endpoint.h"
 
 namespace capstan::gpu_worker {
@@ -38,6 +40,7 @@ struct TaskOptions {
   services::Security security;                // of connections to shards
   std::vector<std::string> data_roots;        // see data::DatasetOptions
   std::vector<std::string> checkpoint_roots;  // of all files that it writes or goes on from
+  std::string coordinator;  // where files go over gRPC; empty: storage_path is shared
 };
 
 class Task {
@@ -59,6 +62,8 @@ class Task {
   // reported as a state with its reason.
   void Start(const node::v1::StartTask& start);
   void ChangeView(const common::v1::View& view);
+  // For the files of the job; empty: the one at hand stays.
+  void SetFilesKey(const std::string& key);
   void GiveOrders(const node::v1::GiveOrders& orders);
   void FilesTaken(const node::v1::FilesTaken& taken);
   // Whether the service reaches the coordinator. Taken to be so until told otherwise.
@@ -77,11 +82,14 @@ class Task {
   void CountLane(int device, const LaneTimes& times, int64_t samples);
 
   absl::Status CheckRoots(const node::v1::StartTask& start) const;
+  bool MayReadWeights() const;
+  // Where its files lie, and finds out which way they go.
+  absl::Status MakeFiles(const node::v1::StartTask& start);
   absl::Status SetUp(const node::v1::StartTask& start);
   // Whether the devices sum their lanes by themselves.
   bool Together() const;
-  // Whether sums and weights stay there: no shard wants to see them.
-  bool DevicesKeep() const { return group_ != nullptr && local_ != nullptr; }
+  // Whether sums and weights stay there: no shard wants to see them, and devices have the job's rule.
+  bool DevicesKeep() const;
   void StartGroup();
   void GiveGroupOrder();
   void GiveUpdate(LocalExchange::DeviceUpdate update);
@@ -122,6 +130,7 @@ class Task {
 
   int32_t rank_ = 0;
   std::shared_ptr<const Job> job_;
+  std::shared_ptr<param_store::JobFiles> job_files_;
   std::unique_ptr<data::Dataset> train_;
   std::unique_ptr<data::Dataset> test_;
   std::unique_ptr<core::WorkerCore> core_;
@@ -158,6 +167,7 @@ class Task {
   TaskCounters counters_;
 
   param_store::client::StrandLoop files_;
+  std::unique_ptr<param_store::StepLog> step_log_;  // where the task is its own store
   std::thread files_thread_;
   std::vector<std::unique_ptr<DeviceRunner>> runners_;  // after all that their callbacks use
   std::vector<core::ComputeLane> together_;  // ordered in the step at hand, not given yet

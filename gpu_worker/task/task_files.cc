@@ -13,11 +13,16 @@ using services::Log;
 
 constexpr absl::Duration kFileRetry = absl::Seconds(1);
 
+void Task::SetFilesKey(const std::string& key) {
+  if (job_files_ != nullptr) job_files_->SetKey(key);
+}
+
 void Task::SaveShardFile(LocalExchange::Snapshot snapshot) {
   reports_.Expect(snapshot.step, snapshot.last);
   reports_.SetLead(snapshot.step, snapshot.lead);
   const int64_t lineage = snapshot.lineage, step = snapshot.step;
   WriteFile(lineage, step, [this, snapshot = std::move(snapshot)] {
+    step_log_->Flush();  // what a checkpoint stands on is in the log
     param_store::ShardFileOptions options;
     options.folder = CheckpointFolder(*job_, snapshot.lineage, snapshot.step);
     options.job_id = job_->id();
@@ -28,8 +33,8 @@ void Task::SaveShardFile(LocalExchange::Snapshot snapshot) {
     tensors.layout = &job_->layout;
     tensors.run = {0, job_->layout.chunk_count()};
     tensors.weights = snapshot.weights->span();
-    if (snapshot.momentum != nullptr) tensors.state = snapshot.momentum->span();
-    auto file = param_store::WriteShardFile(options, tensors);
+    if (snapshot.state != nullptr) tensors.state = snapshot.state->span();
+    auto file = param_store::WriteShardFile(options, tensors, *job_files_);
     if (!file.ok()) return file.status();
     Post([this, lineage = snapshot.lineage, step = snapshot.step, file = *file] {
       if (lineage != view_.lineage()) return;
@@ -43,7 +48,7 @@ void Task::SaveShardFile(LocalExchange::Snapshot snapshot) {
 void Task::Do(const core::WriteWeights& e) {
   reports_.Expect(e.version, /*last=*/true);
   WriteFile(e.lineage, e.version, [this, e, weights = weights_.weights] {
-    auto written = WriteWeightsFile(*job_, e.lineage, e.version, weights->span());
+    auto written = WriteWeightsFile(*job_, e.lineage, e.version, weights->span(), *job_files_);
     if (!written.ok()) return written.status();
     Post([this, e, written = *written] {
       if (e.lineage != view_.lineage()) return;

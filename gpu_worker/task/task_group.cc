@@ -21,6 +21,10 @@ bool Task::Together() const {
                      [](const std::string& name) { return absl::StartsWith(name, "cuda"); });
 }
 
+bool Task::DevicesKeep() const {
+  return local_ != nullptr && job_->device_rule.has_value() && Together();
+}
+
 void Task::StartGroup() {
   GroupRunner::Options options;
   options.device_count = static_cast<int>(runners_.size());
@@ -34,8 +38,7 @@ void Task::StartGroup() {
       core::PlanLanes(job_->samples, owners, rank_, options.device_count, /*step=*/0),
       /*reduce=*/false);
   if (usual.ok()) options.slots = usual->slots;
-  // DevicesKeep, once there is the group.
-  options.momentum = local_ != nullptr && job_->optimizer.options().momentum > 0;
+  options.optimizer_state = DevicesKeep() && job_->optimizer->state_floats_per_weight() > 0;
   GroupRunner::Callbacks callbacks;
   callbacks.on_ready = [this](const std::string& summary,
                               const std::vector<int64_t>& device_bytes) {
@@ -104,7 +107,7 @@ void Task::GiveGroupOrder() {
   order.nodes = job_->samples.StepTree(order.step).LargestNodes(lanes);
   order.keep = DevicesKeep();
   if (order.keep) {
-    order.momentum = local_->momentum();
+    order.state = local_->optimizer_state();
   } else {
     for (size_t i = 0; i < order.nodes.size(); ++i) order.sums.push_back(gradients_->Lend());
   }
@@ -117,11 +120,11 @@ void Task::GiveUpdate(LocalExchange::DeviceUpdate update) {
   order.lineage = update.lineage;
   order.version = update.version;
   order.apply = update.apply;
-  order.step.rule = job_->optimizer.options();
+  order.step.rule = *job_->device_rule;
   order.step.learning_rate = update.learning_rate;
   order.step.gradient_scale = update.gradient_scale;
   order.weights = std::move(update.weights);
-  order.momentum = std::move(update.momentum);
+  order.state = std::move(update.state);
   if (update.done) {
     order.done = [this, done = std::move(update.done)] { Post(done); };
   }

@@ -42,6 +42,10 @@ std::vector<std::string> TaskArguments(const TaskProcessOptions& options) {
     args.push_back("--checkpoint-root");
     args.push_back(root);
   }
+  if (!options.coordinator.empty()) {
+    args.push_back("--coordinator");
+    args.push_back(options.coordinator);
+  }
   if (options.security.insecure) args.push_back("--insecure");
   const std::pair<const char*, const std::string&> files[] = {
       {"--tls-cert", options.security.tls_cert},
@@ -73,6 +77,8 @@ int TaskMain(int argc, const char* const* argv) {
   flags.AddList("data-root", options.data_roots, "FOLDER", "folders that data may lie in");
   flags.AddList("checkpoint-root", options.checkpoint_roots, "FOLDER",
                 "folders that checkpoints may lie in");
+  flags.AddString("coordinator", options.coordinator, "ADDR",
+                  "where files go that do not lie in a shared folder");
   flags.AddBool("insecure", options.security.insecure, "plaintext TCP is allowed");
   flags.AddString("tls-cert", options.security.tls_cert, "FILE", "certificate, PEM");
   flags.AddString("tls-key", options.security.tls_key, "FILE", "its key, PEM");
@@ -98,6 +104,7 @@ int TaskMain(int argc, const char* const* argv) {
   task_options.security = options.security;
   task_options.data_roots = options.data_roots;
   task_options.checkpoint_roots = options.checkpoint_roots;
+  task_options.coordinator = options.coordinator;
   Task::Callbacks callbacks;
   callbacks.on_state = [&link](const node::v1::TaskState& state) {
     // A service that stands still misses states, and hears the next one; the last has no next.
@@ -126,7 +133,9 @@ int TaskMain(int argc, const char* const* argv) {
         } else if (kind == LinkKind::kViewChange) {
           strand.Post([&task, bytes] {
             node::v1::ViewChange change;
-            if (change.ParseFromString(bytes)) task->ChangeView(change.view());
+            if (!change.ParseFromString(bytes)) return;
+            task->SetFilesKey(change.files_key());
+            task->ChangeView(change.view());
           });
         } else if (kind == LinkKind::kFilesTaken) {
           strand.Post([&task, bytes] {

@@ -14,6 +14,7 @@ struct TaskProcessOptions {
   std::vector<std::string> devices;  // names, one per device of the task
   int cpu_threads = 0;               // see TaskOptions
   services::Security security;
+  std::string coordinator;  // where its FileService is reached; empty: storage_path is shared
   std::vector<std::string> data_roots;
   std::vector<std::string> checkpoint_roots;
   std::string log_level = "info";

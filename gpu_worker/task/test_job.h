@@ -20,6 +20,8 @@ struct TestJob {
   int64_t test = 100;
   double learning_rate = 0.1;
   double momentum = 0;
+  std::string optimizer = "sgd";
+  double clip_value = 0;  // 0: none
   std::string precision = "fp32";
   std::string kvstore = "local";
   bool deterministic = true;
@@ -45,7 +47,8 @@ struct TestJob {
     spec.mutable_limits()->set_stall_timeout_seconds(stall_seconds);
     spec.mutable_training()->set_max_steps(steps);
     spec.mutable_training()->set_global_batch_size(batch);
-    spec.mutable_training()->mutable_optimizer()->set_name("sgd");
+    spec.mutable_training()->mutable_optimizer()->set_name(optimizer);
+    if (clip_value > 0) spec.mutable_training()->set_gradient_clip_value(clip_value);
     spec.mutable_training()->mutable_optimizer()->set_learning_rate(learning_rate);
     spec.mutable_training()->mutable_optimizer()->set_momentum(momentum);
     spec.mutable_training()->set_seed(7);

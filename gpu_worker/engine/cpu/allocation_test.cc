@@ -36,9 +36,11 @@ void Count(size_t size, const void* caller) {
 
 }  // namespace
 
-// The C functions behind everything: glibc lets a program bring its own.
+// The C functions behind everything: glibc lets a program bring its own, and names them so.
+// NOLINTBEGIN(bugprone-reserved-identifier)
 extern "C" void* __libc_malloc(size_t size);
 extern "C" void* __libc_memalign(size_t alignment, size_t size);
+// NOLINTEND(bugprone-reserved-identifier)
 
 __attribute__((noinline)) void* operator new(size_t size) {
   Count(size, __builtin_return_address(0));
@@ -66,7 +68,7 @@ extern "C" void* aligned_alloc(size_t alignment, size_t size) {
 namespace capstan::engine {
 namespace {
 
-void OneStep(Plan& plan, const std::vector<float>& weights, const LaneBatch& batch,
+void OneStep(Plan& plan, const std::vector<float>& weights, const SampleBatch& batch,
              std::vector<float>& gradient) {
   EXPECT_TRUE(plan.LoadWeights(weights.data()).ok());
   EXPECT_TRUE(plan.ComputeLane(batch, 0.01, gradient.data()).ok());
@@ -92,25 +94,27 @@ std::unique_ptr<Device> OpenFake() {
   return *OpenPluginDevice(*plugin, "cuda:0", 0);
 }
 
-void StepsAllocateNothing(Device& device, const std::vector<const char*>& names) {
+// Lanes of `most` samples and of fewer, of images `side` pixels wide.
+void StepsAllocateNothing(Device& device, const std::vector<const char*>& names, int64_t most = 70,
+                          int64_t side = 28) {
   for (const char* const name : names) {
-    const absl::StatusOr<training::Graph> graph = training::MakeModel(name, 10, {1, 28, 28});
+    const absl::StatusOr<training::Graph> graph = training::MakeModel(name, 10, {1, side, side});
     ASSERT_TRUE(graph.ok()) << graph.status();
     const absl::StatusOr<training::FlatLayout> layout =
         training::FlatLayout::Create(training::TensorSpecs(*graph));
     ASSERT_TRUE(layout.ok()) << layout.status();
     PlanOptions options;
-    options.max_batch = 70;
+    options.max_batch = most;
     options.threads = 2;
     absl::StatusOr<std::unique_ptr<Plan>> plan = device.Compile(*graph, *layout, options);
     ASSERT_TRUE(plan.ok()) << plan.status();
     const std::vector<float> weights(layout->total_floats(), 0.01f);
-    const std::vector<float> images(70 * 784, 0.5f);
-    const std::vector<int32_t> labels(70, 3);
+    const std::vector<float> images(most * side * side, 0.5f);
+    const std::vector<int32_t> labels(most, 3);
     std::vector<float> gradient(layout->total_floats());
-    const LaneBatch full = {images.data(), labels.data(), 70};
-    const LaneBatch part = {images.data(), labels.data(), 21};
-    for (int warm = 0; warm < 3; ++warm) {
+    const SampleBatch full = {images.data(), labels.data(), most};
+    const SampleBatch part = {images.data(), labels.data(), most / 3};
+    for (int warm = 0; warm < 2; ++warm) {
       OneStep(**plan, weights, full, gradient);
       OneStep(**plan, weights, part, gradient);
     }
@@ -129,6 +133,15 @@ void StepsAllocateNothing(Device& device, const std::vector<const char*>& names)
 
 TEST(AllocationTest, StepsAllocateNothing) {
   StepsAllocateNothing(*MakeCpuDevice({}), {"lenet", "lenet_d2l", "mlp"});
+}
+
+// Plans of any graph: convolutions with strides, batch normalisation, sums, poolings.
+TEST(AllocationTest, StepsOfPhasesAllocateNothing) {
+  CpuDeviceOptions options;
+  options.chain_plan = false;
+  const std::unique_ptr<Device> device = MakeCpuDevice(options);
+  StepsAllocateNothing(*device, {"lenet", "lenet_d2l", "mlp"});
+  StepsAllocateNothing(*device, {"resnet18_v1"}, /*most=*/18, /*side=*/8);
 }
 
 // The host's part of a plug-in's step, on both sides of the ABI.

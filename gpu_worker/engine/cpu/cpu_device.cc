@@ -4,8 +4,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "gpu_worker/engine/cpu/blocked/graph_plan.h"
 #include "gpu_worker/engine/cpu/cpu_plan.h"
 #include "gpu_worker/engine/cpu/linear.h"
+#include "gpu_worker/engine/device/chain.h"
 
 namespace capstan::engine {
 namespace {
@@ -19,7 +21,8 @@ class CpuDevice : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options)
       : options_(options),
-        description_(options.use_onednn ? LinearLibrary() : std::string("plain loops")) {}
+        math_(options.target != nullptr ? *options.target : *PresentMath().front()),
+        description_(Describe(options)) {}
 
   const std::string& name() const override { return options_.name; }
   const std::string& description() const override { return description_; }
@@ -30,16 +33,20 @@ class CpuDevice : public Device {
     if (!status.ok()) return status;
     absl::StatusOr<std::vector<int64_t>> offsets = Offsets(graph, layout);
     if (!offsets.ok()) return offsets.status();
-    absl::StatusOr<std::unique_ptr<CpuPlan>> plan =
-        CpuPlan::Create(graph, *offsets, layout.total_floats(), options, options_.use_onednn);
-    if (!plan.ok()) {
-      return absl::Status(plan.status().code(),
-                          absl::StrCat("device ", options_.name, ": ", plan.status().message()));
+    const bool chain_plan = options_.chain_plan && options_.target == nullptr;
+    if (chain_plan && CheckChain(graph, "CPU devices").ok()) {
+      return Named(
+          CpuPlan::Create(graph, *offsets, layout.total_floats(), options, options_.use_onednn));
     }
-    return std::unique_ptr<Plan>(*std::move(plan));
+    return Named(GraphPlan::Create(graph, *offsets, layout.total_floats(), options, math_));
   }
 
  private:
+  static std::string Describe(const CpuDeviceOptions& options) {
+    if (options.target != nullptr) return absl::StrCat("own kernels, ", options.target->target);
+    return options.use_onednn ? LinearLibrary() : "plain loops";
+  }
+
   static absl::Status CheckOptions(const PlanOptions& options) {
     if (options.max_batch < 1 || options.max_batch > int64_t{1} << 30) {
       return absl::InvalidArgumentError(
@@ -55,6 +62,14 @@ class CpuDevice : public Device {
                        " needs a GPU, CPU devices carry out fp32 alone"));
     }
     return absl::OkStatus();
+  }
+
+  // Errors say which device they are of.
+  template <typename Made>
+  absl::StatusOr<std::unique_ptr<Plan>> Named(absl::StatusOr<std::unique_ptr<Made>> plan) const {
+    if (plan.ok()) return std::unique_ptr<Plan>(*std::move(plan));
+    return absl::Status(plan.status().code(),
+                        absl::StrCat("device ", options_.name, ": ", plan.status().message()));
   }
 
   // Offset of every parameter of the graph.
@@ -83,10 +98,15 @@ class CpuDevice : public Device {
   }
 
   const CpuDeviceOptions options_;
+  const BlockedMath& math_;
   const std::string description_;
 };
 
 }  // namespace
+
+absl::StatusOr<const BlockedMath*> CpuTarget(absl::string_view word) {
+  return MathOf(word, PresentMath());
+}
 
 std::unique_ptr<Device> MakeCpuDevice(const CpuDeviceOptions& options) {
   return std::make_unique<CpuDevice>(options);

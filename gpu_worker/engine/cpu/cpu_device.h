@@ -13,6 +13,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "gpu_worker/engine/device/device.h"
 
 namespace capstan::engine {
@@ -23,9 +25,19 @@ inline constexpr int64_t kBlockSamples = 16;
 // Descending; the first is kBlockSamples.
 inline constexpr std::array<int64_t, 3> kBlockSizes = {16, 8, 4};
 
+struct BlockedMath;  // blocked/math.h
+
+// The loops that a word names: avx512, avx2 or emulated. All of them compute the same bits. InvalidArgument: another
+// word; FailedPrecondition: this processor lacks it. Both say what it has.
+absl::StatusOr<const BlockedMath*> CpuTarget(absl::string_view word);
+
 struct CpuDeviceOptions {
   std::string name = "cpu";
   bool use_onednn = true;  // false: plain loops, as in a build without oneDNN
+  // Chains of the first seven operators have a plan of their own; false: all graphs run in phases.
+  bool chain_plan = true;
+  // By CpuTarget: all graphs run in phases, by these loops. Null: by the widest that there are.
+  const BlockedMath* target = nullptr;
 };
 
 std::unique_ptr<Device> MakeCpuDevice(const CpuDeviceOptions& options);

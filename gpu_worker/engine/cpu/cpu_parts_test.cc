@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gpu_worker/engine/cpu/arena.h"
+#include "gpu_worker/engine/cpu/blocked/math.h"
 #include "gpu_worker/engine/cpu/kernels.h"
 #include "gpu_worker/engine/cpu/lowering.h"
 #include "gpu_worker/engine/cpu/thread_pool.h"
@@ -35,6 +36,32 @@ TEST(ArenaTest, BuffersThatMeetDoNotShareAPlace) {
   }
   // 300 (320 rounded) and 100 (128) meet; the small ones fit beside or in their places.
   EXPECT_EQ(total, 320 + 128);
+}
+
+TEST(BlockedMathTest, AWordNamesItsLoopsOrIsRefused) {
+  BlockedMath avx2, emulated;
+  avx2.target = kAvx2;
+  emulated.target = kEmulated;
+  const std::vector<const BlockedMath*> present = {&avx2, &emulated};
+  EXPECT_EQ(*MathOf("avx2", present), &avx2);
+  EXPECT_EQ(*MathOf("emulated", present), &emulated);
+  const absl::Status lacking = MathOf("avx512", present).status();
+  EXPECT_EQ(lacking.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(lacking.message(), "'avx512': this processor has avx2, emulated");
+  const absl::Status unknown = MathOf("AVX2", present).status();
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(unknown.message(),
+            "'AVX2', want avx512, avx2 or emulated; this processor has avx2, emulated");
+}
+
+// By hand: (1 + 2^-12)^2 - (1 + 2^-11) = 2^-24. A product that is rounded on its own loses it.
+TEST(BlockedMathTest, AllLoopsRoundAMultiplyAddOnce) {
+  for (const BlockedMath* const math : PresentMath()) {
+    alignas(64) float x[kSideBySide];
+    for (float& value : x) value = 1 + 0x1p-12f;
+    math->normalize(kSideBySide, x, /*mean=*/0, /*scale=*/1 + 0x1p-12f, -(1 + 0x1p-11f), x);
+    for (const float value : x) EXPECT_EQ(value, 0x1p-24f) << math->target;
+  }
 }
 
 TEST(LoweringTest, LenetIsFusedAndWorksInPlace) {

@@ -44,8 +44,8 @@ absl::Status CpuPlan::Build(const training::Graph& graph, const std::vector<int6
   for (const Stage& stage : lowered_.stages) {
     StageParameters at;
     if (stage.kind == StageKind::kLinear) {
-      at.weight = offsets[graph.weight_of(stage.node)];
-      if (stage.linear.bias) at.bias = offsets[graph.bias_of(stage.node)];
+      at.weight = offsets[graph.parameter_of(stage.node, "weight")];
+      if (stage.linear.bias) at.bias = offsets[graph.parameter_of(stage.node, "bias")];
     }
     parameters_.push_back(at);
   }
@@ -114,8 +114,8 @@ void CpuPlan::FindReadyPrefixes(const std::vector<int64_t>& offsets, const train
   for (int s = static_cast<int>(lowered_.stages.size()) - 1; s >= 0; --s) {
     const Stage& stage = lowered_.stages[s];
     if (stage.kind == StageKind::kLinear) {
-      done[graph.weight_of(stage.node)] = true;
-      if (stage.linear.bias) done[graph.bias_of(stage.node)] = true;
+      done[graph.parameter_of(stage.node, "weight")] = true;
+      if (stage.linear.bias) done[graph.parameter_of(stage.node, "bias")] = true;
     }
     int64_t ready = total_floats_;
     for (size_t p = 0; p < offsets.size(); ++p) {
@@ -125,7 +125,7 @@ void CpuPlan::FindReadyPrefixes(const std::vector<int64_t>& offsets, const train
   }
 }
 
-absl::Status CpuPlan::CheckBatch(const LaneBatch& batch, bool labels) const {
+absl::Status CpuPlan::CheckBatch(const SampleBatch& batch, bool labels) const {
   if (!weights_loaded_) {
     return absl::FailedPreconditionError("plan: no weights, want LoadWeights first");
   }
@@ -164,7 +164,7 @@ absl::Status CpuPlan::PrepareWeights(int64_t count) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<LaneResult> CpuPlan::ComputeLane(const LaneBatch& batch, double loss_scale,
+absl::StatusOr<LaneResult> CpuPlan::ComputeLane(const SampleBatch& batch, double loss_scale,
                                                 float* gradient) {
   const absl::Status status = CheckBatch(batch, /*labels=*/true);
   if (!status.ok()) return status;
@@ -176,7 +176,7 @@ absl::StatusOr<LaneResult> CpuPlan::ComputeLane(const LaneBatch& batch, double l
   return RunLane(job);
 }
 
-absl::StatusOr<LaneResult> CpuPlan::Evaluate(const LaneBatch& batch) {
+absl::StatusOr<LaneResult> CpuPlan::Evaluate(const SampleBatch& batch) {
   const absl::Status status = CheckBatch(batch, /*labels=*/true);
   if (!status.ok()) return status;
   Job job;
@@ -185,7 +185,7 @@ absl::StatusOr<LaneResult> CpuPlan::Evaluate(const LaneBatch& batch) {
   return RunLane(job);
 }
 
-absl::Status CpuPlan::Predict(const LaneBatch& batch, float* logits) {
+absl::Status CpuPlan::Predict(const SampleBatch& batch, float* logits) {
   const absl::Status status = CheckBatch(batch, /*labels=*/false);
   if (!status.ok()) return status;
   Job job;

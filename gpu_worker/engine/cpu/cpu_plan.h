@@ -27,10 +27,10 @@ class CpuPlan : public Plan {
                                                          bool use_onednn);
 
   absl::Status LoadWeights(const float* weights) override;
-  absl::StatusOr<LaneResult> ComputeLane(const LaneBatch& batch, double loss_scale,
+  absl::StatusOr<LaneResult> ComputeLane(const SampleBatch& batch, double loss_scale,
                                          float* gradient) override;
-  absl::StatusOr<LaneResult> Evaluate(const LaneBatch& batch) override;
-  absl::Status Predict(const LaneBatch& batch, float* logits) override;
+  absl::StatusOr<LaneResult> Evaluate(const SampleBatch& batch) override;
+  absl::Status Predict(const SampleBatch& batch, float* logits) override;
   const PlanInfo& info() const override { return info_; }
 
  private:
@@ -50,7 +50,7 @@ class CpuPlan : public Plan {
   // The lane that is being computed.
   struct Job {
     PassMode mode = PassMode::kTrain;
-    LaneBatch batch;
+    SampleBatch batch;
     double loss_scale = 1;
     float* gradient = nullptr;
     float* logits = nullptr;
@@ -62,7 +62,7 @@ class CpuPlan : public Plan {
   absl::Status Build(const training::Graph& graph, const std::vector<int64_t>& offsets,
                      const PlanOptions& options, bool use_onednn);
   void FindReadyPrefixes(const std::vector<int64_t>& offsets, const training::Graph& graph);
-  absl::Status CheckBatch(const LaneBatch& batch, bool labels) const;
+  absl::Status CheckBatch(const SampleBatch& batch, bool labels) const;
   // Index into kBlockSizes for a block of `count` samples.
   static int SizeIndex(int64_t count);
   absl::Status PrepareWeights(int64_t count);

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "services/check/check.h"
+#include "gpu_worker/engine/device/chain.h"
+#include "training/ops/conv/conv.h"
+#include "training/ops/flatten/flatten.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/pool/pool.h"
+#include "training/ops/relu/relu.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::engine {
 namespace {
@@ -19,7 +23,7 @@ using training::Shape;
 
 template <typename Op>
 bool Is(const GraphNode& node) {
-  return std::holds_alternative<Op>(node.op);
+  return node.op.name == Op::kName;
 }
 
 // A value's tensor and shape; [features] is channels.
@@ -34,31 +38,20 @@ class Lowering {
   explicit Lowering(const Graph& graph) : graph_(graph), views_(graph.value_count()) {}
 
   absl::StatusOr<Lowered> Run() {
-    FindReaders();
+    const absl::Status chain = CheckChain(graph_, "CPU devices");
+    if (!chain.ok()) return chain;
     AddInput();
-    for (int i = 0; i < static_cast<int>(graph_.nodes().size()); ++i) {
-      const absl::Status status = AddNode(i);
-      if (!status.ok()) return status;
-    }
+    for (int i = 0; i < graph_.node_count(); ++i) AddNode(i);
     CropUnread();
     MarkGradientsInPlace();
     return std::move(lowered_);
   }
 
  private:
-  // Every value has exactly one reader: no operator joins two, and none is left unread.
-  void FindReaders() {
-    reader_.assign(graph_.value_count(), -1);
-    for (int i = 0; i < static_cast<int>(graph_.nodes().size()); ++i) {
-      int& reader = reader_[graph_.nodes()[i].inputs[0]];
-      CAPSTAN_CHECK(reader == -1);
-      reader = i;
-    }
-  }
-
   template <typename Op>
   bool ReadBy(int value) const {
-    return reader_[value] >= 0 && Is<Op>(graph_.nodes()[reader_[value]]);
+    const std::vector<int>& readers = graph_.readers(value);
+    return !readers.empty() && Is<Op>(graph_.nodes()[readers[0]]);
   }
 
   int NewTensor(int value) {
@@ -128,25 +121,20 @@ class Lowering {
     g.out_h = y.height;
     g.out_w = y.width;
     g.window = window;
-    g.bias = graph_.bias_of(index) >= 0;
+    g.bias = graph_.parameter_of(index, "bias") >= 0;
     g.data_gradient = graph_.needs_gradient(graph_.nodes()[index].inputs[0]);
   }
 
-  absl::Status AddNode(int index) {
+  void AddNode(int index) {
     const GraphNode& node = graph_.nodes()[index];
     const int output = graph_.output_of(index);
     const View x = views_[node.inputs[0]];
-    if (const auto* conv = std::get_if<training::Conv>(&node.op)) {
-      if (conv->group != 1) {
-        return absl::UnimplementedError(absl::StrCat("node ", node.name, " (Conv): group ",
-                                                     conv->group,
-                                                     " is not carried out by CPU devices, want 1"));
-      }
+    if (const auto conv = training::As<training::Conv>(node.op)) {
       views_[output] = NewImageView(output);
       AddLinear(index, x, views_[output], conv->window, /*dense=*/false);
-    } else if (const auto* max_pool = std::get_if<training::MaxPool>(&node.op)) {
+    } else if (const auto max_pool = training::As<training::MaxPool>(node.op)) {
       AddPool(index, max_pool->window, /*max=*/true);
-    } else if (const auto* average_pool = std::get_if<training::AveragePool>(&node.op)) {
+    } else if (const auto average_pool = training::As<training::AveragePool>(node.op)) {
       AddPool(index, average_pool->window, /*max=*/false);
     } else if (Is<training::Gemm>(node)) {
       views_[output] = NewFlatView(output);
@@ -170,7 +158,6 @@ class Lowering {
       lowered_.classes = graph_.num_classes();
       NewStage(StageKind::kLoss, index, x.tensor, x.tensor);
     }
-    return absl::OkStatus();
   }
 
   // Rows and columns at the end of an image that no window reads are not computed, from the last
@@ -231,7 +218,6 @@ class Lowering {
 
   const Graph& graph_;
   std::vector<View> views_;  // by value
-  std::vector<int> reader_;  // node, by value
   bool fused_relu_ = false;  // the next pooling takes the Relu before it
   Lowered lowered_;
 };

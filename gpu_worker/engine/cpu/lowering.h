@@ -17,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "training/graph/graph.h"
+#include "training/ops/window.h"
 
 namespace capstan::engine {
 
@@ -90,7 +91,7 @@ struct Lowered {
   int64_t classes = 0;
 };
 
-// Unimplemented: a grouped convolution, by name.
+// Unimplemented: what CheckChain refuses.
 absl::StatusOr<Lowered> Lower(const training::Graph& graph);
 
 }  // namespace capstan::engine

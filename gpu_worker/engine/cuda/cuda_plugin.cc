@@ -92,6 +92,17 @@ int32_t Probe(capstan_probe* probe, capstan_error* error) {
   });
 }
 
+// As NVML and nvidia-smi print it: "GPU-" and groups of 4, 2, 2, 2 and 6 bytes in hexadecimal.
+std::string UuidText(const cudaUUID_t& uuid) {
+  std::string text = "GPU";
+  for (size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    const bool group = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+    absl::StrAppend(&text, group ? "-" : "",
+                    absl::Hex(static_cast<uint8_t>(uuid.bytes[i]), absl::kZeroPad2));
+  }
+  return text;
+}
+
 int32_t DeviceInfo(int32_t device, capstan_device_info* info, capstan_error* error) {
   return Guard(error, [device, info]() -> absl::Status {
     int count = 0;
@@ -105,7 +116,7 @@ int32_t DeviceInfo(int32_t device, capstan_device_info* info, capstan_error* err
     CAPSTAN_CUDA_RETURN(cudaGetDeviceProperties(&properties, device));
     *info = {Lasting(absl::StrCat(properties.name, ", compute capability ", properties.major, ".",
                                   properties.minor)),
-             static_cast<int64_t>(properties.totalGlobalMem)};
+             static_cast<int64_t>(properties.totalGlobalMem), Lasting(UuidText(properties.uuid))};
     return absl::OkStatus();
   });
 }

@@ -10,6 +10,10 @@
 // is its own business. Infinities and NaNs are data: they come out in loss and gradient and are
 // never an error. Equal bits (rule R5): on CPUs result and gradient are a function of (graph,
 // weights, batch, loss_scale, instruction set) alone: not of threads, max_batch or earlier calls.
+// Where CAPSTAN_CPU_TARGET is set (open.h) the instruction set does not count either.
+//
+// At the places of a running statistic the gradient has the batch's own statistic, times its samples and
+// loss_scale (rule R3).
 //
 // Threads: a Device is thread-safe. Calls on one Plan must not overlap; different plans are
 // independent.
@@ -28,13 +32,17 @@
 
 namespace capstan::engine {
 
-// Samples of one lane, in host memory. Borrowed for the call; any alignment that the types need.
-struct LaneBatch {
+// Samples of one lane or evaluation block, in host memory. Borrowed for the call; any alignment that the types need.
+struct SampleBatch {
   const float* images = nullptr;    // [count, input shape of the graph], row-major: NCHW
   const int32_t* labels = nullptr;  // [count], each of [0, classes)
-  int64_t count = 0;                // 1 to PlanOptions::max_batch
+  int64_t count = 0;                // 1 to PlanOptions::max_lane, in evaluation to max_batch
   // [count], places of Plan::KeepImages: these instead of images, which are not read then.
   const int32_t* kept = nullptr;
+  // What random numbers are counted by (rule R4). Read by ComputeLane alone, of a graph that draws.
+  const int64_t* ids = nullptr;  // [count], places in the data set of the job, each of [0, 2^48)
+  uint64_t seed = 0;             // of the job
+  uint32_t epoch = 0;
 };
 
 // Sums over the samples of a lane.
@@ -64,6 +72,7 @@ inline const char* PrecisionName(Precision precision) {
 
 struct PlanOptions {
   int64_t max_batch = 1;      // samples of the largest lane or evaluation block
+  int64_t max_lane = 0;       // samples of the largest lane; 0: max_batch
   int threads = 1;            // CPU threads, the caller's among them; 1 to 1024
   bool deterministic = true;  // kernels by fixed rules; false permits a device to time them
   // A device that does not carry it out answers Compile with Unimplemented.
@@ -103,17 +112,19 @@ class Plan {
   // Forward, loss and backward of a lane. Writes all layout.total_floats() of `gradient`, zeros
   // between the tensors: the gradient of loss_scale * loss_sum. `loss_scale` is 1 / (true samples
   // of the whole step), over all lanes (rule R2), times the dynamic scale where there is one.
-  // FailedPrecondition: no LoadWeights yet. InvalidArgument: count out of range, or a label out of
-  // [0, classes) (the message has its place); `gradient` is then as it was.
-  virtual absl::StatusOr<LaneResult> ComputeLane(const LaneBatch& batch, double loss_scale,
+  // FailedPrecondition: no LoadWeights yet. InvalidArgument: count out of range, a label out of
+  // [0, classes), or, where the graph draws random numbers, no ids or one out of its range (the
+  // message has its place); `gradient` is then as it was.
+  virtual absl::StatusOr<LaneResult> ComputeLane(const SampleBatch& batch, double loss_scale,
                                                  float* gradient) = 0;
 
-  // Forward and loss alone. Errors as ComputeLane.
-  virtual absl::StatusOr<LaneResult> Evaluate(const LaneBatch& batch) = 0;
+  // Forward and loss alone; nothing is drawn, no ids are wanted. Errors as ComputeLane otherwise; count
+  // is 1 to max_batch, be it more than a lane has.
+  virtual absl::StatusOr<LaneResult> Evaluate(const SampleBatch& batch) = 0;
 
   // Writes the input of the loss, [count, classes]; batch.labels is not read. Errors as
   // ComputeLane.
-  virtual absl::Status Predict(const LaneBatch& batch, float* logits) = 0;
+  virtual absl::Status Predict(const SampleBatch& batch, float* logits) = 0;
 
   // Keeps images [first, first + count) of `whole` on the device, so that a batch names places
   // instead of bringing images; results have the same bits. In rising order, first == 0 first; the
@@ -144,6 +155,8 @@ class Device {
   virtual const std::string& name() const = 0;
   // Libraries and instruction set, for logs: "oneDNN 2.6.3, avx512_core".
   virtual const std::string& description() const = 0;
+  // Of a card, the same in every process of its host: "GPU-1f2e..."; empty: nothing is known.
+  virtual std::string uuid() const { return ""; }
 
   // `layout` holds the parameters of `graph` under their names; both are read during the call
   // alone. InvalidArgument: layout and graph disagree, or an option out of its range.

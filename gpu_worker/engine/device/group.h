@@ -41,7 +41,7 @@ struct GroupOptions {
 struct GroupLane {
   int plan = 0;  // of the group
   int32_t lane = 0;
-  LaneBatch batch;
+  SampleBatch batch;
 };
 
 // The lanes of a step whose sum stayed on the devices.

@@ -1,5 +1,7 @@
 #include "gpu_worker/engine/device/open.h"
 
+#include <cstdlib>
+
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -30,6 +32,16 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(absl::string_view name) {
   if (IndexOf(name, "cpu") >= 0) {
     CpuDeviceOptions options;
     options.name = std::string(name);
+    const char* const word = std::getenv("CAPSTAN_CPU_TARGET");
+    if (word != nullptr && *word != '\0') {
+      const absl::StatusOr<const BlockedMath*> target = CpuTarget(word);
+      if (!target.ok()) {
+        return absl::Status(
+            target.status().code(),
+            absl::StrCat("device ", name, ": CAPSTAN_CPU_TARGET ", target.status().message()));
+      }
+      options.target = *target;
+    }
     return MakeCpuDevice(options);
   }
   if (const int64_t index = IndexOf(name, "cuda"); index >= 0) {

@@ -12,7 +12,8 @@ namespace capstan::engine {
 
 // "cpu", "cpu:<index>" (as many as the caller likes: they share the cores, nothing else) or
 // "cuda:<index>". NotFound: no such device here. Unavailable: the plug-in or the driver is missing;
-// the message says which, in words. Thread-safe.
+// the message says which, in words. CAPSTAN_CPU_TARGET, where it is set and not empty, chooses the loops of CPU devices
+// (cpu_device.h); InvalidArgument or FailedPrecondition: it has no such word, or the processor lacks it. Thread-safe.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(absl::string_view name);
 
 }  // namespace capstan::engine

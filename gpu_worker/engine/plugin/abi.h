@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define CAPSTAN_PLUGIN_ABI 6
+#define CAPSTAN_PLUGIN_ABI 8
 #define CAPSTAN_PLUGIN_FACTORY "capstan_plugin"
 
 typedef struct capstan_error {
@@ -42,6 +42,7 @@ typedef struct capstan_probe {
 typedef struct capstan_device_info {
   const char* name;     /* "NVIDIA H200, compute capability 9.0" */
   int64_t memory_bytes; /* of the whole card */
+  const char* uuid;     /* "GPU-1f2e...", as NVML prints it, the same in every process; "": none */
 } capstan_device_info;
 
 enum capstan_op_kind {
@@ -108,6 +109,10 @@ typedef struct capstan_batch {
   int32_t image_type;
   float image_scale; /* uint8 alone: value = byte * image_scale + image_shift */
   float image_shift;
+  /* What random numbers are counted by. */
+  const int64_t* ids; /* [count], places in the data set; null: nothing is drawn */
+  uint64_t seed;
+  uint32_t epoch;
 } capstan_batch;
 
 typedef struct capstan_result {

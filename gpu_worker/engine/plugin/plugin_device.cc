@@ -3,12 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <utility>
-#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "gpu_worker/engine/device/chain.h"
 #include "gpu_worker/engine/plugin/plugin_plan.h"
+#include "training/ops/conv/conv.h"
+#include "training/ops/flatten/flatten.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/pool/pool.h"
+#include "training/ops/relu/relu.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::engine {
 
@@ -20,7 +26,7 @@ absl::Status PluginStatus(int32_t code, const std::string& who, const capstan_er
   return absl::Status(status_code, absl::StrCat(who, ": ", text));
 }
 
-capstan_batch PluginBatch(const LaneBatch& batch) {
+capstan_batch PluginBatch(const SampleBatch& batch) {
   capstan_batch flat = {};
   flat.images = batch.images;
   flat.labels = batch.labels;
@@ -31,6 +37,9 @@ capstan_batch PluginBatch(const LaneBatch& batch) {
     flat.image_type = CAPSTAN_IMAGE_KEPT;
   }
   flat.image_scale = 1;
+  flat.ids = batch.ids;
+  flat.seed = batch.seed;
+  flat.epoch = batch.epoch;
   return flat;
 }
 
@@ -55,28 +64,28 @@ void SetWindow(const training::Window& window, capstan_op& op) {
   std::copy(window.dilations.begin(), window.dilations.end(), op.dilations);
 }
 
-struct SetOperator {
-  capstan_op& op;
-  void operator()(const training::Conv& conv) const {
+// Of a chain that CheckChain has let through.
+void SetOperator(const training::Operator& from, capstan_op& op) {
+  if (const auto conv = training::As<training::Conv>(from)) {
     op.kind = CAPSTAN_OP_CONV;
-    op.group = conv.group;
-    SetWindow(conv.window, op);
-  }
-  void operator()(const training::MaxPool& pool) const {
+    op.group = conv->group;
+    SetWindow(conv->window, op);
+  } else if (const auto max_pool = training::As<training::MaxPool>(from)) {
     op.kind = CAPSTAN_OP_MAX_POOL;
-    SetWindow(pool.window, op);
-  }
-  void operator()(const training::AveragePool& pool) const {
+    SetWindow(max_pool->window, op);
+  } else if (const auto average_pool = training::As<training::AveragePool>(from)) {
     op.kind = CAPSTAN_OP_AVERAGE_POOL;
-    SetWindow(pool.window, op);
-  }
-  void operator()(const training::Gemm&) const { op.kind = CAPSTAN_OP_GEMM; }
-  void operator()(const training::Relu&) const { op.kind = CAPSTAN_OP_RELU; }
-  void operator()(const training::Flatten&) const { op.kind = CAPSTAN_OP_FLATTEN; }
-  void operator()(const training::SoftmaxCrossEntropyLoss&) const {
+    SetWindow(average_pool->window, op);
+  } else if (from.name == training::Gemm::kName) {
+    op.kind = CAPSTAN_OP_GEMM;
+  } else if (from.name == training::Relu::kName) {
+    op.kind = CAPSTAN_OP_RELU;
+  } else if (from.name == training::Flatten::kName) {
+    op.kind = CAPSTAN_OP_FLATTEN;
+  } else {
     op.kind = CAPSTAN_OP_SOFTMAX_CROSS_ENTROPY_LOSS;
   }
-};
+}
 
 absl::StatusOr<int64_t> OffsetOf(const Graph& graph, const FlatLayout& layout, int parameter) {
   if (parameter < 0) return -1;
@@ -125,7 +134,7 @@ class DevicePlan : public PluginPlan {
     return status;
   }
 
-  absl::StatusOr<LaneResult> ComputeLane(const LaneBatch& batch, double loss_scale,
+  absl::StatusOr<LaneResult> ComputeLane(const SampleBatch& batch, double loss_scale,
                                          float* gradient) override {
     const absl::Status checked = CheckBatch(batch, /*labels=*/true);
     if (!checked.ok()) return checked;
@@ -136,7 +145,7 @@ class DevicePlan : public PluginPlan {
     return Result(code, batch.count, result, error);
   }
 
-  absl::StatusOr<LaneResult> Evaluate(const LaneBatch& batch) override {
+  absl::StatusOr<LaneResult> Evaluate(const SampleBatch& batch) override {
     const absl::Status checked = CheckBatch(batch, /*labels=*/true);
     if (!checked.ok()) return checked;
     const capstan_batch flat = PluginBatch(batch);
@@ -146,7 +155,7 @@ class DevicePlan : public PluginPlan {
     return Result(code, batch.count, result, error);
   }
 
-  absl::Status Predict(const LaneBatch& batch, float* logits) override {
+  absl::Status Predict(const SampleBatch& batch, float* logits) override {
     const absl::Status checked = CheckBatch(batch, /*labels=*/false);
     if (!checked.ok()) return checked;
     capstan_batch flat = PluginBatch(batch);
@@ -178,7 +187,7 @@ class DevicePlan : public PluginPlan {
   capstan_plan* handle() const override { return plan_; }
   int index() const override { return index_; }
   int64_t total_floats() const override { return total_floats_; }
-  absl::Status CheckSamples(const LaneBatch& batch, bool labels) const override {
+  absl::Status CheckSamples(const SampleBatch& batch, bool labels) const override {
     if (batch.count < 1 || batch.count > max_batch_) {
       return absl::InvalidArgumentError(
           absl::StrCat("batch.count: ", batch.count, ", want 1 to ", max_batch_));
@@ -214,15 +223,15 @@ class DevicePlan : public PluginPlan {
       waiting.push_back(layout.Find(parameter.name)->offset);
     }
     for (int i = static_cast<int>(graph.nodes().size()) - 1; i >= 0; --i) {
-      const int first = graph.weight_of(i);
-      if (first >= 0) waiting.resize(first);
+      const std::vector<int>& of_node = graph.parameters_of(i);
+      if (!of_node.empty()) waiting.resize(of_node[0]);
       int64_t ready = layout.total_floats();
       for (const int64_t offset : waiting) ready = std::min(ready, offset);
       info_.backward.push_back({graph.nodes()[i].name, ready});
     }
   }
 
-  absl::Status CheckBatch(const LaneBatch& batch, bool labels) const {
+  absl::Status CheckBatch(const SampleBatch& batch, bool labels) const {
     if (!weights_loaded_) {
       return absl::FailedPreconditionError("plan: no weights, want LoadWeights first");
     }
@@ -254,14 +263,17 @@ class DevicePlan : public PluginPlan {
 
 class PluginDevice : public Device {
  public:
-  PluginDevice(const LoadedPlugin& plugin, std::string name, int index, std::string description)
+  PluginDevice(const LoadedPlugin& plugin, std::string name, int index, std::string description,
+               std::string uuid)
       : table_(*plugin.table),
         name_(std::move(name)),
         index_(index),
-        description_(std::move(description)) {}
+        description_(std::move(description)),
+        uuid_(std::move(uuid)) {}
 
   const std::string& name() const override { return name_; }
   const std::string& description() const override { return description_; }
+  std::string uuid() const override { return uuid_; }
 
   absl::StatusOr<std::unique_ptr<Plan>> Compile(const Graph& graph, const FlatLayout& layout,
                                                 const PlanOptions& options) override {
@@ -302,19 +314,18 @@ class PluginDevice : public Device {
   const std::string name_;
   const int index_;
   const std::string description_;
+  const std::string uuid_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::vector<capstan_op>> FlattenGraph(const Graph& graph, const FlatLayout& layout) {
+  const absl::Status chain = CheckChain(graph, "GPU devices");
+  if (!chain.ok()) return chain;
   std::vector<capstan_op> ops;
   size_t parameters = 0;
   for (int i = 0; i < static_cast<int>(graph.nodes().size()); ++i) {
     const GraphNode& node = graph.nodes()[i];
-    if (node.inputs.size() != 1 || node.inputs[0] != i) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "node ", node.name, ": reads another value than the one before it, want a chain"));
-    }
     capstan_op op = {};
     op.name = node.name.c_str();
     op.input_gradient = graph.needs_gradient(i) ? 1 : 0;
@@ -322,10 +333,10 @@ absl::StatusOr<std::vector<capstan_op>> FlattenGraph(const Graph& graph, const F
     SetShape(graph.value_shape(i + 1), op.y);
     op.kernel[0] = op.kernel[1] = op.strides[0] = op.strides[1] = 1;
     op.dilations[0] = op.dilations[1] = op.group = 1;
-    std::visit(SetOperator{op}, node.op);
-    const absl::StatusOr<int64_t> weight = OffsetOf(graph, layout, graph.weight_of(i));
+    SetOperator(node.op, op);
+    const absl::StatusOr<int64_t> weight = OffsetOf(graph, layout, graph.parameter_of(i, "weight"));
     if (!weight.ok()) return weight.status();
-    const absl::StatusOr<int64_t> bias = OffsetOf(graph, layout, graph.bias_of(i));
+    const absl::StatusOr<int64_t> bias = OffsetOf(graph, layout, graph.parameter_of(i, "bias"));
     if (!bias.ok()) return bias.status();
     op.weight_offset = *weight;
     op.bias_offset = *bias;
@@ -353,7 +364,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenPluginDevice(const LoadedPlugin& plu
   if (!status.ok()) return status;
   return std::unique_ptr<Device>(std::make_unique<PluginDevice>(
       plugin, name, index,
-      absl::StrCat(info.name, ", ", info.memory_bytes >> 20, " MiB, ", plugin.libraries)));
+      absl::StrCat(info.name, ", ", info.memory_bytes >> 20, " MiB, ", plugin.libraries),
+      info.uuid));
 }
 
 }  // namespace capstan::engine

@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "gpu_worker/engine/plugin/plugin_plan.h"
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
+#include "training/ops/dropout/dropout.h"
 
 namespace capstan::engine {
 namespace {
@@ -52,6 +54,8 @@ class PluginDeviceTest : public ::testing::Test {
 TEST_F(PluginDeviceTest, DescribesItselfAndKnowsItsIndex) {
   EXPECT_EQ(Open(1)->name(), "cuda:1");
   EXPECT_EQ(Open(1)->description(), "fake card, 1024 MiB, plain loops for tests");
+  EXPECT_EQ(Open(1)->uuid(), "GPU-fake-1");
+  EXPECT_EQ(Open(0)->uuid(), "GPU-fake-0");
   const absl::Status status = OpenPluginDevice(plugin_, "cuda:2", 2).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(status.message(), "device cuda:2: no such GPU here, want 0 to 1");
@@ -103,6 +107,31 @@ TEST_F(PluginDeviceTest, WhatIsNoPrecisionIsRefused) {
   const absl::Status status = Open(0)->Compile(graph_, layout_, options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("precision: 4"));
+}
+
+TEST_F(PluginDeviceTest, AGraphThatDrawsIsRefused) {
+  std::vector<training::GraphNode> nodes = graph_.nodes();
+  training::GraphNode& relu = nodes[1];
+  ASSERT_EQ(relu.name, "conv1_relu");
+  relu.op = training::Dropout();  // has no parameters: the layout stays
+  const absl::StatusOr<training::Graph> graph = training::Graph::Build("drops", {1, 28, 28}, nodes);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const absl::Status status = Open(0)->Compile(*graph, layout_, PlanOptions()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("node conv1_relu (Dropout)"));
+}
+
+TEST_F(PluginDeviceTest, ABatchCarriesWhatDrawsAreCountedBy) {
+  const std::vector<int64_t> ids = {5, int64_t{1} << 40};
+  SampleBatch batch;
+  batch.count = 2;
+  batch.ids = ids.data();
+  batch.seed = ~uint64_t{0};
+  batch.epoch = 9;
+  const capstan_batch flat = PluginBatch(batch);
+  EXPECT_EQ(flat.ids, ids.data());
+  EXPECT_EQ(flat.seed, ~uint64_t{0});
+  EXPECT_EQ(flat.epoch, 9u);
 }
 
 // Bytes are scaled on the device: what float images give that hold the same values.

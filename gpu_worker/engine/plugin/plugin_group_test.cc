@@ -99,7 +99,7 @@ class PluginGroupTest : public ::testing::TestWithParam<Cards> {
   }
 
   // Lane l has samples l and l + 1, of label l.
-  LaneBatch Batch(int32_t lane) {
+  SampleBatch Batch(int32_t lane) {
     labels_[lane] = {lane % 10, lane % 10};
     return {images_.data() + 784 * lane, labels_[lane].data(), lane % 3 == 2 ? 1 : 2};
   }
@@ -379,7 +379,7 @@ TEST_P(PluginGroupTest, APlanAloneReadsWhatItWasGiven) {
       }
       ASSERT_TRUE(plan->LoadWeights(weights.data()).ok());
     }
-    const LaneBatch batch = {images.data(), labels.data(), kSamples};
+    const SampleBatch batch = {images.data(), labels.data(), kSamples};
     ASSERT_TRUE(plan->Predict(batch, got.data() + last * 10 * kSamples).ok());
   }
   const std::vector<float> zero(got.begin(), got.begin() + 10 * kSamples);
@@ -387,7 +387,7 @@ TEST_P(PluginGroupTest, APlanAloneReadsWhatItWasGiven) {
   // The same in batches that fit into one slot.
   for (int first = 0; first < kSamples; first += 100) {
     std::vector<float> part(1000);
-    const LaneBatch batch = {images.data() + 784 * first, labels.data() + first, 100};
+    const SampleBatch batch = {images.data() + 784 * first, labels.data() + first, 100};
     ASSERT_TRUE(plan->Predict(batch, part.data()).ok());
     for (size_t i = 0; i < part.size(); ++i) {
       ASSERT_NEAR(part[i], got[10 * (kSamples + first) + i], 1e-4) << first;
@@ -448,7 +448,7 @@ TEST_P(PluginGroupTest, WrongLanesAreRefusedAndHarmNothing) {
   EXPECT_EQ(compute(Deal({0, 0})), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(compute(Deal({0, 2})), absl::StatusCode::kInvalidArgument);  // two nodes, one vector
   EXPECT_EQ(compute({}), absl::StatusCode::kInvalidArgument);
-  LaneBatch wrong = Batch(1);
+  SampleBatch wrong = Batch(1);
   labels_[1][0] = 10;
   EXPECT_EQ(compute({{0, 0, Batch(0)}, {1, 1, wrong}}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(compute(Deal({0, 1})), absl::StatusCode::kOk);

@@ -21,12 +21,12 @@ class PluginPlan : public Plan {
   virtual int index() const = 0;  // of its device
   virtual int64_t total_floats() const = 0;
   // InvalidArgument: the count, or a label where `labels`.
-  virtual absl::Status CheckSamples(const LaneBatch& batch, bool labels) const = 0;
+  virtual absl::Status CheckSamples(const SampleBatch& batch, bool labels) const = 0;
 };
 
 // A code and text of the ABI; `who` stands in front of the text. Aborted: as in device.h.
 absl::Status PluginStatus(int32_t code, const std::string& who, const capstan_error& error);
-capstan_batch PluginBatch(const LaneBatch& batch);
+capstan_batch PluginBatch(const SampleBatch& batch);
 
 absl::StatusOr<std::unique_ptr<PlanGroup>> MakePluginGroup(const capstan_plugin_table& table,
                                                            const std::vector<Plan*>& plans,

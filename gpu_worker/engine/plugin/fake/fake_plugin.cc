@@ -215,7 +215,11 @@ int32_t DeviceInfo(int32_t device, capstan_device_info* info, capstan_error* err
   if (device < 0 || device >= DeviceCount() || device >= kMaxDevices) {
     return Answer(absl::NotFoundError(absl::StrCat("no fake device ", device)), error);
   }
-  *info = {"fake card", WholeBytes()};
+  static constexpr const char* kUuids[kMaxDevices] = {
+      "GPU-fake-0",  "GPU-fake-1",  "GPU-fake-2",  "GPU-fake-3", "GPU-fake-4",  "GPU-fake-5",
+      "GPU-fake-6",  "GPU-fake-7",  "GPU-fake-8",  "GPU-fake-9", "GPU-fake-10", "GPU-fake-11",
+      "GPU-fake-12", "GPU-fake-13", "GPU-fake-14", "GPU-fake-15"};
+  *info = {"fake card", WholeBytes(), kUuids[device]};
   return 0;
 }
 

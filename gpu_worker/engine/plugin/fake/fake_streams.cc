@@ -144,12 +144,16 @@ class FakeStreams : public GroupStreams {
     const auto* const images = static_cast<const char*>(batch.images);
     std::vector<char> pixels(images, images + bytes);
     std::vector<int32_t> labels(batch.labels, batch.labels + batch.count);
+    std::vector<int64_t> ids;
+    if (batch.ids != nullptr) ids.assign(batch.ids, batch.ids + batch.count);
     if (absl::Status s = hooks.before_compute(); !s.ok()) return s;
     Push(device, StreamKind::kCompute,
-         [this, device, batch, loss_scale, pixels = std::move(pixels), labels = std::move(labels)] {
+         [this, device, batch, loss_scale, pixels = std::move(pixels), labels = std::move(labels),
+          ids = std::move(ids)] {
            capstan_batch own = batch;
            own.images = pixels.data();
            own.labels = labels.data();
+           own.ids = ids.empty() ? nullptr : ids.data();
            Memory& memory = *memory_[device];
            absl::Status status =
                members_[device].train(own, loss_scale, memory.lane.data(), &memory.sums);
@@ -287,7 +291,7 @@ class FakeStreams : public GroupStreams {
       for (int64_t i = 0; i < slice.size; ++i) sum[i] *= scale;
       float* const weights = Weights(device, slice);
       rule.Apply(weights, weights, sum, sgd.momentum > 0 ? Momentum(device, slice) : nullptr,
-                 static_cast<size_t>(slice.size), sgd.learning_rate);
+                 static_cast<size_t>(slice.size), {sgd.learning_rate});
     });
     return absl::OkStatus();
   }

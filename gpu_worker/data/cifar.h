@@ -1,0 +1,42 @@
+// The "binary version" of CIFAR-10: files of records without a header.
+//
+//   record: label (0 to 9), then 1024 red, 1024 green and 1024 blue bytes, each plane row by row, 32 x 32
+// Source: cs.toronto.edu/~kriz/cifar.html, "Binary version".
+//
+// Nothing in a file says how many records it has: its size does, and must be a whole number of
+// records. Errors name the file and the offset (in unpacked bytes) and carry a reason (failure.h).
+// Threads: pure functions of the source.
+#ifndef CAPSTAN_GPU_WORKER_DATA_CIFAR_H_
+#define CAPSTAN_GPU_WORKER_DATA_CIFAR_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gpu_worker/data/byte_source.h"
+
+namespace capstan::data {
+
+inline constexpr int64_t kCifarChannels = 3;
+inline constexpr int64_t kCifarSide = 32;  // rows and columns
+inline constexpr int64_t kCifarImageBytes = kCifarChannels * kCifarSide * kCifarSide;
+inline constexpr int64_t kCifarRecordBytes = 1 + kCifarImageBytes;
+inline constexpr int kCifarClasses = 10;
+inline constexpr int kCifarBatches = 5;  // files of the whole training set
+
+struct CifarImages {
+  std::vector<uint8_t> labels;  // each below kCifarClasses
+  std::vector<uint8_t>
+      pixels;  // [labels.size(), 3, 32, 32]; empty where only labels were asked for
+};
+
+// Appends the records of a whole file. Labels and the end of a packed file are checked in any case.
+// DataLoss, DataMissing: no whole number of records, none at all, or a label above 9.
+// InvalidArgument, InvalidSpec: `to` would hold more than `memory_limit_bytes`, pixels counted
+// whether kept or not. Throws bad_alloc.
+absl::Status ReadCifarBatch(ByteSource& source, bool keep_pixels, int64_t memory_limit_bytes,
+                            CifarImages& to);
+
+}  // namespace capstan::data
+
+#endif  // CAPSTAN_GPU_WORKER_DATA_CIFAR_H_

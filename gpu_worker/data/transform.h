@@ -1,0 +1,120 @@
+// What is done to an image between the data set and the network: crop, flip, normalise, resize,
+// cut out. Pure functions of the image, and for the random ones of (seed, epoch, sample, place in
+// the list): equal bits whoever reads the sample, in whatever order (rule R4).
+//
+// An image is float32 [channels, height, width], byte / 255 before the first transform. Random
+// transforms draw from Philox with purpose kAugment and counter (place in the list, sample, low and
+// high word of the epoch), one block each. A number below n is floor(word * n / 2^32), which is
+// off from uniform by less than n / 2^32.
+//
+// In evaluation nothing is random: a crop takes the middle, flips and cutouts do nothing.
+//
+// Why so: docs/decisions/2026-11-23-image-transforms.md. Threads: all of it is immutable or stateless.
+#ifndef CAPSTAN_GPU_WORKER_DATA_TRANSFORM_H_
+#define CAPSTAN_GPU_WORKER_DATA_TRANSFORM_H_
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "training/random/philox.h"
+
+namespace capstan::data {
+
+struct ImageShape {
+  int64_t channels = 0;
+  int64_t height = 0;
+  int64_t width = 0;
+
+  int64_t size() const { return channels * height * width; }
+  friend bool operator==(const ImageShape&, const ImageShape&) = default;
+};
+
+// A window of the image with `padding` zeros on each side. Words 0 and 1 give top and left.
+struct RandomCrop {
+  int64_t size = 0;     // rows and columns of the window; 0: those of the image
+  int64_t padding = 0;  // >= 0
+};
+// Mirrored with probability 1/2: the highest bit of word 0.
+struct RandomFlip {
+  bool vertical = false;  // rows from bottom to top; else columns from right to left
+};
+// (x - mean) / deviation, by channel.
+struct Normalize {
+  std::vector<float> mean;       // one, or one per channel
+  std::vector<float> deviation;  // as many, each > 0
+};
+// Bilinear between the centers of pixels, edges repeated: PyTorch's interpolate with
+// align_corners=False, without antialiasing.
+struct Resize {
+  int64_t size = 0;  // rows and columns, >= 1
+};
+// A square of zeros around a pixel that words 0 (row) and 1 (column) give, as far as it lies inside.
+// Source: DeVries & Taylor 2017, arXiv:1708.04552.
+struct Cutout {
+  int64_t size = 0;  // >= 1
+};
+using Transform = std::variant<RandomCrop, RandomFlip, Normalize, Resize, Cutout>;
+
+// ---- One transform on one image. Ranges do not overlap; the caller owns them. ----
+
+// out [channels, rows, columns]: the window whose top left pixel is (top, left) of the padded image.
+struct CropWindow {
+  int64_t top = 0;
+  int64_t left = 0;
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+void CropImage(const float* in, const ImageShape& shape, int64_t padding, const CropWindow& window,
+               float* out);
+void FlipImage(float* image, const ImageShape& shape, bool vertical);
+void NormalizeImage(float* image, const ImageShape& shape, const Normalize& normalize);
+void ResizeImage(const float* in, const ImageShape& shape, int64_t size, float* out);
+// Rows [row - size / 2, row - size / 2 + size), columns likewise.
+void CutOutOfImage(float* image, const ImageShape& shape, int64_t size, int64_t row,
+                   int64_t column);
+
+// ---- A list of them ----
+
+class Transforms {
+ public:
+  // Of what one sample is drawn by. Absent: evaluation.
+  struct Draw {
+    int64_t epoch = 0;
+    int64_t sample = 0;  // in the training set, below 2^32
+  };
+
+  // InvalidArgument, InvalidSpec: an option out of range, a window larger than the padded image,
+  // means that are neither one nor one per channel.
+  static absl::StatusOr<Transforms> Create(const ImageShape& input, std::vector<Transform> list,
+                                           uint64_t seed);
+
+  const ImageShape& input() const { return shapes_.front(); }
+  const ImageShape& output() const { return shapes_.back(); }
+  // Whether an image is another one in another epoch.
+  bool random() const { return random_; }
+
+  // Buffers of one caller, used again from image to image.
+  struct Scratch {
+    std::vector<float> image, other;
+  };
+  // `scratch.image` has the input; `out` gets output().size() numbers.
+  void Apply(const std::optional<Draw>& draw, Scratch& scratch, float* out) const;
+  // Floats that each of the two buffers must have.
+  int64_t scratch_size() const { return scratch_size_; }
+
+ private:
+  explicit Transforms(uint64_t seed) : philox_(seed, training::Purpose::kAugment) {}
+
+  std::vector<Transform> list_;
+  std::vector<ImageShape> shapes_;  // before each, and after the last
+  training::Philox philox_;
+  bool random_ = false;
+  int64_t scratch_size_ = 0;
+};
+
+}  // namespace capstan::data
+
+#endif  // CAPSTAN_GPU_WORKER_DATA_TRANSFORM_H_

@@ -1,0 +1,370 @@
+#include "gpu_worker/engine/cpu/blocked/graph_plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/engine/cpu/arena.h"
+#include "training/ops/portable_math.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
+
+namespace capstan::engine {
+namespace {
+
+using training::Graph;
+
+constexpr int64_t kMostIds = int64_t{1} << 48;  // what the counters of random numbers have room for
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+GraphPlan::GraphPlan(const Graph& graph, int64_t total_floats, const PlanOptions& options,
+                     const BlockedMath& math)
+    : graph_(graph),
+      total_floats_(total_floats),
+      max_batch_(options.max_batch),
+      max_lane_(options.max_lane > 0 ? std::min(options.max_lane, options.max_batch)
+                                     : options.max_batch),
+      label_smoothing_(
+          training::SoftmaxCrossEntropyLoss::Read(graph.instance(graph.loss()).attributes)
+              .label_smoothing),
+      math_(math) {
+  for (int i = 0; i < graph.node_count(); ++i) random_ = random_ || graph.def(i).random;
+}
+
+absl::StatusOr<std::unique_ptr<GraphPlan>> GraphPlan::Create(const Graph& graph,
+                                                             const std::vector<int64_t>& offsets,
+                                                             int64_t total_floats,
+                                                             const PlanOptions& options,
+                                                             const BlockedMath& math) {
+  auto plan = std::unique_ptr<GraphPlan>(new GraphPlan(graph, total_floats, options, math));
+  const absl::Status status = plan->Build(offsets, options);
+  if (!status.ok()) return status;
+  return plan;
+}
+
+absl::Status GraphPlan::PlaceAll() {
+  program_ = MakeProgram(graph_);
+  const int64_t places = CeilDivide(max_lane_, kSideBySide) * kSideBySide;
+  std::vector<ArenaBuffer> arena;
+  for (const PlannedBuffer& buffer : program_.buffers) {
+    const auto bytes =
+        absl::int128(4) * (absl::int128(buffer.sample_elements) * places + buffer.fixed_elements);
+    if (bytes > std::numeric_limits<int64_t>::max() / 1024) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("arena: a tensor of ", buffer.sample_elements, " elements for ", places,
+                       " samples does not fit into any memory"));
+    }
+    arena.push_back({static_cast<int64_t>(bytes), buffer.first, buffer.last});
+  }
+  info_.arena_bytes = PlaceBuffers(arena);
+  absl::StatusOr<AlignedBytes> memory = AllocateAligned(info_.arena_bytes, "arena");
+  if (!memory.ok()) return memory.status();
+  arena_ = *std::move(memory);
+  for (const ArenaBuffer& buffer : arena) {
+    buffers_.push_back(reinterpret_cast<float*>(arena_.get() + buffer.offset));
+  }
+  return absl::OkStatus();
+}
+
+NodePlaces GraphPlan::PlacesOf(int node, const std::vector<int64_t>& offsets) const {
+  NodePlaces places;
+  places.math = &math_;
+  const NodeProgram& of = program_.nodes[node];
+  for (size_t k = 0; k < of.inputs.size(); ++k) {
+    const int input = graph_.nodes()[node].inputs[k];
+    places.x.push_back(buffers_[program_.values[input]]);
+    NodePlaces::Gradient gradient;
+    if (of.inputs[k].wanted) gradient = {buffers_[program_.gradients[input]], of.inputs[k].add};
+    places.dx.push_back(gradient);
+  }
+  const int output = graph_.output_of(node);
+  places.y = buffers_[program_.values[output]];
+  places.backward = of.backward;
+  if (of.backward && node != graph_.loss()) places.dy = buffers_[program_.gradients[output]];
+  for (const int saved : of.saved) places.saved.push_back(buffers_[saved]);
+  for (const int parameter : graph_.parameters_of(node)) {
+    places.parameters.push_back(offsets[parameter]);
+  }
+  places.max_blocks = CeilDivide(max_lane_, kSideBySide);
+  return places;
+}
+
+absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOptions& options) {
+  absl::Status status = PlaceAll();
+  if (!status.ok()) return status;
+  int64_t scratch_bytes = 0, shared_bytes = 0;
+  for (int i = 0; i < graph_.loss(); ++i) {
+    absl::StatusOr<NodePhases> phases = MakeNodePhases(graph_, i, PlacesOf(i, offsets));
+    if (!phases.ok()) {
+      return absl::Status(phases.status().code(), absl::StrCat("node ", graph_.nodes()[i].name,
+                                                               ": ", phases.status().message()));
+    }
+    for (const auto* const list : {&phases->load, &phases->forward, &phases->backward}) {
+      for (const Phase& phase : *list) scratch_bytes = std::max(scratch_bytes, phase.scratch_bytes);
+    }
+    shared_bytes = std::max(shared_bytes, phases->shared_bytes);
+    info_.weight_bytes += phases->weight_bytes;
+    info_.arena_bytes += phases->scratch_bytes;
+    info_.kernels.push_back(
+        absl::StrCat(graph_.nodes()[i].name, ": ", phases->kernel, ", ", math_.target));
+    nodes_.push_back(*std::move(phases));
+  }
+  const int64_t flat_bytes = total_floats_ * static_cast<int64_t>(sizeof(float));
+  absl::StatusOr<AlignedBytes> weights = AllocateAligned(flat_bytes, "weights");
+  if (!weights.ok()) return weights.status();
+  weights_ = *std::move(weights);
+  info_.weight_bytes += flat_bytes;
+  for (int t = 0; t < options.threads; ++t) {
+    absl::StatusOr<AlignedBytes> scratch = AllocateAligned(scratch_bytes, "scratch");
+    if (!scratch.ok()) return scratch.status();
+    scratch_.push_back(*std::move(scratch));
+    info_.arena_bytes += scratch_bytes;
+  }
+  absl::StatusOr<AlignedBytes> shared = AllocateAligned(shared_bytes, "shared by threads");
+  if (!shared.ok()) return shared.status();
+  shared_ = *std::move(shared);
+  info_.arena_bytes += shared_bytes;
+  pool_ = std::make_unique<ThreadPool>(options.threads);
+
+  sums_.resize(CeilDivide(max_lane_, kSideBySide));
+  const auto by_block = [](const BatchRun& run) { return run.blocks; };
+  images_ = {0, by_block, [this](const BatchRun& run, int64_t block, char*) {
+               const int64_t elements = graph_.value_elements(0);
+               float* const to = buffers_[program_.values[0]] + block * elements * kSideBySide;
+               const int64_t there = run.InBlock(block);
+               const float* const from = batch_.images + block * kSideBySide * elements;
+               for (int64_t e = 0; e < elements; ++e) {
+                 for (int64_t l = 0; l < kSideBySide; ++l) {
+                   to[e * kSideBySide + l] = l < there ? from[l * elements + e] : 0.0f;
+                 }
+               }
+             }};
+  loss_ = {0, by_block, [this](const BatchRun&, int64_t block, char*) { RunLoss(block); }};
+  info_.block_samples = kSideBySide;
+  FindReadyPrefixes(offsets);
+  return absl::OkStatus();
+}
+
+void GraphPlan::FindReadyPrefixes(const std::vector<int64_t>& offsets) {
+  std::vector<bool> done(offsets.size(), false);
+  for (size_t p = 0; p < offsets.size(); ++p) done[p] = graph_.parameters()[p].statistic;
+  for (int i = graph_.loss(); i >= 0; --i) {
+    if (!program_.nodes[i].backward) continue;
+    for (const int parameter : graph_.parameters_of(i)) done[parameter] = true;
+    int64_t ready = total_floats_;
+    for (size_t p = 0; p < offsets.size(); ++p) {
+      if (!done[p]) ready = std::min(ready, offsets[p]);
+    }
+    info_.backward.push_back({graph_.nodes()[i].name, ready});
+  }
+}
+
+absl::Status GraphPlan::CheckBatch(const SampleBatch& batch, bool labels, int64_t most) const {
+  if (!weights_loaded_) {
+    return absl::FailedPreconditionError("plan: no weights, want LoadWeights first");
+  }
+  if (batch.count < 1 || batch.count > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch.count: ", batch.count, ", want 1 to ", most));
+  }
+  if (!labels) return absl::OkStatus();
+  const int64_t classes = graph_.num_classes();
+  for (int64_t i = 0; i < batch.count; ++i) {
+    if (batch.labels[i] < 0 || batch.labels[i] >= classes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("label of sample ", i, ": ", batch.labels[i], ", want 0 to ", classes - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GraphPlan::CheckIds(const SampleBatch& batch) const {
+  if (!random_) return absl::OkStatus();
+  if (batch.ids == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("batch.ids: none, want ", batch.count,
+                                                   " for graph ", graph_.name(), ", which draws"));
+  }
+  for (int64_t i = 0; i < batch.count; ++i) {
+    if (batch.ids[i] < 0 || batch.ids[i] >= kMostIds) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("id of sample ", i, ": ", batch.ids[i], ", want 0 to ", kMostIds - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void GraphPlan::RunPhase(const Phase& phase) {
+  phase_ = &phase;
+  pieces_ = phase.pieces(run_);
+  if (pieces_ == 0) return;
+  next_piece_.store(0, std::memory_order_relaxed);
+  const int workers = static_cast<int>(std::min<int64_t>(pool_->threads(), pieces_));
+  pool_->Run(
+      workers,
+      [](void* self, int worker) {
+        auto* const plan = static_cast<GraphPlan*>(self);
+        for (;;) {
+          const int64_t piece = plan->next_piece_.fetch_add(1, std::memory_order_relaxed);
+          if (piece >= plan->pieces_) return;
+          plan->phase_->run(plan->run_, piece, plan->scratch_[worker].get());
+        }
+      },
+      this);
+}
+
+absl::Status GraphPlan::LoadWeights(const float* weights) {
+  std::memcpy(weights_.get(), weights, static_cast<size_t>(total_floats_) * sizeof(float));
+  run_ = BatchRun();
+  run_.weights = reinterpret_cast<const float*>(weights_.get());
+  for (const NodePhases& node : nodes_) {
+    for (const Phase& phase : node.load) RunPhase(phase);
+  }
+  weights_loaded_ = true;
+  return absl::OkStatus();
+}
+
+void GraphPlan::SetBatch(const SampleBatch& batch, bool training) {
+  batch_ = batch;
+  run_ = BatchRun();
+  run_.samples.count = batch.count;
+  run_.samples.training = training;
+  run_.samples.labels = batch.labels;
+  run_.samples.ids = batch.ids;
+  run_.samples.seed = batch.seed;
+  run_.samples.epoch = batch.epoch;
+  run_.shared = reinterpret_cast<float*>(shared_.get());
+  run_.blocks = CeilDivide(batch.count, kSideBySide);
+  run_.weights = reinterpret_cast<const float*>(weights_.get());
+}
+
+void GraphPlan::Forward() {
+  RunPhase(images_);
+  for (const NodePhases& node : nodes_) {
+    for (const Phase& phase : node.forward) RunPhase(phase);
+  }
+}
+
+void GraphPlan::RunLoss(int64_t block) {
+  const int64_t classes = graph_.num_classes();
+  const float* const logits =
+      buffers_[program_.values[graph_.logits()]] + block * classes * kSideBySide;
+  const int gradient_buffer = program_.gradients[graph_.logits()];
+  float* const gradient = run_.gradient == nullptr || gradient_buffer < 0
+                              ? nullptr
+                              : buffers_[gradient_buffer] + block * classes * kSideBySide;
+  LossSums sums;
+  const int64_t there = run_.InBlock(block);
+  const double other = label_smoothing_ / static_cast<double>(classes);
+  for (int64_t l = 0; l < kSideBySide; ++l) {
+    if (l >= there) {
+      for (int64_t k = 0; gradient != nullptr && k < classes; ++k)
+        gradient[k * kSideBySide + l] = 0;
+      continue;
+    }
+    const int64_t label = run_.samples.labels[block * kSideBySide + l];
+    const auto logit = [&](int64_t k) { return static_cast<double>(logits[k * kSideBySide + l]); };
+    int64_t best = 0;
+    bool has_nan = false;
+    for (int64_t k = 0; k < classes; ++k) {
+      has_nan |= std::isnan(logit(k));
+      if (logit(k) > logit(best)) best = k;
+    }
+    double sum = 0;
+    for (int64_t k = 0; k < classes; ++k) sum += training::PortableExp(logit(k) - logit(best));
+    const double log_sum = training::PortableLog(sum) + logit(best);
+    double loss = (1 - label_smoothing_) * (log_sum - logit(label));
+    for (int64_t k = 0; label_smoothing_ > 0 && k < classes; ++k) {
+      loss += other * (log_sum - logit(k));
+    }
+    sums.loss += has_nan ? std::numeric_limits<double>::quiet_NaN() : loss;
+    sums.correct += !has_nan && best == label;
+    for (int64_t k = 0; gradient != nullptr && k < classes; ++k) {
+      const double target = other + (k == label ? 1 - label_smoothing_ : 0);
+      gradient[k * kSideBySide + l] = static_cast<float>(
+          (training::PortableExp(logit(k) - log_sum) - target) * run_.loss_scale);
+    }
+  }
+  sums_[block] = sums;
+}
+
+void GraphPlan::AddSums(LaneResult& result) const {
+  result.samples += run_.samples.count;
+  for (int64_t block = 0; block < run_.blocks; ++block) {
+    result.loss_sum += sums_[block].loss;
+    result.correct += sums_[block].correct;
+  }
+}
+
+template <typename Visit>
+void GraphPlan::ForwardInParts(const SampleBatch& batch, Visit visit) {
+  const int64_t most = CeilDivide(max_lane_, kSideBySide) * kSideBySide;
+  for (int64_t first = 0; first < batch.count; first += most) {
+    SampleBatch part = batch;
+    part.images += first * graph_.value_elements(0);
+    if (part.labels != nullptr) part.labels += first;
+    part.count = std::min(most, batch.count - first);
+    SetBatch(part, /*training=*/false);
+    Forward();
+    visit(first);
+  }
+}
+
+absl::StatusOr<LaneResult> GraphPlan::ComputeLane(const SampleBatch& batch, double loss_scale,
+                                                  float* gradient) {
+  absl::Status status = CheckBatch(batch, /*labels=*/true, max_lane_);
+  if (status.ok()) status = CheckIds(batch);
+  if (!status.ok()) return status;
+  const double begin = Seconds();
+  SetBatch(batch, /*training=*/true);
+  run_.loss_scale = loss_scale;
+  run_.gradient = gradient;
+  std::memset(gradient, 0, static_cast<size_t>(total_floats_) * sizeof(float));
+  Forward();
+  RunPhase(loss_);
+  const double forward_end = Seconds();
+  for (int i = graph_.loss() - 1; i >= 0; --i) {
+    for (const Phase& phase : nodes_[i].backward) RunPhase(phase);
+  }
+  LaneResult result;
+  AddSums(result);
+  const double whole = Seconds() - begin;
+  if (whole > 0) result.forward_share = (forward_end - begin) / whole;
+  return result;
+}
+
+absl::StatusOr<LaneResult> GraphPlan::Evaluate(const SampleBatch& batch) {
+  const absl::Status status = CheckBatch(batch, /*labels=*/true, max_batch_);
+  if (!status.ok()) return status;
+  LaneResult result;
+  ForwardInParts(batch, [&](int64_t) {
+    RunPhase(loss_);
+    AddSums(result);
+  });
+  return result;
+}
+
+absl::Status GraphPlan::Predict(const SampleBatch& batch, float* logits) {
+  const absl::Status status = CheckBatch(batch, /*labels=*/false, max_batch_);
+  if (!status.ok()) return status;
+  const int64_t classes = graph_.num_classes();
+  const float* const from = buffers_[program_.values[graph_.logits()]];
+  ForwardInParts(batch, [&](int64_t first) {
+    for (int64_t n = 0; n < run_.samples.count; ++n) {
+      const float* const block = from + n / kSideBySide * classes * kSideBySide + n % kSideBySide;
+      float* const to = logits + (first + n) * classes;
+      for (int64_t k = 0; k < classes; ++k) to[k] = block[k * kSideBySide];
+    }
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace capstan::engine

@@ -1,0 +1,87 @@
+// A plan of the CPU device for any graph of operators: phases over blocks of 16 samples.
+//
+// Chains of the first seven operators have a plan of their own (cpu_plan.h), which is faster for small
+// nets; this one carries out everything else.
+#ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_GRAPH_PLAN_H_
+#define CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_GRAPH_PLAN_H_
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "gpu_worker/engine/cpu/blocked/kernel.h"
+#include "gpu_worker/engine/cpu/kernels.h"
+#include "gpu_worker/engine/cpu/thread_pool.h"
+#include "gpu_worker/engine/device/device.h"
+#include "gpu_worker/engine/plan/program.h"
+
+namespace capstan::engine {
+
+class GraphPlan : public Plan {
+ public:
+  // `offsets`: of every parameter of the graph in a flat vector of `total_floats`. `math` outlives the plan.
+  static absl::StatusOr<std::unique_ptr<GraphPlan>> Create(const training::Graph& graph,
+                                                           const std::vector<int64_t>& offsets,
+                                                           int64_t total_floats,
+                                                           const PlanOptions& options,
+                                                           const BlockedMath& math);
+
+  absl::Status LoadWeights(const float* weights) override;
+  absl::StatusOr<LaneResult> ComputeLane(const SampleBatch& batch, double loss_scale,
+                                         float* gradient) override;
+  absl::StatusOr<LaneResult> Evaluate(const SampleBatch& batch) override;
+  absl::Status Predict(const SampleBatch& batch, float* logits) override;
+  const PlanInfo& info() const override { return info_; }
+
+ private:
+  GraphPlan(const training::Graph& graph, int64_t total_floats, const PlanOptions& options,
+            const BlockedMath& math);
+  absl::Status Build(const std::vector<int64_t>& offsets, const PlanOptions& options);
+  absl::Status PlaceAll();
+  NodePlaces PlacesOf(int node, const std::vector<int64_t>& offsets) const;
+  void FindReadyPrefixes(const std::vector<int64_t>& offsets);
+  absl::Status CheckBatch(const SampleBatch& batch, bool labels, int64_t most) const;
+  absl::Status CheckIds(const SampleBatch& batch) const;
+  void SetBatch(const SampleBatch& batch, bool training);
+  // Forward over a batch for evaluation, of which a lane's worth is computed at a time; `visit` gets the
+  // part that has been, and its first sample.
+  template <typename Visit>
+  void ForwardInParts(const SampleBatch& batch, Visit visit);
+  void Forward();
+  void RunPhase(const Phase& phase);
+  // One block of the loss: its sums, and the gradient by the logits where there is one.
+  void RunLoss(int64_t block);
+  // Adds the sums of the batch's blocks, in order.
+  void AddSums(LaneResult& result) const;
+
+  const training::Graph graph_;
+  const int64_t total_floats_;
+  const int64_t max_batch_;
+  const int64_t max_lane_;  // what there is memory for, rounded up to whole blocks
+  const double label_smoothing_;
+  bool random_ = false;  // some operator draws random numbers
+  const BlockedMath& math_;
+  PlanInfo info_;
+  Program program_;
+  AlignedBytes arena_;
+  AlignedBytes weights_;  // flat, canonical
+  AlignedBytes shared_;   // BatchRun::shared
+  std::vector<float*> buffers_;
+  std::vector<NodePhases> nodes_;  // the loss has none
+  Phase images_, loss_;
+  std::vector<AlignedBytes> scratch_;  // by thread
+  std::unique_ptr<ThreadPool> pool_;
+  bool weights_loaded_ = false;
+
+  // The batch that is being computed.
+  BatchRun run_;
+  SampleBatch batch_;
+  std::vector<LossSums> sums_;  // by block
+  const Phase* phase_ = nullptr;
+  std::atomic<int64_t> next_piece_ = 0;
+  int64_t pieces_ = 0;
+};
+
+}  // namespace capstan::engine
+
+#endif  // CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_GRAPH_PLAN_H_

@@ -1,0 +1,57 @@
+#include "gpu_worker/engine/cpu/blocked/kernel.h"
+
+#include <utility>
+
+#include "training/ops/add/add.h"
+#include "training/ops/batch_normalization/batch_normalization.h"
+#include "training/ops/conv/conv.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/global_average_pool/global_average_pool.h"
+#include "training/ops/pool/pool.h"
+#include "training/ops/relu/relu.h"
+#include "training/ops/sum/sum.h"
+
+namespace capstan::engine {
+namespace {
+
+using Maker = absl::StatusOr<NodePhases> (*)(const training::Graph& graph, int node,
+                                             const NodePlaces& places);
+
+struct OwnKernel {
+  const char* op;
+  Maker make;
+};
+// What is not here runs by its reference.
+constexpr OwnKernel kOwnKernels[] = {
+    {training::Add::kName, MakeSumPhases},
+    {training::AveragePool::kName, MakePoolPhases},
+    {training::BatchNormalization::kName, MakeNormPhases},
+    {training::Conv::kName, MakeConvPhases},
+    {training::Gemm::kName, MakeGemmPhases},
+    {training::GlobalAveragePool::kName, MakeGlobalPoolPhases},
+    {training::MaxPool::kName, MakePoolPhases},
+    {training::Relu::kName, MakeReluPhases},
+    {training::Sum::kName, MakeSumPhases},
+};
+
+}  // namespace
+
+absl::StatusOr<NodePhases> MakeNodePhases(const training::Graph& graph, int node,
+                                          const NodePlaces& places) {
+  const training::OpDef& def = graph.def(node);
+  if (def.in_place == training::InPlace::kView) return MakeViewPhases(graph, node, places);
+  for (const OwnKernel& own : kOwnKernels) {
+    if (def.name == own.op) return own.make(graph, node, places);
+  }
+  return MakeReferencePhases(graph, node, places);
+}
+
+absl::StatusOr<float*> KernelMemory(NodePhases& phases, int64_t floats, int64_t& bytes) {
+  absl::StatusOr<AlignedBytes> memory = AllocateAligned(floats * 4, "a kernel's own memory");
+  if (!memory.ok()) return memory.status();
+  phases.memory.push_back(std::make_shared<AlignedBytes>(*std::move(memory)));
+  bytes += RoundUp(floats * 4, kTensorAlignBytes);
+  return reinterpret_cast<float*>(phases.memory.back()->get());
+}
+
+}  // namespace capstan::engine

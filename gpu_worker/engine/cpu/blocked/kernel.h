@@ -1,0 +1,111 @@
+// Kernels of the blocked CPU plan: a node of a graph becomes phases.
+//
+// A step is a list of phases, one after the other. A phase has pieces that may run at the same time on any
+// threads: each number is written by one piece, in one order of additions, so neither the number of threads
+// nor the cut into pieces shows in the bits (rule R5).
+//
+// Values, their gradients and saved tensors lie as math.h says; lanes of samples that are not there hold
+// zeros in images and in gradients, so that they add nothing to a sum.
+#ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_KERNEL_H_
+#define CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_KERNEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/engine/cpu/aligned.h"
+#include "gpu_worker/engine/cpu/blocked/math.h"
+#include "training/graph/graph.h"
+
+namespace capstan::engine {
+
+// The batch that is being computed.
+struct BatchRun {
+  training::SampleInfo samples;
+  int64_t blocks = 0;              // of 16 samples, the last one perhaps with fewer
+  const float* weights = nullptr;  // flat
+  float* gradient = nullptr;       // flat; null: forward alone
+  double loss_scale = 1;
+  float* shared = nullptr;  // by all threads; holds nothing between nodes
+
+  // Samples of a block.
+  int64_t InBlock(int64_t block) const {
+    const int64_t left = samples.count - block * kSideBySide;
+    return left < kSideBySide ? left : kSideBySide;
+  }
+};
+
+struct Phase {
+  int64_t scratch_bytes = 0;  // for each thread; holds nothing between pieces
+  std::function<int64_t(const BatchRun& run)> pieces;
+  std::function<void(const BatchRun& run, int64_t piece, char* scratch)> run;
+};
+
+// Where a node's tensors lie, and the loops that compute it.
+struct NodePlaces {
+  const BlockedMath* math = nullptr;
+  std::vector<const float*> x;
+  float* y = nullptr;
+  std::vector<float*> saved;
+  bool backward = false;
+  const float* dy = nullptr;  // null for the loss
+  struct Gradient {
+    float* data = nullptr;  // null: not wanted
+    bool add = false;
+  };
+  std::vector<Gradient> dx;
+  std::vector<int64_t> parameters;  // offsets in the flat vectors
+  int64_t max_blocks = 0;
+};
+
+// What a kernel was made into. `memory` is its own: weights in its layout, copies.
+struct NodePhases {
+  std::string kernel;       // "direct, 8 x 3 tiles", for logs
+  std::vector<Phase> load;  // after new weights
+  std::vector<Phase> forward;
+  std::vector<Phase> backward;
+  std::vector<std::shared_ptr<AlignedBytes>> memory;
+  int64_t weight_bytes = 0;   // of it
+  int64_t scratch_bytes = 0;  // of it: holds nothing between phases
+  int64_t shared_bytes = 0;   // of BatchRun::shared that it wants
+};
+
+// Kernels by operator. ResourceExhausted: no memory.
+absl::StatusOr<NodePhases> MakeConvPhases(const training::Graph& graph, int node,
+                                          const NodePlaces& places);
+absl::StatusOr<NodePhases> MakeGemmPhases(const training::Graph& graph, int node,
+                                          const NodePlaces& places);
+absl::StatusOr<NodePhases> MakePoolPhases(const training::Graph& graph, int node,
+                                          const NodePlaces& places);
+absl::StatusOr<NodePhases> MakeGlobalPoolPhases(const training::Graph& graph, int node,
+                                                const NodePlaces& places);
+absl::StatusOr<NodePhases> MakeNormPhases(const training::Graph& graph, int node,
+                                          const NodePlaces& places);
+absl::StatusOr<NodePhases> MakeReluPhases(const training::Graph& graph, int node,
+                                          const NodePlaces& places);
+absl::StatusOr<NodePhases> MakeSumPhases(const training::Graph& graph, int node,
+                                         const NodePlaces& places);
+absl::StatusOr<NodePhases> MakeViewPhases(const training::Graph& graph, int node,
+                                          const NodePlaces& places);
+// Any operator, by its reference: slow.
+absl::StatusOr<NodePhases> MakeReferencePhases(const training::Graph& graph, int node,
+                                               const NodePlaces& places);
+
+// The kernel of a node other than the loss.
+absl::StatusOr<NodePhases> MakeNodePhases(const training::Graph& graph, int node,
+                                          const NodePlaces& places);
+
+// Memory of a kernel, counted in `bytes`.
+absl::StatusOr<float*> KernelMemory(NodePhases& phases, int64_t floats, int64_t& bytes);
+
+inline std::function<int64_t(const BatchRun&)> FixedPieces(int64_t pieces) {
+  return [pieces](const BatchRun&) { return pieces; };
+}
+inline int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace capstan::engine
+
+#endif  // CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_KERNEL_H_

@@ -1,0 +1,308 @@
+#include "gpu_worker/engine/cpu/blocked/math.h"
+
+// AVX-512, AVX2, and what the build takes for granted: nothing between them is worth its code.
+#define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SSE4 | HWY_SSSE3)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu_worker/engine/cpu/blocked/math.cc"
+#include <cmath>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "hwy/foreach_target.h"  // NOLINT(build/include): must come before highway.h
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace capstan::engine {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using D = hn::CappedTag<float, 16>;
+using V = hn::Vec<D>;
+constexpr D d;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
+constexpr int kParts = 16 / kLanes;  // registers of 16 samples
+
+// a * b + c, rounded once: Highway's MulAdd rounds twice where the instruction set has none.
+HWY_INLINE V Fma(V a, V b, V c) {
+#if !HWY_NATIVE_FMA
+  HWY_ALIGN float x[kLanes], y[kLanes], z[kLanes];
+  hn::Store(a, d, x);
+  hn::Store(b, d, y);
+  hn::Store(c, d, z);
+  for (int i = 0; i < kLanes; ++i) z[i] = std::fma(x[i], y[i], z[i]);
+  return hn::Load(d, z);
+#else
+  return hn::MulAdd(a, b, c);
+#endif
+}
+
+// kOutputs x kPixels sums in registers, over one part of the 16 samples.
+template <int kOutputs, int kPixels>
+HWY_INLINE void ProductsTile(const ProductsCall& call, int64_t first_output, int64_t first_pixel,
+                             int part) {
+  V sums[kOutputs][kPixels];
+  float* const y = call.y + first_output * call.y_row + first_pixel * call.y_step + part * kLanes;
+  for (int o = 0; o < kOutputs; ++o) {
+    const bool real = first_output + o < call.rows;
+    const V start = call.bias == nullptr ? hn::Zero(d) : hn::Set(d, call.bias[first_output + o]);
+    for (int j = 0; j < kPixels; ++j) {
+      sums[o][j] = call.add && real ? hn::Load(d, y + o * call.y_row + j * call.y_step) : start;
+    }
+  }
+  const float* weights = call.weights + first_output;
+  const float* channel = call.x + first_pixel * call.x_step + part * kLanes;
+  for (int64_t c = 0; c < call.channels; ++c, channel += call.channel_stride) {
+    for (int64_t t = 0; t < call.tap_count; ++t, weights += kTileOutputs) {
+      const float* const at = channel + call.taps[t];
+      V x[kPixels];
+      for (int j = 0; j < kPixels; ++j) x[j] = hn::Load(d, at + j * call.x_step);
+      for (int o = 0; o < kOutputs; ++o) {
+        const V w = hn::Set(d, weights[o]);
+        for (int j = 0; j < kPixels; ++j) sums[o][j] = Fma(w, x[j], sums[o][j]);
+      }
+    }
+  }
+  for (int o = 0; o < kOutputs; ++o) {
+    if (first_output + o >= call.rows) break;
+    for (int j = 0; j < kPixels; ++j) {
+      hn::Store(sums[o][j], d, y + o * call.y_row + j * call.y_step);
+    }
+  }
+}
+
+// Registers: 8 x 3 sums where there are 32, else 4 x 3.
+constexpr int kOutputsAtOnce = kParts == 1 ? 8 : 4;
+
+void Products(const ProductsCall& call) {
+  for (int part = 0; part < kParts; ++part) {
+    for (int64_t o = 0; o < call.rows; o += kOutputsAtOnce) {
+      int64_t j = 0;
+      for (; j + 3 <= call.count; j += 3) ProductsTile<kOutputsAtOnce, 3>(call, o, j, part);
+      if (call.count - j == 2) ProductsTile<kOutputsAtOnce, 2>(call, o, j, part);
+      if (call.count - j == 1) ProductsTile<kOutputsAtOnce, 1>(call, o, j, part);
+    }
+  }
+}
+
+template <int kOutputs, int kTaps>
+HWY_INLINE void WeightTile(const WeightSumsCall& call, int64_t first_output, int part) {
+  V sums[kOutputs][kTaps];
+  float* const out = call.sums + first_output * call.tap_count * 16 + part * kLanes;
+  for (int o = 0; o < kOutputs; ++o) {
+    for (int t = 0; t < kTaps; ++t) sums[o][t] = hn::Load(d, out + (o * call.tap_count + t) * 16);
+  }
+  const float* const dy = call.dy + first_output * call.dy_plane + part * kLanes;
+  const float* const x = call.x + part * kLanes;
+  for (int64_t p = 0; p < call.rows; ++p) {
+    for (int64_t q = 0; q < call.columns; ++q) {
+      const float* const at = x + p * call.x_row + q * call.x_step;
+      V g[kOutputs];
+      for (int o = 0; o < kOutputs; ++o) {
+        g[o] = hn::Load(d, dy + o * call.dy_plane + p * call.dy_row + q * 16);
+      }
+      for (int t = 0; t < kTaps; ++t) {
+        const V v = hn::Load(d, at + call.taps[t]);
+        for (int o = 0; o < kOutputs; ++o) sums[o][t] = Fma(g[o], v, sums[o][t]);
+      }
+    }
+  }
+  for (int o = 0; o < kOutputs; ++o) {
+    for (int t = 0; t < kTaps; ++t) hn::Store(sums[o][t], d, out + (o * call.tap_count + t) * 16);
+  }
+}
+
+template <int kOutputs, int kTaps>
+void WeightTiles(const WeightSumsCall& call) {
+  for (int part = 0; part < kParts; ++part) {
+    int64_t o = 0;
+    for (; o + kOutputs <= call.outputs; o += kOutputs) WeightTile<kOutputs, kTaps>(call, o, part);
+    for (; o < call.outputs; ++o) WeightTile<1, kTaps>(call, o, part);
+  }
+}
+
+void WeightSums(const WeightSumsCall& call) {
+  switch (call.tap_count) {
+    case 1:
+      return WeightTiles<8, 1>(call);
+    case 2:
+      return WeightTiles<4, 2>(call);
+    case 3:
+      return WeightTiles<4, 3>(call);
+    case 4:
+      return WeightTiles<2, 4>(call);
+    case 5:
+      return WeightTiles<2, 5>(call);
+    case 6:
+      return WeightTiles<2, 6>(call);
+    case 7:
+      return WeightTiles<2, 7>(call);
+    case 8:
+      return WeightTiles<2, 8>(call);
+    default:
+      return WeightTiles<2, 9>(call);
+  }
+}
+
+void ReluLoop(int64_t size, const float* x, float* y) {
+  const V zero = hn::Zero(d);
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const V v = hn::Load(d, x + i);
+    hn::Store(hn::IfThenElse(hn::Lt(v, zero), zero, v), d, y + i);
+  }
+}
+
+void ReluBackwardLoop(int64_t size, const float* y, const float* dy, float* dx, bool add) {
+  const V zero = hn::Zero(d);
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const V v = hn::IfThenElseZero(hn::Gt(hn::Load(d, y + i), zero), hn::Load(d, dy + i));
+    hn::Store(add ? hn::Add(hn::Load(d, dx + i), v) : v, d, dx + i);
+  }
+}
+
+void CopyLoop(int64_t size, const float* x, float* y, bool add) {
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const V v = hn::Load(d, x + i);
+    hn::Store(add ? hn::Add(hn::Load(d, y + i), v) : v, d, y + i);
+  }
+}
+
+void ScaleLoop(int64_t size, const float* x, float scale, float* y, bool add) {
+  const V s = hn::Set(d, scale);
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const V v = hn::Mul(hn::Load(d, x + i), s);
+    hn::Store(add ? hn::Add(hn::Load(d, y + i), v) : v, d, y + i);
+  }
+}
+
+void NormalizeLoop(int64_t size, const float* x, float mean, float scale, float shift, float* y) {
+  const V m = hn::Set(d, mean), s = hn::Set(d, scale), b = hn::Set(d, shift);
+  for (int64_t i = 0; i < size; i += kLanes) {
+    hn::Store(Fma(hn::Sub(hn::Load(d, x + i), m), s, b), d, y + i);
+  }
+}
+
+void SumLoop(int64_t size, const float* x, float* sums) {
+  for (int part = 0; part < kParts; ++part) {
+    V sum = hn::Zero(d);
+    for (int64_t i = part * kLanes; i < size; i += 16) sum = hn::Add(sum, hn::Load(d, x + i));
+    hn::StoreU(sum, d, sums + part * kLanes);
+  }
+}
+
+void SquareSumLoop(int64_t size, const float* x, float mean, float* sums) {
+  const V m = hn::Set(d, mean);
+  for (int part = 0; part < kParts; ++part) {
+    V sum = hn::Zero(d);
+    for (int64_t i = part * kLanes; i < size; i += 16) {
+      const V v = hn::Sub(hn::Load(d, x + i), m);
+      sum = Fma(v, v, sum);
+    }
+    hn::StoreU(sum, d, sums + part * kLanes);
+  }
+}
+
+void ProductSumLoop(int64_t size, const float* dy, const float* x, float mean, float* sums) {
+  const V m = hn::Set(d, mean);
+  for (int part = 0; part < kParts; ++part) {
+    V sum = hn::Zero(d);
+    for (int64_t i = part * kLanes; i < size; i += 16) {
+      sum = Fma(hn::Load(d, dy + i), hn::Sub(hn::Load(d, x + i), m), sum);
+    }
+    hn::StoreU(sum, d, sums + part * kLanes);
+  }
+}
+
+void NormalizeBackwardLoop(int64_t size, const float* dy, const float* x, float mean, float a,
+                           float b, float c, float* dx, bool add) {
+  const V m = hn::Set(d, mean), va = hn::Set(d, a), vb = hn::Set(d, b), vc = hn::Set(d, c);
+  for (int64_t i = 0; i < size; i += kLanes) {
+    V v = Fma(hn::Sub(hn::Load(d, x + i), m), vb, vc);
+    v = Fma(hn::Load(d, dy + i), va, v);
+    hn::Store(add ? hn::Add(hn::Load(d, dx + i), v) : v, d, dx + i);
+  }
+}
+
+#include "gpu_worker/engine/cpu/blocked/winograd-inl.h"
+
+constexpr BlockedMath kMath = {Products,
+                               WeightSums,
+                               ReluLoop,
+                               ReluBackwardLoop,
+                               CopyLoop,
+                               ScaleLoop,
+                               NormalizeLoop,
+                               SumLoop,
+                               SquareSumLoop,
+                               ProductSumLoop,
+                               NormalizeBackwardLoop,
+                               TransformImage,
+                               TransformGradient,
+                               TransformWeights,
+                               InverseOutput,
+                               InverseWeights,
+                               FrequencyProducts,
+                               Transpose,
+                               HWY_TARGET == HWY_AVX3   ? kAvx512
+                               : HWY_TARGET == HWY_AVX2 ? kAvx2
+                                                        : kEmulated};
+
+}  // namespace
+
+const BlockedMath* ThisMath() { return &kMath; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace capstan::engine
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace capstan::engine {
+namespace {
+
+// Chosen here rather than by Highway's library: nothing of it is linked.
+std::vector<const BlockedMath*> FindMath() {
+  std::vector<const BlockedMath*> found;
+#if HWY_TARGETS & HWY_AVX3
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512cd")) {
+    found.push_back(N_AVX3::ThisMath());
+  }
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("bmi2")) {
+    found.push_back(N_AVX2::ThisMath());
+  }
+#endif
+  const BlockedMath* const granted = HWY_STATIC_DISPATCH(ThisMath)();
+  if (found.empty() || found.back() != granted) found.push_back(granted);
+  return found;
+}
+
+}  // namespace
+
+const std::vector<const BlockedMath*>& PresentMath() {
+  static const std::vector<const BlockedMath*>& present =
+      *new std::vector<const BlockedMath*>(FindMath());
+  return present;
+}
+
+absl::StatusOr<const BlockedMath*> MathOf(absl::string_view word,
+                                          absl::Span<const BlockedMath* const> present) {
+  std::vector<absl::string_view> words;
+  for (const BlockedMath* const math : present) {
+    if (math->target == word) return math;
+    words.emplace_back(math->target);
+  }
+  const std::string has = absl::StrCat("this processor has ", absl::StrJoin(words, ", "));
+  for (const char* const known : {kAvx512, kAvx2, kEmulated}) {
+    if (word == known) return absl::FailedPreconditionError(absl::StrCat("'", word, "': ", has));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", word, "', want avx512, avx2 or emulated; ", has));
+}
+
+}  // namespace capstan::engine
+#endif

@@ -1,0 +1,277 @@
+#include "gpu_worker/task/local_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gpu_worker/task/test_job.h"
+#include "gtest/gtest.h"
+#include "param_store/checkpoint/shard_file.h"
+#include "services/files/files.h"
+#include "services/logging/log.h"
+#include "training/codec/manifest.h"
+#include "training/codec/safetensors.h"
+#include "training/fold/add.h"
+#include "training/init/init.h"
+
+namespace capstan::gpu_worker {
+namespace {
+
+// What is posted runs when the test says so.
+class TestStrand final : public param_store::client::Strand {
+ public:
+  void Post(Function function) override { ready_.push_back(std::move(function)); }
+  void PostAfter(absl::Duration, Function) override {}
+  absl::Duration Now() const override { return absl::Seconds(1); }
+  void Run() {
+    while (!ready_.empty()) {
+      const Function next = std::move(ready_.front());
+      ready_.pop_front();
+      next();
+    }
+  }
+
+ private:
+  std::deque<Function> ready_;
+};
+
+constexpr int32_t kTestLanes = 4;
+constexpr int64_t kTestSteps = 12;
+constexpr int64_t kSaved = 7;      // the version
+constexpr int64_t kNotFinite = 4;  // the step that is skipped
+
+// Two chunks of weights, two of statistics (rule R3).
+training::FlatLayout LayoutWithStatistics() {
+  training::TensorSpec weight{.name = "conv.weight", .shape = {700}, .fan_in = 1, .fan_out = 1};
+  training::TensorSpec mean{.name = "bn.running_mean",
+                            .shape = {600},
+                            .kind = training::TensorKind::kStat,
+                            .init = training::TensorInit::kZeros,
+                            .momentum = 0.1};
+  training::TensorSpec variance = mean;
+  variance.name = "bn.running_var";
+  variance.init = training::TensorInit::kOnes;
+  variance.momentum = 0.3;
+  return *training::FlatLayout::Create({weight, mean, variance}, /*chunk_floats=*/512);
+}
+
+class LocalExchangeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = *services::MakePrivateDir("local-exchange-test");
+    TestJob test;
+    test.momentum = 0.9;
+    Make(test);
+  }
+  void Make(TestJob test) {
+    test.storage_path = folder_;
+    test.steps = kTestSteps;
+    test.batch = kTestLanes;
+    test.train = 22;  // 6 steps an epoch; the last one has samples in lanes 0 and 1 alone
+    test.checkpoint_every = kSaved;
+    const node::v1::StartTask start = test.Start();
+    Job job = **MakeJob(start.resolved_spec(), start.spec_digest());
+    job.layout = LayoutWithStatistics();
+    job.evaluation = *training::EvalPlan::Create(0, kTestLanes);
+    job_ = std::make_shared<const Job>(std::move(job));
+  }
+  void TearDown() override { EXPECT_TRUE(services::RemoveTree("/tmp", folder_).ok()); }
+
+  // What the lanes of `node` send together in a step; nothing where it has no samples.
+  std::vector<float> Sum(int64_t step, const training::Node& node) const {
+    const training::LaneTree tree = job_->samples.StepTree(step);
+    if (!tree.HasLanes(node)) return {};
+    if (node.lane_count > 1) {
+      std::vector<float> left = Sum(step, training::LaneTree::Left(node));
+      const std::vector<float> right = Sum(step, training::LaneTree::Right(node));
+      for (size_t i = 0; i < right.size(); ++i) left[i] = left[i] + right[i];
+      return left;
+    }
+    std::mt19937 random(static_cast<uint32_t>(step * kTestLanes + node.first_lane));
+    std::normal_distribution<float> normal;
+    std::vector<float> values(job_->layout.total_floats());
+    for (const training::TensorSlot& slot : job_->layout.slots()) {
+      for (int64_t i = slot.offset; i < slot.range().end(); ++i) values[i] = normal(random);
+    }
+    if (step == kNotFinite && node.first_lane == 1) {
+      values[job_->layout.Find("bn.running_var")->offset] = std::numeric_limits<float>::infinity();
+    }
+    return values;
+  }
+
+  // By the definition: version kTestSteps.
+  std::vector<float> Expected() const {
+    const training::FlatLayout& layout = job_->layout;
+    std::vector<float> weights(layout.total_floats());
+    std::vector<float> state(weights.size() * job_->optimizer->state_floats_per_weight());
+    int64_t updates = 0;  // the skipped step is none
+    training::InitRange(layout, {}, job_->spec.spec().training().seed(), 0,
+                        absl::MakeSpan(weights));
+    for (int64_t step = 0; step < kTestSteps; ++step) {
+      const std::vector<float> root = Sum(step, job_->samples.StepTree(step).root());
+      if (!training::AllFinite(root)) continue;
+      job_->optimizer->Apply(weights.data(), weights.data(), root.data(), state.data(),
+                             layout.statistics_begin(),
+                             {job_->schedule.LearningRate(step), ++updates});
+      for (const char* const name : {"bn.running_mean", "bn.running_var"}) {
+        const training::TensorSlot& slot = *layout.Find(name);
+        for (int64_t i = slot.offset; i < slot.range().end(); ++i) {
+          const float way = root[i] - weights[i];
+          const float part = static_cast<float>(slot.spec.momentum) * way;
+          weights[i] = weights[i] + part;
+        }
+      }
+    }
+    return weights;
+  }
+
+  // The last version, from version 0 or from a manifest's. `nodes` of a step: its root, or halves.
+  std::vector<float> Train(int32_t lanes_a_node, int64_t lineage = 1,
+                           const std::string& manifest = "") {
+    TestStrand strand;
+    param_store::client::CompleteWeights newest;
+    LocalExchange::Callbacks callbacks;
+    callbacks.on_weights = [&](const param_store::client::CompleteWeights& w) { newest = w; };
+    callbacks.on_failed = [](const absl::Status& status) { ADD_FAILURE() << status; };
+    LocalExchange::LocalCallbacks local;
+    local.on_lead = [] {};
+    local.on_checkpoint = [this](const LocalExchange::Snapshot& snapshot) {
+      saved_.push_back(snapshot);
+    };
+    LocalExchange exchange(job_, strand, callbacks, local, {.manifest = manifest});
+    const absl::Status opened = exchange.Open({.lineage = lineage});
+    EXPECT_TRUE(opened.ok()) << opened;
+    strand.Run();
+    const int64_t first = newest.version;
+    EXPECT_EQ(first, manifest.empty() ? 0 : kSaved);
+    for (int64_t step = first; step < kTestSteps; ++step) {
+      const training::LaneTree tree = job_->samples.StepTree(step);
+      exchange.SendSeal(step, tree.root(), {job_->samples.StepSampleCount(step), 1.0, 0});
+      for (int32_t lane = 0; lane < kTestLanes; lane += lanes_a_node) {
+        const std::vector<float> sum = Sum(step, {lane, lanes_a_node});
+        if (sum.empty()) continue;
+        auto buffer = std::make_shared<FloatBuffer>(job_->layout.total_floats());
+        std::copy(sum.begin(), sum.end(), buffer->data());
+        exchange.Push(step, {lane, lanes_a_node}, std::move(buffer));
+      }
+      strand.Run();
+      EXPECT_EQ(newest.version, step + 1);
+    }
+    return {newest.weights->span().begin(), newest.weights->span().end()};
+  }
+
+  // As the task and the coordinator write it. Its folder.
+  std::string Commit(const LocalExchange::Snapshot& snapshot) const {
+    const std::string folder = absl::StrCat(folder_, "/", snapshot.lineage, "-", snapshot.step);
+    const auto file = param_store::WriteShardFile({.folder = folder,
+                                                   .job_id = job_->id(),
+                                                   .spec_digest = job_->digest,
+                                                   .lineage = snapshot.lineage,
+                                                   .step = snapshot.step},
+                                                  {.layout = &job_->layout,
+                                                   .run = {0, job_->layout.chunk_count()},
+                                                   .weights = snapshot.weights->span(),
+                                                   .state = snapshot.state->span()});
+    EXPECT_TRUE(file.ok()) << file.status();
+    training::Manifest manifest;
+    manifest.files = {{file->name(), file->size_bytes(), absl::BytesToHexString(file->sha256())}};
+    manifest.job_id = job_->id();
+    manifest.lineage = snapshot.lineage;
+    manifest.step = snapshot.step;
+    manifest.spec_digest = absl::BytesToHexString(job_->digest);
+    manifest.training_digest = absl::BytesToHexString(job_->spec.training_digest());
+    manifest.optimizer = "sgd";
+    manifest.lead_snapshot = snapshot.lead;
+    manifest.created_by = "test";
+    const auto text = training::EncodeManifest(manifest);
+    EXPECT_TRUE(text.ok()) << text.status();
+    EXPECT_TRUE(services::WriteFileAtomically(folder + "/manifest.json", *text).ok());
+    return folder;
+  }
+
+  static void ExpectSameBits(const std::vector<float>& got, const std::vector<float>& want) {
+    ASSERT_EQ(got.size(), want.size());
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0);
+  }
+
+  std::string folder_;
+  std::shared_ptr<const Job> job_;
+  std::vector<LocalExchange::Snapshot> saved_;
+};
+
+// As shards do (param_store/shard_storage_test.cc): over empty lanes and a step that is skipped.
+TEST_F(LocalExchangeTest, StatisticsAreAveragedWhileWeightsAreTrained) {
+  const std::vector<float> want = Expected();
+  ExpectSameBits(Train(/*lanes_a_node=*/4), want);
+  ExpectSameBits(Train(/*lanes_a_node=*/2), want);
+  ExpectSameBits(Train(/*lanes_a_node=*/1), want);
+}
+
+TEST_F(LocalExchangeTest, ACheckpointBringsStatisticsBack) {
+  Train(/*lanes_a_node=*/4);
+  ASSERT_GE(saved_.size(), 1u);
+  ASSERT_EQ(saved_[0].step, kSaved);
+  const std::string folder = Commit(saved_[0]);
+  ExpectSameBits(Train(/*lanes_a_node=*/4, /*lineage=*/2, folder), Expected());
+}
+
+// The step that was skipped before the checkpoint is no update for those after it.
+TEST_F(LocalExchangeTest, AdamGoesOnFromACheckpoint) {
+  TestJob test;
+  test.optimizer = "adam";
+  Make(test);
+  const std::vector<float> want = Expected();
+  ExpectSameBits(Train(/*lanes_a_node=*/4), want);
+  ASSERT_GE(saved_.size(), 1u);
+  ASSERT_EQ(saved_[0].step, kSaved);
+  EXPECT_EQ(saved_[0].state->size(), 2 * saved_[0].weights->size());
+  const std::string folder = Commit(saved_[0]);
+  ExpectSameBits(Train(/*lanes_a_node=*/4, /*lineage=*/2, folder), want);
+}
+
+TEST_F(LocalExchangeTest, AFileWithoutStatisticsIsSaidInTheLog) {
+  training::SafetensorsTensor weight;
+  weight.name = "conv.weight";
+  weight.shape = {700};
+  std::string bytes = *training::EncodeSafetensorsHeader({&weight, 1});
+  for (int i = 0; i < 700; ++i) {
+    const auto value = static_cast<float>(i);
+    bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
+  const std::string path = folder_ + "/start.safetensors";
+  ASSERT_TRUE(services::WriteFileAtomically(path, bytes).ok());
+  Job job = *job_;
+  job.spec.mutable_spec()->mutable_model()->set_initial_weights("file://" + path);
+
+  std::vector<std::string> said;
+  const int sink = services::AddLogSink([&said](const services::LogRecord& record) {
+    if (record.level == services::kWarning) said.emplace_back(record.line);
+  });
+  TestStrand strand;
+  param_store::client::CompleteWeights first;
+  LocalExchange::Callbacks callbacks;
+  callbacks.on_weights = [&](const param_store::client::CompleteWeights& w) { first = w; };
+  LocalExchange exchange(std::make_shared<const Job>(job), strand, callbacks, {}, {});
+  const absl::Status opened = exchange.Open({.lineage = 1});
+  services::RemoveLogSink(sink);
+  ASSERT_TRUE(opened.ok()) << opened;
+  strand.Run();
+  EXPECT_EQ(first.weights->data()[699], 699.0f);
+  EXPECT_EQ(first.weights->data()[job.layout.Find("bn.running_mean")->offset], 0.0f);
+  EXPECT_EQ(first.weights->data()[job.layout.Find("bn.running_var")->offset], 1.0f);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_THAT(said[0], ::testing::HasSubstr("event=statistics_begin_anew"));
+  EXPECT_THAT(said[0], ::testing::HasSubstr(path));
+}
+
+}  // namespace
+}  // namespace capstan::gpu_worker
