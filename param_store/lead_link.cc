@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "grpcpp/channel.h"
 #include "param_store/wire/byte_buffer.h"
 #include "services/channel/channel.h"
@@ -12,6 +13,7 @@ namespace capstan::param_store {
 struct LeadLink::Call {
   Handlers handlers;
   std::weak_ptr<client::ExchangeStream> stream;  // which holds this by its handlers
+  int64_t lineage = 0;
   bool open = false;
   bool dropped = false;
 
@@ -31,6 +33,7 @@ void LeadLink::Open(const std::string& address, const v1::Hello& hello, Handlers
   Drop();
   auto call = std::make_shared<Call>();
   call->handlers = std::move(handlers);
+  call->lineage = hello.lineage();
   call_ = call;
   if (stub_ == nullptr || address_ != address) {
     services::ChannelOptions options;
@@ -64,7 +67,16 @@ void LeadLink::Open(const std::string& address, const v1::Hello& hello, Handlers
     const auto bytes = wire::ReceivedBytes::From(message);
     if (!bytes.ok()) return call->Close(bytes.status());
     const auto decoded = wire::DecodeResponse(bytes->pieces());
-    if (!decoded.ok()) return call->Close(decoded.status());
+    if (!decoded.ok()) return call->Close(absl::DataLossError(decoded.status().message()));
+    if (decoded->message.has_hello() && !decoded->message.has_check()) {
+      return call->Close(absl::UnimplementedError(
+          absl::StrCat("the lead speaks exchange ", decoded->message.hello().speaks(),
+                       ", this shard speaks exchange ", wire::kSpeaks,
+                       ": run one version of Capstan on all shards")));
+    }
+    if (!decoded->Intact(call->lineage)) {
+      return call->Close(absl::DataLossError("a message whose check differs"));
+    }
     if (decoded->message.has_hello()) {
       if (!std::exchange(call->open, true)) call->handlers.on_open();
     } else if (decoded->message.has_decision() && call->open) {
@@ -81,7 +93,8 @@ void LeadLink::Open(const std::string& address, const v1::Hello& hello, Handlers
   call->stream = stream;
   v1::ExchangeRequest request;
   *request.mutable_hello() = hello;
-  stream->Send(wire::MakeByteBuffer(request));
+  request.mutable_hello()->set_speaks(wire::kSpeaks);
+  stream->Send(wire::MakeByteBuffer(request, call->lineage));
   strand_.PostAfter(kOpenTimeout, [call] {
     if (!call->open) call->Close(absl::DeadlineExceededError("the lead does not answer"));
   });
@@ -103,7 +116,7 @@ void LeadLink::Send(const v1::ExchangeRequest& request) {
   if (call_ == nullptr || call_->dropped) return;
   const auto stream = call_->stream.lock();
   if (stream == nullptr) return;
-  stream->Send(wire::MakeByteBuffer(request));
+  stream->Send(wire::MakeByteBuffer(request, call_->lineage));
 }
 
 void LeadLink::Drop() {

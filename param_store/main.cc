@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   capstan::services::TuneProcess();
+  capstan::services::RequireThreads();
   capstan::services::ShutdownSignal& signal = capstan::services::ShutdownSignal::Install();
   Config config;
   if (const std::optional<int> exit_code = config.Parse(argc, argv)) return *exit_code;
@@ -27,6 +28,7 @@ int main(int argc, char** argv) {
   std::printf("event=listening %s\n", (*service)->Addresses().c_str());
   std::fflush(stdout);
   signal.Wait();
+  capstan::services::EndProcessAfter(capstan::services::kShutdownLimit);
   (*service)->Shutdown();
   return 0;
 }

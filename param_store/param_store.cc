@@ -21,19 +21,31 @@ std::vector<int32_t> Ranks(const common::v1::View& view) {
   return ranks;
 }
 
+// Whether the roots of this host let it look there. Those of checkpoints count for checkpoints alone.
+bool MayReadWeights(const std::string& weights, const ParamStoreOptions& store) {
+  if (store.data_roots.empty() || weights.empty()) return true;
+  const absl::StatusOr<std::string> path = training::LocalPath(weights);
+  if (!path.ok()) return false;
+  return services::LiesBeneath(*path, store.data_roots) ||
+         (!training::CheckpointFolderIn(*path).empty() &&
+          services::LiesBeneath(*path, store.checkpoint_roots));
+}
+
 // The coordinator has its own roots; these are of the operator of this host.
 absl::Status CheckRoots(const ShardJobOptions& job, const ParamStoreOptions& store) {
-  if (!store.checkpoint_roots.empty() &&
-      !services::LiesBeneath(job.storage_path, store.checkpoint_roots)) {
+  if (!job.may_touch_folder && (job.files_channel == nullptr || job.files_key.empty())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "storage_path ", job.storage_path, ": lies under no --checkpoint-root of this shard"));
   }
   const std::string& weights = job.base.initial_weights;
-  if (store.data_roots.empty() || weights.empty()) return absl::OkStatus();
+  if (MayReadWeights(weights, store)) return absl::OkStatus();
   const absl::StatusOr<std::string> path = training::LocalPath(weights);
-  if (path.ok() && services::LiesBeneath(*path, store.data_roots)) return absl::OkStatus();
+  const bool checkpoint = path.ok() && !training::CheckpointFolderIn(*path).empty();
+  // A checkpoint is the coordinator's, which has let the job begin from it.
+  if (checkpoint && job.files_channel != nullptr && !job.files_key.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("model.initial_weights ", weights, ": lies under no --data-root of this shard"));
+      absl::StrCat("model.initial_weights ", weights, ": lies under no --data-root",
+                   checkpoint ? " or --checkpoint-root" : "", " of this shard"));
 }
 
 // The route of `shard`, where the view has one that fits the job.
@@ -81,6 +93,8 @@ void ParamStore::OnMessage(const node::v1::ConnectResponse& message) {
     case ConnectResponse::kViewChange: {
       const common::v1::View& view = message.view_change().view();
       if (const auto job = Find(view.job_id()); job != nullptr) {
+        job->Learn(view, message.view_change().certificates());
+        job->SetFilesKey(message.view_change().files_key());
         job->Post(core::ViewChange{
             .lineage = view.lineage(),
             .generation = view.generation(),
@@ -126,7 +140,10 @@ void ParamStore::Start(const node::v1::StartLineage& order) {
     Log(services::kError, "order_refused").Kv("job", order.job_id()).Kv("status", start.status());
     return;
   }
-  if (!start->base_manifest.empty() && !options_.checkpoint_roots.empty() &&
+  // With a key of the coordinator's, the folder is looked at only where it lies under a root, and
+  // else its files come from there.
+  const bool asks = options_.files_channel != nullptr && !order.files_key().empty();
+  if (!asks && !start->base_manifest.empty() && !options_.checkpoint_roots.empty() &&
       !services::LiesBeneath(start->base_manifest, options_.checkpoint_roots)) {
     Log(services::kError, "order_refused")
         .Kv("job", order.job_id())
@@ -139,6 +156,7 @@ void ParamStore::Start(const node::v1::StartLineage& order) {
   for (const common::v1::ShardRoute& route : order.view().shards()) {
     if (route.index() == 0) lead = route.address();
   }
+  job->Learn(order.view(), order.certificates());
   job->StartLineage(*std::move(start), std::move(lead));
 }
 
@@ -163,6 +181,12 @@ std::shared_ptr<ShardJob> ParamStore::JobFor(const node::v1::StartLineage& order
         absl::StrCat("job_id: the resolved spec is of job ", options->plan.job_id));
   }
   if (options.ok()) {
+    options->files_key = order.files_key();
+    options->files_channel = options_.files_channel;
+    options->may_touch_folder =
+        options_.checkpoint_roots.empty() ||
+        services::LiesBeneath(options->storage_path, options_.checkpoint_roots);
+    options->may_touch_weights = MayReadWeights(options->base.initial_weights, options_);
     if (absl::Status status = CheckRoots(*options, options_); !status.ok()) options = status;
   }
   if (!options.ok()) {

@@ -25,7 +25,10 @@ namespace capstan::param_store {
 
 struct ParamStoreOptions {
   services::Security security;  // towards leads on other nodes
-  // Absolute folders that the files of a job, and its initial weights, may lie in; none: anywhere.
+  // To the coordinator's FileService; null: storage_path of every job is a folder that is shared.
+  std::shared_ptr<grpc::Channel> files_channel;
+  // Absolute folders that the files of a job, and its initial weights, may lie in; none: anywhere. A
+  // storage_path that lies in none is not touched here: files go to the coordinator.
   std::vector<std::string> checkpoint_roots;
   std::vector<std::string> data_roots;
   ShardMetrics* metrics = nullptr;  // outlives the store; null: nothing is counted

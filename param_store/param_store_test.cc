@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "param_store/shard_job.h"
 #include "param_store/test_shards.h"
 #include "training/codec/safetensors.h"
 #include "training/codec/sha256.h"
@@ -73,7 +74,7 @@ TEST_P(Shards, TrainBitForBitLikeAPlainLoop) {
         part.set_samples(block < 2 ? 3 : 2);
         part.set_correct(2);
         part.set_loss_sum(5);
-        ASSERT_TRUE((block % 2 == 0 ? control0 : control1).stream->Write(request));
+        ASSERT_TRUE(Write(block % 2 == 0 ? control0 : control1, request));
       }
     }
     Update(weights, momentum, Sum(left, right));
@@ -111,7 +112,7 @@ TEST_P(Shards, TrainBitForBitLikeAPlainLoop) {
     part.set_samples(block < 2 ? 3 : 2);
     part.set_correct(1);
     part.set_loss_sum(2.5);
-    ASSERT_TRUE(control0.stream->Write(request));
+    ASSERT_TRUE(Write(control0, request));
   }
   ASSERT_TRUE(WaitFor(0, [](const node::v1::ShardState& s) { return s.lead().complete(); }));
   const node::v1::LeadState lead = State(0).lead();
@@ -221,7 +222,10 @@ TEST_F(ShardTest, HostileMessagesEndTheirStreamAlone) {
     grpc::ClientContext context;
     services::SetTimeout(context, absl::Seconds(20));
     auto stream = shards_[0].stub->Exchange(&context);
-    for (const v1::ExchangeRequest& request : requests) stream->Write(request);
+    for (v1::ExchangeRequest request : requests) {
+      wire::SetCheck(&request, 1);
+      stream->Write(request);
+    }
     v1::ExchangeResponse response;
     while (stream->Read(&response)) {
     }
@@ -233,6 +237,7 @@ TEST_F(ShardTest, HostileMessagesEndTheirStreamAlone) {
   hello.mutable_hello()->set_lineage(1);
   hello.mutable_hello()->set_kind(v1::STREAM_KIND_DATA);
   hello.mutable_hello()->set_have_version(-1);
+  hello.mutable_hello()->set_speaks(wire::kSpeaks);
   unknown = hello;
   unknown.mutable_hello()->set_job_id("t-2");
   frame.mutable_frame()->set_first_lane(-1);
@@ -241,14 +246,91 @@ TEST_F(ShardTest, HostileMessagesEndTheirStreamAlone) {
   v1::ExchangeRequest bad_hello = hello;
   bad_hello.mutable_hello()->set_kind(static_cast<v1::StreamKind>(77));
   EXPECT_EQ(status_of({unknown}), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(status_of({frame}), grpc::StatusCode::INVALID_ARGUMENT);  // no Hello
-  EXPECT_EQ(status_of({v1::ExchangeRequest()}), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status_of({frame}), grpc::StatusCode::INVALID_ARGUMENT);           // no Hello
+  EXPECT_EQ(status_of({v1::ExchangeRequest()}), grpc::StatusCode::DATA_LOSS);  // says nothing
   EXPECT_EQ(status_of({bad_hello}), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(status_of({hello, frame}), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(status_of({hello, seal}), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(status_of({hello, hello}), grpc::StatusCode::INVALID_ARGUMENT);
   std::vector<float> got(layout_->total_floats());
   Pull(good, 0, 0, got);  // the others go on
+}
+
+// A flipped bit in a key must not put a sum under another node, nor a decision be taken on it.
+TEST_F(ShardTest, AMessageThatWasDamagedEndsItsStreamAndNothingOfItCounts) {
+  StartAll(1);
+  const int64_t floats = layout_->total_floats();
+  const std::vector<float> left = Gradient(0, 0, floats), right = Gradient(0, 2, floats);
+  const auto damaged = [&](v1::ExchangeRequest request, auto damage) {
+    Call& call = Open(0, v1::STREAM_KIND_DATA, 0);
+    wire::SetCheck(&request, lineage_);
+    damage(request);
+    call.stream->Write(request);
+    v1::ExchangeResponse response;
+    while (call.stream->Read(&response)) {
+    }
+    const auto code = call.stream->Finish().error_code();
+    call.stream.reset();
+    return code;
+  };
+  const training::ChunkRun run = training::FramesOf(*layout_, runs_[0], 64 << 10)[0];
+  v1::ExchangeRequest request;
+  v1::Frame& frame = *request.mutable_frame();
+  frame.set_lane_count(2);
+  frame.set_first_chunk(run.first_chunk);
+  for (int32_t chunk = run.first_chunk; chunk < run.end(); ++chunk) {
+    const FlatRange range = layout_->ChunkRange(chunk);
+    const char* const bytes = reinterpret_cast<const char*>(left.data() + range.offset);
+    frame.add_crc32c(training::Crc32c(bytes, range.size * 4));
+    frame.mutable_payload()->append(bytes, range.size * 4);
+  }
+  EXPECT_EQ(damaged(request, [](auto& r) { r.mutable_frame()->set_first_lane(2); }),
+            grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(damaged(request, [](auto& r) { r.mutable_frame()->set_first_chunk(1); }),
+            grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(damaged(request, [](auto& r) { r.mutable_frame()->clear_check(); }),
+            grpc::StatusCode::DATA_LOSS);
+  v1::ExchangeRequest seal;
+  seal.mutable_seal()->set_lane_count(4);
+  seal.mutable_seal()->set_samples(8);
+  EXPECT_EQ(damaged(seal, [](auto& r) { r.mutable_seal()->set_loss_sum(1e30); }),
+            grpc::StatusCode::DATA_LOSS);
+  // Whole, and of another lineage: a bug of the sender.
+  EXPECT_EQ(damaged(request, [&](auto& r) { wire::SetCheck(&r, lineage_ + 1); }),
+            grpc::StatusCode::DATA_LOSS);
+
+  // The step is what the whole messages say.
+  Call& call = Open(0, v1::STREAM_KIND_DATA, 0);
+  std::vector<float> got(floats), momentum(floats, 0.0f);
+  Pull(call, 0, 0, got);
+  std::vector<float> weights = got;
+  Push(call, 0, 0, {2, 2}, right);
+  Push(call, 0, 0, {0, 2}, left);
+  Seal(call, 0, {0, 4});
+  Pull(call, 0, 1, got);
+  Update(weights, momentum, Sum(left, right));
+  EXPECT_EQ(std::memcmp(got.data(), weights.data(), floats * 4), 0);
+}
+
+// The messages of an older worker have no checks: both sides are named, and it does not try again.
+TEST_F(ShardTest, AWorkerThatSpeaksAnotherExchangeIsRefusedByName) {
+  StartAll(1);
+  Open(0, v1::STREAM_KIND_DATA, 0);  // the job is known
+  grpc::ClientContext context;
+  services::SetTimeout(context, absl::Seconds(20));
+  const auto stream = shards_[0].stub->Exchange(&context);
+  v1::ExchangeRequest request;
+  request.mutable_hello()->set_job_id("t-1");
+  request.mutable_hello()->set_spec_digest(digest_);
+  request.mutable_hello()->set_lineage(1);
+  request.mutable_hello()->set_kind(v1::STREAM_KIND_DATA);
+  stream->Write(request);
+  v1::ExchangeResponse response;
+  EXPECT_FALSE(stream->Read(&response));
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("the caller speaks exchange 0, this shard speaks exchange 1"));
 }
 
 TEST_F(ShardTest, AJobThatCannotBeReadIsReportedUntilItEnds) {
@@ -268,6 +350,19 @@ TEST_F(ShardTest, AJobThatCannotBeReadIsReportedUntilItEnds) {
   end.mutable_end_job()->set_job_id("t-2");
   shards_[0].store->OnMessage(end);
   EXPECT_EQ(shards_[0].store->MakeHeartbeat().shards_size(), 1);
+}
+
+TEST(ReadJobTest, AModelWithRunningStatisticsIsTaken) {
+  const job::v1::ResolvedSpec lenet = MakeSpec(2, "/out");
+  job::v1::JobSpec wanted = lenet.spec();
+  wanted.mutable_model()->set_name("resnet18_v1");
+  const auto resolved =
+      spec::Resolve(wanted, lenet.dataset(), {.job_id = "t-1", .storage_path = "/out"});
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  const std::string bytes = resolved->SerializeAsString();
+  const auto job = ReadJob(bytes, spec::Digest(bytes), 1);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(job->plan.layout.has_statistics());
 }
 
 // Else the job would show a loss without a cause.

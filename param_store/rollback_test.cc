@@ -42,7 +42,7 @@ class Rollback : public Shards {
       part.set_samples(block < 2 ? 3 : 2);
       part.set_correct(1);
       part.set_loss_sum(0.1 * block);
-      ASSERT_TRUE(control_->stream->Write(request));
+      ASSERT_TRUE(Write(*control_, request));
     }
   }
   // Step `step` on the shards and in the plain loop: equal, bit for bit.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "param_store/wire/byte_buffer.h"
+#include "services/security/credentials.h"
 #include "services/status/status.h"
 #include "services/sync/hand_over.h"
 
@@ -25,7 +26,11 @@ constexpr char kHelloAlarms = 0;
 }  // namespace
 
 ServerStream::ServerStream(grpc::CallbackServerContext& context, JobDirectory& directory)
-    : context_(context), directory_(directory), id_(NextId()) {}
+
+    : context_(context),
+      directory_(directory),
+      id_(NextId()),
+      caller_(services::CallerOf(context)) {}
 
 ServerStream* ServerStream::Start(grpc::CallbackServerContext& context, JobDirectory& directory,
                                   absl::Duration hello_timeout) {
@@ -90,14 +95,24 @@ absl::Status ServerStream::Bind(const grpc::ByteBuffer& message) {
   const auto bytes = wire::ReceivedBytes::From(message);
   if (!bytes.ok()) return bytes.status();
   auto decoded = wire::DecodeRequest(bytes->pieces());
-  if (!decoded.ok()) return decoded.status();
+  if (!decoded.ok()) return absl::DataLossError(decoded.status().message());
+  if (decoded->message.has_check() && !decoded->Intact(/*lineage=*/0)) {
+    return absl::DataLossError("the check of the Hello differs");
+  }
   if (!decoded->message.has_hello()) {
     return absl::InvalidArgumentError("the first message of a stream is a Hello");
   }
   v1::Hello& hello = *decoded->message.mutable_hello();
+  if (hello.speaks() != wire::kSpeaks) {
+    return absl::UnimplementedError(
+        absl::StrCat("the caller speaks exchange ", hello.speaks(), ", this shard speaks exchange ",
+                     wire::kSpeaks, ": run one version of Capstan on workers and shards"));
+  }
+  if (!decoded->message.has_check()) return absl::DataLossError("the Hello has no check");
   if (!v1::StreamKind_IsValid(hello.kind()) || hello.kind() == v1::STREAM_KIND_UNSPECIFIED) {
     return absl::InvalidArgumentError(absl::StrCat("hello.kind: got ", hello.kind()));
   }
+  if (absl::Status status = CheckRole(caller_, hello.kind()); !status.ok()) return status;
   std::shared_ptr<StreamOwner> owner = directory_.FindJob(hello.job_id());
   if (owner == nullptr) {
     return absl::UnavailableError(
@@ -120,13 +135,13 @@ absl::Status ServerStream::Bind(const grpc::ByteBuffer& message) {
   return absl::OkStatus();
 }
 
-void ServerStream::Send(const grpc::ByteBuffer& message, int64_t weights_of) {
+void ServerStream::Send(const grpc::ByteBuffer& message, int64_t weights_of, bool last) {
   MutexLock lock(mu_);
   if (closed_) return;
   if (writing_) {
-    outgoing_.push_back({message, weights_of});
+    outgoing_.push_back({message, weights_of, last});
   } else {
-    WriteLocked({message, weights_of});
+    WriteLocked({message, weights_of, last});
   }
 }
 
@@ -136,32 +151,42 @@ void ServerStream::WriteLocked(const Outgoing& next) {
   StartWrite(&current_.message);
 }
 
-void ServerStream::DropWeightsBelow(int64_t version) {
+void ServerStream::DropWeights() {
   std::deque<Outgoing> kept, old;  // let go outside the lock
   MutexLock lock(mu_);
   old.swap(outgoing_);
   for (const Outgoing& message : old) {
-    if (message.weights_of < 0 || message.weights_of >= version) kept.push_back(message);
+    if (message.weights_of < 0) kept.push_back(message);
   }
   outgoing_.swap(kept);
 }
 
-int64_t ServerStream::writing_version() const {
+ServerStream::Writing ServerStream::writing() const {
   MutexLock lock(mu_);
-  return writing_ ? current_.weights_of : -1;
+  return {writing_ ? current_.weights_of : -1, taken_messages_};
 }
 
 void ServerStream::OnWriteDone(bool ok) {
   const Reaction reaction(this);
   Outgoing done;  // let go outside the lock
   std::deque<Outgoing> dropped;
-  MutexLock lock(mu_);
-  writing_ = false;
-  std::swap(done, current_);
+  std::shared_ptr<StreamOwner> owner;
+  {
+    MutexLock lock(mu_);
+    writing_ = false;
+    ++taken_messages_;
+    std::swap(done, current_);
+    if (ok && done.last) owner = owner_;
+    GoOnLocked(ok, &dropped);
+  }
+  if (owner != nullptr) owner->OnWeightsTaken(id_, done.weights_of);
+}
+
+void ServerStream::GoOnLocked(bool ok, std::deque<Outgoing>* dropped) {
   if (closed_) {
     FinishLocked();
   } else if (!ok) {
-    dropped.swap(outgoing_);  // OnReadDone or OnCancel ends the stream
+    dropped->swap(outgoing_);  // OnReadDone or OnCancel ends the stream
   } else if (!outgoing_.empty()) {
     const Outgoing next = outgoing_.front();
     outgoing_.pop_front();

@@ -3,7 +3,7 @@
 // At most kReadAhead messages wait for the job's strand; the connection's window does the rest. The
 // first message, the Hello, finds the job.
 //
-// Threads: Send, DropWeightsBelow and Close on the job's strand. The object lives until gRPC is
+// Threads: Send, DropWeights and Close on the job's strand. The object lives until gRPC is
 // done with it and nobody refers to it any more.
 #ifndef CAPSTAN_PARAM_STORE_SERVER_STREAM_H_
 #define CAPSTAN_PARAM_STORE_SERVER_STREAM_H_
@@ -23,6 +23,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "param_store/core/shard_events.h"
+#include "param_store/stream_guard.h"
 #include "services/sync/mutex.h"
 
 namespace capstan::param_store {
@@ -38,6 +39,8 @@ class StreamOwner {
   // stream->Handled() follows once the message was dealt with.
   virtual void OnMessage(std::shared_ptr<ServerStream> stream,
                          std::shared_ptr<grpc::ByteBuffer> message) = 0;
+  // gRPC has taken the last message of a version's weights (Send, `last`).
+  virtual void OnWeightsTaken(core::StreamId stream, int64_t version) = 0;
   // Never before OnHello. The stream may be one that the owner itself has closed.
   virtual void OnEnd(core::StreamId stream) = 0;
 };
@@ -60,14 +63,20 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
                              absl::Duration hello_timeout);
 
   core::StreamId id() const { return id_; }
+  const Caller& caller() const { return caller_; }
 
-  // Queues a message; `weights_of` is the version that it carries, -1: none. Dropped where the
-  // stream has ended.
-  void Send(const grpc::ByteBuffer& message, int64_t weights_of = -1) ABSL_LOCKS_EXCLUDED(mu_);
-  // Drops queued weights of versions below `version`.
-  void DropWeightsBelow(int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
-  // The version whose weights are being written; -1: none.
-  int64_t writing_version() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Queues a message; `weights_of` is the version that it carries, -1: none; `last`: no more of that
+  // version follow. Dropped where the stream has ended.
+  void Send(const grpc::ByteBuffer& message, int64_t weights_of = -1, bool last = false)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Drops queued weights of all versions.
+  void DropWeights() ABSL_LOCKS_EXCLUDED(mu_);
+  // The version whose weights are being written, -1: none; messages that gRPC has taken so far.
+  struct Writing {
+    int64_t version = -1;
+    int64_t taken_messages = 0;
+  };
+  Writing writing() const ABSL_LOCKS_EXCLUDED(mu_);
   // Ends the stream with `status` once the write under way is through; what is queued is dropped.
   void Close(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   // For a peer that does not read: ends it at once, unless it has ended.
@@ -79,6 +88,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   struct Outgoing {
     grpc::ByteBuffer message;
     int64_t weights_of = -1;
+    bool last = false;
   };
 
   ServerStream(grpc::CallbackServerContext& context, JobDirectory& directory);
@@ -92,12 +102,14 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void EndWithoutHello() ABSL_LOCKS_EXCLUDED(mu_);
   void End(const absl::Status& status, bool tell_owner) ABSL_LOCKS_EXCLUDED(mu_);
   void ReadOnLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void GoOnLocked(bool ok, std::deque<Outgoing>* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WriteLocked(const Outgoing& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   grpc::CallbackServerContext& context_;
   JobDirectory& directory_;
   const core::StreamId id_;
+  const Caller caller_;
   std::shared_ptr<ServerStream> self_;  // from Start to OnDone
   grpc::ByteBuffer incoming_;           // of the read under way
   grpc::Alarm hello_alarm_;
@@ -107,6 +119,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   Outgoing current_ ABSL_GUARDED_BY(mu_);                    // being written, where writing_
   std::deque<Outgoing> outgoing_ ABSL_GUARDED_BY(mu_);       // behind it
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t taken_messages_ ABSL_GUARDED_BY(mu_) = 0;
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;    // nothing more is read or written
   bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish was called

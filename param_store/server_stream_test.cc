@@ -11,6 +11,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "param_store/exchange_service.h"
+#include "param_store/wire/frame_codec.h"
 #include "services/channel/channel.h"
 #include "services/files/files.h"
 #include "services/server/server.h"
@@ -38,6 +39,7 @@ class SlowOwner final : public StreamOwner, public JobDirectory {
     while (given_ == 2 && absl::Now() < end) changed_.WaitWithTimeout(mu_, end - absl::Now());
     overtaken_ = given_ > 2;
   }
+  void OnWeightsTaken(core::StreamId, int64_t) override {}
   void OnEnd(core::StreamId) override {}
 
   bool WaitFor(int messages) {
@@ -71,6 +73,7 @@ class SlowGreeter final : public StreamOwner, public JobDirectory {
     overtaken_ = WaitForEnd(absl::Milliseconds(300));  // for what must not come
   }
   void OnMessage(std::shared_ptr<ServerStream>, std::shared_ptr<grpc::ByteBuffer>) override {}
+  void OnWeightsTaken(core::StreamId, int64_t) override {}
   void OnEnd(core::StreamId) override {
     MutexLock lock(mu_);
     ended_ = true;
@@ -91,6 +94,47 @@ class SlowGreeter final : public StreamOwner, public JobDirectory {
   Mutex mu_;
   CondVar changed_;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// Sends weights that its peer does not read.
+class Publisher final : public StreamOwner, public JobDirectory {
+ public:
+  std::shared_ptr<StreamOwner> FindJob(absl::string_view) override {
+    return {std::shared_ptr<void>(), this};
+  }
+  void OnHello(std::shared_ptr<ServerStream> stream, v1::Hello) override {
+    const std::string bytes(size_t{32} << 20, 'x');  // more than any window of a connection
+    const grpc::Slice slice(bytes);
+    const grpc::ByteBuffer weights(&slice, 1);
+    for (const int64_t version : {1, 2}) stream->Send(weights, version, /*last=*/true);
+    MutexLock lock(mu_);
+    writing_ = stream->writing().version;
+    changed_.NotifyAll();
+  }
+  void OnMessage(std::shared_ptr<ServerStream>, std::shared_ptr<grpc::ByteBuffer>) override {}
+  void OnWeightsTaken(core::StreamId, int64_t version) override {
+    MutexLock lock(mu_);
+    taken_.push_back(version);
+  }
+  void OnEnd(core::StreamId) override {}
+
+  // The version being written once the Hello was dealt with; -1: it was not.
+  int64_t WaitForWriting() {
+    const absl::Time end = absl::Now() + absl::Seconds(20);
+    MutexLock lock(mu_);
+    while (writing_ < 0 && absl::Now() < end) changed_.WaitWithTimeout(mu_, end - absl::Now());
+    return writing_;
+  }
+  std::vector<int64_t> taken() {
+    MutexLock lock(mu_);
+    return taken_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  int64_t writing_ ABSL_GUARDED_BY(mu_) = -1;
+  std::vector<int64_t> taken_ ABSL_GUARDED_BY(mu_);
 };
 
 class ServerStreamTest : public testing::Test {
@@ -116,6 +160,8 @@ class ServerStreamTest : public testing::Test {
     v1::ExchangeRequest hello;
     hello.mutable_hello()->set_job_id("t-1");
     hello.mutable_hello()->set_kind(v1::STREAM_KIND_DATA);
+    hello.mutable_hello()->set_speaks(wire::kSpeaks);
+    wire::SetCheck(&hello, 0);
     return hello;
   }
 
@@ -155,6 +201,21 @@ TEST_F(ServerStreamTest, TheEndOfAStreamDoesNotOvertakeItsHello) {
   EXPECT_TRUE(owner.WaitForEnd(absl::Seconds(20)));
   server_->Shutdown();
   EXPECT_FALSE(owner.overtaken());
+}
+
+// A reader that is gone has not taken the version that was under way to it.
+TEST_F(ServerStreamTest, AWriteThatFailsIsNoneThatWasTaken) {
+  Publisher owner;
+  Serve(owner);
+  grpc::ClientContext context;
+  services::SetTimeout(context, absl::Seconds(60));
+  const auto stream = stub_->Exchange(&context);
+  ASSERT_TRUE(stream->Write(Hello()));
+  EXPECT_EQ(owner.WaitForWriting(), 1);
+  context.TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  server_->Shutdown();  // all of its calls are over
+  EXPECT_TRUE(owner.taken().empty());
 }
 
 }  // namespace

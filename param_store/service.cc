@@ -15,6 +15,20 @@ namespace capstan::param_store {
 
 using services::Log;
 
+namespace {
+
+// A connection of its own: files must not hold up heartbeats. Null: Start fails for the same reason.
+std::shared_ptr<grpc::Channel> MakeFilesChannel(const Config& config) {
+  services::ChannelOptions dial;
+  dial.peer = config.coordinator_endpoint;
+  dial.security = config.common.security;
+  dial.retry = false;  // JobFiles tries again by itself
+  dial.own_connection = true;
+  return services::MakeChannel(dial).value_or(nullptr);
+}
+
+}  // namespace
+
 Service::Service(const Config& config)
     : registry_("param_store"),
       shard_metrics_(registry_),
@@ -22,6 +36,7 @@ Service::Service(const Config& config)
       client_rpc_metrics_(registry_, {node::v1::NodeService::service_full_name()},
                           services::RpcMetrics::Side::kClient),
       store_({.security = config.common.security,
+              .files_channel = MakeFilesChannel(config),
               .checkpoint_roots = config.checkpoint_roots,
               .data_roots = config.data_roots,
               .metrics = &shard_metrics_,
@@ -59,6 +74,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
   if (config.http.has_value()) {
     services::HttpOptions options;
     options.listen = *config.http;
+    options.names = config.common.http_hosts;
     options.security = config.common.security;
     options.metrics = [self] { return self->registry_.Scrape(); };
     options.ready = [self] { return self->server_->ready(); };

@@ -5,11 +5,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "param_store/checkpoint/load_checkpoint.h"
-#include "param_store/checkpoint/shard_file.h"
 #include "param_store/wire/byte_buffer.h"
 #include "services/check/check.h"
 #include "services/logging/log.h"
+#include "training/chunks/shard_memory.h"
 #include "training/spec/resolve.h"
 
 namespace capstan::param_store {
@@ -18,8 +17,7 @@ namespace {
 using services::Log;
 
 constexpr absl::Duration kRefresh = absl::Milliseconds(500);  // of state() and the gauges
-constexpr absl::Duration kAbortAfter = absl::Seconds(1);      // of a stream that was closed
-constexpr int64_t kMaxWeightBuffers = 4;
+constexpr absl::Duration kAbortAfter = absl::Seconds(5);      // of a stream that was closed
 
 core::StreamKind KindOf(v1::StreamKind kind) {
   switch (kind) {
@@ -46,7 +44,7 @@ v1::FrameOutcome ToProto(core::FrameOutcome outcome) {
   return v1::FRAME_OUTCOME_UNSPECIFIED;
 }
 
-void ToProto(const training::Decision& from, v1::StepDecision* to) {
+void ToProto(const training::Decision& from, const core::Held& held, v1::StepDecision* to) {
   to->set_step(from.step);
   to->set_apply(from.apply);
   to->set_learning_rate(from.learning_rate);
@@ -55,7 +53,17 @@ void ToProto(const training::Decision& from, v1::StepDecision* to) {
   to->set_evaluate(from.evaluate);
   to->set_clip_scale(from.clip_scale);
   to->set_loss_scale(from.loss_scale);
+  to->set_applied_steps(from.applied_steps);
   for (const int64_t id : from.order_ids) to->add_order_ids(id);
+  if (held.version >= 0) to->set_held_version(held.version);
+  for (const int32_t rank : held.slow_ranks) to->add_slow_ranks(rank);
+}
+
+core::Held HeldOf(const v1::StepDecision& from) {
+  core::Held held;
+  if (from.has_held_version()) held.version = from.held_version();
+  held.slow_ranks.assign(from.slow_ranks().begin(), from.slow_ranks().end());
+  return held;
 }
 
 training::Decision FromProto(const v1::StepDecision& from) {
@@ -68,6 +76,7 @@ training::Decision FromProto(const v1::StepDecision& from) {
   to.evaluate = from.evaluate();
   to.clip_scale = from.clip_scale();
   to.loss_scale = from.loss_scale();
+  to.applied_steps = from.applied_steps();
   to.order_ids.assign(from.order_ids().begin(), from.order_ids().end());
   return to;
 }
@@ -85,9 +94,6 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
   }
   auto layout = spec::MakeLayout(*resolved);
   if (!layout.ok()) return layout.status();
-  if (layout->ElementCount(training::TensorKind::kStat) > 0) {
-    return absl::UnimplementedError("running statistics are not supported in this version");
-  }
   auto samples = spec::MakeSamplePlan(*resolved);
   if (!samples.ok()) return samples.status();
   auto evaluation = spec::MakeEvalPlan(*resolved);
@@ -121,9 +127,15 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
 
 ShardJob::ShardJob(ShardJobOptions options)
     : options_(std::move(options)),
-      log_(files_, options_.plan.job_id, options_.storage_path),
+      job_files_({.job_id = options_.plan.job_id,
+                  .storage_path = options_.storage_path,
+                  .key = options_.files_key,
+                  .channel = options_.files_channel,
+                  .may_touch_folder = options_.may_touch_folder,
+                  .may_touch_weights = options_.may_touch_weights}),
+      log_(files_, options_.plan.job_id, options_.storage_path, &job_files_),
       core_(options_.plan),
-      storage_(options_.plan.layout, options_.plan.samples, options_.optimizer),
+      storage_(options_.plan.layout, options_.plan.samples, *options_.optimizer),
       metrics_(options_.metrics, options_.plan.job_id, options_.plan.shard),
       lead_link_(strand_, options_.security),
       state_(core_.State(absl::ZeroDuration())) {}
@@ -136,6 +148,7 @@ void ShardJob::Start() {
 }
 
 void ShardJob::Stop(const absl::Status& status) {
+  job_files_.Cancel();  // a network that is away holds up no end
   strand_.Post([this, status] {
     if (status.ok()) Do(core::EndJob{});
     for (const auto& entry : streams_) entry.second->Close(status);
@@ -168,6 +181,11 @@ void ShardJob::Post(core::Event event) {
   strand_.Post([self = shared_from_this(), event = std::move(event)] { self->Do(event); });
 }
 
+void ShardJob::Learn(const common::v1::View& view, const StreamGuard::Certificates& certificates) {
+  strand_.Post(
+      [self = shared_from_this(), view, certificates] { self->guard_.Learn(view, certificates); });
+}
+
 node::v1::ShardState ShardJob::state() const {
   MutexLock lock(mu_);
   return state_;
@@ -177,7 +195,16 @@ node::v1::ShardState ShardJob::state() const {
 
 void ShardJob::OnHello(std::shared_ptr<ServerStream> stream, v1::Hello hello) {
   strand_.Post([self = shared_from_this(), stream = std::move(stream), hello = std::move(hello)] {
+    if (const absl::Status may = self->guard_.Check(stream->caller(), hello); !may.ok()) {
+      Log(services::kWarning, "stream_refused")
+          .Kv("job", self->options_.plan.job_id)
+          .Kv("status", may)
+          .Limit(may.message());
+      stream->Close(may);
+      return;
+    }
     self->streams_[stream->id()] = stream;
+    if (hello.has_damaged_version()) self->RenewSums(hello);
     self->Do(core::StreamOpened{.stream = stream->id(),
                                 .kind = KindOf(hello.kind()),
                                 .spec_digest = hello.spec_digest(),
@@ -198,6 +225,26 @@ void ShardJob::OnMessage(std::shared_ptr<ServerStream> stream,
       });
 }
 
+// A sum that was computed wrong, or has changed in memory, would be found wrong for ever.
+void ShardJob::RenewSums(const v1::Hello& hello) {
+  if (hello.lineage() != core_.lineage() || hello.spec_digest() != options_.plan.spec_digest) {
+    return;  // refused by the core
+  }
+  const int64_t wrong = storage_.RenewSums(hello.damaged_version());
+  Log(wrong > 0 ? services::kError : services::kInfo, "checksums_renewed")
+      .Kv("job", options_.plan.job_id)
+      .Kv("shard", options_.plan.shard)
+      .Kv("rank", hello.index())
+      .Kv("version", hello.damaged_version())
+      .Kv("wrong", wrong);
+}
+
+void ShardJob::OnWeightsTaken(core::StreamId stream, int64_t version) {
+  strand_.Post([self = shared_from_this(), stream, version] {
+    self->Do(core::WeightsTaken{stream, version});
+  });
+}
+
 void ShardJob::OnEnd(core::StreamId stream) {
   strand_.Post([self = shared_from_this(), stream] {
     self->streams_.erase(stream);
@@ -212,7 +259,11 @@ void ShardJob::Handle(const std::shared_ptr<ServerStream>& stream,
   absl::Status bad;
   const auto bytes = wire::ReceivedBytes::From(message);
   auto decoded = bytes.ok() ? wire::DecodeRequest(bytes->pieces()) : bytes.status();
-  if (decoded.ok()) {
+  if (!decoded.ok()) {
+    bad = absl::DataLossError(decoded.status().message());
+  } else if (!decoded->Intact(core_.lineage())) {  // all streams are of the lineage at hand
+    bad = absl::DataLossError("a message whose check differs");
+  } else {
     const v1::ExchangeRequest& request = decoded->message;
     switch (request.message_case()) {
       case v1::ExchangeRequest::kFrame:
@@ -226,7 +277,12 @@ void ShardJob::Handle(const std::shared_ptr<ServerStream>& stream,
       }
       case v1::ExchangeRequest::kPart: {
         const v1::ShardPart& part = request.part();
-        return Do(core::PartArrived{id, part.step(), part.shard(), part.finite()});
+        return Do(core::PartArrived{
+            id,
+            part.step(),
+            part.shard(),
+            part.finite(),
+            {{part.slow_ranks().begin(), part.slow_ranks().end()}, part.held_in_use()}});
       }
       case v1::ExchangeRequest::kShown:
         return Do(core::ShownArrived{id, request.shown().version()});
@@ -238,8 +294,6 @@ void ShardJob::Handle(const std::shared_ptr<ServerStream>& stream,
       default:
         bad = absl::InvalidArgumentError("a second Hello");
     }
-  } else {
-    bad = decoded.status();
   }
   Do(core::StreamClosed{id});
   Run(core::CloseStream{id, bad});
@@ -301,13 +355,14 @@ void ShardJob::Arm() {
 void ShardJob::Publish() {
   published_at_ = strand_.Now();
   const auto pulls = std::count_if(streams_.begin(), streams_.end(), [](const auto& entry) {
-    return entry.second->writing_version() >= 0;
+    return entry.second->writing().version >= 0;
   });
-  metrics_.Update(core_, storage_, static_cast<int>(pulls));
+  CloseStuckReaders();
+  metrics_.Update(core_, ResidentBytes(), static_cast<int>(pulls));
   node::v1::ShardState state = core_.State(published_at_);
-  const ShardStorage::Bytes bytes = storage_.ResidentBytes();
   *state.mutable_load() = load_.Report(published_at_);
-  state.mutable_load()->set_resident_bytes(bytes.weights + bytes.optimizer + bytes.pending);
+  state.set_files_way(job_files_.way());
+  state.mutable_load()->set_resident_bytes(ResidentBytes().total());
   MutexLock lock(mu_);
   state_ = std::move(state);
 }
@@ -321,8 +376,9 @@ void ShardJob::Run(const core::SendHelloReply& effect) {
   v1::ExchangeResponse response;
   response.mutable_hello()->set_lineage(effect.lineage);
   response.mutable_hello()->set_version(effect.version);
+  response.mutable_hello()->set_speaks(wire::kSpeaks);
   const auto it = streams_.find(effect.stream);
-  if (it != streams_.end()) it->second->Send(wire::MakeByteBuffer(response));
+  if (it != streams_.end()) it->second->Send(wire::MakeByteBuffer(response, core_.lineage()));
 }
 
 void ShardJob::Run(const core::CloseStream& effect) {
@@ -333,6 +389,10 @@ void ShardJob::Run(const core::CloseStream& effect) {
       .Kv("shard", options_.plan.shard)
       .Kv("status", effect.status);
   it->second->Close(effect.status);
+  closing_.erase(std::remove_if(closing_.begin(), closing_.end(),
+                                [](const auto& stream) { return stream.expired(); }),
+                 closing_.end());
+  closing_.push_back(it->second);
   // A peer that does not read would never see the status.
   strand_.PostAfter(kAbortAfter, [stream = it->second] { stream->Abort(); });
   streams_.erase(it);
@@ -347,14 +407,14 @@ void ShardJob::Run(const core::SendAck& effect) {
   ack->set_first_chunk(effect.first_chunk);
   for (const core::FrameOutcome outcome : effect.outcomes) ack->add_outcomes(ToProto(outcome));
   const auto it = streams_.find(effect.stream);
-  if (it != streams_.end()) it->second->Send(wire::MakeByteBuffer(response));
+  if (it != streams_.end()) it->second->Send(wire::MakeByteBuffer(response, core_.lineage()));
 }
 
 void ShardJob::Run(const core::SendDecision& effect) {
   v1::ExchangeResponse response;
-  ToProto(effect.decision, response.mutable_decision());
+  ToProto(effect.decision, effect.held, response.mutable_decision());
   const auto it = streams_.find(effect.stream);
-  if (it != streams_.end()) it->second->Send(wire::MakeByteBuffer(response));
+  if (it != streams_.end()) it->second->Send(wire::MakeByteBuffer(response, core_.lineage()));
 }
 
 // ---- Arithmetic ----
@@ -366,37 +426,30 @@ void ShardJob::Run(const core::CheckRoots& effect) {
 }
 
 void ShardJob::Run(const core::ApplyStep& effect) {
+  if (storage_.weight_buffers_in_use() >= training::kMostWeightBuffers) MakeRoom();
   const absl::Duration start = strand_.Now();
-  storage_.Apply(effect.decision);
+  storage_.Apply(effect.decision, effect.held_version);
   metrics_.Applied(strand_.Now() - start);
-  if (storage_.weight_buffers() > kMaxWeightBuffers + snapshots_) CloseLaggards();
+  if (storage_.weight_buffers_in_use() > training::kUsualWeightBuffers + snapshots_)
+    CloseLaggards();
+}
+
+void ShardJob::Run(const core::DropWeights& effect) {
+  const auto it = streams_.find(effect.stream);
+  if (it != streams_.end()) it->second->DropWeights();
 }
 
 void ShardJob::Run(const core::RetireVersion& effect) { storage_.Retire(effect.version); }
-
-// Streams that still hold slices of an old version keep its buffer; they are the ones to go.
-void ShardJob::CloseLaggards() {
-  const int64_t oldest = storage_.current().version - 1;
-  std::vector<core::StreamId> slow;
-  for (const auto& [id, stream] : streams_) {
-    const int64_t version = stream->writing_version();
-    if (version >= 0 && version < oldest) slow.push_back(id);
-  }
-  for (const core::StreamId id : slow) {
-    streams_[id]->Abort();
-    events_.push_back(core::StreamClosed{id});
-    Run(core::CloseStream{id, absl::ResourceExhaustedError("the stream is read too slowly")});
-  }
-}
 
 void ShardJob::Run(const core::SendWeights& effect) {
   const auto it = streams_.find(effect.stream);
   if (it == streams_.end()) return;
   const absl::Duration start = strand_.Now();
   ServerStream& stream = *it->second;
-  stream.DropWeightsBelow(effect.version);
-  const VersionWeights& weights = storage_.current();
-  CAPSTAN_CHECK(weights.version == effect.version);
+  stream.DropWeights();
+  const VersionWeights* const found = storage_.Find(effect.version);
+  CAPSTAN_CHECK(found != nullptr);
+  const VersionWeights& weights = *found;
   const training::ChunkRun& run = storage_.run();
   std::vector<training::ChunkRun> frames = training::FramesOf(options_.plan.layout, run);
   std::reverse(frames.begin(), frames.end());  // the first layers lie last
@@ -417,9 +470,10 @@ void ShardJob::Run(const core::SendWeights& effect) {
         reinterpret_cast<const char*>(weights.floats->data() + storage_.LocalRange(first).offset),
         floats * sizeof(float));
     payload.owner = weights.floats;
-    stream.Send(wire::MakeByteBuffer(wire::EncodePrefix(header, payload.bytes.size()),
-                                     absl::MakeConstSpan(&payload, 1)),
-                effect.version);
+    stream.Send(
+        wire::MakeByteBuffer(wire::EncodePrefix(header, payload.bytes.size(), core_.lineage()),
+                             absl::MakeConstSpan(&payload, 1)),
+        effect.version, /*last=*/&frame == &frames.back());
     load_.Sent(floats * sizeof(float));
   }
   const absl::Duration took = strand_.Now() - start;
@@ -442,7 +496,7 @@ void ShardJob::Run(const core::ConnectLead& effect) {
                   {.on_open = [this, lineage] { Do(core::LeadOpened{lineage}); },
                    .on_decision =
                        [this, lineage](const v1::StepDecision& decision) {
-                         Do(core::DecisionArrived{lineage, FromProto(decision)});
+                         Do(core::DecisionArrived{lineage, FromProto(decision), HeldOf(decision)});
                        },
                    .on_closed =
                        [this, lineage](const absl::Status& status) {
@@ -461,6 +515,8 @@ void ShardJob::Run(const core::SendPart& effect) {
   part.set_step(effect.step);
   part.set_shard(options_.plan.shard);
   part.set_finite(effect.finite);
+  for (const int32_t rank : effect.readers.slow_ranks) part.add_slow_ranks(rank);
+  part.set_held_in_use(effect.readers.held_in_use);
   lead_link_.Send(part);
 }
 
@@ -468,117 +524,6 @@ void ShardJob::Run(const core::SendShown& effect) {
   v1::VersionShown shown;
   shown.set_version(effect.version);
   lead_link_.Send(shown);
-}
-
-// ---- Files ----
-
-void ShardJob::Run(const core::LoadBase& effect) {
-  Log(services::kInfo, "lineage_started")
-      .Kv("job", options_.plan.job_id)
-      .Kv("shard", options_.plan.shard)
-      .Kv("lineage", effect.lineage)
-      .Kv("first_chunk", effect.run.first_chunk)
-      .Kv("chunks", effect.run.chunk_count);
-  files_.Post([self = shared_from_this(), effect] { self->Load(effect); });
-}
-
-void ShardJob::Load(const core::LoadBase& effect) {
-  core::BaseLoaded loaded;
-  loaded.lineage = effect.lineage;
-  const training::FlatLayout& layout = options_.plan.layout;
-  const absl::Duration start = strand_.Now();
-  const bool restores = !effect.base_manifest.empty();
-  auto buffer = ShardStorage::MakeBuffer(layout, effect.run);
-  std::vector<float> state;
-  BaseWeightsError error;
-  if (!restores) {
-    error = FillBaseWeights(layout, options_.base, training::RangeOf(layout, effect.run),
-                            buffer->span());
-  } else {
-    CheckpointRequest request;
-    request.folder = effect.base_manifest;
-    request.job_id = options_.plan.job_id;
-    request.training_digest = options_.training_digest;
-    request.layout = &layout;
-    request.run = effect.run;
-    request.momentum = options_.optimizer.state_floats_per_weight() > 0;
-    if (request.momentum) state.resize(buffer->size());
-    LoadedCheckpoint checkpoint;
-    error = LoadCheckpoint(request, buffer->span(), absl::MakeSpan(state), &checkpoint);
-    loaded.version = checkpoint.version;
-    loaded.snapshot = std::move(checkpoint.snapshot);
-  }
-  loaded.reason = error.reason;
-  loaded.message = std::string(error.status.message());
-  if (!error.reason.empty()) {
-    Log(services::kError, "base_refused")
-        .Kv("job", options_.plan.job_id)
-        .Kv("shard", options_.plan.shard)
-        .Kv("reason", error.reason)
-        .Kv("status", error.status);
-  }
-  const absl::Duration took = strand_.Now() - start;
-  strand_.Post([self = shared_from_this(), loaded = std::move(loaded), buffer,
-                state = std::move(state), run = effect.run, restores, took]() mutable {
-    if (restores && loaded.reason.empty()) self->metrics_.Restored(took);
-    if (restores && !loaded.reason.empty()) self->metrics_.RestoreFailed();
-    if (loaded.lineage != self->core_.lineage()) return;
-    if (loaded.reason.empty()) {
-      self->storage_.Begin(run, loaded.version, buffer, std::move(state));
-    }
-    self->Do(std::move(loaded));
-  });
-}
-
-void ShardJob::Run(const core::LogStep& effect) {
-  log_.Append(training::FormatStepLogLine(effect.line));
-}
-
-void ShardJob::Run(const core::WriteFiles& effect) {
-  // The weights stay where they are, held by their reference; the optimizer's state is copied.
-  auto snapshot = std::make_shared<ShardSnapshot>(storage_.Snapshot());
-  ++snapshots_;
-  files_.Post([self = shared_from_this(), effect, snapshot] { self->Write(effect, *snapshot); });
-}
-
-void ShardJob::Write(const core::WriteFiles& effect, const ShardSnapshot& snapshot) {
-  const core::ShardPlan& plan = options_.plan;
-  ShardFileOptions options;
-  options.folder = absl::StrCat(options_.storage_path, "/", effect.lineage, "-", effect.version);
-  options.job_id = plan.job_id;
-  options.spec_digest = plan.spec_digest;
-  options.shard = plan.shard;
-  options.lineage = effect.lineage;
-  options.step = effect.version;
-  const absl::Duration start = strand_.Now();
-  const auto info = WriteShardFile(options, {.layout = &plan.layout,
-                                             .run = snapshot.run,
-                                             .weights = snapshot.weights.floats->span(),
-                                             .state = snapshot.state});
-  const absl::Duration took = strand_.Now() - start;
-  core::FilesWritten written;
-  written.lineage = effect.lineage;
-  written.version = effect.version;
-  if (info.ok()) {
-    written.files.push_back(*info);
-  } else {
-    written.error = info.status();
-  }
-  Log(info.ok() ? services::kInfo : services::kError, "checkpoint_file")
-      .Kv("job", plan.job_id)
-      .Kv("shard", plan.shard)
-      .Kv("step", effect.version)
-      .Kv("seconds", took)
-      .Kv("status", written.error);
-  strand_.Post([self = shared_from_this(), written, took] {
-    --self->snapshots_;
-    if (written.error.ok()) {
-      self->metrics_.Saved(took, written.files[0].size_bytes());
-    } else {
-      self->metrics_.SaveFailed();
-    }
-    self->Do(written);
-  });
 }
 
 }  // namespace capstan::param_store

@@ -6,6 +6,7 @@
 #ifndef CAPSTAN_PARAM_STORE_SHARD_JOB_H_
 #define CAPSTAN_PARAM_STORE_SHARD_JOB_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -21,32 +23,38 @@
 #include "param_store/checkpoint/base_weights.h"
 #include "param_store/client/strand.h"
 #include "param_store/core/shard_core.h"
+#include "param_store/files/job_files.h"
+#include "param_store/files/step_log.h"
 #include "param_store/lead_link.h"
 #include "param_store/load_meter.h"
 #include "param_store/server_stream.h"
 #include "param_store/shard_metrics.h"
 #include "param_store/shard_storage.h"
-#include "param_store/step_log.h"
+#include "param_store/stream_guard.h"
 #include "param_store/wire/frame_codec.h"
 #include "services/endpoint/endpoint.h"
 #include "services/sync/mutex.h"
-#include "training/optim/sgd.h"
+#include "training/optim/optimizer.h"
 
 namespace capstan::param_store {
 
 struct ShardJobOptions {
   core::ShardPlan plan;
-  training::Sgd optimizer;
+  std::shared_ptr<const training::Optimizer> optimizer;  // the last copy of the options lets go
   BaseWeightsOptions base;
-  std::string storage_path;     // absolute folder of this job's outputs
-  std::string training_digest;  // 32 bytes: which checkpoints fit
-  services::Security security;  // towards the lead
+  std::string storage_path;  // absolute folder of this job's outputs, of the coordinator's host
+  std::string files_key;     // of StartLineage
+  std::shared_ptr<grpc::Channel> files_channel;  // to the coordinator; null: storage_path is shared
+  bool may_touch_folder = true;                  // false: it lies under no root of this host
+  bool may_touch_weights = true;                 // the same of what the job begins from
+  std::string training_digest;                   // 32 bytes: which checkpoints fit
+  services::Security security;                   // towards the lead
   ShardMetrics* metrics = nullptr;
   std::function<void()> on_state;  // state() has changed; on the strand, must not wait
 };
 
 // Reads the parts of a resolved spec that a shard needs. InvalidArgument: what ParseResolved says,
-// a spec without shards, a shard that the job has not. Unimplemented: running statistics (rule R3).
+// a spec without shards, a shard that the job has not.
 absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
                                         absl::string_view spec_digest, int32_t shard);
 
@@ -65,6 +73,11 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
   // `lead_address`: where shard 0 is reached in this lineage.
   void StartLineage(core::StartLineage event, std::string lead_address);
   void Post(core::Event event);
+  // Before the event that the view is told by.
+  void Learn(const common::v1::View& view, const StreamGuard::Certificates& certificates);
+
+  // For the files of the job; empty: the one at hand stays.
+  void SetFilesKey(const std::string& key) { job_files_.SetKey(key); }
 
   // Not older than half a second, or the last change.
   node::v1::ShardState state() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -76,6 +89,7 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
   void OnHello(std::shared_ptr<ServerStream> stream, v1::Hello hello) override;
   void OnMessage(std::shared_ptr<ServerStream> stream,
                  std::shared_ptr<grpc::ByteBuffer> message) override;
+  void OnWeightsTaken(core::StreamId stream, int64_t version) override;
   void OnEnd(core::StreamId stream) override;
 
  private:
@@ -85,9 +99,14 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
                    wire::Pieces payload, size_t payload_bytes);
   // Steps the core and carries out what it wants, until nothing is left to do.
   void Do(core::Event event);
+  void RenewSums(const v1::Hello& hello);
   void Arm();
   void Publish();
   void CloseLaggards();
+  void MakeRoom();
+  ShardStorage::Bytes ResidentBytes() const { return storage_.ResidentBytes(loading_, snapshots_); }
+  void CloseStuckReaders();
+  void CloseSlow(core::StreamId id, const std::string& why);
 
   void Run(const core::LoadBase& effect);
   void Run(const core::SendHelloReply& effect);
@@ -97,6 +116,7 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
   void Run(const core::CheckRoots& effect);
   void Run(const core::ApplyStep& effect);
   void Run(const core::SendWeights& effect);
+  void Run(const core::DropWeights& effect);
   void Run(const core::RetireVersion& effect);
   void Run(const core::ConnectLead& effect);
   void Run(const core::DropLead& effect);
@@ -109,9 +129,10 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
 
   // On the file thread.
   void Load(const core::LoadBase& effect);
-  void Write(const core::WriteFiles& effect, const ShardSnapshot& snapshot);
+  void Write(const core::WriteFiles& effect, std::shared_ptr<ShardSnapshot> snapshot);
 
   const ShardJobOptions options_;
+  JobFiles job_files_;
   client::StrandLoop strand_;
   client::StrandLoop files_;
   StepLog log_;
@@ -123,10 +144,18 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
   LoadMeter load_;
   LeadLink lead_link_;
   std::string lead_address_;
+  StreamGuard guard_;
   std::map<core::StreamId, std::shared_ptr<ServerStream>> streams_;
-  std::deque<core::Event> events_;  // answers of effects, to be stepped next
-  wire::Pieces payload_;            // of the frame under way
-  int64_t snapshots_ = 0;           // being written: each may hold a buffer of weights
+  struct Progress {
+    int64_t taken_messages = 0;
+    absl::Duration since;
+  };
+  std::map<core::StreamId, Progress> progress_;  // of those who read the held version
+  std::deque<core::Event> events_;               // answers of effects, to be stepped next
+  wire::Pieces payload_;                         // of the frame under way
+  // Snapshots that wait to be written, and lineages between their first buffer and Begin.
+  std::atomic<int64_t> snapshots_ = 0, loading_ = 0;
+  std::vector<std::weak_ptr<ServerStream>> closing_;  // are told why, and may keep a buffer
   bool in_step_ = false;
   absl::Duration armed_at_ = absl::InfiniteDuration();
   absl::Duration published_at_ = -absl::InfiniteDuration();

@@ -23,6 +23,11 @@ ShardMetrics::ShardMetrics(services::MetricsRegistry& registry)
       waiting_workers_(registry.Gauge("capstan_ps_waiting_workers",
                                       "Workers blocked in the current synchronous round.",
                                       {"job_id"})),
+      slow_readers_(registry.Gauge("capstan_ps_slow_readers",
+                                   "Workers that need longer than a step to take a version.",
+                                   {"job_id"})),
+      missed_versions_(registry.Counter("capstan_ps_versions_missed_total",
+                                        "Versions that slow workers were not sent.", {"job_id"})),
       resident_bytes_(registry.Gauge(
           "capstan_ps_resident_bytes",
           "Memory held by weights, optimizer state and pending gradients.", {"job_id", "kind"})),
@@ -54,6 +59,8 @@ JobMetrics::JobMetrics(ShardMetrics* metrics, const std::string& job_id, int32_t
       .restore = &m.checkpoint_duration_.With({{"job_id", job_id}, {"op", "restore"}}),
       .version = &m.model_version_.With({{"job_id", job_id}, {"shard", absl::StrCat(shard)}}),
       .waiting = &m.waiting_workers_.With({{"job_id", job_id}}),
+      .slow_readers = &m.slow_readers_.With({{"job_id", job_id}}),
+      .missed_versions = &m.missed_versions_.With({{"job_id", job_id}}),
       .weights = resident("weights"),
       .optimizer = resident("optimizer_state"),
       .pending = resident("pending"),
@@ -126,7 +133,7 @@ void JobMetrics::RestoreFailed() {
   if (on_) series_.restore_failures->Increment();
 }
 
-void JobMetrics::Update(const core::ShardCore& core, const ShardStorage& storage, int pulls) {
+void JobMetrics::Update(const core::ShardCore& core, const ShardStorage::Bytes& bytes, int pulls) {
   if (!on_) return;
   SetPulls(pulls);
   const core::DropCounts& now = core.drops();
@@ -141,9 +148,13 @@ void JobMetrics::Update(const core::ShardCore& core, const ShardStorage& storage
   grow(series_.invalid, now.invalid, counted_.invalid);
   grow(series_.fenced, now.lineage, counted_.lineage);
   counted_ = now;
+  grow(series_.missed_versions, core.missed_versions(), counted_missed_);
+  counted_missed_ = core.missed_versions();
+  if (core.lead() != nullptr) {
+    series_.slow_readers->Set(static_cast<double>(core.slow_readers()));
+  }
   series_.version->Set(static_cast<double>(core.version()));
   series_.waiting->Set(core.waiting_workers());
-  const ShardStorage::Bytes bytes = storage.ResidentBytes();
   series_.weights->Set(static_cast<double>(bytes.weights));
   series_.optimizer->Set(static_cast<double>(bytes.optimizer));
   series_.pending->Set(static_cast<double>(bytes.pending));

@@ -35,6 +35,8 @@ class ShardMetrics {
   prometheus::Gauge* pulls_under_way_;
   services::GaugeFamily model_version_;
   services::GaugeFamily waiting_workers_;
+  services::GaugeFamily slow_readers_;
+  services::CounterFamily missed_versions_;
   services::GaugeFamily resident_bytes_;
   services::HistogramFamily checkpoint_duration_;
   services::GaugeFamily checkpoint_size_;
@@ -65,7 +67,7 @@ class JobMetrics {
   void RestoreFailed();
   // Gauges, and what the counts have grown by since the last call.
   // `pulls`: streams that a version is being written to.
-  void Update(const core::ShardCore& core, const ShardStorage& storage, int pulls);
+  void Update(const core::ShardCore& core, const ShardStorage::Bytes& bytes, int pulls);
 
  private:
   struct Series {
@@ -76,6 +78,8 @@ class JobMetrics {
     prometheus::Histogram* restore;
     prometheus::Gauge* version;
     prometheus::Gauge* waiting;
+    prometheus::Gauge* slow_readers;
+    prometheus::Counter* missed_versions;
     prometheus::Gauge* weights;
     prometheus::Gauge* optimizer;
     prometheus::Gauge* pending;
@@ -99,6 +103,7 @@ class JobMetrics {
   std::atomic<int> messages_{0};  // in the gauge of the process, as are pulls_
   int pulls_ = 0;
   core::DropCounts counted_;
+  int64_t counted_missed_ = 0;
 };
 
 }  // namespace capstan::param_store

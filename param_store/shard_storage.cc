@@ -6,8 +6,11 @@
 #include "services/check/check.h"
 #include "training/codec/crc32c.h"
 #include "training/fold/add.h"
+#include "training/optim/apply.h"
 
 namespace capstan::param_store {
+
+constexpr int64_t kFreeBuffers = 1;  // that are kept for the next version
 
 using training::ChunkRun;
 using training::ChunkSum;
@@ -15,9 +18,7 @@ using training::FlatRange;
 
 ShardStorage::ShardStorage(const training::FlatLayout& layout, const training::SamplePlan& samples,
                            const training::Optimizer& optimizer)
-    : layout_(layout), samples_(samples), optimizer_(optimizer) {
-  CAPSTAN_CHECK(optimizer.state_floats_per_weight() <= 1);
-}
+    : layout_(layout), samples_(samples), optimizer_(optimizer) {}
 
 std::shared_ptr<client::FloatBuffer> ShardStorage::MakeBuffer(const training::FlatLayout& layout,
                                                               const ChunkRun& run) {
@@ -30,8 +31,8 @@ void ShardStorage::Begin(const ChunkRun& run, int64_t version,
   CAPSTAN_CHECK(weights->size() == range.size);
   run_ = run;
   first_float_ = range.offset;
-  pool_.emplace(range.size);
-  previous_ = {};
+  pool_.emplace(range.size, kFreeBuffers);
+  previous_ = held_ = {};
   sums_.clear();
   auto crcs = std::make_shared<std::vector<uint32_t>>(run.chunk_count);
   const training::LaneTree tree = samples_.StepTree(version);
@@ -44,8 +45,15 @@ void ShardStorage::Begin(const ChunkRun& run, int64_t version,
   CAPSTAN_CHECK(state.empty() || state.size() == state_floats);
   state_ = std::move(state);
   state_.resize(state_floats, 0.0f);
-  base_version_ = version;
+  Note(weights);
   current_ = {version, std::move(weights), std::move(crcs)};
+}
+
+void ShardStorage::Note(const std::shared_ptr<const client::FloatBuffer>& buffer) {
+  made_.erase(
+      std::remove_if(made_.begin(), made_.end(), [](const auto& made) { return made.expired(); }),
+      made_.end());
+  made_.push_back(buffer);
 }
 
 FlatRange ShardStorage::LocalRange(int32_t index) const {
@@ -87,24 +95,31 @@ bool ShardStorage::RootsFinite() const {
                      [](const ChunkSum& sum) { return training::AllFinite(sum.Root()); });
 }
 
-void ShardStorage::Apply(const training::Decision& decision) {
+void ShardStorage::Apply(const training::Decision& decision, int64_t held_version) {
   CAPSTAN_CHECK(decision.step == current_.version);
+  if (held_version == current_.version) {
+    held_ = current_;
+  } else if (held_version != held_.version) {
+    held_ = {};
+  }
   previous_ = current_;
   ++current_.version;
   if (decision.apply) {
+    const int states = optimizer_.state_floats_per_weight();
     std::shared_ptr<client::FloatBuffer> next = pool_->Lend();
+    Note(next);
     auto crcs = std::make_shared<std::vector<uint32_t>>(run_.chunk_count);
     for (int32_t i = 0; i < run_.chunk_count; ++i) {
       const FlatRange range = LocalRange(i);
-      const absl::Span<float> root = sums_[i].MutableRoot();
-      if (decision.clip_scale != 1) {
-        for (float& value : root) value *= static_cast<float>(decision.clip_scale);
-      }
-      float* const state = state_.empty() ? nullptr : state_.data() + range.offset;
       float* const out = next->data() + range.offset;
-      optimizer_.Apply(out, previous_.floats->data() + range.offset, root.data(), state,
-                       root.size(), decision.learning_rate);
-      (*crcs)[i] = training::Crc32c(out, root.size() * sizeof(float));
+      training::ApplyVersion(
+          layout_, layout_.ChunkRange(run_.first_chunk + i), optimizer_,
+          {decision.learning_rate, decision.clip_scale, decision.applied_steps},
+          {.out = out,
+           .in = previous_.floats->data() + range.offset,
+           .sum = sums_[i].Root().data(),
+           .state = state_.empty() ? nullptr : state_.data() + range.offset * states});
+      (*crcs)[i] = training::Crc32c(out, range.size * sizeof(float));
     }
     current_.floats = std::move(next);
     current_.crcs = std::move(crcs);
@@ -117,6 +132,29 @@ void ShardStorage::Retire(int64_t version) {
   if (previous_.version == version) previous_ = {};
 }
 
+const VersionWeights* ShardStorage::Find(int64_t version) const {
+  if (version < 0) return nullptr;
+  if (current_.version == version) return &current_;
+  return held_.version == version ? &held_ : nullptr;
+}
+
+int64_t ShardStorage::RenewSums(int64_t version) {
+  int64_t wrong = 0;
+  for (VersionWeights* const weights : {&current_, &previous_, &held_}) {
+    if (version < 0 || weights->version != version) continue;
+    auto crcs = std::make_shared<std::vector<uint32_t>>(run_.chunk_count);
+    wrong = 0;
+    for (int32_t i = 0; i < run_.chunk_count; ++i) {
+      const FlatRange local = LocalRange(i);
+      (*crcs)[i] =
+          training::Crc32c(weights->floats->data() + local.offset, local.size * sizeof(float));
+      if ((*crcs)[i] != (*weights->crcs)[i]) ++wrong;
+    }
+    weights->crcs = std::move(crcs);
+  }
+  return wrong;
+}
+
 ShardSnapshot ShardStorage::Snapshot() const {
   ShardSnapshot snapshot;
   snapshot.run = run_;
@@ -125,18 +163,29 @@ ShardSnapshot ShardStorage::Snapshot() const {
   return snapshot;
 }
 
-ShardStorage::Bytes ShardStorage::ResidentBytes() const {
+ShardStorage::Bytes ShardStorage::ResidentBytes(int64_t loading, int64_t snapshots) const {
   Bytes bytes;
-  if (current_.floats == nullptr) return bytes;
-  bytes.weights = weight_buffers() * current_.floats->size() * static_cast<int64_t>(sizeof(float));
-  bytes.optimizer = static_cast<int64_t>(state_.size() * sizeof(float));
+  const int64_t floats = training::RangeOf(layout_, run_).size;
+  const int64_t state = floats * optimizer_.state_floats_per_weight();
+  const auto size = static_cast<int64_t>(sizeof(float));
+  bytes.weights = (weight_buffers() + loading) * floats * size;
+  bytes.optimizer = (static_cast<int64_t>(state_.size()) + (loading + snapshots) * state) * size;
   for (const ChunkSum& sum : sums_) bytes.pending += static_cast<int64_t>(sum.allocated_bytes());
   return bytes;
 }
 
 int64_t ShardStorage::weight_buffers() const {
-  // The base is not of the pool, and goes with its version.
-  return pool_.has_value() ? pool_->allocated() + (current_.version == base_version_ ? 1 : 0) : 0;
+  const int64_t free = pool_.has_value() ? pool_->allocated() - pool_->lent() : 0;
+  return weight_buffers_in_use() + free;
+}
+
+int64_t ShardStorage::weight_buffers_in_use() const {
+  return std::count_if(made_.begin(), made_.end(),
+                       [](const auto& made) { return !made.expired(); });
+}
+
+void ShardStorage::WaitForReturn(absl::Duration timeout) {
+  if (pool_.has_value()) pool_->WaitForReturn(timeout);
 }
 
 }  // namespace capstan::param_store

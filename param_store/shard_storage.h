@@ -2,8 +2,8 @@
 // the optimizer, weights by version.
 //
 // Weights of a version never change once they are made; a new version goes into a free buffer. A
-// buffer is free once its version is retired and nobody holds a reference (slices under way to a
-// slow worker, a file being written).
+// buffer is free once its version is retired and not held, and nobody has a reference (slices under
+// way to a slow worker, a file being written). One free buffer is kept, more are given back.
 //
 // Threads: none of its own; the job's strand. References to weights may be dropped anywhere.
 #ifndef CAPSTAN_PARAM_STORE_SHARD_STORAGE_H_
@@ -41,7 +41,7 @@ struct ShardSnapshot {
 
 class ShardStorage {
  public:
-  // Borrows all three. `optimizer` has 0 or 1 floats of state per weight.
+  // Borrows all three.
   ShardStorage(const training::FlatLayout& layout, const training::SamplePlan& samples,
                const training::Optimizer& optimizer);
 
@@ -58,11 +58,16 @@ class ShardStorage {
   void Fold(const core::FoldFrame& effect, wire::Pieces payload);
   // All sums are complete: is every value of them finite?
   bool RootsFinite() const;
-  // Makes version decision.step + 1 and empties the sums.
-  void Apply(const training::Decision& decision);
+  // Makes version decision.step + 1 and empties the sums. Keeps `held_version` until another call
+  // names another one: decision.step, or the one that is held; -1: none.
+  void Apply(const training::Decision& decision, int64_t held_version = -1);
   void Retire(int64_t version);
 
   const VersionWeights& current() const { return current_; }
+  // The version at hand or the held one; null: it is neither.
+  const VersionWeights* Find(int64_t version) const;
+  // Computes the checksums of a version anew, where it is still here. How many were wrong.
+  int64_t RenewSums(int64_t version);
   const training::ChunkRun& run() const { return run_; }
   // Of chunk `index` of the run, from the first float of the run.
   training::FlatRange LocalRange(int32_t index) const;
@@ -77,20 +82,28 @@ class ShardStorage {
     int64_t weights = 0;  // all buffers
     int64_t optimizer = 0;
     int64_t pending = 0;  // sums
+    int64_t total() const { return weights + optimizer + pending; }
   };
-  Bytes ResidentBytes() const;
-  // Weight buffers that exist. Above 3 somebody holds on to old versions.
+  // With `loading` lineages under way to Begin, and `snapshots` that somebody has.
+  Bytes ResidentBytes(int64_t loading = 0, int64_t snapshots = 0) const;
+  // Weight buffers that exist, and those of them that somebody has, of earlier lineages, too
+  // (training/chunks/shard_memory.h).
   int64_t weight_buffers() const;
+  int64_t weight_buffers_in_use() const;
+  // Until a buffer of this lineage is given back, or the time is over.
+  void WaitForReturn(absl::Duration timeout);
 
  private:
+  void Note(const std::shared_ptr<const client::FloatBuffer>& buffer);
+
   const training::FlatLayout& layout_;
   const training::SamplePlan& samples_;
   const training::Optimizer& optimizer_;
   training::ChunkRun run_;
   int64_t first_float_ = 0;
-  int64_t base_version_ = 0;
+  std::vector<std::weak_ptr<const client::FloatBuffer>> made_;  // all that may still be in use
   std::optional<client::BufferPool> pool_;
-  VersionWeights current_, previous_;
+  VersionWeights current_, previous_, held_;
   std::vector<float> state_;
   std::vector<training::ChunkSum> sums_;  // by chunk of the run
 };

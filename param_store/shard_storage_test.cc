@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -19,6 +21,8 @@
 #include "services/files/files.h"
 #include "training/codec/crc32c.h"
 #include "training/codec/safetensors.h"
+#include "training/init/init.h"
+#include "training/optim/adam.h"
 #include "training/optim/sgd.h"
 
 namespace capstan::param_store {
@@ -33,7 +37,7 @@ training::FlatLayout Layout() {
   weight.name = "fc.weight";
   weight.shape = {6000};
   weight.fan_in = weight.fan_out = 1;
-  return *training::FlatLayout::Create({weight});
+  return *training::FlatLayout::Create({weight}, /*chunk_floats=*/4096);
 }
 
 training::SamplePlan Samples(int32_t lanes) {
@@ -144,7 +148,7 @@ TEST(ShardStorageTest, AnySequenceOfNodesGivesThePlainTreeSum) {
         step(frame);
       }
       const std::vector<float> root = *TreeSum(gradients, tree, tree.root());
-      optimizer.Apply(weights.data(), weights.data(), root.data(), momentum.data(), floats, 0.25);
+      optimizer.Apply(weights.data(), weights.data(), root.data(), momentum.data(), floats, {0.25});
       ASSERT_EQ(std::memcmp(storage.current().floats->data(), weights.data(), floats * 4), 0)
           << "step " << s;
       ASSERT_EQ(storage.current().version, s + 1);
@@ -189,6 +193,57 @@ TEST_F(StorageTest, AVersionNeverChangesWhileItIsHeld) {
                              (layout_.total_floats() - 4096) * 4));
 }
 
+// For readers that are slower than a step: one version, until another one is named.
+TEST_F(StorageTest, AHeldVersionStaysUntilAnotherIsNamed) {
+  std::vector<float> seen;
+  const auto step = [&](int64_t s, int64_t held) {
+    Root(2.0f);
+    storage_.Apply({.step = s, .apply = true, .learning_rate = 0.25}, held);
+    storage_.Retire(s);
+  };
+  step(0, -1);
+  step(1, 1);  // version 1 is held: 1 - 0.25 * 2
+  for (int64_t s = 2; s < 6; ++s) step(s, 1);
+  ASSERT_NE(storage_.Find(1), nullptr);
+  EXPECT_EQ(storage_.Find(1)->floats->data()[0], 0.5f);
+  EXPECT_EQ((*storage_.Find(1)->crcs)[0],
+            training::Crc32c(storage_.Find(1)->floats->data(), 4096 * 4));
+  EXPECT_EQ(storage_.Find(6), &storage_.current());
+  EXPECT_EQ(storage_.Find(5), nullptr);
+  EXPECT_EQ(storage_.weight_buffers_in_use(), 2);  // the held one and that at hand
+  step(6, 6);
+  EXPECT_EQ(storage_.Find(1), nullptr);
+  ASSERT_NE(storage_.Find(6), nullptr);
+  step(7, -1);
+  EXPECT_EQ(storage_.Find(6), nullptr);
+  EXPECT_LE(storage_.weight_buffers(), 2);
+}
+
+// After an episode in which many buffers were needed, no more are there, nor counted.
+TEST_F(StorageTest, BuffersThatNobodyHoldsAnyMoreAreGivenBack) {
+  std::vector<VersionWeights> kept;
+  for (int64_t s = 0; s < 6; ++s) {
+    Root(2.0f);
+    storage_.Apply({.step = s, .apply = true, .learning_rate = 0.25});
+    storage_.Retire(s);
+    kept.push_back(storage_.current());
+  }
+  EXPECT_EQ(storage_.weight_buffers_in_use(), 6);
+  kept.clear();
+  EXPECT_EQ(storage_.weight_buffers_in_use(), 1);
+  EXPECT_EQ(storage_.weight_buffers(), 2);
+}
+
+TEST_F(StorageTest, AWrongChecksumIsComputedAnew) {
+  const VersionWeights before = storage_.current();
+  auto* const sums = const_cast<std::vector<uint32_t>*>(before.crcs.get());  // as memory may do
+  (*sums)[1] ^= 4;
+  EXPECT_EQ(storage_.RenewSums(0), 1);
+  EXPECT_EQ((*storage_.current().crcs)[1], (*sums)[1] ^ 4);
+  EXPECT_EQ(storage_.RenewSums(0), 0);
+  EXPECT_EQ(storage_.RenewSums(77), 0);
+}
+
 TEST_F(StorageTest, ASkippedStepKeepsTheWeights) {
   Root(std::numeric_limits<float>::infinity());
   EXPECT_FALSE(storage_.RootsFinite());
@@ -210,6 +265,175 @@ TEST_F(StorageTest, DamageIsFoundInItsChunk) {
   EXPECT_THAT(storage_.Verify(0, crcs, {&piece, 1}), testing::ElementsAre(true, false));
 }
 
+// ---- Running statistics (rule R3) ----
+
+training::FlatLayout StatisticsLayout() {
+  training::TensorSpec weight{.name = "conv.weight", .shape = {1500}, .fan_in = 1, .fan_out = 1};
+  training::TensorSpec mean{.name = "bn.running_mean",
+                            .shape = {700},
+                            .kind = training::TensorKind::kStat,
+                            .init = training::TensorInit::kZeros,
+                            .momentum = 0.1};
+  training::TensorSpec variance = mean;
+  variance.name = "bn.running_var";
+  variance.init = training::TensorInit::kOnes;
+  return *training::FlatLayout::Create({weight, mean, variance}, /*chunk_floats=*/512);
+}
+
+using Lanes = std::vector<std::vector<float>>;
+
+// What the lanes send of a step; a statistic comes weighted with its lane's samples.
+Lanes LaneValues(const training::FlatLayout& layout, const training::SamplePlan& samples,
+                 int64_t step) {
+  std::mt19937 random(static_cast<uint32_t>(step));
+  std::normal_distribution<float> normal;
+  const training::LaneTree tree = samples.StepTree(step);
+  Lanes lanes(tree.lane_count());
+  for (int32_t lane = 0; lane < tree.lane_count(); ++lane) {
+    lanes[lane].resize(layout.total_floats());
+    for (const training::TensorSlot& slot : layout.slots()) {
+      for (int64_t i = slot.offset; i < slot.range().end(); ++i) lanes[lane][i] = normal(random);
+    }
+  }
+  return lanes;
+}
+
+constexpr int64_t kSkippedStep = 2;
+
+training::Decision DecisionOf(int64_t step) {
+  return {.step = step,
+          .apply = step != kSkippedStep,
+          .learning_rate = 0.25 / (1 + static_cast<double>(step)),
+          .clip_scale = 1.0 / 1024,
+          .applied_steps = step > kSkippedStep ? step - 1 : step};
+}
+
+// Weights and statistics after all steps, on `shards` shards; at step `restart` each of them goes on
+// from its snapshot in a new storage.
+std::vector<float> TrainOnShards(const training::FlatLayout& layout,
+                                 const training::SamplePlan& samples,
+                                 const training::Optimizer& optimizer,
+                                 const std::vector<Lanes>& steps, int32_t shards, int64_t restart) {
+  std::vector<float> all(layout.total_floats(), NAN);
+  const training::Placement placement = *training::Placement::Create(layout.chunk_count(), shards);
+  for (int32_t shard = 0; shard < shards; ++shard) {
+    const training::ChunkRun run = placement.Run(shard);
+    const training::FlatRange range = training::RangeOf(layout, run);
+    auto storage = std::make_unique<ShardStorage>(layout, samples, optimizer);
+    auto base = ShardStorage::MakeBuffer(layout, run);
+    training::InitRange(layout, {}, /*seed=*/5, range.offset, base->span());
+    storage->Begin(run, 0, std::move(base));
+    for (int64_t step = 0; step < static_cast<int64_t>(steps.size()); ++step) {
+      if (step == restart) {
+        const ShardSnapshot snapshot = storage->Snapshot();
+        auto again = ShardStorage::MakeBuffer(layout, run);
+        std::copy(snapshot.weights.floats->span().begin(), snapshot.weights.floats->span().end(),
+                  again->data());
+        storage = std::make_unique<ShardStorage>(layout, samples, optimizer);
+        storage->Begin(run, step, std::move(again), snapshot.state);
+      }
+      const Lanes& lanes = steps[step];
+      const training::LaneTree tree = samples.StepTree(step);
+      // Each shard gets the lanes in an order of its own.
+      for (int32_t i = 0; i < tree.lane_count(); ++i) {
+        const int32_t lane = (i + shard) % tree.lane_count();
+        if (!tree.HasLanes({lane, 1})) continue;
+        const absl::string_view bytes(
+            reinterpret_cast<const char*>(lanes[lane].data() + range.offset), range.size * 4);
+        storage->Fold({.node = {lane, 1},
+                       .first_chunk = run.first_chunk,
+                       .outcomes = std::vector<core::FrameOutcome>(run.chunk_count,
+                                                                   core::FrameOutcome::kStored)},
+                      absl::MakeConstSpan(&bytes, 1));
+      }
+      EXPECT_TRUE(storage->RootsFinite());
+      storage->Apply(DecisionOf(step));
+      storage->Retire(step);
+    }
+    const auto got = storage->current().floats->span();
+    std::copy(got.begin(), got.end(), all.begin() + range.offset);
+  }
+  return all;
+}
+
+// By the definition, for the whole vector at once.
+void ExpectTheSameOnAnyNumberOfShards(const training::Optimizer& optimizer) {
+  const training::FlatLayout layout = StatisticsLayout();
+  ASSERT_EQ(layout.chunk_count(), 6);  // three of weights
+  for (const int32_t lanes : {1, 3, 4}) {
+    SCOPED_TRACE(lanes);
+    const training::SamplePlan samples = Samples(lanes);
+    std::vector<Lanes> steps;
+    for (int64_t step = 0; step < 2 * samples.steps_per_epoch(); ++step) {
+      steps.push_back(LaneValues(layout, samples, step));  // steps 5 and 11 have lane 0 alone
+    }
+    const auto last = static_cast<int64_t>(steps.size()) - 1;
+    std::vector<float> want(layout.total_floats());
+    std::vector<float> state(want.size() * optimizer.state_floats_per_weight());
+    training::InitRange(layout, {}, /*seed=*/5, 0, absl::MakeSpan(want));
+    EXPECT_EQ(want[layout.Find("bn.running_var")->offset], 1.0f);
+    for (int64_t step = 0; step <= last; ++step) {
+      const training::Decision decision = DecisionOf(step);
+      if (!decision.apply) continue;
+      const training::LaneTree tree = samples.StepTree(step);
+      std::vector<float> root = *TreeSum(steps[step], tree, tree.root());
+      for (int64_t i = layout.statistics_begin(); i < layout.total_floats(); ++i) {
+        const float way = root[i] - want[i];
+        const float part = 0.1f * way;
+        want[i] = want[i] + part;
+      }
+      for (float& value : root) value *= 1.0f / 1024;
+      optimizer.Apply(want.data(), want.data(), root.data(), state.data(),
+                      layout.statistics_begin(),
+                      {decision.learning_rate, decision.applied_steps + 1});
+    }
+    for (const int32_t shards : {1, 2, 5}) {
+      for (const int64_t restart : {int64_t{-1}, int64_t{3}, last}) {
+        const std::vector<float> got =
+            TrainOnShards(layout, samples, optimizer, steps, shards, restart);
+        EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * 4), 0)
+            << shards << " shards, again from " << restart;
+      }
+    }
+  }
+}
+
+TEST(ShardStorageTest, StatisticsAreAveragedOnAnyNumberOfShards) {
+  ExpectTheSameOnAnyNumberOfShards(
+      *training::Sgd::Create({.momentum = 0.9, .nesterov = true, .weight_decay = 0.01}));
+}
+
+// Two floats of state per weight, and the number of the update in each step.
+TEST(ShardStorageTest, AdamIsTheSameOnAnyNumberOfShardsAndFromAnySnapshot) {
+  ExpectTheSameOnAnyNumberOfShards(*training::Adam::Create({.weight_decay = 0.01}));
+}
+
+TEST(ShardStorageTest, AStatisticThatIsNotFiniteIsFound) {
+  const training::FlatLayout layout = StatisticsLayout();
+  const training::SamplePlan samples = Samples(1);
+  const training::Sgd optimizer = *training::Sgd::Create({});
+  ShardStorage storage(layout, samples, optimizer);
+  const training::ChunkRun run{3, 3};  // statistics alone
+  storage.Begin(run, 0, ShardStorage::MakeBuffer(layout, run));
+  const auto fold = [&](float value) {
+    std::vector<float> values(training::RangeOf(layout, run).size);
+    values[3] = value;
+    const absl::string_view bytes(reinterpret_cast<const char*>(values.data()), values.size() * 4);
+    storage.Fold({.node = {0, 1},
+                  .first_chunk = 3,
+                  .outcomes = std::vector<core::FrameOutcome>(3, core::FrameOutcome::kStored)},
+                 absl::MakeConstSpan(&bytes, 1));
+  };
+  fold(NAN);
+  EXPECT_FALSE(storage.RootsFinite());
+  storage.Apply({.step = 0, .apply = false});
+  EXPECT_EQ(storage.current().floats->data()[3], 0.0f);
+  fold(1);
+  EXPECT_TRUE(storage.RootsFinite());
+  storage.Apply({.step = 1, .apply = true, .learning_rate = 7});
+  EXPECT_EQ(storage.current().floats->data()[3], 0.1f);
+}
+
 class BaseWeightsTest : public testing::Test {
  protected:
   BaseWeightsTest() : folder_(*services::MakePrivateDir("capstan-base")) {}
@@ -219,7 +443,10 @@ class BaseWeightsTest : public testing::Test {
     training::SafetensorsTensor tensor;
     tensor.name = name;
     tensor.shape = std::move(shape);
-    std::string bytes = *training::EncodeSafetensorsHeader({&tensor, 1});
+    return Write({&tensor, 1}, floats);
+  }
+  std::string Write(absl::Span<const training::SafetensorsTensor> tensors, size_t floats) {
+    std::string bytes = *training::EncodeSafetensorsHeader(tensors);
     for (size_t i = 0; i < floats; ++i) {
       const float value = static_cast<float>(i);
       bytes.append(reinterpret_cast<const char*>(&value), 4);
@@ -263,6 +490,61 @@ TEST_F(BaseWeightsTest, WhatIsWrongIsNamed) {
   EXPECT_THAT(std::string(error.status.message()), HasSubstr("/no/such/file"));
   EXPECT_EQ(Fill("s3://bucket/w", &out).reason, "InvalidSpec");
   EXPECT_EQ(Fill("file://" + folder_, &out).reason, "DataMissing");  // a folder
+}
+
+// A file of PyTorch's, with and without its statistics.
+TEST_F(BaseWeightsTest, AFileHoldsAllStatisticsOrNone) {
+  const training::FlatLayout layout = StatisticsLayout();
+  const int64_t mean = layout.Find("bn.running_mean")->offset;
+  const int64_t variance = layout.Find("bn.running_var")->offset;
+  std::vector<float> out(layout.total_floats());
+  const auto fill = [&](const std::string& uri) {
+    std::fill(out.begin(), out.end(), -1.0f);
+    return FillBaseWeights(layout, {.initial_weights = uri}, {0, layout.total_floats()},
+                           absl::MakeSpan(out));
+  };
+  const auto tensor = [](const char* name, std::vector<int64_t> shape) {
+    training::SafetensorsTensor made;
+    made.name = name;
+    made.shape = std::move(shape);
+    return made;
+  };
+  training::SafetensorsTensor count = tensor("bn.num_batches_tracked", {});
+  count.dtype = training::SafetensorsDtype::kI64;
+  const auto weight = tensor("conv.weight", {1500});
+  const auto running_mean = tensor("bn.running_mean", {700});
+  const auto running_variance = tensor("bn.running_var", {700});
+
+  BaseWeightsError error = fill(Write({weight, running_mean, running_variance, count}, 2902));
+  ASSERT_TRUE(error.status.ok()) << error.status;
+  EXPECT_FALSE(error.initial_statistics);
+  EXPECT_EQ(out[1499], 1499.0f);
+  EXPECT_EQ(out[mean], 1500.0f);
+  EXPECT_EQ(out[variance + 699], 2899.0f);
+  EXPECT_EQ(out[mean + 700], 0.0f);  // padding
+
+  error = fill(Write({weight}, 1500));
+  ASSERT_TRUE(error.status.ok()) << error.status;
+  EXPECT_TRUE(error.initial_statistics);
+  EXPECT_EQ(out[1499], 1499.0f);
+  EXPECT_EQ(out[1500], 0.0f);
+  EXPECT_EQ(out[mean], 0.0f);
+  EXPECT_EQ(out[mean + 699], 0.0f);
+  EXPECT_EQ(out[variance], 1.0f);
+  EXPECT_EQ(out[variance + 699], 1.0f);
+  // A shard that has none of them has nothing to say.
+  error = FillBaseWeights(layout, {.initial_weights = Write({weight}, 1500)}, {0, 1024},
+                          absl::MakeSpan(out).subspan(0, 1024));
+  ASSERT_TRUE(error.status.ok()) << error.status;
+  EXPECT_FALSE(error.initial_statistics);
+
+  error = fill(Write({weight, running_mean}, 2200));
+  EXPECT_EQ(error.reason, "InvalidSpec");
+  EXPECT_THAT(std::string(error.status.message()),
+              HasSubstr("has no tensor bn.running_var; want all running statistics, or none"));
+  error = fill(Write({weight, tensor("bn2.num_batches_tracked", {})}, 1501));
+  EXPECT_EQ(error.reason, "InvalidSpec");
+  EXPECT_THAT(std::string(error.status.message()), HasSubstr("bn2.num_batches_tracked, which"));
 }
 
 }  // namespace

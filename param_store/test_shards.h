@@ -40,7 +40,7 @@ inline constexpr float kRate = 0.25f, kMomentum = 0.5f, kDecay = 0.125f;
 
 inline job::v1::ResolvedSpec MakeSpec(int shards, const std::string& storage,
                                       int64_t checkpoint_every = 0,
-                                      const std::string& job_id = "t-1") {
+                                      const std::string& job_id = "t-1", int64_t steps = kSteps) {
   job::v1::JobSpec s;
   s.set_version(1);
   s.set_name("t");
@@ -52,7 +52,7 @@ inline job::v1::ResolvedSpec MakeSpec(int shards, const std::string& storage,
   s.mutable_data()->set_train_samples(20);
   s.mutable_data()->set_test_samples(10);
   s.mutable_kvstore()->set_type("dist_sync");
-  s.mutable_training()->set_max_steps(kSteps);
+  s.mutable_training()->set_max_steps(steps);
   s.mutable_training()->set_global_batch_size(8);
   s.mutable_training()->set_seed(7);
   auto* const optimizer = s.mutable_training()->mutable_optimizer();
@@ -130,7 +130,7 @@ class Shards : public testing::TestWithParam<int> {
     if (folder_.empty()) folder_ = *services::MakePrivateDir("capstan-shards");
     lineage_ = lineage;
     base_ = base;
-    resolved_ = MakeSpec(count, folder_, checkpoint_every_);
+    resolved_ = MakeSpec(count, folder_, checkpoint_every_, "t-1", steps_);
     bytes_ = resolved_.SerializeAsString();
     digest_ = spec::Digest(bytes_);
     layout_.emplace(*spec::MakeLayout(resolved_));
@@ -213,6 +213,12 @@ class Shards : public testing::TestWithParam<int> {
     return true;
   }
 
+  // With its check.
+  bool Write(Call& call, v1::ExchangeRequest request) {
+    wire::SetCheck(&request, lineage_);
+    return call.stream->Write(request);
+  }
+
   // Until the shard knows the job, as a task does.
   Call& Open(int shard, v1::StreamKind kind, int rank, int64_t have = -1, int64_t lineage = 0) {
     if (lineage == 0) lineage = lineage_;
@@ -229,11 +235,13 @@ class Shards : public testing::TestWithParam<int> {
       hello.set_kind(kind);
       hello.set_index(rank);
       hello.set_have_version(have);
-      call->stream->Write(request);
+      hello.set_speaks(wire::kSpeaks);
+      EXPECT_TRUE(Write(*call, request));
       v1::ExchangeResponse response;
       if (call->stream->Read(&response)) {
         EXPECT_TRUE(response.has_hello());
         EXPECT_EQ(response.hello().lineage(), lineage);
+        EXPECT_EQ(response.hello().speaks(), wire::kSpeaks);
         calls_.push_back(std::move(call));
         return *calls_.back();
       }
@@ -261,7 +269,7 @@ class Shards : public testing::TestWithParam<int> {
         frame.mutable_payload()->append(bytes, range.size * 4);
       }
       if (damage) frame.mutable_payload()->at(5) ^= 1;
-      ASSERT_TRUE(call.stream->Write(request));
+      ASSERT_TRUE(Write(call, request));
     }
   }
   void Seal(Call& call, int64_t step, Node node) {
@@ -273,7 +281,7 @@ class Shards : public testing::TestWithParam<int> {
     seal.set_samples(node.lane_count * (step % 3 == 2 ? 1 : 2));
     seal.set_loss_sum(0.5 * seal.samples());
     seal.set_correct(node.lane_count);
-    ASSERT_TRUE(call.stream->Write(request));
+    ASSERT_TRUE(Write(call, request));
   }
   // Reads a whole version of one shard into `flat`.
   void Pull(Call& call, int shard, int64_t version, std::vector<float>& flat, bool* stop = nullptr,
@@ -306,6 +314,7 @@ class Shards : public testing::TestWithParam<int> {
   services::MetricsRegistry registry_{"param_store"};
   ShardMetrics metrics_{registry_};
   int64_t checkpoint_every_ = 0;
+  int64_t steps_ = kSteps;
   absl::Duration hello_timeout_ = ServerStream::kHelloTimeout;
   int64_t lineage_ = 0;
   std::string folder_, bytes_, digest_, base_;

@@ -1,45 +1,50 @@
 #include "param_store/checkpoint/base_weights.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "param_store/checkpoint/checkpoint_reader.h"
 #include "services/check/check.h"
-#include "services/files/files.h"
 #include "training/codec/local_uri.h"
 #include "training/codec/safetensors.h"
 
 namespace capstan::param_store {
 namespace {
 
-absl::Status ReadAt(int fd, const std::string& path, int64_t offset, void* out, int64_t size) {
-  char* to = static_cast<char*>(out);
-  while (size > 0) {
-    const ssize_t n = pread(fd, to, size, offset);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return services::ErrnoStatus(errno, "read", path);
-    if (n == 0) return absl::DataLossError(absl::StrCat(path, ": ends early"));
-    to += n;
-    offset += n;
-    size -= n;
-  }
-  return absl::OkStatus();
+constexpr char kWeightsFile[] = "weights.safetensors";
+
+// How many steps PyTorch's batch normalisation has seen: nothing is computed from it.
+bool IsStepCount(const training::FlatLayout& layout, absl::string_view name) {
+  return absl::ConsumeSuffix(&name, ".num_batches_tracked") &&
+         layout.Find(absl::StrCat(name, ".running_mean")) != nullptr;
 }
 
-// Every tensor of the layout is in the file with its shape and as F32, and nothing else is.
+bool IsStatistic(const training::TensorSlot& slot) {
+  return slot.spec.kind == training::TensorKind::kStat;
+}
+
+bool AnyStatistic(const training::FlatLayout& layout, const training::SafetensorsHeader& header) {
+  return std::any_of(layout.slots().begin(), layout.slots().end(), [&](const auto& slot) {
+    return IsStatistic(slot) && header.Find(slot.spec.name) != nullptr;
+  });
+}
+
+// Every tensor of the layout is in the file with its shape and as F32, and nothing else is. Without
+// `statistics` these may be missing.
 absl::Status CheckTensors(const training::FlatLayout& layout, const std::string& path,
-                          const training::SafetensorsHeader& header) {
+                          const training::SafetensorsHeader& header, bool statistics) {
   for (const training::TensorSlot& slot : layout.slots()) {
+    if (IsStatistic(slot) && !statistics) continue;
     const training::SafetensorsTensor* const tensor = header.Find(slot.spec.name);
     if (tensor == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("initial_weights: ", path, " has no tensor ", slot.spec.name));
+          absl::StrCat("initial_weights: ", path, " has no tensor ", slot.spec.name,
+                       IsStatistic(slot) ? "; want all running statistics, or none of them" : ""));
     }
     if (tensor->dtype != training::SafetensorsDtype::kF32 || tensor->shape != slot.spec.shape) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -49,7 +54,7 @@ absl::Status CheckTensors(const training::FlatLayout& layout, const std::string&
     }
   }
   for (const training::SafetensorsTensor& tensor : header.tensors) {
-    if (layout.Find(tensor.name) == nullptr) {
+    if (layout.Find(tensor.name) == nullptr && !IsStepCount(layout, tensor.name)) {
       return absl::InvalidArgumentError(absl::StrCat("initial_weights: ", path, " has ",
                                                      tensor.name, ", which the model has not"));
     }
@@ -57,49 +62,104 @@ absl::Status CheckTensors(const training::FlatLayout& layout, const std::string&
   return absl::OkStatus();
 }
 
-BaseWeightsError Fill(const training::FlatLayout& layout, const std::string& path,
-                      const training::FlatRange& range, absl::Span<float> out) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return {"DataMissing", services::ErrnoStatus(errno, "open", path)};
-  const auto close_file = absl::MakeCleanup([fd] { close(fd); });
-  struct stat st;
-  if (fstat(fd, &st) != 0) return {"DataMissing", services::ErrnoStatus(errno, "stat", path)};
-  if (!S_ISREG(st.st_mode)) {
-    return {"DataMissing", absl::InvalidArgumentError(absl::StrCat(path, ": no regular file"))};
+// The run of chunks that lies in `range`.
+training::ChunkRun RunOf(const training::FlatLayout& layout, const training::FlatRange& range) {
+  training::ChunkRun run;
+  while (run.first_chunk < layout.chunk_count() &&
+         layout.ChunkRange(run.first_chunk).offset < range.offset) {
+    ++run.first_chunk;
   }
+  while (run.end() < layout.chunk_count() && layout.ChunkRange(run.end()).end() <= range.end()) {
+    ++run.chunk_count;
+  }
+  CAPSTAN_CHECK(training::RangeOf(layout, run) == range);
+  return run;
+}
 
-  std::string head(std::min<int64_t>(st.st_size, training::kSafetensorsPrefixBytes), '\0');
-  absl::Status status = ReadAt(fd, path, 0, head.data(), static_cast<int64_t>(head.size()));
+// The file `where`, or, with a name, that file of the checkpoint `where`.
+BaseWeightsError FillFromFile(const training::FlatLayout& layout, const BaseWeightsOptions& options,
+                              const std::string& where, const std::string& name,
+                              const training::FlatRange& range, absl::Span<float> out,
+                              FileStore& files) {
+  const std::string path = name.empty() ? where : absl::StrCat(where, "/", name);
+  const auto file = files.OpenInitialWeights(where, name);
+  if (!file.ok()) return {"DataMissing", file.status()};
+  const int64_t size = (*file)->size_bytes();
+  std::string head(std::min<int64_t>(size, training::kSafetensorsPrefixBytes), '\0');
+  absl::Status status = (*file)->ReadAt(0, head.data(), static_cast<int64_t>(head.size()));
   if (!status.ok()) return {"DataMissing", status};
-  const auto end = training::SafetensorsHeaderEnd(path, head, st.st_size);
+  const auto end = training::SafetensorsHeaderEnd(path, head, size);
   if (!end.ok()) return {"DataMissing", end.status()};
   head.resize(*end);
-  status = ReadAt(fd, path, 0, head.data(), *end);
+  status = (*file)->ReadAt(0, head.data(), *end);
   if (!status.ok()) return {"DataMissing", status};
-  const auto header = training::ParseSafetensorsHeader(path, head, st.st_size);
+  const auto header = training::ParseSafetensorsHeader(path, head, size);
   if (!header.ok()) return {"DataMissing", header.status()};
-  status = CheckTensors(layout, path, *header);
+  const bool statistics = AnyStatistic(layout, *header);
+  status = CheckTensors(layout, path, *header, statistics);
   if (!status.ok()) return {"InvalidSpec", status};
 
   std::fill(out.begin(), out.end(), 0.0f);  // what lies between tensors is padding
+  // From front to back: where the file comes over gRPC, every other step begins the transfer anew.
+  std::vector<std::pair<int64_t, const training::TensorSlot*>> slots;
   for (const training::TensorSlot& slot : layout.slots()) {
+    if (IsStatistic(slot) && !statistics) continue;
+    slots.emplace_back(header->Find(slot.spec.name)->begin, &slot);
+  }
+  std::sort(slots.begin(), slots.end());
+  for (const auto& [begin, its] : slots) {
+    const training::TensorSlot& slot = *its;
     const int64_t from = std::max(slot.offset, range.offset);
     const int64_t to = std::min(slot.offset + slot.size, range.end());
     if (from >= to) continue;
-    const int64_t at = header->data_start + header->Find(slot.spec.name)->begin +
-                       (from - slot.offset) * static_cast<int64_t>(sizeof(float));
-    status = ReadAt(fd, path, at, out.data() + (from - range.offset),
-                    (to - from) * static_cast<int64_t>(sizeof(float)));
+    const int64_t at =
+        header->data_start + begin + (from - slot.offset) * static_cast<int64_t>(sizeof(float));
+    status = (*file)->ReadAt(at, reinterpret_cast<char*>(out.data() + (from - range.offset)),
+                             (to - from) * static_cast<int64_t>(sizeof(float)));
     if (!status.ok()) return {"DataMissing", status};
   }
-  return {};
+  const int64_t first = std::max(range.offset, layout.statistics_begin());
+  if (statistics || first >= range.end()) return {};
+  training::InitRange(layout, options.init, options.seed, first, out.subspan(first - range.offset));
+  return {.initial_statistics = true};
+}
+
+// From the chunks of a checkpoint of any job, where they are chunks of the same tensors; else from its
+// weights.safetensors, tensor by tensor, where it has that.
+BaseWeightsError FillFromCheckpoint(const training::FlatLayout& layout,
+                                    const BaseWeightsOptions& options, const std::string& folder,
+                                    const training::FlatRange& range, absl::Span<float> out,
+                                    FileStore& files) {
+  CheckpointPass pass;
+  pass.folder = folder;
+  pass.layout = &layout;
+  pass.run = RunOf(layout, range);
+  pass.open = [&](const std::string& name) { return files.OpenInitialWeights(folder, name); };
+  pass.take = [out](bool, int64_t at, absl::string_view bytes) {
+    std::memcpy(reinterpret_cast<char*>(out.data()) + at, bytes.data(), bytes.size());
+    return absl::OkStatus();
+  };
+  training::Manifest manifest;
+  BaseWeightsError error = ReadCheckpoint(pass, &manifest);
+  if (error.reason == "InvalidSpec") {
+    for (const training::ManifestFile& file : manifest.files) {
+      if (file.name != kWeightsFile) continue;
+      return FillFromFile(layout, options, folder, file.name, range, out, files);
+    }
+  }
+  if (!error.reason.empty()) {
+    error.status = absl::Status(error.status.code(),
+                                absl::StrCat("initial_weights: ", error.status.message()));
+  }
+  return error;
 }
 
 }  // namespace
 
 BaseWeightsError FillBaseWeights(const training::FlatLayout& layout,
                                  const BaseWeightsOptions& options,
-                                 const training::FlatRange& range, absl::Span<float> out) {
+                                 const training::FlatRange& range, absl::Span<float> out,
+                                 FileStore& files) {
   CAPSTAN_CHECK(static_cast<int64_t>(out.size()) == range.size);
   if (options.initial_weights.empty()) {
     training::InitRange(layout, options.init, options.seed, range.offset, out);
@@ -110,7 +170,10 @@ BaseWeightsError FillBaseWeights(const training::FlatLayout& layout,
     return {"InvalidSpec",
             absl::InvalidArgumentError(absl::StrCat("initial_weights ", path.status().message()))};
   }
-  return Fill(layout, *path, range, out);
+  if (const std::string folder = training::CheckpointFolderIn(*path); !folder.empty()) {
+    return FillFromCheckpoint(layout, options, folder, range, out, files);
+  }
+  return FillFromFile(layout, options, *path, "", range, out, files);
 }
 
 }  // namespace capstan::param_store

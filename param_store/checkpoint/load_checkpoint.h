@@ -15,6 +15,7 @@
 
 #include "absl/types/span.h"
 #include "param_store/checkpoint/base_weights.h"
+#include "param_store/checkpoint/file_store.h"
 #include "training/chunks/flat_layout.h"
 #include "training/chunks/placement.h"
 #include "training/lead/lead.h"
@@ -27,7 +28,8 @@ struct CheckpointRequest {
   std::string training_digest;  // of the resolved spec, 32 bytes
   const training::FlatLayout* layout = nullptr;
   training::ChunkRun run;
-  bool momentum = false;  // the optimizer's state is wanted too
+  int state_floats_per_weight = 0;   // of the optimizer; above 0: its state is wanted too
+  FileStore* files = &LocalFiles();  // borrowed
 };
 
 struct LoadedCheckpoint {
@@ -35,14 +37,14 @@ struct LoadedCheckpoint {
   training::LeadSnapshot snapshot;
 };
 
-// Fills `weights` and, where it is wanted, `momentum`: both begin with the first float of the run
-// and have its size. On an error their content means nothing. Messages name file and check.
+// Fills `weights` and, where it is wanted, `state`, the optimizer's: both begin with the first float of the run
+// and have its size, the state times its floats per weight. On an error their content means nothing. Messages name file and check.
 //   DataMissing        the manifest, or a file that it names, is absent or may not be read
 //   CheckpointCorrupt  a size, hash, header or tensor is not what it should be; the checkpoint is of
 //                      another job, another training or another folder
-//   InternalError      the host cannot read at all (descriptors, memory)
+//   InternalError      the host cannot read at all (descriptors, memory, no way to the coordinator)
 BaseWeightsError LoadCheckpoint(const CheckpointRequest& request, absl::Span<float> weights,
-                                absl::Span<float> momentum, LoadedCheckpoint* loaded);
+                                absl::Span<float> state, LoadedCheckpoint* loaded);
 
 }  // namespace capstan::param_store
 

@@ -17,7 +17,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// 5 chunks of 4096 floats, saved with momentum by 3 shards as version 40 of lineage 2.
+// 5 chunks of 4096 floats, saved with momentum by 3 shards as version 40 of lineage 2. MakeState: with
+// more floats of state per weight.
 class LoadCheckpointTest : public testing::Test {
  protected:
   LoadCheckpointTest() : layout_(Layout()) {
@@ -25,11 +26,13 @@ class LoadCheckpointTest : public testing::Test {
     root_ = mkdtemp(root.data());
     folder_ = root_ + "/2-40";
     weights_.resize(layout_.total_floats());
-    momentum_.resize(layout_.total_floats());
-    for (size_t i = 0; i < weights_.size(); ++i) {
-      weights_[i] = 0.5f + static_cast<float>(i);
-      momentum_[i] = -static_cast<float>(i);
-    }
+    for (size_t i = 0; i < weights_.size(); ++i) weights_[i] = 0.5f + static_cast<float>(i);
+    MakeState(1);
+  }
+  void MakeState(int states) {
+    states_ = states;
+    momentum_.resize(layout_.total_floats() * states);
+    for (size_t i = 0; i < momentum_.size(); ++i) momentum_[i] = -static_cast<float>(i);
     Save();
   }
   ~LoadCheckpointTest() override {
@@ -41,7 +44,7 @@ class LoadCheckpointTest : public testing::Test {
     weight.name = "fc.weight";
     weight.shape = {5, 4096};
     weight.fan_in = weight.fan_out = 1;
-    return *training::FlatLayout::Create({weight});
+    return *training::FlatLayout::Create({weight}, /*chunk_floats=*/4096);
   }
   void Save(int64_t lineage = 2, const std::string& job = "j1") {
     training::Manifest manifest;
@@ -59,7 +62,8 @@ class LoadCheckpointTest : public testing::Test {
           {.layout = &layout_,
            .run = run,
            .weights = absl::MakeConstSpan(weights_).subspan(range.offset, range.size),
-           .state = absl::MakeConstSpan(momentum_).subspan(range.offset, range.size)});
+           .state = absl::MakeConstSpan(momentum_).subspan(range.offset * states_,
+                                                           range.size * states_)});
       ASSERT_TRUE(file.ok()) << file.status();
       manifest.files.push_back(
           {file->name(), file->size_bytes(), absl::BytesToHexString(file->sha256())});
@@ -90,14 +94,14 @@ class LoadCheckpointTest : public testing::Test {
   BaseWeightsError Load(const training::ChunkRun& run, bool momentum = true) {
     const int64_t size = training::RangeOf(layout_, run).size;
     got_weights_.assign(size, -7);
-    got_momentum_.assign(momentum ? size : 0, -7);
+    got_momentum_.assign(momentum ? size * states_ : 0, -7);
     CheckpointRequest request;
     request.folder = folder_;
     request.job_id = job_id_;
     request.training_digest = training_digest_;
     request.layout = &layout_;
     request.run = run;
-    request.momentum = momentum;
+    request.state_floats_per_weight = momentum ? states_ : 0;
     return LoadCheckpoint(request, absl::MakeSpan(got_weights_), absl::MakeSpan(got_momentum_),
                           &loaded_);
   }
@@ -115,6 +119,7 @@ class LoadCheckpointTest : public testing::Test {
   std::string job_id_ = "j1";
   std::string training_digest_ = std::string(32, 't');
   LoadedCheckpoint loaded_;
+  int states_ = 1;
 };
 
 TEST_F(LoadCheckpointTest, AnyNumberOfShardsReadsWhatThreeWrote) {
@@ -137,6 +142,39 @@ TEST_F(LoadCheckpointTest, AnyNumberOfShardsReadsWhatThreeWrote) {
       EXPECT_EQ(loaded_.snapshot.samples_used, 160);
     }
   }
+}
+
+// Each shard's state lies in its files weight by weight, and is cut by weights.
+TEST_F(LoadCheckpointTest, SeveralFloatsOfStatePerWeightComeBack) {
+  for (const int states : {2, 3}) {
+    MakeState(states);
+    for (const int32_t shards : {1, 2, 5}) {
+      const auto placement = *training::Placement::Create(5, shards);
+      for (int32_t shard = 0; shard < shards; ++shard) {
+        const training::ChunkRun run = placement.Run(shard);
+        const BaseWeightsError error = Load(run);
+        ASSERT_TRUE(error.status.ok()) << error.status;
+        const training::FlatRange range = training::RangeOf(layout_, run);
+        ASSERT_EQ(static_cast<int64_t>(got_momentum_.size()), range.size * states);
+        EXPECT_EQ(std::memcmp(got_momentum_.data(), momentum_.data() + range.offset * states,
+                              got_momentum_.size() * sizeof(float)),
+                  0);
+        EXPECT_EQ(std::memcmp(got_weights_.data(), weights_.data() + range.offset,
+                              got_weights_.size() * sizeof(float)),
+                  0);
+      }
+    }
+    EXPECT_TRUE(Load({0, 5}, /*momentum=*/false).status.ok());
+  }
+}
+
+// The digest of the training keeps them apart already; the file does too.
+TEST_F(LoadCheckpointTest, AStateOfAnotherSizeIsRefused) {
+  MakeState(2);
+  states_ = 3;
+  ExpectRefused("state.0 at offset", "3 floats per weight for 2");
+  states_ = 1;
+  ExpectRefused("no file of it holds momentum.0", "momentum for 2 floats per weight");
 }
 
 TEST_F(LoadCheckpointTest, AFlippedBitAnywhereIsRefusedByName) {

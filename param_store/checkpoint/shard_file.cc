@@ -1,61 +1,65 @@
 #include "param_store/checkpoint/shard_file.h"
 
 #include <map>
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "services/files/files.h"
+#include "absl/strings/str_join.h"
+#include "services/check/check.h"
 #include "training/codec/safetensors.h"
 #include "training/codec/sha256.h"
 
 namespace capstan::param_store {
 
+std::string LayoutDigest(const training::FlatLayout& layout) {
+  std::string text = absl::StrCat(layout.chunk_floats(), "\n");
+  for (const training::TensorSlot* slot : layout.forward_order()) {
+    absl::StrAppend(&text, slot->spec.name, " ", absl::StrJoin(slot->spec.shape, ","),
+                    slot->spec.kind == training::TensorKind::kStat ? " stat " : " weight ",
+                    slot->offset, "\n");
+  }
+  return training::Sha256Hex(text);
+}
+
+std::vector<int64_t> ChunkShape(int64_t floats, int states) {
+  if (states > 1) return {floats, states};
+  return {floats};
+}
+
 absl::StatusOr<common::v1::FileInfo> WriteShardFile(const ShardFileOptions& options,
-                                                    const ShardTensors& from) {
+                                                    const ShardTensors& from, FileStore& files) {
   std::vector<training::SafetensorsTensor> tensors;
   std::vector<absl::string_view> parts;
-  const int64_t first_float = training::RangeOf(*from.layout, from.run).offset;
-  const auto add = [&](absl::string_view name, absl::Span<const float> values) {
+  const training::FlatRange run = training::RangeOf(*from.layout, from.run);
+  const auto states = static_cast<int>(static_cast<int64_t>(from.state.size()) / run.size);
+  CAPSTAN_CHECK(static_cast<int64_t>(from.state.size()) == run.size * states);
+  const auto add = [&](absl::string_view name, absl::Span<const float> values, int each) {
     for (int32_t chunk = from.run.first_chunk; chunk < from.run.end(); ++chunk) {
       const training::FlatRange range = from.layout->ChunkRange(chunk);
       training::SafetensorsTensor tensor;
       tensor.name = absl::StrCat(name, ".", chunk);
-      tensor.shape = {range.size};
+      tensor.shape = ChunkShape(range.size, each);
       tensors.push_back(std::move(tensor));
-      parts.emplace_back(reinterpret_cast<const char*>(values.data() + range.offset - first_float),
-                         range.size * sizeof(float));
+      parts.emplace_back(
+          reinterpret_cast<const char*>(values.data() + (range.offset - run.offset) * each),
+          range.size * each * sizeof(float));
     }
   };
-  add("chunks", from.weights);
-  if (!from.state.empty()) add("momentum", from.state);
+  add(kWeightTensors, from.weights, 1);
+  if (states > 0) add(StateTensors(states), from.state, states);
 
   const auto header = training::EncodeSafetensorsHeader(
       tensors, {{"job_id", options.job_id},
                 {"lineage", absl::StrCat(options.lineage)},
                 {"step", absl::StrCat(options.step)},
                 {"digest", absl::BytesToHexString(options.spec_digest)},
-                {"shard", absl::StrCat(options.shard)}});
+                {"shard", absl::StrCat(options.shard)},
+                {kLayoutKey, LayoutDigest(*from.layout)}});
   if (!header.ok()) return header.status();
 
-  if (absl::Status status = services::EnsureDir(options.folder); !status.ok()) return status;
-  common::v1::FileInfo info;
-  info.set_name(absl::StrCat("shard-", options.shard, ".safetensors"));
-  auto file = services::AtomicFile::Create(absl::StrCat(options.folder, "/", info.name()));
-  if (!file.ok()) return file.status();
-  training::Sha256 sha;
   parts.insert(parts.begin(), *header);
-  for (const absl::string_view part : parts) {
-    sha.Update(part);
-    if (absl::Status status = (*file)->Append(part); !status.ok()) return status;
-  }
-  if (absl::Status status = (*file)->Commit(); !status.ok()) return status;
-  info.set_size_bytes((*file)->size_bytes());
-  const auto digest = sha.Finish();
-  info.set_sha256(digest.data(), digest.size());
-  return info;
+  return files.Write(options.folder, absl::StrCat("shard-", options.shard, ".safetensors"), parts);
 }
 
 }  // namespace capstan::param_store

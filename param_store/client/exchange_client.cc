@@ -27,7 +27,8 @@ using training::ChunkRun;
 using training::FlatRange;
 using training::Node;
 
-constexpr int kMaxCorruptInARow = 8;  // then the stream is opened again
+constexpr int kMaxCorruptFrames = 8;  // of a version of a shard; then the stream is opened again
+constexpr int64_t kFreeBuffers = 2;   // of weights, that are kept for the next versions
 
 struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
   enum class State { kOpening, kOpen, kBackingOff, kWaitsForView };
@@ -42,12 +43,13 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
     std::shared_ptr<ExchangeStream> stream;
     int64_t stream_id = 0;  // 0: none
     State state = State::kBackingOff;
-    absl::Duration since;     // in this state
-    absl::Duration backoff;   // before the next attempt
-    absl::Status cause;       // why we ended the stream ourselves
-    absl::Status last_error;  // of the last stream
-    int64_t version = -1;     // the newest that the shard has shown
-    int corrupt_in_a_row = 0;
+    absl::Duration since;          // in this state
+    absl::Duration backoff;        // before the next attempt
+    absl::Status cause;            // why we ended the stream ourselves
+    absl::Status last_error;       // of the last stream
+    int64_t version = -1;          // the newest that the shard has shown
+    int corrupt_frames = 0;        // that the shard found since `version` rose
+    int64_t damaged_version = -1;  // weights of it came with a checksum that differs
   };
   struct Pushed {
     int64_t step = 0;
@@ -63,7 +65,7 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
         options(std::move(options)),
         strand(strand),
         callbacks(std::move(callbacks)),
-        pool(layout.total_floats()),
+        pool(layout.total_floats(), kFreeBuffers),
         assembly(layout, pool) {}
 
   // ---- streams ----
@@ -74,7 +76,7 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
     peer.state = State::kOpening;
     peer.since = strand.Now();
     peer.cause = absl::OkStatus();
-    peer.corrupt_in_a_row = 0;
+    peer.corrupt_frames = 0;
     std::weak_ptr<Impl> weak = weak_from_this();
     ExchangeStream::Handlers handlers;
     handlers.on_message = [weak, id](const grpc::ByteBuffer& message) {
@@ -92,7 +94,10 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
     hello->set_kind(peer.kind);
     hello->set_index(options.rank);
     hello->set_have_version(assembly.complete());
-    Send(peer, wire::MakeByteBuffer(request), 0);
+    hello->set_speaks(wire::kSpeaks);
+    if (peer.damaged_version >= 0) hello->set_damaged_version(peer.damaged_version);
+    peer.damaged_version = -1;
+    Send(peer, wire::MakeByteBuffer(request, route.lineage), 0);
     strand.PostAfter(options.hello_timeout, [weak, id] {
       auto self = weak.lock();
       Peer* late = self ? self->Find(id) : nullptr;
@@ -191,6 +196,17 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
     auto decoded = wire::DecodeResponse(bytes->pieces());
     if (!decoded.ok()) return End(*peer, absl::DataLossError(decoded.status().message()));
     const v1::ExchangeResponse& response = decoded->message;
+    if (response.has_hello() && response.hello().speaks() != wire::kSpeaks &&
+        !response.has_check()) {
+      return End(*peer, absl::UnimplementedError(
+                            absl::StrCat("the shard speaks exchange ", response.hello().speaks(),
+                                         ", this worker speaks exchange ", wire::kSpeaks,
+                                         ": run one version of Capstan on workers and shards")));
+    }
+    if (!decoded->Intact(route.lineage)) {
+      ++counts.corrupt_frames;
+      return End(*peer, absl::DataLossError("a message whose check differs"));
+    }
     if (response.has_hello()) return OnHello(*peer, response.hello());
     if (peer->state != State::kOpen) {
       return End(*peer, absl::DataLossError("the first answer is no HelloReply"));
@@ -209,37 +225,65 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
     peer.state = State::kOpen;
     peer.since = strand.Now();
     peer.backoff = options.min_backoff;
-    peer.version = std::max(peer.version, reply.version());
+    Shown(peer, reply.version());
     if (peer.kind == v1::STREAM_KIND_DATA) {
       for (const Pushed& pushed : retained) SendFrames(peer, pushed);
     }
     if (&peer == Lead()) {
-      for (const auto& entry : seals) Send(peer, wire::MakeByteBuffer(entry.second), 0);
-      for (const auto& entry : evaluations) Send(peer, wire::MakeByteBuffer(entry.second), 0);
+      for (const auto& entry : seals)
+        Send(peer, wire::MakeByteBuffer(entry.second, route.lineage), 0);
+      for (const auto& entry : evaluations)
+        Send(peer, wire::MakeByteBuffer(entry.second, route.lineage), 0);
     }
+  }
+
+  void Shown(Peer& peer, int64_t version) {
+    if (version <= peer.version) return;
+    peer.version = version;
+    peer.corrupt_frames = 0;
   }
 
   void OnAck(Peer& peer, const v1::FrameAck& ack) {
     if (std::find(ack.outcomes().begin(), ack.outcomes().end(), v1::FRAME_OUTCOME_CORRUPT) ==
         ack.outcomes().end()) {
-      peer.corrupt_in_a_row = 0;
       return;  // covered or past: as good as stored
     }
     ++counts.corrupt_frames;
-    if (++peer.corrupt_in_a_row > kMaxCorruptInARow) {
-      return End(peer, absl::DataLossError(absl::StrCat("the shard found ", peer.corrupt_in_a_row,
-                                                        " frames corrupt in a row")));
+    if (++peer.corrupt_frames > kMaxCorruptFrames) {
+      return End(peer, absl::DataLossError(absl::StrCat("the shard found ", peer.corrupt_frames,
+                                                        " frames corrupt in one step")));
     }
     const Node node{ack.first_lane(), ack.lane_count()};
-    for (const Pushed& pushed : retained) {
+    for (Pushed& pushed : retained) {
       if (pushed.step != ack.step() || pushed.node != node) continue;
       for (const ChunkRun& frame : peer.frames) {
         if (frame.first_chunk != ack.first_chunk()) continue;
         if (training::RangeOf(layout, frame).end() > pushed.ready_floats) continue;
         ++counts.retries;
+        RenewSums(peer, pushed, frame);
         SendFrame(peer, pushed, frame);
       }
     }
+  }
+
+  // A sum that was computed wrong would be found wrong for ever.
+  void RenewSums(const Peer& peer, Pushed& pushed, const ChunkRun& run) {
+    int wrong = 0;
+    for (int32_t chunk = run.first_chunk; chunk < run.end(); ++chunk) {
+      const uint32_t sum = SumOf(pushed, chunk);
+      if (sum != pushed.crc32c[chunk]) ++wrong;
+      pushed.crc32c[chunk] = sum;
+    }
+    if (wrong == 0) return;  // the bytes were damaged on their way
+    Log(services::kWarning, "checksum_renewed")
+        .Kv("shard", peer.shard)
+        .Kv("step", pushed.step)
+        .Kv("first_chunk", run.first_chunk)
+        .Kv("wrong", wrong);
+  }
+  uint32_t SumOf(const Pushed& pushed, int32_t chunk) const {
+    const FlatRange range = layout.ChunkRange(chunk);
+    return training::Crc32c(pushed.gradient->data() + range.offset, sizeof(float) * range.size);
   }
 
   void OnWeights(Peer& peer, const v1::WeightFrame& frame, wire::Pieces payload,
@@ -255,7 +299,7 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
                      " bytes, want chunks of [", peer.run.first_chunk, ",", peer.run.end(), ")")));
     }
     counts.received_payload_bytes += static_cast<int64_t>(payload_bytes);
-    peer.version = std::max(peer.version, frame.version());
+    Shown(peer, frame.version());
     const absl::Duration now = strand.Now();
     std::optional<CompleteWeights> whole;
     wire::PayloadReader reader(payload);
@@ -268,6 +312,7 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
       if (to.empty()) continue;  // overtaken
       if (wire::Crc32cOf(pieces) != frame.crc32c(i)) {
         ++counts.corrupt_frames;
+        peer.damaged_version = frame.version();
         // The shard sends everything above have_version again on a new stream.
         return End(peer,
                    absl::DataLossError(absl::StrCat("weights of version ", frame.version(),
@@ -323,7 +368,8 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
         absl::string_view(reinterpret_cast<const char*>(pushed.gradient->data() + range.offset),
                           size_bytes),
         pushed.gradient};
-    Send(peer, wire::MakeByteBuffer(wire::EncodePrefix(frame, size_bytes), {&payload, 1}),
+    Send(peer,
+         wire::MakeByteBuffer(wire::EncodePrefix(frame, size_bytes, route.lineage), {&payload, 1}),
          size_bytes);
   }
 
@@ -334,7 +380,7 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
   void SendToLead(const v1::ExchangeRequest& request) {
     Peer* lead = Lead();
     if (lead == nullptr || lead->state != State::kOpen) return;  // sent when it opens
-    Send(*lead, wire::MakeByteBuffer(request), 0);
+    Send(*lead, wire::MakeByteBuffer(request, route.lineage), 0);
   }
 
   std::string Name(const Peer& peer) const {
@@ -461,9 +507,7 @@ void ExchangeClient::PushPrefix(int64_t step, const Node& node,
       const int64_t end = training::RangeOf(impl.layout, peer.frames[i]).end();
       if (end <= before || end > ready_floats) continue;
       for (int32_t chunk = peer.frames[i].first_chunk; chunk < peer.frames[i].end(); ++chunk) {
-        const FlatRange range = impl.layout.ChunkRange(chunk);
-        pushed.crc32c[chunk] =
-            training::Crc32c(pushed.gradient->data() + range.offset, sizeof(float) * range.size);
+        pushed.crc32c[chunk] = impl.SumOf(pushed, chunk);
       }
       if (peer.state == Impl::State::kOpen && step >= peer.version) {
         impl.SendFrame(peer, pushed, peer.frames[i]);

@@ -45,6 +45,12 @@ struct Faults {
   int send_corrupt_weights = 0;  // a wrong checksum
   int send_weights_twice = 0;    // each frame repeated
   int send_far_weights = 0;      // of the last chunk that a number can name
+  int damage_weight_keys = 0;    // a version that is not that of the check
+  int32_t chunks_together = 1;   // of a frame of weights; no fault
+  int silent = 0;                // says nothing to a Hello
+  int wrong_lineage = 0;         // in the answer to a Hello
+  int weights_first = 0;         // before that answer
+  bool no_checks = false;        // speaks as before there were checks
   absl::StatusCode refuse = absl::StatusCode::kOk;  // answer to Hello
 };
 
@@ -67,6 +73,16 @@ class FakeShard final : public v1::ParamStoreService::Service {
     weights_.assign(layout_.total_floats(), value);
     chunks_.clear();
   }
+  // Weights that differ from each other: each is its own place.
+  void NumberWeights() {
+    MutexLock lock(mu_);
+    for (size_t i = 0; i < weights_.size(); ++i) weights_[i] = static_cast<float>(i);
+  }
+  // Frames whose sum was wrong: called corrupt.
+  int wrong_sums() {
+    MutexLock lock(mu_);
+    return wrong_sums_;
+  }
   std::vector<v1::Hello> hellos() {
     MutexLock lock(mu_);
     return hellos_;
@@ -75,6 +91,11 @@ class FakeShard final : public v1::ParamStoreService::Service {
   std::vector<std::string> log() {
     MutexLock lock(mu_);
     return log_;
+  }
+  // All messages but the Hello, without payloads.
+  std::vector<v1::ExchangeRequest> said() {
+    MutexLock lock(mu_);
+    return said_;
   }
   bool WaitForLog(const std::string& line, absl::Duration limit = kLimit) {
     MutexLock lock(mu_);
@@ -101,9 +122,26 @@ class FakeShard final : public v1::ParamStoreService::Service {
     }
     if (hello.lineage() < lineage_) return {grpc::StatusCode::FAILED_PRECONDITION, "old lineage"};
     if (hello.lineage() > lineage_) return {grpc::StatusCode::UNAVAILABLE, "not told yet"};
+    if (faults_.silent > 0) {
+      --faults_.silent;
+      mu_.Unlock();
+      while (stream->Read(&request)) {
+      }
+      mu_.Lock();
+      return grpc::Status::OK;
+    }
+    if (faults_.weights_first > 0) {
+      --faults_.weights_first;
+      SendWeights(stream);
+    }
     v1::ExchangeResponse reply;
-    reply.mutable_hello()->set_lineage(lineage_);
+    reply.mutable_hello()->set_lineage(lineage_ + (faults_.wrong_lineage > 0 ? 7 : 0));
+    faults_.wrong_lineage -= faults_.wrong_lineage > 0 ? 1 : 0;
     reply.mutable_hello()->set_version(version_);
+    if (!faults_.no_checks) {
+      reply.mutable_hello()->set_speaks(wire::kSpeaks);
+      wire::SetCheck(&reply, 0);
+    }
     stream->Write(reply);
     if (hello.kind() == v1::STREAM_KIND_DATA && hello.have_version() < version_) {
       SendWeights(stream);
@@ -123,6 +161,8 @@ class FakeShard final : public v1::ParamStoreService::Service {
   bool Handle(const v1::Hello& hello, const v1::ExchangeRequest& request, Stream* stream)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const std::string kind = hello.kind() == v1::STREAM_KIND_CONTROL ? " control" : " data";
+    said_.push_back(request);
+    if (request.has_frame()) said_.back().mutable_frame()->clear_payload();
     if (request.has_seal()) log_.push_back(absl::StrCat("seal ", request.seal().step(), kind));
     if (request.has_evaluation()) {
       log_.push_back(absl::StrCat("evaluation ", request.evaluation().block(), kind));
@@ -130,8 +170,20 @@ class FakeShard final : public v1::ParamStoreService::Service {
     if (!request.has_frame()) return true;
     const v1::Frame& frame = request.frame();
     log_.push_back(absl::StrCat("frame ", frame.first_chunk(), kind));
-    if (faults_.call_frames_corrupt > 0) {
-      --faults_.call_frames_corrupt;
+    const std::string bytes_of_request = request.SerializeAsString();
+    const absl::string_view piece = bytes_of_request;
+    const auto decoded = wire::DecodeRequest({&piece, 1});
+    EXPECT_TRUE(decoded.ok() && decoded->Intact(lineage_));
+    bool wrong = false;
+    const char* at = frame.payload().data();
+    for (int i = 0; i < frame.crc32c_size(); ++i) {
+      const FlatRange part = layout_.ChunkRange(frame.first_chunk() + i);
+      wrong = wrong || training::Crc32c(at, 4 * part.size) != frame.crc32c(i);
+      at += 4 * part.size;
+    }
+    if (wrong) ++wrong_sums_;
+    if (wrong || faults_.call_frames_corrupt > 0) {
+      faults_.call_frames_corrupt -= wrong ? 0 : 1;
       v1::ExchangeResponse response;
       v1::FrameAck* ack = response.mutable_ack();
       ack->set_step(frame.step());
@@ -139,6 +191,7 @@ class FakeShard final : public v1::ParamStoreService::Service {
       ack->set_lane_count(frame.lane_count());
       ack->set_first_chunk(frame.first_chunk());
       for (int i = 0; i < frame.crc32c_size(); ++i) ack->add_outcomes(v1::FRAME_OUTCOME_CORRUPT);
+      wire::SetCheck(&response, lineage_);
       stream->Write(response);
       return true;
     }
@@ -171,21 +224,31 @@ class FakeShard final : public v1::ParamStoreService::Service {
       far.mutable_weights()->set_version(version_);
       far.mutable_weights()->set_first_chunk(std::numeric_limits<int32_t>::max());
       far.mutable_weights()->add_crc32c(0);
+      wire::SetCheck(&far, lineage_);
       stream->Write(far);
     }
-    for (int32_t chunk = run_.first_chunk; chunk < run_.end(); ++chunk) {
-      const FlatRange range = layout_.ChunkRange(chunk);
+    for (int32_t first = run_.first_chunk; first < run_.end(); first += faults_.chunks_together) {
+      const int32_t end = std::min(run_.end(), first + faults_.chunks_together);
+      const FlatRange range = RangeOf(layout_, {first, end - first});
       v1::ExchangeResponse response;
       v1::WeightFrame* frame = response.mutable_weights();
       frame->set_version(version_);
-      frame->set_first_chunk(chunk);
+      frame->set_first_chunk(first);
       frame->set_payload(weights_.data() + range.offset, 4 * range.size);
-      uint32_t crc = training::Crc32c(frame->payload().data(), frame->payload().size());
-      if (faults_.send_corrupt_weights > 0) {
-        --faults_.send_corrupt_weights;
-        crc ^= 1;
+      for (int32_t chunk = first; chunk < end; ++chunk) {
+        const FlatRange part = layout_.ChunkRange(chunk);
+        uint32_t crc = training::Crc32c(weights_.data() + part.offset, 4 * part.size);
+        if (faults_.send_corrupt_weights > 0) {
+          --faults_.send_corrupt_weights;
+          crc ^= 1;
+        }
+        frame->add_crc32c(crc);
       }
-      frame->add_crc32c(crc);
+      wire::SetCheck(&response, lineage_);
+      if (faults_.damage_weight_keys > 0) {
+        --faults_.damage_weight_keys;
+        frame->set_version(frame->version() + 1);
+      }
       stream->Write(response);
       if (faults_.send_weights_twice > 0) stream->Write(response);
     }
@@ -201,7 +264,9 @@ class FakeShard final : public v1::ParamStoreService::Service {
   std::vector<float> weights_ ABSL_GUARDED_BY(mu_);
   std::set<int32_t> chunks_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::Hello> hellos_ ABSL_GUARDED_BY(mu_);
+  int wrong_sums_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::string> log_ ABSL_GUARDED_BY(mu_);
+  std::vector<v1::ExchangeRequest> said_ ABSL_GUARDED_BY(mu_);
 };
 
 class ExchangeClientTest : public ::testing::Test {
@@ -249,12 +314,14 @@ class ExchangeClientTest : public ::testing::Test {
     servers_[i] = *std::move(server);
     servers_[i]->SetReady(true);
   }
-  void MakeClient() {
+  // Payloads of up to so many whole chunks.
+  void MakeClient(int32_t chunks_together = 1, absl::Duration hello_timeout = kLimit) {
     ExchangeClientOptions options;
+    options.hello_timeout = hello_timeout;
     options.job_id = "j1";
     options.spec_digest = kDigest;
     options.rank = 3;
-    options.max_payload_bytes = 4 * training::kSmallChunkFloats;  // a frame for each chunk
+    options.max_payload_bytes = chunks_together * 4 * training::kSmallChunkFloats;
     ExchangeCallbacks callbacks;
     callbacks.on_weights = [this](const CompleteWeights& weights) {
       MutexLock lock(mu_);
@@ -386,6 +453,67 @@ TEST_F(ExchangeClientTest, OneShardPushAndPullAndTheSealBehindTheFrames) {
   EXPECT_EQ(wire::GetCopyCount().copied_bytes - before.copied_bytes, 3 * model_bytes);
   EXPECT_EQ(stats.retries, 0);
   EXPECT_GT(stats.sent_wire_bytes, stats.sent_payload_bytes);
+  EXPECT_GT(stats.received_wire_bytes, stats.received_payload_bytes);
+  EXPECT_GT(stats.push_seconds, 0);
+  EXPECT_GT(stats.pull_seconds, 0);
+}
+
+TEST_F(ExchangeClientTest, EveryFieldOfWhatIsSaidArrives) {
+  Start(1);
+  Open();
+  ASSERT_FALSE(Wait(0).empty());
+  OnStrand([&] {
+    client_->Push(5, Node{4, 2}, gradients_.Lend());
+    client_->SendSeal(5, Node{4, 2}, {8, 1.5, 3});
+    client_->SendEvaluation(5, 7, {10, 2.5, 9});
+  });
+  ASSERT_TRUE(shards_[0]->WaitForLog("evaluation 7 data"));
+  const std::vector<v1::ExchangeRequest> said = shards_[0]->said();
+  ASSERT_EQ(said.size(), 7u);  // five frames
+  for (int32_t chunk = 0; chunk < 5; ++chunk) {
+    const v1::Frame& frame = said[chunk].frame();
+    EXPECT_EQ(frame.step(), 5);
+    EXPECT_EQ(frame.first_lane(), 4);
+    EXPECT_EQ(frame.lane_count(), 2);
+    EXPECT_EQ(frame.first_chunk(), chunk);
+  }
+  const v1::StepSeal& seal = said[5].seal();
+  EXPECT_EQ(seal.step(), 5);
+  EXPECT_EQ(seal.first_lane(), 4);
+  EXPECT_EQ(seal.lane_count(), 2);
+  EXPECT_EQ(seal.samples(), 8);
+  EXPECT_EQ(seal.loss_sum(), 1.5);
+  EXPECT_EQ(seal.correct(), 3);
+  const v1::EvaluationPart& part = said[6].evaluation();
+  EXPECT_EQ(part.version(), 5);
+  EXPECT_EQ(part.block(), 7);
+  EXPECT_EQ(part.samples(), 10);
+  EXPECT_EQ(part.loss_sum(), 2.5);
+  EXPECT_EQ(part.correct(), 9);
+}
+
+// Each is named while it lasts, and then asked again.
+TEST_F(ExchangeClientTest, AnAnswerToAHelloThatIsNoneEndsTheStream) {
+  MakeShards(1);
+  StartServer(0);
+  MakeClient(/*chunks_together=*/1, /*hello_timeout=*/absl::Milliseconds(100));
+  const auto faults = [this](int Faults::*what, int count) {
+    Faults some;
+    some.*what = count;
+    shards_[0]->Set(some);
+  };
+  const auto says = [this](const char* text) {
+    return Until([&] { return absl::StrContains(client_->Waiting(), text); });
+  };
+  faults(&Faults::silent, 1000);
+  Open();
+  EXPECT_TRUE(says("DEADLINE_EXCEEDED: no HelloReply"));
+  faults(&Faults::wrong_lineage, 1000);
+  EXPECT_TRUE(says("UNAVAILABLE: HelloReply of lineage 8, want 1"));
+  faults(&Faults::weights_first, 1000);
+  EXPECT_TRUE(says("DATA_LOSS: the first answer is no HelloReply"));
+  shards_[0]->Set({});
+  EXPECT_THAT(Wait(0), ElementsAre(100.0f, 100.0f));
 }
 
 TEST_F(ExchangeClientTest, AGradientBufferComesBackOnceItsStepIsPast) {
@@ -431,6 +559,42 @@ TEST_F(ExchangeClientTest, ABrokenStreamIsOpenedAgainAndTheStepIsSentAgain) {
   EXPECT_GE(Stats().retries, 1);
   Push(1, 1.0f);
   EXPECT_THAT(Wait(2), ElementsAre(97.0f, 97.0f));
+}
+
+// Frames of two and three chunks, whose values differ: each comes to its own place, in both ways.
+TEST_F(ExchangeClientTest, EveryChunkOfAFrameComesToItsPlace) {
+  MakeShards(2);
+  Faults together;
+  together.chunks_together = 2;
+  for (int i = 0; i < 2; ++i) {
+    shards_[i]->Set(together);
+    shards_[i]->NumberWeights();
+    StartServer(i);
+  }
+  MakeClient(/*chunks_together=*/3);
+  Open();
+  ASSERT_FALSE(Wait(0).empty());
+  const auto expect = [this](int64_t version, float times) {
+    MutexLock lock(mu_);
+    const auto whole = std::find_if(weights_.begin(), weights_.end(),
+                                    [&](const auto& w) { return w.version == version; });
+    ASSERT_NE(whole, weights_.end());
+    for (int64_t i = 0; i < layout_.total_floats(); ++i) {
+      ASSERT_EQ(whole->weights->span()[i], times * static_cast<float>(i)) << version << " " << i;
+    }
+  };
+  expect(0, 1);
+  OnStrand([&] {
+    std::shared_ptr<FloatBuffer> gradient = gradients_.Lend();
+    for (int64_t i = 0; i < layout_.total_floats(); ++i) {
+      gradient->data()[i] = 3 * static_cast<float>(i);
+    }
+    client_->Push(0, Node{0, 2}, gradient);
+  });
+  ASSERT_FALSE(Wait(1).empty());
+  expect(1, -2);  // 1 - 3
+  EXPECT_THAT(shards_[0]->log(), ElementsAre("frame 0 data"));
+  EXPECT_THAT(shards_[1]->log(), ElementsAre("frame 2 data"));
 }
 
 // Backward leaves the gradient bucket by bucket: chunks travel as soon as they are final, each once;
@@ -481,6 +645,79 @@ TEST_F(ExchangeClientTest, AFrameThatTheShardCallsCorruptIsSentAgain) {
   EXPECT_EQ(shards_[0]->hellos().size(), 1u);  // on the same stream
 }
 
+// Eight of one step mean a sum that is wrong or a link that is no good; eight of a whole job do not.
+TEST_F(ExchangeClientTest, CorruptFramesOfManyStepsDoNotEndTheStream) {
+  Start(1);
+  Open();
+  ASSERT_FALSE(Wait(0).empty());
+  for (int64_t step = 0; step < 6; ++step) {
+    Faults faults;
+    faults.call_frames_corrupt = 3;
+    shards_[0]->Set(faults);
+    Push(step, 1.0f);
+    ASSERT_THAT(Wait(step + 1), ElementsAre(99.0f - step, 99.0f - step));
+  }
+  EXPECT_EQ(Stats().corrupt_frames, 18);
+  EXPECT_EQ(shards_[0]->hellos().size(), 1u);
+}
+
+TEST_F(ExchangeClientTest, TooManyCorruptFramesOfOneStepEndTheStream) {
+  Start(1);
+  Open();
+  ASSERT_FALSE(Wait(0).empty());
+  Faults faults;
+  faults.call_frames_corrupt = 12;
+  shards_[0]->Set(faults);
+  Push(0, 1.0f);
+  EXPECT_THAT(Wait(1), ElementsAre(99.0f, 99.0f));
+  EXPECT_EQ(shards_[0]->hellos().size(), 2u);
+}
+
+// As after a flipped bit in memory: the sum is of other bytes than those that are sent.
+TEST_F(ExchangeClientTest, AChecksumThatWasComputedWrongIsComputedAgain) {
+  MakeShards(1);
+  MakeClient();
+  Open();
+  OnStrand([&] {
+    std::shared_ptr<FloatBuffer> gradient = gradients_.Lend();
+    std::fill(gradient->span().begin(), gradient->span().end(), 2.0f);
+    client_->Push(0, Node{0, 2}, gradient);  // nothing is sent yet: there is no shard
+    std::fill(gradient->span().begin(), gradient->span().end(), 3.0f);
+  });
+  StartServer(0);
+  EXPECT_THAT(Wait(1), ElementsAre(97.0f, 97.0f));
+  EXPECT_EQ(shards_[0]->wrong_sums(), 5);  // the first of each frame, none that was sent again
+  EXPECT_EQ(shards_[0]->hellos().size(), 1u);
+}
+
+// A flipped bit in the number of a version: else the chunks would be put into another one.
+TEST_F(ExchangeClientTest, WeightsWhoseKeyWasDamagedAreFetchedAgain) {
+  Start(1);
+  Open();
+  ASSERT_FALSE(Wait(0).empty());
+  Faults faults;
+  faults.damage_weight_keys = 1;
+  shards_[0]->Set(faults);
+  Push(0, 2.0f);
+  EXPECT_THAT(Wait(1), ElementsAre(98.0f, 98.0f));
+  EXPECT_EQ(shards_[0]->hellos().size(), 2u);
+  EXPECT_FALSE(shards_[0]->hellos()[1].has_damaged_version());
+  MutexLock lock(mu_);
+  for (const CompleteWeights& weights : weights_) EXPECT_LE(weights.version, 1);
+}
+
+TEST_F(ExchangeClientTest, AShardThatSpeaksAnotherExchangeIsRefusedByName) {
+  Start(1);
+  Faults faults;
+  faults.no_checks = true;
+  shards_[0]->Set(faults);
+  Open();
+  const absl::Status failure = WaitForFailure();
+  EXPECT_EQ(failure.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(failure.message()),
+              HasSubstr("the shard speaks exchange 0, this worker speaks exchange 1"));
+}
+
 // The bytes of a damaged chunk never reach a complete version.
 TEST_F(ExchangeClientTest, WeightsWithAWrongChecksumAreFetchedAgain) {
   Start(1);
@@ -495,6 +732,7 @@ TEST_F(ExchangeClientTest, WeightsWithAWrongChecksumAreFetchedAgain) {
   EXPECT_EQ(Stats().corrupt_frames, 1);
   EXPECT_EQ(shards_[0]->hellos().size(), 2u);
   EXPECT_EQ(shards_[0]->hellos()[1].have_version(), 0);
+  EXPECT_EQ(shards_[0]->hellos()[1].damaged_version(), 1);  // computed anew there
 }
 
 // One chunk more would be a negative one.

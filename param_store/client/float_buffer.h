@@ -11,8 +11,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 
 namespace capstan::param_store::client {
@@ -40,15 +42,19 @@ class FloatBuffer {
 
 class BufferPool {
  public:
-  // Buffers of `size` floats, >= 1.
-  explicit BufferPool(int64_t size);
+  // Buffers of `size` floats, >= 1. More than `max_free` free ones are given back to the system.
+  explicit BufferPool(int64_t size, int64_t max_free = std::numeric_limits<int64_t>::max());
   // Buffers that are lent stay valid.
   ~BufferPool();
 
   // A free buffer, or a new one: who holds how many is what bounds the number.
   std::shared_ptr<FloatBuffer> Lend();
+  // Until a buffer is given back, or the time is over.
+  void WaitForReturn(absl::Duration timeout);
   // Buffers that exist, lent or free.
   int64_t allocated() const;
+  // Buffers that are lent.
+  int64_t lent() const;
   int64_t size() const { return size_; }
 
  private:

@@ -22,6 +22,21 @@ TEST(BufferPoolTest, ABufferIsUsedAgainOnlyWhenTheLastReferenceIsGone) {
   EXPECT_EQ(pool.allocated(), 2);
 }
 
+// What an episode with many buffers has taken is given back.
+TEST(BufferPoolTest, KeepsNoMoreFreeBuffersThanItMay) {
+  BufferPool pool(4, /*max_free=*/1);
+  std::vector<std::shared_ptr<FloatBuffer>> held;
+  for (int i = 0; i < 5; ++i) held.push_back(pool.Lend());
+  EXPECT_EQ(pool.allocated(), 5);
+  EXPECT_EQ(pool.lent(), 5);
+  held.resize(1);
+  EXPECT_EQ(pool.allocated(), 2);
+  EXPECT_EQ(pool.lent(), 1);
+  held.clear();
+  EXPECT_EQ(pool.allocated(), 1);
+  EXPECT_EQ(pool.lent(), 0);
+}
+
 TEST(BufferPoolTest, ALentBufferOutlivesThePool) {
   std::shared_ptr<FloatBuffer> kept;
   {

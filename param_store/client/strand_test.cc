@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <thread>
 #include <vector>
+
+#include "tests/support/asleep.h"
 
 namespace capstan::param_store::client {
 namespace {
@@ -42,6 +45,25 @@ TEST(StrandLoopTest, PostsFromManyThreadsAllRun) {
   strand.Post([&] { strand.Stop(); });
   runner.join();
   EXPECT_EQ(count, 2000);
+}
+
+// It waits for work without a limit.
+TEST(StrandLoopTest, StopWakesAStrandThatIsIdle) {
+  auto* const strand = new StrandLoop;  // not freed where it does not end
+  auto* const ended = new std::promise<void>;
+  std::promise<pid_t> told;
+  strand->Post([&told] { told.set_value(ThisThread()); });
+  auto* const thread = new std::thread([strand, ended] {
+    strand->Run();
+    ended->set_value();
+  });
+  ASSERT_TRUE(WaitUntilAsleep(told.get_future().get()));
+  strand->Stop();
+  ASSERT_EQ(ended->get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  thread->join();
+  delete thread;
+  delete ended;
+  delete strand;
 }
 
 TEST(StrandLoopTest, WhatIsPostedAfterTheStopIsDropped) {

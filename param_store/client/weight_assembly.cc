@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "services/check/mutant.h"
+
 namespace capstan::param_store::client {
 
 WeightAssembly::WeightAssembly(const training::FlatLayout& layout, BufferPool& pool)
@@ -15,6 +17,8 @@ void WeightAssembly::Reset(int64_t lineage) {
 
 absl::Span<float> WeightAssembly::Destination(int64_t version, int32_t chunk, absl::Duration now) {
   if (version <= complete_) return {};
+  if (CAPSTAN_MUTANT("next_version_joins") && complete_ >= 0 && pending_.count(version - 1) > 0)
+    --version;
   auto it = pending_.find(version);
   if (it == pending_.end()) {
     Pending pending;
@@ -32,13 +36,17 @@ absl::Span<float> WeightAssembly::Destination(int64_t version, int32_t chunk, ab
 
 std::optional<CompleteWeights> WeightAssembly::Arrived(int64_t version, int32_t chunk,
                                                        const Said& said, absl::Duration now) {
+  if (CAPSTAN_MUTANT("next_version_joins") && complete_ >= 0 && pending_.count(version - 1) > 0)
+    --version;
   const auto it = pending_.find(version);
   if (it == pending_.end()) return std::nullopt;
   Pending& pending = it->second;
   pending.stop |= said.stop;
   pending.evaluate |= said.evaluate;
   if (said.loss_scale > 0) pending.loss_scale = said.loss_scale;
-  if (pending.here[chunk]) return std::nullopt;
+  const bool at_once =
+      CAPSTAN_MUTANT("a_copy_at_once_counts") && now - pending.began < absl::Milliseconds(10);
+  if (pending.here[chunk] && !at_once) return std::nullopt;
   pending.here[chunk] = true;
   if (--pending.missing > 0) return std::nullopt;
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "param_store/core/shard_core.h"
 #include "services/check/check.h"
+#include "services/check/mutant.h"
 #include "training/spec/lead_messages.h"
 
 namespace capstan::param_store::core {
@@ -31,10 +32,14 @@ void ShardCore::On(const StartLineage& event) {
   version_ = -1;
   stop_ = evaluate_ = false;
   held_.clear();
+  held_version_ = {};
+  missed_.clear();
   finite_.reset();
   lead_.reset();
   lead_open_ = false;
-  connect_at_ = repeat_part_at_ = repeat_decision_at_ = write_at_ = absl::InfiniteDuration();
+  connect_at_ = repeat_part_at_ = repeat_decision_at_ = write_at_ = late_at_ =
+      absl::InfiniteDuration();
+  lane_times_.Clear();
   checkpoints_.clear();
   orders_ = event.orders;
   Emit(LoadBase{lineage_, run_, event.base_manifest});
@@ -46,6 +51,10 @@ void ShardCore::On(const ViewChange& event) {
   generation_ = event.generation;
   workers_ = event.workers;
   lane_owners_ = event.lane_owners;
+  if (lead_.has_value()) {
+    lane_times_.SetOwners(lane_owners_, now_);
+    WatchLanes();
+  }
   std::vector<StreamId> gone;
   for (const auto& [id, stream] : streams_) {
     if (stream.kind != StreamKind::kShard &&
@@ -56,6 +65,21 @@ void ShardCore::On(const ViewChange& event) {
   for (const StreamId id : gone) {
     Close(id, absl::UnavailableError("the worker is no longer in the view"));
   }
+  // All wait for who owns lanes now: what it takes is the version at hand.
+  for (auto& [id, stream] : streams_) {
+    const std::vector<int32_t>& slow = held_version_.slow_ranks;
+    if (stream.kind == StreamKind::kData && stream.open && OwnsLanes(stream.index) &&
+        std::find(slow.begin(), slow.end(), stream.index) != slow.end()) {
+      EmitWeights(id, stream);
+    }
+  }
+  ForgetSlowOwners();
+}
+
+void ShardCore::ForgetSlowOwners() {
+  std::vector<int32_t>& slow = held_version_.slow_ranks;
+  slow.erase(std::remove_if(slow.begin(), slow.end(), [this](int32_t r) { return OwnsLanes(r); }),
+             slow.end());
 }
 
 void ShardCore::FailBase(absl::string_view reason, absl::string_view message) {
@@ -115,6 +139,7 @@ void ShardCore::MakeLead(const std::optional<training::LeadSnapshot>& snapshot) 
   if (snapshot.has_value()) lead_->Restore(*snapshot, now_);
   lead_->GiveOrders(std::exchange(orders_, {}));
   shown_.assign(plan_.num_shards, -1);
+  readers_.assign(plan_.num_shards, {});
 }
 
 void ShardCore::On(const GiveOrders& event) {
@@ -124,7 +149,8 @@ void ShardCore::On(const GiveOrders& event) {
 void ShardCore::On(const EndJob&) {
   CloseAll(absl::FailedPreconditionError(absl::StrCat("job ", plan_.job_id, " has ended")));
   if (plan_.shard > 0) Emit(DropLead{});
-  connect_at_ = repeat_part_at_ = repeat_decision_at_ = write_at_ = absl::InfiniteDuration();
+  connect_at_ = repeat_part_at_ = repeat_decision_at_ = write_at_ = late_at_ =
+      absl::InfiniteDuration();
   ended_ = true;
 }
 
@@ -151,12 +177,13 @@ void ShardCore::On(const FilesWritten& event) {
   node::v1::WrittenFiles report;
   report.set_lineage(event.lineage);
   report.set_step(event.version);
-  if (event.error.ok()) {
+  if (event.error.ok() ||
+      (absl::IsResourceExhausted(event.error) && CAPSTAN_MUTANT("full_disk_ignored"))) {
     for (const common::v1::FileInfo& file : event.files) *report.add_files() = file;
     report.set_lead_snapshot(it->lead_snapshot);
   } else {
     report.set_error(std::string(event.error.message()));
-    if (it->last) write_at_ = now_ + times_.file_retry;
+    if (it->last && !CAPSTAN_MUTANT("last_files_tried_once")) write_at_ = now_ + times_.file_retry;
   }
   it->report = std::move(report);
   Emit(StateChanged{});

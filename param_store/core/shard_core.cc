@@ -1,6 +1,8 @@
 #include "param_store/core/shard_core.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,8 +16,13 @@ using training::Decision;
 using training::HeldNodes;
 using training::Told;
 
+constexpr int64_t kCaughtUp = 10;  // versions in a row, and a task is no slow reader any more
+
 ShardCore::ShardCore(ShardPlan plan, ShardTimes times)
-    : plan_(std::move(plan)), times_(times), tree_(plan_.samples.lane_tree()) {
+    : plan_(std::move(plan)),
+      times_(times),
+      tree_(plan_.samples.lane_tree()),
+      lane_times_(times.late) {
   CAPSTAN_CHECK(plan_.shard >= 0 && plan_.shard < plan_.num_shards && plan_.total_steps >= 1);
 }
 
@@ -27,7 +34,7 @@ Effects ShardCore::Step(const Event& event, absl::Duration now) {
 }
 
 absl::Duration ShardCore::NextDeadline() const {
-  return std::min({connect_at_, repeat_part_at_, repeat_decision_at_, write_at_});
+  return std::min({connect_at_, repeat_part_at_, repeat_decision_at_, write_at_, late_at_});
 }
 
 // ---- Streams ----
@@ -84,8 +91,14 @@ void ShardCore::On(const StreamOpened& event) {
 void ShardCore::OpenStream(StreamId id, Stream& stream) {
   stream.open = true;
   Emit(SendHelloReply{id, lineage_, version_});
-  if (stream.kind == StreamKind::kData && stream.have_version < version_) {
-    EmitWeights(id);
+  if (stream.kind == StreamKind::kData) {
+    if (!IsSlow(stream.index)) {
+      if (stream.have_version < version_) EmitWeights(id, stream);
+    } else if (stream.have_version < held_version_.version) {
+      // The other shards finish the held one for this task too.
+      stream.sending = held_version_.version;
+      Emit(SendWeights{id, held_version_.version});
+    }
   }
   if (stream.kind == StreamKind::kShard) {
     shown_[stream.index] = std::max(shown_[stream.index], stream.have_version);
@@ -94,6 +107,11 @@ void ShardCore::OpenStream(StreamId id, Stream& stream) {
 }
 
 void ShardCore::On(const StreamClosed& event) { streams_.erase(event.stream); }
+
+void ShardCore::On(const WeightsTaken& event) {
+  const auto it = streams_.find(event.stream);
+  if (it != streams_.end() && it->second.sending == event.version) it->second.sending = -1;
+}
 
 void ShardCore::Close(StreamId id, absl::Status status) {
   streams_.erase(id);
@@ -172,6 +190,11 @@ void ShardCore::On(const FrameArrived& event) {
                             absl::StrCat("step ", event.step, " is ahead of version ", version_)));
     return;
   }
+  if (CAPSTAN_MUTANT("frames_in_order_alone") && event.step == version_ &&
+      event.first_chunk > run_.first_chunk &&
+      !held_[event.first_chunk - run_.first_chunk - 1].Covers(event.node)) {
+    return;
+  }
   std::vector<FrameOutcome> outcomes(event.chunk_count, FrameOutcome::kPast);
   int32_t stored = 0;
   if (event.step < version_) {
@@ -226,7 +249,7 @@ void ShardCore::On(const RootsChecked& event) {
     Decide();
     return;
   }
-  if (lead_open_) Emit(SendPart{version_, event.finite});
+  if (lead_open_) Emit(SendPart{version_, event.finite, ReadersNow()});
   repeat_part_at_ = now_ + times_.repeat;
 }
 
@@ -241,7 +264,10 @@ void ShardCore::On(const SealArrived& event) {
     Close(event.stream, told.status());
     return;
   }
-  if (*told == Told::kTaken) Decide();
+  if (*told != Told::kTaken) return;
+  lane_times_.Sealed(event.node, now_);
+  WatchLanes();
+  Decide();
 }
 
 void ShardCore::On(const EvaluationArrived& event) {
@@ -275,6 +301,7 @@ void ShardCore::On(const PartArrived& event) {
     return;
   }
   shown_[event.shard] = std::max(shown_[event.shard], event.step);
+  if (event.step == version_) readers_[event.shard] = event.readers;
   if (*told == Told::kPast) RepeatDecision(event.stream, *stream);
   if (*told == Told::kTaken) Decide();
 }
@@ -299,25 +326,76 @@ void ShardCore::Decide() {
     return;
   }
   const Decision& decision = decided->decision;
+  const Held held = ChooseHeld(decision);
   // The other shards can begin while this one applies.
   for (const auto& [id, stream] : streams_) {
-    if (stream.kind == StreamKind::kShard && stream.open) Emit(SendDecision{id, decision});
+    if (stream.kind != StreamKind::kShard || !stream.open) continue;
+    Emit(SendDecision{id, decision, held});
+    if (CAPSTAN_MUTANT("decision_sent_is_shown")) shown_[stream.index] = decision.step + 1;
   }
   if (plan_.num_shards > 1) repeat_decision_at_ = now_ + times_.repeat;
   Emit(LogStep{
       decided->line});  // before WriteFiles, so that the log is whole once the files are there
-  Publish(decision);
+  Publish(decision, held);
   if (decision.step == 0 || decision.stop || !decision.order_ids.empty() ||
       lead_->epochs().size() != epochs) {
     Emit(StateChanged{});
   }
 }
 
+// ---- Tasks that are slower than a step (R8) ----
+
+bool ShardCore::OwnsLanes(int32_t rank) const {
+  return std::find(lane_owners_.begin(), lane_owners_.end(), rank) != lane_owners_.end();
+}
+
+bool ShardCore::IsSlow(int32_t rank) const {
+  const std::vector<int32_t>& slow = held_version_.slow_ranks;
+  return std::find(slow.begin(), slow.end(), rank) != slow.end() && !OwnsLanes(rank);
+}
+
+Readers ShardCore::ReadersNow() const {
+  Readers readers;
+  for (const auto& entry : streams_) {
+    const Stream& stream = entry.second;
+    if (stream.sending < 0) continue;
+    if (stream.sending == held_version_.version) {
+      readers.held_in_use = true;
+    } else if (stream.sending == version_) {
+      readers.slow_ranks.push_back(stream.index);
+    }
+  }
+  return readers;
+}
+
+// What all shards keep from this decision on. A version is held until all slow tasks have taken it
+// from all shards: else the parts that they take would be of different versions.
+Held ShardCore::ChooseHeld(const Decision& decision) const {
+  if (decision.stop || CAPSTAN_MUTANT("slow_readers_are_cut_off")) return {};
+  bool held_in_use = false;
+  std::set<int32_t> slow;
+  const auto add = [&](const Readers& readers) {
+    held_in_use = held_in_use || readers.held_in_use;
+    for (const int32_t rank : readers.slow_ranks) {
+      if (!OwnsLanes(rank)) slow.insert(rank);
+    }
+  };
+  add(ReadersNow());
+  for (int32_t shard = 1; shard < plan_.num_shards; ++shard) add(readers_[shard]);
+  if (held_in_use) {
+    slow.insert(held_version_.slow_ranks.begin(), held_version_.slow_ranks.end());
+    return {held_version_.version, {slow.begin(), slow.end()}};
+  }
+  if (slow.empty()) return {};
+  return {decision.step, {slow.begin(), slow.end()}};
+}
+
 // Sends the last decision to a shard that does not show its version yet.
 void ShardCore::RepeatDecision(StreamId id, const Stream& stream) {
   if (CAPSTAN_MUTANT("lead_forgets_decision")) return;
   const auto& last = lead_->last_decision();
-  if (last.has_value() && shown_[stream.index] <= last->step) Emit(SendDecision{id, *last});
+  if (last.has_value() && shown_[stream.index] <= last->step)
+    Emit(SendDecision{id, *last, held_version_});
 }
 
 void ShardCore::On(const DecisionArrived& event) {
@@ -331,14 +409,18 @@ void ShardCore::On(const DecisionArrived& event) {
   if (!finite_.has_value()) return;
   Decision decision = event.decision;
   if (CAPSTAN_MUTANT("finite_per_shard")) decision.apply = *finite_;
-  Publish(decision);
+  Publish(decision, event.held);
   if (stop_ && lead_open_) Emit(SendShown{version_});  // no part of it will
   if (decision.step == 0 || decision.stop) Emit(StateChanged{});
 }
 
-void ShardCore::Publish(const Decision& decision) {
+void ShardCore::Publish(const Decision& decision, const Held& held) {
   CAPSTAN_CHECK(decision.step == version_ && complete_chunks_ == run_.chunk_count);
-  Emit(ApplyStep{decision});
+  // A lead cannot have us hold what is not here.
+  const bool here = held.version == version_ || held.version == held_version_.version;
+  held_version_ = here ? held : Held();
+  ForgetSlowOwners();
+  Emit(ApplyStep{decision, held_version_.version});
   ++version_;
   stop_ = decision.stop;
   evaluate_ = decision.evaluate;
@@ -346,17 +428,36 @@ void ShardCore::Publish(const Decision& decision) {
   published_at_ = now_;
   repeat_part_at_ = absl::InfiniteDuration();
   BeginStep();
-  for (const auto& [id, stream] : streams_) {
-    if (stream.kind == StreamKind::kData && stream.open) {
-      EmitWeights(id);
+  for (auto& [id, stream] : streams_) {
+    if (stream.kind != StreamKind::kData || !stream.open) continue;
+    if (!IsSlow(stream.index)) {
+      EmitWeights(id, stream);
+    } else if (stream.sending >= 0 && stream.sending != held_version_.version) {
+      stream.sending = -1;  // until the held one is free: no more than one is kept
+      Emit(DropWeights{id});
     }
   }
+  CountMissed();
   if (decision.checkpoint) Save();
 }
 
-void ShardCore::EmitWeights(StreamId stream) {
+void ShardCore::CountMissed() {
+  if (!lead_.has_value()) return;
+  for (const int32_t rank : held_version_.slow_ranks) {
+    Missed& missed = missed_[rank];
+    ++missed.versions;
+    missed.last = version_;
+    ++missed_versions_;
+  }
+  for (auto it = missed_.begin(); it != missed_.end();) {
+    it = version_ - it->second.last < kCaughtUp ? std::next(it) : missed_.erase(it);
+  }
+}
+
+void ShardCore::EmitWeights(StreamId id, Stream& stream) {
   const double scale = lead_.has_value() ? lead_->loss_scale() : 0;
-  Emit(SendWeights{stream, version_, stop_, evaluate_, scale});
+  stream.sending = version_;
+  Emit(SendWeights{id, version_, stop_, evaluate_, scale});
 }
 
 void ShardCore::BeginStep() {
@@ -364,6 +465,13 @@ void ShardCore::BeginStep() {
   for (HeldNodes& held : held_) held.Reset(tree_);
   complete_chunks_ = 0;
   finite_.reset();
+  if (plan_.shard != 0) return;
+  if (!stop_) lane_times_.BeginStep(tree_, lane_owners_, now_);
+  WatchLanes();
+}
+
+void ShardCore::WatchLanes() {
+  late_at_ = stop_ ? absl::InfiniteDuration() : lane_times_.NextLate(now_);
 }
 
 void ShardCore::On(const LeadOpened& event) {
@@ -372,7 +480,7 @@ void ShardCore::On(const LeadOpened& event) {
   lead_backoff_ = times_.min_backoff;
   connect_at_ = absl::InfiniteDuration();
   if (finite_.has_value()) {
-    Emit(SendPart{version_, *finite_});
+    Emit(SendPart{version_, *finite_, ReadersNow()});
     repeat_part_at_ = now_ + times_.repeat;
   }
 }
@@ -393,7 +501,7 @@ void ShardCore::On(const Tick&) {
   }
   if (now_ >= repeat_part_at_) {
     repeat_part_at_ = now_ + times_.repeat;
-    if (lead_open_ && finite_.has_value()) Emit(SendPart{version_, *finite_});
+    if (lead_open_ && finite_.has_value()) Emit(SendPart{version_, *finite_, ReadersNow()});
   }
   if (now_ >= repeat_decision_at_) {
     repeat_decision_at_ = absl::InfiniteDuration();
@@ -407,6 +515,10 @@ void ShardCore::On(const Tick&) {
   if (now_ >= write_at_) {
     write_at_ = absl::InfiniteDuration();
     Emit(WriteFiles{lineage_, version_});
+  }
+  if (now_ >= late_at_) {
+    WatchLanes();
+    Emit(StateChanged{});
   }
 }
 

@@ -11,8 +11,12 @@
 //       another lineage or step is dropped.
 //       A version that is the last of its lineage has no part after it: the shard then says that it
 //       shows it, as it does to a decision that it has carried out already.
-//   R8  Version s is retired with the first accepted frame of step s+1.
+//   R8  Version s is retired with the first accepted frame of step s+1. Where a task has not yet
+//       taken all of version s when step s is decided, the decision says that s is held: the task
+//       finishes it, is sent nothing else until then, and afterwards the newest. One version is held
+//       at a time, the same on all shards. Who owns a lane is sent every version.
 //   Lineages come from StartLineage alone; one at or below that at hand does nothing.
+//   The lead says at once when a lane is late (lane_times.h): the coordinator gives it to another.
 //   A checkpoint is written of the version at hand when it is decided, and reported until it is
 //   taken. One that cannot be written is given up with its error; the last version of a lineage is
 //   tried again until it is there.
@@ -35,6 +39,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "capstan/node/v1/node.pb.h"
+#include "param_store/core/lane_times.h"
 #include "param_store/core/shard_events.h"
 #include "training/chunks/flat_layout.h"
 #include "training/fold/held_nodes.h"
@@ -67,6 +72,7 @@ struct ShardTimes {
   absl::Duration min_backoff = absl::Milliseconds(50);  // of the stream to the lead
   absl::Duration max_backoff = absl::Seconds(2);
   absl::Duration file_retry = absl::Seconds(1);
+  LatePolicy late;  // of lanes, at the lead
 };
 
 // Chunks that were not stored, by reason; frames (or seals) that ended their stream count once.
@@ -100,6 +106,11 @@ class ShardCore {
   const DropCounts& drops() const { return drops_; }
   // Workers of the view whose every lane is here while others are still missing.
   int32_t waiting_workers() const;
+  // Tasks that finish the held version, or wait for another one to be held.
+  const Held& held() const { return held_version_; }
+  // That slow tasks were not sent, of all lineages. Counted by the lead.
+  int64_t missed_versions() const { return missed_versions_; }
+  int64_t slow_readers() const { return static_cast<int64_t>(missed_.size()); }
   const training::Lead* lead() const { return lead_.has_value() ? &*lead_ : nullptr; }
 
  private:
@@ -114,7 +125,8 @@ class ShardCore {
     StreamKind kind = StreamKind::kData;
     int32_t index = 0;
     int64_t have_version = -1;
-    bool open = false;  // HelloReply is sent; before, the base is being loaded
+    int64_t sending = -1;  // the version whose frames are on their way out; -1: none
+    bool open = false;     // HelloReply is sent; before, the base is being loaded
   };
 
   void On(const StartLineage& event);
@@ -123,6 +135,7 @@ class ShardCore {
   void On(const BaseLoaded& event);
   void On(const StreamOpened& event);
   void On(const StreamClosed& event);
+  void On(const WeightsTaken& event);
   void On(const FrameArrived& event);
   void On(const SealArrived& event);
   void On(const PartArrived& event);
@@ -147,9 +160,17 @@ class ShardCore {
   void Close(StreamId id, absl::Status status);
   void CloseAll(const absl::Status& status);
   void BeginStep();
-  void EmitWeights(StreamId stream);
+  void WatchLanes();
+  void EmitWeights(StreamId id, Stream& stream);
+  void CountMissed();
+  Readers ReadersNow() const;
+  bool OwnsLanes(int32_t rank) const;
+  void ForgetSlowOwners();
+  // Whether this task waits for the held version, or inside it.
+  bool IsSlow(int32_t rank) const;
+  Held ChooseHeld(const training::Decision& decision) const;
   void Decide();
-  void Publish(const training::Decision& decision);
+  void Publish(const training::Decision& decision, const Held& held);
   void MakeLead(const std::optional<training::LeadSnapshot>& snapshot);
   void Save();
   void FailBase(absl::string_view reason, absl::string_view message);
@@ -186,7 +207,16 @@ class ShardCore {
 
   std::optional<training::Lead> lead_;  // shard 0
   std::vector<int64_t> shown_;          // lead: by shard, the newest version that it showed
+  LaneTimes lane_times_;                // lead
   std::map<StreamId, Stream> streams_;
+  Held held_version_;             // as the last decision says
+  std::vector<Readers> readers_;  // lead: by shard, of its last part
+  struct Missed {
+    int64_t versions = 0;  // that it was not sent
+    int64_t last = 0;      // of them
+  };
+  std::map<int32_t, Missed> missed_;  // lead: by rank, until it has taken kCaughtUp in a row
+  int64_t missed_versions_ = 0;
 
   bool lead_open_ = false;  // other shards: the stream to the lead
   absl::Duration lead_backoff_;
@@ -194,6 +224,7 @@ class ShardCore {
   absl::Duration repeat_part_at_ = absl::InfiniteDuration();
   absl::Duration repeat_decision_at_ = absl::InfiniteDuration();
   absl::Duration write_at_ = absl::InfiniteDuration();
+  absl::Duration late_at_ = absl::InfiniteDuration();  // lead: a lane may be late
 
   std::vector<training::Order> orders_;  // of StartLineage, until there is a lead
   std::deque<Checkpoint> checkpoints_;   // oldest first

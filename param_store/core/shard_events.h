@@ -24,6 +24,17 @@ namespace capstan::param_store::core {
 
 using StreamId = int64_t;  // given by the adapter, never used twice
 enum class StreamKind { kData, kControl, kShard };
+// Tasks that need longer than a step to take a version (rule R8): they finish the held one, which
+// all shards keep for them, and are not sent others meanwhile.
+struct Held {
+  int64_t version = -1;  // -1: none
+  std::vector<int32_t> slow_ranks;
+};
+// What a shard sees of that, at the end of a step.
+struct Readers {
+  std::vector<int32_t> slow_ranks;  // inside the version at hand
+  bool held_in_use = false;         // somebody is inside the held one
+};
 enum class FrameOutcome { kStored, kCovered, kPast, kCorrupt };
 
 // ---- Events ----
@@ -69,6 +80,10 @@ struct StreamOpened {  // its Hello
 struct StreamClosed {
   StreamId stream = 0;
 };
+struct WeightsTaken {  // gRPC has the last frame of `version` for this stream
+  StreamId stream = 0;
+  int64_t version = 0;
+};
 struct FrameArrived {
   StreamId stream = 0;
   int64_t step = 0;
@@ -90,6 +105,7 @@ struct PartArrived {
   int64_t step = 0;
   int32_t shard = 0;
   bool finite = false;
+  Readers readers;
 };
 struct ShownArrived {  // a shard has published `version`
   StreamId stream = 0;
@@ -112,6 +128,7 @@ struct LeadClosed {
 struct DecisionArrived {
   int64_t lineage = 0;
   training::Decision decision;
+  Held held;
 };
 // Answers CheckRoots: no infinity and no NaN in any chunk's sum.
 struct RootsChecked {
@@ -134,9 +151,9 @@ struct EndJob {};
 struct Tick {};
 
 using Event = std::variant<StartLineage, GiveOrders, ViewChange, BaseLoaded, StreamOpened,
-                           StreamClosed, FrameArrived, SealArrived, PartArrived, ShownArrived,
-                           EvaluationArrived, LeadOpened, LeadClosed, DecisionArrived, RootsChecked,
-                           FilesWritten, FilesTaken, EndJob, Tick>;
+                           StreamClosed, WeightsTaken, FrameArrived, SealArrived, PartArrived,
+                           ShownArrived, EvaluationArrived, LeadOpened, LeadClosed, DecisionArrived,
+                           RootsChecked, FilesWritten, FilesTaken, EndJob, Tick>;
 
 // ---- Effects ----
 
@@ -177,18 +194,25 @@ struct CheckRoots {
   int64_t step = 0;
 };
 // Make version step+1: by the optimizer, or (apply false) the same weights again. Then begin the
-// sums of step+1 with its empty lanes.
+// sums of step+1 with its empty lanes. `held_version` is kept until another ApplyStep names another
+// one: version `step`, or the one that is held, or -1.
 struct ApplyStep {
   training::Decision decision;
+  int64_t held_version = -1;
 };
-// Send all chunks of this shard, first layers first. Frames of older versions that wait for the
-// same stream are dropped.
+// Send all chunks of this shard of the version at hand or the held one, first layers first;
+// WeightsTaken tells when that is done. Frames of other versions that wait for the same stream are
+// dropped.
 struct SendWeights {
   StreamId stream = 0;
   int64_t version = 0;
   bool stop = false;
   bool evaluate = false;
   double loss_scale = 0;  // of step `version`, where this shard is the lead
+};
+// Drop the frames that wait for this stream.
+struct DropWeights {
+  StreamId stream = 0;
 };
 // Nobody asks for `version` any more: its buffer may be used again once no slice refers to it.
 struct RetireVersion {
@@ -204,6 +228,7 @@ struct DropLead {};
 struct SendPart {  // to the lead
   int64_t step = 0;
   bool finite = false;
+  Readers readers;
 };
 struct SendShown {  // to the lead: this version is published
   int64_t version = 0;
@@ -211,6 +236,7 @@ struct SendShown {  // to the lead: this version is published
 struct SendDecision {  // to a shard's stream
   StreamId stream = 0;
   training::Decision decision;
+  Held held;
 };
 struct LogStep {  // a line of metrics.jsonl
   training::StepLogLine line;
@@ -224,9 +250,10 @@ struct WriteFiles {
 // State() has changed in a way that the coordinator wants to know at once.
 struct StateChanged {};
 
-using Effect = std::variant<LoadBase, SendHelloReply, CloseStream, SendAck, FoldFrame, CheckRoots,
-                            ApplyStep, SendWeights, RetireVersion, ConnectLead, DropLead, SendPart,
-                            SendShown, SendDecision, LogStep, WriteFiles, StateChanged>;
+using Effect =
+    std::variant<LoadBase, SendHelloReply, CloseStream, SendAck, FoldFrame, CheckRoots, ApplyStep,
+                 SendWeights, DropWeights, RetireVersion, ConnectLead, DropLead, SendPart,
+                 SendShown, SendDecision, LogStep, WriteFiles, StateChanged>;
 using Effects = std::vector<Effect>;
 
 }  // namespace capstan::param_store::core

@@ -34,7 +34,23 @@ node::v1::ShardState ShardCore::State(absl::Duration now) const {
     }
   }
   if (lead_.has_value()) {
+    if (state.has_waiting() && !stop_) {
+      for (const int32_t lane : lane_times_.Late(now))
+        state.mutable_waiting()->add_late_lanes(lane);
+    }
+    for (const auto& [rank, times] : lane_times_.workers()) {
+      node::v1::WorkerPace* pace = state.add_paces();
+      pace->set_rank(rank);
+      pace->set_steps(times.steps);
+      pace->set_lanes(times.lanes);
+      pace->set_seconds(times.seconds);
+    }
     *state.mutable_lead() = training::spec::MakeLeadState(*lead_, lineage_);
+    for (const auto& [rank, missed] : missed_) {
+      node::v1::SlowReader* const reader = state.mutable_lead()->add_slow_readers();
+      reader->set_rank(rank);
+      reader->set_missed_versions(missed.versions);
+    }
   }
   return state;
 }

@@ -36,7 +36,7 @@ inline ShardPlan Plan(int32_t shard, int32_t num_shards, int64_t total_steps = 4
                    .num_shards = num_shards,
                    .total_steps = total_steps,
                    .evaluate_every_steps = 2,
-                   .layout = *training::FlatLayout::Create({weight}),
+                   .layout = *training::FlatLayout::Create({weight}, /*chunk_floats=*/4096),
                    .samples = *training::SamplePlan::Create(samples),
                    .evaluation = *training::EvalPlan::Create(2, 2),
                    .schedule = *training::Schedule::Create(schedule, 2, total_steps)};

@@ -31,10 +31,24 @@ grpc::ByteBuffer MakeByteBuffer(absl::string_view prefix, absl::Span<const Outgo
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-grpc::ByteBuffer MakeByteBuffer(const google::protobuf::MessageLite& message) {
+namespace {
+
+template <typename Message>
+grpc::ByteBuffer MakeSmall(Message& message, int64_t lineage) {
+  SetCheck(&message, lineage);
   const std::string bytes = message.SerializeAsString();
   const grpc::Slice slice(bytes);
   return grpc::ByteBuffer(&slice, 1);
+}
+
+}  // namespace
+
+grpc::ByteBuffer MakeByteBuffer(v1::ExchangeRequest message, int64_t lineage) {
+  return MakeSmall(message, lineage);
+}
+
+grpc::ByteBuffer MakeByteBuffer(v1::ExchangeResponse message, int64_t lineage) {
+  return MakeSmall(message, lineage);
 }
 
 }  // namespace capstan::param_store::wire

@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "google/protobuf/message_lite.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 #include "param_store/wire/frame_codec.h"
@@ -51,8 +50,9 @@ struct OutgoingBytes {
 // `prefix` (copied, small) followed by the payload, which is referenced.
 grpc::ByteBuffer MakeByteBuffer(absl::string_view prefix, absl::Span<const OutgoingBytes> payload);
 
-// A small message through protobuf.
-grpc::ByteBuffer MakeByteBuffer(const google::protobuf::MessageLite& message);
+// A small message through protobuf, with its check of this lineage; not a frame.
+grpc::ByteBuffer MakeByteBuffer(v1::ExchangeRequest message, int64_t lineage);
+grpc::ByteBuffer MakeByteBuffer(v1::ExchangeResponse message, int64_t lineage);
 
 }  // namespace capstan::param_store::wire
 

@@ -23,7 +23,7 @@ TEST(ByteBufferTest, ThePayloadIsReferencedUntilGrpcLetsGo) {
   {
     v1::WeightFrame frame;
     frame.set_version(4);
-    const std::string prefix = EncodePrefix(frame, storage.size());
+    const std::string prefix = EncodePrefix(frame, storage.size(), 1);
     const OutgoingBytes parts[] = {{absl::string_view(storage).substr(0, 40000), owner},
                                    {absl::string_view(storage).substr(40000), owner}};
     const grpc::ByteBuffer buffer = MakeByteBuffer(prefix, parts);
@@ -46,7 +46,7 @@ TEST(ByteBufferTest, ThePayloadIsReferencedUntilGrpcLetsGo) {
 TEST(ByteBufferTest, AShortSliceSurvivesAMove) {
   v1::ExchangeRequest message;
   message.mutable_seal()->set_step(5);
-  auto received = ReceivedBytes::From(MakeByteBuffer(message));
+  auto received = ReceivedBytes::From(MakeByteBuffer(message, 3));
   ASSERT_TRUE(received.ok());
   std::vector<ReceivedBytes> kept;
   kept.push_back(*std::move(received));
@@ -55,6 +55,8 @@ TEST(ByteBufferTest, AShortSliceSurvivesAMove) {
   const auto decoded = DecodeRequest(kept[0].pieces());
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->message.seal().step(), 5);
+  EXPECT_TRUE(decoded->Intact(3));
+  EXPECT_FALSE(decoded->Intact(4));
 }
 
 TEST(ByteBufferTest, ABufferOfNothingIsRefused) {

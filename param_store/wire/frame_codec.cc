@@ -13,7 +13,9 @@ namespace capstan::param_store::wire {
 namespace {
 
 constexpr uint8_t kPayloadTag =
-    (15 << 3) | 2;  // field 15, length-delimited; frame and payload alike
+    (15 << 3) | 2;                            // field 15, length-delimited; frame and payload alike
+constexpr uint8_t kCheckTag = (14 << 3) | 5;  // field 14, fixed32; in all messages
+constexpr size_t kCheckBytes = 5;             // with its tag
 
 enum WireType { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
 
@@ -92,10 +94,33 @@ std::string CopyOut(Cursor from, size_t count) {
   return out;
 }
 
+// The CRC32C of `fields`, whose last one is the check where `checked` says so. False: another field
+// is the last.
+bool SumOf(absl::string_view fields, bool checked, uint32_t* sum) {
+  if (checked) {
+    if (fields.size() < kCheckBytes ||
+        static_cast<uint8_t>(fields[fields.size() - kCheckBytes]) != kCheckTag) {
+      return false;
+    }
+    fields.remove_suffix(kCheckBytes);
+  }
+  *sum = training::Crc32c(fields);
+  return true;
+}
+
+uint32_t WithLineage(uint32_t sum, int64_t lineage) {
+  unsigned char bytes[8];
+  for (int i = 0; i < 8; ++i) {
+    bytes[i] = static_cast<unsigned char>(static_cast<uint64_t>(lineage) >> (8 * i));
+  }
+  return training::ExtendCrc32c(sum, bytes, sizeof(bytes));
+}
+
 // Splits the fields of a frame that ends with the message at `end`. `frame` is any of the two.
 template <typename Frame>
 absl::Status DecodeFrame(Cursor cursor, size_t end, Frame* frame,
-                         std::vector<absl::string_view>* payload, size_t* payload_bytes) {
+                         std::vector<absl::string_view>* payload, size_t* payload_bytes,
+                         uint32_t* sum) {
   const Cursor begin = cursor;
   size_t header_end = end;
   while (cursor.position() < end) {
@@ -145,13 +170,17 @@ absl::Status DecodeFrame(Cursor cursor, size_t end, Frame* frame,
   if (header_bytes > kMaxHeaderBytes) {
     return Bad(absl::StrCat("header: ", header_bytes, " bytes, limit ", kMaxHeaderBytes));
   }
-  if (!frame->ParseFromString(CopyOut(begin, header_bytes))) return Bad("the frame does not parse");
+  const std::string header = CopyOut(begin, header_bytes);
+  if (!frame->ParseFromString(header)) return Bad("the frame does not parse");
+  if (!SumOf(header, frame->has_check(), sum)) return Bad("the check is not the last field");
   return absl::OkStatus();
 }
 
 // The two messages differ in the name of field 15 alone.
-v1::Frame* MutableFrame(v1::ExchangeRequest& m) { return m.mutable_frame(); }
-v1::WeightFrame* MutableFrame(v1::ExchangeResponse& m) { return m.mutable_weights(); }
+v1::Frame& MutableFrame(v1::ExchangeRequest& m) { return *m.mutable_frame(); }
+v1::WeightFrame& MutableFrame(v1::ExchangeResponse& m) { return *m.mutable_weights(); }
+const v1::Frame& FrameOf(const v1::ExchangeRequest& m) { return m.frame(); }
+const v1::WeightFrame& FrameOf(const v1::ExchangeResponse& m) { return m.weights(); }
 bool HasFrame(const v1::ExchangeRequest& m) { return m.has_frame(); }
 bool HasFrame(const v1::ExchangeResponse& m) { return m.has_weights(); }
 
@@ -172,8 +201,8 @@ absl::StatusOr<Decoded<Message>> Decode(Pieces pieces) {
       return Bad(absl::StrCat("frame: ", size, " bytes, want the rest of the message, ",
                               total - cursor.position()));
     }
-    absl::Status status = DecodeFrame(cursor, total, MutableFrame(decoded.message),
-                                      &decoded.payload, &decoded.payload_bytes);
+    absl::Status status = DecodeFrame(cursor, total, &MutableFrame(decoded.message),
+                                      &decoded.payload, &decoded.payload_bytes, &decoded.sum);
     if (!status.ok()) return status;
     g_exchanged_bytes.fetch_add(static_cast<int64_t>(decoded.payload_bytes),
                                 std::memory_order_relaxed);
@@ -182,10 +211,13 @@ absl::StatusOr<Decoded<Message>> Decode(Pieces pieces) {
   if (total > kMaxHeaderBytes) {
     return Bad(absl::StrCat(total, " bytes without a payload, limit ", kMaxHeaderBytes));
   }
-  if (!decoded.message.ParseFromString(CopyOut(Cursor(pieces), total)))
-    return Bad("does not parse");
+  const std::string bytes = CopyOut(Cursor(pieces), total);
+  if (!decoded.message.ParseFromString(bytes)) return Bad("does not parse");
   if (HasFrame(decoded.message)) return Bad("a frame beside other fields");
   if (decoded.message.message_case() == Message::MESSAGE_NOT_SET) return Bad("says nothing");
+  if (!SumOf(bytes, decoded.message.has_check(), &decoded.sum)) {
+    return Bad("the check is not the last field");
+  }
   return decoded;
 }
 
@@ -197,27 +229,73 @@ void AppendVarint(std::string& out, uint64_t value) {
   out.push_back(static_cast<char>(value));
 }
 
+void AppendCheck(std::string& out, uint32_t check) {
+  out.push_back(static_cast<char>(kCheckTag));
+  for (int i = 0; i < 4; ++i) out.push_back(static_cast<char>(check >> (8 * i)));
+}
+
+// `lineage` null: the frame as it is.
 template <typename Frame>
-std::string Prefix(const Frame& frame, size_t payload_bytes) {
+std::string Prefix(const Frame& frame, size_t payload_bytes, const int64_t* lineage) {
   CAPSTAN_CHECK(frame.payload().empty());
   CAPSTAN_CHECK(payload_bytes <= kMaxPayloadBytes);
+  std::string header = frame.SerializeAsString();
+  if (lineage != nullptr) {
+    CAPSTAN_CHECK(!frame.has_check());
+    AppendCheck(header, WithLineage(training::Crc32c(header), *lineage));
+  }
   std::string tail;
   if (payload_bytes > 0) {
     tail.push_back(static_cast<char>(kPayloadTag));
     AppendVarint(tail, payload_bytes);
   }
   std::string out;
-  const size_t header_bytes = frame.ByteSizeLong();
-  out.reserve(header_bytes + 16);
+  out.reserve(header.size() + 16);
   out.push_back(static_cast<char>(kPayloadTag));
-  AppendVarint(out, header_bytes + tail.size() + payload_bytes);
-  CAPSTAN_CHECK(frame.AppendToString(&out));
+  AppendVarint(out, header.size() + tail.size() + payload_bytes);
+  out += header;
   out += tail;
   g_exchanged_bytes.fetch_add(static_cast<int64_t>(payload_bytes), std::memory_order_relaxed);
   return out;
 }
 
+// The hellos say the lineage; whoever reads one does not know it yet.
+template <typename Message>
+int64_t LineageOf(const Message& message, int64_t lineage) {
+  return message.has_hello() ? 0 : lineage;
+}
+
+template <typename Message>
+void SetCheckOf(Message* message, int64_t lineage) {
+  if (HasFrame(*message)) {
+    auto& frame = MutableFrame(*message);
+    frame.clear_check();
+    std::string payload;
+    payload.swap(*frame.mutable_payload());
+    const uint32_t sum = training::Crc32c(frame.SerializeAsString());
+    payload.swap(*frame.mutable_payload());
+    frame.set_check(WithLineage(sum, lineage));
+    return;
+  }
+  message->clear_check();
+  const uint32_t sum = training::Crc32c(message->SerializeAsString());
+  message->set_check(WithLineage(sum, LineageOf(*message, lineage)));
+}
+
 }  // namespace
+
+template <typename Message>
+bool Decoded<Message>::Intact(int64_t lineage) const {
+  const uint32_t want = WithLineage(sum, LineageOf(message, lineage));
+  return HasFrame(message) ? FrameOf(message).has_check() && FrameOf(message).check() == want
+                           : message.has_check() && message.check() == want;
+}
+
+template struct Decoded<v1::ExchangeRequest>;
+template struct Decoded<v1::ExchangeResponse>;
+
+void SetCheck(v1::ExchangeRequest* message, int64_t lineage) { SetCheckOf(message, lineage); }
+void SetCheck(v1::ExchangeResponse* message, int64_t lineage) { SetCheckOf(message, lineage); }
 
 absl::StatusOr<Decoded<v1::ExchangeRequest>> DecodeRequest(Pieces pieces) {
   return Decode<v1::ExchangeRequest>(pieces);
@@ -227,12 +305,20 @@ absl::StatusOr<Decoded<v1::ExchangeResponse>> DecodeResponse(Pieces pieces) {
   return Decode<v1::ExchangeResponse>(pieces);
 }
 
+std::string EncodePrefix(const v1::Frame& frame, size_t payload_bytes, int64_t lineage) {
+  return Prefix(frame, payload_bytes, &lineage);
+}
+
+std::string EncodePrefix(const v1::WeightFrame& frame, size_t payload_bytes, int64_t lineage) {
+  return Prefix(frame, payload_bytes, &lineage);
+}
+
 std::string EncodePrefix(const v1::Frame& frame, size_t payload_bytes) {
-  return Prefix(frame, payload_bytes);
+  return Prefix(frame, payload_bytes, nullptr);
 }
 
 std::string EncodePrefix(const v1::WeightFrame& frame, size_t payload_bytes) {
-  return Prefix(frame, payload_bytes);
+  return Prefix(frame, payload_bytes, nullptr);
 }
 
 bool PayloadReader::Next(size_t size_bytes, std::vector<absl::string_view>* out) {

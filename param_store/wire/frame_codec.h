@@ -4,10 +4,17 @@
 // On the wire a frame is an ordinary protobuf message whose `payload` comes last, so any protobuf
 // reader understands it and any protobuf writer's bytes are understood here:
 //
-//   [tag 15][length of Frame] [fields of Frame but payload] [tag 15][length of payload] [payload]
-//   |------------------- prefix: what EncodePrefix returns ------------------------|
+//   [tag 15][length of Frame] [fields 1 to 13] [check] [tag 15][length of payload] [payload]
+//   |------------------- prefix: what EncodePrefix returns -----------------|
 //
-// Messages other than Frame and WeightFrame are small and go through protobuf as they are.
+// Messages other than Frame and WeightFrame are small and go through protobuf as they are, with the
+// check as their last field.
+//
+// The check (field 14) is the CRC32C of the fields before it, as they lie on the wire, and then of
+// the lineage: 8 bytes, little-endian, 0 for Hello and HelloReply. For a frame it covers step, node,
+// first chunk and the checksums of the chunks: a payload is right only under its own key. It costs
+// nothing that grows with the payload.
+//
 // Stricter than protobuf, so that nothing can lie behind a payload: a frame is the only field of
 // its message and its payload the last field of the frame.
 //
@@ -29,6 +36,8 @@ namespace capstan::param_store::wire {
 
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;  // of one frame
 inline constexpr size_t kMaxHeaderBytes = size_t{64} << 10;  // everything but the payload
+// What this code speaks (Hello.speaks): every message has a check. 0 spoke without.
+inline constexpr int32_t kSpeaks = 1;
 // The receive limit of a channel or server that carries Exchange.
 inline constexpr size_t kMaxMessageBytes = kMaxPayloadBytes + kMaxHeaderBytes;
 
@@ -40,6 +49,10 @@ struct Decoded {
   Message message;                         // frame or weights with an empty `payload`
   std::vector<absl::string_view> payload;  // views into the pieces given; empty for other messages
   size_t payload_bytes = 0;                // a multiple of 4, at most kMaxPayloadBytes
+  uint32_t sum = 0;                        // CRC32C of what lies before the check
+
+  // Whether the message has a check, and it is right in this lineage.
+  bool Intact(int64_t lineage) const;
 };
 
 // InvalidArgument, naming what is wrong: bytes that protobuf refuses, a message that says nothing,
@@ -47,10 +60,18 @@ struct Decoded {
 absl::StatusOr<Decoded<v1::ExchangeRequest>> DecodeRequest(Pieces pieces);
 absl::StatusOr<Decoded<v1::ExchangeResponse>> DecodeResponse(Pieces pieces);
 
-// The bytes before the payload of a message that holds nothing but this frame. `frame.payload` is
-// empty; payload_bytes is at most kMaxPayloadBytes.
+// The bytes before the payload of a message that holds nothing but this frame, with a check of this
+// lineage. `frame.payload` is empty, its check not set; payload_bytes is at most kMaxPayloadBytes.
+std::string EncodePrefix(const v1::Frame& frame, size_t payload_bytes, int64_t lineage);
+std::string EncodePrefix(const v1::WeightFrame& frame, size_t payload_bytes, int64_t lineage);
+// The same of a frame as it is, with the check that it has or none.
 std::string EncodePrefix(const v1::Frame& frame, size_t payload_bytes);
 std::string EncodePrefix(const v1::WeightFrame& frame, size_t payload_bytes);
+
+// Sets the check of a message as protobuf will write it; a payload is inside it. For messages that
+// are sent without EncodePrefix.
+void SetCheck(v1::ExchangeRequest* message, int64_t lineage);
+void SetCheck(v1::ExchangeResponse* message, int64_t lineage);
 
 // Walks a payload chunk by chunk.
 class PayloadReader {

@@ -251,6 +251,58 @@ TEST(FrameCodecTest, DamagedBytesNeverMeanSomethingElseThanToProtobuf) {
   EXPECT_GT(accepted, 100);
 }
 
+// Every bit before the payload: found by the decoder or by the check; and the lineage is in it.
+TEST(FrameCodecTest, NoFlippedBitOfAHeaderPasses) {
+  const std::string payload = FloatBytes({1, 2, 3});
+  const std::string prefix = EncodePrefix(SomeFrame(), payload.size(), 7);
+  const auto intact = [&](const std::string& bytes, int64_t lineage) {
+    const absl::string_view piece = bytes;
+    const auto decoded = DecodeRequest({&piece, 1});
+    return decoded.ok() && decoded->Intact(lineage);
+  };
+  EXPECT_TRUE(intact(prefix + payload, 7));
+  EXPECT_FALSE(intact(prefix + payload, 6));
+  EXPECT_FALSE(intact(EncodePrefix(SomeFrame(), payload.size()) + payload, 7));  // none
+  for (size_t bit = 0; bit < 8 * prefix.size(); ++bit) {
+    std::string bytes = prefix + payload;
+    bytes[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    EXPECT_FALSE(intact(bytes, 7)) << "bit " << bit;
+  }
+  v1::ExchangeRequest seal;
+  seal.mutable_seal()->set_step(3);
+  seal.mutable_seal()->set_first_lane(4);
+  seal.mutable_seal()->set_loss_sum(2.5);
+  SetCheck(&seal, 7);
+  const std::string good = seal.SerializeAsString();
+  EXPECT_TRUE(intact(good, 7));
+  for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    std::string bytes = good;
+    bytes[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    EXPECT_FALSE(intact(bytes, 7)) << "bit " << bit;
+  }
+}
+
+// The two ways to write a check.
+TEST(FrameCodecTest, ACheckIsTheSameWhoeverWritesIt) {
+  const std::string payload = FloatBytes({1, 2, 3});
+  v1::ExchangeRequest whole;
+  *whole.mutable_frame() = SomeFrame();
+  whole.mutable_frame()->set_payload(payload);
+  SetCheck(&whole, 7);
+  EXPECT_EQ(whole.SerializeAsString(), EncodePrefix(SomeFrame(), payload.size(), 7) + payload);
+  // By hand: the fields of SomeFrame, then 7 as 8 bytes.
+  const std::string fields =
+      SomeFrame().SerializeAsString() + std::string("\x07") + std::string(7, '\0');
+  EXPECT_EQ(whole.frame().check(), training::Crc32c(fields));
+  // A Hello says the lineage itself.
+  v1::ExchangeRequest hello;
+  hello.mutable_hello()->set_lineage(9);
+  SetCheck(&hello, 9);
+  const uint32_t check = hello.check();
+  SetCheck(&hello, 0);
+  EXPECT_EQ(hello.check(), check);
+}
+
 TEST(PayloadReaderTest, WalksChunksOverUnalignedPieces) {
   const std::string bytes = " " + FloatBytes({1, 2, 3, 4, 5});  // floats begin at an odd address
   const auto cut = CutAt(absl::string_view(bytes).substr(1), {0, 3, 3, 9, 17});

@@ -1,4 +1,4 @@
-#include "param_store/step_log.h"
+#include "param_store/files/step_log.h"
 
 #include <utility>
 
@@ -10,8 +10,12 @@ namespace capstan::param_store {
 
 using services::LineFile;
 
-StepLog::StepLog(client::Strand& files, std::string job_id, std::string folder)
-    : files_(files), job_id_(std::move(job_id)), folder_(std::move(folder)) {}
+constexpr absl::Duration kSendEvery = absl::Milliseconds(500);
+
+StepLog::StepLog(client::Strand& files, std::string job_id, std::string folder, JobFiles* way)
+    : files_(files), job_id_(std::move(job_id)), folder_(std::move(folder)), way_(way) {}
+
+bool StepLog::Sends() const { return way_ != nullptr && way_->SendsLog(); }
 
 void StepLog::Append(std::string line) {
   const size_t size_bytes = line.size();
@@ -28,6 +32,21 @@ void StepLog::Append(std::string line) {
 }
 
 absl::Status StepLog::Write(const std::string& line) {
+  if (Sends()) {
+    if (unsent_.size() + line.size() > LineFile::kMaxKeptBytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "metrics.jsonl: ", unsent_.size(), " bytes could not be sent to the coordinator, limit ",
+          LineFile::kMaxKeptBytes, "; the line is dropped"));
+    }
+    absl::StrAppend(&unsent_, absl::StripSuffix(line, "\n"), "\n");
+    if (!std::exchange(send_is_due_, true)) {
+      files_.PostAfter(kSendEvery, [this] {
+        send_is_due_ = false;
+        Flush();
+      });
+    }
+    return absl::OkStatus();
+  }
   if (file_ == nullptr) {
     if (absl::Status status = services::EnsureDir(folder_); !status.ok()) return status;
     auto file = LineFile::Open(absl::StrCat(folder_, "/metrics.jsonl"));
@@ -36,6 +55,29 @@ absl::Status StepLog::Write(const std::string& line) {
   }
   const absl::Status status = file_->Append(absl::StripSuffix(line, "\n"));
   return status.ok() ? file_->Flush() : status;
+}
+
+absl::Status StepLog::Send() {
+  const absl::Status status = way_->AppendLog(lineage_, unsent_);
+  // Of a history that the job has left, or for somebody else to write: nobody wants them.
+  if (absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status)) unsent_.clear();
+  return status;
+}
+
+void StepLog::Flush() {
+  if (unsent_.empty()) return;
+  const absl::Status status = Send();
+  Say(status);
+  if (status.ok() || unsent_.empty() || std::exchange(send_is_due_, true)) return;
+  files_.PostAfter(kSendEvery, [this] {
+    send_is_due_ = false;
+    Flush();
+  });
+}
+
+void StepLog::Close() {
+  Flush();
+  file_.reset();
 }
 
 void StepLog::Say(const absl::Status& status) {

@@ -1,4 +1,4 @@
-#include "param_store/step_log.h"
+#include "param_store/files/step_log.h"
 
 #include <string>
 #include <vector>

@@ -1,0 +1,283 @@
+#include "param_store/checkpoint/checkpoint_reader.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "param_store/checkpoint/shard_file.h"
+#include "training/codec/safetensors.h"
+#include "training/codec/sha256.h"
+
+namespace capstan::param_store {
+namespace {
+
+constexpr int64_t kMaxManifestBytes = int64_t{16} << 20;
+constexpr int64_t kBlockBytes = int64_t{1} << 20;
+// What a header of ours has for each tensor is below 200 bytes.
+constexpr int64_t kHeaderBaseBytes = int64_t{1} << 16;
+constexpr int64_t kHeaderBytesPerChunk = 512;
+
+absl::Status Corrupt(absl::string_view file, absl::string_view what) {
+  return absl::DataLossError(absl::StrCat(file, ": ", what));
+}
+
+BaseWeightsError ErrorOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return {};
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+      return {"DataMissing", status};
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kInvalidArgument:     // no regular file, or too large
+    case absl::StatusCode::kFailedPrecondition:  // a folder, a link
+      return {"CheckpointCorrupt", status};
+    default:
+      return {"InternalError", status};
+  }
+}
+
+// Bytes of a file that are wanted.
+struct Piece {
+  int64_t begin = 0;  // in the file
+  int64_t end = 0;
+  bool state = false;
+  int64_t to = 0;  // of the first byte, from the first float, or first state, of the run on
+};
+
+class Reader {
+ public:
+  Reader(const CheckpointPass& pass, training::Manifest* manifest)
+      : pass_(pass),
+        first_float_(training::RangeOf(*pass.layout, pass.run).offset),
+        layout_digest_(pass.job_id.empty() ? LayoutDigest(*pass.layout) : ""),
+        weights_here_(pass.run.chunk_count, false),
+        states_(pass.state_floats_per_weight),
+        state_here_(states_ > 0 ? pass.run.chunk_count : 0, false),
+        manifest_(*manifest) {}
+
+  BaseWeightsError Read() {
+    const absl::Status status = ReadAll();
+    if (status.ok() || !other_layout_) return ErrorOf(status);
+    return {"InvalidSpec", status};
+  }
+
+ private:
+  absl::Status ReadAll() {
+    const std::string path = absl::StrCat(pass_.folder, "/manifest.json");
+    absl::StatusOr<std::string> text = ReadManifest(path);
+    if (!text.ok()) return text.status();
+    absl::StatusOr<training::Manifest> manifest = training::ParseManifest(path, *text);
+    if (!manifest.ok()) return manifest.status();
+    manifest_ = *std::move(manifest);
+    if (absl::Status status = CheckManifest(path); !status.ok()) return status;
+    std::vector<const training::ManifestFile*> unused;
+    for (const training::ManifestFile& file : manifest_.files) {
+      if (!absl::StartsWith(file.name, "shard-"))
+        continue;  // weights.safetensors has all of it again
+      absl::StatusOr<bool> used = ReadFile(file, /*whole=*/false);
+      if (!used.ok()) return used.status();
+      if (!*used) unused.push_back(&file);
+    }
+    const absl::Status status = CheckAllHere(path);
+    if (status.ok()) return status;
+    // A damaged header may have hidden them: then the file is to blame.
+    for (const training::ManifestFile* file : unused) {
+      if (auto read = ReadFile(*file, /*whole=*/true); !read.ok()) return read.status();
+    }
+    return status;
+  }
+
+  absl::Status CheckManifest(const std::string& path) const {
+    if (pass_.job_id.empty()) return absl::OkStatus();
+    const auto differs = [&path](absl::string_view field, absl::string_view got,
+                                 absl::string_view want) {
+      return Corrupt(path, absl::StrCat("'", field, "' is ", got, ", want ", want));
+    };
+    if (manifest_.job_id != pass_.job_id) {
+      return differs("job_id", manifest_.job_id, pass_.job_id);
+    }
+    const std::string digest = absl::BytesToHexString(pass_.training_digest);
+    if (manifest_.training_digest != digest) {
+      return differs("training_digest", manifest_.training_digest, digest);
+    }
+    const std::string name = pass_.folder.substr(pass_.folder.rfind('/') + 1);
+    const std::string own = absl::StrCat(manifest_.lineage, "-", manifest_.step);
+    if (name != own) return differs("lineage and step", own, name);
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckAllHere(const std::string& path) const {
+    const auto check = [&](const std::vector<bool>& here, absl::string_view name) {
+      for (size_t i = 0; i < here.size(); ++i) {
+        if (here[i]) continue;
+        return Corrupt(path, absl::StrCat("no file of it holds ", name, ".",
+                                          pass_.run.first_chunk + static_cast<int32_t>(i)));
+      }
+      return absl::OkStatus();
+    };
+    const absl::Status status = check(weights_here_, kWeightTensors);
+    return status.ok() ? check(state_here_, StateTensors(states_)) : status;
+  }
+
+  // Without a job there is no digest that says that the chunks are cut out of the same tensors.
+  absl::Status CheckLayout(const std::string& path, const training::SafetensorsHeader& header) {
+    if (layout_digest_.empty()) return absl::OkStatus();
+    const auto found = header.metadata.find(kLayoutKey);
+    if (found != header.metadata.end() && found->second == layout_digest_) return absl::OkStatus();
+    other_layout_ = true;
+    return absl::InvalidArgumentError(absl::StrCat(
+        path,
+        found == header.metadata.end()
+            ? ": an earlier version wrote it and did not say of which tensors it has chunks"
+            : ": has chunks of other tensors than this model's, or of another size",
+        "; `capstan checkpoint export` makes a file of it that is compared tensor by tensor"));
+  }
+
+  // Where the tensors of the file go that are wanted. DataLoss: one has another shape, or is here
+  // already.
+  absl::StatusOr<std::vector<Piece>> Plan(const std::string& path,
+                                          const training::SafetensorsHeader& header) {
+    const std::pair<absl::string_view, std::string> metadata[] = {
+        {"job_id", manifest_.job_id},
+        {"lineage", absl::StrCat(manifest_.lineage)},
+        {"step", absl::StrCat(manifest_.step)}};
+    for (const auto& [key, want] : metadata) {
+      const auto found = header.metadata.find(std::string(key));
+      if (found == header.metadata.end() || found->second != want) {
+        return Corrupt(path, absl::StrCat("metadata '", key, "' is not ", want));
+      }
+    }
+    if (absl::Status status = CheckLayout(path, header); !status.ok()) return status;
+    std::vector<Piece> pieces;
+    for (const training::SafetensorsTensor& tensor : header.tensors) {
+      absl::string_view index = tensor.name;
+      const bool state = !absl::ConsumePrefix(&index, absl::StrCat(kWeightTensors, "."));
+      if (state && !absl::ConsumePrefix(&index, absl::StrCat(StateTensors(states_), "."))) continue;
+      std::vector<bool>& here = state ? state_here_ : weights_here_;
+      int32_t chunk = 0;
+      if (here.empty() || !absl::SimpleAtoi(index, &chunk) || chunk < pass_.run.first_chunk ||
+          chunk >= pass_.run.end()) {
+        continue;
+      }
+      const training::FlatRange range = pass_.layout->ChunkRange(chunk);
+      const std::vector<int64_t> shape = ChunkShape(range.size, state ? states_ : 1);
+      if (tensor.dtype != training::SafetensorsDtype::kF32 || tensor.shape != shape) {
+        return Corrupt(path,
+                       absl::StrCat(tensor.name, " at offset ", header.data_start + tensor.begin,
+                                    " is not F32 [", absl::StrJoin(shape, ", "), "]"));
+      }
+      const int32_t i = chunk - pass_.run.first_chunk;
+      if (here[i]) return Corrupt(path, absl::StrCat(tensor.name, " is in another file too"));
+      here[i] = true;
+      pieces.push_back({header.data_start + tensor.begin, header.data_start + tensor.end, state,
+                        (range.offset - first_float_) * (state ? states_ : 1) *
+                            static_cast<int64_t>(sizeof(float))});
+    }
+    return pieces;
+  }
+
+  absl::StatusOr<std::string> ReadManifest(const std::string& path) const {
+    const auto file = pass_.open("manifest.json");
+    if (!file.ok()) return file.status();
+    if ((*file)->size_bytes() > kMaxManifestBytes) {
+      return Corrupt(path,
+                     absl::StrCat((*file)->size_bytes(), " bytes, limit ", kMaxManifestBytes));
+    }
+    std::string text(static_cast<size_t>((*file)->size_bytes()), '\0');
+    const absl::Status status = (*file)->ReadAt(0, text.data(), (*file)->size_bytes());
+    if (!status.ok()) return status;
+    return text;
+  }
+
+  absl::StatusOr<training::SafetensorsHeader> ReadHeader(InputFile& file, const std::string& path) {
+    const int64_t size = file.size_bytes();
+    std::string head(std::min<int64_t>(size, training::kSafetensorsPrefixBytes), '\0');
+    absl::Status status = file.ReadAt(0, head.data(), static_cast<int64_t>(head.size()));
+    if (!status.ok()) return status;
+    const absl::StatusOr<int64_t> end = training::SafetensorsHeaderEnd(path, head, size);
+    if (!end.ok()) return end.status();
+    const int64_t limit =
+        kHeaderBaseBytes + kHeaderBytesPerChunk * int64_t{pass_.layout->chunk_count()};
+    if (*end > limit) {
+      return Corrupt(path, absl::StrCat("a header of ", *end, " bytes, limit ", limit));
+    }
+    head.resize(*end);
+    status = file.ReadAt(0, head.data(), *end);
+    if (!status.ok()) return status;
+    return training::ParseSafetensorsHeader(path, head, size);
+  }
+
+  // Whether something of it was wanted; only then, or with `whole`, it is read to its end.
+  absl::StatusOr<bool> ReadFile(const training::ManifestFile& file, bool whole) {
+    const std::string path = absl::StrCat(pass_.folder, "/", file.name);
+    const auto opened = pass_.open(file.name);
+    if (!opened.ok()) return opened.status();
+    InputFile& input = **opened;
+    const int64_t size = input.size_bytes();
+    if (size != file.size_bytes) {
+      return Corrupt(path, absl::StrCat("ends at offset ", size, ", the manifest says ",
+                                        file.size_bytes, " bytes"));
+    }
+    std::vector<Piece> pieces;
+    if (!whole) {
+      absl::StatusOr<training::SafetensorsHeader> header = ReadHeader(input, path);
+      if (!header.ok()) return header.status();
+      absl::StatusOr<std::vector<Piece>> plan = Plan(path, *header);
+      if (!plan.ok()) return plan.status();
+      pieces = *std::move(plan);
+      if (pieces.empty()) return false;
+    }
+    training::Sha256 hash;
+    std::string block;
+    size_t next = 0;  // pieces lie in the order of the file
+    for (int64_t at = 0; at < size; at += static_cast<int64_t>(block.size())) {
+      block.resize(std::min(kBlockBytes, size - at));
+      const int64_t end = at + static_cast<int64_t>(block.size());
+      absl::Status status = input.ReadAt(at, block.data(), end - at);
+      if (!status.ok()) return status;
+      hash.Update(block);
+      while (next < pieces.size() && pieces[next].begin < end) {
+        const Piece& piece = pieces[next];
+        const int64_t from = std::max(piece.begin, at);
+        const int64_t to = std::min(piece.end, end);
+        status = pass_.take(piece.state, piece.to + (from - piece.begin),
+                            absl::string_view(block).substr(static_cast<size_t>(from - at),
+                                                            static_cast<size_t>(to - from)));
+        if (!status.ok()) return status;
+        if (piece.end > end) break;  // goes on in the next block
+        ++next;
+      }
+    }
+    const auto digest = hash.Finish();
+    const std::string hex = absl::BytesToHexString(
+        absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size()));
+    if (hex != file.sha256) {
+      return Corrupt(path, absl::StrCat("sha256 is ", hex, ", the manifest says ", file.sha256));
+    }
+    return true;
+  }
+
+  const CheckpointPass& pass_;
+  const int64_t first_float_;
+  const std::string layout_digest_;  // empty: its job is known
+  std::vector<bool> weights_here_;   // by chunk of the run
+  const int states_;                 // floats per weight; 0: none are wanted
+  std::vector<bool> state_here_;
+  training::Manifest& manifest_;
+  bool other_layout_ = false;
+};
+
+}  // namespace
+
+BaseWeightsError ReadCheckpoint(const CheckpointPass& pass, training::Manifest* manifest) {
+  return Reader(pass, manifest).Read();
+}
+
+}  // namespace capstan::param_store
