@@ -1,5 +1,7 @@
 #include "coordinator/config.h"
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 
 namespace capstan::coordinator {
@@ -18,7 +20,23 @@ std::optional<int> ParseConfig(int argc, const char* const* argv, Config& config
                     absl::Milliseconds(200), absl::Minutes(10));
   flags.AddDuration("heartbeat", config.heartbeat, "how often a node says that it lives",
                     absl::Milliseconds(50), absl::Minutes(1));
+  flags.AddInt("accept-journal", config.accept_journal, "commits",
+               "go on with a damaged journal that still holds so many commits, as its refusal "
+               "says; -1: never",
+               -1, std::numeric_limits<int64_t>::max());
+  flags.AddBool("open-metrics", config.open_metrics,
+                "/metrics and /sd of a --http off loopback ask nobody for a token");
+  flags.AddInt("expect-nodes", config.expected_nodes, "nodes",
+               "so many come and no more: a job that they could not carry fails at once; 0: any "
+               "number may come",
+               0, 10000);
   return flags.Parse(argc, argv);
+}
+
+bool MetricsAreOpen(const Config& config, const services::Endpoint& http) {
+  const services::Security& security = config.common.security;
+  return config.open_metrics || http.is_unix() || services::IsLoopback(http.host) ||
+         (security.insecure && security.tokens.empty());
 }
 
 absl::Status CheckConfig(const Config& config) {

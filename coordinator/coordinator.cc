@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "coordinator/mounts.h"
+#include "coordinator/stored_file.h"
 #include "services/check/check.h"
 #include "services/clock/clock.h"
 #include "services/logging/log.h"
@@ -21,6 +23,20 @@ using services::Log;
 
 namespace {
 constexpr char kChecks[] = "";  // the one key of checks_: they run one at a time
+constexpr absl::Duration kHoldRetry = absl::Milliseconds(500);
+constexpr absl::Duration kDiskCheck = absl::Seconds(1);
+constexpr absl::Duration kThreadRetry = absl::Seconds(1);
+constexpr size_t kMaxHeld = 200'000;  // effects: beyond it a restart is the better way
+
+constexpr char kMayBeTaken[] =
+    "the disk of the coordinator's state folder is full: this is not durable, and may become so "
+    "once there is room";
+
+absl::Status DiskFull() {
+  return absl::ResourceExhaustedError(
+      "the disk of the coordinator's state folder is full: jobs that run go on, nothing can be "
+      "changed until there is room");
+}
 }  // namespace
 
 Coordinator::Coordinator(Options options)
@@ -49,20 +65,29 @@ void Coordinator::Drain() {
   done.get_future().wait();
 }
 
-void Coordinator::Stop() {
-  manifests_.Stop();
-  checks_.Stop();
+bool Coordinator::Stop(absl::Duration patience) {
+  const absl::Duration deadline = MonotonicNow() + patience;
+  bool done = true;
+  for (FileThreads* files : {&manifests_, &checks_, &restores_}) {
+    done = files->Stop(deadline - MonotonicNow()) && done;
+  }
+  done = paths_.Stop(deadline - MonotonicNow()) && done;
   strand_.Stop();
+  return done;
 }
 
 void Coordinator::Submit(const std::string& request_id, const job::v1::JobSpec& spec,
-                         const core::Caller& caller, ReplyFn reply) {
+                         const core::Caller& caller, std::vector<std::string> weights_at,
+                         ReplyFn reply) {
+  if (Refused(reply)) return;
   const core::CallId call = ++last_call_;
   calls_[call] = std::move(reply);
-  Step(core::Submit{call, request_id, spec, caller});
+  Step(core::Submit{call, request_id, spec, caller, std::move(weights_at)});
 }
 
 void Coordinator::Cancel(const std::string& job_id, const core::Caller& caller, ReplyFn reply) {
+  // It may be what makes room.
+  if (Refused(reply, /*only_held=*/true)) return;
   const core::CallId call = ++last_call_;
   calls_[call] = std::move(reply);
   Step(core::Cancel{call, job_id, caller});
@@ -70,12 +95,14 @@ void Coordinator::Cancel(const std::string& job_id, const core::Caller& caller, 
 
 void Coordinator::Control(decltype(core::Control::request) request, const core::Caller& caller,
                           ReplyFn reply) {
+  if (Refused(reply)) return;
   const core::CallId call = ++last_call_;
   calls_[call] = std::move(reply);
   Step(core::Control{call, std::move(request), caller});
 }
 
 void Coordinator::SetDrained(const std::string& node, bool drained, ReplyFn reply) {
+  if (Refused(reply)) return;
   const core::CallId call = ++last_call_;
   calls_[call] = std::move(reply);
   Step(core::SetDrained{call, node, drained});
@@ -93,10 +120,11 @@ absl::Status Coordinator::Verify(const job::v1::SavedCheckpoint& saved,
   return absl::ResourceExhaustedError("too many checkpoints are being verified; try again later");
 }
 
-core::SessionId Coordinator::Connect(const node::v1::Register& reg, NodeStream* stream) {
+core::SessionId Coordinator::Connect(core::NodeConnected registration, NodeStream* stream) {
   const core::SessionId session = ++last_session_;
   streams_[session] = stream;
-  Step(core::NodeConnected{session, reg});
+  registration.session = session;
+  Step(std::move(registration));
   return session;
 }
 
@@ -131,25 +159,68 @@ absl::Status Coordinator::Restore(const core::DurableState& state) {
   Post([&] {
     const absl::Status status = core_.Restore(state, MonotonicNow(), absl::Now());
     if (status.ok()) {
-      if (options_.metrics != nullptr) {
-        for (const auto& entry : state.jobs) options_.metrics->OnRestored(*core_.Peek(entry.first));
+      core::Restored at_once{.jobs = std::set<std::string>()};
+      for (const auto& entry : state.jobs) {
+        if (options_.metrics != nullptr) options_.metrics->OnRestored(*core_.Peek(entry.first));
+        at_once.jobs->insert(entry.first);
       }
-      core::Restored restored;
+      std::map<std::string, FolderList> unread;  // by what they lie in
       for (const auto& [id, path] : core_.StoragePaths()) {
-        std::vector<core::FoundManifest> found = FindManifests(id, path);
-        if (!found.empty()) restored.manifests[id] = std::move(found);
-        restored.lineages[id] = HighestLineage(path);
+        at_once.jobs->erase(id);
+        unread[path.substr(0, path.rfind('/'))].emplace_back(id, path);
       }
-      Step(std::move(restored));
+      Step(std::move(at_once));
+      std::vector<std::string> mounts = MountPoints();
+      mounts.insert(mounts.end(), options_.restore_apart.begin(), options_.restore_apart.end());
+      for (auto& [folder, jobs] : unread) {
+        ReadFolders(LongestAbove(folder, mounts), std::move(jobs));
+      }
+      WatchDisk();
     }
     done.set_value(status);
   });
   return done.get_future().get();
 }
 
+void Coordinator::OnFiles(FileThreads& threads, const std::string& key,
+                          const std::shared_ptr<const std::function<void()>>& work) {
+  if (threads.Post(key, [work] { (*work)(); })) return;
+  strand_.CallAt(MonotonicNow() + kThreadRetry,
+                 [this, &threads, key, work] { OnFiles(threads, key, work); });
+}
+
+void Coordinator::OnFiles(FileThreads& threads, const std::string& key,
+                          std::function<void()> work) {
+  OnFiles(threads, key, std::make_shared<const std::function<void()>>(std::move(work)));
+}
+
+// One piece of work for all jobs of one folder: a disk that hangs has a thread of it, however many
+// jobs lie on it, and a mount has kRestoreReaders, however many such folders it has.
+void Coordinator::ReadFolders(const std::string& mount, FolderList folders) {
+  OnFiles(restores_, mount, [this, jobs = std::move(folders)] {
+    // Many jobs in one event: each event looks at the whole queue.
+    core::Restored read{.jobs = std::set<std::string>()};
+    absl::Duration told_at = MonotonicNow();
+    const auto tell = [&] {
+      Post([this, restored = std::move(read)]() mutable { Step(std::move(restored)); });
+      read = {.jobs = std::set<std::string>()};
+      told_at = MonotonicNow();
+    };
+    for (const auto& [id, path] : jobs) {
+      std::vector<core::FoundManifest> found = FindManifests(id, path);
+      if (!found.empty()) read.manifests[id] = std::move(found);
+      read.lineages[id] = HighestLineage(path);
+      (void)RemoveOldLooks(path);
+      read.jobs->insert(id);
+      if (MonotonicNow() - told_at >= kRestoreInterval) tell();
+    }
+    if (!read.jobs->empty()) tell();
+  });
+}
+
 void Coordinator::PostRead(std::function<void()> task) {
   Post([this, task = std::move(task)]() mutable {
-    if (!appended_) return task();
+    if (!appended_ || held_) return task();
     waiting_.emplace_back(std::move(task));
   });
 }
@@ -170,16 +241,20 @@ void Coordinator::Step(decltype(core::Event::what) what) {
     }
     waiting_.emplace_back(std::move(effect));
   }
+  if (held_ && waiting_.size() > kMaxHeld) Die(DiskFull());
   ArmTick();
 }
 
 void Coordinator::Flush() {
+  if (held_ && !dead_ && MonotonicNow() < retry_at_) return;
   while (appended_ || !waiting_.empty()) {
     if (appended_ && !dead_) {
       const absl::Duration start = MonotonicNow();
       const absl::Status status = options_.journal->Commit();
       if (options_.metrics != nullptr) options_.metrics->OnCommit(MonotonicNow() - start);
+      if (absl::IsResourceExhausted(status)) return Hold(status);
       if (!status.ok()) Die(status);
+      held_ = false;
     }
     appended_ = false;
     // What these step into being stands behind them, and waits for the next commit.
@@ -193,10 +268,72 @@ void Coordinator::Flush() {
       }
     }
   }
-  if (std::exchange(appended_lazily_, false) && !dead_) {
+  if (appended_lazily_ && !dead_) {
     const absl::Status status = options_.journal->Commit();
+    if (absl::IsResourceExhausted(status)) return;  // goes with a later commit
+    appended_lazily_ = false;
     if (!status.ok()) Die(status);
   }
+}
+
+// Nothing of what waits may be carried out. Whoever called is told so at once; the rest waits.
+void Coordinator::Hold(const absl::Status& status) {
+  if (!held_) Log(kError, "journal_held").Kv("status", status);
+  held_ = true;
+  retry_at_ = MonotonicNow() + kHoldRetry;
+  strand_.CallAt(retry_at_, [] {});  // a round ends with Flush
+  std::vector<std::function<void()>> reads;
+  std::vector<core::CallId> calls;
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    auto* effect = std::get_if<core::Effect>(&*it);
+    const auto* reply = effect == nullptr ? nullptr : std::get_if<core::Reply>(effect);
+    if (effect != nullptr && reply == nullptr) {
+      ++it;
+      continue;
+    }
+    if (effect == nullptr) reads.push_back(std::move(std::get<std::function<void()>>(*it)));
+    if (reply != nullptr) calls.push_back(reply->call);
+    it = waiting_.erase(it);
+  }
+  for (const auto& read : reads) read();
+  for (const core::CallId id : calls) {
+    const auto call = calls_.find(id);
+    if (call == calls_.end()) continue;
+    const ReplyFn fn = std::move(call->second);
+    calls_.erase(call);
+    fn({id, absl::ResourceExhaustedError(kMayBeTaken), {}});
+  }
+  disk_checked_ = -absl::InfiniteDuration();
+  CheckDisk();
+}
+
+bool Coordinator::Refused(const ReplyFn& reply, bool only_held) {
+  CheckDisk();
+  if (!(only_held ? held_ : disk_full_)) return false;
+  reply({0, DiskFull(), {}});
+  return true;
+}
+
+void Coordinator::CheckDisk() {
+  if (MonotonicNow() - disk_checked_ < kDiskCheck) return;
+  disk_checked_ = MonotonicNow();
+  const bool full = held_ || options_.journal->low();
+  if (options_.metrics != nullptr) options_.metrics->OnDisk(full);
+  if (full == disk_full_) return;
+  disk_full_ = full;
+  Log(full ? kError : kInfo, full ? "state_disk_full" : "state_disk_has_room")
+      .Kv("held", held_ ? "yes" : "no");
+  if (disk_listener_) disk_listener_(full);
+}
+
+void Coordinator::ListenForDisk(std::function<void(bool)> listener) {
+  disk_listener_ = std::move(listener);
+  if (disk_listener_) disk_listener_(disk_full_);
+}
+
+void Coordinator::WatchDisk() {
+  CheckDisk();
+  strand_.CallAt(MonotonicNow() + kDiskCheck, [this] { WatchDisk(); });
 }
 
 void Coordinator::Die(const absl::Status& status) {
@@ -240,6 +377,12 @@ void Coordinator::CarryOut(core::Effect& effect) {
   } else if (auto* send = std::get_if<core::Send>(&effect)) {
     const auto stream = streams_.find(send->session);
     if (stream != streams_.end()) stream->second->Send(send->message);
+  } else if (const auto* spared = std::get_if<core::TaskSpared>(&effect)) {
+    Log(kWarning, "unknown_job")
+        .Limit(absl::StrCat(spared->node, "/", spared->job_id), absl::Seconds(20))
+        .Kv("node", spared->node)
+        .Kv("job", spared->job_id)
+        .Kv("stopped_in", spared->left);
   } else if (auto* close = std::get_if<core::CloseSession>(&effect)) {
     const auto stream = streams_.find(close->session);
     if (stream == streams_.end()) return;
@@ -255,16 +398,28 @@ void Coordinator::CarryOut(core::Effect& effect) {
     fn(*reply);
   } else if (auto* write = std::get_if<core::WriteManifest>(&effect)) {
     core::ManifestWritten written{write->job_id, write->lineage, write->step, absl::OkStatus()};
-    manifests_.Post(written.job_id, [this, written, write = std::move(*write)]() mutable {
-      written.status = WriteManifestFile(write);
-      Post([this, written] { Step(written); });
+    OnFiles(manifests_, written.job_id, [this, written, write = std::move(*write)] {
+      core::ManifestWritten done = written;
+      done.status = WriteManifestFile(write);
+      Post([this, done] { Step(done); });
     });
   } else if (auto* sweep = std::get_if<core::SweepCheckpoints>(&effect)) {
     const std::string job_id = sweep->job_id;
-    manifests_.Post(job_id, [sweep = std::move(*sweep)] {
+    OnFiles(manifests_, job_id, [sweep = std::move(*sweep)] {
       const int removed = SweepCheckpointFolders(sweep);
       if (removed > 0)
         Log(kInfo, "checkpoints_removed").Kv("job", sweep.job_id).Kv("count", removed);
+    });
+  } else if (auto* remove = std::get_if<core::RemoveCheckpoint>(&effect)) {
+    const core::CheckpointRemoved removed{remove->job_id, remove->checkpoint, absl::OkStatus()};
+    OnFiles(manifests_, removed.job_id, [this, removed, folder = remove->storage_path] {
+      core::CheckpointRemoved done = removed;
+      done.status = RemoveCheckpointFolder(folder, removed.checkpoint);
+      Log(done.status.ok() ? kInfo : kWarning, "checkpoint_removed")
+          .Kv("job", done.job_id)
+          .Kv("checkpoint", done.checkpoint)
+          .Kv("status", done.status);
+      Post([this, done] { Step(done); });
     });
   } else if (auto* changed = std::get_if<core::JobChanged>(&effect)) {
     const core::JobRecord* job = core_.Peek(changed->job_id);

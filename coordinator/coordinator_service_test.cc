@@ -2,6 +2,7 @@
 // to the manifest on disk.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <functional>
 #include <future>
@@ -14,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "capstan/job/v1/checkpoint_service.grpc.pb.h"
 #include "capstan/job/v1/job_service.grpc.pb.h"
 #include "capstan/node/v1/node.grpc.pb.h"
 #include "coordinator/server.h"
@@ -21,6 +23,7 @@
 #include "services/channel/channel.h"
 #include "services/files/files.h"
 #include "services/logging/log.h"
+#include "services/security/tokens.h"
 #include "services/status/status.h"
 #include "services/sync/mutex.h"
 #include "training/codec/manifest.h"
@@ -31,6 +34,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr absl::Duration kLimit = absl::Seconds(30);  // of anything that a test waits for
@@ -307,6 +311,67 @@ class ServiceTest : public ::testing::Test {
   int files_taken_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
+TEST_F(ServiceTest, ListsComeInPagesAndEventsOfAllJobsInTheirOrder) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < 5; ++i) {
+    job::v1::SubmitJobResponse submitted;
+    ASSERT_TRUE(Submit(Spec(9, 1), absl::StrCat("r-", i), &submitted).ok());
+    ids.push_back(submitted.job_id());
+  }
+  job::v1::ListJobsRequest jobs;
+  jobs.set_limit(2);
+  std::vector<std::string> listed;
+  do {
+    job::v1::ListJobsResponse page;
+    ASSERT_TRUE(stub_->ListJobs(services::NewContext(kLimit).get(), jobs, &page).ok());
+    EXPECT_LE(page.jobs_size(), 2);
+    for (const job::v1::Job& job : page.jobs()) listed.push_back(job.job_id());
+    jobs.set_page_token(page.next_page_token());
+  } while (!jobs.page_token().empty());
+  EXPECT_EQ(listed, (std::vector<std::string>{ids[4], ids[3], ids[2], ids[1], ids[0]}));
+  jobs.set_page_token("x");
+  job::v1::ListJobsResponse none;
+  EXPECT_EQ(stub_->ListJobs(services::NewContext(kLimit).get(), jobs, &none).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+
+  const auto idle = [](const node::v1::ConnectResponse&, FakeNode&) {};
+  std::vector<std::unique_ptr<FakeNode>> fakes;
+  for (const char* name : {"b", "a", "c"}) {
+    fakes.push_back(std::make_unique<FakeNode>(*server_, Worker(name), idle));
+    ASSERT_TRUE(fakes.back()->WaitRegistered());
+  }
+  job::v1::ListNodesRequest nodes;
+  nodes.set_limit(2);
+  std::vector<std::string> names;
+  do {
+    job::v1::ListNodesResponse page;
+    ASSERT_TRUE(stub_->ListNodes(services::NewContext(kLimit).get(), nodes, &page).ok());
+    for (const job::v1::NodeInfo& node : page.nodes()) names.push_back(node.name());
+    nodes.set_page_token(page.next_page_token());
+  } while (!nodes.page_token().empty());
+  EXPECT_THAT(names, ElementsAre("a", "b", "c"));
+
+  job::v1::CancelJobRequest cancel;
+  cancel.set_job_id(ids[1]);
+  job::v1::CancelJobResponse cancelled;
+  ASSERT_TRUE(stub_->CancelJob(services::NewContext(kLimit).get(), cancel, &cancelled).ok());
+  const auto context = services::NewContext(kLimit);
+  const auto reader = stub_->StreamEvents(context.get(), job::v1::StreamEventsRequest());
+  job::v1::StreamEventsResponse response;
+  std::vector<std::string> submitted;
+  std::map<std::string, int64_t> last;
+  std::string newest;
+  while (reader->Read(&response)) {
+    EXPECT_EQ(response.number(), last[response.job_id()] + 1);
+    last[response.job_id()] = response.number();
+    if (response.event().type() == "Submitted") submitted.push_back(response.job_id());
+    newest = absl::StrCat(response.job_id(), " ", response.event().type());
+  }
+  ASSERT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(submitted, ids);
+  EXPECT_EQ(newest, ids[1] + " Cancelled");
+}
+
 TEST_F(ServiceTest, AJobFromItsSubmissionToItsManifest) {
   job::v1::SubmitJobResponse submitted;
   ASSERT_TRUE(Submit(Spec(2, 2), "r-1", &submitted).ok());
@@ -375,7 +440,7 @@ TEST_F(ServiceTest, AJobFromItsSubmissionToItsManifest) {
   EXPECT_TRUE(logged.ok()) << logged.error_message();
   std::vector<std::string> texts;
   for (const job::v1::LogLine& line : lines) texts.push_back(line.text());
-  EXPECT_THAT(texts, Contains("Admitted: gang ready: 2 workers, 2 shards"));
+  EXPECT_THAT(texts, Contains("Admitted: gang ready: 2 workers, 2 shards, on CPUs"));
   EXPECT_THAT(texts, Contains("task 1 starts"));
   EXPECT_EQ(texts.back(), "Succeeded");
   {
@@ -387,6 +452,75 @@ TEST_F(ServiceTest, AJobFromItsSubmissionToItsManifest) {
                                  "state=\"SUCCEEDED\"} 1"));
   EXPECT_THAT(metrics, HasSubstr(absl::StrCat("capstan_job_global_step{job_id=\"", id, "\"} 5")));
   for (const auto& node : nodes) EXPECT_TRUE(node->Leave().ok());
+}
+
+TEST_F(ServiceTest, FilesOfACheckpointAreReadFromAnyByteAndDeleted) {
+  job::v1::SubmitJobResponse submitted;
+  ASSERT_TRUE(Submit(Spec(1, 1), "r-1", &submitted).ok());
+  const std::string id = submitted.job_id();
+  FakeNode store(*server_, Store("s0"), StoreScript());
+  FakeNode worker(*server_, Worker("w0"), WorkerScript());
+  const absl::Time deadline = absl::Now() + kLimit;
+  while (Get(id).state() != common::v1::JOB_STATE_SUCCEEDED && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  const auto files = job::v1::CheckpointService::NewStub(Dial(*server_));
+  const auto read = [&](const std::string& checkpoint, const std::string& name, int64_t offset,
+                        int64_t length) {
+    job::v1::DownloadCheckpointRequest request;
+    request.set_job_id(id);
+    request.set_checkpoint(checkpoint);
+    request.set_name(name);
+    request.set_offset(offset);
+    request.set_length_bytes(length);
+    const auto context = services::NewContext(kLimit);
+    const auto reader = files->DownloadCheckpoint(context.get(), request);
+    job::v1::DownloadCheckpointResponse response;
+    std::string bytes;
+    while (reader->Read(&response)) bytes += response.data();
+    const grpc::Status status = reader->Finish();
+    return status.ok() ? bytes : absl::StrCat(status.error_code(), " ", status.error_message());
+  };
+  const std::string folder = absl::StrCat(dir_, "/state/checkpoints/", id, "/1-5");
+  EXPECT_EQ(read("1-5", "weights.safetensors", 0, 0), "bytes");
+  EXPECT_EQ(read("1-5", "weights.safetensors", 3, 0), "es");
+  EXPECT_EQ(read("1-5", "weights.safetensors", 1, 2), "yt");
+  EXPECT_EQ(read("1-5", "weights.safetensors", 5, 0), "");
+  EXPECT_EQ(read("1-5", "weights.safetensors", 6, 0), "3 offset: got 6, want 0 to 5");
+  EXPECT_EQ(read("1-5", "weights.safetensors", 0, -1), "3 length_bytes: got -1, want 0 or more");
+  EXPECT_EQ(read("1-5", "manifest.json", 0, 0),
+            *services::ReadWholeFile(folder + "/manifest.json", 1 << 20));
+  EXPECT_EQ(read("1-4", "manifest.json", 0, 0),
+            absl::StrCat("5 job ", id, " has no checkpoint 1-4; it has 1-5"));
+  for (const char* name : {"../../files.key", "metrics.jsonl", "/etc/passwd"}) {
+    EXPECT_EQ(read("1-5", name, 0, 0),
+              absl::StrCat("5 checkpoint 1-5 of job ", id, " has no file ", name));
+  }
+  // A link in the place of a file, or of the folder, is not followed out of the job's folder.
+  ASSERT_EQ(::unlink((folder + "/shard-0.safetensors").c_str()), 0);
+  ASSERT_EQ(::symlink("/etc/passwd", (folder + "/shard-0.safetensors").c_str()), 0);
+  EXPECT_EQ(read("1-5", "shard-0.safetensors", 0, 0).substr(0, 2), "9 ");
+  ASSERT_EQ(::rename(folder.c_str(), (folder + "-away").c_str()), 0);
+  EXPECT_EQ(read("1-5", "weights.safetensors", 0, 0).substr(0, 2), "5 ");
+  ASSERT_EQ(::rename((folder + "-away").c_str(), folder.c_str()), 0);
+
+  job::v1::DeleteCheckpointRequest request;
+  request.set_job_id(id);
+  request.set_checkpoint("1-5");
+  job::v1::DeleteCheckpointResponse response;
+  const grpc::Status deleted =
+      files->DeleteCheckpoint(services::NewContext(kLimit).get(), request, &response);
+  ASSERT_TRUE(deleted.ok()) << deleted.error_message();
+  EXPECT_EQ(response.size_bytes(), 10);
+  EXPECT_EQ(Get(id).checkpoints_size(), 0);
+  EXPECT_EQ(read("1-5", "manifest.json", 0, 0),
+            absl::StrCat("5 job ", id, " has no checkpoint 1-5 and no other one"));
+  while (::access(folder.c_str(), F_OK) == 0 && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_NE(::access(folder.c_str(), F_OK), 0);
+  EXPECT_TRUE(store.Leave().ok());
+  EXPECT_TRUE(worker.Leave().ok());
 }
 
 TEST_F(ServiceTest, SubmitNamesWhatIsMissingAndIsIdempotent) {
@@ -702,43 +836,53 @@ TEST_F(ServiceTest, ShutdownEndsStreamsAndAnswers) {
   EXPECT_EQ(worker.Ended().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-// What a crash could take back is told to nobody.
-TEST(JournalTest, WhatIsNotDurableIsNotTold) {
-  class BrokenJournal final : public core::Journal {
-   public:
-    absl::Status Append(const core::Record&) override { return absl::OkStatus(); }
-    absl::Status Commit() override { return absl::ResourceExhaustedError("no space left"); }
-  };
-  class Node final : public NodeStream {
-   public:
-    void Send(const node::v1::ConnectResponse&) override { ++sent; }
-    void Close(const absl::Status&) override {}
-    int sent = 0;
-  };
-  BrokenJournal journal;
-  Node node;
-  std::promise<absl::Status> told;
-  int fatal = 0;
-  Coordinator::Options options;
-  options.core.validate = [](const job::v1::JobSpec&) { return absl::OkStatus(); };
-  options.core.resolve = [](const job::v1::JobSpec&, const common::v1::DatasetInfo&,
-                            const std::string&, const std::string&) {
-    return absl::StatusOr<job::v1::ResolvedSpec>(absl::InternalError("not asked for"));
-  };
-  options.journal = &journal;
-  options.on_fatal = [&](const absl::Status&) { ++fatal; };
-  Coordinator coordinator(std::move(options));
-  coordinator.Post([&] {
-    job::v1::JobSpec spec;
-    spec.set_name("a");
-    coordinator.Connect(Worker("w0"), &node);
-    coordinator.Submit("r", spec, {},
-                       [&](const core::Reply& reply) { told.set_value(reply.status); });
+// The key of a process is in no answer and in no file of the coordinator.
+TEST_F(ServiceTest, AProcessIsKnownByItsKeyAndOfThatTheHashAloneIsKept) {
+  const std::string key = "0123456789abcdef";
+  const auto quiet = [](const node::v1::ConnectResponse&, FakeNode&) {};
+  int64_t incarnation = 0;  // of the reader's thread until it has left
+  node::v1::Register reg = Worker("w0");
+  reg.set_resume_key(key);
+  FakeNode first(*server_, reg, [&](const node::v1::ConnectResponse& order, FakeNode&) {
+    if (order.has_registered()) incarnation = order.registered().incarnation();
   });
-  EXPECT_TRUE(absl::IsUnavailable(told.get_future().get()));
-  coordinator.Stop();
-  EXPECT_EQ(node.sent, 0);
-  EXPECT_EQ(fatal, 1);
+  ASSERT_TRUE(first.WaitRegistered());
+
+  // Who has read its number in `node list`.
+  job::v1::ListNodesResponse nodes;
+  grpc::ClientContext context;
+  services::SetTimeout(context, kLimit);
+  ASSERT_TRUE(stub_->ListNodes(&context, {}, &nodes).ok());
+  node::v1::Register thief = Worker("w0");
+  thief.set_last_incarnation(nodes.nodes(0).incarnation());
+  EXPECT_EQ(FakeNode(*server_, thief, quiet).Ended().error_code(),
+            grpc::StatusCode::ALREADY_EXISTS);
+  thief.set_resume_key("fedcba9876543210");
+  EXPECT_EQ(FakeNode(*server_, thief, quiet).Ended().error_code(),
+            grpc::StatusCode::ALREADY_EXISTS);
+
+  int64_t again = 0;
+  {
+    FakeNode same(*server_, reg, [&](const node::v1::ConnectResponse& order, FakeNode&) {
+      if (order.has_registered()) again = order.registered().incarnation();
+    });
+    ASSERT_TRUE(same.WaitRegistered());
+    EXPECT_EQ(first.Ended().error_code(), grpc::StatusCode::ABORTED);
+  }
+  EXPECT_EQ(again, incarnation);
+  EXPECT_EQ(incarnation, nodes.nodes(0).incarnation());
+
+  const std::string shown = nodes.SerializeAsString();
+  const std::string hash = services::HashToken(key);
+  EXPECT_THAT(shown, Not(HasSubstr(key)));
+  EXPECT_THAT(shown, Not(HasSubstr(hash)));
+  std::string journal;
+  for (const char* name : {"journal.db", "journal.db-wal"}) {
+    const auto bytes = services::ReadWholeFile(absl::StrCat(dir_, "/state/", name), 64 << 20);
+    if (bytes.ok()) journal += *bytes;
+  }
+  EXPECT_THAT(journal, HasSubstr(hash));  // that it is looked at
+  EXPECT_THAT(journal, Not(HasSubstr(key)));
 }
 
 TEST_F(ServiceTest, ADiagnosisAsksAllAndDoesNotWaitForThoseThatAreSilent) {
@@ -787,11 +931,10 @@ TEST_F(ServiceTest, ADiagnosisAsksAllAndDoesNotWaitForThoseThatAreSilent) {
   ASSERT_EQ(found.folders_size(), 1);
   EXPECT_EQ(found.folders(0).use(), job::v1::FOLDER_USE_STATE);
   EXPECT_GT(found.folders(0).total_bytes(), 0);
-  // A worker looks at both shards, at the data root and at the folder where jobs save by default.
+  // A worker looks at both shards and at the data root; folders of checkpoints need not be there.
   EXPECT_EQ(asked.peers_size(), 2);
-  ASSERT_EQ(asked.folders_size(), 2);
-  EXPECT_THAT(asked.folders(0).path(), ::testing::EndsWith("/state/checkpoints"));
-  EXPECT_EQ(asked.folders(1).path(), "/data");
+  ASSERT_EQ(asked.folders_size(), 1);
+  EXPECT_EQ(asked.folders(0).path(), "/data");
 }
 
 TEST(StartTest, BadSettingsAreNamed) {

@@ -1,9 +1,12 @@
 #include "coordinator/diagnosis.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "coordinator/core/cards.h"
 #include "coordinator/core/node_table.h"
 #include "coordinator/node_info.h"
 #include "services/clock/clock.h"
@@ -25,17 +28,10 @@ services::FolderReports OwnFolders(const ClusterFolders& folders) {
   return own;
 }
 
-// What a node of this role is to have, too. Where the operator named a folder for checkpoints, the
-// one beneath the state folder may be the coordinator's alone.
+// What a node of this role is to have, too. Folders of checkpoints may be the coordinator's alone:
+// files reach it over gRPC.
 services::FolderReports SharedFolders(const ClusterFolders& folders, common::v1::Role role) {
   services::FolderReports shared;
-  for (const std::string& path : folders.checkpoints) {
-    shared.push_back(services::FolderFor(path, job::v1::FOLDER_USE_CHECKPOINTS));
-  }
-  if (folders.checkpoints.empty()) {
-    shared.push_back(
-        services::FolderFor(folders.state + "/checkpoints", job::v1::FOLDER_USE_CHECKPOINTS));
-  }
   if (role != common::v1::ROLE_WORKER) return shared;
   for (const std::string& path : folders.data) {
     shared.push_back(services::FolderFor(path, job::v1::FOLDER_USE_DATA));
@@ -74,7 +70,10 @@ void Diagnosis::AskAll(const ClusterFolders& folders) {
   const auto& all = coordinator_.core().nodes().all();
   for (const auto& [name, node] : all) {
     if (node.lost && node.left) continue;
-    *nodes_[name].diagnosis.mutable_node() = DescribeNode(node, now);
+    job::v1::NodeInfo& info = *nodes_[name].diagnosis.mutable_node();
+    info = DescribeNode(node, now);
+    std::string shared = core::SharedCardsText(coordinator_.core().nodes(), node);
+    if (!shared.empty()) info.add_warnings(std::move(shared));
     if (node.live() && !node.is_worker()) {
       shards.emplace_back();
       shards.back().set_node(name);

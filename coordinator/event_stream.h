@@ -16,7 +16,8 @@ namespace capstan::coordinator {
 // A reader who is slow misses nothing that the jobs still hold.
 class EventStream final : public JobStream<job::v1::StreamEventsResponse> {
  public:
-  // An empty `job_id`: all jobs, at most the newest 10000 of their events.
+  // An empty `job_id`: all jobs, at most the newest kMostOfAll of their events.
+  static constexpr size_t kMostOfAll = 10000;
   static EventStream* Start(Coordinator& coordinator, std::string job_id, bool follow,
                             const absl::Status& status);
   void OnJobChanged(const std::string& job_id) override;
@@ -27,12 +28,21 @@ class EventStream final : public JobStream<job::v1::StreamEventsResponse> {
   void WriteNext() override;
   void TakeAll();
   void TakeNew(const core::JobRecord& job);
+  // The event that the queue begins with; false: its job does not hold it any more.
+  bool FillNext();
+  void ForgetTheForgotten();
 
   const bool follow_;
   bool begun_ = false;
-  std::set<std::string> changed_;                    // jobs that may have new events
-  std::map<std::string, int64_t> seen_;              // number of the last event taken
-  std::deque<job::v1::StreamEventsResponse> queue_;  // the first is being written
+  std::set<std::string> changed_;        // jobs that may have new events
+  std::map<std::string, int64_t> seen_;  // number of the last event taken
+  size_t most_seen_ = 1000;
+  struct Taken {
+    std::string job_id;
+    int64_t number = 0;
+  };
+  std::deque<Taken> queue_;  // to be written; the jobs hold the events themselves
+  job::v1::StreamEventsResponse message_;
 };
 
 }  // namespace capstan::coordinator

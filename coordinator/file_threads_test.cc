@@ -3,8 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cerrno>
 #include <future>
+#include <memory>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,17 +23,17 @@ TEST(FileThreadsTest, ADiskThatHangsHoldsUpItsOwnJobsAlone) {
   FileThreads threads;
   std::promise<void> disk;
   std::vector<int> order;
-  threads.Post("hangs", [&] {
+  (void)threads.Post("hangs", [&] {
     disk.get_future().wait();
     order.push_back(1);
   });
   std::promise<void> second;
-  threads.Post("hangs", [&] {
+  (void)threads.Post("hangs", [&] {
     order.push_back(2);
     second.set_value();
   });
   std::promise<void> other;
-  threads.Post("well", [&] { other.set_value(); });
+  (void)threads.Post("well", [&] { other.set_value(); });
   ASSERT_EQ(other.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
   disk.set_value();
   second.get_future().wait();
@@ -39,8 +44,8 @@ TEST(FileThreadsTest, AKeyComesAgainAfterItsThreadHasEnded) {
   FileThreads threads;
   for (int i = 0; i < 100; ++i) {
     std::promise<void> done;
-    threads.Post("job", [&] { done.set_value(); });
-    done.get_future().wait();
+    (void)threads.Post("job", [&] { done.set_value(); });
+    ASSERT_EQ(done.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready) << i;
   }
 }
 
@@ -50,28 +55,88 @@ TEST(FileThreadsTest, TooMuchOfAKeyIsRefused) {
   std::promise<int> done;
   int count = 0;
   const std::shared_future<void> wait = go.get_future().share();
-  threads.Post("job", [wait] { wait.wait(); });
+  (void)threads.Post("job", [wait] { wait.wait(); });
   size_t taken = 0;
   while (taken <= FileThreads::kMaxWaiting && threads.TryPost("job", [&count] { ++count; })) {
     ++taken;
   }
   EXPECT_GE(taken, FileThreads::kMaxWaiting - 1);  // the first one may wait, too
   EXPECT_LE(taken, FileThreads::kMaxWaiting);
-  threads.Post("job", [&] { done.set_value(count); });
+  (void)threads.Post("job", [&] { done.set_value(count); });
   go.set_value();
   EXPECT_EQ(done.get_future().get(), static_cast<int>(taken));
+}
+
+TEST(FileThreadsTest, AKeyHasSoManyThreadsAndNoMore) {
+  FileThreads threads({.threads = 3, .max_waiting = 100});
+  std::promise<void> disk;
+  const std::shared_future<void> wait = disk.get_future().share();
+  std::atomic<int> begun{0};
+  std::promise<void> third;
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(threads.TryPost("hangs", [&] {
+      if (++begun == 3) third.set_value();
+      wait.wait();
+    }));
+  }
+  third.get_future().wait();
+  std::promise<void> other;
+  ASSERT_TRUE(threads.TryPost("well", [&] { other.set_value(); }));
+  other.get_future().wait();
+  EXPECT_EQ(begun, 3);
+  disk.set_value();
+  EXPECT_TRUE(threads.Stop());
+}
+
+// A system that gives no thread, as at the limit of a container, is an answer and not an end.
+TEST(FileThreadsTest, WithoutAThreadWorkIsRefusedUnlessAnotherOneTakesIt) {
+  bool gives = false;
+  FileThreads threads({.threads = 2, .make_thread = [&gives](std::function<void()> run) {
+                         if (!gives) {
+                           throw std::system_error(EAGAIN, std::generic_category(), "no thread");
+                         }
+                         return std::thread(std::move(run));
+                       }});
+  // What is dropped may post itself: it is not destroyed under the lock.
+  const auto held = [&threads] {
+    return std::shared_ptr<void>(nullptr, [&threads](void*) { (void)threads.Post("job", [] {}); });
+  };
+  EXPECT_FALSE(threads.TryPost("job", [held = held()] {}));
+  EXPECT_FALSE(threads.Post("job", [held = held()] {}));
+  gives = true;
+  std::promise<void> go, done;
+  ASSERT_TRUE(threads.Post("job", [&] { go.get_future().wait(); }));
+  gives = false;
+  ASSERT_TRUE(threads.Post("job", [&] { done.set_value(); }));  // the one there is takes it
+  EXPECT_FALSE(threads.Post("other", [] {}));
+  go.set_value();
+  done.get_future().wait();
+  EXPECT_TRUE(threads.Stop());
+}
+
+TEST(FileThreadsTest, AStopWithPatienceEndsBesideADiskThatHangs) {
+  FileThreads threads;
+  std::promise<void> begun, disk;
+  (void)threads.Post("hangs", [&] {
+    begun.set_value();
+    disk.get_future().wait();
+  });
+  begun.get_future().wait();
+  EXPECT_FALSE(threads.Stop(absl::Milliseconds(20)));
+  disk.set_value();
+  EXPECT_TRUE(threads.Stop());
 }
 
 TEST(FileThreadsTest, AStopFinishesWhatIsUnderWayAndDropsTheRest) {
   FileThreads threads;
   std::promise<void> begun, go;
   int done = 0;
-  threads.Post("job", [&] {
+  (void)threads.Post("job", [&] {
     begun.set_value();
     go.get_future().wait();
     ++done;
   });
-  threads.Post("job", [&] { done += 10; });
+  (void)threads.Post("job", [&] { done += 10; });
   begun.get_future().wait();
   std::thread stop([&] { threads.Stop(); });
   // Until it has begun; a key of its own each time, which so has nothing waiting.
@@ -80,7 +145,7 @@ TEST(FileThreadsTest, AStopFinishesWhatIsUnderWayAndDropsTheRest) {
   }
   go.set_value();
   stop.join();
-  threads.Post("job", [&] { done += 100; });
+  (void)threads.Post("job", [&] { done += 100; });
   EXPECT_EQ(done, 1);
 }
 

@@ -1,9 +1,11 @@
 #include "coordinator/job_service.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/caller.h"
@@ -21,6 +23,7 @@ using services::ToGrpcStatus;
 constexpr int kMaxListed = 1000;
 constexpr int kDefaultListed = 100;
 constexpr size_t kMaxListBytes = 4 * 1024 * 1024 - 1024;  // our clients take 4 MiB
+constexpr size_t kPerEntryBytes = 8;                      // around an entry of a list, at most
 constexpr int kMaxIntervalMs = 60000;
 constexpr int kDefaultIntervalMs = 100;
 constexpr size_t kMaxJobIdBytes = 128;
@@ -93,28 +96,36 @@ grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext*
   std::vector<FieldViolation> violations;
   if (request->request_id().empty()) violations.push_back({"request_id", "request_id: is empty"});
   if (!request->has_spec()) violations.push_back({"spec", "spec: is not set"});
-  if (violations.empty()) violations = policy_.Check(request->spec());
-  coordinator_.Post([this, context, request, response, reactor, violations] {
-    absl::Status status = violations.empty() ? absl::OkStatus() : Violated(violations);
-    if (coordinator_.draining()) status = absl::UnavailableError("the coordinator shuts down");
-    if (!status.ok()) {
-      if (metrics_ != nullptr && !violations.empty()) metrics_->OnRejected(status);
-      reactor->Finish(ToGrpcStatus(status));
-      return;
-    }
-    if (GivenUp(*context)) {
-      reactor->Finish(GivenUpStatus());
-      return;
-    }
-    coordinator_.Submit(request->request_id(), request->spec(), CallerFrom(*context),
-                        [this, response, reactor](const core::Reply& reply) {
-                          if (reply.status.ok()) {
-                            *response = std::get<job::v1::SubmitJobResponse>(reply.response);
-                          } else if (metrics_ != nullptr && !absl::IsUnavailable(reply.status)) {
-                            metrics_->OnRejected(reply.status);
-                          }
-                          reactor->Finish(ToGrpcStatus(reply.status));
-                        });
+  std::vector<PathPolicy::Claim> claims;
+  if (violations.empty()) violations = policy_.Check(request->spec(), &claims);
+  if (!violations.empty()) claims.clear();
+  coordinator_.Post([this, context, request, response, reactor, violations,
+                     claims = std::move(claims)]() mutable {
+    const auto submit = [this, context, request, response, reactor, named = std::move(violations)](
+                            const absl::Status& checked, const PathPolicy::Found& found) {
+      const std::vector<FieldViolation>& violations = named.empty() ? found.violations : named;
+      absl::Status status = violations.empty() ? checked : Violated(violations);
+      if (coordinator_.draining()) status = absl::UnavailableError("the coordinator shuts down");
+      if (!status.ok()) {
+        if (metrics_ != nullptr && !violations.empty()) metrics_->OnRejected(status);
+        reactor->Finish(ToGrpcStatus(status));
+        return;
+      }
+      if (GivenUp(*context)) {
+        reactor->Finish(GivenUpStatus());
+        return;
+      }
+      coordinator_.Submit(request->request_id(), request->spec(), CallerFrom(*context),
+                          found.weights_at, [this, response, reactor](const core::Reply& reply) {
+                            if (reply.status.ok()) {
+                              *response = std::get<job::v1::SubmitJobResponse>(reply.response);
+                            } else if (metrics_ != nullptr && !absl::IsUnavailable(reply.status)) {
+                              metrics_->OnRejected(reply.status);
+                            }
+                            reactor->Finish(ToGrpcStatus(reply.status));
+                          });
+    };
+    coordinator_.CheckPaths(std::move(claims), submit);
   });
   return reactor;
 }
@@ -151,25 +162,34 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* 
         {"limit", absl::StrCat("limit: want 0 to ", kMaxListed, ", got ", request->limit())});
   }
   const core::JobFilter filter = ReadFilter(*request, violations);
+  int64_t before = std::numeric_limits<int64_t>::max();
+  if (const std::string& token = request->page_token();
+      !token.empty() && (!absl::SimpleAtoi(token, &before) || before < 0)) {
+    violations.push_back({"page_token", "page_token: want that of the page before"});
+  }
   if (!violations.empty()) {
     reactor->Finish(ToGrpcStatus(Violated(violations)));
     return reactor;
   }
   const int limit = request->limit() == 0 ? kDefaultListed : request->limit();
-  coordinator_.PostRead([this, context, response, reactor, limit, filter] {
+  coordinator_.PostRead([this, context, response, reactor, limit, filter, before] {
     if (GivenUp(*context)) {
       reactor->Finish(GivenUpStatus());
       return;
     }
-    for (job::v1::Job& job : coordinator_.core().ListJobs(limit, filter)) {
-      *response->add_jobs() = std::move(job);
-    }
-    if (response->ByteSizeLong() > kMaxListBytes) {
+    const core::CoordinatorCore& core = coordinator_.core();
+    // One more, to know whether there is another page.
+    std::vector<job::v1::Job> jobs = core.ListJobs(limit + 1, filter, before);
+    size_t bytes = 0;
+    for (job::v1::Job& job : jobs) {
+      bytes += job.ByteSizeLong() + kPerEntryBytes;
       const int count = response->jobs_size();
-      response->Clear();
-      reactor->Finish(ToGrpcStatus(absl::ResourceExhaustedError(absl::StrCat(
-          "limit: ", count, " jobs are more than ", kMaxListBytes, " bytes; ask for fewer"))));
-      return;
+      if (count == limit || (count > 0 && bytes > kMaxListBytes)) {
+        const std::string& last = response->jobs(count - 1).job_id();
+        response->set_next_page_token(absl::StrCat(core.Peek(last)->sequence));
+        break;
+      }
+      *response->add_jobs() = std::move(job);
     }
     reactor->Finish(grpc::Status::OK);
   });

@@ -1,8 +1,11 @@
 // JobService's calls about nodes: who is there, and how much each says.
+#include <map>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/caller.h"
+#include "coordinator/core/cards.h"
 #include "coordinator/core/node_table.h"
 #include "coordinator/job_service.h"
 #include "coordinator/node_info.h"
@@ -12,6 +15,10 @@
 
 namespace capstan::coordinator {
 namespace {
+
+constexpr int kMaxListedNodes = 10000;
+constexpr size_t kMaxNodesBytes = 4 * 1024 * 1024 - 4096;  // our clients take 4 MiB
+constexpr size_t kPerNodeBytes = 8;                        // around an entry of the list, at most
 
 // Asks the core, and answers with the node as it is then.
 template <typename Request, typename Response>
@@ -45,13 +52,32 @@ grpc::ServerUnaryReactor* SetDrained(Coordinator& coordinator, bool drained,
 }  // namespace
 
 grpc::ServerUnaryReactor* JobServiceImpl::ListNodes(grpc::CallbackServerContext* context,
-                                                    const job::v1::ListNodesRequest*,
+                                                    const job::v1::ListNodesRequest* request,
                                                     job::v1::ListNodesResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  coordinator_.PostRead([this, response, reactor] {
+  if (request->limit() < 0 || request->limit() > kMaxListedNodes) {
+    const std::string text =
+        absl::StrCat("limit: want 0 to ", kMaxListedNodes, ", got ", request->limit());
+    reactor->Finish(services::ToGrpcStatus(
+        services::WithViolations(absl::InvalidArgumentError(text), {{"limit", text}})));
+    return reactor;
+  }
+  coordinator_.PostRead([this, request, response, reactor] {
     const absl::Duration now = MonotonicNow();
-    for (const auto& entry : coordinator_.core().nodes().all()) {
-      *response->add_nodes() = DescribeNode(entry.second, now);
+    const int limit = request->limit() == 0 ? kMaxListedNodes : request->limit();
+    const auto& all = coordinator_.core().nodes().all();
+    size_t bytes = 0;
+    for (auto it = all.upper_bound(request->page_token()); it != all.end(); ++it) {
+      job::v1::NodeInfo node = DescribeNode(it->second, now);
+      std::string shared = core::SharedCardsText(coordinator_.core().nodes(), it->second);
+      if (!shared.empty()) node.add_warnings(std::move(shared));
+      bytes += node.ByteSizeLong() + kPerNodeBytes;
+      const int count = response->nodes_size();
+      if (count == limit || (count > 0 && bytes > kMaxNodesBytes)) {
+        response->set_next_page_token(response->nodes(count - 1).name());
+        break;
+      }
+      *response->add_nodes() = std::move(node);
     }
     *response->mutable_cluster() = DescribeCluster(coordinator_.core(), started_, now);
     reactor->Finish(grpc::Status::OK);

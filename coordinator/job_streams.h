@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -56,7 +57,7 @@ class JobStream : public grpc::ServerWriteReactor<Response>,
 
   // Once, by the handler. `status`: of the request. With `caller` the stream is for the job's owner
   // alone (CheckOwner).
-  void Begin(const absl::Status& status, const core::Caller& caller = {});
+  void Begin(const absl::Status& status, const std::optional<core::Caller>& caller = std::nullopt);
   // Something changed, or a write is done: writes the next message, unless one is being written. On
   // the strand.
   void Continue() {
@@ -91,7 +92,8 @@ class JobStream : public grpc::ServerWriteReactor<Response>,
 };
 
 template <typename Response>
-void JobStream<Response>::Begin(const absl::Status& status, const core::Caller& caller) {
+void JobStream<Response>::Begin(const absl::Status& status,
+                                const std::optional<core::Caller>& caller) {
   self_ = this->shared_from_this();
   coordinator_.PostRead([self = self_, status, caller] {
     if (!status.ok()) {
@@ -104,9 +106,12 @@ void JobStream<Response>::Begin(const absl::Status& status, const core::Caller& 
     }
     if (!self->job_id_.empty()) {
       const core::JobRecord* const job = self->coordinator_.core().Peek(self->job_id_);
-      const absl::Status found = job == nullptr
-                                     ? absl::NotFoundError(absl::StrCat("no job ", self->job_id_))
-                                     : CheckOwner(*job, caller);
+      absl::Status found;
+      if (job == nullptr) {
+        found = absl::NotFoundError(absl::StrCat("no job ", self->job_id_));
+      } else if (caller.has_value()) {
+        found = CheckOwner(*job, *caller);
+      }
       if (!found.ok()) self->End(services::ToGrpcStatus(found));
     }
     if (!self->ended_) {  // nor cancelled meanwhile

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/time/time.h"
 #include "coordinator/config.h"
 #include "coordinator/server.h"
 #include "services/logging/log.h"
@@ -14,7 +15,9 @@
 
 int main(int argc, char** argv) {
   using capstan::coordinator::CoordinatorServer;
+  using capstan::services::Log;
   capstan::services::TuneProcess();
+  capstan::services::RequireThreads();
   // Where `capstan run` is the parent, its end is ours.
   const absl::Status parent = capstan::services::ArmParentDeathSignalFromEnvironment();
   if (!parent.ok()) return 1;
@@ -40,6 +43,11 @@ int main(int argc, char** argv) {
               (*server)->http_endpoint().c_str());
   std::fflush(stdout);
   signal.Wait();
-  (*server)->Shutdown();
+  capstan::services::EndProcessAfter(absl::Seconds(30));
+  if (!(*server)->Shutdown()) {
+    // What is durable is on the state disk, which did answer; nobody waits for the others.
+    Log(capstan::services::kWarning, "disk_does_not_answer").Kv("left", "work on files");
+    std::_Exit(0);
+  }
   return 0;
 }

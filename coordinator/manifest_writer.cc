@@ -140,12 +140,21 @@ int SweepCheckpointFolders(const core::SweepCheckpoints& sweep) {
   ::closedir(dir);
   int removed = 0;
   for (const std::string& name : gone) {
-    const std::string folder = absl::StrCat(sweep.storage_path, "/", name);
-    if (::unlink(absl::StrCat(folder, "/manifest.json").c_str()) != 0 && errno != ENOENT) continue;
-    if (!services::SyncDir(folder).ok()) continue;
-    if (services::RemoveTree(sweep.storage_path, folder).ok()) ++removed;
+    if (RemoveCheckpointFolder(sweep.storage_path, name).ok()) ++removed;
   }
   return removed;
+}
+
+absl::Status RemoveCheckpointFolder(const std::string& storage_path,
+                                    const std::string& checkpoint) {
+  const std::string folder = absl::StrCat(storage_path, "/", checkpoint);
+  const std::string manifest = absl::StrCat(folder, "/manifest.json");
+  if (::unlink(manifest.c_str()) != 0 && errno != ENOENT) {
+    return services::ErrnoStatus(errno, "unlink", manifest);
+  }
+  const absl::Status synced = services::SyncDir(folder);
+  if (absl::IsNotFound(synced)) return absl::OkStatus();
+  return synced.ok() ? services::RemoveTree(storage_path, folder) : synced;
 }
 
 std::vector<core::FoundManifest> FindManifests(const std::string& job_id,

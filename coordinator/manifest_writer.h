@@ -23,6 +23,10 @@ absl::Status WriteManifestFile(const core::WriteManifest& write);
 // checkpoint is none. What cannot be removed stays for the next time. Blocks. Returns how many went.
 int SweepCheckpointFolders(const core::SweepCheckpoints& sweep);
 
+// Removes the folder of one checkpoint, `<storage_path>/<checkpoint>`, manifest.json first. OK where it
+// is not there. Blocks.
+absl::Status RemoveCheckpointFolder(const std::string& storage_path, const std::string& checkpoint);
+
 // The manifests of one job that lie in `<storage_path>/<lineage>-<step>/manifest.json`, by lineage
 // and step; their folders are synced, for whoever wrote one may have died before. One that is
 // damaged, or of another job, or whose folders cannot be synced, is none: that is logged. Blocks.

@@ -4,7 +4,9 @@
 #include <iterator>
 
 #include "absl/time/clock.h"
+#include "coordinator/core/cards.h"
 #include "services/timestamp/timestamp.h"
+#include "training/spec/validate.h"
 
 namespace capstan::coordinator {
 namespace {
@@ -121,7 +123,12 @@ CoordinatorMetrics::CoordinatorMetrics(services::MetricsRegistry& registry)
       commit_family_(registry.Histogram("capstan_journal_commit_duration_seconds",
                                         "Time to make what was decided durable.",
                                         services::LatencyBuckets())),
-      commit_(commit_family_.With({})) {
+      commit_(commit_family_.With({})),
+      disk_family_(registry.Gauge(
+          "capstan_state_disk_full",
+          "1 while the disk of the state folder is full: jobs go on, reads and cancels are "
+          "answered, other changes are refused.")),
+      disk_(disk_family_.With({})) {
   for (const common::v1::JobState state : kStates) {
     jobs_.With({{"queue", kQueue}, {"state", StateName(state)}}).Set(0);
   }
@@ -153,6 +160,8 @@ CoordinatorMetrics::CoordinatorMetrics(services::MetricsRegistry& registry)
 void CoordinatorMetrics::OnCommit(absl::Duration took) {
   commit_.Observe(absl::ToDoubleSeconds(took));
 }
+
+void CoordinatorMetrics::OnDisk(bool full) { disk_.Set(full ? 1 : 0); }
 
 void CoordinatorMetrics::OnRejected(const absl::Status& status) {
   const char* reason = absl::IsAlreadyExists(status)       ? "already_exists"
@@ -231,9 +240,8 @@ void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
   const prometheus::Labels id = {{"job_id", job.id}};
   if (!series.started) {
     series.started = true;
-    const std::string kvstore = job.spec.kvstore().has_type() ? job.spec.kvstore().type()
-                                : job.shards.empty()          ? "local"
-                                                              : "dist_sync";
+    job::v1::JobSpec spec = job.resolved.has_value() ? job.resolved->spec() : job.spec;
+    training::spec::FillDefaults(spec);
     info_
         .With({{"job_id", job.id},
                {"job_name", job.spec.name()},
@@ -241,7 +249,7 @@ void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
                {"user", job.owner},
                {"model", job.spec.model().name()},
                {"dataset", job.spec.data().format()},
-               {"kvstore", kvstore}})
+               {"kvstore", spec.kvstore().type()}})
         .Set(1);
     start_time_.With(id).Set(UnixSeconds(job.started_at));
     stall_timeout_.With(id).Set(absl::ToDoubleSeconds(job.StallTimeout()));
@@ -383,7 +391,9 @@ void CoordinatorMetrics::OnNodes(const core::NodeTable& nodes) {
         continue;
       }
       names.ready.insert(node.name());
-      slots += static_cast<int64_t>(node.slots.size());
+      for (int i = 0; i < static_cast<int>(node.slots.size()); ++i) {
+        slots += core::IsSpare(node, i) ? 0 : 1;
+      }
     }
     kind.count.With({{"state", "ready"}}).Set(static_cast<double>(names.ready.size()));
     kind.count.With({{"state", "lost"}}).Set(lost);

@@ -29,6 +29,8 @@ class CoordinatorMetrics {
   void OnNodes(const core::NodeTable& nodes);
   // What a commit of the journal took.
   void OnCommit(absl::Duration took);
+  // Whether the disk of the journal is full.
+  void OnDisk(bool full);
   // `reason`: invalid_spec, already_exists, quota. A fixed set.
   void OnRejected(const absl::Status& status);
 
@@ -93,6 +95,8 @@ class CoordinatorMetrics {
   const services::CounterFamily leases_lost_;
   const services::HistogramFamily commit_family_;
   prometheus::Histogram& commit_;  // its one series
+  const services::GaugeFamily disk_family_;
+  prometheus::Gauge& disk_;  // its one series
 
   std::map<std::string, JobSeries> known_;
   struct NodeNames {

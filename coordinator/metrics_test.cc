@@ -73,7 +73,8 @@ TEST_F(MetricsTest, AJobIsCountedThroughItsLifeAndItsSeriesGo) {
               HasSubstr("capstan_job_last_checkpoint_timestamp_seconds{job_id=\"j-1\"} 1500"));
   EXPECT_THAT(
       text,
-      HasSubstr("job_name=\"toy\",kvstore=\"local\",model=\"\",queue=\"default\",user=\"ann\"} 1"));
+      HasSubstr(
+          "job_name=\"toy\",kvstore=\"device\",model=\"\",queue=\"default\",user=\"ann\"} 1"));
   EXPECT_THAT(text, HasSubstr("capstan_job_state{job_id=\"j-1\",state=\"RUNNING\"} 1"));
   EXPECT_THAT(text, HasSubstr("capstan_job_progress_ratio{job_id=\"j-1\"} 0.6"));
   EXPECT_THAT(text, HasSubstr("capstan_job_epoch{job_id=\"j-1\"} 1.5"));

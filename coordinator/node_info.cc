@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "coordinator/core/cards.h"
 #include "services/version/version.h"
 
 namespace capstan::coordinator {
@@ -44,9 +45,11 @@ job::v1::ClusterInfo DescribeCluster(const core::CoordinatorCore& core, absl::Du
   });
   for (const auto& entry : core.nodes().all()) {
     if (entry.second.lost || entry.second.drained) continue;
-    for (const std::string& slot : entry.second.slots) {
+    for (int i = 0; i < static_cast<int>(entry.second.slots.size()); ++i) {
+      if (core::IsSpare(entry.second, i)) continue;
       info.set_slots(info.slots() + 1);
-      if (!slot.empty()) info.set_busy_slots(info.busy_slots() + 1);
+      if (!entry.second.slots[static_cast<size_t>(i)].empty())
+        info.set_busy_slots(info.busy_slots() + 1);
     }
   }
   return info;

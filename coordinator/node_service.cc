@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/registration.h"
 #include "services/clock/clock.h"
+#include "services/logging/log.h"
 #include "services/security/credentials.h"
 #include "services/status/status.h"
 
@@ -104,29 +106,23 @@ class Stream final
         Close(absl::FailedPreconditionError("the first message is no registration"));
         return;
       }
-      if (const absl::Status status = CheckCaller(request_.register_()); !status.ok()) {
-        Close(status);
+      absl::StatusOr<core::NodeConnected> registration =
+          ReadRegistration(std::move(*request_.mutable_register_()), caller_);
+      if (!registration.ok()) {
+        services::Log(services::kWarning, "node_refused")
+            .Kv("status", registration.status())
+            .Limit("all", absl::Seconds(1));
+        Close(registration.status());
         return;
       }
       coordinator_.RemoveIdle(this);
       // Not session_ at once: what Connect sends and closes comes before it returns.
-      session_ = coordinator_.Connect(request_.register_(), this);
+      session_ = coordinator_.Connect(*std::move(registration), this);
     } else {
       coordinator_.Receive(session_, std::move(request_));
     }
     request_.Clear();
     if (!closed_) StartRead(&request_);
-  }
-  // A worker's certificate must not make a shard, which would hold other people's weights.
-  absl::Status CheckCaller(const node::v1::Register& registration) const {
-    if (!caller_.has_value()) return absl::OkStatus();
-    const common::v1::Role want = caller_->role == services::Role::kWorker
-                                      ? common::v1::ROLE_WORKER
-                                      : common::v1::ROLE_PARAM_STORE;
-    if (registration.role() == want) return absl::OkStatus();
-    return absl::PermissionDeniedError(absl::StrCat("role ", services::RoleName(caller_->role),
-                                                    " may not register as ",
-                                                    common::v1::Role_Name(registration.role())));
   }
   void OnWritten(bool ok) {
     queue_.pop_front();

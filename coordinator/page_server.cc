@@ -35,6 +35,8 @@ using services::HttpResponse;
 
 constexpr std::chrono::seconds kPatience(3);  // with a strand that may have ended
 constexpr char kCookie[] = "capstan_token";
+// The prefix has browsers refuse it unless it came over TLS, from this host alone.
+constexpr char kTlsCookie[] = "__Host-capstan_token";
 constexpr char kHtml[] = "text/html; charset=utf-8";
 
 // The script and the style of the page itself and nothing else; no text becomes markup or script.
@@ -47,7 +49,8 @@ HttpResponse Answer(int code, absl::string_view body, const char* type) {
   HttpResponse response{.code = code, .body = std::string(body), .content_type = type};
   response.headers = {{"Content-Security-Policy", kPolicy},
                       {"X-Content-Type-Options", "nosniff"},
-                      {"Referrer-Policy", "no-referrer"},
+                      // With no-referrer browsers send our own forms with "Origin: null".
+                      {"Referrer-Policy", "same-origin"},
                       {"Cross-Origin-Opener-Policy", "same-origin"},
                       {"Cross-Origin-Resource-Policy", "same-origin"},
                       {"Cache-Control", "no-store"}};
@@ -81,8 +84,8 @@ HttpResponse SeeOther(const std::string& cookie) {
 }
 
 std::string Cookie(const std::string& value, const HttpRequest& request, absl::string_view more) {
-  return absl::StrCat(kCookie, "=", value, "; Path=/; HttpOnly; SameSite=Strict",
-                      request.tls ? "; Secure" : "", more);
+  return absl::StrCat(request.tls ? kTlsCookie : kCookie, "=", value,
+                      "; Path=/; HttpOnly; SameSite=Strict", request.tls ? "; Secure" : "", more);
 }
 
 std::string Parameter(const HttpRequest& request, const std::string& name) {
@@ -92,7 +95,7 @@ std::string Parameter(const HttpRequest& request, const std::string& name) {
 
 std::string TokenOf(const HttpRequest& request) {
   std::string token = services::BearerTokenOf(request);
-  return token.empty() ? services::CookieOf(request, kCookie) : token;
+  return token.empty() ? services::CookieOf(request, request.tls ? kTlsCookie : kCookie) : token;
 }
 
 // What `read` sees of the core. Unavailable: the coordinator shuts down.
@@ -137,7 +140,10 @@ std::optional<core::Caller> PageServer::Reader(const std::string& token) {
 }
 
 PageServer::Access PageServer::Check(const HttpRequest& request, core::Caller* caller) {
-  if (tokens_ == nullptr) return insecure_ ? Access::kGranted : Access::kClosed;
+  if (tokens_ == nullptr) {
+    if (insecure_ && caller != nullptr) caller->any_job = true;  // nobody is asked
+    return insecure_ ? Access::kGranted : Access::kClosed;
+  }
   const std::string token = TokenOf(request);
   if (token.empty()) return Access::kNoToken;
   const std::optional<core::Caller> reader = Reader(token);
@@ -179,6 +185,21 @@ void PageServer::AddRoutes(services::HttpOptions& options) {
   options.posts["/login"] = [this](const HttpRequest& request) { return Login(request); };
   options.posts["/logout"] = [](const HttpRequest& request) {
     return SeeOther(Cookie("", request, "; Max-Age=0"));
+  };
+}
+
+services::HttpHandler PageServer::ForReaders(services::HttpHandler handler) {
+  return [this, handler = std::move(handler)](const HttpRequest& request) {
+    if (Check(request) == Access::kGranted) return handler(request);
+    HttpResponse response =
+        Answer(401,
+               "It names jobs and their owners. Send the token of a client or admin of tokens.json "
+               "(prometheus.yml: authorization: {type: Bearer, credentials_file: FILE}), ask on "
+               "loopback, or start "
+               "the coordinator with --open-metrics.\n",
+               "text/plain; charset=utf-8");
+    response.headers.emplace_back("WWW-Authenticate", "Bearer");
+    return response;
   };
 }
 

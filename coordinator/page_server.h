@@ -30,6 +30,8 @@ class PageServer {
 
   // Puts the page into `options`; this object outlives the server.
   void AddRoutes(services::HttpOptions& options);
+  // `handler` for whoever may look at the page; all others get 401 and what to do.
+  services::HttpHandler ForReaders(services::HttpHandler handler);
 
  private:
   PageServer(Coordinator& coordinator, bool insecure);

@@ -1,5 +1,6 @@
 #include "coordinator/server.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <climits>
@@ -12,8 +13,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/journal/sqlite_journal.h"
+#include "coordinator/registration.h"
 #include "coordinator/service_discovery.h"
 #include "grpcpp/support/server_interceptor.h"
+#include "services/clock/clock.h"
 #include "services/files/files.h"
 #include "services/logging/log.h"
 #include "training/spec/resolve.h"
@@ -27,12 +30,23 @@ uint64_t RandomSeed() {
   return (static_cast<uint64_t>(device()) << 32) | device();
 }
 
-core::CoreOptions MakeCoreOptions(const Config& config, const std::string& state_dir) {
+constexpr absl::Duration kSaveKeysEvery = absl::Seconds(5);
+constexpr char kStateDiskHealth[] = "state-disk";  // NOT_SERVING while that disk is full
+
+core::CoreOptions MakeCoreOptions(const Config& config, const std::string& state_dir,
+                                  const FileKeys& keys, const PathPolicy& policy) {
   core::CoreOptions options;
   options.lease = config.lease;
   options.heartbeat = config.heartbeat;
+  // Whoever goes on with what is left of a journal has said that the rest may end.
+  if (config.accept_journal >= 0) options.unknown_jobs_spared = absl::ZeroDuration();
+  options.expected_nodes = static_cast<int>(config.expected_nodes);
   options.storage_root = absl::StrCat(state_dir, "/checkpoints");
   options.seed = RandomSeed();
+  options.files_key = [keys](const std::string& job_id, const core::FileHolder& holder) {
+    return keys.Make(job_id, holder);
+  };
+  options.is_data = [&policy](const std::string& path) { return policy.IsData(path); };
   options.validate = ValidateJobSpec;
   options.resolve = [](const job::v1::JobSpec& spec, const common::v1::DatasetInfo& dataset,
                        const std::string& job_id, const std::string& storage_root) {
@@ -63,24 +77,40 @@ ClusterFolders FoldersOf(const PathPolicy& policy, const std::string& state_dir)
   return folders;
 }
 
+// Where what a job begins from may lie; which of them for whom was checked when it was submitted.
+std::vector<std::string> RootsOfWeights(const PathPolicy& policy) {
+  std::vector<std::string> roots = policy.data_roots();
+  const std::vector<std::string>& checkpoints = policy.checkpoint_roots();
+  roots.insert(roots.end(), checkpoints.begin(), checkpoints.end());
+  return roots;
+}
+
 }  // namespace
 
 CoordinatorServer::CoordinatorServer(const Config& config, const std::string& state_dir,
-                                     PathPolicy policy, std::unique_ptr<core::Journal> journal,
+                                     PathPolicy policy, FileKeys keys,
+                                     std::unique_ptr<core::Journal> journal,
                                      std::function<void()> on_fatal)
     : registry_("coordinator"),
       metrics_(registry_),
-      rpc_metrics_(registry_, {job::v1::JobService::service_full_name(),
+      rpc_metrics_(registry_, {file::v1::FileService::service_full_name(),
+                               job::v1::CheckpointService::service_full_name(),
+                               job::v1::JobService::service_full_name(),
                                node::v1::NodeService::service_full_name()}),
       policy_(std::move(policy)),
       journal_(std::move(journal)),
       coordinator_(
-          {.core = MakeCoreOptions(config, state_dir),
+          {.core = MakeCoreOptions(config, state_dir, keys, policy_),
            .journal = journal_.get(),
            .metrics = &metrics_,
+           .restore_apart = policy_.checkpoint_roots(),
            .on_fatal = [on_fatal = std::move(on_fatal)](const absl::Status&) { on_fatal(); }}),
       job_service_(coordinator_, policy_, &metrics_, FoldersOf(policy_, state_dir)),
-      node_service_(coordinator_) {}
+      node_service_(coordinator_),
+      file_keys_(std::move(keys)),
+      file_service_(coordinator_, file_keys_,
+                    {.data = RootsOfWeights(policy_), .checkpoints = policy_.checkpoint_roots()}),
+      checkpoint_service_(coordinator_, policy_.checkpoint_roots()) {}
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     const Config& config, std::function<void()> on_fatal) {
@@ -94,13 +124,21 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   checkpoint_roots.push_back(absl::StrCat(*state_dir, "/checkpoints"));
   absl::StatusOr<PathPolicy> policy = PathPolicy::Create(config.data_roots, checkpoint_roots);
   if (!policy.ok()) return policy.status();
-  absl::StatusOr<std::unique_ptr<SqliteJournal>> journal = SqliteJournal::Open(*state_dir);
+  JournalOptions journal_options;
+  if (config.accept_journal >= 0) journal_options.accept_commits = config.accept_journal;
+  absl::StatusOr<std::unique_ptr<SqliteJournal>> journal =
+      SqliteJournal::Open(*state_dir, journal_options);
   if (!journal.ok()) return journal.status();
-  const absl::StatusOr<core::DurableState> state = (*journal)->Load();
+  absl::StatusOr<core::DurableState> state = (*journal)->Load();
   if (!state.ok()) return state.status();
+  for (auto& entry : state->nodes) KeepHashOfKey(entry.second.reg);
 
-  std::unique_ptr<CoordinatorServer> coordinator(new CoordinatorServer(
-      config, *state_dir, *std::move(policy), *std::move(journal), std::move(on_fatal)));
+  absl::StatusOr<FileKeys> keys = FileKeys::Open(*state_dir);
+  if (!keys.ok()) return keys.status();
+
+  std::unique_ptr<CoordinatorServer> coordinator(
+      new CoordinatorServer(config, *state_dir, *std::move(policy), *std::move(keys),
+                            *std::move(journal), std::move(on_fatal)));
   status = coordinator->coordinator_.Restore(*state);
   if (!status.ok()) return status;
   if (!state->jobs.empty()) {
@@ -115,14 +153,39 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
       std::move(options), {{job::v1::JobService::service_full_name(),
                             &coordinator->job_service_,
                             {services::Role::kClient, services::Role::kAdmin}},
+                           {job::v1::CheckpointService::service_full_name(),
+                            &coordinator->checkpoint_service_,
+                            {services::Role::kClient, services::Role::kAdmin}},
                            {node::v1::NodeService::service_full_name(),
                             &coordinator->node_service_,
+                            {services::Role::kWorker, services::Role::kParamStore}},
+                           {file::v1::FileService::service_full_name(),
+                            &coordinator->file_service_,
                             {services::Role::kWorker, services::Role::kParamStore}}});
   if (!server.ok()) return server.status();
   coordinator->server_ = *std::move(server);
+  coordinator->coordinator_.Post([c = coordinator.get()] {
+    c->coordinator_.ListenForDisk(
+        [c](bool full) { c->server_->SetServing(kStateDiskHealth, !full); });
+  });
+  if (!coordinator->file_keys_.durable()) {
+    coordinator->coordinator_.Post([c = coordinator.get()] { c->SaveFileKeys(); });
+  }
   coordinator->server_->AddDrainHook("streams",
                                      [c = coordinator.get()] { c->coordinator_.Drain(); });
-  coordinator->server_->AddStopHook("strand", [c = coordinator.get()] { c->coordinator_.Stop(); });
+  coordinator->server_->AddDrainHook("files",
+                                     [c = coordinator.get()] { c->file_service_.Drain(); });
+  coordinator->server_->AddDrainHook("checkpoints",
+                                     [c = coordinator.get()] { c->checkpoint_service_.Drain(); });
+  coordinator->server_->AddStopHook("checkpoints", [c = coordinator.get()] {
+    c->files_done_ = c->checkpoint_service_.Stop(c->FilePatience());
+  });
+  coordinator->server_->AddStopHook("files", [c = coordinator.get()] {
+    c->files_done_ = c->file_service_.Stop(c->FilePatience()) && c->files_done_;
+  });
+  coordinator->server_->AddStopHook("strand", [c = coordinator.get()] {
+    c->files_done_ = c->coordinator_.Stop(c->FilePatience()) && c->files_done_;
+  });
   if (common->http.has_value()) {
     absl::StatusOr<std::unique_ptr<PageServer>> page =
         PageServer::Create(coordinator->coordinator_, config.common.security);
@@ -130,12 +193,20 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     coordinator->page_ = *std::move(page);
     services::HttpOptions web{.listen = *common->http,
                               .security = config.common.security,
-                              .metrics = [c = coordinator.get()] { return c->registry_.Scrape(); },
-                              .ready = [c = coordinator.get()] { return c->server_->ready(); }};
+                              .ready = [c = coordinator.get()] { return c->server_->ready(); },
+                              .names = config.common.http_hosts};
     coordinator->page_->AddRoutes(web);
+    web.routes["/metrics"] = [c = coordinator.get()](const services::HttpRequest&) {
+      return services::HttpResponse{.body = c->registry_.Scrape(),
+                                    .content_type = services::kMetricsType};
+    };
     web.routes["/sd"] = [c = coordinator.get()](const services::HttpRequest&) {
       return c->ServiceDiscovery();
     };
+    for (const char* path : {"/metrics", "/sd"}) {
+      if (MetricsAreOpen(config, *common->http)) break;
+      web.routes[path] = coordinator->page_->ForReaders(std::move(web.routes[path]));
+    }
     absl::StatusOr<std::unique_ptr<services::HttpServer>> http =
         services::HttpServer::Start(std::move(web));
     if (!http.ok()) return http.status();
@@ -143,6 +214,20 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   }
   coordinator->server_->SetReady(true);
   return coordinator;
+}
+
+void CoordinatorServer::SaveFileKeys() {
+  if (file_keys_.Save().ok()) {
+    services::Log(services::kInfo, "files_key_durable");
+    return;
+  }
+  coordinator_.strand().CallAt(MonotonicNow() + kSaveKeysEvery, [this] { SaveFileKeys(); });
+}
+
+absl::Duration CoordinatorServer::FilePatience() {
+  const absl::Duration now = MonotonicNow();
+  files_deadline_ = std::min(files_deadline_, now + kFilePatience);
+  return files_deadline_ - now;
 }
 
 services::HttpResponse CoordinatorServer::ServiceDiscovery() {
@@ -159,11 +244,12 @@ services::HttpResponse CoordinatorServer::ServiceDiscovery() {
   return {.body = answer.get(), .content_type = "application/json"};
 }
 
-CoordinatorServer::~CoordinatorServer() { Shutdown(); }
+CoordinatorServer::~CoordinatorServer() { (void)Shutdown(); }
 
-void CoordinatorServer::Shutdown() {
+bool CoordinatorServer::Shutdown() {
   if (server_ != nullptr) server_->Shutdown();
   if (http_ != nullptr) http_->Stop();
+  return files_done_;
 }
 
 std::string CoordinatorServer::http_endpoint() const {

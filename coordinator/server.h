@@ -7,8 +7,12 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/checkpoint_service.h"
 #include "coordinator/config.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/file_keys.h"
+#include "coordinator/file_service.h"
 #include "coordinator/job_service.h"
 #include "coordinator/metrics.h"
 #include "coordinator/node_service.h"
@@ -32,8 +36,10 @@ class CoordinatorServer {
   ~CoordinatorServer();  // Shutdown()
 
   // Health NOT_SERVING, streams ended, calls drained, manifest under way finished, ports closed.
-  // Idempotent.
-  void Shutdown();
+  // Idempotent. False: work on a disk that hangs did not end within kFilePatience. It refers to this
+  // object, whose destructor would wait for it: the process ends without that.
+  bool Shutdown();
+  static constexpr absl::Duration kFilePatience = absl::Seconds(5);
 
   const services::Endpoint& grpc_endpoint() const { return server_->endpoint(); }
   std::string http_endpoint() const;  // "off" without one
@@ -41,8 +47,13 @@ class CoordinatorServer {
 
  private:
   CoordinatorServer(const Config& config, const std::string& state_dir, PathPolicy policy,
-                    std::unique_ptr<core::Journal> journal, std::function<void()> on_fatal);
+                    FileKeys keys, std::unique_ptr<core::Journal> journal,
+                    std::function<void()> on_fatal);
   services::HttpResponse ServiceDiscovery();
+  // On the strand: until the secret that a full disk did not take is durable.
+  void SaveFileKeys();
+  // What is left of kFilePatience since work on files was first waited for.
+  absl::Duration FilePatience();
 
   services::MetricsRegistry registry_;
   CoordinatorMetrics metrics_;
@@ -52,9 +63,14 @@ class CoordinatorServer {
   Coordinator coordinator_;
   JobServiceImpl job_service_;
   NodeServiceImpl node_service_;
+  const FileKeys file_keys_;
+  FileServiceImpl file_service_;
+  CheckpointServiceImpl checkpoint_service_;
   std::unique_ptr<services::Server> server_;
   std::unique_ptr<PageServer> page_;
   std::unique_ptr<services::HttpServer> http_;
+  bool files_done_ = true;                                    // written by the stop hooks
+  absl::Duration files_deadline_ = absl::InfiniteDuration();  // of the stop hooks
 };
 
 }  // namespace capstan::coordinator

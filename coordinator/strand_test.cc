@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "services/clock/clock.h"
+#include "tests/support/asleep.h"
 
 namespace capstan::coordinator {
 namespace {
@@ -65,6 +66,24 @@ TEST(StrandTest, TimersRunInTheOrderOfTheirTimes) {
   });
   done.get_future().wait();
   EXPECT_THAT(order, testing::ElementsAre(0, 1, 2));
+}
+
+// It waits for work without a limit.
+TEST(StrandTest, StopWakesAStrandThatIsIdle) {
+  auto* const strand = new Strand;  // not freed where it does not end
+  auto* const ended = new std::promise<void>;
+  std::promise<pid_t> told;
+  strand->Post([&told] { told.set_value(ThisThread()); });
+  ASSERT_TRUE(WaitUntilAsleep(told.get_future().get()));
+  auto* const thread = new std::thread([strand, ended] {
+    strand->Stop();
+    ended->set_value();
+  });
+  ASSERT_EQ(ended->get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  thread->join();
+  delete thread;
+  delete ended;
+  delete strand;
 }
 
 TEST(StrandTest, StopRunsWhatWasPostedAndDropsTheRest) {

@@ -1,11 +1,12 @@
 #include "coordinator/core/core.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "coordinator/core/durable_job.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -17,6 +18,7 @@ namespace capstan::coordinator::core {
 namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
+constexpr absl::Duration kSaveClock = absl::Minutes(1);
 constexpr size_t kMaxQueueTexts = 100;  // jobs that are told their place in the queue
 // A queue that is longer is not gone through more often than this, however much changes.
 constexpr absl::Duration kLongQueuePace = absl::Milliseconds(100);
@@ -57,7 +59,7 @@ CoordinatorCore::CoordinatorCore(CoreOptions options)
 Effects CoordinatorCore::Step(const Event& event, absl::Duration now) {
   // A coordinator that was stopped, or starved, has not listened: its own silence is not held
   // against the nodes. Their messages are in the queue behind this event.
-  if (stepped_ && now - now_ > options_.lease / 2) {
+  if (stepped_ && now - now_ > options_.lease / 2 && !CAPSTAN_MUTANT("own_silence_counts")) {
     for (auto& entry : nodes_.all()) entry.second.last_heard += now - now_;
   }
   stepped_ = true;
@@ -103,9 +105,12 @@ absl::Duration CoordinatorCore::NextDeadline() const {
   // Heartbeats only put leases off: all nodes are looked at again when one may end before the tick.
   if (first_lease_end_ < tick) {
     first_lease_end_ = absl::InfiniteDuration();
-    for (const auto& entry : nodes_.all()) {
-      if (entry.second.lost) continue;
-      first_lease_end_ = std::min(first_lease_end_, entry.second.last_heard + options_.lease);
+    for (const auto& [name, node] : nodes_.all()) {
+      const bool forgettable = node.lost && node.session == 0 && node.jobs.empty();
+      if (node.lost && !forgettable) continue;
+      first_lease_end_ =
+          std::min(first_lease_end_,
+                   node.last_heard + (forgettable ? options_.lost_node_kept : options_.lease));
     }
   }
   absl::Duration next = first_lease_end_;
@@ -138,7 +143,8 @@ absl::StatusOr<job::v1::Job> CoordinatorCore::GetJob(absl::string_view job_id) c
   return job->ToProto(/*with_history=*/true);
 }
 
-std::vector<job::v1::Job> CoordinatorCore::ListJobs(int limit, const JobFilter& filter) const {
+std::vector<job::v1::Job> CoordinatorCore::ListJobs(int limit, const JobFilter& filter,
+                                                    int64_t before) const {
   const auto wanted = [&filter](const JobRecord& job) {
     if (!filter.states.empty() && filter.states.count(job.state) == 0) return false;
     if (!filter.owner.empty() && job.owner != filter.owner) return false;
@@ -149,7 +155,8 @@ std::vector<job::v1::Job> CoordinatorCore::ListJobs(int limit, const JobFilter& 
     });
   };
   std::vector<job::v1::Job> out;
-  for (auto it = by_sequence_.rbegin(); it != by_sequence_.rend(); ++it) {
+  const auto first = std::make_reverse_iterator(by_sequence_.lower_bound(before));
+  for (auto it = first; it != by_sequence_.rend(); ++it) {
     if (static_cast<int>(out.size()) >= limit) break;
     if (wanted(*it->second)) out.push_back(it->second->ToProto(/*with_history=*/false));
   }
@@ -175,6 +182,9 @@ void CoordinatorCore::Handle(const Tick&) {
   std::vector<JobRecord*> active;
   for (const auto& entry : active_) active.push_back(entry.second);
   for (JobRecord* job : active) Advance(*job);
+  for (const auto& entry : pending_) {
+    if (entry.second->unread) SayUnread(*entry.second);
+  }
   if (queue_.next_retry <= now_) {
     queue_.next_retry = absl::InfiniteDuration();
     schedule_ = true;
@@ -186,7 +196,8 @@ std::string CoordinatorCore::NewJobId(const std::string& name) {
   // So many that no id comes again: the folder of a job that we forgot is still somebody's result.
   constexpr int kRandomLetters = 6;
   for (;;) {
-    std::string id = absl::StrCat(name, "-");
+    // Begins with a letter: no folder of a job looks like a checkpoint, `<lineage>-<step>`.
+    std::string id = absl::StrCat(absl::ascii_islower(name[0]) ? "" : "job-", name, "-");
     for (int i = 0; i < kRandomLetters; ++i) id.push_back(kLetters[random_() % 36]);
     if (jobs_.count(id) == 0) return id;
   }
@@ -217,9 +228,20 @@ absl::Status CoordinatorCore::Admit(const Submit& submit, job::v1::SubmitJobResp
   }
   status = options_.validate(submit.spec);
   if (!status.ok()) return status;
-  if (!IsName(submit.spec.name())) {
-    return absl::InvalidArgumentError("name: want [a-z0-9-]{1,63}");  // it becomes part of a path
+  // It becomes part of a path, and an argument of commands.
+  if (!IsName(submit.spec.name()) || submit.spec.name()[0] == '-') {
+    return absl::InvalidArgumentError("name: want [a-z0-9][a-z0-9-]{0,62}");
   }
+  if (const std::string& path = submit.spec.checkpoint().storage_path(); !path.empty()) {
+    const std::string whose = JobWhoseFolderHolds(StorageRoot(submit.spec));
+    if (!whose.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("checkpoint.storage_path: ", path,
+                                                     " lies in the folder of job ", whose,
+                                                     "; choose another one"));
+    }
+  }
+  status = CheckInitialWeights(submit);
+  if (!status.ok()) return status;
   const size_t queued = jobs_.size() - ended_.size();
   if (queued >= static_cast<size_t>(options_.max_queued_jobs)) {
     return absl::ResourceExhaustedError(
@@ -235,6 +257,7 @@ absl::Status CoordinatorCore::Admit(const Submit& submit, job::v1::SubmitJobResp
   job.spec = submit.spec;
   job.spec_bytes = std::move(bytes);
   job.submitted_at = wall_;
+  job.logs.CountIn(&log_bytes_);
   job.reason = "WaitingForSlots";
   requests_[job.request_id] = job.id;
   by_sequence_[job.sequence] = &job;
@@ -287,7 +310,9 @@ void CoordinatorCore::Schedule() {
   schedule_ = false;
   scheduled_at_ = now_;
   // What runs already is helped first.
-  for (const auto& entry : active_) FillRanks(*entry.second);
+  for (const auto& entry : active_) {
+    if (!entry.second->unread) FillRanks(*entry.second);
+  }
   queue_ = Queue();
   std::vector<JobRecord*> jobs;
   for (const auto& entry : pending_) jobs.push_back(entry.second);
@@ -301,7 +326,9 @@ void CoordinatorCore::TryJob(JobRecord& job, Queue* queue) {
     queue->next_retry = std::min(queue->next_retry, job.retry_at);
     return;
   }
-  const auto tell = [this, &job](const std::string& reason, std::string text) {
+  if (job.unread) return SayUnread(job);  // nor who waits for its own disk
+  const auto tell = [this, &job](std::string reason, std::string text) {
+    if (job.reason == "GangLost") reason = job.reason;  // until it has another one
     if (job.reason == reason && job.message == text) return;
     job.reason = reason;
     job.message = std::move(text);
@@ -319,12 +346,18 @@ void CoordinatorCore::TryJob(JobRecord& job, Queue* queue) {
     if (lacks == queue->lacks.end()) {
       const std::optional<Gang> gang = FindGang(nodes_, request);
       if (gang.has_value()) {
-        StartGang(job, *gang);
+        StartGang(job, *gang, KindText(nodes_, request, gang->on_gpus));
         queue->lacks.clear();  // fewer slots are free
         return;
       }
       lacks = queue->lacks.emplace(request, MissingText(nodes_, request)).first;
-      if (CouldFit(nodes_, request)) queue->blocked_by = job.id;
+      if (CouldFit(nodes_, request)) {
+        queue->blocked_by = job.id;
+      } else if (request.exclude.empty() && AllExpectedAreThere()) {
+        Fail(job, "InvalidSpec", absl::StrCat(lacks->second, ", and no other service will come"));
+        Advance(job);
+        return;
+      }
     }
     text = lacks->second;
   } else {
@@ -338,7 +371,14 @@ void CoordinatorCore::TryJob(JobRecord& job, Queue* queue) {
   tell("WaitingForSlots", std::move(text));
 }
 
-void CoordinatorCore::StartGang(JobRecord& job, const Gang& gang) {
+bool CoordinatorCore::AllExpectedAreThere() const {
+  const auto there = std::count_if(nodes_.all().begin(), nodes_.all().end(),
+                                   [](const auto& entry) { return entry.second.usable(); });
+  return options_.expected_nodes > 0 && there >= options_.expected_nodes;
+}
+
+// `kind`: what it computes on, for people.
+void CoordinatorCore::StartGang(JobRecord& job, const Gang& gang, const std::string& kind) {
   job.ranks.clear();
   job.shards.clear();
   for (const Gang::Worker& worker : gang.workers) {
@@ -367,22 +407,20 @@ void CoordinatorCore::StartGang(JobRecord& job, const Gang& gang) {
   pending_.erase(job.sequence);
   active_[job.sequence] = &job;
   if (log_marks_.count(job.id) == 0) log_marks_[job.id] = job.logs.next();
-  job.started = now_;
+  job.RunClock(now_);
   if (job.started_at == absl::InfinitePast()) job.started_at = wall_;
   job.probe_id = ++last_probe_;
   job.probing = true;
   job.wound_down = false;
   job.retry_at = -absl::InfiniteDuration();
-  const std::string& device =
-      nodes_.Find(gang.workers[0].node)->reg.devices(gang.workers[0].devices[0]).name();
-  job.on_gpus = device != "cpu" && !absl::StartsWith(device, "cpu:");
+  job.on_gpus = gang.on_gpus;
   job.progress_mark.clear();
   job.progress_at = now_;
   SetState(job, common::v1::JOB_STATE_STARTING, "", "");
   job.AddEvent(wall_, "Admitted",
                absl::StrCat("gang ready: ", job.ranks.size(),
                             job.ranks.size() == 1 ? " worker, " : " workers, ", job.shards.size(),
-                            job.shards.size() == 1 ? " shard" : " shards"));
+                            job.shards.size() == 1 ? " shard" : " shards", ", on ", kind));
   Advance(job);
 }
 
@@ -401,7 +439,11 @@ void CoordinatorCore::SaveJobs() {
     std::string facts = FactsOf(durable);
     const bool told_too_early = CAPSTAN_MUTANT("announced_before_durable") && !job->ended() &&
                                 job->view.generation() > job->view.lineage();
-    if (facts != job->saved && !told_too_early) {
+    // The clock of a deadline goes on where it was, give or take a minute.
+    const bool clock = DeadlineOf(*job) < absl::InfiniteDuration() && job->clock_runs &&
+                       now_ - job->ran_saved_at >= kSaveClock;
+    if ((facts != job->saved || clock) && !told_too_early) {
+      job->ran_saved_at = now_;
       job->saved = std::move(facts);
       Emit(Persist{JobSaved{id, durable.SerializeAsString()}});
     }
@@ -416,33 +458,83 @@ void CoordinatorCore::SaveJobs() {
   }
 }
 
-void CoordinatorCore::ForgetOldJobs() {
-  // Logs are what is large: the oldest go first.
-  while (ended_log_bytes_ > options_.max_all_log_bytes && logs_kept_from_ < ended_.size()) {
-    JobRecord& job = *FindJob(ended_[logs_kept_from_]);
-    ended_log_bytes_ -= job.counted_log_bytes;
-    job.logs.Clear();
-    ++logs_kept_from_;
+// One owner's thousands must not cost the others theirs.
+size_t CoordinatorCore::OldestOfTheGreatest(
+    const std::function<int64_t(const JobRecord&)>& share) const {
+  struct Owned {
+    int64_t sum = 0;
+    size_t oldest = 0;
+  };
+  std::map<std::string, Owned> owners;
+  size_t found = ended_.size();
+  int64_t most = 0;
+  for (size_t i = 0; i < ended_.size(); ++i) {
+    const JobRecord& job = *FindJob(ended_[i]);
+    const int64_t its = share(job);
+    if (its <= 0) continue;
+    const auto [owned, fresh] = owners.try_emplace(job.owner);
+    if (fresh) owned->second.oldest = i;
+    owned->second.sum += its;
   }
-  const auto most = static_cast<size_t>(options_.max_ended_jobs);
-  for (size_t i = 0; i < ended_.size() && ended_.size() > most;) {
-    JobRecord& job = *FindJob(ended_[i]);
-    if (active_.count(job.sequence) > 0) {  // something of it may still run
-      ++i;
+  for (const auto& entry : owners) {
+    const Owned& owned = entry.second;
+    if (owned.sum < most || (owned.sum == most && owned.oldest > found)) continue;
+    most = owned.sum;
+    found = owned.oldest;
+  }
+  return found;
+}
+
+// Logs are what is large: first those of ended jobs go, then the longest of all others becomes
+// shorter.
+void CoordinatorCore::BoundLogs() {
+  while (log_bytes_ > options_.max_all_log_bytes) {
+    const size_t ended = OldestOfTheGreatest([](const JobRecord& job) { return job.logs.bytes(); });
+    if (ended < ended_.size()) {
+      FindJob(ended_[ended])->logs.Clear();
       continue;
     }
-    Emit(Persist{JobForgotten{job.id}});
-    if (i < logs_kept_from_) {
-      --logs_kept_from_;
-    } else {
-      ended_log_bytes_ -= job.counted_log_bytes;
+    JobRecord* longest = nullptr;
+    for (const auto& entry : by_sequence_) {
+      JobRecord* const job = entry.second;
+      if (longest == nullptr || job->logs.bytes() > longest->logs.bytes()) longest = job;
     }
+    longest->logs.DropTo(longest->logs.bytes() / 2);
+  }
+}
+
+void CoordinatorCore::ForgetOldJobs() {
+  BoundLogs();
+  const auto most = static_cast<size_t>(options_.max_ended_jobs);
+  while (ended_.size() > most) {
+    const size_t oldest = OldestOfTheGreatest([this](const JobRecord& job) -> int64_t {
+      return active_.count(job.sequence) > 0 ? 0 : 1;  // 0: something of it may still run
+    });
+    if (oldest == ended_.size()) return;
+    JobRecord& job = *FindJob(ended_[oldest]);
+    Emit(Persist{JobForgotten{job.id}});
     changed_.erase(job.id);
     requests_.erase(job.request_id);
     by_sequence_.erase(job.sequence);
-    ended_.erase(ended_.begin() + static_cast<std::ptrdiff_t>(i));
-    jobs_.erase(job.id);
+    ended_.erase(ended_.begin() + static_cast<std::ptrdiff_t>(oldest));
+    jobs_.erase(std::string(job.id));
   }
+}
+
+std::string CoordinatorCore::JobWhoseFolderHolds(const std::string& path) const {
+  std::string above;
+  for (const absl::string_view part : absl::StrSplit(path, '/', absl::SkipEmpty())) {
+    if (part == ".") continue;
+    absl::StrAppend(&above, "/", part);
+    const JobRecord* const job = FindJob(part);
+    if (job == nullptr) continue;
+    std::string folder;
+    for (const absl::string_view its : absl::StrSplit(StoragePath(*job), '/', absl::SkipEmpty())) {
+      if (its != ".") absl::StrAppend(&folder, "/", its);
+    }
+    if (folder == above) return job->id;
+  }
+  return "";
 }
 
 }  // namespace capstan::coordinator::core

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <random>
@@ -63,8 +64,8 @@ class CoordinatorCore {
   explicit CoordinatorCore(CoreOptions options);
 
   // Once, before the first Step: goes on from what a coordinator before this one made durable. For
-  // one lease nobody is taken for lost. The first event is Restored then. DataLoss: a record is not
-  // what was written.
+  // one lease nobody is taken for lost. The first event is a Restored then. DataLoss: a record is
+  // not what was written.
   absl::Status Restore(const DurableState& state, absl::Duration now, absl::Time wall);
 
   // `now` never goes back. Between two steps lie at most NextDeadline's times: a larger gap means
@@ -76,12 +77,17 @@ class CoordinatorCore {
 
   // NotFound: no such job (any more).
   absl::StatusOr<job::v1::Job> GetJob(absl::string_view job_id) const;
-  // The newest of those that `filter` asks for, newest first, without events and epochs.
-  std::vector<job::v1::Job> ListJobs(int limit, const JobFilter& filter) const;
+  // The newest of those that `filter` asks for, newest first, without events and epochs; with
+  // `before`, of those whose sequence is lower.
+  std::vector<job::v1::Job> ListJobs(int limit, const JobFilter& filter,
+                                     int64_t before = std::numeric_limits<int64_t>::max()) const;
   // The job's log, or null. Valid until the next Step.
   const LogBuffer* Logs(absl::string_view job_id) const;
   // False for unknown jobs.
   bool HasEnded(absl::string_view job_id) const;
+  // NotFound: no such job, or it has no files yet. Unauthenticated: the holder is not, or not now, of
+  // its view. Of a job that has ended, only lines of its log are still taken.
+  absl::StatusOr<FileGrant> GrantFiles(absl::string_view job_id, const FileHolder& holder) const;
   // Jobs that have not ended, by their ids: where their manifests lie, or will.
   std::vector<std::pair<std::string, std::string>> StoragePaths() const;
   // All about a job, or null. Valid until the next Step.
@@ -107,8 +113,14 @@ class CoordinatorCore {
   };
   void Schedule();
   void TryJob(JobRecord& job, Queue* queue);
-  void StartGang(JobRecord& job, const Gang& gang);
+  void StartGang(JobRecord& job, const Gang& gang, const std::string& kind);
+  bool AllExpectedAreThere() const;
   void ForgetOldJobs();
+  void BoundLogs();
+  // Of the ended jobs that have some of it: the oldest one of the owner who has most of all.
+  size_t OldestOfTheGreatest(const std::function<int64_t(const JobRecord&)>& share) const;
+  // That path lies in the folder of a job: its id; else empty.
+  std::string JobWhoseFolderHolds(const std::string& path) const;
   void SaveJobs();
   void Emit(Effect effect) { effects_.push_back(std::move(effect)); }
   void Changed(const JobRecord& job) { changed_.insert(job.id); }
@@ -117,6 +129,9 @@ class CoordinatorCore {
 
   // core_restore.cc
   void Handle(const Restored& restored);
+  void GoOn(JobRecord& job);
+  void SayUnread(JobRecord& job);
+  std::string StoragePath(const JobRecord& job) const;
   void PlaceMembers(JobRecord& job, bool surely);
   void TakeManifest(JobRecord& job, const FoundManifest& found);
   void BeginAbove(JobRecord& job, int64_t lineage, const std::string& who);
@@ -133,8 +148,12 @@ class CoordinatorCore {
   void AcceptTask(JobRecord& job, Rank& rank, const node::v1::TaskState& state);
   void AcceptShard(JobRecord& job, Shard& shard, const node::v1::ShardState& state);
   void TakeLead(JobRecord& job, const node::v1::LeadState& lead);
+  void NoteSkipped(JobRecord& job, const node::v1::LeadState& lead);
+  void NoteSlowReaders(JobRecord& job, const node::v1::LeadState& lead);
   void SettleMembers(Node& node, JobRecord& job);
   void StopStray(Node& node, const std::string& job_id, bool is_task);
+  bool Spared(const Node& node, const std::string& job_id);
+  static void HoldFree(Node& node, const std::string& unknown_job);
   void ExpireLeases();
   void LoseNode(Node& node, const Loss& loss);
   void FreeSlots(Node& node, const std::string& job_id);
@@ -149,7 +168,7 @@ class CoordinatorCore {
   bool InManifestLimit(const JobRecord& job) const;
   void AdvanceCancel(JobRecord& job);
   void ResolveJob(JobRecord& job, const common::v1::DatasetInfo& dataset);
-  std::string StorageRoot(const JobRecord& job) const;
+  std::string StorageRoot(const job::v1::JobSpec& spec) const;
   void Requeue(JobRecord& job, const std::string& why);
   void CheckWaiting(JobRecord& job);
   std::vector<int64_t> ProgressMark(const JobRecord& job) const;
@@ -169,12 +188,21 @@ class CoordinatorCore {
   void CheckpointFailed(JobRecord& job, int64_t step, const std::string& why);
   void SendFilesTaken(JobRecord& job);
 
+  // core_delete.cc
+  void Order(JobRecord& job, const job::v1::DeleteCheckpointRequest& request, Reply& reply);
+  void Handle(const CheckpointRemoved& removed);
+  absl::Status CheckInitialWeights(const Submit& submit) const;
+  absl::Status CheckLinkedWeights(const Submit& submit, const std::string& place) const;
+  std::string WhoBeginsFrom(const JobRecord& job, const std::string& checkpoint) const;
+  void RemoveDeleted(const JobRecord& job);
+
   // core_lineage.cc
   void BeginLineage(JobRecord& job, const std::vector<int32_t>& owners);
   void RecoverTheLost(JobRecord& job);
   void BeginRecovery(JobRecord& job, const std::string& reason, const std::string& why);
   // False: the job has failed by it.
   bool CountRestart(JobRecord& job, const std::string& reason, const std::string& why);
+  void ForgiveRestarts(JobRecord& job);
   void AdvanceRecovery(JobRecord& job);
   bool ReplaceShards(JobRecord& job);
   void RefuseBase(JobRecord& job, const std::string& why);
@@ -203,6 +231,12 @@ class CoordinatorCore {
   void NoteStepTime(JobRecord& job, double samples_per_second);
   void ReissueLate(JobRecord& job);
 
+  // core_pace.cc
+  void WeighPaces(JobRecord& job);
+  void TakeLanes(Rank& rank);
+  void BeginTrial(JobRecord& job);
+  void EndUnmeasuredTrial(JobRecord& job);
+
   // core_orders.cc
   void Handle(const Control& control);
   int64_t AddOrder(JobRecord& job, node::v1::Order order);
@@ -222,6 +256,7 @@ class CoordinatorCore {
   void SendLacking(JobRecord& job);
   void SendProbes(JobRecord& job);
   void SendView(JobRecord& job);
+  void SendKeys(JobRecord& job);
   void WindDown(JobRecord& job);
   void StopRank(JobRecord& job, Rank& rank);
   bool Due(absl::Duration last_sent, absl::Duration every) const {
@@ -231,19 +266,18 @@ class CoordinatorCore {
   const CoreOptions options_;
   std::mt19937_64 random_;
   NodeTable nodes_;
-  // No lease of a node that is not lost ends before this; Infinite: there is no such node.
+  // Before this no lease ends and no lost node is forgotten; Infinite: there is no such node.
   mutable absl::Duration first_lease_end_ = absl::InfiniteDuration();
   int64_t last_incarnation_ = 0;
   int64_t last_probe_ = 0;
 
   int64_t last_sequence_ = 0;
+  int64_t log_bytes_ = 0;  // of all jobs
   std::map<std::string, std::unique_ptr<JobRecord>, std::less<>> jobs_;
-  std::map<int64_t, JobRecord*> by_sequence_;  // all
-  std::map<int64_t, JobRecord*> pending_;      // PENDING, oldest first
-  std::map<int64_t, JobRecord*> active_;       // has a gang, or something of it may still run
-  std::deque<std::string> ended_;              // oldest end first
-  size_t logs_kept_from_ = 0;                  // ended_ before this have no log any more
-  int64_t ended_log_bytes_ = 0;
+  std::map<int64_t, JobRecord*> by_sequence_;    // all
+  std::map<int64_t, JobRecord*> pending_;        // PENDING, oldest first
+  std::map<int64_t, JobRecord*> active_;         // has a gang, or something of it may still run
+  std::deque<std::string> ended_;                // oldest end first
   std::map<std::string, std::string> requests_;  // request id -> job id
   Queue queue_;                                  // of the last pass
   absl::Duration scheduled_at_ = -absl::InfiniteDuration();
@@ -253,6 +287,7 @@ class CoordinatorCore {
   absl::Duration now_;
   absl::Time wall_;
   bool stepped_ = false;
+  absl::Duration spare_until_ = -absl::InfiniteDuration();  // what is of unknown jobs
   JobRecord* submitted_ = nullptr;
   Effects effects_;
   std::set<std::string> changed_;
@@ -263,8 +298,19 @@ class CoordinatorCore {
 // Why a job or task fails where it gave no reason of its own.
 inline constexpr char kInternalError[] = "InternalError";
 
+// limits.active_deadline; InfiniteDuration: none.
+absl::Duration DeadlineOf(const JobRecord& job);
+// A record that was put back from a copy lacks no more than so many lineages: what is further ahead is
+// somebody's invention, and would use the numbers up.
+inline constexpr int64_t kMostLineagesAhead = 1 << 20;
+
 // A sentence of another process, short enough to be shown everywhere.
 std::string Sentence(const std::string& text);
+// Reasons end up in metric labels and scripts: `reason` where interface.md lists it, else kInternalError.
+std::string KnownReason(const std::string& reason);
+
+// NotFound: the job has no such checkpoint; names those that it has.
+absl::Status NoCheckpoint(const JobRecord& job, absl::string_view checkpoint);
 
 // "checkpoint" of a job: `<storage_path>/<lineage>-<step>`.
 std::string CheckpointFolder(const std::string& storage_path, int64_t lineage, int64_t step);

@@ -228,7 +228,8 @@ void CoordinatorCore::Commit(JobRecord& job) {
   Emit(std::move(sweep));
 }
 
-// Keeps the newest, the best, and what the lineage began from while nothing newer is there.
+// Keeps the newest, the best, what the lineage began from while nothing newer is there, and what
+// another job begins from.
 void CoordinatorCore::Prune(JobRecord& job) {
   const job::v1::Checkpoint& spec = job.resolved->spec().checkpoint();
   const size_t latest = spec.has_keep_latest() ? spec.keep_latest() : kDefaultKeepLatest;
@@ -246,8 +247,9 @@ void CoordinatorCore::Prune(JobRecord& job) {
   size_t newer = 0;
   for (size_t i = job.manifests.size(); i-- > 0;) {
     const SavedManifest& manifest = job.manifests[i];
-    const bool keep = !manifest.refused &&
-                      (newer < latest || manifest.saved.best() || manifest.saved.id() == job.base);
+    const std::string& id = manifest.saved.id();
+    const bool keep = !manifest.refused && (newer < latest || manifest.saved.best() ||
+                                            id == job.base || !WhoBeginsFrom(job, id).empty());
     newer += manifest.refused ? 0 : 1;
     if (!keep) job.manifests.erase(job.manifests.begin() + static_cast<std::ptrdiff_t>(i));
   }

@@ -1,6 +1,7 @@
 // Who computes which lanes inside a lineage: takeover, joiners, lanes that are late.
 //
-// Every change is one new generation; as few lanes as possible change hands.
+// Every change is one new generation; as few lanes as possible change hands. What is dealt by the
+// speed of workers is in core_pace.cc.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -19,22 +20,12 @@ constexpr size_t kStepTimes = 15;  // of which the median is taken
 constexpr int kMaxDoublings = 10;
 constexpr int kStartPatience = 5;
 constexpr absl::Duration kLateEnd = absl::Seconds(10);
+// Of a lane, where others can take it too: on a rank that has to show its speed, and on one that
+// still has to do with its own.
+constexpr double kUnproven = 1e6;
+constexpr double kBusy = 1e9;
 
-std::vector<int32_t> OwnersOf(const JobRecord& job) {
-  return {job.view.lane_owners().begin(), job.view.lane_owners().end()};
-}
-
-bool InView(const JobRecord& job, const Rank& rank) {
-  return std::any_of(
-      job.view.workers().begin(), job.view.workers().end(),
-      [&rank](const common::v1::WorkerRef& worker) { return worker.rank() == rank.index; });
-}
-
-// Has weights of the lineage: computes what it is given at once.
-bool Able(const JobRecord& job, const Rank& rank) {
-  return !rank.lost && rank.present && rank.state.phase() == node::v1::TASK_PHASE_RUNNING &&
-         rank.state.lineage() == job.view.lineage();
-}
+double CostTo(const Rank& taker) { return taker.dealt && !taker.on_trial ? taker.cost : kUnproven; }
 
 std::string MovesText(const std::vector<int32_t>& before, const std::vector<int32_t>& after) {
   std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> moved;
@@ -55,7 +46,11 @@ std::string MovesText(const std::vector<int32_t>& before, const std::vector<int3
 
 void CoordinatorCore::NewGeneration(JobRecord& job, const std::vector<int32_t>& owners,
                                     const std::string& type) {
-  const std::string moves = MovesText(OwnersOf(job), owners);
+  const std::vector<int32_t> before = job.Owners();
+  const std::string moves = MovesText(before, owners);
+  for (size_t lane = 0; lane < owners.size(); ++lane) {
+    if (before[lane] != owners[lane]) job.issued_at[static_cast<int32_t>(lane)] = now_;
+  }
   common::v1::View view = job.view;
   view.set_generation(view.generation() + 1);
   view.clear_lane_owners();
@@ -71,7 +66,6 @@ void CoordinatorCore::NewGeneration(JobRecord& job, const std::vector<int32_t>& 
   job.AddEvent(
       wall_, type,
       absl::StrCat("generation ", job.view.generation(), moves.empty() ? "" : ": ", moves));
-  job.late_since = now_;
   Changed(job);
 }
 
@@ -87,17 +81,20 @@ void CoordinatorCore::TakeOverLanes(JobRecord& job) {
   }
   std::set<int32_t> able, listed;
   for (const Rank& rank : job.ranks) {
-    if (Able(job, rank)) able.insert(rank.index);
+    if (job.IsAble(rank)) able.insert(rank.index);
     if (!rank.lost && rank.probed) listed.insert(rank.index);
   }
   const std::set<int32_t>& takers = able.empty() ? listed : able;
   if (takers.empty()) return;
-  const std::vector<int32_t> before = OwnersOf(job);
-  std::set<int32_t> living;
+  const std::vector<int32_t> before = job.Owners();
+  LaneCosts living;
+  const auto add = [&](int32_t rank) {
+    living[rank] = CostTo(job.ranks[static_cast<size_t>(rank)]);
+  };
   for (const int32_t owner : before) {
-    if (listed.count(owner) > 0) living.insert(owner);
+    if (listed.count(owner) > 0) add(owner);
   }
-  living.insert(takers.begin(), takers.end());
+  for (const int32_t taker : takers) add(taker);
   const std::vector<int32_t> after = TakeOver(before, living);
   if (after == before) return;
   for (const int32_t owner : after) job.ranks[static_cast<size_t>(owner)].dealt = true;
@@ -116,6 +113,7 @@ void CoordinatorCore::FillRanks(JobRecord& job) {
   GangRequest request = RequestOf(job.resolved->spec());
   request.num_workers = want;
   request.device = job.on_gpus ? "gpu" : "cpu";
+  request.version = VersionOf(job, nodes_);
   request.exclude.clear();
   for (const Rank& rank : job.ranks) {
     if (!rank.gone) request.exclude.insert(rank.node);
@@ -141,6 +139,7 @@ void CoordinatorCore::FillRanks(JobRecord& job) {
     Changed(job);
     active_[job.sequence] = &job;
   }
+  job.ForgetLostRanks();
   SendProbes(job);
 }
 
@@ -148,7 +147,7 @@ void CoordinatorCore::FillRanks(JobRecord& job) {
 void CoordinatorCore::AdvanceJoiners(JobRecord& job) {
   bool enters = false;
   for (Rank& rank : job.ranks) {
-    if (rank.lost || !rank.probed || InView(job, rank)) continue;
+    if (rank.lost || !rank.probed || job.InView(rank)) continue;
     if (!rank.probe.reason().empty() || !SameData(rank.probe.dataset(), job.resolved->dataset())) {
       // It is no worker for this job; the job itself has those that it has.
       rank.lost = true;
@@ -171,27 +170,30 @@ void CoordinatorCore::AdvanceJoiners(JobRecord& job) {
     if (orphaned) {
       TakeOverLanes(job);
     } else {
-      NewGeneration(job, OwnersOf(job), "ViewChanged");
+      NewGeneration(job, job.Owners(), "ViewChanged");
     }
   }
   if (job.lead.complete()) return;
   bool fresh = false;
-  std::set<int32_t> able;
+  LaneCosts dealt;
   for (Rank& rank : job.ranks) {
-    if (!Able(job, rank) || !InView(job, rank)) continue;
-    able.insert(rank.index);
-    // One that was late has to show that it keeps up again.
-    if (!rank.dealt && now_ >= rank.deal_at && rank.state.step() + 1 >= job.lead.step()) {
-      rank.dealt = fresh = true;
+    if (!job.IsAble(rank) || !job.InView(rank)) continue;
+    if (!rank.dealt && now_ >= rank.deal_at) {
+      // Reports come some steps late: it has to reach what was the newest when it was looked at.
+      if (rank.deal_step < 0) rank.deal_step = job.lead.step();
+      if (rank.late == 0 && rank.state.step() >= rank.deal_step) {
+        rank.dealt = fresh = true;
+        rank.dealt_at = now_;
+      }
     }
+    if (rank.dealt && !rank.on_trial) dealt[rank.index] = rank.cost;
   }
-  if (!fresh) return;
-  for (const Rank& rank : job.ranks) {
-    if (!rank.dealt) able.erase(rank.index);
+  if (fresh) {
+    const std::vector<int32_t> before = job.Owners();
+    const std::vector<int32_t> after = DealByCost(before, dealt);
+    if (after != before) NewGeneration(job, after, "LanesMoved");
   }
-  const std::vector<int32_t> before = OwnersOf(job);
-  const std::vector<int32_t> after = Rebalance(before, able);
-  if (after != before) NewGeneration(job, after, "LanesMoved");
+  BeginTrial(job);
 }
 
 void CoordinatorCore::NoteStepTime(JobRecord& job, double samples_per_second) {
@@ -201,8 +203,9 @@ void CoordinatorCore::NoteStepTime(JobRecord& job, double samples_per_second) {
   if (job.step_seconds.size() > kStepTimes) job.step_seconds.erase(job.step_seconds.begin());
 }
 
-// Lanes that the oldest step still lacks when the others have long been there go to somebody who is
-// done. Who computes a lane does not change its bits, and the first copy counts.
+// What the oldest step still lacks when the others have long been there goes to somebody who is done,
+// with all other lanes of the one that is late: it would be late with those next. Who computes a
+// lane does not change its bits, and the first copy counts.
 void CoordinatorCore::ReissueLate(JobRecord& job) {
   int64_t step = INT64_MAX;
   std::set<int32_t> lanes;
@@ -223,14 +226,29 @@ void CoordinatorCore::ReissueLate(JobRecord& job) {
       }
     }
   }
+  // Of these, what the lead has measured to be late.
+  std::set<int32_t> told;
+  if (!job.shards.empty() && job.shards[0].present) {
+    const node::v1::ShardState& lead = job.shards[0].state;
+    if (lead.generation() == job.view.generation() && lead.waiting().step() == step) {
+      for (const int32_t lane : lead.waiting().late_lanes()) {
+        if (lanes.count(lane) > 0) told.insert(lane);
+      }
+    }
+  }
   if (job.lead.complete()) {
     // Nothing is summed any more; what may be late is lane 0's weights.safetensors.
     job.complete_since = std::min(job.complete_since, now_);
     lanes.clear();
+    told.clear();
     if (job.weights_files.files_size() == 0 && now_ - job.complete_since >= kLateEnd) {
       lanes.insert(0);
     }
     step = job.lead.step();
+  }
+  if (step != job.late_step) {  // it gets on: what was late before is forgotten
+    job.issued_at.clear();
+    job.reissues.clear();
   }
   if (step != job.late_step || lanes != job.late_lanes) {
     job.late_step = step;
@@ -244,44 +262,50 @@ void CoordinatorCore::ReissueLate(JobRecord& job) {
     std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
     limit = std::max(limit, 3 * absl::Seconds(times[times.size() / 2]));
   }
-  const std::vector<int32_t> before = OwnersOf(job);
-  std::map<int32_t, int> load;  // of those who are done
-  for (const Rank& rank : job.ranks) {
-    if (Able(job, rank) && InView(job, rank)) load[rank.index] = 0;
-  }
-  for (int32_t lane = 0; lane < count; ++lane) {
-    if (lanes.count(lane) > 0) {
-      load.erase(before[static_cast<size_t>(lane)]);
-    } else if (load.count(before[static_cast<size_t>(lane)]) > 0) {
-      ++load[before[static_cast<size_t>(lane)]];
-    }
-  }
-  if (load.empty()) return;  // there are no others
-  std::vector<int32_t> after = before;
-  std::set<int32_t> slow;
+  const std::vector<int32_t> before = job.Owners();
+  std::set<int32_t> busy, slow;
   for (const int32_t lane : lanes) {
     Rank& owner = job.ranks[static_cast<size_t>(before[static_cast<size_t>(lane)])];
+    busy.insert(owner.index);
+    if (owner.lost) continue;  // its lanes are taken over anyhow
+    const bool able = job.IsAble(owner);
+    const int patience = able ? 1 : kStartPatience;  // it may still read its data
     const int doublings = std::min(job.reissues[lane], kMaxDoublings);
-    // A lost owner's lanes are taken over anyhow.
-    const int patience = Able(job, owner) ? 1 : kStartPatience;  // it may still read its data
-    if (owner.lost || now_ - job.late_since < patience * limit * (1 << doublings)) continue;
-    auto taker = load.begin();
-    for (auto it = load.begin(); it != load.end(); ++it) {
-      if (it->second < taker->second) taker = it;
+    absl::Duration since = job.late_since;
+    if (const auto it = job.issued_at.find(lane); it != job.issued_at.end()) {
+      since = std::max(since, it->second);
     }
-    ++taker->second;
-    ++job.reissues[lane];
-    after[static_cast<size_t>(lane)] = taker->first;
-    slow.insert(owner.index);
+    const bool late =
+        (able && told.count(lane) > 0) || now_ - since >= patience * limit * (1 << doublings);
+    if (late) slow.insert(owner.index);
   }
   if (slow.empty()) return;
-  for (const int32_t index : slow) {
-    Rank& rank = job.ranks[static_cast<size_t>(index)];
-    const bool any = std::find(after.begin(), after.end(), index) != after.end();
-    rank.deal_at = now_ + options_.give_back * (1 << std::min(rank.late, kMaxDoublings));
-    ++rank.late;
-    rank.dealt = any;
+  // Those who are done; of those without lanes only whoever keeps up.
+  LaneCosts takers;
+  for (const bool proven : {true, false}) {
+    for (const Rank& rank : job.ranks) {
+      if (!job.IsAble(rank) || !job.InView(rank) || busy.count(rank.index) > 0) continue;
+      if (proven == (CostTo(rank) == kUnproven) || (!proven && rank.state.step() < step)) continue;
+      takers[rank.index] = CostTo(rank);
+    }
+    if (!takers.empty()) break;
   }
+  if (takers.empty()) return;  // there are no others
+  LaneCosts living = takers;
+  for (const int32_t owner : before) {
+    if (slow.count(owner) == 0) living.emplace(owner, kBusy);
+  }
+  const std::vector<int32_t> after = TakeOver(before, living);
+  for (const int32_t lane : lanes) {
+    if (after[static_cast<size_t>(lane)] != before[static_cast<size_t>(lane)]) ++job.reissues[lane];
+  }
+  for (const int32_t owner : after) {
+    Rank& rank = job.ranks[static_cast<size_t>(owner)];
+    if (rank.dealt) continue;
+    rank.dealt = true;
+    rank.dealt_at = now_;
+  }
+  for (const int32_t index : slow) TakeLanes(job.ranks[static_cast<size_t>(index)]);
   ++job.reissue_generations;
   NewGeneration(job, after, "LaneReissued");
 }

@@ -22,9 +22,10 @@ using common::v1::JOB_STATE_SUCCEEDED;
 using common::v1::JOB_STATE_SUSPENDED;
 
 std::string DataText(const common::v1::DatasetInfo& data) {
-  return absl::StrCat(data.train_samples(), " + ", data.test_samples(), " samples of ",
-                      data.channels(), "x", data.height(), "x", data.width(), ", ",
-                      data.num_classes(), " classes");
+  return absl::StrCat(
+      data.train_samples(), " + ", data.test_samples(), " samples of ", data.channels(), "x",
+      data.height(), "x", data.width(), ", ", data.num_classes(), " classes",
+      data.train_batches() > 0 ? absl::StrCat(", ", data.train_batches(), " of 5 batches") : "");
 }
 
 // The folder of a file:// URI, or a plain path as it is; the validator has judged it.
@@ -40,7 +41,16 @@ absl::Duration Limit(bool set, double seconds, double otherwise) {
 
 }  // namespace
 
+absl::Duration DeadlineOf(const JobRecord& job) {
+  const job::v1::Limits& limits = job.spec.limits();
+  return Limit(limits.has_active_deadline_seconds(), limits.active_deadline_seconds(), 0);
+}
+
 void CoordinatorCore::Advance(JobRecord& job) {
+  if (job.unread && !job.resting() &&
+      !(job.cancel_asked && now_ - job.cancel_since >= options_.manifest_limit)) {
+    return SayUnread(job);
+  }
   const bool suspended = job.state == JOB_STATE_SUSPENDED;
   if (job.state == JOB_STATE_PENDING && job.cancel_asked) {
     End(job, JOB_STATE_CANCELLED, "", "cancelled before it started");
@@ -54,14 +64,15 @@ void CoordinatorCore::Advance(JobRecord& job) {
         &CoordinatorCore::ReleaseDrained,     &CoordinatorCore::AdvanceTakeover,
         &CoordinatorCore::AdvanceCheckpoints, &CoordinatorCore::AdvanceSuspend,
         &CoordinatorCore::AdvanceRecovery,    &CoordinatorCore::FillRanks,
-        &CoordinatorCore::AdvanceJoiners,     &CoordinatorCore::ReissueLate,
-        &CoordinatorCore::AdvanceStart};
+        &CoordinatorCore::AdvanceJoiners,     &CoordinatorCore::WeighPaces,
+        &CoordinatorCore::ReissueLate,        &CoordinatorCore::AdvanceStart};
     if (job.probing) AdvanceProbe(job);
     if (job.in_history()) {
       for (const Part part : kInHistory) {
         if (!job.resting()) (this->*part)(job);
       }
     }
+    if (!job.resting()) ForgiveRestarts(job);
     if (!job.resting()) CheckWaiting(job);
     if (!job.resting()) SendLacking(job);
   }
@@ -121,7 +132,7 @@ void CoordinatorCore::AdvanceProbe(JobRecord& job) {
 
 void CoordinatorCore::ResolveJob(JobRecord& job, const common::v1::DatasetInfo& dataset) {
   absl::StatusOr<job::v1::ResolvedSpec> resolved =
-      options_.resolve(job.spec, dataset, job.id, StorageRoot(job));
+      options_.resolve(job.spec, dataset, job.id, StorageRoot(job.spec));
   if (!resolved.ok()) {
     Fail(job, absl::IsInvalidArgument(resolved.status()) ? "InvalidSpec" : kInternalError,
          std::string(resolved.status().message()));
@@ -148,8 +159,8 @@ void CoordinatorCore::ResolveJob(JobRecord& job, const common::v1::DatasetInfo& 
 }
 
 // The job's own folder lies in it.
-std::string CoordinatorCore::StorageRoot(const JobRecord& job) const {
-  const std::string& path = job.spec.checkpoint().storage_path();
+std::string CoordinatorCore::StorageRoot(const job::v1::JobSpec& spec) const {
+  const std::string& path = spec.checkpoint().storage_path();
   return path.empty() ? options_.storage_root : FolderOf(path);
 }
 
@@ -225,6 +236,7 @@ void CoordinatorCore::Requeue(JobRecord& job, const std::string& why) {
   job.requeue.clear();
   job.waiting.clear();
   job.probing = false;
+  job.PauseClock(now_);
   active_.erase(job.sequence);
   pending_[job.sequence] = &job;
   SetState(job, JOB_STATE_PENDING, "WaitingForSlots", "its gang was lost: " + why);
@@ -272,7 +284,6 @@ void CoordinatorCore::CheckWaiting(JobRecord& job) {
     job.progress_mark[i] = mark[i];
     grown = true;
   }
-  const job::v1::Limits& limits = job.spec.limits();
   if (grown) {
     job.progress_at = now_;
     job.waiting_logged_at = -absl::InfiniteDuration();
@@ -283,21 +294,31 @@ void CoordinatorCore::CheckWaiting(JobRecord& job) {
   }
   if (InManifestLimit(job)) return;
   if (job.recover && now_ < job.recover_at) job.progress_at = now_;  // backs off
-  const absl::Duration deadline =
-      Limit(limits.has_active_deadline_seconds(), limits.active_deadline_seconds(), 0);
-  if (now_ - job.started >= deadline) {
+  const absl::Duration deadline = DeadlineOf(job);
+  if (job.Ran(now_) >= deadline) {
     Fail(job, "DeadlineExceeded",
          absl::StrCat("limits.active_deadline: ", absl::FormatDuration(deadline), " are over"));
     return;
+  }
+  if (deadline < absl::InfiniteDuration() && now_ - job.ran_saved_at >= absl::Minutes(1)) {
+    Changed(job);  // to save its clock
   }
   const absl::Duration waited = now_ - job.progress_at;
   if (waited >= job.StallTimeout()) {
     const bool shard_lost = std::any_of(job.shards.begin(), job.shards.end(),
                                         [](const Shard& shard) { return shard.lost; });
-    const char* reason = shard_lost                              ? "ShardLost"
-                         : job.in_history() && job.living() == 0 ? "WorkerLost"
-                                                                 : "Stalled";
-    Fail(job, reason, WaitingText(job, nodes_, now_));
+    const std::string text = WaitingText(job, nodes_, now_);
+    const bool gang_lost = shard_lost || (job.in_history() && job.living() == 0);
+    if (gang_lost && job.manifest != ManifestPhase::kWriting) {
+      // Nobody is there to go on with: it waits for another gang and gives back what it holds. The
+      // steps since the last checkpoint are lost: a restart. That of a lost shard is counted already,
+      // and so is that of a task which said why it failed.
+      if (!shard_lost && !job.loss_counted && !CountRestart(job, "WorkerLost", text)) return;
+      job.AddEvent(wall_, "GangLost", text);
+      Rest(job, JOB_STATE_PENDING, "GangLost", absl::StrCat("its gang was lost: ", text));
+    } else {
+      Fail(job, shard_lost ? "ShardLost" : gang_lost ? "WorkerLost" : "Stalled", text);
+    }
     return;
   }
   if (waited < options_.say_waiting_after || now_ - job.waiting_said_at < absl::Seconds(1)) return;
@@ -339,6 +360,7 @@ void CoordinatorCore::Fail(JobRecord& job, const std::string& reason, const std:
 void CoordinatorCore::End(JobRecord& job, common::v1::JobState state, const std::string& reason,
                           const std::string& message) {
   job.waiting.clear();
+  job.PauseClock(now_);
   job.takeover_at = job.recover_at = absl::InfiniteDuration();
   job.recover = job.recover_free = job.recover_by_loss = job.probing = false;
   job.finished_at = wall_;
@@ -353,8 +375,6 @@ void CoordinatorCore::End(JobRecord& job, common::v1::JobState state, const std:
   pending_.erase(job.sequence);
   ended_.push_back(job.id);
   job.history.Shrink(options_.max_ended_history_points);
-  job.counted_log_bytes = job.logs.bytes();
-  ended_log_bytes_ += job.counted_log_bytes;
   schedule_ = true;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/lane_owners.h"
+#include "services/check/mutant.h"
 #include "training/chunks/placement.h"
 
 namespace capstan::coordinator::core {
@@ -22,7 +23,6 @@ using common::v1::JOB_STATE_RECOVERING;
 using common::v1::JOB_STATE_SUSPENDED;
 
 constexpr double kDefaultBackoffSeconds = 1;
-constexpr int64_t kMaxLineage = int64_t{1} << 53;  // nobody has begun so many
 constexpr double kDefaultMaxBackoffSeconds = 300;
 
 bool NeverRetry(const JobRecord& job, const std::string& reason) {
@@ -117,6 +117,14 @@ void CoordinatorCore::BeginLineage(JobRecord& job, const std::vector<int32_t>& o
   job.waiting.clear();
   job.late_step = -1;
   job.late_lanes.clear();
+  job.issued_at.clear();
+  job.reissues.clear();
+  job.weighed_generation = 0;
+  for (Rank& rank : job.ranks) {  // the lead counts from 0 again, and steps from the base
+    rank.weighed.Clear();
+    rank.deal_step = -1;
+    rank.trial_step = job.base_step;
+  }
   job.complete_since = absl::InfiniteDuration();
   job.orders_sent = -absl::InfiniteDuration();
   Changed(job);
@@ -155,8 +163,25 @@ bool CoordinatorCore::CountRestart(JobRecord& job, const std::string& reason,
   }
   ++job.restarts;
   job.restart_reason = reason;
+  job.restart_step = std::max(job.restart_step, job.lead.step());
+  job.ran_since = absl::InfiniteDuration();
   Changed(job);
   return true;
+}
+
+// The limit is for what happens again and again, not for what happens in a week.
+void CoordinatorCore::ForgiveRestarts(JobRecord& job) {
+  const bool runs =
+      job.state == common::v1::JOB_STATE_RUNNING && job.lead.step() > job.restart_step;
+  job.ran_since = runs ? std::min(job.ran_since, now_) : absl::InfiniteDuration();
+  if (job.restarts == 0 || !runs || now_ - job.ran_since < options_.restarts_forgiven) return;
+  job.AddEvent(
+      wall_, "RestartsForgiven",
+      absl::StrCat(job.restarts, job.restarts == 1 ? " restart, " : " restarts, ", "beyond step ",
+                   job.restart_step, " for ", absl::FormatDuration(options_.restarts_forgiven)));
+  job.restarts = 0;
+  job.restart_step = 0;
+  Changed(job);
 }
 
 void CoordinatorCore::AdvanceRecovery(JobRecord& job) {
@@ -167,7 +192,7 @@ void CoordinatorCore::AdvanceRecovery(JobRecord& job) {
     if (!rank.lost && rank.probed) living.insert(rank.index);
   }
   std::vector<int32_t> owners(job.view.lane_owners().begin(), job.view.lane_owners().end());
-  if (!living.empty()) owners = TakeOver(owners, living);
+  if (!living.empty()) owners = TakeOver(owners, EqualCosts(living));
   BeginLineage(job, owners);
   job.AddEvent(wall_, "LineageStarted",
                absl::StrCat("lineage ", job.view.lineage(), " from ",
@@ -184,6 +209,7 @@ bool CoordinatorCore::ReplaceShards(JobRecord& job) {
   for (const Shard& shard : job.shards) {
     if (!shard.lost) used.insert(shard.node);
   }
+  const std::optional<std::string> version = VersionOf(job, nodes_);
   std::map<int32_t, Node*> homes;
   for (const bool same_name : {true, false}) {
     for (const Shard& shard : job.shards) {
@@ -192,6 +218,7 @@ bool CoordinatorCore::ReplaceShards(JobRecord& job) {
       for (auto& entry : nodes_.all()) {
         Node& node = entry.second;
         if (!node.takes_work() || node.is_worker() || used.count(node.name()) > 0) continue;
+        if (version.has_value() && node.reg.version() != *version) continue;
         if (same_name && node.name() != shard.node) continue;
         if (node.stray_stop_sent.count(job.id) > 0) continue;  // of a former shard of this job
         if (best == nullptr || node.jobs.size() < best->jobs.size()) best = &node;
@@ -249,8 +276,16 @@ void CoordinatorCore::RecoverFreely(JobRecord& job, const std::string& reason,
 // A history that our record does not know, as where it was put back from a copy: what we tell in a
 // lineage up to that one is void, so the job goes on in one above it.
 void CoordinatorCore::BeginAbove(JobRecord& job, int64_t lineage, const std::string& who) {
-  if (lineage <= std::max(job.view.generation(), job.lineage_floor) || lineage > kMaxLineage)
+  const int64_t known = std::max(job.view.generation(), job.lineage_floor);
+  if (lineage <= known) return;
+  if (lineage > known + kMostLineagesAhead) {
+    if (job.told_foreign) return;
+    job.told_foreign = true;
+    job.AddLog(wall_, "warning",
+               absl::StrCat(who, " is of lineage ", lineage, ", far above the record's ", known,
+                            ": it is none of this job and does not count"));
     return;
+  }
   job.lineage_floor = lineage;
   const std::string why =
       absl::StrCat(who, " is of lineage ", lineage, ", above the record's ", job.view.lineage());
@@ -273,6 +308,7 @@ void CoordinatorCore::LoseRank(JobRecord& job, Rank& rank, const Loss& loss) {
   rank.lapsed_at = loss.lapsed ? job.view.generation() : 0;
   job.AddEvent(wall_, loss.drained ? "WorkerDrained" : "WorkerLost", text);
   Changed(job);
+  if (job.unread) return;           // GoOn sees to it
   if (job.EndIsReported()) return;  // the manifest can be made of files that are there
   schedule_ = true;
   if (!loss.lapsed && !loss.drained) {
@@ -300,6 +336,7 @@ void CoordinatorCore::LoseRank(JobRecord& job, Rank& rank, const Loss& loss) {
   // said why it failed would say so again and again: that is a restart.
   job.takeover_at = absl::InfiniteDuration();
   if (loss.reported && !CountRestart(job, loss.reason, text)) return;
+  job.loss_counted = loss.reported;
   if (!job.recover) SetState(job, JOB_STATE_RECOVERING, loss.reason, none);
 }
 
@@ -315,7 +352,7 @@ void CoordinatorCore::LoseShard(JobRecord& job, Shard& shard, const Loss& loss) 
   shard.lapsed = loss.lapsed;
   job.AddEvent(wall_, "ShardLost", text);
   Changed(job);
-  if (job.EndIsReported()) return;
+  if (job.unread || job.EndIsReported()) return;
   BeginRecovery(job, "ShardLost", text);
 }
 
@@ -331,7 +368,7 @@ void CoordinatorCore::FindShardAgain(JobRecord& job, Shard& shard) {
   Changed(job);
   if (std::any_of(job.shards.begin(), job.shards.end(), [](const Shard& s) { return s.lost; }))
     return;
-  job.recover = job.recover_by_loss = false;
+  if (!CAPSTAN_MUTANT("shard_back_recovery_stays")) job.recover = job.recover_by_loss = false;
   job.recover_at = absl::InfiniteDuration();
   job.takeover_at = now_;  // of workers that were lost meanwhile
   --job.restarts;          // it was none
@@ -359,6 +396,7 @@ void CoordinatorCore::Rest(JobRecord& job, common::v1::JobState state, const std
   job.requeue.clear();
   job.waiting.clear();
   job.progress.clear_eta_seconds();
+  job.PauseClock(now_);
   SetState(job, state, reason, message);
   active_[job.sequence] = &job;  // until it is wound down
   pending_.erase(job.sequence);

@@ -1,12 +1,11 @@
-// Nodes: registration, leases, and what their messages say about jobs.
+// Nodes: registration, leases, their messages.
 #include <algorithm>
 #include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/cards.h"
 #include "coordinator/core/core.h"
-#include "services/check/mutant.h"
 #include "services/timestamp/timestamp.h"
 
 namespace capstan::coordinator::core {
@@ -15,58 +14,15 @@ namespace {
 constexpr int kMaxStates = 4096;  // in one heartbeat
 constexpr int kMaxLinesInBatch = 4096;
 constexpr int64_t kMaxDropped = int64_t{1} << 32;  // lines, of one batch
-constexpr size_t kMaxMessageBytes = 2048;          // of a failure's sentence
-constexpr absl::Duration kForgetLostNode = absl::Hours(1);
-
-constexpr size_t kMaxEpochs = 10000;  // records of one job: what fits into one message
-
-std::string EpochText(const common::v1::EpochRecord& epoch) {
-  std::string text = absl::StrCat("epoch ", epoch.epoch(), " done");
-  if (epoch.has_train_loss()) absl::StrAppend(&text, ", loss ", epoch.train_loss());
-  if (epoch.has_validation_loss()) {
-    absl::StrAppend(&text, ", validation loss ", epoch.validation_loss());
-  }
-  if (epoch.has_validation_accuracy()) {
-    absl::StrAppend(&text, ", validation accuracy ", epoch.validation_accuracy());
-  }
-  return text;
-}
-
-// Reasons end up in metric labels and scripts: only those that interface.md lists, or ours.
-std::string KnownReason(const std::string& reason) {
-  static constexpr const char* kReasons[] = {
-      "InvalidSpec", "DataMissing",   "GpuOutOfMemory",   "HostOutOfMemory",  "NonFiniteLoss",
-      "WorkerLost",  "ShardLost",     "Stalled",          "DeadlineExceeded", "MaxRestartsExceeded",
-      "NcclTimeout", "InternalError", "CheckpointCorrupt"};
-  for (const char* known : kReasons) {
-    if (reason == known) return reason;
-  }
-  return kInternalError;
-}
-
-// The process is gone without having said why: another one can do its work. What it said itself
-// (no data, out of memory, a non-finite loss) would befall the next one too.
-bool DiedSilently(const node::v1::TaskState& state) {
-  const bool by_signal = state.has_exit_code() && state.exit_code() < 0;
-  return state.reason() == "WorkerLost" ||
-         (by_signal && (state.reason().empty() || state.reason() == kInternalError));
-}
 
 }  // namespace
-
-std::string Sentence(const std::string& text) {
-  if (text.size() <= kMaxMessageBytes) return text;
-  size_t cut = kMaxMessageBytes;
-  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
-  return text.substr(0, cut) + "...";
-}
 
 void CoordinatorCore::Handle(const NodeConnected& connected) {
   const node::v1::Register& reg = connected.reg;
   absl::Status status = CheckRegister(reg);
   NodeTable::Admission admission;
   if (status.ok()) {
-    absl::StatusOr<NodeTable::Admission> judged = nodes_.Judge(reg);
+    absl::StatusOr<NodeTable::Admission> judged = nodes_.Judge(reg, connected.named);
     status = judged.status();
     if (judged.ok()) admission = *judged;
   }
@@ -98,6 +54,11 @@ void CoordinatorCore::Handle(const NodeConnected& connected) {
   registered->set_incarnation(node.incarnation);
   registered->set_lease_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(options_.lease)));
   registered->set_heartbeat_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(options_.heartbeat)));
+  // Where the nodes were started together, they are dealt a host's cards on purpose.
+  if (options_.expected_nodes == 0) {
+    std::string shared = SharedCardsText(nodes_, node);
+    if (!shared.empty()) registered->add_warnings(std::move(shared));
+  }
   Emit(Send{connected.session, std::move(response)});
 
   // What was sent on the old stream may be lost: all that the coming heartbeats lack is due at
@@ -109,11 +70,13 @@ void CoordinatorCore::Handle(const NodeConnected& connected) {
     for (Rank& rank : job->ranks) {
       if (rank.node != node.name()) continue;
       rank.probe_sent = rank.view_sent = rank.stop_sent = -absl::InfiniteDuration();
+      rank.keyed = false;
     }
     for (Shard& shard : job->shards) {
       if (shard.node != node.name()) continue;
       shard.generation_sent = 0;
       shard.view_sent = shard.end_sent = -absl::InfiniteDuration();
+      shard.keyed = false;
     }
     Advance(*job);
   }
@@ -124,6 +87,7 @@ void CoordinatorCore::Handle(const NodeDisconnected& disconnected) {
   // The lease goes on: a broken stream is not yet a lost node. But another process may have its
   // name from now on.
   nodes_.Disconnect(disconnected.session);
+  first_lease_end_ = -absl::InfiniteDuration();  // one that is lost may be forgotten now
   if (disconnected.goodbye) {
     Node* node = nodes_.FindFormerSession(disconnected.session);
     if (node != nullptr && !node->lost)
@@ -170,6 +134,15 @@ void CoordinatorCore::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbe
                                    absl::StrCat("heartbeat: more than ", kMaxStates, " states"))});
     return;
   }
+  if (node.is_worker() ? !heartbeat.shards().empty() : !heartbeat.tasks().empty()) {
+    const SessionId session = node.session;
+    nodes_.Disconnect(session);
+    Emit(CloseSession{session,
+                      absl::InvalidArgumentError(absl::StrCat(
+                          "heartbeat: node ", node.name(), " speaks for ",
+                          node.is_worker() ? "shards" : "tasks", ", which is not its role"))});
+    return;
+  }
   if (heartbeat.has_usage()) node.usage = heartbeat.usage();
   if (node.unheard) schedule_ = true;
   node.unheard = false;
@@ -186,11 +159,14 @@ void CoordinatorCore::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbe
     }
   }
   std::set<std::string> strays;
+  std::string unknown;  // a task's job that the journal does not have
   for (const node::v1::TaskState& state : heartbeat.tasks()) {
     JobRecord* job = FindJob(state.job_id());
     Rank* rank =
         job == nullptr ? nullptr : job->FindRank(state.rank(), node.name(), node.incarnation);
     if (rank == nullptr) {
+      if (job == nullptr) unknown = state.job_id();
+      if (job == nullptr && Spared(node, state.job_id())) continue;
       strays.insert(state.job_id());
       StopStray(node, state.job_id(), /*is_task=*/true);
       continue;
@@ -204,6 +180,7 @@ void CoordinatorCore::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbe
     Shard* shard =
         job == nullptr ? nullptr : job->FindShard(state.shard(), node.name(), node.incarnation);
     if (shard == nullptr) {
+      if (job == nullptr && Spared(node, state.job_id())) continue;
       strays.insert(state.job_id());
       StopStray(node, state.job_id(), /*is_task=*/false);
       continue;
@@ -220,6 +197,7 @@ void CoordinatorCore::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbe
       schedule_ = true;
     }
   }
+  HoldFree(node, unknown);  // before jobs look for devices
   for (const std::string& id : ids) {
     JobRecord* job = FindJob(id);
     if (job == nullptr) {
@@ -231,8 +209,23 @@ void CoordinatorCore::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbe
   }
   // Slots of jobs that were taken from this node while its lease had lapsed.
   for (const std::string& slot : std::vector<std::string>(node.slots)) {
-    if (!slot.empty() && node.jobs.count(slot) == 0) FreeSlots(node, slot);
+    if (!slot.empty() && slot != unknown && node.jobs.count(slot) == 0) FreeSlots(node, slot);
   }
+  HoldFree(node, unknown);
+}
+
+// A task does not say what it computes on: it may be any device that no other job here has.
+void CoordinatorCore::HoldFree(Node& node, const std::string& unknown_job) {
+  for (std::string& slot : node.slots) {
+    if (slot.empty()) slot = unknown_job;
+  }
+}
+
+// A journal that lost the job, or the wrong state folder, would else end work that is good.
+bool CoordinatorCore::Spared(const Node& node, const std::string& job_id) {
+  if (now_ >= spare_until_) return false;
+  Emit(TaskSpared{node.name(), job_id, spare_until_ - now_});
+  return true;
 }
 
 void CoordinatorCore::StopStray(Node& node, const std::string& job_id, bool is_task) {
@@ -256,163 +249,6 @@ void CoordinatorCore::ExcludeStrays(const JobRecord& job, GangRequest& request) 
   for (const auto& [name, node] : nodes_.all()) {
     if (node.stray_stop_sent.count(job.id) > 0) request.exclude.insert(name);
   }
-}
-
-void CoordinatorCore::AcceptTask(JobRecord& job, Rank& rank, const node::v1::TaskState& state) {
-  if (rank.state.phase() != state.phase() || rank.state.step() != state.step()) Changed(job);
-  rank.state = state;
-  rank.present = rank.seen = true;
-  rank.gone = false;
-  if (rank.lost) FindRankAgain(job, rank);
-  if (rank.lost || job.state == common::v1::JOB_STATE_SUCCEEDED) return;
-  if (state.phase() == node::v1::TASK_PHASE_FAILED) {
-    TaskFailed(job, rank);
-    return;
-  }
-  if (job.resting() || !job.in_history() || state.lineage() != job.view.lineage()) return;
-  if (job.shards.empty()) {
-    if (state.has_lead()) TakeLead(job, state.lead());
-    if (state.has_files()) TakeFiles(job, 0, state.files());
-  }
-  const int64_t total = job.resolved->total_steps();
-  if (state.files().lineage() == job.view.lineage() && state.files().step() == total &&
-      state.files().files_size() > 0 && !state.weights_sha256().empty() &&
-      job.weights_files.files_size() == 0) {
-    job.weights_files = state.files();
-    job.weights_sha256 = state.weights_sha256();
-    Changed(job);
-  }
-}
-
-// A task has ended by an error. What would befall every other one too ends the job; the rest is a
-// worker less.
-void CoordinatorCore::TaskFailed(JobRecord& job, Rank& rank) {
-  const node::v1::TaskState& state = rank.state;
-  if (rank.failure_told) return;
-  if (job.resting() || job.cancel_asked) {
-    // Stopped tasks report how they ended; only what they say of themselves is news.
-    if (state.reason().empty() || DiedSilently(state)) return;
-  }
-  if (DiedSilently(state)) {
-    std::string why = Sentence(state.message());
-    if (why.empty()) {
-      why = state.exit_code() < 0
-                ? absl::StrCat("its task was ended by signal ", -int64_t{state.exit_code()})
-                : "its task is lost";
-    }
-    LoseRank(job, rank, {.why = std::move(why)});
-    return;
-  }
-  rank.failure_told = true;
-  rank.why = Sentence(state.message());
-  const std::string reason = KnownReason(state.reason());
-  const std::string why = rank.why.empty()
-                              ? absl::StrCat("its task ended with exit code ", state.exit_code())
-                              : rank.why;
-  const std::string text = absl::StrCat(NameOf(rank), ": ", why);
-  if (job.resting() || job.cancel_asked || !job.in_history()) {
-    Fail(job, reason, text);
-  } else if (job.shards.empty() && !job.base.empty() && job.lead.step() <= job.base_step &&
-             (reason == "CheckpointCorrupt" || reason == "DataMissing")) {
-    RefuseBase(job, text);
-  } else {
-    LoseRank(job, rank, {.why = why, .reason = reason, .reported = true});
-  }
-}
-
-void CoordinatorCore::AcceptShard(JobRecord& job, Shard& shard, const node::v1::ShardState& state) {
-  if (shard.state.ready() != state.ready() || shard.state.version() != state.version())
-    Changed(job);
-  shard.state = state;
-  shard.present = shard.seen = true;
-  shard.gone = false;
-  if (shard.lost) FindShardAgain(job, shard);
-  if (shard.lost) return;
-  if (!state.reason().empty()) {
-    ShardFailed(job, shard);
-    return;
-  }
-  if (state.lineage() > job.view.lineage()) BeginAbove(job, state.lineage(), NameOf(shard));
-  const bool current =
-      state.lineage() == job.view.lineage() || CAPSTAN_MUTANT("manifest_ignores_lineage");
-  if (job.resting() || !job.in_history() || !current) return;
-  if (shard.index == 0 && state.has_lead()) TakeLead(job, state.lead());
-  if (job.in_history() && !job.resting() && state.has_files()) {
-    TakeFiles(job, shard.index, state.files());
-  }
-}
-
-void CoordinatorCore::ShardFailed(JobRecord& job, Shard& shard) {
-  const node::v1::ShardState& state = shard.state;
-  if (shard.failure_told || job.resting() || job.cancel_asked || !job.in_history() ||
-      state.lineage() != job.view.lineage()) {
-    return;
-  }
-  shard.failure_told = true;
-  shard.why = Sentence(state.message());
-  const std::string reason = KnownReason(state.reason());
-  const std::string text = absl::StrCat(NameOf(shard), ": ", shard.why);
-  if (!job.base.empty() && !state.ready() &&
-      (reason == "CheckpointCorrupt" || reason == "DataMissing")) {
-    RefuseBase(job, text);
-  } else {
-    BeginRecovery(job, reason, text);
-  }
-}
-
-void CoordinatorCore::TakeLead(JobRecord& job, const node::v1::LeadState& lead) {
-  if (lead.lineage() != job.view.lineage() || lead.step() < job.lead.step()) return;
-  const int64_t total = job.resolved->total_steps();
-  if (lead.step() > total || lead.samples_used() < 0 || lead.skipped_steps() < 0 ||
-      lead.skipped_steps() > total) {
-    return;  // it cannot be: the job waits for a lead that makes sense
-  }
-  const bool advanced = lead.step() > job.lead.step();
-  for (const common::v1::EpochRecord& epoch : lead.epochs()) {
-    if (epoch.epoch() < 1) continue;
-    // What was dropped as too old must not come back.
-    if (!job.epochs.empty() && epoch.epoch() <= job.epochs.rbegin()->first) continue;
-    job.epochs.emplace(epoch.epoch(), epoch);
-    if (job.epochs.size() > kMaxEpochs) job.epochs.erase(job.epochs.begin());
-    job.AddLog(wall_, "info", EpochText(epoch));
-    Changed(job);
-  }
-  if (lead.complete() != job.lead.complete() || lead.suspended() != job.lead.suspended()) {
-    Changed(job);
-  }
-  JournalOrders(job, lead);
-  if (advanced) NoteStepTime(job, lead.samples_per_second());
-  job.lead = lead;
-  job.lead.clear_epochs();
-  if (!lead.reason().empty()) {
-    Fail(job, KnownReason(lead.reason()), Sentence(lead.message()));
-    return;
-  }
-  if (!advanced && !lead.complete()) return;
-  Changed(job);
-  const job::v1::ResolvedSpec& spec = *job.resolved;
-  job.samples_used = lead.samples_used();
-  job::v1::Progress& progress = job.progress;
-  progress.set_step(lead.step());
-  progress.set_total_steps(spec.total_steps());
-  if (spec.steps_per_epoch() > 0) {
-    const int64_t last = std::max<int64_t>(spec.total_steps() - 1, 0);
-    progress.set_epoch(
-        static_cast<int32_t>(std::min(lead.step(), last) / spec.steps_per_epoch() + 1));
-  }
-  progress.clear_loss();
-  if (lead.has_loss()) progress.set_loss(lead.loss());
-  progress.clear_accuracy();
-  if (lead.has_accuracy()) progress.set_accuracy(lead.accuracy());
-  if (lead.has_learning_rate()) progress.set_learning_rate(lead.learning_rate());
-  if (lead.samples_per_second() > 0) {
-    progress.set_samples_per_second(lead.samples_per_second());
-    progress.set_eta_seconds(static_cast<double>(spec.total_steps() - lead.step()) *
-                             static_cast<double>(spec.global_batch()) / lead.samples_per_second());
-  }
-  if (!advanced) return;
-  SetTime(wall_, progress.mutable_updated_at());
-  NotePoint(job);
 }
 
 // After a heartbeat: who has gone, because he was stopped or by himself.
@@ -528,7 +364,7 @@ void CoordinatorCore::ExpireLeases() {
                                           absl::FormatDuration(options_.lease)),
                       .lapsed = true});
     }
-    if (node.lost && node.session == 0 && silent > kForgetLostNode && node.jobs.empty()) {
+    if (node.lost && node.session == 0 && silent >= options_.lost_node_kept && node.jobs.empty()) {
       forget.push_back(node.name());
     }
   }

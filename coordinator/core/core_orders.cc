@@ -140,9 +140,15 @@ void CoordinatorCore::Order(JobRecord& job, const job::v1::ResumeJobRequest& req
     job::v1::ResolvedSpec& resolved = *job.resolved;
     job::v1::Resources& resources = *resolved.mutable_spec()->mutable_resources();
     if (request.has_num_workers()) {
+      // A batch per worker or device would be another global batch now, which those who derive it again refuse.
+      resolved.mutable_spec()->mutable_training()->set_global_batch_size(resolved.global_batch());
       resolved.set_num_workers(request.num_workers());
       resources.set_num_workers(request.num_workers());
-      resources.set_min_workers(request.num_workers());
+      // As elastic as it was submitted.
+      const auto& asked = job.spec.resources();
+      resources.set_min_workers(asked.min_workers() > 0
+                                    ? std::min(asked.min_workers(), request.num_workers())
+                                    : request.num_workers());
     }
     if (request.has_num_shards()) {
       resolved.set_num_shards(request.num_shards());
@@ -166,16 +172,11 @@ void CoordinatorCore::Order(JobRecord& job, const job::v1::RetryJobRequest&, Rep
     return;
   }
   const auto at = std::find(ended_.begin(), ended_.end(), job.id);
-  if (at != ended_.end()) {
-    if (static_cast<size_t>(at - ended_.begin()) < logs_kept_from_) {
-      --logs_kept_from_;
-    } else {
-      ended_log_bytes_ -= job.counted_log_bytes;
-    }
-    ended_.erase(at);
-  }
+  if (at != ended_.end()) ended_.erase(at);
   job.cancel_asked = false;
   job.restarts = 0;
+  job.restart_step = 0;
+  job.ran = absl::ZeroDuration();
   job.rejoin.clear();
   job.finished_at = absl::InfinitePast();
   job.retry_at = -absl::InfiniteDuration();

@@ -17,6 +17,7 @@ absl::Status CoordinatorCore::Restore(const DurableState& state, absl::Duration 
   now_ = now;
   wall_ = wall;
   last_incarnation_ = state.last_incarnation;
+  spare_until_ = now + options_.unknown_jobs_spared;
   for (const std::string& name : state.drained) nodes_.SetDrained(name, true);
   // They may still live, and come back with the number that they have.
   for (const auto& entry : state.nodes) {
@@ -30,8 +31,8 @@ absl::Status CoordinatorCore::Restore(const DurableState& state, absl::Duration 
     }
     static const std::map<int64_t, job::v1::Event> kNone;
     const auto events = state.events.find(entry.first);
-    absl::StatusOr<std::unique_ptr<JobRecord>> loaded =
-        FromDurable(durable, events == state.events.end() ? kNone : events->second, options_, now);
+    absl::StatusOr<std::unique_ptr<JobRecord>> loaded = FromDurable(
+        durable, events == state.events.end() ? kNone : events->second, options_, now, wall);
     if (!loaded.ok()) return loaded.status();
     JobRecord& job = **loaded;
     if (by_sequence_.count(job.sequence) > 0 || requests_.count(job.request_id) > 0) {
@@ -49,6 +50,8 @@ absl::Status CoordinatorCore::Restore(const DurableState& state, absl::Duration 
     job.saved = FactsOf(durable);
     job.told_state = job.state;
     job.told_generation = job.view.generation();
+    job.unread = !job.ended();
+    job.logs.CountIn(&log_bytes_);
     last_sequence_ = std::max(last_sequence_, job.sequence);
     last_probe_ = std::max(last_probe_, job.probe_id);
     requests_[job.request_id] = job.id;
@@ -87,12 +90,14 @@ std::vector<std::pair<std::string, std::string>> CoordinatorCore::StoragePaths()
   std::vector<std::pair<std::string, std::string>> out;
   for (const auto& entry : by_sequence_) {
     const JobRecord& job = *entry.second;
-    if (job.ended()) continue;
-    out.emplace_back(job.id, job.resolved.has_value()
-                                 ? job.resolved->storage_path()
-                                 : absl::StrCat(StorageRoot(job), "/", job.id));
+    if (!job.ended()) out.emplace_back(job.id, StoragePath(job));
   }
   return out;
+}
+
+std::string CoordinatorCore::StoragePath(const JobRecord& job) const {
+  return job.resolved.has_value() ? job.resolved->storage_path()
+                                  : absl::StrCat(StorageRoot(job.spec), "/", job.id);
 }
 
 void CoordinatorCore::PlaceMembers(JobRecord& job, bool surely) {
@@ -115,9 +120,11 @@ void CoordinatorCore::PlaceMembers(JobRecord& job, bool surely) {
 // The file is the truth: a manifest whose commit nobody could record any more counts.
 void CoordinatorCore::TakeManifest(JobRecord& job, const FoundManifest& found) {
   if (job.ended() || found.lineage < std::max<int64_t>(job.view.lineage(), 1) ||
+      found.lineage > std::max<int64_t>(job.view.generation(), 1) + kMostLineagesAhead ||
       found.spec_digest != job.digest || found.step > job.resolved->total_steps()) {
     return;
   }
+  if (job.deleted.count(absl::StrCat(found.lineage, "-", found.step)) > 0) return;
   for (const SavedManifest& manifest : job.manifests) {
     if (manifest.saved.lineage() == found.lineage && manifest.saved.step() >= found.step) return;
   }
@@ -189,42 +196,65 @@ void CoordinatorCore::RecoverTheLost(JobRecord& job) {
 }
 
 void CoordinatorCore::Handle(const Restored& restored) {
-  for (const auto& entry : restored.manifests) {
-    JobRecord* job = FindJob(entry.first);
-    if (job == nullptr || job->ended()) continue;
-    if (job->resolved.has_value()) {
-      for (const FoundManifest& found : entry.second) TakeManifest(*job, found);
-    } else {
-      job->found = entry.second;  // whether they fit, its digest will tell
-    }
-  }
-  for (const auto& entry : restored.lineages) {
-    JobRecord* job = FindJob(entry.first);
-    if (job == nullptr || job->ended()) continue;
-    BeginAbove(*job, entry.second, "a checkpoint folder");
-  }
-  std::vector<JobRecord*> active;
-  for (const auto& entry : active_) active.push_back(entry.second);
-  for (JobRecord* job : active) {
-    for (Rank& rank : job->ranks) {
-      if (nodes_.FindIncarnation(rank.node, rank.incarnation) == nullptr) {
-        LoseRank(*job, rank, {.why = "its service is not known any more"});
+  std::vector<JobRecord*> read;
+  for (const auto& entry : by_sequence_) {
+    JobRecord* const job = entry.second;
+    const bool meant = !restored.jobs.has_value() || restored.jobs->count(job->id) > 0;
+    if (!meant || (!job->unread && !job->ended())) continue;
+    read.push_back(job);
+    job->unread = false;  // of an ended one too: it may be retried
+    RemoveDeleted(*job);
+    if (job->ended()) continue;
+    job->waiting.clear();
+    job->progress_at = now_;
+    schedule_ = true;
+    if (const auto found = restored.manifests.find(job->id); found != restored.manifests.end()) {
+      if (job->resolved.has_value()) {
+        for (const FoundManifest& manifest : found->second) TakeManifest(*job, manifest);
+      } else {
+        job->found = found->second;  // whether they fit, its digest will tell
       }
     }
-    for (Shard& shard : job->shards) {
-      if (nodes_.FindIncarnation(shard.node, shard.incarnation) == nullptr) {
-        LoseShard(*job, shard, {.why = "its service is not known any more"});
-      }
+    const auto lineage = restored.lineages.find(job->id);
+    if (lineage != restored.lineages.end() && !job->ended()) {
+      BeginAbove(*job, lineage->second, "a checkpoint folder");
     }
-    // A loss whose lanes had not got new owners yet.
-    const auto& owners = job->view.lane_owners();
-    const bool ownerless = !job->resting() && job->in_history() &&
-                           std::any_of(owners.begin(), owners.end(),
-                                       [job](int32_t owner) { return job->ranks[owner].lost; });
-    if (ownerless) job->takeover_at = now_;
-    RecoverTheLost(*job);
-    Advance(*job);
   }
+  for (JobRecord* job : read) {
+    if (active_.count(job->sequence) > 0) GoOn(*job);
+  }
+}
+
+// What is known of its gang, and then what follows from that.
+void CoordinatorCore::GoOn(JobRecord& job) {
+  for (Rank& rank : job.ranks) {
+    if (nodes_.FindIncarnation(rank.node, rank.incarnation) == nullptr) {
+      LoseRank(job, rank, {.why = "its service is not known any more"});
+    }
+  }
+  for (Shard& shard : job.shards) {
+    if (nodes_.FindIncarnation(shard.node, shard.incarnation) == nullptr) {
+      LoseShard(job, shard, {.why = "its service is not known any more"});
+    }
+  }
+  // A loss whose lanes had not got new owners yet.
+  const auto& owners = job.view.lane_owners();
+  const bool ownerless = !job.resting() && job.in_history() &&
+                         std::any_of(owners.begin(), owners.end(),
+                                     [&job](int32_t owner) { return job.ranks[owner].lost; });
+  if (ownerless) job.takeover_at = now_;
+  RecoverTheLost(job);
+  Advance(job);
+}
+
+// Its folder is on a disk that hangs.
+void CoordinatorCore::SayUnread(JobRecord& job) {
+  if (now_ - job.progress_at < options_.say_waiting_after) return;
+  std::string text = absl::StrCat("its checkpoint folder ", StoragePath(job),
+                                  ", which has not answered since the coordinator started");
+  if (job.waiting == text) return;
+  job.waiting = std::move(text);
+  Changed(job);
 }
 
 }  // namespace capstan::coordinator::core

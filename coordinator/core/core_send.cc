@@ -4,12 +4,28 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
+#include "services/check/mutant.h"
 
 namespace capstan::coordinator::core {
 namespace {
 
 std::string BaseFolder(const JobRecord& job) {
   return absl::StrCat(job.resolved->storage_path(), "/", job.base);
+}
+
+using Certificates = google::protobuf::RepeatedPtrField<node::v1::NodeCertificate>;
+
+// Whose certificate each node of the view has registered with, for shards to know them by.
+void TellCertificates(const common::v1::View& view, const NodeTable& nodes, Certificates& out) {
+  const auto tell = [&](const std::string& name) {
+    const Node* node = nodes.Find(name);
+    if (node == nullptr || node->reg.certificate().empty()) return;
+    node::v1::NodeCertificate& entry = *out.Add();
+    entry.set_node(name);
+    entry.set_name(node->reg.certificate());
+  };
+  for (const common::v1::WorkerRef& worker : view.workers()) tell(worker.node());
+  for (const common::v1::ShardRoute& shard : view.shards()) tell(shard.node());
 }
 
 }  // namespace
@@ -51,7 +67,9 @@ void CoordinatorCore::SendView(JobRecord& job) {
     if (!untold && !(unseen && Due(shard.view_sent, options_.resend))) continue;
     shard.view_sent = now_;
     shard.generation_sent = generation;
-    Emit(Send{node->session, response});
+    node::v1::ConnectResponse to_shard = response;
+    TellCertificates(job.view, nodes_, *to_shard.mutable_view_change()->mutable_certificates());
+    Emit(Send{node->session, std::move(to_shard)});
   }
   for (Rank& rank : job.ranks) {
     const Node* node = nodes_.FindIncarnation(rank.node, rank.incarnation);
@@ -63,6 +81,28 @@ void CoordinatorCore::SendView(JobRecord& job) {
     rank.view_sent = now_;
     Emit(Send{node->session, response});
   }
+}
+
+// A process that an earlier coordinator started has the key that it was given then, and the secret
+// that it was made with may be lost.
+void CoordinatorCore::SendKeys(JobRecord& job) {
+  if (!options_.files_key) return;
+  const auto send = [&](auto& member, bool is_shard) {
+    const Node* node = nodes_.FindIncarnation(member.node, member.incarnation);
+    const bool has_view = member.present && member.state.lineage() == job.view.lineage() &&
+                          member.state.generation() == job.view.generation();
+    if (member.keyed || member.lost || !has_view || node == nullptr || !node->usable()) return;
+    member.keyed = true;
+    node::v1::ConnectResponse response;
+    node::v1::ViewChange& change = *response.mutable_view_change();
+    *change.mutable_view() = job.view;
+    if (is_shard) TellCertificates(job.view, nodes_, *change.mutable_certificates());
+    change.set_files_key(options_.files_key(
+        job.id, {.shard = is_shard, .index = member.index, .incarnation = member.incarnation}));
+    Emit(Send{node->session, std::move(response)});
+  };
+  for (Shard& shard : job.shards) send(shard, true);
+  for (Rank& rank : job.ranks) send(rank, false);
 }
 
 void CoordinatorCore::SendLacking(JobRecord& job) {
@@ -77,6 +117,7 @@ void CoordinatorCore::SendLacking(JobRecord& job) {
     }
     shard.lineage_sent = now_;
     shard.generation_sent = job.view.generation();
+    shard.keyed = true;
     node::v1::ConnectResponse response;
     node::v1::StartLineage* start = response.mutable_start_lineage();
     start->set_job_id(job.id);
@@ -84,7 +125,12 @@ void CoordinatorCore::SendLacking(JobRecord& job) {
     start->set_resolved_spec(job.resolved_bytes);
     start->set_spec_digest(job.digest);
     *start->mutable_view() = job.view;
+    TellCertificates(job.view, nodes_, *start->mutable_certificates());
     if (!job.base.empty()) start->set_base_manifest(BaseFolder(job));
+    if (options_.files_key) {
+      start->set_files_key(options_.files_key(
+          job.id, {.shard = true, .index = shard.index, .incarnation = shard.incarnation}));
+    }
     for (node::v1::Order& order : OrdersBeyondBase(job)) {
       start->add_order_ids(order.id());
       *start->add_orders() = std::move(order);
@@ -92,6 +138,7 @@ void CoordinatorCore::SendLacking(JobRecord& job) {
     Emit(Send{node->session, std::move(response)});
   }
   SendFilesTaken(job);
+  SendKeys(job);
   for (Rank& rank : job.ranks) {
     if (rank.lost) StopRank(job, rank);
   }
@@ -109,6 +156,7 @@ void CoordinatorCore::SendLacking(JobRecord& job) {
       continue;
     }
     rank.start_sent = now_;
+    rank.keyed = true;
     node::v1::ConnectResponse response;
     node::v1::StartTask* start = response.mutable_start_task();
     start->set_job_id(job.id);
@@ -117,6 +165,10 @@ void CoordinatorCore::SendLacking(JobRecord& job) {
     start->set_spec_digest(job.digest);
     *start->mutable_view() = job.view;
     for (const int device : rank.devices) start->add_devices(device);
+    if (options_.files_key) {
+      start->set_files_key(options_.files_key(
+          job.id, {.shard = false, .index = rank.index, .incarnation = rank.incarnation}));
+    }
     if (job.shards.empty()) {
       if (!job.base.empty()) start->set_base_manifest(BaseFolder(job));
       for (node::v1::Order& order : OrdersBeyondBase(job)) *start->add_orders() = std::move(order);
@@ -126,6 +178,7 @@ void CoordinatorCore::SendLacking(JobRecord& job) {
 }
 
 void CoordinatorCore::StopRank(JobRecord& job, Rank& rank) {
+  if (CAPSTAN_MUTANT("lapsed_is_gone") && rank.lapsed_at != 0) rank.gone = true;
   if (rank.gone) return;
   Node* node = nodes_.FindIncarnation(rank.node, rank.incarnation);
   if (node == nullptr || node->lost) {

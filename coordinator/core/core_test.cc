@@ -147,7 +147,7 @@ TEST_F(CoreTest, AListIsFilteredBeforeItIsCut) {
 TEST_F(CoreTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(Submit(Spec(1, 1), "no spaces"), "");
   EXPECT_THAT(LastReply().status.message(), HasSubstr("request_id"));
-  EXPECT_EQ(Submit(Spec(1, 1, "../x")), "");
+  for (const char* name : {"../x", "-rf", "-"}) EXPECT_EQ(Submit(Spec(1, 1, name)), "") << name;
   EXPECT_TRUE(absl::IsInvalidArgument(LastReply().status));
   job::v1::JobSpec spec = Spec(1, 1);
   spec.set_version(2);
@@ -314,6 +314,14 @@ TEST_F(CoreTest, DataThatDifferAndDataThatDoNotFitFail) {
   AnswerProbe(workers_[1], "", /*classes=*/9);
   EXPECT_EQ(Job(differ).reason(), "DataMissing");
   EXPECT_THAT(Job(differ).message(), HasSubstr("10 classes on host host-w0"));
+
+  // As many samples, from other numbers of files.
+  const std::string batches = Submit(Spec(2, 1));
+  AnswerProbe(workers_[0], "", 10, /*batches=*/2);
+  AnswerProbe(workers_[1], "", 10, /*batches=*/3);
+  EXPECT_EQ(Job(batches).reason(), "DataMissing");
+  EXPECT_THAT(Job(batches).message(), HasSubstr("2 of 5 batches on host host-w0"));
+  EXPECT_THAT(Job(batches).message(), HasSubstr("3 of 5 batches on host host-w1"));
 
   const std::string unfit = Submit(Spec(2, 1));
   AnswerProbe(workers_[0], "", 9);

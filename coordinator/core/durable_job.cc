@@ -8,6 +8,8 @@
 
 namespace capstan::coordinator::core {
 
+constexpr int32_t kMostRanks = 1 << 20;  // between two that are remembered
+
 v1::DurableJob ToDurable(const JobRecord& job, absl::Duration now) {
   v1::DurableJob out;
   out.set_job_id(job.id);
@@ -25,6 +27,7 @@ v1::DurableJob ToDurable(const JobRecord& job, absl::Duration now) {
   out.set_spec_digest(job.digest);
   if (job.has_view()) *out.mutable_view() = job.view;
   for (const Rank& rank : job.ranks) {
+    if (rank.forgotten) continue;
     v1::DurableRank* to = out.add_ranks();
     to->set_index(rank.index);
     to->set_node(rank.node);
@@ -67,25 +70,37 @@ v1::DurableJob ToDurable(const JobRecord& job, absl::Duration now) {
   out.set_on_gpus(job.on_gpus);
   if (job.spec_changed) out.set_changed_spec(job.spec.SerializeAsString());
   out.set_settled_step(job.settled_step);
+  for (const std::string& condition : job.conditions) out.add_conditions(condition);
+  out.set_restart_step(job.restart_step);
+  for (const std::string& id : job.deleted) out.add_deleted(id);
 
   v1::DurableProgress* progress = out.mutable_progress();
   progress->set_message(job.message);
   *progress->mutable_progress() = job.progress;
   for (const auto& entry : job.epochs) *progress->add_epochs() = entry.second;
   progress->set_samples_used(job.samples_used);
-  if (!job.ranks.empty()) progress->set_active_seconds(absl::ToDoubleSeconds(now - job.started));
+  progress->set_active_seconds(absl::ToDoubleSeconds(job.Ran(now)));
+  // A monotonic time means nothing to another process: what is left of it does.
+  const absl::Duration due = job.recover ? job.recover_at : job.retry_at;
+  if (due > now && due < absl::InfiniteDuration()) {
+    progress->set_backoff_seconds(absl::ToDoubleSeconds(due - now));
+  }
   return out;
 }
 
 std::string FactsOf(const v1::DurableJob& durable) {
   v1::DurableJob facts = durable;
   facts.clear_progress();
+  // People were told of each of these.
+  if (const int64_t skipped = durable.progress().progress().skipped_steps(); skipped > 0) {
+    facts.mutable_progress()->mutable_progress()->set_skipped_steps(skipped);
+  }
   return facts.SerializeAsString();
 }
 
 absl::StatusOr<std::unique_ptr<JobRecord>> FromDurable(
     const v1::DurableJob& durable, const std::map<int64_t, job::v1::Event>& events,
-    const CoreOptions& options, absl::Duration now) {
+    const CoreOptions& options, absl::Duration now, absl::Time wall) {
   auto out = std::make_unique<JobRecord>(options);
   JobRecord& job = *out;
   const auto broken = [&durable](const char* what) {
@@ -116,6 +131,16 @@ absl::StatusOr<std::unique_ptr<JobRecord>> FromDurable(
   job.view = durable.view();
   if (job.has_view() && !job.resolved.has_value()) return broken("view has no resolved spec");
   for (const v1::DurableRank& from : durable.ranks()) {
+    const auto next = static_cast<int32_t>(job.ranks.size());
+    if (from.index() < next || from.index() > next + kMostRanks)
+      return broken("ranks are mixed up");
+    // Before it were some that are forgotten.
+    while (static_cast<int32_t>(job.ranks.size()) < from.index()) {
+      Rank place;
+      place.index = static_cast<int32_t>(job.ranks.size());
+      place.lost = place.gone = place.forgotten = true;
+      job.ranks.push_back(std::move(place));
+    }
     Rank rank;
     rank.index = from.index();
     rank.node = from.node();
@@ -161,8 +186,10 @@ absl::StatusOr<std::unique_ptr<JobRecord>> FromDurable(
   // Those that were given up, too: their writers let go of them when they were told.
   job.settled_step = std::max(job.settled_step, durable.settled_step());
   job.recover = durable.recover();
-  if (job.recover) job.recover_at = now;
   job.restarts = durable.restarts();
+  job.restart_step = durable.restart_step();
+  job.deleted.insert(durable.deleted().begin(), durable.deleted().end());
+  job.conditions.insert(durable.conditions().begin(), durable.conditions().end());
   if (durable.has_max_restarts()) job.max_restarts = durable.max_restarts();
   for (const v1::DurableOrder& from : durable.orders()) {
     job.orders.push_back({from.order(), from.lineage()});
@@ -184,7 +211,15 @@ absl::StatusOr<std::unique_ptr<JobRecord>> FromDurable(
   job.progress = progress.progress();
   for (const common::v1::EpochRecord& epoch : progress.epochs()) job.epochs[epoch.epoch()] = epoch;
   job.samples_used = progress.samples_used();
-  job.started = now - absl::Seconds(progress.active_seconds());
+  job.ran = absl::Seconds(std::max(0.0, progress.active_seconds()));
+  if (!job.resting()) job.RunClock(now);
+  const absl::Duration backoff = absl::Seconds(std::max(0.0, progress.backoff_seconds()));
+  if (job.recover) {
+    job.recover_at = now + backoff;
+  } else if (backoff > absl::ZeroDuration() && job.state == common::v1::JOB_STATE_PENDING) {
+    job.retry_at = now + backoff;
+    job.retry_wall = wall + backoff;
+  }
   job.progress_at = now;
 
   for (const auto& entry : events) {

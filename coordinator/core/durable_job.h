@@ -25,7 +25,7 @@ std::string FactsOf(const v1::DurableJob& durable);
 // and what was under way (a manifest, orders sent) begins again. DataLoss: the bytes are no job.
 absl::StatusOr<std::unique_ptr<JobRecord>> FromDurable(
     const v1::DurableJob& durable, const std::map<int64_t, job::v1::Event>& events,
-    const CoreOptions& options, absl::Duration now);
+    const CoreOptions& options, absl::Duration now, absl::Time wall);
 
 }  // namespace capstan::coordinator::core
 

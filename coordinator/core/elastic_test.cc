@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "coordinator/core/core.h"
 #include "coordinator/core/test_recovery.h"
 
@@ -16,6 +18,7 @@ using common::v1::JOB_STATE_STARTING;
 using common::v1::JOB_STATE_SUSPENDED;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
@@ -165,7 +168,13 @@ TEST_F(RecoveryTest, TheTaskOfALocalJobGoesBackIntoTheQueue) {
   EXPECT_EQ(Job(id_).restarts(), 1);
 }
 
-TEST_F(RecoveryTest, ALateLaneIsIssuedAgainAndItsWaitDoubles) {
+// Lanes go back to nobody meanwhile.
+class LateTest : public RecoveryTest {
+ protected:
+  LateTest() : RecoveryTest({.give_back = absl::Hours(1)}) {}
+};
+
+TEST_F(LateTest, ALateLaneIsIssuedAgainAndItsWaitDoubles) {
   Running(2, 1);
   Lead(3);
   node::v1::Waiting& waiting = *Shard(stores_[0], id_, 0).mutable_waiting();
@@ -178,16 +187,130 @@ TEST_F(RecoveryTest, ALateLaneIsIssuedAgainAndItsWaitDoubles) {
   EXPECT_EQ(Job(id_).generation(), 2);
   EXPECT_THAT(EventTypes(id_), Contains("LaneReissued"));
   EXPECT_EQ(Job(id_).events(Job(id_).events_size() - 1).message(),
-            "generation 2: lanes 3 go from w1 to w0");
+            "generation 2: lanes 2,3 go from w1 to w0");  // all that it has
   EXPECT_EQ(Job(id_).events(Job(id_).events_size() - 1).step(), 3);
-  // Now w0 is late with it: it goes back after twice the time.
+  // Now w0 is late with it: it goes back after twice the time, since w1 is at this step again.
   for (const SessionId worker : workers_) {
     beats_[worker].mutable_heartbeat()->mutable_tasks(0)->set_generation(2);
+    beats_[worker].mutable_heartbeat()->mutable_tasks(0)->set_step(3);
   }
   Pass(absl::Milliseconds(3500), All());
   EXPECT_EQ(Job(id_).generation(), 2);
   Pass(absl::Milliseconds(1000), All());
   EXPECT_EQ(Job(id_).generation(), 3);
+}
+
+// Steps of other times: three times the middle one, 2 s.
+TEST_F(LateTest, ALaneIsLateAfterThreeMedianSteps) {
+  Running(2, 1);
+  int64_t step = 0;
+  for (const double seconds : {5.0, 2.0, 1.0, 9.0, 0.5}) {
+    Shard(stores_[0], id_, 0).mutable_lead()->set_samples_per_second(16 / seconds);
+    Lead(++step);
+  }
+  node::v1::Waiting& waiting = *Shard(stores_[0], id_, 0).mutable_waiting();
+  waiting.set_step(step);
+  waiting.add_lanes(3);
+  Beat(stores_[0]);
+  Pass(absl::Milliseconds(5900), All());
+  EXPECT_EQ(Job(id_).generation(), 1);
+  Pass(absl::Milliseconds(700), All());
+  EXPECT_EQ(Job(id_).generation(), 2);
+}
+
+// By the step after next nobody remembers.
+TEST_F(LateTest, TheNextStepBeginsWithTheFirstWait) {
+  Running(2, 1);
+  Lead(3);
+  node::v1::Waiting& waiting = *Shard(stores_[0], id_, 0).mutable_waiting();
+  waiting.set_step(3);
+  waiting.add_lanes(3);
+  Beat(stores_[0]);
+  Pass(absl::Milliseconds(2600), All());
+  ASSERT_EQ(Job(id_).generation(), 2);
+  for (const SessionId worker : workers_) {
+    beats_[worker].mutable_heartbeat()->mutable_tasks(0)->set_generation(2);
+    beats_[worker].mutable_heartbeat()->mutable_tasks(0)->set_step(4);
+  }
+  Lead(4);
+  Shard(stores_[0], id_, 0).mutable_waiting()->set_step(4);
+  Beat(stores_[0]);
+  Pass(absl::Milliseconds(2600), All());
+  EXPECT_EQ(Job(id_).generation(), 3);
+}
+
+// A generation that is about something else does not begin the wait of a lane anew.
+TEST_F(LateTest, AJoinerDoesNotPutOffWhatIsLate) {
+  job::v1::JobSpec spec = Spec(3, 1);
+  spec.mutable_resources()->set_min_workers(2);
+  Running(2, 1, spec);
+  Lead(3);
+  node::v1::Waiting& waiting = *Shard(stores_[0], id_, 0).mutable_waiting();
+  waiting.set_step(3);
+  waiting.add_lanes(5);
+  Beat(stores_[0]);
+  Pass(absl::Milliseconds(1500), All());
+  workers_.push_back(Worker("w2"));
+  AnswerProbe(workers_[2]);
+  ASSERT_EQ(Job(id_).generation(), 2);
+  Pass(absl::Milliseconds(1000), All());
+  EXPECT_THAT(EventTypes(id_), Contains("LaneReissued"));
+}
+
+// What the lead has measured is acted upon at once, with all lanes of the one that is late.
+TEST_F(LateTest, WhatTheLeadSaysIsLateIsIssuedAgainAtOnce) {
+  Running(2, 1);
+  Lead(3);
+  node::v1::ShardState& lead = Shard(stores_[0], id_, 0);
+  lead.set_generation(1);
+  lead.mutable_waiting()->set_step(3);
+  lead.mutable_waiting()->add_lanes(0);
+  Beat(stores_[0]);
+  EXPECT_EQ(Job(id_).generation(), 1);
+  lead.mutable_waiting()->add_late_lanes(0);
+  Beat(stores_[0]);
+  EXPECT_EQ(Job(id_).generation(), 2);
+  EXPECT_THAT(core_.Peek(id_)->Owners(), ElementsAre(1, 1, 1, 1));
+  Beat(stores_[0]);  // it still speaks of those who owned them before
+  EXPECT_EQ(Job(id_).generation(), 2);
+}
+
+// Whoever else says that it has written them.
+TEST_F(RecoveryTest, OnlyTheOwnerOfLaneZeroReportsTheFinalFiles) {
+  Running(2, 1);
+  Lead(10).set_complete(true);
+  Report(0, 1, 10);
+  for (const int rank : {1, 0}) {
+    EXPECT_THAT(manifests_, IsEmpty()) << rank;
+    node::v1::TaskState& task = Task(workers_[static_cast<size_t>(rank)], id_, rank);
+    task.mutable_files()->set_lineage(1);
+    task.mutable_files()->set_step(10);
+    common::v1::FileInfo* file = task.mutable_files()->add_files();
+    file->set_name("weights.safetensors");
+    file->set_sha256(std::string(32, 'w'));
+    task.set_weights_sha256(std::string(64, rank == 0 ? 'a' : 'f'));
+    Beat(workers_[static_cast<size_t>(rank)]);
+  }
+  ASSERT_THAT(manifests_, SizeIs(1));
+  EXPECT_EQ(manifests_[0].weights_sha256, std::string(64, 'a'));
+}
+
+TEST_F(RecoveryTest, ASkippedStepIsAnEventAndStaysInTheCount) {
+  Running(1, 1);
+  Lead(4);
+  node::v1::LeadState& lead = Lead(6);
+  lead.set_skipped_steps(1);
+  lead.set_last_skipped_step(5);
+  Beat(stores_[0]);
+  Beat(stores_[0]);
+  const job::v1::Job job = Job(id_);
+  EXPECT_EQ(job.progress().skipped_steps(), 1);
+  EXPECT_EQ(job.events(job.events_size() - 1).type(), "StepSkipped");
+  EXPECT_EQ(
+      job.events(job.events_size() - 1).message(),
+      "step 5: loss or gradient was not finite, the weights stayed as they were; 1 skipped in "
+      "all");
+  EXPECT_EQ(Saved(id_).progress().progress().skipped_steps(), 1);
 }
 
 TEST_F(RecoveryTest, AWorkerLostAfterTheEndIsOnlyNews) {
@@ -360,10 +483,38 @@ TEST_F(RecoveryTest, SuspendedAndResumedWithOtherNumbers) {
   EXPECT_EQ(job.state(), JOB_STATE_RUNNING);
   EXPECT_EQ(job.lineage(), 2);
   EXPECT_EQ(job.resolved().lanes(), 6);  // as before, or the bits would be others
+  EXPECT_EQ(job.resolved().spec().training().global_batch_size(), 16);  // and so is the batch
   EXPECT_EQ(job.workers_size(), 2);
   EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-4"));
   EXPECT_THAT(starts_.back().orders(), IsEmpty());
   EXPECT_EQ(job.restarts(), 0);
+}
+
+// min_workers of the job file holds for fewer and for more workers.
+TEST_F(RecoveryTest, AResumedJobIsAsElasticAsItWasSubmitted) {
+  job::v1::JobSpec spec = Spec(3, 1);
+  spec.mutable_resources()->set_min_workers(1);
+  Running(3, 1, spec);
+  int order = 0;
+  for (const int workers : {1, 3, 2}) {
+    Ask(For<job::v1::SuspendJobRequest>());
+    std::vector<int64_t> orders;
+    for (++order; static_cast<int>(orders.size()) < order;) {
+      orders.push_back(static_cast<int64_t>(orders.size()) + 1);
+    }
+    Lead(2 + order).set_suspended(true);
+    Beat(stores_[0]);
+    Save(2 + order, orders);
+    ASSERT_EQ(Job(id_).state(), JOB_STATE_SUSPENDED);
+    PassAndFollow(absl::Seconds(2));
+    auto resume = For<job::v1::ResumeJobRequest>();
+    resume.set_num_workers(workers);
+    Ask(resume);
+    ASSERT_TRUE(LastReply().status.ok()) << LastReply().status;
+    EXPECT_EQ(Job(id_).resolved().spec().resources().min_workers(), 1) << workers;
+    PassAndFollow(absl::Seconds(2));
+    ASSERT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+  }
 }
 
 TEST_F(RecoveryTest, ASuspendThatWasAnsweredSuspendsNoLaterHistory) {
@@ -406,6 +557,97 @@ TEST_F(RecoveryTest, AFailedJobIsRetriedFromItsLastManifest) {
   EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
   EXPECT_EQ(Lineage(), 2);
   EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-4"));
+}
+
+TEST_F(RecoveryTest, WhoJoinsIsOfTheVersionOfTheOthers) {
+  Running(2, 1);
+  Do(NodeDisconnected{workers_[1], /*goodbye=*/true});
+  const SessionId newer = Connect("w2", common::v1::ROLE_WORKER, 0, 1, "9.0.0");
+  Pass(absl::Seconds(2), {workers_[0], stores_[0], newer});
+  EXPECT_THAT(Take(newer, ConnectResponse::kProbe), IsEmpty());
+  const SessionId same = Worker("w3");
+  EXPECT_THAT(Take(same, ConnectResponse::kProbe), SizeIs(1));
+  // Nor takes a param_store the place of one of another version.
+  Do(NodeDisconnected{stores_[0], /*goodbye=*/true});
+  const SessionId store = Connect("s1", common::v1::ROLE_PARAM_STORE, 0, 1, "9.0.0");
+  Pass(absl::Seconds(10), {workers_[0], newer, same, store});
+  EXPECT_THAT(Take(store, ConnectResponse::kStartLineage), IsEmpty());
+  EXPECT_THAT(Job(id_).message(), HasSubstr("param_store s1 is of version 9.0.0, the job's others "
+                                            "are of none"));
+  const SessionId fitting = Store("s2");
+  Pass(absl::Seconds(1), {workers_[0], newer, same, store, fitting});
+  EXPECT_THAT(Take(fitting, ConnectResponse::kStartLineage), Not(IsEmpty()));
+}
+
+TEST_F(RecoveryTest, OfTheLostWorkersTheLastSixteenAreRemembered) {
+  Running(2, 1);
+  for (int i = 0; i < 25; ++i) {
+    Do(NodeDisconnected{workers_[1], /*goodbye=*/true});
+    workers_[1] = Worker(absl::StrCat("x", i));
+    PassAndFollow(absl::Seconds(1));
+  }
+  const job::v1::Job job = Job(id_);
+  EXPECT_EQ(job.state(), JOB_STATE_RUNNING);
+  ASSERT_THAT(job.workers(), SizeIs(2 + 16));
+  EXPECT_EQ(job.workers_left_out(), 25 - 16);
+  EXPECT_EQ(job.workers(0).index(), 0);
+  EXPECT_EQ(job.workers(1).index(), 10);
+  EXPECT_EQ(job.workers(1).node(), "x8");
+  EXPECT_EQ(job.workers(17).index(), 26);
+  EXPECT_THAT(Saved(id_).ranks(), SizeIs(2 + 16));
+  EXPECT_TRUE(core_.Peek(id_)->ranks[9].node.empty());
+
+  // Another coordinator knows the same, and finds the living one by its rank.
+  World next;
+  next.journal_ = journal_;
+  ASSERT_TRUE(next.core_.Restore(next.journal_.state(), next.now_, absl::UnixEpoch()).ok());
+  next.Do(Restored{});
+  ASSERT_THAT(next.Job(id_).workers(), SizeIs(2 + 16));
+  EXPECT_EQ(next.Job(id_).workers_left_out(), 25 - 16);
+  const Node* const node = next.core_.nodes().Find("x24");
+  ASSERT_NE(node, nullptr);
+  const SessionId session = next.Connect("x24", common::v1::ROLE_WORKER, node->incarnation);
+  node::v1::TaskState& task = next.Task(session, id_, 26);
+  task.set_phase(node::v1::TASK_PHASE_RUNNING);
+  next.Beat(session);
+  EXPECT_TRUE(next.Take(session, ConnectResponse::kStopTask).empty());
+  EXPECT_EQ(next.Job(id_).workers(17).state(), "RUNNING");
+}
+
+// Such a worker gets no lanes. Told once, again after it has kept up; numbers that cannot be say
+// nothing.
+TEST_F(RecoveryTest, AWorkerThatTakesWeightsTooSlowlyIsNamed) {
+  Running(2, 1);
+  const std::string id = id_;
+  const auto told = [&] {
+    const auto types = EventTypes(id);
+    return std::count(types.begin(), types.end(), "WorkerBehind");
+  };
+  node::v1::LeadState& lead = *Shard(stores_[0], id, 0).mutable_lead();
+  lead.set_lineage(1);
+  lead.set_step(1);
+  node::v1::SlowReader& reader = *lead.add_slow_readers();
+  lead.add_slow_readers()->set_rank(77);
+  lead.mutable_slow_readers(1)->set_missed_versions(1000);
+  reader.set_rank(1);
+  for (const int64_t missed : {1, 9}) {
+    reader.set_missed_versions(missed);
+    Beat(stores_[0]);
+    EXPECT_EQ(told(), 0) << missed;
+  }
+  for (const int64_t missed : {10, 11, 50}) {
+    reader.set_missed_versions(missed);
+    Beat(stores_[0]);
+    EXPECT_EQ(told(), 1) << missed;
+  }
+  EXPECT_THAT(Job(id).events(Job(id).events_size() - 1).message(),
+              HasSubstr("needs longer than a step to take the weights; 10 versions were left out"));
+  lead.clear_slow_readers();
+  Beat(stores_[0]);
+  lead.add_slow_readers()->set_rank(1);
+  lead.mutable_slow_readers(0)->set_missed_versions(12);
+  Beat(stores_[0]);
+  EXPECT_EQ(told(), 2);
 }
 
 }  // namespace

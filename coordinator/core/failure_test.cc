@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "coordinator/core/core.h"
 #include "coordinator/core/test_world.h"
 
@@ -127,7 +129,7 @@ TEST_F(FailureTest, LossesOfOneMomentAreOneGeneration) {
   EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
 }
 
-TEST_F(FailureTest, WithoutAnyWorkerTheJobWaitsForOneAndThenFails) {
+TEST_F(FailureTest, WithoutAnyWorkerTheJobWaitsForOneAndThenForAGang) {
   const std::string id = Running(2, 1);
   Kill(workers_[0], id, 0, 9);
   EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
@@ -141,9 +143,41 @@ TEST_F(FailureTest, WithoutAnyWorkerTheJobWaitsForOneAndThenFails) {
             "recovering: a worker, any, after worker w0 on host host-w0, last seen 0 s ago; worker "
             "w1 on host host-w1, last seen 0 s ago");
   Pass(absl::Seconds(300), Without({}));
+  EXPECT_EQ(Job(id).state(), common::v1::JOB_STATE_PENDING);
+  EXPECT_EQ(Job(id).reason(), "GangLost");
+  const job::v1::Job job = Job(id);
+  const auto lost = std::find_if(job.events().begin(), job.events().end(),
+                                 [](const auto& event) { return event.type() == "GangLost"; });
+  ASSERT_NE(lost, job.events().end());
+  EXPECT_THAT(lost->message(), HasSubstr("worker w1 on host host-w1"));
+  EXPECT_EQ(job.restarts(), 1);
+}
+
+// Its steps since the last checkpoint are lost as by the loss of a shard, and count like that.
+TEST_F(FailureTest, AGangOfWorkersThatIsLostIsARestart) {
+  job::v1::JobSpec spec = Spec(1, 1);
+  spec.mutable_recovery()->set_max_restarts(0);
+  const std::string id = Running(1, 1, &spec);
+  Kill(workers_[0], id, 0, 9);
+  Pass(absl::Seconds(310), Without({workers_[0]}));
   EXPECT_EQ(Job(id).state(), JOB_STATE_FAILED);
-  EXPECT_EQ(Job(id).reason(), "WorkerLost");
-  EXPECT_THAT(Job(id).message(), HasSubstr("worker w1 on host host-w1"));
+  EXPECT_EQ(Job(id).reason(), "MaxRestartsExceeded");
+  EXPECT_THAT(Job(id).message(), HasSubstr("worker w0 on host host-w0"));
+}
+
+// What its task said was counted when it said it.
+TEST_F(FailureTest, AGangOfWorkersThatSaidWhyIsOneRestart) {
+  const std::string id = Running(1, 1);
+  node::v1::TaskState& task = Task(workers_[0], id, 0);
+  task.set_phase(node::v1::TASK_PHASE_FAILED);
+  task.set_reason("InternalError");
+  task.set_message("a bug");
+  Beat(workers_[0]);
+  EXPECT_EQ(Job(id).restarts(), 1);
+  Do(NodeDisconnected{workers_[0], /*goodbye=*/true});
+  Pass(absl::Seconds(310), Without({workers_[0]}));
+  EXPECT_EQ(Job(id).reason(), "GangLost");
+  EXPECT_EQ(Job(id).restarts(), 1);
 }
 
 TEST_F(FailureTest, WhatCannotBeIsNotBelieved) {
@@ -218,6 +252,57 @@ TEST_F(FailureTest, AProcessThatConnectsAgainKeepsItsTasks) {
   EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
 }
 
+// What the old stream was sent last may have been lost with it: nobody waits for its repetition.
+TEST_F(FailureTest, WhatAnOldStreamMayHaveLostIsSentAtOnceOnTheNewOne) {
+  const auto again = [this](SessionId& session, const std::string& name, common::v1::Role role) {
+    const int64_t incarnation = core_.nodes().Find(name)->incarnation;
+    Do(NodeDisconnected{session});
+    const SessionId next = Connect(name, role, incarnation);
+    EXPECT_EQ(core_.nodes().Find(name)->incarnation, incarnation);
+    beats_[next] = beats_[session];
+    session = next;
+  };
+  constexpr auto kWorker = common::v1::ROLE_WORKER;
+  constexpr auto kStore = common::v1::ROLE_PARAM_STORE;
+  SessionId probed = Worker("p0");
+  SessionId store = Store("p-store");
+  const std::string asked = Submit(Spec(1, 1));
+  ASSERT_THAT(Take(probed, ConnectResponse::kProbe), SizeIs(1));
+  again(probed, "p0", kWorker);
+  EXPECT_THAT(Take(probed, ConnectResponse::kProbe), SizeIs(1));
+  Cancel(asked);
+  Beat(probed);
+  Beat(store);
+  Do(NodeDisconnected{probed, /*goodbye=*/true});
+  Do(NodeDisconnected{store, /*goodbye=*/true});
+
+  const std::string id = Running(2, 1);
+  Kill(workers_[1], id, 1, 9);
+  Pass(absl::Milliseconds(60), Without({}));
+  ASSERT_EQ(Job(id).generation(), 2);
+  const auto views = [this](SessionId session) {
+    return Take(session, ConnectResponse::kViewChange).size();
+  };
+  ASSERT_EQ(views(workers_[0]), 1u);
+  ASSERT_EQ(views(stores_[0]), 1u);
+  again(workers_[0], "w0", kWorker);
+  again(stores_[0], "s0", kStore);
+  EXPECT_EQ(views(workers_[0]), 1u);
+  EXPECT_EQ(views(stores_[0]), 1u);
+
+  Cancel(id);
+  ASSERT_THAT(Take(workers_[0], ConnectResponse::kStopTask), SizeIs(1));
+  again(workers_[0], "w0", kWorker);
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kStopTask), SizeIs(1));
+  Forget(workers_[0]);
+  Beat(workers_[0]);
+  Forget(workers_[1]);
+  Beat(workers_[1]);
+  ASSERT_THAT(Take(stores_[0], ConnectResponse::kEndJob), SizeIs(1));
+  again(stores_[0], "s0", kStore);
+  EXPECT_THAT(Take(stores_[0], ConnectResponse::kEndJob), SizeIs(1));
+}
+
 TEST_F(FailureTest, ALiveNameIsTakenAndBadRegistrationsAreRefused) {
   const SessionId first = Worker("w0");
   const SessionId second = Worker("w0");
@@ -230,6 +315,17 @@ TEST_F(FailureTest, ALiveNameIsTakenAndBadRegistrationsAreRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(closed_[first]));
 }
 
+TEST_F(FailureTest, AHeartbeatOfAnotherRoleEndsItsStream) {
+  const std::string id = Running(1, 1);
+  Shard(workers_[0], id, 0).set_reason("NonFiniteLoss");
+  Beat(workers_[0]);
+  EXPECT_TRUE(absl::IsInvalidArgument(closed_[workers_[0]])) << closed_[workers_[0]];
+  Task(stores_[0], id, 0).set_phase(node::v1::TASK_PHASE_FAILED);
+  Beat(stores_[0]);
+  EXPECT_TRUE(absl::IsInvalidArgument(closed_[stores_[0]])) << closed_[stores_[0]];
+  EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
+}
+
 TEST_F(FailureTest, WhatNobodyOrderedIsStopped) {
   const SessionId worker = Worker("w0");
   const SessionId store = Store("s0");
@@ -239,8 +335,13 @@ TEST_F(FailureTest, WhatNobodyOrderedIsStopped) {
     Beat(worker);
     Beat(store);
   }
-  EXPECT_THAT(Take(worker, ConnectResponse::kStopTask), SizeIs(1));
-  EXPECT_THAT(Take(store, ConnectResponse::kEndJob), SizeIs(1));
+  const auto stops = Take(worker, ConnectResponse::kStopTask);
+  ASSERT_THAT(stops, SizeIs(1));
+  EXPECT_EQ(stops[0].stop_task().job_id(), "toy-gone");  // or nothing would be stopped by it
+  EXPECT_GT(stops[0].stop_task().grace_ms(), 0);
+  const auto ends = Take(store, ConnectResponse::kEndJob);
+  ASSERT_THAT(ends, SizeIs(1));
+  EXPECT_EQ(ends[0].end_job().job_id(), "toy-gone");
   Pass(absl::Milliseconds(600), {worker, store});
   EXPECT_THAT(Take(worker, ConnectResponse::kStopTask), SizeIs(1));
 }

@@ -1,30 +1,98 @@
 #include "coordinator/core/gang.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/types/span.h"
+#include "coordinator/core/cards.h"
 
 namespace capstan::coordinator::core {
 namespace {
 
-enum class Kind { kCpu, kGpu };
+// Which nodes and devices count.
+enum class Count {
+  kFree,    // of nodes that take work, what nobody holds
+  kUsable,  // of nodes that take work, held or not
+  kKnown    // of all nodes that are neither lost nor drained, excluded or not, held or not
+};
 
-bool IsKind(const node::v1::Device& device, Kind kind) {
-  const bool cpu = device.name() == "cpu" || absl::StartsWith(device.name(), "cpu:");
-  return cpu == (kind == Kind::kCpu);
+bool OfVersion(const Node& node, const GangRequest& request) {
+  return !request.version.has_value() || node.reg.version() == *request.version;
 }
 
-// The devices that a worker on `node` would get; empty: not enough of them.
-std::vector<int> DevicesOn(const Node& node, const GangRequest& request, Kind kind,
-                           bool ignore_holds) {
+// In the order of which a newer version is greater: "0.10.0" than "0.9.1". What is no number is less
+// than any.
+std::vector<std::pair<int64_t, std::string>> AgeOf(const std::string& version) {
+  std::vector<std::pair<int64_t, std::string>> parts;
+  for (const absl::string_view part : absl::StrSplit(version, '.')) {
+    int64_t number = -1;
+    if (!absl::SimpleAtoi(part, &number)) number = -1;
+    parts.emplace_back(number, part);
+  }
+  return parts;
+}
+
+// One request for each version that nodes have registered, the newest first.
+std::vector<GangRequest> ByVersion(const NodeTable& nodes, const GangRequest& request) {
+  if (request.version.has_value() || request.num_shards == 0) return {request};
+  std::set<std::string> versions;
+  for (const auto& entry : nodes.all()) {
+    if (!entry.second.lost) versions.insert(entry.second.reg.version());
+  }
+  std::vector<std::string> sorted(versions.begin(), versions.end());
+  std::sort(sorted.begin(), sorted.end(),
+            [](const std::string& a, const std::string& b) { return AgeOf(a) > AgeOf(b); });
+  std::vector<GangRequest> requests;
+  for (std::string& version : sorted) {
+    requests.push_back(request);
+    requests.back().version = std::move(version);
+  }
+  return requests;
+}
+
+int Least(const GangRequest& request) {
+  return request.min_workers > 0 ? request.min_workers : request.num_workers;
+}
+
+// The CPU devices that a worker on `node` would get; empty: not enough of them.
+std::vector<int> CpusOn(const Node& node, const GangRequest& request, Count count) {
+  std::vector<int> slots;
+  for (int i = 0; i < node.reg.devices_size(); ++i) {
+    if (IsCpu(node.reg.devices(i))) slots.push_back(i);
+  }
+  const std::vector<int>& named = request.device_indices;
+  const bool has_named = std::all_of(named.begin(), named.end(), [&slots](int i) {
+    return std::find(slots.begin(), slots.end(), i) != slots.end();
+  });
+  const auto wanted = static_cast<size_t>(request.devices_per_worker);
+  const bool spread = !has_named || (named.empty() && slots.size() < wanted);
+  if (!named.empty() && has_named) slots = named;
+  if (count == Count::kFree) {
+    const auto held = std::remove_if(slots.begin(), slots.end(), [&node](int i) {
+      return !node.slots[static_cast<size_t>(i)].empty();
+    });
+    if (held != slots.end() && (spread || !named.empty())) return {};  // it needs all of them
+    slots.erase(held, slots.end());
+  }
+  if (slots.empty() || (!spread && slots.size() < wanted)) return {};
   std::vector<int> devices;
+  for (size_t i = 0; i < wanted; ++i) devices.push_back(slots[i % slots.size()]);
+  return devices;
+}
+
+// The same of cards.
+std::vector<int> CardsOn(const Node& node, const GangRequest& request, Count count,
+                         const HeldCards& held) {
   const auto usable = [&](int i) {
-    return i >= 0 && i < node.reg.devices_size() && IsKind(node.reg.devices(i), kind) &&
-           (ignore_holds || node.slots[i].empty());
+    return i >= 0 && i < node.reg.devices_size() && !IsCpu(node.reg.devices(i)) &&
+           !held.Taken(node, i) &&
+           (count != Count::kFree || node.slots[static_cast<size_t>(i)].empty());
   };
+  std::vector<int> devices;
   if (!request.device_indices.empty()) {
     for (const int i : request.device_indices) {
       if (!usable(i)) return {};
@@ -40,34 +108,26 @@ std::vector<int> DevicesOn(const Node& node, const GangRequest& request, Kind ki
   return devices;
 }
 
-std::vector<Gang::Worker> WorkersOf(const NodeTable& nodes, const GangRequest& request, Kind kind,
-                                    bool ignore_holds) {
+std::vector<Gang::Worker> WorkersOf(const NodeTable& nodes, const GangRequest& request, bool gpus,
+                                    Count count) {
   std::vector<Gang::Worker> workers;
+  HeldCards held = gpus && count == Count::kFree ? HeldCards(nodes) : HeldCards();
   for (const auto& entry : nodes.all()) {
     const Node& node = entry.second;
     if (static_cast<int>(workers.size()) == request.num_workers) break;
-    if (!node.takes_work() || !node.is_worker() || request.exclude.count(node.name()) > 0) continue;
-    std::vector<int> devices = DevicesOn(node, request, kind, ignore_holds);
-    if (!devices.empty()) workers.push_back({node.name(), std::move(devices)});
+    if (!node.is_worker() || !OfVersion(node, request)) continue;
+    const bool counts = count == Count::kKnown
+                            ? !node.lost && !node.drained
+                            : node.takes_work() && request.exclude.count(node.name()) == 0;
+    if (!counts) continue;
+    std::vector<int> devices =
+        gpus ? CardsOn(node, request, count, held) : CpusOn(node, request, count);
+    if (devices.empty()) continue;
+    // Another worker of this host gets other ones.
+    for (const int device : devices) held.Take(node, device);
+    workers.push_back({node.name(), std::move(devices)});
   }
   return workers;
-}
-
-std::vector<Kind> KindsOf(const GangRequest& request) {
-  if (request.device == "cpu") return {Kind::kCpu};
-  if (request.device == "gpu") return {Kind::kGpu};
-  return {Kind::kGpu, Kind::kCpu};
-}
-
-// The largest set of workers that one kind of device gives.
-std::vector<Gang::Worker> BestWorkers(const NodeTable& nodes, const GangRequest& request,
-                                      bool ignore_holds) {
-  std::vector<Gang::Worker> best;
-  for (const Kind kind : KindsOf(request)) {
-    std::vector<Gang::Worker> workers = WorkersOf(nodes, request, kind, ignore_holds);
-    if (workers.size() > best.size()) best = std::move(workers);
-  }
-  return best;
 }
 
 std::vector<std::string> ShardsOf(const NodeTable& nodes, const GangRequest& request) {
@@ -75,6 +135,7 @@ std::vector<std::string> ShardsOf(const NodeTable& nodes, const GangRequest& req
   for (const auto& entry : nodes.all()) {
     const Node& node = entry.second;
     if (!node.takes_work() || node.is_worker() || request.exclude.count(node.name()) > 0) continue;
+    if (!OfVersion(node, request)) continue;
     free.emplace_back(node.jobs.size(), node.name());
   }
   std::sort(free.begin(), free.end());
@@ -87,13 +148,44 @@ std::vector<std::string> ShardsOf(const NodeTable& nodes, const GangRequest& req
   return shards;
 }
 
-int Least(const GangRequest& request) {
-  return request.min_workers > 0 ? request.min_workers : request.num_workers;
+// Why `auto` takes CPUs though there are cards; empty: there are none, or the job asks for a kind.
+std::string TooFewCardsText(const NodeTable& nodes, const GangRequest& request) {
+  GangRequest any = request;
+  any.devices_per_worker = 1;
+  any.device_indices.clear();
+  if (request.device != "auto" || WorkersOf(nodes, any, true, Count::kKnown).empty()) return "";
+  const int least = Least(request);
+  const size_t there = WorkersOf(nodes, request, true, Count::kKnown).size();
+  return absl::StrCat(
+      least, least == 1 ? " worker" : " workers", " with ", request.devices_per_worker,
+      request.devices_per_worker == 1 ? " GPU" : " GPUs", least == 1 ? "" : " each",
+      least == 1 ? " is" : " are", " needed, ", there, there == 1 ? " is there" : " are there");
 }
 
 bool Enough(const Gang& gang, const GangRequest& request) {
   return static_cast<int>(gang.workers.size()) >= Least(request) &&
          static_cast<int>(gang.shards.size()) == request.num_shards;
+}
+
+// There are enough free nodes, and not of one version: two that differ.
+std::string VersionsText(const NodeTable& nodes, const GangRequest& request, bool gpus) {
+  std::vector<std::string> names = ShardsOf(nodes, request);
+  for (const Gang::Worker& worker : WorkersOf(nodes, request, gpus, Count::kFree)) {
+    names.insert(names.begin(), worker.node);
+  }
+  const auto text = [](const Node& node) {
+    return absl::StrCat(node.is_worker() ? "worker " : "param_store ", node.name(), " is of ",
+                        node.reg.version().empty() ? "none" : node.reg.version());
+  };
+  const Node* first = nullptr;
+  for (const std::string& name : names) {
+    const Node* const node = nodes.Find(name);
+    if (first == nullptr) first = node;
+    if (node->reg.version() == first->reg.version()) continue;
+    return absl::StrCat("its workers and param_stores are to be of one version: ", text(*first),
+                        ", ", text(*node));
+  }
+  return "";
 }
 
 }  // namespace
@@ -121,39 +213,68 @@ GangRequest RequestOf(const job::v1::JobSpec& spec) {
   return request;
 }
 
+bool WantsGpus(const NodeTable& nodes, const GangRequest& request) {
+  if (request.device != "auto") return request.device == "gpu";
+  const std::vector<GangRequest> requests = ByVersion(nodes, request);
+  return std::any_of(requests.begin(), requests.end(), [&nodes](const GangRequest& one) {
+    return static_cast<int>(WorkersOf(nodes, one, true, Count::kKnown).size()) >= Least(one);
+  });
+}
+
 std::vector<Gang::Worker> FreeWorkers(const NodeTable& nodes, const GangRequest& request) {
-  return BestWorkers(nodes, request, /*ignore_holds=*/false);
+  return WorkersOf(nodes, request, WantsGpus(nodes, request), Count::kFree);
 }
 
 std::optional<Gang> FindGang(const NodeTable& nodes, const GangRequest& request) {
-  Gang gang;
-  gang.workers = BestWorkers(nodes, request, /*ignore_holds=*/false);
-  gang.shards = ShardsOf(nodes, request);
-  if (!Enough(gang, request)) return std::nullopt;
-  return gang;
+  const bool gpus = WantsGpus(nodes, request);
+  std::optional<Gang> best;
+  for (const GangRequest& one : ByVersion(nodes, request)) {
+    Gang gang;
+    gang.on_gpus = gpus;
+    gang.workers = WorkersOf(nodes, one, gpus, Count::kFree);
+    gang.shards = ShardsOf(nodes, one);
+    if (!Enough(gang, one)) continue;
+    if (!best.has_value() || gang.workers.size() > best->workers.size()) best = std::move(gang);
+  }
+  return best;
 }
 
 bool CouldFit(const NodeTable& nodes, const GangRequest& request) {
-  Gang gang;
-  gang.workers = BestWorkers(nodes, request, /*ignore_holds=*/true);
-  gang.shards = ShardsOf(nodes, request);
-  return Enough(gang, request);
+  const bool gpus = WantsGpus(nodes, request);
+  const std::vector<GangRequest> requests = ByVersion(nodes, request);
+  return std::any_of(requests.begin(), requests.end(), [&](const GangRequest& one) {
+    Gang gang;
+    gang.workers = WorkersOf(nodes, one, gpus, Count::kUsable);
+    gang.shards = ShardsOf(nodes, one);
+    return Enough(gang, one);
+  });
 }
 
 std::string MissingText(const NodeTable& nodes, const GangRequest& request) {
   std::vector<std::string> missing;
-  const int workers = static_cast<int>(BestWorkers(nodes, request, false).size());
+  const bool gpus = WantsGpus(nodes, request);
+  const int workers = static_cast<int>(WorkersOf(nodes, request, gpus, Count::kFree).size());
   const int least = Least(request);
   if (workers < least) {
+    const absl::string_view kind = gpus ? "gpu " : request.device == "cpu" ? "cpu " : "";
     std::string what =
         request.device_indices.empty()
-            ? absl::StrCat(request.devices_per_worker, " free ",
-                           request.device == "auto" ? "" : request.device + " ",
+            ? absl::StrCat(request.devices_per_worker, " free ", kind,
                            request.devices_per_worker == 1 ? "device" : "devices")
-            : absl::StrCat("free devices ", absl::StrJoin(request.device_indices, ","));
+            : absl::StrCat("free ", kind, "devices ", absl::StrJoin(request.device_indices, ","));
     missing.push_back(absl::StrCat("needs ", least, least == 1 ? " worker" : " workers", " with ",
                                    what, least == 1 ? "" : " each", ", ", workers,
                                    workers == 1 ? " is there" : " are there"));
+    if (const std::string why = gpus ? "" : TooFewCardsText(nodes, request); !why.empty()) {
+      absl::StrAppend(&missing.back(), " (as for GPUs, ", why, ")");
+    }
+    for (const auto& entry : nodes.all()) {
+      const Node& node = entry.second;
+      if (!gpus || !node.takes_work() || node.reg.no_gpu().empty()) continue;
+      absl::StrAppend(&missing.back(), " (worker ", node.name(), " has none: ", node.reg.no_gpu(),
+                      ")");
+      break;  // as a rule it is the same on all
+    }
   }
   const int shards = static_cast<int>(ShardsOf(nodes, request).size());
   if (shards < request.num_shards) {
@@ -161,7 +282,14 @@ std::string MissingText(const NodeTable& nodes, const GangRequest& request) {
                                    request.num_shards == 1 ? " param_store" : " param_stores", ", ",
                                    shards, shards == 1 ? " is there" : " are there"));
   }
+  if (missing.empty()) return VersionsText(nodes, request, gpus);
   return absl::StrJoin(missing, "; ");
+}
+
+std::string KindText(const NodeTable& nodes, const GangRequest& request, bool on_gpus) {
+  if (on_gpus) return "GPUs";
+  const std::string why = TooFewCardsText(nodes, request);
+  return why.empty() ? "CPUs" : absl::StrCat("CPUs (", why, ")");
 }
 
 }  // namespace capstan::coordinator::core

@@ -22,6 +22,9 @@ struct GangRequest {
   std::string device = "auto";      // auto | cpu | gpu
   int num_shards = 1;               // 0 for local and device
   std::set<std::string> exclude;    // nodes that are not taken
+  // What its workers and shards registered as; not set: any, and of one version all of them. Without
+  // shards it does not matter.
+  std::optional<std::string> version;
   // clang-tidy 14 takes the 0 in what the compiler writes here for a pointer.
   auto operator<=>(const GangRequest&) const = default;  // NOLINT(modernize-use-nullptr)
 };
@@ -36,10 +39,24 @@ struct Gang {
   };
   std::vector<Worker> workers;      // by rank; each on its own node
   std::vector<std::string> shards;  // by index; each on its own node
+  bool on_gpus = false;
 };
 
-// At least min_workers, at most num_workers. Nodes by name; param_stores with the fewest jobs first. `auto` takes GPUs where enough of them
-// are free, else CPUs, never both. nullopt: it does not fit now.
+// What a job computes on, however its services were started:
+//   gpu    cards alone. A card of a host is held by one worker at a time (cards.h), so the workers
+//          of a host are dealt different ones.
+//   cpu    CPU devices alone. They share the cores of their host and nothing else, so a worker with
+//          one slot carries a job of any number of them: its indices are then repeated. Where a job
+//          wants more than a worker has slots, or names others, it gets all slots of the worker.
+//   auto   cards where as many workers as the job needs have as many as it asks for, be they held
+//          by others or not; else CPU devices. Never both. So a job waits for cards that are busy,
+//          and only where there will never be enough of them it takes CPUs.
+// Nodes that are lost or drained do not count, those that are only not heard of yet do.
+bool WantsGpus(const NodeTable& nodes, const GangRequest& request);
+
+// At least min_workers, at most num_workers, with the shards all of one version: of several the one
+// with most workers, then the newest. Nodes by name; param_stores with the fewest jobs first.
+// nullopt: it does not fit now.
 std::optional<Gang> FindGang(const NodeTable& nodes, const GangRequest& request);
 
 // As many of `num_workers` as are free.
@@ -48,8 +65,15 @@ std::vector<Gang::Worker> FreeWorkers(const NodeTable& nodes, const GangRequest&
 // Whether it would fit if nobody else held a slot.
 bool CouldFit(const NodeTable& nodes, const GangRequest& request);
 
-// "needs 2 workers with 1 free device each, 1 is there; needs 1 param_store, 0 are there".
+// "needs 2 workers with 1 free device each, 1 is there; needs 1 param_store, 0 are there". Where
+// cards are missing, and a worker said why it has none, with its sentence. Where only their versions
+// keep nodes apart: "its workers and param_stores are to be of one version: worker w0 is of 0.1.0,
+// param_store s0 is of 0.2.0".
 std::string MissingText(const NodeTable& nodes, const GangRequest& request);
+
+// "GPUs", "CPUs" or, where `auto` had cards and not enough of them, "CPUs (2 workers with 1 GPU each
+// are needed, 1 is there)".
+std::string KindText(const NodeTable& nodes, const GangRequest& request, bool on_gpus);
 
 }  // namespace capstan::coordinator::core
 

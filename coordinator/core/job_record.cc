@@ -53,6 +53,17 @@ int JobRecord::living() const {
       std::count_if(ranks.begin(), ranks.end(), [](const Rank& rank) { return !rank.lost; }));
 }
 
+void JobRecord::ForgetLostRanks() {
+  int kept = 0;
+  for (auto rank = ranks.rbegin(); rank != ranks.rend(); ++rank) {
+    if (!rank->lost || !rank->gone || rank->forgotten || ++kept <= kLostKept) continue;
+    Rank place;
+    place.index = rank->index;
+    place.lost = place.gone = place.forgotten = true;
+    *rank = std::move(place);
+  }
+}
+
 const node::v1::WrittenFiles* JobRecord::FilesOf(int32_t shard, int64_t step) const {
   const auto at = collecting.find(step);
   if (at == collecting.end()) return nullptr;
@@ -126,6 +137,22 @@ Shard* JobRecord::FindShard(int32_t index, const std::string& node, int64_t inca
   return shard.node == node && shard.incarnation == incarnation ? &shard : nullptr;
 }
 
+void JobRecord::RunClock(absl::Duration now) {
+  if (clock_runs) return;
+  started = now - ran;
+  clock_runs = true;
+}
+
+void JobRecord::PauseClock(absl::Duration now) {
+  ran = Ran(now);
+  clock_runs = false;
+}
+
+bool JobRecord::InView(const Rank& rank) const {
+  return std::any_of(view.workers().begin(), view.workers().end(),
+                     [&rank](const auto& worker) { return worker.rank() == rank.index; });
+}
+
 Rank* JobRecord::LaneZeroOwner() {
   if (view.lane_owners().empty()) return nullptr;
   const int32_t owner = view.lane_owners(0);
@@ -168,11 +195,17 @@ job::v1::Job JobRecord::ToProto(bool with_history) const {
   out.set_state(state);
   out.set_reason(reason);
   out.set_message(waiting.empty() ? message : waiting);
+  if (started_at != absl::InfinitePast()) out.set_device(on_gpus ? "gpu" : "cpu");
   *out.mutable_progress() = progress;
   out.set_weights_sha256(weights_sha256);
   out.set_checkpoint_uri(checkpoint_uri);
   out.set_samples_used(samples_used);
+  auto lost = std::count_if(ranks.begin(), ranks.end(), [](const Rank& r) { return r.lost; });
   for (const Rank& rank : ranks) {
+    if (rank.lost && lost-- > kLostKept) {
+      out.set_workers_left_out(out.workers_left_out() + 1);
+      continue;
+    }
     job::v1::Member* member = out.add_workers();
     member->set_index(rank.index);
     member->set_node(rank.node);
@@ -182,6 +215,7 @@ job::v1::Job JobRecord::ToProto(bool with_history) const {
     if (rank.state.has_exit_code()) member->set_exit_code(rank.state.exit_code());
     member->set_host(rank.host);
     for (const int device : rank.devices) member->add_devices(device);
+    member->set_files_way(rank.state.files_way());
   }
   for (const Shard& shard : shards) {
     job::v1::Member* member = out.add_shards();
@@ -191,6 +225,7 @@ job::v1::Job JobRecord::ToProto(bool with_history) const {
     member->set_step(shard.state.version());
     member->set_message(shard.why);
     member->set_host(shard.host);
+    member->set_files_way(shard.state.files_way());
     if (shard.state.has_load()) *member->mutable_load() = shard.state.load();
     if (shard.index < view.shards_size()) *member->mutable_route() = view.shards(shard.index);
   }
@@ -229,7 +264,7 @@ job::v1::SavedCheckpoint JobRecord::Described(const SavedManifest& manifest) con
 bool SameData(const common::v1::DatasetInfo& a, const common::v1::DatasetInfo& b) {
   return a.train_samples() == b.train_samples() && a.test_samples() == b.test_samples() &&
          a.channels() == b.channels() && a.height() == b.height() && a.width() == b.width() &&
-         a.num_classes() == b.num_classes();
+         a.num_classes() == b.num_classes() && a.train_batches() == b.train_batches();
 }
 
 absl::Status CheckOwner(const JobRecord& job, const Caller& caller) {
@@ -237,6 +272,18 @@ absl::Status CheckOwner(const JobRecord& job, const Caller& caller) {
   return absl::PermissionDeniedError(absl::StrCat("job ", job.id, " is ",
                                                   job.owner.empty() ? "nobody's" : job.owner + "'s",
                                                   ", not ", caller.name, "'s; an admin may, too"));
+}
+
+std::optional<std::string> VersionOf(const JobRecord& job, const NodeTable& nodes) {
+  for (const Shard& shard : job.shards) {
+    const Node* node = nodes.FindIncarnation(shard.node, shard.incarnation);
+    if (!shard.lost && node != nullptr) return node->reg.version();
+  }
+  for (const Rank& rank : job.ranks) {
+    const Node* node = nodes.FindIncarnation(rank.node, rank.incarnation);
+    if (!rank.lost && node != nullptr) return node->reg.version();
+  }
+  return std::nullopt;
 }
 
 std::string NameOf(const Rank& rank) {

@@ -20,6 +20,9 @@
 
 namespace capstan::coordinator::core {
 
+// Lost workers that a job remembers.
+inline constexpr int kLostKept = 16;
+
 // One worker of a job's gang. The rank belongs to one incarnation of one node for ever; what takes
 // its lanes over is another rank.
 struct Rank {
@@ -39,11 +42,23 @@ struct Rank {
   bool lost = false;             // owns no lane any more
   int64_t lapsed_at = 0;         // the generation in which its lease alone lapsed; 0: it did not
   bool gone = false;             // runs nowhere, as far as anybody can know
-  bool dealt = true;             // had its share of the lanes; false: joined, or was late
-  int late = 0;                  // how often lanes were taken from it because it was late
-  absl::Duration deal_at;        // not dealt: not before
+  bool forgotten = false;        // lost and gone long ago: only the index stands for it
+  // Had its share of the lanes; false: has just joined, or they were taken from it, for it was late
+  // or slow. Such a one gets lanes from `deal_at` on, once it has the weights of `deal_step`.
+  bool dealt = true;
+  absl::Duration deal_at;
+  int64_t deal_step = -1;  // -1: not set yet
+  // How often lanes were taken from it; 0 again once it has kept up long enough since `dealt_at`.
+  int late = 0;
+  absl::Duration dealt_at;
+  bool on_trial = false;         // has one lane, to show how fast it is
+  int64_t trial_step = 0;        // decided when the trial began
+  double cost = 1;               // of a lane, against the others (lane_owners.h)
+  node::v1::WorkerPace weighed;  // what of its pace was looked at already
   std::string why;               // lost, or failed: a sentence
   bool failure_told = false;
+  bool keyed = false;   // on the session at hand it was sent its key for files
+  bool behind = false;  // it is told that this rank takes weights too slowly
 
   absl::Duration probe_sent = -absl::InfiniteDuration();
   absl::Duration start_sent = -absl::InfiniteDuration();
@@ -68,6 +83,7 @@ struct Shard {
   bool gone = false;
   std::string why;
   bool failure_told = false;
+  bool keyed = false;  // as of a Rank
   absl::Duration lineage_sent = -absl::InfiniteDuration();
   absl::Duration view_sent = -absl::InfiniteDuration();
   int64_t generation_sent = 0;
@@ -130,7 +146,6 @@ struct JobRecord {
   int64_t last_event = 0;
   LogBuffer logs;
   MetricHistory history;
-  int64_t counted_log_bytes = 0;  // of an ended job, in the sum over all ended jobs
   absl::Time submitted_at;
   absl::Time started_at = absl::InfinitePast();  // InfinitePast: not yet
   absl::Time finished_at = absl::InfinitePast();
@@ -140,8 +155,11 @@ struct JobRecord {
   std::vector<Shard> shards;
   int64_t probe_id = 0;
   bool probing = false;    // the gang is there, its data are not known yet
-  absl::Duration started;  // when it got its gang
-  std::string requeue;     // set: the gang fell apart before it had a view; why
+  absl::Duration started;  // its clock: when it got its gang, less what it ran before that
+  bool clock_runs = false;
+  absl::Duration ran;                                       // not clock_runs: in all
+  absl::Duration ran_saved_at = -absl::InfiniteDuration();  // when that was saved last
+  std::string requeue;  // set: the gang fell apart before it had a view; why
 
   // -- history
   std::optional<job::v1::ResolvedSpec> resolved;
@@ -165,6 +183,7 @@ struct JobRecord {
 
   // -- going on after a fault
   std::vector<SavedManifest> manifests;  // in the order of their commits
+  std::set<std::string> deleted;         // by people; their folders may still be there
   std::string base;             // `<l>-<s>` that the lineage began from; empty: the initial weights
   int64_t base_step = 0;        // its version
   int64_t recovering_step = 0;  // steps decided when it became RECOVERING
@@ -173,14 +192,18 @@ struct JobRecord {
   std::vector<FoundManifest> found;
   // Histories up to this number were begun by somebody, whatever our record says.
   int64_t lineage_floor = 0;
+  bool told_foreign = false;     // a lineage that cannot be was seen
   bool recover_free = false;     // and is no restart: a manifest was refused
   bool recover_by_loss = false;  // only because leases of shards lapsed or their processes died
   absl::Duration recover_at = absl::InfiniteDuration();  // not before
   absl::Duration retry_at = -absl::InfiniteDuration();   // PENDING: not before
   absl::Time retry_wall = absl::InfinitePast();          // the same for people
+  bool loss_counted = false;  // the last loss that left no worker is among `restarts`
   int32_t restarts = 0;
-  std::string restart_reason;           // of the last
-  std::optional<int32_t> max_restarts;  // by UpdateJob
+  std::string restart_reason;  // of the last
+  int64_t restart_step = 0;    // the highest that was decided when one was counted
+  absl::Duration ran_since = absl::InfiniteDuration();  // RUNNING beyond restart_step since then
+  std::optional<int32_t> max_restarts;                  // by UpdateJob
   std::set<std::string> conditions;
   struct Rejoin {
     int failures = 0;
@@ -197,12 +220,19 @@ struct JobRecord {
   std::vector<double> step_seconds;  // of the last steps
   std::set<int32_t> late_lanes;      // that the oldest step waits for
   int64_t late_step = -1;
-  absl::Duration late_since;        // when one of these was last another
-  std::map<int32_t, int> reissues;  // by lane
+  absl::Duration late_since;                    // when one of these was last another
+  std::map<int32_t, absl::Duration> issued_at;  // of late_step, lanes that changed hands in it
+  std::map<int32_t, int> reissues;              // likewise: how often, for they were late
   int64_t reissue_generations = 0;
+  int64_t weighed_generation = 0;  // in which the paces of workers are being weighed,
+  absl::Duration weighed_at;       // since then,
+  int uneven = 0;                  // and so many times in a row they were far apart
+  int redeals = 0;                 // for paces that were uneven, of late
+  absl::Duration redealt_at;       // the last of them
   absl::Duration complete_since = absl::InfiniteDuration();  // the last version is decided
 
   bool wound_down = false;  // at rest, and nothing of it runs anywhere
+  bool unread = false;      // since the restart its folder has not been read: nothing is decided
 
   // -- the journal: what was saved, and what people were told
   std::string saved;  // durable facts, serialized, without progress
@@ -231,6 +261,9 @@ struct JobRecord {
   bool in_history() const { return has_view() && !probing; }
   bool IsLocal() const { return in_history() && view.shards().empty(); }
   int living() const;
+  // Of those that are lost and gone all but the last kLostKept become places in `ranks` without content:
+  // a job that lives for weeks has had many.
+  void ForgetLostRanks();
   // What a shard reported of a version of the lineage, or null.
   const node::v1::WrittenFiles* FilesOf(int32_t shard, int64_t step) const;
   // All that the last version's manifest needs was reported.
@@ -244,12 +277,25 @@ struct JobRecord {
     return resolved.has_value() ? resolved->spec().recovery() : spec.recovery();
   }
   int32_t RestartLimit() const;
+  // Counts the time with a gang, over all of its gangs (limits.active_deadline).
+  absl::Duration Ran(absl::Duration now) const { return clock_runs ? now - started : ran; }
+  void RunClock(absl::Duration now);
+  void PauseClock(absl::Duration now);
   absl::Duration StallTimeout() const;  // InfiniteDuration: none
   bool SuspendOrdered() const;
   bool AllShardsReady() const;
   // Null: there is none.
   Rank* FindRank(int32_t index, const std::string& node, int64_t incarnation);
   Shard* FindShard(int32_t index, const std::string& node, int64_t incarnation);
+  std::vector<int32_t> Owners() const {
+    return {view.lane_owners().begin(), view.lane_owners().end()};
+  }
+  bool InView(const Rank& rank) const;
+  // Has weights of the lineage: computes what it is given at once.
+  bool IsAble(const Rank& rank) const {
+    return !rank.lost && rank.present && rank.state.phase() == node::v1::TASK_PHASE_RUNNING &&
+           rank.state.lineage() == view.lineage();
+  }
   // The rank that owns lane 0 now, or null.
   Rank* LaneZeroOwner();
 
@@ -267,6 +313,10 @@ bool SameData(const common::v1::DatasetInfo& a, const common::v1::DatasetInfo& b
 // Whether the caller may change the job and read what it said and wrote: its owner, and whoever may do
 // so with any job. PermissionDenied: names both.
 absl::Status CheckOwner(const JobRecord& job, const Caller& caller);
+
+// What the members that the job still has registered as: who joins them is to be of that version, too.
+// nullopt: it has none left.
+std::optional<std::string> VersionOf(const JobRecord& job, const NodeTable& nodes);
 
 // "w1 on host b": how sentences name a member.
 std::string NameOf(const Rank& rank);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <variant>
 
+#include "services/check/mutant.h"
+
 namespace capstan::coordinator::core {
 
 void DurableState::Apply(const Record& record) {
@@ -25,7 +27,7 @@ void DurableState::Apply(const Record& record) {
     events[dropped->job_id].erase(dropped->number);
   } else if (const auto* forgotten = std::get_if<JobForgotten>(&record)) {
     jobs.erase(forgotten->job_id);
-    events.erase(forgotten->job_id);
+    if (!CAPSTAN_MUTANT("events_of_the_forgotten_stay")) events.erase(forgotten->job_id);
     history.erase(forgotten->job_id);
   } else if (const auto* page = std::get_if<HistoryPage>(&record)) {
     if (page->page.empty()) {

@@ -33,7 +33,10 @@ class Journal {
   // or may not survive.
   virtual absl::Status Append(const Record& record) = 0;
   // Returns once everything that was appended would survive a crash, all of it or nothing.
+  // ResourceExhausted: the disk is full; nothing of it would, a later call tries it again.
   virtual absl::Status Commit() = 0;
+  // There is hardly any room left for what comes. May look at the disk.
+  virtual bool low() { return false; }
 };
 
 // Outlives a core, but not the process: for tests.

@@ -1,5 +1,7 @@
 #include "coordinator/core/lane_owners.h"
 
+#include <algorithm>
+#include <limits>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -17,10 +19,16 @@ std::vector<int32_t> DealLanes(int32_t lanes, int32_t num_workers) {
   return owners;
 }
 
-std::vector<int32_t> TakeOver(absl::Span<const int32_t> owners, const std::set<int32_t>& living) {
+LaneCosts EqualCosts(const std::set<int32_t>& ranks) {
+  LaneCosts costs;
+  for (const int32_t rank : ranks) costs[rank] = 1;
+  return costs;
+}
+
+std::vector<int32_t> TakeOver(absl::Span<const int32_t> owners, const LaneCosts& living) {
   CAPSTAN_CHECK(!living.empty());
   std::map<int32_t, int> held;  // lanes of each living rank
-  for (const int32_t rank : living) held[rank] = 0;
+  for (const auto& entry : living) held[entry.first] = 0;
   int orphans = 0;
   for (const int32_t rank : owners) {
     const auto it = held.find(rank);
@@ -32,12 +40,16 @@ std::vector<int32_t> TakeOver(absl::Span<const int32_t> owners, const std::set<i
   }
   std::map<int32_t, int> gets;
   for (; orphans > 0; --orphans) {
-    auto fewest = held.begin();
+    auto first = held.begin();
+    double soonest = std::numeric_limits<double>::infinity();
     for (auto it = held.begin(); it != held.end(); ++it) {
-      if (it->second < fewest->second) fewest = it;
+      const double done = (it->second + 1) * living.at(it->first);
+      if (done >= soonest) continue;
+      first = it;
+      soonest = done;
     }
-    ++fewest->second;
-    ++gets[fewest->first];
+    ++first->second;
+    ++gets[first->first];
   }
   std::vector<int32_t> result(owners.begin(), owners.end());
   auto taker = gets.begin();
@@ -50,32 +62,56 @@ std::vector<int32_t> TakeOver(absl::Span<const int32_t> owners, const std::set<i
   return result;
 }
 
-std::vector<int32_t> Rebalance(absl::Span<const int32_t> owners, const std::set<int32_t>& living) {
+std::vector<int32_t> DealByCost(absl::Span<const int32_t> owners, const LaneCosts& living) {
   CAPSTAN_CHECK(!living.empty());
-  std::vector<int32_t> result(owners.begin(), owners.end());
-  std::map<int32_t, std::vector<int32_t>> held;  // lanes, ascending
+  std::map<int32_t, std::vector<size_t>> held;  // lanes, ascending
   size_t lanes = 0;
-  for (const int32_t rank : living) held[rank];
-  for (size_t lane = 0; lane < result.size(); ++lane) {
-    const auto it = held.find(result[lane]);
+  for (const auto& entry : living) held[entry.first];
+  for (size_t lane = 0; lane < owners.size(); ++lane) {
+    const auto it = held.find(owners[lane]);
     if (it == held.end()) continue;
-    it->second.push_back(static_cast<int32_t>(lane));
+    it->second.push_back(lane);
     ++lanes;
   }
-  const size_t share = lanes / living.size();
+  std::map<int32_t, size_t> target;
+  for (; lanes > 0; --lanes) {
+    int32_t first = -1;
+    double soonest = std::numeric_limits<double>::infinity();
+    bool keeps = false;  // `first` need not be given this one
+    for (const auto& [rank, cost] : living) {
+      const double done = static_cast<double>(target[rank] + 1) * cost;
+      const bool has = target[rank] < held[rank].size();
+      if (done > soonest || (done == soonest && (keeps || !has))) continue;
+      first = rank;
+      soonest = done;
+      keeps = has;
+    }
+    ++target[first];
+  }
+  std::vector<size_t> moved;
   for (auto& [rank, mine] : held) {
-    while (mine.size() < share) {
-      auto most = held.begin();
-      for (auto it = held.begin(); it != held.end(); ++it) {
-        if (it->second.size() > most->second.size()) most = it;
-      }
-      const int32_t lane = most->second.back();
-      most->second.pop_back();
-      mine.push_back(lane);
-      result[static_cast<size_t>(lane)] = rank;
+    while (mine.size() > target[rank]) {
+      moved.push_back(mine.back());
+      mine.pop_back();
     }
   }
+  std::sort(moved.begin(), moved.end());
+  std::vector<int32_t> result(owners.begin(), owners.end());
+  auto next = moved.begin();
+  for (const auto& [rank, mine] : held) {
+    for (size_t count = mine.size(); count < target[rank]; ++count) result[*next++] = rank;
+  }
   return result;
+}
+
+double Makespan(absl::Span<const int32_t> owners, const LaneCosts& costs) {
+  std::map<int32_t, double> done;
+  double last = 0;
+  for (const int32_t rank : owners) {
+    const auto cost = costs.find(rank);
+    if (cost != costs.end()) last = std::max(last, done[rank] += cost->second);
+  }
+  return last;
 }
 
 std::string NumbersText(absl::Span<const int32_t> numbers) {

@@ -10,8 +10,27 @@ int64_t LogBuffer::SizeOf(const job::v1::LogLine& line) {
          static_cast<int64_t>(line.host().size() + line.level().size() + line.text().size());
 }
 
+LogBuffer::LogBuffer(const LogBuffer& other)
+    : max_lines_(other.max_lines_),
+      max_bytes_(other.max_bytes_),
+      lines_(other.lines_),
+      first_(other.first_),
+      bytes_(other.bytes_),
+      lost_(other.lost_) {}
+
+void LogBuffer::Grow(int64_t bytes) {
+  bytes_ += bytes;
+  if (sum_ != nullptr) *sum_ += bytes;
+}
+
+void LogBuffer::CountIn(int64_t* sum) {
+  if (sum_ != nullptr) *sum_ -= bytes_;
+  sum_ = sum;
+  if (sum_ != nullptr) *sum_ += bytes_;
+}
+
 void LogBuffer::DropOldest() {
-  bytes_ -= SizeOf(lines_.front());
+  Grow(-SizeOf(lines_.front()));
   lines_.pop_front();
   ++first_;
 }
@@ -23,7 +42,7 @@ void LogBuffer::Append(job::v1::LogLine line) {
     while (cut > 0 && (static_cast<unsigned char>(line.text()[cut]) & 0xC0) == 0x80) --cut;
     line.mutable_text()->resize(cut);
   }
-  bytes_ += SizeOf(line);
+  Grow(SizeOf(line));
   lines_.push_back(std::move(line));
   while (!lines_.empty() &&
          (static_cast<int64_t>(lines_.size()) > max_lines_ || bytes_ > max_bytes_)) {
@@ -31,8 +50,8 @@ void LogBuffer::Append(job::v1::LogLine line) {
   }
 }
 
-void LogBuffer::Clear() {
-  while (!lines_.empty()) DropOldest();
+void LogBuffer::DropTo(int64_t bytes) {
+  while (!lines_.empty() && bytes_ > bytes) DropOldest();
 }
 
 const job::v1::LogLine* LogBuffer::Find(int64_t number) const {

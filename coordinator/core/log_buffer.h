@@ -16,12 +16,20 @@ inline constexpr int64_t kMaxLogTextBytes = 8 * 1024;
 class LogBuffer {
  public:
   LogBuffer(int64_t max_lines, int64_t max_bytes) : max_lines_(max_lines), max_bytes_(max_bytes) {}
+  ~LogBuffer() { CountIn(nullptr); }
+  LogBuffer(const LogBuffer& other);  // counts nowhere
+  LogBuffer& operator=(const LogBuffer&) = delete;
+
+  // Keeps the bytes of this one in `*sum`, which is that of several and outlives them.
+  void CountIn(int64_t* sum);
 
   // A text longer than kMaxLogTextBytes is cut.
   void Append(job::v1::LogLine line);
   // Lines that never came here: their sender dropped them.
   void CountLost(int64_t lines) { lost_ += lines; }
-  void Clear();
+  void Clear() { DropTo(0); }
+  // The oldest go until at most so many bytes are left.
+  void DropTo(int64_t bytes);
 
   // The line with this number, or null: dropped, or not yet there. Valid until the next change.
   const job::v1::LogLine* Find(int64_t number) const;
@@ -34,12 +42,14 @@ class LogBuffer {
  private:
   static int64_t SizeOf(const job::v1::LogLine& line);
   void DropOldest();
+  void Grow(int64_t bytes);
 
   const int64_t max_lines_;
   const int64_t max_bytes_;
   std::deque<job::v1::LogLine> lines_;
   int64_t first_ = 0;  // number of lines_.front()
   int64_t bytes_ = 0;
+  int64_t* sum_ = nullptr;
   int64_t lost_ = 0;
 };
 

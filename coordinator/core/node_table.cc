@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "services/check/mutant.h"
 
 namespace capstan::coordinator::core {
 namespace {
@@ -15,6 +16,10 @@ constexpr int kMaxDevices = 64;
 constexpr size_t kMaxHostBytes = 253;
 constexpr size_t kMaxAddressBytes = 300;
 constexpr size_t kMaxDeviceNameBytes = 63;
+constexpr size_t kMaxUuidBytes = 63;
+constexpr size_t kMaxNoGpuBytes = 1000;
+constexpr size_t kMaxDescriptionBytes = 256;  // of a device
+constexpr size_t kMaxVersionBytes = 128;
 
 bool IsHttpUrl(absl::string_view url) {
   if (!absl::ConsumePrefix(&url, "http://") && !absl::ConsumePrefix(&url, "https://")) return false;
@@ -23,6 +28,27 @@ bool IsHttpUrl(absl::string_view url) {
            return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
                   absl::StrContains(".:-_[]", c);
          });
+}
+
+// Takes as long wherever they differ.
+bool SameKey(const std::string& a, const std::string& b) {
+  if (a.size() != b.size()) return false;
+  volatile unsigned char differs = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    differs = static_cast<unsigned char>(
+        differs | (static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i])));
+  }
+  return differs == 0;
+}
+
+// The process that has the name, or one that is like it. A number that everybody sees proves
+// nothing; it has to do where neither side ever had a key.
+bool IsSameProcess(const Node& old, const node::v1::Register& reg) {
+  if (CAPSTAN_MUTANT("name_is_the_process")) return true;
+  if (!old.reg.resume_key().empty() || !reg.resume_key().empty()) {
+    return SameKey(old.reg.resume_key(), reg.resume_key());
+  }
+  return reg.last_incarnation() != 0 && reg.last_incarnation() == old.incarnation;
 }
 
 }  // namespace
@@ -53,6 +79,14 @@ absl::Status CheckRegister(const node::v1::Register& reg) {
         absl::StrCat("register.http_url: want http://HOST:PORT or https://HOST:PORT of at most ",
                      kMaxAddressBytes, " bytes, got ", reg.http_url().size()));
   }
+  if (reg.no_gpu().size() > kMaxNoGpuBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("register.no_gpu: ", reg.no_gpu().size(), " bytes, at most ", kMaxNoGpuBytes));
+  }
+  if (reg.version().size() > kMaxVersionBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("register.version: ", reg.version().size(),
+                                                   " bytes, at most ", kMaxVersionBytes));
+  }
   if (reg.last_incarnation() < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("register.last_incarnation: want >= 0, got ", reg.last_incarnation()));
@@ -67,6 +101,16 @@ absl::Status CheckRegister(const node::v1::Register& reg) {
         return absl::InvalidArgumentError(
             "register.devices: a device without a name, or a long one");
       }
+      if (device.uuid().size() > kMaxUuidBytes) {
+        return absl::InvalidArgumentError(absl::StrCat("register.devices: a uuid of ",
+                                                       device.uuid().size(), " bytes, at most ",
+                                                       kMaxUuidBytes));
+      }
+      if (device.description().size() > kMaxDescriptionBytes) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("register.devices: the description of ", device.name(), " has ",
+                         device.description().size(), " bytes, at most ", kMaxDescriptionBytes));
+      }
     }
   } else if (reg.data_address().empty() || reg.data_address().size() > kMaxAddressBytes) {
     return absl::InvalidArgumentError(
@@ -76,12 +120,18 @@ absl::Status CheckRegister(const node::v1::Register& reg) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<NodeTable::Admission> NodeTable::Judge(const node::v1::Register& reg) const {
+absl::StatusOr<NodeTable::Admission> NodeTable::Judge(const node::v1::Register& reg,
+                                                      bool named) const {
   Admission admission;
   const Node* old = Find(reg.name());
   if (old == nullptr) return admission;
-  // The incarnation is the coordinator's own number, so no other process can name it.
-  if (reg.last_incarnation() != 0 && reg.last_incarnation() == old->incarnation) {
+  if (!named && !reg.certificate().empty() && !old->reg.certificate().empty() &&
+      reg.certificate() != old->reg.certificate()) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "register.name: node ", reg.name(), " is of certificate ", old->reg.certificate(),
+        ", not of ", reg.certificate(), "; a certificate with the node's name may have it"));
+  }
+  if (IsSameProcess(*old, reg)) {
     if (reg.role() != old->reg.role() || reg.devices_size() != old->reg.devices_size() ||
         reg.data_address() != old->reg.data_address()) {
       return absl::InvalidArgumentError(absl::StrCat("register: node ", reg.name(),
@@ -105,12 +155,13 @@ Node& NodeTable::Admit(SessionId session, const node::v1::Register& reg, const A
                        int64_t incarnation, absl::Duration now, absl::Time wall) {
   Node& node = nodes_[reg.name()];
   if (node.session != 0) sessions_.erase(node.session);
+  TakeOffers(node);
   if (!admission.same_process) {
     node = Node();
     node.incarnation = incarnation;
     node.slots.assign(reg.devices_size(), std::string());
   }
-  node.reg = reg;
+  SetRegister(node, reg);
   node.drained = drained_.count(reg.name()) > 0;
   node.unheard = node.unheard || node.lost;
   node.session = node.last_session = session;
@@ -125,7 +176,7 @@ Node& NodeTable::Admit(SessionId session, const node::v1::Register& reg, const A
 void NodeTable::AddAbsent(const node::v1::Register& reg, int64_t incarnation, absl::Duration now,
                           absl::Time wall) {
   Node& node = nodes_[reg.name()];
-  node.reg = reg;
+  SetRegister(node, reg);
   node.drained = drained_.count(reg.name()) > 0;
   node.incarnation = incarnation;
   node.slots.assign(reg.devices_size(), std::string());
@@ -176,7 +227,30 @@ void NodeTable::Erase(absl::string_view name) {
   Node* node = Find(name);
   if (node == nullptr) return;
   if (node->session != 0) sessions_.erase(node->session);
+  TakeOffers(*node);
   nodes_.erase(std::string(name));
+}
+
+const std::set<std::string>* NodeTable::Offering(const std::string& uuid) const {
+  const auto it = offers_.find(uuid);
+  return it == offers_.end() ? nullptr : &it->second;
+}
+
+void NodeTable::SetRegister(Node& node, const node::v1::Register& reg) {
+  TakeOffers(node);
+  node.reg = reg;
+  for (const node::v1::Device& device : reg.devices()) {
+    if (!device.uuid().empty()) offers_[device.uuid()].insert(reg.name());
+  }
+}
+
+void NodeTable::TakeOffers(const Node& node) {
+  for (const node::v1::Device& device : node.reg.devices()) {
+    const auto it = offers_.find(device.uuid());
+    if (it == offers_.end()) continue;
+    it->second.erase(node.name());
+    if (it->second.empty()) offers_.erase(it);
+  }
 }
 
 bool NodeTable::SetDrained(const std::string& name, bool drained) {

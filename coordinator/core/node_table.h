@@ -62,8 +62,9 @@ class NodeTable {
     SessionId replaced = 0;         // session that had the name, now useless
     bool replaced_process = false;  // another process had the name, its lease has ended with this
   };
-  // What admitting `reg` would mean. AlreadyExists: another live node has the name.
-  absl::StatusOr<Admission> Judge(const node::v1::Register& reg) const;
+  // What admitting it would mean. AlreadyExists: another live node has the name. PermissionDenied:
+  // a node that another certificate registered has it, and this certificate (`named`) has not.
+  absl::StatusOr<Admission> Judge(const node::v1::Register& reg, bool named = false) const;
 
   // Puts the node in place. `incarnation` is the one to give to a new process.
   Node& Admit(SessionId session, const node::v1::Register& reg, const Admission& admission,
@@ -88,12 +89,19 @@ class NodeTable {
   bool SetDrained(const std::string& name, bool drained);
   const std::set<std::string>& drained() const { return drained_; }
 
+  // The nodes that registered a card with this UUID, by name; null: none.
+  const std::set<std::string>* Offering(const std::string& uuid) const;
+
   const std::map<std::string, Node, std::less<>>& all() const { return nodes_; }
   std::map<std::string, Node, std::less<>>& all() { return nodes_; }
   size_t size() const { return nodes_.size(); }
 
  private:
+  void SetRegister(Node& node, const node::v1::Register& reg);
+  void TakeOffers(const Node& node);
+
   std::map<std::string, Node, std::less<>> nodes_;
+  std::map<std::string, std::set<std::string>> offers_;  // by UUID, names of nodes
   std::map<SessionId, std::string> sessions_;
   std::set<std::string> drained_;
 };

@@ -6,6 +6,7 @@
 #include "coordinator/core/lane_owners.h"
 #include "coordinator/core/log_buffer.h"
 #include "coordinator/core/node_table.h"
+#include "coordinator/core/test_world.h"
 
 namespace capstan::coordinator::core {
 namespace {
@@ -21,10 +22,28 @@ TEST(LaneOwnersTest, LanesAreDealtInRuns) {
 }
 
 TEST(LaneOwnersTest, OrphansGoToTheLeastLoadedAndNobodyElseMoves) {
-  EXPECT_THAT(TakeOver({0, 0, 1, 1, 2, 2}, {0, 2}), ElementsAre(0, 0, 0, 2, 2, 2));
-  EXPECT_THAT(TakeOver({0, 0, 1, 1}, {1}), ElementsAre(1, 1, 1, 1));
-  EXPECT_THAT(TakeOver({0, 1, 1, 1, 2, 2}, {0, 1}), ElementsAre(0, 1, 1, 1, 0, 0));
-  EXPECT_THAT(TakeOver({0, 1}, {0, 1}), ElementsAre(0, 1));
+  EXPECT_THAT(TakeOver({0, 0, 1, 1, 2, 2}, EqualCosts({0, 2})), ElementsAre(0, 0, 0, 2, 2, 2));
+  EXPECT_THAT(TakeOver({0, 0, 1, 1}, EqualCosts({1})), ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(TakeOver({0, 1, 1, 1, 2, 2}, EqualCosts({0, 1})), ElementsAre(0, 1, 1, 1, 0, 0));
+  EXPECT_THAT(TakeOver({0, 1}, EqualCosts({0, 1})), ElementsAre(0, 1));
+}
+
+TEST(LaneOwnersTest, OrphansGoToWhoIsDoneFirst) {
+  EXPECT_THAT(TakeOver({0, 1, 2, 2}, LaneCosts{{0, 5}, {1, 1}}), ElementsAre(0, 1, 1, 1));
+  EXPECT_THAT(TakeOver({0, 1, 2, 2}, LaneCosts{{0, 1e6}, {1, 1e6}}), ElementsAre(0, 1, 0, 1));
+}
+
+TEST(LaneOwnersTest, EachHasTheLanesThatItsSpeedEarns) {
+  const std::vector<int32_t> even = {0, 0, 0, 1, 1, 1, 2, 2};
+  EXPECT_THAT(DealByCost(even, EqualCosts({0, 1, 2})), ElementsAre(0, 0, 0, 1, 1, 1, 2, 2));
+  // 4 + 4 are done after 4, with one lane at w2 not before 10.
+  EXPECT_THAT(DealByCost(even, {{0, 1}, {1, 1}, {2, 10}}), ElementsAre(0, 0, 0, 1, 1, 1, 0, 1));
+  EXPECT_THAT(DealByCost(even, {{0, 1}, {1, 1}, {2, 3}}), ElementsAre(0, 0, 0, 1, 1, 1, 2, 0));
+  // A joiner, from the ends of those who have most; lanes of a rank that is not asked stay.
+  EXPECT_THAT(DealByCost({0, 0, 0, 0}, EqualCosts({0, 1})), ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(DealByCost({0, 0, 3, 0, 0}, EqualCosts({0, 1})), ElementsAre(0, 0, 3, 1, 1));
+  EXPECT_DOUBLE_EQ(Makespan(even, {{0, 1}, {1, 1}, {2, 10}}), 20);
+  EXPECT_DOUBLE_EQ(Makespan(even, {{0, 1}, {1, 2}}), 6);
 }
 
 TEST(LaneOwnersTest, LongListsAreCut) {
@@ -83,7 +102,8 @@ TEST_F(GangTest, NamedDevicesMustAllBeFree) {
   EXPECT_THAT(FindGang(nodes_, request)->workers[0].devices, ElementsAre(1));
   a.slots[1] = "other-job";
   EXPECT_FALSE(FindGang(nodes_, request).has_value());
-  request.device_indices = {2};  // there is none
+  request.device_indices = {2};  // there is no such card
+  request.device = "gpu";
   EXPECT_FALSE(CouldFit(nodes_, request));
 }
 
@@ -122,12 +142,94 @@ TEST(RequestTest, DefaultsFollowTheSpec) {
   EXPECT_EQ(RequestOf(spec).devices_per_worker, 2);
 }
 
+// A node that was registered with `key` by `certificate`, and is connected or absent.
+class ResumeTest : public ::testing::TestWithParam<bool> {
+ protected:
+  static node::v1::Register Reg(const std::string& key, int64_t last_incarnation,
+                                const std::string& certificate = "") {
+    node::v1::Register reg = Worker("w-1", {"cpu"});
+    reg.set_resume_key(key);
+    reg.set_last_incarnation(last_incarnation);
+    reg.set_certificate(certificate);
+    return reg;
+  }
+  void Known(const node::v1::Register& reg) {
+    if (GetParam()) {
+      nodes_.Admit(/*session=*/3, reg, {}, kIncarnation, absl::ZeroDuration(), absl::UnixEpoch());
+    } else {
+      nodes_.AddAbsent(reg, kIncarnation, absl::ZeroDuration(), absl::UnixEpoch());
+    }
+  }
+  // Who knows the number alone: refused where the process is connected, another one where it is not.
+  void ExpectAnother(const node::v1::Register& reg) {
+    const auto judged = nodes_.Judge(reg);
+    if (GetParam()) {
+      EXPECT_EQ(judged.status().code(), absl::StatusCode::kAlreadyExists) << judged.status();
+    } else {
+      ASSERT_TRUE(judged.ok()) << judged.status();
+      EXPECT_TRUE(judged->replaced_process);
+      EXPECT_FALSE(judged->same_process);
+    }
+  }
+  void ExpectSame(const node::v1::Register& reg) {
+    const auto judged = nodes_.Judge(reg);
+    ASSERT_TRUE(judged.ok()) << judged.status();
+    EXPECT_TRUE(judged->same_process);
+  }
+
+  static constexpr int64_t kIncarnation = 7;
+  NodeTable nodes_;
+};
+
+TEST_P(ResumeTest, TheKeyIsWhatAProcessIsKnownBy) {
+  Known(Reg("k1", 0));
+  ExpectSame(Reg("k1", kIncarnation));
+  ExpectSame(Reg("k1", 0));  // the answer to its first registration was lost
+  ExpectAnother(Reg("k2", kIncarnation));
+  ExpectAnother(Reg("k", kIncarnation));
+  ExpectAnother(Reg("k11", kIncarnation));
+  ExpectAnother(Reg("", kIncarnation));
+}
+
+TEST_P(ResumeTest, AnOlderNodeIsKnownByItsNumberAsBefore) {
+  Known(Reg("", 0));
+  ExpectSame(Reg("", kIncarnation));
+  ExpectAnother(Reg("", kIncarnation + 1));
+  ExpectAnother(Reg("", 0));
+  ExpectAnother(Reg("k1", kIncarnation));  // its successor
+}
+
+TEST_P(ResumeTest, ANameIsOfTheCertificateThatRegisteredItAndOfTheOneThatHasIt) {
+  Known(Reg("k1", 0, "10.0.0.1"));
+  ExpectSame(Reg("k1", 0, "10.0.0.1"));
+  ExpectSame(Reg("k1", 0));  // nobody was asked: on a Unix socket
+  ExpectAnother(Reg("k2", 0, "10.0.0.1"));
+  const auto judged = nodes_.Judge(Reg("k2", 0, "10.0.0.2"));
+  EXPECT_EQ(judged.status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(judged.status().message()),
+              HasSubstr("node w-1 is of certificate 10.0.0.1, not of 10.0.0.2"));
+  EXPECT_EQ(nodes_.Judge(Reg("k1", 0, "10.0.0.2")).status().code(),
+            absl::StatusCode::kPermissionDenied);
+  EXPECT_NE(nodes_.Judge(Reg("k2", 0, "w"), /*named=*/true).status().code(),
+            absl::StatusCode::kPermissionDenied);
+}
+
+INSTANTIATE_TEST_SUITE_P(ConnectedOrAbsent, ResumeTest, ::testing::Bool());
+
 TEST(RegisterTest, WhatIsMissingIsNamed) {
   EXPECT_TRUE(CheckRegister(Worker("a-1", {"cpu"})).ok());
   EXPECT_THAT(CheckRegister(Worker("A", {"cpu"})).message(), HasSubstr("register.name"));
   EXPECT_THAT(CheckRegister(Worker(std::string(64, 'a'), {"cpu"})).message(),
               HasSubstr("64 bytes"));
   EXPECT_THAT(CheckRegister(Worker("a", {})).message(), HasSubstr("register.devices"));
+  node::v1::Register large = Worker("a", {"cpu"});
+  large.set_version(std::string(128, 'v'));
+  large.mutable_devices(0)->set_description(std::string(256, 'd'));
+  EXPECT_TRUE(CheckRegister(large).ok());
+  large.mutable_devices(0)->set_description(std::string(257, 'd'));
+  EXPECT_THAT(CheckRegister(large).message(), HasSubstr("description of cpu has 257 bytes"));
+  large.set_version(std::string(129, 'v'));
+  EXPECT_THAT(CheckRegister(large).message(), HasSubstr("register.version: 129 bytes"));
   node::v1::Register store = Store("s");
   store.clear_data_address();
   EXPECT_THAT(CheckRegister(store).message(), HasSubstr("register.data_address"));
@@ -162,6 +264,44 @@ TEST(LogBufferTest, BytesAreBoundedAndLongTextsCutBetweenCharacters) {
   logs.Append(Line(std::string(8000, 'y')));
   EXPECT_EQ(logs.dropped(), 1);
   EXPECT_LE(logs.bytes(), 20000);
+}
+
+SessionId Of(World& world, const std::string& name, common::v1::Role role, const char* version) {
+  return world.Connect(name, role, 0, 1, version);
+}
+
+TEST(VersionsTest, AGangIsOfOneVersionAndWhyItWaitsIsSaid) {
+  World world;
+  Of(world, "w0", common::v1::ROLE_WORKER, "0.1.0");
+  Of(world, "s0", common::v1::ROLE_PARAM_STORE, "0.2.0");
+  const std::string id = world.Submit(World::Spec(1, 1));
+  EXPECT_EQ(world.Job(id).state(), common::v1::JOB_STATE_PENDING);
+  EXPECT_EQ(world.Job(id).message(),
+            "its workers and param_stores are to be of one version: worker w0 is of 0.1.0, "
+            "param_store s0 is of 0.2.0");
+  // It holds up nobody, and without shards a version does not matter.
+  const std::string local = world.Submit(World::Spec(1, 0));
+  EXPECT_EQ(world.Job(local).state(), common::v1::JOB_STATE_STARTING);
+  Of(world, "w1", common::v1::ROLE_WORKER, "0.2.0");
+  ASSERT_EQ(world.Job(id).state(), common::v1::JOB_STATE_STARTING);
+  EXPECT_EQ(world.core_.Peek(id)->ranks[0].node, "w1");
+}
+
+TEST(VersionsTest, OfSeveralTheNewestIsTaken) {
+  World world;
+  for (const char* version : {"0.9.1", "0.10.0", "0.2.0"}) {
+    const std::string digit(1, version[2]);
+    Of(world, "w" + digit, common::v1::ROLE_WORKER, version);
+    Of(world, "s" + digit, common::v1::ROLE_PARAM_STORE, version);
+  }
+  const std::string id = world.Submit(World::Spec(1, 1));
+  EXPECT_EQ(world.core_.Peek(id)->ranks[0].node, "w1");
+  EXPECT_EQ(world.core_.Peek(id)->shards[0].node, "s1");
+  // An elastic job takes the version that has most workers.
+  Of(world, "x9", common::v1::ROLE_WORKER, "0.9.1");
+  job::v1::JobSpec spec = World::Spec(2, 1);
+  spec.mutable_resources()->set_min_workers(1);
+  EXPECT_EQ(world.core_.Peek(world.Submit(spec))->shards[0].node, "s9");
 }
 
 }  // namespace

@@ -299,5 +299,72 @@ TEST_F(RecoveryTest, AShardLostDuringTheStartBeginsItAgain) {
   EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
 }
 
+// The cluster is away for longer than the job may stand still: it waits for another gang, and goes
+// on from its last checkpoint. Nothing of that is the job's fault.
+TEST_F(RecoveryTest, AJobWhoseClusterIsAwayGoesOnWhenItIsBack) {
+  job::v1::JobSpec spec = Spec(2, 2);
+  spec.mutable_recovery()->set_max_restarts(1);
+  spec.mutable_limits()->set_active_deadline_seconds(1000);
+  Running(2, 2, spec);
+  Lead(4);
+  Save(4);
+  Lead(6);
+  for (const SessionId session : All()) Do(NodeDisconnected{session});
+  Pass(absl::Seconds(290));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
+  Pass(absl::Seconds(30));
+  EXPECT_EQ(Job(id_).state(), common::v1::JOB_STATE_PENDING);
+  EXPECT_EQ(Job(id_).reason(), "GangLost");
+  EXPECT_THAT(EventTypes(id_), Contains("GangLost"));
+  Pass(absl::Hours(2));  // in the queue its deadline does not run
+  EXPECT_EQ(Job(id_).reason(), "GangLost");
+  workers_ = {Worker("w0"), Worker("w1")};
+  stores_ = {Store("s0"), Store("s1")};
+  PassAndFollow(absl::Seconds(3));
+  const job::v1::Job job = Job(id_);
+  EXPECT_EQ(job.state(), JOB_STATE_RUNNING);
+  EXPECT_EQ(job.lineage(), 2);
+  EXPECT_EQ(job.progress().step(), 4);
+  EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-4"));
+  // Before it some 310 s had run.
+  PassAndFollow(absl::Seconds(250));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+  Lead(5);
+  PassAndFollow(absl::Seconds(250));
+  Lead(6);
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+  PassAndFollow(absl::Seconds(230));
+  EXPECT_EQ(Job(id_).reason(), "DeadlineExceeded");
+}
+
+// The fourth shard in a week is not the fourth in a row.
+TEST_F(RecoveryTest, RestartsAreForgivenOnceTheJobIsBeyondThem) {
+  job::v1::JobSpec spec = Spec(1, 1);
+  spec.mutable_recovery()->set_max_restarts(1);
+  spec.mutable_limits()->set_stall_timeout_seconds(0);
+  Running(1, 1, spec);
+  Lead(2);
+  for (int fault = 1; fault <= 3; ++fault) {
+    Restart(0);
+    PassAndFollow(absl::Seconds(3));
+    ASSERT_EQ(Job(id_).state(), JOB_STATE_RUNNING) << fault;
+    EXPECT_EQ(Job(id_).restarts(), 1);
+    Lead(1 + fault);  // where it was: it may be what makes it fail
+    PassAndFollow(absl::Minutes(11));
+    EXPECT_EQ(Job(id_).restarts(), 1);
+    Lead(2 + fault);
+    PassAndFollow(absl::Minutes(9));
+    EXPECT_EQ(Job(id_).restarts(), 1);
+    PassAndFollow(absl::Minutes(2));
+    EXPECT_EQ(Job(id_).restarts(), 0);
+    EXPECT_EQ(Saved(id_).restarts(), 0);
+  }
+  EXPECT_THAT(EventTypes(id_), Contains("RestartsForgiven"));
+  Restart(0);
+  PassAndFollow(absl::Seconds(3));
+  Restart(0);
+  EXPECT_EQ(Job(id_).reason(), "MaxRestartsExceeded");
+}
+
 }  // namespace
 }  // namespace capstan::coordinator::core

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/match.h"
 #include "coordinator/core/test_world.h"
 
 namespace capstan::coordinator::core {
@@ -242,8 +243,8 @@ TEST_F(RestartTest, AJobIsItsOwnersAndStaysSo) {
   // A job of nobody, from a Unix socket, is not of whoever comes over the network.
   w().caller_ = {};
   const std::string nobodys = w().Submit(World::Spec(1, 1), "p");
-  EXPECT_THAT(ask({.name = "", .any_job = false}, nobodys), Each(Code::kPermissionDenied));
-  EXPECT_THAT(ask({}, nobodys), Each(Code::kOk));
+  EXPECT_THAT(ask({}, nobodys), Each(Code::kPermissionDenied));  // closed unless it is said
+  EXPECT_THAT(ask({.name = "", .any_job = true}, nobodys), Each(Code::kOk));
 }
 
 TEST_F(RestartTest, AStartGoesOnWhereItWas) {
@@ -360,6 +361,50 @@ TEST_F(RestartTest, AManifestThatLiesOnDiskIsTheTruth) {
 }
 
 // All was reported, so the loss of a shard meant nothing; the reports were in this memory alone.
+// What a crash would forgive: the wait before another try, a condition, the time that has run.
+TEST_F(RestartTest, BackOffConditionsAndRunningTimeGoOn) {
+  AddNodes(1, 0);
+  job::v1::JobSpec spec = World::Spec(1, 0);
+  spec.mutable_recovery()->set_backoff_initial_seconds(60);
+  spec.mutable_recovery()->set_backoff_max_seconds(60);
+  spec.mutable_limits()->set_active_deadline_seconds(1000);
+  const std::string id = w().Submit(spec, "the-request");
+  w().AnswerProbe(workers_[0]);
+  node::v1::TaskState& task = w().Task(workers_[0], id, 0);
+  task.set_phase(node::v1::TASK_PHASE_RUNNING);
+  task.mutable_lead()->set_lineage(1);
+  task.mutable_lead()->set_step(3);
+  task.mutable_files()->set_lineage(1);
+  task.mutable_files()->set_step(2);
+  task.mutable_files()->set_error("no space left on device");
+  w().Beat(workers_[0]);
+  ASSERT_THAT(w().Job(id).conditions(), ElementsAre("CHECKPOINT_DEGRADED"));
+  task.clear_files();
+  w().Pass(absl::Seconds(200), All());  // and nothing but heartbeats
+  Restart();
+  EXPECT_THAT(w().Job(id).conditions(), ElementsAre("CHECKPOINT_DEGRADED"));
+  EXPECT_GE(w().core_.Peek(id)->Ran(w().now_), absl::Seconds(140));  // saved once a minute
+
+  node::v1::TaskState& dead = w().Task(workers_[0], id, 0);
+  dead.set_phase(node::v1::TASK_PHASE_FAILED);
+  dead.set_exit_code(-9);
+  w().Beat(workers_[0]);
+  w().Forget(workers_[0]);
+  w().Pass(absl::Seconds(5), All());
+  ASSERT_EQ(w().Job(id).reason(), "BackOff");
+  const absl::Duration ran = w().core_.Peek(id)->Ran(w().now_);
+  Restart();
+  EXPECT_EQ(w().Job(id).reason(), "BackOff");
+  EXPECT_TRUE(w().Job(id).has_retry_at());
+  w().Pass(absl::Seconds(50), All());
+  EXPECT_EQ(w().Job(id).reason(), "BackOff");  // the 60 s are not over
+  EXPECT_NEAR(absl::ToDoubleSeconds(w().core_.Peek(id)->Ran(w().now_) - ran), 0, 0.01);
+  w().Pass(absl::Seconds(12), All());
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_STARTING);
+  w().Pass(absl::Seconds(10), All());
+  EXPECT_GE(w().core_.Peek(id)->Ran(w().now_), ran + absl::Seconds(9));
+}
+
 TEST_F(RestartTest, AShardLostAfterTheEndWasReportedIsReplacedWhereThatWasForgotten) {
   AddNodes(1, 2);
   const std::string id = Running(1, 2);
@@ -404,16 +449,84 @@ TEST_F(RestartTest, NumbersThatAJobWasResumedOnBeforeItWasResolvedAreKept) {
   const std::string id = w().Submit(World::Spec(4, 1), "the-request");
   job::v1::SuspendJobRequest suspend;
   suspend.set_job_id(id);
-  w().Do(Control{++w().calls_, suspend, {}});
+  w().Do(Control{++w().calls_, suspend, w().caller_});
   job::v1::ResumeJobRequest resume;
   resume.set_job_id(id);
   resume.set_num_workers(1);
-  w().Do(Control{++w().calls_, resume, {}});
+  w().Do(Control{++w().calls_, resume, w().caller_});
   ASSERT_TRUE(w().LastReply().status.ok()) << w().LastReply().status;
   Restart();
   AddNodes(1, 1);
   EXPECT_EQ(w().Job(id).state(), JOB_STATE_STARTING);
   EXPECT_EQ(w().Submit(World::Spec(4, 1), "the-request"), id);  // what was submitted is that still
+}
+
+// Its disk hangs: whatever lies there may be its end, so nothing is decided until it answers.
+TEST_F(RestartTest, AJobWhoseFolderIsNotReadIsLeftAloneAndTheOthersGoOn) {
+  AddNodes(2, 1);
+  const std::string id = Running(1, 1);
+  const std::string waits = w().Submit(World::Spec(3, 1));
+  const v1::DurableJob saved = w().Saved(id);
+  Restored others;
+  others.jobs = std::set<std::string>{waits};
+  // The shard is lost; without the folder nobody knows whether that matters.
+  Restart({stores_[0]}, others);
+  w().Pass(absl::Seconds(20), {workers_[0], workers_[1]});
+  job::v1::Job job = w().Job(id);
+  EXPECT_EQ(job.state(), JOB_STATE_RUNNING);
+  EXPECT_EQ(job.restarts(), 0);
+  EXPECT_EQ(job.message(), absl::StrCat("its checkpoint folder /out/", id,
+                                        ", which has not answered since the coordinator started"));
+  EXPECT_THAT(w().Job(waits).message(), HasSubstr("needs 3"));
+  // A task that fails meanwhile ends nothing, either.
+  w().Task(workers_[0], id, 0).set_phase(node::v1::TASK_PHASE_FAILED);
+  w().Task(workers_[0], id, 0).set_reason("NonFiniteLoss");
+  w().Beat(workers_[0]);
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
+
+  FoundManifest found;
+  found.lineage = 1;
+  found.step = 10;
+  found.spec_digest = saved.spec_digest();
+  found.weights_sha256 = std::string(64, 'b');
+  Restored itself;
+  itself.jobs = std::set<std::string>{id};
+  itself.manifests[id] = {found};
+  w().Do(std::move(itself));
+  job = w().Job(id);
+  EXPECT_EQ(job.state(), JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(job.restarts(), 0);
+}
+
+TEST_F(RestartTest, AJobWhoseFolderAnswersLateRecoversThen) {
+  AddNodes(1, 1);
+  const std::string id = Running(1, 1);
+  Restored none;
+  none.jobs = std::set<std::string>();
+  Restart({stores_[0]}, none);
+  w().Pass(absl::Seconds(20), {workers_[0]});
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
+  Restored itself;
+  itself.jobs = std::set<std::string>{id};
+  w().Do(std::move(itself));
+  EXPECT_EQ(w().Job(id).state(), common::v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(w().Job(id).restarts(), 1);
+}
+
+TEST_F(RestartTest, AJobWhoseFolderHangsCanBeCancelled) {
+  AddNodes(1, 1);
+  const std::string id = Running(1, 1);
+  const std::string waits = w().Submit(World::Spec(1, 1));
+  Restored none;
+  none.jobs = std::set<std::string>();
+  Restart({}, none);
+  w().Cancel(waits);
+  EXPECT_EQ(w().Job(waits).state(), JOB_STATE_CANCELLED);
+  w().Cancel(id);
+  w().Pass(absl::Minutes(1), All());
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);  // its end may lie there
+  w().Pass(absl::Minutes(2), All());
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_CANCELLED);
 }
 
 TEST_F(RestartTest, AManifestOfAnotherHistoryIsNone) {
@@ -451,6 +564,32 @@ TEST_F(RestartTest, AHistoryAboveTheRecordIsGoneOnFromInOneAboveIt) {
   EXPECT_EQ(starts.back().start_lineage().view().lineage(), 7);
   EXPECT_EQ(starts.back().start_lineage().base_manifest(), absl::StrCat("/out/", id, "/4-7"));
   EXPECT_EQ(w().Saved(id).orders_size(), 2);  // the next one is the third
+}
+
+// Somebody made a folder 999999999999-1 in the job's own: the numbers are not used up by it.
+TEST_F(RestartTest, ALineageThatCannotBeIsNotGoneAbove) {
+  AddNodes(1, 1);
+  const std::string id = Running(1, 1);
+  FoundManifest found;
+  found.lineage = 999999999999;
+  found.step = 10;
+  found.spec_digest = w().Saved(id).spec_digest();
+  Restored restored;
+  restored.manifests[id] = {found};
+  restored.lineages[id] = 999999999999;
+  Restart({}, restored);
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
+  EXPECT_EQ(w().Job(id).lineage(), 1);
+  w().Shard(stores_[0], id, 0).set_lineage(999999999999);
+  w().Beat(stores_[0]);
+  w().Beat(stores_[0]);
+  EXPECT_EQ(w().Job(id).lineage(), 1);
+  int told = 0;
+  const LogBuffer& logs = *w().core_.Logs(id);
+  for (int64_t i = logs.dropped(); i < logs.next(); ++i) {
+    told += absl::StrContains(logs.Find(i)->text(), "it is none of this job") ? 1 : 0;
+  }
+  EXPECT_EQ(told, 1);
 }
 
 TEST_F(RestartTest, ARecordFromBeforeTheJobWasResolvedRepeatsNoLineage) {
@@ -497,6 +636,67 @@ TEST(RestoreTest, ADamagedRecordIsRefused) {
   const absl::Status status = core.Restore(state, absl::ZeroDuration(), absl::UnixEpoch());
   EXPECT_TRUE(absl::IsDataLoss(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("a-1"));
+}
+
+// A journal that has lost the job, or a wrong state folder: what runs is good as long as a person
+// may still put it right.
+TEST(RestoreTest, WhatIsOfAJobThatTheJournalDoesNotKnowIsSparedForAWhile) {
+  World world;
+  ASSERT_TRUE(world.core_.Restore(DurableState(), world.now_, absl::UnixEpoch()).ok());
+  world.Do(Restored{});
+  const SessionId worker = world.Worker("w0");
+  const SessionId store = world.Store("s0");
+  world.Task(worker, "a-1", 0).set_phase(node::v1::TASK_PHASE_RUNNING);
+  world.Shard(store, "a-1", 0);
+  world.Pass(absl::Seconds(59), {worker, store});
+  EXPECT_TRUE(world.Take(worker, ConnectResponse::kStopTask).empty());
+  EXPECT_TRUE(world.Take(store, ConnectResponse::kEndJob).empty());
+  const Effects effects = world.Do(NodeMessage{worker, world.beats_[worker]});
+  const auto* spared = std::get_if<TaskSpared>(&effects.at(0));
+  ASSERT_NE(spared, nullptr);
+  EXPECT_EQ(spared->node, "w0");
+  EXPECT_EQ(spared->job_id, "a-1");
+  EXPECT_GT(spared->left, absl::ZeroDuration());
+  EXPECT_LE(spared->left, absl::Seconds(1));
+  world.Pass(absl::Seconds(2), {worker, store});
+  EXPECT_FALSE(world.Take(worker, ConnectResponse::kStopTask).empty());
+  EXPECT_FALSE(world.Take(store, ConnectResponse::kEndJob).empty());
+}
+
+// Which devices it has nobody can say. So no card of its worker goes to another job until it is over,
+// whichever worker of the host offers it.
+TEST(RestoreTest, CardsOfATaskThatIsSparedAreHeld) {
+  World world;
+  ASSERT_TRUE(world.core_.Restore(DurableState(), world.now_, absl::UnixEpoch()).ok());
+  world.Do(Restored{});
+  std::vector<SessionId> workers;
+  for (const char* name : {"w0", "w1"}) {
+    node::v1::Register reg;
+    reg.set_name(name);
+    reg.set_role(common::v1::ROLE_WORKER);
+    reg.set_host("h");
+    node::v1::Device& card = *reg.add_devices();
+    card.set_name("cuda:0");
+    card.set_uuid("GPU-1");
+    workers.push_back(++world.sessions_);
+    world.beats_[workers.back()].mutable_heartbeat();
+    world.Do(NodeConnected{workers.back(), reg});
+  }
+  const SessionId store = world.Store("s0");
+  world.Task(workers[0], "a-1", 0).set_phase(node::v1::TASK_PHASE_RUNNING);
+  world.Beat(workers[0]);
+  job::v1::JobSpec spec = World::Spec(1, 1);
+  spec.mutable_resources()->set_device("gpu");
+  const std::string id = world.Submit(spec);
+  const std::vector<SessionId> all = {workers[0], workers[1], store};
+  world.Pass(absl::Seconds(59), all);
+  EXPECT_EQ(world.Job(id).state(), JOB_STATE_PENDING);
+  world.Pass(absl::Seconds(2), all);  // told to stop, and still there
+  ASSERT_FALSE(world.Take(workers[0], ConnectResponse::kStopTask).empty());
+  EXPECT_EQ(world.Job(id).state(), JOB_STATE_PENDING);
+  world.Forget(workers[0]);
+  world.Beat(workers[0]);
+  EXPECT_EQ(world.Job(id).state(), JOB_STATE_STARTING);
 }
 
 TEST(RestoreTest, EndedJobsStayInTheirOrderAndIncarnationsGoOn) {

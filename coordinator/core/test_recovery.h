@@ -16,6 +16,7 @@ namespace capstan::coordinator::core {
 
 class RecoveryTest : public ::testing::Test, public World {
  protected:
+  explicit RecoveryTest(CoreOptions options = {}) : World(std::move(options)) {}
   std::string Running(int workers, int shards, const job::v1::JobSpec& spec) {
     for (int i = 0; i < workers; ++i) workers_.push_back(Worker(absl::StrCat("w", i)));
     for (int i = 0; i < shards; ++i) stores_.push_back(Store(absl::StrCat("s", i)));

@@ -90,6 +90,8 @@ class World {
         manifests_.push_back(*write);
       } else if (const auto* sweep = std::get_if<SweepCheckpoints>(&effect)) {
         sweeps_.push_back(*sweep);
+      } else if (const auto* remove = std::get_if<RemoveCheckpoint>(&effect)) {
+        removes_.push_back(*remove);
       }
     }
     return effects;
@@ -106,9 +108,10 @@ class World {
   }
 
   SessionId Connect(const std::string& name, common::v1::Role role, int64_t last_incarnation = 0,
-                    int devices = 1) {
+                    int devices = 1, const std::string& version = "") {
     const SessionId session = ++sessions_;
     node::v1::Register reg;
+    reg.set_version(version);
     reg.set_name(name);
     reg.set_role(role);
     reg.set_host("host-" + name);
@@ -161,7 +164,8 @@ class World {
   const Reply& LastReply() { return replies_[calls_]; }
 
   // Answers every probe that waits in `session`.
-  void AnswerProbe(SessionId session, const std::string& reason = "", int classes = 10) {
+  void AnswerProbe(SessionId session, const std::string& reason = "", int classes = 10,
+                   int batches = 0) {
     for (const ConnectResponse& message : Take(session, ConnectResponse::kProbe)) {
       node::v1::ConnectRequest request;
       node::v1::ProbeResult* result = request.mutable_probe_result();
@@ -172,6 +176,7 @@ class World {
         result->mutable_dataset()->set_train_samples(80);
         result->mutable_dataset()->set_test_samples(20);
         result->mutable_dataset()->set_num_classes(classes);
+        result->mutable_dataset()->set_train_batches(batches);
       } else {
         result->set_message("/data: no such folder");
       }
@@ -214,10 +219,11 @@ class World {
   std::map<CallId, Reply> replies_;
   std::vector<WriteManifest> manifests_;
   std::vector<SweepCheckpoints> sweeps_;
+  std::vector<RemoveCheckpoint> removes_;
   std::vector<std::string> order_;  // of persists, sends and replies
   SessionId sessions_ = 0;
   CallId calls_ = 0;
-  Caller caller_;  // of Submit, Cancel and Ask
+  Caller caller_{.name = "", .any_job = true};  // of Submit, Cancel and Ask
 };
 
 }  // namespace capstan::coordinator::core

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -19,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "capstan/common/v1/common.pb.h"
+#include "capstan/job/v1/checkpoint_service.pb.h"
 #include "capstan/job/v1/job_service.pb.h"
 #include "capstan/job/v1/job_spec.pb.h"
 #include "capstan/node/v1/node.pb.h"
@@ -32,8 +35,8 @@ using CallId = int64_t;
 
 // Who asks for something.
 struct Caller {
-  std::string name;     // of the certificate; empty: nobody was asked
-  bool any_job = true;  // may do what the job's owner may: an admin, or nobody was asked
+  std::string name;      // of the certificate; empty: nobody was asked
+  bool any_job = false;  // may do what the job's owner may: an admin, or where nobody is asked
 };
 
 // ---- events ----
@@ -43,17 +46,19 @@ struct Submit {
   std::string request_id;
   job::v1::JobSpec spec;
   Caller caller;
+  // Where links in model.initial_weights lead to, as the disk says; empty: there is none.
+  std::vector<std::string> weights_at;
 };
 struct Cancel {
   CallId call = 0;
   std::string job_id;
   Caller caller;
 };
-// SuspendJob, ResumeJob, RetryJob or UpdateJob.
+// SuspendJob, ResumeJob, RetryJob, UpdateJob or DeleteCheckpoint.
 struct Control {
   CallId call = 0;
   std::variant<job::v1::SuspendJobRequest, job::v1::ResumeJobRequest, job::v1::RetryJobRequest,
-               job::v1::UpdateJobRequest>
+               job::v1::UpdateJobRequest, job::v1::DeleteCheckpointRequest>
       request;
   Caller caller;
 };
@@ -65,7 +70,8 @@ struct SetDrained {
 };
 struct NodeConnected {
   SessionId session = 0;
-  node::v1::Register reg;
+  node::v1::Register reg;  // with a resume key that is as good as secret: its hash
+  bool named = false;      // reg.certificate is of nodes with this name
 };
 // A Heartbeat, ProbeResult or LogBatch. Anything else closes the session.
 struct NodeMessage {
@@ -84,6 +90,12 @@ struct ManifestWritten {
   int64_t step = 0;
   absl::Status status;
 };
+// The answer to RemoveCheckpoint.
+struct CheckpointRemoved {
+  std::string job_id;
+  std::string checkpoint;
+  absl::Status status;
+};
 struct Tick {};
 // A manifest that lies in a job's storage_path.
 struct FoundManifest {
@@ -95,8 +107,11 @@ struct FoundManifest {
   std::vector<int64_t> orders;
   std::vector<common::v1::FileInfo> files;
 };
-// The first event after CoordinatorCore::Restore, of jobs that have not ended.
+// Comes after CoordinatorCore::Restore, once for every job. Until then nothing is decided for one that
+// has not ended: what lies in its folder may be its end.
 struct Restored {
+  // Whom it is about; nullopt: all that none has been about yet. Those that have ended go first.
+  std::optional<std::set<std::string>> jobs;
   // By job; by lineage and step.
   std::map<std::string, std::vector<FoundManifest>> manifests;
   // By job: the highest lineage that a folder in its storage_path is named after.
@@ -106,7 +121,7 @@ struct Restored {
 struct Event {
   absl::Time wall;  // for people only
   std::variant<Tick, Restored, Submit, Cancel, Control, SetDrained, NodeConnected, NodeMessage,
-               NodeDisconnected, ManifestWritten>
+               NodeDisconnected, ManifestWritten, CheckpointRemoved>
       what;
 };
 
@@ -172,7 +187,7 @@ struct Reply {
   absl::Status status;  // not OK: `response` is not set
   std::variant<std::monostate, job::v1::SubmitJobResponse, job::v1::CancelJobResponse,
                job::v1::SuspendJobResponse, job::v1::ResumeJobResponse, job::v1::RetryJobResponse,
-               job::v1::UpdateJobResponse>
+               job::v1::UpdateJobResponse, job::v1::DeleteCheckpointResponse>
       response;
 };
 // Write `<folder>/manifest.json` for these files, then answer with ManifestWritten. The same
@@ -202,6 +217,20 @@ struct SweepCheckpoints {
   int64_t step = 0;
   std::vector<std::string> keep;  // `<l>-<s>`
 };
+// Remove the folder of a checkpoint that a person has deleted, then answer with CheckpointRemoved. In
+// line with WriteManifest and SweepCheckpoints. Comes again after a restart until it was answered.
+struct RemoveCheckpoint {
+  std::string job_id;
+  std::string storage_path;
+  std::string checkpoint;  // `<l>-<s>`
+};
+// A node has a task or chunks of a job that is not in the journal. They are spared for a while: it
+// may be the journal that is not the right one.
+struct TaskSpared {
+  std::string node;
+  std::string job_id;
+  absl::Duration left;  // until they are stopped
+};
 // A job, or its log, is not what it was. At most one of each per job and Step, behind all others.
 struct JobChanged {
   std::string job_id;
@@ -213,10 +242,28 @@ struct LogsAppended {
 };
 
 using Effect = std::variant<Persist, Send, CloseSession, Reply, WriteManifest, SweepCheckpoints,
-                            JobChanged, LogsAppended>;
+                            RemoveCheckpoint, JobChanged, LogsAppended, TaskSpared>;
 using Effects = std::vector<Effect>;
 
 // ---- settings ----
+
+// Who writes and reads files of a job: a shard, or a task.
+struct FileHolder {
+  bool shard = false;  // false: a task
+  int32_t index = 0;   // of the shard, or rank
+  int64_t incarnation = 0;
+};
+// What a holder may do with them.
+struct FileGrant {
+  std::string storage_path;
+  int64_t lineage = 0;  // of files that are written
+  int64_t settled_step = -1;
+  int64_t total_steps = 0;
+  std::vector<std::string> may_write;  // names
+  int64_t max_file_bytes = 0;
+  bool may_log = false;         // metrics.jsonl
+  std::string initial_weights;  // of the spec; empty: none
+};
 
 struct CoreOptions {
   absl::Duration lease = absl::Seconds(5);
@@ -228,6 +275,8 @@ struct CoreOptions {
   absl::Duration takeover_batch = absl::Milliseconds(50);
   // From SIGTERM to SIGKILL of a task.
   absl::Duration stop_grace = absl::Seconds(10);
+  // So long after Restore nodes keep what they hold of jobs that the journal does not know.
+  absl::Duration unknown_jobs_spared = absl::Minutes(1);
   // A task that a living node still reports so long after its grace no longer holds up a cancelled
   // job.
   absl::Duration stop_limit = absl::Seconds(30);
@@ -239,19 +288,31 @@ struct CoreOptions {
   // cancelled, although what is on disk is not known.
   absl::Duration manifest_limit = absl::Minutes(2);
   // A lane that a living worker has not sealed so long after the others, or 3 x the median step, is
-  // issued again.
+  // issued again; one that the lead says is late at once (param_store/core/lane_times.h).
   absl::Duration late_lane = absl::Seconds(2);
+  // The paces of workers are weighed over so long, and lanes move when they were uneven twice.
+  absl::Duration weigh_paces = absl::Seconds(1);
   // Before a node whose task failed gets another one of the same job; doubles with each failure,
   // and begins anew once a task has worked for so long.
   absl::Duration rejoin_delay = absl::Seconds(1);
   absl::Duration rejoin_forgiven = absl::Seconds(30);
-  // Before lanes are given back to a worker that was late; doubles with each time.
-  absl::Duration give_back = absl::Seconds(10);
+  // A job that is beyond the step at which it was last restarted, and has run for so long since
+  // then, has all of its restarts before it again.
+  absl::Duration restarts_forgiven = absl::Minutes(10);
+  // Before a lane is given back to a worker that was late or slow; doubles with each time, and is
+  // this again once the worker has kept up for five times this, and for as long as it last waited.
+  absl::Duration give_back = absl::Seconds(2);
   int max_orders = 1000;  // of one job
 
   int max_queued_jobs = 10000;  // not ended
   int max_ended_jobs = 1000;    // kept for people to look at
   int max_nodes = 10000;
+  // A lost node is kept for so long, for people to look at, and longer while a job waits for what it
+  // holds.
+  absl::Duration lost_node_kept = absl::Hours(1);
+  // So many nodes come and no more, as in `capstan run`: a job that these could not carry, were they
+  // free, fails at once. 0: any number may come.
+  int expected_nodes = 0;
   int64_t max_spec_bytes = 32 * 1024;
   int max_log_lines = 10000;                       // of one job
   int64_t max_log_bytes = int64_t{8} << 20;        // of one job
@@ -261,6 +322,12 @@ struct CoreOptions {
   int max_ended_history_points = 500;              // of one that has
   // What a crash may take away of the histories of metrics.
   absl::Duration history_save = absl::Seconds(10);
+
+  // What StartLineage and StartTask say of it; null: nothing. Pure.
+  std::function<std::string(const std::string& job_id, const FileHolder& holder)> files_key;
+
+  // Whether a path lies under a data root of the coordinator, by its name; null: all do. Pure.
+  std::function<bool(const std::string& path)> is_data;
 
   std::string storage_root;  // absolute folder, where a spec names none
   uint64_t seed = 0;         // of the random letters in job ids

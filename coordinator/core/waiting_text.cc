@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -150,6 +151,20 @@ std::string StartText(const JobRecord& job, const NodeTable& nodes, absl::Durati
                                      absl::StrJoin(whom, "; "));
 }
 
+// A node that could help, were it of the version of the others. Empty: there is none.
+std::string OtherVersionText(const JobRecord& job, const NodeTable& nodes, bool worker) {
+  const std::optional<std::string> version = VersionOf(job, nodes);
+  for (const auto& [name, node] : nodes.all()) {
+    if (!version.has_value() || !node.takes_work() || node.is_worker() != worker) continue;
+    if (node.reg.version() == *version) continue;
+    const auto said = [](const std::string& text) { return text.empty() ? "none" : text; };
+    return absl::StrCat(" (", worker ? "worker " : "param_store ", name, " is of version ",
+                        said(node.reg.version()), ", the job's others are of ", said(*version),
+                        ")");
+  }
+  return "";
+}
+
 // Whom a job lacks that goes on as soon as he is there.
 std::string RecoveringText(const JobRecord& job, const NodeTable& nodes, absl::Duration now) {
   std::vector<std::string> whom;
@@ -163,10 +178,12 @@ std::string RecoveringText(const JobRecord& job, const NodeTable& nodes, absl::D
       if (rank.index + 4 < static_cast<int32_t>(job.ranks.size())) continue;
       whom.push_back(Seen(job, nodes, rank, now));
     }
-    return absl::StrCat("recovering: a worker, any, after ", absl::StrJoin(whom, "; "));
+    return absl::StrCat("recovering: a worker, any, after ", absl::StrJoin(whom, "; "),
+                        OtherVersionText(job, nodes, /*worker=*/true));
   }
   if (whom.empty()) return StartText(job, nodes, now);
-  return absl::StrCat("recovering: ", absl::StrJoin(whom, "; "));
+  return absl::StrCat("recovering: ", absl::StrJoin(whom, "; "),
+                      OtherVersionText(job, nodes, /*worker=*/false));
 }
 
 std::string EndText(const JobRecord& job, const NodeTable& nodes, absl::Duration now) {

@@ -3,8 +3,12 @@
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 #include <variant>
@@ -16,6 +20,7 @@
 #include "coordinator/core/node_table.h"
 #include "services/clock/clock.h"
 #include "services/files/files.h"
+#include "services/logging/log.h"
 #include "training/codec/crc32c.h"
 
 namespace capstan::coordinator {
@@ -23,6 +28,8 @@ namespace {
 
 constexpr int64_t kApplicationId = 0x4361704a;  // "CapJ": a file of somebody else is not ours
 constexpr absl::Duration kLockPatience = absl::Seconds(2);
+constexpr absl::Duration kReserveRetry = absl::Seconds(1);
+constexpr int64_t kReserveShare = 16;  // of the disk at most
 
 // Places for a checksum: of the key and the value together, so that no row passes for another one.
 constexpr char kSchema[] = R"(
@@ -55,6 +62,13 @@ std::string TextOf(sqlite3_stmt* row, int column) {
   return bytes == nullptr ? "" : std::string(bytes, sqlite3_column_bytes(row, column));
 }
 
+// What schema 3 added: one row. `journal` and `commits` as in commit_mark.h, `sum` is over all that
+// has none of its own.
+constexpr char kSchema3[] = R"(
+CREATE TABLE commits (id INTEGER PRIMARY KEY, journal INTEGER NOT NULL, commits INTEGER NOT NULL,
+                      sum INTEGER NOT NULL);
+)";
+
 // The system drops the lock with the process, however it ends.
 absl::StatusOr<int> LockFolder(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/lock");
@@ -74,13 +88,24 @@ absl::StatusOr<int> LockFolder(const std::string& folder) {
     }
     absl::SleepFor(absl::Milliseconds(20));
   }
+  // For people alone, so a full disk is no reason to stop.
   const std::string self = absl::StrCat(::getpid());
-  if (::ftruncate(fd, 0) != 0 ||
-      ::pwrite(fd, self.data(), self.size(), 0) != static_cast<ssize_t>(self.size())) {
+  if ((::ftruncate(fd, 0) != 0 || ::pwrite(fd, self.data(), self.size(), 0) < 0) &&
+      errno != ENOSPC && errno != EDQUOT) {
     return services::ErrnoStatus(errno, "write", path);
   }
   std::move(close).Cancel();
   return fd;
+}
+
+// Above 0.
+int64_t RandomNumber() {
+  uint64_t number = 0;
+  while (number == 0) {
+    if (::getrandom(&number, sizeof(number), 0) != sizeof(number)) number = 0;
+    number >>= 1;
+  }
+  return static_cast<int64_t>(number);
 }
 
 }  // namespace
@@ -136,20 +161,38 @@ SqliteJournal::~SqliteJournal() {
   ::close(lock_fd_);
 }
 
-absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(const std::string& folder) {
+absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(const std::string& folder,
+                                                                   const JournalOptions& options) {
   const absl::StatusOr<int> lock = LockFolder(folder);
   if (!lock.ok()) return lock.status();
   std::unique_ptr<SqliteJournal> journal(
       new SqliteJournal(absl::StrCat(folder, "/journal.db"), *lock));
-  const absl::Status status = journal->OpenDatabase();
+  const absl::Status status = journal->OpenDatabase(options);
   if (!status.ok()) return status;
+  journal->KeepCheckpoints(true);
+  journal->TakeReserve();
   return journal;
 }
 
-absl::Status SqliteJournal::OpenDatabase() {
+std::string SqliteJournal::MarkPath() const { return absl::StrCat(folder(), "/journal.mark"); }
+
+// Whether the log is written into the file and removed when the journal is closed. Of one that is
+// refused nothing may change.
+void SqliteJournal::KeepCheckpoints(bool keep) {
+  sqlite3_db_config(database_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep ? 0 : 1, nullptr);
+}
+
+absl::Status SqliteJournal::OpenDatabase(const JournalOptions& options) {
+  // SQLite would make a missing file anew, and remove the log beside it.
+  struct stat file = {};
+  if (::stat(path_.c_str(), &file) != 0 || file.st_size == 0) {
+    const absl::Status status = CheckMark(options);
+    if (!status.ok()) return status;
+  }
   const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
   if (sqlite3_open_v2(path_.c_str(), &database_, flags, nullptr) != SQLITE_OK) return Error("open");
   sqlite3_extended_result_codes(database_, 1);
+  KeepCheckpoints(false);
   // Exclusive: the index of the WAL is ours alone, in memory.
   absl::Status status = Execute("PRAGMA locking_mode=EXCLUSIVE");
   if (!status.ok()) return status;
@@ -166,31 +209,16 @@ absl::Status SqliteJournal::OpenDatabase() {
   const absl::StatusOr<int64_t> tables = Integer("SELECT count(*) FROM sqlite_master");
   if (!tables.ok()) return tables.status();
   if (*tables == 0) {
-    status = MakeSchema();
+    status = CheckMark(options);
+    if (status.ok()) status = MakeSchema();
   } else {
-    const absl::StatusOr<int64_t> application = Integer("PRAGMA application_id");
-    if (!application.ok()) return application.status();
-    const absl::StatusOr<int64_t> schema = Integer("PRAGMA user_version");
-    if (!schema.ok()) return schema.status();
-    if (*application != kApplicationId) {
-      return absl::DataLossError(absl::StrCat(path_, ": is no journal of a coordinator"));
-    }
-    if (*schema > kJournalSchema) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(path_, ": a newer version of Capstan wrote it (schema ", *schema,
-                       ", this one knows ", kJournalSchema, ")"));
-    }
-    if (*schema < 1) return absl::DataLossError(absl::StrCat(path_, ": schema ", *schema));
-    if (*schema < kJournalSchema) status = UpgradeSchema();
-    if (!status.ok()) return status;
-    const absl::StatusOr<std::string> check = Text("PRAGMA quick_check(1)");
-    if (!check.ok()) return check.status();
-    if (*check != "ok") return absl::DataLossError(absl::StrCat(path_, ": is damaged: ", *check));
+    status = CheckDatabase(options);
   }
   if (!status.ok()) return status;
 
   const std::pair<const char*, sqlite3_stmt**> statements[] = {
       {"INSERT OR REPLACE INTO counters VALUES ('incarnation', ?1)", &put_counter_},
+      {"INSERT OR REPLACE INTO commits VALUES (1, ?1, ?2, ?3)", &put_count_},
       {"INSERT OR REPLACE INTO nodes VALUES (?1, ?2, ?3, ?4)", &put_node_},
       {"DELETE FROM nodes WHERE name = ?1", &drop_node_},
       {"INSERT INTO jobs VALUES (?1, ?2, ?3) ON CONFLICT (id) DO UPDATE SET job = ?2, sum = ?3",
@@ -212,26 +240,157 @@ absl::Status SqliteJournal::OpenDatabase() {
   return absl::OkStatus();
 }
 
-absl::Status SqliteJournal::MakeSchema() {
-  // One transaction: a crash leaves an empty file, or the whole schema.
-  const std::string sql =
-      absl::StrCat("BEGIN IMMEDIATE; PRAGMA application_id=", kApplicationId,
-                   "; PRAGMA user_version=", kJournalSchema, ";", kSchema, kSchema2, "COMMIT");
-  const absl::Status status = Execute(sql.c_str());
-  if (!status.ok()) return status;
-  return services::SyncDir(path_.substr(0, path_.rfind('/')));  // the file itself is new
+absl::Status SqliteJournal::CheckDatabase(const JournalOptions& options) {
+  const absl::StatusOr<int64_t> application = Integer("PRAGMA application_id");
+  if (!application.ok()) return application.status();
+  const absl::StatusOr<int64_t> schema = Integer("PRAGMA user_version");
+  if (!schema.ok()) return schema.status();
+  if (*application != kApplicationId) {
+    return absl::DataLossError(absl::StrCat(path_, ": is no journal of a coordinator"));
+  }
+  if (*schema > kJournalSchema) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, ": a newer version of Capstan wrote it (schema ", *schema,
+                     ", this one knows ", kJournalSchema, ")"));
+  }
+  if (*schema < 1) return absl::DataLossError(absl::StrCat(path_, ": schema ", *schema));
+  const absl::StatusOr<std::string> check = Text("PRAGMA integrity_check(1)");
+  if (!check.ok()) return check.status();
+  if (*check != "ok") return absl::DataLossError(absl::StrCat(path_, ": is damaged: ", *check));
+  // Before schema 3 nothing was counted.
+  absl::Status status = *schema < 3 ? absl::OkStatus() : ReadCounts();
+  if (status.ok()) status = CheckMark(options);
+  if (status.ok() && *schema < kJournalSchema) status = UpgradeSchema(*schema);
+  if (status.ok() && mark_ == nullptr) {
+    absl::StatusOr<std::unique_ptr<CommitMark>> mark = CommitMark::Open(MarkPath(), count_);
+    if (!mark.ok()) return mark.status();
+    mark_ = *std::move(mark);
+  }
+  return status;
 }
 
-absl::Status SqliteJournal::UpgradeSchema() {
-  const std::string sql = absl::StrCat("BEGIN IMMEDIATE; PRAGMA user_version=", kJournalSchema, ";",
-                                       kSchema2, "COMMIT");
-  return Execute(sql.c_str());
+// The count, and what it vouches for.
+absl::Status SqliteJournal::ReadCounts() {
+  sqlite3_stmt* row = nullptr;
+  absl::Cleanup finalize = [&row] { sqlite3_finalize(row); };
+  absl::Status status = Prepare("SELECT journal, commits, sum FROM commits", &row);
+  if (!status.ok()) return status;
+  if (sqlite3_step(row) != SQLITE_ROW) {
+    return absl::DataLossError(absl::StrCat(path_, ": is damaged: the count of commits is gone"));
+  }
+  count_ = {sqlite3_column_int64(row, 0), sqlite3_column_int64(row, 1)};
+  const int64_t sum = sqlite3_column_int64(row, 2);
+  const absl::StatusOr<int64_t> incarnation =
+      Integer("SELECT coalesce(max(value), 0) FROM counters WHERE name = 'incarnation'");
+  if (!incarnation.ok()) return incarnation.status();
+  incarnation_ = *incarnation;
+  sqlite3_stmt* names = nullptr;
+  absl::Cleanup finalize_names = [&names] { sqlite3_finalize(names); };
+  status = Prepare("SELECT node FROM drained", &names);
+  if (!status.ok()) return status;
+  int code = SQLITE_OK;
+  while ((code = sqlite3_step(names)) == SQLITE_ROW) drained_.insert(TextOf(names, 0));
+  if (code != SQLITE_DONE) return Error("read");
+  if (count_.journal <= 0 || count_.commits < 0 || sum != CountSum()) {
+    return absl::DataLossError(absl::StrCat(
+        path_, ": is damaged: the counters or the drained nodes are not what was written"));
+  }
+  return absl::OkStatus();
+}
+
+int64_t SqliteJournal::CountSum() const {
+  std::string all = absl::StrCat(incarnation_);
+  for (const std::string& name : drained_) absl::StrAppend(&all, "/", name);
+  return SumOf(absl::StrCat(count_.journal), count_.commits, all);
+}
+
+// DataLoss, unless a person has said that it may go on so.
+absl::Status SqliteJournal::GoneBack(absl::string_view what) const {
+  return absl::DataLossError(absl::StrCat(
+      path_, ": ", what, " (", DescribeWal(absl::StrCat(path_, "-wal")),
+      "). Nothing was changed. Put back journal.db, journal.db-wal and journal.mark as they were, "
+      "or "
+      "copy the folder and start once with --accept-journal=",
+      count_.commits,
+      " to go on with what is left; see docs/operations.md, A journal that is refused"));
+}
+
+absl::Status SqliteJournal::CheckMark(const JournalOptions& options) {
+  const bool accepted = options.accept_commits == count_.commits;
+  const absl::StatusOr<std::optional<CommitCount>> read = CommitMark::Read(MarkPath());
+  std::string why;
+  if (!read.ok() && !absl::IsDataLoss(read.status())) return read.status();
+  if (!read.ok()) {
+    why = "journal.mark beside it is damaged, so whether it is whole cannot be known";
+  } else if (!read->has_value()) {
+    if (count_.journal == 0) return absl::OkStatus();  // a new one, or of an older version
+    why = "journal.mark beside it is gone, so whether it is whole cannot be known";
+  } else if ((*read)->commits > 0 && count_.journal == 0) {
+    why = absl::StrCat(
+        "lacks commits that were durable: it holds none, journal.mark beside it "
+        "knows of ",
+        (*read)->commits);
+  } else if (count_.journal != 0 && (*read)->journal != count_.journal) {
+    why = "journal.mark beside it is that of another journal";
+  } else if ((*read)->commits > count_.commits) {
+    why = absl::StrCat("lacks commits that were durable: it holds ", count_.commits,
+                       ", journal.mark beside it knows of ", (*read)->commits);
+  } else {
+    return absl::OkStatus();
+  }
+  if (!accepted) return GoneBack(why);
+  services::Log(services::kWarning, "journal_accepted").Kv("why", why);
+  if (count_.journal == 0) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<CommitMark>> mark = CommitMark::Create(MarkPath(), count_);
+  if (!mark.ok()) return mark.status();
+  mark_ = *std::move(mark);
+  return absl::OkStatus();
+}
+
+absl::Status SqliteJournal::MakeSchema() {
+  count_ = {RandomNumber(), 0};
+  // First the mark, which counts nothing yet: a crash in between leaves no journal without one.
+  absl::StatusOr<std::unique_ptr<CommitMark>> mark = CommitMark::Create(MarkPath(), count_);
+  if (!mark.ok()) return mark.status();
+  mark_ = *std::move(mark);
+  // One transaction: a crash leaves an empty file, or the whole schema.
+  const std::string sql = absl::StrCat("BEGIN IMMEDIATE; PRAGMA application_id=", kApplicationId,
+                                       "; PRAGMA user_version=", kJournalSchema, ";", kSchema,
+                                       kSchema2, kSchema3, "INSERT INTO commits VALUES (1, ",
+                                       count_.journal, ", 0, ", CountSum(), "); COMMIT");
+  const absl::Status status = Execute(sql.c_str());
+  if (!status.ok()) return status;
+  return services::SyncDir(folder());  // the file itself is new
+}
+
+absl::Status SqliteJournal::UpgradeSchema(int64_t from) {
+  count_ = {RandomNumber(), 0};
+  absl::StatusOr<std::unique_ptr<CommitMark>> mark = CommitMark::Create(MarkPath(), count_);
+  if (!mark.ok()) return mark.status();
+  mark_ = *std::move(mark);
+  absl::Status status = Execute("BEGIN IMMEDIATE");
+  if (status.ok() && from < 2) status = Execute(kSchema2);
+  if (status.ok()) status = Execute(kSchema3);
+  if (status.ok()) {
+    status =
+        Execute(absl::StrCat("INSERT INTO commits VALUES (1, ", count_.journal, ", 0, 0)").c_str());
+  }
+  if (!status.ok()) return status;
+  // What it vouches for is read as it stands: there was no sum of it.
+  const absl::Status unsummed = ReadCounts();
+  if (!absl::IsDataLoss(unsummed) && !unsummed.ok()) return unsummed;
+  return Execute(absl::StrCat("UPDATE commits SET sum = ", CountSum(),
+                              "; PRAGMA user_version=", kJournalSchema, "; COMMIT")
+                     .c_str());
 }
 
 absl::StatusOr<core::DurableState> SqliteJournal::Load() {
   core::DurableState state;
   status_ = Fill(&state);
-  if (!status_.ok()) return status_;
+  if (!status_.ok()) {
+    KeepCheckpoints(false);
+    return status_;
+  }
   return state;
 }
 
@@ -313,13 +472,8 @@ absl::Status SqliteJournal::Fill(core::DurableState* state) {
 
 absl::Status SqliteJournal::Append(const core::Record& record) {
   if (!status_.ok()) return status_;
-  if (!open_) {
-    status_ = Execute("BEGIN IMMEDIATE");
-    if (!status_.ok()) return status_;
-    open_ = true;
-  }
-  status_ = Write(record);
-  return status_;
+  pending_.push_back(record);
+  return absl::OkStatus();
 }
 
 absl::Status SqliteJournal::Write(const core::Record& record) {
@@ -345,6 +499,11 @@ absl::Status SqliteJournal::Write(const core::Record& record) {
     return status.ok() ? Run(drop_job_, Row().Text(forgotten->job_id)) : status;
   }
   if (const auto* mark = std::get_if<core::NodeDrained>(&record)) {
+    if (mark->drained) {
+      drained_.insert(mark->node);
+    } else {
+      drained_.erase(mark->node);
+    }
     return Run(mark->drained ? put_drained_ : drop_drained_, Row().Text(mark->node));
   }
   if (const auto* page = std::get_if<core::HistoryPage>(&record)) {
@@ -362,6 +521,7 @@ absl::Status SqliteJournal::Write(const core::Record& record) {
   }
   const auto& issued = std::get<core::IncarnationIssued>(record);
   const std::string bytes = issued.reg.SerializeAsString();
+  incarnation_ = issued.incarnation;
   const absl::Status status = Run(put_counter_, Row().Integer(issued.incarnation));
   if (!status.ok()) return status;
   return Run(put_node_, Row()
@@ -372,10 +532,74 @@ absl::Status SqliteJournal::Write(const core::Record& record) {
 }
 
 absl::Status SqliteJournal::Commit() {
-  if (!status_.ok() || !open_) return status_;
-  status_ = Execute("COMMIT");
-  open_ = false;
+  if (!status_.ok() || pending_.empty()) return status_;
+  absl::Status status = PutAll();
+  if (absl::IsResourceExhausted(status) && GiveUpReserve()) status = PutAll();
+  if (absl::IsResourceExhausted(status)) return status;  // a later call tries again
+  status_ = status;
+  pending_.clear();
   return status_;
+}
+
+// One transaction, or nothing.
+absl::Status SqliteJournal::PutAll() {
+  const CommitCount before = count_;
+  absl::Status status = Execute("BEGIN IMMEDIATE");
+  for (const core::Record& record : pending_) {
+    if (!status.ok()) break;
+    status = Write(record);
+  }
+  if (status.ok()) {
+    ++count_.commits;
+    status =
+        Run(put_count_, Row().Integer(count_.journal).Integer(count_.commits).Integer(CountSum()));
+  }
+  if (status.ok()) status = Execute("COMMIT");
+  if (status.ok()) return mark_->Count();
+  count_ = before;
+  RollBack();
+  return status;
+}
+
+void SqliteJournal::RollBack() {
+  if (sqlite3_get_autocommit(database_) == 0) {
+    sqlite3_exec(database_, "ROLLBACK", nullptr, nullptr, nullptr);
+  }
+}
+
+bool SqliteJournal::low() {
+  if (!reserve_ && MonotonicNow() - reserve_tried_ > kReserveRetry) TakeReserve();
+  return !reserve_;
+}
+
+// Only where as much again stays free: a disk that is nearly full is not filled by us.
+void SqliteJournal::TakeReserve() {
+  reserve_tried_ = MonotonicNow();
+  const std::string path = absl::StrCat(folder(), "/journal.reserve");
+  struct statvfs disk = {};
+  if (::statvfs(folder().c_str(), &disk) != 0) return;
+  const int64_t block = static_cast<int64_t>(disk.f_frsize);
+  const int64_t size =
+      std::min(kReserveBytes, static_cast<int64_t>(disk.f_blocks) * block / kReserveShare);
+  struct stat there = {};
+  if (::stat(path.c_str(), &there) == 0 && there.st_size == size &&
+      int64_t{there.st_blocks} * 512 >= size) {
+    reserve_ = true;
+    return;
+  }
+  if (static_cast<int64_t>(disk.f_bavail) * block < 2 * size) return;
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return;
+  reserve_ = ::posix_fallocate(fd, 0, size) == 0;
+  ::close(fd);
+  if (!reserve_) ::unlink(path.c_str());
+}
+
+bool SqliteJournal::GiveUpReserve() {
+  if (!reserve_) return false;
+  reserve_ = false;
+  reserve_tried_ = MonotonicNow();
+  return ::unlink(absl::StrCat(folder(), "/journal.reserve").c_str()) == 0;
 }
 
 absl::Status SqliteJournal::Run(sqlite3_stmt* statement, const Row& row) {

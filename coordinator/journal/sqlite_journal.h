@@ -1,26 +1,42 @@
 // The coordinator's durable facts in one SQLite file.
 //
 // Every fact is a row with a checksum of its own: SQLite notices a broken page, not a flipped bit
-// inside a value. Readable with the sqlite3 program while no coordinator runs.
+// inside a value. Commits are counted in a row and in a file beside it (commit_mark.h): SQLite drops
+// commits behind a flipped bit of its log without a word. Readable with the sqlite3 program while no
+// coordinator runs.
+//
+// On a full disk the journal first gives up a file that it keeps for that (`journal.reserve`), so
+// that it can go on while somebody makes room.
 #ifndef CAPSTAN_COORDINATOR_JOURNAL_SQLITE_JOURNAL_H_
 #define CAPSTAN_COORDINATOR_JOURNAL_SQLITE_JOURNAL_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/journal/commit_mark.h"
 
 struct sqlite3;
 struct sqlite3_stmt;
 
 namespace capstan::coordinator {
 
-inline constexpr int kJournalSchema = 2;
+inline constexpr int kJournalSchema = 3;
+inline constexpr int64_t kReserveBytes = int64_t{16} << 20;  // less on a disk below 256 MiB: 1/16
+
+struct JournalOptions {
+  // Go on with a journal that lacks commits, or whose journal.mark is missing, damaged or another
+  // one's, where it holds exactly so many commits. What is missing is lost for good.
+  std::optional<int64_t> accept_commits;
+};
 
 // One thread at a time.
 class SqliteJournal final : public core::Journal {
@@ -28,9 +44,11 @@ class SqliteJournal final : public core::Journal {
   // Opens `folder`/journal.db, or makes it, and keeps every other coordinator out of `folder` until
   // this object, or its process, has gone. Errors name the file:
   //   FailedPrecondition  another process has the folder; or a newer version wrote the journal
-  //   DataLoss            it is damaged
+  //   DataLoss            it is damaged, or lacks commits that it once had; the message says what to
+  //                       do, and the files stay as they are
   //   ResourceExhausted   the disk is full
-  static absl::StatusOr<std::unique_ptr<SqliteJournal>> Open(const std::string& folder);
+  static absl::StatusOr<std::unique_ptr<SqliteJournal>> Open(const std::string& folder,
+                                                             const JournalOptions& options = {});
   ~SqliteJournal() override;
   SqliteJournal(const SqliteJournal&) = delete;
   SqliteJournal& operator=(const SqliteJournal&) = delete;
@@ -38,15 +56,29 @@ class SqliteJournal final : public core::Journal {
   // All that was committed. Before the first Append. DataLoss: a row is not what was written.
   absl::StatusOr<core::DurableState> Load();
 
-  // After an error every further call fails with it.
+  // After an error every further call fails with it, except ResourceExhausted: the disk is full.
   absl::Status Append(const core::Record& record) override;
   absl::Status Commit() override;
+  // Takes the reserve back where there is room for it.
+  bool low() override;
+  std::string folder() const { return path_.substr(0, path_.rfind('/')); }
 
  private:
   SqliteJournal(std::string path, int lock_fd);
-  absl::Status OpenDatabase();
+  absl::Status OpenDatabase(const JournalOptions& options);
+  absl::Status CheckDatabase(const JournalOptions& options);
+  absl::Status CheckMark(const JournalOptions& options);
+  absl::Status GoneBack(absl::string_view what) const;
   absl::Status MakeSchema();
-  absl::Status UpgradeSchema();  // from 1
+  absl::Status UpgradeSchema(int64_t from);
+  absl::Status ReadCounts();
+  int64_t CountSum() const;
+  std::string MarkPath() const;
+  void KeepCheckpoints(bool keep);
+  absl::Status PutAll();
+  void RollBack();
+  void TakeReserve();
+  bool GiveUpReserve();
   absl::Status Execute(const char* sql);
   absl::StatusOr<int64_t> Integer(const char* sql);
   absl::StatusOr<std::string> Text(const char* sql);
@@ -61,11 +93,20 @@ class SqliteJournal final : public core::Journal {
   const std::string path_;
   const int lock_fd_;
   sqlite3* database_ = nullptr;
-  bool open_ = false;  // a transaction is
   absl::Status status_;
+  std::vector<core::Record> pending_;  // appended, not committed
+
+  CommitCount count_;  // of the database
+  std::unique_ptr<CommitMark> mark_;
+  // What the row of the counts vouches for, beside them.
+  int64_t incarnation_ = 0;
+  std::set<std::string> drained_;
+  bool reserve_ = false;  // is there
+  absl::Duration reserve_tried_;
 
   std::vector<sqlite3_stmt*> statements_;  // all of the following
   sqlite3_stmt* put_counter_ = nullptr;
+  sqlite3_stmt* put_count_ = nullptr;
   sqlite3_stmt* put_node_ = nullptr;
   sqlite3_stmt* drop_node_ = nullptr;
   sqlite3_stmt* put_job_ = nullptr;

@@ -1,5 +1,6 @@
 #include "coordinator/journal/sqlite_journal.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -116,7 +117,10 @@ TEST_F(JournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
     ASSERT_TRUE(journal->Append(core::JobSaved{"a-1", "first"}).ok());
     ASSERT_TRUE(journal->Commit().ok());
   }
-  Sql("DROP TABLE history; DROP TABLE drained; PRAGMA user_version=1");
+  Sql("DROP TABLE history; DROP TABLE drained; DROP TABLE commits; PRAGMA user_version=1");
+  // Beside a mark it is an old backup, and no journal that was always so old.
+  EXPECT_TRUE(absl::IsDataLoss(OpenAndLoad()));
+  ASSERT_EQ(::unlink((dir_ + "/journal.mark").c_str()), 0);
   {
     const auto journal = Open();
     EXPECT_EQ(journal->Load()->jobs.at("a-1"), "first");
@@ -204,7 +208,7 @@ TEST_F(JournalTest, TwoCoordinatorsDoNotShareAFolder) {
 
 TEST_F(JournalTest, AJournalOfANewerVersionIsRefusedAndLeftAlone) {
   { Open(); }
-  Sql("PRAGMA user_version=3");
+  Sql("PRAGMA user_version=4");
   const absl::Status status = OpenAndLoad();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("journal.db: a newer version of Capstan"));
@@ -301,6 +305,7 @@ TEST_F(JournalTest, AFullDiskIsAnErrorAndWhatWasCommittedStays) {
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("journal.db"));
     EXPECT_EQ((*journal)->Commit(), status);  // and stays so
+    EXPECT_TRUE((*journal)->low());
     journal->reset();
     const absl::StatusOr<std::unique_ptr<SqliteJournal>> again = SqliteJournal::Open(small);
     ASSERT_TRUE(again.ok()) << again.status();
@@ -309,6 +314,61 @@ TEST_F(JournalTest, AFullDiskIsAnErrorAndWhatWasCommittedStays) {
     EXPECT_EQ(static_cast<int>(state->jobs.size()), good);
   }
   EXPECT_EQ(::umount(small.c_str()), 0);
+}
+
+// A full disk: first the reserve is given up, then a commit fails and is none, and the same call
+// succeeds once there is room.
+TEST_F(JournalTest, TheReserveIsGivenUpFirstAndWhatFailedIsCommittedOnceThereIsRoom) {
+  const std::string disk = dir_ + "/disk";
+  ASSERT_TRUE(services::EnsureDir(disk, 0700).ok());
+  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=8m") != 0) {
+    std::fprintf(stderr, "SKIPPED: no right to mount a tmpfs here\n");
+    GTEST_SKIP() << "no right to mount a tmpfs here";
+  }
+  {
+    auto journal = SqliteJournal::Open(disk);
+    ASSERT_TRUE(journal.ok()) << journal.status();
+    EXPECT_FALSE((*journal)->low());
+    struct stat reserve = {};
+    ASSERT_EQ(::stat((disk + "/journal.reserve").c_str(), &reserve), 0);
+    EXPECT_EQ(reserve.st_size, 512 << 10);
+    const std::string filler = disk + "/filler";
+    const int fd = ::open(filler.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    const std::string zeros(4096, '\0');
+    while (::write(fd, zeros.data(), zeros.size()) > 0) {
+    }
+    ::close(fd);
+
+    int good = 0;
+    absl::Status status;
+    while (status.ok() && good < 1000) {
+      const std::string id = absl::StrCat("j-", good);
+      ASSERT_TRUE((*journal)->Append(core::JobSaved{id, std::string(10000, 'x')}).ok());
+      ASSERT_TRUE((*journal)->Append(core::NodeDrained{id, true}).ok());
+      status = (*journal)->Commit();
+      if (status.ok()) ++good;
+    }
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_GE(good, 10);  // within the reserve
+    EXPECT_TRUE((*journal)->low());
+    ASSERT_TRUE((*journal)->Append(Event("j-0", 1, "WhileFull")).ok());
+    EXPECT_FALSE((*journal)->Commit().ok());
+
+    ASSERT_EQ(::unlink(filler.c_str()), 0);
+    status = (*journal)->Commit();
+    EXPECT_TRUE(status.ok()) << status;
+    ++good;
+    journal->reset();
+    const absl::StatusOr<std::unique_ptr<SqliteJournal>> again = SqliteJournal::Open(disk);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_FALSE((*again)->low());  // it is there again
+    const absl::StatusOr<core::DurableState> state = (*again)->Load();
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_EQ(static_cast<int>(state->jobs.size()), good);
+    EXPECT_EQ(static_cast<int>(state->drained.size()), good);
+    EXPECT_EQ(state->events.at("j-0").at(1).type(), "WhileFull");
+  }
+  EXPECT_EQ(::umount(disk.c_str()), 0);
 }
 
 }  // namespace

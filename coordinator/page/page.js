@@ -320,6 +320,7 @@ class JobView {
         fact('Loss', number(p.loss)), fact('Accuracy', percent(p.accuracy), 'training'),
         fact('Samples/s', whole(p.samples_per_second)),
         fact('Restarts', job.restarts, `of ${job.max_restarts}`),
+        p.skipped_steps ? fact('Skipped steps', whole(p.skipped_steps), 'not finite') : null,
         fact('Checkpoint', job.checkpoints.length ? `step ${whole(job.checkpoints[0].step)}` : '–',
           job.checkpoints.length ? `${bytes(job.checkpoints[0].size_bytes)}` : '')),
       progressBar(p, job.state)].filter((e) => e));

@@ -1,0 +1,70 @@
+// Who may write and read files of a job over gRPC. Where the folder is shared nobody asks.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/core.h"
+#include "training/chunks/shard_memory.h"
+
+namespace capstan::coordinator::core {
+namespace {
+
+constexpr int64_t kFileBaseBytes = int64_t{1} << 20;
+constexpr int64_t kFileBytesPerTensor = 1024;  // of a header of ours: below 300
+
+// No file of a checkpoint is larger: all weights, the largest state of an optimizer, a header.
+int64_t MaxFileBytes(const job::v1::ResolvedSpec& spec) {
+  const int64_t tensors = 2 * int64_t{spec.chunk_count()} + spec.parameters_size();
+  return kFileBaseBytes + kFileBytesPerTensor * tensors +
+         (1 + training::kMaxStateFloatsPerWeight) * static_cast<int64_t>(sizeof(float)) *
+             spec.flat_floats();
+}
+
+template <typename Member>
+const Member* FindHolder(const std::vector<Member>& members, const FileHolder& holder) {
+  const auto found = std::find_if(members.begin(), members.end(), [&](const Member& member) {
+    return member.index == holder.index && member.incarnation == holder.incarnation;
+  });
+  return found == members.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+absl::StatusOr<FileGrant> CoordinatorCore::GrantFiles(absl::string_view job_id,
+                                                      const FileHolder& holder) const {
+  const JobRecord* const job = FindJob(job_id);
+  if (job == nullptr || !job->resolved.has_value()) {
+    return absl::NotFoundError(absl::StrCat("no files of a job ", job_id));
+  }
+  const Shard* const shard = holder.shard ? FindHolder(job->shards, holder) : nullptr;
+  const Rank* const rank = holder.shard ? nullptr : FindHolder(job->ranks, holder);
+  const bool local = job->view.shards().empty();
+  FileGrant grant;
+  grant.storage_path = job->resolved->storage_path();
+  grant.lineage = job->view.lineage();
+  grant.settled_step = job->settled_step;
+  grant.total_steps = job->resolved->total_steps();
+  grant.max_file_bytes = MaxFileBytes(*job->resolved);
+  grant.initial_weights = job->resolved->spec().model().initial_weights();
+  const bool leads = holder.index == 0 && (holder.shard || local);
+  grant.may_log = leads && (shard != nullptr || rank != nullptr);
+  if (job->ended() && grant.may_log) return grant;
+  const bool lives = (shard != nullptr && !shard->lost && !shard->gone) ||
+                     (rank != nullptr && !rank->lost && !rank->gone);
+  if (!lives || !job->in_history() || job->resting()) {
+    return absl::UnauthenticatedError(absl::StrCat("job ", job_id, ": ",
+                                                   holder.shard ? "shard " : "task ", holder.index,
+                                                   " of this process is not of its view"));
+  }
+  if (shard != nullptr) {
+    grant.may_write.push_back(absl::StrCat("shard-", shard->index, ".safetensors"));
+  } else {
+    if (local) grant.may_write.push_back("shard-0.safetensors");
+    if (job->view.lane_owners_size() > 0 && job->view.lane_owners(0) == rank->index) {
+      grant.may_write.push_back("weights.safetensors");
+    }
+  }
+  return grant;
+}
+
+}  // namespace capstan::coordinator::core

@@ -1,0 +1,26 @@
+// What the coordinator's core is told of a registration: whose certificate it came with, and the
+// hash of its resume key instead of the key.
+#ifndef CAPSTAN_COORDINATOR_REGISTRATION_H_
+#define CAPSTAN_COORDINATOR_REGISTRATION_H_
+
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "capstan/node/v1/node.pb.h"
+#include "coordinator/core/types.h"
+#include "services/security/role.h"
+
+namespace capstan::coordinator {
+
+// `caller` is not set where nobody was asked for a certificate. PermissionDenied: the certificate
+// may not register this role, or not this name. InvalidArgument: a key of another length.
+absl::StatusOr<core::NodeConnected> ReadRegistration(
+    node::v1::Register reg, const std::optional<services::Identity>& caller);
+
+// A coordinator of before resume keys has kept a key as it came; afterwards its hash is in its
+// place. Repeatable.
+void KeepHashOfKey(node::v1::Register& reg);
+
+}  // namespace capstan::coordinator
+
+#endif  // CAPSTAN_COORDINATOR_REGISTRATION_H_

@@ -1,0 +1,79 @@
+#include "coordinator/registration.h"
+
+#include <optional>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/security/tokens.h"
+
+namespace capstan::coordinator {
+namespace {
+
+using services::Identity;
+using services::Role;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+node::v1::Register Named(const std::string& name, common::v1::Role role) {
+  node::v1::Register reg;
+  reg.set_name(name);
+  reg.set_role(role);
+  return reg;
+}
+
+TEST(RegistrationTest, ACertificateRegistersItsOwnRoleAndNames) {
+  const auto why = [](const Identity& caller, const std::string& name, common::v1::Role role) {
+    const auto read = ReadRegistration(Named(name, role), caller);
+    EXPECT_TRUE(read.ok() || absl::IsPermissionDenied(read.status())) << read.status();
+    return std::string(read.status().message());
+  };
+  const Identity worker = {Role::kWorker, "node-a"};
+  EXPECT_EQ(why(worker, "node-a", common::v1::ROLE_WORKER), "");
+  EXPECT_EQ(why(worker, "node-a-1", common::v1::ROLE_WORKER), "");
+  EXPECT_EQ(
+      why(worker, "node-b", common::v1::ROLE_WORKER),
+      "certificate node-a may not register node node-b: a certificate NAME has the nodes NAME "
+      "and NAME-*");
+  EXPECT_EQ(why(worker, "node-a", common::v1::ROLE_PARAM_STORE),
+            "role worker may not register as ROLE_PARAM_STORE");
+  EXPECT_EQ(why({Role::kParamStore, "node-a"}, "node-a", common::v1::ROLE_WORKER),
+            "role param_store may not register as ROLE_WORKER");
+  EXPECT_EQ(why({Role::kWorker, "10.0.0.1"}, "anything", common::v1::ROLE_WORKER), "");
+}
+
+TEST(RegistrationTest, WhoseCertificateItIsTheCallerDoesNotSay) {
+  node::v1::Register reg = Named("node-a", common::v1::ROLE_WORKER);
+  reg.set_certificate("forged");
+  auto read = ReadRegistration(reg, std::nullopt);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->reg.certificate(), "");
+  EXPECT_FALSE(read->named);
+  read = ReadRegistration(reg, Identity{Role::kWorker, "node-a.example.com"});
+  EXPECT_EQ(read->reg.certificate(), "node-a.example.com");
+  EXPECT_TRUE(read->named);
+  EXPECT_FALSE(ReadRegistration(reg, Identity{Role::kWorker, "127.0.0.1"})->named);
+}
+
+TEST(RegistrationTest, OfAKeyTheHashAloneIsKept) {
+  node::v1::Register reg = Named("node-a", common::v1::ROLE_WORKER);
+  reg.set_resume_key("0123456789abcdef");
+  const auto read = ReadRegistration(reg, std::nullopt);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->reg.resume_key(), services::HashToken("0123456789abcdef"));
+  EXPECT_THAT(read->reg.SerializeAsString(), Not(HasSubstr("0123456789abcdef")));
+  // What an older coordinator has kept becomes the same; a hash stays.
+  KeepHashOfKey(reg);
+  KeepHashOfKey(reg);
+  EXPECT_EQ(reg.resume_key(), read->reg.resume_key());
+
+  // Nobody gets in with the hash, or with a shorter key.
+  EXPECT_EQ(ReadRegistration(reg, std::nullopt).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  reg.set_resume_key("0");
+  EXPECT_THAT(std::string(ReadRegistration(reg, std::nullopt).status().message()),
+              HasSubstr("register.resume_key: 1 bytes, want 16"));
+}
+
+}  // namespace
+}  // namespace capstan::coordinator
