@@ -48,7 +48,7 @@ std::string NodeTable(const job::v1::ListNodesResponse& answer, bool wide, int w
 }
 
 ExitCode ListNodes(JobClient& client, const Console& console) {
-  const auto answer = client.Call(&JobClient::Stub::ListNodes, job::v1::ListNodesRequest());
+  const auto answer = client.ListNodes();
   if (!answer.ok()) return Report(answer.status(), console);
   if (console.json()) {
     console.Out(NodeListJson({answer->nodes().begin(), answer->nodes().end()}) + "\n");
@@ -74,7 +74,7 @@ ExitCode ShowNode(const job::v1::NodeInfo& node, const Console& console) {
 }
 
 ExitCode DescribeNode(const std::string& name, JobClient& client, const Console& console) {
-  const auto answer = client.Call(&JobClient::Stub::ListNodes, job::v1::ListNodesRequest());
+  const auto answer = client.ListNodes();
   if (!answer.ok()) return Report(answer.status(), console);
   for (const auto& node : answer->nodes()) {
     if (node.name() == name) return ShowNode(node, console);
@@ -105,7 +105,7 @@ ExitCode ChangeNode(grpc::Status (JobClient::Stub::*method)(grpc::ClientContext*
 // Asks any of our services: all of them serve grpc.health.v1.
 ExitCode HealthCheck(const std::string& service, const Context& context) {
   const Console& console = context.console;
-  const absl::StatusOr<Connection> connection = FindCoordinator(context.connect);
+  const absl::StatusOr<Connection> connection = FindCoordinator(context);
   if (!connection.ok()) return Report(connection.status(), console);
   services::ChannelOptions options;
   options.peer = connection->address;

@@ -50,9 +50,11 @@ Console MakeConsole(const Flags& flags) {
 
 void AddGlobalFlags(CLI::App& app, Flags& flags) {
   ConnectFlags& connect = flags.connect;
+  app.add_option("--context", connect.context,
+                 "a stored connection instead of the current one (CAPSTAN_CONTEXT)");
   app.add_option("--address", connect.address,
                  absl::StrCat("coordinator: HOST:PORT or unix:PATH, default ", kDefaultAddress,
-                              " (CAPSTAN_ADDRESS, then configuration files)"));
+                              " (CAPSTAN_ADDRESS, then a context or a configuration file)"));
   app.add_option("--timeout", connect.timeout, "of each call, default 30s (CAPSTAN_TIMEOUT)");
   app.add_flag("--insecure", connect.insecure, "allow plaintext TCP (CAPSTAN_INSECURE)");
   app.add_option("--tls-ca", connect.tls_ca, "certificates the coordinator is checked with, PEM");
@@ -166,6 +168,7 @@ int Main(int argc, char** argv) {
   AddDoctor(program, action);
   AddData(program, action);
   AddCerts(program, action);
+  AddContexts(program, action);
   AddMeta(app, action);
   Command job = program.Sub("job", "the same: capstan job list is capstan list");
   job.NeedsSub();

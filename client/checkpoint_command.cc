@@ -1,10 +1,11 @@
-// `capstan checkpoint list`, `describe` and `verify`.
+// `capstan checkpoint list`, `describe` and `verify`; the others are in checkpoint_files_command.cc.
 #include <memory>
 #include <string>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/checkpoint_name.h"
 #include "client/commands.h"
 #include "client/job_json.h"
 #include "client/text_table.h"
@@ -74,12 +75,21 @@ enum class Verb { kList, kDescribe, kVerify };
 
 ExitCode Answer(const CheckpointOptions& options, Verb verb, JobClient& client,
                 const Console& console) {
+  const absl::StatusOr<CheckpointName> name = ParseCheckpointName(options.job_id);
+  if (!name.ok()) return Report(name.status(), console);
   job::v1::ListCheckpointsRequest request;
-  request.set_job_id(options.job_id);
+  request.set_job_id(name->job_id);
   const auto answer = client.Call(&JobClient::Stub::ListCheckpoints, request);
-  if (!answer.ok()) return ReportJob(client, options.job_id, answer.status(), console);
+  if (!answer.ok()) return ReportJob(client, name->job_id, answer.status(), console);
   if (verb == Verb::kList) {
     PrintList(*answer, console);
+    return kExitDone;
+  }
+  if (!name->which.empty() && options.id.empty()) {
+    const auto found = FindCheckpoint(*name, answer->checkpoints());
+    if (!found.ok()) return Report(found.status(), console);
+    if (verb == Verb::kVerify) return Verify(name->job_id, (*found)->id(), client, console);
+    PrintOne(**found, console);
     return kExitDone;
   }
   for (const auto& checkpoint : answer->checkpoints()) {
@@ -104,7 +114,10 @@ void AddCheckpoint(Command parent, Action& slot) {
   const auto add = [&](const char* name, const char* help, Verb verb) {
     const auto options = std::make_shared<CheckpointOptions>();
     Command command = group.Sub(name, help);
-    command.Add("JOB", options->job_id, "id of the job").Required();
+    command
+        .Add("JOB", options->job_id,
+             verb == Verb::kList ? "id of the job" : "id of the job, or JOB@STEP")
+        .Required();
     if (verb != Verb::kList) {
       command.Add("CHECKPOINT", options->id, "<lineage>-<step>; default the newest");
     }
@@ -118,6 +131,7 @@ void AddCheckpoint(Command parent, Action& slot) {
   add("list", "committed checkpoints, newest first", Verb::kList);
   add("describe", "files of a checkpoint", Verb::kDescribe);
   add("verify", "read every file of a checkpoint and compare sizes and hashes", Verb::kVerify);
+  AddCheckpointFiles(group, slot);
 }
 
 }  // namespace capstan::client

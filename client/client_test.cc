@@ -1,13 +1,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_replace.h"
+#include "client/checkpoint_name.h"
+#include "client/context_store.h"
 #include "client/coordinator_address.h"
 #include "client/describe_text.h"
 #include "client/exit_codes.h"
@@ -17,6 +23,7 @@
 #include "client/old_runs.h"
 #include "client/reference_spec.h"
 #include "client/text_table.h"
+#include "services/files/files.h"
 #include "services/proto_json/proto_json.h"
 
 namespace capstan::client {
@@ -86,6 +93,17 @@ TEST(JobViewTest, SummaryEndsWithTwoLinesOfPython) {
   EXPECT_THAT(text,
               EndsWith("  from safetensors.numpy import load_file\n"
                        "  weights = load_file(\"/out/lenet-x3n9/1-1200/weights.safetensors\")\n"));
+}
+
+TEST(JobViewTest, SkippedStepsAreSaidAtTheEnd) {
+  job::v1::Job job = RunningJob();
+  job.set_state(common::v1::JOB_STATE_SUCCEEDED);
+  EXPECT_THAT(Summary(job, {}), Not(HasSubstr("skipped")));
+  job.mutable_progress()->set_skipped_steps(2);
+  const std::string said = "2 steps changed nothing, for loss or gradient was not finite\n";
+  EXPECT_THAT(Summary(job, {}), HasSubstr("\nskipped     " + said));
+  EXPECT_THAT(DescribeText(job, {}), HasSubstr("\nSkipped     " + said));
+  EXPECT_THAT(JobJson(job), HasSubstr("\"skipped_steps\""));
 }
 
 TEST(JobViewTest, HostileTextCannotDriveTheTerminal) {
@@ -172,6 +190,30 @@ TEST(TextTableTest, LinesAreCutToATerminalAndWholeInAPipe) {
   EXPECT_EQ(table.Text(14), "JOB         ST\nlenet-x3n9  RU\na?b         -\n");
 }
 
+TEST(DescribeTextTest, SaysHowManyLostWorkersAreNotListed) {
+  job::v1::Job job;
+  job.add_workers()->set_node("w0");
+  EXPECT_THAT(DescribeText(job, {.width = 0}), Not(HasSubstr("lost before")));
+  job.set_workers_left_out(9);
+  EXPECT_THAT(DescribeText(job, {.width = 0}),
+              HasSubstr("\n(and 9 that were lost before these)\n"));
+}
+
+TEST(DescribeTextTest, SaysWhichWayFilesGo) {
+  job::v1::Job job;
+  EXPECT_THAT(DescribeText(job, {.width = 0}), Not(HasSubstr("Files ")));
+  job::v1::Member& shard = *job.add_shards();
+  shard.set_files_way(job::v1::FILES_WAY_SHARED);
+  EXPECT_THAT(DescribeText(job, {.width = 0}), HasSubstr("Files       shared folder\n"));
+  job::v1::Member& worker = *job.add_workers();
+  worker.set_index(1);
+  worker.set_files_way(job::v1::FILES_WAY_GRPC);
+  EXPECT_THAT(
+      DescribeText(job, {.width = 0}),
+      HasSubstr("Files       over gRPC to the coordinator's host by worker 1; shared folder "
+                "for the others\n"));
+}
+
 TEST(DescribeTextTest, EndsWithTheRootCause) {
   job::v1::Job job = RunningJob();
   job.clear_resolved();
@@ -198,6 +240,11 @@ TEST(ReferenceSpecTest, KeepsLanesAndBatchAndDropsTheRest) {
   const auto reference = ReferenceSpec(job);
   ASSERT_TRUE(reference.ok());
   EXPECT_EQ(reference->resources().num_workers(), 1);
+  EXPECT_EQ(reference->resources().device(), "");  // no word in the file: of an older coordinator
+  resolved.mutable_spec()->mutable_resources()->set_device("auto");
+  EXPECT_EQ(ReferenceSpec(job)->resources().device(), "cpu");
+  job.set_device("gpu");  // what auto came to: other devices have other bits
+  EXPECT_EQ(ReferenceSpec(job)->resources().device(), "gpu");
   EXPECT_EQ(reference->resources().gpus_per_worker(), 1);
   EXPECT_EQ(reference->resources().lanes(), 8);
   EXPECT_EQ(reference->training().global_batch_size(), 256);
@@ -212,42 +259,205 @@ TEST(ReferenceSpecTest, KeepsLanesAndBatchAndDropsTheRest) {
 }
 
 // Flags, then variables, then files in their order; each value by itself.
-TEST(CoordinatorAddressTest, TheFirstThatHasAValueWins) {
-  namespace fs = std::filesystem;
-  std::string folder = (fs::temp_directory_path() / "capstan-config-XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  const std::string near = folder + "/near.yaml";
-  const std::string far = folder + "/far.yaml";
-  std::ofstream(near) << "address: near:1\n";
-  std::ofstream(far) << "address: far:2\ntimeout: 5s\ninsecure: true\ntoken_file: my.token\n";
-  const std::vector<std::string> files = {folder + "/absent.yaml", near, far};
-  std::map<std::string, std::string> variables;
-  const auto variable = [&](const std::string& name) {
-    const auto it = variables.find(name);
-    return it == variables.end() ? std::nullopt : std::optional<std::string>(it->second);
-  };
-  ConnectFlags flags;
-  auto found = FindCoordinator(flags, files, variable);
-  ASSERT_TRUE(found.ok()) << found.status();
-  EXPECT_EQ(found->address.ToString(), "near:1");
-  EXPECT_EQ(found->timeout, absl::Seconds(5));
-  EXPECT_TRUE(found->security.insecure);
-  EXPECT_EQ(found->security.token_file, folder + "/my.token");
-  variables["CAPSTAN_ADDRESS"] = "unix:/run/c.sock";
-  EXPECT_EQ(FindCoordinator(flags, files, variable)->address.ToString(), "unix:/run/c.sock");
-  flags.address = "flag:3";
-  EXPECT_EQ(FindCoordinator(flags, files, variable)->address.ToString(), "flag:3");
-  EXPECT_EQ(
-      FindCoordinator({}, {}, [](const std::string&) { return std::nullopt; })->address.ToString(),
-      "127.0.0.1:7070");
+// A home with files of its own, and a working directory beside it.
+class CoordinatorAddressTest : public ::testing::Test {
+ protected:
+  CoordinatorAddressTest() {
+    std::filesystem::create_directories(folder_ + "/here/papers");
+    places_.working = folder_ + "/here/capstan.yaml";
+    places_.contexts = folder_ + "/contexts.yaml";
+    places_.files = {folder_ + "/absent.yaml", folder_ + "/home.yaml", folder_ + "/etc.yaml"};
+  }
+  ~CoordinatorAddressTest() override { std::filesystem::remove_all(folder_); }
 
+  void Write(const std::string& path, const std::string& text, mode_t mode = 0600) {
+    std::filesystem::remove(path);
+    ASSERT_TRUE(services::WriteFileAtomically(path, text, {.mode = mode, .sync = false}).ok());
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+  }
+  absl::StatusOr<Connection> Find(const ConnectFlags& flags = {}) const {
+    return FindCoordinator(flags, places_, [this](const std::string& name) {
+      const auto it = variables_.find(name);
+      return it == variables_.end() ? std::nullopt : std::optional<std::string>(it->second);
+    });
+  }
+  std::string Why(const ConnectFlags& flags = {}) const {
+    return std::string(Find(flags).status().message());
+  }
+  // What `text` as the working directory's file comes to; "" where it counts.
+  std::string PassedOver(const std::string& text, mode_t mode = 0600) {
+    Write(places_.working, text, mode);
+    const auto found = Find();
+    if (!found.ok()) return std::string(found.status().message());
+    EXPECT_LE(found->notes.size(), 1u);
+    const std::string note = found->notes.empty() ? "" : found->notes[0];
+    if (note.empty()) {
+      EXPECT_EQ(found->address.ToString(), "there:1");
+    } else {
+      ExpectHome(*found);
+    }
+    return note;
+  }
+  void ExpectHome(const Connection& found) const {
+    EXPECT_EQ(found.address.ToString(), "home:1");
+    EXPECT_EQ(found.security.tls_ca, folder_ + "/ca");
+    EXPECT_EQ(found.security.token_file, folder_ + "/token");
+  }
+
+  const std::string folder_ = *services::MakePrivateDir("capstan-config");
+  const std::string home_ =
+      "address: home:1\ntls_ca: ca\ntls_cert: cert\ntls_key: key\ntoken_file: token\n";
+  const std::string whole_ =
+      "address: there:1\ntls_ca: papers/ca\ntls_cert: papers/cert\n"
+      "tls_key: papers/key\ntoken_file: papers/token\n";
+  ConfigPlaces places_;
+  std::map<std::string, std::string> variables_;
+};
+
+TEST_F(CoordinatorAddressTest, FlagsThenVariablesThenOneFile) {
+  EXPECT_EQ(Find()->address.ToString(), "127.0.0.1:7070");
+  Write(folder_ + "/etc.yaml", "address: etc:2\ninsecure: true\n");
+  EXPECT_EQ(Find()->address.ToString(), "etc:2");
+  EXPECT_TRUE(Find()->security.insecure);
+  Write(folder_ + "/home.yaml", "timeout: 5s\n");
+  EXPECT_EQ(Find()->address.ToString(), "etc:2");
+  EXPECT_EQ(Find()->timeout, absl::Seconds(5));
+  variables_["CAPSTAN_ADDRESS"] = "unix:/run/c.sock";
+  EXPECT_EQ(Find()->address.ToString(), "unix:/run/c.sock");
+  ConnectFlags flags;
+  flags.address = "flag:3";
+  EXPECT_EQ(Find(flags)->address.ToString(), "flag:3");
   flags.timeout = "soon";
-  EXPECT_THAT(std::string(FindCoordinator(flags, files, variable).status().message()),
-              HasSubstr("--timeout: got 'soon'"));
-  std::ofstream(near) << "addres: x:1\n";
-  EXPECT_THAT(std::string(FindCoordinator({}, files, variable).status().message()),
-              HasSubstr("near.yaml:1: unknown key 'addres' (did you mean 'address'?)"));
-  fs::remove_all(folder);
+  EXPECT_THAT(Why(flags), HasSubstr("--timeout: got 'soon'"));
+  Write(folder_ + "/home.yaml", "addres: x:1\n");
+  EXPECT_THAT(Why(), HasSubstr("home.yaml:1: unknown key 'addres' (did you mean 'address'?)"));
+}
+
+TEST_F(CoordinatorAddressTest, TwoFilesAreNeverPutTogether) {
+  Write(folder_ + "/home.yaml", "address: home:1\n");
+  Write(folder_ + "/etc.yaml", "address: etc:2\ninsecure: true\ntoken_file: token\n");
+  const auto found = Find();
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->address.ToString(), "home:1");
+  EXPECT_FALSE(found->security.insecure);
+  EXPECT_EQ(found->security.token_file, "");
+  Write(folder_ + "/home.yaml", "token_file: token\n");
+  EXPECT_THAT(Why(), HasSubstr("home.yaml: has no address; address, authority and credentials are "
+                               "one context, in one file"));
+  variables_["CAPSTAN_ADDRESS"] = "mine:3";
+  EXPECT_EQ(Find()->security.token_file, folder_ + "/token");
+}
+
+TEST_F(CoordinatorAddressTest, PlaintextThatIsAskedForDropsTheFilesPapersAndTheOtherWayRound) {
+  Write(folder_ + "/home.yaml", home_);
+  ConnectFlags flags;
+  flags.insecure = true;
+  EXPECT_EQ(Find(flags)->security.tls_ca, "");
+  EXPECT_EQ(Find(flags)->security.token_file, "");
+  variables_["CAPSTAN_INSECURE"] = "0";
+  ExpectHome(*Find());
+  variables_.clear();
+  Write(folder_ + "/home.yaml", "address: home:1\ninsecure: true\n");
+  variables_["CAPSTAN_TLS_CA"] = "/ca";
+  EXPECT_FALSE(Find()->security.insecure);
+}
+
+TEST_F(CoordinatorAddressTest, TheWorkingDirectorysFileCountsOnlyWholeAndOnesOwn) {
+  Write(folder_ + "/home.yaml", home_);
+  EXPECT_EQ(PassedOver(whole_), "");
+  EXPECT_EQ(Find()->security.token_file, folder_ + "/here/papers/token");
+  EXPECT_EQ(PassedOver("address: there:1\ninsecure: true\n"), "");
+  EXPECT_EQ(Find()->security.token_file, "");
+
+  // What would take the user's token to a foreign address.
+  EXPECT_THAT(PassedOver("address: there:1\n"), HasSubstr("it has no tls_ca, tls_cert"));
+  EXPECT_THAT(PassedOver("address: there:1\ntls_ca: papers/ca\n"), HasSubstr("it has no tls_cert"));
+  EXPECT_THAT(PassedOver("tls_ca: papers/ca\n"), HasSubstr("it has no address"));
+  const auto with_token = [&](const std::string& token) {
+    return absl::StrReplaceAll(whole_, {{"papers/token", token}});
+  };
+  EXPECT_THAT(PassedOver(with_token(folder_ + "/token")),
+              HasSubstr("token_file leads out of its folder"));
+  EXPECT_THAT(PassedOver(with_token("../token")), HasSubstr("leads out of its folder"));
+  EXPECT_THAT(PassedOver(with_token("papers/../../token")), HasSubstr("leads out of its folder"));
+  std::filesystem::create_symlink(folder_ + "/token", folder_ + "/here/papers/link");
+  Write(folder_ + "/token", "t");
+  EXPECT_THAT(PassedOver(with_token("papers/link")), HasSubstr("leads out of its folder"));
+
+  EXPECT_THAT(PassedOver(whole_, 0620), HasSubstr("others may write it"));
+  Write(folder_ + "/elsewhere.yaml", whole_);
+  std::filesystem::remove(places_.working);
+  std::filesystem::create_symlink(folder_ + "/elsewhere.yaml", places_.working);
+  EXPECT_THAT(Find()->notes, ElementsAre(HasSubstr("it is a symbolic link")));
+  ExpectHome(*Find());
+  if (geteuid() == 0) {  // only root can give a file away
+    Write(places_.working, whole_);
+    ASSERT_EQ(chown(places_.working.c_str(), 12345, static_cast<gid_t>(-1)), 0);
+    EXPECT_THAT(Find()->notes, ElementsAre(HasSubstr("it belongs to user 12345, not to you")));
+    ExpectHome(*Find());
+  }
+
+  // Nothing of a person's own is mixed with it.
+  Write(places_.working, whole_);
+  variables_["CAPSTAN_TOKEN_FILE"] = folder_ + "/token";
+  EXPECT_THAT(Find()->notes, ElementsAre(HasSubstr("flags or variables say a part")));
+  ExpectHome(*Find());
+  variables_ = {{"CAPSTAN_ADDRESS", "mine:1"}};
+  EXPECT_EQ(Find()->address.ToString(), "mine:1");
+  EXPECT_EQ(Find()->security.token_file, folder_ + "/token");
+  EXPECT_TRUE(Find()->notes.empty());
+}
+
+TEST_F(CoordinatorAddressTest, AContextIsWholeAndItsFileTheUsersAlone) {
+  const auto add = [](const std::string& name, const std::string& address) {
+    return [=](Contexts& contexts) {
+      contexts.all[name] = {{"address", {address, ""}}, {"token_file", {"/t: #x", ""}}};
+      contexts.current = name;
+      return absl::OkStatus();
+    };
+  };
+  Write(folder_ + "/home.yaml", home_);
+  places_.contexts = folder_ + "/new/contexts.yaml";
+  ASSERT_TRUE(ChangeContexts(places_.contexts, add("a", "a:1")).ok());
+  ASSERT_TRUE(ChangeContexts(places_.contexts, add("b", "b:2")).ok());
+  struct stat info;
+  ASSERT_EQ(stat(places_.contexts.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  EXPECT_EQ(ReadContexts(places_.contexts)->all.size(), 2u);
+
+  EXPECT_EQ(Find()->address.ToString(), "b:2");
+  EXPECT_EQ(Find()->security.token_file, "/t: #x");
+  EXPECT_EQ(Find()->security.tls_ca, "");  // home.yaml's is another one's
+  variables_["CAPSTAN_CONTEXT"] = "a";
+  EXPECT_EQ(Find()->address.ToString(), "a:1");
+  Write(places_.working, whole_);
+  EXPECT_EQ(Find()->address.ToString(), "a:1");  // it was asked for
+  variables_.clear();
+  EXPECT_EQ(Find()->address.ToString(), "there:1");
+  ConnectFlags flags;
+  flags.context = "c";
+  EXPECT_EQ(Why(flags), "--context: no context 'c'; there are: a, b");
+
+  // An error leaves the file as it is.
+  EXPECT_FALSE(ChangeContexts(places_.contexts, [](Contexts& contexts) {
+                 contexts.all.clear();
+                 return absl::InternalError("no");
+               }).ok());
+  EXPECT_EQ(ReadContexts(places_.contexts)->current, "b");
+  std::filesystem::remove(places_.working);
+  ASSERT_EQ(chmod(places_.contexts.c_str(), 0644), 0);
+  EXPECT_THAT(Why(), HasSubstr("mode 0644"));
+  for (const auto& [text, why] :
+       {std::pair("current: x\n", "the current context 'x' is not there"),
+        std::pair("contexts:\n  a:\n    timeout: 1s\n",
+                  "contexts.yaml:2: context a has no address"),
+        std::pair("contexts:\n  a:\n    adress: b\n", "did you mean 'address'"),
+        std::pair("contexts:\n  '../a':\n    address: b:1\n", "no name of a context"),
+        std::pair("context: 1\n", "want 'current' and 'contexts'"),
+        std::pair("[", "contexts.yaml:1")}) {
+    Write(places_.contexts, text);
+    EXPECT_THAT(Why(), HasSubstr(why)) << text;
+  }
 }
 
 TEST(ExitCodesTest, AreThoseOfTheInterface) {
@@ -283,6 +493,42 @@ TEST(OldRunsTest, OnlyRunsAreRemovedOldestFirst) {
   EXPECT_TRUE(fs::exists(root / "notes.txt"));
   EXPECT_TRUE(RemoveOldRuns((root / "absent").string(), 1)->empty());
   fs::remove_all(root);
+}
+
+TEST(CheckpointNameTest, AJobAndPerhapsItsStep) {
+  EXPECT_EQ(ParseCheckpointName("lenet-x3n9")->which, "");
+  EXPECT_EQ(ParseCheckpointName("lenet-x3n9@40")->job_id, "lenet-x3n9");
+  EXPECT_EQ(ParseCheckpointName("lenet-x3n9@40")->which, "40");
+  EXPECT_EQ(ParseCheckpointName("lenet-x3n9@2-40")->which, "2-40");
+  for (const char* text :
+       {"", "@", "@40", "j@", "j@x", "j@4x", "j@1-", "j@-4", "j@1-2-3", "j@1@2"}) {
+    EXPECT_EQ(ParseCheckpointName(text).status().code(), absl::StatusCode::kInvalidArgument)
+        << text;
+  }
+  EXPECT_TRUE(IsCheckpointName("lenet-x3n9@40"));
+  for (const char* path : {"lenet-x3n9", "./j@40", "/out/j@40", "file:///j@40", "w.safetensors"}) {
+    EXPECT_FALSE(IsCheckpointName(path)) << path;
+  }
+}
+
+TEST(CheckpointNameTest, TheNewestThatIsMeantOrAllThatAreThere) {
+  job::v1::ListCheckpointsResponse list;
+  for (const char* id : {"2-60", "2-40", "1-40"}) {
+    job::v1::SavedCheckpoint& saved = *list.add_checkpoints();
+    saved.set_id(id);
+    saved.set_step(std::atoi(id + 2));
+  }
+  const auto find = [&](const char* which) {
+    const auto found = FindCheckpoint({"j", which}, list.checkpoints());
+    return found.ok() ? (*found)->id() : std::string(found.status().message());
+  };
+  EXPECT_EQ(find(""), "2-60");
+  EXPECT_EQ(find("40"), "2-40");
+  EXPECT_EQ(find("1-40"), "1-40");
+  EXPECT_EQ(find("50"), "j has no checkpoint of step 50; it has those of steps 60, 40, 40");
+  EXPECT_EQ(find("3-40"), "j has no checkpoint 3-40; it has 2-60, 2-40, 1-40");
+  list.clear_checkpoints();
+  EXPECT_EQ(find(""), "j has no checkpoint");
 }
 
 }  // namespace

@@ -44,7 +44,8 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
 
   std::vector<std::string> args = common("c");
   args.insert(args.end(), {"--state-dir", cluster->folder_ + "/state", "--data-root", "file:///",
-                           "--checkpoint-root", "file:///", "--heartbeat", "200ms"});
+                           "--checkpoint-root", "file:///", "--heartbeat", "200ms",
+                           "--expect-nodes", absl::StrCat(options.workers + options.shards)});
   if (absl::Status status = cluster->Spawn("coordinator", "capstan_coordinator", args);
       !status.ok())
     return status;
@@ -55,7 +56,6 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
     if (absl::Status status = cluster->Spawn(name, "capstan_param_store", args); !status.ok())
       return status;
   }
-  const std::vector<std::string> devices(options.devices_per_worker, "cpu");
   // The workers share this machine's cores. Results do not depend on the number of threads.
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const std::string threads = absl::StrCat(std::max(1, cores / options.workers));
@@ -64,8 +64,8 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
     args = common(name);
     args.insert(args.end(),
                 {"--coordinator", coordinator, "--node", name, "--cpu-threads", threads});
-    if (!Given("CAPSTAN_DEVICES")) {
-      args.insert(args.end(), {"--devices", absl::StrJoin(devices, ",")});
+    if (options.cpus_alone && !Given("CAPSTAN_DEVICES")) {
+      args.insert(args.end(), {"--devices", "cpu"});
     }
     if (absl::Status status = cluster->Spawn(name, "capstan_gpu_worker", args); !status.ok())
       return status;

@@ -1,6 +1,6 @@
 // All services of Capstan on this machine, as children of this process, on Unix-domain sockets in a
-// private folder. CAPSTAN_DEVICES=cuda:0 gives every worker other devices than CPUs, and
-// CAPSTAN_HTTP=127.0.0.1:0 every service an HTTP port, printed with --verbose.
+// private folder. Every worker offers what it finds (cards and CPUs; the coordinator deals the cards),
+// unless CAPSTAN_DEVICES=cuda:0 says what. CAPSTAN_HTTP=127.0.0.1:0 every service an HTTP port, printed with --verbose.
 #ifndef CAPSTAN_CLIENT_CLUSTER_H_
 #define CAPSTAN_CLIENT_CLUSTER_H_
 
@@ -20,7 +20,7 @@ namespace capstan::client {
 
 struct ClusterOptions {
   int workers = 1;
-  int devices_per_worker = 1;  // CPU devices, unless CAPSTAN_DEVICES names others
+  bool cpus_alone = false;  // a job for CPUs needs no search for cards
   int shards = 0;
   bool echo = false;  // every line of the services to stderr
 };

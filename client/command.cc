@@ -51,22 +51,36 @@ void CarryOut(Command command, Action& slot, std::set<Output> outputs, Action ac
   });
 }
 
+absl::StatusOr<Connection> FindCoordinator(const Context& context) {
+  absl::StatusOr<Connection> connection = FindCoordinator(context.connect);
+  if (!connection.ok()) return connection;
+  for (const std::string& note : connection->notes) {
+    context.console.Note(absl::StrCat("capstan: ", note, "\n"));
+  }
+  return connection;
+}
+
 ExitCode WithCoordinator(const Context& context, const std::function<ExitCode(JobClient&)>& body) {
-  const absl::StatusOr<Connection> connection = FindCoordinator(context.connect);
+  const absl::StatusOr<Connection> connection = FindCoordinator(context);
   if (!connection.ok()) return Report(connection.status(), context.console);
-  auto client = JobClient::Connect(*connection);
+  return WithConnection(*connection, context.console, body);
+}
+
+ExitCode WithConnection(const Connection& connection, const Console& console,
+                        const std::function<ExitCode(JobClient&)>& body) {
+  auto client = JobClient::Connect(connection);
   if (!client.ok()) {
-    Report(client.status(), context.console);
+    Report(client.status(), console);
     return kExitUsage;  // flags that do not go together: nothing was sent
   }
-  const std::string address = connection->address.ToString();
-  if (!(*client)->WaitUntilConnected(std::min(kPatience, connection->timeout))) {
-    context.console.Note(absl::StrCat("waiting for the coordinator at ", address, "\n"));
-    if (connection->timeout <= kPatience ||
-        !(*client)->WaitUntilConnected(connection->timeout - kPatience)) {
-      context.console.Err(absl::StrCat("capstan: no coordinator answers at ", address, " within ",
-                                       absl::FormatDuration(connection->timeout),
-                                       " (--address, CAPSTAN_ADDRESS, --timeout)\n"));
+  const std::string address = connection.address.ToString();
+  if (!(*client)->WaitUntilConnected(std::min(kPatience, connection.timeout))) {
+    console.Note(absl::StrCat("waiting for the coordinator at ", address, "\n"));
+    if (connection.timeout <= kPatience ||
+        !(*client)->WaitUntilConnected(connection.timeout - kPatience)) {
+      console.Err(absl::StrCat("capstan: no coordinator answers at ", address, " within ",
+                               absl::FormatDuration(connection.timeout),
+                               " (--address, CAPSTAN_ADDRESS, --timeout)\n"));
       return kExitUnreachable;
     }
   }

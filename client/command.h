@@ -28,9 +28,16 @@ using Action = std::function<ExitCode(const Context&)>;
 // that it has for -o. `slot` is where the parsed command line leaves it.
 void CarryOut(Command command, Action& slot, std::set<Output> outputs, Action action);
 
+// FindCoordinator, with its notes to the person.
+absl::StatusOr<Connection> FindCoordinator(const Context& context);
+
 // Finds the coordinator, waits until it answers (says so after a second), then `body`. An error of
 // the connection is printed and gives its exit code.
 ExitCode WithCoordinator(const Context& context, const std::function<ExitCode(JobClient&)>& body);
+
+// The same where the connection is known.
+ExitCode WithConnection(const Connection& connection, const Console& console,
+                        const std::function<ExitCode(JobClient&)>& body);
 
 // Prints what a call came back with and gives its exit code. For a job that is not known it names
 // one with nearly that id.

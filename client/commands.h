@@ -15,6 +15,7 @@ void AddRun(Command parent, Action& slot);         // run, clean
 void AddValidate(Command parent, Action& slot);    // validate
 void AddData(Command parent, Action& slot);        // data get
 void AddCerts(Command parent, Action& slot);       // certs init, certs issue
+void AddContexts(Command parent, Action& slot);    // context, login
 void AddSubmit(Command parent, Action& slot);      // submit
 void AddList(Command parent, Action& slot);        // list
 void AddDescribe(Command parent, Action& slot);    // describe
@@ -24,10 +25,13 @@ void AddMetrics(Command parent, Action& slot);     // metrics
 void AddEvents(Command parent, Action& slot);      // events
 void AddControl(Command parent, Action& slot);     // cancel, suspend, resume, retry, update
 void AddVerify(Command parent, Action& slot);      // verify
-void AddCheckpoint(Command parent, Action& slot);  // checkpoint list, describe, verify
+void AddCheckpoint(Command parent, Action& slot);  // checkpoint and what is below it
 void AddAdmin(Command parent, Action& slot);       // node, healthcheck, log-level
 void AddDoctor(Command parent, Action& slot);      // doctor
 void AddTop(Command parent, Action& slot);         // top, shards
+
+// Of `checkpoint`: export, download, delete.
+void AddCheckpointFiles(Command group, Action& slot);
 
 }  // namespace capstan::client
 

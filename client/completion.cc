@@ -9,6 +9,10 @@
 namespace capstan::client {
 namespace {
 
+// Behind `context use` and the like stand names that only the command itself knows.
+constexpr char kContextCommand[] = "context";
+constexpr char kContextNames[] = "\" $(capstan context list -o name 2>/dev/null)\"";
+
 std::vector<std::string> FlagsOf(const CLI::App& app) {
   std::vector<std::string> out;
   for (const CLI::Option* option : app.get_options()) {
@@ -30,6 +34,9 @@ std::string Words(const CLI::App& app, const CLI::App& root) {
   std::vector<std::string> words = CommandsOf(app);
   for (std::string& flag : FlagsOf(app)) words.push_back(std::move(flag));
   if (&app != &root) {
+    for (const CLI::App* command : app.get_subcommands({})) {
+      for (std::string& flag : FlagsOf(*command)) words.push_back(std::move(flag));
+    }
     for (std::string& flag : FlagsOf(root)) words.push_back(std::move(flag));
   }
   return absl::StrJoin(words, " ");
@@ -44,7 +51,8 @@ std::string Bash(const CLI::App& app) {
       "    case ${COMP_WORDS[i]} in -*) ;; *) command=${COMP_WORDS[i]}; break ;; esac\n"
       "  done\n  case $command in\n";
   for (const CLI::App* command : app.get_subcommands({})) {
-    absl::StrAppend(&out, "    ", command->get_name(), ") words='", Words(*command, app), "' ;;\n");
+    absl::StrAppend(&out, "    ", command->get_name(), ") words='", Words(*command, app), "'",
+                    command->get_name() == kContextCommand ? kContextNames : "", " ;;\n");
   }
   absl::StrAppend(&out, "    *) words='", Words(app, app), "' ;;\n  esac\n");
   out +=
@@ -80,7 +88,10 @@ std::string Fish(const CLI::App& app) {
       }
     }
     absl::StrAppend(&out, "complete -c capstan -n '__fish_seen_subcommand_from ",
-                    command->get_name(), "' -F\n");
+                    command->get_name(),
+                    command->get_name() == kContextCommand
+                        ? "' -a '(capstan context list -o name 2>/dev/null)'\n"
+                        : "' -F\n");
   }
   return out;
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "services/visible_text/visible_text.h"
 
 namespace capstan::client {
 namespace {
@@ -40,12 +41,16 @@ Console Console::Detect(bool no_color) {
 }
 
 void Console::Out(absl::string_view text) const {
+  // What goes to a file or a program is left as it is.
+  std::string shown;
+  if (isatty(STDOUT_FILENO) != 0) text = shown = services::VisibleLines(text);
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }
 
 void Console::Err(absl::string_view text) const {
-  std::fwrite(text.data(), 1, text.size(), stderr);
+  const std::string shown = services::VisibleLines(text);
+  std::fwrite(shown.data(), 1, shown.size(), stderr);
 }
 
 void Console::Note(absl::string_view text) const {
@@ -61,8 +66,7 @@ void LiveArea::Draw(const std::string& lines) {
 
 void LiveArea::Clear() {
   if (drawn_ == 0) return;
-  console_.Err(
-      absl::StrCat("\033[", drawn_, "A\r\033[J"));  // up to its first line, then erase to the end
+  std::fprintf(stderr, "\033[%dA\r\033[J", drawn_);  // up to its first line, then erase to the end
   drawn_ = 0;
 }
 

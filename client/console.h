@@ -27,9 +27,9 @@ struct Console {
   // Looks at the terminals and at NO_COLOR, TERM and COLUMNS.
   static Console Detect(bool no_color);
 
-  // Data: to stdout, flushed.
+  // Data: to stdout, flushed. On a terminal without what it would obey or hide (visible_text.h).
   void Out(absl::string_view text) const;
-  // Everything else: to stderr.
+  // Everything else: to stderr, always without that.
   void Err(absl::string_view text) const;
   // To stderr unless -q was given.
   void Note(absl::string_view text) const;

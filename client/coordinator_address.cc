@@ -1,17 +1,22 @@
 #include "client/coordinator_address.h"
 
-#include <yaml-cpp/yaml.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/context_store.h"
 #include "services/files/files.h"
 #include "services/flags/flags.h"
-#include "training/spec/nearest.h"
 
 namespace capstan::client {
 namespace {
@@ -19,83 +24,183 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMaxConfigBytes = 64 * 1024;
-const char* const kKeys[] = {"address", "timeout",    "tls_ca",  "tls_cert",
-                             "tls_key", "token_file", "insecure"};
+const char* const kTlsKeys[] = {"tls_ca", "tls_cert", "tls_key", "token_file"};
 
-// A value and where it came from, for messages.
-struct Found {
-  std::string value;
-  std::string origin;
-};
-using Values = std::map<std::string, Found>;  // by key of the file
-
-bool IsPath(const std::string& key) {
-  return key != "address" && key != "timeout" && key != "insecure";
+bool HasTls(const ConfigValues& values) {
+  return std::any_of(std::begin(kTlsKeys), std::end(kTlsKeys),
+                     [&](const char* key) { return values.count(key) != 0; });
+}
+// What of a context there is in them, if anything.
+bool HasContext(const ConfigValues& values) {
+  return HasTls(values) || values.count("address") != 0 || values.count("insecure") != 0;
+}
+void DropTls(ConfigValues& values) {
+  for (const char* key : kTlsKeys) values.erase(key);
 }
 
-absl::Status ReadFile(const std::string& path, Values& values) {
-  std::error_code error;
-  if (!fs::exists(path, error)) return absl::OkStatus();
-  const absl::StatusOr<std::string> text = services::ReadWholeFile(path, kMaxConfigBytes);
-  if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
-  YAML::Node root;
-  try {
-    root = YAML::Load(*text);
-  } catch (const YAML::Exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ":", e.mark.line + 1, ": ", e.msg));
-  }
-  if (root.IsNull()) return absl::OkStatus();
-  if (!root.IsMap())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": want key: value lines"));
-  for (const auto& entry : root) {
-    const std::string place = absl::StrCat(path, ":", entry.first.Mark().line + 1);
-    const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "";
-    const std::vector<std::string> keys(std::begin(kKeys), std::end(kKeys));
-    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-      const std::string near = training::spec::Nearest(key, keys);
-      return absl::InvalidArgumentError(
-          absl::StrCat(place, ": unknown key '", key, "'",
-                       near.empty() ? "; there are: " + absl::StrJoin(keys, ", ")
-                                    : " (did you mean '" + near + "'?)"));
-    }
-    if (!entry.second.IsScalar()) {
-      return absl::InvalidArgumentError(absl::StrCat(place, ": '", key, "' wants one value"));
-    }
-    std::string value = entry.second.Scalar();
-    if (IsPath(key) && !value.empty() && value[0] != '/') {
-      value = (fs::absolute(path).parent_path() / value).lexically_normal().string();
-    }
-    values.insert({key, {value, absl::StrCat(place, ": ", key)}});  // an earlier file wins
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<bool> ReadBool(const Found& found) {
+absl::StatusOr<bool> ReadBool(const ConfigValue& found) {
   if (found.value == "true" || found.value == "1") return true;
   if (found.value == "false" || found.value == "0" || found.value.empty()) return false;
   return absl::InvalidArgumentError(
       absl::StrCat(found.origin, ": got '", found.value, "', want true or false"));
 }
 
-}  // namespace
-
-std::vector<std::string> ConfigFiles() {
-  std::vector<std::string> files = {"capstan.yaml"};
-  const char* const xdg = std::getenv("XDG_CONFIG_HOME");
-  const char* const home = std::getenv("HOME");
-  if (xdg != nullptr && *xdg == '/') {
-    files.push_back(absl::StrCat(xdg, "/capstan/config.yaml"));
-  } else if (home != nullptr && *home == '/') {
-    files.push_back(absl::StrCat(home, "/.config/capstan/config.yaml"));
+// The text of ./capstan.yaml, or why it is passed over. What stands in a folder that one happens to
+// be in may be anybody's; so may what a link there leads to.
+absl::StatusOr<std::string> ReadOwnFile(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0 && errno == ELOOP) return absl::PermissionDeniedError("it is a symbolic link");
+  if (fd < 0) return absl::PermissionDeniedError("it cannot be read");
+  const absl::Cleanup close_it = [fd] { close(fd); };
+  struct stat info;
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    return absl::PermissionDeniedError("it is no regular file");
   }
-  files.push_back("/etc/capstan/config.yaml");
-  return files;
+  if (info.st_uid != geteuid()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("it belongs to user ", info.st_uid, ", not to you"));
+  }
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return absl::PermissionDeniedError("others may write it (chmod go-w)");
+  }
+  std::string text(kMaxConfigBytes + 1, 0);
+  size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t got = read(fd, text.data() + size, text.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return absl::PermissionDeniedError("it cannot be read");
+    if (got == 0) break;
+    size += static_cast<size_t>(got);
+  }
+  if (size > kMaxConfigBytes) {
+    return absl::PermissionDeniedError(absl::StrCat("more than ", kMaxConfigBytes, " bytes"));
+  }
+  text.resize(size);
+  return text;
 }
 
-absl::StatusOr<Connection> FindCoordinator(
-    const ConnectFlags& flags, const std::vector<std::string>& files,
-    const std::function<std::optional<std::string>(const std::string&)>& variable) {
-  Values values;
+// Why ./capstan.yaml is no whole context of its own; empty: it is one.
+std::string WhyNotWhole(const std::string& path, const ConfigValues& values) {
+  const auto address = values.find("address");
+  if (address == values.end()) return "it has no address";
+  const auto insecure = values.find("insecure");
+  const bool open = insecure != values.end() && *ReadBool(insecure->second);
+  std::vector<std::string> missing;
+  for (const char* key : kTlsKeys) {
+    const auto found = values.find(key);
+    if (found == values.end()) {
+      missing.emplace_back(key);
+      continue;
+    }
+    // Its folder may have come from anybody, as an archive: it must not reach for the user's token.
+    std::error_code error;
+    const fs::path folder = fs::weakly_canonical(fs::absolute(path).parent_path(), error);
+    const fs::path file = fs::weakly_canonical(found->second.value, error);
+    const auto ends = std::mismatch(folder.begin(), folder.end(), file.begin(), file.end());
+    if (error || ends.first != folder.end() || ends.second == file.end()) {
+      return absl::StrCat(key, " leads out of its folder");
+    }
+  }
+  if (open || absl::StartsWith(address->second.value, "unix:") || missing.empty()) return "";
+  return absl::StrCat("it has no ", absl::StrJoin(missing, ", "));
+}
+
+// What ./capstan.yaml says, where it counts; else nothing, and a note.
+absl::StatusOr<ConfigValues> ReadWorking(const std::string& path, const ConfigValues& given,
+                                         std::vector<std::string>& notes) {
+  struct stat info;
+  if (path.empty() || lstat(path.c_str(), &info) != 0) return ConfigValues();
+  if (given.count("address") != 0) return ConfigValues();  // nobody asks for another
+  const auto pass_over = [&](absl::string_view why) {
+    notes.push_back(absl::StrCat(path, " is passed over: ", why,
+                                 ". A file of the working directory counts only whole, with "
+                                 "address, authority and credentials"));
+    return ConfigValues();
+  };
+  if (HasContext(given)) return pass_over("flags or variables say a part of the connection");
+  const absl::StatusOr<std::string> text = ReadOwnFile(path);
+  if (!text.ok()) return pass_over(text.status().message());
+  absl::StatusOr<ConfigValues> values = ParseConfig(path, *text);
+  if (!values.ok() || !HasContext(*values)) return values;
+  if (values->count("insecure") != 0) {
+    if (absl::StatusOr<bool> insecure = ReadBool((*values)["insecure"]); !insecure.ok()) {
+      return insecure.status();
+    }
+  }
+  if (const std::string why = WhyNotWhole(path, *values); !why.empty()) return pass_over(why);
+  return values;
+}
+
+// The one context that counts, and a timeout that a place before it said.
+absl::StatusOr<ConfigValues> FindBase(const std::string& name, const std::string& origin,
+                                      const ConfigPlaces& places, const ConfigValues& given,
+                                      std::vector<std::string>& notes) {
+  if (!name.empty()) {
+    const absl::StatusOr<Contexts> contexts = ReadContexts(places.contexts);
+    if (!contexts.ok()) return absl::InvalidArgumentError(contexts.status().message());
+    const auto found = contexts->all.find(name);
+    if (found != contexts->all.end()) return found->second;
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": no context '", name, "'; ", KnownContexts(*contexts)));
+  }
+  absl::StatusOr<ConfigValues> values = ReadWorking(places.working, given, notes);
+  if (!values.ok() || HasContext(*values)) return values;
+  if (!places.contexts.empty()) {
+    const absl::StatusOr<Contexts> contexts = ReadContexts(places.contexts);
+    if (!contexts.ok()) return absl::InvalidArgumentError(contexts.status().message());
+    if (!contexts->current.empty()) {
+      for (const auto& entry : contexts->all.at(contexts->current)) values->insert(entry);
+      return values;
+    }
+  }
+  for (const std::string& file : places.files) {
+    std::error_code error;
+    if (!fs::exists(file, error)) continue;
+    const absl::StatusOr<std::string> text = services::ReadWholeFile(file, kMaxConfigBytes);
+    if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
+    const absl::StatusOr<ConfigValues> next = ParseConfig(file, *text);
+    if (!next.ok()) return next.status();
+    for (const auto& entry : *next) values->insert(entry);  // before there was a timeout at most
+    if (!HasContext(*next)) continue;
+    if (next->count("address") == 0 && given.count("address") == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          file,
+          ": has no address; address, authority and credentials are one context, in one file"));
+    }
+    break;
+  }
+  return values;
+}
+
+}  // namespace
+
+std::optional<std::string> VariableOf(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+ConfigPlaces FindConfigPlaces() {
+  ConfigPlaces places;
+  places.working = "capstan.yaml";
+  const char* const xdg = std::getenv("XDG_CONFIG_HOME");
+  const char* const home = std::getenv("HOME");
+  std::string folder;
+  if (xdg != nullptr && *xdg == '/') {
+    folder = absl::StrCat(xdg, "/capstan");
+  } else if (home != nullptr && *home == '/') {
+    folder = absl::StrCat(home, "/.config/capstan");
+  }
+  if (!folder.empty()) {
+    places.contexts = folder + "/contexts.yaml";
+    places.files.push_back(folder + "/config.yaml");
+  }
+  places.files.push_back("/etc/capstan/config.yaml");
+  return places;
+}
+
+absl::StatusOr<Connection> FindCoordinator(const ConnectFlags& flags, const ConfigPlaces& places,
+                                           const Variables& variable) {
+  ConfigValues values;
   const auto flag = [&](const std::string& key, const std::string& name,
                         const std::optional<std::string>& value) {
     if (value.has_value()) values.insert({key, {*value, "--" + name}});
@@ -107,17 +212,29 @@ absl::StatusOr<Connection> FindCoordinator(
   flag("tls_key", "tls-key", flags.tls_key);
   flag("token_file", "token-file", flags.token_file);
   if (flags.insecure) flag("insecure", "insecure", "true");
-  for (const std::string key : kKeys) {
+  for (const std::string& key : ConfigKeys()) {
     const std::string name = services::FlagVariable(key);
     const std::optional<std::string> value = variable(name);
     if (value.has_value() && !value->empty()) values.insert({key, {*value, name}});
   }
-  for (const std::string& file : files) {
-    if (absl::Status status = ReadFile(file, values); !status.ok()) return status;
+
+  const std::string context =
+      flags.context.has_value() ? *flags.context : variable("CAPSTAN_CONTEXT").value_or("");
+  Connection out;
+  absl::StatusOr<ConfigValues> base =
+      FindBase(context, flags.context.has_value() ? "--context" : "CAPSTAN_CONTEXT", places, values,
+               out.notes);
+  if (!base.ok()) return base.status();
+  // Plaintext that is asked for needs no papers, and papers that are given end plaintext.
+  if (const auto insecure = values.find("insecure"); insecure != values.end()) {
+    const absl::StatusOr<bool> asked = ReadBool(insecure->second);
+    if (!asked.ok()) return asked.status();
+    if (*asked) DropTls(*base);
   }
+  if (HasTls(values)) base->erase("insecure");
+  for (const auto& entry : *base) values.insert(entry);
   values.insert({"address", {kDefaultAddress, "--address"}});
 
-  Connection out;
   out.timeout = kDefaultTimeout;
   const auto address = services::ParseEndpoint(values["address"].value);
   if (!address.ok() || (!address->is_unix() && address->port == 0)) {
@@ -146,10 +263,7 @@ absl::StatusOr<Connection> FindCoordinator(
 }
 
 absl::StatusOr<Connection> FindCoordinator(const ConnectFlags& flags) {
-  return FindCoordinator(flags, ConfigFiles(), [](const std::string& name) {
-    const char* const value = std::getenv(name.c_str());
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  });
+  return FindCoordinator(flags, FindConfigPlaces(), VariableOf);
 }
 
 }  // namespace capstan::client

@@ -1,4 +1,4 @@
-// Which coordinator a command speaks to, and how: flags, then variables, then configuration files.
+// Which coordinator a command speaks to, and with what: flags, then variables, then one context.
 #ifndef CAPSTAN_CLIENT_COORDINATOR_ADDRESS_H_
 #define CAPSTAN_CLIENT_COORDINATOR_ADDRESS_H_
 
@@ -15,6 +15,7 @@ namespace capstan::client {
 
 // As given on the command line; not set: not given.
 struct ConnectFlags {
+  std::optional<std::string> context;  // name of a stored one
   std::optional<std::string> address;
   std::optional<std::string> timeout;  // "30s"
   std::optional<std::string> tls_ca;
@@ -27,26 +28,43 @@ struct ConnectFlags {
 struct Connection {
   services::Endpoint address;
   services::Security security;
-  absl::Duration timeout;  // of one call, and until the coordinator answers at all
+  absl::Duration timeout;          // of one call, and until the coordinator answers at all
+  std::vector<std::string> notes;  // files that were passed over, and why; for a person
 };
 
 inline constexpr char kDefaultAddress[] = "127.0.0.1:7070";
 inline constexpr absl::Duration kDefaultTimeout = absl::Seconds(30);
 
-// ./capstan.yaml, $XDG_CONFIG_HOME/capstan/config.yaml (or ~/.config/...), /etc/capstan/config.yaml.
-std::vector<std::string> ConfigFiles();
+// Files that may say it; empty: there is no such place.
+struct ConfigPlaces {
+  std::string working;             // ./capstan.yaml
+  std::string contexts;            // $XDG_CONFIG_HOME/capstan/contexts.yaml (or ~/.config/...)
+  std::vector<std::string> files;  // config.yaml beside it, /etc/capstan/config.yaml
+};
+ConfigPlaces FindConfigPlaces();
 
-// Each value from the first that has it: the flag, its variable (CAPSTAN_ADDRESS, CAPSTAN_TIMEOUT,
-// CAPSTAN_TLS_CA, CAPSTAN_TLS_CERT, CAPSTAN_TLS_KEY, CAPSTAN_TOKEN_FILE, CAPSTAN_INSECURE=1), then
-// `files` in their order; a file that is not there is passed over. A file is a flat YAML mapping of
-// the flags' names with underscores; relative paths in it are relative to the file.
+using Variables = std::function<std::optional<std::string>(const std::string&)>;
+
+// Flags and variables (CAPSTAN_ADDRESS, CAPSTAN_TIMEOUT, CAPSTAN_TLS_CA, CAPSTAN_TLS_CERT,
+// CAPSTAN_TLS_KEY, CAPSTAN_TOKEN_FILE, CAPSTAN_INSECURE=1) count value by value. What they leave
+// open is of one context, from one place: address, authority and credentials are never put together
+// from two files. It is the one that --context or CAPSTAN_CONTEXT names, else the first of
+//   1. `working`, where it is a file of this user's that others cannot write, is whole, names only
+//      files beneath its folder, and no flag or variable has a part of it; else it is passed over
+//      with a note;
+//   2. the current one in `contexts`;
+//   3. the first of `files` that says more than a timeout.
+// A file is a flat YAML mapping of the flags' names with underscores; relative paths in it are
+// relative to the file. A file that is not there is passed over.
 // InvalidArgument: names the flag, variable or file and key, and what is wrong with it.
-absl::StatusOr<Connection> FindCoordinator(
-    const ConnectFlags& flags, const std::vector<std::string>& files,
-    const std::function<std::optional<std::string>(const std::string&)>& variable);
+absl::StatusOr<Connection> FindCoordinator(const ConnectFlags& flags, const ConfigPlaces& places,
+                                           const Variables& variable);
 
-// The same with this process's variables and ConfigFiles().
+// The same with this process's variables and FindConfigPlaces().
 absl::StatusOr<Connection> FindCoordinator(const ConnectFlags& flags);
+
+// Null where it is not set.
+std::optional<std::string> VariableOf(const std::string& name);
 
 }  // namespace capstan::client
 

@@ -1,12 +1,15 @@
 #include "client/describe_text.h"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/exit_codes.h"
 #include "client/job_json.h"
+#include "client/job_view.h"
 #include "client/text_table.h"
 #include "services/proto_json/proto_json.h"
 #include "training/spec/resolve.h"
@@ -40,6 +43,24 @@ std::string Members(const char* title, const char* index,
                absl::StrCat(member.step()), message});
   }
   return absl::StrCat("\n", title, "\n", table.Text(width));
+}
+
+// "shared folder" where all share it, else who sends.
+std::string FilesText(const job::v1::Job& job) {
+  std::vector<std::string> senders;
+  bool shares = false;
+  const auto look = [&](const char* what, const auto& members) {
+    for (const job::v1::Member& member : members) {
+      if (member.files_way() == job::v1::FILES_WAY_SHARED) shares = true;
+      if (member.files_way() != job::v1::FILES_WAY_GRPC) continue;
+      senders.push_back(absl::StrCat(what, " ", member.index()));
+    }
+  };
+  look("shard", job.shards());
+  look("worker", job.workers());
+  if (senders.empty()) return shares ? "shared folder" : "";
+  return absl::StrCat("over gRPC to the coordinator's host by ", absl::StrJoin(senders, ", "),
+                      shares ? "; shared folder for the others" : "");
 }
 
 std::string Checkpoints(const job::v1::Job& job, int width) {
@@ -86,9 +107,13 @@ std::string DescribeText(const job::v1::Job& job, const ViewStyle& style) {
   Row(out, "Submitted", Moment(job.has_submitted_at(), job.submitted_at()));
   Row(out, "Started", Moment(job.has_started_at(), job.started_at()));
   Row(out, "Finished", Moment(job.has_finished_at(), job.finished_at()));
+  Row(out, "Devices", job.device() == "gpu" ? "GPUs" : job.device() == "cpu" ? "CPUs" : "");
   if (job.has_resolved()) absl::StrAppend(&out, "\n", training::spec::PlanText(job.resolved()));
-  absl::StrAppend(&out, Members("Workers", "RANK", job.workers(), style.width),
-                  Members("Shards", "SHARD", job.shards(), style.width));
+  absl::StrAppend(&out, Members("Workers", "RANK", job.workers(), style.width));
+  if (job.workers_left_out() > 0) {
+    absl::StrAppend(&out, "(and ", job.workers_left_out(), " that were lost before these)\n");
+  }
+  absl::StrAppend(&out, Members("Shards", "SHARD", job.shards(), style.width));
   if (!job.epochs().empty()) {
     absl::StrAppend(&out, "\nEpochs\n");
     for (int i = std::max(0, job.epochs_size() - kShownEpochs); i < job.epochs_size(); ++i) {
@@ -115,6 +140,8 @@ std::string DescribeText(const job::v1::Job& job, const ViewStyle& style) {
             "loss %.4f%s", p.loss(),
             p.has_learning_rate() ? absl::StrCat(", learning rate ", p.learning_rate()) : ""));
   }
+  Row(out, "Files", FilesText(job));
+  if (p.skipped_steps() > 0) Row(out, "Skipped", SkippedText(p.skipped_steps()));
   Row(out, "Checkpoint", job.checkpoint_uri());
   Row(out, "Sha256", job.weights_sha256());
   Row(out, "Conditions", absl::StrJoin(job.conditions(), ", "));

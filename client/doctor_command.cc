@@ -48,7 +48,7 @@ std::string WhyUnreachable(const services::Endpoint& peer) {
 ExitCode Doctor(const Context& context) {
   const Console& console = context.console;
   const absl::Duration begun = MonotonicNow();
-  const absl::StatusOr<Connection> connection = FindCoordinator(context.connect);
+  const absl::StatusOr<Connection> connection = FindCoordinator(context);
   if (!connection.ok()) return Report(connection.status(), console);
   Connection limited = *connection;
   limited.timeout = std::min(limited.timeout, kDiagnoseTimeout);

@@ -182,6 +182,9 @@ class Doctor {
                            ". Install or mend the driver there; a host that has no GPU wants "
                            "--devices cpu"));
     }
+    for (const std::string& warning : node.warnings()) {
+      Problem("SharedCards", node.name(), absl::StrCat(On(node), ": ", warning));
+    }
   }
 
   void Folder(const std::string& name, const std::string& who,

@@ -1,8 +1,11 @@
 // `capstan events`: what happened to one job, or to all.
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
-#include "absl/strings/str_cat.h"
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/job_json.h"
 #include "client/log_text.h"
@@ -11,26 +14,55 @@
 namespace capstan::client {
 namespace {
 
+constexpr absl::Duration kEventsReconnect = absl::Milliseconds(200);
+
 struct EventsOptions {
   std::string job_id;
   bool follow = false;
+};
+
+// Prints each event once, however often the stream began anew.
+class EventPrinter {
+ public:
+  explicit EventPrinter(const Console& console) : console_(console) {}
+
+  void Take(const job::v1::StreamEventsResponse& response) {
+    if (response.number() > 0) {  // else of a coordinator that does not number them
+      int64_t& printed = printed_[response.job_id()];
+      if (response.number() <= printed) return;
+      printed = response.number();
+    }
+    console_.Out((console_.json() ? EventJson(response.job_id(), response.event())
+                                  : EventText(response.job_id(), response.event())) +
+                 "\n");
+  }
+
+ private:
+  const Console& console_;
+  std::map<std::string, int64_t> printed_;  // by job: the last number
 };
 
 ExitCode Events(const EventsOptions& options, JobClient& client, const Console& console) {
   job::v1::StreamEventsRequest request;
   request.set_job_id(options.job_id);
   request.set_follow(options.follow);
-  const StreamEnd end = ReadStream<job::v1::StreamEventsResponse>(
-      options.follow ? absl::InfiniteDuration() : client.timeout(),
-      [&](grpc::ClientContext* context) { return client.stub().StreamEvents(context, request); },
-      [&](const job::v1::StreamEventsResponse& response) {
-        console.Out((console.json() ? EventJson(response.job_id(), response.event())
-                                    : EventText(response.job_id(), response.event())) +
-                    "\n");
-      });
-  // Of one job the stream ends with the job; that of all has no end of its own.
-  if (end.detached) return options.job_id.empty() ? kExitDone : kExitNotFinished;
-  return end.status.ok() ? kExitDone : ReportJob(client, options.job_id, end.status, console);
+  EventPrinter printer(console);
+  while (true) {
+    const StreamEnd end = ReadStream<job::v1::StreamEventsResponse>(
+        options.follow ? absl::InfiniteDuration() : client.timeout(),
+        [&](grpc::ClientContext* context) { return client.stub().StreamEvents(context, request); },
+        [&](const job::v1::StreamEventsResponse& response) { printer.Take(response); });
+    // Of one job the stream ends with the job; that of all has no end of its own.
+    if (end.detached) return options.job_id.empty() ? kExitDone : kExitNotFinished;
+    if (end.status.ok()) return kExitDone;
+    // Cancelled: it was opened while the coordinator was ending its calls.
+    if (!options.follow || !(absl::IsUnavailable(end.status) || absl::IsCancelled(end.status))) {
+      return ReportJob(client, options.job_id, end.status, console);
+    }
+    // The coordinator is started anew: it begins with what the jobs still hold.
+    if (!client.WaitUntilConnected(client.timeout())) return Report(end.status, console);
+    absl::SleepFor(kEventsReconnect);
+  }
 }
 
 }  // namespace

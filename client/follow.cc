@@ -88,6 +88,7 @@ class Follower {
 
   void Show() {
     if (options_.show == Mode::kNothing) return;
+    if (options_.show == Mode::kEpochs) SayGang();
     if (console_.json()) {
       // The last one is printed by whoever asked, as the result.
       if (options_.show == Mode::kStates && !IsTerminal(job_.state())) {
@@ -111,6 +112,18 @@ class Follower {
       live_.Draw(LiveLines(job_, {console_.width, console_.stderr_color}));
   }
 
+  // What the plan could not say yet: who does it, and on which devices.
+  void SayGang() {
+    if (said_gang_ || job_.device().empty()) return;
+    for (const job::v1::Event& event : job_.events()) {
+      if (event.type() != "Admitted") continue;
+      live_.Clear();
+      console_.Note(absl::StrCat(Printable(event.message()), "\n"));
+      said_gang_ = true;
+      return;
+    }
+  }
+
   JobClient& client_;
   const std::string job_id_;
   const FollowOptions& options_;
@@ -120,6 +133,7 @@ class Follower {
   job::v1::Job job_;
   int64_t seen_ = 0;
   int printed_epochs_ = 0;
+  bool said_gang_ = false;
   std::string printed_state_;
 };
 

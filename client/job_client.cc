@@ -33,12 +33,42 @@ absl::StatusOr<std::unique_ptr<JobClient>> JobClient::Connect(const Connection& 
   options.security = connection.security;
   auto channel = services::MakeChannel(options);
   if (!channel.ok()) return channel.status();
-  return std::unique_ptr<JobClient>(new JobClient(*std::move(channel), connection.timeout));
+  options.retry = false;
+  const auto bulk = services::MakeChannel(options);
+  if (!bulk.ok()) return bulk.status();
+  return std::unique_ptr<JobClient>(new JobClient(*std::move(channel), *bulk, connection.timeout));
 }
 
 bool JobClient::WaitUntilConnected(absl::Duration timeout) {
   return channel_->WaitForConnected(std::chrono::system_clock::now() +
                                     absl::ToChronoMilliseconds(timeout));
+}
+
+absl::StatusOr<std::vector<job::v1::Job>> JobClient::ListJobs(job::v1::ListJobsRequest request) {
+  std::vector<job::v1::Job> jobs;
+  const int wanted = request.limit();
+  while (true) {
+    auto page = Call(&Stub::ListJobs, request);
+    if (!page.ok()) return page.status();
+    for (job::v1::Job& job : *page->mutable_jobs()) jobs.push_back(std::move(job));
+    const int left = wanted - static_cast<int>(jobs.size());
+    if (page->next_page_token().empty() || left <= 0) return jobs;  // limit 0: one page
+    request.set_limit(left);
+    request.set_page_token(page->next_page_token());
+  }
+}
+
+absl::StatusOr<job::v1::ListNodesResponse> JobClient::ListNodes() {
+  job::v1::ListNodesResponse all;
+  job::v1::ListNodesRequest request;
+  do {
+    auto page = Call(&Stub::ListNodes, request);
+    if (!page.ok()) return page.status();
+    request.set_page_token(page->next_page_token());
+    all.MergeFrom(*page);
+  } while (!request.page_token().empty());
+  all.clear_next_page_token();
+  return all;
 }
 
 absl::StatusOr<job::v1::Job> JobClient::Get(const std::string& job_id) {

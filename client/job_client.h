@@ -1,4 +1,4 @@
-// Calls to the coordinator's JobService.
+// Calls to the coordinator's JobService and CheckpointService.
 #ifndef CAPSTAN_CLIENT_JOB_CLIENT_H_
 #define CAPSTAN_CLIENT_JOB_CLIENT_H_
 
@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "capstan/job/v1/checkpoint_service.grpc.pb.h"
 #include "capstan/job/v1/job_service.grpc.pb.h"
 #include "client/coordinator_address.h"
 #include "services/channel/channel.h"
@@ -48,21 +49,32 @@ class JobClient {
     return response;
   }
 
+  // All pages. `request.limit` is how many there are at most.
+  absl::StatusOr<std::vector<job::v1::Job>> ListJobs(job::v1::ListJobsRequest request);
+  absl::StatusOr<job::v1::ListNodesResponse> ListNodes();
   absl::StatusOr<job::v1::Job> Get(const std::string& job_id);
   // The stored log lines of at least `warning`, oldest first.
   absl::StatusOr<std::vector<job::v1::LogLine>> Problems(const std::string& job_id);
 
   Stub& stub() { return *stub_; }
+  job::v1::CheckpointService::Stub& checkpoints() { return *checkpoints_; }
+  // The same service for DownloadCheckpoint, whose callers try again themselves: gRPC's own tries would use
+  // up a call's time and hide what the server said.
+  job::v1::CheckpointService::Stub& downloads() { return *downloads_; }
   absl::Duration timeout() const { return timeout_; }
 
  private:
-  JobClient(std::shared_ptr<grpc::Channel> channel, absl::Duration timeout)
+  JobClient(std::shared_ptr<grpc::Channel> channel, const std::shared_ptr<grpc::Channel>& bulk,
+            absl::Duration timeout)
       : channel_(std::move(channel)),
         stub_(job::v1::JobService::NewStub(channel_)),
+        checkpoints_(job::v1::CheckpointService::NewStub(channel_)),
+        downloads_(job::v1::CheckpointService::NewStub(bulk)),
         timeout_(timeout) {}
 
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<Stub> stub_;
+  const std::unique_ptr<job::v1::CheckpointService::Stub> checkpoints_, downloads_;
   const absl::Duration timeout_;
 };
 

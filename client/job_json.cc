@@ -41,15 +41,24 @@ Json Epochs(const job::v1::Job& job) {
   return out;
 }
 
+Json FilesWay(job::v1::FilesWay way) {
+  if (way == job::v1::FILES_WAY_SHARED) return "shared";
+  return way == job::v1::FILES_WAY_GRPC ? Json("grpc") : Json(nullptr);
+}
+
 Json Members(const google::protobuf::RepeatedPtrField<job::v1::Member>& members) {
   Json out = Json::array();
   for (const auto& m : members) {
+    Json devices = Json::array();  // of workers: places in the node's list
+    for (const int device : m.devices()) devices.push_back(device);
     out.push_back({{"index", m.index()},
                    {"node", m.node()},
+                   {"devices", devices},
                    {"state", m.state()},
                    {"step", m.step()},
                    {"message", m.message()},
-                   {"exit_code", m.has_exit_code() ? Json(m.exit_code()) : Json(nullptr)}});
+                   {"exit_code", m.has_exit_code() ? Json(m.exit_code()) : Json(nullptr)},
+                   {"files_way", FilesWay(m.files_way())}});
   }
   return out;
 }
@@ -118,12 +127,15 @@ static Json JobObject(const job::v1::Job& job) {
         {"accuracy", Number(p.has_accuracy(), p.accuracy())},
         {"learning_rate", Number(p.has_learning_rate(), p.learning_rate())},
         {"samples_per_second", Number(p.has_samples_per_second(), p.samples_per_second())},
-        {"eta_seconds", Number(p.has_eta_seconds(), p.eta_seconds())}}},
+        {"eta_seconds", Number(p.has_eta_seconds(), p.eta_seconds())},
+        {"skipped_steps", p.skipped_steps()}}},
       {"weights_sha256", job.weights_sha256()},
       {"checkpoint_uri", job.checkpoint_uri()},
       {"samples_used", job.samples_used()},
+      {"device", job.device()},
       {"epochs", Epochs(job)},
       {"workers", Members(job.workers())},
+      {"workers_left_out", job.workers_left_out()},  // lost before the last 16
       {"shards", Members(job.shards())},
       {"lineage", job.lineage()},
       {"generation", job.generation()},

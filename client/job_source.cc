@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/checkpoint_name.h"
 #include "gpu_worker/data/dataset.h"
 #include "services/files/files.h"
 #include "training/spec/job_file.h"
@@ -110,7 +111,7 @@ absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console&
   auto& data = *file.spec.mutable_data();
   if (data.has_uri()) data.set_uri(Absolute(data.uri(), base_of("data.uri")));
   auto& model = *file.spec.mutable_model();
-  if (model.has_initial_weights()) {
+  if (model.has_initial_weights() && !IsCheckpointName(model.initial_weights())) {
     model.set_initial_weights(Absolute(model.initial_weights(), base_of("model.initial_weights")));
   }
   if (file.spec.checkpoint().has_storage_path()) {
@@ -131,7 +132,8 @@ absl::StatusOr<job::v1::ResolvedSpec> ResolveHere(const job::v1::JobSpec& spec) 
     options.train_samples = full.data().train_samples();
     options.test_samples = full.data().test_samples();
   } else {
-    options.format = data::Format::kIdx;
+    options.format =
+        full.data().format() == "cifar10_bin" ? data::Format::kCifar10Bin : data::Format::kIdx;
     options.path_or_uri = full.data().uri();
   }
   const absl::StatusOr<data::DatasetProbe> probe = data::ProbeDataset(options);
@@ -143,6 +145,7 @@ absl::StatusOr<job::v1::ResolvedSpec> ResolveHere(const job::v1::JobSpec& spec) 
   info.set_height(static_cast<int32_t>(probe->train.height));
   info.set_width(static_cast<int32_t>(probe->train.width));
   info.set_num_classes(static_cast<int32_t>(probe->train.num_classes));
+  info.set_train_batches(probe->train.batches);
   return training::spec::Resolve(full, info, {.job_id = full.name(), .storage_path = "/"});
 }
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/exit_codes.h"
 #include "client/job_json.h"
+#include "services/visible_text/visible_text.h"
 
 namespace capstan::client {
 namespace {
@@ -47,13 +47,7 @@ std::string Cut(std::string line, int width) {
 
 }  // namespace
 
-std::string Printable(const std::string& text) {
-  std::string out = text;
-  for (char& c : out) {
-    if (absl::ascii_iscntrl(c)) c = '?';
-  }
-  return out;
-}
+std::string Printable(const std::string& text) { return services::VisibleText(text); }
 
 std::string ShortDuration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "-";
@@ -115,6 +109,11 @@ std::string LiveLines(const job::v1::Job& job, const ViewStyle& style) {
                       Cut(second, style.width - 1));
 }
 
+std::string SkippedText(int64_t steps) {
+  return absl::StrCat(steps, steps == 1 ? " step" : " steps",
+                      " changed nothing, for loss or gradient was not finite");
+}
+
 std::string Summary(const job::v1::Job& job, const ViewStyle& style) {
   std::string out =
       absl::StrCat("\n", job.job_id(), "  ",
@@ -135,6 +134,9 @@ std::string Summary(const job::v1::Job& job, const ViewStyle& style) {
   if (job.has_started_at() && job.has_finished_at()) {
     absl::StrAppendFormat(&out, "time        %.1f seconds, %d samples\n",
                           Seconds(job.started_at(), job.finished_at()), job.samples_used());
+  }
+  if (job.progress().skipped_steps() > 0) {
+    absl::StrAppend(&out, "skipped     ", SkippedText(job.progress().skipped_steps()), "\n");
   }
   std::string folder = job.checkpoint_uri();
   if (folder.rfind("file://", 0) == 0) folder = folder.substr(7);

@@ -25,6 +25,9 @@ std::string StateLine(const job::v1::Job& job);
 // the end.
 std::string LiveLines(const job::v1::Job& job, const ViewStyle& style);
 
+// "2 steps changed nothing, for loss or gradient was not finite".
+std::string SkippedText(int64_t steps);
+
 // The last lines of `run`: outcome, accuracy, seconds, and for a job that succeeded the checkpoint,
 // the hash and two lines of Python that load the weights. Ends with a line feed.
 std::string Summary(const job::v1::Job& job, const ViewStyle& style);
@@ -32,7 +35,7 @@ std::string Summary(const job::v1::Job& job, const ViewStyle& style);
 // "3m29s", "1h02m", "12.3s".
 std::string ShortDuration(double seconds);
 
-// Control characters become '?', so that a name or message cannot drive the terminal.
+// What a terminal would obey or hide becomes '?': visible_text.h.
 std::string Printable(const std::string& text);
 
 }  // namespace capstan::client

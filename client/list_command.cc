@@ -94,9 +94,9 @@ ExitCode List(const ListOptions& options, const Context& context) {
   }
   return WithCoordinator(context, [&](JobClient& client) {
     const Console& console = context.console;
-    const auto answer = client.Call(&JobClient::Stub::ListJobs, request);
+    const auto answer = client.ListJobs(request);
     if (!answer.ok()) return Report(answer.status(), console);
-    const std::vector<job::v1::Job> jobs(answer->jobs().begin(), answer->jobs().end());
+    const std::vector<job::v1::Job>& jobs = *answer;
     if (console.json()) {
       console.Out(JobListJson(jobs) + "\n");
     } else if (console.output == Output::kName) {

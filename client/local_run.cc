@@ -1,6 +1,5 @@
 #include "client/local_run.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -35,19 +34,11 @@ absl::Status PrepareStorage(job::v1::JobSpec& spec, const Console& console) {
   return absl::OkStatus();
 }
 
-int DevicesPerWorker(const job::v1::ResolvedSpec& plan) {
-  int devices = plan.devices_per_worker();
-  for (const int32_t device : plan.spec().resources().devices()) {
-    devices = std::max(devices, device + 1);
-  }
-  return devices;
-}
-
 absl::StatusOr<LocalRun> StartLocalRun(const job::v1::JobSpec& spec,
                                        const job::v1::ResolvedSpec& plan, const Console& console) {
   ClusterOptions options;
   options.workers = plan.num_workers();
-  options.devices_per_worker = DevicesPerWorker(plan);
+  options.cpus_alone = plan.spec().resources().device() == "cpu";
   options.shards = plan.num_shards();
   options.echo = console.verbose;
   LocalRun run;

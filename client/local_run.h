@@ -16,9 +16,6 @@ namespace capstan::client {
 // Gives a job without a storage path ./capstan-out, where old runs make room, and makes the folder.
 absl::Status PrepareStorage(job::v1::JobSpec& spec, const Console& console);
 
-// CPU devices of each worker that the job asks for, by number or by name.
-int DevicesPerWorker(const job::v1::ResolvedSpec& plan);
-
 // The services, and the job that was submitted to them. They end with this object.
 struct LocalRun {
   std::unique_ptr<LocalCluster> cluster;

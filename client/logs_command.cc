@@ -122,7 +122,8 @@ ExitCode PrintLogs(JobClient& client, job::v1::StreamLogsRequest request,
       return kExitNotFinished;
     }
     if (end.status.ok()) break;
-    if (!options.follow || !absl::IsUnavailable(end.status)) {
+    // Cancelled: it was opened while the coordinator was ending its calls.
+    if (!options.follow || !(absl::IsUnavailable(end.status) || absl::IsCancelled(end.status))) {
       return ReportJob(client, options.job_id, end.status, console);
     }
     if (!client.WaitUntilConnected(client.timeout())) return Report(end.status, console);

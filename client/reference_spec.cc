@@ -28,9 +28,14 @@ absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
   resources.set_lanes(resolved.lanes());
   resources.clear_min_workers();
   resources.clear_devices();
+  // Other devices have other bits. A coordinator that does not say what it was knew CPUs alone, unless
+  // the job was for GPUs.
+  if (!job.device().empty()) resources.set_device(job.device());
+  if (resources.device() == "auto") resources.set_device("cpu");
   spec.mutable_kvstore()->set_type("local");
   spec.mutable_training()->set_global_batch_size(resolved.global_batch());
-  spec.clear_checkpoint();
+  spec.mutable_checkpoint()->Clear();
+  spec.mutable_checkpoint()->set_every_seconds(0);  // never
   spec.clear_limits();
   spec.clear_recovery();
   return spec;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "client/checkpoint_files.h"
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/local_run.h"
@@ -21,6 +22,9 @@ ExitCode Run(const JobSource& source, const Console& console) {
   services::ShutdownSignal& signal = services::ShutdownSignal::Install();
   absl::StatusOr<job::v1::JobSpec> spec = LoadJob(source, console);
   if (!spec.ok()) return Report(spec.status(), console);
+  if (absl::Status status = CheckNoCheckpointName(*spec); !status.ok()) {
+    return Report(status, console);
+  }
   const absl::StatusOr<job::v1::ResolvedSpec> plan = ResolveHere(*spec);
   if (!plan.ok()) {
     // Data or numbers that cannot be trained on: known before anything is started.

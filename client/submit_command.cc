@@ -2,9 +2,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/checkpoint_files.h"
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/validate_command.h"
@@ -40,11 +42,14 @@ ExitCode ShowPlan(const job::v1::JobSpec& spec, const Console& console) {
   return kExitUsage;
 }
 
-ExitCode SubmitTo(JobClient& client, const job::v1::JobSpec& spec, const SubmitOptions& options,
+ExitCode SubmitTo(JobClient& client, job::v1::JobSpec spec, const SubmitOptions& options,
                   const Console& console) {
+  if (absl::Status status = ResolveInitialWeights(client, spec); !status.ok()) {
+    return Report(status, console);
+  }
   job::v1::SubmitJobRequest request;
   request.set_request_id(options.request_id.empty() ? NewRequestId() : options.request_id);
-  *request.mutable_spec() = spec;
+  *request.mutable_spec() = std::move(spec);
   const auto answer = client.Call(&JobClient::Stub::SubmitJob, request);
   if (!answer.ok()) {
     const ExitCode code = Report(answer.status(), console);

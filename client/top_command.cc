@@ -34,9 +34,7 @@ absl::StatusOr<std::vector<job::v1::Job>> LivingJobs(JobClient& client) {
         common::v1::JOB_STATE_SUSPENDED}) {
     request.add_states(state);
   }
-  const auto answer = client.Call(&JobClient::Stub::ListJobs, request);
-  if (!answer.ok()) return answer.status();
-  return std::vector<job::v1::Job>(answer->jobs().begin(), answer->jobs().end());
+  return client.ListJobs(request);
 }
 
 ExitCode Top(const TopOptions& options, absl::Duration interval, JobClient& client,
@@ -55,7 +53,7 @@ ExitCode Top(const TopOptions& options, absl::Duration interval, JobClient& clie
   LiveArea area(console);
   for (int shown = 0; count == 0 || shown < count; ++shown) {
     if (shown > 0 && signal.WaitFor(interval)) break;
-    const auto nodes = client.Call(&JobClient::Stub::ListNodes, job::v1::ListNodesRequest());
+    const auto nodes = client.ListNodes();
     if (!nodes.ok()) return Report(nodes.status(), console);
     const auto jobs = LivingJobs(client);
     if (!jobs.ok()) return Report(jobs.status(), console);

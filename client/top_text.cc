@@ -211,6 +211,9 @@ std::string NodeText(const job::v1::NodeInfo& node) {
     absl::StrAppend(&out, i == 0 ? "Devices    " : "           ", Printable(node.devices(i)), "  ",
                     job.empty() ? "free" : Printable(job), "\n");
   }
+  for (const std::string& warning : node.warnings()) {
+    absl::StrAppend(&out, "Warning    ", Printable(warning), "\n");
+  }
   absl::StrAppend(&out, "Jobs       ",
                   node.job_ids().empty() ? "none" : Printable(absl::StrJoin(node.job_ids(), ", ")),
                   "\n");

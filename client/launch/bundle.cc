@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 constexpr absl::string_view kLinePrefix = "capstan-node ";
 constexpr absl::string_view kBundlePrefix = "bundle ";
-constexpr int kMaxCount = 65536;  // of the workers or devices of a host
+constexpr int kMaxCount = 65536;  // of the workers of a host, of the nodes of a launch
 constexpr std::pair<NodeLine::Kind, absl::string_view> kKinds[] = {
     {NodeLine::Kind::kHello, "hello"},
     {NodeLine::Kind::kOutput, "out"},
@@ -44,7 +44,7 @@ std::string BundleText(const NodeBundle& bundle) {
                {"token", bundle.token},
                {"tokens", bundle.tokens},
                {"workers_of_host", bundle.workers_of_host},
-               {"devices", bundle.devices},
+               {"nodes", bundle.nodes},
                {"env", bundle.env}})
       .dump(-1, ' ', false, Json::error_handler_t::replace);  // an address is what a host says
 }
@@ -52,7 +52,7 @@ std::string BundleText(const NodeBundle& bundle) {
 absl::StatusOr<NodeBundle> ParseBundle(absl::string_view text) {
   const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError("bundle: it is no JSON object");
-  for (const char* count : {"workers_of_host", "devices"}) {
+  for (const char* count : {"workers_of_host", "nodes"}) {
     // get_to would convert any number, also one that an int does not hold.
     const auto value = json.find(count);
     if (value == json.end() || !value->is_number_integer() || *value < 1 || *value > kMaxCount) {
@@ -82,7 +82,7 @@ absl::StatusOr<NodeBundle> ParseBundle(absl::string_view text) {
     take("token", bundle.token);
     take("tokens", bundle.tokens);
     take("workers_of_host", bundle.workers_of_host);
-    take("devices", bundle.devices);
+    take("nodes", bundle.nodes);
     take("env", bundle.env);
   } catch (const Json::exception&) {
     return absl::InvalidArgumentError(

@@ -29,7 +29,7 @@ struct NodeBundle {
   std::string token;             // that it calls others with; empty for the coordinator
   std::string tokens;            // tokens.json of those who may call it
   int workers_of_host = 1;       // who share the host's cores
-  int devices = 1;               // CPU devices of a worker, unless CAPSTAN_DEVICES names others
+  int nodes = 1;                 // shards and workers of the launch: no other ones will come
   std::vector<std::string> env;  // NAME=VALUE for the service
 };
 

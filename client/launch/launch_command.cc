@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "client/checkpoint_files.h"
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/launch/batch.h"
@@ -57,16 +58,15 @@ absl::Status Complete(LaunchFlags& flags) {
     return absl::InvalidArgumentError(absl::StrCat("--sync-dst-dir: got '", options.sync_dst_dir,
                                                    "', want an absolute folder, with -H"));
   }
-  for (const std::string& entry : options.env) {
-    if (entry.find('=') == std::string::npos || entry[0] == '=') {
-      return absl::InvalidArgumentError(absl::StrCat("--env: got '", entry, "', want NAME=VALUE"));
-    }
-    // It travels as JSON.
-    if (!training::IsUtf8(entry)) {
+  for (const std::string& host : options.hosts) {
+    if (options.launcher != Launcher::kSsh && !SplitPort(host).port.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--env ", entry.substr(0, entry.find('=')), ": the value is not UTF-8"));
+          absl::StrCat("-H: got '", host, "': a port is for --launcher ssh"));
     }
   }
+  absl::StatusOr<std::vector<std::string>> env = ReadEnv(options.env);
+  if (!env.ok()) return env.status();
+  options.env = *std::move(env);
   if (options.launcher == Launcher::kYarn) {
     if (!options.hosts.empty()) {
       return absl::InvalidArgumentError("-H does not go with --launcher yarn, which chooses them");
@@ -145,6 +145,9 @@ ExitCode Launch(LaunchFlags flags, const Console& console) {
   if (flags.shards) sets.push_back(absl::StrCat("resources.num_shards=", *flags.shards));
   absl::StatusOr<job::v1::JobSpec> spec = LoadJob(flags.source, console);
   if (!spec.ok()) return Report(spec.status(), console);
+  if (absl::Status status = CheckNoCheckpointName(*spec); !status.ok()) {
+    return Report(status, console);
+  }
   const absl::StatusOr<job::v1::ResolvedSpec> plan = ResolveHere(*spec);
   if (!plan.ok()) {
     console.Err(absl::StrCat("capstan: ", plan.status().message(), "\n"));
@@ -166,11 +169,11 @@ ExitCode Launch(LaunchFlags flags, const Console& console) {
   // The lines of the services run below each other, so nothing is drawn over again.
   Console lines = console;
   lines.stderr_tty = false;
-  const absl::StatusOr<std::unique_ptr<LaunchedCluster>> cluster = LaunchedCluster::Start(
-      flags.options, {plan->num_shards(), plan->num_workers(), DevicesPerWorker(*plan)},
-      [&lines](absl::string_view who, absl::string_view line) {
-        lines.Note(absl::StrCat("[", who, "] ", line, "\n"));
-      });
+  const absl::StatusOr<std::unique_ptr<LaunchedCluster>> cluster =
+      LaunchedCluster::Start(flags.options, {plan->num_shards(), plan->num_workers()},
+                             [&lines](absl::string_view who, absl::string_view line) {
+                               lines.Note(absl::StrCat("[", who, "] ", line, "\n"));
+                             });
   if (!cluster.ok()) return failed(cluster.status());
   const absl::StatusOr<std::unique_ptr<JobClient>> client =
       JobClient::Connect((*cluster)->connection());
@@ -201,12 +204,14 @@ void AddLaunch(Command parent, Action& slot) {
   launch.Add("-s,--num-shards,--num-servers", flags->shards, "instead of resources.num_shards");
   launch.Add("--launcher", flags->launcher, absl::StrJoin(LauncherNames(), " | "))
       .OneOf(LauncherNames());
-  launch.Add("-H,--hostfile", flags->hosts, "hosts with commas between them, or a file");
+  launch.Add("-H,--hostfile", flags->hosts,
+             "hosts with commas between them, or a file; of ssh also HOST:PORT");
   launch.Add("--interface", options.interface,
              "whose address the hosts reach each other by, default the one on the way");
   launch.Add("--sync-dst-dir", options.sync_dst_dir,
              "copies the working directory there on each host (ssh and tar)");
-  launch.AddRepeated("--env", options.env, "", "NAME=VALUE for every service");
+  launch.AddRepeated("--env", options.env, "",
+                     "NAME=VALUE for every service, or NAME with the value that it has here");
   launch.AddRepeated("--launcher-arg", options.launcher_args, "",
                      "a further argument of mpirun, srun, qsub or YARN's distributed shell");
   launch.Add("--shared-dir", options.shared_dir,

@@ -61,9 +61,8 @@ TEST(BundleTest, ErrorsNameTheKeyAndNoValue) {
   EXPECT_EQ(ParseBundle("[").status().message(), "bundle: it is no JSON object");
   for (const char* number : {"0", "-1", "1e300", "4294967297", "\"2\""}) {
     std::string other = BundleText(SomeBundle());
-    other.replace(other.find("\"devices\":1"), 11, absl::StrCat("\"devices\":", number));
-    EXPECT_EQ(ParseBundle(other).status().message(),
-              "bundle: 'devices' is no number from 1 to 65536")
+    other.replace(other.find("\"nodes\":1"), 9, absl::StrCat("\"nodes\":", number));
+    EXPECT_EQ(ParseBundle(other).status().message(), "bundle: 'nodes' is no number from 1 to 65536")
         << number;
   }
 }
@@ -139,10 +138,38 @@ TEST(LaunchersTest, SshGoesRoundTheHostsAndQuotesForTheirShell) {
             "ssh|-p|22|me@b|cd '/tmp/it'\\''s' && exec '/opt/my apps/capstan' launch-node --by "
             "stdin --coordinator 10.0.0.1:7070 --rank 1");
   EXPECT_EQ(commands.nodes[2].where, "a");
-  EXPECT_EQ(
-      SyncCommands(options)[1],
-      "tar -cf - . | ssh -p 22 me@b 'mkdir -p '\\''/tmp/it'\\''\\'\\'''\\''s'\\'' && tar -xf - "
-      "-C '\\''/tmp/it'\\''\\'\\'''\\''s'\\'''");
+  EXPECT_EQ(SyncCommands(options)[1],
+            "tar -cf - --exclude=./capstan-out . | ssh -p 22 me@b 'mkdir -p "
+            "'\\''/tmp/it'\\''\\'\\'''\\''s'\\'' && tar -xf - "
+            "-C '\\''/tmp/it'\\''\\'\\'''\\''s'\\'''");
+}
+
+// As hosts stand in the host files of MXNet's launcher.
+TEST(LaunchersTest, AHostMayHaveThePortOfItsSsh) {
+  LaunchOptions options = Options(Launcher::kSsh, {"me@a:2222", "b", "fe80::1", "c:"});
+  options.ssh = "ssh";
+  options.sync_dst_dir = "/tmp/job";
+  const LaunchCommands commands = MakeLaunchCommands(options, 4, "10.0.0.1:7070", "/self", false);
+  EXPECT_EQ(Joined(commands.nodes[0]).find("ssh|-p|2222|me@a|cd /tmp/job"), 0u)
+      << Joined(commands.nodes[0]);
+  EXPECT_EQ(commands.nodes[0].where, "me@a");
+  EXPECT_EQ(Joined(commands.nodes[1]).find("ssh|b|cd"), 0u);
+  EXPECT_EQ(Joined(commands.nodes[2]).find("ssh|fe80::1|cd"), 0u);
+  EXPECT_EQ(Joined(commands.nodes[3]).find("ssh|c:|cd"), 0u);
+  EXPECT_NE(SyncCommands(options).back().find("| ssh -p 2222 me@a 'mkdir"), std::string::npos)
+      << SyncCommands(options).back();
+}
+
+TEST(LaunchersTest, ANameAloneTakesTheValueThatItHasHere) {
+  setenv("CAPSTAN_TEST_OF_ENV", "a b=c", 1);
+  EXPECT_EQ(*ReadEnv({"A=1", "CAPSTAN_TEST_OF_ENV", "B="}),
+            (std::vector<std::string>{"A=1", "CAPSTAN_TEST_OF_ENV=a b=c", "B="}));
+  unsetenv("CAPSTAN_TEST_OF_ENV");
+  EXPECT_EQ(ReadEnv({"CAPSTAN_TEST_OF_ENV"}).status().message(),
+            "--env CAPSTAN_TEST_OF_ENV: it is not set here; want NAME=VALUE");
+  for (const char* bad : {"", "=1", "A=\xff"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ReadEnv({bad}).status())) << bad;
+  }
 }
 
 TEST(LaunchersTest, MpiGetsTheNameOfTheVariableAlone) {

@@ -76,7 +76,7 @@ absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
       break;
   }
   // "user@host": what ssh takes.
-  const std::string& first = options.hosts[0];
+  const std::string first = SplitPort(options.hosts[0]).host;
   return AddressOnTheWay(first.substr(first.find('@') + 1));
 }
 
@@ -151,7 +151,7 @@ absl::Status LaunchedCluster::StartCoordinator() {
     for (int i = 0; i <= CoordinatorRank(); ++i) {
       NodeBundle bundle;
       bundle.env = options_.env;
-      bundle.devices = size_.devices_per_worker;
+      bundle.nodes = CoordinatorRank();
       if (i == CoordinatorRank()) {
         bundle.role = Role::kCoordinator;
         bundle.name = "c";
@@ -253,10 +253,11 @@ absl::Status LaunchedCluster::EquipAll() {
   for (int i = 0; i < CoordinatorRank(); ++i) {
     Rank& rank = ranks_[static_cast<size_t>(i)];
     rank.bundle.coordinator = coordinator_;
-    rank.bundle.workers_of_host =
-        static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [&](const Rank& other) {
-          return other.bundle.role == Role::kWorker && other.host == rank.host;
-        }));
+    const auto workers = std::count_if(ranks_.begin(), ranks_.end(), [&](const Rank& other) {
+      return other.bundle.role == Role::kWorker && other.host == rank.host;
+    });
+    // A host may have a shard alone.
+    rank.bundle.workers_of_host = std::max(1, static_cast<int>(workers));
     if (absl::Status status = authority_->Equip(rank.bundle, absl::Now()); !status.ok()) {
       return status;
     }

@@ -23,7 +23,6 @@ namespace capstan::client {
 struct ClusterSize {
   int shards = 0;
   int workers = 1;
-  int devices_per_worker = 1;
 };
 
 // Every service is the child of a node (node.h) that ends when this process does, however it ends.

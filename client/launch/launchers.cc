@@ -3,12 +3,15 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdlib>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/launch/node.h"
 #include "services/files/files.h"
+#include "training/codec/strict_json.h"
 
 namespace capstan::client {
 namespace {
@@ -30,6 +33,15 @@ void Append(std::vector<std::string>& to, const std::vector<std::string>& more) 
 
 std::vector<std::string> Words(const std::string& text) {
   return absl::StrSplit(text, ' ', absl::SkipEmpty());
+}
+
+// ssh up to its command.
+std::vector<std::string> SshTo(const LaunchOptions& options, const std::string& host) {
+  std::vector<std::string> args = Words(options.ssh.empty() ? kSsh : options.ssh);
+  const SshHost to = SplitPort(host);
+  if (!to.port.empty()) args.insert(args.end(), {"-p", to.port});
+  args.push_back(to.host);
+  return args;
 }
 
 // One line for a remote shell, which ssh makes of its arguments anyway.
@@ -125,6 +137,40 @@ absl::StatusOr<std::vector<std::string>> ReadHosts(const std::string& text) {
   return hosts;
 }
 
+SshHost SplitPort(const std::string& host) {
+  const size_t colon = host.find(':');
+  if (colon == std::string::npos || colon + 1 == host.size() ||
+      !std::all_of(host.begin() + static_cast<std::ptrdiff_t>(colon) + 1, host.end(),
+                   absl::ascii_isdigit)) {
+    return {host, ""};
+  }
+  return {host.substr(0, colon), host.substr(colon + 1)};
+}
+
+absl::StatusOr<std::vector<std::string>> ReadEnv(const std::vector<std::string>& entries) {
+  std::vector<std::string> env;
+  for (const std::string& entry : entries) {
+    const std::string name = entry.substr(0, entry.find('='));
+    if (name.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--env: got '", entry, "', want NAME or NAME=VALUE"));
+    }
+    env.push_back(entry);
+    if (name == entry) {
+      const char* const value = std::getenv(name.c_str());
+      if (value == nullptr) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--env ", name, ": it is not set here; want NAME=VALUE"));
+      }
+      absl::StrAppend(&env.back(), "=", value);
+    }
+    if (!training::IsUtf8(env.back())) {
+      return absl::InvalidArgumentError(absl::StrCat("--env ", name, ": the value is not UTF-8"));
+    }
+  }
+  return env;
+}
+
 LaunchCommands MakeLaunchCommands(const LaunchOptions& options, int ranks,
                                   const std::string& coordinator, const std::string& self,
                                   bool as_root) {
@@ -141,8 +187,9 @@ LaunchCommands MakeLaunchCommands(const LaunchOptions& options, int ranks,
           if (!options.sync_dst_dir.empty()) {
             line = absl::StrCat("cd ", ShellQuote(options.sync_dst_dir), " && ", line);
           }
-          node.args = Words(options.ssh.empty() ? kSsh : options.ssh);
-          node.args.insert(node.args.end(), {node.where, std::move(line)});
+          node.args = SshTo(options, node.where);
+          node.where = SplitPort(node.where).host;
+          node.args.push_back(std::move(line));
         }
         commands.nodes.push_back(std::move(node));
       }
@@ -188,9 +235,10 @@ std::vector<std::string> SyncCommands(const LaunchOptions& options) {
   hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
   const std::string folder = ShellQuote(options.sync_dst_dir);
   for (const std::string& host : hosts) {
-    std::vector<std::string> args = Words(options.ssh.empty() ? kSsh : options.ssh);
-    args.insert(args.end(), {host, absl::StrCat("mkdir -p ", folder, " && tar -xf - -C ", folder)});
-    commands.push_back(absl::StrCat("tar -cf - . | ", RemoteLine(args)));
+    std::vector<std::string> args = SshTo(options, host);
+    args.push_back(absl::StrCat("mkdir -p ", folder, " && tar -xf - -C ", folder));
+    // What jobs wrote stays here: it is large, and nothing there reads it.
+    commands.push_back(absl::StrCat("tar -cf - --exclude=./capstan-out . | ", RemoteLine(args)));
   }
   return commands;
 }

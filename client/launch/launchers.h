@@ -20,9 +20,9 @@ const std::vector<std::string>& LauncherNames();
 
 struct LaunchOptions {
   Launcher launcher = Launcher::kLocal;
-  std::vector<std::string> hosts;          // -H
+  std::vector<std::string> hosts;          // -H; of ssh with SplitPort's ports
   std::string interface;                   // --interface
-  std::vector<std::string> env;            // --env
+  std::vector<std::string> env;            // --env, after ReadEnv
   std::string sync_dst_dir;                // --sync-dst-dir
   std::string ssh;                         // --ssh: the command and its flags, split at spaces
   std::vector<std::string> launcher_args;  // --launcher-arg, for what starts the ranks
@@ -35,6 +35,18 @@ struct LaunchOptions {
 // what follows a host is passed over). NotFound and others: the file; InvalidArgument: no host, or
 // one that begins with '-'.
 absl::StatusOr<std::vector<std::string>> ReadHosts(const std::string& text);
+
+// "me@a:2222", as MXNet's host files may say it: what ssh is given as the host, and its -p. A colon that no number follows, or one
+// of several (an IPv6 address), begins no port.
+struct SshHost {
+  std::string host;
+  std::string port;  // empty: ssh's own
+};
+SshHost SplitPort(const std::string& host);
+
+// Each --env: NAME=VALUE stays, and NAME becomes the one with the value that it has here, as with MXNet's launch.py.
+// InvalidArgument: no name, a variable that is not set here, or a value that is not UTF-8 (they travel as JSON).
+absl::StatusOr<std::vector<std::string>> ReadEnv(const std::vector<std::string>& entries);
 
 // How a node gets its bundle; see NodeOptions::by.
 enum class BundleWay { kStdin, kVariable };

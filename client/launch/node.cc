@@ -17,7 +17,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/launch/authority.h"
 #include "client/launch/bundle.h"
 #include "client/launch/reach.h"
@@ -212,7 +211,8 @@ class Node {
     if (!Given("CAPSTAN_HTTP")) args_.insert(args_.end(), {"--http", "off"});
     if (role_ == services::Role::kCoordinator) {
       args_.insert(args_.end(), {"--state-dir", folder_ + "/state", "--data-root", "file:///",
-                                 "--checkpoint-root", "file:///", "--tokens", security->tokens});
+                                 "--checkpoint-root", "file:///", "--tokens", security->tokens,
+                                 "--expect-nodes", absl::StrCat(bundle.nodes)});
       return absl::OkStatus();
     }
     args_.insert(args_.end(), {"--coordinator", bundle.coordinator, "--node", bundle.name,
@@ -226,10 +226,6 @@ class Node {
     args_.insert(
         args_.end(),
         {"--cpu-threads", absl::StrCat(std::max(1, cores / std::max(1, bundle.workers_of_host)))});
-    if (!Given("CAPSTAN_DEVICES")) {
-      const std::vector<std::string> devices(static_cast<size_t>(bundle.devices), "cpu");
-      args_.insert(args_.end(), {"--devices", absl::StrJoin(devices, ",")});
-    }
     return absl::OkStatus();
   }
 
