@@ -38,13 +38,18 @@ class Report:
         self.passed = self.failed = self.skipped = 0
         self.parts = {}  # seconds of each part, in the order of their beginning
         self.failures = []
+        self.skips = {}  # by what they say of it, who was skipped
 
-    def add(self, name, passed=0, failed=0, skipped=0):
+    def add(self, name, passed=0, failed=0, skipped=0, why=()):
+        """why: (case, sentence) of those that were skipped, as far as they said so."""
         self.passed += passed
         self.failed += failed
         self.skipped += skipped
         if failed:
             self.failures.append(f'{name}: {failed} failed')
+        silent = [('', 'says no reason')] if skipped and not why else []
+        for case, sentence in [*why, *silent]:
+            self.skips.setdefault(sentence, []).append(f'{name}{" " if case else ""}{case}')
 
     def counts(self):
         return self.passed, self.failed, self.skipped
@@ -140,6 +145,15 @@ def unittest_counts(output):
     return max(0, int(ran[-1]) - failed - skipped), failed, skipped
 
 
+def skip_reasons(output):
+    """[(case, sentence)] of the cases of GoogleTest or unittest that were skipped."""
+    found = [(case, ' '.join(said.split())) for said, case in
+             re.findall(r'^\S+:\d+: Skipped\n(.*?)\n*^\[  SKIPPED \] (\S+?),? ', output, re.MULTILINE | re.DOTALL)]
+    for case, quote, said in re.findall(r'^(\w+) \([^\n]*\)(?:\n[^\n]*)? \.\.\. skipped ([\'"])(.*)\2$', output, re.MULTILINE):
+        found.append((case, said.replace('\\n', ' ').strip()))
+    return found
+
+
 def run_ctest(report, preset, labels, jobs, name, environment=None, only=None):
     """Runs the entries with one of the labels; counts their cases."""
     results = tempfile.mkdtemp(prefix='capstan-results-')
@@ -183,7 +197,8 @@ def run_ctest(report, preset, labels, jobs, name, environment=None, only=None):
             passed, skipped = int(status == 'run'), int(status in ('notrun', 'disabled'))
         if status == 'fail' and not failed:
             failed, passed = 1, (passed if counted is not None else 0)  # a crash, a leak or a race at the end
-        report.add(f'{name}: {test}', passed, failed, skipped)
+        why = skip_reasons(entry.findtext('system-out') or '') if skipped else ()
+        report.add(f'{name}: {test}', passed, failed, skipped, why)
         bad = bad or failed
     if bad:
         tail(log, 120)
@@ -384,6 +399,12 @@ def main():
         say('\nfailed (logs in build/test-logs):')
         for line in report.failures:
             say('  ' + line)
+    if report.skips:
+        say('\nskipped:')
+        for sentence, cases in sorted(report.skips.items()):
+            say(f'  {sentence}')
+            for case in cases:
+                say(f'    {case}')
     say(f'{report.passed} passed, {report.failed} failed, {report.skipped} skipped')
     return 1 if report.failed else 0
 

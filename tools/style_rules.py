@@ -290,6 +290,51 @@ def shellcheck(tree):
     return (done.stdout + done.stderr).strip().splitlines() if done.returncode else []
 
 
+ASSERTION = re.compile(r'\b(?:EXPECT|ASSERT)_[A-Z]|\b(?:FAIL|ADD_FAILURE)\b')
+TEST_BODY = re.compile(r'^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\) (?=\{)', re.MULTILINE)
+FUNCTION_BODY = re.compile(r'\b([A-Za-z_]\w*)(?:\([^;{}]*\)(?: const)?(?: override)? (?=\{)| = \[[^;{}]*(?=\{))')
+
+CALL = re.compile(r'(?<![.>])\b(\w+)\(')  # not of a method of an object that is named
+
+
+def block(code, start):
+    """The block that begins at `start`, up to its closing brace."""
+    depth = 0
+    for brace in re.compile(r'[{}]').finditer(code, start):
+        depth += 1 if brace.group() == '{' else -1
+        if depth == 0:
+            return code[start:brace.end()]
+    return code[start:]
+
+
+def assertions(tree):
+    """A test says what it expects: itself, or in what it calls of its own file or of what tests share."""
+    code = {path: tree.code(path) for path in tree.cpp() if is_test(path)}
+
+    def helpers(paths):
+        """Names of functions in which something is expected."""
+        bodies = [(hit.group(1), block(code[path], hit.end())) for path in paths for hit in FUNCTION_BODY.finditer(code[path])
+                  if hit.group(1) not in ('if', 'for', 'while', 'switch', 'catch', 'TEST', 'TEST_F', 'TEST_P')]
+        names = set()
+        for _ in range(3):  # helpers of helpers
+            names |= {name for name, body in bodies if ASSERTION.search(body) or names.intersection(CALL.findall(body))}
+        return names
+
+    shared = helpers([path for path in code if not path.endswith('_test.cc')])
+    found = []
+    for path, text in code.items():
+        own = None
+        for hit in TEST_BODY.finditer(text):
+            body = block(text, hit.end())
+            if ASSERTION.search(body) or shared.intersection(CALL.findall(body)):
+                continue
+            own = helpers([path]) if own is None else own
+            if not own.intersection(CALL.findall(body)):
+                line = text.count('\n', 0, hit.start()) + 1
+                found.append(f'{path}:{line}: {hit.group(1)}.{hit.group(2)} expects nothing: whatever happens, it passes')
+    return found
+
+
 def threats(tree):
     """Each row of the table of threats names tests, and they are there."""
     path, found = 'docs/security.md', []
@@ -323,5 +368,6 @@ RULES = {
     'white_space': white_space,
     'python_compiles': python_compiles,
     'shellcheck': shellcheck,
+    'assertions': assertions,
     'threats': threats,
 }

@@ -48,6 +48,7 @@ struct Flags {
   int clients = 1;
   int count = 1000;
   int seconds = 30;
+  int timeout_seconds = 30;  // of a submit
 };
 
 // Ends the process where the files of `flags` are none.
@@ -74,7 +75,8 @@ double Quantile(const std::vector<double>& values, double q) {
                          static_cast<size_t>(q * static_cast<double>(values.size())))];
 }
 
-void Submit(const Flags& flags) {
+// Not 0: a call failed; the first of them is told.
+int Submit(const Flags& flags) {
   const int clients = flags.clients;
   const int jobs = flags.count;
   job::v1::SubmitJobRequest request;
@@ -92,28 +94,31 @@ void Submit(const Flags& flags) {
   spec.mutable_training()->mutable_optimizer()->set_learning_rate(0.01);
   const std::string run = absl::StrCat(absl::ToUnixNanos(absl::Now()));
   std::atomic<int> next = 0;
+  std::atomic<bool> failed = false;
   std::vector<std::vector<double>> seconds(static_cast<size_t>(clients));
   std::vector<std::thread> threads;
   const auto begin = Clock::now();
   for (int c = 0; c < clients; ++c) {
-    threads.emplace_back([&, c] {
-      const auto stub = job::v1::JobService::NewStub(Dial(flags));
+    threads.emplace_back([&, c, channel = Dial(flags)] {
+      const auto stub = job::v1::JobService::NewStub(channel);
       job::v1::SubmitJobRequest mine = request;
-      for (int i = next++; i < jobs; i = next++) {
+      for (int i = next++; i < jobs && !failed; i = next++) {
         mine.set_request_id(absl::StrCat(run, "-", i));
         job::v1::SubmitJobResponse response;
-        const auto context = services::NewContext(absl::Seconds(30));
+        const auto context = services::NewContext(absl::Seconds(flags.timeout_seconds));
         const auto at = Clock::now();
         const grpc::Status status = stub->SubmitJob(context.get(), mine, &response);
         seconds[c].push_back(Seconds(Clock::now() - at));
-        if (!status.ok()) {
+        if (status.ok()) continue;
+        // Not exit: the others are inside calls, and would meet what it has taken away.
+        if (!failed.exchange(true)) {
           std::fprintf(stderr, "submit: %s\n", status.error_message().c_str());
-          std::exit(1);
         }
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
+  if (failed) return 1;
   const double total = Seconds(Clock::now() - begin);
   std::vector<double> all;
   for (const auto& part : seconds) all.insert(all.end(), part.begin(), part.end());
@@ -122,6 +127,7 @@ void Submit(const Flags& flags) {
       "{\"clients\": %d, \"submits\": %d, \"per_second\": %.0f, \"p50_ms\": %.2f, "
       "\"p99_ms\": %.2f}\n",
       clients, jobs, jobs / total, 1e3 * Quantile(all, 0.5), 1e3 * Quantile(all, 0.99));
+  return 0;
 }
 
 // One node; its heartbeats are sent by the thread of main, its answers come in gRPC's threads.
@@ -278,12 +284,11 @@ int main(int argc, char** argv) {
     command->add_option("--count", flags.count, "jobs or nodes")->check(CLI::Range(1, 1000000));
   }
   submit->add_option("--clients", flags.clients)->check(CLI::Range(1, 1000));
+  submit->add_option("--timeout", flags.timeout_seconds, "of a call, in seconds")
+      ->check(CLI::Range(1, 600));
   nodes->add_option("--seconds", flags.seconds)->check(CLI::Range(1, 3600));
   CLI11_PARSE(app, argc, argv);
-  if (submit->parsed()) {
-    capstan::Submit(flags);
-  } else {
-    capstan::Nodes(flags);
-  }
+  if (submit->parsed()) return capstan::Submit(flags);
+  capstan::Nodes(flags);
   return 0;
 }

@@ -25,6 +25,7 @@
 #include "gpu_worker/engine/device/open.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
+#include "training/init/init.h"
 
 namespace capstan {
 namespace {
@@ -57,12 +58,27 @@ double Quantile(std::vector<double> values, double q) {
   return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
+// The most memory that this process has had so far.
+int64_t PeakBytes() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::atoll(line.c_str() + 6) * 1024;
+  }
+  return 0;
+}
+
+training::Shape InputShape(const std::string& model) {
+  if (model.rfind("resnet", 0) == 0) return {3, 32, 32};
+  return {1, 28, 28};
+}
+
 // One configuration, ready to run steps.
 class Case {
  public:
   Case(engine::Device& device, const std::string& model, int64_t batch, int threads,
        engine::Precision precision, bool brought, bool host_updates)
-      : graph_(training::MakeModel(model, 10, {1, 28, 28}).value()),
+      : graph_(training::MakeModel(model, 10, InputShape(model)).value()),
         layout_(training::FlatLayout::Create(training::TensorSpecs(graph_)).value()),
         images_(batch * graph_.value_elements(0)),
         labels_(batch),
@@ -82,7 +98,8 @@ class Case {
     std::uniform_real_distribution<float> uniform(-1, 1);
     for (float& v : images_) v = uniform(random);
     for (int32_t& v : labels_) v = static_cast<int32_t>(random() % 10);
-    for (float& v : weights_) v = 0.05f * uniform(random);
+    // As a job begins: weights of one size would let deep networks' gradients vanish into denormals.
+    training::InitRange(layout_, {}, /*seed=*/1, 0, absl::MakeSpan(weights_));
     batch_ = {images_.data(), labels_.data(), batch};
     if (!brought && plan_->KeepImages(images_.data(), 0, batch, batch).ok()) {
       for (int32_t i = 0; i < batch; ++i) places_.push_back(i);
@@ -110,7 +127,8 @@ class Case {
     if (!plan_->LoadWeights(weights_.data()).ok()) std::abort();
     const double loss_sum =
         plan_->ComputeLane(batch_, 1.0 / batch, gradient_.data()).value().loss_sum;
-    for (size_t i = 0; i < weights_.size(); ++i) weights_[i] -= 0.01f * gradient_[i];
+    const int64_t count = layout_.weight_floats();  // behind them are running statistics
+    for (int64_t i = 0; i < count; ++i) weights_[i] -= 0.01f * gradient_[i];
     return loss_sum;
   }
 
@@ -125,7 +143,7 @@ class Case {
   std::vector<float> images_;
   std::vector<int32_t> labels_, places_;
   std::vector<float> weights_, gradient_;
-  engine::LaneBatch batch_;
+  engine::SampleBatch batch_;
   std::unique_ptr<engine::Plan> plan_;
   std::unique_ptr<engine::PlanGroup> group_;  // of the plan; null: the host updates
 };
@@ -182,6 +200,7 @@ int Main(const Flags& flags) {
                          {"steps_per_run", steps},
                          {"gflops", gflops},
                          {"planned_bytes", c.plan().info().planned_bytes()},
+                         {"peak_bytes", PeakBytes()},
                          {"kernels", c.plan().info().kernels}});
     }
   }

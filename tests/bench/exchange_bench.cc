@@ -116,7 +116,7 @@ void BM_Exchange(benchmark::State& state, const std::string& model) {
       const wire::OutgoingBytes payload{
           absl::string_view(base + range.offset * 4, range.size * 4),
           std::shared_ptr<const void>(gradient.data(), [](const void*) {})};
-      stream->Send(wire::MakeByteBuffer(wire::EncodePrefix(frame, payload.bytes.size()),
+      stream->Send(wire::MakeByteBuffer(wire::EncodePrefix(frame, payload.bytes.size(), 1),
                                         absl::MakeConstSpan(&payload, 1)));
     }
     v1::ExchangeRequest request;
@@ -124,7 +124,7 @@ void BM_Exchange(benchmark::State& state, const std::string& model) {
     seal.set_step(step);
     seal.set_lane_count(1);
     seal.set_samples(60000);
-    stream->Send(wire::MakeByteBuffer(request));
+    stream->Send(wire::MakeByteBuffer(request, 1));
   };
   const auto on_message = [&](const grpc::ByteBuffer& message) {
     const auto received = *wire::ReceivedBytes::From(message);
@@ -162,7 +162,8 @@ void BM_Exchange(benchmark::State& state, const std::string& model) {
     hello.set_lineage(1);
     hello.set_kind(v1::STREAM_KIND_DATA);
     hello.set_have_version(-1);
-    stream->Send(wire::MakeByteBuffer(request));
+    hello.set_speaks(wire::kSpeaks);
+    stream->Send(wire::MakeByteBuffer(request, 1));
   });
   const wire::CopyCount before = wire::GetCopyCount();
   strand.Run();

@@ -7,7 +7,7 @@ Every round runs each configuration once, one after the other, so that a change 
 table has medians over the rounds with the lowest and highest, and ratios within a round. Inside the clock: for the engine and
 PyTorch a training step on one batch that stays in memory; through the services whole epochs as the lead measures them (first
 step's start to last step's decision: reading, computing, exchange, update), the first epoch and evaluation left out.
-Writes docs/benchmarks/lenet-<date>.{json,md}. PyTorch: any python that imports torch, --torch-python (torch_lenet.py says which packages).
+Writes docs/benchmarks/lenet-<date>.{json,md}. PyTorch: any python that imports torch, --torch-python (torch_steps.py says which packages).
 """
 
 import argparse
@@ -49,7 +49,7 @@ def engine(options, model, threads):
 
 def torch(options, model, threads):
     with tempfile.NamedTemporaryFile(suffix='.json') as f:
-        done = subprocess.run([options.torch_python, os.path.join(ROOT, 'tests/bench/torch_lenet.py'), '--model', model, '--threads',
+        done = subprocess.run([options.torch_python, os.path.join(ROOT, 'tests/bench/torch_steps.py'), '--model', model, '--threads',
                                str(threads), '--runs', '5', '--seconds', '0.4', '--json', f.name],
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if done.returncode:
@@ -116,6 +116,18 @@ def cpu_name():
         return next((line.split(':')[1].strip() for line in f if line.startswith('model name')), platform.processor())
 
 
+def write_page(folder, name, result, lines):
+    """The raw numbers and the page made of them."""
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, name)
+    with open(path + '.json', 'w') as f:
+        json.dump(result, f, indent=1)
+        f.write('\n')
+    with open(path + '.md', 'w') as f:
+        f.write('\n'.join(lines).rstrip() + '\n')
+    print('\n'.join(lines))
+
+
 def main():
     options = parse()
     torch_version = subprocess.run([options.torch_python, '-c', 'import torch; print(torch.__version__)'], capture_output=True,
@@ -132,14 +144,7 @@ def main():
         rows = measure(options, model)
         result['rows'][model] = rows
         lines += table(model, rows)
-    os.makedirs(options.out, exist_ok=True)
-    path = os.path.join(options.out, f'lenet-{result["date"]}')
-    with open(path + '.json', 'w') as f:
-        json.dump(result, f, indent=1)
-        f.write('\n')
-    with open(path + '.md', 'w') as f:
-        f.write('\n'.join(lines).rstrip() + '\n')
-    print('\n'.join(lines))
+    write_page(options.out, f'lenet-{result["date"]}', result, lines)
 
 
 if __name__ == '__main__':

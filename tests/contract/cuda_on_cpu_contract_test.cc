@@ -46,6 +46,13 @@ TEST(CudaOnCpuGroupTest, AGroupUpdatesAsTheHost) {
   ExpectGroupUpdates(Cards({0, 0}, ""), "lenet", 3);
 }
 
+// By it two workers of a host know that they have the same card.
+TEST(CudaOnCpuTest, ACardSaysItsUuidAsTheDriverPrintsIt) {
+  const auto cards = Cards({0, 1}, "devices=2");
+  EXPECT_EQ(cards[0]->uuid(), "GPU-00000000-0000-0000-0000-000000000001");
+  EXPECT_EQ(cards[1]->uuid(), "GPU-00000000-0000-0000-0000-000000000002");
+}
+
 // Wherever a library fails, in the first call or in the one that is captured, the error has its
 // words, and the next plan is well.
 TEST(CudaOnCpuTest, AFailureLeavesNothingBehind) {

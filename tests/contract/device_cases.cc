@@ -1,5 +1,6 @@
 #include "tests/contract/device_cases.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <utility>
@@ -23,7 +24,7 @@ Graph Chain(Shape input, std::vector<Operator> ops) {
   std::vector<training::GraphNode> nodes;
   bool image = input.size() == 3;
   for (Operator& op : ops) {
-    if (std::holds_alternative<Flatten>(op)) image = false;
+    if (op.name == Flatten::kName) image = false;
     const int i = static_cast<int>(nodes.size());
     nodes.push_back({"n" + std::to_string(i), std::move(op), {i}});
   }
@@ -138,12 +139,15 @@ Problem::Problem(const Graph& g, int64_t n, uint64_t seed)
       count(n),
       weights(layout.total_floats()),
       images(n * g.value_elements(0)),
-      labels(n) {
+      labels(n),
+      ids(n) {
+  for (int64_t i = 0; i < n; ++i) ids[i] = (int64_t{1} << 33) + 7919 * i;
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   for (const training::Parameter& parameter : graph.parameters()) {
     const int64_t offset = layout.Find(parameter.name)->offset;
-    const float scale = 1.0f / std::sqrt(static_cast<float>(parameter.fan_in));
+    const float scale =
+        1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(parameter.fan_in, 1)));
     for (int64_t i = 0; i < parameter.elements; ++i) weights[offset + i] = scale * normal(random);
   }
   for (float& value : images) value = normal(random);

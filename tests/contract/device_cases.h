@@ -9,6 +9,12 @@
 #include "gpu_worker/engine/device/device.h"
 #include "training/chunks/flat_layout.h"
 #include "training/graph/graph.h"
+#include "training/ops/conv/conv.h"
+#include "training/ops/flatten/flatten.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/pool/pool.h"
+#include "training/ops/relu/relu.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::testing {
 
@@ -29,7 +35,7 @@ Pool MakePool(int64_t kernel, int64_t stride, int64_t pad = 0) {
 struct LayerCase {
   std::string name;
   training::Graph graph;
-  bool large = false;  // the naive loops take long: small batches only
+  bool large = false;  // the loops take long: small batches only
 };
 // Every operator as a graph of one, and behind a 1x1 convolution, so that its gradient by the input
 // shows in the gradient of that one. Sizes are 1, prime, and those of the built-in models.
@@ -42,7 +48,9 @@ training::FlatLayout LayoutOf(const training::Graph& graph);
 struct Problem {
   Problem(const training::Graph& graph, int64_t count, uint64_t seed);
 
-  engine::LaneBatch batch() const { return {images.data(), labels.data(), count}; }
+  engine::SampleBatch batch() const {
+    return {images.data(), labels.data(), count, nullptr, ids.data(), draw_seed, epoch};
+  }
 
   const training::Graph& graph;
   training::FlatLayout layout;
@@ -50,6 +58,10 @@ struct Problem {
   std::vector<float> weights;  // flat
   std::vector<float> images;
   std::vector<int32_t> labels;
+  // What random numbers are counted by: not the smallest numbers, so that a lost one shows.
+  std::vector<int64_t> ids;
+  uint64_t draw_seed = 11;
+  uint32_t epoch = 3;
 };
 
 }  // namespace capstan::testing

@@ -10,24 +10,24 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "tests/contract/device_cases.h"
-#include "tests/contract/naive_network.h"
+#include "tests/contract/reference_network.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
 
 namespace capstan::testing {
 namespace {
 
-using engine::LaneBatch;
 using engine::LaneResult;
 using engine::Plan;
 using engine::PlanOptions;
+using engine::SampleBatch;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using training::Graph;
 
 constexpr float kGarbage = 1234.5f;
 // What the double loops may take for one comparison: seconds add up under a sanitizer.
-constexpr int64_t kNaiveFlops = 4'000'000;
+constexpr int64_t kReferenceFlops = 4'000'000;
 
 Graph Model(const char* name) {
   absl::StatusOr<Graph> graph = training::MakeModel(name, 10, {1, 28, 28});
@@ -78,7 +78,7 @@ struct Outcome {
   std::vector<float> gradient;
 };
 
-Outcome Compute(Plan& plan, const Problem& problem, const LaneBatch& batch, double scale) {
+Outcome Compute(Plan& plan, const Problem& problem, const SampleBatch& batch, double scale) {
   Outcome outcome;
   outcome.gradient.assign(problem.layout.total_floats(), kGarbage);
   const absl::StatusOr<LaneResult> result = plan.ComputeLane(batch, scale, outcome.gradient.data());
@@ -99,15 +99,17 @@ void ExpectSameBits(const Outcome& a, const Outcome& b, const std::string& what)
 TEST_P(DeviceContractTest, LayersAgreeWithPlainLoops) {
   for (const LayerCase& layer : LayerCases()) {
     for (const int64_t count : {1, 17, 100}) {
-      if (layer.large ? count != 17 : count * layer.graph.forward_flops() > kNaiveFlops) continue;
+      if (layer.large ? count != 17 : count * layer.graph.forward_flops() > kReferenceFlops)
+        continue;
       SCOPED_TRACE(layer.name + ", batch " + std::to_string(count));
       const Problem problem(layer.graph, count, /*seed=*/count);
       const double scale = 1.0 / 128;
       // The same for every device: the loops take longer than the devices.
-      static std::map<std::string, NaiveResult>& cache = *new std::map<std::string, NaiveResult>();
-      NaiveResult& want = cache[layer.name + std::to_string(count)];
+      static std::map<std::string, ReferenceResult>& cache =
+          *new std::map<std::string, ReferenceResult>();
+      ReferenceResult& want = cache[layer.name + std::to_string(count)];
       if (want.logits.empty()) {
-        want = RunNaive(
+        want = RunReference(
             problem.graph, ParametersOf(layer.graph, problem.layout, problem.weights.data()),
             ToDoubles(problem.images.data(), problem.images.size()), problem.labels, scale);
       }
@@ -242,7 +244,7 @@ TEST_P(DeviceContractTest, TakesBuffersOfAnyAlignment) {
   std::copy(problem.images.begin(), problem.images.end(), images.begin() + 1);
   std::copy(problem.weights.begin(), problem.weights.end(), weights.begin() + 1);
   ASSERT_TRUE((*plan)->LoadWeights(weights.data() + 1).ok());
-  const LaneBatch batch = {images.data() + 1, problem.labels.data(), problem.count};
+  const SampleBatch batch = {images.data() + 1, problem.labels.data(), problem.count};
   const absl::StatusOr<LaneResult> result = (*plan)->ComputeLane(batch, 1.0, gradient.data() + 1);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->loss_sum, want.result.loss_sum);
@@ -261,7 +263,7 @@ TEST_P(DeviceContractTest, KeptImagesGiveTheBitsOfThoseThatAreBrought) {
     if (status.code() == absl::StatusCode::kUnimplemented) return;
     ASSERT_TRUE(status.ok()) << status;
     const std::vector<int32_t> places = {6, 0, 3, 3, 5};
-    LaneBatch kept;
+    SampleBatch kept;
     kept.labels = all.labels.data();
     kept.count = 5;
     kept.kept = places.data();
@@ -296,7 +298,7 @@ TEST_P(DeviceContractTest, WrongBatchesAreNamedAndChangeNothing) {
   absl::StatusOr<std::unique_ptr<Plan>> plan = device_->Compile(graph, problem.layout, options);
   ASSERT_TRUE(plan.ok()) << plan.status();
   std::vector<float> gradient(problem.layout.total_floats(), kGarbage);
-  const auto error = [&](const LaneBatch& batch) {
+  const auto error = [&](const SampleBatch& batch) {
     return (*plan)->ComputeLane(batch, 1.0, gradient.data()).status();
   };
   EXPECT_EQ(error(problem.batch()).code(), absl::StatusCode::kFailedPrecondition);
@@ -313,7 +315,7 @@ TEST_P(DeviceContractTest, WrongBatchesAreNamedAndChangeNothing) {
   }
   problem.labels[18] = 0;
   for (const int64_t count : {int64_t{0}, int64_t{-1}, int64_t{21}}) {
-    LaneBatch batch = problem.batch();
+    SampleBatch batch = problem.batch();
     batch.count = count;
     EXPECT_EQ(error(batch).code(), absl::StatusCode::kInvalidArgument) << count;
   }

@@ -2,7 +2,7 @@
 // device contract: link it beside device_contract.cc.
 //
 // CAPSTAN_DATA names the folder of Fashion-MNIST, CAPSTAN_GOLDEN the record; the defaults lie in
-// ../shared beside the checkout. Where the record is absent the test is skipped.
+// ../shared beside the checkout. Where the record is absent, and nobody named it, the test is skipped.
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -20,6 +20,12 @@ namespace {
 constexpr int64_t kSteps = 20;
 constexpr int64_t kBatch = 128;
 constexpr int64_t kPixels = 28 * 28;
+// In the step before this one two numbers of the run are equal but for rounding.
+constexpr int64_t kNearTie = 8;
+// The record has norms of these in turn.
+constexpr const char* kTensors[] = {"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias",
+                                    "fc1.weight",   "fc1.bias",   "fc2.weight",   "fc2.bias",
+                                    "fc3.weight",   "fc3.bias"};
 
 std::string FromEnvironment(const char* name, const char* fallback) {
   const char* const value = std::getenv(name);
@@ -48,13 +54,22 @@ double Norm(const float* values, int64_t count) {
   return std::sqrt(sum);
 }
 
+double NormOf(const training::FlatLayout& layout, const char* name,
+              const std::vector<float>& values) {
+  const training::TensorSlot* const slot = layout.Find(name);
+  return Norm(values.data() + slot->offset, slot->range().size);
+}
+
 // `lanes`: a power of two.
 void CompareWithGoldenRun(engine::Device& device, int lanes, double tolerance) {
   const std::string golden_path =
       FromEnvironment("CAPSTAN_GOLDEN", "../shared/data/golden/lenet-fashion-mnist.json");
   const std::string data = FromEnvironment("CAPSTAN_DATA", "../shared/data/fashion-mnist");
   std::ifstream file(golden_path);
-  if (!file) GTEST_SKIP() << "no " << golden_path;
+  if (!file && std::getenv("CAPSTAN_GOLDEN") == nullptr) {
+    GTEST_SKIP() << "no " << golden_path << ": set CAPSTAN_GOLDEN and CAPSTAN_DATA";
+  }
+  ASSERT_TRUE(file) << "CAPSTAN_GOLDEN: no " << golden_path;
   const nlohmann::json golden = nlohmann::json::parse(file);
   const std::vector<uint8_t> pixels =
       ReadGzip(data + "/train-images-idx3-ubyte.gz", 16, kSteps * kBatch * kPixels);
@@ -68,10 +83,12 @@ void CompareWithGoldenRun(engine::Device& device, int lanes, double tolerance) {
   const absl::StatusOr<training::Graph> graph = training::MakeModel("lenet", 10, {1, 28, 28});
   ASSERT_TRUE(graph.ok()) << graph.status();
   const training::FlatLayout layout = LayoutOf(*graph);
+  ASSERT_EQ(graph->parameters().size(), std::size(kTensors));
+  for (const char* const name : kTensors) ASSERT_NE(layout.Find(name), nullptr) << name;
   std::vector<float> weights(layout.total_floats(), 0.0f);
   Splitmix stream;
   for (const training::Parameter& parameter : graph->parameters()) {
-    if (parameter.kind != training::ParameterKind::kWeight) continue;
+    if (parameter.bias_like) continue;
     const double bound = std::sqrt(6.0 / static_cast<double>(parameter.fan_in + parameter.fan_out));
     float* const tensor = weights.data() + layout.Find(parameter.name)->offset;
     for (int64_t i = 0; i < parameter.elements; ++i) {
@@ -90,8 +107,8 @@ void CompareWithGoldenRun(engine::Device& device, int lanes, double tolerance) {
   std::vector<std::vector<float>> lane_gradients(lanes, std::vector<float>(weights.size()));
   for (int64_t step = 0; step < kSteps; ++step) {
     ASSERT_TRUE((*plan)->LoadWeights(weights.data()).ok());
-    const engine::LaneBatch batch = {images.data() + step * kBatch * kPixels,
-                                     labels.data() + step * kBatch, kBatch};
+    const engine::SampleBatch batch = {images.data() + step * kBatch * kPixels,
+                                       labels.data() + step * kBatch, kBatch};
     if (step == 0) {
       std::vector<float> logits(kBatch * 10);
       ASSERT_TRUE((*plan)->Predict(batch, logits.data()).ok());
@@ -116,29 +133,28 @@ void CompareWithGoldenRun(engine::Device& device, int lanes, double tolerance) {
       }
     }
     const std::vector<float>& gradient = lane_gradients[0];
-    EXPECT_NEAR(loss_sum / kBatch, double(golden["loss_float64"][step]), tolerance)
+    EXPECT_NEAR(loss_sum / kBatch, double(golden["loss_float64"][step]),
+                step < kNearTie ? 1e-5 : tolerance)
         << "step " << step;
-    for (size_t p = 0; step == 0 && p < graph->parameters().size(); ++p) {
-      const training::Parameter& parameter = graph->parameters()[p];
+    for (size_t p = 0; step == 0 && p < std::size(kTensors); ++p) {
       const double want = golden["step0_grad_norms_float64"][p];
-      EXPECT_NEAR(Norm(&gradient[layout.Find(parameter.name)->offset], parameter.elements), want,
-                  1e-5 * want)
-          << parameter.name;
+      EXPECT_NEAR(NormOf(layout, kTensors[p], gradient), want, 1e-5 * want) << kTensors[p];
     }
     for (size_t i = 0; i < weights.size(); ++i) weights[i] -= learning_rate * gradient[i];
   }
-  for (size_t p = 0; p < graph->parameters().size(); ++p) {
-    const training::Parameter& parameter = graph->parameters()[p];
-    EXPECT_NEAR(Norm(&weights[layout.Find(parameter.name)->offset], parameter.elements),
+  for (size_t p = 0; p < std::size(kTensors); ++p) {
+    EXPECT_NEAR(NormOf(layout, kTensors[p], weights),
                 double(golden["param_norms_after_float64"][p]), 20 * tolerance)
-        << parameter.name;
+        << kTensors[p];
   }
 }
 
 // 1e-5 is what the record's own two precisions allow by far. Yet a Relu that is 0 but for rounding,
-// or two inputs of a maximum that differ in the last bit, may send a gradient another way; whether
-// it happens in 20 steps is a matter of the order of additions, that is of the device and the
-// number of lanes.
+// or two inputs of a maximum that differ in the last bit, may send a gradient another way. The run
+// meets one such place in step 7, and losses are then 1.4e-4 off from step 8 on. Which way it goes is a
+// matter of the order of additions, that is of the device and the number of lanes. Measured by moving
+// each initial weight by at most its last bit, 27 runs a plan: the chain plan took the other way 2
+// times, the plan of phases 7 times; all other runs but one (1.8e-5) kept to 2e-6.
 TEST_P(DeviceContractTest, FirstStepsOfLenetAreThoseOfTheGoldenRun) {
   for (const int lanes : {1, 2, 8}) {
     SCOPED_TRACE(std::to_string(lanes) + " lanes");

@@ -187,7 +187,7 @@ void ExpectGroupUpdates(const std::vector<std::unique_ptr<engine::Device>>& devi
         EXPECT_EQ(group.Update(update).code(), absl::StatusCode::kFailedPrecondition);
         for (float& value : sum) value *= static_cast<float>(update.gradient_scale);
         host.Apply(weights.data(), weights.data(), sum.data(), state, weights.size(),
-                   update.learning_rate);
+                   {update.learning_rate});
         std::vector<float> got(weights.size(), NAN), got_momentum(momentum.size(), NAN);
         ASSERT_TRUE(
             group.ReadState(got.data(), state == nullptr ? nullptr : got_momentum.data()).ok());
@@ -220,7 +220,7 @@ void ExpectGroupUpdates(const std::vector<std::unique_ptr<engine::Device>>& devi
       ASSERT_TRUE(reference.group->LoadWeights(expected.data()).ok());
       ASSERT_TRUE(reference.group->ComputeLanes(tree, order, kScale, {sum.data()}, nullptr).ok());
       host.Apply(expected.data(), expected.data(), sum.data(), momentum.data(), expected.size(),
-                 update.learning_rate);
+                 {update.learning_rate});
     }
     std::vector<float> got(expected.size());
     ASSERT_TRUE(group.ReadState(got.data(), nullptr).ok());

@@ -6,13 +6,12 @@
 #include <cmath>
 #include <cstring>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "tests/contract/device_cases.h"
 #include "tests/contract/device_contract.h"
-#include "tests/contract/naive_network.h"
+#include "tests/contract/reference_network.h"
 #include "training/graph/models.h"
 
 namespace capstan::testing {
@@ -42,10 +41,10 @@ Numbers Plain(const Problem& problem, double scale) {
     const float* const first = problem.weights.data() + problem.layout.Find(parameter.name)->offset;
     parameters.emplace_back(first, first + parameter.elements);
   }
-  const NaiveResult naive =
-      RunNaive(problem.graph, parameters, {problem.images.begin(), problem.images.end()},
-               problem.labels, scale);
-  return {naive.loss_sum, naive.logits, naive.gradients};
+  const ReferenceResult want =
+      RunReference(problem.graph, parameters, {problem.images.begin(), problem.images.end()},
+                   problem.labels, scale);
+  return {want.loss_sum, want.logits, want.gradients};
 }
 
 absl::StatusOr<Numbers> OnDevice(engine::Device& device, const Problem& problem,
@@ -92,7 +91,7 @@ double Cosine(const Doubles& a, const Doubles& b) {
 // A rounded value may become the largest of its window: the gradient then goes elsewhere.
 bool MayChooseOtherwise(const training::Graph& graph) {
   for (size_t i = 0; i < graph.nodes().size(); ++i) {
-    if (std::holds_alternative<training::MaxPool>(graph.nodes()[i].op) &&
+    if (graph.nodes()[i].op.name == training::MaxPool::kName &&
         graph.needs_gradient(static_cast<int>(i))) {
       return true;
     }

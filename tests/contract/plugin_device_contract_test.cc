@@ -26,13 +26,19 @@ std::unique_ptr<engine::Device> OpenFake() { return OpenFakeCard(1); }
 INSTANTIATE_TEST_SUITE_P(Fake, DeviceContractTest,
                          ::testing::Values(DeviceCase{"Double", OpenFake}), DeviceCaseName);
 
-// "cuda:0" and "cuda:1" of the variable; other names belong to other tests.
+// "cuda:0" and "cuda:1" of the variable; "cpu" is the other back end's.
 std::vector<std::string> WantedCards() {
   std::vector<std::string> cards;
   const char* const names = std::getenv("CAPSTAN_TEST_DEVICES");
   for (const absl::string_view name :
        absl::StrSplit(names == nullptr ? "" : names, ',', absl::SkipEmpty())) {
-    if (name.substr(0, 4) == "cuda") cards.emplace_back(name);
+    if (name == "cpu") continue;
+    if (name.substr(0, 5) != "cuda:") {
+      // Whoever wants a card and does not write its name has not wanted the tests to pass without.
+      std::cerr << "CAPSTAN_TEST_DEVICES: " << name << ", want cpu or cuda:N" << std::endl;
+      std::exit(1);
+    }
+    cards.emplace_back(name);
   }
   return cards;
 }

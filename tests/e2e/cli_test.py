@@ -48,6 +48,11 @@ class CliTest(support.TestCase):
         self.wait_until(trained, 60, 'the first step')
         return process
 
+    def test_what_a_job_file_says_cannot_drive_the_terminal(self):
+        run = self.capstan('validate', self.write('bad.yaml', 'version: 1\n"na\u009b31mme\u202e\\x1b[2J": 1\n'))
+        self.assertEqual(run.code, 2, run)
+        self.assertIn("unknown field 'na?31mme??[2J'", run.err)
+
     def test_ctrl_c_cancels_with_103_and_leaves_nothing_behind(self):
         process = self.start(self.write('job.yaml', json.dumps(ENDLESS)))
         self.assertGreaterEqual(len(processes_of(self.folder)), 6)  # client, coordinator, 2 + 2 services, tasks
@@ -181,6 +186,10 @@ class CliTest(support.TestCase):
         done = subprocess.run(['bash', '-c', script + '\nCOMP_WORDS=(capstan va); COMP_CWORD=1; _capstan; echo "${COMPREPLY[@]}"'],
                               capture_output=True, text=True, check=True)
         self.assertEqual(done.stdout.strip(), 'validate')
+        done = subprocess.run(['bash', '-c', 'capstan() { [ "$*" = "context list -o name" ] && echo prod; }\n' + script +
+                               '\nCOMP_WORDS=(capstan context use p); COMP_CWORD=3; _capstan; echo "${COMPREPLY[@]}"'],
+                              capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout.strip(), 'prod')
 
     def test_clean_removes_runs_and_nothing_else(self):
         for name in ('a', 'b', 'c'):

@@ -69,9 +69,11 @@ class ClocksTest(services.ServicesTest):
         job = self.finish(job_id)
         self.assertEqual(job['weights_sha256'], undisturbed['weights_sha256'])
         self.assertEqual(job['samples_used'], undisturbed['samples_used'])
-        self.assertEqual((job['lineage'], job['generation'], job['restarts']), (1, 1, 0), job['events'])
-        types = {event['type'] for event in job['events']}
-        self.assertFalse(types & {'WorkerLost', 'ShardLost', 'CheckpointFailed', 'Requeued'}, job['events'])
+        types = [event['type'] for event in job['events']]
+        # Lanes may move on a busy machine: each time is one more generation, and nothing else is.
+        moves = types.count('LanesMoved')
+        self.assertEqual((job['lineage'], job['generation'], job['restarts']), (1, 1 + moves, 0), job['events'])
+        self.assertFalse(set(types) & {'WorkerLost', 'ShardLost', 'CheckpointFailed', 'Requeued'}, job['events'])
 
     def hours_off(self, name):
         """By how much the clock in the service's last line differs from ours."""
@@ -102,7 +104,7 @@ class ClocksTest(services.ServicesTest):
             self.restart(name)
 
     def test_clocks_that_jump_while_a_job_trains(self):
-        undisturbed = self.finish(self.submit(self.job('right', 16)))
+        undisturbed = self.finish(self.submit(self.job('right', 48)))
         jumping = ('coordinator', 's0', 'w0')
 
         def jump(hours):
@@ -113,7 +115,7 @@ class ClocksTest(services.ServicesTest):
         for name in jumping:
             self.restart(name, FAKETIME_TIMESTAMP_FILE=self.path(name + '.clock'), FAKETIME_CACHE_DURATION='1')
         for hours in (2, -2):
-            job_id = self.submit(self.job('jumps', 16))
+            job_id = self.submit(self.job('jumps', 48))
             self.wait_for_step(job_id, 60)
             jump(hours)
             self.wait_until(lambda: hours in self.hours_since_submitted(job_id), 30, f'an event of {hours:+d} h')

@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -23,9 +25,9 @@ SHORT = support.job_spec(name='short', resources={'num_workers': 2, 'num_shards'
 
 class CoordinatorRestartTest(services.ServicesTest):
 
-    def start_coordinator(self):
+    def start_coordinator(self, *args):
         self.start_one('coordinator', 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root', 'file:///',
-                       '--checkpoint-root', 'file:///', '--heartbeat', '200ms', '--lease', '3s')
+                       '--checkpoint-root', 'file:///', '--heartbeat', '200ms', '--lease', '3s', *args)
 
     def kill_coordinator(self):
         self.assertEqual(self.stop('coordinator', signal.SIGKILL), -signal.SIGKILL)
@@ -124,6 +126,32 @@ class CoordinatorRestartTest(services.ServicesTest):
             self.start_coordinator()
             self.assertEqual(self.finish(job_id)['weights_sha256'], undisturbed['weights_sha256'])
 
+    def test_who_follows_events_goes_on_over_restarts_and_sees_each_once(self):
+        self.start_coordinator()
+        jobs = [self.submit(JOB)]  # no node is there: it waits
+        path = self.path('events')
+        with open(path, 'w') as out:
+            follow = subprocess.Popen([support.CAPSTAN, 'events', '-f'], cwd=self.folder, stdout=out, stderr=out,
+                                      env=dict(os.environ, CAPSTAN_ADDRESS=self.address()))
+        self.addCleanup(follow.wait)
+        self.addCleanup(follow.kill)
+
+        def said():
+            with open(path) as out:
+                text = out.read()
+            self.assertIsNone(follow.poll(), text)
+            return [line for line in text.splitlines() if ' Submitted' in line]
+
+        self.wait_until(lambda: len(said()) == 1, 20, 'the first event')
+        for _ in range(3):
+            self.assertEqual(self.stop('coordinator'), 0)
+            self.start_coordinator()
+            jobs.append(self.submit(JOB))
+            self.wait_until(lambda: len(said()) >= len(jobs), 20, 'an event after the restart')
+        self.assertEqual([line.split()[1] for line in said()], jobs)
+        follow.send_signal(signal.SIGINT)
+        self.assertEqual(follow.wait(20), 0)
+
     def test_an_accepted_submit_is_there_and_the_same_request_is_the_same_job(self):
         self.start_coordinator()
         job_file = self.write('job.yaml', json.dumps(JOB))  # no node is there: they wait
@@ -182,6 +210,41 @@ class CoordinatorRestartTest(services.ServicesTest):
             f.write(content)
         self.start_coordinator()
         self.assertEqual(self.describe(job_id)['state'], 'PENDING')
+
+    def test_a_flipped_bit_in_the_log_of_the_journal_loses_no_job_without_a_word(self):
+        self.start_coordinator()
+        jobs = [self.submit(dict(JOB, name=f'waits-{i}')) for i in range(3)]
+        self.kill_coordinator()
+        shutil.copytree(self.path('state'), self.path('copy'))
+        log = self.path('state', 'journal.db-wal')
+        with open(log, 'rb') as f:
+            content = f.read()
+
+        def flip(at):
+            with open(log, 'wb') as f:
+                f.write(content[:at] + bytes([content[at] ^ 8]) + content[at + 1:])
+
+        def refused(*args):
+            command = [os.path.join(support.BIN, 'capstan_coordinator'), '--listen', f'unix:{self.path("other.sock")}',
+                       '--http', 'off', '--insecure', '--state-dir', self.path('state'), *args]
+            run = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=30)
+            self.assertEqual(run.returncode, 1, run)
+            self.assertIn('journal.db: lacks commits that were durable', run.stderr)
+            return re.search(r'--accept-journal=\d+', run.stderr)[0]
+
+        flip(len(content) // 3)
+        fewer = refused()
+        flip(len(content) - 2000)  # in the last commit
+        self.assertNotEqual(refused(fewer), fewer)  # what was said of another state does not count
+        self.start_coordinator(refused())  # as long as nobody has done anything about it
+        listed = {job['job_id'] for job in json.loads(self.ok('list', '-o', 'json').out)}
+        self.assertEqual(listed, set(jobs[:2]))
+        self.kill_coordinator()
+
+        shutil.rmtree(self.path('state'))
+        shutil.move(self.path('copy'), self.path('state'))
+        self.start_coordinator()
+        self.assertEqual({job['job_id'] for job in json.loads(self.ok('list', '-o', 'json').out)}, set(jobs))
 
 
 if __name__ == '__main__':

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import json
 import math
 import os
@@ -10,11 +11,14 @@ import select
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 import unittest
 import unittest.mock
+import urllib.error
+import urllib.request
 
 from prometheus import Prometheus, get
 from secure_cluster import Credentials
@@ -275,14 +279,23 @@ class HttpsTest(support.TestCase):
         self.addCleanup(service.stop)
         return service
 
-    def test_services_off_loopback_are_scraped_with_the_authority_alone(self):
+    def test_services_off_loopback_are_scraped_with_the_authority_and_a_token(self):
         host = socket.gethostname()  # what /sd names them by
         keys = Credentials(self.folder, hosts=('127.0.0.1', host))
         coordinator = self.serve('capstan_coordinator', keys, 'coordinator', '--state-dir', self.path('state'), '--tokens',
                                  keys.path('ca', 'tokens.json'))
+        open_url = functools.partial(urllib.request.urlopen, context=ssl.create_default_context(cafile=keys.path('coordinator', 'ca.crt')), timeout=10)
+        for path in ('/metrics', '/sd'):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                open_url(f'https://{host}:{coordinator.http.rpartition(":")[2]}{path}')
+            self.assertEqual(refused.exception.code, 401)
+            self.assertIn('--open-metrics', refused.exception.read().decode())
         self.serve('capstan_gpu_worker', keys, 'worker', '--coordinator', f'unix:{self.path("coordinator.sock")}', '--node', 'w0', '--devices', 'cpu')
         port = coordinator.http.rpartition(':')[2]
-        prometheus = Prometheus(self, shipped(f'https://{host}:{port}', keys.path('coordinator', 'ca.crt')))
+        config = shipped(f'https://{host}:{port}', keys.path('coordinator', 'ca.crt'))
+        self.assertEqual(config.count('# authorization:'), 2)
+        config = config.replace('# authorization:', 'authorization:').replace('/etc/prometheus/capstan.token', keys.path('client', 'client.token'))
+        prometheus = Prometheus(self, config)
         deadline = time.monotonic() + 60
         up = []
         while up != ['coordinator', 'w0']:

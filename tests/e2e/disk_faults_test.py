@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 
 import services
 import support
@@ -12,7 +11,6 @@ import support
 EPOCHS = 24
 STEPS = 32 * EPOCHS  # 2000 samples, 64 a step
 DISK = '8m'
-NO_SPACE = 'No space left on device'
 
 
 class DiskFaultsTest(services.ServicesTest):
@@ -35,34 +33,8 @@ class DiskFaultsTest(services.ServicesTest):
     def events(self, job_id, kind):
         return [event['message'] for event in self.describe(job_id)['events'] if event['type'] == kind]
 
-    def mount(self):
-        """A disk of a few MiB of our own."""
-        if os.geteuid() != 0:
-            self.skipTest('mounts a tmpfs: needs root')
-        disk = self.path('disk')
-        os.mkdir(disk)
-        done = subprocess.run(['mount', '-t', 'tmpfs', '-o', f'size={DISK},mode=700', 'capstan-test', disk],
-                              capture_output=True, text=True)
-        if done.returncode != 0:
-            self.skipTest(f'mounts a tmpfs, which this machine refuses: {done.stderr.strip()}')
-        self.addCleanup(subprocess.run, ['umount', '--lazy', disk], check=True)
-        return disk
-
-    @staticmethod
-    def fill(disk):
-        """Takes all that is free on it; returns the file that does."""
-        path = os.path.join(disk, 'filler')
-        with open(path, 'wb', buffering=0) as f:
-            for size in (65536, 4096):
-                try:
-                    while True:
-                        f.write(b'\0' * size)
-                except OSError as error:
-                    assert NO_SPACE in str(error), error
-        return path
-
     def check_full_disk(self, kind, who):
-        disk = self.mount()
+        disk = self.small_disk('disk', DISK)
         self.start(workers=2, shards=2)
         undisturbed = self.finish(self.submit(self.job('undisturbed', self.path('other'), kind)))
 
@@ -71,10 +43,10 @@ class DiskFaultsTest(services.ServicesTest):
         filler = self.fill(disk)
         failed = self.wait_until(lambda: self.events(job_id, 'CheckpointFailed'), 60, 'a checkpoint that fails')
         print(failed[0], flush=True)
-        self.assertRegex(failed[0], rf'^step \d+: {who}: \w+ {disk}/{job_id}/.*: {NO_SPACE}$')
+        self.assertRegex(failed[0], rf'^step \d+: {who}: \w+ {disk}/{job_id}/.*: {services.NO_SPACE}$')
         during = self.describe(job_id)
         self.assertIn('CHECKPOINT_DEGRADED', during['conditions'])
-        self.assertIn(NO_SPACE, self.ok('describe', job_id).out)
+        self.assertIn(services.NO_SPACE, self.ok('describe', job_id).out)
         # The last good one is whole all the time.
         self.assertIn('Verified', self.ok('checkpoint', 'verify', job_id).out)
         self.wait_for_step(job_id, during['progress']['step'] + 60)

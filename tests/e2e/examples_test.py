@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 
 import support
@@ -14,13 +15,23 @@ class ExamplesTest(support.TestCase):
 
     def test_every_example_runs(self):
         names = sorted(name[:-len('.yaml')] for name in os.listdir(EXAMPLES) if name.endswith('.yaml'))
-        self.assertIn('lenet', names)
+        self.assertLessEqual({'lenet', 'lenet-d2l', 'multi-gpu', 'train-mnist'}, set(names))
         for name in names:
             with self.subTest(example=name):
-                real = ['--set', f'data.uri={support.FASHION_MNIST}'] if 'd2l' in name else []
+                with open(os.path.join(EXAMPLES, f'{name}.yaml')) as f:
+                    reads_files = re.search(r'^data: .*format: idx', f.read(), re.MULTILINE)
+                real = ['--set', f'data.uri={support.FASHION_MNIST}'] if reads_files else []
                 run = self.capstan('run', '-o', 'json', '--example', name, *SHORT, *real)
                 self.assertEqual(run.code, 0, run)
                 self.assertEqual(json.loads(run.out.splitlines()[-1])['progress']['step'], 60)
+
+    def test_data_lie_where_data_get_puts_them(self):
+        os.mkdir(self.path('data'))
+        for name, folder in (('train-mnist', 'mnist'), ('multi-gpu', 'fashion-mnist')):
+            os.symlink(support.FASHION_MNIST, self.path('data', folder))
+            plan = self.capstan('validate', '--example', name)
+            self.assertEqual(plan.code, 0, plan)
+            self.assertIn(f'{self.path("data", folder)}, 60000 + 10000 samples', plan.out)
 
     def test_the_printed_python_loads_the_weights(self):
         run = self.capstan('run', '--example', 'lenet', *SHORT)

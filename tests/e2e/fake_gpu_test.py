@@ -28,10 +28,12 @@ class FakeGpuTest(support.TestCase):
                     'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}}
         hashes = []
         for resources in ({'num_workers': 2, 'num_shards': 2}, {'num_workers': 1, 'num_shards': 1, 'lanes': 2}):
-            job = self.job(0, {'CAPSTAN_FAKE_OVERFLOW': '100'}, resources=resources, training=training)
+            job = self.job(0, {'CAPSTAN_FAKE_OVERFLOW': '100', 'CAPSTAN_DEVICES': 'auto'}, resources=resources, training=training)
             self.assertEqual(job['state'], 'SUCCEEDED', job)
             steps = self.step_log(job)
             self.assertEqual(len(steps), 20)
+            self.assertEqual(job['progress']['skipped_steps'], 4, job)
+            self.assertEqual(job['samples_used'], 1280, job)  # those of steps that were skipped count
             self.assertLess(steps[-1]['loss'], 0.9 * steps[0]['loss'])
             hashes.append(job['weights_sha256'])
         self.assertEqual(hashes[0], hashes[1])

@@ -200,6 +200,39 @@ class FaultsTest(services.ServicesTest):
         self.assertLess(min(at), steps_in_all // 5)
         self.assertGreaterEqual(max(at), steps_in_all * 4 // 5)
 
+    def owner_of_lane_0(self, job_id):
+        """As the events say who has taken it from whom."""
+        owner = 0
+        for event in self.describe(job_id)['events']:
+            for lanes, taker in re.findall(r'lanes ([0-9,]+) go from w[0-9]+ to w([0-9]+)', event['message']):
+                if '0' in lanes.split(','):
+                    owner = int(taker)
+        return self.describe(job_id)['workers'][owner]['node']
+
+    def test_a_task_that_hangs_again_and_again_costs_the_same_each_time(self):
+        undisturbed = self.undisturbed(LONG)
+        job_id = self.submit(self.job('hangs', LONG))
+        pauses = []
+        for i in range(5):
+            self.reached(job_id, 60 + 150 * i)
+            before = self.count(job_id, 'LaneReissued')
+            task = self.task_of(self.owner_of_lane_0(job_id))[0]
+            os.kill(task, signal.SIGSTOP)
+            stopped = time.monotonic()
+            self.wait_until(lambda: self.count(job_id, 'LaneReissued') > before, 60, 'its lanes at others')
+            done = self.steps_of(job_id, 1)
+            self.wait_until(lambda: self.steps_of(job_id, 1) > done + 20, 60, 'steps without it')
+            pauses.append(round(time.monotonic() - stopped, 2))
+            os.kill(task, signal.SIGCONT)
+        self.assertEqual(self.describe(job_id)['state'], 'RUNNING')
+        print(f'from each stop until others had done twenty steps: {pauses} s', flush=True)
+        # A busy machine may make one of them longer. What is asked for is that they do not grow: without
+        # forgiving they were 2.9, 10.3, 12.0, 31.4 and 42.0 s.
+        self.assertLess(sorted(pauses)[len(pauses) // 2], 4, pauses)
+        self.assertLess(max(pauses), 10, pauses)
+        types = self.check(job_id, undisturbed)
+        self.assertGreaterEqual(types.count('LaneReissued'), 5)
+
     def kill_shard(self, victim):
         self.assertEqual(self.stop(victim, signal.SIGKILL), -signal.SIGKILL)
 

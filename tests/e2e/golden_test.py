@@ -53,8 +53,12 @@ class GoldenTest(support.TestCase):
         self.assertLess(worst, 1e-5)
         # The weights after the 20 steps: norms to 1e-4 relative.
         tensors = support.read_safetensors(os.path.join(self.checkpoint(job), 'weights.safetensors'))
-        for (name, (_, data)), want in zip(tensors.items(), self.golden['param_norms_after_float64']):
-            norm = math.sqrt(sum(value * value for value, in struct.iter_unpack('<f', data)))
+        shapes = {name: shape for name, shape, _ in golden_weights()}  # weight and bias of each layer in turn, as the norms
+        self.assertEqual({name: shape for name, (shape, _) in tensors.items()}, shapes)
+        norms = self.golden['param_norms_after_float64']
+        self.assertEqual(len(norms), len(shapes))
+        for name, want in zip(shapes, norms):
+            norm = math.sqrt(sum(value * value for value, in struct.iter_unpack('<f', tensors[name][1])))
             self.assertAlmostEqual(norm, want, delta=1e-4 * want, msg=name)
 
     def test_the_stream_is_the_documented_one(self):

@@ -19,8 +19,8 @@ class GpusTest(support.TestCase):
     FAULT_TEXT = 'GPU 2, .*: cudaEventQuery: 700 '
     HANG = {'CAPSTAN_FAKE_GROUP': 'hang:0'}
 
-    def run_job(self, devices, env=None, limits=None, **groups):
-        """`devices`: of each worker service."""
+    def run_job(self, devices, env=None, limits=None, command=('run', '-v'), **groups):
+        """`devices`: of each worker service; None: what it finds, dealt by the coordinator."""
         resources = {'lanes': LANES, **groups.pop('resources', {})}
         spec = support.job_spec(
             resources=resources, model={'name': 'mlp'},
@@ -30,12 +30,23 @@ class GpusTest(support.TestCase):
         if limits:
             spec['limits'] = limits
         path = [os.path.join(TEST, 'empty_driver'), os.environ.get('LD_LIBRARY_PATH', '')]
-        return self.capstan('run', '-v', '-o', 'json', self.write('job.yaml', json.dumps(spec)), env={
+        named = {'CAPSTAN_DEVICES': devices} if devices else {}
+        return self.capstan(*command, '-o', 'json', self.write('job.yaml', json.dumps(spec)), env={
             'CAPSTAN_CUDA_PLUGIN': self.PLUGIN, 'LD_LIBRARY_PATH': ':'.join(p for p in path if p),
-            'CAPSTAN_FAKE_DEVICES': '4', 'CAPSTAN_FAKE_CUDA': 'devices=4', 'CAPSTAN_FAKE_ELEMENTS': 'float', 'CAPSTAN_DEVICES': devices, **(env or {})})
+            'CAPSTAN_FAKE_ELEMENTS': 'float', **self.cards(4), **named, **(env or {})})
 
-    def hash_of(self, kvstore, devices, workers=1, shards=None, **groups):
-        resources = {'num_workers': workers, 'gpus_per_worker': len(devices.split(',')), **groups.pop('resources', {})}
+    @staticmethod
+    def cards(count):
+        return {'CAPSTAN_FAKE_DEVICES': str(count), 'CAPSTAN_FAKE_CUDA': f'devices={count}'}
+
+    def dealt(self, run):
+        """What the job computed on, and the devices of each of its workers."""
+        self.assertEqual(run.code, 0, run)
+        job = json.loads(run.out.splitlines()[-1])
+        return job.get('device'), [worker['devices'] for worker in job['workers']]
+
+    def hash_of(self, kvstore, devices, workers=1, shards=None, gpus=None, **groups):
+        resources = {'num_workers': workers, 'gpus_per_worker': gpus or len(devices.split(',')), **groups.pop('resources', {})}
         if shards:
             resources['num_shards'] = shards
         run = self.run_job(devices, kvstore={'type': kvstore}, resources=resources, **groups)
@@ -51,15 +62,51 @@ class GpusTest(support.TestCase):
         self.assertEqual(self.hash_of('device', 'cuda:0'), host)
         self.assertEqual(self.hash_of('device', 'cuda:0,cuda:1'), host)
         self.assertEqual(self.hash_of('device', 'cuda:0,cuda:0'), host)
+        self.assertEqual(self.hash_of('device', 'cuda:0,cuda:1,cuda:2'), host)
         self.assertEqual(self.hash_of('device', 'cuda:0,cuda:1,cuda:2,cuda:3'), host)
-        self.assertEqual(self.hash_of('dist_sync', 'cuda:0,cuda:1', workers=2, shards=2), host)
+        self.assertEqual(self.hash_of('dist_sync', None, gpus=2, workers=2, shards=2), host)
         for kvstore, workers, shards in (('dist_device_sync', 2, 2), ('dist_sync_device', 1, 1), ('dist_device_sync', 3, 1)):
-            self.assertEqual(self.hash_of(kvstore, 'cuda:0,cuda:1', workers=workers, shards=shards), host,
+            self.assertEqual(self.hash_of(kvstore, None, gpus=2, workers=workers, shards=shards, env=self.cards(6)), host,
                              (kvstore, workers, shards))
 
     def test_without_determinism_the_cards_reduce(self):
-        groups = {'resources': {'device': 'gpu'}, 'training': {'deterministic': False}}
-        self.hash_of('dist_device_sync', 'cuda:0,cuda:1', workers=2, shards=1, **groups)
+        def reduced(**numbers):
+            return self.hash_of('dist_device_sync', None, shards=1, resources={'device': 'gpu'}, training={'deterministic': False},
+                                **numbers)
+
+        reduced(gpus=2, workers=2)
+        # Of three cards the library's order is not the tree's.
+        self.assertNotEqual(reduced(gpus=3), self.hash_of('local', 'cuda:0'))
+
+    def test_cards_are_taken_unasked_and_dealt_among_the_workers(self):
+        resources = {'num_workers': 2, 'gpus_per_worker': 2}
+        for command in (('run',), ('launch',)):
+            run = self.run_job(None, command=command, kvstore={'type': 'dist_device_sync'}, resources=resources)
+            self.assertEqual(self.dealt(run), ('gpu', [[0, 1], [2, 3]]), run)
+            self.assertIn('\n      on GPUs where 2 workers have 2 each, else on CPUs\n', run.err)
+            self.assertIn('gang ready: 2 workers, 1 shard, on GPUs\n', run.err)
+
+    def test_too_few_cards_leave_the_cpus_and_that_is_said(self):
+        resources = {'num_workers': 2, 'gpus_per_worker': 3}
+        run = self.run_job(None, resources=resources)
+        self.assertEqual(self.dealt(run), ('cpu', [[4, 4, 4], [4, 4, 4]]), run)
+        self.assertIn('on CPUs (2 workers with 3 GPUs each are needed, 1 is there)\n', run.err)
+
+    def test_what_the_cards_can_never_carry_ends_at_once(self):
+        # Two workers, one card that both were told to take.
+        run = self.run_job('cuda:0', resources={'num_workers': 2})
+        job = json.loads(run.out.splitlines()[-1])
+        self.assertEqual((run.code, job['state'], job['reason']), (100, 'FAILED', 'InvalidSpec'), run)
+        self.assertEqual(job['message'], 'needs 2 workers with 1 free device each, 0 are there (as for GPUs, 2 workers with 1 GPU each are needed, '
+                                         '1 is there), and no other service will come')
+        for command in (('run',), ('launch',)):
+            run = self.run_job(None, command=command, env={'CAPSTAN_CUDA_PLUGIN': '/nowhere.so'},
+                               resources={'num_workers': 2, 'device': 'gpu'})
+            job = json.loads(run.out.splitlines()[-1])
+            self.assertEqual((run.code, job['state'], job['reason']), (100, 'FAILED', 'InvalidSpec'), run)
+            self.assertEqual(job['message'],
+                             'needs 2 workers with 1 free gpu device each, 0 are there (worker w0 has none: no CUDA plug-in: '
+                             'there is no /nowhere.so; this may be a build without CUDA), and no other service will come')
 
     def test_a_subset_of_the_devices(self):
         # Seen by the fault of the second of them, which says its number.
@@ -74,7 +121,8 @@ class GpusTest(support.TestCase):
     def test_a_sum_that_hangs_ends_the_job_with_its_name(self):
         run = self.run_job('cuda:0,cuda:1', env=self.HANG, limits={'stall_timeout': '6s'},
                            kvstore={'type': 'dist_device_sync'}, recovery={'never_retry_on': ['NcclTimeout']},
-                           resources={'num_workers': 2, 'gpus_per_worker': 2, 'device': 'gpu'})
+                           # With another worker the lanes would go there.
+                           resources={'num_workers': 1, 'gpus_per_worker': 2, 'device': 'gpu', 'lanes': 4})
         self.assertEqual(run.code, 100, run)
         job = json.loads(run.out.splitlines()[-1])
         self.assertEqual((job['state'], job['reason']), ('FAILED', 'NcclTimeout'), run)

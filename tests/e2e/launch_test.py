@@ -88,6 +88,8 @@ class LaunchTest(launches.LaunchCase):
             launch = self.launch(('--launcher', 'ssh', '-H', '127.0.0.2,127.0.0.3', '--ssh', moving, '--sync-dst-dir', copy), spec)
             self.assertEqual(launch.end(), 0, ''.join(launch.said))
             self.assertFalse(os.path.exists(self.path('data')))
+            self.assertTrue(os.path.exists(self.path('capstan-out')))
+            self.assertFalse(os.path.exists(os.path.join(copy, 'capstan-out')), 'what jobs wrote was copied')
             self.assertEqual(launch.job()['weights_sha256'], want)
 
     def test_mpi(self):
@@ -134,6 +136,8 @@ class LaunchTest(launches.LaunchCase):
                 (['--launcher', 'sge'], 2, '--interface is not given'),
                 (['--launcher', 'sge', '--interface', 'lo', '--shared-dir', '/nowhere'], 1, '/nowhere/capstan-launch-'),
                 (['--launcher', 'ssh'], 2, '--launcher ssh needs -H'),
+                (['--launcher', 'mpi', '-H', 'a:22,b'], 2, "-H: got 'a:22': a port is for --launcher ssh"),
+                (['--env', 'CAPSTAN_NOT_SET'], 2, '--env CAPSTAN_NOT_SET: it is not set here'),
                 (['-H', 'a,b'], 2, '-H does not go with --launcher local'),
                 (['--interface', 'nowhere0'], 1, "interface 'nowhere0' is not there"),
                 (['--launcher', 'ssh', '-H', '127.0.0.1', '--ssh', 'false'], 1, 'did not start: false ended with exit code 1'),

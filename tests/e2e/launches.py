@@ -207,22 +207,30 @@ class LaunchCase(support.TestCase):
         launch.end()
         self.nothing_is_left(launch)
 
-    def slurm(self):
-        """A cluster of two nodes, n1 and n2, on this host; launches find it by their environment."""
+    def slurm(self, own_disks=False):
+        """A cluster of two nodes, n1 and n2, on this host; launches find it by their environment.
+
+        own_disks: where a node has this test's folder, it is its own and empty.
+        """
         programs = ('munged', 'slurmctld', 'slurmd', 'srun', 'sinfo')
         if os.geteuid() != 0 or any(shutil.which(p, path='/usr/sbin:' + os.environ['PATH']) is None for p in programs):
             self.skipTest('NOT TESTED: needs slurm-wlm, munge and root')
-        os.makedirs(self.path('state'))
-        os.chmod(self.folder, 0o700)
-        os.chmod(self.write('munge.key', os.urandom(1024)), 0o400)
+        folder = tempfile.TemporaryDirectory(prefix='capstan-slurm-')
+        self.addCleanup(folder.cleanup)
+        f = folder.name
+        os.makedirs(f'{f}/state')
+        with open(f'{f}/munge.key', 'wb') as key:
+            os.fchmod(key.fileno(), 0o400)
+            key.write(os.urandom(1024))
         ports = []
         with contextlib.ExitStack() as taken:
             for _ in range(3):
                 free = taken.enter_context(socket.socket())
                 free.bind(('127.0.0.1', 0))
                 ports.append(free.getsockname()[1])
-        host, f = socket.gethostname(), self.folder
-        config = self.write('slurm.conf', f"""
+        host, config = socket.gethostname(), f'{f}/slurm.conf'
+        with open(config, 'w') as file:
+            file.write(f"""
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
@@ -249,10 +257,11 @@ NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4
 PartitionName=test Nodes=n1,n2 Default=YES State=UP
 """)
         env = dict(os.environ, SLURM_CONF=config, PATH='/usr/sbin:' + os.environ['PATH'])
+        node = ['unshare', '--mount', 'sh', '-c', f'mount -t tmpfs own {self.folder} && exec "$0" "$@"'] if own_disks else []
         for command in (['munged', '--force', '--foreground', '--socket', f'{f}/munge.sock', '--key-file',
                          f'{f}/munge.key', '--pid-file', f'{f}/munge.pid', '--log-file', f'{f}/munge.log',
                          '--seed-file', f'{f}/munge.seed'],
-                        ['slurmctld', '-D', '-i'], ['slurmd', '-D', '-N', 'n1'], ['slurmd', '-D', '-N', 'n2']):
+                        ['slurmctld', '-D', '-i'], [*node, 'slurmd', '-D', '-N', 'n1'], [*node, 'slurmd', '-D', '-N', 'n2']):
             daemon = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                       stderr=subprocess.DEVNULL)
             self.addCleanup(lambda process=daemon: (process.kill(), process.wait(30)))

@@ -14,9 +14,9 @@ LOAD = os.path.join(support.BIN, 'capstan_coordinator_load')
 
 class LoadTest(services.ServicesTest):
 
-    def coordinator(self):
+    def coordinator(self, *args):
         self.start_one('coordinator', 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root', 'file:///',
-                       '--checkpoint-root', 'file:///')
+                       '--checkpoint-root', 'file:///', *args)
 
     def load(self, *args):
         done = subprocess.run([LOAD, args[0], '--address', self.address(), *args[1:]], capture_output=True, text=True, timeout=200)
@@ -47,8 +47,16 @@ class LoadTest(services.ServicesTest):
         full = self.capstan('submit', self.write('job.yaml', json.dumps(support.job_spec())))
         self.assertIn('10000 queued jobs is the limit', full.err)  # all are there
 
+    def test_clients_whose_calls_all_fail_end_in_order(self):
+        for _ in range(3):
+            done = subprocess.run([LOAD, 'submit', '--address', f'unix:{self.path("nobody.sock")}', '--clients', '64', '--timeout', '1'],
+                                  capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertEqual(done.stderr.count('submit: '), 1, done.stderr)
+
     def test_the_heartbeats_of_three_hundred_nodes_are_heard(self):
-        self.coordinator()
+        # Heartbeats are timed by the order to end an unknown task, which else comes after a minute only.
+        self.coordinator('--accept-journal', '0')
         registered, _, got = self.load('nodes', '--count', '300', '--seconds', '5')
         self.assertEqual(registered['registered'], 300)
         self.assertEqual(got['answered'], got['asked'])

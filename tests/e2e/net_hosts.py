@@ -3,6 +3,7 @@
 Only namespaces made here are touched: nothing of the machine's own network is.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -31,6 +32,7 @@ class Hosts:
     def __init__(self, names):
         self.names = list(names)
         self.made = []
+        self.unplugged = {}
         self.switch = self._namespace('switch')
         try:
             self._make(self.switch)
@@ -64,7 +66,7 @@ class Hosts:
     # ---- faults ----
 
     def cut(self, sender, receiver):
-        self._nft(receiver, f'add rule inet faults arrives ip saddr {self.address(sender)} drop')
+        self._nft(receiver, f'add rule inet faults arrives ip saddr {self.address(sender)} counter drop comment "{sender}>{receiver}"')
 
     def part(self, one, others):
         """Nothing goes between `one` and `others`, in either direction."""
@@ -79,7 +81,8 @@ class Hosts:
     def lose(self, percent):
         """Every packet that arrives anywhere, with this probability."""
         for name in self.names:
-            self._nft(name, f'add rule inet faults arrives iifname eth0 numgen random mod 100 < {percent} drop')
+            self._nft(name, 'add rule inet faults arrives iifname eth0 counter comment "arrived"; '
+                      f'add rule inet faults arrives iifname eth0 numgen random mod 100 < {percent} counter drop comment "lost"')
 
     def throttle(self, rate):
         """What leaves a host, '8mbit'."""
@@ -89,11 +92,43 @@ class Hosts:
 
     def unplug(self, name):
         self._ip(self.switch, 'link', 'set', name, 'down')
+        self.unplugged[name] = self._passed(name)
 
     def plug(self, name):
         self._ip(self.switch, 'link', 'set', name, 'up')
 
+    # ---- what they did, until heal ----
+
+    def dropped(self):
+        """{'SENDER>RECEIVER': packets} of cuts; {'arrived HOST': packets, 'lost HOST': packets} of loss."""
+        packets = {}
+        for name in self.names:
+            listed = subprocess.run([*self.on(name), 'nft', '-j', 'list', 'chain', 'inet', 'faults', 'arrives'], check=True,
+                                    capture_output=True, text=True).stdout
+            for item in json.loads(listed)['nftables']:
+                rule = item.get('rule', {})
+                for part in rule.get('expr', ()):
+                    if 'counter' in part:
+                        key = rule['comment'] if '>' in rule['comment'] else f'{rule["comment"]} {name}'
+                        packets[key] = packets.get(key, 0) + part['counter']['packets']
+        return packets
+
+    def got_through(self):
+        """{HOST: packets} since each was unplugged; all 0 where that is so."""
+        return {name: self._passed(name) - before for name, before in self.unplugged.items()}
+
+    def sent(self):
+        """{HOST: (bytes, how often the throttle held one back)} since the throttle was put there."""
+        told = {}
+        for name in self.names:
+            listed = subprocess.run(['tc', '-s', '-j', '-n', self._namespace(name), 'qdisc', 'show', 'dev', 'eth0'], check=True,
+                                    capture_output=True, text=True).stdout
+            throttle, = [qdisc for qdisc in json.loads(listed) if qdisc['kind'] == 'tbf']
+            told[name] = throttle['bytes'], throttle['overlimits']
+        return told
+
     def heal(self):
+        self.unplugged = {}
         for name in self.names:
             self._nft(name, 'flush chain inet faults arrives')
             subprocess.run(['tc', '-n', self._namespace(name), 'qdisc', 'del', 'dev', 'eth0', 'root'], capture_output=True)
@@ -110,6 +145,13 @@ class Hosts:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f'{" ".join(command)}: {done.stderr.strip()}')
+
+    def _passed(self, name):
+        """Packets through the port of a host, both ways."""
+        listed = subprocess.run(['ip', '-s', '-j', '-n', self.switch, 'link', 'show', 'dev', name], check=True, capture_output=True,
+                                text=True).stdout
+        stats = json.loads(listed)[0]['stats64']
+        return stats['rx']['packets'] + stats['tx']['packets']
 
     def _make(self, namespace):
         self._run('ip', 'netns', 'add', namespace)

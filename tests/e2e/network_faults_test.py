@@ -124,6 +124,15 @@ class NetworkFaultsTest(services.ServicesTest):
         before = self.logged()
         self.wait_until(lambda: self.logged() >= min(before + steps, STEPS), 60, f'{steps} steps during the fault')
 
+    def took_effect(self, *directions):
+        """The fault was one: each of these, 'SENDER>' of all that it sends, '>RECEIVER' or both, has lost packets, and nothing
+        has come through a wire that is unplugged."""
+        dropped = self.hosts.dropped()
+        print(f'dropped: {dropped}', flush=True)
+        for direction in directions:
+            self.assertGreater(sum(count for pair, count in dropped.items() if direction in pair), 0, (direction, dropped))
+        self.assertEqual(set(self.hosts.got_through().values()) - {0}, set(), self.hosts.got_through())
+
     def heal(self):
         """Of what stopped the job: it goes on."""
         self.hosts.heal()
@@ -146,6 +155,7 @@ class NetworkFaultsTest(services.ServicesTest):
         self.hosts.part(victim, [name for name in self.hosts.names if name != victim])
         self.named(victim)
         self.goes_on()
+        self.took_effect(f'{victim}>', f'>{victim}')
         self.hosts.heal()
         self.check()
 
@@ -155,6 +165,7 @@ class NetworkFaultsTest(services.ServicesTest):
         self.hosts.cut(worker, shard)
         self.named(worker)
         self.goes_on()
+        self.took_effect(f'{worker}>{shard}')
         self.hosts.heal()
         self.check()
 
@@ -164,6 +175,7 @@ class NetworkFaultsTest(services.ServicesTest):
         self.hosts.cut(shard, worker)
         self.named(worker)
         self.goes_on()
+        self.took_effect(f'{shard}>{worker}')
         self.hosts.heal()
         self.check()
 
@@ -172,6 +184,7 @@ class NetworkFaultsTest(services.ServicesTest):
         self.begin(f'{sender}-to-{receiver}')
         self.hosts.cut(sender, receiver)
         self.named('s1')  # the lead is not named: it is s1 that lacks the decision, or whose part is missing
+        self.took_effect(f'{sender}>{receiver}')
         self.heal()
         self.assertEqual(self.check()['lineage'], 1)
 
@@ -180,6 +193,8 @@ class NetworkFaultsTest(services.ServicesTest):
         self.begin(f'isolated-{victim}')
         self.hosts.unplug(victim)
         self.named(victim)
+        self.assertEqual(list(self.hosts.got_through()), [victim])
+        self.took_effect()
         self.heal()
         self.check()
 
@@ -188,6 +203,8 @@ class NetworkFaultsTest(services.ServicesTest):
         self.hosts.unplug('c')
         self.named(*SHARDS)
         self.goes_on()
+        self.assertEqual(list(self.hosts.got_through()), ['c'])
+        self.took_effect()
         self.hosts.heal()
         # Nobody has lost anything, so nothing is computed again.
         self.assertEqual(self.check()['lineage'], 1)
@@ -197,16 +214,32 @@ class NetworkFaultsTest(services.ServicesTest):
         self.hosts.lose(10)
         self.begin('lossy', FEW, at=0)  # from its start to its end
         self.check()
+        counts = self.hosts.dropped()
+        arrived, lost = (sum(count for key, count in counts.items() if key.startswith(what)) for what in ('arrived', 'lost'))
+        print(f'{lost} of {arrived} packets were lost', flush=True)
+        self.assertGreater(arrived, 2000, counts)
+        self.assertAlmostEqual(lost / arrived, 0.1, delta=0.03)  # 4.5 standard deviations of 2000
 
     def test_hosts_send_eight_megabits_a_second(self):
         self.undisturbed(FEW)
         self.hosts.throttle('8mbit')
         self.begin('slow', FEW, at=0)
+        before, begun = self.hosts.sent(), time.monotonic()
         self.check()
+        after, seconds = self.hosts.sent(), time.monotonic() - begun
+        rates = {name: (after[name][0] - before[name][0]) / seconds for name in after}
+        print('bytes a second: ' + ', '.join(f'{name} {rate:.0f}' for name, rate in rates.items()), flush=True)
+        for name, rate in rates.items():
+            self.assertLess(rate, 1.05e6, (name, rates))
+        # The shards, which send the weights to all, are held up by it all the time.
+        for name in SHARDS:
+            self.assertGreater(after[name][1] - before[name][1], 0, (before, after))
+        self.assertGreater(max(rates.values()), 0.25e6, rates)
 
     def test_wires_come_and_go(self):
         self.undisturbed(STEPS)
         self.start_shard(SPARE)
+        dropped, cuts = 0, 0
         for _ in range(-(-FAULTS // 3)):
             self.begin('flaps')
             for _ in range(6):
@@ -221,9 +254,15 @@ class NetworkFaultsTest(services.ServicesTest):
                 seconds = self.draw.uniform(0.05, LONGEST)
                 print(f'seed {SEED}: {kind} {one}{"" if kind == "unplugged" else " " + other} for {seconds:.1f} s', flush=True)
                 time.sleep(seconds)  # the fault itself
+                cuts += kind != 'unplugged'
+                dropped += sum(self.hosts.dropped().values())
+                self.assertEqual(set(self.hosts.got_through().values()) - {0}, set(), self.hosts.got_through())
                 self.hosts.heal()
                 time.sleep(self.draw.uniform(0, 0.5))  # and what lies between it and the next
             self.check()
+        print(f'{dropped} packets were dropped in {cuts} cuts', flush=True)
+        if FAULTS > 3:  # of a few short ones none may lie on a way that is used
+            self.assertGreater(dropped, 0)
 
 
 if __name__ == '__main__':

@@ -107,6 +107,97 @@ class OrdersTest(services.ServicesTest):
         self.ok('checkpoint', 'verify', job_id, listed[1]['id'])
         self.ok('cancel', job_id)
 
+    def test_the_tensors_of_any_checkpoint_are_fetched_begun_from_and_deleted(self):
+        self.start(workers=2, shards=2)
+        first = support.job_spec(name='first', resources={'num_workers': 2, 'num_shards': 2}, model={'name': 'mlp'},
+                                 checkpoint={'every': '20 steps', 'keep_latest': 10},
+                                 data={'format': 'synthetic_digits', 'train_samples': 5000, 'test_samples': 100})
+        job_id = self.submit(first, '--wait')
+        job = self.describe(job_id)
+        self.assertEqual(job['state'], 'SUCCEEDED')
+        folder = os.path.dirname(self.checkpoint(job))
+
+        def content(*names):
+            with open(os.path.join(*names), 'rb') as f:
+                return f.read()
+
+        # One is written at a time, so a slow disk puts some of them off.
+        steps = [saved['step'] for saved in self.json('checkpoint', 'list', job_id)]
+        self.assertGreaterEqual(len(steps), 3, steps)
+        end, middle, begin = steps[0], steps[1], steps[-1]
+
+        # The last one is the file that the job itself wrote, byte for byte.
+        last = self.path('last.safetensors')
+        self.assertEqual(self.ok('checkpoint', 'export', job_id, '--out', last).out, f'{last}\n')
+        self.assertEqual(content(last), content(folder, f'1-{end}', 'weights.safetensors'))
+        early = self.json('checkpoint', 'export', f'{job_id}@{begin}', '--out', self.path('early.safetensors'))
+        tensors = support.read_safetensors(early['path'])
+        self.assertEqual(list(tensors), list(support.read_safetensors(last)))
+        self.assertEqual((early['checkpoint'], early['step'], early['weights_sha256']),
+                         (f'1-{begin}', begin, support.sha256_of(tensors)))
+        self.assertNotEqual(early['weights_sha256'], job['weights_sha256'])
+
+        # One step that is too small to change any weight ends with the weights that it began from.
+        still = dict(max_steps=1, global_batch_size=64, optimizer={'name': 'sgd', 'learning_rate': 1e-30})
+        for name, weights, kvstore in (('by-name', f'{job_id}@{begin}', 'dist_sync'), ('by-id', f'{job_id}@1-{begin}', 'local'),
+                                       ('by-path', os.path.join(folder, f'1-{begin}', 'manifest.json'), 'dist_sync'),
+                                       ('by-file', early['path'], 'local')):
+            begun = self.submit(support.job_spec(name=name, model={'name': 'mlp', 'initial_weights': weights}, training=still,
+                                                 kvstore={'type': kvstore}), '--wait')
+            self.assertEqual(self.describe(begun)['weights_sha256'], early['weights_sha256'], name)
+        other = self.write('job.yaml', json.dumps(support.job_spec(
+            name='lenet', model={'name': 'lenet', 'initial_weights': f'{job_id}@{begin}'}, training=still)))
+        self.assertEqual(self.capstan('submit', other, '--wait').code, 100)
+        here = self.capstan('run', other)
+        self.assertEqual(here.code, 2, here)
+        self.assertIn('only `capstan submit` can look a checkpoint up by its job', here.err)
+
+        # All files, and none with a hash that is not the manifest's.
+        copy = self.path('copy')
+        self.assertEqual(self.ok('checkpoint', 'download', f'{job_id}@{middle}', '--out', copy).out, f'{copy}\n')
+        names = ['manifest.json', 'shard-0.safetensors', 'shard-1.safetensors']
+        self.assertEqual(sorted(os.listdir(copy)), names)
+        for name in names:
+            self.assertEqual(content(copy, name), content(folder, f'1-{middle}', name), name)
+        self.assertEqual(self.ok('checkpoint', 'download', f'{job_id}@{middle}', '--out', copy).err.count('there already'), 2)
+        damaged = os.path.join(folder, f'1-{middle}', 'shard-1.safetensors')
+        bytes_of = content(damaged)
+        with open(damaged, 'wb') as f:
+            f.write(bytes_of[:-9] + bytes([bytes_of[-9] ^ 1]) + bytes_of[-8:])
+        for args in (['download', '--out', self.path('bad')], ['export', '--out', self.path('bad.safetensors')]):
+            run = self.capstan('checkpoint', args[0], f'{job_id}@{middle}', *args[1:])
+            self.assertEqual((run.code, run.out), (1, ''), run)
+            self.assertRegex(run.err, r'shard-1.safetensors: (SHA|sha)-?256 is \w+, the manifest says \w+')
+        self.assertEqual(os.listdir(self.path('bad')), ['shard-0.safetensors'])
+        self.assertFalse([name for name in os.listdir(self.folder) if name.startswith('bad.safetensors')])
+
+        # A deletion has to be meant, is for good, and never takes what a job goes on from.
+        unsure = self.capstan('checkpoint', 'delete', f'{job_id}@{begin}')
+        self.assertEqual(unsure.code, 2, unsure)
+        self.assertIn('give -y', unsure.err)
+        self.assertEqual(self.capstan('checkpoint', 'delete', job_id, '-y').code, 2)
+        gone = self.json('checkpoint', 'delete', f'{job_id}@{begin}', '-y')
+        self.assertEqual((gone['checkpoint'], gone['step']), (f'1-{begin}', begin))
+        self.wait_until(lambda: not os.path.exists(os.path.join(folder, f'1-{begin}')), 10, 'the end of its folder')
+        self.assertEqual([saved['step'] for saved in self.json('checkpoint', 'list', job_id)], steps[:-1])
+        self.assertEqual(self.stop('coordinator'), 0)
+        self.start_plain_coordinator()
+        self.assertEqual([saved['step'] for saved in self.json('checkpoint', 'list', job_id)], steps[:-1])
+        for args in (['checkpoint', 'export', f'{job_id}@{begin}'], ['checkpoint', 'delete', f'{job_id}@{begin}', '-y'],
+                     ['submit', other]):
+            run = self.capstan(*args)
+            self.assertEqual((run.code, run.out), (102, ''), run)
+            self.assertIn(f'{job_id} has no checkpoint of step {begin}; it has those of steps {", ".join(map(str, steps[:-1]))}', run.err)
+        endless = self.submit(ENDLESS)
+        self.wait_for_step(endless, 3)
+        self.ok('update', endless, '--checkpoint')
+        self.saved(endless, 1)
+        newest = self.json('checkpoint', 'list', endless)[0]
+        run = self.capstan('checkpoint', 'delete', f'{endless}@{newest["step"]}', '-y')
+        self.assertEqual(run.code, 4, run)
+        self.assertIn('it is the newest, and the job has not ended', run.err)
+        self.ok('cancel', endless)
+
     def test_suspend_resume_and_retry(self):
         self.start(workers=2, shards=2)
         job_id = self.submit(dict(ENDLESS, recovery={'max_restarts': 0}))

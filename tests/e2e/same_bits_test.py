@@ -7,13 +7,14 @@ WORKERS, SHARDS, LANES = (1, 2, 3, 5, 8), (1, 2, 3), 8
 
 class SameBitsTest(support.TestCase):
 
-    def hash_of(self, workers, shards, kvstore, training, data, devices=1):
+    SGD = {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}
+
+    def hash_of(self, workers, shards, kvstore, training, data, devices=1, optimizer=SGD):
         resources = {'num_workers': workers, 'gpus_per_worker': devices, 'lanes': LANES}
         if shards:
             resources['num_shards'] = shards
         job = self.train(support.job_spec(resources=resources, kvstore={'type': kvstore}, data=data,
-                                          training={**training, 'global_batch_size': 64, 'seed': 11,
-                                                    'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}}))
+                                          training={**training, 'global_batch_size': 64, 'seed': 11, 'optimizer': optimizer}))
         print(f'{kvstore} {workers} workers x {devices} devices, {shards} shards: {job["weights_sha256"]}', flush=True)
         return job['weights_sha256'], job['samples_used']
 
@@ -32,6 +33,19 @@ class SameBitsTest(support.TestCase):
     def test_an_epoch_that_does_not_divide(self):
         # 1003 = 15 x 64 + 43: the last batch is cut 6 6 6 5 5 5 5 5. Two epochs, so that the small step is gone through.
         self.all_equal({'epochs': 2}, {'format': 'synthetic_digits', 'train_samples': 1003, 'test_samples': 37}, 2006)
+
+    def test_every_optimizer(self):
+        # Their state has one to three floats per weight; clipping and what is decayed are cut by chunks as well.
+        data = {'format': 'synthetic_digits', 'train_samples': 1024, 'test_samples': 100}
+        training = {'max_steps': 25, 'epochs': 10, 'gradient_clip_value': 0.01}
+        hashes = set()
+        for optimizer in ({'name': 'adam', 'learning_rate': 0.001}, {'name': 'adamw', 'learning_rate': 0.001, 'decayed': 'weights'},
+                          {'name': 'rmsprop', 'learning_rate': 0.001, 'momentum': 0.9, 'centered': True},
+                          {'name': 'adagrad', 'learning_rate': 0.01, 'weight_decay': 0.001}):
+            local = self.hash_of(1, 0, 'local', training, data, optimizer=optimizer)
+            self.assertEqual(self.hash_of(2, 2, 'dist_sync', training, data, optimizer=optimizer), local, optimizer)
+            hashes.add(local[0])
+        self.assertEqual(len(hashes), 4)
 
     def test_contiguous_parts_and_empty_lanes(self):
         # 523 over 8 parts of 65 or 66 samples, 8 a step: in the last step some lanes have 1 or 2 samples, with weights none.

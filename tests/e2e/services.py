@@ -10,6 +10,8 @@ import time
 
 import support
 
+NO_SPACE = 'No space left on device'
+
 
 class Service:
     """One process of ours; what it says is read until it has said where it listens, then goes to a file."""
@@ -60,12 +62,15 @@ class ServicesTest(support.TestCase):
         super().tearDown()
 
     def start(self, workers=2, shards=1, devices=1):
-        self.start_one('coordinator', 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root', 'file:///',
-                       '--checkpoint-root', 'file:///', '--heartbeat', '200ms', '--lease', '3s')
+        self.start_plain_coordinator()
         for i in range(shards):
             self.start_node(f's{i}', 'capstan_param_store')
         for i in range(workers):
             self.start_worker(f'w{i}', devices)
+
+    def start_plain_coordinator(self):
+        self.start_one('coordinator', 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root', 'file:///',
+                       '--checkpoint-root', 'file:///', '--heartbeat', '200ms', '--lease', '3s')
 
     def start_one(self, name, program, *args):
         self.services[name] = Service(
@@ -106,6 +111,32 @@ class ServicesTest(support.TestCase):
             return job if job['progress']['step'] >= step else None
 
         return self.wait_until(there, 60, f'step {step}')
+
+    def small_disk(self, name, size):
+        """A disk of its own, a tmpfs of `size` ('8m'), as the folder `name` of the test; skips the test where it may not be mounted."""
+        if os.geteuid() != 0:
+            self.skipTest('mounts a tmpfs: needs root')
+        disk = self.path(name)
+        os.mkdir(disk, 0o700)
+        done = subprocess.run(['mount', '-t', 'tmpfs', '-o', f'size={size},mode=700', 'capstan-test', disk],
+                              capture_output=True, text=True)
+        if done.returncode != 0:
+            self.skipTest(f'mounts a tmpfs, which this machine refuses: {done.stderr.strip()}')
+        self.addCleanup(subprocess.run, ['umount', '--lazy', disk], check=True)
+        return disk
+
+    @staticmethod
+    def fill(disk):
+        """Takes all that is free on it, again and again where some was given up; the file that does."""
+        path = os.path.join(disk, 'filler')
+        with open(path, 'ab', buffering=0) as f:
+            for size in (65536, 4096):
+                try:
+                    while True:
+                        f.write(b'\0' * size)
+                except OSError as error:
+                    assert NO_SPACE in str(error), error
+        return path
 
     def half_saved(self, job_id):
         """The folder of a checkpoint under way: newer than all that have a manifest, and without one."""

@@ -135,15 +135,15 @@ def sha256_of(tensors):
     return digest.hexdigest()
 
 
-def python_with(name, *packages):
+def python_with(name, *packages, folder=os.path.join(ROOT, 'build'), seconds=300):
     """A Python that has these packages of PyPI, in a virtual environment that later runs find again."""
-    venv = os.path.join(ROOT, 'build', f'venv-{name}')
+    venv = os.path.join(folder, f'venv-{name}')
     python, ready = os.path.join(venv, 'bin', 'python'), os.path.join(venv, 'ready')
     wanted = ' '.join(packages)
     if not os.path.exists(ready) or open(ready).read() != wanted:
         subprocess.run([sys.executable, '-m', 'venv', '--clear', venv], check=True, timeout=120)
         pip = subprocess.run([python, '-m', 'pip', 'install', '-q', '--disable-pip-version-check', *packages],
-                             stderr=subprocess.PIPE, text=True, timeout=300)
+                             stderr=subprocess.PIPE, text=True, timeout=seconds)
         if re.search('NewConnectionError|ConnectTimeoutError|name resolution|Network is unreachable', pip.stderr):
             raise unittest.SkipTest(f'NOT TESTED: no package index can be reached for {wanted}\n{pip.stderr}')
         if pip.returncode != 0:

@@ -168,15 +168,22 @@ class Nodes {
         return Order<job::v1::SuspendJobRequest>(caller, bytes);
       case 1:
         return Order<job::v1::ResumeJobRequest>(caller, bytes);
-      case 2:
+      case 2: {
+        job::v1::DeleteCheckpointRequest request;  // the same bytes, with another field
+        const bool parsed = request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+        if (parsed && !request.checkpoint().empty()) {
+          return Order<job::v1::DeleteCheckpointRequest>(caller, bytes);
+        }
         return Order<job::v1::RetryJobRequest>(caller, bytes);
+      }
       default:
         return Order<job::v1::UpdateJobRequest>(caller, bytes);
     }
   }
 
   static core::Caller Caller(int which) {
-    return which % 4 == 3 ? core::Caller{"eve", /*any_job=*/false} : core::Caller{};
+    return which % 4 == 3 ? core::Caller{"eve", /*any_job=*/false}
+                          : core::Caller{"", /*any_job=*/true};
   }
   template <typename Message>
   void Name(Message& message) const {

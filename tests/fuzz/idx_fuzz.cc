@@ -1,5 +1,5 @@
-// The IDX reader on any bytes. The first byte chooses: bit 0 labels or images, bit 1 packed or
-// plain.
+// The IDX and CIFAR-10 readers on any bytes. The first byte chooses: bit 0 labels or images, bit 1
+// gzip or plain, bit 2 CIFAR-10, bit 3 xz.
 //
 // Besides not crashing: an error has a reason that the job can show, and what was read is as large
 // as the header says and within the memory limit.
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "gpu_worker/data/cifar.h"
 #include "gpu_worker/data/failure.h"
 #include "gpu_worker/data/idx.h"
 #include "services/check/check.h"
@@ -30,7 +31,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   std::unique_ptr<cd::ByteSource> source = cd::MemorySource("input", bytes);
   if ((data[0] & 2) != 0) source = cd::GzipSource(std::move(source));
+  if ((data[0] & 8) != 0) source = cd::XzSource(std::move(source));
 
+  if ((data[0] & 4) != 0) {
+    cd::CifarImages images;
+    const absl::Status status = cd::ReadCifarBatch(*source, true, kMemoryBytes, images);
+    if (!status.ok()) CheckReason(status);
+    const size_t count = images.labels.size();
+    CAPSTAN_CHECK(images.pixels.size() == count * cd::kCifarImageBytes);
+    CAPSTAN_CHECK(count * cd::kCifarRecordBytes <= size_t{kMemoryBytes});
+    for (const uint8_t label : images.labels) CAPSTAN_CHECK(label < cd::kCifarClasses);
+    CAPSTAN_CHECK(!status.ok() || count > 0);
+    return 0;
+  }
   if ((data[0] & 1) != 0) {
     const auto labels = cd::ReadIdxLabels(*source, kNumClasses, kMemoryBytes);
     if (!labels.ok()) {

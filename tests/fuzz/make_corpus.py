@@ -7,6 +7,7 @@ fuzz_papers/certificate-worker alone is not from here: `capstan certs issue work
 import gzip
 import hashlib
 import json
+import lzma
 import pathlib
 import struct
 
@@ -35,6 +36,7 @@ def packed(data):
 def idx():
     images = idx_images(2, 2, 3, bytes(range(12)))
     labels = idx_labels(4, bytes([0, 9, 3, 1]))
+    record = bytes([7]) + bytes(range(256)) * 12
     cases = {
         "images": (0, images),
         "images-short": (0, images[:-1]),
@@ -49,6 +51,12 @@ def idx():
         "images-gz-absurd": (2, packed(idx_images(0x7FFFFFFF, 28, 28, b""))),
         "labels-gz": (3, packed(labels)),
         "labels-gz-zeros": (3, packed(idx_labels(5000, bytes(5000)))),
+        "cifar": (4, record * 2),
+        "cifar-short": (4, record[:-1]),
+        "cifar-label-ten": (4, bytes([10]) + bytes(3072)),
+        "cifar-gz": (6, packed(record)),
+        "cifar-xz": (12, lzma.compress(record, preset=0)),
+        "cifar-xz-short": (12, lzma.compress(record, preset=0)[:-9]),
     }
     for name, (kind, data) in cases.items():
         write("fuzz_idx", name, bytes([kind]) + data)
@@ -266,8 +274,8 @@ def papers():
 def launch():
     bundle = {"role": "worker", "name": "w0", "address": "10.0.0.2", "coordinator": "10.0.0.1:7070", "folder": "",
               "authority": "-----BEGIN\n", "certificate": "c", "key": "k", "token": "t", "tokens": "{}",
-              "workers_of_host": 2, "devices": 1, "env": ["A=b c"]}
-    bundles = {"good": bundle, "count": {**bundle, "devices": 1e300}, "kinds": {**bundle, "env": {"a": 1}}}
+              "workers_of_host": 2, "nodes": 1, "env": ["A=b c"]}
+    bundles = {"good": bundle, "count": {**bundle, "nodes": 1e300}, "kinds": {**bundle, "env": {"a": 1}}}
     for name, value in bundles.items():
         write("fuzz_launch", "bundle-" + name, b"\x00bundle 3 " + json.dumps(value).encode())
     write("fuzz_launch", "bundle-deep", b"\x00bundle 3 " + b"[" * 500)

@@ -123,5 +123,17 @@ TEST(ExchangeFaultsTest, FlippedPayloadBitsAreNeverAdded) {
   EXPECT_GT(result.counters.streams, 10);  // weights are fetched by opening the stream again
 }
 
+// A bit of a key, a seal, a part, a decision or an answer: the message counts for nothing, and its
+// stream is opened again.
+TEST(ExchangeFaultsTest, FlippedHeaderBitsCountForNothing) {
+  ClusterOptions options{.workers = 3, .shards = 2, .seed = 5000};
+  options.faults = ProxyFaults{.flip_header = 0.03};
+  const Result result = RunOn(options);
+  ExpectLikeLocal(result);
+  EXPECT_GT(result.counters.flipped_headers, 10);
+  EXPECT_EQ(result.counters.corrupt_acks, 0);
+  EXPECT_GT(result.counters.streams, 10);
+}
+
 }  // namespace
 }  // namespace capstan::tests

@@ -66,6 +66,24 @@ TEST(ModelTest, TheProtocolHasNoViolation) {
        {.steps = 3, .checkpoints = 2, .nonfinite_step = 1, .crashes = 1, .wipes = 1}},
       {"evaluation, a worker dies", {.lanes = 2, .evaluated_version = 1, .deaths = 1, .wipes = 1}},
       {"evaluation, a crash", {.evaluated_version = 1, .crashes = 1, .wipes = 1}},
+      // D0: two copies of a lane differ, and each chunk may hold another one.
+      {"D0, a worker is suspected", {.steps = 1, .free_bits = true, .suspicions = 1, .wipes = 1}},
+      {"D0, a worker is suspected, two steps",
+       {.lanes = 2, .free_bits = true, .suspicions = 1, .wipes = 1}},
+      {"D0, a worker dies", {.steps = 1, .free_bits = true, .deaths = 1, .wipes = 1}},
+      {"D0, a worker is cut off from one shard",
+       {.lanes = 2, .steps = 1, .free_bits = true, .cuts = 1, .wipes = 1}},
+      {"D0, a shard crashes",
+       {.lanes = 2, .workers = 1, .checkpoints = 2, .free_bits = true, .crashes = 1, .wipes = 1}},
+      {"D0, an order and a crash",
+       {.lanes = 2,
+        .workers = 1,
+        .checkpoints = 2,
+        .order = Order::kRate,
+        .free_bits = true,
+        .crashes = 1}},
+      {"D0, not finite, and suspected",
+       {.steps = 1, .nonfinite_step = 0, .free_bits = true, .suspicions = 1}},
   };
   // A sanitizer looks at the checker, which each world's beginning shows as well as its end.
   const bool sanitized = std::getenv("CAPSTAN_SANITIZED") != nullptr;

@@ -1,10 +1,13 @@
 #include "tests/sim/cluster.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/registration.h"
 #include "services/check/check.h"
+#include "services/security/tokens.h"
 
 namespace capstan::sim {
 namespace {
@@ -12,8 +15,8 @@ namespace {
 using node::v1::ConnectRequest;
 using node::v1::ConnectResponse;
 
-constexpr absl::Duration kHeartbeat = absl::Milliseconds(200);
-constexpr absl::Duration kLimit = absl::Seconds(120);  // after everything healed
+constexpr absl::Duration kLimit = absl::Seconds(120);   // after everything healed
+constexpr absl::Duration kForgets = absl::Seconds(20);  // after the end, at most
 const LinkFaults kNoFaults;
 
 }  // namespace
@@ -21,11 +24,11 @@ const LinkFaults kNoFaults;
 Cluster::Cluster(const Plan& plan)
     : plan_(plan),
       random_(plan.seed),
-      network_(queue_, random_),
-      disk_(random_),
+      network_(queue_, random_, result_.effects),
+      disk_(random_, result_.effects),
       histories_(plan.toy),
       exchange_faults_(plan.exchange),
-      coordinator_process_(queue_),
+      coordinator_process_(queue_, result_.effects, FaultClass::kCoordinatorPause),
       answered_(plan.orders.size()) {
   disk_.SetErrors(plan.disk_full, plan.sync_error);
 }
@@ -39,20 +42,35 @@ void Cluster::Violation(const std::string& what) {
 // ---- Services ----
 
 Cluster::Node& Cluster::AddNode(const std::string& name, bool is_worker) {
-  nodes_.push_back(std::make_unique<Node>(queue_));
+  nodes_.push_back(std::make_unique<Node>(queue_, result_.effects, is_worker));
   Node& node = *nodes_.back();
   node.name = name;
   node.host = static_cast<int>(nodes_.size());
-  node.is_worker = is_worker;
   (is_worker ? workers_ : shards_).push_back(&node);
-  queue_.After(random_.Between(absl::ZeroDuration(), absl::Milliseconds(100)),
-               [this, &node] { StartService(node); });
+  if (is_worker && static_cast<int>(workers_.size()) == plan_.thin_worker + 1) {
+    node.silenced = true;
+    queue_.After(plan_.thin_from,
+                 [this, &node] { network_.SetBandwidth(node.host, plan_.thin_bytes_per_second); });
+  }
+  absl::Duration start = random_.Between(absl::ZeroDuration(), absl::Milliseconds(100));
+  for (const LateHost& host : plan_.later) {
+    if (!is_worker || host.worker != static_cast<int>(workers_.size()) - 1) continue;
+    node.later = true;
+    start = host.at;
+  }
+  queue_.After(start, [this, &node] { StartService(node); });
   return node;
 }
 
 void Cluster::StartService(Node& node) {
+  if (node.gone || node.service_runs) return;
+  node.service_runs = true;
   node.service.Start();
   node.incarnation = 0;
+  node.broken = false;
+  node.resume_key.clear();
+  for (size_t i = 0; i < services::kResumeKeyBytes; ++i)
+    node.resume_key.push_back(static_cast<char>(random_.Below(256)));
   if (!node.is_worker) {
     SimShard::Hooks hooks;
     hooks.connect = [this, &node](const std::string& address,
@@ -62,13 +80,14 @@ void Cluster::StartService(Node& node) {
     };
     hooks.changed = [this, &node] { ReportSoon(node); };
     hooks.decided = [this, &node](int64_t lineage, const training::Decision& decision) {
-      const std::string broken = histories_.NoteDecision(lineage, decision);
-      if (!broken.empty()) Violation(absl::StrCat(node.name, ": ", broken));
+      NoteDecision(node, lineage, decision);
     };
     hooks.published = [this, &node](int64_t lineage, int64_t version,
                                     absl::Span<const float> weights, int64_t first_float) {
       CheckWeights(node.name, lineage, version, weights, first_float);
+      newest_[lineage] = std::max(newest_[lineage], version);
     };
+    hooks.small_frames = plan_.thin_worker >= 0;
     node.shard = std::make_unique<SimShard>(queue_, random_, disk_, node.service, node.host,
                                             std::move(hooks));
   }
@@ -77,8 +96,23 @@ void Cluster::StartService(Node& node) {
   BeatForever(node);
 }
 
-// The host dies: its processes end, what is connected to them is told.
+// The host dies.
 void Cluster::StopService(Node& node) {
+  EndService(node);
+  if (plan_.power_cuts) disk_.PowerCut(node.host);
+}
+
+bool Cluster::LeaveService(Node& node) {
+  if (!node.service_runs) return false;
+  if (node.session != nullptr) goodbyes_.insert(node.session_id);
+  EndService(node);
+  return true;
+}
+
+// Its processes end, what is connected to them is told.
+void Cluster::EndService(Node& node) {
+  node.service_runs = false;
+  node.silenced = true;
   node.service.Kill();
   node.task_process.Kill();
   if (node.session != nullptr) node.session->Close(0);
@@ -90,7 +124,6 @@ void Cluster::StopService(Node& node) {
   node.shard.reset();
   node.task.reset();
   node.ended_task.reset();
-  if (plan_.power_cuts) disk_.PowerCut(node.host);
 }
 
 void Cluster::Connect(Node& node) {
@@ -115,16 +148,23 @@ void Cluster::Connect(Node& node) {
       ConnectRequest message;
       CAPSTAN_CHECK(message.ParseFromString(bytes));
       if (message.has_register_()) {
-        Tell(coordinator::core::NodeConnected{session, message.register_()});
+        auto connected = coordinator::ReadRegistration(message.register_(), std::nullopt);
+        CAPSTAN_CHECK(connected.ok());
+        connected->session = session;
+        Tell(*std::move(connected));
       } else {
         Tell(coordinator::core::NodeMessage{session, message});
       }
     })();
   };
   server.closed = coordinator_process_.Guard([this, session] {
-    if (sessions_.erase(session) > 0)
-      Tell(coordinator::core::NodeDisconnected{session, /*goodbye=*/false});
+    if (sessions_.erase(session) == 0) return;
+    // As the adapter: once as soon as the stream ends, once when it is known how.
+    Tell(coordinator::core::NodeDisconnected{session, /*goodbye=*/false});
+    if (goodbyes_.count(session) > 0)
+      Tell(coordinator::core::NodeDisconnected{session, /*goodbye=*/true});
   });
+  node.session_id = session;
   node.session = network_.Open(kNoFaults, std::move(client), std::move(server));
   if (!coordinator_process_.alive()) return node.session->Break();
   sessions_[session] = node.session;
@@ -134,6 +174,7 @@ void Cluster::Connect(Node& node) {
   reg.set_role(node.is_worker ? common::v1::ROLE_WORKER : common::v1::ROLE_PARAM_STORE);
   reg.set_host("host-" + node.name);
   reg.set_last_incarnation(node.incarnation);
+  reg.set_resume_key(node.resume_key);
   if (node.is_worker) reg.add_devices()->set_name("cpu");
   if (!node.is_worker) reg.set_data_address("unix:/" + node.name);
   node.session->Send(0, message.SerializeAsString(), true);
@@ -165,13 +206,29 @@ void Cluster::BeatForever(Node& node) {
   node.service.After(kHeartbeat, [this, &node] { BeatForever(node); });
 }
 
+void Cluster::NoteRegistered(Node& node, int64_t incarnation) {
+  if (node.incarnation != 0 && node.incarnation != incarnation) {
+    Violation(absl::StrCat(node.name, ": the process of incarnation ", node.incarnation,
+                           " has come back and is ", incarnation));
+  }
+  const auto [known, fresh] = keys_.emplace(incarnation, node.resume_key);
+  if (!fresh && known->second != node.resume_key)
+    Violation(absl::StrCat(node.name, ": incarnation ", incarnation, " is another process"));
+  if (node.broken) {
+    result_.effects.Saw(FaultClass::kSessionBreak);
+    ++result_.resumed;
+  }
+  node.broken = false;
+  node.incarnation = incarnation;
+  node.registered = true;
+}
+
 void Cluster::OnAnswer(Node& node, const std::string& bytes) {
   ConnectResponse message;
   CAPSTAN_CHECK(message.ParseFromString(bytes));
   switch (message.message_case()) {
     case ConnectResponse::kRegistered:
-      node.incarnation = message.registered().incarnation();
-      node.registered = true;
+      NoteRegistered(node, message.registered().incarnation());
       return Beat(node);
     case ConnectResponse::kProbe:
       return Answer(node, message.probe());
@@ -199,11 +256,12 @@ void Cluster::OnAnswer(Node& node, const std::string& bytes) {
       node.shard->OnEndJob();
       return ReportSoon(node);
     case ConnectResponse::kFilesTaken:
-      if (node.task != nullptr) node.task->OnFilesTaken();
+      if (node.task != nullptr) node.task->OnFilesTaken(message.files_taken());
       if (node.shard != nullptr) node.shard->OnFilesTaken(message.files_taken());
       return;
     case ConnectResponse::kGiveOrders:
-      node.shard->OnGiveOrders(message.give_orders());
+      if (node.task != nullptr) node.task->OnGiveOrders(message.give_orders());
+      if (node.shard != nullptr) node.shard->OnGiveOrders(message.give_orders());
       return ReportSoon(node);
     case ConnectResponse::kSetLogLevel:  // nobody asks for these here
     case ConnectResponse::kDiagnose:
@@ -239,12 +297,17 @@ void Cluster::StartTask(Node& node, const node::v1::StartTask& start) {
     return ConnectExchange(node, node.task_process, address, std::move(receive), std::move(closed));
   };
   hooks.changed = [this, &node] { ReportSoon(node); };
+  hooks.decided = [this, &node](int64_t lineage, const training::Decision& decision) {
+    result_.effects.Saw(FaultClass::kLocal);
+    NoteDecision(node, lineage, decision);
+  };
   hooks.assembled = [this, &node](int64_t lineage, int64_t version,
                                   absl::Span<const float> weights) {
     CheckWeights(node.name, lineage, version, weights, 0);
+    if (version < newest_[lineage]) ++result_.late_versions;
   };
-  node.task = std::make_unique<SimTask>(queue_, random_, node.task_process, plan_.toy, start,
-                                        std::move(hooks));
+  node.task = std::make_unique<SimTask>(queue_, random_, disk_, node.task_process, node.host,
+                                        plan_.toy, start, std::move(hooks));
   ReportSoon(node);
 }
 
@@ -294,6 +357,12 @@ std::shared_ptr<Connection> Cluster::ConnectExchange(
 
 // ---- What must hold ----
 
+void Cluster::NoteDecision(const Node& node, int64_t lineage, const training::Decision& decision) {
+  const std::string broken = histories_.NoteDecision(lineage, decision);
+  if (!broken.empty()) Violation(absl::StrCat(node.name, ": ", broken));
+  if (decision.clip_scale * decision.loss_scale != 1) result_.effects.Saw(FaultClass::kLossScale);
+}
+
 void Cluster::CheckWeights(absl::string_view who, int64_t lineage, int64_t version,
                            absl::Span<const float> weights, int64_t first_float) {
   queue_.Note(absl::StrCat(who, " ", lineage, " ", version));
@@ -319,6 +388,7 @@ void Cluster::CheckEnd() {
                        : coordinator_->GetJob(job_id_);
   if (!job.ok()) return Violation("an accepted job is lost");
   result_.job = *job;
+  CheckForgotten();
   if (job->state() == common::v1::JOB_STATE_FAILED && job->reason() == "CheckpointCorrupt" &&
       plan_.has(FaultClass::kDamage) && NoCheckpointIsWhole()) {
     return;  // the only one was damaged: nothing is begun anew over what a person may still save
@@ -345,6 +415,7 @@ void Cluster::CheckEnd() {
 WorldResult Cluster::Run() {
   for (int i = 0; i < plan_.shards; ++i) AddNode(absl::StrCat("s", i), false);
   for (int i = 0; i < plan_.workers; ++i) AddNode(absl::StrCat("w", i), true);
+  PlanForgetting();
   StartCoordinator();
   queue_.After(absl::ZeroDuration(), [this] { Submit(); });
   PlanOrders();
@@ -354,7 +425,7 @@ WorldResult Cluster::Run() {
   while (queue_.RunOne() && queue_.now() < end && result_.violations.empty()) {
     if (quiet_at == absl::InfiniteDuration() && ended_)
       quiet_at = std::max(queue_.now(), absl::Seconds(1000) + plan_.fault_time) + absl::Seconds(5);
-    if (queue_.now() > quiet_at) break;
+    if (queue_.now() > quiet_at && (HasForgotten() || queue_.now() > quiet_at + kForgets)) break;
   }
   if (result_.violations.empty()) {
     if (quiet_at == absl::InfiniteDuration()) {

@@ -25,8 +25,13 @@
 
 namespace capstan::sim {
 
-// Calls of the client; order i of the plan is kFirstOrder + i.
-inline constexpr coordinator::core::CallId kSubmit = 1, kResume = 2, kFirstOrder = 100;
+inline constexpr absl::Duration kHeartbeat = absl::Milliseconds(200);
+
+// Calls of the client; order i of the plan is kFirstOrder + i, and so on for the jobs that pass.
+inline constexpr coordinator::core::CallId kSubmit = 1, kResume = 2, kFirstOrder = 100,
+                                           kPassSubmit = 1000, kPassCancel = 2000;
+inline constexpr char kPassing[] = "passing";  // the name of jobs that are cancelled at once
+inline constexpr char kGone[] = "gone";        // the host that goes away for good
 
 class Cluster {
  public:
@@ -37,15 +42,26 @@ class Cluster {
  private:
   // A host with one service, its session to the coordinator, and what it runs.
   struct Node {
-    Node(EventQueue& queue) : service(queue), task_process(queue) {}  // NOLINT
+    Node(EventQueue& queue, Effects& effects, bool is_a_worker)
+        : is_worker(is_a_worker),
+          service(queue, effects, is_worker ? FaultClass::kTaskPause : FaultClass::kShardPause),
+          task_process(queue, effects, FaultClass::kTaskPause) {}
 
     std::string name;
     int host = 0;  // 0 is the coordinator's
-    bool is_worker = false;
+    const bool is_worker;
     Process service;
-    int64_t incarnation = 0;
+    bool service_runs = false;
+    std::string resume_key;   // of the process
+    int64_t incarnation = 0;  // as it was told; 0: not yet
     bool registered = false;
     std::shared_ptr<Connection> session;
+    coordinator::core::SessionId session_id = 0;
+    bool broken = false;  // a fault has broken the session, and it is not back yet
+    bool silenced =
+        false;  // the coordinator could not hear of it for a while, or of its process no more
+    bool later = false;  // comes when the job runs
+    bool gone = false;   // for good
     std::unique_ptr<SimShard> shard;
     Process task_process;
     std::unique_ptr<SimTask> task;
@@ -54,7 +70,7 @@ class Cluster {
   };
 
   // cluster_coordinator.cc
-  coordinator::core::CoreOptions CoordinatorOptions() const;
+  coordinator::core::CoreOptions CoordinatorOptions();
   void StartCoordinator();
   void StopCoordinator();
   void Tell(decltype(coordinator::core::Event::what) what);
@@ -63,15 +79,28 @@ class Cluster {
   void CarryOut(const coordinator::core::Effect& effect);
   void CoordinatorTick();
   void NoteView(const coordinator::core::JobRecord& job);
+  void NoteJoins(const common::v1::View& view);
   void WriteManifest(const coordinator::core::WriteManifest& write);
   absl::Status WriteManifestFile(const coordinator::core::WriteManifest& write);
   void Sweep(const coordinator::core::SweepCheckpoints& sweep);
   void Submit();
 
+  // cluster_forgetting.cc
+  void PlanForgetting();
+  void WatchPassing();
+  void NotePassing(const coordinator::core::Reply& reply);
+  void NoteDurable(const coordinator::core::Record& record);
+  bool HasForgotten() const;
+  void CheckForgotten();
+
   // cluster.cc
   Node& AddNode(const std::string& name, bool is_worker);
   void StartService(Node& node);
   void StopService(Node& node);
+  // The service says goodbye. False: there is none.
+  bool LeaveService(Node& node);
+  void EndService(Node& node);
+  void NoteRegistered(Node& node, int64_t incarnation);
   void Connect(Node& node);
   void Beat(Node& node);
   void BeatForever(Node& node);
@@ -86,6 +115,7 @@ class Cluster {
                                               std::function<void()> closed);
   void CheckWeights(absl::string_view who, int64_t lineage, int64_t version,
                     absl::Span<const float> weights, int64_t first_float);
+  void NoteDecision(const Node& node, int64_t lineage, const training::Decision& decision);
   void CheckEnd();
   void CheckFiles();
   absl::Status IsWhole(const std::string& folder) const;
@@ -102,6 +132,8 @@ class Cluster {
   // cluster_faults.cc
   void PlanFaults();
   void Befall(const Fault& fault);
+  int HostOf(int index) const;
+  void NoteSilenced(int a, int b);
   void Heal();
 
   void Violation(const std::string& what);
@@ -109,11 +141,12 @@ class Cluster {
   const Plan plan_;
   Random random_;
   EventQueue queue_;
+  WorldResult result_;
   Network network_;
   SimDisk disk_;
   Histories histories_;
   LinkFaults exchange_faults_;
-  WorldResult result_;
+  std::map<int64_t, int64_t> newest_;  // version that a shard has published, by lineage
 
   Process coordinator_process_;
   std::unique_ptr<coordinator::core::CoordinatorCore> coordinator_;
@@ -127,10 +160,21 @@ class Cluster {
   std::string job_id_;                                      // empty: no submission was answered yet
   std::vector<bool> answered_;                              // by order of the plan
   absl::Duration suspended_at_ = absl::InfiniteDuration();  // as the client sees it
-  std::map<int64_t, int64_t> told_steps_;       // order id -> the step that people were told
-  std::map<int64_t, std::string> assignments_;  // generation -> lane owners
-  std::set<std::string> committed_;             // folders whose manifest was acknowledged
-  bool ended_ = false;                          // told so, and durable
+  std::map<int64_t, int64_t> told_steps_;            // order id -> the step that people were told
+  std::map<int64_t, std::string> assignments_;       // generation -> lane owners
+  std::set<std::string> committed_;                  // folders whose manifest was acknowledged
+  bool ended_ = false;                               // told so, and durable
+  std::set<coordinator::core::SessionId> goodbyes_;  // sessions that their nodes end themselves
+  std::map<int64_t, std::string> keys_;    // of processes, by the incarnation they were told
+  std::map<std::string, int64_t> issued_;  // durable incarnations, by the hash of the key
+  std::set<std::string> in_view_;          // workers of the last view
+  struct Passing {
+    std::string id;  // empty: not answered
+    bool cancelled = false;
+    bool again = false;  // its request id has made a second job
+  };
+  std::vector<Passing> passing_;
+  std::set<std::string> forgotten_;  // ids of jobs
 
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Node*> workers_;

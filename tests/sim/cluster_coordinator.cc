@@ -21,19 +21,22 @@ namespace {
 
 namespace core = coordinator::core;
 
-constexpr absl::Duration kHeartbeat = absl::Milliseconds(200);
 constexpr absl::Duration kLease = absl::Seconds(1);
 
 job::v1::JobSpec SpecOf(const Plan& plan) {
   // 8 samples a lane and a last step of an epoch in which the last lanes have none.
   const int64_t batch = 8 * plan.lanes;
   const int64_t train = 4 * batch + std::max(1, plan.lanes / 2);
+  std::string resources = absl::StrCat("lanes: ", plan.lanes);
+  if (!plan.local)
+    absl::StrAppend(&resources, ", num_workers: ", plan.workers, ", num_shards: ", plan.shards);
+  if (plan.min_workers > 0) absl::StrAppend(&resources, ", min_workers: ", plan.min_workers);
   std::string text = absl::StrCat(
-      "version: 1\nname: sim\nresources: {num_workers: ", plan.workers,
-      ", num_shards: ", plan.shards, ", lanes: ", plan.lanes,
+      "version: 1\nname: sim\nresources: {", resources,
       "}\nmodel: {name: mlp}\ndata: {format: synthetic_digits, train_samples: ", train,
-      ", test_samples: 40}\nkvstore: {type: dist_sync}\ntraining: {max_steps: ", plan.steps,
-      ", epochs: 1000, global_batch_size: ", batch,
+      ", test_samples: 40}\nkvstore: {type: ", plan.local ? "local" : "dist_sync",
+      "}\ntraining: {max_steps: ", plan.steps, ", epochs: 1000, global_batch_size: ", batch,
+      plan.toy.scaled() ? ", precision: fp16" : "",
       ", seed: 5, optimizer: {name: sgd, learning_rate: 0.0001}}\n",
       "recovery: {max_restarts: 100}\n");
   if (plan.checkpoint_every > 0)
@@ -55,16 +58,23 @@ std::string HexOfSha256(const std::string& bytes) {
 
 }  // namespace
 
-core::CoreOptions Cluster::CoordinatorOptions() const {
+core::CoreOptions Cluster::CoordinatorOptions() {
   core::CoreOptions out;
   out.lease = kLease;
   out.heartbeat = kHeartbeat;
   out.storage_root = "/sim";
-  out.seed = plan_.seed;
+  out.seed = random_.Next();  // each process has its own
+  if (plan_.forgetting.has_value()) {
+    out.max_ended_jobs = 2;
+    out.lost_node_kept = absl::Seconds(5);  // no cut and no crash is so long
+  }
   out.validate = training::spec::ValidateSpec;
   out.resolve = [](const job::v1::JobSpec& spec, const common::v1::DatasetInfo& dataset,
                    const std::string& job_id, const std::string& root) {
-    return training::spec::Resolve(spec, dataset, {.job_id = job_id, .storage_path = root});
+    // Large chunks: few events a step.
+    return training::spec::Resolve(
+        spec, dataset,
+        {.job_id = job_id, .storage_path = root, .chunk_floats = training::kMediumChunkFloats});
   };
   return out;
 }
@@ -87,7 +97,7 @@ void Cluster::StopCoordinator() {
   inbox_.clear();
   // What was being committed survived as a whole, or not at all.
   if (committing_ && random_.Chance(0.5)) {
-    for (const core::Record& record : uncommitted_) durable_.Apply(record);
+    for (const core::Record& record : uncommitted_) NoteDurable(record);
   }
   uncommitted_.clear();
   committing_ = false;
@@ -106,6 +116,12 @@ void Cluster::Tell(decltype(core::Event::what) what) {
 void Cluster::StepCoordinator(const decltype(core::Event::what)& what) {
   core::Effects effects =
       coordinator_->Step({absl::UnixEpoch() + queue_.now(), what}, queue_.now());
+  for (const auto& node : nodes_) {
+    if (node->silenced) continue;
+    const core::Node* const known = coordinator_->nodes().Find(node->name);
+    if (known != nullptr && known->lost)
+      Violation(absl::StrCat(node->name, " was never silent, and is taken for lost"));
+  }
   const auto behind = std::find_if(effects.begin(), effects.end(), [](const core::Effect& effect) {
     return !std::holds_alternative<core::Persist>(effect);
   });
@@ -116,8 +132,7 @@ void Cluster::StepCoordinator(const decltype(core::Event::what)& what) {
   committing_ = true;
   coordinator_process_.After(random_.Between(absl::Microseconds(500), absl::Milliseconds(8)),
                              [this, effects = std::move(effects)] {
-                               for (const core::Record& record : uncommitted_)
-                                 durable_.Apply(record);
+                               for (const core::Record& record : uncommitted_) NoteDurable(record);
                                uncommitted_.clear();
                                committing_ = false;
                                CarryOut(effects);
@@ -156,6 +171,7 @@ void Cluster::CarryOut(const core::Effect& effect) {
     connection->Close(1);
   } else if (const auto* e = std::get_if<core::Reply>(&effect)) {
     CAPSTAN_CHECK(e->status.ok() || e->call != kSubmit);
+    if (e->call >= kPassSubmit) return NotePassing(*e);
     if (e->call >= kFirstOrder) answered_[static_cast<size_t>(e->call - kFirstOrder)] = true;
     if (const auto* submitted = std::get_if<job::v1::SubmitJobResponse>(&e->response)) {
       if (!job_id_.empty() && job_id_ != submitted->job_id()) Violation("two jobs of one request");
@@ -163,7 +179,7 @@ void Cluster::CarryOut(const core::Effect& effect) {
     }
   } else if (const auto* e = std::get_if<core::JobChanged>(&effect)) {
     const core::JobRecord* job = coordinator_->Peek(e->job_id);
-    if (job == nullptr) return;
+    if (job == nullptr || job->spec.name() == kPassing) return;
     if (job->has_view()) NoteView(*job);
     NoteOrders(*job);
     if (job->ended() && !ended_) {
@@ -186,6 +202,7 @@ void Cluster::NoteView(const core::JobRecord& job) {
     Violation(absl::StrCat("generation ", job.view.generation(), " names two assignments"));
   if (!fresh) return;
   queue_.Note(absl::StrCat("view ", job.view.generation(), " ", owners));
+  NoteJoins(job.view);
   if (histories_.knows(job.view.lineage())) {
     ++result_.takeovers;
     return;
@@ -199,6 +216,19 @@ void Cluster::NoteView(const core::JobRecord& job) {
   }
   const std::string broken = histories_.NoteLineage(job.view.lineage(), base_lineage, base_version);
   if (!broken.empty()) Violation(broken);
+}
+
+void Cluster::NoteJoins(const common::v1::View& view) {
+  std::set<std::string> workers;
+  for (const common::v1::WorkerRef& worker : view.workers()) workers.insert(worker.node());
+  const bool begun = !in_view_.empty();
+  for (const auto& node : nodes_) {
+    if (!begun || workers.count(node->name) == 0 || in_view_.count(node->name) > 0) continue;
+    if (histories_.knows(view.lineage())) ++result_.joins;
+    if (node->later) result_.effects.Saw(FaultClass::kElastic);
+    node->later = false;
+  }
+  in_view_ = std::move(workers);
 }
 
 // ---- Manifests ----
@@ -240,7 +270,7 @@ absl::Status Cluster::WriteManifestFile(const core::WriteManifest& write) {
     if (HexOfSha256(*bytes) != hex && !plan_.has(FaultClass::kDamage))
       Violation(absl::StrCat(write.folder, "/", file.name(), ": other bytes than reported"));
   }
-  if (shard_files != coordinator_->Peek(write.job_id)->resolved->num_shards())
+  if (shard_files != std::max(1, coordinator_->Peek(write.job_id)->resolved->num_shards()))
     Violation("a manifest that does not name every shard's file");
   if (!absl::EndsWith(write.folder, absl::StrCat("/", write.lineage, "-", write.step)))
     Violation(

@@ -21,25 +21,29 @@ void Cluster::Befall(const Fault& fault) {
   Node& worker = *workers_[fault.target % workers_.size()];
   Node& shard = *shards_[fault.target % shards_.size()];
   const absl::Duration until = queue_.now() + fault.length;
-  const int peer = fault.peer == 0 ? 0 : shards_[(fault.peer - 1) % shards_.size()]->host;
+  const int deaf = HostOf(fault.target), peer = HostOf(fault.peer);
   switch (fault.what) {
     case FaultClass::kStreamBreak:
       if (worker.task == nullptr) return;
-      worker.task->BreakStreams();
+      if (worker.task->BreakStreams() == 0) return;
       break;
     case FaultClass::kCut:
-      network_.Cut(peer, worker.host, until);
-      network_.Cut(worker.host, peer, until);
-      break;
+      NoteSilenced(deaf, peer);
+      network_.Cut(peer, deaf, until, fault.what);
+      network_.Cut(deaf, peer, until, fault.what);
+      return;  // counted by the network, as each message that it holds back
     case FaultClass::kOneWayCut:
-      network_.Cut(peer, worker.host, until);
-      break;
-    case FaultClass::kLeadBreak:
-      if (shards_.size() == 1) return;
+      NoteSilenced(deaf, peer);
+      network_.Cut(peer, deaf, until, fault.what);
+      return;
+    case FaultClass::kLeadBreak: {
+      int broken = 0;
       for (const Node* other : shards_) {
-        if (other != &shard) network_.BreakAll(shard.host, other->host);
+        if (other != &shard) broken += network_.BreakAll(shard.host, other->host);
       }
+      if (broken == 0) return;
       break;
+    }
     case FaultClass::kTaskCrash:
       if (worker.task == nullptr) return;
       EndTask(worker, /*signal=*/11);
@@ -47,7 +51,7 @@ void Cluster::Befall(const Fault& fault) {
     case FaultClass::kWorkerCrash:
     case FaultClass::kShardCrash: {
       Node& node = fault.what == FaultClass::kWorkerCrash ? worker : shard;
-      if (!node.service.alive()) return;
+      if (!node.service_runs) return;
       StopService(node);
       queue_.At(until, [this, &node] { StartService(node); });
       break;
@@ -61,20 +65,41 @@ void Cluster::Befall(const Fault& fault) {
     case FaultClass::kTaskPause:
       if (worker.task == nullptr) return;
       worker.task_process.Pause(until);
+      return;  // counted by the process, as each event that it holds up
+    case FaultClass::kSessionBreak: {
+      Node& node = *nodes_[static_cast<size_t>(fault.target) % nodes_.size()];
+      if (node.session == nullptr || !node.registered) return;
+      node.broken = true;
+      node.session->Break();
+      return;  // counted when it is back
+    }
+    case FaultClass::kLeave:
+      if (!LeaveService(worker)) return;
+      queue_.At(until, [this, &worker] { StartService(worker); });
       break;
     case FaultClass::kShardPause:
+      shard.silenced = true;
       shard.service.Pause(until);
-      break;
+      return;
     case FaultClass::kCoordinatorPause:
       coordinator_process_.Pause(until);
-      break;
+      return;
     case FaultClass::kDamage:
       disk_.FlipBit(".safetensors");
-      break;
-    default:  // those that last are in the plan itself
+      return;  // counted by the disk
+    default:   // those that last are in the plan itself
       return;
   }
-  ++result_.faults;
+  result_.effects.Saw(fault.what);
 }
+
+// Of two hosts that do not hear each other.
+void Cluster::NoteSilenced(int a, int b) {
+  if ((a == 0) == (b == 0)) return;
+  nodes_[static_cast<size_t>(std::max(a, b) - 1)]->silenced = true;
+}
+
+// 0 is the coordinator's, then come the shards', then the workers'.
+int Cluster::HostOf(int index) const { return index % (1 + static_cast<int>(nodes_.size())); }
 
 }  // namespace capstan::sim

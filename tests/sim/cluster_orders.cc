@@ -28,7 +28,8 @@ void Cluster::Give(size_t order) {
   queue_.After(kAskAgain, [this, order] { Give(order); });
   if (job_id_.empty()) return;
   const PlannedOrder& planned = plan_.orders[order];
-  core::Control control{kFirstOrder + static_cast<core::CallId>(order), {}, {}};
+  core::Control control{
+      kFirstOrder + static_cast<core::CallId>(order), {}, {.name = "", .any_job = true}};
   if (planned.what == training::Order::What::kSuspend) {
     job::v1::SuspendJobRequest request;
     request.set_job_id(job_id_);
@@ -73,9 +74,9 @@ void Cluster::Watch() {
   if (last == nullptr || queue_.now() < suspended_at_ + last->rest) return;
   job::v1::ResumeJobRequest request;
   request.set_job_id(job_id_);
-  if (last->workers > 0) request.set_num_workers(last->workers);
-  if (last->shards > 0) request.set_num_shards(last->shards);
-  Ask({kResume, request, {}});
+  if (last->workers > 0 && !plan_.local) request.set_num_workers(last->workers);
+  if (last->shards > 0 && !plan_.local) request.set_num_shards(last->shards);
+  Ask({kResume, request, {.name = "", .any_job = true}});
 }
 
 // Durable: people are told so.

@@ -18,7 +18,10 @@ void SimDisk::SetName(int host, const std::string& path, std::shared_ptr<Inode> 
 }
 
 absl::Status SimDisk::Write(int host, const std::string& path, std::string bytes) {
-  if (random_.Chance(full_)) return absl::ResourceExhaustedError("no space left on device");
+  if (random_.Chance(full_)) {
+    effects_.Saw(FaultClass::kDiskFull);
+    return absl::ResourceExhaustedError("no space left on device");
+  }
   auto inode = std::make_shared<Inode>();
   inode->bytes = std::move(bytes);
   inode->host = host;
@@ -30,6 +33,7 @@ absl::Status SimDisk::Sync(const std::string& path) {
   const auto file = names_.find(path);
   if (file == names_.end()) return absl::NotFoundError(path);
   if (!file->second->synced && random_.Chance(sync_)) {
+    effects_.Saw(FaultClass::kSyncError);
     Inode& inode = *file->second;
     inode.bytes.resize(random_.Below(static_cast<int64_t>(inode.bytes.size()) + 1));
     inode.synced = true;  // a second sync says OK, as Linux does
@@ -89,6 +93,7 @@ void SimDisk::FlipBit(const std::string& suffix) {
       files.push_back(entry.second.get());
   }
   if (files.empty()) return;
+  effects_.Saw(FaultClass::kDamage);
   std::string& bytes = files[random_.Below(static_cast<int64_t>(files.size()))]->bytes;
   bytes[random_.Below(static_cast<int64_t>(bytes.size()))] ^=
       static_cast<char>(1 << random_.Below(8));
@@ -98,6 +103,7 @@ void SimDisk::PowerCut(int host) {
   // Names that were not synced are as they were, or not: the newest first.
   for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
     if (change->host != host || random_.Chance(0.5)) continue;
+    effects_.Saw(FaultClass::kPowerCut);
     if (change->before == nullptr) {
       names_.erase(change->path);
     } else {
@@ -110,6 +116,7 @@ void SimDisk::PowerCut(int host) {
   for (const auto& entry : names_) {
     Inode& inode = *entry.second;
     if (inode.host != host || inode.synced) continue;
+    effects_.Saw(FaultClass::kPowerCut);
     inode.bytes.resize(random_.Below(static_cast<int64_t>(inode.bytes.size()) + 1));
     inode.synced = true;
   }

@@ -12,12 +12,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/sim/event_queue.h"
+#include "tests/sim/fault_class.h"
 
 namespace capstan::sim {
 
 class SimDisk {
  public:
-  explicit SimDisk(Random& random) : random_(random) {}
+  // Borrows both.
+  SimDisk(Random& random, Effects& effects) : random_(random), effects_(effects) {}
 
   // Shares of writes that fail with ENOSPC, of syncs that fail with EIO (the content is lost).
   void SetErrors(double full, double sync) {
@@ -55,6 +57,7 @@ class SimDisk {
   void SetName(int host, const std::string& path, std::shared_ptr<Inode> inode);
 
   Random& random_;
+  Effects& effects_;
   double full_ = 0, sync_ = 0;
   std::map<std::string, std::shared_ptr<Inode>> names_;
   std::vector<NameChange> changes_;  // oldest first

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "training/lead/loss_scale.h"
 
 namespace capstan::sim {
 namespace {
@@ -30,6 +31,10 @@ const Drawn kDrawn[] = {
     {FaultClass::kDamage, 0.15, 1, Ms(0), Ms(0)},
     {FaultClass::kLeadBreak, 0.3, 8, Ms(0), Ms(0)},
 };
+const Drawn kDrawnLast[] = {
+    {FaultClass::kSessionBreak, 0.35, 3, Ms(0), Ms(0)},
+    {FaultClass::kLeave, 0.25, 2, Ms(50), Ms(2000)},
+};
 
 std::vector<PlannedOrder> DrawOrders(const Plan& plan, Random& random) {
   using What = training::Order::What;
@@ -46,6 +51,49 @@ std::vector<PlannedOrder> DrawOrders(const Plan& plan, Random& random) {
     if (random.Chance(0.5)) order.shards = static_cast<int>(1 + random.Below(plan.shards));
   }
   return orders;
+}
+
+// What makes a job or a cluster another one, and the faults that any node may have.
+void DrawKinds(Plan& plan, Random& random) {
+  for (const Drawn& drawn : kDrawnLast) {
+    if (!random.Chance(drawn.chance)) continue;
+    const int64_t count = 1 + random.Below(drawn.most);
+    for (int64_t i = 0; i < count; ++i) {
+      Fault& fault = plan.faults.emplace_back();
+      fault.what = drawn.what;
+      fault.at = random.Between(Ms(100), plan.fault_time);
+      fault.length = random.Between(drawn.shortest, drawn.longest);
+      fault.target = static_cast<int>(random.Below(plan.workers + plan.shards));
+    }
+  }
+  if (random.Chance(0.2)) {
+    plan.local = true;
+    plan.workers = std::min(plan.workers, 2);  // one of them is spare
+    plan.shards = 1;                           // as is this
+    for (PlannedOrder& order : plan.orders) {
+      order.workers = std::min(order.workers, plan.workers);
+      order.shards = std::min(order.shards, plan.shards);
+    }
+  }
+  if (!plan.local && plan.workers > 1 && random.Chance(0.4)) {
+    plan.min_workers = static_cast<int>(1 + random.Below(plan.workers - 1));
+    plan.steps += random.Below(6);
+    const int64_t late = 1 + random.Below(plan.workers - plan.min_workers);
+    for (int64_t i = 0; i < late; ++i) {
+      plan.later.push_back(
+          {plan.workers - 1 - static_cast<int>(i), random.Between(Ms(200), Ms(1200))});
+    }
+  }
+  if (random.Chance(0.25)) {
+    plan.toy.overflow_above =
+        training::LossScale::kFirst / static_cast<double>(2 << random.Below(3));
+  }
+  if (random.Chance(0.2)) {
+    Forgetting& forgetting = plan.forgetting.emplace();
+    for (int i = 0; i < 4; ++i) forgetting.submits.push_back(random.Between(Ms(100), Ms(1500)));
+    forgetting.gone_at = random.Between(Ms(300), Ms(2500));
+    forgetting.goodbye = random.Chance(0.5);
+  }
 }
 
 }  // namespace
@@ -69,7 +117,13 @@ absl::string_view NameOf(FaultClass what) {
                                                               "shard-pause",
                                                               "coordinator-pause",
                                                               "damage",
-                                                              "lead-break"};
+                                                              "lead-break",
+                                                              "session-break",
+                                                              "leave",
+                                                              "local",
+                                                              "elastic",
+                                                              "loss-scale",
+                                                              "forget"};
   return kNames[static_cast<int>(what)];
 }
 
@@ -89,6 +143,14 @@ bool Plan::has(FaultClass what) const {
       return sync_error > 0;
     case FaultClass::kPowerCut:
       return power_cuts;
+    case FaultClass::kLocal:
+      return local;
+    case FaultClass::kElastic:
+      return min_workers > 0;
+    case FaultClass::kLossScale:
+      return toy.overflow_above > 0;
+    case FaultClass::kForget:
+      return forgetting.has_value();
     default:
       return std::any_of(faults.begin(), faults.end(),
                          [what](const Fault& fault) { return fault.what == what; });
@@ -117,6 +179,19 @@ void Plan::Remove(FaultClass what) {
       return;
     case FaultClass::kPowerCut:
       power_cuts = false;
+      return;
+    case FaultClass::kLocal:
+      local = false;
+      return;
+    case FaultClass::kElastic:
+      min_workers = 0;
+      later.clear();
+      return;
+    case FaultClass::kLossScale:
+      toy.overflow_above = 0;
+      return;
+    case FaultClass::kForget:
+      forgetting.reset();
       return;
     default:
       faults.erase(std::remove_if(faults.begin(), faults.end(),
@@ -164,6 +239,27 @@ Plan DrawPlan(uint64_t seed) {
     }
   }
   if (random.Chance(0.35)) plan.orders = DrawOrders(plan, random);
+  DrawKinds(plan, random);
+  // Any two hosts that talk to each other, in either direction. Two workers never do.
+  const int hosts = 1 + plan.shards + plan.workers;
+  for (Fault& fault : plan.faults) {
+    if (fault.what != FaultClass::kCut && fault.what != FaultClass::kOneWayCut) continue;
+    fault.peer = static_cast<int>(random.Below(1 + plan.shards));
+    fault.target = static_cast<int>((fault.peer + 1 + random.Below(hosts - 1)) % hosts);
+    if (random.Chance(0.5)) std::swap(fault.peer, fault.target);
+  }
+  return plan;
+}
+
+Plan ThinLinkPlan(uint64_t seed) {
+  Plan plan;
+  plan.seed = seed;
+  plan.shards = 3;
+  plan.steps = 300;  // of about 0.1 s
+  plan.thin_worker = 2;
+  plan.thin_bytes_per_second = 12000;  // 3 s for a version
+  plan.thin_from = absl::Seconds(3);
+  plan.fault_time = absl::Seconds(100);
   return plan;
 }
 
@@ -178,6 +274,19 @@ std::string ToString(const Plan& plan) {
   for (int i = 0; i < static_cast<int>(FaultClass::kStreamBreak); ++i) {
     const auto what = static_cast<FaultClass>(i);
     if (plan.has(what)) absl::StrAppend(&text, ", ", NameOf(what));
+  }
+  if (plan.local) absl::StrAppend(&text, ", local");
+  if (plan.min_workers > 0) absl::StrAppend(&text, ", begins with ", plan.min_workers, " workers");
+  if (plan.toy.overflow_above > 0)
+    absl::StrAppend(&text, ", fp16 that overflows above a scale of ", plan.toy.overflow_above);
+  for (const LateHost& host : plan.later)
+    absl::StrAppend(&text, "\n  ", absl::FormatDuration(host.at), " worker ", host.worker,
+                    " comes");
+  if (plan.forgetting.has_value()) {
+    for (const absl::Duration at : plan.forgetting->submits)
+      absl::StrAppend(&text, "\n  ", absl::FormatDuration(at), " a job that is cancelled");
+    absl::StrAppend(&text, "\n  ", absl::FormatDuration(plan.forgetting->gone_at),
+                    plan.forgetting->goodbye ? " a host leaves for good" : " a host dies for good");
   }
   for (const Fault& fault : plan.faults) {
     absl::StrAppend(&text, "\n  ", absl::FormatDuration(fault.at), " ", NameOf(fault.what), " ",

@@ -8,47 +8,38 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "tests/sim/fault_class.h"
 #include "tests/sim/network.h"
 #include "tests/sim/toy.h"
 #include "training/lead/lead.h"
 
 namespace capstan::sim {
 
-enum class FaultClass {
-  kSlow,              // messages are late
-  kRepeat,            // ... come twice
-  kReorder,           // ... overtake each other
-  kCorrupt,           // ... have a wrong bit
-  kDiskFull,          // writes fail
-  kSyncError,         // fsync fails
-  kPowerCut,          // a host that crashes loses what was not synced
-  kStreamBreak,       // streams of a task break
-  kCut,               // two hosts do not hear each other
-  kOneWayCut,         // one of them does not hear the other
-  kTaskCrash,         // a task ends by a signal; its service reports it
-  kWorkerCrash,       // a worker's host; it comes back
-  kShardCrash,        // a shard's host; it comes back
-  kCoordinatorCrash,  // likewise
-  kTaskPause,         // a process stands still: afterwards it is a zombie for a while
-  kShardPause,
-  kCoordinatorPause,
-  kDamage,     // a bit of a checkpoint's file flips on the disk
-  kLeadBreak,  // streams between a shard and the others break
+// A worker's host that is not there from the beginning.
+struct LateHost {
+  int worker = 0;
+  absl::Duration at;  // since the start
 };
-inline constexpr int kFaultClasses = static_cast<int>(FaultClass::kLeadBreak) + 1;
-absl::string_view NameOf(FaultClass what);
+
+// What there is to forget: jobs of somebody else, each cancelled as soon as it is accepted, and one
+// more host for workers, which goes away for good.
+struct Forgetting {
+  std::vector<absl::Duration> submits;  // since the start
+  absl::Duration gone_at;
+  bool goodbye = false;  // the host's service ends itself; else it is cut off
+};
 
 struct Fault {
   FaultClass what = FaultClass::kStreamBreak;
   absl::Duration at;      // since the start
   absl::Duration length;  // of a cut, a pause, a host's absence
-  int target = 0;         // worker or shard
-  int peer = 0;           // of a cut: 0 the coordinator, i + 1 shard i
+  int target = 0;         // worker or shard; of a cut: the host that does not hear
+  int peer = 0;  // of a cut: the host that is not heard. 0 is the coordinator, then shards, workers
 };
 
 // What a person asks for, again and again until it is answered.
@@ -69,9 +60,16 @@ struct Plan {
   int64_t steps = 12;
   int64_t checkpoint_every = 0;  // 0: the last version alone
   Toy toy;
+  bool local = false;           // kvstore local: one worker, its own store
+  int min_workers = 0;          // above 0: an elastic job
+  std::vector<LateHost> later;  // of an elastic job
+  std::optional<Forgetting> forgetting;
   LinkFaults exchange;  // until everything heals
   double disk_full = 0, sync_error = 0;
   bool power_cuts = false;
+  int thin_worker = -1;  // -1: none
+  double thin_bytes_per_second = 0;
+  absl::Duration thin_from;  // since the start
   std::vector<Fault> faults;
   std::vector<PlannedOrder> orders;
   absl::Duration fault_time = absl::Seconds(3);  // then everything heals
@@ -81,6 +79,8 @@ struct Plan {
 };
 
 Plan DrawPlan(uint64_t seed);
+// No faults; one of three workers is behind a link on which a version takes many steps.
+Plan ThinLinkPlan(uint64_t seed);
 // For people: one line for the cluster, one for each fault.
 std::string ToString(const Plan& plan);
 

@@ -9,12 +9,15 @@
 
 #include "absl/time/time.h"
 #include "tests/sim/event_queue.h"
+#include "tests/sim/fault_class.h"
 
 namespace capstan::sim {
 
 class Process {
  public:
-  explicit Process(EventQueue& queue) : queue_(queue) {}
+  // Borrows both. `pause`: what a pause of this process is counted as.
+  Process(EventQueue& queue, Effects& effects, FaultClass pause)
+      : queue_(queue), life_(std::make_shared<Life>(Life{.effects = &effects, .pause = pause})) {}
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
   ~Process() { life_->alive = false; }
@@ -24,7 +27,7 @@ class Process {
   void Kill() { life_->alive = false; }
   void Start() {
     Kill();
-    life_ = std::make_shared<Life>();
+    life_ = std::make_shared<Life>(Life{.effects = life_->effects, .pause = life_->pause});
   }
   void Pause(absl::Duration until) { life_->paused_until = std::max(life_->paused_until, until); }
 
@@ -42,18 +45,21 @@ class Process {
  private:
   struct Life {
     bool alive = true;
-    absl::Duration paused_until;
+    absl::Duration paused_until = {};
+    Effects* effects = nullptr;
+    FaultClass pause = FaultClass::kTaskPause;
   };
 
   static void Run(EventQueue* queue, const std::shared_ptr<Life>& life,
                   const std::function<void()>& what) {
     if (!life->alive) return;
     if (queue->now() >= life->paused_until) return what();
+    life->effects->Saw(life->pause);
     queue->At(life->paused_until, [queue, life, what] { Run(queue, life, what); });
   }
 
   EventQueue& queue_;
-  std::shared_ptr<Life> life_ = std::make_shared<Life>();
+  std::shared_ptr<Life> life_;
 };
 
 }  // namespace capstan::sim

@@ -12,6 +12,7 @@
 #include "param_store/wire/frame_codec.h"
 #include "services/check/check.h"
 #include "services/check/mutant.h"
+#include "training/chunks/placement.h"
 #include "training/codec/manifest.h"
 #include "training/codec/sha256.h"
 #include "training/init/init.h"
@@ -45,6 +46,7 @@ v1::StepDecision ToProto(const training::Decision& decision) {
   out.set_evaluate(decision.evaluate);
   out.set_clip_scale(decision.clip_scale);
   out.set_loss_scale(decision.loss_scale);
+  out.set_applied_steps(decision.applied_steps);
   for (const int64_t id : decision.order_ids) out.add_order_ids(id);
   return out;
 }
@@ -59,6 +61,7 @@ training::Decision FromProto(const v1::StepDecision& decision) {
   out.evaluate = decision.evaluate();
   out.clip_scale = decision.clip_scale();
   out.loss_scale = decision.loss_scale();
+  out.applied_steps = decision.applied_steps();
   out.order_ids.assign(decision.order_ids().begin(), decision.order_ids().end());
   return out;
 }
@@ -94,6 +97,7 @@ void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
                          .samples = *training::spec::MakeSamplePlan(spec_),
                          .evaluation = *training::spec::MakeEvalPlan(spec_),
                          .schedule = *training::spec::MakeSchedule(spec_),
+                         .dynamic_loss_scale = training::spec::DynamicLossScale(spec_),
                          .checkpoint_every_steps = spec_.checkpoint_every_steps()};
     core_ = std::make_unique<core::ShardCore>(std::move(plan));
     optimizer_ = *training::spec::MakeOptimizer(spec_);
@@ -168,7 +172,9 @@ void SimShard::OnBytes(int64_t id, const std::string& bytes) {
   const std::vector<absl::string_view> pieces = {absl::string_view(bytes).substr(0, cut),
                                                  absl::string_view(bytes).substr(cut)};
   auto decoded = param_store::wire::DecodeRequest(pieces);
-  CAPSTAN_CHECK(decoded.ok());
+  // The check has the lineage in it, so it is a fence of its own.
+  const bool checked = !CAPSTAN_MUTANT("no_header_check") && !CAPSTAN_MUTANT("no_fence");
+  if (!decoded.ok() || (checked && !decoded->Intact(core_->lineage()))) return EndStream(id);
   const v1::ExchangeRequest& message = decoded->message;
   switch (message.message_case()) {
     case v1::ExchangeRequest::kHello:
@@ -185,8 +191,13 @@ void SimShard::OnBytes(int64_t id, const std::string& bytes) {
                                   {seal.samples(), seal.loss_sum(), seal.correct()}});
     }
     case v1::ExchangeRequest::kPart:
-      return Do(core::PartArrived{id, message.part().step(), message.part().shard(),
-                                  message.part().finite()});
+      return Do(core::PartArrived{
+          id,
+          message.part().step(),
+          message.part().shard(),
+          message.part().finite(),
+          {{message.part().slow_ranks().begin(), message.part().slow_ranks().end()},
+           message.part().held_in_use()}});
     case v1::ExchangeRequest::kShown:
       return Do(core::ShownArrived{id, message.shown().version()});
     case v1::ExchangeRequest::kEvaluation: {
@@ -220,6 +231,15 @@ void SimShard::OnBytes(int64_t id, const std::string& bytes) {
   }
 }
 
+// As for DATA_LOSS: the other end opens another one.
+void SimShard::EndStream(int64_t id) {
+  const auto stream = streams_.find(id);
+  const auto connection = std::move(stream->second.connection);
+  streams_.erase(stream);
+  connection->Close(1);
+  Do(core::StreamClosed{id});
+}
+
 std::optional<node::v1::ShardState> SimShard::State() const {
   if (core_ == nullptr || core_->lineage() == 0) return std::nullopt;
   return core_->State(queue_.now());
@@ -245,17 +265,92 @@ void SimShard::Tick() {
 
 void SimShard::OnLeadBytes(int64_t lineage, const std::string& bytes) {
   if (core_ == nullptr) return;
-  v1::ExchangeResponse message;
-  CAPSTAN_CHECK(message.ParseFromString(bytes));
+  const std::vector<absl::string_view> pieces = {bytes};
+  const auto decoded = param_store::wire::DecodeResponse(pieces);
+  const bool checked = !CAPSTAN_MUTANT("no_header_check");
+  if (!decoded.ok() || (checked && !decoded->Intact(lineage))) {
+    if (lead_ != nullptr) lead_->Break();
+    return;
+  }
+  const v1::ExchangeResponse& message = decoded->message;
   if (message.has_hello()) Do(core::LeadOpened{lineage});
-  if (message.has_decision()) Do(core::DecisionArrived{lineage, FromProto(message.decision())});
+  if (message.has_decision()) {
+    const v1::StepDecision& decision = message.decision();
+    core::Held held;
+    if (decision.has_held_version()) held.version = decision.held_version();
+    held.slow_ranks.assign(decision.slow_ranks().begin(), decision.slow_ranks().end());
+    Do(core::DecisionArrived{lineage, FromProto(decision), held});
+  }
+}
+
+void SimShard::SendWeights(const core::SendWeights& send) {
+  const auto stream = streams_.find(send.stream);
+  if (stream == streams_.end()) return;
+  stream->second.weights.clear();
+  const param_store::VersionWeights* const weights = storage_->Find(send.version);
+  CAPSTAN_CHECK(weights != nullptr);
+  const training::FlatLayout& layout = core_->plan().layout;
+  const auto frames = training::FramesOf(
+      layout, storage_->run(),
+      hooks_.small_frames ? 4 * layout.chunk_floats() : training::kDefaultMaxFramePayloadBytes);
+  for (const training::ChunkRun& run : frames) {
+    v1::ExchangeResponse message;
+    v1::WeightFrame& frame = *message.mutable_weights();
+    frame.set_version(send.version);
+    frame.set_stop(send.stop);
+    frame.set_evaluate(send.evaluate);
+    frame.set_loss_scale(send.loss_scale);
+    frame.set_first_chunk(run.first_chunk);
+    for (int32_t chunk = run.first_chunk; chunk < run.end(); ++chunk) {
+      const int32_t index = chunk - storage_->run().first_chunk;
+      frame.add_crc32c((*weights->crcs)[index]);
+      const training::FlatRange range = storage_->LocalRange(index);
+      frame.mutable_payload()->append(
+          reinterpret_cast<const char*>(weights->floats->data() + range.offset), 4 * range.size);
+    }
+    param_store::wire::SetCheck(&message, core_->lineage());
+    stream->second.weights.push_back(
+        {message.SerializeAsString(), send.version, &run == &frames.back()});
+  }
+  WriteOn(send.stream);
+}
+
+// As ServerStream does: one message at a time.
+void SimShard::WriteOn(int64_t id) {
+  for (;;) {
+    const auto stream = streams_.find(id);
+    if (stream == streams_.end() || stream->second.writing || stream->second.weights.empty())
+      return;
+    const Weights next = std::move(stream->second.weights.front());
+    stream->second.weights.pop_front();
+    Connection& connection = *stream->second.connection;
+    connection.Send(1, next.bytes);
+    const auto taken = [this, id, version = next.version, last = next.last] {
+      const auto found = streams_.find(id);
+      if (found == streams_.end() || core_ == nullptr) return;
+      found->second.writing = false;
+      if (last) Do(core::WeightsTaken{id, version});
+    };
+    const absl::Duration free = connection.FreeAt(1);
+    if (free <= queue_.now()) {
+      taken();
+      continue;
+    }
+    stream->second.writing = true;
+    process_.At(free, [this, id, taken] {
+      taken();
+      WriteOn(id);
+    });
+    return;
+  }
 }
 
 void SimShard::CarryOut(const core::Effect& effect) {
-  const auto reply = [this](int64_t stream, const v1::ExchangeResponse& message) {
+  const auto reply = [this](int64_t stream, v1::ExchangeResponse message) {
     const auto found = streams_.find(stream);
-    if (found != streams_.end())
-      found->second.connection->Send(1, message.SerializeAsString(), message.has_hello());
+    if (found == streams_.end()) return;
+    param_store::wire::SetCheck(&message, core_->lineage());
+    found->second.connection->Send(1, message.SerializeAsString(), message.has_hello());
   };
   if (const auto* e = std::get_if<core::LoadBase>(&effect)) {
     process_.After(random_.Between(absl::Milliseconds(1), absl::Milliseconds(20)),
@@ -293,29 +388,14 @@ void SimShard::CarryOut(const core::Effect& effect) {
     });
   } else if (const auto* e = std::get_if<core::ApplyStep>(&effect)) {
     hooks_.decided(core_->lineage(), e->decision);
-    storage_->Apply(e->decision);
+    storage_->Apply(e->decision, e->held_version);
     hooks_.published(core_->lineage(), e->decision.step + 1, storage_->current().floats->span(),
                      training::RangeOf(core_->plan().layout, storage_->run()).offset);
   } else if (const auto* e = std::get_if<core::SendWeights>(&effect)) {
-    const auto& weights = storage_->current();
-    CAPSTAN_CHECK(weights.version == e->version);
-    for (const training::ChunkRun& run :
-         training::FramesOf(core_->plan().layout, storage_->run())) {
-      v1::ExchangeResponse message;
-      v1::WeightFrame& frame = *message.mutable_weights();
-      frame.set_version(e->version);
-      frame.set_stop(e->stop);
-      frame.set_evaluate(e->evaluate);
-      frame.set_first_chunk(run.first_chunk);
-      for (int32_t chunk = run.first_chunk; chunk < run.end(); ++chunk) {
-        const int32_t index = chunk - storage_->run().first_chunk;
-        frame.add_crc32c((*weights.crcs)[index]);
-        const training::FlatRange range = storage_->LocalRange(index);
-        frame.mutable_payload()->append(
-            reinterpret_cast<const char*>(weights.floats->data() + range.offset), 4 * range.size);
-      }
-      reply(e->stream, message);
-    }
+    SendWeights(*e);
+  } else if (const auto* e = std::get_if<core::DropWeights>(&effect)) {
+    const auto found = streams_.find(e->stream);
+    if (found != streams_.end()) found->second.weights.clear();
   } else if (const auto* e = std::get_if<core::RetireVersion>(&effect)) {
     storage_->Retire(e->version);
   } else if (const auto* e = std::get_if<core::ConnectLead>(&effect)) {
@@ -334,6 +414,8 @@ void SimShard::CarryOut(const core::Effect& effect) {
     hello.set_kind(v1::STREAM_KIND_SHARD);
     hello.set_index(core_->plan().shard);
     hello.set_have_version(e->have_version);
+    hello.set_speaks(param_store::wire::kSpeaks);
+    param_store::wire::SetCheck(&message, lineage);
     lead_->Send(0, message.SerializeAsString(), /*in_order=*/true);
   } else if (std::holds_alternative<core::DropLead>(effect)) {
     if (lead_ != nullptr) lead_->Close(0);
@@ -343,14 +425,20 @@ void SimShard::CarryOut(const core::Effect& effect) {
     message.mutable_part()->set_step(e->step);
     message.mutable_part()->set_shard(core_->plan().shard);
     message.mutable_part()->set_finite(e->finite);
+    for (const int32_t rank : e->readers.slow_ranks) message.mutable_part()->add_slow_ranks(rank);
+    message.mutable_part()->set_held_in_use(e->readers.held_in_use);
+    param_store::wire::SetCheck(&message, core_->lineage());
     if (lead_ != nullptr) lead_->Send(0, message.SerializeAsString());
   } else if (const auto* e = std::get_if<core::SendShown>(&effect)) {
     v1::ExchangeRequest message;
     message.mutable_shown()->set_version(e->version);
+    param_store::wire::SetCheck(&message, core_->lineage());
     if (lead_ != nullptr) lead_->Send(0, message.SerializeAsString());
   } else if (const auto* e = std::get_if<core::SendDecision>(&effect)) {
     v1::ExchangeResponse message;
     *message.mutable_decision() = ToProto(e->decision);
+    if (e->held.version >= 0) message.mutable_decision()->set_held_version(e->held.version);
+    for (const int32_t rank : e->held.slow_ranks) message.mutable_decision()->add_slow_ranks(rank);
     reply(e->stream, message);
   } else if (const auto* e = std::get_if<core::WriteFiles>(&effect)) {
     WriteFiles(*e);
@@ -386,7 +474,10 @@ void SimShard::WriteFiles(const core::WriteFiles& write) {
   process_.After(later(), [this, done, bytes, folder, path, temporary, later]() mutable {
     done.error = disk_.Write(host_, temporary, bytes);
     process_.After(later(), [this, done, folder, path, temporary]() mutable {
-      if (done.error.ok() && !CAPSTAN_MUTANT("no_fsync")) done.error = disk_.Sync(temporary);
+      if (done.error.ok() && !CAPSTAN_MUTANT("no_fsync")) {
+        const absl::Status synced = disk_.Sync(temporary);
+        if (!CAPSTAN_MUTANT("sync_error_ignored")) done.error = synced;
+      }
       if (done.error.ok()) done.error = disk_.Rename(host_, temporary, path);
       if (done.error.ok() && !CAPSTAN_MUTANT("no_fsync")) disk_.SyncFolder(folder);
       if (!done.error.ok()) {

@@ -3,6 +3,7 @@
 #ifndef CAPSTAN_TESTS_SIM_SIM_SHARD_H_
 #define CAPSTAN_TESTS_SIM_SIM_SHARD_H_
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,7 +18,7 @@
 #include "tests/sim/event_queue.h"
 #include "tests/sim/network.h"
 #include "tests/sim/process.h"
-#include "training/optim/sgd.h"
+#include "training/optim/optimizer.h"
 
 namespace capstan::sim {
 
@@ -35,6 +36,7 @@ class SimShard {
     std::function<void(int64_t lineage, int64_t version, absl::Span<const float> weights,
                        int64_t first_float)>
         published;
+    bool small_frames = false;  // of weights: one chunk each
   };
 
   // Borrows all; `process` is this service's, `host` what the disk and the network know it as.
@@ -65,13 +67,23 @@ class SimShard {
   const param_store::core::ShardCore* core() const { return core_.get(); }
 
  private:
+  struct Weights {
+    std::string bytes;
+    int64_t version = 0;
+    bool last = false;
+  };
   struct Stream {
     std::shared_ptr<Connection> connection;
     bool greeted = false;
+    std::deque<Weights> weights;  // that wait for the connection
+    bool writing = false;
   };
 
   void Do(const param_store::core::Event& event);
   void CarryOut(const param_store::core::Effect& effect);
+  void SendWeights(const param_store::core::SendWeights& send);
+  void WriteOn(int64_t stream);
+  void EndStream(int64_t stream);
   void Tick();
   void LoadBase(const param_store::core::LoadBase& load);
   absl::StatusOr<std::shared_ptr<param_store::client::FloatBuffer>> ReadBase(
@@ -87,7 +99,7 @@ class SimShard {
   const Hooks hooks_;
 
   job::v1::ResolvedSpec spec_;
-  std::optional<training::Sgd> optimizer_;
+  std::shared_ptr<const training::Optimizer> optimizer_;
   std::unique_ptr<param_store::core::ShardCore> core_;
   std::unique_ptr<param_store::ShardStorage> storage_;  // refers to the plan inside core_
   std::string lead_address_;

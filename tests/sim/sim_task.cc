@@ -6,10 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "capstan/param_store/v1/param_store.pb.h"
+#include "gpu_worker/task/job.h"
+#include "param_store/checkpoint/shard_file.h"
 #include "param_store/wire/frame_codec.h"
 #include "services/check/check.h"
+#include "services/check/mutant.h"
 #include "training/chunks/placement.h"
 #include "training/codec/crc32c.h"
+#include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
 
 namespace capstan::sim {
@@ -17,6 +21,8 @@ namespace {
 
 namespace core = gpu_worker::core;
 namespace v1 = param_store::v1;
+
+using param_store::client::CompleteWeights;
 
 node::v1::TaskPhase PhaseOf(core::Phase phase) {
   switch (phase) {
@@ -34,9 +40,15 @@ node::v1::TaskPhase PhaseOf(core::Phase phase) {
 
 }  // namespace
 
-SimTask::SimTask(EventQueue& queue, Random& random, Process& process, Toy toy,
-                 const node::v1::StartTask& start, Hooks hooks)
-    : queue_(queue), random_(random), process_(process), toy_(toy), hooks_(std::move(hooks)) {
+SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& process, int host,
+                 Toy toy, const node::v1::StartTask& start, Hooks hooks)
+    : queue_(queue),
+      random_(random),
+      process_(process),
+      toy_(toy),
+      hooks_(std::move(hooks)),
+      strand_(queue, process),
+      files_(disk, host) {
   auto spec = training::spec::ParseResolved(start.resolved_spec(), start.spec_digest());
   CAPSTAN_CHECK(spec.ok());
   spec_ = *std::move(spec);
@@ -45,6 +57,8 @@ SimTask::SimTask(EventQueue& queue, Random& random, Process& process, Toy toy,
   samples_ = *training::spec::MakeSamplePlan(spec_);
   evaluation_ = *training::spec::MakeEvalPlan(spec_);
   pool_ = std::make_unique<gpu_worker::BufferPool>(layout_->total_floats());
+  assembly_ = std::make_unique<param_store::client::WeightAssembly>(*layout_, *pool_);
+  weights_.version = -1;
   state_.set_job_id(spec_.job_id());
   state_.set_rank(start.rank());
   state_.set_phase(node::v1::TASK_PHASE_STARTING);
@@ -53,7 +67,74 @@ SimTask::SimTask(EventQueue& queue, Random& random, Process& process, Toy toy,
       core::WorkerOptions{.rank = start.rank(),
                           .total_steps = spec_.total_steps(),
                           .device_count = spec_.devices_per_worker()});
+  if (spec_.num_shards() == 0) MakeLocal(start);
   OnViewChange(start.view());
+}
+
+// As Task::MakeExchange does it.
+void SimTask::MakeLocal(const node::v1::StartTask& start) {
+  auto job = gpu_worker::MakeJob(start.resolved_spec(), start.spec_digest());
+  CAPSTAN_CHECK(job.ok());
+  gpu_worker::LocalExchange::Base base;
+  base.manifest = start.base_manifest();
+  base.orders = *training::spec::ReadOrders(start.orders());
+  base.files = &files_;
+  gpu_worker::LocalExchange::Callbacks callbacks;
+  callbacks.on_weights = [this](const CompleteWeights& weights) { OnWeights(weights); };
+  callbacks.on_failed = [this](const absl::Status& status) {
+    strand_.Post([this, status] {
+      Do(core::Failed{gpu_worker::FailureReasonOf(status), std::string(status.message())});
+    });
+  };
+  gpu_worker::LocalExchange::LocalCallbacks local;
+  local.on_lead = [this] { hooks_.changed(); };
+  local.on_line = [this](const std::string&) {
+    hooks_.decided(lineage_, *local_->lead()->last_decision());
+  };
+  local.on_checkpoint = [this](const gpu_worker::LocalExchange::Snapshot& snapshot) {
+    reports_.Expect(snapshot.step, snapshot.last);
+    reports_.SetLead(snapshot.step, snapshot.lead);
+    WriteShardFile(snapshot);
+  };
+  local_ = std::make_unique<gpu_worker::LocalExchange>(
+      *std::move(job), strand_, std::move(callbacks), std::move(local), std::move(base));
+}
+
+// As Task::SaveShardFile does it.
+void SimTask::WriteShardFile(const gpu_worker::LocalExchange::Snapshot& snapshot) {
+  const auto later = [this] {
+    return random_.Between(absl::Milliseconds(1), absl::Milliseconds(40));
+  };
+  process_.After(later(), [this, snapshot, later] {
+    if (snapshot.lineage != lineage_) return;
+    param_store::ShardFileOptions options;
+    options.folder = absl::StrCat(spec_.storage_path(), "/", snapshot.lineage, "-", snapshot.step);
+    options.job_id = spec_.job_id();
+    options.spec_digest = digest_;
+    options.lineage = snapshot.lineage;
+    options.step = snapshot.step;
+    param_store::ShardTensors tensors;
+    tensors.layout = &*layout_;
+    tensors.run = {0, layout_->chunk_count()};
+    tensors.weights = snapshot.weights->span();
+    const auto file = param_store::WriteShardFile(options, tensors, files_);
+    process_.After(later(), [this, snapshot, file] {
+      if (snapshot.lineage != lineage_) return;
+      if (file.ok()) {
+        reports_.Written(snapshot.step, *file);
+      } else if (reports_.Failed(snapshot.step, std::string(file.status().message()))) {
+        process_.After(absl::Seconds(1), [this, snapshot] { WriteShardFile(snapshot); });
+      }
+      hooks_.changed();
+    });
+  });
+}
+
+node::v1::TaskState SimTask::State() const {
+  node::v1::TaskState state = state_;
+  if (local_ != nullptr && core_->lineage() > 0) *state.mutable_lead() = local_->lead_state();
+  reports_.Fill(state);
+  return state;
 }
 
 // The system closes what a process leaves open.
@@ -69,12 +150,27 @@ void SimTask::OnViewChange(const common::v1::View& view) {
       view.lineage(), view.generation(), {view.lane_owners().begin(), view.lane_owners().end()}});
 }
 
+void SimTask::OnGiveOrders(const node::v1::GiveOrders& give) {
+  if (local_ != nullptr)
+    local_->GiveOrders(give.lineage(), *training::spec::ReadOrders(give.orders()));
+}
+
+void SimTask::OnFilesTaken(const node::v1::FilesTaken& taken) {
+  reports_.Taken(taken.lineage(), taken.step());
+  if (local_ != nullptr) local_->FilesTaken(taken.lineage(), taken.step());
+  hooks_.changed();
+}
+
 void SimTask::OnStop() { Do(core::StopOrder{}); }
 
-void SimTask::BreakStreams() {
+int SimTask::BreakStreams() {
+  int broken = 0;
   for (Stream& stream : streams_) {
-    if (stream.link != nullptr && random_.Chance(0.7)) stream.link->Break();
+    if (stream.link == nullptr || !random_.Chance(0.7)) continue;
+    broken += stream.link->open() ? 1 : 0;
+    stream.link->Break();
   }
+  return broken;
 }
 
 void SimTask::Do(const core::Event& event) {
@@ -89,6 +185,9 @@ void SimTask::Do(const core::Event& event) {
 }
 
 void SimTask::Tick() {
+  // A planted bug: it computes no more, and its service is not told.
+  if (CAPSTAN_MUTANT("own_pause_orphans") && queue_.now() - tick_at_ > absl::Milliseconds(500))
+    return OnStop();
   tick_at_ = absl::InfiniteDuration();
   Do(core::Tick{});
 }
@@ -126,7 +225,10 @@ void SimTask::Connect(int shard) {
   hello.set_lineage(lineage_);
   hello.set_kind(v1::STREAM_KIND_DATA);
   hello.set_index(state_.rank());
+  stream.have = assembly_->complete();
   hello.set_have_version(stream.have);
+  hello.set_speaks(param_store::wire::kSpeaks);
+  param_store::wire::SetCheck(&message, lineage_);
   stream.link->Send(0, message.SerializeAsString(), /*in_order=*/true);
 }
 
@@ -134,9 +236,11 @@ void SimTask::OnBytes(int shard, const std::string& bytes) {
   Stream& stream = streams_[shard];
   const std::vector<absl::string_view> pieces = {bytes};
   auto decoded = param_store::wire::DecodeResponse(pieces);
-  CAPSTAN_CHECK(decoded.ok());
+  const bool checked = !CAPSTAN_MUTANT("no_header_check");
+  if (!decoded.ok() || (checked && !decoded->Intact(lineage_))) return stream.link->Break();
   if (decoded->message.has_hello()) {
     stream.open = true;
+    if (CAPSTAN_MUTANT("frames_not_sent_again")) return;
     for (const Pushed& pushed : pushed_)
       SendFrames(shard, pushed);  // the old stream may have lost them
     return;
@@ -146,7 +250,7 @@ void SimTask::OnBytes(int shard, const std::string& bytes) {
     const bool corrupt = std::find(ack.outcomes().begin(), ack.outcomes().end(),
                                    v1::FRAME_OUTCOME_CORRUPT) != ack.outcomes().end();
     for (const Pushed& pushed : pushed_) {
-      if (corrupt && ack.step() == version_ && pushed.node.first_lane == ack.first_lane() &&
+      if (corrupt && ack.step() == weights_.version && pushed.node.first_lane == ack.first_lane() &&
           pushed.node.lane_count == ack.lane_count()) {
         SendFrames(shard, pushed);
       }
@@ -155,52 +259,46 @@ void SimTask::OnBytes(int shard, const std::string& bytes) {
   }
   if (!decoded->message.has_weights()) return;
   const v1::WeightFrame& frame = decoded->message.weights();
-  if (frame.version() <= stream.have || frame.version() < stream.incoming) return;
-  if (frame.version() > stream.incoming) {
-    stream.incoming = frame.version();
-    stream.chunks.clear();
-    stream.next.assign(stream.weights.size(), 0.0f);
-  }
-  stream.stop = frame.stop();
-  stream.evaluate = frame.evaluate();
   const auto& route = view_.shards(shard);
-  const int64_t base = layout_->ChunkRange(route.first_chunk()).offset;
+  CAPSTAN_CHECK(frame.first_chunk() >= route.first_chunk() &&
+                frame.first_chunk() + frame.crc32c_size() <=
+                    route.first_chunk() + route.chunk_count());
+  std::optional<CompleteWeights> whole;
   param_store::wire::PayloadReader reader(decoded->payload);
   std::vector<absl::string_view> chunk_pieces;
   for (int i = 0; i < frame.crc32c_size(); ++i) {
-    const training::FlatRange range = layout_->ChunkRange(frame.first_chunk() + i);
-    CAPSTAN_CHECK(reader.Next(4 * range.size, &chunk_pieces));
+    const int32_t chunk = frame.first_chunk() + i;
+    CAPSTAN_CHECK(reader.Next(4 * layout_->ChunkRange(chunk).size, &chunk_pieces));
+    const int64_t version = frame.version() - (WritesIntoTheVersionBefore(frame.version()) ? 1 : 0);
+    const absl::Span<float> to = assembly_->Destination(version, chunk, queue_.now());
+    if (to.empty()) continue;  // overtaken
     if (param_store::wire::Crc32cOf(chunk_pieces) != frame.crc32c(i)) {
       return stream.link->Break();  // DATA_LOSS: opened again, and sent again
     }
-    param_store::wire::CopyFloats(
-        chunk_pieces, absl::MakeSpan(stream.next).subspan(range.offset - base, range.size));
-    stream.chunks.insert(frame.first_chunk() + i);
+    param_store::wire::CopyFloats(chunk_pieces, to);
+    auto complete = assembly_->Arrived(
+        frame.version(), chunk, {frame.stop(), frame.evaluate(), frame.loss_scale()}, queue_.now());
+    if (complete.has_value()) whole = std::move(complete);
   }
-  if (static_cast<int>(stream.chunks.size()) < route.chunk_count()) return;
-  stream.have = stream.incoming;
-  stream.weights = stream.next;
-  CheckWhole();
+  if (whole.has_value()) OnWeights(*whole);
 }
 
-// All shards have the same version: it is whole.
-void SimTask::CheckWhole() {
-  const int64_t version = streams_[0].have;
-  for (const Stream& stream : streams_) {
-    if (stream.have != version) return;
-  }
-  if (version <= version_) return;
-  version_ = version;
+// A planted bug: one buffer for the version under way and the one behind it, on streams that have
+// long been open.
+bool SimTask::WritesIntoTheVersionBefore(int64_t version) const {
+  return CAPSTAN_MUTANT("one_buffer_for_two_versions") && version == assembly_->complete() + 2 &&
+         assembly_->pending() > 0 &&
+         std::all_of(streams_.begin(), streams_.end(), [this](const Stream& stream) {
+           return stream.open && stream.have < assembly_->complete();
+         });
+}
+
+void SimTask::OnWeights(const CompleteWeights& weights) {
+  if (weights.lineage != lineage_ || weights.version <= weights_.version) return;
+  weights_ = weights;
   pushed_.clear();
-  weights_.resize(layout_->total_floats());
-  for (size_t shard = 0; shard < streams_.size(); ++shard) {
-    const auto& route = view_.shards(static_cast<int>(shard));
-    const int64_t base = layout_->ChunkRange(route.first_chunk()).offset;
-    std::copy(streams_[shard].weights.begin(), streams_[shard].weights.end(),
-              weights_.begin() + base);
-  }
-  hooks_.assembled(lineage_, version, weights_);
-  Do(core::WeightsComplete{lineage_, version, streams_[0].stop, streams_[0].evaluate});
+  hooks_.assembled(lineage_, weights.version, weights.weights->span());
+  Do(core::WeightsComplete{lineage_, weights.version, weights.stop, weights.evaluate});
 }
 
 void SimTask::SendFrames(int shard, const Pushed& pushed) {
@@ -208,9 +306,10 @@ void SimTask::SendFrames(int shard, const Pushed& pushed) {
   if (stream.link == nullptr) return;
   const auto& route = view_.shards(shard);
   for (const training::ChunkRun& run :
-       training::FramesOf(*layout_, {route.first_chunk(), route.chunk_count()}, 1 << 16)) {
+       training::FramesOf(*layout_, {route.first_chunk(), route.chunk_count()},
+                          4 * layout_->chunk_floats())) {  // one chunk each
     v1::Frame frame;
-    frame.set_step(version_);
+    frame.set_step(weights_.version);
     frame.set_first_lane(pushed.node.first_lane);
     frame.set_lane_count(pushed.node.lane_count);
     frame.set_first_chunk(run.first_chunk);
@@ -221,7 +320,7 @@ void SimTask::SendFrames(int shard, const Pushed& pushed) {
                             static_cast<size_t>(4 * range.size)}));
     }
     const training::FlatRange range = training::RangeOf(*layout_, run);
-    std::string bytes = param_store::wire::EncodePrefix(frame, 4 * range.size);
+    std::string bytes = param_store::wire::EncodePrefix(frame, 4 * range.size, lineage_);
     bytes.append(reinterpret_cast<const char*>(pushed.value->data() + range.offset),
                  4 * range.size);
     stream.link->Send(0, bytes);
@@ -234,23 +333,30 @@ void SimTask::CarryOut(const core::Effect& effect) {
       if (stream.link != nullptr) stream.link->Close(0);
     }
     lineage_ = e->lineage;
-    version_ = -1;
+    weights_ = CompleteWeights();
+    weights_.version = -1;
     pushed_.clear();
+    reports_.Reset(lineage_);
+    assembly_->Reset(lineage_);
     streams_.clear();
     streams_.resize(view_.shards_size());
-    for (int shard = 0; shard < view_.shards_size(); ++shard) {
-      const auto& route = view_.shards(shard);
-      streams_[shard].weights.resize(
-          training::RangeOf(*layout_, {route.first_chunk(), route.chunk_count()}).size);
-      ConnectLater(shard);
-    }
+    for (int shard = 0; shard < view_.shards_size(); ++shard) ConnectLater(shard);
+    if (local_ == nullptr) return;
+    param_store::client::Route route;
+    route.lineage = lineage_;
+    const absl::Status status = local_->Open(route);
+    if (status.ok()) return;
+    strand_.Post([this, status] {
+      Do(core::Failed{gpu_worker::FailureReasonOf(status), std::string(status.message())});
+    });
   } else if (const auto* e = std::get_if<core::ComputeLane>(&effect)) {
     if (works_.count(e->work) == 0) {
       works_[e->work].fold = std::make_unique<gpu_worker::NodeFold>(samples_->StepTree(e->step));
     }
     std::shared_ptr<gpu_worker::FloatBuffer> gradient = pool_->Lend();
-    CAPSTAN_CHECK(version_ == e->step);
-    toy_.Gradient(weights_, e->lineage, e->lane, e->step, gradient->span());
+    CAPSTAN_CHECK(weights_.version == e->step);
+    toy_.Gradient(weights_.weights->span(), e->lineage, e->lane, e->step, weights_.loss_scale,
+                  gradient->span());
     process_.After(
         random_.Between(absl::Milliseconds(2), absl::Milliseconds(40)),
         [this, order = *e, gradient] {
@@ -269,6 +375,7 @@ void SimTask::CarryOut(const core::Effect& effect) {
     std::shared_ptr<gpu_worker::FloatBuffer> copy = pool_->Lend();
     std::memcpy(copy->data(), value->data(), 4 * value->size());
     pushed_.push_back({e->node, copy});
+    if (local_ != nullptr) local_->Push(e->step, e->node, copy);
     for (size_t shard = 0; shard < streams_.size(); ++shard) {
       if (streams_[shard].open) SendFrames(static_cast<int>(shard), pushed_.back());
     }
@@ -278,6 +385,7 @@ void SimTask::CarryOut(const core::Effect& effect) {
   } else if (const auto* e = std::get_if<core::DropWork>(&effect)) {
     works_.erase(e->work);
   } else if (const auto* e = std::get_if<core::SendSeal>(&effect)) {
+    if (local_ != nullptr) return local_->SendSeal(e->step, e->node, e->sums);
     v1::ExchangeRequest message;
     v1::StepSeal& seal = *message.mutable_seal();
     seal.set_step(e->step);
@@ -286,6 +394,7 @@ void SimTask::CarryOut(const core::Effect& effect) {
     seal.set_samples(e->sums.samples);
     seal.set_loss_sum(e->sums.loss_sum);
     seal.set_correct(e->sums.correct);
+    param_store::wire::SetCheck(&message, lineage_);
     if (streams_[0].open) streams_[0].link->Send(0, message.SerializeAsString());
   } else if (const auto* e = std::get_if<core::EvaluateBlock>(&effect)) {
     process_.After(
@@ -297,6 +406,7 @@ void SimTask::CarryOut(const core::Effect& effect) {
                                       {evaluation_->Block(order.block).sample_count, 0.5, 1}});
         });
   } else if (const auto* e = std::get_if<core::SendEvaluationPart>(&effect)) {
+    if (local_ != nullptr) return local_->SendEvaluation(e->version, e->block, e->sums);
     v1::ExchangeRequest message;
     v1::EvaluationPart& part = *message.mutable_evaluation();
     part.set_version(e->version);
@@ -304,19 +414,19 @@ void SimTask::CarryOut(const core::Effect& effect) {
     part.set_samples(e->sums.samples);
     part.set_correct(e->sums.correct);
     part.set_loss_sum(e->sums.loss_sum);
+    param_store::wire::SetCheck(&message, lineage_);
     if (streams_[0].open) streams_[0].link->Send(0, message.SerializeAsString());
   } else if (const auto* e = std::get_if<core::WriteWeights>(&effect)) {
+    reports_.Expect(e->version, /*last=*/true);
     process_.After(random_.Between(absl::Milliseconds(1), absl::Milliseconds(50)),
                    [this, order = *e] {
-                     files_.set_lineage(order.lineage);
-                     files_.set_step(order.version);
-                     files_.clear_files();
-                     common::v1::FileInfo& file = *files_.add_files();
+                     if (order.lineage != lineage_) return;
+                     common::v1::FileInfo file;
                      file.set_name("weights.safetensors");
                      file.set_size_bytes(100);
                      file.set_sha256(std::string(32, 'w'));
-                     *state_.mutable_files() = files_;
-                     state_.set_weights_sha256(std::string(64, 'a'));
+                     reports_.SetWeights(order.version, std::string(64, 'a'));
+                     reports_.Written(order.version, file);
                      Do(core::WeightsWritten{order.lineage, order.version});
                      hooks_.changed();
                    });

@@ -9,6 +9,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -30,6 +31,40 @@ int64_t Setting(const char* name, int64_t otherwise) {
   return value;
 }
 
+// Effects of each class that 100 seeds have at least: about half of what they have.
+struct Floor {
+  FaultClass what;
+  int64_t per_100_seeds;
+};
+constexpr Floor kFloors[] = {
+    {FaultClass::kSlow, 200},
+    {FaultClass::kRepeat, 800},
+    {FaultClass::kReorder, 450},
+    {FaultClass::kCorrupt, 50},
+    {FaultClass::kDiskFull, 15},
+    {FaultClass::kSyncError, 11},
+    {FaultClass::kPowerCut, 1},
+    {FaultClass::kStreamBreak, 33},
+    {FaultClass::kCut, 40},
+    {FaultClass::kOneWayCut, 30},
+    {FaultClass::kTaskCrash, 17},
+    {FaultClass::kWorkerCrash, 22},
+    {FaultClass::kShardCrash, 21},
+    {FaultClass::kCoordinatorCrash, 17},
+    {FaultClass::kTaskPause, 65},
+    {FaultClass::kShardPause, 130},
+    {FaultClass::kCoordinatorPause, 400},
+    {FaultClass::kDamage, 4},
+    {FaultClass::kLeadBreak, 30},
+    {FaultClass::kSessionBreak, 22},
+    {FaultClass::kLeave, 12},
+    {FaultClass::kLocal, 95},
+    {FaultClass::kElastic, 16},
+    {FaultClass::kLossScale, 50},
+    {FaultClass::kForget, 70},
+};
+static_assert(std::size(kFloors) == kFaultClasses);
+
 // What went wrong, with the smallest plan that still shows it.
 std::string Explain(const Plan& plan, const WorldResult& result) {
   std::string text = absl::StrCat("CAPSTAN_SIM_SEED=", plan.seed, " CAPSTAN_SIM_SEEDS=1, revision ",
@@ -49,29 +84,64 @@ TEST(SimulationTest, EveryJobEndsWithTheBitsOfThePlainSum) {
     const Plan plan = DrawPlan(seed);
     const WorldResult result = RunWorld(plan);
     ASSERT_TRUE(result.violations.empty()) << Explain(plan, result);
-    sum.faults += result.faults;
+    sum.effects.Add(result.effects);
     sum.takeovers += result.takeovers;
     sum.rollbacks += result.rollbacks;
     sum.manifests += result.manifests;
     sum.coordinator_restarts += result.coordinator_restarts;
     sum.orders += result.orders;
     sum.suspends += result.suspends;
+    sum.joins += result.joins;
+    sum.resumed += result.resumed;
+    sum.forgotten_jobs += result.forgotten_jobs;
+    sum.forgotten_nodes += result.forgotten_nodes;
+    sum.reused_requests += result.reused_requests;
     if (seed % 50 != 0) continue;
     EXPECT_EQ(RunWorld(plan).trace_hash, result.trace_hash) << "seed " << seed << " ran otherwise";
     ++hashed;
   }
   std::printf(
-      "%lld seeds from %lld: %d faults, %d takeovers, %d rollbacks, %d manifests, %d "
-      "coordinator restarts, %d orders, %d suspends; %d ran twice\n",
-      static_cast<long long>(count), static_cast<long long>(first), sum.faults, sum.takeovers,
-      sum.rollbacks, sum.manifests, sum.coordinator_restarts, sum.orders, sum.suspends, hashed);
+      "%lld seeds from %lld: %d takeovers, %d rollbacks, %d manifests, %d coordinator restarts, "
+      "%d orders, %d suspends, %d joins, %d sessions resumed, forgotten %d jobs and %d nodes, "
+      "%d request ids used again; %d ran twice\n",
+      static_cast<long long>(count), static_cast<long long>(first), sum.takeovers, sum.rollbacks,
+      sum.manifests, sum.coordinator_restarts, sum.orders, sum.suspends, sum.joins, sum.resumed,
+      sum.forgotten_jobs, sum.forgotten_nodes, sum.reused_requests, hashed);
+  for (const Floor& floor : kFloors) {
+    const int64_t seen = sum.effects.of(floor.what);
+    std::printf("  %-18s %7lld\n", std::string(NameOf(floor.what)).c_str(),
+                static_cast<long long>(seen));
+    if (count < 200) continue;
+    EXPECT_GE(100 * seen, floor.per_100_seeds * count) << NameOf(floor.what);
+  }
   if (count >= 200) {  // a simulation without faults shows nothing
-    EXPECT_GT(sum.faults, count);
     EXPECT_GT(sum.takeovers, count / 4);
+    EXPECT_GT(sum.rollbacks, count / 10);
     EXPECT_GE(sum.manifests, count);
     EXPECT_GT(sum.coordinator_restarts, count / 10);
     EXPECT_GT(sum.orders, count / 10);
     EXPECT_GT(sum.suspends, count / 20);
+    EXPECT_GT(sum.joins, count / 3);
+    EXPECT_GT(sum.resumed, count / 5);
+    EXPECT_GT(sum.forgotten_jobs, count / 2);
+    EXPECT_GT(sum.forgotten_nodes, count / 10);
+    EXPECT_GT(sum.reused_requests, count / 3);
+  }
+}
+
+// What is counted comes of that class and of no other: without the class there is nothing to count.
+TEST(SimulationTest, AFaultThatIsSwitchedOffHasNoEffect) {
+  for (const Floor& floor : kFloors) {
+    int64_t with = 0;
+    for (uint64_t seed = 1; seed <= 400 && with == 0; ++seed) {
+      Plan plan = DrawPlan(seed);
+      if (!plan.has(floor.what)) continue;
+      with = RunWorld(plan).effects.of(floor.what);
+      plan.Remove(floor.what);
+      EXPECT_EQ(RunWorld(plan).effects.of(floor.what), 0)
+          << NameOf(floor.what) << ", seed " << seed;
+    }
+    EXPECT_GT(with, 0) << NameOf(floor.what);
   }
 }
 
@@ -80,8 +150,48 @@ TEST(SimulationTest, WhatWasFoundOnceStaysMended) {
   // A checkpoint was given up, the coordinator started again, and the end waited for its files.
   Plan plan = DrawPlan(22434);
   plan.orders.clear();  // there were none then
-  plan.Remove(FaultClass::kLeadBreak);
+  for (const FaultClass what :
+       {FaultClass::kLeadBreak, FaultClass::kSessionBreak, FaultClass::kLeave, FaultClass::kLocal,
+        FaultClass::kElastic, FaultClass::kLossScale, FaultClass::kForget}) {
+    plan.Remove(what);
+  }
   EXPECT_THAT(RunWorld(plan).violations, testing::IsEmpty());
+}
+
+// A worker whose lanes are others' by now needs many steps for a version. It finishes the one that
+// it has begun, from all shards, and goes on with a newer one.
+TEST(SimulationTest, AWorkerBehindAThinLinkTakesWholeVersions) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const WorldResult result = RunWorld(ThinLinkPlan(seed));
+    EXPECT_THAT(result.violations, testing::IsEmpty()) << "seed " << seed;
+    EXPECT_GE(result.late_versions, 5) << "seed " << seed;
+  }
+}
+
+// ... whatever else happens.
+TEST(SimulationTest, ThinLinksAndFaultsGiveTheSameBits) {
+  int late = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    Plan plan = DrawPlan(seed);
+    plan.Remove(FaultClass::kLocal);  // its weights come over no link
+    plan.thin_worker = static_cast<int>(seed % static_cast<uint64_t>(plan.workers));
+    plan.thin_bytes_per_second = 5e3 * static_cast<double>(1 + seed % 20);
+    plan.thin_from = absl::Milliseconds(400 * static_cast<int64_t>(seed % 4));
+    const WorldResult result = RunWorld(plan);
+    ASSERT_THAT(result.violations, testing::IsEmpty()) << "seed " << seed;
+    late += result.late_versions;
+  }
+  std::printf("%d versions were taken late\n", late);
+  EXPECT_GT(late, 5);
+}
+
+// A flipped bit anywhere in front of a payload: the message counts for nothing.
+TEST(SimulationTest, DamagedHeadersGiveTheSameBits) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    Plan plan = DrawPlan(seed);
+    plan.exchange.corrupt_headers = 0.02;
+    ASSERT_THAT(RunWorld(plan).violations, testing::IsEmpty()) << "seed " << seed;
+  }
 }
 
 TEST(SimulationTest, AnotherSeedRunsOtherwise) {

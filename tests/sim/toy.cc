@@ -36,7 +36,7 @@ std::optional<std::vector<float>> NaiveSum(
 }  // namespace
 
 void Toy::Gradient(absl::Span<const float> weights, int64_t lineage, int32_t lane, int64_t step,
-                   absl::Span<float> gradient) const {
+                   double loss_scale, absl::Span<float> gradient) const {
   const uint64_t key =
       Mixed(static_cast<uint64_t>(step) * 1000003 + static_cast<uint64_t>(lane) + 1) +
       (by_lineage ? static_cast<uint64_t>(lineage) * 0xD1B54A32D192ED03u : 0);
@@ -47,9 +47,10 @@ void Toy::Gradient(absl::Span<const float> weights, int64_t lineage, int32_t lan
     const auto raw = static_cast<uint32_t>((bits >> 32 & 0x807FFFFFu) | ((115 + bits % 24) << 23));
     float noise = 0;
     std::memcpy(&noise, &raw, sizeof(noise));
-    gradient[i] = noise + weights[i] * 0.125f;
+    gradient[i] = (noise + weights[i] * 0.125f) * static_cast<float>(loss_scale);
   }
-  if (step == nonfinite_step && lane == nonfinite_lane)
+  if ((step == nonfinite_step && lane == nonfinite_lane) ||
+      (scaled() && loss_scale > overflow_above && lane == 0))
     gradient[7] = std::numeric_limits<float>::infinity();
 }
 
@@ -91,15 +92,41 @@ std::string Histories::NoteDecision(int64_t lineage, const training::Decision& d
   const training::Decision& first = known->second;
   if (first.apply != decision.apply || first.stop != decision.stop ||
       first.learning_rate != decision.learning_rate || first.checkpoint != decision.checkpoint ||
-      first.evaluate != decision.evaluate || first.order_ids != decision.order_ids) {
+      first.evaluate != decision.evaluate || first.order_ids != decision.order_ids ||
+      first.clip_scale != decision.clip_scale || first.loss_scale != decision.loss_scale ||
+      first.applied_steps != decision.applied_steps) {
     return absl::StrCat("two shards have different decisions on step ", decision.step,
                         " of lineage ", lineage);
   }
-  const bool bad = decision.step == toy_.nonfinite_step &&
-                   samples_->LaneSampleCount(decision.step, toy_.nonfinite_lane) > 0;
-  if (fresh && decision.apply == bad)
+  const std::optional<double> scale = ScaleAt(lineage, decision.step);
+  if (!fresh || !scale.has_value()) return "";
+  const bool bad = (decision.step == toy_.nonfinite_step &&
+                    samples_->LaneSampleCount(decision.step, toy_.nonfinite_lane) > 0) ||
+                   (toy_.scaled() && *scale > toy_.overflow_above);
+  if (decision.apply == bad)
     return absl::StrCat("step ", decision.step, bad ? " is not finite and" : " is not", " applied");
+  const double next = toy_.scaled() && bad ? *scale / 2 : *scale;
+  if (decision.clip_scale != 1 / *scale || decision.loss_scale != next) {
+    return absl::StrCat("step ", decision.step, " of lineage ", lineage, " has a loss scale of ",
+                        1 / decision.clip_scale, ", the next one of ", decision.loss_scale,
+                        "; want ", *scale, " and ", next);
+  }
   return "";
+}
+
+std::optional<double> Histories::ScaleAt(int64_t lineage, int64_t step) const {
+  if (!toy_.scaled()) return 1;
+  while (step > 0) {
+    const auto base = bases_.find(lineage);
+    if (base == bases_.end()) return std::nullopt;
+    if (step > base->second.second) {
+      const auto before = decisions_.find({lineage, step - 1});
+      if (before == decisions_.end()) return std::nullopt;
+      return before->second.loss_scale;
+    }
+    lineage = base->second.first;  // the base has all steps below it
+  }
+  return training::LossScale::kFirst;
 }
 
 std::vector<training::Decision> Histories::Decisions(int64_t lineage) const {
@@ -136,7 +163,7 @@ const std::vector<float>* Histories::At(int64_t lineage, int64_t version) {
     for (int32_t lane = 0; lane < spec_->lanes(); ++lane) {
       if (samples_->LaneSampleCount(step, lane) == 0) continue;
       lanes[lane].emplace(weights->size());
-      toy_.Gradient(*weights, lineage, lane, step, absl::MakeSpan(*lanes[lane]));
+      toy_.Gradient(*weights, lineage, lane, step, /*loss_scale=*/1, absl::MakeSpan(*lanes[lane]));
     }
     const std::vector<float> sum = *NaiveSum(lanes, 0, width);
     const auto rate = static_cast<float>(decision->second.learning_rate);

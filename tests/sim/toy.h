@@ -23,15 +23,20 @@
 
 namespace capstan::sim {
 
+// A scaled loss shows in nothing but the scale: powers of two are exact.
 // `nonfinite_lane` of `nonfinite_step` puts an infinity into its gradient.
 struct Toy {
   int64_t nonfinite_step = -1;
   int32_t nonfinite_lane = -1;
   bool by_lineage = false;
+  // The job is of fp16: its loss is scaled. With a scale above this lane 0 has an infinity; 0: none is
+  // scaled.
+  double overflow_above = 0;
 
-  // gradient.size() == weights.size().
+  bool scaled() const { return overflow_above > 0; }
+  // Of the loss times `loss_scale`, a power of two. gradient.size() == weights.size().
   void Gradient(absl::Span<const float> weights, int64_t lineage, int32_t lane, int64_t step,
-                absl::Span<float> gradient) const;
+                double loss_scale, absl::Span<float> gradient) const;
   training::SealSums Seal(int32_t lane, int64_t step, int64_t samples) const;
 };
 
@@ -59,6 +64,9 @@ class Histories {
 
  private:
   using Key = std::pair<int64_t, int64_t>;  // lineage, step or version
+
+  // That the loss of a step is scaled with, by the decisions before it; nullopt: nobody can know yet.
+  std::optional<double> ScaleAt(int64_t lineage, int64_t step) const;
 
   const Toy toy_;
   std::optional<job::v1::ResolvedSpec> spec_;

@@ -149,6 +149,20 @@ class TextRulesTest(RuleTest):
         self.assertEqual(len(self.refused('python_compiles', 'a/tool', '#!/usr/bin/env python3\nif True\n')), 1)
         self.assertEqual(self.refused('python_compiles', 'a/tool.py', 'x = 1\n'), [])
 
+    def test_a_test_that_expects_nothing(self):
+        def found(body, **others):
+            return self.refused('assertions', 'a/b_test.cc', f'TEST(ThingTest,\n     DoesWell) {{\n{body}}}\nvoid After() {{ EXPECT_TRUE(x); }}\n',
+                                **others)
+
+        self.assertEqual(found('  Run();\n'), ['a/b_test.cc:1: ThingTest.DoesWell expects nothing: whatever happens, it passes'])
+        self.assertEqual(len(found('  // EXPECT_TRUE(x);\n  Say("ASSERT_EQ");\n')), 1)
+        for body in ('EXPECT_TRUE(Run());', 'if (Run()) {} else { FAIL() << 1; }', 'for (;;) { ASSERT_EQ(1, 1); }', 'After();'):
+            self.assertEqual(found(body), [], body)
+        # What tests share counts, code that is none does not.
+        helper = 'void Compare(int a) {\n  ASSERT_EQ(a, 1);\n}\nvoid Both() { Compare(1); }\n'
+        self.assertEqual(found('Both();', **{'tests/support/c.h': helper}), [])
+        self.assertEqual(len(found('Both();', **{'a/c.h': helper})), 1)
+
     def test_shellcheck(self):
         self.assertTrue(self.refused('shellcheck', 'a/tool', '#!/bin/bash\nrm $1\n'))
         self.assertEqual(self.refused('shellcheck', 'a/tool', '#!/bin/bash\nrm "$1"\n'), [])

@@ -63,17 +63,19 @@ Header Inspect(Direction direction, const grpc::ByteBuffer& message) {
   return header;
 }
 
-// A copy; the payload is the end of the message.
-grpc::ByteBuffer FlipPayloadBit(const grpc::ByteBuffer& message, size_t payload_bytes,
-                                uint64_t draw) {
+// A copy with a bit flipped among `count` bytes from `first` on; `first` counts from the end where
+// it is negative.
+grpc::ByteBuffer FlipBit(const grpc::ByteBuffer& message, int64_t first, size_t count,
+                         uint64_t draw) {
   std::vector<grpc::Slice> slices;
   (void)message.Dump(&slices);  // Inspect has opened it
   std::string bytes;
   for (const grpc::Slice& slice : slices) {
     bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
-  const uint64_t bit = draw % (8 * payload_bytes);
-  bytes[bytes.size() - payload_bytes + bit / 8] ^= static_cast<char>(1 << bit % 8);
+  const uint64_t bit = draw % (8 * count);
+  const size_t begin = first < 0 ? bytes.size() - static_cast<size_t>(-first) : first;
+  bytes[begin + bit / 8] ^= static_cast<char>(1 << bit % 8);
   const grpc::Slice slice(bytes);
   return grpc::ByteBuffer(&slice, 1);
 }
@@ -443,10 +445,12 @@ bool Stream::Arrived(Direction direction, const grpc::ByteBuffer& bytes) {
     const bool repeat = share() < faults.repeat && !header.hello;
     const uint64_t bit = random();
     const bool flip = share() < faults.flip && header.frame && header.payload_bytes > 0 && !breaks;
+    const bool flip_header = share() < faults.flip_header && !header.hello && !breaks && !flip;
     hub_->Count([&](ProxyCounters& c) {
       ++(direction == kRequest ? c.requests : c.responses);
       if (header.frame) ++(direction == kRequest ? c.frames : c.weights);
       if (flip) ++(direction == kRequest ? c.flipped_frames : c.flipped_weights);
+      c.flipped_headers += flip_header;
       c.corrupt_acks += header.corrupt_ack;
       c.undecodable += !header.decodable;
       c.late_hellos += header.hello != (message.index == 0);
@@ -461,7 +465,12 @@ bool Stream::Arrived(Direction direction, const grpc::ByteBuffer& bytes) {
         hub_->Schedule(repeat_delay, shared_from_this(), direction,
                        {bytes, message.index, /*repeat=*/true});
       }
-      message.bytes = flip ? FlipPayloadBit(bytes, header.payload_bytes, bit) : bytes;
+      const auto payload_bytes = static_cast<int64_t>(header.payload_bytes);
+      message.bytes = bytes;
+      if (flip) message.bytes = FlipBit(bytes, -payload_bytes, header.payload_bytes, bit);
+      if (flip_header) {
+        message.bytes = FlipBit(bytes, 0, bytes.Length() - header.payload_bytes, bit);
+      }
       if (header.hello || faults.max_delay <= absl::ZeroDuration()) {
         DeliverLocked(direction, std::move(message));
         GoOnLocked();
@@ -585,6 +594,7 @@ constexpr CounterName kCounters[] = {
     {"lost", &ProxyCounters::lost},
     {"flipped_frames", &ProxyCounters::flipped_frames},
     {"flipped_weights", &ProxyCounters::flipped_weights},
+    {"flipped_headers", &ProxyCounters::flipped_headers},
     {"corrupt_acks", &ProxyCounters::corrupt_acks},
     {"undecodable", &ProxyCounters::undecodable},
     {"late_hellos", &ProxyCounters::late_hellos},

@@ -3,9 +3,7 @@
 // payload is flipped. What a real network may do to a repeated at-least-once protocol, and no more:
 //
 //   - Hello and HelloReply go first on their stream, once and at once.
-//   - A message that is passed on has the bytes it came with, but for a flipped bit. The flip
-//   spares
-//     headers: a checksum guards the payload, TCP and HTTP/2 guard the rest.
+//   - A message that is passed on has the bytes it came with, but for a flipped bit.
 //   - The end of a stream is passed on behind all of its messages; a broken one ends with
 //     UNAVAILABLE on our caller's side, is cancelled on the shard's, and loses what was under way.
 //
@@ -32,7 +30,8 @@ struct ProxyFaults {
   double repeat = 0;         // share of messages that are passed on twice, each at its own time
   // About every so many messages of the proxy a stream breaks instead; 0: never.
   int64_t messages_per_break = 0;
-  double flip = 0;  // share of frames, of gradients and of weights, that lose a payload bit
+  double flip = 0;         // share of frames, of gradients and of weights, that lose a payload bit
+  double flip_header = 0;  // share of messages behind the Hello that lose a bit before the payload
 };
 
 // What happened since the start; the sum of two is of two proxies.
@@ -49,6 +48,7 @@ struct ProxyCounters {
   int64_t lost = 0;       // messages under way on a stream that ended
   int64_t flipped_frames = 0;
   int64_t flipped_weights = 0;
+  int64_t flipped_headers = 0;
   int64_t corrupt_acks = 0;  // FrameAcks with a chunk called CORRUPT
   int64_t undecodable = 0;   // messages that the codec refuses: a bug of either side
   int64_t late_hellos = 0;   // a Hello or HelloReply behind another message, or none: likewise

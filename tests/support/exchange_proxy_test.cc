@@ -24,7 +24,6 @@ namespace {
 
 namespace v1 = param_store::v1;
 using ::testing::Each;
-using ::testing::HasSubstr;
 
 constexpr absl::Duration kLimit = absl::Seconds(60);
 constexpr uint64_t kSeed = 20240607;
@@ -179,8 +178,8 @@ TEST_F(ExchangeProxyTest, WithoutFaultsAllComesOnceAndInOrder) {
   const ProxyCounters counters = proxy_->counters();
   EXPECT_EQ(counters.ToString(),
             "streams=1 requests=101 responses=101 frames=100 weights=100 delayed=0 repeated=0 "
-            "overtaken=0 broken=0 lost=0 flipped_frames=0 flipped_weights=0 corrupt_acks=0 "
-            "undecodable=0 late_hellos=0 refused=0");
+            "overtaken=0 broken=0 lost=0 flipped_frames=0 flipped_weights=0 flipped_headers=0 "
+            "corrupt_acks=0 undecodable=0 late_hellos=0 refused=0");
 }
 
 TEST_F(ExchangeProxyTest, DelaysRepeatsAndReordersButHelloIsFirstAndBytesAreKept) {

@@ -223,6 +223,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::snprintf(properties->name, sizeof properties->name, "CUDA on the CPU");
   properties->major = 9;
   properties->totalGlobalMem = fake::DeviceBytes();
+  properties->uuid.bytes[15] = static_cast<char>(device + 1);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {

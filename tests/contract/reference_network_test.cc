@@ -1,10 +1,16 @@
 // The reference itself is held to central differences and to numbers by hand.
-#include "tests/contract/naive_network.h"
+#include "tests/contract/reference_network.h"
 
 #include <cmath>
 #include <random>
 
 #include "gtest/gtest.h"
+#include "training/ops/conv/conv.h"
+#include "training/ops/flatten/flatten.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/pool/pool.h"
+#include "training/ops/relu/relu.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::testing {
 namespace {
@@ -39,7 +45,7 @@ Graph Everything() {
   return *graph;
 }
 
-TEST(NaiveNetworkTest, GradientsAreCentralDifferences) {
+TEST(ReferenceNetworkTest, GradientsAreCentralDifferences) {
   const Graph graph = Everything();
   std::mt19937_64 random(7);
   std::normal_distribution<double> normal;
@@ -52,29 +58,29 @@ TEST(NaiveNetworkTest, GradientsAreCentralDifferences) {
   for (double& value : images) value = normal(random);
   const std::vector<int32_t> labels = {2, 0, 3};
   const double scale = 0.25;
-  const NaiveResult result = RunNaive(graph, parameters, images, labels, scale);
+  const ReferenceResult result = RunReference(graph, parameters, images, labels, scale);
 
   const double step = 1e-5;
   for (size_t p = 0; p < parameters.size(); ++p) {
     for (size_t i = 0; i < parameters[p].size(); ++i) {
       std::vector<Doubles> moved = parameters;
       moved[p][i] += step;
-      const double up = RunNaive(graph, moved, images, labels, scale).loss_sum;
+      const double up = RunReference(graph, moved, images, labels, scale).loss_sum;
       moved[p][i] -= 2 * step;
-      const double down = RunNaive(graph, moved, images, labels, scale).loss_sum;
+      const double down = RunReference(graph, moved, images, labels, scale).loss_sum;
       EXPECT_NEAR(result.gradients[p][i], scale * (up - down) / (2 * step), 1e-7)
           << graph.parameters()[p].name << "[" << i << "]";
     }
   }
 }
 
-TEST(NaiveNetworkTest, LossOfOneRowByHand) {
+TEST(ReferenceNetworkTest, LossOfOneRowByHand) {
   const absl::StatusOr<Graph> graph = Graph::Build(
       "one", {2},
       {{"fc", training::Gemm{2}, {0}}, {"loss", training::SoftmaxCrossEntropyLoss(), {1}}});
   ASSERT_TRUE(graph.ok()) << graph.status();
   // logits = (1*3 + 2*4 + 0.5, 0*3 - 1*4 + 0) = (11.5, -4)
-  const NaiveResult result = RunNaive(*graph, {{1, 2, 0, -1}, {0.5, 0}}, {3, 4}, {1}, 2.0);
+  const ReferenceResult result = RunReference(*graph, {{1, 2, 0, -1}, {0.5, 0}}, {3, 4}, {1}, 2.0);
   EXPECT_EQ(result.logits, (Doubles{11.5, -4}));
   EXPECT_NEAR(result.loss_sum, std::log1p(std::exp(15.5)), 1e-12);
   EXPECT_EQ(result.correct, 0);

@@ -1,0 +1,59 @@
+"""The built-in models as PyTorch modules; the names in their state_dict are Capstan's."""
+
+from collections import OrderedDict
+
+INPUTS = {'lenet': (1, 28, 28), 'lenet_d2l': (1, 28, 28), 'resnet18_v1': (3, 32, 32)}
+
+
+def build(torch, name):
+    """With 10 classes, weights drawn from PyTorch's generator."""
+    nn = torch.nn
+
+    def relu():
+        return nn.ReLU(inplace=True)
+
+    if name == 'lenet':
+        return nn.Sequential(OrderedDict(
+            conv1=nn.Conv2d(1, 6, 5), relu1=relu(), pool1=nn.MaxPool2d(2), conv2=nn.Conv2d(6, 16, 3), relu2=relu(), pool2=nn.MaxPool2d(2),
+            flatten=nn.Flatten(), fc1=nn.Linear(400, 120), relu3=relu(), fc2=nn.Linear(120, 84), relu4=relu(), fc3=nn.Linear(84, 10)))
+    if name == 'lenet_d2l':
+        return nn.Sequential(OrderedDict(
+            conv1=nn.Conv2d(1, 20, 3), relu1=relu(), pool1=nn.AvgPool2d(2), conv2=nn.Conv2d(20, 50, 5), relu2=relu(), pool2=nn.AvgPool2d(2),
+            flatten=nn.Flatten(), fc1=nn.Linear(800, 128), relu3=relu(), fc2=nn.Linear(128, 10)))
+    if name == 'resnet18_v1':
+        return resnet18(torch)
+    raise ValueError(f'no model {name}, have {", ".join(INPUTS)}')
+
+
+def resnet18(torch):
+    """torchvision's resnet18 (names, order and first weights of its layers), with the stem for small images."""
+    nn = torch.nn
+
+    class Block(nn.Module):
+
+        def __init__(self, inputs, width, stride):
+            super().__init__()
+            self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+            self.bn1 = nn.BatchNorm2d(width)
+            self.relu = nn.ReLU(inplace=True)
+            self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+            self.bn2 = nn.BatchNorm2d(width)
+            self.downsample = None
+            if stride != 1 or inputs != width:
+                self.downsample = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+        def forward(self, x):
+            y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+            return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+    layers = OrderedDict(conv1=nn.Conv2d(3, 64, 3, 1, 1, bias=False), bn1=nn.BatchNorm2d(64), relu=nn.ReLU(inplace=True))
+    inputs = 64
+    for stage, width in enumerate((64, 128, 256, 512), start=1):
+        layers[f'layer{stage}'] = nn.Sequential(Block(inputs, width, 1 if stage == 1 else 2), Block(width, width, 1))
+        inputs = width
+    layers.update(avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=nn.Linear(512, 10))
+    net = nn.Sequential(layers)
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode='fan_out', nonlinearity='relu')
+    return net

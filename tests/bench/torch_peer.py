@@ -1,0 +1,151 @@
+"""What the comparisons with PyTorch share: an installed PyTorch, one data set and one set of weights for both, losses step by step.
+
+PyTorch comes from PyPI into a virtual environment outside the tree: venv-torch under CAPSTAN_VENVS, default ~/.cache/capstan.
+The wheel for Linux does not start without NVIDIA's libraries, so it brings them: 3 GB to fetch, 6.5 GB on the disk.
+"""
+
+import gzip
+import json
+import lzma
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'e2e'))
+import support  # noqa: E402
+import torch_nets  # noqa: E402
+
+PACKAGES = ('torch==2.8.0', 'numpy==2.2.6')
+CIFAR10 = os.environ.get('CAPSTAN_CIFAR10') or os.path.join(support.SHARED, 'cifar10')
+RECORD = 1 + 3 * 32 * 32  # of CIFAR-10's binary version: the label, then the planes
+
+
+def python(name='torch', packages=PACKAGES):
+    """A Python that has these packages."""
+    folder = os.environ.get('CAPSTAN_VENVS') or os.path.expanduser('~/.cache/capstan')
+    os.makedirs(folder, exist_ok=True)
+    return support.python_with(name, *packages, folder=folder, seconds=1800)
+
+
+def restart_with_torch():
+    """Goes on in that Python, from the first line of the script."""
+    wanted = python()
+    if os.path.abspath(sys.executable) != os.path.abspath(wanted):
+        os.execv(wanted, [wanted] + sys.argv)
+
+
+def capstan_version():
+    done = subprocess.run([support.CAPSTAN, 'version', '-o', 'json'], capture_output=True, text=True, check=True, timeout=60)
+    version = json.loads(done.stdout)
+    return f'{version["version"]} ({version["revision"]})'
+
+
+def cifar_bytes(name):
+    """A batch of CIFAR-10, unpacked."""
+    path = os.path.join(CIFAR10, name + '.bin')
+    for ending, opener in (('', open), ('.xz', lzma.open), ('.gz', gzip.open)):
+        if os.path.exists(path + ending):
+            with opener(path + ending, 'rb') as f:
+                return f.read()
+    sys.exit(f'{path}: neither it nor its .xz or .gz is there; CAPSTAN_CIFAR10 names another folder')
+
+
+def write_small_cifar(folder, tests):
+    """CIFAR-10 with its first training batch and `tests` of its test samples: an evaluation takes longer than the steps do."""
+    os.makedirs(folder, exist_ok=True)
+    for name, count in (('data_batch_1', None), ('test_batch', tests)):
+        with open(os.path.join(folder, name + '.bin'), 'wb') as f:
+            f.write(cifar_bytes(name)[:count and count * RECORD])
+
+
+def cifar_tensors(torch, name):
+    """(images, labels) of a batch of CIFAR-10; the images as bytes."""
+    records = torch.frombuffer(bytearray(cifar_bytes(name)), dtype=torch.uint8).view(-1, RECORD)
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].long()
+
+
+def fashion_tensors(torch):
+    """(images, labels) of Fashion-MNIST's training set; the images as bytes."""
+
+    def read(name, header):
+        with gzip.open(os.path.join(support.FASHION_MNIST, f'train-{name}-ubyte.gz'), 'rb') as f:
+            return torch.frombuffer(bytearray(f.read()[header:]), dtype=torch.uint8)
+
+    return read('images-idx3', 16).view(-1, 1, 28, 28), read('labels-idx1', 8).long()
+
+
+def build(torch, model, seed=1):
+    torch.manual_seed(seed)
+    return torch_nets.build(torch, model)
+
+
+def save(net, path):
+    """The file of `model.initial_weights`."""
+    support.write_safetensors(path, [(name, list(value.shape), value.detach().float().contiguous().numpy().tobytes())
+                                     for name, value in net.state_dict().items() if not name.endswith('num_batches_tracked')])
+
+
+def load(torch, path):
+    """Name -> tensor, of a weights.safetensors."""
+    return {name: torch.frombuffer(bytearray(data), dtype=torch.float32).view(shape)
+            for name, (shape, data) in support.read_safetensors(path).items()}
+
+
+class Trained:
+    """A job of Capstan that has ended: its losses step by step, its weights, what -o json prints of it."""
+
+    def __init__(self, torch, model, weights, data, batch, steps, rate, timeout=3600):
+        spec = support.job_spec(
+            name='peer', resources={'num_workers': 1, 'gpus_per_worker': 1, 'device': 'cpu'}, kvstore={'type': 'local'},
+            model={'name': model, 'initial_weights': weights}, data=dict(data, shuffle=False, partition='global'),
+            training={'max_steps': steps, 'global_batch_size': batch, 'optimizer': {'name': 'sgd', 'learning_rate': rate}},
+            checkpoint={'every': 'never'})
+        with tempfile.TemporaryDirectory(prefix='capstan-peer-') as folder:
+            done = subprocess.run([support.CAPSTAN, 'run', '-q', '-o', 'json', '-'], input=json.dumps(spec), cwd=folder, timeout=timeout,
+                                  capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f'capstan run: exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}')
+            self.job = json.loads(done.stdout.splitlines()[-1])
+            checkpoint = self.job['checkpoint_uri'][len('file://'):]
+            with open(os.path.join(os.path.dirname(checkpoint), 'metrics.jsonl')) as f:
+                self.losses = [json.loads(line)['loss'] for line in f]
+            self.weights = load(torch, os.path.join(checkpoint, 'weights.safetensors'))
+
+
+def train(torch, net, images, labels, batch, steps, rate):
+    """The losses of PyTorch's plain SGD over the batches in their order, in the precision of the net."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+    dtype = next(net.parameters()).dtype
+    losses = []
+    net.train()
+    for step in range(steps):
+        part = slice(step * batch, (step + 1) * batch)
+        optimizer.zero_grad(set_to_none=True)
+        # As Capstan reads images: float32(byte) / 255.
+        loss = torch.nn.functional.cross_entropy(net((images[part].float() / 255).to(dtype)), labels[part])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def first_losses(torch, model, batch, steps, rate):
+    """(Capstan's losses, those of PyTorch in float64) of the first steps from the same weights."""
+    with tempfile.TemporaryDirectory(prefix='capstan-losses-') as folder:
+        if model.startswith('resnet'):
+            write_small_cifar(folder, batch)
+            data, (images, labels) = {'format': 'cifar10_bin', 'uri': folder}, cifar_tensors(torch, 'data_batch_1')
+        else:
+            data, (images, labels) = {'format': 'idx', 'uri': support.FASHION_MNIST}, fashion_tensors(torch)
+        net = build(torch, model)
+        weights = os.path.join(folder, 'first.safetensors')
+        save(net, weights)
+        ours = Trained(torch, model, weights, data, batch, steps, rate).losses
+    return ours, train(torch, net.double(), images, labels, batch, steps, rate)
+
+
+def largest_difference(ours, theirs):
+    if len(ours) != len(theirs):
+        raise RuntimeError(f'{len(ours)} losses, want {len(theirs)}')
+    return max(abs(a - b) for a, b in zip(ours, theirs))

@@ -1,0 +1,449 @@
+// Any graph on the CPU device against the references in double: every case of every operator behind layers
+// that have weights, so that its gradients show in theirs, and random graphs with branches.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gpu_worker/engine/cpu/cpu_device.h"
+#include "gtest/gtest.h"
+#include "tests/contract/device_cases.h"
+#include "tests/contract/reference_network.h"
+#include "training/ops/add/add.h"
+#include "training/ops/batch_normalization/batch_normalization.h"
+#include "training/ops/concat/concat.h"
+#include "training/ops/dropout/dropout.h"
+#include "training/ops/gelu/gelu.h"
+#include "training/ops/global_average_pool/global_average_pool.h"
+#include "training/ops/op_cases.h"
+#include "training/ops/reshape/reshape.h"
+#include "training/ops/sum/sum.h"
+
+namespace capstan::testing {
+namespace {
+
+using engine::Plan;
+using training::Graph;
+using training::GraphNode;
+using training::OpCase;
+using training::Operator;
+using training::Shape;
+
+// Of the largest value of a tensor; of it Winograd's convolutions take at most 1e-5 each (blocked/winograd.h).
+constexpr double kTolerance = 5e-5;
+constexpr double kScale = 1.0 / 64;
+
+std::unique_ptr<engine::Device> Phases() {
+  engine::CpuDeviceOptions options;
+  options.chain_plan = false;
+  return engine::MakeCpuDevice(options);
+}
+
+absl::StatusOr<std::unique_ptr<Plan>> CompileFor(const Problem& problem, int64_t max_batch,
+                                                 int threads) {
+  engine::PlanOptions options;
+  options.max_batch = max_batch;
+  options.threads = threads;
+  auto plan = Phases()->Compile(problem.graph, problem.layout, options);
+  if (plan.ok()) {
+    const absl::Status status = (*plan)->LoadWeights(problem.weights.data());
+    if (!status.ok()) return status;
+  }
+  return plan;
+}
+
+struct Computed {
+  engine::LaneResult result;
+  std::vector<float> gradient;
+};
+
+Computed Compute(Plan& plan, const Problem& problem) {
+  Computed computed;
+  computed.gradient.assign(problem.layout.total_floats(), 1234.5f);
+  const auto result = plan.ComputeLane(problem.batch(), kScale, computed.gradient.data());
+  EXPECT_TRUE(result.ok()) << result.status();
+  if (result.ok()) computed.result = *result;
+  return computed;
+}
+
+void ExpectNear(const float* got, const Doubles& want, double share, double typical,
+                const std::string& what) {
+  double largest = typical;
+  for (const double value : want) largest = std::max(largest, std::abs(value * share));
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_NEAR(got[i], want[i] * share, kTolerance * largest) << what << "[" << i << "]";
+  }
+}
+
+// The seeds are such that no input of a Relu lies so near to 0 that float and double see another sign.
+// Statistics of a batch that has only some of the step's samples count by their share.
+void ExpectLikeReference(const Graph& graph, int64_t count, uint64_t seed = 1) {
+  SCOPED_TRACE("batch " + std::to_string(count) + ", seed " + std::to_string(seed));
+  const Problem problem(graph, count, seed);
+  std::vector<Doubles> parameters;
+  for (const training::Parameter& parameter : graph.parameters()) {
+    const float* const first = problem.weights.data() + problem.layout.Find(parameter.name)->offset;
+    parameters.emplace_back(first, first + parameter.elements);
+  }
+  training::SampleInfo draws;
+  draws.ids = problem.ids.data();
+  draws.seed = problem.draw_seed;
+  draws.epoch = problem.epoch;
+  const ReferenceResult want =
+      RunReference(graph, parameters, {problem.images.begin(), problem.images.end()},
+                   problem.labels, kScale, draws);
+  const auto plan = CompileFor(problem, count, /*threads=*/2);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const Computed got = Compute(**plan, problem);
+  EXPECT_NEAR(got.result.loss_sum, want.loss_sum, 1e-5 * (1 + std::abs(want.loss_sum)));
+  double typical = 1e-6;
+  for (const Doubles& gradient : want.gradients) {
+    for (const double value : gradient) typical = std::max(typical, 0.05 * std::abs(value));
+  }
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const training::Parameter& parameter = graph.parameters()[p];
+    const double share = parameter.statistic ? kScale * static_cast<double>(count) : 1;
+    ExpectNear(got.gradient.data() + problem.layout.Find(parameter.name)->offset, want.gradients[p],
+               share, parameter.statistic ? 1e-3 : typical, parameter.name);
+  }
+
+  // Rule R5, and no trace of what was computed before or of a larger plan.
+  const auto other = CompileFor(problem, count + 21, /*threads=*/1);
+  ASSERT_TRUE(other.ok()) << other.status();
+  const Problem before(graph, count + 21, /*seed=*/7);
+  Compute(**other, before);
+  const Computed again = Compute(**other, problem);
+  EXPECT_EQ(again.result.loss_sum, got.result.loss_sum);
+  EXPECT_EQ(
+      std::memcmp(again.gradient.data(), got.gradient.data(), got.gradient.size() * sizeof(float)),
+      0)
+      << "bits with another plan";
+}
+
+// A graph under construction.
+class Nodes {
+ public:
+  int Add(const std::string& name, Operator op, std::vector<int> inputs) {
+    nodes_.push_back({name + std::to_string(nodes_.size()), std::move(op), std::move(inputs)});
+    return static_cast<int>(nodes_.size());
+  }
+  // Flattens `value`, and the loss of `classes`.
+  absl::StatusOr<Graph> Finish(Shape input, int value, int64_t classes) {
+    value = Add("flatten", training::Flatten(), {value});
+    value = Add("head", training::Gemm{classes}, {value});
+    Add("loss", training::SoftmaxCrossEntropyLoss(), {value});
+    return Graph::Build("test", std::move(input), nodes_);
+  }
+
+ private:
+  std::vector<GraphNode> nodes_;
+};
+
+// The operator of a case, with a dense layer of its own behind each input.
+absl::StatusOr<Graph> GraphOf(const OpCase& op_case) {
+  Nodes nodes;
+  std::vector<int> inputs;
+  for (const training::ValueType& x : op_case.inputs) {
+    const int dense = nodes.Add("in", training::Gemm{training::Elements(x.shape)}, {0});
+    inputs.push_back(nodes.Add("shape", training::Reshape{x.shape}, {dense}));
+  }
+  const int y = nodes.Add("op", op_case.op, inputs);
+  return nodes.Finish({6}, y, 5);
+}
+
+TEST(GraphContractTest, EveryCaseOfEveryOperatorIsLikeItsReference) {
+  int cases = 0;
+  for (const OpCase& op_case : training::AllOpCases()) {
+    if (op_case.hostile || training::FindOp(op_case.op.name)->loss) continue;
+    SCOPED_TRACE(op_case.op.name + " " + op_case.name);
+    const absl::StatusOr<Graph> graph = GraphOf(op_case);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    for (const int64_t count : {2, 19}) ExpectLikeReference(*graph, count);
+    if (::testing::Test::HasFatalFailure()) return;
+    ++cases;
+  }
+  EXPECT_GT(cases, 60);
+}
+
+// conv - bn - relu - conv - bn, added to its input or to a smaller copy of it.
+int AddBlock(Nodes& nodes, int x, int64_t channels, int64_t stride, bool project) {
+  const auto conv = [](int64_t outputs, int64_t kernel, int64_t step) {
+    training::Conv op = MakeConv(outputs, kernel, kernel);
+    op.window.strides = {step, step};
+    op.window.pads.fill(kernel / 2);
+    op.bias = false;
+    return op;
+  };
+  int y = nodes.Add("conv", conv(channels, 3, stride), {x});
+  y = nodes.Add("bn", training::BatchNormalization(), {y});
+  y = nodes.Add("relu", training::Relu(), {y});
+  y = nodes.Add("conv", conv(channels, 3, 1), {y});
+  y = nodes.Add("bn", training::BatchNormalization(), {y});
+  if (project) {
+    x = nodes.Add("conv", conv(channels, 1, stride), {x});
+    x = nodes.Add("bn", training::BatchNormalization(), {x});
+  }
+  y = nodes.Add("add", training::Add(), {y, x});
+  return nodes.Add("relu", training::Relu(), {y});
+}
+
+TEST(GraphContractTest, ResidualBlocks) {
+  Nodes nodes;
+  int x = nodes.Add("conv", MakeConv(9, 3, 3), {0});
+  x = AddBlock(nodes, x, 9, 1, /*project=*/false);
+  x = AddBlock(nodes, x, 17, 2, /*project=*/true);
+  x = nodes.Add("pool", training::GlobalAveragePool(), {x});
+  const absl::StatusOr<Graph> graph = nodes.Finish({3, 11, 9}, x, 4);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (const int64_t count : {1, 16, 33}) {
+    for (const uint64_t seed : {1, 2}) ExpectLikeReference(*graph, count, seed);
+  }
+}
+
+// Evaluation takes the running statistics: then samples do not show in each other's results.
+TEST(GraphContractTest, EvaluationReadsRunningStatistics) {
+  Nodes nodes;
+  const int y = nodes.Add("bn", training::BatchNormalization(), {0});
+  const absl::StatusOr<Graph> graph = nodes.Finish({3}, y, 3);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  Problem problem(*graph, 20, /*seed=*/3);
+  const auto set = [&problem](const std::string& name, std::vector<float> values) {
+    const training::TensorSlot* const slot = problem.layout.Find(name);
+    ASSERT_NE(slot, nullptr) << name;
+    std::copy(values.begin(), values.end(), problem.weights.begin() + slot->offset);
+  };
+  set("bn0.running_mean", {1, 2, 3});
+  set("bn0.running_var", {4 - 1e-5f, 1 - 1e-5f, 0.25f - 1e-5f});
+  set("bn0.weight", {1, 1, 2});
+  set("bn0.bias", {0, 1, 0});
+  set("head2.weight", {1, 0, 0, 0, 1, 0, 0, 0, 1});
+  set("head2.bias", {0, 0, 0});
+  const auto plan = CompileFor(problem, 20, 1);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<float> logits(60);
+  ASSERT_TRUE((*plan)->Predict(problem.batch(), logits.data()).ok());
+  for (int n = 0; n < 20; ++n) {
+    const float* const x = problem.images.data() + 3 * n;
+    EXPECT_NEAR(logits[3 * n], (x[0] - 1) / 2, 1e-5);
+    EXPECT_NEAR(logits[3 * n + 1], (x[1] - 2) + 1, 1e-5);
+    EXPECT_NEAR(logits[3 * n + 2], 2 * (x[2] - 3) / 0.5, 1e-4);
+  }
+}
+
+// A plan that has memory for lanes of 5 samples evaluates 100 at once, with the same bits.
+TEST(GraphContractTest, EvaluationOfMoreThanALane) {
+  Nodes nodes;
+  int x = nodes.Add("conv", MakeConv(9, 3, 3), {0});
+  x = AddBlock(nodes, x, 9, 1, /*project=*/false);
+  const absl::StatusOr<Graph> graph = nodes.Finish({3, 7, 7}, x, 4);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  Problem problem(*graph, 100, /*seed=*/3);
+  for (const training::TensorSlot& slot : problem.layout.slots()) {
+    if (slot.spec.kind != training::TensorKind::kStat) continue;
+    std::fill_n(problem.weights.begin() + slot.offset, slot.size, 0.5f);
+  }
+  std::vector<engine::LaneResult> results;
+  std::vector<std::vector<float>> logits;
+  std::vector<int64_t> bytes;
+  for (const int64_t lane : {5, 100}) {
+    engine::PlanOptions options;
+    options.max_batch = 100;
+    options.max_lane = lane;
+    const auto plan = Phases()->Compile(problem.graph, problem.layout, options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ASSERT_TRUE((*plan)->LoadWeights(problem.weights.data()).ok());
+    const auto result = (*plan)->Evaluate(problem.batch());
+    ASSERT_TRUE(result.ok()) << result.status();
+    results.push_back(*result);
+    logits.emplace_back(400);
+    ASSERT_TRUE((*plan)->Predict(problem.batch(), logits.back().data()).ok());
+    bytes.push_back((*plan)->info().arena_bytes);
+    std::vector<float> gradient(problem.layout.total_floats());
+    EXPECT_EQ((*plan)->ComputeLane(problem.batch(), 1, gradient.data()).ok(), lane == 100);
+  }
+  EXPECT_EQ(results[0].samples, 100);
+  EXPECT_EQ(results[0].loss_sum, results[1].loss_sum);
+  EXPECT_EQ(results[0].correct, results[1].correct);
+  EXPECT_EQ(logits[0], logits[1]);
+  EXPECT_LT(bytes[0], bytes[1] / 4);
+}
+
+// Two Dropouts of one value, side by side, so that each shows in its own half of the head's gradient.
+constexpr int64_t kWide = 64;  // equal masks of two nodes by chance: once in 2^64
+absl::StatusOr<Graph> TwoDropouts(double ratio) {
+  Nodes nodes;
+  const int x = nodes.Add("in", training::Gemm{kWide}, {0});
+  const int first = nodes.Add("drop", training::Dropout{ratio}, {x});
+  const int second = nodes.Add("drop", training::Dropout{ratio}, {x});
+  return nodes.Finish({6}, nodes.Add("concat", training::Concat{1}, {first, second}), 3);
+}
+
+std::vector<float> GradientOf(const Problem& problem, const Computed& computed,
+                              const std::string& parameter) {
+  const training::TensorSlot* const slot = problem.layout.Find(parameter);
+  EXPECT_NE(slot, nullptr) << parameter;
+  const auto first = computed.gradient.begin() + slot->offset;
+  return {first, first + slot->size};
+}
+
+// Rule R4. Only one sample of each batch has an image that is not 0, so the gradient of in0.weight is its
+// own: others add 0 exactly.
+TEST(GraphContractTest, DrawsFollowTheSampleWhereverItIsComputed) {
+  const absl::StatusOr<Graph> graph = TwoDropouts(0.5);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const Problem alone(*graph, 1, /*seed=*/5);
+  const auto gradient = [&](int64_t count, int64_t place, int64_t max_batch, int threads,
+                            int64_t id, uint64_t draw_seed, uint32_t epoch) {
+    Problem problem(*graph, count, /*seed=*/5);
+    problem.weights = alone.weights;
+    std::fill(problem.images.begin(), problem.images.end(), 0.0f);
+    std::copy(alone.images.begin(), alone.images.end(), problem.images.begin() + 6 * place);
+    problem.labels[place] = alone.labels[0];
+    for (int64_t i = 0; i < count; ++i) problem.ids[i] = 1000 + i;
+    problem.ids[place] = id;
+    problem.draw_seed = draw_seed;
+    problem.epoch = epoch;
+    const auto plan = CompileFor(problem, max_batch, threads);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return GradientOf(problem, Compute(**plan, problem), "in0.weight");
+  };
+  const std::vector<float> want = gradient(1, 0, 1, 1, 77, 11, 3);
+  for (const int64_t count : {1, 5, 16, 17, 40}) {
+    for (const int64_t place : {int64_t{0}, count / 2, count - 1}) {
+      for (const int threads : {1, 2}) {
+        EXPECT_EQ(gradient(count, place, count + 30 * (threads - 1), threads, 77, 11, 3), want)
+            << "sample " << place << " of " << count << ", threads " << threads;
+      }
+    }
+  }
+  EXPECT_NE(gradient(1, 0, 1, 1, 78, 11, 3), want) << "another sample";
+  EXPECT_NE(gradient(1, 0, 1, 1, 77 + (int64_t{1} << 32), 11, 3), want) << "another sample";
+  EXPECT_NE(gradient(1, 0, 1, 1, 77, 12, 3), want) << "another seed";
+  EXPECT_NE(gradient(1, 0, 1, 1, 77, 11, 4), want) << "another epoch";
+}
+
+TEST(GraphContractTest, NodesDrawForThemselves) {
+  const absl::StatusOr<Graph> graph = TwoDropouts(0.5);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const Problem problem(*graph, 1, /*seed=*/5);
+  const auto plan = CompileFor(problem, 1, 1);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  // weight [3, 2 * kWide]: the gradient by a number that was dropped is 0.
+  const std::vector<float> head = GradientOf(problem, Compute(**plan, problem), "head5.weight");
+  std::vector<bool> first, second;
+  for (int64_t e = 0; e < kWide; ++e) {
+    first.push_back(head[e] != 0);
+    second.push_back(head[kWide + e] != 0);
+  }
+  EXPECT_NE(first, second);
+  for (const std::vector<bool>& kept : {first, second}) {
+    const auto count = std::count(kept.begin(), kept.end(), true);
+    EXPECT_GT(count, kWide / 4);  // 4 standard deviations of 64 draws around 32
+    EXPECT_LT(count, 3 * kWide / 4);
+  }
+}
+
+TEST(GraphContractTest, EvaluationDrawsNothing) {
+  const absl::StatusOr<Graph> drops = TwoDropouts(0.5), keeps = TwoDropouts(0);
+  ASSERT_TRUE(drops.ok() && keeps.ok());
+  std::vector<engine::LaneResult> results;
+  std::vector<std::vector<float>> logits;
+  for (const Graph* const graph : {&*drops, &*keeps}) {
+    const Problem problem(*graph, 20, /*seed=*/5);
+    engine::SampleBatch batch = problem.batch();
+    batch.ids = nullptr;  // not read
+    const auto plan = CompileFor(problem, 20, 1);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const auto result = (*plan)->Evaluate(batch);
+    ASSERT_TRUE(result.ok()) << result.status();
+    results.push_back(*result);
+    logits.emplace_back(20 * 3);
+    ASSERT_TRUE((*plan)->Predict(batch, logits.back().data()).ok());
+  }
+  EXPECT_EQ(results[0].loss_sum, results[1].loss_sum);
+  EXPECT_EQ(results[0].correct, results[1].correct);
+  EXPECT_EQ(logits[0], logits[1]);
+}
+
+TEST(GraphContractTest, AGraphThatDrawsWantsIds) {
+  const absl::StatusOr<Graph> graph = TwoDropouts(0.5);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  Problem problem(*graph, 5, /*seed=*/5);
+  const auto plan = CompileFor(problem, 5, 1);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<float> gradient(problem.layout.total_floats(), 1234.5f);
+  const auto error = [&](const engine::SampleBatch& batch) {
+    const absl::Status status = (*plan)->ComputeLane(batch, kScale, gradient.data()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  engine::SampleBatch batch = problem.batch();
+  batch.ids = nullptr;
+  EXPECT_EQ(error(batch), "batch.ids: none, want 5 for graph test, which draws");
+  for (const int64_t id : {int64_t{-1}, int64_t{1} << 48}) {
+    problem.ids[3] = id;
+    EXPECT_EQ(error(problem.batch()),
+              "id of sample 3: " + std::to_string(id) + ", want 0 to 281474976710655");
+  }
+  EXPECT_THAT(gradient, ::testing::Each(1234.5f));
+}
+
+// Random graphs: each node reads one or two of the last values that fit.
+TEST(GraphContractTest, RandomGraphs) {
+  constexpr int kGraphs = 40;
+  for (int seed = 0; seed < kGraphs; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const auto draw = [&random](int64_t n) { return static_cast<int64_t>(random() % n); };
+    Nodes nodes;
+    const int64_t channels = 2 + draw(9);
+    std::vector<int> values = {nodes.Add("conv", MakeConv(channels, 1, 1), {0})};  // of one shape
+    std::vector<bool> read = {false};
+    const auto pick = [&] {
+      const int64_t at = std::max<int64_t>(0, static_cast<int64_t>(values.size()) - 1 - draw(3));
+      read[at] = true;
+      return values[at];
+    };
+    for (int64_t i = 3 + draw(6); i > 0; --i) {
+      int value = 0;
+      training::Conv conv = MakeConv(channels, 3, 3);
+      conv.window.pads = {1, 1, 1, 1};
+      conv.bias = draw(2) == 0;
+      switch (draw(6)) {
+        case 0:
+          value = nodes.Add("conv", conv, {pick()});
+          break;
+        case 1:
+          value = nodes.Add("relu", training::Relu(), {pick()});
+          break;
+        case 2:
+          value = nodes.Add("add", training::Add(), {pick(), pick()});
+          break;
+        case 3:
+          value = nodes.Add("bn", training::BatchNormalization(), {pick()});
+          break;
+        case 4:
+          value = nodes.Add("sum", training::Sum(), {pick(), pick(), pick()});
+          break;
+        default:
+          value = nodes.Add("gelu", training::Gelu(), {pick()});
+          break;
+      }
+      values.push_back(value);
+      read.push_back(false);
+    }
+    std::vector<int> unread;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (!read[i]) unread.push_back(values[i]);
+    }
+    const int joined = nodes.Add("concat", training::Concat{1}, unread);
+    const absl::StatusOr<Graph> graph = nodes.Finish({2, 5, 4}, joined, 3);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    ExpectLikeReference(*graph, 1 + draw(20));
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace capstan::testing

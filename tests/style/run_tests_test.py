@@ -1,0 +1,59 @@
+"""What ./run-tests says of tests that were skipped: who, and why."""
+
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), 'tools'))
+sys.dont_write_bytecode = True
+import run_tests  # noqa: E402
+
+GOOGLE = """[ RUN      ] CardTest.AGroupGivesTheHostsSums
+/src/tests/contract/plugin_device_contract_test.cc:91: Skipped
+the contract has run on no card:
+set CAPSTAN_TEST_DEVICES
+
+[  SKIPPED ] CardTest.AGroupGivesTheHostsSums (0 ms)
+[ RUN      ] CardTest.Runs
+[       OK ] CardTest.Runs (1 ms)
+[ RUN      ] Cpu/DeviceContractTest.Bits/Plain
+/src/tests/contract/device_contract.cc:177: Skipped
+promised on CPUs only
+
+[  SKIPPED ] Cpu/DeviceContractTest.Bits/Plain, where GetParam() = 96-byte object <50-6C> (0 ms)
+[  SKIPPED ] 2 tests, listed below:
+[  SKIPPED ] CardTest.AGroupGivesTheHostsSums
+[  SKIPPED ] Cpu/DeviceContractTest.Bits/Plain, where GetParam() = 96-byte object <50-6C>
+"""
+
+UNITTEST = """test_a (__main__.AllTest.test_a) ... ok
+test_b (__main__.AllTest.test_b)
+With a sentence of its own. ... skipped 'needs root'
+setUpClass (__main__.SgeTest) ... skipped "NOT TESTED: there's no sge"
+test_c (__main__.AllTest.test_c) ... FAIL
+"""
+
+
+class SkipsTest(unittest.TestCase):
+
+    def test_cases_and_their_sentences(self):
+        self.assertEqual(run_tests.skip_reasons(GOOGLE), [
+            ('CardTest.AGroupGivesTheHostsSums', 'the contract has run on no card: set CAPSTAN_TEST_DEVICES'),
+            ('Cpu/DeviceContractTest.Bits/Plain', 'promised on CPUs only')])
+        self.assertEqual(run_tests.skip_reasons(UNITTEST), [('test_b', 'needs root'), ('setUpClass', "NOT TESTED: there's no sge")])
+        self.assertEqual(run_tests.skip_reasons('[       OK ] A.B (1 ms)\nOK\n'), [])
+
+    def test_each_skip_is_counted_and_named(self):
+        report = run_tests.Report()
+        report.add('contract: card_test', passed=1, skipped=2, why=run_tests.skip_reasons(GOOGLE))
+        report.add('e2e: other_test', skipped=1)
+        report.add('e2e: third_test', passed=3)
+        self.assertEqual(report.counts(), (4, 0, 3))
+        self.assertEqual(report.skips, {
+            'the contract has run on no card: set CAPSTAN_TEST_DEVICES': ['contract: card_test CardTest.AGroupGivesTheHostsSums'],
+            'promised on CPUs only': ['contract: card_test Cpu/DeviceContractTest.Bits/Plain'],
+            'says no reason': ['e2e: other_test']})
+
+
+if __name__ == '__main__':
+    unittest.main()
