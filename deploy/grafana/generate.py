@@ -205,8 +205,10 @@ def job_dashboard():
               target(rate('capstan_barrier_wait_seconds_sum', RANK, 'rank'), 'rank {{rank}}')),
         panel('Memory of the store', 'timeseries', 'bytes', 'Weights, optimizer state and gradients under way, of all shards.',
               target(f'sum by (kind) (capstan_ps_resident_bytes{JOB})', '{{kind}}')),
-        panel('Workers that wait', 'timeseries', 'short', 'Of the synchronous round under way.',
-              target(f'max by (job_id) (capstan_ps_waiting_workers{JOB})', '{{job_id}}')),
+        panel('Workers that wait', 'timeseries', 'short', 'Of the synchronous round under way; and those that take weights too slowly.',
+              target(f'max by (job_id) (capstan_ps_waiting_workers{JOB})', '{{job_id}}'),
+              target(f'max by (job_id) (capstan_ps_slow_readers{JOB})', 'slow readers of {{job_id}}'),
+              target(rate('capstan_ps_versions_missed_total', JOB, 'job_id', '5m'), 'versions left out, {{job_id}}')),
         panel('Dropped gradients, retries', 'timeseries', 'cps',
               'Frames that were not applied, by reason: stale and duplicate follow every repetition and harm nothing. Streams that '
               'were opened again.',
