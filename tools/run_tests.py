@@ -11,9 +11,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree
 
@@ -74,9 +76,13 @@ class Part:
         say(f'   {self.name}: {counts}{seconds:.1f} s')
 
 
+def log_path(name):
+    return os.path.join(LOGS, name + '.log')
+
+
 def logged(name, command, **options):
     """Runs a command with its output in a log; returns (exit status, path of the log)."""
-    path = os.path.join(LOGS, name + '.log')
+    path = log_path(name)
     with open(path, 'w') as log:
         log.write('$ ' + ' '.join(command) + '\n')
         log.flush()
@@ -93,14 +99,74 @@ def tail(path, lines=60):
 # --- Building ------------------------------------------------------------------------------------
 
 
+class Idle:
+    """Commands that run while the processors have nothing else to do, until Hurry."""
+
+    def __init__(self):
+        self.lock, self.hurried, self.group = threading.Lock(), False, None
+
+    def run(self, name, command):
+        """As logged; in a session of its own, for the scheduler shares the processors out among sessions."""
+        with open(log_path(name), 'w') as log:
+            log.write('$ ' + ' '.join(command) + '\n')
+            log.flush()
+            with self.lock:
+                process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+                self.group = process.pid
+                self.weigh(0 if self.hurried else 19)
+            status = process.wait()
+            with self.lock:
+                self.group = None
+        return status, log_path(name)
+
+    def hurry(self):
+        """What runs, and what comes, has the priority of everybody."""
+        with self.lock:
+            self.hurried = True
+            self.weigh(0)
+
+    def stop(self):
+        """Ends what runs; an interrupt of the terminal does not reach another session."""
+        with self.lock:
+            if self.group is not None:
+                os.killpg(self.group, signal.SIGTERM)
+
+    def weigh(self, nice):
+        if self.group is None:
+            return
+        try:
+            with open(f'/proc/{self.group}/autogroup', 'w') as f:
+                f.write(str(nice))
+        except OSError:
+            pass  # a kernel without them: it runs beside the tests as they do
+
+
 class Builder:
     """Configures and builds presets, each target once."""
 
     def __init__(self, report):
         self.report, self.done, self.broken = report, set(), set()
+        self.idle, self.pool, self.beside = Idle(), concurrent.futures.ThreadPoolExecutor(1), {}
+
+    def build_beside(self, presets):
+        """Begins to build all of the presets, one after the other, while tests wait more than they compute."""
+        for preset in presets:
+            self.beside[preset] = self.pool.submit(self.make, preset, ['all'], 'build-' + preset, self.idle.run)
+
+    def make(self, preset, targets, part, run):
+        """Configures, and builds those of the targets that are known; (exit status, log)."""
+        status, log = run(part + '-configure', ['cmake', '--preset', preset, *OPTIONS.get(preset, [])])
+        if status == 0:
+            known = subprocess.run(['ninja', '-C', os.path.join('build', preset), '-t', 'targets', 'all'],
+                                   cwd=ROOT, capture_output=True, text=True).stdout
+            known = {line.split(':')[0] for line in known.splitlines()} | {'all'}
+            targets = [t for t in targets if t in known]  # a tier without tests has no target
+            if targets:
+                status, log = run(part, ['ninja', '-C', os.path.join('build', preset), '-j', JOBS, '-k', '0', *targets])
+        return status, log
 
     def build(self, preset, targets, part=None):
-        """True when all targets are built; a failure is counted once."""
+        """True when all targets are built; a failure is counted once. What was built beside costs what is left of it."""
         if preset in self.broken:
             return False
         todo = [t for t in targets if not self.done & {(preset, t), (preset, 'all')}]
@@ -108,14 +174,11 @@ class Builder:
             return True
         part = part or 'build-' + preset
         with Part(self.report, part):
-            status, log = logged(part + '-configure', ['cmake', '--preset', preset, *OPTIONS.get(preset, [])])
-            if status == 0:
-                known = subprocess.run(['ninja', '-C', os.path.join('build', preset), '-t', 'targets', 'all'],
-                                       cwd=ROOT, capture_output=True, text=True).stdout
-                known = {line.split(':')[0] for line in known.splitlines()} | {'all'}
-                todo = [t for t in todo if t in known]  # a tier without tests has no target
-                if todo:
-                    status, log = logged(part, ['ninja', '-C', os.path.join('build', preset), '-j', JOBS, '-k', '0', *todo])
+            if preset in self.beside:
+                self.idle.hurry()
+                status, log = self.beside.pop(preset).result()
+            else:
+                status, log = self.make(preset, todo, part, logged)
             self.done.update((preset, t) for t in targets)
             if status != 0:
                 self.broken.add(preset)
@@ -154,8 +217,8 @@ def skip_reasons(output):
     return found
 
 
-def run_ctest(report, preset, labels, jobs, name, environment=None, only=None):
-    """Runs the entries with one of the labels; counts their cases."""
+def run_ctest(report, preset, labels, jobs, name, environment=None, only=None, select=()):
+    """Runs the entries with one of the labels; counts their cases. select: further options of ctest."""
     results = tempfile.mkdtemp(prefix='capstan-results-')
     junit = os.path.join(results, 'ctest.xml')
     os.mkdir(os.path.join(results, 'gtest'))
@@ -164,6 +227,7 @@ def run_ctest(report, preset, labels, jobs, name, environment=None, only=None):
                '--test-output-size-passed', '65536', '--test-output-size-failed', '262144']
     if only:
         command += ['-R', only]
+    command += select
     env = dict(os.environ, GTEST_OUTPUT=f'json:{results}/gtest/', **(environment or {}))
     _, log = logged(name, command, env=env)
 
@@ -210,9 +274,10 @@ def run_ctest(report, preset, labels, jobs, name, environment=None, only=None):
 
 class Tiers:
 
-    def __init__(self, report, quick, long):
+    def __init__(self, report, tiers, quick, long):
         self.report, self.quick, self.long = report, quick, long
         self.builder = Builder(report)
+        self.next_presets = [preset for preset in ('asan', 'tsan') if preset in tiers]  # they are also the tiers' names
 
     def style(self):
         with Part(self.report, 'style'):
@@ -263,7 +328,13 @@ class Tiers:
         self.dev('sim', 1)
 
     def e2e(self):
-        self.dev('e2e', JOBS)  # they wait more than they compute; those that time something run alone
+        """Those that time something run alone, then the others, which wait more than they compute: builds run beside them."""
+        if not self.builder.build('dev', ['all']):
+            return
+        with Part(self.report, 'e2e'):
+            run_ctest(self.report, 'dev', ['e2e'], 1, 'e2e-timed', select=['-L', '^timed$'])
+            self.builder.build_beside(self.next_presets)
+            run_ctest(self.report, 'dev', ['e2e'], JOBS, 'e2e', select=['-LE', '^timed$'])
 
     def smoke(self):
         """The end-to-end tests with `smoke` in their names, and only the programs that they run."""
@@ -389,9 +460,12 @@ def main():
     begun = float(os.environ.get('CAPSTAN_STARTED') or started)
     report.parts['packages'] = max(0.0, started - begun)
     before = cache_counts()
-    runner = Tiers(report, args.quick, args.long)
-    for tier in tiers:
-        getattr(runner, 'long_tests' if tier == 'long' else tier)()
+    runner = Tiers(report, tiers, args.quick, args.long)
+    try:
+        for tier in tiers:
+            getattr(runner, 'long_tests' if tier == 'long' else tier)()
+    finally:
+        runner.builder.idle.stop()
     hits, misses = (now - then for now, then in zip(cache_counts(), before))
     say(f'\ncompiler cache: {hits} found, {misses} compiled')
     check_budgets(report, misses / max(1, hits + misses), time.time() - begun if not args.only and not args.quick and not args.long else None)

@@ -1,7 +1,9 @@
-"""What ./run-tests says of tests that were skipped: who, and why."""
+"""What ./run-tests says of tests that were skipped, and how it builds beside tests."""
 
 import os
 import sys
+import tempfile
+import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), 'tools'))
@@ -53,6 +55,42 @@ class SkipsTest(unittest.TestCase):
             'the contract has run on no card: set CAPSTAN_TEST_DEVICES': ['contract: card_test CardTest.AGroupGivesTheHostsSums'],
             'promised on CPUs only': ['contract: card_test Cpu/DeviceContractTest.Bits/Plain'],
             'says no reason': ['e2e: other_test']})
+
+
+class IdleTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(setattr, run_tests, 'LOGS', run_tests.LOGS)
+        run_tests.LOGS = folder.name
+
+    def run_until(self, idle, mark):
+        """Runs a command that waits for the file mark and then says its weight."""
+        script = f'until [ -e {mark} ]; do sleep 0.01; done; cat /proc/self/autogroup; exit 3'
+        return idle.run('one', ['timeout', '20', 'sh', '-c', script])
+
+    def weight_after(self, change):
+        idle, mark = run_tests.Idle(), os.path.join(run_tests.LOGS, 'mark')
+        ended = []
+        thread = threading.Thread(target=lambda: ended.append(self.run_until(idle, mark)))
+        thread.start()
+        while idle.group is None:
+            self.assertTrue(thread.is_alive())
+        change(idle)
+        open(mark, 'w').close()
+        thread.join()
+        status, log = ended[0]
+        with open(log) as f:
+            return status, f.read().split()[-1]
+
+    @unittest.skipUnless(os.path.exists('/proc/self/autogroup'), 'this kernel has no groups of sessions')
+    def test_a_build_beside_tests_weighs_least_until_it_is_waited_for(self):
+        self.assertEqual(self.weight_after(lambda idle: None), (3, '19'))
+        self.assertEqual(self.weight_after(lambda idle: idle.hurry()), (3, '0'))
+
+    def test_what_runs_ends_with_its_caller(self):
+        self.assertEqual(self.weight_after(lambda idle: idle.stop())[0], -15)
 
 
 if __name__ == '__main__':
