@@ -59,10 +59,8 @@ class CheckpointDownload final
 
   void Begin() override {
     if (absl::Status status = CheckJobId(request_.job_id()); !status.ok()) return End(status);
-    std::vector<std::string> disks = MountPoints();
-    disks.insert(disks.end(), service_.roots_.begin(), service_.roots_.end());
     service_.coordinator_.PostRead([this, self = shared_from_this(), caller = CallerFrom(*context_),
-                                    disks = std::move(disks)] {
+                                    disks = MountPointsAnd(service_.roots_)] {
       if (!over()) Find(caller, disks);
     });
   }

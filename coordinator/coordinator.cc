@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "coordinator/mounts.h"
 #include "coordinator/stored_file.h"
@@ -22,7 +21,6 @@ using services::kWarning;
 using services::Log;
 
 namespace {
-constexpr char kChecks[] = "";  // the one key of checks_: they run one at a time
 constexpr absl::Duration kHoldRetry = absl::Milliseconds(500);
 constexpr absl::Duration kDiskCheck = absl::Seconds(1);
 constexpr absl::Duration kThreadRetry = absl::Seconds(1);
@@ -68,7 +66,7 @@ void Coordinator::Drain() {
 bool Coordinator::Stop(absl::Duration patience) {
   const absl::Duration deadline = MonotonicNow() + patience;
   bool done = true;
-  for (FileThreads* files : {&manifests_, &checks_, &restores_}) {
+  for (FileThreads* files : {&manifests_, &restores_}) {
     done = files->Stop(deadline - MonotonicNow()) && done;
   }
   done = paths_.Stop(deadline - MonotonicNow()) && done;
@@ -106,18 +104,6 @@ void Coordinator::SetDrained(const std::string& node, bool drained, ReplyFn repl
   const core::CallId call = ++last_call_;
   calls_[call] = std::move(reply);
   Step(core::SetDrained{call, node, drained});
-}
-
-absl::Status Coordinator::Verify(const job::v1::SavedCheckpoint& saved,
-                                 std::function<void(const absl::Status&)> done) {
-  const std::string folder(absl::StripPrefix(saved.uri(), "file://"));
-  if (checks_.TryPost(kChecks, [this, folder, saved, done = std::move(done)] {
-        const absl::Status status = VerifyCheckpointFolder(folder, saved);
-        Post([status, done] { done(status); });
-      })) {
-    return absl::OkStatus();
-  }
-  return absl::ResourceExhaustedError("too many checkpoints are being verified; try again later");
 }
 
 core::SessionId Coordinator::Connect(core::NodeConnected registration, NodeStream* stream) {
@@ -170,8 +156,7 @@ absl::Status Coordinator::Restore(const core::DurableState& state) {
         unread[path.substr(0, path.rfind('/'))].emplace_back(id, path);
       }
       Step(std::move(at_once));
-      std::vector<std::string> mounts = MountPoints();
-      mounts.insert(mounts.end(), options_.restore_apart.begin(), options_.restore_apart.end());
+      const std::vector<std::string> mounts = MountPointsAnd(options_.restore_apart);
       for (auto& [folder, jobs] : unread) {
         ReadFolders(LongestAbove(folder, mounts), std::move(jobs));
       }

@@ -111,10 +111,6 @@ class Coordinator {
   void Control(decltype(core::Control::request) request, const core::Caller& caller, ReplyFn reply);
   // DrainNode and UndrainNode.
   void SetDrained(const std::string& node, bool drained, ReplyFn reply);
-  // Compares the files of a checkpoint with their hashes; `done` is called on the strand.
-  // ResourceExhausted at once: too many wait for that already.
-  absl::Status Verify(const job::v1::SavedCheckpoint& saved,
-                      std::function<void(const absl::Status&)> done);
 
   // What PathChecks says, before a Submit.
   void CheckPaths(std::vector<PathPolicy::Claim> claims, PathChecks::Done done) {
@@ -194,7 +190,6 @@ class Coordinator {
 
   Strand strand_;
   FileThreads manifests_;  // by job; posts to the strand: goes first
-  FileThreads checks_;     // of one key; likewise; hashing takes long
   // By mount; likewise.
   FileThreads restores_{{.threads = kRestoreReaders}};
   PathChecks paths_{strand_};

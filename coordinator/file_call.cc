@@ -18,7 +18,7 @@ absl::Status CallsEnd() { return absl::UnavailableError("the coordinator shuts d
 // ---- FileCall ----
 
 FileCall::~FileCall() {
-  if (!key_.empty()) calls_.LetGo(key_, std::move(held_), taken_);
+  if (!key_.empty()) calls_.LetGo(key_, in_order_, std::move(held_), taken_);
 }
 
 bool FileCall::TakeOver() {
@@ -109,10 +109,10 @@ void FileCall::WatchDisk(absl::Duration when) {
 
 void FileCall::OnDisk(std::function<void()> work) {
   asked_at_ns_ = absl::ToInt64Nanoseconds(MonotonicNow());
-  FileThreads& threads = in_order_ ? calls_.in_order_ : calls_.disks_;
-  const bool taken = threads.TryPost(key_, [self = shared_from_this(), work = std::move(work)] {
-    if (!self->over()) work();
-  });
+  const bool taken =
+      calls_.Threads(in_order_).TryPost(key_, [self = shared_from_this(), work = std::move(work)] {
+        if (!self->over()) work();
+      });
   if (taken) return;
   End(absl::UnavailableError(absl::StrCat(
       folder_, ": no thread for its files: its disk does not answer, or the coordinator may start ",
@@ -163,7 +163,7 @@ bool FileCalls::Take(const std::string& path, int64_t id) {
   return false;
 }
 
-void FileCalls::LetGo(const std::string& key, std::shared_ptr<void> held,
+void FileCalls::LetGo(const std::string& key, bool in_order, std::shared_ptr<void> held,
                       const std::string& taken) {
   if (held == nullptr) return GiveBack(key, taken);
   // Emptied by whoever runs it: a copy that is left behind holds nothing of a disk.
@@ -173,7 +173,7 @@ void FileCalls::LetGo(const std::string& key, std::shared_ptr<void> held,
     GiveBack(key, taken);
   };
   // At the end of all, or where no thread is to be had, in which case none hangs on this folder.
-  if (!disks_.Post(key, end)) end();
+  if (!Threads(in_order).Post(key, end)) end();
 }
 
 void FileCalls::GiveBack(const std::string& key, const std::string& taken) {

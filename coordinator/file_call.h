@@ -1,6 +1,7 @@
-// What the calls have in common that work on disks, those of FileService and CheckpointService: whose
-// turn it is. So a call ends at once when its caller leaves or the coordinator shuts down, also while
-// the disk that it works on hangs; what the disk says later is dropped.
+// What the calls have in common that work on disks, those of FileService and CheckpointService, and
+// JobService.VerifyCheckpoint: whose turn it is. So a call ends at once when its caller leaves or
+// the coordinator shuts down, also while the disk that it works on hangs; what the disk says later
+// is dropped.
 //
 // A call is at each moment
 //   ours    no read or write of gRPC is under way: it waits for the strand, a disk, or its end
@@ -67,12 +68,14 @@ class FileCall : public std::enable_shared_from_this<FileCall> {
 
   // On the strand, once, before OnDisk: one of the calls of this kind that work on `folder` at once;
   // that may be the folder of a job, or the root of a disk. False: there are too many, and the call is
-  // ended with that. `in_order`: pieces of work of all these calls come one after the other.
+  // ended with that. `in_order`: pieces of work of all these calls come one after the other, on one
+  // thread; more than FileThreads::kMaxWaiting that wait end their calls.
   bool Admit(const char* kind, const std::string& folder, bool in_order = false);
   // On the strand, after Admit and before OnDisk: from now on the call ends with UNAVAILABLE and the
-  // folder's name where a piece of work has not said Answered within FileCalls::kPatience.
+  // folder's name where a piece of work has neither said Answered nor begun another one by OnDisk
+  // within FileCalls::kPatience.
   void WantAnswers();
-  // Before a read or write is begun.
+  // Before a read or write of gRPC is begun.
   void Answered() { asked_at_ns_ = kNotAsked; }
   // Runs `work` on a thread of the folder, unless the call is over by then. At a turn of ours; so one
   // at a time.
@@ -113,8 +116,9 @@ class FileCallOn : public FileCall, public Reactor {
   void OnDone() final { OnCallDone(); }
 };
 
-// The calls of one service, and what they have of disks. A disk that hangs keeps of each kind of call
-// kThreads threads and `max_calls` calls, which are over for their callers. Thread-safe.
+// The calls of one service, and what they have of disks. A disk that hangs keeps of each kind of
+// call kThreads threads (in order: one) and `max_calls` calls, which are over for their callers.
+// Thread-safe.
 class FileCalls {
  public:
   static constexpr size_t kThreads = 8;
@@ -148,7 +152,8 @@ class FileCalls {
   // for the next try.
   bool Take(const std::string& path, int64_t id) ABSL_LOCKS_EXCLUDED(mu_);
   // The call is gone: drops `held` on a thread of the disk, then gives back what it had.
-  void LetGo(const std::string& key, std::shared_ptr<void> held, const std::string& taken);
+  void LetGo(const std::string& key, bool in_order, std::shared_ptr<void> held,
+             const std::string& taken);
   void GiveBack(const std::string& key, const std::string& taken) ABSL_LOCKS_EXCLUDED(mu_);
 
   Coordinator& coordinator_;
@@ -160,6 +165,8 @@ class FileCalls {
   std::map<int64_t, std::shared_ptr<FileCall>> calls_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, size_t> admitted_ ABSL_GUARDED_BY(mu_);  // by key
   std::map<std::string, int64_t> taken_ ABSL_GUARDED_BY(mu_);    // calls by path
+
+  FileThreads& Threads(bool in_order) { return in_order ? in_order_ : disks_; }
 
   // Keys are "<kind>/<folder>". Both use all of the above: last.
   FileThreads disks_;

@@ -1,5 +1,5 @@
 // JobService's calls that change or examine a job that is there: suspend, resume, retry, update,
-// checkpoints.
+// the list of checkpoints.
 #include <utility>
 #include <variant>
 
@@ -12,8 +12,6 @@ namespace capstan::coordinator {
 namespace {
 
 using services::ToGrpcStatus;
-
-constexpr size_t kMaxShownCheckpoint = 64;  // bytes of an id that nobody has
 
 // Asks the core on its strand and answers with what it says.
 template <typename Request, typename Response>
@@ -81,42 +79,6 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListCheckpoints(
       *response->add_checkpoints() = job->Described(*it);
     }
     reactor->Finish(grpc::Status::OK);
-  });
-  return reactor;
-}
-
-grpc::ServerUnaryReactor* JobServiceImpl::VerifyCheckpoint(
-    grpc::CallbackServerContext* context, const job::v1::VerifyCheckpointRequest* request,
-    job::v1::VerifyCheckpointResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  coordinator_.Post([this, context, request, response, reactor] {
-    const core::JobRecord* job = coordinator_.core().Peek(request->job_id());
-    absl::Status status =
-        job == nullptr ? absl::OkStatus() : CheckOwner(*job, CallerFrom(*context));
-    if (!status.ok()) {
-      reactor->Finish(ToGrpcStatus(status));
-      return;
-    }
-    const core::SavedManifest* found = nullptr;
-    if (job != nullptr && request->checkpoint().empty() && !job->manifests.empty()) {
-      found = &job->manifests.back();
-    } else if (job != nullptr) {
-      found = job->FindManifest(request->checkpoint());
-    }
-    if (found == nullptr) {
-      status = absl::NotFoundError(
-          job == nullptr ? absl::StrCat("no job ", request->job_id())
-                         : absl::StrCat("job ", job->id, " has no checkpoint",
-                                        request->checkpoint().empty() ? "" : " ",
-                                        request->checkpoint().substr(0, kMaxShownCheckpoint)));
-    } else {
-      *response->mutable_checkpoint() = job->Described(*found);
-      status = coordinator_.Verify(response->checkpoint(), [reactor](const absl::Status& verified) {
-        reactor->Finish(ToGrpcStatus(verified));
-      });
-      if (status.ok()) return;
-    }
-    reactor->Finish(ToGrpcStatus(status));
   });
   return reactor;
 }

@@ -1,4 +1,11 @@
 // JobService on gRPC's callback API: validates, then posts to the coordinator's strand.
+//
+// No call waits on a thread of gRPC or of the strand for a disk of jobs. SubmitJob looks at paths
+// by PathChecks, Diagnose at folders by FolderCheck, VerifyCheckpoint reads files as a FileCall; the
+// others need no disk of jobs. A disk that hangs keeps one thread and kMaxVerified verifications,
+// which are over for their callers when these leave, or after FileCalls::kPatience without a block;
+// further ones are refused with UNAVAILABLE and the disk's root. The end of the coordinator waits
+// for none of them.
 #ifndef CAPSTAN_COORDINATOR_JOB_SERVICE_H_
 #define CAPSTAN_COORDINATOR_JOB_SERVICE_H_
 
@@ -9,6 +16,8 @@
 #include "capstan/job/v1/job_service.grpc.pb.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/diagnosis.h"
+#include "coordinator/file_call.h"
+#include "coordinator/file_threads.h"
 #include "coordinator/path_policy.h"
 #include "services/clock/clock.h"
 
@@ -19,6 +28,9 @@ absl::Status CheckJobId(const std::string& job_id);
 
 class JobServiceImpl final : public job::v1::JobService::CallbackService {
  public:
+  // Verifications of checkpoints on one disk at once.
+  static constexpr size_t kMaxVerified = FileThreads::kMaxWaiting;
+
   // All but the folders are borrowed; `metrics` may be null.
   JobServiceImpl(Coordinator& coordinator, const PathPolicy& policy, CoordinatorMetrics* metrics,
                  ClusterFolders folders)
@@ -26,7 +38,8 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
         policy_(policy),
         metrics_(metrics),
         folders_(std::move(folders)),
-        started_(MonotonicNow()) {}
+        started_(MonotonicNow()),
+        calls_(coordinator, kMaxVerified) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const job::v1::SubmitJobRequest* request,
@@ -57,9 +70,6 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
                                             const job::v1::ListCheckpointsRequest* request,
                                             job::v1::ListCheckpointsResponse* response) override;
-  grpc::ServerUnaryReactor* VerifyCheckpoint(grpc::CallbackServerContext* context,
-                                             const job::v1::VerifyCheckpointRequest* request,
-                                             job::v1::VerifyCheckpointResponse* response) override;
 
   grpc::ServerWriteReactor<job::v1::WatchJobResponse>* WatchJob(
       grpc::CallbackServerContext* context, const job::v1::WatchJobRequest* request) override;
@@ -71,6 +81,10 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* GetMetrics(grpc::CallbackServerContext* context,
                                        const job::v1::GetMetricsRequest* request,
                                        job::v1::GetMetricsResponse* response) override;
+  // job_service_verify.cc
+  grpc::ServerUnaryReactor* VerifyCheckpoint(grpc::CallbackServerContext* context,
+                                             const job::v1::VerifyCheckpointRequest* request,
+                                             job::v1::VerifyCheckpointResponse* response) override;
   // job_service_nodes.cc
   grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
                                       const job::v1::ListNodesRequest* request,
@@ -88,12 +102,19 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
                                      const job::v1::DiagnoseRequest* request,
                                      job::v1::DiagnoseResponse* response) override;
 
+  // What FileCalls says.
+  void Drain() { calls_.Drain(); }
+  bool Stop(absl::Duration patience) { return calls_.Stop(patience); }
+
  private:
+  friend class VerifyCall;
+
   Coordinator& coordinator_;
   const PathPolicy& policy_;
   CoordinatorMetrics* const metrics_;
   const ClusterFolders folders_;
   const absl::Duration started_;
+  FileCalls calls_;  // of VerifyCheckpoint; they use all of the above: last
 };
 
 // InvalidArgument with its field violations: the rules of training/spec as the core's validator.

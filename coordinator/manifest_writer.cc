@@ -1,7 +1,6 @@
 #include "coordinator/manifest_writer.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,7 +18,6 @@
 #include "services/logging/log.h"
 #include "services/version/version.h"
 #include "training/codec/manifest.h"
-#include "training/codec/sha256.h"
 
 namespace capstan::coordinator {
 namespace {
@@ -62,26 +60,6 @@ absl::Status SyncStorage(const std::string& storage_path) {
   const absl::Status status = services::SyncDir(Above(storage_path));
   // A folder of all jobs may be closed to readers, and then it is not ours to sync.
   return absl::IsPermissionDenied(status) ? absl::OkStatus() : status;
-}
-
-absl::StatusOr<std::string> HashFile(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return services::ErrnoStatus(errno, "open", path);
-  training::Sha256 sha256;
-  std::vector<char> buffer(size_t{1} << 20);
-  for (;;) {
-    const ssize_t got = ::read(fd, buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      const int error = errno;
-      ::close(fd);
-      return services::ErrnoStatus(error, "read", path);
-    }
-    if (got == 0) break;
-    sha256.Update(buffer.data(), static_cast<size_t>(got));
-  }
-  ::close(fd);
-  return sha256.FinishHex();
 }
 
 }  // namespace
@@ -221,34 +199,6 @@ int64_t HighestLineage(const std::string& storage_path) {
   }
   ::closedir(folder);
   return highest;
-}
-
-absl::Status VerifyCheckpointFolder(const std::string& folder,
-                                    const job::v1::SavedCheckpoint& saved) {
-  const std::string path = absl::StrCat(folder, "/manifest.json");
-  const absl::StatusOr<std::string> text = services::ReadWholeFile(path, kMaxManifestBytes);
-  if (!text.ok()) return text.status();
-  const absl::StatusOr<training::Manifest> manifest = training::ParseManifest(path, *text);
-  if (!manifest.ok()) return manifest.status();
-  if (manifest->lineage != saved.lineage() || manifest->step != saved.step() ||
-      manifest->files.size() != static_cast<size_t>(saved.files_size())) {
-    return absl::DataLossError(absl::StrCat(path, ": is that of lineage ", manifest->lineage,
-                                            ", step ", manifest->step, ", ", manifest->files.size(),
-                                            " files; want lineage ", saved.lineage(), ", step ",
-                                            saved.step(), ", ", saved.files_size(), " files"));
-  }
-  for (const training::ManifestFile& file : manifest->files) {
-    const std::string name = absl::StrCat(folder, "/", file.name);
-    absl::Status status = CheckSize(name, file.size_bytes);
-    if (!status.ok()) return status;
-    const absl::StatusOr<std::string> hash = HashFile(name);
-    if (!hash.ok()) return hash.status();
-    if (*hash != file.sha256) {
-      return absl::DataLossError(
-          absl::StrCat(name, ": SHA-256 is ", *hash, ", the manifest says ", file.sha256));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace capstan::coordinator

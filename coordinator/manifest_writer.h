@@ -1,5 +1,5 @@
 // The coordinator's work on checkpoint folders: manifest.json, written last; what is no checkpoint
-// (any more), removed; files read again and compared. All of it off the strand.
+// (any more), removed. All of it off the strand.
 #ifndef CAPSTAN_COORDINATOR_MANIFEST_WRITER_H_
 #define CAPSTAN_COORDINATOR_MANIFEST_WRITER_H_
 
@@ -36,11 +36,6 @@ std::vector<core::FoundManifest> FindManifests(const std::string& job_id,
 // The highest lineage that a folder `<lineage>-<step>` in `storage_path` is named after, whatever
 // lies in it; 0: there is none. Blocks.
 int64_t HighestLineage(const std::string& storage_path);
-
-// Reads manifest.json and every file that it names and compares sizes and hashes with `saved`, the
-// coordinator's record. Blocks. NotFound: there is no manifest; DataLoss names file and check.
-absl::Status VerifyCheckpointFolder(const std::string& folder,
-                                    const job::v1::SavedCheckpoint& saved);
 
 }  // namespace capstan::coordinator
 

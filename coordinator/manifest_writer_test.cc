@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "services/files/files.h"
 #include "training/codec/manifest.h"
-#include "training/codec/sha256.h"
 
 // What is synced while it lives, by paths; the sync of `failing` fails.
 struct Syncs {
@@ -151,36 +150,6 @@ TEST_F(ManifestWriterTest, WhatIsFoundIsSyncedFirst) {
     syncs.failing = folder;
     EXPECT_THAT(FindManifests("job-1", job), IsEmpty()) << folder;
   }
-}
-
-TEST_F(ManifestWriterTest, DamageIsFoundByItsHash) {
-  write_.files.clear();
-  const std::string bytes(100000, 'x');
-  AddFile("shard-0.safetensors", bytes);
-  const auto hash = [](const std::string& text) {
-    training::Sha256 sha256;
-    sha256.Update(text);
-    const auto digest = sha256.Finish();
-    return std::string(digest.begin(), digest.end());
-  };
-  write_.files[0].set_sha256(hash(bytes));
-  ASSERT_TRUE(WriteManifestFile(write_).ok());
-  job::v1::SavedCheckpoint saved;
-  saved.set_lineage(1);
-  saved.set_step(10);
-  *saved.add_files() = write_.files[0];
-  EXPECT_TRUE(VerifyCheckpointFolder(write_.folder, saved).ok());
-  saved.set_step(11);
-  EXPECT_TRUE(absl::IsDataLoss(VerifyCheckpointFolder(write_.folder, saved)));
-  saved.set_step(10);
-
-  std::string damaged = bytes;
-  damaged[77777] ^= 1;
-  const std::string path = absl::StrCat(write_.folder, "/shard-0.safetensors");
-  ASSERT_TRUE(services::WriteFileAtomically(path, damaged).ok());
-  const absl::Status status = VerifyCheckpointFolder(write_.folder, saved);
-  EXPECT_TRUE(absl::IsDataLoss(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("shard-0.safetensors: SHA-256 is"));
 }
 
 TEST_F(ManifestWriterTest, SweepsWhatIsOlderAndNoCheckpoint) {

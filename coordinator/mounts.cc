@@ -50,6 +50,12 @@ std::vector<std::string> MountPoints() {
   return text.ok() ? ReadMountInfo(*text) : std::vector<std::string>();
 }
 
+std::vector<std::string> MountPointsAnd(const std::vector<std::string>& folders) {
+  std::vector<std::string> all = MountPoints();
+  all.insert(all.end(), folders.begin(), folders.end());
+  return all;
+}
+
 std::string LongestAbove(absl::string_view path, const std::vector<std::string>& folders) {
   std::string longest = "/";
   for (const std::string& folder : folders) {

@@ -12,6 +12,8 @@ namespace capstan::coordinator {
 // The mount points of this process, as /proc/self/mountinfo has them now; none where that cannot be
 // read. Never waits for a disk.
 std::vector<std::string> MountPoints();
+// The same, and `folders`, each of which counts as a mount of its own: it may be a link to one.
+std::vector<std::string> MountPointsAnd(const std::vector<std::string>& folders);
 // Of the text of that file; "\040" and the like are decoded (proc(5)).
 std::vector<std::string> ReadMountInfo(absl::string_view text);
 

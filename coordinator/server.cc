@@ -177,8 +177,13 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
                                      [c = coordinator.get()] { c->file_service_.Drain(); });
   coordinator->server_->AddDrainHook("checkpoints",
                                      [c = coordinator.get()] { c->checkpoint_service_.Drain(); });
+  coordinator->server_->AddDrainHook("verifications",
+                                     [c = coordinator.get()] { c->job_service_.Drain(); });
+  coordinator->server_->AddStopHook("verifications", [c = coordinator.get()] {
+    c->files_done_ = c->job_service_.Stop(c->FilePatience());
+  });
   coordinator->server_->AddStopHook("checkpoints", [c = coordinator.get()] {
-    c->files_done_ = c->checkpoint_service_.Stop(c->FilePatience());
+    c->files_done_ = c->checkpoint_service_.Stop(c->FilePatience()) && c->files_done_;
   });
   coordinator->server_->AddStopHook("files", [c = coordinator.get()] {
     c->files_done_ = c->file_service_.Stop(c->FilePatience()) && c->files_done_;

@@ -61,8 +61,9 @@ class ScriptedNode {
     return start_;
   }
   // A file of the checkpoint of this step, as its shard has written it. Said again with each
-  // heartbeat.
-  void Report(int64_t step, const std::string& name, int64_t size_bytes) {
+  // heartbeat. `sha256`: 32 bytes.
+  void Report(int64_t step, const std::string& name, int64_t size_bytes,
+              const std::string& sha256 = std::string(32, 'h')) {
     MutexLock lock(mu_);
     node::v1::WrittenFiles& files = *state_.mutable_shards(0)->mutable_files();
     files.set_lineage(1);
@@ -71,7 +72,7 @@ class ScriptedNode {
     common::v1::FileInfo& file = *files.add_files();
     file.set_name(name);
     file.set_size_bytes(size_bytes);
-    file.set_sha256(std::string(32, 'h'));
+    file.set_sha256(sha256);
     Beat();
   }
 

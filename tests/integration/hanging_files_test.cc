@@ -1,5 +1,5 @@
-// FileService and CheckpointService while the disk of a job hangs: callers are told so, nothing piles
-// up, and the coordinator ends beside it.
+// FileService, CheckpointService and JobService.VerifyCheckpoint while the disk of a job hangs:
+// callers are told so, nothing piles up, and the coordinator ends beside it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,11 +7,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
+#include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -19,9 +21,11 @@
 #include "coordinator/checkpoint_service.h"
 #include "coordinator/file_call.h"
 #include "coordinator/file_service.h"
+#include "coordinator/job_service.h"
 #include "services/clock/clock.h"
 #include "tests/integration/files_job.h"
 #include "tests/support/hanging_disk.h"
+#include "training/codec/sha256.h"
 
 namespace capstan::tests {
 namespace {
@@ -29,6 +33,7 @@ namespace {
 using coordinator::CheckpointServiceImpl;
 using coordinator::FileCalls;
 using coordinator::FileServiceImpl;
+using coordinator::JobServiceImpl;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -40,19 +45,87 @@ size_t ThreadsOfThisProcess() {
   return count;
 }
 
-class HangingFilesTest : public FilesJobTest {
+// A call, with how long its caller waits.
+using Call = std::function<absl::Status(absl::Duration timeout)>;
+
+// One who waits a minute.
+class PatientCall {
+ public:
+  explicit PatientCall(Call call)
+      : thread_([this, call = std::move(call)] {
+          const absl::Duration begin = MonotonicNow();
+          status_ = call(absl::Minutes(1));
+          took_ = MonotonicNow() - begin;
+        }) {}
+  ~PatientCall() { Wait(); }
+  // Until it is told.
+  void Wait() {
+    if (thread_.joinable()) thread_.join();
+  }
+  const absl::Status& status() const { return status_; }
+  absl::Duration took() const { return took_; }
+
+ private:
+  absl::Status status_;
+  absl::Duration took_;
+  std::thread thread_;  // last: it uses the others
+};
+
+// A job that runs. Hang(): the disk hangs that its folder is.
+class HangingDiskTest : public FilesJobTest {
  protected:
-  void SetUp() override {
-    FilesJobTest::SetUp();
-    ASSERT_EQ(Look(kWait, /*stay=*/false), absl::OkStatus());  // makes the folder of the job
+  void TearDown() override {
+    disk_ = nullptr;
+    FilesJobTest::TearDown();
+  }
+  void Hang() {
     auto disk = HangingDisk::Over(shard_.storage_path);
     ASSERT_TRUE(disk.ok()) << disk.status();
     disk_ = *std::move(disk);
   }
-  void TearDown() override {
-    if (disk_ != nullptr) disk_->Answer();
-    FilesJobTest::TearDown();
+  // Calls again and again, until the disk has `max_calls`, as many as it may. All of them get
+  // `max_threads` of the coordinator.
+  void CallUntilRefused(const Call& call, size_t max_calls, size_t max_threads) {
+    const size_t before = ThreadsOfThisProcess();
+    size_t threads = 0;
+    absl::Status refused;
+    const absl::Time deadline = absl::Now() + kWait;
+    while (absl::Now() < deadline && !absl::StrContains(refused.message(), "the limit")) {
+      refused = call(absl::Milliseconds(5));
+      threads = std::max(threads, ThreadsOfThisProcess());
+    }
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
+    EXPECT_THAT(
+        std::string(refused.message()),
+        AllOf(HasSubstr(shard_.storage_path), HasSubstr(absl::StrCat(max_calls, " calls"))));
+    EXPECT_LE(threads, before + max_threads + 16);  // gRPC's own among them
   }
+  // By a sentence, whatever its own patience.
+  void ExpectTold(PatientCall& call) const {
+    call.Wait();
+    EXPECT_EQ(call.status().code(), absl::StatusCode::kUnavailable) << call.status();
+    EXPECT_THAT(std::string(call.status().message()),
+                AllOf(HasSubstr(shard_.storage_path), HasSubstr("has not answered within 4s")));
+    EXPECT_LT(call.took(), FileCalls::kPatience + absl::Seconds(10));  // a machine that is busy
+  }
+  // The end of the coordinator is its end.
+  void ExpectTheEndBeside(PatientCall& call) {
+    const absl::Duration begin = MonotonicNow();
+    EXPECT_FALSE(server_->Shutdown());
+    const absl::Duration took = MonotonicNow() - begin;
+    call.Wait();
+    // In the middle of a message gRPC itself ends the call; both are tried again.
+    EXPECT_TRUE(absl::IsUnavailable(call.status()) || absl::IsCancelled(call.status()))
+        << call.status();
+    EXPECT_GE(took, CoordinatorServer::kFilePatience);
+    EXPECT_LT(took, CoordinatorServer::kFilePatience + absl::Seconds(8));
+  }
+
+  std::unique_ptr<HangingDisk> disk_;
+};
+
+class HangingFilesTest : public HangingDiskTest {
+ protected:
   // How it ends; OK: something was shown.
   absl::Status Look(absl::Duration timeout, bool stay = true) {
     file::v1::LookRequest request;
@@ -66,90 +139,67 @@ class HangingFilesTest : public FilesJobTest {
     const grpc::Status status = reader->Finish();
     return shown ? absl::OkStatus() : services::FromGrpcStatus(status);
   }
-
-  std::unique_ptr<HangingDisk> disk_;
 };
 
 TEST_F(HangingFilesTest, CallersAreToldNothingPilesUpAndTheCoordinatorEndsBesideIt) {
-  // One who waits is told by a sentence, whatever his own patience.
-  absl::Status told;
-  absl::Duration told_after;
-  std::thread patient([&] {
-    const absl::Duration begin = MonotonicNow();
-    told = Look(absl::Minutes(1));
-    told_after = MonotonicNow() - begin;
-  });
-  // Those who call again and again get few threads of the coordinator, and in the end none.
-  const size_t threads_before = ThreadsOfThisProcess();
-  size_t threads = 0;
-  absl::Status refused;
-  const absl::Time deadline = absl::Now() + kWait;
-  while (absl::Now() < deadline && !absl::StrContains(refused.message(), "the limit")) {
-    refused = Look(absl::Milliseconds(5));
-    threads = std::max(threads, ThreadsOfThisProcess());
-  }
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(refused.message()),
-              AllOf(HasSubstr(shard_.storage_path),
-                    HasSubstr(absl::StrCat(FileServiceImpl::kMaxCalls, " calls"))));
-  EXPECT_LE(threads, threads_before + FileCalls::kThreads + 16);  // gRPC's own among them
+  ASSERT_EQ(Look(kWait, /*stay=*/false), absl::OkStatus());  // makes the folder of the job
+  Hang();
+  const Call look = [this](absl::Duration timeout) { return Look(timeout); };
+  PatientCall patient(look);
+  CallUntilRefused(look, FileServiceImpl::kMaxCalls, FileCalls::kThreads);
   // Of the job alone: what does not touch its disk is answered.
   EXPECT_EQ(Upload(Header(shard_, "none", 1, 2, 100)).code(), absl::StatusCode::kInvalidArgument);
-  patient.join();
-  EXPECT_EQ(told.code(), absl::StatusCode::kUnavailable) << told;
-  EXPECT_THAT(std::string(told.message()),
-              AllOf(HasSubstr(shard_.storage_path), HasSubstr("has not answered within 4s")));
-  EXPECT_LT(told_after, FileCalls::kPatience + absl::Seconds(10));
+  ExpectTold(patient);
 
-  // An upload has no patience of its own, since a large file is hashed: the end of the coordinator is
-  // its end.
-  absl::Status uploaded;
-  std::thread uploads([&] { uploaded = Upload(Header(shard_, "shard-0.safetensors", 1, 2, 100)); });
-  const absl::Duration begin = MonotonicNow();
-  EXPECT_FALSE(server_->Shutdown());
-  const absl::Duration took = MonotonicNow() - begin;
-  uploads.join();
-  // In the middle of a message gRPC itself ends the call; both are tried again.
-  EXPECT_TRUE(absl::IsUnavailable(uploaded) || absl::IsCancelled(uploaded)) << uploaded;
-  EXPECT_GE(took, CoordinatorServer::kFilePatience);
-  EXPECT_LT(took, CoordinatorServer::kFilePatience + absl::Seconds(8));
+  // An upload has no patience of its own, since a large file is hashed.
+  PatientCall upload(
+      [this](absl::Duration) { return Upload(Header(shard_, "shard-0.safetensors", 1, 2, 100)); });
+  ExpectTheEndBeside(upload);
 }
 
-// A job that runs and has the checkpoints 1-2 and 1-3. Then the disk hangs that its folder is.
-class HangingCheckpointsTest : public FilesJobTest {
+// The job has the checkpoints 1-2 and 1-3.
+class HangingCheckpointsTest : public HangingDiskTest {
  protected:
   void SetUp() override {
-    FilesJobTest::SetUp();
+    HangingDiskTest::SetUp();
     checkpoints_ = job::v1::CheckpointService::NewStub(Channel());
-    for (const int step : {2, 3}) {
-      const std::string folder = absl::StrCat(shard_.storage_path, "/1-", step);
-      ASSERT_EQ(services::EnsureDir(folder), absl::OkStatus());
-      for (const char* name : {"shard-0.safetensors", "shard-1.safetensors"}) {
-        ASSERT_EQ(services::WriteFileAtomically(absl::StrCat(folder, "/", name), "bytes"),
-                  absl::OkStatus());
-      }
-      store_->Report(step, "shard-0.safetensors", 5);
-      second_store_->Report(step, "shard-1.safetensors", 5);
-      const absl::Time deadline = absl::Now() + kWait;
-      while (Listed() < step - 1 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
-      ASSERT_EQ(Listed(), step - 1);
+    jobs_ = job::v1::JobService::NewStub(Channel());
+    Save(2, "bytes");
+    Save(3, "bytes");
+    ASSERT_EQ(Listed(), 2);
+  }
+  // Two files with these bytes each.
+  void Save(int64_t step, const std::string& bytes) {
+    const std::string folder = FolderOf(step);
+    ASSERT_EQ(services::EnsureDir(folder), absl::OkStatus());
+    for (const char* name : {"shard-0.safetensors", "shard-1.safetensors"}) {
+      ASSERT_EQ(services::WriteFileAtomically(absl::StrCat(folder, "/", name), bytes),
+                absl::OkStatus());
     }
-    ASSERT_EQ(Download(kWait), absl::OkStatus());
-    auto disk = HangingDisk::Over(shard_.storage_path);
-    ASSERT_TRUE(disk.ok()) << disk.status();
-    disk_ = *std::move(disk);
+    const std::string sha256 = absl::HexStringToBytes(training::Sha256Hex(bytes));
+    const auto size = static_cast<int64_t>(bytes.size());
+    store_->Report(step, "shard-0.safetensors", size, sha256);
+    second_store_->Report(step, "shard-1.safetensors", size, sha256);
+    const absl::Time deadline = absl::Now() + kWait;
+    while (Newest() != step && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+    ASSERT_EQ(Newest(), step);
   }
-  void TearDown() override {
-    if (disk_ != nullptr) disk_->Answer();
-    FilesJobTest::TearDown();
+  std::string FolderOf(int64_t step) const {
+    return absl::StrCat(shard_.storage_path, "/1-", step);
   }
-  int Listed() const {
+  job::v1::ListCheckpointsResponse List() const {
     job::v1::ListCheckpointsRequest request;
     request.set_job_id(shard_.job_id);
     job::v1::ListCheckpointsResponse response;
-    const grpc::Status status = job::v1::JobService::NewStub(Channel())->ListCheckpoints(
-        services::NewContext(kWait).get(), request, &response);
-    return status.ok() ? response.checkpoints_size() : -1;
+    const grpc::Status status =
+        jobs_->ListCheckpoints(services::NewContext(kWait).get(), request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+  int Listed() const { return List().checkpoints_size(); }
+  int64_t Newest() const {
+    const job::v1::ListCheckpointsResponse list = List();
+    return list.checkpoints().empty() ? -1 : list.checkpoints(0).step();
   }
   // `export` and `download` of the command line are made of these.
   absl::Status Download(absl::Duration timeout) {
@@ -164,37 +214,30 @@ class HangingCheckpointsTest : public FilesJobTest {
     }
     return services::FromGrpcStatus(reader->Finish());
   }
-  // Calls again and again, until the disk has as many calls as it may. The most threads meanwhile.
-  size_t CallUntilRefused() {
-    size_t threads = 0;
-    absl::Status refused;
-    const absl::Time deadline = absl::Now() + kWait;
-    while (absl::Now() < deadline && !absl::StrContains(refused.message(), "the limit")) {
-      refused = Download(absl::Milliseconds(5));
-      threads = std::max(threads, ThreadsOfThisProcess());
+  // The newest.
+  absl::Status Verify(absl::Duration timeout) {
+    job::v1::VerifyCheckpointRequest request;
+    request.set_job_id(shard_.job_id);
+    job::v1::VerifyCheckpointResponse response;
+    const grpc::Status status =
+        jobs_->VerifyCheckpoint(services::NewContext(timeout).get(), request, &response);
+    if (status.ok()) {
+      EXPECT_EQ(response.checkpoint().step(), Newest());
     }
-    EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
-    EXPECT_THAT(std::string(refused.message()),
-                AllOf(HasSubstr(shard_.storage_path),
-                      HasSubstr(absl::StrCat(CheckpointServiceImpl::kMaxCalls, " calls"))));
-    return threads;
+    return services::FromGrpcStatus(status);
   }
 
   std::unique_ptr<job::v1::CheckpointService::Stub> checkpoints_;
-  std::unique_ptr<HangingDisk> disk_;
+  std::unique_ptr<job::v1::JobService::Stub> jobs_;
+  const Call download_ = [this](absl::Duration timeout) { return Download(timeout); };
+  const Call verify_ = [this](absl::Duration timeout) { return Verify(timeout); };
 };
 
 TEST_F(HangingCheckpointsTest, DownloadsAreToldAndADeletionIsDurableWithoutTheDisk) {
-  absl::Status told;
-  absl::Duration told_after;
-  std::thread patient([&] {
-    const absl::Duration begin = MonotonicNow();
-    told = Download(absl::Minutes(1));
-    told_after = MonotonicNow() - begin;
-  });
-  const size_t threads_before = ThreadsOfThisProcess();
-  EXPECT_LE(CallUntilRefused(),
-            threads_before + FileCalls::kThreads + 16);  // gRPC's own among them
+  ASSERT_EQ(Download(kWait), absl::OkStatus());
+  Hang();
+  PatientCall patient(download_);
+  CallUntilRefused(download_, CheckpointServiceImpl::kMaxCalls, FileCalls::kThreads);
 
   // What needs no disk of jobs is answered.
   const absl::Duration begin = MonotonicNow();
@@ -208,37 +251,64 @@ TEST_F(HangingCheckpointsTest, DownloadsAreToldAndADeletionIsDurableWithoutTheDi
   EXPECT_TRUE(deleted.ok()) << deleted.error_message();
   EXPECT_EQ(Listed(), 1);
   EXPECT_LT(MonotonicNow() - begin, FileCalls::kPatience);  // none has waited for the disk
-  patient.join();
-  EXPECT_EQ(told.code(), absl::StatusCode::kUnavailable) << told;
-  EXPECT_THAT(std::string(told.message()),
-              AllOf(HasSubstr(shard_.storage_path), HasSubstr("has not answered within 4s")));
-  EXPECT_LT(told_after, FileCalls::kPatience + absl::Seconds(10));  // a machine that is busy
+  ExpectTold(patient);
 
   // What is left of the one that was deleted goes once the disk is back, after a restart at the latest.
   disk_->Answer();
   EXPECT_TRUE(server_->Shutdown());
   server_.reset();
   StartCoordinator();
-  const std::string folder = shard_.storage_path + "/1-2";
   const absl::Time deadline = absl::Now() + kWait;
-  while ((std::filesystem::exists(folder) || Listed() != 1) && absl::Now() < deadline) {
+  while ((std::filesystem::exists(FolderOf(2)) || Listed() != 1) && absl::Now() < deadline) {
     absl::SleepFor(absl::Milliseconds(5));
   }
-  EXPECT_FALSE(std::filesystem::exists(folder));
+  EXPECT_FALSE(std::filesystem::exists(FolderOf(2)));
   EXPECT_EQ(Listed(), 1);
 }
 
 TEST_F(HangingCheckpointsTest, TheCoordinatorEndsBesideADownload) {
-  absl::Status ended;
-  std::thread patient([&] { ended = Download(absl::Minutes(1)); });
-  (void)CallUntilRefused();
+  Hang();
+  PatientCall patient(download_);
+  CallUntilRefused(download_, CheckpointServiceImpl::kMaxCalls, FileCalls::kThreads);
+  ExpectTheEndBeside(patient);
+}
+
+TEST_F(HangingCheckpointsTest, VerificationsAreToldAndKeepOneThread) {
+  ASSERT_EQ(Verify(kWait), absl::OkStatus());
+  Hang();
+  PatientCall patient(verify_);
+  ExpectTold(patient);
+  CallUntilRefused(verify_, JobServiceImpl::kMaxVerified, /*max_threads=*/1);
   const absl::Duration begin = MonotonicNow();
-  EXPECT_FALSE(server_->Shutdown());
-  const absl::Duration took = MonotonicNow() - begin;
-  patient.join();
-  EXPECT_TRUE(absl::IsUnavailable(ended) || absl::IsCancelled(ended)) << ended;
-  EXPECT_GE(took, CoordinatorServer::kFilePatience);
-  EXPECT_LT(took, CoordinatorServer::kFilePatience + absl::Seconds(8));
+  EXPECT_EQ(Listed(), 2);
+  EXPECT_LT(MonotonicNow() - begin, FileCalls::kPatience);
+
+  // It is as before once the disk is back.
+  disk_->Answer();
+  absl::Status verified;
+  const absl::Time deadline = absl::Now() + kWait;
+  do {
+    verified = Verify(kWait);
+  } while (!verified.ok() && absl::Now() < deadline);
+  EXPECT_EQ(verified, absl::OkStatus());
+}
+
+TEST_F(HangingCheckpointsTest, TheCoordinatorEndsBesideAVerification) {
+  Hang();
+  PatientCall patient(verify_);
+  CallUntilRefused(verify_, JobServiceImpl::kMaxVerified, /*max_threads=*/1);
+  ExpectTheEndBeside(patient);
+}
+
+// Patience is that with the disk, not with the size: each block begins it anew.
+TEST_F(HangingCheckpointsTest, AVerificationMayTakeLongWhileTheDiskAnswers) {
+  Save(4, std::string(size_t{5} << 19, 'x'));  // 10 blocks in all, of 4 reads each
+  const auto disk = SlowDisk::Over(FolderOf(4), absl::Milliseconds(150));
+  ASSERT_TRUE(disk.ok()) << disk.status();
+  PatientCall patient(verify_);
+  patient.Wait();
+  EXPECT_EQ(patient.status(), absl::OkStatus());
+  EXPECT_GT(patient.took(), FileCalls::kPatience);
 }
 
 class HangingMountTest : public FilesJobTest {

@@ -1,13 +1,19 @@
-// A disk that never answers, as a hard NFS mount whose server is away: a FUSE file system that nobody
-// serves, in a mount namespace of the test's own. Linux, with /dev/fuse.
+// Disks that do not do what they should: FUSE file systems in a mount namespace of the test's own.
+// One never answers, as a hard NFS mount whose server is away: nobody serves it. One is slow.
+// Linux, with /dev/fuse.
 #ifndef CAPSTAN_TESTS_SUPPORT_HANGING_DISK_H_
 #define CAPSTAN_TESTS_SUPPORT_HANGING_DISK_H_
 
+#include <atomic>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace capstan::tests {
 
@@ -30,6 +36,33 @@ class HangingDisk {
   HangingDisk(std::string folder, int device) : folder_(std::move(folder)), device_(device) {}
   const std::string folder_;
   int device_;
+};
+
+// Reads take their time; all else is answered at once. It has the files that lay in the folder, in
+// no subfolder, and takes no changes.
+class SlowDisk {
+ public:
+  // A piece of a file that one read of the kernel asks for, 128 KiB at most, comes `pause` later.
+  static absl::StatusOr<std::unique_ptr<SlowDisk>> Over(const std::string& folder,
+                                                        absl::Duration pause);
+  // Reads that wait end with an error, and what lay there before is back.
+  ~SlowDisk();
+  SlowDisk(const SlowDisk&) = delete;
+  SlowDisk& operator=(const SlowDisk&) = delete;
+
+ private:
+  SlowDisk(std::string folder, absl::Duration pause, std::map<std::string, std::string> files,
+           int device);
+  void Serve();
+  void Answer(const std::string& request);
+  void Send(uint64_t request, int error, const void* data, size_t size) const;
+
+  const std::string folder_;
+  const absl::Duration pause_;
+  const std::map<std::string, std::string> files_;  // their bytes, by name
+  const int device_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;  // last: it uses the others
 };
 
 }  // namespace capstan::tests
