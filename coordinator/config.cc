@@ -24,19 +24,11 @@ std::optional<int> ParseConfig(int argc, const char* const* argv, Config& config
                "go on with a damaged journal that still holds so many commits, as its refusal "
                "says; -1: never",
                -1, std::numeric_limits<int64_t>::max());
-  flags.AddBool("open-metrics", config.open_metrics,
-                "/metrics and /sd of a --http off loopback ask nobody for a token");
   flags.AddInt("expect-nodes", config.expected_nodes, "nodes",
                "so many come and no more: a job that they could not carry fails at once; 0: any "
                "number may come",
                0, 10000);
   return flags.Parse(argc, argv);
-}
-
-bool MetricsAreOpen(const Config& config, const services::Endpoint& http) {
-  const services::Security& security = config.common.security;
-  return config.open_metrics || http.is_unix() || services::IsLoopback(http.host) ||
-         (security.insecure && security.tokens.empty());
 }
 
 absl::Status CheckConfig(const Config& config) {

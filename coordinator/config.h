@@ -25,18 +25,12 @@ struct Config {
   absl::Duration heartbeat = absl::Seconds(1);  // --heartbeat, 50 ms to 1 min, at most half a lease
   // --accept-journal: JournalOptions::accept_commits. Below 0: no.
   int64_t accept_journal = -1;
-  // --open-metrics: /metrics and /sd ask nobody for a token, also off loopback.
-  bool open_metrics = false;
   // --expect-nodes: so many nodes come and no more; 0: any number.
   int64_t expected_nodes = 0;
 };
 
 // nullopt: go on with `config`. Otherwise the exit code of the process.
 std::optional<int> ParseConfig(int argc, const char* const* argv, Config& config);
-
-// Whether /metrics and /sd, which name jobs, their owners and nodes, are for everybody who reaches `http`:
-// on loopback, where nobody is asked at all (--insecure without --tokens), and with --open-metrics.
-bool MetricsAreOpen(const Config& config, const services::Endpoint& http);
 
 // Sets the log level. Not OK, naming the flag: a setting that is wrong, that does not go together
 // with another one, or that this version does not carry out.

@@ -32,11 +32,9 @@ namespace {
 
 using services::HttpRequest;
 using services::HttpResponse;
+using Access = services::Readers::Access;
 
 constexpr std::chrono::seconds kPatience(3);  // with a strand that may have ended
-constexpr char kCookie[] = "capstan_token";
-// The prefix has browsers refuse it unless it came over TLS, from this host alone.
-constexpr char kTlsCookie[] = "__Host-capstan_token";
 constexpr char kHtml[] = "text/html; charset=utf-8";
 
 // The script and the style of the page itself and nothing else; no text becomes markup or script.
@@ -84,18 +82,13 @@ HttpResponse SeeOther(const std::string& cookie) {
 }
 
 std::string Cookie(const std::string& value, const HttpRequest& request, absl::string_view more) {
-  return absl::StrCat(request.tls ? kTlsCookie : kCookie, "=", value,
+  return absl::StrCat(services::TokenCookieName(request.tls), "=", value,
                       "; Path=/; HttpOnly; SameSite=Strict", request.tls ? "; Secure" : "", more);
 }
 
 std::string Parameter(const HttpRequest& request, const std::string& name) {
   const auto it = request.parameters.find(name);
   return it == request.parameters.end() ? "" : it->second;
-}
-
-std::string TokenOf(const HttpRequest& request) {
-  std::string token = services::BearerTokenOf(request);
-  return token.empty() ? services::CookieOf(request, request.tls ? kTlsCookie : kCookie) : token;
 }
 
 // What `read` sees of the core. Unavailable: the coordinator shuts down.
@@ -116,40 +109,22 @@ HttpResponse ErrorAnswer(const absl::Status& status) {
 
 }  // namespace
 
-PageServer::PageServer(Coordinator& coordinator, bool insecure)
-    : coordinator_(coordinator), insecure_(insecure), started_(MonotonicNow()) {}
+PageServer::PageServer(Coordinator& coordinator, std::unique_ptr<services::Readers> readers)
+    : coordinator_(coordinator), started_(MonotonicNow()), readers_(std::move(readers)) {}
 
 absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Create(Coordinator& coordinator,
                                                                const services::Security& security) {
-  std::unique_ptr<PageServer> page(new PageServer(coordinator, security.insecure));
-  if (!security.tokens.empty()) {
-    absl::StatusOr<std::unique_ptr<services::TokenTable>> tokens =
-        services::TokenTable::Open(security.tokens);
-    if (!tokens.ok()) return tokens.status();
-    page->tokens_ = *std::move(tokens);
-  }
-  return page;
+  absl::StatusOr<std::unique_ptr<services::Readers>> readers = services::Readers::Create(security);
+  if (!readers.ok()) return readers.status();
+  return std::unique_ptr<PageServer>(new PageServer(coordinator, *std::move(readers)));
 }
 
-std::optional<core::Caller> PageServer::Reader(const std::string& token) {
-  const std::optional<services::Identity> who = tokens_->Find(token, absl::Now());
-  if (!who.has_value()) return std::nullopt;
-  const bool admin = who->role == services::Role::kAdmin;
-  if (!admin && who->role != services::Role::kClient) return std::nullopt;
-  return core::Caller{who->name, admin};
-}
-
-PageServer::Access PageServer::Check(const HttpRequest& request, core::Caller* caller) {
-  if (tokens_ == nullptr) {
-    if (insecure_ && caller != nullptr) caller->any_job = true;  // nobody is asked
-    return insecure_ ? Access::kGranted : Access::kClosed;
-  }
-  const std::string token = TokenOf(request);
-  if (token.empty()) return Access::kNoToken;
-  const std::optional<core::Caller> reader = Reader(token);
-  if (!reader.has_value()) return Access::kWrongToken;
-  if (caller != nullptr) *caller = *reader;
-  return Access::kGranted;
+Access PageServer::Check(const HttpRequest& request, core::Caller& caller) {
+  std::optional<services::Identity> who;
+  const Access access = readers_->Check(request, &who);
+  if (access == Access::kGranted && !who.has_value()) caller.any_job = true;  // nobody is asked
+  if (who.has_value()) caller = {who->name, who->role == services::Role::kAdmin};
+  return access;
 }
 
 void PageServer::AddRoutes(services::HttpOptions& options) {
@@ -166,7 +141,7 @@ void PageServer::AddRoutes(services::HttpOptions& options) {
   const auto guarded = [this](Handler handler) {
     return [this, handler = std::move(handler)](const HttpRequest& request) {
       core::Caller caller;
-      const Access access = Check(request, &caller);
+      const Access access = Check(request, caller);
       if (access == Access::kClosed) return Refusal(403, "start it with --tokens");
       if (access != Access::kGranted) return Refusal(401, "a token is needed");
       return handler(request, caller);
@@ -188,23 +163,8 @@ void PageServer::AddRoutes(services::HttpOptions& options) {
   };
 }
 
-services::HttpHandler PageServer::ForReaders(services::HttpHandler handler) {
-  return [this, handler = std::move(handler)](const HttpRequest& request) {
-    if (Check(request) == Access::kGranted) return handler(request);
-    HttpResponse response =
-        Answer(401,
-               "It names jobs and their owners. Send the token of a client or admin of tokens.json "
-               "(prometheus.yml: authorization: {type: Bearer, credentials_file: FILE}), ask on "
-               "loopback, or start "
-               "the coordinator with --open-metrics.\n",
-               "text/plain; charset=utf-8");
-    response.headers.emplace_back("WWW-Authenticate", "Bearer");
-    return response;
-  };
-}
-
 HttpResponse PageServer::Page(const HttpRequest& request) {
-  switch (Check(request)) {
+  switch (readers_->Check(request)) {
     case Access::kGranted:
       return Answer(200, {embedded::index_html.data(), embedded::index_html.size()}, kHtml);
     case Access::kClosed:
@@ -221,9 +181,9 @@ HttpResponse PageServer::Page(const HttpRequest& request) {
 }
 
 HttpResponse PageServer::Login(const HttpRequest& request) {
-  if (tokens_ == nullptr) return Page(request);
+  if (!readers_->has_tokens()) return Page(request);
   const std::string token(absl::StripAsciiWhitespace(Parameter(request, "token")));
-  if (token.empty() || !Reader(token).has_value()) {
+  if (token.empty() || !readers_->Find(token).has_value()) {
     services::Log(services::kWarning, "page_login_refused").Limit("all", absl::Seconds(1));
     return LoginForm(401, "This token is not valid here, or not any more.");
   }
@@ -232,7 +192,8 @@ HttpResponse PageServer::Login(const HttpRequest& request) {
 
 PageHead PageServer::Head() const {
   const absl::Duration now = MonotonicNow();
-  return {absl::Now(), DescribeCluster(coordinator_.core(), started_, now), tokens_ == nullptr};
+  return {absl::Now(), DescribeCluster(coordinator_.core(), started_, now),
+          !readers_->has_tokens()};
 }
 
 HttpResponse PageServer::Overview() {

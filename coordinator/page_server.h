@@ -9,8 +9,6 @@
 #define CAPSTAN_COORDINATOR_PAGE_SERVER_H_
 
 #include <memory>
-#include <optional>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -18,29 +16,26 @@
 #include "coordinator/page_json.h"
 #include "services/endpoint/endpoint.h"
 #include "services/http/http_server.h"
-#include "services/security/tokens.h"
+#include "services/http/readers.h"
 
 namespace capstan::coordinator {
 
 class PageServer {
  public:
-  // `coordinator` is borrowed. What TokenTable::Open says.
+  // `coordinator` is borrowed. What Readers::Create says.
   static absl::StatusOr<std::unique_ptr<PageServer>> Create(Coordinator& coordinator,
                                                             const services::Security& security);
 
   // Puts the page into `options`; this object outlives the server.
   void AddRoutes(services::HttpOptions& options);
-  // `handler` for whoever may look at the page; all others get 401 and what to do.
-  services::HttpHandler ForReaders(services::HttpHandler handler);
+  // Who may look at the page.
+  services::Readers& readers() { return *readers_; }
 
  private:
-  PageServer(Coordinator& coordinator, bool insecure);
+  PageServer(Coordinator& coordinator, std::unique_ptr<services::Readers> readers);
 
-  enum class Access { kGranted, kNoToken, kWrongToken, kClosed };
-  // `caller`: who looks, where that is granted; may be null.
-  Access Check(const services::HttpRequest& request, core::Caller* caller = nullptr);
-  // nullopt: nobody who may look.
-  std::optional<core::Caller> Reader(const std::string& token);
+  // `caller`: who looks, where that is granted.
+  services::Readers::Access Check(const services::HttpRequest& request, core::Caller& caller);
   services::HttpResponse Page(const services::HttpRequest& request);
   services::HttpResponse Login(const services::HttpRequest& request);
   services::HttpResponse Overview();
@@ -48,9 +43,8 @@ class PageServer {
   PageHead Head() const;  // on the strand
 
   Coordinator& coordinator_;
-  const bool insecure_;
   const absl::Duration started_;
-  std::unique_ptr<services::TokenTable> tokens_;  // null: none
+  const std::unique_ptr<services::Readers> readers_;
 };
 
 }  // namespace capstan::coordinator

@@ -2,83 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "coordinator/config.h"
 #include "coordinator/core/journal.h"
 #include "services/files/files.h"
 #include "services/security/tokens.h"
 
 namespace capstan::coordinator {
 namespace {
-
-struct Pages {
-  explicit Pages(const std::string& tokens, bool insecure = false) {
-    core::CoreOptions options;
-    options.validate = [](const job::v1::JobSpec&) { return absl::OkStatus(); };
-    options.resolve = [](const auto&...) { return job::v1::ResolvedSpec(); };
-    coordinator =
-        std::make_unique<Coordinator>(Coordinator::Options{.core = options, .journal = &journal});
-    services::Security security;
-    security.tokens = tokens;
-    security.insecure = insecure;
-    page = *PageServer::Create(*coordinator, security);
-  }
-  core::MemoryJournal journal;
-  std::unique_ptr<Coordinator> coordinator;
-  std::unique_ptr<PageServer> page;
-};
-
-TEST(MetricsAccessTest, OffLoopbackATokenIsNeededUnlessTheyAreOpened) {
-  Config config;
-  const auto open = [&config](const char* http) {
-    return MetricsAreOpen(config, *services::ParseEndpoint(http));
-  };
-  EXPECT_TRUE(open("127.0.0.1:7071"));
-  EXPECT_TRUE(open("[::1]:7071"));
-  EXPECT_TRUE(open("localhost:7071"));
-  EXPECT_FALSE(open("0.0.0.0:7071"));
-  EXPECT_FALSE(open("10.0.0.5:7071"));
-  config.common.security.insecure = true;
-  EXPECT_TRUE(open("0.0.0.0:7071"));  // nobody is asked for anything
-  config.common.security.tokens = "tokens.json";
-  EXPECT_FALSE(open("0.0.0.0:7071"));
-  config.open_metrics = true;
-  EXPECT_TRUE(open("0.0.0.0:7071"));
-}
-
-TEST(MetricsAccessTest, WithoutATokenNothingIsSaidButWhatToDo) {
-  const std::string dir = *services::MakePrivateDir("page-test");
-  const std::string path = absl::StrCat(dir, "/tokens.json");
-  const absl::Time later = absl::Now() + absl::Hours(1);
-  const std::string ann = services::MakeToken(), worker = services::MakeToken();
-  ASSERT_TRUE(services::WriteFileAtomically(
-                  path,
-                  services::FormatTokens(
-                      {{services::HashToken(ann), {services::Role::kClient, "ann"}, later},
-                       {services::HashToken(worker), {services::Role::kWorker, "w0"}, later}}),
-                  {.mode = 0600, .sync = false})
-                  .ok());
-  Pages pages(path), closed("");
-  const auto secret = [](const services::HttpRequest&) {
-    return services::HttpResponse{.body = "user=\"ann\""};
-  };
-  const services::HttpHandler metrics = pages.page->ForReaders(secret);
-  services::HttpRequest request;
-  services::HttpResponse answer = metrics(request);
-  EXPECT_EQ(answer.code, 401);
-  EXPECT_NE(answer.body.find("--open-metrics"), std::string::npos);
-  EXPECT_EQ(answer.body.find("ann"), std::string::npos);
-  request.headers["authorization"] = absl::StrCat("Bearer ", worker);
-  EXPECT_EQ(metrics(request).code, 401);
-  request.headers["authorization"] = absl::StrCat("Bearer ", ann);
-  EXPECT_EQ(metrics(request).code, 200);
-  EXPECT_EQ(closed.page->ForReaders(secret)(request).code, 401);  // it knows no tokens
-  (void)services::RemoveTree("/tmp", dir);
-}
 
 // The prefix has browsers refuse a cookie that did not come over TLS, from this host alone.
 TEST(PageCookieTest, OverTlsTheCookieHasThePrefixAndOnlyThatOneCounts) {

@@ -201,16 +201,14 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
                               .ready = [c = coordinator.get()] { return c->server_->ready(); },
                               .names = config.common.http_hosts};
     coordinator->page_->AddRoutes(web);
-    web.routes["/metrics"] = [c = coordinator.get()](const services::HttpRequest&) {
-      return services::HttpResponse{.body = c->registry_.Scrape(),
-                                    .content_type = services::kMetricsType};
-    };
+    web.routes["/metrics"] =
+        services::MetricsHandler([c = coordinator.get()] { return c->registry_.Scrape(); });
     web.routes["/sd"] = [c = coordinator.get()](const services::HttpRequest&) {
       return c->ServiceDiscovery();
     };
     for (const char* path : {"/metrics", "/sd"}) {
-      if (MetricsAreOpen(config, *common->http)) break;
-      web.routes[path] = coordinator->page_->ForReaders(std::move(web.routes[path]));
+      web.routes[path] = coordinator->page_->readers().ForMetrics(
+          std::move(web.routes[path]), config.common.open_metrics, *common->http);
     }
     absl::StatusOr<std::unique_ptr<services::HttpServer>> http =
         services::HttpServer::Start(std::move(web));

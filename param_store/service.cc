@@ -72,11 +72,16 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
   service->server_ = *std::move(server);
 
   if (config.http.has_value()) {
+    auto readers = services::Readers::Create(config.common.security);
+    if (!readers.ok()) return readers.status();
+    service->readers_ = *std::move(readers);
     services::HttpOptions options;
     options.listen = *config.http;
     options.names = config.common.http_hosts;
     options.security = config.common.security;
-    options.metrics = [self] { return self->registry_.Scrape(); };
+    options.routes["/metrics"] = service->readers_->ForMetrics(
+        services::MetricsHandler([self] { return self->registry_.Scrape(); }),
+        config.common.open_metrics, options.listen);
     options.ready = [self] { return self->server_->ready(); };
     auto http = services::HttpServer::Start(std::move(options));
     if (!http.ok()) return http.status();

@@ -13,6 +13,7 @@
 #include "param_store/shard_metrics.h"
 #include "services/host_usage/host_usage.h"
 #include "services/http/http_server.h"
+#include "services/http/readers.h"
 #include "services/metrics/registry.h"
 #include "services/metrics/rpc_metrics.h"
 #include "services/node_session/node_session.h"
@@ -43,6 +44,7 @@ class Service {
   ParamStore store_;
   ExchangeService exchange_;
   std::unique_ptr<services::Server> server_;
+  std::unique_ptr<services::Readers> readers_;  // of http_
   std::unique_ptr<services::HttpServer> http_;
   services::HostUsage host_usage_;  // of the session's thread
   std::unique_ptr<services::NodeSession> session_;

@@ -1,5 +1,7 @@
 // The real binary under a coordinator of this test: it registers, loads a job, reports, serves, and
 // leaves in order on SIGTERM.
+#include "param_store/service.h"
+
 #include <signal.h>
 
 #include <memory>
@@ -19,8 +21,10 @@
 #include "services/channel/channel.h"
 #include "services/files/files.h"
 #include "services/process/process.h"
+#include "services/security/tokens.h"
 #include "services/server/server.h"
 #include "services/sync/mutex.h"
+#include "tests/support/http_get.h"
 #include "training/spec/resolve.h"
 
 namespace capstan::param_store {
@@ -206,6 +210,39 @@ TEST(ServiceTest, ServesAJobAndLeavesInOrderOnSigterm) {
   ASSERT_TRUE(exit.has_value());
   EXPECT_TRUE(exit->success()) << exit->ToString();
   (*server)->Shutdown();
+  EXPECT_TRUE(services::RemoveTree("/tmp", folder).ok());
+}
+
+// What names jobs is said to whom a token lets in, or to everybody by choice.
+TEST(ServiceTest, OffLoopbackMetricsWantATokenUnlessTheyAreOpened) {
+  const std::string folder = *services::MakePrivateDir("capstan-ps");
+  const std::string token = services::MakeToken();
+  Config config;
+  config.common.listen = absl::StrCat("unix:", folder, "/s.sock");
+  config.common.http = "0.0.0.0:0";
+  config.common.security.insecure = true;  // plain HTTP off loopback
+  config.common.security.tokens = absl::StrCat(folder, "/tokens.json");
+  config.coordinator = absl::StrCat("unix:", folder, "/c.sock");
+  config.node = "ps0";
+  ASSERT_TRUE(
+      services::WriteFileAtomically(config.common.security.tokens,
+                                    services::FormatTokens({{services::HashToken(token),
+                                                             {services::Role::kClient, "ann"},
+                                                             absl::Now() + absl::Hours(1)}}),
+                                    {.mode = 0600, .sync = false})
+          .ok());
+  for (const bool open : {false, true}) {
+    config.common.open_metrics = open;
+    ASSERT_EQ(config.Check(), absl::OkStatus());
+    const auto service = Service::Start(config);
+    ASSERT_TRUE(service.ok()) << service.status();
+    const std::string addresses = (*service)->Addresses();
+    const std::string without = tests::HttpGet(addresses, "/metrics");
+    EXPECT_THAT(without, HasSubstr(open ? " 200 " : " 401 "));
+    EXPECT_EQ(absl::StrContains(without, "capstan_build_info"), open);
+    EXPECT_THAT(tests::HttpGet(addresses, "/metrics", token), HasSubstr("capstan_build_info"));
+    EXPECT_THAT(tests::HttpGet(addresses, "/healthz"), HasSubstr(" 200 "));
+  }
   EXPECT_TRUE(services::RemoveTree("/tmp", folder).ok());
 }
 

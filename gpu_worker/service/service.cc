@@ -56,11 +56,16 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   service->server_ = *std::move(server);
 
   if (resolved->http.has_value()) {
+    auto readers = services::Readers::Create(config.common.security);
+    if (!readers.ok()) return readers.status();
+    service->readers_ = *std::move(readers);
     services::HttpOptions http;
     http.listen = *resolved->http;
     http.names = config.common.http_hosts;
     http.security = config.common.security;
-    http.metrics = [self] { return self->registry_.Scrape(); };
+    http.routes["/metrics"] = service->readers_->ForMetrics(
+        services::MetricsHandler([self] { return self->registry_.Scrape(); }),
+        config.common.open_metrics, http.listen);
     http.ready = [self] { return self->server_->ready(); };
     auto started = services::HttpServer::Start(std::move(http));
     if (!started.ok()) return started.status();

@@ -14,6 +14,7 @@
 #include "param_store/client/diagnoser.h"
 #include "services/host_usage/host_usage.h"
 #include "services/http/http_server.h"
+#include "services/http/readers.h"
 #include "services/metrics/registry.h"
 #include "services/metrics/rpc_metrics.h"
 #include "services/node_session/node_session.h"
@@ -50,6 +51,7 @@ class Service {
   services::RpcMetrics rpc_metrics_;
   services::RpcMetrics client_rpc_metrics_;
   std::unique_ptr<services::Server> server_;
+  std::unique_ptr<services::Readers> readers_;  // of http_
   std::unique_ptr<services::HttpServer> http_;
   std::unique_ptr<WorkerNode> node_;
   services::HostUsage host_usage_;  // of the session's thread

@@ -2,12 +2,10 @@
 // this binary is started again as a task.
 #include "gpu_worker/service/service.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/socket.h>
 
 #include <cstdio>
 #include <cstring>
@@ -23,7 +21,9 @@
 #include "gpu_worker/task/test_job.h"
 #include "services/endpoint/endpoint.h"
 #include "services/files/files.h"
+#include "services/security/tokens.h"
 #include "services/server/server.h"
+#include "tests/support/http_get.h"
 
 namespace capstan::gpu_worker {
 namespace {
@@ -128,14 +128,13 @@ class ServiceTest : public ::testing::Test {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
 
-    Config config;
-    config.common.listen = absl::StrCat("unix:", folder_, "/w.sock");
-    config.common.http = "127.0.0.1:0";
-    config.coordinator = absl::StrCat("unix:", folder_, "/c.sock");
-    config.node = "w0";
-    config.devices = {"cpu", "cpu"};
-    config.cpu_threads = 2;
-    auto worker = Service::Start(config, "/proc/self/exe");
+    config_.common.listen = absl::StrCat("unix:", folder_, "/w.sock");
+    config_.common.http = "127.0.0.1:0";
+    config_.coordinator = absl::StrCat("unix:", folder_, "/c.sock");
+    config_.node = "w0";
+    config_.devices = {"cpu", "cpu"};
+    config_.cpu_threads = 2;
+    auto worker = Service::Start(config_, "/proc/self/exe");
     ASSERT_TRUE(worker.ok()) << worker.status();
     worker_ = *std::move(worker);
     ASSERT_TRUE(coordinator_.Until([&] { return coordinator_.connected(); }));
@@ -184,6 +183,7 @@ class ServiceTest : public ::testing::Test {
   std::string folder_;
   FakeCoordinator coordinator_;
   std::unique_ptr<services::Server> server_;
+  Config config_;
   std::unique_ptr<Service> worker_;
   TaskState state_;
 };
@@ -407,24 +407,32 @@ TEST(WorkerNodeTest, AProbeThatHangsHoldsUpNoTask) {
   EXPECT_TRUE(services::RemoveTree("/tmp", folder).ok());
 }
 
-// GET /metrics at "... http=127.0.0.1:PORT".
-std::string Metrics(const std::string& addresses) {
-  int port = 0;
-  EXPECT_TRUE(absl::SimpleAtoi(addresses.substr(addresses.rfind(':') + 1), &port)) << addresses;
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  std::string text;
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-    const std::string request = "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n";
-    EXPECT_EQ(send(fd, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
-    char piece[4096];
-    for (ssize_t got; (got = recv(fd, piece, sizeof(piece), 0)) > 0;) text.append(piece, got);
+// What names jobs is said to whom a token lets in, or to everybody by choice.
+TEST_F(ServiceTest, OffLoopbackMetricsWantATokenUnlessTheyAreOpened) {
+  const std::string token = services::MakeToken();
+  const std::string tokens = absl::StrCat(folder_, "/tokens.json");
+  ASSERT_TRUE(
+      services::WriteFileAtomically(tokens,
+                                    services::FormatTokens({{services::HashToken(token),
+                                                             {services::Role::kClient, "ann"},
+                                                             absl::Now() + absl::Hours(1)}}),
+                                    {.mode = 0600, .sync = false})
+          .ok());
+  for (const bool open : {false, true}) {
+    worker_.reset();
+    config_.common.security.insecure = true;  // plain HTTP off loopback
+    config_.common.security.tokens = tokens;
+    config_.common.http = "0.0.0.0:0";
+    config_.common.open_metrics = open;
+    auto worker = Service::Start(config_, "/proc/self/exe");
+    ASSERT_TRUE(worker.ok()) << worker.status();
+    worker_ = *std::move(worker);
+    const std::string without = tests::HttpGet(worker_->Addresses(), "/metrics");
+    EXPECT_THAT(without, HasSubstr(open ? " 200 " : " 401 "));
+    EXPECT_EQ(absl::StrContains(without, "capstan_build_info"), open);
+    EXPECT_THAT(tests::HttpGet(worker_->Addresses(), "/metrics", token),
+                HasSubstr("capstan_build_info"));
   }
-  close(fd);
-  return text;
 }
 
 class ServiceWithGpusTest : public ServiceTest {
@@ -438,7 +446,7 @@ class ServiceWithGpusTest : public ServiceTest {
 TEST_F(ServiceWithGpusTest, TheirMetricsAreServed) {
   std::string text;
   ASSERT_TRUE(coordinator_.Until([&] {
-    text = Metrics(worker_->Addresses());
+    text = tests::HttpGet(worker_->Addresses(), "/metrics");
     return absl::StrContains(text, "capstan_gpu_info{");
   })) << text;
   EXPECT_THAT(text, HasSubstr("capstan_gpu_memory_used_bytes{UUID=\"GPU-a\",gpu=\"0\"} 7\n"));

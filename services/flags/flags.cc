@@ -176,6 +176,8 @@ void FlagSet::AddCommon(CommonFlags& flags, absl::string_view listen, absl::stri
             "where /metrics, /healthz and /readyz are served; port 0 chooses one");
   AddList("http-host", flags.http_hosts, "NAME",
           "further names under which plain HTTP may be asked, beside addresses and local names");
+  AddBool("open-metrics", flags.open_metrics,
+          "/metrics and the coordinator's /sd of a --http off loopback ask nobody for a token");
   AddString("advertise", flags.advertise, "ADDR:PORT|unix:PATH",
             "the address others are told, if not the one of --listen");
   AddString("interface", flags.interface, "IFNAME",

@@ -30,10 +30,12 @@ struct CommonFlags {
   std::string listen;                   // --listen
   std::string http;                     // --http; "off": none
   std::vector<std::string> http_hosts;  // --http-host: further names of that port
-  std::string advertise;                // --advertise; empty: where it listens
-  std::string interface;                // --interface; empty: none
-  std::string admin_socket;             // --admin-socket; empty: none
-  Security security;                    // --insecure, --tls-cert, --tls-key, --tls-ca, --token-file
+  // --open-metrics: /metrics (and /sd of the coordinator) ask nobody for a token, also off loopback.
+  bool open_metrics = false;
+  std::string advertise;     // --advertise; empty: where it listens
+  std::string interface;     // --interface; empty: none
+  std::string admin_socket;  // --admin-socket; empty: none
+  Security security;         // --insecure, --tls-cert, --tls-key, --tls-ca, --token-file
   std::string log_level = "info";
 
   // Sets the log level, reads --listen and --http and checks the security of both.

@@ -189,6 +189,13 @@ std::string BearerTokenOf(const HttpRequest& request) {
   return absl::ConsumePrefix(&token, "Bearer ") ? std::string(token) : "";
 }
 
+HttpHandler MetricsHandler(std::function<std::string()> scrape) {
+  return [scrape = std::move(scrape)](const HttpRequest&) {
+    return HttpResponse{.body = scrape(),
+                        .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+  };
+}
+
 absl::StatusOr<std::optional<Endpoint>> ParseHttpEndpoint(absl::string_view text) {
   if (text.empty() || text == "off") return std::optional<Endpoint>();
   absl::StatusOr<Endpoint> endpoint = ParseEndpoint(text);
@@ -222,11 +229,6 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
     if (!ready || ready()) return HttpResponse{.body = "ok\n"};
     return HttpResponse{.code = 503, .body = "not ready\n"};
   });
-  if (options.metrics) {
-    routes.emplace("/metrics", [metrics = options.metrics](const HttpRequest&) {
-      return HttpResponse{.body = metrics(), .content_type = kMetricsType};
-    });
-  }
 
   auto impl = std::make_unique<Impl>();
   impl->tls = tls;

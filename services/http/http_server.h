@@ -1,9 +1,10 @@
-// The one HTTP port of a service: GET /metrics, /healthz, /readyz and what the service adds, which guards that itself.
+// The one HTTP port of a service: GET /healthz, /readyz and what the service adds, which guards
+// that itself (readers.h): /metrics and others.
 //
-// /metrics, /healthz and /readyz are for anybody who reaches the port, so it is 127.0.0.1 by
-// default; any other address is TLS with the service's certificate, read again for each connection,
-// or needs --insecure. No certificate is asked of the caller: a scraper has none. Without
-// SO_REUSEPORT: a second start at one address fails with the address in its message.
+// /healthz and /readyz are for anybody who reaches the port. It is 127.0.0.1 by default; any other
+// address is TLS with the service's certificate, read again for each connection, or needs
+// --insecure. No certificate is asked of the caller: a scraper has none. Without SO_REUSEPORT: a
+// second start at one address fails with the address in its message.
 //
 // No client can hold it for long. One request per connection, four threads. A request, its
 // handshake included, has 10 s once a thread takes it up, and so has its answer; 1 s while others
@@ -48,17 +49,15 @@ struct HttpResponse {
   std::vector<std::pair<std::string, std::string>> headers;
 };
 
-// The content type of /metrics.
-inline constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
-
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
+// Of /metrics: answers with the text that `scrape` gives.
+HttpHandler MetricsHandler(std::function<std::string()> scrape);
 
 struct HttpOptions {
   Endpoint listen = {.kind = Endpoint::Kind::kTcp, .path = "", .host = "127.0.0.1", .port = 0};
   Security security;
-  std::function<std::string()> metrics;       // the text of /metrics; empty: 404
   std::function<bool()> ready;                // of /readyz: 200 or 503; empty: always ready
-  std::map<std::string, HttpHandler> routes;  // further GET paths, e.g. "/sd"
+  std::map<std::string, HttpHandler> routes;  // further GET paths, e.g. "/metrics"
   std::map<std::string, HttpHandler> posts;   // POST paths, of forms
   // Further names that a plain request may have in Host: http_names.h. Any request that another
   // site's page sent is refused.

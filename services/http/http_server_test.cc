@@ -199,7 +199,7 @@ TEST(HttpServerTest, ServesMetricsHealthReadinessAndOwnRoutes) {
   MetricsRegistry metrics("coordinator");
   std::atomic<bool> ready{false};
   HttpOptions options;
-  options.metrics = [&metrics] { return metrics.Scrape(); };
+  options.routes["/metrics"] = MetricsHandler([&metrics] { return metrics.Scrape(); });
   options.ready = [&ready] { return ready.load(); };
   options.routes["/sd"] = [](const HttpRequest& request) {
     const auto it = request.parameters.find("component");
@@ -246,7 +246,7 @@ TEST(HttpServerTest, AForeignNameOrPageGetsNothing) {
   std::atomic<int> asked{0};
   HttpOptions options;
   options.names = {"page.example.com"};
-  options.metrics = [] { return std::string("secret"); };
+  options.routes["/metrics"] = MetricsHandler([] { return std::string("secret"); });
   options.routes["/"] = options.posts["/login"] = [&asked](const HttpRequest&) {
     ++asked;
     return HttpResponse{.body = "secret"};
@@ -388,7 +388,7 @@ TEST(HttpServerTest, WhatHasNoEndIsNotKept) {
 
 TEST(HttpServerTest, APageIsNotRepeatedForItsRanges) {
   HttpOptions options;
-  options.metrics = [] { return std::string(64 * 1024, 'm'); };
+  options.routes["/metrics"] = MetricsHandler([] { return std::string(64 * 1024, 'm'); });
   const auto server = HttpServer::Start(std::move(options));
   ASSERT_TRUE(server.ok()) << server.status();
   std::string ranges = "bytes=0-";
@@ -419,7 +419,7 @@ TEST(HttpServerTest, ARequestHasATimeForAllOfIt) {
 TEST(HttpServerTest, AnAnswerHasATimeForAllOfIt) {
   HttpOptions options;
   options.request_limit = absl::Milliseconds(500);
-  options.metrics = [] { return std::string(16 * kMiB, 'm'); };
+  options.routes["/metrics"] = MetricsHandler([] { return std::string(16 * kMiB, 'm'); });
   const auto server = HttpServer::Start(std::move(options));
   ASSERT_TRUE(server.ok()) << server.status();
   std::vector<std::unique_ptr<Stranger>> slow;
@@ -436,7 +436,7 @@ TEST(HttpServerTest, ALargePageArrivesWhole) {
   papers.Issue("127.0.0.1");
   for (const bool tls : {false, true}) {
     HttpOptions options = tls ? papers.options() : HttpOptions();
-    options.metrics = [] { return std::string(8 * kMiB, 'm'); };
+    options.routes["/metrics"] = MetricsHandler([] { return std::string(8 * kMiB, 'm'); });
     const auto server = HttpServer::Start(std::move(options));
     ASSERT_TRUE(server.ok()) << server.status();
     const std::string answer = Ask(**server, "GET /metrics HTTP/1.1\r\n\r\n", tls);

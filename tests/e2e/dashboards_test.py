@@ -73,6 +73,17 @@ class FilesTest(support.TestCase):
         self.assertIn('.transparant is not in the schema', done.stderr)
         self.assertIn('.options.colour is not in the schema', done.stderr)
 
+    def test_what_containers_show_off_loopback_is_open_by_choice(self):
+        # Their Prometheus shows no token, and the panels need the series of all services.
+        files = [os.path.join(DEPLOY, 'compose', 'compose.yaml')]
+        files += [os.path.join(DEPLOY, 'kubernetes', 'base', f'{name}.yaml') for name in ('coordinator', 'shard', 'worker')]
+        for path in files:
+            with open(path, encoding='utf-8') as f:
+                text = f.read()
+            shown = re.findall(r'CAPSTAN_HTTP\b.*0\.0\.0\.0:', text)
+            self.assertEqual(len(shown), 3 if 'compose' in path else 1, path)
+            self.assertEqual(len(re.findall(r'CAPSTAN_OPEN_METRICS\b.*"true"', text)), len(shown), path)
+
     def test_every_panel_says_what_it_shows(self):
         names = set()
         for name, dashboard in dashboards().items():
@@ -284,21 +295,30 @@ class HttpsTest(support.TestCase):
         keys = Credentials(self.folder, hosts=('127.0.0.1', host))
         coordinator = self.serve('capstan_coordinator', keys, 'coordinator', '--state-dir', self.path('state'), '--tokens',
                                  keys.path('ca', 'tokens.json'))
+        node = ['--coordinator', f'unix:{self.path("coordinator.sock")}', '--tokens', keys.path('ca', 'tokens.json'), '--node']
+        shard = self.serve('capstan_param_store', keys, 'param_store', *node, 's0')
+        worker = self.serve('capstan_gpu_worker', keys, 'worker', *node, 'w0', '--devices', 'cpu')
         open_url = functools.partial(urllib.request.urlopen, context=ssl.create_default_context(cafile=keys.path('coordinator', 'ca.crt')), timeout=10)
-        for path in ('/metrics', '/sd'):
-            with self.assertRaises(urllib.error.HTTPError) as refused:
-                open_url(f'https://{host}:{coordinator.http.rpartition(":")[2]}{path}')
-            self.assertEqual(refused.exception.code, 401)
-            self.assertIn('--open-metrics', refused.exception.read().decode())
-        self.serve('capstan_gpu_worker', keys, 'worker', '--coordinator', f'unix:{self.path("coordinator.sock")}', '--node', 'w0', '--devices', 'cpu')
-        port = coordinator.http.rpartition(':')[2]
-        config = shipped(f'https://{host}:{port}', keys.path('coordinator', 'ca.crt'))
+
+        def url(service, path):
+            return f'https://{host}:{service.http.rpartition(":")[2]}{path}'
+
+        with open(keys.path('worker', 'worker.token'), encoding='utf-8') as f:
+            no_reader = {'Authorization': 'Bearer ' + f.read().strip()}
+        for service, path in ((coordinator, '/metrics'), (coordinator, '/sd'), (shard, '/metrics'), (worker, '/metrics')):
+            for headers in ({}, no_reader):
+                with self.assertRaises(urllib.error.HTTPError) as refused:
+                    open_url(urllib.request.Request(url(service, path), headers=headers))
+                self.assertEqual(refused.exception.code, 401)
+                self.assertIn('--open-metrics', refused.exception.read().decode())
+            self.assertEqual(open_url(url(service, '/healthz')).status, 200)
+        config = shipped(url(coordinator, ''), keys.path('coordinator', 'ca.crt'))
         self.assertEqual(config.count('# authorization:'), 2)
         config = config.replace('# authorization:', 'authorization:').replace('/etc/prometheus/capstan.token', keys.path('client', 'client.token'))
         prometheus = Prometheus(self, config)
         deadline = time.monotonic() + 60
         up = []
-        while up != ['coordinator', 'w0']:
+        while up != ['coordinator', 's0', 'w0']:
             self.assertLess(time.monotonic(), deadline, up)
             select.select([], [], [], 0.1)
             up = sorted(labels['node'] for labels, value in prometheus.query('up') if value == 1)

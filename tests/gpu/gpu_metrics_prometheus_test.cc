@@ -111,7 +111,7 @@ class PrometheusTest : public ::testing::Test {
     ASSERT_TRUE(monitor_->WaitForSamples(2, kLimit));
 
     services::HttpOptions http;
-    http.metrics = [this] { return registry_.Scrape(); };
+    http.routes["/metrics"] = services::MetricsHandler([this] { return registry_.Scrape(); });
     auto server = services::HttpServer::Start(std::move(http));
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
