@@ -30,7 +30,7 @@ struct CommonFlags {
   std::string listen;                   // --listen
   std::string http;                     // --http; "off": none
   std::vector<std::string> http_hosts;  // --http-host: further names of that port
-  // --open-metrics: /metrics (and /sd of the coordinator) ask nobody for a token, also off loopback.
+  // --open-metrics: /metrics, and /sd of the coordinator, ask nobody for a token, also off loopback.
   bool open_metrics = false;
   std::string advertise;     // --advertise; empty: where it listens
   std::string interface;     // --interface; empty: none

@@ -16,8 +16,8 @@ namespace capstan::services {
 
 class TokenTable;
 
-// The cookie that holds a token. Over TLS its prefix has browsers refuse it unless it came over TLS,
-// from this host alone.
+// The cookie that holds a token. Over TLS its prefix has browsers refuse it unless it came over
+// TLS, from this host alone.
 const char* TokenCookieName(bool tls);
 
 // Whether /metrics, which name jobs, and /sd of the coordinator are for everybody who reaches
