@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -40,50 +43,87 @@ void LookAt(job::v1::FolderReport& report) {
 
 }  // namespace
 
-struct FolderCheck::State {
+struct FolderCheck::Look {
+  explicit Look(const job::v1::FolderReport& asked) : report(asked) {}
+
   Mutex mu;
   CondVar changed;
-  FolderReports reports ABSL_GUARDED_BY(mu);
-  size_t seen ABSL_GUARDED_BY(mu) = 0;  // reports in front that are complete
+  job::v1::FolderReport report ABSL_GUARDED_BY(mu);
+  bool done ABSL_GUARDED_BY(mu) = false;
 };
 
-FolderCheck::FolderCheck(FolderReports folders) : state_(std::make_shared<State>()) {
-  FolderReports once;
-  for (job::v1::FolderReport& folder : folders) {
-    const bool there = std::any_of(once.begin(), once.end(), [&](const auto& other) {
-      return other.path() == folder.path() && other.use() == folder.use();
-    });
-    if (!there) once.push_back(std::move(folder));
+struct FolderCheck::Looks {
+  // Never destroyed: a thread that hangs may come back at the very end.
+  static Looks& OfThisProcess() {
+    static Looks* const looks = new Looks;
+    return *looks;
   }
-  {
-    MutexLock lock(state_->mu);
-    state_->reports = once;
-  }
-  std::thread([state = state_, once = std::move(once)]() mutable {
-    for (size_t i = 0; i < once.size(); ++i) {
-      LookAt(once[i]);
-      MutexLock lock(state->mu);
-      state->reports[i] = once[i];
-      state->seen = i + 1;
-      state->changed.NotifyAll();
+  std::shared_ptr<Look> Join(const job::v1::FolderReport& folder, const LookFn& look) {
+    const Key key(folder.path(), folder.use());
+    MutexLock lock(mu);
+    std::shared_ptr<Look>& there = under_way[key];
+    if (there != nullptr) return there;
+    there = std::make_shared<Look>(folder);
+    const std::shared_ptr<Look> begun = there;
+    try {
+      std::thread([this, begun, key, look, report = folder]() mutable {
+        look(report);
+        End(*begun, key, report);
+      }).detach();
+    } catch (const std::system_error& error) {
+      under_way.erase(key);
+      MutexLock done(begun->mu);
+      begun->report.set_error(std::string("no thread to look at it: ") + error.what());
+      begun->done = true;
     }
-  }).detach();
+    return begun;
+  }
+
+ private:
+  using Key = std::pair<std::string, int>;  // path and use
+
+  void End(Look& look, const Key& key, const job::v1::FolderReport& report) {
+    {
+      MutexLock lock(mu);
+      under_way.erase(key);
+    }
+    MutexLock lock(look.mu);
+    look.report = report;
+    look.done = true;
+    look.changed.NotifyAll();
+  }
+
+  Mutex mu;
+  std::map<Key, std::shared_ptr<Look>> under_way ABSL_GUARDED_BY(mu);
+};
+
+FolderCheck::FolderCheck(const FolderReports& folders) : FolderCheck(folders, LookAt) {}
+
+FolderCheck::FolderCheck(const FolderReports& folders, const LookFn& look) {
+  std::set<std::pair<std::string, int>> seen;
+  for (const job::v1::FolderReport& folder : folders) {
+    if (!seen.emplace(folder.path(), folder.use()).second) continue;
+    looks_.push_back(Looks::OfThisProcess().Join(folder, look));
+  }
 }
 
 bool FolderCheck::done() const {
-  MutexLock lock(state_->mu);
-  return state_->seen == state_->reports.size();
+  return std::all_of(looks_.begin(), looks_.end(), [](const std::shared_ptr<Look>& look) {
+    MutexLock lock(look->mu);
+    return look->done;
+  });
 }
 
 FolderReports FolderCheck::Wait(absl::Duration patience) const {
   const absl::Duration until = MonotonicNow() + patience;
-  MutexLock lock(state_->mu);
-  while (state_->seen < state_->reports.size() && MonotonicNow() < until) {
-    state_->changed.WaitWithTimeout(state_->mu, until - MonotonicNow());
-  }
-  FolderReports reports = state_->reports;
-  for (size_t i = state_->seen; i < reports.size(); ++i) {
-    reports[i].set_error("its file system does not answer");
+  FolderReports reports;
+  for (const std::shared_ptr<Look>& look : looks_) {
+    MutexLock lock(look->mu);
+    while (!look->done && MonotonicNow() < until) {
+      look->changed.WaitWithTimeout(look->mu, until - MonotonicNow());
+    }
+    reports.push_back(look->report);
+    if (!look->done) reports.back().set_error("its file system does not answer");
   }
   return reports;
 }

@@ -3,6 +3,7 @@
 #ifndef CAPSTAN_SERVICES_FOLDERS_FOLDER_CHECK_H_
 #define CAPSTAN_SERVICES_FOLDERS_FOLDER_CHECK_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,12 +15,16 @@ namespace capstan::services {
 
 using FolderReports = std::vector<job::v1::FolderReport>;
 
-// One look at some folders, on a thread of its own: a network file system that hangs keeps that
-// thread and holds nobody else up. Thread-safe.
+// One look at some folders, each on a thread of its own: a network file system that hangs holds
+// nobody else up. It keeps one thread of this process for each of its folders, however many look at
+// them: whoever comes later waits for the look that is under way. Thread-safe.
 class FolderCheck {
  public:
+  using LookFn = std::function<void(job::v1::FolderReport&)>;
   // `folders`: path and use of each; a path that stands there twice for one use is looked at once.
-  explicit FolderCheck(FolderReports folders);
+  explicit FolderCheck(const FolderReports& folders);
+  // For tests: `look` in place of ours.
+  FolderCheck(const FolderReports& folders, const LookFn& look);
 
   bool done() const;
   // What is known within `patience`, in the order given. A folder that has not answered by then has
@@ -27,8 +32,10 @@ class FolderCheck {
   FolderReports Wait(absl::Duration patience) const;
 
  private:
-  struct State;
-  const std::shared_ptr<State> state_;  // the thread's too: whoever ends later frees it
+  struct Look;
+  struct Looks;  // that are under way in this process
+
+  std::vector<std::shared_ptr<Look>> looks_;  // a thread's too: whoever ends later frees it
 };
 
 // `path` as a report that says nothing but its use.

@@ -4,8 +4,13 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "absl/strings/str_cat.h"
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "services/clock/clock.h"
 #include "services/files/files.h"
+#include "services/sync/mutex.h"
 
 namespace capstan::services {
 namespace {
@@ -26,6 +31,49 @@ TEST(FolderCheckTest, SaysWhatIsThereAndWhatIsNot) {
   EXPECT_EQ(reports[1].error(), "No such file or directory");
   EXPECT_EQ(reports[1].total_bytes(), 0);
   EXPECT_EQ(reports[2].error(), "it is no folder");
+}
+
+// Whoever asks again and again gets no further thread for it, and hears of the others.
+TEST(FolderCheckTest, AFolderThatHangsKeepsOneThreadAndHidesNoOther) {
+  Mutex mu;
+  CondVar changed;
+  bool hangs = true;  // of all under mu
+  int looks = 0;
+  const FolderCheck::LookFn look = [&](job::v1::FolderReport& report) {
+    MutexLock lock(mu);
+    if (report.path() == "/hung") {
+      ++looks;
+      while (hangs) changed.Wait(mu);
+    }
+    report.set_total_bytes(7);
+  };
+  const FolderReports folders = {FolderFor("/hung", job::v1::FOLDER_USE_DATA),
+                                 FolderFor("/well", job::v1::FOLDER_USE_DATA)};
+  std::vector<FolderCheck> checks;
+  for (int i = 0; i < 20; ++i) checks.emplace_back(folders, look);
+  const absl::Duration deadline = MonotonicNow() + absl::Seconds(30);
+  for (const FolderCheck& check : checks) {
+    FolderReports reports;
+    do {
+      reports = check.Wait(absl::Milliseconds(1));
+    } while (reports[1].total_bytes() == 0 && MonotonicNow() < deadline);
+    EXPECT_EQ(reports[1].error(), "");
+    EXPECT_EQ(reports[0].error(), "its file system does not answer");
+    EXPECT_FALSE(check.done());
+  }
+  {
+    MutexLock lock(mu);
+    EXPECT_LE(looks, 1);
+    hangs = false;
+    changed.NotifyAll();
+  }
+  for (const FolderCheck& check : checks) {
+    EXPECT_EQ(check.Wait(absl::Seconds(30))[0].error(), "");
+    EXPECT_TRUE(check.done());
+  }
+  EXPECT_EQ(FolderCheck(folders, look).Wait(absl::Seconds(30))[0].total_bytes(), 7);
+  MutexLock lock(mu);
+  EXPECT_EQ(looks, 2);
 }
 
 }  // namespace
