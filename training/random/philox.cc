@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "services/check/check.h"
+#include "training/math/portable_math.h"
 
 namespace capstan::training {
 namespace {
@@ -44,8 +45,9 @@ PhiloxKey MakePhiloxKey(uint64_t seed, Purpose purpose) {
 std::array<double, 2> ToNormals(const PhiloxBlock& block) {
   const double u = (static_cast<double>(Join(block[0], block[1]) >> 11) + 1.0) / (0x1p53 + 1.0);
   const double v = static_cast<double>(Join(block[2], block[3]) >> 11) * 0x1p-53;
-  const double radius = std::sqrt(-2.0 * std::log(u));
-  return {radius * std::cos(kTwoPi * v), radius * std::sin(kTwoPi * v)};
+  const double radius = std::sqrt(-2.0 * PortableLog(u));
+  const SineAndCosine angle = PortableSinCos(kTwoPi * v);
+  return {radius * angle.cosine, radius * angle.sine};
 }
 
 uint64_t Philox::Uniform64(const PhiloxCounter& counter) const {

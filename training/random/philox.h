@@ -38,8 +38,8 @@ inline float ToUniform(uint32_t bits) { return static_cast<float>(bits >> 8) * 0
 
 // Two independent standard normals from four words, by Box-Muller in double: with u = (a + 1) /
 // (2^53 + 1) and v = b / 2^53 in (0, 1] and [0, 1), sqrt(-2 ln u) * (cos 2 pi v, sin 2 pi v), where
-// a and b are the upper 53 bits of the words (0, 1) and (2, 3). Uses the C library's log, sin and
-// cos: equal bits on equal libraries and instruction sets.
+// a and b are the upper 53 bits of the words (0, 1) and (2, 3). The same bits everywhere
+// (portable_math.h).
 std::array<double, 2> ToNormals(const PhiloxBlock& block);
 
 // The same functions with key and counter put together.

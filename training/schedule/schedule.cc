@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
+#include "training/math/portable_math.h"
 
 namespace capstan::training {
 namespace {
@@ -15,7 +16,7 @@ constexpr int64_t kMaxPeriodSteps = int64_t{1} << 62;
 
 // From `from` at part 0 to `to` at part 1.
 double HalfCosine(double from, double to, double part) {
-  return to + (from - to) * (0.5 * (1.0 + std::cos(kPi * part)));
+  return to + (from - to) * (0.5 * (1.0 + PortableSinCos(kPi * part).cosine));
 }
 
 absl::StatusOr<int64_t> StepsOf(absl::string_view name, const SchedulePeriod& period,
@@ -144,12 +145,12 @@ double Schedule::LearningRate(int64_t step) const {
       return base;
     case ScheduleKind::kStep: {
       const int64_t periods = step / every_steps_;
-      return base * std::pow(options_.factor, static_cast<double>(periods));
+      return base * PortablePow(options_.factor, static_cast<double>(periods));
     }
     case ScheduleKind::kMultiStep: {
       const auto after = std::upper_bound(milestone_steps_.begin(), milestone_steps_.end(), step);
       return base *
-             std::pow(options_.factor, static_cast<double>(after - milestone_steps_.begin()));
+             PortablePow(options_.factor, static_cast<double>(after - milestone_steps_.begin()));
     }
     case ScheduleKind::kCosine:
     case ScheduleKind::kPolynomial: {
@@ -158,8 +159,8 @@ double Schedule::LearningRate(int64_t step) const {
                           static_cast<double>(total_steps_ - warmup_steps_);
       const double floor = options_.min_learning_rate;
       return floor + (base - floor) * (options_.kind == ScheduleKind::kCosine
-                                           ? 0.5 * (1.0 + std::cos(kPi * done))
-                                           : std::pow(1.0 - done, options_.power));
+                                           ? 0.5 * (1.0 + PortableSinCos(kPi * done).cosine)
+                                           : PortablePow(1.0 - done, options_.power));
     }
     case ScheduleKind::kOneCycle:
       return OneCycleRate(step);

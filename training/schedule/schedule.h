@@ -15,6 +15,7 @@
 // Sources: of the cosine, Loshchilov & Hutter 2017, arXiv:1608.03983; PyTorch 2's MultiStepLR,
 // PolynomialLR (min = 0) and OneCycleLR (anneal_strategy "cos", two phases) are these formulas.
 //
+// Numbers: in double, the same bits everywhere (portable_math.h).
 // Threads: a value; const methods may be called from many threads.
 #ifndef CAPSTAN_TRAINING_SCHEDULE_SCHEDULE_H_
 #define CAPSTAN_TRAINING_SCHEDULE_SCHEDULE_H_

@@ -2,8 +2,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "training/math/portable_math.h"
 #include "training/ops/infer.h"
-#include "training/ops/portable_math.h"
 
 namespace capstan::training {
 namespace {

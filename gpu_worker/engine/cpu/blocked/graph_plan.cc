@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/engine/cpu/arena.h"
-#include "training/ops/portable_math.h"
+#include "training/math/portable_math.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::engine {
