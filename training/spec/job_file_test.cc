@@ -147,9 +147,6 @@ TEST(JobFileTest, NothingIsReportedThatOnlyFollowsFromAnotherError) {
   EXPECT_EQ(count(With("learning_rate: 0.2",
                        "learning_rate: x, lr_schedule: {name: cosine, min_rate: 0.1}")),
             1u);
-  EXPECT_EQ(
-      count(With("num_shards: 2}", "num_shards: 2, devise: gpu}") + "  deterministic: false\n"),
-      1u);
   EXPECT_EQ(count(With("num_shards: 2}", "num_shards: 2, lanes: 2, lane_weights: [1, x]}")), 1u);
 }
 

@@ -237,10 +237,6 @@ void CheckTraining(const JobSpec& spec, Rules& rules) {
   }
   if (t.has_loss()) rules.OneOf("training.loss", t.loss(), {"softmax_cross_entropy"});
   if (t.has_precision()) CheckPrecision(spec, rules);
-  // CPUs have no other kernels, and bits that follow from the spec alone are not given away there.
-  if (t.has_deterministic() && !t.deterministic() && spec.resources().device() != "gpu") {
-    rules.Fail("training.deterministic", "'false' is for GPUs: set 'resources.device' to gpu");
-  }
   CheckOptimizer(t, rules);
 }
 
