@@ -16,6 +16,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "capstan/node/v1/node.grpc.pb.h"
+#include "gpu_worker/engine/cpu/cpu_device.h"
+#include "gpu_worker/engine/device/open.h"
 #include "gpu_worker/nvml/fake_nvml_world.h"
 #include "gpu_worker/task/task_main.h"
 #include "gpu_worker/task/test_job.h"
@@ -193,6 +195,8 @@ TEST_F(ServiceTest, RegistersItsDevicesAndAnswersProbes) {
   EXPECT_EQ(coordinator_.registration_.role(), common::v1::ROLE_WORKER);
   ASSERT_EQ(coordinator_.registration_.devices_size(), 2);
   EXPECT_EQ(coordinator_.registration_.devices(1).name(), "cpu");
+  EXPECT_EQ(coordinator_.registration_.instruction_set(),
+            (*engine::OpenDevice("cpu"))->instruction_set());
   EXPECT_THAT(worker_->Addresses(), HasSubstr("grpc=unix:"));
   ConnectResponse message;
   message.mutable_probe()->set_probe_id(3);
@@ -309,6 +313,45 @@ TEST_F(ServiceTest, ADeviceThatTheNodeHasNotFailsTheTask) {
   ASSERT_TRUE(UntilTask(
       [](const TaskState& state) { return state.phase() == node::v1::TASK_PHASE_FAILED; }));
   EXPECT_THAT(state_.message(), HasSubstr("device 2, want 0 to 1"));
+}
+
+// Sets CAPSTAN_CPU_TARGET for the length of a test.
+class CpuTargetOfServiceTest : public ::testing::Test {
+ protected:
+  CpuTargetOfServiceTest() {
+    config_.common.listen = "unix:/nobody/w.sock";
+    config_.coordinator = "unix:/nobody/c.sock";
+    config_.node = "w0";
+    config_.devices = {"cpu"};
+  }
+  ~CpuTargetOfServiceTest() override { unsetenv(kVariable); }
+  absl::Status StatusWith(const std::string& word) {
+    setenv(kVariable, word.c_str(), /*overwrite=*/1);
+    return Service::Start(config_, "/proc/self/exe").status();
+  }
+  static constexpr char kVariable[] = "CAPSTAN_CPU_TARGET";
+  Config config_;
+};
+
+TEST_F(CpuTargetOfServiceTest, AWordThatIsNoneEndsTheStart) {
+  const absl::Status status = StatusWith("avx1024");
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr("--devices cpu: device cpu: CAPSTAN_CPU_TARGET 'avx1024', want avx512, avx2 "
+                "or emulated; this processor has "));
+}
+
+// A processor that has all of them lacks none: BlockedMathTest has some that do.
+TEST_F(CpuTargetOfServiceTest, WhatTheProcessorLacksEndsTheStart) {
+  for (const std::string word : {"avx512", "avx2"}) {
+    if (engine::CpuTarget(word).ok()) continue;
+    const absl::Status status = StatusWith(word);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("device cpu: CAPSTAN_CPU_TARGET '", word,
+                                       "': this processor has ")));
+  }
 }
 
 // A mount that hangs holds up the probes of what lies on it, and no task; the end waits for none of them.

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
+#include "gpu_worker/engine/cpu/blocked/math.h"
 #include "gpu_worker/engine/cpu/cpu_device.h"
 #include "gpu_worker/engine/device/open.h"
 #include "gtest/gtest.h"
@@ -173,6 +175,32 @@ TEST(CpuDeviceTest, WithoutAWordTheWidestLoopsRun) {
   EXPECT_EQ(Train(*device, *graph, /*threads=*/1), kNets[0].hash);
 }
 
+// Kernels of phases name their loops behind a comma.
+bool HasPortableKernels(const engine::PlanInfo& info) {
+  return std::all_of(info.kernels.begin(), info.kernels.end(), [](const std::string& kernel) {
+    return std::any_of(std::begin(kWords), std::end(kWords), [&kernel](const std::string& word) {
+      return absl::EndsWith(kernel, ", " + word);
+    });
+  });
+}
+
+// The coordinator binds a job to an instruction set by this word alone.
+TEST(CpuDeviceTest, PortableModelsHavePortableKernels) {
+  const auto device = engine::MakeCpuDevice({});
+  EXPECT_EQ(device->instruction_set(), engine::PresentMath().front()->target);
+  for (const absl::string_view name : training::ModelNames()) {
+    if (name == "resnet34_v1" || name == "resnet50_v1")
+      continue;  // large, and of the same operators
+    SCOPED_TRACE(name);
+    const absl::StatusOr<Graph> graph = training::MakeModel(name, 10, {1, 28, 28});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    const auto plan = device->Compile(*graph, LayoutOf(*graph), engine::PlanOptions());
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ASSERT_FALSE((*plan)->info().kernels.empty());
+    EXPECT_EQ(HasPortableKernels((*plan)->info()), training::IsPortableModel(name));
+  }
+}
+
 // Sets the variable for the length of a test.
 class CpuTargetVariableTest : public ::testing::Test {
  protected:
@@ -189,6 +217,7 @@ TEST_F(CpuTargetVariableTest, ChoosesTheLoopsOfAllGraphs) {
     const auto device = engine::OpenDevice("cpu:1");
     ASSERT_TRUE(device.ok()) << device.status();
     EXPECT_EQ((*device)->description(), std::string("own kernels, ") + word);
+    EXPECT_EQ((*device)->instruction_set(), "portable");
     const auto plan = (*device)->Compile(*graph, LayoutOf(*graph), engine::PlanOptions());
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_FALSE((*plan)->info().kernels.empty());

@@ -16,12 +16,12 @@ NO_SPACE = 'No space left on device'
 class Service:
     """One process of ours; what it says is read until it has said where it listens, then goes to a file."""
 
-    def __init__(self, program, args, folder, log, before=()):
-        """`before`: what stands before the command, to run it on another host."""
+    def __init__(self, program, args, folder, log, before=(), env=None):
+        """`before`: what stands before the command, to run it on another host. `env`: what is set beside the test's own."""
         self.log = log
         with open(log, 'wb') as err:
             self.process = subprocess.Popen([*before, os.path.join(support.BIN, program), *args], cwd=folder,
-                                            stdout=subprocess.PIPE, stderr=err)
+                                            stdout=subprocess.PIPE, stderr=err, env=dict(os.environ, **(env or {})))
         line = b''
         deadline = time.monotonic() + 30
         while not line.endswith(b'\n'):
@@ -72,16 +72,16 @@ class ServicesTest(support.TestCase):
         self.start_one('coordinator', 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root', 'file:///',
                        '--checkpoint-root', 'file:///', '--heartbeat', '200ms', '--lease', '3s')
 
-    def start_one(self, name, program, *args):
+    def start_one(self, name, program, *args, env=None):
         self.services[name] = Service(
             program, ['--listen', f'unix:{self.path(name + ".sock")}', '--http', '127.0.0.1:0', '--insecure', *args],
-            self.folder, self.path(name + '.log'))
+            self.folder, self.path(name + '.log'), env=env)
 
-    def start_node(self, name, program, *args):
-        self.start_one(name, program, '--coordinator', self.address(), '--node', name, *args)
+    def start_node(self, name, program, *args, env=None):
+        self.start_one(name, program, '--coordinator', self.address(), '--node', name, *args, env=env)
 
-    def start_worker(self, name, devices=1):
-        self.start_node(name, 'capstan_gpu_worker', '--devices', ','.join(['cpu'] * devices), '--cpu-threads', '1')
+    def start_worker(self, name, devices=1, env=None):
+        self.start_node(name, 'capstan_gpu_worker', '--devices', ','.join(['cpu'] * devices), '--cpu-threads', '1', env=env)
 
     def stop(self, name, how=signal.SIGTERM):
         return self.services.pop(name).stop(how)

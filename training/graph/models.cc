@@ -125,6 +125,11 @@ std::vector<absl::string_view> ModelNames() {
   return names;
 }
 
+// Chains have a plan of their own, by oneDNN.
+bool IsPortableModel(absl::string_view name) {
+  return name != "lenet" && name != "lenet_d2l" && name != "mlp";
+}
+
 absl::StatusOr<Graph> MakeModel(absl::string_view name, int64_t num_classes,
                                 const Shape& input_shape) {
   for (const Model& model : kModels) {

@@ -39,6 +39,10 @@ namespace capstan::training {
 // The names that MakeModel knows, sorted.
 std::vector<absl::string_view> ModelNames();
 
+// Whether CPUs carry it out by kernels that give the same bits on every processor (rule R5), also where nobody sets
+// CAPSTAN_CPU_TARGET. The contract of CPU devices compares it with their plans. True for names that are no model's.
+bool IsPortableModel(absl::string_view name);
+
 // NotFound: no model of this name; the message lists them. InvalidArgument: fewer than 2 classes,
 // or an input shape that the layers do not take; the message names the layer.
 absl::StatusOr<Graph> MakeModel(absl::string_view name, int64_t num_classes,

@@ -54,6 +54,12 @@ TEST(ModelsTest, Mlp) {
   EXPECT_TRUE(MakeModel("mlp", 10, {784}).ok());
 }
 
+// Which of them are is for tests/contract/cpu_target_test.cc.
+TEST(ModelsTest, NoModelIsBoundToNoInstructionSet) {
+  EXPECT_TRUE(IsPortableModel(""));
+  EXPECT_TRUE(IsPortableModel("resnet18_v1"));
+}
+
 TEST(ModelsTest, UnknownNameIsNotFoundAndListsTheNames) {
   const absl::StatusOr<Graph> graph = MakeModel("lenet5", 10, {1, 28, 28});
   EXPECT_EQ(graph.status().code(), absl::StatusCode::kNotFound);

@@ -17,6 +17,8 @@ using training::Graph;
 using training::Parameter;
 using training::TensorSlot;
 
+constexpr absl::string_view kPortable = "portable";
+
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options)
@@ -26,6 +28,9 @@ class CpuDevice : public Device {
 
   const std::string& name() const override { return options_.name; }
   const std::string& description() const override { return description_; }
+  std::string instruction_set() const override {
+    return std::string(UsesChainPlans() ? PresentMath().front()->target : kPortable);
+  }
 
   absl::StatusOr<std::unique_ptr<Plan>> Compile(const Graph& graph, const FlatLayout& layout,
                                                 const PlanOptions& options) override {
@@ -33,8 +38,7 @@ class CpuDevice : public Device {
     if (!status.ok()) return status;
     absl::StatusOr<std::vector<int64_t>> offsets = Offsets(graph, layout);
     if (!offsets.ok()) return offsets.status();
-    const bool chain_plan = options_.chain_plan && options_.target == nullptr;
-    if (chain_plan && CheckChain(graph, "CPU devices").ok()) {
+    if (UsesChainPlans() && CheckChain(graph, "CPU devices").ok()) {
       return Named(
           CpuPlan::Create(graph, *offsets, layout.total_floats(), options, options_.use_onednn));
     }
@@ -42,6 +46,9 @@ class CpuDevice : public Device {
   }
 
  private:
+  // Their bits are those of an instruction set; training::IsPortableModel says which models have them.
+  bool UsesChainPlans() const { return options_.chain_plan && options_.target == nullptr; }
+
   static std::string Describe(const CpuDeviceOptions& options) {
     if (options.target != nullptr) return absl::StrCat("own kernels, ", options.target->target);
     return options.use_onednn ? LinearLibrary() : "plain loops";
