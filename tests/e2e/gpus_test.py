@@ -23,7 +23,7 @@ class GpusTest(support.TestCase):
         """`devices`: of each worker service; None: what it finds, dealt by the coordinator."""
         resources = {'lanes': LANES, **groups.pop('resources', {})}
         spec = support.job_spec(
-            resources=resources, model={'name': 'mlp'},
+            resources=resources, model=groups.pop('model', {'name': 'mlp'}),
             data={'format': 'synthetic_digits', 'train_samples': 300, 'test_samples': 40},
             training={'epochs': 1, 'global_batch_size': 64, 'seed': 5, **groups.pop('training', {}),
                       'optimizer': {'name': 'sgd', 'learning_rate': 0.05, 'momentum': 0.9}}, **groups)
@@ -107,6 +107,12 @@ class GpusTest(support.TestCase):
             self.assertEqual(job['message'],
                              'needs 2 workers with 1 free gpu device each, 0 are there (worker w0 has none: no CUDA plug-in: '
                              'there is no /nowhere.so; this may be a build without CUDA), and no other service will come')
+
+    def test_an_operator_that_cards_do_not_have_is_named(self):
+        run = self.run_job('cuda:0', model={'name': 'mlp', 'dropout': 0.5}, resources={'device': 'gpu'})
+        job = json.loads(run.out.splitlines()[-1])
+        self.assertEqual((run.code, job['state'], job['reason']), (100, 'FAILED', 'InvalidSpec'), run)
+        self.assertIn('node dropout (Dropout): this operator is not carried out by GPU devices', job['message'])
 
     def test_a_subset_of_the_devices(self):
         # Seen by the fault of the second of them, which says its number.

@@ -178,7 +178,7 @@ training: {epochs: 5, global_batch_size: 128, optimizer: {learning_rate: 0.1,
   lr_schedule: {name: multi_step, milestones: [2 epochs, 2000 steps], factor: 0.2}}}
 )"},
     {"polynomial", R"(
-model: {name: mlp}
+model: {name: mlp, dropout: 0.25}
 data: {uri: file:///data/fashion-mnist, format: idx}
 training: {epochs: 5, global_batch_size: 128, optimizer: {learning_rate: 0.1, lr_schedule: {name: polynomial, power: 2}}}
 )"},

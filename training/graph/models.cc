@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "training/graph/models_resnet.h"
 #include "training/ops/conv/conv.h"
+#include "training/ops/dropout/dropout.h"
 #include "training/ops/flatten/flatten.h"
 #include "training/ops/gemm/gemm.h"
 #include "training/ops/pool/pool.h"
@@ -16,6 +17,11 @@
 
 namespace capstan::training {
 namespace {
+
+struct ModelOptions {
+  int64_t num_classes = 0;
+  double dropout = 0;
+};
 
 // Appends nodes in a chain.
 class Chain {
@@ -38,12 +44,13 @@ class Chain {
     pool.window.strides = {2, 2};
     Add(absl::StrCat("pool", layer), pool);
   }
-  // Dense layers with Relu between them, and the loss.
-  void AddHead(const std::vector<int64_t>& widths) {
+  // Dense layers with Relu between them, and the loss. A dropout of 0: no node.
+  void AddHead(const std::vector<int64_t>& widths, double dropout) {
     Add("flatten", Flatten());
     for (size_t i = 0; i < widths.size(); ++i) {
       Gemm gemm;
       gemm.out_features = widths[i];
+      if (i + 1 == widths.size() && dropout > 0) Add("dropout", Dropout{dropout});
       Add(absl::StrCat("fc", i + 1), gemm);
       if (i + 1 < widths.size()) Add(absl::StrCat("fc", i + 1, "_relu"), Relu());
     }
@@ -55,23 +62,25 @@ class Chain {
   std::vector<GraphNode> nodes_;
 };
 
-void AddLenet(Chain& chain, int64_t num_classes) {
+void AddLenet(Chain& chain, const ModelOptions& options) {
   chain.AddConv(1, 5, 6);
   chain.AddPool<MaxPool>(1);
   chain.AddConv(2, 3, 16);
   chain.AddPool<MaxPool>(2);
-  chain.AddHead({120, 84, num_classes});
+  chain.AddHead({120, 84, options.num_classes}, options.dropout);
 }
 
-void AddLenetD2l(Chain& chain, int64_t num_classes) {
+void AddLenetD2l(Chain& chain, const ModelOptions& options) {
   chain.AddConv(1, 3, 20);
   chain.AddPool<AveragePool>(1);
   chain.AddConv(2, 5, 50);
   chain.AddPool<AveragePool>(2);
-  chain.AddHead({128, num_classes});
+  chain.AddHead({128, options.num_classes}, options.dropout);
 }
 
-void AddMlp(Chain& chain, int64_t num_classes) { chain.AddHead({128, 64, num_classes}); }
+void AddMlp(Chain& chain, const ModelOptions& options) {
+  chain.AddHead({128, 64, options.num_classes}, options.dropout);
+}
 
 // Smaller images are not made smaller at once.
 constexpr int64_t kLargeStemHeight = 64;
@@ -80,35 +89,39 @@ bool HasLargeStem(const Shape& input) { return input.size() == 3 && input[1] >= 
 
 struct Model {
   absl::string_view name;
-  std::vector<GraphNode> (*nodes)(int64_t num_classes, const Shape& input);
+  std::vector<GraphNode> (*nodes)(const ModelOptions& options, const Shape& input);
 };
 
-template <void (*kAdd)(Chain& chain, int64_t num_classes)>
-std::vector<GraphNode> ChainNodes(int64_t num_classes, const Shape&) {
+template <void (*kAdd)(Chain& chain, const ModelOptions& options)>
+std::vector<GraphNode> ChainNodes(const ModelOptions& options, const Shape&) {
   Chain chain;
-  kAdd(chain, num_classes);
+  kAdd(chain, options);
   return chain.Take();
 }
 
-std::vector<GraphNode> Resnet18V1(int64_t num_classes, const Shape& input) {
-  return ResnetNodes(
-      {.blocks = {2, 2, 2, 2}, .large_stem = HasLargeStem(input), .num_classes = num_classes});
+ResnetOptions ResnetOf(std::vector<int> blocks, const ModelOptions& options, const Shape& input) {
+  ResnetOptions resnet;
+  resnet.blocks = std::move(blocks);
+  resnet.large_stem = HasLargeStem(input);
+  resnet.num_classes = options.num_classes;
+  resnet.dropout = options.dropout;
+  return resnet;
 }
-std::vector<GraphNode> Resnet18V2(int64_t num_classes, const Shape& input) {
-  return ResnetNodes({.blocks = {2, 2, 2, 2},
-                      .pre_activation = true,
-                      .large_stem = HasLargeStem(input),
-                      .num_classes = num_classes});
+std::vector<GraphNode> Resnet18V1(const ModelOptions& options, const Shape& input) {
+  return ResnetNodes(ResnetOf({2, 2, 2, 2}, options, input));
 }
-std::vector<GraphNode> Resnet34V1(int64_t num_classes, const Shape& input) {
-  return ResnetNodes(
-      {.blocks = {3, 4, 6, 3}, .large_stem = HasLargeStem(input), .num_classes = num_classes});
+std::vector<GraphNode> Resnet18V2(const ModelOptions& options, const Shape& input) {
+  ResnetOptions resnet = ResnetOf({2, 2, 2, 2}, options, input);
+  resnet.pre_activation = true;
+  return ResnetNodes(resnet);
 }
-std::vector<GraphNode> Resnet50V1(int64_t num_classes, const Shape& input) {
-  return ResnetNodes({.blocks = {3, 4, 6, 3},
-                      .bottleneck = true,
-                      .large_stem = HasLargeStem(input),
-                      .num_classes = num_classes});
+std::vector<GraphNode> Resnet34V1(const ModelOptions& options, const Shape& input) {
+  return ResnetNodes(ResnetOf({3, 4, 6, 3}, options, input));
+}
+std::vector<GraphNode> Resnet50V1(const ModelOptions& options, const Shape& input) {
+  ResnetOptions resnet = ResnetOf({3, 4, 6, 3}, options, input);
+  resnet.bottleneck = true;
+  return ResnetNodes(resnet);
 }
 
 constexpr Model kModels[] = {
@@ -131,14 +144,19 @@ bool IsPortableModel(absl::string_view name) {
 }
 
 absl::StatusOr<Graph> MakeModel(absl::string_view name, int64_t num_classes,
-                                const Shape& input_shape) {
+                                const Shape& input_shape, double dropout) {
   for (const Model& model : kModels) {
     if (model.name != name) continue;
     if (num_classes < 2) {
       return absl::InvalidArgumentError(
           absl::StrCat("num_classes: ", num_classes, ", want at least 2"));
     }
-    return Graph::Build(std::string(name), input_shape, model.nodes(num_classes, input_shape));
+    if (!(dropout >= 0 && dropout < 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("dropout: ", dropout, ", want at least 0 and below 1"));
+    }
+    const ModelOptions options = {num_classes, dropout};
+    return Graph::Build(std::string(name), input_shape, model.nodes(options, input_shape));
   }
   return absl::NotFoundError(
       absl::StrCat("model ", name, ": not known, want one of ", absl::StrJoin(ModelNames(), ", ")));

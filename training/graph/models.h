@@ -43,10 +43,14 @@ std::vector<absl::string_view> ModelNames();
 // CAPSTAN_CPU_TARGET. The contract of CPU devices compares it with their plans. True for names that are no model's.
 bool IsPortableModel(absl::string_view name);
 
-// NotFound: no model of this name; the message lists them. InvalidArgument: fewer than 2 classes,
-// or an input shape that the layers do not take; the message names the layer.
+// `dropout` above 0 is the ratio of a Dropout, the node `dropout` in front of the last dense layer of
+// any of them; parameters have the same names and shapes with it. The network is then no chain of the
+// first seven operators.
+//
+// NotFound: no model of this name; the message lists them. InvalidArgument: fewer than 2 classes, a
+// dropout outside [0, 1), or an input shape that the layers do not take; the message names the layer.
 absl::StatusOr<Graph> MakeModel(absl::string_view name, int64_t num_classes,
-                                const Shape& input_shape);
+                                const Shape& input_shape, double dropout = 0);
 
 }  // namespace capstan::training
 

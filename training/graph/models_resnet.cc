@@ -8,6 +8,7 @@
 #include "training/ops/add/add.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
 #include "training/ops/conv/conv.h"
+#include "training/ops/dropout/dropout.h"
 #include "training/ops/flatten/flatten.h"
 #include "training/ops/gemm/gemm.h"
 #include "training/ops/global_average_pool/global_average_pool.h"
@@ -42,6 +43,7 @@ class ResnetBuilder {
     if (options_.pre_activation) x = AddNode("relu_last", Relu(), AddNorm("bn_last", x));
     x = AddNode("avgpool", GlobalAveragePool(), x);
     x = AddNode("flatten", Flatten(), x);
+    if (options_.dropout > 0) x = AddNode("dropout", Dropout{options_.dropout}, x);
     Gemm fc;
     fc.out_features = options_.num_classes;
     x = AddNode("fc", fc, x);

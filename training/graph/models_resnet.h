@@ -15,6 +15,7 @@ struct ResnetOptions {
   bool pre_activation = false;  // version 2; without bottlenecks
   bool large_stem = false;      // 7x7 with stride 2 and MaxPool, else 3x3 with stride 1
   int64_t num_classes = 0;
+  double dropout = 0;  // of what `fc` reads; 0: no such node
 };
 
 std::vector<GraphNode> ResnetNodes(const ResnetOptions& options);

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
+#include "training/ops/dropout/dropout.h"
 
 namespace capstan::training {
 namespace {
@@ -158,6 +159,31 @@ TEST(ResnetTest, StatisticsBecomeTensorsOfTheirKind) {
   EXPECT_EQ(layout.Find("layer4.1.bn2.weight")->spec.momentum, 0);
   EXPECT_EQ(layout.forward_order().front()->spec.name, "conv1.weight");
   EXPECT_EQ(layout.forward_order().back()->spec.name, "layer4.1.bn2.running_var");
+}
+
+TEST(ResnetTest, DropoutStandsBetweenFlattenAndFc) {
+  const std::vector<std::pair<std::string, Shape>> models = {{"resnet18_v1", {3, 32, 32}},
+                                                             {"resnet18_v2", {3, 64, 64}},
+                                                             {"resnet34_v1", {1, 28, 28}},
+                                                             {"resnet50_v1", {3, 224, 224}}};
+  for (const auto& [name, input] : models) {
+    const Graph plain = Resnet(name, 10, input);
+    const absl::StatusOr<Graph> graph = MakeModel(name, 10, input, 0.25);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    ASSERT_EQ(graph->node_count(), plain.node_count() + 1) << name;
+    const int drop = graph->node_count() - 3;
+    EXPECT_EQ(graph->nodes()[drop - 1].name, "flatten");
+    EXPECT_EQ(graph->nodes()[drop].name, "dropout");
+    EXPECT_EQ(As<Dropout>(graph->nodes()[drop].op)->ratio, 0.25);
+    EXPECT_THAT(graph->nodes()[drop].inputs, ElementsAre(graph->output_of(drop - 1)));
+    EXPECT_EQ(graph->nodes()[drop + 1].name, "fc");
+    EXPECT_THAT(graph->nodes()[drop + 1].inputs, ElementsAre(graph->output_of(drop)));
+    ASSERT_EQ(graph->parameters().size(), plain.parameters().size());
+    for (size_t i = 0; i < plain.parameters().size(); ++i) {
+      EXPECT_EQ(graph->parameters()[i].name, plain.parameters()[i].name);
+      EXPECT_EQ(graph->parameters()[i].shape, plain.parameters()[i].shape);
+    }
+  }
 }
 
 TEST(ResnetTest, WhatIsNoImageIsRefused) {

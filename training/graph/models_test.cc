@@ -1,10 +1,12 @@
 #include "training/graph/models.h"
 
+#include <cmath>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "training/ops/dropout/dropout.h"
 
 namespace capstan::training {
 namespace {
@@ -58,6 +60,29 @@ TEST(ModelsTest, Mlp) {
 TEST(ModelsTest, NoModelIsBoundToNoInstructionSet) {
   EXPECT_TRUE(IsPortableModel(""));
   EXPECT_TRUE(IsPortableModel("resnet18_v1"));
+}
+
+TEST(ModelsTest, DropoutStandsInFrontOfTheLastDenseLayer) {
+  for (const absl::string_view name : {"lenet", "lenet_d2l", "mlp"}) {
+    const absl::StatusOr<Graph> plain = MakeModel(name, 10, {1, 28, 28});
+    const absl::StatusOr<Graph> graph = MakeModel(name, 10, {1, 28, 28}, 0.5);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    ASSERT_EQ(graph->node_count(), plain->node_count() + 1);
+    const GraphNode& drop = graph->nodes()[graph->node_count() - 3];
+    EXPECT_EQ(drop.name, "dropout");
+    EXPECT_EQ(As<Dropout>(drop.op)->ratio, 0.5);
+    EXPECT_EQ(graph->nodes()[graph->node_count() - 2].op.name, "Gemm");
+    EXPECT_EQ(Names(*graph), Names(*plain));
+  }
+}
+
+TEST(ModelsTest, ADropoutOutsideItsRangeIsRefused) {
+  for (const double ratio : {-0.1, 1.0, std::nan("")}) {
+    const absl::Status status = MakeModel("mlp", 10, {4}, ratio).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << ratio;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("want at least 0 and below 1"));
+  }
+  EXPECT_EQ(MakeModel("mlp", 10, {4}, 0)->node_count(), MakeModel("mlp", 10, {4})->node_count());
 }
 
 TEST(ModelsTest, UnknownNameIsNotFoundAndListsTheNames) {

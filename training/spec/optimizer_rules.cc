@@ -20,12 +20,6 @@ struct OptimizerKey {
   std::vector<absl::string_view> optimizers;
 };
 
-void CheckFraction(const std::string& path, bool given, double value, Rules& rules) {
-  if (given && !(value >= 0 && value < 1)) {
-    rules.Wrong(path, absl::StrCat("must be at least 0 and below 1, found ", value));
-  }
-}
-
 // Not of a file that names none: then it is sgd.
 void CheckKeys(const job::v1::Optimizer& o, Rules& rules) {
   const std::string name = o.has_name() ? o.name() : "sgd";
@@ -75,13 +69,13 @@ void CheckOptimizer(const job::v1::Training& training, Rules& rules) {
   }
   rules.Required(base + "learning_rate", o.has_learning_rate());
   if (o.has_learning_rate()) rules.Finite(base + "learning_rate", o.learning_rate(), 0, false);
-  CheckFraction(base + "momentum", o.has_momentum(), o.momentum(), rules);
+  if (o.has_momentum()) rules.Fraction(base + "momentum", o.momentum());
   if (o.nesterov() && o.momentum() == 0) rules.Fail(base + "nesterov", "needs a momentum above 0");
   if (o.has_weight_decay()) rules.Finite(base + "weight_decay", o.weight_decay(), 0, true);
-  CheckFraction(base + "beta1", o.has_beta1(), o.beta1(), rules);
-  CheckFraction(base + "beta2", o.has_beta2(), o.beta2(), rules);
+  if (o.has_beta1()) rules.Fraction(base + "beta1", o.beta1());
+  if (o.has_beta2()) rules.Fraction(base + "beta2", o.beta2());
   if (o.has_epsilon()) rules.Range(base + "epsilon", o.epsilon(), 1e-30, 1000.0);
-  CheckFraction(base + "alpha", o.has_alpha(), o.alpha(), rules);
+  if (o.has_alpha()) rules.Fraction(base + "alpha", o.alpha());
   if (o.has_decayed()) rules.OneOf(base + "decayed", o.decayed(), {"all", "weights"});
   CheckKeys(o, rules);
   if (o.has_lr_schedule()) CheckSchedule(o, rules);

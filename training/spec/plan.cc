@@ -78,7 +78,10 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
                   : file.resources().device() == "cpu" ? "CPUs"
                                                        : "GPUs where " + each + ", else on CPUs",
                   "\n");
-  absl::StrAppend(&out, "      ", file.model().name(), ", ", weights, " parameters",
+  std::string model = file.model().name();
+  if (file.model().dropout() > 0)
+    absl::StrAppend(&model, " (dropout ", file.model().dropout(), ")");
+  absl::StrAppend(&out, "      ", model, ", ", weights, " parameters",
                   statistics > 0 ? absl::StrCat(" and ", statistics, " running statistics") : "",
                   "; ", file.data().has_uri() ? file.data().uri() : file.data().format(), ", ",
                   spec.dataset().train_batches() > 0

@@ -249,7 +249,8 @@ absl::StatusOr<ResolvedSpec> ParseResolved(absl::string_view bytes, absl::string
 absl::StatusOr<Graph> MakeGraph(const ResolvedSpec& spec) {
   absl::StatusOr<Shape> input = InputShape(spec.spec().data(), spec.dataset());
   if (!input.ok()) return input.status();
-  return MakeModel(spec.spec().model().name(), spec.spec().model().num_classes(), *input);
+  const job::v1::Model& model = spec.spec().model();
+  return MakeModel(model.name(), model.num_classes(), *input, model.dropout());
 }
 
 absl::StatusOr<FlatLayout> MakeLayout(const ResolvedSpec& spec) {

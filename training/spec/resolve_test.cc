@@ -84,6 +84,24 @@ TEST(ResolveTest, RunningStatisticsAreNamedAndCounted) {
   EXPECT_EQ(layout->Find(last.name())->spec.momentum, 0.1);
 }
 
+TEST(ResolveTest, DropoutIsANodeOfTheGraphAndOfTheDigestWhereItIsAboveZero) {
+  const auto resolve = [](const char* dropout) {
+    const auto spec = Resolve(Spec({{"model.dropout", dropout}}), FashionMnist(), kOptions);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return *spec;
+  };
+  const job::v1::ResolvedSpec plain = *Resolve(Spec(), FashionMnist(), kOptions);
+  EXPECT_FALSE(plain.spec().model().has_dropout());
+  EXPECT_EQ(resolve("0").SerializeAsString(), plain.SerializeAsString());
+  const job::v1::ResolvedSpec drops = resolve("0.25");
+  EXPECT_NE(drops.training_digest(), plain.training_digest());
+  EXPECT_NE(drops.training_digest(), resolve("0.5").training_digest());
+  EXPECT_EQ(MakeGraph(drops)->node_count(), MakeGraph(plain)->node_count() + 1);
+  EXPECT_THAT(PlanText(drops), HasSubstr("\n      lenet_d2l (dropout 0.25), 129068 parameters; "));
+  const std::string bytes = drops.SerializeAsString();
+  EXPECT_EQ(ParseResolved(bytes, Digest(bytes)).status(), absl::OkStatus());
+}
+
 TEST(ResolveTest, ThePlanSaysWhatTheJobComputesOn) {
   const auto plan = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
     const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);

@@ -53,6 +53,11 @@ class Rules {
                                low, ", found ", Text(value)));
     }
   }
+  void Fraction(absl::string_view path, double value) {
+    if (!(value >= 0 && value < 1)) {
+      Wrong(path, absl::StrCat("must be at least 0 and below 1, found ", value));
+    }
+  }
   void OneOf(absl::string_view path, const std::string& value,
              const std::vector<std::string>& allowed, const std::vector<std::string>& later = {}) {
     for (const std::string& name : allowed) {

@@ -145,6 +145,7 @@ void CheckModel(const JobSpec& spec, Rules& rules) {
     rules.OneOf("model.name", m.name(), names);
   }
   if (m.has_num_classes()) rules.Range<int64_t>("model.num_classes", m.num_classes(), 2, 1000000);
+  if (m.has_dropout()) rules.Fraction("model.dropout", m.dropout());
   if (m.has_initializer()) {
     const std::string& name = m.initializer().name();
     rules.OneOf("model.initializer.name", name, {"xavier", "he", "normal", "uniform", "zeros"});
@@ -363,6 +364,8 @@ void FillDefaults(JobSpec& spec) {
   if (!checkpoint.has_every() && !checkpoint.has_every_seconds()) {
     checkpoint.set_every_seconds(kCheckpointEverySeconds);
   }
+  // Two spellings of one model.
+  if (spec.model().dropout() == 0) spec.mutable_model()->clear_dropout();
   FillTransformDefaults(*spec.mutable_data());
   FillOptimizerDefaults(*spec.mutable_training()->mutable_optimizer());
   FillScheduleDefaults(*spec.mutable_training()->mutable_optimizer());

@@ -62,6 +62,7 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
       {"resources.devices", {"[0]", "[63]"}, {"[-1]", "[64]"}},
       {"model.num_classes", {"2", "1000000"}, {"1", "1000001"}},
       {"model.num_classes", {"10"}, {"9", "11"}, synthetic},
+      {"model.dropout", {"0", "1e-9", "0.999"}, {"-0.001", "1", "1.5"}},
       {"model.initializer", {"he", "{name: normal, scale: 1e-9}"}, {"{name: normal, scale: 0}"}},
       {"model.initializer", {"{name: uniform, scale: 1}"}, {"{name: he, scale: 1}", "uniform"}},
       {"data.prefetch_batches", {"1", "64"}, {"0", "65"}},
@@ -228,6 +229,7 @@ TEST(BordersTest, AReceivedSpecHoldsNoNumberThatIsNone) {
             bad, "epsilon");
     refused([](auto& s, double v) { s.mutable_training()->set_gradient_clip_value(v); }, bad,
             "gradient_clip_value");
+    refused([](auto& s, double v) { s.mutable_model()->set_dropout(v); }, bad, "dropout");
     refused([](auto& s, double v) { s.mutable_limits()->set_stall_timeout_seconds(v); }, bad,
             "stall_timeout");
     refused(
