@@ -347,9 +347,11 @@ TEST(OpParametersTest, LimitsThemselvesAreTaken) {
   Conv conv;
   conv.out_channels = 1;
   EXPECT_EQ(taken(conv, {1, kMaxTensorElements, 1}), absl::OkStatus());
-  conv.window.pads = {kMaxTensorElements, 0, 0, 0};
+  conv.window.pads = {kMaxTensorElements - 1, 0, 0, 0};
   conv.window.strides = {2 * kMaxTensorElements, 1};
   EXPECT_EQ(taken(conv, {1, 1, 1}), absl::OkStatus());
+  conv.window.pads[0] = kMaxTensorElements;
+  EXPECT_THAT(std::string(taken(conv, {1, 1, 1}).message()), HasSubstr("has too many elements"));
 }
 
 // ONNX's test cases averagepool_2d_same_upper (32 x 32, kernel 2), averagepool_2d_precomputed_same_upper (5 x 5,

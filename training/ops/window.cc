@@ -7,6 +7,7 @@
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "training/ops/infer.h"
 
 namespace capstan::training {
@@ -54,6 +55,20 @@ absl::StatusOr<int64_t> WindowOutput(const Window& window, int axis, int64_t siz
         absl::StrCat("output ", kAxes[axis], " is too large, want at most ", kMaxTensorElements));
   }
   return static_cast<int64_t>(output);
+}
+
+// Kernels copy the image with its padding: no stride makes that small.
+absl::Status CheckPadded(const Shape& x, const Window& window) {
+  absl::int128 elements = x[0];
+  for (int axis = 0; axis < 2; ++axis) {
+    elements *= absl::int128(x[axis + 1]) + window.pads[axis] + window.pads[axis + 2];
+    if (elements > kMaxTensorElements) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "input ", ShapeToString(x), " with padding ", absl::StrJoin(window.pads, " "),
+          " has too many elements, want at most ", kMaxTensorElements));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Past this, places inside a window could overflow.
@@ -160,6 +175,8 @@ absl::StatusOr<std::array<int64_t, 2>> InferWindow(const Shape& x, Attributes& a
   const absl::StatusOr<int64_t> taps =
       ElementCount({window.kernel_shape[0], window.kernel_shape[1]}, "kernel");
   if (!taps.ok()) return taps.status();
+  const absl::Status padded = CheckPadded(x, window);
+  if (!padded.ok()) return padded;
   return output;
 }
 

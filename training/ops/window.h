@@ -32,7 +32,8 @@ void SetWindow(const Window& window, Attributes& attributes);
 Window ReadWindow(const Attributes& attributes);
 
 // Resolves auto_pad into pads and returns [P, Q] over the height and width of `x`. InvalidArgument: a list
-// of another length, a value out of its range, an output without elements.
+// of another length, a value out of its range, an output without elements, or an input that has more than
+// kMaxTensorElements with its padding.
 absl::StatusOr<std::array<int64_t, 2>> InferWindow(const Shape& x, Attributes& attributes);
 
 // Calls visit(h, w, tap) for what the window at (p, q) covers of an [.., height, width], row by row.

@@ -3,22 +3,33 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gpu_worker/engine/cpu/arena.h"
 #include "gpu_worker/engine/cpu/blocked/math.h"
+#include "gpu_worker/engine/cpu/cpu_device.h"
 #include "gpu_worker/engine/cpu/kernels.h"
 #include "gpu_worker/engine/cpu/lowering.h"
 #include "gpu_worker/engine/cpu/thread_pool.h"
 #include "gpu_worker/engine/cpu/vendor_threads.h"
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
+#include "training/graph/tensors.h"
+#include "training/ops/conv/conv.h"
+#include "training/ops/flatten/flatten.h"
+#include "training/ops/gelu/gelu.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/global_average_pool/global_average_pool.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::engine {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(ArenaTest, BuffersThatMeetDoNotShareAPlace) {
   std::vector<ArenaBuffer> buffers = {
@@ -95,6 +106,30 @@ TEST(LoweringTest, WhatPoolingDropsIsNotComputed) {
   EXPECT_EQ(lowered->stages[0].linear.out_h, 24);
   EXPECT_EQ(lowered->input.width, 26);
   EXPECT_EQ(lowered->input.full_width, 28);
+}
+
+// Each of the tensors alone has a size that a machine may have, and the sum of them is no int64_t.
+TEST(GraphPlanTest, TensorsThatTogetherFitIntoNoMemoryAreRefused) {
+  constexpr int kDepth = 1200;
+  training::Conv conv;  // so that all that follows has a gradient, and stays for it
+  conv.out_channels = 1;
+  std::vector<training::GraphNode> nodes = {{"conv", conv, {0}}};
+  for (int i = 1; i <= kDepth; ++i) {
+    nodes.push_back({"gelu" + std::to_string(i), training::Gelu(), {i}});
+  }
+  nodes.push_back({"pool", training::GlobalAveragePool(), {kDepth + 1}});
+  nodes.push_back({"flatten", training::Flatten(), {kDepth + 2}});
+  nodes.push_back({"fc", training::Gemm{2}, {kDepth + 3}});
+  nodes.push_back({"loss", training::SoftmaxCrossEntropyLoss(), {kDepth + 4}});
+  const auto graph = training::Graph::Build("deep", {1, 1 << 19, 1 << 19}, std::move(nodes));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const auto layout = training::FlatLayout::Create(training::TensorSpecs(*graph));
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  PlanOptions options;
+  options.max_batch = 8000;
+  const absl::Status status = MakeCpuDevice({})->Compile(*graph, *layout, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("does not fit into any memory"));
 }
 
 TEST(KernelsTest, MaximumOfEqualValuesSendsItsGradientToTheFirst) {

@@ -6,6 +6,8 @@ namespace {
 
 using ConvNumbers = std::vector<int64_t>;
 
+constexpr int64_t kHugePad = int64_t{1} << 21;
+
 Conv ConvOf(int64_t out_channels, int64_t height, int64_t width) {
   Conv conv;
   conv.out_channels = out_channels;
@@ -77,6 +79,11 @@ std::vector<OpCase> ConvCases() {
               With(With(conv, "pads", ConvNumbers{kAbsurd, kAbsurd, kAbsurd, kAbsurd}), "strides",
                    ConvNumbers{kAbsurd, kAbsurd}),
               image, "padding of the height 4611686018427387904 is too large"),
+      // Four outputs, of an image that would be copied with its padding.
+      Refused("pads_huge",
+              With(With(conv, "pads", ConvNumbers{kHugePad, kHugePad, kHugePad, kHugePad}),
+                   "strides", ConvNumbers{kHugePad, kHugePad}),
+              image, "has too many elements, want at most 1099511627776"),
       Refused("dilation_absurd", With(conv, "dilations", ConvNumbers{kAbsurd, 1}), image,
               "at dilation 4611686018427387904"),
       Refused("group_zero", Grouped(6, 0), image, "group 0, want at least 1"),

@@ -55,13 +55,15 @@ absl::Status GraphPlan::PlaceAll() {
   program_ = MakeProgram(graph_);
   const int64_t places = CeilDivide(max_lane_, kSideBySide) * kSideBySide;
   std::vector<ArenaBuffer> arena;
+  absl::int128 all = 0;  // no more than that is ever taken
   for (const PlannedBuffer& buffer : program_.buffers) {
     const auto bytes =
         absl::int128(4) * (absl::int128(buffer.sample_elements) * places + buffer.fixed_elements);
-    if (bytes > std::numeric_limits<int64_t>::max() / 1024) {
+    all += bytes;
+    if (all > std::numeric_limits<int64_t>::max() / 1024) {
       return absl::ResourceExhaustedError(
           absl::StrCat("arena: a tensor of ", buffer.sample_elements, " elements for ", places,
-                       " samples does not fit into any memory"));
+                       " samples, with those before it, does not fit into any memory"));
     }
     arena.push_back({static_cast<int64_t>(bytes), buffer.first, buffer.last});
   }
