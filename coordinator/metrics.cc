@@ -247,7 +247,7 @@ void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
                {"job_name", job.spec.name()},
                {"queue", kQueue},
                {"user", job.owner},
-               {"model", job.spec.model().name()},
+               {"model", training::spec::ModelTitle(job.spec.model())},
                {"dataset", job.spec.data().format()},
                {"kvstore", spec.kvstore().type()}})
         .Set(1);

@@ -9,6 +9,7 @@
 #include "coordinator/core/metric_history.h"
 #include "services/proto_json/proto_json.h"
 #include "services/timestamp/timestamp.h"
+#include "training/spec/validate.h"
 
 namespace capstan::coordinator {
 namespace {
@@ -39,7 +40,8 @@ Json NodesJson(const std::vector<job::v1::NodeInfo>& nodes) {
 // "resnet18_v1 on cifar10_bin, 2 workers x 4 devices, 2 shards, dist_sync, seed 7".
 std::string Summary(const job::v1::Job& job) {
   const job::v1::JobSpec& spec = job.has_resolved() ? job.resolved().spec() : job.spec();
-  std::string text = absl::StrCat(spec.model().name(), " on ", spec.data().format());
+  std::string text =
+      absl::StrCat(training::spec::ModelTitle(spec.model()), " on ", spec.data().format());
   if (job.has_resolved()) {
     const job::v1::ResolvedSpec& resolved = job.resolved();
     absl::StrAppend(&text, ", ", resolved.num_workers(),

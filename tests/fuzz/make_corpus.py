@@ -286,6 +286,50 @@ def launch():
         write("fuzz_launch", name, b"\x02" + text.encode())
 
 
+def graph():
+    def attribute(name, value):
+        if isinstance(value, int):
+            data = number(2, value % 2**64)
+        elif isinstance(value, float):
+            data = double(3, value)
+        elif isinstance(value, str):
+            data = field(4, value.encode())
+        else:
+            data = field(5, field(1, b"".join(varint(item % 2**64) for item in value)))
+        return field(4, field(1, name.encode()) + data)
+
+    def node(name, op, *inputs, **attributes):
+        return field(2, field(1, name.encode()) + field(2, op.encode()) + b"".join(field(3, i.encode()) for i in inputs)
+                     + b"".join(attribute(*item) for item in attributes.items()))
+
+    head = node("flatten", "Flatten") + node("fc", "Gemm", out_features=10) + node("loss", "SoftmaxCrossEntropyLoss")
+    conv = node("conv", "Conv", out_channels=4, kernel_shape=[3, 3], auto_pad="SAME_UPPER", bias=0)
+    block = (conv + node("bn", "BatchNormalization", epsilon=1e-3, momentum=1) + node("relu", "Relu")
+             + node("conv2", "Conv", "relu", out_channels=4, kernel_shape=[3, 1], pads=[1, 0, 1, 0], strides=[1, 1], dilations=[1, 1], group=2)
+             + node("add", "Add", "conv2", "relu") + node("sum", "Sum", "add", "add", "conv") + node("cat", "Concat", "sum", "conv", axis=-3))
+    pools = (node("max", "MaxPool", kernel_shape=[2, 2], strides=[2, 2]) + node("mean", "AveragePool", kernel_shape=[3, 3], count_include_pad=1, auto_pad="SAME_LOWER")
+             + node("gelu", "Gelu", approximate="tanh") + node("drop", "Dropout", ratio=0.25) + node("all", "GlobalAveragePool"))
+    cases = {
+        "least": head,
+        "ends": field(1, b"image") + node("flatten", "Flatten", "image") + head[len(node("flatten", "Flatten")):] + field(3, b"loss"),
+        "block": block + head,
+        "pools": pools + head,
+        "reshape": node("reshape", "Reshape", shape=[0, -1]) + head,
+        "absurd": node("conv", "Conv", out_channels=2**62, kernel_shape=[2**62, 1], pads=[2**40] * 4, strides=[2**62, 2**62]) + head,
+        "padded": node("conv", "Conv", out_channels=1, kernel_shape=[1, 1], pads=[2**21] * 4, strides=[2**21, 2**21]) + head,
+        "cycle": node("a", "Relu", "b") + node("b", "Relu", "a") + head,
+        "itself": node("a", "Relu", "a") + head,
+        "names": node("a\x1b[2J", "Relu\n", "\u009b") + head,
+        "twice": node("fc", "Relu") + head,
+        "kinds": node("fc", "Gemm", out_features="ten", bias=[1]) + head,
+        "unread": node("a", "Relu") + node("b", "Relu", "input") + head,
+        "unknown": field(9, b"abc") + head,
+        "empty": b"",
+    }
+    for name, data in cases.items():
+        write("fuzz_graph", name, data)
+
+
 JOB_HEAD = """version: 1
 name: a
 resources: {num_workers: 3, num_shards: 2, lanes: 8}
@@ -316,6 +360,13 @@ def job_file():
         "numbers": "version: 0x1\nname: 010\ntraining: {epochs: .nan, seed: 18446744073709551616, optimizer: {learning_rate: -.inf}}\n",
         "deep": "[" * 64,
         "two": "a: 1\n---\nb: 2\n",
+        "dropout": JOB_HEAD.replace("name: lenet}", "name: lenet, dropout: 0.5}") + "  epochs: 1\n  global_batch_size: 64\n" + sgd,
+        "graph": JOB_HEAD.replace("{name: lenet}", "\n  graph:\n    nodes:\n"
+                                  "    - {name: conv, op: Conv, attributes: {out_channels: 4, kernel_shape: [3, 3], auto_pad: SAME_UPPER, bias: false}}\n"
+                                  "    - {name: relu, op: Relu}\n    - {name: add, op: Add, inputs: [conv, relu]}\n    - {name: flat, op: Flatten}\n"
+                                  "    - {name: fc, op: Gemm, attributes: {out_features: 10}}\n"
+                                  "    - {name: loss, op: SoftmaxCrossEntropyLoss, attributes: {label_smoothing: 1e-1}}")
+                 + "  epochs: 1\n  global_batch_size: 64\n" + sgd,
     }
     for name, text in cases.items():
         write("fuzz_job_file", name, text.encode())
@@ -325,6 +376,7 @@ def job_file():
 if __name__ == "__main__":
     coordinator()
     exchange()
+    graph()
     idx()
     job_file()
     launch()

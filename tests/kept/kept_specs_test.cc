@@ -182,6 +182,19 @@ model: {name: mlp, dropout: 0.25}
 data: {uri: file:///data/fashion-mnist, format: idx}
 training: {epochs: 5, global_batch_size: 128, optimizer: {learning_rate: 0.1, lr_schedule: {name: polynomial, power: 2}}}
 )"},
+    {"graph", R"(
+model:
+  graph:
+    nodes:
+    - {name: conv, op: Conv, attributes: {out_channels: 8, kernel_shape: [3, 3], auto_pad: SAME_UPPER}}
+    - {name: relu, op: Relu}
+    - {name: add, op: Add, inputs: [conv, relu]}
+    - {name: flatten, op: Flatten}
+    - {name: fc, op: Gemm, attributes: {out_features: 10}}
+    - {name: loss, op: SoftmaxCrossEntropyLoss, attributes: {label_smoothing: 0.1}}
+data: {uri: file:///data/fashion-mnist, format: idx}
+training: {epochs: 1, global_batch_size: 128, optimizer: {learning_rate: 0.1}}
+)"},
 };
 
 TEST(KeptSpecsTest, ThisVersionsOwnAreWrittenWhenAsked) {

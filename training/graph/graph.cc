@@ -8,6 +8,8 @@
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -16,21 +18,28 @@ namespace {
 
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
-std::string Label(const GraphNode& node) {
-  return absl::StrCat("node ", node.name, " (", node.op.name, ")");
+// Of a graph that may be anybody's.
+std::string Shown(absl::string_view text) {
+  constexpr size_t kMost = 80;
+  return absl::StrCat(absl::CHexEscape(text.substr(0, kMost)), text.size() > kMost ? "..." : "");
 }
 
-absl::Status CheckName(const std::string& name, int index) {
-  if (name.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("node ", index, ": empty name"));
+std::string Label(const GraphNode& node) {
+  return absl::StrCat("node ", Shown(node.name), " (", Shown(node.op.name), ")");
+}
+
+// Empty: the name is one.
+std::string NameProblem(const std::string& name, int index) {
+  if (name.empty()) return absl::StrCat("node ", index, ": empty name");
+  if (name.size() > kMaxNodeNameBytes) {
+    return absl::StrCat("node ", index, ": name ", Shown(name), " of ", name.size(),
+                        " bytes, want at most ", kMaxNodeNameBytes);
   }
-  for (const char c : name) {
-    if (!absl::ascii_isalnum(c) && c != '_' && c != '.' && c != '/' && c != '-') {
-      return absl::InvalidArgumentError(absl::StrCat("node ", index, ": name \"", name,
-                                                     "\", want letters, digits and _ . / - only"));
-    }
+  if (!IsNodeName(name)) {
+    return absl::StrCat("node ", index, ": name \"", Shown(name),
+                        "\", want letters, digits and _ . / - only");
   }
-  return absl::OkStatus();
+  return "";
 }
 
 // `message` behind the node's name.
@@ -38,11 +47,45 @@ absl::Status Of(const GraphNode& node, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(Label(node), ": ", status.message()));
 }
 
-absl::Status UnknownOperator(const GraphNode& node) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      Label(node), ": the operator is not known, want one of ",
-      absl::StrJoin(AllOps(), ", ",
-                    [](std::string* out, const OpDef* op) { out->append(op->name); })));
+std::string UnknownOperator(const GraphNode& node) {
+  return absl::StrCat(Label(node), ": the operator is not known, want one of ",
+                      absl::StrJoin(AllOps(), ", ", [](std::string* out, const OpDef* op) {
+                        out->append(op->name);
+                      }));
+}
+
+// Of node `index` of `count`.
+std::string InputProblem(const GraphNode& node, const OpDef& def, int index, int count) {
+  const int inputs = static_cast<int>(node.inputs.size());
+  if (inputs < def.min_inputs || inputs > def.max_inputs) {
+    const std::string want = def.min_inputs == def.max_inputs
+                                 ? absl::StrCat(def.min_inputs)
+                                 : absl::StrCat(def.min_inputs, " to ", def.max_inputs);
+    return absl::StrCat(Label(node), ": ", inputs, " inputs, want ", want);
+  }
+  for (const ValueId input : node.inputs) {
+    if (input < 0 || input > index) {
+      return absl::StrCat(Label(node), ": input value ", input, ", want one of 0 to ", index,
+                          ", made before it");
+    }
+  }
+  if (def.loss != (index + 1 == count)) {
+    return absl::StrCat(Label(node), ": want one SoftmaxCrossEntropyLoss, as the last of ", count,
+                        " nodes");
+  }
+  return "";
+}
+
+// Without the rules that concern several nodes. Fills in the defaults of attributes.
+std::string ProblemOf(GraphNode& node, int index, int count) {
+  if (std::string problem = NameProblem(node.name, index); !problem.empty()) return problem;
+  const OpDef* const def = FindOp(node.op.name);
+  if (def == nullptr) return UnknownOperator(node);
+  if (std::string problem = InputProblem(node, *def, index, count); !problem.empty()) {
+    return problem;
+  }
+  const absl::Status attributes = node.op.attributes.Normalize(def->attributes);
+  return attributes.ok() ? "" : std::string(Of(node, attributes).message());
 }
 
 int64_t SaturatedAdd(int64_t a, absl::int128 b) {
@@ -52,6 +95,42 @@ int64_t SaturatedAdd(int64_t a, absl::int128 b) {
 
 }  // namespace
 
+bool IsNodeName(absl::string_view name) {
+  return !name.empty() && name.size() <= kMaxNodeNameBytes &&
+         std::all_of(name.begin(), name.end(),
+                     [](char c) { return absl::ascii_isalnum(c) || absl::StrContains("_./-", c); });
+}
+
+std::vector<NodeProblem> CheckNodes(std::vector<GraphNode>& nodes) {
+  if (nodes.empty()) return {{-1, "graph: no nodes, want at least the loss"}};
+  if (nodes.size() > kMaxGraphNodes) {
+    return {{-1, absl::StrCat("graph: ", nodes.size(), " nodes, want at most ", kMaxGraphNodes)}};
+  }
+  const int count = static_cast<int>(nodes.size());
+  std::vector<NodeProblem> problems;
+  absl::flat_hash_set<absl::string_view> names;
+  for (int i = 0; i < count; ++i) {
+    std::string problem = ProblemOf(nodes[i], i, count);
+    if (!names.insert(nodes[i].name).second && problem.empty()) {
+      problem =
+          absl::StrCat("node ", i, ": the name ", nodes[i].name, " is taken by an earlier node");
+    }
+    if (!problem.empty()) problems.push_back({i, std::move(problem)});
+  }
+  if (!problems.empty()) return problems;
+  std::vector<bool> read(nodes.size() + 1, false);
+  for (const GraphNode& node : nodes) {
+    for (const ValueId input : node.inputs) read[input] = true;
+  }
+  for (int value = 0; value < count; ++value) {
+    if (read[value]) continue;
+    problems.push_back({value - 1, absl::StrCat(value == 0 ? std::string("the graph's input")
+                                                           : Label(nodes[value - 1]),
+                                                ": no node reads the value")});
+  }
+  return problems;
+}
+
 absl::StatusOr<Graph> Graph::Build(std::string name, Shape input_shape,
                                    std::vector<GraphNode> nodes) {
   if (input_shape.size() != 1 && input_shape.size() != 3) {
@@ -60,7 +139,8 @@ absl::StatusOr<Graph> Graph::Build(std::string name, Shape input_shape,
   }
   const absl::StatusOr<int64_t> input_elements = ElementCount(input_shape, "input");
   if (!input_elements.ok()) return input_elements.status();
-  if (nodes.empty()) return absl::InvalidArgumentError("graph: no nodes, want at least the loss");
+  const std::vector<NodeProblem> problems = CheckNodes(nodes);
+  if (!problems.empty()) return absl::InvalidArgumentError(problems[0].message);
 
   Graph graph;
   graph.name_ = std::move(name);
@@ -69,60 +149,17 @@ absl::StatusOr<Graph> Graph::Build(std::string name, Shape input_shape,
   input.type.shape = std::move(input_shape);
   input.elements = *input_elements;
   graph.values_.push_back(std::move(input));
-  absl::flat_hash_set<std::string> names;
   for (int i = 0; i < graph.node_count(); ++i) {
-    const GraphNode& node = graph.nodes_[i];
-    const absl::Status name_status = CheckName(node.name, i);
-    if (!name_status.ok()) return name_status;
-    if (!names.insert(node.name).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("node ", i, ": the name ", node.name, " is taken by an earlier node"));
-    }
     const absl::Status status = graph.AddNode(i);
     if (!status.ok()) return status;
   }
-  for (int value = 0; value + 1 < graph.value_count(); ++value) {
-    if (graph.values_[value].readers.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          value == 0 ? std::string("the graph's input") : Label(graph.nodes_[value - 1]),
-          ": no node reads the value"));
-    }
-  }
   return graph;
-}
-
-absl::Status Graph::CheckInputs(int index) const {
-  const GraphNode& node = nodes_[index];
-  const OpDef& def = *defs_[index];
-  const int count = static_cast<int>(node.inputs.size());
-  if (count < def.min_inputs || count > def.max_inputs) {
-    const std::string want = def.min_inputs == def.max_inputs
-                                 ? absl::StrCat(def.min_inputs)
-                                 : absl::StrCat(def.min_inputs, " to ", def.max_inputs);
-    return absl::InvalidArgumentError(
-        absl::StrCat(Label(node), ": ", count, " inputs, want ", want));
-  }
-  for (const ValueId input : node.inputs) {
-    if (input < 0 || input > index) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          Label(node), ": input value ", input, ", want one of 0 to ", index, ", made before it"));
-    }
-  }
-  if (def.loss != (index + 1 == node_count())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Label(node), ": want one SoftmaxCrossEntropyLoss, as the last of ",
-                     node_count(), " nodes"));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status Graph::AddNode(int index) {
   GraphNode& node = nodes_[index];
   const OpDef* const def = FindOp(node.op.name);
-  if (def == nullptr) return UnknownOperator(node);
   defs_.push_back(def);
-  const absl::Status inputs = CheckInputs(index);
-  if (!inputs.ok()) return inputs;
 
   OpInstance instance;
   instance.index = index;
@@ -132,8 +169,6 @@ absl::Status Graph::AddNode(int index) {
     values_[input].readers.push_back(index);
     needs_gradient = needs_gradient || values_[input].needs_gradient;
   }
-  const absl::Status attributes = node.op.attributes.Normalize(def->attributes);
-  if (!attributes.ok()) return Of(node, attributes);
   absl::StatusOr<Inference> inferred = def->infer(instance.x, node.op.attributes);
   if (!inferred.ok()) return Of(node, inferred.status());
   instance.attributes = node.op.attributes;

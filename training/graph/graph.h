@@ -25,8 +25,15 @@ namespace capstan::training {
 
 using ValueId = int;
 
+// Dropout counts by the node's index, in 16 bits; and each node costs time and memory wherever a graph is read.
+inline constexpr int kMaxGraphNodes = 4096;
+inline constexpr size_t kMaxNodeNameBytes = 128;
+
+// 1 to kMaxNodeNameBytes of a-z A-Z 0-9 _ . / -
+bool IsNodeName(absl::string_view name);
+
 struct GraphNode {
-  std::string name;             // unique, not empty; of a-z A-Z 0-9 _ . / -
+  std::string name;             // unique, IsNodeName
   Operator op;                  // after Build with all attributes, auto_pad resolved
   std::vector<ValueId> inputs;  // the same value may stand there twice
 };
@@ -37,6 +44,16 @@ struct Parameter : OpParameter {
   int node = 0;
   int64_t elements = 0;
 };
+
+struct NodeProblem {
+  int node = -1;        // index; -1: the graph as a whole
+  std::string message;  // names the node, what it got and what it wants; holds no control character
+};
+
+// Every rule of a graph that needs no shape: names, operators, how many inputs and which, names and types of
+// attributes, the loss, values that nobody reads. At most one problem a node; empty: none. Fills in the
+// defaults of attributes. Nodes may be anything.
+std::vector<NodeProblem> CheckNodes(std::vector<GraphNode>& nodes);
 
 class Graph {
  public:
@@ -93,7 +110,6 @@ class Graph {
 
   Graph() = default;
   absl::Status AddNode(int node);
-  absl::Status CheckInputs(int node) const;
   absl::Status AddParameters(int node);
 
   std::string name_;

@@ -148,6 +148,45 @@ TEST(GraphTest, StructureIsChecked) {
   EXPECT_THAT(build({{"a", Relu(), {}}, {"b", loss, {1}}}), HasSubstr("0 inputs, want 1"));
   EXPECT_THAT(build({{"a", Relu(), {0}}, {"b", loss, {0}}}),
               HasSubstr("node a (Relu): no node reads"));
+  EXPECT_THAT(build({{"a", {"Softplus", {}}, {0}}, {"b", loss, {1}}}),
+              HasSubstr("node a (Softplus): the operator is not known, want one of Add, "));
+  EXPECT_THAT(build({{"a\n", {"Relu\x1b[2J", {}}, {0}}, {"b", loss, {1}}}),
+              HasSubstr("name \"a\\n\", want"));
+  EXPECT_THAT(build({{"a", {"Relu\x1b[2J", {}}, {0}}, {"b", loss, {1}}}),
+              HasSubstr("(Relu\\x1b[2J)"));
+}
+
+// What a person mends in one go; each node is named with its first problem alone.
+TEST(GraphTest, EveryNodeWithAProblemIsNamed) {
+  std::vector<GraphNode> nodes = {{"a", Relu(), {3}},
+                                  {"a", Gemm{4}, {1}},
+                                  {"c", {"Gemm", {}}, {2, 2}},
+                                  {"loss", SoftmaxCrossEntropyLoss(), {3}}};
+  const std::vector<NodeProblem> problems = CheckNodes(nodes);
+  ASSERT_EQ(problems.size(), 3u);
+  EXPECT_EQ(problems[0].node, 0);
+  EXPECT_THAT(problems[0].message, HasSubstr("input value 3"));
+  EXPECT_EQ(problems[1].node, 1);
+  EXPECT_THAT(problems[1].message, HasSubstr("a is taken"));
+  EXPECT_EQ(problems[2].node, 2);
+  EXPECT_THAT(problems[2].message, HasSubstr("2 inputs, want 1"));
+  nodes = {{"b", Gemm{4}, {0}}, {"loss", SoftmaxCrossEntropyLoss(), {1}}};
+  EXPECT_TRUE(CheckNodes(nodes).empty());
+  EXPECT_EQ(nodes[0].op.attributes.Int("bias"), 1);  // the default
+}
+
+TEST(GraphTest, LimitsOfNamesAndNodes) {
+  const auto build = [](int relus, const std::string& name) {
+    std::vector<GraphNode> nodes;
+    for (int i = 0; i < relus; ++i) nodes.push_back({name + std::to_string(i), Relu(), {i}});
+    nodes.push_back({"loss", SoftmaxCrossEntropyLoss(), {relus}});
+    return Graph::Build("test", {4}, std::move(nodes));
+  };
+  EXPECT_TRUE(build(kMaxGraphNodes - 1, "n").ok());
+  EXPECT_THAT(ErrorOf(build(kMaxGraphNodes, "n")), HasSubstr("4097 nodes, want at most 4096"));
+  EXPECT_TRUE(build(1, std::string(kMaxNodeNameBytes - 1, 'n')).ok());
+  EXPECT_THAT(ErrorOf(build(1, std::string(kMaxNodeNameBytes, 'n'))),
+              HasSubstr("of 129 bytes, want at most 128"));
 }
 
 }  // namespace

@@ -39,7 +39,6 @@ constexpr OtherKey kOtherKeys[] = {
     {"resources.cpus_per_worker", nullptr},
     {"resources.memory_per_worker", nullptr},
     {"resources.node_selector", nullptr},
-    {"model.graph", nullptr},
     {"model.layers", nullptr},
     {"kvstore.update_on_kvstore", "true"},
     {"kvstore.max_staleness", "0"},
@@ -219,6 +218,7 @@ class Binder {
                  const FieldDescriptor* field) {
     const Reflection& reflection = *message.GetReflection();
     if (field->is_map()) return BindMap(node, path, message, field);
+    if (IsAttributes(field)) return BindAttributes(node, path, message, field);
     if (field->is_repeated()) {
       if (node.kind != YamlNode::Kind::kSequence) {
         return Fail(node.mark, absl::StrCat("'", path, "' must be a list, found ", Found(node)));
@@ -273,6 +273,59 @@ class Binder {
       pair.GetReflection()->SetString(&pair, type->map_key(), entry.key);
       pair.GetReflection()->SetString(&pair, type->map_value(), entry.value.scalar);
     }
+  }
+
+  void BindAttributes(const YamlNode& node, const std::string& path, Message& message,
+                      const FieldDescriptor* field) {
+    if (node.kind != YamlNode::Kind::kMap) {
+      return Fail(node.mark,
+                  absl::StrCat("'", path, "' must be a group of keys, found ", Found(node)));
+    }
+    for (const YamlNode::Entry& entry : node.entries) {
+      auto& attribute =
+          static_cast<job::v1::Attribute&>(*message.GetReflection()->AddMessage(&message, field));
+      attribute.set_name(entry.key);
+      if (!BindAttribute(entry.value, attribute)) {
+        Fail(entry.value.mark,
+             absl::StrCat("'", Join(path, entry.key.substr(0, 80)),
+                          "' must be a whole number, a number, true or false, a text or a list of "
+                          "whole numbers, found ",
+                          Found(entry.value)));
+      }
+    }
+  }
+
+  // By the form alone: keys.h.
+  static bool BindAttribute(const YamlNode& node, job::v1::Attribute& attribute) {
+    if (node.kind == YamlNode::Kind::kSequence) {
+      auto& values = *attribute.mutable_integers()->mutable_values();
+      for (const YamlNode& item : node.items) {
+        if (!IsWhole(item, *values.Add())) return false;
+      }
+      return true;
+    }
+    if (node.kind != YamlNode::Kind::kScalar) return false;
+    int64_t integer = 0;
+    double number = 0;
+    if (node.quoted ||
+        (!IsDecimal(node.scalar, false) && node.scalar != "true" && node.scalar != "false")) {
+      attribute.set_text(node.scalar);
+    } else if (!IsDecimal(node.scalar, false)) {
+      attribute.set_integer(node.scalar == "true" ? 1 : 0);
+    } else if (IsWhole(node, integer)) {
+      attribute.set_integer(integer);
+    } else if (!IsDecimal(node.scalar, true) && absl::SimpleAtod(node.scalar, &number) &&
+               std::isfinite(number)) {
+      attribute.set_number(number);
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  static bool IsWhole(const YamlNode& node, int64_t& value) {
+    return node.kind == YamlNode::Kind::kScalar && !node.quoted && IsDecimal(node.scalar, true) &&
+           absl::SimpleAtoi(node.scalar, &value);
   }
 
   void BindPeriodOrDuration(const YamlNode& node, const std::string& path, Message& message,

@@ -15,6 +15,11 @@ bool IsPeriod(const FieldDescriptor* field) {
          field->message_type()->name() == "Period";
 }
 
+bool IsAttributes(const FieldDescriptor* field) {
+  return field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE &&
+         field->message_type()->name() == "Attribute";
+}
+
 bool IsDuration(const FieldDescriptor* field) { return absl::EndsWith(field->name(), "_seconds"); }
 
 std::string KeyOf(const FieldDescriptor* field) {

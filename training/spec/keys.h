@@ -4,6 +4,10 @@
 //   `..._seconds`          a duration: written with a unit, without "_seconds" in the key
 //   `every_seconds`        beside the Period `every`: the same key, "30s" in place of "500 steps"; 0 is "never"
 //   `backoff_..._seconds`  key of a group: backoff: {initial: 1s}
+//
+// Attributes of a node are a group of keys: {kernel_shape: [3, 3], auto_pad: VALID, ratio: 0.5, bias: true}. The form of a
+// value alone says what it is, whatever the operator: 3 is an integer, 3.0 a number, true and false are 1 and 0, a list is
+// one of integers, everything else is a text, as is what stands in quotes.
 #ifndef CAPSTAN_TRAINING_SPEC_KEYS_H_
 #define CAPSTAN_TRAINING_SPEC_KEYS_H_
 
@@ -19,6 +23,9 @@ inline constexpr absl::string_view kNever = "never";
 
 bool IsPeriod(const google::protobuf::FieldDescriptor* field);
 bool IsDuration(const google::protobuf::FieldDescriptor* field);
+
+// GraphNode.attributes.
+bool IsAttributes(const google::protobuf::FieldDescriptor* field);
 
 // "epochs", or "backoff.initial" in a group.
 std::string KeyOf(const google::protobuf::FieldDescriptor* field);

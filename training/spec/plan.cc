@@ -78,7 +78,10 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
                   : file.resources().device() == "cpu" ? "CPUs"
                                                        : "GPUs where " + each + ", else on CPUs",
                   "\n");
-  std::string model = file.model().name();
+  std::string model = ModelTitle(file.model());
+  if (file.model().has_graph()) {
+    absl::StrAppend(&model, " of ", Count(file.model().graph().nodes_size(), "node"));
+  }
   if (file.model().dropout() > 0)
     absl::StrAppend(&model, " (dropout ", file.model().dropout(), ")");
   absl::StrAppend(&out, "      ", model, ", ", weights, " parameters",

@@ -17,6 +17,7 @@
 #include "training/codec/sha256.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
+#include "training/spec/graph_message.h"
 #include "training/spec/rules.h"
 #include "training/spec/validate.h"
 
@@ -158,9 +159,9 @@ absl::Status Derive(ResolvedSpec& out) {
     absl::StatusOr<Placement> placement =
         Placement::Create(layout->chunk_count(), out.num_shards());
     if (!placement.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("'resources.num_shards' is ", out.num_shards(),
-                                                     ", but ", spec.model().name(), " has only ",
-                                                     layout->chunk_count(), " chunks"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'resources.num_shards' is ", out.num_shards(), ", but ",
+                       ModelTitle(spec.model()), " has only ", layout->chunk_count(), " chunks"));
     }
   }
 
@@ -250,6 +251,15 @@ absl::StatusOr<Graph> MakeGraph(const ResolvedSpec& spec) {
   absl::StatusOr<Shape> input = InputShape(spec.spec().data(), spec.dataset());
   if (!input.ok()) return input.status();
   const job::v1::Model& model = spec.spec().model();
+  if (model.has_graph()) {
+    absl::StatusOr<Graph> graph = GraphOf(model.graph(), *input);
+    if (graph.ok() && graph->num_classes() != model.num_classes()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'model.graph' is refused: its loss reads ", graph->num_classes(),
+                       " numbers, 'model.num_classes' is ", model.num_classes()));
+    }
+    return graph;
+  }
   return MakeModel(model.name(), model.num_classes(), *input, model.dropout());
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "training/spec/job_file.h"
 #include "training/spec/keys.h"
 
@@ -41,6 +42,32 @@ std::string NumberText(double value) {
     if (absl::SimpleAtod(buffer, &back) && back == value) return buffer;
   }
   return absl::StrCat(value);
+}
+
+// In the form that says its type (keys.h).
+std::string AttributeText(const job::v1::Attribute& attribute) {
+  switch (attribute.value_case()) {
+    case job::v1::Attribute::kInteger:
+      return absl::StrCat(attribute.integer());
+    case job::v1::Attribute::kNumber: {
+      const std::string text = NumberText(attribute.number());
+      return IsDecimal(text, true) ? text + ".0" : text;
+    }
+    case job::v1::Attribute::kIntegers:
+      return absl::StrCat("[", absl::StrJoin(attribute.integers().values(), ", "), "]");
+    default:
+      return Quote(attribute.text());
+  }
+}
+
+std::string AttributesText(const job::v1::GraphNode& node) {
+  return absl::StrCat("{",
+                      absl::StrJoin(node.attributes(), ", ",
+                                    [](std::string* out, const job::v1::Attribute& attribute) {
+                                      absl::StrAppend(out, Quote(attribute.name()), ": ",
+                                                      AttributeText(attribute));
+                                    }),
+                      "}");
 }
 
 std::string PeriodText(const job::v1::Period& period) {
@@ -122,6 +149,9 @@ void Emit(const Message& message, int indent, std::string& out) {
       for (const auto& [key, value] : sorted) {
         absl::StrAppend(&out, std::string(indent + 2, ' '), Quote(key), ": ", Quote(value), "\n");
       }
+    } else if (IsAttributes(field)) {
+      absl::StrAppend(&out, " ", AttributesText(static_cast<const job::v1::GraphNode&>(message)),
+                      "\n");
     } else if (field->is_repeated() && !IsPeriod(field) &&
                field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       out += "\n";

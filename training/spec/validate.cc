@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "training/codec/local_uri.h"
 #include "training/graph/models.h"
+#include "training/spec/graph_message.h"
 #include "training/spec/rules.h"
 
 namespace capstan::training::spec {
@@ -136,9 +137,25 @@ void CheckKvStore(const JobSpec& spec, Rules& rules) {
   }
 }
 
+void CheckModelGraph(const job::v1::Model& model, Rules& rules) {
+  if (model.has_name()) {
+    rules.Fail("model.graph", "and 'model.name' exclude each other: give one of them");
+  }
+  if (model.has_dropout()) {
+    rules.Fail("model.dropout", "has no meaning with 'model.graph': give the graph a node Dropout");
+  }
+  for (const GraphProblem& problem : CheckGraph(model.graph())) {
+    rules.Wrong(problem.path, problem.message);
+  }
+}
+
 void CheckModel(const JobSpec& spec, Rules& rules) {
   const auto& m = spec.model();
-  rules.Required("model.name", m.has_name());
+  if (m.has_graph()) {
+    CheckModelGraph(m, rules);
+  } else {
+    rules.Required("model.name", m.has_name());
+  }
   if (m.has_name()) {
     std::vector<std::string> names;
     for (const absl::string_view name : ModelNames()) names.emplace_back(name);
@@ -301,6 +318,10 @@ void CheckRest(const JobSpec& spec, Rules& rules) {
 
 }  // namespace
 
+std::string ModelTitle(const job::v1::Model& model) {
+  return model.has_graph() ? "graph" : model.name();
+}
+
 const std::vector<std::string>& FailureReasons() {
   static const auto& reasons = *new std::vector<std::string>{
       "InvalidSpec",         "DataMissing",       "GpuOutOfMemory", "HostOutOfMemory",
@@ -366,6 +387,7 @@ void FillDefaults(JobSpec& spec) {
   }
   // Two spellings of one model.
   if (spec.model().dropout() == 0) spec.mutable_model()->clear_dropout();
+  if (spec.model().has_graph()) FillGraphDefaults(*spec.mutable_model()->mutable_graph());
   FillTransformDefaults(*spec.mutable_data());
   FillOptimizerDefaults(*spec.mutable_training()->mutable_optimizer());
   FillScheduleDefaults(*spec.mutable_training()->mutable_optimizer());

@@ -31,6 +31,9 @@ void FillDefaults(job::v1::JobSpec& spec);
 // that it is not set means what those versions did.
 void FillFirstDefaults(job::v1::JobSpec& spec);
 
+// "lenet"; "graph" for a network that the job file brings along.
+std::string ModelTitle(const job::v1::Model& model);
+
 // Every failure reason of docs/interface.md section 1.
 const std::vector<std::string>& FailureReasons();
 
