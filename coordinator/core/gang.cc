@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "coordinator/core/cards.h"
-#include "training/graph/models.h"
+#include "training/spec/graph_message.h"
 
 namespace capstan::coordinator::core {
 namespace {
@@ -274,7 +274,7 @@ GangRequest RequestOf(const job::v1::JobSpec& spec) {
   }
   const bool deterministic =
       !spec.training().has_deterministic() || spec.training().deterministic();
-  request.one_instruction_set = deterministic && !training::IsPortableModel(spec.model().name());
+  request.one_instruction_set = deterministic && !training::spec::IsPortable(spec.model());
   return request;
 }
 

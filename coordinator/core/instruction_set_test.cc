@@ -47,6 +47,40 @@ class InstructionSetTest : public RecoveryTest {
   }
 };
 
+// Of one node; what the job file brings along is looked at, not named.
+job::v1::JobSpec OfNodes(job::v1::JobSpec spec, const std::string& op) {
+  job::v1::GraphNode& node = *spec.mutable_model()->mutable_graph()->add_nodes();
+  spec.mutable_model()->clear_name();
+  node.set_name("node");
+  node.set_op(op);
+  return spec;
+}
+
+TEST_F(InstructionSetTest, AChainOfTheJobFileTakesWorkersOfOne) {
+  WorkerOf("w0", "avx2");
+  WorkerOf("w1", "avx512");
+  Store("s0");
+  const std::string id = Submit(OfNodes(Lenet(2, 1), "Flatten"));
+  EXPECT_EQ(Job(id).state(), JOB_STATE_PENDING);
+  EXPECT_THAT(Job(id).message(), HasSubstr("the bits of its model depend on the instruction set"));
+}
+
+TEST_F(InstructionSetTest, AGraphOfTheJobFileThatIsNoChainTakesAny) {
+  WorkerOf("w0", "avx2");
+  WorkerOf("w1", "avx512");
+  Store("s0");
+  EXPECT_EQ(Job(Submit(OfNodes(Lenet(2, 1), "Gelu"))).state(), JOB_STATE_STARTING);
+}
+
+TEST_F(InstructionSetTest, DropoutMakesNoChain) {
+  WorkerOf("w0", "avx2");
+  WorkerOf("w1", "avx512");
+  Store("s0");
+  job::v1::JobSpec drops = Lenet(2, 1);
+  drops.mutable_model()->set_dropout(0.5);
+  EXPECT_EQ(Job(Submit(drops)).state(), JOB_STATE_STARTING);
+}
+
 TEST_F(InstructionSetTest, AGangIsOfOneWhereBitsDependOnIt) {
   WorkerOf("w0", "avx2");
   WorkerOf("w1", "avx512");

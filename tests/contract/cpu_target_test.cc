@@ -198,6 +198,11 @@ TEST(CpuDeviceTest, PortableModelsHavePortableKernels) {
     ASSERT_TRUE(plan.ok()) << plan.status();
     ASSERT_FALSE((*plan)->info().kernels.empty());
     EXPECT_EQ(HasPortableKernels((*plan)->info()), training::IsPortableModel(name));
+    const absl::StatusOr<Graph> drops = training::MakeModel(name, 10, {1, 28, 28}, /*dropout=*/0.5);
+    ASSERT_TRUE(drops.ok()) << drops.status();
+    const auto phases = device->Compile(*drops, LayoutOf(*drops), engine::PlanOptions());
+    ASSERT_TRUE(phases.ok()) << phases.status();
+    EXPECT_TRUE(HasPortableKernels((*phases)->info())) << "with dropout no model is a chain";
   }
 }
 

@@ -1,5 +1,7 @@
 #include "training/graph/models.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -141,6 +143,17 @@ std::vector<absl::string_view> ModelNames() {
 // Chains have a plan of their own, by oneDNN.
 bool IsPortableModel(absl::string_view name) {
   return name != "lenet" && name != "lenet_d2l" && name != "mlp";
+}
+
+bool IsChainOperator(absl::string_view op) {
+  constexpr absl::string_view kChainOps[] = {Conv::kName,
+                                             MaxPool::kName,
+                                             AveragePool::kName,
+                                             Gemm::kName,
+                                             Relu::kName,
+                                             Flatten::kName,
+                                             SoftmaxCrossEntropyLoss::kName};
+  return std::find(std::begin(kChainOps), std::end(kChainOps), op) != std::end(kChainOps);
 }
 
 absl::StatusOr<Graph> MakeModel(absl::string_view name, int64_t num_classes,

@@ -40,8 +40,13 @@ namespace capstan::training {
 std::vector<absl::string_view> ModelNames();
 
 // Whether CPUs carry it out by kernels that give the same bits on every processor (rule R5), also where nobody sets
-// CAPSTAN_CPU_TARGET. The contract of CPU devices compares it with their plans. True for names that are no model's.
+// CAPSTAN_CPU_TARGET. The contract of CPU devices compares it with their plans. True for names that are no model's. Without
+// dropout: with it no model is a chain.
 bool IsPortableModel(absl::string_view name);
+
+// The operators of chains, which CPUs carry out by kernels of other bits unless CAPSTAN_CPU_TARGET is set. A graph with
+// another one, or with a node that reads anything else than the value before it, is no chain.
+bool IsChainOperator(absl::string_view op);
 
 // `dropout` above 0 is the ratio of a Dropout, the node `dropout` in front of the last dense layer of
 // any of them; parameters have the same names and shapes with it. The network is then no chain of the

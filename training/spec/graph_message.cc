@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "training/graph/models.h"
 
 namespace capstan::training::spec {
 namespace {
@@ -258,6 +259,18 @@ job::v1::Graph ToMessage(const Graph& graph) {
   }
   message.add_outputs(graph.nodes().back().name);
   return message;
+}
+
+bool IsPortable(const job::v1::Model& model) {
+  if (!model.has_graph()) return model.dropout() > 0 || IsPortableModel(model.name());
+  const job::v1::Graph& graph = model.graph();
+  for (int i = 0; i < graph.nodes_size(); ++i) {
+    const job::v1::GraphNode& node = graph.nodes(i);
+    if (!IsChainOperator(node.op())) return true;
+    if (node.inputs_size() > 1) return true;
+    if (node.inputs_size() == 1 && node.inputs(0) != Before(graph, i)) return true;
+  }
+  return false;
 }
 
 }  // namespace capstan::training::spec

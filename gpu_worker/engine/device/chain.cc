@@ -1,26 +1,15 @@
 #include "gpu_worker/engine/device/chain.h"
 
-#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "training/graph/models.h"
 #include "training/ops/conv/conv.h"
-#include "training/ops/flatten/flatten.h"
-#include "training/ops/gemm/gemm.h"
 #include "training/ops/pool/pool.h"
-#include "training/ops/relu/relu.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::engine {
 namespace {
-
-constexpr const char* kChainOps[] = {training::Conv::kName,
-                                     training::MaxPool::kName,
-                                     training::AveragePool::kName,
-                                     training::Gemm::kName,
-                                     training::Relu::kName,
-                                     training::Flatten::kName,
-                                     training::SoftmaxCrossEntropyLoss::kName};
 
 // What a node asks for that is not carried out; empty: nothing.
 std::string NotCarriedOut(const training::Graph& graph, int index) {
@@ -28,9 +17,7 @@ std::string NotCarriedOut(const training::Graph& graph, int index) {
   if (node.inputs.size() != 1 || node.inputs[0] != index || graph.readers(index).size() != 1) {
     return "a graph that is no chain";
   }
-  const bool known = std::any_of(std::begin(kChainOps), std::end(kChainOps),
-                                 [&node](const char* name) { return node.op.name == name; });
-  if (!known) return "this operator";
+  if (!training::IsChainOperator(node.op.name)) return "this operator";
   const auto conv = training::As<training::Conv>(node.op);
   if (conv.has_value() && conv->group != 1) {
     return absl::StrCat("group ", conv->group);
