@@ -113,6 +113,7 @@ class GpusTest(support.TestCase):
         job = json.loads(run.out.splitlines()[-1])
         self.assertEqual((run.code, job['state'], job['reason']), (100, 'FAILED', 'InvalidSpec'), run)
         self.assertIn('node dropout (Dropout): this operator is not carried out by GPU devices', job['message'])
+        self.assertIn('warning: GPUs do not carry out node dropout (Dropout)', run.err)
 
     def test_a_subset_of_the_devices(self):
         # Seen by the fault of the second of them, which says its number.

@@ -3,10 +3,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "training/chunks/placement.h"
 #include "training/chunks/shard_memory.h"
+#include "training/graph/models.h"
 #include "training/spec/resolve.h"
 #include "training/spec/rules.h"
 
@@ -46,6 +49,18 @@ int64_t MostFloatsOfAShard(const job::v1::ResolvedSpec& spec) {
 
 std::string Count(int64_t count, absl::string_view noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+// The first node that is none of a chain's: devices of GPUs refuse it (gpu_worker/engine/device/chain.cc). Empty: none.
+std::string NodeOfNoChain(const job::v1::ResolvedSpec& spec) {
+  const absl::StatusOr<Graph> graph = MakeGraph(spec);
+  for (int i = 0; graph.ok() && i < graph->node_count(); ++i) {
+    const GraphNode& node = graph->nodes()[i];
+    if (!IsChainOperator(node.op.name) || node.inputs != std::vector<ValueId>{i}) {
+      return absl::StrCat("node ", node.name, " (", node.op.name, ")");
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -137,6 +152,11 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   out +=
       "      files lie on the coordinator's host; a host that does not share the folder sends them "
       "over gRPC\n";
+  if (const std::string node = NodeOfNoChain(spec);
+      !node.empty() && file.resources().device() != "cpu") {
+    absl::StrAppend(&out, "      warning: GPUs do not carry out ", node,
+                    ": a job that gets them fails; resources.device: cpu takes none\n");
+  }
   // A spec that came over the wire may have no lanes.
   const int64_t per_lane = spec.global_batch() / std::max(1, spec.lanes());
   if (per_lane < kFewSamplesPerLane) {

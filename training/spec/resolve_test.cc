@@ -102,6 +102,20 @@ TEST(ResolveTest, DropoutIsANodeOfTheGraphAndOfTheDigestWhereItIsAboveZero) {
   EXPECT_EQ(ParseResolved(bytes, Digest(bytes)).status(), absl::OkStatus());
 }
 
+TEST(ResolveTest, ThePlanWarnsOfWhatGpusDoNotCarryOut) {
+  const auto plan = [](const char* model, const char* device) {
+    return PlanText(
+        *Resolve(Spec({{"model", model}, {"resources.device", device}}), FashionMnist(), kOptions));
+  };
+  const std::string warning = "      warning: GPUs do not carry out node ";
+  EXPECT_THAT(plan("{name: resnet18_v1}", "auto"),
+              HasSubstr(warning + "bn1 (BatchNormalization): a job that gets them fails"));
+  EXPECT_THAT(plan("{name: mlp, dropout: 0.5}", "gpu"),
+              HasSubstr(warning + "dropout (Dropout): a job that gets them fails"));
+  EXPECT_THAT(plan("{name: resnet18_v1}", "cpu"), testing::Not(HasSubstr(warning)));
+  EXPECT_THAT(plan("{name: lenet}", "gpu"), testing::Not(HasSubstr(warning)));
+}
+
 TEST(ResolveTest, ThePlanSaysWhatTheJobComputesOn) {
   const auto plan = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
     const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);
