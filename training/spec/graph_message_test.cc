@@ -146,7 +146,7 @@ TEST(GraphMessageTest, RandomGraphsOfTheWholeTableReadBack) {
 
 // ---- Job files ----
 
-constexpr char kJob[] = R"(version: 1
+constexpr char kGraphJob[] = R"(version: 1
 name: own-net
 data: {uri: /data, format: idx}
 training: {epochs: 1, global_batch_size: 64, optimizer: {learning_rate: 0.1}}
@@ -166,7 +166,7 @@ constexpr char kNodes[] =
 )";
 
 std::string ErrorsOf(absl::string_view nodes) {
-  return FormatErrors("j", ParseJobFile(absl::StrCat(kJob, nodes)).errors);
+  return FormatErrors("j", ParseJobFile(absl::StrCat(kGraphJob, nodes)).errors);
 }
 
 common::v1::DatasetInfo Digits() {
@@ -183,7 +183,7 @@ common::v1::DatasetInfo Digits() {
 const ResolveOptions kResolve{.job_id = "own-net-x3n9k4", .storage_path = "/out"};
 
 TEST(GraphOfAJobTest, WhatIsLeftOutHasItsDefault) {
-  const JobFile file = ParseJobFile(absl::StrCat(kJob, kNodes));
+  const JobFile file = ParseJobFile(absl::StrCat(kGraphJob, kNodes));
   ASSERT_THAT(file.errors, IsEmpty()) << FormatErrors("j", file.errors);
   const auto spec = Resolve(file.spec, Digits(), kResolve);
   ASSERT_TRUE(spec.ok()) << spec.status();
@@ -229,7 +229,7 @@ TEST(GraphOfAJobTest, WhatIsLeftOutHasItsDefault) {
 // A checkpoint of either can be begun from by the other: the same tensors in the same places.
 TEST(GraphOfAJobTest, ANamedModelAsAGraphHasItsTensors) {
   for (const absl::string_view name : {"lenet", "resnet18_v1"}) {
-    JobFile file = ParseJobFile(absl::StrCat(kJob, kNodes));
+    JobFile file = ParseJobFile(absl::StrCat(kGraphJob, kNodes));
     *file.spec.mutable_model()->mutable_graph() = ToMessage(*MakeModel(name, 10, {1, 28, 28}));
     const auto as_graph = Resolve(file.spec, Digits(), kResolve);
     ASSERT_TRUE(as_graph.ok()) << as_graph.status();
@@ -277,7 +277,7 @@ TEST(GraphOfAJobTest, ChainsAloneAreNotPortable) {
 
 TEST(GraphOfAJobTest, TheFormOfAnAttributeIsItsType) {
   const JobFile file = ParseJobFile(absl::StrCat(
-      kJob,
+      kGraphJob,
       "    - {name: a, op: Relu, attributes: {a: 3, b: 3.0, c: true, d: false, e: '3', "
       "f: TRUE, g: [], h: [-1, 2], i: -1e-3, j: \"true\"}}\n"));
   const job::v1::GraphNode& node = file.spec.model().graph().nodes(0);
@@ -322,7 +322,7 @@ TEST(GraphOfAJobTest, ErrorsHaveTheirPlaceInTheFile) {
   EXPECT_THAT(ErrorsOf("    - {name: a, ops: Relu}\n"),
               HasSubstr("unknown field 'model.graph.nodes[0].ops' (did you mean 'op'?)"));
   const auto with = [](const char* key, const char* value) {
-    return FormatErrors("j", ParseJobFile(absl::StrCat(kJob, kNodes), {{key, value}}).errors);
+    return FormatErrors("j", ParseJobFile(absl::StrCat(kGraphJob, kNodes), {{key, value}}).errors);
   };
   EXPECT_EQ(with("model.num_classes", "10"), "");
   EXPECT_THAT(with("model.name", "lenet"), HasSubstr("'model.graph' and 'model.name' exclude"));
@@ -334,7 +334,7 @@ TEST(GraphOfAJobTest, ErrorsHaveTheirPlaceInTheFile) {
 }
 
 TEST(GraphOfAJobTest, WhatDoesNotFitTheDataIsNamed) {
-  const JobFile file = ParseJobFile(absl::StrCat(kJob, kNodes));
+  const JobFile file = ParseJobFile(absl::StrCat(kGraphJob, kNodes));
   const auto refused = [](const job::v1::JobSpec& spec) {
     return std::string(Resolve(spec, Digits(), kResolve).status().message());
   };
@@ -377,7 +377,7 @@ TEST(GraphOfAJobTest, ThePageListsEveryOperatorAndAttributeAndItsExampleIsTaken)
       EXPECT_THAT(row, HasSubstr(absl::StrCat("`", attribute.name, "`"))) << op->name;
     }
   }
-  const absl::string_view head = kJob;
+  const absl::string_view head = kGraphJob;
   const JobFile file = ParseJobFile(absl::StrCat(head.substr(0, head.find("model:")), example));
   ASSERT_THAT(file.errors, IsEmpty()) << example << FormatErrors("page", file.errors);
   EXPECT_EQ(Resolve(file.spec, Digits(), kResolve).status(), absl::OkStatus());
