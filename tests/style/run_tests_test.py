@@ -71,7 +71,7 @@ class IdleTest(unittest.TestCase):
         return idle.run('one', ['timeout', '20', 'sh', '-c', script])
 
     def weight_after(self, change):
-        idle, mark = run_tests.Idle(), os.path.join(run_tests.LOGS, 'mark')
+        idle, mark = run_tests.Idle(), os.path.join(tempfile.mkdtemp(dir=run_tests.LOGS), 'mark')
         ended = []
         thread = threading.Thread(target=lambda: ended.append(self.run_until(idle, mark)))
         thread.start()
