@@ -161,6 +161,24 @@ TEST_F(CardsTest, AutoTakesCpusWhereThereWillNeverBeEnoughCards) {
   EXPECT_TRUE(FindGang(nodes_, elastic)->on_gpus);
 }
 
+TEST_F(CardsTest, AutoTakesCpusForWhatGpusDoNotCarryOut) {
+  Add(Host("w0", "a", {"A", "cpu"}));
+  job::v1::JobSpec spec;
+  spec.mutable_model()->set_name("lenet");
+  spec.mutable_resources()->set_num_workers(1);
+  EXPECT_TRUE(FindGang(nodes_, RequestOf(spec))->on_gpus);
+  spec.mutable_model()->set_dropout(0.5);
+  const GangRequest dropout = RequestOf(spec);
+  const std::optional<Gang> gang = FindGang(nodes_, dropout);
+  ASSERT_TRUE(gang.has_value());
+  EXPECT_FALSE(gang->on_gpus);
+  EXPECT_THAT(gang->workers[0].devices, ElementsAre(1));
+  EXPECT_EQ(KindText(nodes_, dropout, false),
+            "CPUs (GPUs do not carry out node dropout (Dropout))");
+  spec.mutable_resources()->set_device("gpu");  // who asks for them gets them, and the task's error
+  EXPECT_TRUE(WantsGpus(nodes_, RequestOf(spec)));
+}
+
 TEST_F(CardsTest, ForAutoALostNodeIsNoneAndOneNotYetHeardIsOne) {
   Node& node = Add(Host("w0", "a", {"A"}));
   Add(Host("w1", "b", {"cpu"}));

@@ -182,11 +182,14 @@ std::vector<std::string> ShardsOf(const NodeTable& nodes, const GangRequest& req
 }
 
 // Why `auto` takes CPUs though there are cards; empty: there are none, or the job asks for a kind.
-std::string TooFewCardsText(const NodeTable& nodes, const GangRequest& request) {
+std::string NoCardsText(const NodeTable& nodes, const GangRequest& request) {
   GangRequest any = request;
   any.devices_per_worker = 1;
   any.device_indices.clear();
   if (request.device != "auto" || WorkersOf(nodes, any, true, Count::kKnown).empty()) return "";
+  if (!request.not_on_gpus.empty()) {
+    return absl::StrCat("GPUs do not carry out ", request.not_on_gpus);
+  }
   const int least = Least(request);
   const size_t there = WorkersOf(nodes, request, true, Count::kKnown).size();
   return absl::StrCat(
@@ -274,12 +277,14 @@ GangRequest RequestOf(const job::v1::JobSpec& spec) {
   }
   const bool deterministic =
       !spec.training().has_deterministic() || spec.training().deterministic();
+  request.not_on_gpus = training::spec::NotOnGpus(spec.model());
   request.one_instruction_set = deterministic && !training::spec::IsPortable(spec.model());
   return request;
 }
 
 bool WantsGpus(const NodeTable& nodes, const GangRequest& request) {
   if (request.device != "auto") return request.device == "gpu";
+  if (!request.not_on_gpus.empty()) return false;
   const std::vector<GangRequest> requests = ByVersion(nodes, request);
   return std::any_of(requests.begin(), requests.end(), [&nodes](const GangRequest& one) {
     return static_cast<int>(WorkersOf(nodes, one, true, Count::kKnown).size()) >= Least(one);
@@ -331,8 +336,9 @@ std::string MissingText(const NodeTable& nodes, const GangRequest& request) {
     missing.push_back(absl::StrCat("needs ", least, least == 1 ? " worker" : " workers", " with ",
                                    what, least == 1 ? "" : " each", ", ", workers,
                                    workers == 1 ? " is there" : " are there"));
-    if (const std::string why = gpus ? "" : TooFewCardsText(nodes, request); !why.empty()) {
-      absl::StrAppend(&missing.back(), " (as for GPUs, ", why, ")");
+    if (const std::string why = gpus ? "" : NoCardsText(nodes, request); !why.empty()) {
+      absl::StrAppend(&missing.back(), request.not_on_gpus.empty() ? " (as for GPUs, " : " (", why,
+                      ")");
     }
     for (const auto& entry : nodes.all()) {
       const Node& node = entry.second;
@@ -374,7 +380,7 @@ std::string ForeignText(const NodeTable& nodes, const GangRequest& request) {
 
 std::string KindText(const NodeTable& nodes, const GangRequest& request, bool on_gpus) {
   if (on_gpus) return "GPUs";
-  const std::string why = TooFewCardsText(nodes, request);
+  const std::string why = NoCardsText(nodes, request);
   return why.empty() ? "CPUs" : absl::StrCat("CPUs (", why, ")");
 }
 

@@ -20,6 +20,7 @@ struct GangRequest {
   int devices_per_worker = 1;
   std::vector<int> device_indices;  // empty: any; else exactly these of each worker
   std::string device = "auto";      // auto | cpu | gpu
+  std::string not_on_gpus;          // what of its model GPUs do not carry out; empty: nothing
   int num_shards = 1;               // 0 for local and device
   std::set<std::string> exclude;    // nodes that are not taken
   // What its workers and shards registered as; not set: any, and of one version all of them. Without
@@ -56,7 +57,8 @@ struct Gang {
 //          wants more than a worker has slots, or names others, it gets all slots of the worker.
 //   auto   cards where as many workers as the job needs have as many as it asks for, be they held
 //          by others or not; else CPU devices. Never both. So a job waits for cards that are busy,
-//          and only where there will never be enough of them it takes CPUs.
+//          and only where there will never be enough of them it takes CPUs. A model that GPUs do not
+//          carry out takes CPUs at once.
 // Nodes that are lost or drained do not count, those that are only not heard of yet do.
 bool WantsGpus(const NodeTable& nodes, const GangRequest& request);
 
@@ -82,8 +84,8 @@ std::string MissingText(const NodeTable& nodes, const GangRequest& request);
 // and says what to do; empty: there is none.
 std::string ForeignText(const NodeTable& nodes, const GangRequest& request);
 
-// "GPUs", "CPUs" or, where `auto` had cards and not enough of them, "CPUs (2 workers with 1 GPU each
-// are needed, 1 is there)".
+// "GPUs", "CPUs" or, where `auto` did not take cards that there are, why: "CPUs (2 workers with 1 GPU
+// each are needed, 1 is there)", "CPUs (GPUs do not carry out node bn1 (BatchNormalization))".
 std::string KindText(const NodeTable& nodes, const GangRequest& request, bool on_gpus);
 
 }  // namespace capstan::coordinator::core

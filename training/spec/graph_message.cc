@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "training/graph/models.h"
+#include "training/ops/dropout/dropout.h"
 
 namespace capstan::training::spec {
 namespace {
@@ -261,16 +262,23 @@ job::v1::Graph ToMessage(const Graph& graph) {
   return message;
 }
 
-bool IsPortable(const job::v1::Model& model) {
-  if (!model.has_graph()) return model.dropout() > 0 || IsPortableModel(model.name());
+std::string NotOnGpus(const job::v1::Model& model) {
+  if (!model.has_graph()) {
+    if (model.dropout() > 0) return absl::StrCat("node dropout (", Dropout::kName, ")");
+    return IsPortableModel(model.name()) ? model.name() : "";
+  }
   const job::v1::Graph& graph = model.graph();
   for (int i = 0; i < graph.nodes_size(); ++i) {
     const job::v1::GraphNode& node = graph.nodes(i);
-    if (!IsChainOperator(node.op())) return true;
-    if (node.inputs_size() > 1) return true;
-    if (node.inputs_size() == 1 && node.inputs(0) != Before(graph, i)) return true;
+    const bool reads_last =
+        node.inputs_size() == 0 || (node.inputs_size() == 1 && node.inputs(0) == Before(graph, i));
+    if (reads_last && IsChainOperator(node.op())) continue;
+    return absl::StrCat("node ", node.name(), " (", node.op(), ")");
   }
-  return false;
+  return "";
 }
+
+// CPUs have oneDNN for what GPUs carry out, too, and kernels of their own for all else.
+bool IsPortable(const job::v1::Model& model) { return !NotOnGpus(model).empty(); }
 
 }  // namespace capstan::training::spec

@@ -271,8 +271,18 @@ TEST(GraphOfAJobTest, ChainsAloneAreNotPortable) {
   job::v1::Model model;
   *model.mutable_graph() = chain;
   EXPECT_FALSE(IsPortable(model));
+  EXPECT_EQ(NotOnGpus(model), "");
   model.mutable_graph()->mutable_nodes(3)->add_inputs("fc1");  // a chain's operators, and no chain
   EXPECT_TRUE(IsPortable(model));
+  EXPECT_EQ(NotOnGpus(model),
+            absl::StrCat("node ", chain.nodes(3).name(), " (", chain.nodes(3).op(), ")"));
+  *model.mutable_graph() = ToMessage(*MakeModel("mlp", 10, {4}, 0.5));
+  EXPECT_EQ(NotOnGpus(model), "node dropout (Dropout)");
+  EXPECT_EQ(NotOnGpus(named), "node dropout (Dropout)");
+  named.clear_dropout();
+  EXPECT_EQ(NotOnGpus(named), "resnet50_v1");
+  named.set_name("lenet");
+  EXPECT_EQ(NotOnGpus(named), "");
 }
 
 TEST(GraphOfAJobTest, TheFormOfAnAttributeIsItsType) {

@@ -88,9 +88,11 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   const int32_t least = elastic > 0 ? elastic : spec.num_workers();
   const std::string each = absl::StrCat(Count(least, "worker"), least == 1 ? " has " : " have ",
                                         spec.devices_per_worker(), least == 1 ? "" : " each");
+  const std::string no_chain = NodeOfNoChain(spec);
   absl::StrAppend(&out, "      on ",
                   file.resources().device() == "gpu"   ? "GPUs alone"
                   : file.resources().device() == "cpu" ? "CPUs"
+                  : !no_chain.empty()                  ? "CPUs: GPUs do not carry out " + no_chain
                                                        : "GPUs where " + each + ", else on CPUs",
                   "\n");
   std::string model = ModelTitle(file.model());
@@ -152,10 +154,9 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   out +=
       "      files lie on the coordinator's host; a host that does not share the folder sends them "
       "over gRPC\n";
-  if (const std::string node = NodeOfNoChain(spec);
-      !node.empty() && file.resources().device() != "cpu") {
-    absl::StrAppend(&out, "      warning: GPUs do not carry out ", node,
-                    ": a job that gets them fails; resources.device: cpu takes none\n");
+  if (!no_chain.empty() && file.resources().device() == "gpu") {
+    absl::StrAppend(&out, "      warning: GPUs do not carry out ", no_chain,
+                    ": the job fails there; resources.device: auto takes CPUs\n");
   }
   // A spec that came over the wire may have no lanes.
   const int64_t per_lane = spec.global_batch() / std::max(1, spec.lanes());
