@@ -1,8 +1,10 @@
 // Any graph on the CPU device against the references in double: every case of every operator behind layers
 // that have weights, so that its gradients show in theirs, and random graphs with branches.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include "gmock/gmock.h"
@@ -198,6 +200,140 @@ TEST(GraphContractTest, ResidualBlocks) {
   ASSERT_TRUE(graph.ok()) << graph.status();
   for (const int64_t count : {1, 16, 33}) {
     for (const uint64_t seed : {1, 2}) ExpectLikeReference(*graph, count, seed);
+  }
+}
+
+// Convolution, Relu and pooling as one kernel, twice, so that the second hands a gradient to the first.
+struct PoolingNet {
+  const char* name;
+  Shape input;
+  std::array<int64_t, 2> first_kernel;
+  int64_t first_outputs;
+  std::array<int64_t, 2> second_kernel;
+  int64_t second_outputs;
+};
+const PoolingNet kPoolingNets[] = {
+    {"as lenet", {1, 14, 14}, {5, 5}, 6, {3, 3}, 16},
+    {"as lenet_d2l", {1, 16, 16}, {3, 3}, 7, {5, 5}, 11},
+    {"three channels, places that the pooling drops", {3, 16, 17}, {5, 5}, 5, {3, 3}, 9},
+    {"one output, one window", {2, 7, 11}, {2, 4}, 1, {2, 3}, 1},
+    {"rows wider than the registers, 3", {1, 7, 60}, {1, 3}, 2, {2, 3}, 3},
+    {"rows wider than the registers, 5", {2, 9, 52}, {2, 7}, 3, {3, 5}, 2},
+    {"more outputs than a tile", {1, 8, 8}, {3, 1}, 23, {2, 3}, 29},
+};
+
+template <typename Pool>
+absl::StatusOr<Graph> GraphOf(const PoolingNet& net, bool bias) {
+  Nodes nodes;
+  int x = 0;
+  for (const bool first : {true, false}) {
+    const std::array<int64_t, 2>& kernel = first ? net.first_kernel : net.second_kernel;
+    training::Conv conv =
+        MakeConv(first ? net.first_outputs : net.second_outputs, kernel[0], kernel[1]);
+    conv.bias = bias;
+    x = nodes.Add("conv", conv, {x});
+    x = nodes.Add("relu", training::Relu(), {x});
+    x = nodes.Add("pool", MakePool<Pool>(2, 2), {x});
+  }
+  return nodes.Finish(net.input, x, 4);
+}
+
+int FusedKernels(const Graph& graph, const std::string& word) {
+  const Problem problem(graph, 2, /*seed=*/1);
+  const auto plan = CompileFor(problem, 2, 1);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  int found = 0;
+  for (const std::string& kernel : (*plan)->info().kernels) {
+    found += static_cast<int>(kernel.find(word) != std::string::npos);
+  }
+  return found;
+}
+
+TEST(GraphContractTest, ConvolutionsWithPooling) {
+  for (const PoolingNet& net : kPoolingNets) {
+    SCOPED_TRACE(net.name);
+    for (const bool bias : {true, false}) {
+      const absl::StatusOr<Graph> largest = GraphOf<training::MaxPool>(net, bias);
+      const absl::StatusOr<Graph> mean = GraphOf<training::AveragePool>(net, bias);
+      ASSERT_TRUE(largest.ok()) << largest.status();
+      ASSERT_TRUE(mean.ok()) << mean.status();
+      for (const Graph* const graph : {&*largest, &*mean}) {
+        EXPECT_EQ(FusedKernels(*graph, "with pooling"), 2);
+        for (const int64_t count : {1, 19, 130}) ExpectLikeReference(*graph, count);
+      }
+    }
+  }
+}
+
+// Gradients of two readers come together in what the fused kernel reads.
+TEST(GraphContractTest, ConvolutionWithPoolingAddsToAGradient) {
+  Nodes nodes;
+  const int x = nodes.Add("conv", MakeConv(4, 3, 3), {0});
+  int left = nodes.Add("conv", MakeConv(6, 3, 3), {x});
+  left = nodes.Add("relu", training::Relu(), {left});
+  left = nodes.Add("pool", MakePool<training::MaxPool>(2, 2), {left});
+  left = nodes.Add("mean", training::GlobalAveragePool(), {left});
+  const int right = nodes.Add("mean", training::GlobalAveragePool(), {x});
+  const absl::StatusOr<Graph> graph =
+      nodes.Finish({1, 11, 12}, nodes.Add("concat", training::Concat{1}, {left, right}), 3);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(FusedKernels(*graph, "with pooling"), 1);
+  for (const int64_t count : {3, 40}) ExpectLikeReference(*graph, count);
+}
+
+// Nobody else may read what lies within, and windows must be those of the kernel.
+TEST(GraphContractTest, WhatDoesNotFitRunsByItsOwnKernels) {
+  const auto graph = [](const training::Conv& conv, const training::MaxPool& pool, bool read_relu) {
+    Nodes nodes;
+    const int x = nodes.Add("conv", conv, {0});
+    const int relu = nodes.Add("relu", training::Relu(), {x});
+    int y = nodes.Add("pool", pool, {relu});
+    y = nodes.Add("mean", training::GlobalAveragePool(), {y});
+    if (read_relu) {
+      const int mean = nodes.Add("mean", training::GlobalAveragePool(), {relu});
+      y = nodes.Add("add", training::Add(), {y, mean});
+    }
+    return *nodes.Finish({2, 12, 12}, y, 3);
+  };
+  const training::Conv conv = MakeConv(4, 3, 3);
+  training::Conv padded = conv, wide = conv, grouped = conv, apart = conv;
+  padded.window.pads = {1, 1, 1, 1};
+  wide.window.strides = {2, 2};
+  grouped.group = 2;
+  apart.window.dilations = {2, 1};
+  const auto pool = MakePool<training::MaxPool>(2, 2);
+  EXPECT_EQ(FusedKernels(graph(conv, pool, false), "with pooling"), 1);
+  const std::vector<Graph> others = {graph(conv, pool, true),
+                                     graph(padded, pool, false),
+                                     graph(wide, pool, false),
+                                     graph(grouped, pool, false),
+                                     graph(apart, pool, false),
+                                     graph(conv, MakePool<training::MaxPool>(3, 2), false),
+                                     graph(conv, MakePool<training::MaxPool>(2, 1), false),
+                                     graph(conv, MakePool<training::MaxPool>(2, 2, 1), false)};
+  for (const Graph& other : others) {
+    EXPECT_EQ(FusedKernels(other, "with pooling"), 0);
+    ExpectLikeReference(other, 19);
+  }
+}
+
+// Of a NaN no gradient comes, as the reference has it; what it meets is NaN.
+TEST(GraphContractTest, ANaNGoesThroughPooling) {
+  for (const bool largest : {true, false}) {
+    const absl::StatusOr<Graph> graph = largest
+                                            ? GraphOf<training::MaxPool>(kPoolingNets[0], true)
+                                            : GraphOf<training::AveragePool>(kPoolingNets[0], true);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    Problem problem(*graph, 20, /*seed=*/3);
+    const int64_t pixels = graph->value_elements(0);
+    problem.images[17 * pixels] =
+        std::numeric_limits<float>::quiet_NaN();  // the first window alone
+    const auto plan = CompileFor(problem, 20, 1);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    std::vector<float> logits(20 * 4);
+    ASSERT_TRUE((*plan)->Predict(problem.batch(), logits.data()).ok());
+    for (int n = 0; n < 20; ++n) EXPECT_EQ(std::isnan(logits[4 * n]), n == 17) << n;
+    EXPECT_TRUE(std::isnan(Compute(**plan, problem).result.loss_sum));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "gpu_worker/engine/plan/program.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace capstan::engine {
 namespace {
@@ -10,13 +11,14 @@ using training::InPlace;
 
 class Planner {
  public:
-  explicit Planner(const Graph& graph) : graph_(graph) {
-    program_.nodes.resize(graph.node_count());
+  Planner(const Graph& graph, const std::vector<FusionPattern>& patterns)
+      : graph_(graph), patterns_(patterns) {
     program_.values.assign(graph.value_count(), -1);
     program_.gradients.assign(graph.value_count(), -1);
   }
 
   Program Run() {
+    CutIntoSteps();
     PlanBackward();
     PlaceValues();
     PlaceGradients();
@@ -25,22 +27,51 @@ class Planner {
   }
 
  private:
-  int ForwardTime(int node) const { return node; }
-  int BackwardTime(int node) const { return 2 * graph_.node_count() - 1 - node; }
-  int producer(int value) const { return value - 1; }  // -1: the input of the graph
-  bool runs(int node) const { return program_.nodes[node].backward; }
+  int steps() const { return static_cast<int>(program_.steps.size()); }
+  const ProgramStep& step(int i) const { return program_.steps[i]; }
+  int ForwardTime(int step) const { return step; }
+  int BackwardTime(int step) const { return 2 * steps() - 1 - step; }
+  int producer(int value) const { return value == 0 ? -1 : step_of_[value - 1]; }  // -1: the input
+  bool runs(int i) const { return step(i).backward; }
+  training::BackwardReads reads(int i) const {
+    return step(i).pattern < 0 ? graph_.def(step(i).first).reads : patterns_[step(i).pattern].reads;
+  }
+  InPlace in_place(int i) const {
+    return step(i).pattern < 0 ? graph_.def(step(i).first).in_place : InPlace::kNever;
+  }
+
+  void CutIntoSteps() {
+    const std::vector<FusedRun> fused = FindFusedRuns(graph_, patterns_);
+    size_t next = 0;
+    for (int node = 0; node < graph_.node_count();) {
+      ProgramStep of;
+      of.first = of.last = node;
+      if (next < fused.size() && fused[next].first == node) {
+        of.last = fused[next].last;
+        of.pattern = fused[next++].pattern;
+      }
+      of.output = graph_.output_of(of.last);
+      for (; node <= of.last; ++node) {
+        step_of_.push_back(steps());
+        for (const int input : graph_.nodes()[node].inputs) {
+          if (input <= of.first) of.inputs.push_back(input);
+        }
+      }
+      program_.steps.push_back(std::move(of));
+    }
+  }
 
   void PlanBackward() {
     std::vector<bool> stored(graph_.value_count(), false);
-    for (int i = graph_.node_count() - 1; i >= 0; --i) {
-      NodeProgram& node = program_.nodes[i];
-      node.backward = graph_.needs_gradient(graph_.output_of(i));
-      for (const int input : graph_.nodes()[i].inputs) {
+    for (int i = steps() - 1; i >= 0; --i) {
+      ProgramStep& of = program_.steps[i];
+      of.backward = graph_.needs_gradient(of.output);
+      for (const int input : of.inputs) {
         InputGradient gradient;
-        gradient.wanted = node.backward && graph_.needs_gradient(input);
+        gradient.wanted = of.backward && graph_.needs_gradient(input);
         gradient.add = gradient.wanted && stored[input];
         if (gradient.wanted) stored[input] = true;
-        node.inputs.push_back(gradient);
+        of.gradients.push_back(gradient);
       }
     }
   }
@@ -56,12 +87,13 @@ class Planner {
   // The last time at which somebody reads the value, as it was made.
   int LastRead(int value) const {
     int last = 0;
-    for (const int reader : graph_.readers(value)) {
+    for (const int node : graph_.readers(value)) {
+      const int reader = step_of_[node];
       last = std::max(last, ForwardTime(reader));
-      if (runs(reader) && graph_.def(reader).reads.x) last = std::max(last, BackwardTime(reader));
+      if (runs(reader) && reads(reader).x) last = std::max(last, BackwardTime(reader));
     }
     const int made_by = producer(value);
-    if (made_by >= 0 && runs(made_by) && graph_.def(made_by).reads.y) {
+    if (made_by >= 0 && runs(made_by) && reads(made_by).y) {
       last = std::max(last, BackwardTime(made_by));
     }
     return last;
@@ -69,13 +101,13 @@ class Planner {
 
   bool IsView(int value) const {
     const int made_by = producer(value);
-    return made_by >= 0 && graph_.def(made_by).in_place == InPlace::kView;
+    return made_by >= 0 && in_place(made_by) == InPlace::kView;
   }
 
-  // Whether node `i` may write its output over its first input: nobody else reads that one, now or later.
+  // Whether step `i` may write its output over its first input: nobody else reads that one, now or later.
   bool WorksInPlace(int i) const {
-    if (graph_.def(i).in_place != InPlace::kOutput) return false;
-    const int input = graph_.nodes()[i].inputs[0];
+    if (in_place(i) != InPlace::kOutput) return false;
+    const int input = step(i).inputs[0];
     return input != 0 && !IsView(input) && graph_.readers(input).size() == 1 &&
            LastRead(input) == ForwardTime(i);
   }
@@ -83,11 +115,11 @@ class Planner {
   void PlaceValues() {
     program_.values[0] = NewBuffer(graph_.value_elements(0), 0, 0);
     UseUntil(program_.values[0], LastRead(0));
-    for (int i = 0; i < graph_.node_count(); ++i) {
-      const int output = graph_.output_of(i);
-      const bool shares = graph_.def(i).in_place == InPlace::kView || WorksInPlace(i);
+    for (int i = 0; i < steps(); ++i) {
+      const int output = step(i).output;
+      const bool shares = in_place(i) == InPlace::kView || WorksInPlace(i);
       program_.values[output] = shares
-                                    ? program_.values[graph_.nodes()[i].inputs[0]]
+                                    ? program_.values[step(i).inputs[0]]
                                     : NewBuffer(graph_.value_elements(output), 0, ForwardTime(i));
       UseUntil(program_.values[output], std::max(ForwardTime(i), LastRead(output)));
     }
@@ -96,17 +128,17 @@ class Planner {
   // From the output to the input: the gradient by the first input may take the place of that by the output
   // under the same conditions as the values; it is the only one that is stored there.
   void PlaceGradients() {
-    for (int i = graph_.node_count() - 1; i >= 0; --i) {
-      const NodeProgram& node = program_.nodes[i];
-      if (!node.backward) continue;
-      const bool may_share = graph_.def(i).in_place != InPlace::kNever && !graph_.def(i).loss;
-      for (size_t k = 0; k < node.inputs.size(); ++k) {
-        if (!node.inputs[k].wanted) continue;
-        const int input = graph_.nodes()[i].inputs[k];
+    for (int i = steps() - 1; i >= 0; --i) {
+      const ProgramStep& of = step(i);
+      if (!of.backward) continue;
+      const bool may_share = in_place(i) != InPlace::kNever && !graph_.def(of.last).loss;
+      for (size_t k = 0; k < of.inputs.size(); ++k) {
+        if (!of.gradients[k].wanted) continue;
+        const int input = of.inputs[k];
         int& gradient = program_.gradients[input];
         if (gradient < 0) {
           const bool shares = k == 0 && may_share && graph_.readers(input).size() == 1;
-          gradient = shares ? program_.gradients[graph_.output_of(i)]
+          gradient = shares ? program_.gradients[of.output]
                             : NewBuffer(graph_.value_elements(input), 0, BackwardTime(i));
         }
         const int made_by = producer(input);
@@ -116,23 +148,30 @@ class Planner {
   }
 
   void PlaceSaved() {
-    for (int i = 0; i < graph_.node_count(); ++i) {
-      for (const training::SavedTensor& tensor : graph_.instance(i).inferred.saved) {
+    for (int i = 0; i < steps(); ++i) {
+      const std::vector<training::SavedTensor> saved =
+          step(i).pattern < 0 ? graph_.instance(step(i).first).inferred.saved
+                              : patterns_[step(i).pattern].saved(graph_, step(i).first);
+      for (const training::SavedTensor& tensor : saved) {
         const int64_t elements = training::Elements(tensor.shape);
         const int buffer = NewBuffer(tensor.per_sample ? elements : 0,
                                      tensor.per_sample ? 0 : elements, ForwardTime(i));
         if (runs(i)) UseUntil(buffer, BackwardTime(i));
-        program_.nodes[i].saved.push_back(buffer);
+        program_.steps[i].saved.push_back(buffer);
       }
     }
   }
 
   const Graph& graph_;
+  const std::vector<FusionPattern>& patterns_;
+  std::vector<int> step_of_;  // by node
   Program program_;
 };
 
 }  // namespace
 
-Program MakeProgram(const Graph& graph) { return Planner(graph).Run(); }
+Program MakeProgram(const Graph& graph, const std::vector<FusionPattern>& patterns) {
+  return Planner(graph, patterns).Run();
+}
 
 }  // namespace capstan::engine

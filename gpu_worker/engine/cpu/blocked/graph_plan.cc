@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<GraphPlan>> GraphPlan::Create(const Graph& graph,
 }
 
 absl::Status GraphPlan::PlaceAll() {
-  program_ = MakeProgram(graph_);
+  program_ = MakeProgram(graph_, FusedPatterns());
   const int64_t places = CeilDivide(max_lane_, kSideBySide) * kSideBySide;
   std::vector<ArenaBuffer> arena;
   absl::int128 all = 0;  // no more than that is ever taken
@@ -77,38 +77,49 @@ absl::Status GraphPlan::PlaceAll() {
   return absl::OkStatus();
 }
 
-NodePlaces GraphPlan::PlacesOf(int node, const std::vector<int64_t>& offsets) const {
+NodePlaces GraphPlan::PlacesOf(const ProgramStep& step, const std::vector<int64_t>& offsets) const {
   NodePlaces places;
   places.math = &math_;
-  const NodeProgram& of = program_.nodes[node];
-  for (size_t k = 0; k < of.inputs.size(); ++k) {
-    const int input = graph_.nodes()[node].inputs[k];
+  for (size_t k = 0; k < step.inputs.size(); ++k) {
+    const int input = step.inputs[k];
     places.x.push_back(buffers_[program_.values[input]]);
     NodePlaces::Gradient gradient;
-    if (of.inputs[k].wanted) gradient = {buffers_[program_.gradients[input]], of.inputs[k].add};
+    if (step.gradients[k].wanted) {
+      gradient = {buffers_[program_.gradients[input]], step.gradients[k].add};
+    }
     places.dx.push_back(gradient);
   }
-  const int output = graph_.output_of(node);
-  places.y = buffers_[program_.values[output]];
-  places.backward = of.backward;
-  if (of.backward && node != graph_.loss()) places.dy = buffers_[program_.gradients[output]];
-  for (const int saved : of.saved) places.saved.push_back(buffers_[saved]);
-  for (const int parameter : graph_.parameters_of(node)) {
-    places.parameters.push_back(offsets[parameter]);
+  places.y = buffers_[program_.values[step.output]];
+  places.backward = step.backward;
+  if (step.backward) places.dy = buffers_[program_.gradients[step.output]];
+  for (const int saved : step.saved) places.saved.push_back(buffers_[saved]);
+  for (int node = step.first; node <= step.last; ++node) {
+    for (const int parameter : graph_.parameters_of(node)) {
+      places.parameters.push_back(offsets[parameter]);
+    }
   }
   places.max_blocks = CeilDivide(max_lane_, kSideBySide);
   return places;
+}
+
+// "conv1", or "conv1 to pool1".
+std::string GraphPlan::NameOf(const ProgramStep& step) const {
+  const std::string& first = graph_.nodes()[step.first].name;
+  if (step.first == step.last) return first;
+  return absl::StrCat(first, " to ", graph_.nodes()[step.last].name);
 }
 
 absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOptions& options) {
   absl::Status status = PlaceAll();
   if (!status.ok()) return status;
   int64_t scratch_bytes = 0, shared_bytes = 0;
-  for (int i = 0; i < graph_.loss(); ++i) {
-    absl::StatusOr<NodePhases> phases = MakeNodePhases(graph_, i, PlacesOf(i, offsets));
+  for (const ProgramStep& step : program_.steps) {
+    if (step.last == graph_.loss()) break;
+    absl::StatusOr<NodePhases> phases =
+        MakeStepPhases(graph_, step.first, step.pattern, PlacesOf(step, offsets));
     if (!phases.ok()) {
-      return absl::Status(phases.status().code(), absl::StrCat("node ", graph_.nodes()[i].name,
-                                                               ": ", phases.status().message()));
+      return absl::Status(phases.status().code(),
+                          absl::StrCat("node ", NameOf(step), ": ", phases.status().message()));
     }
     for (const auto* const list : {&phases->load, &phases->forward, &phases->backward}) {
       for (const Phase& phase : *list) scratch_bytes = std::max(scratch_bytes, phase.scratch_bytes);
@@ -116,9 +127,8 @@ absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOpt
     shared_bytes = std::max(shared_bytes, phases->shared_bytes);
     info_.weight_bytes += phases->weight_bytes;
     info_.arena_bytes += phases->scratch_bytes;
-    info_.kernels.push_back(
-        absl::StrCat(graph_.nodes()[i].name, ": ", phases->kernel, ", ", math_.target));
-    nodes_.push_back(*std::move(phases));
+    info_.kernels.push_back(absl::StrCat(NameOf(step), ": ", phases->kernel, ", ", math_.target));
+    steps_.push_back(*std::move(phases));
   }
   const int64_t flat_bytes = total_floats_ * static_cast<int64_t>(sizeof(float));
   absl::StatusOr<AlignedBytes> weights = AllocateAligned(flat_bytes, "weights");
@@ -144,7 +154,11 @@ absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOpt
                float* const to = buffers_[program_.values[0]] + block * elements * kSideBySide;
                const int64_t there = run.InBlock(block);
                const float* const from = batch_.images + block * kSideBySide * elements;
-               for (int64_t e = 0; e < elements; ++e) {
+               int64_t e = 0;
+               for (; there == kSideBySide && e + kSideBySide <= elements; e += kSideBySide) {
+                 math_.transpose(from + e, elements, to + e * kSideBySide, kSideBySide);
+               }
+               for (; e < elements; ++e) {
                  for (int64_t l = 0; l < kSideBySide; ++l) {
                    to[e * kSideBySide + l] = l < there ? from[l * elements + e] : 0.0f;
                  }
@@ -159,14 +173,16 @@ absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOpt
 void GraphPlan::FindReadyPrefixes(const std::vector<int64_t>& offsets) {
   std::vector<bool> done(offsets.size(), false);
   for (size_t p = 0; p < offsets.size(); ++p) done[p] = graph_.parameters()[p].statistic;
-  for (int i = graph_.loss(); i >= 0; --i) {
-    if (!program_.nodes[i].backward) continue;
-    for (const int parameter : graph_.parameters_of(i)) done[parameter] = true;
+  for (auto step = program_.steps.rbegin(); step != program_.steps.rend(); ++step) {
+    if (!step->backward) continue;
+    for (int node = step->first; node <= step->last; ++node) {
+      for (const int parameter : graph_.parameters_of(node)) done[parameter] = true;
+    }
     int64_t ready = total_floats_;
     for (size_t p = 0; p < offsets.size(); ++p) {
       if (!done[p]) ready = std::min(ready, offsets[p]);
     }
-    info_.backward.push_back({graph_.nodes()[i].name, ready});
+    info_.backward.push_back({graph_.nodes()[step->first].name, ready});
   }
 }
 
@@ -227,8 +243,8 @@ absl::Status GraphPlan::LoadWeights(const float* weights) {
   std::memcpy(weights_.get(), weights, static_cast<size_t>(total_floats_) * sizeof(float));
   run_ = BatchRun();
   run_.weights = reinterpret_cast<const float*>(weights_.get());
-  for (const NodePhases& node : nodes_) {
-    for (const Phase& phase : node.load) RunPhase(phase);
+  for (const NodePhases& step : steps_) {
+    for (const Phase& phase : step.load) RunPhase(phase);
   }
   weights_loaded_ = true;
   return absl::OkStatus();
@@ -250,8 +266,8 @@ void GraphPlan::SetBatch(const SampleBatch& batch, bool training) {
 
 void GraphPlan::Forward() {
   RunPhase(images_);
-  for (const NodePhases& node : nodes_) {
-    for (const Phase& phase : node.forward) RunPhase(phase);
+  for (const NodePhases& step : steps_) {
+    for (const Phase& phase : step.forward) RunPhase(phase);
   }
 }
 
@@ -333,8 +349,8 @@ absl::StatusOr<LaneResult> GraphPlan::ComputeLane(const SampleBatch& batch, doub
   Forward();
   RunPhase(loss_);
   const double forward_end = Seconds();
-  for (int i = graph_.loss() - 1; i >= 0; --i) {
-    for (const Phase& phase : nodes_[i].backward) RunPhase(phase);
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    for (const Phase& phase : step->backward) RunPhase(phase);
   }
   LaneResult result;
   AddSums(result);

@@ -38,7 +38,8 @@ class GraphPlan : public Plan {
             const BlockedMath& math);
   absl::Status Build(const std::vector<int64_t>& offsets, const PlanOptions& options);
   absl::Status PlaceAll();
-  NodePlaces PlacesOf(int node, const std::vector<int64_t>& offsets) const;
+  NodePlaces PlacesOf(const ProgramStep& step, const std::vector<int64_t>& offsets) const;
+  std::string NameOf(const ProgramStep& step) const;
   void FindReadyPrefixes(const std::vector<int64_t>& offsets);
   absl::Status CheckBatch(const SampleBatch& batch, bool labels, int64_t most) const;
   absl::Status CheckIds(const SampleBatch& batch) const;
@@ -67,7 +68,7 @@ class GraphPlan : public Plan {
   AlignedBytes weights_;  // flat, canonical
   AlignedBytes shared_;   // BatchRun::shared
   std::vector<float*> buffers_;
-  std::vector<NodePhases> nodes_;  // the loss has none
+  std::vector<NodePhases> steps_;  // the loss has none
   Phase images_, loss_;
   std::vector<AlignedBytes> scratch_;  // by thread
   std::unique_ptr<ThreadPool> pool_;

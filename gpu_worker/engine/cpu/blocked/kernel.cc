@@ -34,16 +34,27 @@ constexpr OwnKernel kOwnKernels[] = {
     {training::Sum::kName, MakeSumPhases},
 };
 
+// In the order of FusedPatterns.
+constexpr Maker kFusedKernels[] = {MakeConvPoolPhases, MakeConvPoolPhases, MakeGemmReluPhases};
+
 }  // namespace
 
-absl::StatusOr<NodePhases> MakeNodePhases(const training::Graph& graph, int node,
+const std::vector<FusionPattern>& FusedPatterns() {
+  static const std::vector<FusionPattern>& patterns = *new std::vector<FusionPattern>{
+      ConvPoolPattern(training::MaxPool::kName), ConvPoolPattern(training::AveragePool::kName),
+      GemmReluPattern()};
+  return patterns;
+}
+
+absl::StatusOr<NodePhases> MakeStepPhases(const training::Graph& graph, int first, int pattern,
                                           const NodePlaces& places) {
-  const training::OpDef& def = graph.def(node);
-  if (def.in_place == training::InPlace::kView) return MakeViewPhases(graph, node, places);
+  if (pattern >= 0) return kFusedKernels[pattern](graph, first, places);
+  const training::OpDef& def = graph.def(first);
+  if (def.in_place == training::InPlace::kView) return MakeViewPhases(graph, first, places);
   for (const OwnKernel& own : kOwnKernels) {
-    if (def.name == own.op) return own.make(graph, node, places);
+    if (def.name == own.op) return own.make(graph, first, places);
   }
-  return MakeReferencePhases(graph, node, places);
+  return MakeReferencePhases(graph, first, places);
 }
 
 absl::StatusOr<float*> KernelMemory(NodePhases& phases, int64_t floats, int64_t& bytes) {

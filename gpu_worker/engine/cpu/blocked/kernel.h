@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/engine/cpu/aligned.h"
 #include "gpu_worker/engine/cpu/blocked/math.h"
+#include "gpu_worker/engine/plan/fuse.h"
 #include "training/graph/graph.h"
 
 namespace capstan::engine {
@@ -44,14 +45,14 @@ struct Phase {
   std::function<void(const BatchRun& run, int64_t piece, char* scratch)> run;
 };
 
-// Where a node's tensors lie, and the loops that compute it.
+// Where the tensors of a node, or of a run of nodes, lie, and the loops that compute it.
 struct NodePlaces {
   const BlockedMath* math = nullptr;
   std::vector<const float*> x;
   float* y = nullptr;
   std::vector<float*> saved;
   bool backward = false;
-  const float* dy = nullptr;  // null for the loss
+  float* dy = nullptr;  // backward may overwrite it: nobody reads it behind that
   struct Gradient {
     float* data = nullptr;  // null: not wanted
     bool add = false;
@@ -94,8 +95,19 @@ absl::StatusOr<NodePhases> MakeViewPhases(const training::Graph& graph, int node
 absl::StatusOr<NodePhases> MakeReferencePhases(const training::Graph& graph, int node,
                                                const NodePlaces& places);
 
-// The kernel of a node other than the loss.
-absl::StatusOr<NodePhases> MakeNodePhases(const training::Graph& graph, int node,
+// Convolution, Relu and pooling: the run that begins at node `first`. `pool`: MaxPool or AveragePool.
+FusionPattern ConvPoolPattern(const char* pool);
+absl::StatusOr<NodePhases> MakeConvPoolPhases(const training::Graph& graph, int first,
+                                              const NodePlaces& places);
+// Dense layer and Relu.
+FusionPattern GemmReluPattern();
+absl::StatusOr<NodePhases> MakeGemmReluPhases(const training::Graph& graph, int first,
+                                              const NodePlaces& places);
+
+// What one kernel computes for several nodes.
+const std::vector<FusionPattern>& FusedPatterns();
+// The kernel of a step other than the loss; `pattern` is of FusedPatterns, or -1.
+absl::StatusOr<NodePhases> MakeStepPhases(const training::Graph& graph, int first, int pattern,
                                           const NodePlaces& places);
 
 // Memory of a kernel, counted in `bytes`.

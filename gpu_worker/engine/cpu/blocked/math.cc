@@ -113,12 +113,26 @@ HWY_INLINE void WeightTile(const WeightSumsCall& call, int64_t first_output, int
   }
 }
 
-template <int kOutputs, int kTaps>
+// `outputs` is 1 to kMost.
+template <int kMost, int kTaps>
+HWY_INLINE void WeightOutputs(const WeightSumsCall& call, int64_t first, int64_t outputs,
+                              int part) {
+  if (outputs == kMost) {
+    WeightTile<kMost, kTaps>(call, first, part);
+  } else if constexpr (kMost > 1) {
+    WeightOutputs<kMost - 1, kTaps>(call, first, outputs, part);
+  }
+}
+
+// Outputs are cut into tiles as equal as can be.
+template <int kMost, int kTaps>
 void WeightTiles(const WeightSumsCall& call) {
+  const int64_t tiles = (call.outputs + kMost - 1) / kMost;
   for (int part = 0; part < kParts; ++part) {
-    int64_t o = 0;
-    for (; o + kOutputs <= call.outputs; o += kOutputs) WeightTile<kOutputs, kTaps>(call, o, part);
-    for (; o < call.outputs; ++o) WeightTile<1, kTaps>(call, o, part);
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t o = call.outputs * tile / tiles;
+      WeightOutputs<kMost, kTaps>(call, o, call.outputs * (tile + 1) / tiles - o, part);
+    }
   }
 }
 
@@ -129,11 +143,11 @@ void WeightSums(const WeightSumsCall& call) {
     case 2:
       return WeightTiles<4, 2>(call);
     case 3:
-      return WeightTiles<4, 3>(call);
+      return WeightTiles < kParts == 1 ? 8 : 4, 3 > (call);
     case 4:
       return WeightTiles<2, 4>(call);
     case 5:
-      return WeightTiles<2, 5>(call);
+      return WeightTiles < kParts == 1 ? 5 : 2, 5 > (call);
     case 6:
       return WeightTiles<2, 6>(call);
     case 7:
@@ -224,6 +238,7 @@ void NormalizeBackwardLoop(int64_t size, const float* dy, const float* x, float 
   }
 }
 
+#include "gpu_worker/engine/cpu/blocked/lane-inl.h"
 #include "gpu_worker/engine/cpu/blocked/winograd-inl.h"
 
 constexpr BlockedMath kMath = {Products,
@@ -244,6 +259,12 @@ constexpr BlockedMath kMath = {Products,
                                InverseWeights,
                                FrequencyProducts,
                                Transpose,
+                               ConvPool,
+                               Unpool,
+                               Spread,
+                               Dense,
+                               DenseWeights,
+                               SumSamples,
                                HWY_TARGET == HWY_AVX3   ? kAvx512
                                : HWY_TARGET == HWY_AVX2 ? kAvx2
                                                         : kEmulated};

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "gpu_worker/engine/cpu/blocked/lane_math.h"
 
 namespace capstan::engine {
 
@@ -123,6 +124,13 @@ struct BlockedMath {
   void (*frequency_products)(const FrequencyCall& call);
   // 16 rows of 16 floats.
   void (*transpose)(const float* from, int64_t from_row, float* to, int64_t to_row);
+  void (*conv_pool)(const ConvPoolCall& call);
+  void (*unpool)(const UnpoolCall& call);
+  void (*spread)(const SpreadCall& call);
+  void (*dense)(const DenseCall& call);
+  void (*dense_weights)(const DenseWeightsCall& call);
+  // to[i] = SumOfSamples(from + 16 * i), for i of [0, count).
+  void (*sum_samples)(int64_t count, const float* from, float* to);
   absl::string_view target;  // one of the words below
 };
 

@@ -1,0 +1,123 @@
+#include "gpu_worker/engine/plan/program.h"
+
+#include <string>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "training/graph/models.h"
+#include "training/ops/add/add.h"
+#include "training/ops/conv/conv.h"
+#include "training/ops/flatten/flatten.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/relu/relu.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
+
+namespace capstan::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using training::Graph;
+
+bool Always(const Graph&, int) { return true; }
+std::vector<training::SavedTensor> OneTensor(const Graph&, int) { return {{{7}}}; }
+
+FusionPattern Pattern(std::vector<std::string> ops) {
+  return {std::move(ops), Always, {.x = true}, OneTensor};
+}
+
+Graph Lenet() { return *training::MakeModel("lenet", 10, {1, 28, 28}); }
+
+std::vector<std::pair<int, int>> Nodes(const Program& program) {
+  std::vector<std::pair<int, int>> nodes;
+  for (const ProgramStep& step : program.steps) nodes.emplace_back(step.first, step.last);
+  return nodes;
+}
+
+// conv1 relu pool1 conv2 relu pool2 flatten fc1 relu fc2 relu fc3 loss
+TEST(ProgramTest, ARunIsOneStepAndKeepsNothingWithin) {
+  const Graph graph = Lenet();
+  const Program program =
+      MakeProgram(graph, {Pattern({"Conv", "Relu", "MaxPool"}), Pattern({"Gemm", "Relu"})});
+  using Pair = std::pair<int, int>;
+  EXPECT_THAT(Nodes(program), ElementsAre(Pair(0, 2), Pair(3, 5), Pair(6, 6), Pair(7, 8),
+                                          Pair(9, 10), Pair(11, 11), Pair(12, 12)));
+  const ProgramStep& conv2 = program.steps[1];
+  EXPECT_EQ(conv2.pattern, 0);
+  EXPECT_THAT(conv2.inputs, ElementsAre(3));
+  EXPECT_EQ(conv2.output, 6);
+  ASSERT_EQ(conv2.saved.size(), 1u);
+  const PlannedBuffer& saved = program.buffers[conv2.saved[0]];
+  EXPECT_EQ(saved.sample_elements, 7);
+  // Forward is step 1 of 7, backward 2 * 7 - 1 - 1.
+  EXPECT_EQ(saved.first, 1);
+  EXPECT_EQ(saved.last, 12);
+  for (const int within : {1, 2, 4, 5, 8, 10}) {
+    EXPECT_EQ(program.values[within], -1) << within;
+    EXPECT_EQ(program.gradients[within], -1) << within;
+  }
+  for (const int stored : {3, 6, 9}) {
+    EXPECT_GE(program.values[stored], 0) << stored;
+    EXPECT_GE(program.gradients[stored], 0) << stored;
+  }
+  EXPECT_EQ(program.gradients[0], -1) << "nobody wants the images' gradient";
+  // Its backward reads x, and nothing reads what comes out of pool1 later.
+  EXPECT_EQ(program.buffers[program.values[3]].last, 12);
+}
+
+TEST(ProgramTest, WithoutPatternsEachNodeIsAStep) {
+  const Graph graph = Lenet();
+  const Program program = MakeProgram(graph, {});
+  ASSERT_EQ(program.steps.size(), static_cast<size_t>(graph.node_count()));
+  for (int i = 0; i < graph.node_count(); ++i) {
+    EXPECT_EQ(program.steps[i].first, i);
+    EXPECT_EQ(program.steps[i].last, i);
+    EXPECT_EQ(program.steps[i].pattern, -1);
+    EXPECT_GE(program.values[i], 0);
+  }
+}
+
+// gemm0 and relu1, which two read; gemm2 and relu3; both are added and made relu5.
+TEST(ProgramTest, WhatOthersReadStaysApart) {
+  std::vector<training::GraphNode> nodes;
+  nodes.push_back({"gemm0", training::Gemm{4}, {0}});
+  nodes.push_back({"relu1", training::Relu(), {1}});
+  nodes.push_back({"gemm2", training::Gemm{4}, {2}});
+  nodes.push_back({"add3", training::Add(), {2, 3}});
+  nodes.push_back({"relu4", training::Relu(), {4}});
+  nodes.push_back({"loss", training::SoftmaxCrossEntropyLoss(), {5}});
+  const absl::StatusOr<Graph> graph = Graph::Build("test", {3}, nodes);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const auto runs = FindFusedRuns(
+      *graph,
+      {Pattern({"Relu", "Gemm"}), Pattern({"Gemm", "Add", "Relu"}), Pattern({"Gemm", "Relu"})});
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].first, 0);  // value 2 is read twice, so Relu and Gemm are none
+  EXPECT_EQ(runs[0].pattern, 2);
+  EXPECT_EQ(runs[1].first, 2);
+  EXPECT_EQ(runs[1].last, 4);
+  EXPECT_EQ(runs[1].pattern, 1);
+  // The other summand comes from outside, before what the run has made.
+  const Program program = MakeProgram(*graph, {Pattern({"Gemm", "Add", "Relu"})});
+  const ProgramStep& run = program.steps[2];
+  EXPECT_THAT(run.inputs, ElementsAre(2, 2));
+  ASSERT_EQ(run.gradients.size(), 2u);
+  EXPECT_TRUE(run.gradients[0].wanted && !run.gradients[0].add);
+  EXPECT_TRUE(run.gradients[1].wanted && run.gradients[1].add);
+}
+
+bool Never(const Graph&, int) { return false; }
+
+TEST(ProgramTest, APatternThatDoesNotFitLeavesItsNodesToTheNext) {
+  const Graph graph = Lenet();
+  FusionPattern refused = Pattern({"Conv", "Relu", "MaxPool"});
+  refused.fits = Never;
+  const auto runs = FindFusedRuns(graph, {refused, Pattern({"Conv", "Relu"})});
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].first, 0);
+  EXPECT_EQ(runs[0].last, 1);
+  EXPECT_EQ(runs[1].first, 3);
+}
+
+}  // namespace
+}  // namespace capstan::engine
