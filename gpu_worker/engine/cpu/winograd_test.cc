@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "gpu_worker/engine/cpu/phases_fixture.h"
 #include "gtest/gtest.h"
 
 namespace capstan::engine {
@@ -18,48 +18,10 @@ namespace {
 // rounding grows.
 constexpr double kTolerance = 2e-5;
 
-class Floats {
- public:
-  explicit Floats(int64_t count)
-      : memory_(*AllocateAligned(count * 4, "test")),
-        data_(reinterpret_cast<float*>(memory_.get())),
-        count_(count) {}
-  Floats(int64_t count, std::mt19937& random) : Floats(count) {
-    std::normal_distribution<float> normal;
-    for (int64_t i = 0; i < count; ++i) data_[i] = normal(random);
-  }
-  float* data() const { return data_; }
-  int64_t count() const { return count_; }
-  std::vector<float> values() const { return {data_, data_ + count_}; }
-  float operator[](int64_t i) const { return data_[i]; }
-
- private:
-  AlignedBytes memory_;
-  float* data_;
-  int64_t count_;
-};
-
 struct Case {
   std::string name;
   int64_t channels, outputs, height, width, rows, columns, top, left, blocks;
 };
-
-// Pieces from the last to the first; what holds nothing between them holds no numbers.
-void RunPhases(const NodePhases& phases, const std::vector<Phase>& list, BatchRun run) {
-  const auto nan = std::numeric_limits<float>::quiet_NaN();
-  const Floats shared(phases.shared_bytes / 4);
-  std::fill_n(shared.data(), shared.count(), nan);
-  run.shared = shared.data();
-  for (const auto* const of : {&phases.load, &list}) {
-    for (const Phase& phase : *of) {
-      const Floats scratch(phase.scratch_bytes / 4);
-      for (int64_t i = phase.pieces(run); i-- > 0;) {
-        std::fill_n(scratch.data(), scratch.count(), nan);
-        phase.run(run, i, reinterpret_cast<char*>(scratch.data()));
-      }
-    }
-  }
-}
 
 class WinogradTest : public ::testing::TestWithParam<Case> {
  protected:

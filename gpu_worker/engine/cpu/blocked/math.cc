@@ -4,6 +4,7 @@
 #define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SSE4 | HWY_SSSE3)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/engine/cpu/blocked/math.cc"
+#include <algorithm>
 #include <cmath>
 
 #include "absl/status/status.h"
@@ -87,14 +88,16 @@ void Products(const ProductsCall& call) {
 }
 
 template <int kOutputs, int kTaps>
-HWY_INLINE void WeightTile(const WeightSumsCall& call, int64_t first_output, int part) {
+HWY_INLINE void WeightTile(const WeightSumsCall& call, int64_t first_output, int64_t first_tap,
+                           int part) {
   V sums[kOutputs][kTaps];
-  float* const out = call.sums + first_output * call.tap_count * 16 + part * kLanes;
+  float* const out = call.sums + (first_output * call.tap_count + first_tap) * 16 + part * kLanes;
   for (int o = 0; o < kOutputs; ++o) {
     for (int t = 0; t < kTaps; ++t) sums[o][t] = hn::Load(d, out + (o * call.tap_count + t) * 16);
   }
   const float* const dy = call.dy + first_output * call.dy_plane + part * kLanes;
   const float* const x = call.x + part * kLanes;
+  const int64_t* const taps = call.taps + first_tap;
   for (int64_t p = 0; p < call.rows; ++p) {
     for (int64_t q = 0; q < call.columns; ++q) {
       const float* const at = x + p * call.x_row + q * call.x_step;
@@ -103,7 +106,7 @@ HWY_INLINE void WeightTile(const WeightSumsCall& call, int64_t first_output, int
         g[o] = hn::Load(d, dy + o * call.dy_plane + p * call.dy_row + q * 16);
       }
       for (int t = 0; t < kTaps; ++t) {
-        const V v = hn::Load(d, at + call.taps[t]);
+        const V v = hn::Load(d, at + taps[t]);
         for (int o = 0; o < kOutputs; ++o) sums[o][t] = Fma(g[o], v, sums[o][t]);
       }
     }
@@ -116,46 +119,61 @@ HWY_INLINE void WeightTile(const WeightSumsCall& call, int64_t first_output, int
 // `outputs` is 1 to kMost.
 template <int kMost, int kTaps>
 HWY_INLINE void WeightOutputs(const WeightSumsCall& call, int64_t first, int64_t outputs,
-                              int part) {
+                              int64_t first_tap, int part) {
   if (outputs == kMost) {
-    WeightTile<kMost, kTaps>(call, first, part);
+    WeightTile<kMost, kTaps>(call, first, first_tap, part);
   } else if constexpr (kMost > 1) {
-    WeightOutputs<kMost - 1, kTaps>(call, first, outputs, part);
+    WeightOutputs<kMost - 1, kTaps>(call, first, outputs, first_tap, part);
   }
 }
 
 // Outputs are cut into tiles as equal as can be.
 template <int kMost, int kTaps>
-void WeightTiles(const WeightSumsCall& call) {
+void WeightTiles(const WeightSumsCall& call, int64_t first_tap) {
   const int64_t tiles = (call.outputs + kMost - 1) / kMost;
   for (int part = 0; part < kParts; ++part) {
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t o = call.outputs * tile / tiles;
-      WeightOutputs<kMost, kTaps>(call, o, call.outputs * (tile + 1) / tiles - o, part);
+      WeightOutputs<kMost, kTaps>(call, o, call.outputs * (tile + 1) / tiles - o, first_tap, part);
     }
   }
 }
 
+// To 27 sums where there are 32 registers, else 12.
 void WeightSums(const WeightSumsCall& call) {
-  switch (call.tap_count) {
-    case 1:
-      return WeightTiles<8, 1>(call);
-    case 2:
-      return WeightTiles<4, 2>(call);
-    case 3:
-      return WeightTiles < kParts == 1 ? 8 : 4, 3 > (call);
-    case 4:
-      return WeightTiles<2, 4>(call);
-    case 5:
-      return WeightTiles < kParts == 1 ? 5 : 2, 5 > (call);
-    case 6:
-      return WeightTiles<2, 6>(call);
-    case 7:
-      return WeightTiles<2, 7>(call);
-    case 8:
-      return WeightTiles<2, 8>(call);
-    default:
-      return WeightTiles<2, 9>(call);
+  constexpr int kTapsAtOnce = kParts == 1 ? 9 : 3;
+  for (int64_t t = 0; t < call.tap_count; t += kTapsAtOnce) {
+    switch (std::min<int64_t>(kTapsAtOnce, call.tap_count - t)) {
+      case 1:
+        WeightTiles<8, 1>(call, t);
+        break;
+      case 2:
+        WeightTiles<4, 2>(call, t);
+        break;
+      case 3:
+        WeightTiles<(kParts == 1 ? 8 : 4), 3>(call, t);
+        break;
+#if HWY_MAX_BYTES >= 64
+      case 4:
+        WeightTiles<4, 4>(call, t);
+        break;
+      case 5:
+        WeightTiles<5, 5>(call, t);
+        break;
+      case 6:
+        WeightTiles<4, 6>(call, t);
+        break;
+      case 7:
+        WeightTiles<3, 7>(call, t);
+        break;
+      case 8:
+        WeightTiles<3, 8>(call, t);
+        break;
+      default:
+        WeightTiles<3, 9>(call, t);
+        break;
+#endif
+    }
   }
 }
 
@@ -239,6 +257,7 @@ void NormalizeBackwardLoop(int64_t size, const float* dy, const float* x, float 
 }
 
 #include "gpu_worker/engine/cpu/blocked/lane-inl.h"
+#include "gpu_worker/engine/cpu/blocked/direct-inl.h"
 #include "gpu_worker/engine/cpu/blocked/winograd-inl.h"
 
 constexpr BlockedMath kMath = {Products,
@@ -265,6 +284,8 @@ constexpr BlockedMath kMath = {Products,
                                Dense,
                                DenseWeights,
                                SumSamples,
+                               OuterSums,
+                               PlaceProducts,
                                HWY_TARGET == HWY_AVX3   ? kAvx512
                                : HWY_TARGET == HWY_AVX2 ? kAvx2
                                                         : kEmulated};

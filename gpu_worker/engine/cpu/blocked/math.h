@@ -57,6 +57,45 @@ struct WeightSumsCall {
   float* sums = nullptr;  // [outputs][tap_count][16]
 };
 
+// Where a place is read in x and written in y, in floats.
+struct PlaceOffsets {
+  int64_t x = 0, y = 0;
+};
+
+// y[o * y_plane + place.y] = start + sum over channels c and taps t of
+//   weights[o / 16][c][t][o % 16] * x[c * channel_stride + taps[t] + place.x]
+// for o of [0, outputs) and `count` places; each a vector of 16 samples. `start` is bias[o], 0 where bias is null,
+// or, where `add`, what y holds.
+struct PlaceProductsCall {
+  int64_t channels = 0, channel_stride = 0;
+  const int64_t* taps = nullptr;
+  int64_t tap_count = 0;
+  const float* x = nullptr;
+  const PlaceOffsets* places = nullptr;
+  int64_t count = 0;
+  const float* weights = nullptr;  // [runs of 16 outputs][channels][tap_count][16]
+  int64_t next_run = 0;            // floats
+  const float* bias = nullptr;     // [outputs]
+  int64_t outputs = 0;
+  float* y = nullptr;
+  int64_t y_plane = 0;
+  bool add = false;
+};
+
+// sums[r][o] += sum over p of [0, rows), q of [0, columns) and samples l of
+//   x[r * x_plane + p * x_row + q * x_step + l] * dy[p * dy_row + (q * 16 + l) * 16 * vectors + o]
+// for r of [0, count) and o of [0, 16 * vectors): sums begin at 0 and are added when they are whole.
+struct OuterSumsCall {
+  int64_t rows = 0, columns = 0;
+  const float* dy = nullptr;
+  int64_t dy_row = 0;
+  int64_t vectors = 0;
+  const float* x = nullptr;
+  int64_t x_plane = 0, x_row = 0, x_step = 0;
+  int64_t count = 0;
+  float* sums = nullptr;  // [count][16 * vectors]
+};
+
 // Winograd's F(4x4, 3x3): 36 frequencies of a tile; winograd.h says what is made of them.
 inline constexpr int64_t kFrequencies = 36;
 
@@ -131,6 +170,8 @@ struct BlockedMath {
   void (*dense_weights)(const DenseWeightsCall& call);
   // to[i] = SumOfSamples(from + 16 * i), for i of [0, count).
   void (*sum_samples)(int64_t count, const float* from, float* to);
+  void (*outer_sums)(const OuterSumsCall& call);
+  void (*place_products)(const PlaceProductsCall& call);
   absl::string_view target;  // one of the words below
 };
 
