@@ -26,6 +26,8 @@ namespace capstan::testing {
 namespace {
 
 using engine::Plan;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using training::Graph;
 using training::GraphNode;
 using training::OpCase;
@@ -166,6 +168,43 @@ TEST(GraphContractTest, EveryCaseOfEveryOperatorIsLikeItsReference) {
     ++cases;
   }
   EXPECT_GT(cases, 60);
+}
+
+// An operator without a kernel runs by its reference, which allocates in a step.
+TEST(GraphContractTest, EveryOperatorHasAKernel) {
+  for (const OpCase& op_case : training::AllOpCases()) {
+    if (op_case.hostile || training::FindOp(op_case.op.name)->loss) continue;
+    const absl::StatusOr<Graph> graph = GraphOf(op_case);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    const auto plan = CompileFor(Problem(*graph, 2, /*seed=*/1), 2, 1);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    for (const std::string& kernel : (*plan)->info().kernels) {
+      EXPECT_THAT(kernel, Not(HasSubstr("reference"))) << op_case.op.name;
+    }
+  }
+}
+
+// Whole blocks of 16 samples, one sample, one more than a block, and many.
+TEST(GraphContractTest, BatchesOfEverySize) {
+  Nodes nodes;
+  training::Conv stem = MakeConv(17, 3, 3), point = MakeConv(6, 1, 1), wide = MakeConv(6, 7, 7);
+  stem.window.strides = {2, 1};
+  stem.window.pads = {1, 0, 2, 1};
+  point.window.strides = {2, 2};
+  wide.window.pads.fill(3);
+  wide.window.strides = {2, 2};
+  int x = nodes.Add("stem", stem, {0});
+  const int first = nodes.Add("gelu", training::Gelu(), {x});
+  const int second = nodes.Add("tanh", training::Gelu{"tanh"}, {x});
+  const int left = nodes.Add("point", point, {first});
+  const int right = nodes.Add("wide", wide, {second});
+  x = nodes.Add("concat", training::Concat{1}, {left, right});
+  x = nodes.Add("drop", training::Dropout{0.25}, {x});
+  x = nodes.Add("conv", MakeConv(70, 2, 2), {x});
+  x = nodes.Add("pool", training::GlobalAveragePool(), {x});
+  const absl::StatusOr<Graph> graph = nodes.Finish({3, 7, 5}, x, 4);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (const int64_t count : {1, 17, 48, 1000}) ExpectLikeReference(*graph, count);
 }
 
 // conv - bn - relu - conv - bn, added to its input or to a smaller copy of it.

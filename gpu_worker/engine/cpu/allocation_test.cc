@@ -17,6 +17,11 @@
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
+#include "training/ops/concat/concat.h"
+#include "training/ops/dropout/dropout.h"
+#include "training/ops/gelu/gelu.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace {
 
@@ -94,40 +99,48 @@ std::unique_ptr<Device> OpenFake() {
   return *OpenPluginDevice(*plugin, "cuda:0", 0);
 }
 
-// Lanes of `most` samples and of fewer, of images `side` pixels wide.
+// Lanes of `most` samples and of fewer.
+void StepsOfGraphAllocateNothing(Device& device, const training::Graph& graph, int64_t most) {
+  const absl::StatusOr<training::FlatLayout> layout =
+      training::FlatLayout::Create(training::TensorSpecs(graph));
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  PlanOptions options;
+  options.max_batch = most;
+  options.threads = 2;
+  absl::StatusOr<std::unique_ptr<Plan>> plan = device.Compile(graph, *layout, options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const std::vector<float> weights(layout->total_floats(), 0.01f);
+  const std::vector<float> images(most * graph.value_elements(0), 0.5f);
+  const std::vector<int32_t> labels(most, 3);
+  const std::vector<int64_t> ids(most, 7);
+  std::vector<float> gradient(layout->total_floats());
+  SampleBatch full = {images.data(), labels.data(), most};
+  full.ids = ids.data();
+  SampleBatch part = full;
+  part.count = most / 3;
+  for (int warm = 0; warm < 2; ++warm) {
+    OneStep(**plan, weights, full, gradient);
+    OneStep(**plan, weights, part, gradient);
+  }
+
+  own_count = large_count = 0;
+  counting = true;
+  for (int step = 0; step < 5; ++step) {
+    OneStep(**plan, weights, full, gradient);
+    OneStep(**plan, weights, part, gradient);
+  }
+  counting = false;
+  EXPECT_EQ(own_count, 0) << graph.name();
+  EXPECT_EQ(large_count, 0) << graph.name();
+}
+
+// Images `side` pixels wide.
 void StepsAllocateNothing(Device& device, const std::vector<const char*>& names, int64_t most = 70,
                           int64_t side = 28) {
   for (const char* const name : names) {
     const absl::StatusOr<training::Graph> graph = training::MakeModel(name, 10, {1, side, side});
     ASSERT_TRUE(graph.ok()) << graph.status();
-    const absl::StatusOr<training::FlatLayout> layout =
-        training::FlatLayout::Create(training::TensorSpecs(*graph));
-    ASSERT_TRUE(layout.ok()) << layout.status();
-    PlanOptions options;
-    options.max_batch = most;
-    options.threads = 2;
-    absl::StatusOr<std::unique_ptr<Plan>> plan = device.Compile(*graph, *layout, options);
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    const std::vector<float> weights(layout->total_floats(), 0.01f);
-    const std::vector<float> images(most * side * side, 0.5f);
-    const std::vector<int32_t> labels(most, 3);
-    std::vector<float> gradient(layout->total_floats());
-    const SampleBatch full = {images.data(), labels.data(), most};
-    const SampleBatch part = {images.data(), labels.data(), most / 3};
-    for (int warm = 0; warm < 2; ++warm) {
-      OneStep(**plan, weights, full, gradient);
-      OneStep(**plan, weights, part, gradient);
-    }
-
-    own_count = large_count = 0;
-    counting = true;
-    for (int step = 0; step < 5; ++step) {
-      OneStep(**plan, weights, full, gradient);
-      OneStep(**plan, weights, part, gradient);
-    }
-    counting = false;
-    EXPECT_EQ(own_count, 0) << name;
-    EXPECT_EQ(large_count, 0) << name;
+    StepsOfGraphAllocateNothing(device, *graph, most);
   }
 }
 
@@ -142,6 +155,21 @@ TEST(AllocationTest, StepsOfPhasesAllocateNothing) {
   const std::unique_ptr<Device> device = MakeCpuDevice(options);
   StepsAllocateNothing(*device, {"lenet", "lenet_d2l", "mlp"});
   StepsAllocateNothing(*device, {"resnet18_v1"}, /*most=*/18, /*side=*/8);
+}
+
+// What no built-in model has: Concat, Dropout, both forms of Gelu.
+TEST(AllocationTest, StepsOfOtherOperatorsAllocateNothing) {
+  const absl::StatusOr<training::Graph> graph =
+      training::Graph::Build("others", {40},
+                             {{"in", training::Gemm{40}, {0}},
+                              {"gelu", training::Gelu(), {1}},
+                              {"tanh", training::Gelu{"tanh"}, {1}},
+                              {"drop", training::Dropout(), {2}},
+                              {"concat", training::Concat{1}, {3, 4}},
+                              {"head", training::Gemm{10}, {5}},
+                              {"loss", training::SoftmaxCrossEntropyLoss(), {6}}});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  StepsOfGraphAllocateNothing(*MakeCpuDevice({}), *graph, /*most=*/70);
 }
 
 // The host's part of a plug-in's step, on both sides of the ABI.

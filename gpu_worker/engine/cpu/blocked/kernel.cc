@@ -4,7 +4,10 @@
 
 #include "training/ops/add/add.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
+#include "training/ops/concat/concat.h"
 #include "training/ops/conv/conv.h"
+#include "training/ops/dropout/dropout.h"
+#include "training/ops/gelu/gelu.h"
 #include "training/ops/gemm/gemm.h"
 #include "training/ops/global_average_pool/global_average_pool.h"
 #include "training/ops/pool/pool.h"
@@ -26,7 +29,10 @@ constexpr OwnKernel kOwnKernels[] = {
     {training::Add::kName, MakeSumPhases},
     {training::AveragePool::kName, MakePoolPhases},
     {training::BatchNormalization::kName, MakeNormPhases},
+    {training::Concat::kName, MakeConcatPhases},
     {training::Conv::kName, MakeConvPhases},
+    {training::Dropout::kName, MakeDropoutPhases},
+    {training::Gelu::kName, MakeGeluPhases},
     {training::Gemm::kName, MakeGemmPhases},
     {training::GlobalAveragePool::kName, MakeGlobalPoolPhases},
     {training::MaxPool::kName, MakePoolPhases},

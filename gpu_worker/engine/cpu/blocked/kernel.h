@@ -91,6 +91,12 @@ absl::StatusOr<NodePhases> MakeSumPhases(const training::Graph& graph, int node,
                                          const NodePlaces& places);
 absl::StatusOr<NodePhases> MakeViewPhases(const training::Graph& graph, int node,
                                           const NodePlaces& places);
+absl::StatusOr<NodePhases> MakeConcatPhases(const training::Graph& graph, int node,
+                                            const NodePlaces& places);
+absl::StatusOr<NodePhases> MakeDropoutPhases(const training::Graph& graph, int node,
+                                             const NodePlaces& places);
+absl::StatusOr<NodePhases> MakeGeluPhases(const training::Graph& graph, int node,
+                                          const NodePlaces& places);
 // Any operator, by its reference: slow.
 absl::StatusOr<NodePhases> MakeReferencePhases(const training::Graph& graph, int node,
                                                const NodePlaces& places);

@@ -6,12 +6,14 @@
 #define HWY_TARGET_INCLUDE "gpu_worker/engine/cpu/blocked/math.cc"
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "hwy/foreach_target.h"  // NOLINT(build/include): must come before highway.h
 #include "hwy/highway.h"
+#include "training/random/philox.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace capstan::engine {
@@ -258,6 +260,8 @@ void NormalizeBackwardLoop(int64_t size, const float* dy, const float* x, float 
 
 #include "gpu_worker/engine/cpu/blocked/lane-inl.h"
 #include "gpu_worker/engine/cpu/blocked/direct-inl.h"
+#include "gpu_worker/engine/cpu/blocked/dropout-inl.h"
+#include "gpu_worker/engine/cpu/blocked/gelu-inl.h"
 #include "gpu_worker/engine/cpu/blocked/winograd-inl.h"
 
 constexpr BlockedMath kMath = {Products,
@@ -286,6 +290,9 @@ constexpr BlockedMath kMath = {Products,
                                SumSamples,
                                OuterSums,
                                PlaceProducts,
+                               GeluLoop,
+                               GeluBackwardLoop,
+                               DropoutLoop,
                                HWY_TARGET == HWY_AVX3   ? kAvx512
                                : HWY_TARGET == HWY_AVX2 ? kAvx2
                                                         : kEmulated};

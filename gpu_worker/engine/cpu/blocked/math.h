@@ -96,6 +96,23 @@ struct OuterSumsCall {
   float* sums = nullptr;  // [count][16 * vectors]
 };
 
+// y = (add ? y : 0) + (dropped ? 0 : x * scale) for elements [first, first + count) of a block. Word e % 4 of Philox's
+// block with the counter (e / 4, second_words[l], third_word, fourth_words[l]) drops element e of sample l where its
+// upper 24 bits are below `threshold`. y may be x.
+struct DropoutCall {
+  int64_t first = 0;  // a multiple of 4
+  int64_t count = 0;
+  const uint64_t* second_words = nullptr;  // [16]
+  uint32_t third_word = 0;
+  const uint64_t* fourth_words = nullptr;  // [16]
+  uint32_t key[2] = {};
+  uint32_t threshold = 0;
+  float scale = 1;
+  const float* x = nullptr;  // of the first element
+  float* y = nullptr;
+  bool add = false;
+};
+
 // Winograd's F(4x4, 3x3): 36 frequencies of a tile; winograd.h says what is made of them.
 inline constexpr int64_t kFrequencies = 36;
 
@@ -172,6 +189,12 @@ struct BlockedMath {
   void (*sum_samples)(int64_t count, const float* from, float* to);
   void (*outer_sums)(const OuterSumsCall& call);
   void (*place_products)(const PlaceProductsCall& call);
+  // y = x Phi(x), Phi by its definition or by tanh, with the bits of the reference. y may be x.
+  void (*gelu)(int64_t size, const float* x, bool tanh_form, float* y);
+  // dx = (add ? dx : 0) + dy * (the derivative at x). dx may be dy.
+  void (*gelu_backward)(int64_t size, const float* x, const float* dy, bool tanh_form, float* dx,
+                        bool add);
+  void (*dropout)(const DropoutCall& call);
   absl::string_view target;  // one of the words below
 };
 

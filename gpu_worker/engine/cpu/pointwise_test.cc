@@ -1,0 +1,237 @@
+// Kernels that have the bits of their references: Concat, Dropout and Gelu, with every instruction set.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gpu_worker/engine/cpu/phases_fixture.h"
+#include "gtest/gtest.h"
+#include "training/ops/concat/concat.h"
+#include "training/ops/dropout/dropout.h"
+#include "training/ops/flatten/flatten.h"
+#include "training/ops/gelu/gelu.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/relu/relu.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
+
+namespace capstan::engine {
+namespace {
+
+using training::Graph;
+using training::Shape;
+using Maker = absl::StatusOr<NodePhases> (*)(const Graph& graph, int node,
+                                             const NodePlaces& places);
+
+// Any NaN is like any other: its bits are the processor's.
+std::vector<uint32_t> BitsOf(const std::vector<float>& values) {
+  std::vector<uint32_t> bits(values.size());
+  std::memcpy(bits.data(), values.data(), values.size() * sizeof(float));
+  for (size_t i = 0; i < bits.size(); ++i) {
+    if (std::isnan(values[i])) bits[i] = 0x7fc00000;
+  }
+  return bits;
+}
+
+// An operator over `inputs` values of shapes that differ in the first dimension.
+struct Case {
+  std::string name;
+  training::Operator op;
+  Shape input;
+  int inputs;
+  int64_t count;  // samples
+};
+
+class PointwiseTest : public ::testing::TestWithParam<Case> {
+ protected:
+  PointwiseTest() {
+    for (int64_t i = 0; i < of.count; ++i) ids.push_back((int64_t{1} << 40) + 77 * i);
+    run.samples.count = of.count;
+    run.samples.training = true;
+    run.samples.ids = ids.data();
+    run.samples.seed = 5;
+    run.samples.epoch = 3;
+    run.blocks = CeilDivide(of.count, kSideBySide);
+    std::vector<training::GraphNode> nodes;
+    std::vector<int> inputs = {0};
+    for (int i = 1; i < of.inputs; ++i) {
+      nodes.push_back({"relu" + std::to_string(i), training::Relu(), {0}});
+      inputs.push_back(i);
+    }
+    node = static_cast<int>(nodes.size());
+    nodes.push_back({"op", of.op, inputs});
+    nodes.push_back({"flatten", training::Flatten(), {node + 1}});
+    nodes.push_back({"head", training::Gemm{2}, {node + 2}});
+    nodes.push_back({"loss", training::SoftmaxCrossEntropyLoss(), {node + 3}});
+    graph = Graph::Build("test", of.input, nodes);
+  }
+
+  // Drawn, zeros where no sample is.
+  Floats Draw(int64_t elements) {
+    Floats values(run.blocks * elements * kSideBySide, random);
+    for (int64_t i = 0; i < values.count(); ++i) {
+      const int64_t block = i / (elements * kSideBySide);
+      if (i % kSideBySide >= run.InBlock(block)) values.data()[i] = 0;
+    }
+    return values;
+  }
+
+  // y, then dx of each input: stored, or added to what `starts` hold.
+  std::vector<uint32_t> Results(Maker make, const BlockedMath* math, bool add) {
+    const int64_t elements = graph->value_elements(0);
+    const int64_t out = graph->value_elements(graph->output_of(node));
+    std::vector<Floats> gradients;
+    NodePlaces places;
+    places.math = math;
+    const Floats y(run.blocks * out * kSideBySide);
+    places.y = y.data();
+    places.dy = dy.data();
+    places.backward = true;
+    places.max_blocks = run.blocks + 2;
+    for (int i = 0; i < of.inputs; ++i) {
+      places.x.push_back(x[i].data());
+      gradients.emplace_back(run.blocks * elements * kSideBySide);
+      std::copy_n(starts[i].data(), starts[i].count(), gradients.back().data());
+      places.dx.push_back({gradients.back().data(), add});
+    }
+    absl::StatusOr<NodePhases> phases = make(*graph, node, places);
+    EXPECT_TRUE(phases.ok()) << phases.status();
+    RunPhases(*phases, phases->forward, run);
+    RunPhases(*phases, phases->backward, run);
+    std::vector<float> all = y.values();
+    for (const Floats& gradient : gradients) {
+      const std::vector<float> values = gradient.values();
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return BitsOf(all);
+  }
+
+  const Case& of = GetParam();
+  std::mt19937 random{7};
+  std::vector<int64_t> ids;
+  BatchRun run;
+  int node = 0;
+  absl::StatusOr<Graph> graph = absl::UnknownError("");
+  std::vector<Floats> x, starts;
+  Floats dy{0};
+};
+
+TEST_P(PointwiseTest, HasTheBitsOfItsReference) {
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (int i = 0; i < of.inputs; ++i) {
+    x.push_back(Draw(graph->value_elements(0)));
+    starts.push_back(Draw(graph->value_elements(0)));
+  }
+  dy = Draw(graph->value_elements(graph->output_of(node)));
+  for (const bool training : {true, false}) {
+    run.samples.training = training;
+    for (const bool add : {false, true}) {
+      if (!training && of.op.name == training::Dropout::kName) continue;  // has no backward then
+      const std::vector<uint32_t> want = Results(MakeReferencePhases, PresentMath().front(), add);
+      for (const BlockedMath* const math : PresentMath()) {
+        EXPECT_EQ(Results(MakeNodePhases, math, add), want)
+            << math->target << (add ? ", added" : ", stored") << (training ? "" : ", evaluated");
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PointwiseTest,
+    ::testing::Values(Case{"gelu_one", training::Gelu(), {1}, 1, 1},
+                      Case{"gelu", training::Gelu(), {5, 3, 7}, 1, 17},
+                      Case{"gelu_tanh", training::Gelu{"tanh"}, {5, 3, 7}, 1, 17},
+                      Case{"gelu_batch", training::Gelu(), {3}, 1, 1000},
+                      Case{"dropout_one", training::Dropout(), {1}, 1, 1},
+                      Case{"dropout", training::Dropout{0.3}, {5, 3, 7}, 1, 17},
+                      // Several pieces of a block, the last one of 3 elements.
+                      Case{"dropout_pieces", training::Dropout{0.9}, {2051}, 1, 19},
+                      Case{"dropout_batch", training::Dropout{0.1}, {6}, 1, 1000},
+                      Case{"concat_one", training::Concat{1}, {3}, 1, 1},
+                      Case{"concat_channels", training::Concat{1}, {3, 5, 7}, 3, 17},
+                      Case{"concat_width", training::Concat{3}, {3, 5, 7}, 2, 17},
+                      Case{"concat_pieces", training::Concat{2}, {3, 401, 3}, 3, 18},
+                      Case{"concat_batch", training::Concat{1}, {5}, 2, 1000}),
+    [](const auto& info) { return info.param.name; });
+
+// One value several times: its gradients are added in the order of the inputs.
+TEST(ConcatTest, OneValueTwice) {
+  const absl::StatusOr<Graph> graph =
+      Graph::Build("test", {2000},
+                   {{"concat", training::Concat{1}, {0, 0}},
+                    {"head", training::Gemm{2}, {1}},
+                    {"loss", training::SoftmaxCrossEntropyLoss(), {2}}});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  std::mt19937 random(7);
+  BatchRun run;
+  run.samples.count = 16;
+  run.blocks = 1;
+  const Floats x(2000 * 16, random), dy(4000 * 16, random), y(4000 * 16), dx(2000 * 16);
+  NodePlaces places;
+  places.math = PresentMath().front();
+  places.x = {x.data(), x.data()};
+  places.y = y.data();
+  places.dy = dy.data();
+  places.backward = true;
+  places.dx = {{dx.data(), false}, {dx.data(), true}};
+  const absl::StatusOr<NodePhases> phases = MakeConcatPhases(*graph, 0, places);
+  ASSERT_TRUE(phases.ok()) << phases.status();
+  RunPhases(*phases, phases->forward, run);
+  RunPhases(*phases, phases->backward, run);
+  for (int64_t i = 0; i < dx.count(); ++i) {
+    ASSERT_EQ(y[i], x[i]);
+    ASSERT_EQ(y[dx.count() + i], x[i]);
+    ASSERT_EQ(dx[i], dy[i] + dy[dx.count() + i]);
+  }
+}
+
+// Numbers of every size and sign, where graphs have those around 1 alone.
+TEST(GeluTest, EveryNumberHasTheBitsOfTheReference) {
+  std::mt19937 random(7);
+  std::vector<float> special = {0.0f,   -0.0f,   1e-45f, -1e-45f, 1e-38f, 3.4e38f, -3.4e38f,
+                                0.7f,   -0.7f,   8.4f,   -8.4f,   8.5f,   -8.5f,   38.6f,
+                                -38.6f, 0.7072f, 9.9f,   -9.9f,   1e10f,  -1e10f};
+  special.push_back(std::numeric_limits<float>::infinity());
+  special.push_back(-std::numeric_limits<float>::infinity());
+  special.push_back(std::numeric_limits<float>::quiet_NaN());
+  constexpr int64_t kCount = 1 << 17;
+  const Floats x(kCount), dy(kCount, random);
+  std::uniform_real_distribution<float> near(-15, 15);
+  for (int64_t i = 0; i < kCount; ++i) {
+    const auto bits = static_cast<uint32_t>(random());
+    std::memcpy(x.data() + i, &bits, sizeof(bits));
+    if (i % 2 == 0) x.data()[i] = near(random);
+    if (i < static_cast<int64_t>(special.size())) x.data()[i] = special[i];
+  }
+  for (const char* const form : {"none", "tanh"}) {
+    const absl::StatusOr<Graph> graph =
+        Graph::Build("test", {kCount},
+                     {{"gelu", training::Gelu{form}, {0}},
+                      {"head", training::Gemm{2}, {1}},
+                      {"loss", training::SoftmaxCrossEntropyLoss(), {2}}});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    training::SampleInfo samples;
+    samples.count = 1;
+    std::vector<float> y(kCount), dx(kCount, -0.0f);  // the reference adds to it
+    training::ForwardCall<float> forward{graph->instance(0), samples, {x.data()}};
+    forward.y = y.data();
+    graph->def(0).reference.forward(forward);
+    training::BackwardCall<float> backward{graph->instance(0), samples, {x.data()}};
+    backward.dy = dy.data();
+    backward.dx = {dx.data()};
+    graph->def(0).reference.backward(backward);
+    for (const BlockedMath* const math : PresentMath()) {
+      const bool tanh_form = std::string(form) == "tanh";
+      std::vector<float> got(kCount);
+      math->gelu(kCount, x.data(), tanh_form, got.data());
+      EXPECT_EQ(BitsOf(got), BitsOf(y)) << math->target << ", " << form;
+      math->gelu_backward(kCount, x.data(), dy.data(), tanh_form, got.data(), /*add=*/false);
+      EXPECT_EQ(BitsOf(got), BitsOf(dx)) << math->target << ", " << form;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace capstan::engine
