@@ -14,7 +14,7 @@ inline constexpr int64_t kMaskBytes = 8;
 
 // Convolution of stride 1, Relu and pooling of windows of 2 x 2 that do not overlap. For outputs o and
 // windows (p, q):
-//   a[o][h][w] = bias[o] + sum over channels c and taps t of
+//   a[o][h][w] = bias[o] + sum over taps t and, within one, channels c of
 //                weights[(o * channels + c) * tap_count + t] * x[c * channel_stride + h * x_row + w * 16 + taps[t]]
 // y [outputs][rows][columns][16] is the largest of max(a, 0) over the window, or its mean. A NaN stays. masks
 // [outputs][rows][columns][kMaskBytes]: the first of the largest where it is above 0; with a mean, all above 0.
