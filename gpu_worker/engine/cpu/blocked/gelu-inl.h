@@ -13,8 +13,13 @@ constexpr DF df;
 constexpr int64_t kDoubles = static_cast<int64_t>(hn::MaxLanes(D64()));
 
 HWY_INLINE hn::Vec<DF> ToFloats(V64 x) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::Set(df, static_cast<float>(hn::GetLane(x)));  // Highway's keeps infinities out
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  // Highway's own keeps infinities out.
+  HWY_ALIGN double from[kDoubles];
+  HWY_ALIGN float to[kDoubles];
+  hn::Store(x, d64, from);
+  for (int64_t i = 0; i < kDoubles; ++i) to[i] = static_cast<float>(from[i]);
+  return hn::LoadU(df, to);
 #else
   return hn::DemoteTo(df, x);
 #endif
