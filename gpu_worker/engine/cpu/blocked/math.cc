@@ -258,10 +258,10 @@ void NormalizeBackwardLoop(int64_t size, const float* dy, const float* x, float 
   }
 }
 
-#include "gpu_worker/engine/cpu/blocked/lane-inl.h"
 #include "gpu_worker/engine/cpu/blocked/direct-inl.h"
 #include "gpu_worker/engine/cpu/blocked/dropout-inl.h"
 #include "gpu_worker/engine/cpu/blocked/gelu-inl.h"
+#include "gpu_worker/engine/cpu/blocked/lane-inl.h"
 #include "gpu_worker/engine/cpu/blocked/winograd-inl.h"
 
 constexpr BlockedMath kMath = {Products,
