@@ -15,7 +15,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "capstan/job/v1/checkpoint_service.grpc.pb.h"
 #include "coordinator/checkpoint_service.h"
@@ -108,6 +110,27 @@ class HangingDiskTest : public FilesJobTest {
                 AllOf(HasSubstr(shard_.storage_path), HasSubstr("has not answered within 4s")));
     EXPECT_LT(call.took(), FileCalls::kPatience + absl::Seconds(10));  // a machine that is busy
   }
+  // Calls that have come to the coordinator.
+  double Started() const {
+    double sum = 0;
+    for (const absl::string_view line : absl::StrSplit(server_->registry().Scrape(), '\n')) {
+      double count = 0;
+      if (absl::StartsWith(line, "grpc_server_started_total{") &&
+          absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &count)) {
+        sum += count;
+      }
+    }
+    return sum;
+  }
+  // Has come to the coordinator.
+  std::unique_ptr<PatientCall> Begin(const Call& call) const {
+    const double before = Started();
+    auto patient = std::make_unique<PatientCall>(call);
+    const absl::Time deadline = absl::Now() + kWait;
+    while (Started() == before && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+    EXPECT_GT(Started(), before);
+    return patient;
+  }
   // The end of the coordinator is its end.
   void ExpectTheEndBeside(PatientCall& call) {
     const absl::Duration begin = MonotonicNow();
@@ -152,9 +175,9 @@ TEST_F(HangingFilesTest, CallersAreToldNothingPilesUpAndTheCoordinatorEndsBeside
   ExpectTold(patient);
 
   // An upload has no patience of its own, since a large file is hashed.
-  PatientCall upload(
+  const std::unique_ptr<PatientCall> upload = Begin(
       [this](absl::Duration) { return Upload(Header(shard_, "shard-0.safetensors", 1, 2, 100)); });
-  ExpectTheEndBeside(upload);
+  ExpectTheEndBeside(*upload);
 }
 
 // The job has the checkpoints 1-2 and 1-3.
@@ -268,9 +291,9 @@ TEST_F(HangingCheckpointsTest, DownloadsAreToldAndADeletionIsDurableWithoutTheDi
 
 TEST_F(HangingCheckpointsTest, TheCoordinatorEndsBesideADownload) {
   Hang();
-  PatientCall patient(download_);
+  const std::unique_ptr<PatientCall> patient = Begin(download_);
   CallUntilRefused(download_, CheckpointServiceImpl::kMaxCalls, FileCalls::kThreads);
-  ExpectTheEndBeside(patient);
+  ExpectTheEndBeside(*patient);
 }
 
 TEST_F(HangingCheckpointsTest, VerificationsAreToldAndKeepOneThread) {
@@ -295,9 +318,9 @@ TEST_F(HangingCheckpointsTest, VerificationsAreToldAndKeepOneThread) {
 
 TEST_F(HangingCheckpointsTest, TheCoordinatorEndsBesideAVerification) {
   Hang();
-  PatientCall patient(verify_);
+  const std::unique_ptr<PatientCall> patient = Begin(verify_);
   CallUntilRefused(verify_, JobServiceImpl::kMaxVerified, /*max_threads=*/1);
-  ExpectTheEndBeside(patient);
+  ExpectTheEndBeside(*patient);
 }
 
 // Patience is that with the disk, not with the size: each block begins it anew.
