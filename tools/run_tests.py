@@ -119,11 +119,11 @@ class Idle:
                 self.group = None
         return status, log_path(name)
 
-    def hurry(self):
-        """What runs, and what comes, has the priority of everybody."""
+    def hurry(self, hurried=True):
+        """What runs, and what comes, has the priority of everybody; or no more."""
         with self.lock:
-            self.hurried = True
-            self.weigh(0)
+            self.hurried = hurried
+            self.weigh(0 if hurried else 19)
 
     def stop(self):
         """Ends what runs; an interrupt of the terminal does not reach another session."""
@@ -177,6 +177,7 @@ class Builder:
             if preset in self.beside:
                 self.idle.hurry()
                 status, log = self.beside.pop(preset).result()
+                self.idle.hurry(False)  # the next one runs beside the tests of this one
             else:
                 status, log = self.make(preset, todo, part, logged)
             self.done.update((preset, t) for t in targets)
