@@ -13,7 +13,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::SizeIs;
 
 TEST(LaneOwnersTest, LanesAreDealtInRuns) {
   EXPECT_THAT(DealLanes(8, 2), ElementsAre(0, 0, 0, 0, 1, 1, 1, 1));

@@ -61,7 +61,7 @@ struct FlagSet::Impl {
   // ours reads them, so that every message is ours too.
   void AddOption(absl::string_view name, absl::string_view placeholder, absl::string_view help,
                  const std::string& default_text, const std::string& unit, bool many,
-                 Setter setter) {
+                 const Setter& setter) {
     CLI::Option* const option = app.add_option_function<std::vector<std::string>>(
         absl::StrCat("--", name),
         [this, name = std::string(name), setter](const std::vector<std::string>& values) {

@@ -510,7 +510,7 @@ TEST(HostileGraphTest, IsRefusedWithFieldValueAndLimit) {
 }
 
 TEST(HostileGraphTest, SizesBeyondEveryLimitAreErrors) {
-  const auto refused = [](GraphMessage graph, const Shape& input) {
+  const auto refused = [](const GraphMessage& graph, const Shape& input) {
     const absl::Status status = GraphOf(graph, input).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
