@@ -119,11 +119,11 @@ class Idle:
                 self.group = None
         return status, log_path(name)
 
-    def hurry(self, hurried=True):
-        """What runs, and what comes, has the priority of everybody; or no more."""
+    def hurry(self):
+        """What runs, and what comes, has the priority of everybody."""
         with self.lock:
-            self.hurried = hurried
-            self.weigh(0 if hurried else 19)
+            self.hurried = True
+            self.weigh(0)
 
     def stop(self):
         """Ends what runs; an interrupt of the terminal does not reach another session."""
@@ -148,10 +148,9 @@ class Builder:
         self.report, self.done, self.broken = report, set(), set()
         self.idle, self.pool, self.beside = Idle(), concurrent.futures.ThreadPoolExecutor(1), {}
 
-    def build_beside(self, presets):
-        """Begins to build all of the presets, one after the other, while tests wait more than they compute."""
-        for preset in presets:
-            self.beside[preset] = self.pool.submit(self.make, preset, ['all'], 'build-' + preset, self.idle.run)
+    def build_beside(self, preset):
+        """Begins to build all of the preset, while tests wait more than they compute."""
+        self.beside[preset] = self.pool.submit(self.make, preset, ['all'], 'build-' + preset, self.idle.run)
 
     def make(self, preset, targets, part, run):
         """Configures, and builds those of the targets that are known; (exit status, log)."""
@@ -177,7 +176,6 @@ class Builder:
             if preset in self.beside:
                 self.idle.hurry()
                 status, log = self.beside.pop(preset).result()
-                self.idle.hurry(False)  # the next one runs beside the tests of this one
             else:
                 status, log = self.make(preset, todo, part, logged)
             self.done.update((preset, t) for t in targets)
@@ -278,7 +276,7 @@ class Tiers:
     def __init__(self, report, tiers, quick, long):
         self.report, self.quick, self.long = report, quick, long
         self.builder = Builder(report)
-        self.next_presets = [preset for preset in ('asan', 'tsan') if preset in tiers]  # they are also the tiers' names
+        self.has_asan = 'asan' in tiers
 
     def style(self):
         with Part(self.report, 'style'):
@@ -329,12 +327,14 @@ class Tiers:
         self.dev('sim', 1)
 
     def e2e(self):
-        """Those that time something run alone, then the others, which wait more than they compute: builds run beside them."""
+        """Those that time something run alone, then the others, which wait more than they compute: a build runs beside them."""
         if not self.builder.build('dev', ['all']):
             return
         with Part(self.report, 'e2e'):
             run_ctest(self.report, 'dev', ['e2e'], 1, 'e2e-timed', select=['-L', '^timed$'])
-            self.builder.build_beside(self.next_presets)
+            # One alone: tests with a sanitizer leave no time, and wait for the disk.
+            if self.has_asan:
+                self.builder.build_beside('asan')
             run_ctest(self.report, 'dev', ['e2e'], JOBS, 'e2e', select=['-LE', '^timed$'])
 
     def smoke(self):

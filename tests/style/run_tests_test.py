@@ -88,7 +88,6 @@ class IdleTest(unittest.TestCase):
     def test_a_build_beside_tests_weighs_least_until_it_is_waited_for(self):
         self.assertEqual(self.weight_after(lambda idle: None), (3, '19'))
         self.assertEqual(self.weight_after(lambda idle: idle.hurry()), (3, '0'))
-        self.assertEqual(self.weight_after(lambda idle: (idle.hurry(), idle.hurry(False))), (3, '19'))
 
     def test_what_runs_ends_with_its_caller(self):
         self.assertEqual(self.weight_after(lambda idle: idle.stop())[0], -15)
