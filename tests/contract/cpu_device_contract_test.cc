@@ -1,5 +1,9 @@
-// The CPU device under the contract: on oneDNN where the build has it, and on plain loops.
+// The CPU device under the contract.
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "gpu_worker/engine/cpu/blocked/math.h"
 #include "gpu_worker/engine/cpu/cpu_device.h"
 #include "gpu_worker/engine/device/open.h"
 #include "tests/contract/device_cases.h"
@@ -9,6 +13,7 @@
 namespace capstan::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::unique_ptr<engine::Device> OpenCpu() {
@@ -17,22 +22,20 @@ std::unique_ptr<engine::Device> OpenCpu() {
   return *std::move(device);
 }
 
-std::unique_ptr<engine::Device> OpenPlain() {
+// The plan of chains, which jobs do not use.
+std::unique_ptr<engine::Device> OpenChain(bool onednn) {
   engine::CpuDeviceOptions options;
-  options.use_onednn = false;
+  options.chain_plan = true;
+  options.use_onednn = onednn;
   return engine::MakeCpuDevice(options);
 }
-
-std::unique_ptr<engine::Device> OpenPhases() {
-  engine::CpuDeviceOptions options;
-  options.chain_plan = false;
-  return engine::MakeCpuDevice(options);
-}
+std::unique_ptr<engine::Device> OpenOneDnn() { return OpenChain(true); }
+std::unique_ptr<engine::Device> OpenPlain() { return OpenChain(false); }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, DeviceContractTest,
                          ::testing::Values(DeviceCase{"Default", OpenCpu},
-                                           DeviceCase{"Plain", OpenPlain, 2e-5, 2e-4},
-                                           DeviceCase{"Phases", OpenPhases}),
+                                           DeviceCase{"OneDnn", OpenOneDnn},
+                                           DeviceCase{"Plain", OpenPlain, 2e-5, 2e-4}),
                          DeviceCaseName);
 
 TEST(OpenDeviceTest, NamesWhatItDoesNotHave) {
@@ -46,24 +49,27 @@ TEST(OpenDeviceTest, NamesWhatItDoesNotHave) {
   }
 }
 
-// What a silent fall to reference code would cost: a factor of 100 and more.
+// What a silent fall to reference code would cost: a factor of 100 and more; without fusion 4.
 TEST(CpuDeviceTest, BuiltInModelsRunOnRealKernels) {
-  if (OpenCpu()->description() == "plain loops") GTEST_SKIP() << "a build without oneDNN";
-  for (const char* const name : {"lenet", "lenet_d2l", "mlp"}) {
+  const std::string loops = absl::StrCat(", ", engine::PresentMath().front()->target);
+  const auto kernels = [](const std::string& name) {
     const absl::StatusOr<training::Graph> graph = training::MakeModel(name, 10, {1, 28, 28});
-    ASSERT_TRUE(graph.ok()) << graph.status();
-    engine::PlanOptions options;
-    options.max_batch = 64;
+    EXPECT_TRUE(graph.ok()) << graph.status();
     const absl::StatusOr<std::unique_ptr<engine::Plan>> plan =
-        OpenCpu()->Compile(*graph, LayoutOf(*graph), options);
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    for (const std::string& kernel : (*plan)->info().kernels) {
-      EXPECT_THAT(kernel, ::testing::Not(HasSubstr("ref"))) << name;
-      EXPECT_THAT(kernel, ::testing::Not(HasSubstr("plain"))) << name;
-    }
-    // conv1 and fc1 of the nets: two and three passes; of mlp, fc1 has no gradient by its input.
-    EXPECT_EQ((*plan)->info().kernels.size(), 3 * (graph->parameters().size() / 2) - 1) << name;
-  }
+        OpenCpu()->Compile(*graph, LayoutOf(*graph), engine::PlanOptions());
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return (*plan)->info().kernels;
+  };
+  const std::string pooling = ": direct, with pooling" + loops;
+  const std::string relu = ": direct, with Relu" + loops, direct = ": direct" + loops;
+  EXPECT_THAT(kernels("lenet"), ElementsAre("conv1 to pool1" + pooling, "conv2 to pool2" + pooling,
+                                            "flatten: view" + loops, "fc1 to fc1_relu" + relu,
+                                            "fc2 to fc2_relu" + relu, "fc3" + direct));
+  EXPECT_THAT(kernels("lenet_d2l"),
+              ElementsAre("conv1 to pool1" + pooling, "conv2 to pool2" + pooling,
+                          "flatten: view" + loops, "fc1 to fc1_relu" + relu, "fc2" + direct));
+  EXPECT_THAT(kernels("mlp"), ElementsAre("flatten: view" + loops, "fc1 to fc1_relu" + relu,
+                                          "fc2 to fc2_relu" + relu, "fc3" + direct));
 }
 
 }  // namespace

@@ -167,42 +167,16 @@ TEST_P(CpuTargetTest, TrainsToTheSameBits) {
   }
 }
 
-// Without a word graphs that are no chains run by the widest loops, with the same bits.
+// Without a word the widest loops run, with the same bits.
 TEST(CpuDeviceTest, WithoutAWordTheWidestLoopsRun) {
-  const absl::StatusOr<Graph> graph = ResidualGraph();
-  ASSERT_TRUE(graph.ok()) << graph.status();
   const auto device = engine::MakeCpuDevice({});
-  EXPECT_EQ(Train(*device, *graph, /*threads=*/1), kNets[0].hash);
-}
-
-// Kernels of phases name their loops behind a comma.
-bool HasPortableKernels(const engine::PlanInfo& info) {
-  return std::all_of(info.kernels.begin(), info.kernels.end(), [](const std::string& kernel) {
-    return std::any_of(std::begin(kWords), std::end(kWords), [&kernel](const std::string& word) {
-      return absl::EndsWith(kernel, ", " + word);
-    });
-  });
-}
-
-// The coordinator binds a job to an instruction set by this word alone.
-TEST(CpuDeviceTest, PortableModelsHavePortableKernels) {
-  const auto device = engine::MakeCpuDevice({});
-  EXPECT_EQ(device->instruction_set(), engine::PresentMath().front()->target);
-  for (const absl::string_view name : training::ModelNames()) {
-    if (name == "resnet34_v1" || name == "resnet50_v1")
-      continue;  // large, and of the same operators
-    SCOPED_TRACE(name);
-    const absl::StatusOr<Graph> graph = training::MakeModel(name, 10, {1, 28, 28});
+  EXPECT_EQ(device->description(),
+            std::string("own kernels, ") + std::string(engine::PresentMath().front()->target));
+  for (const Net& net : kNets) {
+    SCOPED_TRACE(net.name);
+    const absl::StatusOr<Graph> graph = MakeNet(net.name);
     ASSERT_TRUE(graph.ok()) << graph.status();
-    const auto plan = device->Compile(*graph, LayoutOf(*graph), engine::PlanOptions());
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    ASSERT_FALSE((*plan)->info().kernels.empty());
-    EXPECT_EQ(HasPortableKernels((*plan)->info()), training::IsPortableModel(name));
-    const absl::StatusOr<Graph> drops = training::MakeModel(name, 10, {1, 28, 28}, /*dropout=*/0.5);
-    ASSERT_TRUE(drops.ok()) << drops.status();
-    const auto phases = device->Compile(*drops, LayoutOf(*drops), engine::PlanOptions());
-    ASSERT_TRUE(phases.ok()) << phases.status();
-    EXPECT_TRUE(HasPortableKernels((*phases)->info())) << "with dropout no model is a chain";
+    EXPECT_EQ(Train(*device, *graph, /*threads=*/1), net.hash);
   }
 }
 

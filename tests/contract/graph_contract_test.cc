@@ -40,7 +40,6 @@ constexpr double kScale = 1.0 / 64;
 
 std::unique_ptr<engine::Device> Phases() {
   engine::CpuDeviceOptions options;
-  options.chain_plan = false;
   return engine::MakeCpuDevice(options);
 }
 

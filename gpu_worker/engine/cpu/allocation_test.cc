@@ -145,13 +145,14 @@ void StepsAllocateNothing(Device& device, const std::vector<const char*>& names,
 }
 
 TEST(AllocationTest, StepsAllocateNothing) {
-  StepsAllocateNothing(*MakeCpuDevice({}), {"lenet", "lenet_d2l", "mlp"});
+  CpuDeviceOptions chain;
+  chain.chain_plan = true;
+  StepsAllocateNothing(*MakeCpuDevice(chain), {"lenet", "lenet_d2l", "mlp"});
 }
 
 // Plans of any graph: convolutions with strides, batch normalisation, sums, poolings.
 TEST(AllocationTest, StepsOfPhasesAllocateNothing) {
   CpuDeviceOptions options;
-  options.chain_plan = false;
   const std::unique_ptr<Device> device = MakeCpuDevice(options);
   StepsAllocateNothing(*device, {"lenet", "lenet_d2l", "mlp"});
   StepsAllocateNothing(*device, {"resnet18_v1"}, /*most=*/18, /*side=*/8);

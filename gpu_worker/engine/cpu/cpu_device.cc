@@ -24,12 +24,12 @@ class CpuDevice : public Device {
   explicit CpuDevice(const CpuDeviceOptions& options)
       : options_(options),
         math_(options.target != nullptr ? *options.target : *PresentMath().front()),
-        description_(Describe(options)) {}
+        description_(Describe(options, math_)) {}
 
   const std::string& name() const override { return options_.name; }
   const std::string& description() const override { return description_; }
   std::string instruction_set() const override {
-    return std::string(UsesChainPlans() ? PresentMath().front()->target : kPortable);
+    return std::string(options_.chain_plan ? PresentMath().front()->target : kPortable);
   }
 
   absl::StatusOr<std::unique_ptr<Plan>> Compile(const Graph& graph, const FlatLayout& layout,
@@ -38,7 +38,7 @@ class CpuDevice : public Device {
     if (!status.ok()) return status;
     absl::StatusOr<std::vector<int64_t>> offsets = Offsets(graph, layout);
     if (!offsets.ok()) return offsets.status();
-    if (UsesChainPlans() && CheckChain(graph, "CPU devices").ok()) {
+    if (options_.chain_plan && CheckChain(graph, "CPU devices").ok()) {
       return Named(
           CpuPlan::Create(graph, *offsets, layout.total_floats(), options, options_.use_onednn));
     }
@@ -46,12 +46,9 @@ class CpuDevice : public Device {
   }
 
  private:
-  // Their bits are those of an instruction set; training::IsPortableModel says which models have them.
-  bool UsesChainPlans() const { return options_.chain_plan && options_.target == nullptr; }
-
-  static std::string Describe(const CpuDeviceOptions& options) {
-    if (options.target != nullptr) return absl::StrCat("own kernels, ", options.target->target);
-    return options.use_onednn ? LinearLibrary() : "plain loops";
+  static std::string Describe(const CpuDeviceOptions& options, const BlockedMath& math) {
+    if (options.chain_plan) return options.use_onednn ? LinearLibrary() : "plain loops";
+    return absl::StrCat("own kernels, ", math.target);
   }
 
   static absl::Status CheckOptions(const PlanOptions& options) {

@@ -1,10 +1,4 @@
-// The CPU as a Device: oneDNN primitives and own kernels, one thread per block of samples (rule
-// R5).
-//
-// A lane is cut into blocks of kBlockSamples; what is left goes into the smallest of kBlockSizes
-// that holds it, padded with zeros whose loss does not count. Each block runs on one thread through
-// the whole net, and the gradients of the blocks are added in the order of the blocks, so the bits
-// know nothing of threads.
+// The CPU as a Device: own kernels, 16 samples side by side (blocked/graph_plan.h).
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_CPU_DEVICE_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_CPU_DEVICE_H_
 
@@ -34,8 +28,8 @@ absl::StatusOr<const BlockedMath*> CpuTarget(absl::string_view word);
 struct CpuDeviceOptions {
   std::string name = "cpu";
   bool use_onednn = true;  // false: plain loops, as in a build without oneDNN
-  // Chains of the first seven operators have a plan of their own; false: all graphs run in phases.
-  bool chain_plan = true;
+  // Chains of the first seven operators by a plan of their own; false: all graphs run in phases.
+  bool chain_plan = false;
   // By CpuTarget: all graphs run in phases, by these loops. Null: by the widest that there are.
   const BlockedMath* target = nullptr;
 };

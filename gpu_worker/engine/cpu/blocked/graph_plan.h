@@ -1,7 +1,4 @@
-// A plan of the CPU device for any graph of operators: phases over blocks of 16 samples.
-//
-// Chains of the first seven operators have a plan of their own (cpu_plan.h), which is faster for small
-// nets; this one carries out everything else.
+// The plan of the CPU device for any graph of operators: phases over blocks of 16 samples.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_GRAPH_PLAN_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_GRAPH_PLAN_H_
 
