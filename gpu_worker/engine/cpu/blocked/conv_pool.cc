@@ -24,7 +24,7 @@ using training::Window;
 // Gradients by the convolution's output that are unpooled at once for the weights: they stay in the nearest
 // cache.
 constexpr int64_t kUnpooledFloats = 6 << 10;
-constexpr int64_t kWantedPieces = 16;
+constexpr int64_t kWantedPieces = 8;
 constexpr int64_t kMostGroup = 8;  // outputs whose weights one piece sums
 
 bool Plain(const Window& window) {

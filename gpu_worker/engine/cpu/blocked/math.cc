@@ -89,7 +89,8 @@ void Products(const ProductsCall& call) {
   }
 }
 
-template <int kOutputs, int kTaps>
+// kRow: the taps are neighbours.
+template <int kOutputs, int kTaps, bool kRow>
 HWY_INLINE void WeightTile(const WeightSumsCall& call, int64_t first_output, int64_t first_tap,
                            int part) {
   V sums[kOutputs][kTaps];
@@ -108,7 +109,7 @@ HWY_INLINE void WeightTile(const WeightSumsCall& call, int64_t first_output, int
         g[o] = hn::Load(d, dy + o * call.dy_plane + p * call.dy_row + q * 16);
       }
       for (int t = 0; t < kTaps; ++t) {
-        const V v = hn::Load(d, at + taps[t]);
+        const V v = hn::Load(d, at + (kRow ? (first_tap + t) * 16 : taps[t]));
         for (int o = 0; o < kOutputs; ++o) sums[o][t] = Fma(g[o], v, sums[o][t]);
       }
     }
@@ -119,31 +120,45 @@ HWY_INLINE void WeightTile(const WeightSumsCall& call, int64_t first_output, int
 }
 
 // `outputs` is 1 to kMost.
-template <int kMost, int kTaps>
+template <int kMost, int kTaps, bool kRow>
 HWY_INLINE void WeightOutputs(const WeightSumsCall& call, int64_t first, int64_t outputs,
                               int64_t first_tap, int part) {
   if (outputs == kMost) {
-    WeightTile<kMost, kTaps>(call, first, first_tap, part);
+    WeightTile<kMost, kTaps, kRow>(call, first, first_tap, part);
   } else if constexpr (kMost > 1) {
-    WeightOutputs<kMost - 1, kTaps>(call, first, outputs, first_tap, part);
+    WeightOutputs<kMost - 1, kTaps, kRow>(call, first, outputs, first_tap, part);
   }
 }
 
 // Outputs are cut into tiles as equal as can be.
-template <int kMost, int kTaps>
+template <int kMost, int kTaps, bool kRow = false>
 void WeightTiles(const WeightSumsCall& call, int64_t first_tap) {
   const int64_t tiles = (call.outputs + kMost - 1) / kMost;
   for (int part = 0; part < kParts; ++part) {
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t o = call.outputs * tile / tiles;
-      WeightOutputs<kMost, kTaps>(call, o, call.outputs * (tile + 1) / tiles - o, first_tap, part);
+      WeightOutputs<kMost, kTaps, kRow>(call, o, call.outputs * (tile + 1) / tiles - o, first_tap,
+                                        part);
     }
   }
+}
+
+bool IsRow(const WeightSumsCall& call) {
+  for (int64_t t = 0; t < call.tap_count; ++t) {
+    if (call.taps[t] != t * 16) return false;
+  }
+  return true;
 }
 
 // To 27 sums where there are 32 registers, else 12.
 void WeightSums(const WeightSumsCall& call) {
   constexpr int kTapsAtOnce = kParts == 1 ? 9 : 3;
+  if (call.tap_count == 3 && IsRow(call)) {
+    return WeightTiles<(kParts == 1 ? 8 : 4), 3, true>(call, 0);
+  }
+  if constexpr (kParts == 1) {
+    if (call.tap_count == 5 && IsRow(call)) return WeightTiles<5, 5, true>(call, 0);
+  }
   for (int64_t t = 0; t < call.tap_count; t += kTapsAtOnce) {
     switch (std::min<int64_t>(kTapsAtOnce, call.tap_count - t)) {
       case 1:
