@@ -1,5 +1,6 @@
 // The parts of the CPU device that the device contract reaches only by chance.
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -192,6 +193,34 @@ TEST(ThreadPoolTest, EachWorkerRunsOncePerCall) {
   EXPECT_EQ(calls[0], 1000);
   EXPECT_EQ(calls[1], 666);
   EXPECT_EQ(calls[2], 333);
+}
+
+// Longer than anybody looks before it sleeps.
+void Busy() {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
+  while (std::chrono::steady_clock::now() < end) {
+  }
+}
+
+TEST(ThreadPoolTest, WhoWaitsLongIsWoken) {
+  ThreadPool pool(3);
+  std::atomic<int> calls = 0;
+  for (int late = 0; late < 9; ++late) {
+    struct Argument {
+      int late;
+      std::atomic<int>& calls;
+    } argument = {late % 3, calls};
+    pool.Run(
+        3,
+        [](void* of, int worker) {
+          auto& [late, calls] = *static_cast<Argument*>(of);
+          if (worker == late) Busy();
+          ++calls;
+        },
+        &argument);
+    EXPECT_EQ(calls, 3 * (late + 1));
+    if (late % 2 == 0) Busy();  // nobody has work
+  }
 }
 
 TEST(ThreadPoolTest, VendorThreadsAreOneInsideAndAsBeforeOutside) {

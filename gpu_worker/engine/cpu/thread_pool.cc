@@ -1,12 +1,45 @@
 #include "gpu_worker/engine/cpu/thread_pool.h"
 
+#include <chrono>
+
 #include "gpu_worker/engine/cpu/vendor_threads.h"
 #include "services/check/check.h"
 
 namespace capstan::engine {
+namespace {
+
+constexpr uint64_t kOrder = 2 * ThreadPool::kMostThreads;
+// Longer than a phase of a small net keeps one thread waiting for another; much shorter than what a
+// scheduler gives to a thread at a time.
+constexpr std::chrono::microseconds kSpin(20);
+constexpr int kLooksAtOnce = 16;
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Whether `done` came true within kSpin.
+template <typename Done>
+bool Spin(Done done) {
+  const auto begin = std::chrono::steady_clock::now();
+  do {
+    for (int look = 0; look < kLooksAtOnce; ++look) {
+      if (done()) return true;
+      Pause();
+    }
+    std::this_thread::yield();  // to the one that is waited for, where cores are few
+  } while (std::chrono::steady_clock::now() - begin < kSpin);
+  return false;
+}
+
+}  // namespace
 
 ThreadPool::ThreadPool(int threads) {
-  CAPSTAN_CHECK(threads >= 1);
+  CAPSTAN_CHECK(threads >= 1 && threads <= kMostThreads);
   threads_.reserve(threads - 1);
   for (int worker = 1; worker < threads; ++worker) {
     threads_.emplace_back([this, worker] { Loop(worker); });
@@ -14,9 +47,10 @@ ThreadPool::ThreadPool(int threads) {
 }
 
 ThreadPool::~ThreadPool() {
+  stop_ = true;
+  order_ += kOrder;
   {
     MutexLock lock(mu_);
-    stop_ = true;
     wake_.NotifyAll();
   }
   for (std::thread& thread : threads_) thread.join();
@@ -24,40 +58,43 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::Run(int workers, void (*function)(void*, int), void* argument) {
   CAPSTAN_CHECK(workers >= 1 && workers <= threads());
-  if (workers > 1) {
+  if (workers == 1) return function(argument, 0);
+  function_ = function;
+  argument_ = argument;
+  running_ = workers - 1;
+  order_ = (order_ / kOrder + 1) * kOrder + static_cast<uint64_t>(workers);
+  if (sleepers_ > 0) {
     MutexLock lock(mu_);
-    function_ = function;
-    argument_ = argument;
-    workers_ = workers;
-    running_ = workers - 1;
-    ++round_;
     wake_.NotifyAll();
   }
   function(argument, 0);
-  if (workers > 1) {
-    MutexLock lock(mu_);
-    while (running_ > 0) done_.Wait(mu_);
-  }
+  if (Spin([this] { return running_ == 0; })) return;
+  MutexLock lock(mu_);
+  caller_sleeps_ = true;
+  while (running_ > 0) done_.Wait(mu_);
+  caller_sleeps_ = false;
+}
+
+uint64_t ThreadPool::NextOrder(uint64_t seen) {
+  if (Spin([this, seen] { return order_ != seen; })) return order_;
+  MutexLock lock(mu_);
+  ++sleepers_;
+  while (order_ == seen) wake_.Wait(mu_);
+  --sleepers_;
+  return order_;
 }
 
 void ThreadPool::Loop(int worker) {
   SetVendorThreads(1);
-  int64_t seen = 0;
-  for (;;) {
-    void (*function)(void*, int) = nullptr;
-    void* argument = nullptr;
-    {
+  for (uint64_t seen = 0;;) {
+    seen = NextOrder(seen);
+    if (stop_) return;
+    if (static_cast<uint64_t>(worker) >= seen % kOrder) continue;
+    function_(argument_, worker);
+    if (--running_ == 0 && caller_sleeps_) {
       MutexLock lock(mu_);
-      while (!stop_ && round_ == seen) wake_.Wait(mu_);
-      if (stop_) return;
-      seen = round_;
-      if (worker >= workers_) continue;
-      function = function_;
-      argument = argument_;
+      done_.NotifyOne();
     }
-    function(argument, worker);
-    MutexLock lock(mu_);
-    if (--running_ == 0) done_.NotifyOne();
   }
 }
 

@@ -1,8 +1,12 @@
 // A fixed set of threads that run one function together: the plan's own, so that no OpenMP runtime
 // of a library decides how many threads touch a lane.
+//
+// A step of a small net has some twenty phases of 50 microseconds each: to put a thread to sleep and to wake it
+// would take as long. So whoever waits looks again and again for a while before it sleeps.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_THREAD_POOL_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_THREAD_POOL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -15,11 +19,14 @@ namespace capstan::engine {
 // Run must not be called by two threads at once, nor from inside a function that it runs.
 class ThreadPool {
  public:
-  // Starts threads - 1 threads, each with one thread for vendor libraries (vendor_threads.h).
+  // Starts threads - 1 threads, each with one thread for vendor libraries (vendor_threads.h). `threads` is 1 to
+  // kMostThreads.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
+
+  static constexpr int kMostThreads = 1 << 15;
 
   int threads() const { return static_cast<int>(threads_.size()) + 1; }
 
@@ -30,16 +37,24 @@ class ThreadPool {
 
  private:
   void Loop(int worker);
+  // The first order that is not `seen`.
+  uint64_t NextOrder(uint64_t seen);
 
+  // A call of Run in one word: how many there have been, times 2 kMostThreads, and its workers. A worker that is not
+  // among them reads nothing else, so the next call may come before it has looked. 0: none yet.
+  std::atomic<uint64_t> order_ = 0;
+  std::atomic<bool> stop_ = false;
+  void (*function_)(void*, int) = nullptr;  // of the order
+  void* argument_ = nullptr;
+  std::atomic<int> running_ = 0;  // own threads that have not returned
+
+  // Who sleeps says so before it looks for the last time, and who has something to say looks for sleepers behind
+  // that: one of the two sees the other.
+  std::atomic<int> sleepers_ = 0;
+  std::atomic<bool> caller_sleeps_ = false;
   Mutex mu_;
   CondVar wake_;
   CondVar done_;
-  void (*function_)(void*, int) ABSL_GUARDED_BY(mu_) = nullptr;
-  void* argument_ ABSL_GUARDED_BY(mu_) = nullptr;
-  int64_t round_ ABSL_GUARDED_BY(mu_) = 0;  // counts calls of Run
-  int workers_ ABSL_GUARDED_BY(mu_) = 0;
-  int running_ ABSL_GUARDED_BY(mu_) = 0;  // own threads that have not returned
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;
 };
 
