@@ -22,20 +22,7 @@ std::unique_ptr<engine::Device> OpenCpu() {
   return *std::move(device);
 }
 
-// The plan of chains, which jobs do not use.
-std::unique_ptr<engine::Device> OpenChain(bool onednn) {
-  engine::CpuDeviceOptions options;
-  options.chain_plan = true;
-  options.use_onednn = onednn;
-  return engine::MakeCpuDevice(options);
-}
-std::unique_ptr<engine::Device> OpenOneDnn() { return OpenChain(true); }
-std::unique_ptr<engine::Device> OpenPlain() { return OpenChain(false); }
-
-INSTANTIATE_TEST_SUITE_P(Cpu, DeviceContractTest,
-                         ::testing::Values(DeviceCase{"Default", OpenCpu},
-                                           DeviceCase{"OneDnn", OpenOneDnn},
-                                           DeviceCase{"Plain", OpenPlain, 2e-5, 2e-4}),
+INSTANTIATE_TEST_SUITE_P(Cpu, DeviceContractTest, ::testing::Values(DeviceCase{"Cpu", OpenCpu}),
                          DeviceCaseName);
 
 TEST(OpenDeviceTest, NamesWhatItDoesNotHave) {

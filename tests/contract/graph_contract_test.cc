@@ -38,10 +38,7 @@ using training::Shape;
 constexpr double kTolerance = 5e-5;
 constexpr double kScale = 1.0 / 64;
 
-std::unique_ptr<engine::Device> Phases() {
-  engine::CpuDeviceOptions options;
-  return engine::MakeCpuDevice(options);
-}
+std::unique_ptr<engine::Device> Phases() { return engine::MakeCpuDevice({}); }
 
 absl::StatusOr<std::unique_ptr<Plan>> CompileFor(const Problem& problem, int64_t max_batch,
                                                  int threads) {

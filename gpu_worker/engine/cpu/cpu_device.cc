@@ -5,9 +5,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/engine/cpu/blocked/graph_plan.h"
-#include "gpu_worker/engine/cpu/cpu_plan.h"
-#include "gpu_worker/engine/cpu/linear.h"
-#include "gpu_worker/engine/device/chain.h"
 
 namespace capstan::engine {
 namespace {
@@ -24,12 +21,12 @@ class CpuDevice : public Device {
   explicit CpuDevice(const CpuDeviceOptions& options)
       : options_(options),
         math_(options.target != nullptr ? *options.target : *PresentMath().front()),
-        description_(Describe(options, math_)) {}
+        description_(absl::StrCat("own kernels, ", math_.target)) {}
 
   const std::string& name() const override { return options_.name; }
   const std::string& description() const override { return description_; }
   std::string instruction_set() const override {
-    return std::string(options_.chain_plan ? PresentMath().front()->target : kPortable);
+    return std::string(kPortable);
   }
 
   absl::StatusOr<std::unique_ptr<Plan>> Compile(const Graph& graph, const FlatLayout& layout,
@@ -38,19 +35,10 @@ class CpuDevice : public Device {
     if (!status.ok()) return status;
     absl::StatusOr<std::vector<int64_t>> offsets = Offsets(graph, layout);
     if (!offsets.ok()) return offsets.status();
-    if (options_.chain_plan && CheckChain(graph, "CPU devices").ok()) {
-      return Named(
-          CpuPlan::Create(graph, *offsets, layout.total_floats(), options, options_.use_onednn));
-    }
     return Named(GraphPlan::Create(graph, *offsets, layout.total_floats(), options, math_));
   }
 
  private:
-  static std::string Describe(const CpuDeviceOptions& options, const BlockedMath& math) {
-    if (options.chain_plan) return options.use_onednn ? LinearLibrary() : "plain loops";
-    return absl::StrCat("own kernels, ", math.target);
-  }
-
   static absl::Status CheckOptions(const PlanOptions& options) {
     if (options.max_batch < 1 || options.max_batch > int64_t{1} << 30) {
       return absl::InvalidArgumentError(

@@ -12,10 +12,7 @@
 #include "gpu_worker/engine/cpu/arena.h"
 #include "gpu_worker/engine/cpu/blocked/math.h"
 #include "gpu_worker/engine/cpu/cpu_device.h"
-#include "gpu_worker/engine/cpu/kernels.h"
-#include "gpu_worker/engine/cpu/lowering.h"
 #include "gpu_worker/engine/cpu/thread_pool.h"
-#include "gpu_worker/engine/cpu/vendor_threads.h"
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
@@ -76,39 +73,6 @@ TEST(BlockedMathTest, AllLoopsRoundAMultiplyAddOnce) {
   }
 }
 
-TEST(LoweringTest, LenetIsFusedAndWorksInPlace) {
-  const absl::StatusOr<training::Graph> graph = training::MakeModel("lenet", 10, {1, 28, 28});
-  ASSERT_TRUE(graph.ok()) << graph.status();
-  const absl::StatusOr<Lowered> lowered = Lower(*graph);
-  ASSERT_TRUE(lowered.ok()) << lowered.status();
-  std::vector<std::string> names;
-  for (const Stage& stage : lowered->stages) names.push_back(stage.name);
-  // The Relu before a pooling leaves no stage.
-  EXPECT_THAT(names, ElementsAre("conv1", "pool1", "conv2", "pool2", "flatten", "fc1", "fc1_relu",
-                                 "fc2", "fc2_relu", "fc3", "loss"));
-  EXPECT_FALSE(lowered->stages[0].linear.data_gradient);
-  EXPECT_TRUE(lowered->stages[1].pool.relu);
-  EXPECT_TRUE(lowered->tensors[lowered->stages[1].input].gradient_in_place);
-  EXPECT_EQ(lowered->stages[4].permute.channels, 16);
-  EXPECT_EQ(lowered->stages[4].permute.pixels, 25);
-}
-
-TEST(LoweringTest, WhatPoolingDropsIsNotComputed) {
-  const absl::StatusOr<training::Graph> graph = training::MakeModel("lenet_d2l", 10, {1, 28, 28});
-  ASSERT_TRUE(graph.ok()) << graph.status();
-  const absl::StatusOr<Lowered> lowered = Lower(*graph);
-  ASSERT_TRUE(lowered.ok()) << lowered.status();
-  // Backwards: 4x4 means needs 8x8 of conv2, its 5x5 kernel 12x12 of pool1, 24x24 of conv1, 26x26
-  // pixels.
-  EXPECT_EQ(lowered->stages[3].pool.in_h, 8);
-  EXPECT_EQ(lowered->stages[2].linear.out_h, 8);
-  EXPECT_EQ(lowered->stages[2].linear.in_w, 12);
-  EXPECT_EQ(lowered->stages[1].pool.out_w, 12);
-  EXPECT_EQ(lowered->stages[0].linear.out_h, 24);
-  EXPECT_EQ(lowered->input.width, 26);
-  EXPECT_EQ(lowered->input.full_width, 28);
-}
-
 // Each of the tensors alone has a size that a machine may have, and the sum of them is no int64_t.
 TEST(GraphPlanTest, TensorsThatTogetherFitIntoNoMemoryAreRefused) {
   constexpr int kDepth = 1200;
@@ -131,54 +95,6 @@ TEST(GraphPlanTest, TensorsThatTogetherFitIntoNoMemoryAreRefused) {
   const absl::Status status = MakeCpuDevice({})->Compile(*graph, *layout, options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("does not fit into any memory"));
-}
-
-TEST(KernelsTest, MaximumOfEqualValuesSendsItsGradientToTheFirst) {
-  PoolGeometry g;
-  g.max = g.relu = true;
-  g.channels = 1;
-  g.in_h = 2, g.in_w = 5, g.out_h = 1, g.out_w = 2;
-  g.window.kernel_shape = g.window.strides = {2, 2};
-  std::vector<float> x = {1, 3, -1, -2, 9,  //
-                          3, 3, -1, -4, 9};
-  std::vector<float> y(2);
-  PoolForward(g, 1, x.data(), y.data());
-  EXPECT_THAT(y, ElementsAre(3, 0));
-  const std::vector<float> dy = {7, 5};
-  PoolBackward(g, 1, x.data(), dy.data(), x.data());
-  EXPECT_THAT(x, ElementsAre(0, 7, 0, 0, 0, 0, 0, 0, 0, 0));
-}
-
-// Whatever the processor: both kernels give what the other gives, NaN for NaN.
-TEST(KernelsTest, PoolingIsTheSameWithAndWithoutVectors) {
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  for (const int64_t channels : {1, 6, 16, 17, 20, 50}) {
-    for (const int kind : {0, 1, 2, 3}) {
-      PoolGeometry g;
-      g.max = kind & 1, g.relu = kind & 2;
-      g.channels = channels;
-      g.in_h = 7, g.in_w = 5, g.out_h = 3, g.out_w = 2;
-      g.window.kernel_shape = g.window.strides = {2, 2};
-      const int64_t n = 3;
-      std::vector<float> x(n * 7 * 5 * channels), dy(n * 3 * 2 * channels);
-      // Few values, so that many are equal; now and then a NaN or an infinity.
-      for (float& v : x) v = std::round(2 * normal(random));
-      for (float& v : dy) v = normal(random);
-      for (size_t i = 0; i < x.size(); i += 31) x[i] = i % 2 != 0 ? NAN : INFINITY;
-      std::vector<float> y(dy.size()), portable_y(dy.size());
-      PoolForward(g, n, x.data(), y.data());
-      PoolForwardPortable(g, n, x.data(), portable_y.data());
-      std::vector<float> dx = x, portable_dx = x;
-      PoolBackward(g, n, dx.data(), dy.data(), dx.data());
-      PoolBackwardPortable(g, n, portable_dx.data(), dy.data(), portable_dx.data());
-      EXPECT_EQ(std::memcmp(dx.data(), portable_dx.data(), dx.size() * sizeof(float)), 0)
-          << channels << " channels, kind " << kind;
-      for (size_t i = 0; i < y.size(); ++i) {
-        EXPECT_TRUE(y[i] == portable_y[i] || (std::isnan(y[i]) && std::isnan(portable_y[i])));
-      }
-    }
-  }
 }
 
 TEST(ThreadPoolTest, EachWorkerRunsOncePerCall) {
@@ -221,28 +137,6 @@ TEST(ThreadPoolTest, WhoWaitsLongIsWoken) {
     EXPECT_EQ(calls, 3 * (late + 1));
     if (late % 2 == 0) Busy();  // nobody has work
   }
-}
-
-TEST(ThreadPoolTest, VendorThreadsAreOneInsideAndAsBeforeOutside) {
-  const int before = SetVendorThreads(1);
-  SetVendorThreads(before);
-  {
-    const OneVendorThread one;
-    const int inside = SetVendorThreads(1);
-    EXPECT_EQ(inside, 1);
-  }
-  const int after = SetVendorThreads(before);
-  EXPECT_EQ(after, before);
-
-  ThreadPool pool(2);
-  int seen[2] = {0, 1};
-  pool.Run(
-      2,
-      [](void* argument, int worker) {
-        if (worker > 0) static_cast<int*>(argument)[worker] = SetVendorThreads(1);
-      },
-      seen);
-  EXPECT_EQ(seen[1], 1);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <chrono>
 
-#include "gpu_worker/engine/cpu/vendor_threads.h"
 #include "services/check/check.h"
 
 namespace capstan::engine {
@@ -85,7 +84,6 @@ uint64_t ThreadPool::NextOrder(uint64_t seen) {
 }
 
 void ThreadPool::Loop(int worker) {
-  SetVendorThreads(1);
   for (uint64_t seen = 0;;) {
     seen = NextOrder(seen);
     if (stop_) return;

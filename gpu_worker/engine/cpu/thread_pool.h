@@ -1,5 +1,4 @@
-// A fixed set of threads that run one function together: the plan's own, so that no OpenMP runtime
-// of a library decides how many threads touch a lane.
+// A fixed set of threads that run one function together: a plan's own.
 //
 // A step of a small net has some twenty phases of 50 microseconds each: to put a thread to sleep and to wake it
 // would take as long. So whoever waits looks again and again for a while before it sleeps.
@@ -19,8 +18,7 @@ namespace capstan::engine {
 // Run must not be called by two threads at once, nor from inside a function that it runs.
 class ThreadPool {
  public:
-  // Starts threads - 1 threads, each with one thread for vendor libraries (vendor_threads.h). `threads` is 1 to
-  // kMostThreads.
+  // Starts threads - 1 threads. `threads` is 1 to kMostThreads.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

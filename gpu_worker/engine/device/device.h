@@ -9,8 +9,7 @@
 // training::FlatLayout and the canonical layouts of training::Graph; what a device prefers inside
 // is its own business. Infinities and NaNs are data: they come out in loss and gradient and are
 // never an error. Equal bits (rule R5): on CPUs result and gradient are a function of (graph,
-// weights, batch, loss_scale, instruction set) alone: not of threads, max_batch or earlier calls.
-// Where CAPSTAN_CPU_TARGET is set (open.h) the instruction set does not count either.
+// weights, batch, loss_scale) alone: not of threads, max_batch, earlier calls or the instruction set.
 //
 // At the places of a running statistic the gradient has the batch's own statistic, times its samples and
 // loss_scale (rule R3).
@@ -94,7 +93,7 @@ struct PlanInfo {
   int64_t gradient_bytes = 0;  // gradients of blocks that wait to be added
   int64_t block_samples = 0;   // samples that are computed at a time; 0: the whole lane
   std::vector<BackwardStage> backward;  // in the order of execution: the last layer first
-  std::vector<std::string> kernels;     // "conv1 forward: jit:avx512_core", for logs
+  std::vector<std::string> kernels;     // "conv1 to pool1: direct, with pooling, avx512", for logs
   int64_t planned_bytes() const { return arena_bytes + weight_bytes + gradient_bytes; }
 };
 
@@ -153,7 +152,7 @@ class Device {
 
   // "cpu", "cpu:1", "cuda:0".
   virtual const std::string& name() const = 0;
-  // Libraries and instruction set, for logs: "oneDNN 2.6.3, avx512_core".
+  // Libraries and instruction set, for logs: "own kernels, avx512".
   virtual const std::string& description() const = 0;
   // What the bits belong to where a kernel is not the same everywhere: "avx512", "avx2" or "emulated"; "portable":
   // the device has no such kernels. Empty: no CPU.

@@ -7,12 +7,17 @@
 #include <vector>
 
 #include "gpu_worker/engine/cpu/blocked/kernel.h"
-#include "gpu_worker/engine/cpu/kernels.h"
 #include "gpu_worker/engine/cpu/thread_pool.h"
 #include "gpu_worker/engine/device/device.h"
 #include "gpu_worker/engine/plan/program.h"
 
 namespace capstan::engine {
+
+// Of a block.
+struct LossSums {
+  double loss = 0;
+  int64_t correct = 0;
+};
 
 class GraphPlan : public Plan {
  public:
