@@ -372,6 +372,40 @@ TEST(GraphContractTest, ANaNGoesThroughPooling) {
   }
 }
 
+// The summand may be what is normalized, or come first, or be read by others too.
+TEST(GraphContractTest, NormsWithAddAndRelu) {
+  for (const bool itself : {true, false}) {
+    SCOPED_TRACE(itself);
+    Nodes nodes;
+    const int x = nodes.Add("conv", MakeConv(5, 3, 3), {0});
+    const int other = itself ? x : nodes.Add("conv", MakeConv(5, 3, 3), {0});
+    int y = nodes.Add("bn", training::BatchNormalization(), {x});
+    y = nodes.Add("add", training::Add(), {other, y});
+    y = nodes.Add("relu", training::Relu(), {y});
+    y = nodes.Add("bn", training::BatchNormalization(), {y});
+    y = nodes.Add("relu", training::Relu(), {y});
+    y = nodes.Add("add", training::Add(), {y, other});
+    const absl::StatusOr<Graph> graph = nodes.Finish({2, 7, 6}, y, 3);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    EXPECT_EQ(FusedKernels(*graph, "by channel, with Add, with Relu"), 1);
+    EXPECT_EQ(FusedKernels(*graph, "by channel, with Relu"), 1);
+    for (const int64_t count : {2, 16, 37}) ExpectLikeReference(*graph, count);
+  }
+}
+
+// Others read what the norm makes, or what is added to it: they stay apart.
+TEST(GraphContractTest, NormsThatOthersReadRunAlone) {
+  Nodes nodes;
+  const int x = nodes.Add("conv", MakeConv(5, 3, 3), {0});
+  const int norm = nodes.Add("bn", training::BatchNormalization(), {x});
+  const int relu = nodes.Add("relu", training::Relu(), {norm});
+  const int sum = nodes.Add("add", training::Add(), {relu, norm});
+  const absl::StatusOr<Graph> graph = nodes.Finish({2, 7, 6}, sum, 3);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(FusedKernels(*graph, "with Relu"), 0);
+  for (const int64_t count : {2, 37}) ExpectLikeReference(*graph, count);
+}
+
 // Evaluation takes the running statistics: then samples do not show in each other's results.
 TEST(GraphContractTest, EvaluationReadsRunningStatistics) {
   Nodes nodes;

@@ -68,7 +68,13 @@ TEST(BlockedMathTest, AllLoopsRoundAMultiplyAddOnce) {
   for (const BlockedMath* const math : PresentMath()) {
     alignas(64) float x[kSideBySide];
     for (float& value : x) value = 1 + 0x1p-12f;
-    math->normalize(kSideBySide, x, /*mean=*/0, /*scale=*/1 + 0x1p-12f, -(1 + 0x1p-11f), x);
+    NormalizeCall call;
+    call.size = kSideBySide;
+    call.x = x;
+    call.scale = 1 + 0x1p-12f;
+    call.shift = -(1 + 0x1p-11f);
+    call.y = x;
+    math->normalize(call);
     for (const float value : x) EXPECT_EQ(value, 0x1p-24f) << math->target;
   }
 }

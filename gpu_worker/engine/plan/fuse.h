@@ -22,6 +22,9 @@ struct FusionPattern {
   training::BackwardReads reads;
   // What forward leaves for backward; it stands for what the single operators save.
   std::vector<training::SavedTensor> (*saved)(const training::Graph& graph, int first) = nullptr;
+  // An input from outside that backward does not read: the last output may take its place, and the gradient by
+  // it that of the gradient by the output. -1: none.
+  int in_place_input = -1;
 };
 
 struct FusedRun {

@@ -37,7 +37,21 @@ class Planner {
     return step(i).pattern < 0 ? graph_.def(step(i).first).reads : patterns_[step(i).pattern].reads;
   }
   InPlace in_place(int i) const {
-    return step(i).pattern < 0 ? graph_.def(step(i).first).in_place : InPlace::kNever;
+    if (step(i).pattern < 0) return graph_.def(step(i).first).in_place;
+    return in_place_input(i) < 0 ? InPlace::kNever : InPlace::kOutput;
+  }
+  // The input whose place the output may take.
+  int in_place_input(int i) const {
+    return step(i).pattern < 0 ? 0 : patterns_[step(i).pattern].in_place_input;
+  }
+  // Whether backward of step `i` reads `value`, one of its inputs.
+  bool ReadsInput(int i, int value) const {
+    if (!runs(i) || !reads(i).x) return false;
+    if (step(i).pattern < 0) return true;
+    for (int k = 0; k < static_cast<int>(step(i).inputs.size()); ++k) {
+      if (step(i).inputs[k] == value && k != in_place_input(i)) return true;
+    }
+    return false;
   }
 
   void CutIntoSteps() {
@@ -90,7 +104,7 @@ class Planner {
     for (const int node : graph_.readers(value)) {
       const int reader = step_of_[node];
       last = std::max(last, ForwardTime(reader));
-      if (runs(reader) && reads(reader).x) last = std::max(last, BackwardTime(reader));
+      if (ReadsInput(reader, value)) last = std::max(last, BackwardTime(reader));
     }
     const int made_by = producer(value);
     if (made_by >= 0 && runs(made_by) && reads(made_by).y) {
@@ -104,10 +118,10 @@ class Planner {
     return made_by >= 0 && in_place(made_by) == InPlace::kView;
   }
 
-  // Whether step `i` may write its output over its first input: nobody else reads that one, now or later.
+  // Whether step `i` may write its output over an input: nobody else reads that one, now or later.
   bool WorksInPlace(int i) const {
     if (in_place(i) != InPlace::kOutput) return false;
-    const int input = step(i).inputs[0];
+    const int input = step(i).inputs[in_place_input(i)];
     return input != 0 && !IsView(input) && graph_.readers(input).size() == 1 &&
            LastRead(input) == ForwardTime(i);
   }
@@ -119,25 +133,26 @@ class Planner {
       const int output = step(i).output;
       const bool shares = in_place(i) == InPlace::kView || WorksInPlace(i);
       program_.values[output] = shares
-                                    ? program_.values[step(i).inputs[0]]
+                                    ? program_.values[step(i).inputs[in_place_input(i)]]
                                     : NewBuffer(graph_.value_elements(output), 0, ForwardTime(i));
       UseUntil(program_.values[output], std::max(ForwardTime(i), LastRead(output)));
     }
   }
 
-  // From the output to the input: the gradient by the first input may take the place of that by the output
+  // From the output to the input: the gradient by one input may take the place of that by the output
   // under the same conditions as the values; it is the only one that is stored there.
   void PlaceGradients() {
     for (int i = steps() - 1; i >= 0; --i) {
       const ProgramStep& of = step(i);
       if (!of.backward) continue;
       const bool may_share = in_place(i) != InPlace::kNever && !graph_.def(of.last).loss;
-      for (size_t k = 0; k < of.inputs.size(); ++k) {
+      for (int k = 0; k < static_cast<int>(of.inputs.size()); ++k) {
         if (!of.gradients[k].wanted) continue;
         const int input = of.inputs[k];
         int& gradient = program_.gradients[input];
         if (gradient < 0) {
-          const bool shares = k == 0 && may_share && graph_.readers(input).size() == 1;
+          const bool shares =
+              k == in_place_input(i) && may_share && graph_.readers(input).size() == 1;
           gradient = shares ? program_.gradients[of.output]
                             : NewBuffer(graph_.value_elements(input), 0, BackwardTime(i));
         }

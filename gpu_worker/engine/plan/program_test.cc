@@ -106,6 +106,30 @@ TEST(ProgramTest, WhatOthersReadStaysApart) {
   EXPECT_TRUE(run.gradients[1].wanted && run.gradients[1].add);
 }
 
+// gemm0 and gemm1 side by side; the run adds gemm1 to the Relu of gemm0.
+TEST(ProgramTest, ARunTakesThePlaceOfAnInputThatBackwardDoesNotRead) {
+  std::vector<training::GraphNode> nodes;
+  nodes.push_back({"gemm0", training::Gemm{4}, {0}});
+  nodes.push_back({"gemm1", training::Gemm{4}, {0}});
+  nodes.push_back({"relu2", training::Relu(), {1}});
+  nodes.push_back({"add3", training::Add(), {2, 3}});
+  nodes.push_back({"loss", training::SoftmaxCrossEntropyLoss(), {4}});
+  const absl::StatusOr<Graph> graph = Graph::Build("test", {3}, nodes);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  FusionPattern pattern = Pattern({"Relu", "Add"});  // reads gemm0, and gemm1 from outside
+  for (const int in_place : {1, -1}) {
+    pattern.in_place_input = in_place;
+    const Program program = MakeProgram(*graph, {pattern});
+    EXPECT_THAT(program.steps[2].inputs, ElementsAre(1, 2));
+    EXPECT_EQ(program.values[4] == program.values[2], in_place == 1);
+    EXPECT_EQ(program.gradients[2] == program.gradients[4], in_place == 1);
+    EXPECT_NE(program.values[4], program.values[1]);
+    EXPECT_NE(program.gradients[1], program.gradients[4]);
+    // Backward reads the other input, step 2 of 4.
+    EXPECT_EQ(program.buffers[program.values[1]].last, 2 * 4 - 1 - 2);
+  }
+}
+
 bool Never(const Graph&, int) { return false; }
 
 TEST(ProgramTest, APatternThatDoesNotFitLeavesItsNodesToTheNext) {

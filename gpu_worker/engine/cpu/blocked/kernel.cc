@@ -41,14 +41,15 @@ constexpr OwnKernel kOwnKernels[] = {
 };
 
 // In the order of FusedPatterns.
-constexpr Maker kFusedKernels[] = {MakeConvPoolPhases, MakeConvPoolPhases, MakeGemmReluPhases};
+constexpr Maker kFusedKernels[] = {MakeConvPoolPhases, MakeConvPoolPhases, MakeGemmReluPhases,
+                                   MakeNormAddReluPhases, MakeNormReluPhases};
 
 }  // namespace
 
 const std::vector<FusionPattern>& FusedPatterns() {
   static const std::vector<FusionPattern>& patterns = *new std::vector<FusionPattern>{
       ConvPoolPattern(training::MaxPool::kName), ConvPoolPattern(training::AveragePool::kName),
-      GemmReluPattern()};
+      GemmReluPattern(), NormAddReluPattern(), NormReluPattern()};
   return patterns;
 }
 

@@ -110,6 +110,14 @@ FusionPattern GemmReluPattern();
 absl::StatusOr<NodePhases> MakeGemmReluPhases(const training::Graph& graph, int first,
                                               const NodePlaces& places);
 
+// Batch normalization, a sum with another value, and Relu; the first input is the norm's.
+FusionPattern NormAddReluPattern();
+absl::StatusOr<NodePhases> MakeNormAddReluPhases(const training::Graph& graph, int first,
+                                                 const NodePlaces& places);
+FusionPattern NormReluPattern();
+absl::StatusOr<NodePhases> MakeNormReluPhases(const training::Graph& graph, int first,
+                                              const NodePlaces& places);
+
 // What one kernel computes for several nodes.
 const std::vector<FusionPattern>& FusedPatterns();
 // The kernel of a step other than the loss; `pattern` is of FusedPatterns, or -1.

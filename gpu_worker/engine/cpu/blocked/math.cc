@@ -225,13 +225,6 @@ void ScaleLoop(int64_t size, const float* x, float scale, float* y, bool add) {
   }
 }
 
-void NormalizeLoop(int64_t size, const float* x, float mean, float scale, float shift, float* y) {
-  const V m = hn::Set(d, mean), s = hn::Set(d, scale), b = hn::Set(d, shift);
-  for (int64_t i = 0; i < size; i += kLanes) {
-    hn::Store(Fma(hn::Sub(hn::Load(d, x + i), m), s, b), d, y + i);
-  }
-}
-
 void SumLoop(int64_t size, const float* x, float* sums) {
   for (int part = 0; part < kParts; ++part) {
     V sum = hn::Zero(d);
@@ -252,31 +245,11 @@ void SquareSumLoop(int64_t size, const float* x, float mean, float* sums) {
   }
 }
 
-void ProductSumLoop(int64_t size, const float* dy, const float* x, float mean, float* sums) {
-  const V m = hn::Set(d, mean);
-  for (int part = 0; part < kParts; ++part) {
-    V sum = hn::Zero(d);
-    for (int64_t i = part * kLanes; i < size; i += 16) {
-      sum = Fma(hn::Load(d, dy + i), hn::Sub(hn::Load(d, x + i), m), sum);
-    }
-    hn::StoreU(sum, d, sums + part * kLanes);
-  }
-}
-
-void NormalizeBackwardLoop(int64_t size, const float* dy, const float* x, float mean, float a,
-                           float b, float c, float* dx, bool add) {
-  const V m = hn::Set(d, mean), va = hn::Set(d, a), vb = hn::Set(d, b), vc = hn::Set(d, c);
-  for (int64_t i = 0; i < size; i += kLanes) {
-    V v = Fma(hn::Sub(hn::Load(d, x + i), m), vb, vc);
-    v = Fma(hn::Load(d, dy + i), va, v);
-    hn::Store(add ? hn::Add(hn::Load(d, dx + i), v) : v, d, dx + i);
-  }
-}
-
 #include "gpu_worker/engine/cpu/blocked/direct-inl.h"
 #include "gpu_worker/engine/cpu/blocked/dropout-inl.h"
 #include "gpu_worker/engine/cpu/blocked/gelu-inl.h"
 #include "gpu_worker/engine/cpu/blocked/lane-inl.h"
+#include "gpu_worker/engine/cpu/blocked/norm-inl.h"
 #include "gpu_worker/engine/cpu/blocked/winograd-inl.h"
 
 constexpr BlockedMath kMath = {Products,
@@ -285,11 +258,11 @@ constexpr BlockedMath kMath = {Products,
                                ReluBackwardLoop,
                                CopyLoop,
                                ScaleLoop,
-                               NormalizeLoop,
+                               Normalize,
                                SumLoop,
                                SquareSumLoop,
-                               ProductSumLoop,
-                               NormalizeBackwardLoop,
+                               NormalizeSums,
+                               NormalizeBackward,
                                TransformImage,
                                TransformGradient,
                                TransformWeights,

@@ -113,6 +113,42 @@ struct DropoutCall {
   bool add = false;
 };
 
+// y = (x - mean) * scale + shift, then + other where it is given, then max(y, 0) where `relu`. y may be x or
+// other.
+struct NormalizeCall {
+  int64_t size = 0;
+  const float* x = nullptr;
+  float mean = 0, scale = 0, shift = 0;
+  const float* other = nullptr;
+  bool relu = false;
+  float* y = nullptr;
+};
+
+// sums[16] = sum of dz, products[16] = sum of dz * (x - mean): dz is dy, or, where y is given, dy where y > 0.
+struct NormalizeSumsCall {
+  int64_t size = 0;
+  const float* dy = nullptr;
+  const float* y = nullptr;
+  const float* x = nullptr;
+  float mean = 0;
+  float* sums = nullptr;
+  float* products = nullptr;
+};
+
+// dx = (add ? dx : 0) + dz * a + (x - mean) * b + c, where dx is given; then, where it is given,
+// other = (add_other ? other : 0) + dz. dz as above. other may be dx or dy.
+struct NormalizeBackwardCall {
+  int64_t size = 0;
+  const float* dy = nullptr;
+  const float* y = nullptr;
+  const float* x = nullptr;
+  float mean = 0, a = 0, b = 0, c = 0;
+  float* dx = nullptr;
+  bool add = false;
+  float* other = nullptr;
+  bool add_other = false;
+};
+
 // Winograd's F(4x4, 3x3): 36 frequencies of a tile; winograd.h says what is made of them.
 inline constexpr int64_t kFrequencies = 36;
 
@@ -160,17 +196,13 @@ struct BlockedMath {
   void (*copy)(int64_t size, const float* x, float* y, bool add);
   // y = x * scale, or y += x * scale.
   void (*scale)(int64_t size, const float* x, float scale, float* y, bool add);
-  // y = (x - mean) * scale + shift. y may be x.
-  void (*normalize)(int64_t size, const float* x, float mean, float scale, float shift, float* y);
+  void (*normalize)(const NormalizeCall& call);
   // sums[16] = sum of x over its vectors.
   void (*sum)(int64_t size, const float* x, float* sums);
   // sums[16] = sum of (x - mean)^2.
   void (*square_sum)(int64_t size, const float* x, float mean, float* sums);
-  // sums[16] = sum of dy * (x - mean).
-  void (*product_sum)(int64_t size, const float* dy, const float* x, float mean, float* sums);
-  // dx = (add ? dx : 0) + dy * a + (x - mean) * b + c.
-  void (*normalize_backward)(int64_t size, const float* dy, const float* x, float mean, float a,
-                             float b, float c, float* dx, bool add);
+  void (*normalize_sums)(const NormalizeSumsCall& call);
+  void (*normalize_backward)(const NormalizeBackwardCall& call);
   void (*transform_image)(const TransformCall& call);
   void (*transform_gradient)(const TransformCall& call);
   void (*transform_weights)(const TransformCall& call);
