@@ -9,10 +9,11 @@ void Normalize(const NormalizeCall& call) {
   }
 }
 
+// What gets through the Relu; `y` is read where there is one.
 template <bool kRelu>
-HWY_INLINE V BehindRelu(const float* y, const float* dy) {
-  if constexpr (!kRelu) return hn::Load(d, dy);
-  return hn::IfThenElseZero(hn::Gt(hn::Load(d, y), hn::Zero(d)), hn::Load(d, dy));
+HWY_INLINE V BehindRelu(const float* y, const float* dy, int64_t i) {
+  if constexpr (!kRelu) return hn::Load(d, dy + i);
+  return hn::IfThenElseZero(hn::Gt(hn::Load(d, y + i), hn::Zero(d)), hn::Load(d, dy + i));
 }
 
 template <bool kRelu>
@@ -21,7 +22,7 @@ HWY_INLINE void NormalizeSumsOf(const NormalizeSumsCall& call) {
   for (int part = 0; part < kParts; ++part) {
     V sum = hn::Zero(d), product = hn::Zero(d);
     for (int64_t i = part * kLanes; i < call.size; i += 16) {
-      const V dz = BehindRelu<kRelu>(call.y + i, call.dy + i);
+      const V dz = BehindRelu<kRelu>(call.y, call.dy, i);
       sum = hn::Add(sum, dz);
       product = Fma(dz, hn::Sub(hn::Load(d, call.x + i), m), product);
     }
@@ -39,7 +40,7 @@ HWY_INLINE void NormalizeBackwardOf(const NormalizeBackwardCall& call) {
   const V m = hn::Set(d, call.mean), a = hn::Set(d, call.a), b = hn::Set(d, call.b);
   const V c = hn::Set(d, call.c);
   for (int64_t i = 0; i < call.size; i += kLanes) {
-    const V dz = BehindRelu<kRelu>(call.y + i, call.dy + i);
+    const V dz = BehindRelu<kRelu>(call.y, call.dy, i);
     if (call.dx != nullptr) {
       const V v = Fma(dz, a, Fma(hn::Sub(hn::Load(d, call.x + i), m), b, c));
       hn::Store(call.add ? hn::Add(hn::Load(d, call.dx + i), v) : v, d, call.dx + i);
