@@ -107,12 +107,7 @@ std::string DescribeText(const job::v1::Job& job, const ViewStyle& style) {
   Row(out, "Submitted", Moment(job.has_submitted_at(), job.submitted_at()));
   Row(out, "Started", Moment(job.has_started_at(), job.started_at()));
   Row(out, "Finished", Moment(job.has_finished_at(), job.finished_at()));
-  const std::string& set = job.instruction_set();
-  Row(out, "Devices",
-      job.device() == "gpu"   ? "GPUs"
-      : job.device() != "cpu" ? ""
-      : set.empty()           ? "CPUs"
-                              : absl::StrCat("CPUs with ", set, " kernels, no others"));
+  Row(out, "Devices", job.device() == "gpu" ? "GPUs" : job.device() == "cpu" ? "CPUs" : "");
   if (job.has_resolved()) absl::StrAppend(&out, "\n", training::spec::PlanText(job.resolved()));
   absl::StrAppend(&out, Members("Workers", "RANK", job.workers(), style.width));
   if (job.workers_left_out() > 0) {

@@ -133,7 +133,6 @@ static Json JobObject(const job::v1::Job& job) {
       {"checkpoint_uri", job.checkpoint_uri()},
       {"samples_used", job.samples_used()},
       {"device", job.device()},
-      {"instruction_set", job.instruction_set()},
       {"epochs", Epochs(job)},
       {"workers", Members(job.workers())},
       {"workers_left_out", job.workers_left_out()},  // lost before the last 16

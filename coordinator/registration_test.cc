@@ -55,14 +55,6 @@ TEST(RegistrationTest, WhoseCertificateItIsTheCallerDoesNotSay) {
   EXPECT_FALSE(ReadRegistration(reg, Identity{Role::kWorker, "127.0.0.1"})->named);
 }
 
-TEST(RegistrationTest, WhatItsBitsBelongToTheWorkerSays) {
-  node::v1::Register reg = Named("node-a", common::v1::ROLE_WORKER);
-  reg.set_instruction_set("avx512");
-  const auto read = ReadRegistration(reg, Identity{Role::kWorker, "node-a"});
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->reg.instruction_set(), "avx512");
-}
-
 TEST(RegistrationTest, OfAKeyTheHashAloneIsKept) {
   node::v1::Register reg = Named("node-a", common::v1::ROLE_WORKER);
   reg.set_resume_key("0123456789abcdef");

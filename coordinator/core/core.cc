@@ -341,10 +341,6 @@ void CoordinatorCore::TryJob(JobRecord& job, Queue* queue) {
   std::string text;
   if (queue->blocked_by.empty()) {
     GangRequest request = RequestOf(job.resolved.has_value() ? job.resolved->spec() : job.spec);
-    if (job.has_view()) {  // what it began on; a coordinator of before this has not kept it
-      request.instruction_set = job.instruction_set;
-      request.one_instruction_set = !job.instruction_set.empty();
-    }
     if (job.resolved.has_value()) ExcludeStrays(job, request);
     auto lacks = queue->lacks.find(request);
     if (lacks == queue->lacks.end()) {
@@ -418,7 +414,6 @@ void CoordinatorCore::StartGang(JobRecord& job, const Gang& gang, const std::str
   job.wound_down = false;
   job.retry_at = -absl::InfiniteDuration();
   job.on_gpus = gang.on_gpus;
-  if (!job.has_view()) job.instruction_set = gang.instruction_set;
   job.progress_mark.clear();
   job.progress_at = now_;
   SetState(job, common::v1::JOB_STATE_STARTING, "", "");

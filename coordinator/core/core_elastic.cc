@@ -114,7 +114,6 @@ void CoordinatorCore::FillRanks(JobRecord& job) {
   request.num_workers = want;
   request.device = job.on_gpus ? "gpu" : "cpu";
   request.version = VersionOf(job, nodes_);
-  request.instruction_set = job.instruction_set;
   request.exclude.clear();
   for (const Rank& rank : job.ranks) {
     if (!rank.gone) request.exclude.insert(rank.node);
@@ -123,15 +122,7 @@ void CoordinatorCore::FillRanks(JobRecord& job) {
   for (const auto& entry : job.rejoin) {
     if (entry.second.not_before > now_) request.exclude.insert(entry.first);
   }
-  const std::vector<Gang::Worker> workers = FreeWorkers(nodes_, request);
-  if (static_cast<int>(workers.size()) < want) {
-    const std::string why = ForeignText(nodes_, request);
-    if (!why.empty() && job.refused.insert(why).second) {
-      job.AddEvent(wall_, "JoinRefused", why);
-      Changed(job);
-    }
-  }
-  for (const Gang::Worker& worker : workers) {
+  for (const Gang::Worker& worker : FreeWorkers(nodes_, request)) {
     Node& node = *nodes_.Find(worker.node);
     Rank rank;
     rank.index = static_cast<int32_t>(job.ranks.size());

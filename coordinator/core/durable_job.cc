@@ -68,7 +68,6 @@ v1::DurableJob ToDurable(const JobRecord& job, absl::Duration now) {
     to->set_lineage(order.lineage);
   }
   out.set_on_gpus(job.on_gpus);
-  out.set_instruction_set(job.instruction_set);
   if (job.spec_changed) out.set_changed_spec(job.spec.SerializeAsString());
   out.set_settled_step(job.settled_step);
   for (const std::string& condition : job.conditions) out.add_conditions(condition);
@@ -196,7 +195,6 @@ absl::StatusOr<std::unique_ptr<JobRecord>> FromDurable(
     job.orders.push_back({from.order(), from.lineage()});
   }
   job.on_gpus = durable.on_gpus();
-  job.instruction_set = durable.instruction_set();
   for (const common::v1::WorkerRef& worker : job.view.workers()) {
     if (worker.rank() >= 0 && worker.rank() < static_cast<int32_t>(job.ranks.size())) {
       job.ranks[static_cast<size_t>(worker.rank())].probed = job.in_history();

@@ -1,7 +1,6 @@
 #include "coordinator/core/gang.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -14,9 +13,6 @@
 
 namespace capstan::coordinator::core {
 namespace {
-
-constexpr char kOtherKernels[] =
-    "submitted anew with training.deterministic: false it takes any of them";
 
 // Which nodes and devices count.
 enum class Count {
@@ -55,33 +51,6 @@ std::vector<GangRequest> ByVersion(const NodeTable& nodes, const GangRequest& re
   for (std::string& version : sorted) {
     requests.push_back(request);
     requests.back().version = std::move(version);
-  }
-  return requests;
-}
-
-bool OfInstructionSet(const Node& node, const GangRequest& request) {
-  const std::string& own = node.reg.instruction_set();
-  return request.instruction_set.empty() || own.empty() || own == request.instruction_set;
-}
-
-// What all nodes of a gang have to have alike: one request for each choice that there is, the best
-// first.
-std::vector<GangRequest> Choices(const NodeTable& nodes, const GangRequest& request, bool gpus) {
-  const std::vector<GangRequest> versions = ByVersion(nodes, request);
-  if (gpus || !request.one_instruction_set || !request.instruction_set.empty()) return versions;
-  std::vector<std::string> sets;
-  for (const auto& entry : nodes.all()) {
-    const std::string& set = entry.second.reg.instruction_set();
-    if (entry.second.lost || set.empty()) continue;
-    if (std::find(sets.begin(), sets.end(), set) == sets.end()) sets.push_back(set);
-  }
-  if (sets.empty()) return versions;
-  std::vector<GangRequest> requests;
-  for (const GangRequest& version : versions) {
-    for (const std::string& set : sets) {
-      requests.push_back(version);
-      requests.back().instruction_set = set;
-    }
   }
   return requests;
 }
@@ -148,7 +117,6 @@ std::vector<Gang::Worker> WorkersOf(const NodeTable& nodes, const GangRequest& r
     const Node& node = entry.second;
     if (static_cast<int>(workers.size()) == request.num_workers) break;
     if (!node.is_worker() || !OfVersion(node, request)) continue;
-    if (!gpus && !OfInstructionSet(node, request)) continue;
     const bool counts = count == Count::kKnown
                             ? !node.lost && !node.drained
                             : node.takes_work() && request.exclude.count(node.name()) == 0;
@@ -224,35 +192,6 @@ std::string VersionsText(const NodeTable& nodes, const GangRequest& request, boo
   return "";
 }
 
-// The same of instruction sets.
-std::string InstructionSetsText(const NodeTable& nodes, const GangRequest& request, bool gpus) {
-  if (gpus || !request.one_instruction_set) return "";
-  const Node* first = nullptr;
-  for (const Gang::Worker& worker : WorkersOf(nodes, request, gpus, Count::kFree)) {
-    const Node* const node = nodes.Find(worker.node);
-    const std::string& set = node->reg.instruction_set();
-    if (set.empty()) continue;
-    if (first == nullptr) first = node;
-    if (set == first->reg.instruction_set()) continue;
-    return absl::StrCat(
-        "the bits of its model depend on the instruction set, so its workers are to "
-        "be of one: worker ",
-        first->name(), " computes with ", first->reg.instruction_set(), " kernels, worker ",
-        node->name(), " with ", set, " kernels; ", kOtherKernels);
-  }
-  return "";
-}
-
-// What the bits of a gang belong to.
-std::string InstructionSetOf(const NodeTable& nodes, const GangRequest& request, const Gang& gang) {
-  if (gang.on_gpus || !request.one_instruction_set) return "";
-  for (const Gang::Worker& worker : gang.workers) {
-    const std::string& set = nodes.Find(worker.node)->reg.instruction_set();
-    if (!set.empty()) return set;
-  }
-  return "";
-}
-
 }  // namespace
 
 GangRequest RequestOf(const job::v1::JobSpec& spec) {
@@ -275,10 +214,7 @@ GangRequest RequestOf(const job::v1::JobSpec& spec) {
   } else if (resources.has_num_shards()) {
     request.num_shards = resources.num_shards();
   }
-  const bool deterministic =
-      !spec.training().has_deterministic() || spec.training().deterministic();
   request.not_on_gpus = training::spec::NotOnGpus(spec.model());
-  request.one_instruction_set = deterministic && !training::spec::IsPortable(spec.model());
   return request;
 }
 
@@ -298,13 +234,12 @@ std::vector<Gang::Worker> FreeWorkers(const NodeTable& nodes, const GangRequest&
 std::optional<Gang> FindGang(const NodeTable& nodes, const GangRequest& request) {
   const bool gpus = WantsGpus(nodes, request);
   std::optional<Gang> best;
-  for (const GangRequest& one : Choices(nodes, request, gpus)) {
+  for (const GangRequest& one : ByVersion(nodes, request)) {
     Gang gang;
     gang.on_gpus = gpus;
     gang.workers = WorkersOf(nodes, one, gpus, Count::kFree);
     gang.shards = ShardsOf(nodes, one);
     if (!Enough(gang, one)) continue;
-    gang.instruction_set = InstructionSetOf(nodes, one, gang);
     if (!best.has_value() || gang.workers.size() > best->workers.size()) best = std::move(gang);
   }
   return best;
@@ -312,7 +247,7 @@ std::optional<Gang> FindGang(const NodeTable& nodes, const GangRequest& request)
 
 bool CouldFit(const NodeTable& nodes, const GangRequest& request) {
   const bool gpus = WantsGpus(nodes, request);
-  const std::vector<GangRequest> requests = Choices(nodes, request, gpus);
+  const std::vector<GangRequest> requests = ByVersion(nodes, request);
   return std::any_of(requests.begin(), requests.end(), [&](const GangRequest& one) {
     Gang gang;
     gang.workers = WorkersOf(nodes, one, gpus, Count::kUsable);
@@ -347,9 +282,6 @@ std::string MissingText(const NodeTable& nodes, const GangRequest& request) {
                       ")");
       break;  // as a rule it is the same on all
     }
-    if (const std::string why = gpus ? "" : ForeignText(nodes, request); !why.empty()) {
-      absl::StrAppend(&missing.back(), " (", why, ")");
-    }
   }
   const int shards = static_cast<int>(ShardsOf(nodes, request).size());
   if (shards < request.num_shards) {
@@ -357,25 +289,8 @@ std::string MissingText(const NodeTable& nodes, const GangRequest& request) {
                                    request.num_shards == 1 ? " param_store" : " param_stores", ", ",
                                    shards, shards == 1 ? " is there" : " are there"));
   }
-  if (!missing.empty()) return absl::StrJoin(missing, "; ");
-  std::string text = VersionsText(nodes, request, gpus);
-  return text.empty() ? InstructionSetsText(nodes, request, gpus) : text;
-}
-
-std::string ForeignText(const NodeTable& nodes, const GangRequest& request) {
-  if (request.instruction_set.empty()) return "";
-  GangRequest any = request;
-  any.instruction_set.clear();
-  any.num_workers = std::numeric_limits<int>::max();
-  for (const Gang::Worker& worker : WorkersOf(nodes, any, /*gpus=*/false, Count::kFree)) {
-    const Node& node = *nodes.Find(worker.node);
-    if (OfInstructionSet(node, request)) continue;
-    return absl::StrCat("worker ", node.name(), " computes with ", node.reg.instruction_set(),
-                        " kernels, the job began with ", request.instruction_set,
-                        " kernels, and its bits would change: start a worker of ",
-                        request.instruction_set, "; ", kOtherKernels);
-  }
-  return "";
+  if (missing.empty()) return VersionsText(nodes, request, gpus);
+  return absl::StrJoin(missing, "; ");
 }
 
 std::string KindText(const NodeTable& nodes, const GangRequest& request, bool on_gpus) {

@@ -26,10 +26,6 @@ struct GangRequest {
   // What its workers and shards registered as; not set: any, and of one version all of them. Without
   // shards it does not matter.
   std::optional<std::string> version;
-  // Its bits on CPUs depend on the instruction set: its workers there are of one.
-  bool one_instruction_set = false;
-  // Of this one; empty: of any. A worker that does not say its own is of all.
-  std::string instruction_set;
   // clang-tidy 14 takes the 0 in what the compiler writes here for a pointer.
   auto operator<=>(const GangRequest&) const = default;  // NOLINT(modernize-use-nullptr)
 };
@@ -45,8 +41,6 @@ struct Gang {
   std::vector<Worker> workers;      // by rank; each on its own node
   std::vector<std::string> shards;  // by index; each on its own node
   bool on_gpus = false;
-  // What the job's bits belong to, where they depend on it; empty: they do not, or no worker says.
-  std::string instruction_set;
 };
 
 // What a job computes on, however its services were started:
@@ -62,9 +56,8 @@ struct Gang {
 // Nodes that are lost or drained do not count, those that are only not heard of yet do.
 bool WantsGpus(const NodeTable& nodes, const GangRequest& request);
 
-// At least min_workers, at most num_workers, with the shards all of one version and, where that
-// matters, of one instruction set: of several the one with most workers, then the newest, then the
-// instruction set of the first worker. Nodes by name; param_stores with the fewest jobs first.
+// At least min_workers, at most num_workers, with the shards all of one version: of several the one
+// with most workers, then the newest. Nodes by name; param_stores with the fewest jobs first.
 // nullopt: it does not fit now.
 std::optional<Gang> FindGang(const NodeTable& nodes, const GangRequest& request);
 
@@ -75,14 +68,10 @@ std::vector<Gang::Worker> FreeWorkers(const NodeTable& nodes, const GangRequest&
 bool CouldFit(const NodeTable& nodes, const GangRequest& request);
 
 // "needs 2 workers with 1 free device each, 1 is there; needs 1 param_store, 0 are there". Where
-// cards are missing, and a worker said why it has none, with its sentence; with ForeignText's where
-// that has one. Where only their versions keep nodes apart: "its workers and param_stores are to be
-// of one version: worker w0 is of 0.1.0, param_store s0 is of 0.2.0"; likewise instruction sets.
+// cards are missing, and a worker said why it has none, with its sentence. Where only their versions
+// keep nodes apart: "its workers and param_stores are to be of one version: worker w0 is of 0.1.0,
+// param_store s0 is of 0.2.0".
 std::string MissingText(const NodeTable& nodes, const GangRequest& request);
-
-// Names a free worker that only its instruction set keeps out of a job which began on another one,
-// and says what to do; empty: there is none.
-std::string ForeignText(const NodeTable& nodes, const GangRequest& request);
 
 // "GPUs", "CPUs" or, where `auto` did not take cards that there are, why: "CPUs (2 workers with 1 GPU
 // each are needed, 1 is there)", "CPUs (GPUs do not carry out node bn1 (BatchNormalization))".

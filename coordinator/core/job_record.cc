@@ -196,7 +196,6 @@ job::v1::Job JobRecord::ToProto(bool with_history) const {
   out.set_reason(reason);
   out.set_message(waiting.empty() ? message : waiting);
   if (started_at != absl::InfinitePast()) out.set_device(on_gpus ? "gpu" : "cpu");
-  out.set_instruction_set(instruction_set);
   *out.mutable_progress() = progress;
   out.set_weights_sha256(weights_sha256);
   out.set_checkpoint_uri(checkpoint_uri);

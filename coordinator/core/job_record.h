@@ -211,8 +211,6 @@ struct JobRecord {
   };
   std::map<std::string, Rejoin> rejoin;  // by node
   bool on_gpus = false;                  // what its workers compute on
-  std::string instruction_set;    // that its bits belong to, once it has a view; empty: to none
-  std::set<std::string> refused;  // what events have told of workers of another one
 
   // -- orders
   std::vector<JobOrder> orders;  // by id, from 1

@@ -83,11 +83,6 @@ absl::Status CheckRegister(const node::v1::Register& reg) {
     return absl::InvalidArgumentError(
         absl::StrCat("register.no_gpu: ", reg.no_gpu().size(), " bytes, at most ", kMaxNoGpuBytes));
   }
-  if (!reg.instruction_set().empty() && !IsName(reg.instruction_set())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("register.instruction_set: want [a-z0-9-]{1,63}, got ",
-                     reg.instruction_set().size(), " bytes"));
-  }
   if (reg.version().size() > kMaxVersionBytes) {
     return absl::InvalidArgumentError(absl::StrCat("register.version: ", reg.version().size(),
                                                    " bytes, at most ", kMaxVersionBytes));

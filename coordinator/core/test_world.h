@@ -118,7 +118,6 @@ class World {
     reg.set_last_incarnation(last_incarnation);
     if (role == common::v1::ROLE_WORKER) {
       for (int i = 0; i < devices; ++i) reg.add_devices()->set_name("cpu");
-      reg.set_instruction_set(instruction_set_);
     } else {
       reg.set_data_address(absl::StrCat("unix:/", name));
     }
@@ -222,7 +221,6 @@ class World {
   std::vector<SweepCheckpoints> sweeps_;
   std::vector<RemoveCheckpoint> removes_;
   std::vector<std::string> order_;  // of persists, sends and replies
-  std::string instruction_set_;     // of workers that connect from now on
   SessionId sessions_ = 0;
   CallId calls_ = 0;
   Caller caller_{.name = "", .any_job = true};  // of Submit, Cancel and Ask

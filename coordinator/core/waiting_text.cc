@@ -165,15 +165,6 @@ std::string OtherVersionText(const JobRecord& job, const NodeTable& nodes, bool 
   return "";
 }
 
-// A worker that could help, were it of the instruction set of the job. Empty: there is none.
-std::string OtherInstructionSetText(const JobRecord& job, const NodeTable& nodes) {
-  GangRequest request = RequestOf(job.resolved->spec());
-  request.instruction_set = job.instruction_set;
-  request.version = VersionOf(job, nodes);
-  const std::string text = ForeignText(nodes, request);
-  return text.empty() ? "" : absl::StrCat(" (", text, ")");
-}
-
 // Whom a job lacks that goes on as soon as he is there.
 std::string RecoveringText(const JobRecord& job, const NodeTable& nodes, absl::Duration now) {
   std::vector<std::string> whom;
@@ -188,8 +179,7 @@ std::string RecoveringText(const JobRecord& job, const NodeTable& nodes, absl::D
       whom.push_back(Seen(job, nodes, rank, now));
     }
     return absl::StrCat("recovering: a worker, any, after ", absl::StrJoin(whom, "; "),
-                        OtherVersionText(job, nodes, /*worker=*/true),
-                        OtherInstructionSetText(job, nodes));
+                        OtherVersionText(job, nodes, /*worker=*/true));
   }
   if (whom.empty()) return StartText(job, nodes, now);
   return absl::StrCat("recovering: ", absl::StrJoin(whom, "; "),

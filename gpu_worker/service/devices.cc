@@ -12,8 +12,7 @@
 namespace capstan::gpu_worker {
 namespace {
 
-// `instruction_set`: set to the device's where it is empty.
-absl::StatusOr<node::v1::Device> Describe(const std::string& name, std::string& instruction_set) {
+absl::StatusOr<node::v1::Device> Describe(const std::string& name) {
   auto device = engine::OpenDevice(name);
   if (!device.ok()) {
     return absl::Status(device.status().code(),
@@ -23,7 +22,6 @@ absl::StatusOr<node::v1::Device> Describe(const std::string& name, std::string& 
   description.set_name(name);
   description.set_description((*device)->description());
   description.set_uuid((*device)->uuid());
-  if (instruction_set.empty()) instruction_set = (*device)->instruction_set();
   return description;
 }
 
@@ -34,7 +32,7 @@ absl::StatusOr<FoundDevices> FindDevices(const std::vector<std::string>& names) 
   std::vector<node::v1::Device>& devices = found.devices;
   if (names.size() == 1 && names[0] == "auto") {
     for (int i = 0;; ++i) {
-      auto gpu = Describe(absl::StrCat("cuda:", i), found.instruction_set);
+      auto gpu = Describe(absl::StrCat("cuda:", i));
       if (!gpu.ok()) {
         // Behind the last card the answer is that there is no such card; before the first it is why.
         if (i == 0) {
@@ -52,7 +50,7 @@ absl::StatusOr<FoundDevices> FindDevices(const std::vector<std::string>& names) 
   const std::vector<std::string> wanted =
       names.size() == 1 && names[0] == "auto" ? std::vector<std::string>{"cpu"} : names;
   for (const std::string& name : wanted) {
-    auto device = Describe(name, found.instruction_set);
+    auto device = Describe(name);
     if (!device.ok()) return device.status();
     devices.push_back(*std::move(device));
   }

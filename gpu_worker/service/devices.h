@@ -13,8 +13,6 @@ namespace capstan::gpu_worker {
 struct FoundDevices {
   std::vector<node::v1::Device> devices;
   std::string no_gpu;  // why "auto" found no GPU; empty: it found one, or did not look
-  std::string
-      instruction_set;  // of the first CPU device, as Device::instruction_set; empty: there is none
   // Why "auto" found no GPU though the CUDA plug-in is installed; empty: nothing is missing.
   std::string missing_gpu;
 };

@@ -93,7 +93,6 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   registration.set_pid(getpid());
   if (service->http_ != nullptr) registration.set_http_url(service->http_->url());
   registration.set_no_gpu(devices->no_gpu.substr(0, kMaxNoGpuBytes));
-  registration.set_instruction_set(devices->instruction_set);
   for (const node::v1::Device& device : devices->devices) {
     node.devices.push_back(device.name());
     *registration.add_devices() = device;

@@ -14,8 +14,6 @@ using training::Graph;
 using training::Parameter;
 using training::TensorSlot;
 
-constexpr absl::string_view kPortable = "portable";
-
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options)
@@ -25,9 +23,6 @@ class CpuDevice : public Device {
 
   const std::string& name() const override { return options_.name; }
   const std::string& description() const override { return description_; }
-  std::string instruction_set() const override {
-    return std::string(kPortable);
-  }
 
   absl::StatusOr<std::unique_ptr<Plan>> Compile(const Graph& graph, const FlatLayout& layout,
                                                 const PlanOptions& options) override {

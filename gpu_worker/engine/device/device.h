@@ -154,9 +154,6 @@ class Device {
   virtual const std::string& name() const = 0;
   // Libraries and instruction set, for logs: "own kernels, avx512".
   virtual const std::string& description() const = 0;
-  // What the bits belong to where a kernel is not the same everywhere: "avx512", "avx2" or "emulated"; "portable":
-  // the device has no such kernels. Empty: no CPU.
-  virtual std::string instruction_set() const { return ""; }
   // Of a card, the same in every process of its host: "GPU-1f2e..."; empty: nothing is known.
   virtual std::string uuid() const { return ""; }
 
