@@ -140,9 +140,8 @@ std::vector<absl::string_view> ModelNames() {
   return names;
 }
 
-// Chains have a plan of their own, by oneDNN.
-bool IsPortableModel(absl::string_view name) {
-  return name != "lenet" && name != "lenet_d2l" && name != "mlp";
+bool IsChainModel(absl::string_view name) {
+  return name == "lenet" || name == "lenet_d2l" || name == "mlp";
 }
 
 bool IsChainOperator(absl::string_view op) {

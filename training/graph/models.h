@@ -39,13 +39,11 @@ namespace capstan::training {
 // The names that MakeModel knows, sorted.
 std::vector<absl::string_view> ModelNames();
 
-// Whether CPUs carry it out by kernels that give the same bits on every processor (rule R5), also where nobody sets
-// CAPSTAN_CPU_TARGET. The contract of CPU devices compares it with their plans. True for names that are no model's. Without
-// dropout: with it no model is a chain.
-bool IsPortableModel(absl::string_view name);
+// Whether it is a chain. False for names that are no model's. Without dropout: with it no model is one.
+bool IsChainModel(absl::string_view name);
 
-// The operators of chains, which CPUs carry out by kernels of other bits unless CAPSTAN_CPU_TARGET is set. A graph with
-// another one, or with a node that reads anything else than the value before it, is no chain.
+// The operators of chains. A graph with another one, or with a node that reads anything else than the value before it,
+// is no chain. Devices of GPUs carry out chains alone (gpu_worker/engine/device/chain.h).
 bool IsChainOperator(absl::string_view op);
 
 // `dropout` above 0 is the ratio of a Dropout, the node `dropout` in front of the last dense layer of

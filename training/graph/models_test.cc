@@ -56,10 +56,19 @@ TEST(ModelsTest, Mlp) {
   EXPECT_TRUE(MakeModel("mlp", 10, {784}).ok());
 }
 
-// Which of them are is for tests/contract/cpu_target_test.cc.
-TEST(ModelsTest, NoModelIsBoundToNoInstructionSet) {
-  EXPECT_TRUE(IsPortableModel(""));
-  EXPECT_TRUE(IsPortableModel("resnet18_v1"));
+TEST(ModelsTest, AChainReadsOneValueAfterTheOtherByItsOperators) {
+  for (const absl::string_view name : ModelNames()) {
+    const absl::StatusOr<Graph> graph = MakeModel(name, 10, {1, 28, 28});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    bool chain = true;
+    for (int i = 0; i < graph->node_count(); ++i) {
+      const GraphNode& node = graph->nodes()[i];
+      chain &= IsChainOperator(node.op.name) && node.inputs == std::vector<ValueId>{i};
+    }
+    EXPECT_EQ(IsChainModel(name), chain) << name;
+  }
+  EXPECT_FALSE(IsChainModel(""));
+  EXPECT_FALSE(IsChainModel("lenet5"));
 }
 
 TEST(ModelsTest, DropoutStandsInFrontOfTheLastDenseLayer) {

@@ -265,7 +265,7 @@ job::v1::Graph ToMessage(const Graph& graph) {
 std::string NotOnGpus(const job::v1::Model& model) {
   if (!model.has_graph()) {
     if (model.dropout() > 0) return absl::StrCat("node dropout (", Dropout::kName, ")");
-    return IsPortableModel(model.name()) ? model.name() : "";
+    return IsChainModel(model.name()) ? "" : model.name();
   }
   const job::v1::Graph& graph = model.graph();
   for (int i = 0; i < graph.nodes_size(); ++i) {
@@ -277,8 +277,5 @@ std::string NotOnGpus(const job::v1::Model& model) {
   }
   return "";
 }
-
-// CPUs have oneDNN for what GPUs carry out, too, and kernels of their own for all else.
-bool IsPortable(const job::v1::Model& model) { return !NotOnGpus(model).empty(); }
 
 }  // namespace capstan::training::spec

@@ -36,12 +36,9 @@ absl::StatusOr<Graph> GraphOf(const job::v1::Graph& message, const Shape& input_
 job::v1::Graph ToMessage(const Graph& graph);
 
 // What devices of GPUs do not carry out of the model: "node bn1 (BatchNormalization)", "resnet18_v1"; empty: nothing that
-// could be told without shapes. They carry out chains (gpu_worker/engine/device/chain.h). As IsPortable in cost.
+// could be told without shapes. They carry out chains (gpu_worker/engine/device/chain.h). Takes time by the nodes, and
+// memory for what it returns alone.
 std::string NotOnGpus(const job::v1::Model& model);
-
-// Whether CPUs carry the model out by kernels that give the same bits on every processor (rule R5), also where nobody
-// sets CAPSTAN_CPU_TARGET. False where that cannot be told without shapes. Takes time by the nodes, and no memory.
-bool IsPortable(const job::v1::Model& model);
 
 }  // namespace capstan::training::spec
 
