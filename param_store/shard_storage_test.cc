@@ -282,7 +282,8 @@ training::FlatLayout StatisticsLayout() {
 
 using Lanes = std::vector<std::vector<float>>;
 
-// What the lanes send of a step; a statistic comes weighted with its lane's samples.
+// What the lanes send of a step, with the loss scale in all of it; a statistic comes weighted with
+// its lane's samples.
 Lanes LaneValues(const training::FlatLayout& layout, const training::SamplePlan& samples,
                  int64_t step) {
   std::mt19937 random(static_cast<uint32_t>(step));
@@ -377,12 +378,12 @@ void ExpectTheSameOnAnyNumberOfShards(const training::Optimizer& optimizer) {
       if (!decision.apply) continue;
       const training::LaneTree tree = samples.StepTree(step);
       std::vector<float> root = *TreeSum(steps[step], tree, tree.root());
+      for (float& value : root) value *= 1.0f / 1024;
       for (int64_t i = layout.statistics_begin(); i < layout.total_floats(); ++i) {
         const float way = root[i] - want[i];
         const float part = 0.1f * way;
         want[i] = want[i] + part;
       }
-      for (float& value : root) value *= 1.0f / 1024;
       optimizer.Apply(want.data(), want.data(), root.data(), state.data(),
                       layout.statistics_begin(),
                       {decision.learning_rate, decision.applied_steps + 1});

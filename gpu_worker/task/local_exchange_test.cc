@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -140,7 +141,10 @@ class LocalExchangeTest : public ::testing::Test {
     TestStrand strand;
     param_store::client::CompleteWeights newest;
     LocalExchange::Callbacks callbacks;
-    callbacks.on_weights = [&](const param_store::client::CompleteWeights& w) { newest = w; };
+    callbacks.on_weights = [&](const param_store::client::CompleteWeights& w) {
+      newest = w;
+      scales_.insert(w.loss_scale);
+    };
     callbacks.on_failed = [](const absl::Status& status) { ADD_FAILURE() << status; };
     LocalExchange::LocalCallbacks local;
     local.on_lead = [] {};
@@ -157,8 +161,9 @@ class LocalExchangeTest : public ::testing::Test {
       const training::LaneTree tree = job_->samples.StepTree(step);
       exchange.SendSeal(step, tree.root(), {job_->samples.StepSampleCount(step), 1.0, 0});
       for (int32_t lane = 0; lane < kTestLanes; lane += lanes_a_node) {
-        const std::vector<float> sum = Sum(step, {lane, lanes_a_node});
+        std::vector<float> sum = Sum(step, {lane, lanes_a_node});
         if (sum.empty()) continue;
+        for (float& value : sum) value *= static_cast<float>(newest.loss_scale);
         auto buffer = std::make_shared<FloatBuffer>(job_->layout.total_floats());
         std::copy(sum.begin(), sum.end(), buffer->data());
         exchange.Push(step, {lane, lanes_a_node}, std::move(buffer));
@@ -206,6 +211,7 @@ class LocalExchangeTest : public ::testing::Test {
   std::string folder_;
   std::shared_ptr<const Job> job_;
   std::vector<LocalExchange::Snapshot> saved_;
+  std::set<double> scales_;  // of all versions that were whole
 };
 
 // As shards do (param_store/shard_storage_test.cc): over empty lanes and a step that is skipped.
@@ -213,6 +219,19 @@ TEST_F(LocalExchangeTest, StatisticsAreAveragedWhileWeightsAreTrained) {
   const std::vector<float> want = Expected();
   ExpectSameBits(Train(/*lanes_a_node=*/4), want);
   ExpectSameBits(Train(/*lanes_a_node=*/2), want);
+  ExpectSameBits(Train(/*lanes_a_node=*/1), want);
+}
+
+// What a lane sends has it, in statistics too; the skipped step halves it. A power of two leaves no
+// trace in the bits.
+TEST_F(LocalExchangeTest, TheLossScaleIsTakenOutOfWeightsAndStatistics) {
+  const std::vector<float> want = Expected();
+  TestJob test;
+  test.momentum = 0.9;
+  test.precision = "fp16";
+  Make(test);
+  ExpectSameBits(Train(/*lanes_a_node=*/4), want);
+  EXPECT_EQ(scales_, (std::set<double>{65536, 32768}));
   ExpectSameBits(Train(/*lanes_a_node=*/1), want);
 }
 

@@ -21,6 +21,8 @@
 #include "training/ops/op_cases.h"
 #include "training/ops/reshape/reshape.h"
 #include "training/ops/sum/sum.h"
+#include "training/optim/apply.h"
+#include "training/optim/sgd.h"
 
 namespace capstan::testing {
 namespace {
@@ -433,6 +435,44 @@ TEST(GraphContractTest, EvaluationReadsRunningStatistics) {
     EXPECT_NEAR(logits[3 * n], (x[0] - 1) / 2, 1e-5);
     EXPECT_NEAR(logits[3 * n + 1], (x[1] - 2) + 1, 1e-5);
     EXPECT_NEAR(logits[3 * n + 2], 2 * (x[2] - 3) / 0.5, 1e-4);
+  }
+}
+
+// Rules R2 and R3: what two lanes send has the dynamic loss scale, in statistics too, and the update
+// takes it out of both. A power of two leaves no trace in the bits.
+TEST(GraphContractTest, TheLossScaleIsInNeitherWeightsNorStatistics) {
+  Nodes nodes;
+  int y = nodes.Add("conv", MakeConv(4, 3, 3), {0});
+  y = nodes.Add("bn", training::BatchNormalization(), {y});
+  y = nodes.Add("relu", training::Relu(), {y});
+  const absl::StatusOr<Graph> graph = nodes.Finish({2, 7, 6}, y, 3);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const Problem wide(*graph, 20, /*seed=*/5), narrow(*graph, 17, /*seed=*/6);
+  ASSERT_TRUE(wide.layout.has_statistics());
+  const training::Sgd sgd = *training::Sgd::Create({.weight_decay = 0.01});
+  const auto updated = [&](double dynamic) {
+    const auto plan = CompileFor(wide, 20, /*threads=*/1);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    std::vector<float> sum(wide.layout.total_floats(), 0.0f), lane(sum.size()), out(sum.size());
+    for (const Problem* const problem : {&wide, &narrow}) {
+      const auto result = (*plan)->ComputeLane(problem->batch(), dynamic / 37, lane.data());
+      EXPECT_TRUE(result.ok()) << result.status();
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += lane[i];
+    }
+    training::ApplyVersion(
+        wide.layout, {0, wide.layout.total_floats()}, sgd, {0.1, /*gradient_scale=*/1 / dynamic},
+        {.out = out.data(), .in = wide.weights.data(), .sum = sum.data(), .state = nullptr});
+    return out;
+  };
+  const std::vector<float> plain = updated(1);
+  for (const double dynamic : {65536.0, 0.25}) {
+    const std::vector<float> scaled = updated(dynamic);
+    for (const training::TensorSlot& slot : wide.layout.slots()) {
+      EXPECT_EQ(std::memcmp(scaled.data() + slot.offset, plain.data() + slot.offset,
+                            slot.range().size * sizeof(float)),
+                0)
+          << slot.spec.name << " with a loss scale of " << dynamic;
+    }
   }
 }
 

@@ -62,9 +62,10 @@ void ApplyByTensors(const FlatLayout& layout, int64_t offset, int64_t weights,
 }
 
 // The places of one tensor and of the padding behind it, which is 0 in all vectors.
-void ApplyStatistic(float momentum, int64_t first, int64_t last, const VersionVectors& vectors) {
+void ApplyStatistic(float momentum, float scale, int64_t first, int64_t last,
+                    const VersionVectors& vectors) {
   for (int64_t i = first; i < last; ++i) {
-    vectors.out[i] = StatisticUpdate(vectors.in[i], vectors.sum[i], momentum);
+    vectors.out[i] = StatisticUpdate(vectors.in[i], vectors.sum[i] * scale, momentum);
   }
 }
 
@@ -86,6 +87,7 @@ void ApplyVersion(const FlatLayout& layout, const FlatRange& range, const Optimi
     if (slot.spec.kind != TensorKind::kStat) continue;
     const int64_t end = i + 1 < slots.size() ? slots[i + 1].offset : layout.total_floats();
     ApplyStatistic(static_cast<float>(slot.spec.momentum),
+                   static_cast<float>(update.gradient_scale),
                    std::max(slot.offset, range.offset) - range.offset,
                    std::min(end, range.end()) - range.offset, vectors);
   }

@@ -3,9 +3,10 @@
 //
 // Weights go by the optimizer. Their gradient is the sum times `gradient_scale`, clipped where the
 // optimizer says so (UpdateOptions); which tensors are decayed is its option too. Running
-// statistics (rule R3) go towards the sum, which is the average of the lanes' statistics by samples,
-// by the momentum of their tensor (statistic_rule.h); nothing else of the job acts on them. They have
-// places in the optimizer's state, as everything has, and these are left alone.
+// statistics (rule R3) go towards the sum times `gradient_scale`, which is the average of the lanes'
+// statistics by samples, by the momentum of their tensor (statistic_rule.h); nothing else of the job
+// acts on them. They have places in the optimizer's state, as everything has, and these are left
+// alone.
 //
 // The result does not depend on how the vector is cut into ranges. Padding (weight, sum and state 0)
 // stays 0.
@@ -24,7 +25,8 @@ namespace capstan::training {
 // Of the decision of a step that is applied. A step that is skipped changes nothing at all.
 struct VersionUpdate {
   double learning_rate = 0;
-  // Factor on the gradients, 1 / the loss scale; rounded to float, as the product is.
+  // Factor on the sum, 1 / the loss scale, and nothing else: statistics carry that alone. Rounded to
+  // float, as the product is. Of a power of two the product is exact.
   double gradient_scale = 1;
   // Steps of the job that were applied before this one (skipped ones are not counted): its number is
   // one more.

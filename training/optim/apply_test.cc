@@ -45,10 +45,10 @@ TEST(ApplyVersionTest, WeightsAndStatisticsByHand) {
   std::vector<float> in(layout.total_floats()), sum(in.size()), state(in.size()), out(in.size(), 7);
   in[0] = 1;
   sum[0] = 4;
-  in[mean] = 1;  // 1 + 0.25 * (3 - 1)
-  sum[mean] = 3;
+  in[mean] = 1;        // 1 + 0.25 * (3 - 1)
+  sum[mean] = 24;      // times 0.125
   in[other + 1] = -2;  // -2 + 0.5 * (0.5 - -2)
-  sum[other + 1] = 0.5;
+  sum[other + 1] = 4;
   const Sgd sgd = *Sgd::Create({.momentum = 0.5, .weight_decay = 0.25});
   ApplyVersion(layout, {0, layout.total_floats()}, sgd, {0.5, 0.125},
                {out.data(), in.data(), sum.data(), state.data()});
@@ -65,17 +65,18 @@ TEST(ApplyVersionTest, WeightsAndStatisticsByHand) {
   }
 }
 
-// What the optimizer and the loss scale are makes no difference to them.
+// What the optimizer is makes no difference to them, nor what the loss scale is, which the sum has.
 TEST(ApplyVersionTest, NothingElseActsOnStatistics) {
   const FlatLayout layout = TwoKinds();
   const FlatRange range = {layout.statistics_begin(),
                            layout.total_floats() - layout.statistics_begin()};
   std::vector<float> in(range.size, 1.0f), sum(range.size, 2.0f), state(range.size, 5.0f);
+  const std::vector<float> scaled(range.size, 2.0f * 1024);
   std::vector<float> plain(range.size), other(range.size);
   ApplyVersion(layout, range, *Sgd::Create({}), {0.1, 1},
                {plain.data(), in.data(), sum.data(), nullptr});
   ApplyVersion(layout, range, *Sgd::Create({.momentum = 0.9, .nesterov = true, .weight_decay = 3}),
-               {77, 1.0 / 1024}, {other.data(), in.data(), sum.data(), state.data()});
+               {77, 1.0 / 1024}, {other.data(), in.data(), scaled.data(), state.data()});
   EXPECT_EQ(plain, other);
   EXPECT_EQ(state, std::vector<float>(range.size, 5.0f));
   EXPECT_EQ(plain[0], 1.5f);
@@ -110,7 +111,8 @@ TEST(ApplyVersionTest, SameBitsHoweverTheVectorIsCut) {
        {std::pair("bn.running_mean", 0.1f), std::pair("bn.running_var", 0.3f)}) {
     const FlatRange range = layout.Find(name)->range();
     for (int64_t i = range.offset; i < range.end(); ++i) {
-      const float way = sum[i] - in[i];
+      const float average = sum[i] * static_cast<float>(1.0 / 3);
+      const float way = average - in[i];
       const float part = momentum * way;
       want[i] = in[i] + part;
     }
@@ -204,16 +206,16 @@ TEST(ApplyVersionTest, GradientsAreClippedAfterTheyAreScaled) {
   const int64_t mean = layout.Find("bn.running_mean")->offset;
   sum[mean] = 100;
   const VersionVectors vectors{out.data(), in.data(), sum.data(), nullptr};
-  const auto expect = [&](const float(&gradients)[4]) {
+  const auto expect = [&](const float(&gradients)[4], float average) {
     for (int64_t i = 0; i < 9000; ++i) ASSERT_EQ(out[i], -0.5f * gradients[i % 4]) << i;
-    EXPECT_EQ(out[mean], 50.0f);  // a statistic is not
+    EXPECT_EQ(out[mean], 0.5f * average);  // a statistic is not clipped
   };
   ApplyVersion(layout, {0, layout.total_floats()}, clipped, {0.5, 0.125}, vectors);
-  expect({0.5f, 1, -1, 0.25f});
+  expect({0.5f, 1, -1, 0.25f}, 12.5f);
   ApplyVersion(layout, {0, layout.total_floats()}, clipped, {0.5, 1}, vectors);
-  expect({1, 1, -1, 1});
+  expect({1, 1, -1, 1}, 100);
   ApplyVersion(layout, {0, layout.total_floats()}, *Sgd::Create({}), {0.5, 1}, vectors);
-  expect({4, 16, -24, 2});
+  expect({4, 16, -24, 2}, 100);
 }
 
 }  // namespace

@@ -121,6 +121,17 @@ TEST_F(PluginDeviceTest, AGraphThatDrawsIsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("node conv1_relu (Dropout)"));
 }
 
+// So a group's Update, which is the optimizer's rule for the whole vector, never meets one (rule R3).
+TEST_F(PluginDeviceTest, AGraphWithRunningStatisticsIsRefused) {
+  const absl::StatusOr<training::Graph> graph = training::MakeModel("resnet18_v1", 10, {3, 32, 32});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const training::FlatLayout layout = *training::FlatLayout::Create(training::TensorSpecs(*graph));
+  ASSERT_TRUE(layout.has_statistics());
+  const absl::Status status = Open(0)->Compile(*graph, layout, PlanOptions()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("(BatchNormalization)"));
+}
+
 TEST_F(PluginDeviceTest, ABatchCarriesWhatDrawsAreCountedBy) {
   const std::vector<int64_t> ids = {5, int64_t{1} << 40};
   SampleBatch batch;
