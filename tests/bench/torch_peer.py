@@ -6,19 +6,17 @@ The wheel for Linux does not start without NVIDIA's libraries, so it brings them
 
 import gzip
 import json
-import lzma
 import os
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'e2e'))
+import cifar10  # noqa: E402
 import support  # noqa: E402
 import torch_nets  # noqa: E402
 
 PACKAGES = ('torch==2.8.0', 'numpy==2.2.6')
-CIFAR10 = os.environ.get('CAPSTAN_CIFAR10') or os.path.join(support.SHARED, 'cifar10')
-RECORD = 1 + 3 * 32 * 32  # of CIFAR-10's binary version: the label, then the planes
 
 
 def python(name='torch', packages=PACKAGES):
@@ -41,27 +39,9 @@ def capstan_version():
     return f'{version["version"]} ({version["revision"]})'
 
 
-def cifar_bytes(name):
-    """A batch of CIFAR-10, unpacked."""
-    path = os.path.join(CIFAR10, name + '.bin')
-    for ending, opener in (('', open), ('.xz', lzma.open), ('.gz', gzip.open)):
-        if os.path.exists(path + ending):
-            with opener(path + ending, 'rb') as f:
-                return f.read()
-    sys.exit(f'{path}: neither it nor its .xz or .gz is there; CAPSTAN_CIFAR10 names another folder')
-
-
-def write_small_cifar(folder, tests):
-    """CIFAR-10 with its first training batch and `tests` of its test samples: an evaluation takes longer than the steps do."""
-    os.makedirs(folder, exist_ok=True)
-    for name, count in (('data_batch_1', None), ('test_batch', tests)):
-        with open(os.path.join(folder, name + '.bin'), 'wb') as f:
-            f.write(cifar_bytes(name)[:count and count * RECORD])
-
-
 def cifar_tensors(torch, name):
     """(images, labels) of a batch of CIFAR-10; the images as bytes."""
-    records = torch.frombuffer(bytearray(cifar_bytes(name)), dtype=torch.uint8).view(-1, RECORD)
+    records = torch.frombuffer(bytearray(cifar10.read(name)), dtype=torch.uint8).view(-1, cifar10.RECORD)
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].long()
 
 
@@ -134,7 +114,7 @@ def first_losses(torch, model, batch, steps, rate):
     """(Capstan's losses, those of PyTorch in float64) of the first steps from the same weights."""
     with tempfile.TemporaryDirectory(prefix='capstan-losses-') as folder:
         if model.startswith('resnet'):
-            write_small_cifar(folder, batch)
+            cifar10.write_small(folder, batch)  # an evaluation takes longer than the steps do
             data, (images, labels) = {'format': 'cifar10_bin', 'uri': folder}, cifar_tensors(torch, 'data_batch_1')
         else:
             data, (images, labels) = {'format': 'idx', 'uri': support.FASHION_MNIST}, fashion_tensors(torch)

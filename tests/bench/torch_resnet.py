@@ -32,6 +32,8 @@ import tempfile
 
 import torch_peer
 
+import cifar10  # of tests/e2e, which torch_peer adds to the path
+
 MODEL, BATCH, RATE = 'resnet18_v1', 64, 1024.0
 # As torchvision's resnet18 lists them, without num_batches_tracked; two blocks a stage, the first of 2 to 4 with a downsample.
 NORM = ('weight', 'bias', 'running_mean', 'running_var')
@@ -81,7 +83,7 @@ class Comparison:
     def __init__(self, torch, folder, seed):
         self.torch, self.folder, self.failed = torch, folder, 0
         self.small = os.path.join(folder, 'cifar10')
-        torch_peer.write_small_cifar(self.small, BATCH)
+        cifar10.write_small(self.small, BATCH)  # an evaluation takes longer than the steps do
         self.images, self.labels = torch_peer.cifar_tensors(torch, 'data_batch_1')
         self.net = torch_peer.build(torch, MODEL, seed)
         self.remember()
@@ -179,7 +181,7 @@ class Comparison:
 
     def evaluation(self, steps=60):
         torch = self.torch
-        ours = self.capstan(steps, 0.01, torch_peer.CIFAR10)
+        ours = self.capstan(steps, 0.01, cifar10.FOLDER)
         epoch = ours.job['epochs'][-1]
         net = self.fresh(torch.float32)
         # num_batches_tracked is not in the file; PyTorch does not miss it in a state of this age.

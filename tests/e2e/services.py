@@ -61,12 +61,12 @@ class ServicesTest(support.TestCase):
             self.services[name].stop()
         super().tearDown()
 
-    def start(self, workers=2, shards=1, devices=1):
+    def start(self, workers=2, shards=1, devices=1, threads=1):
         self.start_plain_coordinator()
         for i in range(shards):
             self.start_node(f's{i}', 'capstan_param_store')
         for i in range(workers):
-            self.start_worker(f'w{i}', devices)
+            self.start_worker(f'w{i}', devices, threads=threads)
 
     def start_plain_coordinator(self):
         self.start_one('coordinator', 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root', 'file:///',
@@ -80,8 +80,9 @@ class ServicesTest(support.TestCase):
     def start_node(self, name, program, *args, env=None):
         self.start_one(name, program, '--coordinator', self.address(), '--node', name, *args, env=env)
 
-    def start_worker(self, name, devices=1, env=None):
-        self.start_node(name, 'capstan_gpu_worker', '--devices', ','.join(['cpu'] * devices), '--cpu-threads', '1', env=env)
+    def start_worker(self, name, devices=1, env=None, threads=1):
+        """`threads`: of all devices of a task together, at least one each."""
+        self.start_node(name, 'capstan_gpu_worker', '--devices', ','.join(['cpu'] * devices), '--cpu-threads', str(threads), env=env)
 
     def stop(self, name, how=signal.SIGTERM):
         return self.services.pop(name).stop(how)
@@ -104,13 +105,13 @@ class ServicesTest(support.TestCase):
     def describe(self, job_id):
         return json.loads(self.ok('describe', job_id, '-o', 'json').out)
 
-    def wait_for_step(self, job_id, step):
+    def wait_for_step(self, job_id, step, seconds=60):
         def there():
             job = self.describe(job_id)
             self.assertNotIn(job['state'], ('FAILED', 'SUCCEEDED', 'CANCELLED'), job)
             return job if job['progress']['step'] >= step else None
 
-        return self.wait_until(there, 60, f'step {step}')
+        return self.wait_until(there, seconds, f'step {step}')
 
     def small_disk(self, name, size):
         """A disk of its own, a tmpfs of `size` ('8m'), as the folder `name` of the test; skips the test where it may not be mounted."""
