@@ -3,7 +3,8 @@
     python3 tests/kept/keep.py tests/kept/VERSION/state.tar.xz
 
 A cluster of the binaries in build/dev/bin (or CAPSTAN_BIN) trains jobs to different ends and is killed as it stands. The
-archive is its folder: journal, checkpoints, data, and expected.json, what each job must come to.
+archive is its folder: journal, checkpoints, data, and expected.json, what each job must come to. ends.json beside it has the
+weights of the jobs that later versions end: as the engine computes today, so it changes when the engine's bits do.
 """
 
 import io

@@ -33,7 +33,14 @@ class KeptStateTest(services.ServicesTest):
         with tarfile.open(os.path.join(HERE, version, 'state.tar.xz')) as archive:
             archive.extractall(keep.PLACE)
         with open(os.path.join(keep.PLACE, 'expected.json')) as f:
-            return json.load(f)
+            expected = json.load(f)
+        # What today's engine makes of the steps that were left; its bits are not those of every version.
+        with open(os.path.join(HERE, version, 'ends.json')) as f:
+            ends = json.load(f)
+        for job_id, job in expected.items():
+            if job['was'] in ('RUNNING', 'SUSPENDED'):
+                job['weights_sha256'] = ends[job_id]
+        return expected
 
     def state_of(self, job_id):
         job = self.describe(job_id)
@@ -63,14 +70,14 @@ class KeptStateTest(services.ServicesTest):
                 for job_id in (job_id for job_id in was if was[job_id] == 'SUSPENDED'):
                     more = [] if job_id.startswith('alone') else ['--num-workers', '1', '--num-shards', '3']
                     self.ok('resume', job_id, *more)
-                for job_id, job in expected.items():
-                    if job['was'] not in ('RUNNING', 'SUSPENDED'):
-                        continue
-                    end = json.loads(self.ok('wait', job_id, '-o', 'json').out.splitlines()[-1])
-                    self.assertEqual((end['state'], end['weights_sha256']), ('SUCCEEDED', job['weights_sha256']), end)
-                    self.assertGreater(end['lineage'], 1, end)  # not from the start, but from its checkpoint
+                goes_on = [job_id for job_id in was if was[job_id] in ('RUNNING', 'SUSPENDED')]
+                ends = {job_id: json.loads(self.ok('wait', job_id, '-o', 'json').out.splitlines()[-1]) for job_id in goes_on}
+                self.assertEqual({job_id: (end['state'], end['weights_sha256']) for job_id, end in ends.items()},
+                                 {job_id: ('SUCCEEDED', expected[job_id]['weights_sha256']) for job_id in goes_on})
+                for job_id, end in ends.items():
+                    self.assertGreater(end['lineage'], 1, job_id)  # not from the start, but from its checkpoint
                     types = [event['type'] for event in self.describe(job_id)['events']]
-                    self.assertIn('Recovered' if job['was'] == 'RUNNING' else 'Resumed', types)
+                    self.assertIn('Recovered' if was[job_id] == 'RUNNING' else 'Resumed', types)
                 for job_id in (job_id for job_id in was if was[job_id] == 'PENDING'):
                     self.assertEqual(self.state_of(job_id), ('PENDING', 'WaitingForSlots'))
                     self.ok('cancel', job_id)
