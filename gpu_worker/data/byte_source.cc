@@ -37,8 +37,10 @@ class FromMemory final : public ByteSource {
 
 class FromDescriptor final : public ByteSource {
  public:
-  FromDescriptor(absl::string_view file, int descriptor, int64_t stored_bytes)
-      : ByteSource(std::string(file), stored_bytes), descriptor_(descriptor) {}
+  FromDescriptor(absl::string_view file, int descriptor, const struct stat& info)
+      : ByteSource(std::string(file), info.st_size),
+        descriptor_(descriptor),
+        changed_(info.st_mtim) {}
   ~FromDescriptor() override { ::close(descriptor_); }
 
   absl::StatusOr<size_t> Read(uint8_t* to, size_t size) override {
@@ -56,8 +58,33 @@ class FromDescriptor final : public ByteSource {
     return done;
   }
 
+  absl::Status ReadAt(int64_t offset, uint8_t* to, size_t size) const override {
+    for (size_t done = 0; done < size;) {
+      const int64_t at = offset + static_cast<int64_t>(done);
+      const ssize_t got = ::pread(descriptor_, to + done, size - done, at);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) {
+        return Damaged(file(), absl::StrCat("reading at offset ", at, ": ", strerror(errno)));
+      }
+      if (got == 0) {
+        return Damaged(file(), absl::StrCat("ends at offset ", at, ", had ", stored_bytes(),
+                                            " bytes when it was opened"));
+      }
+      done += static_cast<size_t>(got);
+    }
+    // Behind the bytes: what was written before them shows.
+    struct stat now;
+    if (::fstat(descriptor_, &now) != 0) return Damaged(file(), strerror(errno));
+    if (now.st_size != stored_bytes() || now.st_mtim.tv_sec != changed_.tv_sec ||
+        now.st_mtim.tv_nsec != changed_.tv_nsec) {
+      return Damaged(file(), "has been changed since it was opened");
+    }
+    return absl::OkStatus();
+  }
+
  private:
   const int descriptor_;
+  const struct timespec changed_;  // when it was opened
   int64_t offset_ = 0;
 };
 
@@ -222,6 +249,10 @@ class FromXz final : public ByteSource {
 
 }  // namespace
 
+absl::Status ByteSource::ReadAt(int64_t, uint8_t*, size_t) const {
+  return absl::FailedPreconditionError(absl::StrCat(file_, ": read from its start alone"));
+}
+
 std::unique_ptr<ByteSource> MemorySource(absl::string_view file, absl::string_view bytes) {
   return std::make_unique<FromMemory>(file, bytes);
 }
@@ -238,7 +269,7 @@ absl::StatusOr<std::unique_ptr<ByteSource>> FileSource(absl::string_view file, i
     return DataMissing(absl::StatusCode::kFailedPrecondition,
                        absl::StrCat(file, ": not a regular file"));
   }
-  return std::make_unique<FromDescriptor>(file, descriptor, info.st_size);
+  return std::make_unique<FromDescriptor>(file, descriptor, info);
 }
 
 std::unique_ptr<ByteSource> GzipSource(std::unique_ptr<ByteSource> packed) {

@@ -1,6 +1,6 @@
 // Bytes of a file from its start to its end: from a descriptor, from memory, or unpacked from gzip or xz.
 //
-// Threads: one at a time per source.
+// Threads: one at a time per source, except in ReadAt.
 #ifndef CAPSTAN_GPU_WORKER_DATA_BYTE_SOURCE_H_
 #define CAPSTAN_GPU_WORKER_DATA_BYTE_SOURCE_H_
 
@@ -9,10 +9,15 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace capstan::data {
+
+// Ends a message about a packed file that is too large for the memory.
+inline constexpr char kUnpackIt[] =
+    "; images of a file that is not packed are read as they are wanted";
 
 class ByteSource {
  public:
@@ -21,6 +26,11 @@ class ByteSource {
   // Reads up to `size` bytes and returns how many: fewer only at the end. Statuses carry a reason
   // (failure.h) and name file and offset.
   virtual absl::StatusOr<size_t> Read(uint8_t* to, size_t size) = 0;
+
+  // Reads the `size` bytes from `offset` on of a file that lies as it is, wherever Read stands.
+  // Thread-safe. DataLoss, DataMissing: they cannot be read, or the file has another length or time
+  // of change than when it was opened. FailedPrecondition: no such file.
+  virtual absl::Status ReadAt(int64_t offset, uint8_t* to, size_t size) const;
 
   const std::string& file() const { return file_; }
   // Bytes of the file as it is stored.

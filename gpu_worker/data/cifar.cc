@@ -10,8 +10,10 @@ constexpr int64_t kRecordsAtATime = 512;  // 1.5 MiB
 
 }  // namespace
 
-absl::Status ReadCifarBatch(ByteSource& source, bool keep_pixels, int64_t memory_limit_bytes,
+absl::Status ReadCifarBatch(ByteSource& source, CifarPixels pixels, int64_t memory_limit_bytes,
                             CifarImages& to) {
+  const bool keep_pixels = pixels == CifarPixels::kKeep;
+  const int64_t record_bytes = pixels == CifarPixels::kLeave ? 1 : kCifarRecordBytes;
   const auto not_whole = [&source](int64_t bytes) {
     return Damaged(source.file(), absl::StrCat(bytes, " bytes, want a multiple of ",
                                                kCifarRecordBytes, " (a record), at least one"));
@@ -31,10 +33,11 @@ absl::Status ReadCifarBatch(ByteSource& source, bool keep_pixels, int64_t memory
     const int64_t bytes = static_cast<int64_t>(*got);
     if (bytes % kCifarRecordBytes != 0 || offset + bytes == 0) return not_whole(offset + bytes);
     const int64_t records = bytes / kCifarRecordBytes;
-    const int64_t needed = (static_cast<int64_t>(to.labels.size()) + records) * kCifarRecordBytes;
+    const int64_t needed = to.needed_bytes + records * record_bytes;
     if (needed > memory_limit_bytes) {
       return InvalidSpec(absl::StrCat(source.file(), ": with this file the images need ", needed,
-                                      " bytes of memory or more, limit ", memory_limit_bytes));
+                                      " bytes of memory or more, limit ", memory_limit_bytes,
+                                      source.compressed() ? kUnpackIt : ""));
     }
     for (int64_t i = 0; i < records; ++i) {
       const uint8_t* const record = block.data() + i * kCifarRecordBytes;
@@ -46,6 +49,7 @@ absl::Status ReadCifarBatch(ByteSource& source, bool keep_pixels, int64_t memory
       to.labels.push_back(record[0]);
       if (keep_pixels) to.pixels.insert(to.pixels.end(), record + 1, record + kCifarRecordBytes);
     }
+    to.needed_bytes = needed;
     offset += bytes;
   }
   return absl::OkStatus();

@@ -24,17 +24,22 @@ inline constexpr int64_t kCifarRecordBytes = 1 + kCifarImageBytes;
 inline constexpr int kCifarClasses = 10;
 inline constexpr int kCifarBatches = 5;  // files of the whole training set
 
+enum class CifarPixels {
+  kKeep,
+  kCount,  // not kept, and counted as if they were
+  kLeave,  // neither: they stay in the file
+};
+
 struct CifarImages {
   std::vector<uint8_t> labels;  // each below kCifarClasses
-  std::vector<uint8_t>
-      pixels;  // [labels.size(), 3, 32, 32]; empty where only labels were asked for
+  std::vector<uint8_t> pixels;  // [images that are kept, 3, 32, 32]
+  int64_t needed_bytes = 0;     // of memory, for labels and for pixels that are kept or counted
 };
 
 // Appends the records of a whole file. Labels and the end of a packed file are checked in any case.
 // DataLoss, DataMissing: no whole number of records, none at all, or a label above 9.
-// InvalidArgument, InvalidSpec: `to` would hold more than `memory_limit_bytes`, pixels counted
-// whether kept or not. Throws bad_alloc.
-absl::Status ReadCifarBatch(ByteSource& source, bool keep_pixels, int64_t memory_limit_bytes,
+// InvalidArgument, InvalidSpec: to.needed_bytes would exceed `memory_limit_bytes`. Throws bad_alloc.
+absl::Status ReadCifarBatch(ByteSource& source, CifarPixels pixels, int64_t memory_limit_bytes,
                             CifarImages& to);
 
 }  // namespace capstan::data

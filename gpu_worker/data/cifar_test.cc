@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <lzma.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/data/data_path.h"
@@ -171,15 +173,51 @@ TEST(CifarTest, MoreThanTheLimitIsNotUnpacked) {
              "need 1573376 bytes of memory or more, limit 1048576");
 }
 
+// Files that are held, packed ones among them, and files that are read when an image is wanted.
+TEST(CifarTest, ReadsHeldFilesAndOthers) {
+  const TempFolder folder;
+  folder.Write("data_batch_1.bin", Records({3, 9}));
+  folder.Write("data_batch_2.bin.gz", Gzip(Records({0})));
+  folder.Write("data_batch_3.bin", Records({7, 1, 2}));
+  folder.Write("test_batch.bin", Records({5}));
+  const std::vector<int64_t> indices = {5, 0, 2, 3, 1, 4};
+  std::vector<float> want(6 * 3072);
+  std::vector<int32_t> labels(6);
+  DatasetOptions options = Cifar(folder);
+  const auto held = OpenDataset(options, Split::kTrain);
+  ASSERT_TRUE(held.ok()) << held.status();
+  ASSERT_TRUE((*held)->Read(indices, 0, want.data(), labels.data()).ok());
+  // By hand: the last image has the label 2, and its second plane begins with 2 + 50.
+  EXPECT_EQ(want[0], 2 / 255.0f);
+  EXPECT_EQ(want[1024], 52 / 255.0f);
+  for (const int64_t hold : {0, 3 * 3073, 1 << 20}) {  // none; the first file; both
+    options.hold_bytes = hold;
+    const auto set = OpenDataset(options, Split::kTrain);
+    ASSERT_TRUE(set.ok()) << set.status();
+    std::vector<float> got(6 * 3072);
+    labels.assign(6, -1);
+    ASSERT_TRUE((*set)->Read(indices, 0, got.data(), labels.data()).ok());
+    EXPECT_EQ(got, want) << hold;
+    EXPECT_EQ(labels, (std::vector<int32_t>{2, 3, 0, 7, 9, 1})) << hold;
+    // What is not held follows its file.
+    const std::string path = folder.path() + "/data_batch_3.bin";
+    const auto written = std::filesystem::last_write_time(path);
+    std::filesystem::last_write_time(path, written + std::chrono::hours(1));
+    EXPECT_EQ((*set)->Read({5}, 0, got.data(), labels.data()).ok(), hold == 1 << 20);
+    EXPECT_TRUE((*set)->Read({0, 2}, 0, got.data(), labels.data()).ok());
+    std::filesystem::last_write_time(path, written);
+  }
+}
+
 TEST(CifarTest, WhatDoesNotFitIsInvalidSpec) {
   const TempFolder folder;
-  folder.Write("data_batch_1.bin", Records({1, 2}));
+  folder.Write("data_batch_1.bin.gz", Gzip(Records({1, 2})));
   folder.Write("test_batch.bin", Record(1));
   DatasetOptions options = Cifar(folder);
   options.memory_limit_bytes = 6145;
   ExpectBoth(options, absl::StatusCode::kInvalidArgument, "InvalidSpec",
-             "/data_batch_1.bin: with this file the images need 6146 bytes of memory or more, "
-             "limit 6145");
+             "/data_batch_1.bin.gz: with this file the images need 6146 bytes of memory or more, "
+             "limit 6145; images of a file that is not packed are read as they are wanted");
   options.memory_limit_bytes = 6146;
   EXPECT_TRUE(OpenDataset(options, Split::kTrain).ok());
   options.num_classes = 9;

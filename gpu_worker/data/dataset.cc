@@ -1,7 +1,6 @@
 #include "gpu_worker/data/dataset.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <limits>
 #include <new>
@@ -28,69 +27,57 @@ absl::Status CheckIndices(absl::Span<const int64_t> indices, int64_t count) {
   return absl::OkStatus();
 }
 
-// All bytes in memory.
-class StoredDataset final : public Dataset {
+// The bytes of a split's images, and the labels. Thread-safe.
+class ImageBytes {
  public:
-  StoredDataset(const DatasetInfo& info, std::unique_ptr<uint8_t[]> pixels,
-                std::vector<uint8_t> labels)
-      : info_(info), owned_(std::move(pixels)), pixels_(owned_.get()), labels_(std::move(labels)) {}
-  StoredDataset(const DatasetInfo& info, CifarImages images)
-      : info_(info),
-        owned_bytes_(std::move(images.pixels)),
-        pixels_(owned_bytes_.data()),
-        labels_(std::move(images.labels)) {}
+  virtual ~ImageBytes() = default;
+  // Where the bytes of an image lie: in memory, or in `scratch`, which has room for them.
+  virtual absl::StatusOr<const uint8_t*> Image(int64_t index, uint8_t* scratch) const = 0;
+  virtual int32_t Label(int64_t index) const = 0;
+};
 
-  const DatasetInfo& info() const override { return info_; }
+// The images of one file: all of them in memory, or all still in the file.
+struct FileImages {
+  int64_t first = 0;                    // its place in the split
+  std::shared_ptr<const uint8_t> held;  // null: in the file; nobody else has it
+  std::unique_ptr<ByteSource> file;
+  int64_t offset = 0, stride = 0;  // of the first image in the file, and from one to the next
+};
 
-  absl::Status Read(absl::Span<const int64_t> indices, int64_t, float* images,
-                    int32_t* labels) const override {
-    absl::Status status = CheckIndices(indices, info_.count);
+class StoredImages final : public ImageBytes {
+ public:
+  // `files` in their order, at least one.
+  StoredImages(std::vector<FileImages> files, int64_t image_size, std::vector<uint8_t> labels)
+      : files_(std::move(files)), image_size_(image_size), labels_(std::move(labels)) {}
+
+  absl::StatusOr<const uint8_t*> Image(int64_t index, uint8_t* scratch) const override {
+    auto file = files_.rbegin();
+    while (file->first > index) ++file;
+    const int64_t place = index - file->first;
+    if (file->held != nullptr) return file->held.get() + place * image_size_;
+    absl::Status status = file->file->ReadAt(file->offset + place * file->stride, scratch,
+                                             static_cast<size_t>(image_size_));
     if (!status.ok()) return status;
-    const int64_t size = info_.image_size();
-    for (size_t i = 0; i < indices.size(); ++i) {
-      BytesToFloats(&pixels_[indices[i] * size], size, images + static_cast<int64_t>(i) * size);
-      labels[i] = labels_[indices[i]];
-    }
-    return absl::OkStatus();
+    return scratch;
   }
+  int32_t Label(int64_t index) const override { return labels_[index]; }
 
  private:
-  const DatasetInfo info_;
-  const std::unique_ptr<uint8_t[]> owned_;  // or
-  const std::vector<uint8_t> owned_bytes_;
-  const uint8_t* const pixels_;
+  const std::vector<FileImages> files_;
+  const int64_t image_size_;
   const std::vector<uint8_t> labels_;
 };
 
 // Draws an image when it is first read and keeps its bytes, for every epoch reads it again. A
 // worker that owns some lanes draws little more than their images.
-class SyntheticDataset final : public Dataset {
+class SyntheticImages final : public ImageBytes {
  public:
   // Keeps nothing where `kept` is null.
-  SyntheticDataset(const DatasetInfo& info, const SyntheticDigits& digits,
-                   std::unique_ptr<uint8_t[]> kept, std::unique_ptr<std::atomic<uint8_t>[]> states)
-      : info_(info), digits_(digits), kept_(std::move(kept)), states_(std::move(states)) {}
+  SyntheticImages(const SyntheticDigits& digits, std::unique_ptr<uint8_t[]> kept,
+                  std::unique_ptr<std::atomic<uint8_t>[]> states)
+      : digits_(digits), kept_(std::move(kept)), states_(std::move(states)) {}
 
-  const DatasetInfo& info() const override { return info_; }
-
-  absl::Status Read(absl::Span<const int64_t> indices, int64_t, float* images,
-                    int32_t* labels) const override {
-    absl::Status status = CheckIndices(indices, info_.count);
-    if (!status.ok()) return status;
-    std::array<uint8_t, SyntheticDigits::kPixels> drawn;
-    for (size_t i = 0; i < indices.size(); ++i) {
-      BytesToFloats(Image(indices[i], drawn.data()), SyntheticDigits::kPixels,
-                    images + i * SyntheticDigits::kPixels);
-      labels[i] = digits_.Label(indices[i]);
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  enum State : uint8_t { kAbsent, kBeingDrawn, kKept };
-
-  // The image's bytes: kept ones, or drawn into `scratch` while another thread draws the same one.
-  const uint8_t* Image(int64_t index, uint8_t* scratch) const {
+  absl::StatusOr<const uint8_t*> Image(int64_t index, uint8_t* scratch) const override {
     if (kept_ == nullptr) {
       digits_.Draw(index, scratch);
       return scratch;
@@ -104,14 +91,45 @@ class SyntheticDataset final : public Dataset {
       state.store(kKept, std::memory_order_release);
       return place;
     }
+    // Another thread draws the same one.
     digits_.Draw(index, scratch);
     return scratch;
   }
+  int32_t Label(int64_t index) const override { return digits_.Label(index); }
 
-  const DatasetInfo info_;
+ private:
+  enum State : uint8_t { kAbsent, kBeingDrawn, kKept };
+
   const SyntheticDigits digits_;
   const std::unique_ptr<uint8_t[]> kept_;
   const std::unique_ptr<std::atomic<uint8_t>[]> states_;
+};
+
+class PlainDataset final : public Dataset {
+ public:
+  PlainDataset(const DatasetInfo& info, std::unique_ptr<ImageBytes> images)
+      : info_(info), images_(std::move(images)) {}
+
+  const DatasetInfo& info() const override { return info_; }
+
+  absl::Status Read(absl::Span<const int64_t> indices, int64_t, float* images,
+                    int32_t* labels) const override {
+    absl::Status status = CheckIndices(indices, info_.count);
+    if (!status.ok()) return status;
+    const int64_t size = info_.image_size();
+    std::vector<uint8_t> scratch(size);
+    for (size_t i = 0; i < indices.size(); ++i) {
+      absl::StatusOr<const uint8_t*> bytes = images_->Image(indices[i], scratch.data());
+      if (!bytes.ok()) return bytes.status();
+      BytesToFloats(*bytes, size, images + static_cast<int64_t>(i) * size);
+      labels[i] = images_->Label(indices[i]);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const DatasetInfo info_;
+  const std::unique_ptr<ImageBytes> images_;
 };
 
 class TransformedDataset final : public Dataset {
@@ -150,7 +168,21 @@ class TransformedDataset final : public Dataset {
   DatasetInfo info_;
 };
 
+std::shared_ptr<const uint8_t> Shared(std::vector<uint8_t> bytes) {
+  const auto owner = std::make_shared<const std::vector<uint8_t>>(std::move(bytes));
+  return {owner, owner->data()};
+}
+std::shared_ptr<const uint8_t> Shared(std::unique_ptr<uint8_t[]> bytes) {
+  const std::shared_ptr<uint8_t[]> owner(std::move(bytes));
+  return {owner, owner.get()};
+}
+
 std::string BatchName(int batch) { return absl::StrCat("data_batch_", batch, ".bin"); }
+
+// Whether `bytes` more of a plain file are held, beside `held` ones.
+bool MayHold(const DatasetOptions& options, int64_t held, int64_t bytes) {
+  return bytes <= std::min(options.hold_bytes, options.memory_limit_bytes) - held;
+}
 
 // An IDX split with its labels read and its images still in the file.
 struct IdxSplit {
@@ -158,6 +190,7 @@ struct IdxSplit {
   std::vector<uint8_t> labels;
   IdxImagesHeader header;
   std::unique_ptr<ByteSource> images;  // stands at the first pixel
+  bool hold = false;                   // the images, in memory
 };
 
 absl::StatusOr<IdxSplit> OpenIdxSplit(const DatasetOptions& options, Split split) {
@@ -182,10 +215,11 @@ absl::StatusOr<IdxSplit> OpenIdxSplit(const DatasetOptions& options, Split split
                                     (*images)->file(), " has ", header->count, " images"));
   }
   const int64_t needed_bytes = header->pixels() + header->count;
-  if (needed_bytes > options.memory_limit_bytes) {
-    return InvalidSpec(absl::StrCat((*images)->file(), ": ", header->count, " images of ",
-                                    header->rows, " x ", header->columns, " need ", needed_bytes,
-                                    " bytes of memory, limit ", options.memory_limit_bytes));
+  result.hold = (*images)->compressed() || MayHold(options, 0, needed_bytes);
+  if (result.hold && needed_bytes > options.memory_limit_bytes) {
+    return InvalidSpec(absl::StrCat(
+        (*images)->file(), ": ", header->count, " images of ", header->rows, " x ", header->columns,
+        " need ", needed_bytes, " bytes of memory, limit ", options.memory_limit_bytes, kUnpackIt));
   }
   result.info = {header->count, 1, header->rows, header->columns, options.num_classes};
   result.header = *header;
@@ -196,7 +230,8 @@ absl::StatusOr<IdxSplit> OpenIdxSplit(const DatasetOptions& options, Split split
 
 struct CifarSplit {
   DatasetInfo info;
-  CifarImages images;
+  std::vector<uint8_t> labels;
+  std::vector<FileImages> files;
 };
 
 absl::StatusOr<CifarSplit> OpenCifarSplit(const DatasetOptions& options, Split split,
@@ -204,14 +239,30 @@ absl::StatusOr<CifarSplit> OpenCifarSplit(const DatasetOptions& options, Split s
   absl::StatusOr<std::string> folder = ParseDataUri(options.path_or_uri);
   if (!folder.ok()) return folder.status();
   CifarSplit result;
+  CifarImages images;
   const auto read = [&](const std::string& name) -> absl::Status {
     absl::StatusOr<std::unique_ptr<ByteSource>> source = OpenDataFile(*folder, name, options.roots);
     if (!source.ok()) return source.status();
+    const bool hold =
+        (*source)->compressed() || MayHold(options, images.needed_bytes, (*source)->stored_bytes());
+    const CifarPixels pixels = !hold         ? CifarPixels::kLeave
+                               : keep_pixels ? CifarPixels::kKeep
+                                             : CifarPixels::kCount;
+    FileImages file;
+    file.first = static_cast<int64_t>(images.labels.size());
     try {
-      return ReadCifarBatch(**source, keep_pixels, options.memory_limit_bytes, result.images);
+      absl::Status status = ReadCifarBatch(**source, pixels, options.memory_limit_bytes, images);
+      if (!status.ok()) return status;
+      if (pixels == CifarPixels::kKeep) file.held = Shared(std::move(images.pixels));
     } catch (const std::bad_alloc&) {
       return HostOutOfMemory((*source)->file());
     }
+    images.pixels.clear();
+    file.offset = 1;
+    file.stride = kCifarRecordBytes;
+    if (!hold) file.file = *std::move(source);
+    result.files.push_back(std::move(file));
+    return absl::OkStatus();
   };
   if (split == Split::kTest) {
     absl::Status status = read("test_batch.bin");
@@ -234,7 +285,8 @@ absl::StatusOr<CifarSplit> OpenCifarSplit(const DatasetOptions& options, Split s
       }
     }
   }
-  result.info.count = static_cast<int64_t>(result.images.labels.size());
+  result.labels = std::move(images.labels);
+  result.info.count = static_cast<int64_t>(result.labels.size());
   result.info.channels = kCifarChannels;
   result.info.height = kCifarSide;
   result.info.width = kCifarSide;
@@ -282,9 +334,10 @@ std::unique_ptr<Dataset> OpenSynthetic(const DatasetOptions& options, Split spli
     states.reset(new (std::nothrow) std::atomic<uint8_t>[info.count]());
     if (states == nullptr) kept.reset();
   }
-  return std::make_unique<SyntheticDataset>(
-      info, SyntheticDigits(options.seed, static_cast<uint32_t>(split)), std::move(kept),
-      std::move(states));
+  return std::make_unique<PlainDataset>(
+      info,
+      std::make_unique<SyntheticImages>(SyntheticDigits(options.seed, static_cast<uint32_t>(split)),
+                                        std::move(kept), std::move(states)));
 }
 
 // Before any transform.
@@ -293,15 +346,26 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenPlain(const DatasetOptions& options
   if (options.format == Format::kCifar10Bin) {
     absl::StatusOr<CifarSplit> images = OpenCifarSplit(options, split, /*keep_pixels=*/true);
     if (!images.ok()) return images.status();
-    return std::make_unique<StoredDataset>(images->info, std::move(images->images));
+    return std::make_unique<PlainDataset>(
+        images->info, std::make_unique<StoredImages>(std::move(images->files), kCifarImageBytes,
+                                                     std::move(images->labels)));
   }
   absl::StatusOr<IdxSplit> opened = OpenIdxSplit(options, split);
   if (!opened.ok()) return opened.status();
-  absl::StatusOr<std::unique_ptr<uint8_t[]>> pixels =
-      ReadIdxPixels(*opened->images, opened->header, options.memory_limit_bytes);
-  if (!pixels.ok()) return pixels.status();
-  return std::make_unique<StoredDataset>(opened->info, *std::move(pixels),
-                                         std::move(opened->labels));
+  std::vector<FileImages> files(1);
+  files[0].offset = kIdxImagesHeaderBytes;
+  files[0].stride = opened->info.image_size();
+  if (opened->hold) {
+    absl::StatusOr<std::unique_ptr<uint8_t[]>> pixels =
+        ReadIdxPixels(*opened->images, opened->header, options.memory_limit_bytes);
+    if (!pixels.ok()) return pixels.status();
+    files[0].held = Shared(*std::move(pixels));
+  } else {
+    files[0].file = std::move(opened->images);
+  }
+  return std::make_unique<PlainDataset>(
+      opened->info, std::make_unique<StoredImages>(std::move(files), opened->info.image_size(),
+                                                   std::move(opened->labels)));
 }
 
 }  // namespace

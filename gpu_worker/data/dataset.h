@@ -1,9 +1,13 @@
-// A data set in memory: images by index, as the engine wants them, transformed where the job says
-// so (transform.h).
+// A data set: images by index, as the engine wants them, transformed where the job says so
+// (transform.h).
 //
 // `idx` reads a folder with the four standard file names, `cifar10_bin` one with data_batch_1.bin to
 // data_batch_5.bin and test_batch.bin (cifar.h), each plain or with .gz or .xz; `synthetic_digits`
 // draws its images from a seed (synthetic_digits.h). A pixel becomes float32(byte) / 255.
+//
+// Small sets are held in memory, as bytes. Of a larger one plain files stay where they are, and each
+// image is read when it is wanted, so such a set may be larger than the memory; labels are held in
+// any case. What is packed is unpacked into memory, or refused where it is too much.
 //
 // The last training batches of `cifar10_bin` may be absent: the set is smaller then, and
 // DatasetInfo::batches says so. One that is absent before one that is there is DataMissing, so equal
@@ -31,8 +35,11 @@ struct DatasetOptions {
   std::string path_or_uri;         // of formats with files: the folder, or file:// with it
   std::vector<std::string> roots;  // the folder must lie in one; empty: anywhere
   int64_t num_classes = 10;        // 1 .. 2^31 - 1; each label is below it
-  int64_t memory_limit_bytes = int64_t{4} << 30;  // for one split, as bytes per pixel and label
-  uint64_t seed = 0;                              // of synthetic images and of random transforms
+  // Of one split, as bytes per pixel and label: what is held at most of plain files, whose images are
+  // read when they are wanted beyond that, and what is held at all, else the set is refused.
+  int64_t hold_bytes = int64_t{256} << 20;
+  int64_t memory_limit_bytes = int64_t{4} << 30;
+  uint64_t seed = 0;              // of synthetic images and of random transforms
   int64_t train_samples = 60000;  // kSyntheticDigits, as the next: 1 .. kMaxSyntheticSamples
   int64_t test_samples = 10000;
   std::vector<Transform> transforms;  // in this order; the test set as in evaluation
@@ -64,17 +71,19 @@ class Dataset {
   // Writes images [indices.size(), channels, height, width] and labels [indices.size()], in the
   // order of the indices; the caller owns both. `epoch`, from 0, is what random transforms are drawn
   // by; nothing else reads it. InvalidArgument: an index outside [0, count); nothing is written.
+  // DataLoss, DataMissing: a file that is read as it is wanted cannot be, or has been changed.
   virtual absl::Status Read(absl::Span<const int64_t> indices, int64_t epoch, float* images,
                             int32_t* labels) const = 0;
 };
 
-// Opens one split and reads all of it (synthetic images are drawn when they are read first).
+// Opens one split and reads all of it that is held (synthetic images are drawn when they are read
+// first). Of what stays in files labels and sizes are checked.
 // Errors name file and offset and carry a reason (failure.h):
 //   NotFound, PermissionDenied, FailedPrecondition, DataLoss   DataMissing: absent, unreadable,
 //                                                              damaged
 //   InvalidArgument     InvalidSpec: an option out of range, a label not below num_classes, an
 //                       empty set, images and labels that differ in number, more than
-//                       memory_limit_bytes, transforms that do not fit the images
+//                       memory_limit_bytes in packed files, transforms that do not fit the images
 //   ResourceExhausted   the allocation failed
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split);
 

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -69,6 +72,66 @@ TEST(DatasetTest, AnIndexOutsideIsRefusedAndNothingWritten) {
   }
 }
 
+// Of a set that is not held: the same images, and an error once the file is another one.
+TEST(DatasetTest, WhatIsNotHeldIsReadFromTheFile) {
+  const TempFolder folder;
+  const std::string path = folder.Write("train-images-idx3-ubyte", IdxImages(3, 1, 2, "abcdef"));
+  folder.Write("train-labels-idx1-ubyte", IdxLabels(3, std::string("\x05\x00\x09", 3)));
+  DatasetOptions options = Idx(folder);
+  const auto held = OpenDataset(options, Split::kTrain);
+  options.hold_bytes = 8;  // 9 are needed
+  const auto left = OpenDataset(options, Split::kTrain);
+  ASSERT_TRUE(held.ok() && left.ok()) << left.status();
+  std::vector<float> want(6), got(6);
+  std::vector<int32_t> labels(3);
+  ASSERT_TRUE((*held)->Read({2, 0, 2}, 0, want.data(), labels.data()).ok());
+  ASSERT_TRUE((*left)->Read({2, 0, 2}, 0, got.data(), labels.data()).ok());
+  EXPECT_EQ(got, want);
+  EXPECT_THAT(labels, ElementsAre(9, 5, 9));
+
+  const auto expect = [&](const std::string& message) {
+    const absl::Status status = (*left)->Read({1}, 0, got.data(), labels.data());
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(FailureReason(status), "DataMissing");
+    EXPECT_EQ(status.message(), path + ": " + message);
+    EXPECT_TRUE((*held)->Read({1}, 0, got.data(), labels.data()).ok());
+  };
+  std::filesystem::last_write_time(path,
+                                   std::filesystem::last_write_time(path) + std::chrono::hours(1));
+  expect("has been changed since it was opened");
+  std::filesystem::resize_file(path, 19);
+  expect("ends at offset 19, had 22 bytes when it was opened");
+}
+
+// 5 GB, of which the file system stores what was written: more than the limit of what is held.
+TEST(DatasetTest, ASetMayBeLargerThanTheLimitOfMemory) {
+  constexpr int64_t kImages = 5000, kSide = 1024;
+  const TempFolder folder;
+  const std::string path =
+      folder.Write("train-images-idx3-ubyte", IdxImages(kImages, kSide, kSide, ""));
+  const int64_t bytes = 16 + kImages * kSide * kSide;
+  std::filesystem::resize_file(path, bytes);
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(bytes - 1);
+    file << '\xff';
+    ASSERT_TRUE(file.flush().good());
+  }
+  folder.Write("train-labels-idx1-ubyte",
+               IdxLabels(kImages, std::string(kImages - 1, '\x01') + '\x07'));
+  const DatasetOptions options = Idx(folder);
+  ASSERT_GT(bytes, options.memory_limit_bytes);
+  const auto set = OpenDataset(options, Split::kTrain);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ((*set)->info().count, kImages);
+  std::vector<float> image(kSide * kSide, 9);
+  int32_t label = -1;
+  ASSERT_TRUE((*set)->Read({kImages - 1}, 0, image.data(), &label).ok());
+  EXPECT_EQ(label, 7);
+  EXPECT_EQ(image.front(), 0);
+  EXPECT_EQ(image.back(), 1);
+}
+
 TEST(DatasetTest, ProbeKnowsBothSplits) {
   const TempFolder folder;
   WriteSet(folder);
@@ -96,7 +159,9 @@ TEST(DatasetTest, WhatDoesNotFitIsInvalidSpec) {
   ExpectProbe(options, "InvalidSpec", "num_classes is 0");
   options = Idx(folder);
   options.memory_limit_bytes = 8;  // 6 pixels and 3 labels
-  ExpectProbe(options, "InvalidSpec", "3 images of 1 x 2 need 9 bytes of memory, limit 8");
+  ExpectProbe(options, "InvalidSpec",
+              "3 images of 1 x 2 need 9 bytes of memory, limit 8; images of a file that is not "
+              "packed are read as they are wanted");
   options = Idx(folder);
   options.roots = {"/nowhere"};
   ExpectProbe(options, "InvalidSpec", "escapes the data root");

@@ -13,7 +13,6 @@ namespace {
 
 constexpr uint32_t kImagesMagic = 0x00000803;
 constexpr uint32_t kLabelsMagic = 0x00000801;
-constexpr int64_t kImagesHeaderBytes = 16;
 constexpr int64_t kLabelsHeaderBytes = 8;
 constexpr int64_t kLabelsBlockBytes = 1 << 20;
 
@@ -84,10 +83,10 @@ absl::Status CheckEnd(ByteSource& source, int64_t offset) {
 }  // namespace
 
 absl::StatusOr<IdxImagesHeader> ReadIdxImagesHeader(ByteSource& source) {
-  uint8_t raw[kImagesHeaderBytes];
+  uint8_t raw[kIdxImagesHeaderBytes];
   absl::Status status = ReadAll(source, 0, 4, "magic", raw);
   if (status.ok()) status = CheckMagic(source, raw, kImagesMagic);
-  if (status.ok()) status = ReadAll(source, 4, kImagesHeaderBytes - 4, "header", raw + 4);
+  if (status.ok()) status = ReadAll(source, 4, kIdxImagesHeaderBytes - 4, "header", raw + 4);
   if (!status.ok()) return status;
 
   IdxImagesHeader header;
@@ -99,7 +98,7 @@ absl::StatusOr<IdxImagesHeader> ReadIdxImagesHeader(ByteSource& source) {
   status = CheckSize(source,
                      absl::StrCat("image count ", header.count, " of ", header.rows, " x ",
                                   header.columns, " pixels"),
-                     kImagesHeaderBytes, pixels);
+                     kIdxImagesHeaderBytes, pixels);
   if (!status.ok()) return status;
   if (header.count == 0) return InvalidSpec(absl::StrCat(source.file(), ": holds no image"));
   if (header.rows < 1 || header.rows > kIdxMaxSide || header.columns < 1 ||
@@ -123,8 +122,8 @@ absl::StatusOr<std::unique_ptr<uint8_t[]>> ReadIdxPixels(ByteSource& source,
     return absl::ResourceExhaustedError(
         absl::StrCat(source.file(), ": no memory for ", size, " bytes"));
   }
-  status = ReadAll(source, kImagesHeaderBytes, size, "pixels", pixels.get());
-  if (status.ok()) status = CheckEnd(source, kImagesHeaderBytes + size);
+  status = ReadAll(source, kIdxImagesHeaderBytes, size, "pixels", pixels.get());
+  if (status.ok()) status = CheckEnd(source, kIdxImagesHeaderBytes + size);
   if (!status.ok()) return status;
   return pixels;
 }

@@ -29,6 +29,7 @@ struct IdxImagesHeader {
 };
 
 constexpr int64_t kIdxMaxSide = 1 << 14;
+constexpr int64_t kIdxImagesHeaderBytes = 16;  // in front of the first pixel
 
 // Reads the header of an images file. The source then stands at the first pixel.
 absl::StatusOr<IdxImagesHeader> ReadIdxImagesHeader(ByteSource& source);

@@ -35,7 +35,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   if ((data[0] & 4) != 0) {
     cd::CifarImages images;
-    const absl::Status status = cd::ReadCifarBatch(*source, true, kMemoryBytes, images);
+    const absl::Status status =
+        cd::ReadCifarBatch(*source, cd::CifarPixels::kKeep, kMemoryBytes, images);
     if (!status.ok()) CheckReason(status);
     const size_t count = images.labels.size();
     CAPSTAN_CHECK(images.pixels.size() == count * cd::kCifarImageBytes);
