@@ -11,12 +11,24 @@
 
 namespace capstan::data {
 
+absl::Status ReadLane(const Dataset& dataset, int64_t epoch, bool bytes, LaneBatch& lane) {
+  const size_t size = lane.indices.size() * dataset.info().image_size();
+  lane.labels.resize(lane.indices.size());
+  if (bytes) {
+    lane.bytes.resize(size);
+    return dataset.ReadBytes(lane.indices, epoch, lane.bytes.data(), lane.labels.data());
+  }
+  lane.images.resize(size);
+  return dataset.Read(lane.indices, epoch, lane.images.data(), lane.labels.data());
+}
+
 BatchLoader::BatchLoader(const Dataset& dataset, const BatchLoaderOptions& options,
                          SampleLists lists)
     : dataset_(dataset),
       end_step_(options.end_step),
       steps_per_epoch_(options.steps_per_epoch),
       read_ahead_(options.read_ahead),
+      bytes_(options.bytes),
       lists_(std::move(lists)),
       read_step_(options.first_step),
       next_step_(options.first_step) {
@@ -133,16 +145,12 @@ bool BatchLoader::Take(Taken& taken) {
 
 absl::Status BatchLoader::Fill(Taken& taken) const {
   StepBatch& batch = taken.batch;
-  const int64_t image_size = dataset_.info().image_size();
   const int64_t epoch = steps_per_epoch_ > 0 ? batch.step / steps_per_epoch_ : 0;
   batch.lanes.resize(taken.lanes.size());
   for (size_t i = 0; i < taken.lanes.size(); ++i) {
     LaneBatch& lane = batch.lanes[i];
     lane.indices = std::move(taken.lanes[i]);
-    lane.images.resize(lane.indices.size() * image_size);
-    lane.labels.resize(lane.indices.size());
-    absl::Status status =
-        dataset_.Read(lane.indices, epoch, lane.images.data(), lane.labels.data());
+    absl::Status status = ReadLane(dataset_, epoch, bytes_, lane);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -26,9 +26,14 @@ namespace capstan::data {
 // The samples of one lane in one step.
 struct LaneBatch {
   std::vector<int64_t> indices;  // in the data set
-  std::vector<float> images;     // [indices.size(), channels, height, width]
+  std::vector<float> images;     // [indices.size(), channels, height, width], or
+  std::vector<uint8_t> bytes;    // these; what they stand for says Dataset::byte_values
   std::vector<int32_t> labels;   // [indices.size()]
 };
+
+// Reads the samples of lane.indices: as bytes, which the data set must have, or as floats. Errors
+// are Dataset::Read's.
+absl::Status ReadLane(const Dataset& dataset, int64_t epoch, bool bytes, LaneBatch& lane);
 
 struct StepBatch {
   int64_t step = 0;
@@ -44,6 +49,7 @@ struct BatchLoaderOptions {
   int64_t end_step = 0;         // one past the last step; nothing beyond is read
   int64_t steps_per_epoch = 0;  // step s is in epoch s / steps_per_epoch; 0: all are in epoch 0
   int threads = 1;              // readers, >= 1; more than read_ahead would have nothing to do
+  bool bytes = false;           // images as bytes; the data set must have them
   int read_ahead = 2;  // steps, >= 1: this many batches are in memory besides the one in use
 };
 
@@ -98,6 +104,7 @@ class BatchLoader {
   const int64_t end_step_;
   const int64_t steps_per_epoch_;
   const int64_t read_ahead_;
+  const bool bytes_;
 
   Mutex order_mu_;  // held from taking a step until its lists are there; before mu_
   mutable Mutex mu_;

@@ -80,6 +80,29 @@ std::vector<std::vector<int64_t>> TwoLanes(int64_t step) {
   return {{step * 10, step * 10 + 1}, {step * 10 + 2}};
 }
 
+TEST(BatchLoaderTest, GivesBytesWhereTheyAreWanted) {
+  DatasetOptions options;
+  options.format = Format::kSyntheticDigits;
+  options.train_samples = 100;
+  options.transforms = {RandomFlip{}};
+  const auto set = OpenDataset(options, Split::kTrain);
+  ASSERT_TRUE(set.ok()) << set.status();
+  BatchLoader loader(**set, {.first_step = 3, .end_step = 5, .steps_per_epoch = 4, .bytes = true},
+                     TwoLanes);
+  for (const int64_t step : {3, 4}) {
+    const absl::StatusOr<StepBatch> batch = loader.Next(kLimit);
+    ASSERT_TRUE(batch.ok()) << batch.status();
+    const LaneBatch& lane = batch->lanes[0];
+    EXPECT_TRUE(lane.images.empty());
+    std::vector<uint8_t> want(2 * 784);
+    std::vector<int32_t> labels(2);
+    ASSERT_TRUE(
+        (*set)->ReadBytes({step * 10, step * 10 + 1}, step / 4, want.data(), labels.data()).ok());
+    EXPECT_EQ(lane.bytes, want);
+    EXPECT_EQ(lane.labels, labels);
+  }
+}
+
 TEST(BatchLoaderTest, GivesTheStepsInOrderAndEnds) {
   const CountingDataset set;
   BatchLoader loader(set, {.first_step = 3, .end_step = 5, .read_ahead = 2}, TwoLanes);

@@ -1,9 +1,11 @@
 #include "gpu_worker/data/dataset.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <limits>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -108,7 +110,11 @@ class SyntheticImages final : public ImageBytes {
 class PlainDataset final : public Dataset {
  public:
   PlainDataset(const DatasetInfo& info, std::unique_ptr<ImageBytes> images)
-      : info_(info), images_(std::move(images)) {}
+      : info_(info), images_(std::move(images)) {
+    std::array<uint8_t, kByteValues> bytes;
+    std::iota(bytes.begin(), bytes.end(), uint8_t{0});
+    BytesToFloats(bytes.data(), bytes.size(), byte_values_.data());
+  }
 
   const DatasetInfo& info() const override { return info_; }
 
@@ -127,9 +133,27 @@ class PlainDataset final : public Dataset {
     return absl::OkStatus();
   }
 
+  absl::Span<const float> byte_values() const override { return byte_values_; }
+
+  absl::Status ReadBytes(absl::Span<const int64_t> indices, int64_t, uint8_t* images,
+                         int32_t* labels) const override {
+    absl::Status status = CheckIndices(indices, info_.count);
+    if (!status.ok()) return status;
+    const int64_t size = info_.image_size();
+    for (size_t i = 0; i < indices.size(); ++i) {
+      uint8_t* const to = images + static_cast<int64_t>(i) * size;
+      absl::StatusOr<const uint8_t*> bytes = images_->Image(indices[i], to);
+      if (!bytes.ok()) return bytes.status();
+      if (*bytes != to) std::copy(*bytes, *bytes + size, to);
+      labels[i] = images_->Label(indices[i]);
+    }
+    return absl::OkStatus();
+  }
+
  private:
   const DatasetInfo info_;
   const std::unique_ptr<ImageBytes> images_;
+  std::array<float, kByteValues> byte_values_;
 };
 
 class TransformedDataset final : public Dataset {
@@ -148,11 +172,32 @@ class TransformedDataset final : public Dataset {
                     int32_t* labels) const override {
     absl::Status status = CheckIndices(indices, info_.count);
     if (!status.ok()) return status;
-    Transforms::Scratch scratch;
+    return ReadEach<float>(indices, epoch, images, labels, &Dataset::Read);
+  }
+
+  absl::Span<const float> byte_values() const override { return transforms_.byte_values(); }
+
+  absl::Status ReadBytes(absl::Span<const int64_t> indices, int64_t epoch, uint8_t* images,
+                         int32_t* labels) const override {
+    if (byte_values().empty()) return Dataset::ReadBytes(indices, epoch, images, labels);
+    absl::Status status = CheckIndices(indices, info_.count);
+    if (!status.ok()) return status;
+    return ReadEach<uint8_t>(indices, epoch, images, labels, &Dataset::ReadBytes);
+  }
+
+ private:
+  // T: float or uint8_t, as `read` gives them.
+  template <typename T>
+  absl::Status ReadEach(absl::Span<const int64_t> indices, int64_t epoch, T* images,
+                        int32_t* labels,
+                        absl::Status (Dataset::*read)(absl::Span<const int64_t>, int64_t, T*,
+                                                      int32_t*) const) const {
+    Transforms::ScratchOf<T> scratch;
     scratch.image.resize(transforms_.scratch_size());
     scratch.other.resize(transforms_.scratch_size());
     for (size_t i = 0; i < indices.size(); ++i) {
-      status = source_->Read(indices.subspan(i, 1), epoch, scratch.image.data(), labels + i);
+      absl::Status status =
+          (*source_.*read)(indices.subspan(i, 1), epoch, scratch.image.data(), labels + i);
       if (!status.ok()) return status;
       std::optional<Transforms::Draw> draw;
       if (split_ == Split::kTrain) draw = {epoch, indices[i]};
@@ -161,7 +206,6 @@ class TransformedDataset final : public Dataset {
     return absl::OkStatus();
   }
 
- private:
   const std::unique_ptr<Dataset> source_;
   const Transforms transforms_;
   const Split split_;
@@ -369,6 +413,10 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenPlain(const DatasetOptions& options
 }
 
 }  // namespace
+
+absl::Status Dataset::ReadBytes(absl::Span<const int64_t>, int64_t, uint8_t*, int32_t*) const {
+  return absl::FailedPreconditionError("the images of this data set are no bytes");
+}
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split) {
   absl::Status status = CheckOptions(options);

@@ -1,5 +1,5 @@
-// A data set: images by index, as the engine wants them, transformed where the job says so
-// (transform.h).
+// A data set: images by index, as bytes or as the floats that they stand for, transformed where the
+// job says so (transform.h).
 //
 // `idx` reads a folder with the four standard file names, `cifar10_bin` one with data_batch_1.bin to
 // data_batch_5.bin and test_batch.bin (cifar.h), each plain or with .gz or .xz; `synthetic_digits`
@@ -74,6 +74,13 @@ class Dataset {
   // DataLoss, DataMissing: a file that is read as it is wanted cannot be, or has been changed.
   virtual absl::Status Read(absl::Span<const int64_t> indices, int64_t epoch, float* images,
                             int32_t* labels) const = 0;
+
+  // The numbers that the bytes of ReadBytes stand for, of the very bits that Read gives: [256], or
+  // [channels, 256]. Empty: these images are no bytes, and there is Read alone.
+  virtual absl::Span<const float> byte_values() const { return {}; }
+  // As Read. FailedPrecondition: byte_values() is empty.
+  virtual absl::Status ReadBytes(absl::Span<const int64_t> indices, int64_t epoch, uint8_t* images,
+                                 int32_t* labels) const;
 };
 
 // Opens one split and reads all of it that is held (synthetic images are drawn when they are read

@@ -72,6 +72,67 @@ TEST(DatasetTest, AnIndexOutsideIsRefusedAndNothingWritten) {
   }
 }
 
+// Images by ReadBytes, as the floats that they stand for.
+std::vector<float> FloatsOfBytes(const Dataset& set, const std::vector<int64_t>& indices,
+                                 int64_t epoch) {
+  const int64_t size = set.info().image_size();
+  std::vector<uint8_t> bytes(indices.size() * size);
+  std::vector<int32_t> labels(indices.size());
+  EXPECT_TRUE(set.ReadBytes(indices, epoch, bytes.data(), labels.data()).ok());
+  const absl::Span<const float> values = set.byte_values();
+  const int64_t share =
+      size * static_cast<int64_t>(kByteValues) / static_cast<int64_t>(values.size());
+  std::vector<float> images;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    images.push_back(values[static_cast<int64_t>(i) % size / share * kByteValues + bytes[i]]);
+  }
+  return images;
+}
+
+TEST(DatasetTest, BytesStandForTheFloats) {
+  const TempFolder folder;
+  WriteSet(folder);
+  const auto set = OpenDataset(Idx(folder), Split::kTrain);
+  ASSERT_TRUE(set.ok()) << set.status();
+  uint8_t bytes[4];
+  int32_t labels[2];
+  ASSERT_TRUE((*set)->ReadBytes({2, 0}, 0, bytes, labels).ok());
+  EXPECT_THAT(bytes, ElementsAre(0x80, 0x33, 0, 0xff));
+  EXPECT_THAT(labels, ElementsAre(9, 5));
+  EXPECT_THAT(FloatsOfBytes(**set, {2, 0}, 0),
+              ElementsAre(128.0f / 255.0f, 51.0f / 255.0f, 0.0f, 1.0f));
+  EXPECT_EQ((*set)->ReadBytes({0, 3}, 0, bytes, labels).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(bytes[0], 0x80);
+}
+
+TEST(DatasetTest, TransformsOfBytesStandForTheirFloats) {
+  DatasetOptions options;
+  options.format = Format::kSyntheticDigits;
+  options.seed = 3;
+  options.train_samples = options.test_samples = 40;
+  options.transforms = {RandomCrop{24, 2}, RandomFlip{}, Cutout{6}, Normalize{{0.5f}, {0.25f}}};
+  std::vector<int64_t> all(40);
+  for (int i = 0; i < 40; ++i) all[i] = i;
+  for (const Split split : {Split::kTrain, Split::kTest}) {
+    const auto set = OpenDataset(options, split);
+    ASSERT_TRUE(set.ok()) << set.status();
+    for (const int64_t epoch : {0, 5}) {
+      std::vector<float> images(40 * 24 * 24);
+      std::vector<int32_t> labels(40);
+      ASSERT_TRUE((*set)->Read(all, epoch, images.data(), labels.data()).ok());
+      EXPECT_EQ(FloatsOfBytes(**set, all, epoch), images);
+    }
+  }
+  options.transforms.push_back(Resize{12});
+  const auto floats = OpenDataset(options, Split::kTrain);
+  ASSERT_TRUE(floats.ok()) << floats.status();
+  EXPECT_TRUE((*floats)->byte_values().empty());
+  std::vector<uint8_t> bytes(144);
+  int32_t label = 0;
+  EXPECT_EQ((*floats)->ReadBytes({0}, 0, bytes.data(), &label).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
 // Of a set that is not held: the same images, and an error once the file is another one.
 TEST(DatasetTest, WhatIsNotHeldIsReadFromTheFile) {
   const TempFolder folder;
@@ -88,6 +149,7 @@ TEST(DatasetTest, WhatIsNotHeldIsReadFromTheFile) {
   ASSERT_TRUE((*left)->Read({2, 0, 2}, 0, got.data(), labels.data()).ok());
   EXPECT_EQ(got, want);
   EXPECT_THAT(labels, ElementsAre(9, 5, 9));
+  EXPECT_EQ(FloatsOfBytes(**left, {2, 0, 2}, 0), want);
 
   const auto expect = [&](const std::string& message) {
     const absl::Status status = (*left)->Read({1}, 0, got.data(), labels.data());

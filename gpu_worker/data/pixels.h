@@ -7,6 +7,8 @@
 
 namespace capstan::data {
 
+inline constexpr size_t kByteValues = 256;  // that a byte can have
+
 // out[i] = float32(bytes[i]) / 255, the correctly rounded quotient. The ranges must not overlap.
 void BytesToFloats(const uint8_t* bytes, size_t size, float* out);
 

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/data/failure.h"
+#include "gpu_worker/data/pixels.h"
+#include "services/check/check.h"
 
 namespace capstan::data {
 namespace {
@@ -86,10 +89,41 @@ bool IsRandom(const Transform& transform) {
          std::holds_alternative<RandomFlip>(transform) || std::holds_alternative<Cutout>(transform);
 }
 
-// One transform in its place; `words` are null in evaluation.
-class Step {
+// Behind a normalize no byte stands for 0, so nothing may write zeros there. A resize makes numbers that no byte is.
+bool KeepsBytes(const std::vector<Transform>& list) {
+  bool normalized = false;
+  for (const Transform& transform : list) {
+    const auto* const crop = std::get_if<RandomCrop>(&transform);
+    const bool zeros =
+        std::holds_alternative<Cutout>(transform) || (crop != nullptr && crop->padding > 0);
+    if (std::holds_alternative<Resize>(transform) || (normalized && zeros)) return false;
+    normalized = normalized || std::holds_alternative<Normalize>(transform);
+  }
+  return true;
+}
+
+// What each byte becomes, by the arithmetic of the floats: all other transforms move numbers alone.
+std::vector<float> ValuesOfBytes(const std::vector<Transform>& list, int64_t channels) {
+  const ImageShape table{channels, 1, static_cast<int64_t>(kByteValues)};
+  std::vector<uint8_t> bytes(table.size());
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i % kByteValues);
+  std::vector<float> values(bytes.size());
+  BytesToFloats(bytes.data(), bytes.size(), values.data());
+  for (const Transform& transform : list) {
+    if (const auto* const normalize = std::get_if<Normalize>(&transform)) {
+      NormalizeImage(values.data(), table, *normalize);
+    }
+  }
+  return values;
+}
+
+// One transform in its place; `words` are null in evaluation. On bytes a normalize is left to their
+// values, and there is no resize.
+template <typename T>
+class TransformStep {
  public:
-  Step(const ImageShape& shape, const training::PhiloxBlock* words, Transforms::Scratch& scratch)
+  TransformStep(const ImageShape& shape, const training::PhiloxBlock* words,
+                Transforms::ScratchOf<T>& scratch)
       : shape_(shape), words_(words), scratch_(scratch) {}
 
   void operator()(const RandomCrop& crop) const {
@@ -109,12 +143,16 @@ class Step {
       FlipImage(scratch_.image.data(), shape_, flip.vertical);
     }
   }
-  void operator()(const Normalize& normalize) const {
-    NormalizeImage(scratch_.image.data(), shape_, normalize);
+  void operator()([[maybe_unused]] const Normalize& normalize) const {
+    if constexpr (std::is_same_v<T, float>) {
+      NormalizeImage(scratch_.image.data(), shape_, normalize);
+    }
   }
-  void operator()(const Resize& resize) const {
-    ResizeImage(scratch_.image.data(), shape_, resize.size, scratch_.other.data());
-    scratch_.image.swap(scratch_.other);
+  void operator()([[maybe_unused]] const Resize& resize) const {
+    if constexpr (std::is_same_v<T, float>) {
+      ResizeImage(scratch_.image.data(), shape_, resize.size, scratch_.other.data());
+      scratch_.image.swap(scratch_.other);
+    }
   }
   void operator()(const Cutout& cutout) const {
     if (words_ == nullptr) return;
@@ -125,39 +163,41 @@ class Step {
  private:
   const ImageShape& shape_;
   const training::PhiloxBlock* const words_;
-  Transforms::Scratch& scratch_;
+  Transforms::ScratchOf<T>& scratch_;
 };
 
 }  // namespace
 
-void CropImage(const float* in, const ImageShape& shape, int64_t padding, const CropWindow& window,
-               float* out) {
+template <typename T>
+void CropImage(const T* in, const ImageShape& shape, int64_t padding, const CropWindow& window,
+               T* out) {
   // Columns of the window that lie inside the image.
   const int64_t left = window.left - padding;
   const int64_t begin = std::clamp<int64_t>(-left, 0, window.columns);
   const int64_t end = std::clamp<int64_t>(shape.width - left, begin, window.columns);
   for (int64_t channel = 0; channel < shape.channels; ++channel) {
     for (int64_t i = 0; i < window.rows; ++i) {
-      float* const to = out + (channel * window.rows + i) * window.columns;
+      T* const to = out + (channel * window.rows + i) * window.columns;
       const int64_t row = window.top + i - padding;
       if (row < 0 || row >= shape.height) {
-        std::fill(to, to + window.columns, 0.0f);
+        std::fill(to, to + window.columns, T{0});
         continue;
       }
-      const float* const from = in + (channel * shape.height + row) * shape.width;
-      std::fill(to, to + begin, 0.0f);
+      const T* const from = in + (channel * shape.height + row) * shape.width;
+      std::fill(to, to + begin, T{0});
       if (begin < end) std::copy(from + (left + begin), from + (left + end), to + begin);
-      std::fill(to + end, to + window.columns, 0.0f);
+      std::fill(to + end, to + window.columns, T{0});
     }
   }
 }
 
-void FlipImage(float* image, const ImageShape& shape, bool vertical) {
+template <typename T>
+void FlipImage(T* image, const ImageShape& shape, bool vertical) {
   for (int64_t channel = 0; channel < shape.channels; ++channel) {
-    float* const plane = image + channel * shape.height * shape.width;
+    T* const plane = image + channel * shape.height * shape.width;
     if (vertical) {
       for (int64_t row = 0; row < shape.height / 2; ++row) {
-        float* const upper = plane + row * shape.width;
+        T* const upper = plane + row * shape.width;
         std::swap_ranges(upper, upper + shape.width,
                          plane + (shape.height - 1 - row) * shape.width);
       }
@@ -199,8 +239,8 @@ void ResizeImage(const float* in, const ImageShape& shape, int64_t size, float* 
   }
 }
 
-void CutOutOfImage(float* image, const ImageShape& shape, int64_t size, int64_t row,
-                   int64_t column) {
+template <typename T>
+void CutOutOfImage(T* image, const ImageShape& shape, int64_t size, int64_t row, int64_t column) {
   const int64_t top = std::max<int64_t>(0, row - size / 2);
   const int64_t bottom = std::min(shape.height, row - size / 2 + size);
   const int64_t left = std::max<int64_t>(0, column - size / 2);
@@ -208,11 +248,19 @@ void CutOutOfImage(float* image, const ImageShape& shape, int64_t size, int64_t 
   if (left >= right) return;
   for (int64_t channel = 0; channel < shape.channels; ++channel) {
     for (int64_t y = top; y < bottom; ++y) {
-      float* const line = image + (channel * shape.height + y) * shape.width;
-      std::fill(line + left, line + right, 0.0f);
+      T* const line = image + (channel * shape.height + y) * shape.width;
+      std::fill(line + left, line + right, T{0});
     }
   }
 }
+
+template void CropImage<float>(const float*, const ImageShape&, int64_t, const CropWindow&, float*);
+template void CropImage<uint8_t>(const uint8_t*, const ImageShape&, int64_t, const CropWindow&,
+                                 uint8_t*);
+template void FlipImage<float>(float*, const ImageShape&, bool);
+template void FlipImage<uint8_t>(uint8_t*, const ImageShape&, bool);
+template void CutOutOfImage<float>(float*, const ImageShape&, int64_t, int64_t, int64_t);
+template void CutOutOfImage<uint8_t>(uint8_t*, const ImageShape&, int64_t, int64_t, int64_t);
 
 absl::StatusOr<Transforms> Transforms::Create(const ImageShape& input, std::vector<Transform> list,
                                               uint64_t seed) {
@@ -228,11 +276,13 @@ absl::StatusOr<Transforms> Transforms::Create(const ImageShape& input, std::vect
   for (const ImageShape& shape : transforms.shapes_) {
     transforms.scratch_size_ = std::max(transforms.scratch_size_, shape.size());
   }
+  if (KeepsBytes(list)) transforms.byte_values_ = ValuesOfBytes(list, input.channels);
   transforms.list_ = std::move(list);
   return transforms;
 }
 
-void Transforms::Apply(const std::optional<Draw>& draw, Scratch& scratch, float* out) const {
+template <typename T>
+void Transforms::Carry(const std::optional<Draw>& draw, ScratchOf<T>& scratch, T* out) const {
   for (size_t i = 0; i < list_.size(); ++i) {
     training::PhiloxBlock words;
     const bool drawn = draw.has_value() && IsRandom(list_[i]);
@@ -241,9 +291,19 @@ void Transforms::Apply(const std::optional<Draw>& draw, Scratch& scratch, float*
       words = philox_.Block({static_cast<uint32_t>(i), static_cast<uint32_t>(draw->sample),
                              static_cast<uint32_t>(epoch), static_cast<uint32_t>(epoch >> 32)});
     }
-    std::visit(Step(shapes_[i], drawn ? &words : nullptr, scratch), list_[i]);
+    std::visit(TransformStep<T>(shapes_[i], drawn ? &words : nullptr, scratch), list_[i]);
   }
-  std::memcpy(out, scratch.image.data(), output().size() * sizeof(float));
+  std::memcpy(out, scratch.image.data(), output().size() * sizeof(T));
+}
+
+void Transforms::Apply(const std::optional<Draw>& draw, Scratch& scratch, float* out) const {
+  Carry(draw, scratch, out);
+}
+
+void Transforms::Apply(const std::optional<Draw>& draw, ScratchOf<uint8_t>& scratch,
+                       uint8_t* out) const {
+  CAPSTAN_CHECK(!byte_values_.empty());
+  Carry(draw, scratch, out);
 }
 
 }  // namespace capstan::data

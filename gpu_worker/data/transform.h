@@ -2,7 +2,8 @@
 // cut out. Pure functions of the image, and for the random ones of (seed, epoch, sample, place in
 // the list): equal bits whoever reads the sample, in whatever order (rule R4).
 //
-// An image is float32 [channels, height, width], byte / 255 before the first transform. Random
+// An image is float32 [channels, height, width], byte / 255 before the first transform. Most lists
+// can be carried out on its bytes, with the same bits in the end (Transforms::byte_values). Random
 // transforms draw from Philox with purpose kAugment and counter (place in the list, sample, low and
 // high word of the epoch), one block each. A number below n is floor(word * n / 2^32), which is
 // off from uniform by less than n / 2^32.
@@ -58,7 +59,7 @@ struct Cutout {
 };
 using Transform = std::variant<RandomCrop, RandomFlip, Normalize, Resize, Cutout>;
 
-// ---- One transform on one image. Ranges do not overlap; the caller owns them. ----
+// ---- One transform on one image. Ranges do not overlap; the caller owns them. T: float, uint8_t. ----
 
 // out [channels, rows, columns]: the window whose top left pixel is (top, left) of the padded image.
 struct CropWindow {
@@ -67,14 +68,16 @@ struct CropWindow {
   int64_t rows = 0;
   int64_t columns = 0;
 };
-void CropImage(const float* in, const ImageShape& shape, int64_t padding, const CropWindow& window,
-               float* out);
-void FlipImage(float* image, const ImageShape& shape, bool vertical);
+template <typename T>
+void CropImage(const T* in, const ImageShape& shape, int64_t padding, const CropWindow& window,
+               T* out);
+template <typename T>
+void FlipImage(T* image, const ImageShape& shape, bool vertical);
 void NormalizeImage(float* image, const ImageShape& shape, const Normalize& normalize);
 void ResizeImage(const float* in, const ImageShape& shape, int64_t size, float* out);
 // Rows [row - size / 2, row - size / 2 + size), columns likewise.
-void CutOutOfImage(float* image, const ImageShape& shape, int64_t size, int64_t row,
-                   int64_t column);
+template <typename T>
+void CutOutOfImage(T* image, const ImageShape& shape, int64_t size, int64_t row, int64_t column);
 
 // ---- A list of them ----
 
@@ -96,21 +99,32 @@ class Transforms {
   // Whether an image is another one in another epoch.
   bool random() const { return random_; }
 
+  // [channels, 256]: the number that each byte of an image is after the list has been carried out on
+  // bytes. Empty: it cannot be, since it resizes, or writes zeros behind a normalize.
+  const std::vector<float>& byte_values() const { return byte_values_; }
+
   // Buffers of one caller, used again from image to image.
-  struct Scratch {
-    std::vector<float> image, other;
+  template <typename T>
+  struct ScratchOf {
+    std::vector<T> image, other;
   };
-  // `scratch.image` has the input; `out` gets output().size() numbers.
+  using Scratch = ScratchOf<float>;
+  // `scratch.image` has the input; `out` gets output().size() numbers, or bytes, which is for lists
+  // that have byte_values alone.
   void Apply(const std::optional<Draw>& draw, Scratch& scratch, float* out) const;
-  // Floats that each of the two buffers must have.
+  void Apply(const std::optional<Draw>& draw, ScratchOf<uint8_t>& scratch, uint8_t* out) const;
+  // Numbers that each of the two buffers must have.
   int64_t scratch_size() const { return scratch_size_; }
 
  private:
   explicit Transforms(uint64_t seed) : philox_(seed, training::Purpose::kAugment) {}
+  template <typename T>
+  void Carry(const std::optional<Draw>& draw, ScratchOf<T>& scratch, T* out) const;
 
   std::vector<Transform> list_;
   std::vector<ImageShape> shapes_;  // before each, and after the last
   training::Philox philox_;
+  std::vector<float> byte_values_;
   bool random_ = false;
   int64_t scratch_size_ = 0;
 };

@@ -221,6 +221,46 @@ TEST(TransformTest, WhatDoesNotFitIsInvalidSpec) {
   expect(Cutout{0}, "cutout: size 0, want 1");
 }
 
+// Of each list: the image as bytes, and what the bytes stand for, are the floats of the list.
+TEST(TransformTest, BytesComeOutAsTheFloatsDo) {
+  const ImageShape shape{3, 9, 7};
+  std::vector<uint8_t> bytes(shape.size());
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 37 + 11);
+  std::vector<float> image;
+  for (const uint8_t byte : bytes) image.push_back(static_cast<float>(byte) / 255.0f);
+  const Normalize normalize{{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}};
+  for (const std::vector<Transform>& list :
+       std::vector<std::vector<Transform>>{{RandomFlip{}},
+                                           {normalize},
+                                           {RandomCrop{6, 3}, RandomFlip{}, Cutout{3}, normalize},
+                                           {RandomFlip{true}, Normalize{{0.3f}, {0.7f}},
+                                            RandomCrop{5, 0}, normalize, RandomFlip{}}}) {
+    const Transforms transforms = MakeTransforms(shape, list);
+    const std::vector<float>& values = transforms.byte_values();
+    ASSERT_EQ(values.size(), 3 * 256u);
+    const int64_t plane = transforms.output().height * transforms.output().width;
+    std::vector<std::optional<Transforms::Draw>> draws = {std::nullopt};
+    for (int64_t sample = 0; sample < 20; ++sample) draws.push_back({{4, sample}});
+    for (const auto& draw : draws) {
+      Transforms::ScratchOf<uint8_t> scratch;
+      scratch.image = bytes;
+      scratch.image.resize(transforms.scratch_size());
+      scratch.other.resize(transforms.scratch_size());
+      std::vector<uint8_t> out(transforms.output().size());
+      transforms.Apply(draw, scratch, out.data());
+      std::vector<float> got;
+      for (size_t i = 0; i < out.size(); ++i) {
+        got.push_back(values[static_cast<int64_t>(i) / plane * 256 + out[i]]);
+      }
+      EXPECT_EQ(got, ApplyTo(image, transforms, draw));
+    }
+  }
+  for (const std::vector<Transform>& list : std::vector<std::vector<Transform>>{
+           {Resize{4}}, {normalize, Cutout{2}}, {normalize, RandomCrop{0, 2}}}) {
+    EXPECT_TRUE(MakeTransforms(shape, list).byte_values().empty());
+  }
+}
+
 DatasetOptions Augmented() {
   DatasetOptions options;
   options.format = Format::kSyntheticDigits;
