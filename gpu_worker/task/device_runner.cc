@@ -28,9 +28,6 @@ DeviceRunner::DeviceRunner(Options options, std::shared_ptr<const Job> job,
       train_(train),
       test_(test),
       callbacks_(std::move(callbacks)),
-      reader_(std::make_unique<LaneReader>(
-          LaneReader::Options{options_.index, /*device_count=*/1, options_.read_ahead}, job_,
-          train_, [this] { return stopping(); })),
       thread_([this] { Run(); }) {}
 
 DeviceRunner::~DeviceRunner() {
@@ -84,6 +81,10 @@ absl::Status DeviceRunner::RunAll() {
   }
   if (!compiled.ok()) return compiled.status();
   plan_ = *std::move(compiled);
+  bytes_ = InBytes(train_, *plan_);
+  reader_ = std::make_unique<LaneReader>(
+      LaneReader::Options{options_.index, /*device_count=*/1, options_.read_ahead, bytes_}, job_,
+      train_, [this] { return stopping(); });
   if (absl::Status status = KeepImages(); !status.ok()) return status;
   callbacks_.on_ready(absl::StrCat(device_->name(), ": ", device_->description()),
                       plan_->info().planned_bytes());
@@ -143,18 +144,14 @@ absl::Status DeviceRunner::Do(BlockOrder& order) {
   const training::EvalBlock block = job_->evaluation.Block(order.block);
   block_.indices.resize(block.sample_count);
   for (int64_t i = 0; i < block.sample_count; ++i) block_.indices[i] = block.first_sample + i;
-  block_.images.resize(block.sample_count * test_->info().image_size());
-  block_.labels.resize(block.sample_count);
-  absl::Status status =
-      test_->Read(block_.indices, /*epoch=*/0, block_.images.data(), block_.labels.data());
+  const bool bytes = InBytes(*test_, *plan_);
+  absl::Status status = data::ReadLane(*test_, /*epoch=*/0, bytes, block_);
   if (!status.ok()) return status;
   const std::string work = absl::StrCat("evaluation of version ", order.version);
   status = LoadWeights(order.lineage, order.version, *order.weights);
   if (!status.ok()) return data::InFront(work, status);
-  engine::SampleBatch batch;
-  batch.images = block_.images.data();
-  batch.labels = block_.labels.data();
-  batch.count = block.sample_count;
+  engine::SampleBatch batch = WithSamples(engine::SampleBatch(), *test_, block_, bytes);
+  batch.ids = nullptr;  // nothing is drawn
   absl::StatusOr<engine::LaneResult> result = plan_->Evaluate(batch);
   if (!result.ok()) return data::InFront(work, result.status());
   order.weights.reset();
@@ -181,12 +178,8 @@ absl::StatusOr<engine::SampleBatch> DeviceRunner::Samples(const LaneOrder& order
   const absl::StatusOr<const data::LaneBatch*> batch =
       reader_->Read(order.schedule, order.step, order.lane);
   if (!batch.ok()) return batch.status();
-  lane.images = (*batch)->images.data();
-  lane.labels = (*batch)->labels.data();
-  lane.ids = (*batch)->indices.data();
-  lane.count = static_cast<int64_t>((*batch)->indices.size());
-  read_bytes_ += lane.count * (train_.info().image_size() + 1);
-  return lane;
+  read_bytes_ += static_cast<int64_t>((*batch)->indices.size()) * (train_.info().image_size() + 1);
+  return WithSamples(lane, train_, **batch, bytes_);
 }
 
 absl::Status DeviceRunner::KeepImages() {

@@ -116,6 +116,7 @@ class DeviceRunner {
   std::unique_ptr<engine::Device> device_;
   std::unique_ptr<engine::Plan> plan_;
   std::unique_ptr<LaneReader> reader_;
+  bool bytes_ = false;     // the training set's images go to the plan as bytes
   data::LaneBatch block_;  // samples of an evaluation block
   bool kept_ = false;      // the device has all images; labels_ by place
   std::vector<int32_t> labels_, lane_places_, lane_labels_;

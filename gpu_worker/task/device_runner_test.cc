@@ -131,5 +131,42 @@ TEST(DeviceRunnerTest, DrawsAreThoseOfSeedEpochAndSample) {
   }
 }
 
+// A set that gives bytes alone.
+class BytesAlone final : public data::Dataset {
+ public:
+  explicit BytesAlone(const data::Dataset& set) : set_(set) {}
+  const data::DatasetInfo& info() const override { return set_.info(); }
+  bool varies() const override { return true; }  // nobody keeps the images
+  absl::Status Read(absl::Span<const int64_t>, int64_t, float*, int32_t*) const override {
+    return absl::InternalError("floats are wanted");
+  }
+  absl::Span<const float> byte_values() const override { return set_.byte_values(); }
+  absl::Status ReadBytes(absl::Span<const int64_t> indices, int64_t epoch, uint8_t* images,
+                         int32_t* labels) const override {
+    return set_.ReadBytes(indices, epoch, images, labels);
+  }
+
+ private:
+  const data::Dataset& set_;
+};
+
+TEST(DeviceRunnerTest, ImagesGoToACpuAsBytes) {
+  const TestJob small{.batch = 64, .train = 640};
+  const node::v1::StartTask start = small.Start();
+  const auto job = MakeJob(start.resolved_spec(), start.spec_digest());
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto train =
+      data::OpenDataset(MakeDatasetOptions((*job)->spec.spec(), {}), data::Split::kTrain);
+  ASSERT_TRUE(train.ok()) << train.status();
+  const auto weights = std::make_shared<FloatBuffer>((*job)->layout.total_floats());
+  for (int64_t i = 0; i < weights->size(); ++i) {
+    weights->data()[i] = 0.001f * static_cast<float>(i % 101 - 50);
+  }
+  const BytesAlone bytes(**train);
+  const std::vector<float> got = ByRunner(*job, bytes, weights, /*step=*/3, /*lane=*/1);
+  EXPECT_TRUE(got ==
+              ByPlan(**job, **train, *weights, /*step=*/3, /*lane=*/1, /*epoch=*/0, /*seed=*/7));
+}
+
 }  // namespace
 }  // namespace capstan::gpu_worker

@@ -16,6 +16,7 @@ GroupRunner::GroupRunner(Options options, std::shared_ptr<const Job> job,
                          Callbacks callbacks)
     : options_(options),
       job_(std::move(job)),
+      train_(train),
       callbacks_(std::move(callbacks)),
       device_(runners[0]->device()),
       reader_({/*first_device=*/0, options.device_count, options.read_ahead}, job_, train,
@@ -109,12 +110,8 @@ absl::StatusOr<engine::SampleBatch> GroupRunner::Samples(const GroupOrder& order
   const absl::StatusOr<const data::LaneBatch*> batch =
       reader_.Read(order.schedule, order.step, number);
   if (!batch.ok()) return batch.status();
-  lane.images = (*batch)->images.data();
-  lane.labels = (*batch)->labels.data();
-  lane.ids = (*batch)->indices.data();
-  lane.count = static_cast<int64_t>((*batch)->indices.size());
-  read_bytes_ += lane.count * (image_size_ + 1);
-  return lane;
+  read_bytes_ += static_cast<int64_t>((*batch)->indices.size()) * (image_size_ + 1);
+  return WithSamples(lane, train_, **batch, /*bytes=*/false);
 }
 
 absl::StatusOr<std::vector<engine::GroupLane>> GroupRunner::Lanes(const GroupOrder& order) {

@@ -112,6 +112,7 @@ class GroupRunner {
 
   const Options options_;
   const std::shared_ptr<const Job> job_;
+  const data::Dataset& train_;
   const Callbacks callbacks_;
   engine::Device* const device_;
   std::vector<engine::Plan*> plans_;

@@ -26,6 +26,26 @@ std::vector<int64_t> LaneSchedule::SamplesOf(int64_t step, int32_t lane) const {
   return job->samples.LaneSamples(*order, job->samples.StepInEpoch(step), lane);
 }
 
+bool InBytes(const data::Dataset& set, const engine::Plan& plan) {
+  return plan.takes_bytes() && !set.byte_values().empty();
+}
+
+engine::SampleBatch WithSamples(engine::SampleBatch batch, const data::Dataset& set,
+                                const data::LaneBatch& lane, bool bytes) {
+  if (bytes) {
+    const absl::Span<const float> values = set.byte_values();
+    batch.bytes = lane.bytes.data();
+    batch.byte_values = values.data();
+    batch.byte_tables = static_cast<int64_t>(values.size()) / engine::kByteValues;
+  } else {
+    batch.images = lane.images.data();
+  }
+  batch.labels = lane.labels.data();
+  batch.ids = lane.indices.data();
+  batch.count = static_cast<int64_t>(lane.indices.size());
+  return batch;
+}
+
 LaneReader::LaneReader(Options options, std::shared_ptr<const Job> job, const data::Dataset& train,
                        std::function<bool()> stopping)
     : options_(options), job_(std::move(job)), train_(train), stopping_(std::move(stopping)) {}
@@ -54,6 +74,7 @@ absl::Status LaneReader::FetchStep(const std::shared_ptr<const LaneSchedule>& sc
     options.end_step = job_->spec.total_steps();
     options.steps_per_epoch = job_->spec.steps_per_epoch();
     options.read_ahead = options_.read_ahead;
+    options.bytes = options_.bytes;
     options.threads = std::max(1, job_->spec.spec().data().reader_threads());
     loader_ = std::make_unique<data::BatchLoader>(train_, options, lists);
     loader_next_ = step;
@@ -99,10 +120,7 @@ absl::StatusOr<const data::LaneBatch*> LaneReader::Read(
   }
   data::LaneBatch& direct = direct_[lane];
   direct.indices = schedule->SamplesOf(step, lane);
-  direct.images.resize(direct.indices.size() * train_.info().image_size());
-  direct.labels.resize(direct.indices.size());
-  absl::Status status = train_.Read(direct.indices, job_->samples.EpochOf(step),
-                                    direct.images.data(), direct.labels.data());
+  absl::Status status = data::ReadLane(train_, job_->samples.EpochOf(step), options_.bytes, direct);
   if (!status.ok()) return status;
   return &direct;
 }

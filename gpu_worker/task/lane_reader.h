@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/data/batch_loader.h"
+#include "gpu_worker/engine/device/device.h"
 #include "gpu_worker/task/job.h"
 #include "services/sync/mutex.h"
 
@@ -43,12 +44,19 @@ struct LaneSchedule {
   std::vector<int64_t> SamplesOf(int64_t step, int32_t lane) const;
 };
 
+// Whether images of `set` go to `plan` as bytes.
+bool InBytes(const data::Dataset& set, const engine::Plan& plan);
+// `batch` with the samples of a lane, which it borrows, as data::ReadLane left them.
+engine::SampleBatch WithSamples(engine::SampleBatch batch, const data::Dataset& set,
+                                const data::LaneBatch& lane, bool bytes);
+
 class LaneReader {
  public:
   struct Options {
     int first_device = 0;  // of the task
     int device_count = 1;
     int read_ahead = 2;  // steps
+    bool bytes = false;  // images as bytes; the data set must have them
   };
 
   // Borrows the data set. `stopping` ends a wait for samples, with Cancelled.

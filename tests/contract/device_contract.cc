@@ -290,6 +290,65 @@ TEST_P(DeviceContractTest, KeptImagesGiveTheBitsOfThoseThatAreBrought) {
   }
 }
 
+// Bytes instead of images, in one table or in 16 of 49 elements each, in a lane with a part of a block and in more
+// than a lane.
+TEST_P(DeviceContractTest, BytesGiveTheBitsOfTheImagesThatTheyStandFor) {
+  constexpr int64_t kSamples = 37, kLane = 20;
+  const Graph graph = Model("lenet");
+  Problem problem(graph, kSamples, /*seed=*/12);
+  PlanOptions options;
+  options.max_batch = kSamples;
+  options.max_lane = kLane;
+  const absl::StatusOr<std::unique_ptr<Plan>> plan =
+      device_->Compile(graph, problem.layout, options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_TRUE((*plan)->LoadWeights(problem.weights.data()).ok());
+  const int64_t size = static_cast<int64_t>(problem.images.size()) / kSamples;
+  std::mt19937 random(5);
+  std::vector<uint8_t> bytes(problem.images.size());
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random() >> 24);
+  for (const int64_t tables : {1, 16}) {
+    std::vector<float> values(tables * engine::kByteValues);
+    for (float& value : values) value = static_cast<float>(random() >> 8) / (1 << 22) - 2.0f;
+    for (int64_t i = 0; i < kSamples * size; ++i) {
+      const int64_t table = i % size / (size / tables);
+      problem.images[i] = values[table * engine::kByteValues + bytes[i]];
+    }
+    SampleBatch images = problem.batch();
+    SampleBatch batch = images;
+    batch.images = nullptr;
+    batch.bytes = bytes.data();
+    batch.byte_values = values.data();
+    batch.byte_tables = tables;
+    if (!(*plan)->takes_bytes()) {
+      const absl::Status status = (*plan)->Evaluate(batch).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(status.message()), HasSubstr("batch.bytes"));
+      continue;
+    }
+    std::vector<float> want(kSamples * 10, kGarbage), got(kSamples * 10, kGarbage);
+    ASSERT_TRUE((*plan)->Predict(images, want.data()).ok());
+    ASSERT_TRUE((*plan)->Predict(batch, got.data()).ok());
+    EXPECT_EQ(got, want) << tables;
+    const absl::StatusOr<LaneResult> wanted = (*plan)->Evaluate(images);
+    const absl::StatusOr<LaneResult> given = (*plan)->Evaluate(batch);
+    ASSERT_TRUE(wanted.ok() && given.ok()) << given.status();
+    EXPECT_EQ(given->loss_sum, wanted->loss_sum) << tables;
+    EXPECT_EQ(given->correct, wanted->correct) << tables;
+    images.count = kLane;
+    batch.count = kLane;
+    ExpectSameBits(Compute(**plan, problem, batch, 0.25), Compute(**plan, problem, images, 0.25),
+                   std::to_string(tables) + " tables");
+
+    for (const int64_t wrong : {0, -1, 3}) {  // 784 elements
+      batch.byte_tables = wrong;
+      const absl::Status status = (*plan)->Evaluate(batch).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("batch.byte_tables: "));
+    }
+  }
+}
+
 TEST_P(DeviceContractTest, WrongBatchesAreNamedAndChangeNothing) {
   const Graph graph = Model("lenet");
   Problem problem(graph, 20, /*seed=*/1);

@@ -31,6 +31,8 @@
 
 namespace capstan::engine {
 
+inline constexpr int64_t kByteValues = 256;  // that a byte can have
+
 // Samples of one lane or evaluation block, in host memory. Borrowed for the call; any alignment that the types need.
 struct SampleBatch {
   const float* images = nullptr;    // [count, input shape of the graph], row-major: NCHW
@@ -42,6 +44,12 @@ struct SampleBatch {
   const int64_t* ids = nullptr;  // [count], places in the data set of the job, each of [0, 2^48)
   uint64_t seed = 0;             // of the job
   uint32_t epoch = 0;
+  // As images, a byte for each number: these instead of images, for a plan that takes bytes. A byte b stands for
+  // byte_values[t][b]; the tables t share the input's elements evenly, in their order: one for all, or one for each
+  // channel.
+  const uint8_t* bytes = nullptr;
+  const float* byte_values = nullptr;  // [byte_tables, 256]
+  int64_t byte_tables = 0;             // >= 1, divides the elements
 };
 
 // Sums over the samples of a lane.
@@ -111,7 +119,8 @@ class Plan {
   // Forward, loss and backward of a lane. Writes all layout.total_floats() of `gradient`, zeros
   // between the tensors: the gradient of loss_scale * loss_sum. `loss_scale` is 1 / (true samples
   // of the whole step), over all lanes (rule R2), times the dynamic scale where there is one.
-  // FailedPrecondition: no LoadWeights yet. InvalidArgument: count out of range, a label out of
+  // FailedPrecondition: no LoadWeights yet. InvalidArgument: bytes that the plan does not take, or
+  // tables that do not fit the input; count out of range, a label out of
   // [0, classes), or, where the graph draws random numbers, no ids or one out of its range (the
   // message has its place); `gradient` is then as it was.
   virtual absl::StatusOr<LaneResult> ComputeLane(const SampleBatch& batch, double loss_scale,
@@ -124,6 +133,9 @@ class Plan {
   // Writes the input of the loss, [count, classes]; batch.labels is not read. Errors as
   // ComputeLane.
   virtual absl::Status Predict(const SampleBatch& batch, float* logits) = 0;
+
+  // Whether a batch may bring bytes. Results have the bits of the images that they stand for.
+  virtual bool takes_bytes() const { return false; }
 
   // Keeps images [first, first + count) of `whole` on the device, so that a batch names places
   // instead of bringing images; results have the same bits. In rising order, first == 0 first; the

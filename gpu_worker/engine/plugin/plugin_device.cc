@@ -192,6 +192,9 @@ class DevicePlan : public PluginPlan {
       return absl::InvalidArgumentError(
           absl::StrCat("batch.count: ", batch.count, ", want 1 to ", max_batch_));
     }
+    if (batch.bytes != nullptr) {
+      return absl::InvalidArgumentError("batch.bytes: the plan takes images of float32 alone");
+    }
     if (batch.kept != nullptr) {
       if (kept_ == 0 || kept_ < want_kept_) {
         return absl::FailedPreconditionError("plan: batch.kept before all images are kept");

@@ -149,25 +149,56 @@ absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOpt
 
   sums_.resize(CeilDivide(max_lane_, kSideBySide));
   const auto by_block = [](const BatchRun& run) { return run.blocks; };
-  images_ = {0, by_block, [this](const BatchRun& run, int64_t block, char*) {
-               const int64_t elements = graph_.value_elements(0);
-               float* const to = buffers_[program_.values[0]] + block * elements * kSideBySide;
-               const int64_t there = run.InBlock(block);
-               const float* const from = batch_.images + block * kSideBySide * elements;
-               int64_t e = 0;
-               for (; there == kSideBySide && e + kSideBySide <= elements; e += kSideBySide) {
-                 math_.transpose(from + e, elements, to + e * kSideBySide, kSideBySide);
-               }
-               for (; e < elements; ++e) {
-                 for (int64_t l = 0; l < kSideBySide; ++l) {
-                   to[e * kSideBySide + l] = l < there ? from[l * elements + e] : 0.0f;
-                 }
-               }
+  images_ = {0, by_block, [this](const BatchRun&, int64_t block, char*) {
+               batch_.bytes != nullptr ? SetByteImages(block) : SetImages(block);
              }};
   loss_ = {0, by_block, [this](const BatchRun&, int64_t block, char*) { RunLoss(block); }};
   info_.block_samples = kSideBySide;
   FindReadyPrefixes(offsets);
   return absl::OkStatus();
+}
+
+void GraphPlan::SetImages(int64_t block) {
+  const int64_t elements = graph_.value_elements(0);
+  float* const to = buffers_[program_.values[0]] + block * elements * kSideBySide;
+  const int64_t there = run_.InBlock(block);
+  const float* const from = batch_.images + block * kSideBySide * elements;
+  int64_t e = 0;
+  for (; there == kSideBySide && e + kSideBySide <= elements; e += kSideBySide) {
+    math_.transpose(from + e, elements, to + e * kSideBySide, kSideBySide);
+  }
+  for (; e < elements; ++e) {
+    for (int64_t l = 0; l < kSideBySide; ++l) {
+      to[e * kSideBySide + l] = l < there ? from[l * elements + e] : 0.0f;
+    }
+  }
+}
+
+void GraphPlan::SetByteImages(int64_t block) {
+  const int64_t elements = graph_.value_elements(0);
+  float* const to = buffers_[program_.values[0]] + block * elements * kSideBySide;
+  const int64_t there = run_.InBlock(block);
+  const uint8_t* const from = batch_.bytes + block * kSideBySide * elements;
+  const int64_t share = elements / batch_.byte_tables;
+  int64_t e = 0;
+  for (int64_t table = 0; table < batch_.byte_tables; ++table) {
+    const float* const values = batch_.byte_values + table * kByteValues;
+    const int64_t end = e + share;
+    // Runs of 16 bytes of each sample: the samples may lie so that all of them want one set of a cache.
+    for (; there == kSideBySide && e + kSideBySide <= end; e += kSideBySide) {
+      float square[kSideBySide * kSideBySide];
+      for (int64_t l = 0; l < kSideBySide; ++l) {
+        const uint8_t* const run = from + l * elements + e;
+        for (int64_t i = 0; i < kSideBySide; ++i) square[l * kSideBySide + i] = values[run[i]];
+      }
+      math_.transpose(square, kSideBySide, to + e * kSideBySide, kSideBySide);
+    }
+    for (; e < end; ++e) {
+      for (int64_t l = 0; l < kSideBySide; ++l) {
+        to[e * kSideBySide + l] = l < there ? values[from[l * elements + e]] : 0.0f;
+      }
+    }
+  }
 }
 
 void GraphPlan::FindReadyPrefixes(const std::vector<int64_t>& offsets) {
@@ -193,6 +224,12 @@ absl::Status GraphPlan::CheckBatch(const SampleBatch& batch, bool labels, int64_
   if (batch.count < 1 || batch.count > most) {
     return absl::InvalidArgumentError(
         absl::StrCat("batch.count: ", batch.count, ", want 1 to ", most));
+  }
+  if (batch.bytes != nullptr && (batch.byte_values == nullptr || batch.byte_tables < 1 ||
+                                 graph_.value_elements(0) % batch.byte_tables != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "batch.byte_tables: ", batch.byte_values == nullptr ? 0 : batch.byte_tables,
+        " tables of bytes, want some that share ", graph_.value_elements(0), " elements evenly"));
   }
   if (!labels) return absl::OkStatus();
   const int64_t classes = graph_.num_classes();
@@ -327,7 +364,12 @@ void GraphPlan::ForwardInParts(const SampleBatch& batch, Visit visit) {
   const int64_t most = CeilDivide(max_lane_, kSideBySide) * kSideBySide;
   for (int64_t first = 0; first < batch.count; first += most) {
     SampleBatch part = batch;
-    part.images += first * graph_.value_elements(0);
+    const int64_t before = first * graph_.value_elements(0);
+    if (part.bytes != nullptr) {
+      part.bytes += before;
+    } else {
+      part.images += before;
+    }
     if (part.labels != nullptr) part.labels += first;
     part.count = std::min(most, batch.count - first);
     SetBatch(part, /*training=*/false);

@@ -33,6 +33,7 @@ class GraphPlan : public Plan {
                                          float* gradient) override;
   absl::StatusOr<LaneResult> Evaluate(const SampleBatch& batch) override;
   absl::Status Predict(const SampleBatch& batch, float* logits) override;
+  bool takes_bytes() const override { return true; }
   const PlanInfo& info() const override { return info_; }
 
  private:
@@ -51,6 +52,9 @@ class GraphPlan : public Plan {
   template <typename Visit>
   void ForwardInParts(const SampleBatch& batch, Visit visit);
   void Forward();
+  // The images of a block, side by side: from floats, or from bytes.
+  void SetImages(int64_t block);
+  void SetByteImages(int64_t block);
   void RunPhase(const Phase& phase);
   // One block of the loss: its sums, and the gradient by the logits where there is one.
   void RunLoss(int64_t block);
