@@ -64,6 +64,10 @@ void OneStep(Plan& plan, const std::vector<float>& weights, const SampleBatch& b
              std::vector<float>& gradient) {
   EXPECT_TRUE(plan.LoadWeights(weights.data()).ok());
   EXPECT_TRUE(plan.ComputeLane(batch, 0.01, gradient.data()).ok());
+  const SampleBatch lanes[] = {batch, {}, batch};
+  LaneResult results[3];
+  const size_t count = plan.info().max_lanes > 1 ? 3 : 1;
+  EXPECT_TRUE(plan.ComputeLanes({lanes, count}, 0.01, gradient.data(), {results, count}).ok());
   EXPECT_TRUE(plan.Evaluate(batch).ok());
 }
 
@@ -94,6 +98,7 @@ void StepsOfGraphAllocateNothing(Device& device, const training::Graph& graph, i
   ASSERT_TRUE(layout.ok()) << layout.status();
   PlanOptions options;
   options.max_batch = most;
+  options.max_lanes = 4;
   options.threads = 2;
   absl::StatusOr<std::unique_ptr<Plan>> plan = device.Compile(graph, *layout, options);
   ASSERT_TRUE(plan.ok()) << plan.status();

@@ -43,6 +43,10 @@ class CpuDevice : public Device {
       return absl::InvalidArgumentError(
           absl::StrCat("threads: ", options.threads, ", want 1 to 1024"));
     }
+    if (options.max_lanes < 1 || options.max_lanes > kMostLanesAtOnce) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("max_lanes: ", options.max_lanes, ", want 1 to ", kMostLanesAtOnce));
+    }
     if (options.precision != Precision::kFp32) {
       return absl::UnimplementedError(
           absl::StrCat("precision: ", PrecisionName(options.precision),

@@ -54,6 +54,8 @@ class PointwiseTest : public ::testing::TestWithParam<Case> {
     run.samples.seed = 5;
     run.samples.epoch = 3;
     run.blocks = CeilDivide(of.count, kSideBySide);
+    lane = {0, run.blocks, of.count};
+    run.lanes = {&lane, 1};
     std::vector<training::GraphNode> nodes;
     std::vector<int> inputs = {0};
     for (int i = 1; i < of.inputs; ++i) {
@@ -111,6 +113,7 @@ class PointwiseTest : public ::testing::TestWithParam<Case> {
   const Case& of = GetParam();
   std::mt19937 random{7};
   std::vector<int64_t> ids;
+  LaneBlocks lane;
   BatchRun run;
   int node = 0;
   absl::StatusOr<Graph> graph = absl::UnknownError("");
@@ -170,9 +173,11 @@ TEST(ConcatTest, OneValueTwice) {
                     {"loss", training::SoftmaxCrossEntropyLoss(), {2}}});
   ASSERT_TRUE(graph.ok()) << graph.status();
   std::mt19937 random(7);
+  const LaneBlocks lane = {0, 1, 16};
   BatchRun run;
   run.samples.count = 16;
   run.blocks = 1;
+  run.lanes = {&lane, 1};
   const Floats x(2000 * 16, random), dy(4000 * 16, random), y(4000 * 16), dx(2000 * 16);
   NodePlaces places;
   places.math = PresentMath().front();

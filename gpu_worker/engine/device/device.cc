@@ -5,6 +5,32 @@
 
 namespace capstan::engine {
 
+absl::Status Plan::CheckLanes(absl::Span<const SampleBatch> lanes,
+                              absl::Span<const LaneResult> results, int64_t max_lanes) {
+  const auto count = static_cast<int64_t>(lanes.size());
+  if (count < 1 || count > max_lanes) {
+    return absl::InvalidArgumentError(absl::StrCat("lanes: ", count, ", want 1 to ", max_lanes));
+  }
+  if (results.size() != lanes.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("results: ", results.size(), ", want one for each of ", count, " lanes"));
+  }
+  for (const SampleBatch& lane : lanes) {
+    if (lane.count > 0) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("lanes: none has samples");
+}
+
+absl::Status Plan::ComputeLanes(absl::Span<const SampleBatch> lanes, double loss_scale,
+                                float* gradient, absl::Span<LaneResult> results) {
+  absl::Status status = CheckLanes(lanes, results, info().max_lanes);
+  if (!status.ok()) return status;
+  absl::StatusOr<LaneResult> result = ComputeLane(lanes[0], loss_scale, gradient);
+  if (!result.ok()) return result.status();
+  results[0] = *result;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<PlanGroup>> Device::MakeGroup(const std::vector<Plan*>&,
                                                              const GroupOptions&) {
   return absl::UnimplementedError(

@@ -1,9 +1,9 @@
 // Device: where a model computes; Plan: a model compiled for a device. The one interface of all
 // back ends.
 //
-// A plan computes the gradient of one lane: it knows no step, no other lane and no service. It is
-// compiled once per (graph, layout, options); after the first call of each kind a step allocates
-// nothing of ours.
+// A plan computes the gradient of one lane, or the sum of those of an aligned block of lanes: it knows
+// no step and no service. It is compiled once per (graph, layout, options); after the first call of each
+// kind a step allocates nothing of ours.
 //
 // Numbers: float32. The flat vectors of weights and gradients have the places of
 // training::FlatLayout and the canonical layouts of training::Graph; what a device prefers inside
@@ -26,6 +26,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "training/chunks/flat_layout.h"
 #include "training/graph/graph.h"
 
@@ -37,7 +38,8 @@ inline constexpr int64_t kByteValues = 256;  // that a byte can have
 struct SampleBatch {
   const float* images = nullptr;    // [count, input shape of the graph], row-major: NCHW
   const int32_t* labels = nullptr;  // [count], each of [0, classes)
-  int64_t count = 0;                // 1 to PlanOptions::max_lane, in evaluation to max_batch
+  // 1 to PlanOptions::max_lane, in evaluation to max_batch; 0: a lane of several that has no samples.
+  int64_t count = 0;
   // [count], places of Plan::KeepImages: these instead of images, which are not read then.
   const int32_t* kept = nullptr;
   // What random numbers are counted by (rule R4). Read by ComputeLane alone, of a graph that draws.
@@ -77,9 +79,12 @@ inline const char* PrecisionName(Precision precision) {
   return kNames[static_cast<int>(precision)];
 }
 
+inline constexpr int64_t kMostLanesAtOnce = 4096;
+
 struct PlanOptions {
   int64_t max_batch = 1;      // samples of the largest lane or evaluation block
   int64_t max_lane = 0;       // samples of the largest lane; 0: max_batch
+  int64_t max_lanes = 1;      // that ComputeLanes is given at once, 1 to kMostLanesAtOnce
   int threads = 1;            // CPU threads, the caller's among them; 1 to 1024
   bool deterministic = true;  // kernels by fixed rules; false permits a device to time them
   // A device that does not carry it out answers Compile with Unimplemented.
@@ -100,6 +105,7 @@ struct PlanInfo {
   int64_t weight_bytes = 0;    // the plan's copies of the weights, in the layouts of its kernels
   int64_t gradient_bytes = 0;  // gradients of blocks that wait to be added
   int64_t block_samples = 0;   // samples that are computed at a time; 0: the whole lane
+  int64_t max_lanes = 1;       // what ComputeLanes takes: as wanted, or 1
   std::vector<BackwardStage> backward;  // in the order of execution: the last layer first
   std::vector<std::string> kernels;     // "conv1 to pool1: direct, with pooling, avx512", for logs
   int64_t planned_bytes() const { return arena_bytes + weight_bytes + gradient_bytes; }
@@ -126,6 +132,14 @@ class Plan {
   virtual absl::StatusOr<LaneResult> ComputeLane(const SampleBatch& batch, double loss_scale,
                                                  float* gradient) = 0;
 
+  // The lanes of an aligned block of the tree over the lanes (rule R1), those behind the last one left out:
+  // `gradient` gets the bits that ComputeLane of each lane and the sums of the tree would give. results[i] is
+  // that of lanes[i], of samples 0 where that has none. seed and epoch are the same in all. Errors as
+  // ComputeLane; InvalidArgument, too: no lane has samples, results of another number, or more lanes than
+  // info().max_lanes.
+  virtual absl::Status ComputeLanes(absl::Span<const SampleBatch> lanes, double loss_scale,
+                                    float* gradient, absl::Span<LaneResult> results);
+
   // Forward and loss alone; nothing is drawn, no ids are wanted. Errors as ComputeLane otherwise; count
   // is 1 to max_batch, be it more than a lane has.
   virtual absl::StatusOr<LaneResult> Evaluate(const SampleBatch& batch) = 0;
@@ -147,6 +161,8 @@ class Plan {
 
  protected:
   Plan() = default;
+  static absl::Status CheckLanes(absl::Span<const SampleBatch> lanes,
+                                 absl::Span<const LaneResult> results, int64_t max_lanes);
 };
 
 class PlanGroup;  // group.h

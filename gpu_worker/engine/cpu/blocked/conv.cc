@@ -45,6 +45,7 @@ class ConvKernel {
     const absl::Status status =
         winograd ? MakeWinogradForward(phases) : AddDirectForward(conv_, places_, bias_, phases);
     if (!status.ok() || !places_.backward) return status;
+    phases.one_lane = true;
     if (winograd) {
       AddWinogradWeights({WinogradForward(), places_.x[0], places_.dy, places_.parameters[0]},
                          phases);

@@ -92,7 +92,8 @@ class ConvPoolKernel {
     const int64_t weight_pieces = output_groups_ * line_runs_;
     const bool data = places_.dx[0].data != nullptr;
     const int64_t scratch_floats =
-        std::max(unpooled_floats_ + SumFloats(), data ? 4 * shape_.y_block() : 0);
+        std::max(unpooled_floats_ + SumFloats() + (1 + LaneTiles(places_.max_lanes)) * TileFloats(),
+                 data ? 4 * shape_.y_block() : 0);
     phases.backward.push_back(
         {scratch_floats * 4,
          [self, weight_pieces, data](const BatchRun& run) {
@@ -190,23 +191,52 @@ class ConvPoolKernel {
   // A piece of the weight gradient: a group of outputs, and a run of lines, each a row of the kernel of a channel.
   int64_t kernel_lines() const { return shape_.channels * shape_.kernel_rows; }
   int64_t WidestGroup() const { return CeilDivide(shape_.outputs, output_groups_); }
-  int64_t SumFloats() const {
-    return CeilDivide(kernel_lines(), line_runs_) * WidestGroup() * shape_.kernel_columns *
-           kSideBySide;
+  int64_t MostSums() const {
+    return CeilDivide(kernel_lines(), line_runs_) * WidestGroup() * shape_.kernel_columns;
+  }
+  int64_t SumFloats() const { return MostSums() * kSideBySide; }
+  // The sums of a lane, those of the bias in front.
+  int64_t TileFloats() const { return RoundUp(kMostGroup + MostSums(), kSideBySide); }
+
+  struct WeightPiece {
+    int64_t first = 0, outputs = 0;
+    int64_t first_line = 0, lines = 0;
+    bool bias = false;
+  };
+
+  void WeightGradient(const BatchRun& run, int64_t index, float* scratch) const {
+    const ConvPoolShape& s = shape_;
+    const int64_t group = index / line_runs_, line_run = index % line_runs_;
+    WeightPiece piece;
+    piece.first = s.outputs * group / output_groups_;
+    piece.outputs = s.outputs * (group + 1) / output_groups_ - piece.first;
+    piece.first_line = kernel_lines() * line_run / line_runs_;
+    piece.lines = kernel_lines() * (line_run + 1) / line_runs_ - piece.first_line;
+    piece.bias = s.bias && line_run == 0;
+    float* const totals = scratch + unpooled_floats_ + SumFloats();
+    SumOverLanes(run, *places_.math, TileFloats(), totals, totals + TileFloats(),
+                 [&](const LaneBlocks& lane, float* to) { SumLane(lane, piece, scratch, to); });
+    float* const gradient = run.gradient + places_.parameters[0];
+    for (int64_t o = 0; o < piece.outputs; ++o) {
+      float* const to = gradient + (piece.first + o) * s.channels * s.tap_count() +
+                        piece.first_line * s.kernel_columns;
+      for (int64_t l = 0; l < piece.lines; ++l) {
+        std::copy_n(totals + kMostGroup + (l * piece.outputs + o) * s.kernel_columns,
+                    s.kernel_columns, to + l * s.kernel_columns);
+      }
+    }
+    if (!piece.bias) return;
+    std::copy_n(totals, piece.outputs, run.gradient + places_.parameters[1] + piece.first);
   }
 
-  void WeightGradient(const BatchRun& run, int64_t piece, float* scratch) const {
+  // To [kMostGroup] of the bias, then [lines][outputs][kernel_columns].
+  void SumLane(const LaneBlocks& lane, const WeightPiece& piece, float* scratch, float* to) const {
     const ConvPoolShape& s = shape_;
-    const int64_t group = piece / line_runs_, line_run = piece % line_runs_;
-    const int64_t first = s.outputs * group / output_groups_;
-    const int64_t outputs = s.outputs * (group + 1) / output_groups_ - first;
-    const int64_t first_line = kernel_lines() * line_run / line_runs_;
-    const int64_t lines = kernel_lines() * (line_run + 1) / line_runs_ - first_line;
     float* const sums = scratch + unpooled_floats_;
-    const int64_t line_sums = outputs * s.kernel_columns;
-    std::fill_n(sums, lines * line_sums * kSideBySide, 0.0f);
+    const int64_t line_sums = piece.outputs * s.kernel_columns;
+    std::fill_n(sums, piece.lines * line_sums * kSideBySide, 0.0f);
     std::array<double, kMostGroup> bias = {};
-    for (int64_t block = 0; block < run.blocks; ++block) {
+    for (int64_t block = lane.first; block < lane.first + lane.count; ++block) {
       alignas(64) std::array<float, kMostGroup* kSideBySide> bias_sums = {};
       for (int64_t row = 0; row < s.rows; row += rows_at_once_) {
         const int64_t rows = std::min(rows_at_once_, s.rows - row);
@@ -216,48 +246,32 @@ class ConvPoolKernel {
         call.dy = scratch;
         call.dy_row = call.columns * kSideBySide;
         call.dy_plane = call.rows * call.dy_row;
-        call.outputs = outputs;
+        call.outputs = piece.outputs;
         call.x_row = s.x_row();
         call.x_step = kSideBySide;
         call.taps = s.taps.data();  // those of its first row
         call.tap_count = s.kernel_columns;
-        for (int64_t o = 0; o < outputs; ++o) {
-          UnpoolCall unpool =
-              UnpoolRows(block, (first + o) * s.rows + row, rows, scratch + o * call.dy_plane);
-          if (line_run == 0) unpool.sums = bias_sums.data() + o * kSideBySide;
+        for (int64_t o = 0; o < piece.outputs; ++o) {
+          UnpoolCall unpool = UnpoolRows(block, (piece.first + o) * s.rows + row, rows,
+                                         scratch + o * call.dy_plane);
+          if (piece.bias) unpool.sums = bias_sums.data() + o * kSideBySide;
           places_.math->unpool(unpool);
         }
         const float* const x = places_.x[0] + block * s.x_block() + 2 * row * s.x_row();
-        for (int64_t l = 0; l < lines; ++l) {
-          const int64_t c = (first_line + l) / s.kernel_rows, r = (first_line + l) % s.kernel_rows;
+        for (int64_t l = 0; l < piece.lines; ++l) {
+          const int64_t c = (piece.first_line + l) / s.kernel_rows;
+          const int64_t r = (piece.first_line + l) % s.kernel_rows;
           call.x = x + c * s.x_plane() + r * s.x_row();
           call.sums = sums + l * line_sums * kSideBySide;
           places_.math->weight_sums(call);
         }
       }
-      for (int64_t o = 0; o < outputs; ++o) {
+      for (int64_t o = 0; o < piece.outputs; ++o) {
         bias[o] += SumOfSamples(bias_sums.data() + o * kSideBySide);
       }
     }
-    // Over what has been summed: each line behind the one before it.
-    float* const totals = sums;
-    for (int64_t l = 0; l < lines; ++l) {
-      places_.math->sum_samples(line_sums, sums + l * line_sums * kSideBySide,
-                                totals + l * line_sums);
-    }
-    float* const gradient = run.gradient + places_.parameters[0];
-    for (int64_t o = 0; o < outputs; ++o) {
-      float* const to =
-          gradient + (first + o) * s.channels * s.tap_count() + first_line * s.kernel_columns;
-      for (int64_t l = 0; l < lines; ++l) {
-        std::copy_n(totals + l * line_sums + o * s.kernel_columns, s.kernel_columns,
-                    to + l * s.kernel_columns);
-      }
-    }
-    if (line_run > 0 || !s.bias) return;
-    for (int64_t o = 0; o < outputs; ++o) {
-      run.gradient[places_.parameters[1] + first + o] = static_cast<float>(bias[o]);
-    }
+    for (int64_t o = 0; o < kMostGroup; ++o) to[o] = static_cast<float>(bias[o]);
+    places_.math->sum_samples(piece.lines * line_sums, sums, to + kMostGroup);
   }
 
   ConvPoolShape shape_;

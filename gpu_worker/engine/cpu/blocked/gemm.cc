@@ -10,8 +10,6 @@
 namespace capstan::engine {
 namespace {
 
-constexpr int64_t kInputsAtOnce = 16;  // of a piece of the weight gradient
-
 class GemmKernel {
  public:
   // `relu`: the node behind it is a Relu, whose output y is.
@@ -40,25 +38,30 @@ class GemmKernel {
     // One phase: none of the gradients reads another.
     const int64_t data_tiles =
         places_.dx[0].data == nullptr ? 0 : CeilDivide(inputs_, kTileOutputs);
-    const int64_t scratch_bytes =
-        outputs_ * std::max<int64_t>(sizeof(double) + sizeof(float), kTileOutputs * sizeof(float));
-    phases.backward.push_back({scratch_bytes, FixedPieces(WeightPieces() + data_tiles + bias_),
+    const int64_t tiles = 1 + LaneTiles(places_.max_lanes);
+    const int64_t floats =
+        std::max({places_.max_blocks * kSideBySide * kDenseInputs + tiles * kTileFloats,
+                  (3 + tiles) * BiasFloats(), outputs_ * kTileOutputs});
+    phases.backward.push_back({floats * 4, FixedPieces(WeightPieces() + data_tiles + bias_),
                                [self](const BatchRun& run, int64_t piece, char* scratch) {
-                                 self->Gradients(run, piece, scratch);
+                                 self->Gradients(run, piece, reinterpret_cast<float*>(scratch));
                                }});
   }
 
  private:
   const float* weights(const BatchRun& run) const { return run.weights + places_.parameters[0]; }
 
-  int64_t WeightPieces() const { return CeilDivide(inputs_, kInputsAtOnce); }
+  static constexpr int64_t kTileFloats = kDenseOutputs * kDenseInputs;
 
-  void Gradients(const BatchRun& run, int64_t piece, char* scratch) const {
-    if (piece < WeightPieces()) return WeightGradient(run, piece);
+  int64_t WeightPieces() const { return CeilDivide(inputs_, kDenseInputs); }
+  int64_t BiasFloats() const { return RoundUp(outputs_, kSideBySide); }
+
+  void Gradients(const BatchRun& run, int64_t piece, float* scratch) const {
+    if (piece < WeightPieces()) return WeightGradient(run, piece, scratch);
     piece -= WeightPieces();
-    if (!bias_) return DataGradient(run, piece, reinterpret_cast<float*>(scratch));
+    if (!bias_) return DataGradient(run, piece, scratch);
     if (piece == 0) return BiasGradient(run, scratch);
-    DataGradient(run, piece - 1, reinterpret_cast<float*>(scratch));
+    DataGradient(run, piece - 1, scratch);
   }
 
   // 8 of the outputs of y [blocks][outputs][16] from x [blocks][depth][16].
@@ -106,32 +109,67 @@ class GemmKernel {
     places_.math->dense(call);
   }
 
-  void WeightGradient(const BatchRun& run, int64_t piece) const {
-    const int64_t first = piece * kInputsAtOnce;
-    DenseWeightsCall call;
-    call.count = run.blocks;
-    call.dy = places_.dy;
-    call.dy_step = outputs_ * kSideBySide;
-    call.outputs = outputs_;
-    call.x = places_.x[0] + first * kSideBySide;
-    call.x_step = inputs_ * kSideBySide;
-    call.inputs = std::min(kInputsAtOnce, inputs_ - first);
-    call.gradient = run.gradient + places_.parameters[0] + first;
-    call.gradient_row = inputs_;
-    places_.math->dense_weights(call);
+  // To [sample][kDenseInputs], samples of a block one after the other; zeros behind the last input.
+  void TurnInputs(const BatchRun& run, int64_t first, int64_t inputs, float* to) const {
+    alignas(64) float rows[kSideBySide * kSideBySide] = {};
+    for (int64_t block = 0; block < run.blocks; ++block) {
+      for (int64_t i = 0; i < inputs; i += kSideBySide) {
+        const float* from = places_.x[0] + (block * inputs_ + first + i) * kSideBySide;
+        if (inputs - i < kSideBySide) {
+          std::copy_n(from, (inputs - i) * kSideBySide, rows);
+          from = rows;
+        }
+        places_.math->transpose(from, kSideBySide, to + block * kSideBySide * kDenseInputs + i,
+                                kDenseInputs);
+      }
+    }
+  }
+
+  // All outputs of a run of inputs, some outputs at a time: their sums stay in registers, those of the lanes in the
+  // nearest cache.
+  void WeightGradient(const BatchRun& run, int64_t piece, float* scratch) const {
+    const int64_t first = piece * kDenseInputs;
+    const int64_t inputs = std::min(kDenseInputs, inputs_ - first);
+    float* const sums = scratch + places_.max_blocks * kSideBySide * kDenseInputs;
+    TurnInputs(run, first, inputs, scratch);
+    const int64_t tiles = CeilDivide(outputs_, kDenseOutputs);
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t output = outputs_ * tile / tiles;
+      DenseWeightsCall call;
+      call.dy_step = outputs_ * kSideBySide;
+      call.outputs = outputs_ * (tile + 1) / tiles - output;
+      call.inputs = RoundUp(inputs, kSideBySide);
+      SumOverLanes(run, *places_.math, call.outputs * kDenseInputs, sums, sums + kTileFloats,
+                   [&](const LaneBlocks& lane, float* to) {
+                     call.samples = lane.samples;
+                     call.dy = places_.dy + (lane.first * outputs_ + output) * kSideBySide;
+                     call.x = scratch + lane.first * kSideBySide * kDenseInputs;
+                     call.to = to;
+                     places_.math->dense_weights(call);
+                   });
+      float* const gradient = run.gradient + places_.parameters[0] + output * inputs_ + first;
+      for (int64_t o = 0; o < call.outputs; ++o) {
+        std::copy_n(sums + o * kDenseInputs, inputs, gradient + o * inputs_);
+      }
+    }
   }
 
   // Sums of a block are float, those of a lane double.
-  void BiasGradient(const BatchRun& run, char* scratch) const {
+  void BiasGradient(const BatchRun& run, float* scratch) const {
     auto* const totals = reinterpret_cast<double*>(scratch);
-    auto* const sums = reinterpret_cast<float*>(totals + outputs_);
-    std::fill_n(totals, outputs_, 0.0);
-    for (int64_t block = 0; block < run.blocks; ++block) {
-      places_.math->sum_samples(outputs_, places_.dy + block * outputs_ * kSideBySide, sums);
-      for (int64_t o = 0; o < outputs_; ++o) totals[o] += sums[o];
-    }
-    float* const gradient = run.gradient + places_.parameters[1];
-    for (int64_t o = 0; o < outputs_; ++o) gradient[o] = static_cast<float>(totals[o]);
+    float* const block_sums = scratch + 2 * BiasFloats();
+    float* const sums = block_sums + BiasFloats();
+    SumOverLanes(run, *places_.math, BiasFloats(), sums, sums + BiasFloats(),
+                 [&](const LaneBlocks& lane, float* to) {
+                   std::fill_n(totals, outputs_, 0.0);
+                   for (int64_t block = lane.first; block < lane.first + lane.count; ++block) {
+                     places_.math->sum_samples(
+                         outputs_, places_.dy + block * outputs_ * kSideBySide, block_sums);
+                     for (int64_t o = 0; o < outputs_; ++o) totals[o] += block_sums[o];
+                   }
+                   for (int64_t o = 0; o < outputs_; ++o) to[o] = static_cast<float>(totals[o]);
+                 });
+    std::copy_n(sums, outputs_, run.gradient + places_.parameters[1]);
   }
 
   const int64_t inputs_, outputs_;

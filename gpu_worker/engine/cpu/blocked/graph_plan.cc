@@ -33,6 +33,8 @@ GraphPlan::GraphPlan(const Graph& graph, int64_t total_floats, const PlanOptions
       max_batch_(options.max_batch),
       max_lane_(options.max_lane > 0 ? std::min(options.max_lane, options.max_batch)
                                      : options.max_batch),
+      max_lanes_(options.max_lanes),
+      max_blocks_(max_lanes_ * CeilDivide(max_lane_, kSideBySide)),
       label_smoothing_(
           training::SoftmaxCrossEntropyLoss::Read(graph.instance(graph.loss()).attributes)
               .label_smoothing),
@@ -48,12 +50,23 @@ absl::StatusOr<std::unique_ptr<GraphPlan>> GraphPlan::Create(const Graph& graph,
   auto plan = std::unique_ptr<GraphPlan>(new GraphPlan(graph, total_floats, options, math));
   const absl::Status status = plan->Build(offsets, options);
   if (!status.ok()) return status;
+  if (options.max_lanes > 1 && plan->one_lane()) {
+    PlanOptions one = options;
+    one.max_lanes = 1;
+    plan = nullptr;
+    return Create(graph, offsets, total_floats, one, math);
+  }
   return plan;
+}
+
+bool GraphPlan::one_lane() const {
+  return std::any_of(steps_.begin(), steps_.end(),
+                     [](const NodePhases& step) { return step.one_lane; });
 }
 
 absl::Status GraphPlan::PlaceAll() {
   program_ = MakeProgram(graph_, FusedPatterns());
-  const int64_t places = CeilDivide(max_lane_, kSideBySide) * kSideBySide;
+  const int64_t places = max_blocks_ * kSideBySide;
   std::vector<ArenaBuffer> arena;
   absl::int128 all = 0;  // no more than that is ever taken
   for (const PlannedBuffer& buffer : program_.buffers) {
@@ -98,7 +111,8 @@ NodePlaces GraphPlan::PlacesOf(const ProgramStep& step, const std::vector<int64_
       places.parameters.push_back(offsets[parameter]);
     }
   }
-  places.max_blocks = CeilDivide(max_lane_, kSideBySide);
+  places.max_blocks = max_blocks_;
+  places.max_lanes = max_lanes_;
   return places;
 }
 
@@ -147,22 +161,36 @@ absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOpt
   info_.arena_bytes += shared_bytes;
   pool_ = std::make_unique<ThreadPool>(options.threads);
 
-  sums_.resize(CeilDivide(max_lane_, kSideBySide));
+  sums_.resize(max_blocks_);
+  lanes_.reserve(max_lanes_);
+  images_of_.resize(max_blocks_);
+  labels_.resize(max_blocks_ * kSideBySide);
+  if (random_) ids_.resize(max_blocks_ * kSideBySide);
   const auto by_block = [](const BatchRun& run) { return run.blocks; };
   images_ = {0, by_block, [this](const BatchRun&, int64_t block, char*) {
-               batch_.bytes != nullptr ? SetByteImages(block) : SetImages(block);
+               images_of_[block].bytes != nullptr ? SetByteImages(block) : SetImages(block);
              }};
   loss_ = {0, by_block, [this](const BatchRun&, int64_t block, char*) { RunLoss(block); }};
   info_.block_samples = kSideBySide;
+  info_.max_lanes = max_lanes_;
   FindReadyPrefixes(offsets);
   return absl::OkStatus();
+}
+
+// The images that follow the first `elements` numbers.
+void GraphPlan::SkipElements(int64_t elements, SampleBatch& batch) {
+  if (batch.bytes != nullptr) {
+    batch.bytes += elements;
+  } else {
+    batch.images += elements;
+  }
 }
 
 void GraphPlan::SetImages(int64_t block) {
   const int64_t elements = graph_.value_elements(0);
   float* const to = buffers_[program_.values[0]] + block * elements * kSideBySide;
   const int64_t there = run_.InBlock(block);
-  const float* const from = batch_.images + block * kSideBySide * elements;
+  const float* const from = images_of_[block].images;
   int64_t e = 0;
   for (; there == kSideBySide && e + kSideBySide <= elements; e += kSideBySide) {
     math_.transpose(from + e, elements, to + e * kSideBySide, kSideBySide);
@@ -178,11 +206,12 @@ void GraphPlan::SetByteImages(int64_t block) {
   const int64_t elements = graph_.value_elements(0);
   float* const to = buffers_[program_.values[0]] + block * elements * kSideBySide;
   const int64_t there = run_.InBlock(block);
-  const uint8_t* const from = batch_.bytes + block * kSideBySide * elements;
-  const int64_t share = elements / batch_.byte_tables;
+  const SampleBatch& batch = images_of_[block];
+  const uint8_t* const from = batch.bytes;
+  const int64_t share = elements / batch.byte_tables;
   int64_t e = 0;
-  for (int64_t table = 0; table < batch_.byte_tables; ++table) {
-    const float* const values = batch_.byte_values + table * kByteValues;
+  for (int64_t table = 0; table < batch.byte_tables; ++table) {
+    const float* const values = batch.byte_values + table * kByteValues;
     const int64_t end = e + share;
     // Runs of 16 bytes of each sample: the samples may lie so that all of them want one set of a cache.
     for (; there == kSideBySide && e + kSideBySide <= end; e += kSideBySide) {
@@ -287,17 +316,32 @@ absl::Status GraphPlan::LoadWeights(const float* weights) {
   return absl::OkStatus();
 }
 
-void GraphPlan::SetBatch(const SampleBatch& batch, bool training) {
-  batch_ = batch;
+void GraphPlan::SetBatch(absl::Span<const SampleBatch> lanes, bool training) {
   run_ = BatchRun();
-  run_.samples.count = batch.count;
+  lanes_.clear();
+  for (const SampleBatch& lane : lanes) {
+    const LaneBlocks at = {run_.blocks, CeilDivide(lane.count, kSideBySide), lane.count};
+    lanes_.push_back(at);
+    if (lane.count == 0) continue;
+    for (int64_t i = 0; i < at.count; ++i) {
+      const int64_t before = i * kSideBySide * graph_.value_elements(0);
+      SampleBatch& of = images_of_[at.first + i];
+      of = lane;
+      SkipElements(before, of);
+    }
+    const int64_t place = at.first * kSideBySide;
+    if (lane.labels != nullptr) std::copy_n(lane.labels, lane.count, labels_.data() + place);
+    if (random_ && training) std::copy_n(lane.ids, lane.count, ids_.data() + place);
+    run_.blocks += at.count;
+    run_.samples.count += lane.count;
+    run_.samples.seed = lane.seed;
+    run_.samples.epoch = lane.epoch;
+  }
+  run_.lanes = lanes_;
   run_.samples.training = training;
-  run_.samples.labels = batch.labels;
-  run_.samples.ids = batch.ids;
-  run_.samples.seed = batch.seed;
-  run_.samples.epoch = batch.epoch;
+  run_.samples.labels = labels_.data();
+  run_.samples.ids = ids_.data();
   run_.shared = reinterpret_cast<float*>(shared_.get());
-  run_.blocks = CeilDivide(batch.count, kSideBySide);
   run_.weights = reinterpret_cast<const float*>(weights_.get());
 }
 
@@ -351,9 +395,9 @@ void GraphPlan::RunLoss(int64_t block) {
   sums_[block] = sums;
 }
 
-void GraphPlan::AddSums(LaneResult& result) const {
-  result.samples += run_.samples.count;
-  for (int64_t block = 0; block < run_.blocks; ++block) {
+void GraphPlan::AddSums(const LaneBlocks& lane, LaneResult& result) const {
+  result.samples += lane.samples;
+  for (int64_t block = lane.first; block < lane.first + lane.count; ++block) {
     result.loss_sum += sums_[block].loss;
     result.correct += sums_[block].correct;
   }
@@ -361,18 +405,13 @@ void GraphPlan::AddSums(LaneResult& result) const {
 
 template <typename Visit>
 void GraphPlan::ForwardInParts(const SampleBatch& batch, Visit visit) {
-  const int64_t most = CeilDivide(max_lane_, kSideBySide) * kSideBySide;
+  const int64_t most = max_blocks_ * kSideBySide;
   for (int64_t first = 0; first < batch.count; first += most) {
     SampleBatch part = batch;
-    const int64_t before = first * graph_.value_elements(0);
-    if (part.bytes != nullptr) {
-      part.bytes += before;
-    } else {
-      part.images += before;
-    }
+    SkipElements(first * graph_.value_elements(0), part);
     if (part.labels != nullptr) part.labels += first;
     part.count = std::min(most, batch.count - first);
-    SetBatch(part, /*training=*/false);
+    SetBatch({&part, 1}, /*training=*/false);
     Forward();
     visit(first);
   }
@@ -380,11 +419,24 @@ void GraphPlan::ForwardInParts(const SampleBatch& batch, Visit visit) {
 
 absl::StatusOr<LaneResult> GraphPlan::ComputeLane(const SampleBatch& batch, double loss_scale,
                                                   float* gradient) {
-  absl::Status status = CheckBatch(batch, /*labels=*/true, max_lane_);
-  if (status.ok()) status = CheckIds(batch);
+  LaneResult result;
+  const absl::Status status = ComputeLanes({&batch, 1}, loss_scale, gradient, {&result, 1});
+  if (!status.ok()) return status;
+  return result;
+}
+
+absl::Status GraphPlan::ComputeLanes(absl::Span<const SampleBatch> lanes, double loss_scale,
+                                     float* gradient, absl::Span<LaneResult> results) {
+  absl::Status status = CheckLanes(lanes, results, max_lanes_);
+  for (const SampleBatch& lane : lanes) {
+    if (status.ok() && (lanes.size() == 1 || lane.count != 0)) {
+      status = CheckBatch(lane, /*labels=*/true, max_lane_);
+      if (status.ok()) status = CheckIds(lane);
+    }
+  }
   if (!status.ok()) return status;
   const double begin = Seconds();
-  SetBatch(batch, /*training=*/true);
+  SetBatch(lanes, /*training=*/true);
   run_.loss_scale = loss_scale;
   run_.gradient = gradient;
   std::memset(gradient, 0, static_cast<size_t>(total_floats_) * sizeof(float));
@@ -394,11 +446,13 @@ absl::StatusOr<LaneResult> GraphPlan::ComputeLane(const SampleBatch& batch, doub
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
     for (const Phase& phase : step->backward) RunPhase(phase);
   }
-  LaneResult result;
-  AddSums(result);
   const double whole = Seconds() - begin;
-  if (whole > 0) result.forward_share = (forward_end - begin) / whole;
-  return result;
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    results[i] = LaneResult();
+    AddSums(lanes_[i], results[i]);
+    if (whole > 0) results[i].forward_share = (forward_end - begin) / whole;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LaneResult> GraphPlan::Evaluate(const SampleBatch& batch) {
@@ -407,7 +461,7 @@ absl::StatusOr<LaneResult> GraphPlan::Evaluate(const SampleBatch& batch) {
   LaneResult result;
   ForwardInParts(batch, [&](int64_t) {
     RunPhase(loss_);
-    AddSums(result);
+    AddSums(lanes_[0], result);
   });
   return result;
 }

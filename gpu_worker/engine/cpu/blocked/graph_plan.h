@@ -31,6 +31,8 @@ class GraphPlan : public Plan {
   absl::Status LoadWeights(const float* weights) override;
   absl::StatusOr<LaneResult> ComputeLane(const SampleBatch& batch, double loss_scale,
                                          float* gradient) override;
+  absl::Status ComputeLanes(absl::Span<const SampleBatch> lanes, double loss_scale, float* gradient,
+                            absl::Span<LaneResult> results) override;
   absl::StatusOr<LaneResult> Evaluate(const SampleBatch& batch) override;
   absl::Status Predict(const SampleBatch& batch, float* logits) override;
   bool takes_bytes() const override { return true; }
@@ -40,31 +42,37 @@ class GraphPlan : public Plan {
   GraphPlan(const training::Graph& graph, int64_t total_floats, const PlanOptions& options,
             const BlockedMath& math);
   absl::Status Build(const std::vector<int64_t>& offsets, const PlanOptions& options);
+  // Some kernel computes one lane at a time.
+  bool one_lane() const;
   absl::Status PlaceAll();
   NodePlaces PlacesOf(const ProgramStep& step, const std::vector<int64_t>& offsets) const;
   std::string NameOf(const ProgramStep& step) const;
   void FindReadyPrefixes(const std::vector<int64_t>& offsets);
   absl::Status CheckBatch(const SampleBatch& batch, bool labels, int64_t most) const;
   absl::Status CheckIds(const SampleBatch& batch) const;
-  void SetBatch(const SampleBatch& batch, bool training);
-  // Forward over a batch for evaluation, of which a lane's worth is computed at a time; `visit` gets the
+  // Lanes follow each other in the blocks.
+  void SetBatch(absl::Span<const SampleBatch> lanes, bool training);
+  // Forward over a batch for evaluation, of which as much as fits is computed at a time; `visit` gets the
   // part that has been, and its first sample.
   template <typename Visit>
   void ForwardInParts(const SampleBatch& batch, Visit visit);
   void Forward();
+  static void SkipElements(int64_t elements, SampleBatch& batch);
   // The images of a block, side by side: from floats, or from bytes.
   void SetImages(int64_t block);
   void SetByteImages(int64_t block);
   void RunPhase(const Phase& phase);
   // One block of the loss: its sums, and the gradient by the logits where there is one.
   void RunLoss(int64_t block);
-  // Adds the sums of the batch's blocks, in order.
-  void AddSums(LaneResult& result) const;
+  // Adds the sums of the lane's blocks, in order.
+  void AddSums(const LaneBlocks& lane, LaneResult& result) const;
 
   const training::Graph graph_;
   const int64_t total_floats_;
   const int64_t max_batch_;
-  const int64_t max_lane_;  // what there is memory for, rounded up to whole blocks
+  const int64_t max_lane_;
+  const int64_t max_lanes_;
+  const int64_t max_blocks_;  // what there is memory for
   const double label_smoothing_;
   bool random_ = false;  // some operator draws random numbers
   const BlockedMath& math_;
@@ -82,7 +90,10 @@ class GraphPlan : public Plan {
 
   // The batch that is being computed.
   BatchRun run_;
-  SampleBatch batch_;
+  std::vector<LaneBlocks> lanes_;
+  std::vector<SampleBatch> images_of_;  // by block; the images of its first sample
+  std::vector<int32_t> labels_;         // by block and sample, as ids
+  std::vector<int64_t> ids_;
   std::vector<LossSums> sums_;  // by block
   const Phase* phase_ = nullptr;
   std::atomic<int64_t> next_piece_ = 0;

@@ -9,6 +9,8 @@
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_KERNEL_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_KERNEL_H_
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "gpu_worker/engine/cpu/aligned.h"
 #include "gpu_worker/engine/cpu/blocked/math.h"
 #include "gpu_worker/engine/plan/fuse.h"
@@ -23,10 +26,19 @@
 
 namespace capstan::engine {
 
-// The batch that is being computed.
+// A lane of the batch: blocks that follow each other, none where it has no samples.
+struct LaneBlocks {
+  int64_t first = 0, count = 0;
+  int64_t samples = 0;
+};
+
+// The batch that is being computed: lanes that follow each other. Each begins with a block of its own, so the last
+// block of a lane may have fewer than 16 samples.
 struct BatchRun {
+  // labels and ids: [blocks][16]. Where there is one lane, those of its samples lie together.
   training::SampleInfo samples;
-  int64_t blocks = 0;              // of 16 samples, the last one perhaps with fewer
+  int64_t blocks = 0;  // of all lanes
+  absl::Span<const LaneBlocks> lanes;
   const float* weights = nullptr;  // flat
   float* gradient = nullptr;       // flat; null: forward alone
   double loss_scale = 1;
@@ -34,8 +46,11 @@ struct BatchRun {
 
   // Samples of a block.
   int64_t InBlock(int64_t block) const {
-    const int64_t left = samples.count - block * kSideBySide;
-    return left < kSideBySide ? left : kSideBySide;
+    for (const LaneBlocks& lane : lanes) {
+      if (block >= lane.first + lane.count) continue;
+      return std::min(lane.samples - (block - lane.first) * kSideBySide, kSideBySide);
+    }
+    return 0;
   }
 };
 
@@ -59,7 +74,8 @@ struct NodePlaces {
   };
   std::vector<Gradient> dx;
   std::vector<int64_t> parameters;  // offsets in the flat vectors
-  int64_t max_blocks = 0;
+  int64_t max_blocks = 0;           // of all lanes
+  int64_t max_lanes = 1;
 };
 
 // What a kernel was made into. `memory` is its own: weights in its layout, copies.
@@ -72,6 +88,7 @@ struct NodePhases {
   int64_t weight_bytes = 0;   // of it
   int64_t scratch_bytes = 0;  // of it: holds nothing between phases
   int64_t shared_bytes = 0;   // of BatchRun::shared that it wants
+  bool one_lane = false;      // a batch of several lanes is more than it can compute
 };
 
 // Kernels by operator. ResourceExhausted: no memory.
@@ -126,6 +143,39 @@ absl::StatusOr<NodePhases> MakeStepPhases(const training::Graph& graph, int firs
 
 // Memory of a kernel, counted in `bytes`.
 absl::StatusOr<float*> KernelMemory(NodePhases& phases, int64_t floats, int64_t& bytes);
+
+// The lanes [first, first + count) of them; `count` is a power of two.
+template <typename Compute>
+bool SumOverNode(const BatchRun& run, const BlockedMath& math, int64_t floats, int64_t first,
+                 int64_t count, float* to, float* scratch, const Compute& compute) {
+  if (first >= static_cast<int64_t>(run.lanes.size())) return false;
+  if (count == 1) {
+    if (run.lanes[first].samples > 0) compute(run.lanes[first], to);
+    return run.lanes[first].samples > 0;
+  }
+  const int64_t half = count / 2;
+  if (!SumOverNode(run, math, floats, first, half, to, scratch, compute)) {
+    return SumOverNode(run, math, floats, first + half, half, to, scratch, compute);
+  }
+  if (SumOverNode(run, math, floats, first + half, half, scratch, scratch + floats, compute)) {
+    math.copy(floats, scratch, to, /*add=*/true);
+  }
+  return true;
+}
+
+// How many tiles SumOverLanes wants as scratch.
+inline int64_t LaneTiles(int64_t max_lanes) {
+  return std::bit_width(static_cast<uint64_t>(max_lanes - 1));
+}
+
+// Adds what `compute(lane, to)` writes for each lane that has samples, in the order of rule R1, in `to`. A tile has
+// `floats`, a multiple of 16; `scratch` is LaneTiles of them. False: no lane has samples, `to` is as it was.
+template <typename Compute>
+bool SumOverLanes(const BatchRun& run, const BlockedMath& math, int64_t floats, float* to,
+                  float* scratch, const Compute& compute) {
+  return SumOverNode(run, math, floats, 0, std::bit_ceil(static_cast<uint64_t>(run.lanes.size())),
+                     to, scratch, compute);
+}
 
 inline std::function<int64_t(const BatchRun&)> FixedPieces(int64_t pieces) {
   return [pieces](const BatchRun&) { return pieces; };

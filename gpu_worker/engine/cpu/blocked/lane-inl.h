@@ -345,57 +345,57 @@ void SumSamples(int64_t count, const float* from, float* to) {
   for (; i < count; ++i) to[i] = SumOfSamples(from + i * 16);
 }
 
-template <int kOutputs, int kInputs>
-HWY_INLINE void DenseWeightsTile(const DenseWeightsCall& call, int64_t first_output,
-                                 int64_t first_input, float* sums, int part) {
-  V at[kOutputs][kInputs];
-  for (int o = 0; o < kOutputs; ++o) {
-    for (int i = 0; i < kInputs; ++i) at[o][i] = hn::Zero(d);
+// kVectors registers of inputs.
+template <int kOutputs, int kVectors>
+HWY_INLINE void DenseWeightsTile(const DenseWeightsCall& call, int64_t output, int64_t input) {
+  V sums[kOutputs][kVectors];
+  _Pragma("GCC unroll 12") for (int o = 0; o < kOutputs; ++o) {
+    for (int k = 0; k < kVectors; ++k) sums[o][k] = hn::Zero(d);
   }
-  const float* dy = call.dy + first_output * 16 + part * kLanes;
-  const float* x = call.x + first_input * 16 + part * kLanes;
-  for (int64_t j = 0; j < call.count; ++j, dy += call.dy_step, x += call.x_step) {
-    V v[kInputs];
-    for (int i = 0; i < kInputs; ++i) v[i] = hn::Load(d, x + i * 16);
-    for (int o = 0; o < kOutputs; ++o) {
-      const V g = hn::Load(d, dy + o * 16);
-      for (int i = 0; i < kInputs; ++i) at[o][i] = Fma(g, v[i], at[o][i]);
+  const float* dy = call.dy + output * 16;
+  const float* x = call.x + input;
+  for (int64_t first = 0; first < call.samples; first += 16, dy += call.dy_step) {
+    const int64_t there = HWY_MIN(16, call.samples - first);
+    for (int64_t l = 0; l < there; ++l, x += kDenseInputs) {
+      V v[kVectors];
+      for (int k = 0; k < kVectors; ++k) v[k] = hn::Load(d, x + k * kLanes);
+      _Pragma("GCC unroll 12") for (int o = 0; o < kOutputs; ++o) {
+        const V g = hn::Set(d, dy[o * 16 + l]);
+        for (int k = 0; k < kVectors; ++k) sums[o][k] = Fma(g, v[k], sums[o][k]);
+      }
     }
   }
-  for (int o = 0; o < kOutputs; ++o) {
-    for (int i = 0; i < kInputs; ++i) {
-      hn::Store(at[o][i], d, sums + (o * 16 + first_input + i) * 16 + part * kLanes);
-    }
-  }
-}
-
-template <int kOutputs>
-HWY_INLINE void DenseWeightsRow(const DenseWeightsCall& call, int64_t first_output) {
-  HWY_ALIGN float sums[kOutputs * 16 * 16];
-  for (int part = 0; part < kParts; ++part) {
-    int64_t i = 0;
-    for (; i + 4 <= call.inputs; i += 4) {
-      DenseWeightsTile<kOutputs, 4>(call, first_output, i, sums, part);
-    }
-    for (; i < call.inputs; ++i) {
-      DenseWeightsTile<kOutputs, 1>(call, first_output, i, sums, part);
-    }
-  }
-  for (int o = 0; o < kOutputs; ++o) {
-    const float* const from = sums + o * 16 * 16;
-    float* const to = call.gradient + (first_output + o) * call.gradient_row;
-    if (call.inputs == 16) {
-      SumSixteen(from, to);
-    } else {
-      for (int64_t i = 0; i < call.inputs; ++i) to[i] = SumOfSamples(from + i * 16);
+  float* const to = call.to + output * kDenseInputs + input;
+  _Pragma("GCC unroll 12") for (int o = 0; o < kOutputs; ++o) {
+    for (int k = 0; k < kVectors; ++k) {
+      hn::Store(sums[o][k], d, to + o * kDenseInputs + k * kLanes);
     }
   }
 }
 
+// `outputs` is 1 to kMost.
+template <int kMost, int kVectors>
+HWY_INLINE void DenseWeightsOutputs(const DenseWeightsCall& call, int64_t first, int64_t outputs,
+                                    int64_t input) {
+  if (outputs == kMost) {
+    DenseWeightsTile<kMost, kVectors>(call, first, input);
+  } else if constexpr (kMost > 1) {
+    DenseWeightsOutputs<kMost - 1, kVectors>(call, first, outputs, input);
+  }
+}
+
+// Registers: 12 x 2 sums where there are 32, else 6 x 2.
 void DenseWeights(const DenseWeightsCall& call) {
-  constexpr int kAtOnce = kParts == 1 ? 6 : 2;
-  int64_t o = 0;
-  for (; o + kAtOnce <= call.outputs; o += kAtOnce) DenseWeightsRow<kAtOnce>(call, o);
-  for (; kAtOnce == 6 && o + 2 <= call.outputs; o += 2) DenseWeightsRow<2>(call, o);
-  if (o < call.outputs) DenseWeightsRow<1>(call, o);
+  constexpr int kAtOnce = kParts == 1 ? 12 : 6;
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= call.inputs; i += 2 * kLanes) {
+    for (int64_t o = 0; o < call.outputs; o += kAtOnce) {
+      DenseWeightsOutputs<kAtOnce, 2>(call, o, HWY_MIN(kAtOnce, call.outputs - o), i);
+    }
+  }
+  for (; i < call.inputs; i += kLanes) {
+    for (int64_t o = 0; o < call.outputs; o += kAtOnce) {
+      DenseWeightsOutputs<kAtOnce, 1>(call, o, HWY_MIN(kAtOnce, call.outputs - o), i);
+    }
+  }
 }

@@ -76,16 +76,18 @@ struct DenseCall {
   bool add = false, relu = false;
 };
 
-// gradient[o * gradient_row + i] = the sum over vectors j of [0, count) and their 16 samples of
-// dy[j * dy_step + o * 16] * x[j * x_step + i * 16], for outputs o and inputs i of [0, inputs), inputs <= 16.
+// Of a tile of a dense layer's weight gradient.
+inline constexpr int64_t kDenseInputs = 32, kDenseOutputs = 12;
+
+// to[o * kDenseInputs + i] = the sum over samples s of dy[s / 16 * dy_step + o * 16 + s % 16] * x[s * kDenseInputs + i],
+// one after the other, for outputs o and inputs i. `outputs` is 1 to kDenseOutputs, `inputs` 16 or 32.
 struct DenseWeightsCall {
-  int64_t count = 0;
+  int64_t samples = 0;
   const float* dy = nullptr;
   int64_t dy_step = 0, outputs = 0;
   const float* x = nullptr;
-  int64_t x_step = 0, inputs = 0;
-  float* gradient = nullptr;
-  int64_t gradient_row = 0;
+  int64_t inputs = 0;
+  float* to = nullptr;
 };
 
 }  // namespace capstan::engine

@@ -30,6 +30,7 @@ class NormKernel {
 
   void Make(NodePhases& phases, const std::shared_ptr<NormKernel>& self) const {
     phases.kernel = "by channel";
+    phases.one_lane = true;
     if (behind_.add) phases.kernel += ", with Add";
     if (behind_.relu) phases.kernel += ", with Relu";
     phases.forward.push_back(

@@ -40,6 +40,7 @@ class ReferenceKernel {
 
   absl::Status Make(NodePhases& phases, const std::shared_ptr<ReferenceKernel>& self) {
     phases.kernel = "reference";
+    phases.one_lane = true;
     const int64_t samples = places_.max_blocks * kSideBySide;
     for (const int64_t elements : x_elements_) {
       for (std::vector<float*>* const list : {&x_, &dx_}) {
