@@ -14,14 +14,26 @@ using training::LaneTree;
 using training::Node;
 using training::SealSums;
 
+namespace {
+
+// The device of the i-th of `count` lanes.
+size_t DeviceOf(size_t i, size_t count, size_t devices, bool runs) {
+  return runs ? i * devices / count : i % devices;
+}
+
+}  // namespace
+
 std::vector<std::vector<int32_t>> PlanLanes(const training::SamplePlan& samples,
                                             const std::vector<int32_t>& lane_owners, int32_t rank,
-                                            int device_count, int64_t step) {
-  std::vector<std::vector<int32_t>> planned(device_count);
-  size_t next = 0;
+                                            int device_count, int64_t step, bool runs) {
+  std::vector<int32_t> lanes;
   for (int32_t lane = 0; lane < static_cast<int32_t>(lane_owners.size()); ++lane) {
     if (lane_owners[lane] != rank || samples.LaneSampleCount(step, lane) == 0) continue;
-    planned[next++ % planned.size()].push_back(lane);
+    lanes.push_back(lane);
+  }
+  std::vector<std::vector<int32_t>> planned(device_count);
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    planned[DeviceOf(i, lanes.size(), planned.size(), runs)].push_back(lanes[i]);
   }
   return planned;
 }
@@ -138,7 +150,8 @@ void WorkerCore::TakeUpLanes(const std::vector<int32_t>& lanes, Effects& out) {
   work.targets = work.tree.LargestNodes(lanes);
   for (size_t i = 0; i < lanes.size(); ++i) {
     taken_lanes_[lanes[i]] = true;
-    queues_[i % queues_.size()].push_back(Job{false, work.id, lanes[i]});
+    queues_[DeviceOf(i, lanes.size(), queues_.size(), options_.lanes_at_once)].push_back(
+        Job{false, work.id, lanes[i]});
   }
   works_.push_back(std::move(work));
 }
@@ -191,18 +204,23 @@ bool WorkerCore::GiveLanesTogether(Effects& out) {
 void WorkerCore::GiveOrders(Effects& out) {
   if (options_.lanes_together && GiveLanesTogether(out)) return;
   for (size_t device = 0; device < queues_.size(); ++device) {
-    if (busy_[device] > 0 || queues_[device].empty()) continue;
-    const Job job = queues_[device].front();
-    queues_[device].pop_front();
-    busy_[device] = 1;
+    std::deque<Job>& queue = queues_[device];
+    if (busy_[device] > 0 || queue.empty()) continue;
+    const Job first = queue.front();
     const int d = static_cast<int>(device);
-    if (job.is_evaluation) {
-      out.emplace_back(EvaluateBlock{d, lineage_, held_->version, job.index});
-    } else {
-      CAPSTAN_CHECK(!held_->stop);
-      out.emplace_back(
-          ComputeLane{d, job.work, lineage_, held_->version, static_cast<int32_t>(job.index)});
-    }
+    do {
+      const Job job = queue.front();
+      queue.pop_front();
+      ++busy_[device];
+      if (job.is_evaluation) {
+        out.emplace_back(EvaluateBlock{d, lineage_, held_->version, job.index});
+      } else {
+        CAPSTAN_CHECK(!held_->stop);
+        out.emplace_back(
+            ComputeLane{d, job.work, lineage_, held_->version, static_cast<int32_t>(job.index)});
+      }
+    } while (options_.lanes_at_once && !first.is_evaluation && !queue.empty() &&
+             !queue.front().is_evaluation && queue.front().work == first.work);
   }
 }
 

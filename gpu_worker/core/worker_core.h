@@ -100,8 +100,8 @@ struct UseView {
   int64_t generation = 0;
 };
 // Compute `lane` of `step` with the weights of version `step` of `lineage`, add it to the fold of
-// `work`, and answer LaneComputed. A device has one order at a time, or, with lanes_together, those
-// that come in one go.
+// `work`, and answer LaneComputed. A device has one order at a time, or, with lanes_together or
+// lanes_at_once, those that come in one go.
 struct ComputeLane {
   int device = 0;
   int64_t work = 0;
@@ -168,6 +168,8 @@ struct WorkerOptions {
   // The devices sum their lanes by themselves: the lanes of a work are ordered in one go, when every
   // device is free; a block still takes one device.
   bool lanes_together = false;
+  // A device is given all of its lanes of a work in one go: it computes them together.
+  bool lanes_at_once = false;
   absl::Duration resend_interval = absl::Milliseconds(500);    // of seals and evaluation parts
   absl::Duration progress_interval = absl::Milliseconds(250);  // of ReportState for the step alone
 };
@@ -269,10 +271,12 @@ class WorkerCore {
 };
 
 // The lanes with samples at `step` that `rank` owns, by device, in the order in which a device takes
-// them: device d has the d-th of them and every device_count-th after it. Pure.
+// them. `runs` (lanes_at_once): each device has a run of them, so that its lanes make large nodes. Else
+// device d has the d-th of them and every device_count-th after it, so that devices that work side by
+// side complete nodes early, and few sums are held. Pure.
 std::vector<std::vector<int32_t>> PlanLanes(const training::SamplePlan& samples,
                                             const std::vector<int32_t>& lane_owners, int32_t rank,
-                                            int device_count, int64_t step);
+                                            int device_count, int64_t step, bool runs);
 
 // The tree sum of the present lanes below `node`, in doubles (rule R1). Every present lane of the
 // node is in `lanes`.

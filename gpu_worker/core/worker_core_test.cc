@@ -43,6 +43,7 @@ struct Setup {
   int64_t batch = 16;
   int64_t test = 0;
   bool lanes_together = false;
+  bool lanes_at_once = false;
 };
 
 class Task {
@@ -85,10 +86,10 @@ class Task {
   WorkerCore& core() { return core_; }
 
   std::vector<std::vector<int32_t>> Planned(const std::vector<int32_t>& owners, int32_t rank,
-                                            int devices) const {
+                                            int devices, bool runs) const {
     return PlanLanes(
         *training::SamplePlan::Create({.dataset_size = 64, .global_batch = 16, .lanes = 8}), owners,
-        rank, devices, /*step=*/1);
+        rank, devices, /*step=*/1, runs);
   }
 
   static SealSums SumsOf(int32_t lane) { return {lane + 1, 0.5 * lane, lane}; }
@@ -107,6 +108,7 @@ class Task {
     worker.total_steps = 5;
     worker.device_count = s.devices;
     worker.lanes_together = s.lanes_together;
+    worker.lanes_at_once = s.lanes_at_once;
     worker.resend_interval = kResend;
     return WorkerCore(*std::move(samples), *std::move(evaluation), worker);
   }
@@ -143,8 +145,35 @@ TEST(WorkerCoreTest, ADeviceTakesEverySoManyethLaneOneAfterAnother) {
   EXPECT_EQ(Only<ComputeLane>(next)[0].device, 1);
   EXPECT_THAT(LanesOf(task.Do(LaneComputed{1, work, 6, {}})), IsEmpty());  // its share is done
   EXPECT_THAT(LanesOf(task.Do(LaneComputed{0, work, 3, {}})), ElementsAre(5));
-  EXPECT_THAT(task.Planned({0, 0, 0, 1, 1, 1, 1, 1}, 1, 2),
+  EXPECT_THAT(task.Planned({0, 0, 0, 1, 1, 1, 1, 1}, 1, 2, /*runs=*/false),
               ElementsAre(ElementsAre(3, 5, 7), ElementsAre(4, 6)));
+}
+
+// Lanes that a device computes together: all of a work, which follow each other, no block among them, and the
+// next when all are done.
+TEST(WorkerCoreTest, ADeviceIsGivenItsLanesAtOnce) {
+  Task task({.lanes = 8, .devices = 2, .test = 40, .lanes_at_once = true});
+  task.View(1, 1, {0, 0, 0, 0, 0, 0, 1, 1});
+  const Effects first = task.Do(WeightsComplete{1, 0, false, true});
+  const std::vector<ComputeLane> orders = Only<ComputeLane>(first);
+  ASSERT_THAT(LanesOf(first), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_EQ(orders[2].device, 0);
+  EXPECT_EQ(orders[3].device, 1);
+  EXPECT_THAT(Only<EvaluateBlock>(first), IsEmpty());
+  const auto done = [&](int i) {
+    return task.Do(LaneComputed{orders[i].device, orders[i].work, orders[i].lane,
+                                Task::SumsOf(orders[i].lane)});
+  };
+  EXPECT_THAT(Only<EvaluateBlock>(done(0)), IsEmpty());
+  // Lanes gained now are of another work.
+  EXPECT_THAT(LanesOf(task.View(1, 2, {0, 0, 0, 0, 0, 0, 0, 0})), IsEmpty());
+  EXPECT_THAT(Only<EvaluateBlock>(done(1)), IsEmpty());
+  EXPECT_THAT(Only<EvaluateBlock>(done(2)), SizeIs(1));
+  EXPECT_THAT(LanesOf(done(3)), IsEmpty());
+  EXPECT_THAT(task.Planned({0, 0, 0, 1, 1, 1, 1, 1}, 1, 2, /*runs=*/true),
+              ElementsAre(ElementsAre(3, 4, 5), ElementsAre(6, 7)));
+  EXPECT_THAT(task.Planned({0, 0, 0, 1, 1, 1, 1, 1}, 0, 4, /*runs=*/true),
+              ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), IsEmpty()));
 }
 
 // The largest nodes that the lanes make, each as soon as its last lane is in.

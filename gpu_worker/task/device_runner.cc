@@ -1,6 +1,7 @@
 #include "gpu_worker/task/device_runner.h"
 
 #include <algorithm>
+#include <bit>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -71,6 +72,7 @@ absl::Status DeviceRunner::RunAll() {
   engine::PlanOptions plan;
   plan.max_batch = job_->MaxBatch();
   plan.max_lane = job_->MaxLane();
+  plan.max_lanes = options_.lanes_at_once;
   plan.threads = options_.threads;
   plan.deterministic = job_->spec.spec().training().deterministic();
   plan.precision = job_->precision();
@@ -111,31 +113,71 @@ absl::Status DeviceRunner::LoadWeights(int64_t lineage, int64_t version,
   return status;
 }
 
+std::vector<training::Node> DeviceRunner::PassesOf(const LaneOrder& order) const {
+  const training::LaneTree tree = job_->samples.StepTree(order.step);
+  const auto most = static_cast<int32_t>(
+      std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(plan_->info().max_lanes, 1))));
+  std::vector<training::Node> passes;
+  for (const training::Node& node : tree.LargestNodes(order.lanes)) {
+    const int32_t lanes = std::min(node.lane_count, most);
+    for (int32_t i = 0; i < node.lane_count; i += lanes) {
+      const training::Node pass = {node.first_lane + i, lanes};
+      if (tree.HasLanes(pass)) passes.push_back(pass);
+    }
+  }
+  return passes;
+}
+
 absl::Status DeviceRunner::Do(LaneOrder& order) {
+  const std::vector<training::Node> passes = PassesOf(order);
+  for (size_t i = 0; i < passes.size(); ++i) {
+    if (stopping()) return absl::CancelledError("the task ends");
+    absl::Status status = ComputePass(order, passes[i], /*last=*/i + 1 == passes.size());
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceRunner::ComputePass(LaneOrder& order, const training::Node& node, bool last) {
   const absl::Duration begin = MonotonicNow();
-  absl::StatusOr<engine::SampleBatch> lane = Samples(order);
-  if (!lane.ok()) return lane.status();
+  const training::LaneTree tree = job_->samples.StepTree(order.step);
+  const int32_t end = std::min(node.first_lane + node.lane_count, tree.lane_count());
+  batches_.clear();
+  for (int32_t lane = node.first_lane; lane < end; ++lane) {
+    batches_.push_back(job_->BatchOf(order.step));
+    if (!tree.HasLane(lane)) continue;
+    absl::StatusOr<engine::SampleBatch> batch = Samples(order, lane, batches_.size() - 1);
+    if (!batch.ok()) return batch.status();
+    batches_.back() = *batch;
+  }
+  results_.resize(batches_.size());
   const absl::Duration read = MonotonicNow();
-  const std::string work = absl::StrCat("step ", order.step, ", lane ", order.lane);
+  const std::string work = absl::StrCat("step ", order.step, ", lane ", node.first_lane);
   absl::Status status = LoadWeights(order.lineage, order.step, *order.weights);
   if (!status.ok()) return data::InFront(work, status);
   // Rule R2: the true number of samples of the whole step.
   const double loss_scale =
       order.loss_scale / static_cast<double>(job_->samples.StepSampleCount(order.step));
-  absl::StatusOr<engine::LaneResult> result =
-      plan_->ComputeLane(*lane, loss_scale, order.gradient->data());
-  if (!result.ok()) return data::InFront(work, result.status());
+  std::shared_ptr<FloatBuffer> gradient = order.gradients->Lend();
+  status = plan_->ComputeLanes(batches_, loss_scale, gradient->data(), absl::MakeSpan(results_));
+  if (!status.ok()) return data::InFront(work, status);
   const absl::Duration computed = MonotonicNow();
-  status = order.fold->Add({order.lane, 1}, std::move(order.gradient));
+  status = order.fold->Add(node, std::move(gradient));
   if (!status.ok()) return status;
-  LaneTimes times{read - begin, computed - read, MonotonicNow() - computed, result->forward_share};
-  times.queued_batches = kept_ ? options_.read_ahead : reader_->queued();
+  LaneTimes times{read - begin, computed - read, MonotonicNow() - computed};
   times.read_bytes = std::exchange(read_bytes_, 0);
-  // The order's references go first: the step may be over once the callback has been seen.
+  // The order's references go first: the step may be over once the last callback has been seen.
   const int64_t id = order.work;
-  const int32_t number = order.lane;
-  order = LaneOrder();
-  callbacks_.on_lane(id, number, {result->samples, result->loss_sum, result->correct}, times);
+  if (last) order = LaneOrder();
+  for (size_t i = 0; i < results_.size(); ++i) {
+    const engine::LaneResult& result = results_[i];
+    if (result.samples == 0) continue;
+    times.forward_share = result.forward_share;
+    times.queued_batches = kept_ ? options_.read_ahead : reader_->queued();
+    callbacks_.on_lane(id, node.first_lane + static_cast<int32_t>(i),
+                       {result.samples, result.loss_sum, result.correct},
+                       std::exchange(times, LaneTimes()));
+  }
   return absl::OkStatus();
 }
 
@@ -159,24 +201,27 @@ absl::Status DeviceRunner::Do(BlockOrder& order) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<engine::SampleBatch> DeviceRunner::Samples(const LaneOrder& order) {
+absl::StatusOr<engine::SampleBatch> DeviceRunner::Samples(const LaneOrder& order, int32_t number,
+                                                          size_t place) {
   engine::SampleBatch lane = job_->BatchOf(order.step);
   if (kept_) {
-    lane_places_.clear();
-    lane_labels_.clear();
-    lane_ids_ = order.schedule->SamplesOf(order.step, order.lane);
-    for (const int64_t sample : lane_ids_) {
-      lane_places_.push_back(static_cast<int32_t>(sample));
-      lane_labels_.push_back(labels_[sample]);
+    if (kept_lanes_.size() <= place) kept_lanes_.resize(place + 1);
+    KeptLane& kept = kept_lanes_[place];
+    kept.places.clear();
+    kept.labels.clear();
+    kept.ids = order.schedule->SamplesOf(order.step, number);
+    for (const int64_t sample : kept.ids) {
+      kept.places.push_back(static_cast<int32_t>(sample));
+      kept.labels.push_back(labels_[sample]);
     }
-    lane.labels = lane_labels_.data();
-    lane.count = static_cast<int64_t>(lane_labels_.size());
-    lane.kept = lane_places_.data();
-    lane.ids = lane_ids_.data();
+    lane.labels = kept.labels.data();
+    lane.count = static_cast<int64_t>(kept.labels.size());
+    lane.kept = kept.places.data();
+    lane.ids = kept.ids.data();
     return lane;
   }
   const absl::StatusOr<const data::LaneBatch*> batch =
-      reader_->Read(order.schedule, order.step, order.lane);
+      reader_->Read(order.schedule, order.step, number);
   if (!batch.ok()) return batch.status();
   read_bytes_ += static_cast<int64_t>((*batch)->indices.size()) * (train_.info().image_size() + 1);
   return WithSamples(lane, train_, **batch, bytes_);

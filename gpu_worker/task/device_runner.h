@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 #include <variant>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -23,6 +24,7 @@
 #include "gpu_worker/task/node_fold.h"
 #include "services/sync/mutex.h"
 #include "training/fold/tree_fold.h"
+#include "training/lanes/lane_tree.h"
 
 namespace capstan::gpu_worker {
 
@@ -30,11 +32,11 @@ struct LaneOrder {
   int64_t work = 0;
   int64_t lineage = 0;
   int64_t step = 0;
-  int32_t lane = 0;
+  std::vector<int32_t> lanes;                  // with samples, ascending
   double loss_scale = 1;                       // times 1 / (samples of the step)
   std::shared_ptr<const FloatBuffer> weights;  // version `step`
-  std::shared_ptr<FloatBuffer> gradient;       // to be written
-  std::shared_ptr<NodeFold> fold;              // takes the gradient
+  BufferPool* gradients = nullptr;             // outlives the runner
+  std::shared_ptr<NodeFold> fold;              // takes the gradients
   std::shared_ptr<const LaneSchedule> schedule;
 };
 
@@ -45,6 +47,7 @@ struct BlockOrder {
   std::shared_ptr<const FloatBuffer> weights;
 };
 
+// Of lanes that were computed together the first has what all of them took.
 struct LaneTimes {
   absl::Duration data_wait;
   absl::Duration compute;
@@ -70,6 +73,7 @@ class DeviceRunner {
     std::string device;  // "cpu", "cuda:0"
     int threads = 1;     // of a CPU device
     int read_ahead = 2;  // steps
+    int64_t lanes_at_once = 1;
   };
 
   // Borrows the data sets; `test` is null where nothing is evaluated. Starts the thread.
@@ -80,7 +84,7 @@ class DeviceRunner {
   DeviceRunner(const DeviceRunner&) = delete;
   DeviceRunner& operator=(const DeviceRunner&) = delete;
 
-  // One order at a time: the next one after its callback. Both return at once.
+  // One order at a time: the next one after its callbacks, one for each lane. Both return at once.
   void Compute(LaneOrder order) ABSL_LOCKS_EXCLUDED(mu_);
   void Evaluate(BlockOrder order) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -99,10 +103,13 @@ class DeviceRunner {
   absl::Status RunAll() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Do(LaneOrder& order);
   absl::Status Do(BlockOrder& order);
+  // The nodes that one pass each makes.
+  std::vector<training::Node> PassesOf(const LaneOrder& order) const;
+  absl::Status ComputePass(LaneOrder& order, const training::Node& node, bool last);
   absl::Status LoadWeights(int64_t lineage, int64_t version, const FloatBuffer& weights);
   // The samples of the lane: places of what the device keeps, or images that were read ahead or are
   // read now.
-  absl::StatusOr<engine::SampleBatch> Samples(const LaneOrder& order);
+  absl::StatusOr<engine::SampleBatch> Samples(const LaneOrder& order, int32_t lane, size_t place);
   // Brings a small training set into the memory of a device that has its own.
   absl::Status KeepImages();
 
@@ -119,8 +126,14 @@ class DeviceRunner {
   bool bytes_ = false;     // the training set's images go to the plan as bytes
   data::LaneBatch block_;  // samples of an evaluation block
   bool kept_ = false;      // the device has all images; labels_ by place
-  std::vector<int32_t> labels_, lane_places_, lane_labels_;
-  std::vector<int64_t> lane_ids_;
+  std::vector<int32_t> labels_;
+  struct KeptLane {
+    std::vector<int32_t> places, labels;
+    std::vector<int64_t> ids;
+  };
+  std::vector<KeptLane> kept_lanes_;          // by place in a pass
+  std::vector<engine::SampleBatch> batches_;  // of a pass
+  std::vector<engine::LaneResult> results_;
   int64_t read_bytes_ = 0;  // since the last lane was reported
   int64_t loaded_lineage_ = -1;
   int64_t loaded_version_ = -1;

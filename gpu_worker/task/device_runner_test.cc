@@ -39,15 +39,29 @@ std::shared_ptr<const Job> DroppingJob(const node::v1::StartTask& start) {
   return job;
 }
 
-// One lane of a step, by a runner.
-std::vector<float> ByRunner(const std::shared_ptr<const Job>& job, const data::Dataset& train,
-                            const std::shared_ptr<const FloatBuffer>& weights, int64_t step,
-                            int32_t lane) {
+std::shared_ptr<FloatBuffer> DrawnWeights(const Job& job) {
+  auto weights = std::make_shared<FloatBuffer>(job.layout.total_floats());
+  for (int64_t i = 0; i < weights->size(); ++i) {
+    weights->data()[i] = 0.001f * static_cast<float>(i % 101 - 50);
+  }
+  return weights;
+}
+
+// Lanes of a step, by a runner: the largest nodes that they make.
+std::vector<std::vector<float>> NodesByRunner(const std::shared_ptr<const Job>& job,
+                                              const data::Dataset& train,
+                                              const std::shared_ptr<const FloatBuffer>& weights,
+                                              int64_t step, const std::vector<int32_t>& lanes,
+                                              int64_t lanes_at_once,
+                                              std::vector<training::SealSums>& seals) {
   std::promise<absl::Status> ready, done;
   DeviceRunner::Callbacks callbacks;
   callbacks.on_ready = [&ready](const std::string&, int64_t) { ready.set_value(absl::OkStatus()); };
-  callbacks.on_lane = [&done](int64_t, int32_t, const training::SealSums&, const LaneTimes&) {
-    done.set_value(absl::OkStatus());
+  std::vector<int32_t> seen;
+  callbacks.on_lane = [&](int64_t, int32_t lane, const training::SealSums& sums, const LaneTimes&) {
+    seen.push_back(lane);
+    seals.push_back(sums);
+    if (seen.size() == lanes.size()) done.set_value(absl::OkStatus());
   };
   callbacks.on_block = [](const BlockOrder&, const training::SealSums&) {};
   callbacks.on_failed = [&done](const absl::Status& status) { done.set_value(status); };
@@ -57,24 +71,43 @@ std::vector<float> ByRunner(const std::shared_ptr<const Job>& job, const data::D
   schedule->job = job;
   schedule->orders = std::make_shared<EpochOrders>(job);
   schedule->lane_owners.assign(job->samples.lanes(), 0);
+  BufferPool gradients(job->layout.total_floats());
+  const training::LaneTree tree = job->samples.StepTree(step);
+  const auto fold = std::make_shared<NodeFold>(tree);
   LaneOrder order;
   order.lineage = 1;
   order.step = step;
-  order.lane = lane;
+  order.lanes = lanes;
   order.weights = weights;
-  const auto gradient = std::make_shared<FloatBuffer>(job->layout.total_floats());
-  order.gradient = gradient;
-  order.fold = std::make_shared<NodeFold>(job->samples.StepTree(step));
+  order.gradients = &gradients;
+  order.fold = fold;
   order.schedule = std::move(schedule);
 
   DeviceRunner::Options options;
   options.device = "cpu";
+  options.lanes_at_once = lanes_at_once;
   DeviceRunner runner(options, job, train, /*test=*/nullptr, std::move(callbacks));
   EXPECT_EQ(is_ready.wait_for(kRunnerWait), std::future_status::ready);
   runner.Compute(std::move(order));
   EXPECT_EQ(is_done.wait_for(kRunnerWait), std::future_status::ready);
-  EXPECT_TRUE(is_done.get().ok());
-  return {gradient->data(), gradient->data() + gradient->size()};
+  const absl::Status status = is_done.get();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(seen, lanes);
+  std::vector<std::vector<float>> nodes;
+  for (const training::Node& node : tree.LargestNodes(lanes)) {
+    const std::shared_ptr<FloatBuffer> value = fold->Value(node);
+    CAPSTAN_CHECK(value != nullptr);
+    nodes.emplace_back(value->data(), value->data() + value->size());
+  }
+  return nodes;
+}
+
+// One lane.
+std::vector<float> ByRunner(const std::shared_ptr<const Job>& job, const data::Dataset& train,
+                            const std::shared_ptr<const FloatBuffer>& weights, int64_t step,
+                            int32_t lane) {
+  std::vector<training::SealSums> seals;
+  return NodesByRunner(job, train, weights, step, {lane}, /*lanes_at_once=*/1, seals)[0];
 }
 
 // The same, on a plan: the samples that the plan of samples names, by the job's seed and this epoch.
@@ -114,10 +147,7 @@ TEST(DeviceRunnerTest, DrawsAreThoseOfSeedEpochAndSample) {
   const auto train =
       data::OpenDataset(MakeDatasetOptions(job->spec.spec(), {}), data::Split::kTrain);
   ASSERT_TRUE(train.ok()) << train.status();
-  const auto weights = std::make_shared<FloatBuffer>(job->layout.total_floats());
-  for (int64_t i = 0; i < weights->size(); ++i) {
-    weights->data()[i] = 0.001f * static_cast<float>(i % 101 - 50);
-  }
+  const auto weights = DrawnWeights(*job);
   ASSERT_EQ(job->samples.steps_per_epoch(), 10);
   for (const int64_t step : {3, 23}) {
     const int64_t epoch = step / 10;
@@ -158,14 +188,63 @@ TEST(DeviceRunnerTest, ImagesGoToACpuAsBytes) {
   const auto train =
       data::OpenDataset(MakeDatasetOptions((*job)->spec.spec(), {}), data::Split::kTrain);
   ASSERT_TRUE(train.ok()) << train.status();
-  const auto weights = std::make_shared<FloatBuffer>((*job)->layout.total_floats());
-  for (int64_t i = 0; i < weights->size(); ++i) {
-    weights->data()[i] = 0.001f * static_cast<float>(i % 101 - 50);
-  }
+  const auto weights = DrawnWeights(**job);
   const BytesAlone bytes(**train);
   const std::vector<float> got = ByRunner(*job, bytes, weights, /*step=*/3, /*lane=*/1);
   EXPECT_TRUE(got ==
               ByPlan(**job, **train, *weights, /*step=*/3, /*lane=*/1, /*epoch=*/0, /*seed=*/7));
+}
+
+// Nodes and seals do not depend on how many lanes are computed in a pass, be lanes of the node empty, or the
+// lanes no node.
+TEST(DeviceRunnerTest, LanesAtOnceMakeTheSameNodes) {
+  const TestJob small{.lanes = 13, .batch = 64, .train = 70};  // the second step has 6 samples
+  const node::v1::StartTask start = small.Start();
+  const auto job = MakeJob(start.resolved_spec(), start.spec_digest());
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto train =
+      data::OpenDataset(MakeDatasetOptions((*job)->spec.spec(), {}), data::Split::kTrain);
+  ASSERT_TRUE(train.ok()) << train.status();
+  const auto weights = DrawnWeights(**job);
+  std::vector<int32_t> present;
+  for (int32_t lane = 0; lane < 13; ++lane) {
+    if ((*job)->samples.StepTree(1).HasLane(lane)) present.push_back(lane);
+  }
+  ASSERT_EQ(present.size(), 6);
+  const std::vector<int32_t> some = {1, 4, 5, 6, 7, 8, 9, 10, 12};
+  for (const auto& [step, lanes] : {std::pair(0, some), {1, present}}) {
+    std::vector<training::SealSums> want_seals;
+    const auto want = NodesByRunner(*job, **train, weights, step, lanes, 1, want_seals);
+    for (const int64_t at_once : {2, 4, 16}) {
+      std::vector<training::SealSums> seals;
+      EXPECT_EQ(NodesByRunner(*job, **train, weights, step, lanes, at_once, seals), want)
+          << "step " << step << ", " << at_once << " at once";
+      ASSERT_EQ(seals.size(), want_seals.size());
+      for (size_t i = 0; i < seals.size(); ++i) {
+        EXPECT_EQ(seals[i].samples, want_seals[i].samples);
+        EXPECT_EQ(seals[i].loss_sum, want_seals[i].loss_sum);
+        EXPECT_EQ(seals[i].correct, want_seals[i].correct);
+      }
+    }
+  }
+}
+
+// A pass takes what 256 samples have, and one lane where an operator couples samples.
+TEST(JobTest, LanesAtOnce) {
+  const auto of = [](const TestJob& test, int64_t lanes) {
+    const node::v1::StartTask start = test.Start();
+    const auto job = MakeJob(start.resolved_spec(), start.spec_digest());
+    CAPSTAN_CHECK(job.ok());
+    return (*job)->LanesAtOnce(lanes);
+  };
+  const TestJob small{.lanes = 8, .batch = 256};
+  EXPECT_EQ(of(small, 8), 8);
+  EXPECT_EQ(of(small, 7), 4);
+  EXPECT_EQ(of(small, 1), 1);
+  EXPECT_EQ(of(small, 0), 1);
+  EXPECT_EQ(of({.lanes = 8, .batch = 640}, 8), 2);
+  EXPECT_EQ(of({.lanes = 1, .batch = 640}, 1), 1);
+  EXPECT_EQ(of({.lanes = 8, .batch = 256, .model = "resnet18_v1"}, 8), 1);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "gpu_worker/task/job.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "gpu_worker/data/failure.h"
@@ -33,6 +34,16 @@ int64_t Job::MaxLane() const {
     batch = std::max(batch, samples.MaxLaneSampleCount(lane));
   }
   return batch;
+}
+
+int64_t Job::LanesAtOnce(int64_t lanes) const {
+  constexpr int64_t kSamples = 256;
+  for (int node = 0; node < graph.node_count(); ++node) {
+    if (graph.def(node).couples_samples) return 1;
+  }
+  const int64_t most = std::clamp<int64_t>(kSamples / MaxLane(), 1, engine::kMostLanesAtOnce);
+  return static_cast<int64_t>(
+      std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(lanes, 1, most))));
 }
 
 int64_t Job::MaxBatch() const {

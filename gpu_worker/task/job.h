@@ -44,6 +44,9 @@ struct Job {
   int64_t MaxBatch() const;
   // Of the largest lane.
   int64_t MaxLane() const;
+  // How many of the `lanes` of a CPU device it computes in one pass: a power of two. 1 where an operator couples
+  // samples; no more than 256 samples, for lanes of as many cost nothing one by one, and memory.
+  int64_t LanesAtOnce(int64_t lanes) const;
   // A batch of `step` without samples: what all of its lanes have alike.
   engine::SampleBatch BatchOf(int64_t step) const;
 };

@@ -18,7 +18,8 @@ std::shared_ptr<const training::EpochOrder> EpochOrders::Get(int64_t epoch) {
 }
 
 std::vector<int32_t> LaneSchedule::LanesOf(int device, int64_t step) const {
-  return core::PlanLanes(job->samples, lane_owners, rank, device_count, step)[device];
+  return core::PlanLanes(job->samples, lane_owners, rank, device_count, step,
+                         lanes_at_once)[device];
 }
 
 std::vector<int64_t> LaneSchedule::SamplesOf(int64_t step, int32_t lane) const {

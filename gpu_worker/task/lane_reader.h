@@ -39,6 +39,7 @@ struct LaneSchedule {
   std::vector<int32_t> lane_owners;
   int32_t rank = 0;
   int device_count = 1;
+  bool lanes_at_once = false;  // as WorkerOptions has it
 
   std::vector<int32_t> LanesOf(int device, int64_t step) const;
   std::vector<int64_t> SamplesOf(int64_t step, int32_t lane) const;

@@ -170,6 +170,8 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
   worker.total_steps = job_->spec.total_steps();
   worker.device_count = static_cast<int>(options_.devices.size());
   worker.lanes_together = Together();
+  lanes_at_once_ = LanesAtOnce();
+  worker.lanes_at_once = lanes_at_once_ > 1;
   core_ = std::make_unique<core::WorkerCore>(job_->samples, job_->evaluation, worker);
   gradients_ = std::make_unique<BufferPool>(job_->layout.total_floats());
   orders_ = std::make_shared<EpochOrders>(job_);
@@ -187,6 +189,7 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
     runner.device = options_.devices[i];
     runner.threads = std::max(1, threads / static_cast<int>(options_.devices.size()));
     runner.read_ahead = job_->spec.spec().data().prefetch_batches();
+    runner.lanes_at_once = lanes_at_once_;
     const bool on_gpu = absl::StartsWith(runner.device, "cuda");
     DeviceRunner::Callbacks callbacks;
     callbacks.on_ready = [this, device](const std::string& description, int64_t planned_bytes) {
@@ -227,6 +230,16 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
                                                       std::move(callbacks)));
   }
   return absl::OkStatus();
+}
+
+// Of those that a device has now: lanes that it takes over are computed in further passes.
+int64_t Task::LanesAtOnce() const {
+  for (const std::string& device : options_.devices) {
+    if (!absl::StartsWith(device, "cpu")) return 1;
+  }
+  const int64_t lanes = std::count(view_.lane_owners().begin(), view_.lane_owners().end(), rank_);
+  const auto devices = static_cast<int64_t>(options_.devices.size());
+  return job_->LanesAtOnce((lanes + devices - 1) / devices);
 }
 
 void Task::Ready() {
@@ -333,7 +346,12 @@ void Task::DoAll(const core::Effects& effects) {
   for (const core::Effect& effect : effects) {
     std::visit([this](const auto& e) { Do(e); }, effect);
   }
-  if (!together_.empty()) GiveGroupOrder();
+  if (together_.empty()) return;
+  if (group_ != nullptr) {
+    GiveGroupOrder();
+  } else {
+    GiveLaneOrders();
+  }
 }
 
 void Task::UseSchedule() {
@@ -343,6 +361,7 @@ void Task::UseSchedule() {
   schedule->lane_owners.assign(view_.lane_owners().begin(), view_.lane_owners().end());
   schedule->rank = rank_;
   schedule->device_count = static_cast<int>(options_.devices.size());
+  schedule->lanes_at_once = lanes_at_once_ > 1;
   schedule_ = std::move(schedule);
 }
 
@@ -370,22 +389,30 @@ void Task::Do(const core::ComputeLane& e) {
   CAPSTAN_CHECK(e.lineage == weights_.lineage && e.step == weights_.version && !weights_.stop);
   std::shared_ptr<NodeFold>& fold = folds_[e.work];
   if (fold == nullptr) fold = std::make_shared<NodeFold>(job_->samples.StepTree(e.step));
-  if (group_ != nullptr) {
-    together_.push_back(e);
-    return;
+  together_.push_back(e);
+}
+
+// What the core ordered in one go: lanes of a device are of one work, and follow each other.
+void Task::GiveLaneOrders() {
+  for (size_t i = 0; i < together_.size();) {
+    const core::ComputeLane& first = together_[i];
+    LaneOrder order;
+    order.work = first.work;
+    order.lineage = first.lineage;
+    order.step = first.step;
+    order.loss_scale = weights_.loss_scale;
+    order.weights = weights_.weights;
+    order.gradients = gradients_.get();
+    order.fold = folds_.at(first.work);
+    order.schedule = schedule_;
+    for (; i < together_.size() && together_[i].device == first.device; ++i) {
+      CAPSTAN_CHECK(together_[i].work == first.work);
+      order.lanes.push_back(together_[i].lane);
+    }
+    lanes_running_ += static_cast<int>(order.lanes.size());
+    runners_[first.device]->Compute(std::move(order));
   }
-  LaneOrder order;
-  order.work = e.work;
-  order.lineage = e.lineage;
-  order.step = e.step;
-  order.lane = e.lane;
-  order.loss_scale = weights_.loss_scale;
-  order.weights = weights_.weights;
-  order.gradient = gradients_->Lend();
-  order.fold = fold;
-  order.schedule = schedule_;
-  ++lanes_running_;
-  runners_[e.device]->Compute(std::move(order));
+  together_.clear();
 }
 
 void Task::Do(const core::FoldAndPush& e) {

@@ -92,6 +92,9 @@ class Task {
   bool DevicesKeep() const;
   void StartGroup();
   void GiveGroupOrder();
+  void GiveLaneOrders();
+  // How many lanes a device computes in one pass.
+  int64_t LanesAtOnce() const;
   void GiveUpdate(LocalExchange::DeviceUpdate update);
   // The view is taken up when every plan stands: no version waits for a compiler.
   void Ready();
@@ -144,6 +147,7 @@ class Task {
   LocalExchange* local_ = nullptr;  // exchange_, where the task is its own store
   int devices_starting_ = 0;
   int lanes_running_ = 0;
+  int64_t lanes_at_once_ = 1;
   int blocks_running_ = 0;
   bool in_effects_ = false;
   std::vector<core::Event> pending_;  // events that effects brought about

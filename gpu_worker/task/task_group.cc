@@ -35,7 +35,8 @@ void Task::StartGroup() {
   const std::vector<int32_t> owners(view_.lane_owners().begin(), view_.lane_owners().end());
   const absl::StatusOr<engine::FoldPlan> usual = engine::PlanFold(
       job_->samples.StepTree(0),
-      core::PlanLanes(job_->samples, owners, rank_, options.device_count, /*step=*/0),
+      core::PlanLanes(job_->samples, owners, rank_, options.device_count, /*step=*/0,
+                      /*runs=*/false),
       /*reduce=*/false);
   if (usual.ok()) options.slots = usual->slots;
   options.optimizer_state = DevicesKeep() && job_->optimizer->state_floats_per_weight() > 0;

@@ -1,4 +1,4 @@
-// A small job for the tests of a task: synthetic digits, mlp.
+// A small job for the tests of a task: synthetic digits.
 #ifndef CAPSTAN_GPU_WORKER_TASK_TEST_JOB_H_
 #define CAPSTAN_GPU_WORKER_TASK_TEST_JOB_H_
 
@@ -24,6 +24,7 @@ struct TestJob {
   double clip_value = 0;  // 0: none
   std::string precision = "fp32";
   std::string kvstore = "local";
+  std::string model = "mlp";
   bool deterministic = true;
   double stall_seconds = 300;
   int64_t checkpoint_every = 0;  // steps; 0: none
@@ -37,7 +38,7 @@ struct TestJob {
     spec.mutable_resources()->set_num_workers(1);
     spec.mutable_resources()->set_gpus_per_worker(devices);
     spec.mutable_resources()->set_lanes(lanes);
-    spec.mutable_model()->set_name("mlp");
+    spec.mutable_model()->set_name(model);
     spec.mutable_data()->set_format("synthetic_digits");
     spec.mutable_data()->set_train_samples(train);
     spec.mutable_data()->set_test_samples(test);
