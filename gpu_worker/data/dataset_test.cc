@@ -123,7 +123,8 @@ TEST(DatasetTest, TransformsOfBytesStandForTheirFloats) {
       EXPECT_EQ(FloatsOfBytes(**set, all, epoch), images);
     }
   }
-  options.transforms.push_back(Resize{12});
+  // A new list: GCC 12 takes what is pushed onto the old one for uninitialised.
+  options.transforms = {Resize{12}};
   const auto floats = OpenDataset(options, Split::kTrain);
   ASSERT_TRUE(floats.ok()) << floats.status();
   EXPECT_TRUE((*floats)->byte_values().empty());
