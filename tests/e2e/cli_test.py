@@ -180,7 +180,7 @@ class CliTest(support.TestCase):
         version = json.loads(self.capstan('version', '--json').out)
         self.assertRegex(version['version'], r'^\d+\.\d+\.\d+$')
         plan = json.loads(self.capstan('validate', '--example', 'lenet', '-o', 'json').out)
-        self.assertEqual(plan['lanes'], 2)
+        self.assertEqual(plan['lanes'], 8)
         script = self.capstan('completion', 'bash').out
         subprocess.run(['bash', '-n'], input=script, text=True, check=True)
         done = subprocess.run(['bash', '-c', script + '\nCOMP_WORDS=(capstan va); COMP_CWORD=1; _capstan; echo "${COMPREPLY[@]}"'],

@@ -27,7 +27,7 @@ class FakeGpuTest(support.TestCase):
         training = {'epochs': 2, 'global_batch_size': 64, 'seed': 3, 'precision': 'fp16',
                     'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}}
         hashes = []
-        for resources in ({'num_workers': 2, 'num_shards': 2}, {'num_workers': 1, 'num_shards': 1, 'lanes': 2}):
+        for resources in ({'num_workers': 2, 'num_shards': 2}, {'num_workers': 1, 'num_shards': 1}):
             job = self.job(0, {'CAPSTAN_FAKE_OVERFLOW': '100', 'CAPSTAN_DEVICES': 'auto'}, resources=resources, training=training)
             self.assertEqual(job['state'], 'SUCCEEDED', job)
             steps = self.step_log(job)
@@ -39,7 +39,7 @@ class FakeGpuTest(support.TestCase):
         self.assertEqual(hashes[0], hashes[1])
 
     def test_out_of_memory_is_a_reason_with_numbers(self):
-        job = self.job(100, {'CAPSTAN_FAKE_FREE_MIB': '2'},
+        job = self.job(100, {'CAPSTAN_FAKE_FREE_MIB': '2'}, resources={'num_workers': 1, 'num_shards': 1, 'lanes': 1},
                        training={'epochs': 1, 'global_batch_size': 600,
                                  'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
         self.assertEqual(job['state'], 'FAILED')

@@ -11,7 +11,7 @@ from prometheus import Prometheus, get
 import services
 import support
 
-SPEC = support.job_spec(name='measured', resources={'num_workers': 2, 'num_shards': 1},
+SPEC = support.job_spec(name='measured', resources={'num_workers': 2, 'num_shards': 1, 'lanes': 2},
                         data={'format': 'synthetic_digits', 'train_samples': 20000, 'test_samples': 100},
                         training={'epochs': 15, 'global_batch_size': 64, 'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
 

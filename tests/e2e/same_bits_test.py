@@ -9,8 +9,10 @@ class SameBitsTest(support.TestCase):
 
     SGD = {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}
 
-    def hash_of(self, workers, shards, kvstore, training, data, devices=1, optimizer=SGD):
-        resources = {'num_workers': workers, 'gpus_per_worker': devices, 'lanes': LANES}
+    def hash_of(self, workers, shards, kvstore, training, data, devices=1, optimizer=SGD, lanes=LANES):
+        resources = {'num_workers': workers, 'gpus_per_worker': devices}
+        if lanes:
+            resources['lanes'] = lanes
         if shards:
             resources['num_shards'] = shards
         job = self.train(support.job_spec(resources=resources, kvstore={'type': kvstore}, data=data,
@@ -33,6 +35,13 @@ class SameBitsTest(support.TestCase):
     def test_an_epoch_that_does_not_divide(self):
         # 1003 = 15 x 64 + 43: the last batch is cut 6 6 6 5 5 5 5 5. Two epochs, so that the small step is gone through.
         self.all_equal({'epochs': 2}, {'format': 'synthetic_digits', 'train_samples': 1003, 'test_samples': 37}, 2006)
+
+    def test_without_a_key(self):
+        data = {'format': 'synthetic_digits', 'train_samples': 1003, 'test_samples': 37}
+        local = self.hash_of(1, 0, 'local', {'epochs': 1}, data, lanes=None)
+        self.assertEqual(self.hash_of(1, 0, 'device', {'epochs': 1}, data, devices=2, lanes=None), local)
+        for workers, shards in ((2, 2), (3, 1), (4, 2)):  # 4 lanes of 16
+            self.assertEqual(self.hash_of(workers, shards, 'dist_sync', {'epochs': 1}, data, lanes=None), local, (workers, shards))
 
     def test_every_optimizer(self):
         # Their state has one to three floats per weight; clipping and what is decayed are cut by chunks as well.

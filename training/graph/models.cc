@@ -144,6 +144,18 @@ bool IsChainModel(absl::string_view name) {
   return name == "lenet" || name == "lenet_d2l" || name == "mlp";
 }
 
+bool ModelCouplesSamples(absl::string_view name) {
+  for (const Model& model : kModels) {
+    if (model.name != name) continue;
+    // Of any size and number of classes.
+    for (const GraphNode& node : model.nodes({10, 0}, {3, 32, 32})) {
+      const OpDef* const def = FindOp(node.op.name);
+      if (def != nullptr && def->couples_samples) return true;
+    }
+  }
+  return false;
+}
+
 bool IsChainOperator(absl::string_view op) {
   constexpr absl::string_view kChainOps[] = {Conv::kName,
                                              MaxPool::kName,

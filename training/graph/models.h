@@ -42,6 +42,10 @@ std::vector<absl::string_view> ModelNames();
 // Whether it is a chain. False for names that are no model's. Without dropout: with it no model is one.
 bool IsChainModel(absl::string_view name);
 
+// Whether it has an operator that couples the samples of a lane (OpDef::couples_samples). False for names that are no
+// model's.
+bool ModelCouplesSamples(absl::string_view name);
+
 // The operators of chains. A graph with another one, or with a node that reads anything else than the value before it,
 // is no chain. Devices of GPUs carry out chains alone (gpu_worker/engine/device/chain.h).
 bool IsChainOperator(absl::string_view op);

@@ -278,4 +278,15 @@ std::string NotOnGpus(const job::v1::Model& model) {
   return "";
 }
 
+std::string SampleCoupling(const job::v1::Model& model) {
+  if (!model.has_graph()) return ModelCouplesSamples(model.name()) ? model.name() : "";
+  for (const job::v1::GraphNode& node : model.graph().nodes()) {
+    const OpDef* const def = FindOp(node.op());
+    if (def != nullptr && def->couples_samples) {
+      return absl::StrCat("node ", node.name(), " (", node.op(), ")");
+    }
+  }
+  return "";
+}
+
 }  // namespace capstan::training::spec

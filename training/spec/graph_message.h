@@ -40,6 +40,10 @@ job::v1::Graph ToMessage(const Graph& graph);
 // memory for what it returns alone.
 std::string NotOnGpus(const job::v1::Model& model);
 
+// What couples the samples of a lane: "node bn1 (BatchNormalization)", "resnet18_v1"; empty: nothing. As NotOnGpus in
+// cost.
+std::string SampleCoupling(const job::v1::Model& model);
+
 }  // namespace capstan::training::spec
 
 #endif  // CAPSTAN_TRAINING_SPEC_GRAPH_MESSAGE_H_

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "training/graph/models.h"
 #include "training/ops/concat/concat.h"
@@ -271,11 +272,26 @@ TEST(GraphOfAJobTest, GpusCarryOutChainsAlone) {
   job::v1::Model model;
   *model.mutable_graph() = chain;
   EXPECT_EQ(NotOnGpus(model), "");
+  EXPECT_EQ(SampleCoupling(model), "");
   model.mutable_graph()->mutable_nodes(3)->add_inputs("fc1");  // a chain's operators, and no chain
   EXPECT_EQ(NotOnGpus(model),
             absl::StrCat("node ", chain.nodes(3).name(), " (", chain.nodes(3).op(), ")"));
   *model.mutable_graph() = ToMessage(*MakeModel("mlp", 10, {4}, 0.5));
   EXPECT_EQ(NotOnGpus(model), "node dropout (Dropout)");
+}
+
+TEST(GraphOfAJobTest, BatchNormalizationCouplesSamples) {
+  for (const absl::string_view name : ModelNames()) {
+    const bool couples = absl::StartsWith(name, "resnet");
+    job::v1::Model model;
+    model.set_name(std::string(name));
+    EXPECT_EQ(SampleCoupling(model), couples ? std::string(name) : "");
+    *model.mutable_graph() = ToMessage(*MakeModel(name, 10, {3, 32, 32}));
+    EXPECT_EQ(SampleCoupling(model).empty(), !couples) << name;
+  }
+  job::v1::Model model;
+  *model.mutable_graph() = ToMessage(*MakeModel("resnet18_v1", 10, {3, 32, 32}));
+  EXPECT_EQ(SampleCoupling(model), "node bn1 (BatchNormalization)");
 }
 
 TEST(GraphOfAJobTest, TheFormOfAnAttributeIsItsType) {

@@ -626,7 +626,7 @@ TEST(ValidateTest, OneWorkersDefaultKvstoreIsDeviceUnlessItIsToUseCpus) {
 TEST(ValidateTest, DefaultsMakeAWholeValidSpec) {
   JobFile file = ParseJobFile(kGood);
   FillDefaults(file.spec);
-  EXPECT_EQ(file.spec.resources().lanes(), 2);
+  EXPECT_EQ(file.spec.resources().lanes(), 8);
   EXPECT_EQ(file.spec.data().partition(), "global");
   EXPECT_EQ(file.spec.resources().min_workers(), 2);
   EXPECT_EQ(file.spec.checkpoint().keep_latest(), 3);
@@ -717,7 +717,7 @@ TEST(ValidateTest, DefaultsFollowFromOtherKeys) {
   };
   const auto devices = filled({{"resources", "{num_workers: 3, devices: [1, 4]}"}}).resources();
   EXPECT_EQ(devices.gpus_per_worker(), 2);
-  EXPECT_EQ(devices.lanes(), 6);
+  EXPECT_EQ(devices.lanes(), 8);
   EXPECT_EQ(devices.min_workers(), 3);
   EXPECT_FALSE(filled({{"resources.device", "gpu"}}).training().deterministic());
   EXPECT_TRUE(filled({{"resources.device", "cpu"}}).training().deterministic());

@@ -10,13 +10,12 @@
 #include "training/chunks/placement.h"
 #include "training/chunks/shard_memory.h"
 #include "training/graph/models.h"
+#include "training/spec/graph_message.h"
 #include "training/spec/resolve.h"
 #include "training/spec/rules.h"
 
 namespace capstan::training::spec {
 namespace {
-
-constexpr int64_t kFewSamplesPerLane = 16;  // below it the price of lanes shows, on CPUs
 
 std::string Bytes(double bytes, bool upwards = false) {
   const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -61,6 +60,23 @@ std::string NodeOfNoChain(const job::v1::ResolvedSpec& spec) {
     }
   }
   return "";
+}
+
+// Why there are so many lanes; empty: the job file says how many.
+std::string WhyLanes(const job::v1::ResolvedSpec& spec) {
+  const job::v1::JobSpec& file = spec.spec();
+  if (spec.lanes() != DefaultLanes(file) || file.resources().lane_weights_size() > 0) return "";
+  const std::string coupling = SampleCoupling(file.model());
+  if (!coupling.empty()) {
+    return absl::StrCat("one lane per device, the default: ", coupling,
+                        " couples the samples of a lane");
+  }
+  if (file.resources().device() == "gpu") return "one lane per device, the default on GPUs";
+  if (spec.lanes() == 1 || spec.lanes() != LanesOfBatch(spec.global_batch())) {
+    return "one lane per device, the default";
+  }
+  return absl::StrCat(spec.lanes(), " lanes by default, of at least ", kFewSamplesPerLane,
+                      " samples: the same result on 1 to ", spec.lanes(), " devices");
 }
 
 }  // namespace
@@ -129,6 +145,9 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   if (file.data().partition() == "global" && last != spec.global_batch())
     absl::StrAppend(&out, " (the last of ", last, ")");
   absl::StrAppend(&out, ", ", Count(spec.total_steps(), "step"), "\n");
+  if (const std::string why = WhyLanes(spec); !why.empty()) {
+    absl::StrAppend(&out, "      ", why, "\n");
+  }
   absl::StrAppend(&out, "      ", Bytes(4.0 * (weights + statistics)), " of weights in ",
                   Count(spec.chunk_count(), "chunk"));
   if (UsesShards(spec)) {
@@ -163,6 +182,13 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   if (per_lane < kFewSamplesPerLane) {
     absl::StrAppend(&out, "      warning: ", Count(per_lane, "sample"), " per lane; below ",
                     kFewSamplesPerLane, " a CPU spends more on lanes than on training\n");
+  }
+  const int64_t devices = DeviceCount(file);
+  if (devices > 1 && spec.lanes() > devices && spec.lanes() % devices != 0) {
+    absl::StrAppend(&out, "      warning: ", spec.lanes(), " lanes on ", devices,
+                    " devices: some compute ", spec.lanes() / devices + 1, ", others ",
+                    spec.lanes() / devices, "; resources.lanes: ", devices,
+                    " shares them evenly, with other bits\n");
   }
   return out;
 }

@@ -30,14 +30,6 @@ using job::v1::ResolvedSpec;
 constexpr int64_t kMaxTotalSteps = int64_t{1} << 53;
 constexpr absl::string_view kSynchronous[] = {"local", "device", "dist_sync", "dist_device_sync"};
 
-int64_t GlobalBatch(const JobSpec& spec) {
-  const auto& t = spec.training();
-  if (t.has_batch_size_per_gpu()) return t.batch_size_per_gpu() * DeviceCount(spec);
-  if (t.has_batch_size_per_worker())
-    return t.batch_size_per_worker() * spec.resources().num_workers();
-  return t.global_batch_size();
-}
-
 absl::Status CheckDataset(const JobSpec& spec, const common::v1::DatasetInfo& dataset) {
   if (dataset.train_samples() < 1)
     return absl::InvalidArgumentError("the training set has no samples");

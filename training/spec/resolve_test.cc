@@ -44,7 +44,7 @@ const ResolveOptions kOptions{.job_id = "lenet-fmnist-x3n9", .storage_path = "/o
 TEST(ResolveTest, NumbersOfTheD2lLenet) {
   const auto spec = Resolve(Spec(), FashionMnist(), kOptions);
   ASSERT_TRUE(spec.ok()) << spec.status();
-  EXPECT_EQ(spec->lanes(), 2);
+  EXPECT_EQ(spec->lanes(), 8);
   EXPECT_EQ(spec->num_shards(), 2);
   EXPECT_EQ(spec->steps_per_epoch(), 235);  // 60000 / 256 = 234.375
   EXPECT_EQ(spec->total_steps(), 2350);
@@ -63,7 +63,7 @@ TEST(ResolveTest, NumbersOfTheD2lLenet) {
   EXPECT_EQ(spec->parameters(0).name(), "conv1.weight");
   EXPECT_THAT(
       PlanText(*spec),
-      HasSubstr("global batch 256 in 2 lanes, 235 steps/epoch (the last of 96), 2350 steps"));
+      HasSubstr("global batch 256 in 8 lanes, 235 steps/epoch (the last of 96), 2350 steps"));
 }
 
 // As a shard and a task take it up again: the momenta follow from the model.
@@ -187,7 +187,8 @@ TEST(ResolveTest, TransformsDecideTheInputAndTheDigest) {
 }
 
 // 129068 weights are 504.2 KiB; with what fills tensors up to 16 floats they are 129120. The fuller shard has 127
-// of 253 chunks of 512 floats: 4 bytes * 65024 * (9 buffers + 3 states + 1 lane that waits) = 3.22 MiB, rounded up.
+// of 253 chunks of 512 floats, the last one of 96: 4 bytes * 64608 * (9 buffers + 3 states + 4 lanes that wait) =
+// 3.94 MiB, rounded up.
 TEST(ResolveTest, ThePlanInWords) {
   const auto plan = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
     const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);
@@ -198,9 +199,10 @@ TEST(ResolveTest, ThePlanInWords) {
             R"(Plan  2 workers x 1 device + 2 shards, dist_sync, start all or none
       on GPUs where 2 workers have 1 each, else on CPUs
       lenet_d2l, 129068 parameters; file:///data/fashion-mnist, 60000 + 10000 samples
-      global batch 256 in 2 lanes, 235 steps/epoch (the last of 96), 2350 steps
+      global batch 256 in 8 lanes, 235 steps/epoch (the last of 96), 2350 steps
+      8 lanes by default, of at least 16 samples: the same result on 1 to 8 devices
       504.2 KiB of weights in 253 chunks; per step and worker: push 504.4 KiB, pull 504.4 KiB
-      memory of a shard at most 3.3 MiB
+      memory of a shard at most 4.0 MiB
       checkpoint every 30 s; at most 3 restarts
       files lie on the coordinator's host; a host that does not share the folder sends them over gRPC
 )");
@@ -526,11 +528,11 @@ TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
 }
 
 // Two floats of state per weight are three buffers more than with momentum in the plan above (4 bytes *
-// 65024 * 3 = 0.75 MiB): 15 + 1 of them, 3.97 MiB, rounded up.
+// 64608 * 3 = 0.74 MiB): 15 + 4 of them, 4.68 MiB, rounded up.
 TEST(ResolveTest, ThePlanCountsTheStateOfTheOptimizer) {
   const std::pair<std::string, std::string> adam = {"training.optimizer.name", "adam"};
   EXPECT_THAT(PlanText(*Resolve(Spec({adam}), FashionMnist(), kOptions)),
-              HasSubstr("memory of a shard at most 4.0 MiB\n"));
+              HasSubstr("memory of a shard at most 4.7 MiB\n"));
   const std::string device =
       PlanText(*Resolve(Spec({adam, {"resources", "{num_workers: 1}"}, {"kvstore.type", "device"}}),
                         FashionMnist(), kOptions));
@@ -593,7 +595,59 @@ TEST(ResolveTest, LocalUsesNoShard) {
       FashionMnist(), kOptions);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_FALSE(UsesShards(*spec));
-  EXPECT_EQ(spec->lanes(), 2);
+  EXPECT_EQ(spec->lanes(), 8);
+}
+
+// A power of two up to 8 that leaves 16 samples a lane, so that the result is the same on any number of devices that it
+// serves; one for each device where these are more, or samples of a lane depend on each other. The plan says why.
+TEST(ResolveTest, LanesByDefault) {
+  using Keys = std::vector<std::pair<std::string, std::string>>;
+  const auto resolved = [](const Keys& keys) {
+    auto info = FashionMnist();
+    if (!keys.empty() && keys[0].second == "resnet18_v1") info.set_channels(3);
+    const auto spec = Resolve(Spec(keys), info, kOptions);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return *spec;
+  };
+  const auto lanes = [&](const std::string& resources, const std::string& batch) {
+    return resolved({{"resources", resources}, {"training.global_batch_size", batch}}).lanes();
+  };
+  EXPECT_EQ(lanes("{num_workers: 1}", "1000"), 8);
+  EXPECT_EQ(lanes("{num_workers: 1}", "128"), 8);
+  EXPECT_EQ(lanes("{num_workers: 1}", "127"), 4);
+  EXPECT_EQ(lanes("{num_workers: 1}", "33"), 2);
+  EXPECT_EQ(lanes("{num_workers: 1}", "15"), 1);
+  EXPECT_EQ(lanes("{num_workers: 3}", "256"), 8);
+  EXPECT_EQ(lanes("{num_workers: 3}", "32"), 3);
+  EXPECT_EQ(lanes("{num_workers: 3, gpus_per_worker: 4}", "256"), 12);
+  EXPECT_EQ(lanes("{num_workers: 2, device: gpu}", "256"), 2);
+  EXPECT_EQ(lanes("{num_workers: 2, lane_weights: [3, 1]}", "256"), 2);
+  EXPECT_EQ(lanes("{num_workers: 2, lanes: 5}", "256"), 5);
+  const Keys per_worker = {{"training.global_batch_size", "null"},
+                           {"training.batch_size_per_worker", "64"}};
+  EXPECT_EQ(resolved(per_worker).lanes(), 8);  // of 2 workers
+  Keys one = per_worker;
+  one.push_back({"resources", "{num_shards: 1}"});
+  EXPECT_EQ(resolved(one).lanes(), 4);
+  EXPECT_EQ(resolved({{"model.name", "resnet18_v1"}}).lanes(), 2);
+
+  const auto plan = [&](const Keys& keys) { return PlanText(resolved(keys)); };
+  EXPECT_THAT(plan({{"training.global_batch_size", "64"}}),
+              HasSubstr("4 lanes by default, of at least 16 samples: the same result on 1 to 4 "
+                        "devices\n"));
+  EXPECT_THAT(plan({{"model.name", "resnet18_v1"}}),
+              HasSubstr("one lane per device, the default: resnet18_v1 couples the samples of a "
+                        "lane\n"));
+  EXPECT_THAT(plan({{"resources.device", "gpu"}}),
+              HasSubstr("one lane per device, the default on GPUs\n"));
+  EXPECT_THAT(plan({{"resources.num_workers", "9"}}),
+              HasSubstr("one lane per device, the default\n"));
+  EXPECT_THAT(plan({{"resources.lanes", "5"}}), testing::Not(HasSubstr("default")));
+  EXPECT_THAT(
+      plan({{"resources.num_workers", "3"}}),
+      HasSubstr("warning: 8 lanes on 3 devices: some compute 3, others 2; resources.lanes: 3 "
+                "shares them evenly, with other bits\n"));
+  EXPECT_THAT(plan({{"resources.num_workers", "4"}}), testing::Not(HasSubstr("warning")));
 }
 
 TEST(ResolveTest, ThePlanSaysWhatTheDefaultTypeDoes) {

@@ -4,6 +4,8 @@
 #ifndef CAPSTAN_TRAINING_SPEC_RULES_H_
 #define CAPSTAN_TRAINING_SPEC_RULES_H_
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -19,6 +21,14 @@
 namespace capstan::training::spec {
 
 inline constexpr int64_t kMaxSteps = int64_t{1} << 53;  // exact in a double and in JSON
+
+// Below it the price of lanes shows, on CPUs.
+inline constexpr int64_t kFewSamplesPerLane = 16;
+// Of a batch, where nothing speaks against it: DefaultLanes.
+inline int32_t LanesOfBatch(int64_t global_batch) {
+  const int64_t most = std::clamp<int64_t>(global_batch / kFewSamplesPerLane, 1, 8);
+  return static_cast<int32_t>(std::bit_floor(static_cast<uint64_t>(most)));
+}
 
 inline std::string Text(int64_t value) { return absl::StrCat(value); }
 inline std::string Text(double value) { return absl::StrCat(value); }

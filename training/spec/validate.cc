@@ -340,6 +340,25 @@ int64_t DeviceCount(const JobSpec& spec) {
   return workers * devices;
 }
 
+int64_t GlobalBatch(const JobSpec& spec) {
+  const auto& t = spec.training();
+  if (t.has_batch_size_per_gpu()) return t.batch_size_per_gpu() * DeviceCount(spec);
+  if (t.has_batch_size_per_worker()) {
+    const auto& r = spec.resources();
+    return t.batch_size_per_worker() * (r.has_num_workers() ? r.num_workers() : 1);
+  }
+  return t.global_batch_size();
+}
+
+int32_t DefaultLanes(const JobSpec& spec) {
+  const auto devices = static_cast<int32_t>(DeviceCount(spec));
+  const auto& r = spec.resources();
+  if (r.lane_weights_size() > 0 || r.device() == "gpu" || !SampleCoupling(spec.model()).empty()) {
+    return devices;
+  }
+  return std::max(devices, LanesOfBatch(GlobalBatch(spec)));
+}
+
 std::vector<Violation> Validate(const JobSpec& spec) {
   std::vector<Violation> out;
   Rules rules(out);
@@ -389,6 +408,7 @@ void FillDefaults(JobSpec& spec) {
   if (spec.model().dropout() == 0) spec.mutable_model()->clear_dropout();
   if (spec.model().has_graph()) FillGraphDefaults(*spec.mutable_model()->mutable_graph());
   FillTransformDefaults(*spec.mutable_data());
+  if (!spec.resources().has_lanes()) spec.mutable_resources()->set_lanes(DefaultLanes(spec));
   FillOptimizerDefaults(*spec.mutable_training()->mutable_optimizer());
   FillScheduleDefaults(*spec.mutable_training()->mutable_optimizer());
   FillFirstDefaults(spec);

@@ -41,6 +41,14 @@ const std::vector<std::string>& FailureReasons();
 // counted.
 int64_t DeviceCount(const job::v1::JobSpec& spec);
 
+// Samples of a step. As DeviceCount.
+int64_t GlobalBatch(const job::v1::JobSpec& spec);
+
+// resources.lanes where it is left out: as many as leave 16 samples each, a power of two up to 8, so that the bits do not
+// depend on the number of devices. One for each device instead where these are more, where an operator couples the
+// samples of a lane, on GPUs alone, where each lane is a pass of its own, and where lanes have weights. As DeviceCount.
+int32_t DefaultLanes(const job::v1::JobSpec& spec);
+
 }  // namespace capstan::training::spec
 
 #endif  // CAPSTAN_TRAINING_SPEC_VALIDATE_H_
