@@ -234,7 +234,6 @@ class ConvPoolKernel {
     const ConvPoolShape& s = shape_;
     float* const sums = scratch + unpooled_floats_;
     const int64_t line_sums = piece.outputs * s.kernel_columns;
-    std::fill_n(sums, piece.lines * line_sums * kSideBySide, 0.0f);
     std::array<double, kMostGroup> bias = {};
     for (int64_t block = lane.first; block < lane.first + lane.count; ++block) {
       alignas(64) std::array<float, kMostGroup* kSideBySide> bias_sums = {};
@@ -251,6 +250,7 @@ class ConvPoolKernel {
         call.x_step = kSideBySide;
         call.taps = s.taps.data();  // those of its first row
         call.tap_count = s.kernel_columns;
+        call.add = block > lane.first || row > 0;
         for (int64_t o = 0; o < piece.outputs; ++o) {
           UnpoolCall unpool = UnpoolRows(block, (piece.first + o) * s.rows + row, rows,
                                          scratch + o * call.dy_plane);

@@ -96,7 +96,9 @@ HWY_INLINE void WeightTile(const WeightSumsCall& call, int64_t first_output, int
   V sums[kOutputs][kTaps];
   float* const out = call.sums + (first_output * call.tap_count + first_tap) * 16 + part * kLanes;
   for (int o = 0; o < kOutputs; ++o) {
-    for (int t = 0; t < kTaps; ++t) sums[o][t] = hn::Load(d, out + (o * call.tap_count + t) * 16);
+    for (int t = 0; t < kTaps; ++t) {
+      sums[o][t] = call.add ? hn::Load(d, out + (o * call.tap_count + t) * 16) : hn::Zero(d);
+    }
   }
   const float* const dy = call.dy + first_output * call.dy_plane + part * kLanes;
   const float* const x = call.x + part * kLanes;

@@ -42,7 +42,7 @@ struct ProductsCall {
   bool add = false;
 };
 
-// sums[o][t] += sum over p of [0, rows), q of [0, columns) of
+// sums[o][t] = (add ? sums[o][t] : 0) + sum over p of [0, rows), q of [0, columns) of
 //   dy[o * dy_plane + p * dy_row + q * 16] * x[p * x_row + q * x_step + taps[t]]
 // for o of [0, outputs); each a vector of 16 samples, strides in floats.
 struct WeightSumsCall {
@@ -55,6 +55,7 @@ struct WeightSumsCall {
   const int64_t* taps = nullptr;
   int64_t tap_count = 0;
   float* sums = nullptr;  // [outputs][tap_count][16]
+  bool add = true;
 };
 
 // Where a place is read in x and written in y, in floats.
