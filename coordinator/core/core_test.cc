@@ -206,6 +206,7 @@ TEST_F(CoreTest, AGangStartsAllOrNone) {
   AddNodes(1, 1);
   EXPECT_EQ(Job(id).state(), JOB_STATE_PENDING);
   EXPECT_EQ(Job(id).message(), "needs 2 workers with 1 free device each, 1 is there");
+  EXPECT_FALSE(Job(id).has_retry_at());  // it waits for a node, not for a time
   EXPECT_THAT(Take(workers_[0], ConnectResponse::kProbe), IsEmpty());
 
   const SessionId late = Worker("w9");
@@ -221,7 +222,8 @@ TEST_F(CoreTest, FirstComeFirstServedButAnImpossibleJobHoldsUpNobody) {
   const std::string second = Submit(Spec(1, 1));
   const std::string third = Submit(Spec(1, 0));
   EXPECT_EQ(Job(second).state(), JOB_STATE_PENDING);
-  EXPECT_THAT(Job(impossible).message(), HasSubstr("needs 5 workers"));
+  EXPECT_EQ(Job(impossible).message(), "needs 5 workers with 1 free device each, 0 are there");
+  EXPECT_THAT(Job(second).message(), HasSubstr("(place 2 in the queue)"));
   EXPECT_THAT(Job(third).message(), HasSubstr("behind job " + second + " (place 3 in the queue)"));
 
   Cancel(first);
@@ -279,6 +281,8 @@ TEST_F(CoreTest, AGangLostBeforeItHasAViewGoesBackToTheQueue) {
   EXPECT_EQ(Job(id).state(), JOB_STATE_PENDING);
   EXPECT_THAT(Job(id).message(), HasSubstr("1 is there"));
   EXPECT_THAT(EventTypes(id), Contains("GangLost"));
+  EXPECT_THAT(Job(id).workers(), IsEmpty());
+  EXPECT_THAT(Job(id).shards(), IsEmpty());
 
   // An answer to the old gang's probe is not taken for one of the new gang.
   const SessionId late = Worker("w9");
@@ -291,6 +295,27 @@ TEST_F(CoreTest, AGangLostBeforeItHasAViewGoesBackToTheQueue) {
   AnswerProbe(workers_[0]);
   AnswerProbe(late);
   EXPECT_TRUE(Job(id).has_resolved());
+}
+
+// What the gang before it had shown is nothing that this one has done.
+TEST_F(CoreTest, ANewGangHasATimeOfItsOwnToStart) {
+  AddNodes(2, 1);
+  job::v1::JobSpec spec = Spec(2, 1);
+  spec.mutable_limits()->set_stall_timeout_seconds(30);
+  const std::string id = Submit(spec);
+  AnswerProbe(workers_[0]);
+  Do(NodeDisconnected{workers_[1], /*goodbye=*/true});
+  ASSERT_EQ(Job(id).state(), JOB_STATE_PENDING);
+  const SessionId late = Worker("w9");
+  ASSERT_EQ(Job(id).state(), JOB_STATE_STARTING);
+  const std::vector<SessionId> heard = {workers_[0], stores_[0], late};
+  Pass(absl::Seconds(20), heard);
+  AnswerProbe(late);  // one of two, as before
+  Pass(absl::Seconds(20), heard);
+  EXPECT_EQ(Job(id).state(), JOB_STATE_STARTING);
+  Pass(absl::Seconds(11), heard);
+  EXPECT_EQ(Job(id).state(), JOB_STATE_FAILED);
+  EXPECT_EQ(Job(id).reason(), "Stalled");
 }
 
 // ---- the data ----
@@ -425,6 +450,7 @@ TEST_F(CoreTest, ProgressComesFromTheLead) {
   EXPECT_EQ(job.progress().epoch(), 2);  // steps 5 to 9 are the second epoch
   EXPECT_EQ(job.progress().total_steps(), 10);
   EXPECT_EQ(job.progress().loss(), 0.5);
+  EXPECT_EQ(job.progress().samples_per_second(), 160);
   EXPECT_DOUBLE_EQ(job.progress().eta_seconds(), 4 * 16 / 160.0);
   EXPECT_EQ(job.samples_used(), 96);
   ASSERT_THAT(job.epochs(), SizeIs(1));

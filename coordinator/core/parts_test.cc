@@ -25,6 +25,8 @@ TEST(LaneOwnersTest, OrphansGoToTheLeastLoadedAndNobodyElseMoves) {
   EXPECT_THAT(TakeOver({0, 0, 1, 1}, EqualCosts({1})), ElementsAre(1, 1, 1, 1));
   EXPECT_THAT(TakeOver({0, 1, 1, 1, 2, 2}, EqualCosts({0, 1})), ElementsAre(0, 1, 1, 1, 0, 0));
   EXPECT_THAT(TakeOver({0, 1}, EqualCosts({0, 1})), ElementsAre(0, 1));
+  EXPECT_THAT(TakeOver({0, 1, 2}, EqualCosts({0, 1})),
+              ElementsAre(0, 1, 0));  // of equals the first
 }
 
 TEST(LaneOwnersTest, OrphansGoToWhoIsDoneFirst) {
@@ -301,6 +303,25 @@ TEST(VersionsTest, OfSeveralTheNewestIsTaken) {
   job::v1::JobSpec spec = World::Spec(2, 1);
   spec.mutable_resources()->set_min_workers(1);
   EXPECT_EQ(world.core_.Peek(world.Submit(spec))->shards[0].node, "s9");
+}
+
+TEST(VersionsTest, WhatIsNewerIsDecidedByItsNumbers) {
+  const std::vector<std::pair<const char*, const char*>> pairs = {{"0.2.0", "0.3.0"},
+                                                                  {"0.9.0", "0.10.0"},
+                                                                  {"0.2.0", "0.2.0.1"},
+                                                                  {"", "0.1.0"},
+                                                                  {"dev", "0.1.0"}};
+  for (const auto& [older, newer] : pairs) {
+    World world;
+    for (const bool is_new : {false, true}) {
+      const char* const version = is_new ? newer : older;
+      Of(world, is_new ? "w-new" : "w-old", common::v1::ROLE_WORKER, version);
+      Of(world, is_new ? "s-new" : "s-old", common::v1::ROLE_PARAM_STORE, version);
+    }
+    const std::string id = world.Submit(World::Spec(1, 1));
+    ASSERT_EQ(world.Job(id).shards_size(), 1);
+    EXPECT_EQ(world.Job(id).shards(0).node(), "s-new") << older << " and " << newer;
+  }
 }
 
 }  // namespace
