@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "coordinator/core/core.h"
 #include "coordinator/core/test_recovery.h"
 
@@ -25,7 +27,7 @@ class DeleteTest : public RecoveryTest {
   absl::Status Delete(const std::string& checkpoint) {
     auto request = For<job::v1::DeleteCheckpointRequest>();
     request.set_checkpoint(checkpoint);
-    Ask(request);
+    effects_ = Do(Control{++calls_, std::move(request), caller_});
     return LastReply().status;
   }
   std::vector<std::string> Kept() {
@@ -42,6 +44,8 @@ class DeleteTest : public RecoveryTest {
   std::string Folder(const std::string& checkpoint) const {
     return absl::StrCat("file:///out/", id_, "/", checkpoint);
   }
+
+  Effects effects_;  // of the last Delete
 };
 
 TEST_F(DeleteTest, ACheckpointThatNobodyNeedsGoesForGood) {
@@ -59,6 +63,10 @@ TEST_F(DeleteTest, ACheckpointThatNobodyNeedsGoesForGood) {
   EXPECT_EQ(order_[before], "persist");
   EXPECT_EQ(order_[before + 1], "reply");
   EXPECT_THAT(Saved(id_).deleted(), ElementsAre("1-4"));
+  // Who watches the job sees that it has one less.
+  EXPECT_TRUE(std::any_of(effects_.begin(), effects_.end(), [](const Effect& effect) {
+    return std::holds_alternative<JobChanged>(effect);
+  }));
 
   const absl::Status again = Delete("1-4");
   EXPECT_EQ(again.code(), absl::StatusCode::kNotFound);

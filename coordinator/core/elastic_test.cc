@@ -200,6 +200,18 @@ TEST_F(LateTest, ALateLaneIsIssuedAgainAndItsWaitDoubles) {
   EXPECT_EQ(Job(id_).generation(), 3);
 }
 
+TEST_F(LateTest, AShardThatLacksNothingHidesNoLateLane) {
+  Running(2, 2);
+  Lead(3);
+  node::v1::Waiting& waiting = *Shard(stores_[0], id_, 0).mutable_waiting();
+  waiting.set_step(3);
+  waiting.add_lanes(3);
+  Beat(stores_[0]);
+  Pass(absl::Milliseconds(2600), All());
+  EXPECT_EQ(Job(id_).generation(), 2);
+  EXPECT_THAT(core_.Peek(id_)->Owners(), ElementsAre(0, 0, 0, 0));
+}
+
 // Steps of other times: three times the middle one, 2 s.
 TEST_F(LateTest, ALaneIsLateAfterThreeMedianSteps) {
   Running(2, 1);
@@ -401,6 +413,20 @@ TEST_F(RecoveryTest, BadUpdatesAreRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(LastReply().status));
   Ask(For<job::v1::RetryJobRequest>());
   EXPECT_TRUE(absl::IsFailedPrecondition(LastReply().status));
+}
+
+TEST_F(RecoveryTest, AJobThatHasEndedIsNeitherSuspendedNorUpdated) {
+  Running(1, 1);
+  Cancel(id_);
+  PassAndFollow(absl::Seconds(2));
+  const std::string ended = absl::StrCat("job ", id_, " has ended: CANCELLED");
+  Ask(For<job::v1::SuspendJobRequest>());
+  EXPECT_EQ(LastReply().status, absl::FailedPreconditionError(ended));
+  auto update = For<job::v1::UpdateJobRequest>();
+  update.set_checkpoint(true);
+  Ask(update);
+  EXPECT_EQ(LastReply().status, absl::FailedPreconditionError(ended));
+  EXPECT_THAT(EventTypes(id_), Not(Contains("OrderGiven")));
 }
 
 // It would take what they report for what it told them last: of another resolved spec, perhaps.

@@ -15,9 +15,9 @@ using ::testing::SizeIs;
 
 class LocalJobTest : public RecoveryTest {
  protected:
-  void Begin() {
+  void Begin(const job::v1::JobSpec& spec = Spec(1, 0)) {
     workers_ = {Worker("w0")};
-    id_ = Submit(Spec(1, 0));
+    id_ = Submit(spec);
     Follow();
     ASSERT_EQ(Job(id_).state(), common::v1::JOB_STATE_RUNNING);
   }
@@ -135,6 +135,34 @@ TEST_F(LocalJobTest, ADamagedBaseIsRefusedAndTheOneBeforeItTaken) {
   Beat(workers_[0]);
   EXPECT_EQ(Job(id_).state(), common::v1::JOB_STATE_FAILED);
   EXPECT_EQ(Job(id_).reason(), "CheckpointCorrupt");
+}
+
+// Who asks for it does not want to wait for the rest of a back-off.
+TEST_F(LocalJobTest, ResumedOrRetriedItBeginsAtOnce) {
+  job::v1::JobSpec spec = Spec(1, 0);
+  spec.mutable_recovery()->set_backoff_initial_seconds(60);
+  spec.mutable_recovery()->set_backoff_max_seconds(60);
+  Begin(spec);
+  for (const bool retried : {false, true}) {
+    Its().set_phase(node::v1::TASK_PHASE_FAILED);
+    Its().set_exit_code(-9);
+    Beat(workers_[0]);
+    PassAndFollow(absl::Seconds(2));
+    ASSERT_EQ(Job(id_).reason(), "BackOff");
+    if (retried) {
+      Cancel(id_);
+      ASSERT_EQ(Job(id_).state(), common::v1::JOB_STATE_CANCELLED);
+      Ask(For<job::v1::RetryJobRequest>());
+    } else {
+      Ask(For<job::v1::SuspendJobRequest>());
+      ASSERT_EQ(Job(id_).state(), common::v1::JOB_STATE_SUSPENDED);
+      Ask(For<job::v1::ResumeJobRequest>());
+    }
+    ASSERT_TRUE(LastReply().status.ok()) << LastReply().status;
+    EXPECT_EQ(Job(id_).state(), common::v1::JOB_STATE_STARTING) << retried;
+    PassAndFollow(absl::Seconds(1));
+    ASSERT_EQ(Job(id_).state(), common::v1::JOB_STATE_RUNNING) << retried;
+  }
 }
 
 }  // namespace
