@@ -88,6 +88,94 @@ TEST_F(RecoveryTest, OnlyTheNewestAndTheBestAreKept) {
   EXPECT_EQ(sweeps_.back().step, 8);
 }
 
+TEST_F(RecoveryTest, AManifestThatCannotBeWrittenIsGivenUp) {
+  Running(1, 2);
+  Lead(4);
+  Report(0, 1, 4);
+  Report(1, 1, 4);
+  ASSERT_THAT(manifests_, SizeIs(1));
+  Written(absl::UnavailableError("no space left on device"));
+  const job::v1::Job job = Job(id_);
+  EXPECT_EQ(job.state(), JOB_STATE_RUNNING);
+  EXPECT_THAT(job.conditions(), ElementsAre("CHECKPOINT_DEGRADED"));
+  EXPECT_EQ(job.events(job.events_size() - 1).type(), "CheckpointFailed");
+  EXPECT_EQ(job.events(job.events_size() - 1).message(), "step 4: no space left on device");
+  const auto taken = Take(stores_[1], ConnectResponse::kFilesTaken);
+  ASSERT_THAT(taken, SizeIs(1));
+  EXPECT_EQ(taken[0].files_taken().step(), 4);
+  Pass(absl::Seconds(2), All());  // its files are reported still
+  EXPECT_THAT(manifests_, SizeIs(1));
+  EXPECT_THAT(Job(id_).checkpoints(), IsEmpty());
+}
+
+// As after a restart of the coordinator, which forgets that a version was given up.
+TEST_F(RecoveryTest, AVersionThatOneShardHasLetGoHoldsUpNoLaterOne) {
+  Running(1, 2);
+  Lead(5);
+  Report(1, 1, 4);
+  EXPECT_THAT(Job(id_).conditions(), IsEmpty());
+  Report(0, 1, 5);
+  const job::v1::Job job = Job(id_);
+  EXPECT_EQ(job.events(job.events_size() - 1).type(), "CheckpointFailed");
+  EXPECT_EQ(job.events(job.events_size() - 1).message(),
+            "step 4: shard 0 on host host-s0: has let it go");
+  const auto taken = Take(stores_[1], ConnectResponse::kFilesTaken);
+  ASSERT_THAT(taken, SizeIs(1));
+  EXPECT_EQ(taken[0].files_taken().step(), 4);
+  Report(1, 1, 5);
+  ASSERT_THAT(manifests_, SizeIs(1));
+  EXPECT_EQ(manifests_[0].step, 5);
+}
+
+// Nobody could go on from such a checkpoint.
+TEST_F(RecoveryTest, ALeadSnapshotThatIsNoneEndsTheJob) {
+  Running(1, 1);
+  Lead(4);
+  node::v1::WrittenFiles& files = *Shard(stores_[0], id_, 0).mutable_files();
+  files.set_lineage(1);
+  files.set_step(4);
+  common::v1::FileInfo* file = files.add_files();
+  file->set_name("shard-0.safetensors");
+  file->set_size_bytes(100);
+  file->set_sha256(std::string(32, 'h'));
+  files.set_lead_snapshot("no snapshot");
+  Beat(stores_[0]);
+  EXPECT_THAT(manifests_, IsEmpty());
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_FAILED);
+  EXPECT_EQ(Job(id_).reason(), "InternalError");
+  EXPECT_EQ(Job(id_).message(), "the lead's snapshot is none");
+}
+
+CoreOptions WithoutEpochs() {
+  CoreOptions options;
+  options.resolve = [](const job::v1::JobSpec& spec, const common::v1::DatasetInfo& dataset,
+                       const std::string& job_id, const std::string& root) {
+    auto resolved = ToyResolve(spec, dataset, job_id, root);
+    if (resolved.ok()) resolved->set_steps_per_epoch(0);
+    return resolved;
+  };
+  return options;
+}
+
+class EpochlessTest : public RecoveryTest {
+ protected:
+  EpochlessTest() : RecoveryTest(WithoutEpochs()) {}
+};
+
+// Nor does the coordinator, with all its other jobs, end by a division.
+TEST_F(EpochlessTest, AJobWithoutEpochsHasNoMetricAndGoesOn) {
+  Running(1, 1);
+  Lead(4);
+  Save(4);
+  ASSERT_THAT(Job(id_).checkpoints(), SizeIs(1));
+  EXPECT_FALSE(Job(id_).checkpoints(0).has_metric());
+  EXPECT_EQ(Job(id_).progress().epoch(), 1);
+  Restart(0);
+  PassAndFollow(absl::Seconds(2));
+  EXPECT_EQ(Lineage(), 2);
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+}
+
 // ---- a shard is lost ----
 
 TEST_F(RecoveryTest, AShardThatLostItsMemoryCostsTheStepsSinceTheManifest) {
@@ -222,6 +310,29 @@ TEST_F(RecoveryTest, TheVersionOfASuspendIsOwedAlsoWhereItsErrorIsHeardBeforeThe
   ASSERT_THAT(manifests_, SizeIs(1));
   Written();
   EXPECT_EQ(Job(id_).state(), common::v1::JOB_STATE_SUSPENDED);
+}
+
+// Nothing else can suspend this job.
+TEST_F(RecoveryTest, TheManifestOfASuspendIsTriedAgain) {
+  Running(1, 2);
+  Ask(For<job::v1::SuspendJobRequest>());
+  Lead(4).set_suspended(true);
+  Beat(stores_[0]);
+  Report(0, 1, 4, "", {1});
+  Report(1, 1, 4);
+  ASSERT_THAT(manifests_, SizeIs(1));
+  Written(absl::UnavailableError("no space left on device"));
+  Pass(absl::Milliseconds(900), All());
+  EXPECT_THAT(manifests_, SizeIs(1));  // a second later
+  EXPECT_THAT(Job(id_).conditions(), IsEmpty());
+  Pass(absl::Milliseconds(200), All());
+  ASSERT_THAT(manifests_, SizeIs(2));
+  EXPECT_EQ(manifests_[1].folder, manifests_[0].folder);
+  Written();
+  EXPECT_EQ(Job(id_).state(), common::v1::JOB_STATE_SUSPENDED);
+  ASSERT_EQ(Saved(id_).manifests_size(), 1);
+  EXPECT_THAT(Saved(id_).manifests(0).saved().files(), SizeIs(2));  // each of them once
+  EXPECT_EQ(Saved(id_).manifests(0).saved().size_bytes(), 200);
 }
 
 TEST_F(RecoveryTest, FilesOfAnOldLineageNeverCommitAndTheNewestIsByLineage) {
@@ -364,6 +475,68 @@ TEST_F(RecoveryTest, RestartsAreForgivenOnceTheJobIsBeyondThem) {
   PassAndFollow(absl::Seconds(3));
   Restart(0);
   EXPECT_EQ(Job(id_).reason(), "MaxRestartsExceeded");
+}
+
+// How long the job had stood still before the fault does not count against its recovery.
+TEST_F(RecoveryTest, ALostShardHasTheWholeTimeToBeReplaced) {
+  job::v1::JobSpec spec = Spec(1, 1);
+  spec.mutable_recovery()->set_backoff_initial_seconds(0);
+  spec.mutable_limits()->set_stall_timeout_seconds(30);
+  Running(1, 1, spec);
+  Lead(4);
+  Pass(absl::Seconds(20), All());
+  Do(NodeDisconnected{stores_[0], /*goodbye=*/true});
+  ASSERT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
+  Pass(absl::Seconds(20), {workers_[0]});
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
+  Pass(absl::Seconds(11), {workers_[0]});
+  EXPECT_EQ(Job(id_).state(), common::v1::JOB_STATE_PENDING);
+  EXPECT_EQ(Job(id_).reason(), "GangLost");
+}
+
+// Another process than the one that the job knows by this name says that it holds what the first
+// one held: it is told to let go of it.
+TEST_F(RecoveryTest, WhoHasTheNameOfAMemberIsNotTheMember) {
+  Running(2, 1);
+  Do(NodeDisconnected{workers_[0]});
+  workers_[0] = Worker("w0");
+  Task(workers_[0], id_, 0).set_phase(node::v1::TASK_PHASE_RUNNING);
+  Beat(workers_[0]);
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kStopTask), SizeIs(1));
+  EXPECT_EQ(Job(id_).workers(0).state(), "FAILED");
+  Restart(0);
+  Shard(stores_[0], id_, 0).set_ready(true);
+  Beat(stores_[0]);
+  EXPECT_THAT(Take(stores_[0], ConnectResponse::kEndJob), SizeIs(1));
+  EXPECT_EQ(Job(id_).shards(0).state(), "FAILED");
+  Forget(workers_[0]);
+  Forget(stores_[0]);
+  PassAndFollow(absl::Seconds(3));
+  EXPECT_EQ(Lineage(), 2);
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+}
+
+TEST_F(RecoveryTest, AShardThatGoesAfterTheEndIsNoLoss) {
+  Running(1, 1);
+  Lead(6).set_reason("NonFiniteLoss");
+  Beat(stores_[0]);
+  ASSERT_EQ(Job(id_).state(), JOB_STATE_FAILED);
+  Do(NodeDisconnected{stores_[0], /*goodbye=*/true});
+  EXPECT_EQ(Job(id_).reason(), "NonFiniteLoss");
+  EXPECT_THAT(EventTypes(id_), Not(Contains("ShardLost")));
+  EXPECT_EQ(Job(id_).shards(0).message(), "");
+}
+
+TEST_F(RecoveryTest, AShardThatGoesWhileTheJobIsCancelledIsNoLoss) {
+  Running(1, 1);
+  Cancel(id_);
+  Do(NodeDisconnected{stores_[0], /*goodbye=*/true});
+  ASSERT_EQ(Job(id_).state(), JOB_STATE_RUNNING);  // its task is waited for
+  EXPECT_THAT(EventTypes(id_), Not(Contains("ShardLost")));
+  Forget(workers_[0]);
+  Beat(workers_[0]);
+  EXPECT_EQ(Job(id_).state(), common::v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(Job(id_).restarts(), 0);
 }
 
 }  // namespace
