@@ -1,5 +1,6 @@
 #include "training/fold/add.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -25,7 +26,7 @@ bool Finite(absl::Span<const T> values, Bits exponent_mask) {
   const size_t n = values.size();
   for (size_t first = 0; first < n; first += kBlock) {
     const T* block = values.data() + first;
-    const size_t count = n - first < kBlock ? n - first : kBlock;
+    const size_t count = std::min(kBlock, n - first);
     Bits bad = 0;
     for (size_t i = 0; i < count; ++i) {
       const Bits bits = std::bit_cast<Bits>(block[i]);

@@ -51,6 +51,12 @@ TEST(AddTest, AllFiniteFindsABadValueAnywhere) {
     }
   }
   EXPECT_TRUE(AllFinite(absl::Span<const float>()));
+  // Nothing behind the end is read.
+  for (const size_t size : {1u, 2047u, 2048u, 2049u}) {
+    std::vector<float> values(2 * 4096, 1.0f);
+    values[size] = kNan;
+    EXPECT_TRUE(AllFinite(absl::MakeConstSpan(values).first(size))) << size;
+  }
   EXPECT_TRUE(AllFinite(std::vector<double>{1e308, -0.0}));
   EXPECT_FALSE(AllFinite(std::vector<double>{1, -std::numeric_limits<double>::infinity()}));
   EXPECT_FALSE(AllFinite(std::vector<double>{std::numeric_limits<double>::quiet_NaN()}));

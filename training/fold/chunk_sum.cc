@@ -1,6 +1,7 @@
 #include "training/fold/chunk_sum.h"
 
 #include <cstring>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -89,16 +90,13 @@ ChunkSum::ChunkSum(LaneTree lanes, size_t size, ChunkSumOptions options)
 
 int32_t ChunkSum::TakeSlot() {
   if (free_slots_.empty()) {
-    buffers_.emplace_back();
-    free_slots_.reserve(buffers_.size());
-    free_slots_.push_back(static_cast<int32_t>(buffers_.size()) - 1);
+    std::unique_ptr<float[], Free> buffer(
+        static_cast<float*>(::operator new[](size_ * sizeof(float), kAlign)));
+    buffers_.push_back(std::move(buffer));
+    return static_cast<int32_t>(buffers_.size()) - 1;
   }
   const int32_t slot = free_slots_.back();
   free_slots_.pop_back();
-  if (buffers_[slot] == nullptr) {
-    buffers_[slot].reset(static_cast<float*>(::operator new[](size_ * sizeof(float), kAlign)));
-    ++allocated_count_;
-  }
   return slot;
 }
 
@@ -140,7 +138,6 @@ absl::Span<const float> ChunkSum::Root() const {
 
 std::vector<Node> ChunkSum::Held() const {
   std::vector<Node> nodes;
-  nodes.reserve(held_.entries().size());
   for (const HeldNodes::Entry& entry : held_.entries()) nodes.push_back(entry.node);
   return nodes;
 }
@@ -155,19 +152,6 @@ void ChunkSum::Reset(const LaneTree& lanes) {
   CAPSTAN_CHECK(lanes.lane_count() == held_.lanes().lane_count());
   for (const HeldNodes::Entry& entry : held_.entries()) free_slots_.push_back(entry.slot);
   held_.Reset(lanes);
-}
-
-void ChunkSum::Reset() {
-  for (const HeldNodes::Entry& entry : held_.entries()) free_slots_.push_back(entry.slot);
-  held_.Clear();
-}
-
-void ChunkSum::Trim() {
-  for (const int32_t slot : free_slots_) {
-    if (buffers_[slot] == nullptr) continue;
-    buffers_[slot].reset();
-    --allocated_count_;
-  }
 }
 
 }  // namespace capstan::training

@@ -4,8 +4,6 @@
 // sum of the lanes. An incoming node is added straight into its held sibling, so that its values
 // are read once; it is copied only where no sibling is held.
 //
-// Also what a worker folds its own lanes with: add them one by one, then push Held().
-//
 // Memory: a buffer per held node; freed buffers are kept for the next step, so a steady step does
 // not allocate. Threads: none of its own; calls on one object must not overlap.
 #ifndef CAPSTAN_TRAINING_FOLD_CHUNK_SUM_H_
@@ -63,14 +61,11 @@ class ChunkSum {
   // Present lanes that are not in yet, ascending.
   std::vector<int32_t> MissingLanes() const { return held_.MissingLanes(); }
 
-  // Forgets all values, keeps the buffers. The first form takes the tree of the next step, of the
-  // same lane count.
+  // Forgets all values, keeps the buffers, and takes the tree of the next step, of the same lane
+  // count.
   void Reset(const LaneTree& lanes);
-  void Reset();
-  // Frees the buffers that no held node uses.
-  void Trim();
   // Bytes of all buffers, used or kept.
-  size_t allocated_bytes() const { return allocated_count_ * size_ * sizeof(float); }
+  size_t allocated_bytes() const { return buffers_.size() * size_ * sizeof(float); }
 
  private:
   struct Free {
@@ -85,7 +80,6 @@ class ChunkSum {
 
   HeldNodes held_;
   size_t size_;
-  size_t allocated_count_ = 0;
   std::vector<std::unique_ptr<float[], Free>> buffers_;  // by slot; 64-byte aligned
   std::vector<int32_t> free_slots_;
 };

@@ -90,11 +90,9 @@ TEST(ChunkSumTest, SteadyStepsTakeNoNewMemory) {
     EXPECT_EQ(sum.Root()[999], 8.0f);
     if (step == 0) after_first = sum.allocated_bytes();
     EXPECT_EQ(sum.allocated_bytes(), after_first);
-    sum.Reset();
+    sum.Reset(LaneTree(8));
   }
   EXPECT_EQ(after_first, 4 * 1000 * sizeof(float));  // lanes 0, 2, 4 and 6 are held at once
-  sum.Trim();
-  EXPECT_EQ(sum.allocated_bytes(), 0u);
 }
 
 TEST(ChunkSumTest, NodesFarAheadWait) {
@@ -109,6 +107,62 @@ TEST(ChunkSumTest, NodesFarAheadWait) {
   EXPECT_EQ(*sum.Add({2, 2}, {2.0f}), Outcome::kStored);
   EXPECT_EQ(*sum.Add({0, 1}, {1.0f}), Outcome::kStored);
   EXPECT_THAT(sum.Held(), ElementsAre(Node{0, 1}, Node{2, 2}, Node{4, 2}));
+}
+
+// Also into the first of all held nodes, and where no node at all may lie ahead.
+TEST(ChunkSumTest, ANodeThatFoldsIsAlwaysWelcome) {
+  ChunkSum sum(LaneTree(8), 1, {.max_ahead_nodes = 1});
+  ASSERT_TRUE(sum.Add({2, 1}, {1.0f}).ok());
+  ASSERT_EQ(sum.Add({4, 1}, {1.0f}).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(*sum.Add({3, 1}, {1.0f}), Outcome::kStored);
+  ChunkSum none(LaneTree(4), 1, {.max_ahead_nodes = 0});
+  EXPECT_EQ(none.Add({1, 1}, {1.0f}).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(*none.Add({0, 1}, {1.0f}), Outcome::kStored);
+}
+
+TEST(HeldNodesTest, TheEntryAboveANodeIsFoundOrThereIsNone) {
+  struct OneSlot {
+    int32_t StoreNew() { return 7; }
+    void Drop(int32_t) {}
+    void FoldNew(int32_t) {}
+    void Fold(int32_t, int32_t) {}
+  };
+  HeldNodes held(LaneTree(8), /*max_ahead=*/-1);
+  EXPECT_EQ(held.FindCovering({0, 1}), -1);
+  held.Store({2, 2}, OneSlot());
+  EXPECT_EQ(held.FindCovering({3, 1}), 0);
+  EXPECT_EQ(held.FindCovering({2, 2}), 0);
+  EXPECT_EQ(held.FindCovering({0, 1}), -1);  // in front of it
+  EXPECT_EQ(held.FindCovering({4, 1}), -1);  // behind it
+  EXPECT_EQ(held.FindCovering({0, 4}), -1);  // above it
+  EXPECT_EQ(held.entries()[0].slot, 7);
+}
+
+// A value that knows how many of its kind there are.
+struct Counted {
+  Counted() { ++alive; }
+  Counted(const Counted& other) : value(other.value) { ++alive; }
+  Counted& operator=(const Counted&) = default;
+  ~Counted() { --alive; }
+  Counted& operator+=(const Counted& right) {
+    value += right.value;
+    return *this;
+  }
+  int value = 1;
+  static inline int alive = 0;
+};
+
+TEST(TreeFoldTest, ResetKeepsNoValueOfTheLastStep) {
+  const Counted one;
+  TreeFold<Counted> fold(LaneTree(4));
+  for (int step = 0; step < 3; ++step) {
+    for (const int32_t lane : {0, 2, 1, 3}) ASSERT_TRUE(fold.Add({lane, 1}, one).ok());
+    EXPECT_EQ(fold.Root().value, 4);
+    EXPECT_EQ(Counted::alive, 1 + 2);  // lanes 0 and 2 were held at once
+    fold.Reset(LaneTree(4));
+    EXPECT_EQ(Counted::alive, 1);
+    EXPECT_FALSE(fold.complete());
+  }
 }
 
 // ---- any sequence of assignments, crashes, duplicates and node pushes ----

@@ -37,8 +37,8 @@ int32_t HeldNodes::LowestMissingLane() const {
   auto entry = entries_.begin();
   int32_t lane = 0;
   while (lane < lanes_.lane_count()) {
-    if (entry != entries_.end() && entry->node.first_lane <= lane) {
-      lane = std::max(lane, entry->node.first_lane + entry->node.lane_count);
+    if (entry != entries_.end() && entry->node.first_lane == lane) {
+      lane += entry->node.lane_count;  // the next entry begins there or behind
       ++entry;
     } else if (!lanes_.HasLane(lane)) {
       ++lane;

@@ -61,9 +61,7 @@ class HeldNodes {
   template <typename Values>
   void Store(const Node& node, Values&& values);
 
-  // Forgets all nodes; the owner frees the slots.
-  void Clear() { entries_.clear(); }
-  // The same, and takes the tree of the next step.
+  // Forgets all nodes, whose slots the owner frees, and takes the tree of the next step.
   void Reset(const LaneTree& lanes) {
     lanes_ = lanes;
     entries_.clear();
