@@ -51,7 +51,6 @@ Lead::Lead(const LeadOptions& options, SamplePlan samples, EvalPlan evaluation, 
 
 void Lead::BeginStep(absl::Duration now) {
   step_start_ = now;
-  ready_at_.reset();
   nonfinite_nodes_.clear();
   if (!stopped()) seals_.Reset(samples_.StepTree(step_));
   std::fill(parts_.begin(), parts_.end(), std::nullopt);
@@ -127,7 +126,7 @@ absl::StatusOr<Told> Lead::AddEvaluation(int64_t version, int64_t block, const S
 }
 
 void Lead::NoteReady(absl::Duration now) {
-  if (!ready_at_.has_value() && TrainingReady()) ready_at_ = now;
+  if (TrainingReady()) ready_at_ = now;  // nothing more of the step is taken
 }
 
 std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
@@ -180,7 +179,7 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
                                                  (step_ + 1) % options_.evaluate_every_steps == 0));
   decision.evaluate = evaluated && !suspended_;
 
-  const double seconds = absl::ToDoubleSeconds(*ready_at_ - step_start_);
+  const double seconds = absl::ToDoubleSeconds(ready_at_ - step_start_);
   decided.line = {.lineage = options_.lineage,
                   .step = step_,
                   .epoch = samples_.EpochOf(step_) + 1,  // people count from 1

@@ -227,7 +227,7 @@ class Lead {
 
   int64_t step_ = 0;
   absl::Duration step_start_;
-  std::optional<absl::Duration> ready_at_;  // the last seal and part of step_ came
+  absl::Duration ready_at_;  // where TrainingReady(): the last seal or part of step_ came
   TreeFold<SealSums> seals_;
   std::vector<Node> nonfinite_nodes_;       // seals of step_ whose loss is not finite
   std::vector<std::optional<bool>> parts_;  // by shard: finite

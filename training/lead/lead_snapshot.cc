@@ -22,7 +22,7 @@ absl::Status CheckEpoch(absl::string_view name, const EpochSums& sums, int32_t w
   if (sums.epoch != want) {
     return Broken(absl::StrCat(name, ".epoch is ", sums.epoch, ", want ", want));
   }
-  if (sums.seals.samples < 0 || sums.seals.correct < 0 || sums.seals.correct > sums.seals.samples) {
+  if (sums.seals.correct < 0 || sums.seals.correct > sums.seals.samples) {
     return Broken(absl::StrCat(name, ": ", sums.seals.correct, " of ", sums.seals.samples,
                                " samples are correct"));
   }

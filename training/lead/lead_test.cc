@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -24,17 +26,20 @@ absl::Duration At(double seconds) { return absl::Seconds(seconds); }
 // set has 3 samples.
 class LeadTest : public testing::Test {
  protected:
-  Lead Make(LeadOptions options, int32_t lanes = 2, int64_t test_samples = 3) {
+  static SamplePlan Samples(int32_t lanes = 2) {
     SamplePlanOptions samples;
     samples.dataset_size = 10;
     samples.global_batch = 4;
     samples.lanes = lanes;
+    return *SamplePlan::Create(samples);
+  }
+  Lead Make(LeadOptions options, int32_t lanes = 2, int64_t test_samples = 3) {
     ScheduleOptions schedule;
     schedule.kind = ScheduleKind::kStep;
     schedule.learning_rate = 0.5;
     schedule.every = {1, SchedulePeriod::Unit::kEpochs};
     schedule.factor = 0.1;
-    return Lead(options, *SamplePlan::Create(samples), *EvalPlan::Create(test_samples, lanes),
+    return Lead(options, Samples(lanes), *EvalPlan::Create(test_samples, lanes),
                 *Schedule::Create(schedule, 3, options.total_steps), At(0));
   }
   LeadOptions Options(int64_t total_steps = 6) {
@@ -262,6 +267,91 @@ TEST_F(LeadTest, ThreeNonFiniteStepsInARowFailTheJob) {
   EXPECT_FALSE(lead.complete());
 }
 
+TEST_F(LeadTest, AFailureSaysWhatIsNotFiniteWhere) {
+  LeadOptions options = Options();
+  options.num_parts = 3;
+  options.max_nonfinite_steps = 1;
+  Lead shards = Make(options);
+  ASSERT_TRUE(shards.AddSeal(0, {0, 2}, {4, 1.0, 0}, At(1)).ok());
+  for (const int32_t shard : {2, 1, 0}) {
+    ASSERT_TRUE(shards.AddPart(0, shard, /*finite=*/shard == 0, At(1)).ok());
+  }
+  EXPECT_FALSE(shards.Decide(At(1)).has_value());
+  ASSERT_TRUE(shards.failure().has_value());
+  EXPECT_EQ(shards.failure()->message,
+            "step 0: the gradient is not finite on shard 1, 2, for the 1. step in a row");
+
+  options.num_parts = 1;
+  Lead sum = Make(options);  // each loss is finite, and their sum is not
+  ASSERT_TRUE(sum.AddSeal(0, {0, 1}, {2, 1e308, 0}, At(1)).ok());
+  EXPECT_THAT(sum.Waiting().lanes, ElementsAre(1));
+  ASSERT_TRUE(sum.AddSeal(0, {1, 1}, {2, 1e308, 0}, At(1)).ok());
+  ASSERT_TRUE(sum.AddPart(0, 0, /*finite=*/true, At(1)).ok());
+  EXPECT_FALSE(sum.Decide(At(1)).has_value());
+  ASSERT_TRUE(sum.failure().has_value());
+  EXPECT_EQ(sum.failure()->message, "step 0: the loss is not finite, for the 1. step in a row");
+}
+
+TEST_F(LeadTest, AFailedLeadWaitsForNothing) {
+  LeadOptions options = Options();
+  options.max_nonfinite_steps = 1;
+  options.evaluate_every_steps = 1;
+  Lead lead = Make(options);
+  RunStep(lead, 4, 1, 1);
+  Evaluate(lead, 1);
+  EXPECT_FALSE(lead.Waiting().empty());
+  EXPECT_FALSE(RunStep(lead, kNan, 0, 2).has_value());
+  ASSERT_TRUE(lead.failure().has_value());
+  EXPECT_TRUE(lead.Waiting().empty());
+}
+
+TEST_F(LeadTest, NothingIsSaidBeforeTheFirstDecision) {
+  Lead lead = Make(Options());
+  EXPECT_FALSE(lead.last_decision().has_value());
+  EXPECT_FALSE(lead.last_loss().has_value());
+  EXPECT_FALSE(lead.last_learning_rate().has_value());
+  EXPECT_FALSE(lead.running_accuracy().has_value());
+  EXPECT_FALSE(lead.last_skipped_step().has_value());
+  EXPECT_EQ(lead.samples_per_second(), 0);
+  RunStep(lead, 4, 1, 1);
+  ASSERT_TRUE(lead.last_decision().has_value());
+  EXPECT_EQ(lead.last_decision()->step, 0);
+  EXPECT_EQ(lead.last_learning_rate(), 0.5);
+  EXPECT_FALSE(lead.last_skipped_step().has_value());
+  RunStep(lead, kNan, 0, 2);
+  RunStep(lead, 2, 1, 3);
+  EXPECT_EQ(lead.last_skipped_step(), 1);
+}
+
+TEST_F(LeadTest, TheNextEpochBeginsAtZero) {
+  Lead lead = Make(Options(), 2, /*test_samples=*/0);
+  for (int i = 0; i < 3; ++i) RunStep(lead, 8, 2, i + 1);
+  RunStep(lead, 2, 1, 4);
+  EXPECT_EQ(lead.running_accuracy(), 0.25);  // 1 of 4, of the second epoch alone
+  RunStep(lead, 2, 1, 5);
+  RunStep(lead, 1, 0, 7);
+  ASSERT_EQ(lead.epochs().size(), 2u);
+  const EpochRecord& epoch = lead.epochs()[1];
+  EXPECT_EQ(epoch.epoch, 2);
+  EXPECT_EQ(epoch.train_loss, 0.5);      // (2 + 2 + 1) / 10
+  EXPECT_EQ(epoch.train_accuracy, 0.2);  // (1 + 1 + 0) / 10
+  EXPECT_EQ(epoch.seconds, 4);
+  EXPECT_EQ(epoch.samples_per_second, 2.5);
+}
+
+TEST_F(LeadTest, TheSecondsOfAStepEndWithItsLastSealOrPart) {
+  Lead lead = Make(Options());
+  ASSERT_TRUE(lead.AddPart(0, 0, true, At(1)).ok());
+  ASSERT_TRUE(lead.AddSeal(0, {0, 1}, {2, 1, 0}, At(2)).ok());
+  ASSERT_TRUE(lead.AddSeal(0, {1, 1}, {2, 1, 0}, At(3)).ok());
+  ASSERT_EQ(*lead.AddPart(0, 0, true, At(4)), Told::kKnown);
+  EXPECT_EQ(lead.Decide(At(5))->line.seconds, 3);
+  ASSERT_TRUE(lead.AddSeal(1, {0, 2}, {4, 1, 0}, At(6)).ok());
+  ASSERT_TRUE(lead.AddPart(1, 0, true, At(7)).ok());
+  ASSERT_EQ(*lead.AddSeal(1, {0, 2}, {4, 1, 0}, At(8)), Told::kKnown);
+  EXPECT_EQ(lead.Decide(At(9))->line.seconds, 2);  // from the decision at 5
+}
+
 TEST_F(LeadTest, LanesWithoutSamplesAreNotWaitedFor) {
   Lead lead = Make(Options(), /*lanes=*/4);  // the third step has 2 samples, for lanes 0 and 1
   for (int step = 0; step < 2; ++step) {
@@ -278,12 +368,16 @@ TEST_F(LeadTest, LanesWithoutSamplesAreNotWaitedFor) {
 
 TEST_F(LeadTest, TheRateIsThatOfAboutASecond) {
   Lead lead = Make(Options(600), 2, /*test_samples=*/0);
-  RunStep(lead, 1, 0, 0.5);
-  EXPECT_EQ(lead.samples_per_second(), 8);  // 4 samples in half a second
+  RunStep(lead, 1, 0, 0);
+  EXPECT_EQ(lead.samples_per_second(), 0);  // 4 samples in no time
+  RunStep(lead, 1, 0, 0.25);
+  EXPECT_EQ(lead.samples_per_second(), 32);  // 8 in a quarter of a second: a first idea
+  RunStep(lead, 1, 0, 0.75);
+  EXPECT_EQ(lead.samples_per_second(), 32);
   RunStep(lead, 1, 0, 1.0);
-  EXPECT_EQ(lead.samples_per_second(), 8);
+  EXPECT_EQ(lead.samples_per_second(), 14);
   RunStep(lead, 1, 0, 3.0);
-  EXPECT_EQ(lead.samples_per_second(), 1);  // 2 samples in two seconds
+  EXPECT_EQ(lead.samples_per_second(), 2);  // 4 in two seconds
 }
 
 // Steps that a scale of 65536 may have overflowed are skipped and held against nobody; the gradient
@@ -330,6 +424,38 @@ TEST_F(LeadTest, CheckpointsByStepsWaitForTheOneUnderWay) {
   }
   // 4 was due and had to wait until 2 was taken; 7 stays under way; 9 is the last.
   EXPECT_THAT(saved, ElementsAre(2, 7, 9));
+}
+
+TEST_F(LeadTest, EveryStepMayBeSaved) {
+  LeadOptions options = Options(/*total_steps=*/9);
+  options.evaluate_every_steps = 0;
+  options.checkpoint_every_steps = 1;
+  Lead lead = Make(options);
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_TRUE(RunStep(lead, 1, 0, step)->decision.checkpoint) << step;
+    lead.FilesTaken(step + 1);
+  }
+}
+
+TEST_F(LeadTest, AnOrderedCheckpointWaitsUnlessItsStepIsKnown) {
+  LeadOptions options = Options(/*total_steps=*/9);
+  options.evaluate_every_steps = 0;
+  Lead lead = Make(options);
+  using What = Order::What;
+  const auto saves = [&] { return RunStep(lead, 1, 0, 1)->decision.checkpoint; };
+  EXPECT_FALSE(saves());
+  lead.GiveOrders({{1, What::kCheckpoint, 0, {}}});
+  EXPECT_TRUE(saves());  // version 2
+  lead.GiveOrders({{2, What::kCheckpoint, 0, {}}});
+  EXPECT_FALSE(saves());  // version 2 is under way
+  lead.GiveOrders({{3, What::kCheckpoint, 0, 3}});
+  EXPECT_TRUE(saves());  // version 4, for both
+  lead.FilesTaken(4);
+  EXPECT_FALSE(saves());
+  ASSERT_EQ(lead.applied_orders().size(), 3u);
+  EXPECT_EQ(lead.applied_orders()[0].step, 1);
+  EXPECT_EQ(lead.applied_orders()[1].step, 2);
+  EXPECT_EQ(lead.applied_orders()[2].step, 3);
 }
 
 TEST_F(LeadTest, CheckpointsByTime) {
@@ -392,6 +518,13 @@ TEST_F(LeadTest, ASuspendEndsTheLineageAndOwesTheEvaluation) {
   EXPECT_FALSE(RunStep(next, 1, 0, 102)->decision.stop);
 }
 
+TEST_F(LeadTest, ASuspendAtTheLastStepButOneTakesEffect) {
+  Lead lead = Make(Options(/*total_steps=*/2));
+  lead.GiveOrders({{1, Order::What::kSuspend, 0, {}}});
+  EXPECT_TRUE(RunStep(lead, 1, 0, 1)->decision.stop);
+  EXPECT_TRUE(lead.suspended());
+}
+
 TEST_F(LeadTest, ASuspendAtTheLastStepHasNoEffect) {
   Lead lead = Make(Options(/*total_steps=*/1));
   lead.GiveOrders({{1, Order::What::kSuspend, 0, {}}});
@@ -419,11 +552,7 @@ TEST_F(LeadTest, ARestoredLeadGoesOnWithTheSameBits) {
       step(before);
     }
     const LeadSnapshot snapshot = before.Snapshot();
-    SamplePlanOptions samples;
-    samples.dataset_size = 10;
-    samples.global_batch = 4;
-    samples.lanes = 2;
-    const SamplePlan plan = *SamplePlan::Create(samples);
+    const SamplePlan plan = Samples();
     ASSERT_TRUE(CheckSnapshot(snapshot, at, 6, plan).ok())
         << at << CheckSnapshot(snapshot, at, 6, plan);
     EXPECT_FALSE(CheckSnapshot(snapshot, at + 1, 6, plan).ok());
@@ -448,6 +577,142 @@ TEST_F(LeadTest, ARestoredLeadGoesOnWithTheSameBits) {
       EXPECT_EQ(*whole.epochs()[i].validation_loss, *after.epochs()[i].validation_loss);
     }
   }
+}
+
+// A version that owes its evaluation, taken up with one block to evaluate and with none.
+TEST_F(LeadTest, WhatARestoredLeadOwesIsWhatItCanEvaluate) {
+  Lead lead = Make(Options(), 2, /*test_samples=*/1);
+  RunStep(lead, 1, 0, 1);
+  RunStep(lead, 1, 0, 2);
+  lead.GiveOrders({{1, Order::What::kSuspend, 0, {}}});
+  RunStep(lead, 1, 1, 3);
+  const LeadSnapshot snapshot = lead.Snapshot();
+  ASSERT_TRUE(snapshot.ending.has_value());
+
+  Lead one = Make(Options(), 2, /*test_samples=*/1);
+  one.Restore(snapshot, At(9));
+  EXPECT_TRUE(one.evaluating());
+  EXPECT_THAT(one.epochs(), IsEmpty());
+  EXPECT_EQ(*one.AddEvaluation(3, 0, {1, 0.5, 1}, At(9)), Told::kTaken);
+  ASSERT_EQ(one.epochs().size(), 1u);
+  EXPECT_EQ(one.epochs()[0].validation_loss, 0.5);
+
+  Lead none = Make(Options(), 2, /*test_samples=*/0);
+  none.Restore(snapshot, At(9));
+  EXPECT_FALSE(none.evaluating());
+  ASSERT_EQ(none.epochs().size(), 1u);
+  EXPECT_EQ(none.epochs()[0].train_accuracy, 0.1);
+  EXPECT_FALSE(none.epochs()[0].validation_loss.has_value());
+}
+
+TEST_F(LeadTest, ASnapshotHasTheLastThousandEpochs) {
+  Lead lead = Make(Options(/*total_steps=*/6000), 2, /*test_samples=*/0);
+  for (int step = 0; step < 3 * 1001; ++step) RunStep(lead, 1, 0, step);
+  EXPECT_EQ(lead.epochs().size(), 1001u);
+  const LeadSnapshot snapshot = lead.Snapshot();
+  ASSERT_EQ(snapshot.epochs.size(), kSnapshotEpochs);
+  EXPECT_EQ(snapshot.epochs.front().epoch, 2);
+  EXPECT_EQ(snapshot.epochs.back().epoch, 1001);
+}
+
+// It comes out of a file.
+TEST_F(LeadTest, ASnapshotThatCannotBeIsRefusedByFieldAndValue) {
+  Lead lead = Make(Options());
+  RunStep(lead, 1, 0, 1);
+  RunStep(lead, 1, 0, 2);
+  lead.GiveOrders({{1, Order::What::kSuspend, 0, {}}});
+  RunStep(lead, 1, 1, 3);
+  const LeadSnapshot good = lead.Snapshot();
+  const auto said = [&](const LeadSnapshot& snapshot, int64_t version, int64_t total) {
+    const absl::Status status = CheckSnapshot(snapshot, version, total, Samples());
+    EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kDataLoss);
+    return std::string(status.message());
+  };
+  // Of version 3 in a job of six steps.
+  const auto with = [&](auto change) {
+    LeadSnapshot snapshot = good;
+    change(snapshot);
+    return said(snapshot, 3, 6);
+  };
+  ASSERT_EQ(with([](auto&) {}), "");
+  EXPECT_EQ(said(good, 3, 3), "");
+  EXPECT_THAT(said(good, 3, 2), HasSubstr("step is 3, want 3, at most 2"));
+  EXPECT_THAT(said(good, 2, 6), HasSubstr("step is 3, want 2, at most 6"));
+  EXPECT_THAT(said({.step = -1}, -1, 6), HasSubstr("step is -1"));
+
+  EXPECT_EQ(with([](auto& s) { s.samples_used = 0; }), "");
+  EXPECT_THAT(with([](auto& s) { s.samples_used = -1; }), HasSubstr("-1 samples used, 0 of 3"));
+  EXPECT_EQ(with([](auto& s) { s.skipped_steps = 3; }), "");
+  EXPECT_THAT(with([](auto& s) { s.skipped_steps = 4; }), HasSubstr("4 of 3 steps skipped"));
+  EXPECT_THAT(with([](auto& s) { s.skipped_steps = -1; }), HasSubstr("-1 of 3 steps skipped"));
+  EXPECT_EQ(with([](auto& s) { s.nonfinite_in_a_row = 1000; }), "");
+  for (const int32_t bad : {-1, 1001}) {
+    EXPECT_THAT(with([bad](auto& s) { s.nonfinite_in_a_row = bad; }),
+                HasSubstr(absl::StrCat("nonfinite_in_a_row is ", bad)));
+  }
+  EXPECT_EQ(with([](auto& s) { s.learning_rate = 1e-9; }), "");
+  for (const double bad : {-1e-9, kNan, HUGE_VAL}) {
+    EXPECT_THAT(with([bad](auto& s) { s.learning_rate = bad; }), HasSubstr("learning_rate is "));
+    EXPECT_THAT(with([bad](auto& s) { s.epoch.seconds = bad; }), HasSubstr("epoch.seconds is "));
+  }
+  EXPECT_EQ(with([](auto& s) { s.epoch.seconds = 0; }), "");
+  for (const int32_t bad : {0, 2}) {
+    EXPECT_THAT(with([bad](auto& s) { s.epoch.epoch = bad; }),
+                HasSubstr(absl::StrCat("epoch.epoch is ", bad, ", want 1")));
+    EXPECT_THAT(with([bad](auto& s) { s.ending->epoch = bad; }),
+                HasSubstr(absl::StrCat("ending.epoch is ", bad, ", want 1")));
+    EXPECT_THAT(with([bad](auto& s) { s.epochs = {{.epoch = bad}}; }),
+                HasSubstr(absl::StrCat("epochs: ", bad, ", want 1..1")));
+  }
+  EXPECT_EQ(with([](auto& s) { s.epochs = {{.epoch = 1}}; }), "");
+  EXPECT_EQ(with([](auto& s) { s.epoch.seals = {0, 0, 0}; }), "");
+  EXPECT_EQ(with([](auto& s) { s.epoch.seals = {5, 0, 5}; }), "");
+  for (const SealSums& bad : {SealSums{5, 0, 6}, SealSums{5, 0, -1}, SealSums{-1, 0, 0}}) {
+    EXPECT_THAT(with([&](auto& s) { s.epoch.seals = bad; }),
+                HasSubstr(absl::StrCat("epoch: ", bad.correct, " of ", bad.samples, " samples")));
+  }
+  EXPECT_EQ(with([](auto& s) { s.ending->seals = {1, 0, 0}; }), "");
+  EXPECT_THAT(with([](auto& s) {
+                s.ending->seals = {0, 0, 0};
+              }),
+              HasSubstr("ending has no samples"));
+
+  // An epoch ends with its last step or with the job's, and none before the first step.
+  LeadSnapshot ending = good;
+  ending.applied_orders.clear();
+  for (const int64_t version : {1, 2}) {
+    ending.step = version;
+    EXPECT_EQ(said(ending, version, version), "");
+    EXPECT_THAT(said(ending, version, 6),
+                HasSubstr(absl::StrCat("an epoch ends at step ", version)));
+  }
+  LeadSnapshot none{.ending = EpochSums{.epoch = 0, .seals = {1, 0, 0}}};
+  EXPECT_THAT(said(none, 0, 6), HasSubstr("an epoch ends at step 0"));
+  none.ending.reset();
+  EXPECT_EQ(said(none, 0, 6), "");
+
+  const auto scale = [&](double value, int64_t good_steps) {
+    return with([&](auto& s) {
+      s.loss_scale = value;
+      s.loss_scale_good_steps = good_steps;
+    });
+  };
+  EXPECT_EQ(scale(4096, 1999), "");
+  EXPECT_THAT(scale(4096, 2000), HasSubstr("loss_scale is 4096 after 2000 good steps"));
+  EXPECT_THAT(scale(4096, -1), HasSubstr("loss_scale is 4096 after -1 good steps"));
+  EXPECT_THAT(scale(3, 0), HasSubstr("loss_scale is 3 after 0 good steps"));
+
+  const auto orders = [&](const std::vector<Order>& applied) {
+    return with([&](auto& s) { s.applied_orders = applied; });
+  };
+  using What = Order::What;
+  EXPECT_EQ(orders({{1, What::kCheckpoint, 0, 0}, {2, What::kCheckpoint, 0, 2}}), "");
+  EXPECT_THAT(orders({{0, What::kCheckpoint, 0, 0}}), HasSubstr("id 0 at step 0"));
+  EXPECT_THAT(orders({{1, What::kCheckpoint, 0, {}}}), HasSubstr("id 1 at step -1"));
+  EXPECT_THAT(orders({{1, What::kCheckpoint, 0, -2}}), HasSubstr("id 1 at step -2"));
+  EXPECT_THAT(orders({{1, What::kCheckpoint, 0, 3}}), HasSubstr("id 1 at step 3"));
+  EXPECT_THAT(orders({{1, What::kCheckpoint, 0, 0}, {1, What::kCheckpoint, 0, 1}}),
+              HasSubstr("id 1 at step 1"));
 }
 
 // The scale falls and rises at the same steps, so the lanes of a restored job compute the same bits.

@@ -48,6 +48,8 @@ TEST(LossScaleTest, NeverAboveItsLimitAndRestoredExactly) {
     EXPECT_FALSE(scale.Restore(value, 0)) << value;
   }
   EXPECT_FALSE(scale.Restore(8, 2000));
+  EXPECT_FALSE(scale.Restore(8, -1));
+  EXPECT_EQ(scale.value(), LossScale::kLargest);  // nothing changed
   EXPECT_TRUE(scale.Restore(0.25, 0));
   EXPECT_EQ(scale.value(), 0.25);
 }
