@@ -111,10 +111,12 @@ class Binder {
   void Fail(Mark mark, std::string message) { errors_.push_back({mark, std::move(message)}); }
 
   void BindEntry(const YamlNode::Entry& entry, absl::string_view path, Message& message) {
+    if (absl::StrContains(entry.key, '.')) {  // never a key of the file
+      return FailUnknown(entry, path, message.GetDescriptor());
+    }
     const std::string full = Join(path, entry.key);
     if (full == "recovery.backoff") return BindGroup(entry, path, message);
-    const bool dotted = absl::StrContains(entry.key, '.');  // never a key of the file
-    const FieldDescriptor* field = dotted ? nullptr : FieldOf(message.GetDescriptor(), entry.key);
+    const FieldDescriptor* field = FieldOf(message.GetDescriptor(), entry.key);
     if (field != nullptr) {
       marks_[full] = entry.value.kind == YamlNode::Kind::kScalar ? entry.value.mark : entry.mark;
       if (field->containing_oneof() != nullptr && field->real_containing_oneof() != nullptr) {
@@ -131,18 +133,7 @@ class Binder {
       if (errors_.size() == errors) sound_.insert(full);
       return;
     }
-    if (TakeOtherKey(entry, full)) return;
-    if (full == "outputs" || full == "outputs.metrics") {
-      if (entry.value.kind != YamlNode::Kind::kMap) {
-        return Fail(entry.mark, absl::StrCat("'", full, "' must be a group of keys, found ",
-                                             Found(entry.value)));
-      }
-      for (const YamlNode::Entry& inner : entry.value.entries) {
-        BindOther(inner, full);
-      }
-      return;
-    }
-    FailUnknown(entry, path, message.GetDescriptor());
+    BindOther(entry, path, message.GetDescriptor());
   }
 
   // A group of keys whose fields lie in `message` itself.
@@ -152,7 +143,6 @@ class Binder {
       return Fail(entry.mark,
                   absl::StrCat("'", full, "' must be a group of keys, found ", Found(entry.value)));
     }
-    marks_[full] = entry.mark;
     for (const YamlNode::Entry& inner : entry.value.entries) {
       const FieldDescriptor* field =
           FieldOf(message.GetDescriptor(), absl::StrCat(entry.key, ".", inner.key));
@@ -168,15 +158,19 @@ class Binder {
     }
   }
 
-  // A key of a group without any field of ours.
-  void BindOther(const YamlNode::Entry& entry, absl::string_view path) {
+  // A key that is no field of ours. `type` is null in a group that has none.
+  void BindOther(const YamlNode::Entry& entry, absl::string_view path, const Descriptor* type) {
     const std::string full = Join(path, entry.key);
-    if (TakeOtherKey(entry, full)) return;
-    if (full == "outputs.metrics" && entry.value.kind == YamlNode::Kind::kMap) {
-      for (const YamlNode::Entry& inner : entry.value.entries) BindOther(inner, full);
-      return;
+    const bool dotted = absl::StrContains(entry.key, '.');
+    if (!dotted && TakeOtherKey(entry, full)) return;
+    if (dotted || (full != "outputs" && full != "outputs.metrics")) {
+      return FailUnknown(entry, path, type);
     }
-    FailUnknown(entry, path, nullptr);
+    if (entry.value.kind != YamlNode::Kind::kMap) {
+      return Fail(entry.mark,
+                  absl::StrCat("'", full, "' must be a group of keys, found ", Found(entry.value)));
+    }
+    for (const YamlNode::Entry& inner : entry.value.entries) BindOther(inner, full, nullptr);
   }
 
   bool TakeOtherKey(const YamlNode::Entry& entry, absl::string_view full) {
@@ -467,6 +461,16 @@ void Remove(YamlNode& root, const std::vector<std::string>& keys) {
                 entries.end());
 }
 
+// It did not stand in the file.
+void ForgetMarks(YamlNode& node) {
+  node.mark = {};
+  for (YamlNode& item : node.items) ForgetMarks(item);
+  for (YamlNode::Entry& entry : node.entries) {
+    entry.mark = {};
+    ForgetMarks(entry.value);
+  }
+}
+
 // Puts the value of `--set path=text` into the tree; null takes the key out.
 void Override(YamlNode& root, const std::string& path, const std::string& text,
               std::vector<FileError>& errors) {
@@ -488,10 +492,7 @@ void Override(YamlNode& root, const std::string& path, const std::string& text,
   }
   YamlNode* node = &root;
   for (const std::string& key : keys) {
-    if (node->kind != YamlNode::Kind::kMap) {
-      node->kind = YamlNode::Kind::kMap;
-      node->entries.clear();
-    }
+    node->kind = YamlNode::Kind::kMap;  // what is none has no entries
     YamlNode* next = node->Find(key);
     if (next == nullptr) {
       node->entries.push_back({key, {}, {}});
@@ -499,7 +500,7 @@ void Override(YamlNode& root, const std::string& path, const std::string& text,
     }
     node = next;
   }
-  value.mark = {};
+  ForgetMarks(value);
   *node = std::move(value);
 }
 
@@ -533,7 +534,10 @@ JobFile ParseJobFile(absl::string_view text,
   for (const auto& [path, value] : overrides) Override(root, path, value, file.errors);
   const bool is_yaml = file.errors.empty();
   Binder binder(file.errors);
-  binder.BindMessage(root, "", file.spec);
+  // Of a text that cannot be read at all everything would be missing.
+  if (syntax.empty() || root.kind != YamlNode::Kind::kNull) {
+    binder.BindMessage(root, "", file.spec);
+  }
   const bool is_bound = file.errors.empty();
   if (is_yaml) {
     for (Violation& violation : Validate(file.spec)) {

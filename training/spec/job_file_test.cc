@@ -10,6 +10,7 @@
 #include "training/codec/local_uri.h"
 #include "training/graph/models.h"
 #include "training/spec/validate.h"
+#include "training/spec/yaml_tree.h"
 
 namespace capstan::training::spec {
 namespace {
@@ -91,6 +92,30 @@ TEST(JobFileTest, ASuggestionIsAtMostTwoLettersAway) {
   EXPECT_THAT(says("lomotz"), HasSubstr("unknown field 'lomotz'\n"));
   EXPECT_THAT(says("pata"), HasSubstr("(did you mean 'data'?)"));
   EXPECT_THAT(says("nam"), HasSubstr("(did you mean 'name'?)"));
+  // Keys that are refused are known, too.
+  EXPECT_THAT(says("queu"), HasSubstr("(did you mean 'queue'?)"));
+  EXPECT_THAT(Errors(With("seed: 42", "accumulate_step: 1")),
+              HasSubstr("(did you mean 'accumulate_steps'?)"));
+}
+
+TEST(JobFileTest, OfSeveralKeysTheNearestIsSuggested) {
+  const auto says = [](const char* key) {
+    return Errors(With("learning_rate: 0.2", absl::StrCat("learning_rate: 0.2, ", key, ": 1")));
+  };
+  EXPECT_THAT(says("beta1x"), HasSubstr("(did you mean 'beta1'?)"));  // beta2 is two letters away
+  EXPECT_THAT(says("beta2x"), HasSubstr("(did you mean 'beta2'?)"));
+  EXPECT_THAT(says("beta"), HasSubstr("(did you mean 'beta1'?)"));  // of two as near the first
+  // Not one of which no letter is left.
+  EXPECT_THAT(Errors("model: {graph: {nodes: [{zz: 1}]}}\n"),
+              HasSubstr("unknown field 'model.graph.nodes[0].zz'\n"));
+}
+
+TEST(JobFileTest, LongValuesAreCutInErrors) {
+  const auto says = [](size_t size) {
+    return Errors(With("seed: 42", absl::StrCat("seed: ", std::string(size, 'x'))));
+  };
+  EXPECT_THAT(says(80), HasSubstr(absl::StrCat("found '", std::string(80, 'x'), "'\n")));
+  EXPECT_THAT(says(81), HasSubstr(absl::StrCat("found '", std::string(80, 'x'), "...'\n")));
 }
 
 TEST(JobFileTest, AllErrorsAreReportedAtOnceInTheOrderOfTheFile) {
@@ -148,6 +173,120 @@ TEST(JobFileTest, NothingIsReportedThatOnlyFollowsFromAnotherError) {
                        "learning_rate: x, lr_schedule: {name: cosine, min_rate: 0.1}")),
             1u);
   EXPECT_EQ(count(With("num_shards: 2}", "num_shards: 2, lanes: 2, lane_weights: [1, x]}")), 1u);
+  EXPECT_EQ(count(With("seed: 42", "accumulate_steps: 2")), 1u);
+  EXPECT_EQ(count(With("seed: 42", "? [a]\n  : 42")), 1u);
+  EXPECT_EQ(count(With("seed: 42", "? {a: 1, b: [2]}\n  : 42")), 1u);
+}
+
+// What cannot be read leaves no half of a key, and a text without any key is not also empty.
+TEST(JobFileTest, WhatIsNotYamlIsReportedAloneAndWithItsPlace) {
+  EXPECT_EQ(Errors(With("seed: 42", "seed: @x")),
+            "job.yaml:11:9: error: not YAML: unknown token\n");
+  EXPECT_EQ(Errors("@"), "job.yaml:1:1: error: not YAML: unknown token\n");
+  EXPECT_EQ(Errors("version: 1\nname: \xff\n"), "job.yaml:2:1: error: this line is not UTF-8\n");
+  EXPECT_THAT(Errors("a: 1\n---\nb: 2\n"),
+              HasSubstr("job.yaml:3:1: error: one document is expected, a second one begins here"));
+}
+
+// Of what is in a list, too, beside another error.
+TEST(JobFileTest, AnEntryOfAListIsReportedWithItsPlace) {
+  EXPECT_EQ(Errors(R"(version: 1
+name: j
+model: {name: lenet}
+data:
+  uri: /d
+  format: idx
+  transforms:
+    - {random_flip: {}}
+    - {}
+training: {epochs: x, global_batch_size: 8, optimizer: {learning_rate: 0.1}}
+)"),
+            "job.yaml:9:7: error: 'data.transforms[1]' must name one of random_crop, random_flip, "
+            "normalize, resize, cutout\n"
+            "job.yaml:10:20: error: 'training.epochs' must be a whole number, found 'x'\n");
+}
+
+// What --set gives stood at no place of the file.
+TEST(JobFileTest, AnOverrideHasNoPlaceInTheFile) {
+  EXPECT_EQ(FormatErrors("j", ParseJobFile(kGood, {{"data", "{uri: /d, format: nope}"}}).errors),
+            "j: error: 'data.format' must be one of idx, cifar10_bin, synthetic_digits, found "
+            "'nope'\n");
+  EXPECT_EQ(
+      FormatErrors(
+          "j", ParseJobFile(kGood, {{"data.transforms", "[{random_flip: {axis: up}}]"}}).errors),
+      "j: error: 'data.transforms[0].random_flip.axis' must be one of horizontal, vertical, "
+      "found 'up'\n");
+  EXPECT_THAT(FormatErrors("j", ParseJobFile(kGood, {{"data", "{ur: /d}"}}).errors),
+              HasSubstr("j: error: unknown field 'data.ur' (did you mean 'uri'?)\n"));
+}
+
+TEST(JobFileTest, KeysWithDotsAreNoKeys) {
+  for (const char* key : {"training.seed", "recovery.backoff", "outputs.metrics",
+                          "training.accumulate_steps", "checkpoint.resume"}) {
+    EXPECT_THAT(Errors(absl::StrCat(kGood, key, ": 1\n")),
+                HasSubstr(absl::StrCat("unknown field '", key, "'")));
+  }
+  EXPECT_THAT(Errors(absl::StrCat(kGood, "outputs: {metrics.jsonl: true}\n")),
+              HasSubstr("unknown field 'outputs.metrics.jsonl'"));
+}
+
+TEST(JobFileTest, OutputsAreGroups) {
+  const auto says = [](const char* outputs) {
+    return Errors(absl::StrCat(kGood, "outputs: ", outputs, "\n"));
+  };
+  EXPECT_EQ(says("{metrics: {jsonl: true, tensorboard: false}}"), "");
+  EXPECT_THAT(says("5"), HasSubstr("'outputs' must be a group of keys, found '5'"));
+  EXPECT_THAT(says("{metrics: 1}"),
+              HasSubstr("'outputs.metrics' must be a group of keys, found '1'"));
+  EXPECT_THAT(says("{x: {y: 1}}"), HasSubstr("unknown field 'outputs.x'"));
+  EXPECT_THAT(says("{metrics: {json: true}}"),
+              HasSubstr("unknown field 'outputs.metrics.json' (did you mean 'jsonl'?)"));
+}
+
+TEST(JobFileTest, DurationsHaveFourUnits) {
+  const auto seconds = [](const char* text) {
+    const JobFile file = ParseJobFile(kGood, {{"limits.active_deadline", text}});
+    EXPECT_THAT(file.errors, IsEmpty()) << FormatErrors(text, file.errors);
+    return file.spec.limits().active_deadline_seconds();
+  };
+  EXPECT_EQ(seconds("30s"), 30);
+  EXPECT_EQ(seconds("1.5m"), 90);
+  EXPECT_EQ(seconds("4h"), 14400);
+  EXPECT_EQ(seconds("7d"), 604800);
+  for (const char* bad : {"\"\"", "30", "s", "-s", "1w", "1 s", "1e400s"}) {
+    EXPECT_THAT(FormatErrors("j", ParseJobFile(kGood, {{"limits.active_deadline", bad}}).errors),
+                HasSubstr("'limits.active_deadline' must be a duration like 30s, 5m, 4h or 7d"))
+        << bad;
+  }
+}
+
+TEST(JobFileTest, AFileHasAtMostOneMebibyte) {
+  const std::string whole = absl::StrCat(kGood, "#", std::string((1 << 20) - sizeof kGood, 'x'));
+  ASSERT_EQ(whole.size(), size_t{1} << 20);
+  EXPECT_EQ(Errors(whole), "");
+  EXPECT_EQ(Errors(whole + "x"),
+            "job.yaml:1:1: error: a job file has at most 1048576 bytes, this one has 1048577\n");
+}
+
+TEST(YamlTreeTest, ValuesAndLevelsHaveLimits) {
+  const auto says = [](const std::string& text) {
+    std::vector<YamlError> errors;
+    ParseYaml(text, errors);
+    return errors.empty() ? "" : errors[0].message;
+  };
+  const auto list = [](int count) {
+    std::string text = "[a";
+    for (int i = 1; i < count; ++i) text += ",a";
+    return text + "]";
+  };
+  const auto deep = [](int levels) {
+    return absl::StrCat(std::string(levels, '['), "a", std::string(levels, ']'));
+  };
+  const std::string limits = "the file is too large: the limits are 20000 values and 32 levels";
+  EXPECT_EQ(says(list(kMaxYamlNodes - 1)), "");  // and the list itself
+  EXPECT_EQ(says(list(kMaxYamlNodes)), limits);
+  EXPECT_EQ(says(deep(kMaxYamlDepth)), "");
+  EXPECT_EQ(says(deep(kMaxYamlDepth + 1)), limits);
 }
 
 TEST(JobFileTest, DuplicateKeysAnchorsAliasesAndTagsAreRefused) {
@@ -205,6 +344,19 @@ TEST(JobFileTest, StoragePathIsAFolderOfThisMachine) {
     EXPECT_THAT(FormatErrors("j", with(bad).errors), HasSubstr("'checkpoint.storage_path' "))
         << bad;
   }
+}
+
+TEST(JobFileTest, InitialWeightsAreAFileOfThisMachine) {
+  const auto with = [](const char* path) {
+    return FormatErrors("j", ParseJobFile(kGood, {{"model.initial_weights", path}}).errors);
+  };
+  for (const char* good : {"file:///w/a.safetensors", "/w/a.safetensors", "a"}) {
+    EXPECT_EQ(with(good), "");
+  }
+  EXPECT_EQ(with("s3://b/w"),
+            "j: error: 'model.initial_weights' must begin with file://, found 's3://b/w'\n");
+  EXPECT_EQ(with("/w/../x"),
+            "j: error: 'model.initial_weights' must not hold '..', found '/w/../x'\n");
 }
 
 TEST(ValidateTest, EveryRequiredKeyIsNamed) {
@@ -388,6 +540,8 @@ TEST(ValidateTest, PrecisionsAreTakenWhereTheyCanBeCarriedOut) {
   };
   EXPECT_EQ(multi("fp16", "true"), "");
   EXPECT_EQ(multi("fp32", "false"), "");
+  EXPECT_THAT(multi("bf16", "false"),
+              HasSubstr("'training.optimizer.multi_precision' must be true with 'bf16'"));
   EXPECT_THAT(multi("fp16", "false"),
               HasSubstr("'training.optimizer.multi_precision' must be true with 'fp16'"));
 }
@@ -486,6 +640,11 @@ TEST(JobFileTest, TransformsAndTheirKeys) {
   EXPECT_EQ(file.spec.data().transforms(3).normalize().std(0), 0.25);
   FillDefaults(file.spec);
   EXPECT_EQ(file.spec.data().transforms(1).random_flip().axis(), "horizontal");
+  EXPECT_EQ(file.spec.data().transforms(0).random_crop().padding(), 4);
+  JobFile crop = with("[{random_crop: {size: 24}}]");
+  FillDefaults(crop.spec);
+  EXPECT_TRUE(crop.spec.data().transforms(0).random_crop().has_padding());
+  EXPECT_EQ(crop.spec.data().transforms(0).random_crop().padding(), 0);
   file.spec.mutable_data()->mutable_transforms(1)->mutable_random_flip()->clear_axis();
   const JobFile again = ParseJobFile(ToYaml(file.spec));
   ASSERT_THAT(again.errors, IsEmpty()) << ToYaml(file.spec) << FormatErrors("again", again.errors);
@@ -522,7 +681,9 @@ TEST(JobFileTest, TransformsAndTheirKeys) {
     EXPECT_EQ(with(bad).errors.size(), 1u) << bad << FormatErrors("j", with(bad).errors);
   }
   std::string many = "[{random_flip: {}}";
-  for (int i = 0; i < 16; ++i) many += ", {random_flip: {}}";
+  for (int i = 1; i < 16; ++i) many += ", {random_flip: {}}";
+  EXPECT_THAT(with(many + "]").errors, IsEmpty());
+  many += ", {random_flip: {}}";
   EXPECT_THAT(FormatErrors("j", with(many + "]").errors),
               HasSubstr("'data.transforms' has 17 entries, 16 is the limit"));
 }

@@ -40,8 +40,7 @@ const FieldDescriptor* DurationBeside(const FieldDescriptor* period) {
 }
 
 bool IsBesidePeriod(const FieldDescriptor* field) {
-  const FieldDescriptor* key = FieldOf(field->containing_type(), KeyOf(field));
-  return key != nullptr && key != field && IsPeriod(key);
+  return IsPeriod(FieldOf(field->containing_type(), KeyOf(field)));
 }
 
 bool IsDecimal(absl::string_view text, bool integer) {

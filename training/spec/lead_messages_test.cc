@@ -67,6 +67,41 @@ TEST(LeadMessagesTest, OrdersThatCannotBeAreRefused) {
            [](node::v1::Order& order) { order.clear_checkpoint(); }}) {
     EXPECT_EQ(read(make).status().code(), absl::StatusCode::kInvalidArgument);
   }
+  const auto message = [&read](const std::function<void(node::v1::Order&)>& make) {
+    return std::string(read(make).status().message());
+  };
+  EXPECT_EQ(message([](node::v1::Order& order) { order.set_id(0); }),
+            "order 0: an id is at least 1");
+  EXPECT_EQ(message([](node::v1::Order& order) { order.set_step(-2); }),
+            "order 1: step -2, want >= 0");
+  EXPECT_EQ(message([](node::v1::Order& order) { order.set_learning_rate(-1); }),
+            "order 1: learning_rate -1, want a finite number above 0");
+  EXPECT_EQ(message([](node::v1::Order& order) { order.clear_checkpoint(); }),
+            "order 1: an order that this version does not know");
+}
+
+// The coordinator has taken older ones from an earlier report.
+TEST(LeadMessagesTest, TheLastThousandEpochsAreReported) {
+  SamplePlanOptions samples;
+  samples.dataset_size = 1;
+  samples.global_batch = 1;
+  samples.lanes = 1;
+  LeadOptions options;
+  options.total_steps = 2000;
+  ScheduleOptions schedule;
+  schedule.learning_rate = 0.5;
+  Lead lead(options, *SamplePlan::Create(samples), *EvalPlan::Create(0, 1),
+            *Schedule::Create(schedule, 1, 2000), absl::ZeroDuration());
+  for (int64_t step = 0; step <= static_cast<int64_t>(kReportedEpochs); ++step) {
+    const absl::Duration now = absl::Seconds(step + 1);
+    ASSERT_TRUE(lead.AddSeal(step, {0, 1}, {1, 1, 0}, now).ok());
+    ASSERT_TRUE(lead.AddPart(step, 0, true, now).ok());
+    ASSERT_TRUE(lead.Decide(now).has_value());
+    const node::v1::LeadState state = MakeLeadState(lead, 1);
+    const int first = step < static_cast<int64_t>(kReportedEpochs) ? 1 : 2;
+    ASSERT_EQ(state.epochs(0).epoch(), first);
+    ASSERT_EQ(state.epochs(state.epochs_size() - 1).epoch(), step + 1);
+  }
 }
 
 // Four samples in steps of two, two epochs; one test sample. All that people see of a job comes from here.

@@ -100,8 +100,7 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
                   file.resources().min_workers() < spec.num_workers()
                       ? absl::StrCat(", starts with ", file.resources().min_workers(), " or more\n")
                       : ", start all or none\n");
-  const int32_t elastic = file.resources().min_workers();
-  const int32_t least = elastic > 0 ? elastic : spec.num_workers();
+  const int32_t least = file.resources().min_workers();
   const std::string each = absl::StrCat(Count(least, "worker"), least == 1 ? " has " : " have ",
                                         spec.devices_per_worker(), least == 1 ? "" : " each");
   const std::string no_chain = NodeOfNoChain(spec);

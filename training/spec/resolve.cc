@@ -6,7 +6,6 @@
 #include <iterator>
 #include <vector>
 
-#include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/protobuf/descriptor.h"
@@ -27,7 +26,6 @@ namespace {
 using job::v1::JobSpec;
 using job::v1::ResolvedSpec;
 
-constexpr int64_t kMaxTotalSteps = int64_t{1} << 53;
 constexpr absl::string_view kSynchronous[] = {"local", "device", "dist_sync", "dist_device_sync"};
 
 absl::Status CheckDataset(const JobSpec& spec, const common::v1::DatasetInfo& dataset) {
@@ -160,13 +158,13 @@ absl::Status Derive(ResolvedSpec& out) {
   absl::StatusOr<SamplePlan> plan = MakeSamplePlan(out);
   if (!plan.ok()) return plan.status();
   out.set_steps_per_epoch(plan->steps_per_epoch());
-  absl::int128 total = kMaxTotalSteps;
-  if (spec.training().has_epochs())
-    total = absl::int128(spec.training().epochs()) * plan->steps_per_epoch();
-  if (spec.training().has_max_steps())
-    total = std::min<absl::int128>(total, spec.training().max_steps());
-  if (total > kMaxTotalSteps) return absl::InvalidArgumentError("the job has more than 2^53 steps");
-  out.set_total_steps(static_cast<int64_t>(total));
+  int64_t total = kMaxSteps;
+  // Of a valid spec: at most 10^6 epochs of kMaxDatasetSize = 2^32 steps, which are below 2^53.
+  if (spec.training().has_epochs()) total = spec.training().epochs() * plan->steps_per_epoch();
+  if (spec.training().has_max_steps()) {
+    total = std::min<int64_t>(total, spec.training().max_steps());
+  }
+  out.set_total_steps(total);
 
   absl::StatusOr<EvalPlan> evaluation = EvalPlan::Create(out.dataset().test_samples(), out.lanes());
   if (!evaluation.ok()) return evaluation.status();

@@ -186,6 +186,33 @@ TEST(ResolveTest, TransformsDecideTheInputAndTheDigest) {
       HasSubstr("'data.transforms[1].normalize.mean' has 3 entries, want 1 or 1 (channels"));
 }
 
+// Rows and columns each have their own border.
+TEST(ResolveTest, CropsAndMeansFitTheImage) {
+  auto info = FashionMnist();
+  info.set_width(20);
+  info.set_channels(3);
+  const auto resolve = [&info](const char* transforms) {
+    return Resolve(Spec({{"model.name", "mlp"}, {"data.transforms", transforms}}), info, kOptions);
+  };
+  const auto inputs = [&](const char* transforms) {
+    const auto spec = resolve(transforms);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return spec->parameters(0).shape(1);
+  };
+  EXPECT_EQ(inputs("[{random_crop: {padding: 4}}]"), 3 * 28 * 20);
+  EXPECT_EQ(inputs("[{random_crop: {size: 24, padding: 2}}]"), 3 * 24 * 24);
+  EXPECT_THAT(std::string(resolve("[{random_crop: {size: 25, padding: 2}}]").status().message()),
+              HasSubstr("random_crop.size' is 25, the image has 28 x 20 pixels and padding 2"));
+  info.set_height(20);
+  info.set_width(28);
+  EXPECT_EQ(inputs("[{random_crop: {size: 24, padding: 2}}]"), 3 * 24 * 24);
+  EXPECT_FALSE(resolve("[{random_crop: {size: 25, padding: 2}}]").ok());
+  EXPECT_TRUE(resolve("[{normalize: {mean: [0], std: [1]}}]").ok());
+  EXPECT_TRUE(resolve("[{normalize: {mean: [0, 0, 0], std: [1, 1, 1]}}]").ok());
+  EXPECT_THAT(std::string(resolve("[{normalize: {mean: [0, 0], std: [1, 1]}}]").status().message()),
+              HasSubstr("normalize.mean' has 2 entries, want 1 or 3 (channels of the image)"));
+}
+
 // 129068 weights are 504.2 KiB; with what fills tensors up to 16 floats they are 129120. The fuller shard has 127
 // of 253 chunks of 512 floats, the last one of 96: 4 bytes * 64608 * (9 buffers + 3 states + 4 lanes that wait) =
 // 3.94 MiB, rounded up.
@@ -224,6 +251,36 @@ TEST(ResolveTest, ThePlanInWords) {
   EXPECT_THAT(plan({{"resources.lanes", "16"}}), testing::Not(HasSubstr("warning")));  // 16 each
   EXPECT_THAT(plan({{"resources.min_workers", "1"}}), HasSubstr(", starts with 1 or more\n"));
   EXPECT_THAT(plan({{"data", "{format: synthetic_digits}"}}), HasSubstr("; synthetic_digits, "));
+}
+
+TEST(ResolveTest, ThePlanCountsFromOne) {
+  const auto plan = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
+    const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return PlanText(*spec);
+  };
+  EXPECT_THAT(plan({{"checkpoint.every", "1 step"}}), HasSubstr("checkpoint every 1 step;"));
+  EXPECT_THAT(plan({{"checkpoint.every", "1s"}}), HasSubstr("checkpoint every 1 s;"));
+  // 16 samples for the one lane, and 15.
+  const auto one = [&](const char* batch) {
+    return plan({{"resources", "{lanes: 1}"}, {"training.global_batch_size", batch}});
+  };
+  EXPECT_THAT(one("16"), testing::Not(HasSubstr("warning")));
+  EXPECT_THAT(one("15"), HasSubstr("warning: 15 samples per lane"));
+}
+
+TEST(ResolveTest, ThePlanHasBytesUpToTebibytes) {
+  const auto plan = [](int64_t floats) {
+    auto spec = *Resolve(Spec({{"resources", "{lanes: 1}"}}), FashionMnist(), kOptions);
+    spec.clear_parameters();
+    spec.add_parameters()->add_shape(floats);
+    return PlanText(spec);
+  };
+  EXPECT_THAT(plan(255), HasSubstr("\n      1020 B of weights"));
+  EXPECT_THAT(plan(256), HasSubstr("\n      1.0 KiB of weights"));
+  EXPECT_THAT(plan(int64_t{1} << 18), HasSubstr("\n      1.0 MiB of weights"));
+  EXPECT_THAT(plan(int64_t{1} << 28), HasSubstr("\n      1.0 GiB of weights"));
+  EXPECT_THAT(plan(int64_t{1} << 48), HasSubstr("\n      1024.0 TiB of weights"));
 }
 
 TEST(ResolveTest, ABatchOfADeviceOrAWorkerIsThatOfAllOfThem) {
@@ -346,6 +403,22 @@ TEST(ResolveTest, MaxStepsAndEpochsTakeWhicheverComesFirst) {
   EXPECT_EQ(
       Resolve(Spec({{"training.max_steps", "9999"}}), FashionMnist(), kOptions)->total_steps(),
       2350);
+  const auto steps = [](const char* count) {
+    return Resolve(Spec({{"training.epochs", "null"}, {"training.max_steps", count}}),
+                   FashionMnist(), kOptions)
+        ->total_steps();
+  };
+  EXPECT_EQ(steps("5"), 5);
+  EXPECT_EQ(steps("9007199254740992"), int64_t{1} << 53);
+  // The most that epochs and samples come to.
+  auto large = FashionMnist();
+  large.set_train_samples(int64_t{1} << 32);
+  const auto most = Resolve(Spec({{"training.epochs", "1000000"},
+                                  {"training.global_batch_size", "1"},
+                                  {"resources", "{lanes: 1}"}}),
+                            large, kOptions);
+  ASSERT_TRUE(most.ok()) << most.status();
+  EXPECT_EQ(most->total_steps(), 1000000 * (int64_t{1} << 32));
 }
 
 TEST(ResolveTest, CheckpointsOfEpochsAreCountedInSteps) {
@@ -382,6 +455,29 @@ TEST(ResolveTest, ALaterDefaultIsNotFilledIntoAReceivedSpec) {
   const auto taken = ParseResolved(bytes, Digest(bytes));
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_EQ(CheckpointEvery(*taken), absl::InfiniteDuration());
+}
+
+// Every version has filled these in: without one it is the spec of nobody, and a restart would
+// count from other limits.
+TEST(ResolveTest, AReceivedSpecHasTheFirstDefaults) {
+  const auto message = [](auto change) {
+    auto spec = *Resolve(Spec(), FashionMnist(), kOptions);
+    change(*spec.mutable_spec());
+    const std::string bytes = spec.SerializeAsString();
+    return std::string(ParseResolved(bytes, Digest(bytes)).status().message());
+  };
+  EXPECT_EQ(message([](auto&) {}), "");
+  EXPECT_THAT(message([](auto& s) { s.mutable_recovery()->clear_max_restarts(); }),
+              HasSubstr("derived numbers"));
+  EXPECT_THAT(message([](auto& s) { s.mutable_checkpoint()->clear_keep_latest(); }),
+              HasSubstr("derived numbers"));
+  EXPECT_THAT(message([](auto& s) { s.mutable_limits()->clear_stall_timeout_seconds(); }),
+              HasSubstr("derived numbers"));
+  EXPECT_THAT(message([](auto& s) { s.mutable_resources()->set_num_workers(0); }),
+              HasSubstr("'resources.num_workers' must be between 1 and 1024, found 0"));
+  const std::string none = "\xff\xff";
+  EXPECT_THAT(std::string(ParseResolved(none, Digest(none)).status().message()),
+              HasSubstr("no ResolvedSpec message"));
 }
 
 TEST(ResolveTest, ANameThatEarlierVersionsTookIsNoReasonToRefuseTheirJob) {
@@ -424,6 +520,11 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
   EXPECT_EQ(digest({{"name", "other"}, {"labels", "{a: b}"}, {"description", "x"}}), base);
   EXPECT_EQ(digest({{"checkpoint.every", "10 steps"}, {"checkpoint.keep_latest", "1"}}), base);
   EXPECT_EQ(digest({{"data.reader_threads", "4"}}), base);
+  EXPECT_EQ(digest({{"resources.gpus_per_worker", "2"}}), base);
+  // 128 for each of two workers are the 256 of the file.
+  EXPECT_EQ(
+      digest({{"training.global_batch_size", "null"}, {"training.batch_size_per_worker", "128"}}),
+      base);
   EXPECT_EQ(digest({{"limits.stall_timeout", "9s"}, {"recovery.max_restarts", "0"}}), base);
   for (const std::pair<std::string, std::string>& other :
        Overrides{{"training.seed", "1"},
@@ -441,6 +542,28 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
                  {"evaluation.every", "2 epochs"}}) {
     EXPECT_NE(digest({other}), base) << other.first;
   }
+}
+
+// Versions before this one have left out the same, so their jobs go on from their checkpoints.
+TEST(ResolveTest, TheTrainingDigestIsThatOfTheNumbersBytes) {
+  job::v1::ResolvedSpec numbers = *Resolve(Spec(), FashionMnist(), kOptions);
+  const std::string digest = numbers.training_digest();
+  numbers.clear_job_id();
+  numbers.clear_storage_path();
+  numbers.clear_num_workers();
+  numbers.clear_devices_per_worker();
+  numbers.clear_num_shards();
+  numbers.clear_training_digest();
+  numbers.clear_checkpoint_every_steps();
+  job::v1::JobSpec& spec = *numbers.mutable_spec();
+  spec.clear_name();
+  spec.mutable_resources()->Clear();  // it is there, and empty
+  spec.clear_checkpoint();
+  spec.clear_limits();
+  spec.clear_recovery();
+  spec.clear_kvstore();
+  spec.mutable_training()->clear_batch_size();
+  EXPECT_EQ(Digest(numbers.SerializeAsString()), digest);
 }
 
 // Of the store what says where sums are made does not count, and all else does.
@@ -511,6 +634,21 @@ TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
                 ->state_floats_per_weight(),
             3);
   EXPECT_NEAR(step(*make("{name: adagrad, learning_rate: 0.2, epsilon: 4}")), 0.9, 1e-6);
+  // A decay of 4 makes a gradient of 8 of it: 8 / (sqrt(0.25 * 64) + 2) and 8 / (8 + 4).
+  EXPECT_NEAR(step(*make("{name: rmsprop, learning_rate: 0.2, alpha: 0.75, epsilon: 2, "
+                         "weight_decay: 4}")),
+              1 - 0.2 * 8 / 6, 1e-6);
+  EXPECT_NEAR(step(*make("{name: adagrad, learning_rate: 0.2, epsilon: 4, weight_decay: 4}")),
+              1 - 0.2 * 8 / 12, 1e-6);
+  // The first step has no past. Without any it is as nothing in the second: 12 / (12 + 4).
+  float weight = 1, state[kMaxStateFloatsPerWeight] = {};
+  const auto forgetful = make("{name: adam, learning_rate: 0.2, beta1: 0, beta2: 0, epsilon: 4}");
+  for (int64_t number = 1; number <= 2; ++number) {
+    const float gradient = number == 1 ? 4 : 12;
+    forgetful->Apply(&weight, &weight, &gradient, state, 1,
+                     {.learning_rate = 0.2, .number = number});
+  }
+  EXPECT_NEAR(weight, 0.9 - 0.2 * 0.75, 1e-6);
 
   EXPECT_FALSE(make("{learning_rate: 0.2}")->update().decay_weights_only);
   EXPECT_EQ(make("{learning_rate: 0.2}")->update().clip_value, 0);
@@ -557,6 +695,8 @@ TEST(ResolveTest, SchedulesAreMadeOfTheirKeys) {
   EXPECT_DOUBLE_EQ(cycle.LearningRate(0), 0.1);
   EXPECT_DOUBLE_EQ(cycle.LearningRate(1174), 0.2);
   EXPECT_NEAR(cycle.LearningRate(2349), 1e-5, 1e-15);
+  const Schedule shallow = make("{name: one_cycle, div_factor: 2, final_div_factor: 100}");
+  EXPECT_NEAR(shallow.LearningRate(2349), 1e-3, 1e-15);
   EXPECT_THAT(std::string(Resolve(Spec({{"training.optimizer.lr_schedule",
                                          "{name: multi_step, milestones: [2 epochs, 470 steps]}"}}),
                                   FashionMnist(), kOptions)

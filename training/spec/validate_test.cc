@@ -46,6 +46,8 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
   const Keys rmsprop = {{"training.optimizer.name", "rmsprop"}};
   const Keys step = {{base, "{name: step, every: 1 epoch}"}};
   const Keys cosine = {{base, "{name: cosine}"}};
+  const Keys polynomial = {{base, "{name: polynomial}"}};
+  const Keys cycle = {{base, "{name: one_cycle}"}};
   const std::vector<Border> borders = {
       {"resources.num_workers", {"1", "1024"}, {"0", "-1", "1025"}},
       {"resources.gpus_per_worker", {"1", "64"}, {"0", "65"}},
@@ -72,6 +74,16 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
       {"data.test_samples", {}, {"10"}},
       {"data.uri", {}, {"/data"}, synthetic},
       {"data.partition", {"global", "contiguous"}, {"lanes"}},
+      {"data.transforms",
+       {"[{random_crop: {size: 1, padding: 0}}]", "[{random_crop: {size: 4096, padding: 4096}}]"},
+       {"[{random_crop: {size: 4097}}]", "[{random_crop: {padding: 4097}}]"}},
+      {"data.transforms",
+       {"[{resize: {size: 1}}]", "[{cutout: {size: 4096}}]"},
+       {"[{resize: {size: 0}}]", "[{resize: {size: 4097}}]", "[{cutout: {size: 0}}]"}},
+      {"data.transforms",
+       {"[{normalize: {mean: [0], std: [1e-30]}}]", "[{normalize: {mean: [-1], std: [1e30]}}]"},
+       {"[{normalize: {mean: [0], std: [9e-31]}}]", "[{normalize: {mean: [0], std: [1.1e30]}}]",
+        "[{normalize: {std: [1]}}]"}},
       {"training.epochs", {"1", "1000000"}, {"0", "1000001"}},
       {"training.max_steps", {"1", "9007199254740992"}, {"0", "9007199254740993"}},
       {"training.global_batch_size", {"1", "2147483647"}, {"0", "2147483648"}},
@@ -79,7 +91,7 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
       {"training.batch_size_per_worker", {"1", "2147483647"}, {"0", "2147483648"}, no_batch},
       {"training.loss", {"softmax_cross_entropy"}, {"l2"}},
       {"training.seed", {"0", "18446744073709551615"}, {"-1", "18446744073709551616"}},
-      {"training.deterministic", {"true", "false"}, {"yes"}},
+      {"training.deterministic", {"true", "false"}, {"yes", "'true'"}},
       {"training.optimizer.learning_rate", {"1e-300", "1e300"}, {"0", "-0.1"}},
       {"training.optimizer.momentum", {"0", "0.999"}, {"-0.001", "1"}},
       {"training.optimizer.nesterov", {"false"}, {"true"}},
@@ -118,6 +130,10 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
        cosine},
       {"training.optimizer.lr_schedule.min_rate", {"0", "0.2"}, {"-1e-9", "0.201"}, cosine},
       {"training.optimizer.lr_schedule.min_rate", {}, {"0.1"}, step},
+      {"training.optimizer.lr_schedule.power", {"1e-9", "1e9"}, {"0", "-1"}, polynomial},
+      {"training.optimizer.lr_schedule.pct_start", {"0", "1"}, {"-1e-9", "1.001"}, cycle},
+      {"training.optimizer.lr_schedule.div_factor", {"1", "1e9"}, {"0.999"}, cycle},
+      {"training.optimizer.lr_schedule.final_div_factor", {"1", "1e9"}, {"0.999"}, cycle},
       {"evaluation.every",
        {"1 epoch", "1000000 epochs"},
        {"0 epochs", "1000001 epochs", "5 steps"}},
@@ -180,7 +196,56 @@ TEST(BordersTest, TextsHaveLimits) {
   }
 }
 
+TEST(BordersTest, AScheduleHasAtMostAThousandMilestones) {
+  const auto errors = [](int count) {
+    std::string list = "[1 step";
+    for (int i = 1; i < count; ++i) absl::StrAppend(&list, ", ", i + 1, " steps");
+    return ErrorsOf({{"training.optimizer.lr_schedule",
+                      absl::StrCat("{name: multi_step, milestones: ", list, "]}")}});
+  };
+  EXPECT_EQ(errors(1000), "");
+  EXPECT_EQ(errors(1001),
+            "j: error: 'training.optimizer.lr_schedule.milestones' has 1001 entries, 1000 is the "
+            "limit\n");
+}
+
+// Word for word, of each kind of rule.
+TEST(BordersTest, ErrorsNameFieldValueAndLimit) {
+  EXPECT_EQ(ErrorsOf({{"training.optimizer.momentum", "1"}}),
+            "j: error: 'training.optimizer.momentum' must be at least 0 and below 1, found 1\n");
+  EXPECT_EQ(ErrorsOf({{"training.optimizer.weight_decay", "-0.5"}}),
+            "j: error: 'training.optimizer.weight_decay' must be a finite number of at least 0, "
+            "found -0.5\n");
+  EXPECT_EQ(ErrorsOf({{"training.optimizer.learning_rate", "0"}}),
+            "j: error: 'training.optimizer.learning_rate' must be a finite number above 0, found "
+            "0\n");
+  EXPECT_EQ(ErrorsOf({{"checkpoint.every", "0.5s"}}),
+            "j: error: 'checkpoint.every' must be between 1 and 3.2e+07, found 0.5\n");
+  EXPECT_EQ(ErrorsOf({{"training.optimizer.lr_schedule", "{name: cosine, min_rate: 0.3}"}}),
+            "j: error: 'training.optimizer.lr_schedule.min_rate' must not be above the learning "
+            "rate 0.2, found 0.3\n");
+  EXPECT_EQ(
+      ErrorsOf({{"training.optimizer.lr_schedule", "{name: step, every: 1 step, factor: 2}"}}),
+      "j: error: 'training.optimizer.lr_schedule.factor' must be above 0 and at most 1, "
+      "found 2\n");
+  EXPECT_EQ(ErrorsOf({{"training.optimizer.alpha", "0.9"}}),
+            "j: error: 'training.optimizer.alpha' is for the optimizer 'rmsprop' only, found "
+            "'sgd'\n");
+  EXPECT_EQ(ErrorsOf({{"resources.lane_weights", "[1, 0]"}}),
+            "j: error: 'resources.lane_weights' takes numbers above 0 up to 1000000, found 0\n");
+  EXPECT_EQ(ErrorsOf({{"resources.lane_weights", "[1, 1, 1]"}}),
+            "j: error: 'resources.lane_weights' has 3 entries, want one for each of the 2 lanes\n");
+  EXPECT_EQ(ErrorsOf({{"evaluation.metric", "f1"}}),
+            "j: error: 'evaluation.metric' must be one of accuracy, found 'f1'\n");
+  EXPECT_EQ(ErrorsOf({{"data.train_samples", "10"}}),
+            "j: error: 'data.train_samples' is for 'synthetic_digits' only\n");
+  EXPECT_EQ(ErrorsOf({{"model.initializer", "{name: he, scale: 1}"}}),
+            "j: error: 'model.initializer.scale' has no meaning for 'he'\n");
+}
+
 TEST(BordersTest, LanesThatFollowFromWorkersAndDevicesHaveTheirLimit) {
+  EXPECT_THAT(ErrorsOf({{"resources", "{num_workers: 241, gpus_per_worker: 17}"}}),
+              HasSubstr("'resources.lanes' comes to 4097"));
   EXPECT_EQ(ErrorsOf({{"resources", "{num_workers: 64, gpus_per_worker: 64}"}}), "");
   EXPECT_THAT(ErrorsOf({{"resources", "{num_workers: 65, gpus_per_worker: 64}"}}),
               HasSubstr("'resources.lanes' comes to 4160 (workers x devices), 4096 is the limit"));
@@ -188,6 +253,10 @@ TEST(BordersTest, LanesThatFollowFromWorkersAndDevicesHaveTheirLimit) {
   // Of what is wrong already it is not said once more.
   EXPECT_EQ(ParseJobFile(kJob, {{"resources", "{num_workers: 9999}"}}).errors.size(), 1u);
   EXPECT_EQ(ParseJobFile(kJob, {{"resources", "{gpus_per_worker: 9999}"}}).errors.size(), 1u);
+  EXPECT_EQ(ParseJobFile(kJob, {{"resources", "{num_workers: 0, min_workers: 1}"}}).errors.size(),
+            1u);
+  EXPECT_THAT(ErrorsOf({{"resources", "{num_workers: 9999, min_workers: 1025}"}}),
+              HasSubstr("'resources.min_workers' must be between 1 and 1024, found 1025"));
 }
 
 TEST(BordersTest, WhatAKvstoreDoesNotUseIsRefused) {
@@ -204,6 +273,19 @@ TEST(BordersTest, WhatAKvstoreDoesNotUseIsRefused) {
     EXPECT_THAT(ErrorsOf({{"kvstore.type", later}}), HasSubstr("is not supported in this version"));
   }
   EXPECT_THAT(ErrorsOf({{"kvstore.type", "ring"}}), HasSubstr("'kvstore.type' must be one of"));
+}
+
+// No file can say it.
+TEST(BordersTest, AReceivedSpecSaysHowOftenInOneWay) {
+  job::v1::JobSpec spec = ParseJobFile(kJob).spec;
+  spec.mutable_checkpoint()->mutable_every();
+  EXPECT_EQ(std::string(ValidateSpec(spec).message()),
+            "'checkpoint.every' must be a number of steps or epochs, like '10 epochs'");
+  spec.mutable_checkpoint()->mutable_every()->set_steps(1);
+  EXPECT_EQ(ValidateSpec(spec), absl::OkStatus());
+  spec.mutable_checkpoint()->set_every_seconds(5);
+  EXPECT_EQ(std::string(ValidateSpec(spec).message()),
+            "'checkpoint.every' is given in steps or epochs and as a duration: give one");
 }
 
 TEST(BordersTest, AReceivedSpecHoldsNoNumberThatIsNone) {
@@ -230,6 +312,20 @@ TEST(BordersTest, AReceivedSpecHoldsNoNumberThatIsNone) {
     refused([](auto& s, double v) { s.mutable_training()->set_gradient_clip_value(v); }, bad,
             "gradient_clip_value");
     refused([](auto& s, double v) { s.mutable_model()->set_dropout(v); }, bad, "dropout");
+    refused(
+        [](auto& s, double v) {
+          auto& normalize = *s.mutable_data()->add_transforms()->mutable_normalize();
+          normalize.add_mean(v);
+          normalize.add_std(1);
+        },
+        bad, "'data.transforms[0].normalize.mean' takes finite numbers, found ");
+    refused(
+        [](auto& s, double v) {
+          auto& normalize = *s.mutable_data()->add_transforms()->mutable_normalize();
+          normalize.add_mean(0);
+          normalize.add_std(v);
+        },
+        bad, "'data.transforms[0].normalize.std' takes numbers above 0, found ");
     refused([](auto& s, double v) { s.mutable_limits()->set_stall_timeout_seconds(v); }, bad,
             "stall_timeout");
     refused(

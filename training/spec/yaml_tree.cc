@@ -67,6 +67,8 @@ class TreeBuilder : public YAML::EventHandler {
     YamlNode* node = nullptr;
     bool key_pending = false;  // kMap: a key was read, its value comes next
     bool discard = false;      // kMap: the pending value belongs to a duplicate or bad key
+    std::string key;           // the pending one, and where it stood
+    Mark key_mark;
   };
 
   // Opens a value; returns null where the value is the key of a map.
@@ -108,8 +110,10 @@ class TreeBuilder : public YAML::EventHandler {
         return nullptr;
       } else {
         top.key_pending = false;
-        node = top.discard ? &scratch_.emplace_back(std::make_unique<YamlNode>()).operator*()
-                           : &top.node->entries.back().value;
+        node =
+            top.discard
+                ? &scratch_.emplace_back(std::make_unique<YamlNode>()).operator*()
+                : &top.node->entries.emplace_back(YamlNode::Entry{top.key, top.key_mark, {}}).value;
       }
     }
     node->kind = kind;
@@ -120,15 +124,14 @@ class TreeBuilder : public YAML::EventHandler {
 
   void TakeKey(const YAML::Mark& mark, const std::string& key) {
     Level& map = levels_[levels_.size() - 2];
-    if (map.key_pending) return;  // part of a key that is no scalar
     map.key_pending = true;
     map.discard = map.node->Find(key) != nullptr;
     if (map.discard) {
       errors_.push_back({ToMark(mark), absl::StrCat("duplicate key '", key, "'")});
       return;
     }
-    map.node->entries.push_back({key, ToMark(mark), {}});
-    map.node->entries.back().value.mark = ToMark(mark);
+    map.key = key;
+    map.key_mark = ToMark(mark);
   }
 
   void End() { levels_.pop_back(); }
