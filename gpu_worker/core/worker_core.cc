@@ -98,7 +98,6 @@ void WorkerCore::On(const ViewGiven& e, Effects& out) {
     DropStep(out);
     if (!CAPSTAN_MUTANT("weights_survive_lineage")) held_.reset();
     lineage_ = e.lineage;
-    reported_step_ = -1;
     out.emplace_back(OpenLineage{lineage_});
   } else {
     out.emplace_back(UseView{lineage_, generation_});

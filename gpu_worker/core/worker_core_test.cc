@@ -205,6 +205,7 @@ TEST(WorkerCoreTest, SealsAreFoldedAsTheTreeIs) {
   const SealSums part = FoldSeals(tree.WithEmptyLanes({1}), {0, 2}, lanes);
   EXPECT_EQ(part.loss_sum, 1e16);
   EXPECT_EQ(part.samples, 1);
+  EXPECT_EQ(FoldSeals(tree.WithEmptyLanes({0}), {0, 2}, lanes).samples, 2);
 }
 
 TEST(WorkerCoreTest, ASealFollowsItsPushAndIsRepeatedUntilTheNextVersion) {
@@ -221,15 +222,19 @@ TEST(WorkerCoreTest, ASealFollowsItsPushAndIsRepeatedUntilTheNextVersion) {
   EXPECT_THAT(Only<SendSeal>(task.PassTicking(3 * kResend)), SizeIs(3));
   task.Do(WeightsComplete{1, 1});
   EXPECT_THAT(Only<SendSeal>(task.PassTicking(3 * kResend)), IsEmpty());
+  EXPECT_EQ(task.core().NextDeadline(), absl::InfiniteDuration());  // nothing is to be repeated
 }
 
 TEST(WorkerCoreTest, NoSealBeforeThePush) {
   Task task({.lanes = 1});
   task.View(1, 1, {0});
   const int64_t work = Only<ComputeLane>(task.Do(WeightsComplete{1, 0}))[0].work;
+  EXPECT_FALSE(task.core().waiting());
   EXPECT_THAT(Only<SendSeal>(task.Do(LaneComputed{0, work, 0, {}})), IsEmpty());
   EXPECT_THAT(Only<SendSeal>(task.PassTicking(2 * kResend)), IsEmpty());
+  EXPECT_FALSE(task.core().waiting());  // the push is out
   EXPECT_THAT(Only<SendSeal>(task.Do(NodePushed{work, {0, 1}})), SizeIs(1));
+  EXPECT_TRUE(task.core().waiting());
   EXPECT_THAT(Only<SendSeal>(task.Do(NodePushed{work, {0, 1}})), IsEmpty());  // told twice
 }
 
@@ -248,6 +253,7 @@ TEST(WorkerCoreTest, WhatIsLateForItsStepIsDropped) {
   ASSERT_THAT(LanesOf(freed), ElementsAre(0));
   EXPECT_EQ(Only<ComputeLane>(freed)[0].step, 1);
   EXPECT_THAT(Only<SendSeal>(task.Do(NodePushed{old.work, {0, 2}})), IsEmpty());
+  EXPECT_THAT(task.Do(WeightsComplete{1, 1}), IsEmpty());           // repeated
   EXPECT_THAT(LanesOf(task.Do(WeightsComplete{1, 0})), IsEmpty());  // repeated, older
 }
 
@@ -276,6 +282,21 @@ TEST(WorkerCoreTest, OlderViewsAreIgnored) {
   EXPECT_THAT(task.View(2, 3, {1, 1}), IsEmpty());
   EXPECT_THAT(task.View(1, 9, {1, 1}), IsEmpty());
   EXPECT_THAT(LanesOf(task.Compute(task.Do(WeightsComplete{2, 0}))), ElementsAre(0, 1));
+}
+
+// The adapter reads its samples by the owners of the newest view.
+TEST(WorkerCoreTest, AViewOfTheSameLineageIsUsedAndNothingOpenedAnew) {
+  Task task({.lanes = 2});
+  EXPECT_THAT(Only<UseView>(task.View(1, 1, {0, 1})), IsEmpty());
+  task.Do(WeightsComplete{1, 0});
+  const Effects effects = task.View(1, 2, {0, 0});
+  ASSERT_THAT(Only<UseView>(effects), SizeIs(1));
+  EXPECT_TRUE(std::holds_alternative<UseView>(effects.front()));
+  EXPECT_EQ(Only<UseView>(effects)[0].lineage, 1);
+  EXPECT_EQ(Only<UseView>(effects)[0].generation, 2);
+  EXPECT_THAT(Only<OpenLineage>(effects), IsEmpty());
+  ASSERT_THAT(Only<ReportState>(effects), SizeIs(1));
+  EXPECT_EQ(Only<ReportState>(effects)[0].generation, 2);
 }
 
 TEST(WorkerCoreTest, AVersionWithStopIsNeverComputedOn) {
@@ -365,6 +386,12 @@ TEST(WorkerCoreTest, EmptyLanesAreSkipped) {
   EXPECT_THAT(LanesOf(all), ElementsAre(1));
   EXPECT_THAT(NodesOf(all), ElementsAre(Node{1, 1}));
 
+  // What the adapter plans with is the same.
+  const auto samples =
+      training::SamplePlan::Create({.dataset_size = 10, .global_batch = 4, .lanes = 4});
+  EXPECT_THAT(PlanLanes(*samples, {0, 0, 0, 0}, 0, 2, /*step=*/2, /*runs=*/false),
+              ElementsAre(ElementsAre(0), ElementsAre(1)));
+
   Task idle({.lanes = 4, .rank = 1, .dataset = 10, .batch = 4});
   idle.View(1, 1, {0, 0, 1, 1});
   EXPECT_THAT(LanesOf(idle.Do(WeightsComplete{1, 2})), IsEmpty());
@@ -391,6 +418,51 @@ TEST(WorkerCoreTest, EvaluationFollowsTheLanesAndItsPartsAreRepeated) {
   EXPECT_EQ(Only<EvaluateBlock>(gained)[0].block, 0);
   task.Do(WeightsComplete{1, 2});
   EXPECT_THAT(Only<SendEvaluationPart>(task.PassTicking(2 * kResend)), IsEmpty());
+}
+
+TEST(WorkerCoreTest, BlocksAreSpreadOverTheDevices) {
+  Task task({.lanes = 2, .devices = 2, .test = 4});
+  task.View(1, 1, {0, 0});
+  const auto blocks = Only<EvaluateBlock>(task.Do(WeightsComplete{1, 9, true, true}));
+  ASSERT_THAT(blocks, SizeIs(2));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(blocks[i].device, i);
+    EXPECT_EQ(blocks[i].block, i);
+  }
+}
+
+// A device may still be at a block when the next version to be evaluated is here, also one with the
+// same number in another history.
+TEST(WorkerCoreTest, AnEvaluationOfAnotherVersionIsDropped) {
+  for (const auto& [lineage, version] : {std::pair<int64_t, int64_t>{1, 3}, {2, 2}}) {
+    Task task({.lanes = 1, .test = 3});
+    task.View(1, 1, {0});
+    const int64_t work = Only<ComputeLane>(task.Do(WeightsComplete{1, 2, false, true}))[0].work;
+    ASSERT_THAT(Only<EvaluateBlock>(task.Do(LaneComputed{0, work, 0, {}})), SizeIs(1));
+    if (lineage > 1) task.View(lineage, 2, {0});
+    task.Do(WeightsComplete{lineage, version, false, true});
+    const Effects late = task.Do(EvaluationComputed{0, 1, 2, 0, {3, 1.0, 3}});
+    EXPECT_THAT(Only<SendEvaluationPart>(late), IsEmpty());
+    const auto parts = Only<SendEvaluationPart>(task.Compute(late));
+    ASSERT_THAT(parts, SizeIs(1));
+    EXPECT_EQ(parts[0].lineage, lineage);
+    EXPECT_EQ(parts[0].version, version);
+    EXPECT_EQ(parts[0].sums.samples, Task::SumsOf(0).samples);
+  }
+}
+
+// The coordinator hears of the files though the phase stays.
+TEST(WorkerCoreTest, WrittenWeightsAreReportedWhileTheEvaluationIsOwed) {
+  Task task({.lanes = 1, .test = 3});
+  task.View(1, 1, {0});
+  EXPECT_THAT(Only<WriteWeights>(task.Do(WeightsComplete{1, 5, true, true})), SizeIs(1));
+  EXPECT_EQ(task.core().Waiting(), "step 5: evaluates 1 blocks");
+  const auto reports = Only<ReportState>(task.Do(WeightsWritten{1, 5}));
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].phase, Phase::kRunning);
+  task.Do(EvaluationComputed{0, 1, 5, 0, {3, 1.5, 2}});
+  EXPECT_EQ(task.core().phase(), Phase::kFinished);
+  EXPECT_EQ(task.core().Waiting(), "step 5: the last version is here");
 }
 
 // After the last version nobody publishes a newer one: the parts are repeated until StopTask.
@@ -488,6 +560,24 @@ TEST(WorkerCoreTest, LanesTogetherAreOrderedInOneGo) {
     last = task.Do(EvaluationComputed{block.device, 1, 0, block.block, {}});
   }
   EXPECT_THAT(LanesOf(last), ElementsAre(3, 4));
+}
+
+// Lanes of a step and lanes gained in it can wait for the same device. Each is computed into its own
+// work: else a node would lack it for ever.
+TEST(WorkerCoreTest, LanesOfTwoWorksAreNotOrderedInOneGo) {
+  for (const bool together : {false, true}) {
+    SCOPED_TRACE(together);
+    Task task({.lanes = 4, .lanes_together = together, .lanes_at_once = !together});
+    task.View(1, 1, {0, 0, 1, 1});
+    const auto old = Only<ComputeLane>(task.Do(WeightsComplete{1, 0}));
+    ASSERT_THAT(old, SizeIs(2));
+    EXPECT_THAT(LanesOf(task.Do(WeightsComplete{1, 1})), IsEmpty());
+    EXPECT_THAT(LanesOf(task.View(1, 2, {0, 0, 0, 0})), IsEmpty());
+    EXPECT_THAT(LanesOf(task.Do(LaneComputed{0, old[0].work, 0, {}})), IsEmpty());
+    const Effects first = task.Do(LaneComputed{0, old[1].work, 1, {}});
+    EXPECT_THAT(LanesOf(first), ElementsAre(0, 1));
+    EXPECT_THAT(NodesOf(task.Compute(first)), ElementsAre(Node{0, 2}, Node{2, 2}));
+  }
 }
 
 // A suspended job keeps its weights in the shards' files alone.
