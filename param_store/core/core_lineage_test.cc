@@ -18,11 +18,13 @@ using training::Order;
 class CoreLineageTest : public ShardCoreTest {
  protected:
   // As Ready, saving every second version.
-  void ReadySaving(int64_t total_steps = 9, int64_t every = 2) {
+  void ReadySaving(int64_t total_steps = 9, int64_t every = 2,
+                   absl::Duration time = absl::InfiniteDuration()) {
     run_ = {0, 3};
     ShardPlan plan = Plan(0, 1, total_steps);
     plan.evaluate_every_steps = 0;
     plan.checkpoint_every_steps = every;
+    plan.checkpoint_every = time;
     core_.emplace(std::move(plan));
     Start(1);
     Load(1);
@@ -49,6 +51,7 @@ TEST_F(CoreLineageTest, ACheckpointIsWrittenReportedAndTakenWhileStepsGoOn) {
   EXPECT_FALSE(core_->State(now_).has_files());
   RunStep();
   EXPECT_FALSE(All<StateChanged>(Written(2)).empty());
+  EXPECT_EQ(core_->State(now_).files().lineage(), 1);
   EXPECT_EQ(core_->State(now_).files().step(), 2);
   EXPECT_EQ(Reported().step, 2);
   EXPECT_EQ(Reported().samples_used, 8);               // of version 2, though step 2 is decided
@@ -58,6 +61,14 @@ TEST_F(CoreLineageTest, ACheckpointIsWrittenReportedAndTakenWhileStepsGoOn) {
   effects = RunStep();
   ASSERT_THAT(All<WriteFiles>(effects), SizeIs(1));
   EXPECT_EQ(All<WriteFiles>(effects)[0].version, 5);
+}
+
+TEST_F(CoreLineageTest, ACheckpointIsDueWhenItsTimeIsOver) {
+  ReadySaving(/*total_steps=*/9, /*every=*/0, absl::Seconds(10));
+  now_ += absl::Seconds(9);
+  EXPECT_THAT(All<WriteFiles>(RunStep()), IsEmpty());
+  now_ += absl::Seconds(1);
+  EXPECT_THAT(All<WriteFiles>(RunStep()), SizeIs(1));
 }
 
 TEST_F(CoreLineageTest, ACheckpointThatCannotBeWrittenIsGivenUp) {
@@ -194,6 +205,100 @@ TEST_F(CoreLineageTest, ASnapshotOfAnotherHistoryIsRefused) {
   Do(BaseLoaded{.lineage = 4, .version = 0});
   EXPECT_TRUE(core_->State(now_).ready());
   EXPECT_EQ(core_->State(now_).reason(), "");
+  EXPECT_EQ(core_->State(now_).message(), "");
+}
+
+// What is said between the two would be taken for the new one's.
+TEST_F(CoreLineageTest, NothingOfTheOldLineageIsLeft) {
+  ReadySaving(/*total_steps=*/3, /*every=*/1);
+  for (int i = 0; i < 3; ++i) {
+    now_ += absl::Seconds(1);
+    RunStep();
+  }
+  Written(1);
+  Written(3, absl::DataLossError("fsync: Input/output error"));
+  node::v1::ShardState state = core_->State(now_);
+  ASSERT_TRUE(state.stopped() && state.has_files() && state.has_lead());
+  ASSERT_EQ(state.paces_size(), 2);
+
+  EXPECT_THAT(All<StateChanged>(Start(2)), SizeIs(1));
+  state = core_->State(now_);
+  EXPECT_FALSE(state.ready() || state.stopped() || state.has_files() || state.has_lead());
+  EXPECT_EQ(state.paces_size(), 0);
+  EXPECT_EQ(core_->version(), -1);
+  EXPECT_EQ(core_->NextDeadline(), absl::InfiniteDuration());  // no file is owed
+  EXPECT_THAT(All<SendHelloReply>(Load(2)), IsEmpty());        // its streams have ended
+  EXPECT_EQ(core_->State(now_).paces_size(), 0);
+
+  Hello(kW0, StreamKind::kData, 0, -1, 2);
+  EXPECT_THAT(All<RetireVersion>(Do(Frame(kW0, 0, {0, 1}))), IsEmpty());
+  EXPECT_THAT(All<WriteFiles>(RunStep()), SizeIs(1));
+  // Files of the old one with the same number are not the new one's.
+  FilesWritten old{.lineage = 1, .version = 1};
+  old.files.emplace_back().set_name("shard-0.safetensors");
+  EXPECT_THAT(Do(old), IsEmpty());
+  EXPECT_FALSE(core_->State(now_).has_files());
+  Do(FilesTaken{1, 1});
+  Written(1);
+  EXPECT_EQ(core_->State(now_).files().lineage(), 2);
+}
+
+// Else a shard that missed a decision would wait for it for ever.
+TEST_F(CoreLineageTest, WhatAShardShowedInTheOldLineageDoesNotCount) {
+  Ready(0, 2);
+  for (const int64_t lineage : {1, 2}) {
+    SCOPED_TRACE(lineage);
+    if (lineage == 2) {
+      ASSERT_NE(core_->NextDeadline(), absl::InfiniteDuration());  // a decision is repeated
+      Start(2);
+      EXPECT_EQ(core_->NextDeadline(), absl::InfiniteDuration());
+      Load(2);
+      Hello(kW0, StreamKind::kData, 0, -1, 2);
+    }
+    EXPECT_THAT(All<SendDecision>(Hello(kShard1, StreamKind::kShard, 1, 0, lineage)), IsEmpty());
+    Do(Frame(kW0, 0, {0, 2}));
+    Roots();
+    Seal(kW0, 0);
+    EXPECT_THAT(All<SendDecision>(Do(PartArrived{kShard1, 0, 1, true})), SizeIs(1));
+    now_ = core_->NextDeadline();
+    EXPECT_THAT(All<SendDecision>(Do(Tick{})), SizeIs(1));
+    Do(ShownArrived{kShard1, 1});
+  }
+}
+
+TEST_F(CoreLineageTest, AShardLeavesTheStreamToTheLeadOfTheOldLineage) {
+  const absl::Status gone = absl::UnavailableError("gone");
+  Make(1, 2);
+  EXPECT_THAT(All<DropLead>(Start(1)), IsEmpty());  // there is none yet
+  Load(1);
+  for (const int64_t backoff_ms : {50, 100}) {  // also before it was ever open
+    Do(LeadClosed{1, gone});
+    EXPECT_EQ(core_->NextDeadline(), now_ + absl::Milliseconds(backoff_ms));
+    now_ = core_->NextDeadline();
+    EXPECT_THAT(All<ConnectLead>(Do(Tick{})), SizeIs(1));
+  }
+  Do(LeadOpened{1});
+  Hello(kW0, StreamKind::kData, 0);
+  Do(Frame(kW0, 0, {0, 2}));
+  EXPECT_THAT(All<SendPart>(Roots()), SizeIs(1));
+
+  EXPECT_THAT(All<DropLead>(Start(2)), SizeIs(1));
+  EXPECT_EQ(core_->NextDeadline(), absl::InfiniteDuration());
+  EXPECT_THAT(All<ConnectLead>(Load(2)), SizeIs(1));
+  EXPECT_THAT(Do(LeadClosed{1, gone}), IsEmpty());
+  EXPECT_EQ(core_->NextDeadline(), absl::InfiniteDuration());
+  Do(LeadOpened{1});
+  Hello(kW0, StreamKind::kData, 0, -1, 2);
+  Do(Frame(kW0, 0, {0, 2}));
+  EXPECT_THAT(All<SendPart>(Roots()), IsEmpty());  // the stream is not open yet
+  EXPECT_THAT(All<SendPart>(Do(LeadOpened{2})), SizeIs(1));
+  Do(LeadClosed{2, gone});
+  EXPECT_EQ(core_->NextDeadline(), now_ + absl::Milliseconds(50));
+  EXPECT_THAT(All<DropLead>(Do(EndJob{})), SizeIs(1));
+
+  Ready(0, 2);
+  EXPECT_THAT(All<DropLead>(Start(2)), IsEmpty());  // this one is the lead
+  EXPECT_THAT(All<DropLead>(Do(EndJob{})), IsEmpty());
 }
 
 }  // namespace

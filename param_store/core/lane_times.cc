@@ -17,13 +17,9 @@ double Median(const Numbers& numbers) {
 
 }  // namespace
 
+// What is not cleared is of the running step; BeginStep makes it anew.
 void LaneTimes::Clear() {
   running_ = false;
-  owners_.clear();
-  lanes_.clear();
-  missing_.clear();
-  computes_.clear();
-  done_.clear();
   steps_.clear();
   workers_.clear();
 }

@@ -87,6 +87,34 @@ TEST_F(LaneTimesTest, OfDifferentStepsTheMedianCounts) {
   EXPECT_EQ(times_.NextLate(now_), now_ + absl::Milliseconds(1200));
 }
 
+// The last 15 of 16 count: eight of 300 ms and seven of 900 ms.
+TEST_F(LaneTimesTest, OldStepsAreForgotten) {
+  for (int i = 0; i < 16; ++i) {
+    Begin();
+    SealAt(10, 0, 6);
+    now_ += absl::Milliseconds(i == 0 || i > 8 ? 900 : 300);
+  }
+  Begin();
+  SealAt(10, 0, 2);
+  EXPECT_EQ(times_.NextLate(now_), now_ + absl::Milliseconds(1200));
+}
+
+TEST_F(LaneTimesTest, AWorkerIsDoneOnceHoweverItsLanesCome) {
+  Begin();
+  SealAt(10, 0, 1);
+  SealAt(20, 0, 2);                                          // covers what was here
+  times_.SetOwners(owners_, now_ + absl::Milliseconds(25));  // moves no lane
+  SealAt(30, 2, 2);
+  SealAt(40, 4, 1);
+  times_.SetOwners(owners_, now_ + absl::Milliseconds(45));
+  SealAt(50, 5, 1);
+  for (const int32_t rank : {0, 1, 2}) {
+    EXPECT_EQ(times_.workers().at(rank).steps, 1) << rank;
+    EXPECT_EQ(times_.workers().at(rank).lanes, 2) << rank;
+  }
+  EXPECT_DOUBLE_EQ(times_.workers().at(2).seconds, 0.05);
+}
+
 TEST_F(LaneTimesTest, NeverBeforeTheFloorAndNotInTheFirstSteps) {
   Steps(2);
   Begin();
@@ -165,6 +193,11 @@ TEST_F(ShardCoreTest, ALateLaneIsToldAtOnce) {
   EXPECT_THAT(All<StateChanged>(Do(Tick{})), SizeIs(1));
   EXPECT_THAT(core_->State(now_).waiting().late_lanes(), ElementsAre(1));
   EXPECT_EQ(core_->NextDeadline(), absl::InfiniteDuration());
+
+  // Its new owner is given twice the time.
+  Do(ViewChange{.lineage = 1, .generation = 2, .workers = {0, 1}, .lane_owners = {0, 0}});
+  EXPECT_THAT(core_->State(now_).waiting().late_lanes(), IsEmpty());
+  EXPECT_EQ(core_->NextDeadline(), now_ + absl::Seconds(1));
 }
 
 }  // namespace

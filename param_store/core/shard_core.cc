@@ -28,7 +28,6 @@ ShardCore::ShardCore(ShardPlan plan, ShardTimes times)
 
 Effects ShardCore::Step(const Event& event, absl::Duration now) {
   now_ = now;
-  effects_.clear();
   if (!ended_) std::visit([this](const auto& e) { On(e); }, event);
   return std::exchange(effects_, {});
 }

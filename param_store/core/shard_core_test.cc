@@ -27,6 +27,7 @@ TEST_F(ShardCoreTest, AStepIsFoldedCheckedDecidedAppliedAndSent) {
   EXPECT_THAT(All<CheckRoots>(effects), IsEmpty());
   EXPECT_THAT(core_->State(now_).waiting().lanes(), ElementsAre(0, 1));  // lane 0: its seal
   EXPECT_EQ(core_->State(now_).waiting().missing_chunks(), 3);
+  EXPECT_EQ(core_->State(now_).waiting().chunks(), 3);
   EXPECT_EQ(core_->waiting_workers(), 1);
 
   effects = Do(Frame(kW1, 0, {1, 1}));
@@ -47,7 +48,18 @@ TEST_F(ShardCoreTest, AStepIsFoldedCheckedDecidedAppliedAndSent) {
   EXPECT_LT(IndexOf<ApplyStep>(effects), IndexOf<SendWeights>(effects));
   ASSERT_THAT(All<LogStep>(effects), SizeIs(1));
   EXPECT_EQ(All<LogStep>(effects)[0].line.loss, 4.0);  // two seals of 8 over 4 samples
+  EXPECT_EQ(All<LogStep>(effects)[0].line.lineage, 1);
+  EXPECT_THAT(All<StateChanged>(effects), SizeIs(1));  // the first step of a history is news
   EXPECT_EQ(core_->version(), 1);
+}
+
+TEST_F(ShardCoreTest, AWaitIsCountedFromItsVersion) {
+  now_ = absl::Seconds(10);
+  Ready();
+  EXPECT_EQ(core_->State(now_ + absl::Seconds(2)).waiting().seconds(), 2);
+  now_ += absl::Seconds(3);
+  RunStep();
+  EXPECT_EQ(core_->State(now_ + absl::Seconds(2)).waiting().seconds(), 2);
 }
 
 struct Refusal {
@@ -127,6 +139,56 @@ TEST_F(ShardCoreTest, WhatDoesNotFitEndsTheStreamAndChangesNothing) {
   }
 }
 
+TEST_F(ShardCoreTest, AFrameThatBeginsHereAndEndsElsewhereIsRefused) {
+  Ready(/*shard=*/0, /*num_shards=*/2);
+  run_.chunk_count = 2;  // the second is of shard 1
+  EXPECT_EQ(ClosedWith(Do(Frame(kW0, 0, {0, 1})), kW0), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(core_->drops().wrong_shard, 1);
+}
+
+// 5 samples in batches of 4: the second step has one, so lane 1 is empty in it.
+TEST_F(ShardCoreTest, APastStepMayHaveHadLanesThatThisOneLacks) {
+  Make(0, 1);
+  ShardPlan plan = Plan(0, 1);
+  plan.samples = *training::SamplePlan::Create({.dataset_size = 5, .global_batch = 4, .lanes = 2});
+  core_.emplace(std::move(plan));
+  Start(1);
+  Load(1);
+  Hello(kW0, StreamKind::kData, 0);
+  Hello(kW1, StreamKind::kData, 1);
+  RunStep();
+  ASSERT_EQ(core_->version(), 1);
+  const Effects late = Do(Frame(kW1, 0, {1, 1}));
+  EXPECT_EQ(ClosedWith(late, kW1), absl::StatusCode::kOk);
+  EXPECT_THAT(All<SendAck>(late), SizeIs(1));
+  EXPECT_EQ(core_->drops().past, 3);
+  EXPECT_EQ(ClosedWith(Do(Frame(kW1, 1, {1, 1})), kW1), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(All<CheckRoots>(Do(Frame(kW0, 1, {0, 1}))), SizeIs(1));
+}
+
+// An answer that comes too late, or twice: it would stand for sums that are not there.
+TEST_F(ShardCoreTest, RootsOfAnotherStepOrLineageDoNotCount) {
+  Ready();
+  RunStep();
+  EXPECT_THAT(Do(RootsChecked{1, 0, true}), IsEmpty());
+  EXPECT_THAT(All<ApplyStep>(Seal(kW0, 1)), IsEmpty());
+  EXPECT_EQ(core_->version(), 1);
+  Start(2);
+  Load(2);
+  Hello(kW0, StreamKind::kData, 0, -1, 2);
+  EXPECT_THAT(Do(RootsChecked{1, 0, true}), IsEmpty());
+  Seal(kW0, 0);
+  EXPECT_EQ(core_->version(), 0);
+  Do(Frame(kW0, 0, {0, 2}));
+  EXPECT_THAT(All<ApplyStep>(Roots()), SizeIs(1));
+
+  Ready(1, 2);
+  Do(LeadOpened{1});
+  Do(Frame(kW0, 0, {0, 2}));
+  EXPECT_THAT(All<SendPart>(Roots()), SizeIs(1));
+  EXPECT_THAT(Roots(/*finite=*/false), IsEmpty());
+}
+
 TEST_F(ShardCoreTest, OutcomesOfRepeatedAndOverlappingNodes) {
   using Outcomes = std::vector<FrameOutcome>;
   Ready();
@@ -185,12 +247,14 @@ TEST_F(ShardCoreTest, ANonFiniteStepIsSkippedAndPublished) {
 
 TEST_F(ShardCoreTest, ThreeNonFiniteStepsAreReported) {
   Ready(0, 1, /*total_steps=*/8);
+  Effects last;
   for (int step = 0; step < 3; ++step) {
     Do(Frame(kW0, step, {0, 2}));
     Roots(false);
-    Seal(kW0, step);
+    last = Seal(kW0, step);
     if (step == 1) Evaluate(2);
   }
+  EXPECT_THAT(All<StateChanged>(last), SizeIs(1));  // the coordinator ends the job
   EXPECT_EQ(core_->version(), 2);
   EXPECT_EQ(core_->State(now_).lead().reason(), "NonFiniteLoss");
 }
@@ -239,12 +303,17 @@ TEST_F(ShardCoreTest, HellosAreAnsweredByLineageDigestAndView) {
     const Effects effects = Do(c.hello);
     EXPECT_EQ(ClosedWith(effects, 20), c.code);
     EXPECT_THAT(All<SendHelloReply>(effects), SizeIs(c.code == StatusCode::kOk ? 1 : 0));
+    const bool invalid = c.code == StatusCode::kInvalidArgument;
+    EXPECT_EQ(core_->drops().invalid, invalid ? 1 : 0);
+    EXPECT_EQ(core_->drops().lineage, invalid || c.code == StatusCode::kOk ? 0 : 1);
   }
   Make(1, 2);
   Start(2);
   Load(2);
   const Effects effects = Do(StreamOpened{20, StreamKind::kControl, digest, 2, 0, -1});
   EXPECT_EQ(ClosedWith(effects, 20), StatusCode::kInvalidArgument);  // seals go to the lead
+  EXPECT_EQ(ClosedWith(Do(StreamOpened{21, StreamKind::kShard, digest, 2, 1, 0}), 21),
+            StatusCode::kInvalidArgument);  // so do parts
 }
 
 TEST_F(ShardCoreTest, AStreamGetsWhatItLacks) {
@@ -262,9 +331,17 @@ TEST_F(ShardCoreTest, AStreamThatComesWhileTheBaseIsLoadedIsAnsweredAfterwards) 
   Make(0, 1);
   Start(1);
   EXPECT_THAT(Hello(kW0, StreamKind::kData, 0), IsEmpty());
+  EXPECT_THAT(Hello(kW1, StreamKind::kData, 1, /*have=*/0), IsEmpty());
+  EXPECT_THAT(Hello(20, StreamKind::kData, 1, /*have=*/1), IsEmpty());
   const Effects effects = Load(1);
-  ASSERT_THAT(All<SendHelloReply>(effects), SizeIs(1));
-  EXPECT_THAT(All<SendWeights>(effects), SizeIs(1));
+  EXPECT_THAT(All<StateChanged>(effects), SizeIs(1));
+  EXPECT_THAT(All<SendHelloReply>(effects), SizeIs(2));
+  ASSERT_THAT(All<SendWeights>(effects), SizeIs(1));
+  EXPECT_EQ(All<SendWeights>(effects)[0].stream, kW0);
+  EXPECT_EQ(ClosedWith(effects, 20), absl::StatusCode::kInvalidArgument);  // ahead of the base
+  RunStep();
+  EXPECT_THAT(Load(1), IsEmpty());  // told twice: what was computed since stays
+  EXPECT_EQ(core_->version(), 1);
 }
 
 TEST_F(ShardCoreTest, MessagesOfTheWrongStreamEndIt) {
@@ -295,6 +372,7 @@ TEST_F(ShardCoreTest, AViewThatDropsAWorkerClosesItsStreams) {
       Do(ViewChange{.lineage = 1, .generation = 2, .workers = {1}, .lane_owners = {1, 1}});
   EXPECT_EQ(ClosedWith(effects, kW0), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ClosedWith(effects, kW1), absl::StatusCode::kOk);
+  EXPECT_EQ(core_->State(now_).generation(), 2);
 }
 
 // ---- Lineages ----
@@ -329,6 +407,23 @@ TEST_F(ShardCoreTest, ABaseThatCannotBeLoadedIsReported) {
 }
 
 // ---- R7 over several shards ----
+
+// The lead decides with the part of every shard: a decision that comes before it is of another
+// history, and what it asks for is not here.
+TEST_F(ShardCoreTest, ADecisionBeforeTheOwnPartIsNotFollowed) {
+  Ready(1, 2);
+  Do(LeadOpened{1});
+  training::Decision decision;
+  decision.apply = true;
+  decision.learning_rate = 0.5;
+  EXPECT_THAT(Do(DecisionArrived{1, decision}), IsEmpty());
+  Do(Frame(kW0, 0, {0, 2}));
+  EXPECT_THAT(Do(DecisionArrived{1, decision}), IsEmpty());
+  EXPECT_EQ(core_->version(), 0);
+  Roots();
+  EXPECT_THAT(All<StateChanged>(Do(DecisionArrived{1, decision})), SizeIs(1));
+  EXPECT_EQ(core_->version(), 1);
+}
 
 TEST_F(ShardCoreTest, AShardRepeatsItsPartUntilTheDecisionIsThere) {
   Make(1, 2);
@@ -370,7 +465,7 @@ TEST_F(ShardCoreTest, APartIsSaidAgainOnANewStreamToTheLead) {
   EXPECT_THAT(All<SendPart>(Roots()), IsEmpty());  // no stream yet
   EXPECT_THAT(All<SendPart>(Do(LeadOpened{1})), SizeIs(1));
   Do(LeadClosed{1, absl::UnavailableError("gone")});
-  for (const int64_t backoff_ms : {50, 100, 200}) {
+  for (const int64_t backoff_ms : {50, 100, 200, 400, 800, 1600, 2000, 2000}) {
     const absl::Duration start = now_;
     while (true) {
       now_ = core_->NextDeadline();
@@ -438,6 +533,9 @@ TEST_F(ShardCoreTest, TheLastVersionIsShownAndTheDecisionNoLongerRepeated) {
   EXPECT_THAT(All<SendDecision>(Do(Tick{})), IsEmpty());
   EXPECT_EQ(core_->NextDeadline(), absl::InfiniteDuration());
   EXPECT_EQ(ClosedWith(Do(ShownArrived{kShard1, 2}), kShard1), absl::StatusCode::kInvalidArgument);
+  Hello(31, StreamKind::kShard, 1, 1);
+  EXPECT_THAT(Do(ShownArrived{31, 0}), IsEmpty());
+  EXPECT_EQ(ClosedWith(Do(ShownArrived{31, -1}), 31), absl::StatusCode::kInvalidArgument);
 }
 
 // ---- Evaluation, the end, files ----
@@ -466,11 +564,14 @@ TEST_F(ShardCoreTest, TheEndStopsWritesAndReports) {
   EXPECT_EQ(core_->State(now_).lead().epochs(0).validation_accuracy(), 0.5);
   EXPECT_FALSE(core_->State(now_).has_waiting());
 
+  Do(FilesTaken{1, 2});  // before it is written
   Do(FilesWritten{.lineage = 1, .version = 2, .error = absl::ResourceExhaustedError("disk full")});
   EXPECT_EQ(core_->State(now_).files().error(), "disk full");
   Do(FilesTaken{1, 2});  // whatever others make of the error: the last version is owed
+  EXPECT_EQ(core_->NextDeadline(), now_ + absl::Seconds(1));
   now_ = core_->NextDeadline();
   EXPECT_THAT(All<WriteFiles>(Do(Tick{})), SizeIs(1));  // tried again
+  EXPECT_EQ(core_->NextDeadline(), absl::InfiniteDuration());
   common::v1::FileInfo file;
   file.set_name("shard-0.safetensors");
   Do(FilesWritten{.lineage = 1, .version = 2, .files = {file}});

@@ -30,6 +30,13 @@ class SlowReaderTest : public ShardCoreTest {
     if (shard == 0 && num_shards > 1) Hello(kShard1, StreamKind::kShard, 1, 0);
     Do(ViewChange{.lineage = 1, .generation = 2, .workers = {0, 1}, .lane_owners = {0, 0}});
   }
+  void StartOver(int64_t lineage) {
+    Do(StartLineage{.lineage = lineage,
+                    .generation = 9,
+                    .run = run_,
+                    .workers = {0, 1},
+                    .lane_owners = {0, 0}});
+  }
   static std::vector<int64_t> SentTo(StreamId stream, const Effects& effects) {
     std::vector<int64_t> versions;
     for (const SendWeights& send : All<SendWeights>(effects)) {
@@ -84,7 +91,7 @@ TEST_F(SlowReaderTest, OneVersionIsHeldForAllOfThem) {
   EXPECT_THAT(SentTo(kW2, effects), IsEmpty());
   ASSERT_EQ(All<DropWeights>(effects).size(), 1u);
   EXPECT_EQ(All<DropWeights>(effects)[0].stream, kW2);
-  RunStep();
+  EXPECT_THAT(All<DropWeights>(RunStep()), IsEmpty());  // there is nothing left of it
   Do(WeightsTaken{kW1, 0});
   effects = RunStep();
   EXPECT_EQ(HeldBy(effects), -1);
@@ -114,10 +121,11 @@ TEST_F(SlowReaderTest, ANewStreamGoesOnWithTheHeldVersion) {
   Do(StreamClosed{kW1});
   constexpr StreamId kAgain = 31;
   EXPECT_THAT(SentTo(kAgain, Hello(kAgain, StreamKind::kData, 1)), ElementsAre(0));
+  EXPECT_EQ(HeldBy(RunStep()), 0);  // as long as that takes
   Do(StreamClosed{kAgain});
   constexpr StreamId kHasIt = 32;  // and waits where it has it
   EXPECT_THAT(SentTo(kHasIt, Hello(kHasIt, StreamKind::kData, 1, /*have=*/0)), IsEmpty());
-  EXPECT_THAT(SentTo(kHasIt, RunStep()), ElementsAre(3));
+  EXPECT_THAT(SentTo(kHasIt, RunStep()), ElementsAre(4));
 }
 
 TEST_F(SlowReaderTest, TheLastVersionGoesToEverybody) {
@@ -185,6 +193,25 @@ TEST_F(SlowReaderTest, AShardHoldsWhatTheLeadSays) {
   // What is not here cannot be held.
   part();
   EXPECT_EQ(All<ApplyStep>(decide({1, {1}})).at(0).held_version, -1);
+
+  // Nothing is held in the next history: its weights go to everybody.
+  part();
+  const int64_t at = core_->version();
+  EXPECT_EQ(All<ApplyStep>(decide({at, {1}})).at(0).held_version, at);
+  StartOver(2);
+  Do(BaseLoaded{.lineage = 2, .version = 7});
+  EXPECT_THAT(SentTo(kW1, Hello(kW1, StreamKind::kData, 1, -1, 2)), ElementsAre(7));
+}
+
+TEST_F(SlowReaderTest, ANewHistoryHasNoSlowReaders) {
+  Begin(0, 1);
+  RunStep();
+  RunStep();
+  EXPECT_EQ(core_->State(now_).lead().slow_readers_size(), 1);
+  StartOver(2);
+  Load(2);
+  EXPECT_EQ(core_->State(now_).lead().slow_readers_size(), 0);
+  EXPECT_EQ(core_->missed_versions(), 2);  // of all of them
 }
 
 }  // namespace
