@@ -31,10 +31,8 @@ void ShardCore::On(const StartLineage& event) {
   message_.clear();
   version_ = -1;
   stop_ = evaluate_ = false;
-  held_.clear();
   held_version_ = {};
   missed_.clear();
-  finite_.reset();
   lead_.reset();
   lead_open_ = false;
   connect_at_ = repeat_part_at_ = repeat_decision_at_ = write_at_ = late_at_ =

@@ -182,6 +182,7 @@ TEST_F(ShardCoreTest, ALateLaneIsToldAtOnce) {
   ASSERT_EQ(before.paces_size(), 2);
   EXPECT_EQ(before.paces(1).rank(), 1);
   EXPECT_EQ(before.paces(1).steps(), 4);
+  EXPECT_EQ(before.paces(1).lanes(), 4);
   EXPECT_DOUBLE_EQ(before.paces(1).seconds(), 0.12);
   EXPECT_DOUBLE_EQ(before.paces(0).seconds(), 0.08);
 

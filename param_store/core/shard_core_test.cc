@@ -53,6 +53,18 @@ TEST_F(ShardCoreTest, AStepIsFoldedCheckedDecidedAppliedAndSent) {
   EXPECT_EQ(core_->version(), 1);
 }
 
+TEST_F(ShardCoreTest, AStateSaysWhatItIsOf) {
+  Ready(1, 2);
+  EXPECT_EQ(core_->State(now_).shard(), 1);
+  Ready();
+  RunStep();
+  const node::v1::ShardState state = core_->State(now_);
+  EXPECT_EQ(state.job_id(), "j1");
+  EXPECT_EQ(state.shard(), 0);
+  EXPECT_EQ(state.version(), 1);
+  EXPECT_EQ(state.waiting().step(), 1);
+}
+
 TEST_F(ShardCoreTest, AWaitIsCountedFromItsVersion) {
   now_ = absl::Seconds(10);
   Ready();

@@ -59,6 +59,7 @@ TEST_F(SlowReaderTest, FinishesTheVersionItIsInsideAndGoesToTheNewest) {
   effects = RunStep();
   EXPECT_EQ(HeldBy(effects), 0);
   EXPECT_THAT(SentTo(kW1, effects), IsEmpty());
+  EXPECT_EQ(core_->State(now_).lead().slow_readers(0).rank(), 1);
   EXPECT_EQ(core_->State(now_).lead().slow_readers(0).missed_versions(), 2);
   Do(WeightsTaken{kW0, 2});
   Do(WeightsTaken{kW1, 0});
