@@ -85,6 +85,17 @@ TEST(FrameCodecTest, WritesWeightsWhatProtobufReads) {
   EXPECT_EQ(prefix + payload, want.SerializeAsString());
 }
 
+TEST(FrameCodecTest, WritesAPayloadOfAnyLength) {
+  for (const size_t size : {1, 4, 127, 128, 16384, 1 << 20}) {
+    v1::ExchangeRequest want;
+    *want.mutable_frame() = SomeFrame();
+    const std::string prefix = EncodePrefix(want.frame(), size);
+    const std::string payload(size, 'x');
+    want.mutable_frame()->set_payload(payload);
+    EXPECT_EQ(prefix + payload, want.SerializeAsString()) << size;
+  }
+}
+
 TEST(FrameCodecTest, AFrameWithoutPayloadIsAMessageToo) {
   v1::ExchangeRequest want;
   want.mutable_frame()->set_step(3);
@@ -207,6 +218,40 @@ TEST(FrameCodecTest, APayloadOfOneMebibytePassesAndNoMore) {
   piece = bytes;
   EXPECT_THAT(std::string(DecodeRequest({&piece, 1}).status().message()),
               HasSubstr("limit 1048576"));
+}
+
+// A field that nobody knows, of so many bytes with its tag and length.
+std::string UnknownField(size_t size_bytes) {
+  const size_t n = size_bytes - 5;
+  std::string out = "\xa2\x01";
+  out.push_back(static_cast<char>(n | 0x80));
+  out.push_back(static_cast<char>((n >> 7) | 0x80));
+  out.push_back(static_cast<char>(n >> 14));
+  return out + std::string(n, 'h');
+}
+
+TEST(FrameCodecTest, EachLimitIsTheLargestThatPasses) {
+  const auto decode = [](const std::string& bytes) {
+    const absl::string_view piece = bytes;
+    return DecodeRequest({&piece, 1}).status();
+  };
+  EXPECT_EQ(decode(Lengths(UnknownField(kMaxHeaderBytes))), absl::OkStatus());
+  EXPECT_THAT(std::string(decode(Lengths(UnknownField(kMaxHeaderBytes + 1))).message()),
+              HasSubstr("header: 65537 bytes, limit 65536"));
+
+  v1::ExchangeRequest seal;
+  seal.mutable_seal()->set_step(3);
+  const std::string small = seal.SerializeAsString();
+  EXPECT_EQ(decode(small + UnknownField(kMaxHeaderBytes - small.size())), absl::OkStatus());
+  EXPECT_THAT(
+      std::string(decode(small + UnknownField(kMaxHeaderBytes + 1 - small.size())).message()),
+      HasSubstr("65537 bytes without a payload, limit 65536"));
+
+  const std::string payload = Lengths(std::string(kMaxPayloadBytes, 'p'));
+  const size_t left = kMaxMessageBytes - 4 - payload.size();  // 4: tag and length of the frame
+  EXPECT_EQ(decode(Lengths(UnknownField(left) + payload)), absl::OkStatus());
+  EXPECT_THAT(std::string(decode(Lengths(UnknownField(left + 1) + payload)).message()),
+              HasSubstr("1114113 bytes, limit 1114112"));
 }
 
 // A wrong wire type of a known field is an unknown field to protobuf, and to us.
