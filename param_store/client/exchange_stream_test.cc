@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -73,19 +77,33 @@ class SlowStrand final : public Strand {
   int posts_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-TEST(ExchangeStreamTest, NoMessageOvertakesTheOneBeforeItOnItsWayToTheStrand) {
-  const std::string folder = *services::MakePrivateDir("stream-test");
-  Talker talker;
-  services::ServerOptions options;
-  options.listen = *services::ParseEndpoint(absl::StrCat("unix:", folder, "/s.sock"));
-  options.drain_timeout = absl::Milliseconds(200);
-  auto server =
-      services::Server::Start(options, {{v1::ParamStoreService::service_full_name(), &talker}});
-  ASSERT_TRUE(server.ok()) << server.status();
-  services::ChannelOptions channel;
-  channel.peer = options.listen;
-  grpc::GenericStub stub(*services::MakeChannel(channel));
+class ExchangeStreamTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    services::ServerOptions options;
+    options.listen = *services::ParseEndpoint(absl::StrCat("unix:", folder_, "/s.sock"));
+    options.drain_timeout = absl::Milliseconds(200);
+    auto server =
+        services::Server::Start(options, {{v1::ParamStoreService::service_full_name(), &talker_}});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    services::ChannelOptions channel;
+    channel.peer = options.listen;
+    stub_ = std::make_unique<grpc::GenericStub>(*services::MakeChannel(channel));
+  }
+  void TearDown() override {
+    stub_.reset();
+    server_->Shutdown();
+    EXPECT_TRUE(services::RemoveTree("/tmp", folder_).ok());
+  }
 
+  const std::string folder_ = *services::MakePrivateDir("stream-test");
+  Talker talker_;
+  std::unique_ptr<services::Server> server_;
+  std::unique_ptr<grpc::GenericStub> stub_;
+};
+
+TEST_F(ExchangeStreamTest, NoMessageOvertakesTheOneBeforeItOnItsWayToTheStrand) {
   SlowStrand strand;
   LiveStreams live;
   std::vector<int64_t> versions;  // of the strand
@@ -101,7 +119,7 @@ TEST(ExchangeStreamTest, NoMessageOvertakesTheOneBeforeItOnItsWayToTheStrand) {
     if (versions.size() == 3) stream->Cancel();
   };
   handlers.on_done = [&](const grpc::Status&) { strand.loop.Stop(); };
-  strand.loop.Post([&] { stream = ExchangeStream::Start(stub, strand, live, handlers); });
+  strand.loop.Post([&] { stream = ExchangeStream::Start(*stub_, strand, live, handlers); });
   strand.loop.PostAfter(kStreamLimit, [&] {
     ADD_FAILURE() << versions.size() << " messages came";
     stream->Cancel();
@@ -110,9 +128,43 @@ TEST(ExchangeStreamTest, NoMessageOvertakesTheOneBeforeItOnItsWayToTheStrand) {
   thread.join();
   live.WaitForNone();
   EXPECT_THAT(versions, testing::ElementsAre(0, 1, 2));
-  stream.reset();
-  (*server)->Shutdown();
-  EXPECT_TRUE(services::RemoveTree("/tmp", folder).ok());
+}
+
+// Whoever waits for a gradient that comes back to its pool may use the stream at the same time.
+TEST_F(ExchangeStreamTest, WhatAMessageHoldsIsLetGoOutsideTheLock) {
+  StrandLoop strand;
+  LiveStreams live;
+  std::shared_ptr<ExchangeStream> stream;
+  std::thread other;
+  std::promise<bool> used;  // by another thread while what the message holds is let go
+  const std::string bytes(64, 'x');
+  const auto let_go = [&](const std::string*) {
+    auto asked = std::make_shared<std::promise<void>>();
+    std::future<void> answered = asked->get_future();
+    other = std::thread([&stream, asked] {
+      stream->sending();
+      asked->set_value();
+    });
+    used.set_value(answered.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  };
+  ExchangeStream::Handlers handlers;
+  handlers.on_message = [](const grpc::ByteBuffer&) {};
+  handlers.on_done = [&](const grpc::Status&) { strand.Stop(); };
+  strand.Post([&] {
+    stream = ExchangeStream::Start(*stub_, strand, live, handlers);
+    v1::Frame frame;
+    frame.set_step(1);
+    const wire::OutgoingBytes payload{bytes, std::shared_ptr<const std::string>(&bytes, let_go)};
+    stream->Send(wire::MakeByteBuffer(wire::EncodePrefix(frame, bytes.size()), {&payload, 1}));
+  });
+  std::thread thread([&] { strand.Run(); });
+  std::future<bool> result = used.get_future();
+  ASSERT_EQ(result.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_TRUE(result.get());
+  other.join();
+  strand.Post([&] { stream->Cancel(); });
+  thread.join();
+  live.WaitForNone();
 }
 
 }  // namespace

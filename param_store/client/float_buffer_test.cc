@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "tests/support/asleep.h"
+
 namespace capstan::param_store::client {
 namespace {
 
@@ -35,6 +41,23 @@ TEST(BufferPoolTest, KeepsNoMoreFreeBuffersThanItMay) {
   held.clear();
   EXPECT_EQ(pool.allocated(), 1);
   EXPECT_EQ(pool.lent(), 0);
+}
+
+TEST(BufferPoolTest, AWaitEndsWithItsTimeOrWithAReturn) {
+  BufferPool pool(4);
+  std::shared_ptr<FloatBuffer> lent = pool.Lend();
+  pool.WaitForReturn(absl::Milliseconds(1));  // there is none
+  std::promise<pid_t> told;
+  std::promise<void> ended;
+  std::thread thread([&] {
+    told.set_value(ThisThread());
+    pool.WaitForReturn(absl::Minutes(1));
+    ended.set_value();
+  });
+  EXPECT_TRUE(WaitUntilAsleep(told.get_future().get()));
+  lent.reset();
+  EXPECT_EQ(ended.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  thread.join();
 }
 
 TEST(BufferPoolTest, ALentBufferOutlivesThePool) {

@@ -87,6 +87,18 @@ TEST_F(WeightAssemblyTest, TwoVersionsAreUnderWayAtOnce) {
   EXPECT_EQ(assembly_.complete(), 3);
 }
 
+// The third newest can never complete.
+TEST_F(WeightAssemblyTest, NoMoreThanTwoVersionsAreUnderWay) {
+  assembly_.Reset(1);
+  for (int64_t version : {1, 2, 3}) Arrive(version, 0, static_cast<float>(version));
+  EXPECT_EQ(assembly_.pending(), 2u);
+  EXPECT_EQ(pool_.lent(), 2);
+  EXPECT_FALSE(Arrive(2, 1, 2.0f));
+  EXPECT_TRUE(Arrive(2, 2, 2.0f).has_value());
+  EXPECT_FALSE(Arrive(3, 1, 3.0f));
+  EXPECT_TRUE(Arrive(3, 2, 3.0f).has_value());
+}
+
 TEST_F(WeightAssemblyTest, ASteadyStateNeedsTwoBuffers) {
   assembly_.Reset(1);
   std::shared_ptr<const FloatBuffer> held;
@@ -105,11 +117,14 @@ TEST_F(WeightAssemblyTest, ANewLineageBeginsWithNothing) {
   Arrive(8, 0, 8.0f);
   assembly_.Reset(2);
   EXPECT_EQ(assembly_.complete(), -1);
+  EXPECT_EQ(assembly_.pending(), 0u);
   Arrive(5, 0, 5.0f);
   Arrive(5, 1, 5.0f);
   const auto whole = Arrive(5, 2, 5.0f);
   ASSERT_TRUE(whole.has_value());
   EXPECT_EQ(whole->lineage, 2);
+  Arrive(8, 1, 8.0f);
+  EXPECT_FALSE(Arrive(8, 2, 8.0f));  // chunk 0 was of the old one
 }
 
 }  // namespace

@@ -1,0 +1,149 @@
+// What ExchangeClient says again, when, and to whom.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "param_store/client/exchange_client.h"
+#include "param_store/client/test_exchange.h"
+
+namespace capstan::param_store::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using training::Node;
+
+// Whatever stream opens first.
+TEST_F(ExchangeClientTest, WhatIsSaidBeforeTheLeadIsReachedComesToItsControlStreamAlone) {
+  MakeShards(2);
+  MakeClient();
+  Open();
+  OnStrand([&] {
+    EXPECT_FALSE(client_->connected());
+    client_->SendSeal(0, Node{0, 2}, {8, 1.5, 3});
+    client_->SendEvaluation(0, 7, {10, 2.5, 9});
+  });
+  StartServer(0);
+  StartServer(1);
+  EXPECT_TRUE(shards_[0]->WaitForLog("seal 0 control"));
+  EXPECT_TRUE(shards_[0]->WaitForLog("evaluation 7 control"));
+  EXPECT_THAT(Wait(0), ElementsAre(100.0f, 100.0f));  // the other streams are open too
+  OnStrand([&] { EXPECT_TRUE(client_->connected()); });
+  EXPECT_THAT(shards_[0]->log(), ElementsAre("seal 0 control", "evaluation 7 control"));
+  EXPECT_THAT(shards_[1]->log(), IsEmpty());
+}
+
+// Frames of all nodes, their seals and the evaluation; nothing of it once the next version is here.
+TEST_F(ExchangeClientTest, WhatTheStepStillNeedsIsSaidAgainOnANewStream) {
+  Start(1);
+  Open();
+  ASSERT_FALSE(Wait(0).empty());
+  Faults faults;
+  faults.break_after_frame = 1;
+  shards_[0]->Set(faults);
+  OnStrand([&] {
+    client_->SendSeal(0, Node{0, 1}, {4, 1.0, 1});
+    client_->SendSeal(0, Node{1, 1}, {4, 2.0, 2});
+    client_->SendEvaluation(0, 3, {10, 2.5, 9});
+    client_->Push(0, Node{0, 1}, gradients_.Lend());
+    client_->Push(0, Node{1, 1}, gradients_.Lend());
+  });
+  ASSERT_TRUE(Until([&] { return shards_[0]->Count("evaluation 3 data") == 2; }));
+  ASSERT_FALSE(Wait(1).empty());
+  const auto expect_said = [this] {
+    EXPECT_EQ(shards_[0]->CountFrames(0, Node{0, 1}), 1 + 5);  // one of the stream that broke
+    EXPECT_EQ(shards_[0]->CountFrames(0, Node{1, 1}), 5);
+    EXPECT_EQ(shards_[0]->Count("seal 0 data"), 2 * 2);
+    EXPECT_EQ(shards_[0]->Count("evaluation 3 data"), 2);
+  };
+  expect_said();
+
+  shards_[0]->Set(faults);
+  Push(1, 1.0f);
+  ASSERT_FALSE(Wait(2).empty());
+  OnStrand([&] { client_->SendEvaluation(2, 5, {10, 2.5, 9}); });
+  ASSERT_TRUE(shards_[0]->WaitForLog("evaluation 5 data"));  // behind all the others
+  EXPECT_EQ(shards_[0]->hellos().size(), 3u);
+  expect_said();
+}
+
+TEST_F(ExchangeClientTest, FramesAreNotSentAgainToAShardThatIsPastTheirStep) {
+  MakeShards(2);
+  StartServer(0);
+  MakeClient();
+  Open();
+  Push(0, 2.0f);
+  ASSERT_TRUE(shards_[0]->WaitForLog("frame 1 data"));  // its last one: it has version 1
+  servers_[0]->Shutdown();
+  servers_[0].reset();
+  StartServer(0);
+  StartServer(1);
+  EXPECT_THAT(Wait(1), ElementsAre(98.0f, 98.0f));
+  Push(1, 1.0f);
+  EXPECT_THAT(Wait(2), ElementsAre(97.0f, 97.0f));
+  EXPECT_EQ(shards_[0]->CountFrames(0, Node{0, 2}, /*first_chunk=*/0), 1);
+}
+
+TEST_F(ExchangeClientTest, ACorruptFrameOfOneNodeIsSentAgainAndNoOther) {
+  Start(1);
+  Open();
+  ASSERT_FALSE(Wait(0).empty());
+  Faults faults;
+  faults.call_frames_corrupt = 1;
+  shards_[0]->Set(faults);
+  OnStrand([&] {
+    client_->Push(0, Node{0, 1}, gradients_.Lend());
+    client_->Push(0, Node{1, 1}, gradients_.Lend());
+  });
+  ASSERT_FALSE(Wait(1).empty());
+  Push(1, 1.0f);
+  ASSERT_FALSE(Wait(2).empty());
+  EXPECT_EQ(shards_[0]->CountFrames(0, Node{0, 1}), 6);
+  EXPECT_EQ(shards_[0]->CountFrames(0, Node{0, 1}, /*first_chunk=*/0), 2);
+  EXPECT_EQ(shards_[0]->CountFrames(0, Node{1, 1}), 5);
+}
+
+TEST_F(ExchangeClientTest, TheWaitBeforeAnAttemptDoublesUpToItsLimitAndBeginsAnewAfterAnAnswer) {
+  options_.min_backoff = absl::Milliseconds(1);
+  options_.max_backoff = absl::Milliseconds(5);
+  Start(1);
+  Faults faults;
+  faults.refuse = absl::StatusCode::kUnavailable;
+  shards_[0]->Set(faults);
+  Open();
+  const auto backoffs = [this] {
+    return strand_.DelaysExcept(kLimit);
+  };  // kLimit: for a HelloReply
+  ASSERT_TRUE(Until([&] { return backoffs().size() >= 5; }));
+  const std::vector<absl::Duration> first = backoffs();
+  EXPECT_THAT(std::vector<absl::Duration>(first.begin(), first.begin() + 5),
+              ElementsAre(absl::Milliseconds(1), absl::Milliseconds(2), absl::Milliseconds(4),
+                          absl::Milliseconds(5), absl::Milliseconds(5)));
+  shards_[0]->Set({});
+  ASSERT_FALSE(Wait(0).empty());
+  const size_t before = backoffs().size();
+  faults = {};
+  faults.break_after_frame = 1;
+  shards_[0]->Set(faults);
+  Push(0, 1.0f);
+  ASSERT_FALSE(Wait(1).empty());
+  ASSERT_EQ(backoffs().size(), before + 1);
+  EXPECT_EQ(backoffs().back(), absl::Milliseconds(1));
+}
+
+TEST_F(ExchangeClientTest, ThatItCannotGoOnIsSaidOnce) {
+  MakeShards(2);
+  Faults faults;
+  faults.refuse = absl::StatusCode::kInvalidArgument;
+  for (int i = 0; i < 2; ++i) {
+    shards_[i]->Set(faults);
+    StartServer(i);
+  }
+  MakeClient();
+  Open();
+  ASSERT_TRUE(Until([&] { return client_->stats().retries == 3; }));  // two DATA, one CONTROL
+  MutexLock lock(mu_);
+  EXPECT_EQ(failures_, 1);
+}
+
+}  // namespace
+}  // namespace capstan::param_store::client
