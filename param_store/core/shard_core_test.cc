@@ -373,6 +373,24 @@ TEST_F(ShardCoreTest, MessagesOfTheWrongStreamEndIt) {
   Hello(kShard1, StreamKind::kShard, 1, 0);
   EXPECT_EQ(ClosedWith(Do(PartArrived{kShard1, 0, 0, true}), kShard1),
             absl::StatusCode::kInvalidArgument);  // in another shard's name
+  EXPECT_EQ(core_->drops().invalid, 2);
+}
+
+TEST_F(ShardCoreTest, SealsPartsAndEvaluationsThatDoNotFitEndTheStream) {
+  using absl::StatusCode;
+  Ready(0, 2);
+  Hello(kControl, StreamKind::kControl, 0);
+  Hello(kShard1, StreamKind::kShard, 1, 0);
+  EXPECT_EQ(ClosedWith(Seal(kW0, 1), kW0), StatusCode::kInvalidArgument);  // ahead
+  EXPECT_EQ(ClosedWith(Do(PartArrived{kShard1, 1, 1, true}), kShard1),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(ClosedWith(Do(EvaluationArrived{kW1, 2, 0, {1, 1.0, 1}}), kW1),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(core_->drops().ahead, 3);
+  const Effects wrong = Do(SealArrived{kControl, 0, {0, 2}, {5, 8.0, 1}});  // of 4 samples
+  EXPECT_EQ(ClosedWith(wrong, kControl), StatusCode::kInvalidArgument);
+  EXPECT_EQ(core_->drops().invalid, 1);
+  EXPECT_THAT(core_->State(now_).waiting().parts(), ElementsAre(0, 1));
 }
 
 TEST_F(ShardCoreTest, AViewThatDropsAWorkerClosesItsStreams) {
@@ -517,6 +535,19 @@ TEST_F(ShardCoreTest, TheLeadRepeatsItsDecisionUntilEveryShardShowsTheVersion) {
   EXPECT_THAT(Do(PartArrived{kShard1, 1, 1, true}), IsEmpty());
   effects = Do(PartArrived{kShard1, 2, 1, true});
   EXPECT_EQ(ClosedWith(effects, kShard1), absl::StatusCode::kInvalidArgument);  // ahead
+}
+
+TEST_F(ShardCoreTest, APartOfTheNextStepShowsTheVersion) {
+  Ready(0, 2);
+  Hello(kShard1, StreamKind::kShard, 1, 0);
+  Do(Frame(kW0, 0, {0, 2}));
+  Roots();
+  Seal(kW0, 0);
+  EXPECT_THAT(All<SendDecision>(Do(PartArrived{kShard1, 0, 1, true})), SizeIs(1));
+  EXPECT_THAT(Do(PartArrived{kShard1, 1, 1, true}), IsEmpty());
+  now_ = core_->NextDeadline();
+  EXPECT_THAT(Do(Tick{}), IsEmpty());
+  EXPECT_EQ(core_->NextDeadline(), absl::InfiniteDuration());
 }
 
 // After the last version there is no part that could show it.
