@@ -128,6 +128,7 @@ TEST_F(ExchangeClientTest, TheWaitBeforeAnAttemptDoublesUpToItsLimitAndBeginsAne
   ASSERT_FALSE(Wait(1).empty());
   ASSERT_EQ(backoffs().size(), before + 1);
   EXPECT_EQ(backoffs().back(), absl::Milliseconds(1));
+  EXPECT_EQ(shards_[0]->hellos().size(), backoffs().size() + 1);  // gRPC adds no attempt
 }
 
 TEST_F(ExchangeClientTest, ThatItCannotGoOnIsSaidOnce) {
