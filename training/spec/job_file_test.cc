@@ -299,12 +299,14 @@ TEST(JobFileTest, DuplicateKeysAnchorsAliasesAndTagsAreRefused) {
 }
 
 TEST(JobFileTest, NumbersAreDecimalAndNothingElse) {
-  for (const char* bad : {"010", ".nan", ".inf", "0x10", "1_000", "\"42\"", "4.5", "-", "true",
+  for (const char* bad : {"010", ".nan", ".inf", "0x10", "1_000", "\"42\"", "4.5", "--", "true",
                           "[1]", "{a: 1}", "~"}) {
     EXPECT_THAT(Errors(With("seed: 42", absl::StrCat("seed: ", bad))),
                 HasSubstr("'training.seed' must be"))
         << bad;
   }
+  EXPECT_EQ(Errors(With("seed: 42", "seed: -")),
+            "job.yaml:11:9: error: not YAML: illegal block entry\n");
   for (const char* bad : {".nan", ".inf", "1e999", "0.2.3", "'0.2'"}) {
     EXPECT_THAT(Errors(With("learning_rate: 0.2", absl::StrCat("learning_rate: ", bad))),
                 HasSubstr("'training.optimizer.learning_rate' must be"))
