@@ -14,16 +14,17 @@ def d2l(seed):
 
 class AccuracyTest(support.TestCase):
 
-    def check_d2l(self, seed):
+    # Single epochs swing by 0.03 at this rate: of seven seeds the better of the last two epochs is 0.8136 to 0.8436 (docs/benchmarks).
+    def check_d2l(self, seed, floor):
         job = self.train(d2l(seed), timeout=850)
         accuracies = [epoch['validation_accuracy'] for epoch in job['epochs']]
         print(f'lenet_d2l, Fashion-MNIST, seed {seed}: {" ".join(f"{a:.4f}" for a in accuracies)}', flush=True)
         self.assertEqual(len(accuracies), 10)
         self.assertEqual(job['samples_used'], 600000)
-        self.assertGreaterEqual(max(accuracies[-2:]), 0.82)
+        self.assertGreaterEqual(max(accuracies[-2:]), floor)
 
     def test_d2l_lenet_on_fashion_mnist(self):
-        self.check_d2l(42)
+        self.check_d2l(42, floor=0.80)
 
     def test_lenet_on_synthetic_digits(self):
         job = self.train(support.job_spec(

@@ -111,7 +111,7 @@ class OrdersTest(services.ServicesTest):
         self.start(workers=2, shards=2)
         first = support.job_spec(name='first', resources={'num_workers': 2, 'num_shards': 2}, model={'name': 'mlp'},
                                  checkpoint={'every': '20 steps', 'keep_latest': 10},
-                                 data={'format': 'synthetic_digits', 'train_samples': 5000, 'test_samples': 100})
+                                 data={'format': 'synthetic_digits', 'train_samples': 20000, 'test_samples': 100})
         job_id = self.submit(first, '--wait')
         job = self.describe(job_id)
         self.assertEqual(job['state'], 'SUCCEEDED')
