@@ -186,7 +186,7 @@ TEST(TransformTest, DrawsAreUniformAndDifferByEpochSampleSeedAndPlace) {
   const Transforms flip = MakeTransforms(shape, {RandomFlip{}});
   int flipped = 0;
   for (int sample = 0; sample < kDraws; ++sample) flipped += first_of(flip, 2, sample) == 8;
-  EXPECT_NEAR(flipped, kDraws / 2, 4 * 40);  // 40 is the deviation
+  EXPECT_NEAR(flipped, kDraws / 2.0, 4 * 40);  // 40 is the deviation
 }
 
 TEST(TransformTest, NothingIsRandomInEvaluation) {

@@ -140,7 +140,7 @@ TEST_F(SlowReaderTest, TheLastVersionGoesToEverybody) {
 // Another shard still sends it: the lead keeps it, and tells all.
 TEST_F(SlowReaderTest, AVersionIsHeldUntilItIsTakenFromAllShards) {
   Begin(0, 2);
-  const auto step = [&](Readers readers) {
+  const auto step = [&](const Readers& readers) {
     const int64_t s = core_->version();
     Do(Frame(kW0, s, {0, 2}));
     Roots();
@@ -169,7 +169,7 @@ TEST_F(SlowReaderTest, AShardHoldsWhatTheLeadSays) {
     Do(Frame(kW0, core_->version(), {0, 2}));
     return All<SendPart>(Roots()).at(0).readers;
   };
-  const auto decide = [&](Held held) {
+  const auto decide = [&](const Held& held) {
     Decision decision;
     decision.step = core_->version();
     decision.apply = true;
