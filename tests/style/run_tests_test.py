@@ -90,7 +90,8 @@ class IdleTest(unittest.TestCase):
         self.assertEqual(self.weight_after(lambda idle: idle.hurry()), (3, '0'))
 
     def test_what_runs_ends_with_its_caller(self):
-        self.assertEqual(self.weight_after(lambda idle: idle.stop())[0], -15)
+        # By the signal, or as timeout(1) reports it once it has its handler.
+        self.assertIn(self.weight_after(lambda idle: idle.stop())[0], (-15, 128 + 15))
 
 
 if __name__ == '__main__':
