@@ -51,9 +51,9 @@ class GoldenTest(support.TestCase):
         worst = max(abs(got - want) for got, want in zip(losses, self.golden['loss_float64']))
         print(f'{kvstore} {resources}: largest difference {worst:.2e}')
         self.assertLess(worst, 1e-5)
-        # The weights after the 20 steps: norms to 1e-4 relative, and 1e-4 more. Where two inputs of a maximum differ by rounding alone,
-        # the order of additions says which one gets a sample's gradient (device_golden.cc); with two lanes that moves the norm of
-        # conv2.bias, 0.054, by 5e-5.
+        # The weights after the 20 steps: norms to 1e-4 relative, of biases 1e-4 more. Where two inputs of a maximum differ by rounding
+        # alone, the order of additions says which one gets a sample's gradient (device_golden.cc). With two lanes that moves the norm
+        # of conv2.bias, 0.054, by 5e-5.
         tensors = support.read_safetensors(os.path.join(self.checkpoint(job), 'weights.safetensors'))
         shapes = {name: shape for name, shape, _ in golden_weights()}  # weight and bias of each layer in turn, as the norms
         self.assertEqual({name: shape for name, (shape, _) in tensors.items()}, shapes)
@@ -61,7 +61,7 @@ class GoldenTest(support.TestCase):
         self.assertEqual(len(norms), len(shapes))
         for name, want in zip(shapes, norms):
             norm = math.sqrt(sum(value * value for value, in struct.iter_unpack('<f', tensors[name][1])))
-            self.assertAlmostEqual(norm, want, delta=1e-4 * want + 1e-4, msg=name)
+            self.assertAlmostEqual(norm, want, delta=1e-4 * want + (1e-4 if name.endswith('.bias') else 0), msg=name)
 
     def test_the_stream_is_the_documented_one(self):
         first = struct.unpack('<4f', golden_weights()[0][2][:16])
