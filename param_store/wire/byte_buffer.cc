@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "services/sync/hand_over.h"
+
 namespace capstan::param_store::wire {
 
 absl::StatusOr<ReceivedBytes> ReceivedBytes::From(const grpc::ByteBuffer& buffer) {
@@ -26,7 +28,13 @@ grpc::ByteBuffer MakeByteBuffer(absl::string_view prefix, absl::Span<const Outgo
     auto* owner = new std::shared_ptr<const void>(part.owner);
     slices.emplace_back(
         const_cast<char*>(part.bytes.data()), part.bytes.size(),
-        [](void* p) { delete static_cast<std::shared_ptr<const void>*>(p); }, owner);
+        [](void* p) {
+          TakeOver(p);
+          delete static_cast<std::shared_ptr<const void>*>(p);
+        },
+        owner);
+    // gRPC lets go of the slice in a thread of its own.
+    HandOver(owner);
   }
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
