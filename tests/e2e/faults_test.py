@@ -178,8 +178,9 @@ class FaultsTest(services.ServicesTest):
             for kind, step in zip(kinds, self.drawn_steps(len(kinds))):
                 self.assertIsNotNone(self.reached(job_id, step), f'{kind} has missed the job')
                 self.all_train(job_id, 2 if gone else 3)
-                # Whoever was late has no lanes for a while, and would not be missed.
                 victim = gone if kind == 'join' else self.draw.choice([w for w in WORKERS if w not in (gone, last_victim)])
+                if kind == 'task stopped':  # who has joined or was late has no lanes for a while, and would not be missed
+                    victim = self.owner_of_lane_0(job_id)
                 others = {pid for worker in WORKERS if worker not in (victim, gone) for pid in self.task_of(worker)}
                 since = len(self.describe(job_id)['events'])
                 in_checkpoint = self.strike(job_id, kind, victim)
