@@ -160,6 +160,7 @@ absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOpt
   shared_ = *std::move(shared);
   info_.arena_bytes += shared_bytes;
   pool_ = std::make_unique<ThreadPool>(options.threads);
+  shares_ = std::vector<Share>(static_cast<size_t>(options.threads));
 
   sums_.resize(max_blocks_);
   lanes_.reserve(max_lanes_);
@@ -287,22 +288,28 @@ absl::Status GraphPlan::CheckIds(const SampleBatch& batch) const {
 }
 
 void GraphPlan::RunPhase(const Phase& phase) {
+  const int64_t pieces = phase.pieces(run_);
+  if (pieces == 0) return;
   phase_ = &phase;
-  pieces_ = phase.pieces(run_);
-  if (pieces_ == 0) return;
-  next_piece_.store(0, std::memory_order_relaxed);
-  const int workers = static_cast<int>(std::min<int64_t>(pool_->threads(), pieces_));
+  sharing_ = static_cast<int>(std::min<int64_t>(pool_->threads(), pieces));
+  for (int64_t i = 0; i < sharing_; ++i) {
+    shares_[i].next.store(pieces * i / sharing_, std::memory_order_relaxed);
+    shares_[i].end = pieces * (i + 1) / sharing_;
+  }
   pool_->Run(
-      workers,
-      [](void* self, int worker) {
-        auto* const plan = static_cast<GraphPlan*>(self);
-        for (;;) {
-          const int64_t piece = plan->next_piece_.fetch_add(1, std::memory_order_relaxed);
-          if (piece >= plan->pieces_) return;
-          plan->phase_->run(plan->run_, piece, plan->scratch_[worker].get());
-        }
-      },
+      sharing_, [](void* self, int worker) { static_cast<GraphPlan*>(self)->RunShares(worker); },
       this);
+}
+
+void GraphPlan::RunShares(int worker) {
+  for (int i = 0; i < sharing_; ++i) {
+    Share& share = shares_[(worker + i) % sharing_];
+    for (;;) {
+      const int64_t piece = share.next.fetch_add(1, std::memory_order_relaxed);
+      if (piece >= share.end) break;
+      phase_->run(run_, piece, scratch_[worker].get());
+    }
+  }
 }
 
 absl::Status GraphPlan::LoadWeights(const float* weights) {

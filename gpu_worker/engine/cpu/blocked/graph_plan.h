@@ -62,6 +62,7 @@ class GraphPlan : public Plan {
   void SetImages(int64_t block);
   void SetByteImages(int64_t block);
   void RunPhase(const Phase& phase);
+  void RunShares(int worker);
   // One block of the loss: its sums, and the gradient by the logits where there is one.
   void RunLoss(int64_t block);
   // Adds the sums of the lane's blocks, in order.
@@ -95,9 +96,15 @@ class GraphPlan : public Plan {
   std::vector<int32_t> labels_;         // by block and sample, as ids
   std::vector<int64_t> ids_;
   std::vector<LossSums> sums_;  // by block
+  // Every thread begins with a share of its own, the same in all phases with as many pieces: the blocks that it has
+  // written are still in its cache. Then it takes what others have not begun.
+  struct alignas(64) Share {
+    std::atomic<int64_t> next = 0;
+    int64_t end = 0;
+  };
   const Phase* phase_ = nullptr;
-  std::atomic<int64_t> next_piece_ = 0;
-  int64_t pieces_ = 0;
+  std::vector<Share> shares_;  // by thread
+  int sharing_ = 0;            // threads of the phase
 };
 
 }  // namespace capstan::engine
