@@ -1,7 +1,7 @@
 // Samples per second of whole training steps on a device, without any service around it.
 //
-// Inside the clock, per step: forward, loss and backward of one lane, and the plain SGD update over
-// the flat vector. A GPU updates its weights by itself, as with kvstore `device`; unless
+// Inside the clock, per step: forward, loss and backward of the lanes, and the plain SGD update over
+// the flat vector. Lanes: 8 where a job would have 8, else 1 (networks with batch normalization, GPUs). A GPU updates its weights by itself, as with kvstore `device`; unless
 // --host-updates, and always on CPUs, gradient and weights pass through the host, as with `local`.
 // The loss of every step is waited for. Outside: data, which is random and the same in every
 // step; a device with a memory of its own keeps the images there, unless --brought. A run is as many
@@ -38,6 +38,7 @@ struct Flags {
   bool brought = false;
   bool host_updates = false;
   int64_t batch = 256;
+  int lanes = 0;
   int runs = 21;
   double seconds = 0.2;
   std::string json;
@@ -73,10 +74,18 @@ training::Shape InputShape(const std::string& model) {
   return {1, 28, 28};
 }
 
+// As a job's: training/spec.
+int DefaultLanes(const std::string& device, const std::string& model, int64_t batch) {
+  if (device != "cpu" || model.rfind("resnet", 0) == 0) return 1;
+  int lanes = 8;
+  while (lanes > 1 && batch < 16 * lanes) lanes /= 2;
+  return lanes;
+}
+
 // One configuration, ready to run steps.
 class Case {
  public:
-  Case(engine::Device& device, const std::string& model, int64_t batch, int threads,
+  Case(engine::Device& device, const std::string& model, int64_t batch, int lanes, int threads,
        engine::Precision precision, bool brought, bool host_updates)
       : graph_(training::MakeModel(model, 10, InputShape(model)).value()),
         layout_(training::FlatLayout::Create(training::TensorSpecs(graph_)).value()),
@@ -86,6 +95,8 @@ class Case {
         gradient_(layout_.total_floats()) {
     engine::PlanOptions options;
     options.max_batch = batch;
+    options.max_lane = (batch + lanes - 1) / lanes;
+    options.max_lanes = lanes;
     options.threads = threads;
     options.precision = precision;
     absl::StatusOr<std::unique_ptr<engine::Plan>> plan = device.Compile(graph_, layout_, options);
@@ -94,6 +105,11 @@ class Case {
       std::exit(2);
     }
     plan_ = *std::move(plan);
+    if (plan_->info().max_lanes < lanes) {
+      std::cerr << model << ": " << device.name() << " computes one lane at a time, --lanes "
+                << lanes << "\n";
+      std::exit(2);
+    }
     std::mt19937 random(1);
     std::uniform_real_distribution<float> uniform(-1, 1);
     for (float& v : images_) v = uniform(random);
@@ -101,6 +117,11 @@ class Case {
     // As a job begins: weights of one size would let deep networks' gradients vanish into denormals.
     training::InitRange(layout_, {}, /*seed=*/1, 0, absl::MakeSpan(weights_));
     batch_ = {images_.data(), labels_.data(), batch};
+    for (int64_t i = 0; i < lanes; ++i) {
+      const int64_t first = batch * i / lanes, end = batch * (i + 1) / lanes;
+      lanes_.push_back(
+          {images_.data() + first * graph_.value_elements(0), labels_.data() + first, end - first});
+    }
     if (!brought && plan_->KeepImages(images_.data(), 0, batch, batch).ok()) {
       for (int32_t i = 0; i < batch; ++i) places_.push_back(i);
       batch_.kept = places_.data();
@@ -125,8 +146,12 @@ class Case {
       return kept.value().lanes[0].loss_sum;
     }
     if (!plan_->LoadWeights(weights_.data()).ok()) std::abort();
-    const double loss_sum =
-        plan_->ComputeLane(batch_, 1.0 / batch, gradient_.data()).value().loss_sum;
+    std::vector<engine::LaneResult> results(lanes_.size());
+    if (!plan_->ComputeLanes(lanes_, 1.0 / batch, gradient_.data(), absl::MakeSpan(results)).ok()) {
+      std::abort();
+    }
+    double loss_sum = 0;
+    for (const engine::LaneResult& lane : results) loss_sum += lane.loss_sum;
     const int64_t count = layout_.weight_floats();  // behind them are running statistics
     for (int64_t i = 0; i < count; ++i) weights_[i] -= 0.01f * gradient_[i];
     return loss_sum;
@@ -144,6 +169,7 @@ class Case {
   std::vector<int32_t> labels_, places_;
   std::vector<float> weights_, gradient_;
   engine::SampleBatch batch_;
+  std::vector<engine::SampleBatch> lanes_;
   std::unique_ptr<engine::Plan> plan_;
   std::unique_ptr<engine::PlanGroup> group_;  // of the plan; null: the host updates
 };
@@ -164,7 +190,10 @@ int Main(const Flags& flags) {
               "p10 to p90", "GFLOP/s", "cpu/wall", "planned MB");
   for (const std::string& model : flags.models) {
     for (const int threads : flags.threads) {
-      Case c(**device, model, flags.batch, threads, precision, flags.brought, flags.host_updates);
+      const int lanes =
+          flags.lanes > 0 ? flags.lanes : DefaultLanes(flags.device, model, flags.batch);
+      Case c(**device, model, flags.batch, lanes, threads, precision, flags.brought,
+             flags.host_updates);
       for (int warm = 0; warm < 3; ++warm) c.Step();
       const double start = WallSeconds();
       c.Step();
@@ -190,6 +219,7 @@ int Main(const Flags& flags) {
                          {"model", model},
                          {"threads", threads},
                          {"batch", flags.batch},
+                         {"lanes", lanes},
                          {"dtype", flags.precision},
                          {"images", c.kept() ? "kept" : "brought"},
                          {"updates", c.updates_itself() ? "device" : "host"},
@@ -222,6 +252,7 @@ int main(int argc, char** argv) {
   app.add_flag("--brought", flags.brought, "bring the images in every step");
   app.add_flag("--host-updates", flags.host_updates, "gradient and weights pass through the host");
   app.add_option("--batch", flags.batch, "samples per step")->check(CLI::PositiveNumber);
+  app.add_option("--lanes", flags.lanes, "0: as a job")->check(CLI::Range(0, 4096));
   app.add_option("--runs", flags.runs, "runs per row")->check(CLI::PositiveNumber);
   app.add_option("--seconds", flags.seconds, "of a run")->check(CLI::PositiveNumber);
   app.add_option("--json", flags.json, "also write the results to this file");

@@ -10,7 +10,7 @@ namespace {
 constexpr uint64_t kOrder = 2 * ThreadPool::kMostThreads;
 // Longer than a phase of a small net keeps one thread waiting for another; much shorter than what a
 // scheduler gives to a thread at a time.
-constexpr std::chrono::microseconds kSpin(20);
+constexpr std::chrono::microseconds kSpin(100);
 constexpr int kLooksAtOnce = 16;
 
 void Pause() {

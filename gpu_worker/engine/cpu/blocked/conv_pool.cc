@@ -81,30 +81,35 @@ class ConvPoolKernel {
     unpooled_floats_ = rows_at_once_ * row_floats;
   }
 
-  void Make(NodePhases& phases, const std::shared_ptr<ConvPoolKernel>& self) const {
+  absl::Status Make(NodePhases& phases, const std::shared_ptr<ConvPoolKernel>& self) {
     phases.kernel = "direct, with pooling";
     phases.forward.push_back(
         {0,
          [self](const BatchRun& run) { return run.blocks * self->Runs(run, self->shape_.outputs); },
          [self](const BatchRun& run, int64_t piece, char*) { self->Forward(run, piece); }});
-    if (!places_.backward) return;
-    // One phase: neither gradient reads the other.
-    const int64_t weight_pieces = output_groups_ * line_runs_;
-    const bool data = places_.dx[0].data != nullptr;
-    const int64_t scratch_floats =
-        std::max(unpooled_floats_ + SumFloats() + (1 + LaneTiles(places_.max_lanes)) * TileFloats(),
-                 data ? 4 * shape_.y_block() : 0);
+    if (!places_.backward) return absl::OkStatus();
+    absl::StatusOr<std::shared_ptr<LaneHalves>> halves =
+        LaneHalves::Make(phases, weight_pieces(), TileFloats());
+    if (!halves.ok()) return halves.status();
+    halves_ = *std::move(halves);
+    const int64_t floats =
+        unpooled_floats_ + SumFloats() + (1 + LaneTiles(places_.max_lanes)) * TileFloats();
     phases.backward.push_back(
-        {scratch_floats * 4,
-         [self, weight_pieces, data](const BatchRun& run) {
-           const int64_t runs = data ? self->Runs(run, self->shape_.channels) : 0;
-           return weight_pieces + run.blocks * runs;
-         },
-         [self, weight_pieces](const BatchRun& run, int64_t piece, char* scratch) {
-           auto* const floats = reinterpret_cast<float*>(scratch);
-           if (piece < weight_pieces) return self->WeightGradient(run, piece, floats);
-           self->DataGradient(run, piece - weight_pieces, floats);
+        {floats * 4,
+         [self](const BatchRun& run) { return LaneHalves::Count(run) * self->weight_pieces(); },
+         [self](const BatchRun& run, int64_t piece, char* scratch) {
+           self->WeightGradient(run, piece, reinterpret_cast<float*>(scratch));
          }});
+    if (places_.dx[0].data == nullptr) return absl::OkStatus();
+    phases.backward.push_back({4 * shape_.y_block() * 4,
+                               [self](const BatchRun& run) {
+                                 return run.blocks * self->Runs(run, self->shape_.channels);
+                               },
+                               [self](const BatchRun& run, int64_t piece, char* scratch) {
+                                 self->DataGradient(run, piece, reinterpret_cast<float*>(scratch));
+                               },
+                               /*joins=*/true});
+    return absl::OkStatus();
   }
 
  private:
@@ -188,7 +193,8 @@ class ConvPoolKernel {
     }
   }
 
-  // A piece of the weight gradient: a group of outputs, and a run of lines, each a row of the kernel of a channel.
+  // A tile of the weight gradient: a group of outputs, and a run of lines, each a row of the kernel of a channel.
+  int64_t weight_pieces() const { return output_groups_ * line_runs_; }
   int64_t kernel_lines() const { return shape_.channels * shape_.kernel_rows; }
   int64_t WidestGroup() const { return CeilDivide(shape_.outputs, output_groups_); }
   int64_t MostSums() const {
@@ -206,16 +212,19 @@ class ConvPoolKernel {
 
   void WeightGradient(const BatchRun& run, int64_t index, float* scratch) const {
     const ConvPoolShape& s = shape_;
-    const int64_t group = index / line_runs_, line_run = index % line_runs_;
+    const int64_t half = index / weight_pieces(), tile = index % weight_pieces();
+    const int64_t group = tile / line_runs_, line_run = tile % line_runs_;
     WeightPiece piece;
     piece.first = s.outputs * group / output_groups_;
     piece.outputs = s.outputs * (group + 1) / output_groups_ - piece.first;
     piece.first_line = kernel_lines() * line_run / line_runs_;
     piece.lines = kernel_lines() * (line_run + 1) / line_runs_ - piece.first_line;
     piece.bias = s.bias && line_run == 0;
-    float* const totals = scratch + unpooled_floats_ + SumFloats();
-    SumOverLanes(run, *places_.math, TileFloats(), totals, totals + TileFloats(),
-                 [&](const LaneBlocks& lane, float* to) { SumLane(lane, piece, scratch, to); });
+    float* const sums = scratch + unpooled_floats_ + SumFloats();
+    const float* const totals =
+        halves_->Sum(run, *places_.math, half, tile, sums, sums + TileFloats(),
+                     [&](const LaneBlocks& lane, float* to) { SumLane(lane, piece, scratch, to); });
+    if (totals == nullptr) return;
     float* const gradient = run.gradient + places_.parameters[0];
     for (int64_t o = 0; o < piece.outputs; ++o) {
       float* const to = gradient + (piece.first + o) * s.channels * s.tap_count() +
@@ -278,6 +287,7 @@ class ConvPoolKernel {
   const NodePlaces places_;
   int64_t output_groups_ = 0, line_runs_ = 0;
   int64_t rows_at_once_ = 0, unpooled_floats_ = 0;
+  std::shared_ptr<LaneHalves> halves_;
 };
 
 bool ConvPoolFits(const Graph& graph, int first) {
@@ -316,7 +326,8 @@ absl::StatusOr<NodePhases> MakeConvPoolPhases(const Graph& graph, int first,
                                               const NodePlaces& places) {
   NodePhases phases;
   const auto kernel = std::make_shared<ConvPoolKernel>(graph, first, places);
-  kernel->Make(phases, kernel);
+  const absl::Status status = kernel->Make(phases, kernel);
+  if (!status.ok()) return status;
   return phases;
 }
 

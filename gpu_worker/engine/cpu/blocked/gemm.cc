@@ -10,6 +10,8 @@
 namespace capstan::engine {
 namespace {
 
+constexpr int64_t kBlocksAtOnce = 8;  // that a tile of weights serves
+
 class GemmKernel {
  public:
   // `relu`: the node behind it is a Relu, whose output y is.
@@ -23,8 +25,11 @@ class GemmKernel {
   void Make(NodePhases& phases, const std::shared_ptr<GemmKernel>& self) const {
     phases.kernel = relu_ ? "direct, with Relu" : "direct";
     phases.forward.push_back(
-        {0, FixedPieces(CeilDivide(outputs_, kTileOutputs)),
-         [self](const BatchRun& run, int64_t tile, char*) { self->Forward(run, tile); }});
+        {0,
+         [self](const BatchRun& run) {
+           return Runs(run) * CeilDivide(self->outputs_, kTileOutputs);
+         },
+         [self](const BatchRun& run, int64_t piece, char*) { self->Forward(run, piece); }});
     if (!places_.backward) return;
     if (relu_) {
       phases.backward.push_back({0, [](const BatchRun& run) { return run.blocks; },
@@ -35,17 +40,28 @@ class GemmKernel {
                                        size, self->places_.y + block * size, dy, dy, false);
                                  }});
     }
-    // One phase: none of the gradients reads another.
-    const int64_t data_tiles =
-        places_.dx[0].data == nullptr ? 0 : CeilDivide(inputs_, kTileOutputs);
+    // None of the gradients reads another.
     const int64_t tiles = 1 + LaneTiles(places_.max_lanes);
     const int64_t floats =
-        std::max({places_.max_blocks * kSideBySide * kDenseInputs + tiles * kTileFloats,
-                  (3 + tiles) * BiasFloats(), outputs_ * kTileOutputs});
-    phases.backward.push_back({floats * 4, FixedPieces(WeightPieces() + data_tiles + bias_),
+        std::max(places_.max_blocks * kSideBySide * kDenseInputs + tiles * kTileFloats,
+                 (3 + tiles) * BiasFloats());
+    const int64_t weight_pieces = CeilDivide(inputs_, kDenseInputs);
+    phases.backward.push_back(
+        {floats * 4, FixedPieces(weight_pieces + bias_),
+         [self, weight_pieces](const BatchRun& run, int64_t piece, char* scratch) {
+           auto* const to = reinterpret_cast<float*>(scratch);
+           if (piece == weight_pieces) return self->BiasGradient(run, to);
+           self->WeightGradient(run, piece, to);
+         }});
+    if (places_.dx[0].data == nullptr) return;
+    phases.backward.push_back({outputs_ * kTileOutputs * 4,
+                               [self](const BatchRun& run) {
+                                 return Runs(run) * CeilDivide(self->inputs_, kTileOutputs);
+                               },
                                [self](const BatchRun& run, int64_t piece, char* scratch) {
-                                 self->Gradients(run, piece, reinterpret_cast<float*>(scratch));
-                               }});
+                                 self->DataGradient(run, piece, reinterpret_cast<float*>(scratch));
+                               },
+                               /*joins=*/true});
   }
 
  private:
@@ -53,35 +69,34 @@ class GemmKernel {
 
   static constexpr int64_t kTileFloats = kDenseOutputs * kDenseInputs;
 
-  int64_t WeightPieces() const { return CeilDivide(inputs_, kDenseInputs); }
   int64_t BiasFloats() const { return RoundUp(outputs_, kSideBySide); }
 
-  void Gradients(const BatchRun& run, int64_t piece, float* scratch) const {
-    if (piece < WeightPieces()) return WeightGradient(run, piece, scratch);
-    piece -= WeightPieces();
-    if (!bias_) return DataGradient(run, piece, scratch);
-    if (piece == 0) return BiasGradient(run, scratch);
-    DataGradient(run, piece - 1, scratch);
-  }
+  // Runs of blocks that are computed by themselves: who has made their inputs finds these in its cache.
+  static int64_t Runs(const BatchRun& run) { return CeilDivide(run.blocks, kBlocksAtOnce); }
 
-  // 8 of the outputs of y [blocks][outputs][16] from x [blocks][depth][16].
-  static DenseCall Tile(const BatchRun& run, int64_t depth, int64_t outputs, int64_t tile,
-                        const float* x, float* y) {
-    const int64_t first = tile * kTileOutputs;
+  // A run of blocks, and 8 of the outputs of y [blocks][outputs][16] from x [blocks][depth][16].
+  struct Tile {
     DenseCall call;
-    call.depth = depth;
-    call.outputs = std::min(kTileOutputs, outputs - first);
-    call.count = run.blocks;
-    call.x = x;
-    call.x_step = depth * kSideBySide;
-    call.y = y + first * kSideBySide;
-    call.y_step = outputs * kSideBySide;
-    return call;
+    int64_t first = 0;  // output
+  };
+  static Tile TileOf(const BatchRun& run, int64_t depth, int64_t outputs, int64_t piece,
+                     const float* x, float* y) {
+    const int64_t tiles = CeilDivide(outputs, kTileOutputs);
+    const int64_t index = piece / tiles, block = run.blocks * index / Runs(run);
+    Tile tile;
+    tile.first = piece % tiles * kTileOutputs;
+    tile.call.depth = depth;
+    tile.call.outputs = std::min(kTileOutputs, outputs - tile.first);
+    tile.call.count = run.blocks * (index + 1) / Runs(run) - block;
+    tile.call.x = x + block * depth * kSideBySide;
+    tile.call.x_step = depth * kSideBySide;
+    tile.call.y = y + (block * outputs + tile.first) * kSideBySide;
+    tile.call.y_step = outputs * kSideBySide;
+    return tile;
   }
 
-  void Forward(const BatchRun& run, int64_t tile) const {
-    const int64_t first = tile * kTileOutputs;
-    DenseCall call = Tile(run, inputs_, outputs_, tile, places_.x[0], places_.y);
+  void Forward(const BatchRun& run, int64_t piece) const {
+    auto [call, first] = TileOf(run, inputs_, outputs_, piece, places_.x[0], places_.y);
     call.weights = weights(run) + first * inputs_;
     call.w_output = inputs_;
     call.w_depth = 1;
@@ -90,10 +105,10 @@ class GemmKernel {
     places_.math->dense(call);
   }
 
-  void DataGradient(const BatchRun& run, int64_t tile, float* scratch) const {
-    DenseCall call = Tile(run, outputs_, inputs_, tile, places_.dy, places_.dx[0].data);
-    // Columns of the weights lie far apart: they are brought together once for all blocks.
-    const float* from = weights(run) + tile * kTileOutputs;
+  void DataGradient(const BatchRun& run, int64_t piece, float* scratch) const {
+    auto [call, first] = TileOf(run, outputs_, inputs_, piece, places_.dy, places_.dx[0].data);
+    // Columns of the weights lie far apart: they are brought together once for all of its blocks.
+    const float* from = weights(run) + first;
     for (int64_t o = 0; o < outputs_; ++o, from += inputs_) {
       float* const to = scratch + o * kTileOutputs;
       if (call.outputs == kTileOutputs) {

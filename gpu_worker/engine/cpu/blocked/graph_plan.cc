@@ -20,6 +20,13 @@ using training::Graph;
 
 constexpr int64_t kMostIds = int64_t{1} << 48;  // what the counters of random numbers have room for
 
+// How many of the first phases run without a barrier between them.
+size_t CountJoined(absl::Span<const Phase> phases) {
+  size_t count = 1;
+  while (count < phases.size() && phases[count].joins) ++count;
+  return count;
+}
+
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -127,6 +134,7 @@ absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOpt
   absl::Status status = PlaceAll();
   if (!status.ok()) return status;
   int64_t scratch_bytes = 0, shared_bytes = 0;
+  size_t most_joined = 1;
   for (const ProgramStep& step : program_.steps) {
     if (step.last == graph_.loss()) break;
     absl::StatusOr<NodePhases> phases =
@@ -136,7 +144,10 @@ absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOpt
                           absl::StrCat("node ", NameOf(step), ": ", phases.status().message()));
     }
     for (const auto* const list : {&phases->load, &phases->forward, &phases->backward}) {
-      for (const Phase& phase : *list) scratch_bytes = std::max(scratch_bytes, phase.scratch_bytes);
+      for (size_t i = 0; i < list->size(); ++i) {
+        scratch_bytes = std::max(scratch_bytes, (*list)[i].scratch_bytes);
+        most_joined = std::max(most_joined, CountJoined(absl::MakeConstSpan(*list).subspan(i)));
+      }
     }
     shared_bytes = std::max(shared_bytes, phases->shared_bytes);
     info_.weight_bytes += phases->weight_bytes;
@@ -160,7 +171,7 @@ absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOpt
   shared_ = *std::move(shared);
   info_.arena_bytes += shared_bytes;
   pool_ = std::make_unique<ThreadPool>(options.threads);
-  shares_ = std::vector<Share>(static_cast<size_t>(options.threads));
+  shares_ = std::vector<Share>(most_joined * static_cast<size_t>(options.threads));
 
   sums_.resize(max_blocks_);
   lanes_.reserve(max_lanes_);
@@ -287,27 +298,42 @@ absl::Status GraphPlan::CheckIds(const SampleBatch& batch) const {
   return absl::OkStatus();
 }
 
-void GraphPlan::RunPhase(const Phase& phase) {
-  const int64_t pieces = phase.pieces(run_);
-  if (pieces == 0) return;
-  phase_ = &phase;
-  sharing_ = static_cast<int>(std::min<int64_t>(pool_->threads(), pieces));
-  for (int64_t i = 0; i < sharing_; ++i) {
-    shares_[i].next.store(pieces * i / sharing_, std::memory_order_relaxed);
-    shares_[i].end = pieces * (i + 1) / sharing_;
+void GraphPlan::RunPhases(absl::Span<const Phase> phases) {
+  while (!phases.empty()) {
+    const size_t count = CountJoined(phases);
+    RunJoined(phases.first(count));
+    phases.remove_prefix(count);
+  }
+}
+
+void GraphPlan::RunJoined(absl::Span<const Phase> phases) {
+  int64_t all = 0;
+  for (const Phase& phase : phases) all += phase.pieces(run_);
+  if (all == 0) return;
+  joined_ = phases;
+  sharing_ = std::min<int64_t>(pool_->threads(), all);
+  for (size_t p = 0; p < phases.size(); ++p) {
+    const int64_t pieces = phases[p].pieces(run_);
+    for (int64_t i = 0; i < sharing_; ++i) {
+      Share& share = shares_[p * sharing_ + i];
+      share.next.store(pieces * i / sharing_, std::memory_order_relaxed);
+      share.end = pieces * (i + 1) / sharing_;
+    }
   }
   pool_->Run(
-      sharing_, [](void* self, int worker) { static_cast<GraphPlan*>(self)->RunShares(worker); },
-      this);
+      static_cast<int>(sharing_),
+      [](void* self, int worker) { static_cast<GraphPlan*>(self)->RunShares(worker); }, this);
 }
 
 void GraphPlan::RunShares(int worker) {
-  for (int i = 0; i < sharing_; ++i) {
-    Share& share = shares_[(worker + i) % sharing_];
-    for (;;) {
-      const int64_t piece = share.next.fetch_add(1, std::memory_order_relaxed);
-      if (piece >= share.end) break;
-      phase_->run(run_, piece, scratch_[worker].get());
+  for (int64_t i = 0; i < sharing_; ++i) {
+    for (size_t p = 0; p < joined_.size(); ++p) {
+      Share& share = shares_[p * sharing_ + (worker + i) % sharing_];
+      for (;;) {
+        const int64_t piece = share.next.fetch_add(1, std::memory_order_relaxed);
+        if (piece >= share.end) break;
+        joined_[p].run(run_, piece, scratch_[worker].get());
+      }
     }
   }
 }
@@ -317,7 +343,7 @@ absl::Status GraphPlan::LoadWeights(const float* weights) {
   run_ = BatchRun();
   run_.weights = reinterpret_cast<const float*>(weights_.get());
   for (const NodePhases& step : steps_) {
-    for (const Phase& phase : step.load) RunPhase(phase);
+    RunPhases(step.load);
   }
   weights_loaded_ = true;
   return absl::OkStatus();
@@ -353,9 +379,9 @@ void GraphPlan::SetBatch(absl::Span<const SampleBatch> lanes, bool training) {
 }
 
 void GraphPlan::Forward() {
-  RunPhase(images_);
+  RunJoined(absl::MakeConstSpan(&images_, 1));
   for (const NodePhases& step : steps_) {
-    for (const Phase& phase : step.forward) RunPhase(phase);
+    RunPhases(step.forward);
   }
 }
 
@@ -448,10 +474,10 @@ absl::Status GraphPlan::ComputeLanes(absl::Span<const SampleBatch> lanes, double
   run_.gradient = gradient;
   std::memset(gradient, 0, static_cast<size_t>(total_floats_) * sizeof(float));
   Forward();
-  RunPhase(loss_);
+  RunJoined(absl::MakeConstSpan(&loss_, 1));
   const double forward_end = Seconds();
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
-    for (const Phase& phase : step->backward) RunPhase(phase);
+    RunPhases(step->backward);
   }
   const double whole = Seconds() - begin;
   for (size_t i = 0; i < lanes.size(); ++i) {
@@ -467,7 +493,7 @@ absl::StatusOr<LaneResult> GraphPlan::Evaluate(const SampleBatch& batch) {
   if (!status.ok()) return status;
   LaneResult result;
   ForwardInParts(batch, [&](int64_t) {
-    RunPhase(loss_);
+    RunJoined(absl::MakeConstSpan(&loss_, 1));
     AddSums(lanes_[0], result);
   });
   return result;

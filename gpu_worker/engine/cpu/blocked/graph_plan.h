@@ -61,7 +61,9 @@ class GraphPlan : public Plan {
   // The images of a block, side by side: from floats, or from bytes.
   void SetImages(int64_t block);
   void SetByteImages(int64_t block);
-  void RunPhase(const Phase& phase);
+  void RunPhases(absl::Span<const Phase> phases);
+  // Those between two barriers.
+  void RunJoined(absl::Span<const Phase> phases);
   void RunShares(int worker);
   // One block of the loss: its sums, and the gradient by the logits where there is one.
   void RunLoss(int64_t block);
@@ -102,9 +104,9 @@ class GraphPlan : public Plan {
     std::atomic<int64_t> next = 0;
     int64_t end = 0;
   };
-  const Phase* phase_ = nullptr;
-  std::vector<Share> shares_;  // by thread
-  int sharing_ = 0;            // threads of the phase
+  absl::Span<const Phase> joined_;
+  int64_t sharing_ = 0;        // threads of them
+  std::vector<Share> shares_;  // by phase of them and thread
 };
 
 }  // namespace capstan::engine

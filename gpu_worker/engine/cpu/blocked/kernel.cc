@@ -72,4 +72,12 @@ absl::StatusOr<float*> KernelMemory(NodePhases& phases, int64_t floats, int64_t&
   return reinterpret_cast<float*>(phases.memory.back()->get());
 }
 
+absl::StatusOr<std::shared_ptr<LaneHalves>> LaneHalves::Make(NodePhases& phases, int64_t tiles,
+                                                             int64_t tile_floats) {
+  absl::StatusOr<float*> memory =
+      KernelMemory(phases, 2 * tiles * tile_floats, phases.scratch_bytes);
+  if (!memory.ok()) return memory.status();
+  return std::shared_ptr<LaneHalves>(new LaneHalves(tiles, tile_floats, *memory));
+}
+
 }  // namespace capstan::engine

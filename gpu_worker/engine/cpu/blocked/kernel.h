@@ -10,6 +10,7 @@
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_KERNEL_H_
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <functional>
@@ -54,10 +55,13 @@ struct BatchRun {
   }
 };
 
+// Work that is cut into pieces by shapes alone, in the order of the blocks where a piece is of some blocks. Nobody
+// begins the phase behind it before all pieces are done, except one that `joins`: it reads nothing of this one.
 struct Phase {
   int64_t scratch_bytes = 0;  // for each thread; holds nothing between pieces
   std::function<int64_t(const BatchRun& run)> pieces;
   std::function<void(const BatchRun& run, int64_t piece, char* scratch)> run;
+  bool joins = false;
 };
 
 // Where the tensors of a node, or of a run of nodes, lie, and the loops that compute it.
@@ -176,6 +180,49 @@ bool SumOverLanes(const BatchRun& run, const BlockedMath& math, int64_t floats, 
   return SumOverNode(run, math, floats, 0, std::bit_ceil(static_cast<uint64_t>(run.lanes.size())),
                      to, scratch, compute);
 }
+
+// Sums of tiles over lanes, in the order of rule R1, cut in two where there are several lanes: a piece is a tile of the
+// first half of that tree, or of the second one. So who has computed the blocks of a half sums them, too.
+class LaneHalves {
+ public:
+  static absl::StatusOr<std::shared_ptr<LaneHalves>> Make(NodePhases& phases, int64_t tiles,
+                                                          int64_t tile_floats);
+
+  static int64_t Count(const BatchRun& run) { return run.lanes.size() > 1 ? 2 : 1; }
+
+  // As SumOverLanes, of one half. `to`: [tile_floats], holds the sum where there is one half. Returns where the sum
+  // over all lanes is, or null: who sums the other half gets it.
+  template <typename Compute>
+  const float* Sum(const BatchRun& run, const BlockedMath& math, int64_t half, int64_t tile,
+                   float* to, float* scratch, const Compute& compute) {
+    if (Count(run) == 1) {
+      SumOverLanes(run, math, tile_floats_, to, scratch, compute);
+      return to;
+    }
+    const auto count = static_cast<int64_t>(std::bit_ceil(run.lanes.size()) / 2);
+    Tile& of = tiles_[tile];
+    float* const sums = memory_ + 2 * tile * tile_floats_;
+    of.summed[half] = SumOverNode(run, math, tile_floats_, half * count, count,
+                                  sums + half * tile_floats_, scratch, compute);
+    if (of.done.fetch_add(1, std::memory_order_acq_rel) == 0) return nullptr;
+    of.done.store(0, std::memory_order_relaxed);
+    if (!of.summed[0]) return sums + tile_floats_;
+    if (of.summed[1]) math.copy(tile_floats_, sums + tile_floats_, sums, /*add=*/true);
+    return sums;
+  }
+
+ private:
+  struct Tile {
+    std::atomic<int> done = 0;  // halves
+    bool summed[2] = {};        // has lanes with samples
+  };
+  LaneHalves(int64_t tiles, int64_t tile_floats, float* memory)
+      : tile_floats_(tile_floats), memory_(memory), tiles_(static_cast<size_t>(tiles)) {}
+
+  const int64_t tile_floats_;
+  float* const memory_;  // [tiles][2][tile_floats]
+  std::vector<Tile> tiles_;
+};
 
 inline std::function<int64_t(const BatchRun&)> FixedPieces(int64_t pieces) {
   return [pieces](const BatchRun&) { return pieces; };
