@@ -120,8 +120,7 @@ void CoordinatorCore::BeginLineage(JobRecord& job, const std::vector<int32_t>& o
   job.issued_at.clear();
   job.reissues.clear();
   job.weighed_generation = 0;
-  for (Rank& rank : job.ranks) {  // the lead counts from 0 again, and steps from the base
-    rank.weighed.Clear();
+  for (Rank& rank : job.ranks) {  // steps count from the base again
     rank.deal_step = -1;
     rank.trial_step = job.base_step;
   }

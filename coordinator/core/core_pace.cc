@@ -50,6 +50,14 @@ bool CanBe(const node::v1::WorkerPace& pace) {
          pace.lanes() <= kMostCounted && pace.seconds() >= 0 && pace.seconds() <= kMostSeconds;
 }
 
+// Of a rank, since the lineage began; nothing where the lead has not seen a step of it.
+node::v1::WorkerPace ToldOf(const node::v1::ShardState& lead, int32_t rank) {
+  for (const node::v1::WorkerPace& pace : lead.paces()) {
+    if (pace.rank() == rank && CanBe(pace)) return pace;
+  }
+  return {};
+}
+
 // One takes so many times as long as the median of the others.
 bool Uneven(const std::vector<Pace>& paces, double times) {
   for (const Pace& pace : paces) {
@@ -184,10 +192,7 @@ void CoordinatorCore::WeighPaces(JobRecord& job) {
   }
   const std::set<int32_t> owners(before.begin(), before.end());
   if (!begins && paces.size() < owners.size()) return;  // somebody has not done a step yet
-  for (const node::v1::WorkerPace& pace : lead.paces()) {
-    if (pace.rank() < 0 || pace.rank() >= static_cast<int32_t>(job.ranks.size())) continue;
-    if (CanBe(pace)) job.ranks[static_cast<size_t>(pace.rank())].weighed = pace;
-  }
+  for (Rank& rank : job.ranks) rank.weighed = ToldOf(lead, rank.index);
   if (begins) job.uneven = 0;
   job.weighed_generation = job.view.generation();
   job.weighed_at = now_;

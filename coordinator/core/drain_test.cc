@@ -87,6 +87,12 @@ TEST_F(DrainTest, ItIsOfTheNameAndOutlivesCoordinatorAndNode) {
   next.Worker("w0");  // another process
   EXPECT_TRUE(next.core_.nodes().Find("w0")->drained);
   EXPECT_EQ(next.Job(next.Submit(Spec(1, 0))).state(), JOB_STATE_PENDING);
+
+  ASSERT_TRUE(SetDrained("w0", false).ok());
+  World third;
+  ASSERT_TRUE(third.core_.Restore(journal_.state(), third.now_, absl::UnixEpoch()).ok());
+  third.Worker("w0");
+  EXPECT_FALSE(third.core_.nodes().Find("w0")->drained);
 }
 
 }  // namespace

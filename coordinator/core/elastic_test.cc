@@ -150,6 +150,16 @@ TEST_F(RecoveryTest, ATaskThatFailsByChanceIsOneWorkerLess) {
   EXPECT_EQ(Job(id_).generation(), 2);
 }
 
+// Exit code 0 is no signal.
+TEST_F(RecoveryTest, ATaskThatEndsByItselfIsSaidToHaveDoneSo) {
+  Running(2, 1);
+  node::v1::TaskState& task = Task(workers_[1], id_, 1);
+  task.set_phase(node::v1::TASK_PHASE_FAILED);
+  task.set_exit_code(0);
+  Beat(workers_[1]);
+  EXPECT_EQ(Job(id_).workers(1).message(), "its task ended with exit code 0");
+}
+
 TEST_F(RecoveryTest, TheTaskOfALocalJobGoesBackIntoTheQueue) {
   workers_ = {Worker("w0")};
   id_ = Submit(Spec(1, 0));
@@ -198,6 +208,35 @@ TEST_F(LateTest, ALateLaneIsIssuedAgainAndItsWaitDoubles) {
   EXPECT_EQ(Job(id_).generation(), 2);
   Pass(absl::Milliseconds(1000), All());
   EXPECT_EQ(Job(id_).generation(), 3);
+}
+
+CoreOptions TwoEvaluationBlocks() {
+  CoreOptions options;
+  options.resolve = [](const job::v1::JobSpec& spec, const common::v1::DatasetInfo& dataset,
+                       const std::string& job_id, const std::string& root) {
+    auto resolved = ToyResolve(spec, dataset, job_id, root);
+    if (resolved.ok()) resolved->set_evaluation_blocks(2);
+    return resolved;
+  };
+  return options;
+}
+
+class LateBlocksTest : public RecoveryTest {
+ protected:
+  LateBlocksTest() : RecoveryTest(TwoEvaluationBlocks()) {}
+};
+
+// A block is the duty of whoever owns the lane that it falls to.
+TEST_F(LateBlocksTest, ALateEvaluationBlockIsIssuedAgain) {
+  Running(2, 1);
+  Lead(3);
+  node::v1::Waiting& waiting = *Shard(stores_[0], id_, 0).mutable_waiting();
+  waiting.set_step(3);
+  waiting.add_evaluation_blocks(1);
+  Beat(stores_[0]);
+  Pass(absl::Milliseconds(2600), All());
+  EXPECT_EQ(Job(id_).generation(), 2);
+  EXPECT_THAT(EventTypes(id_), Contains("LaneReissued"));
 }
 
 TEST_F(LateTest, AShardThatLacksNothingHidesNoLateLane) {

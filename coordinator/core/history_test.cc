@@ -124,6 +124,12 @@ TEST(HistoryTest, ReportsOfLeadAndWorkersAreKeptOverARestart) {
     phases->set_steps(step);
     phases->set_total(seconds);
     phases->set_push(seconds / 4);
+    phases->set_data_wait(seconds / 8);
+    phases->set_local_reduce(seconds / 16);
+    phases->set_barrier_wait(seconds / 32);
+    phases->set_pull(seconds / 64);
+    phases->set_update(seconds / 128);
+    phases->set_evaluate(seconds / 256);
     world->Beat(worker);
     node::v1::LeadState* lead = world->Shard(store, id, 0).mutable_lead();
     lead->set_lineage(1);
@@ -145,6 +151,12 @@ TEST(HistoryTest, ReportsOfLeadAndWorkersAreKeptOverARestart) {
   EXPECT_EQ(points[1].breakdown().steps(), 4);
   EXPECT_DOUBLE_EQ(points[1].breakdown().total(), 0.25);  // 1 s more of 4 steps
   EXPECT_DOUBLE_EQ(points[1].breakdown().push(), 0.0625);
+  EXPECT_DOUBLE_EQ(points[1].breakdown().data_wait(), 0.25 / 8);
+  EXPECT_DOUBLE_EQ(points[1].breakdown().local_reduce(), 0.25 / 16);
+  EXPECT_DOUBLE_EQ(points[1].breakdown().barrier_wait(), 0.25 / 32);
+  EXPECT_DOUBLE_EQ(points[1].breakdown().pull(), 0.25 / 64);
+  EXPECT_DOUBLE_EQ(points[1].breakdown().update(), 0.25 / 128);
+  EXPECT_DOUBLE_EQ(points[1].breakdown().evaluate(), 0.25 / 256);
 
   // Nothing is written for a report; after a while all are.
   EXPECT_THAT(world->journal_.state().history, IsEmpty());

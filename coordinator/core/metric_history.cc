@@ -23,7 +23,7 @@ void TakeIn(const MetricPoint& before, MetricPoint& point) {
 
 StepBreakdown Joined(const StepBreakdown& a, const StepBreakdown& b) {
   const double steps = static_cast<double>(a.steps() + b.steps());
-  if (a.steps() == 0 || steps == 0) return b;
+  if (a.steps() == 0) return b;
   const double share = static_cast<double>(a.steps()) / steps;
   const auto mean = [share](double x, double y) { return share * x + (1 - share) * y; };
   StepBreakdown out;

@@ -292,5 +292,23 @@ TEST_F(PaceTest, WithoutMeasuresATrialEndsByItself) {
   EXPECT_GE(LanesOf(2), 2);
 }
 
+// Lanes of one that cannot compute at the end of a trial are no matter of it: they are taken over where they are late.
+TEST_F(PaceTest, WithoutMeasuresATrialEndsAmongThoseWhoCanCompute) {
+  measured_ = false;
+  Begin();
+  Train(absl::Seconds(5));
+  slowness_[2] = kHangs;
+  Train(absl::Seconds(2));
+  ASSERT_EQ(LanesOf(2), 0);
+  slowness_[2] = 1;
+  for (int i = 0; i < 400 && LanesOf(2) == 0; ++i) Beat();
+  ASSERT_EQ(LanesOf(2), 1);
+  ASSERT_EQ(LanesOf(1), 4);
+  Task(workers_[1], id_, 1).set_phase(node::v1::TASK_PHASE_STARTING);
+  for (int i = 0; i < 400 && LanesOf(2) == 1; ++i) Beat();
+  EXPECT_GE(LanesOf(2), 2);
+  EXPECT_EQ(LanesOf(1), 4);
+}
+
 }  // namespace
 }  // namespace capstan::coordinator::core

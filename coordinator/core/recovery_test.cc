@@ -82,6 +82,8 @@ TEST_F(RecoveryTest, OnlyTheNewestAndTheBestAreKept) {
   const job::v1::Job job = Job(id_);
   for (const auto& saved : job.checkpoints()) kept.push_back(saved.id());
   EXPECT_THAT(kept, ElementsAre("1-8", "1-7", "1-5"));
+  EXPECT_EQ(job.checkpoints(0).committed_at().seconds(),
+            absl::ToUnixSeconds(absl::FromUnixSeconds(1000) + now_));
   EXPECT_TRUE(job.checkpoints(2).best());
   EXPECT_EQ(job.checkpoints(2).metric(), 0.75);
   EXPECT_THAT(sweeps_.back().keep, ElementsAre("1-5", "1-7", "1-8"));
@@ -146,20 +148,36 @@ TEST_F(RecoveryTest, ALeadSnapshotThatIsNoneEndsTheJob) {
   EXPECT_EQ(Job(id_).message(), "the lead's snapshot is none");
 }
 
-CoreOptions WithoutEpochs() {
+CoreOptions StepsPerEpoch(int64_t steps) {
   CoreOptions options;
-  options.resolve = [](const job::v1::JobSpec& spec, const common::v1::DatasetInfo& dataset,
-                       const std::string& job_id, const std::string& root) {
+  options.resolve = [steps](const job::v1::JobSpec& spec, const common::v1::DatasetInfo& dataset,
+                            const std::string& job_id, const std::string& root) {
     auto resolved = ToyResolve(spec, dataset, job_id, root);
-    if (resolved.ok()) resolved->set_steps_per_epoch(0);
+    if (resolved.ok()) resolved->set_steps_per_epoch(steps);
     return resolved;
   };
   return options;
 }
 
+class OneStepEpochsTest : public RecoveryTest {
+ protected:
+  OneStepEpochsTest() : RecoveryTest(StepsPerEpoch(1)) {}
+};
+
+TEST_F(OneStepEpochsTest, EveryCheckpointHasTheMetricOfItsStep) {
+  Running(1, 1);
+  common::v1::EpochRecord* epoch = Lead(4).add_epochs();
+  epoch->set_epoch(4);
+  epoch->set_validation_accuracy(0.5);
+  Lead(4);
+  Save(4);
+  ASSERT_THAT(Job(id_).checkpoints(), SizeIs(1));
+  EXPECT_EQ(Job(id_).checkpoints(0).metric(), 0.5);
+}
+
 class EpochlessTest : public RecoveryTest {
  protected:
-  EpochlessTest() : RecoveryTest(WithoutEpochs()) {}
+  EpochlessTest() : RecoveryTest(StepsPerEpoch(0)) {}
 };
 
 // Nor does the coordinator, with all its other jobs, end by a division.
@@ -426,6 +444,7 @@ TEST_F(RecoveryTest, AJobWhoseClusterIsAwayGoesOnWhenItIsBack) {
   Pass(absl::Seconds(30));
   EXPECT_EQ(Job(id_).state(), common::v1::JOB_STATE_PENDING);
   EXPECT_EQ(Job(id_).reason(), "GangLost");
+  EXPECT_THAT(Job(id_).shards(), IsEmpty());
   EXPECT_THAT(EventTypes(id_), Contains("GangLost"));
   Pass(absl::Hours(2));  // in the queue its deadline does not run
   EXPECT_EQ(Job(id_).reason(), "GangLost");

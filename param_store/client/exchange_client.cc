@@ -122,8 +122,8 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
   void OnDone(int64_t id, absl::Status status) {
     Peer* peer = Find(id);
     if (peer == nullptr) return;
-    closed_sending += peer->stream->sending();
-    peer->stream.reset();
+    const std::shared_ptr<ExchangeStream> ended = std::move(peer->stream);
+    closed_sending += ended->sending();
     peer->stream_id = 0;
     if (!peer->cause.ok()) status = peer->cause;
     if (status.ok()) status = absl::UnavailableError("the shard ended the stream");

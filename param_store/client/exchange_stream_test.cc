@@ -130,6 +130,23 @@ TEST_F(ExchangeStreamTest, NoMessageOvertakesTheOneBeforeItOnItsWayToTheStrand) 
   EXPECT_THAT(versions, testing::ElementsAre(0, 1, 2));
 }
 
+TEST(LiveStreamsTest, TheLastOneIsWaitedFor) {
+  LiveStreams live;
+  live.Add();
+  live.Add();
+  std::promise<void> none;
+  std::future<void> waited = none.get_future();
+  std::thread thread([&] {
+    live.WaitForNone();
+    none.set_value();
+  });
+  live.Remove();
+  EXPECT_EQ(waited.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  live.Remove();
+  EXPECT_EQ(waited.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  thread.join();
+}
+
 // Whoever waits for a gradient that comes back to its pool may use the stream at the same time.
 TEST_F(ExchangeStreamTest, WhatAMessageHoldsIsLetGoOutsideTheLock) {
   StrandLoop strand;

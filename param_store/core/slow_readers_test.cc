@@ -52,6 +52,7 @@ TEST_F(SlowReaderTest, FinishesTheVersionItIsInsideAndGoesToTheNewest) {
   Do(WeightsTaken{kW0, 0});
   Effects effects = RunStep();  // worker 1 is inside version 0
   EXPECT_EQ(HeldBy(effects), 0);
+  EXPECT_EQ(core_->State(now_).lead().lineage(), 1);
   EXPECT_THAT(SentTo(kW0, effects), ElementsAre(1));
   EXPECT_THAT(SentTo(kW1, effects), IsEmpty());
   EXPECT_THAT(All<DropWeights>(effects), IsEmpty());
