@@ -166,6 +166,7 @@ int Main(int argc, char** argv) {
   AddAdmin(program, action);
   AddTop(program, action);
   AddDoctor(program, action);
+  AddBackup(program, action);
   AddData(program, action);
   AddCerts(program, action);
   AddContexts(program, action);

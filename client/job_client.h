@@ -1,4 +1,4 @@
-// Calls to the coordinator's JobService and CheckpointService.
+// Calls to the coordinator's JobService, CheckpointService and BackupService.
 #ifndef CAPSTAN_CLIENT_JOB_CLIENT_H_
 #define CAPSTAN_CLIENT_JOB_CLIENT_H_
 
@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "capstan/job/v1/backup_service.grpc.pb.h"
 #include "capstan/job/v1/checkpoint_service.grpc.pb.h"
 #include "capstan/job/v1/job_service.grpc.pb.h"
 #include "client/coordinator_address.h"
@@ -61,6 +62,7 @@ class JobClient {
   // The same service for DownloadCheckpoint, whose callers try again themselves: gRPC's own tries would use
   // up a call's time and hide what the server said.
   job::v1::CheckpointService::Stub& downloads() { return *downloads_; }
+  job::v1::BackupService::Stub& backups() { return *backups_; }
   absl::Duration timeout() const { return timeout_; }
 
  private:
@@ -70,11 +72,13 @@ class JobClient {
         stub_(job::v1::JobService::NewStub(channel_)),
         checkpoints_(job::v1::CheckpointService::NewStub(channel_)),
         downloads_(job::v1::CheckpointService::NewStub(bulk)),
+        backups_(job::v1::BackupService::NewStub(bulk)),
         timeout_(timeout) {}
 
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<Stub> stub_;
   const std::unique_ptr<job::v1::CheckpointService::Stub> checkpoints_, downloads_;
+  const std::unique_ptr<job::v1::BackupService::Stub> backups_;
   const absl::Duration timeout_;
 };
 

@@ -89,14 +89,15 @@ std::vector<std::string> RootsOfWeights(const PathPolicy& policy) {
 
 CoordinatorServer::CoordinatorServer(const Config& config, const std::string& state_dir,
                                      PathPolicy policy, FileKeys keys,
-                                     std::unique_ptr<core::Journal> journal,
+                                     std::unique_ptr<SqliteJournal> journal,
                                      std::function<void()> on_fatal)
     : registry_("coordinator"),
       metrics_(registry_),
-      rpc_metrics_(registry_, {file::v1::FileService::service_full_name(),
-                               job::v1::CheckpointService::service_full_name(),
-                               job::v1::JobService::service_full_name(),
-                               node::v1::NodeService::service_full_name()}),
+      rpc_metrics_(
+          registry_,
+          {file::v1::FileService::service_full_name(), job::v1::BackupService::service_full_name(),
+           job::v1::CheckpointService::service_full_name(),
+           job::v1::JobService::service_full_name(), node::v1::NodeService::service_full_name()}),
       policy_(std::move(policy)),
       journal_(std::move(journal)),
       coordinator_(
@@ -110,7 +111,8 @@ CoordinatorServer::CoordinatorServer(const Config& config, const std::string& st
       file_keys_(std::move(keys)),
       file_service_(coordinator_, file_keys_,
                     {.data = RootsOfWeights(policy_), .checkpoints = policy_.checkpoint_roots()}),
-      checkpoint_service_(coordinator_, policy_.checkpoint_roots()) {}
+      checkpoint_service_(coordinator_, policy_.checkpoint_roots()),
+      backup_service_(coordinator_, *journal_) {}
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     const Config& config, std::function<void()> on_fatal) {
@@ -156,6 +158,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
                            {job::v1::CheckpointService::service_full_name(),
                             &coordinator->checkpoint_service_,
                             {services::Role::kClient, services::Role::kAdmin}},
+                           {job::v1::BackupService::service_full_name(),
+                            &coordinator->backup_service_,
+                            {services::Role::kAdmin}},
                            {node::v1::NodeService::service_full_name(),
                             &coordinator->node_service_,
                             {services::Role::kWorker, services::Role::kParamStore}},
@@ -177,6 +182,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
                                      [c = coordinator.get()] { c->file_service_.Drain(); });
   coordinator->server_->AddDrainHook("checkpoints",
                                      [c = coordinator.get()] { c->checkpoint_service_.Drain(); });
+  coordinator->server_->AddDrainHook("backups",
+                                     [c = coordinator.get()] { c->backup_service_.Drain(); });
   coordinator->server_->AddDrainHook("verifications",
                                      [c = coordinator.get()] { c->job_service_.Drain(); });
   coordinator->server_->AddStopHook("verifications", [c = coordinator.get()] {
@@ -184,6 +191,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   });
   coordinator->server_->AddStopHook("checkpoints", [c = coordinator.get()] {
     c->files_done_ = c->checkpoint_service_.Stop(c->FilePatience()) && c->files_done_;
+  });
+  coordinator->server_->AddStopHook("backups", [c = coordinator.get()] {
+    c->files_done_ = c->backup_service_.Stop(c->FilePatience()) && c->files_done_;
   });
   coordinator->server_->AddStopHook("files", [c = coordinator.get()] {
     c->files_done_ = c->file_service_.Stop(c->FilePatience()) && c->files_done_;

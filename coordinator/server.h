@@ -8,12 +8,14 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/backup_service.h"
 #include "coordinator/checkpoint_service.h"
 #include "coordinator/config.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/file_keys.h"
 #include "coordinator/file_service.h"
 #include "coordinator/job_service.h"
+#include "coordinator/journal/sqlite_journal.h"
 #include "coordinator/metrics.h"
 #include "coordinator/node_service.h"
 #include "coordinator/page_server.h"
@@ -47,7 +49,7 @@ class CoordinatorServer {
 
  private:
   CoordinatorServer(const Config& config, const std::string& state_dir, PathPolicy policy,
-                    FileKeys keys, std::unique_ptr<core::Journal> journal,
+                    FileKeys keys, std::unique_ptr<SqliteJournal> journal,
                     std::function<void()> on_fatal);
   services::HttpResponse ServiceDiscovery();
   // On the strand: until the secret that a full disk did not take is durable.
@@ -59,13 +61,14 @@ class CoordinatorServer {
   CoordinatorMetrics metrics_;
   services::RpcMetrics rpc_metrics_;
   const PathPolicy policy_;
-  const std::unique_ptr<core::Journal> journal_;
+  const std::unique_ptr<SqliteJournal> journal_;
   Coordinator coordinator_;
   JobServiceImpl job_service_;
   NodeServiceImpl node_service_;
   const FileKeys file_keys_;
   FileServiceImpl file_service_;
   CheckpointServiceImpl checkpoint_service_;
+  BackupServiceImpl backup_service_;
   std::unique_ptr<services::Server> server_;
   std::unique_ptr<PageServer> page_;
   std::unique_ptr<services::HttpServer> http_;

@@ -18,6 +18,7 @@
 #include "capstan/common/v1/common.pb.h"
 #include "capstan/coordinator/v1/durable.pb.h"
 #include "capstan/file/v1/file.pb.h"
+#include "capstan/job/v1/backup_service.pb.h"
 #include "capstan/job/v1/checkpoint_service.pb.h"
 #include "capstan/job/v1/job_service.pb.h"
 #include "capstan/job/v1/job_spec.pb.h"
@@ -59,6 +60,7 @@ std::vector<const FileDescriptor*> Files() {
   return {capstan::common::v1::View::descriptor()->file(),
           capstan::coordinator::v1::DurableJob::descriptor()->file(),
           capstan::file::v1::Grant::descriptor()->file(),
+          capstan::job::v1::BackupRequest::descriptor()->file(),
           capstan::job::v1::DeleteCheckpointRequest::descriptor()->file(),
           capstan::job::v1::JobSpec::descriptor()->file(),
           capstan::job::v1::Job::descriptor()->file(),

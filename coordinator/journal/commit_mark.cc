@@ -77,11 +77,12 @@ absl::StatusOr<std::optional<CommitCount>> CommitMark::Read(const std::string& p
 
 absl::StatusOr<std::unique_ptr<CommitMark>> CommitMark::Create(const std::string& path,
                                                                const CommitCount& count) {
-  const absl::Status status =
-      services::WriteFileAtomically(path, SlotOf(count) + SlotOf(count), {.mode = 0600});
+  const absl::Status status = services::WriteFileAtomically(path, Text(count), {.mode = 0600});
   if (!status.ok()) return status;
   return Open(path, count);
 }
+
+std::string CommitMark::Text(const CommitCount& count) { return SlotOf(count) + SlotOf(count); }
 
 absl::StatusOr<std::unique_ptr<CommitMark>> CommitMark::Open(const std::string& path,
                                                              const CommitCount& count) {

@@ -41,6 +41,8 @@ class CommitMark {
   // Opens the one that is there, and goes on behind `count`.
   static absl::StatusOr<std::unique_ptr<CommitMark>> Open(const std::string& path,
                                                           const CommitCount& count);
+  // What stands in the file, for one that is written elsewhere.
+  static std::string Text(const CommitCount& count);
   ~CommitMark();  // syncs
   CommitMark(const CommitMark&) = delete;
   CommitMark& operator=(const CommitMark&) = delete;

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sqlite3.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -15,9 +14,9 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/core/node_table.h"
+#include "coordinator/journal/folder_lock.h"
 #include "services/clock/clock.h"
 #include "services/files/files.h"
 #include "services/logging/log.h"
@@ -27,7 +26,6 @@ namespace capstan::coordinator {
 namespace {
 
 constexpr int64_t kApplicationId = 0x4361704a;  // "CapJ": a file of somebody else is not ours
-constexpr absl::Duration kLockPatience = absl::Seconds(2);
 constexpr absl::Duration kReserveRetry = absl::Seconds(1);
 constexpr int64_t kReserveShare = 16;  // of the disk at most
 
@@ -68,35 +66,6 @@ constexpr char kSchema3[] = R"(
 CREATE TABLE commits (id INTEGER PRIMARY KEY, journal INTEGER NOT NULL, commits INTEGER NOT NULL,
                       sum INTEGER NOT NULL);
 )";
-
-// The system drops the lock with the process, however it ends.
-absl::StatusOr<int> LockFolder(const std::string& folder) {
-  const std::string path = absl::StrCat(folder, "/lock");
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return services::ErrnoStatus(errno, "open", path);
-  absl::Cleanup close = [fd] { ::close(fd); };
-  // One that was just killed may need a moment to be gone.
-  const absl::Duration until = MonotonicNow() + kLockPatience;
-  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return services::ErrnoStatus(errno, "flock", path);
-    if (MonotonicNow() > until) {
-      char holder[32] = {};
-      const ssize_t size = ::pread(fd, holder, sizeof(holder) - 1, 0);
-      return absl::FailedPreconditionError(
-          absl::StrCat(folder, ": another coordinator works here",
-                       size > 0 ? absl::StrCat(" (process ", holder, ")") : ""));
-    }
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-  // For people alone, so a full disk is no reason to stop.
-  const std::string self = absl::StrCat(::getpid());
-  if ((::ftruncate(fd, 0) != 0 || ::pwrite(fd, self.data(), self.size(), 0) < 0) &&
-      errno != ENOSPC && errno != EDQUOT) {
-    return services::ErrnoStatus(errno, "write", path);
-  }
-  std::move(close).Cancel();
-  return fd;
-}
 
 // Above 0.
 int64_t RandomNumber() {
@@ -185,8 +154,11 @@ void SqliteJournal::KeepCheckpoints(bool keep) {
 absl::Status SqliteJournal::OpenDatabase(const JournalOptions& options) {
   // SQLite would make a missing file anew, and remove the log beside it.
   struct stat file = {};
-  if (::stat(path_.c_str(), &file) != 0 || file.st_size == 0) {
-    const absl::Status status = CheckMark(options);
+  const bool fresh = ::stat(path_.c_str(), &file) != 0 || file.st_size == 0;
+  if (fresh) {
+    absl::Status status = CheckMark(options, /*may_lack=*/true);
+    // Before the file, so that one without a mark is never new.
+    if (status.ok()) status = MakeMark();
     if (!status.ok()) return status;
   }
   const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
@@ -209,7 +181,8 @@ absl::Status SqliteJournal::OpenDatabase(const JournalOptions& options) {
   const absl::StatusOr<int64_t> tables = Integer("SELECT count(*) FROM sqlite_master");
   if (!tables.ok()) return tables.status();
   if (*tables == 0) {
-    status = CheckMark(options);
+    // A new journal, or the file of one whose commits all stood in a log that was not copied with it.
+    status = CheckMark(options, fresh);
     if (status.ok()) status = MakeSchema();
   } else {
     status = CheckDatabase(options);
@@ -259,7 +232,7 @@ absl::Status SqliteJournal::CheckDatabase(const JournalOptions& options) {
   if (*check != "ok") return absl::DataLossError(absl::StrCat(path_, ": is damaged: ", *check));
   // Before schema 3 nothing was counted.
   absl::Status status = *schema < 3 ? absl::OkStatus() : ReadCounts();
-  if (status.ok()) status = CheckMark(options);
+  if (status.ok()) status = CheckMark(options, *schema < 3);
   if (status.ok() && *schema < kJournalSchema) status = UpgradeSchema(*schema);
   if (status.ok() && mark_ == nullptr) {
     absl::StatusOr<std::unique_ptr<CommitMark>> mark = CommitMark::Open(MarkPath(), count_);
@@ -305,17 +278,26 @@ int64_t SqliteJournal::CountSum() const {
 }
 
 // DataLoss, unless a person has said that it may go on so.
-absl::Status SqliteJournal::GoneBack(absl::string_view what) const {
+absl::Status SqliteJournal::GoneBack(const JournalOptions& options, absl::string_view what) const {
+  const std::string wal =
+      DescribeWal(options.copy_of.empty() ? absl::StrCat(path_, "-wal")
+                                          : absl::StrCat(options.copy_of, "/journal.db-wal"));
+  if (!options.copy_of.empty()) {
+    return absl::DataLossError(
+        absl::StrCat(options.copy_of, ": journal.db ", what, " (", wal,
+                     "). A folder that was copied while its coordinator ran is no backup: make one "
+                     "with capstan backup; see docs/operations.md, Backups"));
+  }
   return absl::DataLossError(absl::StrCat(
-      path_, ": ", what, " (", DescribeWal(absl::StrCat(path_, "-wal")),
+      path_, ": ", what, " (", wal,
       "). Nothing was changed. Put back journal.db, journal.db-wal and journal.mark as they were, "
-      "or "
-      "copy the folder and start once with --accept-journal=",
+      "restore a backup into an empty folder, or copy the folder and start once with "
+      "--accept-journal=",
       count_.commits,
       " to go on with what is left; see docs/operations.md, A journal that is refused"));
 }
 
-absl::Status SqliteJournal::CheckMark(const JournalOptions& options) {
+absl::Status SqliteJournal::CheckMark(const JournalOptions& options, bool may_lack) {
   const bool accepted = options.accept_commits == count_.commits;
   const absl::StatusOr<std::optional<CommitCount>> read = CommitMark::Read(MarkPath());
   std::string why;
@@ -323,7 +305,7 @@ absl::Status SqliteJournal::CheckMark(const JournalOptions& options) {
   if (!read.ok()) {
     why = "journal.mark beside it is damaged, so whether it is whole cannot be known";
   } else if (!read->has_value()) {
-    if (count_.journal == 0) return absl::OkStatus();  // a new one, or of an older version
+    if (may_lack) return absl::OkStatus();  // a new one, or of an older version
     why = "journal.mark beside it is gone, so whether it is whole cannot be known";
   } else if ((*read)->commits > 0 && count_.journal == 0) {
     why = absl::StrCat(
@@ -338,21 +320,30 @@ absl::Status SqliteJournal::CheckMark(const JournalOptions& options) {
   } else {
     return absl::OkStatus();
   }
-  if (!accepted) return GoneBack(why);
+  if (!accepted) return GoneBack(options, why);
   services::Log(services::kWarning, "journal_accepted").Kv("why", why);
   if (count_.journal == 0) return absl::OkStatus();
+  return CreateMark();
+}
+
+absl::Status SqliteJournal::CreateMark() {
   absl::StatusOr<std::unique_ptr<CommitMark>> mark = CommitMark::Create(MarkPath(), count_);
   if (!mark.ok()) return mark.status();
   mark_ = *std::move(mark);
   return absl::OkStatus();
 }
 
-absl::Status SqliteJournal::MakeSchema() {
+// The mark of a new journal, which counts nothing yet.
+absl::Status SqliteJournal::MakeMark() {
   count_ = {RandomNumber(), 0};
-  // First the mark, which counts nothing yet: a crash in between leaves no journal without one.
-  absl::StatusOr<std::unique_ptr<CommitMark>> mark = CommitMark::Create(MarkPath(), count_);
-  if (!mark.ok()) return mark.status();
-  mark_ = *std::move(mark);
+  return CreateMark();
+}
+
+absl::Status SqliteJournal::MakeSchema() {
+  // First the mark: a crash in between leaves no journal without one.
+  if (mark_ == nullptr) {
+    if (const absl::Status made = MakeMark(); !made.ok()) return made;
+  }
   // One transaction: a crash leaves an empty file, or the whole schema.
   const std::string sql = absl::StrCat("BEGIN IMMEDIATE; PRAGMA application_id=", kApplicationId,
                                        "; PRAGMA user_version=", kJournalSchema, ";", kSchema,
@@ -364,11 +355,8 @@ absl::Status SqliteJournal::MakeSchema() {
 }
 
 absl::Status SqliteJournal::UpgradeSchema(int64_t from) {
-  count_ = {RandomNumber(), 0};
-  absl::StatusOr<std::unique_ptr<CommitMark>> mark = CommitMark::Create(MarkPath(), count_);
-  if (!mark.ok()) return mark.status();
-  mark_ = *std::move(mark);
-  absl::Status status = Execute("BEGIN IMMEDIATE");
+  absl::Status status = MakeMark();
+  if (status.ok()) status = Execute("BEGIN IMMEDIATE");
   if (status.ok() && from < 2) status = Execute(kSchema2);
   if (status.ok()) status = Execute(kSchema3);
   if (status.ok()) {

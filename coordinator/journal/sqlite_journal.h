@@ -36,6 +36,8 @@ struct JournalOptions {
   // Go on with a journal that lacks commits, or whose journal.mark is missing, damaged or another
   // one's, where it holds exactly so many commits. What is missing is lost for good.
   std::optional<int64_t> accept_commits;
+  // The folder that the journal was copied from, for errors that speak of it; empty: it is no copy.
+  std::string copy_of;
 };
 
 // One thread at a time.
@@ -62,13 +64,19 @@ class SqliteJournal final : public core::Journal {
   // Takes the reserve back where there is room for it.
   bool low() override;
   std::string folder() const { return path_.substr(0, path_.rfind('/')); }
+  // Of what was committed so far.
+  const CommitCount& count() const { return count_; }
 
  private:
+  friend class JournalCopy;
   SqliteJournal(std::string path, int lock_fd);
   absl::Status OpenDatabase(const JournalOptions& options);
   absl::Status CheckDatabase(const JournalOptions& options);
-  absl::Status CheckMark(const JournalOptions& options);
-  absl::Status GoneBack(absl::string_view what) const;
+  // `may_lack`: a journal like this one may be without a mark.
+  absl::Status CheckMark(const JournalOptions& options, bool may_lack);
+  absl::Status GoneBack(const JournalOptions& options, absl::string_view what) const;
+  absl::Status CreateMark();
+  absl::Status MakeMark();
   absl::Status MakeSchema();
   absl::Status UpgradeSchema(int64_t from);
   absl::Status ReadCounts();
