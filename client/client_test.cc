@@ -18,6 +18,7 @@
 #include "client/describe_text.h"
 #include "client/exit_codes.h"
 #include "client/job_json.h"
+#include "client/job_source.h"
 #include "client/job_view.h"
 #include "client/log_text.h"
 #include "client/old_runs.h"
@@ -118,6 +119,18 @@ TEST(JobViewTest, ShortDurations) {
   EXPECT_EQ(ShortDuration(209), "3m29s");
   EXPECT_EQ(ShortDuration(3720), "1h02m");
   EXPECT_EQ(ShortDuration(std::nan("")), "-");
+}
+
+TEST(JobSourceTest, AnErrorOfThePlanHasThePlaceOfItsKey) {
+  const JobPlaces places{"job.yaml", {{"training.global_batch_size", {9, 22}}, {"model", {4, 1}}}};
+  EXPECT_EQ(ErrorLine(places, "'training.global_batch_size' is 70000, the training set has 60000"),
+            "job.yaml:9:22: error: 'training.global_batch_size' is 70000, the training set has "
+            "60000\n");
+  EXPECT_EQ(ErrorLine(places, "'model.graph' is refused"),
+            "job.yaml:4:1: error: 'model.graph' is refused\n");  // the group's
+  EXPECT_EQ(ErrorLine(places, "'resources.num_shards' is 256"),
+            "job.yaml: error: 'resources.num_shards' is 256\n");  // of --set, or a default
+  EXPECT_EQ(ErrorLine(places, "/data: no such folder"), "capstan: /data: no such folder\n");
 }
 
 TEST(JobJsonTest, EveryFieldIsPresentAndNonFiniteIsNull) {

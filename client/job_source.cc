@@ -8,10 +8,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "client/checkpoint_name.h"
 #include "gpu_worker/data/dataset.h"
 #include "services/files/files.h"
-#include "training/spec/job_file.h"
 #include "training/spec/resolve.h"
 #include "training/spec/validate.h"
 
@@ -71,6 +71,12 @@ ExitCode NeedSource(const JobSource& source, const Console& console) {
 }
 
 absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console& console) {
+  JobPlaces ignored;
+  return LoadJob(source, console, ignored);
+}
+
+absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console& console,
+                                         JobPlaces& places) {
   std::vector<std::pair<std::string, std::string>> sets;
   for (const std::string& set : source.sets) {
     const size_t equals = set.find('=');
@@ -98,9 +104,10 @@ absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console&
   if (name != "-" && source.example.empty()) base = fs::absolute(name).parent_path();
 
   training::spec::JobFile file = training::spec::ParseJobFile(*text, sets);
+  places.file = name == "-" ? "<stdin>" : source.example.empty() ? source.file : name;
+  places.marks = std::move(file.marks);
   if (!file.errors.empty()) {
-    const std::string shown = name == "-" ? "<stdin>" : source.example.empty() ? source.file : name;
-    console.Err(training::spec::FormatErrors(shown, file.errors));
+    console.Err(training::spec::FormatErrors(places.file, file.errors));
     console.Err(absl::StrCat(file.errors.size(), file.errors.size() == 1 ? " error" : " errors",
                              ", nothing was submitted\n"));
     return absl::InvalidArgumentError("");
@@ -119,6 +126,14 @@ absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console&
         Absolute(file.spec.checkpoint().storage_path(), base_of("checkpoint.storage_path")));
   }
   return std::move(file.spec);
+}
+
+std::string ErrorLine(const JobPlaces& places, absl::string_view message) {
+  absl::string_view key = message;
+  if (!absl::ConsumePrefix(&key, "'")) return absl::StrCat("capstan: ", message, "\n");
+  key = key.substr(0, key.find('\''));
+  const training::spec::Mark mark = training::spec::MarkOf(places.marks, key);
+  return training::spec::FormatErrors(places.file, {{mark, std::string(message)}});
 }
 
 absl::StatusOr<job::v1::ResolvedSpec> ResolveHere(const job::v1::JobSpec& spec) {

@@ -10,6 +10,7 @@
 #include "capstan/job/v1/job_spec.pb.h"
 #include "client/console.h"
 #include "client/exit_codes.h"
+#include "training/spec/job_file.h"
 
 namespace capstan::client {
 
@@ -27,6 +28,20 @@ ExitCode NeedSource(const JobSource& source, const Console& console);
 // the file cannot be read. Relative paths in the file are made absolute against its folder (those
 // of --set against the working directory).
 absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console& console);
+
+// Where the keys of a job file stand, for what is found wrong with them later.
+struct JobPlaces {
+  std::string file;  // as it is shown
+  training::spec::Marks marks;
+};
+
+// The same, and where everything stood.
+absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console& console,
+                                         JobPlaces& places);
+
+// The line for a person: "job.yaml:4:3: error: 'training.epochs' ..." where the message begins with
+// a key in quotes, else "capstan: ...".
+std::string ErrorLine(const JobPlaces& places, absl::string_view message);
 
 // Names of the examples that are installed beside the program, sorted.
 std::vector<std::string> ExampleNames();

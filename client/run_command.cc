@@ -20,7 +20,8 @@ namespace {
 ExitCode Run(const JobSource& source, const Console& console) {
   if (const ExitCode code = NeedSource(source, console); code != kExitDone) return code;
   services::ShutdownSignal& signal = services::ShutdownSignal::Install();
-  absl::StatusOr<job::v1::JobSpec> spec = LoadJob(source, console);
+  JobPlaces places;
+  absl::StatusOr<job::v1::JobSpec> spec = LoadJob(source, console, places);
   if (!spec.ok()) return Report(spec.status(), console);
   if (absl::Status status = CheckNoCheckpointName(*spec); !status.ok()) {
     return Report(status, console);
@@ -28,7 +29,7 @@ ExitCode Run(const JobSource& source, const Console& console) {
   const absl::StatusOr<job::v1::ResolvedSpec> plan = ResolveHere(*spec);
   if (!plan.ok()) {
     // Data or numbers that cannot be trained on: known before anything is started.
-    console.Err(absl::StrCat("capstan: ", plan.status().message(), "\n"));
+    console.Err(ErrorLine(places, plan.status().message()));
     return kExitUsage;
   }
   console.Note(training::spec::PlanText(*plan));

@@ -27,7 +27,7 @@ struct SubmitOptions {
 };
 
 // What the file implies, where the data can be looked at from here. The workers do it anyway.
-ExitCode ShowPlan(const job::v1::JobSpec& spec, const Console& console) {
+ExitCode ShowPlan(const job::v1::JobSpec& spec, const JobPlaces& places, const Console& console) {
   const absl::StatusOr<job::v1::ResolvedSpec> plan = ResolveHere(spec);
   if (plan.ok()) {
     console.Note(training::spec::PlanText(*plan));
@@ -38,7 +38,7 @@ ExitCode ShowPlan(const job::v1::JobSpec& spec, const Console& console) {
         absl::StrCat("no plan, the data is not on this host: ", plan.status().message(), "\n"));
     return kExitDone;
   }
-  console.Err(absl::StrCat("capstan: ", plan.status().message(), "\n"));
+  console.Err(ErrorLine(places, plan.status().message()));
   return kExitUsage;
 }
 
@@ -81,9 +81,11 @@ ExitCode Submit(const SubmitOptions& options, const Context& context) {
   if (const ExitCode code = NeedSource(options.source, context.console); code != kExitDone)
     return code;
   if (options.dry_run) return Validate({options.source, false}, context.console);
-  absl::StatusOr<job::v1::JobSpec> spec = LoadJob(options.source, context.console);
+  JobPlaces places;
+  absl::StatusOr<job::v1::JobSpec> spec = LoadJob(options.source, context.console, places);
   if (!spec.ok()) return Report(spec.status(), context.console);
-  if (const ExitCode code = ShowPlan(*spec, context.console); code != kExitDone) return code;
+  if (const ExitCode code = ShowPlan(*spec, places, context.console); code != kExitDone)
+    return code;
   return WithCoordinator(context, [&](JobClient& client) {
     return SubmitTo(client, *spec, options, context.console);
   });

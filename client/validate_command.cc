@@ -20,7 +20,8 @@ ExitCode Validate(const ValidateOptions& options, const Console& console) {
     console.Err("capstan: --show-defaults prints a job file, -o json the plan: give one of them\n");
     return kExitUsage;
   }
-  absl::StatusOr<job::v1::JobSpec> spec = LoadJob(options.source, console);
+  JobPlaces places;
+  absl::StatusOr<job::v1::JobSpec> spec = LoadJob(options.source, console, places);
   if (!spec.ok()) {
     if (!spec.status().message().empty())
       console.Err(absl::StrCat("capstan: ", spec.status().message(), "\n"));
@@ -39,7 +40,7 @@ ExitCode Validate(const ValidateOptions& options, const Console& console) {
           "capstan: no plan, the data is not on this host: ", plan.status().message(), "\n"));
       return kExitDone;
     }
-    console.Err(absl::StrCat("capstan: ", plan.status().message(), "\n"));
+    console.Err(ErrorLine(places, plan.status().message()));
     return kExitUsage;
   }
   if (console.json()) {

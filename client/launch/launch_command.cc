@@ -143,14 +143,15 @@ ExitCode Launch(LaunchFlags flags, const Console& console) {
   std::vector<std::string>& sets = flags.source.sets;
   if (flags.workers) sets.push_back(absl::StrCat("resources.num_workers=", *flags.workers));
   if (flags.shards) sets.push_back(absl::StrCat("resources.num_shards=", *flags.shards));
-  absl::StatusOr<job::v1::JobSpec> spec = LoadJob(flags.source, console);
+  JobPlaces places;
+  absl::StatusOr<job::v1::JobSpec> spec = LoadJob(flags.source, console, places);
   if (!spec.ok()) return Report(spec.status(), console);
   if (absl::Status status = CheckNoCheckpointName(*spec); !status.ok()) {
     return Report(status, console);
   }
   const absl::StatusOr<job::v1::ResolvedSpec> plan = ResolveHere(*spec);
   if (!plan.ok()) {
-    console.Err(absl::StrCat("capstan: ", plan.status().message(), "\n"));
+    console.Err(ErrorLine(places, plan.status().message()));
     return kExitUsage;
   }
   console.Note(training::spec::PlanText(*plan));

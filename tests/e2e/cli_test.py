@@ -151,6 +151,21 @@ class CliTest(support.TestCase):
         self.assertIn("bad.yaml:5:3: error: unknown field 'training.epoches' (did you mean 'epochs'?)", run.err)
         self.assertIn('2 errors, nothing was submitted', run.err)
 
+    def test_what_the_data_refuse_has_its_place_and_key(self):
+        text = ('version: 1\nname: x\nmodel: {name: lenet}\ndata: {format: synthetic_digits, train_samples: 100}\n'
+                'training:\n  epochs: 1\n  global_batch_size: 128\n  optimizer:\n    learning_rate: 0.1\n'
+                '    lr_schedule: {name: cosine, warmup: 9 epochs}\n')
+        for command in ('validate', 'run', 'submit'):
+            run = self.capstan(command, self.write('bad.yaml', text))
+            self.assertEqual(run.code, 2, run)
+            self.assertIn("bad.yaml:7:22: error: 'training.global_batch_size' is 128, the training set has 100 samples", run.err)
+        run = self.capstan('validate', self.write('bad.yaml', text.replace('128', '50')))
+        self.assertEqual(run.code, 2, run)
+        self.assertIn("bad.yaml:10:41: error: 'training.optimizer.lr_schedule.warmup' is 18 steps, the job has 2", run.err)
+        run = self.capstan('validate', self.write('bad.yaml', text.replace('  epochs', '\tepochs')))
+        self.assertEqual(run.code, 2, run)
+        self.assertIn("bad.yaml:6:1: error: a tab stands before 'epochs'", run.err)
+
     def test_defaults_print_as_a_file_that_validates(self):
         run = self.capstan('validate', '--example', 'lenet', '--show-defaults')
         self.assertEqual(run.code, 0, run)

@@ -74,14 +74,22 @@ const char* KindName(const YamlNode& node) {
   return "nothing";
 }
 
+bool IsTruth(absl::string_view text) { return text == "true" || text == "false"; }
+
 std::string Found(const YamlNode& node) {
   if (node.kind != YamlNode::Kind::kScalar) return KindName(node);
   return absl::StrCat("'", node.scalar.substr(0, 80), node.scalar.size() > 80 ? "..." : "", "'");
 }
 
+// What a number or a truth in quotes is: a text. Empty: without its quotes it would be none either.
+std::string TextInQuotes(const YamlNode& node, bool decimal) {
+  if (node.kind != YamlNode::Kind::kScalar || !node.quoted || !decimal) return "";
+  return absl::StrCat("is the text \"", node.scalar, "\"; write ", node.scalar, " without quotes");
+}
+
 class Binder {
  public:
-  explicit Binder(std::vector<FileError>& errors) : errors_(errors) {}
+  Binder(std::vector<FileError>& errors, Marks& marks) : errors_(errors), marks_(marks) {}
 
   void BindMessage(const YamlNode& node, absl::string_view path, Message& message) {
     if (node.kind != YamlNode::Kind::kMap) {
@@ -94,18 +102,6 @@ class Binder {
 
   // It was written, and neither it nor what lies below it has an error.
   bool IsSound(const std::string& path) const { return sound_.count(path) > 0; }
-
-  // Where a path was written, or its nearest group that was.
-  Mark MarkOf(absl::string_view path) const {
-    std::string at(path);
-    while (true) {
-      const auto found = marks_.find(at);
-      if (found != marks_.end()) return found->second;
-      const size_t dot = at.rfind('.');
-      if (dot == std::string::npos) return {};
-      at.resize(dot);
-    }
-  }
 
  private:
   void Fail(Mark mark, std::string message) { errors_.push_back({mark, std::move(message)}); }
@@ -181,8 +177,11 @@ class Binder {
           value->entries.size() == 1 && value->entries[0].key == "type") {
         value = &value->entries[0].value;  // {type: none}
       }
-      if (other.only != nullptr && value->kind == YamlNode::Kind::kScalar && !value->quoted &&
+      if (other.only != nullptr && value->kind == YamlNode::Kind::kScalar &&
           value->scalar == other.only) {
+        const std::string text =
+            TextInQuotes(*value, IsDecimal(other.only, true) || IsTruth(other.only));
+        if (!text.empty()) Fail(value->mark, absl::StrCat("'", full, "' ", text));
         return true;
       }
       Fail(entry.mark,
@@ -301,8 +300,7 @@ class Binder {
     if (node.kind != YamlNode::Kind::kScalar) return false;
     int64_t integer = 0;
     double number = 0;
-    if (node.quoted ||
-        (!IsDecimal(node.scalar, false) && node.scalar != "true" && node.scalar != "false")) {
+    if (node.quoted || (!IsDecimal(node.scalar, false) && !IsTruth(node.scalar))) {
       attribute.set_text(node.scalar);
     } else if (!IsDecimal(node.scalar, false)) {
       attribute.set_integer(node.scalar == "true" ? 1 : 0);
@@ -354,8 +352,14 @@ class Binder {
     period.GetReflection()->SetInt64(&period, unit, count);
   }
 
-  void WrongType(const YamlNode& node, absl::string_view path, absl::string_view want) {
-    Fail(node.mark, absl::StrCat("'", path, "' must be ", want, ", found ", Found(node)));
+  // `decimal`: without quotes, if it has some, the value would be right.
+  void WrongType(const YamlNode& node, absl::string_view path, absl::string_view want,
+                 bool decimal = false) {
+    const std::string text = TextInQuotes(node, decimal);
+    Fail(node.mark,
+         absl::StrCat(
+             "'", path, "' ",
+             text.empty() ? absl::StrCat("must be ", want, ", found ", Found(node)) : text));
   }
 
   template <class Int>
@@ -363,8 +367,8 @@ class Binder {
                    const FieldDescriptor* field,
                    void (Reflection::*set)(Message*, const FieldDescriptor*, Int) const,
                    void (Reflection::*add)(Message*, const FieldDescriptor*, Int) const) {
-    if (node.quoted || !IsDecimal(node.scalar, true))
-      return WrongType(node, path, "a whole number");
+    const bool decimal = IsDecimal(node.scalar, true);
+    if (node.quoted || !decimal) return WrongType(node, path, "a whole number", decimal);
     Int value = 0;
     if (!absl::SimpleAtoi(node.scalar, &value)) {
       return WrongType(node, path,
@@ -396,14 +400,14 @@ class Binder {
             return WrongType(node, path, "a duration like 30s, 5m, 4h or 7d");
         } else if (node.quoted || !IsDecimal(node.scalar, false) ||
                    !absl::SimpleAtod(node.scalar, &value) || !std::isfinite(value)) {
-          return WrongType(node, path, "a number");
+          return WrongType(node, path, "a number", IsDecimal(node.scalar, false));
         }
         return field->is_repeated() ? reflection.AddDouble(&message, field, value)
                                     : reflection.SetDouble(&message, field, value);
       }
       case FieldDescriptor::CPPTYPE_BOOL:
-        if (node.quoted || (node.scalar != "true" && node.scalar != "false"))
-          return WrongType(node, path, "true or false");
+        if (node.quoted || !IsTruth(node.scalar))
+          return WrongType(node, path, "true or false", IsTruth(node.scalar));
         return reflection.SetBool(&message, field, node.scalar == "true");
       case FieldDescriptor::CPPTYPE_STRING:
         return field->is_repeated() ? reflection.AddString(&message, field, node.scalar)
@@ -439,7 +443,7 @@ class Binder {
   }
 
   std::vector<FileError>& errors_;
-  std::map<std::string, Mark> marks_;
+  Marks& marks_;
   std::set<std::string> sound_;
 };
 
@@ -533,7 +537,7 @@ JobFile ParseJobFile(absl::string_view text,
   for (YamlError& error : syntax) file.errors.push_back({error.mark, std::move(error.message)});
   for (const auto& [path, value] : overrides) Override(root, path, value, file.errors);
   const bool is_yaml = file.errors.empty();
-  Binder binder(file.errors);
+  Binder binder(file.errors, file.marks);
   // Of a text that cannot be read at all everything would be missing.
   if (syntax.empty() || root.kind != YamlNode::Kind::kNull) {
     binder.BindMessage(root, "", file.spec);
@@ -543,7 +547,11 @@ JobFile ParseJobFile(absl::string_view text,
     for (Violation& violation : Validate(file.spec)) {
       // What is missing, or does not go with another key, may only follow from an error above.
       if (!is_bound && !(violation.alone && binder.IsSound(violation.path))) continue;
-      file.errors.push_back({binder.MarkOf(violation.path), std::move(violation.message)});
+      // The spec does not know a 0 that was written from none.
+      if (violation.path == "version" && file.spec.version() == 0 && binder.IsSound("version")) {
+        violation.message = "'version' must be 1, found 0";
+      }
+      file.errors.push_back({MarkOf(file.marks, violation.path), std::move(violation.message)});
     }
   }
   std::stable_sort(file.errors.begin(), file.errors.end(),
@@ -552,6 +560,17 @@ JobFile ParseJobFile(absl::string_view text,
                                                        : a.mark.column < b.mark.column;
                    });
   return file;
+}
+
+Mark MarkOf(const Marks& marks, absl::string_view path) {
+  std::string at(path);
+  while (true) {
+    const auto found = marks.find(at);
+    if (found != marks.end()) return found->second;
+    const size_t dot = at.rfind('.');
+    if (dot == std::string::npos) return {};
+    at.resize(dot);
+  }
 }
 
 std::string FormatErrors(absl::string_view filename, const std::vector<FileError>& errors) {

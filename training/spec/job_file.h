@@ -3,6 +3,7 @@
 #ifndef CAPSTAN_TRAINING_SPEC_JOB_FILE_H_
 #define CAPSTAN_TRAINING_SPEC_JOB_FILE_H_
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,10 +19,14 @@ struct FileError {
   std::string message;  // names the key, the value and the limit
 };
 
+// Where each key stood that is one of ours, by its path; 0:0 for what came from --set.
+using Marks = std::map<std::string, Mark>;
+
 struct JobFile {
   job::v1::JobSpec spec;  // as written; defaults are not filled in
   std::vector<FileError>
       errors;  // in the order of the file; the spec counts only when there is none
+  Marks marks;
 };
 
 // `overrides` are the `--set key=value` pairs, e.g. {"training.epochs", "3"}: the value is read as
@@ -30,6 +35,9 @@ struct JobFile {
 // only where there is none of them: it may follow from one.
 JobFile ParseJobFile(absl::string_view text,
                      const std::vector<std::pair<std::string, std::string>>& overrides = {});
+
+// Where a path was written, or its nearest group that was; 0:0 where none was.
+Mark MarkOf(const Marks& marks, absl::string_view path);
 
 // "job.yaml:3:3: error: unknown field 'training.epoches' (did you mean 'epochs'?)", a line each.
 std::string FormatErrors(absl::string_view filename, const std::vector<FileError>& errors);

@@ -299,7 +299,7 @@ TEST(JobFileTest, DuplicateKeysAnchorsAliasesAndTagsAreRefused) {
 }
 
 TEST(JobFileTest, NumbersAreDecimalAndNothingElse) {
-  for (const char* bad : {"010", ".nan", ".inf", "0x10", "1_000", "\"42\"", "4.5", "--", "true",
+  for (const char* bad : {"010", ".nan", ".inf", "0x10", "1_000", "\"4x\"", "4.5", "--", "true",
                           "[1]", "{a: 1}", "~"}) {
     EXPECT_THAT(Errors(With("seed: 42", absl::StrCat("seed: ", bad))),
                 HasSubstr("'training.seed' must be"))
@@ -307,13 +307,61 @@ TEST(JobFileTest, NumbersAreDecimalAndNothingElse) {
   }
   EXPECT_EQ(Errors(With("seed: 42", "seed: -")),
             "job.yaml:11:9: error: not YAML: illegal block entry\n");
-  for (const char* bad : {".nan", ".inf", "1e999", "0.2.3", "'0.2'"}) {
+  for (const char* bad : {".nan", ".inf", "1e999", "0.2.3", "'0.2.3'"}) {
     EXPECT_THAT(Errors(With("learning_rate: 0.2", absl::StrCat("learning_rate: ", bad))),
                 HasSubstr("'training.optimizer.learning_rate' must be"))
         << bad;
   }
   EXPECT_THAT(Errors(With("epochs: 10", "epochs: 99999999999999999999")),
               HasSubstr("'training.epochs' must be between"));
+}
+
+// In quotes it is a text, whatever it looks like.
+TEST(JobFileTest, ANumberInQuotesIsToldHowToBeOne) {
+  EXPECT_EQ(Errors(With("seed: 42", "seed: \"42\"")),
+            "job.yaml:11:9: error: 'training.seed' is the text \"42\"; write 42 without quotes\n");
+  EXPECT_EQ(Errors(With("learning_rate: 0.2", "learning_rate: '1e-2'")),
+            "job.yaml:10:41: error: 'training.optimizer.learning_rate' is the text \"1e-2\"; write "
+            "1e-2 without quotes\n");
+  const auto with = [](const char* key, const char* value) {
+    return FormatErrors("j", ParseJobFile(kGood, {{key, value}}).errors);
+  };
+  EXPECT_EQ(with("version", "'1'"),
+            "j: error: 'version' is the text \"1\"; write 1 without quotes\n");
+  EXPECT_EQ(with("data.shuffle", "\"true\""),
+            "j: error: 'data.shuffle' is the text \"true\"; write true without quotes\n");
+  EXPECT_EQ(with("resources.devices", "['0', 1]"),
+            "j: error: 'resources.devices' is the text \"0\"; write 0 without quotes\n");
+  EXPECT_EQ(with("resources.replicas", "'1'"),
+            "j: error: 'resources.replicas' is the text \"1\"; write 1 without quotes\n");
+  // What is none without its quotes either, and what is a text anyway.
+  EXPECT_EQ(with("training.seed", "'010'"),
+            "j: error: 'training.seed' must be a whole number, found '010'\n");
+  EXPECT_EQ(with("data.shuffle", "'yes'"),
+            "j: error: 'data.shuffle' must be true or false, found 'yes'\n");
+  EXPECT_EQ(with("checkpoint.resume", "'auto'"), "");
+}
+
+TEST(JobFileTest, ATabThatIndentsIsNamedWithItsPlace) {
+  EXPECT_EQ(Errors("version: 1\nmodel:\n\tname: lenet\n"),
+            "job.yaml:3:1: error: a tab stands before 'name': YAML indents with spaces alone\n");
+  EXPECT_EQ(
+      Errors("version: 1\nmodel:\n  name: lenet\n  \tnum_classes: 10\n"),
+      "job.yaml:4:3: error: a tab stands before 'num_classes': YAML indents with spaces alone\n");
+  EXPECT_EQ(Errors("\tversion: 1\n"),
+            "job.yaml:1:1: error: a tab stands before 'version': YAML indents with spaces alone\n");
+  // One behind a key or in a comment is no indentation, and one behind the error has not made it.
+  EXPECT_EQ(Errors("\t# a comment\nversion:\t1\nname: @\n\tx: 1\n"),
+            "job.yaml:3:7: error: not YAML: unknown token\n");
+}
+
+TEST(JobFileTest, WhereAKeyStood) {
+  const JobFile file = ParseJobFile(kGood, {{"training.seed", "7"}});
+  EXPECT_EQ(MarkOf(file.marks, "resources.num_workers").line, 3);
+  EXPECT_EQ(MarkOf(file.marks, "resources.num_workers").column, 26);
+  EXPECT_EQ(MarkOf(file.marks, "training.optimizer.lr_schedule.warmup").line, 10);  // its group
+  EXPECT_EQ(MarkOf(file.marks, "training.seed").line, 0);
+  EXPECT_EQ(MarkOf(file.marks, "queue").line, 0);
 }
 
 TEST(JobFileTest, NumbersMayHaveAnExponentAndCountsMayNot) {
@@ -373,7 +421,8 @@ TEST(ValidateTest, EveryRequiredKeyIsNamed) {
     EXPECT_EQ(file.errors.size(), 1u) << FormatErrors("j", file.errors);
     return file.errors.empty() ? "" : file.errors[0].message;
   };
-  EXPECT_EQ(error("version", "null"), "'version' must be 1, found 0");
+  EXPECT_EQ(error("version", "null"), "'version' is missing: write version: 1");
+  EXPECT_EQ(error("version", "0"), "'version' must be 1, found 0");
   EXPECT_THAT(error("name", "null"), HasSubstr("'name' must be 1 to 63 of"));
   EXPECT_EQ(error("training.epochs", "null"),
             "'training.epochs' or 'training.max_steps' is required");
@@ -458,8 +507,7 @@ TEST(JobFileTest, OtherKeysTakeWhatIsDoneAnywayAndNothingElse) {
   EXPECT_EQ(
       Errors(With("{type: dist_sync}", "{type: dist_sync, gradient_compression: {type: none}}")),
       "");
-  for (const char* bad :
-       {"accumulate_steps: 2", "accumulate_steps: \"1\"", "accumulate_steps: {type: 1}"}) {
+  for (const char* bad : {"accumulate_steps: 2", "accumulate_steps: {type: 1}"}) {
     EXPECT_THAT(
         Errors(With("seed: 42", bad)),
         HasSubstr("'training.accumulate_steps' is not supported in this version (only 1 is)"))
@@ -519,7 +567,7 @@ TEST(JobFileTest, RecoveryAndItsLimits) {
   EXPECT_THAT(errors("never_retry_on: [Sunday]"), HasSubstr("'recovery.never_retry_on' must be"));
   EXPECT_THAT(errors("never_retry_on: []"), HasSubstr("'recovery.never_retry_on' is empty"));
   EXPECT_THAT(Errors(With("num_workers: 2,", "num_workers: 2, min_workers: 3,")),
-              HasSubstr("'resources.min_workers' must be between 1 and 2, found 3"));
+              HasSubstr("'resources.min_workers' must be at most num_workers (2), found 3"));
 }
 
 TEST(ValidateTest, PrecisionsAreTakenWhereTheyCanBeCarriedOut) {

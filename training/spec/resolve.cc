@@ -28,6 +28,13 @@ using job::v1::ResolvedSpec;
 
 constexpr absl::string_view kSynchronous[] = {"local", "device", "dist_sync", "dist_device_sync"};
 
+// The key that gives the size of a batch, in quotes.
+absl::string_view BatchKey(const job::v1::Training& training) {
+  if (training.has_batch_size_per_gpu()) return "'training.batch_size_per_gpu'";
+  if (training.has_batch_size_per_worker()) return "'training.batch_size_per_worker'";
+  return "'training.global_batch_size'";
+}
+
 absl::Status CheckDataset(const JobSpec& spec, const common::v1::DatasetInfo& dataset) {
   if (dataset.train_samples() < 1)
     return absl::InvalidArgumentError("the training set has no samples");
@@ -44,11 +51,25 @@ absl::Status CheckDataset(const JobSpec& spec, const common::v1::DatasetInfo& da
   }
   const int64_t batch = GlobalBatch(spec);
   if (batch > dataset.train_samples()) {
-    return absl::InvalidArgumentError(absl::StrCat("the global batch of ", batch,
-                                                   " samples is larger than the training set of ",
-                                                   dataset.train_samples()));
+    return absl::InvalidArgumentError(
+        absl::StrCat(BatchKey(spec.training()),
+                     spec.training().has_global_batch_size() ? " is " : " makes a global batch of ",
+                     batch, ", the training set has ", dataset.train_samples(), " samples"));
   }
   return absl::OkStatus();
+}
+
+// The rule is the schedule's; here it has the key and the length of the job.
+absl::Status CheckWarmup(const ResolvedSpec& spec) {
+  const job::v1::LrSchedule& schedule = spec.spec().training().optimizer().lr_schedule();
+  if (schedule.name() != "cosine" && schedule.name() != "polynomial") return absl::OkStatus();
+  const job::v1::Period& warmup = schedule.warmup();
+  const int64_t steps =
+      warmup.has_epochs() ? warmup.epochs() * spec.steps_per_epoch() : warmup.steps();
+  if (steps < spec.total_steps()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'training.optimizer.lr_schedule.warmup' is ", steps, " steps, the job has ",
+      spec.total_steps(), ": '", schedule.name(), "' must have some behind its warm-up"));
 }
 
 // What the numbers depend on, and nothing of who computes them, where, and how often it is saved.
@@ -175,8 +196,11 @@ absl::Status Derive(ResolvedSpec& out) {
                                                    : save.steps());
 
   if (const auto optimizer = MakeOptimizer(out); !optimizer.ok()) return optimizer.status();
-  if (absl::StatusOr<Schedule> schedule = MakeSchedule(out); !schedule.ok())
-    return schedule.status();
+  if (absl::Status status = CheckWarmup(out); !status.ok()) return status;
+  if (absl::StatusOr<Schedule> schedule = MakeSchedule(out); !schedule.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'training.optimizer.lr_schedule': ", schedule.status().message()));
+  }
   out.set_training_digest(TrainingDigest(out));
   return ValidateInitOptions(MakeInitOptions(out));
 }

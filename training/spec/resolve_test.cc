@@ -708,8 +708,35 @@ TEST(ResolveTest, SchedulesAreMadeOfTheirKeys) {
 TEST(ResolveTest, WhatDoesNotFitTheDataSetIsNamed) {
   auto small = FashionMnist();
   small.set_train_samples(100);
-  EXPECT_THAT(std::string(Resolve(Spec(), small, kOptions).status().message()),
-              HasSubstr("global batch of 256 samples is larger than the training set of 100"));
+  EXPECT_EQ(std::string(Resolve(Spec(), small, kOptions).status().message()),
+            "'training.global_batch_size' is 256, the training set has 100 samples");
+  const auto batch = [&](const char* key) {
+    return std::string(
+        Resolve(Spec({{"training.global_batch_size", "null"}, {key, "64"}}), small, kOptions)
+            .status()
+            .message());
+  };
+  EXPECT_EQ(batch("training.batch_size_per_gpu"),
+            "'training.batch_size_per_gpu' makes a global batch of 128, the training set has 100 "
+            "samples");
+  EXPECT_THAT(batch("training.batch_size_per_worker"),
+              HasSubstr("'training.batch_size_per_worker' makes a global batch of 128, "));
+  for (const char* schedule : {"cosine", "polynomial"}) {
+    const auto warmup = [&](const char* period) {
+      return std::string(
+          Resolve(Spec({{"training.max_steps", "20"},
+                        {"training.optimizer.lr_schedule",
+                         absl::StrCat("{name: ", schedule, ", warmup: ", period, "}")}}),
+                  FashionMnist(), kOptions)
+              .status()
+              .message());
+    };
+    EXPECT_EQ(warmup("19 steps"), "");
+    EXPECT_EQ(warmup("20 steps"),
+              absl::StrCat("'training.optimizer.lr_schedule.warmup' is 20 steps, the job has 20: '",
+                           schedule, "' must have some behind its warm-up"));
+    EXPECT_THAT(warmup("1 epoch"), HasSubstr("lr_schedule.warmup' is 235 steps, the job has 20"));
+  }
   auto empty = FashionMnist();
   empty.set_train_samples(0);
   EXPECT_THAT(std::string(Resolve(Spec(), empty, kOptions).status().message()),

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -43,6 +44,13 @@ bool HasControl(absl::string_view text) {
   return false;
 }
 
+// 'a\nb', or the beginning of a text that is long.
+std::string Shown(const std::string& text) {
+  if (text.size() <= 100) return absl::StrCat("'", absl::Utf8SafeCEscape(text), "'");
+  return absl::StrCat(text.size(), " bytes that begin with '",
+                      absl::Utf8SafeCEscape(text.substr(0, 40)), "'");
+}
+
 void CheckLabels(const JobSpec& spec, Rules& rules) {
   if (spec.labels_size() > 32)
     rules.Wrong("labels", absl::StrCat("has ", spec.labels_size(), " entries, 32 is the limit"));
@@ -64,10 +72,11 @@ void CheckResources(const JobSpec& spec, Rules& rules) {
   if (r.has_num_shards()) rules.Range<int64_t>("resources.num_shards", r.num_shards(), 1, 256);
   if (r.has_min_workers()) {
     const int64_t workers = r.has_num_workers() ? r.num_workers() : 1;
-    const int64_t most = std::max<int64_t>(1, std::min<int64_t>(workers, 1024));
-    if (r.min_workers() < 1 || r.min_workers() > most) {
-      rules.Fail("resources.min_workers",
-                 absl::StrCat("must be between 1 and ", most, ", found ", r.min_workers()));
+    rules.Range<int64_t>("resources.min_workers", r.min_workers(), 1, 1024);
+    // Else one of the two was said to be out of its range.
+    if (workers >= 1 && r.min_workers() <= 1024 && r.min_workers() > workers) {
+      rules.Fail("resources.min_workers", absl::StrCat("must be at most num_workers (", workers,
+                                                       "), found ", r.min_workers()));
     }
   }
   if (r.has_device()) rules.OneOf("resources.device", r.device(), {"auto", "cpu", "gpu"});
@@ -362,14 +371,15 @@ int32_t DefaultLanes(const JobSpec& spec) {
 std::vector<Violation> Validate(const JobSpec& spec) {
   std::vector<Violation> out;
   Rules rules(out);
-  if (spec.version() != 1)
+  if (spec.version() == 0) {
+    rules.Wrong("version", "is missing: write version: 1");
+  } else if (spec.version() != 1) {
     rules.Wrong("version", absl::StrCat("must be 1, found ", spec.version()));
+  }
   if (!IsName(spec.name())) {
-    rules.Wrong(
-        "name",
-        absl::StrCat("must be 1 to 63 of a-z, 0-9 and '-', not beginning with '-', found ",
-                     HasControl(spec.name()) || spec.name().size() > 100 ? "something else"
-                                                                         : Text(spec.name())));
+    rules.Wrong("name",
+                absl::StrCat("must be 1 to 63 of a-z, 0-9 and '-', not beginning with '-', found ",
+                             Shown(spec.name())));
   }
   if (spec.description().size() > 1024) {
     rules.Wrong("description",

@@ -173,8 +173,10 @@ TEST(BordersTest, TextsHaveLimits) {
   EXPECT_THAT(errors("name", std::string(64, 'a')), HasSubstr("'name' must be 1 to 63"));
   EXPECT_THAT(errors("name", ""), HasSubstr("'name' must be 1 to 63"));
   EXPECT_THAT(errors("name", std::string(100, 'A')), HasSubstr("found 'AAAA"));
-  EXPECT_THAT(errors("name", std::string(101, 'A')), HasSubstr("found something else"));
-  EXPECT_THAT(errors("name", "a\\nb"), HasSubstr("found something else"));
+  EXPECT_THAT(
+      errors("name", std::string(101, 'A')),
+      HasSubstr(absl::StrCat("found 101 bytes that begin with '", std::string(40, 'A'), "'\n")));
+  EXPECT_THAT(errors("name", "a\\nb"), HasSubstr("found 'a\\nb'\n"));
   EXPECT_EQ(errors("description", std::string(1024, 'a')), "");
   EXPECT_THAT(errors("description", std::string(1025, 'a')),
               HasSubstr("'description' has 1025 bytes, 1024 is the limit"));

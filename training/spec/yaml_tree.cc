@@ -4,7 +4,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include <sstream>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "training/codec/strict_json.h"
@@ -143,6 +145,24 @@ class TreeBuilder : public YAML::EventHandler {
   int count_ = 0;
 };
 
+// The first line, up to `last`, that a tab indents: YAML has no such lines, and yaml-cpp says of them
+// whatever comes out. Line 0: there is none.
+YamlError FindTab(absl::string_view text, int last) {
+  int line = 0;
+  for (absl::string_view rest : absl::StrSplit(text, '\n')) {
+    if (++line > last) break;
+    const size_t begin = rest.find_first_not_of(" \t\r");
+    if (begin == absl::string_view::npos || rest[begin] == '#') continue;
+    const size_t tab = rest.substr(0, begin).find('\t');
+    if (tab == absl::string_view::npos) continue;
+    absl::string_view word = rest.substr(begin);
+    word = absl::StripAsciiWhitespace(word.substr(0, word.find(':'))).substr(0, 80);
+    return {{line, static_cast<int>(tab) + 1},
+            absl::StrCat("a tab stands before '", word, "': YAML indents with spaces alone")};
+  }
+  return {};
+}
+
 }  // namespace
 
 const YamlNode* YamlNode::Find(absl::string_view key) const {
@@ -177,6 +197,11 @@ YamlNode ParseYaml(absl::string_view text, std::vector<YamlError>& errors) {
       errors.push_back({rest.Take().mark, "one document is expected, a second one begins here"});
     }
   } catch (const YAML::Exception& e) {
+    YamlError tab = FindTab(text, ToMark(e.mark).line);
+    if (tab.mark.line > 0) {
+      errors.push_back(std::move(tab));
+      return {};  // what was read before is not what was meant
+    }
     errors.push_back({ToMark(e.mark), absl::StrCat("not YAML: ", e.msg)});
   } catch (const TooLarge&) {
     // Said already.

@@ -49,7 +49,8 @@ struct YamlError {
 
 // Parses one document in UTF-8. On a syntax error, or when more than `kMaxYamlNodes` values or
 // `kMaxYamlDepth` levels are found, `errors` gets what is wrong and the tree holds what was read
-// before, without a key whose value was not. An empty text gives a null node.
+// before, without a key whose value was not. An empty text gives a null node, and so does one with a
+// line that a tab indents, which is named.
 inline constexpr int kMaxYamlNodes = 20000;
 inline constexpr int kMaxYamlDepth = 32;
 YamlNode ParseYaml(absl::string_view text, std::vector<YamlError>& errors);
