@@ -17,6 +17,7 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "services/channel/channel.h"
 #include "services/proto_json/proto_json.h"
+#include "services/security/handshake.h"
 
 namespace capstan::client {
 namespace {
@@ -102,6 +103,8 @@ ExitCode ChangeNode(grpc::Status (JobClient::Stub::*method)(grpc::ClientContext*
   return kExitDone;
 }
 
+constexpr absl::Duration kLookTimeout = absl::Milliseconds(500);  // at why nobody answers
+
 // Asks any of our services: all of them serve grpc.health.v1.
 ExitCode HealthCheck(const std::string& service, const Context& context) {
   const Console& console = context.console;
@@ -136,7 +139,14 @@ ExitCode HealthCheck(const std::string& service, const Context& context) {
   }
   if (serving) return kExitDone;
   if (status.ok() || absl::IsNotFound(status)) return kExitInternal;
-  Report(status, console);
+  const services::Handshake met = services::TryHandshake({.peer = connection->address,
+                                                          .security = connection->security,
+                                                          .role = std::nullopt,
+                                                          .timeout = kLookTimeout});
+  Report(met.why.empty()
+             ? status
+             : absl::UnavailableError(absl::StrCat(connection->address.ToString(), ": ", met.why)),
+         console);
   return kExitUnreachable;
 }
 

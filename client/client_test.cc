@@ -11,12 +11,14 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/checkpoint_name.h"
 #include "client/context_store.h"
 #include "client/coordinator_address.h"
 #include "client/describe_text.h"
 #include "client/exit_codes.h"
+#include "client/job_client.h"
 #include "client/job_json.h"
 #include "client/job_source.h"
 #include "client/job_view.h"
@@ -24,6 +26,7 @@
 #include "client/old_runs.h"
 #include "client/reference_spec.h"
 #include "client/text_table.h"
+#include "services/clock/clock.h"
 #include "services/files/files.h"
 #include "services/proto_json/proto_json.h"
 
@@ -551,6 +554,23 @@ TEST(CheckpointNameTest, TheNewestThatIsMeantOrAllThatAreThere) {
   EXPECT_EQ(find("3-40"), "j has no checkpoint 3-40; it has 2-60, 2-40, 1-40");
   list.clear_checkpoints();
   EXPECT_EQ(find(""), "j has no checkpoint");
+}
+
+TEST(JobClientTest, ASocketThatIsNotThereIsSaidLongBeforeTheTimeout) {
+  const std::string folder = *services::MakePrivateDir("capstan-client");
+  Connection connection;
+  connection.address = *services::ParseEndpoint(absl::StrCat("unix:", folder, "/c.sock"));
+  connection.timeout = absl::Seconds(30);
+  const auto client = JobClient::Connect(connection);
+  ASSERT_TRUE(client.ok()) << client.status();
+  const absl::Duration begun = MonotonicNow();
+  const absl::Status status = (*client)->AwaitConnection(connection);
+  EXPECT_LT(MonotonicNow() - begun, absl::Seconds(10));
+  EXPECT_EQ(ExitCodeOf(status), kExitUnreachable);
+  EXPECT_EQ(status.message(),
+            absl::StrCat("no coordinator answers at unix:", folder,
+                         "/c.sock: there is no such socket (--address, CAPSTAN_ADDRESS)"));
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

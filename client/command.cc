@@ -11,9 +11,6 @@
 namespace capstan::client {
 namespace {
 
-constexpr absl::Duration kPatience =
-    absl::Seconds(1);  // before a person is told what is waited for
-
 const char* OutputName(Output output) {
   switch (output) {
     case Output::kTable:
@@ -73,17 +70,11 @@ ExitCode WithConnection(const Connection& connection, const Console& console,
     Report(client.status(), console);
     return kExitUsage;  // flags that do not go together: nothing was sent
   }
-  const std::string address = connection.address.ToString();
-  if (!(*client)->WaitUntilConnected(std::min(kPatience, connection.timeout))) {
-    console.Note(absl::StrCat("waiting for the coordinator at ", address, "\n"));
-    if (connection.timeout <= kPatience ||
-        !(*client)->WaitUntilConnected(connection.timeout - kPatience)) {
-      console.Err(absl::StrCat("capstan: no coordinator answers at ", address, " within ",
-                               absl::FormatDuration(connection.timeout),
-                               " (--address, CAPSTAN_ADDRESS, --timeout)\n"));
-      return kExitUnreachable;
-    }
-  }
+  const absl::Status there = (*client)->AwaitConnection(connection, [&] {
+    console.Note(
+        absl::StrCat("waiting for the coordinator at ", connection.address.ToString(), "\n"));
+  });
+  if (!there.ok()) return Report(there, console);
   return body(**client);
 }
 

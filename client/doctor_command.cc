@@ -7,9 +7,9 @@
 #include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/doctor_text.h"
-#include "client/launch/reach.h"
 #include "services/clock/clock.h"
 #include "services/clock/clock_reading.h"
+#include "services/security/handshake.h"
 #include "services/timestamp/timestamp.h"
 #include "services/version/version.h"
 
@@ -23,26 +23,28 @@ constexpr absl::Duration kReachTimeout = absl::Seconds(1);
 constexpr absl::Duration kDiagnoseTimeout = absl::Milliseconds(4500);
 
 // The coordinator does not answer: why, and what to do.
-std::string WhyUnreachable(const services::Endpoint& peer) {
+std::string WhyUnreachable(const Connection& connection) {
+  const services::Endpoint& peer = connection.address;
   const std::string address = peer.ToString();
-  if (peer.is_unix()) {
-    return absl::StrCat("no coordinator answers at ", address,
-                        ". Is capstan_coordinator alive, and is this its --listen?");
-  }
-  switch (TryToReach(peer, kReachTimeout)) {
-    case Reach::kThere:
-      return absl::StrCat("somebody listens at ", address,
-                          " but does not speak with us. Is it the coordinator's gRPC port, and do "
-                          "--tls-ca, --tls-cert and --tls-key (or --insecure) fit its own?");
-    case Reach::kRefused:
-      return absl::StrCat("nobody listens at ", address,
+  const services::Handshake met = services::TryHandshake(
+      {.peer = peer, .security = connection.security, .timeout = kReachTimeout});
+  switch (met.met) {
+    case services::Met::kAnswers:
+      return absl::StrCat(address,
+                          " takes the connection and answers no call. Is it the coordinator's gRPC "
+                          "port, and has its process been stopped?");
+    case services::Met::kUnfit:
+      return absl::StrCat("cannot speak with ", address, ": ", met.why);
+    case services::Met::kAbsent:
+      return absl::StrCat("no coordinator answers at ", address, ": ", met.why,
                           ". Is capstan_coordinator alive, and is this its --listen?");
-    case Reach::kSilent:
+    case services::Met::kSilent:
       break;
   }
-  return absl::StrCat("nothing comes back from ", address,
-                      ". Is that host up and the name right? Open TCP port ", peer.port,
-                      " on it for this host (packet filter, security group, route)");
+  if (peer.is_unix()) return absl::StrCat(address, ": ", met.why);
+  return absl::StrCat("nothing comes back from ", address, " (", met.why,
+                      "). Is that host up, and are name and process right? Open TCP port ",
+                      peer.port, " on it for this host (packet filter, security group, route)");
 }
 
 ExitCode Doctor(const Context& context) {
@@ -61,9 +63,11 @@ ExitCode Doctor(const Context& context) {
   look.address = limited.address.ToString();
   look.client_version = std::string(Version());
   const auto seconds = [begun] { return absl::ToDoubleSeconds(MonotonicNow() - begun); };
-  if (!(*client)->WaitUntilConnected(std::min(kConnectTimeout, limited.timeout))) {
+  Connection brief = limited;
+  brief.timeout = std::min(kConnectTimeout, limited.timeout);
+  if (!(*client)->AwaitConnection(brief).ok()) {
     const std::vector<Finding> findings = {
-        {true, "CoordinatorUnreachable", "coordinator", WhyUnreachable(limited.address)}};
+        {true, "CoordinatorUnreachable", "coordinator", WhyUnreachable(limited)}};
     console.Out(console.json() ? DoctorJson(nullptr, look, findings, seconds()) + "\n"
                                : FindingsText(findings));
     return kExitUnreachable;

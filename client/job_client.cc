@@ -2,15 +2,23 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 
 #include "absl/strings/str_cat.h"
 #include "client/exit_codes.h"
 #include "services/clock/clock.h"
+#include "services/security/handshake.h"
 
 namespace capstan::client {
 namespace {
+
+// One that starts just now may take so long until it listens.
+constexpr absl::Duration kStartPatience = absl::Milliseconds(500);
+constexpr absl::Duration kPatience =
+    absl::Seconds(1);  // before a person is told what is waited for
+constexpr absl::Duration kLookInterval = absl::Seconds(2);
 
 // A stream that ended like this may be there again: the coordinator restarts, a network comes back.
 bool MayHeal(const absl::Status& status) {
@@ -42,6 +50,41 @@ absl::StatusOr<std::unique_ptr<JobClient>> JobClient::Connect(const Connection& 
 bool JobClient::WaitUntilConnected(absl::Duration timeout) {
   return channel_->WaitForConnected(std::chrono::system_clock::now() +
                                     absl::ToChronoMilliseconds(timeout));
+}
+
+absl::Status JobClient::AwaitConnection(const Connection& connection,
+                                        const std::function<void()>& patience) {
+  const std::string address = connection.address.ToString();
+  const absl::Duration begun = MonotonicNow();
+  const absl::Duration end = begun + connection.timeout;
+  absl::Duration tell = begun + kPatience;
+  absl::Duration look = begun + kStartPatience;  // at why it takes so long
+  while (true) {
+    const absl::Duration until = std::min({end, tell, look});
+    if (WaitUntilConnected(std::max(absl::ZeroDuration(), until - MonotonicNow()))) {
+      return absl::OkStatus();
+    }
+    if (MonotonicNow() >= tell) {
+      tell = absl::InfiniteDuration();
+      patience();
+    }
+    if (MonotonicNow() < std::min(end, look)) continue;
+    look = MonotonicNow() + kLookInterval;
+    const services::Handshake met = services::TryHandshake(
+        {.peer = connection.address, .security = connection.security, .timeout = kStartPatience});
+    if (met.met == services::Met::kUnfit) {
+      return absl::UnavailableError(absl::StrCat("cannot speak with ", address, ": ", met.why));
+    }
+    if (met.met == services::Met::kAbsent) {
+      return absl::UnavailableError(absl::StrCat("no coordinator answers at ", address, ": ",
+                                                 met.why, " (--address, CAPSTAN_ADDRESS)"));
+    }
+    if (MonotonicNow() < end) continue;
+    return absl::UnavailableError(absl::StrCat("no coordinator answers at ", address, " within ",
+                                               absl::FormatDuration(connection.timeout),
+                                               met.why.empty() ? "" : absl::StrCat(": ", met.why),
+                                               " (--address, CAPSTAN_ADDRESS, --timeout)"));
+  }
 }
 
 absl::StatusOr<std::vector<job::v1::Job>> JobClient::ListJobs(job::v1::ListJobsRequest request) {

@@ -5,6 +5,7 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +38,12 @@ class JobClient {
 
   // False: nobody answers there yet.
   bool WaitUntilConnected(absl::Duration timeout);
+  // The same, at most the connection's timeout; ends as soon as it is known that it will not come to
+  // that: half a second after nobody listens there, at once where TLS does not fit. `patience` is
+  // called once a second has gone by. Unavailable: a sentence with the address, and what the
+  // handshake said.
+  absl::Status AwaitConnection(
+      const Connection& connection, const std::function<void()>& patience = [] {});
 
   // A unary call: client.Call(&JobClient::Stub::GetJob, request).
   template <typename Request, typename Response>

@@ -226,6 +226,37 @@ absl::StatusOr<Identity> IdentityOf(absl::string_view certificate) {
   return absl::InvalidArgumentError("the certificate names no role of Capstan");
 }
 
+absl::StatusOr<std::vector<std::string>> HostsOf(absl::string_view certificate) {
+  const absl::StatusOr<Certificate> x509 = ReadCertificate(certificate);
+  if (!x509.ok()) return x509.status();
+  std::vector<std::string> hosts;
+  const Names names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(x509->get(), NID_subject_alt_name, nullptr, nullptr)));
+  for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* const entry = sk_GENERAL_NAME_value(names.get(), i);
+    if (entry->type == GEN_DNS) {
+      const ASN1_IA5STRING* const name = entry->d.dNSName;
+      hosts.emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(name)),
+                         static_cast<size_t>(ASN1_STRING_length(name)));
+    } else if (entry->type == GEN_IPADD) {
+      const ASN1_OCTET_STRING* const address = entry->d.iPAddress;
+      char text[INET6_ADDRSTRLEN] = {};
+      const int family = ASN1_STRING_length(address) == sizeof(in_addr) ? AF_INET : AF_INET6;
+      const bool whole = family == AF_INET || ASN1_STRING_length(address) == sizeof(in6_addr);
+      if (whole && inet_ntop(family, ASN1_STRING_get0_data(address), text, sizeof(text)) != nullptr)
+        hosts.emplace_back(text);
+    }
+  }
+  return hosts;
+}
+
+absl::StatusOr<Validity> ValidityOf(absl::string_view certificate) {
+  const absl::StatusOr<Certificate> x509 = ReadCertificate(certificate);
+  if (!x509.ok()) return x509.status();
+  return Validity{ToTime(X509_get0_notBefore(x509->get())),
+                  ToTime(X509_get0_notAfter(x509->get()))};
+}
+
 absl::Status CheckKeyPair(const KeyPair& pair, absl::string_view authorities, absl::Time now) {
   const absl::StatusOr<Certificate> certificate = ReadCertificate(pair.certificate);
   if (!certificate.ok()) return certificate.status();

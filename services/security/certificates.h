@@ -39,6 +39,17 @@ absl::StatusOr<KeyPair> IssueCertificate(const KeyPair& authority, const LeafOpt
 // Whose certificate it is. InvalidArgument: not PEM, or without a role or a name.
 absl::StatusOr<Identity> IdentityOf(absl::string_view certificate);
 
+// The DNS names and IP addresses that a server with this certificate is reached by, as it lists them.
+// InvalidArgument: not PEM.
+absl::StatusOr<std::vector<std::string>> HostsOf(absl::string_view certificate);
+
+struct Validity {
+  absl::Time from;
+  absl::Time until;
+};
+// InvalidArgument: not PEM.
+absl::StatusOr<Validity> ValidityOf(absl::string_view certificate);
+
 // What a service checks before it starts, since gRPC would only fail every handshake later: the
 // three can be read, the key is the certificate's, `authorities` signed it, and it is valid at
 // `now`. InvalidArgument otherwise, saying which.

@@ -9,7 +9,9 @@
 namespace capstan::services {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
 
@@ -28,6 +30,11 @@ TEST(CertificatesTest, ALeafCarriesRoleNameAndHosts) {
   const KeyPair leaf = *world.Issue(Role::kParamStore, "node-b", {"node-b", "10.0.0.2", "::1"});
   EXPECT_EQ(*IdentityOf(leaf.certificate), (Identity{Role::kParamStore, "node-b"}));
   EXPECT_TRUE(CheckKeyPair(leaf, world.authority.certificate, kNow).ok());
+  EXPECT_THAT(*HostsOf(leaf.certificate), ElementsAre("node-b", "10.0.0.2", "::1"));
+  EXPECT_THAT(*HostsOf(world.authority.certificate), IsEmpty());
+  EXPECT_FALSE(HostsOf("x").ok());
+  EXPECT_EQ(ValidityOf(leaf.certificate)->from, kNow - absl::Minutes(1));
+  EXPECT_EQ(ValidityOf(leaf.certificate)->until, kNow + absl::Hours(1));
 
   BIO* const bio = BIO_new_mem_buf(leaf.certificate.data(), -1);
   X509* const x509 = PEM_read_bio_X509(bio, nullptr, nullptr, nullptr);

@@ -16,6 +16,7 @@
 #include "services/channel/channel.h"
 #include "services/files/files.h"
 #include "services/security/certificates.h"
+#include "services/security/handshake.h"
 #include "services/security/tokens.h"
 #include "services/server/server.h"
 #include "services/sync/mutex.h"
@@ -23,6 +24,7 @@
 namespace capstan::services {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char kService[] = "capstan.test.Echo";
@@ -324,6 +326,107 @@ TEST_F(CredentialsTest, FilesThatCannotServeStopTheStart) {
   ASSERT_EQ(chmod(security.tls_key.c_str(), 0644), 0);
   EXPECT_THAT(why(security), HasSubstr("--tls-key: "));
   EXPECT_THAT(why(security), HasSubstr("mode 0644"));
+}
+
+class HandshakeTest : public CredentialsTest {
+ protected:
+  Handshake Try(const Security& security, std::optional<Role> role = Role::kCoordinator,
+                const std::string& host = "127.0.0.1") {
+    HandshakeOptions options;
+    options.peer = server_->endpoint();
+    options.peer.host = host;
+    options.security = security;
+    options.role = role;
+    options.timeout = absl::Seconds(20);
+    return TryHandshake(options);
+  }
+  // Signed by another authority, while NAME-ca.crt has both of them.
+  Security Foreign(const std::string& name) {
+    const KeyPair other = *MakeAuthority("other", absl::Now(), absl::Hours(1));
+    const KeyPair pair = *IssueCertificate(
+        other, {.identity = {Role::kClient, name}, .now = absl::Now(), .lifetime = absl::Hours(1)});
+    Write(name + ".crt", pair.certificate);
+    Write(name + ".key", pair.key);
+    Write(name + "-ca.crt", authority_.certificate + other.certificate);
+    Security security = Of(name);
+    security.tls_ca = Path(name + "-ca.crt");
+    return security;
+  }
+};
+
+TEST_F(HandshakeTest, WhatFitsAnswers) {
+  Start();
+  const Handshake met = Try(Of("ann"));
+  EXPECT_EQ(met.met, Met::kAnswers) << met.why;
+  EXPECT_EQ(Try(Of("ann"), std::nullopt).met, Met::kAnswers);
+}
+
+TEST_F(HandshakeTest, TheServersNamesAreTold) {
+  Make(Role::kCoordinator, "c", {"node-c", "10.1.2.3", "::1"});
+  Start("c");
+  const Handshake met = Try(Of("ann"));
+  EXPECT_EQ(met.met, Met::kUnfit);
+  EXPECT_EQ(met.why,
+            "its certificate (of coordinator c) is for node-c, 10.1.2.3, ::1, not for 127.0.0.1; "
+            "reach it by one of its names, or issue it one with --host 127.0.0.1");
+}
+
+TEST_F(HandshakeTest, AnAuthorityThatDidNotSignAndARoleThatDoesNotFitAreTold) {
+  Start("node-a");
+  EXPECT_EQ(Try(Of("ann")).why,
+            "its certificate is of worker node-a, not of a coordinator; is this the right port?");
+  EXPECT_EQ(Try(Of("ann"), std::nullopt).met, Met::kAnswers);
+  Start();
+  const KeyPair other = *MakeAuthority("other", absl::Now(), absl::Hours(1));
+  Write("other-ca.crt", other.certificate);
+  Security security = Of("ann");
+  security.tls_ca = Path("other-ca.crt");
+  const Handshake met = Try(security);
+  EXPECT_EQ(met.met, Met::kUnfit);
+  EXPECT_THAT(met.why,
+              AllOf(HasSubstr("(of coordinator coordinator, for 127.0.0.1) is refused: self-signed "
+                              "certificate in certificate chain"),
+                    HasSubstr("--tls-ca " + security.tls_ca)));
+}
+
+TEST_F(HandshakeTest, ACertificateThatTheServerDoesNotTakeIsOurs) {
+  Start();
+  const Security foreign = Foreign("bob");
+  const Handshake met = Try(foreign);
+  EXPECT_EQ(met.met, Met::kUnfit);
+  EXPECT_THAT(met.why,
+              HasSubstr("it does not take our certificate --tls-cert " + foreign.tls_cert));
+}
+
+TEST_F(HandshakeTest, TlsAndPlaintextDoNotTakeEachOtherForAbsence) {
+  Start();
+  const Handshake plain = Try({.insecure = true});
+  EXPECT_EQ(plain.met, Met::kUnfit);
+  EXPECT_THAT(plain.why, HasSubstr("it speaks TLS; give --tls-ca"));
+  auto server =
+      Server::Start({.listen = *ParseEndpoint("127.0.0.1:0"), .security = {.insecure = true}}, {});
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  EXPECT_EQ(Try({.insecure = true}).met, Met::kAnswers);
+  const Handshake tls = Try(Of("ann"));
+  EXPECT_EQ(tls.met, Met::kUnfit);
+  EXPECT_THAT(tls.why, HasSubstr("it does not speak TLS"));
+}
+
+TEST_F(HandshakeTest, WhoIsNotThereIsAbsentAtOnce) {
+  Start();
+  HandshakeOptions options;
+  options.peer = server_->endpoint();
+  options.security = Of("ann");
+  options.timeout = absl::Seconds(20);
+  server_.reset();
+  const absl::Time begun = absl::Now();
+  EXPECT_EQ(TryHandshake(options).met, Met::kAbsent);
+  EXPECT_EQ(TryHandshake(options).why, "nobody listens there");
+  options.peer = *ParseEndpoint("unix:" + Path("none.sock"));
+  EXPECT_EQ(TryHandshake(options).met, Met::kAbsent);
+  EXPECT_EQ(TryHandshake(options).why, "there is no such socket");
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(10));
 }
 
 }  // namespace

@@ -133,6 +133,40 @@ class SecurityTest(support.TestCase):
         self.assertNotEqual(loose.code, 0, loose)
         self.assertIn('mode 0644', loose.err)
 
+    def test_what_the_handshake_said_and_a_refused_connection_are_told_at_once(self):
+        cluster = self.cluster(workers=0, shards=0)
+        port = cluster.address.rsplit(':', 1)[1]
+        os.mkdir(self.path('other'))
+        other = secure_cluster.Credentials(self.path('other'))
+        both = self.path('both.crt')
+        with open(both, 'w') as f:
+            for path in (cluster.path('ca', 'ca.crt'), other.path('ca', 'ca.crt')):
+                with open(path) as ca:
+                    f.write(ca.read())
+        foreign = other.credentials('client')
+        known = [both if word.endswith('ca.crt') else word for word in foreign]
+        plain = secure_cluster.SecureCluster(self.path('other'), workers=0, shards=0, tls=False)
+        self.addCleanup(plain.stop)
+
+        def said(address, papers, *words, command=('list',)):
+            begun = time.monotonic()
+            run = self.capstan('--address', address, *papers, *command)
+            self.assertEqual(run.code, 3, run)
+            self.assertLess(time.monotonic() - begun, 15, run)  # the timeout is 30 s
+            for word in words:
+                self.assertIn(word, run.err, run)
+
+        ours = cluster.credentials('client')
+        said(f'localhost:{port}', ours, 'its certificate (of coordinator ', 'is for 127.0.0.1, not for localhost', '--host localhost')
+        said(cluster.address, foreign, 'is refused: self-signed certificate in certificate chain', 'ca.crt of this cluster?')
+        said(cluster.address, known, 'it does not take our certificate --tls-cert')
+        said(cluster.address, ['--insecure'], 'it speaks TLS; give --tls-ca')
+        said(plain.address, ours, 'it does not speak TLS')
+        said(plain.address, ours, 'it does not speak TLS', command=('healthcheck',))
+        plain.stop()
+        said(plain.address, ours, f'no coordinator answers at {plain.address}: nobody listens there')
+        said(f'unix:{self.path("no.sock")}', [], 'no.sock: there is no such socket')
+
     def test_plaintext_on_tcp_needs_insecure_and_says_how_to_go_on(self):
         for binary, args in (('capstan_coordinator', []),
                              ('capstan_param_store', ['--coordinator', 'unix:/tmp/c', '--node', 's']),

@@ -100,7 +100,7 @@ class DoctorTest(services.ServicesTest):
         self.assertEqual(self.capstan('doctor', role='client').code, 4)
 
         _, found = self.doctor(3, address=f'{self.hosts.address("c")}:7999')
-        self.only(found, 'CoordinatorUnreachable', 'coordinator', r'nobody listens at 10\.77\.0\.1:7999')
+        self.only(found, 'CoordinatorUnreachable', 'coordinator', r'no coordinator answers at 10\.77\.0\.1:7999: nobody listens there\. Is ')
         self.hosts.cut(PERSON, 'c')
         _, found = self.doctor(3, at=PERSON)
         self.only(found, 'CoordinatorUnreachable', 'coordinator', rf'nothing comes back .* Open TCP port {PORT} on it')
