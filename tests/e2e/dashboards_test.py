@@ -14,6 +14,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import textwrap
 import time
 import unittest
 import unittest.mock
@@ -49,6 +50,13 @@ def shipped(coordinator, authority):
         assert old in config, old
         config = config.replace(old, new)
     return config
+
+
+def shipped_alerts():
+    """Name -> text of each alert of alerts.yml."""
+    with open(os.path.join(RULES, 'alerts.yml'), encoding='utf-8') as f:
+        parts = re.split(r'- alert: (\w+)\n', f.read())
+    return dict(zip(parts[1::2], parts[2::2]))
 
 
 class FilesTest(support.TestCase):
@@ -110,12 +118,41 @@ class FilesTest(support.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         with open(os.path.join(RULES, 'rules_test.yml'), encoding='utf-8') as f:
             tested = f.read()
-        with open(os.path.join(RULES, 'alerts.yml'), encoding='utf-8') as f:
-            alerts = [line.split('alert:')[1].strip() for line in f if 'alert:' in line]
-        self.assertGreaterEqual(len(alerts), 8)
+        alerts = shipped_alerts()
+        self.assertGreaterEqual(len(alerts), 14)
         for alert in alerts:
             # Before, while and after it fires.
             self.assertGreaterEqual(tested.count(f'alertname: {alert}'), 3, alert)
+
+    def test_every_alert_leads_to_its_entry_of_the_runbook(self):
+        with open(os.path.join(support.ROOT, 'docs', 'operations.md'), encoding='utf-8') as f:
+            entries = re.findall(r'^### (Capstan\w+)\n\n\S', f.read().split('## 6. Runbook')[1], re.MULTILINE)
+        alerts = shipped_alerts()
+        self.assertEqual(sorted(entries), sorted(alerts))
+        for alert, text in alerts.items():
+            self.assertEqual(re.findall(r'runbook: (\S+)', text), [f'docs/operations.md#{alert.lower()}'])
+            self.assertRegex(text, r'severity: (page|warning)\}', alert)
+
+    @unittest.skipUnless(shutil.which('promtool'), 'NOT TESTED: needs promtool; Debian has it in the package prometheus')
+    def test_kubernetes_has_the_same_rules(self):
+        folder = os.path.join(DEPLOY, 'kubernetes', 'monitoring')
+        check = subprocess.run([sys.executable, os.path.join(folder, 'generate.py'), '--check'], capture_output=True, text=True,
+                               timeout=60)
+        self.assertEqual(check.returncode, 0, check.stderr)
+        with open(os.path.join(folder, 'rules.yaml'), encoding='utf-8') as f:
+            head, spec = f.read().split('spec:\n')
+        self.assertIn('kind: PrometheusRule', head)
+        # What the operator gives to Prometheus is a file of rules: the tests of the others hold for it.
+        self.write('rules.yml', textwrap.dedent(spec))
+        with open(os.path.join(RULES, 'rules_test.yml'), encoding='utf-8') as f:
+            tests = f.read()
+        self.assertIn('rule_files: [recording.yml, alerts.yml]\n', tests)
+        self.write('rules_test.yml', tests.replace('rule_files: [recording.yml, alerts.yml]', 'rule_files: [rules.yml]'))
+        done = subprocess.run(['promtool', 'test', 'rules', 'rules_test.yml'], cwd=self.folder, capture_output=True, text=True,
+                              timeout=120)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        with open(os.path.join(folder, 'kustomization.yaml'), encoding='utf-8') as f:
+            self.assertIn('  - rules.yaml\n', f.read())
 
 
 FAKE = {
@@ -132,6 +169,7 @@ SPEC = support.job_spec(name='shown', resources={'num_workers': 2, 'num_shards':
                         data={'format': 'synthetic_digits', 'train_samples': 640, 'test_samples': 100},
                         training={'epochs': 10000, 'global_batch_size': 64, 'optimizer': {'name': 'sgd', 'learning_rate': 0.01}},
                         checkpoint={'every': '1s', 'keep_latest': 2}, limits={'stall_timeout': '20s'})
+WHOM = ('job_id', 'worker', 'param_store', 'node', 'reason')  # the label that says whom an alert means
 # Queries all of whose results may be NaN in a cluster where all is well; the reason beside each.
 MAY_BE_NAN = {}
 
@@ -194,7 +232,6 @@ class ClusterTest(services.ServicesTest):
         self.compare_with_the_catalogue()
         self.assertEqual(self.firing(prometheus), [], 'no alert while all is well')
         self.see_alerts(prometheus, job_id)
-        self.ok('cancel', job_id)
 
     def see_what_discovery_says(self, prometheus):
         def targets():
@@ -259,26 +296,40 @@ class ClusterTest(services.ServicesTest):
     @staticmethod
     def firing(prometheus):
         alerts = prometheus.api('alerts')['alerts']
-        return sorted((alert['labels']['alertname'], alert['labels'].get('job_id') or alert['labels'].get('worker'))
+        return sorted((alert['labels']['alertname'], next((alert['labels'][name] for name in WHOM if name in alert['labels']), ''))
                       for alert in alerts if alert['state'] == 'firing')
 
     def see_alerts(self, prometheus, job_id):
-        # All tasks stand still - one alone would lose its lanes to the other - and a worker dies.
+        def fires(*alert):
+            self.wait_until(lambda: alert in self.firing(prometheus), 60, f'the alert {alert}')
+
+        # A shard dies and is started again: its job goes back to a checkpoint.
+        self.services['s1'].stop(signal.SIGKILL)
+        self.start_node('s1', 'capstan_param_store')
+        fires('CapstanJobRestarted', 'ShardLost')
+        self.wait_until(lambda: self.describe(job_id)['state'] == 'RUNNING', 60, 'the job goes on')
+        # All tasks stand still - one alone would lose its lanes to the other - and a worker and a shard die.
         tasks = self.tasks()
         self.assertEqual(len(tasks), 2)
         for pid in tasks:
             os.kill(pid, signal.SIGSTOP)
         try:
-            self.services['w2'].stop(signal.SIGKILL)
-            self.wait_until(lambda: ('CapstanJobStalled', job_id) in self.firing(prometheus), 60, 'the alert of a stalled job')
+            fires('CapstanJobStalled', job_id)
+            fires('CapstanJobFailed', job_id)
         finally:
             for pid in tasks:
                 with contextlib.suppress(ProcessLookupError):  # stopped by others, as the job has failed
                     os.kill(pid, signal.SIGCONT)
         self.wait_until(lambda: ('CapstanJobStalled', job_id) not in self.firing(prometheus), 60, 'its end')
-        self.wait_until(lambda: ('CapstanWorkerLost', 'w2') in self.firing(prometheus), 60, 'the alert of a lost worker')
+        self.services['w2'].stop(signal.SIGKILL)
+        self.services['s0'].stop(signal.SIGKILL)
+        fires('CapstanWorkerLost', 'w2')
+        fires('CapstanShardLost', 's0')
         self.start_worker('w2')
-        self.wait_until(lambda: self.firing(prometheus) == [], 60, 'all well again')
+        self.start_node('s0', 'capstan_param_store')
+        # These two look back for 15 minutes.
+        self.wait_until(lambda: {name for name, _ in self.firing(prometheus)} <= {'CapstanJobFailed', 'CapstanJobRestarted'}, 60,
+                        'all well again')
 
 
 @unittest.skipUnless(shutil.which('prometheus'), 'NOT TESTED: needs prometheus; Debian has it in the package prometheus')
