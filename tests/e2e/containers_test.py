@@ -135,6 +135,16 @@ class ContainersTest(support.TestCase):
         self.wait_until(lambda: '=>' in query(f'max_over_time(capstan_job_global_step{{job_id="{job}"}}[10m]) > 50'),
                         120, 'the steps of the job')
 
+    def test_alertmanager_runs_and_prometheus_sends_alerts_to_it(self):
+        def amtool(*args):
+            return self.engine.docker('exec', self.name('alertmanager'), 'amtool', '--alertmanager.url=http://localhost:9093', *args)
+
+        self.wait_until(lambda: self.inspect('alertmanager', '{{.State.Status}} {{.RestartCount}}') == 'running 0', 60,
+                        'Alertmanager, at its first start')
+        fails = dict(SPEC, training=dict(SPEC['training'], optimizer={'name': 'sgd', 'learning_rate': 1e30}))
+        self.operator('submit', self.write('job.yaml', json.dumps(fails)))
+        self.wait_until(lambda: 'CapstanJobFailed' in amtool('alert', 'query'), 120, 'its alert in Alertmanager')
+
     def test_a_stopped_worker_drains_and_ends_with_0(self):
         self.engine.docker('stop', '-t', '30', self.name('worker-0'))
         self.assertEqual(self.inspect('worker-0', '{{.State.ExitCode}}'), '0')

@@ -84,9 +84,10 @@ class Engine:
                     'localhost/runtime', '-f', os.path.join(support.ROOT, 'deploy/docker/Dockerfile'), context)
         debian_root.run('cmake', '--install', debian_root.BUILD, '--prefix', os.path.join(context, 'usr'), '--strip', '--component',
                         'Unspecified')
-        for program in ('prometheus', 'promtool', 'prometheus-alertmanager'):
+        for program in ('prometheus', 'promtool', 'prometheus-alertmanager', 'amtool'):
             shutil.copy(shutil.which(program), context)
-        shutil.copy('/usr/share/prometheus/alertmanager/default.tmpl', context)
+        for template in ('default.tmpl', 'email.tmpl'):  # Alertmanager reads both at its start
+            shutil.copy(f'/usr/share/prometheus/alertmanager/{template}', context)
         for name in ('capstan', 'prometheus', 'alertmanager'):
             self.docker('build', '--network', 'none', '--target', name, '--build-arg', 'BASE=localhost/debian', '--build-arg',
                         'RUNTIME=localhost/runtime', '-t', f'localhost/{name}', '-f',
