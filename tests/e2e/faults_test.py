@@ -18,11 +18,11 @@ import support
 SEED = int(os.environ.get('CAPSTAN_SEED', '1'))
 FAULTS = int(os.environ.get('CAPSTAN_FAULTS', '3'))
 LEASE = 1.0
-EPOCHS = 16
+EPOCHS = 24
 LONG = 80  # epochs: five faults, some of three leases, fit in
 STEPS_PER_EPOCH = 32  # 2000 samples, 64 a step
 STEPS = STEPS_PER_EPOCH * EPOCHS
-MARGIN = 60  # steps: a fault in the last ones might come when all is over
+MARGIN = 120  # steps: a fault in the last ones might come when all is over
 LAST = STEPS - MARGIN
 WORKERS = ['w0', 'w1', 'w2']
 

@@ -12,7 +12,7 @@ class SlurmNodeLostTest(launches.LaunchCase):
 
     def test_the_job_goes_on_without_it(self):
         self.slurm()
-        spec = dict(launches.SPEC, training=dict(launches.LONG['training'], epochs=300))
+        spec = dict(launches.SPEC, training=dict(launches.LONG['training'], epochs=1500))
         want = self.train(spec, timeout=600)['weights_sha256']
         launch = self.launch(('--launcher', 'slurm', '-H', 'n1,n2', '--interface', 'lo'), spec)
         launch.wait_for('event=job_state .*to=RUNNING')
