@@ -115,9 +115,10 @@ absl::Duration CoordinatorCore::NextDeadline() const {
   }
   absl::Duration next = first_lease_end_;
   for (const auto& entry : active_) {
-    next = std::min(next, entry.second->takeover_at);
+    const JobRecord& job = *entry.second;
+    next = std::min(next, job.takeover_at);
     // Once it is past it waits for a node, not for a time.
-    if (entry.second->recover_at > now_) next = std::min(next, entry.second->recover_at);
+    if (job.recover && job.recover_at > now_) next = std::min(next, job.recover_at);
   }
   next = std::min(next, queue_.next_retry);
   if (schedule_) next = std::min(next, scheduled_at_ + kLongQueuePace);
@@ -412,7 +413,6 @@ void CoordinatorCore::StartGang(JobRecord& job, const Gang& gang, const std::str
   job.probe_id = ++last_probe_;
   job.probing = true;
   job.wound_down = false;
-  job.retry_at = -absl::InfiniteDuration();
   job.on_gpus = gang.on_gpus;
   job.progress_mark.clear();
   job.progress_at = now_;

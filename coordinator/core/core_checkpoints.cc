@@ -210,7 +210,6 @@ void CoordinatorCore::Commit(JobRecord& job) {
   job.manifest_attempts = 0;
   SetTime(wall_, job.linking.saved.mutable_committed_at());
   job.manifests.push_back(std::move(job.linking));
-  job.linking = SavedManifest();
   job.settled_step = step;
   job.collecting.erase(job.collecting.begin(), job.collecting.upper_bound(step));
   job.checkpoint_uri = absl::StrCat("file://", folder);

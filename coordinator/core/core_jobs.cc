@@ -361,7 +361,7 @@ void CoordinatorCore::End(JobRecord& job, common::v1::JobState state, const std:
                           const std::string& message) {
   job.waiting.clear();
   job.PauseClock(now_);
-  job.takeover_at = job.recover_at = absl::InfiniteDuration();
+  job.takeover_at = absl::InfiniteDuration();
   job.recover = job.recover_free = job.recover_by_loss = job.probing = false;
   job.finished_at = wall_;
   job.progress.clear_eta_seconds();

@@ -84,7 +84,7 @@ void CoordinatorCore::BeginLineage(JobRecord& job, const std::vector<int32_t>& o
   job.view = std::move(view);
   job.probing = false;
   job.recover = job.recover_free = job.recover_by_loss = false;
-  job.recover_at = job.takeover_at = absl::InfiniteDuration();
+  job.takeover_at = absl::InfiniteDuration();
 
   const SavedManifest* base = job.LastManifest();
   job.base = base == nullptr ? "" : base->saved.id();
@@ -368,7 +368,6 @@ void CoordinatorCore::FindShardAgain(JobRecord& job, Shard& shard) {
   if (std::any_of(job.shards.begin(), job.shards.end(), [](const Shard& s) { return s.lost; }))
     return;
   if (!CAPSTAN_MUTANT("shard_back_recovery_stays")) job.recover = job.recover_by_loss = false;
-  job.recover_at = absl::InfiniteDuration();
   job.takeover_at = now_;  // of workers that were lost meanwhile
   --job.restarts;          // it was none
 }

@@ -169,7 +169,6 @@ void CoordinatorCore::TakeManifest(JobRecord& job, const FoundManifest& found) {
     }
   }
   job.manifests.push_back(std::move(job.linking));
-  job.linking = SavedManifest();
   job.AddEvent(wall_, "CheckpointFound", job.checkpoint_uri);
   Changed(job);
   if (found.step == job.resolved->total_steps()) {

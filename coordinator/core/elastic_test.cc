@@ -423,6 +423,24 @@ TEST_F(RecoveryTest, AnOrderIsDurableThenGivenThenJournaledWithItsStep) {
   EXPECT_EQ(starts_.back().orders(0).learning_rate(), 0.25);
 }
 
+// That it has taken effect in the new history, too, is all that is new.
+TEST_F(RecoveryTest, AnOrderThatIsAppliedAtItsStepAgainIsJournaledForItsLineage) {
+  Running(1, 1);
+  auto update = For<job::v1::UpdateJobRequest>();
+  update.set_learning_rate(0.25);
+  Ask(update);
+  for (const int64_t lineage : {1, 2}) {
+    ASSERT_EQ(Lineage(), lineage);
+    node::v1::LeadState& lead = Lead(0);
+    lead.add_applied_order_ids(1);
+    lead.add_applied_order_steps(0);
+    Beat(stores_[0]);
+    EXPECT_EQ(Saved(id_).orders(0).lineage(), lineage);
+    Restart(0);
+    PassAndFollow(absl::Seconds(2));
+  }
+}
+
 TEST_F(RecoveryTest, WhatAManifestHasAppliedIsNotGivenAgain) {
   Running(1, 1);
   auto update = For<job::v1::UpdateJobRequest>();
@@ -533,6 +551,7 @@ TEST_F(RecoveryTest, SuspendedAndResumedWithOtherNumbers) {
   PassAndFollow(absl::Seconds(2));
   EXPECT_THAT(Job(id_).workers(), IsEmpty());
   EXPECT_EQ(core_.nodes().Find("w0")->slots[0], "");
+  EXPECT_TRUE(Saved(id_).wound_down());
 
   auto resume = For<job::v1::ResumeJobRequest>();
   resume.set_num_shards(9);  // of 8 chunks
@@ -550,6 +569,7 @@ TEST_F(RecoveryTest, SuspendedAndResumedWithOtherNumbers) {
   EXPECT_EQ(job.resolved().lanes(), 6);  // as before, or the bits would be others
   EXPECT_EQ(job.resolved().spec().training().global_batch_size(), 16);  // and so is the batch
   EXPECT_EQ(job.workers_size(), 2);
+  EXPECT_FALSE(Saved(id_).wound_down());
   EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-4"));
   EXPECT_THAT(starts_.back().orders(), IsEmpty());
   EXPECT_EQ(job.restarts(), 0);

@@ -13,9 +13,11 @@ namespace {
 using common::v1::JOB_STATE_FAILED;
 using common::v1::JOB_STATE_RECOVERING;
 using common::v1::JOB_STATE_RUNNING;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 class FailureTest : public ::testing::Test, public World {
@@ -217,6 +219,46 @@ TEST_F(FailureTest, ATaskThatItsServiceForgotIsLost) {
   Beat(workers_[0]);
   Pass(absl::Milliseconds(100), Without({}));
   EXPECT_EQ(Job(id).generation(), 2);
+}
+
+// Only what a lapsed lease made of it is taken back.
+TEST_F(FailureTest, ATaskThatItsServiceForgotIsNotBackWhereItIsNamedAgain) {
+  const std::string id = Running(2, 1);
+  const node::v1::ConnectRequest before = beats_[workers_[0]];
+  Forget(workers_[0]);
+  Beat(workers_[0]);
+  beats_[workers_[0]] = before;
+  Pass(absl::Milliseconds(100), Without({}));
+  EXPECT_THAT(EventTypes(id), Not(Contains("WorkerBack")));
+  EXPECT_EQ(Job(id).generation(), 2);
+}
+
+// What it holds nobody knows before that.
+TEST_F(FailureTest, ANodeThatWasLostGetsWorkOnceItHasSpoken) {
+  const SessionId before = Worker("w0");
+  const int64_t incarnation = core_.nodes().Find("w0")->incarnation;
+  Do(NodeDisconnected{before});
+  Pass(absl::Seconds(6));
+  ASSERT_TRUE(core_.nodes().Find("w0")->lost);
+  const SessionId again = Connect("w0", common::v1::ROLE_WORKER, incarnation);
+  ASSERT_EQ(core_.nodes().Find("w0")->incarnation, incarnation);
+  const std::string id = Submit(Spec(1, 0));
+  EXPECT_EQ(Job(id).state(), common::v1::JOB_STATE_PENDING);
+  Beat(again);
+  EXPECT_EQ(Job(id).state(), common::v1::JOB_STATE_STARTING);
+}
+
+TEST_F(FailureTest, WhatANodeUsesIsWhatItSaidLast) {
+  const SessionId worker = Worker("w0");
+  node::v1::Heartbeat& heartbeat = *beats_[worker].mutable_heartbeat();
+  for (const int64_t bytes : {1000, 2000}) {
+    heartbeat.mutable_usage()->set_memory_used_bytes(bytes);
+    Beat(worker);
+    EXPECT_EQ(core_.nodes().Find("w0")->usage.memory_used_bytes(), bytes);
+  }
+  heartbeat.clear_usage();  // it could not find out
+  Beat(worker);
+  EXPECT_EQ(core_.nodes().Find("w0")->usage.memory_used_bytes(), 2000);
 }
 
 TEST_F(FailureTest, AServiceThatStopsOrStartsAnewIsLostAtOnce) {
@@ -499,6 +541,9 @@ TEST_F(PatientTest, AWaitNamesTheShardThatOthersDoNotReach) {
   EXPECT_EQ(Job(id).message(),
             "step 8: lane 3 of worker w1 on host host-w1, last seen 0 s ago, 4 of 8 chunks missing "
             "at shard 1 on host host-s1, last seen 0 s ago");
+  other.mutable_waiting()->set_missing_chunks(1);
+  Pass(absl::Seconds(2), Without({}));
+  EXPECT_THAT(Job(id).message(), HasSubstr(", 1 of 8 chunks missing at shard 1 on host host-s1"));
 }
 
 TEST_F(FailureTest, AWaitBeforeTheFirstStepIsNamedToo) {

@@ -42,6 +42,15 @@ TEST(ForgettingTest, NodesAreForgottenAlsoWhereNothingElseHappens) {
   EXPECT_EQ(world.core_.NextDeadline(), absl::InfiniteDuration());
 }
 
+// It is not left to the next tick.
+TEST(ForgettingTest, ALeaseIsLookedAtWhenItEnds) {
+  World world;
+  world.Worker("w0");
+  const absl::Duration end = world.now_ + CoreOptions().lease;
+  world.Pass(CoreOptions().lease - absl::Milliseconds(100));
+  EXPECT_EQ(world.core_.NextDeadline(), end);
+}
+
 TEST(ForgettingTest, TheRequestIdOfAForgottenJobMayBeUsedAgain) {
   CoreOptions options;
   options.max_ended_jobs = 1;

@@ -146,6 +146,8 @@ TEST(HistoryTest, ReportsOfLeadAndWorkersAreKeptOverARestart) {
   EXPECT_EQ(points[0].step(), 2);
   EXPECT_EQ(points[0].loss(), 2.5);
   EXPECT_EQ(points[0].samples_per_second(), 160);
+  EXPECT_EQ(points[0].time().seconds(),
+            absl::ToUnixSeconds(absl::FromUnixSeconds(1000) + world->now_));
   EXPECT_DOUBLE_EQ(points[0].breakdown().total(), 1.5);  // 3 s of 2 steps
   EXPECT_FALSE(points[1].has_loss());
   EXPECT_EQ(points[1].breakdown().steps(), 4);

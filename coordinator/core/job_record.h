@@ -195,9 +195,9 @@ struct JobRecord {
   bool told_foreign = false;     // a lineage that cannot be was seen
   bool recover_free = false;     // and is no restart: a manifest was refused
   bool recover_by_loss = false;  // only because leases of shards lapsed or their processes died
-  absl::Duration recover_at = absl::InfiniteDuration();  // not before
-  absl::Duration retry_at = -absl::InfiniteDuration();   // PENDING: not before
-  absl::Time retry_wall = absl::InfinitePast();          // the same for people
+  absl::Duration recover_at;     // recover: not before
+  absl::Duration retry_at = -absl::InfiniteDuration();  // PENDING: not before
+  absl::Time retry_wall = absl::InfinitePast();         // the same for people
   bool loss_counted = false;  // the last loss that left no worker is among `restarts`
   int32_t restarts = 0;
   std::string restart_reason;  // of the last

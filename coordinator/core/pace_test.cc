@@ -162,6 +162,23 @@ TEST_F(PaceTest, AWorkerThatIsSomewhatSlowerHasWhatItsSpeedEarns) {
   EXPECT_EQ(Job(id_).generation(), generation);  // and that is that
 }
 
+// Each time that lanes have moved it takes longer until they move again.
+TEST_F(PaceTest, AWorkerWhoseSpeedChangesAllTheTimeMovesLanesLessAndLess) {
+  Begin();
+  Train(absl::Seconds(5));
+  const auto moved = [this] {
+    const int before = Events("LanesMoved");
+    for (int i = 0; i < 6; ++i) {
+      slowness_[0] = i % 2 == 0 ? 3 : 1;
+      Train(absl::Seconds(10));
+    }
+    return Events("LanesMoved") - before;
+  };
+  const int at_first = moved();
+  EXPECT_GE(at_first, 4);
+  EXPECT_LE(moved(), at_first / 2);
+}
+
 // Against the lower one of the two others: a second slow worker does not make the third one usual.
 TEST_F(PaceTest, TwoSlowWorkersOfThreeAreSlow) {
   Begin();

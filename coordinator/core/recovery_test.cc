@@ -205,6 +205,9 @@ TEST_F(RecoveryTest, AShardThatLostItsMemoryCostsTheStepsSinceTheManifest) {
   Restart(1);
   EXPECT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
   EXPECT_EQ(Job(id_).reason(), "ShardLost");
+  const job::v1::Event lost = Job(id_).events(Job(id_).events_size() - 1);
+  EXPECT_EQ(lost.type(), "ShardLost");
+  EXPECT_EQ(lost.message(), "shard 1 on host host-s1: its service has started anew");
   EXPECT_EQ(Lineage(), 1);  // backs off first
   PassAndFollow(absl::Seconds(2));
   EXPECT_EQ(Lineage(), 2);
@@ -263,6 +266,19 @@ TEST_F(RecoveryTest, AShardThatComesBackWithItsMemoryCostsNothing) {
   EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
   EXPECT_EQ(Lineage(), 1);
   EXPECT_EQ(Job(id_).restarts(), 0);
+}
+
+TEST_F(RecoveryTest, ARecoveryThatIsOverHasNoTimeThatRuns) {
+  job::v1::JobSpec spec = Spec(1, 1);
+  spec.mutable_recovery()->set_backoff_initial_seconds(0.25);
+  Running(1, 1, spec);
+  Beat(stores_[0]);
+  Pass(CoreOptions().lease, {workers_[0]});
+  ASSERT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
+  EXPECT_EQ(core_.NextDeadline(), now_ + absl::Milliseconds(250));
+  Beat(stores_[0]);
+  ASSERT_THAT(EventTypes(id_), Contains("ShardBack"));
+  EXPECT_EQ(core_.NextDeadline(), now_ + CoreOptions().resend);
 }
 
 TEST_F(RecoveryTest, NoLineageBeginsWhileALinkIsInFlight) {

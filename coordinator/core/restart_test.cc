@@ -311,6 +311,34 @@ TEST_F(RestartTest, ATaskThatDiedMeanwhileIsALossLikeAnyOther) {
   EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
 }
 
+// The coordinator went before anybody was told who has its lanes.
+TEST_F(RestartTest, LanesThatWaitedForANewOwnerGetOneAtOnce) {
+  AddNodes(2, 1);
+  const std::string id = Running(2, 1);
+  node::v1::TaskState& task = w().Task(workers_[1], id, 1);
+  task.set_phase(node::v1::TASK_PHASE_FAILED);
+  task.set_exit_code(-9);
+  w().Beat(workers_[1]);
+  ASSERT_TRUE(w().Saved(id).ranks(1).lost());
+  ASSERT_EQ(w().Job(id).generation(), 1);  // other losses of that moment are waited for
+  w().Forget(workers_[1]);
+  Restart();
+  EXPECT_THAT(w().core_.Peek(id)->Owners(), Each(0));
+}
+
+TEST_F(RestartTest, AJobThatFailedWithItsLastWorkerStaysFailed) {
+  AddNodes(1, 1);
+  const std::string id = Running(1, 1);
+  node::v1::TaskState& task = w().Task(workers_[0], id, 0);
+  task.set_phase(node::v1::TASK_PHASE_FAILED);
+  task.set_reason("NonFiniteLoss");
+  w().Beat(workers_[0]);
+  ASSERT_EQ(w().Job(id).state(), common::v1::JOB_STATE_FAILED);
+  Restart();
+  EXPECT_EQ(w().Job(id).state(), common::v1::JOB_STATE_FAILED);
+  EXPECT_EQ(w().Job(id).reason(), "NonFiniteLoss");
+}
+
 TEST_F(RestartTest, ACancelThatWasAcceptedIsCarriedOut) {
   AddNodes(1, 1);
   const std::string id = Running(1, 1);
@@ -527,6 +555,45 @@ TEST_F(RestartTest, AJobWhoseFolderHangsCanBeCancelled) {
   EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);  // its end may lie there
   w().Pass(absl::Minutes(2), All());
   EXPECT_EQ(w().Job(id).state(), JOB_STATE_CANCELLED);
+  // Its store has its part still.
+  EXPECT_FALSE(w().Saved(id).wound_down());
+  EXPECT_THAT(w().Take(stores_[0], ConnectResponse::kEndJob), Not(IsEmpty()));
+  for (const SessionId session : All()) w().Forget(session);
+  w().Pass(absl::Seconds(1), All());
+  EXPECT_TRUE(w().Saved(id).wound_down());
+}
+
+TEST_F(RestartTest, ATaskThatWasHeardBeforeItsFolderWasReadIsNotStartedAgain) {
+  AddNodes(1, 0);
+  const std::string id = Running(1, 0);
+  Restored none;
+  none.jobs = std::set<std::string>();
+  Restart({}, none);
+  w().Pass(absl::Seconds(2), All());
+  Restored itself;
+  itself.jobs = std::set<std::string>{id};
+  w().Do(std::move(itself));
+  EXPECT_EQ(Sent(ConnectResponse::kStartTask), 0);
+  EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
+}
+
+// Nobody is to be stopped there: it may have a task of the job again.
+TEST_F(RestartTest, AWorkerThatWasLostBeforeTheFolderWasReadJoinsAgain) {
+  AddNodes(2, 1);
+  const std::string id = Running(2, 1);
+  Restored none;
+  none.jobs = std::set<std::string>();
+  Restart({}, none);
+  w().Pass(absl::Seconds(6), {workers_[0], stores_[0]});
+  ASSERT_TRUE(w().core_.nodes().Find("w1")->lost);
+  w().Forget(workers_[1]);
+  w().Beat(workers_[1]);
+  Restored itself;
+  itself.jobs = std::set<std::string>{id};
+  w().Do(std::move(itself));
+  w().Pass(absl::Seconds(1), All());
+  EXPECT_THAT(w().EventTypes(id), Contains("WorkerJoins"));
+  EXPECT_EQ(Sent(ConnectResponse::kStopTask), 0);
 }
 
 TEST_F(RestartTest, AManifestOfAnotherHistoryIsNone) {
@@ -656,6 +723,33 @@ TEST(RestoreTest, ADamagedRecordIsRefused) {
   const absl::Status status = core.Restore(state, absl::ZeroDuration(), absl::UnixEpoch());
   EXPECT_TRUE(absl::IsDataLoss(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("a-1"));
+}
+
+TEST(RestoreTest, AStateAndAViewThatPeopleWereToldAreNoNews) {
+  World world;
+  const SessionId worker = world.Worker("w0");
+  const std::string id = world.Submit(World::Spec(1, 0));
+  world.AnswerProbe(worker);
+  ASSERT_EQ(world.Job(id).generation(), 1);
+  World next;
+  next.journal_ = world.journal_;
+  ASSERT_TRUE(next.core_.Restore(next.journal_.state(), next.now_, absl::UnixEpoch()).ok());
+  next.Do(Restored{});
+  job::v1::UpdateJobRequest update;
+  update.set_job_id(id);
+  update.set_max_restarts(7);
+  for (World* const of : {&world, &next}) {
+    int told = 0;
+    for (const Effect& effect : of->Do(Control{++of->calls_, update, of->caller_})) {
+      const auto* changed = std::get_if<JobChanged>(&effect);
+      if (changed == nullptr) continue;
+      ++told;
+      EXPECT_EQ(changed->job_id, id);
+      EXPECT_FALSE(changed->new_state);
+      EXPECT_FALSE(changed->new_generation);
+    }
+    EXPECT_EQ(told, 1);
+  }
 }
 
 // A journal that has lost the job, or a wrong state folder: what runs is good as long as a person

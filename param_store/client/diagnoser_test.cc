@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,28 @@ class Shard final
  private:
   Mutex mu_;
   int64_t received_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// Answers the first call, and none after it.
+class TiringShard final
+    : public v1::ParamStoreService::WithCallbackMethod_Measure<v1::ParamStoreService::Service> {
+ public:
+  grpc::ServerUnaryReactor* Measure(grpc::CallbackServerContext* context, const v1::MeasureRequest*,
+                                    v1::MeasureResponse*) override {
+    if (calls_.fetch_add(1) > 0) return new Never();
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+  int calls() const { return calls_.load(); }
+
+ private:
+  class Never final : public grpc::ServerUnaryReactor {
+    void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+    void OnDone() override { delete this; }
+  };
+
+  std::atomic<int> calls_{0};
 };
 
 // Of a version that cannot be measured.
@@ -140,6 +163,21 @@ TEST_F(DiagnoserTest, SaysWhomItReachesAndHowFast) {
   EXPECT_EQ(result->folders(0).error(), "No such file or directory");
   EXPECT_GT(result->folders(1).total_bytes(), 0);
   ASSERT_EQ(result->devices_size(), 1);
+}
+
+TEST_F(DiagnoserTest, AShardThatAnswersNoMoreTakesNoLongerThanTheOrder) {
+  TiringShard shard;
+  const auto server = Serve("tiring", shard);
+  node::v1::Diagnose order = Order();
+  order.set_timeout_ms(2000);
+  AddPeer(order, "tiring");
+  Diagnoser diagnoser(Options());
+  diagnoser.Start(order);
+  const auto result = Answer(kLimit);
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(shard.calls(), 2);
+  EXPECT_EQ(result->peers(0).code(), 0);  // it was reached
+  EXPECT_FALSE(result->peers(0).has_round_trip_seconds());
 }
 
 TEST_F(DiagnoserTest, StopBreaksOffAndNothingIsAnswered) {

@@ -106,7 +106,7 @@ void ExchangeStream::OnReadDone(bool ok) {
   // is that on the strand.
   MutexLock lock(mu_);
   reading_ = false;
-  if (unhandled_ < kReadAhead) ReadOnLocked();
+  if (unhandled_ < kReadAhead || cancelled_) ReadOnLocked();
 }
 
 void ExchangeStream::HandOver(grpc::ByteBuffer& message) {
@@ -123,8 +123,10 @@ void ExchangeStream::HandOver(grpc::ByteBuffer& message) {
 
 void ExchangeStream::Cancel() {
   context_.TryCancel();
-  // Without a read under way nothing would notice the end.
+  // Without a read under way nothing would notice the end: on a strand that has stopped no message is
+  // handled any more.
   MutexLock lock(mu_);
+  cancelled_ = true;
   ReadOnLocked();
 }
 

@@ -80,8 +80,9 @@ class ExchangeStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, gr
   std::deque<grpc::ByteBuffer> outgoing_ ABSL_GUARDED_BY(mu_);  // front: being written
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;  // no read or write may start any more
-  int unhandled_ ABSL_GUARDED_BY(mu_) = 0;    // messages on their way to the strand
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;     // no read or write may start any more
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;  // reads go on until the end is noticed
+  int unhandled_ ABSL_GUARDED_BY(mu_) = 0;       // messages on their way to the strand
   absl::Duration sending_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
   absl::Duration sending_since_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
 };

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -23,14 +25,15 @@ namespace capstan::param_store::client {
 namespace {
 
 constexpr absl::Duration kStreamLimit = absl::Seconds(20);
+constexpr int kVersions = ExchangeStream::kReadAhead + 2;
 
-// Says three versions at once.
+// Says them at once.
 class Talker final : public v1::ParamStoreService::Service {
   grpc::Status Exchange(
       grpc::ServerContext*,
       grpc::ServerReaderWriter<v1::ExchangeResponse, v1::ExchangeRequest>* stream) override {
     v1::ExchangeResponse response;
-    for (int version = 0; version < 3; ++version) {
+    for (int version = 0; version < kVersions; ++version) {
       response.mutable_hello()->set_version(version);
       stream->Write(response);
     }
@@ -45,12 +48,14 @@ class Talker final : public v1::ParamStoreService::Service {
 class SlowStrand final : public Strand {
  public:
   void Post(Function function) override {
+    int number = 0;
     {
       MutexLock lock(mu_);
-      ++posts_;
+      number = ++posts_;
       changed_.NotifyAll();
       if (posts_ == 2) WaitLocked(3, absl::Milliseconds(300));  // which must not come
     }
+    if (on_post) on_post(number);
     loop.Post(std::move(function));
   }
   void PostAfter(absl::Duration delay, Function function) override {
@@ -58,12 +63,13 @@ class SlowStrand final : public Strand {
   }
   absl::Duration Now() const override { return loop.Now(); }
 
-  bool WaitForPost(int number) {
+  bool WaitForPost(int number, absl::Duration limit = kStreamLimit) {
     MutexLock lock(mu_);
-    return WaitLocked(number, kStreamLimit);
+    return WaitLocked(number, limit);
   }
 
   StrandLoop loop;
+  std::function<void(int)> on_post;  // of which number
 
  private:
   bool WaitLocked(int posts, absl::Duration limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -97,6 +103,23 @@ class ExchangeStreamTest : public ::testing::Test {
     EXPECT_TRUE(services::RemoveTree("/tmp", folder_).ok());
   }
 
+  static ExchangeStream::Handlers Deaf() {
+    return {[](const grpc::ByteBuffer&) {}, [](const grpc::Status&) {}};
+  }
+  // Within the limit; a stream that never ends would hold up the end of the test, too.
+  static void ExpectNone(LiveStreams& live) {
+    std::promise<void> none;
+    std::thread thread([&] {
+      live.WaitForNone();
+      none.set_value();
+    });
+    if (none.get_future().wait_for(std::chrono::seconds(20)) != std::future_status::ready) {
+      ADD_FAILURE() << "a stream has not ended";
+      std::abort();
+    }
+    thread.join();
+  }
+
   const std::string folder_ = *services::MakePrivateDir("stream-test");
   Talker talker_;
   std::unique_ptr<services::Server> server_;
@@ -116,7 +139,7 @@ TEST_F(ExchangeStreamTest, NoMessageOvertakesTheOneBeforeItOnItsWayToTheStrand) 
     }
     const auto bytes = wire::ReceivedBytes::From(message);
     versions.push_back(wire::DecodeResponse(bytes->pieces())->message.hello().version());
-    if (versions.size() == 3) stream->Cancel();
+    if (versions.size() == kVersions) stream->Cancel();
   };
   handlers.on_done = [&](const grpc::Status&) { strand.loop.Stop(); };
   strand.loop.Post([&] { stream = ExchangeStream::Start(*stub_, strand, live, handlers); });
@@ -127,7 +150,32 @@ TEST_F(ExchangeStreamTest, NoMessageOvertakesTheOneBeforeItOnItsWayToTheStrand) 
   std::thread thread([&] { strand.loop.Run(); });
   thread.join();
   live.WaitForNone();
-  EXPECT_THAT(versions, testing::ElementsAre(0, 1, 2));
+  EXPECT_THAT(versions, testing::ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+// A task that ends: what waits for its strand is dropped, and its streams are waited for.
+TEST_F(ExchangeStreamTest, ACancelEndsAStreamThatNobodyListensTo) {
+  SlowStrand strand;
+  strand.loop.Stop();
+  LiveStreams live;
+  const auto stream = ExchangeStream::Start(*stub_, strand, live, Deaf());
+  EXPECT_TRUE(strand.WaitForPost(ExchangeStream::kReadAhead));
+  EXPECT_FALSE(strand.WaitForPost(ExchangeStream::kReadAhead + 1, absl::Milliseconds(100)));
+  stream->Cancel();
+  ExpectNone(live);
+}
+
+// The read that has just ended is under way still, as far as anybody can see.
+TEST_F(ExchangeStreamTest, ACancelWhileAMessageIsOnItsWayToTheStrandEndsTheStream) {
+  SlowStrand strand;
+  strand.loop.Stop();
+  LiveStreams live;
+  std::promise<std::shared_ptr<ExchangeStream>> started;
+  strand.on_post = [&](int number) {
+    if (number == ExchangeStream::kReadAhead) started.get_future().get()->Cancel();
+  };
+  started.set_value(ExchangeStream::Start(*stub_, strand, live, Deaf()));
+  ExpectNone(live);
 }
 
 TEST(LiveStreamsTest, TheLastOneIsWaitedFor) {
