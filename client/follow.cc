@@ -7,6 +7,7 @@
 #include "client/job_json.h"
 #include "client/job_view.h"
 #include "client/log_text.h"
+#include "client/notices.h"
 #include "services/clock/clock.h"
 #include "services/server/signals.h"
 
@@ -46,6 +47,7 @@ class Follower {
           return End(Followed::End::kReached);
         }
       }
+      if (seen_ > 0) Tell();
       if (absl::Status health = options_.health(); !health.ok()) return Error(health);
       if (update.given_up) return Error(update.last_error);
       if (update.silent > client_.timeout()) {
@@ -108,8 +110,23 @@ class Follower {
     }
     // A history that began again may have lost some.
     printed_epochs_ = std::min(printed_epochs_, job_.epochs_size());
-    if (!IsTerminal(job_.state()))
-      live_.Draw(LiveLines(job_, {console_.width, console_.stderr_color}));
+    DrawLive();
+  }
+
+  void DrawLive() {
+    if (IsTerminal(job_.state())) return;
+    live_.Draw(LiveLines(job_, {console_.width, console_.stderr_color}));
+  }
+
+  // Whatever is shown: what keeps the job from going on, or from being saved.
+  void Tell() {
+    const bool drawn = console_.stderr_tty && !console_.quiet && !console_.json() &&
+                       options_.show != Mode::kNothing;
+    const std::string text = notices_.Next(job_, drawn, MonotonicNow());
+    if (text.empty()) return;
+    live_.Clear();
+    console_.Err(text);
+    if (drawn) DrawLive();
   }
 
   // What the plan could not say yet: who does it, and on which devices.
@@ -135,6 +152,7 @@ class Follower {
   int printed_epochs_ = 0;
   bool said_gang_ = false;
   std::string printed_state_;
+  Notices notices_;
 };
 
 }  // namespace

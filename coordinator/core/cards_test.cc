@@ -139,7 +139,7 @@ TEST_F(CardsTest, AutoWaitsForCardsThatAreBusy) {
   EXPECT_FALSE(FindGang(nodes_, Request(1, 1)).has_value());
   EXPECT_TRUE(CouldFit(nodes_, Request(1, 1)));
   EXPECT_EQ(MissingText(nodes_, Request(1, 1)),
-            "needs 1 worker with 1 free gpu device, 0 are there");
+            "needs 1 worker with 1 free gpu device, 0 of 1 are free (other-job has it)");
   GangRequest request = Request(1, 1);
   request.device = "cpu";
   EXPECT_THAT(FindGang(nodes_, request)->workers[0].devices, ElementsAre(1));

@@ -342,6 +342,7 @@ void CoordinatorCore::TryJob(JobRecord& job, Queue* queue) {
   std::string text;
   if (queue->blocked_by.empty()) {
     GangRequest request = RequestOf(job.resolved.has_value() ? job.resolved->spec() : job.spec);
+    request.one_per_node = options_.expected_nodes > 0;
     if (job.resolved.has_value()) ExcludeStrays(job, request);
     auto lacks = queue->lacks.find(request);
     if (lacks == queue->lacks.end()) {
@@ -418,9 +419,9 @@ void CoordinatorCore::StartGang(JobRecord& job, const Gang& gang, const std::str
   job.progress_at = now_;
   SetState(job, common::v1::JOB_STATE_STARTING, "", "");
   job.AddEvent(wall_, "Admitted",
-               absl::StrCat("gang ready: ", job.ranks.size(),
-                            job.ranks.size() == 1 ? " worker, " : " workers, ", job.shards.size(),
-                            job.shards.size() == 1 ? " shard" : " shards", ", on ", kind));
+               absl::StrCat("gang ready: ", WorkersText(gang.num_workers, job.ranks.size()), ", ",
+                            job.shards.size(), job.shards.size() == 1 ? " shard" : " shards",
+                            ", on ", kind));
   Advance(job);
 }
 

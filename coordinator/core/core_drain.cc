@@ -28,7 +28,8 @@ void CoordinatorCore::ReleaseDrained(JobRecord& job) {
   for (Rank& rank : job.ranks) {
     const Node* const node = nodes_.Find(rank.node);
     if (rank.lost || node == nullptr || !node->drained) continue;
-    if (job.living() - 1 < request.min_workers) return;
+    const int leaves = WorkersFor(rank.devices.size(), request.devices_per_worker);
+    if (job.living_workers() - leaves < request.min_workers) return;
     LoseRank(job, rank, {.why = "its node is drained", .reason = "", .drained = true});
   }
 }

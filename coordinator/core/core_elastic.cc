@@ -108,10 +108,12 @@ void CoordinatorCore::FillRanks(JobRecord& job) {
   const int living = job.living();
   if (living > 0 && (job.lead.complete() || job.SuspendOrdered())) return;
   if (job.lead.suspended() || job.EndIsReported()) return;
-  const int want = std::min(job.resolved->num_workers(), job.resolved->lanes()) - living;
+  const int want =
+      std::min(job.resolved->num_workers(), job.resolved->lanes()) - job.living_workers();
   if (want <= 0) return;
   GangRequest request = RequestOf(job.resolved->spec());
   request.num_workers = want;
+  request.one_per_node = options_.expected_nodes > 0;
   request.device = job.on_gpus ? "gpu" : "cpu";
   request.version = VersionOf(job, nodes_);
   request.exclude.clear();

@@ -122,7 +122,7 @@ void CoordinatorCore::AdvanceProbe(JobRecord& job) {
     return;
   }
   if (job.resting()) return;
-  BeginLineage(job, DealLanes(job.resolved->lanes(), static_cast<int32_t>(job.ranks.size())));
+  BeginLineage(job, DealLanes(job.resolved->lanes(), job.Shares()));
   if (job.resting() || job.view.lineage() == 1) return;
   job.AddEvent(wall_, "LineageStarted",
                absl::StrCat("lineage ", job.view.lineage(), " from ",
@@ -141,8 +141,8 @@ void CoordinatorCore::ResolveJob(JobRecord& job, const common::v1::DatasetInfo& 
   const int num_shards = static_cast<int>(job.shards.size());
   if (resolved->num_workers() < static_cast<int>(job.ranks.size()) ||
       resolved->num_shards() != num_shards || resolved->lanes() < 1 ||
-      resolved->total_steps() < 1 ||
-      resolved->devices_per_worker() != static_cast<int>(job.ranks[0].devices.size())) {
+      resolved->total_steps() < 1 || resolved->devices_per_worker() < 1 ||
+      static_cast<int>(job.ranks[0].devices.size()) % resolved->devices_per_worker() != 0) {
     Fail(job, kInternalError,
          absl::StrCat("the resolved spec has ", resolved->num_workers(), " workers x ",
                       resolved->devices_per_worker(), " devices and ", resolved->num_shards(),
@@ -184,9 +184,10 @@ void CoordinatorCore::AdvanceStart(JobRecord& job) {
   if (!(all_run && members > 0 && job.AllShardsReady()) && !stepped) return;
   SetState(job, JOB_STATE_RUNNING, "", "");
   if (job.progress.epoch() == 0) job.progress.set_epoch(1);
-  job.AddEvent(wall_, recovers ? "Recovered" : "Started",
-               absl::StrCat(job.living(), job.living() == 1 ? " worker, " : " workers, ",
-                            job.shards.size(), job.shards.size() == 1 ? " shard" : " shards"));
+  job.AddEvent(
+      wall_, recovers ? "Recovered" : "Started",
+      absl::StrCat(WorkersText(job.living_workers(), static_cast<size_t>(job.living())), ", ",
+                   job.shards.size(), job.shards.size() == 1 ? " shard" : " shards"));
 }
 
 // Somebody writes the manifest, and a disk that answers may still be waited for.

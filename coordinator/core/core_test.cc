@@ -222,7 +222,9 @@ TEST_F(CoreTest, FirstComeFirstServedButAnImpossibleJobHoldsUpNobody) {
   const std::string second = Submit(Spec(1, 1));
   const std::string third = Submit(Spec(1, 0));
   EXPECT_EQ(Job(second).state(), JOB_STATE_PENDING);
-  EXPECT_EQ(Job(impossible).message(), "needs 5 workers with 1 free device each, 0 are there");
+  EXPECT_EQ(Job(impossible).message(),
+            absl::StrCat("needs 5 workers with 1 free device each, 0 of 1 are free (", first,
+                         " has it)"));
   EXPECT_THAT(Job(second).message(), HasSubstr("(place 2 in the queue)"));
   EXPECT_THAT(Job(third).message(), HasSubstr("behind job " + second + " (place 3 in the queue)"));
 

@@ -1,6 +1,7 @@
 #include "coordinator/core/gang.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -59,18 +60,24 @@ int Least(const GangRequest& request) {
   return request.min_workers > 0 ? request.min_workers : request.num_workers;
 }
 
-// The CPU devices that a worker on `node` would get; empty: not enough of them.
-std::vector<int> CpusOn(const Node& node, const GangRequest& request, Count count) {
+bool Holds(const std::vector<int>& devices, int device) {
+  return std::find(devices.begin(), devices.end(), device) != devices.end();
+}
+
+// The CPU devices that a worker on `node` would get beside those that were `dealt` there; empty: not
+// enough of them.
+std::vector<int> CpusOn(const Node& node, const GangRequest& request, Count count,
+                        const std::vector<int>& dealt) {
   std::vector<int> slots;
   for (int i = 0; i < node.reg.devices_size(); ++i) {
-    if (IsCpu(node.reg.devices(i))) slots.push_back(i);
+    if (IsCpu(node.reg.devices(i)) && !Holds(dealt, i)) slots.push_back(i);
   }
   const std::vector<int>& named = request.device_indices;
-  const bool has_named = std::all_of(named.begin(), named.end(), [&slots](int i) {
-    return std::find(slots.begin(), slots.end(), i) != slots.end();
-  });
+  const bool has_named =
+      std::all_of(named.begin(), named.end(), [&slots](int i) { return Holds(slots, i); });
   const auto wanted = static_cast<size_t>(request.devices_per_worker);
   const bool spread = !has_named || (named.empty() && slots.size() < wanted);
+  if (spread && !dealt.empty()) return {};
   if (!named.empty() && has_named) slots = named;
   if (count == Count::kFree) {
     const auto held = std::remove_if(slots.begin(), slots.end(), [&node](int i) {
@@ -87,10 +94,10 @@ std::vector<int> CpusOn(const Node& node, const GangRequest& request, Count coun
 
 // The same of cards.
 std::vector<int> CardsOn(const Node& node, const GangRequest& request, Count count,
-                         const HeldCards& held) {
+                         const HeldCards& held, const std::vector<int>& dealt) {
   const auto usable = [&](int i) {
     return i >= 0 && i < node.reg.devices_size() && !IsCpu(node.reg.devices(i)) &&
-           !held.Taken(node, i) &&
+           !held.Taken(node, i) && !Holds(dealt, i) &&
            (count != Count::kFree || node.slots[static_cast<size_t>(i)].empty());
   };
   std::vector<int> devices;
@@ -109,24 +116,51 @@ std::vector<int> CardsOn(const Node& node, const GangRequest& request, Count cou
   return devices;
 }
 
+bool Counts(const Node& node, const GangRequest& request, Count count) {
+  if (!node.is_worker() || !OfVersion(node, request)) return false;
+  return count == Count::kKnown ? !node.lost && !node.drained
+                                : node.takes_work() && request.exclude.count(node.name()) == 0;
+}
+
+int CountOf(const std::vector<Gang::Worker>& workers, const GangRequest& request) {
+  int count = 0;
+  for (const Gang::Worker& worker : workers) {
+    count += WorkersFor(worker.devices.size(), request.devices_per_worker);
+  }
+  return count;
+}
+
 std::vector<Gang::Worker> WorkersOf(const NodeTable& nodes, const GangRequest& request, bool gpus,
                                     Count count) {
   std::vector<Gang::Worker> workers;
   HeldCards held = gpus && count == Count::kFree ? HeldCards(nodes) : HeldCards();
-  for (const auto& entry : nodes.all()) {
-    const Node& node = entry.second;
-    if (static_cast<int>(workers.size()) == request.num_workers) break;
-    if (!node.is_worker() || !OfVersion(node, request)) continue;
-    const bool counts = count == Count::kKnown
-                            ? !node.lost && !node.drained
-                            : node.takes_work() && request.exclude.count(node.name()) == 0;
-    if (!counts) continue;
-    std::vector<int> devices =
-        gpus ? CardsOn(node, request, count, held) : CpusOn(node, request, count);
-    if (devices.empty()) continue;
+  int missing = request.num_workers;
+  // The devices of one more worker; false: it has not so many.
+  const auto deal = [&](const Node& node, std::vector<int>& dealt) {
+    const std::vector<int> devices =
+        gpus ? CardsOn(node, request, count, held, dealt) : CpusOn(node, request, count, dealt);
+    if (devices.empty()) return false;
     // Another worker of this host gets other ones.
     for (const int device : devices) held.Take(node, device);
-    workers.push_back({node.name(), std::move(devices)});
+    dealt.insert(dealt.end(), devices.begin(), devices.end());
+    --missing;
+    return true;
+  };
+  for (const auto& entry : nodes.all()) {
+    const Node& node = entry.second;
+    if (missing == 0) break;
+    std::vector<int> devices;
+    if (Counts(node, request, count) && deal(node, devices)) {
+      workers.push_back({node.name(), std::move(devices)});
+    }
+  }
+  // Whom no node of his own is left for is a part of another one's task, in turn.
+  const bool several = !request.one_per_node && request.device_indices.empty();
+  for (bool more = several; more && missing > 0;) {
+    more = false;
+    for (Gang::Worker& worker : workers) {
+      if (missing > 0 && deal(*nodes.Find(worker.node), worker.devices)) more = true;
+    }
   }
   return workers;
 }
@@ -159,7 +193,7 @@ std::string NoCardsText(const NodeTable& nodes, const GangRequest& request) {
     return absl::StrCat("GPUs do not carry out ", request.not_on_gpus);
   }
   const int least = Least(request);
-  const size_t there = WorkersOf(nodes, request, true, Count::kKnown).size();
+  const int there = CountOf(WorkersOf(nodes, request, true, Count::kKnown), request);
   return absl::StrCat(
       least, least == 1 ? " worker" : " workers", " with ", request.devices_per_worker,
       request.devices_per_worker == 1 ? " GPU" : " GPUs", least == 1 ? "" : " each",
@@ -167,8 +201,42 @@ std::string NoCardsText(const NodeTable& nodes, const GangRequest& request) {
 }
 
 bool Enough(const Gang& gang, const GangRequest& request) {
-  return static_cast<int>(gang.workers.size()) >= Least(request) &&
+  return gang.num_workers >= Least(request) &&
          static_cast<int>(gang.shards.size()) == request.num_shards;
+}
+
+// "a has them", "a, b, c and 2 more have them": the jobs that hold what counts; empty: nobody does.
+std::string HoldersText(const NodeTable& nodes, const GangRequest& request, bool gpus, int held) {
+  constexpr size_t kNamed = 3;
+  std::set<std::string> jobs;
+  for (const auto& entry : nodes.all()) {
+    const Node& node = entry.second;
+    if (!Counts(node, request, Count::kUsable)) continue;
+    for (int i = 0; i < node.reg.devices_size(); ++i) {
+      const std::string& job = node.slots[static_cast<size_t>(i)];
+      if (!job.empty() && IsCpu(node.reg.devices(i)) != gpus) jobs.insert(job);
+    }
+  }
+  if (jobs.empty()) return "";
+  std::vector<std::string> names(jobs.begin(), jobs.end());
+  if (names.size() > kNamed) {
+    const size_t more = names.size() - kNamed;
+    names.resize(kNamed);
+    names.back() += absl::StrCat(" and ", more, " more");
+  }
+  return absl::StrCat(" (", absl::StrJoin(names, ", "), jobs.size() == 1 ? " has " : " have ",
+                      held == 1 ? "it)" : "them)");
+}
+
+// "1 is there", "0 of 2 are free (lenet-x3n9 has them)".
+std::string FreeText(const NodeTable& nodes, const GangRequest& request, bool gpus) {
+  GangRequest all = request;
+  all.num_workers = std::numeric_limits<int>::max();
+  const int there = CountOf(WorkersOf(nodes, all, gpus, Count::kUsable), request);
+  const int free = CountOf(WorkersOf(nodes, all, gpus, Count::kFree), request);
+  if (free >= there) return absl::StrCat(there, there == 1 ? " is there" : " are there");
+  return absl::StrCat(free, " of ", there, free == 1 ? " is free" : " are free",
+                      HoldersText(nodes, request, gpus, there - free));
 }
 
 // There are enough free nodes, and not of one version: two that differ.
@@ -193,6 +261,10 @@ std::string VersionsText(const NodeTable& nodes, const GangRequest& request, boo
 }
 
 }  // namespace
+
+int WorkersFor(size_t devices, int devices_per_worker) {
+  return std::max(1, static_cast<int>(devices) / std::max(1, devices_per_worker));
+}
 
 GangRequest RequestOf(const job::v1::JobSpec& spec) {
   const job::v1::Resources& resources = spec.resources();
@@ -223,7 +295,7 @@ bool WantsGpus(const NodeTable& nodes, const GangRequest& request) {
   if (!request.not_on_gpus.empty()) return false;
   const std::vector<GangRequest> requests = ByVersion(nodes, request);
   return std::any_of(requests.begin(), requests.end(), [&nodes](const GangRequest& one) {
-    return static_cast<int>(WorkersOf(nodes, one, true, Count::kKnown).size()) >= Least(one);
+    return CountOf(WorkersOf(nodes, one, true, Count::kKnown), one) >= Least(one);
   });
 }
 
@@ -238,9 +310,10 @@ std::optional<Gang> FindGang(const NodeTable& nodes, const GangRequest& request)
     Gang gang;
     gang.on_gpus = gpus;
     gang.workers = WorkersOf(nodes, one, gpus, Count::kFree);
+    gang.num_workers = CountOf(gang.workers, one);
     gang.shards = ShardsOf(nodes, one);
     if (!Enough(gang, one)) continue;
-    if (!best.has_value() || gang.workers.size() > best->workers.size()) best = std::move(gang);
+    if (!best.has_value() || gang.num_workers > best->num_workers) best = std::move(gang);
   }
   return best;
 }
@@ -251,6 +324,7 @@ bool CouldFit(const NodeTable& nodes, const GangRequest& request) {
   return std::any_of(requests.begin(), requests.end(), [&](const GangRequest& one) {
     Gang gang;
     gang.workers = WorkersOf(nodes, one, gpus, Count::kUsable);
+    gang.num_workers = CountOf(gang.workers, one);
     gang.shards = ShardsOf(nodes, one);
     return Enough(gang, one);
   });
@@ -259,7 +333,7 @@ bool CouldFit(const NodeTable& nodes, const GangRequest& request) {
 std::string MissingText(const NodeTable& nodes, const GangRequest& request) {
   std::vector<std::string> missing;
   const bool gpus = WantsGpus(nodes, request);
-  const int workers = static_cast<int>(WorkersOf(nodes, request, gpus, Count::kFree).size());
+  const int workers = CountOf(WorkersOf(nodes, request, gpus, Count::kFree), request);
   const int least = Least(request);
   if (workers < least) {
     const absl::string_view kind = gpus ? "gpu " : request.device == "cpu" ? "cpu " : "";
@@ -269,8 +343,8 @@ std::string MissingText(const NodeTable& nodes, const GangRequest& request) {
                            request.devices_per_worker == 1 ? "device" : "devices")
             : absl::StrCat("free ", kind, "devices ", absl::StrJoin(request.device_indices, ","));
     missing.push_back(absl::StrCat("needs ", least, least == 1 ? " worker" : " workers", " with ",
-                                   what, least == 1 ? "" : " each", ", ", workers,
-                                   workers == 1 ? " is there" : " are there"));
+                                   what, least == 1 ? "" : " each", ", ",
+                                   FreeText(nodes, request, gpus)));
     if (const std::string why = gpus ? "" : NoCardsText(nodes, request); !why.empty()) {
       absl::StrAppend(&missing.back(), request.not_on_gpus.empty() ? " (as for GPUs, " : " (", why,
                       ")");

@@ -23,6 +23,9 @@ struct GangRequest {
   std::string not_on_gpus;          // what of its model GPUs do not carry out; empty: nothing
   int num_shards = 1;               // 0 for local and device
   std::set<std::string> exclude;    // nodes that are not taken
+  // A service with the devices of several workers stands for one all the same: where as many services
+  // as workers were started for the job.
+  bool one_per_node = false;
   // What its workers and shards registered as; not set: any, and of one version all of them. Without
   // shards it does not matter.
   std::optional<std::string> version;
@@ -34,11 +37,13 @@ struct GangRequest {
 GangRequest RequestOf(const job::v1::JobSpec& spec);
 
 struct Gang {
+  // One task. Each on its own node, with as many devices as the workers that it stands for have.
   struct Worker {
     std::string node;
     std::vector<int> devices;  // indices into the node's devices
   };
-  std::vector<Worker> workers;      // by rank; each on its own node
+  std::vector<Worker> workers;      // by rank
+  int num_workers = 0;              // that these stand for
   std::vector<std::string> shards;  // by index; each on its own node
   bool on_gpus = false;
 };
@@ -57,17 +62,22 @@ struct Gang {
 bool WantsGpus(const NodeTable& nodes, const GangRequest& request);
 
 // At least min_workers, at most num_workers, with the shards all of one version: of several the one
-// with most workers, then the newest. Nodes by name; param_stores with the fewest jobs first.
-// nullopt: it does not fit now.
+// with most workers, then the newest. Nodes by name; param_stores with the fewest jobs first. Where
+// there are fewer nodes than workers, a node with the devices of several stands for as many: it gets
+// one task with all of them. nullopt: it does not fit now.
 std::optional<Gang> FindGang(const NodeTable& nodes, const GangRequest& request);
 
-// As many of `num_workers` as are free.
+// As many of `num_workers` as are free, on fewer nodes where these have the devices.
 std::vector<Gang::Worker> FreeWorkers(const NodeTable& nodes, const GangRequest& request);
 
 // Whether it would fit if nobody else held a slot.
 bool CouldFit(const NodeTable& nodes, const GangRequest& request);
 
-// "needs 2 workers with 1 free device each, 1 is there; needs 1 param_store, 0 are there". Where
+// How many workers one with so many devices stands for, at least 1.
+int WorkersFor(size_t devices, int devices_per_worker);
+
+// "needs 2 workers with 1 free device each, 1 is there; needs 1 param_store, 0 are there"; "needs 2
+// workers with 1 free device each, 0 of 2 are free (lenet-x3n9 has them)". Where
 // cards are missing, and a worker said why it has none, with its sentence. Where only their versions
 // keep nodes apart: "its workers and param_stores are to be of one version: worker w0 is of 0.1.0,
 // param_store s0 is of 0.2.0".

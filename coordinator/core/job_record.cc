@@ -53,6 +53,20 @@ int JobRecord::living() const {
       std::count_if(ranks.begin(), ranks.end(), [](const Rank& rank) { return !rank.lost; }));
 }
 
+std::vector<int32_t> JobRecord::Shares() const {
+  std::vector<int32_t> shares;
+  const int each = resolved.has_value() ? resolved->devices_per_worker() : 1;
+  for (const Rank& rank : ranks) shares.push_back(WorkersFor(rank.devices.size(), each));
+  return shares;
+}
+
+int JobRecord::living_workers() const {
+  const std::vector<int32_t> shares = Shares();
+  int workers = 0;
+  for (size_t i = 0; i < ranks.size(); ++i) workers += ranks[i].lost ? 0 : shares[i];
+  return workers;
+}
+
 void JobRecord::ForgetLostRanks() {
   int kept = 0;
   for (auto rank = ranks.rbegin(); rank != ranks.rend(); ++rank) {
@@ -284,6 +298,14 @@ std::optional<std::string> VersionOf(const JobRecord& job, const NodeTable& node
     if (!rank.lost && node != nullptr) return node->reg.version();
   }
   return std::nullopt;
+}
+
+std::string WorkersText(int workers, size_t nodes) {
+  std::string text = absl::StrCat(workers, workers == 1 ? " worker" : " workers");
+  if (static_cast<size_t>(workers) > nodes) {
+    absl::StrAppend(&text, " on ", nodes, nodes == 1 ? " node" : " nodes");
+  }
+  return text;
 }
 
 std::string NameOf(const Rank& rank) {

@@ -260,7 +260,10 @@ struct JobRecord {
   // The gang at hand has its view.
   bool in_history() const { return has_view() && !probing; }
   bool IsLocal() const { return in_history() && view.shards().empty(); }
-  int living() const;
+  int living() const;  // ranks that are not lost
+  // How many workers of the spec each rank stands for, and those that are not lost do together.
+  std::vector<int32_t> Shares() const;
+  int living_workers() const;
   // Of those that are lost and gone all but the last kLostKept become places in `ranks` without content:
   // a job that lives for weeks has had many.
   void ForgetLostRanks();
@@ -317,6 +320,9 @@ absl::Status CheckOwner(const JobRecord& job, const Caller& caller);
 // What the members that the job still has registered as: who joins them is to be of that version, too.
 // nullopt: it has none left.
 std::optional<std::string> VersionOf(const JobRecord& job, const NodeTable& nodes);
+
+// "1 worker", "3 workers", "3 workers on 2 nodes".
+std::string WorkersText(int workers, size_t nodes);
 
 // "w1 on host b": how sentences name a member.
 std::string NameOf(const Rank& rank);

@@ -10,11 +10,18 @@
 
 namespace capstan::coordinator::core {
 
-std::vector<int32_t> DealLanes(int32_t lanes, int32_t num_workers) {
-  CAPSTAN_CHECK(lanes >= 1 && num_workers >= 1);
-  std::vector<int32_t> owners(lanes);
+std::vector<int32_t> DealLanes(int32_t lanes, absl::Span<const int32_t> shares) {
+  CAPSTAN_CHECK(lanes >= 1 && !shares.empty());
+  std::vector<int32_t> owner_of_share;
+  for (size_t rank = 0; rank < shares.size(); ++rank) {
+    CAPSTAN_CHECK(shares[rank] >= 1);
+    owner_of_share.insert(owner_of_share.end(), static_cast<size_t>(shares[rank]),
+                          static_cast<int32_t>(rank));
+  }
+  std::vector<int32_t> owners;
   for (int32_t lane = 0; lane < lanes; ++lane) {
-    owners[lane] = static_cast<int32_t>(int64_t{lane} * num_workers / lanes);
+    owners.push_back(owner_of_share[static_cast<size_t>(lane) * owner_of_share.size() /
+                                    static_cast<size_t>(lanes)]);
   }
   return owners;
 }

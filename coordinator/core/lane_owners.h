@@ -12,8 +12,9 @@
 
 namespace capstan::coordinator::core {
 
-// Contiguous runs: lane l belongs to rank floor(l * num_workers / lanes). Both >= 1.
-std::vector<int32_t> DealLanes(int32_t lanes, int32_t num_workers);
+// Contiguous runs by the ranks' shares: rank r has shares[r] >= 1 of them all. `lanes` >= 1; with
+// equal shares lane l belongs to rank floor(l * ranks / lanes). Not empty.
+std::vector<int32_t> DealLanes(int32_t lanes, absl::Span<const int32_t> shares);
 
 // What a rank takes for one lane, against the others: 1 is usual, 10 is ten times as long. Above 0.
 using LaneCosts = std::map<int32_t, double>;

@@ -15,9 +15,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(LaneOwnersTest, LanesAreDealtInRuns) {
-  EXPECT_THAT(DealLanes(8, 2), ElementsAre(0, 0, 0, 0, 1, 1, 1, 1));
-  EXPECT_THAT(DealLanes(5, 3), ElementsAre(0, 0, 1, 1, 2));  // floor(l * 3 / 5)
-  EXPECT_THAT(DealLanes(2, 3), ElementsAre(0, 1));           // more workers than lanes
+  EXPECT_THAT(DealLanes(8, {1, 1}), ElementsAre(0, 0, 0, 0, 1, 1, 1, 1));
+  EXPECT_THAT(DealLanes(5, {1, 1, 1}), ElementsAre(0, 0, 1, 1, 2));  // floor(l * 3 / 5)
+  EXPECT_THAT(DealLanes(2, {1, 1, 1}), ElementsAre(0, 1));           // more workers than lanes
+  EXPECT_THAT(DealLanes(6, {2, 1}), ElementsAre(0, 0, 0, 0, 1, 1));  // one has two workers' devices
+  EXPECT_THAT(DealLanes(3, {3}), ElementsAre(0, 0, 0));
 }
 
 TEST(LaneOwnersTest, OrphansGoToTheLeastLoadedAndNobodyElseMoves) {
@@ -92,7 +94,8 @@ TEST_F(GangTest, SlotsAreCountedPerDevice) {
   a.slots[2] = "other-job";
   EXPECT_FALSE(FindGang(nodes_, request).has_value());
   EXPECT_TRUE(CouldFit(nodes_, request));
-  EXPECT_EQ(MissingText(nodes_, request), "needs 1 worker with 2 free devices, 0 are there");
+  EXPECT_EQ(MissingText(nodes_, request),
+            "needs 1 worker with 2 free devices, 0 of 1 are free (other-job has it)");
 }
 
 TEST_F(GangTest, NamedDevicesMustAllBeFree) {

@@ -20,6 +20,8 @@ class CardsTest(services.ServicesTest):
             self.start(workers=0, shards=1)
             for i in range(workers):
                 self.start_node(f'w{i}', 'capstan_gpu_worker', '--cpu-threads', '1')
+        # A job that comes before a node goes to the others, several of its workers to one of them.
+        self.wait_until(lambda: len(self.ok('node', 'list', '-o', 'name').out.split()) == workers + 1, 20, 'all to register')
 
     def with_cards(self, workers, cards, plugin='libcapstan_fake_plugin.so'):
         self.cluster(workers, CAPSTAN_CUDA_PLUGIN=os.path.join(TEST, plugin), CAPSTAN_FAKE_ELEMENTS='float',

@@ -249,6 +249,40 @@ class ServicesByHandTest(services.ServicesTest):
         # The devices are free again: the next job has them.
         self.assertEqual(self.capstan('submit', '-', '--wait', stdin=json.dumps(SHORT)).code, 0)
 
+    def test_a_job_that_waits_says_what_for_whatever_is_shown(self):
+        self.start(workers=1)
+        one = {'num_workers': 1, 'num_shards': 1}
+        holder = self.submit(dict(ENDLESS, resources=one))
+        self.wait_for_step(holder, 1)
+        words = f'PENDING  WaitingForSlots: needs 1 worker with 1 free device, 0 of 1 are free ({holder} has it)\n'
+        job, said = self.write('short.yaml', json.dumps(dict(SHORT, resources=one))), self.path('said')
+
+        def told():
+            with open(said) as f:
+                return f.read()
+
+        for args in (['submit', '-f', job], ['submit', '--wait', job], ['-q', 'submit', '-f', job], ['-q', 'submit', '--wait', job]):
+            with open(said, 'w') as err:
+                process = subprocess.Popen([support.CAPSTAN, *args], stdout=subprocess.PIPE, stderr=err,
+                                           env=dict(os.environ, CAPSTAN_ADDRESS=self.address()))
+            self.wait_until(lambda: words in told(), 30, f'{args}: {words}')
+            self.ok('cancel', *self.ok('list', '-s', 'PENDING', '-o', 'name').out.split())
+            process.communicate(timeout=30)
+            self.assertEqual(process.returncode, 103, told())
+        self.ok('cancel', holder)
+
+    def test_one_service_with_two_free_devices_is_two_workers(self):
+        self.start(workers=1, devices=2)
+        job = json.loads(self.ok('submit', '-', '--wait', '-o', 'json', stdin=json.dumps(SHORT)).out.splitlines()[-1])
+        self.assertEqual([(worker['node'], worker['devices']) for worker in job['workers']], [('w0', [0, 1])])
+        self.assertIn('gang ready: 2 workers on 1 node, 1 shard, on CPUs', self.ok('events', job['job_id']).out)
+        self.start_worker('w1')
+        self.start_worker('w2')
+        self.wait_until(lambda: len(self.ok('node', 'list', '-o', 'name').out.split()) == 4, 20, 'all to register')
+        other = json.loads(self.ok('submit', '-', '--wait', '-o', 'json', stdin=json.dumps(SHORT)).out.splitlines()[-1])
+        self.assertEqual(len({worker['node'] for worker in other['workers']}), 2)  # a node each
+        self.assertEqual(other['weights_sha256'], job['weights_sha256'])
+
     def test_ctrl_c_detaches_from_watch_and_logs(self):
         self.start()
         job_id = self.submit(ENDLESS)

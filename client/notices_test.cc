@@ -1,0 +1,74 @@
+#include "client/notices.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace capstan::client {
+namespace {
+
+job::v1::Job Waiting() {
+  job::v1::Job job;
+  job.set_job_id("b-2");
+  job.set_state(common::v1::JOB_STATE_PENDING);
+  job.set_reason("WaitingForSlots");
+  job.set_message("0 of 2 are free (a-1 has them)");
+  return job;
+}
+
+TEST(NoticesTest, AJobThatWaitsIsToldWithItsReasonOnceItReallyDoes) {
+  Notices notices;
+  const absl::Duration begin = absl::Seconds(100);
+  EXPECT_EQ(notices.Next(Waiting(), false, begin), "");
+  EXPECT_EQ(notices.Next(Waiting(), false, begin + absl::Milliseconds(1900)), "");
+  EXPECT_EQ(notices.Next(Waiting(), false, begin + absl::Seconds(2)),
+            "b-2  PENDING  WaitingForSlots: 0 of 2 are free (a-1 has them)\n");
+  EXPECT_EQ(notices.Next(Waiting(), false, begin + absl::Minutes(5)), "");  // it is known
+}
+
+TEST(NoticesTest, ANewReasonIsToldAndNotTooOften) {
+  Notices notices;
+  job::v1::Job job = Waiting();
+  const absl::Duration begin = absl::Seconds(100);
+  notices.Next(job, false, begin);
+  EXPECT_NE(notices.Next(job, false, begin + absl::Seconds(2)), "");
+  job.set_message("behind job c-3");
+  EXPECT_EQ(notices.Next(job, false, begin + absl::Seconds(11)), "");
+  EXPECT_EQ(notices.Next(job, false, begin + absl::Seconds(12)),
+            "b-2  PENDING  WaitingForSlots: behind job c-3\n");
+}
+
+TEST(NoticesTest, WhoSeesTheStateIsNotToldThatTheJobWaits) {
+  Notices notices;
+  notices.Next(Waiting(), true, absl::ZeroDuration());
+  EXPECT_EQ(notices.Next(Waiting(), true, absl::Minutes(1)), "");
+}
+
+TEST(NoticesTest, WhatStartsAtOnceHasNotWaited) {
+  Notices notices;
+  job::v1::Job job = Waiting();
+  notices.Next(job, false, absl::ZeroDuration());
+  job.set_state(common::v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(notices.Next(job, false, absl::Minutes(1)), "");
+  job.set_state(common::v1::JOB_STATE_PENDING);  // a restart: it begins to wait only now
+  EXPECT_EQ(notices.Next(job, false, absl::Minutes(2)), "");
+}
+
+TEST(NoticesTest, CheckpointsThatCannotBeSavedAreToldAndThatTheyAreAgain) {
+  Notices notices;
+  job::v1::Job job;
+  job.set_job_id("b-2");
+  job.set_state(common::v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(notices.Next(job, true, absl::ZeroDuration()), "");
+  job.add_conditions("CHECKPOINT_DEGRADED");
+  job::v1::Event& event = *job.add_events();
+  event.set_type("CheckpointFailed");
+  event.set_message("step 8: shard 0 on host a: No space left on device");
+  EXPECT_EQ(notices.Next(job, true, absl::ZeroDuration()),
+            "b-2  CHECKPOINT_DEGRADED: step 8: shard 0 on host a: No space left on device\n");
+  EXPECT_EQ(notices.Next(job, true, absl::Minutes(1)), "");
+  job.clear_conditions();
+  EXPECT_EQ(notices.Next(job, true, absl::Minutes(2)), "b-2  checkpoints are saved again\n");
+}
+
+}  // namespace
+}  // namespace capstan::client
