@@ -39,6 +39,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 job::v1::Job RunningJob() {
   job::v1::Job job;
@@ -85,6 +86,27 @@ TEST(JobViewTest, LiveLinesShowProgressAndAreCutToTheTerminal) {
     begin = end + 1;
   }
   EXPECT_THAT(narrow, Not(HasSubstr("\033")));
+}
+
+TEST(JobViewTest, WhereItIsNarrowTheBarGoesFirstAndTheEndLast) {
+  EXPECT_THAT(LiveLines(RunningJob(), {.width = 60}),
+              StartsWith("RUNNING  epoch 2/3  step 600/1200   50% [###---]  ETA 3m29s\n"));
+  EXPECT_THAT(LiveLines(RunningJob(), {.width = 52}),
+              StartsWith("RUNNING  epoch 2/3  step 600/1200   50%  ETA 3m29s\n"));
+  EXPECT_THAT(LiveLines(RunningJob(), {.width = 45}),
+              StartsWith("RUNNING  step 600/1200   50%  ETA 3m29s\n"));
+  EXPECT_THAT(LiveLines(RunningJob(), {.width = 30}),
+              StartsWith("RUNNING   50%  ETA 3m29s\nloss 0.5123   4318 samples/s"));
+  job::v1::Job job = RunningJob();
+  job.set_message("waits for lanes 2,3 of worker w1");
+  EXPECT_THAT(LiveLines(job, {.width = 60}),
+              EndsWith("\nloss 0.5123   waits for lanes 2,3 of worker w1"));
+}
+
+TEST(JobViewTest, ColoursTakeNoRoom) {
+  const std::string plain = LiveLines(RunningJob(), {.width = 60});
+  const std::string painted = LiveLines(RunningJob(), {.width = 60, .color = true});
+  EXPECT_EQ(absl::StrReplaceAll(painted, {{"\033[36m", ""}, {"\033[0m", ""}}), plain);
 }
 
 TEST(JobViewTest, SummaryEndsWithTwoLinesOfPython) {

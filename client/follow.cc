@@ -29,7 +29,7 @@ class Follower {
         options_(options),
         console_(console),
         live_(console),
-        watcher_(client, job_id, console.stderr_tty ? kLiveInterval : kPipeInterval) {}
+        watcher_(client, job_id, live_.on() ? kLiveInterval : kPipeInterval) {}
 
   Followed Run() {
     const absl::Duration until = MonotonicNow() + options_.limit;
@@ -46,6 +46,8 @@ class Follower {
         if (IsTerminal(job_.state()) || job_.state() == options_.until) {
           return End(Followed::End::kReached);
         }
+      } else if (live_.Resized()) {
+        DrawLive();
       }
       if (seen_ > 0) Tell();
       if (absl::Status health = options_.health(); !health.ok()) return Error(health);
@@ -101,7 +103,7 @@ class Follower {
     if (console_.quiet) return;
     if (options_.show == Mode::kStates && !IsTerminal(job_.state())) {
       const std::string line = StateLine(job_);
-      if (line != printed_state_ && !console_.stderr_tty) console_.Out(line + "\n");
+      if (line != printed_state_ && !live_.on()) console_.Out(line + "\n");
       printed_state_ = line;
     }
     for (; printed_epochs_ < job_.epochs_size(); ++printed_epochs_) {
@@ -114,14 +116,13 @@ class Follower {
   }
 
   void DrawLive() {
-    if (IsTerminal(job_.state())) return;
-    live_.Draw(LiveLines(job_, {console_.width, console_.stderr_color}));
+    if (!live_.on() || IsTerminal(job_.state())) return;
+    live_.Draw(LiveLines(job_, {SizeOfTerminal().width, console_.stderr_color}));
   }
 
   // Whatever is shown: what keeps the job from going on, or from being saved.
   void Tell() {
-    const bool drawn = console_.stderr_tty && !console_.quiet && !console_.json() &&
-                       options_.show != Mode::kNothing;
+    const bool drawn = live_.on() && options_.show != Mode::kNothing;
     const std::string text = notices_.Next(job_, drawn, MonotonicNow());
     if (text.empty()) return;
     live_.Clear();

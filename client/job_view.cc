@@ -2,17 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/exit_codes.h"
 #include "client/job_json.h"
+#include "client/screen_text.h"
 #include "services/visible_text/visible_text.h"
 
 namespace capstan::client {
 namespace {
 
 constexpr int kBarWidth = 24;
+constexpr int kLeastBarWidth = 5;  // a shorter one says less than the number beside it
 
 // A number that may be missing.
 std::string MetricText(bool present, double value, int digits) {
@@ -38,11 +43,6 @@ const char* StateColor(common::v1::JobState state) {
 
 double Seconds(const google::protobuf::Timestamp& from, const google::protobuf::Timestamp& to) {
   return static_cast<double>(to.seconds() - from.seconds()) + 1e-9 * (to.nanos() - from.nanos());
-}
-
-std::string Cut(std::string line, int width) {
-  if (static_cast<int>(line.size()) > width) line.resize(std::max(width, 0));
-  return line;
 }
 
 }  // namespace
@@ -80,33 +80,51 @@ std::string StateLine(const job::v1::Job& job) {
 
 std::string LiveLines(const job::v1::Job& job, const ViewStyle& style) {
   const auto& p = job.progress();
-  const double ratio = p.total_steps() > 0 ? static_cast<double>(p.step()) / p.total_steps() : 0;
-  const int filled = static_cast<int>(ratio * kBarWidth);
-  const bool counting = p.total_steps() > 0;
-  std::string head = StateName(job.state());
-  if (!counting) {
-    std::string text =
-        absl::StrCat(head, "  ", Printable(job.message().empty() ? job.reason() : job.message()));
-    text = Cut(std::move(text), style.width - 1);
-    return Painted(text.substr(0, head.size()), StateColor(job.state()), style.color) +
-           (text.size() > head.size() ? text.substr(head.size()) : "");
+  const int width = std::max(style.width - 1, 0);
+  const std::string head = StateName(job.state());
+  const std::string painted = Painted(head, StateColor(job.state()), style.color);
+  if (p.total_steps() <= 0) {
+    const std::string& why = job.message().empty() ? job.reason() : job.message();
+    return CutLine(absl::StrCat(painted, "  ", Printable(why)), width);
   }
-  const std::string line =
-      Cut(absl::StrFormat(
-              "  epoch %d/%d  step %d/%d  %3.0f%% [%s%s]  ETA %s", p.epoch(),
-              job.spec().training().has_epochs() ? job.spec().training().epochs() : p.epoch(),
-              p.step(), p.total_steps(), 100 * ratio, std::string(filled, '#'),
-              std::string(kBarWidth - filled, '-'),
-              p.has_eta_seconds() ? ShortDuration(p.eta_seconds()) : "-"),
-          style.width - 1 - static_cast<int>(head.size()));
-  std::string second = absl::StrFormat(
-      "loss %s   accuracy %s   lr %s   %s samples/s", MetricText(p.has_loss(), p.loss(), 4),
-      p.has_accuracy() ? absl::StrFormat("%.1f%%", 100 * p.accuracy()) : "-",
-      p.has_learning_rate() ? absl::StrCat(p.learning_rate()) : "-",
-      MetricText(p.has_samples_per_second(), p.samples_per_second(), 0));
-  if (!job.message().empty()) absl::StrAppend(&second, "   ", Printable(job.message()));
-  return absl::StrCat(Painted(head, StateColor(job.state()), style.color), line, "\n",
-                      Cut(second, style.width - 1));
+  const double ratio = static_cast<double>(p.step()) / static_cast<double>(p.total_steps());
+  // Where it gets narrow the bar goes first, then epoch and step; when it ends goes last.
+  std::string epoch = absl::StrFormat(
+      "  epoch %d/%d", p.epoch(),
+      job.spec().training().has_epochs() ? job.spec().training().epochs() : p.epoch());
+  std::string step = absl::StrFormat("  step %d/%d", p.step(), p.total_steps());
+  const std::string percent = absl::StrFormat("  %3.0f%%", 100 * ratio);
+  const std::string eta =
+      absl::StrCat("  ETA ", p.has_eta_seconds() ? ShortDuration(p.eta_seconds()) : "-");
+  int room = width - static_cast<int>(head.size() + epoch.size() + step.size() + percent.size() +
+                                      eta.size());
+  for (std::string* part : {&epoch, &step}) {
+    if (room >= 0) break;
+    room += static_cast<int>(part->size());
+    part->clear();
+  }
+  std::string bar;
+  const int cells = std::min(kBarWidth, room - 3);
+  if (cells >= kLeastBarWidth) {
+    const int filled = std::clamp(static_cast<int>(ratio * cells), 0, cells);
+    bar = absl::StrCat(" [", std::string(static_cast<size_t>(filled), '#'),
+                       std::string(static_cast<size_t>(cells - filled), '-'), "]");
+  }
+  std::vector<std::string> parts = {
+      absl::StrCat("loss ", MetricText(p.has_loss(), p.loss(), 4)),
+      absl::StrCat("accuracy ",
+                   p.has_accuracy() ? absl::StrFormat("%.1f%%", 100 * p.accuracy()) : "-"),
+      absl::StrCat("lr ", p.has_learning_rate() ? absl::StrCat(p.learning_rate()) : "-"),
+      absl::StrCat(MetricText(p.has_samples_per_second(), p.samples_per_second(), 0),
+                   " samples/s")};
+  if (!job.message().empty()) parts.push_back(Printable(job.message()));
+  const auto second = [&parts] { return absl::StrJoin(parts, "   "); };
+  // Likewise: the rate of learning, then accuracy and speed. Loss and message stay.
+  for (const int least : {2, 1, 1}) {
+    if (ShownWidth(second()) > width) parts.erase(parts.begin() + least);
+  }
+  return absl::StrCat(CutLine(absl::StrCat(painted, epoch, step, percent, bar, eta), width), "\n",
+                      CutLine(second(), width));
 }
 
 std::string SkippedText(int64_t steps) {

@@ -22,7 +22,7 @@ std::string EpochLine(const job::v1::Job& job, const common::v1::EpochRecord& ep
 std::string StateLine(const job::v1::Job& job);
 
 // What stands at the bottom of a terminal while a job runs: one or two lines without a line feed at
-// the end.
+// the end. In a narrow one what matters least is left out: the bar, epoch, step; not the ETA.
 std::string LiveLines(const job::v1::Job& job, const ViewStyle& style);
 
 // "2 steps changed nothing, for loss or gradient was not finite".

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "client/screen_text.h"
+
 namespace capstan::client {
 namespace {
 
@@ -68,6 +70,30 @@ TEST(NoticesTest, CheckpointsThatCannotBeSavedAreToldAndThatTheyAreAgain) {
   EXPECT_EQ(notices.Next(job, true, absl::Minutes(1)), "");
   job.clear_conditions();
   EXPECT_EQ(notices.Next(job, true, absl::Minutes(2)), "b-2  checkpoints are saved again\n");
+}
+
+TEST(ScreenTextTest, WidthsAreWhatIsSeen) {
+  EXPECT_EQ(ShownWidth("abc"), 3);
+  EXPECT_EQ(ShownWidth("\033[32mabc\033[0m"), 3);
+  EXPECT_EQ(ShownWidth("\xc3\xa4\xe2\xa3\xbf"), 2);  // two characters of two and three bytes
+  EXPECT_EQ(ShownWidth(""), 0);
+}
+
+TEST(ScreenTextTest, ALineIsCutBetweenCharactersAndItsColourEndsWithIt) {
+  EXPECT_EQ(CutLine("abcdef", 4), "abcd");
+  EXPECT_EQ(CutLine("abcd", 4), "abcd");
+  EXPECT_EQ(CutLine("\033[32mRUNNING\033[0m  1", 3), "\033[32mRUN\033[0m");
+  EXPECT_EQ(CutLine("\033[32mRUN\033[0m  1", 4), "\033[32mRUN\033[0m ");
+  EXPECT_EQ(CutLine("\xc3\xa4\xc3\xa4", 1), "\xc3\xa4");
+  EXPECT_EQ(FitLines("abc\ndef\nghi", 2, 2), "ab\nde");
+}
+
+// A terminal that became narrower has wrapped what stood on it.
+TEST(ScreenTextTest, RowsGrowWhereTheTerminalIsNarrow) {
+  EXPECT_EQ(RowsOf("0123456789\nabc", 80), 2);
+  EXPECT_EQ(RowsOf("0123456789\nabc", 10), 2);
+  EXPECT_EQ(RowsOf("0123456789\nabc", 9), 3);
+  EXPECT_EQ(RowsOf("0123456789\nabc\n", 4), 5);
 }
 
 }  // namespace

@@ -5,18 +5,18 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "client/commands.h"
 #include "client/top_text.h"
+#include "services/clock/clock.h"
 #include "services/server/signals.h"
 
 namespace capstan::client {
 namespace {
 
 constexpr int kMaxJobs = 200;
+constexpr absl::Duration kLookForKeys = absl::Milliseconds(100);
 
 struct TopOptions {
   std::vector<std::string> what;
@@ -46,30 +46,42 @@ ExitCode Top(const TopOptions& options, absl::Duration interval, JobClient& clie
     view.shards = what.count("shards") > 0;
     view.jobs = what.count("jobs") > 0;
   }
-  const bool live = console.stdout_tty && console.stderr_tty && !console.json();
-  view.width = console.stdout_tty ? console.width : 0;
-  const int count = options.count >= 0 ? options.count : live ? 0 : 1;
-  services::ShutdownSignal& signal = services::ShutdownSignal::Install();
   LiveArea area(console);
+  const int count = options.count >= 0 ? options.count : area.on() ? 0 : 1;
+  const bool live = area.on() && count != 1;
+  view.width = console.stdout_tty ? console.width : 0;
+  services::ShutdownSignal& signal = services::ShutdownSignal::Install();
+  Keyboard keys;
+  absl::StatusOr<job::v1::ListNodesResponse> nodes;
+  absl::StatusOr<std::vector<job::v1::Job>> jobs;
+  const auto draw = [&] {
+    view.width = SizeOfTerminal().width - 1;
+    area.Draw(std::string(absl::StripSuffix(TopText(*nodes, *jobs, view), "\n")));
+  };
+  // False: the person has seen enough.
+  const auto rest = [&] {
+    const absl::Duration until = MonotonicNow() + interval;
+    while (MonotonicNow() < until) {
+      const absl::Duration look = std::min(until - MonotonicNow(), kLookForKeys);
+      const bool reads = live && keys.there();
+      if (reads && keys.WaitFor('q', look)) return false;
+      if (signal.WaitFor(reads ? absl::ZeroDuration() : look)) return false;
+      if (area.Resized()) draw();
+    }
+    return true;
+  };
   for (int shown = 0; count == 0 || shown < count; ++shown) {
-    if (shown > 0 && signal.WaitFor(interval)) break;
-    const auto nodes = client.ListNodes();
+    if (shown > 0 && !rest()) break;
+    nodes = client.ListNodes();
     if (!nodes.ok()) return Report(nodes.status(), console);
-    const auto jobs = LivingJobs(client);
+    jobs = LivingJobs(client);
     if (!jobs.ok()) return Report(jobs.status(), console);
     if (console.json()) {
       console.Out(TopJson(*nodes, *jobs) + "\n");
-      continue;
-    }
-    const std::string text = TopText(*nodes, *jobs, view);
-    if (live && count != 1) {
-      std::vector<std::string> lines = absl::StrSplit(absl::StripSuffix(text, "\n"), '\n');
-      if (static_cast<int>(lines.size()) >= console.height) {
-        lines.resize(static_cast<size_t>(console.height) - 1);
-      }
-      area.Draw(absl::StrJoin(lines, "\n"));
+    } else if (live) {
+      draw();
     } else {
-      console.Out(text);
+      console.Out(TopText(*nodes, *jobs, view));
     }
   }
   return kExitDone;
@@ -102,7 +114,8 @@ ExitCode Shards(const std::string& job_id, JobClient& client, const Console& con
 
 void AddTop(Command parent, Action& slot) {
   const auto options = std::make_shared<TopOptions>();
-  Command top = parent.Sub("top", "what nodes, shards and jobs do: live on a terminal, else once");
+  Command top =
+      parent.Sub("top", "what nodes, shards and jobs do: live on a terminal until q, else once");
   top.Add("WHAT", options->what, "nodes | shards | jobs; default all")
       .OneOf({"nodes", "shards", "jobs"});
   top.Add("--interval", options->interval, "between two looks, default 2s");

@@ -169,7 +169,7 @@ ExitCode Launch(LaunchFlags flags, const Console& console) {
 
   // The lines of the services run below each other, so nothing is drawn over again.
   Console lines = console;
-  lines.stderr_tty = false;
+  lines.one_terminal = false;
   const absl::StatusOr<std::unique_ptr<LaunchedCluster>> cluster =
       LaunchedCluster::Start(flags.options, {plan->num_shards(), plan->num_workers()},
                              [&lines](absl::string_view who, absl::string_view line) {

@@ -2,14 +2,12 @@
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
-import time
 
 import support
+import terminal
 
 # Long enough to be interrupted, whatever the machine.
 ENDLESS = support.job_spec(training={'epochs': 100000, 'global_batch_size': 64,
@@ -103,31 +101,54 @@ class CliTest(support.TestCase):
         self.assertIn('Plan  1 worker x 1 device + 1 shard, dist_sync', run.err)
         self.assertIn('weights = load_file(', run.out.splitlines()[-1])
 
+    EPOCHS = support.job_spec(training={'epochs': 3, 'global_batch_size': 64,
+                                        'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
+
+    def terminal(self, command, width):
+        found = terminal.Terminal(command, cwd=self.folder, width=width)
+        self.addCleanup(found.kill)
+        return found
+
     def test_terminal_has_a_bar_that_is_drawn_over(self):
-        spec = support.job_spec(training={'epochs': 3, 'global_batch_size': 64,
-                                          'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
-        path = self.write('job.yaml', json.dumps(spec))
-        pid, fd = pty.fork()
-        if pid == 0:
-            os.chdir(self.folder)
-            os.environ['TERM'] = 'xterm'
-            os.execv(support.CAPSTAN, ['capstan', 'run', path])
-        output = b''
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline:
-            ready, _, _ = select.select([fd], [], [], 1)
-            try:
-                piece = os.read(fd, 65536) if ready else b'-'
-            except OSError:  # the other end is closed
-                break
-            output += piece if ready else b''
-        _, status = os.waitpid(pid, 0)
-        text = output.decode(errors='replace')
-        self.assertEqual(os.waitstatus_to_exitcode(status), 0, text[-3000:])
-        self.assertIn('\033[', text)
-        self.assertRegex(text, r'epoch \d/3  step \d+/96 +\d+% \[[#-]{24}\]  ETA')
-        self.assertIn('samples/s', text)
-        self.assertIn('SUCCEEDED', text)
+        run = self.terminal([support.CAPSTAN, 'run', self.write('job.yaml', json.dumps(self.EPOCHS))], 80)
+        self.assertEqual(run.wait(), 0, run.said[-3000:])
+        self.assertIn('\033[', run.said)
+        self.assertRegex(run.said, r'epoch \d/3  step \d+/96 +\d+% \[[#-]{18,24}\]  ETA')
+        self.assertIn('samples/s', run.said)
+        self.assertIn('SUCCEEDED', run.said)
+
+    def test_a_narrow_terminal_keeps_the_eta_and_every_line_of_an_epoch(self):
+        for width in (60, 40):
+            run = self.terminal([support.CAPSTAN, 'run', self.write('job.yaml', json.dumps(self.EPOCHS))], width)
+            self.assertEqual(run.wait(), 0, run.said[-3000:])
+            drawn = [line for line in re.split(r'[\r\n]+', run.said) if 'RUNNING' in line and '%' in line]
+            self.assertTrue(drawn, run.said)
+            for line in drawn:
+                self.assertRegex(line, r'ETA \S+$')
+                self.assertLess(len(re.sub(r'\033\[\d*[A-Za-z]', '', line)), width)
+            screen = '\n'.join(run.screen().lines())
+            self.assertEqual(re.findall(r'Epoch\[(\d)\]', screen), ['1', '2', '3'], screen)
+            self.assertNotIn('RUNNING', screen)  # taken away whole
+
+    def test_the_display_follows_the_width_of_its_window(self):
+        run = self.terminal([support.CAPSTAN, 'run', self.write('job.yaml', json.dumps(ENDLESS))], 45)
+        run.read_until(lambda said: 'ETA' in said)
+        self.assertNotIn('[#', run.said)
+        self.assertNotIn('[-', run.said)
+        run.resize(100)
+        run.read_until(lambda said: re.search(r'\[[#-]{24}\]', said), 30)
+        run.press('\003')
+        self.assertEqual(run.wait(), 103, run.said[-3000:])
+
+    def test_lines_that_go_through_a_pipe_to_the_terminal_are_not_erased(self):
+        self.write('job.yaml', json.dumps(self.EPOCHS))
+        run = self.terminal(['bash', '-c', f'{support.CAPSTAN} run job.yaml | tee log'], 80)
+        self.assertEqual(run.wait(), 0, run.said[-3000:])
+        self.assertNotRegex(run.said, r'\033\[\d*[AJ]')
+        with open(self.path('log')) as log:
+            logged = log.read()
+        for said in (run.said, logged):
+            self.assertEqual(re.findall(r'Epoch\[(\d)\]', said), ['1', '2', '3'], said)
 
     def test_usage_errors_are_sentences_with_code_2(self):
         good = self.write('good.yaml', json.dumps(support.job_spec()))

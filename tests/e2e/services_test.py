@@ -8,6 +8,7 @@ import subprocess
 
 import services
 import support
+import terminal
 
 TIME = re.compile(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$')
 SGD = {'name': 'sgd', 'learning_rate': 0.04}
@@ -282,6 +283,17 @@ class ServicesByHandTest(services.ServicesTest):
         other = json.loads(self.ok('submit', '-', '--wait', '-o', 'json', stdin=json.dumps(SHORT)).out.splitlines()[-1])
         self.assertEqual(len({worker['node'] for worker in other['workers']}), 2)  # a node each
         self.assertEqual(other['weights_sha256'], job['weights_sha256'])
+
+    def test_top_fits_a_narrow_terminal_and_ends_with_q(self):
+        self.start()
+        for width in (120, 60, 40):
+            top = terminal.capstan(['top', '--interval', '200ms'], cwd=self.folder, width=width,
+                                   env={'CAPSTAN_ADDRESS': self.address()})
+            self.addCleanup(top.kill)
+            top.read_until(lambda said: said.count('coordinator ') > 3, 30)
+            top.press('xq')
+            self.assertEqual(top.wait(20), 0, top.said[-3000:])
+            self.assertEqual(top.screen().lines(), [], top.said[-3000:])  # it takes away all that it drew
 
     def test_ctrl_c_detaches_from_watch_and_logs(self):
         self.start()
