@@ -16,6 +16,7 @@ job::v1::NodeInfo DescribeNode(const core::Node& node, absl::Duration now) {
   info.set_version(node.reg.version());
   info.set_drained(node.drained);
   info.set_state(node.lost            ? "LOST"
+                 : node.leaving       ? "LEAVING"
                  : !node.drained      ? "READY"
                  : !node.jobs.empty() ? "DRAINING"
                                       : "DRAINED");

@@ -12,6 +12,7 @@
 //   a worker is lost   the others get its lanes (generation + 1); without others: RECOVERING until
 //                      somebody comes, in the same lineage, since the shards hold the version
 //   a shard is lost    RECOVERING; a new lineage from the last manifest, counted as a restart
+//   a shard leaves     as a suspend; a new lineage from that version, no restart (core_leave.cc)
 //   the task of a local job is lost   PENDING, back-off, a new lineage from the last manifest
 //   suspend            an order; its version is committed, the gang given back: SUSPENDED
 //
@@ -46,7 +47,7 @@ struct Loss {
   std::string why;  // a sentence
   std::string reason = "WorkerLost";
   bool lapsed = false;    // its lease, and nothing else is known
-  bool goodbye = false;   // its service ended itself
+  bool goodbye = false;   // its service ended itself, or had said that it would
   bool reported = false;  // its task said `reason`
   bool drained = false;   // it is well, but its node is drained
 };
@@ -155,7 +156,7 @@ class CoordinatorCore {
   bool Spared(const Node& node, const std::string& job_id);
   static void HoldFree(Node& node, const std::string& unknown_job);
   void ExpireLeases();
-  void LoseNode(Node& node, const Loss& loss);
+  void LoseNode(Node& node, const Loss& how);
   void FreeSlots(Node& node, const std::string& job_id);
   void FreeSlotsOfTheGone(Node& node, const JobRecord& job);
   void ExcludeStrays(const JobRecord& job, GangRequest& request) const;
@@ -205,6 +206,9 @@ class CoordinatorCore {
   void ForgiveRestarts(JobRecord& job);
   void AdvanceRecovery(JobRecord& job);
   bool ReplaceShards(JobRecord& job);
+  // Homes for the lost shards and for those of `going`. False: some would have none.
+  bool FindHomes(const JobRecord& job, const std::set<int32_t>& going,
+                 std::map<int32_t, Node*>* homes);
   void RefuseBase(JobRecord& job, const std::string& why);
   void RecoverFreely(JobRecord& job, const std::string& reason, const std::string& why);
   void LoseRank(JobRecord& job, Rank& rank, const Loss& loss);
@@ -217,6 +221,14 @@ class CoordinatorCore {
   // core_drain.cc
   void Handle(const SetDrained& drain);
   void ReleaseDrained(JobRecord& job);
+
+  // core_leave.cc
+  std::set<int32_t> LeavingShards(const JobRecord& job);
+  void AdvanceLeaving(JobRecord& job);
+  void LetGo(JobRecord& job, const std::set<int32_t>& leaving);
+  void GoOnWithout(JobRecord& job);
+  void EndThoseWhoLeft(JobRecord& job);
+  static void AnswerHandOvers(JobRecord& job);
 
   // core_history.cc
   void NotePoint(JobRecord& job);
@@ -239,7 +251,7 @@ class CoordinatorCore {
 
   // core_orders.cc
   void Handle(const Control& control);
-  int64_t AddOrder(JobRecord& job, node::v1::Order order);
+  int64_t AddOrder(JobRecord& job, node::v1::Order order, bool hand_over = false);
   void Order(JobRecord& job, const job::v1::SuspendJobRequest& request, Reply& reply);
   void Order(JobRecord& job, const job::v1::ResumeJobRequest& request, Reply& reply);
   void Order(JobRecord& job, const job::v1::RetryJobRequest& request, Reply& reply);
@@ -297,6 +309,10 @@ class CoordinatorCore {
 
 // Why a job or task fails where it gave no reason of its own.
 inline constexpr char kInternalError[] = "InternalError";
+// Why a job is RECOVERING that goes on without a shard which left on purpose; and its event.
+inline constexpr char kShardLeft[] = "ShardLeft";
+// The condition of a job whose last checkpoint could not be written.
+inline constexpr char kCheckpointDegraded[] = "CHECKPOINT_DEGRADED";
 
 // limits.active_deadline; InfiniteDuration: none.
 absl::Duration DeadlineOf(const JobRecord& job);

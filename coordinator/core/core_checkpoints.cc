@@ -18,7 +18,6 @@ namespace capstan::coordinator::core {
 namespace {
 
 constexpr char kWeightsFile[] = "weights.safetensors";
-constexpr char kDegraded[] = "CHECKPOINT_DEGRADED";
 constexpr int kDefaultKeepLatest = 3;
 constexpr int64_t kMaxFileBytes = int64_t{1} << 48;
 
@@ -214,7 +213,7 @@ void CoordinatorCore::Commit(JobRecord& job) {
   job.collecting.erase(job.collecting.begin(), job.collecting.upper_bound(step));
   job.checkpoint_uri = absl::StrCat("file://", folder);
   job.AddEvent(wall_, "CheckpointSaved", absl::StrCat("step ", step, " in ", folder));
-  job.conditions.erase(kDegraded);
+  job.conditions.erase(kCheckpointDegraded);
   Changed(job);
 
   Prune(job);
@@ -264,7 +263,7 @@ void CoordinatorCore::CheckpointFailed(JobRecord& job, int64_t step, const std::
     Fail(job, kInternalError, absl::StrCat("checkpoint.strict: ", text));
     return;
   }
-  const bool news = job.conditions.insert(kDegraded).second;
+  const bool news = job.conditions.insert(kCheckpointDegraded).second;
   if (needed) {
     if (news) job.AddEvent(wall_, "CheckpointFailed", text);
   } else {

@@ -63,9 +63,10 @@ void CoordinatorCore::Advance(JobRecord& job) {
     constexpr Part kInHistory[] = {
         &CoordinatorCore::ReleaseDrained,     &CoordinatorCore::AdvanceTakeover,
         &CoordinatorCore::AdvanceCheckpoints, &CoordinatorCore::AdvanceSuspend,
-        &CoordinatorCore::AdvanceRecovery,    &CoordinatorCore::FillRanks,
-        &CoordinatorCore::AdvanceJoiners,     &CoordinatorCore::WeighPaces,
-        &CoordinatorCore::ReissueLate,        &CoordinatorCore::AdvanceStart};
+        &CoordinatorCore::AdvanceLeaving,     &CoordinatorCore::AdvanceRecovery,
+        &CoordinatorCore::FillRanks,          &CoordinatorCore::AdvanceJoiners,
+        &CoordinatorCore::WeighPaces,         &CoordinatorCore::ReissueLate,
+        &CoordinatorCore::AdvanceStart};
     if (job.probing) AdvanceProbe(job);
     if (job.in_history()) {
       for (const Part part : kInHistory) {

@@ -126,6 +126,7 @@ void CoordinatorCore::BeginLineage(JobRecord& job, const std::vector<int32_t>& o
   }
   job.complete_since = absl::InfiniteDuration();
   job.orders_sent = -absl::InfiniteDuration();
+  AnswerHandOvers(job);
   Changed(job);
 }
 
@@ -192,27 +193,32 @@ void CoordinatorCore::AdvanceRecovery(JobRecord& job) {
   }
   std::vector<int32_t> owners(job.view.lane_owners().begin(), job.view.lane_owners().end());
   if (!living.empty()) owners = TakeOver(owners, EqualCosts(living));
+  const bool is_restart = job.reason != kShardLeft;
   BeginLineage(job, owners);
-  job.AddEvent(wall_, "LineageStarted",
-               absl::StrCat("lineage ", job.view.lineage(), " from ",
-                            job.base.empty() ? std::string("the initial weights")
-                                             : absl::StrCat("checkpoint ", job.base),
-                            ", restart ", job.restarts, " of ", job.RestartLimit()));
+  job.AddEvent(
+      wall_, "LineageStarted",
+      absl::StrCat("lineage ", job.view.lineage(), " from ",
+                   job.base.empty() ? std::string("the initial weights")
+                                    : absl::StrCat("checkpoint ", job.base),
+                   is_restart ? absl::StrCat(", restart ", job.restarts, " of ", job.RestartLimit())
+                              : std::string()));
   schedule_ = true;
 }
 
-// New homes for lost shards: the node of the same name, or any param_store that the job does not
-// use. False: somebody's is not there yet, and nothing was changed.
-bool CoordinatorCore::ReplaceShards(JobRecord& job) {
+// The node of the same name, or any param_store that the job does not use.
+bool CoordinatorCore::FindHomes(const JobRecord& job, const std::set<int32_t>& going,
+                                std::map<int32_t, Node*>* homes) {
+  const auto needs = [&going](const Shard& shard) {
+    return shard.lost || going.count(shard.index) > 0;
+  };
   std::set<std::string> used;
   for (const Shard& shard : job.shards) {
-    if (!shard.lost) used.insert(shard.node);
+    if (!needs(shard)) used.insert(shard.node);
   }
   const std::optional<std::string> version = VersionOf(job, nodes_);
-  std::map<int32_t, Node*> homes;
   for (const bool same_name : {true, false}) {
     for (const Shard& shard : job.shards) {
-      if (!shard.lost || homes.count(shard.index) > 0) continue;
+      if (!needs(shard) || homes->count(shard.index) > 0) continue;
       Node* best = nullptr;
       for (auto& entry : nodes_.all()) {
         Node& node = entry.second;
@@ -223,13 +229,19 @@ bool CoordinatorCore::ReplaceShards(JobRecord& job) {
         if (best == nullptr || node.jobs.size() < best->jobs.size()) best = &node;
       }
       if (best == nullptr) continue;
-      homes[shard.index] = best;
+      (*homes)[shard.index] = best;
       used.insert(best->name());
     }
   }
-  for (const Shard& shard : job.shards) {
-    if (shard.lost && homes.count(shard.index) == 0) return false;
-  }
+  return std::all_of(job.shards.begin(), job.shards.end(), [&](const Shard& shard) {
+    return !needs(shard) || homes->count(shard.index) > 0;
+  });
+}
+
+// New homes for lost shards. False: somebody's is not there yet, and nothing was changed.
+bool CoordinatorCore::ReplaceShards(JobRecord& job) {
+  std::map<int32_t, Node*> homes;
+  if (!FindHomes(job, {}, &homes)) return false;
   for (const auto& entry : homes) {
     Node& node = *entry.second;
     Shard fresh;
@@ -268,7 +280,7 @@ void CoordinatorCore::RecoverFreely(JobRecord& job, const std::string& reason,
   }
   job.recover = job.recover_free = true;
   job.recover_by_loss = false;
-  job.recover_at = now_;
+  job.recover_at = job.progress_at = now_;
   SetState(job, JOB_STATE_RECOVERING, reason, why);
 }
 
@@ -328,6 +340,7 @@ void CoordinatorCore::LoseRank(JobRecord& job, Rank& rank, const Loss& loss) {
   }
   const std::string none = absl::StrCat("no worker is left; ", text);
   if (job.shards.empty()) {
+    if (loss.goodbye) return RecoverFreely(job, loss.reason, none);
     BeginRecovery(job, loss.reason, none);
     return;
   }
@@ -335,7 +348,7 @@ void CoordinatorCore::LoseRank(JobRecord& job, Rank& rank, const Loss& loss) {
   // said why it failed would say so again and again: that is a restart.
   job.takeover_at = absl::InfiniteDuration();
   if (loss.reported && !CountRestart(job, loss.reason, text)) return;
-  job.loss_counted = loss.reported;
+  job.loss_counted = loss.reported || loss.goodbye;
   if (!job.recover) SetState(job, JOB_STATE_RECOVERING, loss.reason, none);
 }
 
@@ -347,12 +360,17 @@ void CoordinatorCore::LoseShard(JobRecord& job, Shard& shard, const Loss& loss) 
     job.requeue = text;
     return;
   }
+  const bool planned = loss.goodbye || loss.drained;
   shard.lost = true;
-  shard.lapsed = loss.lapsed;
-  job.AddEvent(wall_, "ShardLost", text);
+  shard.lapsed = loss.lapsed && !planned;
+  job.AddEvent(wall_, planned ? kShardLeft : "ShardLost", text);
   Changed(job);
   if (job.unread || job.EndIsReported()) return;
-  BeginRecovery(job, "ShardLost", text);
+  if (!planned) {
+    BeginRecovery(job, "ShardLost", text);
+  } else if (!job.recover) {
+    RecoverFreely(job, kShardLeft, text);
+  }
 }
 
 // A shard whose lease alone had lapsed is back with its memory before a new lineage was recorded.

@@ -54,6 +54,7 @@ void CoordinatorCore::Handle(const NodeConnected& connected) {
   registered->set_incarnation(node.incarnation);
   registered->set_lease_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(options_.lease)));
   registered->set_heartbeat_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(options_.heartbeat)));
+  registered->set_hears_leaving(true);
   // Where the nodes were started together, they are dealt a host's cards on purpose.
   if (options_.expected_nodes == 0) {
     std::string shared = SharedCardsText(nodes_, node);
@@ -144,6 +145,7 @@ void CoordinatorCore::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbe
     return;
   }
   if (heartbeat.has_usage()) node.usage = heartbeat.usage();
+  node.leaving = heartbeat.leaving_ms() > 0;
   if (node.unheard) schedule_ = true;
   node.unheard = false;
   // A heartbeat is complete: what it does not name is not there.
@@ -275,6 +277,8 @@ void CoordinatorCore::SettleMembers(Node& node, JobRecord& job) {
   FreeSlotsOfTheGone(node, job);
   for (Shard& shard : job.shards) {
     if (shard.node != node.name() || shard.incarnation != node.incarnation) continue;
+    // Nobody has told it of the job yet: another gang is found.
+    if (node.leaving && job.probing) LoseShard(job, shard, {.why = "its service stops"});
     if (shard.present) {
       anything = true;
       continue;
@@ -374,7 +378,9 @@ void CoordinatorCore::ExpireLeases() {
   }
 }
 
-void CoordinatorCore::LoseNode(Node& node, const Loss& loss) {
+void CoordinatorCore::LoseNode(Node& node, const Loss& how) {
+  Loss loss = how;
+  loss.goodbye = loss.goodbye || node.leaving;  // however it went: it was on its way
   node.lost = true;
   node.left = loss.goodbye;
   first_lease_end_ = -absl::InfiniteDuration();

@@ -28,10 +28,11 @@ absl::Status Ended(const JobRecord& job) {
       " has ended: ", common::v1::JobState_Name(job.state).substr(sizeof("JOB_STATE_") - 1)));
 }
 
-std::string OrderText(const node::v1::Order& order) {
-  switch (order.what_case()) {
+std::string OrderText(const JobOrder& order) {
+  if (order.hand_over) return "hand-over";
+  switch (order.order.what_case()) {
     case node::v1::Order::kLearningRate:
-      return absl::StrCat("learning rate ", order.learning_rate());
+      return absl::StrCat("learning rate ", order.order.learning_rate());
     case node::v1::Order::kSuspend:
       return "suspend";
     default:
@@ -69,11 +70,12 @@ void CoordinatorCore::Handle(const Control& control) {
   Advance(*job);
 }
 
-int64_t CoordinatorCore::AddOrder(JobRecord& job, node::v1::Order order) {
+int64_t CoordinatorCore::AddOrder(JobRecord& job, node::v1::Order order, bool hand_over) {
   order.set_id(static_cast<int64_t>(job.orders.size()) + 1);
-  job.orders.push_back({order, 0});
+  job.orders.push_back({order, 0, hand_over});
   job.orders_sent = -absl::InfiniteDuration();
-  job.AddEvent(wall_, "OrderGiven", absl::StrCat("order ", order.id(), ": ", OrderText(order)));
+  job.AddEvent(wall_, "OrderGiven",
+               absl::StrCat("order ", order.id(), ": ", OrderText(job.orders.back())));
   Changed(job);
   return order.id();
 }
@@ -270,7 +272,7 @@ void CoordinatorCore::JournalOrders(JobRecord& job, const node::v1::LeadState& l
     order.order.set_step(step);
     if (news) {
       job.AddEvent(wall_, "OrderApplied",
-                   absl::StrCat("order ", id, ": ", OrderText(order.order), ", from step ", step));
+                   absl::StrCat("order ", id, ": ", OrderText(order), ", from step ", step));
     }
     Changed(job);
   }
@@ -311,7 +313,8 @@ void CoordinatorCore::SendOrders(JobRecord& job) {
   Emit(Send{node->session, std::move(response)});
 }
 
-// The version that a suspend ordered is saved: the gang is given back.
+// The version that a suspend ordered is saved: the gang is given back. A hand-over goes on, except
+// where a person wants the job suspended, too: what is saved is saved for both.
 void CoordinatorCore::AdvanceSuspend(JobRecord& job) {
   if (!job.lead.suspended() || job.lead.complete()) return;
   const SavedManifest* last = job.LastManifest();
@@ -319,6 +322,15 @@ void CoordinatorCore::AdvanceSuspend(JobRecord& job) {
       last->saved.step() != job.lead.step()) {
     return;
   }
+  bool by_person = false;
+  bool by_hand_over = false;
+  for (const JobOrder& order : job.orders) {
+    // One with a step of later belongs there.
+    if (!order.order.suspend()) continue;
+    if (order.lineage != job.view.lineage() && order.order.has_step()) continue;
+    (order.hand_over ? by_hand_over : by_person) = true;
+  }
+  if (by_hand_over && !by_person) return GoOnWithout(job);
   Rest(
       job, JOB_STATE_SUSPENDED, "",
       absl::StrCat("at step ", last->saved.step(), ", goes on from checkpoint ", last->saved.id()));

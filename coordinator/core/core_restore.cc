@@ -165,7 +165,7 @@ void CoordinatorCore::TakeManifest(JobRecord& job, const FoundManifest& found) {
       order.set_id(static_cast<int64_t>(job.orders.size()) + 1);
       order.set_checkpoint(true);
       order.set_step(std::max<int64_t>(found.step - 1, 0));
-      job.orders.push_back({order, found.lineage});
+      job.orders.push_back({order, found.lineage, false});
     }
   }
   job.manifests.push_back(std::move(job.linking));

@@ -139,6 +139,7 @@ void CoordinatorCore::SendLacking(JobRecord& job) {
   }
   SendFilesTaken(job);
   SendKeys(job);
+  EndThoseWhoLeft(job);
   for (Rank& rank : job.ranks) {
     if (rank.lost) StopRank(job, rank);
   }

@@ -66,6 +66,7 @@ v1::DurableJob ToDurable(const JobRecord& job, absl::Duration now) {
     v1::DurableOrder* to = out.add_orders();
     *to->mutable_order() = order.order;
     to->set_lineage(order.lineage);
+    to->set_hand_over(order.hand_over);
   }
   out.set_on_gpus(job.on_gpus);
   if (job.spec_changed) out.set_changed_spec(job.spec.SerializeAsString());
@@ -192,7 +193,7 @@ absl::StatusOr<std::unique_ptr<JobRecord>> FromDurable(
   job.conditions.insert(durable.conditions().begin(), durable.conditions().end());
   if (durable.has_max_restarts()) job.max_restarts = durable.max_restarts();
   for (const v1::DurableOrder& from : durable.orders()) {
-    job.orders.push_back({from.order(), from.lineage()});
+    job.orders.push_back({from.order(), from.lineage(), from.hand_over()});
   }
   job.on_gpus = durable.on_gpus();
   for (const common::v1::WorkerRef& worker : job.view.workers()) {

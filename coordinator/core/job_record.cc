@@ -133,9 +133,15 @@ absl::Duration JobRecord::StallTimeout() const {
 bool JobRecord::SuspendOrdered() const {
   const SavedManifest* last = LastManifest();
   return std::any_of(orders.begin(), orders.end(), [&](const JobOrder& order) {
-    if (!order.order.suspend()) return false;
+    if (!order.order.suspend() || order.hand_over) return false;
     return last == nullptr || std::find(last->orders.begin(), last->orders.end(),
                                         order.order.id()) == last->orders.end();
+  });
+}
+
+bool JobRecord::HandOverOrdered() const {
+  return std::any_of(orders.begin(), orders.end(), [](const JobOrder& order) {
+    return order.hand_over && order.order.suspend();
   });
 }
 

@@ -98,10 +98,12 @@ struct SavedManifest {
   bool refused = false;         // a shard found it damaged
 };
 
-// Something that a person wanted of the running job.
+// Something that a person, or the coordinator itself, wanted of the running job.
 struct JobOrder {
   node::v1::Order order;  // with its step once the lead has told it
   int64_t lineage = 0;    // in which it took effect; 0: not yet
+  // Of a suspend: the coordinator's, for a shard that leaves. The job goes on in the next lineage.
+  bool hand_over = false;
 };
 
 // What was reported of one version of the lineage.
@@ -198,7 +200,7 @@ struct JobRecord {
   absl::Duration recover_at;     // recover: not before
   absl::Duration retry_at = -absl::InfiniteDuration();  // PENDING: not before
   absl::Time retry_wall = absl::InfinitePast();         // the same for people
-  bool loss_counted = false;  // the last loss that left no worker is among `restarts`
+  bool loss_counted = false;  // the last loss that left no worker is among `restarts`, or is none
   int32_t restarts = 0;
   std::string restart_reason;  // of the last
   int64_t restart_step = 0;    // the highest that was decided when one was counted
@@ -215,6 +217,7 @@ struct JobRecord {
   // -- orders
   std::vector<JobOrder> orders;  // by id, from 1
   absl::Duration orders_sent = -absl::InfiniteDuration();
+  absl::Duration hand_over_since = absl::InfiniteDuration();  // ordered; Infinite: none is
 
   // -- lanes that are late
   std::vector<double> step_seconds;  // of the last steps
@@ -285,7 +288,8 @@ struct JobRecord {
   void RunClock(absl::Duration now);
   void PauseClock(absl::Duration now);
   absl::Duration StallTimeout() const;  // InfiniteDuration: none
-  bool SuspendOrdered() const;
+  bool SuspendOrdered() const;          // by a person
+  bool HandOverOrdered() const;
   bool AllShardsReady() const;
   // Null: there is none.
   Rank* FindRank(int32_t index, const std::string& node, int64_t incarnation);

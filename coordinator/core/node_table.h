@@ -26,6 +26,7 @@ struct Node {
   bool lost = false;            // the lease lapsed, or another process has the name now
   bool left = false;            // lost, because its service ended itself
   bool drained = false;         // gets no new work
+  bool leaving = false;         // its service stops once its jobs have been handed over
   common::v1::NodeUsage usage;  // the newest report
   // Known from an earlier coordinator or lost for a while, and what it holds is not known before its
   // next heartbeat.
@@ -45,7 +46,7 @@ struct Node {
   bool is_worker() const { return reg.role() == common::v1::ROLE_WORKER; }
   bool live() const { return session != 0 && !lost; }
   bool usable() const { return live() && !unheard; }
-  bool takes_work() const { return usable() && !drained; }
+  bool takes_work() const { return usable() && !drained && !leaving; }
 };
 
 // Names of people's and machines' making: [a-z0-9-]{1,63}.

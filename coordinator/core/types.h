@@ -296,6 +296,9 @@ struct CoreOptions {
   // and begins anew once a task has worked for so long.
   absl::Duration rejoin_delay = absl::Seconds(1);
   absl::Duration rejoin_forgiven = absl::Seconds(30);
+  // A drained node's shard may take so long to hand its job over; then the job goes on from the
+  // checkpoint that it has. One whose service stops says how long it stays.
+  absl::Duration hand_over_limit = absl::Minutes(2);
   // A job that is beyond the step at which it was last restarted, and has run for so long since
   // then, has all of its restarts before it again.
   absl::Duration restarts_forgiven = absl::Minutes(10);

@@ -10,7 +10,7 @@ const PARTS = [
   ['push', 'push'], ['barrier_wait', 'barrier wait'], ['pull', 'pull'], ['update', 'update'], ['evaluate', 'evaluate']];
 const KIND_OF_STATE = {
   RUNNING: 'busy', STARTING: 'busy', RECOVERING: 'warn', SUSPENDED: 'warn', SUCCEEDED: 'good', FINISHED: 'good',
-  READY: 'good', FAILED: 'bad', LOST: 'bad', CANCELLED: 'warn', DRAINING: 'warn', DRAINED: 'warn'};
+  READY: 'good', FAILED: 'bad', LOST: 'bad', CANCELLED: 'warn', DRAINING: 'warn', DRAINED: 'warn', LEAVING: 'warn'};
 const ENDED = ['SUCCEEDED', 'FAILED', 'CANCELLED'];
 
 const byId = (id) => document.getElementById(id);
