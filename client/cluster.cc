@@ -52,7 +52,8 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
   for (int i = 0; i < options.shards; ++i) {
     const std::string name = absl::StrCat("s", i);
     args = common(name);
-    args.insert(args.end(), {"--coordinator", coordinator, "--node", name});
+    // All end together: nobody would take a job over.
+    args.insert(args.end(), {"--coordinator", coordinator, "--node", name, "--hand-over", "0s"});
     if (absl::Status status = cluster->Spawn(name, "capstan_param_store", args); !status.ok())
       return status;
   }

@@ -21,6 +21,10 @@ std::optional<int> Config::Parse(int argc, const char* const* argv) {
                 "folders that jobs may write to; none given: anywhere");
   flags.AddList("data-root", data_roots, "FOLDER",
                 "folders that initial weights may lie in; none given: anywhere");
+  flags.AddDuration("hand-over", hand_over,
+                    "how long a shard that is told to stop may take to hand its jobs over; 0s: it "
+                    "goes at once, and they go back to their last checkpoints",
+                    absl::ZeroDuration(), absl::Hours(1));
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return exit_code;
   const absl::Status status = Check();
   if (status.ok()) return std::nullopt;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "services/endpoint/endpoint.h"
 #include "services/flags/flags.h"
 
@@ -20,6 +21,8 @@ struct Config {
   // Default: anywhere.
   std::vector<std::string> checkpoint_roots;
   std::vector<std::string> data_roots;
+  // --hand-over: from SIGTERM until it goes with jobs that nobody has taken. 0: at once.
+  absl::Duration hand_over = absl::Seconds(60);
 
   // Read by Check from the flags above.
   services::Endpoint listen;

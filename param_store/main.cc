@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   std::printf("event=listening %s\n", (*service)->Addresses().c_str());
   std::fflush(stdout);
   signal.Wait();
+  (*service)->HandOver(config.hand_over);
   capstan::services::EndProcessAfter(capstan::services::kShutdownLimit);
   (*service)->Shutdown();
   return 0;

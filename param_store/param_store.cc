@@ -264,6 +264,11 @@ void ParamStore::Reap(const std::string& job_id, ShardJob& job) {
   ending_.erase(it);
 }
 
+bool ParamStore::HoldsJobs() const {
+  MutexLock lock(mu_);
+  return !jobs_.empty();
+}
+
 node::v1::Heartbeat ParamStore::MakeHeartbeat() const {
   node::v1::Heartbeat heartbeat;
   MutexLock lock(mu_);

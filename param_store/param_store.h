@@ -43,6 +43,8 @@ class ParamStore final : public JobDirectory {
 
   // Orders that are not for a shard are ignored.
   void OnMessage(const node::v1::ConnectResponse& message) ABSL_LOCKS_EXCLUDED(mu_);
+  // Some job has not been ended by the coordinator.
+  bool HoldsJobs() const ABSL_LOCKS_EXCLUDED(mu_);
   node::v1::Heartbeat MakeHeartbeat() const ABSL_LOCKS_EXCLUDED(mu_);
 
   std::shared_ptr<StreamOwner> FindJob(absl::string_view job_id) override ABSL_LOCKS_EXCLUDED(mu_);

@@ -2,12 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/channel.h"
 #include "services/channel/channel.h"
+#include "services/clock/clock.h"
 #include "services/logging/log.h"
 #include "services/version/version.h"
 
@@ -16,6 +18,9 @@ namespace capstan::param_store {
 using services::Log;
 
 namespace {
+
+// A coordinator that is started anew at the same time comes back within this.
+constexpr absl::Duration kCoordinatorBack = absl::Seconds(5);
 
 // A connection of its own: files must not hold up heartbeats. Null: Start fails for the same reason.
 std::shared_ptr<grpc::Channel> MakeFilesChannel(const Config& config) {
@@ -43,6 +48,7 @@ Service::Service(const Config& config)
               .on_state =
                   [this] {
                     if (session_ != nullptr) session_->Notify();
+                    Woken();
                   }}),
       exchange_(store_) {}
 
@@ -103,11 +109,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
   registration.set_pid(getpid());
   if (service->http_ != nullptr) registration.set_http_url(service->http_->url());
   services::NodeSession::Callbacks callbacks;
-  callbacks.make_heartbeat = [self] {
-    node::v1::Heartbeat heartbeat = self->store_.MakeHeartbeat();
-    self->host_usage_.Fill(heartbeat.mutable_usage());
-    return heartbeat;
-  };
+  callbacks.make_heartbeat = [self] { return self->MakeHeartbeat(); };
   callbacks.on_message = [self](const node::v1::ConnectResponse& message) {
     if (message.has_diagnose()) {
       self->diagnoser_->Start(message.diagnose());
@@ -117,11 +119,24 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
   };
   callbacks.on_registered = [self](const node::v1::Registered& registered) {
     Log(services::kInfo, "registered").Kv("incarnation", registered.incarnation());
-    self->server_->SetReady(true);
+    bool stays = true;
+    {
+      MutexLock lock(self->mu_);
+      self->registered_ = true;
+      self->hears_leaving_ = registered.hears_leaving();
+      stays = self->leave_by_ == absl::InfiniteDuration();
+    }
+    self->server_->SetReady(stays);
+    self->Woken();
   };
   callbacks.on_lost = [self](const absl::Status& status) {
     Log(services::kWarning, "coordinator_lost").Kv("status", status);
     self->server_->SetReady(false);
+    {
+      MutexLock lock(self->mu_);
+      if (std::exchange(self->registered_, false)) self->lost_at_ = MonotonicNow();
+    }
+    self->Woken();
   };
   client::DiagnoserOptions diagnoser;
   diagnoser.security = config.common.security;
@@ -146,6 +161,62 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
     self->session_->Stop();
   });
   return service;
+}
+
+void Service::Woken() {
+  MutexLock lock(mu_);
+  ++changes_;
+  changed_.NotifyAll();
+}
+
+node::v1::Heartbeat Service::MakeHeartbeat() {
+  node::v1::Heartbeat heartbeat = store_.MakeHeartbeat();
+  host_usage_.Fill(heartbeat.mutable_usage());
+  MutexLock lock(mu_);
+  if (leave_by_ < absl::InfiniteDuration()) {
+    const int64_t left = absl::ToInt64Milliseconds(leave_by_ - MonotonicNow());
+    heartbeat.set_leaving_ms(static_cast<int32_t>(std::max<int64_t>(left, 1)));
+  }
+  return heartbeat;
+}
+
+std::string Service::WhyNot(absl::Duration began, absl::Duration* until) const {
+  *until = leave_by_;
+  if (registered_ && !hears_leaving_) return "the coordinator is of a version before hand-overs";
+  if (!registered_) {
+    *until = std::min(*until, std::max(lost_at_, began) + kCoordinatorBack);
+    if (MonotonicNow() >= *until) return "no coordinator answers";
+  }
+  return MonotonicNow() >= leave_by_ ? "its time is over" : "";
+}
+
+void Service::HandOver(absl::Duration limit) {
+  if (limit <= absl::ZeroDuration() || !store_.HoldsJobs()) return;
+  const absl::Duration began = MonotonicNow();
+  Log(services::kInfo, "hand_over").Kv("within", limit);
+  {
+    MutexLock lock(mu_);
+    leave_by_ = began + limit;
+  }
+  server_->SetReady(false);
+  session_->Notify();
+  std::string why_not;
+  while (true) {
+    int64_t seen = 0;
+    {
+      MutexLock lock(mu_);
+      seen = changes_;
+    }
+    if (!store_.HoldsJobs()) break;
+    MutexLock lock(mu_);
+    absl::Duration until;
+    why_not = WhyNot(began, &until);
+    if (!why_not.empty()) break;
+    if (changes_ == seen) changed_.WaitWithTimeout(mu_, until - MonotonicNow());
+  }
+  Log(why_not.empty() ? services::kInfo : services::kWarning, "handed_over")
+      .Kv("seconds", MonotonicNow() - began)
+      .Kv("left_undone", why_not.empty() ? "nothing" : why_not);
 }
 
 void Service::Shutdown() {

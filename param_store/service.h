@@ -5,7 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "param_store/client/diagnoser.h"
 #include "param_store/config.h"
 #include "param_store/exchange_service.h"
@@ -18,6 +20,7 @@
 #include "services/metrics/rpc_metrics.h"
 #include "services/node_session/node_session.h"
 #include "services/server/server.h"
+#include "services/sync/mutex.h"
 
 namespace capstan::param_store {
 
@@ -27,6 +30,11 @@ class Service {
   // Listens, and dials the coordinator, when it returns. What Server::Start, HttpServer::Start and
   // MakeChannel say.
   static absl::StatusOr<std::unique_ptr<Service>> Start(const Config& config);
+  // Tells the coordinator that this shard is about to go, and waits until no job is left here: each
+  // goes on from the version at hand, on another shard or once this one is back. At most `limit`; not
+  // where the coordinator is of a version before hand-overs, nor for long where there is none.
+  // Meanwhile steps go on. Before Shutdown, once.
+  void HandOver(absl::Duration limit) ABSL_LOCKS_EXCLUDED(mu_);
   // Ordered: not ready, streams ended, calls drained, files written, goodbye to the coordinator.
   void Shutdown();
   ~Service();
@@ -36,6 +44,20 @@ class Service {
 
  private:
   explicit Service(const Config& config);
+
+  void Woken() ABSL_LOCKS_EXCLUDED(mu_);
+  node::v1::Heartbeat MakeHeartbeat() ABSL_LOCKS_EXCLUDED(mu_);
+  // Why a hand-over is over before its time; empty: it is not. `until`: when to look again.
+  std::string WhyNot(absl::Duration began, absl::Duration* until) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  int64_t changes_ ABSL_GUARDED_BY(mu_) = 0;
+  bool registered_ ABSL_GUARDED_BY(mu_) = false;
+  bool hears_leaving_ ABSL_GUARDED_BY(mu_) = false;  // the coordinator of the last registration
+  absl::Duration lost_at_ ABSL_GUARDED_BY(mu_);      // !registered_: since then
+  absl::Duration leave_by_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();  // Infinite: it stays
 
   services::MetricsRegistry registry_;
   ShardMetrics shard_metrics_;

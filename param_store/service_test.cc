@@ -57,10 +57,33 @@ job::v1::ResolvedSpec MakeSpec(const std::string& folder) {
   return *std::move(spec);
 }
 
+// One lineage of a job of two workers, whose only shard listens at `socket`.
+node::v1::StartLineage MakeOrder(const std::string& folder, const std::string& socket) {
+  const job::v1::ResolvedSpec spec = MakeSpec(folder);
+  const std::string bytes = spec.SerializeAsString();
+  node::v1::StartLineage order;
+  order.set_job_id("t-1");
+  order.set_resolved_spec(bytes);
+  order.set_spec_digest(training::spec::Digest(bytes));
+  common::v1::View& view = *order.mutable_view();
+  view.set_job_id("t-1");
+  view.set_lineage(1);
+  view.set_generation(1);
+  view.add_lane_owners(0);
+  view.add_lane_owners(1);
+  view.add_workers()->set_rank(0);
+  view.add_workers()->set_rank(1);
+  view.add_shards()->set_address(socket);
+  view.mutable_shards(0)->set_chunk_count(training::spec::MakeLayout(spec)->chunk_count());
+  return order;
+}
+
 // Answers Register, then orders one lineage; keeps the last state of the shard.
 class OneJobCoordinator : public node::v1::NodeService::Service {
  public:
-  explicit OneJobCoordinator(const node::v1::StartLineage& order) { order_ = order; }
+  // `hears_leaving`: is of a version that hands jobs over.
+  OneJobCoordinator(node::v1::StartLineage order, bool hears_leaving)
+      : order_(std::move(order)), hears_leaving_(hears_leaving) {}
 
   grpc::Status Connect(grpc::ServerContext*,
                        grpc::ServerReaderWriter<node::v1::ConnectResponse,
@@ -71,12 +94,24 @@ class OneJobCoordinator : public node::v1::NodeService::Service {
         node::v1::ConnectResponse reply;
         reply.mutable_registered()->set_incarnation(5);
         reply.mutable_registered()->set_heartbeat_ms(50);
+        reply.mutable_registered()->set_hears_leaving(hears_leaving_);
         stream->Write(reply);
         *reply.mutable_start_lineage() = order_;
         stream->Write(reply);
       }
+      bool end = false;
+      {
+        MutexLock lock(mu_);
+        end = request.has_heartbeat() && taken_;
+      }
+      if (end) {
+        node::v1::ConnectResponse reply;
+        reply.mutable_end_job()->set_job_id("t-1");
+        stream->Write(reply);
+      }
       MutexLock lock(mu_);
       if (request.has_register_()) register_ = request.register_();
+      if (request.has_heartbeat()) leaving_ms_ = request.heartbeat().leaving_ms();
       if (request.has_heartbeat() && request.heartbeat().shards_size() > 0) {
         state_ = request.heartbeat().shards(0);
       }
@@ -104,36 +139,121 @@ class OneJobCoordinator : public node::v1::NodeService::Service {
     while (!gone_ && absl::Now() < until) changed_.WaitWithTimeout(mu_, absl::Milliseconds(100));
     return gone_;
   }
+  // What its heartbeats say of its leaving, once they do; 0: they do not.
+  int32_t WaitUntilLeaving() {
+    const absl::Time until = absl::Now() + kLimit;
+    MutexLock lock(mu_);
+    while (leaving_ms_ == 0 && !gone_ && absl::Now() < until) {
+      changed_.WaitWithTimeout(mu_, absl::Milliseconds(100));
+    }
+    return leaving_ms_;
+  }
+  // The job goes on elsewhere: the shard is told to let go of it.
+  void Take() {
+    MutexLock lock(mu_);
+    taken_ = true;
+  }
 
  private:
-  node::v1::StartLineage order_;
+  const node::v1::StartLineage order_;
+  const bool hears_leaving_;
   Mutex mu_;
   CondVar changed_;
   node::v1::Register register_ ABSL_GUARDED_BY(mu_);
   node::v1::ShardState state_ ABSL_GUARDED_BY(mu_);
+  int32_t leaving_ms_ ABSL_GUARDED_BY(mu_) = 0;
+  bool taken_ ABSL_GUARDED_BY(mu_) = false;
   bool gone_ ABSL_GUARDED_BY(mu_) = false;
 };
+
+// SIGTERM to a shard whose coordinator answers in three ways.
+class LeavingTest : public testing::Test {
+ protected:
+  void Start(bool hears_leaving, const char* hand_over) {
+    folder_ = *services::MakePrivateDir("capstan-ps");
+    const std::string socket = absl::StrCat("unix:", folder_, "/s.sock");
+    const std::string address = absl::StrCat("unix:", folder_, "/c.sock");
+    coordinator_ = std::make_unique<OneJobCoordinator>(MakeOrder(folder_, socket), hears_leaving);
+    services::ServerOptions listen;
+    listen.listen = *services::ParseEndpoint(address);
+    auto server = services::Server::Start(
+        listen, {{node::v1::NodeService::service_full_name(), coordinator_.get()}});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    auto process = spawner_.Spawn({.binary = CAPSTAN_PARAM_STORE_BINARY,
+                                   .args = {"--listen", socket, "--http", "off", "--coordinator",
+                                            address, "--node", "ps0", "--hand-over", hand_over}});
+    ASSERT_TRUE(process.ok()) << process.status();
+    process_ = *std::move(process);
+    coordinator_->WaitUntilReady();
+  }
+  void TearDown() override {
+    process_.reset();
+    server_->Shutdown();
+    EXPECT_TRUE(services::RemoveTree("/tmp", folder_).ok());
+  }
+  void ExpectEnd() {
+    const auto exit = process_->WaitFor(kLimit);
+    ASSERT_TRUE(exit.has_value());
+    EXPECT_TRUE(exit->success()) << exit->ToString();
+    EXPECT_TRUE(coordinator_->WaitUntilGone());  // it said goodbye
+  }
+
+  std::string folder_;
+  std::unique_ptr<OneJobCoordinator> coordinator_;
+  std::unique_ptr<services::Server> server_;
+  services::ProcessSpawner spawner_;
+  std::unique_ptr<services::Process> process_;
+};
+
+TEST_F(LeavingTest, ItStaysUntilItsJobIsTaken) {
+  Start(/*hears_leaving=*/true, "20m");  // far above kLimit
+  process_->Kill(SIGTERM);
+  const int32_t left = coordinator_->WaitUntilLeaving();
+  EXPECT_GT(left, 19 * 60 * 1000);
+  EXPECT_LE(left, 20 * 60 * 1000);
+  EXPECT_FALSE(process_->WaitFor(absl::Milliseconds(300)).has_value());
+  coordinator_->Take();
+  ExpectEnd();
+}
+
+TEST_F(LeavingTest, ItGoesWhenItsTimeIsOver) {
+  Start(/*hears_leaving=*/true, "200ms");
+  process_->Kill(SIGTERM);
+  EXPECT_GT(coordinator_->WaitUntilLeaving(), 0);
+  ExpectEnd();
+}
+
+TEST_F(LeavingTest, ItGoesAtOnceWhereTheCoordinatorIsOfBefore) {
+  Start(/*hears_leaving=*/false, "20m");
+  process_->Kill(SIGTERM);
+  ExpectEnd();
+}
+
+TEST_F(LeavingTest, ItGoesWhereNoCoordinatorAnswers) {
+  Start(/*hears_leaving=*/true, "20m");
+  server_->Shutdown();
+  process_->Kill(SIGTERM);
+  const auto exit = process_->WaitFor(kLimit);
+  ASSERT_TRUE(exit.has_value());
+  EXPECT_TRUE(exit->success()) << exit->ToString();
+}
+
+TEST_F(LeavingTest, ASecondSignalEndsItAtOnce) {
+  Start(/*hears_leaving=*/true, "20m");
+  process_->Kill(SIGTERM);
+  EXPECT_GT(coordinator_->WaitUntilLeaving(), 0);
+  process_->Kill(SIGTERM);
+  const auto exit = process_->WaitFor(kLimit);
+  ASSERT_TRUE(exit.has_value());
+  EXPECT_EQ(exit->code, 128 + SIGTERM);
+}
 
 TEST(ServiceTest, ServesAJobAndLeavesInOrderOnSigterm) {
   const std::string folder = *services::MakePrivateDir("capstan-ps");
   const std::string socket = absl::StrCat("unix:", folder, "/s.sock");
-  const std::string bytes = MakeSpec(folder).SerializeAsString();
-  node::v1::StartLineage order;
-  order.set_job_id("t-1");
-  order.set_resolved_spec(bytes);
-  order.set_spec_digest(training::spec::Digest(bytes));
-  common::v1::View& view = *order.mutable_view();
-  view.set_job_id("t-1");
-  view.set_lineage(1);
-  view.set_generation(1);
-  view.add_lane_owners(0);
-  view.add_lane_owners(1);
-  view.add_workers()->set_rank(0);
-  view.add_workers()->set_rank(1);
-  view.add_shards()->set_address(socket);
-  view.mutable_shards(0)->set_chunk_count(
-      training::spec::MakeLayout(MakeSpec(folder))->chunk_count());
-  OneJobCoordinator coordinator(order);
+  const node::v1::StartLineage order = MakeOrder(folder, socket);
+  OneJobCoordinator coordinator(order, /*hears_leaving=*/false);
   services::ServerOptions listen;
   listen.listen = *services::ParseEndpoint(absl::StrCat("unix:", folder, "/c.sock"));
   auto server =

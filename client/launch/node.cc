@@ -219,6 +219,8 @@ class Node {
                                "--token-file", security->token_file});
     if (role_ == services::Role::kParamStore) {
       args_.insert(args_.end(), {"--tokens", security->tokens});
+      // Its end is that of the launch, and a scheduler may be patient for a moment only.
+      args_.insert(args_.end(), {"--hand-over", "0s"});
       return absl::OkStatus();
     }
     // Results do not depend on the number of threads.

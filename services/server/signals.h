@@ -30,7 +30,8 @@ class ShutdownSignal {
   ShutdownSignal();
 };
 
-// The longest that a service takes to end: less than the 90 s that our units and manifests give it.
+// The longest that a service takes to end: less than the 90 s that our units and manifests give it. A
+// shard may hand its jobs over before that (--hand-over), and is given 150 s.
 inline constexpr absl::Duration kShutdownLimit = absl::Seconds(60);
 
 // Ends the process with 1 after `limit`, with a line in the log, unless it has ended by then: a disk
