@@ -68,6 +68,7 @@ void Cluster::StartService(Node& node) {
   node.service.Start();
   node.incarnation = 0;
   node.broken = false;
+  node.leave_by = absl::InfiniteDuration();
   node.resume_key.clear();
   for (size_t i = 0; i < services::kResumeKeyBytes; ++i)
     node.resume_key.push_back(static_cast<char>(random_.Below(256)));
@@ -186,6 +187,10 @@ void Cluster::Beat(Node& node) {
   node::v1::Heartbeat& beat = *message.mutable_heartbeat();
   if (node.task != nullptr) *beat.add_tasks() = node.task->State();
   if (node.ended_task.has_value()) *beat.add_tasks() = *node.ended_task;
+  if (node.leave_by < absl::InfiniteDuration()) {
+    const int64_t left = absl::ToInt64Milliseconds(node.leave_by - queue_.now());
+    beat.set_leaving_ms(static_cast<int32_t>(std::max<int64_t>(left, 1)));
+  }
   if (node.shard != nullptr) {
     if (auto state = node.shard->State(); state.has_value()) *beat.add_shards() = *std::move(state);
   }
@@ -358,6 +363,7 @@ std::shared_ptr<Connection> Cluster::ConnectExchange(
 // ---- What must hold ----
 
 void Cluster::NoteDecision(const Node& node, int64_t lineage, const training::Decision& decision) {
+  decided_.emplace(lineage, decision.step);
   const std::string broken = histories_.NoteDecision(lineage, decision);
   if (!broken.empty()) Violation(absl::StrCat(node.name, ": ", broken));
   if (decision.clip_scale * decision.loss_scale != 1) result_.effects.Saw(FaultClass::kLossScale);
@@ -413,7 +419,7 @@ void Cluster::CheckEnd() {
 }
 
 WorldResult Cluster::Run() {
-  for (int i = 0; i < plan_.shards; ++i) AddNode(absl::StrCat("s", i), false);
+  for (int i = 0; i < plan_.shards + plan_.spare_shards; ++i) AddNode(absl::StrCat("s", i), false);
   for (int i = 0; i < plan_.workers; ++i) AddNode(absl::StrCat("w", i), true);
   PlanForgetting();
   StartCoordinator();
@@ -437,6 +443,7 @@ WorldResult Cluster::Run() {
       CheckEnd();
     }
   }
+  result_.decided = static_cast<int64_t>(decided_.size());
   result_.trace_hash = queue_.trace_hash();
   return std::move(result_);
 }

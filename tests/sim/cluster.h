@@ -60,8 +60,9 @@ class Cluster {
     bool broken = false;  // a fault has broken the session, and it is not back yet
     bool silenced =
         false;  // the coordinator could not hear of it for a while, or of its process no more
-    bool later = false;  // comes when the job runs
-    bool gone = false;   // for good
+    bool later = false;                                  // comes when the job runs
+    bool gone = false;                                   // for good
+    absl::Duration leave_by = absl::InfiniteDuration();  // Infinite: nobody has told it to stop
     std::unique_ptr<SimShard> shard;
     Process task_process;
     std::unique_ptr<SimTask> task;
@@ -132,6 +133,8 @@ class Cluster {
   // cluster_faults.cc
   void PlanFaults();
   void Befall(const Fault& fault);
+  void BeginLeaving(const ShardLeave& leave);
+  void LookWhetherFree(Node& node, const ShardLeave& leave);
   int HostOf(int index) const;
   void NoteSilenced(int a, int b);
   void Heal();
@@ -145,6 +148,7 @@ class Cluster {
   Network network_;
   SimDisk disk_;
   Histories histories_;
+  std::set<std::pair<int64_t, int64_t>> decided_;  // lineage and step
   LinkFaults exchange_faults_;
   std::map<int64_t, int64_t> newest_;  // version that a shard has published, by lineage
 

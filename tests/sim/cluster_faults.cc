@@ -8,7 +8,30 @@ namespace capstan::sim {
 void Cluster::PlanFaults() {
   for (const Fault& fault : plan_.faults)
     queue_.At(queue_.now() + fault.at, [this, fault] { Befall(fault); });
+  for (const ShardLeave& leave : plan_.leaves)
+    queue_.At(queue_.now() + leave.at, [this, leave] { BeginLeaving(leave); });
   queue_.After(plan_.fault_time, [this] { Heal(); });
+}
+
+// As param_store/service.cc, HandOver.
+void Cluster::BeginLeaving(const ShardLeave& leave) {
+  Node& node = *shards_[static_cast<size_t>(leave.shard) % shards_.size()];
+  if (!node.service_runs || node.leave_by < absl::InfiniteDuration()) return;
+  node.leave_by = queue_.now() + leave.grace;
+  ReportSoon(node);
+  LookWhetherFree(node, leave);
+}
+
+void Cluster::LookWhetherFree(Node& node, const ShardLeave& leave) {
+  const bool free = node.shard->core() == nullptr;
+  if (!free && queue_.now() < node.leave_by) {
+    node.service.After(absl::Milliseconds(10),
+                       [this, &node, leave] { LookWhetherFree(node, leave); });
+    return;
+  }
+  if (free) ++result_.left;
+  LeaveService(node);
+  queue_.After(leave.away, [this, &node] { StartService(node); });
 }
 
 void Cluster::Heal() {

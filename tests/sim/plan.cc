@@ -251,6 +251,36 @@ Plan DrawPlan(uint64_t seed) {
   return plan;
 }
 
+Plan LeavesPlan(uint64_t seed) {
+  Plan plan;
+  plan.seed = seed;
+  plan.shards = 2;
+  plan.spare_shards = static_cast<int>(seed % 2);
+  plan.steps = 60;  // of about 0.1 s
+  plan.fault_time = absl::Seconds(6);
+  Random random(seed * 6151 + 3);
+  for (int i = 0; i < 3; ++i) {
+    plan.leaves.push_back({.at = absl::Seconds(1 + 2 * i) + random.Between(Ms(0), Ms(500)),
+                           .shard = static_cast<int>(random.Below(plan.shards + plan.spare_shards)),
+                           .grace = absl::Seconds(60),
+                           .away = random.Between(Ms(50), Ms(500))});
+  }
+  return plan;
+}
+
+std::vector<ShardLeave> DrawLeaves(const Plan& plan) {
+  Random random(plan.seed * 6151 + 5);
+  std::vector<ShardLeave> leaves;
+  const int64_t count = 1 + random.Below(3);
+  for (int64_t i = 0; i < count; ++i) {
+    leaves.push_back({.at = random.Between(Ms(100), plan.fault_time),
+                      .shard = static_cast<int>(random.Below(plan.shards)),
+                      .grace = random.Between(Ms(50), Ms(3000)),
+                      .away = random.Between(Ms(50), Ms(2000))});
+  }
+  return leaves;
+}
+
 Plan ThinLinkPlan(uint64_t seed) {
   Plan plan;
   plan.seed = seed;
@@ -295,6 +325,11 @@ std::string ToString(const Plan& plan) {
       absl::StrAppend(&text, " from ", fault.peer);
     if (fault.length > absl::ZeroDuration())
       absl::StrAppend(&text, " for ", absl::FormatDuration(fault.length));
+  }
+  for (const ShardLeave& leave : plan.leaves) {
+    absl::StrAppend(&text, "\n  ", absl::FormatDuration(leave.at), " shard ", leave.shard,
+                    " leaves within ", absl::FormatDuration(leave.grace), " for ",
+                    absl::FormatDuration(leave.away));
   }
   for (const PlannedOrder& order : plan.orders) {
     absl::StrAppend(&text, "\n  ", absl::FormatDuration(order.at), " order: ");

@@ -34,6 +34,15 @@ struct Forgetting {
   bool goodbye = false;  // the host's service ends itself; else it is cut off
 };
 
+// A shard's service is told to stop: it stays until its job has gone on without it, at most `grace`,
+// and its host has another one `away` later.
+struct ShardLeave {
+  absl::Duration at;  // since the start
+  int shard = 0;
+  absl::Duration grace;
+  absl::Duration away;
+};
+
 struct Fault {
   FaultClass what = FaultClass::kStreamBreak;
   absl::Duration at;      // since the start
@@ -56,6 +65,7 @@ struct Plan {
   uint64_t seed = 0;
   int workers = 3;
   int shards = 2;
+  int spare_shards = 0;  // services that the job does not ask for
   int lanes = 8;
   int64_t steps = 12;
   int64_t checkpoint_every = 0;  // 0: the last version alone
@@ -72,6 +82,7 @@ struct Plan {
   absl::Duration thin_from;  // since the start
   std::vector<Fault> faults;
   std::vector<PlannedOrder> orders;
+  std::vector<ShardLeave> leaves;                // of no drawn plan
   absl::Duration fault_time = absl::Seconds(3);  // then everything heals
 
   bool has(FaultClass what) const;
@@ -81,6 +92,10 @@ struct Plan {
 Plan DrawPlan(uint64_t seed);
 // No faults; one of three workers is behind a link on which a version takes many steps.
 Plan ThinLinkPlan(uint64_t seed);
+// No faults; shards leave, of three with one to spare or of two without, as the seed is odd or even.
+Plan LeavesPlan(uint64_t seed);
+// Of a seed's own, whatever else the plan has: one to three within the time of faults.
+std::vector<ShardLeave> DrawLeaves(const Plan& plan);
 // For people: one line for the cluster, one for each fault.
 std::string ToString(const Plan& plan);
 

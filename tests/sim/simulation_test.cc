@@ -158,6 +158,34 @@ TEST(SimulationTest, WhatWasFoundOnceStaysMended) {
   EXPECT_THAT(RunWorld(plan).violations, testing::IsEmpty());
 }
 
+// The version at hand is saved before a shard goes, and the next lineage begins from it.
+TEST(SimulationTest, ShardsThatLeaveCostNoStepAndNoRestart) {
+  int left = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const Plan plan = LeavesPlan(seed);
+    const WorldResult result = RunWorld(plan);
+    ASSERT_THAT(result.violations, testing::IsEmpty()) << "seed " << seed;
+    EXPECT_EQ(result.decided, plan.steps) << "seed " << seed;
+    EXPECT_EQ(result.job.restarts(), 0) << "seed " << seed;
+    left += result.left;
+  }
+  EXPECT_EQ(left, 3 * 20);
+}
+
+// ... and whatever else happens, with much or little time: the same bits, and the job ends.
+TEST(SimulationTest, ShardsThatLeaveAmongFaultsGiveTheSameBits) {
+  int left = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Plan plan = DrawPlan(seed);
+    plan.leaves = DrawLeaves(plan);
+    const WorldResult result = RunWorld(plan);
+    ASSERT_THAT(result.violations, testing::IsEmpty()) << "seed " << seed << "\n" << ToString(plan);
+    left += result.left;
+  }
+  std::printf("%d shards left with empty hands\n", left);
+  EXPECT_GT(left, 100);
+}
+
 // A worker whose lanes are others' by now needs many steps for a version. It finishes the one that
 // it has begun, from all shards, and goes on with a newer one.
 TEST(SimulationTest, AWorkerBehindAThinLinkTakesWholeVersions) {

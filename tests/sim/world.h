@@ -30,6 +30,8 @@ struct WorldResult {
   int takeovers = 0;
   int rollbacks = 0;
   int manifests = 0;
+  int left = 0;           // shards that left once they held nothing
+  int64_t decided = 0;    // steps of all lineages
   int late_versions = 0;  // that a task took whole although there was a newer one
   int coordinator_restarts = 0;
   int orders = 0;    // that took effect in the surviving history
