@@ -1,16 +1,34 @@
 #include "coordinator/registration.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "services/security/tokens.h"
 #include "services/status/status.h"
+#include "services/version/version.h"
 
 namespace capstan::coordinator {
 namespace {
 
 constexpr size_t kMaxToldName = 64;  // bytes of a name that may be none
+
+// The first two numbers of MAJOR.MINOR.PATCH; nullopt: it is none.
+std::optional<std::pair<int64_t, int64_t>> ReleaseOf(absl::string_view version) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(version, '.');
+  int64_t major = 0;
+  int64_t minor = 0;
+  if (parts.size() < 3 || !absl::SimpleAtoi(parts[0], &major) ||
+      !absl::SimpleAtoi(parts[1], &minor) || major < 0 || minor < 0) {
+    return std::nullopt;
+  }
+  return std::pair(major, minor);
+}
 
 absl::Status CheckCaller(const node::v1::Register& reg, const services::Identity& caller) {
   // A worker's certificate must not make a shard, which would hold other people's weights.
@@ -42,6 +60,7 @@ absl::StatusOr<core::NodeConnected> ReadRegistration(
     reg.set_certificate(caller->name);
     out.named = services::ClaimOf(*caller, reg.name()) == services::NodeClaim::kNamed;
   }
+  if (absl::Status status = CheckVersion(reg, Version()); !status.ok()) return status;
   const size_t size = reg.resume_key().size();
   if (size != 0 && size != services::kResumeKeyBytes) {
     return absl::InvalidArgumentError(
@@ -50,6 +69,21 @@ absl::StatusOr<core::NodeConnected> ReadRegistration(
   KeepHashOfKey(reg);
   out.reg = std::move(reg);
   return out;
+}
+
+absl::Status CheckVersion(const node::v1::Register& reg, absl::string_view ours) {
+  if (reg.version().empty()) return absl::OkStatus();
+  const auto theirs = ReleaseOf(reg.version());
+  const auto here = ReleaseOf(ours);
+  if (theirs.has_value() && here.has_value() && theirs->first == here->first &&
+      std::max(theirs->second, here->second) - std::min(theirs->second, here->second) <= 1) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "node ", services::CutText(reg.name(), kMaxToldName), " is of version ",
+      services::CutText(reg.version(), kMaxToldName), ", this coordinator of ", ours,
+      ": versions work together whose first number is the same and whose second differs by 1 at "
+      "most; see docs/upgrades.md"));
 }
 
 void KeepHashOfKey(node::v1::Register& reg) {

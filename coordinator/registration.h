@@ -5,7 +5,9 @@
 
 #include <optional>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "capstan/node/v1/node.pb.h"
 #include "coordinator/core/types.h"
 #include "services/security/role.h"
@@ -14,8 +16,14 @@ namespace capstan::coordinator {
 
 // `caller` is not set where nobody was asked for a certificate. PermissionDenied: the certificate
 // may not register this role, or not this name. InvalidArgument: a key of another length.
+// FailedPrecondition: its version does not work with this one (CheckVersion).
 absl::StatusOr<core::NodeConnected> ReadRegistration(
     node::v1::Register reg, const std::optional<services::Identity>& caller);
+
+// FailedPrecondition: a node of that version and a coordinator of version `ours` are outside of the
+// promise of docs/upgrades.md; the message has the node and both versions. Versions are
+// MAJOR.MINOR.PATCH. A node that names none is not judged.
+absl::Status CheckVersion(const node::v1::Register& reg, absl::string_view ours);
 
 // A coordinator of before resume keys has kept a key as it came; afterwards its hash is in its
 // place. Repeatable.

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/security/tokens.h"
+#include "services/version/version.h"
 
 namespace capstan::coordinator {
 namespace {
@@ -53,6 +54,34 @@ TEST(RegistrationTest, WhoseCertificateItIsTheCallerDoesNotSay) {
   EXPECT_EQ(read->reg.certificate(), "node-a.example.com");
   EXPECT_TRUE(read->named);
   EXPECT_FALSE(ReadRegistration(reg, Identity{Role::kWorker, "127.0.0.1"})->named);
+}
+
+TEST(RegistrationTest, AVersionOutsideOfThePromiseIsRefusedWithBoth) {
+  const auto why = [](const std::string& theirs, const std::string& ours) {
+    node::v1::Register reg = Named("node-a", common::v1::ROLE_WORKER);
+    reg.set_version(theirs);
+    const absl::Status status = CheckVersion(reg, ours);
+    EXPECT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
+    return std::string(status.message());
+  };
+  for (const char* ours : {"1.2.0", "1.2.7", "1.1.0", "1.3.4", "1.3.0-rc1"}) {
+    EXPECT_EQ(why("1.2.3", ours), "") << ours;
+    EXPECT_EQ(why(ours, "1.2.3"), "") << ours;
+  }
+  EXPECT_EQ(why("", "1.2.3"), "");
+  EXPECT_EQ(why("1.4.0", "1.2.3"),
+            "node node-a is of version 1.4.0, this coordinator of 1.2.3: versions work together "
+            "whose first number is the same and whose second differs by 1 at most; see "
+            "docs/upgrades.md");
+  for (const char* theirs : {"1.0.9", "2.2.3", "0.2.3", "1.2", "one", "1.x.0", "-1.2.0"}) {
+    EXPECT_THAT(why(theirs, "1.2.3"), HasSubstr(theirs));
+  }
+  // As it is asked of every node.
+  node::v1::Register reg = Named("node-a", common::v1::ROLE_WORKER);
+  reg.set_version("99.0.0");
+  EXPECT_TRUE(absl::IsFailedPrecondition(ReadRegistration(reg, std::nullopt).status()));
+  reg.set_version(std::string(Version()));
+  EXPECT_TRUE(ReadRegistration(reg, std::nullopt).ok());
 }
 
 TEST(RegistrationTest, OfAKeyTheHashAloneIsKept) {

@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "capstan_gpu_worker: %s\n", std::string(s.message()).c_str());
     return 2;
   }
-  // By its name, so that people find the tasks; by the link where the file was replaced meanwhile.
+  // By its name, so that people find the tasks.
   const std::string binary =
       services::SiblingBinary("capstan_gpu_worker").value_or("/proc/self/exe");
   auto service = capstan::gpu_worker::Service::Start(config, binary);

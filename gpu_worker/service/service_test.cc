@@ -7,9 +7,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <future>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -22,8 +24,10 @@
 #include "gpu_worker/task/test_job.h"
 #include "services/endpoint/endpoint.h"
 #include "services/files/files.h"
+#include "services/process/process.h"
 #include "services/security/tokens.h"
 #include "services/server/server.h"
+#include "services/version/version.h"
 #include "tests/support/http_get.h"
 
 namespace capstan::gpu_worker {
@@ -490,6 +494,31 @@ TEST_F(ServiceWithGpusTest, TheirMetricsAreServed) {
     return absl::StrContains(text, "capstan_gpu_info{");
   })) << text;
   EXPECT_THAT(text, HasSubstr("capstan_gpu_memory_used_bytes{UUID=\"GPU-a\",gpu=\"0\"} 7\n"));
+}
+
+// The binary of a package that was upgraded under a service that runs.
+TEST(TaskBinaryTest, ATaskOfAnotherBuildThanItsServiceDoesNotStart) {
+  services::ProcessSpawner spawner;
+  for (const std::vector<std::string>& said :
+       {std::vector<std::string>{}, {"--service-version", "0.0.1+another"}}) {
+    std::vector<std::string> args = {"task", "--devices", "cpu"};
+    args.insert(args.end(), said.begin(), said.end());
+    std::promise<std::string> line;
+    services::ProcessOptions options{.binary = "/proc/self/exe", .args = args};
+    options.on_line = [&line](services::OutputStream, absl::string_view text) {
+      line.set_value(std::string(text));
+    };
+    const auto task = spawner.Spawn(std::move(options));
+    ASSERT_TRUE(task.ok()) << task.status();
+    const auto exit = (*task)->WaitFor(absl::Seconds(30));
+    ASSERT_TRUE(exit.has_value());
+    EXPECT_EQ(exit->code, 2);
+    std::future<std::string> told = line.get_future();
+    ASSERT_EQ(told.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+    const std::string text = told.get();
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("this binary is of version ", Version(), "+")));
+    EXPECT_THAT(text, HasSubstr(said.empty() ? "of an earlier one" : "of 0.0.1+another"));
+  }
 }
 
 TEST_F(ServiceTest, ShutdownEndsTheTasks) {

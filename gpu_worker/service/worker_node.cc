@@ -168,8 +168,9 @@ void WorkerNode::OnStartTask(const node::v1::StartTask& start) {
   callbacks.on_end = [this, job_id](const services::ExitStatus& exit, bool killed_by_us) {
     OnTaskEnd(job_id, exit, killed_by_us);
   };
-  auto task = TaskProcess::Start(spawner_, strand_, options_.binary, std::move(process), start,
-                                 std::move(callbacks));
+  // Never a newer one that a package has put in its place meanwhile.
+  auto task = TaskProcess::Start(spawner_, strand_, services::SameBinary(options_.binary),
+                                 std::move(process), start, std::move(callbacks));
   if (!task.ok()) {
     FailTask(entry, "InternalError", std::string(task.status().message()));
     return Publish();

@@ -17,19 +17,24 @@
 #include "services/process/process.h"
 #include "services/server/signals.h"
 #include "services/tuning/tuning.h"
+#include "services/version/version.h"
 
 namespace capstan::gpu_worker {
 
 using services::Log;
 
+namespace {
+
+// Two builds with the same one are the same.
+std::string ThisBuild() { return absl::StrCat(Version(), "+", Revision()); }
+
+}  // namespace
+
 std::vector<std::string> TaskArguments(const TaskProcessOptions& options) {
-  std::vector<std::string> args = {"task",
-                                   "--fd",
-                                   absl::StrCat(options.fd),
-                                   "--cpu-threads",
-                                   absl::StrCat(options.cpu_threads),
-                                   "--log-level",
-                                   options.log_level};
+  std::vector<std::string> args = {
+      "task",           "--fd",          absl::StrCat(options.fd),          "--service-version",
+      ThisBuild(),      "--cpu-threads", absl::StrCat(options.cpu_threads), "--log-level",
+      options.log_level};
   for (const std::string& device : options.devices) {
     args.push_back("--devices");
     args.push_back(device);
@@ -68,10 +73,12 @@ int TaskMain(int argc, const char* const* argv) {
   services::TuneProcess();
   TaskProcessOptions options;
   int64_t fd = options.fd;
+  std::string service_version;
   int64_t threads = 0;
   services::FlagSet flags("capstan_gpu_worker task",
                           "Trains one job; started by the worker service only.");
   flags.AddInt("fd", fd, "descriptor", "socket to the service", 3, 1 << 20);
+  flags.AddString("service-version", service_version, "VERSION", "of the service, with revision");
   flags.AddInt("cpu-threads", threads, "threads", "of all CPU devices together; 0: cores", 0, 4096);
   flags.AddList("devices", options.devices, "NAME", "devices of the task");
   flags.AddList("data-root", options.data_roots, "FOLDER", "folders that data may lie in");
@@ -86,6 +93,14 @@ int TaskMain(int argc, const char* const* argv) {
   flags.AddString("token-file", options.security.token_file, "FILE", "token for the shards");
   flags.AddString("log-level", options.log_level, "LEVEL", "debug, info, warning or error");
   if (const std::optional<int> code = flags.Parse(argc - 1, argv + 1)) return *code;
+  if (service_version != ThisBuild()) {
+    std::fprintf(
+        stderr,
+        "capstan_gpu_worker task: this binary is of version %s, the service that starts it "
+        "of %s: restart the service, capstan_gpu_worker\n",
+        ThisBuild().c_str(), service_version.empty() ? "an earlier one" : service_version.c_str());
+    return 2;
+  }
   if (options.devices.empty()) {
     std::fprintf(stderr, "capstan_gpu_worker task: --devices is empty\n");
     return 2;

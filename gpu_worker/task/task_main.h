@@ -24,7 +24,8 @@ struct TaskProcessOptions {
 // "task").
 std::vector<std::string> TaskArguments(const TaskProcessOptions& options);
 
-// The exit code: 0 stopped, 1 failed (the state with the reason has left), 2 bad arguments.
+// The exit code: 0 stopped, 1 failed (the state with the reason has left), 2 bad arguments, or a
+// service of another build.
 int TaskMain(int argc, const char* const* argv);
 
 }  // namespace capstan::gpu_worker

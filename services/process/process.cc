@@ -6,6 +6,7 @@
 #include <spawn.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -414,6 +415,15 @@ absl::StatusOr<std::string> SiblingBinary(absl::string_view name) {
   std::string sibling = absl::StrCat(path.substr(0, path.rfind('/') + 1), name);
   if (access(sibling.c_str(), X_OK) != 0) return SpawnError(errno, sibling);
   return sibling;
+}
+
+std::string SameBinary(const std::string& path) {
+  constexpr char kSelf[] = "/proc/self/exe";
+  struct stat there = {};
+  struct stat self = {};
+  const bool same = stat(path.c_str(), &there) == 0 && stat(kSelf, &self) == 0 &&
+                    there.st_dev == self.st_dev && there.st_ino == self.st_ino;
+  return same ? path : kSelf;
 }
 
 }  // namespace capstan::services

@@ -104,6 +104,10 @@ absl::Status ArmParentDeathSignalFromEnvironment();
 // The path of `name` in the folder of the running binary (/proc/self/exe). NotFound: no such file.
 absl::StatusOr<std::string> SiblingBinary(absl::string_view name);
 
+// `path` where that file is the running binary, else /proc/self/exe, which is it in any case: also
+// where an upgrade has put another file in its place since.
+std::string SameBinary(const std::string& path);
+
 }  // namespace capstan::services
 
 #endif  // CAPSTAN_SERVICES_PROCESS_PROCESS_H_

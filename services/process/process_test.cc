@@ -203,6 +203,15 @@ TEST(ProcessTest, MissingBinaryIsNamed) {
   EXPECT_THAT(*SiblingBinary("capstan_process_test"), HasSubstr("/capstan_process_test"));
 }
 
+// A package that is upgraded puts another file in the place of the one that runs.
+TEST(ProcessTest, WhatRunsIsStartedAgainAlsoWhereItsFileWasReplaced) {
+  const std::string self = *SiblingBinary("capstan_process_test");
+  EXPECT_EQ(SameBinary(self), self);
+  EXPECT_EQ(SameBinary("/proc/self/exe"), "/proc/self/exe");
+  EXPECT_EQ(SameBinary("/bin/sh"), "/proc/self/exe");
+  EXPECT_EQ(SameBinary("/no/such/binary"), "/proc/self/exe");
+}
+
 // Parent dies hard: the leaf below it must not stay behind.
 TEST(ProcessTest, ChildDiesWithItsParent) {
   ProcessSpawner spawner;
