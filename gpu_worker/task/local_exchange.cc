@@ -112,6 +112,10 @@ void LocalExchange::GiveOrders(int64_t lineage, const std::vector<training::Orde
   if (lead_ != nullptr && lineage == lineage_) lead_->GiveOrders(orders);
 }
 
+void LocalExchange::FilesWritten(int64_t lineage, int64_t step) {
+  if (lead_ != nullptr && lineage == lineage_) lead_->FilesWritten(step);
+}
+
 void LocalExchange::FilesTaken(int64_t lineage, int64_t step) {
   if (lead_ != nullptr && lineage == lineage_) lead_->FilesTaken(step);
 }

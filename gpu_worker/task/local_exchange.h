@@ -95,6 +95,7 @@ class LocalExchange final : public param_store::client::Exchange {
 
   // As to a lead in a shard; of another lineage: no effect.
   void GiveOrders(int64_t lineage, const std::vector<training::Order>& orders);
+  void FilesWritten(int64_t lineage, int64_t step);
   void FilesTaken(int64_t lineage, int64_t step);
 
   // For TaskState.lead.

@@ -39,6 +39,7 @@ void Task::SaveShardFile(LocalExchange::Snapshot snapshot) {
     Post([this, lineage = snapshot.lineage, step = snapshot.step, file = *file] {
       if (lineage != view_.lineage()) return;
       reports_.Written(step, file);
+      if (local_ != nullptr) local_->FilesWritten(lineage, step);
       SendState();
     });
     return absl::OkStatus();

@@ -179,6 +179,7 @@ void ShardCore::On(const FilesWritten& event) {
       (absl::IsResourceExhausted(event.error) && CAPSTAN_MUTANT("full_disk_ignored"))) {
     for (const common::v1::FileInfo& file : event.files) *report.add_files() = file;
     report.set_lead_snapshot(it->lead_snapshot);
+    if (lead_.has_value()) lead_->FilesWritten(event.version);
   } else {
     report.set_error(std::string(event.error.message()));
     if (it->last && !CAPSTAN_MUTANT("last_files_tried_once")) write_at_ = now_ + times_.file_retry;

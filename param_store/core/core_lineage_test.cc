@@ -63,6 +63,25 @@ TEST_F(CoreLineageTest, ACheckpointIsWrittenReportedAndTakenWhileStepsGoOn) {
   EXPECT_EQ(All<WriteFiles>(effects)[0].version, 5);
 }
 
+// As while no coordinator is there: what was saved meanwhile is reported to the next one, in order.
+TEST_F(CoreLineageTest, CheckpointsGoOnWhileNobodyTakesThem) {
+  ReadySaving();
+  RunStep();
+  RunStep();
+  now_ += absl::Seconds(60);
+  EXPECT_THAT(All<WriteFiles>(RunStep()), IsEmpty());  // version 2 is not written yet
+  Written(2);
+  Effects effects = RunStep();
+  ASSERT_THAT(All<WriteFiles>(effects), SizeIs(1));
+  EXPECT_EQ(All<WriteFiles>(effects)[0].version, 4);
+  Written(4);
+  EXPECT_EQ(core_->State(now_).files().step(), 2);
+  Do(FilesTaken{1, 2});
+  EXPECT_EQ(core_->State(now_).files().step(), 4);
+  Do(FilesTaken{1, 4});
+  EXPECT_FALSE(core_->State(now_).has_files());
+}
+
 TEST_F(CoreLineageTest, ACheckpointIsDueWhenItsTimeIsOver) {
   ReadySaving(/*total_steps=*/9, /*every=*/0, absl::Seconds(10));
   now_ += absl::Seconds(9);

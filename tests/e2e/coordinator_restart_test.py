@@ -48,6 +48,22 @@ class CoordinatorRestartTest(services.ServicesTest):
         self.assertEqual(job['state'], 'SUCCEEDED', job)
         return job
 
+    def test_checkpoints_of_its_absence_are_committed(self):
+        self.start(workers=2, shards=2)
+        job_id = self.submit({**JOB, 'training': {**JOB['training'], 'epochs': 400}, 'checkpoint': {'every': '5 steps', 'keep_latest': 10}})
+        self.wait_for_logged_step(job_id, 10)
+        self.kill_coordinator()
+        begin, before = time.monotonic(), self.steps(job_id)
+        self.wait_until(lambda: time.monotonic() - begin > 17, 30, '17 s without a coordinator')
+        away = self.steps(job_id)
+        self.start_coordinator()
+
+        def committed():
+            return [c['step'] for c in self.describe(job_id).get('checkpoints', []) if before < c['step'] <= away]
+        # Written 5 and 15 s after the first one that nobody took.
+        self.wait_until(lambda: len(committed()) >= 2, 30, f'two checkpoints between the steps {before} and {away}')
+        self.ok('cancel', job_id)
+
     def test_training_goes_on_without_it_and_ends_with_the_same_bits(self):
         self.start(workers=2, shards=2)
         undisturbed = self.finish(self.submit(JOB))

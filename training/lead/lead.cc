@@ -276,15 +276,24 @@ void Lead::PlanCheckpoint(Decision& decision, absl::Duration now) {
     checkpoint_due_ = true;
   }
   if (now - last_checkpoint_ >= options_.checkpoint_every) checkpoint_due_ = true;
-  if (decision.stop || (checkpoint_due_ && !in_flight_.has_value())) decision.checkpoint = true;
+  const bool may = untaken_.empty() ||
+                   (newest_written_ && now - last_checkpoint_ >=
+                                           static_cast<double>(untaken_.size()) * kUntakenPatience);
+  if (decision.stop || (checkpoint_due_ && may)) decision.checkpoint = true;
   if (!decision.checkpoint) return;
   checkpoint_due_ = false;
   last_checkpoint_ = now;
-  in_flight_ = step_ + 1;
+  untaken_.push_back(step_ + 1);
+  newest_written_ = false;
+}
+
+void Lead::FilesWritten(int64_t version) {
+  if (!untaken_.empty() && untaken_.back() == version) newest_written_ = true;
 }
 
 void Lead::FilesTaken(int64_t version) {
-  if (in_flight_ == version) in_flight_.reset();
+  const auto taken = std::find(untaken_.begin(), untaken_.end(), version);
+  if (taken != untaken_.end()) untaken_.erase(untaken_.begin(), taken + 1);
 }
 
 void Lead::CountRate(int64_t samples, absl::Duration now) {

@@ -11,8 +11,10 @@
 // total_steps; the decision that makes version T carries stop, checkpoint and evaluate.
 //
 // Version v is saved where v is a multiple of checkpoint_every_steps, where checkpoint_every is over
-// since the last one, by an order, and at T. At most one such checkpoint is under way: until
-// FilesTaken of the last one the next waits; T, a suspend and an order with its step do not.
+// since the last one, by an order, and at T. Until FilesTaken of the last one the next waits; T, a
+// suspend and an order with its step do not. While nobody takes files that are written, as without a
+// coordinator, n of them make the next one wait for n times kUntakenPatience alone: what is saved
+// then is committed once somebody is there again, and files on the disk grow with the root of the time.
 //
 // Orders: an id takes effect once. The lead picks the next step, or the order says which one it was
 // before a rollback. A suspend makes step+1 the last version of this lineage: saved, not evaluated;
@@ -161,8 +163,11 @@ class Lead {
 
   // Ids that are known already, and steps that are past, change nothing.
   void GiveOrders(const std::vector<Order>& orders);
+  // The lead's own part of the checkpoint of `version` is on the disk.
+  void FilesWritten(int64_t version);
   // The checkpoint of `version` is committed, or was given up.
   void FilesTaken(int64_t version);
+  static constexpr absl::Duration kUntakenPatience = absl::Seconds(5);
 
   // InvalidArgument, nothing changed: a step or version ahead of step(), a version that is not
   // evaluated, a node, shard or block that the plan has not, or counts that it does not allow.
@@ -253,8 +258,9 @@ class Lead {
   double ordered_rate_ = 0;
   bool suspended_ = false;
   bool checkpoint_due_ = false;
-  absl::Duration last_checkpoint_;    // ordered, or the beginning
-  std::optional<int64_t> in_flight_;  // version being saved
+  absl::Duration last_checkpoint_;  // ordered, or the beginning
+  std::vector<int64_t> untaken_;    // versions being saved, oldest first
+  bool newest_written_ = false;     // the last of them, by FilesWritten
 
   absl::Duration rate_start_;
   int64_t rate_samples_ = 0;

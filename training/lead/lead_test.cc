@@ -426,6 +426,32 @@ TEST_F(LeadTest, CheckpointsByStepsWaitForTheOneUnderWay) {
   EXPECT_THAT(saved, ElementsAre(2, 7, 9));
 }
 
+// As while no coordinator is there: each one waits longer, and what was saved is taken later.
+TEST_F(LeadTest, WhatIsWrittenAndNotTakenHoldsBackTheNextForAWhileAlone) {
+  LeadOptions options = Options(/*total_steps=*/60);
+  options.evaluate_every_steps = 0;
+  options.checkpoint_every_steps = 1;
+  Lead lead = Make(options);
+  std::vector<int64_t> saved;
+  const auto run_to = [&](int end, bool written) {
+    for (int step = static_cast<int>(lead.step()); step < end; ++step) {
+      if (!RunStep(lead, 1, 0, step)->decision.checkpoint) continue;
+      saved.push_back(step + 1);
+      if (written) lead.FilesWritten(step + 1);
+    }
+  };
+  run_to(10, /*written=*/false);
+  EXPECT_THAT(saved, ElementsAre(1)) << "files that are not written yet are waited for";
+  lead.FilesWritten(1);
+  run_to(45, /*written=*/true);
+  EXPECT_THAT(saved, ElementsAre(1, 11, 21, 36)) << "10 and 15 s behind the one before";
+  lead.FilesTaken(1);
+  lead.FilesTaken(21);  // and what is older
+  lead.FilesTaken(36);
+  run_to(47, /*written=*/true);
+  EXPECT_THAT(saved, ElementsAre(1, 11, 21, 36, 46)) << "all are taken: at once";
+}
+
 TEST_F(LeadTest, EveryStepMayBeSaved) {
   LeadOptions options = Options(/*total_steps=*/9);
   options.evaluate_every_steps = 0;
