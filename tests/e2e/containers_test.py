@@ -102,6 +102,11 @@ class ContainersTest(support.TestCase):
             self.assertEqual(set(shell('stat -L -c %a:%u /run/secrets/tls.key').split()), {'600:10001'})
             self.assertNotIn('PRIVATE', self.engine.docker('inspect', self.name(role)))
 
+    def test_the_logs_of_every_container_are_bounded(self):
+        for role in (*ROLES, 'prometheus', 'alertmanager'):
+            self.assertEqual(json.loads(self.inspect(role, '{{json .HostConfig.LogConfig}}')),
+                             {'Type': 'json-file', 'Config': {'max-size': '10m', 'max-file': '5'}}, role)
+
     def test_killed_and_paused_workers_change_nothing_of_a_job_submitted_from_outside(self):
         job = self.operator('submit', self.write('job.yaml', json.dumps(SPEC))).strip()
 
