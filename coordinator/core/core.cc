@@ -78,6 +78,7 @@ Effects CoordinatorCore::Step(const Event& event, absl::Duration now) {
     TryJob(*submitted_, &queue_);  // nothing else has changed: the others still wait for the same
   }
   submitted_ = nullptr;
+  ForgetExpiredJobs();
   ForgetOldJobs();
 
   SaveJobs();
@@ -120,7 +121,7 @@ absl::Duration CoordinatorCore::NextDeadline() const {
     // Once it is past it waits for a node, not for a time.
     if (job.recover && job.recover_at > now_) next = std::min(next, job.recover_at);
   }
-  next = std::min(next, queue_.next_retry);
+  next = std::min({next, queue_.next_retry, expiry_at_});
   if (schedule_) next = std::min(next, scheduled_at_ + kLongQueuePace);
   if (first_lease_end_ < absl::InfiniteDuration() || !active_.empty()) {
     next = std::min(next, tick);
@@ -512,14 +513,18 @@ void CoordinatorCore::ForgetOldJobs() {
       return active_.count(job.sequence) > 0 ? 0 : 1;  // 0: something of it may still run
     });
     if (oldest == ended_.size()) return;
-    JobRecord& job = *FindJob(ended_[oldest]);
-    Emit(Persist{JobForgotten{job.id}});
-    changed_.erase(job.id);
-    requests_.erase(job.request_id);
-    by_sequence_.erase(job.sequence);
-    ended_.erase(ended_.begin() + static_cast<std::ptrdiff_t>(oldest));
-    jobs_.erase(std::string(job.id));
+    ForgetEnded(oldest);
   }
+}
+
+void CoordinatorCore::ForgetEnded(size_t index) {
+  JobRecord& job = *FindJob(ended_[index]);
+  Emit(Persist{JobForgotten{job.id}});
+  changed_.erase(job.id);
+  requests_.erase(job.request_id);
+  by_sequence_.erase(job.sequence);
+  ended_.erase(ended_.begin() + static_cast<std::ptrdiff_t>(index));
+  jobs_.erase(std::string(job.id));
 }
 
 std::string CoordinatorCore::JobWhoseFolderHolds(const std::string& path) const {

@@ -117,6 +117,10 @@ class CoordinatorCore {
   void StartGang(JobRecord& job, const Gang& gang, const std::string& kind);
   bool AllExpectedAreThere() const;
   void ForgetOldJobs();
+  void ForgetEnded(size_t index);  // of ended_
+  // core_expiry.cc
+  void ForgetExpiredJobs();
+  bool RemoveCheckpoints(JobRecord& job);
   void BoundLogs();
   // Of the ended jobs that have some of it: the oldest one of the owner who has most of all.
   size_t OldestOfTheGreatest(const std::function<int64_t(const JobRecord&)>& share) const;
@@ -293,7 +297,8 @@ class CoordinatorCore {
   std::map<std::string, std::string> requests_;  // request id -> job id
   Queue queue_;                                  // of the last pass
   absl::Duration scheduled_at_ = -absl::InfiniteDuration();
-  bool schedule_ = false;  // another pass is due
+  bool schedule_ = false;                                 // another pass is due
+  absl::Duration expiry_at_ = -absl::InfiniteDuration();  // ended jobs are looked at again
 
   // Of the step being carried out.
   absl::Duration now_;

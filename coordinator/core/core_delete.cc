@@ -101,7 +101,9 @@ void CoordinatorCore::Order(JobRecord& job, const job::v1::DeleteCheckpointReque
 void CoordinatorCore::Handle(const CheckpointRemoved& removed) {
   JobRecord* const job = FindJob(removed.job_id);
   if (job == nullptr || !removed.status.ok()) return;
-  if (job->deleted.erase(removed.checkpoint) > 0) Changed(*job);
+  if (job->deleted.erase(removed.checkpoint) == 0) return;
+  Changed(*job);
+  if (job->ended()) expiry_at_ = now_;
 }
 
 void CoordinatorCore::RemoveDeleted(const JobRecord& job) {

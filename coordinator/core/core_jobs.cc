@@ -366,6 +366,7 @@ void CoordinatorCore::End(JobRecord& job, common::v1::JobState state, const std:
   job.takeover_at = absl::InfiniteDuration();
   job.recover = job.recover_free = job.recover_by_loss = job.probing = false;
   job.finished_at = wall_;
+  job.ended_at = expiry_at_ = now_;
   job.progress.clear_eta_seconds();
   SetState(job, state, reason, message);
   const char* type = state == JOB_STATE_SUCCEEDED   ? "Succeeded"

@@ -57,6 +57,7 @@ absl::Status CoordinatorCore::Restore(const DurableState& state, absl::Duration 
     requests_[job.request_id] = job.id;
     by_sequence_[job.sequence] = &job;
     if (job.ended()) {
+      job.ended_at = now;
       ended.push_back(&job);
       if (!job.wound_down) active_[job.sequence] = &job;
     } else if (job.state == common::v1::JOB_STATE_PENDING) {

@@ -151,6 +151,7 @@ struct JobRecord {
   absl::Time submitted_at;
   absl::Time started_at = absl::InfinitePast();  // InfinitePast: not yet
   absl::Time finished_at = absl::InfinitePast();
+  absl::Duration ended_at;  // by the core's clock: its end, or the coordinator's start behind that
 
   // -- the gang
   std::vector<Rank> ranks;

@@ -50,7 +50,6 @@ constexpr OtherKey kOtherKeys[] = {
     {"evaluation.stop_when", nullptr},
     {"checkpoint.resume", "auto"},
     {"limits.termination_grace_period", nullptr},
-    {"limits.ttl_after_finished", nullptr},
     {"outputs.export", nullptr},
     {"outputs.metrics.tensorboard", "false"},
     {"outputs.metrics.jsonl", "true"},

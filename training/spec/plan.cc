@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "training/chunks/placement.h"
 #include "training/chunks/shard_memory.h"
 #include "training/graph/models.h"
@@ -169,6 +170,10 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
     absl::StrAppend(&out, "      checkpoint at the end alone");
   }
   absl::StrAppend(&out, "; at most ", Count(file.recovery().max_restarts(), "restart"), "\n");
+  if (const double ttl = file.limits().ttl_after_finished_seconds(); ttl > 0) {
+    absl::StrAppend(&out, "      its checkpoints, weights included, are removed ",
+                    absl::FormatDuration(absl::Seconds(ttl)), " after its end\n");
+  }
   out +=
       "      files lie on the coordinator's host; a host that does not share the folder sends them "
       "over gRPC\n";

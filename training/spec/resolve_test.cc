@@ -447,6 +447,20 @@ TEST(ResolveTest, AJobIsSavedEvery30SecondsUnlessItSaysOtherwise) {
   EXPECT_THAT(every({{"checkpoint.every", "never"}}).second, HasSubstr("at the end alone"));
 }
 
+// It is the one key that lets checkpoints of ended jobs go: the plan says so before anything starts.
+TEST(ResolveTest, APlanSaysWhenCheckpointsOfAnEndedJobAreRemoved) {
+  const auto plan = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
+    const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return PlanText(*spec);
+  };
+  EXPECT_THAT(
+      plan({{"limits.ttl_after_finished", "7d"}}),
+      HasSubstr("      its checkpoints, weights included, are removed 168h after its end\n"));
+  EXPECT_THAT(plan({}), Not(HasSubstr("are removed")));
+  EXPECT_THAT(plan({{"limits.ttl_after_finished", "0s"}}), Not(HasSubstr("are removed")));
+}
+
 // Where a spec of an earlier version has nothing, there is nothing.
 TEST(ResolveTest, ALaterDefaultIsNotFilledIntoAReceivedSpec) {
   auto spec = *Resolve(Spec({{"checkpoint.every", "never"}}), FashionMnist(), kOptions);

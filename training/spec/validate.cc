@@ -319,6 +319,8 @@ void CheckRest(const JobSpec& spec, Rules& rules) {
   const auto& l = spec.limits();
   if (l.has_active_deadline_seconds())
     rules.Range("limits.active_deadline", l.active_deadline_seconds(), 0.0, kMaxSeconds);
+  if (l.has_ttl_after_finished_seconds())
+    rules.Range("limits.ttl_after_finished", l.ttl_after_finished_seconds(), 0.0, kMaxSeconds);
   if (l.has_stall_timeout_seconds())
     rules.Range("limits.stall_timeout", l.stall_timeout_seconds(), 1.0, 86400.0);
   if (l.has_orphan_timeout_seconds())

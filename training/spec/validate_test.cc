@@ -147,6 +147,7 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
       {"recovery.backoff.max", {"1s", "86400s"}, {"0.999s", "86401s"}},
       {"recovery.backoff.max", {"9s"}, {"8.999s"}, {{"recovery.backoff.initial", "9s"}}},
       {"limits.active_deadline", {"0s", "32000000s"}, {"-1s", "32000001s"}},
+      {"limits.ttl_after_finished", {"0s", "7d", "32000000s"}, {"-1s", "32000001s"}},
       {"limits.stall_timeout", {"1s", "86400s"}, {"0.999s", "86401s"}},
       {"limits.orphan_timeout", {"1s", "604800s"}, {"0.999s", "604801s"}},
   };
