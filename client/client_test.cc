@@ -139,6 +139,15 @@ TEST(JobViewTest, HostileTextCannotDriveTheTerminal) {
   EXPECT_THAT(Summary(job, {}), HasSubstr("bad ?[2J?line"));
 }
 
+TEST(JobViewTest, WhatWasAskedForIsUnderWayOrDone) {
+  EXPECT_EQ(CancelledText(common::v1::JOB_STATE_RUNNING), "cancelling");
+  EXPECT_EQ(CancelledText(common::v1::JOB_STATE_CANCELLED), "CANCELLED");
+  EXPECT_EQ(CancelledText(common::v1::JOB_STATE_SUCCEEDED), "SUCCEEDED");
+  EXPECT_EQ(SuspendedText(common::v1::JOB_STATE_RUNNING), "suspending: saves first");
+  EXPECT_EQ(SuspendedText(common::v1::JOB_STATE_RECOVERING), "suspending: saves first");
+  EXPECT_EQ(SuspendedText(common::v1::JOB_STATE_SUSPENDED), "SUSPENDED");
+}
+
 TEST(JobViewTest, ShortDurations) {
   EXPECT_EQ(ShortDuration(12.34), "12.3s");
   EXPECT_EQ(ShortDuration(209), "3m29s");

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "client/commands.h"
 #include "client/job_json.h"
+#include "client/job_view.h"
 #include "services/proto_json/proto_json.h"
 
 namespace capstan::client {
@@ -20,10 +21,12 @@ namespace {
 using services::Dump;
 using services::ProtoJson;
 
-// "lenet-x3n9  SUSPENDED", or an object; the coordinator has taken it, it may not be done yet.
-void PrintState(const std::string& job_id, common::v1::JobState state, const Console& console) {
+// "lenet-x3n9  SUSPENDED", or an object; the coordinator has taken it, it may not be done yet: then
+// `text` says what is under way.
+void PrintState(const std::string& job_id, common::v1::JobState state, const std::string& text,
+                const Console& console) {
   console.Out(console.json() ? Dump({{"job_id", job_id}, {"state", StateName(state)}}) + "\n"
-                             : absl::StrCat(job_id, "  ", StateName(state), "\n"));
+                             : absl::StrCat(job_id, "  ", text, "\n"));
 }
 
 struct CancelOptions {
@@ -54,7 +57,7 @@ ExitCode Cancel(const CancelOptions& options, const Context& context) {
       request.set_job_id(job_id);
       const auto answer = client.Call(&JobClient::Stub::CancelJob, request);
       if (answer.ok()) {
-        PrintState(job_id, answer->state(), context.console);
+        PrintState(job_id, answer->state(), CancelledText(answer->state()), context.console);
       } else {
         const ExitCode code = ReportJob(client, job_id, answer.status(), context.console);
         if (worst == kExitDone) worst = code;
@@ -79,21 +82,22 @@ void AddSimple(Command parent, Action& slot, const char* name, const char* help,
                grpc::Status (JobClient::Stub::*method)(grpc::ClientContext*, const Request&,
                                                        Response*),
                const std::function<void(Command, Request&)>& flags,
-               const std::function<void(const Response&, const Console&)>& more) {
+               const std::function<void(const Response&, const Console&)>& more,
+               std::string (*text)(common::v1::JobState) = StateName) {
   const auto request = std::make_shared<Request>();
   const auto job_id = std::make_shared<std::string>();
   Command command = parent.Sub(name, help);
   command.Add("JOB", *job_id, "id of the job").Required();
   flags(command, *request);
   CarryOut(command, slot, {Output::kTable, Output::kJson},
-           [request, job_id, method, more](const Context& context) {
+           [request, job_id, method, more, text](const Context& context) {
              return WithCoordinator(context, [&](JobClient& client) {
                request->set_job_id(*job_id);
                const auto answer = client.Call(method, *request);
                if (!answer.ok())
                  return ReportJob(client, *job_id, answer.status(), context.console);
                more(*answer, context.console);
-               PrintState(*job_id, answer->state(), context.console);
+               PrintState(*job_id, answer->state(), text(answer->state()), context.console);
                return kExitDone;
              });
            });
@@ -172,7 +176,7 @@ void AddControl(Command parent, Action& slot) {
   AddSimple<job::v1::SuspendJobRequest, job::v1::SuspendJobResponse>(
       parent, slot, "suspend", "save a checkpoint and give all devices back",
       &JobClient::Stub::SuspendJob, [](Command, job::v1::SuspendJobRequest&) {},
-      [](const job::v1::SuspendJobResponse&, const Console&) {});
+      [](const job::v1::SuspendJobResponse&, const Console&) {}, SuspendedText);
   AddResume(parent, slot);
   AddSimple<job::v1::RetryJobRequest, job::v1::RetryJobResponse>(
       parent, slot, "retry",

@@ -78,6 +78,14 @@ std::string StateLine(const job::v1::Job& job) {
   return out;
 }
 
+std::string CancelledText(common::v1::JobState state) {
+  return IsTerminal(state) ? StateName(state) : "cancelling";
+}
+
+std::string SuspendedText(common::v1::JobState state) {
+  return state == common::v1::JOB_STATE_SUSPENDED ? StateName(state) : "suspending: saves first";
+}
+
 std::string LiveLines(const job::v1::Job& job, const ViewStyle& style) {
   const auto& p = job.progress();
   const int width = std::max(style.width - 1, 0);

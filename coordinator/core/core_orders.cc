@@ -23,6 +23,9 @@ constexpr int kMaxShards = 256;
 constexpr int kMaxMaxRestarts = 1000;
 
 absl::Status Ended(const JobRecord& job) {
+  if (!job.ended()) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id, " is being cancelled"));
+  }
   return absl::FailedPreconditionError(absl::StrCat(
       "job ", job.id,
       " has ended: ", common::v1::JobState_Name(job.state).substr(sizeof("JOB_STATE_") - 1)));
@@ -110,7 +113,10 @@ void CoordinatorCore::AnswerSuspends(JobRecord& job) {
 void CoordinatorCore::Order(JobRecord& job, const job::v1::ResumeJobRequest& request,
                             Reply& reply) {
   if (job.state != JOB_STATE_SUSPENDED || job.cancel_asked) {
-    reply.status = absl::FailedPreconditionError(absl::StrCat("job ", job.id, " is not suspended"));
+    reply.status =
+        job.cancel_asked && !job.ended()
+            ? Ended(job)
+            : absl::FailedPreconditionError(absl::StrCat("job ", job.id, " is not suspended"));
     return;
   }
   const bool local = job.resolved.has_value() && job.resolved->num_shards() == 0;

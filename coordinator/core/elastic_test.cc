@@ -486,6 +486,24 @@ TEST_F(RecoveryTest, AJobThatHasEndedIsNeitherSuspendedNorUpdated) {
   EXPECT_THAT(EventTypes(id_), Not(Contains("OrderGiven")));
 }
 
+// Its tasks have not ended yet, so its state is the old one still.
+TEST_F(RecoveryTest, AJobThatIsBeingCancelledSaysSoAndNotThatItHasEnded) {
+  Running(1, 1);
+  Cancel(id_);
+  ASSERT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+  const auto cancelled =
+      absl::FailedPreconditionError(absl::StrCat("job ", id_, " is being cancelled"));
+  Ask(For<job::v1::SuspendJobRequest>());
+  EXPECT_EQ(LastReply().status, cancelled);
+  auto update = For<job::v1::UpdateJobRequest>();
+  update.set_checkpoint(true);
+  Ask(update);
+  EXPECT_EQ(LastReply().status, cancelled);
+  Ask(For<job::v1::ResumeJobRequest>());
+  EXPECT_EQ(LastReply().status, cancelled);
+  EXPECT_THAT(EventTypes(id_), Not(Contains("OrderGiven")));
+}
+
 // It would take what they report for what it told them last: of another resolved spec, perhaps.
 TEST_F(RecoveryTest, AResumedJobWaitsForNodesToLetGoOfTheirFormerParts) {
   Running(1, 1);

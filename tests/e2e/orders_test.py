@@ -206,7 +206,8 @@ class OrdersTest(services.ServicesTest):
         self.assertIn('did not fail and was not cancelled', early.err)
         self.assertEqual(self.capstan('resume', job_id).code, 4)
         self.wait_for_step(job_id, 3)
-        answer = self.json('suspend', job_id)
+        self.assertEqual(self.ok('suspend', job_id).out, f'{job_id}  suspending: saves first\n')
+        answer = self.json('suspend', job_id)  # once more
         self.assertEqual(answer['job_id'], job_id)
         self.assertEqual(self.ok('wait', job_id, '--for', 'SUSPENDED').code, 0)
         at = self.describe(job_id)['progress']['step']

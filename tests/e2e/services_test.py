@@ -244,7 +244,7 @@ class ServicesByHandTest(services.ServicesTest):
         running = self.submit(ENDLESS)
         self.wait_for_step(running, 3)
         self.assertEqual(len(self.tasks()), 2)
-        self.ok('cancel', running)
+        self.assertEqual(self.ok('cancel', running).out, f'{running}  cancelling\n')
         self.assertEqual(self.capstan('wait', running).code, 103)
         self.wait_until(lambda: not self.tasks(), 20, 'the end of all tasks')
         # The devices are free again: the next job has them.
