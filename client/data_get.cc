@@ -33,9 +33,22 @@ absl::StatusOr<Url> ParseUrl(absl::string_view text) {
   return url;
 }
 
+// What a person can do where the host does not answer at all.
+absl::Status NoConnection(const Url& url, const data::CatalogEntry& entry,
+                          const std::string& folder) {
+  constexpr absl::string_view kWords[] = {"no",   "one", "two",   "three", "four",
+                                          "five", "six", "seven", "eight", "nine"};
+  const size_t count = entry.members.empty() ? entry.files.size() : entry.members.size();
+  return absl::UnavailableError(absl::StrCat(
+      "cannot connect to ", url.origin.substr(url.origin.find("//") + 2),
+      "; try --url, or copy the ", count < 10 ? std::string(kWords[count]) : absl::StrCat(count),
+      count == 1 ? " file" : " files", " to ", folder));
+}
+
 // Downloads one file to `<folder>/<partial>`, where it is right or not there.
-absl::Status Download(httplib::Client& http, const Url& url, const data::CatalogFile& file,
-                      const std::string& folder, const std::string& partial) {
+absl::Status Download(httplib::Client& http, const Url& url, const data::CatalogEntry& entry,
+                      const data::CatalogFile& file, const std::string& folder,
+                      const std::string& partial) {
   const std::string name(file.name);
   services::AtomicWriteOptions write;
   absl::StatusOr<std::unique_ptr<services::AtomicFile>> out =
@@ -54,6 +67,10 @@ absl::Status Download(httplib::Client& http, const Url& url, const data::Catalog
   });
   const std::string from = absl::StrCat(url.origin, url.path, name);
   if (!status.ok()) return status;
+  if (result.error() == httplib::Error::Connection ||
+      result.error() == httplib::Error::ConnectionTimeout) {
+    return NoConnection(url, entry, folder);
+  }
   if (!result)
     return absl::UnavailableError(absl::StrCat(from, ": ", httplib::to_string(result.error())));
   if (result->status != 200)
@@ -79,7 +96,7 @@ absl::Status GetArchive(httplib::Client& http, const Url& url, const data::Catal
   const std::string partial = absl::StrCat(file.name, ".part");
   note(absl::StrCat(folder, "/", file.name, ": ", file.size_bytes, " bytes from ", url.origin,
                     "\n"));
-  absl::Status status = Download(http, url, file, folder, partial);
+  absl::Status status = Download(http, url, entry, file, folder, partial);
   if (!status.ok()) return status;
   const std::string path = absl::StrCat(folder, "/", partial);
   const absl::Cleanup remove = [&path] { (void)std::remove(path.c_str()); };
@@ -113,7 +130,7 @@ absl::Status GetData(const data::CatalogEntry& entry, const DataSource& source,
     note(absl::StrCat(folder, "/", file.name, ": ", file.size_bytes, " bytes from ", url->origin,
                       "\n"));
     const std::string partial = absl::StrCat(file.name, ".part");
-    if (absl::Status status = Download(http, *url, file, folder, partial); !status.ok()) {
+    if (absl::Status status = Download(http, *url, entry, file, folder, partial); !status.ok()) {
       return status;
     }
     const std::string path = absl::StrCat(folder, "/", file.name);

@@ -114,6 +114,18 @@ TEST_F(DataGetTest, AnArchiveWithoutAMemberLeavesNoSums) {
   EXPECT_THAT(Files(), ElementsAre("out", "out/a.bin"));  // no archive either
 }
 
+TEST_F(DataGetTest, AHostThatDoesNotAnswerIsNamedWithWhatToDo) {
+  const std::string served = source_.base_url;
+  source_.base_url = "http://127.0.0.1:1/files";  // nobody listens
+  EXPECT_EQ(Get(), absl::UnavailableError(
+                       absl::StrCat("cannot connect to 127.0.0.1:1; try --url, or copy the two "
+                                    "files to ",
+                                    folder_.path(), "/out")));
+  source_.base_url = served + "/elsewhere";  // one that answers, with something else
+  EXPECT_EQ(Get(),
+            absl::UnavailableError(absl::StrCat(served, "/elsewhere/set.tar.gz: HTTP status 404")));
+}
+
 TEST_F(DataGetTest, UrlsAreHttpOrHttps) {
   EXPECT_TRUE(CheckDataSource({"https://host:1/path"}).ok());
   EXPECT_TRUE(CheckDataSource({"http://host"}).ok());

@@ -86,6 +86,7 @@ class DataGetTest(support.TestCase):
         shutil.rmtree(self.path('out'))
         run = self.get()
         self.assertEqual(run.code, 3, run)
+        self.assertIn(f'cannot connect to 127.0.0.1:1; try --url, or copy the four files to {self.path("out")}\n', run.err)
 
     def test_the_files_of_another_set_are_refused(self):
         run = self.capstan('data', 'get', 'mnist', '--url', self.url, '--out', self.path('out'))
