@@ -31,7 +31,7 @@ std::vector<job::v1::MetricPoint> Points() {
 }
 
 TEST(MetricsTextTest, ProgramsGetEveryFieldAndNullWhereNothingWasKnown) {
-  const auto json = nlohmann::json::parse(MetricsJson("toy-1", Points()));
+  const auto json = nlohmann::json::parse(MetricsJson("toy-1", {Points(), {}}));
   EXPECT_EQ(json["job_id"], "toy-1");
   ASSERT_EQ(json["points"].size(), 2u);
   EXPECT_EQ(json["points"][0]["step"], 2);
@@ -40,18 +40,51 @@ TEST(MetricsTextTest, ProgramsGetEveryFieldAndNullWhereNothingWasKnown) {
   EXPECT_TRUE(json["points"][0]["step_seconds"].is_null());
   EXPECT_TRUE(json["points"][1]["accuracy"].is_null());
   EXPECT_EQ(json["points"][1]["push_seconds"], 0.003);
-  EXPECT_EQ(MetricsCsv(Points(), {"loss", "samples_per_second"}),
+  EXPECT_EQ(MetricsCsv({Points(), {}}, {"loss", "samples_per_second"}),
             "step,time,loss,samples_per_second\n"
             "2,1970-01-01T00:16:40.000Z,2.5,\n"
             "6,1970-01-01T00:16:41.000Z,0.5,1234.5\n");
-  EXPECT_EQ(MetricsTable(Points(), {"loss", "step_seconds"}, 0),
+  EXPECT_EQ(MetricsTable({Points(), {}}, {"loss", "step_seconds"}, 0),
             "AT STEP  TIME                      LOSS  STEP\n"
             "2        1970-01-01T00:16:40.000Z  2.5   -\n"
             "6        1970-01-01T00:16:41.000Z  0.5   12.00 ms\n");
 }
 
+TEST(MetricsTextTest, EvaluationsStandAtThePointThatIsNotBeforeThem) {
+  job::v1::Job job;
+  job.mutable_resolved()->set_steps_per_epoch(3);
+  job.mutable_progress()->set_total_steps(8);
+  for (int epoch = 1; epoch <= 3; ++epoch) {
+    common::v1::EpochRecord& record = *job.add_epochs();
+    record.set_epoch(epoch);
+    if (epoch == 1) continue;  // nothing was evaluated after it
+    record.set_validation_loss(1.0 / epoch);
+    record.set_validation_accuracy(0.1 * epoch);
+  }
+  const MetricHistory history = HistoryOf(job, Points());  // at steps 2 and 6
+  ASSERT_EQ(history.evaluations.size(), 2u);
+  EXPECT_EQ(history.evaluations[0].step, 6);
+  EXPECT_EQ(history.evaluations[1].step, 8);  // the last, which is shorter
+  EXPECT_EQ(MetricsCsv(history, {"validation_loss", "validation_accuracy"}),
+            "step,time,validation_loss,validation_accuracy\n"
+            "2,1970-01-01T00:16:40.000Z,,\n"
+            "6,1970-01-01T00:16:41.000Z,0.333333333,0.3\n");  // the newest of both
+  EXPECT_THAT(MetricsTable(history, {"loss", "validation_accuracy"}, 0),
+              HasSubstr("AT STEP  TIME                      LOSS  VAL ACC\n"));
+  const auto curve = CurveOf(history, "validation_accuracy");
+  ASSERT_TRUE(curve.ok());
+  ASSERT_EQ(curve->points.size(), 2u);  // each
+  EXPECT_EQ(curve->points[0].first, 6);
+  EXPECT_DOUBLE_EQ(curve->points[0].second, 0.2);
+  const auto json = nlohmann::json::parse(MetricsJson("toy-1", history));
+  EXPECT_TRUE(json["points"][0]["validation_loss"].is_null());
+  EXPECT_EQ(json["evaluations"][0]["epoch"], 2);
+  EXPECT_EQ(json["evaluations"][0]["validation_loss"], 0.5);
+  EXPECT_EQ(json["evaluations"][1]["step"], 8);
+}
+
 TEST(MetricsTextTest, ACurveIsDrawnFromItsFirstToItsLastStep) {
-  EXPECT_THAT(std::string(CurveOf(Points(), "los").status().message()),
+  EXPECT_THAT(std::string(CurveOf({Points(), {}}, "los").status().message()),
               HasSubstr("no metric 'los'; there are: loss, accuracy"));
   const Curve curve{"loss", {{0, 3}, {4, 1}, {8, 1}}};
   // By hand: 9 columns of one step, 3 rows of values 3, 2, 1.

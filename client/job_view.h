@@ -13,6 +13,9 @@ struct ViewStyle {
   bool color = false;  // ANSI colours
 };
 
+// The steps that are decided once the epoch is done.
+int64_t LastStepOf(const job::v1::Job& job, const common::v1::EpochRecord& epoch);
+
 // One finished epoch, in the form MXNet users parse:
 // "Epoch[1] Step[469] Speed: 4318.2 samples/sec train-loss=0.512 train-accuracy=0.819
 // validation-accuracy=0.784".
@@ -29,6 +32,9 @@ std::string LiveLines(const job::v1::Job& job, const ViewStyle& style);
 std::string CancelledText(common::v1::JobState state);
 std::string SuspendedText(common::v1::JobState state);
 
+// What stands at the bottom of a terminal while a job runs: one or two lines without a line feed at
+// the end.
+std::string LiveLines(const job::v1::Job& job, const ViewStyle& style);
 
 // "2 steps changed nothing, for loss or gradient was not finite".
 std::string SkippedText(int64_t steps);

@@ -42,32 +42,40 @@ ExitCode Metrics(const MetricsOptions& options, JobClient& client, const Console
   request.set_max_points(options.points >= 0 ? options.points : whole ? 0 : kTablePoints);
   const auto answer = client.Call(&JobClient::Stub::GetMetrics, request);
   if (!answer.ok()) return ReportJob(client, options.job_id, answer.status(), console);
-  const std::vector<job::v1::MetricPoint> points(answer->points().begin(), answer->points().end());
+  const auto job = client.Get(options.job_id);
+  if (!job.ok()) return ReportJob(client, options.job_id, job.status(), console);
+  const MetricHistory history = HistoryOf(*job, {answer->points().begin(), answer->points().end()});
 
   std::vector<std::string> names = options.names;
-  if (names.empty() && options.plot) names = {"loss", "accuracy", "samples_per_second"};
+  if (names.empty() && options.plot) {
+    names = {"loss", "accuracy", "samples_per_second"};
+    if (!history.evaluations.empty()) names.insert(names.begin() + 2, "validation_accuracy");
+  }
+  if (names.empty() && console.output == Output::kTable) {
+    names = {"loss",          "accuracy",           "validation_accuracy",
+             "learning_rate", "samples_per_second", "step_seconds"};
+  }
   if (names.empty()) names = MetricNames();
-  if (options.names.empty() && console.output == Output::kTable && !options.plot) names.resize(5);
   std::vector<Curve> curves;
   for (const std::string& name : names) {
-    absl::StatusOr<Curve> curve = CurveOf(points, name);
+    absl::StatusOr<Curve> curve = CurveOf(history, name);
     if (!curve.ok()) return Report(curve.status(), console);
     curves.push_back(*std::move(curve));
   }
 
   if (console.json()) {
-    console.Out(MetricsJson(options.job_id, points) + "\n");
+    console.Out(MetricsJson(options.job_id, history) + "\n");
   } else if (console.output == Output::kCsv) {
-    console.Out(MetricsCsv(points, names));
+    console.Out(MetricsCsv(history, names));
   } else if (options.plot) {
     const int width = std::clamp(console.stdout_tty ? console.width : 80, 40, 120) - kPlotMargin;
     for (const Curve& curve : curves) {
       console.Out(PlotText(curve, width, kPlotHeight, SpeaksUtf8()));
     }
-  } else if (points.empty()) {
+  } else if (history.points.empty()) {
     console.Note("nothing was reported yet\n");
   } else {
-    console.Out(MetricsTable(points, names, console.stdout_tty ? console.width : 0));
+    console.Out(MetricsTable(history, names, console.stdout_tty ? console.width : 0));
   }
   return kExitDone;
 }
@@ -80,8 +88,7 @@ void AddMetrics(Command parent, Action& slot) {
   command.Add("JOB", options->job_id, "id of the job").Required();
   command.AddRepeated("--name", options->names, "NAME", "only this metric, may be repeated: loss");
   command
-      .Add("--points", options->points,
-           "at most so many, evenly; 0: all; default 20 for a table, else all")
+      .Add("--points", options->points, "so many, evenly; 0: all; default 20 for a table, else all")
       .Between(0, 1000000);
   command.AddSwitch("--plot", options->plot, "as curves");
   CarryOut(command, slot, {Output::kTable, Output::kWide, Output::kJson, Output::kCsv},

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/job_view.h"
 #include "client/text_table.h"
 #include "services/proto_json/proto_json.h"
 
@@ -16,16 +17,22 @@ namespace {
 using job::v1::MetricPoint;
 using Json = nlohmann::ordered_json;
 
+struct Row {
+  const MetricPoint& point;
+  const Evaluation* evaluation;  // null: none stands there
+};
+
 struct Metric {
   const char* name;
   const char* head;  // of its column
-  std::optional<double> (*value)(const MetricPoint&);
+  std::optional<double> (*value)(const Row&);
+  bool evaluated = false;  // it is of the test set
 };
 
 template <double (job::v1::StepBreakdown::*Part)() const>
-std::optional<double> Of(const MetricPoint& point) {
-  if (!point.has_breakdown()) return std::nullopt;
-  return (point.breakdown().*Part)();
+std::optional<double> Of(const Row& row) {
+  if (!row.point.has_breakdown()) return std::nullopt;
+  return (row.point.breakdown().*Part)();
 }
 
 std::optional<double> When(bool known, double value) {
@@ -35,14 +42,16 @@ std::optional<double> When(bool known, double value) {
 const std::vector<Metric>& Metrics() {
   using Parts = job::v1::StepBreakdown;
   static const auto* const kMetrics = new std::vector<Metric>{
-      {"loss", "LOSS", [](const MetricPoint& p) { return When(p.has_loss(), p.loss()); }},
+      {"loss", "LOSS", [](const Row& row) { return When(row.point.has_loss(), row.point.loss()); }},
       {"accuracy", "ACCURACY",
-       [](const MetricPoint& p) { return When(p.has_accuracy(), p.accuracy()); }},
+       [](const Row& row) { return When(row.point.has_accuracy(), row.point.accuracy()); }},
       {"learning_rate", "RATE",
-       [](const MetricPoint& p) { return When(p.has_learning_rate(), p.learning_rate()); }},
+       [](const Row& row) {
+         return When(row.point.has_learning_rate(), row.point.learning_rate());
+       }},
       {"samples_per_second", "SAMPLES/S",
-       [](const MetricPoint& p) {
-         return When(p.has_samples_per_second(), p.samples_per_second());
+       [](const Row& row) {
+         return When(row.point.has_samples_per_second(), row.point.samples_per_second());
        }},
       {"step_seconds", "STEP", Of<&Parts::total>},
       {"data_wait_seconds", "DATA", Of<&Parts::data_wait>},
@@ -53,6 +62,16 @@ const std::vector<Metric>& Metrics() {
       {"pull_seconds", "PULL", Of<&Parts::pull>},
       {"update_seconds", "UPDATE", Of<&Parts::update>},
       {"evaluate_seconds", "EVALUATE", Of<&Parts::evaluate>},
+      {"validation_loss", "VAL LOSS",
+       [](const Row& row) {
+         return row.evaluation == nullptr ? std::nullopt : row.evaluation->loss;
+       },
+       true},
+      {"validation_accuracy", "VAL ACC",
+       [](const Row& row) {
+         return row.evaluation == nullptr ? std::nullopt : row.evaluation->accuracy;
+       },
+       true},
   };
   return *kMetrics;
 }
@@ -62,6 +81,25 @@ const Metric* Find(const std::string& name) {
     if (name == metric.name) return &metric;
   }
   return nullptr;
+}
+
+std::vector<Row> RowsOf(const MetricHistory& history) {
+  std::vector<Row> rows;
+  size_t next = 0;
+  for (size_t i = 0; i < history.points.size(); ++i) {
+    const bool last = i + 1 == history.points.size();
+    const Evaluation* evaluation = nullptr;
+    while (next < history.evaluations.size() &&
+           (last || history.evaluations[next].step <= history.points[i].step())) {
+      evaluation = &history.evaluations[next++];
+    }
+    rows.push_back({history.points[i], evaluation});
+  }
+  return rows;
+}
+
+Json JsonOf(const std::optional<double>& value) {
+  return value.has_value() ? Json(*value) : Json(nullptr);
 }
 
 // For people: four digits, seconds with a unit.
@@ -94,42 +132,66 @@ const std::vector<std::string>& MetricNames() {
   return *kNames;
 }
 
-absl::StatusOr<Curve> CurveOf(const std::vector<MetricPoint>& points, const std::string& name) {
+MetricHistory HistoryOf(const job::v1::Job& job, std::vector<MetricPoint> points) {
+  MetricHistory history{std::move(points), {}};
+  for (const common::v1::EpochRecord& epoch : job.epochs()) {
+    if (!epoch.has_validation_loss() && !epoch.has_validation_accuracy()) continue;
+    history.evaluations.push_back(
+        {epoch.epoch(), LastStepOf(job, epoch),
+         When(epoch.has_validation_loss(), epoch.validation_loss()),
+         When(epoch.has_validation_accuracy(), epoch.validation_accuracy())});
+  }
+  return history;
+}
+
+absl::StatusOr<Curve> CurveOf(const MetricHistory& history, const std::string& name) {
   const Metric* const metric = Find(name);
   if (metric == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("no metric '", name, "'; there are: ", absl::StrJoin(MetricNames(), ", ")));
   }
   Curve curve{name, {}};
-  for (const MetricPoint& point : points) {
-    const std::optional<double> value = metric->value(point);
-    if (value.has_value()) curve.points.emplace_back(point.step(), *value);
+  const auto add = [&](int64_t step, const Row& row) {
+    const std::optional<double> value = metric->value(row);
+    if (value.has_value()) curve.points.emplace_back(step, *value);
+  };
+  static const auto& kNoPoint = *new MetricPoint;
+  if (metric->evaluated) {
+    for (const Evaluation& evaluation : history.evaluations) {
+      add(evaluation.step, {kNoPoint, &evaluation});
+    }
+  } else {
+    for (const MetricPoint& point : history.points) add(point.step(), {point, nullptr});
   }
   return curve;
 }
 
-std::string MetricsJson(const std::string& job_id, const std::vector<MetricPoint>& points) {
+std::string MetricsJson(const std::string& job_id, const MetricHistory& history) {
   Json list = Json::array();
-  for (const MetricPoint& point : points) {
-    Json json = {{"step", point.step()},
-                 {"lineage", point.lineage()},
-                 {"time", services::TimeText(point.time())}};
-    for (const Metric& metric : Metrics()) {
-      const std::optional<double> value = metric.value(point);
-      json[metric.name] = value.has_value() ? Json(*value) : Json(nullptr);
-    }
+  for (const Row& row : RowsOf(history)) {
+    Json json = {{"step", row.point.step()},
+                 {"lineage", row.point.lineage()},
+                 {"time", services::TimeText(row.point.time())}};
+    for (const Metric& metric : Metrics()) json[metric.name] = JsonOf(metric.value(row));
     list.push_back(std::move(json));
   }
-  return services::Dump({{"job_id", job_id}, {"points", std::move(list)}});
+  Json evaluations = Json::array();
+  for (const Evaluation& evaluation : history.evaluations) {
+    evaluations.push_back({{"epoch", evaluation.epoch},
+                           {"step", evaluation.step},
+                           {"validation_loss", JsonOf(evaluation.loss)},
+                           {"validation_accuracy", JsonOf(evaluation.accuracy)}});
+  }
+  return services::Dump(
+      {{"job_id", job_id}, {"points", std::move(list)}, {"evaluations", std::move(evaluations)}});
 }
 
-std::string MetricsCsv(const std::vector<MetricPoint>& points,
-                       const std::vector<std::string>& names) {
+std::string MetricsCsv(const MetricHistory& history, const std::vector<std::string>& names) {
   std::string out = absl::StrCat("step,time,", absl::StrJoin(names, ","), "\n");
-  for (const MetricPoint& point : points) {
-    absl::StrAppend(&out, point.step(), ",", services::TimeText(point.time()));
+  for (const Row& row : RowsOf(history)) {
+    absl::StrAppend(&out, row.point.step(), ",", services::TimeText(row.point.time()));
     for (const std::string& name : names) {
-      const std::optional<double> value = Find(name)->value(point);
+      const std::optional<double> value = Find(name)->value(row);
       absl::StrAppend(&out, ",", value.has_value() ? absl::StrFormat("%.9g", *value) : "");
     }
     out += "\n";
@@ -137,18 +199,19 @@ std::string MetricsCsv(const std::vector<MetricPoint>& points,
   return out;
 }
 
-std::string MetricsTable(const std::vector<MetricPoint>& points,
-                         const std::vector<std::string>& names, int width) {
+std::string MetricsTable(const MetricHistory& history, const std::vector<std::string>& names,
+                         int width) {
   std::vector<std::string> head = {"AT STEP", "TIME"};
   for (const std::string& name : names) head.push_back(Find(name)->head);
   TextTable table(head);
-  for (const MetricPoint& point : points) {
-    std::vector<std::string> row = {absl::StrCat(point.step()), services::TimeText(point.time())};
+  for (const Row& row : RowsOf(history)) {
+    std::vector<std::string> cells = {absl::StrCat(row.point.step()),
+                                      services::TimeText(row.point.time())};
     for (const std::string& name : names) {
-      const std::optional<double> value = Find(name)->value(point);
-      row.push_back(value.has_value() ? Short(*Find(name), *value) : "");
+      const std::optional<double> value = Find(name)->value(row);
+      cells.push_back(value.has_value() ? Short(*Find(name), *value) : "");
     }
-    table.Add(std::move(row));
+    table.Add(std::move(cells));
   }
   return table.Text(width);
 }

@@ -47,6 +47,29 @@ TEST(MetricHistoryTest, EverySecondPointGoesAndThenEverySecondReportIsTaken) {
   EXPECT_THAT(history.Thinned(0), SizeIs(4));
 }
 
+TEST(MetricHistoryTest, AsManyPointsAsWereAskedFor) {
+  MetricHistory history(/*max_points=*/100);
+  for (int step = 1; step <= 31; ++step) history.Add(Point(step, 0.5, 1, step));
+  for (int count = 1; count <= 31; ++count) {
+    const auto points = history.Thinned(count);
+    ASSERT_THAT(points, SizeIs(count));
+    EXPECT_EQ(points.back().step(), 31) << count;
+    int64_t steps = 0;
+    double total = 0;
+    for (int i = 0; i < count; ++i) {
+      const int64_t gap = points[i].step() - (i == 0 ? 0 : points[i - 1].step());
+      EXPECT_GE(gap, 31 / count) << count;
+      EXPECT_LE(gap, (31 + count - 1) / count) << count;
+      steps += points[i].breakdown().steps();
+      total += points[i].breakdown().total() * static_cast<double>(points[i].breakdown().steps());
+    }
+    EXPECT_EQ(steps, 31) << count;
+    EXPECT_NEAR(total, 31 * 32 / 2, 1e-9) << count;
+  }
+  EXPECT_THAT(history.Thinned(32), SizeIs(31));
+  EXPECT_THAT(history.points(), SizeIs(31));
+}
+
 TEST(MetricHistoryTest, ALongJobStaysBoundedEvenAndWhole) {
   MetricHistory history(/*max_points=*/2000);
   for (int64_t step = 1; step <= 100000; ++step) history.Add(Point(step, 1.0 / step, 2, 0.25));

@@ -79,9 +79,20 @@ void MetricHistory::Halve() {
 
 std::vector<MetricPoint> MetricHistory::Thinned(int max_points) const {
   if (max_points <= 0 || points_.size() <= static_cast<size_t>(max_points)) return points_;
-  MetricHistory thinned(*this);
-  thinned.Shrink(max_points);
-  return std::move(thinned.points_);
+  const auto count = static_cast<size_t>(max_points);
+  std::vector<MetricPoint> out;
+  out.reserve(count);
+  size_t next = 0;
+  for (size_t i = 1; i <= count; ++i) {
+    const size_t end = i * points_.size() / count;  // at least one point each, as there are more
+    out.push_back(points_[next]);
+    while (++next < end) {
+      MetricPoint point = points_[next];
+      TakeIn(out.back(), point);
+      out.back() = std::move(point);
+    }
+  }
+  return out;
 }
 
 std::vector<std::pair<int64_t, std::string>> MetricHistory::TakeChangedPages() {

@@ -34,7 +34,8 @@ class MetricHistory {
 
   // Steps grow.
   const std::vector<job::v1::MetricPoint>& points() const { return points_; }
-  // At most `max_points` of them, the newest included; 0: all.
+  // Exactly `max_points` of them, evenly over the points there are, the newest included; all where
+  // there are no more, and for 0.
   std::vector<job::v1::MetricPoint> Thinned(int max_points) const;
 
   // The pages that are not as they were at the last call, serialized; empty: gone.

@@ -52,6 +52,15 @@ class ServicesByHandTest(services.ServicesTest):
         types = [event['type'] for event in job['events']]
         self.assertEqual(types[0], 'Submitted')
         self.assertEqual(types[-1], 'Succeeded')
+        metrics = json.loads(self.ok('metrics', job_id, '-o', 'json').out)
+        self.assertEqual([(e['epoch'], e['step'], e['validation_accuracy']) for e in metrics['evaluations']],
+                         [(e['epoch'], 32 * e['epoch'], e['validation_accuracy']) for e in job['epochs']])
+        points = metrics['points']
+        self.assertEqual(points[-1]['validation_loss'], job['epochs'][-1]['validation_loss'])
+        for count in range(1, len(points) + 1):
+            some = json.loads(self.ok('metrics', job_id, '-o', 'json', '--points', str(count)).out)['points']
+            self.assertEqual((len(some), some[-1]['step']), (count, points[-1]['step']))
+        self.assertIn('VAL ACC', self.ok('metrics', job_id).out)
         text = self.ok('describe', job_id).out
         self.assertIn(f'Sha256      {job["weights_sha256"]}', text)
         self.assertIn('State       SUCCEEDED', text.splitlines()[-1])
