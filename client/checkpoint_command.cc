@@ -103,7 +103,7 @@ ExitCode Answer(const CheckpointOptions& options, Verb verb, JobClient& client,
                   : absl::StrCat("capstan: ", options.job_id, " has no checkpoint ", options.id,
                                  "; capstan checkpoint list ", options.job_id,
                                  " shows those that it has\n"));
-  return kExitNotFound;
+  return kExitUsage;
 }
 
 }  // namespace

@@ -521,10 +521,26 @@ TEST(ExitCodesTest, AreThoseOfTheInterface) {
   EXPECT_EQ(ExitCodeOf(common::v1::JOB_STATE_FAILED), 100);
   EXPECT_EQ(ExitCodeOf(common::v1::JOB_STATE_RUNNING), 101);
   EXPECT_EQ(ExitCodeOf(common::v1::JOB_STATE_CANCELLED), 103);
-  EXPECT_EQ(ExitCodeOf(absl::NotFoundError("")), 102);
+  // 102 is for jobs alone, and ReportJob's.
+  EXPECT_EQ(ExitCodeOf(absl::NotFoundError("no node w7")), 2);
+  EXPECT_EQ(kExitNotFound, 102);
+  EXPECT_EQ(kExitDifferent, 6);
   EXPECT_EQ(ExitCodeOf(absl::UnavailableError("")), 3);
   EXPECT_EQ(ExitCodeOf(absl::ResourceExhaustedError("")), 4);
   EXPECT_EQ(ExitCodeOf(absl::InvalidArgumentError("")), 2);
+}
+
+TEST(ExitCodesTest, AComparisonHasAnOwnOne) {
+  job::v1::Job job = RunningJob();
+  job.set_weights_sha256("ab");
+  job.set_samples_used(4000);
+  job::v1::Job other = job;
+  EXPECT_EQ(ExitCodeOfComparison(job, other), 0);
+  other.set_samples_used(3999);
+  EXPECT_EQ(ExitCodeOfComparison(job, other), 6);
+  other = job;
+  other.set_weights_sha256("cd");
+  EXPECT_EQ(ExitCodeOfComparison(job, other), 6);
 }
 
 TEST(OldRunsTest, OnlyRunsAreRemovedOldestFirst) {

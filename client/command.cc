@@ -91,13 +91,14 @@ ExitCode Report(const absl::Status& status, const Console& console) {
 ExitCode ReportJob(JobClient& client, const std::string& job_id, const absl::Status& status,
                    const Console& console) {
   if (!absl::IsNotFound(status)) return Report(status, console);
+  // Something else of a job that is there was not found.
+  if (client.Get(job_id).ok()) return Report(status, console);
   std::vector<std::string> ids;
   if (const auto jobs = client.Call(&JobClient::Stub::ListJobs, job::v1::ListJobsRequest());
       jobs.ok()) {
     for (const job::v1::Job& job : jobs->jobs()) ids.push_back(job.job_id());
   }
   const std::string near = training::spec::Nearest(job_id, ids);
-  if (near == job_id) return Report(status, console);  // something else of it was not found
   console.Err(absl::StrCat(
       "capstan: ", Printable(std::string(status.message())),
       near.empty() ? "; see capstan list" : absl::StrCat(" (did you mean '", near, "'?)"), "\n"));

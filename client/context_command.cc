@@ -42,7 +42,7 @@ std::string SecurityOf(const ConfigValues& values) {
 ExitCode UnknownContext(const std::string& name, const Contexts& contexts, const Console& console) {
   console.Err(
       absl::StrCat("capstan: no context '", Printable(name), "'; ", KnownContexts(contexts), "\n"));
-  return kExitNotFound;
+  return kExitUsage;
 }
 
 // Variables that go before what is stored, for whoever wonders why it does not count.
@@ -87,7 +87,7 @@ ExitCode ShowContext(const std::string& asked, const Contexts& contexts, const C
   const std::string& name = asked.empty() ? contexts.current : asked;
   if (name.empty()) {
     console.Err("capstan: no context is current; capstan context use NAME\n");
-    return kExitNotFound;
+    return kExitUsage;
   }
   const auto found = contexts.all.find(name);
   if (found == contexts.all.end()) return UnknownContext(name, contexts, console);

@@ -7,6 +7,7 @@ ExitCode ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kOk:
       return kExitDone;
     case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:  // a node, a checkpoint
       return kExitUsage;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
@@ -17,8 +18,6 @@ ExitCode ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kFailedPrecondition:
       return kExitRefused;
-    case absl::StatusCode::kNotFound:
-      return kExitNotFound;
     default:
       return kExitInternal;
   }

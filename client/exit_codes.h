@@ -14,14 +14,16 @@ enum ExitCode : int {
   kExitUnreachable = 3,  // coordinator unreachable or call timed out
   kExitRefused = 4,
   kExitFound = 5,          // doctor has found something that keeps jobs from training
+  kExitDifferent = 6,      // verify has come to other weights or samples
   kExitFailed = 100,       // job FAILED
   kExitNotFinished = 101,  // job not finished
-  kExitNotFound = 102,
+  kExitNotFound = 102,     // no such job
   kExitCancelled = 103,
   kExitInterrupted = 130,  // SIGINT before anything was started
 };
 
-// Of a call that did not go through.
+// Of a call that did not go through; one about a job goes through ReportJob, which alone knows
+// whether it is the job that was not found.
 ExitCode ExitCodeOf(const absl::Status& status);
 
 // Of a job, by its state: kExitNotFinished where it goes on.

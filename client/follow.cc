@@ -173,7 +173,7 @@ ExitCode FollowToTheEnd(JobClient& client, const std::string& job_id, const Foll
   if (console.json()) console.Out(JobJson(followed.job) + "\n");
   switch (followed.end) {
     case Followed::End::kError:
-      return Report(followed.error, console);
+      return ReportJob(client, job_id, followed.error, console);
     case Followed::End::kDetached:
       console.Note(absl::StrCat("detached: ", job_id, " goes on; capstan watch ", job_id,
                                 " looks at it again, capstan cancel ", job_id, " ends it\n"));

@@ -136,6 +136,15 @@ std::string ErrorLine(const JobPlaces& places, absl::string_view message) {
   return training::spec::FormatErrors(places.file, {{mark, std::string(message)}});
 }
 
+ExitCode ReportStorage(const absl::Status& status, const job::v1::JobSpec& spec,
+                       const JobPlaces& places, const Console& console) {
+  const bool given = spec.checkpoint().has_storage_path();
+  console.Err(ErrorLine(places, absl::StrCat(given ? "'checkpoint.storage_path' cannot be used: "
+                                                   : "the runs cannot be stored here: ",
+                                             status.message())));
+  return kExitUsage;
+}
+
 absl::StatusOr<job::v1::ResolvedSpec> ResolveHere(const job::v1::JobSpec& spec) {
   job::v1::JobSpec full = spec;
   training::spec::FillDefaults(full);

@@ -43,6 +43,10 @@ absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console&
 // a key in quotes, else "capstan: ...".
 std::string ErrorLine(const JobPlaces& places, absl::string_view message);
 
+// The same for a folder of runs that cannot be written, as `status` says; kExitUsage.
+ExitCode ReportStorage(const absl::Status& status, const job::v1::JobSpec& spec,
+                       const JobPlaces& places, const Console& console);
+
 // Names of the examples that are installed beside the program, sorted.
 std::vector<std::string> ExampleNames();
 

@@ -24,16 +24,13 @@ std::string EpochLine(const job::v1::Job& job, const common::v1::EpochRecord& ep
 // "PENDING  WaitingForSlots": state and reason, for a line where one of them changes.
 std::string StateLine(const job::v1::Job& job);
 
-// What stands at the bottom of a terminal while a job runs: one or two lines without a line feed at
-// the end. In a narrow one what matters least is left out: the bar, epoch, step; not the ETA.
-std::string LiveLines(const job::v1::Job& job, const ViewStyle& style);
 // What a job does that was asked to end, or to rest: its state where it is done, "CANCELLED", else
 // "cancelling" and "suspending: saves first".
 std::string CancelledText(common::v1::JobState state);
 std::string SuspendedText(common::v1::JobState state);
 
 // What stands at the bottom of a terminal while a job runs: one or two lines without a line feed at
-// the end.
+// the end. In a narrow one what matters least is left out: the bar, epoch, step; not the ETA.
 std::string LiveLines(const job::v1::Job& job, const ViewStyle& style);
 
 // "2 steps changed nothing, for loss or gradient was not finite".

@@ -132,7 +132,8 @@ ExitCode PrintLogs(JobClient& client, job::v1::StreamLogsRequest request,
   }
   if (!options.follow) return kExitDone;
   const auto job = client.Get(options.job_id);
-  return job.ok() ? ExitCodeOf(job->state()) : Report(job.status(), console);
+  return job.ok() ? ExitCodeOf(job->state())
+                  : ReportJob(client, options.job_id, job.status(), console);
 }
 
 ExitCode Logs(const LogsOptions& options, const Context& context) {

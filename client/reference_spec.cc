@@ -41,4 +41,11 @@ absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
   return spec;
 }
 
+ExitCode ExitCodeOfComparison(const job::v1::Job& job, const job::v1::Job& reference) {
+  return job.weights_sha256() == reference.weights_sha256() &&
+                 job.samples_used() == reference.samples_used()
+             ? kExitDone
+             : kExitDifferent;
+}
+
 }  // namespace capstan::client

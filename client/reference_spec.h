@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "capstan/job/v1/job_service.pb.h"
+#include "client/exit_codes.h"
 
 namespace capstan::client {
 
@@ -12,6 +13,10 @@ namespace capstan::client {
 // the spec decided the job's numbers (an order that changed its learning rate), or it is not
 // resolved.
 absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job);
+
+// What `verify` ends with: kExitDone where both came to the same weights and used the same number of
+// samples, else kExitDifferent.
+ExitCode ExitCodeOfComparison(const job::v1::Job& job, const job::v1::Job& reference);
 
 }  // namespace capstan::client
 

@@ -41,7 +41,7 @@ ExitCode PrintComparison(const job::v1::Job& job, const job::v1::Job& reference,
         job.job_id(), weights && samples ? ": verified, bit for bit\n"
                                          : ": NOT what one process makes of the same spec\n"));
   }
-  return weights && samples ? kExitDone : kExitInternal;
+  return ExitCodeOfComparison(job, reference);
 }
 
 ExitCode Verify(const job::v1::Job& job, const Console& console) {

@@ -156,7 +156,7 @@ ExitCode Launch(LaunchFlags flags, const Console& console) {
   }
   console.Note(training::spec::PlanText(*plan));
   if (absl::Status status = PrepareStorage(*spec, console); !status.ok()) {
-    return Report(status, console);
+    return ReportStorage(status, *spec, places, console);
   }
   // A failure here is none of a call: whatever its code.
   const auto failed = [&console](const absl::Status& status) {

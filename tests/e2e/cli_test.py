@@ -187,6 +187,22 @@ class CliTest(support.TestCase):
         self.assertEqual(run.code, 2, run)
         self.assertIn("bad.yaml:6:1: error: a tab stands before 'epochs'", run.err)
 
+    def test_a_folder_that_cannot_be_written_is_a_usage_error_with_its_key(self):
+        self.write('taken', 'a file')
+        job = self.write('job.yaml', json.dumps(support.job_spec(checkpoint={'storage_path': 'taken/x'}), indent=0))
+        run = self.capstan('run', job)
+        self.assertEqual(run.code, 2, run)
+        self.assertRegex(run.err, r"job\.yaml:\d+:\d+: error: 'checkpoint\.storage_path' cannot be used: mkdir .*/taken")
+        self.write('capstan-out', 'a file, too')
+        run = self.capstan('run', '-', stdin=json.dumps(support.job_spec()))
+        self.assertEqual(run.code, 2, run)
+        self.assertIn('capstan: the runs cannot be stored here: ', run.err)
+
+    def test_what_is_known_is_never_suggested(self):
+        run = self.capstan('validate', '--example', 'lenet', 'run')
+        self.assertEqual(run.code, 2, run)
+        self.assertNotIn('did you mean', run.err)
+
     def test_defaults_print_as_a_file_that_validates(self):
         run = self.capstan('validate', '--example', 'lenet', '--show-defaults')
         self.assertEqual(run.code, 0, run)

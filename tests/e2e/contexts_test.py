@@ -33,7 +33,7 @@ class ContextsTest(support.TestCase):
     def test_login_checks_and_stores_and_contexts_are_chosen(self):
         self.assertEqual(self.run_capstan('context', 'list').out, '')
         self.assertIn('capstan login ADDRESS', self.run_capstan('context', 'list').err)
-        self.run_capstan('context', 'show', code=102)
+        self.run_capstan('context', 'show', code=2)
 
         self.assertEqual(self.login().out, f'127.0.0.1  {self.cluster.address}\n')
         self.assertEqual(stat.S_IMODE(os.stat(self.contexts).st_mode), 0o600)
@@ -59,9 +59,9 @@ class ContextsTest(support.TestCase):
         self.assertIn('CAPSTAN_CONTEXT is set', self.run_capstan('context', 'use', 'prod', CAPSTAN_CONTEXT='x').err)
 
         self.assertEqual(self.run_capstan('context', 'delete', 'prod').out, 'prod  deleted\n')
-        self.run_capstan('context', 'use', 'prod', code=102)
-        self.run_capstan('context', 'delete', 'prod', code=102)
-        self.run_capstan('context', 'show', code=102)
+        self.run_capstan('context', 'use', 'prod', code=2)
+        self.run_capstan('context', 'delete', 'prod', code=2)
+        self.run_capstan('context', 'show', code=2)
         self.assertEqual([(c['name'], c['current']) for c in self.stored()], [('127.0.0.1', False)])
         os.chmod(self.contexts, 0o644)
         self.assertIn('mode 0644', self.run_capstan('list', code=2).err)

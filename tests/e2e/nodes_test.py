@@ -52,7 +52,7 @@ class NodesTest(services.ServicesTest):
         self.start()
         job_id = self.submit(SPEC)
         self.wait_for_step(job_id, 5)
-        self.assertEqual(self.capstan('node', 'drain', 'w7').code, 102)
+        self.assertEqual(self.capstan('node', 'drain', 'w7').code, 2)
         self.assertIn('gets no new work', self.ok('node', 'drain', 'w1').out)
         self.wait_until(lambda: self.node('w1')['state'] == 'DRAINED', 60, 'w1 without work')
         self.assertEqual(self.node('w1')['job_ids'], [])

@@ -40,7 +40,7 @@ class OrdersTest(services.ServicesTest):
         self.assertEqual(self.json('checkpoint', 'list', job_id), [])
         for verb in ('describe', 'verify'):
             early = self.capstan('checkpoint', verb, job_id)
-            self.assertEqual((early.code, early.out), (102, ''), early)
+            self.assertEqual((early.code, early.out), (2, ''), early)
             self.assertEqual(early.err, f'capstan: {job_id} has no checkpoint yet\n')
 
         # Each order says its number, and later the step at which it took effect.
@@ -87,7 +87,7 @@ class OrdersTest(services.ServicesTest):
         self.assertEqual(self.json('checkpoint', 'verify', job_id, newest['id']), newest)
         for verb in ('describe', 'verify'):
             run = self.capstan('checkpoint', verb, job_id, '9-9')
-            self.assertEqual(run.code, 102, run)
+            self.assertEqual(run.code, 2, run)
             self.assertEqual(run.err, f'capstan: {job_id} has no checkpoint 9-9; capstan checkpoint list {job_id} shows '
                              'those that it has\n')
             self.assertEqual(run.out, '')
@@ -186,7 +186,7 @@ class OrdersTest(services.ServicesTest):
         for args in (['checkpoint', 'export', f'{job_id}@{begin}'], ['checkpoint', 'delete', f'{job_id}@{begin}', '-y'],
                      ['submit', other]):
             run = self.capstan(*args)
-            self.assertEqual((run.code, run.out), (102, ''), run)
+            self.assertEqual((run.code, run.out), (2, ''), run)
             self.assertIn(f'{job_id} has no checkpoint of step {begin}; it has those of steps {", ".join(map(str, steps[:-1]))}', run.err)
         endless = self.submit(ENDLESS)
         self.wait_for_step(endless, 3)
@@ -258,7 +258,7 @@ class OrdersTest(services.ServicesTest):
         self.assertEqual(self.ok('log-level', 'error', '--node', 'w1').out, 'w1  error\n')
         self.assertEqual(self.json('log-level', 'error'), {'node': '', 'level': 'error'})
         self.assertEqual(self.ok('log-level', 'info').out, 'coordinator  info\n')
-        self.assertEqual(self.capstan('log-level', 'debug', '--node', 'nobody').code, 102)
+        self.assertEqual(self.capstan('log-level', 'debug', '--node', 'nobody').code, 2)
 
         self.ok('cancel', job_id)
         text, as_json = [follower.communicate(timeout=60)[0].splitlines() for follower in followers]

@@ -235,7 +235,7 @@ class ServicesByHandTest(services.ServicesTest):
 
         self.assertEqual(self.ok('log-level', 'debug').out, 'coordinator  debug\n')
         self.assertEqual(self.ok('log-level', '--node', 'w0', 'error').out, 'w0  error\n')
-        self.assertEqual(self.capstan('log-level', '--node', 'w9', 'error').code, 102)
+        self.assertEqual(self.capstan('log-level', '--node', 'w9', 'error').code, 2)
 
     def test_cancel_in_every_state_leaves_no_process(self):
         self.start(workers=1)

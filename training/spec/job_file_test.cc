@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "training/codec/local_uri.h"
 #include "training/graph/models.h"
+#include "training/spec/nearest.h"
 #include "training/spec/validate.h"
 #include "training/spec/yaml_tree.h"
 
@@ -105,6 +106,9 @@ TEST(JobFileTest, OfSeveralKeysTheNearestIsSuggested) {
   EXPECT_THAT(says("beta1x"), HasSubstr("(did you mean 'beta1'?)"));  // beta2 is two letters away
   EXPECT_THAT(says("beta2x"), HasSubstr("(did you mean 'beta2'?)"));
   EXPECT_THAT(says("beta"), HasSubstr("(did you mean 'beta1'?)"));  // of two as near the first
+  // Not the word itself, whatever is wrong with it.
+  EXPECT_EQ(Nearest("beta1", {"beta2", "beta1"}), "");
+  EXPECT_EQ(Nearest("beta1x", {"beta2", "beta1"}), "beta1");
   // Not one of which no letter is left.
   EXPECT_THAT(Errors("model: {graph: {nodes: [{zz: 1}]}}\n"),
               HasSubstr("unknown field 'model.graph.nodes[0].zz'\n"));

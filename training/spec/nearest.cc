@@ -26,6 +26,7 @@ std::string Nearest(absl::string_view word, const std::vector<std::string>& name
   std::string best;
   int best_distance = 3;
   for (const std::string& name : names) {
+    if (name == word) return "";
     const int distance = EditDistance(word.substr(0, 100), name);
     if (distance < best_distance && distance < static_cast<int>(name.size())) {
       best = name;

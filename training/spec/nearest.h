@@ -10,7 +10,8 @@
 namespace capstan::training::spec {
 
 // The name at the smallest edit distance (Levenshtein 1966) from `word`, if that is at most 2 and
-// less than the name's length; the first of equals. "" where none is near.
+// less than the name's length; the first of equals. "" where none is near, and where `word` is one
+// of them: what is wrong with it is something else.
 std::string Nearest(absl::string_view word, const std::vector<std::string>& names);
 
 }  // namespace capstan::training::spec
