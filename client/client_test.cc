@@ -23,7 +23,6 @@
 #include "client/job_source.h"
 #include "client/job_view.h"
 #include "client/log_text.h"
-#include "client/old_runs.h"
 #include "client/reference_spec.h"
 #include "client/text_table.h"
 #include "services/clock/clock.h"
@@ -541,30 +540,6 @@ TEST(ExitCodesTest, AComparisonHasAnOwnOne) {
   other = job;
   other.set_weights_sha256("cd");
   EXPECT_EQ(ExitCodeOfComparison(job, other), 6);
-}
-
-TEST(OldRunsTest, OnlyRunsAreRemovedOldestFirst) {
-  namespace fs = std::filesystem;
-  std::string pattern = (fs::temp_directory_path() / "capstan-runs-XXXXXX").string();
-  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-  const fs::path root = pattern;
-  const auto now = fs::file_time_type::clock::now();
-  for (int i = 0; i < 4; ++i) {
-    const fs::path run = root / ("run" + std::to_string(i));
-    fs::create_directories(run);
-    std::ofstream(run / "metrics.jsonl") << "{}\n";
-    fs::last_write_time(run, now - std::chrono::hours(10 - i));
-  }
-  fs::create_directories(root / "mine");
-  std::ofstream(root / "notes.txt") << "keep";
-  const auto removed = RemoveOldRuns(root.string(), 2);
-  ASSERT_TRUE(removed.ok()) << removed.status();
-  EXPECT_THAT(*removed, ElementsAre("run1", "run0"));
-  EXPECT_TRUE(fs::exists(root / "run3"));
-  EXPECT_TRUE(fs::exists(root / "mine"));
-  EXPECT_TRUE(fs::exists(root / "notes.txt"));
-  EXPECT_TRUE(RemoveOldRuns((root / "absent").string(), 1)->empty());
-  fs::remove_all(root);
 }
 
 TEST(CheckpointNameTest, AJobAndPerhapsItsStep) {

@@ -43,8 +43,10 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
   };
 
   std::vector<std::string> args = common("c");
-  args.insert(args.end(), {"--state-dir", cluster->folder_ + "/state", "--data-root", "file:///",
-                           "--checkpoint-root", "file:///", "--heartbeat", "200ms",
+  const std::string state =
+      options.state_dir.empty() ? cluster->folder_ + "/state" : options.state_dir;
+  args.insert(args.end(), {"--state-dir", state, "--data-root", "file:///", "--checkpoint-root",
+                           "file:///", "--heartbeat", "200ms", "--only-job", options.job_id,
                            "--expect-nodes", absl::StrCat(options.workers + options.shards)});
   if (absl::Status status = cluster->Spawn("coordinator", "capstan_coordinator", args);
       !status.ok())

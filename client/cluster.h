@@ -22,7 +22,9 @@ struct ClusterOptions {
   int workers = 1;
   bool cpus_alone = false;  // a job for CPUs needs no search for cards
   int shards = 0;
-  bool echo = false;  // every line of the services to stderr
+  bool echo = false;      // every line of the services to stderr
+  std::string job_id;     // of the one job that they are for
+  std::string state_dir;  // of the coordinator, absolute; empty: in the private folder
 };
 
 // The services end with this object, and with this process however it ends. Thread-safe.

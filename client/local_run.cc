@@ -4,16 +4,21 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/coordinator_address.h"
 #include "client/job_json.h"
 #include "client/job_view.h"
-#include "client/old_runs.h"
+#include "client/run_folder.h"
 #include "services/files/files.h"
 #include "training/codec/local_uri.h"
 
 namespace capstan::client {
+namespace {
+
+constexpr size_t kManyRuns = 20;
+
+}  // namespace
 
 absl::Status PrepareStorage(job::v1::JobSpec& spec, const Console& console) {
   const bool given = spec.checkpoint().has_storage_path();
@@ -23,25 +28,52 @@ absl::Status PrepareStorage(job::v1::JobSpec& spec, const Console& console) {
             : (std::filesystem::current_path(error) / kDefaultRunsFolder).string();
   if (absl::Status status = services::EnsureDir(path); !status.ok()) return status;
   if (!given) {
-    const auto removed = RemoveOldRuns(path, kKeptRuns - 1);
-    if (!removed.ok()) return removed.status();
-    if (!removed->empty()) {
-      console.Note(absl::StrCat("removed ", absl::StrJoin(*removed, ", "), ": the last ", kKeptRuns,
-                                " runs are kept in ", kDefaultRunsFolder, "\n"));
+    const absl::StatusOr<std::vector<FoundRun>> runs = FindRuns(path);
+    if (!runs.ok()) return runs.status();
+    if (runs->size() >= kManyRuns) {
+      console.Note(absl::StrCat(kDefaultRunsFolder, " holds ", runs->size(),
+                                " runs; capstan clean --keep N removes all but the last N\n"));
     }
   }
   spec.mutable_checkpoint()->set_storage_path("file://" + path);
   return absl::OkStatus();
 }
 
-absl::StatusOr<LocalRun> StartLocalRun(const job::v1::JobSpec& spec,
-                                       const job::v1::ResolvedSpec& plan, const Console& console) {
+absl::StatusOr<RunPlace> MakeRunPlace(const job::v1::JobSpec& spec, const Console& console) {
+  const std::string storage = *training::LocalPath(spec.checkpoint().storage_path());
+  absl::StatusOr<std::string> id = MakeRunFolder(storage, spec.name());
+  if (!id.ok()) return id.status();
+  RunPlace place{*id, absl::StrCat(storage, "/", *id), ""};
+  absl::StatusOr<std::string> state = MakeRunState(place.folder);
+  if (!state.ok()) {
+    RemoveRunPlace(place);
+    return state.status();
+  }
+  place.state_dir = *std::move(state);
+  if (place.state_dir.empty()) {
+    console.Note(absl::StrCat(storage,
+                              ": its file system has no locks, so this run cannot be "
+                              "resumed or looked at once it has ended\n"));
+  }
+  return place;
+}
+
+void RemoveRunPlace(const RunPlace& place) {
+  std::error_code ignored;  // an empty folder that stays does no harm
+  std::filesystem::remove_all(place.folder, ignored);
+}
+
+absl::StatusOr<LocalRun> StartServices(const RunPlace& place, const job::v1::ResolvedSpec& plan,
+                                       const Console& console) {
   ClusterOptions options;
   options.workers = plan.num_workers();
   options.cpus_alone = plan.spec().resources().device() == "cpu";
   options.shards = plan.num_shards();
   options.echo = console.verbose;
+  options.job_id = place.job_id;
+  options.state_dir = place.state_dir;
   LocalRun run;
+  run.job_id = place.job_id;
   absl::StatusOr<std::unique_ptr<LocalCluster>> cluster = LocalCluster::Start(options);
   if (!cluster.ok()) {
     // Whatever its code: no call was refused, this machine cannot start them.
@@ -54,15 +86,27 @@ absl::StatusOr<LocalRun> StartLocalRun(const job::v1::JobSpec& spec,
   absl::StatusOr<std::unique_ptr<JobClient>> client = JobClient::Connect(connection);
   if (!client.ok()) return client.status();
   run.client = *std::move(client);
+  return run;
+}
+
+absl::StatusOr<LocalRun> StartLocalRun(const job::v1::JobSpec& spec,
+                                       const job::v1::ResolvedSpec& plan, const Console& console) {
+  const absl::StatusOr<RunPlace> place = MakeRunPlace(spec, console);
+  if (!place.ok()) return place.status();
+  // After the services, which write into it.
+  absl::Cleanup remove = [&place] { RemoveRunPlace(*place); };
+  absl::StatusOr<LocalRun> run = StartServices(*place, plan, console);
+  if (!run.ok()) return run;
   job::v1::SubmitJobRequest request;
   request.set_request_id(NewRequestId());
   *request.mutable_spec() = spec;
-  const auto answer = run.client->Call(&JobClient::Stub::SubmitJob, request);
+  const auto answer = run->client->Call(&JobClient::Stub::SubmitJob, request);
   if (!answer.ok()) {
-    if (absl::Status health = run.cluster->Health(); !health.ok()) return health;
-    return answer.status();
+    const absl::Status health = run->cluster->Health();
+    run->cluster.reset();
+    return health.ok() ? answer.status() : health;
   }
-  run.job_id = answer->job_id();
+  std::move(remove).Cancel();
   return run;
 }
 

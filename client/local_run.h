@@ -13,8 +13,20 @@
 
 namespace capstan::client {
 
-// Gives a job without a storage path ./capstan-out, where old runs make room, and makes the folder.
+// Gives a job without a storage path ./capstan-out, and makes the folder. Nothing in it is removed; a
+// person is told where it holds many runs.
 absl::Status PrepareStorage(job::v1::JobSpec& spec, const Console& console);
+
+// Where a run and what its coordinator knows of it come to lie.
+struct RunPlace {
+  std::string job_id;
+  std::string folder;     // <storage_path>/<job_id>
+  std::string state_dir;  // in it; empty: its file system has no locks, and the person was told
+};
+// For a job with an absolute storage_path that is there.
+absl::StatusOr<RunPlace> MakeRunPlace(const job::v1::JobSpec& spec, const Console& console);
+// Of a run that never had a job.
+void RemoveRunPlace(const RunPlace& place);
 
 // The services, and the job that was submitted to them. They end with this object.
 struct LocalRun {
@@ -23,8 +35,14 @@ struct LocalRun {
   std::string job_id;
 };
 
-// Starts as many services as `plan` needs and submits `spec`, which has an absolute storage_path.
-// Internal: a service could not be started, or ended; other codes are those of SubmitJob.
+// Starts as many services as `plan` needs, for the job at `place`; nothing is submitted. Internal: a
+// service could not be started.
+absl::StatusOr<LocalRun> StartServices(const RunPlace& place, const job::v1::ResolvedSpec& plan,
+                                       const Console& console);
+
+// The same for a new job: submits `spec`, which has an absolute storage_path.
+// Internal: a service could not be started, or ended; other codes are those of SubmitJob. A job that was
+// not taken leaves no folder.
 absl::StatusOr<LocalRun> StartLocalRun(const job::v1::JobSpec& spec,
                                        const job::v1::ResolvedSpec& plan, const Console& console);
 

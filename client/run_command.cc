@@ -1,6 +1,7 @@
 // `capstan run`: coordinator, shards and workers in this process tree, one job, its progress and
 // its result; and `capstan clean`.
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -8,7 +9,7 @@
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/local_run.h"
-#include "client/old_runs.h"
+#include "client/run_folder.h"
 #include "services/server/signals.h"
 #include "training/spec/resolve.h"
 
@@ -45,12 +46,28 @@ ExitCode Run(const JobSource& source, const Console& console) {
   return ReportOwnJob(*run->client, run->job_id, followed, console);
 }
 
-// `capstan clean`: removes the runs under ./capstan-out, all but the newest `keep`.
-ExitCode Clean(int keep, const Console& console) {
-  const auto removed = RemoveOldRuns(kDefaultRunsFolder, keep);
+struct CleanOptions {
+  std::optional<int> keep;
+  bool yes = false;
+};
+
+// `capstan clean`: removes runs under ./capstan-out, and nothing unless it is told what.
+ExitCode Clean(const CleanOptions& options, const Console& console) {
+  if (!options.keep.has_value() && !options.yes) {
+    const auto runs = FindRuns(kDefaultRunsFolder);
+    if (!runs.ok()) return Report(runs.status(), console);
+    console.Err(absl::StrCat("capstan: clean removes runs for good: say --keep N, or -y for all ",
+                             runs->size(), " in ", kDefaultRunsFolder, "; nothing was removed\n"));
+    return kExitUsage;
+  }
+  const auto removed = RemoveOldRuns(kDefaultRunsFolder, options.keep.value_or(0));
   if (!removed.ok()) return Report(removed.status(), console);
-  console.Out(absl::StrCat("removed ", removed->size(), removed->size() == 1 ? " run" : " runs",
-                           " from ", kDefaultRunsFolder, "\n"));
+  for (const std::string& run : removed->live) {
+    console.Note(absl::StrCat(kDefaultRunsFolder, "/", run, " stays: it trains\n"));
+  }
+  const size_t count = removed->removed.size();
+  console.Out(absl::StrCat("removed ", count, count == 1 ? " run" : " runs", " from ",
+                           kDefaultRunsFolder, "\n"));
   return kExitDone;
 }
 
@@ -63,11 +80,12 @@ void AddRun(Command parent, Action& slot) {
   AddJobSource(run, *source);
   CarryOut(run, slot, {Output::kTable, Output::kJson},
            [source](const Context& context) { return Run(*source, context.console); });
-  const auto keep = std::make_shared<int>(0);
-  Command clean = parent.Sub("clean", "remove old runs from ./capstan-out");
-  clean.Add("--keep", *keep, "how many of the newest stay, default 0").Between(0, 1000000);
+  const auto options = std::make_shared<CleanOptions>();
+  Command clean = parent.Sub("clean", "remove runs from ./capstan-out; one that trains stays");
+  clean.Add("--keep", options->keep, "all but so many of the newest").Between(0, 1000000);
+  clean.AddSwitch("-y,--yes", options->yes, "all of them, where --keep is not given");
   CarryOut(clean, slot, {Output::kTable},
-           [keep](const Context& context) { return Clean(*keep, context.console); });
+           [options](const Context& context) { return Clean(*options, context.console); });
 }
 
 }  // namespace capstan::client

@@ -1,10 +1,25 @@
 #include "coordinator/config.h"
 
+#include <algorithm>
 #include <limits>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace capstan::coordinator {
+namespace {
+
+constexpr size_t kMaxOnlyJobBytes = 127;
+
+// What an id may look like: it becomes the name of a folder.
+bool IsJobId(absl::string_view id) {
+  return id.size() <= kMaxOnlyJobBytes && absl::ascii_islower(static_cast<unsigned char>(id[0])) &&
+         std::all_of(id.begin(), id.end(), [](unsigned char c) {
+           return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
+         });
+}
+
+}  // namespace
 
 std::optional<int> ParseConfig(int argc, const char* const* argv, Config& config) {
   services::FlagSet flags("capstan_coordinator", "Admits, places and watches training jobs.");
@@ -28,6 +43,10 @@ std::optional<int> ParseConfig(int argc, const char* const* argv, Config& config
                "so many come and no more: a job that they could not carry fails at once; 0: any "
                "number may come",
                0, 10000);
+  flags.AddString(
+      "only-job", config.only_job, "ID",
+      "the id of the one job that is taken, whose services end with this one, as capstan "
+      "run has it");
   return flags.Parse(argc, argv);
 }
 
@@ -37,6 +56,11 @@ absl::Status CheckConfig(const Config& config) {
     return absl::InvalidArgumentError(absl::StrCat("--heartbeat: want at most half of --lease (",
                                                    absl::FormatDuration(config.lease), "), got ",
                                                    absl::FormatDuration(config.heartbeat)));
+  }
+  if (!config.only_job.empty() && !IsJobId(config.only_job)) {
+    return absl::InvalidArgumentError(absl::StrCat("--only-job: want [a-z][a-z0-9-]{0,",
+                                                   kMaxOnlyJobBytes - 1, "}, got '",
+                                                   config.only_job, "'"));
   }
   if (!config.common.admin_socket.empty()) {
     return absl::UnimplementedError("--admin-socket: is not supported in this version");

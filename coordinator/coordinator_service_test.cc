@@ -951,6 +951,11 @@ TEST(StartTest, BadSettingsAreNamed) {
   EXPECT_THAT(std::string(CoordinatorServer::Start(config, [] {}).status().message()),
               HasSubstr("--data-root"));
   config.data_roots.clear();
+  for (const char* id : {"a/b", "../x", "1-20", "A"}) {
+    config.only_job = id;
+    EXPECT_THAT(std::string(CheckConfig(config).message()), HasSubstr("--only-job"));
+  }
+  config.only_job.clear();
   config.state_dir = "/dev/null/x";
   EXPECT_FALSE(CoordinatorServer::Start(config, [] {}).ok());
   config.common.admin_socket = dir + "/a.sock";

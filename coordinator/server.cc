@@ -30,6 +30,7 @@ uint64_t RandomSeed() {
   return (static_cast<uint64_t>(device()) << 32) | device();
 }
 
+constexpr int64_t kReserveBytesOfOneJob = int64_t{1} << 20;
 constexpr absl::Duration kSaveKeysEvery = absl::Seconds(5);
 constexpr char kStateDiskHealth[] = "state-disk";  // NOT_SERVING while that disk is full
 
@@ -41,6 +42,7 @@ core::CoreOptions MakeCoreOptions(const Config& config, const std::string& state
   // Whoever goes on with what is left of a journal has said that the rest may end.
   if (config.accept_journal >= 0) options.unknown_jobs_spared = absl::ZeroDuration();
   options.expected_nodes = static_cast<int>(config.expected_nodes);
+  options.only_job = config.only_job;
   options.storage_root = absl::StrCat(state_dir, "/checkpoints");
   options.seed = RandomSeed();
   options.files_key = [keys](const std::string& job_id, const core::FileHolder& holder) {
@@ -127,6 +129,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   absl::StatusOr<PathPolicy> policy = PathPolicy::Create(config.data_roots, checkpoint_roots);
   if (!policy.ok()) return policy.status();
   JournalOptions journal_options;
+  // It is one folder of many on a person's disk, and holds little.
+  if (!config.only_job.empty()) journal_options.reserve_bytes = kReserveBytesOfOneJob;
   if (config.accept_journal >= 0) journal_options.accept_commits = config.accept_journal;
   absl::StatusOr<std::unique_ptr<SqliteJournal>> journal =
       SqliteJournal::Open(*state_dir, journal_options);

@@ -45,6 +45,8 @@ std::string BundleText(const NodeBundle& bundle) {
                {"tokens", bundle.tokens},
                {"workers_of_host", bundle.workers_of_host},
                {"nodes", bundle.nodes},
+               {"job_id", bundle.job_id},
+               {"state_dir", bundle.state_dir},
                {"env", bundle.env}})
       .dump(-1, ' ', false, Json::error_handler_t::replace);  // an address is what a host says
 }
@@ -83,6 +85,8 @@ absl::StatusOr<NodeBundle> ParseBundle(absl::string_view text) {
     take("tokens", bundle.tokens);
     take("workers_of_host", bundle.workers_of_host);
     take("nodes", bundle.nodes);
+    take("job_id", bundle.job_id);
+    take("state_dir", bundle.state_dir);
     take("env", bundle.env);
   } catch (const Json::exception&) {
     return absl::InvalidArgumentError(

@@ -30,6 +30,8 @@ struct NodeBundle {
   std::string tokens;            // tokens.json of those who may call it
   int workers_of_host = 1;       // who share the host's cores
   int nodes = 1;                 // shards and workers of the launch: no other ones will come
+  std::string job_id;            // of the coordinator: the one job of the launch
+  std::string state_dir;         // of the coordinator; empty: in `folder`
   std::vector<std::string> env;  // NAME=VALUE for the service
 };
 

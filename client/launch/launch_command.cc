@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -167,6 +168,13 @@ ExitCode Launch(LaunchFlags flags, const Console& console) {
   if (absl::Status status = Sync(flags.options, *spec); !status.ok()) return failed(status);
   if (signal.WaitFor(absl::ZeroDuration())) return kExitInterrupted;
 
+  const absl::StatusOr<RunPlace> place = MakeRunPlace(*spec, console);
+  if (!place.ok()) return Report(place.status(), console);
+  flags.options.job_id = place->job_id;
+  flags.options.state_dir = place->state_dir;
+  // After the services, which write into it: a launch without a job leaves no folder.
+  absl::Cleanup remove = [&place] { RemoveRunPlace(*place); };
+
   // The lines of the services run below each other, so nothing is drawn over again.
   Console lines = console;
   lines.one_terminal = false;
@@ -184,6 +192,7 @@ ExitCode Launch(LaunchFlags flags, const Console& console) {
   *request.mutable_spec() = *spec;
   const auto answer = (*client)->Call(&JobClient::Stub::SubmitJob, request);
   if (!answer.ok()) return Report(answer.status(), console);
+  std::move(remove).Cancel();
   lines.Note(absl::StrCat(answer->job_id(), "\n"));
   FollowOptions follow;
   follow.show = FollowOptions::Show::kEpochs;

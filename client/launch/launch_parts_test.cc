@@ -36,6 +36,8 @@ NodeBundle SomeBundle() {
   bundle.key = "secret";
   bundle.token = "capstan_token";
   bundle.workers_of_host = 3;
+  bundle.job_id = "lenet-x3n9k4";
+  bundle.state_dir = "/out/lenet-x3n9k4/state";
   bundle.env = {"A=b c"};
   return bundle;
 }

@@ -157,6 +157,8 @@ absl::Status LaunchedCluster::StartCoordinator() {
         bundle.name = "c";
         bundle.folder = folder_;
         bundle.address = *address;
+        bundle.job_id = options_.job_id;
+        bundle.state_dir = options_.state_dir;
       } else if (i < size_.shards) {
         bundle.role = Role::kParamStore;
         bundle.name = absl::StrCat("s", i);

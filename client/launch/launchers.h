@@ -29,6 +29,8 @@ struct LaunchOptions {
   std::string shared_dir;                  // --shared-dir: absolute; of sge and yarn
   std::string resource_manager;            // --resource-manager: http://HOST:PORT; of yarn
   std::string program;                     // of `capstan` on the hosts
+  std::string job_id;     // of the one job, and where its coordinator has its state;
+  std::string state_dir;  // empty: in a private folder
 };
 
 // Hosts of a -H: names with commas between them, or a file with one a line ('#' begins a comment,

@@ -210,9 +210,11 @@ class Node {
              "--tls-key", security->tls_key, "--tls-ca",   security->tls_ca};
     if (!Given("CAPSTAN_HTTP")) args_.insert(args_.end(), {"--http", "off"});
     if (role_ == services::Role::kCoordinator) {
-      args_.insert(args_.end(), {"--state-dir", folder_ + "/state", "--data-root", "file:///",
-                                 "--checkpoint-root", "file:///", "--tokens", security->tokens,
-                                 "--expect-nodes", absl::StrCat(bundle.nodes)});
+      const std::string state = bundle.state_dir.empty() ? folder_ + "/state" : bundle.state_dir;
+      args_.insert(args_.end(),
+                   {"--state-dir", state, "--data-root", "file:///", "--checkpoint-root",
+                    "file:///", "--tokens", security->tokens, "--only-job", bundle.job_id,
+                    "--expect-nodes", absl::StrCat(bundle.nodes)});
       return absl::OkStatus();
     }
     args_.insert(args_.end(), {"--coordinator", bundle.coordinator, "--node", bundle.name,

@@ -194,6 +194,7 @@ void CoordinatorCore::Handle(const Tick&) {
 }
 
 std::string CoordinatorCore::NewJobId(const std::string& name) {
+  if (!options_.only_job.empty()) return options_.only_job;
   static constexpr char kLetters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
   // So many that no id comes again: the folder of a job that we forgot is still somebody's result.
   constexpr int kRandomLetters = 6;
@@ -227,6 +228,10 @@ absl::Status CoordinatorCore::Admit(const Submit& submit, job::v1::SubmitJobResp
     response->set_job_id(known->second);
     response->set_existed(true);
     return absl::OkStatus();
+  }
+  if (!options_.only_job.empty() && !jobs_.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this coordinator takes job ", options_.only_job, " alone"));
   }
   status = options_.validate(submit.spec);
   if (!status.ok()) return status;

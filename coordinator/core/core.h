@@ -318,6 +318,7 @@ inline constexpr char kInternalError[] = "InternalError";
 inline constexpr char kShardLeft[] = "ShardLeft";
 // The condition of a job whose last checkpoint could not be written.
 inline constexpr char kCheckpointDegraded[] = "CHECKPOINT_DEGRADED";
+inline constexpr char kInterrupted[] = "Interrupted";  // SUSPENDED by the end of all its services
 
 // limits.active_deadline; InfiniteDuration: none.
 absl::Duration DeadlineOf(const JobRecord& job);

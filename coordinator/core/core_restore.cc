@@ -21,6 +21,7 @@ absl::Status CoordinatorCore::Restore(const DurableState& state, absl::Duration 
   for (const std::string& name : state.drained) nodes_.SetDrained(name, true);
   // They may still live, and come back with the number that they have.
   for (const auto& entry : state.nodes) {
+    if (!options_.only_job.empty()) break;  // these ended with the coordinator before this one
     nodes_.AddAbsent(entry.second.reg, entry.second.incarnation, now, wall);
   }
   std::vector<JobRecord*> ended;
@@ -225,8 +226,18 @@ void CoordinatorCore::Handle(const Restored& restored) {
   }
 }
 
-// What is known of its gang, and then what follows from that.
+// What is known of its gang, and then what follows from that. The gang of an only job has ended with the
+// coordinator: that is no loss of its own, so it costs no restart.
 void CoordinatorCore::GoOn(JobRecord& job) {
+  if (!options_.only_job.empty() && !job.resting() && !job.cancel_asked) {
+    const SavedManifest* last = job.LastManifest();
+    Rest(job, common::v1::JOB_STATE_SUSPENDED, kInterrupted,
+         absl::StrCat("its services ended before it did; it goes on from ",
+                      last == nullptr ? std::string("the initial weights")
+                                      : absl::StrCat("checkpoint ", last->saved.id())));
+    Advance(job);
+    return;
+  }
   for (Rank& rank : job.ranks) {
     if (nodes_.FindIncarnation(rank.node, rank.incarnation) == nullptr) {
       LoseRank(job, rank, {.why = "its service is not known any more"});

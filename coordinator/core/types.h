@@ -332,6 +332,10 @@ struct CoreOptions {
   // Whether a path lies under a data root of the coordinator, by its name; null: all do. Pure.
   std::function<bool(const std::string& path)> is_data;
 
+  // The id of the one job that this coordinator takes; empty: it takes any. Its services end with the
+  // coordinator, as in `capstan run`: Restore knows no node, and a job that had a gang is SUSPENDED.
+  std::string only_job;
+
   std::string storage_root;  // absolute folder, where a spec names none
   uint64_t seed = 0;         // of the random letters in job ids
 

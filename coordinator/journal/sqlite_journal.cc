@@ -121,8 +121,8 @@ class SqliteJournal::Row {
   int size_ = 0;
 };
 
-SqliteJournal::SqliteJournal(std::string path, int lock_fd)
-    : path_(std::move(path)), lock_fd_(lock_fd) {}
+SqliteJournal::SqliteJournal(std::string path, int lock_fd, int64_t reserve_bytes)
+    : path_(std::move(path)), lock_fd_(lock_fd), reserve_bytes_(reserve_bytes) {}
 
 SqliteJournal::~SqliteJournal() {
   for (sqlite3_stmt* statement : statements_) sqlite3_finalize(statement);
@@ -135,7 +135,7 @@ absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(const std::st
   const absl::StatusOr<int> lock = LockFolder(folder);
   if (!lock.ok()) return lock.status();
   std::unique_ptr<SqliteJournal> journal(
-      new SqliteJournal(absl::StrCat(folder, "/journal.db"), *lock));
+      new SqliteJournal(absl::StrCat(folder, "/journal.db"), *lock, options.reserve_bytes));
   const absl::Status status = journal->OpenDatabase(options);
   if (!status.ok()) return status;
   journal->KeepCheckpoints(true);
@@ -568,7 +568,7 @@ void SqliteJournal::TakeReserve() {
   if (::statvfs(folder().c_str(), &disk) != 0) return;
   const int64_t block = static_cast<int64_t>(disk.f_frsize);
   const int64_t size =
-      std::min(kReserveBytes, static_cast<int64_t>(disk.f_blocks) * block / kReserveShare);
+      std::min(reserve_bytes_, static_cast<int64_t>(disk.f_blocks) * block / kReserveShare);
   struct stat there = {};
   if (::stat(path.c_str(), &there) == 0 && there.st_size == size &&
       int64_t{there.st_blocks} * 512 >= size) {

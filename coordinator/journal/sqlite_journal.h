@@ -30,7 +30,7 @@ struct sqlite3_stmt;
 namespace capstan::coordinator {
 
 inline constexpr int kJournalSchema = 3;
-inline constexpr int64_t kReserveBytes = int64_t{16} << 20;  // less on a disk below 256 MiB: 1/16
+inline constexpr int64_t kReserveBytes = int64_t{16} << 20;
 
 struct JournalOptions {
   // Go on with a journal that lacks commits, or whose journal.mark is missing, damaged or another
@@ -38,6 +38,8 @@ struct JournalOptions {
   std::optional<int64_t> accept_commits;
   // The folder that the journal was copied from, for errors that speak of it; empty: it is no copy.
   std::string copy_of;
+  // Of `journal.reserve`; less on a small disk: a 16th of it at most.
+  int64_t reserve_bytes = kReserveBytes;
 };
 
 // One thread at a time.
@@ -69,7 +71,7 @@ class SqliteJournal final : public core::Journal {
 
  private:
   friend class JournalCopy;
-  SqliteJournal(std::string path, int lock_fd);
+  SqliteJournal(std::string path, int lock_fd, int64_t reserve_bytes);
   absl::Status OpenDatabase(const JournalOptions& options);
   absl::Status CheckDatabase(const JournalOptions& options);
   // `may_lack`: a journal like this one may be without a mark.
@@ -100,6 +102,7 @@ class SqliteJournal final : public core::Journal {
 
   const std::string path_;
   const int lock_fd_;
+  const int64_t reserve_bytes_;
   sqlite3* database_ = nullptr;
   absl::Status status_;
   std::vector<core::Record> pending_;  // appended, not committed

@@ -243,12 +243,52 @@ class CliTest(support.TestCase):
                               capture_output=True, text=True, check=True)
         self.assertEqual(done.stdout.strip(), 'prod')
 
-    def test_clean_removes_runs_and_nothing_else(self):
-        for name in ('a', 'b', 'c'):
-            self.write(f'capstan-out/{name}/metrics.jsonl', '{}\n')
+    def old_runs(self, count):
+        """Runs that ended long ago, and a folder that is none."""
+        for i in range(count):
+            log = self.write(f'capstan-out/old{i}/metrics.jsonl', '{}\n')
+            for path in (log, os.path.dirname(log)):
+                os.utime(path, (1_000_000 + i, 1_000_000 + i))
         self.write('capstan-out/mine/file', 'x')
-        self.assertEqual(self.capstan('clean', '--keep', '1').out, 'removed 2 runs from capstan-out\n')
-        self.assertTrue(os.path.exists(self.path('capstan-out/mine/file')))
+
+    def test_clean_removes_what_it_is_told_and_nothing_else(self):
+        self.old_runs(4)
+        run = self.capstan('clean')
+        self.assertEqual((run.code, run.out), (2, ''), run)
+        self.assertIn('say --keep N, or -y for all 4 in capstan-out; nothing was removed', run.err)
+        self.assertEqual(len(os.listdir(self.path('capstan-out'))), 5)
+        self.assertEqual(self.capstan('clean', '--keep', '2').out, 'removed 2 runs from capstan-out\n')
+        self.assertEqual(sorted(os.listdir(self.path('capstan-out'))), ['mine', 'old2', 'old3'])
+        self.assertEqual(self.capstan('clean', '-y').out, 'removed 2 runs from capstan-out\n')
+        self.assertEqual(os.listdir(self.path('capstan-out')), ['mine'])
+
+    def test_a_run_removes_none_before_it(self):
+        self.old_runs(25)
+        run = self.capstan('run', '--example', 'lenet', '--set', 'data.train_samples=640', '--set', 'data.test_samples=100',
+                           '--set', 'training.epochs=1')
+        self.assertEqual(run.code, 0, run)
+        self.assertIn('capstan-out holds 25 runs; capstan clean --keep N removes all but the last N', run.err)
+        self.assertEqual(len([name for name in os.listdir(self.path('capstan-out')) if name.startswith('old')]), 25)
+
+    def test_clean_leaves_a_run_that_trains(self):
+        process = self.start(self.write('job.yaml', json.dumps(ENDLESS)))
+        self.old_runs(1)
+        clean = self.capstan('clean', '-y')
+        self.assertEqual((clean.code, clean.out), (0, 'removed 1 run from capstan-out\n'), clean)
+        live = next(name for name in os.listdir(self.path('capstan-out')) if name.startswith('test-'))
+        self.assertIn(f'capstan-out/{live} stays: it trains', clean.err)
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 103)
+        self.assertEqual(self.capstan('clean', '-y').out, 'removed 1 run from capstan-out\n')
+
+    def test_a_job_that_is_not_taken_leaves_no_folder(self):
+        os.symlink('/nowhere/at/all', self.path('weights.safetensors'))
+        run = self.capstan('run', '--example', 'lenet', '--set', 'model.initial_weights=weights.safetensors')
+        self.assertEqual(run.code, 2, run)
+        self.assertIn('model.initial_weights', run.err)
+        self.assertEqual(os.listdir(self.path('capstan-out')), [])
 
     def test_no_private_folder_stays_in_tmp(self):
         before = {name for name in os.listdir('/tmp') if name.startswith('capstan-')}

@@ -1,0 +1,152 @@
+#include "client/run_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <random>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "services/files/files.h"
+
+namespace capstan::client {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kLetters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+constexpr int kRandomLetters = 6;
+constexpr int kIdAttempts = 100;
+
+fs::path StateOf(const fs::path& run) { return run / kRunState; }
+// The coordinator holds it while it lives: coordinator/journal/sqlite_journal.cc.
+fs::path LockOf(const fs::path& run) { return StateOf(run) / "lock"; }
+
+bool IsRun(const fs::path& folder) {
+  std::error_code ignored;
+  if (fs::is_regular_file(folder / "metrics.jsonl", ignored)) return true;
+  if (fs::is_regular_file(StateOf(folder) / "journal.db", ignored)) return true;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (fs::is_regular_file(entry.path() / "manifest.json", ignored)) return true;
+  }
+  return false;
+}
+
+fs::file_time_type LastWrite(const fs::path& run) {
+  std::error_code ignored;
+  const fs::file_time_type log = fs::last_write_time(run / "metrics.jsonl", ignored);
+  const fs::file_time_type own = fs::last_write_time(run, ignored);
+  return std::max(log, own);
+}
+
+// The lock of a run that no coordinator has, held by us until it is closed. -1: there is none, or
+// somebody has it (`taken`).
+int TakeLock(const fs::path& run, bool& taken) {
+  taken = false;
+  const int fd = open(LockOf(run).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return -1;
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  taken = errno == EWOULDBLOCK;
+  close(fd);
+  return -1;
+}
+
+// As IsLive, and what cannot be seen to be dead counts as live.
+bool MayBeLive(const fs::path& run) {
+  std::error_code ignored;
+  if (fs::exists(LockOf(run), ignored)) return IsLive(run.string());
+  return fs::file_time_type::clock::now() - LastWrite(run) < absl::ToChronoSeconds(kQuietRun);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> MakeRunFolder(const std::string& storage, const std::string& name) {
+  std::random_device random;
+  for (int attempt = 0; attempt < kIdAttempts; ++attempt) {
+    // Begins with a letter: no folder of a job looks like a checkpoint, `<lineage>-<step>`.
+    const bool letter = !name.empty() && absl::ascii_islower(static_cast<unsigned char>(name[0]));
+    std::string id = absl::StrCat(letter ? "" : "job-", name, "-");
+    for (int i = 0; i < kRandomLetters; ++i) id.push_back(kLetters[random() % 36]);
+    std::error_code error;
+    if (fs::create_directory(fs::path(storage) / id, error)) return id;
+    if (error) return services::ErrnoStatus(error.value(), "mkdir", absl::StrCat(storage, "/", id));
+  }
+  return absl::UnavailableError(
+      absl::StrCat(storage, ": ", kIdAttempts, " folders for ", name, " are all there already"));
+}
+
+absl::StatusOr<std::string> MakeRunState(const std::string& run) {
+  const std::string state = StateOf(run).string();
+  if (absl::Status status = services::EnsureDir(state, 0700); !status.ok()) return status;
+  const std::string path = LockOf(run).string();
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return services::ErrnoStatus(errno, "open", path);
+  const absl::Cleanup unlock = [fd] { close(fd); };
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return state;
+  if (errno == EWOULDBLOCK) {
+    return absl::FailedPreconditionError(absl::StrCat(run, ": another coordinator works here"));
+  }
+  return "";
+}
+
+bool IsLive(const std::string& run) {
+  bool taken = false;
+  if (const int fd = TakeLock(run, taken); fd >= 0) close(fd);
+  return taken;
+}
+
+absl::StatusOr<std::vector<FoundRun>> FindRuns(const std::string& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return std::vector<FoundRun>{};
+  std::vector<std::pair<fs::file_time_type, fs::path>> found;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    std::error_code ignored;
+    if (!entry.is_symlink(ignored) && entry.is_directory(ignored) && IsRun(entry.path())) {
+      found.emplace_back(LastWrite(entry.path()), entry.path());
+    }
+  }
+  if (error)
+    return absl::UnavailableError(absl::StrCat("cannot list ", folder, ": ", error.message()));
+  std::sort(found.rbegin(), found.rend());
+  std::vector<FoundRun> runs;
+  for (const auto& [time, path] : found) {
+    runs.push_back({path.filename().string(), MayBeLive(path)});
+  }
+  return runs;
+}
+
+absl::StatusOr<RemovedRuns> RemoveOldRuns(const std::string& folder, int keep) {
+  const absl::StatusOr<std::vector<FoundRun>> runs = FindRuns(folder);
+  if (!runs.ok()) return runs.status();
+  RemovedRuns out;
+  for (size_t i = static_cast<size_t>(std::max(keep, 0)); i < runs->size(); ++i) {
+    const FoundRun& run = (*runs)[i];
+    const fs::path path = fs::path(folder) / run.job_id;
+    // Held until the folder is gone: nobody resumes it meanwhile.
+    bool taken = false;
+    const int lock = TakeLock(path, taken);
+    const absl::Cleanup unlock = [lock] {
+      if (lock >= 0) close(lock);
+    };
+    if (run.live || taken) {
+      out.live.push_back(run.job_id);
+      continue;
+    }
+    std::error_code error;
+    fs::remove_all(path, error);
+    if (error)
+      return absl::UnavailableError(
+          absl::StrCat("cannot remove ", path.string(), ": ", error.message()));
+    out.removed.push_back(run.job_id);
+  }
+  return out;
+}
+
+}  // namespace capstan::client

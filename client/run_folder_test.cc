@@ -1,0 +1,114 @@
+#include "client/run_folder.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/cleanup/cleanup.h"
+#include "services/files/files.h"
+
+namespace capstan::client {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
+using ::testing::UnorderedElementsAre;
+
+class RunFolderTest : public ::testing::Test {
+ protected:
+  RunFolderTest() : root_(*services::MakePrivateDir("capstan-runs")) {}
+  ~RunFolderTest() override { (void)services::RemoveTree("/tmp", root_.string()); }
+
+  // A run that was last written to so long ago.
+  fs::path AddRun(const std::string& name, std::chrono::minutes age) {
+    const fs::path run = root_ / name;
+    fs::create_directories(run);
+    std::ofstream(run / "metrics.jsonl") << "{}\n";
+    const auto time = fs::file_time_type::clock::now() - age;
+    fs::last_write_time(run / "metrics.jsonl", time);
+    fs::last_write_time(run, time);
+    return run;
+  }
+  std::vector<std::string> Left() {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(root_)) {
+      names.push_back(entry.path().filename().string());
+    }
+    return names;
+  }
+
+  const fs::path root_;
+};
+
+TEST_F(RunFolderTest, OnlyRunsAreRemovedOldestFirst) {
+  for (int i = 0; i < 4; ++i) AddRun("run" + std::to_string(i), std::chrono::hours(10 - i));
+  fs::create_directories(root_ / "mine");
+  std::ofstream(root_ / "notes.txt") << "keep";
+  const auto removed = RemoveOldRuns(root_.string(), 2);
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  EXPECT_THAT(removed->removed, ElementsAre("run1", "run0"));
+  EXPECT_THAT(removed->live, IsEmpty());
+  EXPECT_THAT(Left(), UnorderedElementsAre("run3", "run2", "mine", "notes.txt"));
+  EXPECT_THAT(RemoveOldRuns((root_ / "absent").string(), 1)->removed, IsEmpty());
+}
+
+TEST_F(RunFolderTest, ARunWhoseStateIsLockedStaysHoweverOldItIs) {
+  const fs::path live = AddRun("live", std::chrono::hours(20));
+  AddRun("done", std::chrono::hours(30));
+  ASSERT_EQ(*MakeRunState(live.string()), (live / "state").string());
+  ASSERT_TRUE(MakeRunState((root_ / "done").string()).ok());
+  EXPECT_FALSE(IsLive(live.string()));
+  // As its coordinator does.
+  const int fd = open((live / "state/lock").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(flock(fd, LOCK_EX | LOCK_NB), 0);
+  {
+    const absl::Cleanup unlock = [fd] { close(fd); };
+    EXPECT_TRUE(IsLive(live.string()));
+    EXPECT_TRUE(absl::IsFailedPrecondition(MakeRunState(live.string()).status()));
+    const auto removed = RemoveOldRuns(root_.string(), 0);
+    ASSERT_TRUE(removed.ok()) << removed.status();
+    EXPECT_THAT(removed->removed, ElementsAre("done"));
+    EXPECT_THAT(removed->live, ElementsAre("live"));
+    EXPECT_TRUE(fs::exists(live / "metrics.jsonl"));
+  }
+  EXPECT_THAT(RemoveOldRuns(root_.string(), 0)->removed, ElementsAre("live"));
+}
+
+TEST_F(RunFolderTest, OneWithoutStateIsLiveWhileItIsWrittenTo) {
+  AddRun("fresh", std::chrono::minutes(1));
+  AddRun("old", std::chrono::minutes(11));
+  const auto runs = FindRuns(root_.string());
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  ASSERT_EQ(runs->size(), 2u);
+  EXPECT_EQ((*runs)[0].job_id, "fresh");
+  EXPECT_TRUE((*runs)[0].live);
+  EXPECT_FALSE((*runs)[1].live);
+  EXPECT_THAT(RemoveOldRuns(root_.string(), 0)->removed, ElementsAre("old"));
+}
+
+TEST_F(RunFolderTest, LinksAreNoRuns) {
+  const fs::path run = AddRun("run", std::chrono::hours(1));
+  fs::create_directory_symlink(run, root_ / "link");
+  EXPECT_EQ(FindRuns(root_.string())->size(), 1u);
+}
+
+TEST_F(RunFolderTest, ANewOneHasTheIdOfAJobAndIsNeverOneThatIsThere) {
+  const auto id = MakeRunFolder(root_.string(), "lenet-x");
+  ASSERT_TRUE(id.ok()) << id.status();
+  EXPECT_THAT(*id, MatchesRegex("lenet-x-[a-z0-9]{6}"));
+  EXPECT_TRUE(fs::is_directory(root_ / *id));
+  EXPECT_THAT(*MakeRunFolder(root_.string(), "3d-net"), MatchesRegex("job-3d-net-[a-z0-9]{6}"));
+  EXPECT_THAT(FindRuns(root_.string())->size(), 0u);  // nothing of a job is in them yet
+  EXPECT_FALSE(MakeRunFolder((root_ / "absent").string(), "x").ok());
+}
+
+}  // namespace
+}  // namespace capstan::client
