@@ -99,13 +99,34 @@ TEST(JobViewTest, WhereItIsNarrowTheBarGoesFirstAndTheEndLast) {
   job::v1::Job job = RunningJob();
   job.set_message("waits for lanes 2,3 of worker w1");
   EXPECT_THAT(LiveLines(job, {.width = 60}),
-              EndsWith("\nloss 0.5123   waits for lanes 2,3 of worker w1"));
+              EndsWith("\nwaits for lanes 2,3 of worker w1"));
 }
 
 TEST(JobViewTest, ColoursTakeNoRoom) {
   const std::string plain = LiveLines(RunningJob(), {.width = 60});
   const std::string painted = LiveLines(RunningJob(), {.width = 60, .color = true});
   EXPECT_EQ(absl::StrReplaceAll(painted, {{"\033[36m", ""}, {"\033[0m", ""}}), plain);
+}
+
+TEST(JobViewTest, WhatKeepsAJobFromBeingSavedIsALineOfItsOwn) {
+  job::v1::Job job = RunningJob();
+  EXPECT_EQ(SaveTroubleOf(job).text, "");
+  job::v1::Event* event = job.add_events();
+  event->set_type("CheckpointFailed");
+  event->set_message("step 500: shard 0 on host a: write /out: No space left on device");
+  EXPECT_EQ(SaveTroubleOf(job).text, "");  // a later one was saved
+  job.add_conditions("CHECKPOINT_DEGRADED");
+  EXPECT_EQ(SaveTroubleOf(job).text,
+            "no checkpoint: step 500: shard 0 on host a: write /out: No space left on device");
+  EXPECT_FALSE(SaveTroubleOf(job).at_end);
+  EXPECT_THAT(LiveLines(job, {.width = 200}), EndsWith("\n" + SaveTroubleOf(job).text));
+
+  job.mutable_progress()->set_step(job.progress().total_steps());
+  job.set_message("cannot save step 1200: No space left on device: write /out (shard 0 on host a)");
+  EXPECT_EQ(SaveTroubleOf(job).text, job.message());
+  EXPECT_TRUE(SaveTroubleOf(job).at_end);
+  EXPECT_THAT(LiveLines(job, {.width = 59}),
+              EndsWith("\ncannot save step 1200: No space left on device: write /out"));
 }
 
 TEST(JobViewTest, SummaryEndsWithTwoLinesOfPython) {

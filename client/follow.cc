@@ -1,6 +1,7 @@
 #include "client/follow.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/command.h"
@@ -18,6 +19,8 @@ constexpr absl::Duration kCancelTimeout = absl::Seconds(20);  // until a cancell
 constexpr absl::Duration kRedraw = absl::Milliseconds(200);
 constexpr absl::Duration kLiveInterval = absl::Milliseconds(100);  // of updates, on a terminal
 constexpr absl::Duration kPipeInterval = absl::Seconds(1);
+constexpr absl::Duration kAskAfter = absl::Seconds(2);    // of silence
+constexpr absl::Duration kAskTimeout = absl::Seconds(1);  // a signal waits for it
 constexpr int kShownProblems = 10;
 
 class Follower {
@@ -39,9 +42,15 @@ class Follower {
     while (true) {
       const JobWatcher::Update update = watcher_.Wait(
           seen_, std::min(kRedraw, std::max(absl::ZeroDuration(), until - MonotonicNow())));
-      if (update.job.has_value()) job_ = *update.job;
-      if (update.sequence > seen_) {
-        seen_ = update.sequence;
+      bool news = update.sequence > seen_;
+      if (news) job_ = *update.job;
+      seen_ = update.sequence;
+      if (news) ask_at_ = MonotonicNow() + kAskAfter;
+      if (options_.ask_when_silent && MonotonicNow() >= ask_at_) {
+        news = Ask();
+        ask_at_ = MonotonicNow() + kAskAfter;
+      }
+      if (news) {
         Show();
         if (IsTerminal(job_.state()) || job_.state() == options_.until) {
           return End(Followed::End::kReached);
@@ -142,6 +151,17 @@ class Follower {
     }
   }
 
+  // The job as it is now, into job_. False: it does not say.
+  bool Ask() {
+    job::v1::GetJobRequest request;
+    request.set_job_id(job_id_);
+    job::v1::GetJobResponse response;
+    const auto context = services::NewContext(kAskTimeout);
+    if (!client_.stub().GetJob(context.get(), request, &response).ok()) return false;
+    job_ = std::move(*response.mutable_job());
+    return true;
+  }
+
   JobClient& client_;
   const std::string job_id_;
   const FollowOptions& options_;
@@ -150,6 +170,7 @@ class Follower {
   JobWatcher watcher_;
   job::v1::Job job_;
   int64_t seen_ = 0;
+  absl::Duration ask_at_ = MonotonicNow() + kAskAfter;
   int printed_epochs_ = 0;
   bool said_gang_ = false;
   std::string printed_state_;

@@ -25,6 +25,9 @@ struct FollowOptions {
   bool cancel_on_signal = false;
   // Not OK: there is no sense in going on. Asked all the time.
   std::function<absl::Status()> health = [] { return absl::OkStatus(); };
+  // True: while nothing is streamed the coordinator is asked for the job. Where the disk of its state is
+  // full it holds back what it streams, and answers all the same.
+  bool ask_when_silent = false;
   // This state is enough, too. Not set: a terminal one.
   std::optional<common::v1::JobState> until;
   absl::Duration limit = absl::InfiniteDuration();

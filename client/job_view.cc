@@ -90,6 +90,23 @@ std::string SuspendedText(common::v1::JobState state) {
   return state == common::v1::JOB_STATE_SUSPENDED ? StateName(state) : "suspending: saves first";
 }
 
+SaveTrouble SaveTroubleOf(const job::v1::Job& job) {
+  const auto& conditions = job.conditions();
+  if (std::find(conditions.begin(), conditions.end(), "CHECKPOINT_DEGRADED") == conditions.end()) {
+    return {};
+  }
+  const auto& p = job.progress();
+  if (p.total_steps() > 0 && p.step() == p.total_steps() && !job.message().empty()) {
+    return {job.message(), /*at_end=*/true};
+  }
+  for (auto event = job.events().rbegin(); event != job.events().rend(); ++event) {
+    if (event->type() == "CheckpointFailed") {
+      return {absl::StrCat("no checkpoint: ", event->message()), false};
+    }
+  }
+  return {"no checkpoint can be written", false};
+}
+
 std::string LiveLines(const job::v1::Job& job, const ViewStyle& style) {
   const auto& p = job.progress();
   const int width = std::max(style.width - 1, 0);
@@ -129,14 +146,15 @@ std::string LiveLines(const job::v1::Job& job, const ViewStyle& style) {
       absl::StrCat("lr ", p.has_learning_rate() ? absl::StrCat(p.learning_rate()) : "-"),
       absl::StrCat(MetricText(p.has_samples_per_second(), p.samples_per_second(), 0),
                    " samples/s")};
-  if (!job.message().empty()) parts.push_back(Printable(job.message()));
   const auto second = [&parts] { return absl::StrJoin(parts, "   "); };
-  // Likewise: the rate of learning, then accuracy and speed. Loss and message stay.
-  for (const int least : {2, 1, 1}) {
+  // Likewise: the rate of learning, then accuracy and speed. Loss and speed stay.
+  for (const int least : {2, 1}) {
     if (ShownWidth(second()) > width) parts.erase(parts.begin() + least);
   }
+  const std::string third =
+      Printable(job.message().empty() ? SaveTroubleOf(job).text : job.message());
   return absl::StrCat(CutLine(absl::StrCat(painted, epoch, step, percent, bar, eta), width), "\n",
-                      CutLine(second(), width));
+                      CutLine(second(), width), third.empty() ? "" : "\n", CutLine(third, width));
 }
 
 std::string SkippedText(int64_t steps) {

@@ -29,8 +29,17 @@ std::string StateLine(const job::v1::Job& job);
 std::string CancelledText(common::v1::JobState state);
 std::string SuspendedText(common::v1::JobState state);
 
-// What stands at the bottom of a terminal while a job runs: one or two lines without a line feed at
-// the end. In a narrow one what matters least is left out: the bar, epoch, step; not the ETA.
+// Why a job that runs cannot be saved; of one that has all its steps behind it the message, which says
+// why it does not end. Empty: it can be saved.
+struct SaveTrouble {
+  std::string text;
+  bool at_end = false;
+};
+SaveTrouble SaveTroubleOf(const job::v1::Job& job);
+
+// What stands at the bottom of a terminal while a job runs: one to three lines without a line feed at
+// the end. The third is its message, or why it cannot be saved. In a narrow one what matters least is
+// left out: the bar, epoch, step; not the ETA.
 std::string LiveLines(const job::v1::Job& job, const ViewStyle& style);
 
 // "2 steps changed nothing, for loss or gradient was not finite".

@@ -10,6 +10,7 @@
 #include "client/job_json.h"
 #include "client/job_view.h"
 #include "client/run_folder.h"
+#include "client/storage_room.h"
 #include "services/files/files.h"
 #include "training/codec/local_uri.h"
 
@@ -20,13 +21,15 @@ constexpr size_t kManyRuns = 20;
 
 }  // namespace
 
-absl::Status PrepareStorage(job::v1::JobSpec& spec, const Console& console) {
+absl::Status PrepareStorage(job::v1::JobSpec& spec, const job::v1::ResolvedSpec& plan,
+                            const Console& console) {
   const bool given = spec.checkpoint().has_storage_path();
   std::error_code error;
   const std::string path =
       given ? *training::LocalPath(spec.checkpoint().storage_path())
             : (std::filesystem::current_path(error) / kDefaultRunsFolder).string();
   if (absl::Status status = services::EnsureDir(path); !status.ok()) return status;
+  if (absl::Status status = CheckRoom(plan, path, console); !status.ok()) return status;
   if (!given) {
     const absl::StatusOr<std::vector<FoundRun>> runs = FindRuns(path);
     if (!runs.ok()) return runs.status();
@@ -115,6 +118,7 @@ Followed FollowLocalRun(const LocalRun& run, FollowOptions::Show show, const Con
   options.show = show;
   options.cancel_on_signal = true;
   options.health = [&run] { return run.cluster->Health(); };
+  options.ask_when_silent = true;
   return Follow(*run.client, run.job_id, options, console);
 }
 

@@ -13,9 +13,10 @@
 
 namespace capstan::client {
 
-// Gives a job without a storage path ./capstan-out, and makes the folder. Nothing in it is removed; a
-// person is told where it holds many runs.
-absl::Status PrepareStorage(job::v1::JobSpec& spec, const Console& console);
+// Gives a job of this plan without a storage path ./capstan-out, and makes the folder. Nothing in it is removed; a
+// person is told where it holds many runs, and how much is free. InvalidArgument: the job does not fit.
+absl::Status PrepareStorage(job::v1::JobSpec& spec, const job::v1::ResolvedSpec& plan,
+                            const Console& console);
 
 // Where a run and what its coordinator knows of it come to lie.
 struct RunPlace {

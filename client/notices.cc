@@ -1,20 +1,15 @@
 #include "client/notices.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/exit_codes.h"
 #include "client/job_view.h"
 
 namespace capstan::client {
-namespace {
-
-constexpr char kDegradedCondition[] = "CHECKPOINT_DEGRADED";
-
-}  // namespace
-
 std::string Notices::Next(const job::v1::Job& job, bool sees_state, absl::Duration now) {
-  return absl::StrCat(sees_state ? "" : Waiting(job, now), Degraded(job));
+  return absl::StrCat(sees_state ? "" : Waiting(job, now), SaveTroubles(job));
 }
 
 // "lenet-x3n9  PENDING  WaitingForSlots: needs 2 workers with 1 free device each, 1 is there".
@@ -33,19 +28,19 @@ std::string Notices::Waiting(const job::v1::Job& job, absl::Duration now) {
   return text + "\n";
 }
 
-std::string Notices::Degraded(const job::v1::Job& job) {
-  const bool degraded =
-      std::any_of(job.conditions().begin(), job.conditions().end(),
-                  [](const std::string& condition) { return condition == kDegradedCondition; });
-  if (degraded == degraded_ || IsTerminal(job.state())) return "";
-  degraded_ = degraded;
-  if (!degraded) return absl::StrCat(job.job_id(), "  checkpoints are saved again\n");
-  std::string why;  // the newest
-  for (const job::v1::Event& event : job.events()) {
-    if (event.type() == "CheckpointFailed") why = event.message();
+// Once when it begins, once more where it holds up the end, and once when it is over.
+std::string Notices::SaveTroubles(const job::v1::Job& job) {
+  if (IsTerminal(job.state())) return "";
+  const SaveTrouble trouble = SaveTroubleOf(job);
+  const int grade = trouble.text.empty() ? 0 : trouble.at_end ? 2 : 1;
+  const int before = std::exchange(said_trouble_, grade);
+  if (grade > before) {
+    return absl::StrCat("capstan: ", job.job_id(), ": ", Printable(trouble.text), "\n");
   }
-  return absl::StrCat(job.job_id(), "  ", kDegradedCondition, why.empty() ? "" : ": ",
-                      Printable(why), "\n");
+  if (grade == 0 && before > 0) {
+    return absl::StrCat("capstan: ", job.job_id(), ": checkpoints are saved again\n");
+  }
+  return "";
 }
 
 }  // namespace capstan::client

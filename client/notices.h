@@ -24,12 +24,12 @@ class Notices {
 
  private:
   std::string Waiting(const job::v1::Job& job, absl::Duration now);
-  std::string Degraded(const job::v1::Job& job);
+  std::string SaveTroubles(const job::v1::Job& job);
 
   absl::Duration pending_since_ = absl::InfiniteDuration();
   absl::Duration said_at_ = -absl::InfiniteDuration();
   std::string said_;
-  bool degraded_ = false;
+  int said_trouble_ = 0;  // 1: no checkpoint can be written; 2: the last version cannot
 };
 
 }  // namespace capstan::client

@@ -66,10 +66,10 @@ TEST(NoticesTest, CheckpointsThatCannotBeSavedAreToldAndThatTheyAreAgain) {
   event.set_type("CheckpointFailed");
   event.set_message("step 8: shard 0 on host a: No space left on device");
   EXPECT_EQ(notices.Next(job, true, absl::ZeroDuration()),
-            "b-2  CHECKPOINT_DEGRADED: step 8: shard 0 on host a: No space left on device\n");
+            "capstan: b-2: no checkpoint: step 8: shard 0 on host a: No space left on device\n");
   EXPECT_EQ(notices.Next(job, true, absl::Minutes(1)), "");
   job.clear_conditions();
-  EXPECT_EQ(notices.Next(job, true, absl::Minutes(2)), "b-2  checkpoints are saved again\n");
+  EXPECT_EQ(notices.Next(job, true, absl::Minutes(2)), "capstan: b-2: checkpoints are saved again\n");
 }
 
 TEST(ScreenTextTest, WidthsAreWhatIsSeen) {

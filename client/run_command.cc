@@ -34,7 +34,7 @@ ExitCode Run(const JobSource& source, const Console& console) {
     return kExitUsage;
   }
   console.Note(training::spec::PlanText(*plan));
-  if (absl::Status status = PrepareStorage(*spec, console); !status.ok()) {
+  if (absl::Status status = PrepareStorage(*spec, *plan, console); !status.ok()) {
     return ReportStorage(status, *spec, places, console);
   }
   if (signal.WaitFor(absl::ZeroDuration())) return kExitInterrupted;

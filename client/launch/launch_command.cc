@@ -156,7 +156,7 @@ ExitCode Launch(LaunchFlags flags, const Console& console) {
     return kExitUsage;
   }
   console.Note(training::spec::PlanText(*plan));
-  if (absl::Status status = PrepareStorage(*spec, console); !status.ok()) {
+  if (absl::Status status = PrepareStorage(*spec, *plan, console); !status.ok()) {
     return ReportStorage(status, *spec, places, console);
   }
   // A failure here is none of a call: whatever its code.
@@ -197,6 +197,7 @@ ExitCode Launch(LaunchFlags flags, const Console& console) {
   FollowOptions follow;
   follow.show = FollowOptions::Show::kEpochs;
   follow.cancel_on_signal = true;
+  follow.ask_when_silent = true;
   follow.health = [&cluster] { return (*cluster)->Health(); };
   const Followed followed = Follow(**client, answer->job_id(), follow, lines);
   return ReportOwnJob(**client, answer->job_id(), followed, console);

@@ -186,6 +186,7 @@ void CoordinatorCore::Handle(const ManifestWritten& written) {
     // Nothing else can end this job well.
     job->manifest = ManifestPhase::kRetry;
     job->manifest_retry_at = now_ + options_.manifest_retry;
+    job->manifest_error = Sentence(std::string(written.status.message()));
     if (job->manifest_attempts >= options_.manifest_attempts) {
       Fail(*job, absl::IsDataLoss(written.status) ? "CheckpointCorrupt" : kInternalError,
            absl::StrCat("the manifest of step ", written.step, ": ", written.status.message()));
@@ -207,6 +208,7 @@ void CoordinatorCore::Commit(JobRecord& job) {
   job.manifest =
       step == job.resolved->total_steps() ? ManifestPhase::kCommitted : ManifestPhase::kNone;
   job.manifest_attempts = 0;
+  job.manifest_error.clear();
   SetTime(wall_, job.linking.saved.mutable_committed_at());
   job.manifests.push_back(std::move(job.linking));
   job.settled_step = step;
@@ -263,9 +265,12 @@ void CoordinatorCore::CheckpointFailed(JobRecord& job, int64_t step, const std::
     Fail(job, kInternalError, absl::StrCat("checkpoint.strict: ", text));
     return;
   }
-  const bool news = job.conditions.insert(kCheckpointDegraded).second;
+  bool news = job.conditions.insert(kCheckpointDegraded).second;
   if (needed) {
-    if (news) job.AddEvent(wall_, "CheckpointFailed", text);
+    // Also where checkpoints before it could not be written either: this one holds the job up.
+    news = news || job.failed_step != step;
+    if (job.failed_step != step) job.AddEvent(wall_, "CheckpointFailed", text);
+    job.failed_step = step;
   } else {
     job.AddEvent(wall_, "CheckpointFailed", text);
     job.settled_step = std::max(job.settled_step, step);

@@ -323,12 +323,17 @@ void CoordinatorCore::CheckWaiting(JobRecord& job) {
     }
     return;
   }
-  if (waited < options_.say_waiting_after || now_ - job.waiting_said_at < absl::Seconds(1)) return;
+  // An error is no matter of patience.
+  const bool cannot_save = !CannotSaveText(job).empty();
+  if ((waited < options_.say_waiting_after && !cannot_save) ||
+      now_ - job.waiting_said_at < absl::Seconds(1)) {
+    return;
+  }
   std::string text = WaitingText(job, nodes_, now_);
   job.waiting_said_at = now_;
   if (now_ - job.waiting_logged_at >= absl::Minutes(1)) {
     job.waiting_logged_at = now_;
-    job.AddLog(wall_, "warning", absl::StrCat("waits for ", text));
+    job.AddLog(wall_, "warning", absl::StrCat(cannot_save ? "" : "waits for ", text));
   }
   if (job.waiting != text) {
     job.waiting = std::move(text);

@@ -97,6 +97,8 @@ void CoordinatorCore::BeginLineage(JobRecord& job, const std::vector<int32_t>& o
   job.weights_sha256.clear();
   job.manifest = ManifestPhase::kNone;
   job.manifest_attempts = 0;
+  job.manifest_error.clear();
+  job.failed_step = -1;
   for (Shard& shard : job.shards) {
     shard.failure_told = false;
     shard.why.clear();

@@ -85,6 +85,11 @@ void CoordinatorCore::AcceptTask(JobRecord& job, Rank& rank, const node::v1::Tas
     job.weights_sha256 = state.weights_sha256();
     Changed(job);
   }
+  if (&rank == job.LaneZeroOwner() && !job.shards.empty() && job.lead.complete() &&
+      state.files().lineage() == job.view.lineage() && state.files().step() == total &&
+      !state.files().error().empty()) {
+    CheckpointFailed(job, total, absl::StrCat(NameOf(rank), ": ", Sentence(state.files().error())));
+  }
 }
 
 // A task has ended by an error. What would befall every other one too ends the job; the rest is a

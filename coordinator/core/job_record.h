@@ -182,6 +182,9 @@ struct JobRecord {
   SavedManifest linking;          // what the link in flight commits
   int64_t abandoned_checkpoints = 0;
   int manifest_attempts = 0;
+  std::string manifest_error;  // of the last attempt; empty: none has failed since the last link
+  int64_t failed_step = -1;    // of the lineage: people were told that this version, which is owed,
+                               // cannot be saved yet
   absl::Duration manifest_retry_at;
 
   // -- going on after a fault

@@ -201,7 +201,41 @@ std::string EndText(const JobRecord& job, const NodeTable& nodes, absl::Duration
   return whom.empty() ? "" : absl::StrCat("ending: ", absl::StrJoin(whom, "; "));
 }
 
+// "write /x: No space left on device" with what the system says in front: the rest may be cut off.
+std::string CauseFirst(const std::string& error) {
+  const size_t at = error.rfind(": ");
+  if (at == std::string::npos) return error;
+  return absl::StrCat(error.substr(at + 2), ": ", error.substr(0, at));
+}
+
 }  // namespace
+
+std::string CannotSaveText(const JobRecord& job) {
+  if (job.resting() || !job.in_history() || !job.resolved.has_value()) return "";
+  if (!job.lead.complete() && !job.lead.suspended()) return "";
+  const int64_t step = job.lead.complete() ? job.resolved->total_steps() : job.lead.step();
+  std::vector<std::string> errors;
+  const auto add = [&](const node::v1::WrittenFiles& files, const std::string& who) {
+    if (files.lineage() != job.view.lineage() || files.step() != step) return;
+    if (files.error().empty()) return;
+    errors.push_back(absl::StrCat(CauseFirst(Sentence(files.error())), " (", who, ")"));
+  };
+  for (const Shard& shard : job.shards) {
+    if (!shard.lost && shard.present) add(shard.state.files(), NameOf(shard));
+  }
+  const int32_t owner = job.view.lane_owners().empty() ? -1 : job.view.lane_owners(0);
+  if (owner >= 0 && owner < static_cast<int32_t>(job.ranks.size())) {
+    const Rank& rank = job.ranks[static_cast<size_t>(owner)];
+    if (!rank.lost && rank.present) add(rank.state.files(), NameOf(rank));
+  }
+  if (errors.empty() && !job.manifest_error.empty()) {
+    errors.push_back(absl::StrCat(CauseFirst(job.manifest_error), " (the coordinator)"));
+  }
+  if (errors.empty()) return "";
+  const size_t more = errors.size() - 1;
+  return absl::StrCat("cannot save step ", step, ": ", errors[0],
+                      more > 0 ? absl::StrCat(" and ", more, " more") : "");
+}
 
 std::string LastSeenText(const NodeTable& nodes, const std::string& node, int64_t incarnation,
                          absl::Duration now) {
@@ -212,7 +246,8 @@ std::string LastSeenText(const NodeTable& nodes, const std::string& node, int64_
 }
 
 std::string WaitingText(const JobRecord& job, const NodeTable& nodes, absl::Duration now) {
-  std::string text;
+  std::string text = CannotSaveText(job);
+  if (!text.empty()) return text;
   if (job.state == common::v1::JOB_STATE_STARTING) {
     text = StartText(job, nodes, now);
   } else if (job.state == common::v1::JOB_STATE_RECOVERING) {

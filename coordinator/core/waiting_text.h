@@ -15,6 +15,11 @@ namespace capstan::coordinator::core {
 // empty.
 std::string WaitingText(const JobRecord& job, const NodeTable& nodes, absl::Duration now);
 
+// "cannot save step 1407: No space left on device: write /ckpt/x (shard 0 on host a)": why the version
+// that the job owes, its last or that of a suspend, is not on disk yet. WaitingText says the same. Empty:
+// nothing is known to be wrong.
+std::string CannotSaveText(const JobRecord& job);
+
 // "last seen 14 s ago".
 std::string LastSeenText(const NodeTable& nodes, const std::string& node, int64_t incarnation,
                          absl::Duration now);

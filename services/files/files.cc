@@ -221,17 +221,22 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view byte
   return (*file)->Commit();
 }
 
-absl::Status LeaveFree(const std::string& folder, int64_t bytes) {
+absl::StatusOr<DiskRoom> RoomOf(const std::string& folder) {
   struct statvfs disk = {};
   if (statvfs(folder.c_str(), &disk) != 0) return ErrnoStatus(errno, "statvfs", folder);
   const auto block = static_cast<int64_t>(disk.f_frsize);
   const int64_t size = static_cast<int64_t>(disk.f_blocks) * block;
-  const int64_t free = static_cast<int64_t>(disk.f_bavail) * block;
-  const int64_t floor = std::min(kMaxFloorBytes, size / 20);
-  if (size == 0 || free - bytes >= floor) return absl::OkStatus();  // 0: it does not say
+  if (size == 0) return DiskRoom{INT64_MAX, 0};
+  return DiskRoom{static_cast<int64_t>(disk.f_bavail) * block, std::min(kMaxFloorBytes, size / 20)};
+}
+
+absl::Status LeaveFree(const std::string& folder, int64_t bytes) {
+  const absl::StatusOr<DiskRoom> room = RoomOf(folder);
+  if (!room.ok()) return room.status();
+  if (room->free_bytes - bytes >= room->kept_bytes) return absl::OkStatus();
   return ErrnoStatus(ENOSPC, "write",
-                     absl::StrCat(folder, ": ", bytes, " bytes, where ", free, " are free and ",
-                                  floor, " stay so"));
+                     absl::StrCat(folder, ": ", bytes, " bytes, where ", room->free_bytes,
+                                  " are free and ", room->kept_bytes, " stay so"));
 }
 
 absl::StatusOr<int64_t> CutHalfLine(int fd, const std::string& path) {

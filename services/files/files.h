@@ -106,6 +106,14 @@ absl::StatusOr<int64_t> CutHalfLine(int fd, const std::string& path);
 
 // What large files leave free of a disk, for journals, logs and all that is small.
 inline constexpr int64_t kMaxFloorBytes = int64_t{256} << 20;  // and a 20th of the disk at most
+// The disk of `folder`, which exists.
+struct DiskRoom {
+  int64_t free_bytes = 0;
+  int64_t kept_bytes = 0;  // of these, what large files leave free
+  int64_t usable_bytes() const { return free_bytes > kept_bytes ? free_bytes - kept_bytes : 0; }
+};
+// INT64_MAX bytes are free where the file system does not say.
+absl::StatusOr<DiskRoom> RoomOf(const std::string& folder);
 // ResourceExhausted, with the numbers: once `bytes` more are written, less would be free on the disk
 // of `folder`, which exists.
 absl::Status LeaveFree(const std::string& folder, int64_t bytes);

@@ -231,6 +231,13 @@ TEST(LeaveFreeTest, LargeFilesLeaveATwentiethOfADiskFree) {
   EXPECT_EQ(refused.message(), absl::StrCat("write ", folder,
                                             ": 9965568 bytes, where 10485760 are free and 524288 "
                                             "stay so: No space left on device"));
+  const absl::StatusOr<DiskRoom> room = RoomOf(folder);
+  ASSERT_TRUE(room.ok()) << room.status();
+  EXPECT_EQ(room->free_bytes, 10 * mib);
+  EXPECT_EQ(room->kept_bytes, mib / 2);
+  EXPECT_EQ(room->usable_bytes(), 10 * mib - mib / 2);
+  EXPECT_EQ((DiskRoom{1, 2}).usable_bytes(), 0);
+  EXPECT_TRUE(absl::IsNotFound(RoomOf(folder + "/absent").status()));
   EXPECT_EQ(::umount(folder.c_str()), 0);
   (void)RemoveTree("/tmp", folder);
 }

@@ -80,16 +80,64 @@ std::string WhyLanes(const job::v1::ResolvedSpec& spec) {
                       " samples: the same result on 1 to ", spec.lanes(), " devices");
 }
 
+// Of a tensor's entry in a header of ours, of all that is small beside a file, and of a line of the step
+// log: each at most.
+constexpr int64_t kHeaderBytesPerTensor = 300;
+constexpr int64_t kSmallBytes = 4096;
+constexpr int64_t kLogBytesPerStep = 160;
+constexpr int32_t kKeptByDefault = 3;
+
+int64_t Elements(const job::v1::ParameterTensor& parameter) {
+  int64_t elements = 1;
+  for (const int64_t dimension : parameter.shape()) elements *= dimension;
+  return elements;
+}
+
+int64_t StateFloats(const job::v1::ResolvedSpec& spec) {
+  const auto optimizer = MakeOptimizer(spec);
+  return optimizer.ok() ? (*optimizer)->state_floats_per_weight() : kMaxStateFloatsPerWeight;
+}
+
 }  // namespace
+
+int64_t StorageNeed::Most() const {
+  const double bytes = static_cast<double>(checkpoints) * static_cast<double>(checkpoint_bytes) +
+                       static_cast<double>(weights_bytes) + static_cast<double>(log_bytes);
+  return bytes < 9e18 ? checkpoints * checkpoint_bytes + weights_bytes + log_bytes : INT64_MAX;
+}
+
+StorageNeed StorageNeedOf(const job::v1::ResolvedSpec& spec) {
+  const job::v1::Checkpoint& file = spec.spec().checkpoint();
+  const int64_t state = StateFloats(spec);
+  StorageNeed need;
+  const int64_t tensors = (state > 0 ? 2 : 1) * int64_t{spec.chunk_count()};
+  need.checkpoint_bytes = 4 * spec.flat_floats() * (1 + state) + kHeaderBytesPerTensor * tensors +
+                          kSmallBytes * (1 + std::max(1, spec.num_shards()));
+  int64_t versions = 1;  // the last one
+  if (spec.checkpoint_every_steps() > 0) {
+    versions = std::max<int64_t>(1, (spec.total_steps() - 1) / spec.checkpoint_every_steps() + 1);
+  } else if (file.every_seconds() > 0) {
+    versions = spec.total_steps();  // how long a step takes nobody knows yet
+  }
+  const int64_t kept =
+      (file.has_keep_latest() ? file.keep_latest() : kKeptByDefault) + int64_t{file.keep_best()};
+  need.checkpoints = std::min(versions, kept + 1);
+  need.weights_bytes = kSmallBytes;
+  for (const auto& parameter : spec.parameters()) {
+    need.weights_bytes += 4 * Elements(parameter) + kHeaderBytesPerTensor;
+  }
+  need.log_bytes = kLogBytesPerStep * spec.total_steps();
+  return need;
+}
+
+std::string BytesText(int64_t bytes) { return Bytes(static_cast<double>(bytes)); }
 
 std::string PlanText(const job::v1::ResolvedSpec& spec) {
   const auto& file = spec.spec();
   int64_t weights = 0;
   int64_t statistics = 0;
   for (const auto& parameter : spec.parameters()) {
-    int64_t elements = 1;
-    for (const int64_t dimension : parameter.shape()) elements *= dimension;
-    (parameter.is_stat() ? statistics : weights) += elements;
+    (parameter.is_stat() ? statistics : weights) += Elements(parameter);
   }
   std::string out = absl::StrCat("Plan  ", Count(spec.num_workers(), "worker"), " x ",
                                  Count(spec.devices_per_worker(), "device"));
@@ -156,11 +204,9 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   }
   out += "\n";
   if (const int64_t floats = MostFloatsOfAShard(spec); floats > 0) {
-    const auto optimizer = MakeOptimizer(spec);
-    const int64_t state =
-        optimizer.ok() ? (*optimizer)->state_floats_per_weight() : kMaxStateFloatsPerWeight;
     absl::StrAppend(&out, "      memory of a shard at most ",
-                    BytesAtMost(training::MostShardBytes(floats, state, spec.lanes())), "\n");
+                    BytesAtMost(training::MostShardBytes(floats, StateFloats(spec), spec.lanes())),
+                    "\n");
   }
   if (spec.checkpoint_every_steps() > 0) {
     absl::StrAppend(&out, "      checkpoint every ", Count(spec.checkpoint_every_steps(), "step"));
@@ -174,6 +220,13 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
     absl::StrAppend(&out, "      its checkpoints, weights included, are removed ",
                     absl::FormatDuration(absl::Seconds(ttl)), " after its end\n");
   }
+  const StorageNeed need = StorageNeedOf(spec);
+  const std::string each_checkpoint = BytesAtMost(need.checkpoint_bytes);
+  absl::StrAppend(&out, "      files of at most ", BytesAtMost(need.Most()), ": ",
+                  need.checkpoints == 1 ? absl::StrCat("a checkpoint of ", each_checkpoint)
+                                        : absl::StrCat(need.checkpoints, " checkpoints of ",
+                                                       each_checkpoint, " at a time"),
+                  ", weights of ", BytesAtMost(need.weights_bytes), "\n");
   out +=
       "      files lie on the coordinator's host; a host that does not share the folder sends them "
       "over gRPC\n";

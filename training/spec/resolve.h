@@ -69,6 +69,23 @@ bool DynamicLossScale(const job::v1::ResolvedSpec& spec);
 absl::Duration CheckpointEvery(const job::v1::ResolvedSpec& spec);
 bool UsesShards(const job::v1::ResolvedSpec& spec);  // false for local and device
 
+// Bytes that the files of a job take up, at most: what the plan prints, and what must fit onto the disk
+// of its storage_path.
+struct StorageNeed {
+  int64_t checkpoint_bytes = 0;  // of one version, from all shards
+  int64_t checkpoints = 0;       // that lie there at a time: those kept and the one being written
+  int64_t weights_bytes = 0;     // weights.safetensors, of the last version alone
+  int64_t log_bytes = 0;         // metrics.jsonl
+
+  // Without these the job cannot end well.
+  int64_t LastVersion() const { return checkpoint_bytes + weights_bytes + log_bytes; }
+  int64_t Most() const;  // INT64_MAX: at least so many
+};
+StorageNeed StorageNeedOf(const job::v1::ResolvedSpec& spec);
+
+// "470.4 KiB".
+std::string BytesText(int64_t bytes);
+
 // What `validate`, `submit` and `run` print before anything starts: what the file implies, and
 // warnings.
 std::string PlanText(const job::v1::ResolvedSpec& spec);

@@ -231,6 +231,7 @@ TEST(ResolveTest, ThePlanInWords) {
       504.2 KiB of weights in 253 chunks; per step and worker: push 504.4 KiB, pull 504.4 KiB
       memory of a shard at most 4.0 MiB
       checkpoint every 30 s; at most 3 restarts
+      files of at most 5.5 MiB: 4 checkpoints of 1.2 MiB at a time, weights of 510.6 KiB
       files lie on the coordinator's host; a host that does not share the folder sends them over gRPC
 )");
   EXPECT_EQ(plan({{"resources", "{device: cpu, lanes: 16}"},
@@ -245,12 +246,40 @@ TEST(ResolveTest, ThePlanInWords) {
       global batch 240 in 16 lanes, 250 steps/epoch, 1 step
       504.2 KiB of weights in 253 chunks
       checkpoint every 250 steps; at most 1 restart
+      files of at most 1.1 MiB: a checkpoint of 586.5 KiB, weights of 510.6 KiB
       files lie on the coordinator's host; a host that does not share the folder sends them over gRPC
       warning: 15 samples per lane; below 16 a CPU spends more on lanes than on training
 )");
   EXPECT_THAT(plan({{"resources.lanes", "16"}}), testing::Not(HasSubstr("warning")));  // 16 each
   EXPECT_THAT(plan({{"resources.min_workers", "1"}}), HasSubstr(", starts with 1 or more\n"));
   EXPECT_THAT(plan({{"data", "{format: synthetic_digits}"}}), HasSubstr("; synthetic_digits, "));
+}
+
+// 129120 floats with what fills tensors up, and as many of momentum; 300 bytes for each of 2 x 253 tensors in headers and
+// 4 KiB for all that is small in two files of shards and the manifest. The weights: 129068 floats in 8 tensors.
+TEST(ResolveTest, TheFilesOfAJobAreCounted) {
+  const auto need = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
+    const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return StorageNeedOf(*spec);
+  };
+  const StorageNeed plain = need({{"training.optimizer.momentum", "0.9"}});
+  EXPECT_EQ(plain.checkpoint_bytes, 4 * 129120 * 2 + 300 * 2 * 253 + 4096 * 3);
+  EXPECT_EQ(plain.checkpoints, 4);  // keep_latest is 3
+  EXPECT_EQ(plain.weights_bytes, 4 * 129068 + 300 * 8 + 4096);
+  EXPECT_EQ(plain.log_bytes, 160 * 2350);
+  EXPECT_EQ(plain.LastVersion(), plain.checkpoint_bytes + plain.weights_bytes + plain.log_bytes);
+  EXPECT_EQ(plain.Most(), plain.LastVersion() + 3 * plain.checkpoint_bytes);
+  EXPECT_EQ(need({}).checkpoint_bytes, 4 * 129120 + 300 * 253 + 4096 * 3);
+  EXPECT_EQ(need({{"checkpoint", "{keep_latest: 2, keep_best: 5}"}}).checkpoints, 8);
+  // No more than there are versions to save.
+  EXPECT_EQ(need({{"checkpoint.every", "never"}}).checkpoints, 1);
+  EXPECT_EQ(need({{"checkpoint.every", "1175 steps"}}).checkpoints, 2);
+  EXPECT_EQ(need({{"checkpoint.every", "1174 steps"}}).checkpoints, 3);
+  StorageNeed vast = plain;
+  vast.checkpoint_bytes = int64_t{1} << 50;
+  vast.checkpoints = int64_t{1} << 20;
+  EXPECT_EQ(vast.Most(), INT64_MAX);
 }
 
 TEST(ResolveTest, ThePlanCountsFromOne) {
