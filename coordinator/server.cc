@@ -79,6 +79,14 @@ ClusterFolders FoldersOf(const PathPolicy& policy, const std::string& state_dir)
   return folders;
 }
 
+// What is measured. The root beneath the state folder is, too: it may be a disk of its own.
+services::FolderReports MeasuredFolders(const PathPolicy& policy, const std::string& state_dir) {
+  services::FolderReports folders =
+      services::RootFolders(policy.checkpoint_roots(), policy.data_roots());
+  folders.push_back(services::FolderFor(state_dir, job::v1::FOLDER_USE_STATE));
+  return folders;
+}
+
 // Where what a job begins from may lie; which of them for whom was checked when it was submitted.
 std::vector<std::string> RootsOfWeights(const PathPolicy& policy) {
   std::vector<std::string> roots = policy.data_roots();
@@ -101,6 +109,7 @@ CoordinatorServer::CoordinatorServer(const Config& config, const std::string& st
            job::v1::CheckpointService::service_full_name(),
            job::v1::JobService::service_full_name(), node::v1::NodeService::service_full_name()}),
       policy_(std::move(policy)),
+      upkeep_(registry_, MeasuredFolders(policy_, state_dir), config.common.security),
       journal_(std::move(journal)),
       coordinator_(
           {.core = MakeCoreOptions(config, state_dir, keys, policy_),
@@ -215,8 +224,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
                               .ready = [c = coordinator.get()] { return c->server_->ready(); },
                               .names = config.common.http_hosts};
     coordinator->page_->AddRoutes(web);
-    web.routes["/metrics"] =
-        services::MetricsHandler([c = coordinator.get()] { return c->registry_.Scrape(); });
+    web.routes["/metrics"] = services::MetricsHandler(coordinator->upkeep_.Scraper());
     web.routes["/sd"] = [c = coordinator.get()](const services::HttpRequest&) {
       return c->ServiceDiscovery();
     };

@@ -24,6 +24,7 @@
 #include "services/metrics/registry.h"
 #include "services/metrics/rpc_metrics.h"
 #include "services/server/server.h"
+#include "services/upkeep/upkeep_metrics.h"
 
 namespace capstan::coordinator {
 
@@ -61,6 +62,7 @@ class CoordinatorServer {
   CoordinatorMetrics metrics_;
   services::RpcMetrics rpc_metrics_;
   const PathPolicy policy_;
+  services::UpkeepMetrics upkeep_;
   const std::unique_ptr<SqliteJournal> journal_;
   Coordinator coordinator_;
   JobServiceImpl job_service_;

@@ -50,7 +50,9 @@ Service::Service(const Config& config)
                     if (session_ != nullptr) session_->Notify();
                     Woken();
                   }}),
-      exchange_(store_) {}
+      exchange_(store_),
+      upkeep_(registry_, services::RootFolders(config.checkpoint_roots, config.data_roots),
+              config.common.security) {}
 
 absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
   std::unique_ptr<Service> service(new Service(config));
@@ -85,9 +87,9 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
     options.listen = *config.http;
     options.names = config.common.http_hosts;
     options.security = config.common.security;
-    options.routes["/metrics"] = service->readers_->ForMetrics(
-        services::MetricsHandler([self] { return self->registry_.Scrape(); }),
-        config.common.open_metrics, options.listen);
+    options.routes["/metrics"] =
+        service->readers_->ForMetrics(services::MetricsHandler(self->upkeep_.Scraper()),
+                                      config.common.open_metrics, options.listen);
     options.ready = [self] { return self->server_->ready(); };
     auto http = services::HttpServer::Start(std::move(options));
     if (!http.ok()) return http.status();
@@ -140,12 +142,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
   };
   client::DiagnoserOptions diagnoser;
   diagnoser.security = config.common.security;
-  for (const std::string& root : config.checkpoint_roots) {
-    diagnoser.folders.push_back(services::FolderFor(root, job::v1::FOLDER_USE_CHECKPOINTS));
-  }
-  for (const std::string& root : config.data_roots) {
-    diagnoser.folders.push_back(services::FolderFor(root, job::v1::FOLDER_USE_DATA));
-  }
+  diagnoser.folders = services::RootFolders(config.checkpoint_roots, config.data_roots);
   diagnoser.answer = [self](node::v1::ConnectRequest answer) {
     const absl::Status status = self->session_->Send(std::move(answer));
     if (!status.ok()) Log(services::kWarning, "not_sent").Kv("status", status).Limit("not_sent");

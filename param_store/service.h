@@ -21,6 +21,7 @@
 #include "services/node_session/node_session.h"
 #include "services/server/server.h"
 #include "services/sync/mutex.h"
+#include "services/upkeep/upkeep_metrics.h"
 
 namespace capstan::param_store {
 
@@ -65,6 +66,7 @@ class Service {
   services::RpcMetrics client_rpc_metrics_;
   ParamStore store_;
   ExchangeService exchange_;
+  services::UpkeepMetrics upkeep_;
   std::unique_ptr<services::Server> server_;
   std::unique_ptr<services::Readers> readers_;  // of http_
   std::unique_ptr<services::HttpServer> http_;

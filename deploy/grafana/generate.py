@@ -298,6 +298,13 @@ def fleet_dashboard():
               steps=[(None, FINE), (30, BAD)]),
         panel('Leases lost', 'timeseries', 'short', 'Nodes that fell silent, in the last hour.',
               target('sum by (role) (increase(capstan_node_leases_lost_total[1h]))', '{{role}}')),
+        panel('Free disk by folder', 'bargauge', 'percentunit',
+              'Of state, checkpoints and data, by node. Checkpoints fail below a 20th.',
+              target(f'min by (node, instance, folder, use) (capstan_folder_free_bytes{NODE} / capstan_folder_size_bytes)',
+                     '{{use}} {{folder}} of {{node}} {{instance}}'), width=16, steps=[(None, BAD), (0.05, WARN), (0.1, FINE)]),
+        panel('Free disk', 'timeseries', 'bytes', 'The same in bytes: how fast it goes.',
+              target(f'min by (node, instance, folder, use) (capstan_folder_free_bytes{NODE})',
+                     '{{use}} {{folder}} of {{node}} {{instance}}')),
     ]
     hot = [(None, FINE), (80, WARN), (90, BAD)]
     gpu = [
@@ -323,6 +330,12 @@ def fleet_dashboard():
               target(f'process_resident_memory_bytes{NODE}', '{{component}} {{node}} {{instance}}')),
         panel('Open files', 'timeseries', 'short', 'Descriptors of the services.',
               target(f'process_open_fds{NODE}', '{{component}} {{node}} {{instance}}')),
+        panel('Certificates and tokens end in', 'table', 's',
+              'Of each service: its own certificate and the last of its authorities; the newest token of each node. Empty without TLS.',
+              target(f'min by (component, node, instance, certificate) (capstan_certificate_expiry_timestamp_seconds{NODE}) - time()',
+                     table=True),
+              target('max by (role, name) (capstan_token_expiry_timestamp_seconds) - time()', table=True),
+              width=16, steps=[(None, BAD), (86400, WARN), (14 * 86400, FINE)]),
         panel('Versions running', 'table', 'none', 'All services should be of one build.',
               target('count by (component, version, revision) (capstan_build_info)', table=True), width=16),
         panel('Targets up', 'stat', 'short', 'Services that Prometheus could scrape, and those that it could not.',

@@ -19,12 +19,14 @@ using services::Log;
 
 constexpr size_t kMaxNoGpuBytes = 1000;  // a registration has no room for more
 
-Service::Service()
+Service::Service(const Config& config)
     : registry_("gpu_worker"),
       metrics_(registry_),
       rpc_metrics_(registry_, {}),
       client_rpc_metrics_(registry_, {node::v1::NodeService::service_full_name()},
-                          services::RpcMetrics::Side::kClient) {}
+                          services::RpcMetrics::Side::kClient),
+      upkeep_(registry_, services::RootFolders(config.checkpoint_roots, config.data_roots),
+              config.common.security) {}
 
 absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
                                                         const std::string& binary) {
@@ -36,7 +38,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   auto devices = FindDevices(config.devices);
   if (!devices.ok()) return devices.status();
 
-  std::unique_ptr<Service> service(new Service());
+  std::unique_ptr<Service> service(new Service(config));
   Service* const self = service.get();
   services::ChannelOptions dial;
   dial.peer = *coordinator;
@@ -64,8 +66,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
     http.names = config.common.http_hosts;
     http.security = config.common.security;
     http.routes["/metrics"] = service->readers_->ForMetrics(
-        services::MetricsHandler([self] { return self->registry_.Scrape(); }),
-        config.common.open_metrics, http.listen);
+        services::MetricsHandler(self->upkeep_.Scraper()), config.common.open_metrics, http.listen);
     http.ready = [self] { return self->server_->ready(); };
     auto started = services::HttpServer::Start(std::move(http));
     if (!started.ok()) return started.status();
@@ -174,12 +175,7 @@ std::unique_ptr<param_store::client::Diagnoser> Service::MakeDiagnoser(
     const Config& config, const std::string& missing_gpu) {
   param_store::client::DiagnoserOptions options;
   options.security = config.common.security;
-  for (const std::string& root : config.checkpoint_roots) {
-    options.folders.push_back(services::FolderFor(root, job::v1::FOLDER_USE_CHECKPOINTS));
-  }
-  for (const std::string& root : config.data_roots) {
-    options.folders.push_back(services::FolderFor(root, job::v1::FOLDER_USE_DATA));
-  }
+  options.folders = services::RootFolders(config.checkpoint_roots, config.data_roots);
   options.devices = [this, missing_gpu] {
     std::vector<job::v1::DeviceReport> devices = LostDevices();
     if (!missing_gpu.empty()) {

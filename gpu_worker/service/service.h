@@ -19,6 +19,7 @@
 #include "services/metrics/rpc_metrics.h"
 #include "services/node_session/node_session.h"
 #include "services/server/server.h"
+#include "services/upkeep/upkeep_metrics.h"
 
 namespace capstan::gpu_worker {
 
@@ -38,7 +39,7 @@ class Service {
   std::string Addresses() const;
 
  private:
-  Service();
+  explicit Service(const Config& config);
   node::v1::Heartbeat MakeHeartbeat();
   // `missing_gpu`: of FindDevices.
   std::unique_ptr<param_store::client::Diagnoser> MakeDiagnoser(const Config& config,
@@ -50,6 +51,7 @@ class Service {
   WorkerMetrics metrics_;
   services::RpcMetrics rpc_metrics_;
   services::RpcMetrics client_rpc_metrics_;
+  services::UpkeepMetrics upkeep_;
   std::unique_ptr<services::Server> server_;
   std::unique_ptr<services::Readers> readers_;  // of http_
   std::unique_ptr<services::HttpServer> http_;

@@ -135,4 +135,16 @@ job::v1::FolderReport FolderFor(const std::string& path, job::v1::FolderUse use)
   return report;
 }
 
+FolderReports RootFolders(const std::vector<std::string>& checkpoint_roots,
+                          const std::vector<std::string>& data_roots) {
+  FolderReports folders;
+  for (const std::string& root : checkpoint_roots) {
+    folders.push_back(FolderFor(root, job::v1::FOLDER_USE_CHECKPOINTS));
+  }
+  for (const std::string& root : data_roots) {
+    folders.push_back(FolderFor(root, job::v1::FOLDER_USE_DATA));
+  }
+  return folders;
+}
+
 }  // namespace capstan::services

@@ -40,6 +40,9 @@ class FolderCheck {
 
 // `path` as a report that says nothing but its use.
 job::v1::FolderReport FolderFor(const std::string& path, job::v1::FolderUse use);
+// The same of what --checkpoint-root and --data-root of a service name.
+FolderReports RootFolders(const std::vector<std::string>& checkpoint_roots,
+                          const std::vector<std::string>& data_roots);
 
 }  // namespace capstan::services
 

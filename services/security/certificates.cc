@@ -257,6 +257,19 @@ absl::StatusOr<Validity> ValidityOf(absl::string_view certificate) {
                   ToTime(X509_get0_notAfter(x509->get()))};
 }
 
+absl::StatusOr<std::vector<absl::Time>> EndsOf(absl::string_view certificates) {
+  std::vector<absl::Time> ends;
+  const Bio reader = Reader(certificates);
+  while (true) {
+    const Certificate next(PEM_read_bio_X509(reader.get(), nullptr, NoPassword, nullptr));
+    if (next == nullptr) break;
+    ends.push_back(ToTime(X509_get0_notAfter(next.get())));
+  }
+  if (ends.empty()) return OpenSslError("certificate");
+  ERR_clear_error();  // the end of the file is one, too
+  return ends;
+}
+
 absl::Status CheckKeyPair(const KeyPair& pair, absl::string_view authorities, absl::Time now) {
   const absl::StatusOr<Certificate> certificate = ReadCertificate(pair.certificate);
   if (!certificate.ok()) return certificate.status();

@@ -50,6 +50,9 @@ struct Validity {
 // InvalidArgument: not PEM.
 absl::StatusOr<Validity> ValidityOf(absl::string_view certificate);
 
+// When each certificate of a PEM file ends, in the order of the file. InvalidArgument: it has none.
+absl::StatusOr<std::vector<absl::Time>> EndsOf(absl::string_view certificates);
+
 // What a service checks before it starts, since gRPC would only fail every handshake later: the
 // three can be read, the key is the certificate's, `authorities` signed it, and it is valid at
 // `now`. InvalidArgument otherwise, saying which.

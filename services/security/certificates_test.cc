@@ -49,6 +49,17 @@ TEST(CertificatesTest, ALeafCarriesRoleNameAndHosts) {
   BIO_free(bio);
 }
 
+TEST(CertificatesTest, AFileTellsWhenItsCertificatesEnd) {
+  World world;
+  const std::string& root = world.authority.certificate;
+  const KeyPair leaf = *world.Issue(Role::kWorker, "a", {"a"});
+  EXPECT_THAT(*EndsOf(leaf.certificate), ElementsAre(kNow + absl::Hours(1)));
+  EXPECT_THAT(*EndsOf(leaf.certificate + root),
+              ElementsAre(kNow + absl::Hours(1), kNow + absl::Hours(24)));
+  EXPECT_EQ(EndsOf("").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(EndsOf(leaf.key).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(CertificatesTest, WhatDoesNotFitIsRefusedWithAReason) {
   World world;
   World other;
