@@ -99,14 +99,16 @@ def variable(name, label, query):
             'allValue': '.+', 'current': {'text': 'All', 'value': '$__all', 'selected': True}}
 
 
-def dashboard(uid, title, description, rows, variables, links):
+def annotation(name, colour, expr):
+    return {'name': name, 'enable': True, 'iconColor': colour, 'datasource': SOURCE, 'expr': expr}
+
+
+def dashboard(uid, title, description, rows, variables, links, annotations):
     source = {'name': 'datasource', 'label': 'Data source', 'type': 'datasource', 'query': 'prometheus', 'refresh': 1, 'hide': 0,
               'multi': False, 'includeAll': False}
-    restarts = {'name': 'Restarts', 'enable': True, 'iconColor': BAD, 'datasource': SOURCE,
-                'expr': 'changes(capstan_job_restarts_total[1m]) > 0'}
     return {'uid': uid, 'title': title, 'description': description, 'tags': ['capstan'], 'timezone': 'browser', 'editable': False,
             'graphTooltip': 1, 'schemaVersion': 39, 'version': 1, 'refresh': '10s', 'time': {'from': 'now-30m', 'to': 'now'},
-            'templating': {'list': [source, *variables]}, 'annotations': {'list': [restarts]}, 'links': links,
+            'templating': {'list': [source, *variables]}, 'annotations': {'list': annotations}, 'links': links,
             'panels': lay_out(rows)}
 
 
@@ -184,6 +186,10 @@ def job_dashboard():
               target(f'min by (rank) (capstan_data_queue_batches{RANK})', 'rank {{rank}}')),
         panel('Data read', 'timeseries', 'Bps', 'Bytes of the data set that were read, before decoding.',
               target(rate('capstan_data_read_bytes_total', RANK, 'rank'), 'rank {{rank}}')),
+        panel('CPU by task', 'timeseries', 'short', 'Cores that the process of each rank uses, its threads together.',
+              target(rate('capstan_task_cpu_seconds_total', RANK, 'job_id, rank'), '{{job_id}} rank {{rank}}'), width=12),
+        panel('Memory by task', 'timeseries', 'bytes', 'Resident memory of the process of each rank, without that of cards.',
+              target(f'max by (job_id, rank) (capstan_task_resident_memory_bytes{RANK})', '{{job_id}} rank {{rank}}'), width=12),
     ]
     client = 'capstan_ps_client_request_duration_seconds'
     store = [
@@ -264,7 +270,9 @@ def job_dashboard():
                      'will it survive.',
                      [('Overview', overview), ('Training', training), ('Step time', steps), ('Parameter store', store),
                       ('GPU (empty where nothing trains on one)', gpu), ('Reliability', reliability)],
-                     variables, [link('Fleet', 'capstan-fleet')])
+                     variables, [link('Fleet', 'capstan-fleet')],
+                     [annotation('Back to a checkpoint', BAD, f'changes(capstan_job_lineage{JOB}[1m]) > 0'),
+                      annotation('Lanes moved', WARN, f'increase(capstan_job_takeovers_total{JOB}[1m]) > 0')])
 
 
 def fleet_dashboard():
@@ -348,7 +356,8 @@ def fleet_dashboard():
     ]
     return dashboard('capstan-fleet', 'Capstan fleet', 'Jobs, nodes, cards and services of the whole cluster.',
                      [('Jobs', jobs), ('Nodes', nodes), ('GPUs (empty where there are none)', gpu), ('Services', services)],
-                     variables, [link('Job', 'capstan-job')])
+                     variables, [link('Job', 'capstan-job')],
+                     [annotation('Restarts', BAD, 'changes(capstan_job_restarts_total[1m]) > 0')])
 
 
 def files():

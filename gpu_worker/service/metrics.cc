@@ -47,6 +47,11 @@ WorkerMetrics::WorkerMetrics(services::MetricsRegistry& registry)
                                      "Batches ready in the prefetch queue.", {"job_id", "rank"})),
       read_bytes_(registry.Counter("capstan_data_read_bytes_total", "Bytes read from the data set.",
                                    {"job_id", "rank"})),
+      cpu_seconds_(registry.Counter("capstan_task_cpu_seconds_total",
+                                    "User and system CPU time of the task's process.",
+                                    {"job_id", "rank"})),
+      resident_bytes_(registry.Gauge("capstan_task_resident_memory_bytes",
+                                     "Resident memory of the task's process.", {"job_id", "rank"})),
       collective_seconds_(registry.Histogram("capstan_collective_duration_seconds",
                                              "Time of one local collective (NCCL or CPU).",
                                              services::LatencyBuckets(), {"job_id", "rank", "op"})),
@@ -75,6 +80,8 @@ void WorkerMetrics::Update(const std::string& job_id, int32_t rank, const TaskCo
   AddHistogram(barrier_seconds_.With(labels), now.barrier_seconds, before.barrier_seconds);
   queued_batches_.With(labels).Set(static_cast<double>(now.queued_batches));
   Add(read_bytes_.With(labels), now.read_bytes, before.read_bytes);
+  Add(cpu_seconds_.With(labels), now.cpu_seconds, before.cpu_seconds);
+  resident_bytes_.With(labels).Set(static_cast<double>(now.resident_bytes));
   Labels reduce = labels;
   reduce["op"] = "all_reduce";
   AddHistogram(collective_seconds_.With(reduce), now.reduce_seconds, before.reduce_seconds);

@@ -39,6 +39,8 @@ class WorkerMetrics {
   const services::CounterFamily phase_seconds_;
   const services::GaugeFamily queued_batches_;
   const services::CounterFamily read_bytes_;
+  const services::CounterFamily cpu_seconds_;
+  const services::GaugeFamily resident_bytes_;
   const services::HistogramFamily collective_seconds_;
   const services::CounterFamily collective_bytes_;
   const services::HistogramFamily request_seconds_;

@@ -33,6 +33,8 @@ TEST(WorkerMetricsTest, TotalsOfATaskBecomeIncrements) {
   counters.exchange.retries = 3;
   counters.push_seconds.Observe(0.002, services::LatencyBuckets());
   counters.queued_batches = 2;
+  counters.cpu_seconds = 4;
+  counters.resident_bytes = 5000;
   metrics.Update("j1", 2, counters);
   counters.steps = 7;
   counters.step_seconds.Observe(0.002, services::LatencyBuckets());
@@ -41,6 +43,8 @@ TEST(WorkerMetricsTest, TotalsOfATaskBecomeIncrements) {
               HasSubstr("capstan_worker_steps_total{job_id=\"j1\",rank=\"2\"} 7"));
   TaskCounters again;
   again.steps = 2;
+  again.cpu_seconds = 0.5;
+  again.resident_bytes = 3000;
   metrics.Update("j1", 2, again);
   node::v1::StepPhases phases;
   phases.set_push(1.5);
@@ -56,6 +60,8 @@ TEST(WorkerMetricsTest, TotalsOfATaskBecomeIncrements) {
                               "op=\"push\",rank=\"2\"} 1"));
   EXPECT_THAT(text, HasSubstr("capstan_ps_client_request_duration_seconds_count{job_id=\"j1\","
                               "op=\"pull\",rank=\"2\"} 0"));
+  EXPECT_THAT(text, HasSubstr("capstan_task_cpu_seconds_total{job_id=\"j1\",rank=\"2\"} 4.5"));
+  EXPECT_THAT(text, HasSubstr("capstan_task_resident_memory_bytes{job_id=\"j1\",rank=\"2\"} 3000"));
   EXPECT_THAT(text, HasSubstr("capstan_data_queue_batches{job_id=\"j1\",rank=\"2\"} 0"));
   EXPECT_THAT(text, HasSubstr("phase=\"push\",rank=\"2\"} 1.5"));
   EXPECT_THAT(text, HasSubstr("direction=\"tx\",job_id=\"j1\",op=\"push\",rank=\"2\"} 1000"));

@@ -25,6 +25,8 @@ void ForEach(Counters& c, Field field) {
   field(c.reduce_bytes);
   field(c.read_bytes);
   field(c.queued_batches);
+  field(c.cpu_seconds);
+  field(c.resident_bytes);
   for (auto& bytes : c.planned_bytes) field(bytes);
   field(c.exchange.sent_wire_bytes);
   field(c.exchange.sent_payload_bytes);

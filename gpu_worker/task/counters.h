@@ -37,6 +37,8 @@ struct TaskCounters {
   int64_t reduce_bytes = 0;
   int64_t read_bytes = 0;      // of the data set
   int64_t queued_batches = 0;  // read ahead, just now
+  double cpu_seconds = 0;      // of this process, since its start
+  int64_t resident_bytes = 0;  // of this process, just now
   param_store::client::ExchangeStats exchange;
   std::vector<int64_t> planned_bytes;  // by device of the task: what its plan holds
 };

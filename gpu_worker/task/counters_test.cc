@@ -24,6 +24,8 @@ TEST(CountersTest, ComeBackAsTheyWere) {
   counters.exchange.pull_seconds = 2.5;
   counters.pull_seconds.Observe(0.5, {1.0, 2.0});
   counters.queued_batches = 3;
+  counters.cpu_seconds = 1.5;
+  counters.resident_bytes = 1 << 20;
   counters.planned_bytes = {10, 20};
   const std::string bytes = EncodeCounters(counters);
   const auto back = DecodeCounters(bytes);
@@ -37,6 +39,8 @@ TEST(CountersTest, ComeBackAsTheyWere) {
   EXPECT_EQ(back->exchange.pull_seconds, 2.5);
   EXPECT_THAT(back->pull_seconds.buckets, ElementsAre(1, 0, 0));
   EXPECT_EQ(back->queued_batches, 3);
+  EXPECT_EQ(back->cpu_seconds, 1.5);
+  EXPECT_EQ(back->resident_bytes, 1 << 20);
   EXPECT_THAT(back->planned_bytes, ElementsAre(10, 20));
 }
 

@@ -13,6 +13,7 @@
 #include "services/files/beneath.h"
 #include "services/logging/log.h"
 #include "services/metrics/registry.h"
+#include "services/process/own_usage.h"
 #include "training/codec/local_uri.h"
 #include "training/spec/lead_messages.h"
 
@@ -625,6 +626,8 @@ void Task::SendState() {
 void Task::SendCounters() {
   counters_at_ = strand_.Now() + kReportInterval;
   if (exchange_ != nullptr) counters_.exchange = exchange_->stats();
+  counters_.cpu_seconds = services::OwnCpuSeconds();
+  counters_.resident_bytes = services::OwnResidentBytes();
   callbacks_.on_counters(counters_);
 }
 

@@ -106,6 +106,8 @@ TEST_F(TaskTest, TrainsWritesItsFilesAndFinishes) {
   EXPECT_EQ(outcome.last().lead().samples_used(), 30 * 64);
   EXPECT_EQ(outcome.counters.steps, 30);
   EXPECT_EQ(outcome.counters.samples, 30 * 64);
+  EXPECT_GT(outcome.counters.cpu_seconds, 0);
+  EXPECT_GT(outcome.counters.resident_bytes, 1 << 20);
   // Three epochs of ten steps, each evaluated, the last one too.
   ASSERT_EQ(outcome.last().lead().epochs_size(), 3);
   EXPECT_GT(outcome.last().lead().epochs(2).validation_accuracy(), 0.3);

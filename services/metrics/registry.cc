@@ -1,7 +1,6 @@
 #include "services/metrics/registry.h"
 
 #include <dirent.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "prometheus/metric_family.h"
 #include "prometheus/text_serializer.h"
 #include "services/check/check.h"
+#include "services/process/own_usage.h"
 #include "services/version/version.h"
 
 namespace capstan::services {
@@ -51,16 +51,6 @@ double ProcessStartSeconds() {
   return boot + static_cast<double>(ticks) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-double ResidentBytes() {
-  long long total_pages = 0;     // NOLINT(runtime/int): what %lld takes
-  long long resident_pages = 0;  // NOLINT(runtime/int)
-  if (FILE* file = std::fopen("/proc/self/statm", "re")) {
-    if (std::fscanf(file, "%lld %lld", &total_pages, &resident_pages) != 2) resident_pages = 0;
-    std::fclose(file);
-  }
-  return static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE));
-}
-
 double OpenFds() {
   double count = -3;  // ".", ".." and the descriptor of the folder itself
   if (DIR* dir = opendir("/proc/self/fd")) {
@@ -68,13 +58,6 @@ double OpenFds() {
     closedir(dir);
   }
   return std::max(0.0, count);
-}
-
-double CpuSeconds() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-         static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
 }
 
 prometheus::MetricFamily Single(const char* name, const char* help, prometheus::MetricType type,
@@ -94,9 +77,9 @@ void AppendProcessMetrics(std::vector<prometheus::MetricFamily>& out) {
   static const double start_seconds = ProcessStartSeconds();
   out.push_back(Single("process_cpu_seconds_total",
                        "Total user and system CPU time spent in seconds.",
-                       prometheus::MetricType::Counter, CpuSeconds()));
+                       prometheus::MetricType::Counter, OwnCpuSeconds()));
   out.push_back(Single("process_resident_memory_bytes", "Resident memory size in bytes.",
-                       prometheus::MetricType::Gauge, ResidentBytes()));
+                       prometheus::MetricType::Gauge, static_cast<double>(OwnResidentBytes())));
   out.push_back(Single("process_open_fds", "Number of open file descriptors.",
                        prometheus::MetricType::Gauge, OpenFds()));
   out.push_back(Single("process_start_time_seconds",

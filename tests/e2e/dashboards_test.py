@@ -124,6 +124,12 @@ class FilesTest(support.TestCase):
             # Before, while and after it fires.
             self.assertGreaterEqual(tested.count(f'alertname: {alert}'), 3, alert)
 
+    def test_annotations_of_a_job_are_of_that_job_alone(self):
+        expressions = [one['expr'] for one in dashboards()['capstan-job.json']['annotations']['list']]
+        self.assertEqual(len(expressions), 2)
+        for expression in expressions:
+            self.assertEqual(re.findall(r'\bcapstan_\w+({[^}]*})?', expression), ['{job_id=~"$job_id"}'], expression)
+
     def test_every_alert_leads_to_its_entry_of_the_runbook(self):
         with open(os.path.join(support.ROOT, 'docs', 'operations.md'), encoding='utf-8') as f:
             entries = re.findall(r'^### (Capstan\w+)\n\n\S', f.read().split('## 6. Runbook')[1], re.MULTILINE)
