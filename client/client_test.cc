@@ -98,8 +98,7 @@ TEST(JobViewTest, WhereItIsNarrowTheBarGoesFirstAndTheEndLast) {
               StartsWith("RUNNING   50%  ETA 3m29s\nloss 0.5123   4318 samples/s"));
   job::v1::Job job = RunningJob();
   job.set_message("waits for lanes 2,3 of worker w1");
-  EXPECT_THAT(LiveLines(job, {.width = 60}),
-              EndsWith("\nwaits for lanes 2,3 of worker w1"));
+  EXPECT_THAT(LiveLines(job, {.width = 60}), EndsWith("\nwaits for lanes 2,3 of worker w1"));
 }
 
 TEST(JobViewTest, ColoursTakeNoRoom) {

@@ -69,7 +69,8 @@ TEST(NoticesTest, CheckpointsThatCannotBeSavedAreToldAndThatTheyAreAgain) {
             "capstan: b-2: no checkpoint: step 8: shard 0 on host a: No space left on device\n");
   EXPECT_EQ(notices.Next(job, true, absl::Minutes(1)), "");
   job.clear_conditions();
-  EXPECT_EQ(notices.Next(job, true, absl::Minutes(2)), "capstan: b-2: checkpoints are saved again\n");
+  EXPECT_EQ(notices.Next(job, true, absl::Minutes(2)),
+            "capstan: b-2: checkpoints are saved again\n");
 }
 
 TEST(ScreenTextTest, WidthsAreWhatIsSeen) {

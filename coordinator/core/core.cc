@@ -421,8 +421,7 @@ void CoordinatorCore::StartGang(JobRecord& job, const Gang& gang, const std::str
   job.probing = true;
   job.wound_down = false;
   job.on_gpus = gang.on_gpus;
-  job.progress_mark.clear();
-  job.progress_at = now_;
+  job.progress_mark.clear();  // with the next look at it its clock begins anew
   SetState(job, common::v1::JOB_STATE_STARTING, "", "");
   job.AddEvent(wall_, "Admitted",
                absl::StrCat("gang ready: ", WorkersText(gang.num_workers, job.ranks.size()), ", ",

@@ -116,7 +116,6 @@ void CoordinatorCore::FillRanks(JobRecord& job) {
   request.one_per_node = options_.expected_nodes > 0;
   request.device = job.on_gpus ? "gpu" : "cpu";
   request.version = VersionOf(job, nodes_);
-  request.exclude.clear();
   for (const Rank& rank : job.ranks) {
     if (!rank.gone) request.exclude.insert(rank.node);
   }

@@ -254,8 +254,9 @@ std::vector<int64_t> CoordinatorCore::ProgressMark(const JobRecord& job) const {
   }
   for (const Shard& shard : job.shards) {
     ready += shard.seen && shard.state.ready() ? 1 : 0;
-    const int64_t total = job.resolved.has_value() ? job.resolved->total_steps() : 0;
-    files += job.FilesOf(shard.index, total) != nullptr ? 1 : 0;
+    const bool written = job.resolved.has_value() &&
+                         job.FilesOf(shard.index, job.resolved->total_steps()) != nullptr;
+    files += written ? 1 : 0;
     if (shard.index == 0) blocks = shard.state.waiting().evaluation_blocks_size();
   }
   files += job.weights_files.files_size() > 0 ? 1 : 0;

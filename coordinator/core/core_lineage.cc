@@ -114,8 +114,7 @@ void CoordinatorCore::BeginLineage(JobRecord& job, const std::vector<int32_t>& o
   job.progress.clear_loss();
   job.progress.clear_accuracy();
   job.progress.clear_eta_seconds();
-  job.progress_mark.clear();
-  job.progress_at = now_;
+  job.progress_mark.clear();  // with the next look at it its clock begins anew
   job.waiting.clear();
   job.late_step = -1;
   job.late_lanes.clear();
@@ -167,7 +166,6 @@ bool CoordinatorCore::CountRestart(JobRecord& job, const std::string& reason,
   job.restart_reason = reason;
   job.restart_step = std::max(job.restart_step, job.lead.step());
   job.ran_since = absl::InfiniteDuration();
-  Changed(job);
   return true;
 }
 

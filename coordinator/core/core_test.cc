@@ -206,6 +206,7 @@ TEST_F(CoreTest, AGangStartsAllOrNone) {
   AddNodes(1, 1);
   EXPECT_EQ(Job(id).state(), JOB_STATE_PENDING);
   EXPECT_EQ(Job(id).message(), "needs 2 workers with 1 free device each, 1 is there");
+  EXPECT_EQ(Saved(id).message(), Job(id).message());
   EXPECT_FALSE(Job(id).has_retry_at());  // it waits for a node, not for a time
   EXPECT_THAT(Take(workers_[0], ConnectResponse::kProbe), IsEmpty());
 
@@ -484,6 +485,10 @@ TEST_F(CoreTest, SucceededMeansThatTheManifestIsThere) {
   EXPECT_EQ(job.shards(1).state(), "FINISHED");
   EXPECT_THAT(EventTypes(id), ElementsAre("Submitted", "Admitted", "Resolved", "Started",
                                           "CheckpointSaved", "Succeeded"));
+  // What was stopped because the job had ended did not fail.
+  Task(workers_[0], id, 0).set_phase(node::v1::TASK_PHASE_FAILED);
+  Beat(workers_[0]);
+  EXPECT_EQ(Job(id).workers(0).state(), "FINISHED");
   EXPECT_EQ(Saved(id).state(), JOB_STATE_SUCCEEDED);
   EXPECT_EQ(Saved(id).checkpoint_uri(), job.checkpoint_uri());
 

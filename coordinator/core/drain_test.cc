@@ -70,6 +70,7 @@ TEST_F(DrainTest, LanesOfAnElasticJobGoToTheOthersAndTheTaskIsStopped) {
   ASSERT_TRUE(SetDrained("w0", true).ok());
   Pass(absl::Seconds(1), {workers_[0], workers_[1], store_});
   EXPECT_THAT(core_.Peek(id)->view.lane_owners(), ElementsAre(0, 0, 0, 0));
+  EXPECT_FALSE(core_.Peek(id)->ranks[0].lost);
 }
 
 TEST_F(DrainTest, AJobThatIsNotElasticKeepsItsWorkers) {

@@ -239,6 +239,22 @@ TEST_F(LateBlocksTest, ALateEvaluationBlockIsIssuedAgain) {
   EXPECT_THAT(EventTypes(id_), Contains("LaneReissued"));
 }
 
+// A shard has a part of each lane.
+TEST_F(LateTest, LanesThatDifferentShardsLackAreAllIssuedAgain) {
+  Running(3, 2);  // two lanes each
+  Lead(3);
+  for (int shard = 0; shard < 2; ++shard) {
+    node::v1::Waiting& waiting =
+        *Shard(stores_[static_cast<size_t>(shard)], id_, 0).mutable_waiting();
+    waiting.set_step(3);
+    waiting.add_lanes(shard == 0 ? 2 : 4);
+    Beat(stores_[static_cast<size_t>(shard)]);
+  }
+  Pass(absl::Milliseconds(2600), All());
+  EXPECT_EQ(Job(id_).generation(), 2);
+  EXPECT_THAT(core_.Peek(id_)->Owners(), ElementsAre(0, 0, 0, 0, 0, 0));
+}
+
 TEST_F(LateTest, AShardThatLacksNothingHidesNoLateLane) {
   Running(2, 2);
   Lead(3);
@@ -591,6 +607,29 @@ TEST_F(RecoveryTest, SuspendedAndResumedWithOtherNumbers) {
   EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-4"));
   EXPECT_THAT(starts_.back().orders(), IsEmpty());
   EXPECT_EQ(job.restarts(), 0);
+}
+
+// Nothing was computed yet: numbers are those of the job file, or of the resume.
+TEST_F(RecoveryTest, AJobThatNeverStartedIsResumedWithTheNumbersThatWereGiven) {
+  id_ = Submit(Spec(2, 3));
+  for (const int shards : {0, 5}) {
+    Ask(For<job::v1::SuspendJobRequest>());
+    ASSERT_EQ(Job(id_).state(), JOB_STATE_SUSPENDED);
+    EXPECT_EQ(std::get<job::v1::SuspendJobResponse>(LastReply().response).state(),
+              JOB_STATE_SUSPENDED);
+    auto resume = For<job::v1::ResumeJobRequest>();
+    if (shards > 0) resume.set_num_shards(shards);
+    Ask(resume);
+    ASSERT_TRUE(LastReply().status.ok()) << LastReply().status;
+    EXPECT_EQ(Job(id_).spec().resources().num_workers(), 2);
+    EXPECT_EQ(Job(id_).spec().resources().num_shards(), shards > 0 ? shards : 3);
+  }
+}
+
+TEST_F(RecoveryTest, AnOrderForAJobThatIsNotThereNamesIt) {
+  id_ = "toy-none";
+  Ask(For<job::v1::SuspendJobRequest>());
+  EXPECT_EQ(LastReply().status, absl::NotFoundError("no job toy-none"));
 }
 
 // min_workers of the job file holds for fewer and for more workers.

@@ -613,6 +613,39 @@ TEST_F(FailureTest, OnlyMembersMayLogAndOnlyForThemselves) {
   EXPECT_EQ(logs->Find(before)->role(), common::v1::ROLE_WORKER);
   EXPECT_EQ(logs->Find(before)->host(), "host-w0");
   EXPECT_THAT(logs->Find(before + 1)->text(), HasSubstr("7 lines"));
+  EXPECT_EQ(logs->lost(), 7);
+}
+
+TEST_F(FailureTest, ALongMessageIsCutAtItsEnd) {
+  const std::string id = Running(1, 0);
+  node::v1::TaskState& task = Task(workers_[0], id, 0);
+  task.set_phase(node::v1::TASK_PHASE_FAILED);
+  task.set_reason("NonFiniteLoss");
+  task.set_message("Begin" + std::string(100000, 'x'));
+  Beat(workers_[0]);
+  EXPECT_THAT(Job(id).message(), HasSubstr(": Beginxxx"));
+  EXPECT_LT(Job(id).message().size(), 10000u);
+}
+
+TEST_F(FailureTest, AJobWhoseShardWentIsWoundDownWithoutIt) {
+  const std::string id = Running(1, 1);
+  Do(NodeDisconnected{stores_[0], /*goodbye=*/true});
+  Cancel(id);
+  Forget(workers_[0]);
+  Beat(workers_[0]);
+  EXPECT_EQ(Job(id).state(), common::v1::JOB_STATE_CANCELLED);
+  EXPECT_TRUE(Saved(id).wound_down());
+}
+
+TEST_F(FailureTest, WhatATaskSaysOfItselfCountsAlsoWhileItsJobIsCancelled) {
+  const std::string id = Running(1, 1);
+  Cancel(id);
+  node::v1::TaskState& task = Task(workers_[0], id, 0);
+  task.set_phase(node::v1::TASK_PHASE_FAILED);
+  task.set_reason("DataMissing");
+  Beat(workers_[0]);
+  EXPECT_EQ(Job(id).state(), JOB_STATE_FAILED);
+  EXPECT_EQ(Job(id).reason(), "DataMissing");
 }
 
 TEST_F(FailureTest, SameSeedSameEffects) {

@@ -47,6 +47,26 @@ TEST(MetricHistoryTest, EverySecondPointGoesAndThenEverySecondReportIsTaken) {
   EXPECT_THAT(history.Thinned(0), SizeIs(4));
 }
 
+// Each by its steps: of one step of 4 and three of 8.
+TEST(MetricHistoryTest, AllPartsOfAStepAreJoined) {
+  job::v1::StepBreakdown a, b;
+  const auto* const type = a.GetDescriptor();
+  for (int i = 0; i < type->field_count(); ++i) {
+    if (type->field(i)->name() == "steps") continue;
+    a.GetReflection()->SetDouble(&a, type->field(i), 4);
+    b.GetReflection()->SetDouble(&b, type->field(i), 8);
+  }
+  a.set_steps(1);
+  b.set_steps(3);
+  const job::v1::StepBreakdown joined = Joined(a, b);
+  EXPECT_EQ(joined.steps(), 4);
+  for (int i = 0; i < type->field_count(); ++i) {
+    if (type->field(i)->name() == "steps") continue;
+    EXPECT_DOUBLE_EQ(joined.GetReflection()->GetDouble(joined, type->field(i)), 7)
+        << type->field(i)->name();
+  }
+}
+
 TEST(MetricHistoryTest, AsManyPointsAsWereAskedFor) {
   MetricHistory history(/*max_points=*/100);
   for (int step = 1; step <= 31; ++step) history.Add(Point(step, 0.5, 1, step));

@@ -40,9 +40,9 @@ class PaceTest : public RecoveryTest {
  protected:
   PaceTest() : RecoveryTest(LongJobs()) {}
 
-  void Begin() {
-    Running(kWorkers, 1);
-    for (int rank = 0; rank < kWorkers; ++rank) slowness_[rank] = 1;
+  void Begin(int workers = kWorkers) {
+    Running(workers, 1);
+    for (int rank = 0; rank < workers; ++rank) slowness_[rank] = 1;
   }
 
   std::vector<int32_t> Owners() { return core_.Peek(id_)->Owners(); }
@@ -95,9 +95,8 @@ class PaceTest : public RecoveryTest {
     }
     shard.mutable_lead()->set_lineage(1);
     shard.mutable_lead()->set_step(steps_);
-    for (int rank = 0; rank < kWorkers; ++rank) {
-      if (slowness_[rank] < kHangs)
-        Task(workers_[static_cast<size_t>(rank)], id_, rank).set_step(steps_);
+    for (const auto& [rank, slowness] : slowness_) {
+      if (slowness < kHangs) Task(workers_[static_cast<size_t>(rank)], id_, rank).set_step(steps_);
     }
     Pass(kBeat, All());
     Follow();
@@ -177,6 +176,14 @@ TEST_F(PaceTest, AWorkerWhoseSpeedChangesAllTheTimeMovesLanesLessAndLess) {
   const int at_first = moved();
   EXPECT_GE(at_first, 4);
   EXPECT_LE(moved(), at_first / 2);
+}
+
+TEST_F(PaceTest, TheSlowerOneOfTwoHasWhatItsSpeedEarns) {
+  Begin(/*workers=*/2);
+  slowness_[0] = 3;
+  Train(absl::Seconds(20));
+  EXPECT_EQ(LanesOf(0), 2);
+  EXPECT_EQ(LanesOf(1), 6);
 }
 
 // Against the lower one of the two others: a second slow worker does not make the third one usual.

@@ -247,6 +247,32 @@ job::v1::LogLine Line(const std::string& text) {
   return line;
 }
 
+TEST(JobRecordTest, OfRanksThatWereLostLongAgoTheIndexIsLeft) {
+  JobRecord job;
+  for (int i = 0; i < kLostKept + 4; ++i) {
+    Rank& rank = job.ranks.emplace_back();
+    rank.index = i;
+    rank.node = "w";
+    rank.lost = rank.gone = true;
+  }
+  job.ForgetLostRanks();
+  for (int i = 0; i < kLostKept + 4; ++i) {
+    const Rank& rank = job.ranks[static_cast<size_t>(i)];
+    EXPECT_EQ(rank.index, i);
+    EXPECT_EQ(rank.forgotten, i < 4) << i;
+    EXPECT_EQ(rank.node.empty(), i < 4) << i;
+  }
+}
+
+TEST(GangTest, DevicesOfAWorkerAreTheGpusThatItAsksForOrThoseItNames) {
+  job::v1::JobSpec spec;
+  EXPECT_EQ(RequestOf(spec).devices_per_worker, 1);
+  for (const int device : {0, 2, 3}) spec.mutable_resources()->add_devices(device);
+  EXPECT_EQ(RequestOf(spec).devices_per_worker, 3);
+  spec.mutable_resources()->set_gpus_per_worker(2);
+  EXPECT_EQ(RequestOf(spec).devices_per_worker, 2);
+}
+
 TEST(LogBufferTest, TheOldestLinesGoAndAreCounted) {
   LogBuffer logs(/*max_lines=*/3, /*max_bytes=*/1 << 20);
   for (int i = 0; i < 5; ++i) logs.Append(Line(std::to_string(i)));

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "coordinator/core/core.h"
 #include "coordinator/core/test_recovery.h"
 
@@ -409,6 +411,42 @@ TEST_F(RecoveryTest, ADamagedManifestIsRefusedAndAnOlderOneTaken) {
   RefuseBase(3, "1-2");
   EXPECT_EQ(Job(id_).state(), JOB_STATE_FAILED);
   EXPECT_EQ(Job(id_).reason(), "CheckpointCorrupt");
+}
+
+TEST_F(RecoveryTest, AShardStartsUntilItIsReady) {
+  Running(1, 1);
+  EXPECT_EQ(Job(id_).shards(0).state(), "RUNNING");
+  Shard(stores_[0], id_, 0).set_ready(false);
+  Beat(stores_[0]);
+  EXPECT_EQ(Job(id_).shards(0).state(), "STARTING");
+}
+
+TEST_F(RecoveryTest, WhatALeadDoesNotMeasureAnyMoreIsNotShown) {
+  Running(1, 1);
+  Lead(1).set_accuracy(0.5);
+  Lead(2);
+  EXPECT_EQ(Job(id_).progress().accuracy(), 0.5);
+  Lead(2).clear_accuracy();
+  Lead(3);
+  EXPECT_FALSE(Job(id_).progress().has_accuracy());
+}
+
+// The next lineage waits for a shard; heartbeats say the same again and again meanwhile.
+TEST_F(RecoveryTest, AManifestIsRefusedOnce) {
+  Running(1, 2);
+  Lead(2);
+  Save(2);
+  Lead(4);
+  Save(4);
+  Restart(0);
+  Pass(absl::Seconds(2), All());
+  ASSERT_EQ(Lineage(), 2);
+  Do(NodeDisconnected{stores_[1], /*goodbye=*/true});
+  stores_.pop_back();
+  RefuseBase(2, "1-4");
+  for (int i = 0; i < 3; ++i) Beat(stores_[0]);
+  const std::vector<std::string> types = EventTypes(id_);
+  EXPECT_LE(std::count(types.begin(), types.end(), "CheckpointRefused"), 1);
 }
 
 TEST_F(RecoveryTest, RestartsAreCountedAndBackOff) {

@@ -352,6 +352,21 @@ TEST_F(RestartTest, ACancelThatWasAcceptedIsCarriedOut) {
   EXPECT_EQ(w().Job(id).state(), JOB_STATE_CANCELLED);
 }
 
+TEST_F(RestartTest, WhatAnEndedJobHoldsIsTakenFromIt) {
+  AddNodes(1, 1);
+  const std::string id = Running(1, 1);
+  w().Cancel(id);
+  w().Forget(workers_[0]);
+  w().Beat(workers_[0]);
+  ASSERT_EQ(w().Job(id).state(), JOB_STATE_CANCELLED);
+  ASSERT_FALSE(w().Saved(id).wound_down());  // its shard is there still
+  Restart();
+  EXPECT_GT(Sent(ConnectResponse::kEndJob), 0);
+  w().Forget(stores_[0]);
+  w().Pass(absl::Seconds(1), All());
+  EXPECT_TRUE(w().Saved(id).wound_down());
+}
+
 TEST_F(RestartTest, SlotsOfALivingTaskAreNotGivenAway) {
   AddNodes(1, 1);
   const std::string first = Running(1, 1);
@@ -548,6 +563,7 @@ TEST_F(RestartTest, AJobWhoseFolderHangsCanBeCancelled) {
   Restored none;
   none.jobs = std::set<std::string>();
   Restart({}, none);
+  EXPECT_EQ(w().Job(id).message(), "");  // it may answer at once
   w().Cancel(waits);
   EXPECT_EQ(w().Job(waits).state(), JOB_STATE_CANCELLED);
   w().Cancel(id);
@@ -627,6 +643,7 @@ TEST_F(RestartTest, AHistoryAboveTheRecordIsGoneOnFromInOneAboveIt) {
   const job::v1::Job job = w().Job(id);
   EXPECT_EQ(job.lineage(), 7);
   EXPECT_EQ(job.restarts(), 0);
+  EXPECT_THAT(w().EventTypes(id), Contains("RecordIsOld"));
   const auto starts = w().Take(stores_[0], ConnectResponse::kStartLineage);
   ASSERT_FALSE(starts.empty());
   EXPECT_EQ(starts.back().start_lineage().view().lineage(), 7);
@@ -750,6 +767,19 @@ TEST(RestoreTest, AStateAndAViewThatPeopleWereToldAreNoNews) {
     }
     EXPECT_EQ(told, 1);
   }
+}
+
+// As where it reads large folders first.
+TEST(RestoreTest, TimeBeforeTheFirstStepIsNobodysSilence) {
+  World world;
+  world.Worker("w0");
+  World next;
+  ASSERT_TRUE(
+      next.core_.Restore(world.journal_.state(), next.now_, absl::FromUnixSeconds(2000)).ok());
+  next.now_ += absl::Minutes(1);
+  next.Do(Restored{});
+  next.Do(Tick{});
+  EXPECT_FALSE(next.core_.nodes().Find("w0")->lost);
 }
 
 // A journal that has lost the job, or a wrong state folder: what runs is good as long as a person

@@ -180,6 +180,19 @@ TEST_F(DiagnoserTest, AShardThatAnswersNoMoreTakesNoLongerThanTheOrder) {
   EXPECT_FALSE(result->peers(0).has_round_trip_seconds());
 }
 
+TEST_F(DiagnoserTest, AWayThatMayNotBeTakenIsToldWithItsReason) {
+  node::v1::Diagnose order = Order();
+  node::v1::Peer& peer = *order.add_peers();
+  peer.set_node("far");
+  peer.set_address("10.0.0.1:7080");  // over TCP without a certificate
+  Diagnoser diagnoser(Options());
+  diagnoser.Start(order);
+  const auto result = Answer(kLimit);
+  ASSERT_TRUE(result.has_value());
+  EXPECT_NE(result->peers(0).code(), 0);
+  EXPECT_NE(result->peers(0).message(), "");
+}
+
 TEST_F(DiagnoserTest, StopBreaksOffAndNothingIsAnswered) {
   // Listens and never accepts: nobody speaks HTTP/2 there.
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
