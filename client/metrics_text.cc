@@ -17,7 +17,7 @@ namespace {
 using job::v1::MetricPoint;
 using Json = nlohmann::ordered_json;
 
-struct Row {
+struct HistoryRow {
   const MetricPoint& point;
   const Evaluation* evaluation;  // null: none stands there
 };
@@ -25,12 +25,12 @@ struct Row {
 struct Metric {
   const char* name;
   const char* head;  // of its column
-  std::optional<double> (*value)(const Row&);
+  std::optional<double> (*value)(const HistoryRow&);
   bool evaluated = false;  // it is of the test set
 };
 
 template <double (job::v1::StepBreakdown::*Part)() const>
-std::optional<double> Of(const Row& row) {
+std::optional<double> Of(const HistoryRow& row) {
   if (!row.point.has_breakdown()) return std::nullopt;
   return (row.point.breakdown().*Part)();
 }
@@ -42,15 +42,16 @@ std::optional<double> When(bool known, double value) {
 const std::vector<Metric>& Metrics() {
   using Parts = job::v1::StepBreakdown;
   static const auto* const kMetrics = new std::vector<Metric>{
-      {"loss", "LOSS", [](const Row& row) { return When(row.point.has_loss(), row.point.loss()); }},
+      {"loss", "LOSS",
+       [](const HistoryRow& row) { return When(row.point.has_loss(), row.point.loss()); }},
       {"accuracy", "ACCURACY",
-       [](const Row& row) { return When(row.point.has_accuracy(), row.point.accuracy()); }},
+       [](const HistoryRow& row) { return When(row.point.has_accuracy(), row.point.accuracy()); }},
       {"learning_rate", "RATE",
-       [](const Row& row) {
+       [](const HistoryRow& row) {
          return When(row.point.has_learning_rate(), row.point.learning_rate());
        }},
       {"samples_per_second", "SAMPLES/S",
-       [](const Row& row) {
+       [](const HistoryRow& row) {
          return When(row.point.has_samples_per_second(), row.point.samples_per_second());
        }},
       {"step_seconds", "STEP", Of<&Parts::total>},
@@ -63,12 +64,12 @@ const std::vector<Metric>& Metrics() {
       {"update_seconds", "UPDATE", Of<&Parts::update>},
       {"evaluate_seconds", "EVALUATE", Of<&Parts::evaluate>},
       {"validation_loss", "VAL LOSS",
-       [](const Row& row) {
+       [](const HistoryRow& row) {
          return row.evaluation == nullptr ? std::nullopt : row.evaluation->loss;
        },
        true},
       {"validation_accuracy", "VAL ACC",
-       [](const Row& row) {
+       [](const HistoryRow& row) {
          return row.evaluation == nullptr ? std::nullopt : row.evaluation->accuracy;
        },
        true},
@@ -83,8 +84,8 @@ const Metric* Find(const std::string& name) {
   return nullptr;
 }
 
-std::vector<Row> RowsOf(const MetricHistory& history) {
-  std::vector<Row> rows;
+std::vector<HistoryRow> RowsOf(const MetricHistory& history) {
+  std::vector<HistoryRow> rows;
   size_t next = 0;
   for (size_t i = 0; i < history.points.size(); ++i) {
     const bool last = i + 1 == history.points.size();
@@ -151,7 +152,7 @@ absl::StatusOr<Curve> CurveOf(const MetricHistory& history, const std::string& n
         absl::StrCat("no metric '", name, "'; there are: ", absl::StrJoin(MetricNames(), ", ")));
   }
   Curve curve{name, {}};
-  const auto add = [&](int64_t step, const Row& row) {
+  const auto add = [&](int64_t step, const HistoryRow& row) {
     const std::optional<double> value = metric->value(row);
     if (value.has_value()) curve.points.emplace_back(step, *value);
   };
@@ -168,7 +169,7 @@ absl::StatusOr<Curve> CurveOf(const MetricHistory& history, const std::string& n
 
 std::string MetricsJson(const std::string& job_id, const MetricHistory& history) {
   Json list = Json::array();
-  for (const Row& row : RowsOf(history)) {
+  for (const HistoryRow& row : RowsOf(history)) {
     Json json = {{"step", row.point.step()},
                  {"lineage", row.point.lineage()},
                  {"time", services::TimeText(row.point.time())}};
@@ -188,7 +189,7 @@ std::string MetricsJson(const std::string& job_id, const MetricHistory& history)
 
 std::string MetricsCsv(const MetricHistory& history, const std::vector<std::string>& names) {
   std::string out = absl::StrCat("step,time,", absl::StrJoin(names, ","), "\n");
-  for (const Row& row : RowsOf(history)) {
+  for (const HistoryRow& row : RowsOf(history)) {
     absl::StrAppend(&out, row.point.step(), ",", services::TimeText(row.point.time()));
     for (const std::string& name : names) {
       const std::optional<double> value = Find(name)->value(row);
@@ -204,7 +205,7 @@ std::string MetricsTable(const MetricHistory& history, const std::vector<std::st
   std::vector<std::string> head = {"AT STEP", "TIME"};
   for (const std::string& name : names) head.push_back(Find(name)->head);
   TextTable table(head);
-  for (const Row& row : RowsOf(history)) {
+  for (const HistoryRow& row : RowsOf(history)) {
     std::vector<std::string> cells = {absl::StrCat(row.point.step()),
                                       services::TimeText(row.point.time())};
     for (const std::string& name : names) {

@@ -385,7 +385,11 @@ void CoordinatorCore::FindShardAgain(JobRecord& job, Shard& shard) {
   Changed(job);
   if (std::any_of(job.shards.begin(), job.shards.end(), [](const Shard& s) { return s.lost; }))
     return;
-  if (!CAPSTAN_MUTANT("shard_back_recovery_stays")) job.recover = job.recover_by_loss = false;
+  if (CAPSTAN_MUTANT("shard_back_recovery_stays")) {
+    job.recover_at = absl::InfiniteDuration();
+  } else {
+    job.recover = job.recover_by_loss = false;
+  }
   job.takeover_at = now_;  // of workers that were lost meanwhile
   --job.restarts;          // it was none
 }

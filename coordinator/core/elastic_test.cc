@@ -609,6 +609,20 @@ TEST_F(RecoveryTest, SuspendedAndResumedWithOtherNumbers) {
   EXPECT_EQ(job.restarts(), 0);
 }
 
+TEST_F(RecoveryTest, WhatATaskSaysOfItselfCountsAlsoWhileItsJobRests) {
+  Running(1, 1);
+  Ask(For<job::v1::SuspendJobRequest>());
+  Lead(4).set_suspended(true);
+  Save(4, /*orders=*/{1});
+  ASSERT_EQ(Job(id_).state(), JOB_STATE_SUSPENDED);
+  node::v1::TaskState& task = Task(workers_[0], id_, 0);
+  task.set_phase(node::v1::TASK_PHASE_FAILED);
+  task.set_reason("DataMissing");
+  Beat(workers_[0]);
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_FAILED);
+  EXPECT_EQ(Job(id_).reason(), "DataMissing");
+}
+
 // Nothing was computed yet: numbers are those of the job file, or of the resume.
 TEST_F(RecoveryTest, AJobThatNeverStartedIsResumedWithTheNumbersThatWereGiven) {
   id_ = Submit(Spec(2, 3));

@@ -637,17 +637,6 @@ TEST_F(FailureTest, AJobWhoseShardWentIsWoundDownWithoutIt) {
   EXPECT_TRUE(Saved(id).wound_down());
 }
 
-TEST_F(FailureTest, WhatATaskSaysOfItselfCountsAlsoWhileItsJobIsCancelled) {
-  const std::string id = Running(1, 1);
-  Cancel(id);
-  node::v1::TaskState& task = Task(workers_[0], id, 0);
-  task.set_phase(node::v1::TASK_PHASE_FAILED);
-  task.set_reason("DataMissing");
-  Beat(workers_[0]);
-  EXPECT_EQ(Job(id).state(), JOB_STATE_FAILED);
-  EXPECT_EQ(Job(id).reason(), "DataMissing");
-}
-
 TEST_F(FailureTest, SameSeedSameEffects) {
   World other;
   EXPECT_EQ(Submit(Spec(1, 1)), other.Submit(Spec(1, 1)));

@@ -248,7 +248,7 @@ job::v1::LogLine Line(const std::string& text) {
 }
 
 TEST(JobRecordTest, OfRanksThatWereLostLongAgoTheIndexIsLeft) {
-  JobRecord job;
+  JobRecord job{CoreOptions()};
   for (int i = 0; i < kLostKept + 4; ++i) {
     Rank& rank = job.ranks.emplace_back();
     rank.index = i;
@@ -264,7 +264,7 @@ TEST(JobRecordTest, OfRanksThatWereLostLongAgoTheIndexIsLeft) {
   }
 }
 
-TEST(GangTest, DevicesOfAWorkerAreTheGpusThatItAsksForOrThoseItNames) {
+TEST(GangRequestTest, DevicesOfAWorkerAreTheGpusThatItAsksForOrThoseItNames) {
   job::v1::JobSpec spec;
   EXPECT_EQ(RequestOf(spec).devices_per_worker, 1);
   for (const int device : {0, 2, 3}) spec.mutable_resources()->add_devices(device);

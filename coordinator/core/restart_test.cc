@@ -363,7 +363,7 @@ TEST_F(RestartTest, WhatAnEndedJobHoldsIsTakenFromIt) {
   Restart();
   EXPECT_GT(Sent(ConnectResponse::kEndJob), 0);
   w().Forget(stores_[0]);
-  w().Pass(absl::Seconds(1), All());
+  w().Pass(absl::Minutes(1), All());
   EXPECT_TRUE(w().Saved(id).wound_down());
 }
 

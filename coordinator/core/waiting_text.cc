@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/core/core.h"
 #include "coordinator/core/lane_owners.h"
 #include "training/lanes/eval_plan.h"
 
