@@ -413,6 +413,22 @@ TEST_F(RecoveryTest, ADamagedManifestIsRefusedAndAnOlderOneTaken) {
   EXPECT_EQ(Job(id_).reason(), "CheckpointCorrupt");
 }
 
+// A job that lost all its workers runs again when the new one does.
+TEST_F(RecoveryTest, AJobRunsNoSoonerThanATaskOfIt) {
+  Running(1, 1);
+  Do(NodeDisconnected{workers_[0], /*goodbye=*/true});
+  workers_ = {Worker("w9")};
+  for (int i = 0; i < 4; ++i) {
+    AnswerProbe(workers_[0]);
+    Pass(absl::Milliseconds(200), All());
+    EXPECT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
+  }
+  EXPECT_THAT(Take(workers_[0], ConnectResponse::kStartTask), Not(IsEmpty()));
+  Task(workers_[0], id_, 1).set_phase(node::v1::TASK_PHASE_RUNNING);
+  PassAndFollow(absl::Seconds(2));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+}
+
 TEST_F(RecoveryTest, AShardStartsUntilItIsReady) {
   Running(1, 1);
   EXPECT_EQ(Job(id_).shards(0).state(), "RUNNING");

@@ -769,6 +769,22 @@ TEST(RestoreTest, AStateAndAViewThatPeopleWereToldAreNoNews) {
   }
 }
 
+TEST(RestoreTest, ATaskOfANodeThatIsNotOnRecordIsLost) {
+  World world;
+  const SessionId first = world.Worker("w0");
+  const SessionId second = world.Worker("w1");
+  world.Store("s0");
+  const std::string id = world.Submit(World::Spec(2, 1));
+  for (const SessionId session : {first, second}) world.AnswerProbe(session);
+  ASSERT_EQ(world.Job(id).lineage(), 1);
+  DurableState state = world.journal_.state();
+  ASSERT_EQ(state.nodes.erase("w1"), 1u);
+  World next;
+  ASSERT_TRUE(next.core_.Restore(state, next.now_, absl::FromUnixSeconds(2000)).ok());
+  next.Do(Restored{});
+  EXPECT_THAT(next.EventTypes(id), Contains("WorkerLost"));
+}
+
 // As where it reads large folders first.
 TEST(RestoreTest, TimeBeforeTheFirstStepIsNobodysSilence) {
   World world;

@@ -112,6 +112,9 @@ TEST_F(SlowReaderTest, WhoIsGivenLanesIsSentTheVersionAtHand) {
       Do(ViewChange{.lineage = 1, .generation = 3, .workers = {0, 1}, .lane_owners = {0, 1}});
   EXPECT_THAT(SentTo(kW1, effects), ElementsAre(2));
   EXPECT_THAT(SentTo(kW0, effects), IsEmpty());
+  const Effects again =
+      Do(ViewChange{.lineage = 1, .generation = 4, .workers = {0, 1}, .lane_owners = {0, 1}});
+  EXPECT_THAT(SentTo(kW1, again), IsEmpty());           // it has been sent that
   EXPECT_THAT(SentTo(kW1, RunStep()), ElementsAre(3));  // and all others from now on
 }
 

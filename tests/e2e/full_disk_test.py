@@ -62,7 +62,7 @@ class FullDiskTest(services.ServicesTest):
         disk = self.small_disk('disk', '512k')
         run = self.capstan('run', '--example', 'lenet', '--set', f'checkpoint.storage_path={disk}')
         self.assertEqual(run.code, 2, run)
-        self.assertRegex(run.err, rf'capstan: {disk}: no space left for this job: its last version and weights are up to [\d.]+ KiB, '
+        self.assertRegex(run.err, rf"'checkpoint.storage_path' cannot be used: {disk}: no space left for this job: its last version and weights are up to [\d.]+ KiB, "
                                   r'and [\d.]+ KiB can be used \(512.0 KiB are free, [\d.]+ KiB stay so\); nothing was started')
         self.assertEqual(os.listdir(disk), [])
 

@@ -194,6 +194,19 @@ TEST(ApplyVersionTest, OnlyWhatTheInitializerFillsIsDecayed) {
   }
 }
 
+TEST(ApplyVersionTest, WhatIsNotDecayedMayComeFirst) {
+  TensorSpec bias = WeightOf("fc.bias", 3);
+  bias.init = TensorInit::kZeros;
+  const FlatLayout layout = *FlatLayout::Create({bias}, /*chunk_floats=*/64);
+  const Adam adam = *Adam::Create({.weight_decay = 0.5}, {.decay_weights_only = true});
+  const auto floats = static_cast<size_t>(layout.total_floats());
+  std::vector<float> in(floats, 2.0f), sum(floats, 1.0f), state(2 * floats), out(floats);
+  ApplyVersion(layout, {0, layout.total_floats()}, adam, {.learning_rate = 0.1},
+               {out.data(), in.data(), sum.data(), state.data()});
+  EXPECT_LT(out[0], 2.0f);
+  EXPECT_EQ(out[0], out[1]);
+}
+
 // All numbers are exact in binary. Scaled by 1/8 they are 0.5, 2, -3, 0.25; more than are clipped at a
 // time, and without a scale too.
 TEST(ApplyVersionTest, GradientsAreClippedAfterTheyAreScaled) {
