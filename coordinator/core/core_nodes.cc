@@ -399,7 +399,6 @@ void CoordinatorCore::LoseNode(Node& node, const Loss& how) {
     for (Shard& shard : job->shards) {
       if (shard.node != node.name() || shard.incarnation != node.incarnation) continue;
       shard.present = false;
-      shard.gone = true;
       LoseShard(*job, shard, loss);
     }
     Advance(*job);

@@ -499,6 +499,9 @@ TEST_F(CoreTest, SucceededMeansThatTheManifestIsThere) {
   Task(workers_[0], id, 0).set_phase(node::v1::TASK_PHASE_FAILED);
   Beat(workers_[0]);
   EXPECT_EQ(Job(id).workers(0).state(), "FINISHED");
+  Task(workers_[0], id, 0).set_phase(node::v1::TASK_PHASE_RUNNING);
+  Beat(workers_[0]);
+  EXPECT_EQ(Job(id).workers(0).state(), "FINISHED");
   EXPECT_EQ(Saved(id).state(), JOB_STATE_SUCCEEDED);
   EXPECT_EQ(Saved(id).checkpoint_uri(), job.checkpoint_uri());
 

@@ -46,6 +46,12 @@ TEST_F(ExpiryTest, CheckpointsGoFirstAndTheRecordWithThem) {
   EXPECT_EQ(journal_.state().jobs.count(id_), 0u);
 }
 
+TEST_F(ExpiryTest, TheyGoInTheMomentWhenTheirTimeIsOver) {
+  Ended(/*ttl_seconds=*/100);
+  Pass(core_.Peek(id_)->ended_at + absl::Seconds(100) - now_, All());
+  EXPECT_THAT(removes_, SizeIs(2));
+}
+
 TEST_F(ExpiryTest, WithoutTheKeyNothingGoesByTime) {
   Ended(/*ttl_seconds=*/0);
   Pass(absl::Hours(24), All());

@@ -243,6 +243,22 @@ TEST_F(LeaveTest, WithoutAWorkerItIsNotWaitedForAndStillNoRestart) {
   EXPECT_TRUE(starts_.back().orders(0).checkpoint());
 }
 
+TEST_F(LeaveTest, WhereTheWorkersWentBeforeItGoesAtOnce) {
+  Running(1, 2);
+  Lead(4);
+  Save(4);
+  Do(NodeDisconnected{workers_[0], /*goodbye=*/true});
+  Pass(absl::Milliseconds(600), stores_);
+  // A drained one stays: nothing would be saved by that.
+  Store("s2");
+  ASSERT_TRUE(Drain("s0").ok());
+  Pass(absl::Milliseconds(600), stores_);
+  EXPECT_FALSE(Ended(0));
+  Leave(1);
+  Pass(absl::Milliseconds(600), stores_);
+  EXPECT_TRUE(Ended(1));
+}
+
 class GoodbyeTest : public LeaveTest, public testing::WithParamInterface<const char*> {};
 
 // Its time was over, or it was killed before: the steps are lost, and it was said beforehand.

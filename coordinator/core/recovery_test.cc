@@ -583,6 +583,21 @@ TEST_F(RecoveryTest, ALostShardHasTheWholeTimeToBeReplaced) {
   EXPECT_EQ(Job(id_).reason(), "GangLost");
 }
 
+TEST_F(RecoveryTest, AndSoHasOneThatFellSilent) {
+  job::v1::JobSpec spec = Spec(1, 1);
+  spec.mutable_recovery()->set_backoff_initial_seconds(0);
+  spec.mutable_limits()->set_stall_timeout_seconds(30);
+  Running(1, 1, spec);
+  Lead(4);
+  Pass(absl::Seconds(20), All());
+  Pass(absl::Seconds(6), {workers_[0]});
+  ASSERT_EQ(Job(id_).reason(), "ShardLost");
+  Pass(absl::Seconds(20), {workers_[0]});
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
+  Pass(absl::Seconds(11), {workers_[0]});
+  EXPECT_EQ(Job(id_).reason(), "GangLost");
+}
+
 // Another process than the one that the job knows by this name says that it holds what the first
 // one held: it is told to let go of it.
 TEST_F(RecoveryTest, WhoHasTheNameOfAMemberIsNotTheMember) {
