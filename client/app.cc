@@ -55,7 +55,10 @@ void AddGlobalFlags(CLI::App& app, Flags& flags) {
   app.add_option("--address", connect.address,
                  absl::StrCat("coordinator: HOST:PORT or unix:PATH, default ", kDefaultAddress,
                               " (CAPSTAN_ADDRESS, then a context or a configuration file)"));
-  app.add_option("--timeout", connect.timeout, "of each call, default 30s (CAPSTAN_TIMEOUT)");
+  app.add_option(
+      "--timeout", connect.timeout,
+      "how long to wait for an answer: default 30s for each call (CAPSTAN_TIMEOUT), without "
+      "end for the jobs of `wait` (exit code 101), 5m for the next byte of `data get`");
   app.add_flag("--insecure", connect.insecure, "allow plaintext TCP (CAPSTAN_INSECURE)");
   app.add_option("--tls-ca", connect.tls_ca, "certificates the coordinator is checked with, PEM");
   app.add_option("--tls-cert", connect.tls_cert, "our certificate, PEM");
@@ -111,15 +114,19 @@ void LetFlagsFall(CLI::App& app) {
 
 void AddMeta(CLI::App& app, Action& slot) {
   Command program(&app);
-  CarryOut(program.Sub("version", "print the version"), slot, {Output::kTable, Output::kJson},
-           [](const Context& context) { return PrintVersion(context.console); });
+  CarryOut(
+      program.Sub("version", "print the version"), slot, {Output::kTable, Output::kJson},
+      [](const Context& context) { return PrintVersion(context.console); }, kActsAlone);
   const auto shell = std::make_shared<std::string>();
   Command completion = program.Sub("completion", "print the completion script of a shell");
   completion.Add("SHELL", *shell, "bash | zsh | fish").Required().OneOf({"bash", "zsh", "fish"});
-  CarryOut(completion, slot, {Output::kTable}, [&app, shell](const Context& context) {
-    context.console.Out(CompletionScript(app, *shell));
-    return kExitDone;
-  });
+  CarryOut(
+      completion, slot, {Output::kTable},
+      [&app, shell](const Context& context) {
+        context.console.Out(CompletionScript(app, *shell));
+        return kExitDone;
+      },
+      kActsAlone);
 }
 
 // The verbs of a job: also behind `capstan job`.
@@ -194,6 +201,9 @@ int Main(int argc, char** argv) {
     return kExitUsage;
   }
   const Console console = MakeConsole(flags);
+  if (flags.json && flags.output != "table" && flags.output != "json") {
+    return RefuseFlag("--json", absl::StrCat("-o ", flags.output, " says otherwise"), console);
+  }
   if (version_flag) return PrintVersion(console);
   if (!action) {
     std::cout << app.help();

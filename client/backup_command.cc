@@ -143,8 +143,10 @@ void AddBackup(Command parent, Action& slot) {
   command.Add("FOLDER", options->folder, "what capstan backup wrote").Required();
   command.Add("STATE_DIR", options->state_dir, "of the coordinator that will start; has no journal")
       .Required();
-  CarryOut(command, slot, {Output::kTable, Output::kJson},
-           [options](const Context& context) { return RestoreFrom(*options, context.console); });
+  CarryOut(
+      command, slot, {Output::kTable, Output::kJson},
+      [options](const Context& context) { return RestoreFrom(*options, context.console); },
+      kActsAlone);
 }
 
 }  // namespace capstan::client

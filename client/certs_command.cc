@@ -62,8 +62,9 @@ void AddCerts(Command parent, Action& slot) {
   init_command.Add("DIR", init->folder, "folder of ca.crt, ca.key and tokens.json").Required();
   init_command.Add("--days", init->days, "how long it is valid, default 3650").Between(1, 36500);
   init_command.AddSwitch("--force", init->force, "replace an authority that is there");
-  CarryOut(init_command, slot, {Output::kTable},
-           [init](const Context& context) { return Init(*init, context.console); });
+  CarryOut(
+      init_command, slot, {Output::kTable},
+      [init](const Context& context) { return Init(*init, context.console); }, kActsAlone);
 
   const auto issue = std::make_shared<CertsIssueOptions>();
   const auto role = std::make_shared<std::string>();
@@ -82,10 +83,13 @@ void AddCerts(Command parent, Action& slot) {
   issue_command.Add("--uid", *uid, "owner of the files, by number").Between(0, 4294967294);
   issue_command.AddSwitch("--force", issue->force,
                           "replace files that are there; their token is withdrawn");
-  CarryOut(issue_command, slot, {Output::kTable}, [issue, role, uid](const Context& context) {
-    if (*uid >= 0) issue->uid = static_cast<uid_t>(*uid);
-    return Issue(*issue, *role, context.console);
-  });
+  CarryOut(
+      issue_command, slot, {Output::kTable},
+      [issue, role, uid](const Context& context) {
+        if (*uid >= 0) issue->uid = static_cast<uid_t>(*uid);
+        return Issue(*issue, *role, context.console);
+      },
+      kActsAlone);
 }
 
 }  // namespace capstan::client

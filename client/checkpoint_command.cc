@@ -77,6 +77,12 @@ ExitCode Answer(const CheckpointOptions& options, Verb verb, JobClient& client,
                 const Console& console) {
   const absl::StatusOr<CheckpointName> name = ParseCheckpointName(options.job_id);
   if (!name.ok()) return Report(name.status(), console);
+  if (!name->which.empty() && (verb == Verb::kList || !options.id.empty())) {
+    return RefuseFlag(absl::StrCat("@", name->which),
+                      verb == Verb::kList ? "all checkpoints of the job are listed"
+                                          : absl::StrCat("CHECKPOINT says ", options.id),
+                      console);
+  }
   job::v1::ListCheckpointsRequest request;
   request.set_job_id(name->job_id);
   const auto answer = client.Call(&JobClient::Stub::ListCheckpoints, request);

@@ -31,10 +31,22 @@ const char* OutputName(Output output) {
 
 }  // namespace
 
-void CarryOut(Command command, Action& slot, std::set<Output> outputs, Action action) {
+void CarryOut(Command command, Action& slot, std::set<Output> outputs, Action action, Acts acts) {
   const std::string name = command.name();
-  command.WhenGiven([&slot, name, outputs = std::move(outputs), action = std::move(action)] {
-    slot = [name, outputs, action](const Context& context) {
+  command.WhenGiven([&slot, name, outputs = std::move(outputs), action = std::move(action), acts] {
+    slot = [name, outputs, action, acts](const Context& context) {
+      const std::string flag = acts.coordinator ? "" : GivenFlag(context.connect);
+      if (!flag.empty()) {
+        return RefuseFlag(flag, absl::StrCat(name, " speaks to no coordinator that runs"),
+                          context.console);
+      }
+      if (!acts.timeout && context.connect.timeout.has_value()) {
+        return RefuseFlag("--timeout", absl::StrCat(name, " waits for no answer"), context.console);
+      }
+      if (!acts.verbose && context.console.verbose) {
+        return RefuseFlag("-v", absl::StrCat(name, " starts no services that could say more"),
+                          context.console);
+      }
       if (outputs.count(context.console.output) != 0) return action(context);
       std::string known;
       for (const Output output : outputs) {
@@ -46,6 +58,24 @@ void CarryOut(Command command, Action& slot, std::set<Output> outputs, Action ac
       return kExitUsage;
     };
   });
+}
+
+std::string GivenFlag(const ConnectFlags& flags) {
+  if (flags.insecure) return "--insecure";
+  const std::pair<const char*, const std::optional<std::string>*> all[] = {
+      {"--context", &flags.context}, {"--address", &flags.address},
+      {"--tls-ca", &flags.tls_ca},   {"--tls-cert", &flags.tls_cert},
+      {"--tls-key", &flags.tls_key}, {"--token-file", &flags.token_file},
+  };
+  for (const auto& [name, value] : all) {
+    if (value->has_value()) return name;
+  }
+  return "";
+}
+
+ExitCode RefuseFlag(const std::string& flag, const std::string& why, const Console& console) {
+  console.Err(absl::StrCat("capstan: ", flag, " would do nothing: ", why, "\n"));
+  return kExitUsage;
 }
 
 absl::StatusOr<Connection> FindCoordinator(const Context& context) {

@@ -24,9 +24,26 @@ struct Context {
 };
 using Action = std::function<ExitCode(const Context&)>;
 
+// Which flags of the program a command acts on, beside -o, -q, --no-color and --no-input.
+struct Acts {
+  bool coordinator = true;  // flags of the connection: --address, --context, --tls-ca ...
+  bool timeout = true;      // --timeout
+  bool verbose = false;     // -v
+};
+inline constexpr Acts kActsAlone = {.coordinator = false, .timeout = false};  // speaks to nobody
+
 // Makes `action` what the process carries out where `command` was given; `outputs` are the values
-// that it has for -o. `slot` is where the parsed command line leaves it.
-void CarryOut(Command command, Action& slot, std::set<Output> outputs, Action action);
+// that it has for -o. Flags of the program that it does not act on are refused. `slot` is where the
+// parsed command line leaves it.
+void CarryOut(Command command, Action& slot, std::set<Output> outputs, Action action,
+              Acts acts = {});
+
+// The first flag of a connection that was given on the command line: "--tls-ca". --timeout is none.
+// Empty: none was given.
+std::string GivenFlag(const ConnectFlags& flags);
+
+// A flag that would do nothing: says why on stderr; kExitUsage.
+ExitCode RefuseFlag(const std::string& flag, const std::string& why, const Console& console);
 
 // FindCoordinator, with its notes to the person.
 absl::StatusOr<Connection> FindCoordinator(const Context& context);

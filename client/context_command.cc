@@ -188,6 +188,10 @@ ExitCode Login(const LoginOptions& options, const Context& context) {
   const absl::StatusOr<std::string> path = ContextsPath();
   if (!path.ok()) return Report(path.status(), console);
   ConnectFlags flags = context.connect;
+  if (flags.address.has_value() || flags.context.has_value()) {
+    return RefuseFlag(flags.address.has_value() ? "--address" : "--context",
+                      "login takes the address as its argument", console);
+  }
   flags.context = "";
   flags.address = options.address;
   if (!options.credentials.empty()) {
@@ -257,28 +261,35 @@ ExitCode WithContexts(const Console& console,
 void AddContexts(Command parent, Action& slot) {
   Command context = parent.Sub("context", "stored connections to coordinators");
   context.NeedsSub();
-  CarryOut(context.Sub("list", "all of them, by name"), slot,
-           {Output::kTable, Output::kJson, Output::kName}, [](const Context& c) {
-             return WithContexts(c.console, [&](const Contexts& contexts) {
-               return ListContexts(contexts, c.console);
-             });
-           });
+  CarryOut(
+      context.Sub("list", "all of them, by name"), slot,
+      {Output::kTable, Output::kJson, Output::kName},
+      [](const Context& c) {
+        return WithContexts(
+            c.console, [&](const Contexts& contexts) { return ListContexts(contexts, c.console); });
+      },
+      kActsAlone);
   const auto name = std::make_shared<std::string>();
   Command show = context.Sub("show", "one of them; the current one where none is named");
   show.Add("NAME", *name, "as login named it");
-  CarryOut(show, slot, {Output::kTable, Output::kJson}, [name](const Context& c) {
-    return WithContexts(c.console, [&](const Contexts& contexts) {
-      return ShowContext(*name, contexts, c.console);
-    });
-  });
+  CarryOut(
+      show, slot, {Output::kTable, Output::kJson},
+      [name](const Context& c) {
+        return WithContexts(c.console, [&](const Contexts& contexts) {
+          return ShowContext(*name, contexts, c.console);
+        });
+      },
+      kActsAlone);
   Command use = context.Sub("use", "make one the current one");
   use.Add("NAME", *name, "as login named it").Required();
-  CarryOut(use, slot, {Output::kTable},
-           [name](const Context& c) { return UseContext(*name, c.console); });
+  CarryOut(
+      use, slot, {Output::kTable},
+      [name](const Context& c) { return UseContext(*name, c.console); }, kActsAlone);
   Command remove = context.Sub("delete", "forget one; the files that it names stay");
   remove.Add("NAME", *name, "as login named it").Required();
-  CarryOut(remove, slot, {Output::kTable},
-           [name](const Context& c) { return DeleteContext(*name, c.console); });
+  CarryOut(
+      remove, slot, {Output::kTable},
+      [name](const Context& c) { return DeleteContext(*name, c.console); }, kActsAlone);
 
   const auto options = std::make_shared<LoginOptions>();
   Command login =

@@ -16,7 +16,8 @@ struct DataGetOptions {
   DataSource source;   // default: the data set's own
 };
 
-ExitCode DataGet(const DataGetOptions& options, const Console& console) {
+ExitCode DataGet(const DataGetOptions& options, const Context& context) {
+  const Console& console = context.console;
   const data::CatalogEntry* entry = data::FindInCatalog(options.name);
   if (entry == nullptr) {
     std::vector<absl::string_view> names;
@@ -29,6 +30,16 @@ ExitCode DataGet(const DataGetOptions& options, const Console& console) {
       options.folder.empty() ? absl::StrCat("data/", options.name) : options.folder;
   DataSource source = options.source;
   if (source.base_url.empty()) source.base_url = std::string(entry->base_url);
+  if (context.connect.timeout.has_value()) {
+    const auto timeout = ReadDuration("--timeout", *context.connect.timeout);
+    if (!timeout.ok()) return Report(timeout.status(), console);
+    if (*timeout < absl::Seconds(1) || *timeout > absl::Hours(24)) {
+      console.Err(absl::StrCat("capstan: --timeout: got ", *context.connect.timeout,
+                               ", want 1s to 24h without a byte\n"));
+      return kExitUsage;
+    }
+    source.timeout_seconds = static_cast<int>(absl::ToInt64Seconds(*timeout));
+  }
   if (absl::Status status = CheckDataSource(source); !status.ok()) {
     console.Err(absl::StrCat("capstan: ", status.message(), "\n"));
     return kExitUsage;
@@ -55,11 +66,9 @@ void AddData(Command parent, Action& slot) {
   get.Add("--out", options->folder, "folder for the files (default: ./data/NAME)");
   get.Add("--url", options->source.base_url, "another place that has the same files")
       .OrVariable("CAPSTAN_DATA_URL");
-  get.Add("--timeout", options->source.timeout_seconds,
-          "seconds without a byte of a file, default 300")
-      .Between(1, 86400);
   CarryOut(get, slot, {Output::kTable},
-           [options](const Context& context) { return DataGet(*options, context.console); });
+           [options](const Context& context) { return DataGet(*options, context); },
+           {.coordinator = false});
 }
 
 }  // namespace capstan::client

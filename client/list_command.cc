@@ -68,6 +68,9 @@ std::string Table(const std::vector<job::v1::Job>& jobs, bool wide, int width) {
 }
 
 ExitCode List(const ListOptions& options, const Context& context) {
+  if (options.wide && (context.console.json() || context.console.output == Output::kName)) {
+    return RefuseFlag("--wide", "-o says another form than a table", context.console);
+  }
   job::v1::ListJobsRequest request;
   request.set_limit(options.limit);
   request.set_owner(options.user);

@@ -137,6 +137,9 @@ ExitCode PrintLogs(JobClient& client, job::v1::StreamLogsRequest request,
 }
 
 ExitCode Logs(const LogsOptions& options, const Context& context) {
+  if (options.timestamps && context.console.json()) {
+    return RefuseFlag("--timestamps", "-o json has the time of every line", context.console);
+  }
   const auto request = MakeRequest(options);
   if (!request.ok()) return Report(request.status(), context.console);
   std::optional<std::regex> grep;

@@ -93,6 +93,15 @@ void AddMetrics(Command parent, Action& slot) {
   command.AddSwitch("--plot", options->plot, "as curves");
   CarryOut(command, slot, {Output::kTable, Output::kWide, Output::kJson, Output::kCsv},
            [options](const Context& context) {
+             const Console& console = context.console;
+             const bool machine = console.json() || console.output == Output::kCsv;
+             if (options->plot && (machine || console.output == Output::kWide)) {
+               return RefuseFlag("--plot", "-o says another form than curves", console);
+             }
+             if (!options->names.empty() && console.json()) {
+               return RefuseFlag(
+                   "--name", "-o json has every metric of a point; -o csv has columns", console);
+             }
              return WithCoordinator(context, [&](JobClient& client) {
                return Metrics(*options, client, context.console);
              });

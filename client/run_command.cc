@@ -79,13 +79,16 @@ void AddRun(Command parent, Action& slot) {
       parent.Sub("run", "train a job here: coordinator, shards and workers in this process tree");
   AddJobSource(run, *source);
   CarryOut(run, slot, {Output::kTable, Output::kJson},
-           [source](const Context& context) { return Run(*source, context.console); });
+           [source](const Context& context) { return Run(*source, context.console); },
+           {.coordinator = false, .timeout = false, .verbose = true});
   const auto options = std::make_shared<CleanOptions>();
   Command clean = parent.Sub("clean", "remove runs from ./capstan-out; one that trains stays");
-  clean.Add("--keep", options->keep, "all but so many of the newest").Between(0, 1000000);
-  clean.AddSwitch("-y,--yes", options->yes, "all of them, where --keep is not given");
-  CarryOut(clean, slot, {Output::kTable},
-           [options](const Context& context) { return Clean(*options, context.console); });
+  Flag keep = clean.Add("--keep", options->keep, "all but so many of the newest");
+  keep.Between(0, 1000000);
+  clean.AddSwitch("-y,--yes", options->yes, "all of them").Excludes(keep);
+  CarryOut(
+      clean, slot, {Output::kTable},
+      [options](const Context& context) { return Clean(*options, context.console); }, kActsAlone);
 }
 
 }  // namespace capstan::client

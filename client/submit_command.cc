@@ -98,12 +98,16 @@ void AddSubmit(Command parent, Action& slot) {
   Command command =
       parent.Sub("submit", "hand a job to the coordinator; prints its id and returns");
   AddJobSource(command, options->source);
-  command.Add("--request-id", options->request_id,
-              "name of this submission: the same one again gives the same job");
+  Flag request = command.Add("--request-id", options->request_id,
+                             "name of this submission: the same one again gives the same job");
   Flag follow = command.AddSwitch("-f,--follow", options->follow,
                                   "show the job until it has ended; Ctrl-C detaches");
-  command.AddSwitch("--wait", options->wait, "wait silently until it has ended").Excludes(follow);
-  command.AddSwitch("--dry-run", options->dry_run, "check and print the plan; nothing is sent");
+  Flag wait = command.AddSwitch("--wait", options->wait, "wait silently until it has ended");
+  wait.Excludes(follow);
+  command.AddSwitch("--dry-run", options->dry_run, "check and print the plan; nothing is sent")
+      .Excludes(request)
+      .Excludes(follow)
+      .Excludes(wait);
   CarryOut(command, slot, {Output::kTable, Output::kJson, Output::kName},
            [options](const Context& context) { return Submit(*options, context); });
 }

@@ -17,11 +17,12 @@ namespace {
 
 constexpr int kMaxJobs = 200;
 constexpr absl::Duration kLookForKeys = absl::Milliseconds(100);
+constexpr char kDefaultInterval[] = "2s";
 
 struct TopOptions {
   std::vector<std::string> what;
-  std::string interval = "2s";
-  int count = -1;  // not given
+  std::string interval;  // empty: kDefaultInterval
+  int count = -1;        // not given
 };
 
 // Jobs that have not ended.
@@ -121,7 +122,16 @@ void AddTop(Command parent, Action& slot) {
   top.Add("--interval", options->interval, "between two looks, default 2s");
   top.Add("--count", options->count, "end after so many looks; 0: never").Between(0, 1000000);
   CarryOut(top, slot, {Output::kTable, Output::kJson}, [options](const Context& context) {
-    const auto interval = ReadDuration("--interval", options->interval);
+    const Console& console = context.console;
+    if (!options->what.empty() && console.json()) {
+      return RefuseFlag(options->what[0], "-o json has nodes, shards and jobs", console);
+    }
+    const bool live = console.stdout_tty && console.stderr_tty && !console.json();
+    if (!options->interval.empty() && (options->count == 1 || (options->count < 0 && !live))) {
+      return RefuseFlag("--interval", "there is one look; --count asks for more", console);
+    }
+    const auto interval = ReadDuration(
+        "--interval", options->interval.empty() ? kDefaultInterval : options->interval);
     if (!interval.ok()) return Report(interval.status(), context.console);
     return WithCoordinator(context, [&](JobClient& client) {
       return Top(*options, *interval, client, context.console);

@@ -58,10 +58,13 @@ void AddValidate(Command parent, Action& slot) {
   AddJobSource(command, options->source);
   command.AddSwitch("--show-defaults", options->show_defaults,
                     "print the file with every default filled in");
-  CarryOut(command, slot, {Output::kTable, Output::kJson}, [options](const Context& context) {
-    const ExitCode code = NeedSource(options->source, context.console);
-    return code != kExitDone ? code : Validate(*options, context.console);
-  });
+  CarryOut(
+      command, slot, {Output::kTable, Output::kJson},
+      [options](const Context& context) {
+        const ExitCode code = NeedSource(options->source, context.console);
+        return code != kExitDone ? code : Validate(*options, context.console);
+      },
+      kActsAlone);
 }
 
 }  // namespace capstan::client

@@ -97,13 +97,15 @@ void AddVerify(Command parent, Action& slot) {
       "verify",
       "train the same spec once more in one process here, and compare weights and samples");
   command.Add("JOB", *job_id, "id of a job that SUCCEEDED").Required();
-  CarryOut(command, slot, {Output::kTable, Output::kJson}, [job_id](const Context& context) {
-    return WithCoordinator(context, [&](JobClient& client) {
-      const auto job = client.Get(*job_id);
-      return job.ok() ? Verify(*job, context.console)
-                      : ReportJob(client, *job_id, job.status(), context.console);
-    });
-  });
+  CarryOut(command, slot, {Output::kTable, Output::kJson},
+           [job_id](const Context& context) {
+             return WithCoordinator(context, [&](JobClient& client) {
+               const auto job = client.Get(*job_id);
+               return job.ok() ? Verify(*job, context.console)
+                               : ReportJob(client, *job_id, job.status(), context.console);
+             });
+           },
+           {.verbose = true});
 }
 
 }  // namespace capstan::client

@@ -15,10 +15,13 @@ namespace {
 struct WaitOptions {
   std::vector<std::string> jobs;
   std::string state;
-  std::string timeout;
 };
 
-ExitCode Wait(const WaitOptions& options, const Context& context) {
+// --timeout is of the jobs' end; the coordinator has at most as long to answer, and some seconds in
+// any case.
+constexpr absl::Duration kLeastAnswer = absl::Seconds(5);
+
+ExitCode Wait(const WaitOptions& options, Context context) {
   FollowOptions follow;
   follow.show = FollowOptions::Show::kNothing;
   if (!options.state.empty()) {
@@ -27,10 +30,14 @@ ExitCode Wait(const WaitOptions& options, const Context& context) {
     follow.until = *state;
   }
   absl::Duration until = absl::InfiniteDuration();
-  if (!options.timeout.empty()) {
-    const auto timeout = ReadDuration("--timeout", options.timeout);
+  if (context.connect.timeout.has_value()) {
+    const auto timeout = ReadDuration("--timeout", *context.connect.timeout);
     if (!timeout.ok()) return Report(timeout.status(), context.console);
     until = MonotonicNow() + *timeout;
+    context.connect.timeout.reset();
+    if (*timeout < kDefaultTimeout) {
+      context.connect.timeout = absl::FormatDuration(std::max(*timeout, kLeastAnswer));
+    }
   }
   return WithCoordinator(context, [&](JobClient& client) {
     ExitCode worst = kExitDone;  // the first that is not 0, in the order of the jobs
@@ -60,7 +67,6 @@ void AddWatch(Command parent, Action& slot) {
   Command wait = parent.Sub("wait", "wait silently until jobs have ended");
   wait.Add("JOB", options->jobs, "ids of jobs").Required();
   wait.Add("--for", options->state, "a state that is enough: RUNNING, SUSPENDED ...");
-  wait.Add("--timeout", options->timeout, "give up after this: 30s, 5m (exit code 101)");
   CarryOut(wait, slot, {Output::kTable, Output::kJson},
            [options](const Context& context) { return Wait(*options, context); });
 }

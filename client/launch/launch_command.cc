@@ -38,12 +38,37 @@ struct LaunchFlags {
   LaunchOptions options;
 };
 
+// Flags that are of other launchers than the one at hand.
+absl::Status CheckLauncherFlags(const LaunchFlags& flags) {
+  const LaunchOptions& options = flags.options;
+  const Launcher launcher = options.launcher;
+  const bool queue = launcher == Launcher::kSge || launcher == Launcher::kYarn;
+  const auto refuse = [&](const char* flag) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " would do nothing with --launcher ", flags.launcher));
+  };
+  if (!options.shared_dir.empty() && !queue) return refuse("--shared-dir");
+  if (!options.resource_manager.empty() && launcher != Launcher::kYarn) {
+    return refuse("--resource-manager");
+  }
+  if (!options.launcher_args.empty() &&
+      (launcher == Launcher::kLocal || launcher == Launcher::kSsh)) {
+    return refuse("--launcher-arg");
+  }
+  if (!options.ssh.empty() && launcher != Launcher::kSsh && launcher != Launcher::kMpi &&
+      options.sync_dst_dir.empty()) {
+    return refuse("--ssh");
+  }
+  return absl::OkStatus();
+}
+
 // What does not go together, before anything is started.
 absl::Status Complete(LaunchFlags& flags) {
   LaunchOptions& options = flags.options;
   const std::vector<std::string>& names = LauncherNames();
   options.launcher =
       static_cast<Launcher>(std::find(names.begin(), names.end(), flags.launcher) - names.begin());
+  if (absl::Status status = CheckLauncherFlags(flags); !status.ok()) return status;
   if (!flags.hosts.empty()) {
     absl::StatusOr<std::vector<std::string>> hosts = ReadHosts(flags.hosts);
     if (!hosts.ok()) return hosts.status();
@@ -232,7 +257,8 @@ void AddLaunch(Command parent, Action& slot) {
   launch.Add("--ssh", options.ssh, "the ssh to use, with its flags");
   launch.Add("--program", options.program, "the path of capstan on the hosts, default ours");
   CarryOut(launch, slot, {Output::kTable, Output::kJson},
-           [flags](const Context& context) { return Launch(*flags, context.console); });
+           [flags](const Context& context) { return Launch(*flags, context.console); },
+           {.coordinator = false, .timeout = false, .verbose = true});
 
   const auto node = std::make_shared<NodeOptions>();
   Command run = parent.Sub("launch-node", "");

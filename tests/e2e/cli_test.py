@@ -203,6 +203,39 @@ class CliTest(support.TestCase):
         self.assertEqual(run.code, 2, run)
         self.assertNotIn('did you mean', run.err)
 
+    def test_flags_that_would_do_nothing_are_refused(self):
+        good = self.write('good.yaml', json.dumps(support.job_spec()))
+        for args, flag in ((['validate', good, '--address', 'x:1'], '--address'), (['run', good, '--insecure'], '--insecure'),
+                           (['run', good, '--timeout', '5s'], '--timeout'), (['launch', good, '--tls-ca', 'x'], '--tls-ca'),
+                           (['clean', '--context', 'x'], '--context'), (['version', '--token-file', 'x'], '--token-file'),
+                           (['certs', 'init', 'x', '--tls-key', 'x'], '--tls-key'), (['list', '-v'], '-v'),
+                           (['context', 'list', '--tls-cert', 'x'], '--tls-cert'), (['completion', 'bash', '-v'], '-v'),
+                           (['data', 'get', 'mnist', '--address', 'x:1'], '--address'),
+                           (['login', 'x:1', '--address', 'y:1'], '--address'), (['list', '-o', 'name', '--json'], '--json'),
+                           (['list', '-w', '-o', 'json'], '--wide'), (['logs', 'x', '--timestamps', '-o', 'json'], '--timestamps'),
+                           (['metrics', 'x', '--plot', '-o', 'csv'], '--plot'),
+                           (['metrics', 'x', '--name', 'loss', '-o', 'json'], '--name'),
+                           (['top', 'nodes', '-o', 'json'], 'nodes'), (['top', '--interval', '1s'], '--interval'),
+                           (['launch', good, '--shared-dir', '/x'], '--shared-dir'), (['launch', good, '--ssh', 'x'], '--ssh'),
+                           (['launch', good, '--launcher-arg=x'], '--launcher-arg'),
+                           (['launch', good, '--resource-manager', 'http://x:1'], '--resource-manager')):
+            run = self.capstan(*args)
+            self.assertEqual((run.code, run.out), (2, ''), run)
+            self.assertIn(f'capstan: {flag} would do nothing', run.err, run)
+        for flag in (['--wait'], ['-f'], ['--request-id', 'x']):
+            run = self.capstan('submit', good, '--dry-run', *flag)
+            self.assertEqual(run.code, 2, run)
+            self.assertIn('excludes', run.err, run)
+
+    def test_a_timeout_is_a_duration_everywhere(self):
+        for args in (['list'], ['wait', 'x'], ['data', 'get', 'mnist'], ['healthcheck']):
+            run = self.capstan(*args, '--timeout', '5')
+            self.assertEqual(run.code, 2, run)
+            self.assertIn('--timeout', run.err, run)
+        run = self.capstan('data', 'get', 'mnist', '--timeout', '25h')
+        self.assertEqual(run.code, 2, run)
+        self.assertIn('want 1s to 24h', run.err)
+
     def test_defaults_print_as_a_file_that_validates(self):
         run = self.capstan('validate', '--example', 'lenet', '--show-defaults')
         self.assertEqual(run.code, 0, run)

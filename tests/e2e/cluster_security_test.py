@@ -63,7 +63,7 @@ class SecurityTest(support.TestCase):
                         seen.append(error.read().decode())
 
         def call(*args, code=0, **options):
-            run = self.capstan(*cluster.client(), '-v', *args, **options)
+            run = self.capstan(*cluster.client(), *args, **options)
             self.assertEqual(run.code, code, f'{run}\n{"".join(cluster.said)}')
             seen.append(run.out + run.err)
             return run

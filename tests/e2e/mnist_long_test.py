@@ -25,7 +25,7 @@ class MnistTest(support.TestCase):
         if folder:
             return folder
         folder = self.path('mnist')
-        got = self.capstan('data', 'get', 'mnist', '--timeout', '20', '--out', folder, timeout=600)
+        got = self.capstan('data', 'get', 'mnist', '--timeout', '20s', '--out', folder, timeout=600)
         if got.code != 0:
             self.skipTest(f'NOT TESTED: CAPSTAN_MNIST names no folder, and capstan data get mnist says: {got.err.strip()[-200:]}')
         return folder

@@ -181,6 +181,7 @@ class ServicesByHandTest(services.ServicesTest):
         # Waits for a second worker, so it is not finished; then one whose data is nowhere fails.
         job_id = self.submit(SHORT)
         self.assertEqual(self.capstan('wait', job_id, '--timeout', '200ms').code, 101)
+        self.assertEqual(self.capstan('--timeout', '200ms', 'wait', job_id).code, 101)  # the same, wherever it stands
         self.ok('wait', job_id, '--for', 'pending')
         near = self.capstan('describe', job_id[:-1])
         self.assertEqual(near.code, 102)
