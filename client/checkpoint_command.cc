@@ -75,7 +75,7 @@ enum class Verb { kList, kDescribe, kVerify };
 
 ExitCode Answer(const CheckpointOptions& options, Verb verb, JobClient& client,
                 const Console& console) {
-  const absl::StatusOr<CheckpointName> name = ParseCheckpointName(options.job_id);
+  absl::StatusOr<CheckpointName> name = ParseCheckpointName(options.job_id);
   if (!name.ok()) return Report(name.status(), console);
   if (!name->which.empty() && (verb == Verb::kList || !options.id.empty())) {
     return RefuseFlag(absl::StrCat("@", name->which),
@@ -83,8 +83,11 @@ ExitCode Answer(const CheckpointOptions& options, Verb verb, JobClient& client,
                                           : absl::StrCat("CHECKPOINT says ", options.id),
                       console);
   }
+  const NamedJob job = NameJob(client, name->job_id, console);
+  if (job.code != kExitDone) return job.code;
+  name->job_id = job.id;
   job::v1::ListCheckpointsRequest request;
-  request.set_job_id(name->job_id);
+  request.set_job_id(job.id);
   const auto answer = client.Call(&JobClient::Stub::ListCheckpoints, request);
   if (!answer.ok()) return ReportJob(client, name->job_id, answer.status(), console);
   if (verb == Verb::kList) {
@@ -100,14 +103,14 @@ ExitCode Answer(const CheckpointOptions& options, Verb verb, JobClient& client,
   }
   for (const auto& checkpoint : answer->checkpoints()) {
     if (!options.id.empty() && checkpoint.id() != options.id) continue;
-    if (verb == Verb::kVerify) return Verify(options.job_id, checkpoint.id(), client, console);
+    if (verb == Verb::kVerify) return Verify(job.id, checkpoint.id(), client, console);
     PrintOne(checkpoint, console);
     return kExitDone;
   }
   console.Err(answer->checkpoints().empty()
-                  ? absl::StrCat("capstan: ", options.job_id, " has no checkpoint yet\n")
-                  : absl::StrCat("capstan: ", options.job_id, " has no checkpoint ", options.id,
-                                 "; capstan checkpoint list ", options.job_id,
+                  ? absl::StrCat("capstan: ", job.id, " has no checkpoint yet\n")
+                  : absl::StrCat("capstan: ", job.id, " has no checkpoint ", options.id,
+                                 "; capstan checkpoint list ", job.id,
                                  " shows those that it has\n"));
   return kExitUsage;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/job_name.h"
 #include "services/channel/channel.h"
 #include "services/clock/clock.h"
 #include "services/server/signals.h"
@@ -118,13 +119,15 @@ class RemoteFile final : public param_store::InputFile {
 absl::StatusOr<FoundCheckpoint> LookUpCheckpoint(JobClient& client, const std::string& text) {
   const absl::StatusOr<CheckpointName> name = ParseCheckpointName(text);
   if (!name.ok()) return name.status();
+  const absl::StatusOr<std::string> id = FindJob(client, name->job_id);
+  if (!id.ok()) return id.status();
   job::v1::ListCheckpointsRequest request;
-  request.set_job_id(name->job_id);
+  request.set_job_id(*id);
   const auto answer = client.Call(&JobClient::Stub::ListCheckpoints, request);
   if (!answer.ok()) return answer.status();
-  const auto found = FindCheckpoint(*name, answer->checkpoints());
+  const auto found = FindCheckpoint({*id, name->which}, answer->checkpoints());
   if (!found.ok()) return found.status();
-  return FoundCheckpoint{name->job_id, **found};
+  return FoundCheckpoint{*id, **found};
 }
 
 absl::StatusOr<std::unique_ptr<param_store::InputFile>> OpenRemoteFile(

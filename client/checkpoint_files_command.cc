@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/checkpoint_files.h"
 #include "client/commands.h"
+#include "client/job_name.h"
 #include "param_store/checkpoint/weights_file.h"
 #include "services/files/files.h"
 #include "services/proto_json/proto_json.h"
@@ -41,7 +42,9 @@ ExitCode ReportFiles(JobClient& client, const std::string& name, const absl::Sta
     console.Err(absl::StrCat("capstan: ", status.message(), "\n"));
     return kExitInterrupted;
   }
-  return ReportJob(client, name.substr(0, name.find('@')), status, console);
+  const auto parsed = ParseCheckpointName(name);
+  const auto id = FindJob(client, parsed.ok() ? parsed->job_id : name);
+  return ReportJob(client, id.ok() ? *id : name, status, console);
 }
 
 // A file here that cannot be written is no refusal of the coordinator's.

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/job_name.h"
 
 namespace capstan::client {
 namespace {
@@ -26,7 +27,7 @@ bool IsStepOrId(absl::string_view text) {
 }  // namespace
 
 absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view text) {
-  const size_t at = text.find('@');
+  const size_t at = text.find('@', absl::StartsWith(text, kLastJob) ? 1 : 0);
   CheckpointName name{std::string(text.substr(0, at)), ""};
   if (at != absl::string_view::npos) name.which = std::string(text.substr(at + 1));
   if (name.job_id.empty() || (at != absl::string_view::npos && !IsStepOrId(name.which))) {

@@ -1,4 +1,5 @@
-// How a person names a checkpoint: JOB, the newest; JOB@STEP; JOB@LINEAGE-STEP.
+// How a person names a checkpoint: JOB, the newest; JOB@STEP; JOB@LINEAGE-STEP. JOB is that
+// of job_name.h.
 #ifndef CAPSTAN_CLIENT_CHECKPOINT_NAME_H_
 #define CAPSTAN_CLIENT_CHECKPOINT_NAME_H_
 

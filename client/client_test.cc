@@ -20,6 +20,7 @@
 #include "client/exit_codes.h"
 #include "client/job_client.h"
 #include "client/job_json.h"
+#include "client/job_name.h"
 #include "client/job_source.h"
 #include "client/job_view.h"
 #include "client/log_text.h"
@@ -567,8 +568,11 @@ TEST(CheckpointNameTest, AJobAndPerhapsItsStep) {
   EXPECT_EQ(ParseCheckpointName("lenet-x3n9@40")->job_id, "lenet-x3n9");
   EXPECT_EQ(ParseCheckpointName("lenet-x3n9@40")->which, "40");
   EXPECT_EQ(ParseCheckpointName("lenet-x3n9@2-40")->which, "2-40");
+  EXPECT_EQ(ParseCheckpointName("@last")->job_id, "@last");
+  EXPECT_EQ(ParseCheckpointName("@last@40")->job_id, "@last");
+  EXPECT_EQ(ParseCheckpointName("@last@40")->which, "40");
   for (const char* text :
-       {"", "@", "@40", "j@", "j@x", "j@4x", "j@1-", "j@-4", "j@1-2-3", "j@1@2"}) {
+       {"", "@", "@lasting", "@40", "j@", "j@x", "j@4x", "j@1-", "j@-4", "j@1-2-3", "j@1@2"}) {
     EXPECT_EQ(ParseCheckpointName(text).status().code(), absl::StatusCode::kInvalidArgument)
         << text;
   }
@@ -576,6 +580,23 @@ TEST(CheckpointNameTest, AJobAndPerhapsItsStep) {
   for (const char* path : {"lenet-x3n9", "./j@40", "/out/j@40", "file:///j@40", "w.safetensors"}) {
     EXPECT_FALSE(IsCheckpointName(path)) << path;
   }
+}
+
+TEST(JobNameTest, AnIdOrTheBeginningOfOneAlone) {
+  const std::vector<std::string> ids = {"toy-b2c3-x9x9", "lenet-x3n9", "toy-b2c3", "lenet-x4a1"};
+  const auto match = [&](const char* name) {
+    const auto id = MatchJob(name, ids);
+    return id.ok() ? *id : id.status().ToString();
+  };
+  EXPECT_EQ(match("lenet-x3n9"), "lenet-x3n9");
+  EXPECT_EQ(match("lenet-x3"), "lenet-x3n9");
+  EXPECT_EQ(match("toy-b2c3"), "toy-b2c3");  // though another one begins so
+  EXPECT_EQ(match("lenet"),
+            "INVALID_ARGUMENT: several jobs begin with 'lenet': lenet-x3n9, lenet-x4a1");
+  EXPECT_EQ(match("enet"), "NOT_FOUND: no job enet");
+  EXPECT_EQ(match(""), "NOT_FOUND: no job ");
+  const std::vector<std::string> many(12, "lenet-x3n9");
+  EXPECT_THAT(std::string(MatchJob("l", many).status().message()), EndsWith(" and 2 more"));
 }
 
 TEST(CheckpointNameTest, TheNewestThatIsMeantOrAllThatAreThere) {

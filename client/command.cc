@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/job_name.h"
 #include "client/job_view.h"
 #include "services/flags/flags.h"
 #include "training/spec/nearest.h"
@@ -106,6 +107,21 @@ ExitCode WithConnection(const Connection& connection, const Console& console,
   });
   if (!there.ok()) return Report(there, console);
   return body(**client);
+}
+
+NamedJob NameJob(JobClient& client, const std::string& name, const Console& console) {
+  const absl::StatusOr<std::string> id = FindJob(client, name);
+  if (id.ok()) return {*id, kExitDone};
+  const ExitCode code = Report(id.status(), console);
+  return {name, absl::IsNotFound(id.status()) ? kExitNotFound : code};
+}
+
+ExitCode WithJob(const Context& context, const std::string& name,
+                 const std::function<ExitCode(JobClient&, const std::string&)>& body) {
+  return WithCoordinator(context, [&](JobClient& client) {
+    const NamedJob job = NameJob(client, name, context.console);
+    return job.code == kExitDone ? body(client, job.id) : job.code;
+  });
 }
 
 ExitCode Report(const absl::Status& status, const Console& console) {

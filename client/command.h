@@ -56,6 +56,17 @@ ExitCode WithCoordinator(const Context& context, const std::function<ExitCode(Jo
 ExitCode WithConnection(const Connection& connection, const Console& console,
                         const std::function<ExitCode(JobClient&)>& body);
 
+// The id of the job that a person named (FindJob), or the code of an error, which was printed.
+struct NamedJob {
+  std::string id;
+  ExitCode code = kExitDone;
+};
+NamedJob NameJob(JobClient& client, const std::string& name, const Console& console);
+
+// WithCoordinator for what concerns one job, with its id.
+ExitCode WithJob(const Context& context, const std::string& name,
+                 const std::function<ExitCode(JobClient&, const std::string&)>& body);
+
 // Prints what a call came back with and gives its exit code. For a job that is not known it names
 // one with nearly that id.
 ExitCode Report(const absl::Status& status, const Console& console);

@@ -35,24 +35,32 @@ struct CancelOptions {
 };
 
 // Many jobs at once are a slip of the hand more often than one is.
-ExitCode Confirm(const CancelOptions& options, const Context& context) {
-  if (options.jobs.size() < 2 || options.yes) return kExitDone;
-  const Console& console = context.console;
-  if (!console.may_ask) {
-    console.Err("capstan: to cancel several jobs give -y, there is nobody to ask\n");
-    return kExitUsage;
-  }
-  console.Err(absl::StrCat("cancel ", absl::StrJoin(options.jobs, ", "), "? [y/N] "));
+ExitCode Confirm(const std::vector<std::string>& ids, const Console& console) {
+  console.Err(absl::StrCat("cancel ", absl::StrJoin(ids, ", "), "? [y/N] "));
   std::string answer;
   std::getline(std::cin, answer);
   return answer == "y" || answer == "yes" ? kExitDone : kExitInterrupted;
 }
 
 ExitCode Cancel(const CancelOptions& options, const Context& context) {
-  if (const ExitCode code = Confirm(options, context); code != kExitDone) return code;
+  const bool ask = options.jobs.size() > 1 && !options.yes;
+  if (ask && !context.console.may_ask) {
+    context.console.Err("capstan: to cancel several jobs give -y, there is nobody to ask\n");
+    return kExitUsage;
+  }
   return WithCoordinator(context, [&](JobClient& client) {
     ExitCode worst = kExitDone;
-    for (const std::string& job_id : options.jobs) {
+    std::vector<std::string> ids;
+    for (const std::string& name : options.jobs) {
+      const NamedJob job = NameJob(client, name, context.console);
+      if (job.code == kExitDone) ids.push_back(job.id);
+      if (worst == kExitDone) worst = job.code;
+    }
+    if (ids.empty()) return worst;
+    if (const ExitCode code = ask ? Confirm(ids, context.console) : kExitDone; code != kExitDone) {
+      return code;
+    }
+    for (const std::string& job_id : ids) {
       job::v1::CancelJobRequest request;
       request.set_job_id(job_id);
       const auto answer = client.Call(&JobClient::Stub::CancelJob, request);
@@ -91,13 +99,12 @@ void AddSimple(Command parent, Action& slot, const char* name, const char* help,
   flags(command, *request);
   CarryOut(command, slot, {Output::kTable, Output::kJson},
            [request, job_id, method, more, text](const Context& context) {
-             return WithCoordinator(context, [&](JobClient& client) {
-               request->set_job_id(*job_id);
+             return WithJob(context, *job_id, [&](JobClient& client, const std::string& id) {
+               request->set_job_id(id);
                const auto answer = client.Call(method, *request);
-               if (!answer.ok())
-                 return ReportJob(client, *job_id, answer.status(), context.console);
+               if (!answer.ok()) return ReportJob(client, id, answer.status(), context.console);
                more(*answer, context.console);
-               PrintState(*job_id, answer->state(), text(answer->state()), context.console);
+               PrintState(id, answer->state(), text(answer->state()), context.console);
                return kExitDone;
              });
            });
@@ -131,7 +138,6 @@ struct UpdateOptions {
 
 ExitCode Update(const UpdateOptions& options, const Context& context) {
   job::v1::UpdateJobRequest request;
-  request.set_job_id(options.job_id);
   if (options.learning_rate.has_value()) request.set_learning_rate(*options.learning_rate);
   if (options.max_restarts.has_value()) request.set_max_restarts(*options.max_restarts);
   request.set_checkpoint(options.checkpoint);
@@ -141,17 +147,16 @@ ExitCode Update(const UpdateOptions& options, const Context& context) {
         "capstan: nothing to change: --learning-rate, --max-restarts or --checkpoint\n");
     return kExitUsage;
   }
-  return WithCoordinator(context, [&](JobClient& client) {
+  return WithJob(context, options.job_id, [&](JobClient& client, const std::string& id) {
+    request.set_job_id(id);
     const auto answer = client.Call(&JobClient::Stub::UpdateJob, request);
     const Console& console = context.console;
-    if (!answer.ok()) return ReportJob(client, options.job_id, answer.status(), console);
+    if (!answer.ok()) return ReportJob(client, id, answer.status(), console);
     if (console.json()) {
-      console.Out(
-          Dump({{"job_id", options.job_id}, {"order_ids", ProtoJson(*answer)["order_ids"]}}) +
-          "\n");
+      console.Out(Dump({{"job_id", id}, {"order_ids", ProtoJson(*answer)["order_ids"]}}) + "\n");
     } else if (!answer->order_ids().empty()) {
       console.Out(absl::StrCat("order ", absl::StrJoin(answer->order_ids(), ", "),
-                               ": capstan events ", options.job_id, " says at which step\n"));
+                               ": capstan events ", id, " says at which step\n"));
     }
     return kExitDone;
   });

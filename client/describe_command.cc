@@ -16,10 +16,10 @@ void AddDescribe(Command parent, Action& slot) {
   command.Add("JOB", *job_id, "id of the job").Required();
   CarryOut(command, slot, {Output::kTable, Output::kJson, Output::kYaml},
            [job_id](const Context& context) {
-             return WithCoordinator(context, [&](JobClient& client) {
+             return WithJob(context, *job_id, [&](JobClient& client, const std::string& id) {
                const Console& console = context.console;
-               const auto job = client.Get(*job_id);
-               if (!job.ok()) return ReportJob(client, *job_id, job.status(), console);
+               const auto job = client.Get(id);
+               if (!job.ok()) return ReportJob(client, id, job.status(), console);
                if (console.json()) {
                  console.Out(DescriptionJson(*job) + "\n");
                } else if (console.output == Output::kYaml) {

@@ -73,8 +73,14 @@ void AddEvents(Command parent, Action& slot) {
   command.Add("JOB", options->job_id, "id of the job; without it, of all");
   command.AddSwitch("-f,--follow", options->follow, "go on with new ones");
   CarryOut(command, slot, {Output::kTable, Output::kJson}, [options](const Context& context) {
-    return WithCoordinator(
-        context, [&](JobClient& client) { return Events(*options, client, context.console); });
+    if (options->job_id.empty()) {
+      return WithCoordinator(
+          context, [&](JobClient& client) { return Events(*options, client, context.console); });
+    }
+    return WithJob(context, options->job_id, [&](JobClient& client, const std::string& id) {
+      options->job_id = id;
+      return Events(*options, client, context.console);
+    });
   });
 }
 

@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/exit_codes.h"
 #include "services/clock/clock.h"
+#include "services/files/files.h"
+#include "services/security/certificates.h"
 #include "services/security/handshake.h"
 
 namespace capstan::client {
@@ -19,11 +21,25 @@ constexpr absl::Duration kStartPatience = absl::Milliseconds(500);
 constexpr absl::Duration kPatience =
     absl::Seconds(1);  // before a person is told what is waited for
 constexpr absl::Duration kLookInterval = absl::Seconds(2);
+constexpr int64_t kMaxCertificateBytes = int64_t{1} << 20;
 
 // A stream that ended like this may be there again: the coordinator restarts, a network comes back.
 bool MayHeal(const absl::Status& status) {
   return status.ok() || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
          absl::IsCancelled(status) || absl::IsUnknown(status) || absl::IsInternal(status);
+}
+
+// A certificate that cannot be read is told of by the channel.
+std::string OwnerOf(const Connection& connection) {
+  const services::Security& security = connection.security;
+  if (connection.address.kind == services::Endpoint::Kind::kUnix || security.insecure ||
+      security.tls_cert.empty()) {
+    return "";
+  }
+  const auto certificate = services::ReadWholeFile(security.tls_cert, kMaxCertificateBytes);
+  if (!certificate.ok()) return "";
+  const auto identity = services::IdentityOf(*certificate);
+  return identity.ok() ? identity->name : "";
 }
 
 }  // namespace
@@ -44,7 +60,8 @@ absl::StatusOr<std::unique_ptr<JobClient>> JobClient::Connect(const Connection& 
   options.retry = false;
   const auto bulk = services::MakeChannel(options);
   if (!bulk.ok()) return bulk.status();
-  return std::unique_ptr<JobClient>(new JobClient(*std::move(channel), *bulk, connection.timeout));
+  return std::unique_ptr<JobClient>(
+      new JobClient(*std::move(channel), *bulk, connection.timeout, OwnerOf(connection)));
 }
 
 bool JobClient::WaitUntilConnected(absl::Duration timeout) {

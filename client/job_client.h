@@ -71,22 +71,27 @@ class JobClient {
   job::v1::CheckpointService::Stub& downloads() { return *downloads_; }
   job::v1::BackupService::Stub& backups() { return *backups_; }
   absl::Duration timeout() const { return timeout_; }
+  // The name in our certificate, whose the jobs are that we submit. Empty: over a Unix socket or in
+  // plaintext nobody asks for one.
+  const std::string& owner() const { return owner_; }
 
  private:
   JobClient(std::shared_ptr<grpc::Channel> channel, const std::shared_ptr<grpc::Channel>& bulk,
-            absl::Duration timeout)
+            absl::Duration timeout, std::string owner)
       : channel_(std::move(channel)),
         stub_(job::v1::JobService::NewStub(channel_)),
         checkpoints_(job::v1::CheckpointService::NewStub(channel_)),
         downloads_(job::v1::CheckpointService::NewStub(bulk)),
         backups_(job::v1::BackupService::NewStub(bulk)),
-        timeout_(timeout) {}
+        timeout_(timeout),
+        owner_(std::move(owner)) {}
 
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<Stub> stub_;
   const std::unique_ptr<job::v1::CheckpointService::Stub> checkpoints_, downloads_;
   const std::unique_ptr<job::v1::BackupService::Stub> backups_;
   const absl::Duration timeout_;
+  const std::string owner_;
 };
 
 // Follows one job in a thread of its own and keeps its newest state. Reconnects until it is

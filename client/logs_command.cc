@@ -136,11 +136,11 @@ ExitCode PrintLogs(JobClient& client, job::v1::StreamLogsRequest request,
                   : ReportJob(client, options.job_id, job.status(), console);
 }
 
-ExitCode Logs(const LogsOptions& options, const Context& context) {
+ExitCode Logs(LogsOptions options, const Context& context) {
   if (options.timestamps && context.console.json()) {
     return RefuseFlag("--timestamps", "-o json has the time of every line", context.console);
   }
-  const auto request = MakeRequest(options);
+  auto request = MakeRequest(options);
   if (!request.ok()) return Report(request.status(), context.console);
   std::optional<std::regex> grep;
   try {
@@ -150,7 +150,9 @@ ExitCode Logs(const LogsOptions& options, const Context& context) {
         absl::InvalidArgumentError(absl::StrCat("--grep: '", options.grep, "': ", e.what())),
         context.console);
   }
-  return WithCoordinator(context, [&](JobClient& client) {
+  return WithJob(context, options.job_id, [&](JobClient& client, const std::string& id) {
+    options.job_id = id;
+    request->set_job_id(id);
     return PrintLogs(client, *request, options, grep, context.console);
   });
 }

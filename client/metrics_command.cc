@@ -102,9 +102,11 @@ void AddMetrics(Command parent, Action& slot) {
                return RefuseFlag(
                    "--name", "-o json has every metric of a point; -o csv has columns", console);
              }
-             return WithCoordinator(context, [&](JobClient& client) {
-               return Metrics(*options, client, context.console);
-             });
+             return WithJob(context, options->job_id,
+                            [&](JobClient& client, const std::string& id) {
+                              options->job_id = id;
+                              return Metrics(*options, client, context.console);
+                            });
            });
 }
 

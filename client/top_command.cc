@@ -144,8 +144,13 @@ void AddTop(Command parent, Action& slot) {
   shards.Add("JOB", *job, "id of the job; without it, of all that have not ended");
   CarryOut(shards, slot, {Output::kTable, Output::kWide, Output::kJson},
            [job](const Context& context) {
-             return WithCoordinator(
-                 context, [&](JobClient& client) { return Shards(*job, client, context.console); });
+             if (job->empty()) {
+               return WithCoordinator(
+                   context, [&](JobClient& client) { return Shards("", client, context.console); });
+             }
+             return WithJob(context, *job, [&](JobClient& client, const std::string& id) {
+               return Shards(id, client, context.console);
+             });
            });
 }
 

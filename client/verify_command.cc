@@ -99,10 +99,10 @@ void AddVerify(Command parent, Action& slot) {
   command.Add("JOB", *job_id, "id of a job that SUCCEEDED").Required();
   CarryOut(command, slot, {Output::kTable, Output::kJson},
            [job_id](const Context& context) {
-             return WithCoordinator(context, [&](JobClient& client) {
-               const auto job = client.Get(*job_id);
+             return WithJob(context, *job_id, [&](JobClient& client, const std::string& id) {
+               const auto job = client.Get(id);
                return job.ok() ? Verify(*job, context.console)
-                               : ReportJob(client, *job_id, job.status(), context.console);
+                               : ReportJob(client, id, job.status(), context.console);
              });
            },
            {.verbose = true});

@@ -40,10 +40,16 @@ ExitCode Wait(const WaitOptions& options, Context context) {
     }
   }
   return WithCoordinator(context, [&](JobClient& client) {
+    std::vector<NamedJob> jobs;  // before the first is waited for: @last is the last one now
+    for (const std::string& name : options.jobs) {
+      jobs.push_back(NameJob(client, name, context.console));
+    }
     ExitCode worst = kExitDone;  // the first that is not 0, in the order of the jobs
-    for (const std::string& job : options.jobs) {
+    for (const NamedJob& job : jobs) {
       follow.limit = std::max(absl::ZeroDuration(), until - MonotonicNow());
-      const ExitCode code = FollowToTheEnd(client, job, follow, context.console);
+      const ExitCode code = job.code != kExitDone
+                                ? job.code
+                                : FollowToTheEnd(client, job.id, follow, context.console);
       if (worst == kExitDone) worst = code;
     }
     return worst;
@@ -58,8 +64,8 @@ void AddWatch(Command parent, Action& slot) {
       "watch", "show a job until it has ended; the exit code tells how. Ctrl-C detaches");
   watch.Add("JOB", *job, "id of the job").Required();
   CarryOut(watch, slot, {Output::kTable, Output::kJson}, [job](const Context& context) {
-    return WithCoordinator(context, [&](JobClient& client) {
-      return FollowToTheEnd(client, *job, {}, context.console);
+    return WithJob(context, *job, [&](JobClient& client, const std::string& id) {
+      return FollowToTheEnd(client, id, {}, context.console);
     });
   });
 

@@ -183,7 +183,7 @@ class ServicesByHandTest(services.ServicesTest):
         self.assertEqual(self.capstan('wait', job_id, '--timeout', '200ms').code, 101)
         self.assertEqual(self.capstan('--timeout', '200ms', 'wait', job_id).code, 101)  # the same, wherever it stands
         self.ok('wait', job_id, '--for', 'pending')
-        near = self.capstan('describe', job_id[:-1])
+        near = self.capstan('describe', job_id[:-1] + '_')
         self.assertEqual(near.code, 102)
         self.assertIn(f"did you mean '{job_id}'?", near.err)
         self.assertEqual(self.capstan('verify', job_id).code, 101)
@@ -216,6 +216,24 @@ class ServicesByHandTest(services.ServicesTest):
             self.assertEqual(run.code, 2, run)
             self.assertIn(words, run.err, run)
             self.assertEqual(run.out, '')
+
+    def test_a_job_is_named_by_the_beginning_of_its_id_or_as_the_last(self):
+        self.start(workers=0, shards=0)
+        none = self.capstan('describe', '@last')
+        self.assertEqual(none.code, 102, none)
+        self.assertIn('@last: there is no job', none.err)
+        first, other, second = [self.submit({**SHORT, 'name': name}) for name in ('twin', 'alone', 'twin')]
+        self.assertEqual(self.describe('@last')['job_id'], second)
+        self.assertEqual(self.describe('al')['job_id'], other)
+        for args in (['describe'], ['watch'], ['wait'], ['logs'], ['metrics'], ['events'], ['cancel'], ['suspend'], ['verify'], ['shards'],
+                     ['update', '--checkpoint'], ['checkpoint', 'list'], ['checkpoint', 'export']):
+            several = self.capstan(*args, 'twin')
+            self.assertEqual((several.code, several.out), (2, ''), several)
+            self.assertIn(f"several jobs begin with 'twin': {second}, {first}", several.err)
+        for args in (['logs'], ['events'], ['metrics'], ['shards'], ['checkpoint', 'list'], ['wait', '--for', 'pending']):
+            self.ok(*args, 'al')
+        self.assertEqual(self.ok('cancel', '-y', 'al', '@last').out, f'{other}  CANCELLED\n{second}  CANCELLED\n')
+        self.assertEqual(self.describe(first)['state'], 'PENDING')
 
     def test_a_configuration_file_names_the_coordinator(self):
         self.start(workers=0, shards=0)
