@@ -235,6 +235,18 @@ TEST(ProtoJsonTest, BytesAreHexAndEnumsHaveNoPrefix) {
   EXPECT_EQ(ProtoJson(file)["sha256"], "01ff");
 }
 
+TEST(LogTextTest, ChatterIsWhatNobodyMustKnow) {
+  const std::string time = "time=2026-01-02T03:04:05.000Z ";
+  EXPECT_TRUE(IsChatter(time + "level=info event=view job=j generation=1"));
+  EXPECT_TRUE(IsChatter(time + "level=debug event=x"));
+  EXPECT_TRUE(IsChatter("event=listening grpc=127.0.0.1:4711 http=off"));
+  EXPECT_FALSE(IsChatter(time + "level=warning event=disk message=\"level=info \""));
+  EXPECT_FALSE(IsChatter(time + "level=error event=x"));
+  EXPECT_FALSE(IsChatter("ssh: connect to host b port 22: Connection refused"));
+  EXPECT_FALSE(IsChatter(time));
+  EXPECT_FALSE(IsChatter(""));
+}
+
 TEST(LogTextTest, RankAndHostStandInFront) {
   job::v1::LogLine line;
   line.set_role(common::v1::ROLE_WORKER);

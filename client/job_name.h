@@ -19,7 +19,7 @@ inline constexpr absl::string_view kLastJob = "@last";  // the job that was subm
 absl::StatusOr<std::string> MatchJob(absl::string_view name, const std::vector<std::string>& ids);
 
 // The id of the job that is named. @last is the newest of the owner of our certificate, or of all
-// where there is none. A name that is no job's is given back as it is: the call that follows says so.
+// where there is none. A name that is no job's is given back as it is: the next call says so.
 // NotFound: @last, and there is no job yet. InvalidArgument: several jobs begin so; names them.
 // Other errors are those of the calls.
 absl::StatusOr<std::string> FindJob(JobClient& client, const std::string& name);

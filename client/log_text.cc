@@ -1,6 +1,7 @@
 #include "client/log_text.h"
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/job_view.h"
@@ -25,6 +26,14 @@ std::string LogText(const job::v1::LogLine& line, const LogStyle& style) {
   const std::string text = absl::StrCat(level, Printable(line.text()));
   if (!bad || !style.color) return absl::StrCat(out, text);
   return absl::StrCat(out, line.level() == "error" ? "\033[31m" : "\033[33m", text, "\033[0m");
+}
+
+bool IsChatter(absl::string_view line) {
+  if (absl::StartsWith(line, "event=listening ")) return true;
+  const size_t level = line.find(' ');
+  if (!absl::StartsWith(line, "time=") || level == absl::string_view::npos) return false;
+  line.remove_prefix(level + 1);
+  return absl::StartsWith(line, "level=info ") || absl::StartsWith(line, "level=debug ");
 }
 
 std::string EventText(const std::string& job_id, const job::v1::Event& event) {

@@ -21,6 +21,7 @@
 #include "client/launch/node.h"
 #include "client/launch/scheduler.h"
 #include "client/local_run.h"
+#include "client/log_text.h"
 #include "services/process/process.h"
 #include "services/server/signals.h"
 #include "training/codec/strict_json.h"
@@ -206,6 +207,7 @@ ExitCode Launch(LaunchFlags flags, const Console& console) {
   const absl::StatusOr<std::unique_ptr<LaunchedCluster>> cluster =
       LaunchedCluster::Start(flags.options, {plan->num_shards(), plan->num_workers()},
                              [&lines](absl::string_view who, absl::string_view line) {
+                               if (!lines.verbose && IsChatter(line)) return;
                                lines.Note(absl::StrCat("[", who, "] ", line, "\n"));
                              });
   if (!cluster.ok()) return failed(cluster.status());

@@ -2,14 +2,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
 #include "param_store/client/exchange_client.h"
 #include "param_store/client/test_exchange.h"
+#include "services/logging/log.h"
+#include "services/sync/mutex.h"
 
 namespace capstan::param_store::client {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using training::Node;
 
 // Whatever stream opens first.
@@ -144,6 +152,32 @@ TEST_F(ExchangeClientTest, ThatItCannotGoOnIsSaidOnce) {
   ASSERT_TRUE(Until([&] { return client_->stats().retries == 3; }));  // two DATA, one CONTROL
   MutexLock lock(mu_);
   EXPECT_EQ(failures_, 1);
+}
+
+// A shard that is done with a job ends its streams: nothing is lost then.
+TEST_F(ExchangeClientTest, TheEndOfAStreamBehindTheLastVersionIsNoWarning) {
+  Mutex mu;
+  std::vector<std::pair<std::string, services::LogLevel>> said;
+  const int sink = services::AddLogSink([&](const services::LogRecord& record) {
+    MutexLock lock(mu);
+    if (absl::StartsWith(record.event, "exchange_")) said.emplace_back(record.event, record.level);
+  });
+  Start(1);
+  Open();
+  ASSERT_FALSE(Wait(0).empty());
+  Faults faults;
+  faults.break_after_frame = 1;
+  faults.stop_at = 1;
+  shards_[0]->Set(faults);
+  Push(0, 2.0f);
+  EXPECT_THAT(Wait(1), ElementsAre(98.0f, 98.0f));
+  shards_[0]->Set(faults);
+  Push(1, 1.0f);
+  EXPECT_THAT(Wait(2), ElementsAre(97.0f, 97.0f));
+  services::RemoveLogSink(sink);
+  MutexLock lock(mu);
+  EXPECT_THAT(said, ElementsAre(Pair("exchange_lost", services::kWarning),
+                                Pair("exchange_ended", services::kInfo)));
 }
 
 }  // namespace

@@ -130,7 +130,9 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
     peer->last_error = status;
     peer->since = strand.Now();
     ++counts.retries;
-    Log(services::kWarning, "exchange_lost")
+    // A shard that is done with the job or the lineage ends its streams.
+    Log(stopped ? services::kInfo : services::kWarning,
+        stopped ? "exchange_ended" : "exchange_lost")
         .Kv("shard", peer->shard)
         .Kv("node", peer->address.node)
         .Kv("kind", v1::StreamKind_Name(peer->kind))
@@ -327,6 +329,7 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
     if (!whole.has_value()) return;
     counts.pull_seconds += absl::ToDoubleSeconds(whole->pull);
     ForgetBefore(whole->version);
+    stopped = whole->stop;
     // Last: the callback may open another lineage.
     callbacks.on_weights(*whole);
   }
@@ -398,6 +401,7 @@ struct ExchangeClient::Impl : std::enable_shared_from_this<Impl> {
   std::vector<Peer> peers;  // DATA by shard, then CONTROL; unchanged inside a lineage
   int64_t last_stream_id = 0;
   bool failed = false;
+  bool stopped = false;  // the last version of the lineage is whole
   std::vector<Pushed> retained;
   std::map<std::pair<int32_t, int32_t>, v1::ExchangeRequest> seals;  // by node
   std::map<int64_t, v1::ExchangeRequest> evaluations;                // by block
@@ -475,6 +479,7 @@ absl::Status ExchangeClient::Open(const Route& route) {
   impl.seals.clear();
   impl.evaluations.clear();
   impl.route = route;
+  impl.stopped = false;
   impl.assembly.Reset(route.lineage);
   impl.peers = std::move(peers);
   for (Impl::Peer& peer : impl.peers) impl.OpenStream(peer);

@@ -44,6 +44,7 @@ struct Faults {
   int call_frames_corrupt = 0;   // answers CORRUPT
   int call_corrupt_later = 0;    // the same of the next stream
   int break_after_frame = 0;     // ends the stream with UNAVAILABLE behind a frame
+  int64_t stop_at = -1;          // this version and later ones say that they are the last; no fault
   int send_corrupt_weights = 0;  // a wrong checksum
   int send_weights_twice = 0;    // each frame repeated
   int send_odd_weights = 0;      // before the others: of these chunks, with so many bytes
@@ -256,6 +257,7 @@ class FakeShard final : public v1::ParamStoreService::Service {
       v1::ExchangeResponse response;
       v1::WeightFrame* frame = response.mutable_weights();
       frame->set_version(version_);
+      frame->set_stop(faults_.stop_at >= 0 && version_ >= faults_.stop_at);
       frame->set_first_chunk(first);
       frame->set_payload(weights_.data() + range.offset, 4 * range.size);
       for (int32_t chunk = first; chunk < end; ++chunk) {

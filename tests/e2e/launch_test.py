@@ -21,6 +21,16 @@ class LaunchTest(launches.LaunchCase):
             self.assertRegex(''.join(launch.said), rf'(?m)^\[{name} \S+\] event=listening')
         self.ends_in_every_way('--launcher', 'local')
 
+    def test_services_are_heard_where_they_warn(self):
+        launch = self.capstan('launch', self.write('job.yaml', json.dumps(launches.SPEC)))
+        self.assertEqual(launch.code, 0, launch)
+        self.assertIn('epoch', launch.err + launch.out)
+        self.assertNotRegex(launch.err, 'event=listening|level=info|event=exchange_lost')
+        every = self.capstan('run', '-v', self.write('job.yaml', json.dumps(launches.SPEC)))
+        self.assertEqual(every.code, 0, every)
+        self.assertIn('level=info', every.err)
+        self.assertNotIn('event=exchange_lost', every.err)
+
     def sshd(self):
         """Two hosts of one machine: an sshd on 127.0.0.2 and 127.0.0.3; the command that logs in there."""
         sshd = shutil.which('sshd', path='/usr/sbin:' + os.environ['PATH'])

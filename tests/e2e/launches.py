@@ -55,7 +55,7 @@ class Launch:
     def __init__(self, test, args, spec):
         file = test.write('job.yaml', json.dumps(spec))
         self.process = subprocess.Popen(
-            [*test.before, support.CAPSTAN, 'launch', '-o', 'json', *args, file], cwd=test.folder, text=True, errors='replace',
+            [*test.before, support.CAPSTAN, 'launch', '-v', '-o', 'json', *args, file], cwd=test.folder, text=True, errors='replace',
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, **test.env))
         self.said, self.out = [], ''
         self.coordinator, self.seen, self.folders = '', {}, set()
