@@ -141,14 +141,17 @@ class Follower {
 
   // What the plan could not say yet: who does it, and on which devices.
   void SayGang() {
-    if (said_gang_ || job_.device().empty()) return;
-    for (const job::v1::Event& event : job_.events()) {
-      if (event.type() != "Admitted") continue;
-      live_.Clear();
-      console_.Note(absl::StrCat(Printable(event.message()), "\n"));
-      said_gang_ = true;
+    // One that goes on had a gang before, and has none while it waits.
+    if (said_gang_ || job_.device().empty() || job_.state() == common::v1::JOB_STATE_PENDING) {
       return;
     }
+    const auto admitted =
+        std::find_if(job_.events().rbegin(), job_.events().rend(),
+                     [](const job::v1::Event& event) { return event.type() == "Admitted"; });
+    if (admitted == job_.events().rend()) return;
+    live_.Clear();
+    console_.Note(absl::StrCat(Printable(admitted->message()), "\n"));
+    said_gang_ = true;
   }
 
   // The job as it is now, into job_. False: it does not say.

@@ -21,6 +21,11 @@ constexpr size_t kManyRuns = 20;
 
 }  // namespace
 
+std::string GoesOnFrom(const std::string& checkpoint_uri) {
+  if (checkpoint_uri.empty()) return "the initial weights";
+  return absl::StrCat("checkpoint ", checkpoint_uri.substr(checkpoint_uri.rfind('/') + 1));
+}
+
 absl::Status PrepareStorage(job::v1::JobSpec& spec, const job::v1::ResolvedSpec& plan,
                             const Console& console) {
   const bool given = spec.checkpoint().has_storage_path();
@@ -77,6 +82,7 @@ absl::StatusOr<LocalRun> StartServices(const RunPlace& place, const job::v1::Res
   options.state_dir = place.state_dir;
   LocalRun run;
   run.job_id = place.job_id;
+  if (!place.state_dir.empty()) run.name = RunName(place.folder);
   absl::StatusOr<std::unique_ptr<LocalCluster>> cluster = LocalCluster::Start(options);
   if (!cluster.ok()) {
     // Whatever its code: no call was refused, this machine cannot start them.
@@ -120,6 +126,12 @@ Followed FollowLocalRun(const LocalRun& run, FollowOptions::Show show, const Con
   options.health = [&run] { return run.cluster->Health(); };
   options.ask_when_silent = true;
   return Follow(*run.client, run.job_id, options, console);
+}
+
+void SayHowToGoOn(const LocalRun& run, const Followed& followed, const Console& console) {
+  if (run.name.empty() || followed.job.state() == common::v1::JOB_STATE_SUCCEEDED) return;
+  console.Note(absl::StrCat("capstan run --resume ", run.name, " goes on from ",
+                            GoesOnFrom(followed.job.checkpoint_uri()), "\n"));
 }
 
 ExitCode ReportOwnJob(JobClient& client, const std::string& job_id, const Followed& followed,

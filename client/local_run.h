@@ -34,6 +34,7 @@ struct LocalRun {
   std::unique_ptr<LocalCluster> cluster;
   std::unique_ptr<JobClient> client;
   std::string job_id;
+  std::string name;  // what `run --resume` takes to go on with it; empty: its end is the end
 };
 
 // Starts as many services as `plan` needs, for the job at `place`; nothing is submitted. Internal: a
@@ -49,6 +50,11 @@ absl::StatusOr<LocalRun> StartLocalRun(const job::v1::JobSpec& spec,
 
 // Follows the job; the first signal cancels it. A service that ends is an error.
 Followed FollowLocalRun(const LocalRun& run, FollowOptions::Show show, const Console& console);
+
+// "checkpoint 1-40", or "the initial weights" where there is none.
+std::string GoesOnFrom(const std::string& checkpoint_uri);
+// To be said once the job has ended early: what goes on with it. Nothing where it cannot be, or has succeeded.
+void SayHowToGoOn(const LocalRun& run, const Followed& followed, const Console& console);
 
 // Prints how a job ended whose services end with this command, and gives its exit code.
 ExitCode ReportOwnJob(JobClient& client, const std::string& job_id, const Followed& followed,

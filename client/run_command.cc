@@ -9,6 +9,7 @@
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/local_run.h"
+#include "client/resume_run.h"
 #include "client/run_folder.h"
 #include "services/server/signals.h"
 #include "training/spec/resolve.h"
@@ -43,7 +44,26 @@ ExitCode Run(const JobSource& source, const Console& console) {
   if (!run.ok()) return Report(run.status(), console);
   console.Note(absl::StrCat(run->job_id, "\n"));
   const Followed followed = FollowLocalRun(*run, FollowOptions::Show::kEpochs, console);
-  return ReportOwnJob(*run->client, run->job_id, followed, console);
+  const ExitCode code = ReportOwnJob(*run->client, run->job_id, followed, console);
+  SayHowToGoOn(*run, followed, console);
+  return code;
+}
+
+struct RunOptions {
+  JobSource source;
+  std::string resume;  // empty: a new job
+};
+
+ExitCode RunOrResume(const RunOptions& options, const Console& console) {
+  const JobSource& source = options.source;
+  if (options.resume.empty()) return Run(source, console);
+  if (source.file.empty() && source.example.empty() && source.sets.empty()) {
+    return ResumeRun(options.resume, console);
+  }
+  console.Err(
+      "capstan: --resume goes on with a job as it was submitted: without FILE, --example and "
+      "--set\n");
+  return kExitUsage;
 }
 
 struct CleanOptions {
@@ -74,13 +94,17 @@ ExitCode Clean(const CleanOptions& options, const Console& console) {
 }  // namespace
 
 void AddRun(Command parent, Action& slot) {
-  const auto source = std::make_shared<JobSource>();
+  const auto run_options = std::make_shared<RunOptions>();
   Command run =
       parent.Sub("run", "train a job here: coordinator, shards and workers in this process tree");
-  AddJobSource(run, *source);
-  CarryOut(run, slot, {Output::kTable, Output::kJson},
-           [source](const Context& context) { return Run(*source, context.console); },
-           {.coordinator = false, .timeout = false, .verbose = true});
+  AddJobSource(run, run_options->source);
+  run.Add("--resume", run_options->resume,
+          "instead of a file: a run that was interrupted, cancelled or has failed, by its id in "
+          "./capstan-out or its folder");
+  CarryOut(
+      run, slot, {Output::kTable, Output::kJson},
+      [run_options](const Context& context) { return RunOrResume(*run_options, context.console); },
+      {.coordinator = false, .timeout = false, .verbose = true});
   const auto options = std::make_shared<CleanOptions>();
   Command clean = parent.Sub("clean", "remove runs from ./capstan-out; one that trains stays");
   Flag keep = clean.Add("--keep", options->keep, "all but so many of the newest");

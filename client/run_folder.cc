@@ -13,6 +13,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/files/files.h"
 
@@ -100,6 +101,33 @@ bool IsLive(const std::string& run) {
   bool taken = false;
   if (const int fd = TakeLock(run, taken); fd >= 0) close(fd);
   return taken;
+}
+
+bool IsRunPath(const std::string& name) {
+  return absl::StrContains(name, "/") || name == "." || name == "..";
+}
+
+absl::StatusOr<std::string> FindRunFolder(const std::string& name) {
+  const std::string folder = IsRunPath(name) ? name : absl::StrCat(kDefaultRunsFolder, "/", name);
+  for (const std::string& place : {folder, name}) {
+    std::error_code ignored;
+    if (fs::is_regular_file(StateOf(place) / "journal.db", ignored)) return place;
+  }
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    return absl::NotFoundError(absl::StrCat(folder, ": there is no such folder of a run"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat(folder, ": has no ", kRunState,
+                   "/journal.db, so it is no run that can be gone on with or "
+                   "looked at; runs of earlier versions have none"));
+}
+
+std::string RunName(const std::string& folder) {
+  const fs::path path = fs::path(folder).lexically_normal();
+  std::error_code error;
+  const bool ours = fs::equivalent(path.parent_path(), kDefaultRunsFolder, error);
+  return ours ? path.filename().string() : path.string();
 }
 
 absl::StatusOr<std::vector<FoundRun>> FindRuns(const std::string& folder) {

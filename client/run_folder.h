@@ -29,6 +29,14 @@ absl::StatusOr<std::string> MakeRunState(const std::string& run);
 // Whether a coordinator works in `run`: its state is locked.
 bool IsLive(const std::string& run);
 
+// Whether `name` of a run is a path, and no id.
+bool IsRunPath(const std::string& name);
+// The folder of the run that a person names: an id of ./capstan-out, or a path. NotFound: nothing that can
+// be looked at or resumed lies there, as of a run of an earlier version.
+absl::StatusOr<std::string> FindRunFolder(const std::string& name);
+// What FindRunFolder takes for the run in `folder`, from the working directory: its id, or the path.
+std::string RunName(const std::string& folder);
+
 struct FoundRun {
   std::string job_id;  // the folder's name
   bool live = false;   // it trains, as far as can be seen

@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
 using ::testing::UnorderedElementsAre;
@@ -108,6 +109,28 @@ TEST_F(RunFolderTest, ANewOneHasTheIdOfAJobAndIsNeverOneThatIsThere) {
   EXPECT_THAT(*MakeRunFolder(root_.string(), "3d-net"), MatchesRegex("job-3d-net-[a-z0-9]{6}"));
   EXPECT_THAT(FindRuns(root_.string())->size(), 0u);  // nothing of a job is in them yet
   EXPECT_FALSE(MakeRunFolder((root_ / "absent").string(), "x").ok());
+}
+
+TEST_F(RunFolderTest, APersonNamesItByItsIdOrItsPath) {
+  const fs::path run = root_ / "capstan-out/toy-1";
+  fs::create_directories(run / "state");
+  const fs::path before = fs::current_path();
+  fs::current_path(root_);
+  const absl::Cleanup back = [&before] { fs::current_path(before); };
+  EXPECT_THAT(std::string(FindRunFolder("toy-1").status().message()),
+              HasSubstr("capstan-out/toy-1: has no state/journal.db"));
+  std::ofstream(run / "state/journal.db") << "x";
+  EXPECT_EQ(*FindRunFolder("toy-1"), "capstan-out/toy-1");
+  EXPECT_EQ(*FindRunFolder(run.string()), run.string());
+  EXPECT_EQ(*FindRunFolder("./capstan-out/toy-1/"), "./capstan-out/toy-1/");
+  EXPECT_TRUE(absl::IsNotFound(FindRunFolder("toy-2").status()));
+  EXPECT_TRUE(absl::IsNotFound(FindRunFolder("./toy-1").status()));
+  EXPECT_EQ(RunName(run.string()), "toy-1");
+
+  fs::current_path(root_ / "capstan-out");
+  EXPECT_EQ(*FindRunFolder("toy-1"), "toy-1");  // a folder beside us
+  EXPECT_EQ(*FindRunFolder("toy-1/."), "toy-1/.");
+  EXPECT_EQ(RunName(run.string()), run.string());
 }
 
 }  // namespace
