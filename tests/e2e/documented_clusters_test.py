@@ -17,10 +17,10 @@ class DocumentedClustersTest(support.TestCase):
         with open(page) as f:
             return re.search(rf'^```\n({re.escape(begin)}.*?)^```$', f.read(), re.MULTILINE | re.DOTALL)[1]
 
-    def trains(self, commands):
+    def trains(self, commands, stop='kill $(jobs -p); wait'):
         """The job of `submit --example lenet`, in a shell that has carried out the commands."""
         until = 'for i in $(seq 100); do capstan -q healthcheck 2>/dev/null && break; sleep 0.2; done'
-        script = f'{commands}\n{until}\n' + 'capstan submit --example lenet --wait -o json\ncode=$?\nkill $(jobs -p)\nwait\nexit $code\n'
+        script = f'{commands}\n{until}\n' + 'capstan submit --example lenet --wait -o json\ncode=$?\n' + f'{stop}\nexit $code\n'
         done = subprocess.run(['bash', '-c', script], cwd=self.folder, capture_output=True, text=True, timeout=200,
                               env=dict(os.environ, PATH=f'{support.BIN}:{os.environ["PATH"]}', TMPDIR=self.folder))
         self.assertEqual(done.returncode, 0, f'{script}\n{done.stdout}\n{done.stderr[-4000:]}')
@@ -29,7 +29,8 @@ class DocumentedClustersTest(support.TestCase):
         return job
 
     def test_both_run_the_example_to_the_same_bits(self):
-        readme = self.trains(self.block(README, 'D=$(mktemp -d)'))
+        readme = self.trains(self.block(README, 'D=$(mktemp -d)'), self.block(README, 'kill $(jobs -p)'))
+        self.assertEqual([name for name in os.listdir(self.folder) if name.startswith('tmp.')], [])
         self.assertEqual(sorted(worker['node'] for worker in readme['workers']), ['w0', 'w1'])
         run = self.path('run')
         os.mkdir(run, 0o700)

@@ -92,6 +92,7 @@ bool HasLargeStem(const Shape& input) { return input.size() == 3 && input[1] >= 
 struct Model {
   absl::string_view name;
   std::vector<GraphNode> (*nodes)(const ModelOptions& options, const Shape& input);
+  absl::string_view about = "";
 };
 
 template <void (*kAdd)(Chain& chain, const ModelOptions& options)>
@@ -127,9 +128,16 @@ std::vector<GraphNode> Resnet50V1(const ModelOptions& options, const Shape& inpu
 }
 
 constexpr Model kModels[] = {
-    {"lenet", ChainNodes<AddLenet>}, {"lenet_d2l", ChainNodes<AddLenetD2l>},
-    {"mlp", ChainNodes<AddMlp>},     {"resnet18_v1", Resnet18V1},
-    {"resnet18_v2", Resnet18V2},     {"resnet34_v1", Resnet34V1},
+    {"lenet", ChainNodes<AddLenet>,
+     "LeNet of Gluon's pages: convolutions 5x5 to 6 and 3x3 to 16 channels, max pooling, then "
+     "120 and 84"},
+    {"lenet_d2l", ChainNodes<AddLenetD2l>,
+     "LeNet of Dive into Deep Learning: convolutions 3x3 to 20 and 5x5 to 50 channels, average "
+     "pooling, then 128"},
+    {"mlp", ChainNodes<AddMlp>, "dense layers of 128 and 64, no convolutions"},
+    {"resnet18_v1", Resnet18V1},
+    {"resnet18_v2", Resnet18V2},
+    {"resnet34_v1", Resnet34V1},
     {"resnet50_v1", Resnet50V1}};
 
 }  // namespace
@@ -138,6 +146,13 @@ std::vector<absl::string_view> ModelNames() {
   std::vector<absl::string_view> names;
   for (const Model& model : kModels) names.push_back(model.name);
   return names;
+}
+
+absl::string_view AboutModel(absl::string_view name) {
+  for (const Model& model : kModels) {
+    if (model.name == name) return model.about;
+  }
+  return "";
 }
 
 bool IsChainModel(absl::string_view name) {

@@ -39,6 +39,9 @@ namespace capstan::training {
 // The names that MakeModel knows, sorted.
 std::vector<absl::string_view> ModelNames();
 
+// What a built-in chain is made of, for people. Empty: another model, or none of this name.
+absl::string_view AboutModel(absl::string_view name);
+
 // Whether it is a chain. False for names that are no model's. Without dropout: with it no model is one.
 bool IsChainModel(absl::string_view name);
 

@@ -56,6 +56,14 @@ TEST(ModelsTest, Mlp) {
   EXPECT_TRUE(MakeModel("mlp", 10, {784}).ok());
 }
 
+TEST(ModelsTest, WhatAChainIsStandsInWords) {
+  for (const absl::string_view name : ModelNames()) {
+    EXPECT_EQ(AboutModel(name).empty(), !IsChainModel(name)) << name;
+  }
+  EXPECT_EQ(AboutModel("mlp"), "dense layers of 128 and 64, no convolutions");
+  EXPECT_EQ(AboutModel("nothing"), "");
+}
+
 TEST(ModelsTest, AChainReadsOneValueAfterTheOtherByItsOperators) {
   for (const absl::string_view name : ModelNames()) {
     const absl::StatusOr<Graph> graph = MakeModel(name, 10, {1, 28, 28});

@@ -173,6 +173,11 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
                       : "",
                   spec.dataset().train_samples(), " + ", spec.dataset().test_samples(),
                   " samples\n");
+  if (const absl::string_view about =
+          file.model().has_graph() ? "" : AboutModel(file.model().name());
+      !about.empty()) {
+    absl::StrAppend(&out, "      ", about, "\n");
+  }
   if (file.data().transforms_size() > 0) {
     out += "      images ";
     for (int i = 0; i < file.data().transforms_size(); ++i) {

@@ -63,7 +63,9 @@ TEST(ResolveTest, NumbersOfTheD2lLenet) {
   EXPECT_EQ(spec->parameters(0).name(), "conv1.weight");
   EXPECT_THAT(
       PlanText(*spec),
-      HasSubstr("global batch 256 in 8 lanes, 235 steps/epoch (the last of 96), 2350 steps"));
+      HasSubstr("\n      LeNet of Dive into Deep Learning: convolutions 3x3 to 20 and 5x5 to 50 "
+                "channels, average pooling, then 128\n"
+                "      global batch 256 in 8 lanes, 235 steps/epoch (the last of 96), 2350 steps"));
 }
 
 // As a shard and a task take it up again: the momenta follow from the model.
