@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "services/clock/clock.h"
 #include "services/status/status.h"
@@ -68,17 +69,24 @@ void LogStream::WriteNext() {
     End(grpc::Status::OK);
     return;
   }
-  if (end_ < 0) {
-    end_ = logs->next();
-    next_ = filter_.Begin(*logs);
+  if (!stored_.has_value()) {
+    const std::vector<int64_t> numbers = filter_.InOrder(*logs);
+    stored_.emplace(numbers.begin(), numbers.end());
+    next_ = logs->next();
+    if (!filter_.has_tail()) dropped_ = logs->dropped();
   }
-  dropped_ += std::max<int64_t>(0, logs->dropped() - next_);
-  next_ = std::max(next_, logs->dropped());
   const job::v1::LogLine* line = nullptr;
-  for (const int64_t end = follow_ ? logs->next() : std::min(end_, logs->next());
-       next_ < end && line == nullptr; ++next_) {
-    line = logs->Find(next_);
-    if (!filter_.Matches(*line)) line = nullptr;
+  for (; !stored_->empty() && line == nullptr; stored_->pop_front()) {
+    line = logs->Find(stored_->front());
+    if (line == nullptr) ++dropped_;  // meanwhile
+  }
+  if (line == nullptr && follow_) {
+    dropped_ += std::max<int64_t>(0, logs->dropped() - next_);
+    next_ = std::max(next_, logs->dropped());
+    for (; next_ < logs->next() && line == nullptr; ++next_) {
+      line = logs->Find(next_);
+      if (!filter_.Matches(*line)) line = nullptr;
+    }
   }
   const bool over = line == nullptr && (!follow_ || coordinator_.core().HasEnded(job_id_));
   if (line == nullptr && !(over && dropped_ > 0)) {

@@ -141,8 +141,8 @@ class WatchStream final : public JobStream<job::v1::WatchJobResponse> {
   job::v1::WatchJobResponse message_;
 };
 
-// Stored lines that the filter lets through, oldest first; with `follow` new ones until the job has
-// ended.
+// Stored lines that the filter lets through, by time; with `follow` new ones as they come, until the
+// job has ended.
 class LogStream final : public JobStream<job::v1::StreamLogsResponse> {
  public:
   static LogStream* Start(Coordinator& coordinator, const job::v1::StreamLogsRequest& request,
@@ -159,8 +159,8 @@ class LogStream final : public JobStream<job::v1::StreamLogsResponse> {
 
   const bool follow_;
   const LogFilter filter_;
-  int64_t next_ = 0;
-  int64_t end_ = -1;     // without follow: where the log ended when it was asked for
+  std::optional<std::deque<int64_t>> stored_;  // numbers that were there at the start, to be sent
+  int64_t next_ = 0;                           // behind these: the line to look at
   int64_t dropped_ = 0;  // lines that are gone, to be told with the next message
   job::v1::StreamLogsResponse message_;
 };

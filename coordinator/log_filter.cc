@@ -1,8 +1,18 @@
 #include "coordinator/log_filter.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 
 namespace capstan::coordinator {
+
+bool IsEarlier(const job::v1::LogLine& a, const job::v1::LogLine& b) {
+  const google::protobuf::Timestamp& x = a.time();
+  const google::protobuf::Timestamp& y = b.time();
+  return x.seconds() != y.seconds() ? x.seconds() < y.seconds() : x.nanos() < y.nanos();
+}
 
 absl::StatusOr<LogFilter> LogFilter::Create(const job::v1::StreamLogsRequest& request) {
   LogFilter filter;
@@ -59,13 +69,18 @@ bool LogFilter::Matches(const job::v1::LogLine& line) const {
   return true;
 }
 
-int64_t LogFilter::Begin(const core::LogBuffer& logs) const {
-  if (tail_ == 0) return 0;
-  int64_t begin = logs.next();
-  for (int32_t found = 0; begin > logs.dropped() && found < tail_; --begin) {
-    if (Matches(*logs.Find(begin - 1))) ++found;
+std::vector<int64_t> LogFilter::InOrder(const core::LogBuffer& logs) const {
+  std::vector<int64_t> numbers;
+  for (int64_t number = logs.dropped(); number < logs.next(); ++number) {
+    if (Matches(*logs.Find(number))) numbers.push_back(number);
   }
-  return begin;
+  std::stable_sort(numbers.begin(), numbers.end(), [&logs](int64_t a, int64_t b) {
+    return IsEarlier(*logs.Find(a), *logs.Find(b));
+  });
+  const auto tail = static_cast<std::ptrdiff_t>(tail_);
+  if (has_tail() && std::ssize(numbers) > tail)
+    numbers.erase(numbers.begin(), numbers.end() - tail);
+  return numbers;
 }
 
 }  // namespace capstan::coordinator

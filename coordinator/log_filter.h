@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,14 +16,19 @@
 
 namespace capstan::coordinator {
 
+// By the times that two lines carry.
+bool IsEarlier(const job::v1::LogLine& a, const job::v1::LogLine& b);
+
 class LogFilter {
  public:
   // InvalidArgument, naming the field: a role, level, index, tail or time that is none.
   static absl::StatusOr<LogFilter> Create(const job::v1::StreamLogsRequest& request);
 
   bool Matches(const job::v1::LogLine& line) const;
-  // Number of the first line to send: with `tail` that of the last so many that match, else 0.
-  int64_t Begin(const core::LogBuffer& logs) const;
+  // Numbers of the stored lines that match, by the time that each carries, which need not be the
+  // order in which nodes sent them; with `tail` the last so many of these.
+  std::vector<int64_t> InOrder(const core::LogBuffer& logs) const;
+  bool has_tail() const { return tail_ > 0; }
 
  private:
   std::set<common::v1::Role> roles_;

@@ -34,11 +34,7 @@ class LogFilterTest : public ::testing::Test {
   std::vector<std::string> Texts(const job::v1::StreamLogsRequest& request) {
     const auto filter = LogFilter::Create(request);
     std::vector<std::string> out;
-    for (int64_t i = filter->Begin(logs_); i < logs_.next(); ++i) {
-      if (const auto* line = logs_.Find(i); line != nullptr && filter->Matches(*line)) {
-        out.push_back(line->text());
-      }
-    }
+    for (const int64_t number : filter->InOrder(logs_)) out.push_back(logs_.Find(number)->text());
     return out;
   }
 
@@ -71,6 +67,19 @@ TEST_F(LogFilterTest, TailCountsWhatMatches) {
   EXPECT_THAT(Texts(request), ElementsAre("slow", "dies"));
   request.set_tail(100);
   EXPECT_THAT(Texts(request), ElementsAre("reads", "slow", "dies"));
+}
+
+// A node sends its lines in batches: what came later need not be later.
+TEST_F(LogFilterTest, LinesStandByTheirTimes) {
+  seconds_ = 1;
+  Add(common::v1::ROLE_WORKER, 2, "info", "reads too");  // at the time of "reads", came after it
+  seconds_ = 3;
+  Add(common::v1::ROLE_WORKER, 2, "info", "late");
+  job::v1::StreamLogsRequest request;
+  EXPECT_THAT(Texts(request),
+              ElementsAre("admitted", "reads", "reads too", "slow", "applies", "late", "dies"));
+  request.set_tail(2);
+  EXPECT_THAT(Texts(request), ElementsAre("late", "dies"));
 }
 
 TEST_F(LogFilterTest, WhatIsNoneIsRefusedByName) {

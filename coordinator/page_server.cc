@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "coordinator/log_filter.h"
 #include "coordinator/node_info.h"
 #include "services/clock/clock.h"
 #include "services/logging/log.h"
@@ -236,6 +237,7 @@ HttpResponse PageServer::Job(const HttpRequest& request, const core::Caller& cal
              page.log_is_shown && n < job->logs.next(); ++n) {
           page.log.push_back(*job->logs.Find(n));
         }
+        std::stable_sort(page.log.begin(), page.log.end(), IsEarlier);
         page.points = job->history.Thinned(points);
         return page;
       });
