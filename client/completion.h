@@ -7,7 +7,8 @@
 
 namespace capstan::client {
 
-// `shell` is bash, zsh or fish. Completes sub-commands, flags and file names.
+// `shell` is bash, zsh or fish. Completes sub-commands, flags and their values: ids of jobs, nodes
+// and contexts, which the script asks the program for, examples, states, files.
 std::string CompletionScript(const CLI::App& app, const std::string& shell);
 
 }  // namespace capstan::client

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 
@@ -261,20 +262,36 @@ class CliTest(support.TestCase):
         self.assertIn("'resources.num_shards' must be between 1 and 256, found 1000", run.err)
         self.assertIn('2 errors, nothing was submitted', run.err)
 
-    def test_json_and_version_and_completion(self):
+    def test_json_and_version(self):
         version = json.loads(self.capstan('version', '--json').out)
         self.assertRegex(version['version'], r'^\d+\.\d+\.\d+$')
         plan = json.loads(self.capstan('validate', '--example', 'lenet', '-o', 'json').out)
         self.assertEqual(plan['lanes'], 8)
-        script = self.capstan('completion', 'bash').out
-        subprocess.run(['bash', '-n'], input=script, text=True, check=True)
-        done = subprocess.run(['bash', '-c', script + '\nCOMP_WORDS=(capstan va); COMP_CWORD=1; _capstan; echo "${COMPREPLY[@]}"'],
-                              capture_output=True, text=True, check=True)
-        self.assertEqual(done.stdout.strip(), 'validate')
-        done = subprocess.run(['bash', '-c', 'capstan() { [ "$*" = "context list -o name" ] && echo prod; }\n' + script +
-                               '\nCOMP_WORDS=(capstan context use p); COMP_CWORD=3; _capstan; echo "${COMPREPLY[@]}"'],
-                              capture_output=True, text=True, check=True)
-        self.assertEqual(done.stdout.strip(), 'prod')
+
+    def test_completion_knows_what_may_stand_there(self):
+        self.write('my job.yaml', '')
+        asked = ('capstan() { case "$*" in "context list -o name") echo prod ;; "node list -o name"*) echo w0 ;;\n'
+                 '  "list -o name"*) echo lenet-x3n9; echo toy-a1b2 ;; esac; }\n')
+        script = asked + self.capstan('completion', 'bash').out
+        for words, want in ((['va'], 'validate'), (['context', 'use', 'p'], 'prod'), (['list', '--context', ''], 'prod'),
+                            (['describe', 'le'], 'lenet-x3n9'), (['job', 'wait', 'to'], 'toy-a1b2'),
+                            (['checkpoint', 'list', 'le'], 'lenet-x3n9'), (['watch', ''], 'lenet-x3n9 toy-a1b2 @last'),
+                            (['node', 'drain', 'w'], 'w0'), (['log-level', '--node', ''], 'w0'),
+                            (['run', '--example', 'mlp'], 'mlp-local'), (['run', 'my'], 'my job.yaml'), (['list', '-s', 'RUN'], 'RUNNING'),
+                            (['wait', '--for', 'SUSP'], 'SUSPENDED'), (['list', '-o', 'js'], 'json'), (['completion', 'z'], 'zsh'),
+                            (['launch', '-s', ''], ''), (['launch', '--launcher', 'sl'], 'slurm'), (['list', '--li'], '--limit'),
+                            (['launch-n'], '')):
+            typed = ' '.join(shlex.quote(word) for word in ['capstan', *words])
+            done = subprocess.run(['bash', '-c', f'{script}\nCOMP_WORDS=({typed}); COMP_CWORD={len(words)}; _capstan; echo "${{COMPREPLY[@]}}"'],
+                                  cwd=self.folder, capture_output=True, text=True, check=True)
+            self.assertEqual((done.stdout.strip(), done.stderr), (want, ''), words)
+        fish = self.capstan('completion', 'fish').out
+        for line in (r" -l example -r -a '[^']*mlp-local", r"seen_subcommand_from describe' -a '\(capstan list -o name ",
+                     r"seen_subcommand_from node' -a '.*\(capstan node list -o name ", r"seen_subcommand_from run' -F$",
+                     r" -l state -s s -r -a '.*RUNNING"):
+            self.assertRegex(fish, f'(?m){line}')
+        for shell in ('bash', 'zsh'):
+            subprocess.run(['bash', '-n'], input=self.capstan('completion', shell).out, text=True, check=True)
 
     def old_runs(self, count):
         """Runs that ended long ago, and a folder that is none."""
