@@ -2,35 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <future>
-#include <new>
 #include <thread>
 
 #include "tests/support/asleep.h"
-
-namespace {
-
-std::atomic<int> g_aligned_arrays{0};  // that live: what buffers are made of
-
-}  // namespace
-
-void* operator new[](size_t size, std::align_val_t alignment) {
-  const auto multiple = static_cast<size_t>(alignment);
-  void* const p = std::aligned_alloc(multiple, (size + multiple - 1) / multiple * multiple);
-  if (p == nullptr) throw std::bad_alloc();
-  ++g_aligned_arrays;
-  return p;
-}
-void operator delete[](void* p, std::align_val_t) noexcept {
-  if (p != nullptr) --g_aligned_arrays;
-  std::free(p);
-}
-void operator delete[](void* p, size_t, std::align_val_t alignment) noexcept {
-  ::operator delete[](p, alignment);
-}
 
 namespace capstan::param_store::client {
 namespace {
@@ -93,20 +69,6 @@ TEST(BufferPoolTest, ALentBufferOutlivesThePool) {
   }
   kept->data()[3] = 7.0f;
   EXPECT_EQ(kept->span()[3], 7.0f);
-}
-
-TEST(BufferPoolTest, WhatIsFreeGoesWithThePool) {
-  const int before = g_aligned_arrays.load();
-  std::shared_ptr<FloatBuffer> kept;
-  {
-    BufferPool pool(4);
-    kept = pool.Lend();
-    pool.Lend();
-    EXPECT_EQ(g_aligned_arrays.load(), before + 2);
-  }
-  EXPECT_EQ(g_aligned_arrays.load(), before + 1);
-  kept.reset();
-  EXPECT_EQ(g_aligned_arrays.load(), before);
 }
 
 }  // namespace
