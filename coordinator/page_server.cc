@@ -23,6 +23,7 @@
 namespace capstan::embedded {
 extern const std::string_view index_html;
 extern const std::string_view login_html;
+extern const std::string_view login_js;
 extern const std::string_view page_css;
 extern const std::string_view page_js;
 extern const std::string_view icon_svg;
@@ -39,6 +40,7 @@ constexpr std::chrono::seconds kPatience(3);  // with a strand that may have end
 constexpr char kHtml[] = "text/html; charset=utf-8";
 
 // The script and the style of the page itself and nothing else; no text becomes markup or script.
+constexpr char kJavaScript[] = "text/javascript; charset=utf-8";
 constexpr char kPolicy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for "
@@ -130,13 +132,16 @@ Access PageServer::Check(const HttpRequest& request, core::Caller& caller) {
 
 void PageServer::AddRoutes(services::HttpOptions& options) {
   options.routes["/"] = [this](const HttpRequest& request) { return Page(request); };
-  // The style and the picture of the form, too: nothing of the cluster is in them.
+  // What the form needs, too: nothing of the cluster is in it.
   options.routes["/page.css"] = [](const HttpRequest&) {
     return Answer(200, {embedded::page_css.data(), embedded::page_css.size()},
                   "text/css; charset=utf-8");
   };
   options.routes["/icon.svg"] = [](const HttpRequest&) {
     return Answer(200, {embedded::icon_svg.data(), embedded::icon_svg.size()}, "image/svg+xml");
+  };
+  options.routes["/login.js"] = [](const HttpRequest&) {
+    return Answer(200, {embedded::login_js.data(), embedded::login_js.size()}, kJavaScript);
   };
   using Handler = std::function<HttpResponse(const HttpRequest&, const core::Caller&)>;
   const auto guarded = [this](Handler handler) {
@@ -149,8 +154,7 @@ void PageServer::AddRoutes(services::HttpOptions& options) {
     };
   };
   options.routes["/page.js"] = guarded([](const HttpRequest&, const core::Caller&) {
-    return Answer(200, {embedded::page_js.data(), embedded::page_js.size()},
-                  "text/javascript; charset=utf-8");
+    return Answer(200, {embedded::page_js.data(), embedded::page_js.size()}, kJavaScript);
   });
   options.routes["/api/overview"] =
       guarded([this](const HttpRequest&, const core::Caller&) { return Overview(); });

@@ -37,6 +37,12 @@ TEST(PageCookieTest, OverTlsTheCookieHasThePrefixAndOnlyThatOneCounts) {
     // Else its form comes with an Origin that no server can tell from a stranger's.
     EXPECT_TRUE(name != "Referrer-Policy" || value == "same-origin") << value;
   }
+  // The form, which is there without a token, keeps the job that an address names.
+  EXPECT_NE(http.routes["/"](services::HttpRequest()).body.find("<script src=\"/login.js\" defer>"),
+            std::string::npos);
+  const services::HttpResponse script = http.routes["/login.js"](services::HttpRequest());
+  EXPECT_EQ(script.code, 200);
+  EXPECT_NE(script.body.find("form.action += location.hash"), std::string::npos);
   for (const bool tls : {false, true}) {
     services::HttpRequest request;
     request.tls = tls;

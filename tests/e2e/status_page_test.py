@@ -188,6 +188,16 @@ class StatusPageTest(services.ServicesTest):
         self.assertEqual(self.ask('/api/overview', **cookie)[0], 401)
         self.browser.wait('document.getElementById("token")', 60, 'the form')
 
+    def test_a_link_to_a_job_survives_signing_in(self):
+        job_id = self.submit(SPEC)
+        self.browser.open(f'http://{self.web}/#/job/{job_id}')
+        self.browser.wait('document.getElementById("token")', 60, 'the form')
+        for token, there in (('capstan_forged', '.error'), (self.token('admin'), '#loss')):  # a slip of the hand loses nothing
+            self.browser.run(f'document.getElementById("token").value = {json.dumps(token)}; document.forms[0].submit()')
+            self.browser.wait(f'document.querySelector("{there}")', 60, there)
+        self.assertEqual(self.browser.run('location.pathname + location.hash'), f'/#/job/{job_id}')
+        self.ok('cancel', job_id)
+
     def test_text_of_others_is_never_more_than_text(self):
         refused = self.capstan('submit', self.write('bad.yaml', json.dumps(dict(SPEC, name=HOSTILE))))
         self.assertEqual(refused.code, 2, refused)
