@@ -27,7 +27,8 @@ bool IsStepOrId(absl::string_view text) {
 }  // namespace
 
 absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view text) {
-  const size_t at = text.find('@', absl::StartsWith(text, kLastJob) ? 1 : 0);
+  const bool last = text == kLastJob || absl::StartsWith(text, absl::StrCat(kLastJob, "@"));
+  const size_t at = text.find('@', last ? 1 : 0);
   CheckpointName name{std::string(text.substr(0, at)), ""};
   if (at != absl::string_view::npos) name.which = std::string(text.substr(at + 1));
   if (name.job_id.empty() || (at != absl::string_view::npos && !IsStepOrId(name.which))) {

@@ -228,6 +228,7 @@ TEST(ResolveTest, ThePlanInWords) {
             R"(Plan  2 workers x 1 device + 2 shards, dist_sync, start all or none
       on GPUs where 2 workers have 1 each, else on CPUs
       lenet_d2l, 129068 parameters; file:///data/fashion-mnist, 60000 + 10000 samples
+      LeNet of Dive into Deep Learning: convolutions 3x3 to 20 and 5x5 to 50 channels, average pooling, then 128
       global batch 256 in 8 lanes, 235 steps/epoch (the last of 96), 2350 steps
       8 lanes by default, of at least 16 samples: the same result on 1 to 8 devices
       504.2 KiB of weights in 253 chunks; per step and worker: push 504.4 KiB, pull 504.4 KiB
@@ -245,6 +246,7 @@ TEST(ResolveTest, ThePlanInWords) {
             R"(Plan  1 worker x 1 device, local, start all or none
       on CPUs
       lenet_d2l, 129068 parameters; file:///data/fashion-mnist, 60000 + 10000 samples
+      LeNet of Dive into Deep Learning: convolutions 3x3 to 20 and 5x5 to 50 channels, average pooling, then 128
       global batch 240 in 16 lanes, 250 steps/epoch, 1 step
       504.2 KiB of weights in 253 chunks
       checkpoint every 250 steps; at most 1 restart
