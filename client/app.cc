@@ -172,6 +172,7 @@ int Main(int argc, char** argv) {
   AddCheckpoint(program, action);
   AddAdmin(program, action);
   AddTop(program, action);
+  AddPage(program, action);
   AddDoctor(program, action);
   AddBackup(program, action);
   AddData(program, action);

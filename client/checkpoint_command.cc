@@ -8,6 +8,7 @@
 #include "client/checkpoint_name.h"
 #include "client/commands.h"
 #include "client/job_json.h"
+#include "client/look.h"
 #include "client/text_table.h"
 #include "services/proto_json/proto_json.h"
 
@@ -125,14 +126,15 @@ void AddCheckpoint(Command parent, Action& slot) {
     Command command = group.Sub(name, help);
     command
         .Add("JOB", options->job_id,
-             verb == Verb::kList ? "id of the job" : "id of the job, or JOB@STEP")
+             verb == Verb::kList ? "id of the job, or the folder of a run"
+                                 : "id of the job, or JOB@STEP, or the folder of a run")
         .Required();
     if (verb != Verb::kList) {
       command.Add("CHECKPOINT", options->id, "<lineage>-<step>; default the newest");
     }
     CarryOut(command, slot, {Output::kTable, Output::kJson},
              [options, verb](const Context& context) {
-               return WithCoordinator(context, [&](JobClient& client) {
+               return WithPlaceOf(context, options->job_id, [&](JobClient& client) {
                  return Answer(*options, verb, client, context.console);
                });
              });

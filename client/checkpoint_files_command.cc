@@ -14,6 +14,7 @@
 #include "client/checkpoint_files.h"
 #include "client/commands.h"
 #include "client/job_name.h"
+#include "client/look.h"
 #include "param_store/checkpoint/weights_file.h"
 #include "services/files/files.h"
 #include "services/proto_json/proto_json.h"
@@ -261,14 +262,16 @@ void AddCheckpointFiles(Command group, Action& slot) {
     return std::pair(command, options);
   };
   const std::set<Output> outputs = {Output::kTable, Output::kJson};
-  constexpr char kWhich[] = "id of the job, or JOB@STEP; default its newest checkpoint";
+  constexpr char kWhich[] =
+      "id of the job or the folder of a run, or JOB@STEP; default its newest checkpoint";
   {
     auto [command, options] =
         add("export", "weights.safetensors of any checkpoint: its parameters by name", kWhich);
     command.Add("--out", options->out, "file to write, default weights.safetensors");
     CarryOut(command, slot, outputs, [options = options](const Context& context) {
-      return WithCoordinator(
-          context, [&](JobClient& client) { return ExportTo(*options, client, context.console); });
+      return WithPlaceOf(context, options->name, [&](JobClient& client) {
+        return ExportTo(*options, client, context.console);
+      });
     });
   }
   {
@@ -276,7 +279,7 @@ void AddCheckpointFiles(Command group, Action& slot) {
         add("download", "all files of a checkpoint, each compared with its hash", kWhich);
     command.Add("--out", options->out, "folder for the files, default JOB/CHECKPOINT");
     CarryOut(command, slot, outputs, [options = options](const Context& context) {
-      return WithCoordinator(context, [&](JobClient& client) {
+      return WithPlaceOf(context, options->name, [&](JobClient& client) {
         return DownloadTo(*options, client, context.console);
       });
     });

@@ -421,6 +421,19 @@ TEST_F(CoordinatorAddressTest, FlagsThenVariablesThenOneFile) {
   EXPECT_THAT(Why(), HasSubstr("home.yaml:1: unknown key 'addres' (did you mean 'address'?)"));
 }
 
+TEST_F(CoordinatorAddressTest, WhatNobodyNamedIsNotConfigured) {
+  variables_["CAPSTAN_TIMEOUT"] = "5s";
+  EXPECT_FALSE(Find()->configured);
+  ConnectFlags flags;
+  flags.insecure = true;
+  EXPECT_TRUE(Find(flags)->configured);
+  variables_["CAPSTAN_ADDRESS"] = "unix:/run/c.sock";
+  EXPECT_TRUE(Find()->configured);
+  variables_.clear();
+  Write(folder_ + "/home.yaml", home_);
+  EXPECT_TRUE(Find()->configured);
+}
+
 TEST_F(CoordinatorAddressTest, TwoFilesAreNeverPutTogether) {
   Write(folder_ + "/home.yaml", "address: home:1\n");
   Write(folder_ + "/etc.yaml", "address: etc:2\ninsecure: true\ntoken_file: token\n");

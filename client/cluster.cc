@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "services/files/files.h"
 
 namespace capstan::client {
@@ -38,7 +39,8 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
   const auto common = [&](const std::string& name) {
     std::vector<std::string> args = {"--listen",
                                      absl::StrCat("unix:", cluster->folder_, "/", name, ".sock")};
-    if (!Given("CAPSTAN_HTTP")) args.insert(args.end(), {"--http", "off"});
+    const bool says_http = !options.http.empty() || (options.look.empty() && Given("CAPSTAN_HTTP"));
+    if (!says_http) args.insert(args.end(), {"--http", "off"});
     return args;
   };
 
@@ -46,8 +48,15 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
   const std::string state =
       options.state_dir.empty() ? cluster->folder_ + "/state" : options.state_dir;
   args.insert(args.end(), {"--state-dir", state, "--data-root", "file:///", "--checkpoint-root",
-                           "file:///", "--heartbeat", "200ms", "--only-job", options.job_id,
-                           "--expect-nodes", absl::StrCat(options.workers + options.shards)});
+                           "file:///", "--heartbeat", "200ms"});
+  if (options.look.empty()) {
+    args.insert(args.end(), {"--only-job", options.job_id, "--expect-nodes",
+                             absl::StrCat(options.workers + options.shards)});
+  } else {
+    args.insert(args.end(), {"--look", options.look});
+    // Whoever is on this machine may look: the folder of runs says who that is.
+    if (!options.http.empty()) args.insert(args.end(), {"--http", options.http, "--insecure"});
+  }
   if (absl::Status status = cluster->Spawn("coordinator", "capstan_coordinator", args);
       !status.ok())
     return status;
@@ -61,7 +70,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
   }
   // The workers share this machine's cores. Results do not depend on the number of threads.
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const std::string threads = absl::StrCat(std::max(1, cores / options.workers));
+  const std::string threads = absl::StrCat(std::max(1, cores / std::max(1, options.workers)));
   for (int i = 0; i < options.workers; ++i) {
     const std::string name = absl::StrCat("w", i);
     args = common(name);
@@ -114,6 +123,11 @@ void LocalCluster::OnLine(const std::string& name, absl::string_view line) {
   std::string text = absl::StrCat("[", name, "] ", line, "\n");
   if (options_.echo) std::fwrite(text.data(), 1, text.size(), stderr);
   MutexLock lock(mu_);
+  if (name == "coordinator" && absl::ConsumePrefix(&line, "event=listening ")) {
+    http_ = std::string(line.substr(std::min(line.find("http="), line.size())));
+    http_.erase(0, std::min(http_.size(), sizeof("http=") - 1));
+    if (http_ == "off") http_.clear();
+  }
   last_lines_.push_back(std::move(text));
   if (last_lines_.size() > kKeptLines) last_lines_.pop_front();
 }
@@ -122,6 +136,11 @@ void LocalCluster::OnExit(const std::string& name, const std::string& how) {
   MutexLock lock(mu_);
   if (!stopping_ && ended_.empty())
     ended_ = absl::StrCat("the service ", name, " ended with ", how);
+}
+
+std::string LocalCluster::http() const {
+  MutexLock lock(mu_);
+  return http_;
 }
 
 absl::Status LocalCluster::Health() const {

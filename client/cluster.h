@@ -25,6 +25,8 @@ struct ClusterOptions {
   bool echo = false;      // every line of the services to stderr
   std::string job_id;     // of the one job that they are for
   std::string state_dir;  // of the coordinator, absolute; empty: in the private folder
+  std::string look;       // a folder: no job is trained, the coordinator shows its runs
+  std::string http;       // of a coordinator that looks: the address of its status page
 };
 
 // The services end with this object, and with this process however it ends. Thread-safe.
@@ -38,6 +40,9 @@ class LocalCluster {
   ~LocalCluster();
 
   const services::Endpoint& coordinator() const { return coordinator_; }
+
+  // Where the coordinator serves its status page; empty: not yet, or it does not.
+  std::string http() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // OK while every service lives; else the first one that ended, how, and its last lines.
   absl::Status Health() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -60,6 +65,7 @@ class LocalCluster {
 
   mutable Mutex mu_;
   std::deque<std::string> last_lines_ ABSL_GUARDED_BY(mu_);
+  std::string http_ ABSL_GUARDED_BY(mu_);
   std::string ended_ ABSL_GUARDED_BY(mu_);  // the first service that ended by itself, and how
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 

@@ -29,6 +29,7 @@ void AddCheckpoint(Command parent, Action& slot);  // checkpoint and what is bel
 void AddAdmin(Command parent, Action& slot);       // node, healthcheck, log-level
 void AddDoctor(Command parent, Action& slot);      // doctor
 void AddTop(Command parent, Action& slot);         // top, shards
+void AddPage(Command parent, Action& slot);        // page
 void AddBackup(Command parent, Action& slot);      // backup, restore
 
 // Of `checkpoint`: export, download, delete.

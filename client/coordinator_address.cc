@@ -233,6 +233,7 @@ absl::StatusOr<Connection> FindCoordinator(const ConnectFlags& flags, const Conf
   }
   if (HasTls(values)) base->erase("insecure");
   for (const auto& entry : *base) values.insert(entry);
+  out.configured = HasContext(values);
   values.insert({"address", {kDefaultAddress, "--address"}});
 
   out.timeout = kDefaultTimeout;

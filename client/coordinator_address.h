@@ -30,6 +30,9 @@ struct Connection {
   services::Security security;
   absl::Duration timeout;          // of one call, and until the coordinator answers at all
   std::vector<std::string> notes;  // files that were passed over, and why; for a person
+  // A flag, a variable or a file says something of the connection; else the address is a mere
+  // default.
+  bool configured = true;
 };
 
 inline constexpr char kDefaultAddress[] = "127.0.0.1:7070";

@@ -5,6 +5,7 @@
 #include "client/commands.h"
 #include "client/describe_text.h"
 #include "client/job_json.h"
+#include "client/look.h"
 #include "training/spec/job_file.h"
 
 namespace capstan::client {
@@ -13,10 +14,10 @@ void AddDescribe(Command parent, Action& slot) {
   const auto job_id = std::make_shared<std::string>();
   Command command = parent.Sub(
       "describe", "all about a job; -o yaml prints its file, which can be submitted again");
-  command.Add("JOB", *job_id, "id of the job").Required();
+  command.Add("JOB", *job_id, "id of the job, or the folder of a run").Required();
   CarryOut(command, slot, {Output::kTable, Output::kJson, Output::kYaml},
            [job_id](const Context& context) {
-             return WithJob(context, *job_id, [&](JobClient& client, const std::string& id) {
+             return WithJobOrRun(context, *job_id, [&](JobClient& client, const std::string& id) {
                const Console& console = context.console;
                const auto job = client.Get(id);
                if (!job.ok()) return ReportJob(client, id, job.status(), console);

@@ -9,6 +9,7 @@
 #include "client/commands.h"
 #include "client/job_json.h"
 #include "client/log_text.h"
+#include "client/look.h"
 #include "client/stream_call.h"
 
 namespace capstan::client {
@@ -70,14 +71,14 @@ ExitCode Events(const EventsOptions& options, JobClient& client, const Console& 
 void AddEvents(Command parent, Action& slot) {
   const auto options = std::make_shared<EventsOptions>();
   Command command = parent.Sub("events", "what happened to a job, or to all");
-  command.Add("JOB", options->job_id, "id of the job; without it, of all");
+  command.Add("JOB", options->job_id, "id of the job, or the folder of a run; without it, of all");
   command.AddSwitch("-f,--follow", options->follow, "go on with new ones");
   CarryOut(command, slot, {Output::kTable, Output::kJson}, [options](const Context& context) {
     if (options->job_id.empty()) {
       return WithCoordinator(
           context, [&](JobClient& client) { return Events(*options, client, context.console); });
     }
-    return WithJob(context, options->job_id, [&](JobClient& client, const std::string& id) {
+    return WithJobOrRun(context, options->job_id, [&](JobClient& client, const std::string& id) {
       options->job_id = id;
       return Events(*options, client, context.console);
     });

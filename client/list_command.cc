@@ -9,6 +9,8 @@
 #include "client/commands.h"
 #include "client/job_json.h"
 #include "client/job_view.h"
+#include "client/look.h"
+#include "client/run_folder.h"
 #include "client/text_table.h"
 
 namespace capstan::client {
@@ -18,6 +20,7 @@ struct ListOptions {
   std::vector<std::string> states;
   std::vector<std::string> labels;
   std::string user;
+  std::string folder;  // of runs; empty: jobs of the coordinator
   int limit = 100;
   bool wide = false;
 };
@@ -95,7 +98,7 @@ ExitCode List(const ListOptions& options, const Context& context) {
                     context.console);
     }
   }
-  return WithCoordinator(context, [&](JobClient& client) {
+  const auto print = [&](JobClient& client) {
     const Console& console = context.console;
     const auto answer = client.ListJobs(request);
     if (!answer.ok()) return Report(answer.status(), console);
@@ -111,7 +114,15 @@ ExitCode List(const ListOptions& options, const Context& context) {
       console.Out(Table(jobs, wide, console.stdout_tty ? console.width : 0));
     }
     return kExitDone;
-  });
+  };
+  if (!options.folder.empty()) return WithRuns(context, options.folder, print);
+  const absl::StatusOr<Connection> connection = FindCoordinator(context.connect);
+  if (connection.ok() && !connection->configured && CheckRunsIn(kDefaultRunsFolder).ok()) {
+    context.console.Note(
+        absl::StrCat("no coordinator is configured: the runs in ./", kDefaultRunsFolder, "\n"));
+    return WithRuns(context, kDefaultRunsFolder, print);
+  }
+  return WithCoordinator(context, print);
 }
 
 }  // namespace
@@ -119,6 +130,7 @@ ExitCode List(const ListOptions& options, const Context& context) {
 void AddList(Command parent, Action& slot) {
   const auto options = std::make_shared<ListOptions>();
   Command command = parent.Sub("list", "jobs, newest first");
+  command.Add("FOLDER", options->folder, "the runs in this folder, as ./capstan-out, or one run");
   command.AddRepeated("-s,--state", options->states, "STATE",
                       "only jobs in this state, may be repeated");
   command.AddRepeated("-l,--label", options->labels, "LABEL=VALUE",

@@ -13,8 +13,9 @@
 
 namespace capstan::client {
 
-// Gives a job of this plan without a storage path ./capstan-out, and makes the folder. Nothing in it is removed; a
-// person is told where it holds many runs, and how much is free. InvalidArgument: the job does not fit.
+// Gives a job of this plan without a storage path ./capstan-out, and makes the folder. Nothing in
+// it is removed; a person is told where it holds many runs, and how much is free. InvalidArgument:
+// the job does not fit.
 absl::Status PrepareStorage(job::v1::JobSpec& spec, const job::v1::ResolvedSpec& plan,
                             const Console& console);
 
@@ -37,14 +38,14 @@ struct LocalRun {
   std::string name;  // what `run --resume` takes to go on with it; empty: its end is the end
 };
 
-// Starts as many services as `plan` needs, for the job at `place`; nothing is submitted. Internal: a
-// service could not be started.
+// Starts as many services as `plan` needs, for the job at `place`; nothing is submitted. Internal:
+// a service could not be started.
 absl::StatusOr<LocalRun> StartServices(const RunPlace& place, const job::v1::ResolvedSpec& plan,
                                        const Console& console);
 
 // The same for a new job: submits `spec`, which has an absolute storage_path.
-// Internal: a service could not be started, or ended; other codes are those of SubmitJob. A job that was
-// not taken leaves no folder.
+// Internal: a service could not be started, or ended; other codes are those of SubmitJob. A job
+// that was not taken leaves no folder.
 absl::StatusOr<LocalRun> StartLocalRun(const job::v1::JobSpec& spec,
                                        const job::v1::ResolvedSpec& plan, const Console& console);
 
@@ -53,7 +54,8 @@ Followed FollowLocalRun(const LocalRun& run, FollowOptions::Show show, const Con
 
 // "checkpoint 1-40", or "the initial weights" where there is none.
 std::string GoesOnFrom(const std::string& checkpoint_uri);
-// To be said once the job has ended early: what goes on with it. Nothing where it cannot be, or has succeeded.
+// To be said once the job has ended early: what goes on with it. Nothing where it cannot be, or has
+// succeeded.
 void SayHowToGoOn(const LocalRun& run, const Followed& followed, const Console& console);
 
 // Prints how a job ended whose services end with this command, and gives its exit code.

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "client/commands.h"
+#include "client/look.h"
 #include "client/metrics_text.h"
 
 namespace capstan::client {
@@ -85,7 +86,7 @@ ExitCode Metrics(const MetricsOptions& options, JobClient& client, const Console
 void AddMetrics(Command parent, Action& slot) {
   const auto options = std::make_shared<MetricsOptions>();
   Command command = parent.Sub("metrics", "how loss, accuracy and speed went over a job's steps");
-  command.Add("JOB", options->job_id, "id of the job").Required();
+  command.Add("JOB", options->job_id, "id of the job, or the folder of a run").Required();
   command.AddRepeated("--name", options->names, "NAME", "only this metric, may be repeated: loss");
   command
       .Add("--points", options->points, "so many, evenly; 0: all; default 20 for a table, else all")
@@ -102,11 +103,11 @@ void AddMetrics(Command parent, Action& slot) {
                return RefuseFlag(
                    "--name", "-o json has every metric of a point; -o csv has columns", console);
              }
-             return WithJob(context, options->job_id,
-                            [&](JobClient& client, const std::string& id) {
-                              options->job_id = id;
-                              return Metrics(*options, client, context.console);
-                            });
+             return WithJobOrRun(context, options->job_id,
+                                 [&](JobClient& client, const std::string& id) {
+                                   options->job_id = id;
+                                   return Metrics(*options, client, context.console);
+                                 });
            });
 }
 

@@ -76,8 +76,9 @@ absl::StatusOr<StoredRun> ReadStoredRun(const std::string& name) {
     return absl::DataLossError(absl::StrCat(folder, ": the record of its job is damaged"));
   }
   if (job.state() == common::v1::JOB_STATE_SUCCEEDED) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job ", job.job_id(), " has SUCCEEDED: nothing is left to train"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", job.job_id(), " has SUCCEEDED: nothing is left to train; capstan describe ",
+        RunName(folder), " shows it"));
   }
   absl::StatusOr<job::v1::ResolvedSpec> plan = PlanOf(job, folder);
   if (!plan.ok()) return plan.status();
@@ -103,7 +104,8 @@ absl::Status PutBack(JobClient& client, const job::v1::Job& job) {
   return client.Call(&JobClient::Stub::RetryJob, request).status();
 }
 
-// Waits until the coordinator knows where the job stands, and lets it go on. Cancelled: a signal came.
+// Waits until the coordinator knows where the job stands, and lets it go on. Cancelled: a signal
+// came.
 absl::Status TakeUp(const LocalRun& run, const Console& console) {
   services::ShutdownSignal& signal = services::ShutdownSignal::Install();
   JobWatcher watcher(*run.client, run.job_id, kNews);

@@ -123,6 +123,23 @@ absl::StatusOr<std::string> FindRunFolder(const std::string& name) {
                    "looked at; runs of earlier versions have none"));
 }
 
+absl::Status CheckRunsIn(const std::string& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    return absl::NotFoundError(absl::StrCat(folder, ": there is no such folder"));
+  }
+  if (fs::is_regular_file(StateOf(folder) / "journal.db", error)) return absl::OkStatus();
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    std::error_code ignored;
+    if (fs::is_regular_file(StateOf(entry.path()) / "journal.db", ignored)) return absl::OkStatus();
+  }
+  if (error) return services::ErrnoStatus(error.value(), "list", folder);
+  return absl::NotFoundError(absl::StrCat(folder, ": has no run that can be looked at, no */",
+                                          kRunState,
+                                          "/journal.db; runs of earlier versions have "
+                                          "none"));
+}
+
 std::string RunName(const std::string& folder) {
   const fs::path path = fs::path(folder).lexically_normal();
   std::error_code error;

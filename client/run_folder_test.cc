@@ -111,6 +111,18 @@ TEST_F(RunFolderTest, ANewOneHasTheIdOfAJobAndIsNeverOneThatIsThere) {
   EXPECT_FALSE(MakeRunFolder((root_ / "absent").string(), "x").ok());
 }
 
+TEST_F(RunFolderTest, AFolderHasRunsThatCanBeLookedAtOrIsOne) {
+  EXPECT_THAT(std::string(CheckRunsIn((root_ / "absent").string()).message()),
+              HasSubstr("absent: there is no such folder"));
+  const fs::path run = AddRun("old", std::chrono::hours(1));
+  EXPECT_THAT(std::string(CheckRunsIn(root_.string()).message()),
+              HasSubstr("has no run that can be looked at"));
+  fs::create_directories(run / "state");
+  std::ofstream(run / "state/journal.db") << "x";
+  EXPECT_TRUE(CheckRunsIn(root_.string()).ok());
+  EXPECT_TRUE(CheckRunsIn(run.string()).ok());
+}
+
 TEST_F(RunFolderTest, APersonNamesItByItsIdOrItsPath) {
   const fs::path run = root_ / "capstan-out/toy-1";
   fs::create_directories(run / "state");

@@ -47,6 +47,9 @@ std::optional<int> ParseConfig(int argc, const char* const* argv, Config& config
       "only-job", config.only_job, "ID",
       "the id of the one job that is taken, whose services end with this one, as capstan "
       "run has it");
+  flags.AddString("look", config.look, "FOLDER",
+                  "show the runs that capstan run has left in this folder; nothing is changed, and "
+                  "no node is taken");
   return flags.Parse(argc, argv);
 }
 
@@ -61,6 +64,9 @@ absl::Status CheckConfig(const Config& config) {
     return absl::InvalidArgumentError(absl::StrCat("--only-job: want [a-z][a-z0-9-]{0,",
                                                    kMaxOnlyJobBytes - 1, "}, got '",
                                                    config.only_job, "'"));
+  }
+  if (!config.look.empty() && !config.only_job.empty()) {
+    return absl::InvalidArgumentError("--look: does not go with --only-job");
   }
   if (!config.common.admin_socket.empty()) {
     return absl::UnimplementedError("--admin-socket: is not supported in this version");

@@ -27,6 +27,8 @@ struct Config {
   int64_t accept_journal = -1;
   // --expect-nodes: so many nodes come and no more; 0: any number.
   int64_t expected_nodes = 0;
+  // --look: ReadRunJournals of it is all that there is, and nothing changes it. Empty: no.
+  std::string look;
   // --only-job: CoreOptions::only_job. Empty: any job.
   std::string only_job;
 };

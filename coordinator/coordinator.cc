@@ -144,7 +144,7 @@ absl::Status Coordinator::Restore(const core::DurableState& state) {
   std::promise<absl::Status> done;
   Post([&] {
     const absl::Status status = core_.Restore(state, MonotonicNow(), absl::Now());
-    if (status.ok()) {
+    if (status.ok() && options_.only_looks.empty()) {
       core::Restored at_once{.jobs = std::set<std::string>()};
       for (const auto& entry : state.jobs) {
         if (options_.metrics != nullptr) options_.metrics->OnRestored(*core_.Peek(entry.first));
@@ -293,6 +293,10 @@ void Coordinator::Hold(const absl::Status& status) {
 }
 
 bool Coordinator::Refused(const ReplyFn& reply, bool only_held) {
+  if (!options_.only_looks.empty()) {
+    reply({0, absl::FailedPreconditionError(options_.only_looks), {}});
+    return true;
+  }
   CheckDisk();
   if (!(only_held ? held_ : disk_full_)) return false;
   reply({0, DiskFull(), {}});

@@ -66,6 +66,9 @@ class Coordinator {
     CoordinatorMetrics* metrics = nullptr;  // borrowed; may be null
     // Absolute folders that are read like mounts of their own: they may be links to mounts.
     std::vector<std::string> restore_apart;
+    // Only looks: Restore makes jobs known and nothing goes on by itself; what people want to
+    // change is refused with this, which says why. Empty: an ordinary coordinator.
+    std::string only_looks;
     // The journal failed: nobody may be told anything any more. Once; on the strand.
     std::function<void(const absl::Status&)> on_fatal = [](const absl::Status&) {};
   };

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/journal/run_journals.h"
 #include "coordinator/journal/sqlite_journal.h"
 #include "coordinator/registration.h"
 #include "coordinator/service_discovery.h"
@@ -55,6 +56,13 @@ core::CoreOptions MakeCoreOptions(const Config& config, const std::string& state
     return training::spec::Resolve(spec, dataset, {.job_id = job_id, .storage_path = storage_root});
   };
   return options;
+}
+
+// Why nothing can be changed; empty: it can be.
+std::string OnlyLooks(const Config& config) {
+  if (config.look.empty()) return "";
+  return absl::StrCat("this coordinator shows the runs of ", config.look,
+                      " and changes nothing; capstan run --resume goes on with one");
 }
 
 // Makes the folder where it is missing; its absolute path.
@@ -116,6 +124,7 @@ CoordinatorServer::CoordinatorServer(const Config& config, const std::string& st
            .journal = journal_.get(),
            .metrics = &metrics_,
            .restore_apart = policy_.checkpoint_roots(),
+           .only_looks = OnlyLooks(config),
            .on_fatal = [on_fatal = std::move(on_fatal)](const absl::Status&) { on_fatal(); }}),
       job_service_(coordinator_, policy_, &metrics_, FoldersOf(policy_, state_dir)),
       node_service_(coordinator_),
@@ -140,11 +149,13 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   JournalOptions journal_options;
   // It is one folder of many on a person's disk, and holds little.
   if (!config.only_job.empty()) journal_options.reserve_bytes = kReserveBytesOfOneJob;
+  if (!config.look.empty()) journal_options.reserve_bytes = 0;  // nothing is ever added
   if (config.accept_journal >= 0) journal_options.accept_commits = config.accept_journal;
   absl::StatusOr<std::unique_ptr<SqliteJournal>> journal =
       SqliteJournal::Open(*state_dir, journal_options);
   if (!journal.ok()) return journal.status();
-  absl::StatusOr<core::DurableState> state = (*journal)->Load();
+  absl::StatusOr<core::DurableState> state =
+      config.look.empty() ? (*journal)->Load() : ReadRunJournals(config.look);
   if (!state.ok()) return state.status();
   for (auto& entry : state->nodes) KeepHashOfKey(entry.second.reg);
 
@@ -164,22 +175,23 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   options.security = config.common.security;
   options.interceptors.push_back(
       [&metrics = coordinator->rpc_metrics_] { return metrics.MakeInterceptorFactory(); });
-  absl::StatusOr<std::unique_ptr<services::Server>> server = services::Server::Start(
-      std::move(options), {{job::v1::JobService::service_full_name(),
-                            &coordinator->job_service_,
-                            {services::Role::kClient, services::Role::kAdmin}},
-                           {job::v1::CheckpointService::service_full_name(),
-                            &coordinator->checkpoint_service_,
-                            {services::Role::kClient, services::Role::kAdmin}},
-                           {job::v1::BackupService::service_full_name(),
-                            &coordinator->backup_service_,
-                            {services::Role::kAdmin}},
-                           {node::v1::NodeService::service_full_name(),
-                            &coordinator->node_service_,
-                            {services::Role::kWorker, services::Role::kParamStore}},
-                           {file::v1::FileService::service_full_name(),
-                            &coordinator->file_service_,
-                            {services::Role::kWorker, services::Role::kParamStore}}});
+  const std::vector<services::Role> people = {services::Role::kClient, services::Role::kAdmin};
+  const std::vector<services::Role> nodes = {services::Role::kWorker, services::Role::kParamStore};
+  std::vector<services::ServedService> served = {
+      {job::v1::JobService::service_full_name(), &coordinator->job_service_, people},
+      {job::v1::CheckpointService::service_full_name(), &coordinator->checkpoint_service_, people}};
+  // Who only looks has no journal of jobs, and takes no nodes.
+  if (config.look.empty()) {
+    served.push_back({job::v1::BackupService::service_full_name(),
+                      &coordinator->backup_service_,
+                      {services::Role::kAdmin}});
+    served.push_back(
+        {node::v1::NodeService::service_full_name(), &coordinator->node_service_, nodes});
+    served.push_back(
+        {file::v1::FileService::service_full_name(), &coordinator->file_service_, nodes});
+  }
+  absl::StatusOr<std::unique_ptr<services::Server>> server =
+      services::Server::Start(std::move(options), std::move(served));
   if (!server.ok()) return server.status();
   coordinator->server_ = *std::move(server);
   coordinator->coordinator_.Post([c = coordinator.get()] {

@@ -46,8 +46,8 @@ bool HasCoordinator(const fs::path& run) {
   return ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-// As it was at some moment. The mark goes first: the journal behind it holds at least what it counts, or
-// the copy is none and is refused.
+// As it was at some moment. The mark goes first: the journal behind it holds at least what it
+// counts, or the copy is none and is refused.
 absl::Status CopyJournal(const fs::path& run, const std::string& to) {
   const fs::path from = JournalOf(run);
   for (const char* name : {"journal.mark", "journal.db", "journal.db-wal"}) {

@@ -1,4 +1,4 @@
-"""A `capstan run` that was interrupted goes on where it was saved, and comes to the weights of one that was not."""
+"""What `capstan run` leaves: an interrupted run goes on where it was saved, to the weights of one that was not, and all can be looked at."""
 
 import fcntl
 import json
@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import urllib.request
 
 import support
 
@@ -17,8 +18,7 @@ JOB = support.job_spec(name='kept', resources={'num_workers': 2, 'num_shards': 2
                        checkpoint={'every': '20 steps'})
 
 
-class RunResumeTest(support.TestCase):
-    references = {}
+class RunsTest(support.TestCase):
 
     def run_of(self, name='kept'):
         """The id of the one run of this name in ./capstan-out, once its folder is there."""
@@ -51,6 +51,16 @@ class RunResumeTest(support.TestCase):
             return job_id if job_id and self.saved(job_id) else None
 
         return process, self.wait_until(has_saved, 60, 'the first checkpoint')
+
+    def kill(self, process, job_id):
+        """The client dies, and all of its services with it."""
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=10)
+        self.wait_until(lambda: not self.is_live(job_id), 10, 'the end of the coordinator')
+
+
+class RunResumeTest(RunsTest):
+    references = {}
 
     def check(self, job):
         """Ended as an undisturbed run."""
@@ -91,9 +101,7 @@ class RunResumeTest(support.TestCase):
         busy = self.capstan('run', '--resume', job_id)
         self.assertEqual(busy.code, 4, busy)
         self.assertIn('another coordinator works here', busy.err)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=10)
-        self.wait_until(lambda: not self.is_live(job_id), 10, 'the end of the coordinator')
+        self.kill(process, job_id)
 
         folder = self.path('capstan-out', job_id)
         moved = self.path('elsewhere')
@@ -116,9 +124,7 @@ class RunResumeTest(support.TestCase):
                                    stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.kill)
         self.wait_until(lambda: set(self.saved(job_id)) - first or process.poll() is not None, 60, 'another checkpoint')
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=10)
-        self.wait_until(lambda: not self.is_live(job_id), 10, 'the end of the coordinator')
+        self.kill(process, job_id)
         run = self.capstan('run', '--resume', job_id, '-o', 'json')
         self.assertEqual(run.code, 0, run)
         self.check(json.loads(run.out.splitlines()[-1]))
@@ -135,6 +141,97 @@ class RunResumeTest(support.TestCase):
             run = self.capstan('run', '--resume', 'old-1', *extra)
             self.assertEqual(run.code, 2, run)
             self.assertIn('--resume goes on with a job as it was submitted', run.err)
+
+
+class RunLookTest(RunsTest):
+
+    def look(self, *args):
+        """A command of somebody who has named no coordinator."""
+        return self.capstan(*args, env={'CAPSTAN_ADDRESS': '', 'XDG_CONFIG_HOME': self.path('config')})
+
+    def json(self, *args):
+        run = self.look(*args, '-o', 'json')
+        self.assertEqual(run.code, 0, run)
+        return json.loads(run.out)
+
+    def files(self):
+        """All that lies in ./capstan-out, as it is."""
+        found = {}
+        for folder, _, names in os.walk(self.path('capstan-out')):
+            for name in names:
+                about = os.stat(os.path.join(folder, name))
+                found[os.path.join(folder, name)] = about.st_size, about.st_mtime_ns
+        return found
+
+    def finished(self):
+        return self.train(support.job_spec(name='done', training={'epochs': 20, 'global_batch_size': 64, 'seed': 3,
+                                                                  'optimizer': {'name': 'sgd', 'learning_rate': 0.04}}))
+
+    def test_a_finished_one_and_an_interrupted_one(self):
+        done = self.finished()
+        process, killed = self.start_and_save(JOB)
+        self.assertEqual(self.json('describe', killed)['state'], 'RUNNING')
+        self.kill(process, killed)
+        before = self.files()
+
+        listed = self.json('list', 'capstan-out')
+        self.assertEqual([(job['job_id'], job['state'], job['reason']) for job in listed],
+                         [(killed, 'SUSPENDED', 'Interrupted'), (done['job_id'], 'SUCCEEDED', '')])
+        plain = self.look('list')
+        self.assertEqual(plain.code, 0, plain)
+        self.assertIn('no coordinator is configured: the runs in ./capstan-out\n', plain.err)
+        self.assertEqual([line.split()[0] for line in plain.out.splitlines()], ['JOB', killed, done['job_id']])
+        self.assertEqual(self.look('list', '-s', 'SUCCEEDED', '-o', 'name').out, done['job_id'] + '\n')
+
+        for name in (done['job_id'], f'capstan-out/{done["job_id"]}/', self.path('capstan-out', done['job_id'])):
+            described = self.json('describe', name)
+            self.assertEqual((described['job_id'], described['weights_sha256']), (done['job_id'], done['weights_sha256']))
+        self.assertRegex(self.look('describe', killed).out, r'capstan run --resume goes on from checkpoint 1-\d+')
+
+        folder = f'./capstan-out/{done["job_id"]}'
+        drawn = self.look('metrics', folder, '--plot')
+        self.assertEqual(drawn.code, 0, drawn)
+        for name in ('loss', 'accuracy', 'validation_accuracy', 'samples_per_second'):
+            self.assertRegex(drawn.out, rf'(?m)^{name}  \d')
+        history = self.json('metrics', folder)
+        self.assertEqual(history['job_id'], done['job_id'])
+        self.assertEqual([record['epoch'] for record in history['evaluations']], list(range(1, 21)))
+        self.assertIn('Succeeded', self.look('events', folder).out)
+        export = self.look('checkpoint', 'export', folder + '@640', '--out', self.path('weights.safetensors'))
+        self.assertEqual(export.code, 0, export)
+        with open(self.path('weights.safetensors'), 'rb') as a, open(self.checkpoint(done) + '/weights.safetensors', 'rb') as b:
+            self.assertEqual(a.read(), b.read())
+        self.assertEqual(self.files(), before)
+
+    def test_the_status_page_over_a_folder(self):
+        done = self.finished()
+        page = subprocess.Popen([support.CAPSTAN, 'page'], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(page.kill)
+        url = page.stdout.readline().strip()
+        self.assertRegex(url, r'^http://127\.0\.0\.1:\d+/$')
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            self.assertIn('<html', answer.read().decode())
+        with urllib.request.urlopen(url + 'api/overview', timeout=20) as answer:
+            self.assertIn(done['job_id'], answer.read().decode())
+        with urllib.request.urlopen(f'{url}api/job?id={done["job_id"]}', timeout=20) as answer:
+            self.assertIn(done['weights_sha256'], answer.read().decode())
+        page.send_signal(signal.SIGINT)
+        _, err = page.communicate(timeout=20)
+        self.assertEqual(page.returncode, 0, err)
+        self.assertIn('the runs in capstan-out, as they are now', err)
+        wide = self.look('page', '--http', '0.0.0.0:0')
+        self.assertEqual(wide.code, 2, wide)
+        self.assertIn('--http: want an address of loopback', wide.err)
+
+    def test_where_there_is_no_run_that_is_said(self):
+        self.write('capstan-out/old-1/metrics.jsonl', '{}\n')
+        for words, said in ((('list', 'capstan-out'), 'capstan-out: has no run that can be looked at'),
+                            (('page', 'nowhere'), 'nowhere: there is no such folder'),
+                            (('describe', './capstan-out/old-1'), './capstan-out/old-1: has no state/journal.db'),
+                            (('metrics', './absent'), './absent: there is no such folder of a run')):
+            run = self.look(*words)
+            self.assertEqual(run.code, 2, run)
+            self.assertIn(said, run.err)
 
 
 if __name__ == '__main__':
