@@ -110,6 +110,7 @@ ExitCode HealthCheck(const std::string& service, const Context& context) {
   const Console& console = context.console;
   const absl::StatusOr<Connection> connection = FindCoordinator(context);
   if (!connection.ok()) return Report(connection.status(), console);
+  if (const ExitCode code = NeedCoordinator(*connection, console); code != kExitDone) return code;
   services::ChannelOptions options;
   options.peer = connection->address;
   options.security = connection->security;

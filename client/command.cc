@@ -6,11 +6,25 @@
 #include "absl/strings/str_cat.h"
 #include "client/job_name.h"
 #include "client/job_view.h"
+#include "client/run_folder.h"
 #include "services/flags/flags.h"
 #include "training/spec/nearest.h"
 
 namespace capstan::client {
 namespace {
+
+// README.md, Services by hand, has the same with more of each.
+constexpr char kHowToStart[] =
+    "Say which: --address, CAPSTAN_ADDRESS, or once capstan login ADDRESS. To start one here, with "
+    "a shard and a worker:\n"
+    "  D=$(mktemp -d)\n"
+    "  capstan_coordinator --listen unix:$D/c.sock --http off --state-dir $D/state &\n"
+    "  capstan_param_store --listen unix:$D/s0.sock --http off --coordinator unix:$D/c.sock "
+    "--node s0 &\n"
+    "  capstan_gpu_worker --listen unix:$D/w0.sock --http off --coordinator unix:$D/c.sock "
+    "--node w0 &\n"
+    "  export CAPSTAN_ADDRESS=unix:$D/c.sock\n"
+    "capstan run trains one job without any.\n";
 
 const char* OutputName(Output output) {
   switch (output) {
@@ -88,9 +102,22 @@ absl::StatusOr<Connection> FindCoordinator(const Context& context) {
   return connection;
 }
 
+ExitCode NeedCoordinator(const Connection& connection, const Console& console) {
+  if (connection.configured) return kExitDone;
+  std::string text = absl::StrCat("capstan: no coordinator is configured. ", kHowToStart);
+  if (CheckRunsIn(kDefaultRunsFolder).ok()) {
+    absl::StrAppend(&text, "The runs here: capstan list ", kDefaultRunsFolder, "\n");
+  }
+  console.Err(text);
+  return kExitUsage;
+}
+
 ExitCode WithCoordinator(const Context& context, const std::function<ExitCode(JobClient&)>& body) {
   const absl::StatusOr<Connection> connection = FindCoordinator(context);
   if (!connection.ok()) return Report(connection.status(), context.console);
+  if (const ExitCode code = NeedCoordinator(*connection, context.console); code != kExitDone) {
+    return code;
+  }
   return WithConnection(*connection, context.console, body);
 }
 

@@ -48,6 +48,10 @@ ExitCode RefuseFlag(const std::string& flag, const std::string& why, const Conso
 // FindCoordinator, with its notes to the person.
 absl::StatusOr<Connection> FindCoordinator(const Context& context);
 
+// kExitUsage where nobody has said which coordinator: that, and how to start one, on stderr. There is
+// none at the default address then, as TCP needs certificates or --insecure.
+ExitCode NeedCoordinator(const Connection& connection, const Console& console);
+
 // Finds the coordinator, waits until it answers (says so after a second), then `body`. An error of
 // the connection is printed and gives its exit code.
 ExitCode WithCoordinator(const Context& context, const std::function<ExitCode(JobClient&)>& body);

@@ -52,6 +52,7 @@ ExitCode Doctor(const Context& context) {
   const absl::Duration begun = MonotonicNow();
   const absl::StatusOr<Connection> connection = FindCoordinator(context);
   if (!connection.ok()) return Report(connection.status(), console);
+  if (const ExitCode code = NeedCoordinator(*connection, console); code != kExitDone) return code;
   Connection limited = *connection;
   limited.timeout = std::min(limited.timeout, kDiagnoseTimeout);
   auto client = JobClient::Connect(limited);

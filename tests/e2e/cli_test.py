@@ -340,6 +340,25 @@ class CliTest(support.TestCase):
         self.assertIn('model.initial_weights', run.err)
         self.assertEqual(os.listdir(self.path('capstan-out')), [])
 
+    def test_without_a_coordinator_it_says_so_and_how_to_start_one(self):
+        nobody = {'CAPSTAN_ADDRESS': '', 'CAPSTAN_CONTEXT': '', 'XDG_CONFIG_HOME': self.path('config')}
+        for words in (['list'], ['submit', '--example', 'lenet', '-q'], ['describe', 'toy-1'], ['top'], ['doctor'], ['healthcheck']):
+            run = self.capstan(*words, env=nobody)
+            self.assertEqual((run.code, run.out), (2, ''), run)
+            self.assertIn('capstan: no coordinator is configured. Say which: --address, CAPSTAN_ADDRESS', run.err)
+            self.assertIn('  capstan_coordinator --listen unix:$D/c.sock', run.err)
+            self.assertNotIn('--tls-cert', run.err)
+            self.assertNotIn('capstan list capstan-out', run.err)
+        # What it says works as it is printed.
+        lines = [line for line in run.err.splitlines() if line.startswith('  ')]
+        until = 'for i in $(seq 100); do capstan -q healthcheck 2>/dev/null && break; sleep 0.1; done'
+        script = '\n'.join([*lines, until, 'capstan list', 'echo "code $?"', 'kill $(jobs -p)', 'wait', 'rm -r "$D"'])
+        path = support.BIN + os.pathsep + os.environ['PATH']
+        done = subprocess.run(['bash', '-c', script], cwd=self.folder, env=dict(os.environ, **nobody, PATH=path), capture_output=True,
+                              text=True, timeout=60)
+        self.assertIn('code 0\n', done.stdout, done.stderr[-3000:])
+        self.assertIn('no jobs', done.stderr)
+
     def test_no_private_folder_stays_in_tmp(self):
         before = {name for name in os.listdir('/tmp') if name.startswith('capstan-')}
         self.train(support.job_spec(training={'max_steps': 3, 'epochs': 1, 'global_batch_size': 64,
