@@ -1,5 +1,6 @@
 // `capstan list`: jobs, newest first.
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,23 @@ std::string Table(const std::vector<job::v1::Job>& jobs, bool wide, int width) {
   return table.Text(width);
 }
 
+// `jobs` are all that the runs in `folder` have told.
+void SayWhatIsNotShown(const std::string& folder, const std::vector<job::v1::Job>& jobs,
+                       const Console& console) {
+  std::set<std::string> shown;
+  for (const job::v1::Job& job : jobs) shown.insert(job.job_id());
+  const absl::StatusOr<std::vector<FoundRun>> runs = FindRuns(folder);
+  if (!runs.ok()) return;  // the jobs are what was asked for
+  for (const FoundRun& run : *runs) {
+    const std::string path = absl::StrCat(folder, "/", run.job_id);
+    if (shown.count(run.job_id) > 0 || !FindRunFolder(path).ok()) continue;
+    console.Note(absl::StrCat(path,
+                              " is not shown: its journal cannot be read, or it is a copy of "
+                              "another run; capstan describe ",
+                              path, " says more\n"));
+  }
+}
+
 ExitCode List(const ListOptions& options, const Context& context) {
   if (options.wide && (context.console.json() || context.console.output == Output::kName)) {
     return RefuseFlag("--wide", "-o says another form than a table", context.console);
@@ -98,11 +116,15 @@ ExitCode List(const ListOptions& options, const Context& context) {
                     context.console);
     }
   }
+  std::string runs_folder;  // whose runs are shown
   const auto print = [&](JobClient& client) {
     const Console& console = context.console;
     const auto answer = client.ListJobs(request);
     if (!answer.ok()) return Report(answer.status(), console);
     const std::vector<job::v1::Job>& jobs = *answer;
+    const bool all = options.states.empty() && options.labels.empty() && options.user.empty() &&
+                     static_cast<int>(jobs.size()) < options.limit;
+    if (!runs_folder.empty() && all) SayWhatIsNotShown(runs_folder, jobs, console);
     if (console.json()) {
       console.Out(JobListJson(jobs) + "\n");
     } else if (console.output == Output::kName) {
@@ -115,12 +137,16 @@ ExitCode List(const ListOptions& options, const Context& context) {
     }
     return kExitDone;
   };
-  if (!options.folder.empty()) return WithRuns(context, options.folder, print);
+  const auto print_runs = [&](const std::string& folder) {
+    runs_folder = folder;
+    return WithRuns(context, folder, print);
+  };
+  if (!options.folder.empty()) return print_runs(options.folder);
   const absl::StatusOr<Connection> connection = FindCoordinator(context.connect);
   if (connection.ok() && !connection->configured && CheckRunsIn(kDefaultRunsFolder).ok()) {
     context.console.Note(
         absl::StrCat("no coordinator is configured: the runs in ./", kDefaultRunsFolder, "\n"));
-    return WithRuns(context, kDefaultRunsFolder, print);
+    return print_runs(kDefaultRunsFolder);
   }
   return WithCoordinator(context, print);
 }

@@ -223,6 +223,17 @@ class RunLookTest(RunsTest):
         self.assertEqual(wide.code, 2, wide)
         self.assertIn('--http: want an address of loopback', wide.err)
 
+    def test_a_run_that_cannot_be_read_is_named_and_hides_no_other(self):
+        done = self.finished()
+        self.write('capstan-out/bad-1/state/journal.db', 'no database at all' * 100)
+        listed = self.look('list', 'capstan-out', '-o', 'name')
+        self.assertEqual((listed.code, listed.out), (0, done['job_id'] + '\n'), listed)
+        self.assertIn('capstan-out/bad-1 is not shown: its journal cannot be read', listed.err)
+        self.assertNotIn(done['job_id'] + ' is not shown', listed.err)
+        bad = self.look('describe', 'capstan-out/bad-1')
+        self.assertEqual(bad.code, 1, bad)
+        self.assertIn('capstan-out/bad-1/state/journal.db', bad.err)
+
     def test_where_there_is_no_run_that_is_said(self):
         self.write('capstan-out/old-1/metrics.jsonl', '{}\n')
         for words, said in ((('list', 'capstan-out'), 'capstan-out: has no run that can be looked at'),
