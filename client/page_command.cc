@@ -63,8 +63,10 @@ void AddPage(Command parent, Action& slot) {
   Command command = parent.Sub("page", "the status page over runs in a folder, until Ctrl-C");
   command.Add("FOLDER", options->folder, "of runs, or one run; default ./capstan-out");
   command.Add("--http", options->http, "address of loopback, default 127.0.0.1:0: a free port");
-  CarryOut(command, slot, {Output::kTable},
-           [options](const Context& context) { return ServePage(*options, context.console); });
+  CarryOut(
+      command, slot, {Output::kTable},
+      [options](const Context& context) { return ServePage(*options, context.console); },
+      kActsAlone);
 }
 
 }  // namespace capstan::client
