@@ -128,8 +128,11 @@ class ServicesByHandTest(services.ServicesTest):
         out, _ = follower.communicate(timeout=60)
         self.assertEqual(follower.returncode, 103, out)
         stored = self.ok('logs', job_id).out.splitlines()
-        self.assertEqual(out.splitlines(), stored)
+        # Followed lines stand as they came, stored ones by their times.
+        self.assertCountEqual(out.splitlines(), stored)
         self.assertEqual(stored[0], '[c] Submitted')
+        times = [line.split()[0] for line in self.ok('logs', job_id, '--timestamps').out.splitlines()]
+        self.assertEqual(times, sorted(times))
         workers = self.ok('logs', job_id, '--role', 'worker').out.splitlines()
         self.assertTrue(workers)
         for line in workers:
