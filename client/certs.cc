@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "services/files/files.h"
@@ -25,6 +24,8 @@ using services::Identity;
 using services::KeyPair;
 using services::Role;
 using services::TokenEntry;
+
+constexpr char kCertificateHead[] = "-----BEGIN CERTIFICATE-----";
 
 std::string In(const std::string& folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);
@@ -74,6 +75,39 @@ absl::Status Write(const std::vector<NewFile>& files, bool force, std::optional<
   return absl::OkStatus();
 }
 
+// Holds the folder of an authority for one call at a time. Its files are replaced by their next
+// version, so the lock is on the folder.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder) {
+    const std::string tokens_path = In(folder, "tokens.json");
+    struct stat info;
+    if (stat(tokens_path.c_str(), &info) != 0) {
+      status_ = absl::NotFoundError(absl::StrCat(
+          tokens_path, ": is not there; `capstan certs init ", folder, "` makes an authority"));
+      return;
+    }
+    fd_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd_ < 0) {
+      status_ = ErrnoStatus(errno, "open", folder);
+    } else if (flock(fd_, LOCK_EX) != 0) {
+      status_ = ErrnoStatus(errno, "flock", folder);
+    }
+  }
+  ~FolderLock() {
+    if (fd_ >= 0) close(fd_);
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+  // NotFound: there is no authority. Others: of the system.
+  const absl::Status& status() const { return status_; }
+
+ private:
+  absl::Status status_;
+  int fd_ = -1;
+};
+
 // A lower-case host that may be a name, else the role.
 std::string DefaultName(const CertsIssueOptions& options) {
   if (!options.hosts.empty()) {
@@ -100,6 +134,38 @@ absl::Status InitCerts(const CertsInitOptions& options, absl::Time now) {
   return Write(files, options.force, std::nullopt);
 }
 
+absl::Status RotateCerts(const CertsRotateOptions& options, absl::Time now) {
+  const FolderLock lock(options.folder);
+  if (!lock.status().ok()) return lock.status();
+  const std::string certificate_path = In(options.folder, "ca.crt");
+  const absl::StatusOr<std::string> old =
+      services::ReadWholeFile(certificate_path, services::kMaxSecretBytes);
+  if (!old.ok()) return old.status();
+  const absl::StatusOr<std::vector<absl::Time>> ends = services::EndsOf(*old);
+  if (!ends.ok()) return ends.status();
+  if (options.finish) {
+    if (ends->size() < 2) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(certificate_path, ": holds one authority; `capstan certs rotate ",
+                       options.folder, "` begins a rotation"));
+    }
+    const size_t second = old->find(kCertificateHead, old->find(kCertificateHead) + 1);
+    return Write({{certificate_path, old->substr(0, second), 0644}}, /*force=*/true, std::nullopt);
+  }
+  if (ends->size() > 1) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        certificate_path, ": holds ", ends->size(), " authorities; `capstan certs rotate ",
+        options.folder, " --finish` ends the rotation before"));
+  }
+  const absl::StatusOr<KeyPair> fresh =
+      services::MakeAuthority("Capstan cluster", now, options.days * absl::Hours(24));
+  if (!fresh.ok()) return fresh.status();
+  // The key first: where the second write fails, the same call again makes both anew.
+  return Write({{In(options.folder, "ca.key"), fresh->key, 0600},
+                {certificate_path, absl::StrCat(fresh->certificate, *old), 0644}},
+               /*force=*/true, std::nullopt);
+}
+
 absl::StatusOr<Identity> IssueCerts(const CertsIssueOptions& options, absl::Time now) {
   const std::string& from = options.authority.empty() ? options.out : options.authority;
   const bool is_server = options.role != Role::kClient && options.role != Role::kAdmin;
@@ -110,19 +176,9 @@ absl::StatusOr<Identity> IssueCerts(const CertsIssueOptions& options, absl::Time
   }
   const Identity identity = {options.role,
                              options.name.empty() ? DefaultName(options) : options.name};
+  const FolderLock lock(from);
+  if (!lock.status().ok()) return lock.status();
   const std::string tokens_path = In(from, "tokens.json");
-  const int lock = open(tokens_path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (lock < 0) {
-    return absl::NotFoundError(absl::StrCat(tokens_path, ": is not there; `capstan certs init ",
-                                            from, "` makes an authority"));
-  }
-  // The file is replaced by its next version, so the lock is on the folder.
-  const int folder = open(from.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  close(lock);
-  if (folder < 0) return ErrnoStatus(errno, "open", from);
-  const absl::Cleanup unlock = [folder] { close(folder); };
-  if (flock(folder, LOCK_EX) != 0) return ErrnoStatus(errno, "flock", from);
-
   const absl::StatusOr<std::string> tokens_text = services::ReadSecretFile(tokens_path);
   if (!tokens_text.ok()) return tokens_text.status();
   absl::StatusOr<std::vector<TokenEntry>> tokens = services::ParseTokens(tokens_path, *tokens_text);
@@ -150,6 +206,13 @@ absl::StatusOr<Identity> IssueCerts(const CertsIssueOptions& options, absl::Time
   std::string withdrawn;
   if (const auto old = services::ReadSecretFile(stem + ".token"); old.ok()) {
     withdrawn = services::HashToken(absl::StripAsciiWhitespace(*old));
+  }
+  if (options.overlap_days > 0) {
+    for (TokenEntry& entry : *tokens) {
+      if (entry.sha256 != withdrawn) continue;
+      entry.expires = std::min(entry.expires, now + options.overlap_days * absl::Hours(24));
+    }
+    withdrawn.clear();
   }
   tokens->erase(std::remove_if(tokens->begin(), tokens->end(),
                                [&](const TokenEntry& entry) {

@@ -25,6 +25,18 @@ struct CertsInitOptions {
 // is there. `now` is the wall clock.
 absl::Status InitCerts(const CertsInitOptions& options, absl::Time now);
 
+struct CertsRotateOptions {
+  std::string folder;  // of InitCerts
+  int days = 3650;     // of the new authority
+  bool finish = false;
+};
+
+// Changes the authority in two steps, between which both hold. The first makes a new ca.key, and a
+// ca.crt of the new certificate and the old one behind it: IssueCerts signs with the new one, and
+// whoever has that ca.crt trusts both. With `finish` the old one goes out of ca.crt. tokens.json
+// stays. NotFound: no authority; FailedPrecondition: the step does not follow the last one.
+absl::Status RotateCerts(const CertsRotateOptions& options, absl::Time now);
+
 struct CertsIssueOptions {
   services::Role role = services::Role::kClient;
   std::string name;                // of the owner; empty: the first host, else the role
@@ -34,6 +46,7 @@ struct CertsIssueOptions {
   int days = 365;                  // of the certificate and the token
   std::optional<uid_t> uid;        // owner of the files
   bool force = false;              // replaces files that are there and withdraws their token
+  int overlap_days = 0;  // with `force`: the token that is replaced stays valid so long, at most
 };
 
 // Writes ROLE.crt (0644), ROLE.key and ROLE.token (0600), and ca.crt where it is not there; adds

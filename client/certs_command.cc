@@ -51,6 +51,25 @@ ExitCode Issue(CertsIssueOptions options, const std::string& role, const Console
   return kExitDone;
 }
 
+ExitCode Rotate(const CertsRotateOptions& options, const Console& console) {
+  if (absl::Status status = RotateCerts(options, absl::Now()); !status.ok()) {
+    return Failed(status, console);
+  }
+  const std::string& folder = options.folder;
+  console.Note(
+      options.finish
+          ? absl::StrCat(folder,
+                         "/ca.crt holds the new authority alone. Copy it once more; "
+                         "certificates of the old one are refused from then on.\n")
+          : absl::StrCat("Made a new ", folder, "/ca.key. ", folder,
+                         "/ca.crt holds the new authority and the old one.\n\nNext:\n"
+                         "1. Copy ca.crt to every host, and wait until all have read it (2 s).\n"
+                         "2. `capstan certs issue ... --force --overlap-days N` for each service "
+                         "and person.\n3. `capstan certs rotate ",
+                         folder, " --finish`, and copy ca.crt again.\n"));
+  return kExitDone;
+}
+
 }  // namespace
 
 void AddCerts(Command parent, Action& slot) {
@@ -65,6 +84,18 @@ void AddCerts(Command parent, Action& slot) {
   CarryOut(
       init_command, slot, {Output::kTable},
       [init](const Context& context) { return Init(*init, context.console); }, kActsAlone);
+
+  const auto rotate = std::make_shared<CertsRotateOptions>();
+  Command rotate_command = certs.Sub("rotate", "change the authority, while both hold");
+  rotate_command.Add("DIR", rotate->folder, "folder of `certs init`").Required();
+  rotate_command.Add("--days", rotate->days, "how long the new one is valid, default 3650")
+      .Between(1, 36500);
+  rotate_command.AddSwitch(
+      "--finish", rotate->finish,
+      "the old authority goes: every service has a certificate of the new one");
+  CarryOut(
+      rotate_command, slot, {Output::kTable},
+      [rotate](const Context& context) { return Rotate(*rotate, context.console); }, kActsAlone);
 
   const auto issue = std::make_shared<CertsIssueOptions>();
   const auto role = std::make_shared<std::string>();
@@ -83,6 +114,11 @@ void AddCerts(Command parent, Action& slot) {
   issue_command.Add("--uid", *uid, "owner of the files, by number").Between(0, 4294967294);
   issue_command.AddSwitch("--force", issue->force,
                           "replace files that are there; their token is withdrawn");
+  issue_command
+      .Add("--overlap-days", issue->overlap_days,
+           "with --force: the old token stays valid so long, until all have the new files; default "
+           "0")
+      .Between(0, 365);
   CarryOut(
       issue_command, slot, {Output::kTable},
       [issue, role, uid](const Context& context) {

@@ -88,6 +88,60 @@ TEST_F(CertsTest, NothingIsReplacedWithoutForceAndForceWithdrawsTheOldToken) {
   EXPECT_TRUE(Tokens()->Find(Token("out/worker.token"), kNow).has_value());
 }
 
+TEST_F(CertsTest, ATokenThatIsReplacedMayStayValidForAWhile) {
+  EXPECT_TRUE(IssueCerts(Worker(), kNow).ok());
+  const std::string old = Token("out/worker.token");
+  CertsIssueOptions again = Worker();
+  again.force = true;
+  again.overlap_days = 2;
+  const absl::Time later = kNow + absl::Hours(1);
+  EXPECT_TRUE(IssueCerts(again, later).ok());
+  const std::string fresh = Token("out/worker.token");
+  EXPECT_NE(fresh, old);
+  const Identity node = {Role::kWorker, "node-a"};
+  EXPECT_EQ(Tokens()->Find(old, later + absl::Hours(47)), node);
+  EXPECT_EQ(Tokens()->Find(old, later + absl::Hours(49)), std::nullopt);
+  EXPECT_EQ(Tokens()->Find(fresh, later + absl::Hours(49)), node);
+  // It lives no longer than it would have lived.
+  again.overlap_days = 365;
+  const absl::Time last = kNow + absl::Hours(24) * 365;
+  EXPECT_TRUE(IssueCerts(again, last).ok());
+  EXPECT_EQ(Tokens()->Find(fresh, last + absl::Minutes(59)), node);
+  EXPECT_EQ(Tokens()->Find(fresh, last + absl::Minutes(61)), std::nullopt);
+}
+
+TEST_F(CertsTest, AnAuthorityIsChangedWhileBothHold) {
+  EXPECT_TRUE(IssueCerts(Worker(), kNow).ok());
+  const services::KeyPair before = {Read("out/worker.crt"), Read("out/worker.key")};
+  const std::string old_root = Read("ca/ca.crt");
+  const std::string token = Token("out/worker.token");
+  EXPECT_THAT(RotateCerts({.folder = Ca(), .finish = true}, kNow).message(),
+              HasSubstr("holds one authority; `capstan certs rotate"));
+
+  EXPECT_TRUE(RotateCerts({.folder = Ca()}, kNow).ok());
+  EXPECT_EQ(Mode("ca/ca.crt"), 0644);
+  EXPECT_EQ(Mode("ca/ca.key"), 0600);
+  EXPECT_TRUE(Tokens()->Find(token, kNow).has_value());
+  EXPECT_THAT(RotateCerts({.folder = Ca()}, kNow).message(),
+              HasSubstr("holds 2 authorities; `capstan certs rotate"));
+  CertsIssueOptions again = Worker();
+  again.force = true;
+  EXPECT_TRUE(IssueCerts(again, kNow).ok());
+  const services::KeyPair after = {Read("out/worker.crt"), Read("out/worker.key")};
+  const std::string both = Read("out/ca.crt");
+  EXPECT_EQ(both, Read("ca/ca.crt"));
+  EXPECT_TRUE(services::CheckKeyPair(before, both, kNow).ok());
+  EXPECT_TRUE(services::CheckKeyPair(after, both, kNow).ok());
+  EXPECT_FALSE(services::CheckKeyPair(after, old_root, kNow).ok());
+
+  EXPECT_TRUE(RotateCerts({.folder = Ca(), .finish = true}, kNow).ok());
+  const std::string new_root = Read("ca/ca.crt");
+  EXPECT_EQ(new_root + old_root, both);
+  EXPECT_TRUE(services::CheckKeyPair(after, new_root, kNow).ok());
+  EXPECT_FALSE(services::CheckKeyPair(before, new_root, kNow).ok());
+  EXPECT_EQ(RotateCerts({.folder = Path("none")}, kNow).code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(CertsTest, ExpiredTokensLeaveTheTable) {
   ASSERT_TRUE(IssueCerts(Worker(), kNow).ok());
   const CertsIssueOptions ann = {

@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -112,6 +113,55 @@ class SecurityTest(support.TestCase):
             self.assertIn(sign, everything)  # so much was looked through
         for secret in secrets:
             self.assertNotIn(secret, everything)
+
+    def test_the_authority_changes_while_a_job_trains(self):
+        cluster = self.cluster(workers=2, shards=1)
+        roles = ('coordinator', 'param_store', 'worker', 'client')
+        shutil.copytree(cluster.path('client'), cluster.path('old'))
+        with_old = ['--address', cluster.address, '--timeout', '2s', *(arg.replace(cluster.path('client'), cluster.path('old'))
+                                                                      for arg in cluster.credentials('client'))]
+        spec = support.job_spec(resources={'num_workers': 2, 'num_shards': 1, 'lanes': 8},
+                                training={'epochs': 60, 'global_batch_size': 64, 'seed': 3,
+                                          'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
+
+        def call(*args, **options):
+            run = self.capstan(*cluster.client(), *args, **options)
+            self.assertEqual(run.code, 0, f'{run}\n{"".join(cluster.said)}')
+            return run
+
+        def hand_out():
+            for role in roles:  # by a new file: as editors and package tools do
+                shutil.copy(cluster.path('ca', 'ca.crt'), cluster.path(role, 'ca.new'))
+                os.rename(cluster.path(role, 'ca.new'), cluster.path(role, 'ca.crt'))
+
+        def trusted_by(address, who):
+            return self.capstan('--address', address, '--timeout', '2s', *who, 'healthcheck').code == 0
+
+        job_id = call('submit', self.write('job.yaml', json.dumps(spec))).out.strip()
+        self.wait_until(lambda: json.loads(call('-o', 'json', 'describe', job_id).out)['progress']['step'] >= 5, 60, 'step 5')
+        # 1. Everybody trusts both authorities.
+        cluster.certs('rotate', cluster.path('ca'))
+        hand_out()
+        cluster.issue('client', '--name', 'ann', '--force', '--overlap-days', '1')
+        for address in cluster.addresses():
+            self.wait_until(lambda: trusted_by(address, cluster.credentials('client')), 20, f'{address} trusts the new authority')
+            self.assertTrue(trusted_by(address, with_old[4:]), address)
+        self.assertEqual(self.capstan(*with_old, 'list').code, 0)  # its token overlaps
+        # 2. Everybody gets a certificate of the new one, and 3. the old one goes.
+        for role in roles[:-1]:
+            cluster.issue(role, '--force', '--overlap-days', '1')
+        cluster.certs('rotate', cluster.path('ca'), '--finish')
+        hand_out()
+        for address in cluster.addresses():
+            self.wait_until(lambda: not trusted_by(address, with_old[4:]), 20, f'{address} refuses the old authority')
+            self.wait_until(lambda: trusted_by(address, cluster.credentials('client')), 20, f'{address} has its new certificate')
+        # A node that dials again is let in with what it has now, and the job is none the wiser.
+        cluster.begin(cluster.kill(-1))
+        self.wait_until(lambda: [node['state'] for node in json.loads(call('-o', 'json', 'node', 'list').out)] == ['READY'] * 3, 60,
+                        'all nodes ready')
+        job = json.loads(call('-o', 'json', 'wait', job_id, timeout=180).out.splitlines()[-1])
+        self.assertEqual((job['state'], job['restarts']), ('SUCCEEDED', 0), job)
+        self.assertEqual(job['weights_sha256'], self.train(spec)['weights_sha256'])
 
     def test_callers_without_the_right_papers_are_turned_away_with_exit_codes(self):
         cluster = self.cluster(workers=0, shards=0)

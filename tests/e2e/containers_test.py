@@ -99,7 +99,7 @@ class ContainersTest(support.TestCase):
             for line in ('CapEff:\t0000000000000000', 'CapBnd:\t0000000000000000', 'NoNewPrivs:\t1'):
                 self.assertEqual(status.count(line), 2, f'{role}: {line}')
             # Nobody else of the image's users reads the keys, and they stand in no environment.
-            self.assertEqual(set(shell('stat -L -c %a:%u /run/secrets/tls.key').split()), {'600:10001'})
+            self.assertEqual(set(shell('stat -L -c %a:%u /run/secrets/capstan/*.key').split()), {'600:10001'})
             self.assertNotIn('PRIVATE', self.engine.docker('inspect', self.name(role)))
 
     def test_the_logs_of_every_container_are_bounded(self):
@@ -149,6 +149,39 @@ class ContainersTest(support.TestCase):
         fails = dict(SPEC, training=dict(SPEC['training'], optimizer={'name': 'sgd', 'learning_rate': 1e30}))
         self.operator('submit', self.write('job.yaml', json.dumps(fails)))
         self.wait_until(lambda: 'CapstanJobFailed' in amtool('alert', 'query'), 120, 'its alert in Alertmanager')
+
+    def test_a_worker_more_an_admin_and_a_token_that_is_withdrawn(self):
+        env = dict(self.engine.environment, CAPSTAN=support.CAPSTAN, CAPSTAN_IMAGE='localhost/capstan', CAPSTAN_NODE='worker-2')
+        make = os.path.join(self.there, 'make-secrets')
+
+        def more(*args):
+            return debian_root.run('docker-compose', '-p', 'worker-2', '-f', os.path.join(self.there, 'worker.yaml'), *args, env=env)
+
+        # No container is started again: each sees the new table, which took the old one's name.
+        debian_root.run(make, 'add', 'worker', 'worker-2', env=env)
+        self.addCleanup(more, 'down', '-t', '20')
+        more('up', '-d')
+        self.wait_until(lambda: self.node_is('worker-2', 'READY'), 120, 'the worker that was added')
+        debian_root.run(make, 'add', 'admin', 'eve', env=env)
+        eve = ('--address', 'localhost:7070', *(f'--{flag}={self.there}/secrets/eve/{name}' for flag, name in (
+            ('tls-cert', 'admin.crt'), ('tls-key', 'admin.key'), ('tls-ca', 'ca.crt'), ('token-file', 'admin.token'))))
+
+        def drain():
+            return subprocess.run([*self.engine.on, support.CAPSTAN, *eve, 'node', 'drain', 'worker-2'], capture_output=True,
+                                  text=True, timeout=60)
+
+        done = drain()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        path = os.path.join(self.there, 'secrets/ca/tokens.json')
+        with open(path) as f:
+            table = json.load(f)
+        table['tokens'] = [entry for entry in table['tokens'] if entry['name'] != 'eve']
+        with open(path, 'w') as f:
+            json.dump(table, f)
+        debian_root.run(make, env=env)
+        done = drain()
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertIn('token missing, invalid or expired', done.stderr)
 
     def test_a_stopped_worker_drains_and_ends_with_0(self):
         self.engine.docker('stop', '-t', '30', self.name('worker-0'))
