@@ -1,5 +1,5 @@
 # `cpack` in a build folder makes a Debian package: what `cmake --install` installs, and with it the units of
-# systemd and their settings. The CUDA plug-in is no part of it: Debian has no package of its libraries.
+# systemd, their settings, and what Prometheus and Grafana read. The CUDA plug-in is no part of it: Debian has no package of its libraries.
 if(NOT EXISTS /etc/debian_version)
   return()
 endif()
@@ -14,8 +14,15 @@ foreach(unit coordinator param-store gpu-worker)
 endforeach()
 file(GLOB pages ${PROJECT_SOURCE_DIR}/docs/*.md)
 list(FILTER pages EXCLUDE REGEX house-style)
-install(FILES ${PROJECT_SOURCE_DIR}/README.md ${pages} DESTINATION /usr/share/doc/capstan
-  COMPONENT debian EXCLUDE_FROM_ALL)
+install(FILES ${PROJECT_SOURCE_DIR}/README.md ${pages} ${PROJECT_SOURCE_DIR}/deploy/debian/copyright
+  DESTINATION /usr/share/doc/capstan COMPONENT debian EXCLUDE_FROM_ALL)
+foreach(rules prometheus alerts recording)
+  install(FILES ${PROJECT_SOURCE_DIR}/deploy/prometheus/${rules}.yml DESTINATION /usr/share/capstan/prometheus
+    COMPONENT debian EXCLUDE_FROM_ALL)
+endforeach()
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/deploy/grafana/dashboards ${PROJECT_SOURCE_DIR}/deploy/grafana/provisioning
+  DESTINATION /usr/share/capstan/grafana COMPONENT debian EXCLUDE_FROM_ALL
+  FILE_PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
 file(WRITE ${PROJECT_BINARY_DIR}/debian/conffiles "${conffiles}")
 
 set(CPACK_GENERATOR DEB)

@@ -44,12 +44,18 @@ class PackageTest(unittest.TestCase):
         for page in ('README.md', 'deploy.md', 'operations.md'):
             self.assertIn(f'/usr/share/doc/capstan/{page}', files)
         self.assertIn('/usr/share/capstan/examples/lenet.yaml', files)
+        for path in ('prometheus/prometheus.yml', 'prometheus/recording.yml', 'prometheus/alerts.yml',
+                     'grafana/dashboards/capstan-job.json', 'grafana/dashboards/capstan-fleet.json',
+                     'grafana/provisioning/dashboards/capstan.yaml', 'grafana/provisioning/datasources/prometheus.yaml'):
+            self.assertIn(f'/usr/share/capstan/{path}', files)
+        self.assertIn('/usr/share/doc/capstan/copyright', files)
         settings = {path for path in files if path.startswith('/etc/')}
         self.assertEqual(settings, {f'/etc/capstan/{name}.env' for name in ('coordinator', 'gpu_worker', 'param_store')})
         with open(os.path.join(self.control(), 'conffiles')) as f:
             self.assertEqual(set(f.read().split()), settings)
         # Nothing else: no header, no static library, no test.
-        places = ('/lib/systemd/system/', '/usr/share/doc/capstan/', '/usr/share/capstan/examples/', '/etc/capstan/')
+        places = ('/lib/systemd/system/', '/usr/share/doc/capstan/', '/usr/share/capstan/examples/', '/usr/share/capstan/prometheus/',
+                  '/usr/share/capstan/grafana/', '/etc/capstan/')
         self.assertEqual([path for path in files if not path.startswith(places)], [])
 
     def test_its_control_files_are_in_order(self):
@@ -65,6 +71,24 @@ class PackageTest(unittest.TestCase):
             path = os.path.join(self.control(), script)
             self.assertEqual(os.stat(path).st_mode & 0o777, 0o755)
             debian_root.run('shellcheck', path)
+
+    def test_its_alerts_dashboards_and_copyright_are_whole(self):
+        root = os.path.join(self.folder, 'to-look-at')
+        debian_root.run('dpkg-deb', '-x', self.package, root)
+        for name in ('recording.yml', 'alerts.yml'):
+            debian_root.run('promtool', 'check', 'rules', os.path.join(root, 'usr/share/capstan/prometheus', name))
+        with open(os.path.join(root, 'usr/share/capstan/prometheus/prometheus.yml')) as f:
+            named = re.search(r'^rule_files: \[(.*)\]', f.read(), re.MULTILINE)[1].split(', ')
+        self.assertEqual(set(named), {'recording.yml', 'alerts.yml'})  # beside it
+        with open(os.path.join(root, 'usr/share/doc/capstan/copyright')) as f:
+            copyright_text = f.read()
+        self.assertRegex(copyright_text, r'^Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n')
+        stated = set(re.findall(r'^License: (\S+)$', copyright_text, re.MULTILINE))
+        for line in re.findall(r'^License: (.+)$', copyright_text, re.MULTILINE):
+            self.assertEqual(set(line.split(' and ')) - stated, set())
+        # Headers that are compiled in have no package of their own where the programs run.
+        for name in ('CLI11', 'nlohmann-json', 'Highway'):
+            self.assertIn(f'({name})', copyright_text)
 
     @unittest.skipUnless(shutil.which('systemd-analyze'), 'systemd-analyze is not installed')
     def test_systemd_reads_every_key_of_the_units_and_calls_them_safe(self):
