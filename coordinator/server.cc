@@ -191,7 +191,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
         {file::v1::FileService::service_full_name(), &coordinator->file_service_, nodes});
   }
   absl::StatusOr<std::unique_ptr<services::Server>> server =
-      services::Server::Start(std::move(options), std::move(served));
+      services::Server::Start(std::move(options), served);
   if (!server.ok()) return server.status();
   coordinator->server_ = *std::move(server);
   coordinator->coordinator_.Post([c = coordinator.get()] {

@@ -84,7 +84,7 @@ TEST(MetricHistoryTest, AsManyPointsAsWereAskedFor) {
       total += points[i].breakdown().total() * static_cast<double>(points[i].breakdown().steps());
     }
     EXPECT_EQ(steps, 31) << count;
-    EXPECT_NEAR(total, 31 * 32 / 2, 1e-9) << count;
+    EXPECT_NEAR(total, 31 * 32 / 2.0, 1e-9) << count;
   }
   EXPECT_THAT(history.Thinned(32), SizeIs(31));
   EXPECT_THAT(history.points(), SizeIs(31));

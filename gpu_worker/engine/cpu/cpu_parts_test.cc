@@ -26,7 +26,6 @@
 namespace capstan::engine {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(ArenaTest, BuffersThatMeetDoNotShareAPlace) {
