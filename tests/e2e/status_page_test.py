@@ -194,7 +194,8 @@ class StatusPageTest(services.ServicesTest):
         self.browser.wait('document.getElementById("token")', 60, 'the form')
         for token, there in (('capstan_forged', '.error'), (self.token('admin'), '#loss')):  # a slip of the hand loses nothing
             self.browser.run(f'document.getElementById("token").value = {json.dumps(token)}; document.forms[0].submit()')
-            self.browser.wait(f'document.querySelector("{there}")', 60, there)
+            # Complete: before the form's script has run, the form does not know the fragment.
+            self.browser.wait(f'document.readyState === "complete" && document.querySelector("{there}")', 60, there)
         self.assertEqual(self.browser.run('location.pathname + location.hash'), f'/#/job/{job_id}')
         self.ok('cancel', job_id)
 
