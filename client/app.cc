@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/commands.h"
-#include "client/completion.h"
+#include "client/commands/commands.h"
+#include "client/commands/completion.h"
+#include "client/commands/launch_command.h"
 #include "client/console.h"
-#include "client/exit_codes.h"
-#include "client/launch/launch_command.h"
+#include "client/text/exit_codes.h"
 #include "services/proto_json/proto_json.h"
 #include "services/tuning/tuning.h"
 #include "services/version/version.h"
@@ -60,7 +60,8 @@ void AddGlobalFlags(CLI::App& app, Flags& flags) {
       "how long to wait for an answer: default 30s for each call (CAPSTAN_TIMEOUT), without "
       "end for the jobs of `wait` (exit code 101), 5m for the next byte of `data get`");
   app.add_flag("--insecure", connect.insecure, "allow plaintext TCP (CAPSTAN_INSECURE)");
-  app.add_option("--tls-ca", connect.tls_ca, "certificates the coordinator is checked with, PEM");
+  app.add_option("--tls-ca", connect.tls_ca,
+                 "authorities that may sign the coordinator's certificate, PEM");
   app.add_option("--tls-cert", connect.tls_cert, "our certificate, PEM");
   app.add_option("--tls-key", connect.tls_key, "its key, PEM");
   app.add_option("--token-file", connect.token_file, "file with our token");
@@ -68,9 +69,9 @@ void AddGlobalFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"table", "wide", "json", "yaml", "name", "csv"}));
   app.add_flag("--json", flags.json, "the same as -o json");
   app.add_flag("-q,--quiet", flags.quiet, "results and errors only");
-  app.add_flag("-v,--verbose", flags.verbose, "what the services say, too");
+  app.add_flag("-v,--verbose", flags.verbose, "also print the log of the services");
   app.add_flag("--no-color", flags.no_color, "no colours (also NO_COLOR, TERM=dumb)");
-  app.add_flag("--no-input", flags.no_input, "never ask");
+  app.add_flag("--no-input", flags.no_input, "never ask questions");
 }
 
 ExitCode PrintVersion(const Console& console) {
@@ -86,14 +87,14 @@ ExitCode PrintVersion(const Console& console) {
   return kExitDone;
 }
 
-// The innermost command that was given.
+// The innermost subcommand given.
 const CLI::App& Innermost(const CLI::App& app) {
   const std::vector<CLI::App*> given = app.get_subcommands();
   return given.empty() ? app : Innermost(*given.back());
 }
 
-// The nearest of what could stand there, or "": flags of the command and of the program, or names
-// of commands.
+// The closest word that is valid here, or "": a flag of the command or of the program, or the name
+// of a command.
 std::string Suggestion(const CLI::App& app, const std::string& word) {
   std::vector<std::string> names;
   const CLI::App& inner = Innermost(app);
@@ -106,7 +107,7 @@ std::string Suggestion(const CLI::App& app, const std::string& word) {
   return training::spec::Nearest(word, names);
 }
 
-// Flags of the program work behind every sub-command, however deep.
+// Lets the program's flags also follow any sub-command, at any depth.
 void LetFlagsFall(CLI::App& app) {
   app.fallthrough();
   for (CLI::App* command : app.get_subcommands({})) LetFlagsFall(*command);
@@ -129,7 +130,7 @@ void AddMeta(CLI::App& app, Action& slot) {
       kActsAlone);
 }
 
-// The verbs of a job: also behind `capstan job`.
+// The verbs of a job. They also exist under `capstan job`.
 void AddJobVerbs(Command parent, Action& slot) {
   AddSubmit(parent, slot);
   AddList(parent, slot);
@@ -149,7 +150,7 @@ void AddJobSource(Command command, JobSource& source) {
   file.Excludes(command.Add("--example", source.example,
                             "an example that comes with capstan instead of a file"));
   command.AddRepeated("--set", source.sets, "KEY=VALUE",
-                      "replaces a value of the file: training.epochs=3; null takes the key out");
+                      "replace a value of the file: training.epochs=3; null removes the key");
 }
 
 int Main(int argc, char** argv) {
@@ -190,15 +191,17 @@ int Main(int argc, char** argv) {
     return app.exit(help);
   } catch (const CLI::ParseError& e) {
     // CLI11's own codes are our job outcomes, so every parse error becomes a usage error here.
+    const Console console;  // the flags are not known
     const std::vector<std::string> rest = app.remaining(/*recurse=*/true);
     if (rest.empty()) {
-      std::cerr << "capstan: " << e.what() << "; see capstan --help\n";
+      console.Err(absl::StrCat("capstan: ", e.what(), "; see capstan --help\n"));
       return kExitUsage;
     }
     const std::string near = Suggestion(app, rest[0]);
-    std::cerr << "capstan: unknown " << (rest[0][0] == '-' ? "flag '" : "command or argument '")
-              << rest[0] << "'" << (near.empty() ? "" : " (did you mean '" + near + "'?)")
-              << "; see capstan --help\n";
+    console.Err(absl::StrCat("capstan: unknown ",
+                             rest[0][0] == '-' ? "flag '" : "command or argument '", rest[0], "'",
+                             near.empty() ? "" : absl::StrCat(" (did you mean '", near, "'?)"),
+                             "; see capstan --help\n"));
     return kExitUsage;
   }
   const Console console = MakeConsole(flags);

@@ -34,8 +34,8 @@ std::string In(const std::string& folder, absl::string_view name) {
 absl::Status MakeFolder(const std::string& folder, std::optional<uid_t> uid) {
   struct stat info;
   if (stat(folder.c_str(), &info) == 0) {
-    if (S_ISDIR(info.st_mode)) return absl::OkStatus();  // as its owner wants it
-    return absl::FailedPreconditionError(absl::StrCat(folder, ": is no folder"));
+    if (S_ISDIR(info.st_mode)) return absl::OkStatus();  // keeps the owner's mode
+    return absl::FailedPreconditionError(absl::StrCat(folder, ": is not a folder"));
   }
   if (absl::Status status = services::EnsureDir(folder, 0700); !status.ok()) return status;
   if (uid.has_value() && chown(folder.c_str(), *uid, static_cast<gid_t>(-1)) != 0) {
@@ -55,7 +55,7 @@ absl::Status CheckNoneIsThere(const std::vector<NewFile>& files) {
     struct stat info;
     if (lstat(file.path.c_str(), &info) == 0) {
       return absl::AlreadyExistsError(
-          absl::StrCat(file.path, ": is there already; --force replaces it"));
+          absl::StrCat(file.path, ": exists already; --force replaces it"));
     }
   }
   return absl::OkStatus();
@@ -66,7 +66,8 @@ absl::Status Write(const std::vector<NewFile>& files, bool force, std::optional<
     absl::Status status =
         services::WriteFileAtomically(file.path, file.bytes, {.replace = force, .mode = file.mode});
     if (!status.ok()) return status;
-    // The umask has had its say; a public file is to be read by all who need it.
+    // Set the mode again, because the umask may have narrowed it. Public files must be readable by
+    // all.
     if (chmod(file.path.c_str(), file.mode) != 0) return ErrnoStatus(errno, "chmod", file.path);
     if (uid.has_value() && chown(file.path.c_str(), *uid, static_cast<gid_t>(-1)) != 0) {
       return ErrnoStatus(errno, "chown", file.path);
@@ -75,8 +76,8 @@ absl::Status Write(const std::vector<NewFile>& files, bool force, std::optional<
   return absl::OkStatus();
 }
 
-// Holds the folder of an authority for one call at a time. Its files are replaced by their next
-// version, so the lock is on the folder.
+// Holds the lock of an authority's folder during one call. The lock is on the folder, because its
+// files are replaced when they change.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder) {
@@ -84,7 +85,7 @@ class FolderLock {
     struct stat info;
     if (stat(tokens_path.c_str(), &info) != 0) {
       status_ = absl::NotFoundError(absl::StrCat(
-          tokens_path, ": is not there; `capstan certs init ", folder, "` makes an authority"));
+          tokens_path, ": does not exist; `capstan certs init ", folder, "` makes an authority"));
       return;
     }
     fd_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -100,7 +101,7 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
-  // NotFound: there is no authority. Others: of the system.
+  // NotFound: there is no authority. Other errors are the system's.
   const absl::Status& status() const { return status_; }
 
  private:
@@ -108,7 +109,7 @@ class FolderLock {
   int fd_ = -1;
 };
 
-// A lower-case host that may be a name, else the role.
+// The first host in lower case, if it is a valid name, else the role.
 std::string DefaultName(const CertsIssueOptions& options) {
   if (!options.hosts.empty()) {
     const std::string name = absl::AsciiStrToLower(options.hosts[0]);
@@ -160,7 +161,7 @@ absl::Status RotateCerts(const CertsRotateOptions& options, absl::Time now) {
   const absl::StatusOr<KeyPair> fresh =
       services::MakeAuthority("Capstan cluster", now, options.days * absl::Hours(24));
   if (!fresh.ok()) return fresh.status();
-  // The key first: where the second write fails, the same call again makes both anew.
+  // The key first: if the second write fails, calling again makes both anew.
   return Write({{In(options.folder, "ca.key"), fresh->key, 0600},
                 {certificate_path, absl::StrCat(fresh->certificate, *old), 0644}},
                /*force=*/true, std::nullopt);
@@ -172,7 +173,7 @@ absl::StatusOr<Identity> IssueCerts(const CertsIssueOptions& options, absl::Time
   if (is_server && options.hosts.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--host: a ", services::RoleName(options.role),
-                     " needs the names and addresses that others reach it by"));
+                     " needs the names and addresses by which others reach it"));
   }
   const Identity identity = {options.role,
                              options.name.empty() ? DefaultName(options) : options.name};
@@ -220,7 +221,8 @@ absl::StatusOr<Identity> IssueCerts(const CertsIssueOptions& options, absl::Time
                                }),
                 tokens->end());
   tokens->push_back({services::HashToken(token), identity, now + lifetime});
-  // The table first: a token that nobody has harms nobody, one that nobody knows is of no use.
+  // Write the table first. A token without files harms nobody; files without a known token are
+  // useless.
   absl::Status status = Write({{tokens_path, services::FormatTokens(*tokens), 0600}},
                               /*force=*/true, std::nullopt);
   if (!status.ok()) return status;

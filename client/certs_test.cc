@@ -77,7 +77,7 @@ TEST_F(CertsTest, NothingIsReplacedWithoutForceAndForceWithdrawsTheOldToken) {
   const std::string before = Token("out/worker.token");
   const std::string table = Read("ca/tokens.json");
   EXPECT_THAT(std::string(IssueCerts(Worker(), kNow).status().message()),
-              HasSubstr("worker.key: is there already; --force"));
+              HasSubstr("worker.key: exists already; --force"));
   EXPECT_EQ(Read("ca/tokens.json"), table);
   EXPECT_EQ(Token("out/worker.token"), before);
 
@@ -102,7 +102,7 @@ TEST_F(CertsTest, ATokenThatIsReplacedMayStayValidForAWhile) {
   EXPECT_EQ(Tokens()->Find(old, later + absl::Hours(47)), node);
   EXPECT_EQ(Tokens()->Find(old, later + absl::Hours(49)), std::nullopt);
   EXPECT_EQ(Tokens()->Find(fresh, later + absl::Hours(49)), node);
-  // It lives no longer than it would have lived.
+  // The replaced token does not live longer than it would have lived anyway.
   again.overlap_days = 365;
   const absl::Time last = kNow + absl::Hours(24) * 365;
   EXPECT_TRUE(IssueCerts(again, last).ok());
@@ -164,7 +164,7 @@ TEST_F(CertsTest, WhatIsMissingIsNamed) {
   options = Worker();
   options.name = "../x";
   EXPECT_EQ(IssueCerts(options, kNow).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Mode("out"), -1);  // nothing was begun
+  EXPECT_EQ(Mode("out"), -1);  // nothing was written
 }
 
 TEST_F(CertsTest, TheFilesCanBelongToTheUserOfAContainer) {

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kPieceBytes = int64_t{8} << 20;
 constexpr absl::Duration kRetry = absl::Milliseconds(200);
 
-// What a later call may do better: the coordinator restarts, a network comes back, others are done.
+// Errors that a later call may not meet: a restarting coordinator, a network fault, full queues.
 bool MayPass(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
          absl::IsCancelled(status) || absl::IsResourceExhausted(status);
@@ -55,7 +55,7 @@ class RemoteFile final : public param_store::InputFile {
   }
 
  private:
-  // The piece from `offset` on. -1: its size is not known yet.
+  // Fetches the piece that begins at `offset`. size_bytes_ is -1 until the first answer.
   absl::Status Fetch(int64_t offset) {
     piece_.clear();
     piece_at_ = offset;
@@ -63,7 +63,7 @@ class RemoteFile final : public param_store::InputFile {
     absl::Duration last_byte = MonotonicNow();
     for (absl::Duration pause = absl::ZeroDuration();; pause = kRetry) {
       if (signal.WaitFor(pause)) {
-        return absl::CancelledError(absl::StrCat(request_.name(), ": broken off"));
+        return absl::CancelledError(absl::StrCat(request_.name(), ": interrupted"));
       }
       const size_t had = piece_.size();
       const absl::Status status = FetchOnce();
@@ -72,7 +72,7 @@ class RemoteFile final : public param_store::InputFile {
       if (!MayPass(status) || MonotonicNow() - last_byte >= client_.timeout()) return status;
     }
   }
-  // What the piece lacks.
+  // Fetches the missing rest of the piece in one call.
   absl::Status FetchOnce() {
     const int64_t have = static_cast<int64_t>(piece_.size());
     request_.set_offset(piece_at_ + have);
@@ -89,7 +89,7 @@ class RemoteFile final : public param_store::InputFile {
     const int64_t want = std::min(kPieceBytes, size_bytes_ - piece_at_);
     if (size_bytes_ < 0 || static_cast<int64_t>(piece_.size()) != want) {
       return absl::DataLossError(
-          absl::StrCat(request_.name(), ": ", piece_.size(), " bytes came, want ", want));
+          absl::StrCat(request_.name(), ": ", piece_.size(), " bytes received, want ", want));
     }
     return absl::OkStatus();
   }
@@ -97,11 +97,12 @@ class RemoteFile final : public param_store::InputFile {
     const int64_t size = response.size_bytes();
     if (size > 0 && size_bytes_ >= 0 && size != size_bytes_) {
       return absl::DataLossError(
-          absl::StrCat(request_.name(), ": ", size, " bytes, it had ", size_bytes_));
+          absl::StrCat(request_.name(), ": ", size, " bytes, before it had ", size_bytes_));
     }
     if (size_bytes_ < 0) size_bytes_ = std::max<int64_t>(size, 0);
     if (static_cast<int64_t>(piece_.size() + response.data().size()) > kPieceBytes) {
-      return absl::DataLossError(absl::StrCat(request_.name(), ": more came than was asked for"));
+      return absl::DataLossError(
+          absl::StrCat(request_.name(), ": received more than was asked for"));
     }
     piece_ += response.data();
     return absl::OkStatus();

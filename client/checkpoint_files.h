@@ -1,9 +1,8 @@
-// Checkpoints on the coordinator's host, as this host sees them: found by name, their files read over
-// gRPC.
+// Finds checkpoints on the coordinator's host by name and reads their files over gRPC.
 //
-// A file comes in pieces, each a call of its own with the connection's timeout. After a cut the next
-// call goes on behind the last byte that came; without a byte for the connection's timeout it is given
-// up. SIGINT and SIGTERM break it off (Cancelled).
+// A file is fetched in pieces. Each piece is a call of its own with the connection's timeout. After
+// a cut, the next call continues behind the last byte received. The fetch is given up if no byte
+// arrives for the connection's timeout. SIGINT and SIGTERM cancel it (Cancelled).
 #ifndef CAPSTAN_CLIENT_CHECKPOINT_FILES_H_
 #define CAPSTAN_CLIENT_CHECKPOINT_FILES_H_
 
@@ -23,16 +22,16 @@ struct FoundCheckpoint {
   std::string job_id;
   job::v1::SavedCheckpoint saved;
 };
-// What `text` names. NotFound: names the steps that there are.
+// Finds the checkpoint that `text` names. NotFound: the message lists the steps that exist.
 absl::StatusOr<FoundCheckpoint> LookUpCheckpoint(JobClient& client, const std::string& text);
 
-// One file of it. Memory: one piece of 8 MiB. Borrows the client.
+// Opens one file of the checkpoint. Uses memory for one piece of 8 MiB. Borrows the client.
 absl::StatusOr<std::unique_ptr<param_store::InputFile>> OpenRemoteFile(
     JobClient& client, const FoundCheckpoint& checkpoint, const std::string& name);
 
-// Puts the folder of the checkpoint in the place of a JOB@STEP in model.initial_weights.
+// Replaces a JOB@STEP in model.initial_weights with the folder of that checkpoint.
 absl::Status ResolveInitialWeights(JobClient& client, job::v1::JobSpec& spec);
-// InvalidArgument: it has a JOB@STEP, which only the coordinator that has JOB can look up.
+// InvalidArgument: model.initial_weights is a JOB@STEP, which only a coordinator can look up.
 absl::Status CheckNoCheckpointName(const job::v1::JobSpec& spec);
 
 }  // namespace capstan::client

@@ -11,6 +11,7 @@ namespace capstan::client {
 namespace {
 
 constexpr size_t kMaxListedSteps = 20;
+constexpr absl::string_view kBestCheckpoint = "best";
 
 bool IsNumber(absl::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == absl::string_view::npos;
@@ -31,9 +32,10 @@ absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view text) {
   const size_t at = text.find('@', last ? 1 : 0);
   CheckpointName name{std::string(text.substr(0, at)), ""};
   if (at != absl::string_view::npos) name.which = std::string(text.substr(at + 1));
-  if (name.job_id.empty() || (at != absl::string_view::npos && !IsStepOrId(name.which))) {
+  if (name.job_id.empty() ||
+      (at != absl::string_view::npos && name.which != kBestCheckpoint && !IsStepOrId(name.which))) {
     return absl::InvalidArgumentError(
-        absl::StrCat("want JOB, JOB@STEP or JOB@LINEAGE-STEP, got '", text, "'"));
+        absl::StrCat("want JOB, JOB@STEP, JOB@LINEAGE-STEP or JOB@best, got '", text, "'"));
   }
   return name;
 }
@@ -45,6 +47,18 @@ bool IsCheckpointName(absl::string_view text) {
 
 absl::StatusOr<const job::v1::SavedCheckpoint*> FindCheckpoint(const CheckpointName& name,
                                                                const SavedCheckpoints& saved) {
+  if (name.which == kBestCheckpoint) {
+    const job::v1::SavedCheckpoint* best = nullptr;  // `keep_best` may keep several
+    for (const job::v1::SavedCheckpoint& checkpoint : saved) {
+      if (!checkpoint.best()) continue;
+      if (best == nullptr || checkpoint.metric() > best->metric()) best = &checkpoint;
+    }
+    if (best != nullptr) return best;
+    return absl::NotFoundError(absl::StrCat(
+        name.job_id,
+        " has no best checkpoint: 'checkpoint.keep_best' of its job file is 0, or no checkpoint "
+        "was evaluated yet"));
+  }
   const bool by_id = absl::StrContains(name.which, '-');
   std::vector<std::string> there;
   for (const job::v1::SavedCheckpoint& checkpoint : saved) {

@@ -1,5 +1,6 @@
-// How a person names a checkpoint: JOB, the newest; JOB@STEP; JOB@LINEAGE-STEP. JOB is that
-// of job_name.h.
+// How a person names a checkpoint. JOB is the newest checkpoint of the job. JOB@STEP and
+// JOB@LINEAGE-STEP name one. JOB@best is the one with the highest accuracy among those that
+// `checkpoint.keep_best` keeps. job_name.h says what JOB may be.
 #ifndef CAPSTAN_CLIENT_CHECKPOINT_NAME_H_
 #define CAPSTAN_CLIENT_CHECKPOINT_NAME_H_
 
@@ -13,17 +14,19 @@ namespace capstan::client {
 
 struct CheckpointName {
   std::string job_id;
-  std::string which;  // "40" or "1-40"; empty: the newest
+  std::string which;  // "40", "1-40" or "best"; empty: the newest
 };
 
-// InvalidArgument: no job, or what follows the @ is neither.
+// InvalidArgument: there is no job, or the text after the @ is none of these.
 absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view text);
 
-// Whether `initial_weights` of a job file names a checkpoint so, with its step: JOB@STEP, no path.
+// Whether `initial_weights` of a job file names a checkpoint (JOB@STEP or JOB@best) and not a path.
 bool IsCheckpointName(absl::string_view text);
 
 using SavedCheckpoints = google::protobuf::RepeatedPtrField<job::v1::SavedCheckpoint>;
-// The newest of `saved`, newest first, that is meant. NotFound: names the steps that there are.
+// Finds the checkpoint that `name` means in `saved`, which is sorted newest first. If several
+// match, the newest is returned. NotFound: the message lists the steps that exist, or says that no
+// checkpoint is the best.
 absl::StatusOr<const job::v1::SavedCheckpoint*> FindCheckpoint(const CheckpointName& name,
                                                                const SavedCheckpoints& saved);
 

@@ -16,16 +16,16 @@
 #include "client/checkpoint_name.h"
 #include "client/context_store.h"
 #include "client/coordinator_address.h"
-#include "client/describe_text.h"
-#include "client/exit_codes.h"
 #include "client/job_client.h"
-#include "client/job_json.h"
 #include "client/job_name.h"
 #include "client/job_source.h"
-#include "client/job_view.h"
-#include "client/log_text.h"
-#include "client/reference_spec.h"
-#include "client/text_table.h"
+#include "client/text/describe_text.h"
+#include "client/text/exit_codes.h"
+#include "client/text/job_json.h"
+#include "client/text/job_view.h"
+#include "client/text/log_text.h"
+#include "client/text/reference_spec.h"
+#include "client/text/text_table.h"
 #include "services/clock/clock.h"
 #include "services/files/files.h"
 #include "services/proto_json/proto_json.h"
@@ -114,7 +114,7 @@ TEST(JobViewTest, WhatKeepsAJobFromBeingSavedIsALineOfItsOwn) {
   job::v1::Event* event = job.add_events();
   event->set_type("CheckpointFailed");
   event->set_message("step 500: shard 0 on host a: write /out: No space left on device");
-  EXPECT_EQ(SaveTroubleOf(job).text, "");  // a later one was saved
+  EXPECT_EQ(SaveTroubleOf(job).text, "");  // a later checkpoint was saved
   job.add_conditions("CHECKPOINT_DEGRADED");
   EXPECT_EQ(SaveTroubleOf(job).text,
             "no checkpoint: step 500: shard 0 on host a: write /out: No space left on device");
@@ -146,7 +146,7 @@ TEST(JobViewTest, SkippedStepsAreSaidAtTheEnd) {
   job.set_state(common::v1::JOB_STATE_SUCCEEDED);
   EXPECT_THAT(Summary(job, {}), Not(HasSubstr("skipped")));
   job.mutable_progress()->set_skipped_steps(2);
-  const std::string said = "2 steps changed nothing, for loss or gradient was not finite\n";
+  const std::string said = "2 steps changed nothing, because loss or gradient was not finite\n";
   EXPECT_THAT(Summary(job, {}), HasSubstr("\nskipped     " + said));
   EXPECT_THAT(DescribeText(job, {}), HasSubstr("\nSkipped     " + said));
   EXPECT_THAT(JobJson(job), HasSubstr("\"skipped_steps\""));
@@ -181,9 +181,9 @@ TEST(JobSourceTest, AnErrorOfThePlanHasThePlaceOfItsKey) {
             "job.yaml:9:22: error: 'training.global_batch_size' is 70000, the training set has "
             "60000\n");
   EXPECT_EQ(ErrorLine(places, "'model.graph' is refused"),
-            "job.yaml:4:1: error: 'model.graph' is refused\n");  // the group's
+            "job.yaml:4:1: error: 'model.graph' is refused\n");  // the line of the group
   EXPECT_EQ(ErrorLine(places, "'resources.num_shards' is 256"),
-            "job.yaml: error: 'resources.num_shards' is 256\n");  // of --set, or a default
+            "job.yaml: error: 'resources.num_shards' is 256\n");  // from --set or a default
   EXPECT_EQ(ErrorLine(places, "/data: no such folder"), "capstan: /data: no such folder\n");
 }
 
@@ -313,7 +313,8 @@ TEST(DescribeTextTest, EndsWithTheRootCause) {
                        "Root cause  worker w1 on host b: /data/x is not there\n"));
 }
 
-// By hand from docs/interface.md: one worker with one device, all lanes, the same batch.
+// Expected values by hand from docs/interface.md: one worker, one device, all lanes, the same
+// batch.
 TEST(ReferenceSpecTest, KeepsLanesAndBatchAndDropsTheRest) {
   job::v1::Job job;
   EXPECT_EQ(ReferenceSpec(job).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -328,10 +329,10 @@ TEST(ReferenceSpecTest, KeepsLanesAndBatchAndDropsTheRest) {
   const auto reference = ReferenceSpec(job);
   ASSERT_TRUE(reference.ok());
   EXPECT_EQ(reference->resources().num_workers(), 1);
-  EXPECT_EQ(reference->resources().device(), "");  // no word in the file: of an older coordinator
+  EXPECT_EQ(reference->resources().device(), "");  // no `device`: an older coordinator
   resolved.mutable_spec()->mutable_resources()->set_device("auto");
   EXPECT_EQ(ReferenceSpec(job)->resources().device(), "cpu");
-  job.set_device("gpu");  // what auto came to: other devices have other bits
+  job.set_device("gpu");  // what `auto` became: other devices give other bits
   EXPECT_EQ(ReferenceSpec(job)->resources().device(), "gpu");
   EXPECT_EQ(reference->resources().gpus_per_worker(), 1);
   EXPECT_EQ(reference->resources().lanes(), 8);
@@ -346,8 +347,8 @@ TEST(ReferenceSpecTest, KeepsLanesAndBatchAndDropsTheRest) {
   EXPECT_EQ(ReferenceSpec(job).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-// Flags, then variables, then files in their order; each value by itself.
-// A home with files of its own, and a working directory beside it.
+// Flags come first, then variables, then one file. Address, authority and credentials come from one
+// place. The fixture has a home with files of its own, and a working directory beside it.
 class CoordinatorAddressTest : public ::testing::Test {
  protected:
   CoordinatorAddressTest() {
@@ -372,7 +373,7 @@ class CoordinatorAddressTest : public ::testing::Test {
   std::string Why(const ConnectFlags& flags = {}) const {
     return std::string(Find(flags).status().message());
   }
-  // What `text` as the working directory's file comes to; "" where it counts.
+  // The note about `text` as the working directory's file; "" if the file applies.
   std::string PassedOver(const std::string& text, mode_t mode = 0600) {
     Write(places_.working, text, mode);
     const auto found = Find();
@@ -470,7 +471,7 @@ TEST_F(CoordinatorAddressTest, TheWorkingDirectorysFileCountsOnlyWholeAndOnesOwn
   EXPECT_EQ(PassedOver("address: there:1\ninsecure: true\n"), "");
   EXPECT_EQ(Find()->security.token_file, "");
 
-  // What would take the user's token to a foreign address.
+  // A file that would send the user's token to a foreign address.
   EXPECT_THAT(PassedOver("address: there:1\n"), HasSubstr("it has no tls_ca, tls_cert"));
   EXPECT_THAT(PassedOver("address: there:1\ntls_ca: papers/ca\n"), HasSubstr("it has no tls_cert"));
   EXPECT_THAT(PassedOver("tls_ca: papers/ca\n"), HasSubstr("it has no address"));
@@ -478,12 +479,13 @@ TEST_F(CoordinatorAddressTest, TheWorkingDirectorysFileCountsOnlyWholeAndOnesOwn
     return absl::StrReplaceAll(whole_, {{"papers/token", token}});
   };
   EXPECT_THAT(PassedOver(with_token(folder_ + "/token")),
-              HasSubstr("token_file leads out of its folder"));
-  EXPECT_THAT(PassedOver(with_token("../token")), HasSubstr("leads out of its folder"));
-  EXPECT_THAT(PassedOver(with_token("papers/../../token")), HasSubstr("leads out of its folder"));
+              HasSubstr("token_file names a file outside its folder"));
+  EXPECT_THAT(PassedOver(with_token("../token")), HasSubstr("names a file outside its folder"));
+  EXPECT_THAT(PassedOver(with_token("papers/../../token")),
+              HasSubstr("names a file outside its folder"));
   std::filesystem::create_symlink(folder_ + "/token", folder_ + "/here/papers/link");
   Write(folder_ + "/token", "t");
-  EXPECT_THAT(PassedOver(with_token("papers/link")), HasSubstr("leads out of its folder"));
+  EXPECT_THAT(PassedOver(with_token("papers/link")), HasSubstr("names a file outside its folder"));
 
   EXPECT_THAT(PassedOver(whole_, 0620), HasSubstr("others may write it"));
   Write(folder_ + "/elsewhere.yaml", whole_);
@@ -498,10 +500,10 @@ TEST_F(CoordinatorAddressTest, TheWorkingDirectorysFileCountsOnlyWholeAndOnesOwn
     ExpectHome(*Find());
   }
 
-  // Nothing of a person's own is mixed with it.
+  // No value of the user's own is combined with the file's.
   Write(places_.working, whole_);
   variables_["CAPSTAN_TOKEN_FILE"] = folder_ + "/token";
-  EXPECT_THAT(Find()->notes, ElementsAre(HasSubstr("flags or variables say a part")));
+  EXPECT_THAT(Find()->notes, ElementsAre(HasSubstr("flags or variables set a part")));
   ExpectHome(*Find());
   variables_ = {{"CAPSTAN_ADDRESS", "mine:1"}};
   EXPECT_EQ(Find()->address.ToString(), "mine:1");
@@ -528,18 +530,18 @@ TEST_F(CoordinatorAddressTest, AContextIsWholeAndItsFileTheUsersAlone) {
 
   EXPECT_EQ(Find()->address.ToString(), "b:2");
   EXPECT_EQ(Find()->security.token_file, "/t: #x");
-  EXPECT_EQ(Find()->security.tls_ca, "");  // home.yaml's is another one's
+  EXPECT_EQ(Find()->security.tls_ca, "");  // the one in home.yaml belongs to another context
   variables_["CAPSTAN_CONTEXT"] = "a";
   EXPECT_EQ(Find()->address.ToString(), "a:1");
   Write(places_.working, whole_);
-  EXPECT_EQ(Find()->address.ToString(), "a:1");  // it was asked for
+  EXPECT_EQ(Find()->address.ToString(), "a:1");  // the context was asked for by name
   variables_.clear();
   EXPECT_EQ(Find()->address.ToString(), "there:1");
   ConnectFlags flags;
   flags.context = "c";
   EXPECT_EQ(Why(flags), "--context: no context 'c'; there are: a, b");
 
-  // An error leaves the file as it is.
+  // An error leaves the file unchanged.
   EXPECT_FALSE(ChangeContexts(places_.contexts, [](Contexts& contexts) {
                  contexts.all.clear();
                  return absl::InternalError("no");
@@ -549,11 +551,11 @@ TEST_F(CoordinatorAddressTest, AContextIsWholeAndItsFileTheUsersAlone) {
   ASSERT_EQ(chmod(places_.contexts.c_str(), 0644), 0);
   EXPECT_THAT(Why(), HasSubstr("mode 0644"));
   for (const auto& [text, why] :
-       {std::pair("current: x\n", "the current context 'x' is not there"),
+       {std::pair("current: x\n", "the current context 'x' does not exist"),
         std::pair("contexts:\n  a:\n    timeout: 1s\n",
                   "contexts.yaml:2: context a has no address"),
         std::pair("contexts:\n  a:\n    adress: b\n", "did you mean 'address'"),
-        std::pair("contexts:\n  '../a':\n    address: b:1\n", "no name of a context"),
+        std::pair("contexts:\n  '../a':\n    address: b:1\n", "not a name of a context"),
         std::pair("context: 1\n", "want 'current' and 'contexts'"),
         std::pair("[", "contexts.yaml:1")}) {
     Write(places_.contexts, text);
@@ -566,7 +568,7 @@ TEST(ExitCodesTest, AreThoseOfTheInterface) {
   EXPECT_EQ(ExitCodeOf(common::v1::JOB_STATE_FAILED), 100);
   EXPECT_EQ(ExitCodeOf(common::v1::JOB_STATE_RUNNING), 101);
   EXPECT_EQ(ExitCodeOf(common::v1::JOB_STATE_CANCELLED), 103);
-  // 102 is for jobs alone, and ReportJob's.
+  // 102 is only for jobs, and ReportJob returns it.
   EXPECT_EQ(ExitCodeOf(absl::NotFoundError("no node w7")), 2);
   EXPECT_EQ(kExitNotFound, 102);
   EXPECT_EQ(kExitDifferent, 6);
@@ -596,8 +598,9 @@ TEST(CheckpointNameTest, AJobAndPerhapsItsStep) {
   EXPECT_EQ(ParseCheckpointName("@last")->job_id, "@last");
   EXPECT_EQ(ParseCheckpointName("@last@40")->job_id, "@last");
   EXPECT_EQ(ParseCheckpointName("@last@40")->which, "40");
-  for (const char* text :
-       {"", "@", "@lasting", "@40", "j@", "j@x", "j@4x", "j@1-", "j@-4", "j@1-2-3", "j@1@2"}) {
+  EXPECT_EQ(ParseCheckpointName("j@best")->which, "best");
+  for (const char* text : {"", "@", "@lasting", "@40", "j@", "j@x", "j@bests", "j@4x", "j@1-",
+                           "j@-4", "j@1-2-3", "j@1@2"}) {
     EXPECT_EQ(ParseCheckpointName(text).status().code(), absl::StatusCode::kInvalidArgument)
         << text;
   }
@@ -615,7 +618,7 @@ TEST(JobNameTest, AnIdOrTheBeginningOfOneAlone) {
   };
   EXPECT_EQ(match("lenet-x3n9"), "lenet-x3n9");
   EXPECT_EQ(match("lenet-x3"), "lenet-x3n9");
-  EXPECT_EQ(match("toy-b2c3"), "toy-b2c3");  // though another one begins so
+  EXPECT_EQ(match("toy-b2c3"), "toy-b2c3");  // although another id begins with it
   EXPECT_EQ(match("lenet"),
             "INVALID_ARGUMENT: several jobs begin with 'lenet': lenet-x3n9, lenet-x4a1");
   EXPECT_EQ(match("enet"), "NOT_FOUND: no job enet");
@@ -640,6 +643,13 @@ TEST(CheckpointNameTest, TheNewestThatIsMeantOrAllThatAreThere) {
   EXPECT_EQ(find("1-40"), "1-40");
   EXPECT_EQ(find("50"), "j has no checkpoint of step 50; it has those of steps 60, 40, 40");
   EXPECT_EQ(find("3-40"), "j has no checkpoint 3-40; it has 2-60, 2-40, 1-40");
+  EXPECT_THAT(find("best"), HasSubstr("j has no best checkpoint: 'checkpoint.keep_best'"));
+  for (const auto& [index, metric] : std::vector<std::pair<int, double>>{{0, 0.7}, {1, 0.9}}) {
+    list.mutable_checkpoints(index)->set_best(true);
+    list.mutable_checkpoints(index)->set_metric(metric);
+  }
+  list.mutable_checkpoints(2)->set_metric(0.95);  // not kept by keep_best
+  EXPECT_EQ(find("best"), "2-40");
   list.clear_checkpoints();
   EXPECT_EQ(find(""), "j has no checkpoint");
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "services/files/files.h"
+#include "services/visible_text/visible_text.h"
 
 namespace capstan::client {
 namespace {
@@ -17,7 +18,8 @@ namespace {
 constexpr size_t kKeptLines = 50;
 constexpr absl::Duration kStopTimeout = absl::Seconds(5);  // of one service, after SIGTERM
 
-// What the user gave by a variable of the services, which they inherit: no flag of ours beats it.
+// Whether the user set a variable of the services. They inherit it, and no flag of ours overrides
+// it.
 bool Given(const char* variable) {
   const char* const value = std::getenv(variable);
   return value != nullptr && *value != 0;
@@ -54,7 +56,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
                              absl::StrCat(options.workers + options.shards)});
   } else {
     args.insert(args.end(), {"--look", options.look});
-    // Whoever is on this machine may look: the folder of runs says who that is.
+    // Everybody on this machine may look. The permissions of the runs' folder decide who can.
     if (!options.http.empty()) args.insert(args.end(), {"--http", options.http, "--insecure"});
   }
   if (absl::Status status = cluster->Spawn("coordinator", "capstan_coordinator", args);
@@ -63,7 +65,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
   for (int i = 0; i < options.shards; ++i) {
     const std::string name = absl::StrCat("s", i);
     args = common(name);
-    // All end together: nobody would take a job over.
+    // All services end together, so nobody could take over a shard.
     args.insert(args.end(), {"--coordinator", coordinator, "--node", name, "--hand-over", "0s"});
     if (absl::Status status = cluster->Spawn(name, "capstan_param_store", args); !status.ok())
       return status;
@@ -90,14 +92,14 @@ LocalCluster::~LocalCluster() {
     MutexLock lock(mu_);
     stopping_ = true;
   }
-  // Workers first: a shard or coordinator that goes away under them would be reported as a failure.
+  // Workers first: they would report a vanished shard or coordinator as a failure.
   for (auto member = members_.rbegin(); member != members_.rend(); ++member)
     member->process->Kill(SIGTERM);
   for (auto member = members_.rbegin(); member != members_.rend(); ++member) {
     if (!member->process->WaitFor(kStopTimeout).has_value()) member->process->Kill(SIGKILL);
   }
   members_.clear();
-  (void)services::RemoveTree("/tmp", folder_);  // nothing can be done about a leftover here
+  (void)services::RemoveTree("/tmp", folder_);  // a leftover cannot be helped here
 }
 
 absl::Status LocalCluster::Spawn(const std::string& name, absl::string_view binary,
@@ -121,7 +123,11 @@ absl::Status LocalCluster::Spawn(const std::string& name, absl::string_view bina
 
 void LocalCluster::OnLine(const std::string& name, absl::string_view line) {
   std::string text = absl::StrCat("[", name, "] ", line, "\n");
-  if (options_.echo) std::fwrite(text.data(), 1, text.size(), stderr);
+  if (options_.echo) {
+    // A service's own log lines are clean. Output of a library or of a crashing process may not be.
+    const std::string shown = services::VisibleLines(text);
+    std::fwrite(shown.data(), 1, shown.size(), stderr);
+  }
   MutexLock lock(mu_);
   if (name == "coordinator" && absl::ConsumePrefix(&line, "event=listening ")) {
     http_ = std::string(line.substr(std::min(line.find("http="), line.size())));
@@ -147,7 +153,7 @@ absl::Status LocalCluster::Health() const {
   MutexLock lock(mu_);
   if (ended_.empty()) return absl::OkStatus();
   return absl::InternalError(
-      absl::StrCat(ended_, "; its last words:\n", absl::StrJoin(last_lines_, "")));
+      absl::StrCat(ended_, "; its last output:\n", absl::StrJoin(last_lines_, "")));
 }
 
 }  // namespace capstan::client

@@ -1,6 +1,7 @@
-// All services of Capstan on this machine, as children of this process, on Unix-domain sockets in a
-// private folder. Every worker offers what it finds (cards and CPUs; the coordinator deals the cards),
-// unless CAPSTAN_DEVICES=cuda:0 says what. CAPSTAN_HTTP=127.0.0.1:0 every service an HTTP port, printed with --verbose.
+// Runs all services of Capstan on this machine, as children of this process, on Unix-domain sockets
+// in a private folder. Every worker offers all cards and CPUs that it finds, and the coordinator
+// deals the cards. CAPSTAN_DEVICES=cuda:0 restricts the offer. CAPSTAN_HTTP=127.0.0.1:0 gives every
+// service an HTTP port, which --verbose prints.
 #ifndef CAPSTAN_CLIENT_CLUSTER_H_
 #define CAPSTAN_CLIENT_CLUSTER_H_
 
@@ -22,29 +23,29 @@ struct ClusterOptions {
   int workers = 1;
   bool cpus_alone = false;  // a job for CPUs needs no search for cards
   int shards = 0;
-  bool echo = false;      // every line of the services to stderr
-  std::string job_id;     // of the one job that they are for
-  std::string state_dir;  // of the coordinator, absolute; empty: in the private folder
+  bool echo = false;      // prints every line of the services to stderr
+  std::string job_id;     // the one job that the services are for
+  std::string state_dir;  // of the coordinator, absolute; empty: inside the private folder
   std::string look;       // a folder: no job is trained, the coordinator shows its runs
-  std::string http;       // of a coordinator that looks: the address of its status page
+  std::string http;       // with `look`: the address of the coordinator's status page
 };
 
-// The services end with this object, and with this process however it ends. Thread-safe.
+// The services end with this object, and also with this process, however it ends. Thread-safe.
 class LocalCluster {
  public:
-  // Starts all processes; does not wait until they have registered, the coordinator's queue does
-  // that.
+  // Starts all processes. Does not wait until they have registered, because the coordinator queues
+  // the job until then.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const ClusterOptions& options);
-  // SIGTERM to workers, shards and the coordinator in this order, SIGKILL after some seconds;
-  // removes the private folder.
+  // Sends SIGTERM to workers, shards and the coordinator in this order, and SIGKILL after 5 s.
+  // Removes the private folder.
   ~LocalCluster();
 
   const services::Endpoint& coordinator() const { return coordinator_; }
 
-  // Where the coordinator serves its status page; empty: not yet, or it does not.
+  // The address of the coordinator's status page. Empty: not known yet, or there is none.
   std::string http() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // OK while every service lives; else the first one that ended, how, and its last lines.
+  // OK while every service lives. Else names the first service that ended, how, and its last lines.
   absl::Status Health() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -70,7 +71,7 @@ class LocalCluster {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 
   services::ProcessSpawner
-      spawner_;  // last: its end waits for the callbacks, which use all of the above
+      spawner_;  // last: its destructor waits for the callbacks, which use all of the above
   std::vector<Member> members_;  // coordinator first; dropped before the spawner
 };
 

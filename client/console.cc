@@ -13,7 +13,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "client/screen_text.h"
+#include "client/text/screen_text.h"
 #include "services/clock/clock.h"
 #include "services/visible_text/visible_text.h"
 
@@ -50,7 +50,7 @@ Console Console::Detect(bool no_color) {
 }
 
 void Console::Out(absl::string_view text) const {
-  // What goes to a file or a program is left as it is.
+  // Output to a file or a program stays unchanged.
   std::string shown;
   if (isatty(STDOUT_FILENO) != 0) text = shown = services::VisibleLines(text);
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -83,15 +83,15 @@ void LiveArea::Draw(const std::string& lines) {
   if (!on_) return;
   Clear();
   size_ = SizeOfTerminal();
-  // The cursor stands in the line below; in the last column some terminals have begun that already.
+  // The cursor stands in the line below. Some terminals begin it already after the last column.
   drawn_ = FitLines(lines, size_.width - 1, size_.height - 1);
   console_.Err(absl::StrCat(drawn_, "\n"));
 }
 
 void LiveArea::Clear() {
   if (drawn_.empty()) return;
-  // A terminal that became narrower meanwhile has wrapped it. Up to the first row, then erase to the
-  // end.
+  // A terminal that has become narrower has wrapped the lines. Go up to the first row, then erase
+  // to the end.
   std::fprintf(stderr, "\033[%dA\r\033[J", RowsOf(drawn_, SizeOfTerminal().width));
   drawn_.clear();
 }
@@ -102,14 +102,14 @@ bool Keyboard::WaitFor(char key, absl::Duration timeout) {
   if (!there_) return false;
   const absl::Duration until = MonotonicNow() + timeout;
   termios before{};
-  // In the background we may neither read nor change the terminal.
+  // A process in the background may neither read from nor change the terminal.
   if (tcgetpgrp(STDIN_FILENO) != getpgrp() || tcgetattr(STDIN_FILENO, &before) != 0) {
     poll(nullptr, 0, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
     return false;
   }
   termios raw = before;
   raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
-  raw.c_cc[VMIN] = 0;  // read takes what is there
+  raw.c_cc[VMIN] = 0;  // read returns at once with what there is
   raw.c_cc[VTIME] = 0;
   tcsetattr(STDIN_FILENO, TCSANOW, &raw);
   bool pressed = false;
@@ -117,7 +117,7 @@ bool Keyboard::WaitFor(char key, absl::Duration timeout) {
     const absl::Duration left = until - MonotonicNow();
     pollfd entry = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
     const int64_t wait_ms = std::max<int64_t>(0, absl::ToInt64Milliseconds(left));
-    if (poll(&entry, 1, static_cast<int>(wait_ms)) <= 0) break;  // a signal ends it, too
+    if (poll(&entry, 1, static_cast<int>(wait_ms)) <= 0) break;  // a signal also ends the wait
     char got = 0;
     if (read(STDIN_FILENO, &got, 1) != 1) break;
     pressed = got == key;

@@ -1,4 +1,4 @@
-// What the command line writes to, and how: stdout and stderr are looked at separately.
+// How the command line writes to stdout and stderr. Each stream has its own terminal settings.
 #ifndef CAPSTAN_CLIENT_CONSOLE_H_
 #define CAPSTAN_CLIENT_CONSOLE_H_
 
@@ -14,27 +14,28 @@ enum class Output { kTable, kWide, kJson, kYaml, kName, kCsv };  // -o
 struct Console {
   Output output = Output::kTable;
   bool quiet = false;    // -q: nothing but results and errors
-  bool verbose = false;  // -v: what the services say, too
+  bool verbose = false;  // -v: also what the services print
   bool may_ask = false;  // stdin and stderr are terminals, and --no-input was not given
   bool stdout_tty = false;
   bool stderr_tty = false;
   bool stdout_color = false;
   bool stderr_color = false;
-  // Both are one terminal: lines may be drawn over again there. Not so where another program writes
-  // our stdout to it, between our lines (`| tee`).
+  // stdout and stderr are one terminal, so lines may be redrawn there. False if another program
+  // writes our stdout to that terminal between our lines (`| tee`).
   bool one_terminal = false;
-  int width = 80;  // columns of the terminal at stderr when we began
+  int width = 80;  // columns of the terminal at stderr at the start
 
   bool json() const { return output == Output::kJson; }
 
-  // Looks at the terminals and at NO_COLOR and TERM.
+  // Detects the terminals and reads NO_COLOR and TERM.
   static Console Detect(bool no_color);
 
-  // Data: to stdout, flushed. On a terminal without what it would obey or hide (visible_text.h).
+  // Writes data to stdout and flushes. If that is a terminal, characters that it would obey or
+  // hide become '?' (visible_text.h).
   void Out(absl::string_view text) const;
-  // Everything else: to stderr, always without that.
+  // Writes all other text to stderr. Such characters always become '?' there.
   void Err(absl::string_view text) const;
-  // To stderr unless -q was given.
+  // Like Err, unless -q was given.
   void Note(absl::string_view text) const;
 };
 
@@ -48,11 +49,11 @@ struct TerminalSize {
   friend bool operator!=(const TerminalSize& a, const TerminalSize& b) { return !(a == b); }
 };
 
-// Of the terminal at stderr, now: people pull at their windows. The default where there is none.
+// The present size of the terminal at stderr, which people resize. The default if there is none.
 TerminalSize SizeOfTerminal();
 
-// Lines at the bottom of the terminal that are drawn over again, cut to its size. Does nothing where
-// stdout and stderr are not one terminal, with -q, -v and -o json.
+// Lines at the bottom of the terminal that are redrawn, cut to its size. Does nothing if stdout and
+// stderr are not one terminal, or with -q, -v or -o json.
 class LiveArea {
  public:
   explicit LiveArea(const Console& console);
@@ -61,27 +62,27 @@ class LiveArea {
   LiveArea& operator=(const LiveArea&) = delete;
 
   bool on() const { return on_; }
-  // True: the terminal has another size than when it was drawn; what fits is another thing now.
+  // True: the terminal has changed its size since the last Draw, so other lines may fit.
   bool Resized() const { return on_ && !drawn_.empty() && SizeOfTerminal() != size_; }
   void Draw(const std::string& lines);
-  // Takes the area away, for a permanent line or the end.
+  // Removes the area, before a permanent line or at the end.
   void Clear();
 
  private:
   const Console& console_;
   const bool on_;
-  std::string drawn_;  // on the screen, with a line feed behind it; empty: nothing
+  std::string drawn_;  // on the screen, followed by a line feed; empty: nothing
   TerminalSize size_;  // when it was drawn
 };
 
-// The keyboard at stdin, a key at a time. Between two looks the terminal is as it was found: whoever
-// ends us then finds it so.
+// Reads keys from stdin. Restores the terminal's settings after each wait, so a signal that ends
+// the process between two waits leaves the terminal as it was.
 class Keyboard {
  public:
   Keyboard();
 
-  // Waits for `key`, at most `timeout`. False: it was not pressed; at once where stdin is no terminal
-  // of ours (then the caller has to wait for itself).
+  // Waits for `key`, at most `timeout`. False: the key was not pressed. Returns false at once if
+  // stdin is not a terminal of ours; then the caller has to wait by itself.
   bool WaitFor(char key, absl::Duration timeout);
   bool there() const { return there_; }
 

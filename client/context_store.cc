@@ -105,7 +105,7 @@ bool IsContextName(absl::string_view name) {
 }
 
 std::string KnownContexts(const Contexts& contexts) {
-  if (contexts.all.empty()) return "there is none; capstan login makes one";
+  if (contexts.all.empty()) return "there are none; capstan login makes one";
   return absl::StrCat("there are: ",
                       absl::StrJoin(contexts.all, ", ", [](std::string* out, const auto& entry) {
                         out->append(entry.first);
@@ -131,7 +131,7 @@ absl::StatusOr<Contexts> ReadContexts(const std::string& path) {
     } else if (key == "contexts" && entry.second.IsMap()) {
       for (const auto& context : entry.second) {
         const std::string name = context.first.IsScalar() ? context.first.Scalar() : "";
-        if (!IsContextName(name)) return wrong(context.first, "this is no name of a context");
+        if (!IsContextName(name)) return wrong(context.first, "this is not a name of a context");
         absl::StatusOr<ConfigValues> values = ReadMapping(path, context.second);
         if (!values.ok()) return values.status();
         if (values->count("address") == 0) {
@@ -145,7 +145,7 @@ absl::StatusOr<Contexts> ReadContexts(const std::string& path) {
   }
   if (!out.current.empty() && out.all.count(out.current) == 0) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": the current context '", out.current,
-                                                   "' is not there; capstan context use NAME"));
+                                                   "' does not exist; capstan context use NAME"));
   }
   return out;
 }
@@ -154,7 +154,7 @@ absl::Status ChangeContexts(const std::string& path,
                             const std::function<absl::Status(Contexts&)>& change) {
   const std::string folder = fs::path(path).parent_path().string();
   if (absl::Status status = services::EnsureDir(folder, 0700); !status.ok()) return status;
-  // The file is replaced by its next version, so the lock is on the folder.
+  // The lock is on the folder, because the file is replaced when it changes.
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return services::ErrnoStatus(errno, "open", folder);
   const absl::Cleanup unlock = [fd] { close(fd); };

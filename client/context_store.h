@@ -1,4 +1,4 @@
-// Contexts: by name, all that one coordinator is reached with. `capstan login` makes them.
+// Contexts: all settings for reaching one coordinator, by name. `capstan login` makes them.
 //
 //   current: prod
 //   contexts:
@@ -7,7 +7,7 @@
 //       tls_ca: /home/ann/prod/ca.crt
 //       ...
 //
-// The file is its owner's alone (0600) and holds paths, never a secret.
+// Only the owner can read the file (0600). It holds paths, never a secret.
 #ifndef CAPSTAN_CLIENT_CONTEXT_STORE_H_
 #define CAPSTAN_CLIENT_CONTEXT_STORE_H_
 
@@ -32,8 +32,8 @@ using ConfigValues = std::map<std::string, ConfigValue>;
 
 const std::vector<std::string>& ConfigKeys();
 
-// Reads a flat mapping of ConfigKeys from the text of the file `path`; relative paths become
-// relative to that file. InvalidArgument: file, line, and what is wrong.
+// Reads a flat mapping of ConfigKeys from the text of the file `path`. Relative paths become
+// relative to that file. InvalidArgument: names file, line and error.
 absl::StatusOr<ConfigValues> ParseConfig(const std::string& path, const std::string& text);
 
 struct Contexts {
@@ -41,19 +41,19 @@ struct Contexts {
   std::map<std::string, ConfigValues> all;
 };
 
-// 1 to 63 of A-Z, a-z, 0-9, '.', '-' and '_', a letter or digit first.
+// Valid: 1 to 63 characters of A-Z, a-z, 0-9, '.', '-' and '_', beginning with a letter or digit.
 bool IsContextName(absl::string_view name);
 
-// "prod, test" or "there is none": for messages about a name that is not known.
+// "prod, test" or "there is none", for messages about an unknown name.
 std::string KnownContexts(const Contexts& contexts);
 
-// A file that is not there has none. FailedPrecondition: it is not this user's alone.
-// InvalidArgument: file, line, and what is wrong; a context without an address, a `current` that is
-// not there.
+// A missing file gives no contexts. FailedPrecondition: the file is not private to this user.
+// InvalidArgument: names file, line and error; also a context without an address, or a `current`
+// that does not exist.
 absl::StatusOr<Contexts> ReadContexts(const std::string& path);
 
-// Reads, changes and writes, whole or not at all; two at once wait for each other. Makes the folder
-// (0700). What `change` returns where that is an error, and nothing is written.
+// Reads the contexts, changes them and writes them atomically. Two calls at once wait for each
+// other. Makes the folder (0700). If `change` fails, returns its error and writes nothing.
 absl::Status ChangeContexts(const std::string& path,
                             const std::function<absl::Status(Contexts&)>& change);
 

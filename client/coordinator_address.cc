@@ -30,7 +30,7 @@ bool HasTls(const ConfigValues& values) {
   return std::any_of(std::begin(kTlsKeys), std::end(kTlsKeys),
                      [&](const char* key) { return values.count(key) != 0; });
 }
-// What of a context there is in them, if anything.
+// Whether the values contain any part of a context.
 bool HasContext(const ConfigValues& values) {
   return HasTls(values) || values.count("address") != 0 || values.count("insecure") != 0;
 }
@@ -45,8 +45,8 @@ absl::StatusOr<bool> ReadBool(const ConfigValue& found) {
       absl::StrCat(found.origin, ": got '", found.value, "', want true or false"));
 }
 
-// The text of ./capstan.yaml, or why it is passed over. What stands in a folder that one happens to
-// be in may be anybody's; so may what a link there leads to.
+// The text of ./capstan.yaml, or why it is passed over. Anybody may have written a file in the
+// folder where a person happens to be, or a file that a link there points to.
 absl::StatusOr<std::string> ReadOwnFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   if (fd < 0 && errno == ELOOP) return absl::PermissionDeniedError("it is a symbolic link");
@@ -54,7 +54,7 @@ absl::StatusOr<std::string> ReadOwnFile(const std::string& path) {
   const absl::Cleanup close_it = [fd] { close(fd); };
   struct stat info;
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    return absl::PermissionDeniedError("it is no regular file");
+    return absl::PermissionDeniedError("it is not a regular file");
   }
   if (info.st_uid != geteuid()) {
     return absl::PermissionDeniedError(
@@ -79,7 +79,7 @@ absl::StatusOr<std::string> ReadOwnFile(const std::string& path) {
   return text;
 }
 
-// Why ./capstan.yaml is no whole context of its own; empty: it is one.
+// Why ./capstan.yaml is not a whole context; empty: it is one.
 std::string WhyNotWhole(const std::string& path, const ConfigValues& values) {
   const auto address = values.find("address");
   if (address == values.end()) return "it has no address";
@@ -92,32 +92,32 @@ std::string WhyNotWhole(const std::string& path, const ConfigValues& values) {
       missing.emplace_back(key);
       continue;
     }
-    // Its folder may have come from anybody, as an archive: it must not reach for the user's token.
+    // The folder may come from anybody, say as an archive. It must not reach for the user's token.
     std::error_code error;
     const fs::path folder = fs::weakly_canonical(fs::absolute(path).parent_path(), error);
     const fs::path file = fs::weakly_canonical(found->second.value, error);
     const auto ends = std::mismatch(folder.begin(), folder.end(), file.begin(), file.end());
     if (error || ends.first != folder.end() || ends.second == file.end()) {
-      return absl::StrCat(key, " leads out of its folder");
+      return absl::StrCat(key, " names a file outside its folder");
     }
   }
   if (open || absl::StartsWith(address->second.value, "unix:") || missing.empty()) return "";
   return absl::StrCat("it has no ", absl::StrJoin(missing, ", "));
 }
 
-// What ./capstan.yaml says, where it counts; else nothing, and a note.
+// The values of ./capstan.yaml if it applies; else nothing, and a note.
 absl::StatusOr<ConfigValues> ReadWorking(const std::string& path, const ConfigValues& given,
                                          std::vector<std::string>& notes) {
   struct stat info;
   if (path.empty() || lstat(path.c_str(), &info) != 0) return ConfigValues();
-  if (given.count("address") != 0) return ConfigValues();  // nobody asks for another
+  if (given.count("address") != 0) return ConfigValues();  // another address is given already
   const auto pass_over = [&](absl::string_view why) {
-    notes.push_back(absl::StrCat(path, " is passed over: ", why,
-                                 ". A file of the working directory counts only whole, with "
+    notes.push_back(absl::StrCat(path, " is ignored: ", why,
+                                 ". A file of the working directory counts only if it has "
                                  "address, authority and credentials"));
     return ConfigValues();
   };
-  if (HasContext(given)) return pass_over("flags or variables say a part of the connection");
+  if (HasContext(given)) return pass_over("flags or variables set a part of the connection");
   const absl::StatusOr<std::string> text = ReadOwnFile(path);
   if (!text.ok()) return pass_over(text.status().message());
   absl::StatusOr<ConfigValues> values = ParseConfig(path, *text);
@@ -131,7 +131,7 @@ absl::StatusOr<ConfigValues> ReadWorking(const std::string& path, const ConfigVa
   return values;
 }
 
-// The one context that counts, and a timeout that a place before it said.
+// The one context that applies, and a timeout if an earlier place sets one.
 absl::StatusOr<ConfigValues> FindBase(const std::string& name, const std::string& origin,
                                       const ConfigPlaces& places, const ConfigValues& given,
                                       std::vector<std::string>& notes) {
@@ -160,7 +160,7 @@ absl::StatusOr<ConfigValues> FindBase(const std::string& name, const std::string
     if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
     const absl::StatusOr<ConfigValues> next = ParseConfig(file, *text);
     if (!next.ok()) return next.status();
-    for (const auto& entry : *next) values->insert(entry);  // before there was a timeout at most
+    for (const auto& entry : *next) values->insert(entry);  // an earlier file had a timeout at most
     if (!HasContext(*next)) continue;
     if (next->count("address") == 0 && given.count("address") == 0) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -225,7 +225,7 @@ absl::StatusOr<Connection> FindCoordinator(const ConnectFlags& flags, const Conf
       FindBase(context, flags.context.has_value() ? "--context" : "CAPSTAN_CONTEXT", places, values,
                out.notes);
   if (!base.ok()) return base.status();
-  // Plaintext that is asked for needs no papers, and papers that are given end plaintext.
+  // Plaintext on request needs no TLS files, and given TLS files turn plaintext off.
   if (const auto insecure = values.find("insecure"); insecure != values.end()) {
     const absl::StatusOr<bool> asked = ReadBool(insecure->second);
     if (!asked.ok()) return asked.status();

@@ -33,7 +33,7 @@ absl::StatusOr<Url> ParseUrl(absl::string_view text) {
   return url;
 }
 
-// What a person can do where the host does not answer at all.
+// Tells the person what to do if the host does not answer at all.
 absl::Status NoConnection(const Url& url, const data::CatalogEntry& entry,
                           const std::string& folder) {
   constexpr absl::string_view kWords[] = {"no",   "one", "two",   "three", "four",
@@ -45,7 +45,7 @@ absl::Status NoConnection(const Url& url, const data::CatalogEntry& entry,
       count == 1 ? " file" : " files", " to ", folder));
 }
 
-// Downloads one file to `<folder>/<partial>`, where it is right or not there.
+// Downloads one file to `<folder>/<partial>`. On an error no such file is left.
 absl::Status Download(httplib::Client& http, const Url& url, const data::CatalogEntry& entry,
                       const data::CatalogFile& file, const std::string& folder,
                       const std::string& partial) {
@@ -56,7 +56,7 @@ absl::Status Download(httplib::Client& http, const Url& url, const data::Catalog
   if (!out.ok()) return out.status();
   absl::Status status;
   const auto result = http.Get((url.path + name).c_str(), [&](const char* bytes, size_t size) {
-    // More than the file has: stop here, whatever the server goes on to send.
+    // The answer is longer than the file: stop here, whatever else the server sends.
     if ((*out)->size_bytes() + static_cast<int64_t>(size) > file.size_bytes) {
       status = absl::DataLossError(
           absl::StrCat(name, ": more than the ", file.size_bytes, " bytes it should have"));
@@ -77,7 +77,7 @@ absl::Status Download(httplib::Client& http, const Url& url, const data::Catalog
     return absl::UnavailableError(absl::StrCat(from, ": HTTP status ", result->status));
   if (status = (*out)->Commit(); !status.ok()) return status;
 
-  // The checksum is compared under the temporary name, so the real one never names a wrong file.
+  // Verify under the temporary name, so that the real name never shows a wrong file.
   data::CatalogFile downloaded = file;
   downloaded.name = partial;
   status = data::VerifyFile(folder, downloaded);
@@ -89,7 +89,7 @@ absl::Status GetArchive(httplib::Client& http, const Url& url, const data::Catal
                         const std::string& folder,
                         const std::function<void(absl::string_view line)>& note) {
   if (data::VerifyMembers(folder, entry).ok()) {
-    note(absl::StrCat(folder, ": there already\n"));
+    note(absl::StrCat(folder, ": exists already\n"));
     return absl::OkStatus();
   }
   const data::CatalogFile& file = entry.files[0];
@@ -119,12 +119,12 @@ absl::Status GetData(const data::CatalogEntry& entry, const DataSource& source,
   httplib::Client http(url->origin.c_str());
   http.set_connection_timeout(10);
   http.set_read_timeout(source.timeout_seconds);
-  http.set_follow_location(false);  // the checksums are known, another host is not needed
-  http.set_decompress(false);       // a server may call the packing of a file its encoding
+  http.set_follow_location(false);  // the checksums are known, so no other host is needed
+  http.set_decompress(false);       // a server may report the file's own packing as its encoding
   if (!entry.members.empty()) return GetArchive(http, *url, entry, folder, note);
   for (const data::CatalogFile& file : entry.files) {
     if (data::VerifyFile(folder, file).ok()) {
-      note(absl::StrCat(folder, "/", file.name, ": there already\n"));
+      note(absl::StrCat(folder, "/", file.name, ": exists already\n"));
       continue;
     }
     note(absl::StrCat(folder, "/", file.name, ": ", file.size_bytes, " bytes from ", url->origin,

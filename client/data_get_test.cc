@@ -1,4 +1,4 @@
-// `data get` of an archive, from a server of our own.
+// `data get` of an archive, from a server in this process.
 #include "client/data_get.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ class DataGetTest : public ::testing::Test {
       answer.set_content(served_, "application/x-gzip");
       answer.set_header("Content-Encoding", "gzip");  // as some servers call it
     });
-    server_.set_read_timeout(0, 200000);  // of what is no HTTP
+    server_.set_read_timeout(0, 200000);  // for connections that speak no HTTP
     const int port = server_.bind_to_any_port("127.0.0.1");
     thread_ = std::thread([this] { server_.listen_after_bind(); });
     source_.base_url = absl::StrCat("http://127.0.0.1:", port, "/files");
@@ -44,7 +44,7 @@ class DataGetTest : public ::testing::Test {
     thread_.join();
   }
 
-  // What the server has and the catalog knows.
+  // Sets what the server serves and what the catalog expects.
   void SetArchive(const std::string& tar) {
     archive_ = data::Gzip(tar + data::TarEnd());
     sha256_ = training::Sha256Hex(archive_);
@@ -83,9 +83,9 @@ TEST_F(DataGetTest, MembersOfAnArchiveArriveAndAreKept) {
   EXPECT_THAT(Files(), ElementsAre("out", "out/SHA256SUMS", "out/a.bin", "out/b.bin"));
   EXPECT_THAT(notes_, HasSubstr("/out/set.tar.gz: "));
   ASSERT_TRUE(Get().ok());
-  EXPECT_THAT(notes_, HasSubstr("/out: there already"));
+  EXPECT_THAT(notes_, HasSubstr("/out: exists already"));
   EXPECT_EQ(asked_, 1);
-  // One that was changed is brought again.
+  // A changed file is downloaded again.
   std::filesystem::resize_file(folder_.path() + "/out/b.bin", 3);
   ASSERT_TRUE(Get().ok());
   EXPECT_EQ(asked_, 2);
@@ -116,12 +116,12 @@ TEST_F(DataGetTest, AnArchiveWithoutAMemberLeavesNoSums) {
 
 TEST_F(DataGetTest, AHostThatDoesNotAnswerIsNamedWithWhatToDo) {
   const std::string served = source_.base_url;
-  source_.base_url = "http://127.0.0.1:1/files";  // nobody listens
+  source_.base_url = "http://127.0.0.1:1/files";  // nothing listens there
   EXPECT_EQ(Get(), absl::UnavailableError(
                        absl::StrCat("cannot connect to 127.0.0.1:1; try --url, or copy the two "
                                     "files to ",
                                     folder_.path(), "/out")));
-  source_.base_url = served + "/elsewhere";  // one that answers, with something else
+  source_.base_url = served + "/elsewhere";  // a server that answers, with an error
   EXPECT_EQ(Get(),
             absl::UnavailableError(absl::StrCat(served, "/elsewhere/set.tar.gz: HTTP status 404")));
 }
@@ -132,7 +132,7 @@ TEST_F(DataGetTest, UrlsAreHttpOrHttps) {
   for (const char* bad : {"ftp://host/", "host", "", "httpx://host/"}) {
     EXPECT_EQ(CheckDataSource({bad}).code(), absl::StatusCode::kInvalidArgument) << bad;
   }
-  // No certificate, no data.
+  // Without a valid certificate nothing is downloaded.
   source_.base_url.replace(0, 4, "https");
   EXPECT_EQ(Get().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(asked_, 0);

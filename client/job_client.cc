@@ -7,7 +7,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "client/exit_codes.h"
+#include "client/text/exit_codes.h"
 #include "services/clock/clock.h"
 #include "services/files/files.h"
 #include "services/security/certificates.h"
@@ -16,20 +16,20 @@
 namespace capstan::client {
 namespace {
 
-// One that starts just now may take so long until it listens.
+// A coordinator that is starting now may need this long until it listens.
 constexpr absl::Duration kStartPatience = absl::Milliseconds(500);
 constexpr absl::Duration kPatience =
-    absl::Seconds(1);  // before a person is told what is waited for
+    absl::Seconds(1);  // before a person is told that we are waiting
 constexpr absl::Duration kLookInterval = absl::Seconds(2);
 constexpr int64_t kMaxCertificateBytes = int64_t{1} << 20;
 
-// A stream that ended like this may be there again: the coordinator restarts, a network comes back.
+// A stream that ended like this may work again: the coordinator restarts, a network comes back.
 bool MayHeal(const absl::Status& status) {
   return status.ok() || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
          absl::IsCancelled(status) || absl::IsUnknown(status) || absl::IsInternal(status);
 }
 
-// A certificate that cannot be read is told of by the channel.
+// The channel reports a certificate that cannot be read.
 std::string OwnerOf(const Connection& connection) {
   const services::Security& security = connection.security;
   if (connection.address.kind == services::Endpoint::Kind::kUnix || security.insecure ||
@@ -75,7 +75,7 @@ absl::Status JobClient::AwaitConnection(const Connection& connection,
   const absl::Duration begun = MonotonicNow();
   const absl::Duration end = begun + connection.timeout;
   absl::Duration tell = begun + kPatience;
-  absl::Duration look = begun + kStartPatience;  // at why it takes so long
+  absl::Duration look = begun + kStartPatience;  // when to look for the reason of the wait
   while (true) {
     const absl::Duration until = std::min({end, tell, look});
     if (WaitUntilConnected(std::max(absl::ZeroDuration(), until - MonotonicNow()))) {
@@ -122,7 +122,7 @@ absl::StatusOr<job::v1::ListNodesResponse> JobClient::ListNodes() {
   job::v1::ListNodesResponse all;
   job::v1::ListNodesRequest request;
   do {
-    auto page = Call(&Stub::ListNodes, request);
+    auto page = Call(&AdminStub::ListNodes, request);
     if (!page.ok()) return page.status();
     request.set_page_token(page->next_page_token());
     all.MergeFrom(*page);

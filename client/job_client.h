@@ -1,4 +1,4 @@
-// Calls to the coordinator's JobService, CheckpointService and BackupService.
+// Calls to the coordinator's JobService, AdminService, CheckpointService and BackupService.
 #ifndef CAPSTAN_CLIENT_JOB_CLIENT_H_
 #define CAPSTAN_CLIENT_JOB_CLIENT_H_
 
@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "capstan/job/v1/admin_service.grpc.pb.h"
 #include "capstan/job/v1/backup_service.grpc.pb.h"
 #include "capstan/job/v1/checkpoint_service.grpc.pb.h"
 #include "capstan/job/v1/job_service.grpc.pb.h"
@@ -26,53 +27,56 @@
 
 namespace capstan::client {
 
-// 128 random bits for SubmitJobRequest: nobody else can have used the id.
+// 128 random bits for SubmitJobRequest, so that no other request has the same id.
 std::string NewRequestId();
 
 // Thread-safe. Every call has the connection's timeout.
 class JobClient {
  public:
   using Stub = job::v1::JobService::Stub;
+  using AdminStub = job::v1::AdminService::Stub;
 
   static absl::StatusOr<std::unique_ptr<JobClient>> Connect(const Connection& connection);
 
-  // False: nobody answers there yet.
+  // False: the coordinator does not answer yet.
   bool WaitUntilConnected(absl::Duration timeout);
-  // The same, at most the connection's timeout; ends as soon as it is known that it will not come to
-  // that: half a second after nobody listens there, at once where TLS does not fit. `patience` is
-  // called once a second has gone by. Unavailable: a sentence with the address, and what the
-  // handshake said.
+  // Like WaitUntilConnected, with the connection's timeout at most. After half a second, and then
+  // every 2 s, it looks for the reason of the wait. It ends early if nothing listens at the address
+  // or if TLS does not fit. `patience` is called once if a second has passed. Unavailable: a
+  // sentence with the address and what the handshake said.
   absl::Status AwaitConnection(
       const Connection& connection, const std::function<void()>& patience = [] {});
 
-  // A unary call: client.Call(&JobClient::Stub::GetJob, request).
+  // Makes a unary call: client.Call(&JobClient::Stub::GetJob, request).
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                              Response*),
                                 const Request& request) {
-    Response response;
-    const auto context = services::NewContext(timeout_);
-    const grpc::Status status = (stub_.get()->*method)(context.get(), request, &response);
-    if (!status.ok()) return services::FromGrpcStatus(status);
-    return response;
+    return CallOn(*stub_, method, request);
+  }
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (AdminStub::*method)(grpc::ClientContext*,
+                                                                  const Request&, Response*),
+                                const Request& request) {
+    return CallOn(*admin_, method, request);
   }
 
-  // All pages. `request.limit` is how many there are at most.
+  // Reads all pages, up to `request.limit` jobs.
   absl::StatusOr<std::vector<job::v1::Job>> ListJobs(job::v1::ListJobsRequest request);
   absl::StatusOr<job::v1::ListNodesResponse> ListNodes();
   absl::StatusOr<job::v1::Job> Get(const std::string& job_id);
-  // The stored log lines of at least `warning`, oldest first.
+  // The stored log lines of level `warning` and above, oldest first.
   absl::StatusOr<std::vector<job::v1::LogLine>> Problems(const std::string& job_id);
 
   Stub& stub() { return *stub_; }
   job::v1::CheckpointService::Stub& checkpoints() { return *checkpoints_; }
-  // The same service for DownloadCheckpoint, whose callers try again themselves: gRPC's own tries would use
-  // up a call's time and hide what the server said.
+  // The same service for DownloadCheckpoint. Its callers retry by themselves: gRPC's retries would
+  // use up a call's time and hide the server's message.
   job::v1::CheckpointService::Stub& downloads() { return *downloads_; }
   job::v1::BackupService::Stub& backups() { return *backups_; }
   absl::Duration timeout() const { return timeout_; }
-  // The name in our certificate, whose the jobs are that we submit. Empty: over a Unix socket or in
-  // plaintext nobody asks for one.
+  // The name in our certificate, which owns the jobs that we submit. Empty over a Unix socket or in
+  // plaintext, where there is no client certificate.
   const std::string& owner() const { return owner_; }
 
  private:
@@ -80,14 +84,28 @@ class JobClient {
             absl::Duration timeout, std::string owner)
       : channel_(std::move(channel)),
         stub_(job::v1::JobService::NewStub(channel_)),
+        admin_(job::v1::AdminService::NewStub(channel_)),
         checkpoints_(job::v1::CheckpointService::NewStub(channel_)),
         downloads_(job::v1::CheckpointService::NewStub(bulk)),
         backups_(job::v1::BackupService::NewStub(bulk)),
         timeout_(timeout),
         owner_(std::move(owner)) {}
 
+  template <typename AnyStub, typename Request, typename Response>
+  absl::StatusOr<Response> CallOn(AnyStub& stub,
+                                  grpc::Status (AnyStub::*method)(grpc::ClientContext*,
+                                                                  const Request&, Response*),
+                                  const Request& request) {
+    Response response;
+    const auto context = services::NewContext(timeout_);
+    const grpc::Status status = (stub.*method)(context.get(), request, &response);
+    if (!status.ok()) return services::FromGrpcStatus(status);
+    return response;
+  }
+
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<Stub> stub_;
+  const std::unique_ptr<AdminStub> admin_;
   const std::unique_ptr<job::v1::CheckpointService::Stub> checkpoints_, downloads_;
   const std::unique_ptr<job::v1::BackupService::Stub> backups_;
   const absl::Duration timeout_;
@@ -102,13 +120,13 @@ class JobWatcher {
   ~JobWatcher();
 
   struct Update {
-    std::optional<job::v1::Job> job;  // the newest; not set before the first
-    int64_t sequence = 0;             // grows with every state that came
-    absl::Status last_error;          // of the last try, where the stream is broken
-    bool given_up = false;            // last_error is one that does not heal
+    std::optional<job::v1::Job> job;  // the newest; not set before the first state arrives
+    int64_t sequence = 0;             // grows with every state that arrives
+    absl::Status last_error;          // of the last try, if the stream is broken
+    bool given_up = false;            // last_error is permanent
     absl::Duration silent;            // since the stream broke; 0 while it is up
   };
-  // Waits for a state newer than `seen`, at most `timeout`, and returns the newest in any case.
+  // Waits for a state newer than `seen`, at most `timeout`. Returns the newest state in any case.
   Update Wait(int64_t seen, absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -122,7 +140,7 @@ class JobWatcher {
   Update update_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Duration> broken_since_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  grpc::ClientContext* call_ ABSL_GUARDED_BY(mu_) = nullptr;  // the stream under way, to cancel it
+  grpc::ClientContext* call_ ABSL_GUARDED_BY(mu_) = nullptr;  // the open stream, for TryCancel
   std::thread thread_;
 };
 

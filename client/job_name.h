@@ -1,4 +1,4 @@
-// How a person names a job: its id, the beginning of one id alone, or @last.
+// How a person names a job: by its id, by a unique beginning of its id, or as @last.
 #ifndef CAPSTAN_CLIENT_JOB_NAME_H_
 #define CAPSTAN_CLIENT_JOB_NAME_H_
 
@@ -12,16 +12,16 @@ namespace capstan::client {
 
 class JobClient;
 
-inline constexpr absl::string_view kLastJob = "@last";  // the job that was submitted last
+inline constexpr absl::string_view kLastJob = "@last";  // the job submitted last
 
-// The one of `ids`, newest first, that begins with `name`, or is `name`. NotFound: none.
-// InvalidArgument: several begin so; names them.
+// Returns the one of `ids`, newest first, that equals `name` or begins with it. NotFound: there is
+// none. InvalidArgument: several ids begin with `name`; the message lists them.
 absl::StatusOr<std::string> MatchJob(absl::string_view name, const std::vector<std::string>& ids);
 
-// The id of the job that is named. @last is the newest of the owner of our certificate, or of all
-// where there is none. A name that is no job's is given back as it is: the next call says so.
-// NotFound: @last, and there is no job yet. InvalidArgument: several jobs begin so; names them.
-// Other errors are those of the calls.
+// Returns the id of the named job. @last is the newest job of our certificate's owner, or the
+// newest of all if there is no owner. A name that matches no job is returned unchanged, and the
+// next call reports it. NotFound: @last, and there is no job yet. InvalidArgument: several ids
+// begin with `name`; the message lists them. Other errors are those of the calls.
 absl::StatusOr<std::string> FindJob(JobClient& client, const std::string& name);
 
 }  // namespace capstan::client

@@ -39,7 +39,7 @@ absl::StatusOr<std::string> ReadStdin() {
   return text;
 }
 
-// A path of the job file, absolute; URIs are left alone.
+// Makes a path of the job file absolute. URIs stay unchanged.
 std::string Absolute(const std::string& path, const fs::path& base) {
   if (path.empty() || absl::StrContains(path, "://") || path[0] == '/') return path;
   return (base / path).lexically_normal().string();
@@ -70,11 +70,6 @@ ExitCode NeedSource(const JobSource& source, const Console& console) {
   return kExitUsage;
 }
 
-absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console& console) {
-  JobPlaces ignored;
-  return LoadJob(source, console, ignored);
-}
-
 absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console& console,
                                          JobPlaces& places) {
   std::vector<std::pair<std::string, std::string>> sets;
@@ -98,7 +93,7 @@ absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console&
   absl::StatusOr<std::string> text =
       name == "-" ? ReadStdin() : services::ReadWholeFile(name, kMaxJobFileBytes);
   if (!text.ok()) {
-    // Nothing was sent and the person must give another file: the same to a caller as a wrong flag.
+    // Nothing was sent, and the person must name another file. So the caller sees a usage error.
     return absl::InvalidArgumentError(text.status().message());
   }
   if (name != "-" && source.example.empty()) base = fs::absolute(name).parent_path();
@@ -136,9 +131,8 @@ std::string ErrorLine(const JobPlaces& places, absl::string_view message) {
   return training::spec::FormatErrors(places.file, {{mark, std::string(message)}});
 }
 
-ExitCode ReportStorage(const absl::Status& status, const job::v1::JobSpec& spec,
-                       const JobPlaces& places, const Console& console) {
-  const bool given = spec.checkpoint().has_storage_path();
+ExitCode ReportStorage(const absl::Status& status, bool given, const JobPlaces& places,
+                       const Console& console) {
   console.Err(ErrorLine(places, absl::StrCat(given ? "'checkpoint.storage_path' cannot be used: "
                                                    : "the runs cannot be stored here: ",
                                              status.message())));

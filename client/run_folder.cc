@@ -15,6 +15,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/job_name.h"
 #include "services/files/files.h"
 
 namespace capstan::client {
@@ -27,7 +28,7 @@ constexpr int kRandomLetters = 6;
 constexpr int kIdAttempts = 100;
 
 fs::path StateOf(const fs::path& run) { return run / kRunState; }
-// The coordinator holds it while it lives: coordinator/journal/sqlite_journal.cc.
+// The coordinator holds this lock while it lives (coordinator/journal/sqlite_journal.cc).
 fs::path LockOf(const fs::path& run) { return StateOf(run) / "lock"; }
 
 bool IsRun(const fs::path& folder) {
@@ -47,8 +48,8 @@ fs::file_time_type LastWrite(const fs::path& run) {
   return std::max(log, own);
 }
 
-// The lock of a run that no coordinator has, held by us until it is closed. -1: there is none, or
-// somebody has it (`taken`).
+// Takes the lock of a run without a coordinator; the caller closes it. -1: there is no lock, or
+// somebody else holds it (`taken`).
 int TakeLock(const fs::path& run, bool& taken) {
   taken = false;
   const int fd = open(LockOf(run).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -59,7 +60,24 @@ int TakeLock(const fs::path& run, bool& taken) {
   return -1;
 }
 
-// As IsLive, and what cannot be seen to be dead counts as live.
+// Ids of the runs in `folder` that have a journal, sorted by the time of the last start or resume,
+// newest first. The lock file has that time, because only a starting coordinator writes it.
+std::vector<std::string> RunsWithJournal(const fs::path& folder) {
+  std::vector<std::pair<fs::file_time_type, std::string>> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    std::error_code ignored;
+    if (!fs::is_regular_file(StateOf(entry.path()) / "journal.db", ignored)) continue;
+    found.emplace_back(fs::last_write_time(LockOf(entry.path()), ignored),
+                       entry.path().filename().string());
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<std::string> ids;
+  for (auto& [time, id] : found) ids.push_back(std::move(id));
+  return ids;
+}
+
+// Like IsLive, but a run without a lock counts as live while its files are recent.
 bool MayBeLive(const fs::path& run) {
   std::error_code ignored;
   if (fs::exists(LockOf(run), ignored)) return IsLive(run.string());
@@ -71,7 +89,8 @@ bool MayBeLive(const fs::path& run) {
 absl::StatusOr<std::string> MakeRunFolder(const std::string& storage, const std::string& name) {
   std::random_device random;
   for (int attempt = 0; attempt < kIdAttempts; ++attempt) {
-    // Begins with a letter: no folder of a job looks like a checkpoint, `<lineage>-<step>`.
+    // The name begins with a letter, so that no job's folder looks like a checkpoint,
+    // `<lineage>-<step>`.
     const bool letter = !name.empty() && absl::ascii_islower(static_cast<unsigned char>(name[0]));
     std::string id = absl::StrCat(letter ? "" : "job-", name, "-");
     for (int i = 0; i < kRandomLetters; ++i) id.push_back(kLetters[random() % 36]);
@@ -80,7 +99,7 @@ absl::StatusOr<std::string> MakeRunFolder(const std::string& storage, const std:
     if (error) return services::ErrnoStatus(error.value(), "mkdir", absl::StrCat(storage, "/", id));
   }
   return absl::UnavailableError(
-      absl::StrCat(storage, ": ", kIdAttempts, " folders for ", name, " are all there already"));
+      absl::StrCat(storage, ": ", kIdAttempts, " folders for ", name, " exist already"));
 }
 
 absl::StatusOr<std::string> MakeRunState(const std::string& run) {
@@ -114,13 +133,23 @@ absl::StatusOr<std::string> FindRunFolder(const std::string& name) {
     if (fs::is_regular_file(StateOf(place) / "journal.db", ignored)) return place;
   }
   std::error_code error;
-  if (!fs::is_directory(folder, error)) {
-    return absl::NotFoundError(absl::StrCat(folder, ": there is no such folder of a run"));
+  if (!IsRunPath(name) && !fs::exists(folder, error)) {
+    const std::vector<std::string> ids = RunsWithJournal(kDefaultRunsFolder);
+    const bool last = name == kLastJob;
+    if (last && ids.empty()) {
+      return absl::NotFoundError(
+          absl::StrCat(kDefaultRunsFolder, " has no run to resume or to view"));
+    }
+    const absl::StatusOr<std::string> id = MatchJob(last ? ids.front() : name, ids);
+    if (id.ok()) return absl::StrCat(kDefaultRunsFolder, "/", *id);
+    if (!absl::IsNotFound(id.status())) return id.status();
   }
-  return absl::NotFoundError(
-      absl::StrCat(folder, ": has no ", kRunState,
-                   "/journal.db, so it is no run that can be gone on with or "
-                   "looked at; runs of earlier versions have none"));
+  if (!fs::is_directory(folder, error)) {
+    return absl::NotFoundError(absl::StrCat(folder, ": there is no such run folder"));
+  }
+  return absl::NotFoundError(absl::StrCat(folder, ": has no ", kRunState,
+                                          "/journal.db, so it is not a run that can be resumed or "
+                                          "viewed; runs of earlier versions have none"));
 }
 
 absl::Status CheckRunsIn(const std::string& folder) {
@@ -134,7 +163,7 @@ absl::Status CheckRunsIn(const std::string& folder) {
     if (fs::is_regular_file(StateOf(entry.path()) / "journal.db", ignored)) return absl::OkStatus();
   }
   if (error) return services::ErrnoStatus(error.value(), "list", folder);
-  return absl::NotFoundError(absl::StrCat(folder, ": has no run that can be looked at, no */",
+  return absl::NotFoundError(absl::StrCat(folder, ": has no run that can be viewed, no */",
                                           kRunState,
                                           "/journal.db; runs of earlier versions have "
                                           "none"));
@@ -174,7 +203,7 @@ absl::StatusOr<RemovedRuns> RemoveOldRuns(const std::string& folder, int keep) {
   for (size_t i = static_cast<size_t>(std::max(keep, 0)); i < runs->size(); ++i) {
     const FoundRun& run = (*runs)[i];
     const fs::path path = fs::path(folder) / run.job_id;
-    // Held until the folder is gone: nobody resumes it meanwhile.
+    // The lock is held until the folder is gone, so that nobody resumes the run meanwhile.
     bool taken = false;
     const int lock = TakeLock(path, taken);
     const absl::Cleanup unlock = [lock] {

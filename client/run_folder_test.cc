@@ -28,7 +28,7 @@ class RunFolderTest : public ::testing::Test {
   RunFolderTest() : root_(*services::MakePrivateDir("capstan-runs")) {}
   ~RunFolderTest() override { (void)services::RemoveTree("/tmp", root_.string()); }
 
-  // A run that was last written to so long ago.
+  // Adds a run whose last write was `age` ago.
   fs::path AddRun(const std::string& name, std::chrono::minutes age) {
     const fs::path run = root_ / name;
     fs::create_directories(run);
@@ -67,7 +67,7 @@ TEST_F(RunFolderTest, ARunWhoseStateIsLockedStaysHoweverOldItIs) {
   ASSERT_EQ(*MakeRunState(live.string()), (live / "state").string());
   ASSERT_TRUE(MakeRunState((root_ / "done").string()).ok());
   EXPECT_FALSE(IsLive(live.string()));
-  // As its coordinator does.
+  // Take the lock as a coordinator does.
   const int fd = open((live / "state/lock").c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_EQ(flock(fd, LOCK_EX | LOCK_NB), 0);
   {
@@ -107,7 +107,7 @@ TEST_F(RunFolderTest, ANewOneHasTheIdOfAJobAndIsNeverOneThatIsThere) {
   EXPECT_THAT(*id, MatchesRegex("lenet-x-[a-z0-9]{6}"));
   EXPECT_TRUE(fs::is_directory(root_ / *id));
   EXPECT_THAT(*MakeRunFolder(root_.string(), "3d-net"), MatchesRegex("job-3d-net-[a-z0-9]{6}"));
-  EXPECT_THAT(FindRuns(root_.string())->size(), 0u);  // nothing of a job is in them yet
+  EXPECT_THAT(FindRuns(root_.string())->size(), 0u);  // they contain no files of a job yet
   EXPECT_FALSE(MakeRunFolder((root_ / "absent").string(), "x").ok());
 }
 
@@ -116,7 +116,7 @@ TEST_F(RunFolderTest, AFolderHasRunsThatCanBeLookedAtOrIsOne) {
               HasSubstr("absent: there is no such folder"));
   const fs::path run = AddRun("old", std::chrono::hours(1));
   EXPECT_THAT(std::string(CheckRunsIn(root_.string()).message()),
-              HasSubstr("has no run that can be looked at"));
+              HasSubstr("has no run that can be viewed"));
   fs::create_directories(run / "state");
   std::ofstream(run / "state/journal.db") << "x";
   EXPECT_TRUE(CheckRunsIn(root_.string()).ok());
@@ -140,9 +140,38 @@ TEST_F(RunFolderTest, APersonNamesItByItsIdOrItsPath) {
   EXPECT_EQ(RunName(run.string()), "toy-1");
 
   fs::current_path(root_ / "capstan-out");
-  EXPECT_EQ(*FindRunFolder("toy-1"), "toy-1");  // a folder beside us
+  EXPECT_EQ(*FindRunFolder("toy-1"), "toy-1");  // a folder in the working directory
   EXPECT_EQ(*FindRunFolder("toy-1/."), "toy-1/.");
   EXPECT_EQ(RunName(run.string()), run.string());
+}
+
+TEST_F(RunFolderTest, APersonNamesItByTheBeginningOfItsIdOrAsTheLast) {
+  const fs::path before = fs::current_path();
+  fs::current_path(root_);
+  const absl::Cleanup back = [&before] { fs::current_path(before); };
+  EXPECT_TRUE(absl::IsNotFound(FindRunFolder("@last").status()));
+  const auto now = fs::file_time_type::clock::now();
+  const auto add = [&](const std::string& id, std::chrono::minutes started, bool has_journal) {
+    const fs::path state = root_ / "capstan-out" / id / "state";
+    fs::create_directories(state);
+    if (has_journal) std::ofstream(state / "journal.db") << "x";
+    std::ofstream(state / "lock") << "1";
+    fs::last_write_time(state / "lock", now - started);
+  };
+  add("toy-1", std::chrono::hours(1), true);
+  add("toy-2", std::chrono::hours(3), true);
+  add("net-1", std::chrono::hours(2), true);
+  add("tom-1", std::chrono::minutes(1), false);  // no journal: it cannot be looked at
+  EXPECT_EQ(*FindRunFolder("@last"), "capstan-out/toy-1");
+  EXPECT_EQ(*FindRunFolder("n"), "capstan-out/net-1");
+  EXPECT_EQ(*FindRunFolder("toy-2"), "capstan-out/toy-2");
+  const absl::Status several = FindRunFolder("to").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(several)) << several;
+  EXPECT_THAT(std::string(several.message()), HasSubstr("begin with 'to': toy-1, toy-2"));
+  EXPECT_TRUE(absl::IsNotFound(FindRunFolder("x").status()));
+  EXPECT_TRUE(absl::IsNotFound(FindRunFolder("./n").status()));
+  add("toy-2", std::chrono::minutes(0), true);  // resumed
+  EXPECT_EQ(*FindRunFolder("@last"), "capstan-out/toy-2");
 }
 
 }  // namespace

@@ -11,8 +11,8 @@ std::string RoomText(const training::spec::StorageNeed& need, const services::Di
   std::string out = absl::StrCat("      ", BytesText(room.free_bytes), " free in ", folder, "\n");
   if (need.Most() > room.usable_bytes()) {
     absl::StrAppend(&out, "      warning: of these ", BytesText(room.usable_bytes()),
-                    " can be used, so checkpoints will fail; a lower checkpoint.keep_latest or "
-                    "another checkpoint.storage_path helps\n");
+                    " can be used, so checkpoints will fail; lower checkpoint.keep_latest or "
+                    "choose another checkpoint.storage_path\n");
   }
   return out;
 }
@@ -24,7 +24,7 @@ absl::Status LastVersionFits(const training::spec::StorageNeed& need,
       absl::StrCat(folder, ": no space left for this job: its last version and weights are up to ",
                    BytesText(need.LastVersion()), ", and ", BytesText(room.usable_bytes()),
                    " can be used (", BytesText(room.free_bytes), " are free, ",
-                   BytesText(room.kept_bytes), " stay so); nothing was started"));
+                   BytesText(room.kept_bytes), " are reserved); nothing was started"));
 }
 
 absl::Status CheckRoom(const job::v1::ResolvedSpec& plan, const std::string& folder,

@@ -10,7 +10,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kKib = 1024;
 
-// Two checkpoints of 100 KiB, weights of 50 KiB.
+// Two checkpoints of 100 KiB each, and weights of 50 KiB.
 training::spec::StorageNeed Need() {
   training::spec::StorageNeed need;
   need.checkpoint_bytes = 100 * kKib;
@@ -23,8 +23,8 @@ TEST(StorageRoomTest, ThePlanSaysWhatIsFreeAndWarnsWhereCheckpointsDoNotFit) {
   EXPECT_EQ(RoomText(Need(), {300 * kKib, 50 * kKib}, "/out"), "      300.0 KiB free in /out\n");
   EXPECT_EQ(RoomText(Need(), {299 * kKib, 50 * kKib}, "/out"),
             "      299.0 KiB free in /out\n"
-            "      warning: of these 249.0 KiB can be used, so checkpoints will fail; a lower "
-            "checkpoint.keep_latest or another checkpoint.storage_path helps\n");
+            "      warning: of these 249.0 KiB can be used, so checkpoints will fail; lower "
+            "checkpoint.keep_latest or choose another checkpoint.storage_path\n");
 }
 
 TEST(StorageRoomTest, AJobThatCouldNotEndIsRefusedWithNumbers) {
@@ -34,7 +34,7 @@ TEST(StorageRoomTest, AJobThatCouldNotEndIsRefusedWithNumbers) {
   EXPECT_THAT(
       std::string(refused.message()),
       HasSubstr("/out: no space left for this job: its last version and weights are up to 150.0 "
-                "KiB, and 149.0 KiB can be used (199.0 KiB are free, 50.0 KiB stay so)"));
+                "KiB, and 149.0 KiB can be used (199.0 KiB are free, 50.0 KiB are reserved)"));
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
-# Looks for CUDA, which is found when present and never needed. Sets CAPSTAN_CUDA_FOUND, and
-# CAPSTAN_CUDA_HEADERS to the folders of NVIDIA's headers, which are all that the stand-in for tests needs.
+# Looks for CUDA, which is used if present and never required. Sets CAPSTAN_CUDA_FOUND. Sets CAPSTAN_CUDA_HEADERS to the
+# folders of NVIDIA's headers, which are all that the stand-in for tests needs.
 #
-# CAPSTAN_CUDA: AUTO  build the CUDA plug-in where the Toolkit, cuDNN and NCCL are all there
-#               ON    stop with what is missing
+# CAPSTAN_CUDA: AUTO  build the CUDA plug-in if the Toolkit, cuDNN and NCCL are all there
+#               ON    stop and name what is missing
 #               OFF   do not look
-# Sanitizers: never, they would stop in the libraries of CUDA.
+# Not with sanitizers, which would stop inside the libraries of CUDA.
 
 set(CAPSTAN_CUDA_FOUND OFF)
 set(CAPSTAN_CUDA_HEADERS)
@@ -46,7 +46,7 @@ endif()
 if(NOT missing)
   set(CAPSTAN_CUDA_FOUND ON)
   message(STATUS "CUDA: found, ${CUDAToolkit_VERSION}")
-  # Machine code for the cards of data centres since 2020, and 90 as text for later ones.
+  # Machine code for data-centre cards since 2020, and PTX of 90 for later cards.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
   endif()

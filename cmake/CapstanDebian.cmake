@@ -1,5 +1,6 @@
-# `cpack` in a build folder makes a Debian package: what `cmake --install` installs, and with it the units of
-# systemd, their settings, and what Prometheus and Grafana read. The CUDA plug-in is no part of it: Debian has no package of its libraries.
+# `cpack` in a build folder makes a Debian package. It contains what `cmake --install` installs, the units of systemd with
+# their settings, and the files for Prometheus and Grafana. It does not contain the CUDA plug-in, because Debian has no
+# package of its libraries.
 if(NOT EXISTS /etc/debian_version)
   return()
 endif()
@@ -40,7 +41,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS passwd)
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS ca-certificates)  # of `capstan data get`
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS ca-certificates)  # for `capstan data get`
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 foreach(script postinst prerm postrm)
   list(APPEND CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/deploy/debian/${script})

@@ -1,5 +1,5 @@
-# Packages of Debian 12. What a component does not need is not looked for, so that the engine builds
-# on a machine without gRPC.
+# Packages of Debian 12. Packages that a component does not need are not searched, so the engine builds on a machine
+# without gRPC.
 
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)
@@ -11,7 +11,7 @@ macro(capstan_need_grpc)
     pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET grpc++)
     find_program(CAPSTAN_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)
   endif()
-  # Compiled together, sources bring gRPC's headers past the thread sanitizer's ignore list.
+  # When sources are compiled together, the thread sanitizer's ignore list misses gRPC's headers.
   if(CAPSTAN_SANITIZE STREQUAL "thread")
     set(CMAKE_UNITY_BUILD OFF)
   endif()

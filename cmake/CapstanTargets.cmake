@@ -1,4 +1,5 @@
-# One function per kind of target. Sources are listed by the caller, never globbed.
+# One function per kind of target. The caller lists the sources, except for operators and their kernels, each of which has
+# its own folder or file.
 
 # capstan_library(NAME SRCS a.cc a.h PUBLIC dep... PRIVATE dep...)
 # Makes capstan_NAME and the alias capstan::NAME. Without a .cc file it is a header-only library.
@@ -18,13 +19,13 @@ function(capstan_library name)
   add_library(capstan::${name} ALIAS capstan_${name})
 endfunction()
 
-# What this folder builds from here on has no inner loops, so it is compiled for a quick build.
+# For a folder without inner loops: compiles the targets that follow so that the build is quick.
 macro(capstan_lean)
   add_compile_options(${CAPSTAN_LEAN_FLAGS})
 endmacro()
 
-# capstan_binary(NAME SRCS main.cc DEPS dep...): a program of ours, build/<preset>/bin/NAME, installed.
-# The target is NAME too.
+# capstan_binary(NAME SRCS main.cc DEPS dep...): a program of ours, build/<preset>/bin/NAME, which is installed. The
+# target is also called NAME.
 function(capstan_binary name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
@@ -41,7 +42,7 @@ endfunction()
 #   integration  real servers in one process
 #   e2e          real binaries
 #   sim          the deterministic simulation
-#   long         only by ./run-tests --long
+#   long         only in ./run-tests --long
 function(capstan_test name)
   if(NOT CAPSTAN_TESTS)
     return()
@@ -56,17 +57,21 @@ function(capstan_test name)
   add_executable(capstan_${name} ${ARG_SRCS})
   target_link_libraries(capstan_${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main capstan::warnings)
   target_include_directories(capstan_${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  if(ARG_TIER MATCHES "^(unit|integration)$")  # the others compute
+  if(ARG_TIER MATCHES "^(unit|integration)$")  # the other tiers compute
     target_compile_options(capstan_${name} PRIVATE ${CAPSTAN_LEAN_FLAGS})
+  endif()
+  if(CAPSTAN_FUZZERS)
+    target_compile_options(capstan_${name} PRIVATE -fno-sanitize=fuzzer-no-link)  # only libraries guide a fuzzer
   endif()
   set_target_properties(capstan_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
   add_test(NAME ${name} COMMAND capstan_${name} ${ARG_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_TIER} TIMEOUT ${ARG_TIMEOUT})
+  # COST: long tests begin first when several run at a time, so that none runs alone at the end.
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_TIER} TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT})
   capstan_tier_needs(${ARG_TIER} capstan_${name})
 endfunction()
 
 # capstan_script_test(NAME TIER tier COMMAND command... [NEEDS target...] [TIMEOUT seconds])
-# A test that is not a GoogleTest binary; run in the root of the tree, counted as one.
+# A test that is not a GoogleTest binary. It runs in the root of the tree and counts as one.
 function(capstan_script_test name)
   if(NOT CAPSTAN_TESTS)
     return()
@@ -76,11 +81,11 @@ function(capstan_script_test name)
     set(ARG_TIMEOUT 120)
   endif()
   add_test(NAME ${name} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_TIER} TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_TIER} TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT})
   capstan_tier_needs(${ARG_TIER} ${ARG_NEEDS})
 endfunction()
 
-# The target tier_<tier> builds what the tests of that tier run, so that ./run-tests --quick builds no more.
+# The target tier_<tier> builds what the tests of that tier run, so that ./run-tests --quick builds only that.
 function(capstan_tier_needs tier)
   if(NOT TARGET tier_${tier})
     add_custom_target(tier_${tier})
@@ -108,7 +113,7 @@ function(capstan_proto name)
     COMMAND ${command} ${PROJECT_SOURCE_DIR}/protos/${ARG_FILE}
     DEPENDS ${PROJECT_SOURCE_DIR}/protos/${ARG_FILE} VERBATIM)
   if(NOT TARGET capstan_generated)
-    add_custom_target(capstan_generated)  # what clang-tidy needs before it can read our sources
+    add_custom_target(capstan_generated)  # files that clang-tidy needs before it can read our sources
   endif()
   add_custom_target(capstan_${name}_generated DEPENDS ${outputs})
   add_dependencies(capstan_generated capstan_${name}_generated)
@@ -122,7 +127,7 @@ function(capstan_proto name)
 endfunction()
 
 # capstan_fuzzer(NAME SRCS foo_fuzz.cc DEPS dep...): a libFuzzer binary in fuzz/, run by ./run-tests --only fuzz.
-# Its corpus, read but never written, is tests/fuzz/corpus/NAME/ where that folder exists.
+# Its corpus, which is read but never written, is tests/fuzz/corpus/NAME/ if that folder exists.
 function(capstan_fuzzer name)
   if(NOT CAPSTAN_FUZZERS)
     return()
@@ -137,8 +142,8 @@ function(capstan_fuzzer name)
 endfunction()
 
 # capstan_embed(OUT_VARIABLE FILE...)
-# Generates a source that holds the files' bytes as capstan::embedded::<name with _ for ., -> (a
-# std::string_view) and puts its path into OUT_VARIABLE.
+# Generates a source with the files' bytes as capstan::embedded::<name with _ for ., -> (a std::string_view), and sets
+# OUT_VARIABLE to its path.
 function(capstan_embed out)
   set(generated ${CMAKE_CURRENT_BINARY_DIR}/${out}.cc)
   set(files)

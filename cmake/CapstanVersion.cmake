@@ -1,5 +1,5 @@
-# capstan::version: version and git revision (services/version/version.h), stamped into one source
-# file, so that a new commit compiles that file and links again, no more.
+# capstan::version: version and git revision (services/version/version.h) in a single source file, so that a new commit
+# only compiles that file and links again.
 
 set(version_cc ${PROJECT_BINARY_DIR}/gen_version/version.cc)
 add_custom_target(capstan_revision

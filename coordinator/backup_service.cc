@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kSentAtOnce = int64_t{512} << 10;
 
-// The copy while it is sent. One thread at a time.
+// Reads the copy while it is sent. Use from one thread at a time.
 class SentCopy {
  public:
   explicit SentCopy(int fd) : fd_(fd) {
@@ -59,7 +59,7 @@ class SentCopy {
 
 }  // namespace
 
-// Each thing is begun when the one before is done, so nothing of it is locked.
+// Each action starts when the one before is done, so no lock is needed.
 class BackupCall final : public FileCallOn<grpc::ServerWriteReactor<job::v1::BackupResponse>> {
  public:
   BackupCall(BackupServiceImpl& service, grpc::CallbackServerContext* context)
@@ -93,7 +93,7 @@ class BackupCall final : public FileCallOn<grpc::ServerWriteReactor<job::v1::Bac
     service_.copy_ = *std::move(copy);
     CopyMore();
   }
-  // Commits and others have their turn between two of these.
+  // Posts itself again, so that commits and other tasks run in between.
   void CopyMore() {
     if (over()) return service_.copy_.reset();
     const absl::StatusOr<bool> whole = service_.copy_->Step(BackupServiceImpl::kPagesAtOnce);
@@ -131,7 +131,7 @@ class BackupCall final : public FileCallOn<grpc::ServerWriteReactor<job::v1::Bac
 
   BackupServiceImpl& service_;
   job::v1::BackupResponse response_;
-  SentCopy* file_ = nullptr;  // held
+  SentCopy* file_ = nullptr;  // owned by Hold
   bool told_all_ = false;
 };
 

@@ -1,8 +1,9 @@
-// BackupService on gRPC's callback API: a copy of the journal goes out while the coordinator works.
+// BackupService on gRPC's callback API. It sends a copy of the journal while the coordinator works.
 //
-// The copy is taken on the strand, which alone may touch the journal, kPagesAtOnce at a time: between
-// these commits go on. It is a file without a name by the time it is sent, and it is read on a thread
-// of its own; so a caller who is slow holds up nothing, and what is left behind is gone with the call.
+// The copy is made on the strand, because only the strand may touch the journal. Each piece has
+// kPagesAtOnce pages, and commits continue between the pieces. The finished copy is a file without
+// a name, and a separate thread reads it. So a slow caller delays nobody, and the file vanishes
+// with the call.
 //
 // Thread-safe.
 #ifndef CAPSTAN_COORDINATOR_BACKUP_SERVICE_H_
@@ -23,27 +24,27 @@ namespace capstan::coordinator {
 
 class BackupServiceImpl final : public job::v1::BackupService::CallbackService {
  public:
-  static constexpr int kPagesAtOnce = 256;  // 1 MiB: a few milliseconds
+  static constexpr int kPagesAtOnce = 256;  // 1 MiB, a few milliseconds
 
-  // Borrows both; the journal is used on the coordinator's strand alone.
+  // Borrows both. The journal is used only on the coordinator's strand.
   BackupServiceImpl(Coordinator& coordinator, SqliteJournal& journal)
       : coordinator_(coordinator), journal_(journal), calls_(coordinator, kMaxCalls) {}
 
   grpc::ServerWriteReactor<job::v1::BackupResponse>* Backup(
       grpc::CallbackServerContext* context, const job::v1::BackupRequest* request) override;
 
-  // What FileCalls says.
+  // See FileCalls.
   void Drain() { calls_.Drain(); }
   bool Stop(absl::Duration patience) { return calls_.Stop(patience); }
 
  private:
   friend class BackupCall;
-  static constexpr size_t kMaxCalls = 4;  // that are sent; one is taken at a time
+  static constexpr size_t kMaxCalls = 4;  // calls that send; one copy is made at a time
 
   Coordinator& coordinator_;
   SqliteJournal& journal_;
-  std::unique_ptr<JournalCopy> copy_;  // the one that is taken; of the strand
-  FileCalls calls_;                    // they use all of the above: last
+  std::unique_ptr<JournalCopy> copy_;  // the copy being made; strand only
+  FileCalls calls_;                    // last: the calls use all of the above
 };
 
 }  // namespace capstan::coordinator

@@ -1,4 +1,5 @@
-// BackupService of a real coordinator on a Unix socket: what it sends makes the same coordinator again.
+// BackupService of a real coordinator on a Unix socket: a coordinator made from its copy is the
+// same.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -24,7 +25,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr absl::Duration kBackupLimit = absl::Seconds(30);  // of anything that a test waits for
+constexpr absl::Duration kBackupLimit = absl::Seconds(30);  // for anything that a test waits for
 
 class BackupServiceTest : public ::testing::Test {
  protected:
@@ -115,7 +116,7 @@ TEST_F(BackupServiceTest, WhatItSendsMakesTheSameCoordinatorAgain) {
   EXPECT_EQ(Jobs(), before);
 }
 
-// The place of the copy is taken: the call fails by name, and nothing else does.
+// The name of the copy is taken. The call fails with that name, and nothing else fails.
 TEST_F(BackupServiceTest, ACopyThatCannotBeMadeIsNamedAndHurtsNothing) {
   Start("state");
   ASSERT_TRUE(services::EnsureDir(absl::StrCat(dir_, "/state/journal.copy/in-the-way")).ok());
@@ -124,7 +125,7 @@ TEST_F(BackupServiceTest, ACopyThatCannotBeMadeIsNamedAndHurtsNothing) {
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(status.error_message(), HasSubstr("/state/journal.copy"));
   EXPECT_THAT(messages, SizeIs(0));
-  Submit(1);  // the coordinator goes on, and so do backups
+  Submit(1);  // the coordinator continues, and so do backups
   ASSERT_TRUE(services::RemoveTree(dir_, absl::StrCat(dir_, "/state/journal.copy")).ok());
   EXPECT_TRUE(Backup(&messages).ok());
 }

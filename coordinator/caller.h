@@ -1,5 +1,5 @@
-// Who makes a call, as its certificate says. Over a Unix socket or in plaintext nobody is asked, and
-// the caller may do everything.
+// The caller of an RPC, from its certificate. Over a Unix socket or in plaintext there is no
+// certificate, and the caller may do everything.
 #ifndef CAPSTAN_COORDINATOR_CALLER_H_
 #define CAPSTAN_COORDINATOR_CALLER_H_
 
@@ -12,8 +12,8 @@ namespace capstan::coordinator {
 
 core::Caller CallerFrom(const grpc::ServerContextBase& context);
 
-// For what concerns the whole cluster. PermissionDenied: the caller is no admin; `what` is the
-// method's name.
+// For calls about the whole cluster. PermissionDenied: the caller is not an admin. `what` is the
+// name of the method.
 absl::Status CheckAdmin(const grpc::ServerContextBase& context, absl::string_view what);
 
 }  // namespace capstan::coordinator

@@ -39,7 +39,7 @@ std::string CheckpointCheck::Path() const {
 }
 
 absl::Status CheckpointCheck::Open() {
-  // No link leads out of the job's folder, and none is the file.
+  // No link may lead out of the job's folder, and the file must not be a link.
   const std::string path = Path();
   auto opened =
       OutgoingFile::Open({.path = path, .roots = {folder_.substr(0, folder_.rfind('/'))}});

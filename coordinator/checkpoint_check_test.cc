@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A checkpoint of one file with 1,200,000 bytes and one with none.
+// A checkpoint with a file of 1,200,000 bytes and an empty file.
 class CheckpointCheckTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -48,7 +48,7 @@ class CheckpointCheckTest : public ::testing::Test {
   void TearDown() override { (void)services::RemoveTree("/tmp", root_); }
   std::string PathOf(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
 
-  // Of a whole check; counts its pieces.
+  // Runs a whole check and counts its pieces.
   absl::Status Check() {
     CheckpointCheck check(saved_);
     for (pieces_ = 0; !check.done(); ++pieces_) {
@@ -76,7 +76,7 @@ TEST_F(CheckpointCheckTest, DamageIsFoundByItsHash) {
   ExpectDamage("shard-0.safetensors", "SHA-256 is ");
 }
 
-// So that whoever waits sees that the disk answers: no piece is larger than a block.
+// No piece is larger than a block, so that a waiting caller sees that the disk answers.
 TEST_F(CheckpointCheckTest, APieceIsABlockAtMost) {
   EXPECT_EQ(Check(), absl::OkStatus());
   EXPECT_EQ(pieces_, 2 + (1 + 3) + (1 + 1));  // by hand: open and read each, 1,200,000 bytes in 3
@@ -92,8 +92,8 @@ TEST_F(CheckpointCheckTest, WhatIsMissingShorterOrAnotherKindOfFileIsNamed) {
   ASSERT_EQ(symlink("same", path.c_str()), 0);
   EXPECT_EQ(Check().code(), absl::StatusCode::kDataLoss);
   ASSERT_EQ(unlink(path.c_str()), 0);
-  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);  // to open it would wait for a writer
-  ExpectDamage("shard-0.safetensors", "no regular file");
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);  // opening it would wait for a writer
+  ExpectDamage("shard-0.safetensors", "not a regular file");
 }
 
 TEST_F(CheckpointCheckTest, TheManifestIsThatOfTheRecord) {

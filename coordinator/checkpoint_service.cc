@@ -21,17 +21,17 @@ using services::ToGrpcStatus;
 
 namespace {
 
-constexpr size_t kMaxShownName = 64;  // bytes of a name that no file of a checkpoint has
+constexpr size_t kMaxShownName = 64;  // bytes shown of an unknown file name
 constexpr char kManifestFile[] = "manifest.json";
 
-// The job's folder, where the checkpoint has such a file and the caller may have it.
+// The job's folder, if the checkpoint has such a file and the caller may read it.
 absl::StatusOr<std::string> FindFile(const core::CoordinatorCore& core,
                                      const job::v1::DownloadCheckpointRequest& request,
                                      const core::Caller& caller) {
-  const core::JobRecord* const job = core.Peek(request.job_id());
+  const core::Job* const job = core.Peek(request.job_id());
   if (job == nullptr) return absl::NotFoundError(absl::StrCat("no job ", request.job_id()));
   if (absl::Status status = CheckOwner(*job, caller); !status.ok()) return status;
-  const core::SavedManifest* const found = job->FindManifest(request.checkpoint());
+  const core::SavedManifest* const found = job->checkpoints().Find(request.checkpoint());
   if (found == nullptr) return core::NoCheckpoint(*job, request.checkpoint());
   const auto& files = found->saved.files();
   const bool has = request.name() == kManifestFile ||
@@ -40,7 +40,7 @@ absl::StatusOr<std::string> FindFile(const core::CoordinatorCore& core,
                    });
   if (!has) {
     return absl::NotFoundError(absl::StrCat("checkpoint ", request.checkpoint(), " of job ",
-                                            job->id, " has no file ",
+                                            job->id(), " has no file ",
                                             services::CutText(request.name(), kMaxShownName)));
   }
   const absl::string_view folder = absl::StripPrefix(found->saved.uri(), "file://");
@@ -49,7 +49,7 @@ absl::StatusOr<std::string> FindFile(const core::CoordinatorCore& core,
 
 }  // namespace
 
-// Each thing is begun when the one before is done, so nothing of it is locked.
+// Each action starts when the one before is done, so no lock is needed.
 class CheckpointDownload final
     : public FileCallOn<grpc::ServerWriteReactor<job::v1::DownloadCheckpointResponse>> {
  public:
@@ -80,14 +80,14 @@ class CheckpointDownload final
     }
     const absl::StatusOr<std::string> folder = FindFile(coordinator.core(), request_, caller);
     if (!folder.ok()) return End(folder.status());
-    // Only of jobs that are there: whoever asks for others is not counted.
+    // Requests for other jobs were refused above and do not count.
     if (absl::Status status = service_.Count(request_.job_id(), weak_from_this()); !status.ok()) {
       return End(status);
     }
     if (!Admit("download", LongestAbove(*folder, disks))) return;
     WantAnswers();
     OnDisk([this, folder = *folder] {
-      // No link leads out of the folder, and none is the file.
+      // No link may lead out of the folder, and the file must not be a link.
       auto opened = OutgoingFile::Open(
           {.path = absl::StrCat(folder, "/", request_.checkpoint(), "/", request_.name()),
            .roots = {folder},
@@ -110,7 +110,7 @@ class CheckpointDownload final
   CheckpointServiceImpl& service_;
   const job::v1::DownloadCheckpointRequest request_;
   job::v1::DownloadCheckpointResponse response_;
-  OutgoingFile* file_ = nullptr;  // held
+  OutgoingFile* file_ = nullptr;  // owned by Hold
 };
 
 absl::Status CheckpointServiceImpl::Count(const std::string& job_id, std::weak_ptr<FileCall> call) {
@@ -147,7 +147,7 @@ grpc::ServerUnaryReactor* CheckpointServiceImpl::DeleteCheckpoint(
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
-  // A caller who has gone still wants it.
+  // The deletion is carried out even if the caller has left.
   coordinator_.Post([this, context, request, response, reactor] {
     if (coordinator_.draining()) {
       reactor->Finish(ToGrpcStatus(absl::UnavailableError("the coordinator shuts down")));

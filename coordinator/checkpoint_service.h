@@ -1,15 +1,16 @@
-// CheckpointService on gRPC's callback API: files of checkpoints go out to the people whose they are,
-// and checkpoints are deleted (docs/decisions/2026-11-23-tensors-of-any-checkpoint.md).
+// CheckpointService on gRPC's callback API: sends files of checkpoints to their owners and deletes
+// checkpoints (docs/decisions/2026-11-23-tensors-of-any-checkpoint.md).
 //
-// Who may, and which checkpoint lies where, the core says on the strand. Files are read on threads of
-// their disk, one block at a time for each call; gRPC's flow control holds back who is faster than the
-// caller. A deletion touches no disk of jobs: it is durable when it is answered, and the folder is
-// removed behind that.
+// The core decides, on the strand, who may call, and knows where each checkpoint is. Files are read
+// on threads of their disk, one block at a time per call. gRPC's flow control stops reading ahead
+// of a slow caller. A deletion touches no disk of jobs: it is durable when it is answered, and the
+// folder is removed later.
 //
-// A disk is a mount, or one of the coordinator's checkpoint roots. One that hangs keeps
-// FileCalls::kThreads threads and kMaxCalls downloads, which are over for their callers when these
-// leave, or after FileCalls::kPatience for a block; further ones are refused with UNAVAILABLE and the
-// disk's root. The end of the coordinator waits for none of them.
+// A disk is a mount, or one of the coordinator's checkpoint roots. A hung disk blocks at most
+// FileCalls::kThreads threads and kMaxCalls downloads. For its caller, such a download ends when
+// the caller leaves, or when no block came for FileCalls::kPatience. Further downloads are refused
+// with UNAVAILABLE and the name of the disk's root. The coordinator does not wait for them when it
+// ends.
 //
 // Thread-safe.
 #ifndef CAPSTAN_COORDINATOR_CHECKPOINT_SERVICE_H_
@@ -32,11 +33,11 @@ namespace capstan::coordinator {
 
 class CheckpointServiceImpl final : public job::v1::CheckpointService::CallbackService {
  public:
-  static constexpr size_t kMostOfJob = 8;  // downloads that are not over
-  // Downloads from one disk, each with a block of 512 KiB at most: 64 MiB.
+  static constexpr size_t kMostOfJob = 8;  // downloads in progress
+  // Downloads from one disk. Each holds a block of at most 512 KiB, 64 MiB together.
   static constexpr size_t kMaxCalls = 128;
 
-  // Borrows the coordinator. `roots`: absolute folders that checkpoints lie in.
+  // Borrows the coordinator. `roots`: absolute folders that may contain checkpoints.
   CheckpointServiceImpl(Coordinator& coordinator, std::vector<std::string> roots)
       : coordinator_(coordinator), roots_(std::move(roots)), calls_(coordinator, kMaxCalls) {}
 
@@ -47,21 +48,21 @@ class CheckpointServiceImpl final : public job::v1::CheckpointService::CallbackS
                                              const job::v1::DeleteCheckpointRequest* request,
                                              job::v1::DeleteCheckpointResponse* response) override;
 
-  // What FileCalls says.
+  // See FileCalls.
   void Drain() { calls_.Drain(); }
   bool Stop(absl::Duration patience) { return calls_.Stop(patience); }
 
  private:
   friend class CheckpointDownload;
 
-  // On the strand. ResourceExhausted: kMostOfJob are under way.
+  // Strand only. ResourceExhausted: the job has kMostOfJob downloads in progress.
   absl::Status Count(const std::string& job_id, std::weak_ptr<FileCall> call);
 
   Coordinator& coordinator_;
   const std::vector<std::string> roots_;
-  // By job; some of them are over. Of the strand.
+  // By job; some calls may be over. Strand only.
   std::map<std::string, std::vector<std::weak_ptr<FileCall>>> downloads_;
-  FileCalls calls_;  // they use all of the above: last
+  FileCalls calls_;  // last: the calls use all of the above
 };
 
 }  // namespace capstan::coordinator

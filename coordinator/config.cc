@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxOnlyJobBytes = 127;
 
-// What an id may look like: it becomes the name of a folder.
+// Whether this is a valid id. It becomes the name of a folder.
 bool IsJobId(absl::string_view id) {
   return id.size() <= kMaxOnlyJobBytes && absl::ascii_islower(static_cast<unsigned char>(id[0])) &&
          std::all_of(id.begin(), id.end(), [](unsigned char c) {
@@ -25,31 +25,31 @@ std::optional<int> ParseConfig(int argc, const char* const* argv, Config& config
   services::FlagSet flags("capstan_coordinator", "Admits, places and watches training jobs.");
   flags.AddCommon(config.common, "127.0.0.1:7070", "127.0.0.1:7071");
   flags.AddString("state-dir", config.state_dir, "DIR",
-                  "what the coordinator keeps; checkpoints where a job names no folder");
+                  "folder for its state, and for checkpoints of jobs that name no folder");
   flags.AddList("data-root", config.data_roots, "URI",
                 "folders that a job may read from (data.uri, model.initial_weights)");
   flags.AddList("checkpoint-root", config.checkpoint_roots, "URI",
-                "folders that a job may write to (checkpoint.storage_path), beside "
+                "folders that a job may write to (checkpoint.storage_path), besides "
                 "<state-dir>/checkpoints");
   flags.AddDuration("lease", config.lease, "how long a silent node keeps its place",
                     absl::Milliseconds(200), absl::Minutes(10));
-  flags.AddDuration("heartbeat", config.heartbeat, "how often a node says that it lives",
+  flags.AddDuration("heartbeat", config.heartbeat, "how often a node sends a heartbeat",
                     absl::Milliseconds(50), absl::Minutes(1));
   flags.AddInt("accept-journal", config.accept_journal, "commits",
-               "go on with a damaged journal that still holds so many commits, as its refusal "
-               "says; -1: never",
+               "continue with a damaged journal that still holds this many commits (see the "
+               "refusal); -1: never",
                -1, std::numeric_limits<int64_t>::max());
   flags.AddInt("expect-nodes", config.expected_nodes, "nodes",
-               "so many come and no more: a job that they could not carry fails at once; 0: any "
+               "exactly this many will come, so a job too large for them fails at once; 0: any "
                "number may come",
                0, 10000);
   flags.AddString(
       "only-job", config.only_job, "ID",
-      "the id of the one job that is taken, whose services end with this one, as capstan "
-      "run has it");
+      "accept only the job of this id; its services end together with this one; for capstan "
+      "run");
   flags.AddString("look", config.look, "FOLDER",
-                  "show the runs that capstan run has left in this folder; nothing is changed, and "
-                  "no node is taken");
+                  "show the runs that capstan run has left in this folder; change nothing and "
+                  "accept no node");
   return flags.Parse(argc, argv);
 }
 
@@ -67,13 +67,6 @@ absl::Status CheckConfig(const Config& config) {
   }
   if (!config.look.empty() && !config.only_job.empty()) {
     return absl::InvalidArgumentError("--look: does not go with --only-job");
-  }
-  if (!config.common.admin_socket.empty()) {
-    return absl::UnimplementedError("--admin-socket: is not supported in this version");
-  }
-  if (!config.common.advertise.empty() || !config.common.interface.empty()) {
-    return absl::UnimplementedError(
-        "--advertise and --interface: not supported by the coordinator: nodes dial it");
   }
   return config.common.Apply().status();
 }

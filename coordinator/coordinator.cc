@@ -1,6 +1,8 @@
 #include "coordinator/coordinator.h"
 
+#include <algorithm>
 #include <future>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "coordinator/stored_file.h"
 #include "services/check/check.h"
 #include "services/clock/clock.h"
+#include "services/files/files.h"
 #include "services/logging/log.h"
 
 namespace capstan::coordinator {
@@ -24,16 +27,28 @@ namespace {
 constexpr absl::Duration kHoldRetry = absl::Milliseconds(500);
 constexpr absl::Duration kDiskCheck = absl::Seconds(1);
 constexpr absl::Duration kThreadRetry = absl::Seconds(1);
-constexpr size_t kMaxHeld = 200'000;  // effects: beyond it a restart is the better way
+constexpr size_t kMaxHeld = 200'000;  // effects; beyond that, a restart is better
 
 constexpr char kMayBeTaken[] =
-    "the disk of the coordinator's state folder is full: this is not durable, and may become so "
-    "once there is room";
+    "the disk of the coordinator's state folder is full: this is not durable yet, but may become "
+    "so once there is room";
 
 absl::Status DiskFull() {
   return absl::ResourceExhaustedError(
-      "the disk of the coordinator's state folder is full: jobs that run go on, nothing can be "
-      "changed until there is room");
+      "the disk of the coordinator's state folder is full: running jobs continue, but nothing can "
+      "be changed until there is room");
+}
+
+// The room of the nearest existing folder above. Blocks.
+absl::StatusOr<services::DiskRoom> RoomAbove(std::string folder) {
+  while (true) {
+    absl::StatusOr<services::DiskRoom> room = services::RoomOf(folder);
+    const size_t slash = folder.rfind('/');
+    if (!absl::IsNotFound(room.status()) || slash == std::string::npos || folder == "/") {
+      return room;
+    }
+    folder.resize(std::max<size_t>(slash, 1));
+  }
 }
 }  // namespace
 
@@ -49,7 +64,7 @@ void Coordinator::Drain() {
   Post([this, &done] {
     draining_ = true;
     const absl::Status status = absl::UnavailableError("the coordinator shuts down");
-    // Copies: whoever is told may take itself off the list.
+    // Copies, because a stream that is told may remove itself from the list.
     const std::map<core::SessionId, NodeStream*> streams = streams_;
     for (const auto& entry : streams) entry.second->Close(status);
     const std::set<NodeStream*> idle = idle_;
@@ -84,7 +99,7 @@ void Coordinator::Submit(const std::string& request_id, const job::v1::JobSpec& 
 }
 
 void Coordinator::Cancel(const std::string& job_id, const core::Caller& caller, ReplyFn reply) {
-  // It may be what makes room.
+  // Accepted on a full disk, because the cancellation may make room.
   if (Refused(reply, /*only_held=*/true)) return;
   const core::CallId call = ++last_call_;
   calls_[call] = std::move(reply);
@@ -150,7 +165,7 @@ absl::Status Coordinator::Restore(const core::DurableState& state) {
         if (options_.metrics != nullptr) options_.metrics->OnRestored(*core_.Peek(entry.first));
         at_once.jobs->insert(entry.first);
       }
-      std::map<std::string, FolderList> unread;  // by what they lie in
+      std::map<std::string, FolderList> unread;  // by the folder that contains them
       for (const auto& [id, path] : core_.StoragePaths()) {
         at_once.jobs->erase(id);
         unread[path.substr(0, path.rfind('/'))].emplace_back(id, path);
@@ -179,11 +194,11 @@ void Coordinator::OnFiles(FileThreads& threads, const std::string& key,
   OnFiles(threads, key, std::make_shared<const std::function<void()>>(std::move(work)));
 }
 
-// One piece of work for all jobs of one folder: a disk that hangs has a thread of it, however many
-// jobs lie on it, and a mount has kRestoreReaders, however many such folders it has.
+// Reads all jobs of one folder as one piece of work. So a hung disk blocks one thread per such
+// folder, however many jobs it stores, and at most kRestoreReaders threads per mount.
 void Coordinator::ReadFolders(const std::string& mount, FolderList folders) {
   OnFiles(restores_, mount, [this, jobs = std::move(folders)] {
-    // Many jobs in one event: each event looks at the whole queue.
+    // Many jobs in one event, since each event makes the core look at the whole queue.
     core::Restored read{.jobs = std::set<std::string>()};
     absl::Duration told_at = MonotonicNow();
     const auto tell = [&] {
@@ -242,7 +257,7 @@ void Coordinator::Flush() {
       held_ = false;
     }
     appended_ = false;
-    // What these step into being stands behind them, and waits for the next commit.
+    // Effects of these tasks are appended behind them and wait for the next commit.
     for (size_t count = waiting_.size(); count > 0 && !waiting_.empty(); --count) {
       auto next = std::move(waiting_.front());
       waiting_.pop_front();
@@ -255,18 +270,18 @@ void Coordinator::Flush() {
   }
   if (appended_lazily_ && !dead_) {
     const absl::Status status = options_.journal->Commit();
-    if (absl::IsResourceExhausted(status)) return;  // goes with a later commit
+    if (absl::IsResourceExhausted(status)) return;  // a later commit includes it
     appended_lazily_ = false;
     if (!status.ok()) Die(status);
   }
 }
 
-// Nothing of what waits may be carried out. Whoever called is told so at once; the rest waits.
+// Nothing that waits may be carried out. Callers get an answer at once; all other effects wait.
 void Coordinator::Hold(const absl::Status& status) {
   if (!held_) Log(kError, "journal_held").Kv("status", status);
   held_ = true;
   retry_at_ = MonotonicNow() + kHoldRetry;
-  strand_.CallAt(retry_at_, [] {});  // a round ends with Flush
+  strand_.CallAt(retry_at_, [] {});  // every round ends with Flush
   std::vector<std::function<void()>> reads;
   std::vector<core::CallId> calls;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
@@ -333,12 +348,12 @@ void Coordinator::Die(const absl::Status& status) {
 
 void Coordinator::ArmTick() {
   const absl::Duration due = core_.NextDeadline();
-  if (due >= tick_at_) return;  // the tick that is set comes early enough
+  if (due >= tick_at_) return;  // the tick that is set is early enough
   tick_at_ = due;
   strand_.CallAt(due, [this, due] {
-    if (tick_at_ != due) return;  // an earlier one was set meanwhile and has taken over
+    if (tick_at_ != due) return;  // an earlier tick was set meanwhile and replaces this one
     tick_at_ = absl::InfiniteDuration();
-    if (draining_) return;  // nobody is connected any more: that is no loss
+    if (draining_) return;  // all nodes are disconnected by the shutdown, which is no loss
     Step(core::Tick{});
     UpdateNodeMetrics();
   });
@@ -410,21 +425,31 @@ void Coordinator::CarryOut(core::Effect& effect) {
           .Kv("status", done.status);
       Post([this, done] { Step(done); });
     });
+  } else if (auto* measure = std::get_if<core::MeasureRoom>(&effect)) {
+    // By mount: a hung disk blocks at most kRestoreReaders threads, however many jobs it stores.
+    const std::string mount = LongestAbove(measure->folder, MountPointsAnd(options_.restore_apart));
+    OnFiles(restores_, mount, [this, measure = std::move(*measure)] {
+      const absl::StatusOr<services::DiskRoom> room = RoomAbove(measure.folder);
+      if (!room.ok()) return;  // writers of that folder report the error
+      core::RoomMeasured measured{measure.job_id, measure.folder, room->free_bytes,
+                                  room->usable_bytes()};
+      Post([this, measured] { Step(measured); });
+    });
   } else if (auto* changed = std::get_if<core::JobChanged>(&effect)) {
-    const core::JobRecord* job = core_.Peek(changed->job_id);
+    const core::Job* job = core_.Peek(changed->job_id);
     if (job == nullptr) return;
     if (changed->new_state) {
       Log(kInfo, "job_state")
-          .Kv("job", job->id)
-          .Kv("to", common::v1::JobState_Name(job->state).substr(sizeof("JOB_STATE_") - 1))
-          .Kv("reason", job->reason)
-          .Kv("message", job->message);
+          .Kv("job", job->id())
+          .Kv("to", common::v1::JobState_Name(job->state()).substr(sizeof("JOB_STATE_") - 1))
+          .Kv("reason", job->standing().reason())
+          .Kv("message", job->standing().message());
     }
     if (changed->new_generation) {
       Log(kInfo, "view")
-          .Kv("job", job->id)
-          .Kv("lineage", job->view.lineage())
-          .Kv("generation", job->view.generation());
+          .Kv("job", job->id())
+          .Kv("lineage", job->view().lineage())
+          .Kv("generation", job->view().generation());
     }
     if (options_.metrics != nullptr) options_.metrics->OnJob(*job);
     for (const std::string& key : {changed->job_id, std::string()}) {
@@ -439,7 +464,7 @@ void Coordinator::TellListeners(const std::string& job_id,
                                 const std::function<void(JobListener*)>& tell) const {
   const auto it = listeners_.find(job_id);
   if (it == listeners_.end()) return;
-  const std::set<JobListener*> listeners = it->second;  // whoever is told may take itself off
+  const std::set<JobListener*> listeners = it->second;  // a listener may remove itself
   for (JobListener* listener : listeners) tell(listener);
 }
 

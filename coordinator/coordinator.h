@@ -1,14 +1,15 @@
-// The core on its strand: carries its effects out, and lets adapters at it.
+// Runs CoordinatorCore on one thread: carries its effects out and gives adapters serialized access.
 //
-// Adapters only validate, then Post; everything else here happens on the strand, so nothing is
-// locked. Group commit: the strand takes all that waits, steps the core with each, makes what came
-// of it durable with one commit, and only then sends, replies and shows. Streams that are slow never hold it up: they keep what is newest and are asked again when
-// their last write is done.
+// Adapters only validate and then Post. Everything else here happens on the strand, so there are no
+// locks. Commits are grouped: the strand takes all waiting tasks, steps the core with each, makes
+// the results durable with one commit, and only then sends, replies and shows them. A slow stream
+// never blocks the strand: it keeps the newest message and is asked again when its last write is
+// done.
 //
-// Where the disk of the journal is full, nothing is told that is not durable, and nobody is ended
-// for it: effects are held back and the commit is tried again until there is room, heartbeats count,
-// reads are answered, and what people want to change is refused. The same refusals hold while the
-// journal has room but `low` says that it is the last.
+// If the journal's disk is full, nothing is told that is not durable, and nobody is ended because
+// of it. Effects are held back, and the commit is retried until there is room. Heartbeats count,
+// reads are answered, and changes are refused. Changes are also refused while the journal has room
+// but `low` says that it is the last.
 #ifndef CAPSTAN_COORDINATOR_COORDINATOR_H_
 #define CAPSTAN_COORDINATOR_COORDINATOR_H_
 
@@ -30,11 +31,11 @@
 #include "coordinator/manifest_writer.h"
 #include "coordinator/metrics.h"
 #include "coordinator/path_checks.h"
-#include "coordinator/strand.h"
+#include "coordinator/work_thread.h"
 
 namespace capstan::coordinator {
 
-// One node's stream. Called on the strand.
+// One node's stream. Its methods are called on the strand.
 class NodeStream {
  public:
   virtual ~NodeStream() = default;
@@ -42,7 +43,7 @@ class NodeStream {
   virtual void Close(const absl::Status& status) = 0;
 };
 
-// Whoever looks at one job, or at all. Called on the strand.
+// A stream that shows one job or all jobs. Called on the strand.
 class JobListener {
  public:
   virtual ~JobListener() = default;
@@ -51,7 +52,7 @@ class JobListener {
   virtual void OnShutdown() = 0;
 };
 
-// Whoever asked nodes for a diagnosis. Called on the strand.
+// The diagnosis in progress. Called on the strand.
 class DiagnosisListener {
  public:
   virtual ~DiagnosisListener() = default;
@@ -64,75 +65,76 @@ class Coordinator {
     core::CoreOptions core;
     core::Journal* journal = nullptr;       // borrowed
     CoordinatorMetrics* metrics = nullptr;  // borrowed; may be null
-    // Absolute folders that are read like mounts of their own: they may be links to mounts.
+    // Absolute folders that are read like mounts of their own, since they may be links to mounts.
     std::vector<std::string> restore_apart;
-    // Only looks: Restore makes jobs known and nothing goes on by itself; what people want to
-    // change is refused with this, which says why. Empty: an ordinary coordinator.
+    // For a coordinator that only looks: Restore makes jobs known, but none continues, and changes
+    // are refused with this reason. Empty: an ordinary coordinator.
     std::string only_looks;
-    // The journal failed: nobody may be told anything any more. Once; on the strand.
+    // The journal failed, so nobody may be told anything any more. Called once, on the strand.
     std::function<void(const absl::Status&)> on_fatal = [](const absl::Status&) {};
   };
   explicit Coordinator(Options options);
-  // Stop().
+  // Calls Stop().
   ~Coordinator();
 
-  // Goes on from what a coordinator before this one made durable. Once, before anything else is
-  // posted. The folders of jobs that have not ended are read behind its back; a job goes on when its
-  // own one has answered. DataLoss: a record is damaged. Not on the strand.
+  // Continues from what an earlier coordinator made durable. Call it once, before anything is
+  // posted. The folders of jobs that have not ended are read in the background; a job continues
+  // once its own folder has been read. DataLoss: a record is damaged. Do not call it on the strand.
   absl::Status Restore(const core::DurableState& state);
-  // Of one mount, or of one of Options::restore_apart: one that hangs holds up no other.
+  // Threads for one mount, or one of Options::restore_apart. A hung mount does not block others.
   static constexpr int kRestoreReaders = 8;
-  // So long a reader gathers what it has read.
+  // How long a reader collects results before it posts them.
   static constexpr absl::Duration kRestoreInterval = absl::Milliseconds(100);
 
   // Any thread.
   void Post(std::function<void()> task) { strand_.Post(std::move(task)); }
   void PostSoon(std::function<void()> task) { strand_.PostSoon(std::move(task)); }
-  // The same for a task that looks at the core and changes nothing: it is run behind the commit of
-  // what was posted before it, which it would else have to wait for alone. Any thread.
+  // For a task that only reads the core. It runs after the commit of the changes that were posted
+  // before it, so it causes no commit of its own. Any thread.
   void PostRead(std::function<void()> task);
-  // Ends all streams with UNAVAILABLE; new ones are refused. Returns when they were told. Not on
-  // the strand.
+  // Ends all streams with UNAVAILABLE and refuses new ones. Returns when the streams were told. Do
+  // not call it on the strand.
   void Drain();
-  // Ends the strand, after what was posted. All streams are gone by then. False: `patience` was over
-  // and work on files hangs, which still refers to this object: the process ends without destroying
-  // it. Not on the strand.
+  // Runs what was posted and ends the strand. All streams must be gone. False: after `patience`
+  // some work on files still hangs. It refers to this object, so the process must end without
+  // destroying it. Do not call it on the strand.
   bool Stop(absl::Duration patience = absl::InfiniteDuration());
 
   // ---- on the strand only ----
 
-  // As it may be shown: commits first what is not durable yet.
+  // The core as it may be shown: commits first what is not durable yet.
   const core::CoordinatorCore& core();
   bool draining() const { return draining_; }
-  Strand& strand() { return strand_; }
+  WorkThread& strand() { return strand_; }
 
   using ReplyFn = std::function<void(const core::Reply&)>;
-  // `weights_at`: as CheckPaths has found it.
+  // `weights_at`: the result of CheckPaths.
   void Submit(const std::string& request_id, const job::v1::JobSpec& spec,
               const core::Caller& caller, std::vector<std::string> weights_at, ReplyFn reply);
   void Cancel(const std::string& job_id, const core::Caller& caller, ReplyFn reply);
   void Control(decltype(core::Control::request) request, const core::Caller& caller, ReplyFn reply);
-  // DrainNode and UndrainNode.
+  // For DrainNode and UndrainNode.
   void SetDrained(const std::string& node, bool drained, ReplyFn reply);
 
-  // What PathChecks says, before a Submit.
+  // See PathChecks; call it before Submit.
   void CheckPaths(std::vector<PathPolicy::Claim> claims, PathChecks::Done done) {
     paths_.Check(std::move(claims), std::move(done));
   }
 
-  // The node's session, to be given with everything else. `stream` is borrowed until it was closed
-  // or Disconnect was called.
+  // Registers a node and returns its session, which all other calls need. `stream` is borrowed
+  // until it is closed or Disconnect is called.
   core::SessionId Connect(core::NodeConnected registration, NodeStream* stream);
   void Receive(core::SessionId session, node::v1::ConnectRequest message);
-  // Once when the stream ends, and again with `goodbye` where it turns out that the node ended it.
+  // Call it once when the stream ends, and again with `goodbye` if the node ended the stream
+  // itself.
   void Disconnect(core::SessionId session, bool goodbye);
 
-  // Streams that have not registered yet are told of a shutdown too.
+  // Streams without a registration are also told of a shutdown.
   void AddIdle(NodeStream* stream) { idle_.insert(stream); }
   void RemoveIdle(NodeStream* stream) { idle_.erase(stream); }
 
-  // To a node, beside what the core sends it. NotFound: no such node; FailedPrecondition: it
-  // is not connected.
+  // Sends a message to a node, besides those of the core. NotFound: no such node.
+  // FailedPrecondition: the node is not connected.
   absl::Status SendToNode(const std::string& name, const node::v1::ConnectResponse& message);
 
   // An empty `job_id`: all jobs.
@@ -140,17 +142,19 @@ class Coordinator {
     listeners_[job_id].insert(listener);
   }
   void Unlisten(const std::string& job_id, JobListener* listener);
-  // The one that is told of DiagnosisResults, until it is set to null. False: there is one already.
+  // Sets the listener for DiagnosisResults; null removes it. False: there is a listener already.
   bool ListenForDiagnosis(DiagnosisListener* listener);
-  // Told at once and at each change whether the disk of the journal is full. Null: nobody.
+  // Calls `listener` at once, and whenever the journal's disk becomes full or has room again. Null
+  // removes it.
   void ListenForDisk(std::function<void(bool full)> listener);
 
  private:
-  // Jobs whose folders lie in one folder, with these.
+  // Jobs whose folders are in one folder, as (id, path).
   using FolderList = std::vector<std::pair<std::string, std::string>>;
-  // On the strand.
+  // Strand only.
   void ReadFolders(const std::string& mount, FolderList folders);
-  // Where the process may start no thread, as at a limit of its container, again kThreadRetry later.
+  // Posts `work`. If the process may start no thread, as at its container's limit, it tries again
+  // after kThreadRetry.
   void OnFiles(FileThreads& threads, const std::string& key,
                const std::shared_ptr<const std::function<void()>>& work);
   void OnFiles(FileThreads& threads, const std::string& key, std::function<void()> work);
@@ -160,7 +164,7 @@ class Coordinator {
   void Hold(const absl::Status& status);
   void CheckDisk();
   void WatchDisk();
-  // Answers, where the disk is full, that nothing can be changed.
+  // If the disk is full or the coordinator only looks, answers that nothing can be changed.
   bool Refused(const ReplyFn& reply, bool only_held = false);
   void CarryOut(core::Effect& effect);
   void ArmTick();
@@ -180,20 +184,20 @@ class Coordinator {
   absl::Duration tick_at_ = absl::InfiniteDuration();
   absl::Duration node_metrics_at_;
   bool draining_ = false;
-  // Effects, and tasks that read, in their order; behind the commit of what was appended.
+  // Effects and reading tasks, in order. They wait for the commit of what was appended.
   std::deque<std::variant<core::Effect, std::function<void()>>> waiting_;
   bool appended_ = false;         // something to commit
-  bool appended_lazily_ = false;  // the same, but nothing waits for it
+  bool appended_lazily_ = false;  // likewise, but nothing waits for the commit
   bool dead_ = false;             // the journal has failed
-  bool held_ = false;             // the last commit found no room; what waits for it is held back
-  absl::Duration retry_at_;       // the next attempt, where held_
-  bool disk_full_ = false;        // as it was told
+  bool held_ = false;             // the last commit found no room, so effects are held back
+  absl::Duration retry_at_;       // if held_: the next attempt
+  bool disk_full_ = false;        // as it was last told
   absl::Duration disk_checked_ = -absl::InfiniteDuration();
   std::function<void(bool)> disk_listener_;
 
-  Strand strand_;
-  FileThreads manifests_;  // by job; posts to the strand: goes first
-  // By mount; likewise.
+  WorkThread strand_;
+  FileThreads manifests_;  // by job; it posts to the strand and so is destroyed first
+  // By mount; destroyed first for the same reason.
   FileThreads restores_{{.threads = kRestoreReaders}};
   PathChecks paths_{strand_};
 };

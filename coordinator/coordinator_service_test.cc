@@ -1,5 +1,5 @@
-// The real coordinator on a Unix socket, with nodes that follow a script: a job from its submission
-// to the manifest on disk.
+// The real coordinator on a Unix socket, with nodes that follow a script. Tests a job from its
+// submission to the manifest on disk.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "capstan/job/v1/admin_service.grpc.pb.h"
 #include "capstan/job/v1/checkpoint_service.grpc.pb.h"
 #include "capstan/job/v1/job_service.grpc.pb.h"
 #include "capstan/node/v1/node.grpc.pb.h"
@@ -37,13 +38,13 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-constexpr absl::Duration kLimit = absl::Seconds(30);  // of anything that a test waits for
+constexpr absl::Duration kLimit = absl::Seconds(30);  // for anything that a test waits for
 
 std::shared_ptr<grpc::Channel> Dial(const CoordinatorServer& server) {
   return *services::MakeChannel({.peer = server.grpc_endpoint(), .own_connection = true});
 }
 
-// A node: answers orders as its script says, and sends its state after each.
+// A node that answers orders as its script says, and sends its state after each.
 class FakeNode {
  public:
   using Script = std::function<void(const node::v1::ConnectResponse&, FakeNode&)>;
@@ -73,7 +74,7 @@ class FakeNode {
   ~FakeNode() {
     if (reader_.joinable()) Leave();
   }
-  // Ends the stream as a service does that stops.
+  // Ends the stream like a service that stops.
   grpc::Status Leave() {
     stream_->WritesDone();
     reader_.join();
@@ -85,13 +86,13 @@ class FakeNode {
     return stream_->Finish();
   }
   void Say(const node::v1::ConnectRequest& request) { stream_->Write(request); }
-  // Reader's thread only.
+  // Only on the reader's thread.
   void Beat() {
     node::v1::ConnectRequest request;
     *request.mutable_heartbeat() = state;
     Say(request);
   }
-  // False: the stream ended, or nothing came in time.
+  // False: the stream ended, or nothing arrived in time.
   bool WaitRegistered() {
     MutexLock lock(mu_);
     while (!registered_ && !over_) {
@@ -148,13 +149,14 @@ class ServiceTest : public ::testing::Test {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     stub_ = job::v1::JobService::NewStub(Dial(*server_));
+    admin_ = job::v1::AdminService::NewStub(Dial(*server_));
   }
   void TearDown() override {
     if (server_ != nullptr) server_->Shutdown();
     (void)services::RemoveTree("/tmp", dir_);
   }
 
-  // mlp on 80 drawn digits, batches of 16: 5 steps.
+  // mlp on 80 synthetic digits in batches of 16: 5 steps.
   static job::v1::JobSpec Spec(int workers, int shards) {
     job::v1::JobSpec spec;
     spec.set_version(1);
@@ -217,7 +219,7 @@ class ServiceTest : public ::testing::Test {
     file->set_size_bytes(5);
     file->set_sha256(std::string(32, 'h'));
   }
-  // The shard is ready at once; when all tasks run, all steps are done.
+  // The shard is ready at once. When all tasks run, all steps are done.
   FakeNode::Script StoreScript() {
     return [this](const node::v1::ConnectResponse& order, FakeNode& node) {
       if (order.has_start_lineage()) {
@@ -303,7 +305,8 @@ class ServiceTest : public ::testing::Test {
   std::string dir_;
   std::unique_ptr<CoordinatorServer> server_;
   std::unique_ptr<job::v1::JobService::Stub> stub_;
-  bool finish_ = true;  // whether fake nodes bring jobs to their end
+  std::unique_ptr<job::v1::AdminService::Stub> admin_;
+  bool finish_ = true;  // whether fake nodes complete their jobs
 
   Mutex mu_;
   CondVar changed_;
@@ -345,7 +348,7 @@ TEST_F(ServiceTest, ListsComeInPagesAndEventsOfAllJobsInTheirOrder) {
   std::vector<std::string> names;
   do {
     job::v1::ListNodesResponse page;
-    ASSERT_TRUE(stub_->ListNodes(services::NewContext(kLimit).get(), nodes, &page).ok());
+    ASSERT_TRUE(admin_->ListNodes(services::NewContext(kLimit).get(), nodes, &page).ok());
     for (const job::v1::NodeInfo& node : page.nodes()) names.push_back(node.name());
     nodes.set_page_token(page.next_page_token());
   } while (!nodes.page_token().empty());
@@ -496,7 +499,7 @@ TEST_F(ServiceTest, FilesOfACheckpointAreReadFromAnyByteAndDeleted) {
     EXPECT_EQ(read("1-5", name, 0, 0),
               absl::StrCat("5 checkpoint 1-5 of job ", id, " has no file ", name));
   }
-  // A link in the place of a file, or of the folder, is not followed out of the job's folder.
+  // A link in place of a file or of the folder is not followed out of the job's folder.
   ASSERT_EQ(::unlink((folder + "/shard-0.safetensors").c_str()), 0);
   ASSERT_EQ(::symlink("/etc/passwd", (folder + "/shard-0.safetensors").c_str()), 0);
   EXPECT_EQ(read("1-5", "shard-0.safetensors", 0, 0).substr(0, 2), "9 ");
@@ -656,22 +659,22 @@ TEST_F(ServiceTest, AReaderWhoDoesNotReadHoldsUpNobody) {
   job::v1::WatchJobRequest request;
   request.set_job_id(submitted.job_id());
   const auto context = services::NewContext(kLimit);
-  const auto reader = stub_->WatchJob(context.get(), request);  // and never reads
+  const auto reader = stub_->WatchJob(context.get(), request);  // it never reads
   FakeNode store(*server_, Store("s0"), StoreScript());
   FakeNode worker(*server_, Worker("w0"), WorkerScript());
   const absl::Time limit = absl::Now() + kLimit;
   while (Get(submitted.job_id()).state() != common::v1::JOB_STATE_SUCCEEDED) {
     ASSERT_LT(absl::Now(), limit);
   }
-  // What he reads now ends with the end.
+  // Its present reads end with the job's end.
   job::v1::WatchJobResponse response;
   while (reader->Read(&response)) {
   }
   EXPECT_EQ(response.job().state(), common::v1::JOB_STATE_SUCCEEDED);
 }
 
-// A message is built from what is committed, and the commit tells every stream of the job, the one
-// that builds it too.
+// A message is built from committed data, and the commit tells every stream of the job, including
+// the one that builds the message.
 TEST_F(ServiceTest, WatchersOfJobsThatChangeAllTheTimeSeeTheirEnd) {
   const auto change_and_cancel = [this](const std::string& name) {
     job::v1::SubmitJobResponse submitted;
@@ -716,7 +719,7 @@ TEST_F(ServiceTest, NodesAreListedAndToldHowMuchToLog) {
   ASSERT_TRUE(worker.WaitRegistered());
   job::v1::ListNodesResponse nodes;
   auto context = services::NewContext(kLimit);
-  ASSERT_TRUE(stub_->ListNodes(context.get(), {}, &nodes).ok());
+  ASSERT_TRUE(admin_->ListNodes(context.get(), {}, &nodes).ok());
   ASSERT_EQ(nodes.nodes_size(), 1);
   EXPECT_EQ(nodes.nodes(0).name(), "w0");
   EXPECT_EQ(nodes.nodes(0).role(), common::v1::ROLE_WORKER);
@@ -730,7 +733,7 @@ TEST_F(ServiceTest, NodesAreListedAndToldHowMuchToLog) {
     request.set_level(level);
     job::v1::SetLogLevelResponse response;
     const auto call = services::NewContext(kLimit);
-    return stub_->SetLogLevel(call.get(), request, &response).error_code();
+    return admin_->SetLogLevel(call.get(), request, &response).error_code();
   };
   EXPECT_EQ(set("w0", "debug"), grpc::StatusCode::OK);
   EXPECT_EQ(told.get_future().get(), "debug");
@@ -741,8 +744,8 @@ TEST_F(ServiceTest, NodesAreListedAndToldHowMuchToLog) {
   EXPECT_TRUE(services::LogEnabled(services::kWarning));
 }
 
-// Two jobs that nobody runs: what happens to them is told in one stream, and of one job until its
-// end.
+// Two jobs that nobody runs. One stream tells the events of both, another the events of one job
+// until its end.
 TEST_F(ServiceTest, EventsOfAllJobsAndOfOne) {
   job::v1::SubmitJobResponse first;
   job::v1::SubmitJobResponse second;
@@ -796,7 +799,7 @@ TEST_F(ServiceTest, NodesThatBreakTheRulesAreRefused) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
     EXPECT_THAT(status.error_message(), HasSubstr("w0"));
     EXPECT_TRUE(first.Leave().ok());
-    // It said goodbye: its name is free at once, not after the lease.
+    // It said goodbye, so its name is free at once and not only after the lease.
     FakeNode third(*server_, Worker("w0"), ignore);
     ASSERT_TRUE(third.WaitRegistered());
     node::v1::ConnectRequest nothing;
@@ -836,11 +839,11 @@ TEST_F(ServiceTest, ShutdownEndsStreamsAndAnswers) {
   EXPECT_EQ(worker.Ended().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-// The key of a process is in no answer and in no file of the coordinator.
+// A process's key is in no answer and in no file of the coordinator.
 TEST_F(ServiceTest, AProcessIsKnownByItsKeyAndOfThatTheHashAloneIsKept) {
   const std::string key = "0123456789abcdef";
   const auto quiet = [](const node::v1::ConnectResponse&, FakeNode&) {};
-  int64_t incarnation = 0;  // of the reader's thread until it has left
+  int64_t incarnation = 0;  // used by the reader's thread until it has left
   node::v1::Register reg = Worker("w0");
   reg.set_resume_key(key);
   FakeNode first(*server_, reg, [&](const node::v1::ConnectResponse& order, FakeNode&) {
@@ -848,11 +851,11 @@ TEST_F(ServiceTest, AProcessIsKnownByItsKeyAndOfThatTheHashAloneIsKept) {
   });
   ASSERT_TRUE(first.WaitRegistered());
 
-  // Who has read its number in `node list`.
+  // A thief who has read the number in `node list`.
   job::v1::ListNodesResponse nodes;
   grpc::ClientContext context;
   services::SetTimeout(context, kLimit);
-  ASSERT_TRUE(stub_->ListNodes(&context, {}, &nodes).ok());
+  ASSERT_TRUE(admin_->ListNodes(&context, {}, &nodes).ok());
   node::v1::Register thief = Worker("w0");
   thief.set_last_incarnation(nodes.nodes(0).incarnation());
   EXPECT_EQ(FakeNode(*server_, thief, quiet).Ended().error_code(),
@@ -881,12 +884,12 @@ TEST_F(ServiceTest, AProcessIsKnownByItsKeyAndOfThatTheHashAloneIsKept) {
     const auto bytes = services::ReadWholeFile(absl::StrCat(dir_, "/state/", name), 64 << 20);
     if (bytes.ok()) journal += *bytes;
   }
-  EXPECT_THAT(journal, HasSubstr(hash));  // that it is looked at
+  EXPECT_THAT(journal, HasSubstr(hash));  // shows that the right file is read
   EXPECT_THAT(journal, Not(HasSubstr(key)));
 }
 
 TEST_F(ServiceTest, ADiagnosisAsksAllAndDoesNotWaitForThoseThatAreSilent) {
-  node::v1::Diagnose asked;  // of the reader's thread of w0 until it has left
+  node::v1::Diagnose asked;  // used by the reader's thread of w0 until it has left
   std::promise<void> under_way;
   const auto answer = [](const node::v1::ConnectResponse& order, FakeNode& node) {
     if (!order.has_diagnose()) return;
@@ -897,7 +900,7 @@ TEST_F(ServiceTest, ADiagnosisAsksAllAndDoesNotWaitForThoseThatAreSilent) {
     *result.mutable_answered_at() = result.asked_at();
     result.add_peers()->set_node("s0");
     node.Say(request);
-    node.Say(request);  // the second is nobody's
+    node.Say(request);  // nobody waits for the second
   };
   FakeNode w0(*server_, Worker("w0"), [&](const node::v1::ConnectResponse& order, FakeNode& node) {
     if (order.has_diagnose()) asked = order.diagnose();
@@ -912,11 +915,12 @@ TEST_F(ServiceTest, ADiagnosisAsksAllAndDoesNotWaitForThoseThatAreSilent) {
   job::v1::DiagnoseResponse found;
   grpc::Status first;
   std::thread caller([&] {
-    first = stub_->Diagnose(services::NewContext(kLimit).get(), job::v1::DiagnoseRequest(), &found);
+    first =
+        admin_->Diagnose(services::NewContext(kLimit).get(), job::v1::DiagnoseRequest(), &found);
   });
   under_way.get_future().wait();
-  job::v1::DiagnoseResponse other;  // while s1 is waited for
-  EXPECT_EQ(stub_->Diagnose(services::NewContext(kLimit).get(), job::v1::DiagnoseRequest(), &other)
+  job::v1::DiagnoseResponse other;  // while s1 has not answered
+  EXPECT_EQ(admin_->Diagnose(services::NewContext(kLimit).get(), job::v1::DiagnoseRequest(), &other)
                 .error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
   caller.join();
@@ -931,10 +935,25 @@ TEST_F(ServiceTest, ADiagnosisAsksAllAndDoesNotWaitForThoseThatAreSilent) {
   ASSERT_EQ(found.folders_size(), 1);
   EXPECT_EQ(found.folders(0).use(), job::v1::FOLDER_USE_STATE);
   EXPECT_GT(found.folders(0).total_bytes(), 0);
-  // A worker looks at both shards and at the data root; folders of checkpoints need not be there.
+  // A worker checks both shards and the data root; it need not have the checkpoint folders.
   EXPECT_EQ(asked.peers_size(), 2);
   ASSERT_EQ(asked.folders_size(), 1);
   EXPECT_EQ(asked.folders(0).path(), "/data");
+}
+
+// Nodes dial the coordinator, so it tells nobody an address, and it has no admin socket.
+TEST(StartTest, FlagsThatOnlyOthersHaveAreNotOffered) {
+  Config config;
+  const char* const help[] = {"capstan_coordinator", "--help"};
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(ParseConfig(2, help, config), 0);
+  const std::string offered = ::testing::internal::GetCapturedStdout();
+  EXPECT_THAT(offered, HasSubstr("--state-dir"));
+  for (const char* flag : {"--admin-socket", "--advertise", "--interface"}) {
+    EXPECT_THAT(offered, Not(HasSubstr(flag)));
+    const char* const args[] = {"capstan_coordinator", flag, "x"};
+    EXPECT_EQ(ParseConfig(3, args, config), 2) << flag;
+  }
 }
 
 TEST(StartTest, BadSettingsAreNamed) {
@@ -958,8 +977,6 @@ TEST(StartTest, BadSettingsAreNamed) {
   config.only_job.clear();
   config.state_dir = "/dev/null/x";
   EXPECT_FALSE(CoordinatorServer::Start(config, [] {}).ok());
-  config.common.admin_socket = dir + "/a.sock";
-  EXPECT_THAT(std::string(CheckConfig(config).message()), HasSubstr("--admin-socket"));
   (void)services::RemoveTree("/tmp", dir);
 }
 

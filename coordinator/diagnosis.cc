@@ -17,8 +17,8 @@
 namespace capstan::coordinator {
 namespace {
 
-constexpr absl::Duration kLook = absl::Milliseconds(20);       // between two looks at what is there
-constexpr absl::Duration kOnTheWay = absl::Milliseconds(300);  // of kTime: to a node and back
+constexpr absl::Duration kLook = absl::Milliseconds(20);       // between two checks for answers
+constexpr absl::Duration kOnTheWay = absl::Milliseconds(300);  // part of kTime: to a node and back
 
 services::FolderReports OwnFolders(const ClusterFolders& folders) {
   services::FolderReports own = {services::FolderFor(folders.state, job::v1::FOLDER_USE_STATE)};
@@ -28,8 +28,8 @@ services::FolderReports OwnFolders(const ClusterFolders& folders) {
   return own;
 }
 
-// What a node of this role is to have, too. Folders of checkpoints may be the coordinator's alone:
-// files reach it over gRPC.
+// The folders that a node of this role must have, too. Checkpoint folders may exist only on the
+// coordinator's host, since files reach it over gRPC.
 services::FolderReports SharedFolders(const ClusterFolders& folders, common::v1::Role role) {
   services::FolderReports shared;
   if (role != common::v1::ROLE_WORKER) return shared;
@@ -82,7 +82,7 @@ void Diagnosis::AskAll(const ClusterFolders& folders) {
   }
   for (const auto& [name, node] : all) {
     if (!node.live()) continue;
-    // They begin with different shards, so that not all measure the same one at once.
+    // Each begins with another shard, so that not all measure the same one at once.
     if (!shards.empty()) std::rotate(shards.begin(), shards.begin() + 1, shards.end());
     node::v1::ConnectResponse message;
     node::v1::Diagnose& order = *message.mutable_diagnose();

@@ -1,4 +1,4 @@
-// JobService.Diagnose: one look at the whole cluster for `capstan doctor`.
+// AdminService.Diagnose: examines the whole cluster once, for `capstan doctor`.
 #ifndef CAPSTAN_COORDINATOR_DIAGNOSIS_H_
 #define CAPSTAN_COORDINATOR_DIAGNOSIS_H_
 
@@ -10,21 +10,21 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "capstan/job/v1/job_service.pb.h"
+#include "capstan/job/v1/admin_service.pb.h"
 #include "coordinator/coordinator.h"
 #include "services/folders/folder_check.h"
 
 namespace capstan::coordinator {
 
-// What the operator gave the coordinator; absolute paths.
+// Folders from the operator's flags, as absolute paths.
 struct ClusterFolders {
-  std::string state;                     // its own; jobs that name no folder save beneath it
+  std::string state;                     // its own; jobs without a folder save below it
   std::vector<std::string> checkpoints;  // --checkpoint-root
   std::vector<std::string> data;         // --data-root
 };
 
-// Asks every node that is connected what it sees, and answers when all have, or after kTime. A node
-// that left by itself is not looked for. Of the strand alone; lives until it has answered.
+// Asks every connected node for its view, and answers when all have answered or after kTime. Does
+// not ask nodes that left by themselves. Strand only. Lives until it has answered.
 class Diagnosis final : public JobListener,
                         public DiagnosisListener,
                         public std::enable_shared_from_this<Diagnosis> {
@@ -33,7 +33,7 @@ class Diagnosis final : public JobListener,
   static constexpr int64_t kBytesPerPeer = int64_t{8} << 20;
 
   using Done = std::function<void(const absl::Status&, const job::v1::DiagnoseResponse&)>;
-  // ResourceExhausted: another one is under way; Unavailable: the coordinator shuts down.
+  // ResourceExhausted: another diagnosis is in progress. Unavailable: the coordinator shuts down.
   static void Begin(Coordinator& coordinator, const ClusterFolders& folders, Done done);
 
   void OnResult(core::SessionId session, const node::v1::DiagnosisResult& result) override;
@@ -57,7 +57,7 @@ class Diagnosis final : public JobListener,
   const absl::Time asked_at_;
   const int64_t id_;
   std::map<std::string, Asked> nodes_;
-  std::map<core::SessionId, std::string> sessions_;  // names of those that were asked
+  std::map<core::SessionId, std::string> sessions_;  // names of the nodes that were asked
   services::FolderCheck own_folders_;
 };
 

@@ -1,29 +1,9 @@
 #include "coordinator/event_stream.h"
 
-#include <algorithm>
 #include <iterator>
 #include <utility>
-#include <vector>
 
 namespace capstan::coordinator {
-namespace {
-
-// An event of a job, by its place there.
-struct At {
-  const core::JobRecord* job = nullptr;
-  size_t index = 0;
-
-  std::pair<int64_t, int64_t> time() const {
-    const auto& stamp = job->events[index].time();
-    return {stamp.seconds(), stamp.nanos()};
-  }
-  // The later one is popped from a heap first; of one instant that of the younger job.
-  bool operator<(const At& other) const {
-    return std::pair(time(), job->sequence) < std::pair(other.time(), other.job->sequence);
-  }
-};
-
-}  // namespace
 
 EventStream* EventStream::Start(Coordinator& coordinator, std::string job_id, bool follow,
                                 const absl::Status& status) {
@@ -38,39 +18,24 @@ void EventStream::OnJobChanged(const std::string& job_id) {
   Continue();
 }
 
-void EventStream::TakeNew(const core::JobRecord& job) {
-  int64_t& seen = seen_[job.id];
-  const auto& numbers = job.event_numbers;
-  for (auto it = std::upper_bound(numbers.begin(), numbers.end(), seen); it != numbers.end();
-       ++it) {
-    queue_.push_back({job.id, *it});
+void EventStream::TakeNew(const core::Job& job) {
+  int64_t& seen = seen_[job.id()];
+  for (auto it = job.events().After(seen); it != job.events().end(); ++it) {
+    queue_.push_back({job.id(), it->number});
+    seen = it->number;
   }
-  if (!numbers.empty()) seen = std::max(seen, numbers.back());
 }
 
-// From the newest back, job by job as their last events come: what is older is not looked at.
 void EventStream::TakeAll() {
-  std::vector<At> heap;
-  coordinator_.core().ForEachJob([this, &heap](const core::JobRecord& job) {
-    if (job.events.empty()) return;
-    seen_[job.id] = job.event_numbers.back();
-    heap.push_back({&job, job.events.size() - 1});
+  coordinator_.core().ForEachJob([this](const core::Job& job) {
+    if (!job.events().empty()) seen_[job.id()] = job.events().last_number();
   });
-  std::make_heap(heap.begin(), heap.end());
-  while (!heap.empty() && queue_.size() < kMostOfAll) {
-    std::pop_heap(heap.begin(), heap.end());
-    At& newest = heap.back();
-    queue_.push_front({newest.job->id, newest.job->event_numbers[newest.index]});
-    if (newest.index == 0) {
-      heap.pop_back();
-    } else {
-      --newest.index;
-      std::push_heap(heap.begin(), heap.end());
-    }
+  for (core::EventPlace& place : core::NewestEvents(coordinator_.core(), kMostOfAll)) {
+    queue_.push_back(std::move(place));
   }
 }
 
-// Nobody tells a stream that a job is forgotten.
+// Needed because streams are not told when a job is forgotten.
 void EventStream::ForgetTheForgotten() {
   if (seen_.size() < most_seen_) return;
   for (auto it = seen_.begin(); it != seen_.end();) {
@@ -80,16 +45,15 @@ void EventStream::ForgetTheForgotten() {
 }
 
 bool EventStream::FillNext() {
-  const Taken next = std::move(queue_.front());
+  const core::EventPlace next = std::move(queue_.front());
   queue_.pop_front();
-  const core::JobRecord* const job = coordinator_.core().Peek(next.job_id);
+  const core::Job* const job = coordinator_.core().Peek(next.job_id);
   if (job == nullptr) return false;
-  const auto& numbers = job->event_numbers;
-  const auto at = std::lower_bound(numbers.begin(), numbers.end(), next.number);
-  if (at == numbers.end() || *at != next.number) return false;
+  const job::v1::Event* const event = job->events().Find(next.number);
+  if (event == nullptr) return false;
   message_.set_job_id(next.job_id);
   message_.set_number(next.number);
-  *message_.mutable_event() = job->events[static_cast<size_t>(at - numbers.begin())];
+  *message_.mutable_event() = *event;
   return true;
 }
 
@@ -98,14 +62,14 @@ void EventStream::WriteNext() {
     begun_ = true;
     if (job_id_.empty()) {
       TakeAll();
-    } else if (const core::JobRecord* job = coordinator_.core().Peek(job_id_); job != nullptr) {
+    } else if (const core::Job* job = coordinator_.core().Peek(job_id_); job != nullptr) {
       TakeNew(*job);
     }
   }
   do {
     if (queue_.empty()) {
       for (const std::string& id : changed_) {
-        const core::JobRecord* job = coordinator_.core().Peek(id);
+        const core::Job* job = coordinator_.core().Peek(id);
         if (job != nullptr) {
           TakeNew(*job);
         } else {

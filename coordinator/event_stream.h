@@ -1,4 +1,4 @@
-// JobService.StreamEvents, of one job or of all.
+// JobService.StreamEvents, for one job or for all.
 #ifndef CAPSTAN_COORDINATOR_EVENT_STREAM_H_
 #define CAPSTAN_COORDINATOR_EVENT_STREAM_H_
 
@@ -8,15 +8,16 @@
 #include <set>
 #include <string>
 
+#include "coordinator/core/newest_events.h"
 #include "coordinator/job_streams.h"
 
 namespace capstan::coordinator {
 
-// What has happened, oldest first; with `follow` also what happens, for one job until it has ended.
-// A reader who is slow misses nothing that the jobs still hold.
+// Sends past events, oldest first. With `follow` it also sends new events, for one job until the
+// job has ended. A slow reader gets every event that the jobs still hold.
 class EventStream final : public JobStream<job::v1::StreamEventsResponse> {
  public:
-  // An empty `job_id`: all jobs, at most the newest kMostOfAll of their events.
+  // Empty `job_id`: all jobs, but at most the newest kMostOfAll of their events.
   static constexpr size_t kMostOfAll = 10000;
   static EventStream* Start(Coordinator& coordinator, std::string job_id, bool follow,
                             const absl::Status& status);
@@ -27,8 +28,8 @@ class EventStream final : public JobStream<job::v1::StreamEventsResponse> {
       : JobStream(coordinator, std::move(job_id)), follow_(follow) {}
   void WriteNext() override;
   void TakeAll();
-  void TakeNew(const core::JobRecord& job);
-  // The event that the queue begins with; false: its job does not hold it any more.
+  void TakeNew(const core::Job& job);
+  // Fills message_ with the first event of the queue. False: its job does not hold it any more.
   bool FillNext();
   void ForgetTheForgotten();
 
@@ -37,11 +38,7 @@ class EventStream final : public JobStream<job::v1::StreamEventsResponse> {
   std::set<std::string> changed_;        // jobs that may have new events
   std::map<std::string, int64_t> seen_;  // number of the last event taken
   size_t most_seen_ = 1000;
-  struct Taken {
-    std::string job_id;
-    int64_t number = 0;
-  };
-  std::deque<Taken> queue_;  // to be written; the jobs hold the events themselves
+  std::deque<core::EventPlace> queue_;  // to be written; the jobs hold the events themselves
   job::v1::StreamEventsResponse message_;
 };
 

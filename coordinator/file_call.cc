@@ -50,7 +50,7 @@ bool FileCall::TakeBack() {
   Turn turn = turn_;
   while (turn == Turn::kPeers || turn == Turn::kHeader) {
     if (!turn_.compare_exchange_weak(turn, Turn::kOurs)) continue;
-    // OnCallCancelled came while it was the peer's turn, and left the end to us.
+    // OnCallCancelled was called during the peer's turn and left the end to us.
     if (cancelled_) End(absl::CancelledError("the caller has left"));
     return !cancelled_;
   }
@@ -74,7 +74,7 @@ bool FileCall::Admit(const char* kind, const std::string& folder, bool in_order)
   }
   const absl::Status status = absl::UnavailableError(
       absl::StrCat(folder, ": ", calls_.max_calls_, " calls (", kind,
-                   ") work on it, the limit: does its disk answer? Try again later"));
+                   ") wait for it, which is the limit: does its disk answer? Try again later"));
   services::Log(services::kWarning, "files_refused").Kv("status", status).Limit(key);
   End(status);
   return false;
@@ -88,7 +88,8 @@ bool FileCall::Take(const std::string& path) {
 
 void FileCall::WantAnswers() { WatchDisk(MonotonicNow() + FileCalls::kPatience); }
 
-// One timer for all pieces of work: there are thousands of them in a second.
+// One timer per call serves all its pieces of work, because there are thousands of them in a
+// second.
 void FileCall::WatchDisk(absl::Duration when) {
   calls_.coordinator_.strand().CallAt(when, [weak = weak_from_this()] {
     const std::shared_ptr<FileCall> self = weak.lock();
@@ -115,8 +116,8 @@ void FileCall::OnDisk(std::function<void()> work) {
       });
   if (taken) return;
   End(absl::UnavailableError(absl::StrCat(
-      folder_, ": no thread for its files: its disk does not answer, or the coordinator may start ",
-      "no more of them; try again later")));
+      folder_, ": no thread for its files: its disk does not answer, or the coordinator cannot ",
+      "start more threads; try again later")));
 }
 
 // ---- FileCalls ----
@@ -141,7 +142,7 @@ void FileCalls::Leave(int64_t id) {
   std::shared_ptr<FileCall> call;
   MutexLock lock(mu_);
   const auto found = calls_.find(id);
-  call = std::move(found->second);  // destroyed without the lock
+  call = std::move(found->second);  // destroyed after the lock is released
   calls_.erase(found);
 }
 
@@ -157,7 +158,7 @@ bool FileCalls::Take(const std::string& path, int64_t id) {
   MutexLock lock(mu_);
   const auto [writer, fresh] = taken_.emplace(path, id);
   if (fresh) return true;
-  // Not there: its caller has left, and its disk holds the file.
+  // If the call is not found, its caller has left, and the disk still has the file.
   const auto call = calls_.find(writer->second);
   if (call != calls_.end()) call->second->context_->TryCancel();
   return false;
@@ -166,13 +167,15 @@ bool FileCalls::Take(const std::string& path, int64_t id) {
 void FileCalls::LetGo(const std::string& key, bool in_order, std::shared_ptr<void> held,
                       const std::string& taken) {
   if (held == nullptr) return GiveBack(key, taken);
-  // Emptied by whoever runs it: a copy that is left behind holds nothing of a disk.
+  // The task empties the box when it runs, so a copy of the task that stays holds nothing of a
+  // disk.
   const auto box = std::make_shared<std::shared_ptr<void>>(std::move(held));
   const std::function<void()> end = [this, key, box, taken] {
     box->reset();
     GiveBack(key, taken);
   };
-  // At the end of all, or where no thread is to be had, in which case none hangs on this folder.
+  // Runs here at the end of all, or if no thread is available; in that case none hangs on this
+  // folder.
   if (!Threads(in_order).Post(key, end)) end();
 }
 

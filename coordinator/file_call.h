@@ -1,18 +1,16 @@
-// What the calls have in common that work on disks, those of FileService and CheckpointService, and
-// JobService.VerifyCheckpoint: whose turn it is. So a call ends at once when its caller leaves or
-// the coordinator shuts down, also while the disk that it works on hangs; what the disk says later
-// is dropped.
+// The common part of calls that work on disks, which are those of FileService, CheckpointService
+// and BackupService, and JobService.VerifyCheckpoint. A call ends at once if its caller leaves or
+// the coordinator shuts down, even while its disk hangs. What the disk returns later is dropped.
 //
-// A call is at each moment
-//   ours    no read or write of gRPC is under way: it waits for the strand, a disk, or its end
-//   peers   a read or write is under way, which ends with the call; then the turn is ours again
-//   header  the same, for the first read of an upload, which has a deadline
-//   over    its status is given; nothing more may be begun
-// A turn changes by one atomic exchange, so whoever gives the status is the only one.
+// At each moment a call has one of these turns:
+//   ours    no read or write of gRPC is in progress: it waits for the strand, a disk, or its end
+//   peers   a read or write is in progress, which ends with the call; then the turn is ours again
+//   header  like peers, for the first read of an upload, which has a deadline
+//   over    its status is given; nothing more may be started
+// The turn changes by one atomic exchange, so only one thread gives the status.
 //
-// FileCalls owns a call until gRPC is done with it; a piece of work on a disk, and a timer that
-// runs, do so longer. So the destructor may run on any thread, and leaves to a thread of the disk
-// what has to be closed or removed there.
+// FileCalls owns a call until gRPC is done with it. Work on a disk, and a timer, may own it longer.
+// So the destructor may run on any thread; it lets a thread of the disk close or remove files.
 #ifndef CAPSTAN_COORDINATOR_FILE_CALL_H_
 #define CAPSTAN_COORDINATOR_FILE_CALL_H_
 
@@ -35,7 +33,7 @@ namespace capstan::coordinator {
 
 class FileCalls;
 
-// Thread-safe where nothing else is said.
+// Thread-safe, except where a method says otherwise.
 class FileCall : public std::enable_shared_from_this<FileCall> {
  public:
   FileCall(FileCalls& calls, grpc::CallbackServerContext* context)
@@ -44,11 +42,11 @@ class FileCall : public std::enable_shared_from_this<FileCall> {
   FileCall(const FileCall&) = delete;
   FileCall& operator=(const FileCall&) = delete;
 
-  // It begins; once, by FileCalls.
+  // Starts the call. FileCalls calls it once.
   virtual void Begin() = 0;
-  // Its status is given.
+  // True once the status is given.
   bool over() const { return turn_ == Turn::kOver; }
-  // Ours or header to over: whoever gets true calls GiveStatus.
+  // From ours or header to over. The one caller that gets true must call GiveStatus.
   bool TakeOver();
   virtual void GiveStatus(const grpc::Status& status) = 0;
 
@@ -58,52 +56,53 @@ class FileCall : public std::enable_shared_from_this<FileCall> {
 
   // Gives the status, unless the call is over or the turn is the peer's.
   void End(const absl::Status& status);
-  // Ours to peers (or header). False: it is over. Before a read or write is begun.
+  // From ours to peers (or header), before a read or write is started. False: the call is over.
   bool GiveAway(Turn to = Turn::kPeers);
-  // Peers or header to ours, after it. False: it is over, or the caller has left: nothing is to be
-  // done any more.
+  // From peers or header to ours, after the read or write. False: the call is over, or the caller
+  // has left, so there is nothing more to do.
   bool TakeBack();
-  // The header has not come: over with `status`.
+  // No header has arrived: ends the call with `status`.
   void EndHeader(const absl::Status& status);
 
-  // On the strand, once, before OnDisk: one of the calls of this kind that work on `folder` at once;
-  // that may be the folder of a job, or the root of a disk. False: there are too many, and the call is
-  // ended with that. `in_order`: pieces of work of all these calls come one after the other, on one
-  // thread; more than FileThreads::kMaxWaiting that wait end their calls.
+  // Call it on the strand, once, before OnDisk. Limits the number of calls of one kind on `folder`,
+  // which is a job's folder or the root of a disk. False: there are too many, and this call is
+  // ended. `in_order`: work of all these calls runs one after the other, on one thread; a call ends
+  // if FileThreads::kMaxWaiting pieces wait already.
   bool Admit(const char* kind, const std::string& folder, bool in_order = false);
-  // On the strand, after Admit and before OnDisk: from now on the call ends with UNAVAILABLE and the
-  // folder's name where a piece of work has neither said Answered nor begun another one by OnDisk
-  // within FileCalls::kPatience.
+  // Call it on the strand, after Admit and before OnDisk. From then on the call ends with
+  // UNAVAILABLE and the folder's name if a piece of work neither calls Answered nor starts another
+  // by OnDisk within FileCalls::kPatience.
   void WantAnswers();
-  // Before a read or write of gRPC is begun.
+  // Call it before a read or write of gRPC is started.
   void Answered() { asked_at_ns_ = kNotAsked; }
-  // Runs `work` on a thread of the folder, unless the call is over by then. At a turn of ours; so one
-  // at a time.
+  // Runs `work` on a thread of the folder, unless the call is over by then. Only at our turn, so
+  // one piece at a time.
   void OnDisk(std::function<void()> work);
-  // FileCalls::Take, until the call is gone and what it held is closed.
+  // Calls FileCalls::Take. It lasts until the call is gone and its file is closed.
   bool Take(const std::string& path);
-  // Is dropped on a thread of the folder when the call is gone. At a turn of ours, after Admit.
+  // Drops `file` on a thread of the folder when the call is gone. Only at our turn, after Admit.
   void Hold(std::shared_ptr<void> file) { held_ = std::move(file); }
 
   void OnCallCancelled();
   void OnCallDone();
 
   FileCalls& calls_;
-  grpc::CallbackServerContext* const context_;  // until OnCallDone
+  grpc::CallbackServerContext* const context_;  // valid until OnCallDone
 
  private:
   static constexpr int64_t kNotAsked = -1;
 
-  // On the strand: looks at `when` whether the disk has answered, and so on until the call is over.
+  // Strand only: checks at `when` whether the disk has answered, and repeats until the call is
+  // over.
   void WatchDisk(absl::Duration when);
 
   int64_t id_ = 0;  // FileCalls sets it
   std::atomic<Turn> turn_{Turn::kOurs};
   std::atomic<bool> cancelled_{false};
-  std::atomic<int64_t> asked_at_ns_{kNotAsked};  // when the piece of work under way was begun
+  std::atomic<int64_t> asked_at_ns_{kNotAsked};  // start of the present piece of work
   std::string folder_, key_;                     // empty: not admitted
   bool in_order_ = false;
-  std::string taken_;  // a path that FileCalls keeps for this call
+  std::string taken_;  // a path that FileCalls reserves for this call
   std::shared_ptr<void> held_;
 };
 
@@ -116,29 +115,28 @@ class FileCallOn : public FileCall, public Reactor {
   void OnDone() final { OnCallDone(); }
 };
 
-// The calls of one service, and what they have of disks. A disk that hangs keeps of each kind of
-// call kThreads threads (in order: one) and `max_calls` calls, which are over for their callers.
-// Thread-safe.
+// The calls of one service and their threads and files. For each kind of call, a hung disk blocks
+// at most kThreads threads (in order: one) and `max_calls` calls, and the callers of these get an
+// answer all the same. Thread-safe.
 class FileCalls {
  public:
   static constexpr size_t kThreads = 8;
-  // With a disk, for each answer. Less than our callers have, who so hear which folder it is.
+  // For each answer of a disk. Less than our callers' timeout, so they learn which folder it is.
   static constexpr absl::Duration kPatience = absl::Seconds(4);
 
-  // Borrows the coordinator. `max_calls`: of one kind on one folder at once, those among them whose
-  // caller has left and whose disk has not answered.
+  // Borrows the coordinator. `max_calls`: of one kind on one folder. Calls count until the disk has
+  // answered, even if their caller has left.
   FileCalls(Coordinator& coordinator, size_t max_calls);
 
-  // Keeps the call until gRPC is done with it, and begins it.
+  // Keeps the call until gRPC is done with it, and starts it.
   template <typename Call>
   Call* Enter(std::shared_ptr<Call> call) ABSL_LOCKS_EXCLUDED(mu_) {
     Begin(call);
     return call.get();
   }
-  // Ends all calls under way, and those that come: they are to be tried again elsewhere. Waits for no
-  // disk.
+  // Ends all present and later calls, so that their callers try again elsewhere. Waits for no disk.
   void Drain() ABSL_LOCKS_EXCLUDED(mu_);
-  // Once the last call has ended. What FileThreads::Stop says.
+  // Call it after the last call has ended. See FileThreads::Stop.
   bool Stop(absl::Duration patience);
 
  private:
@@ -146,12 +144,13 @@ class FileCalls {
 
   void Begin(const std::shared_ptr<FileCall>& call) ABSL_LOCKS_EXCLUDED(mu_);
   void Leave(int64_t id) ABSL_LOCKS_EXCLUDED(mu_);
-  // False: max_calls of the key.
+  // False: the key has max_calls calls.
   bool Admit(const std::string& key) ABSL_LOCKS_EXCLUDED(mu_);
-  // One call that writes a file at a time, until its file is closed; the one under way is broken off
-  // for the next try.
+  // Lets one call at a time write the file `path`, until the file is closed. If another call writes
+  // it, cancels that call, so that the next try succeeds, and returns false.
   bool Take(const std::string& path, int64_t id) ABSL_LOCKS_EXCLUDED(mu_);
-  // The call is gone: drops `held` on a thread of the disk, then gives back what it had.
+  // After the end of a call: drops `held` on a thread of the disk, then releases its place and its
+  // path.
   void LetGo(const std::string& key, bool in_order, std::shared_ptr<void> held,
              const std::string& taken);
   void GiveBack(const std::string& key, const std::string& taken) ABSL_LOCKS_EXCLUDED(mu_);
@@ -168,9 +167,9 @@ class FileCalls {
 
   FileThreads& Threads(bool in_order) { return in_order ? in_order_ : disks_; }
 
-  // Keys are "<kind>/<folder>". Both use all of the above: last.
+  // Keys are "<kind>/<folder>". Last, because both use all of the above.
   FileThreads disks_;
-  FileThreads in_order_;  // a line behind the other
+  FileThreads in_order_;  // one after the other
 };
 
 }  // namespace capstan::coordinator

@@ -27,7 +27,7 @@ std::string Sha256Of(absl::string_view first, absl::string_view second) {
   return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
 }
 
-// RFC 2104; `key` is at most a block long.
+// RFC 2104. `key` is at most one block long.
 std::string HmacSha256(absl::string_view key, absl::string_view message) {
   std::string inner(kHmacBlockBytes, '\x36'), outer(kHmacBlockBytes, '\x5c');
   for (size_t i = 0; i < key.size(); ++i) {
@@ -37,7 +37,7 @@ std::string HmacSha256(absl::string_view key, absl::string_view message) {
   return Sha256Of(outer, Sha256Of(inner, message));
 }
 
-// Takes as long wherever they differ.
+// Takes the same time wherever they differ.
 bool SameBytes(absl::string_view a, absl::string_view b) {
   if (a.size() != b.size()) return false;
   unsigned char difference = 0;
@@ -55,7 +55,7 @@ absl::Status Unusable(const absl::Status& status) {
 
 absl::StatusOr<FileKeys> FileKeys::Open(const std::string& state_dir) {
   const std::string path = absl::StrCat(state_dir, "/files.key");
-  // The folder is 0700. The mode of the file is not asked: volumes of containers change it.
+  // The folder is 0700. The file's mode is not checked, because volumes of containers change it.
   absl::StatusOr<std::string> secret = services::ReadWholeFile(path, kMaxSecretFileBytes);
   if (secret.ok() && secret->size() == kSecretBytes) return FileKeys(*std::move(secret));
   if (!secret.ok() && !absl::IsNotFound(secret.status())) return Unusable(secret.status());
@@ -64,7 +64,7 @@ absl::StatusOr<FileKeys> FileKeys::Open(const std::string& state_dir) {
         .Kv("path", path)
         .Kv("bytes", static_cast<int64_t>(secret->size()));
   }
-  std::random_device device;  // the kernel's
+  std::random_device device;  // the kernel's random numbers
   std::string fresh;
   while (fresh.size() < kSecretBytes) fresh.push_back(static_cast<char>(device()));
   FileKeys keys(std::move(fresh));
@@ -77,7 +77,7 @@ absl::StatusOr<FileKeys> FileKeys::Open(const std::string& state_dir) {
   } else {
     services::Log(services::kWarning, "files_key_not_durable")
         .Kv("status", status)
-        .Kv("meaning", "a restart before there is room makes the keys of running processes void");
+        .Kv("meaning", "a restart before there is room invalidates the keys of running processes");
   }
   return keys;
 }

@@ -1,5 +1,5 @@
-// Keys of FileService: who has one was given it in a StartLineage or StartTask, and it says for which
-// job and for whom.
+// Keys of FileService. A process gets its key in a StartLineage or StartTask. The key says for
+// which job and for which process it is.
 //
 // Thread-safe: immutable after Open.
 #ifndef CAPSTAN_COORDINATOR_FILE_KEYS_H_
@@ -16,10 +16,10 @@ namespace capstan::coordinator {
 
 class FileKeys {
  public:
-  // Reads the secret that keys are made with, `<state_dir>/files.key` (0600), or makes one where there
-  // is none or what is there is none. It outlives the coordinator: processes that go on keep their
-  // keys. Where a full disk takes no secret, one is made all the same, and is not durable: keys are
-  // void after a restart until Save has succeeded. Errors name the file and what it is for.
+  // Reads the secret with which keys are made, `<state_dir>/files.key` (0600). Makes a new secret
+  // if the file is missing or invalid. The secret outlives the coordinator, so running processes
+  // keep their keys. On a full disk the new secret is used but is not durable: after a restart its
+  // keys are void, unless Save has succeeded. Errors name the file and its purpose.
   static absl::StatusOr<FileKeys> Open(const std::string& state_dir);
   explicit FileKeys(std::string secret) : secret_(std::move(secret)) {}
 
@@ -28,7 +28,7 @@ class FileKeys {
   absl::Status Save() const;
 
   std::string Make(absl::string_view job_id, const core::FileHolder& holder) const;
-  // Unauthenticated: it is no key of ours, or of another job.
+  // Unauthenticated: the key is not ours, or it is for another job.
   absl::StatusOr<core::FileHolder> Check(absl::string_view job_id, absl::string_view key) const;
 
  private:

@@ -33,7 +33,7 @@ absl::StatusOr<IncomingFile::Announced> CheckHeader(const file::v1::UploadHeader
       header.step() > grant.total_steps) {
     return absl::InvalidArgumentError(
         absl::StrCat("upload: name ", services::CutText(header.name(), 64), ", step ",
-                     header.step(), ", ", header.sha256().size(), " bytes of hash: cannot be"));
+                     header.step(), ", ", header.sha256().size(), " bytes of hash: not possible"));
   }
   if (header.size_bytes() < 1 || header.size_bytes() > grant.max_file_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("upload: ", header.name(), ": ",
@@ -42,8 +42,8 @@ absl::StatusOr<IncomingFile::Announced> CheckHeader(const file::v1::UploadHeader
   }
   const auto& names = grant.may_write;
   if (std::find(names.begin(), names.end(), header.name()) == names.end()) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("upload: ", header.name(), " is for another process of the job to write"));
+    return absl::PermissionDeniedError(absl::StrCat(
+        "upload: ", header.name(), " may be written only by another process of the job"));
   }
   if (header.lineage() != grant.lineage) {
     return absl::FailedPreconditionError(absl::StrCat("upload: of lineage ", header.lineage(),
@@ -68,7 +68,7 @@ absl::StatusOr<OutgoingFile::Wanted> CheckRequest(const file::v1::DownloadReques
     if ((file.name() != "manifest.json" && !IsTensorFileName(file.name())) || file.lineage() < 1 ||
         file.step() < 0) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "download: ", services::CutText(file.name(), 64), ": no file of a checkpoint"));
+          "download: ", services::CutText(file.name(), 64), ": not a file of a checkpoint"));
     }
     wanted.path =
         absl::StrCat(FolderOfCheckpoint(grant, file.lineage(), file.step()), "/", file.name());
@@ -76,7 +76,7 @@ absl::StatusOr<OutgoingFile::Wanted> CheckRequest(const file::v1::DownloadReques
     return wanted;
   }
   if (!request.initial_weights() || grant.initial_weights.empty()) {
-    return absl::InvalidArgumentError("download: says no file, or the job has no such file");
+    return absl::InvalidArgumentError("download: names no file, or the job has no such file");
   }
   const absl::StatusOr<std::string> path = training::LocalPath(grant.initial_weights);
   if (!path.ok()) return path.status();
@@ -87,7 +87,7 @@ absl::StatusOr<OutgoingFile::Wanted> CheckRequest(const file::v1::DownloadReques
         (request.name() != "manifest.json" && !IsTensorFileName(request.name()))) {
       return absl::InvalidArgumentError(
           absl::StrCat("download: ", services::CutText(request.name(), 64),
-                       ": no file of a checkpoint that the job begins from"));
+                       ": not a file of the checkpoint that the job begins from"));
     }
     absl::StrAppend(&wanted.path, "/", request.name());
   }
@@ -131,8 +131,8 @@ class GrantedCall : public FileCallOn<Reactor> {
       : FileCallOn<Reactor>(service.calls_, context), service_(service) {}
 
  protected:
-  // Asks for the grant; `granted` is run on the strand, for a call that is not over, when it was
-  // given. An error ends the call.
+  // Asks for the grant. If it is given and the call is not over, runs `granted` on the strand. An
+  // error ends the call.
   void Ask(const file::v1::Grant& grant, std::function<void(const core::FileGrant&)> granted) {
     const absl::Status status =
         service_.Ask(*this->context_, grant,
@@ -162,7 +162,7 @@ class LookCall final : public GrantedCall<grpc::ServerWriteReactor<file::v1::Loo
       OnDisk([this, folder = grant.storage_path] { Show(folder); });
     });
   }
-  // The file is there until the caller has seen it and breaks the call off.
+  // The file exists until the caller has seen it and cancels the call.
   void OnWriteDone(bool ok) override {
     if (TakeBack() && !ok) End(absl::CancelledError("look: the stream broke off"));
   }
@@ -190,8 +190,8 @@ grpc::ServerWriteReactor<file::v1::LookResponse>* FileServiceImpl::Look(
 
 // ---- Upload ----
 
-// Each thing is begun when the one before is done: the header read, the grant, the disk, the answer,
-// a block read, the disk, ... So nothing of it is locked.
+// Each action starts when the one before is done: reading the header, the grant, the disk, the
+// answer, reading a block, the disk, ... So no lock is needed.
 class UploadCall final
     : public GrantedCall<
           grpc::ServerBidiReactor<file::v1::UploadRequest, file::v1::UploadResponse>> {
@@ -231,7 +231,7 @@ class UploadCall final
  private:
   void OnHeader() {
     if (!request_.has_header()) {
-      return End(absl::InvalidArgumentError("upload: the first message is no header"));
+      return End(absl::InvalidArgumentError("upload: the first message is not a header"));
     }
     Ask(request_.header().grant(), [this](const core::FileGrant& grant) { OnGrant(grant); });
   }
@@ -248,8 +248,8 @@ class UploadCall final
     const std::string path = absl::StrCat(announced->folder, "/", announced->name);
     if (!Take(path)) {
       return End(absl::AbortedError(
-          absl::StrCat("upload: another one of ", path,
-                       " is under way; it is broken off, and ends when its disk has answered")));
+          absl::StrCat("upload: another upload of ", path,
+                       " is in progress; it is cancelled, and ends when its disk has answered")));
     }
     OnDisk([this, announced = *announced] {
       auto opened = IncomingFile::Open(announced);
@@ -270,7 +270,7 @@ class UploadCall final
 
   file::v1::UploadRequest request_;
   file::v1::UploadResponse response_;
-  IncomingFile* file_ = nullptr;  // held
+  IncomingFile* file_ = nullptr;  // owned by Hold
 };
 
 grpc::ServerBidiReactor<file::v1::UploadRequest, file::v1::UploadResponse>* FileServiceImpl::Upload(
@@ -321,7 +321,7 @@ class DownloadCall final
 
   const file::v1::DownloadRequest request_;
   file::v1::DownloadResponse response_;
-  OutgoingFile* file_ = nullptr;  // held
+  OutgoingFile* file_ = nullptr;  // owned by Hold
 };
 
 grpc::ServerWriteReactor<file::v1::DownloadResponse>* FileServiceImpl::Download(
@@ -347,7 +347,8 @@ class AppendCall final : public GrantedCall<grpc::ServerUnaryReactor> {
     }
     Ask(request_.grant(), [this](const core::FileGrant& grant) {
       if (!grant.may_log) {
-        return End(absl::PermissionDeniedError("metrics.jsonl is for the job's lead to write"));
+        return End(
+            absl::PermissionDeniedError("metrics.jsonl may be written only by the job's lead"));
       }
       if (request_.lineage() != grant.lineage) {
         return End(absl::FailedPreconditionError(
@@ -360,7 +361,7 @@ class AppendCall final : public GrantedCall<grpc::ServerUnaryReactor> {
         const absl::StatusOr<int64_t> size =
             AppendToLog(path, service_.roots_.checkpoints, request_.offset(), request_.lines());
         if (!size.ok()) return End(size.status());
-        if (!TakeOver()) return;  // the response is gone with the call
+        if (!TakeOver()) return;  // the response is gone once the call is over
         response_->set_size_bytes(*size);
         GiveStatus(grpc::Status::OK);
       });
@@ -368,7 +369,7 @@ class AppendCall final : public GrantedCall<grpc::ServerUnaryReactor> {
   }
 
  private:
-  const file::v1::AppendLogRequest request_;  // a copy: the work may outlive the call
+  const file::v1::AppendLogRequest request_;  // a copy, because the work may outlive the call
   file::v1::AppendLogResponse* const response_;
 };
 

@@ -1,13 +1,15 @@
-// FileService on gRPC's callback API: files of jobs come into the coordinator's storage and leave it.
+// FileService on gRPC's callback API: receives files of jobs into the coordinator's storage and
+// sends them.
 //
-// A call is let in by its key (file_keys.h), by the role of its certificate, and by the core, on the
-// strand, which knows the view (core_files.cc). Paths are made here, of numbers and known names. All
-// work on disks is done on threads of its own, one block at a time for each call; gRPC's flow control
-// holds back who is faster than the disk.
+// A call is admitted by its key (file_keys.h), by the role of its certificate, and on the strand by
+// the core, which knows the view (core_files.cc). This code builds all paths from numbers and known
+// names. All work on disks runs on separate threads, one block at a time per call. gRPC's flow
+// control stops a sender that is faster than the disk.
 //
-// A disk that hangs keeps FileCalls::kThreads threads of each kind of call and folder, and kMaxCalls
-// calls, which are over for their callers when these leave, or (but for uploads, where a large file is
-// hashed) after FileCalls::kPatience; further ones are refused with UNAVAILABLE and the folder's name.
+// For each kind of call and folder, a hung disk blocks at most FileCalls::kThreads threads and
+// kMaxCalls calls. For its caller, such a call ends when the caller leaves, or after
+// FileCalls::kPatience (except for uploads, where a large file is hashed). Further calls are
+// refused with UNAVAILABLE and the name of the folder.
 //
 // Thread-safe.
 #ifndef CAPSTAN_COORDINATOR_FILE_SERVICE_H_
@@ -30,17 +32,17 @@ namespace capstan::coordinator {
 
 class FileServiceImpl final : public file::v1::FileService::CallbackService {
  public:
-  // Calls of one kind that work on one job's folder at once, those among them whose caller has left
-  // and whose disk has not answered. A job has fewer files that are sent at once; of more tasks that
-  // look at once, which takes milliseconds, some try again.
+  // Calls of one kind on one job's folder. They count until the disk has answered, even if the
+  // caller has left. A job sends fewer files at once. If more tasks look at once, which takes
+  // milliseconds, some have to try again.
   static constexpr size_t kMaxCalls = 512;
   // For the first message of an upload.
   static constexpr absl::Duration kHeaderPatience = absl::Seconds(10);
 
   struct Roots {
-    // Absolute folders that initial weights may lie in, those of checkpoints too.
+    // Absolute folders that may contain initial weights, including those of checkpoints.
     std::vector<std::string> data;
-    std::vector<std::string> checkpoints;  // those that storage_path may lie in
+    std::vector<std::string> checkpoints;  // that may contain storage_path
   };
   // Borrows the coordinator.
   FileServiceImpl(Coordinator& coordinator, FileKeys keys, Roots roots,
@@ -56,7 +58,7 @@ class FileServiceImpl final : public file::v1::FileService::CallbackService {
                                       const file::v1::AppendLogRequest* request,
                                       file::v1::AppendLogResponse* response) override;
 
-  // What FileCalls says.
+  // See FileCalls.
   void Drain() { calls_.Drain(); }
   bool Stop(absl::Duration patience) { return calls_.Stop(patience); }
 
@@ -69,8 +71,8 @@ class FileServiceImpl final : public file::v1::FileService::CallbackService {
   friend class AppendCall;
 
   using GrantFn = std::function<void(const absl::StatusOr<core::FileGrant>&)>;
-  // Calls `done` on the strand. The status of what is known before is returned at once, and then
-  // `done` is not called.
+  // Calls `done` on the strand. An error that is known before is returned at once, and then `done`
+  // is not called.
   absl::Status Ask(const grpc::CallbackServerContext& context, const file::v1::Grant& grant,
                    GrantFn done);
 
@@ -78,7 +80,7 @@ class FileServiceImpl final : public file::v1::FileService::CallbackService {
   const FileKeys keys_;
   const Roots roots_;
   const absl::Duration header_patience_;
-  FileCalls calls_;  // they use all of the above: last
+  FileCalls calls_;  // last: the calls use all of the above
 };
 
 }  // namespace capstan::coordinator

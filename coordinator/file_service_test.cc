@@ -1,5 +1,5 @@
-// FileService by itself, on a Unix socket: calls that never come to a job. The others are in
-// tests/integration/job_files_test.cc.
+// FileService alone, on a Unix socket: calls that reach no job. tests/integration/job_files_test.cc
+// has the others.
 #include "coordinator/file_service.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ class NoJournal final : public core::Journal {
   absl::Status Commit() override { return absl::OkStatus(); }
 };
 
-// The others of its kind have deadlines in their clients; this one need not.
+// Clients set deadlines for the other calls, but need not set one for this call.
 TEST(FileServiceTest, AnUploadThatSaysNothingEndsByItself) {
   const std::string folder = *services::MakePrivateDir("file-service-test");
   NoJournal journal;
@@ -52,7 +52,7 @@ TEST(FileServiceTest, AnUploadThatSaysNothingEndsByItself) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(status.error_message(), "upload: no header within 100ms");
 
-  // One that waits for its header does not hold up the end.
+  // A call that waits for its header does not delay the shutdown.
   const auto last_context = services::NewContext(absl::Seconds(30));
   const auto last = stub->Upload(last_context.get());
   service.Drain();

@@ -29,13 +29,13 @@ bool FileThreads::PostUpTo(size_t most_waiting, const std::string& key,
     if (line->second.waiting.size() >= most_waiting) return false;
     line->second.waiting.push_back(std::move(work));
     if (line->second.threads < options_.threads && !StartThread(key) && line->second.threads == 0) {
-      work = std::move(line->second.waiting.back());  // destroyed without the lock
+      work = std::move(line->second.waiting.back());  // destroyed after the lock is released
       lines_.erase(line);
       return false;
     }
     ended.swap(ended_);
   }
-  for (std::thread& thread : ended) thread.join();  // at its last instruction
+  for (std::thread& thread : ended) thread.join();  // they are at their last instruction
   return true;
 }
 
@@ -77,7 +77,7 @@ bool FileThreads::Stop(absl::Duration patience) {
 void FileThreads::Run(const std::string& key) {
   for (;;) {
     std::function<void()> work;
-    std::deque<std::function<void()>> dropped;  // what it holds may wait for the disk, too
+    std::deque<std::function<void()>> dropped;  // destroyed without the lock: may wait, too
     {
       MutexLock lock(mu_);
       const auto line = lines_.find(key);

@@ -1,7 +1,8 @@
-// Work on files, by key: pieces of one key one after the other (or a few at once, Options), those of
-// different keys at once. A disk that hangs so holds up nobody but the jobs that lie on it.
+// Runs work on files, by key. Work of one key runs one piece after the other (or a few at once, see
+// Options), and work of different keys runs at the same time. A hung disk blocks only the jobs
+// stored on it.
 //
-// A key has threads while it has work. Thread-safe.
+// A key has threads only while it has work. Thread-safe.
 #ifndef CAPSTAN_COORDINATOR_FILE_THREADS_H_
 #define CAPSTAN_COORDINATOR_FILE_THREADS_H_
 
@@ -21,31 +22,32 @@ namespace capstan::coordinator {
 
 class FileThreads {
  public:
-  // More than so many waiting pieces of a key are refused by TryPost, where Options say nothing.
+  // The default limit of TryPost for the waiting pieces of a key.
   static constexpr size_t kMaxWaiting = 16;
 
   struct Options {
-    size_t threads = 1;                // of a key at most; with more than one, pieces have no order
-    size_t max_waiting = kMaxWaiting;  // of a key; for TryPost
-    // Makes a thread; throws std::system_error where the system gives none. For tests.
+    size_t threads = 1;                // per key; with more than one, pieces have no order
+    size_t max_waiting = kMaxWaiting;  // per key; for TryPost
+    // Makes a thread. Throws std::system_error if the system gives none. For tests.
     std::function<std::thread(std::function<void()>)> make_thread;
   };
 
   FileThreads() : FileThreads(Options()) {}
   explicit FileThreads(Options options) : options_(std::move(options)) {}
-  // Stop(), however long that takes.
+  // Calls Stop() without a limit.
   ~FileThreads();
   FileThreads(const FileThreads&) = delete;
   FileThreads& operator=(const FileThreads&) = delete;
 
-  // False: Stop was called, or the key has no thread and the system gives none; `work` is dropped.
+  // False: Stop was called, or the key has no thread and the system gives none. `work` is dropped
+  // then.
   [[nodiscard]] bool Post(const std::string& key, std::function<void()> work)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // False also: too much of this key is waiting.
+  // Also false if too many pieces of this key wait.
   [[nodiscard]] bool TryPost(const std::string& key, std::function<void()> work)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Finishes what is under way, drops the rest. False: `patience` was over first, so something is
-  // under way still, and whoever ends the process must not take down what that work uses. Not from
+  // Finishes pieces in progress and drops the rest. False: some work is still in progress after
+  // `patience`, so the process must end without destroying what that work uses. Do not call it from
   // a piece of work.
   bool Stop(absl::Duration patience = absl::InfiniteDuration()) ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -88,7 +88,8 @@ TEST(FileThreadsTest, AKeyHasSoManyThreadsAndNoMore) {
   EXPECT_TRUE(threads.Stop());
 }
 
-// A system that gives no thread, as at the limit of a container, is an answer and not an end.
+// If the system gives no thread, as at a container's limit, the call fails and the process lives
+// on.
 TEST(FileThreadsTest, WithoutAThreadWorkIsRefusedUnlessAnotherOneTakesIt) {
   bool gives = false;
   FileThreads threads({.threads = 2, .make_thread = [&gives](std::function<void()> run) {
@@ -97,7 +98,7 @@ TEST(FileThreadsTest, WithoutAThreadWorkIsRefusedUnlessAnotherOneTakesIt) {
                          }
                          return std::thread(std::move(run));
                        }});
-  // What is dropped may post itself: it is not destroyed under the lock.
+  // A dropped piece may post another one, so it must not be destroyed under the lock.
   const auto held = [&threads] {
     return std::shared_ptr<void>(nullptr, [&threads](void*) { (void)threads.Post("job", [] {}); });
   };
@@ -107,7 +108,7 @@ TEST(FileThreadsTest, WithoutAThreadWorkIsRefusedUnlessAnotherOneTakesIt) {
   std::promise<void> go, done;
   ASSERT_TRUE(threads.Post("job", [&] { go.get_future().wait(); }));
   gives = false;
-  ASSERT_TRUE(threads.Post("job", [&] { done.set_value(); }));  // the one there is takes it
+  ASSERT_TRUE(threads.Post("job", [&] { done.set_value(); }));  // the existing thread takes it
   EXPECT_FALSE(threads.Post("other", [] {}));
   go.set_value();
   done.get_future().wait();
@@ -139,7 +140,7 @@ TEST(FileThreadsTest, AStopFinishesWhatIsUnderWayAndDropsTheRest) {
   (void)threads.Post("job", [&] { done += 10; });
   begun.get_future().wait();
   std::thread stop([&] { threads.Stop(); });
-  // Until it has begun; a key of its own each time, which so has nothing waiting.
+  // Waits until Stop has begun. Each key is new, so nothing waits there.
   for (int i = 0; threads.TryPost(absl::StrCat("other ", i), [] {}); ++i) {
     std::this_thread::yield();
   }

@@ -1,4 +1,4 @@
-// The coordinator without its server, on journals that fail: what is not durable is told to nobody.
+// The coordinator without its server, on journals that fail. It tells nobody what is not durable.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ node::v1::Register WorkerW0() {
   return reg;
 }
 
-// What a crash could take back is told to nobody.
+// Nothing is told that a crash could undo.
 TEST(JournalTest, WhatIsNotDurableIsNotTold) {
   class BrokenJournal final : public core::Journal {
    public:
@@ -63,8 +63,8 @@ TEST(JournalTest, WhatIsNotDurableIsNotTold) {
   EXPECT_EQ(fatal, 1);
 }
 
-// A full disk ends nobody: what is not durable is held back, reads are answered, and what was held
-// is told once there is room.
+// A full disk ends nobody: effects that are not durable are held back, reads are answered, and the
+// held effects are told once there is room.
 TEST(JournalTest, AFullDiskHoldsBackWhatIsNotDurableAndEndsNobody) {
   class FullJournal final : public core::Journal {
    public:
@@ -78,7 +78,7 @@ TEST(JournalTest, AFullDiskHoldsBackWhatIsNotDurableAndEndsNobody) {
       return absl::OkStatus();
     }
     bool low() override { return full; }
-    bool full = false;  // of the strand
+    bool full = false;  // strand only
     int waiting = 0;
   };
   class Node final : public NodeStream {
@@ -117,7 +117,7 @@ TEST(JournalTest, AFullDiskHoldsBackWhatIsNotDurableAndEndsNobody) {
     return count.get_future().get();
   };
   EXPECT_TRUE(submit("before").ok());
-  std::vector<bool> told;  // of the strand
+  std::vector<bool> told;  // strand only
   std::promise<void> full_told, room_told;
   coordinator.Post([&] {
     coordinator.ListenForDisk([&](bool full) {
@@ -127,32 +127,32 @@ TEST(JournalTest, AFullDiskHoldsBackWhatIsNotDurableAndEndsNobody) {
     });
     journal.full = true;
     coordinator.Connect({.reg = WorkerW0()},
-                        &node);  // its number has to be durable before it is told
+                        &node);  // its number must be durable before it is told
   });
   full_told.get_future().wait();
   const absl::Status refused = submit("meanwhile");
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("is full: jobs that run go on"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("is full: running jobs continue"));
   EXPECT_EQ(jobs(), 1u);
   EXPECT_EQ(node.sent, 0);
   coordinator.Post([&] { journal.full = false; });
-  node.first.get_future().wait();  // the commit is tried again by itself
+  node.first.get_future().wait();  // the commit is retried by itself
   std::promise<void> asked;
   coordinator.Post([&] {
-    coordinator.Disconnect(1, false);  // the node is ours, and goes with this test
+    coordinator.Disconnect(1, false);  // the node belongs to this test and ends with it
     asked.set_value();
   });
   asked.get_future().wait();
   absl::Status again = submit("after");
   for (const absl::Time limit = absl::Now() + absl::Seconds(30);
        !again.ok() && absl::Now() < limit;) {
-    again = submit("after");  // it is told within a second
+    again = submit("after");  // the listener is told within a second
   }
   EXPECT_TRUE(again.ok()) << again;
   room_told.get_future().wait();
   coordinator.Stop();
   EXPECT_THAT(told, ElementsAre(false, true, false));
-  EXPECT_GE(node.sent, 1);  // its number, and perhaps a probe for the job that waits
+  EXPECT_GE(node.sent, 1);  // its number, and perhaps a probe for the waiting job
 }
 
 }  // namespace

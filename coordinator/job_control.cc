@@ -1,4 +1,4 @@
-// JobService's calls that change or examine a job that is there: suspend, resume, retry, update,
+// JobService's calls that change or examine an existing job: suspend, resume, retry, update, and
 // the list of checkpoints.
 #include <utility>
 #include <variant>
@@ -13,7 +13,7 @@ namespace {
 
 using services::ToGrpcStatus;
 
-// Asks the core on its strand and answers with what it says.
+// Asks the core on its strand and sends its answer.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* Ask(Coordinator& coordinator, grpc::CallbackServerContext* context,
                               const Request* request, Response* response) {
@@ -23,7 +23,7 @@ grpc::ServerUnaryReactor* Ask(Coordinator& coordinator, grpc::CallbackServerCont
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
-  // A caller who has gone still wants it.
+  // Carried out even if the caller has left.
   coordinator.Post([&coordinator, context, request, response, reactor] {
     if (coordinator.draining()) {
       reactor->Finish(ToGrpcStatus(absl::UnavailableError("the coordinator shuts down")));
@@ -69,13 +69,14 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListCheckpoints(
     job::v1::ListCheckpointsResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   coordinator_.Post([this, request, response, reactor] {
-    const core::JobRecord* job = coordinator_.core().Peek(request->job_id());
+    const core::Job* job = coordinator_.core().Peek(request->job_id());
     if (job == nullptr) {
       reactor->Finish(
           ToGrpcStatus(absl::NotFoundError(absl::StrCat("no job ", request->job_id()))));
       return;
     }
-    for (auto it = job->manifests.rbegin(); it != job->manifests.rend(); ++it) {
+    const auto& checkpoints = job->checkpoints().all();
+    for (auto it = checkpoints.rbegin(); it != checkpoints.rend(); ++it) {
       *response->add_checkpoints() = job->Described(*it);
     }
     reactor->Finish(grpc::Status::OK);

@@ -23,11 +23,11 @@ using services::ToGrpcStatus;
 constexpr int kMaxListed = 1000;
 constexpr int kDefaultListed = 100;
 constexpr size_t kMaxListBytes = 4 * 1024 * 1024 - 1024;  // our clients take 4 MiB
-constexpr size_t kPerEntryBytes = 8;                      // around an entry of a list, at most
+constexpr size_t kPerEntryBytes = 8;                      // overhead of an entry of a list, at most
 constexpr int kMaxIntervalMs = 60000;
 constexpr int kDefaultIntervalMs = 100;
 constexpr size_t kMaxJobIdBytes = 128;
-constexpr size_t kMaxNameBytes = 63;  // of an owner, a label's key or value: none is longer
+constexpr size_t kMaxNameBytes = 63;  // the limit for an owner, and for a label's key and value
 constexpr int kMaxLabels = 32;        // of a job
 
 absl::Status Violated(const std::vector<FieldViolation>& violations) {
@@ -37,7 +37,7 @@ absl::Status Violated(const std::vector<FieldViolation>& violations) {
                                   violations);
 }
 
-// What a request asks for; what cannot be asked is added to `violations`.
+// The filter of a request. Invalid parts are added to `violations`.
 core::JobFilter ReadFilter(const job::v1::ListJobsRequest& request,
                            std::vector<FieldViolation>& violations) {
   core::JobFilter filter;
@@ -68,7 +68,7 @@ core::JobFilter ReadFilter(const job::v1::ListJobsRequest& request,
   return filter;
 }
 
-// Whoever gave up needs no work: its deadline, or its connection, is over.
+// A caller that gave up (deadline or connection) needs no work.
 bool GivenUp(const grpc::CallbackServerContext& context) { return context.IsCancelled(); }
 
 grpc::Status GivenUpStatus() { return {grpc::StatusCode::CANCELLED, "the caller has gone"}; }
@@ -178,7 +178,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* 
       return;
     }
     const core::CoordinatorCore& core = coordinator_.core();
-    // One more, to know whether there is another page.
+    // One more than asked for, which tells whether there is another page.
     std::vector<job::v1::Job> jobs = core.ListJobs(limit + 1, filter, before);
     size_t bytes = 0;
     for (job::v1::Job& job : jobs) {
@@ -186,7 +186,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* 
       const int count = response->jobs_size();
       if (count == limit || (count > 0 && bytes > kMaxListBytes)) {
         const std::string& last = response->jobs(count - 1).job_id();
-        response->set_next_page_token(absl::StrCat(core.Peek(last)->sequence));
+        response->set_next_page_token(absl::StrCat(core.Peek(last)->sequence()));
         break;
       }
       *response->add_jobs() = std::move(job);
@@ -205,7 +205,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::CancelJob(grpc::CallbackServerContext*
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
-  // A caller who has gone still wants the job to end.
+  // The job is cancelled even if the caller has left.
   coordinator_.Post([this, context, request, response, reactor] {
     coordinator_.Cancel(request->job_id(), CallerFrom(*context),
                         [response, reactor](const core::Reply& reply) {

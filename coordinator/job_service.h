@@ -1,29 +1,25 @@
 // JobService on gRPC's callback API: validates, then posts to the coordinator's strand.
 //
-// No call waits on a thread of gRPC or of the strand for a disk of jobs. SubmitJob looks at paths
-// by PathChecks, Diagnose at folders by FolderCheck, VerifyCheckpoint reads files as a FileCall; the
-// others need no disk of jobs. A disk that hangs keeps one thread and kMaxVerified verifications,
-// which are over for their callers when these leave, or after FileCalls::kPatience without a block;
-// further ones are refused with UNAVAILABLE and the disk's root. The end of the coordinator waits
-// for none of them.
+// No call blocks a thread of gRPC or the strand on a disk of jobs. SubmitJob checks paths through
+// PathChecks, and VerifyCheckpoint reads files as a FileCall. The others need no disk of jobs. A hung disk blocks at most one thread and kMaxVerified
+// verifications. For its caller, a verification ends when the caller leaves, or when no block came
+// for FileCalls::kPatience. Further ones are refused with UNAVAILABLE and the name of the disk's
+// root. The coordinator does not wait for them when it ends.
 #ifndef CAPSTAN_COORDINATOR_JOB_SERVICE_H_
 #define CAPSTAN_COORDINATOR_JOB_SERVICE_H_
 
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "capstan/job/v1/job_service.grpc.pb.h"
 #include "coordinator/coordinator.h"
-#include "coordinator/diagnosis.h"
 #include "coordinator/file_call.h"
 #include "coordinator/file_threads.h"
 #include "coordinator/path_policy.h"
-#include "services/clock/clock.h"
 
 namespace capstan::coordinator {
 
-// Of every request that names a job. InvalidArgument with the field.
+// For every request that names a job. InvalidArgument names the field.
 absl::Status CheckJobId(const std::string& job_id);
 
 class JobServiceImpl final : public job::v1::JobService::CallbackService {
@@ -31,14 +27,11 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
   // Verifications of checkpoints on one disk at once.
   static constexpr size_t kMaxVerified = FileThreads::kMaxWaiting;
 
-  // All but the folders are borrowed; `metrics` may be null.
-  JobServiceImpl(Coordinator& coordinator, const PathPolicy& policy, CoordinatorMetrics* metrics,
-                 ClusterFolders folders)
+  // Borrows all. `metrics` may be null.
+  JobServiceImpl(Coordinator& coordinator, const PathPolicy& policy, CoordinatorMetrics* metrics)
       : coordinator_(coordinator),
         policy_(policy),
         metrics_(metrics),
-        folders_(std::move(folders)),
-        started_(MonotonicNow()),
         calls_(coordinator, kMaxVerified) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
@@ -85,24 +78,8 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* VerifyCheckpoint(grpc::CallbackServerContext* context,
                                              const job::v1::VerifyCheckpointRequest* request,
                                              job::v1::VerifyCheckpointResponse* response) override;
-  // job_service_nodes.cc
-  grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
-                                      const job::v1::ListNodesRequest* request,
-                                      job::v1::ListNodesResponse* response) override;
-  grpc::ServerUnaryReactor* DrainNode(grpc::CallbackServerContext* context,
-                                      const job::v1::DrainNodeRequest* request,
-                                      job::v1::DrainNodeResponse* response) override;
-  grpc::ServerUnaryReactor* UndrainNode(grpc::CallbackServerContext* context,
-                                        const job::v1::UndrainNodeRequest* request,
-                                        job::v1::UndrainNodeResponse* response) override;
-  grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context,
-                                        const job::v1::SetLogLevelRequest* request,
-                                        job::v1::SetLogLevelResponse* response) override;
-  grpc::ServerUnaryReactor* Diagnose(grpc::CallbackServerContext* context,
-                                     const job::v1::DiagnoseRequest* request,
-                                     job::v1::DiagnoseResponse* response) override;
 
-  // What FileCalls says.
+  // See FileCalls.
   void Drain() { calls_.Drain(); }
   bool Stop(absl::Duration patience) { return calls_.Stop(patience); }
 
@@ -112,12 +89,11 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
   Coordinator& coordinator_;
   const PathPolicy& policy_;
   CoordinatorMetrics* const metrics_;
-  const ClusterFolders folders_;
-  const absl::Duration started_;
-  FileCalls calls_;  // of VerifyCheckpoint; they use all of the above: last
+  FileCalls calls_;  // of VerifyCheckpoint; last: they use all of the above
 };
 
-// InvalidArgument with its field violations: the rules of training/spec as the core's validator.
+// InvalidArgument with field violations. Checks the rules of training/spec, as the core's
+// validator.
 absl::Status ValidateJobSpec(const job::v1::JobSpec& spec);
 
 }  // namespace capstan::coordinator

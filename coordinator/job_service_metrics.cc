@@ -21,13 +21,13 @@ grpc::ServerUnaryReactor* JobServiceImpl::GetMetrics(grpc::CallbackServerContext
     return reactor;
   }
   coordinator_.PostRead([this, request, response, reactor] {
-    const core::JobRecord* const job = coordinator_.core().Peek(request->job_id());
+    const core::Job* const job = coordinator_.core().Peek(request->job_id());
     if (job == nullptr) {
       reactor->Finish(
           services::ToGrpcStatus(absl::NotFoundError(absl::StrCat("no job ", request->job_id()))));
       return;
     }
-    for (job::v1::MetricPoint& point : job->history.Thinned(request->max_points())) {
+    for (job::v1::MetricPoint& point : job->history().metrics().Thinned(request->max_points())) {
       *response->add_points() = std::move(point);
     }
     reactor->Finish(grpc::Status::OK);

@@ -1,4 +1,5 @@
-// JobService.VerifyCheckpoint: files of a checkpoint, read again. A FileCall: their disk may hang.
+// JobService.VerifyCheckpoint reads a checkpoint's files again. A FileCall, since the disk may
+// hang.
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,27 +15,27 @@
 namespace capstan::coordinator {
 namespace {
 
-// What is on record of the checkpoint, where the caller may have it read.
+// The coordinator's record of the checkpoint, if the caller may have it read.
 absl::StatusOr<job::v1::SavedCheckpoint> FindOnRecord(
     const core::CoordinatorCore& core, const job::v1::VerifyCheckpointRequest& request,
     const core::Caller& caller) {
-  const core::JobRecord* const job = core.Peek(request.job_id());
+  const core::Job* const job = core.Peek(request.job_id());
   if (job == nullptr) return absl::NotFoundError(absl::StrCat("no job ", request.job_id()));
   if (absl::Status status = CheckOwner(*job, caller); !status.ok()) return status;
   const bool newest = request.checkpoint().empty();
-  if (newest && job->manifests.empty()) {
-    return absl::NotFoundError(absl::StrCat("job ", job->id, " has no checkpoint"));
+  if (newest && job->checkpoints().empty()) {
+    return absl::NotFoundError(absl::StrCat("job ", job->id(), " has no checkpoint"));
   }
   const core::SavedManifest* const found =
-      newest ? &job->manifests.back() : job->FindManifest(request.checkpoint());
+      newest ? &job->checkpoints().all().back() : job->checkpoints().Find(request.checkpoint());
   if (found == nullptr) return core::NoCheckpoint(*job, request.checkpoint());
   return job->Described(*found);
 }
 
 }  // namespace
 
-// One block is a piece of work of its own: the patience with the disk begins anew with each. Those
-// of all verifications of a disk come one after the other, on one thread: hashing is not to take
+// Each block is a piece of work, so the patience with the disk begins anew with each. The pieces of
+// all verifications of a disk run one after the other on one thread, because hashing must not use
 // more.
 class VerifyCall final : public FileCallOn<grpc::ServerUnaryReactor> {
  public:
@@ -74,16 +75,16 @@ class VerifyCall final : public FileCallOn<grpc::ServerUnaryReactor> {
   void Read() {
     if (absl::Status status = check_->Next(); !status.ok()) return End(status);
     if (!check_->done()) return OnDisk([this] { Read(); });
-    if (!TakeOver()) return;  // the response is gone with the call
+    if (!TakeOver()) return;  // the response is gone once the call is over
     *response_->mutable_checkpoint() = std::move(saved_);
     GiveStatus(grpc::Status::OK);
   }
 
   JobServiceImpl& service_;
-  const job::v1::VerifyCheckpointRequest request_;  // a copy: the work may outlive the call
+  const job::v1::VerifyCheckpointRequest request_;  // a copy, because the work may outlive the call
   job::v1::VerifyCheckpointResponse* const response_;
   job::v1::SavedCheckpoint saved_;
-  CheckpointCheck* check_ = nullptr;  // held
+  CheckpointCheck* check_ = nullptr;  // owned by Hold
 };
 
 grpc::ServerUnaryReactor* JobServiceImpl::VerifyCheckpoint(

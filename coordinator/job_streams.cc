@@ -65,7 +65,7 @@ void LogStream::OnLogsAppended() { Continue(); }
 
 void LogStream::WriteNext() {
   const core::LogBuffer* logs = coordinator_.core().Logs(job_id_);
-  if (logs == nullptr) {  // forgotten meanwhile
+  if (logs == nullptr) {  // the job was forgotten meanwhile
     End(grpc::Status::OK);
     return;
   }
@@ -78,7 +78,7 @@ void LogStream::WriteNext() {
   const job::v1::LogLine* line = nullptr;
   for (; !stored_->empty() && line == nullptr; stored_->pop_front()) {
     line = logs->Find(stored_->front());
-    if (line == nullptr) ++dropped_;  // meanwhile
+    if (line == nullptr) ++dropped_;  // it was dropped meanwhile
   }
   if (line == nullptr && follow_) {
     dropped_ += std::max<int64_t>(0, logs->dropped() - next_);

@@ -1,7 +1,7 @@
 // The streams of JobService. All their state belongs to the strand: gRPC's callbacks only post.
 //
-// At most one message is being written; what changes meanwhile is told afterwards, newest first of
-// all: a reader who is slow misses steps between, never the end.
+// At most one message is being written. Changes meanwhile are sent afterwards in one message with
+// the newest state. So a slow reader misses steps in between, but never the end.
 #ifndef CAPSTAN_COORDINATOR_JOB_STREAMS_H_
 #define CAPSTAN_COORDINATOR_JOB_STREAMS_H_
 
@@ -20,7 +20,8 @@
 
 namespace capstan::coordinator {
 
-// A server stream about one job, or about all where the id is empty. It keeps itself alive until gRPC is done with it.
+// A server stream about one job, or about all if the id is empty. It keeps itself alive until gRPC
+// is done with it.
 template <typename Response>
 class JobStream : public grpc::ServerWriteReactor<Response>,
                   public JobListener,
@@ -55,23 +56,23 @@ class JobStream : public grpc::ServerWriteReactor<Response>,
   JobStream(Coordinator& coordinator, std::string job_id)
       : coordinator_(coordinator), job_id_(std::move(job_id)) {}
 
-  // Once, by the handler. `status`: of the request. With `caller` the stream is for the job's owner
-  // alone (CheckOwner).
+  // Called once, by the handler. `status`: of the request. If `caller` is set, only the job's owner
+  // may read the stream (CheckOwner).
   void Begin(const absl::Status& status, const std::optional<core::Caller>& caller = std::nullopt);
-  // Something changed, or a write is done: writes the next message, unless one is being written. On
-  // the strand.
+  // Call it on the strand when something has changed or a write is done. Writes the next message,
+  // unless one is being written.
   void Continue() {
     if (writing_ || ended_) return;
-    // What is shown is committed first, and that tells listeners: this stream too, which may have
-    // gone on by the time that the call returns.
+    // core() commits first, and the commit tells listeners, including this stream. So this stream
+    // may have continued before the call returns.
     static_cast<void>(coordinator_.core());
     if (!writing_ && !ended_) WriteNext();
   }
-  // Writes the next message, if there is one, or ends the stream. Nothing is being written, and
-  // what the core holds is durable. On the strand.
+  // Writes the next message, if there is one, or ends the stream. Called on the strand while
+  // nothing is being written and everything in the core is durable.
   virtual void WriteNext() = 0;
 
-  // The message must stay as it is until WriteNext is called. On the strand.
+  // The message must not change until WriteNext is called. Strand only.
   void Write(const Response& message) {
     writing_ = true;
     this->StartWrite(&message);
@@ -105,7 +106,7 @@ void JobStream<Response>::Begin(const absl::Status& status,
       return;
     }
     if (!self->job_id_.empty()) {
-      const core::JobRecord* const job = self->coordinator_.core().Peek(self->job_id_);
+      const core::Job* const job = self->coordinator_.core().Peek(self->job_id_);
       absl::Status found;
       if (job == nullptr) {
         found = absl::NotFoundError(absl::StrCat("no job ", self->job_id_));
@@ -114,14 +115,15 @@ void JobStream<Response>::Begin(const absl::Status& status,
       }
       if (!found.ok()) self->End(services::ToGrpcStatus(found));
     }
-    if (!self->ended_) {  // nor cancelled meanwhile
+    if (!self->ended_) {  // nor was it cancelled meanwhile
       self->coordinator_.Listen(self->job_id_, self.get());
       self->Continue();
     }
   });
 }
 
-// The job now, then after every change at most every `interval`, last in its terminal state.
+// The job as it is now, then after changes, at most once per `interval`. Last in its terminal
+// state.
 class WatchStream final : public JobStream<job::v1::WatchJobResponse> {
  public:
   static WatchStream* Start(Coordinator& coordinator, std::string job_id, absl::Duration interval,
@@ -141,8 +143,8 @@ class WatchStream final : public JobStream<job::v1::WatchJobResponse> {
   job::v1::WatchJobResponse message_;
 };
 
-// Stored lines that the filter lets through, by time; with `follow` new ones as they come, until the
-// job has ended.
+// Stored lines that match the filter, by time. With `follow` also new lines as they arrive, until
+// the job has ended.
 class LogStream final : public JobStream<job::v1::StreamLogsResponse> {
  public:
   static LogStream* Start(Coordinator& coordinator, const job::v1::StreamLogsRequest& request,
@@ -159,9 +161,9 @@ class LogStream final : public JobStream<job::v1::StreamLogsResponse> {
 
   const bool follow_;
   const LogFilter filter_;
-  std::optional<std::deque<int64_t>> stored_;  // numbers that were there at the start, to be sent
-  int64_t next_ = 0;                           // behind these: the line to look at
-  int64_t dropped_ = 0;  // lines that are gone, to be told with the next message
+  std::optional<std::deque<int64_t>> stored_;  // numbers to send, as of the start
+  int64_t next_ = 0;                           // the next line after those
+  int64_t dropped_ = 0;  // lines that are lost, to be told with the next message
   job::v1::StreamLogsResponse message_;
 };
 

@@ -51,13 +51,13 @@ absl::StatusOr<LogFilter> LogFilter::Create(const job::v1::StreamLogsRequest& re
 
 bool LogFilter::Matches(const job::v1::LogLine& line) const {
   if (!roles_.empty() && roles_.count(line.role()) == 0) return false;
-  // The coordinator has no index: whoever asks for rank 0 does not mean its lines.
+  // The coordinator's lines have no index, so a filter for rank 0 does not mean them.
   if (index_.has_value() &&
       (line.role() == common::v1::ROLE_COORDINATOR || line.index() != *index_)) {
     return false;
   }
   if (level_.has_value()) {
-    // A word that is no level of ours is shown rather than lost.
+    // An unknown level is shown rather than lost.
     const absl::StatusOr<services::LogLevel> level = services::ParseLogLevel(line.level());
     if (level.ok() && *level < *level_) return false;
   }

@@ -1,4 +1,4 @@
-// Which stored log lines a person asked for.
+// Selects stored log lines by a person's request.
 #ifndef CAPSTAN_COORDINATOR_LOG_FILTER_H_
 #define CAPSTAN_COORDINATOR_LOG_FILTER_H_
 
@@ -16,17 +16,17 @@
 
 namespace capstan::coordinator {
 
-// By the times that two lines carry.
+// Compares the times in two lines.
 bool IsEarlier(const job::v1::LogLine& a, const job::v1::LogLine& b);
 
 class LogFilter {
  public:
-  // InvalidArgument, naming the field: a role, level, index, tail or time that is none.
+  // InvalidArgument names a field with an invalid role, level, index, tail or time.
   static absl::StatusOr<LogFilter> Create(const job::v1::StreamLogsRequest& request);
 
   bool Matches(const job::v1::LogLine& line) const;
-  // Numbers of the stored lines that match, by the time that each carries, which need not be the
-  // order in which nodes sent them; with `tail` the last so many of these.
+  // Numbers of the matching stored lines, by the time in each line, which may differ from the order
+  // of arrival. With `tail` only the last so many.
   std::vector<int64_t> InOrder(const core::LogBuffer& logs) const;
   bool has_tail() const { return tail_ > 0; }
 

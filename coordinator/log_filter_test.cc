@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Seconds 0, 1, 2, ... in the order of the calls.
+// The lines get the times 0, 1, 2, ... seconds in the order of the calls.
 class LogFilterTest : public ::testing::Test {
  protected:
   void Add(common::v1::Role role, int index, const std::string& level, const std::string& text) {
@@ -53,7 +53,7 @@ TEST_F(LogFilterTest, EachFieldNarrowsAndTheyNarrowTogether) {
   EXPECT_THAT(Texts(request), ElementsAre("dies"));
   job::v1::StreamLogsRequest zero;
   zero.set_index(0);
-  EXPECT_THAT(Texts(zero), ElementsAre("reads"));  // not the coordinator's
+  EXPECT_THAT(Texts(zero), ElementsAre("reads"));  // without the coordinator's
   job::v1::StreamLogsRequest since;
   since.mutable_since()->set_seconds(3);
   EXPECT_THAT(Texts(since), ElementsAre("applies", "dies"));
@@ -69,10 +69,10 @@ TEST_F(LogFilterTest, TailCountsWhatMatches) {
   EXPECT_THAT(Texts(request), ElementsAre("reads", "slow", "dies"));
 }
 
-// A node sends its lines in batches: what came later need not be later.
+// A node sends its lines in batches, so a line that arrives later need not be younger.
 TEST_F(LogFilterTest, LinesStandByTheirTimes) {
   seconds_ = 1;
-  Add(common::v1::ROLE_WORKER, 2, "info", "reads too");  // at the time of "reads", came after it
+  Add(common::v1::ROLE_WORKER, 2, "info", "reads too");  // at the time of "reads", arrives later
   seconds_ = 3;
   Add(common::v1::ROLE_WORKER, 2, "info", "late");
   job::v1::StreamLogsRequest request;

@@ -1,4 +1,4 @@
-// The real coordinator on a Unix socket that shows what runs left behind, and nothing else.
+// The real coordinator on a Unix socket, with --look: it shows old runs and does nothing else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -73,7 +73,7 @@ TEST(LookTest, JobsAreShownAndNothingCanBeChanged) {
   job::v1::CancelJobResponse cancelled;
   EXPECT_EQ(jobs->CancelJob(context().get(), cancel, &cancelled).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
-  // No node finds a service to register with.
+  // There is no service for nodes to register with.
   const auto nodes = node::v1::NodeService::NewStub(channel);
   const auto call = context();
   const auto stream = nodes->Connect(call.get());

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   using capstan::services::Log;
   capstan::services::TuneProcess();
   capstan::services::RequireThreads();
-  // Where `capstan run` is the parent, its end is ours.
+  // If `capstan run` is the parent, this process ends with it.
   const absl::Status parent = capstan::services::ArmParentDeathSignalFromEnvironment();
   if (!parent.ok()) return 1;
 
@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   capstan::services::ShutdownSignal& signal = capstan::services::ShutdownSignal::Install();
-  // At once: what could not be made durable must not be shown to anybody.
+  // Ends at once: what could not be made durable must not be shown to anybody.
   auto server = CoordinatorServer::Start(config, [] { std::_Exit(1); });
   if (!server.ok()) {
     std::fprintf(stderr, "capstan_coordinator: %s\n",
@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
   signal.Wait();
   capstan::services::EndProcessAfter(absl::Seconds(30));
   if (!(*server)->Shutdown()) {
-    // What is durable is on the state disk, which did answer; nobody waits for the others.
+    // Everything durable is on the state disk, which did answer; the hung disks are left.
     Log(capstan::services::kWarning, "disk_does_not_answer").Kv("left", "work on files");
     std::_Exit(0);
   }

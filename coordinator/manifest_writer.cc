@@ -29,12 +29,13 @@ absl::Status CheckSize(const std::string& path, int64_t want_bytes) {
   if (::lstat(path.c_str(), &info) != 0) {
     const int error = errno;
     if (error == ENOENT || error == ENOTDIR) {
-      return absl::DataLossError(absl::StrCat(path, ": reported as written, is not there"));
+      return absl::DataLossError(
+          absl::StrCat(path, ": was reported as written, but does not exist"));
     }
     return services::ErrnoStatus(error, "lstat", path);
   }
   if (!S_ISREG(info.st_mode))
-    return absl::DataLossError(absl::StrCat(path, ": is no regular file"));
+    return absl::DataLossError(absl::StrCat(path, ": is not a regular file"));
   if (info.st_size != want_bytes) {
     return absl::DataLossError(absl::StrCat(path, ": ", static_cast<int64_t>(info.st_size),
                                             " bytes, its writer reported ", want_bytes));
@@ -54,11 +55,11 @@ std::string Above(const std::string& folder) {
   return slash == 0 ? "/" : folder.substr(0, slash);
 }
 
-// What the folder of a job and the one that it lies in name stays so.
+// Makes the names of a job's folder and of the folder above it durable.
 absl::Status SyncStorage(const std::string& storage_path) {
   if (absl::Status status = services::SyncDir(storage_path); !status.ok()) return status;
   const absl::Status status = services::SyncDir(Above(storage_path));
-  // A folder of all jobs may be closed to readers, and then it is not ours to sync.
+  // The folder of all jobs may not be readable, and then it is not ours to sync.
   return absl::IsPermissionDenied(status) ? absl::OkStatus() : status;
 }
 
@@ -93,13 +94,13 @@ absl::Status WriteManifestFile(const core::WriteManifest& write) {
     const absl::StatusOr<std::string> there = services::ReadWholeFile(path, kMaxManifestBytes);
     if (!there.ok()) return there.status();
     if (*there != *text)
-      return absl::DataLossError(absl::StrCat(path, ": another manifest is there"));
-    // Whoever linked it may have failed, or died, before this.
+      return absl::DataLossError(absl::StrCat(path, ": another manifest exists there"));
+    // The process that linked it may have failed or died before this sync.
     if (absl::Status synced = services::SyncDir(write.folder); !synced.ok()) return synced;
   } else if (!status.ok()) {
     return status;
   }
-  // The folder itself is new in the one above it, as that one may be.
+  // The checkpoint's folder is new in the job's folder, which may be new in the one above.
   return SyncStorage(Above(write.folder));
 }
 

@@ -1,5 +1,5 @@
-// The coordinator's work on checkpoint folders: manifest.json, written last; what is no checkpoint
-// (any more), removed. All of it off the strand.
+// The coordinator's work on checkpoint folders: writes manifest.json last and removes folders that
+// are not checkpoints (any more). None of it runs on the strand.
 #ifndef CAPSTAN_COORDINATOR_MANIFEST_WRITER_H_
 #define CAPSTAN_COORDINATOR_MANIFEST_WRITER_H_
 
@@ -11,30 +11,31 @@
 
 namespace capstan::coordinator {
 
-// Checks that every file is in `write.folder` with the size that its writer reported (the hash is
-// the writer's word: whoever reads the file checks it), then makes manifest.json appear there whole
-// or not at all: temporary name, fsync, link, fsync of the folder and of the two above it, those of
-// the job and of all jobs. Blocks.
-// DataLoss: a file is missing or has another size, or another manifest has the name already. The
-// same manifest there already: OK.
+// Checks that every file is in `write.folder` and has the size that its writer reported. (It trusts
+// the writer's hash, because every reader checks it.) Then creates manifest.json atomically:
+// temporary name, fsync, link, fsync of the folder and of the two folders above it, the job's and
+// that of all jobs. Blocks.
+// DataLoss: a file is missing or has another size, or another manifest has the name already. OK if
+// the same manifest exists already.
 absl::Status WriteManifestFile(const core::WriteManifest& write);
 
-// Removes the folders that `sweep` names, each one's manifest.json first, so that a half removed
-// checkpoint is none. What cannot be removed stays for the next time. Blocks. Returns how many went.
+// Removes the folders that `sweep` names. Removes manifest.json first in each, so that a partly
+// removed checkpoint is not one any more. What cannot be removed stays for the next time. Blocks.
+// Returns the number of removed folders.
 int SweepCheckpointFolders(const core::SweepCheckpoints& sweep);
 
-// Removes the folder of one checkpoint, `<storage_path>/<checkpoint>`, manifest.json first. OK where it
-// is not there. Blocks.
+// Removes the folder of one checkpoint, `<storage_path>/<checkpoint>`, with manifest.json first. OK
+// if it does not exist. Blocks.
 absl::Status RemoveCheckpointFolder(const std::string& storage_path, const std::string& checkpoint);
 
-// The manifests of one job that lie in `<storage_path>/<lineage>-<step>/manifest.json`, by lineage
-// and step; their folders are synced, for whoever wrote one may have died before. One that is
-// damaged, or of another job, or whose folders cannot be synced, is none: that is logged. Blocks.
+// The manifests of one job in `<storage_path>/<lineage>-<step>/manifest.json`, by lineage and step.
+// Syncs their folders, because the writer may have died before it did. Manifests that are damaged,
+// that are of another job, or whose folders cannot be synced are left out and logged. Blocks.
 std::vector<core::FoundManifest> FindManifests(const std::string& job_id,
                                                const std::string& storage_path);
 
-// The highest lineage that a folder `<lineage>-<step>` in `storage_path` is named after, whatever
-// lies in it; 0: there is none. Blocks.
+// The highest lineage in the names of the folders `<lineage>-<step>` in `storage_path`, whatever
+// they contain. 0: there is none. Blocks.
 int64_t HighestLineage(const std::string& storage_path);
 
 }  // namespace capstan::coordinator

@@ -13,7 +13,7 @@
 #include "services/files/files.h"
 #include "training/codec/manifest.h"
 
-// What is synced while it lives, by paths; the sync of `failing` fails.
+// Records the synced paths while it lives. The sync of `failing` fails.
 struct Syncs {
   Syncs();
   ~Syncs();
@@ -24,7 +24,7 @@ static Syncs* noted = nullptr;
 Syncs::Syncs() { noted = this; }
 Syncs::~Syncs() { noted = nullptr; }
 
-// In place of the C library's.
+// Replaces the C library's function.
 extern "C" int fsync(int fd) {
   if (noted != nullptr) {
     noted->paths.push_back(std::filesystem::read_symlink(absl::StrCat("/proc/self/fd/", fd)));
@@ -126,7 +126,7 @@ TEST_F(ManifestWriterTest, OnceMoreIsOkAndAnotherOneIsRefused) {
   EXPECT_EQ(Read()->samples_used, 160);
 }
 
-// Else a power cut could take the name back that SUCCEEDED was told for.
+// Otherwise a power cut could undo the link for which SUCCEEDED was told.
 TEST_F(ManifestWriterTest, WhatWasLinkedButNotSyncedIsSyncedByTheNextTry) {
   const std::string job = absl::StrCat(root_, "/job-1");
   Syncs syncs;
@@ -178,7 +178,7 @@ TEST_F(ManifestWriterTest, SweepsWhatIsOlderAndNoCheckpoint) {
 TEST_F(ManifestWriterTest, WhatLiesOnDiskIsFoundAgain) {
   const std::string path = write_.folder.substr(0, write_.folder.rfind('/'));
   EXPECT_TRUE(FindManifests("job-1", path + "/none").empty());
-  EXPECT_TRUE(FindManifests("job-1", path).empty());  // files, but no manifest
+  EXPECT_TRUE(FindManifests("job-1", path).empty());  // there are files, but no manifest
   ASSERT_TRUE(WriteManifestFile(write_).ok());
   const std::vector<core::FoundManifest> found = FindManifests("job-1", path);
   ASSERT_THAT(found, SizeIs(1));
@@ -192,7 +192,7 @@ TEST_F(ManifestWriterTest, WhatLiesOnDiskIsFoundAgain) {
   ASSERT_TRUE(services::EnsureDir(path + "/99-x").ok());
   EXPECT_EQ(HighestLineage(path), 12);
   EXPECT_EQ(HighestLineage(path + "/none"), 0);
-  // Not of this job, or not what was written: none.
+  // A manifest of another job, or with other bytes than were written, is left out.
   EXPECT_TRUE(FindManifests("job-2", path).empty());
   const std::string file = write_.folder + "/manifest.json";
   std::string text = *services::ReadWholeFile(file, 1 << 20);

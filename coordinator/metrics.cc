@@ -5,6 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "coordinator/core/cards.h"
+#include "coordinator/core/scheduling.h"
 #include "services/timestamp/timestamp.h"
 #include "training/spec/validate.h"
 
@@ -19,7 +20,7 @@ constexpr common::v1::JobState kStates[] = {
     common::v1::JOB_STATE_SUSPENDED, common::v1::JOB_STATE_SUCCEEDED,
     common::v1::JOB_STATE_FAILED,    common::v1::JOB_STATE_CANCELLED};
 
-// Those that alerts look at: they are there before the first has happened.
+// The events of the alerts. Their series exist before the first such event.
 constexpr const char* kEvents[] = {"Submitted",       "Started",          "WorkerLost", "ShardLost",
                                    "CheckpointSaved", "CheckpointFailed", "Failed"};
 
@@ -27,7 +28,7 @@ std::string StateName(common::v1::JobState state) {
   return common::v1::JobState_Name(state).substr(sizeof("JOB_STATE_") - 1);
 }
 
-// A gang has come together or goes on: no step was owed before it.
+// Events at which a gang forms or continues; no step was due before them.
 constexpr const char* kBegins[] = {"Admitted", "LineageStarted", "Started", "Recovered"};
 
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
@@ -174,18 +175,18 @@ prometheus::Gauge& CoordinatorMetrics::Jobs(common::v1::JobState state) const {
   return jobs_.With({{"queue", kQueue}, {"state", StateName(state)}});
 }
 
-void CoordinatorMetrics::OnRestored(const core::JobRecord& job) {
-  JobSeries& series = known_[job.id];
-  series.state = job.state;
-  series.started_at = job.started_at;
-  series.samples = job.samples_used;
-  series.nonfinite = job.lead.skipped_steps();
-  series.event = job.last_event;
-  series.restarts = job.restarts;
-  for (const job::v1::Event& event : job.events) NoteTimes(event, series);
-  // Its last steps are not in the record, and the core too counts the time of a stall from now on.
+void CoordinatorMetrics::OnRestored(const core::Job& job) {
+  JobSeries& series = known_[job.id()];
+  series.state = job.state();
+  series.started_at = job.standing().started_at();
+  series.samples = job.history().samples_used();
+  series.nonfinite = job.lead().skipped_steps();
+  series.event = job.events().last_number();
+  series.restarts = job.restarts().count();
+  for (const auto& entry : job.events()) NoteTimes(entry.event, series);
+  // The record does not have its last steps, and the core also counts the stall from now on.
   series.begun_at = absl::Now();
-  Jobs(job.state).Increment();
+  Jobs(job.state()).Increment();
   OnJob(job);
 }
 
@@ -197,27 +198,32 @@ void CoordinatorMetrics::OnForgotten(const std::string& job_id) {
   known_.erase(it);
 }
 
-void CoordinatorMetrics::OnState(const core::JobRecord& job, JobSeries& series) {
-  if (series.started_at == absl::InfinitePast() && job.started_at != absl::InfinitePast()) {
-    series.started_at = job.started_at;
+void CoordinatorMetrics::OnState(const core::Job& job, JobSeries& series) {
+  if (series.started_at == absl::InfinitePast() &&
+      job.standing().started_at() != absl::InfinitePast()) {
+    series.started_at = job.standing().started_at();
     queue_wait_.With({{"queue", kQueue}})
-        .Observe(absl::ToDoubleSeconds(job.started_at - job.submitted_at));
+        .Observe(
+            absl::ToDoubleSeconds(job.standing().started_at() - job.standing().submitted_at()));
   }
-  if (job.state == series.state) return;
+  if (job.state() == series.state) return;
   Jobs(series.state).Decrement();
-  Jobs(job.state).Increment();
-  series.state = job.state;
+  Jobs(job.state()).Increment();
+  series.state = job.state();
   if (!job.ended()) return;
-  finished_.With({{"queue", kQueue}, {"state", StateName(job.state)}, {"reason", job.reason}})
+  finished_
+      .With({{"queue", kQueue},
+             {"state", StateName(job.state())},
+             {"reason", job.standing().reason()}})
       .Increment();
-  if (job.started_at != absl::InfinitePast()) {
-    run_duration_.With({{"queue", kQueue}, {"state", StateName(job.state)}})
-        .Observe(absl::ToDoubleSeconds(job.finished_at - job.started_at));
+  if (job.standing().started_at() != absl::InfinitePast()) {
+    run_duration_.With({{"queue", kQueue}, {"state", StateName(job.state())}})
+        .Observe(absl::ToDoubleSeconds(job.standing().finished_at() - job.standing().started_at()));
   }
 }
 
-void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
-  const auto [it, fresh] = known_.try_emplace(job.id);
+void CoordinatorMetrics::OnJob(const core::Job& job) {
+  const auto [it, fresh] = known_.try_emplace(job.id());
   JobSeries& series = it->second;
   if (fresh) {
     submitted_.With({{"queue", kQueue}}).Increment();
@@ -228,46 +234,47 @@ void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
   OnEvents(job, series);
   OnRestarts(job, series);
   int64_t pending = 0;
-  if (job.state == common::v1::JOB_STATE_PENDING) {
-    const core::GangRequest request = core::RequestOf(job.spec);
+  if (job.state() == common::v1::JOB_STATE_PENDING) {
+    const scheduler::GangRequest request = core::RequestOf(job.spec());
     pending = int64_t{request.num_workers} * request.devices_per_worker;
   }
   SetPendingSlots(series, pending);
-  // Series live from the gang to the end: a long queue would make many that say nothing.
-  if (job.started_at == absl::InfinitePast()) return;
+  // Series exist from the gang to the end. A long queue would make many that say nothing.
+  if (job.standing().started_at() == absl::InfinitePast()) return;
   const bool ended = job.ended();
-  if (ended && !series.started) return;  // retired already
-  const prometheus::Labels id = {{"job_id", job.id}};
+  if (ended && !series.started) return;  // its series are retired already
+  const prometheus::Labels id = {{"job_id", job.id()}};
   if (!series.started) {
     series.started = true;
-    job::v1::JobSpec spec = job.resolved.has_value() ? job.resolved->spec() : job.spec;
+    job::v1::JobSpec spec = job.resolved().has_value() ? job.resolved()->spec() : job.spec();
     training::spec::FillDefaults(spec);
     info_
-        .With({{"job_id", job.id},
-               {"job_name", job.spec.name()},
+        .With({{"job_id", job.id()},
+               {"job_name", job.spec().name()},
                {"queue", kQueue},
-               {"user", job.owner},
-               {"model", training::spec::ModelTitle(job.spec.model())},
-               {"dataset", job.spec.data().format()},
+               {"user", job.owner()},
+               {"model", training::spec::ModelTitle(job.spec().model())},
+               {"dataset", job.spec().data().format()},
                {"kvstore", spec.kvstore().type()}})
         .Set(1);
-    start_time_.With(id).Set(UnixSeconds(job.started_at));
+    start_time_.With(id).Set(UnixSeconds(job.standing().started_at()));
     stall_timeout_.With(id).Set(absl::ToDoubleSeconds(job.StallTimeout()));
   }
   for (const common::v1::JobState state : kStates) {
-    state_.With({{"job_id", job.id}, {"state", StateName(state)}}).Set(state == job.state ? 1 : 0);
+    state_.With({{"job_id", job.id()}, {"state", StateName(state)}})
+        .Set(state == job.state() ? 1 : 0);
   }
-  const job::v1::Progress& progress = job.progress;
+  const job::v1::Progress& progress = job.history().progress();
   step_.With(id).Set(static_cast<double>(progress.step()));
   if (progress.total_steps() > 0) {
     progress_.With(id).Set(static_cast<double>(progress.step()) /
                            static_cast<double>(progress.total_steps()));
   }
-  if (job.resolved.has_value() && job.resolved->steps_per_epoch() > 0) {
+  if (job.resolved().has_value() && job.resolved()->steps_per_epoch() > 0) {
     epoch_.With(id).Set(static_cast<double>(progress.step()) /
-                        static_cast<double>(job.resolved->steps_per_epoch()));
+                        static_cast<double>(job.resolved()->steps_per_epoch()));
   }
-  absl::Time moved_at = std::max(job.started_at, series.begun_at);
+  absl::Time moved_at = std::max(job.standing().started_at(), series.begun_at);
   if (progress.has_updated_at()) {
     const absl::Time updated_at = TimeOf(progress.updated_at());
     moved_at = std::max(moved_at, updated_at);
@@ -276,47 +283,49 @@ void CoordinatorMetrics::OnJob(const core::JobRecord& job) {
     }
   }
   progress_time_.With(id).Set(UnixSeconds(moved_at));
-  // Of before a restart or a retry too, so that its age is known where no other follows.
+  // Also the time from before a restart or a retry, so that the age is known if no checkpoint
+  // follows.
   if (series.saved_at != absl::InfinitePast()) {
     checkpoint_time_.With(id).Set(UnixSeconds(series.saved_at));
   }
   if (progress.has_loss())
-    loss_.With({{"job_id", job.id}, {"split", "train"}}).Set(progress.loss());
+    loss_.With({{"job_id", job.id()}, {"split", "train"}}).Set(progress.loss());
   if (progress.has_accuracy()) {
-    accuracy_.With({{"job_id", job.id}, {"split", "train"}}).Set(progress.accuracy());
+    accuracy_.With({{"job_id", job.id()}, {"split", "train"}}).Set(progress.accuracy());
   }
   if (progress.has_learning_rate()) learning_rate_.With(id).Set(progress.learning_rate());
-  if (!job.epochs.empty()) {
-    const common::v1::EpochRecord& last = job.epochs.rbegin()->second;
+  if (!job.history().epochs().empty()) {
+    const common::v1::EpochRecord& last = job.history().epochs().rbegin()->second;
     if (last.has_validation_loss()) {
-      loss_.With({{"job_id", job.id}, {"split", "validation"}}).Set(last.validation_loss());
+      loss_.With({{"job_id", job.id()}, {"split", "validation"}}).Set(last.validation_loss());
     }
     if (last.has_validation_accuracy()) {
-      accuracy_.With({{"job_id", job.id}, {"split", "validation"}}).Set(last.validation_accuracy());
+      accuracy_.With({{"job_id", job.id()}, {"split", "validation"}})
+          .Set(last.validation_accuracy());
     }
   }
   if (job.has_view()) {
-    lineage_.With(id).Set(static_cast<double>(job.view.lineage()));
-    generation_.With(id).Set(static_cast<double>(job.view.generation()));
+    lineage_.With(id).Set(static_cast<double>(job.view().lineage()));
+    generation_.With(id).Set(static_cast<double>(job.view().generation()));
     prometheus::Counter& takeovers = takeovers_.With(id);
-    if (series.generation > 0 && job.view.lineage() == series.lineage) {
-      takeovers.Increment(static_cast<double>(job.view.generation() - series.generation));
+    if (series.generation > 0 && job.view().lineage() == series.lineage) {
+      takeovers.Increment(static_cast<double>(job.view().generation() - series.generation));
     }
-    series.generation = job.view.generation();
-    series.lineage = job.view.lineage();
+    series.generation = job.view().generation();
+    series.lineage = job.view().lineage();
   }
   samples_.With(id).Increment(
-      static_cast<double>(std::max<int64_t>(0, job.samples_used - series.samples)));
-  series.samples = job.samples_used;
+      static_cast<double>(std::max<int64_t>(0, job.history().samples_used() - series.samples)));
+  series.samples = job.history().samples_used();
   const auto grow = [&](const services::CounterFamily& family, int64_t& before, int64_t now) {
     family.With(id).Increment(static_cast<double>(std::max<int64_t>(0, now - before)));
     before = now;
   };
-  grow(nonfinite_, series.nonfinite, job.lead.skipped_steps());
-  grow(lost_lines_, series.lost_lines, job.logs.dropped() + job.logs.lost());
+  grow(nonfinite_, series.nonfinite, job.lead().skipped_steps());
+  grow(lost_lines_, series.lost_lines, job.logs().dropped() + job.logs().lost());
   if (ended) {
     series.started = false;
-    registry_.RetireSeries("job_id", job.id);
+    registry_.RetireSeries("job_id", job.id());
   }
 }
 
@@ -326,17 +335,18 @@ void CoordinatorMetrics::SetPendingSlots(JobSeries& series, int64_t slots) {
   series.pending_slots = slots;
 }
 
-// Once it goes on: a shard that is back with its memory before that was none.
-void CoordinatorMetrics::OnRestarts(const core::JobRecord& job, JobSeries& series) {
-  if (job.restarts > series.restarts && job.view.lineage() <= series.lineage &&
-      job.state != common::v1::JOB_STATE_RUNNING) {
+// Counts only once the job continues: a shard that is back with its memory before caused no
+// restart.
+void CoordinatorMetrics::OnRestarts(const core::Job& job, JobSeries& series) {
+  if (job.restarts().count() > series.restarts && job.view().lineage() <= series.lineage &&
+      job.state() != common::v1::JOB_STATE_RUNNING) {
     return;
   }
-  if (job.restarts > series.restarts) {
-    restarts_.With({{"queue", kQueue}, {"reason", job.restart_reason}})
-        .Increment(static_cast<double>(job.restarts - series.restarts));
+  if (job.restarts().count() > series.restarts) {
+    restarts_.With({{"queue", kQueue}, {"reason", job.restarts().reason()}})
+        .Increment(static_cast<double>(job.restarts().count() - series.restarts));
   }
-  series.restarts = job.restarts;
+  series.restarts = job.restarts().count();
 }
 
 void CoordinatorMetrics::NoteTimes(const job::v1::Event& event, JobSeries& series) {
@@ -347,18 +357,16 @@ void CoordinatorMetrics::NoteTimes(const job::v1::Event& event, JobSeries& serie
   }
 }
 
-void CoordinatorMetrics::OnEvents(const core::JobRecord& job, JobSeries& series) {
-  for (size_t i = 0; i < job.events.size(); ++i) {
-    if (job.event_numbers[i] <= series.event) continue;
-    const job::v1::Event& event = job.events[i];
-    events_.With({{"event", event.type()}}).Increment();
-    NoteTimes(event, series);
+void CoordinatorMetrics::OnEvents(const core::Job& job, JobSeries& series) {
+  for (auto it = job.events().After(series.event); it != job.events().end(); ++it) {
+    events_.With({{"event", it->event.type()}}).Increment();
+    NoteTimes(it->event, series);
   }
-  series.event = job.last_event;
+  series.event = job.events().last_number();
 }
 
 void CoordinatorMetrics::OnNodes(const core::NodeTable& nodes) {
-  int64_t slots = 0;  // those of parameter stores are none
+  int64_t slots = 0;  // parameter stores have none
   int64_t allocated = 0;
   struct Kind {
     common::v1::Role role;
@@ -399,7 +407,7 @@ void CoordinatorMetrics::OnNodes(const core::NodeTable& nodes) {
     kind.count.With({{"state", "lost"}}).Set(lost);
     kind.count.With({{"state", "left"}}).Set(left);
     for (const std::string& name : before.series) {
-      // At once: two scrapes later the last heartbeat would be old enough for an alert.
+      // At once, because two scrapes later the last heartbeat would be old enough for an alert.
       if (names.series.count(name) == 0) kind.heartbeat.Drop({{kind.label, name}});
     }
     before = std::move(names);

@@ -1,4 +1,4 @@
-// The coordinator's families of docs/metrics.md, filled from job records.
+// The coordinator's metric families (docs/metrics.md), filled from job records.
 #ifndef CAPSTAN_COORDINATOR_METRICS_H_
 #define CAPSTAN_COORDINATOR_METRICS_H_
 
@@ -7,27 +7,26 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "coordinator/core/gang.h"
-#include "coordinator/core/job_record.h"
+#include "coordinator/core/job.h"
 #include "coordinator/core/node_table.h"
 #include "coordinator/core/types.h"
 #include "services/metrics/registry.h"
 
 namespace capstan::coordinator {
 
-// There is one queue, "default". Series of a job are retired when it has ended. Called from the
-// strand alone; scrapes come from other threads. `registry` is borrowed.
+// There is one queue, "default". The series of a job are retired after its end. Methods are called
+// only on the strand; scrapes come from other threads. `registry` is borrowed.
 class CoordinatorMetrics {
  public:
   explicit CoordinatorMetrics(services::MetricsRegistry& registry);
 
-  // A job of the coordinator before this one: it was counted there.
-  void OnRestored(const core::JobRecord& job);
-  // After every change, the first one included.
-  void OnJob(const core::JobRecord& job);
+  // A job of an earlier coordinator, which has counted it already.
+  void OnRestored(const core::Job& job);
+  // After every change, including the first.
+  void OnJob(const core::Job& job);
   void OnForgotten(const std::string& job_id);
   void OnNodes(const core::NodeTable& nodes);
-  // What a commit of the journal took.
+  // The time that a commit of the journal took.
   void OnCommit(absl::Duration took);
   // Whether the disk of the journal is full.
   void OnDisk(bool full);
@@ -38,22 +37,22 @@ class CoordinatorMetrics {
   struct JobSeries {
     common::v1::JobState state = common::v1::JOB_STATE_UNSPECIFIED;
     absl::Time started_at = absl::InfinitePast();
-    bool started = false;  // has series
+    bool started = false;  // it has series
     int64_t samples = 0;
     int64_t generation = 0;
     int64_t lineage = 0;
     int64_t nonfinite = 0;
     int64_t lost_lines = 0;
-    int64_t event = 0;                           // number of the last one that was counted
-    absl::Time begun_at = absl::InfinitePast();  // its gang's last start
-    absl::Time saved_at = absl::InfinitePast();  // its last checkpoint
+    int64_t event = 0;                           // number of the last event counted
+    absl::Time begun_at = absl::InfinitePast();  // last start of its gang
+    absl::Time saved_at = absl::InfinitePast();  // time of its last checkpoint
     int64_t restarts = 0;
-    int64_t pending_slots = 0;  // what it asks for while it waits
+    int64_t pending_slots = 0;  // number requested while it waits
   };
   static void NoteTimes(const job::v1::Event& event, JobSeries& series);
-  void OnEvents(const core::JobRecord& job, JobSeries& series);
-  void OnState(const core::JobRecord& job, JobSeries& series);
-  void OnRestarts(const core::JobRecord& job, JobSeries& series);
+  void OnEvents(const core::Job& job, JobSeries& series);
+  void OnState(const core::Job& job, JobSeries& series);
+  void OnRestarts(const core::Job& job, JobSeries& series);
   void SetPendingSlots(JobSeries& series, int64_t slots);
   prometheus::Gauge& Jobs(common::v1::JobState state) const;
 
@@ -100,8 +99,8 @@ class CoordinatorMetrics {
 
   std::map<std::string, JobSeries> known_;
   struct NodeNames {
-    std::set<std::string> ready;   // hold a lease
-    std::set<std::string> series;  // have a heartbeat: lost ones too, until they are forgotten
+    std::set<std::string> ready;   // nodes with a lease
+    std::set<std::string> series;  // with a heartbeat; also lost ones, until forgotten
   };
   std::map<common::v1::Role, NodeNames> nodes_;
 };

@@ -16,7 +16,7 @@ using ::testing::Not;
 
 class MetricsTest : public ::testing::Test {
  protected:
-  // Of the next scrape; -1: there is none.
+  // The value in the next scrape; -1: there is no such series.
   double Value(const std::string& series) {
     const std::string text = registry_.Scrape();
     const size_t at = text.find(absl::StrCat("\n", series, " "));
@@ -36,31 +36,45 @@ TEST_F(MetricsTest, EveryFamilyIsInTheCatalogue) {
   }
 }
 
+void SetState(core::Job& job, common::v1::JobState state) { job.standing().Set(state, "", ""); }
+
+void BeginLineage(core::Job& job, int64_t lineage) {
+  common::v1::View view;
+  view.set_lineage(lineage);
+  view.set_generation(lineage);
+  job.lineages().Begin(view, "", 0);
+}
+
 TEST_F(MetricsTest, AJobIsCountedThroughItsLifeAndItsSeriesGo) {
   const absl::Time t = absl::FromUnixSeconds(1000);
   core::CoreOptions options;
-  core::JobRecord job(options);
-  job.id = "j-1";
-  job.owner = "ann";
-  job.spec.set_name("toy");
-  job.submitted_at = t;
-  metrics_.OnJob(job);  // no series while it waits
+  core::Submission what;
+  what.id = "j-1";
+  what.owner = "ann";
+  what.spec.set_name("toy");
+  core::Job job(what, options);
+  job.standing().NoteSubmitted(t);
+  metrics_.OnJob(job);  // a waiting job has no series
   EXPECT_THAT(registry_.Scrape(), HasSubstr("capstan_jobs{queue=\"default\",state=\"PENDING\"} 1"));
   EXPECT_THAT(registry_.Scrape(), HasSubstr("capstan_jobs_submitted_total{queue=\"default\"} 1"));
   EXPECT_THAT(registry_.Scrape(), Not(HasSubstr("job_id=\"j-1\"")));
-  job.state = common::v1::JOB_STATE_RUNNING;
-  job.started_at = t + absl::Seconds(3);
-  job.resolved.emplace().set_steps_per_epoch(4);
-  job.view.set_lineage(1);
-  job.view.set_generation(1);
-  job.progress.set_step(6);
-  job.progress.set_total_steps(10);
-  job.progress.set_loss(0.25);
-  job.samples_used = 96;
-  job.lead.set_skipped_steps(2);
+  SetState(job, common::v1::JOB_STATE_RUNNING);
+  job.standing().NoteStarted(t + absl::Seconds(3));
+  job::v1::ResolvedSpec resolved;
+  resolved.set_steps_per_epoch(4);
+  resolved.set_total_steps(10);
+  job.resolution().Set(resolved);
+  BeginLineage(job, 1);
+  node::v1::LeadState lead;
+  lead.set_step(6);
+  lead.set_loss(0.25);
+  lead.set_samples_used(96);
+  lead.set_skipped_steps(2);
+  job.history().SetLead(lead);
+  job.history().TakeProgress(resolved);
   job.AddEvent(absl::FromUnixSeconds(1500), "CheckpointSaved", "step 6");
   metrics_.OnJob(job);
-  job.view.set_generation(2);
+  job.lineages().BeginGeneration({}, {});
   metrics_.OnJob(job);
   std::string text = registry_.Scrape();
   EXPECT_THAT(text, HasSubstr("capstan_jobs{queue=\"default\",state=\"PENDING\"} 0"));
@@ -82,11 +96,10 @@ TEST_F(MetricsTest, AJobIsCountedThroughItsLifeAndItsSeriesGo) {
   EXPECT_THAT(text, HasSubstr("capstan_job_takeovers_total{job_id=\"j-1\"} 1"));
   EXPECT_THAT(text, HasSubstr("capstan_job_samples_applied_total{job_id=\"j-1\"} 96"));
 
-  job.state = common::v1::JOB_STATE_FAILED;
-  job.reason = "Stalled";
-  job.finished_at = t + absl::Seconds(13);
+  job.standing().Set(common::v1::JOB_STATE_FAILED, "Stalled", "");
+  job.standing().NoteEnded(t + absl::Seconds(13), absl::ZeroDuration());
   metrics_.OnJob(job);
-  metrics_.OnJob(job);  // members still end: no new series
+  metrics_.OnJob(job);  // members still end; no new series appear
   text = registry_.Scrape();
   EXPECT_THAT(text, HasSubstr("capstan_job_state{job_id=\"j-1\",state=\"FAILED\"} 1"));
   EXPECT_THAT(
@@ -99,15 +112,29 @@ TEST_F(MetricsTest, AJobIsCountedThroughItsLifeAndItsSeriesGo) {
   EXPECT_THAT(registry_.Scrape(), HasSubstr("capstan_jobs{queue=\"default\",state=\"FAILED\"} 0"));
 }
 
+core::Job Running(const core::CoreOptions& options) {
+  core::Submission what;
+  what.id = "j-1";
+  core::Job job(what, options);
+  SetState(job, common::v1::JOB_STATE_RUNNING);
+  job.standing().NoteSubmitted(absl::FromUnixSeconds(1000));
+  job.standing().NoteStarted(absl::FromUnixSeconds(1000));
+  return job;
+}
+
+void SetSamples(core::Job& job, int64_t samples) {
+  job.history().Load(job.history().progress(), {}, samples);
+}
+
+void SetUpdated(core::Job& job, int64_t seconds) {
+  job.history().NoteUpdated(absl::FromUnixSeconds(seconds));
+}
+
 TEST_F(MetricsTest, AJobOfTheCoordinatorBeforeThisOneIsThereButWasNotSubmittedHere) {
-  core::CoreOptions options;
-  core::JobRecord job(options);
-  job.id = "j-1";
-  job.state = common::v1::JOB_STATE_RUNNING;
-  job.submitted_at = job.started_at = absl::FromUnixSeconds(1000);
-  job.samples_used = 96;
+  core::Job job = Running(core::CoreOptions());
+  SetSamples(job, 96);
   metrics_.OnRestored(job);
-  job.samples_used = 112;
+  SetSamples(job, 112);
   metrics_.OnJob(job);
   const std::string text = registry_.Scrape();
   EXPECT_THAT(text, HasSubstr("capstan_jobs{queue=\"default\",state=\"RUNNING\"} 1"));
@@ -119,66 +146,58 @@ TEST_F(MetricsTest, AJobOfTheCoordinatorBeforeThisOneIsThereButWasNotSubmittedHe
 constexpr char kCheckpointTime[] = "capstan_job_last_checkpoint_timestamp_seconds{job_id=\"j-1\"}";
 constexpr char kProgressTime[] = "capstan_job_last_progress_timestamp_seconds{job_id=\"j-1\"}";
 
-core::JobRecord Running(const core::CoreOptions& options) {
-  core::JobRecord job(options);
-  job.id = "j-1";
-  job.state = common::v1::JOB_STATE_RUNNING;
-  job.submitted_at = job.started_at = absl::FromUnixSeconds(1000);
-  return job;
-}
-
 TEST_F(MetricsTest, TheAgeOfTheLastCheckpointOutlivesTheCoordinator) {
-  core::JobRecord job = Running(core::CoreOptions());
+  core::Job job = Running(core::CoreOptions());
   job.AddEvent(absl::FromUnixSeconds(1500), "CheckpointSaved", "step 6");
   job.AddEvent(absl::FromUnixSeconds(1700), "CheckpointSaved", "step 9");
   job.AddEvent(absl::FromUnixSeconds(1800), "CheckpointFailed", "step 12");
   metrics_.OnRestored(job);
   EXPECT_EQ(Value(kCheckpointTime), 1700);
-  EXPECT_EQ(Value("capstan_job_events_total{event=\"CheckpointSaved\"}"), 0);  // counted there
+  EXPECT_EQ(Value("capstan_job_events_total{event=\"CheckpointSaved\"}"), 0);  // counted before
 }
 
 TEST_F(MetricsTest, ACheckpointOfAnEndedJobMakesNoSeries) {
-  core::JobRecord job = Running(core::CoreOptions());
+  core::Job job = Running(core::CoreOptions());
   job.AddEvent(absl::FromUnixSeconds(1500), "CheckpointSaved", "step 6");
   metrics_.OnJob(job);
-  job.state = common::v1::JOB_STATE_CANCELLED;
+  SetState(job, common::v1::JOB_STATE_CANCELLED);
   metrics_.OnJob(job);
-  // Its last files were on their way to the disk.
+  // Its last files were written after its end.
   job.AddEvent(absl::FromUnixSeconds(1600), "CheckpointSaved", "step 9");
   metrics_.OnJob(job);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(Value(kCheckpointTime), 1500);
   EXPECT_EQ(Value(kCheckpointTime), -1);
-  // A retry goes on from them.
-  job.state = common::v1::JOB_STATE_RUNNING;
+  // A retry continues from them.
+  SetState(job, common::v1::JOB_STATE_RUNNING);
   metrics_.OnJob(job);
   EXPECT_EQ(Value(kCheckpointTime), 1600);
 }
 
 TEST_F(MetricsTest, NoStepIsOwedOfTheTimeWithoutAGang) {
   const absl::Time t = absl::FromUnixSeconds(1000);
-  core::JobRecord job = Running(core::CoreOptions());
+  core::Job job = Running(core::CoreOptions());
   job.AddEvent(t, "Admitted", "");
-  job.progress.mutable_updated_at()->set_seconds(1060);
+  SetUpdated(job, 1060);
   metrics_.OnJob(job);
   EXPECT_EQ(Value(kProgressTime), 1060);
-  job.state = common::v1::JOB_STATE_SUSPENDED;
+  SetState(job, common::v1::JOB_STATE_SUSPENDED);
   job.AddEvent(t + absl::Seconds(61), "Suspended", "");
   metrics_.OnJob(job);
   EXPECT_EQ(Value(kProgressTime), 1060);
-  job.state = common::v1::JOB_STATE_STARTING;
+  SetState(job, common::v1::JOB_STATE_STARTING);
   job.AddEvent(t + absl::Hours(1), "Admitted", "");
   metrics_.OnJob(job);
   EXPECT_EQ(Value(kProgressTime), 4600);
-  job.progress.mutable_updated_at()->set_seconds(4700);
+  SetUpdated(job, 4700);
   metrics_.OnJob(job);
   EXPECT_EQ(Value(kProgressTime), 4700);
 }
 
 TEST_F(MetricsTest, NoStepIsOwedOfTheTimeWithoutACoordinator) {
   const absl::Time start = absl::Now();
-  core::JobRecord job = Running(core::CoreOptions());
-  job.AddEvent(job.started_at, "Started", "");
-  job.progress.mutable_updated_at()->set_seconds(1060);
+  core::Job job = Running(core::CoreOptions());
+  job.AddEvent(job.standing().started_at(), "Started", "");
+  SetUpdated(job, 1060);
   metrics_.OnRestored(job);
   EXPECT_GE(Value(kProgressTime), absl::ToUnixSeconds(start));
 }
@@ -202,7 +221,7 @@ TEST_F(MetricsTest, OneThatFellSilentIsSeenUntilItIsForgottenAndOneThatLeftIsNot
   nodes.Find("w1")->lost = true;
   nodes.Find("w2")->lost = nodes.Find("w2")->left = true;
   for (int i = 0; i < 2; ++i) metrics_.OnNodes(nodes);
-  EXPECT_THAT(registry_.Scrape(), Not(HasSubstr("worker=\"w2\"")));  // not one scrape later
+  EXPECT_THAT(registry_.Scrape(), Not(HasSubstr("worker=\"w2\"")));  // not one scrape more
   for (int i = 0; i < 3; ++i) text = registry_.Scrape();
   EXPECT_THAT(text, HasSubstr("capstan_workers{state=\"lost\"} 1"));
   EXPECT_THAT(text, HasSubstr("capstan_workers{state=\"left\"} 1"));
@@ -218,16 +237,18 @@ TEST_F(MetricsTest, OneThatFellSilentIsSeenUntilItIsForgottenAndOneThatLeftIsNot
 
 TEST_F(MetricsTest, ARestartIsCountedOnceItIsOne) {
   core::CoreOptions options;
-  core::JobRecord job(options);
-  job.id = "j-1";
-  job.submitted_at = absl::FromUnixSeconds(1000);
-  job.spec.mutable_resources()->set_num_workers(3);
+  core::Submission what;
+  what.id = "j-1";
+  what.spec.mutable_resources()->set_num_workers(3);
+  core::Job job(what, options);
+  job.standing().NoteSubmitted(absl::FromUnixSeconds(1000));
   metrics_.OnJob(job);
   EXPECT_THAT(registry_.Scrape(), HasSubstr("capstan_queue_pending_slots{queue=\"default\"} 3"));
-  job.started_at = absl::FromUnixSeconds(1001);
-  job.spec.mutable_limits()->set_stall_timeout_seconds(20);
-  job.view.set_lineage(1);
-  job.state = common::v1::JOB_STATE_RUNNING;
+  job.standing().NoteStarted(absl::FromUnixSeconds(1001));
+  what.spec.mutable_limits()->set_stall_timeout_seconds(20);
+  job.ChangeSpec(what.spec);
+  BeginLineage(job, 1);
+  SetState(job, common::v1::JOB_STATE_RUNNING);
   metrics_.OnJob(job);
   std::string text = registry_.Scrape();
   EXPECT_THAT(text, HasSubstr("capstan_queue_pending_slots{queue=\"default\"} 0"));
@@ -235,22 +256,21 @@ TEST_F(MetricsTest, ARestartIsCountedOnceItIsOne) {
   EXPECT_THAT(text, HasSubstr("capstan_job_last_progress_timestamp_seconds{job_id=\"j-1\"} 1001"));
   // A shard falls silent and is back in time.
   const std::string lost = "capstan_job_restarts_total{queue=\"default\",reason=\"ShardLost\"} ";
-  job.state = common::v1::JOB_STATE_RECOVERING;
-  job.restarts = 1;
-  job.restart_reason = "ShardLost";
+  SetState(job, common::v1::JOB_STATE_RECOVERING);
+  job.restarts().Count("ShardLost", 0);
   metrics_.OnJob(job);
-  job.restarts = 0;
-  job.state = common::v1::JOB_STATE_RUNNING;
-  metrics_.OnJob(job);
-  EXPECT_THAT(registry_.Scrape(), HasSubstr(lost + "0"));
-  // Now it is gone.
-  job.restarts = 1;
-  job.state = common::v1::JOB_STATE_RECOVERING;
+  job.restarts().TakeBack();
+  SetState(job, common::v1::JOB_STATE_RUNNING);
   metrics_.OnJob(job);
   EXPECT_THAT(registry_.Scrape(), HasSubstr(lost + "0"));
-  job.view.set_lineage(2);
+  // Now the shard is lost.
+  job.restarts().Count("ShardLost", 0);
+  SetState(job, common::v1::JOB_STATE_RECOVERING);
   metrics_.OnJob(job);
-  job.state = common::v1::JOB_STATE_RUNNING;
+  EXPECT_THAT(registry_.Scrape(), HasSubstr(lost + "0"));
+  BeginLineage(job, 2);
+  metrics_.OnJob(job);
+  SetState(job, common::v1::JOB_STATE_RUNNING);
   metrics_.OnJob(job);
   EXPECT_THAT(registry_.Scrape(), HasSubstr(lost + "1"));
 }

@@ -1,4 +1,4 @@
-// Which mount a path lies on, without a look at the disk, which may hang.
+// Finds the mount of a path without touching the disk, which may hang.
 #ifndef CAPSTAN_COORDINATOR_MOUNTS_H_
 #define CAPSTAN_COORDINATOR_MOUNTS_H_
 
@@ -9,16 +9,16 @@
 
 namespace capstan::coordinator {
 
-// The mount points of this process, as /proc/self/mountinfo has them now; none where that cannot be
+// The present mount points of this process, from /proc/self/mountinfo. Empty if that cannot be
 // read. Never waits for a disk.
 std::vector<std::string> MountPoints();
-// The same, and `folders`, each of which counts as a mount of its own: it may be a link to one.
+// The mount points, and `folders`. Each of these counts as a mount, since it may be a link to one.
 std::vector<std::string> MountPointsAnd(const std::vector<std::string>& folders);
-// Of the text of that file; "\040" and the like are decoded (proc(5)).
+// Parses the text of /proc/self/mountinfo. Decodes "\040" and the like (proc(5)).
 std::vector<std::string> ReadMountInfo(absl::string_view text);
 
-// The longest of `folders` that `path` lies in, by names: a link in the path is not looked at. "/"
-// where there is none.
+// The longest of `folders` that contains `path` by name; links in the path are not followed. "/" if
+// there is none.
 std::string LongestAbove(absl::string_view path, const std::vector<std::string>& folders);
 
 }  // namespace capstan::coordinator

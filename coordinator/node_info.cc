@@ -37,8 +37,8 @@ job::v1::ClusterInfo DescribeCluster(const core::CoordinatorCore& core, absl::Du
   job::v1::ClusterInfo info;
   info.set_version(std::string(Version()));
   info.set_uptime_seconds(absl::ToDoubleSeconds(now - started));
-  core.ForEachJob([&](const core::JobRecord& job) {
-    if (job.state == common::v1::JOB_STATE_PENDING) {
+  core.ForEachJob([&](const core::Job& job) {
+    if (job.state() == common::v1::JOB_STATE_PENDING) {
       info.set_pending_jobs(info.pending_jobs() + 1);
     } else if (!job.resting()) {
       info.set_running_jobs(info.running_jobs() + 1);

@@ -20,7 +20,7 @@ TEST(NodeInfoTest, AStateSaysWhetherANodeMayBeSwitchedOff) {
   node.drained = true;
   EXPECT_EQ(state(node), "DRAINING");
   node.leaving = true;
-  EXPECT_EQ(state(node), "LEAVING");  // it goes by itself
+  EXPECT_EQ(state(node), "LEAVING");  // the node leaves by itself
   node.jobs.clear();
   EXPECT_EQ(state(node), "LEAVING");
   node.leaving = false;

@@ -15,12 +15,12 @@
 namespace capstan::coordinator {
 namespace {
 
-// A node that does not read for so long is cut off; it dials again and is told what it lacks.
+// A node that does not read this many messages is cut off. It dials again and gets what it lacks.
 constexpr size_t kMaxQueued = 1024;
 constexpr absl::Duration kRegisterTimeout = absl::Seconds(10);
 
-// One node. Reads one message at a time, the next when the strand has seen the last: a node that
-// talks too much waits for itself. All state belongs to the strand.
+// One node. It reads one message at a time, the next when the strand has handled the last, so a
+// node that sends too much only delays itself. All state belongs to the strand.
 class Stream final
     : public grpc::ServerBidiReactor<node::v1::ConnectRequest, node::v1::ConnectResponse>,
       public NodeStream,
@@ -68,7 +68,7 @@ class Stream final
     coordinator_.Post([self = shared_from_this()] {
       self->coordinator_.RemoveIdle(self.get());
       if (self->session_ != 0) {
-        // Only now is it known whether the end was the node's own, or that of its connection.
+        // Only now it is known whether the node ended the stream or the connection broke.
         self->coordinator_.Disconnect(self->session_, self->half_closed_ && !self->cancelled_);
       }
       self->self_ = nullptr;
@@ -96,14 +96,15 @@ class Stream final
     if (closed_) return;
     if (!ok) {
       half_closed_ = true;
-      // Before the node learns that the stream has ended: its successor may have its name then.
+      // Before the node learns that the stream has ended, because its successor may then use the
+      // name.
       if (session_ != 0) coordinator_.Disconnect(session_, /*goodbye=*/false);
       Close(absl::OkStatus());
       return;
     }
     if (session_ == 0) {
       if (request_.message_case() != node::v1::ConnectRequest::kRegister) {
-        Close(absl::FailedPreconditionError("the first message is no registration"));
+        Close(absl::FailedPreconditionError("the first message is not a registration"));
         return;
       }
       absl::StatusOr<core::NodeConnected> registration =
@@ -116,7 +117,7 @@ class Stream final
         return;
       }
       coordinator_.RemoveIdle(this);
-      // Not session_ at once: what Connect sends and closes comes before it returns.
+      // session_ is set only afterwards: Connect may send and close before it returns.
       session_ = coordinator_.Connect(*std::move(registration), this);
     } else {
       coordinator_.Receive(session_, std::move(request_));
@@ -131,7 +132,7 @@ class Stream final
   }
 
   Coordinator& coordinator_;
-  const std::optional<services::Identity> caller_;  // not set: nobody was asked
+  const std::optional<services::Identity> caller_;  // not set: there was no certificate
   node::v1::ConnectRequest request_;
   std::deque<node::v1::ConnectResponse> queue_;  // the first is being written
   core::SessionId session_ = 0;

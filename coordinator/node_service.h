@@ -1,4 +1,4 @@
-// NodeService on gRPC's callback API: one stream per node, posted to the coordinator's strand.
+// NodeService on gRPC's callback API: one stream per node, handled on the coordinator's strand.
 #ifndef CAPSTAN_COORDINATOR_NODE_SERVICE_H_
 #define CAPSTAN_COORDINATOR_NODE_SERVICE_H_
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/job_record.h"
+#include "coordinator/core/job.h"
 #include "coordinator/core/metric_history.h"
 #include "services/proto_json/proto_json.h"
 #include "services/timestamp/timestamp.h"

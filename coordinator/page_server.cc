@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "coordinator/core/job_proto.h"
 #include "coordinator/log_filter.h"
 #include "coordinator/node_info.h"
 #include "services/clock/clock.h"
@@ -36,10 +37,10 @@ using services::HttpRequest;
 using services::HttpResponse;
 using Access = services::Readers::Access;
 
-constexpr std::chrono::seconds kPatience(3);  // with a strand that may have ended
+constexpr std::chrono::seconds kPatience(3);  // for a strand that may have ended
 constexpr char kHtml[] = "text/html; charset=utf-8";
 
-// The script and the style of the page itself and nothing else; no text becomes markup or script.
+// Allows only the script and the style of the page. No text becomes markup or script.
 constexpr char kJavaScript[] = "text/javascript; charset=utf-8";
 constexpr char kPolicy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -50,7 +51,7 @@ HttpResponse Answer(int code, absl::string_view body, const char* type) {
   HttpResponse response{.code = code, .body = std::string(body), .content_type = type};
   response.headers = {{"Content-Security-Policy", kPolicy},
                       {"X-Content-Type-Options", "nosniff"},
-                      // With no-referrer browsers send our own forms with "Origin: null".
+                      // With no-referrer, browsers send our own forms with "Origin: null".
                       {"Referrer-Policy", "same-origin"},
                       {"Cross-Origin-Opener-Policy", "same-origin"},
                       {"Cross-Origin-Resource-Policy", "same-origin"},
@@ -63,10 +64,10 @@ HttpResponse JsonAnswer(int code, absl::string_view body) {
 }
 
 HttpResponse Refusal(int code, absl::string_view why) {
-  return JsonAnswer(code, absl::StrCat("{\"error\":\"", why, "\"}"));  // texts of ours alone
+  return JsonAnswer(code, absl::StrCat("{\"error\":\"", why, "\"}"));  // only fixed texts of ours
 }
 
-// `message` is text of ours.
+// `message` must be a fixed text of ours.
 HttpResponse LoginForm(int code, absl::string_view message) {
   const std::string paragraph =
       message.empty() ? "" : absl::StrCat("<p class=\"error\" role=\"alert\">", message, "</p>");
@@ -94,7 +95,7 @@ std::string Parameter(const HttpRequest& request, const std::string& name) {
   return it == request.parameters.end() ? "" : it->second;
 }
 
-// What `read` sees of the core. Unavailable: the coordinator shuts down.
+// Runs `read` on the core. Unavailable: the coordinator shuts down.
 template <typename T>
 absl::StatusOr<T> Ask(Coordinator& coordinator, std::function<absl::StatusOr<T>()> read) {
   const auto answer = std::make_shared<std::promise<absl::StatusOr<T>>>();
@@ -125,14 +126,14 @@ absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Create(Coordinator& coor
 Access PageServer::Check(const HttpRequest& request, core::Caller& caller) {
   std::optional<services::Identity> who;
   const Access access = readers_->Check(request, &who);
-  if (access == Access::kGranted && !who.has_value()) caller.any_job = true;  // nobody is asked
+  if (access == Access::kGranted && !who.has_value()) caller.any_job = true;  // no sign-in needed
   if (who.has_value()) caller = {who->name, who->role == services::Role::kAdmin};
   return access;
 }
 
 void PageServer::AddRoutes(services::HttpOptions& options) {
   options.routes["/"] = [this](const HttpRequest& request) { return Page(request); };
-  // What the form needs, too: nothing of the cluster is in it.
+  // The login form needs it, too, and it has nothing about the cluster.
   options.routes["/page.css"] = [](const HttpRequest&) {
     return Answer(200, {embedded::page_css.data(), embedded::page_css.size()},
                   "text/css; charset=utf-8");
@@ -174,7 +175,7 @@ HttpResponse PageServer::Page(const HttpRequest& request) {
       return Answer(200, {embedded::index_html.data(), embedded::index_html.size()}, kHtml);
     case Access::kClosed:
       return Answer(403,
-                    "The status page needs to know who may look: start the coordinator with "
+                    "The status page needs a list of readers: start the coordinator with "
                     "--tokens tokens.json, or with --insecure.\n",
                     "text/plain; charset=utf-8");
     case Access::kNoToken:
@@ -182,7 +183,7 @@ HttpResponse PageServer::Page(const HttpRequest& request) {
     case Access::kWrongToken:
       break;
   }
-  return LoginForm(401, "This token is not valid here, or not any more.");
+  return LoginForm(401, "This token is not valid here, or is no longer valid.");
 }
 
 HttpResponse PageServer::Login(const HttpRequest& request) {
@@ -190,7 +191,7 @@ HttpResponse PageServer::Login(const HttpRequest& request) {
   const std::string token(absl::StripAsciiWhitespace(Parameter(request, "token")));
   if (token.empty() || !readers_->Find(token).has_value()) {
     services::Log(services::kWarning, "page_login_refused").Limit("all", absl::Seconds(1));
-    return LoginForm(401, "This token is not valid here, or not any more.");
+    return LoginForm(401, "This token is not valid here, or is no longer valid.");
   }
   return SeeOther(Cookie(token, request, ""));
 }
@@ -226,23 +227,23 @@ HttpResponse PageServer::Job(const HttpRequest& request, const core::Caller& cal
   const absl::StatusOr<JobPage> page =
       Ask<JobPage>(coordinator_, [this, id, points, caller]() -> absl::StatusOr<JobPage> {
         const core::CoordinatorCore& core = coordinator_.core();
-        const core::JobRecord* const job = core.Peek(id);
+        const core::Job* const job = core.Peek(id);
         if (job == nullptr) return absl::NotFoundError("no such job");
-        JobPage page{.head = Head(), .job = job->ToProto(/*with_history=*/true)};
+        JobPage page{.head = Head(), .job = core::ToProto(*job, /*with_history=*/true)};
         std::set<std::string> names;
-        for (const core::Rank& rank : job->ranks) names.insert(rank.node);
+        for (const core::Task& task : job->tasks()) names.insert(task.node);
         const absl::Duration now = MonotonicNow();
         for (const std::string& name : names) {
           const core::Node* const node = core.nodes().Find(name);
           if (node != nullptr) page.nodes.push_back(DescribeNode(*node, now));
         }
         page.log_is_shown = core::CheckOwner(*job, caller).ok();
-        for (int64_t n = std::max(job->logs.dropped(), job->logs.next() - kPageLogLines);
-             page.log_is_shown && n < job->logs.next(); ++n) {
-          page.log.push_back(*job->logs.Find(n));
+        for (int64_t n = std::max(job->logs().dropped(), job->logs().next() - kPageLogLines);
+             page.log_is_shown && n < job->logs().next(); ++n) {
+          page.log.push_back(*job->logs().Find(n));
         }
         std::stable_sort(page.log.begin(), page.log.end(), IsEarlier);
-        page.points = job->history.Thinned(points);
+        page.points = job->history().metrics().Thinned(points);
         return page;
       });
   return page.ok() ? JsonAnswer(200, JobPageJson(*page)) : ErrorAnswer(page.status());

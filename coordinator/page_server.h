@@ -1,10 +1,11 @@
-// The status page on the coordinator's HTTP port: /, its style, script and picture, /login, /logout,
-// and what the script asks for, /api/overview and /api/job.
+// The status page on the coordinator's HTTP port: /, its style, scripts and icon, /login, /logout,
+// and the data for the script, /api/overview and /api/job.
 //
-// Who may look: whoever has the token of a client or an admin in tokens.json, by the form into a
-// cookie or as `Authorization: Bearer`; with --insecure and no --tokens anybody; with neither nobody.
-// As over gRPC everybody who may look sees all jobs, and the log lines of those that are his, or of all
-// as an admin. The page only reads. Thread-safe.
+// The page is open to everybody with a client's or an admin's token in tokens.json, sent by the
+// form (then kept in a cookie) or as `Authorization: Bearer`. With --insecure and no --tokens it is
+// open to anybody. With neither it is open to nobody. As over gRPC, everybody who may look sees all
+// jobs, but only the log lines of their own jobs; an admin sees all log lines. The page only reads.
+// Thread-safe.
 #ifndef CAPSTAN_COORDINATOR_PAGE_SERVER_H_
 #define CAPSTAN_COORDINATOR_PAGE_SERVER_H_
 
@@ -22,19 +23,19 @@ namespace capstan::coordinator {
 
 class PageServer {
  public:
-  // `coordinator` is borrowed. What Readers::Create says.
+  // Borrows `coordinator`. Returns the errors of Readers::Create.
   static absl::StatusOr<std::unique_ptr<PageServer>> Create(Coordinator& coordinator,
                                                             const services::Security& security);
 
-  // Puts the page into `options`; this object outlives the server.
+  // Adds the page to `options`. This object must outlive the server.
   void AddRoutes(services::HttpOptions& options);
-  // Who may look at the page.
+  // Decides who may look at the page.
   services::Readers& readers() { return *readers_; }
 
  private:
   PageServer(Coordinator& coordinator, std::unique_ptr<services::Readers> readers);
 
-  // `caller`: who looks, where that is granted.
+  // Sets `caller` if access is granted.
   services::Readers::Access Check(const services::HttpRequest& request, core::Caller& caller);
   services::HttpResponse Page(const services::HttpRequest& request);
   services::HttpResponse Login(const services::HttpRequest& request);

@@ -13,7 +13,7 @@
 namespace capstan::coordinator {
 namespace {
 
-// The prefix has browsers refuse a cookie that did not come over TLS, from this host alone.
+// With the prefix, browsers refuse the cookie unless this host has set it over TLS.
 TEST(PageCookieTest, OverTlsTheCookieHasThePrefixAndOnlyThatOneCounts) {
   const std::string dir = *services::MakePrivateDir("page-test");
   const std::string token = services::MakeToken();
@@ -34,10 +34,10 @@ TEST(PageCookieTest, OverTlsTheCookieHasThePrefixAndOnlyThatOneCounts) {
   services::HttpOptions http;
   (*page)->AddRoutes(http);
   for (const auto& [name, value] : http.routes["/"](services::HttpRequest()).headers) {
-    // Else its form comes with an Origin that no server can tell from a stranger's.
+    // Otherwise the form's Origin looks to a server like a stranger's.
     EXPECT_TRUE(name != "Referrer-Policy" || value == "same-origin") << value;
   }
-  // The form, which is there without a token, keeps the job that an address names.
+  // The form, which needs no token, keeps the job in the address.
   EXPECT_NE(http.routes["/"](services::HttpRequest()).body.find("<script src=\"/login.js\" defer>"),
             std::string::npos);
   const services::HttpResponse script = http.routes["/login.js"](services::HttpRequest());

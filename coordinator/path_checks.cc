@@ -14,13 +14,13 @@ struct PathChecks::Round {
   std::vector<bool> answered;
   PathPolicy::Found found;
   Done done;                      // null: it was called
-  std::atomic<bool> over{false};  // nobody waits any more: a check that has not begun is left out
+  std::atomic<bool> over{false};  // nobody waits any more, so checks not begun are skipped
 };
 
 absl::Status PathChecks::Silent(const PathPolicy::Claim& claim) const {
   return absl::UnavailableError(absl::StrCat(
       claim.field, ": ", claim.flag, " ", claim.roots[0], " does not answer: ", claim.uri,
-      " could not be looked at within ", absl::FormatDuration(patience_), "; try again later"));
+      " could not be checked within ", absl::FormatDuration(patience_), "; try again later"));
 }
 
 void PathChecks::Check(std::vector<PathPolicy::Claim> claims, Done done) {

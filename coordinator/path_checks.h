@@ -1,9 +1,10 @@
-// What the kernel says about the paths of a job that is submitted, away from gRPC's threads.
+// Checks the paths of a submitted job on the file system, away from gRPC's threads.
 //
-// A disk that hangs (a hard NFS mount whose server is away) holds whoever opens a path on it, for ever.
-// So each check runs on a thread of its root; a submit waits kPatience for it and is answered
-// UNAVAILABLE then, with the name of the root. A root has kThreads: a folder inside it that hangs
-// holds up as many checks, and only when all hang do further ones of this root wait in vain.
+// A hung disk (a hard NFS mount without its server) blocks everybody who opens a path on it, for
+// ever. So each check runs on a thread of its root. A submit waits for it at most kPatience and is
+// then answered UNAVAILABLE, with the name of the root. Each root has kThreads threads. A hung
+// folder inside a root blocks as many threads as there are checks on it. Other checks of that root
+// wait in vain only if all its threads hang.
 #ifndef CAPSTAN_COORDINATOR_PATH_CHECKS_H_
 #define CAPSTAN_COORDINATOR_PATH_CHECKS_H_
 
@@ -15,7 +16,7 @@
 #include "absl/time/time.h"
 #include "coordinator/file_threads.h"
 #include "coordinator/path_policy.h"
-#include "coordinator/strand.h"
+#include "coordinator/work_thread.h"
 
 namespace capstan::coordinator {
 
@@ -25,18 +26,18 @@ class PathChecks {
   static constexpr int kThreads = 8;  // of one root
 
   using CheckFn = std::function<PathPolicy::Found(const PathPolicy::Claim&)>;
-  // What was found of all claims together.
+  // Gets what was found for all claims together.
   using Done = std::function<void(const absl::Status&, const PathPolicy::Found&)>;
 
-  // `strand` is borrowed, and outlives this object's work (Stop). `check` runs on many threads.
-  explicit PathChecks(Strand& strand, CheckFn check = PathPolicy::CheckLinks,
+  // Borrows `strand`, which must outlive this object's work (Stop). `check` runs on many threads.
+  explicit PathChecks(WorkThread& strand, CheckFn check = PathPolicy::CheckLinks,
                       absl::Duration patience = kPatience)
       : strand_(strand), check_(std::move(check)), patience_(patience) {}
 
-  // Calls `done` once, on the strand, from which it is called: what was found, or Unavailable.
+  // Calls `done` once, on the strand, with the findings or Unavailable. Call it on the strand.
   void Check(std::vector<PathPolicy::Claim> claims, Done done);
 
-  // Like FileThreads::Stop; what is not answered yet is not answered any more.
+  // See FileThreads::Stop. Checks that are not answered yet are never answered.
   bool Stop(absl::Duration patience = absl::InfiniteDuration()) { return files_.Stop(patience); }
 
  private:
@@ -44,10 +45,10 @@ class PathChecks {
   absl::Status Silent(const PathPolicy::Claim& claim) const;
   static void Finish(Round& round, const absl::Status& status);
 
-  Strand& strand_;
+  WorkThread& strand_;
   const CheckFn check_;
   const absl::Duration patience_;
-  // By root; posts to the strand: goes first.
+  // By root. It posts to the strand and so is destroyed first.
   FileThreads files_{{.threads = kThreads, .max_waiting = kThreads * FileThreads::kMaxWaiting}};
 };
 

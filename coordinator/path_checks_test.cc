@@ -21,7 +21,7 @@ PathPolicy::Claim ClaimOn(const std::string& root, const std::string& name) {
           .roots = {root}};
 }
 
-// A disk that answers once it is told to; those whose path has "hangs" in it lie on it.
+// A disk that answers only when told to. It has all paths that contain "hangs".
 class PathChecksTest : public ::testing::Test {
  protected:
   ~PathChecksTest() override {
@@ -50,7 +50,7 @@ class PathChecksTest : public ::testing::Test {
   const std::shared_future<void> answers_ = disk_.get_future().share();
   bool let_go_ = false;
   std::atomic<int> looked_{0};
-  Strand strand_;
+  WorkThread strand_;
   PathChecks checks_{strand_,
                      [this](const PathPolicy::Claim& claim) -> PathPolicy::Found {
                        ++looked_;
@@ -71,7 +71,7 @@ TEST_F(PathChecksTest, WhatWasFoundIsTold) {
 TEST_F(PathChecksTest, ARootThatHangsIsNamedAndHoldsUpNobodyElse) {
   std::vector<std::future<absl::Status>> hung;
   for (int i = 0; i < 4; ++i) hung.push_back(Ask({ClaimOn("/nfs", "hangs")}));
-  // Neither what lies beside it, under the same root, nor another root.
+  // Checks beside it under the same root, and under another root, still work.
   EXPECT_EQ(Ask({ClaimOn("/nfs", "well"), ClaimOn("/data", "well")}).get(), absl::OkStatus());
   for (auto& answer : hung) {
     const absl::Status status = answer.get();
@@ -90,7 +90,7 @@ TEST_F(PathChecksTest, SoManyThreadsHangAndThenTheirCallersAreToldWithoutAnyMore
   EXPECT_EQ(looked_, PathChecks::kThreads);
   EXPECT_EQ(Ask({ClaimOn("/data", "well")}).get(), absl::OkStatus());
   LetGo();
-  // What nobody waits for any more is left out.
+  // Checks that nobody waits for any more are skipped.
   while (!Ask({ClaimOn("/nfs", "well")}).get().ok()) {
   }
   EXPECT_LE(looked_, PathChecks::kThreads + 100);

@@ -42,8 +42,8 @@ absl::Status ReadRoots(const char* flag, const std::vector<std::string>& uris,
 services::FieldViolation Outside(const PathPolicy::Claim& claim) {
   const absl::string_view escapes =
       claim.flag == kDataRoot ? "dataset path escapes the data root: it " : "";
-  return {claim.field, absl::StrCat(claim.field, ": ", claim.uri, ": ", escapes, "lies under no ",
-                                    claim.flag, " of the coordinator")};
+  return {claim.field, absl::StrCat(claim.field, ": ", claim.uri, ": ", escapes,
+                                    "is not under any ", claim.flag, " of the coordinator")};
 }
 
 void CheckOne(const std::string& field, const std::string& uri,
@@ -71,9 +71,9 @@ void CheckOne(const std::string& field, const std::string& uri,
   }
 }
 
-constexpr int kMostEntries = 10000;  // of a folder; a job's own has few
+constexpr int kMostEntries = 10000;  // entries read of a folder; a job's own has few
 
-// `<lineage>-<step>`, as checkpoints are named.
+// `<lineage>-<step>`, the form of checkpoint names.
 bool IsCheckpointName(absl::string_view name) {
   const size_t dash = name.find('-');
   if (dash == name.npos || dash == 0 || dash + 1 == name.size()) return false;
@@ -83,7 +83,7 @@ bool IsCheckpointName(absl::string_view name) {
   return digits(name.substr(0, dash)) && digits(name.substr(dash + 1));
 }
 
-// The first checkpoint in the folder; empty: none, or no folder.
+// The first checkpoint in the folder. Empty: there is none, or no folder.
 std::string CheckpointIn(const std::string& root, const std::string& below) {
   const int fd = services::OpenBeneath(root, below, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return "";
@@ -96,7 +96,7 @@ std::string CheckpointIn(const std::string& root, const std::string& below) {
   int left = kMostEntries;
   for (const dirent* entry = ::readdir(folder); entry != nullptr && left > 0;
        entry = ::readdir(folder), --left) {
-    // The name alone may be a month.
+    // A folder with such a name may also be a month.
     if (!IsCheckpointName(entry->d_name)) continue;
     const std::string manifest = absl::StrCat(entry->d_name, "/manifest.json");
     if (::faccessat(fd, manifest.c_str(), F_OK, 0) != 0) continue;
@@ -107,7 +107,7 @@ std::string CheckpointIn(const std::string& root, const std::string& below) {
   return found;
 }
 
-// False: nobody can say where `path` lies.
+// False: the target of `path` cannot be found.
 bool FollowLinks(const std::string& path, const std::vector<std::string>& roots,
                  std::vector<std::string>& places) {
   const std::optional<std::string> place = services::PlaceBeneath(path, roots);
@@ -116,7 +116,7 @@ bool FollowLinks(const std::string& path, const std::vector<std::string>& roots,
   return true;
 }
 
-// The files in the folder of a checkpoint that may be links.
+// The files in a checkpoint's folder that may be links.
 absl::Status ListLinks(const PathPolicy::Claim& claim, const std::string& path,
                        std::vector<std::string>& names) {
   int fd = -1;
@@ -126,7 +126,7 @@ absl::Status ListLinks(const PathPolicy::Claim& claim, const std::string& path,
       fd = services::OpenBeneath(root, *below, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     }
   }
-  // Another host may have what is missing here.
+  // Another host may have what is missing on this one.
   if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == EACCES)) return absl::OkStatus();
   DIR* const folder = fd < 0 ? nullptr : ::fdopendir(fd);
   if (folder == nullptr) {
@@ -213,12 +213,12 @@ PathPolicy::Found PathPolicy::CheckLinks(const Claim& claim) {
   if (claim.field != kStoragePath) return {};
   for (const std::string& root : claim.roots) {
     std::string below = *services::PathBelow(claim.path, root);
-    // The root itself is the operator's: whatever lies there was put there by him.
+    // The root itself is the operator's, who has put everything there.
     while (below != ".") {
       if (const std::string saved = CheckpointIn(root, below); !saved.empty()) {
-        return {{{claim.field, absl::StrCat(claim.field, ": ", claim.uri,
-                                            ": lies in the folder of a job: ", root, "/", below,
-                                            " has checkpoint ", saved, "; choose another one")}},
+        return {{{claim.field,
+                  absl::StrCat(claim.field, ": ", claim.uri, ": is in the folder of a job: ", root,
+                               "/", below, " has checkpoint ", saved, "; choose another one")}},
                 {}};
       }
       const size_t slash = below.rfind('/');

@@ -32,12 +32,12 @@ TEST(PathPolicyTest, RootsHoldWholeComponents) {
   EXPECT_THAT(policy->Check(Reads("file:///data/sets")), IsEmpty());
   EXPECT_THAT(policy->Check(Reads("file:///data//sets/./mnist")), IsEmpty());
   EXPECT_THAT(policy->Check(Reads("file:///data/sets2")), SizeIs(1));
-  EXPECT_THAT(policy->Check(Reads("file:///out/x")), SizeIs(1));  // a root for writing only
+  EXPECT_THAT(policy->Check(Reads("file:///out/x")), SizeIs(1));  // this root is only for writing
   EXPECT_THAT(policy->Check(Writes("file:///out/x")), IsEmpty());
   const auto violations = policy->Check(Writes("file:///etc"));
   ASSERT_THAT(violations, SizeIs(1));
   EXPECT_EQ(violations[0].field, "checkpoint.storage_path");
-  EXPECT_THAT(violations[0].description, HasSubstr("lies under no --checkpoint-root"));
+  EXPECT_THAT(violations[0].description, HasSubstr("is not under any --checkpoint-root"));
 }
 
 TEST(PathPolicyTest, ACheckpointToBeginFromMayLieWhereCheckpointsDo) {
@@ -58,7 +58,7 @@ TEST(PathPolicyTest, ACheckpointToBeginFromMayLieWhereCheckpointsDo) {
     EXPECT_EQ(begins(uri)[0].field, "model.initial_weights");
   }
   EXPECT_THAT(begins("/etc/1-40")[0].description,
-              HasSubstr("lies under no --data-root or --checkpoint-root of the coordinator"));
+              HasSubstr("is not under any --data-root or --checkpoint-root of the coordinator"));
   EXPECT_TRUE(policy->IsData("/data/x"));
   EXPECT_FALSE(policy->IsData("/out/x"));
 }
@@ -99,7 +99,7 @@ TEST(PathPolicyTest, ALinkOutOfTheRootIsRefused) {
   };
   EXPECT_THAT(check("/root/in/new/folder"), IsEmpty());
   EXPECT_THAT(check("/root/out/new"), SizeIs(1));
-  // Folders that jobs have written to: neither they nor what lies in them is a place for others.
+  // Folders that jobs have written to. Neither they nor folders inside are allowed for other jobs.
   ASSERT_TRUE(services::EnsureDir(dir + "/root/in/net-abc123/4-100").ok());
   ASSERT_TRUE(services::EnsureDir(dir + "/root/in/2026-11").ok());
   ASSERT_TRUE(
@@ -139,7 +139,7 @@ TEST(PathPolicyTest, LinksInInitialWeightsAreFollowed) {
     EXPECT_THAT(check(path).violations, IsEmpty()) << path;
     EXPECT_THAT(check(path).weights_at, IsEmpty()) << path;
   }
-  // The folder, one on the way to it, a file outside of any checkpoint, one inside of it.
+  // Links to the folder, to one above it, to a file outside of any checkpoint, and to one inside.
   ASSERT_EQ(::symlink("../net-abc123/1-4", (own + "/1-8").c_str()), 0);
   ASSERT_EQ(::symlink((dir + "/root/net-abc123").c_str(), (own + "/all").c_str()), 0);
   ASSERT_EQ(::symlink("1-8/shard-0.safetensors", (own + "/w.safetensors").c_str()), 0);
@@ -154,7 +154,7 @@ TEST(PathPolicyTest, LinksInInitialWeightsAreFollowed) {
   for (const char* name : {"/1-7", "/1-7/manifest.json"}) {
     EXPECT_THAT(check(own + name).weights_at, ElementsAre(theirs + "/shard-0.safetensors")) << name;
   }
-  // What is to come may be somebody else's.
+  // A link to a checkpoint that does not exist yet may become another person's.
   ASSERT_EQ(::symlink("../net-abc123/1-5", (own + "/1-5").c_str()), 0);
   ASSERT_THAT(check(own + "/1-5").violations, SizeIs(1));
   EXPECT_THAT(check(own + "/1-5").violations[0].description, HasSubstr("a link leads nowhere"));

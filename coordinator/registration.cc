@@ -16,9 +16,9 @@
 namespace capstan::coordinator {
 namespace {
 
-constexpr size_t kMaxToldName = 64;  // bytes of a name that may be none
+constexpr size_t kMaxToldName = 64;  // bytes shown of a name that may be invalid
 
-// The first two numbers of MAJOR.MINOR.PATCH; nullopt: it is none.
+// The first two numbers of MAJOR.MINOR.PATCH; nullopt: the text is not of that form.
 std::optional<std::pair<int64_t, int64_t>> ReleaseOf(absl::string_view version) {
   const std::vector<absl::string_view> parts = absl::StrSplit(version, '.');
   int64_t major = 0;
@@ -31,7 +31,7 @@ std::optional<std::pair<int64_t, int64_t>> ReleaseOf(absl::string_view version) 
 }
 
 absl::Status CheckCaller(const node::v1::Register& reg, const services::Identity& caller) {
-  // A worker's certificate must not make a shard, which would hold other people's weights.
+  // A worker's certificate must not register a shard, which would hold other people's weights.
   const common::v1::Role want = caller.role == services::Role::kWorker
                                     ? common::v1::ROLE_WORKER
                                     : common::v1::ROLE_PARAM_STORE;
@@ -54,7 +54,7 @@ absl::Status CheckCaller(const node::v1::Register& reg, const services::Identity
 absl::StatusOr<core::NodeConnected> ReadRegistration(
     node::v1::Register reg, const std::optional<services::Identity>& caller) {
   core::NodeConnected out;
-  reg.clear_certificate();  // never what the caller says
+  reg.clear_certificate();  // the caller's own claim never counts
   if (caller.has_value()) {
     if (absl::Status status = CheckCaller(reg, *caller); !status.ok()) return status;
     reg.set_certificate(caller->name);
@@ -80,10 +80,10 @@ absl::Status CheckVersion(const node::v1::Register& reg, absl::string_view ours)
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      "node ", services::CutText(reg.name(), kMaxToldName), " is of version ",
-      services::CutText(reg.version(), kMaxToldName), ", this coordinator of ", ours,
-      ": versions work together whose first number is the same and whose second differs by 1 at "
-      "most; see docs/upgrades.md"));
+      "node ", services::CutText(reg.name(), kMaxToldName), " has version ",
+      services::CutText(reg.version(), kMaxToldName), ", this coordinator ", ours,
+      ": versions work together if the first number is the same and the second differs by at most "
+      "1; see docs/upgrades.md"));
 }
 
 void KeepHashOfKey(node::v1::Register& reg) {

@@ -1,5 +1,5 @@
-// What the coordinator's core is told of a registration: whose certificate it came with, and the
-// hash of its resume key instead of the key.
+// Makes the core's event of a registration. It contains the certificate's identity, and the hash of
+// the resume key instead of the key.
 #ifndef CAPSTAN_COORDINATOR_REGISTRATION_H_
 #define CAPSTAN_COORDINATOR_REGISTRATION_H_
 
@@ -14,19 +14,19 @@
 
 namespace capstan::coordinator {
 
-// `caller` is not set where nobody was asked for a certificate. PermissionDenied: the certificate
-// may not register this role, or not this name. InvalidArgument: a key of another length.
-// FailedPrecondition: its version does not work with this one (CheckVersion).
+// `caller` is not set if there was no certificate. PermissionDenied: the certificate does not allow
+// this role or this name. InvalidArgument: the key has a wrong length. FailedPrecondition: the
+// node's version does not work with this one (CheckVersion).
 absl::StatusOr<core::NodeConnected> ReadRegistration(
     node::v1::Register reg, const std::optional<services::Identity>& caller);
 
-// FailedPrecondition: a node of that version and a coordinator of version `ours` are outside of the
-// promise of docs/upgrades.md; the message has the node and both versions. Versions are
-// MAJOR.MINOR.PATCH. A node that names none is not judged.
+// FailedPrecondition: docs/upgrades.md does not promise that a node of that version works with a
+// coordinator of version `ours`; the message has the node and both versions. Versions are
+// MAJOR.MINOR.PATCH. A node that names no version is accepted.
 absl::Status CheckVersion(const node::v1::Register& reg, absl::string_view ours);
 
-// A coordinator of before resume keys has kept a key as it came; afterwards its hash is in its
-// place. Repeatable.
+// Replaces a resume key with its hash, since coordinators before resume keys stored it unchanged.
+// Can be repeated.
 void KeepHashOfKey(node::v1::Register& reg);
 
 }  // namespace capstan::coordinator

@@ -40,6 +40,12 @@ TEST(RegistrationTest, ACertificateRegistersItsOwnRoleAndNames) {
             "role worker may not register as ROLE_PARAM_STORE");
   EXPECT_EQ(why({Role::kParamStore, "node-a"}, "node-a", common::v1::ROLE_WORKER),
             "role param_store may not register as ROLE_WORKER");
+  const Identity shard = {Role::kParamStore, "node-a"};
+  EXPECT_EQ(why(shard, "node-a-shard", common::v1::ROLE_PARAM_STORE), "");
+  EXPECT_EQ(
+      why(shard, "node-b", common::v1::ROLE_PARAM_STORE),
+      "certificate node-a may not register node node-b: a certificate NAME has the nodes NAME "
+      "and NAME-*");
   EXPECT_EQ(why({Role::kWorker, "10.0.0.1"}, "anything", common::v1::ROLE_WORKER), "");
 }
 
@@ -70,13 +76,13 @@ TEST(RegistrationTest, AVersionOutsideOfThePromiseIsRefusedWithBoth) {
   }
   EXPECT_EQ(why("", "1.2.3"), "");
   EXPECT_EQ(why("1.4.0", "1.2.3"),
-            "node node-a is of version 1.4.0, this coordinator of 1.2.3: versions work together "
-            "whose first number is the same and whose second differs by 1 at most; see "
+            "node node-a has version 1.4.0, this coordinator 1.2.3: versions work together "
+            "if the first number is the same and the second differs by at most 1; see "
             "docs/upgrades.md");
   for (const char* theirs : {"1.0.9", "2.2.3", "0.2.3", "1.2", "one", "1.x.0", "-1.2.0"}) {
     EXPECT_THAT(why(theirs, "1.2.3"), HasSubstr(theirs));
   }
-  // As it is asked of every node.
+  // Every node's version is checked.
   node::v1::Register reg = Named("node-a", common::v1::ROLE_WORKER);
   reg.set_version("99.0.0");
   EXPECT_TRUE(absl::IsFailedPrecondition(ReadRegistration(reg, std::nullopt).status()));
@@ -91,12 +97,12 @@ TEST(RegistrationTest, OfAKeyTheHashAloneIsKept) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->reg.resume_key(), services::HashToken("0123456789abcdef"));
   EXPECT_THAT(read->reg.SerializeAsString(), Not(HasSubstr("0123456789abcdef")));
-  // What an older coordinator has kept becomes the same; a hash stays.
+  // A key that an older coordinator has stored becomes the same hash; a hash stays.
   KeepHashOfKey(reg);
   KeepHashOfKey(reg);
   EXPECT_EQ(reg.resume_key(), read->reg.resume_key());
 
-  // Nobody gets in with the hash, or with a shorter key.
+  // Neither the hash nor a shorter key is accepted.
   EXPECT_EQ(ReadRegistration(reg, std::nullopt).status().code(),
             absl::StatusCode::kInvalidArgument);
   reg.set_resume_key("0");

@@ -25,7 +25,7 @@
 namespace capstan::coordinator {
 namespace {
 
-// Ids need to be unguessable by nobody, only different from run to run.
+// The seed of ids. They need not be unguessable, only different from run to run.
 uint64_t RandomSeed() {
   std::random_device device;
   return (static_cast<uint64_t>(device()) << 32) | device();
@@ -40,7 +40,7 @@ core::CoreOptions MakeCoreOptions(const Config& config, const std::string& state
   core::CoreOptions options;
   options.lease = config.lease;
   options.heartbeat = config.heartbeat;
-  // Whoever goes on with what is left of a journal has said that the rest may end.
+  // By accepting an incomplete journal, the operator has agreed that unknown jobs may end.
   if (config.accept_journal >= 0) options.unknown_jobs_spared = absl::ZeroDuration();
   options.expected_nodes = static_cast<int>(config.expected_nodes);
   options.only_job = config.only_job;
@@ -58,14 +58,14 @@ core::CoreOptions MakeCoreOptions(const Config& config, const std::string& state
   return options;
 }
 
-// Why nothing can be changed; empty: it can be.
+// Why nothing can be changed. Empty: changes are possible.
 std::string OnlyLooks(const Config& config) {
   if (config.look.empty()) return "";
   return absl::StrCat("this coordinator shows the runs of ", config.look,
-                      " and changes nothing; capstan run --resume goes on with one");
+                      " and changes nothing; capstan run --resume continues one");
 }
 
-// Makes the folder where it is missing; its absolute path.
+// Makes the folder if it is missing. Returns its absolute path.
 absl::StatusOr<std::string> OpenStateDir(const std::string& path) {
   const absl::Status status = services::EnsureDir(path, 0700);
   if (!status.ok()) return status;
@@ -77,7 +77,7 @@ absl::StatusOr<std::string> OpenStateDir(const std::string& path) {
   return std::string(real);
 }
 
-// What is checked by Diagnose. The last root of the policy is the one beneath the state folder.
+// The folders that Diagnose checks. The policy's last root is the one below the state folder.
 ClusterFolders FoldersOf(const PathPolicy& policy, const std::string& state_dir) {
   ClusterFolders folders;
   folders.state = state_dir;
@@ -87,7 +87,8 @@ ClusterFolders FoldersOf(const PathPolicy& policy, const std::string& state_dir)
   return folders;
 }
 
-// What is measured. The root beneath the state folder is, too: it may be a disk of its own.
+// The folders that are measured, including the root below the state folder, which may be another
+// disk.
 services::FolderReports MeasuredFolders(const PathPolicy& policy, const std::string& state_dir) {
   services::FolderReports folders =
       services::RootFolders(policy.checkpoint_roots(), policy.data_roots());
@@ -95,7 +96,7 @@ services::FolderReports MeasuredFolders(const PathPolicy& policy, const std::str
   return folders;
 }
 
-// Where what a job begins from may lie; which of them for whom was checked when it was submitted.
+// Roots for a job's initial weights. At submission it was checked which of them this job may use.
 std::vector<std::string> RootsOfWeights(const PathPolicy& policy) {
   std::vector<std::string> roots = policy.data_roots();
   const std::vector<std::string>& checkpoints = policy.checkpoint_roots();
@@ -113,7 +114,8 @@ CoordinatorServer::CoordinatorServer(const Config& config, const std::string& st
       metrics_(registry_),
       rpc_metrics_(
           registry_,
-          {file::v1::FileService::service_full_name(), job::v1::BackupService::service_full_name(),
+          {file::v1::FileService::service_full_name(), job::v1::AdminService::service_full_name(),
+           job::v1::BackupService::service_full_name(),
            job::v1::CheckpointService::service_full_name(),
            job::v1::JobService::service_full_name(), node::v1::NodeService::service_full_name()}),
       policy_(std::move(policy)),
@@ -126,7 +128,8 @@ CoordinatorServer::CoordinatorServer(const Config& config, const std::string& st
            .restore_apart = policy_.checkpoint_roots(),
            .only_looks = OnlyLooks(config),
            .on_fatal = [on_fatal = std::move(on_fatal)](const absl::Status&) { on_fatal(); }}),
-      job_service_(coordinator_, policy_, &metrics_, FoldersOf(policy_, state_dir)),
+      job_service_(coordinator_, policy_, &metrics_),
+      admin_service_(coordinator_, FoldersOf(policy_, state_dir)),
       node_service_(coordinator_),
       file_keys_(std::move(keys)),
       file_service_(coordinator_, file_keys_,
@@ -147,7 +150,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   absl::StatusOr<PathPolicy> policy = PathPolicy::Create(config.data_roots, checkpoint_roots);
   if (!policy.ok()) return policy.status();
   JournalOptions journal_options;
-  // It is one folder of many on a person's disk, and holds little.
+  // The state is one of many folders on a person's disk, and holds little.
   if (!config.only_job.empty()) journal_options.reserve_bytes = kReserveBytesOfOneJob;
   if (!config.look.empty()) journal_options.reserve_bytes = 0;  // nothing is ever added
   if (config.accept_journal >= 0) journal_options.accept_commits = config.accept_journal;
@@ -179,8 +182,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   const std::vector<services::Role> nodes = {services::Role::kWorker, services::Role::kParamStore};
   std::vector<services::ServedService> served = {
       {job::v1::JobService::service_full_name(), &coordinator->job_service_, people},
+      {job::v1::AdminService::service_full_name(), &coordinator->admin_service_, people},
       {job::v1::CheckpointService::service_full_name(), &coordinator->checkpoint_service_, people}};
-  // Who only looks has no journal of jobs, and takes no nodes.
+  // A coordinator that only looks has no journal of jobs and accepts no nodes.
   if (config.look.empty()) {
     served.push_back({job::v1::BackupService::service_full_name(),
                       &coordinator->backup_service_,
@@ -269,14 +273,14 @@ absl::Duration CoordinatorServer::FilePatience() {
 
 services::HttpResponse CoordinatorServer::ServiceDiscovery() {
   if (!server_->ready()) return {.code = 503, .body = "not ready\n"};
-  // Kept by whoever is later: the strand, or this thread, which does not wait for ever.
+  // Owned by the later of the strand and this thread, which does not wait for ever.
   auto nodes = std::make_shared<std::promise<std::string>>();
   std::future<std::string> answer = nodes->get_future();
   coordinator_.PostRead([this, nodes] {
     nodes->set_value(ServiceDiscoveryJson(http_->url(), coordinator_.core().nodes()));
   });
   if (answer.wait_for(std::chrono::seconds(5)) != std::future_status::ready) {
-    return {.code = 503, .body = "the coordinator is busy, or stops\n"};
+    return {.code = 503, .body = "the coordinator is busy or stopping\n"};
   }
   return {.body = answer.get(), .content_type = "application/json"};
 }

@@ -1,4 +1,4 @@
-// The whole coordinator in one object: core, strand, services, ports.
+// The whole coordinator in one object: core, strand, services and ports.
 #ifndef CAPSTAN_COORDINATOR_SERVER_H_
 #define CAPSTAN_COORDINATOR_SERVER_H_
 
@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/admin_service.h"
 #include "coordinator/backup_service.h"
 #include "coordinator/checkpoint_service.h"
 #include "coordinator/config.h"
@@ -30,17 +31,17 @@ namespace capstan::coordinator {
 
 class CoordinatorServer {
  public:
-  // Serves when it returns, with the jobs that lie in the state folder. `on_fatal`: the journal has
-  // failed (that is logged), and what the core holds may not be told any more: the process has to
-  // end at once. InvalidArgument and others: a flag, named; a folder or address that cannot be used;
-  // a journal that another coordinator holds, or that is damaged.
+  // Serves when it returns, with the jobs of the state folder. `on_fatal` is called if the journal
+  // has failed (which is logged): the core's state may not be told any more, so the process must
+  // end at once. InvalidArgument and other codes name a flag, a folder or address that cannot be
+  // used, or a journal that another coordinator holds or that is damaged.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(const Config& config,
                                                                   std::function<void()> on_fatal);
   ~CoordinatorServer();  // Shutdown()
 
-  // Health NOT_SERVING, streams ended, calls drained, manifest under way finished, ports closed.
-  // Idempotent. False: work on a disk that hangs did not end within kFilePatience. It refers to this
-  // object, whose destructor would wait for it: the process ends without that.
+  // Sets health to NOT_SERVING, ends streams, drains calls, finishes the manifest in progress and
+  // closes ports. Idempotent. False: work on a hung disk did not end within kFilePatience. It
+  // refers to this object, whose destructor would wait for it, so the process must end without it.
   bool Shutdown();
   static constexpr absl::Duration kFilePatience = absl::Seconds(5);
 
@@ -53,9 +54,9 @@ class CoordinatorServer {
                     FileKeys keys, std::unique_ptr<SqliteJournal> journal,
                     std::function<void()> on_fatal);
   services::HttpResponse ServiceDiscovery();
-  // On the strand: until the secret that a full disk did not take is durable.
+  // Strand only: retries until the secret that did not fit on a full disk is durable.
   void SaveFileKeys();
-  // What is left of kFilePatience since work on files was first waited for.
+  // The rest of kFilePatience, counted from the first wait for work on files.
   absl::Duration FilePatience();
 
   services::MetricsRegistry registry_;
@@ -66,6 +67,7 @@ class CoordinatorServer {
   const std::unique_ptr<SqliteJournal> journal_;
   Coordinator coordinator_;
   JobServiceImpl job_service_;
+  AdminServiceImpl admin_service_;
   NodeServiceImpl node_service_;
   const FileKeys file_keys_;
   FileServiceImpl file_service_;
@@ -74,7 +76,7 @@ class CoordinatorServer {
   std::unique_ptr<services::Server> server_;
   std::unique_ptr<PageServer> page_;
   std::unique_ptr<services::HttpServer> http_;
-  bool files_done_ = true;                                    // written by the stop hooks
+  bool files_done_ = true;                                    // set by the stop hooks
   absl::Duration files_deadline_ = absl::InfiniteDuration();  // of the stop hooks
 };
 

@@ -11,7 +11,7 @@
 namespace capstan::coordinator {
 namespace {
 
-// Nothing needs escaping: CheckRegister lets no other names and addresses in.
+// No escaping is needed, because CheckRegister admits only safe names and addresses.
 std::string Group(const std::string& url, const char* component, const std::string& node) {
   const size_t scheme = url.find("://");
   return absl::StrCat("{\"targets\":[\"", url.substr(scheme + 3),

@@ -1,4 +1,4 @@
-// GET /sd: where Prometheus finds the /metrics of all services (its http_sd_configs).
+// GET /sd: tells Prometheus where the /metrics of all services are (its http_sd_configs).
 #ifndef CAPSTAN_COORDINATOR_SERVICE_DISCOVERY_H_
 #define CAPSTAN_COORDINATOR_SERVICE_DISCOVERY_H_
 
@@ -8,14 +8,14 @@
 
 namespace capstan::coordinator {
 
-// Of this machine, as nodes tell theirs when they register.
+// The name of this machine, as nodes report theirs at registration.
 std::string HostName();
 
 // [{"targets": ["host:port"], "labels": {"__scheme__": "http", "component": "gpu_worker", "node":
-// "w0"}}, ...]: the coordinator at `own_url` first, then the nodes by name. A node that fell silent
-// is listed, so that `up` says so, until it is forgotten; one that stopped in good order is not.
-// Nor is one with a loopback address on another host than `own_host`: Prometheus would find whoever
-// has this port on its own host, and take it for that node.
+// "w0"}}, ...], with the coordinator at `own_url` first, then the nodes by name. A silent node is
+// listed until it is forgotten, so that `up` shows it. A node that stopped in good order is not
+// listed. Nor is a node with a loopback address on a host other than `own_host`: Prometheus would
+// find a process with that port on its own host and take it for that node.
 std::string ServiceDiscoveryJson(const std::string& own_url, const core::NodeTable& nodes,
                                  const std::string& own_host = HostName());
 

@@ -22,7 +22,7 @@ TEST(ServiceDiscoveryTest, ListsWhoMayBeScraped) {
   Add(nodes, "w1", common::v1::ROLE_WORKER, "node-1", "");  // --http=off
   Add(nodes, "w2", common::v1::ROLE_WORKER, "node-2", "http://node-2:7271");
   Add(nodes, "w3", common::v1::ROLE_WORKER, "node-3", "http://node-3:7271");
-  nodes.Find("w2")->lost = true;  // fell silent
+  nodes.Find("w2")->lost = true;  // it fell silent
   nodes.Find("w3")->lost = nodes.Find("w3")->left = true;
   EXPECT_EQ(
       ServiceDiscoveryJson("http://127.0.0.1:7071", nodes),
@@ -33,7 +33,7 @@ TEST(ServiceDiscoveryTest, ListsWhoMayBeScraped) {
 )");
 }
 
-// Three hosts with the defaults of --http, and one that others can reach.
+// Three hosts with the default of --http, and one that others can reach.
 TEST(ServiceDiscoveryTest, LoopbackOfAnotherHostIsNotListed) {
   core::NodeTable nodes;
   Add(nodes, "s0", common::v1::ROLE_PARAM_STORE, "node-1", "http://[::1]:7081");
@@ -49,7 +49,7 @@ TEST(ServiceDiscoveryTest, LoopbackOfAnotherHostIsNotListed) {
 )");
 }
 
-// What Group relies on.
+// Group relies on this.
 TEST(ServiceDiscoveryTest, NoOtherAddressIsLetIn) {
   node::v1::Register reg;
   reg.set_name("s0");

@@ -28,16 +28,16 @@ constexpr size_t kSendBlockBytes = size_t{512} << 10;
 constexpr char kLookPrefix[] = ".capstan-look-";
 constexpr size_t kNonceBytes = 16;
 constexpr size_t kProcessBytes = 8;
-constexpr int kMostLooked = 10000;  // of a job's folder, which has few
+constexpr int kMostLooked = 10000;  // entries read of a job's folder, which has few
 
 std::string RandomBytes(size_t count) {
-  std::random_device device;  // the kernel's
+  std::random_device device;  // the kernel's random numbers
   std::string bytes;
   while (bytes.size() < count) bytes.push_back(static_cast<char>(device()));
   return bytes;
 }
 
-// Begins the names of this process's files: those of another one's are not waited for any more.
+// The prefix of this process's files. Nobody waits for files of another process any more.
 const std::string& OwnLookPrefix() {
   static const std::string prefix =
       absl::StrCat(kLookPrefix, absl::BytesToHexString(RandomBytes(kProcessBytes)), "-");
@@ -55,10 +55,10 @@ absl::Status OpenError(int error, const std::string& path) {
 
 absl::Status UnderNoRoot(absl::string_view path) {
   return absl::FailedPreconditionError(
-      absl::StrCat(path, ": lies under no folder that the operator allows now"));
+      absl::StrCat(path, ": is not under any folder that the operator allows now"));
 }
 
-// `fd` is closed.
+// Closes `fd`.
 int RemoveOldLooksIn(int fd) {
   DIR* const folder = fd < 0 ? nullptr : ::fdopendir(fd);
   if (folder == nullptr) {
@@ -91,7 +91,7 @@ absl::Status WriteAt(int fd, const std::string& path, absl::string_view bytes, i
   return absl::OkStatus();
 }
 
-// Of what `fd` holds from its begin on; the bytes that it had.
+// Hashes all that `fd` contains. Returns the number of bytes.
 absl::StatusOr<int64_t> HashAll(int fd, const std::string& path, training::Sha256& sha) {
   std::string block(kHashBlockBytes, '\0');
   int64_t offset = 0;
@@ -143,7 +143,7 @@ StoredFolder::~StoredFolder() {
 }
 
 int StoredFolder::OpenFile(const std::string& name, int flags, mode_t mode) const {
-  // O_NONBLOCK: a FIFO in the place of a file must not hold us.
+  // O_NONBLOCK: opening a FIFO in place of a file must not block.
   return ::openat(fd_, name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode);
 }
 
@@ -159,7 +159,7 @@ absl::Status StoredFolder::Rename(const std::string& from, const std::string& to
 absl::Status StoredFolder::Sync() const {
   const int fd = ::openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return services::ErrnoStatus(errno, "open", path_);
-  // EINVAL: a file system that has no fsync of folders has nothing to lose by it.
+  // EINVAL: the file system has no fsync of folders, and nothing to lose without it.
   const bool synced = ::fsync(fd) == 0 || errno == EINVAL;
   const int error = errno;
   ::close(fd);
@@ -186,7 +186,7 @@ absl::StatusOr<std::unique_ptr<IncomingFile>> IncomingFile::Open(const Announced
   if (!folder.ok()) return folder.status();
   std::unique_ptr<IncomingFile> file(new IncomingFile(announced, *std::move(folder)));
   const StoredFolder& in = file->folder_;
-  // The answer that it is there may have been lost.
+  // The file may exist already, if only the answer was lost.
   const int there = in.OpenFile(announced.name, O_RDONLY);
   if (there >= 0) {
     const auto close_there = absl::MakeCleanup([there] { ::close(there); });
@@ -228,7 +228,7 @@ absl::Status IncomingFile::Append(absl::string_view bytes) {
         announced_.name, ": more than the ", announced_.size_bytes, " bytes that were announced"));
   }
   if (absl::Status status = WriteAt(fd_, folder_.PathOf(part_), bytes, offset_); !status.ok()) {
-    // What a full disk has of it helps nobody.
+    // The part that a full disk holds is of no use.
     if (absl::IsResourceExhausted(status)) folder_.Remove(part_);
     return status;
   }
@@ -240,13 +240,12 @@ absl::Status IncomingFile::Append(absl::string_view bytes) {
 absl::Status IncomingFile::Finish() {
   if (Digest(sha_) != announced_.sha256) {
     folder_.Remove(part_);
-    return absl::DataLossError(
-        absl::StrCat(folder_.PathOf(announced_.name),
-                     ": what was received has not the SHA-256 that was announced"));
+    return absl::DataLossError(absl::StrCat(
+        folder_.PathOf(announced_.name), ": the received bytes do not have the announced SHA-256"));
   }
   if (::fsync(fd_) != 0) {
     const absl::Status status = services::ErrnoStatus(errno, "fsync", folder_.PathOf(part_));
-    folder_.Remove(part_);  // nobody knows what of it is on the disk
+    folder_.Remove(part_);  // it is unknown how much of it is on the disk
     return status;
   }
   if (absl::Status status = folder_.Rename(part_, announced_.name); !status.ok()) return status;
@@ -273,7 +272,7 @@ absl::StatusOr<std::unique_ptr<OutgoingFile>> OutgoingFile::Open(const Wanted& w
   struct stat info;
   if (::fstat(fd, &info) != 0) return services::ErrnoStatus(errno, "stat", wanted.path);
   if (!S_ISREG(info.st_mode)) {
-    return absl::DataLossError(absl::StrCat(wanted.path, ": no regular file"));
+    return absl::DataLossError(absl::StrCat(wanted.path, ": not a regular file"));
   }
   const int64_t size = info.st_size;
   if (wanted.offset < 0 || wanted.offset > size) {
@@ -323,11 +322,12 @@ absl::StatusOr<std::unique_ptr<LookFile>> LookFile::Make(const std::string& fold
   const int fd = in->OpenFile(name, O_WRONLY | O_CREAT | O_EXCL, 0644);
   if (fd < 0) return services::ErrnoStatus(errno, "create", path);
   absl::Status status = WriteAt(fd, path, nonce, 0);
-  if (absl::IsResourceExhausted(status)) {  // a full disk still takes a name, which is as good
+  if (absl::IsResourceExhausted(status)) {  // a full disk still takes a name, which is enough
     nonce.clear();
     status = ::ftruncate(fd, 0) == 0 ? absl::OkStatus() : status;
   }
-  // Some file systems say only here that they are full; NFS shows the bytes to others from here on.
+  // Some file systems report only here that they are full. On NFS, others see the bytes only from
+  // here.
   if (::close(fd) != 0 && status.ok()) status = services::ErrnoStatus(errno, "close", path);
   std::unique_ptr<LookFile> file(new LookFile(*std::move(in), name, std::move(nonce)));
   if (!status.ok()) return status;
@@ -352,12 +352,12 @@ absl::StatusOr<int64_t> AppendToLog(const std::string& storage_path,
   struct stat info;
   if (::fstat(fd, &info) != 0) return services::ErrnoStatus(errno, "stat", path);
   if (!S_ISREG(info.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": no regular file"));
+    return absl::FailedPreconditionError(absl::StrCat(path, ": not a regular file"));
   }
-  // Cuts off half a line, which whoever died while it wrote has left.
+  // Cuts off half a line, which a process that died while writing has left.
   if (offset < 0) return services::CutHalfLine(fd, path);
   const int64_t size = info.st_size;
-  // Before the sum: an offset may be any number.
+  // Checked before the sum, because an offset may be any number.
   if (offset > size || offset + static_cast<int64_t>(lines.size()) < size) {
     return absl::OutOfRangeError(absl::StrCat(path, ": has ", size, " bytes, the ", lines.size(),
                                               " bytes of lines are for ", offset));
@@ -365,7 +365,7 @@ absl::StatusOr<int64_t> AppendToLog(const std::string& storage_path,
   const int64_t end = offset + static_cast<int64_t>(lines.size());
   absl::Status status = WriteAt(fd, path, lines.substr(static_cast<size_t>(size - offset)), size);
   if (!status.ok()) {
-    (void)::ftruncate(fd, size);  // no half a line
+    (void)::ftruncate(fd, size);  // leaves no half line
     return status;
   }
   return end;

@@ -1,10 +1,10 @@
-// Files in the coordinator's storage: one that is received or sent in blocks, the log of a job, and the
-// file that shows who shares a folder. All of it blocks, for as long as the disk does.
+// Files in the coordinator's storage: a file received or sent in blocks, the log of a job, and the
+// file that shows who shares a folder. All of it blocks while the disk does.
 //
-// Folders are those of jobs, which others may write to. So each is reached from a root that the
-// operator allowed (services/files/beneath.h), and its files from the folder, without links: none
-// leads out of the root, also where it is swapped in at the last moment. `roots` are absolute.
-// FailedPrecondition: a path that lies under none of them, or a link.
+// The folders are those of jobs, and others may write to them. So each folder is reached from a
+// root that the operator allowed (services/files/beneath.h), and its files from the folder, without
+// following links. No link leads out of the root, even one that is swapped in at the last moment.
+// `roots` are absolute. FailedPrecondition: a path is under none of them, or is a link.
 #ifndef CAPSTAN_COORDINATOR_STORED_FILE_H_
 #define CAPSTAN_COORDINATOR_STORED_FILE_H_
 
@@ -26,10 +26,10 @@ namespace capstan::coordinator {
 // shard-<i>.safetensors with i from 0, or weights.safetensors.
 bool IsTensorFileName(absl::string_view name);
 
-// An open folder of a job. Errors are those of services/files where nothing else is said.
+// An open folder of a job. Errors are those of services/files, except where noted.
 class StoredFolder {
  public:
-  // Made where it is missing; the root, too.
+  // Makes the folder, and the root, if they are missing.
   static absl::StatusOr<StoredFolder> Make(const std::string& path,
                                            const std::vector<std::string>& roots);
   StoredFolder(StoredFolder&& other) noexcept
@@ -37,7 +37,7 @@ class StoredFolder {
   StoredFolder& operator=(StoredFolder&&) = delete;
   ~StoredFolder();
 
-  // A descriptor of the file, or -1 with errno; ELOOP: it is a link. `name` has no '/'.
+  // A descriptor of the file, or -1 with errno. ELOOP: it is a link. `name` must not contain a '/'.
   int OpenFile(const std::string& name, int flags, mode_t mode = 0) const;
   void Remove(const std::string& name) const;
   absl::Status Rename(const std::string& from, const std::string& to) const;
@@ -51,17 +51,17 @@ class StoredFolder {
   int fd_;
 };
 
-// One thread at a time.
+// Use from one thread at a time.
 class IncomingFile {
  public:
   struct Announced {
-    std::string folder;  // made where it is missing
+    std::string folder;  // made if it is missing
     std::vector<std::string> roots;
     std::string name;
     int64_t size_bytes = 0;
     std::string sha256;  // 32 bytes
   };
-  // Goes on with what is there of an earlier try. done(): the whole file is there already.
+  // Continues the file of an earlier try. done(): the whole file exists already.
   static absl::StatusOr<std::unique_ptr<IncomingFile>> Open(const Announced& announced);
   ~IncomingFile();
   IncomingFile(const IncomingFile&) = delete;
@@ -69,9 +69,9 @@ class IncomingFile {
 
   int64_t offset() const { return offset_; }  // of the next byte
   bool done() const { return done_; }
-  // InvalidArgument: more than was announced. With the last byte the file is compared with its hash,
-  // becomes durable and gets its name; then done(). DataLoss: the hash differs; what was received is
-  // removed.
+  // InvalidArgument: more bytes than announced. With the last byte the file's hash is compared, and
+  // the file is made durable and gets its name; then done(). DataLoss: the hash differs, and the
+  // received bytes are removed.
   absl::Status Append(absl::string_view bytes);
 
  private:
@@ -80,24 +80,24 @@ class IncomingFile {
 
   const Announced announced_;
   const StoredFolder folder_;
-  const std::string part_;  // its name until it is whole
+  const std::string part_;  // its name until it is complete
   int fd_ = -1;
   int64_t offset_ = 0;
   bool done_ = false;
   training::Sha256 sha_;
 };
 
-// One thread at a time.
+// Use from one thread at a time.
 class OutgoingFile {
  public:
   struct Wanted {
     std::string path;  // absolute
     std::vector<std::string> roots;
-    bool follow_link = false;  // at the end of the path; those before it may be links inside a root
+    bool follow_link = false;  // of the path's end; earlier parts may be links inside a root
     int64_t offset = 0;
     int64_t length_bytes = 0;  // 0: to the end
   };
-  // NotFound: it is not there. DataLoss: it is no regular file. InvalidArgument: the offset lies
+  // NotFound: it does not exist. DataLoss: it is not a regular file. InvalidArgument: the offset is
   // outside of it.
   static absl::StatusOr<std::unique_ptr<OutgoingFile>> Open(const Wanted& wanted);
   ~OutgoingFile();
@@ -106,7 +106,7 @@ class OutgoingFile {
 
   int64_t size_bytes() const { return size_bytes_; }
   bool at_end() const { return at_ >= end_; }
-  // The next block replaces what is in `block`. DataLoss: the file has become shorter.
+  // Replaces the content of `block` with the next block. DataLoss: the file has become shorter.
   absl::Status Next(std::string& block);
 
  private:
@@ -118,10 +118,11 @@ class OutgoingFile {
   int64_t end_ = 0;
 };
 
-// A file of random bytes under a random name, for whoever can read it; removed with the object.
+// A file of random bytes under a random name, for everybody who can read it. Removed with the
+// object.
 class LookFile {
  public:
-  // Removes first what coordinators before this one have left in the folder.
+  // First removes the files that earlier coordinators have left in the folder.
   static absl::StatusOr<std::unique_ptr<LookFile>> Make(const std::string& folder,
                                                         const std::vector<std::string>& roots);
   ~LookFile() { folder_.Remove(name_); }
@@ -138,13 +139,14 @@ class LookFile {
   const std::string name_, nonce_;
 };
 
-// Removes the files of looks that coordinators before this one, which were killed, have left in a
-// job's folder; nobody looks at them any more. How many.
+// Removes the look files that killed coordinators have left in a job's folder, where nobody uses
+// them any more. Returns their number.
 int RemoveOldLooks(const std::string& folder);
 
-// Appends to `<storage_path>/metrics.jsonl` what of `lines` is not there yet; the first byte of them
-// belongs at `offset`. -1: appends nothing. A last line without its end is cut off before. The size of
-// the file. OutOfRange: the file ends before `offset`, or goes on behind the lines.
+// Appends to `<storage_path>/metrics.jsonl` the part of `lines` that it does not contain yet. The
+// first byte of `lines` belongs at `offset`; with -1 nothing is appended. An incomplete last line
+// is cut off first. Returns the size of the file. OutOfRange: the file ends before `offset`, or
+// continues beyond the lines.
 absl::StatusOr<int64_t> AppendToLog(const std::string& storage_path,
                                     const std::vector<std::string>& roots, int64_t offset,
                                     absl::string_view lines);

@@ -1,13 +1,16 @@
 #include "coordinator/stored_file.h"
 
 #include <fcntl.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <string>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/file_keys.h"
@@ -79,7 +82,7 @@ TEST_F(StoredFileTest, MoreThanWasAnnouncedIsRefused) {
   EXPECT_EQ((*file)->offset(), 0);
 }
 
-// Somebody who may write there has put a link in its place: what it points to is not ours to write.
+// Somebody with access has put a link there. What it points to must not be written.
 TEST_F(StoredFileTest, ALinkIsNotFollowed) {
   ASSERT_EQ(services::EnsureDir(absl::StrCat(root_, "/1-4")), absl::OkStatus());
   const std::string victim = absl::StrCat(root_, "/victim");
@@ -91,13 +94,45 @@ TEST_F(StoredFileTest, ALinkIsNotFollowed) {
   EXPECT_EQ(Read("victim"), "precious");
 }
 
-// Another name for the same disk is no way out; a name that the operator does not allow is none in.
+// The coordinator's state may be on the same disk and needs room. A file that is already there from
+// an earlier try needs none.
+TEST_F(StoredFileTest, AFileThatIsSentLeavesATwentiethOfTheDiskFree) {
+  const std::string disk = root_ + "/disk";
+  ASSERT_EQ(services::EnsureDir(disk), absl::OkStatus());
+  if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=10m") != 0) {
+    GTEST_SKIP() << "NOT TESTED: the floor of free space; mounting a tmpfs needs root";
+  }
+  const absl::Cleanup unmount = [&disk] { EXPECT_EQ(umount(disk.c_str()), 0); };
+  constexpr int64_t kMib = 1 << 20;
+  IncomingFile::Announced announced = {disk + "/1-4",
+                                       {disk},
+                                       "shard-0.safetensors",
+                                       9 * kMib + kMib / 2 + 4096,
+                                       std::string(32, 'h')};
+  const absl::Status refused = IncomingFile::Open(announced).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr(disk + "/1-4: 9965568 bytes, but "),
+                    HasSubstr(" are free, and 524288 are reserved: No space left on device")));
+  announced.size_bytes = 9 * kMib;
+  {
+    const auto file = IncomingFile::Open(announced);
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_EQ((*file)->Append(std::string(5 * kMib, 'x')), absl::OkStatus());
+  }
+  const auto again = IncomingFile::Open(announced);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ((*again)->offset(), 5 * kMib);
+}
+
+// Another name of the same disk does not help, and a root that the operator does not allow is
+// refused.
 TEST_F(StoredFileTest, AFileLiesUnderARootOrNowhere) {
   IncomingFile::Announced announced = Announce("0123");
   announced.roots = {"/nowhere", root_ + "/other"};
   const absl::Status status = IncomingFile::Open(announced).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(root_ + "/1-4: lies under no folder"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(root_ + "/1-4: is not under any folder"));
   EXPECT_EQ(access(absl::StrCat(root_, "/1-4").c_str(), F_OK), -1);
   announced.roots.push_back(root_);
   EXPECT_EQ(IncomingFile::Open(announced).status(), absl::OkStatus());
@@ -116,7 +151,7 @@ TEST_F(StoredFileTest, TheLogIsNoLinkAndNoPipe) {
   }
   EXPECT_EQ(Read("victim"), "half a lin");
   ASSERT_EQ(unlink(log.c_str()), 0);
-  ASSERT_EQ(mkfifo(log.c_str(), 0600), 0);  // to open it would wait for a reader
+  ASSERT_EQ(mkfifo(log.c_str(), 0600), 0);  // opening it would wait for a reader
   EXPECT_EQ(AppendToLog(root_, {root_}, 0, "one\n").status().code(),
             absl::StatusCode::kFailedPrecondition);
 }
@@ -164,7 +199,7 @@ TEST_F(StoredFileTest, ALookLeavesNothingAndTakesAwayWhatAKilledCoordinatorLeft)
     EXPECT_EQ(access(old.c_str(), F_OK), -1);
     EXPECT_TRUE(LookFile::Make(root_, {root_}).ok());
     EXPECT_EQ(RemoveOldLooks(root_), 0);
-    EXPECT_EQ(access(path.c_str(), F_OK), 0);  // of another one of this process
+    EXPECT_EQ(access(path.c_str(), F_OK), 0);  // of another LookFile of this process
   }
   EXPECT_EQ(access(path.c_str(), F_OK), -1);
   EXPECT_EQ(access(job.c_str(), F_OK), 0);
@@ -186,7 +221,7 @@ TEST_F(StoredFileTest, LinesOfALogAreThereOnce) {
   EXPECT_EQ(*AppendToLog(root_, {root_}, -1, ""), 0);
   EXPECT_EQ(*AppendToLog(root_, {root_}, 0, "one\n"), 4);
   EXPECT_EQ(*AppendToLog(root_, {root_}, 0, "one\n"), 4);       // the answer was lost
-  EXPECT_EQ(*AppendToLog(root_, {root_}, 0, "one\ntwo\n"), 8);  // and more came meanwhile
+  EXPECT_EQ(*AppendToLog(root_, {root_}, 0, "one\ntwo\n"), 8);  // more lines came meanwhile
   EXPECT_EQ(*AppendToLog(root_, {root_}, 8, "three\n"), 14);
   EXPECT_EQ(Read("metrics.jsonl"), "one\ntwo\nthree\n");
   EXPECT_EQ(AppendToLog(root_, {root_}, 15, "four\n").status().code(),
@@ -230,12 +265,12 @@ TEST_F(StoredFileTest, KeysOutliveTheCoordinatorAndTheirSecretIsItsOwn) {
   struct stat info;
   ASSERT_EQ(stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
-  // Half a file is no secret: another is made, and the old keys are void.
+  // Half a file is no secret. Another one is made, and the old keys are void.
   ASSERT_EQ(truncate(path.c_str(), 5), 0);
   EXPECT_FALSE(FileKeys::Open(root_)->Check("j-1", key).ok());
 }
 
-// A full disk: a limit on the size of files says the same as one.
+// A limit on the size of files gives the same error as a full disk.
 TEST_F(StoredFileTest, ASecretThatAFullDiskDoesNotTakeIsUsedAndSavedLater) {
   const core::FileHolder task = {.shard = false, .index = 0, .incarnation = 2};
   rlimit before;
@@ -259,6 +294,51 @@ TEST_F(StoredFileTest, ASecretThatAFullDiskDoesNotTakeIsUsedAndSavedLater) {
   EXPECT_TRUE(later->Check("j-1", key).ok());
 }
 
+// After a start, keys of another secret are void, and all processes get new ones. A coordinator
+// must never accept keys that it did not make, nor make another secret at each start.
+TEST_F(StoredFileTest, WhateverTheSecretIsReadAsKeysAreOfOneSecret) {
+  const core::FileHolder task = {.shard = false, .index = 0, .incarnation = 2};
+  const std::string path = absl::StrCat(root_, "/files.key");
+  const std::string key = FileKeys::Open(root_)->Make("j-1", task);
+  const std::string whole = Read("files.key");
+  ASSERT_EQ(whole.size(), 32u);
+  const auto damage = [&](const std::string& bytes) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  };
+  const auto check = [&](const std::string& what) {
+    const auto keys = FileKeys::Open(root_);
+    ASSERT_TRUE(keys.ok()) << what << ": " << keys.status();
+    EXPECT_TRUE(keys->durable()) << what;
+    EXPECT_EQ(Read("files.key").size(), 32u) << what;  // a shorter secret is never used
+    EXPECT_EQ(keys->Check("j-1", key).status().code(), absl::StatusCode::kUnauthenticated) << what;
+    const std::string fresh = keys->Make("j-1", task);
+    EXPECT_TRUE(keys->Check("j-1", fresh).ok()) << what;
+    EXPECT_TRUE(FileKeys::Open(root_)->Check("j-1", fresh).ok()) << what;
+  };
+  for (size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    std::string bytes = whole;
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+    damage(bytes);
+    check(absl::StrCat("bit ", bit));
+    EXPECT_EQ(Read("files.key"), bytes);
+  }
+  for (size_t length = 0; length < whole.size(); ++length) {
+    damage(whole.substr(0, length));
+    check(absl::StrCat(length, " bytes"));
+  }
+  damage(whole + "x");
+  check("a byte too many");
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  check("no file");
+  damage(std::string(5000, 'x'));  // no valid secret either, and it is not read to its end
+  const absl::Status large = FileKeys::Open(root_).status();
+  EXPECT_THAT(
+      std::string(large.message()),
+      AllOf(HasSubstr("the secret for the files of jobs, in --state-dir"), HasSubstr(path)));
+  damage(whole);
+  EXPECT_TRUE(FileKeys::Open(root_)->Check("j-1", key).ok());
+}
+
 TEST_F(StoredFileTest, ASecretThatCannotBeReadIsNamed) {
   ASSERT_EQ(services::EnsureDir(root_ + "/files.key"), absl::OkStatus());
   const absl::Status status = FileKeys::Open(root_).status();
@@ -267,8 +347,8 @@ TEST_F(StoredFileTest, ASecretThatCannotBeReadIsNamed) {
                     HasSubstr(root_ + "/files.key")));
 }
 
-// The test vector of RFC 4231, section 4.3, would need a free message; so the signature is compared
-// with what Python's hmac says of this one.
+// RFC 4231, section 4.3, has a test vector for another message. So the signature is compared with
+// the result of Python's hmac for this message.
 TEST_F(StoredFileTest, ASignatureIsAnHmac) {
   const FileKeys keys(std::string(32, 'k'));
   const std::string key = keys.Make("j-1", {.shard = true, .index = 0, .incarnation = 1});

@@ -16,28 +16,28 @@ struct Config {
   services::CommonFlags common;
   std::string coordinator;  // --coordinator: unix:PATH or HOST:PORT
   std::string node;         // --node: [a-z0-9-]{1,63}
-  // --devices: one slot each; "auto" alone: each GPU, and the CPUs.
+  // --devices: one slot each. "auto" alone means every GPU, and the CPUs.
   std::vector<std::string> devices = {"auto"};
-  int64_t cpu_threads = 0;                    // --cpu-threads of a task, 0..4096; 0: cores
-  std::vector<std::string> data_roots;        // --data-root; empty: data may lie anywhere
+  int64_t cpu_threads = 0;              // --cpu-threads of a task, 0..4096; 0: as many as cores
+  std::vector<std::string> data_roots;  // --data-root; empty: anywhere
   std::vector<std::string> checkpoint_roots;  // --checkpoint-root; empty: anywhere
 
   void AddTo(services::FlagSet& flags) {
     flags.AddCommon(common, "127.0.0.1:7090", "127.0.0.1:7091");
-    flags.AddString("coordinator", coordinator, "ADDR", "where the coordinator is reached");
+    flags.AddAdminSocket(common);
+    flags.AddString("coordinator", coordinator, "ADDR", "address of the coordinator");
     flags.AddString("node", node, "NAME", "name of this node, unique in the cluster");
     flags.AddList("devices", devices, "NAME",
                   "one slot each: cpu,cpu or cuda:0,...; auto: each GPU and one cpu");
     flags.AddInt("cpu-threads", cpu_threads, "threads",
-                 "of all CPU devices of a task together; 0: as many as cores", 0, 4096);
+                 "threads of all CPU devices of a task together; 0: one for each core", 0, 4096);
     flags.AddList("data-root", data_roots, "FOLDER",
-                  "folders that data sets may lie in; none given: anywhere");
+                  "folders that may hold data sets; default: any folder");
     flags.AddList("checkpoint-root", checkpoint_roots, "FOLDER",
-                  "folders that checkpoints may lie in; none given: anywhere");
+                  "folders that may hold checkpoints; default: any folder");
   }
 
-  // InvalidArgument: a setting that is missing or malformed, with its flag. Unimplemented: a flag
-  // that says nothing here.
+  // InvalidArgument, with the flag: a setting is missing or malformed.
   absl::Status Check() const {
     if (coordinator.empty()) return absl::InvalidArgumentError("--coordinator is not given");
     bool good = !node.empty() && node.size() <= 63;
@@ -49,10 +49,6 @@ struct Config {
           absl::StrCat("--node is '", node, "', want 1 to 63 of a-z, 0-9 and -"));
     }
     if (devices.empty()) return absl::InvalidArgumentError("--devices is empty");
-    if (!common.advertise.empty() || !common.interface.empty()) {
-      return absl::UnimplementedError(
-          "--advertise and --interface: not supported by a worker: nobody dials it");
-    }
     return absl::OkStatus();
   }
 };

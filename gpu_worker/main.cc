@@ -1,5 +1,5 @@
-// capstan_gpu_worker: the worker service of a host; with `task` first, the child process of one
-// task.
+// capstan_gpu_worker: the worker service of a host. With `task` as the first argument it is the
+// child process of one task.
 #include <cstdio>
 #include <cstring>
 #include <optional>
@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
   }
   services::TuneProcess();
   services::RequireThreads();
-  // Where `capstan run` is the parent, its end is ours.
+  // If `capstan run` is the parent, this process ends with it.
   if (const absl::Status s = services::ArmParentDeathSignalFromEnvironment(); !s.ok()) {
     std::fprintf(stderr, "capstan_gpu_worker: %s\n", std::string(s.message()).c_str());
     return 1;
@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "capstan_gpu_worker: %s\n", std::string(s.message()).c_str());
     return 2;
   }
-  // By its name, so that people find the tasks.
+  // Started under its name, so that people find the tasks.
   const std::string binary =
       services::SiblingBinary("capstan_gpu_worker").value_or("/proc/self/exe");
   auto service = capstan::gpu_worker::Service::Start(config, binary);

@@ -14,16 +14,18 @@ std::optional<int> Config::Parse(int argc, const char* const* argv) {
   services::FlagSet flags("capstan_param_store",
                           "Holds a shard of the weights of training jobs and updates them.");
   flags.AddCommon(common, "127.0.0.1:7080", "127.0.0.1:7081");
+  flags.AddAdvertise(common);
+  flags.AddAdminSocket(common);
   flags.AddString("coordinator", coordinator, "ADDR:PORT|unix:PATH",
-                  "where the coordinator is reached (required)");
+                  "address of the coordinator (required)");
   flags.AddString("node", node, "NAME", "the name of this node in the cluster (required)");
   flags.AddList("checkpoint-root", checkpoint_roots, "FOLDER",
-                "folders that jobs may write to; none given: anywhere");
+                "folders that jobs may write to; default: any folder");
   flags.AddList("data-root", data_roots, "FOLDER",
-                "folders that initial weights may lie in; none given: anywhere");
+                "folders that may hold initial weights; default: any folder");
   flags.AddDuration("hand-over", hand_over,
-                    "how long a shard that is told to stop may take to hand its jobs over; 0s: it "
-                    "goes at once, and they go back to their last checkpoints",
+                    "how long a shard that is told to stop may take to hand over its jobs; 0s: it "
+                    "stops at once, and they go back to their last checkpoints",
                     absl::ZeroDuration(), absl::Hours(1));
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return exit_code;
   const absl::Status status = Check();

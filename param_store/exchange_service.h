@@ -3,7 +3,7 @@
 #define CAPSTAN_PARAM_STORE_EXCHANGE_SERVICE_H_
 
 #include "capstan/param_store/v1/param_store.grpc.pb.h"
-#include "param_store/server_stream.h"
+#include "exchange/transport/server_stream.h"
 
 namespace capstan::param_store {
 
@@ -15,13 +15,13 @@ using CallbackParamStoreService = v1::ParamStoreService::WithCallbackMethod_Meas
 class ExchangeService final : public CallbackParamStoreService {
  public:
   // `hello_timeout`: a stream that has not said its Hello by then is ended.
-  explicit ExchangeService(JobDirectory& directory,
-                           absl::Duration hello_timeout = ServerStream::kHelloTimeout)
+  explicit ExchangeService(exchange::JobDirectory& directory,
+                           absl::Duration hello_timeout = exchange::ServerStream::kHelloTimeout)
       : directory_(directory), hello_timeout_(hello_timeout) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Exchange(
       grpc::CallbackServerContext* context) override {
-    return ServerStream::Start(*context, directory_, hello_timeout_);
+    return exchange::ServerStream::Start(*context, directory_, hello_timeout_);
   }
   grpc::ServerUnaryReactor* Measure(grpc::CallbackServerContext* context,
                                     const v1::MeasureRequest* request,
@@ -33,7 +33,7 @@ class ExchangeService final : public CallbackParamStoreService {
   }
 
  private:
-  JobDirectory& directory_;
+  exchange::JobDirectory& directory_;
   const absl::Duration hello_timeout_;
 };
 

@@ -13,6 +13,8 @@
 namespace capstan::param_store {
 namespace {
 
+namespace core = exchange::shard;
+
 using services::Log;
 
 std::vector<int32_t> Ranks(const common::v1::View& view) {
@@ -35,7 +37,7 @@ bool MayReadWeights(const std::string& weights, const ParamStoreOptions& store) 
 absl::Status CheckRoots(const ShardJobOptions& job, const ParamStoreOptions& store) {
   if (!job.may_touch_folder && (job.files_channel == nullptr || job.files_key.empty())) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "storage_path ", job.storage_path, ": lies under no --checkpoint-root of this shard"));
+        "storage_path ", job.storage_path, ": is not under any --checkpoint-root of this shard"));
   }
   const std::string& weights = job.base.initial_weights;
   if (MayReadWeights(weights, store)) return absl::OkStatus();
@@ -44,7 +46,7 @@ absl::Status CheckRoots(const ShardJobOptions& job, const ParamStoreOptions& sto
   // A checkpoint is the coordinator's, which has let the job begin from it.
   if (checkpoint && job.files_channel != nullptr && !job.files_key.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("model.initial_weights ", weights, ": lies under no --data-root",
+      absl::StrCat("model.initial_weights ", weights, ": is not under any --data-root",
                    checkpoint ? " or --checkpoint-root" : "", " of this shard"));
 }
 
@@ -149,7 +151,7 @@ void ParamStore::Start(const node::v1::StartLineage& order) {
         .Kv("job", order.job_id())
         .Kv("status", absl::InvalidArgumentError(
                           absl::StrCat("base_manifest ", start->base_manifest,
-                                       ": lies under no --checkpoint-root of this shard")));
+                                       ": is not under any --checkpoint-root of this shard")));
     return;
   }
   std::string lead;
@@ -165,7 +167,8 @@ std::shared_ptr<ShardJob> ParamStore::JobFor(const node::v1::StartLineage& order
     if (job->spec_digest() == order.spec_digest() && job->shard() == order.shard()) return job;
     Log(services::kError, "order_refused")
         .Kv("job", order.job_id())
-        .Kv("status", absl::InvalidArgumentError("another resolved spec or shard of a job held"));
+        .Kv("status", absl::InvalidArgumentError(
+                          "the shard holds this job with another resolved spec or shard number"));
     return nullptr;
   }
   if (IsEnding(order.job_id())) {
@@ -195,6 +198,7 @@ std::shared_ptr<ShardJob> ParamStore::JobFor(const node::v1::StartLineage& order
   }
   options->security = options_.security;
   options->metrics = options_.metrics;
+  options->stuck_after = options_.stuck_after;
   options->on_state = options_.on_state;
   auto job = std::make_shared<ShardJob>(*std::move(options));
   MutexLock lock(mu_);
@@ -227,7 +231,7 @@ std::shared_ptr<ShardJob> ParamStore::Find(const std::string& job_id) {
   return it == jobs_.end() || stopping_ ? nullptr : it->second;
 }
 
-std::shared_ptr<StreamOwner> ParamStore::FindJob(absl::string_view job_id) {
+std::shared_ptr<exchange::StreamOwner> ParamStore::FindJob(absl::string_view job_id) {
   return Find(std::string(job_id));
 }
 

@@ -15,7 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "capstan/node/v1/node.pb.h"
-#include "param_store/server_stream.h"
+#include "exchange/transport/server_stream.h"
 #include "param_store/shard_job.h"
 #include "param_store/shard_metrics.h"
 #include "services/endpoint/endpoint.h"
@@ -32,11 +32,12 @@ struct ParamStoreOptions {
   std::vector<std::string> checkpoint_roots;
   std::vector<std::string> data_roots;
   ShardMetrics* metrics = nullptr;  // outlives the store; null: nothing is counted
+  absl::Duration stuck_after = kStuckAfter;
   // A state in the heartbeat has changed. From any thread; must not wait.
   std::function<void()> on_state;
 };
 
-class ParamStore final : public JobDirectory {
+class ParamStore final : public exchange::JobDirectory {
  public:
   explicit ParamStore(ParamStoreOptions options);
   ~ParamStore() override;  // Shutdown
@@ -47,7 +48,8 @@ class ParamStore final : public JobDirectory {
   bool HoldsJobs() const ABSL_LOCKS_EXCLUDED(mu_);
   node::v1::Heartbeat MakeHeartbeat() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  std::shared_ptr<StreamOwner> FindJob(absl::string_view job_id) override ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<exchange::StreamOwner> FindJob(absl::string_view job_id) override
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends the streams of all jobs with UNAVAILABLE and waits until what was being written is
   // written. Repeatable; no job is taken afterwards.

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "param_store/shard_job.h"
 #include "param_store/test_shards.h"
+#include "services/logging/log.h"
 #include "training/codec/safetensors.h"
 #include "training/codec/sha256.h"
 #include "training/init/init.h"
@@ -19,6 +20,7 @@
 namespace capstan::param_store {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -46,7 +48,7 @@ TEST_P(Shards, TrainBitForBitLikeAPlainLoop) {
   }
   ASSERT_EQ(std::memcmp(got0.data(), weights.data(), floats * 4), 0);
 
-  const wire::CopyCount before = wire::GetCopyCount();
+  const exchange::wire::CopyCount before = exchange::wire::GetCopyCount();
   int64_t pushed = 0;
   bool stop = false, evaluate = false;
   for (int64_t step = 0; step < kSteps; ++step) {
@@ -89,7 +91,7 @@ TEST_P(Shards, TrainBitForBitLikeAPlainLoop) {
     EXPECT_EQ(evaluate, step + 1 == 3 || step + 1 == kSteps);
   }
   // What came in was copied once at most, and what went out not at all.
-  const wire::CopyCount after = wire::GetCopyCount();
+  const exchange::wire::CopyCount after = exchange::wire::GetCopyCount();
   // (A repeated frame of the last step may still be on its way in.)
   const int64_t pulled = kSteps * 2 * floats * 4;
   EXPECT_LE(after.exchanged_bytes - before.exchanged_bytes, pushed + pulled);
@@ -223,7 +225,7 @@ TEST_F(ShardTest, HostileMessagesEndTheirStreamAlone) {
     services::SetTimeout(context, absl::Seconds(20));
     auto stream = shards_[0].stub->Exchange(&context);
     for (v1::ExchangeRequest request : requests) {
-      wire::SetCheck(&request, 1);
+      exchange::wire::SetCheck(&request, 1);
       stream->Write(request);
     }
     v1::ExchangeResponse response;
@@ -237,7 +239,7 @@ TEST_F(ShardTest, HostileMessagesEndTheirStreamAlone) {
   hello.mutable_hello()->set_lineage(1);
   hello.mutable_hello()->set_kind(v1::STREAM_KIND_DATA);
   hello.mutable_hello()->set_have_version(-1);
-  hello.mutable_hello()->set_speaks(wire::kSpeaks);
+  hello.mutable_hello()->set_speaks(exchange::wire::kSpeaks);
   unknown = hello;
   unknown.mutable_hello()->set_job_id("t-2");
   frame.mutable_frame()->set_first_lane(-1);
@@ -263,7 +265,7 @@ TEST_F(ShardTest, AMessageThatWasDamagedEndsItsStreamAndNothingOfItCounts) {
   const std::vector<float> left = Gradient(0, 0, floats), right = Gradient(0, 2, floats);
   const auto damaged = [&](v1::ExchangeRequest request, auto damage) {
     Call& call = Open(0, v1::STREAM_KIND_DATA, 0);
-    wire::SetCheck(&request, lineage_);
+    exchange::wire::SetCheck(&request, lineage_);
     damage(request);
     call.stream->Write(request);
     v1::ExchangeResponse response;
@@ -296,7 +298,7 @@ TEST_F(ShardTest, AMessageThatWasDamagedEndsItsStreamAndNothingOfItCounts) {
   EXPECT_EQ(damaged(seal, [](auto& r) { r.mutable_seal()->set_loss_sum(1e30); }),
             grpc::StatusCode::DATA_LOSS);
   // Whole, and of another lineage: a bug of the sender.
-  EXPECT_EQ(damaged(request, [&](auto& r) { wire::SetCheck(&r, lineage_ + 1); }),
+  EXPECT_EQ(damaged(request, [&](auto& r) { exchange::wire::SetCheck(&r, lineage_ + 1); }),
             grpc::StatusCode::DATA_LOSS);
 
   // The step is what the whole messages say.
@@ -310,6 +312,23 @@ TEST_F(ShardTest, AMessageThatWasDamagedEndsItsStreamAndNothingOfItCounts) {
   Pull(call, 0, 1, got);
   Update(weights, momentum, Sum(left, right));
   EXPECT_EQ(std::memcmp(got.data(), weights.data(), floats * 4), 0);
+}
+
+// What a worker found wrong may have been computed wrong here; it would be wrong for ever.
+TEST_F(ShardTest, AHelloThatNamesADamagedVersionHasItsSumsComputedAnew) {
+  Mutex mu;
+  std::vector<std::string> renewed;
+  const int sink = services::AddLogSink([&](const services::LogRecord& record) {
+    MutexLock lock(mu);
+    if (record.event == "checksums_renewed") renewed.emplace_back(record.line);
+  });
+  StartAll(1);
+  Open(0, v1::STREAM_KIND_DATA, 0);  // which found nothing wrong
+  Call& again = Open(0, v1::STREAM_KIND_DATA, 1, /*have=*/-1, /*lineage=*/0, /*damaged=*/0);
+  std::vector<float> got(layout_->total_floats());
+  Pull(again, 0, 0, got);
+  services::RemoveLogSink(sink);
+  EXPECT_THAT(renewed, ElementsAre(HasSubstr("job=t-1 shard=0 rank=1 version=0 wrong=0")));
 }
 
 // The messages of an older worker have no checks: both sides are named, and it does not try again.

@@ -1,5 +1,5 @@
 // One stream of a shard, with owners that are slower than its peer.
-#include "param_store/server_stream.h"
+#include "exchange/transport/server_stream.h"
 
 #include <atomic>
 #include <memory>
@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "exchange/wire/frame_codec.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "param_store/exchange_service.h"
-#include "param_store/wire/frame_codec.h"
 #include "services/channel/channel.h"
 #include "services/files/files.h"
 #include "services/server/server.h"
@@ -19,14 +19,17 @@
 namespace capstan::param_store {
 namespace {
 
+namespace core = exchange::shard;
+
 // Deals with its first message while it is being given the second, as its strand may.
-class SlowOwner final : public StreamOwner, public JobDirectory {
+class SlowOwner final : public exchange::StreamOwner, public exchange::JobDirectory {
  public:
-  std::shared_ptr<StreamOwner> FindJob(absl::string_view) override {
+  std::shared_ptr<exchange::StreamOwner> FindJob(absl::string_view) override {
     return {std::shared_ptr<void>(), this};
   }
-  void OnHello(std::shared_ptr<ServerStream>, v1::Hello) override {}
-  void OnMessage(std::shared_ptr<ServerStream> stream, std::shared_ptr<grpc::ByteBuffer>) override {
+  void OnHello(std::shared_ptr<exchange::ServerStream>, v1::Hello) override {}
+  void OnMessage(std::shared_ptr<exchange::ServerStream> stream,
+                 std::shared_ptr<grpc::ByteBuffer>) override {
     MutexLock lock(mu_);
     if (++given_ != 2) {
       changed_.NotifyAll();
@@ -61,18 +64,19 @@ class SlowOwner final : public StreamOwner, public JobDirectory {
 };
 
 // Its peer is gone before it has dealt with the Hello.
-class SlowGreeter final : public StreamOwner, public JobDirectory {
+class SlowGreeter final : public exchange::StreamOwner, public exchange::JobDirectory {
  public:
   explicit SlowGreeter(grpc::ClientContext& peer) : peer_(peer) {}
 
-  std::shared_ptr<StreamOwner> FindJob(absl::string_view) override {
+  std::shared_ptr<exchange::StreamOwner> FindJob(absl::string_view) override {
     return {std::shared_ptr<void>(), this};
   }
-  void OnHello(std::shared_ptr<ServerStream>, v1::Hello) override {
+  void OnHello(std::shared_ptr<exchange::ServerStream>, v1::Hello) override {
     peer_.TryCancel();
     overtaken_ = WaitForEnd(absl::Milliseconds(300));  // for what must not come
   }
-  void OnMessage(std::shared_ptr<ServerStream>, std::shared_ptr<grpc::ByteBuffer>) override {}
+  void OnMessage(std::shared_ptr<exchange::ServerStream>,
+                 std::shared_ptr<grpc::ByteBuffer>) override {}
   void OnWeightsTaken(core::StreamId, int64_t) override {}
   void OnEnd(core::StreamId) override {
     MutexLock lock(mu_);
@@ -97,12 +101,12 @@ class SlowGreeter final : public StreamOwner, public JobDirectory {
 };
 
 // Sends weights that its peer does not read.
-class Publisher final : public StreamOwner, public JobDirectory {
+class Publisher final : public exchange::StreamOwner, public exchange::JobDirectory {
  public:
-  std::shared_ptr<StreamOwner> FindJob(absl::string_view) override {
+  std::shared_ptr<exchange::StreamOwner> FindJob(absl::string_view) override {
     return {std::shared_ptr<void>(), this};
   }
-  void OnHello(std::shared_ptr<ServerStream> stream, v1::Hello) override {
+  void OnHello(std::shared_ptr<exchange::ServerStream> stream, v1::Hello) override {
     const std::string bytes(size_t{32} << 20, 'x');  // more than any window of a connection
     const grpc::Slice slice(bytes);
     const grpc::ByteBuffer weights(&slice, 1);
@@ -111,7 +115,8 @@ class Publisher final : public StreamOwner, public JobDirectory {
     writing_ = stream->writing().version;
     changed_.NotifyAll();
   }
-  void OnMessage(std::shared_ptr<ServerStream>, std::shared_ptr<grpc::ByteBuffer>) override {}
+  void OnMessage(std::shared_ptr<exchange::ServerStream>,
+                 std::shared_ptr<grpc::ByteBuffer>) override {}
   void OnWeightsTaken(core::StreamId, int64_t version) override {
     MutexLock lock(mu_);
     taken_.push_back(version);
@@ -139,7 +144,7 @@ class Publisher final : public StreamOwner, public JobDirectory {
 
 class ServerStreamTest : public testing::Test {
  protected:
-  void Serve(JobDirectory& directory) {
+  void Serve(exchange::JobDirectory& directory) {
     service_.emplace(directory);
     services::ServerOptions options;
     options.listen = *services::ParseEndpoint(absl::StrCat("unix:", folder_, "/s.sock"));
@@ -160,8 +165,8 @@ class ServerStreamTest : public testing::Test {
     v1::ExchangeRequest hello;
     hello.mutable_hello()->set_job_id("t-1");
     hello.mutable_hello()->set_kind(v1::STREAM_KIND_DATA);
-    hello.mutable_hello()->set_speaks(wire::kSpeaks);
-    wire::SetCheck(&hello, 0);
+    hello.mutable_hello()->set_speaks(exchange::wire::kSpeaks);
+    exchange::wire::SetCheck(&hello, 0);
     return hello;
   }
 

@@ -140,14 +140,14 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config) {
     }
     self->Woken();
   };
-  client::DiagnoserOptions diagnoser;
+  DiagnoserOptions diagnoser;
   diagnoser.security = config.common.security;
   diagnoser.folders = services::RootFolders(config.checkpoint_roots, config.data_roots);
   diagnoser.answer = [self](node::v1::ConnectRequest answer) {
     const absl::Status status = self->session_->Send(std::move(answer));
     if (!status.ok()) Log(services::kWarning, "not_sent").Kv("status", status).Limit("not_sent");
   };
-  service->diagnoser_ = std::make_unique<client::Diagnoser>(std::move(diagnoser));
+  service->diagnoser_ = std::make_unique<Diagnoser>(std::move(diagnoser));
   // The session exists before a job can, and jobs come over the session alone.
   service->session_ = std::make_unique<services::NodeSession>(std::move(options), callbacks);
   service->session_->Start();
@@ -179,12 +179,12 @@ node::v1::Heartbeat Service::MakeHeartbeat() {
 
 std::string Service::WhyNot(absl::Duration began, absl::Duration* until) const {
   *until = leave_by_;
-  if (registered_ && !hears_leaving_) return "the coordinator is of a version before hand-overs";
+  if (registered_ && !hears_leaving_) return "the coordinator's version has no hand-overs";
   if (!registered_) {
     *until = std::min(*until, std::max(lost_at_, began) + kCoordinatorBack);
     if (MonotonicNow() >= *until) return "no coordinator answers";
   }
-  return MonotonicNow() >= leave_by_ ? "its time is over" : "";
+  return MonotonicNow() >= leave_by_ ? "the time limit is over" : "";
 }
 
 void Service::HandOver(absl::Duration limit) {

@@ -8,8 +8,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "param_store/client/diagnoser.h"
 #include "param_store/config.h"
+#include "param_store/diagnoser/diagnoser.h"
 #include "param_store/exchange_service.h"
 #include "param_store/param_store.h"
 #include "param_store/shard_metrics.h"
@@ -31,10 +31,10 @@ class Service {
   // Listens, and dials the coordinator, when it returns. What Server::Start, HttpServer::Start and
   // MakeChannel say.
   static absl::StatusOr<std::unique_ptr<Service>> Start(const Config& config);
-  // Tells the coordinator that this shard is about to go, and waits until no job is left here: each
-  // goes on from the version at hand, on another shard or once this one is back. At most `limit`; not
-  // where the coordinator is of a version before hand-overs, nor for long where there is none.
-  // Meanwhile steps go on. Before Shutdown, once.
+  // Tells the coordinator that this shard is about to leave, and waits until no job is left here.
+  // Each job continues from the current version, on another shard or once this one is back. Waits
+  // at most `limit`, not at all if the coordinator's version has no hand-overs, and not for long if
+  // there is no coordinator. Steps continue meanwhile. Call it once, before Shutdown.
   void HandOver(absl::Duration limit) ABSL_LOCKS_EXCLUDED(mu_);
   // Ordered: not ready, streams ended, calls drained, files written, goodbye to the coordinator.
   void Shutdown();
@@ -72,7 +72,7 @@ class Service {
   std::unique_ptr<services::HttpServer> http_;
   services::HostUsage host_usage_;  // of the session's thread
   std::unique_ptr<services::NodeSession> session_;
-  std::unique_ptr<client::Diagnoser> diagnoser_;  // answers over the session
+  std::unique_ptr<Diagnoser> diagnoser_;  // answers over the session
 };
 
 }  // namespace capstan::param_store

@@ -13,11 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "capstan/node/v1/node.grpc.pb.h"
 #include "capstan/param_store/v1/param_store.grpc.pb.h"
+#include "exchange/wire/frame_codec.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "param_store/config.h"
-#include "param_store/wire/frame_codec.h"
 #include "services/channel/channel.h"
 #include "services/files/files.h"
 #include "services/process/process.h"
@@ -312,8 +312,8 @@ TEST(ServiceTest, ServesAJobAndLeavesInOrderOnSigterm) {
   hello.set_lineage(1);
   hello.set_kind(v1::STREAM_KIND_DATA);
   hello.set_have_version(-1);
-  hello.set_speaks(wire::kSpeaks);
-  wire::SetCheck(&request, 1);
+  hello.set_speaks(exchange::wire::kSpeaks);
+  exchange::wire::SetCheck(&request, 1);
   ASSERT_TRUE(stream->Write(request));
   v1::ExchangeResponse response;
   ASSERT_TRUE(stream->Read(&response));

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "param_store/wire/byte_buffer.h"
+#include "exchange/wire/byte_buffer.h"
 #include "services/check/check.h"
 #include "services/logging/log.h"
 #include "training/chunks/shard_memory.h"
@@ -14,35 +14,12 @@
 namespace capstan::param_store {
 namespace {
 
+namespace core = exchange::shard;
+
 using services::Log;
 
 constexpr absl::Duration kRefresh = absl::Milliseconds(500);  // of state() and the gauges
 constexpr absl::Duration kAbortAfter = absl::Seconds(5);      // of a stream that was closed
-
-core::StreamKind KindOf(v1::StreamKind kind) {
-  switch (kind) {
-    case v1::STREAM_KIND_CONTROL:
-      return core::StreamKind::kControl;
-    case v1::STREAM_KIND_SHARD:
-      return core::StreamKind::kShard;
-    default:
-      return core::StreamKind::kData;
-  }
-}
-
-v1::FrameOutcome ToProto(core::FrameOutcome outcome) {
-  switch (outcome) {
-    case core::FrameOutcome::kStored:
-      return v1::FRAME_OUTCOME_STORED;
-    case core::FrameOutcome::kCovered:
-      return v1::FRAME_OUTCOME_COVERED;
-    case core::FrameOutcome::kPast:
-      return v1::FRAME_OUTCOME_PAST;
-    case core::FrameOutcome::kCorrupt:
-      return v1::FRAME_OUTCOME_CORRUPT;
-  }
-  return v1::FRAME_OUTCOME_UNSPECIFIED;
-}
 
 void ToProto(const training::Decision& from, const core::Held& held, v1::StepDecision* to) {
   to->set_step(from.step);
@@ -51,7 +28,7 @@ void ToProto(const training::Decision& from, const core::Held& held, v1::StepDec
   to->set_stop(from.stop);
   to->set_checkpoint(from.checkpoint);
   to->set_evaluate(from.evaluate);
-  to->set_clip_scale(from.clip_scale);
+  to->set_gradient_scale(from.gradient_scale);
   to->set_loss_scale(from.loss_scale);
   to->set_applied_steps(from.applied_steps);
   for (const int64_t id : from.order_ids) to->add_order_ids(id);
@@ -74,7 +51,7 @@ training::Decision FromProto(const v1::StepDecision& from) {
   to.stop = from.stop();
   to.checkpoint = from.checkpoint();
   to.evaluate = from.evaluate();
-  to.clip_scale = from.clip_scale();
+  to.gradient_scale = from.gradient_scale();
   to.loss_scale = from.loss_scale();
   to.applied_steps = from.applied_steps();
   to.order_ids.assign(from.order_ids().begin(), from.order_ids().end());
@@ -135,7 +112,7 @@ ShardJob::ShardJob(ShardJobOptions options)
                   .may_touch_weights = options_.may_touch_weights}),
       log_(files_, options_.plan.job_id, options_.storage_path, &job_files_),
       core_(options_.plan),
-      storage_(options_.plan.layout, options_.plan.samples, *options_.optimizer),
+      storage_(options_.plan.layout, *options_.optimizer),
       metrics_(options_.metrics, options_.plan.job_id, options_.plan.shard),
       lead_link_(strand_, options_.security),
       state_(core_.State(absl::ZeroDuration())) {}
@@ -181,7 +158,8 @@ void ShardJob::Post(core::Event event) {
   strand_.Post([self = shared_from_this(), event = std::move(event)] { self->Do(event); });
 }
 
-void ShardJob::Learn(const common::v1::View& view, const StreamGuard::Certificates& certificates) {
+void ShardJob::Learn(const common::v1::View& view,
+                     const exchange::StreamGuard::Certificates& certificates) {
   strand_.Post(
       [self = shared_from_this(), view, certificates] { self->guard_.Learn(view, certificates); });
 }
@@ -193,7 +171,7 @@ node::v1::ShardState ShardJob::state() const {
 
 // ---- Streams ----
 
-void ShardJob::OnHello(std::shared_ptr<ServerStream> stream, v1::Hello hello) {
+void ShardJob::OnHello(std::shared_ptr<exchange::ServerStream> stream, v1::Hello hello) {
   strand_.Post([self = shared_from_this(), stream = std::move(stream), hello = std::move(hello)] {
     if (const absl::Status may = self->guard_.Check(stream->caller(), hello); !may.ok()) {
       Log(services::kWarning, "stream_refused")
@@ -206,7 +184,7 @@ void ShardJob::OnHello(std::shared_ptr<ServerStream> stream, v1::Hello hello) {
     self->streams_[stream->id()] = stream;
     if (hello.has_damaged_version()) self->RenewSums(hello);
     self->Do(core::StreamOpened{.stream = stream->id(),
-                                .kind = KindOf(hello.kind()),
+                                .kind = hello.kind(),
                                 .spec_digest = hello.spec_digest(),
                                 .lineage = hello.lineage(),
                                 .index = hello.index(),
@@ -214,7 +192,7 @@ void ShardJob::OnHello(std::shared_ptr<ServerStream> stream, v1::Hello hello) {
   });
 }
 
-void ShardJob::OnMessage(std::shared_ptr<ServerStream> stream,
+void ShardJob::OnMessage(std::shared_ptr<exchange::ServerStream> stream,
                          std::shared_ptr<grpc::ByteBuffer> message) {
   metrics_.MessageCame();
   strand_.Post(
@@ -252,13 +230,13 @@ void ShardJob::OnEnd(core::StreamId stream) {
   });
 }
 
-void ShardJob::Handle(const std::shared_ptr<ServerStream>& stream,
+void ShardJob::Handle(const std::shared_ptr<exchange::ServerStream>& stream,
                       const grpc::ByteBuffer& message) {
   const core::StreamId id = stream->id();
   if (!streams_.contains(id)) return;  // closed, and what it still had to say is dropped
   absl::Status bad;
-  const auto bytes = wire::ReceivedBytes::From(message);
-  auto decoded = bytes.ok() ? wire::DecodeRequest(bytes->pieces()) : bytes.status();
+  const auto bytes = exchange::wire::ReceivedBytes::From(message);
+  auto decoded = bytes.ok() ? exchange::wire::DecodeRequest(bytes->pieces()) : bytes.status();
   if (!decoded.ok()) {
     bad = absl::DataLossError(decoded.status().message());
   } else if (!decoded->Intact(core_.lineage())) {  // all streams are of the lineage at hand
@@ -299,13 +277,14 @@ void ShardJob::Handle(const std::shared_ptr<ServerStream>& stream,
   Run(core::CloseStream{id, bad});
 }
 
-void ShardJob::HandleFrame(const std::shared_ptr<ServerStream>& stream, const v1::Frame& frame,
-                           wire::Pieces payload, size_t payload_bytes) {
+void ShardJob::HandleFrame(const std::shared_ptr<exchange::ServerStream>& stream,
+                           const v1::Frame& frame, exchange::wire::Pieces payload,
+                           size_t payload_bytes) {
   const absl::Duration start = strand_.Now();
   core::FrameArrived event;
   event.stream = stream->id();
   event.step = frame.step();
-  event.node = {frame.first_lane(), frame.lane_count()};
+  event.block = {frame.first_lane(), frame.lane_count()};
   event.first_chunk = frame.first_chunk();
   event.chunk_count = frame.crc32c_size();
   event.payload_bytes = payload_bytes;
@@ -376,9 +355,10 @@ void ShardJob::Run(const core::SendHelloReply& effect) {
   v1::ExchangeResponse response;
   response.mutable_hello()->set_lineage(effect.lineage);
   response.mutable_hello()->set_version(effect.version);
-  response.mutable_hello()->set_speaks(wire::kSpeaks);
+  response.mutable_hello()->set_speaks(exchange::wire::kSpeaks);
   const auto it = streams_.find(effect.stream);
-  if (it != streams_.end()) it->second->Send(wire::MakeByteBuffer(response, core_.lineage()));
+  if (it != streams_.end())
+    it->second->Send(exchange::wire::MakeByteBuffer(response, core_.lineage()));
 }
 
 void ShardJob::Run(const core::CloseStream& effect) {
@@ -387,7 +367,7 @@ void ShardJob::Run(const core::CloseStream& effect) {
   Log(services::kInfo, "stream_closed")
       .Kv("job", options_.plan.job_id)
       .Kv("shard", options_.plan.shard)
-      .Kv("status", effect.status);
+      .Kv("reason", effect.status.message());
   it->second->Close(effect.status);
   closing_.erase(std::remove_if(closing_.begin(), closing_.end(),
                                 [](const auto& stream) { return stream.expired(); }),
@@ -402,19 +382,21 @@ void ShardJob::Run(const core::SendAck& effect) {
   v1::ExchangeResponse response;
   v1::FrameAck* const ack = response.mutable_ack();
   ack->set_step(effect.step);
-  ack->set_first_lane(effect.node.first_lane);
-  ack->set_lane_count(effect.node.lane_count);
+  ack->set_first_lane(effect.block.first_lane);
+  ack->set_lane_count(effect.block.lane_count);
   ack->set_first_chunk(effect.first_chunk);
-  for (const core::FrameOutcome outcome : effect.outcomes) ack->add_outcomes(ToProto(outcome));
+  for (const v1::FrameOutcome outcome : effect.outcomes) ack->add_outcomes(outcome);
   const auto it = streams_.find(effect.stream);
-  if (it != streams_.end()) it->second->Send(wire::MakeByteBuffer(response, core_.lineage()));
+  if (it != streams_.end())
+    it->second->Send(exchange::wire::MakeByteBuffer(response, core_.lineage()));
 }
 
 void ShardJob::Run(const core::SendDecision& effect) {
   v1::ExchangeResponse response;
   ToProto(effect.decision, effect.held, response.mutable_decision());
   const auto it = streams_.find(effect.stream);
-  if (it != streams_.end()) it->second->Send(wire::MakeByteBuffer(response, core_.lineage()));
+  if (it != streams_.end())
+    it->second->Send(exchange::wire::MakeByteBuffer(response, core_.lineage()));
 }
 
 // ---- Arithmetic ----
@@ -445,7 +427,7 @@ void ShardJob::Run(const core::SendWeights& effect) {
   const auto it = streams_.find(effect.stream);
   if (it == streams_.end()) return;
   const absl::Duration start = strand_.Now();
-  ServerStream& stream = *it->second;
+  exchange::ServerStream& stream = *it->second;
   stream.DropWeights();
   const VersionWeights* const found = storage_.Find(effect.version);
   CAPSTAN_CHECK(found != nullptr);
@@ -465,15 +447,15 @@ void ShardJob::Run(const core::SendWeights& effect) {
       header.add_crc32c((*weights.crcs)[first + i]);
     }
     const int64_t floats = training::RangeOf(options_.plan.layout, frame).size;
-    wire::OutgoingBytes payload;
+    exchange::wire::OutgoingBytes payload;
     payload.bytes = absl::string_view(
         reinterpret_cast<const char*>(weights.floats->data() + storage_.LocalRange(first).offset),
         floats * sizeof(float));
     payload.owner = weights.floats;
-    stream.Send(
-        wire::MakeByteBuffer(wire::EncodePrefix(header, payload.bytes.size(), core_.lineage()),
-                             absl::MakeConstSpan(&payload, 1)),
-        effect.version, /*last=*/&frame == &frames.back());
+    stream.Send(exchange::wire::MakeByteBuffer(
+                    exchange::wire::EncodePrefix(header, payload.bytes.size(), core_.lineage()),
+                    absl::MakeConstSpan(&payload, 1)),
+                effect.version, /*last=*/&frame == &frames.back());
     load_.Sent(floats * sizeof(float));
   }
   const absl::Duration took = strand_.Now() - start;

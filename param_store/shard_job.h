@@ -20,26 +20,29 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "capstan/node/v1/node.pb.h"
+#include "exchange/shard/shard_core.h"
+#include "exchange/transport/lead_link.h"
+#include "exchange/transport/server_stream.h"
+#include "exchange/transport/stream_guard.h"
+#include "exchange/wire/frame_codec.h"
 #include "param_store/checkpoint/base_weights.h"
-#include "param_store/client/strand.h"
-#include "param_store/core/shard_core.h"
 #include "param_store/files/job_files.h"
 #include "param_store/files/step_log.h"
-#include "param_store/lead_link.h"
 #include "param_store/load_meter.h"
-#include "param_store/server_stream.h"
 #include "param_store/shard_metrics.h"
 #include "param_store/shard_storage.h"
-#include "param_store/stream_guard.h"
-#include "param_store/wire/frame_codec.h"
 #include "services/endpoint/endpoint.h"
+#include "services/strand/strand.h"
 #include "services/sync/mutex.h"
 #include "training/optim/optimizer.h"
 
 namespace capstan::param_store {
 
+// A stream of the held version ends when no frame of it was taken for so long.
+inline constexpr absl::Duration kStuckAfter = absl::Seconds(30);
+
 struct ShardJobOptions {
-  core::ShardPlan plan;
+  exchange::shard::ShardPlan plan;
   std::shared_ptr<const training::Optimizer> optimizer;  // the last copy of the options lets go
   BaseWeightsOptions base;
   std::string storage_path;  // absolute folder of this job's outputs, of the coordinator's host
@@ -50,6 +53,7 @@ struct ShardJobOptions {
   std::string training_digest;                   // 32 bytes: which checkpoints fit
   services::Security security;                   // towards the lead
   ShardMetrics* metrics = nullptr;
+  absl::Duration stuck_after = kStuckAfter;
   std::function<void()> on_state;  // state() has changed; on the strand, must not wait
 };
 
@@ -58,7 +62,7 @@ struct ShardJobOptions {
 absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
                                         absl::string_view spec_digest, int32_t shard);
 
-class ShardJob final : public StreamOwner, public std::enable_shared_from_this<ShardJob> {
+class ShardJob final : public exchange::StreamOwner, public std::enable_shared_from_this<ShardJob> {
  public:
   // Held by shared_ptr. Start, Stop and Join once each, in this order.
   explicit ShardJob(ShardJobOptions options);
@@ -71,10 +75,10 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
   void Join();
 
   // `lead_address`: where shard 0 is reached in this lineage.
-  void StartLineage(core::StartLineage event, std::string lead_address);
-  void Post(core::Event event);
+  void StartLineage(exchange::shard::StartLineage event, std::string lead_address);
+  void Post(exchange::shard::Event event);
   // Before the event that the view is told by.
-  void Learn(const common::v1::View& view, const StreamGuard::Certificates& certificates);
+  void Learn(const common::v1::View& view, const exchange::StreamGuard::Certificates& certificates);
 
   // For the files of the job; empty: the one at hand stays.
   void SetFilesKey(const std::string& key) { job_files_.SetKey(key); }
@@ -85,20 +89,21 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
   int32_t shard() const { return options_.plan.shard; }
   int32_t chunk_count() const { return options_.plan.layout.chunk_count(); }  // of the whole job
 
-  // StreamOwner.
-  void OnHello(std::shared_ptr<ServerStream> stream, v1::Hello hello) override;
-  void OnMessage(std::shared_ptr<ServerStream> stream,
+  // exchange::StreamOwner.
+  void OnHello(std::shared_ptr<exchange::ServerStream> stream, v1::Hello hello) override;
+  void OnMessage(std::shared_ptr<exchange::ServerStream> stream,
                  std::shared_ptr<grpc::ByteBuffer> message) override;
-  void OnWeightsTaken(core::StreamId stream, int64_t version) override;
-  void OnEnd(core::StreamId stream) override;
+  void OnWeightsTaken(exchange::shard::StreamId stream, int64_t version) override;
+  void OnEnd(exchange::shard::StreamId stream) override;
 
  private:
   // All below on the strand.
-  void Handle(const std::shared_ptr<ServerStream>& stream, const grpc::ByteBuffer& message);
-  void HandleFrame(const std::shared_ptr<ServerStream>& stream, const v1::Frame& frame,
-                   wire::Pieces payload, size_t payload_bytes);
+  void Handle(const std::shared_ptr<exchange::ServerStream>& stream,
+              const grpc::ByteBuffer& message);
+  void HandleFrame(const std::shared_ptr<exchange::ServerStream>& stream, const v1::Frame& frame,
+                   exchange::wire::Pieces payload, size_t payload_bytes);
   // Steps the core and carries out what it wants, until nothing is left to do.
-  void Do(core::Event event);
+  void Do(exchange::shard::Event event);
   void RenewSums(const v1::Hello& hello);
   void Arm();
   void Publish();
@@ -106,56 +111,57 @@ class ShardJob final : public StreamOwner, public std::enable_shared_from_this<S
   void MakeRoom();
   ShardStorage::Bytes ResidentBytes() const { return storage_.ResidentBytes(loading_, snapshots_); }
   void CloseStuckReaders();
-  void CloseSlow(core::StreamId id, const std::string& why);
+  void CloseSlow(exchange::shard::StreamId id, const std::string& why);
 
-  void Run(const core::LoadBase& effect);
-  void Run(const core::SendHelloReply& effect);
-  void Run(const core::CloseStream& effect);
-  void Run(const core::SendAck& effect);
-  void Run(const core::FoldFrame& effect);
-  void Run(const core::CheckRoots& effect);
-  void Run(const core::ApplyStep& effect);
-  void Run(const core::SendWeights& effect);
-  void Run(const core::DropWeights& effect);
-  void Run(const core::RetireVersion& effect);
-  void Run(const core::ConnectLead& effect);
-  void Run(const core::DropLead& effect);
-  void Run(const core::SendPart& effect);
-  void Run(const core::SendShown& effect);
-  void Run(const core::SendDecision& effect);
-  void Run(const core::LogStep& effect);
-  void Run(const core::WriteFiles& effect);
-  void Run(const core::StateChanged& effect);
+  void Run(const exchange::shard::LoadBase& effect);
+  void Run(const exchange::shard::SendHelloReply& effect);
+  void Run(const exchange::shard::CloseStream& effect);
+  void Run(const exchange::shard::SendAck& effect);
+  void Run(const exchange::shard::FoldFrame& effect);
+  void Run(const exchange::shard::CheckRoots& effect);
+  void Run(const exchange::shard::ApplyStep& effect);
+  void Run(const exchange::shard::SendWeights& effect);
+  void Run(const exchange::shard::DropWeights& effect);
+  void Run(const exchange::shard::RetireVersion& effect);
+  void Run(const exchange::shard::ConnectLead& effect);
+  void Run(const exchange::shard::DropLead& effect);
+  void Run(const exchange::shard::SendPart& effect);
+  void Run(const exchange::shard::SendShown& effect);
+  void Run(const exchange::shard::SendDecision& effect);
+  void Run(const exchange::shard::LogStep& effect);
+  void Run(const exchange::shard::WriteFiles& effect);
+  void Run(const exchange::shard::StateChanged& effect);
 
   // On the file thread.
-  void Load(const core::LoadBase& effect);
-  void Write(const core::WriteFiles& effect, std::shared_ptr<ShardSnapshot> snapshot);
+  void Load(const exchange::shard::LoadBase& effect);
+  void Write(const exchange::shard::WriteFiles& effect, std::shared_ptr<ShardSnapshot> snapshot);
 
   const ShardJobOptions options_;
   JobFiles job_files_;
-  client::StrandLoop strand_;
-  client::StrandLoop files_;
+  services::StrandLoop strand_;
+  services::StrandLoop files_;
   StepLog log_;
   std::thread strand_thread_, file_thread_;
 
-  core::ShardCore core_;
+  exchange::shard::ShardCore core_;
   ShardStorage storage_;
   JobMetrics metrics_;
   LoadMeter load_;
-  LeadLink lead_link_;
+  exchange::LeadLink lead_link_;
   std::string lead_address_;
-  StreamGuard guard_;
-  std::map<core::StreamId, std::shared_ptr<ServerStream>> streams_;
+  exchange::StreamGuard guard_;
+  std::map<exchange::shard::StreamId, std::shared_ptr<exchange::ServerStream>> streams_;
   struct Progress {
     int64_t taken_messages = 0;
     absl::Duration since;
   };
-  std::map<core::StreamId, Progress> progress_;  // of those who read the held version
-  std::deque<core::Event> events_;               // answers of effects, to be stepped next
-  wire::Pieces payload_;                         // of the frame under way
+  std::map<exchange::shard::StreamId, Progress> progress_;  // of those who read the held version
+  std::deque<exchange::shard::Event> events_;  // answers of effects, to be stepped next
+  exchange::wire::Pieces payload_;             // of the frame under way
   // Snapshots that wait to be written, and lineages between their first buffer and Begin.
   std::atomic<int64_t> snapshots_ = 0, loading_ = 0;
-  std::vector<std::weak_ptr<ServerStream>> closing_;  // are told why, and may keep a buffer
+  std::vector<std::weak_ptr<exchange::ServerStream>>
+      closing_;  // are told why, and may keep a buffer
   bool in_step_ = false;
   absl::Duration armed_at_ = absl::InfiniteDuration();
   absl::Duration published_at_ = -absl::InfiniteDuration();

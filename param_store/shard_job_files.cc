@@ -11,6 +11,8 @@
 
 namespace capstan::param_store {
 
+namespace core = exchange::shard;
+
 using services::Log;
 
 void ShardJob::Run(const core::LoadBase& effect) {

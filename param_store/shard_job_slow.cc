@@ -11,9 +11,10 @@
 
 namespace capstan::param_store {
 
+namespace core = exchange::shard;
+
 using services::Log;
 
-constexpr absl::Duration kStuck = absl::Seconds(30);  // a held version without a frame taken
 constexpr absl::Duration kLetGo =
     absl::Seconds(20);  // of an aborted stream; a dead connection takes 15
 
@@ -34,13 +35,13 @@ void ShardJob::CloseStuckReaders() {
   std::map<core::StreamId, Progress> progress;
   std::vector<core::StreamId> stuck;
   for (const auto& [id, stream] : streams_) {
-    const ServerStream::Writing writing = stream->writing();
+    const exchange::ServerStream::Writing writing = stream->writing();
     if (writing.version < 0 || writing.version != core_.held().version) continue;
     const auto before = progress_.find(id);
     const bool moved =
         before == progress_.end() || before->second.taken_messages != writing.taken_messages;
     progress[id] = moved ? Progress{writing.taken_messages, now} : before->second;
-    if (now - progress[id].since >= kStuck) stuck.push_back(id);
+    if (now - progress[id].since >= options_.stuck_after) stuck.push_back(id);
   }
   progress_ = std::move(progress);
   for (const core::StreamId id : stuck) CloseSlow(id, "nothing is read from the stream");

@@ -133,10 +133,11 @@ void JobMetrics::RestoreFailed() {
   if (on_) series_.restore_failures->Increment();
 }
 
-void JobMetrics::Update(const core::ShardCore& core, const ShardStorage::Bytes& bytes, int pulls) {
+void JobMetrics::Update(const exchange::shard::ShardCore& core, const ShardStorage::Bytes& bytes,
+                        int pulls) {
   if (!on_) return;
   SetPulls(pulls);
-  const core::DropCounts& now = core.drops();
+  const exchange::shard::DropCounts& now = core.drops();
   const auto grow = [](prometheus::Counter* counter, int64_t now, int64_t before) {
     if (now > before) counter->Increment(static_cast<double>(now - before));
   };

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "param_store/core/shard_core.h"
+#include "exchange/shard/shard_core.h"
 #include "param_store/shard_storage.h"
 #include "services/metrics/registry.h"
 
@@ -67,7 +67,7 @@ class JobMetrics {
   void RestoreFailed();
   // Gauges, and what the counts have grown by since the last call.
   // `pulls`: streams that a version is being written to.
-  void Update(const core::ShardCore& core, const ShardStorage::Bytes& bytes, int pulls);
+  void Update(const exchange::shard::ShardCore& core, const ShardStorage::Bytes& bytes, int pulls);
 
  private:
   struct Series {
@@ -102,7 +102,7 @@ class JobMetrics {
   const bool on_;
   std::atomic<int> messages_{0};  // in the gauge of the process, as are pulls_
   int pulls_ = 0;
-  core::DropCounts counted_;
+  exchange::shard::DropCounts counted_;
   int64_t counted_missed_ = 0;
 };
 

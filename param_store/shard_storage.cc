@@ -16,17 +16,16 @@ using training::ChunkRun;
 using training::ChunkSum;
 using training::FlatRange;
 
-ShardStorage::ShardStorage(const training::FlatLayout& layout, const training::SamplePlan& samples,
-                           const training::Optimizer& optimizer)
-    : layout_(layout), samples_(samples), optimizer_(optimizer) {}
+ShardStorage::ShardStorage(const training::FlatLayout& layout, const training::Optimizer& optimizer)
+    : layout_(layout), optimizer_(optimizer) {}
 
-std::shared_ptr<client::FloatBuffer> ShardStorage::MakeBuffer(const training::FlatLayout& layout,
-                                                              const ChunkRun& run) {
-  return std::make_shared<client::FloatBuffer>(training::RangeOf(layout, run).size);
+std::shared_ptr<exchange::FloatBuffer> ShardStorage::MakeBuffer(const training::FlatLayout& layout,
+                                                                const ChunkRun& run) {
+  return std::make_shared<exchange::FloatBuffer>(training::RangeOf(layout, run).size);
 }
 
 void ShardStorage::Begin(const ChunkRun& run, int64_t version,
-                         std::shared_ptr<client::FloatBuffer> weights, std::vector<float> state) {
+                         std::shared_ptr<exchange::FloatBuffer> weights, std::vector<float> state) {
   const FlatRange range = training::RangeOf(layout_, run);
   CAPSTAN_CHECK(weights->size() == range.size);
   run_ = run;
@@ -35,10 +34,9 @@ void ShardStorage::Begin(const ChunkRun& run, int64_t version,
   previous_ = held_ = {};
   sums_.clear();
   auto crcs = std::make_shared<std::vector<uint32_t>>(run.chunk_count);
-  const training::LaneTree tree = samples_.StepTree(version);
   for (int32_t i = 0; i < run.chunk_count; ++i) {
     const FlatRange local = LocalRange(i);
-    sums_.emplace_back(tree, static_cast<size_t>(local.size));
+    sums_.emplace_back(static_cast<size_t>(local.size));
     (*crcs)[i] = training::Crc32c(weights->data() + local.offset, local.size * sizeof(float));
   }
   const size_t state_floats = optimizer_.state_floats_per_weight() * range.size;
@@ -49,7 +47,7 @@ void ShardStorage::Begin(const ChunkRun& run, int64_t version,
   current_ = {version, std::move(weights), std::move(crcs)};
 }
 
-void ShardStorage::Note(const std::shared_ptr<const client::FloatBuffer>& buffer) {
+void ShardStorage::Note(const std::shared_ptr<const exchange::FloatBuffer>& buffer) {
   made_.erase(
       std::remove_if(made_.begin(), made_.end(), [](const auto& made) { return made.expired(); }),
       made_.end());
@@ -63,36 +61,36 @@ FlatRange ShardStorage::LocalRange(int32_t index) const {
 }
 
 std::vector<bool> ShardStorage::Verify(int32_t first_chunk, absl::Span<const uint32_t> crcs,
-                                       wire::Pieces payload) const {
+                                       exchange::wire::Pieces payload) const {
   std::vector<bool> intact(crcs.size());
-  wire::PayloadReader reader(payload);
+  exchange::wire::PayloadReader reader(payload);
   std::vector<absl::string_view> chunk;
   for (size_t i = 0; i < crcs.size(); ++i) {
     const int64_t floats = layout_.ChunkRange(first_chunk + static_cast<int32_t>(i)).size;
     CAPSTAN_CHECK(reader.Next(floats * sizeof(float), &chunk));
-    intact[i] = wire::Crc32cOf(chunk) == crcs[i];
+    intact[i] = exchange::wire::Crc32cOf(chunk) == crcs[i];
   }
   return intact;
 }
 
-void ShardStorage::Fold(const core::FoldFrame& effect, wire::Pieces payload) {
-  wire::PayloadReader reader(payload);
+void ShardStorage::Fold(const exchange::shard::FoldFrame& effect, exchange::wire::Pieces payload) {
+  exchange::wire::PayloadReader reader(payload);
   std::vector<absl::string_view> chunk;
-  for (size_t i = 0; i < effect.outcomes.size(); ++i) {
+  for (size_t i = 0; i < effect.commands.size(); ++i) {
+    const training::FoldCommands& commands = effect.commands[i];
     ChunkSum& sum = sums_[effect.first_chunk - run_.first_chunk + i];
     CAPSTAN_CHECK(reader.Next(sum.size() * sizeof(float), &chunk));
-    if (effect.outcomes[i] != core::FrameOutcome::kStored) continue;
-    const size_t held = sum.held_count();
-    const auto outcome = sum.AddBytes(effect.node, chunk);
-    CAPSTAN_CHECK(outcome.ok() && *outcome == training::Outcome::kStored);
-    // Values are copied where no sibling was held, and added in place otherwise.
-    if (sum.held_count() > held || held == 0) wire::CountCopied(sum.size() * sizeof(float));
+    if (commands.empty()) continue;
+    sum.Do(commands, chunk);
+    if (commands[0].kind == training::FoldCommand::Kind::kTake) {
+      exchange::wire::CountCopied(sum.size() * sizeof(float));
+    }
   }
 }
 
 bool ShardStorage::RootsFinite() const {
   return std::all_of(sums_.begin(), sums_.end(),
-                     [](const ChunkSum& sum) { return training::AllFinite(sum.Root()); });
+                     [](const ChunkSum& sum) { return training::AllFinite(sum.Last()); });
 }
 
 void ShardStorage::Apply(const training::Decision& decision, int64_t held_version) {
@@ -106,7 +104,7 @@ void ShardStorage::Apply(const training::Decision& decision, int64_t held_versio
   ++current_.version;
   if (decision.apply) {
     const int states = optimizer_.state_floats_per_weight();
-    std::shared_ptr<client::FloatBuffer> next = pool_->Lend();
+    std::shared_ptr<exchange::FloatBuffer> next = pool_->Lend();
     Note(next);
     auto crcs = std::make_shared<std::vector<uint32_t>>(run_.chunk_count);
     for (int32_t i = 0; i < run_.chunk_count; ++i) {
@@ -114,18 +112,17 @@ void ShardStorage::Apply(const training::Decision& decision, int64_t held_versio
       float* const out = next->data() + range.offset;
       training::ApplyVersion(
           layout_, layout_.ChunkRange(run_.first_chunk + i), optimizer_,
-          {decision.learning_rate, decision.clip_scale, decision.applied_steps},
+          {decision.learning_rate, decision.gradient_scale, decision.applied_steps},
           {.out = out,
            .in = previous_.floats->data() + range.offset,
-           .sum = sums_[i].Root().data(),
+           .sum = sums_[i].Last().data(),
            .state = state_.empty() ? nullptr : state_.data() + range.offset * states});
       (*crcs)[i] = training::Crc32c(out, range.size * sizeof(float));
     }
     current_.floats = std::move(next);
     current_.crcs = std::move(crcs);
   }
-  const training::LaneTree tree = samples_.StepTree(current_.version);
-  for (ChunkSum& sum : sums_) sum.Reset(tree);
+  for (ChunkSum& sum : sums_) sum.Reset();
 }
 
 void ShardStorage::Retire(int64_t version) {

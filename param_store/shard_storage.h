@@ -14,13 +14,12 @@
 #include <optional>
 #include <vector>
 
-#include "param_store/client/float_buffer.h"
-#include "param_store/core/shard_events.h"
-#include "param_store/wire/frame_codec.h"
+#include "exchange/float_buffer.h"
+#include "exchange/shard/shard_events.h"
+#include "exchange/wire/frame_codec.h"
 #include "training/chunks/flat_layout.h"
 #include "training/chunks/placement.h"
 #include "training/fold/chunk_sum.h"
-#include "training/lanes/sample_plan.h"
 #include "training/optim/optimizer.h"
 
 namespace capstan::param_store {
@@ -28,7 +27,7 @@ namespace capstan::param_store {
 // One version of this shard's weights. The buffer begins with the first float of `run`.
 struct VersionWeights {
   int64_t version = -1;
-  std::shared_ptr<const client::FloatBuffer> floats;
+  std::shared_ptr<const exchange::FloatBuffer> floats;
   std::shared_ptr<const std::vector<uint32_t>> crcs;  // by chunk of the run
 };
 
@@ -41,21 +40,21 @@ struct ShardSnapshot {
 
 class ShardStorage {
  public:
-  // Borrows all three.
-  ShardStorage(const training::FlatLayout& layout, const training::SamplePlan& samples,
-               const training::Optimizer& optimizer);
+  // Borrows both.
+  ShardStorage(const training::FlatLayout& layout, const training::Optimizer& optimizer);
 
   // An empty buffer for the weights of `run`, to be filled (on any thread) and given to Begin.
-  static std::shared_ptr<client::FloatBuffer> MakeBuffer(const training::FlatLayout& layout,
-                                                         const training::ChunkRun& run);
+  static std::shared_ptr<exchange::FloatBuffer> MakeBuffer(const training::FlatLayout& layout,
+                                                           const training::ChunkRun& run);
 
   // Forgets everything and holds `weights` as `version`, with this state of the optimizer; empty:
   // zeros.
   void Begin(const training::ChunkRun& run, int64_t version,
-             std::shared_ptr<client::FloatBuffer> weights, std::vector<float> state = {});
+             std::shared_ptr<exchange::FloatBuffer> weights, std::vector<float> state = {});
 
-  // Adds what is kStored of the payload. Its shape was checked and its checksums are right.
-  void Fold(const core::FoldFrame& effect, wire::Pieces payload);
+  // Carries out the commands. The payload's shape was checked, and the checksums of the chunks that
+  // have commands are right.
+  void Fold(const exchange::shard::FoldFrame& effect, exchange::wire::Pieces payload);
   // All sums are complete: is every value of them finite?
   bool RootsFinite() const;
   // Makes version decision.step + 1 and empties the sums. Keeps `held_version` until another call
@@ -76,7 +75,7 @@ class ShardStorage {
   // Which of `chunk_count` chunks from first_chunk on have the checksum that came with them. The
   // shape was checked.
   std::vector<bool> Verify(int32_t first_chunk, absl::Span<const uint32_t> crcs,
-                           wire::Pieces payload) const;
+                           exchange::wire::Pieces payload) const;
 
   struct Bytes {
     int64_t weights = 0;  // all buffers
@@ -94,15 +93,14 @@ class ShardStorage {
   void WaitForReturn(absl::Duration timeout);
 
  private:
-  void Note(const std::shared_ptr<const client::FloatBuffer>& buffer);
+  void Note(const std::shared_ptr<const exchange::FloatBuffer>& buffer);
 
   const training::FlatLayout& layout_;
-  const training::SamplePlan& samples_;
   const training::Optimizer& optimizer_;
   training::ChunkRun run_;
   int64_t first_float_ = 0;
-  std::vector<std::weak_ptr<const client::FloatBuffer>> made_;  // all that may still be in use
-  std::optional<client::BufferPool> pool_;
+  std::vector<std::weak_ptr<const exchange::FloatBuffer>> made_;  // all that may still be in use
+  std::optional<exchange::BufferPool> pool_;
   VersionWeights current_, previous_, held_;
   std::vector<float> state_;
   std::vector<training::ChunkSum> sums_;  // by chunk of the run

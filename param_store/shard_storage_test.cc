@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "exchange/shard/shard_core.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "param_store/checkpoint/base_weights.h"
-#include "param_store/core/shard_core.h"
 #include "services/files/files.h"
 #include "training/codec/crc32c.h"
 #include "training/codec/safetensors.h"
@@ -28,8 +28,10 @@
 namespace capstan::param_store {
 namespace {
 
+namespace core = exchange::shard;
+
 using ::testing::HasSubstr;
-using training::Node;
+using training::LaneBlock;
 
 // Two chunks of one and a half.
 training::FlatLayout Layout() {
@@ -57,13 +59,16 @@ std::vector<float> Values(std::mt19937& random, size_t n) {
   return values;
 }
 
+// The only lane of a step comes.
+const training::FoldCommands kTake = {{training::FoldCommand::Kind::kTake, 0}};
+
 // The plain tree sum, by its definition: an absent child is left out.
 std::optional<std::vector<float>> TreeSum(const std::vector<std::vector<float>>& lanes,
-                                          const training::LaneTree& tree, Node node) {
-  if (!tree.HasLanes(node)) return std::nullopt;
-  if (node.lane_count == 1) return lanes[node.first_lane];
-  auto left = TreeSum(lanes, tree, training::LaneTree::Left(node));
-  const auto right = TreeSum(lanes, tree, training::LaneTree::Right(node));
+                                          const training::LaneTree& tree, LaneBlock block) {
+  if (!tree.HasLanes(block)) return std::nullopt;
+  if (block.lane_count == 1) return lanes[block.first_lane];
+  auto left = TreeSum(lanes, tree, training::LaneTree::Left(block));
+  const auto right = TreeSum(lanes, tree, training::LaneTree::Right(block));
   if (!left.has_value()) return right;
   if (!right.has_value()) return left;
   for (size_t i = 0; i < left->size(); ++i) (*left)[i] += (*right)[i];
@@ -92,7 +97,7 @@ TEST(ShardStorageTest, AnySequenceOfNodesGivesThePlainTreeSum) {
         .samples = samples,
         .evaluation = *training::EvalPlan::Create(0, lanes),
         .schedule = *training::Schedule::Create(schedule, samples.steps_per_epoch(), total_steps)});
-    ShardStorage storage(layout, samples, optimizer);
+    ShardStorage storage(layout, optimizer);
     const training::ChunkRun run{0, layout.chunk_count()};
     std::vector<float> weights = Values(random, floats), momentum(floats, 0.0f);
     absl::string_view payload;
@@ -122,7 +127,7 @@ TEST(ShardStorageTest, AnySequenceOfNodesGivesThePlainTreeSum) {
     storage.Begin(run, 0, std::move(base));
     step(core::BaseLoaded{.lineage = 1});
     for (const int rank : {0, 1}) {
-      step(core::StreamOpened{rank + 1, core::StreamKind::kData, "", 1, rank, 0});
+      step(core::StreamOpened{rank + 1, v1::STREAM_KIND_DATA, "", 1, rank, 0});
     }
     for (int64_t s = 0; s < total_steps; ++s) {
       const training::LaneTree tree = samples.StepTree(s);
@@ -131,17 +136,18 @@ TEST(ShardStorageTest, AnySequenceOfNodesGivesThePlainTreeSum) {
       step(core::SealArrived{1, s, tree.root(), {samples.StepSampleCount(s), 1.0, 0}});
       for (int tries = 0; shard.version() == s; ++tries) {
         ASSERT_LT(tries, 10000);
-        Node node{0, 1};
-        node.lane_count <<= random() % 5;
-        node.first_lane = static_cast<int32_t>(random() % 16) / node.lane_count * node.lane_count;
-        if (!tree.Validate(node).ok()) continue;
-        const std::vector<float> sum = *TreeSum(gradients, tree, node);
+        LaneBlock block{0, 1};
+        block.lane_count <<= random() % 5;
+        block.first_lane =
+            static_cast<int32_t>(random() % 16) / block.lane_count * block.lane_count;
+        if (!tree.Validate(block).ok()) continue;
+        const std::vector<float> sum = *TreeSum(gradients, tree, block);
         payload = absl::string_view(reinterpret_cast<const char*>(sum.data()), floats * 4);
         core::FrameArrived frame;
         frame.stream = 1 + static_cast<int64_t>(random() % 2);
         frame.step = s > 0 && random() % 4 == 0 ? s - 1 : s;  // some are late
-        if (!samples.StepTree(frame.step).Validate(node).ok()) continue;
-        frame.node = node;
+        if (!samples.StepTree(frame.step).Validate(block).ok()) continue;
+        frame.block = block;
         frame.chunk_count = run.chunk_count;
         frame.payload_bytes = payload.size();
         for (int32_t i = 0; i < run.chunk_count; ++i) frame.intact.push_back(random() % 3 != 0);
@@ -168,15 +174,12 @@ class StorageTest : public testing::Test {
   void Root(float value) {
     const std::vector<float> values(layout_.total_floats(), value);
     const absl::string_view bytes(reinterpret_cast<const char*>(values.data()), values.size() * 4);
-    storage_.Fold({.node = {0, 1},
-                   .first_chunk = 0,
-                   .outcomes = {core::FrameOutcome::kStored, core::FrameOutcome::kStored}},
-                  absl::MakeConstSpan(&bytes, 1));
+    storage_.Fold({.first_chunk = 0, .commands = {kTake, kTake}}, absl::MakeConstSpan(&bytes, 1));
   }
   const training::FlatLayout layout_ = Layout();
   const training::SamplePlan samples_ = Samples(1);
   const training::Sgd optimizer_ = *training::Sgd::Create({});
-  ShardStorage storage_{layout_, samples_, optimizer_};
+  ShardStorage storage_{layout_, optimizer_};
 };
 
 TEST_F(StorageTest, AVersionNeverChangesWhileItIsHeld) {
@@ -305,7 +308,7 @@ training::Decision DecisionOf(int64_t step) {
   return {.step = step,
           .apply = step != kSkippedStep,
           .learning_rate = 0.25 / (1 + static_cast<double>(step)),
-          .clip_scale = 1.0 / 1024,
+          .gradient_scale = 1.0 / 1024,
           .applied_steps = step > kSkippedStep ? step - 1 : step};
 }
 
@@ -320,7 +323,7 @@ std::vector<float> TrainOnShards(const training::FlatLayout& layout,
   for (int32_t shard = 0; shard < shards; ++shard) {
     const training::ChunkRun run = placement.Run(shard);
     const training::FlatRange range = training::RangeOf(layout, run);
-    auto storage = std::make_unique<ShardStorage>(layout, samples, optimizer);
+    auto storage = std::make_unique<ShardStorage>(layout, optimizer);
     auto base = ShardStorage::MakeBuffer(layout, run);
     training::InitRange(layout, {}, /*seed=*/5, range.offset, base->span());
     storage->Begin(run, 0, std::move(base));
@@ -330,21 +333,20 @@ std::vector<float> TrainOnShards(const training::FlatLayout& layout,
         auto again = ShardStorage::MakeBuffer(layout, run);
         std::copy(snapshot.weights.floats->span().begin(), snapshot.weights.floats->span().end(),
                   again->data());
-        storage = std::make_unique<ShardStorage>(layout, samples, optimizer);
+        storage = std::make_unique<ShardStorage>(layout, optimizer);
         storage->Begin(run, step, std::move(again), snapshot.state);
       }
       const Lanes& lanes = steps[step];
       const training::LaneTree tree = samples.StepTree(step);
+      training::ChunkFold fold(tree);  // the same for all chunks
       // Each shard gets the lanes in an order of its own.
       for (int32_t i = 0; i < tree.lane_count(); ++i) {
         const int32_t lane = (i + shard) % tree.lane_count();
         if (!tree.HasLanes({lane, 1})) continue;
         const absl::string_view bytes(
             reinterpret_cast<const char*>(lanes[lane].data() + range.offset), range.size * 4);
-        storage->Fold({.node = {lane, 1},
-                       .first_chunk = run.first_chunk,
-                       .outcomes = std::vector<core::FrameOutcome>(run.chunk_count,
-                                                                   core::FrameOutcome::kStored)},
+        storage->Fold({.first_chunk = run.first_chunk,
+                       .commands = {static_cast<size_t>(run.chunk_count), fold.Store({lane, 1})}},
                       absl::MakeConstSpan(&bytes, 1));
       }
       EXPECT_TRUE(storage->RootsFinite());
@@ -413,16 +415,14 @@ TEST(ShardStorageTest, AStatisticThatIsNotFiniteIsFound) {
   const training::FlatLayout layout = StatisticsLayout();
   const training::SamplePlan samples = Samples(1);
   const training::Sgd optimizer = *training::Sgd::Create({});
-  ShardStorage storage(layout, samples, optimizer);
+  ShardStorage storage(layout, optimizer);
   const training::ChunkRun run{3, 3};  // statistics alone
   storage.Begin(run, 0, ShardStorage::MakeBuffer(layout, run));
   const auto fold = [&](float value) {
     std::vector<float> values(training::RangeOf(layout, run).size);
     values[3] = value;
     const absl::string_view bytes(reinterpret_cast<const char*>(values.data()), values.size() * 4);
-    storage.Fold({.node = {0, 1},
-                  .first_chunk = 3,
-                  .outcomes = std::vector<core::FrameOutcome>(3, core::FrameOutcome::kStored)},
+    storage.Fold({.first_chunk = 3, .commands = {kTake, kTake, kTake}},
                  absl::MakeConstSpan(&bytes, 1));
   };
   fold(NAN);

@@ -10,11 +10,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "param_store/test_shards.h"
+#include "services/logging/log.h"
 #include "training/chunks/shard_memory.h"
 
 namespace capstan::param_store {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Worker 0 owns all lanes; the others own none and read when they are told to.
@@ -60,6 +62,32 @@ class SlowReadersTest : public Shards {
     Pull(*fast_, 0, step + 1, got_, nullptr, &evaluate_);
   }
 
+  // It reads what is still on its way, and then why it is closed.
+  static void ExpectClosed(Call& call, const std::string& why) {
+    v1::ExchangeResponse response;
+    while (call.stream->Read(&response)) {
+    }
+    const grpc::Status status = call.stream->Finish();
+    call.stream.reset();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(status.error_message(), HasSubstr(why));
+  }
+  // As Pull, behind frames of older versions that were on their way.
+  void PullNewest(Call& call, int64_t version, std::vector<float>& flat) {
+    int32_t chunks = 0;
+    v1::ExchangeResponse response;
+    while (chunks < runs_[0].chunk_count) {
+      ASSERT_TRUE(call.stream->Read(&response)) << call.stream->Finish().error_message();
+      ASSERT_TRUE(response.has_weights());
+      const v1::WeightFrame& frame = response.weights();
+      if (frame.version() < version) continue;
+      ASSERT_EQ(frame.version(), version);
+      const FlatRange range = layout_->ChunkRange(frame.first_chunk());
+      std::memcpy(flat.data() + range.offset, frame.payload().data(), frame.payload().size());
+      chunks += frame.crc32c_size();
+    }
+  }
+
   int64_t Resident(int64_t lineage, int64_t version) {
     EXPECT_TRUE(WaitFor(0, [=](const node::v1::ShardState& s) {
       return s.lineage() == lineage && s.ready() && s.version() == version;
@@ -83,7 +111,10 @@ TEST_F(SlowReadersTest, ASlowReaderFinishesTheVersionItIsInside) {
     return s.lead().slow_readers_size() == 1 && s.lead().slow_readers(0).rank() == 1 &&
            s.lead().slow_readers(0).missed_versions() == kSteps - 1;
   }));
-  EXPECT_THAT(registry_.Scrape(), HasSubstr("capstan_ps_slow_readers{job_id=\"t-1\"} 1"));
+  EXPECT_THAT(registry_.Scrape(),
+              AllOf(HasSubstr("capstan_ps_slow_readers{job_id=\"t-1\"} 1\n"),
+                    HasSubstr(absl::StrFormat(
+                        "capstan_ps_versions_missed_total{job_id=\"t-1\"} %d\n", kSteps - 1))));
   std::vector<float> late(got_.size());
   Pull(slow, 0, 0, late);  // of which it had taken a part when step 0 was decided
   EXPECT_EQ(std::memcmp(late.data(), first.data(), 4 * late.size()), 0);
@@ -102,15 +133,63 @@ TEST_F(SlowReadersTest, AReaderThatIsClosedIsToldWhy) {
     Step(s);
     if (s < 3) slow.push_back(&OpenSlow(static_cast<int>(2 + s)));
   }
-  for (Call* const call : slow) {
-    v1::ExchangeResponse response;
-    while (call->stream->Read(&response)) {
-    }
-    const grpc::Status status = call->stream->Finish();
-    call->stream.reset();
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-    EXPECT_THAT(status.error_message(), HasSubstr("the stream is read too slowly"));
+  for (Call* const call : slow) ExpectClosed(*call, "the stream is read too slowly");
+}
+
+// Buffers that came back from closed streams are nobody's: whoever is two versions behind
+// later, while another version is held, is not closed for them.
+TEST_F(SlowReadersTest, AfterManyBuffersWereNeededASlowReaderStillGetsVersions) {
+  steps_ = 10;
+  Begin();
+  const std::vector<float> first = got_;
+  Call& held = OpenSlow(1);
+  std::vector<Call*> closed;
+  for (int64_t s = 0; s < 5; ++s) {
+    Step(s);
+    if (s < 3) closed.push_back(&OpenSlow(static_cast<int>(2 + s)));
   }
+  for (Call* const call : closed) ExpectClosed(*call, "the stream is read too slowly");
+  const int64_t vector_bytes = int64_t{4} * layout_->total_floats();
+  ASSERT_TRUE(WaitFor(0, [=](const node::v1::ShardState& s) {  // four of weights, a state, a sum
+    return s.load().resident_bytes() <= 6 * vector_bytes;
+  }));
+
+  Call& behind = OpenSlow(2);  // inside version 5
+  for (int64_t s = 5; s < 9; ++s) Step(s);
+  std::vector<float> late(got_.size());
+  Pull(held, 0, 0, late);
+  EXPECT_EQ(std::memcmp(late.data(), first.data(), 4 * late.size()), 0);
+  Step(9);  // the last one, which everybody is sent
+  for (Call* const call : {&held, &behind}) {
+    PullNewest(*call, 10, late);
+    EXPECT_EQ(std::memcmp(late.data(), got_.data(), 4 * late.size()), 0);
+  }
+}
+
+// Else nobody who is slow would get another version than the one that it holds.
+TEST_F(SlowReadersTest, WhoTakesNothingOfTheHeldVersionIsClosed) {
+  stuck_after_ = absl::Seconds(0.2);
+  Mutex mu;
+  std::vector<std::string> closed;
+  const int sink = services::AddLogSink([&](const services::LogRecord& record) {
+    MutexLock lock(mu);
+    if (record.event == "stream_closed") closed.emplace_back(record.line);
+  });
+  Begin();
+  Call& stuck = OpenSlow(1);
+  Step(0);  // version 0 is held for it from here on
+  EXPECT_TRUE(WaitFor(0, [&](const node::v1::ShardState&) {
+    MutexLock lock(mu);
+    return !closed.empty();
+  }));
+  services::RemoveLogSink(sink);
+  ExpectClosed(stuck, "nothing is read from the stream");
+  // Versions 2 and 3 are missed by nobody: nothing is held any more.
+  Step(1);
+  Step(2);
+  EXPECT_TRUE(WaitFor(0, [](const node::v1::ShardState& s) { return s.version() == 3; }));
+  EXPECT_THAT(registry_.Scrape(),
+              HasSubstr("capstan_ps_versions_missed_total{job_id=\"t-1\"} 1\n"));
 }
 
 // At each step another task stops reading, files are written, and then the job goes back to its

@@ -14,11 +14,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "capstan/param_store/v1/param_store.grpc.pb.h"
+#include "exchange/wire/frame_codec.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "param_store/exchange_service.h"
 #include "param_store/param_store.h"
-#include "param_store/wire/frame_codec.h"
 #include "services/channel/channel.h"
 #include "services/check/check.h"
 #include "services/clock/clock.h"
@@ -31,7 +31,7 @@
 namespace capstan::param_store {
 
 using training::FlatRange;
-using training::Node;
+using training::LaneBlock;
 namespace spec = training::spec;
 
 inline constexpr int kLanes = 4;
@@ -143,11 +143,11 @@ class Shards : public testing::TestWithParam<int> {
     for (const int rank : {0, 1}) view.add_workers()->set_rank(rank);
     for (int i = 0; i < count; ++i) {
       Shard shard;
-      shard.store = std::make_unique<ParamStore>(
-          ParamStoreOptions{.metrics = i == 0 ? &metrics_ : nullptr, .on_state = [this] {
-                              MutexLock lock(mu_);
-                              changed_.NotifyAll();
-                            }});
+      shard.store = std::make_unique<ParamStore>(ParamStoreOptions{
+          .metrics = i == 0 ? &metrics_ : nullptr, .stuck_after = stuck_after_, .on_state = [this] {
+            MutexLock lock(mu_);
+            changed_.NotifyAll();
+          }});
       shard.service = std::make_unique<ExchangeService>(*shard.store, hello_timeout_);
       services::ServerOptions options;
       options.listen =
@@ -215,12 +215,13 @@ class Shards : public testing::TestWithParam<int> {
 
   // With its check.
   bool Write(Call& call, v1::ExchangeRequest request) {
-    wire::SetCheck(&request, lineage_);
+    exchange::wire::SetCheck(&request, lineage_);
     return call.stream->Write(request);
   }
 
-  // Until the shard knows the job, as a task does.
-  Call& Open(int shard, v1::StreamKind kind, int rank, int64_t have = -1, int64_t lineage = 0) {
+  // Until the shard knows the job, as a task does. damaged >= 0: the version whose sums were wrong.
+  Call& Open(int shard, v1::StreamKind kind, int rank, int64_t have = -1, int64_t lineage = 0,
+             int64_t damaged = -1) {
     if (lineage == 0) lineage = lineage_;
     for (int attempt = 0;; ++attempt) {
       auto call = std::make_unique<Call>();
@@ -235,13 +236,14 @@ class Shards : public testing::TestWithParam<int> {
       hello.set_kind(kind);
       hello.set_index(rank);
       hello.set_have_version(have);
-      hello.set_speaks(wire::kSpeaks);
+      if (damaged >= 0) hello.set_damaged_version(damaged);
+      hello.set_speaks(exchange::wire::kSpeaks);
       EXPECT_TRUE(Write(*call, request));
       v1::ExchangeResponse response;
       if (call->stream->Read(&response)) {
         EXPECT_TRUE(response.has_hello());
         EXPECT_EQ(response.hello().lineage(), lineage);
-        EXPECT_EQ(response.hello().speaks(), wire::kSpeaks);
+        EXPECT_EQ(response.hello().speaks(), exchange::wire::kSpeaks);
         calls_.push_back(std::move(call));
         return *calls_.back();
       }
@@ -252,15 +254,15 @@ class Shards : public testing::TestWithParam<int> {
     }
   }
 
-  void Push(Call& call, int shard, int64_t step, Node node, const std::vector<float>& values,
+  void Push(Call& call, int shard, int64_t step, LaneBlock block, const std::vector<float>& values,
             bool damage = false) {
     for (const training::ChunkRun& run :
          training::FramesOf(*layout_, runs_[shard], /*max_payload_bytes=*/64 << 10)) {
       v1::ExchangeRequest request;
       v1::Frame& frame = *request.mutable_frame();
       frame.set_step(step);
-      frame.set_first_lane(node.first_lane);
-      frame.set_lane_count(node.lane_count);
+      frame.set_first_lane(block.first_lane);
+      frame.set_lane_count(block.lane_count);
       frame.set_first_chunk(run.first_chunk);
       for (int32_t chunk = run.first_chunk; chunk < run.end(); ++chunk) {
         const FlatRange range = layout_->ChunkRange(chunk);
@@ -272,15 +274,15 @@ class Shards : public testing::TestWithParam<int> {
       ASSERT_TRUE(Write(call, request));
     }
   }
-  void Seal(Call& call, int64_t step, Node node) {
+  void Seal(Call& call, int64_t step, LaneBlock block) {
     v1::ExchangeRequest request;
     v1::StepSeal& seal = *request.mutable_seal();
     seal.set_step(step);
-    seal.set_first_lane(node.first_lane);
-    seal.set_lane_count(node.lane_count);
-    seal.set_samples(node.lane_count * (step % 3 == 2 ? 1 : 2));
+    seal.set_first_lane(block.first_lane);
+    seal.set_lane_count(block.lane_count);
+    seal.set_samples(block.lane_count * (step % 3 == 2 ? 1 : 2));
     seal.set_loss_sum(0.5 * seal.samples());
-    seal.set_correct(node.lane_count);
+    seal.set_correct(block.lane_count);
     ASSERT_TRUE(Write(call, request));
   }
   // Reads a whole version of one shard into `flat`.
@@ -315,7 +317,8 @@ class Shards : public testing::TestWithParam<int> {
   ShardMetrics metrics_{registry_};
   int64_t checkpoint_every_ = 0;
   int64_t steps_ = kSteps;
-  absl::Duration hello_timeout_ = ServerStream::kHelloTimeout;
+  absl::Duration stuck_after_ = kStuckAfter;
+  absl::Duration hello_timeout_ = exchange::ServerStream::kHelloTimeout;
   int64_t lineage_ = 0;
   std::string folder_, bytes_, digest_, base_;
   job::v1::ResolvedSpec resolved_;

@@ -1,7 +1,7 @@
 // The wire contract only grows: what protos/released.txt lists is there unchanged, or reserved by number and name.
 //
-// A new field, value or method is added to the list with its commit: run this test with CAPSTAN_PRINT_PROTOS=1 and append the
-// lines that it prints.
+// The list begins with the version since which this holds. A new field, value or method is added to the list with its commit:
+// run this test with CAPSTAN_PRINT_PROTOS=1 and append the lines that it prints, below a line `version X.Y.Z` for each release.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
@@ -18,6 +18,7 @@
 #include "capstan/common/v1/common.pb.h"
 #include "capstan/coordinator/v1/durable.pb.h"
 #include "capstan/file/v1/file.pb.h"
+#include "capstan/job/v1/admin_service.pb.h"
 #include "capstan/job/v1/backup_service.pb.h"
 #include "capstan/job/v1/checkpoint_service.pb.h"
 #include "capstan/job/v1/job_service.pb.h"
@@ -31,6 +32,8 @@ using google::protobuf::Descriptor;
 using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::FileDescriptor;
+
+constexpr char kVersion[] = "version ";
 
 std::string TypeOf(const FieldDescriptor& field) {
   if (field.type() == FieldDescriptor::TYPE_MESSAGE) return field.message_type()->full_name();
@@ -53,6 +56,13 @@ void Describe(const Descriptor& message, std::set<std::string>& lines) {
          << TypeOf(field) << " " << ShapeOf(field);
     lines.insert(line.str());
   }
+  for (int i = 0; i < message.reserved_range_count(); ++i) {
+    const Descriptor::ReservedRange& range = *message.reserved_range(i);
+    for (int number = range.start; number < range.end; ++number)
+      lines.insert("reserved " + message.full_name() + " " + std::to_string(number));
+  }
+  for (int i = 0; i < message.reserved_name_count(); ++i)
+    lines.insert("reserved " + message.full_name() + " " + message.reserved_name(i));
   for (int i = 0; i < message.nested_type_count(); ++i) Describe(*message.nested_type(i), lines);
 }
 
@@ -60,6 +70,7 @@ std::vector<const FileDescriptor*> Files() {
   return {capstan::common::v1::View::descriptor()->file(),
           capstan::coordinator::v1::DurableJob::descriptor()->file(),
           capstan::file::v1::Grant::descriptor()->file(),
+          capstan::job::v1::NodeInfo::descriptor()->file(),
           capstan::job::v1::BackupRequest::descriptor()->file(),
           capstan::job::v1::DeleteCheckpointRequest::descriptor()->file(),
           capstan::job::v1::JobSpec::descriptor()->file(),
@@ -97,7 +108,7 @@ std::set<std::string> Released() {
   std::ifstream file(CAPSTAN_RELEASED_TXT);
   EXPECT_TRUE(file.good()) << CAPSTAN_RELEASED_TXT;
   for (std::string line; std::getline(file, line);) {
-    if (line.empty() || line[0] == '#') continue;
+    if (line.empty() || line[0] == '#' || line.rfind(kVersion, 0) == 0) continue;
     EXPECT_TRUE(lines.insert(line).second) << "twice: " << line;
   }
   return lines;
@@ -113,6 +124,14 @@ bool IsReserved(const std::string& released) {
   const Descriptor* message =
       google::protobuf::DescriptorPool::generated_pool()->FindMessageTypeByName(message_name);
   return message != nullptr && message->IsReservedNumber(number) && message->IsReservedName(name);
+}
+
+TEST(ProtoCompatTest, TheListBeginsWithAVersion) {
+  std::ifstream file(CAPSTAN_RELEASED_TXT);
+  std::string line;
+  while (std::getline(file, line) && (line.empty() || line[0] == '#')) {
+  }
+  EXPECT_THAT(line, testing::MatchesRegex("version [0-9]+\\.[0-9]+\\.[0-9]+"));
 }
 
 TEST(ProtoCompatTest, WhatWasReleasedIsUnchangedOrReserved) {

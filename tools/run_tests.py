@@ -1,12 +1,13 @@
 """Builds and runs the tiers of ./run-tests, counts test cases, enforces tests/budgets.txt.
 
-A tier is a list of steps over one build folder. GoogleTest cases are counted one by one (from the
-report that every test binary writes), those of Python's unittest from its last lines; everything else
-(a style rule, a script, a fuzzer) counts as one.
+A tier is a list of steps over one build folder. GoogleTest cases are counted from the report that every
+test binary writes, and those of Python's unittest from its last lines. Everything else (a style rule, a
+script, a fuzzer) counts as one.
 """
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -24,8 +25,13 @@ JOBS = os.environ.get('CAPSTAN_JOBS') or str(min(2, os.cpu_count() or 1))
 LOGS = os.path.join(ROOT, 'build', 'test-logs')
 GATE = ['style', 'unit', 'contract', 'integration', 'sim', 'e2e', 'asan', 'tsan', 'fuzz']
 QUICK = ['style', 'unit', 'contract', 'smoke']
-# Half of the time of an empty compiler cache goes into headers that are read again for every source.
+# With an empty compiler cache, half of the time is spent on headers that are read again for every source.
 OPTIONS = {'dev': ['-DCMAKE_UNITY_BUILD=' + ('ON' if os.environ.get('CAPSTAN_TOGETHER') == '1' else 'OFF')]}
+# The tests that run with a sanitizer. They start no program of ours, so such a build makes neither programs nor benchmarks.
+ASAN_TIERS = ['unit', 'contract', 'integration', 'sim']
+TSAN_TIERS = ['unit', 'contract', 'integration', 'tsan']  # the simulation has one thread
+ASAN_TARGETS = ['tier_' + tier for tier in [*ASAN_TIERS, 'fuzz']]
+TSAN_TARGETS = ['tier_' + tier for tier in TSAN_TIERS]
 PROGRAMS = ['capstan', 'capstan_coordinator', 'capstan_param_store', 'capstan_gpu_worker']
 
 
@@ -38,12 +44,12 @@ class Report:
 
     def __init__(self):
         self.passed = self.failed = self.skipped = 0
-        self.parts = {}  # seconds of each part, in the order of their beginning
+        self.parts = {}  # seconds of each part, in the order of their start
         self.failures = []
-        self.skips = {}  # by what they say of it, who was skipped
+        self.skips = {}  # reason -> the skipped tests that gave it
 
     def add(self, name, passed=0, failed=0, skipped=0, why=()):
-        """why: (case, sentence) of those that were skipped, as far as they said so."""
+        """`why`: (case, sentence) of skipped cases, as far as they gave a reason."""
         self.passed += passed
         self.failed += failed
         self.skipped += skipped
@@ -81,7 +87,7 @@ def log_path(name):
 
 
 def logged(name, command, **options):
-    """Runs a command with its output in a log; returns (exit status, path of the log)."""
+    """Runs a command with its output in a log. Returns (exit status, path of the log)."""
     path = log_path(name)
     with open(path, 'w') as log:
         log.write('$ ' + ' '.join(command) + '\n')
@@ -100,13 +106,13 @@ def tail(path, lines=60):
 
 
 class Idle:
-    """Commands that run while the processors have nothing else to do, until Hurry."""
+    """Runs commands only while the processors are idle, until hurry()."""
 
     def __init__(self):
         self.lock, self.hurried, self.group = threading.Lock(), False, None
 
     def run(self, name, command):
-        """As logged; in a session of its own, for the scheduler shares the processors out among sessions."""
+        """Like logged(), but in a session of its own, because the scheduler divides the processors among sessions."""
         with open(log_path(name), 'w') as log:
             log.write('$ ' + ' '.join(command) + '\n')
             log.flush()
@@ -120,16 +126,28 @@ class Idle:
         return status, log_path(name)
 
     def hurry(self):
-        """What runs, and what comes, has the priority of everybody."""
+        """Gives present and later commands normal priority."""
         with self.lock:
             self.hurried = True
             self.weigh(0)
 
     def stop(self):
-        """Ends what runs; an interrupt of the terminal does not reach another session."""
+        """Ends what runs. The terminal's interrupt does not reach another session."""
+        self.signal(signal.SIGTERM)
+
+    @contextlib.contextmanager
+    def halted(self):
+        """Meanwhile ninja starts no further command. Running commands, each in its own process group, run to their end."""
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
+
+    def signal(self, number):
         with self.lock:
             if self.group is not None:
-                os.killpg(self.group, signal.SIGTERM)
+                os.killpg(self.group, number)
 
     def weigh(self, nice):
         if self.group is None:
@@ -138,7 +156,36 @@ class Idle:
             with open(f'/proc/{self.group}/autogroup', 'w') as f:
                 f.write(str(nice))
         except OSError:
-            pass  # a kernel without them: it runs beside the tests as they do
+            pass  # a kernel without them: the build competes with the tests
+
+
+def unity_files(folder):
+    """{path: (text, time of change)} of the files in `folder` that compile several sources together."""
+    found = {}
+    for directory, _, files in os.walk(folder):
+        if os.path.basename(directory) == 'Unity':
+            for path in (os.path.join(directory, file) for file in files if file.endswith('.cxx')):
+                with open(path) as f:
+                    found[path] = f.read(), os.stat(path).st_mtime
+    return found
+
+
+def name_sources_by_relative_paths(folder, before):
+    """CMake 3.25 writes full paths into the files that compile several sources together. This makes them relative to the file,
+    so that the compiler cache also finds them in a clone at another path.
+    `before`: unity_files(folder) before CMake wrote them again. A file with the same sources keeps its old time.
+    """
+    for path, (text, _) in unity_files(folder).items():
+        def relative(source, here=os.path.dirname(path)):
+            return f'#include "{os.path.relpath(source[1], here)}"'
+
+        def named(by, relative=relative):
+            return re.sub(r'#include "(/[^"]*)"', relative, by)
+
+        with open(path, 'w') as f:
+            f.write(named(text))
+        if path in before and named(before[path][0]) == named(text):
+            os.utime(path, (before[path][1], before[path][1]))
 
 
 class Builder:
@@ -148,14 +195,19 @@ class Builder:
         self.report, self.done, self.broken = report, set(), set()
         self.idle, self.pool, self.beside = Idle(), concurrent.futures.ThreadPoolExecutor(1), {}
 
-    def build_beside(self, preset):
-        """Begins to build all of the preset, while tests wait more than they compute."""
-        self.beside[preset] = self.pool.submit(self.make, preset, ['all'], 'build-' + preset, self.idle.run)
+    def build_beside(self, preset, targets):
+        """Starts to build these targets of the preset, if that is not done already, while tests wait more than they compute."""
+        if preset in self.beside:
+            return
+        self.beside[preset] = self.pool.submit(self.make, preset, targets, 'build-' + preset, self.idle.run)
 
     def make(self, preset, targets, part, run):
-        """Configures, and builds those of the targets that are known; (exit status, log)."""
+        """Configures, and builds those of the targets that exist. Returns (exit status, log)."""
+        folder = os.path.join(ROOT, 'build', preset)
+        before = unity_files(folder)
         status, log = run(part + '-configure', ['cmake', '--preset', preset, *OPTIONS.get(preset, [])])
         if status == 0:
+            name_sources_by_relative_paths(folder, before)
             known = subprocess.run(['ninja', '-C', os.path.join('build', preset), '-t', 'targets', 'all'],
                                    cwd=ROOT, capture_output=True, text=True).stdout
             known = {line.split(':')[0] for line in known.splitlines()} | {'all'}
@@ -165,7 +217,8 @@ class Builder:
         return status, log
 
     def build(self, preset, targets, part=None):
-        """True when all targets are built; a failure is counted once. What was built beside costs what is left of it."""
+        """True if all targets are built. A failure is counted once. If they were built beside tests, only the rest of the time
+        counts here."""
         if preset in self.broken:
             return False
         todo = [t for t in targets if not self.done & {(preset, t), (preset, 'all')}]
@@ -196,7 +249,7 @@ class Builder:
 
 
 def unittest_counts(output):
-    """The cases of a script of Python's unittest, (0, 0, 0) for any other output."""
+    """The cases of a script of Python's unittest. (0, 0, 0) for any other output."""
     ran = re.findall(r'^Ran (\d+) tests? in ', output, re.MULTILINE)
     if not ran:
         return 0, 0, 0
@@ -208,7 +261,7 @@ def unittest_counts(output):
 
 
 def skip_reasons(output):
-    """[(case, sentence)] of the cases of GoogleTest or unittest that were skipped."""
+    """[(case, sentence)] of skipped cases of GoogleTest or unittest."""
     found = [(case, ' '.join(said.split())) for said, case in
              re.findall(r'^\S+:\d+: Skipped\n(.*?)\n*^\[  SKIPPED \] (\S+?),? ', output, re.MULTILINE | re.DOTALL)]
     for case, quote, said in re.findall(r'^(\w+) \([^\n]*\)(?:\n[^\n]*)? \.\.\. skipped ([\'"])(.*)\2$', output, re.MULTILINE):
@@ -217,7 +270,7 @@ def skip_reasons(output):
 
 
 def run_ctest(report, preset, labels, jobs, name, environment=None, only=None, select=()):
-    """Runs the entries with one of the labels; counts their cases. select: further options of ctest."""
+    """Runs the entries with one of the labels and counts their cases. `select`: further options of ctest."""
     results = tempfile.mkdtemp(prefix='capstan-results-')
     junit = os.path.join(results, 'ctest.xml')
     os.mkdir(os.path.join(results, 'gtest'))
@@ -236,7 +289,7 @@ def run_ctest(report, preset, labels, jobs, name, environment=None, only=None, s
             try:
                 suites = json.load(f).get('testsuites', [])
             except ValueError:
-                continue  # the binary died while it wrote: CTest counts it as failed
+                continue  # the binary died while it wrote, and CTest counts it as failed
         counts = [0, 0, 0]
         for case in (case for suite in suites for case in suite['testsuite']):
             if case.get('failures'):
@@ -305,12 +358,15 @@ class Tiers:
             else:
                 self.report.add('style', failed=1)
 
-    def dev(self, tier, jobs):
-        # Whoever runs real binaries needs all of them.
+    def dev(self, tier, jobs, beside=False):
+        """`beside`: its tests leave a processor free for the build of asan."""
+        # Tests of real binaries need all of them.
         targets = ['tier_' + tier] if tier in ('unit', 'contract', 'integration', 'sim') else ['all']
         if not self.quick and tier == 'unit':
-            targets = ['all']  # build once, so that its seconds stand in one line
+            targets = ['all']  # builds everything now, so that its time is in one line
         if self.builder.build('dev', targets):
+            if beside and self.has_asan:
+                self.builder.build_beside('asan', ASAN_TARGETS)
             with Part(self.report, tier):
                 run_ctest(self.report, 'dev', [tier], jobs, tier)
 
@@ -321,24 +377,25 @@ class Tiers:
         self.dev('contract', JOBS)
 
     def integration(self):
-        self.dev('integration', 1)
+        self.dev('integration', 1, beside=True)
 
     def sim(self):
-        self.dev('sim', 1)
+        self.dev('sim', 1, beside=True)
 
     def e2e(self):
-        """Those that time something run alone, then the others, which wait more than they compute: a build runs beside them."""
+        """Tests that time something run alone. The others wait more than they compute, so a build runs beside them."""
         if not self.builder.build('dev', ['all']):
             return
         with Part(self.report, 'e2e'):
-            run_ctest(self.report, 'dev', ['e2e'], 1, 'e2e-timed', select=['-L', '^timed$'])
-            # One alone: tests with a sanitizer leave no time, and wait for the disk.
+            with self.builder.idle.halted():
+                run_ctest(self.report, 'dev', ['e2e'], 1, 'e2e-timed', select=['-L', '^timed$'])
+            # No other build: tests with a sanitizer leave no time, and wait for the disk.
             if self.has_asan:
-                self.builder.build_beside('asan')
+                self.builder.build_beside('asan', ASAN_TARGETS)
             run_ctest(self.report, 'dev', ['e2e'], JOBS, 'e2e', select=['-LE', '^timed$'])
 
     def smoke(self):
-        """The end-to-end tests with `smoke` in their names, and only the programs that they run."""
+        """The end-to-end tests with `smoke` in their names, with only the programs that they run."""
         listed = subprocess.run(['ctest', '--test-dir', 'build/dev', '-N', '-L', '^e2e$', '-R', 'smoke'], cwd=ROOT,
                                 capture_output=True, text=True).stdout
         tests = re.findall(r'Test +#\d+: (\S+)', listed)
@@ -350,26 +407,25 @@ class Tiers:
         self.dev('long', 1)
 
     def asan(self):
-        if self.builder.build('asan', ['all']):
+        if self.builder.build('asan', ASAN_TARGETS):
             with Part(self.report, 'asan'):
-                run_ctest(self.report, 'asan', ['unit', 'contract', 'integration', 'sim'], JOBS, 'asan', {
+                run_ctest(self.report, 'asan', ASAN_TIERS, JOBS, 'asan', {
                     'ASAN_OPTIONS': 'detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1',
                     'UBSAN_OPTIONS': 'print_stacktrace=1:halt_on_error=1', 'CAPSTAN_SANITIZED': 'address',
                     'CAPSTAN_SIM_SEEDS': '200'})
 
     def tsan(self):
-        if self.builder.build('tsan', ['all']):
+        if self.builder.build('tsan', TSAN_TARGETS):
             with Part(self.report, 'tsan'):
                 options = ('ignore_noninstrumented_modules=1:suppressions='
                            f'{ROOT}/tests/support/tsan/suppressions.txt')
-                # The simulation has one thread.
-                run_ctest(self.report, 'tsan', ['unit', 'contract', 'integration', 'tsan'], JOBS, 'tsan', {
+                run_ctest(self.report, 'tsan', TSAN_TIERS, JOBS, 'tsan', {
                     'TSAN_OPTIONS': options, 'CAPSTAN_SANITIZED': 'thread'})
 
     def fuzz(self):
         if not self.builder.build('asan', ['tier_fuzz'], part='build-fuzz'):
             return
-        seconds = 3 if self.quick else 30
+        seconds = 3 if self.quick else 120 if self.long else 20
         with Part(self.report, 'fuzz'):
             folder = os.path.join(ROOT, 'build/asan/fuzz')
             fuzzers = sorted(f for f in os.listdir(folder) if os.access(os.path.join(folder, f), os.X_OK)) \
@@ -384,7 +440,7 @@ class Tiers:
                             tail(log, 40)
 
     def fuzz_one(self, binary, fuzzer, seconds):
-        """Replays the committed corpus, then searches from it in a scratch copy: names, exit statuses and logs."""
+        """Replays the committed corpus, then searches from it in a scratch copy. Returns names, exit statuses and logs."""
         corpus = os.path.join(ROOT, 'tests/fuzz/corpus', re.sub('^capstan_', '', fuzzer))
         scratch = tempfile.mkdtemp(prefix='capstan-fuzz-')
         found = os.path.join(ROOT, 'build', 'fuzz-findings', fuzzer)
@@ -432,9 +488,9 @@ def cache_counts():
 
 
 def check_budgets(report, compiled, total):
-    """Prints the table; a part over its budget is a failure. compiled: the share of objects not found in the cache.
+    """Prints the table. A part over its budget is a failure. `compiled`: the share of objects not found in the cache.
 
-    Half of the objects compiled counts as cold: those that a cache of other commits still knows are the small ones.
+    A build counts as cold if half of the objects are compiled, since a cache of other commits still has the small objects.
     """
     compiled = min(1.0, 2 * compiled)
     budgets = {part: warm + compiled * (cold - warm) for part, (cold, warm) in read_budgets().items()}

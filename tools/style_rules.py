@@ -1,9 +1,10 @@
-"""The style rules that need nothing but the text of the tree; tools/check-style runs them.
+"""The style rules that need only the text of the tree. tools/check-style runs them.
 
-A rule is a function (Tree) -> list of problems, each 'path:line: sentence' or 'path: sentence'.
-Every rule has a self-test in tests/style/check_style_test.py that shows what it refuses.
+A rule is a function (Tree) -> list of problems, each 'path:line: sentence' or 'path: sentence'. Every rule has a self-test in
+tests/style/check_style_test.py that shows what it refuses.
 """
 
+import fnmatch
 import os
 import py_compile
 import re
@@ -28,7 +29,7 @@ class Tree:
         self._code = {}
 
     def text(self, path):
-        """The file's text; '' for a binary file."""
+        """The file's text. '' for a binary file."""
         if path not in self._text:
             with open(os.path.join(self.root, path), 'rb') as f:
                 data = f.read()
@@ -39,7 +40,7 @@ class Tree:
         return self._text[path]
 
     def code(self, path):
-        """A C++ file without comments and literals; lines keep their numbers."""
+        """A C++ file without comments and literals. Lines keep their numbers."""
         if path not in self._code:
             self._code[path] = strip_cpp(self.text(path))
         return self._code[path]
@@ -75,7 +76,7 @@ def strip_cpp(text):
 
 
 def is_test(path):
-    """Tests and fuzzers beside the code, what tests there share, and all that lies in tests/."""
+    """Tests and fuzzers beside the code, helpers that such tests share, and everything in tests/."""
     return (path.startswith('tests/') or re.search(r'_(test|fuzz|bench)\.(cc|h)$', path) is not None or
             re.search(r'(^|/)(test|fake)_[a-z0-9_]+\.h$', path) is not None)
 
@@ -91,9 +92,9 @@ def matches(tree, paths, pattern, sentence):
     return found
 
 
-# --- What may depend on what ---------------------------------------------------------------------
+# --- Which folder may depend on which ------------------------------------------------------------
 
-STANDARD_C = {  # headers of the C and C++ standards and of the compiler, open to everybody
+STANDARD_C = {  # headers of the C and C++ standards and of the compiler, allowed everywhere
     'assert.h', 'ctype.h', 'errno.h', 'float.h', 'limits.h', 'math.h', 'stddef.h', 'stdint.h', 'stdio.h',
     'stdlib.h', 'string.h', 'time.h', 'cpuid.h', 'immintrin.h', 'x86intrin.h', 'nmmintrin.h',
 }
@@ -121,7 +122,7 @@ def _below(path, folder):
 
 
 def may_include(table, path, header):
-    """None when `path` may include `header`, else the row of the table that forbids it."""
+    """None if `path` may include `header`, else the row of the table that forbids it."""
     rows = [f for f in table if f not in ('everybody', 'tests_beside_code') and _below(path, f)]
     if not rows:
         return 'no row for this folder'
@@ -168,7 +169,7 @@ def include_paths(tree):
     return found
 
 
-# --- What the pure parts may not contain ---------------------------------------------------------
+# --- What pure code must not contain -------------------------------------------------------------
 
 _NO_NAME_BEFORE = r'(?<![\w.>:])'
 IMPURE = re.compile('|'.join([
@@ -188,19 +189,19 @@ IMPURE = re.compile('|'.join([
     r'\bgetenv\b',
     # gRPC
     r'\bgrpc::', r'\bgrpcpp/', r'\.grpc\.pb\.h',
-    # numbers that are not the job's
+    # random numbers that are not the job's
     r'\brandom_device\b', r'\babsl::(Insecure)?BitGen\b', _NO_NAME_BEFORE + r'(std::)?s?rand\(',
 ]))
 
 
 def is_pure(path):
-    return path.startswith('training/') or 'core' in path.split('/')[:-1]
+    return path.startswith(('training/', 'coordinator/scheduler/', 'exchange/sender/', 'exchange/shard/', 'exchange/task/')) or 'core' in path.split('/')[:-1]
 
 
 def pure(tree):
-    """No thread, lock, clock, file, gRPC or foreign random number in training/ and in core/ folders."""
+    """No thread, lock, clock, file, gRPC or foreign random number in training/, core/ and scheduler/ folders."""
     paths = [p for p in tree.cpp() if is_pure(p) and not is_test(p)]
-    return matches(tree, paths, IMPURE, '{} has no place in training/ or core/')
+    return matches(tree, paths, IMPURE, '{} has no place in training/, core/ or scheduler/')
 
 
 RAW_LOCK = re.compile(r'std::(recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex\b'
@@ -214,7 +215,7 @@ def raw_locks(tree):
 
 
 def raw_clocks(tree):
-    """The engine's plug-ins have no Abseil, and benchmarks may time as they like."""
+    """No direct use of clocks. Exceptions: the engine's plug-ins, which have no Abseil, and benchmarks."""
     paths = [p for p in tree.cpp() if not p.startswith(('services/clock/', 'gpu_worker/engine/', 'tests/bench/'))]
     return matches(tree, paths, re.compile(r'\bsteady_clock\b'), '{}: use capstan::MonotonicNow (services/clock)')
 
@@ -238,7 +239,9 @@ def length(tree):
 
 
 def cmake_sources(tree):
-    """Each .cc file is named by the CMakeLists.txt of its folder or of one above."""
+    """Each .cc file is named in the CMakeLists.txt of its folder or of one above, or is in a folder that the build searches."""
+    globs = {p: re.findall(r'file\(GLOB [^)]*?CONFIGURE_DEPENDS ([^)]*)\)', tree.text(p)) for p in tree.paths
+             if os.path.basename(p) == 'CMakeLists.txt'}
     words = {p: set(re.findall(r'[\w./-]+', re.sub(r'#.*', '', tree.text(p))))
              for p in tree.paths if os.path.basename(p) == 'CMakeLists.txt'}
     found = []
@@ -248,7 +251,10 @@ def cmake_sources(tree):
         folder, listed = os.path.dirname(path), False
         while True:
             cmake = os.path.join(folder, 'CMakeLists.txt')
-            listed = listed or os.path.relpath(path, folder or '.') in words.get(cmake, ())
+            name = os.path.relpath(path, folder or '.')
+            listed = listed or name in words.get(cmake, ())
+            listed = listed or any(fnmatch.fnmatch(name, glob) and name.count('/') == glob.count('/')
+                                   for line in globs.get(cmake, ()) for glob in line.split())
             if listed or not folder:
                 break
             folder = os.path.dirname(folder)
@@ -261,7 +267,7 @@ def white_space(tree):
     found = []
     for path in tree.paths:
         if '/corpus/' in path:
-            continue  # a fuzzer's inputs are what they are
+            continue  # a fuzzer's inputs may contain anything
         text = tree.text(path)
         for number, line in enumerate(text.split('\n'), 1):
             if line != line.rstrip():
@@ -294,7 +300,7 @@ ASSERTION = re.compile(r'\b(?:EXPECT|ASSERT)_[A-Z]|\b(?:FAIL|ADD_FAILURE)\b')
 TEST_BODY = re.compile(r'^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\) (?=\{)', re.MULTILINE)
 FUNCTION_BODY = re.compile(r'\b([A-Za-z_]\w*)(?:\([^;{}]*\)(?: const)?(?: override)? (?=\{)| = \[[^;{}]*(?=\{))')
 
-CALL = re.compile(r'(?<![.>])\b(\w+)\(')  # not of a method of an object that is named
+CALL = re.compile(r'(?<![.>])\b(\w+)\(')  # not a method of a named object
 
 
 def block(code, start):
@@ -308,11 +314,11 @@ def block(code, start):
 
 
 def assertions(tree):
-    """A test says what it expects: itself, or in what it calls of its own file or of what tests share."""
+    """Each test has an expectation, in itself or in a helper that it calls from its own file or from shared files."""
     code = {path: tree.code(path) for path in tree.cpp() if is_test(path)}
 
     def helpers(paths):
-        """Names of functions in which something is expected."""
+        """Names of functions that contain an expectation."""
         bodies = [(hit.group(1), block(code[path], hit.end())) for path in paths for hit in FUNCTION_BODY.finditer(code[path])
                   if hit.group(1) not in ('if', 'for', 'while', 'switch', 'catch', 'TEST', 'TEST_F', 'TEST_P')]
         names = set()
@@ -336,7 +342,7 @@ def assertions(tree):
 
 
 def threats(tree):
-    """Each row of the table of threats names tests, and they are there."""
+    """Each row in the table of threats names tests, and these exist."""
     path, found = 'docs/security.md', []
     if path not in tree.paths:
         return found
@@ -356,6 +362,133 @@ def threats(tree):
     return found
 
 
+# --- Protos --------------------------------------------------------------------------------------
+
+_PROTO_BLOCK = re.compile(r'(message|enum|service|oneof)\s+(\w+)$')
+_PROTO_RPC = re.compile(r'rpc\s+(\w+)')
+_PROTO_VALUE = re.compile(r'(\w+)\s*=\s*-?\w+')
+_PROTO_FIELD = re.compile(r'(?:(?:optional|repeated|required)\s+)?(?:map\s*<[^>]*>|[\w.]+)\s+(\w+)\s*=\s*\d+')
+_PROTO_KINDS = ('message', 'enum', 'service')  # kinds of blocks; a oneof needs no comment
+
+
+def proto_elements(text):
+    """(line, kind, full name, text of its comments) of each message, field, enum, enum value, service and rpc.
+
+    Its comments are the one at the end of the line where it begins or where its declaration ends, and the lines right above it
+    with the same indent. A comment belongs to one element.
+    """
+    code, comments = [], {}  # comments: by line, (indent, or None after code; text)
+    for number, line in enumerate(text.split('\n'), 1):
+        bare = re.sub(r'"(?:\\.|[^"\\])*"', lambda hit: '"' + ' ' * (len(hit.group()) - 2) + '"', line)
+        before, slashes, _ = bare.partition('//')
+        if slashes:
+            comments[number] = (None if before.strip() else len(before), line[len(before) + 2:].strip())
+        code.append(before.ljust(len(line)))
+    source, taken = '\n'.join(code), set()
+
+    def comment_of(first, last, indent):
+        texts, above = [], first - 1
+        while above not in taken and comments.get(above, (None,))[0] == indent:
+            taken.add(above)
+            texts.insert(0, comments[above][1])
+            above -= 1
+        for number in (first, last):
+            if number not in taken and number in comments and comments[number][0] is None:
+                taken.add(number)
+                texts.append(re.sub(r'Next number: .*', '', comments[number][1]))
+        return ' '.join(texts)
+
+    found, scopes, begin = [], [], 0
+    for end in re.finditer(r'[{};]', source):
+        statement = source[begin:end.start()].strip()
+        start = end.start() - len(source[begin:end.start()].lstrip())
+        begin = end.end()
+        names = [name for _, name in scopes]
+        first, last = source.count('\n', 0, start) + 1, source.count('\n', 0, end.start()) + 1
+        indent = start - source.rfind('\n', 0, start) - 1
+        block, scope = _PROTO_BLOCK.match(statement), scopes[-1][0] if scopes else None
+        kind, hit = None, None
+        if block:
+            kind, hit = block.group(1), block.group(2)
+        elif scope == 'service' and _PROTO_RPC.match(statement):
+            kind, hit = 'rpc', _PROTO_RPC.match(statement).group(1)
+        elif re.match(r'(reserved|option|extensions)\b', statement):
+            pass
+        elif scope == 'enum' and _PROTO_VALUE.match(statement):
+            kind, hit = 'enum value', _PROTO_VALUE.match(statement).group(1)
+        elif scope in ('message', 'oneof') and _PROTO_FIELD.match(statement):
+            kind, hit = 'field', _PROTO_FIELD.match(statement).group(1)
+        if kind and kind != 'oneof':
+            found.append((first, kind, '.'.join([*filter(None, names), hit]), comment_of(first, last, indent)))
+        if end.group() == '{':
+            scopes.append((kind, hit if kind in _PROTO_KINDS else ''))
+        elif end.group() == '}' and scopes:
+            scopes.pop()
+    return found
+
+
+def proto_comments(tree):
+    """Each element of the wire contract has a comment that says more than its name. An enum's *_UNSPECIFIED needs none."""
+    found = []
+    for path in tree.paths:
+        if not path.startswith('protos/capstan/') or not path.endswith('.proto'):
+            continue
+        for line, kind, name, comment in proto_elements(tree.text(path)):
+            if kind == 'enum value' and name.endswith('_UNSPECIFIED'):
+                continue
+            words = set(re.findall(r'[a-z]+', comment.lower())) - {'a', 'an', 'the', 'its', 'of'}
+            own = set(re.findall(r'[a-z]+', re.sub(r'([A-Z])', r' \1', name.split('.')[-1]).lower()))
+            if not words:
+                found.append(f'{path}:{line}: {kind} {name} has no comment right above it or at the end of its line')
+            elif words <= own:
+                found.append(f'{path}:{line}: the comment of {kind} {name} repeats its name')
+    return found
+
+
+# --- Names ---------------------------------------------------------------------------------------
+
+OLD_WORDS = 'tests/style/old_words.txt'
+TELLS_OF_THE_PAST = ('docs/CHANGELOG.md', 'docs/decisions/', 'docs/benchmarks/', 'tests/kept/', 'tests/style/')
+
+
+def read_old_words(text):
+    """[(pattern, what took its place)] of the lines `OLD NEW...`."""
+    lines = [line.split(None, 1) for line in text.splitlines() if line.strip() and not line.startswith('#')]
+    return [(re.compile(line[0]), line[1].strip()) for line in lines]
+
+
+def old_words(tree):
+    """No name that was given up, in code, comments and pages."""
+    words = read_old_words(tree.text(OLD_WORDS))
+    found = []
+    for path in tree.paths:
+        if path.startswith(TELLS_OF_THE_PAST) or '/corpus/' in path:
+            continue
+        text = tree.text(path)
+        for pattern, new in words:
+            for hit in pattern.finditer(text):
+                line = text.count('\n', 0, hit.start()) + 1
+                found.append(f'{path}:{line}: {hit.group(0)!r} is an old name, today {new}')
+    return found
+
+
+CLASS = re.compile(r'^(?:class|struct|enum|enum class) (?:ABSL_\w+ |CAPSTAN_\w+(?:\([^)]*\))? )?([A-Z]\w*)(?: final)?\s*(?:: [^;{]*)?\{', re.MULTILINE)
+# Every service has a Config and a Service, and every core the same kinds of events and options. The scheduler sees the coordinator's
+# nodes and devices as plain data. The coordinator and a worker each have their own view of a job and a task.
+IN_SEVERAL_FOLDERS = {'Config', 'CoreOptions', 'Device', 'Job', 'Node', 'Service', 'Task', 'Tick'}
+
+
+def one_name(tree):
+    """No two classes of one name in headers."""
+    places = {}
+    for path in tree.paths:
+        if path.endswith('.h') and not is_test(path):
+            for name in CLASS.findall(tree.code(path)):
+                places.setdefault(name, []).append(path)
+    return [f'{paths[-1]}: {name} is also a class of {paths[0]}: one of them needs another name'
+            for name, paths in sorted(places.items()) if len(paths) > 1 and name not in IN_SEVERAL_FOLDERS]
+
+
 RULES = {
     'arrows': arrows,
     'include_paths': include_paths,
@@ -370,4 +503,7 @@ RULES = {
     'shellcheck': shellcheck,
     'assertions': assertions,
     'threats': threats,
+    'proto_comments': proto_comments,
+    'old_words': old_words,
+    'one_name': one_name,
 }

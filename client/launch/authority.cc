@@ -7,7 +7,7 @@
 namespace capstan::client {
 namespace {
 
-// The key is gone with the launch, so this only bounds how long a job may last.
+// The key ends with the launch, so this only limits how long a job may run.
 constexpr absl::Duration kLifetime = absl::Hours(24 * 365);
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The authority of one launch: made in memory, kept there, gone with it.
+// The certificate authority of one launch. It exists only in memory and ends with the launch.
 #ifndef CAPSTAN_CLIENT_LAUNCH_AUTHORITY_H_
 #define CAPSTAN_CLIENT_LAUNCH_AUTHORITY_H_
 
@@ -16,10 +16,10 @@
 
 namespace capstan::client {
 
-// For one thread.
+// Use from one thread.
 class LaunchAuthority {
  public:
-  // An authority, and a token for each of `members`, whose names are unique.
+  // Makes an authority, and a token for each of `members`. Their names must be unique.
   static absl::StatusOr<LaunchAuthority> Create(const std::vector<services::Identity>& members,
                                                 absl::Time now);
 
@@ -32,8 +32,8 @@ class LaunchAuthority {
   std::map<std::string, std::string> token_;  // by the member's name
 };
 
-// Writes the secrets of `bundle` into files (0600) of the private `folder`; where a service or a
-// client reads them from.
+// Writes the secrets of `bundle` into files (0600) of the private `folder`. Returns the settings
+// with which a service or a client reads them.
 absl::StatusOr<services::Security> WriteSecrets(const NodeBundle& bundle,
                                                 const std::string& folder);
 

@@ -23,10 +23,10 @@
 namespace capstan::client {
 namespace {
 
-constexpr absl::Duration kBatchLook = absl::Milliseconds(100);  // at the ranks' lines
-constexpr absl::Duration kQueueLook = absl::Seconds(3);         // at the scheduler
-constexpr absl::Duration kLastLines = absl::Seconds(2);         // of a job that has left the queue
-constexpr absl::Duration kPoliteTimeout = absl::Seconds(10);    // of the ranks, before Delete
+constexpr absl::Duration kBatchLook = absl::Milliseconds(100);  // between reads of the ranks' lines
+constexpr absl::Duration kQueueLook = absl::Seconds(3);         // between calls of the scheduler
+constexpr absl::Duration kLastLines = absl::Seconds(2);         // for output after the job's end
+constexpr absl::Duration kPoliteTimeout = absl::Seconds(10);    // for the ranks, before Delete
 constexpr size_t kMaxLine = 64 * 1024;
 constexpr size_t kMaxInput = 64 << 20;
 
@@ -34,7 +34,7 @@ void Print(absl::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // nobody reads it any more: the end of the input follows
+    if (written <= 0) return;  // nobody reads it any more; the end of the input follows
     text.remove_prefix(static_cast<size_t>(written));
   }
 }
@@ -67,7 +67,8 @@ class Batch {
     if (!job.ok()) return job.status();
     PrintLine(absl::StrCat("job ", *job, " with ", options_.ranks, " tasks is submitted"));
     const absl::Status status = Serve();
-    // They end because the marker is gone; those that have not begun will not find their script.
+    // The ranks end because the marker is gone. Those that have not started will not find their
+    // script.
     (void)unlink(script.c_str());
     const absl::Duration until = MonotonicNow() + kPoliteTimeout;
     while (!absl::IsAborted(status) && MonotonicNow() < until && AnyRuns()) {
@@ -82,7 +83,7 @@ class Batch {
  private:
   struct Output {
     off_t read = 0;
-    std::string rest;  // of a line whose end has not come
+    std::string rest;  // of a line without its end
     bool begun = false;
     bool ended = false;
   };
@@ -111,7 +112,7 @@ class Batch {
       PassLines();
       if (MonotonicNow() < next_look) continue;
       if (absl::Status status = scheduler_->Look(); !status.ok()) {
-        // What the last ranks said may still be on its way through the shared folder.
+        // The last output of the ranks may still be on its way through the shared folder.
         for (const absl::Duration until = MonotonicNow() + kLastLines;
              MonotonicNow() < until && !AllEnded();) {
           absl::SleepFor(kBatchLook);
@@ -153,7 +154,8 @@ class Batch {
   }
 
   void PassLinesOf(int rank, Output& output) {
-    // Opened each time: that is when a network file system looks at what others have written.
+    // Open it each time, because that makes a network file system look for what others have
+    // written.
     const std::string path = absl::StrCat(folder_, "/", rank, ".out");
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return;
@@ -175,7 +177,7 @@ class Batch {
 
   static void PassLine(int rank, Output& output, const std::string& line) {
     const std::optional<NodeLine> said = ParseNodeLine(line);
-    if (!said.has_value()) {  // of the shell that runs the script
+    if (!said.has_value()) {  // from the shell that runs the script
       Print(FormatNodeLine({rank, NodeLine::Kind::kOutput, line}));
       return;
     }
@@ -187,7 +189,7 @@ class Batch {
   const std::unique_ptr<Scheduler> scheduler_;
   std::vector<Output> outputs_;  // of the ranks
   std::string folder_;
-  std::string input_;  // not yet used
+  std::string input_;  // input not used yet
 };
 
 }  // namespace
@@ -197,7 +199,7 @@ std::string RankScript(const BatchOptions& options, absl::string_view task_varia
   const std::string folder = ShellQuote(meeting);
   return absl::StrCat(
       "#!/bin/sh\n", "rank=$((", task_variable, " - 1))\n",
-      // The scheduler may start this long after the launch has gone.
+      // The scheduler may start a task long after the launch has ended.
       "[ -e ", folder, "/", kLaunchMarker, " ] || exit 0\n", "umask 077\n", "exec >>", folder,
       "/$rank.out 2>&1 </dev/null\n",
       options.folder.empty() ? "" : absl::StrCat("cd ", ShellQuote(options.folder), " || exit\n"),

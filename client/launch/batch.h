@@ -1,10 +1,12 @@
-// `capstan launch-batch`: for a scheduler with a queue what srun is for Slurm. Submits the ranks as
-// one job, hands each bundle of its standard input to its rank and the ranks' lines to its standard
-// output, and takes everything back when its input ends, at a signal, or once all ranks have ended.
+// `capstan launch-batch` is for queueing schedulers what srun is for Slurm. It submits the ranks as
+// one job, passes each bundle on its standard input to its rank, and prints the lines of the ranks
+// on its standard output. It ends the job when its input ends, at a signal, or when all ranks have
+// ended.
 //
-// They meet in a folder (0700) that is made in a folder of all hosts: rank.sh, what each rank runs
-// and the sign that the launch is there; RANK.bundle (0600), which the rank removes; RANK.out, what
-// it prints. The job's arguments and environment have that folder's path and no secret.
+// The ranks meet in a new folder (0700) inside a folder that all hosts share. In it are rank.sh,
+// which each rank runs and which shows that the launch lives; RANK.bundle (0600), which the rank
+// removes; and RANK.out, the output of the rank. The job's arguments and environment contain that
+// folder's path and no secret.
 #ifndef CAPSTAN_CLIENT_LAUNCH_BATCH_H_
 #define CAPSTAN_CLIENT_LAUNCH_BATCH_H_
 
@@ -13,26 +15,26 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "client/exit_codes.h"
 #include "client/launch/scheduler.h"
+#include "client/text/exit_codes.h"
 
 namespace capstan::client {
 
 struct BatchOptions {
   int ranks = 0;
-  std::string shared_dir;          // under the same path on all hosts
-  std::string folder;              // that the ranks run in; empty: the scheduler's choice
+  std::string shared_dir;          // has the same path on all hosts
+  std::string folder;              // where the ranks run; empty: the scheduler chooses
   std::string resource_manager;    // of YARN; empty: Grid Engine
   std::vector<std::string> hosts;  // of Grid Engine
   std::vector<std::string> args;   // for the scheduler
-  std::vector<std::string> node;   // the command of a rank, less its folder and its number
+  std::vector<std::string> node;   // the command of a rank, without its folder and its number
 };
 
-// Blocks until all has ended. kExitInternal: the job could not be submitted, or ended before its
-// ranks did.
+// Blocks until all ranks have ended. kExitInternal: the job could not be submitted, or it ended
+// before its ranks did.
 ExitCode RunBatch(const BatchOptions& options);
 
-// What each rank runs, with `meeting` as the folder of the launch.
+// The script of each rank. `meeting` is the folder of the launch.
 std::string RankScript(const BatchOptions& options, absl::string_view task_variable,
                        absl::string_view meeting);
 

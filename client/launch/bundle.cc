@@ -16,13 +16,13 @@ using Json = nlohmann::json;
 
 constexpr absl::string_view kLinePrefix = "capstan-node ";
 constexpr absl::string_view kBundlePrefix = "bundle ";
-constexpr int kMaxCount = 65536;  // of the workers of a host, of the nodes of a launch
+constexpr int kMaxCount = 65536;  // of workers on a host, and of nodes of a launch
 constexpr std::pair<NodeLine::Kind, absl::string_view> kKinds[] = {
     {NodeLine::Kind::kHello, "hello"},
     {NodeLine::Kind::kOutput, "out"},
     {NodeLine::Kind::kEnd, "end"}};
 
-// Takes "WORD " from the front of `text`.
+// Removes the first word and its space from the front of `text`, and returns the word.
 absl::string_view TakeWord(absl::string_view& text) {
   const size_t end = std::min(text.find(' '), text.size());
   const absl::string_view word = text.substr(0, end);
@@ -48,18 +48,18 @@ std::string BundleText(const NodeBundle& bundle) {
                {"job_id", bundle.job_id},
                {"state_dir", bundle.state_dir},
                {"env", bundle.env}})
-      .dump(-1, ' ', false, Json::error_handler_t::replace);  // an address is what a host says
+      .dump(-1, ' ', false, Json::error_handler_t::replace);  // an address is a host's own text
 }
 
 absl::StatusOr<NodeBundle> ParseBundle(absl::string_view text) {
   const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InvalidArgumentError("bundle: it is no JSON object");
+  if (!json.is_object()) return absl::InvalidArgumentError("bundle: it is not a JSON object");
   for (const char* count : {"workers_of_host", "nodes"}) {
-    // get_to would convert any number, also one that an int does not hold.
+    // get_to would convert any number, even one too large for an int.
     const auto value = json.find(count);
     if (value == json.end() || !value->is_number_integer() || *value < 1 || *value > kMaxCount) {
       return absl::InvalidArgumentError(
-          absl::StrCat("bundle: '", count, "' is no number from 1 to ", kMaxCount));
+          absl::StrCat("bundle: '", count, "' is not a number from 1 to ", kMaxCount));
     }
   }
   NodeBundle bundle;

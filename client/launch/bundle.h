@@ -1,6 +1,6 @@
-// What a node of `capstan launch` is told before it starts its service, and the lines that it says.
+// What a node of `capstan launch` gets before it starts its service, and the lines that it prints.
 //
-// A bundle holds a private key and a token. It goes through the node's standard input, an
+// A bundle holds a private key and a token. It is passed through the node's standard input, an
 // environment variable or a file of mode 0600, never through an argument list.
 //
 // Thread-safe: values and pure functions.
@@ -20,32 +20,31 @@ namespace capstan::client {
 struct NodeBundle {
   services::Role role = services::Role::kWorker;
   std::string name;              // of the node: c, s0, w0
-  std::string address;           // the host that others reach it by; it listens there
+  std::string address;           // the host by which others reach it; it listens there
   std::string coordinator;       // HOST:PORT; empty for the coordinator itself
-  std::string folder;            // private, the node removes it; empty: the node makes its own
+  std::string folder;            // private, and the node removes it; empty: the node makes its own
   std::string authority;         // PEM
   std::string certificate;       // PEM
   std::string key;               // PEM
-  std::string token;             // that it calls others with; empty for the coordinator
+  std::string token;             // for its own calls; empty for the coordinator
   std::string tokens;            // tokens.json of those who may call it
-  int workers_of_host = 1;       // who share the host's cores
-  int nodes = 1;                 // shards and workers of the launch: no other ones will come
+  int workers_of_host = 1;       // workers that share the host's cores
+  int nodes = 1;                 // shards and workers of the launch; no others will register
   std::string job_id;            // of the coordinator: the one job of the launch
   std::string state_dir;         // of the coordinator; empty: in `folder`
   std::vector<std::string> env;  // NAME=VALUE for the service
 };
 
-// JSON on one line, without a line end. ParseBundle: InvalidArgument, with the key and never with a
-// value.
+// JSON on one line, without a line feed. ParseBundle: InvalidArgument names the key, never a value.
 std::string BundleText(const NodeBundle& bundle);
 absl::StatusOr<NodeBundle> ParseBundle(absl::string_view text);
 
-// A line of a node's standard output. Several nodes may share one stream, hence the rank.
+// A line of a node's standard output. It has the rank, because several nodes may share one stream.
 struct NodeLine {
   enum class Kind {
-    kHello,   // "ADDRESS HOST": where it is; it waits for its bundle
+    kHello,   // "ADDRESS HOST": where the node is; it waits for its bundle
     kOutput,  // a line of its service
-    kEnd,     // the service has ended; how
+    kEnd,     // the service has ended, and how
   };
   int rank = 0;
   Kind kind = Kind::kOutput;
@@ -53,15 +52,15 @@ struct NodeLine {
 };
 
 std::string FormatNodeLine(const NodeLine& line);  // with its '\n'
-// nullopt: it is somebody else's line, of the launcher itself.
+// nullopt: it is not a node's line, but for example one of the launcher itself.
 std::optional<NodeLine> ParseNodeLine(absl::string_view line);
 
-// A line of a node's standard input: the bundle of one rank. Where a launcher shows the same input
-// to all, each takes its own.
+// A line of a node's standard input: the bundle of one rank. If a launcher gives all nodes the same
+// input, each node takes only its own line.
 std::string FormatBundleLine(int rank, const NodeBundle& bundle);  // with its '\n'
-// nullopt: another rank's, or no such line. Else what ParseBundle says.
+// nullopt: it is another rank's line, or no such line. Else the result of ParseBundle.
 std::optional<absl::StatusOr<NodeBundle>> ParseBundleLine(int rank, absl::string_view line);
-// Whose bundle a line is; nullopt: no such line.
+// The rank whose bundle the line holds; nullopt: no such line.
 std::optional<int> RankOfBundleLine(absl::string_view line);
 
 }  // namespace capstan::client

@@ -21,7 +21,7 @@ class GridEngine : public Scheduler {
       : hosts_(std::move(hosts)), args_(std::move(args)) {}
 
   absl::StatusOr<std::string> Submit(const std::string& script, int ranks) override {
-    // What a task prints goes where its script says; a task that is run again would be another one
+    // The script redirects a task's output. "-r n": a task that is run again would be a second one
     // under the same name.
     std::vector<std::string> args = {
         "qsub", "-terse",  "-notify", "-N",        "capstan",
@@ -75,8 +75,8 @@ absl::StatusOr<std::string> ParseQsub(absl::string_view out) {
 }
 
 absl::Status ParseQstat(bool success, absl::string_view out, absl::string_view error) {
-  // "Following jobs do not exist or permissions are not sufficient"; a master that is away says
-  // something else.
+  // "Following jobs do not exist or permissions are not sufficient". A master that is away gives
+  // another message.
   if (!success && absl::StrContains(absl::StrCat(out, error), "do not exist")) {
     return absl::AbortedError("the job has left the queue");
   }

@@ -60,18 +60,19 @@ TEST(BundleTest, ErrorsNameTheKeyAndNoValue) {
   text.replace(text.find("\"key\""), 5, "\"kez\"");
   const absl::Status status = ParseBundle(text).status();
   EXPECT_EQ(status.message(), "bundle: 'key' is missing or of another type");
-  EXPECT_EQ(ParseBundle("[").status().message(), "bundle: it is no JSON object");
+  EXPECT_EQ(ParseBundle("[").status().message(), "bundle: it is not a JSON object");
   for (const char* number : {"0", "-1", "1e300", "4294967297", "\"2\""}) {
     std::string other = BundleText(SomeBundle());
     other.replace(other.find("\"nodes\":1"), 9, absl::StrCat("\"nodes\":", number));
-    EXPECT_EQ(ParseBundle(other).status().message(), "bundle: 'nodes' is no number from 1 to 65536")
+    EXPECT_EQ(ParseBundle(other).status().message(),
+              "bundle: 'nodes' is not a number from 1 to 65536")
         << number;
   }
 }
 
 TEST(BundleTest, AnAddressThatIsNoTextEndsNothing) {
   NodeBundle bundle = SomeBundle();
-  bundle.address = "10.0.0.2\xff";  // what a host says of itself
+  bundle.address = "10.0.0.2\xff";  // hosts report any bytes
   ASSERT_TRUE(ParseBundle(BundleText(bundle)).ok());
 }
 
@@ -146,7 +147,7 @@ TEST(LaunchersTest, SshGoesRoundTheHostsAndQuotesForTheirShell) {
             "-C '\\''/tmp/it'\\''\\'\\'''\\''s'\\'''");
 }
 
-// As hosts stand in the host files of MXNet's launcher.
+// Hosts as in the host files of MXNet's launcher.
 TEST(LaunchersTest, AHostMayHaveThePortOfItsSsh) {
   LaunchOptions options = Options(Launcher::kSsh, {"me@a:2222", "b", "fe80::1", "c:"});
   options.ssh = "ssh";

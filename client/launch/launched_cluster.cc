@@ -31,14 +31,14 @@ using services::Role;
 
 constexpr absl::Duration kStartTimeout = absl::Minutes(2);  // of a coordinator, of all ranks
 constexpr absl::Duration kClusterLook = absl::Milliseconds(100);
-// A node notices within seconds that its coordinator is gone, and gives its service 5 s.
+// A node notices within seconds that its coordinator is gone, and then gives its service 5 s.
 constexpr absl::Duration kStopTimeout = absl::Seconds(20);
 constexpr absl::Duration kKillTimeout = absl::Seconds(5);
 constexpr size_t kKeptLines = 50;
 constexpr size_t kMaxVariableBytes = 128 * 1024;  // of one variable, the kernel's MAX_ARG_STRLEN
 constexpr char kClientName[] = "launch";
 
-// The address in "event=listening grpc=HOST:PORT http=..."; "": it is another line.
+// The address in "event=listening grpc=HOST:PORT http=..."; "": another line.
 std::string Listening(absl::string_view line) {
   if (!absl::ConsumePrefix(&line, "event=listening grpc=")) return "";
   return std::string(line.substr(0, line.find(' ')));
@@ -51,14 +51,14 @@ absl::StatusOr<std::string> AddressOnTheWay(const std::string& host) {
       absl::StrCat(address.status().message(), "; --interface names the network instead"));
 }
 
-// The address that the hosts of the launch reach this one by.
+// The address by which the hosts of the launch reach this host.
 absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
   if (!options.interface.empty()) return services::InterfaceAddress(options.interface);
   switch (options.launcher) {
     case Launcher::kLocal:
       return std::string("127.0.0.1");
     case Launcher::kMpi:
-      if (options.hosts.empty()) return std::string("127.0.0.1");  // all ranks are here
+      if (options.hosts.empty()) return std::string("127.0.0.1");  // all ranks are on this host
       break;
     case Launcher::kYarn: {
       const absl::StatusOr<services::Endpoint> manager =
@@ -69,18 +69,18 @@ absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
     case Launcher::kSge:
       if (options.hosts.empty()) {
         return absl::InvalidArgumentError(
-            "--interface is not given, and without -H nobody knows which network the nodes are on");
+            "--interface is not given, and without -H the network of the nodes is not known");
       }
       break;
     case Launcher::kSsh:
       break;
   }
-  // "user@host": what ssh takes.
+  // "user@host", as ssh accepts it.
   const std::string first = SplitPort(options.hosts[0]).host;
   return AddressOnTheWay(first.substr(first.find('@') + 1));
 }
 
-// In front of a line: "w0 hostb", or "w0" as long as nobody knows where that is.
+// The prefix of a line: "w0 hostb", or "w0" while the host is not known.
 std::string Who(const std::string& name, const std::string& host) {
   return host.empty() ? name : absl::StrCat(name, " ", host);
 }
@@ -258,7 +258,7 @@ absl::Status LaunchedCluster::EquipAll() {
     const auto workers = std::count_if(ranks_.begin(), ranks_.end(), [&](const Rank& other) {
       return other.bundle.role == Role::kWorker && other.host == rank.host;
     });
-    // A host may have a shard alone.
+    // A host may have only a shard.
     rank.bundle.workers_of_host = std::max(1, static_cast<int>(workers));
     if (absl::Status status = authority_->Equip(rank.bundle, absl::Now()); !status.ok()) {
       return status;
@@ -319,7 +319,7 @@ void LaunchedCluster::SendBundle(int rank) {
     if (member.input < 0 || rank < member.first_rank || rank >= member.first_rank + member.ranks) {
       continue;
     }
-    // One that has ended is seen by its end.
+    // If the member has ended, that is noticed elsewhere.
     for (absl::string_view left = line; !left.empty();) {
       const ssize_t written = write(member.input, left.data(), left.size());
       if (written < 0 && errno == EINTR) continue;
@@ -383,7 +383,7 @@ void LaunchedCluster::Show(const std::string& who, absl::string_view line) {
 
 std::string LaunchedCluster::LastLines() const {
   return last_lines_.empty() ? ""
-                             : absl::StrCat("; the last words:\n", absl::StrJoin(last_lines_, ""));
+                             : absl::StrCat("; the last output:\n", absl::StrJoin(last_lines_, ""));
 }
 
 absl::Status LaunchedCluster::Health() const {
@@ -422,8 +422,8 @@ LaunchedCluster::~LaunchedCluster() {
     MutexLock lock(mu_);
     stopping_ = true;
   }
-  // Workers and shards first: one that loses its coordinator reports a failure. Where they have no
-  // input of ours, they end because the coordinator does.
+  // Workers and shards first, because they report a failure if they lose their coordinator. Members
+  // without input from us end because the coordinator ends.
   CloseInputs(/*coordinator=*/false);
   for (const Member& member : members_) {
     if (member.first_rank != CoordinatorRank() && options_.launcher != Launcher::kMpi) {

@@ -1,4 +1,4 @@
-// The services of one launch: the coordinator on this host, shards and workers by a launcher.
+// The services of one launch: the coordinator on this host, and shards and workers by a launcher.
 #ifndef CAPSTAN_CLIENT_LAUNCH_LAUNCHED_CLUSTER_H_
 #define CAPSTAN_CLIENT_LAUNCH_LAUNCHED_CLUSTER_H_
 
@@ -25,41 +25,42 @@ struct ClusterSize {
   int workers = 1;
 };
 
-// Every service is the child of a node (node.h) that ends when this process does, however it ends.
-// Thread-safe.
+// Every service is the child of a node (node.h), which ends when this process ends, however it
+// ends. Thread-safe.
 class LaunchedCluster {
  public:
-  // Gets each line of the services and of the launcher, with who said it: "w0 hostb", "mpirun". In
-  // a thread of ours, one at a time.
+  // Is called with each line of the services and of the launcher, and with its source: "w0 hostb"
+  // or "mpirun". Called from a thread of this class, one call at a time.
   using Print = std::function<void(absl::string_view who, absl::string_view line)>;
 
-  // Starts all and tells each what it is; the coordinator's queue waits for them to register.
-  // Blocks until every rank has said where it is. Cancelled: a signal came. Internal: a launcher or
-  // a rank that could not be started, or did not answer, named with its host.
+  // Starts all processes and sends each its bundle. Blocks until every rank has said where it is,
+  // but not until the services have registered, since the coordinator queues the job. Cancelled: a
+  // signal arrived. Internal: a launcher or a rank could not be started or did not answer; names it
+  // with its host.
   static absl::StatusOr<std::unique_ptr<LaunchedCluster>> Start(const LaunchOptions& options,
                                                                 const ClusterSize& size,
                                                                 Print print);
-  // Ends the services and the launcher, politely first.
+  // Ends the services and the launcher: asks them first, then kills them.
   ~LaunchedCluster();
 
   const Connection& connection() const { return connection_; }
 
-  // OK while the job can go on: the coordinator, every shard and a worker are there. Else who ended
-  // and how, with the last lines.
+  // OK while the job can continue, that is, while the coordinator, every shard and a worker live.
+  // Else says which process ended, how, and its last lines.
   absl::Status Health() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Rank {
     NodeBundle bundle;
-    std::string host;  // "": not heard of yet
+    std::string host;  // "": not known yet
     bool ended = false;
     std::string how;
   };
-  // A process of ours: a node, or a launcher of several.
+  // A process of this host: a node, or the launcher of several.
   struct Member {
     int first_rank = 0;
     int ranks = 1;
-    int input = -1;  // write end of its standard input; -1: it has none
+    int input = -1;  // write end of its standard input; -1: it has no input
     std::unique_ptr<services::Process> process;
   };
 
@@ -70,7 +71,7 @@ class LaunchedCluster {
   absl::Status EquipAll() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Spawn(const NodeCommand& command, bool with_input, bool only_addresses,
                      std::vector<std::string> env);
-  // Waits for `done` on mu_, at most `timeout`; false: not within it. Cancelled: a signal came.
+  // Waits for `done` on mu_, at most `timeout`. False: timed out. Cancelled: a signal arrived.
   absl::StatusOr<bool> WaitUntil(absl::Duration timeout, const std::function<bool()>& done)
       ABSL_LOCKS_EXCLUDED(mu_);
   void SendBundle(int rank) ABSL_LOCKS_EXCLUDED(mu_);
@@ -95,7 +96,7 @@ class LaunchedCluster {
   mutable Mutex mu_;
   std::vector<Rank> ranks_ ABSL_GUARDED_BY(mu_);  // the coordinator last
   std::vector<std::string> last_lines_ ABSL_GUARDED_BY(mu_);
-  std::string listening_ ABSL_GUARDED_BY(mu_);  // the coordinator's address, once it has said it
+  std::string listening_ ABSL_GUARDED_BY(mu_);  // the coordinator's address, once it has printed it
   bool addresses_done_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 

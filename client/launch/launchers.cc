@@ -35,7 +35,7 @@ std::vector<std::string> Words(const std::string& text) {
   return absl::StrSplit(text, ' ', absl::SkipEmpty());
 }
 
-// ssh up to its command.
+// The arguments of ssh, up to the remote command.
 std::vector<std::string> SshTo(const LaunchOptions& options, const std::string& host) {
   std::vector<std::string> args = Words(options.ssh.empty() ? kSsh : options.ssh);
   const SshHost to = SplitPort(host);
@@ -44,7 +44,7 @@ std::vector<std::string> SshTo(const LaunchOptions& options, const std::string& 
   return args;
 }
 
-// One line for a remote shell, which ssh makes of its arguments anyway.
+// Makes one line for the remote shell, as ssh itself would do.
 std::string RemoteLine(const std::vector<std::string>& args) {
   return absl::StrJoin(args, " ", [](std::string* out, const std::string& arg) {
     absl::StrAppend(out, ShellQuote(arg));
@@ -52,13 +52,13 @@ std::string RemoteLine(const std::vector<std::string>& args) {
 }
 
 std::vector<std::string> MpiArgs(const LaunchOptions& options, int ranks, bool as_root) {
-  // Without --enable-recovery one rank that is killed would end them all; the job decides that.
+  // Without --enable-recovery, one killed rank would end all. The job decides about that.
   std::vector<std::string> args = {
       "mpirun", "--oversubscribe", "--enable-recovery", "--mca", "orte_abort_on_non_zero_status",
       "0"};
   if (as_root) args.push_back("--allow-run-as-root");
   if (!options.hosts.empty()) {
-    // ":ranks" slots on each: mpirun fills them in turn.
+    // ":ranks" slots on each host, so that mpirun fills the hosts in turn.
     args.insert(args.end(),
                 {"--map-by", "node", "--host",
                  absl::StrJoin(options.hosts, ",", [&](std::string* out, const auto& h) {
@@ -74,7 +74,7 @@ std::vector<std::string> MpiArgs(const LaunchOptions& options, int ranks, bool a
   return args;
 }
 
-// A process here that does for a scheduler what srun does for Slurm: batch.h.
+// A process on this host that does for a scheduler what srun does for Slurm (batch.h).
 std::vector<std::string> BatchArgs(const LaunchOptions& options, int ranks,
                                    const std::string& coordinator, const std::string& self) {
   std::vector<std::string> args = {
@@ -91,7 +91,7 @@ std::vector<std::string> BatchArgs(const LaunchOptions& options, int ranks,
 }
 
 std::vector<std::string> SlurmArgs(const LaunchOptions& options, int ranks) {
-  // srun shows its own input to every task, and ends it for all.
+  // srun gives its own input to every task, and the end of it to all of them.
   std::vector<std::string> args = {"srun",        "--ntasks",     absl::StrCat(ranks),
                                    "--input=all", "--export=ALL", "--kill-on-bad-exit=0",
                                    "--no-kill"};
@@ -129,7 +129,7 @@ absl::StatusOr<std::vector<std::string>> ReadHosts(const std::string& text) {
   if (hosts.empty())
     return absl::InvalidArgumentError(absl::StrCat("-H ", text, ": names no host"));
   for (const std::string& host : hosts) {
-    // A program behind the launcher would read it as a flag.
+    // A program of the launcher would read it as a flag.
     if (host[0] == '-') {
       return absl::InvalidArgumentError(absl::StrCat("-H: got '", host, "', want a host"));
     }
@@ -195,8 +195,8 @@ LaunchCommands MakeLaunchCommands(const LaunchOptions& options, int ranks,
       }
       return commands;
     case Launcher::kMpi: {
-      // mpirun has one reader of its input, so bundles go by a variable, whose name alone stands
-      // in its arguments. They need the addresses, which a first run says.
+      // Only one rank reads mpirun's input. So bundles travel in a variable, and only its name is
+      // in the arguments. The bundles need the addresses, which a first run prints.
       commands.way = BundleWay::kVariable;
       std::vector<std::string> args = MpiArgs(options, ranks, as_root);
       NodeCommand first{0, ranks, "mpirun", args};
@@ -237,7 +237,7 @@ std::vector<std::string> SyncCommands(const LaunchOptions& options) {
   for (const std::string& host : hosts) {
     std::vector<std::string> args = SshTo(options, host);
     args.push_back(absl::StrCat("mkdir -p ", folder, " && tar -xf - -C ", folder));
-    // What jobs wrote stays here: it is large, and nothing there reads it.
+    // The output of jobs stays here. It is large, and no host reads it.
     commands.push_back(absl::StrCat("tar -cf - --exclude=./capstan-out . | ", RemoteLine(args)));
   }
   return commands;

@@ -29,11 +29,11 @@
 namespace capstan::client {
 namespace {
 
-constexpr absl::Duration kBundleTimeout = absl::Minutes(5);  // of ranks that start together
+constexpr absl::Duration kBundleTimeout = absl::Minutes(5);  // for ranks that start together
 constexpr absl::Duration kNodeLook = absl::Milliseconds(100);
-constexpr absl::Duration kServiceStopTimeout = absl::Seconds(5);  // of the service, after SIGTERM
-// A launch never starts its coordinator again, so one that refuses is gone; one that is silent may
-// be behind a network that heals.
+constexpr absl::Duration kServiceStopTimeout = absl::Seconds(5);  // for the service, after SIGTERM
+// A launch never restarts its coordinator. So a coordinator that refuses connections is gone, while
+// a silent one may be behind a network that recovers.
 constexpr absl::Duration kCoordinatorLook = absl::Seconds(1);
 constexpr absl::Duration kCoordinatorTimeout = absl::Seconds(2);
 constexpr absl::Duration kCoordinatorSilence = absl::Seconds(30);
@@ -41,7 +41,7 @@ constexpr int kRefusals = 2;
 constexpr int kShardRestarts = 3;
 constexpr size_t kMaxInputLine = 1 << 20;
 
-// Of ranks that were started together: Open MPI, PMI (MPICH, Slurm), Slurm.
+// The rank of processes that were started together, by Open MPI, PMI (MPICH, Slurm) or Slurm.
 std::optional<int> RankOfLauncher() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
     int rank = 0;
@@ -62,10 +62,10 @@ const char* BinaryOf(services::Role role) {
   }
 }
 
-class Node {
+class LaunchedNode {
  public:
-  explicit Node(const NodeOptions& options) : options_(options), rank_(options.rank) {}
-  ~Node() {
+  explicit LaunchedNode(const NodeOptions& options) : options_(options), rank_(options.rank) {}
+  ~LaunchedNode() {
     Stop();
     process_.reset();
     RemoveFolder();
@@ -75,7 +75,7 @@ class Node {
     if (rank_ < 0) {
       const std::optional<int> rank = RankOfLauncher();
       if (!rank.has_value()) {
-        return absl::InvalidArgumentError("--rank is not given, and no launcher says it");
+        return absl::InvalidArgumentError("--rank is not given, and no launcher has set it");
       }
       rank_ = *rank;
     }
@@ -101,9 +101,9 @@ class Node {
     return Serve();
   }
 
-  // Ends the service, politely first.
+  // Ends the service: asks it first, then kills it.
   void Stop() {
-    // A scheduler may be patient for a moment only, and keys are what must not be left behind.
+    // Remove the folder first: a scheduler may soon kill us, and no key must be left behind.
     if (role_ != services::Role::kCoordinator) RemoveFolder();
     if (process_ == nullptr || process_->WaitFor(absl::ZeroDuration()).has_value()) return;
     process_->Kill(SIGTERM);
@@ -112,12 +112,12 @@ class Node {
 
   void Say(NodeLine::Kind kind, absl::string_view text) const {
     const std::string line = FormatNodeLine({rank_, kind, std::string(text)});
-    // Whoever is not there any more is noticed by its other ends.
+    // If the reader is gone, the other ends of the connection show it.
     (void)!write(STDOUT_FILENO, line.data(), line.size());
   }
 
  private:
-  // True: it is at its end.
+  // True: the input has ended, or is too long.
   bool ReadInput() {
     char block[16 * 1024];
     const ssize_t got = read(STDIN_FILENO, block, sizeof(block));
@@ -126,7 +126,7 @@ class Node {
     return got == 0 || input_.size() > kMaxInputLine * 64;
   }
 
-  // Waits at most kNodeLook; true: the input has ended, or a signal came.
+  // Waits at most kNodeLook. True: the launch has ended, the input has ended, or a signal arrived.
   bool ToldToEnd() {
     if (options_.by == "folder" && !IsThere(kLaunchMarker)) return true;
     if (options_.by != "stdin") return signal_.WaitFor(kNodeLook);
@@ -144,7 +144,7 @@ class Node {
     return access(absl::StrCat(options_.folder, "/", name).c_str(), F_OK) == 0;
   }
 
-  // What has come of bundles, into input_.
+  // Adds a bundle in the folder to input_, if there is one.
   absl::Status LookIntoFolder() {
     const std::string path = absl::StrCat(options_.folder, "/", rank_, ".bundle");
     absl::StatusOr<std::string> line = services::ReadSecretFile(path);
@@ -155,7 +155,7 @@ class Node {
     return absl::OkStatus();
   }
 
-  // Cancelled: there will be none.
+  // Cancelled: no bundle will come.
   absl::StatusOr<NodeBundle> BundleToCome() {
     const absl::Duration timeout = options_.by == "folder" ? kQueueTimeout : kBundleTimeout;
     const absl::Duration until = MonotonicNow() + timeout;
@@ -163,7 +163,7 @@ class Node {
       if (ToldToEnd()) return absl::CancelledError();
       if (options_.by == "folder") {
         if (absl::Status status = LookIntoFolder(); !status.ok()) return status;
-        // Nobody takes the marker away when the launch was killed together with what did that.
+        // The marker stays if the launch was killed together with the process that would remove it.
         if (CoordinatorIsGone()) return absl::CancelledError();
       }
       for (size_t end = input_.find('\n'); end != std::string::npos; end = input_.find('\n')) {
@@ -182,7 +182,7 @@ class Node {
       return absl::InvalidArgumentError(absl::StrCat(kBundlesVariable, " is not set"));
     }
     const auto all = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-    // Neither the service nor its tasks are shown it.
+    // The service and its tasks must not see the variable.
     unsetenv(kBundlesVariable);
     if (!all.is_array() || static_cast<size_t>(rank_) >= all.size()) {
       return absl::InvalidArgumentError(
@@ -221,7 +221,7 @@ class Node {
                                "--token-file", security->token_file});
     if (role_ == services::Role::kParamStore) {
       args_.insert(args_.end(), {"--tokens", security->tokens});
-      // Its end is that of the launch, and a scheduler may be patient for a moment only.
+      // It ends with the launch, so no other shard takes over; and a scheduler may soon kill us.
       args_.insert(args_.end(), {"--hand-over", "0s"});
       return absl::OkStatus();
     }
@@ -233,7 +233,7 @@ class Node {
     return absl::OkStatus();
   }
 
-  // What the person gave by a variable of the services: no flag of ours beats it.
+  // Whether the person set a variable of the services. No flag of ours overrides it.
   bool Given(const char* variable) const {
     const char* const value = std::getenv(variable);
     if (value != nullptr && *value != 0) return true;
@@ -266,8 +266,8 @@ class Node {
       if (CoordinatorIsGone()) return absl::OkStatus();
       const std::optional<services::ExitStatus> ended = process_->WaitFor(absl::ZeroDuration());
       if (!ended.has_value()) continue;
-      // Other workers take over what a lost one did; a shard's chunks have nobody else, and the job
-      // goes on from its last checkpoint once the shard is back.
+      // Other workers take over the lanes of a lost worker. Nobody else has a shard's chunks, but
+      // the job continues from its last checkpoint once the shard is back.
       if (role_ == services::Role::kParamStore && ended->signal != 0 &&
           restarts++ < kShardRestarts) {
         Say(NodeLine::Kind::kOutput,
@@ -301,7 +301,7 @@ class Node {
   int rank_;
   services::ShutdownSignal& signal_ = services::ShutdownSignal::Install();
   std::optional<services::Endpoint> coordinator_;
-  std::string input_;  // of standard input, not yet used
+  std::string input_;  // of standard input, not used yet
   services::Role role_ = services::Role::kWorker;
   std::string folder_;
   std::vector<std::string> args_;
@@ -318,13 +318,13 @@ class Node {
 
 ExitCode RunNode(const NodeOptions& options) {
   services::KeepMemoryPrivate();
-  // Of the person's shell, or of the service that a launcher runs in: not meant for ours.
+  // These are settings of the person's shell or of an outer service, not meant for ours.
   for (const char* name : {"CAPSTAN_INSECURE", "CAPSTAN_ADVERTISE", "CAPSTAN_INTERFACE"}) {
     unsetenv(name);
   }
-  Node node(options);
+  LaunchedNode node(options);
   if (options.by == "folder") {
-    // What qsub -notify sends before SIGKILL.
+    // qsub -notify sends it before SIGKILL.
     signal(SIGUSR2, [](int) { services::ShutdownSignal::Install().Trigger(); });
   }
   const absl::Status status = node.Run();

@@ -1,4 +1,4 @@
-// How hosts of a launch see each other.
+// Whether and how hosts of a launch reach each other.
 #ifndef CAPSTAN_CLIENT_LAUNCH_REACH_H_
 #define CAPSTAN_CLIENT_LAUNCH_REACH_H_
 
@@ -10,19 +10,20 @@
 
 namespace capstan::client {
 
-// The address of this host on its way to `host`, which is a name or an address: the one that `host`
-// and its neighbours answer to. Sends nothing. NotFound: the name; Unavailable: there is no way.
+// The address of this host that faces `host` (a name or an address), so that `host` and its
+// neighbours can answer to it. Sends nothing. NotFound: the name is unknown. Unavailable: there is
+// no route.
 absl::StatusOr<std::string> AddressTowards(const std::string& host);
 
 enum class Reach {
   kThere,    // a connection was made
-  kRefused,  // the host says that nobody listens
-  kSilent,   // nothing came back within the time
+  kRefused,  // the host answers that nothing listens
+  kSilent,   // no answer within the timeout
 };
-// Connects to a TCP `endpoint` and hangs up.
+// Connects to a TCP `endpoint` and closes the connection.
 Reach TryToReach(const services::Endpoint& endpoint, absl::Duration timeout);
 
-std::string HostName();  // of this host, its first label
+std::string HostName();  // of this host, first label only
 
 }  // namespace capstan::client
 

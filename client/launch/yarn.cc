@@ -1,5 +1,5 @@
-// Written to Hadoop 3's "ResourceManager REST API's" and to the source of its distributed shell;
-// never run against a real cluster.
+// Written from Hadoop 3's "ResourceManager REST API's" and the source of its distributed shell. It
+// has never run against a real cluster.
 #include <httplib.h>
 #include <pwd.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 constexpr time_t kCallSeconds = 10;
 constexpr char kApplications[] = "/ws/v1/cluster/apps";
 
-// A field of an object that may be anything; "": it has no such text.
+// The text of a field; "" if `json` is no object or has no such text.
 std::string Text(const Json& json, const char* key) {
   if (!json.is_object()) return "";
   const auto field = json.find(key);
@@ -33,7 +33,7 @@ class Yarn : public Scheduler {
       : url_(std::move(url)), args_(std::move(args)), http_(url_.c_str()) {
     http_.set_connection_timeout(kCallSeconds);
     http_.set_read_timeout(kCallSeconds);
-    // What a cluster without Kerberos knows people by.
+    // A cluster without Kerberos knows people by this name.
     const passwd* const user = getpwuid(geteuid());
     user_ = absl::StrCat("?user.name=", user == nullptr ? absl::StrCat(geteuid()) : user->pw_name);
   }
@@ -45,7 +45,7 @@ class Yarn : public Scheduler {
                http_.Post(Path("/new-application").c_str(), std::string(), kJson), 200, said);
     if (!status.ok()) return status;
     const std::string id = Text(said, "application-id");
-    // It becomes part of a path.
+    // The id becomes part of a path.
     if (id.empty() || id.find_first_of("/?#%& ") != std::string::npos) {
       return absl::InternalError(absl::StrCat(url_, ": new-application has no application-id"));
     }
@@ -84,7 +84,7 @@ class Yarn : public Scheduler {
     return absl::StrCat(kApplications, rest, user_);
   }
 
-  // `body`: of an answer with the status that it must have; null where it is not JSON.
+  // `body` is the body of the answer, which must have the status `want`; null if it is not JSON.
   absl::Status Answer(absl::string_view call, const httplib::Result& result, int want,
                       Json& body) const {
     if (!result) {
@@ -129,13 +129,13 @@ absl::StatusOr<std::unique_ptr<Scheduler>> MakeYarn(const std::string& resource_
 
 std::string YarnApplication(const std::string& id, const std::string& script, int ranks,
                             const std::vector<std::string>& args) {
-  // The ApplicationMaster reads the command of its containers from this file of its folder, where
-  // Hadoop's own client would have put it by way of HDFS.
+  // The ApplicationMaster reads the command of its containers from this file in its folder.
+  // Hadoop's own client would put it there through HDFS.
   std::string command =
       absl::StrCat("printf %s ", ShellQuote(absl::StrCat("/bin/sh ", ShellQuote(script))),
                    " >shellCommands && exec {{JAVA_HOME}}/bin/java -Xmx256m "
                    "org.apache.hadoop.yarn.applications.distributedshell.ApplicationMaster");
-  // Of a flag that is given twice the first one counts.
+  // If a flag is given twice, the first one counts.
   for (const std::string& arg : args) absl::StrAppend(&command, " ", ShellQuote(arg));
   absl::StrAppend(&command, " --container_memory 2048 --container_vcores 1 --priority 0",
                   " --num_containers ", ranks,

@@ -10,6 +10,7 @@ namespace {
 using common::v1::JOB_STATE_FAILED;
 using common::v1::JOB_STATE_RUNNING;
 using common::v1::JOB_STATE_SUCCEEDED;
+using common::v1::JOB_STATE_SUSPENDED;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -120,12 +121,69 @@ TEST_F(CannotSaveTest, TheManifestIsSaidLikeTheFiles) {
             "(the coordinator)");
 }
 
+// A suspend waits for its version as the end of a job does for the last one.
+TEST_F(CannotSaveTest, TheVersionOfASuspendIsSaidLikeTheLastOne) {
+  Running(1, 2);
+  Ask(For<job::v1::SuspendJobRequest>());
+  Lead(4).set_suspended(true);
+  Lead(4);
+  Report(0, 1, 4, "", {1});
+  Report(1, 1, 4, "write /out/x/1-4/shard-1.safetensors: No space left on device");
+  Pass(absl::Seconds(1), All());
+  EXPECT_EQ(Job(id_).message(),
+            "cannot save step 4: No space left on device: write /out/x/1-4/shard-1.safetensors "
+            "(shard 1 on host host-s1)");
+  Report(1, 1, 4);
+  Written();
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_SUSPENDED);
+  EXPECT_EQ(Job(id_).message(), "at step 4, goes on from checkpoint 1-4");
+}
+
+TEST_F(CannotSaveTest, SoIsTheManifestOfASuspend) {
+  Running(1, 1);
+  Ask(For<job::v1::SuspendJobRequest>());
+  Lead(4).set_suspended(true);
+  Lead(4);
+  Report(0, 1, 4, "", {1});
+  ASSERT_THAT(manifests_, SizeIs(1));
+  Written(absl::ResourceExhaustedError("fsync /out/x/manifest.json: No space left on device"));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+  EXPECT_EQ(Job(id_).message(),
+            "cannot save step 4: No space left on device: fsync /out/x/manifest.json "
+            "(the coordinator)");
+}
+
 TEST_F(CannotSaveTest, AVersionInBetweenHoldsNobodyUp) {
   Running(1, 1);
   Lead(4);
   Report(0, 1, 4, kFull);
   Pass(absl::Seconds(1), All());
   EXPECT_EQ(Job(id_).message(), "");
+}
+
+TEST_F(CannotSaveTest, WhereTheFilesDoNotFitThatIsSaidOnceTheJobIsResolved) {
+  job::v1::JobSpec spec = Spec(1, 1);
+  spec.mutable_checkpoint()->set_storage_path("file:///disk/of/ada");
+  spec.mutable_checkpoint()->set_every_seconds(30);  // 4 at a time
+  Running(1, 1, spec);
+  ASSERT_THAT(measures_, SizeIs(1));
+  EXPECT_EQ(measures_[0].job_id, id_);
+  EXPECT_EQ(measures_[0].folder, "/disk/of/ada");
+  const auto short_of = [&](int64_t usable_bytes) {
+    Do(RoomMeasured{id_, measures_[0].folder, usable_bytes + 1024, usable_bytes});
+    const job::v1::Job job = Job(id_);
+    const job::v1::Event& event = *job.events().rbegin();
+    return event.type() == "StorageShort" ? event.message() : "";
+  };
+  EXPECT_EQ(short_of(int64_t{1} << 30), "");
+  EXPECT_THAT(short_of(int64_t{30} << 10),
+              testing::MatchesRegex("files of at most [0-9.]+ KiB, and 30.0 KiB can be used in "
+                                    "/disk/of/ada \\(31.0 KiB free\\): checkpoints will fail; a "
+                                    "lower checkpoint.keep_latest .*"));
+  EXPECT_THAT(short_of(2048),
+              HasSubstr("(3.0 KiB free): not even the last version and weights fit"));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+  Do(RoomMeasured{"forgotten", "/x", 0, 0});
 }
 
 }  // namespace

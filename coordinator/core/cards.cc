@@ -20,28 +20,6 @@ bool IsSpare(const Node& node, int device) {
          !std::all_of(devices.begin(), devices.end(), IsCpu);
 }
 
-HeldCards::HeldCards(const NodeTable& nodes) {
-  for (const auto& entry : nodes.all()) {
-    const Node& node = entry.second;
-    if (node.lost) continue;
-    for (size_t i = 0; i < node.slots.size(); ++i) {
-      if (!node.slots[i].empty()) Take(node, static_cast<int>(i));
-    }
-  }
-}
-
-bool HeldCards::Taken(const Node& node, int device) const {
-  const std::string& uuid = node.reg.devices(device).uuid();
-  if (uuid.empty()) return false;
-  const auto it = holder_.find({node.host(), uuid});
-  return it != holder_.end() && it->second != node.name();
-}
-
-void HeldCards::Take(const Node& node, int device) {
-  const std::string& uuid = node.reg.devices(device).uuid();
-  if (!uuid.empty()) holder_.try_emplace({node.host(), uuid}, node.name());
-}
-
 std::string SharedCardsText(const NodeTable& nodes, const Node& node) {
   if (node.lost) return "";
   std::vector<std::string> devices;

@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "coordinator/core/gang.h"
+#include "coordinator/core/test_gangs.h"
 #include "coordinator/core/test_world.h"
 
 namespace capstan::coordinator::core {
@@ -36,7 +36,7 @@ node::v1::Register Host(const std::string& name, const std::string& host,
   return reg;
 }
 
-// By name, where there is one.
+// By name, if it has one.
 std::map<std::string, std::string> SharedCards(const NodeTable& nodes) {
   std::map<std::string, std::string> texts;
   for (const auto& [name, node] : nodes.all()) {
@@ -67,7 +67,7 @@ TEST_F(CardsTest, OneCpuSlotCarriesAnyNumberOfCpuDevices) {
   Node& node = Add(Host("w0", "a", {"cpu"}));
   GangRequest request = Request(1, 3);
   EXPECT_THAT(FindGang(nodes_, request)->workers[0].devices, ElementsAre(0, 0, 0));
-  request.device_indices = {1, 2, 5};  // of cards, where there are some
+  request.device_indices = {1, 2, 5};  // of cards, if there are any
   EXPECT_THAT(FindGang(nodes_, request)->workers[0].devices, ElementsAre(0, 0, 0));
   request.device = "gpu";
   EXPECT_FALSE(CouldFit(nodes_, request));
@@ -86,7 +86,7 @@ TEST_F(CardsTest, AJobForMoreCpuDevicesThanSlotsTakesAllOfThem) {
 
 TEST_F(CardsTest, WorkersOfAHostAreDealtDifferentCards) {
   for (const char* name : {"w0", "w1"}) Add(Host(name, "a", {"A", "B", "C", "D", "cpu"}));
-  const std::optional<Gang> gang = FindGang(nodes_, Request(2, 2));
+  const std::optional<scheduler::Gang> gang = FindGang(nodes_, Request(2, 2));
   ASSERT_TRUE(gang.has_value());
   EXPECT_TRUE(gang->on_gpus);
   EXPECT_THAT(gang->workers[0].devices, ElementsAre(0, 1));
@@ -148,7 +148,7 @@ TEST_F(CardsTest, AutoWaitsForCardsThatAreBusy) {
 TEST_F(CardsTest, AutoTakesCpusWhereThereWillNeverBeEnoughCards) {
   for (const char* name : {"w0", "w1"})
     Add(Host(name, "a", {"A", "cpu"}));  // one card, two workers
-  const std::optional<Gang> gang = FindGang(nodes_, Request(2, 1));
+  const std::optional<scheduler::Gang> gang = FindGang(nodes_, Request(2, 1));
   ASSERT_TRUE(gang.has_value());
   EXPECT_FALSE(gang->on_gpus);
   EXPECT_THAT(gang->workers[0].devices, ElementsAre(1));
@@ -169,13 +169,14 @@ TEST_F(CardsTest, AutoTakesCpusForWhatGpusDoNotCarryOut) {
   EXPECT_TRUE(FindGang(nodes_, RequestOf(spec))->on_gpus);
   spec.mutable_model()->set_dropout(0.5);
   const GangRequest dropout = RequestOf(spec);
-  const std::optional<Gang> gang = FindGang(nodes_, dropout);
+  const std::optional<scheduler::Gang> gang = FindGang(nodes_, dropout);
   ASSERT_TRUE(gang.has_value());
   EXPECT_FALSE(gang->on_gpus);
   EXPECT_THAT(gang->workers[0].devices, ElementsAre(1));
   EXPECT_EQ(KindText(nodes_, dropout, false),
             "CPUs (GPUs do not carry out node dropout (Dropout))");
-  spec.mutable_resources()->set_device("gpu");  // who asks for them gets them, and the task's error
+  spec.mutable_resources()->set_device(
+      "gpu");  // a job that asks for cards gets them, and the error of its task
   EXPECT_TRUE(WantsGpus(nodes_, RequestOf(spec)));
 }
 
@@ -212,7 +213,7 @@ TEST_F(CardsTest, ACardThatTwoWorkersOfferIsTold) {
   EXPECT_THAT(SharedCards(nodes_), IsEmpty());
   Add(Host("w3", "b", {"B"}));
   EXPECT_THAT(SharedCards(nodes_), ElementsAre(Key("w1"), Key("w3")));
-  // Another process with other cards, and one that is forgotten.
+  // Another process with other cards, and a node that is forgotten.
   Add(Host("w3", "b", {"D"}));
   EXPECT_THAT(SharedCards(nodes_), IsEmpty());
   Add(Host("w4", "b", {"D"}));
@@ -273,7 +274,7 @@ TEST(ExpectedNodesTest, AJobThatTheyCouldNotCarryFailsOnceAllAreThere) {
   EXPECT_EQ(world.Job(id).reason(), "InvalidSpec");
   EXPECT_EQ(world.Job(id).message(),
             "needs 1 worker with 1 free gpu device, 0 are there, and no other service will come");
-  // One that fits is not hindered by it.
+  // A job that fits is not hindered by it.
   EXPECT_EQ(world.Job(world.Submit(World::Spec(1, 1))).state(), common::v1::JOB_STATE_STARTING);
 }
 

@@ -1,4 +1,4 @@
-// Who may write and read files of a job over gRPC. Where the folder is shared nobody asks.
+// Which member may write and read files of a job over gRPC. If the folder is shared, no member asks.
 #include <algorithm>
 #include <utility>
 
@@ -32,25 +32,25 @@ const Member* FindHolder(const std::vector<Member>& members, const FileHolder& h
 
 absl::StatusOr<FileGrant> CoordinatorCore::GrantFiles(absl::string_view job_id,
                                                       const FileHolder& holder) const {
-  const JobRecord* const job = FindJob(job_id);
-  if (job == nullptr || !job->resolved.has_value()) {
+  const Job* const job = ctx_.jobs().Find(job_id);
+  if (job == nullptr || !job->resolved().has_value()) {
     return absl::NotFoundError(absl::StrCat("no files of a job ", job_id));
   }
-  const Shard* const shard = holder.shard ? FindHolder(job->shards, holder) : nullptr;
-  const Rank* const rank = holder.shard ? nullptr : FindHolder(job->ranks, holder);
-  const bool local = job->view.shards().empty();
+  const Shard* const shard = holder.shard ? FindHolder(job->shards(), holder) : nullptr;
+  const Task* const task = holder.shard ? nullptr : FindHolder(job->tasks(), holder);
+  const bool local = job->view().shards().empty();
   FileGrant grant;
-  grant.storage_path = job->resolved->storage_path();
-  grant.lineage = job->view.lineage();
-  grant.settled_step = job->settled_step;
-  grant.total_steps = job->resolved->total_steps();
-  grant.max_file_bytes = MaxFileBytes(*job->resolved);
-  grant.initial_weights = job->resolved->spec().model().initial_weights();
+  grant.storage_path = job->resolved()->storage_path();
+  grant.lineage = job->view().lineage();
+  grant.settled_step = job->written().settled_step();
+  grant.total_steps = job->resolved()->total_steps();
+  grant.max_file_bytes = MaxFileBytes(*job->resolved());
+  grant.initial_weights = job->resolved()->spec().model().initial_weights();
   const bool leads = holder.index == 0 && (holder.shard || local);
-  grant.may_log = leads && (shard != nullptr || rank != nullptr);
+  grant.may_log = leads && (shard != nullptr || task != nullptr);
   if (job->ended() && grant.may_log) return grant;
   const bool lives = (shard != nullptr && !shard->lost && !shard->gone) ||
-                     (rank != nullptr && !rank->lost && !rank->gone);
+                     (task != nullptr && !task->lost && !task->gone);
   if (!lives || !job->in_history() || job->resting()) {
     return absl::UnauthenticatedError(absl::StrCat("job ", job_id, ": ",
                                                    holder.shard ? "shard " : "task ", holder.index,
@@ -60,7 +60,7 @@ absl::StatusOr<FileGrant> CoordinatorCore::GrantFiles(absl::string_view job_id,
     grant.may_write.push_back(absl::StrCat("shard-", shard->index, ".safetensors"));
   } else {
     if (local) grant.may_write.push_back("shard-0.safetensors");
-    if (job->view.lane_owners_size() > 0 && job->view.lane_owners(0) == rank->index) {
+    if (job->view().lane_owners_size() > 0 && job->view().lane_owners(0) == task->index) {
       grant.may_write.push_back("weights.safetensors");
     }
   }

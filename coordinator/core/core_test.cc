@@ -4,6 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ctime>
+#include <utility>
+#include <vector>
+
 #include "coordinator/core/test_world.h"
 
 namespace capstan::coordinator::core {
@@ -210,7 +215,7 @@ TEST_F(CoreTest, AGangStartsAllOrNone) {
   reg.set_role(common::v1::ROLE_WORKER);
   reg.add_devices()->set_name("cpu");
   workers_.push_back(++sessions_);
-  int told = 0;  // to whoever watches it
+  int told = 0;  // to people who watch it
   for (const Effect& effect : Do(NodeConnected{workers_[0], reg})) {
     if (std::holds_alternative<JobChanged>(effect)) ++told;
   }
@@ -262,14 +267,40 @@ TEST_F(CoreTest, ALongQueueIsGoneThroughNowAndThen) {
 
   Cancel(first);
   Forget(workers_[0]);
-  Beat(workers_[0]);  // its slot is free, but the last pass was only just
+  Beat(workers_[0]);  // its slot is free; the last pass was a moment ago
   EXPECT_EQ(Job(next).state(), JOB_STATE_PENDING);
-  const std::string late = Submit(Spec(1, 0));  // overtakes nobody
+  const std::string late = Submit(Spec(1, 0));  // overtakes no other job
   EXPECT_EQ(Job(late).state(), JOB_STATE_PENDING);
   EXPECT_LE(core_.NextDeadline(), now_ + absl::Milliseconds(100));
   Pass(absl::Milliseconds(100), workers_);
   EXPECT_EQ(Job(next).state(), JOB_STATE_STARTING);
   EXPECT_EQ(Job(late).state(), JOB_STATE_PENDING);
+}
+
+// Each heartbeat is about one job. If it looks at all others, it takes fifty times as long here.
+TEST(LoadTest, AHeartbeatCostsTheSameHoweverManyJobsRun) {
+  const auto cost = [](int jobs) {
+    World world;
+    std::vector<std::pair<SessionId, node::v1::TaskState*>> tasks;
+    for (int i = 0; i < jobs; ++i) {
+      const SessionId worker = world.Worker(absl::StrCat("w", i));
+      const std::string id = world.Submit(World::Spec(1, 0));
+      world.AnswerProbe(worker);
+      node::v1::TaskState& task = world.Task(worker, id, 0);
+      task.set_phase(node::v1::TASK_PHASE_RUNNING);
+      world.Beat(worker);
+      tasks.emplace_back(worker, &task);
+    }
+    const std::clock_t start = std::clock();
+    for (int beat = 1; beat <= 2000; ++beat) {
+      const auto& [worker, task] = tasks[static_cast<size_t>(beat) % tasks.size()];
+      task->set_step(beat);
+      world.Beat(worker);
+    }
+    return static_cast<double>(std::clock() - start);
+  };
+  const double few = std::min(cost(10), cost(10));
+  EXPECT_LT(std::min(cost(500), cost(500)), 5 * few);
 }
 
 TEST_F(CoreTest, ASlotIsHeldUntilTheTaskIsGone) {
@@ -505,7 +536,7 @@ TEST_F(CoreTest, SucceededMeansThatTheManifestIsThere) {
   EXPECT_EQ(Saved(id).state(), JOB_STATE_SUCCEEDED);
   EXPECT_EQ(Saved(id).checkpoint_uri(), job.checkpoint_uri());
 
-  // Everybody is told what he may forget, until nobody reports anything.
+  // Each member is told what it may forget, until no member reports anything.
   EXPECT_THAT(Take(stores_[1], ConnectResponse::kFilesTaken), SizeIs(1));
   EXPECT_THAT(Take(stores_[1], ConnectResponse::kEndJob), SizeIs(1));
   EXPECT_THAT(Take(workers_[1], ConnectResponse::kStopTask), SizeIs(1));
@@ -601,7 +632,7 @@ TEST_F(CoreTest, CancelWaitsForItsTasks) {
   Pass(absl::Seconds(6), {workers_[0], stores_[0]});  // the other host is gone for good
   EXPECT_EQ(Job(id).state(), JOB_STATE_CANCELLED);
   EXPECT_EQ(Job(id).workers(0).exit_code(), -15);
-  EXPECT_EQ(Job(id).generation(), 1);  // nobody took over
+  EXPECT_EQ(Job(id).generation(), 1);  // no other task took over
 }
 
 TEST_F(CoreTest, CancelDoesNotWaitForEver) {

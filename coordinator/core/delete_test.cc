@@ -63,7 +63,7 @@ TEST_F(DeleteTest, ACheckpointThatNobodyNeedsGoesForGood) {
   EXPECT_EQ(order_[before], "persist");
   EXPECT_EQ(order_[before + 1], "reply");
   EXPECT_THAT(Saved(id_).deleted(), ElementsAre("1-4"));
-  // Who watches the job sees that it has one less.
+  // People who watch the job see that it has one less.
   EXPECT_TRUE(std::any_of(effects_.begin(), effects_.end(), [](const Effect& effect) {
     return std::holds_alternative<JobChanged>(effect);
   }));
@@ -92,7 +92,7 @@ TEST_F(DeleteTest, ARestartRemembersIt) {
   FoundManifest left;
   left.lineage = 1;
   left.step = 6;
-  left.spec_digest = core_.Peek(id_)->digest;
+  left.spec_digest = core_.Peek(id_)->resolution().digest();
   restored.manifests[id_] = {left};
   next.now_ = absl::Seconds(1);
   next.Do(restored);

@@ -58,7 +58,7 @@ TEST_F(DrainTest, LanesOfAnElasticJobGoToTheOthersAndTheTaskIsStopped) {
   const std::string id = Running(/*min_workers=*/1);
   ASSERT_TRUE(SetDrained("w1", true).ok());
   Pass(absl::Seconds(1), {workers_[0], workers_[1], store_});
-  EXPECT_THAT(core_.Peek(id)->view.lane_owners(), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(core_.Peek(id)->view().lane_owners(), ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(EventTypes(id), Contains("WorkerDrained"));
   EXPECT_THAT(EventTypes(id), Not(Contains("WorkerLost")));
   EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
@@ -69,15 +69,15 @@ TEST_F(DrainTest, LanesOfAnElasticJobGoToTheOthersAndTheTaskIsStopped) {
   // The last one stays: the job needs it.
   ASSERT_TRUE(SetDrained("w0", true).ok());
   Pass(absl::Seconds(1), {workers_[0], workers_[1], store_});
-  EXPECT_THAT(core_.Peek(id)->view.lane_owners(), ElementsAre(0, 0, 0, 0));
-  EXPECT_FALSE(core_.Peek(id)->ranks[0].lost);
+  EXPECT_THAT(core_.Peek(id)->view().lane_owners(), ElementsAre(0, 0, 0, 0));
+  EXPECT_FALSE(core_.Peek(id)->tasks()[0].lost);
 }
 
 TEST_F(DrainTest, AJobThatIsNotElasticKeepsItsWorkers) {
   const std::string id = Running(/*min_workers=*/0);
   ASSERT_TRUE(SetDrained("w1", true).ok());
   Pass(absl::Seconds(1), {workers_[0], workers_[1], store_});
-  EXPECT_THAT(core_.Peek(id)->view.lane_owners(), ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(core_.Peek(id)->view().lane_owners(), ElementsAre(0, 0, 1, 1));
 }
 
 TEST_F(DrainTest, ItIsOfTheNameAndOutlivesCoordinatorAndNode) {

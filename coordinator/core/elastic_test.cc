@@ -66,6 +66,23 @@ TEST_F(RecoveryTest, AJoinerGetsItsShareOnceItHasWeights) {
   EXPECT_THAT(Take(third, ConnectResponse::kProbe), IsEmpty());
 }
 
+// A job that lacks a worker does not look at all nodes with each heartbeat, and misses none.
+TEST_F(RecoveryTest, WhoWasAboutToStopAndStaysJoins) {
+  Running(2, 1);
+  const SessionId third = Worker("w2");
+  beats_[third].mutable_heartbeat()->set_leaving_ms(5000);
+  Beat(third);
+  Do(NodeDisconnected{workers_[1]});
+  Do(NodeDisconnected{workers_[1], /*goodbye=*/true});
+  Beat(workers_[0]);
+  EXPECT_THAT(Take(third, ConnectResponse::kProbe), IsEmpty());
+  Beat(workers_[0]);
+  beats_[third].mutable_heartbeat()->clear_leaving_ms();
+  Beat(third);
+  Beat(workers_[0]);
+  EXPECT_THAT(Take(third, ConnectResponse::kProbe), SizeIs(1));
+}
+
 TEST_F(RecoveryTest, AJoinerWithOtherDataIsRefusedAndHurtsNobody) {
   job::v1::JobSpec spec = Spec(2, 1);
   spec.mutable_resources()->set_min_workers(1);
@@ -178,7 +195,7 @@ TEST_F(RecoveryTest, TheTaskOfALocalJobGoesBackIntoTheQueue) {
   EXPECT_EQ(Job(id_).restarts(), 1);
 }
 
-// Lanes go back to nobody meanwhile.
+// Meanwhile no task gets lanes back.
 class LateTest : public RecoveryTest {
  protected:
   LateTest() : RecoveryTest({.give_back = absl::Hours(1)}) {}
@@ -226,7 +243,7 @@ class LateBlocksTest : public RecoveryTest {
   LateBlocksTest() : RecoveryTest(TwoEvaluationBlocks()) {}
 };
 
-// A block is the duty of whoever owns the lane that it falls to.
+// The owner of the lane that a block falls to computes it.
 TEST_F(LateBlocksTest, ALateEvaluationBlockIsIssuedAgain) {
   Running(2, 1);
   Lead(3);
@@ -252,7 +269,7 @@ TEST_F(LateTest, LanesThatDifferentShardsLackAreAllIssuedAgain) {
   }
   Pass(absl::Milliseconds(2600), All());
   EXPECT_EQ(Job(id_).generation(), 2);
-  EXPECT_THAT(core_.Peek(id_)->Owners(), ElementsAre(0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(core_.Peek(id_)->lineages().Owners(), ElementsAre(0, 0, 0, 0, 0, 0));
 }
 
 TEST_F(LateTest, AShardThatLacksNothingHidesNoLateLane) {
@@ -264,7 +281,7 @@ TEST_F(LateTest, AShardThatLacksNothingHidesNoLateLane) {
   Beat(stores_[0]);
   Pass(absl::Milliseconds(2600), All());
   EXPECT_EQ(Job(id_).generation(), 2);
-  EXPECT_THAT(core_.Peek(id_)->Owners(), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(core_.Peek(id_)->lineages().Owners(), ElementsAre(0, 0, 0, 0));
 }
 
 // Steps of other times: three times the middle one, 2 s.
@@ -285,7 +302,7 @@ TEST_F(LateTest, ALaneIsLateAfterThreeMedianSteps) {
   EXPECT_EQ(Job(id_).generation(), 2);
 }
 
-// By the step after next nobody remembers.
+// The step after next begins with the plain wait.
 TEST_F(LateTest, TheNextStepBeginsWithTheFirstWait) {
   Running(2, 1);
   Lead(3);
@@ -324,7 +341,7 @@ TEST_F(LateTest, AJoinerDoesNotPutOffWhatIsLate) {
   EXPECT_THAT(EventTypes(id_), Contains("LaneReissued"));
 }
 
-// What the lead has measured is acted upon at once, with all lanes of the one that is late.
+// A lane that the lead measured as late moves at once, with all lanes of its worker.
 TEST_F(LateTest, WhatTheLeadSaysIsLateIsIssuedAgainAtOnce) {
   Running(2, 1);
   Lead(3);
@@ -337,12 +354,12 @@ TEST_F(LateTest, WhatTheLeadSaysIsLateIsIssuedAgainAtOnce) {
   lead.mutable_waiting()->add_late_lanes(0);
   Beat(stores_[0]);
   EXPECT_EQ(Job(id_).generation(), 2);
-  EXPECT_THAT(core_.Peek(id_)->Owners(), ElementsAre(1, 1, 1, 1));
-  Beat(stores_[0]);  // it still speaks of those who owned them before
+  EXPECT_THAT(core_.Peek(id_)->lineages().Owners(), ElementsAre(1, 1, 1, 1));
+  Beat(stores_[0]);  // it still speaks of the owners before that
   EXPECT_EQ(Job(id_).generation(), 2);
 }
 
-// Whoever else says that it has written them.
+// Although another task says that it has written them.
 TEST_F(RecoveryTest, OnlyTheOwnerOfLaneZeroReportsTheFinalFiles) {
   Running(2, 1);
   Lead(10).set_complete(true);
@@ -556,7 +573,7 @@ TEST_F(RecoveryTest, OrdersAboveTheLimitAreRefusedWhole) {
   Running(1, 1);
   auto update = For<job::v1::UpdateJobRequest>();
   update.set_checkpoint(true);
-  for (int i = 1; i < CoreOptions().max_orders; ++i) Ask(update);
+  for (int i = 1; i < CoreOptions().max_changes; ++i) Ask(update);
   EXPECT_TRUE(LastReply().status.ok());
   update.set_learning_rate(0.5);
   update.set_max_restarts(7);
@@ -751,7 +768,7 @@ TEST_F(RecoveryTest, OfTheLostWorkersTheLastSixteenAreRemembered) {
   EXPECT_EQ(job.workers(1).node(), "x8");
   EXPECT_EQ(job.workers(17).index(), 26);
   EXPECT_THAT(Saved(id_).ranks(), SizeIs(2 + 16));
-  EXPECT_TRUE(core_.Peek(id_)->ranks[9].node.empty());
+  EXPECT_TRUE(core_.Peek(id_)->tasks()[9].node.empty());
 
   // Another coordinator knows the same, and finds the living one by its rank.
   World next;

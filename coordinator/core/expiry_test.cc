@@ -48,7 +48,7 @@ TEST_F(ExpiryTest, CheckpointsGoFirstAndTheRecordWithThem) {
 
 TEST_F(ExpiryTest, TheyGoInTheMomentWhenTheirTimeIsOver) {
   Ended(/*ttl_seconds=*/100);
-  Pass(core_.Peek(id_)->ended_at + absl::Seconds(100) - now_, All());
+  Pass(core_.Peek(id_)->standing().ended_at() + absl::Seconds(100) - now_, All());
   EXPECT_THAT(removes_, SizeIs(2));
 }
 

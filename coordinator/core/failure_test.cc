@@ -83,7 +83,7 @@ TEST_F(FailureTest, AKilledTaskGivesItsLanesToTheOthers) {
   EXPECT_THAT(views[0].view_change().view().lane_owners(), ElementsAre(0, 0, 0, 2, 2, 2));
   EXPECT_THAT(views[0].view_change().view().workers(), SizeIs(2));
 
-  // Repeated to whoever does not show it, and to the shards with it; the dead task is stopped.
+  // Repeated to each task that does not show it, and to the shards with it. The dead task is stopped.
   EXPECT_THAT(Take(workers_[1], ConnectResponse::kStopTask), SizeIs(1));
   Task(workers_[0], id, 0).set_generation(2);
   Take(workers_[0], ConnectResponse::kViewChange);
@@ -233,7 +233,7 @@ TEST_F(FailureTest, ATaskThatItsServiceForgotIsNotBackWhereItIsNamedAgain) {
   EXPECT_EQ(Job(id).generation(), 2);
 }
 
-// What it holds nobody knows before that.
+// Before that it is not known what the node holds.
 TEST_F(FailureTest, ANodeThatWasLostGetsWorkOnceItHasSpoken) {
   const SessionId before = Worker("w0");
   const int64_t incarnation = core_.nodes().Find("w0")->incarnation;
@@ -294,7 +294,7 @@ TEST_F(FailureTest, AProcessThatConnectsAgainKeepsItsTasks) {
   EXPECT_EQ(Job(id).state(), JOB_STATE_RUNNING);
 }
 
-// What the old stream was sent last may have been lost with it: nobody waits for its repetition.
+// The last messages on the old stream may be lost: they are sent again at once, not after `resend`.
 TEST_F(FailureTest, WhatAnOldStreamMayHaveLostIsSentAtOnceOnTheNewOne) {
   const auto again = [this](SessionId& session, const std::string& name, common::v1::Role role) {
     const int64_t incarnation = core_.nodes().Find(name)->incarnation;
@@ -520,7 +520,7 @@ TEST_F(PatientTest, AWaitNamesTheShardThatOthersDoNotReach) {
   lead.mutable_lead()->set_lineage(1);
   lead.mutable_lead()->set_step(8);
   lead.set_version(8);
-  other.set_version(7);  // lacks nothing of step 7 but the decision; the lead shows version 8
+  other.set_version(7);  // lacks only the decision of step 7; the lead shows version 8
   lead.mutable_waiting()->set_step(8);
   for (int lane = 0; lane < 4; ++lane) lead.mutable_waiting()->add_lanes(lane);
   lead.mutable_waiting()->set_missing_chunks(4);

@@ -1,4 +1,4 @@
-// Who may write and read files of a job over gRPC: GrantFiles.
+// Which member may write and read files of a job over gRPC: GrantFiles.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,11 +14,11 @@ using ::testing::IsEmpty;
 class FilesTest : public RecoveryTest {
  protected:
   FileHolder ShardOf(int index) const {
-    const auto& shard = core_.Peek(id_)->shards[static_cast<size_t>(index)];
+    const auto& shard = core_.Peek(id_)->shards()[static_cast<size_t>(index)];
     return {.shard = true, .index = index, .incarnation = shard.incarnation};
   }
   FileHolder TaskOf(int rank) const {
-    const auto& task = core_.Peek(id_)->ranks[static_cast<size_t>(rank)];
+    const auto& task = core_.Peek(id_)->tasks()[static_cast<size_t>(rank)];
     return {.shard = false, .index = rank, .incarnation = task.incarnation};
   }
   absl::StatusCode Refusal(const FileHolder& holder) const {
@@ -42,7 +42,7 @@ TEST_F(FilesTest, AShardWritesItsOwnFileAndTheFirstOneTheLog) {
 
 TEST_F(FilesTest, TheOwnerOfLaneZeroWritesTheWeights) {
   Running(2, 1);
-  const int owner = Job(id_).resolved().lanes() > 0 ? core_.Peek(id_)->view.lane_owners(0) : -1;
+  const int owner = Job(id_).resolved().lanes() > 0 ? core_.Peek(id_)->view().lane_owners(0) : -1;
   ASSERT_GE(owner, 0);
   EXPECT_THAT(core_.GrantFiles(id_, TaskOf(owner))->may_write, ElementsAre("weights.safetensors"));
   EXPECT_THAT(core_.GrantFiles(id_, TaskOf(1 - owner))->may_write, IsEmpty());

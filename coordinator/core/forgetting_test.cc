@@ -91,7 +91,7 @@ TEST(ForgettingTest, AHistoryIsThinnedAtTheEndOfItsJobAndGoesWithIt) {
   world.Forget(worker);
   world.Beat(worker);
   ASSERT_EQ(world.Job(id).state(), common::v1::JOB_STATE_CANCELLED);
-  EXPECT_THAT(world.core_.Peek(id)->history.points(), SizeIs(3));  // 9, 5, 3
+  EXPECT_THAT(world.core_.Peek(id)->history().metrics().points(), SizeIs(3));  // 9, 5, 3
   EXPECT_EQ(saved(), 3);
 
   world.Cancel(world.Submit(World::Spec(1, 1), "another"));

@@ -184,7 +184,8 @@ TEST(HistoryTest, ReportsOfLeadAndWorkersAreKeptOverARestart) {
   };
   report(2, 3, 2.5);
   report(6, 4, std::nan(""));
-  const std::vector<job::v1::MetricPoint> points = world->core_.Peek(id)->history.points();
+  const std::vector<job::v1::MetricPoint> points =
+      world->core_.Peek(id)->history().metrics().points();
   ASSERT_THAT(points, SizeIs(2));
   EXPECT_EQ(points[0].step(), 2);
   EXPECT_EQ(points[0].loss(), 2.5);
@@ -210,7 +211,7 @@ TEST(HistoryTest, ReportsOfLeadAndWorkersAreKeptOverARestart) {
   EXPECT_THAT(state.history.at(id), SizeIs(1));
   world = std::make_unique<World>();
   ASSERT_TRUE(world->core_.Restore(state, world->now_, absl::UnixEpoch()).ok());
-  const auto& restored = world->core_.Peek(id)->history.points();
+  const auto& restored = world->core_.Peek(id)->history().metrics().points();
   ASSERT_THAT(restored, SizeIs(2));
   EXPECT_EQ(restored[1].SerializeAsString(), points[1].SerializeAsString());
 

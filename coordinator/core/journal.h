@@ -1,5 +1,4 @@
-// Where the coordinator's durable facts go before anybody is told of them, and what is left of them
-// after a crash.
+// Where durable facts of the coordinator go before it tells them, and what is left of them after a crash.
 #ifndef CAPSTAN_COORDINATOR_CORE_JOURNAL_H_
 #define CAPSTAN_COORDINATOR_CORE_JOURNAL_H_
 
@@ -29,8 +28,8 @@ struct DurableState {
 class Journal {
  public:
   virtual ~Journal() = default;
-  // Not OK, here or from Commit: nobody may be told anything any more. What was not committed may
-  // or may not survive.
+  // Not OK, here or from Commit: from then on nothing may be told. What was not committed may or may not
+  // survive.
   virtual absl::Status Append(const Record& record) = 0;
   // Returns once everything that was appended would survive a crash, all of it or nothing.
   // ResourceExhausted: the disk is full; nothing of it would, a later call tries it again.

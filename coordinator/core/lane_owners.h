@@ -12,7 +12,7 @@
 
 namespace capstan::coordinator::core {
 
-// Contiguous runs by the ranks' shares: rank r has shares[r] >= 1 of them all. `lanes` >= 1; with
+// Contiguous runs by the shares of the ranks: rank r has shares[r] >= 1 of their sum. `lanes` >= 1. With
 // equal shares lane l belongs to rank floor(l * ranks / lanes). Not empty.
 std::vector<int32_t> DealLanes(int32_t lanes, absl::Span<const int32_t> shares);
 
@@ -22,12 +22,12 @@ LaneCosts EqualCosts(const std::set<int32_t>& ranks);
 
 // The same owners, but lanes of ranks that are not in `living` go to ranks that are: each orphan to
 // the rank that would be done with its lanes first, in runs, so that whole nodes of the lane tree
-// stay together where they can. Nobody else's lane moves. `living` is not empty.
+// stay together if they can. No other lane moves. `living` is not empty.
 std::vector<int32_t> TakeOver(absl::Span<const int32_t> owners, const LaneCosts& living);
 
 // The same owners, but the ranks of `living` have as many lanes each as makes the last of them done
-// soonest; of equal ways that which moves fewest lanes, from the end of a rank's lanes. One that is
-// too slow has none. Lanes of ranks that are not in `living` stay and do not count. Not empty.
+// soonest. Of equal ways it takes the one that moves fewest lanes, from the end of a rank's lanes. A rank
+// that is too slow has none. Lanes of ranks that are not in `living` stay and do not count. Not empty.
 std::vector<int32_t> DealByCost(absl::Span<const int32_t> owners, const LaneCosts& living);
 
 // When the last rank of `costs` is done, in lanes of cost 1.

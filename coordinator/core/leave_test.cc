@@ -96,7 +96,7 @@ TEST_F(LeaveTest, TheVersionAtHandIsSavedAndTheShardThatIsBackGoesOnFromIt) {
   EXPECT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
   EXPECT_EQ(Job(id_).reason(), "ShardLeft");
   EXPECT_EQ(Job(id_).message(), "shard 1 on host host-s1: its service stops");
-  EXPECT_EQ(Lineage(), 1);  // nobody takes its place yet
+  EXPECT_EQ(Lineage(), 1);  // no other shard takes its place yet
   EXPECT_TRUE(Ended(1));
   Forget(stores_[1]);
   Leave(1);
@@ -171,7 +171,7 @@ TEST_F(LeaveTest, TheLeadMayLeaveAndSoMayAllAtOnce) {
   EXPECT_EQ(Job(id_).restarts(), 0);
 }
 
-// As where one update stops the next shard before the first one is back.
+// As if an update stops the next shard before the first one is back.
 TEST_F(LeaveTest, WhoeverLeavesWhileTheJobWaitsGoesAtOnce) {
   Running(1, 2);
   Lead(4);
@@ -219,7 +219,7 @@ TEST_F(LeaveTest, BeforeItsFirstViewTheJobGetsAnotherGang) {
   EXPECT_EQ(Job(id_).shards(0).node(), "s1");
 }
 
-// Nobody makes the version that would be saved.
+// No task makes the version that would be saved.
 TEST_F(LeaveTest, WithoutAWorkerItIsNotWaitedForAndStillNoRestart) {
   Running(1, 2);
   Lead(4);
@@ -238,7 +238,7 @@ TEST_F(LeaveTest, WithoutAWorkerItIsNotWaitedForAndStillNoRestart) {
   EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
   EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-4"));
   EXPECT_EQ(Job(id_).restarts(), 0);
-  // The order, which nobody has carried out, is a checkpoint now.
+  // The order, which was not carried out, is a checkpoint now.
   ASSERT_THAT(starts_.back().orders(), SizeIs(1));
   EXPECT_TRUE(starts_.back().orders(0).checkpoint());
 }
@@ -336,6 +336,99 @@ TEST_F(LeaveTest, NorOfAJobThatWaitsInVainForAnother) {
   Pass(absl::Seconds(31), {stores_[0]});
   EXPECT_EQ(Job(id_).reason(), "GangLost");
   EXPECT_EQ(Job(id_).restarts(), 0);
+}
+
+// ---- no member is left ----
+
+class UpgradeTest : public LeaveTest {
+ protected:
+  // A job of one worker and two shards that has saved step 5; its shards have gone.
+  void ShardsGone() {
+    Running(1, 2);
+    Lead(4);
+    Leave(0);
+    Leave(1);
+    SaveLast(5, {1});
+    Gone(0);
+    Gone(1);
+  }
+  void WorkerGone() {
+    Do(NodeDisconnected{workers_[0], /*goodbye=*/true});
+    ASSERT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
+  }
+  SessionId WorkerOf(const std::string& version, const std::string& name) {
+    return Connect(name, common::v1::ROLE_WORKER, 0, 1, version);
+  }
+  SessionId StoreOf(const std::string& version, const std::string& name) {
+    return Connect(name, common::v1::ROLE_PARAM_STORE, 0, 1, version);
+  }
+};
+
+TEST_F(UpgradeTest, AnOldSpareAndAnUpgradedShardDoNotServeOneJob) {
+  ShardsGone();
+  WorkerGone();
+  const SessionId spare = StoreOf("0.9.0", "spare");
+  workers_[0] = WorkerOf("0.10.0", "w0");
+  stores_[1] = StoreOf("0.10.0", "s1");
+  Pass(absl::Seconds(5), {spare, workers_[0], stores_[1]});
+  EXPECT_EQ(Lineage(), 1);
+  EXPECT_THAT(Take(spare, ConnectResponse::kStartLineage), IsEmpty());
+  Pass(absl::Seconds(5), {spare, workers_[0], stores_[1]});
+  EXPECT_THAT(Job(id_).message(),
+              HasSubstr("(param_store s1 is of version 0.10.0, param_store spare "
+                        "is of 0.9.0: a job's are to be of one)"));
+  // The last missing one: nothing else is waited for.
+  stores_[0] = StoreOf("0.10.0", "s0");
+  PassAndFollow(absl::Seconds(1));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+  EXPECT_EQ(Job(id_).shards(0).node(), "s0");
+  EXPECT_EQ(Job(id_).shards(1).node(), "s1");
+  EXPECT_EQ(Job(id_).restarts(), 0);
+}
+
+// Nodes stand in the order of their names: a worker may come before every param_store.
+TEST_F(UpgradeTest, AWorkerOfAnotherVersionIsNamedWhateverItsName) {
+  ShardsGone();
+  WorkerGone();
+  const std::vector<SessionId> heard = {WorkerOf("0.10.0", "a0"), StoreOf("0.9.0", "s0"),
+                                        StoreOf("0.9.0", "s1")};
+  Pass(absl::Seconds(10), heard);
+  EXPECT_EQ(Lineage(), 1);
+  EXPECT_THAT(Job(id_).message(), HasSubstr("(param_store s0 is of version 0.9.0, worker a0 is of "
+                                            "0.10.0: a job's are to be of one)"));
+}
+
+TEST_F(UpgradeTest, AVersionNeedsEnoughShardsAndAWorker) {
+  ShardsGone();
+  WorkerGone();
+  std::vector<SessionId> heard = {
+      StoreOf("0.11.0", "s0"),  StoreOf("0.11.0", "s1"),  // without a worker
+      WorkerOf("0.10.0", "w1"), StoreOf("0.10.0", "s2"),  // with one shard
+      WorkerOf("0.9.0", "w2"),  StoreOf("0.9.0", "s3")};
+  Pass(absl::Seconds(2), heard);
+  EXPECT_EQ(Lineage(), 1);
+  heard.push_back(StoreOf("0.9.0", "s4"));
+  Pass(absl::Seconds(1), heard);
+  EXPECT_EQ(Lineage(), 2);
+  EXPECT_EQ(Job(id_).shards(0).node(), "s3");
+  EXPECT_EQ(Job(id_).shards(1).node(), "s4");
+}
+
+TEST_F(UpgradeTest, OfTwoVersionsThatWouldDoTheNewerOneIsTaken) {
+  ShardsGone();
+  std::vector<SessionId> heard = {workers_[0]};
+  for (const char* version : {"0.9.0", "0.10.0"}) {
+    const bool older = version == absl::string_view("0.9.0");
+    heard.push_back(WorkerOf(version, older ? "w2" : "w1"));
+    heard.push_back(StoreOf(version, older ? "s0" : "s2"));
+    heard.push_back(StoreOf(version, older ? "s1" : "s3"));
+  }
+  Pass(absl::Seconds(2), heard);  // w0 is there, of another version than they all
+  WorkerGone();
+  Pass(absl::Seconds(1), heard);
+  EXPECT_EQ(Lineage(), 2);
+  EXPECT_EQ(Job(id_).shards(0).node(), "s2");
+  EXPECT_EQ(Job(id_).shards(1).node(), "s3");
 }
 
 // ---- with orders of people ----

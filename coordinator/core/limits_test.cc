@@ -2,11 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/types/span.h"
+#include "coordinator/core/job_proto.h"
+#include "coordinator/core/newest_events.h"
 #include "coordinator/core/test_world.h"
 
 namespace capstan::coordinator::core {
 namespace {
 
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
@@ -32,7 +36,7 @@ TEST(LimitsTest, OneOwnersThousandsCostTheOthersNone) {
   for (int i = 0; i < 50; ++i) {  // her newest
     EXPECT_EQ(world.core_.Peek(of_eve[i]) != nullptr, i >= 47) << i;
   }
-  // By age within an owner, and among owners who have as many.
+  // By age within an owner, and among owners with equally many.
   of_bob.push_back(SubmitAndCancel(world, "bob"));
   EXPECT_EQ(world.core_.Peek(of_eve[47]), nullptr);
   of_bob.push_back(SubmitAndCancel(world, "bob"));
@@ -48,13 +52,34 @@ TEST(LimitsTest, JobsAreListedInPages) {
   const auto first = world.core_.ListJobs(2, {});
   ASSERT_EQ(first.size(), 2u);
   EXPECT_EQ(first[1].job_id(), ids[3]);
-  const auto second = world.core_.ListJobs(2, {}, world.core_.Peek(ids[3])->sequence);
+  const auto second = world.core_.ListJobs(2, {}, world.core_.Peek(ids[3])->sequence());
   ASSERT_EQ(second.size(), 2u);
   EXPECT_EQ(second[0].job_id(), ids[2]);
-  const auto last = world.core_.ListJobs(2, {}, world.core_.Peek(ids[1])->sequence);
+  const auto last = world.core_.ListJobs(2, {}, world.core_.Peek(ids[1])->sequence());
   ASSERT_EQ(last.size(), 1u);
   EXPECT_EQ(last[0].job_id(), ids[0]);
-  EXPECT_TRUE(world.core_.ListJobs(2, {}, world.core_.Peek(ids[0])->sequence).empty());
+  EXPECT_TRUE(world.core_.ListJobs(2, {}, world.core_.Peek(ids[0])->sequence()).empty());
+}
+
+TEST(LimitsTest, OfTheEventsOfAllJobsTheNewestAreTaken) {
+  World world;
+  std::vector<std::string> ids;
+  for (int i = 0; i < 3; ++i) {
+    ids.push_back(world.Submit(World::Spec(5, 0)));
+    world.now_ += absl::Seconds(1);
+  }
+  world.Cancel(ids[1]);
+  world.now_ += absl::Seconds(1);
+  world.Cancel(ids[0]);
+  // Of each job Submitted; of two CancelRequested and Cancelled.
+  const EventPlace oldest[] = {{ids[0], 1}, {ids[1], 1}};
+  const EventPlace newest[] = {{ids[2], 1}, {ids[1], 2}, {ids[1], 3}, {ids[0], 2}, {ids[0], 3}};
+  EXPECT_THAT(NewestEvents(world.core_, 5), ElementsAreArray(newest));
+  const auto all = NewestEvents(world.core_, 1000);
+  ASSERT_EQ(all.size(), 7u);
+  EXPECT_THAT(absl::MakeSpan(all).subspan(0, 2), ElementsAreArray(oldest));
+  EXPECT_THAT(absl::MakeSpan(all).subspan(2), ElementsAreArray(newest));
+  EXPECT_TRUE(NewestEvents(world.core_, 0).empty());
 }
 
 TEST(LimitsTest, ANodeThatIsLostForLongIsForgotten) {
@@ -74,14 +99,14 @@ TEST(LimitsTest, ANodeThatIsLostForLongIsForgotten) {
 
 TEST(LimitsTest, OfLostWorkersTheNewestAreTold) {
   const CoreOptions options;
-  JobRecord job(options);
+  Job job(Submission(), options);
   for (int i = 0; i < 500; ++i) {
-    Rank rank;
-    rank.index = i;
-    rank.lost = i != 0;
-    job.ranks.push_back(std::move(rank));
+    Task task;
+    task.index = i;
+    task.lost = i != 0;
+    job.tasks().push_back(std::move(task));
   }
-  const job::v1::Job told = job.ToProto(/*with_history=*/false);
+  const job::v1::Job told = ToProto(job, /*with_history=*/false);
   ASSERT_EQ(told.workers_size(), 17);
   EXPECT_EQ(told.workers(0).index(), 0);
   EXPECT_EQ(told.workers(1).index(), 484);
@@ -157,6 +182,26 @@ TEST(LimitsTest, APathInAnotherJobsFolderIsRefused) {
   }
   spec.mutable_checkpoint()->set_storage_path(absl::StrCat("file:///elsewhere/", id));
   EXPECT_NE(world.Submit(spec), "");  // the name alone is not the folder
+}
+
+// Its new gang is given back within the event that it came with.
+TEST(LimitsTest, AJobWhoseTimeIsOverKeepsNoDeviceFromTheNextOne) {
+  World world;
+  const SessionId old = world.Worker("w0");
+  job::v1::JobSpec spec = World::Spec(1, 0);
+  spec.mutable_limits()->set_active_deadline_seconds(10);
+  const std::string first = world.Submit(spec);
+  const std::string next = world.Submit(World::Spec(1, 0));
+  const std::string last = world.Submit(World::Spec(1, 0));
+  ASSERT_EQ(world.Job(first).state(), common::v1::JOB_STATE_STARTING);
+  world.now_ += absl::Seconds(12);  // and no event has come
+  world.Do(NodeDisconnected{old});
+  world.Worker("w0");  // its service has started anew
+  EXPECT_EQ(world.Job(first).state(), common::v1::JOB_STATE_FAILED);
+  EXPECT_EQ(world.Job(first).reason(), "DeadlineExceeded");
+  EXPECT_EQ(world.Job(next).state(), common::v1::JOB_STATE_STARTING);
+  EXPECT_EQ(world.Job(last).message(),
+            absl::StrCat("needs 1 worker with 1 free device, 0 of 1 are free (", next, " has it)"));
 }
 
 }  // namespace

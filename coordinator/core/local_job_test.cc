@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "coordinator/core/core.h"
 #include "coordinator/core/test_recovery.h"
 
@@ -9,6 +12,7 @@ namespace capstan::coordinator::core {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
@@ -120,6 +124,21 @@ TEST_F(LocalJobTest, BeginsAgainFromItsManifestWithTheOrdersThatItLacks) {
   EXPECT_EQ(Job(id_).checkpoint_uri(), absl::StrCat("file://", Folder("2-8")));
 }
 
+// Its checkpoints lie in a folder like all others: what is not kept is swept from it.
+TEST_F(LocalJobTest, OnlyTheNewestOfItsCheckpointsAreKept) {
+  job::v1::JobSpec spec = Spec(1, 0);
+  spec.mutable_checkpoint()->set_keep_latest(2);
+  Begin(spec);
+  for (const int64_t step : {2, 4, 6}) SaveIt(step);
+  std::vector<std::string> kept;
+  const job::v1::Job job = Job(id_);
+  for (const auto& saved : job.checkpoints()) kept.push_back(saved.id());
+  EXPECT_THAT(kept, ElementsAre("1-6", "1-4"));
+  ASSERT_THAT(sweeps_, SizeIs(3));
+  EXPECT_THAT(sweeps_.back().keep, ElementsAre("1-4", "1-6"));
+  EXPECT_EQ(sweeps_.back().storage_path, absl::StrCat("/out/", id_));
+}
+
 TEST_F(LocalJobTest, ADamagedBaseIsRefusedAndTheOneBeforeItTaken) {
   Begin();
   SaveIt(2);
@@ -127,7 +146,7 @@ TEST_F(LocalJobTest, ADamagedBaseIsRefusedAndTheOneBeforeItTaken) {
   EXPECT_EQ(Dies().base_manifest(), Folder("1-4"));
   EXPECT_EQ(Dies("CheckpointCorrupt").base_manifest(), Folder("1-2"));
   EXPECT_THAT(EventTypes(id_), Contains("CheckpointRefused"));
-  EXPECT_EQ(Job(id_).restarts(), 1);  // of the first, which nobody's file was to blame for
+  EXPECT_EQ(Job(id_).restarts(), 1);  // the first one, which no file was to blame for
 
   Its().set_phase(node::v1::TASK_PHASE_FAILED);
   Its().set_exit_code(1);
@@ -137,7 +156,7 @@ TEST_F(LocalJobTest, ADamagedBaseIsRefusedAndTheOneBeforeItTaken) {
   EXPECT_EQ(Job(id_).reason(), "CheckpointCorrupt");
 }
 
-// Who asks for it does not want to wait for the rest of a back-off.
+// A person who resumes it does not want to wait for the rest of a back-off.
 TEST_F(LocalJobTest, ResumedOrRetriedItBeginsAtOnce) {
   job::v1::JobSpec spec = Spec(1, 0);
   spec.mutable_recovery()->set_backoff_initial_seconds(60);

@@ -44,6 +44,7 @@ void LogBuffer::Append(job::v1::LogLine line) {
   }
   Grow(SizeOf(line));
   lines_.push_back(std::move(line));
+  if (appended_ != nullptr) appended_->insert(name_);
   while (!lines_.empty() &&
          (static_cast<int64_t>(lines_.size()) > max_lines_ || bytes_ > max_bytes_)) {
     DropOldest();

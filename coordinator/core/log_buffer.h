@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <set>
+#include <string>
 
 #include "capstan/job/v1/job_service.pb.h"
 
@@ -17,11 +19,17 @@ class LogBuffer {
  public:
   LogBuffer(int64_t max_lines, int64_t max_bytes) : max_lines_(max_lines), max_bytes_(max_bytes) {}
   ~LogBuffer() { CountIn(nullptr); }
-  LogBuffer(const LogBuffer& other);  // counts nowhere
+  LogBuffer(const LogBuffer& other);  // counts and tells nowhere
   LogBuffer& operator=(const LogBuffer&) = delete;
 
   // Keeps the bytes of this one in `*sum`, which is that of several and outlives them.
   void CountIn(int64_t* sum);
+
+  // Each line puts `name` among `*appended`, which is that of several and outlives them.
+  void TellAppends(std::set<std::string>* appended, const std::string& name) {
+    appended_ = appended;
+    name_ = name;
+  }
 
   // A text longer than kMaxLogTextBytes is cut.
   void Append(job::v1::LogLine line);
@@ -50,6 +58,8 @@ class LogBuffer {
   int64_t first_ = 0;  // number of lines_.front()
   int64_t bytes_ = 0;
   int64_t* sum_ = nullptr;
+  std::set<std::string>* appended_ = nullptr;
+  std::string name_;
   int64_t lost_ = 0;
 };
 

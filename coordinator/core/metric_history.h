@@ -34,7 +34,7 @@ class MetricHistory {
 
   // Steps grow.
   const std::vector<job::v1::MetricPoint>& points() const { return points_; }
-  // Exactly `max_points` of them, evenly over the points there are, the newest included; all where
+  // Exactly `max_points` of them, evenly over the points there are, the newest included. All of them if
   // there are no more, and for 0.
   std::vector<job::v1::MetricPoint> Thinned(int max_points) const;
 

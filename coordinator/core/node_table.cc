@@ -41,8 +41,8 @@ bool SameKey(const std::string& a, const std::string& b) {
   return differs == 0;
 }
 
-// The process that has the name, or one that is like it. A number that everybody sees proves
-// nothing; it has to do where neither side ever had a key.
+// Whether the process is the one that has the name. A number that everybody sees proves nothing. It has to
+// do if neither side ever had a key.
 bool IsSameProcess(const Node& old, const node::v1::Register& reg) {
   if (CAPSTAN_MUTANT("name_is_the_process")) return true;
   if (!old.reg.resume_key().empty() || !reg.resume_key().empty()) {

@@ -1,5 +1,4 @@
-// The nodes that have registered: who they are, since when they were not heard, what their slots
-// hold.
+// The nodes that have registered: what they are, when they were heard last, what their slots hold.
 #ifndef CAPSTAN_COORDINATOR_CORE_NODE_TABLE_H_
 #define CAPSTAN_COORDINATOR_CORE_NODE_TABLE_H_
 
@@ -35,13 +34,13 @@ struct Node {
   absl::Time last_heard_wall;
   // Per device, the job that holds the slot; empty: free.
   std::vector<std::string> slots;
-  // Jobs of which this incarnation holds a rank or a shard that is not known to be gone.
+  // Jobs of which this incarnation holds a task or a shard that is not known to be gone.
   std::set<std::string> jobs;
-  // When a stop was last sent for a job that has no business here (any more).
+  // When a stop was last sent for a job that has no business here.
   std::map<std::string, absl::Duration> stray_stop_sent;
 
   const std::string& name() const { return reg.name(); }
-  // "worker w on host h" needs a host even where the node gave none.
+  // "worker w on host h" needs a host even if the node gave none.
   const std::string& host() const { return reg.host().empty() ? reg.name() : reg.host(); }
   bool is_worker() const { return reg.role() == common::v1::ROLE_WORKER; }
   bool live() const { return session != 0 && !lost; }

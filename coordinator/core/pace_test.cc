@@ -35,7 +35,7 @@ CoreOptions LongJobs() {
   return options;
 }
 
-// Three workers of eight lanes, 5 ms each. The lead measures as param_store/core/lane_times.h says.
+// Three workers of eight lanes, 5 ms each. The lead measures as exchange/shard/lane_times.h says.
 class PaceTest : public RecoveryTest {
  protected:
   PaceTest() : RecoveryTest(LongJobs()) {}
@@ -45,7 +45,7 @@ class PaceTest : public RecoveryTest {
     for (int rank = 0; rank < workers; ++rank) slowness_[rank] = 1;
   }
 
-  std::vector<int32_t> Owners() { return core_.Peek(id_)->Owners(); }
+  std::vector<int32_t> Owners() { return core_.Peek(id_)->lineages().Owners(); }
   int LanesOf(int rank) {
     const std::vector<int32_t> owners = Owners();
     return static_cast<int>(std::count(owners.begin(), owners.end(), rank));
@@ -67,7 +67,7 @@ class PaceTest : public RecoveryTest {
     node::v1::Waiting& waiting = *shard.mutable_waiting();
     waiting.clear_lanes();
     waiting.clear_late_lanes();
-    shard.set_generation(core_.Peek(id_)->view.generation());
+    shard.set_generation(core_.Peek(id_)->view().generation());
     double left = absl::ToDoubleSeconds(kBeat);
     while (step > 0 && begun_ + left >= step) {
       left -= step - begun_;
@@ -83,7 +83,7 @@ class PaceTest : public RecoveryTest {
       longest_ = std::max(longest_, now_ - decided_at_);
       decided_at_ = now_;
     }
-    // A step that nobody can finish begins anew when its lanes change hands.
+    // A step that no worker can finish begins anew when its lanes change hands.
     begun_ = step == kHangs ? 0 : begun_ + left;
     waiting.set_step(steps_);
     if (step == kHangs) {
@@ -131,7 +131,7 @@ TEST_F(PaceTest, EvenWorkersKeepTheirLanes) {
   EXPECT_EQ(Job(id_).generation(), 1);
 }
 
-// At a tenth of its speed a worker costs no more than one that is not there.
+// A worker at a tenth of its speed costs no more than an absent one.
 TEST_F(PaceTest, ASlowWorkerCostsAtMostHalfAsMuchAgain) {
   Begin();
   Train(absl::Seconds(5));
@@ -217,7 +217,7 @@ TEST_F(PaceTest, AHungTaskCostsTheSameEachTime) {
   }
 }
 
-// Half a second in three and a half: nobody else computes less for it than without it.
+// Half a second in three and a half: no other worker computes less with it than without it.
 TEST_F(PaceTest, AWorkerThatStandsStillMostOfTheTimeIsHardlyWorseThanNone) {
   Begin();
   int64_t two = 0;
@@ -252,7 +252,7 @@ TEST_F(PaceTest, WhoWasLateHasToReachTheStepOfTheOthersFirst) {
   Train(absl::Minutes(5));
   EXPECT_EQ(LanesOf(2), 0);
   EXPECT_EQ(Events("LaneReissued"), 1);
-  EXPECT_EQ(Events("LanesMoved"), 0);  // no trial of one that stands still
+  EXPECT_EQ(Events("LanesMoved"), 0);  // a worker that stands still gets no trial
 }
 
 // It has weights that are some steps old: with a lane of every step all others would wait for its link.
@@ -273,6 +273,31 @@ TEST_F(PaceTest, WhoTakesWeightsTooSlowlyGetsNoTrial) {
   lead.clear_slow_readers();
   Train(absl::Seconds(30));
   EXPECT_GE(LanesOf(2), 2);
+}
+
+// With its share, as soon as it has a whole version, all others would wait for its link.
+TEST_F(PaceTest, AJoinerThatTakesWeightsTooSlowlyGetsItsShareOnceItKeepsUp) {
+  job::v1::JobSpec spec = Spec(kWorkers, 1);
+  spec.mutable_resources()->set_min_workers(2);
+  Running(2, 1, spec);
+  slowness_ = {{0, 1}, {1, 1}};
+  Train(absl::Seconds(5));
+  node::v1::LeadState& lead = *RecoveryTest::Shard(stores_[0], id_, 0).mutable_lead();
+  lead.add_slow_readers()->set_rank(2);
+  lead.mutable_slow_readers(0)->set_missed_versions(1);
+  workers_.push_back(Worker("w2"));
+  Follow();
+  Beat();
+  ASSERT_TRUE(core_.Peek(id_)->IsAble(core_.Peek(id_)->tasks()[2]));
+  slowness_[2] = 1;  // it tells the newest step from here on
+  const int64_t generation = Job(id_).generation();
+  Train(absl::Minutes(1));
+  EXPECT_EQ(LanesOf(2), 0);
+  EXPECT_EQ(Job(id_).generation(), generation);
+  lead.clear_slow_readers();
+  Train(absl::Seconds(1));
+  EXPECT_GE(LanesOf(2), 2);
+  EXPECT_EQ(Job(id_).generation(), generation + 1);
 }
 
 // Numbers whose differences would overflow, and times that no lineage takes.
@@ -303,7 +328,7 @@ TEST_F(PaceTest, PacesThatCannotBeMoveNoLanes) {
   EXPECT_EQ(Job(id_).generation(), 1);
 }
 
-// Old shards do not measure: who is not late with its lane has its share again.
+// Old shards do not measure: a task that is not late with its lane has its share again.
 TEST_F(PaceTest, WithoutMeasuresATrialEndsByItself) {
   measured_ = false;
   Begin();
@@ -316,7 +341,7 @@ TEST_F(PaceTest, WithoutMeasuresATrialEndsByItself) {
   EXPECT_GE(LanesOf(2), 2);
 }
 
-// Lanes of one that cannot compute at the end of a trial are no matter of it: they are taken over where they are late.
+// The end of a trial does not move lanes of a task that cannot compute. They are taken over if they are late.
 TEST_F(PaceTest, WithoutMeasuresATrialEndsAmongThoseWhoCanCompute) {
   measured_ = false;
   Begin();

@@ -2,17 +2,183 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/core/gang.h"
+#include "coordinator/core/deadlines.h"
+#include "coordinator/core/job_changes.h"
+#include "coordinator/core/job_events.h"
 #include "coordinator/core/lane_owners.h"
+#include "coordinator/core/late_lanes.h"
 #include "coordinator/core/log_buffer.h"
 #include "coordinator/core/node_table.h"
+#include "coordinator/core/test_gangs.h"
 #include "coordinator/core/test_world.h"
+#include "coordinator/core/waiting.h"
 
 namespace capstan::coordinator::core {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+TEST(DeadlinesTest, EachJobHasOneAndTheFirstOfAllIsKnown) {
+  Deadlines deadlines;
+  EXPECT_EQ(deadlines.First(), absl::InfiniteDuration());
+  deadlines.Set(1, absl::Seconds(30));
+  deadlines.Set(2, absl::Seconds(20));
+  deadlines.Set(3, absl::Seconds(20));
+  EXPECT_EQ(deadlines.First(), absl::Seconds(20));
+  EXPECT_EQ(deadlines.FirstAfter(absl::Seconds(19)), absl::Seconds(20));
+  EXPECT_EQ(deadlines.FirstAfter(absl::Seconds(20)), absl::Seconds(30));
+  EXPECT_EQ(deadlines.FirstAfter(absl::Seconds(30)), absl::InfiniteDuration());
+  deadlines.Set(2, absl::Seconds(40));
+  deadlines.Set(3, absl::InfiniteDuration());
+  EXPECT_EQ(deadlines.First(), absl::Seconds(30));
+  deadlines.Set(1, absl::InfiniteDuration());
+  EXPECT_EQ(deadlines.First(), absl::Seconds(40));
+}
+
+job::v1::Event EventOf(const std::string& type) {
+  job::v1::Event event;
+  event.set_type(type);
+  return event;
+}
+
+TEST(JobEventsTest, TheMiddleGoesWhereThereAreTooMany) {
+  JobEvents events(4);
+  for (const char* type : {"a", "b", "c", "d", "e"}) events.Add(EventOf(type));
+  std::string left;
+  for (const JobEvents::Numbered& event : events) {
+    left += absl::StrCat(event.number, event.event.type());
+  }
+  EXPECT_EQ(left, "1a2b4d5e");
+  EXPECT_EQ(events.last_number(), 5);
+  EXPECT_EQ(events.Find(3), nullptr);
+  EXPECT_EQ(events.Find(6), nullptr);
+  EXPECT_EQ(events.Find(4)->type(), "d");
+  EXPECT_EQ(events.After(2)->number, 4);
+  EXPECT_TRUE(events.After(5) == events.end());
+}
+
+TEST(JobEventsTest, WhatIsSavedIsTakenOnce) {
+  JobEvents events(4);
+  events.Load(7, EventOf("old"));
+  events.Add(EventOf("a"));
+  events.Add(EventOf("b"));
+  const JobEvents::Unsaved first = events.TakeUnsaved();
+  ASSERT_EQ(first.added.size(), 2u);
+  EXPECT_EQ(first.added[0].number, 9);  // the newest first
+  EXPECT_EQ(first.added[1].number, 8);
+  EXPECT_THAT(first.dropped, ::testing::IsEmpty());
+  for (const char* type : {"c", "d"}) events.Add(EventOf(type));
+  const JobEvents::Unsaved second = events.TakeUnsaved();
+  EXPECT_EQ(second.added.size(), 2u);
+  EXPECT_THAT(second.dropped, ElementsAre(9));
+  EXPECT_EQ(events.TakeUnsaved().added.size(), 0u);
+}
+
+node::v1::Order Suspend() {
+  node::v1::Order order;
+  order.set_suspend(true);
+  return order;
+}
+
+TEST(JobChangesTest, AnAnsweredSuspendIsACheckpointWithItsIdAndItsStep) {
+  JobChanges changes;
+  EXPECT_EQ(changes.Add(Suspend()), 1);
+  EXPECT_EQ(changes.Add(Suspend(), /*hand_over=*/true), 2);
+  changes.Find(2)->order.set_step(7);
+  EXPECT_EQ(changes.Find(0), nullptr);
+  EXPECT_EQ(changes.Find(3), nullptr);
+  EXPECT_TRUE(changes.HandOverOrdered());
+  EXPECT_TRUE(changes.SuspendOrdered({}));
+  EXPECT_FALSE(changes.SuspendOrdered({1}));  // a checkpoint has it
+
+  changes.AnswerHandOvers();
+  EXPECT_FALSE(changes.HandOverOrdered());
+  EXPECT_TRUE(changes[1].order.checkpoint());
+  EXPECT_EQ(changes[1].order.id(), 2);
+  EXPECT_EQ(changes[1].order.step(), 7);
+  EXPECT_TRUE(changes.SuspendOrdered({}));  // the person's
+  changes.AnswerSuspends();
+  EXPECT_FALSE(changes.SuspendOrdered({}));
+  EXPECT_TRUE(changes[0].order.checkpoint());
+}
+
+TEST(JobChangesTest, ANewOneIsDueAtOnceAndThenAgainAndAgain) {
+  JobChanges changes;
+  changes.NoteGiven(absl::Seconds(10));
+  EXPECT_FALSE(changes.Due(absl::Seconds(10.4), absl::Seconds(0.5)));
+  EXPECT_TRUE(changes.Due(absl::Seconds(10.5), absl::Seconds(0.5)));
+  changes.Add(Suspend(), /*hand_over=*/true);
+  EXPECT_TRUE(changes.Due(absl::Seconds(10), absl::Seconds(0.5)));
+  EXPECT_EQ(changes.HandOverFor(absl::Seconds(12)), absl::ZeroDuration());  // not known since when
+  EXPECT_EQ(changes.HandOverFor(absl::Seconds(15)), absl::Seconds(3));
+  changes.BeginHandOver(absl::Seconds(14));
+  EXPECT_EQ(changes.HandOverFor(absl::Seconds(15)), absl::Seconds(1));
+}
+
+TEST(LateLanesTest, EachReissueInAStepDoublesTheWait) {
+  LateLanes late;
+  const absl::Duration limit = absl::Seconds(2);
+  late.Await(7, {0, 1}, absl::Seconds(10));
+  EXPECT_FALSE(late.IsLate(1, limit, absl::Seconds(11.9)));
+  EXPECT_TRUE(late.IsLate(1, limit, absl::Seconds(12)));
+  late.CountReissue(1);
+  late.Issue(1, absl::Seconds(12));
+  late.Await(7, {0, 1}, absl::Seconds(13));  // the same: it began at 10
+  EXPECT_TRUE(late.IsLate(0, limit, absl::Seconds(13)));
+  EXPECT_FALSE(late.IsLate(1, limit, absl::Seconds(15.9)));
+  EXPECT_TRUE(late.IsLate(1, limit, absl::Seconds(16)));
+  late.Await(7, {1}, absl::Seconds(15));
+  EXPECT_FALSE(late.IsLate(1, limit, absl::Seconds(18.9)));
+  EXPECT_TRUE(late.IsLate(1, limit, absl::Seconds(19)));
+  late.Await(8, {1}, absl::Seconds(20));  // the next step has the plain wait
+  EXPECT_FALSE(late.IsLate(1, limit, absl::Seconds(21.9)));
+  EXPECT_TRUE(late.IsLate(1, limit, absl::Seconds(22)));
+}
+
+TEST(LateLanesTest, SlowStepsGiveOwnersThreeMedianSteps) {
+  LateLanes late;
+  EXPECT_EQ(late.Limit(absl::Seconds(2)), absl::Seconds(2));
+  late.NoteStep(0.5);
+  EXPECT_EQ(late.Limit(absl::Seconds(2)), absl::Seconds(2));
+  for (const double seconds : {3.0, 1.0}) late.NoteStep(seconds);
+  EXPECT_EQ(late.Limit(absl::Seconds(2)), absl::Seconds(3));
+  for (int i = 0; i < 15; ++i) late.NoteStep(2);  // fifteen count
+  EXPECT_EQ(late.Limit(absl::Seconds(2)), absl::Seconds(6));
+}
+
+TEST(WaitingTest, AJobWaitsSinceOneOfItsNumbersLastGrew) {
+  Waiting waiting;
+  EXPECT_FALSE(waiting.Note({3, 0}, absl::Seconds(10)));  // the first ones are where it begins
+  EXPECT_EQ(waiting.Waited(absl::Seconds(14)), absl::Seconds(4));
+  EXPECT_TRUE(waiting.Note({2, 1}, absl::Seconds(20)));
+  EXPECT_FALSE(waiting.Note({3, 1}, absl::Seconds(30)));  // it had been there
+  EXPECT_EQ(waiting.Waited(absl::Seconds(30)), absl::Seconds(10));
+  waiting.Excuse(absl::Seconds(40));
+  EXPECT_EQ(waiting.Waited(absl::Seconds(41)), absl::Seconds(1));
+  waiting.BeginAnew();
+  EXPECT_FALSE(waiting.Note({0, 0}, absl::Seconds(50)));
+  EXPECT_TRUE(waiting.Note({1, 0}, absl::Seconds(60)));
+}
+
+TEST(WaitingTest, PeopleAreToldOnceASecondAndTheLogOnceAMinute) {
+  Waiting waiting;
+  EXPECT_TRUE(waiting.TimeToSay(absl::Seconds(10)));
+  EXPECT_FALSE(waiting.TimeToSay(absl::Seconds(10.9)));
+  EXPECT_TRUE(waiting.TimeToSay(absl::Seconds(11)));
+  EXPECT_TRUE(waiting.TimeToLog(absl::Seconds(11)));
+  EXPECT_FALSE(waiting.TimeToLog(absl::Seconds(70)));
+  EXPECT_TRUE(waiting.TimeToLog(absl::Seconds(71)));
+  waiting.Note({0}, absl::Seconds(72));
+  waiting.Note({1}, absl::Seconds(72));
+  EXPECT_TRUE(waiting.TimeToLog(absl::Seconds(73)));
+  EXPECT_FALSE(waiting.SayNothing());
+  EXPECT_TRUE(waiting.Say("the data of w0"));
+  EXPECT_FALSE(waiting.Say("the data of w0"));
+  EXPECT_EQ(waiting.text(), "the data of w0");
+  EXPECT_TRUE(waiting.SayNothing());
+  EXPECT_EQ(waiting.text(), "");
+}
 
 TEST(LaneOwnersTest, LanesAreDealtInRuns) {
   EXPECT_THAT(DealLanes(8, {1, 1}), ElementsAre(0, 0, 0, 0, 1, 1, 1, 1));
@@ -42,7 +208,7 @@ TEST(LaneOwnersTest, EachHasTheLanesThatItsSpeedEarns) {
   // 4 + 4 are done after 4, with one lane at w2 not before 10.
   EXPECT_THAT(DealByCost(even, {{0, 1}, {1, 1}, {2, 10}}), ElementsAre(0, 0, 0, 1, 1, 1, 0, 1));
   EXPECT_THAT(DealByCost(even, {{0, 1}, {1, 1}, {2, 3}}), ElementsAre(0, 0, 0, 1, 1, 1, 2, 0));
-  // A joiner, from the ends of those who have most; lanes of a rank that is not asked stay.
+  // A joiner gets lanes from the ends of the ranks that have most. Lanes of a rank that is not asked stay.
   EXPECT_THAT(DealByCost({0, 0, 0, 0}, EqualCosts({0, 1})), ElementsAre(0, 0, 1, 1));
   EXPECT_THAT(DealByCost({0, 0, 3, 0, 0}, EqualCosts({0, 1})), ElementsAre(0, 0, 3, 1, 1));
   EXPECT_DOUBLE_EQ(Makespan(even, {{0, 1}, {1, 1}, {2, 10}}), 20);
@@ -164,7 +330,7 @@ class ResumeTest : public ::testing::TestWithParam<bool> {
       nodes_.AddAbsent(reg, kIncarnation, absl::ZeroDuration(), absl::UnixEpoch());
     }
   }
-  // Who knows the number alone: refused where the process is connected, another one where it is not.
+  // A process that knows only the number is refused if the old one is connected, and else is another one.
   void ExpectAnother(const node::v1::Register& reg) {
     const auto judged = nodes_.Judge(reg);
     if (GetParam()) {
@@ -206,7 +372,7 @@ TEST_P(ResumeTest, AnOlderNodeIsKnownByItsNumberAsBefore) {
 TEST_P(ResumeTest, ANameIsOfTheCertificateThatRegisteredItAndOfTheOneThatHasIt) {
   Known(Reg("k1", 0, "10.0.0.1"));
   ExpectSame(Reg("k1", 0, "10.0.0.1"));
-  ExpectSame(Reg("k1", 0));  // nobody was asked: on a Unix socket
+  ExpectSame(Reg("k1", 0));  // no certificate was asked for: on a Unix socket
   ExpectAnother(Reg("k2", 0, "10.0.0.1"));
   const auto judged = nodes_.Judge(Reg("k2", 0, "10.0.0.2"));
   EXPECT_EQ(judged.status().code(), absl::StatusCode::kPermissionDenied);
@@ -247,20 +413,20 @@ job::v1::LogLine Line(const std::string& text) {
   return line;
 }
 
-TEST(JobRecordTest, OfRanksThatWereLostLongAgoTheIndexIsLeft) {
-  JobRecord job{CoreOptions()};
+TEST(GangPartTest, OfTasksThatWereLostLongAgoTheIndexIsLeft) {
+  Members gang;
   for (int i = 0; i < kLostKept + 4; ++i) {
-    Rank& rank = job.ranks.emplace_back();
-    rank.index = i;
-    rank.node = "w";
-    rank.lost = rank.gone = true;
+    Task& task = gang.tasks().emplace_back();
+    task.index = i;
+    task.node = "w";
+    task.lost = task.gone = true;
   }
-  job.ForgetLostRanks();
+  gang.ForgetLostTasks();
   for (int i = 0; i < kLostKept + 4; ++i) {
-    const Rank& rank = job.ranks[static_cast<size_t>(i)];
-    EXPECT_EQ(rank.index, i);
-    EXPECT_EQ(rank.forgotten, i < 4) << i;
-    EXPECT_EQ(rank.node.empty(), i < 4) << i;
+    const Task& task = gang.tasks()[static_cast<size_t>(i)];
+    EXPECT_EQ(task.index, i);
+    EXPECT_EQ(task.forgotten, i < 4) << i;
+    EXPECT_EQ(task.node.empty(), i < 4) << i;
   }
 }
 
@@ -309,12 +475,12 @@ TEST(VersionsTest, AGangIsOfOneVersionAndWhyItWaitsIsSaid) {
   EXPECT_EQ(world.Job(id).message(),
             "its workers and param_stores are to be of one version: worker w0 is of 0.1.0, "
             "param_store s0 is of 0.2.0");
-  // It holds up nobody, and without shards a version does not matter.
+  // It holds no other job up, and without shards a version does not matter.
   const std::string local = world.Submit(World::Spec(1, 0));
   EXPECT_EQ(world.Job(local).state(), common::v1::JOB_STATE_STARTING);
   Of(world, "w1", common::v1::ROLE_WORKER, "0.2.0");
   ASSERT_EQ(world.Job(id).state(), common::v1::JOB_STATE_STARTING);
-  EXPECT_EQ(world.core_.Peek(id)->ranks[0].node, "w1");
+  EXPECT_EQ(world.core_.Peek(id)->tasks()[0].node, "w1");
 }
 
 TEST(VersionsTest, OfSeveralTheNewestIsTaken) {
@@ -325,13 +491,13 @@ TEST(VersionsTest, OfSeveralTheNewestIsTaken) {
     Of(world, "s" + digit, common::v1::ROLE_PARAM_STORE, version);
   }
   const std::string id = world.Submit(World::Spec(1, 1));
-  EXPECT_EQ(world.core_.Peek(id)->ranks[0].node, "w1");
-  EXPECT_EQ(world.core_.Peek(id)->shards[0].node, "s1");
+  EXPECT_EQ(world.core_.Peek(id)->tasks()[0].node, "w1");
+  EXPECT_EQ(world.core_.Peek(id)->shards()[0].node, "s1");
   // An elastic job takes the version that has most workers.
   Of(world, "x9", common::v1::ROLE_WORKER, "0.9.1");
   job::v1::JobSpec spec = World::Spec(2, 1);
   spec.mutable_resources()->set_min_workers(1);
-  EXPECT_EQ(world.core_.Peek(world.Submit(spec))->shards[0].node, "s9");
+  EXPECT_EQ(world.core_.Peek(world.Submit(spec))->shards()[0].node, "s9");
 }
 
 TEST(VersionsTest, WhatIsNewerIsDecidedByItsNumbers) {

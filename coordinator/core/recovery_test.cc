@@ -92,6 +92,26 @@ TEST_F(RecoveryTest, OnlyTheNewestAndTheBestAreKept) {
   EXPECT_EQ(sweeps_.back().step, 8);
 }
 
+// `capstan checkpoint export JOB@best` would send it.
+TEST_F(RecoveryTest, ADamagedCheckpointIsNoLongerTheBest) {
+  job::v1::JobSpec spec = Spec(1, 1);
+  spec.mutable_checkpoint()->set_keep_best(1);
+  Running(1, 1, spec);
+  common::v1::EpochRecord* epoch = Lead(5).add_epochs();
+  epoch->set_epoch(1);
+  epoch->set_validation_accuracy(0.75);
+  Lead(5);
+  for (const int64_t step : {4, 5}) Save(step);
+  ASSERT_EQ(Job(id_).checkpoints(0).id(), "1-5");
+  ASSERT_TRUE(Job(id_).checkpoints(0).best());
+  Restart(0);
+  Pass(absl::Seconds(2), All());
+  ASSERT_EQ(Lineage(), 2);
+  RefuseBase(2, "1-5");
+  const job::v1::Job job = Job(id_);
+  for (const auto& saved : job.checkpoints()) EXPECT_FALSE(saved.best()) << saved.id();
+}
+
 TEST_F(RecoveryTest, AManifestThatCannotBeWrittenIsGivenUp) {
   Running(1, 2);
   Lead(4);
@@ -131,7 +151,7 @@ TEST_F(RecoveryTest, AVersionThatOneShardHasLetGoHoldsUpNoLaterOne) {
   EXPECT_EQ(manifests_[0].step, 5);
 }
 
-// Nobody could go on from such a checkpoint.
+// No job could go on from such a checkpoint.
 TEST_F(RecoveryTest, ALeadSnapshotThatIsNoneEndsTheJob) {
   Running(1, 1);
   Lead(4);
@@ -549,7 +569,7 @@ TEST_F(RecoveryTest, RestartsAreForgivenOnceTheJobIsBeyondThem) {
     PassAndFollow(absl::Seconds(3));
     ASSERT_EQ(Job(id_).state(), JOB_STATE_RUNNING) << fault;
     EXPECT_EQ(Job(id_).restarts(), 1);
-    Lead(1 + fault);  // where it was: it may be what makes it fail
+    Lead(1 + fault);  // the same step: it may be what makes the job fail
     PassAndFollow(absl::Minutes(11));
     EXPECT_EQ(Job(id_).restarts(), 1);
     Lead(2 + fault);

@@ -173,6 +173,9 @@ TEST_F(RestartTest, ARunningJobGoesOnAndNobodyIsStartedAgain) {
   EXPECT_EQ(job.state(), JOB_STATE_SUCCEEDED);
   EXPECT_EQ(job.weights_sha256(), std::string(64, 'a'));
   EXPECT_EQ(job.checkpoint_uri(), absl::StrCat("file:///out/", id, "/1-10"));
+  // The tasks of an ended job are not reported again, and it did not cancel them.
+  EXPECT_EQ(job.workers(0).state(), "FINISHED");
+  EXPECT_EQ(job.workers(1).state(), "FINISHED");
   w().Pass(absl::Seconds(1), All());
   EXPECT_GT(Sent(ConnectResponse::kStopTask), 0);
   EXPECT_GT(Sent(ConnectResponse::kEndJob), 0);
@@ -236,11 +239,11 @@ TEST_F(RestartTest, AJobIsItsOwnersAndStaysSo) {
   EXPECT_THAT(ask(ann, id), Each(Code::kOk));
   EXPECT_THAT(ask({.name = "root", .any_job = true}, id), Each(Code::kOk));
 
-  // Her request id is hers: he does not even learn her job's.
+  // Her request id is hers alone: another person does not even learn the id of her job.
   w().caller_ = bob;
   EXPECT_EQ(w().Submit(World::Spec(1, 1), "q"), "");
   EXPECT_THAT(w().LastReply().status.message(), Not(HasSubstr(id)));
-  // A job of nobody, from a Unix socket, is not of whoever comes over the network.
+  // A job without an owner, from a Unix socket, does not belong to a caller from the network.
   w().caller_ = {};
   const std::string nobodys = w().Submit(World::Spec(1, 1), "p");
   EXPECT_THAT(ask({}, nobodys), Each(Code::kPermissionDenied));  // closed unless it is said
@@ -249,7 +252,7 @@ TEST_F(RestartTest, AJobIsItsOwnersAndStaysSo) {
 
 TEST_F(RestartTest, AStartGoesOnWhereItWas) {
   AddNodes(2, 1);
-  // Probed, but not resolved; resolved, but nobody was told; told, but nobody has answered.
+  // Probed and not resolved; resolved and not told; told and not answered.
   const std::string id = w().Submit(World::Spec(2, 1));
   w().AnswerProbe(workers_[0]);
   Restart();
@@ -291,7 +294,7 @@ TEST_F(RestartTest, AnotherProcessWithTheNameIsALoss) {
   const std::string id = Running(2, 1);
   const SessionId gone = workers_[1];
   Restart({gone});
-  w().Worker("w1");  // began anew while nobody looked: its task is gone
+  w().Worker("w1");  // began anew while no coordinator was there: its task is gone
   w().Pass(absl::Milliseconds(100), All());
   EXPECT_EQ(w().Job(id).generation(), 2);
   EXPECT_EQ(w().Saved(id).ranks(1).lost(), true);
@@ -311,7 +314,7 @@ TEST_F(RestartTest, ATaskThatDiedMeanwhileIsALossLikeAnyOther) {
   EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
 }
 
-// The coordinator went before anybody was told who has its lanes.
+// The coordinator went before it told which tasks have the lanes.
 TEST_F(RestartTest, LanesThatWaitedForANewOwnerGetOneAtOnce) {
   AddNodes(2, 1);
   const std::string id = Running(2, 1);
@@ -323,7 +326,7 @@ TEST_F(RestartTest, LanesThatWaitedForANewOwnerGetOneAtOnce) {
   ASSERT_EQ(w().Job(id).generation(), 1);  // other losses of that moment are waited for
   w().Forget(workers_[1]);
   Restart();
-  EXPECT_THAT(w().core_.Peek(id)->Owners(), Each(0));
+  EXPECT_THAT(w().core_.Peek(id)->lineages().Owners(), Each(0));
 }
 
 TEST_F(RestartTest, AJobThatFailedWithItsLastWorkerStaysFailed) {
@@ -423,10 +426,10 @@ TEST_F(RestartTest, BackOffConditionsAndRunningTimeGoOn) {
   w().Beat(workers_[0]);
   ASSERT_THAT(w().Job(id).conditions(), ElementsAre("CHECKPOINT_DEGRADED"));
   task.clear_files();
-  w().Pass(absl::Seconds(200), All());  // and nothing but heartbeats
+  w().Pass(absl::Seconds(200), All());  // and only heartbeats
   Restart();
   EXPECT_THAT(w().Job(id).conditions(), ElementsAre("CHECKPOINT_DEGRADED"));
-  EXPECT_GE(w().core_.Peek(id)->Ran(w().now_), absl::Seconds(140));  // saved once a minute
+  EXPECT_GE(w().core_.Peek(id)->clock().Ran(w().now_), absl::Seconds(140));  // saved once a minute
 
   node::v1::TaskState& dead = w().Task(workers_[0], id, 0);
   dead.set_phase(node::v1::TASK_PHASE_FAILED);
@@ -435,17 +438,17 @@ TEST_F(RestartTest, BackOffConditionsAndRunningTimeGoOn) {
   w().Forget(workers_[0]);
   w().Pass(absl::Seconds(5), All());
   ASSERT_EQ(w().Job(id).reason(), "BackOff");
-  const absl::Duration ran = w().core_.Peek(id)->Ran(w().now_);
+  const absl::Duration ran = w().core_.Peek(id)->clock().Ran(w().now_);
   Restart();
   EXPECT_EQ(w().Job(id).reason(), "BackOff");
   EXPECT_TRUE(w().Job(id).has_retry_at());
   w().Pass(absl::Seconds(50), All());
   EXPECT_EQ(w().Job(id).reason(), "BackOff");  // the 60 s are not over
-  EXPECT_NEAR(absl::ToDoubleSeconds(w().core_.Peek(id)->Ran(w().now_) - ran), 0, 0.01);
+  EXPECT_NEAR(absl::ToDoubleSeconds(w().core_.Peek(id)->clock().Ran(w().now_) - ran), 0, 0.01);
   w().Pass(absl::Seconds(12), All());
   EXPECT_EQ(w().Job(id).state(), JOB_STATE_STARTING);
   w().Pass(absl::Seconds(10), All());
-  EXPECT_GE(w().core_.Peek(id)->Ran(w().now_), ran + absl::Seconds(9));
+  EXPECT_GE(w().core_.Peek(id)->clock().Ran(w().now_), ran + absl::Seconds(9));
 }
 
 TEST_F(RestartTest, AShardLostAfterTheEndWasReportedIsReplacedWhereThatWasForgotten) {
@@ -512,7 +515,7 @@ TEST_F(RestartTest, AJobWhoseFolderIsNotReadIsLeftAloneAndTheOthersGoOn) {
   const v1::DurableJob saved = w().Saved(id);
   Restored others;
   others.jobs = std::set<std::string>{waits};
-  // The shard is lost; without the folder nobody knows whether that matters.
+  // The shard is lost. Without the folder it is not known whether that matters.
   Restart({stores_[0]}, others);
   w().Pass(absl::Seconds(20), {workers_[0], workers_[1]});
   job::v1::Job job = w().Job(id);
@@ -593,7 +596,7 @@ TEST_F(RestartTest, ATaskThatWasHeardBeforeItsFolderWasReadIsNotStartedAgain) {
   EXPECT_EQ(w().Job(id).state(), JOB_STATE_RUNNING);
 }
 
-// Nobody is to be stopped there: it may have a task of the job again.
+// No task is stopped there: the node may have one of the job again.
 TEST_F(RestartTest, AWorkerThatWasLostBeforeTheFolderWasReadJoinsAgain) {
   AddNodes(2, 1);
   const std::string id = Running(2, 1);
@@ -649,7 +652,7 @@ TEST_F(RestartTest, AHistoryAboveTheRecordIsGoneOnFromInOneAboveIt) {
   EXPECT_EQ(starts.back().start_lineage().view().lineage(), 7);
   EXPECT_EQ(starts.back().start_lineage().base_manifest(), absl::StrCat("/out/", id, "/4-7"));
   EXPECT_EQ(w().Saved(id).orders_size(), 2);  // the next one is the third
-  // What the first one was nobody knows: it is of a step that is over, and does nothing.
+  // What the first one was is not known: it is of a step that is over, and does nothing.
   ASSERT_EQ(starts.back().start_lineage().orders_size(), 1);
   EXPECT_EQ(starts.back().start_lineage().orders(0).id(), 1);
   EXPECT_EQ(starts.back().start_lineage().orders(0).step(), 6);
@@ -670,7 +673,7 @@ TEST_F(RestartTest, FoldersOfTheHistoryOnRecordAreNoNews) {
   EXPECT_THAT(w().EventTypes(id), Not(Contains("RecordIsOld")));
 }
 
-// Somebody made a folder 999999999999-1 in the job's own: the numbers are not used up by it.
+// A person made a folder 999999999999-1 in that of the job: it does not use the numbers up.
 TEST_F(RestartTest, ALineageThatCannotBeIsNotGoneAbove) {
   AddNodes(1, 1);
   const std::string id = Running(1, 1);
@@ -785,7 +788,7 @@ TEST(RestoreTest, ATaskOfANodeThatIsNotOnRecordIsLost) {
   EXPECT_THAT(next.EventTypes(id), Contains("WorkerLost"));
 }
 
-// As where it reads large folders first.
+// As if it reads large folders first.
 TEST(RestoreTest, TimeBeforeTheFirstStepIsNobodysSilence) {
   World world;
   world.Worker("w0");
@@ -823,7 +826,7 @@ TEST(RestoreTest, WhatIsOfAJobThatTheJournalDoesNotKnowIsSparedForAWhile) {
   EXPECT_FALSE(world.Take(store, ConnectResponse::kEndJob).empty());
 }
 
-// Which devices it has nobody can say. So no card of its worker goes to another job until it is over,
+// It is not known which devices it has. So no card of its worker goes to another job until it is over,
 // whichever worker of the host offers it.
 TEST(RestoreTest, CardsOfATaskThatIsSparedAreHeld) {
   World world;
@@ -886,7 +889,6 @@ TEST(RestoreTest, EndedJobsStayInTheirOrderAndIncarnationsGoOn) {
 
 TEST(RestoreTest, TooManyEventsAreDroppedInTheMiddleThereToo) {
   CoreOptions options;
-  JobRecord job(options);
   DurableState state;
   options.max_events = 4;
   World world(options);

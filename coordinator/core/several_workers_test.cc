@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/gang.h"
+#include "coordinator/core/test_gangs.h"
 #include "coordinator/core/test_world.h"
 
 namespace capstan::coordinator::core {
@@ -43,7 +43,7 @@ class SeveralWorkersTest : public ::testing::Test {
 
 TEST_F(SeveralWorkersTest, OneNodeStandsForAsManyAsItHasDevices) {
   Add("w0", {"cpu", "cpu", "cpu", "cpu"});
-  const std::optional<Gang> gang = FindGang(nodes_, Request(2, 2));
+  const std::optional<scheduler::Gang> gang = FindGang(nodes_, Request(2, 2));
   ASSERT_TRUE(gang.has_value());
   EXPECT_EQ(gang->num_workers, 2);
   ASSERT_THAT(gang->workers, SizeIs(1));
@@ -54,12 +54,12 @@ TEST_F(SeveralWorkersTest, OneNodeStandsForAsManyAsItHasDevices) {
 TEST_F(SeveralWorkersTest, NodesOfTheirOwnComeFirst) {
   Add("w0", {"cuda:0", "cuda:1", "cuda:2"});
   Add("w1", {"cuda:0", "cuda:1"});
-  const std::optional<Gang> two = FindGang(nodes_, Request(2, 1));
+  const std::optional<scheduler::Gang> two = FindGang(nodes_, Request(2, 1));
   ASSERT_TRUE(two.has_value());
   ASSERT_THAT(two->workers, SizeIs(2));
   EXPECT_THAT(two->workers[0].devices, ElementsAre(0));
   EXPECT_THAT(two->workers[1].devices, ElementsAre(0));
-  const std::optional<Gang> five = FindGang(nodes_, Request(5, 1));
+  const std::optional<scheduler::Gang> five = FindGang(nodes_, Request(5, 1));
   ASSERT_TRUE(five.has_value());
   EXPECT_TRUE(five->on_gpus);
   ASSERT_THAT(five->workers, SizeIs(2));
@@ -114,7 +114,7 @@ TEST(SeveralWorkersJobTest, OneTaskHasTheLanesAndDevicesOfAll) {
   world.Beat(both);
   EXPECT_EQ(world.Job(id).state(), common::v1::JOB_STATE_RUNNING);
 
-  // It lacks nobody, and whoever wants a device is told who has them.
+  // It lacks no worker, and a job that wants a device is told which jobs have them.
   const SessionId late = world.Worker("w1");
   world.Beat(late);
   EXPECT_THAT(world.Take(late, ConnectResponse::kProbe), IsEmpty());

@@ -13,6 +13,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/core/durable_job.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/core/scheduling.h"
 
 namespace capstan::coordinator::core {
 
@@ -25,7 +26,7 @@ inline absl::StatusOr<job::v1::ResolvedSpec> ToyResolve(const job::v1::JobSpec& 
                                                         const std::string& root) {
   if (dataset.num_classes() != 10)
     return absl::InvalidArgumentError("model.num_classes: 10, data has 9");
-  const GangRequest request = RequestOf(spec);
+  const scheduler::GangRequest request = RequestOf(spec);
   job::v1::ResolvedSpec out;
   out.set_job_id(job_id);
   *out.mutable_spec() = spec;
@@ -92,6 +93,8 @@ class World {
         sweeps_.push_back(*sweep);
       } else if (const auto* remove = std::get_if<RemoveCheckpoint>(&effect)) {
         removes_.push_back(*remove);
+      } else if (const auto* measure = std::get_if<MeasureRoom>(&effect)) {
+        measures_.push_back(*measure);
       }
     }
     return effects;
@@ -220,6 +223,7 @@ class World {
   std::vector<WriteManifest> manifests_;
   std::vector<SweepCheckpoints> sweeps_;
   std::vector<RemoveCheckpoint> removes_;
+  std::vector<MeasureRoom> measures_;
   std::vector<std::string> order_;  // of persists, sends and replies
   SessionId sessions_ = 0;
   CallId calls_ = 0;

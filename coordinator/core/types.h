@@ -1,9 +1,9 @@
 // What goes into the coordinator's core and what comes out of it.
 //
 // The core decides and does nothing else: `Step(event, now) -> effects`. `now` is a monotonic time
-// since an arbitrary origin and the only time that decides anything; `Event::wall` is shown to
-// people. Effects are carried out in their order; every Persist of a step stands in front, all of
-// them become durable together, and nothing behind them is carried out before that: so nobody is
+// since an arbitrary origin, and the only time that decides anything. `Event::wall` is shown to people.
+// Effects are carried out in their order. Every Persist of a step stands in front. All of them become
+// durable together, and the other effects are carried out after that. So no process and no person is
 // told what a crash could take back.
 #ifndef CAPSTAN_COORDINATOR_CORE_TYPES_H_
 #define CAPSTAN_COORDINATOR_CORE_TYPES_H_
@@ -35,8 +35,9 @@ using CallId = int64_t;
 
 // Who asks for something.
 struct Caller {
-  std::string name;      // of the certificate; empty: nobody was asked
-  bool any_job = false;  // may do what the job's owner may: an admin, or where nobody is asked
+  std::string name;  // of the certificate; empty: no certificate was asked for
+  bool any_job =
+      false;  // may do what the job's owner may: an admin, or any caller if no certificates are asked for
 };
 
 // ---- events ----
@@ -96,6 +97,13 @@ struct CheckpointRemoved {
   std::string checkpoint;
   absl::Status status;
 };
+// The answer to MeasureRoom.
+struct RoomMeasured {
+  std::string job_id;
+  std::string folder;
+  int64_t free_bytes = 0;
+  int64_t usable_bytes = 0;  // of these, what files may take
+};
 struct Tick {};
 // A manifest that lies in a job's storage_path.
 struct FoundManifest {
@@ -110,7 +118,8 @@ struct FoundManifest {
 // Comes after CoordinatorCore::Restore, once for every job. Until then nothing is decided for one that
 // has not ended: what lies in its folder may be its end.
 struct Restored {
-  // Whom it is about; nullopt: all that none has been about yet. Those that have ended go first.
+  // The jobs that it is about. nullopt: all jobs that no other Restored has been about. Ended jobs come
+  // first.
   std::optional<std::set<std::string>> jobs;
   // By job; by lineage and step.
   std::map<std::string, std::vector<FoundManifest>> manifests;
@@ -121,7 +130,7 @@ struct Restored {
 struct Event {
   absl::Time wall;  // for people only
   std::variant<Tick, Restored, Submit, Cancel, Control, SetDrained, NodeConnected, NodeMessage,
-               NodeDisconnected, ManifestWritten, CheckpointRemoved>
+               NodeDisconnected, ManifestWritten, CheckpointRemoved, RoomMeasured>
       what;
 };
 
@@ -224,6 +233,12 @@ struct RemoveCheckpoint {
   std::string storage_path;
   std::string checkpoint;  // `<l>-<s>`
 };
+// See what is free where the job's folder is to lie, which may not be there yet, and answer with
+// RoomMeasured. For people: nothing waits for it, and it may stay without an answer.
+struct MeasureRoom {
+  std::string job_id;
+  std::string folder;
+};
 // A node has a task or chunks of a job that is not in the journal. They are spared for a while: it
 // may be the journal that is not the right one.
 struct TaskSpared {
@@ -242,7 +257,7 @@ struct LogsAppended {
 };
 
 using Effect = std::variant<Persist, Send, CloseSession, Reply, WriteManifest, SweepCheckpoints,
-                            RemoveCheckpoint, JobChanged, LogsAppended, TaskSpared>;
+                            RemoveCheckpoint, MeasureRoom, JobChanged, LogsAppended, TaskSpared>;
 using Effects = std::vector<Effect>;
 
 // ---- settings ----
@@ -280,7 +295,7 @@ struct CoreOptions {
   // A task that a living node still reports so long after its grace no longer holds up a cancelled
   // job.
   absl::Duration stop_limit = absl::Seconds(30);
-  // A job that waits longer says for whom: before 10 s are over, heartbeats' times included.
+  // A job that waits longer says what it waits for. With the time of heartbeats that is within 10 s.
   absl::Duration say_waiting_after = absl::Seconds(6);
   absl::Duration manifest_retry = absl::Seconds(1);
   int manifest_attempts = 5;
@@ -288,7 +303,7 @@ struct CoreOptions {
   // cancelled, although what is on disk is not known.
   absl::Duration manifest_limit = absl::Minutes(2);
   // A lane that a living worker has not sealed so long after the others, or 3 x the median step, is
-  // issued again; one that the lead says is late at once (param_store/core/lane_times.h).
+  // issued again; one that the lead says is late at once (exchange/shard/lane_times.h).
   absl::Duration late_lane = absl::Seconds(2);
   // The paces of workers are weighed over so long, and lanes move when they were uneven twice.
   absl::Duration weigh_paces = absl::Seconds(1);
@@ -305,7 +320,7 @@ struct CoreOptions {
   // Before a lane is given back to a worker that was late or slow; doubles with each time, and is
   // this again once the worker has kept up for five times this, and for as long as it last waited.
   absl::Duration give_back = absl::Seconds(2);
-  int max_orders = 1000;  // of one job
+  int max_changes = 1000;  // of one job
 
   int max_queued_jobs = 10000;  // not ended
   int max_ended_jobs = 1000;    // kept for people to look at

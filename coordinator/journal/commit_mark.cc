@@ -21,8 +21,8 @@ namespace capstan::coordinator {
 namespace {
 
 constexpr char kHead[] = "capstan-journal-1";
-constexpr size_t kSlotBytes = 512;  // a disk writes so many whole or not at all
-constexpr size_t kLineBytes = 65;   // of a slot, with its newline; the rest is spaces
+constexpr size_t kSlotBytes = 512;  // a disk writes this many bytes whole or not at all
+constexpr size_t kLineBytes = 65;   // part of a slot, with its newline; the rest is spaces
 constexpr int64_t kMaxMarkBytes = 1 << 20;
 
 // "capstan-journal-1 <journal, 16 hex> <commits, 20 digits> <crc32c, 8 hex>"
@@ -43,7 +43,7 @@ std::optional<CommitCount> ParseSlot(absl::string_view slot) {
     return std::nullopt;
   }
   count.journal = static_cast<int64_t>(journal);
-  // Byte for byte: only what was written is taken.
+  // Compares all bytes, so that only what was written is accepted.
   if (SlotOf(count).substr(0, line.size() + 1) != slot.substr(0, line.size() + 1)) {
     return std::nullopt;
   }
@@ -115,7 +115,7 @@ namespace {
 
 constexpr size_t kWalHeaderBytes = 32;
 constexpr size_t kFrameHeaderBytes = 24;
-constexpr uint32_t kWalMagic = 0x377f0682;  // or with the last bit set: sums of big-endian words
+constexpr uint32_t kWalMagic = 0x377f0682;  // last bit set: sums of big-endian words
 
 uint32_t BigEndian(const std::string& bytes, size_t at) {
   uint32_t value = 0;
@@ -148,7 +148,7 @@ struct WalSum {
 std::string DescribeWal(const std::string& path) {
   const std::string name = path.substr(path.rfind('/') + 1);
   const absl::StatusOr<std::string> read = services::ReadWholeFile(path, int64_t{1} << 30);
-  if (absl::IsNotFound(read.status())) return absl::StrCat(name, " is not there");
+  if (absl::IsNotFound(read.status())) return absl::StrCat(name, " does not exist");
   if (!read.ok()) return std::string(read.status().message());
   const std::string& wal = *read;
   if (wal.empty()) return absl::StrCat(name, " is empty");
@@ -168,12 +168,12 @@ std::string DescribeWal(const std::string& path) {
     sum.Add(wal, at, 8);
     sum.Add(wal, at + kFrameHeaderBytes, page);
     if (wal.compare(at + 8, 8, wal, 16, 8) != 0 || !sum.Is(wal, at + 16)) {
-      return absl::StrCat(name, " holds together up to frame ", i, " of ", frames, ", byte ", at,
+      return absl::StrCat(name, " is intact up to frame ", i, " of ", frames, ", byte ", at,
                           ", with ", commits, " commits");
     }
     if (BigEndian(wal, at + 4) != 0) ++commits;
   }
-  return absl::StrCat(name, " holds together: ", frames, " frames with ", commits, " commits");
+  return absl::StrCat(name, " is intact: ", frames, " frames with ", commits, " commits");
 }
 
 }  // namespace capstan::coordinator

@@ -1,13 +1,15 @@
-// A journal whose files were damaged, cut, emptied, removed or swapped while no coordinator ran: it
+// A journal whose files were damaged, cut, emptied, removed or swapped while no coordinator ran. It
 // is refused by name, or nothing of it is lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,14 +30,14 @@ constexpr size_t kWalFrame = 24 + 4096;
 constexpr size_t kMarkSlot = 512;
 const char* const kFiles[] = {"journal.db", "journal.db-wal", "journal.mark", "lock"};
 
-using Files = std::map<std::string, std::optional<std::string>>;  // nullopt: not there
+using Files = std::map<std::string, std::optional<std::string>>;  // nullopt: no file
 
 class JournalDamageTest : public ::testing::Test {
  protected:
   JournalDamageTest() : dir_(*services::MakePrivateDir("capstan-damage")) {}
   ~JournalDamageTest() override { (void)services::RemoveTree("/tmp", dir_); }
 
-  // Commits each in one transaction, in a process that is then killed, so that the log stays.
+  // Makes each entry one transaction, in a process that is then killed, so that the log stays.
   void CommitAndDie(const std::vector<std::vector<core::Record>>& commits) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -113,7 +115,7 @@ class JournalDamageTest : public ::testing::Test {
     return Text(*state);
   }
 
-  // Writes `files`, of which one is damaged, and checks what comes of it.
+  // Writes `files`, one of them damaged, and checks the result of opening them.
   void Check(const Files& files, const std::string& good, const std::string& what) {
     Write(files);
     const absl::StatusOr<std::string> loaded = Load();
@@ -125,7 +127,7 @@ class JournalDamageTest : public ::testing::Test {
     ++refused_;
     EXPECT_THAT(std::string(loaded.status().message()), HasSubstr(absl::StrCat(dir_, "/journal.")))
         << what;
-    // What a person may still repair is as it was. SQLite may make an empty log.
+    // Files that a person may still repair are unchanged. SQLite may make an empty log.
     const Files after = Read();
     for (const char* name : {"journal.db", "journal.db-wal", "journal.mark"}) {
       const std::optional<std::string>& before = files.at(name);
@@ -165,7 +167,7 @@ TEST_F(JournalDamageTest, NoDamageOfAnyFileLosesAnythingWithoutAWord) {
       Check(files, good, absl::StrFormat("a flipped bit at byte %d of %s", at, name));
       ++damages;
     }
-    // Every boundary that the file has: pages, frames and their headers, slots.
+    // Every boundary in the file: pages, frames and their headers, slots.
     const absl::string_view file = name;
     const size_t step = file == "journal.db"     ? 4096
                         : file == "journal.mark" ? kMarkSlot
@@ -189,6 +191,56 @@ TEST_F(JournalDamageTest, NoDamageOfAnyFileLosesAnythingWithoutAWord) {
   EXPECT_EQ(*Load(), good);
 }
 
+// The reserve only keeps room free. Whatever happens to it, the journal opens, takes commits, and
+// makes its reserve again if there is room.
+TEST_F(JournalDamageTest, NoDamageOfTheReserveIsOneOfTheJournal) {
+  constexpr int64_t kReserve = 16384;
+  const JournalOptions options = {.accept_commits = {}, .reserve_bytes = kReserve};
+  const std::string path = absl::StrCat(dir_, "/journal.reserve");
+  CommitAndDie({Commit(0), Commit(1)});
+  int n = 2;
+  // Reads everything that was committed, and commits more.
+  const auto check = [&](const std::string& what, bool low) {
+    const absl::StatusOr<std::unique_ptr<SqliteJournal>> journal =
+        SqliteJournal::Open(dir_, options);
+    ASSERT_TRUE(journal.ok()) << what << ": " << journal.status();
+    const absl::StatusOr<core::DurableState> state = (*journal)->Load();
+    ASSERT_TRUE(state.ok()) << what << ": " << state.status();
+    EXPECT_EQ(static_cast<int>(state->jobs.size()), n) << what;
+    EXPECT_EQ((*journal)->low(), low) << what;
+    for (const core::Record& record : Commit(n)) ASSERT_TRUE((*journal)->Append(record).ok());
+    ASSERT_TRUE((*journal)->Commit().ok()) << what;
+    ++n;
+    struct stat file = {};
+    ASSERT_EQ(::stat(path.c_str(), &file), 0) << what;
+    if (low) return;
+    EXPECT_EQ(file.st_size, kReserve) << what;
+    EXPECT_GE(int64_t{file.st_blocks} * 512, kReserve) << what;
+  };
+  check("the reserve of a journal with other options", false);
+  const auto write = [&](const std::string& bytes) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  };
+  for (const int at : {0, 97, 4096, 16383}) {
+    std::string bytes(kReserve, '\0');
+    bytes[static_cast<size_t>(at)] = 1;
+    write(bytes);
+    check(absl::StrCat("a flipped bit at byte ", at), false);
+  }
+  for (const int64_t size : {int64_t{0}, int64_t{1}, int64_t{4096}, kReserve - 1, kReserve + 1}) {
+    write(std::string(static_cast<size_t>(size), 'x'));
+    check(absl::StrCat(size, " bytes"), false);
+  }
+  write("");
+  ASSERT_EQ(::truncate(path.c_str(), kReserve), 0);
+  check("a hole", false);
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  check("no reserve", false);
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  ASSERT_EQ(::mkdir(path.c_str(), 0700), 0);
+  check("a folder", true);
+}
+
 TEST_F(JournalDamageTest, ARefusalSaysWhereAndWhatToDoAndAPersonMayGoOn) {
   CommitAndDie({Commit(0), Commit(1), Commit(2), Commit(3)});
   const Files whole = Read();
@@ -204,7 +256,7 @@ TEST_F(JournalDamageTest, ARefusalSaysWhereAndWhatToDoAndAPersonMayGoOn) {
   std::printf("%s\n", message.c_str());
   EXPECT_THAT(message, HasSubstr(absl::StrCat(dir_,
                                               "/journal.db: lacks commits that were durable: "
-                                              "it holds 3, journal.mark beside it knows of 4")));
+                                              "it holds 3, but journal.mark beside it has 4")));
   EXPECT_THAT(message, HasSubstr(absl::StrCat("of ", (wal.size() - 32) / kWalFrame)));
   EXPECT_THAT(message, HasSubstr("--accept-journal=3"));
   for (const int64_t other : {0, 2, 4}) {
@@ -214,7 +266,7 @@ TEST_F(JournalDamageTest, ARefusalSaysWhereAndWhatToDoAndAPersonMayGoOn) {
   ASSERT_TRUE(accepted.ok()) << accepted.status();
   EXPECT_THAT(*accepted, HasSubstr("j-2 "));
   EXPECT_THAT(*accepted, Not(HasSubstr("j-3 ")));
-  EXPECT_EQ(*Load(), *accepted);  // from then on it is whole
+  EXPECT_EQ(*Load(), *accepted);  // from then on it is complete
 }
 
 TEST_F(JournalDamageTest, ACrashBetweenTheCommitAndItsCountIsNone) {
@@ -222,7 +274,7 @@ TEST_F(JournalDamageTest, ACrashBetweenTheCommitAndItsCountIsNone) {
   const Files before = Read();
   CommitAndDie({Commit(2)});
   Files files = Read();
-  files["journal.mark"] = before.at("journal.mark");  // as if the process had ended just there
+  files["journal.mark"] = before.at("journal.mark");  // as if the process had ended there
   Write(files);
   const absl::StatusOr<std::string> loaded = Load();
   ASSERT_TRUE(loaded.ok()) << loaded.status();
@@ -238,8 +290,8 @@ TEST_F(JournalDamageTest, AnOlderCopyAndAnotherJournalAreRefused) {
   files["journal.mark"] = newer.at("journal.mark");
   Write(files);
   EXPECT_THAT(std::string(Load().status().message()),
-              HasSubstr("it holds 1, journal.mark beside it knows of 2"));
-  // A folder that was put back as a whole is good.
+              HasSubstr("it holds 1, but journal.mark beside it has 2"));
+  // A folder that was restored as a whole is accepted.
   Write(old);
   EXPECT_TRUE(Load().ok());
 
@@ -248,7 +300,7 @@ TEST_F(JournalDamageTest, AnOlderCopyAndAnotherJournalAreRefused) {
   files = Read();
   files["journal.mark"] = newer.at("journal.mark");
   Write(files);
-  EXPECT_THAT(std::string(Load().status().message()), HasSubstr("is that of another journal"));
+  EXPECT_THAT(std::string(Load().status().message()), HasSubstr("belongs to another journal"));
   EXPECT_TRUE(Load({.accept_commits = 3}).ok());
 }
 

@@ -23,7 +23,7 @@ absl::StatusOr<int> LockFolder(const std::string& folder) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return services::ErrnoStatus(errno, "open", path);
   absl::Cleanup close = [fd] { ::close(fd); };
-  // One that was just killed may need a moment to be gone.
+  // A holder that was just killed may need a moment to end.
   const absl::Duration until = MonotonicNow() + kLockPatience;
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) return services::ErrnoStatus(errno, "flock", path);
@@ -36,7 +36,7 @@ absl::StatusOr<int> LockFolder(const std::string& folder) {
     }
     absl::SleepFor(absl::Milliseconds(20));
   }
-  // For people alone, so a full disk is no reason to stop.
+  // The text is only for people, so a full disk is no reason to stop.
   const std::string self = absl::StrCat(::getpid());
   if ((::ftruncate(fd, 0) != 0 || ::pwrite(fd, self.data(), self.size(), 0) < 0) &&
       errno != ENOSPC && errno != EDQUOT) {

@@ -8,8 +8,8 @@
 
 namespace capstan::coordinator {
 
-// Locks `folder`/lock, which is made where it is missing, and waits up to 2 s for its holder. The
-// caller owns the descriptor: closing it, or the end of the process, gives the lock back.
+// Locks `folder`/lock, which is made if it is missing. Waits up to 2 s for its holder. The caller
+// owns the descriptor; closing it, or the end of the process, releases the lock.
 // FailedPrecondition: another process holds it; the message names that process.
 absl::StatusOr<int> LockFolder(const std::string& folder);
 

@@ -49,7 +49,7 @@ absl::Status CopyFile(const std::string& from, const std::string& to) {
   }
 }
 
-// The folder of the newest checkpoint that a job would go on from; empty: there is none.
+// The folder of the newest checkpoint from which the job would continue; empty: there is none.
 std::string NewestCheckpoint(const v1::DurableJob& job) {
   std::string folder;
   for (const v1::DurableManifest& manifest : job.manifests()) {
@@ -60,7 +60,7 @@ std::string NewestCheckpoint(const v1::DurableJob& job) {
   return folder;
 }
 
-// Opens and reads what lies in `folder`; its log is in the file afterwards.
+// Opens and reads the copy in `folder`. Its log is merged into the file afterwards.
 absl::StatusOr<RestoredJournal> ReadCopy(const std::string& folder, const std::string& copy_of) {
   const auto journal = SqliteJournal::Open(folder, {.copy_of = copy_of});
   if (!journal.ok()) return journal.status();
@@ -108,7 +108,7 @@ absl::StatusOr<std::unique_ptr<JournalCopy>> JournalCopy::Begin(SqliteJournal& j
   if (sqlite3_open_v2(path.c_str(), &copy->copy_, flags, nullptr) != SQLITE_OK) {
     return copy->CopyError("open");
   }
-  // It is sent away at once: nothing of it has to outlive this process.
+  // The copy is sent at once, so it need not outlive this process.
   if (sqlite3_exec(copy->copy_, "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF", nullptr, nullptr,
                    nullptr) != SQLITE_OK) {
     return copy->CopyError("open");
@@ -189,18 +189,18 @@ absl::StatusOr<RestoredJournal> RestoreJournal(std::string backup, std::string s
         absl::StrCat(state_dir, ": has a ", name,
                      " already: restore into a folder without a journal, or move it away first"));
   }
-  // Read beside its place, so that no coordinator ever starts on half of it.
+  // Read it under another name, so that no coordinator ever starts on an incomplete journal.
   const std::string beside = in(state_dir, "journal.restored");
   if (status = services::RemoveTree(state_dir, beside); !status.ok()) return status;
   if (status = services::EnsureDir(beside, 0700); !status.ok()) return status;
   absl::Cleanup remove = [&] { services::RemoveTree(state_dir, beside).IgnoreError(); };
   for (const char* name : {kDatabase, kLog, kMark}) {
-    if (!IsThere(in(backup, name))) continue;  // SqliteJournal says what may be missing
+    if (!IsThere(in(backup, name))) continue;  // SqliteJournal reports missing files
     if (status = CopyFile(in(backup, name), in(beside, name)); !status.ok()) return status;
   }
   absl::StatusOr<RestoredJournal> restored = ReadCopy(beside, backup);
   if (!restored.ok()) return restored;
-  // The mark first: a journal without one would be refused, a mark without its journal is, too.
+  // The mark first: a journal without a mark is refused, and so is a mark without its journal.
   for (const char* name : {kMark, kLog, kDatabase}) {
     if (!IsThere(in(beside, name))) continue;
     if (::rename(in(beside, name).c_str(), in(state_dir, name).c_str()) != 0) {

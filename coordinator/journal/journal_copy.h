@@ -1,8 +1,8 @@
-// A copy of the journal, taken while commits go on, and the journal that is made of a copy.
+// Copies the journal while commits continue, and restores a journal from a copy.
 //
-// A copy is one file, journal.db, without a log beside it, and the text of its journal.mark. SQLite's
-// online backup takes it page by page; pages that a commit changes meanwhile are copied again, so it
-// holds every commit up to its last page.
+// A copy is one file, journal.db, without a log beside it, and the text of its journal.mark.
+// SQLite's online backup copies it page by page and repeats pages that a commit changes meanwhile.
+// So the copy holds every commit up to its last page.
 #ifndef CAPSTAN_COORDINATOR_JOURNAL_JOURNAL_COPY_H_
 #define CAPSTAN_COORDINATOR_JOURNAL_JOURNAL_COPY_H_
 
@@ -22,23 +22,25 @@ struct sqlite3_backup;
 
 namespace capstan::coordinator {
 
-// On the thread of the journal, which it borrows; one of a journal at a time.
+// Use on the thread of the journal, which it borrows. A journal has at most one copy at a time.
 class JournalCopy {
  public:
-  // The copy lies beside the journal, as journal.copy, until it is taken. ResourceExhausted, with the
-  // numbers: the disk has no room for it.
+  // Until Take, the copy is beside the journal as journal.copy. ResourceExhausted: the disk has no
+  // room for it; the message has the numbers.
   static absl::StatusOr<std::unique_ptr<JournalCopy>> Begin(SqliteJournal& journal);
-  // Removes what nobody took.
+  // Removes the copy if nobody took it.
   ~JournalCopy();
   JournalCopy(const JournalCopy&) = delete;
   JournalCopy& operator=(const JournalCopy&) = delete;
 
-  // Copies up to `pages` of 4 KiB. True: it is whole. After an error there is nothing to take.
+  // Copies up to `pages` pages of 4 KiB. True: the copy is complete. After an error there is no
+  // copy.
   absl::StatusOr<bool> Step(int pages);
 
-  // An open file without a name, which the caller closes. Once, when Step has said that it is whole.
+  // An open file without a name, which the caller closes. Call it once, after Step has returned
+  // true.
   absl::StatusOr<int> Take();
-  // Of the whole copy.
+  // The count of the complete copy.
   const CommitCount& count() const { return count_; }
 
  private:
@@ -54,23 +56,24 @@ class JournalCopy {
   CommitCount count_;
 };
 
-// What a state folder was restored with.
+// The content of a restored state folder.
 struct RestoredJournal {
   int64_t commits = 0;
-  int64_t jobs = 0;   // all
-  int64_t going = 0;  // of them, those that have not ended
-  // Of these the folders of newest checkpoints that are not on this host.
+  int64_t jobs = 0;   // all jobs
+  int64_t going = 0;  // jobs that have not ended
+  // Of these, the folders of the newest checkpoints that are missing on this host.
   std::vector<std::string> lacking;
 };
 
-// Puts the journal of `backup` into `state_dir`, which is made where it is missing (mode 0700), and
-// reads all of it there first: the sums of its rows, and its count of commits against journal.mark.
-// `backup` is what `capstan backup` made, or the folder of a coordinator that was stopped when it was
-// copied; nothing in it changes. What fails leaves `state_dir` without a journal, as it was.
+// Puts the journal of `backup` into `state_dir`, which is made if it is missing (mode 0700). First
+// reads all of it there: the checksums of its rows, and its count of commits against journal.mark.
+// `backup` is the result of `capstan backup`, or the folder of a coordinator that was stopped when
+// it was copied. Nothing in it changes. If this fails, `state_dir` has no journal, as before.
 //   NotFound            `backup` has no journal.db
 //   FailedPrecondition  `state_dir` has a journal, or a coordinator works there
-//   DataLoss            the copy lacks commits that journal.mark knows of, as one that was made without
-//                       journal.db-wal while the coordinator ran, or has no journal.mark, or is damaged
+//   DataLoss            the copy lacks commits that journal.mark counts (for example if it was made
+//                       without journal.db-wal while the coordinator ran), is damaged, or has no
+//                       journal.mark
 absl::StatusOr<RestoredJournal> RestoreJournal(std::string backup, std::string state_dir);
 
 }  // namespace capstan::coordinator

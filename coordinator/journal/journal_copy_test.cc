@@ -1,4 +1,4 @@
-// Backups of a journal that goes on, and what a folder is restored from, or not.
+// Backups of a journal in use, and which backups a folder can be restored from.
 #include "coordinator/journal/journal_copy.h"
 
 #include <fcntl.h>
@@ -37,7 +37,7 @@ class JournalCopyTest : public ::testing::Test {
 
   std::string Path(const std::string& name) const { return absl::StrCat(dir_, "/", name); }
 
-  // One commit.
+  // Makes one commit.
   void Commit(const std::string& id, size_t bytes = 40,
               common::v1::JobState state = common::v1::JOB_STATE_RUNNING) {
     v1::DurableJob job;
@@ -50,14 +50,14 @@ class JournalCopyTest : public ::testing::Test {
     ASSERT_TRUE(journal_->Commit().ok());
   }
 
-  // Copies `name` as it is now, of a coordinator that runs.
+  // Copies the file `name` of a running coordinator as it is now.
   void CopyHot(const std::string& name) {
     const auto bytes = services::ReadWholeFile(Path("state/" + name), 1 << 24);
     ASSERT_TRUE(bytes.ok()) << bytes.status();
     ASSERT_TRUE(services::WriteFileAtomically(Path("backup/" + name), *bytes).ok());
   }
 
-  // What `capstan backup` leaves in the folder.
+  // Writes the same files as `capstan backup`.
   void WriteBackup(JournalCopy& copy) {
     const absl::StatusOr<int> fd = copy.Take();
     ASSERT_TRUE(fd.ok()) << fd.status();
@@ -103,7 +103,7 @@ TEST_F(JournalCopyTest, ACopyHoldsWhatWasCommittedWhileItWasTaken) {
   for (int i = 0; i < 4; ++i) {
     ASSERT_TRUE(whole.ok()) << whole.status();
     ASSERT_FALSE(*whole) << "a page at a time";
-    Commit(i == 0 ? "j-a" : absl::StrCat("j-d", i), 9000);  // old pages change, new ones come
+    Commit(i == 0 ? "j-a" : absl::StrCat("j-d", i), 9000);  // old pages change, new pages are added
     whole = (*copy)->Step(1);
   }
   while (whole.ok() && !*whole) whole = (*copy)->Step(1);
@@ -112,7 +112,7 @@ TEST_F(JournalCopyTest, ACopyHoldsWhatWasCommittedWhileItWasTaken) {
   EXPECT_TRUE(absl::IsFailedPrecondition((*copy)->Step(1).status()));
   WriteBackup(**copy);
   EXPECT_NE(::access(Path("state/journal.copy").c_str(), F_OK), 0);
-  Commit("j-later");  // the journal goes on, the copy does not
+  Commit("j-later");  // the journal continues, the copy does not
 
   const auto restored = RestoreJournal(Path("backup") + "/", Path("restored") + "/");
   ASSERT_TRUE(restored.ok()) << restored.status();
@@ -141,7 +141,7 @@ TEST_F(JournalCopyTest, ItIsSaidWhichCheckpointsAreNotHere) {
   Commit("j-ended", 40, common::v1::JOB_STATE_SUCCEEDED);
   ASSERT_TRUE(services::EnsureDir(Path("checkpoints/j-b")).ok());
   ASSERT_TRUE(services::WriteFileAtomically(Path("checkpoints/j-b/manifest.json"), "{}").ok());
-  journal_.reset();  // stopped: then its folder may be copied as it is
+  journal_.reset();  // stopped, so its folder may be copied as it is
   for (const char* name : {"journal.db", "journal.mark"}) CopyHot(name);
   const auto restored = RestoreJournal(Path("backup"), Path("restored"));
   ASSERT_TRUE(restored.ok()) << restored.status();
@@ -156,21 +156,21 @@ TEST_F(JournalCopyTest, ACopyOfARunningCoordinatorsFolderWithoutItsLogIsRefusedB
   CopyHot("journal.mark");
   EXPECT_THAT(WhyNot(), HasSubstr(absl::StrCat(
                             Path("backup"),
-                            ": journal.db lacks commits that were durable: it holds none, "
-                            "journal.mark beside it knows of 2 (journal.db-wal is not there). A "
-                            "folder that was copied while its coordinator ran is no backup: make "
-                            "one with capstan backup")));
-  // With the log, which here nobody wrote to meanwhile, it is whole.
+                            ": journal.db lacks commits that were durable: it holds none, but "
+                            "journal.mark beside it has 2 (journal.db-wal does not exist). A "
+                            "folder copied while its coordinator ran is not a backup: make one "
+                            "with capstan backup")));
+  // With the log, which nobody wrote to meanwhile, the copy is complete.
   CopyHot("journal.db-wal");
   EXPECT_TRUE(RestoreJournal(Path("backup"), Path("with-log")).ok());
   EXPECT_THAT(JobsIn("with-log"), SizeIs(2));
 }
 
-// All commits stand in the log: a file that was copied alone looks like a journal that was just made.
+// All commits are still in the log, so the file alone looks like a new journal.
 TEST_F(JournalCopyTest, AFileThatWasCopiedAloneIsNoNewJournal) {
   Commit("j-a");
   CopyHot("journal.db");
-  EXPECT_THAT(WhyNot(), HasSubstr("journal.mark beside it is gone"));
+  EXPECT_THAT(WhyNot(), HasSubstr("journal.mark beside it is missing"));
   const auto opened = SqliteJournal::Open(Path("backup"));
   EXPECT_TRUE(absl::IsDataLoss(opened.status())) << opened.status();
   EXPECT_THAT(std::string(opened.status().message()), HasSubstr("--accept-journal=0"));

@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMaxRunJournalBytes = int64_t{256} << 20;
-constexpr int kReadAttempts = 5;  // of one that is written to meanwhile
+constexpr int kReadAttempts = 5;  // of a journal that is written meanwhile
 constexpr int kMostPoints = 1 << 20;
 
 struct RunJob {
@@ -38,7 +38,7 @@ struct RunJob {
 
 fs::path JournalOf(const fs::path& run) { return run / "state" / "journal.db"; }
 
-// Whether a coordinator works there: it holds the lock of its state.
+// Whether a coordinator works there, that is, holds the lock of its state.
 bool HasCoordinator(const fs::path& run) {
   const int fd = ::open((run / "state" / "lock").c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
@@ -46,8 +46,8 @@ bool HasCoordinator(const fs::path& run) {
   return ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-// As it was at some moment. The mark goes first: the journal behind it holds at least what it
-// counts, or the copy is none and is refused.
+// Copies the journal of a running coordinator. The mark is copied first. So a copy of the journal
+// holds at least the commits that the mark counts; if it does not, it is refused.
 absl::Status CopyJournal(const fs::path& run, const std::string& to) {
   const fs::path from = JournalOf(run);
   for (const char* name : {"journal.mark", "journal.db", "journal.db-wal"}) {
@@ -87,11 +87,11 @@ absl::StatusOr<core::DurableState> ReadOne(const fs::path& run) {
                       absl::StrCat(JournalOf(run).string(), ": ", state.status().message()));
 }
 
-// Its record is saved when something of weight happens; the history is younger.
+// The record is saved only at important events, so the history is newer.
 void CatchUp(RunJob& run) {
   core::MetricHistory history(kMostPoints);
   for (const auto& [number, page] : run.history) {
-    if (!history.LoadPage(number, page)) return;  // Restore refuses it, by its name
+    if (!history.LoadPage(number, page)) return;  // Restore refuses the page by its name
   }
   job::v1::Progress& progress = *run.job.mutable_progress()->mutable_progress();
   if (history.points().empty() || history.points().back().step() <= progress.step()) return;
@@ -119,7 +119,7 @@ bool HasEnded(common::v1::JobState state) {
 }
 
 absl::Status AddRun(const fs::path& folder, std::vector<RunJob>& runs) {
-  // Before it is read: one that ends meanwhile has its end in the journal.
+  // Before the read: if the run ends meanwhile, its journal has the end.
   const bool lives = HasCoordinator(folder);
   absl::StatusOr<core::DurableState> state = ReadOne(folder);
   if (!state.ok()) return state.status();
@@ -145,7 +145,7 @@ absl::StatusOr<core::DurableState> ReadRunJournals(const std::string& folder) {
   std::error_code error;
   std::vector<fs::path> folders;
   if (fs::is_regular_file(JournalOf(folder), error)) {
-    // "out/run/." has a name, too.
+    // "out/run/." needs a name, too.
     folders.push_back(fs::weakly_canonical(folder, error));
   } else {
     for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -167,7 +167,7 @@ absl::StatusOr<core::DurableState> ReadRunJournals(const std::string& folder) {
     if (folders.size() == 1) return status;
     services::Log(services::kWarning, "run_not_read").Kv("run", run.string()).Kv("status", status);
   }
-  // Of a run that was copied, the one whose folder has kept its name.
+  // If a run was copied, takes the copy whose folder has the job's name.
   const auto key = [](const RunJob& run) {
     const auto& at = run.job.submitted_at();
     return std::tuple(at.seconds(), at.nanos(), run.job.job_id(), !run.own_folder);

@@ -1,5 +1,6 @@
-// What the coordinators of `capstan run` left behind: the journals in a folder of runs, read to be
-// looked at. Nothing in the folder is changed; the journal of a run that trains is read beside it.
+// Reads the journals that the coordinators of `capstan run` left in a folder of runs, to look at
+// them. Nothing in the folder is changed. The journal of a run that trains is read while it is in
+// use.
 //
 // Thread-safe: a function on files.
 #ifndef CAPSTAN_COORDINATOR_JOURNAL_RUN_JOURNALS_H_
@@ -12,10 +13,10 @@
 
 namespace capstan::coordinator {
 
-// The jobs of all runs in `folder`, or of the one that `folder` is: `<run>/state/journal.db`. Their
-// numbers follow their times of submission. There are no nodes. A job that no living coordinator
-// has and that has not ended is SUSPENDED, reason Interrupted. A journal that cannot be read is
-// left out and logged; where it is the only one, its error is that of the call.
+// The jobs of all runs in `folder`, or of the one run that `folder` is, from
+// `<run>/state/journal.db`. They are numbered by their times of submission. There are no nodes. A
+// job that has not ended and has no living coordinator is SUSPENDED with reason Interrupted. A
+// journal that cannot be read is left out and logged; if it is the only one, its error is returned.
 //   NotFound  no run in `folder`
 absl::StatusOr<core::DurableState> ReadRunJournals(const std::string& folder);
 

@@ -31,7 +31,8 @@ class RunJournalsTest : public ::testing::Test {
   RunJournalsTest() : root_(*services::MakePrivateDir("capstan-runs")) {}
   ~RunJournalsTest() override { (void)services::RemoveTree("/tmp", root_.string()); }
 
-  // A run whose job was submitted at `second`; its coordinator lives as long as what is returned.
+  // A run whose job was submitted at `second`. Its coordinator lives as long as the returned
+  // journal.
   std::unique_ptr<SqliteJournal> AddRun(const std::string& folder, const std::string& id,
                                         common::v1::JobState state, int64_t second) {
     const std::string path = (root_ / folder / "state").string();
@@ -108,10 +109,10 @@ TEST_F(RunJournalsTest, OneThatNobodyTrainsAnyMoreIsInterruptedAndOneThatLivesIs
   EXPECT_EQ(dead.state(), JOB_STATE_SUSPENDED);
   EXPECT_EQ(dead.reason(), "Interrupted");
   EXPECT_THAT(dead.progress().message(), HasSubstr("capstan run --resume goes on from checkpoint"));
-  // As far as the history says.
+  // The progress is that of the history.
   EXPECT_EQ(dead.progress().progress().step(), 47);
   EXPECT_EQ(dead.progress().progress().loss(), 0.25);
-  // It was read beside its coordinator, which goes on.
+  // It was read while its coordinator worked, which continues.
   EXPECT_TRUE(live->Append(core::EventAdded{"live", 2, {}}).ok());
   EXPECT_TRUE(live->Commit().ok());
   EXPECT_THAT(Read()->events.at("live"), SizeIs(2));

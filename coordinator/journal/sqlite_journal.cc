@@ -25,11 +25,11 @@
 namespace capstan::coordinator {
 namespace {
 
-constexpr int64_t kApplicationId = 0x4361704a;  // "CapJ": a file of somebody else is not ours
+constexpr int64_t kApplicationId = 0x4361704a;  // "CapJ"; other applications' files are refused
 constexpr absl::Duration kReserveRetry = absl::Seconds(1);
-constexpr int64_t kReserveShare = 16;  // of the disk at most
+constexpr int64_t kReserveShare = 16;  // at most this fraction of the disk
 
-// Places for a checksum: of the key and the value together, so that no row passes for another one.
+// The columns `sum` are checksums of key and value together, so that no row passes for another.
 constexpr char kSchema[] = R"(
 CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE nodes (name TEXT PRIMARY KEY, incarnation INTEGER NOT NULL, register BLOB NOT NULL,
@@ -38,7 +38,7 @@ CREATE TABLE jobs (id TEXT PRIMARY KEY, job BLOB NOT NULL, sum INTEGER NOT NULL)
 CREATE TABLE events (job TEXT NOT NULL, number INTEGER NOT NULL, event BLOB NOT NULL,
                      sum INTEGER NOT NULL, PRIMARY KEY (job, number)) WITHOUT ROWID;
 )";
-// What schema 2 added.
+// Added by schema 2.
 constexpr char kSchema2[] = R"(
 CREATE TABLE history (job TEXT NOT NULL, number INTEGER NOT NULL, page BLOB NOT NULL,
                       sum INTEGER NOT NULL, PRIMARY KEY (job, number));
@@ -60,14 +60,14 @@ std::string TextOf(sqlite3_stmt* row, int column) {
   return bytes == nullptr ? "" : std::string(bytes, sqlite3_column_bytes(row, column));
 }
 
-// What schema 3 added: one row. `journal` and `commits` as in commit_mark.h, `sum` is over all that
-// has none of its own.
+// Added by schema 3: one row. `journal` and `commits` as in commit_mark.h. `sum` covers all data
+// that have no checksum of their own.
 constexpr char kSchema3[] = R"(
 CREATE TABLE commits (id INTEGER PRIMARY KEY, journal INTEGER NOT NULL, commits INTEGER NOT NULL,
                       sum INTEGER NOT NULL);
 )";
 
-// Above 0.
+// A random number above 0.
 int64_t RandomNumber() {
   uint64_t number = 0;
   while (number == 0) {
@@ -79,7 +79,7 @@ int64_t RandomNumber() {
 
 }  // namespace
 
-// The values of one row, by their places.
+// The values of one row, in the order of its columns.
 class SqliteJournal::Row {
  public:
   Row& Text(absl::string_view value) { return Add({value, 0, kText}); }
@@ -126,7 +126,7 @@ SqliteJournal::SqliteJournal(std::string path, int lock_fd, int64_t reserve_byte
 
 SqliteJournal::~SqliteJournal() {
   for (sqlite3_stmt* statement : statements_) sqlite3_finalize(statement);
-  sqlite3_close(database_);  // what was not committed is rolled back
+  sqlite3_close(database_);  // rolls back what was not committed
   ::close(lock_fd_);
 }
 
@@ -145,19 +145,19 @@ absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(const std::st
 
 std::string SqliteJournal::MarkPath() const { return absl::StrCat(folder(), "/journal.mark"); }
 
-// Whether the log is written into the file and removed when the journal is closed. Of one that is
-// refused nothing may change.
+// Whether closing the journal merges the log into the file and removes the log. If a journal is
+// refused, its files must not change.
 void SqliteJournal::KeepCheckpoints(bool keep) {
   sqlite3_db_config(database_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep ? 0 : 1, nullptr);
 }
 
 absl::Status SqliteJournal::OpenDatabase(const JournalOptions& options) {
-  // SQLite would make a missing file anew, and remove the log beside it.
+  // SQLite would make a missing file and remove the log beside it.
   struct stat file = {};
   const bool fresh = ::stat(path_.c_str(), &file) != 0 || file.st_size == 0;
   if (fresh) {
     absl::Status status = CheckMark(options, /*may_lack=*/true);
-    // Before the file, so that one without a mark is never new.
+    // Before the file, so that a journal without a mark is never a new one.
     if (status.ok()) status = MakeMark();
     if (!status.ok()) return status;
   }
@@ -165,23 +165,23 @@ absl::Status SqliteJournal::OpenDatabase(const JournalOptions& options) {
   if (sqlite3_open_v2(path_.c_str(), &database_, flags, nullptr) != SQLITE_OK) return Error("open");
   sqlite3_extended_result_codes(database_, 1);
   KeepCheckpoints(false);
-  // Exclusive: the index of the WAL is ours alone, in memory.
+  // Exclusive: the index of the WAL is in this process's memory only.
   absl::Status status = Execute("PRAGMA locking_mode=EXCLUSIVE");
   if (!status.ok()) return status;
   const absl::StatusOr<std::string> mode = Text("PRAGMA journal_mode=WAL");
   if (!mode.ok()) return mode.status();
   if (*mode != "wal") {
     return absl::FailedPreconditionError(
-        absl::StrCat(path_, ": the file system gives no write-ahead log, but ", *mode));
+        absl::StrCat(path_, ": the file system does not support a write-ahead log, only ", *mode));
   }
-  // FULL: a commit has reached the disk. Fewer, larger checkpoints into the file.
+  // FULL: a commit has reached the disk. Checkpoints into the file are fewer and larger.
   status = Execute("PRAGMA synchronous=FULL; PRAGMA wal_autocheckpoint=4000");
   if (!status.ok()) return status;
 
   const absl::StatusOr<int64_t> tables = Integer("SELECT count(*) FROM sqlite_master");
   if (!tables.ok()) return tables.status();
   if (*tables == 0) {
-    // A new journal, or the file of one whose commits all stood in a log that was not copied with it.
+    // A new journal, or a file whose commits were all in a log that was not copied with it.
     status = CheckMark(options, fresh);
     if (status.ok()) status = MakeSchema();
   } else {
@@ -219,7 +219,7 @@ absl::Status SqliteJournal::CheckDatabase(const JournalOptions& options) {
   const absl::StatusOr<int64_t> schema = Integer("PRAGMA user_version");
   if (!schema.ok()) return schema.status();
   if (*application != kApplicationId) {
-    return absl::DataLossError(absl::StrCat(path_, ": is no journal of a coordinator"));
+    return absl::DataLossError(absl::StrCat(path_, ": is not the journal of a coordinator"));
   }
   if (*schema > kJournalSchema) {
     return absl::FailedPreconditionError(
@@ -230,7 +230,7 @@ absl::Status SqliteJournal::CheckDatabase(const JournalOptions& options) {
   const absl::StatusOr<std::string> check = Text("PRAGMA integrity_check(1)");
   if (!check.ok()) return check.status();
   if (*check != "ok") return absl::DataLossError(absl::StrCat(path_, ": is damaged: ", *check));
-  // Before schema 3 nothing was counted.
+  // Commits were not counted before schema 3.
   absl::Status status = *schema < 3 ? absl::OkStatus() : ReadCounts();
   if (status.ok()) status = CheckMark(options, *schema < 3);
   if (status.ok() && *schema < kJournalSchema) status = UpgradeSchema(*schema);
@@ -242,7 +242,7 @@ absl::Status SqliteJournal::CheckDatabase(const JournalOptions& options) {
   return status;
 }
 
-// The count, and what it vouches for.
+// Reads the count, and the data that its checksum covers.
 absl::Status SqliteJournal::ReadCounts() {
   sqlite3_stmt* row = nullptr;
   absl::Cleanup finalize = [&row] { sqlite3_finalize(row); };
@@ -277,7 +277,7 @@ int64_t SqliteJournal::CountSum() const {
   return SumOf(absl::StrCat(count_.journal), count_.commits, all);
 }
 
-// DataLoss, unless a person has said that it may go on so.
+// DataLoss, unless the operator accepts the journal as it is.
 absl::Status SqliteJournal::GoneBack(const JournalOptions& options, absl::string_view what) const {
   const std::string wal =
       DescribeWal(options.copy_of.empty() ? absl::StrCat(path_, "-wal")
@@ -285,7 +285,7 @@ absl::Status SqliteJournal::GoneBack(const JournalOptions& options, absl::string
   if (!options.copy_of.empty()) {
     return absl::DataLossError(
         absl::StrCat(options.copy_of, ": journal.db ", what, " (", wal,
-                     "). A folder that was copied while its coordinator ran is no backup: make one "
+                     "). A folder copied while its coordinator ran is not a backup: make one "
                      "with capstan backup; see docs/operations.md, Backups"));
   }
   return absl::DataLossError(absl::StrCat(
@@ -294,7 +294,7 @@ absl::Status SqliteJournal::GoneBack(const JournalOptions& options, absl::string
       "restore a backup into an empty folder, or copy the folder and start once with "
       "--accept-journal=",
       count_.commits,
-      " to go on with what is left; see docs/operations.md, A journal that is refused"));
+      " to continue with what is left; see docs/operations.md, A journal that is refused"));
 }
 
 absl::Status SqliteJournal::CheckMark(const JournalOptions& options, bool may_lack) {
@@ -303,20 +303,20 @@ absl::Status SqliteJournal::CheckMark(const JournalOptions& options, bool may_la
   std::string why;
   if (!read.ok() && !absl::IsDataLoss(read.status())) return read.status();
   if (!read.ok()) {
-    why = "journal.mark beside it is damaged, so whether it is whole cannot be known";
+    why = "journal.mark beside it is damaged, so the journal may be incomplete";
   } else if (!read->has_value()) {
-    if (may_lack) return absl::OkStatus();  // a new one, or of an older version
-    why = "journal.mark beside it is gone, so whether it is whole cannot be known";
+    if (may_lack) return absl::OkStatus();  // a new journal, or one of an older version
+    why = "journal.mark beside it is missing, so the journal may be incomplete";
   } else if ((*read)->commits > 0 && count_.journal == 0) {
     why = absl::StrCat(
-        "lacks commits that were durable: it holds none, journal.mark beside it "
-        "knows of ",
+        "lacks commits that were durable: it holds none, but journal.mark beside it "
+        "has ",
         (*read)->commits);
   } else if (count_.journal != 0 && (*read)->journal != count_.journal) {
-    why = "journal.mark beside it is that of another journal";
+    why = "journal.mark beside it belongs to another journal";
   } else if ((*read)->commits > count_.commits) {
     why = absl::StrCat("lacks commits that were durable: it holds ", count_.commits,
-                       ", journal.mark beside it knows of ", (*read)->commits);
+                       ", but journal.mark beside it has ", (*read)->commits);
   } else {
     return absl::OkStatus();
   }
@@ -333,18 +333,18 @@ absl::Status SqliteJournal::CreateMark() {
   return absl::OkStatus();
 }
 
-// The mark of a new journal, which counts nothing yet.
+// Makes the mark of a new journal, with a count of 0.
 absl::Status SqliteJournal::MakeMark() {
   count_ = {RandomNumber(), 0};
   return CreateMark();
 }
 
 absl::Status SqliteJournal::MakeSchema() {
-  // First the mark: a crash in between leaves no journal without one.
+  // The mark first, so that a crash in between leaves no journal without one.
   if (mark_ == nullptr) {
     if (const absl::Status made = MakeMark(); !made.ok()) return made;
   }
-  // One transaction: a crash leaves an empty file, or the whole schema.
+  // One transaction, so that a crash leaves an empty file or the whole schema.
   const std::string sql = absl::StrCat("BEGIN IMMEDIATE; PRAGMA application_id=", kApplicationId,
                                        "; PRAGMA user_version=", kJournalSchema, ";", kSchema,
                                        kSchema2, kSchema3, "INSERT INTO commits VALUES (1, ",
@@ -364,7 +364,7 @@ absl::Status SqliteJournal::UpgradeSchema(int64_t from) {
         Execute(absl::StrCat("INSERT INTO commits VALUES (1, ", count_.journal, ", 0, 0)").c_str());
   }
   if (!status.ok()) return status;
-  // What it vouches for is read as it stands: there was no sum of it.
+  // The data had no checksum before, so they are accepted as they are.
   const absl::Status unsummed = ReadCounts();
   if (!absl::IsDataLoss(unsummed) && !unsummed.ok()) return unsummed;
   return Execute(absl::StrCat("UPDATE commits SET sum = ", CountSum(),
@@ -387,7 +387,7 @@ absl::Status SqliteJournal::Fill(core::DurableState* state) {
     return absl::DataLossError(absl::StrCat(path_, ": is damaged: the row of ", what, " ", key,
                                             " is not what was written"));
   };
-  // Calls `take` for every row; DataLoss where it answers false.
+  // Calls `take` for every row. DataLoss if it returns false.
   const auto each = [&](absl::string_view what, const char* sql, auto&& take) -> absl::Status {
     sqlite3_stmt* rows = nullptr;
     absl::Status status = Prepare(sql, &rows);
@@ -529,7 +529,7 @@ absl::Status SqliteJournal::Commit() {
   return status_;
 }
 
-// One transaction, or nothing.
+// Commits in one transaction, or not at all.
 absl::Status SqliteJournal::PutAll() {
   const CommitCount before = count_;
   absl::Status status = Execute("BEGIN IMMEDIATE");
@@ -560,7 +560,7 @@ bool SqliteJournal::low() {
   return !reserve_;
 }
 
-// Only where as much again stays free: a disk that is nearly full is not filled by us.
+// Only if as much again stays free, so that this does not fill a nearly full disk.
 void SqliteJournal::TakeReserve() {
   reserve_tried_ = MonotonicNow();
   const std::string path = absl::StrCat(folder(), "/journal.reserve");

@@ -1,12 +1,12 @@
 // The coordinator's durable facts in one SQLite file.
 //
-// Every fact is a row with a checksum of its own: SQLite notices a broken page, not a flipped bit
-// inside a value. Commits are counted in a row and in a file beside it (commit_mark.h): SQLite drops
-// commits behind a flipped bit of its log without a word. Readable with the sqlite3 program while no
-// coordinator runs.
+// Every fact is a row with its own checksum, because SQLite notices a broken page but not a flipped
+// bit inside a value. Commits are counted in a row and in a file beside the journal
+// (commit_mark.h), because SQLite silently drops commits behind a flipped bit of its log. The
+// sqlite3 program can read the journal while no coordinator runs.
 //
-// On a full disk the journal first gives up a file that it keeps for that (`journal.reserve`), so
-// that it can go on while somebody makes room.
+// On a full disk the journal first gives up a file that it keeps for that purpose
+// (`journal.reserve`). So it can continue while somebody makes room.
 #ifndef CAPSTAN_COORDINATOR_JOURNAL_SQLITE_JOURNAL_H_
 #define CAPSTAN_COORDINATOR_JOURNAL_SQLITE_JOURNAL_H_
 
@@ -33,23 +33,23 @@ inline constexpr int kJournalSchema = 3;
 inline constexpr int64_t kReserveBytes = int64_t{16} << 20;
 
 struct JournalOptions {
-  // Go on with a journal that lacks commits, or whose journal.mark is missing, damaged or another
-  // one's, where it holds exactly so many commits. What is missing is lost for good.
+  // Accepts a journal that lacks commits, or whose journal.mark is missing, damaged or of another
+  // journal, if it holds exactly this many commits. The missing commits are lost for good.
   std::optional<int64_t> accept_commits;
-  // The folder that the journal was copied from, for errors that speak of it; empty: it is no copy.
+  // The folder that the journal was copied from, for error messages. Empty: it is not a copy.
   std::string copy_of;
-  // Of `journal.reserve`; less on a small disk: a 16th of it at most.
+  // Size of `journal.reserve`; at most a 16th of the disk.
   int64_t reserve_bytes = kReserveBytes;
 };
 
-// One thread at a time.
+// Use from one thread at a time.
 class SqliteJournal final : public core::Journal {
  public:
-  // Opens `folder`/journal.db, or makes it, and keeps every other coordinator out of `folder` until
-  // this object, or its process, has gone. Errors name the file:
-  //   FailedPrecondition  another process has the folder; or a newer version wrote the journal
-  //   DataLoss            it is damaged, or lacks commits that it once had; the message says what to
-  //                       do, and the files stay as they are
+  // Opens `folder`/journal.db, or makes it, and keeps every other coordinator out of `folder` while
+  // this object and its process live. Errors name the file:
+  //   FailedPrecondition  another process has the folder, or a newer version wrote the journal
+  //   DataLoss            it is damaged, or lacks commits that it once had; the message says what
+  //                       to do, and the files stay unchanged
   //   ResourceExhausted   the disk is full
   static absl::StatusOr<std::unique_ptr<SqliteJournal>> Open(const std::string& folder,
                                                              const JournalOptions& options = {});
@@ -57,16 +57,18 @@ class SqliteJournal final : public core::Journal {
   SqliteJournal(const SqliteJournal&) = delete;
   SqliteJournal& operator=(const SqliteJournal&) = delete;
 
-  // All that was committed. Before the first Append. DataLoss: a row is not what was written.
+  // Reads everything that was committed. Call it before the first Append. DataLoss: a row was
+  // changed.
   absl::StatusOr<core::DurableState> Load();
 
-  // After an error every further call fails with it, except ResourceExhausted: the disk is full.
+  // After an error every later call fails with it, except after ResourceExhausted (the disk is
+  // full).
   absl::Status Append(const core::Record& record) override;
   absl::Status Commit() override;
-  // Takes the reserve back where there is room for it.
+  // Also makes the reserve again if there is room for it.
   bool low() override;
   std::string folder() const { return path_.substr(0, path_.rfind('/')); }
-  // Of what was committed so far.
+  // The count of the commits so far.
   const CommitCount& count() const { return count_; }
 
  private:
@@ -74,7 +76,7 @@ class SqliteJournal final : public core::Journal {
   SqliteJournal(std::string path, int lock_fd, int64_t reserve_bytes);
   absl::Status OpenDatabase(const JournalOptions& options);
   absl::Status CheckDatabase(const JournalOptions& options);
-  // `may_lack`: a journal like this one may be without a mark.
+  // `may_lack`: this journal may be without a mark.
   absl::Status CheckMark(const JournalOptions& options, bool may_lack);
   absl::Status GoneBack(const JournalOptions& options, absl::string_view what) const;
   absl::Status CreateMark();
@@ -94,7 +96,7 @@ class SqliteJournal final : public core::Journal {
   absl::StatusOr<std::string> Text(const char* sql);
   absl::Status Prepare(const char* sql, sqlite3_stmt** statement);
   absl::Status Fill(core::DurableState* state);
-  // Binds texts, integers and blobs in the order of the statement's places, and runs it.
+  // Binds texts, integers and blobs to the statement's places in order, and runs it.
   class Row;
   absl::Status Run(sqlite3_stmt* statement, const Row& row);
   absl::Status Write(const core::Record& record);
@@ -109,10 +111,10 @@ class SqliteJournal final : public core::Journal {
 
   CommitCount count_;  // of the database
   std::unique_ptr<CommitMark> mark_;
-  // What the row of the counts vouches for, beside them.
+  // The row of the counts has a checksum that covers these, too.
   int64_t incarnation_ = 0;
   std::set<std::string> drained_;
-  bool reserve_ = false;  // is there
+  bool reserve_ = false;  // the file exists
   absl::Duration reserve_tried_;
 
   std::vector<sqlite3_stmt*> statements_;  // all of the following

@@ -48,7 +48,7 @@ class JournalTest : public ::testing::Test {
     return added;
   }
 
-  // Runs SQL beside the journal, as an accident would.
+  // Runs SQL on the journal's file, as an accident would.
   void Sql(const std::string& sql) {
     sqlite3* database = nullptr;
     ASSERT_EQ(sqlite3_open((dir_ + "/journal.db").c_str(), &database), SQLITE_OK);
@@ -118,7 +118,7 @@ TEST_F(JournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
     ASSERT_TRUE(journal->Commit().ok());
   }
   Sql("DROP TABLE history; DROP TABLE drained; DROP TABLE commits; PRAGMA user_version=1");
-  // Beside a mark it is an old backup, and no journal that was always so old.
+  // Beside a mark it is an old backup, not a journal that was always so old.
   EXPECT_TRUE(absl::IsDataLoss(OpenAndLoad()));
   ASSERT_EQ(::unlink((dir_ + "/journal.mark").c_str()), 0);
   {
@@ -130,7 +130,7 @@ TEST_F(JournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
   EXPECT_EQ(Load().history.at("a-1").at(0), "page");
 }
 
-// A process that ends between its statements leaves all of a commit or nothing of it.
+// A process that ends between two statements leaves a commit complete or absent.
 TEST_F(JournalTest, ACommitIsWholeOrNotThereWhereverTheProcessEnds) {
   { Open(); }
   for (int statements = 0; statements <= 4; ++statements) {
@@ -157,7 +157,7 @@ TEST_F(JournalTest, ACommitIsWholeOrNotThereWhereverTheProcessEnds) {
   }
 }
 
-// Killed at any moment: what it was told to be durable is there, each commit whole.
+// After a kill at any moment, everything reported as durable is there, and each commit is complete.
 TEST_F(JournalTest, WhatWasToldToBeDurableOutlivesAKill) {
   { Open(); }
   int64_t told = 0;
@@ -184,7 +184,7 @@ TEST_F(JournalTest, WhatWasToldToBeDurableOutlivesAKill) {
     }
     ASSERT_GE(told, enough);
     ::kill(child, SIGKILL);
-    while (::read(pipe[0], &told, sizeof(told)) == sizeof(told)) {  // told before the kill
+    while (::read(pipe[0], &told, sizeof(told)) == sizeof(told)) {  // reported before the kill
     }
     ::close(pipe[0]);
     int status = 0;
@@ -304,7 +304,7 @@ TEST_F(JournalTest, AFullDiskIsAnErrorAndWhatWasCommittedStays) {
     }
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("journal.db"));
-    EXPECT_EQ((*journal)->Commit(), status);  // and stays so
+    EXPECT_EQ((*journal)->Commit(), status);  // and every later call fails likewise
     EXPECT_TRUE((*journal)->low());
     journal->reset();
     const absl::StatusOr<std::unique_ptr<SqliteJournal>> again = SqliteJournal::Open(small);
@@ -316,8 +316,8 @@ TEST_F(JournalTest, AFullDiskIsAnErrorAndWhatWasCommittedStays) {
   EXPECT_EQ(::umount(small.c_str()), 0);
 }
 
-// A full disk: first the reserve is given up, then a commit fails and is none, and the same call
-// succeeds once there is room.
+// On a full disk, the reserve is given up first. Then a commit fails and changes nothing, and the
+// same call succeeds once there is room.
 TEST_F(JournalTest, TheReserveIsGivenUpFirstAndWhatFailedIsCommittedOnceThereIsRoom) {
   const std::string disk = dir_ + "/disk";
   ASSERT_TRUE(services::EnsureDir(disk, 0700).ok());
@@ -349,7 +349,7 @@ TEST_F(JournalTest, TheReserveIsGivenUpFirstAndWhatFailedIsCommittedOnceThereIsR
       if (status.ok()) ++good;
     }
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-    EXPECT_GE(good, 10);  // within the reserve
+    EXPECT_GE(good, 10);  // in the room of the reserve
     EXPECT_TRUE((*journal)->low());
     ASSERT_TRUE((*journal)->Append(Event("j-0", 1, "WhileFull")).ok());
     EXPECT_FALSE((*journal)->Commit().ok());
@@ -361,7 +361,7 @@ TEST_F(JournalTest, TheReserveIsGivenUpFirstAndWhatFailedIsCommittedOnceThereIsR
     journal->reset();
     const absl::StatusOr<std::unique_ptr<SqliteJournal>> again = SqliteJournal::Open(disk);
     ASSERT_TRUE(again.ok()) << again.status();
-    EXPECT_FALSE((*again)->low());  // it is there again
+    EXPECT_FALSE((*again)->low());  // the reserve exists again
     const absl::StatusOr<core::DurableState> state = (*again)->Load();
     ASSERT_TRUE(state.ok()) << state.status();
     EXPECT_EQ(static_cast<int>(state->jobs.size()), good);

@@ -1,5 +1,5 @@
-// A link to a job, #/job/ID, is no part of what a browser sends. The form takes it along: the answer
-// leads to the page, and the browser keeps the end of the address on the way.
+// Browsers do not send the end of an address, such as #/job/ID. The form keeps it: the answer leads
+// to the page, and the browser adds the end of the form's address again.
 'use strict';
 
 for (const form of document.forms) form.action += location.hash;

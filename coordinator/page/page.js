@@ -1,5 +1,5 @@
-// The status page: asks the coordinator again and again and draws what it says. Nothing that comes
-// from there is ever read as HTML: text is set as text, and the policy of the page forbids the rest.
+// The status page. Asks the coordinator again and again and draws the answers. Nothing in them is
+// ever read as HTML: text is set as text, and the page's policy forbids anything else.
 'use strict';
 
 const PERIOD_MS = 2000;
@@ -60,7 +60,7 @@ const milliseconds = (seconds) => known(seconds) ? `${number(1000 * seconds, 3)}
 const secondsBetween = (from, to) => from ? ((to ? Date.parse(to) : now()) - Date.parse(from)) / 1000 : NaN;
 const clock = (time) => time ? new Date(time).toLocaleTimeString('en-GB') : '';
 
-let skewMs = 0;  // the coordinator's clock, less ours
+let skewMs = 0;  // the coordinator's clock minus ours
 const now = () => Date.now() + skewMs;
 
 // ---- curves ----
@@ -74,11 +74,12 @@ function niceTicks(low, high, count) {
   return ticks;
 }
 
-// One card with curves over steps. series: [{name, points: [[step, value]]}], the first is the main one.
+// One card with curves over steps. series: [{name, points: [[step, value]]}]. The first is the main
+// one.
 class Chart {
   constructor(id, title, format, fixed) {
     this.format = format;
-    this.fixed = fixed || {};  // {low, high}: of the axis, where given
+    this.fixed = fixed || {};  // {low, high} of the axis, if given
     this.now = element('span', {class: 'now'});
     this.svg = drawn('svg', {class: 'chart', role: 'img', tabindex: '0'});
     this.read = element('p', {class: 'read', 'aria-live': 'off'});
@@ -219,7 +220,7 @@ function table(caption, head, rows, id) {
 
 const fact = (name, value, small) => element('div', {}, element('dt', {}, name), element('dd', {}, value, small ? element('small', {}, ` ${small}`) : null));
 
-// "NVIDIA H200" with what is used of its memory; of a CPU what is used of its host's.
+// "NVIDIA H200" with its used memory; for a CPU the used memory of its host.
 function devicesOf(member, node) {
   if (!node) return ['–', '–'];
   const places = member && member.devices ? member.devices : node.devices.map((_, i) => i);
@@ -258,7 +259,7 @@ const overview = {
         table('Nodes', ['Node', 'Role', 'State', 'Slots used', 'Devices', 'Memory', 'Jobs'], nodes, 'nodes') :
         element('p', {class: 'faint'}, 'No nodes have registered.')));
     const link = [...byId('main').querySelectorAll('a')].find((a) => a.getAttribute('href') === focused);
-    if (link) link.focus({preventScroll: true});  // the keyboard's place outlives the drawing
+    if (link) link.focus({preventScroll: true});  // keeps the keyboard's focus after the redraw
     document.title = 'Capstan';
   },
 };
@@ -409,7 +410,7 @@ async function ask() {
   const asked = view;
   try {
     const answer = await fetch(asked.path(), {cache: 'no-store', signal: AbortSignal.timeout(10000)});
-    if (answer.status === 401) return location.reload();  // the token is gone: the form
+    if (answer.status === 401) return location.reload();  // the token is not valid any more: shows the form
     const data = await answer.json();
     if (mine !== round) return;
     if (answer.status === 404) {

@@ -42,7 +42,7 @@ absl::string_view TextOf(const uint8_t* header, TarField field) {
 
 constexpr size_t kTarMagic = 257;
 
-// Octal digits between blanks; -1: something else.
+// The value of octal digits between blanks; -1 for anything else.
 int64_t OctalOf(const uint8_t* header, TarField field) {
   absl::string_view text = absl::StripAsciiWhitespace(TextOf(header, field));
   int64_t value = 0;
@@ -113,9 +113,9 @@ class TarReader {
     return absl::OkStatus();
   }
 
-  // Null: one that is not expected.
+  // Null for a member that is not expected.
   const CatalogMember* MemberOf(const uint8_t* header) const {
-    // Other kinds of tar have something else in that place.
+    // Other kinds of tar use this place for something else.
     const bool posix = std::memcmp(header + kTarMagic, "ustar", 6) == 0;
     const absl::string_view prefix = posix ? TextOf(header, kTarPrefix) : "";
     const std::string path =
@@ -129,7 +129,7 @@ class TarReader {
 
   absl::Status Write(const CatalogMember& member, uint8_t type, int64_t size) {
     if (type != '0' && type != 0) {
-      return Damaged(source_->file(), absl::StrCat(member.name, " is no regular file"));
+      return Damaged(source_->file(), absl::StrCat(member.name, " is not a regular file"));
     }
     if (size != member.size_bytes) {
       return Damaged(source_->file(),
@@ -158,8 +158,8 @@ class TarReader {
   const std::unique_ptr<ByteSource> source_;
   const CatalogEntry& entry_;
   const std::string folder_;
-  int64_t offset_ = 0;                                      // unpacked bytes that were read
-  std::map<std::string, std::string, std::less<>> hashes_;  // of the members that were written
+  int64_t offset_ = 0;                                      // number of unpacked bytes read
+  std::map<std::string, std::string, std::less<>> hashes_;  // of the members written
   std::vector<uint8_t> buffer_ = std::vector<uint8_t>(kCopyBytes);
 };
 

@@ -1,9 +1,9 @@
-// The expected files out of a tar.gz, and nothing else of it.
+// Extracts the expected files, and nothing else, from a tar.gz.
 //
-// A member that is not expected is read over, whatever it is: no path of the archive is ever
-// opened, so none can lead out of the folder, and links, folders and devices are not made.
+// Members that are not expected are skipped, whatever they are. No path of the archive is ever
+// opened, so none can lead out of the folder. Links, folders and devices are not made.
 //
-// Threads: functions of the files.
+// Threads: functions that use only the files.
 #ifndef CAPSTAN_GPU_WORKER_DATA_ARCHIVE_H_
 #define CAPSTAN_GPU_WORKER_DATA_ARCHIVE_H_
 
@@ -14,16 +14,16 @@
 
 namespace capstan::data {
 
-// Unpacks entry.members from the archive at `path` into `folder`, which exists. Each file appears
-// whole or not at all; the last one is SHA256SUMS, with their hashes, for VerifyMembers and for
-// `sha256sum -c`.
-// DataLoss, DataMissing: no gzip, no tar (POSIX.1-1988, ustar), a member that is absent, comes
-// twice, is no regular file or has another size. Else the error of writing.
+// Unpacks entry.members from the archive at `path` into `folder`, which must exist. Each file
+// appears completely or not at all. The last one is SHA256SUMS, which contains their hashes, for
+// VerifyMembers and for `sha256sum -c`. DataLoss, DataMissing: not gzip, not tar (POSIX.1-1988,
+// ustar), or a member is absent, repeated, not a regular file or of another size. Otherwise the
+// error of writing.
 absl::Status UnpackMembers(const std::string& path, const CatalogEntry& entry,
                            const std::string& folder);
 
-// Compares the members in `folder` with entry.members' sizes and with SHA256SUMS; the first error,
-// as VerifyFile's.
+// Compares the members in `folder` with entry.members' sizes and with SHA256SUMS. Returns the first
+// error, like VerifyFile.
 absl::Status VerifyMembers(const std::string& folder, const CatalogEntry& entry);
 
 }  // namespace capstan::data

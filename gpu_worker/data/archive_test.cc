@@ -30,7 +30,7 @@ CatalogEntry TestEntry() {
   return entry;
 }
 
-// What lies below a folder, links and folders too.
+// Everything below a folder, including links and folders.
 std::set<std::string> Below(const std::string& folder) {
   std::set<std::string> names;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -94,7 +94,7 @@ TEST_F(ArchiveTest, ALongPathIsPutTogetherFromItsTwoFields) {
           .ok());
 }
 
-// Names that lead out of the folder, links and devices are never made.
+// Names that lead out of the folder, links and devices are never created.
 TEST_F(ArchiveTest, NothingElseIsMade) {
   std::string tar;
   for (const char* name : {"../escaped", "/tmp/capstan-escaped", "set/../../escaped", "set/other",
@@ -116,11 +116,11 @@ TEST_F(ArchiveTest, RefusesWhatIsNotExpected) {
   ExpectRefused(TarEnd(), "has no a.bin");
   ExpectRefused(a + a + b + TarEnd(), "a.bin comes twice");
   ExpectRefused(TarMember("set/a.bin", "abcd") + b + TarEnd(), "a.bin has 4 bytes, want 3");
-  ExpectRefused(TarMember("set/a.bin", "", '2') + b + TarEnd(), "a.bin is no regular file");
+  ExpectRefused(TarMember("set/a.bin", "", '2') + b + TarEnd(), "a.bin is not a regular file");
   ExpectRefused(a + b, "the tar data end at offset 2560");
   ExpectRefused(a + b.substr(0, 1000), "the tar data end at offset 2024");
   std::string other = a;
-  other[0] = 't';  // the header's sum is wrong now
+  other[0] = 't';  // makes the header's checksum wrong
   ExpectRefused(other + b + TarEnd(), "no tar header at offset 0");
   ExpectRefused(a + std::string(512, 'x'), "no tar header at offset 1024");
   std::string negative = a;

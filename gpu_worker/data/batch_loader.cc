@@ -53,34 +53,31 @@ bool BatchLoader::IsDue() const {
 absl::StatusOr<StepBatch> BatchLoader::Next(absl::Duration timeout) {
   const absl::Duration start = MonotonicNow();
   MutexLock lock(mu_);
-  while (!cancelled_ && next_step_ < end_step_ && !IsDue()) {
+  while (next_step_ < end_step_ && !IsDue()) {
     const absl::Duration left = timeout - (MonotonicNow() - start);
     if (left <= absl::ZeroDuration()) break;
     changed_.WaitWithTimeout(mu_, left);
   }
-  const absl::Duration waited = MonotonicNow() - start;
-  total_wait_ += waited;
-  if (cancelled_) return absl::CancelledError("the batch loader was cancelled");
   if (next_step_ >= end_step_) {
     return absl::OutOfRangeError(absl::StrCat("step ", next_step_, " is not before ", end_step_));
   }
   if (!IsDue()) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        "samples of step ", next_step_, " not read after ", absl::FormatDuration(waited)));
+    return absl::DeadlineExceededError(absl::StrCat("samples of step ", next_step_,
+                                                    " not read after ",
+                                                    absl::FormatDuration(MonotonicNow() - start)));
   }
   const auto found = ready_.find(next_step_);
   if (found == ready_.end()) return error_;
   StepBatch batch = std::move(found->second);
   ready_.erase(found);
   ++next_step_;
-  last_wait_ = waited;
   changed_.NotifyAll();
   return batch;
 }
 
 void BatchLoader::Recycle(StepBatch batch) {
   MutexLock lock(mu_);
-  // One in use and one being filled: more would only hold memory.
+  // One batch is in use and one is being filled. More would only take memory.
   if (spare_.size() < static_cast<size_t>(read_ahead_) + 1) spare_.push_back(std::move(batch));
 }
 
@@ -96,22 +93,6 @@ void BatchLoader::Restart(int64_t first_step, SampleLists lists) {
   next_step_ = first_step;
   error_ = absl::OkStatus();
   changed_.NotifyAll();
-}
-
-void BatchLoader::Cancel() {
-  MutexLock lock(mu_);
-  cancelled_ = true;
-  changed_.NotifyAll();
-}
-
-absl::Duration BatchLoader::last_wait() const {
-  MutexLock lock(mu_);
-  return last_wait_;
-}
-
-absl::Duration BatchLoader::total_wait() const {
-  MutexLock lock(mu_);
-  return total_wait_;
 }
 
 int BatchLoader::queued() const {
@@ -168,7 +149,7 @@ void BatchLoader::Run() {
     }
 
     MutexLock lock(mu_);
-    if (taken.restarts != restarts_) continue;  // read by lists that are out of date
+    if (taken.restarts != restarts_) continue;  // read by outdated lists
     const int64_t step = taken.batch.step;
     if (status.ok()) {
       ready_.emplace(step, std::move(taken.batch));

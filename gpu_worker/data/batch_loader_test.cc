@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <new>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,8 +17,8 @@ using ::testing::ElementsAre;
 
 constexpr absl::Duration kLimit = absl::Seconds(60);
 
-// Sample i is in epoch e the one pixel i + e / 8 with label i % 10. Counts its reads, and holds them while the gate is
-// shut.
+// Sample i in epoch e is the one pixel i + e / 8 with label i % 10. Counts its reads, and blocks
+// them while the gate is shut.
 class CountingDataset final : public Dataset {
  public:
   CountingDataset() { info_ = {1000, 1, 1, 1, 10}; }
@@ -117,7 +116,6 @@ TEST(BatchLoaderTest, GivesTheStepsInOrderAndEnds) {
     loader.Recycle(*std::move(batch));
   }
   EXPECT_EQ(loader.Next(kLimit).status().code(), absl::StatusCode::kOutOfRange);
-  EXPECT_GE(loader.total_wait(), loader.last_wait());
 }
 
 TEST(BatchLoaderTest, EachStepIsReadInItsEpoch) {
@@ -130,11 +128,11 @@ TEST(BatchLoaderTest, EachStepIsReadInItsEpoch) {
   }
 }
 
-// Each of three threads holds a step while the gate is shut: they come in order all the same.
+// Each of three threads holds a step while the gate is shut. The steps still arrive in order.
 TEST(BatchLoaderTest, ManyThreadsGiveTheSameStepsInOrder) {
   CountingDataset set;
   set.SetGate(false);
-  std::vector<int64_t> asked;  // by one reader at a time
+  std::vector<int64_t> asked;  // only one reader writes at a time
   const auto lists = [&asked](int64_t step) {
     asked.push_back(step);
     return TwoLanes(step);
@@ -157,7 +155,7 @@ TEST(BatchLoaderTest, ManyThreadsGiveTheSameStepsInOrder) {
   for (int64_t step = 0; step < 60; ++step) EXPECT_EQ(asked[step], step);
 }
 
-// The steps before it come all the same, whichever thread is done first.
+// The steps before it still arrive, whichever thread is done first.
 TEST(BatchLoaderTest, AmongManyThreadsAnErrorComesAtItsStep) {
   for (int round = 0; round < 20; ++round) {
     const CountingDataset set;
@@ -174,10 +172,10 @@ TEST(BatchLoaderTest, AmongManyThreadsAnErrorComesAtItsStep) {
 TEST(BatchLoaderTest, ReadsAheadAsFarAsAskedAndNoFurther) {
   const CountingDataset set;
   BatchLoader loader(set, {.first_step = 0, .end_step = 100, .read_ahead = 3}, TwoLanes);
-  set.WaitForReads(6);  // 3 steps of two lanes, before anybody asked
+  set.WaitForReads(6);  // 3 steps of two lanes, before the first Next
   ASSERT_TRUE(loader.Next(kLimit).ok());
   set.WaitForReads(8);
-  // The reader cannot be further: the queue is full with steps 1 to 3.
+  // The reader cannot be further, because the queue is full with steps 1 to 3.
   EXPECT_EQ(set.reads(), 8);
 }
 
@@ -186,7 +184,7 @@ TEST(BatchLoaderTest, RestartDropsWhatWasReadAhead) {
   BatchLoader loader(set, {.first_step = 0, .end_step = 100, .read_ahead = 2}, TwoLanes);
   set.WaitForReads(4);
   ASSERT_TRUE(loader.Next(kLimit).ok());
-  // Again from step 1 with one lane more, whether or not the reader is in step 2 by now.
+  // Starts again from step 1 with one more lane, whether or not the reader is in step 2 by now.
   loader.Restart(1, [](int64_t step) {
     return std::vector<std::vector<int64_t>>{{step}, {}, {step + 500}};
   });
@@ -214,7 +212,7 @@ TEST(BatchLoaderTest, AnErrorComesAtItsStepAndStaysUntilRestart) {
   EXPECT_EQ(batch->step, 5);
 }
 
-// Of the host, whatever the device is: the job is worth another try.
+// The reason names the host, whatever the device is, because the job is worth another try.
 TEST(BatchLoaderTest, WantOfMemoryIsTheStepsError) {
   CountingDataset set;
   set.SetNoMemory(true);
@@ -228,18 +226,14 @@ TEST(BatchLoaderTest, WantOfMemoryIsTheStepsError) {
   EXPECT_TRUE(loader.Next(kLimit).ok());
 }
 
-TEST(BatchLoaderTest, WaitsNoLongerThanToldAndCanBeCancelled) {
+TEST(BatchLoaderTest, WaitsNoLongerThanTold) {
   CountingDataset set;
   set.SetGate(false);
   BatchLoader loader(set, {.first_step = 0, .end_step = 9, .read_ahead = 1}, TwoLanes);
   EXPECT_EQ(loader.Next(absl::Milliseconds(1)).status().code(),
             absl::StatusCode::kDeadlineExceeded);
-  EXPECT_GE(loader.total_wait(), absl::Milliseconds(1));
-  EXPECT_EQ(loader.last_wait(), absl::ZeroDuration());
-  std::thread other([&loader] { loader.Cancel(); });
-  EXPECT_EQ(loader.Next(kLimit).status().code(), absl::StatusCode::kCancelled);
-  other.join();
-  set.SetGate(true);  // the destructor waits for the read in progress
+  set.SetGate(true);
+  EXPECT_TRUE(loader.Next(kLimit).ok());
 }
 
 }  // namespace

@@ -19,22 +19,6 @@
 namespace capstan::data {
 namespace {
 
-class FromMemory final : public ByteSource {
- public:
-  FromMemory(absl::string_view file, absl::string_view bytes)
-      : ByteSource(std::string(file), static_cast<int64_t>(bytes.size())), bytes_(bytes) {}
-
-  absl::StatusOr<size_t> Read(uint8_t* to, size_t size) override {
-    const size_t take = std::min(size, bytes_.size());
-    if (take > 0) std::memcpy(to, bytes_.data(), take);
-    bytes_.remove_prefix(take);
-    return take;
-  }
-
- private:
-  absl::string_view bytes_;  // what is left
-};
-
 class FromDescriptor final : public ByteSource {
  public:
   FromDescriptor(absl::string_view file, int descriptor, const struct stat& info)
@@ -72,12 +56,12 @@ class FromDescriptor final : public ByteSource {
       }
       done += static_cast<size_t>(got);
     }
-    // Behind the bytes: what was written before them shows.
+    // Check after reading, so that writes before it are noticed.
     struct stat now;
     if (::fstat(descriptor_, &now) != 0) return Damaged(file(), strerror(errno));
     if (now.st_size != stored_bytes() || now.st_mtim.tv_sec != changed_.tv_sec ||
         now.st_mtim.tv_nsec != changed_.tv_nsec) {
-      return Damaged(file(), "has been changed since it was opened");
+      return Damaged(file(), "has changed since it was opened");
     }
     return absl::OkStatus();
   }
@@ -96,7 +80,7 @@ class FromGzip final : public ByteSource {
   explicit FromGzip(std::unique_ptr<ByteSource> packed)
       : ByteSource(packed->file(), packed->stored_bytes()), packed_(std::move(packed)) {
     std::memset(&stream_, 0, sizeof(stream_));
-    // 15 bits of window; 16 more ask for gzip's header and trailer, which zlib then checks.
+    // 15 bits of window. 16 more request gzip's header and trailer, which zlib then checks.
     ready_ = inflateInit2(&stream_, 15 + 16) == Z_OK;
   }
   ~FromGzip() override {
@@ -171,7 +155,7 @@ class FromGzip final : public ByteSource {
   bool ready_ = false;
   bool ended_ = false;
   int64_t taken_ = 0;     // packed bytes given to zlib
-  int64_t unpacked_ = 0;  // bytes that came out
+  int64_t unpacked_ = 0;  // bytes produced
   std::array<uint8_t, 64 << 10> input_;
 };
 
@@ -184,7 +168,7 @@ class FromXz final : public ByteSource {
   ~FromXz() override { lzma_end(&stream_); }
 
   bool compressed() const override { return true; }
-  // The format has no useful limit: whoever reads takes memory as bytes come.
+  // The format has no useful limit, so readers allocate memory as bytes arrive.
   int64_t max_bytes() const override { return std::numeric_limits<int64_t>::max(); }
 
   absl::StatusOr<size_t> Read(uint8_t* to, size_t size) override {
@@ -242,7 +226,7 @@ class FromXz final : public ByteSource {
   const std::unique_ptr<ByteSource> packed_;
   lzma_stream stream_ = LZMA_STREAM_INIT;
   bool ready_ = false;
-  bool all_taken_ = false;  // packed bytes have ended
+  bool all_taken_ = false;  // the packed bytes have ended
   bool ended_ = false;
   std::array<uint8_t, 64 << 10> input_;
 };
@@ -250,11 +234,7 @@ class FromXz final : public ByteSource {
 }  // namespace
 
 absl::Status ByteSource::ReadAt(int64_t, uint8_t*, size_t) const {
-  return absl::FailedPreconditionError(absl::StrCat(file_, ": read from its start alone"));
-}
-
-std::unique_ptr<ByteSource> MemorySource(absl::string_view file, absl::string_view bytes) {
-  return std::make_unique<FromMemory>(file, bytes);
+  return absl::FailedPreconditionError(absl::StrCat(file_, ": can be read only from its start"));
 }
 
 absl::StatusOr<std::unique_ptr<ByteSource>> FileSource(absl::string_view file, int descriptor) {

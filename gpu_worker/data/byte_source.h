@@ -1,6 +1,6 @@
-// Bytes of a file from its start to its end: from a descriptor, from memory, or unpacked from gzip or xz.
+// The bytes of a file from start to end, read from a descriptor or unpacked from gzip or xz.
 //
-// Threads: one at a time per source, except in ReadAt.
+// Threads: one at a time per source, except for ReadAt.
 #ifndef CAPSTAN_GPU_WORKER_DATA_BYTE_SOURCE_H_
 #define CAPSTAN_GPU_WORKER_DATA_BYTE_SOURCE_H_
 
@@ -15,7 +15,7 @@
 
 namespace capstan::data {
 
-// Ends a message about a packed file that is too large for the memory.
+// Ends a message about a packed file that is too large for memory.
 inline constexpr char kUnpackIt[] =
     "; images of a file that is not packed are read as they are wanted";
 
@@ -23,20 +23,20 @@ class ByteSource {
  public:
   virtual ~ByteSource() = default;
 
-  // Reads up to `size` bytes and returns how many: fewer only at the end. Statuses carry a reason
+  // Reads up to `size` bytes and returns how many; fewer only at the end. Statuses carry a reason
   // (failure.h) and name file and offset.
   virtual absl::StatusOr<size_t> Read(uint8_t* to, size_t size) = 0;
 
-  // Reads the `size` bytes from `offset` on of a file that lies as it is, wherever Read stands.
-  // Thread-safe. DataLoss, DataMissing: they cannot be read, or the file has another length or time
-  // of change than when it was opened. FailedPrecondition: no such file.
+  // Reads `size` bytes at `offset` of an unpacked file, independent of the position of Read.
+  // Thread-safe. DataLoss, DataMissing: the bytes cannot be read, or length or change time of the
+  // file differ from when it was opened. FailedPrecondition: not a plain file.
   virtual absl::Status ReadAt(int64_t offset, uint8_t* to, size_t size) const;
 
   const std::string& file() const { return file_; }
-  // Bytes of the file as it is stored.
+  // Bytes of the stored file.
   int64_t stored_bytes() const { return stored_bytes_; }
-  // Bytes that Read may give in all: the stored ones, or the most that so much gzip or xz
-  // can unpack to.
+  // The most bytes that Read may return in total: the stored ones, or the most that this much gzip
+  // or xz can unpack to.
   virtual int64_t max_bytes() const { return stored_bytes_; }
   virtual bool compressed() const { return false; }
 
@@ -49,20 +49,17 @@ class ByteSource {
   const int64_t stored_bytes_;
 };
 
-// Borrows `bytes`.
-std::unique_ptr<ByteSource> MemorySource(absl::string_view file, absl::string_view bytes);
-
-// Takes the descriptor and closes it. NotFound, PermissionDenied or DataLoss with reason
-// DataMissing: it is no regular file, or cannot be read.
+// Owns the descriptor and closes it. NotFound, PermissionDenied or DataLoss with reason
+// DataMissing: it is not a regular file, or cannot be read.
 absl::StatusOr<std::unique_ptr<ByteSource>> FileSource(absl::string_view file, int descriptor);
 
-// Unpacks one gzip member (RFC 1952). DataLoss: no gzip, damaged, truncated, or a wrong checksum,
-// which is seen when Read reaches the end; bytes that follow the member. Holds 64 KiB and zlib's
+// Unpacks one gzip member (RFC 1952). DataLoss: not gzip, damaged, truncated, bytes after the
+// member, or a wrong checksum, which is found when Read reaches the end. Uses 64 KiB and zlib's
 // window.
 std::unique_ptr<ByteSource> GzipSource(std::unique_ptr<ByteSource> packed);
 
-// The same for one xz stream (tukaani.org/xz/xz-file-format.txt). ResourceExhausted: it wants more
-// than 256 MiB to unpack, which `xz -9` does not.
+// The same for one xz stream (tukaani.org/xz/xz-file-format.txt). ResourceExhausted: it needs more
+// than 256 MiB to unpack; `xz -9` needs less.
 std::unique_ptr<ByteSource> XzSource(std::unique_ptr<ByteSource> packed);
 
 }  // namespace capstan::data

@@ -16,7 +16,7 @@
 namespace capstan::data {
 namespace {
 
-// Sizes and md5s as in the table of github.com/zalandoresearch/fashion-mnist, README.md.
+// Sizes and md5s are from the table in github.com/zalandoresearch/fashion-mnist, README.md.
 constexpr CatalogFile kFashionMnist[] = {
     {"train-images-idx3-ubyte.gz", 26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
      "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"},
@@ -28,7 +28,8 @@ constexpr CatalogFile kFashionMnist[] = {
      "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"},
 };
 
-// md5s as in torchvision's and sizes as in the server's own list; the SHA-256 of the files of yann.lecun.com/exdb/mnist.
+// md5s are from torchvision and sizes from the server's own list. The SHA-256 are of the files of
+// yann.lecun.com/exdb/mnist.
 constexpr CatalogFile kMnist[] = {
     {"train-images-idx3-ubyte.gz", 9912422, "f68b3c2dcbeaaa9fbdd348bbdeb94873",
      "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"},
@@ -40,7 +41,8 @@ constexpr CatalogFile kMnist[] = {
      "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"},
 };
 
-// The md5 as on cs.toronto.edu/~kriz/cifar.html. The archive also has batches.meta.txt and readme.html.
+// The md5 is from cs.toronto.edu/~kriz/cifar.html. The archive also contains batches.meta.txt and
+// readme.html.
 constexpr CatalogFile kCifar10[] = {
     {"cifar-10-binary.tar.gz", 170052171, "c32a1d4ab5d03f1284b67883e8d87530",
      "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
@@ -96,14 +98,6 @@ absl::Status VerifyFile(const std::string& folder, const CatalogFile& file) {
   const std::string sha256 = hash.FinishHex();
   if (sha256 != file.sha256) {
     return Damaged(path, absl::StrCat("sha256 ", sha256, ", want ", file.sha256));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status VerifyFiles(const std::string& folder, const CatalogEntry& entry) {
-  for (const CatalogFile& file : entry.files) {
-    absl::Status status = VerifyFile(folder, file);
-    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }

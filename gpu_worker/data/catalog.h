@@ -1,7 +1,6 @@
-// Data sets that `capstan data get` knows: where they come from, and how to tell that they are
-// whole.
+// The data sets that `capstan data get` knows: where they come from, and how to verify them.
 //
-// Threads: immutable data; VerifyFiles reads files.
+// Threads: immutable data; VerifyFile reads a file.
 #ifndef CAPSTAN_GPU_WORKER_DATA_CATALOG_H_
 #define CAPSTAN_GPU_WORKER_DATA_CATALOG_H_
 
@@ -17,7 +16,7 @@ namespace capstan::data {
 struct CatalogFile {
   absl::string_view name;  // below base_url, and in the folder
   int64_t size_bytes;
-  absl::string_view md5;     // as its authors publish it
+  absl::string_view md5;     // as the authors publish it
   absl::string_view sha256;  // what VerifyFile compares
 };
 
@@ -33,23 +32,20 @@ struct CatalogEntry {
   absl::string_view license;
   absl::string_view base_url;  // ends in a slash
   absl::Span<const CatalogFile> files;
-  // Where there are any, `files` is one tar.gz that has them, and they are what stays (archive.h).
+  // If there are any, `files` is one tar.gz that contains them, and only they are kept (archive.h).
   absl::string_view archive_folder = "";
   absl::Span<const CatalogMember> members = {};
 };
 
 absl::Span<const CatalogEntry> Catalog();
 
-// nullptr: no such data set.
+// nullptr if there is no such data set.
 const CatalogEntry* FindInCatalog(absl::string_view name);
 
 // Compares `<folder>/<file.name>` with its size and SHA-256. NotFound, PermissionDenied,
-// FailedPrecondition: absent or not readable; DataLoss: another size or hash, with both in the
+// FailedPrecondition: absent or unreadable; DataLoss: another size or hash, with both in the
 // message. All carry the reason DataMissing (failure.h).
 absl::Status VerifyFile(const std::string& folder, const CatalogFile& file);
-
-// All files of the entry; the first error.
-absl::Status VerifyFiles(const std::string& folder, const CatalogEntry& entry);
 
 }  // namespace capstan::data
 

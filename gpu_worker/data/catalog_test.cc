@@ -61,11 +61,5 @@ TEST(CatalogTest, ComparesSizeAndHash) {
   EXPECT_TRUE(VerifyFile(folder.path(), file).ok());
 }
 
-TEST(CatalogTest, TheFirstBadFileIsNamed) {
-  const TempFolder folder;
-  const absl::Status status = VerifyFiles(folder.path(), *FindInCatalog("fashion-mnist"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("train-images-idx3-ubyte.gz"));
-}
-
 }  // namespace
 }  // namespace capstan::data

@@ -21,7 +21,7 @@ absl::Status ReadCifarBatch(ByteSource& source, CifarPixels pixels, int64_t memo
   if (!source.compressed()) {
     const int64_t bytes = source.stored_bytes();
     if (bytes == 0 || bytes % kCifarRecordBytes != 0) return not_whole(bytes);
-    // Of a file that is too large nothing is read, so its claim costs no memory.
+    // If the file is too large, nothing is reserved, so its claim costs no memory.
     if (keep_pixels && bytes <= memory_limit_bytes) to.pixels.reserve(to.pixels.size() + bytes);
   }
   std::vector<uint8_t> block(kRecordsAtATime * kCifarRecordBytes);

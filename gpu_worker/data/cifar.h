@@ -1,11 +1,13 @@
 // The "binary version" of CIFAR-10: files of records without a header.
 //
-//   record: label (0 to 9), then 1024 red, 1024 green and 1024 blue bytes, each plane row by row, 32 x 32
+//   record: label (0 to 9), then 1024 red, 1024 green and 1024 blue bytes, each plane row by row,
+//           32 x 32
 // Source: cs.toronto.edu/~kriz/cifar.html, "Binary version".
 //
-// Nothing in a file says how many records it has: its size does, and must be a whole number of
-// records. Errors name the file and the offset (in unpacked bytes) and carry a reason (failure.h).
-// Threads: pure functions of the source.
+// A file does not contain its number of records. The number follows from its size, which must be a
+// whole number of records. Errors name the file and the offset (in unpacked bytes) and carry a
+// reason (failure.h).
+// Threads: functions that use only the source.
 #ifndef CAPSTAN_GPU_WORKER_DATA_CIFAR_H_
 #define CAPSTAN_GPU_WORKER_DATA_CIFAR_H_
 
@@ -26,19 +28,19 @@ inline constexpr int kCifarBatches = 5;  // files of the whole training set
 
 enum class CifarPixels {
   kKeep,
-  kCount,  // not kept, and counted as if they were
-  kLeave,  // neither: they stay in the file
+  kCount,  // not kept, but counted as if they were
+  kLeave,  // neither kept nor counted; they stay in the file
 };
 
 struct CifarImages {
   std::vector<uint8_t> labels;  // each below kCifarClasses
-  std::vector<uint8_t> pixels;  // [images that are kept, 3, 32, 32]
-  int64_t needed_bytes = 0;     // of memory, for labels and for pixels that are kept or counted
+  std::vector<uint8_t> pixels;  // [kept images, 3, 32, 32]
+  int64_t needed_bytes = 0;     // memory for labels and for pixels that are kept or counted
 };
 
-// Appends the records of a whole file. Labels and the end of a packed file are checked in any case.
-// DataLoss, DataMissing: no whole number of records, none at all, or a label above 9.
-// InvalidArgument, InvalidSpec: to.needed_bytes would exceed `memory_limit_bytes`. Throws bad_alloc.
+// Appends the records of a whole file. Always checks labels and the end of a packed file. DataLoss,
+// DataMissing: not a whole number of records, no record, or a label above 9. InvalidArgument,
+// InvalidSpec: to.needed_bytes would exceed `memory_limit_bytes`. Throws bad_alloc.
 absl::Status ReadCifarBatch(ByteSource& source, CifarPixels pixels, int64_t memory_limit_bytes,
                             CifarImages& to);
 

@@ -22,8 +22,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Written from the definition: the label, then three planes of 1024 bytes. Pixel p of plane c is
-// label + 50 c + p, modulo 256.
+// Written from the definition of the format: the label, then three planes of 1024 bytes. Pixel p of
+// plane c is label + 50 c + p, modulo 256.
 std::string Record(int label) {
   std::string record(1, static_cast<char>(label));
   for (int plane = 0; plane < 3; ++plane) {
@@ -109,10 +109,10 @@ TEST(CifarTest, AbsentFilesAreDataMissing) {
               HasSubstr("/test_batch.bin: no such file"));
   folder.Write("test_batch.bin", Record(1));
   EXPECT_EQ(ProbeDataset(Cifar(folder))->train.batches, 1);
-  // Else two hosts might have as many images, and not the same ones.
+  // Otherwise two hosts might have equal counts of different images.
   folder.Write("data_batch_4.bin.xz", Xz(Record(1)));
   ExpectBoth(Cifar(folder), absent, "DataMissing",
-             "data_batch_4.bin is there without those before it: ");
+             "data_batch_4.bin exists without those before it: ");
   folder.Write("data_batch_2.bin", Record(1));
   ExpectBoth(Cifar(folder), absent, "DataMissing", "/data_batch_3.bin: no such file");
 }
@@ -135,7 +135,7 @@ TEST(CifarTest, DamageIsNamedWithFileValueAndLimit) {
   expect(Record(1).substr(1), "3072 bytes, want a multiple of 3073");
   expect("", "0 bytes, want a multiple of 3073");
   expect(Record(1) + Record(10), "label 10 at offset 3073, want 0 to 9");
-  // In the second block that is read.
+  // In the second block.
   std::string many;
   for (int i = 0; i < 600; ++i) many += Record(i % 10);
   expect(many + Record(200), "label 200 at offset 1843800, want 0 to 9");
@@ -159,7 +159,7 @@ TEST(CifarTest, PackedDamageIsDataMissing) {
   }
 }
 
-// 16 MiB of zeros, which are right labels and pixels, in some KiB.
+// 16 MiB of zeros, which are valid labels and pixels, in a few KiB.
 TEST(CifarTest, MoreThanTheLimitIsNotUnpacked) {
   const TempFolder folder;
   const std::string bomb = Xz(std::string(3073 * 5461, '\0'));
@@ -168,12 +168,12 @@ TEST(CifarTest, MoreThanTheLimitIsNotUnpacked) {
   folder.Write("test_batch.bin", Record(1));
   DatasetOptions options = Cifar(folder);
   options.memory_limit_bytes = 1 << 20;
-  // The first block of 512 records is too much.
+  // The first block of 512 records exceeds the limit.
   ExpectBoth(options, absl::StatusCode::kInvalidArgument, "InvalidSpec",
              "need 1573376 bytes of memory or more, limit 1048576");
 }
 
-// Files that are held, packed ones among them, and files that are read when an image is wanted.
+// Files that are held, including packed ones, and files that are read when an image is needed.
 TEST(CifarTest, ReadsHeldFilesAndOthers) {
   const TempFolder folder;
   folder.Write("data_batch_1.bin", Records({3, 9}));
@@ -199,7 +199,7 @@ TEST(CifarTest, ReadsHeldFilesAndOthers) {
     ASSERT_TRUE((*set)->Read(indices, 0, got.data(), labels.data()).ok());
     EXPECT_EQ(got, want) << hold;
     EXPECT_EQ(labels, (std::vector<int32_t>{2, 3, 0, 7, 9, 1})) << hold;
-    // What is not held follows its file.
+    // Files that are not held must not change.
     const std::string path = folder.path() + "/data_batch_3.bin";
     const auto written = std::filesystem::last_write_time(path);
     std::filesystem::last_write_time(path, written + std::chrono::hours(1));

@@ -16,14 +16,15 @@
 namespace capstan::data {
 namespace {
 
-// A FIFO would make open wait for a writer; what is no regular file is refused after opening.
+// O_NONBLOCK, because open would wait for the writer of a FIFO. Files that are not regular are
+// refused after opening.
 constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 
 absl::Status Escapes(absl::string_view path) {
   return InvalidSpec(absl::StrCat(path, ": dataset path escapes the data root"));
 }
 
-// Opens an absolute or relative path within the rules of the header. NotFound is for the caller.
+// Opens an absolute or relative path by the rules of the header. The caller handles NotFound.
 absl::StatusOr<int> OpenPath(const std::string& path, const std::vector<std::string>& roots) {
   int file = -1;
   if (roots.empty()) {

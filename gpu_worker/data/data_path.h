@@ -1,6 +1,7 @@
-// From `data.uri` of a job file to open files, without leaving the roots that the operator allowed.
+// From `data.uri` of a job file to open files, without leaving the roots that the operator has
+// allowed.
 //
-// Threads: pure but for the file system.
+// Threads: pure except for the file system.
 #ifndef CAPSTAN_GPU_WORKER_DATA_DATA_PATH_H_
 #define CAPSTAN_GPU_WORKER_DATA_DATA_PATH_H_
 
@@ -17,14 +18,14 @@ namespace capstan::data {
 // training::LocalPath for `data.uri`. InvalidArgument carries the reason InvalidSpec.
 absl::StatusOr<std::string> ParseDataUri(absl::string_view uri);
 
-// Opens `<folder>/<name>`, or where that is absent `<folder>/<name>.gz` or `<folder>/<name>.xz`,
+// Opens `<folder>/<name>` or, if that is absent, `<folder>/<name>.gz` or `<folder>/<name>.xz`,
 // which the source unpacks.
 //
-// With `roots`, absolute folders, the path must be absolute, have no ".." and lie in one of them,
-// and no symbolic link may lead out of it (openat2 with RESOLVE_BENEATH): InvalidArgument,
-// InvalidSpec, "dataset path escapes the data root". Without roots any path goes: for a job that
-// the user runs as himself. NotFound, PermissionDenied, FailedPrecondition, DataLoss; DataMissing:
-// absent, unreadable, not a regular file. Messages name the file.
+// With `roots`, which are absolute folders, the path must be absolute, have no ".." and lie in one
+// of them, and no symbolic link may lead out of it (openat2 with RESOLVE_BENEATH). Otherwise:
+// InvalidArgument, InvalidSpec, "dataset path escapes the data root". Without roots any path is
+// allowed, for a job that a user runs as himself. NotFound, PermissionDenied, FailedPrecondition,
+// DataLoss; DataMissing: absent, unreadable, not a regular file. Messages name the file.
 absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataFile(const std::string& folder,
                                                          absl::string_view name,
                                                          const std::vector<std::string>& roots);

@@ -61,7 +61,7 @@ TEST(OpenDataFileTest, AbsentAndOddFilesAreDataMissing) {
   EXPECT_EQ(OpenDataFile(folder.path() + "/none", "a", {folder.path()}).status().code(),
             absl::StatusCode::kNotFound);
 
-  ASSERT_EQ(mkfifo((folder.path() + "/a").c_str(), 0600), 0);  // opening must not wait for a writer
+  ASSERT_EQ(mkfifo((folder.path() + "/a").c_str(), 0600), 0);  // open must not wait for a writer
   status = OpenDataFile(folder.path(), "a", {}).status();
   EXPECT_EQ(FailureReason(status), "DataMissing");
   EXPECT_THAT(std::string(status.message()), HasSubstr("not a regular file"));

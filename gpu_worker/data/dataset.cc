@@ -33,22 +33,22 @@ absl::Status CheckIndices(absl::Span<const int64_t> indices, int64_t count) {
 class ImageBytes {
  public:
   virtual ~ImageBytes() = default;
-  // Where the bytes of an image lie: in memory, or in `scratch`, which has room for them.
+  // The place of an image's bytes: in memory, or in `scratch`, which must have room for them.
   virtual absl::StatusOr<const uint8_t*> Image(int64_t index, uint8_t* scratch) const = 0;
   virtual int32_t Label(int64_t index) const = 0;
 };
 
 // The images of one file: all of them in memory, or all still in the file.
 struct FileImages {
-  int64_t first = 0;                    // its place in the split
-  std::shared_ptr<const uint8_t> held;  // null: in the file; nobody else has it
+  int64_t first = 0;                    // index in the split
+  std::shared_ptr<const uint8_t> held;  // null: in the file; no other object has it
   std::unique_ptr<ByteSource> file;
   int64_t offset = 0, stride = 0;  // of the first image in the file, and from one to the next
 };
 
 class StoredImages final : public ImageBytes {
  public:
-  // `files` in their order, at least one.
+  // `files` in their order; at least one.
   StoredImages(std::vector<FileImages> files, int64_t image_size, std::vector<uint8_t> labels)
       : files_(std::move(files)), image_size_(image_size), labels_(std::move(labels)) {}
 
@@ -70,11 +70,11 @@ class StoredImages final : public ImageBytes {
   const std::vector<uint8_t> labels_;
 };
 
-// Draws an image when it is first read and keeps its bytes, for every epoch reads it again. A
+// Draws an image when it is first read and keeps its bytes, because every epoch reads it again. A
 // worker that owns some lanes draws little more than their images.
 class SyntheticImages final : public ImageBytes {
  public:
-  // Keeps nothing where `kept` is null.
+  // Keeps nothing if `kept` is null.
   SyntheticImages(const SyntheticDigits& digits, std::unique_ptr<uint8_t[]> kept,
                   std::unique_ptr<std::atomic<uint8_t>[]> states)
       : digits_(digits), kept_(std::move(kept)), states_(std::move(states)) {}
@@ -93,7 +93,7 @@ class SyntheticImages final : public ImageBytes {
       state.store(kKept, std::memory_order_release);
       return place;
     }
-    // Another thread draws the same one.
+    // Another thread is drawing the same image.
     digits_.Draw(index, scratch);
     return scratch;
   }
@@ -186,7 +186,7 @@ class TransformedDataset final : public Dataset {
   }
 
  private:
-  // T: float or uint8_t, as `read` gives them.
+  // T is float or uint8_t, as `read` writes it.
   template <typename T>
   absl::Status ReadEach(absl::Span<const int64_t> indices, int64_t epoch, T* images,
                         int32_t* labels,
@@ -223,7 +223,7 @@ std::shared_ptr<const uint8_t> Shared(std::unique_ptr<uint8_t[]> bytes) {
 
 std::string BatchName(int batch) { return absl::StrCat("data_batch_", batch, ".bin"); }
 
-// Whether `bytes` more of a plain file are held, beside `held` ones.
+// Whether `bytes` more of a plain file may be held, in addition to the `held` ones.
 bool MayHold(const DatasetOptions& options, int64_t held, int64_t bytes) {
   return bytes <= std::min(options.hold_bytes, options.memory_limit_bytes) - held;
 }
@@ -233,8 +233,8 @@ struct IdxSplit {
   DatasetInfo info;
   std::vector<uint8_t> labels;
   IdxImagesHeader header;
-  std::unique_ptr<ByteSource> images;  // stands at the first pixel
-  bool hold = false;                   // the images, in memory
+  std::unique_ptr<ByteSource> images;  // at the first pixel
+  bool hold = false;                   // whether to keep the images in memory
 };
 
 absl::StatusOr<IdxSplit> OpenIdxSplit(const DatasetOptions& options, Split split) {
@@ -312,12 +312,12 @@ absl::StatusOr<CifarSplit> OpenCifarSplit(const DatasetOptions& options, Split s
     absl::Status status = read("test_batch.bin");
     if (!status.ok()) return status;
   } else {
-    absl::Status absent;  // the first batch that is
+    absl::Status absent;  // error of the first absent batch
     for (int batch = 1; batch <= kCifarBatches; ++batch) {
       if (!absent.ok()) {
         const auto later = OpenDataFile(*folder, BatchName(batch), options.roots);
         if (absl::IsNotFound(later.status())) continue;
-        return InFront(absl::StrCat(BatchName(batch), " is there without those before it"), absent);
+        return InFront(absl::StrCat(BatchName(batch), " exists without those before it"), absent);
       }
       absl::Status status = read(BatchName(batch));
       if (status.ok()) {
@@ -372,7 +372,7 @@ std::unique_ptr<Dataset> OpenSynthetic(const DatasetOptions& options, Split spli
   const DatasetInfo info = SyntheticInfo(options, split);
   std::unique_ptr<uint8_t[]> kept;
   std::unique_ptr<std::atomic<uint8_t>[]> states;
-  // Without room the images are drawn each time: slower, never refused.
+  // Without memory the images are drawn each time. This is slower, but never refused.
   if (info.count * (SyntheticDigits::kPixels + 1) <= options.memory_limit_bytes) {
     kept.reset(new (std::nothrow) uint8_t[info.count * SyntheticDigits::kPixels]);
     states.reset(new (std::nothrow) std::atomic<uint8_t>[info.count]());
@@ -384,7 +384,7 @@ std::unique_ptr<Dataset> OpenSynthetic(const DatasetOptions& options, Split spli
                                         std::move(kept), std::move(states)));
 }
 
-// Before any transform.
+// Opens a split before any transform.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenPlain(const DatasetOptions& options, Split split) {
   if (options.format == Format::kSyntheticDigits) return OpenSynthetic(options, split);
   if (options.format == Format::kCifar10Bin) {
@@ -415,7 +415,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenPlain(const DatasetOptions& options
 }  // namespace
 
 absl::Status Dataset::ReadBytes(absl::Span<const int64_t>, int64_t, uint8_t*, int32_t*) const {
-  return absl::FailedPreconditionError("the images of this data set are no bytes");
+  return absl::FailedPreconditionError("the images of this data set are not bytes");
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split) {

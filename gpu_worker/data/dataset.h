@@ -1,17 +1,18 @@
-// A data set: images by index, as bytes or as the floats that they stand for, transformed where the
-// job says so (transform.h).
+// A data set: images by index, as bytes or as the floats that they stand for. The job may have them
+// transformed (transform.h).
 //
-// `idx` reads a folder with the four standard file names, `cifar10_bin` one with data_batch_1.bin to
-// data_batch_5.bin and test_batch.bin (cifar.h), each plain or with .gz or .xz; `synthetic_digits`
-// draws its images from a seed (synthetic_digits.h). A pixel becomes float32(byte) / 255.
+// `idx` reads a folder with the four standard file names. `cifar10_bin` reads one with
+// data_batch_1.bin to data_batch_5.bin and test_batch.bin (cifar.h). Each file may be plain, .gz or
+// .xz. `synthetic_digits` draws its images from a seed (synthetic_digits.h). A pixel becomes
+// float32(byte) / 255.
 //
-// Small sets are held in memory, as bytes. Of a larger one plain files stay where they are, and each
-// image is read when it is wanted, so such a set may be larger than the memory; labels are held in
-// any case. What is packed is unpacked into memory, or refused where it is too much.
+// Small sets are held in memory, as bytes. The plain files of a larger set stay on the disk, and
+// each image is read when it is needed, so such a set may be larger than memory. Labels are always
+// held. Packed files are unpacked into memory, or refused if they are too large.
 //
-// The last training batches of `cifar10_bin` may be absent: the set is smaller then, and
-// DatasetInfo::batches says so. One that is absent before one that is there is DataMissing, so equal
-// counts mean equal files.
+// The last training batches of `cifar10_bin` may be absent. The set is then smaller, and
+// DatasetInfo::batches says so. If a batch is absent before a present one, the error is
+// DataMissing, so equal counts mean equal files.
 #ifndef CAPSTAN_GPU_WORKER_DATA_DATASET_H_
 #define CAPSTAN_GPU_WORKER_DATA_DATASET_H_
 
@@ -32,15 +33,16 @@ enum class Split { kTrain = 0, kTest = 1 };  // the numbers go into synthetic im
 
 struct DatasetOptions {
   Format format = Format::kIdx;
-  std::string path_or_uri;         // of formats with files: the folder, or file:// with it
+  std::string path_or_uri;         // for formats with files: the folder, or file:// with it
   std::vector<std::string> roots;  // the folder must lie in one; empty: anywhere
   int64_t num_classes = 10;        // 1 .. 2^31 - 1; each label is below it
-  // Of one split, as bytes per pixel and label: what is held at most of plain files, whose images are
-  // read when they are wanted beyond that, and what is held at all, else the set is refused.
+  // Limits of one split, counting a byte per pixel and label. Beyond hold_bytes, images of plain
+  // files are read when they are needed. A set that must be held beyond memory_limit_bytes is
+  // refused.
   int64_t hold_bytes = int64_t{256} << 20;
   int64_t memory_limit_bytes = int64_t{4} << 30;
-  uint64_t seed = 0;              // of synthetic images and of random transforms
-  int64_t train_samples = 60000;  // kSyntheticDigits, as the next: 1 .. kMaxSyntheticSamples
+  uint64_t seed = 0;              // for synthetic images and random transforms
+  int64_t train_samples = 60000;  // kSyntheticDigits, as the next one: 1 .. kMaxSyntheticSamples
   int64_t test_samples = 10000;
   std::vector<Transform> transforms;  // in this order; the test set as in evaluation
 };
@@ -53,38 +55,38 @@ struct DatasetInfo {
   int64_t height = 0;
   int64_t width = 0;
   int64_t num_classes = 0;
-  int32_t batches = 0;  // kCifar10Bin, training: files that are there, of kCifarBatches; else 0
+  int32_t batches = 0;  // kCifar10Bin, training: files present, of kCifarBatches; else 0
 
   int64_t image_size() const { return channels * height * width; }  // floats of one image
 };
 
-// One split. Immutable: Read may be called from any number of threads at once.
+// One split. Immutable: any number of threads may call Read at the same time.
 class Dataset {
  public:
   virtual ~Dataset() = default;
 
   virtual const DatasetInfo& info() const = 0;
 
-  // Whether an image is another one in another epoch.
+  // Whether an image may differ between epochs.
   virtual bool varies() const { return false; }
 
   // Writes images [indices.size(), channels, height, width] and labels [indices.size()], in the
-  // order of the indices; the caller owns both. `epoch`, from 0, is what random transforms are drawn
-  // by; nothing else reads it. InvalidArgument: an index outside [0, count); nothing is written.
-  // DataLoss, DataMissing: a file that is read as it is wanted cannot be, or has been changed.
+  // order of the indices. The caller owns both. Only random transforms use `epoch`, which counts
+  // from 0. InvalidArgument: an index outside [0, count); nothing is written. DataLoss,
+  // DataMissing: a file on the disk cannot be read or has been changed.
   virtual absl::Status Read(absl::Span<const int64_t> indices, int64_t epoch, float* images,
                             int32_t* labels) const = 0;
 
-  // The numbers that the bytes of ReadBytes stand for, of the very bits that Read gives: [256], or
-  // [channels, 256]. Empty: these images are no bytes, and there is Read alone.
+  // The numbers that the bytes of ReadBytes stand for, with exactly the bits of Read: [256], or
+  // [channels, 256]. Empty: these images are not bytes, so only Read works.
   virtual absl::Span<const float> byte_values() const { return {}; }
   // As Read. FailedPrecondition: byte_values() is empty.
   virtual absl::Status ReadBytes(absl::Span<const int64_t> indices, int64_t epoch, uint8_t* images,
                                  int32_t* labels) const;
 };
 
-// Opens one split and reads all of it that is held (synthetic images are drawn when they are read
-// first). Of what stays in files labels and sizes are checked.
+// Opens one split and reads everything that is held. (Synthetic images are drawn when they are
+// first read.) For images that stay in files, checks labels and sizes.
 // Errors name file and offset and carry a reason (failure.h):
 //   NotFound, PermissionDenied, FailedPrecondition, DataLoss   DataMissing: absent, unreadable,
 //                                                              damaged
@@ -99,10 +101,11 @@ struct DatasetProbe {
   DatasetInfo test;
 };
 
-// What OpenDataset would say of both splits, before any transform. Of `idx` from the images' headers and the labels alone,
-// which is cheap enough for a plan: damage inside the images is found by OpenDataset only.
-// `cifar10_bin` has the labels between the images: all is read, 0.1 s of plain files and one to two seconds
-// for each .xz. Errors as above; besides InvalidSpec: the two splits have images of different sizes.
+// What OpenDataset would say of both splits, before any transform. For `idx` it reads only the
+// images' headers and the labels, which is cheap enough for a plan. Only OpenDataset finds damage
+// inside the images. `cifar10_bin` has its labels between the images, so everything is read: 0.1 s
+// for plain files, and one to two seconds for each .xz. Errors as above. It is also InvalidSpec if
+// the two splits have images of different sizes.
 absl::StatusOr<DatasetProbe> ProbeDataset(const DatasetOptions& options);
 
 }  // namespace capstan::data

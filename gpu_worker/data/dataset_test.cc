@@ -22,7 +22,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// 3 training images of 1 x 2 pixels, one of them packed away, and 1 test image.
+// 3 training images of 1 x 2 pixels in a packed file, and 1 test image.
 void WriteSet(const TempFolder& folder) {
   folder.Write("train-images-idx3-ubyte.gz",
                Gzip(IdxImages(3, 1, 2, std::string("\x00\xff\x01\x02\x80\x33", 6))));
@@ -72,7 +72,7 @@ TEST(DatasetTest, AnIndexOutsideIsRefusedAndNothingWritten) {
   }
 }
 
-// Images by ReadBytes, as the floats that they stand for.
+// Images from ReadBytes, as the floats that the bytes stand for.
 std::vector<float> FloatsOfBytes(const Dataset& set, const std::vector<int64_t>& indices,
                                  int64_t epoch) {
   const int64_t size = set.info().image_size();
@@ -123,7 +123,8 @@ TEST(DatasetTest, TransformsOfBytesStandForTheirFloats) {
       EXPECT_EQ(FloatsOfBytes(**set, all, epoch), images);
     }
   }
-  // A new list: GCC 12 takes what is pushed onto the old one for uninitialised.
+  // A new list, because GCC 12 warns about uninitialised memory if elements are pushed onto the old
+  // one.
   options.transforms = {Resize{12}};
   const auto floats = OpenDataset(options, Split::kTrain);
   ASSERT_TRUE(floats.ok()) << floats.status();
@@ -134,14 +135,14 @@ TEST(DatasetTest, TransformsOfBytesStandForTheirFloats) {
             absl::StatusCode::kFailedPrecondition);
 }
 
-// Of a set that is not held: the same images, and an error once the file is another one.
+// A set that is not held gives the same images, and an error once the file has been replaced.
 TEST(DatasetTest, WhatIsNotHeldIsReadFromTheFile) {
   const TempFolder folder;
   const std::string path = folder.Write("train-images-idx3-ubyte", IdxImages(3, 1, 2, "abcdef"));
   folder.Write("train-labels-idx1-ubyte", IdxLabels(3, std::string("\x05\x00\x09", 3)));
   DatasetOptions options = Idx(folder);
   const auto held = OpenDataset(options, Split::kTrain);
-  options.hold_bytes = 8;  // 9 are needed
+  options.hold_bytes = 8;  // one byte too few
   const auto left = OpenDataset(options, Split::kTrain);
   ASSERT_TRUE(held.ok() && left.ok()) << left.status();
   std::vector<float> want(6), got(6);
@@ -161,12 +162,12 @@ TEST(DatasetTest, WhatIsNotHeldIsReadFromTheFile) {
   };
   std::filesystem::last_write_time(path,
                                    std::filesystem::last_write_time(path) + std::chrono::hours(1));
-  expect("has been changed since it was opened");
+  expect("has changed since it was opened");
   std::filesystem::resize_file(path, 19);
   expect("ends at offset 19, had 22 bytes when it was opened");
 }
 
-// 5 GB, of which the file system stores what was written: more than the limit of what is held.
+// 5 GB, of which the file system stores only what was written. More than the limit of held bytes.
 TEST(DatasetTest, ASetMayBeLargerThanTheLimitOfMemory) {
   constexpr int64_t kImages = 5000, kSide = 1024;
   const TempFolder folder;

@@ -1,9 +1,9 @@
-// What a job fails with when its data are the reason: a word inside the status.
+// The reason with which a job fails because of its data: a word inside the status.
 //
 //   DataMissing  absent, unreadable or damaged data; another host may have them
 //   InvalidSpec  counts, labels or classes that do not fit; no host can do better
 //
-// HostOutOfMemory, of whoever finds no memory, travels the same way.
+// HostOutOfMemory, for a lack of memory on the host, is carried in the same way.
 #ifndef CAPSTAN_GPU_WORKER_DATA_FAILURE_H_
 #define CAPSTAN_GPU_WORKER_DATA_FAILURE_H_
 
@@ -14,13 +14,13 @@
 
 namespace capstan::data {
 
-// The reason that travels with `status`, or "" where none does. Survives copies, not a new status
-// made from the message.
+// The reason in `status`, or "" if there is none. It survives copies, but not a new status made
+// from the message.
 std::string FailureReason(const absl::Status& status);
 
-// `status`, which is not OK, with this reason.
+// `status`, which must not be OK, with this reason.
 absl::Status WithReason(absl::Status status, absl::string_view reason);
-// `status`, which is not OK, with "<what>: " in front of its text; keeps the reason.
+// `status`, which must not be OK, with "<what>: " in front of its text. Keeps the reason.
 absl::Status InFront(absl::string_view what, const absl::Status& status);
 // ResourceExhausted, HostOutOfMemory: "<who>: the host is out of memory".
 absl::Status HostOutOfMemory(absl::string_view who);

@@ -42,7 +42,7 @@ absl::Status CheckMagic(ByteSource& source, const uint8_t* header, uint32_t want
                  absl::StrFormat("magic 0x%08x at offset 0, want 0x%08x%s", got, want, hint));
 }
 
-// `payload` bytes behind a header: do they fit the file, and the memory?
+// Checks that `payload` bytes after a header fit the file and the memory limit.
 absl::Status CheckSize(ByteSource& source, const std::string& what, int64_t header_bytes,
                        __int128 payload) {
   const int64_t room = source.max_bytes() - header_bytes;
@@ -71,7 +71,7 @@ absl::Status CheckMemory(ByteSource& source, int64_t bytes, int64_t limit_bytes)
       absl::StrCat(source.file(), ": needs ", bytes, " bytes of memory, limit ", limit_bytes));
 }
 
-// The source is at its end. For gzip this is where length and checksum are looked at.
+// Checks that the source is at its end. For gzip this also checks length and checksum.
 absl::Status CheckEnd(ByteSource& source, int64_t offset) {
   uint8_t extra = 0;
   absl::StatusOr<size_t> got = source.Read(&extra, 1);
@@ -93,7 +93,7 @@ absl::StatusOr<IdxImagesHeader> ReadIdxImagesHeader(ByteSource& source) {
   header.count = BigEndian(raw + 4);
   header.rows = BigEndian(raw + 8);
   header.columns = BigEndian(raw + 12);
-  // In 128 bits: three 32-bit factors.
+  // In 128 bits, because it is a product of three 32-bit factors.
   const __int128 pixels = static_cast<__int128>(header.count) * header.rows * header.columns;
   status = CheckSize(source,
                      absl::StrCat("image count ", header.count, " of ", header.rows, " x ",
@@ -116,7 +116,8 @@ absl::StatusOr<std::unique_ptr<uint8_t[]>> ReadIdxPixels(ByteSource& source,
   const int64_t size = header.pixels();
   absl::Status status = CheckMemory(source, size, memory_limit_bytes);
   if (!status.ok()) return status;
-  // Left as it comes: untouched pages cost nothing while a gzip that claims too much is found out.
+  // The memory is not initialised. Untouched pages cost nothing until a gzip with a false claim is
+  // detected.
   std::unique_ptr<uint8_t[]> pixels(new (std::nothrow) uint8_t[size]);
   if (pixels == nullptr) {
     return absl::ResourceExhaustedError(
@@ -142,7 +143,7 @@ absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(ByteSource& source, int64_t n
   status = CheckMemory(source, count, memory_limit_bytes);
   if (!status.ok()) return status;
 
-  // Block by block, so that a claim costs memory only as far as bytes come.
+  // Block by block, so that a claim costs memory only as far as bytes arrive.
   std::vector<uint8_t> labels;
   for (int64_t done = 0; done < count; done = static_cast<int64_t>(labels.size())) {
     const int64_t take = std::min(count - done, kLabelsBlockBytes);

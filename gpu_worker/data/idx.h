@@ -1,13 +1,13 @@
-// The IDX format: unsigned bytes behind a big-endian header.
+// The IDX format: unsigned bytes after a big-endian header.
 //
 //   images: magic 0x00000803, count, rows, columns, then count * rows * columns bytes
 //   labels: magic 0x00000801, count, then count bytes
 // Source: yann.lecun.com/exdb/mnist, "The IDX file format".
 //
-// Everything the header claims is checked against the size of the file and the limits before
-// anything is allocated. Errors name the file and the offset (in unpacked bytes) and carry a reason
-// (failure.h): what cannot be right is DataLoss, DataMissing; what does not fit the job is
-// InvalidArgument, InvalidSpec. Threads: pure functions of the source.
+// Everything that the header claims is checked against the size of the file and the limits before
+// any allocation. Errors name the file and the offset (in unpacked bytes) and carry a reason
+// (failure.h). Impossible values are DataLoss, DataMissing; values that do not fit the job are
+// InvalidArgument, InvalidSpec. Threads: functions that use only the source.
 #ifndef CAPSTAN_GPU_WORKER_DATA_IDX_H_
 #define CAPSTAN_GPU_WORKER_DATA_IDX_H_
 
@@ -29,12 +29,12 @@ struct IdxImagesHeader {
 };
 
 constexpr int64_t kIdxMaxSide = 1 << 14;
-constexpr int64_t kIdxImagesHeaderBytes = 16;  // in front of the first pixel
+constexpr int64_t kIdxImagesHeaderBytes = 16;  // before the first pixel
 
-// Reads the header of an images file. The source then stands at the first pixel.
+// Reads the header of an images file. The source is then at the first pixel.
 absl::StatusOr<IdxImagesHeader> ReadIdxImagesHeader(ByteSource& source);
 
-// Reads the pixels and the end of the file: bytes that follow, or a damaged gzip trailer, are
+// Reads the pixels and the end of the file. Bytes after the pixels, or a damaged gzip trailer, are
 // errors. InvalidArgument: more than `memory_limit_bytes`. ResourceExhausted: the allocation
 // failed.
 absl::StatusOr<std::unique_ptr<uint8_t[]>> ReadIdxPixels(ByteSource& source,

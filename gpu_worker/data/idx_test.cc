@@ -8,6 +8,7 @@
 
 #include "gpu_worker/data/failure.h"
 #include "gpu_worker/data/idx_test_files.h"
+#include "gpu_worker/data/test_memory_source.h"
 
 namespace capstan::data {
 namespace {
@@ -17,10 +18,10 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kMemory = 1 << 20;
 
-// Both owns and borrows: the bytes live as long as the test's statement needs them.
+// Owns the bytes that it lends, so that they live as long as the test's statement needs them.
 struct Input {
   Input(std::string bytes_in, bool gzip) : bytes(std::move(bytes_in)) {
-    source = MemorySource("f", bytes);
+    source = std::make_unique<MemorySource>("f", bytes);
     if (gzip) source = GzipSource(std::move(source));
   }
   std::string bytes;
@@ -91,8 +92,8 @@ TEST(IdxTest, EveryTruncationIsDamage) {
   ExpectDamage(LabelsStatus(IdxLabels(3, "\x01\x02")), "label count 3 needs 11 bytes, file has 10");
 }
 
-// The checksum of the trailer finds what the format itself cannot. Not covered by it are time,
-// flags and system in gzip's header and the bits that fill up the last byte of the stream: those
+// The checksum of the trailer finds errors that the format itself cannot. It does not cover time,
+// flags and system in gzip's header and the padding bits in the last byte of the stream, but these
 // change no pixel.
 TEST(IdxTest, EveryFlippedBitOfAPackedFileIsNamedOrHarmless) {
   std::string pixels;
@@ -149,7 +150,7 @@ TEST(IdxTest, AbsurdSizesAreRefusedBeforeAnythingIsAllocated) {
   ExpectDamage(ImagesStatus(IdxImages(1, 2, 2, "abcde")), "bytes follow at offset 20");
   ExpectDamage(LabelsStatus(IdxLabels(0xFFFFFFFF, "\x01")),
                "label count 4294967295 needs 4294967303 bytes, file has 9");
-  // 1032 to 1 is the most that deflate can do.
+  // Deflate compresses at most 1032 to 1.
   const std::string bomb = Gzip(IdxImages(0x7FFFFFFF, 28, 28, "x"));
   ExpectDamage(ImagesStatus(bomb, true, int64_t{1} << 50), std::to_string(bomb.size()) +
                                                                " bytes of gzip hold at most " +

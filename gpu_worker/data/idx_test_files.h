@@ -42,7 +42,7 @@ inline std::string Gzip(const std::string& bytes) {
   return out;
 }
 
-// A fresh folder, removed at the end.
+// A new folder, removed by the destructor.
 class TempFolder {
  public:
   TempFolder() {

@@ -12,7 +12,7 @@ struct Point {
 };
 
 // A stroke of at most 9 points in a box of [0, 1] x [0, 1], y downwards. Curved strokes pass
-// through their points as a Catmull-Rom spline, straight ones as a polyline.
+// through their points as a Catmull-Rom spline; straight ones are polylines.
 struct Stroke {
   bool curved;
   int count;
@@ -162,13 +162,13 @@ constexpr Glyph kGlyphs[SyntheticDigits::kClasses][2] = {
        {false, 2, {{.8f, .1f}, {.74f, 1}}}}}},
 };
 
-// How much an image may differ from its glyph; each number uniform in its range.
+// The range of variation of an image from its glyph. Each number is uniform in its range.
 constexpr float kHalfTan = 0.22f;           // tan of half the rotation: up to 25 degrees each way
 constexpr float kShear = 0.2f;              // x += shear * y
 constexpr float kWidth[2] = {12, 18};       // pixels
 constexpr float kHeight[2] = {16, 20};      // pixels
-constexpr float kShift = 3.0f;              // pixels, each way, of the centre
-constexpr float kBend = 0.05f;              // of the box: each point moves by itself
+constexpr float kShift = 3.0f;              // pixels, each way, of the center
+constexpr float kBend = 0.05f;              // of the box; each point moves by itself
 constexpr float kRadius[2] = {0.7f, 1.7f};  // half the thickness, pixels
 constexpr float kInk[2] = {180, 255};
 constexpr float kPaper[2] = {0, 20};
@@ -176,7 +176,7 @@ constexpr float kNoise[2] = {5, 30};  // half the range of a pixel's own noise
 
 constexpr int kPiecesPerCurve = 3;  // straight pieces between two points of a curve
 
-// The words of one image, one after the other.
+// The random words of one image, one after the other.
 class Draws {
  public:
   Draws(const training::Philox& philox, int64_t index, uint32_t split)
@@ -206,7 +206,7 @@ int32_t LabelOf(uint32_t word) {
   return static_cast<int32_t>((uint64_t{word} * SyntheticDigits::kClasses) >> 32);
 }
 
-// Squared distance of each pixel's centre from the nearest stroke, where that is below `reach`.
+// Squared distance of each pixel's center from the nearest stroke, if below `reach`.
 class Canvas {
  public:
   explicit Canvas(float reach) : reach_(reach) { nearest_.fill(1e6f); }
@@ -260,7 +260,7 @@ void SyntheticDigits::Draw(int64_t index, uint8_t* pixels) const {
   const int32_t label = LabelOf(draws.Word());
   const Glyph& glyph = kGlyphs[label][draws.Word() >> 31];
 
-  // The rotation from t = tan(angle / 2): sine and cosine without a library call.
+  // The rotation from t = tan(angle / 2), with sine and cosine without a library call.
   const float t = draws.Between(-kHalfTan, kHalfTan);
   const float cosine = (1.0f - t * t) / (1.0f + t * t), sine = 2.0f * t / (1.0f + t * t);
   const float shear = draws.Between(-kShear, kShear);
@@ -297,14 +297,14 @@ void SyntheticDigits::Draw(int64_t index, uint8_t* pixels) const {
     }
   }
 
-  // Four pixels of noise from one word: a byte each.
+  // Noise for four pixels from one word, one byte each.
   for (int pixel = 0; pixel < kPixels; pixel += 4) {
     const uint32_t word = draws.Word();
     for (int k = 0; k < 4; ++k) {
       const float distance = std::sqrt(canvas.Squared(pixel + k));
       const float cover = std::min(std::max(radius + 0.5f - distance, 0.0f), 1.0f);
       const float grain = static_cast<float>((word >> (8 * k)) & 255) * (2.0f / 255.0f) - 1.0f;
-      // Half more, so that cutting off rounds.
+      // Adds a half, so that truncation rounds.
       const float value = paper + (ink - paper) * cover + noise * grain + 0.5f;
       pixels[pixel + k] = static_cast<uint8_t>(std::min(std::max(value, 0.0f), 255.0f));
     }

@@ -31,8 +31,8 @@ TEST(SyntheticDigitsTest, IsAFunctionOfSeedSplitAndIndex) {
   EXPECT_NE(Image(7, 0, 5), Image(7, 0, 5 + (int64_t{1} << 32)));
 }
 
-// The bytes must not change with compiler, flags or machine: FNV-1a of the first 100 images, as g++
-// 12 and clang 14 both draw them on x86-64.
+// The bytes must not change with compiler, flags or machine. FNV-1a of the first 100 images, as
+// both g++ 12 and clang 14 draw them on x86-64.
 TEST(SyntheticDigitsTest, DrawsTheRecordedBytes) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (int64_t index = 0; index < 100; ++index) {
@@ -51,7 +51,7 @@ TEST(SyntheticDigitsTest, ClassesAreAboutEquallyFrequent) {
     ASSERT_LT(label, kClasses);
     ++counts[label];
   }
-  // Binomial, mean 1000, standard deviation 30: five of them.
+  // Binomial, mean 1000, standard deviation 30. The limit is five standard deviations.
   for (const int count : counts) EXPECT_NEAR(count, 1000, 150);
 }
 
@@ -65,8 +65,8 @@ TEST(SyntheticDigitsTest, EveryImageHasInkInTheMiddle) {
   }
 }
 
-// Softmax regression by plain stochastic gradient descent, as a yardstick: it must learn something,
-// for the labels belong to the images, and it must not be enough.
+// Softmax regression by plain stochastic gradient descent, as a yardstick. It must learn something,
+// because the labels belong to the images, but not enough.
 TEST(SyntheticDigitsTest, SoftmaxRegressionGetsBetweenHalfAndNineTenths) {
   constexpr int kTrain = 9600, kTest = 2000, kEpochs = 6, kBatch = 32;
   const SyntheticDigits train(42, 0), test(42, 1);
@@ -76,7 +76,7 @@ TEST(SyntheticDigitsTest, SoftmaxRegressionGetsBetweenHalfAndNineTenths) {
     BytesToFloats(bytes.data(), kPixels, x);
     return digits.Label(index);
   };
-  // weights[pixel][class], the last row is the bias.
+  // weights[pixel][class]; the last row is the bias.
   std::vector<std::array<float, kClasses>> weights(kPixels + 1), gradient(kPixels + 1);
   const auto scores = [&weights](const float* x) {
     std::array<float, kClasses> s = weights[kPixels];

@@ -19,10 +19,10 @@ int64_t Below(uint32_t word, int64_t bound) {
   return static_cast<int64_t>((uint64_t{word} * static_cast<uint64_t>(bound)) >> 32);
 }
 
-// Where an output row or column lies between two of the input.
+// The position of an output row or column between two rows or columns of the input.
 struct Between {
   int64_t first, second;
-  float part;  // of the second
+  float part;  // weight of the second
 };
 
 std::vector<Between> Places(int64_t in, int64_t out) {
@@ -89,7 +89,8 @@ bool IsRandom(const Transform& transform) {
          std::holds_alternative<RandomFlip>(transform) || std::holds_alternative<Cutout>(transform);
 }
 
-// Behind a normalize no byte stands for 0, so nothing may write zeros there. A resize makes numbers that no byte is.
+// After a normalize no byte stands for 0, so nothing may write zeros. A resize makes numbers that
+// no byte stands for.
 bool KeepsBytes(const std::vector<Transform>& list) {
   bool normalized = false;
   for (const Transform& transform : list) {
@@ -102,7 +103,8 @@ bool KeepsBytes(const std::vector<Transform>& list) {
   return true;
 }
 
-// What each byte becomes, by the arithmetic of the floats: all other transforms move numbers alone.
+// The final number for each byte, by the arithmetic of the floats. All other transforms only move
+// numbers.
 std::vector<float> ValuesOfBytes(const std::vector<Transform>& list, int64_t channels) {
   const ImageShape table{channels, 1, static_cast<int64_t>(kByteValues)};
   std::vector<uint8_t> bytes(table.size());
@@ -117,8 +119,8 @@ std::vector<float> ValuesOfBytes(const std::vector<Transform>& list, int64_t cha
   return values;
 }
 
-// One transform in its place; `words` are null in evaluation. On bytes a normalize is left to their
-// values, and there is no resize.
+// Applies one transform in place; `words` is null in evaluation. On bytes, byte_values does a
+// normalize, and there is no resize.
 template <typename T>
 class TransformStep {
  public:

@@ -59,7 +59,7 @@ TEST(TransformTest, CropsByHand) {
   EXPECT_THAT(crop(0, {1, 1, 1, 2}), ElementsAre(5, 6, 11, 12));
   EXPECT_THAT(crop(1, {0, 0, 2, 2}), ElementsAre(0, 0, 0, 1, 0, 0, 0, 7));
   EXPECT_THAT(crop(1, {2, 3, 2, 2}), ElementsAre(6, 0, 0, 0, 12, 0, 0, 0));
-  // Wider than the image, and beside it.
+  // Wider than the image, and next to it.
   EXPECT_THAT(crop(1, {1, 0, 1, 5}), ElementsAre(0, 1, 2, 3, 0, 0, 7, 8, 9, 0));
   EXPECT_THAT(crop(4, {4, 0, 1, 2}), ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(crop(4, {4, 9, 1, 2}), ElementsAre(0, 0, 0, 0));
@@ -122,8 +122,8 @@ TEST(TransformTest, CutsOutWhatLiesInside) {
   EXPECT_EQ(zeros(100, 1, 1).size(), 9u);
 }
 
-// The draw, from the definition in the header: block (place, sample, epoch), words 0 and 1, times
-// the number of places, without the lower 32 bits.
+// The draw follows the definition in the header: words 0 and 1 of block (place, sample, epoch),
+// times the number of places, without the lower 32 bits.
 TEST(TransformTest, AGivenDrawGivesThisCrop) {
   const ImageShape shape{1, 8, 8};
   const std::vector<float> image = Counted(shape);
@@ -157,7 +157,7 @@ TEST(TransformTest, DrawsAreUniformAndDifferByEpochSampleSeedAndPlace) {
   const auto first_of = [&](const Transforms& transforms, int64_t epoch, int64_t sample) {
     return ApplyTo(image, transforms, {{epoch, sample}})[0];
   };
-  // A window of one pixel says where it lies.
+  // A window of one pixel shows its place.
   const Transforms pixel = MakeTransforms(shape, {RandomCrop{1, 0}});
   const Transforms other_seed = MakeTransforms(shape, {RandomCrop{1, 0}}, 8);
   const Transforms other_place = MakeTransforms(shape, {RandomCrop{0, 0}, RandomCrop{1, 0}});
@@ -173,8 +173,9 @@ TEST(TransformTest, DrawsAreUniformAndDifferByEpochSampleSeedAndPlace) {
     same_seed += first_of(other_seed, 0, sample) == at;
     same_place += first_of(other_place, 0, sample) == at;
   }
-  // 64 places of 100 draws each: chi squared with 63 degrees of freedom is below 114 with
-  // probability 0.9999; draws without relation agree in 100 of 6400 cases, 10 the deviation.
+  // 64 places with 100 draws each: chi squared with 63 degrees of freedom is below 114 with
+  // probability 0.9999. Unrelated draws agree in 100 of 6400 cases, with a standard deviation of
+  // 10.
   EXPECT_EQ(counts.size(), 64u);
   double chi_squared = 0;
   for (const auto& [at, count] : counts) chi_squared += (count - 100.0) * (count - 100.0) / 100;
@@ -186,7 +187,7 @@ TEST(TransformTest, DrawsAreUniformAndDifferByEpochSampleSeedAndPlace) {
   const Transforms flip = MakeTransforms(shape, {RandomFlip{}});
   int flipped = 0;
   for (int sample = 0; sample < kDraws; ++sample) flipped += first_of(flip, 2, sample) == 8;
-  EXPECT_NEAR(flipped, kDraws / 2.0, 4 * 40);  // 40 is the deviation
+  EXPECT_NEAR(flipped, kDraws / 2.0, 4 * 40);  // 40 is the standard deviation
 }
 
 TEST(TransformTest, NothingIsRandomInEvaluation) {
@@ -221,7 +222,7 @@ TEST(TransformTest, WhatDoesNotFitIsInvalidSpec) {
   expect(Cutout{0}, "cutout: size 0, want 1");
 }
 
-// Of each list: the image as bytes, and what the bytes stand for, are the floats of the list.
+// For each list: the image as bytes, and the values of these bytes, equal the list's floats.
 TEST(TransformTest, BytesComeOutAsTheFloatsDo) {
   const ImageShape shape{3, 9, 7};
   std::vector<uint8_t> bytes(shape.size());
@@ -284,8 +285,8 @@ Batch ReadAll(const Dataset& set, const std::vector<int64_t>& indices, int64_t e
   return batch;
 }
 
-// The bits of a sample follow from seed, epoch and sample: not from who reads it, with which others,
-// when, or in which thread.
+// The bits of a sample depend only on seed, epoch and sample. They do not depend on who reads it,
+// with which others, when, or in which thread.
 TEST(TransformedDatasetTest, ASampleIsTheSameWhoeverReadsIt) {
   const auto set = OpenDataset(Augmented(), Split::kTrain);
   ASSERT_TRUE(set.ok()) << set.status();
@@ -331,7 +332,7 @@ TEST(TransformedDatasetTest, TheTestSetIsAsInEvaluation) {
   EXPECT_FALSE((*set)->varies());
   const Batch batch = ReadAll(**set, {3, 4}, 0);
   EXPECT_EQ(ReadAll(**set, {3, 4}, 9).images, batch.images);
-  // By the parts: the middle of the padded image, normalised, made smaller.
+  // Compared with its parts: the middle of the padded image, normalised, then reduced.
   options.transforms.clear();
   const auto plain = OpenDataset(options, Split::kTest);
   const Batch raw = ReadAll(**plain, {3}, 0);

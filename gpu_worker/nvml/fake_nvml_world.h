@@ -1,4 +1,4 @@
-// For tests: the world that the fake NVML shows (tests/support/fake_nvml), in a folder of its own.
+// For tests: the world that the fake NVML shows (tests/support/fake_nvml), in its own folder.
 #ifndef CAPSTAN_GPU_WORKER_NVML_FAKE_NVML_WORLD_H_
 #define CAPSTAN_GPU_WORKER_NVML_FAKE_NVML_WORLD_H_
 

@@ -63,10 +63,10 @@ void GpuMetrics::SetOrDrop(const services::GaugeFamily& family, const prometheus
 }
 
 void GpuMetrics::UpdateEnergy(const GpuSample& sample, const prometheus::Labels& labels) {
-  if (!sample.energy_joules.has_value()) return;  // a counter stays where it is
+  if (!sample.energy_joules.has_value()) return;  // the counter keeps its value
   double& before = joules_[sample.index];
   const double now = *sample.energy_joules;
-  // It falls where the driver was loaded again; what it shows then was used since.
+  // The driver's counter falls after a reload of the driver. Its new value was then used since.
   energy_.With(labels).Increment(now >= before ? now - before : now);
   before = now;
 }

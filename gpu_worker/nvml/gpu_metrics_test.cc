@@ -59,8 +59,8 @@ TEST(GpuMetricsTest, SamplesBecomeSeries) {
   EXPECT_THAT(text, HasSubstr(Info("0", "GPU-a", "0:1B:00.0", "", "")));
 }
 
-// A lost card keeps its counter, which may not fall; its gauges go. After a reload of the driver
-// the card counts from 0.
+// A lost card keeps its counter, which must not fall. Its gauges disappear. After a reload of the
+// driver the card counts from 0.
 TEST(GpuMetricsTest, ALostCardHasNoGaugesAndItsEnergyGoesOn) {
   services::MetricsRegistry registry("gpu_worker");
   GpuMetrics metrics(registry, TwoGpus(), {0, 1});

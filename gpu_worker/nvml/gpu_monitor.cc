@@ -36,7 +36,7 @@ struct GpuMonitor::State {
   const GpuMonitorOptions options;
   const std::unique_ptr<Nvml> nvml;
   const std::vector<int> cuda_order;
-  GpuMetrics metrics;  // not touched once `stopped` is set and `in_driver` is not
+  GpuMetrics metrics;  // no longer used once `stopped` is set and `in_driver` is not
   std::thread thread;
 
   mutable Mutex mu;
@@ -126,7 +126,8 @@ GpuMonitor::~GpuMonitor() {
     MutexLock lock(state.mu);
     state.stopped = true;
     state.changed.NotifyAll();
-    // The patience is the driver's alone: what the thread does outside of it uses the registry.
+    // Only the driver may be abandoned. Outside it the thread uses the registry, so it must be
+    // awaited.
     while (!state.done && (MonotonicNow() < end || !state.in_driver)) {
       state.changed.WaitWithTimeout(state.mu, absl::Milliseconds(100));
     }
@@ -158,8 +159,6 @@ std::vector<GpuReading> GpuMonitor::LastReadings() const {
 }
 
 const std::string& GpuMonitor::driver_version() const { return state_->nvml->driver_version(); }
-
-GpuMetrics& GpuMonitor::metrics() { return state_->metrics; }
 
 bool GpuMonitor::WaitForSamples(int64_t count, absl::Duration limit) const {
   const absl::Duration end = MonotonicNow() + limit;

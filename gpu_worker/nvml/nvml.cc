@@ -18,7 +18,7 @@ namespace {
 
 namespace abi = nvml_abi;
 
-// The library's functions. Those of the second group may be absent in an old library.
+// The library's functions. An old library may lack those of the second group.
 struct Functions {
   abi::InitFn init;
   abi::ShutdownFn shutdown;
@@ -44,7 +44,7 @@ bool Find(void* library, const char* symbol, Function& function) {
   return function != nullptr;
 }
 
-// The name of the first function that is needed and missing, else null.
+// The name of the first required function that is missing, else null.
 const char* FindAll(void* library, Functions& f) {
   if (!Find(library, "nvmlInit_v2", f.init)) return "nvmlInit_v2";
   if (!Find(library, "nvmlShutdown", f.shutdown)) return "nvmlShutdown";
@@ -66,7 +66,7 @@ const char* FindAll(void* library, Functions& f) {
   return nullptr;
 }
 
-// The shared object, closed with this object.
+// The shared library, closed by the destructor.
 struct Library {
   explicit Library(const std::string& path) : handle(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {}
   ~Library() {
@@ -108,7 +108,7 @@ class LoadedNvml : public Nvml {
   const std::unique_ptr<Library> library_;
   const Functions& f_;
   std::vector<abi::Device> devices_;       // null: NVML gave no handle
-  std::vector<EnergyIntegral> integrals_;  // of cards without a counter
+  std::vector<EnergyIntegral> integrals_;  // for cards without a counter
 };
 
 absl::Status LoadedNvml::ReadGpus() {
@@ -168,7 +168,7 @@ std::optional<double> LoadedNvml::Energy(size_t gpu, absl::Duration now) {
 std::vector<int64_t> LoadedNvml::Pids(abi::Device device) const {
   if (f_.processes == nullptr) return {};
   std::vector<abi::ProcessInfo> infos(64);
-  // A process may start between the answer "too small" and the next call, hence the room to spare.
+  // A process may start between the answer "too small" and the next call, so leave spare room.
   for (int attempt = 0; attempt < 3; ++attempt) {
     unsigned int count = static_cast<unsigned int>(infos.size());
     const abi::Return code = f_.processes(device, &count, infos.data());
@@ -177,7 +177,7 @@ std::vector<int64_t> LoadedNvml::Pids(abi::Device device) const {
       continue;
     }
     if (code != abi::kSuccess) return {};
-    std::set<int64_t> pids;  // a process with several contexts comes several times
+    std::set<int64_t> pids;  // a process with several contexts appears several times
     for (size_t i = 0; i < std::min<size_t>(count, infos.size()); ++i) pids.insert(infos[i].pid);
     return {pids.begin(), pids.end()};
   }
@@ -262,14 +262,14 @@ std::vector<int> CudaOrder(const std::vector<GpuInfo>& gpus,
     if (absl::StartsWith(word, "GPU-")) {
       for (size_t i = 0; i < gpus.size(); ++i) {
         if (!absl::StartsWith(gpus[i].uuid, word)) continue;
-        place = place < 0 ? static_cast<int>(i) : -2;  // -2: the beginning of several
+        place = place < 0 ? static_cast<int>(i) : -2;  // -2: a prefix of several UUIDs
         if (place == -2) break;
       }
     } else if (!absl::SimpleAtoi(word, &place) || place >= static_cast<int>(gpus.size())) {
       place = -1;
     }
-    // CUDA sees what stands before the first entry that is no GPU, and nothing of a list that names
-    // one GPU twice.
+    // CUDA sees the entries before the first invalid one, and nothing if the list names one GPU
+    // twice.
     if (place < 0) break;
     if (std::find(order.begin(), order.end(), place) != order.end()) return {};
     order.push_back(place);

@@ -1,5 +1,6 @@
-// The entry points of NVML that the metrics need, declared by ourselves: the library comes with the
-// driver, its header with a package that few machines have. Nothing links it.
+// Our own declarations of the entry points of NVML that the metrics need. The library comes with
+// the driver, but its header comes with a package that few machines have. Nothing links the
+// library.
 //
 // Names, layouts and numbers are those of NVIDIA's public interface (NVML API reference, driver 510
 // and later; the same as in NVIDIA's Python binding nvidia-ml-py 13).
@@ -58,7 +59,7 @@ using UtilizationFn = Return (*)(Device device, Utilization* utilization);
 using TemperatureFn = Return (*)(Device device, unsigned int sensor, unsigned int* celsius);
 using EnergyFn = Return (*)(Device device, unsigned long long* millijoules);  // since driver load
 using PowerFn = Return (*)(Device device, unsigned int* milliwatts);
-// `count` in: room, out: processes. kInsufficientSize: more than there is room for.
+// `count` in: capacity, out: processes. kInsufficientSize: there are more than the capacity.
 using ProcessesFn = Return (*)(Device device, unsigned int* count, ProcessInfo* infos);  // .._v3
 // NOLINTEND(runtime/int)
 

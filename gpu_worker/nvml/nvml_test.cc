@@ -100,7 +100,7 @@ TEST(NvmlTest, EachWayToHaveNoGpuIsASentence) {
   EXPECT_EQ(absent.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(absent.message()), StartsWith("no NVIDIA driver here: /no/such/"));
 
-  // A library that is there and is not NVML.
+  // A library that exists but is not NVML.
   const absl::Status old = Nvml::Open("libm.so.6").status();
   EXPECT_EQ(old.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(old.message(), "the NVIDIA driver is too old: libm.so.6 lacks nvmlInit_v2");
@@ -125,7 +125,7 @@ TEST(NvmlTest, TheLibraryCanBeNamed) {
   unsetenv("CAPSTAN_NVML_LIBRARY");
 }
 
-// By the rules of CUDA's programming guide for CUDA_VISIBLE_DEVICES.
+// Follows CUDA's programming guide for CUDA_VISIBLE_DEVICES.
 TEST(CudaOrderTest, FollowsCudaVisibleDevices) {
   const std::vector<GpuInfo> gpus = {{0, "GPU-aa11"}, {1, "GPU-ab22"}, {2, "GPU-cc33"}};
   EXPECT_THAT(CudaOrder(gpus, std::nullopt), ElementsAre(0, 1, 2));
@@ -134,7 +134,7 @@ TEST(CudaOrderTest, FollowsCudaVisibleDevices) {
   EXPECT_THAT(CudaOrder(gpus, "1,7,0"), ElementsAre(1));
   EXPECT_THAT(CudaOrder(gpus, "-1"), IsEmpty());
   EXPECT_THAT(CudaOrder(gpus, ""), IsEmpty());
-  EXPECT_THAT(CudaOrder(gpus, "GPU-a,0"), IsEmpty());  // the beginning of two
+  EXPECT_THAT(CudaOrder(gpus, "GPU-a,0"), IsEmpty());  // a prefix of two UUIDs
   EXPECT_THAT(CudaOrder(gpus, "GPU-x"), IsEmpty());
 }
 

@@ -34,10 +34,11 @@ absl::StatusOr<FoundDevices> FindDevices(const std::vector<std::string>& names) 
     for (int i = 0;; ++i) {
       auto gpu = Describe(absl::StrCat("cuda:", i));
       if (!gpu.ok()) {
-        // Behind the last card the answer is that there is no such card; before the first it is why.
+        // After the last card the error only says that there is no such card. Before the first card
+        // it is the reason.
         if (i == 0) {
           services::Log(services::kInfo, "no_gpu").Kv("reason", gpu.status().message());
-          // Who reads this is told the name of the device and of the flag anyway.
+          // The reader learns the names of device and flag anyway.
           found.no_gpu = std::string(
               absl::StripPrefix(gpu.status().message(), "--devices cuda:0: device cuda:0: "));
           if (engine::PluginInstalled()) found.missing_gpu = found.no_gpu;

@@ -10,7 +10,7 @@ namespace {
 
 std::string LevelOf(absl::string_view line) {
   const size_t at = line.find("level=");
-  // Our own lines begin with time and level; anything later is somebody's text.
+  // Our own lines begin with time and level. Anything later may be foreign text.
   if (line.substr(0, 5) != "time=" || at == absl::string_view::npos || at > 40) return "warning";
   absl::string_view level = line.substr(at + 6);
   level = level.substr(0, level.find(' '));

@@ -1,7 +1,7 @@
-// Lines of a job's task on their way to the coordinator: batched, at a limited rate; what is above
-// it is dropped and counted.
+// Forwards log lines of a job's task to the coordinator, in batches and at a limited rate. Excess
+// lines are dropped and counted.
 //
-// Threads: none of its own; the owner's strand.
+// Threads: none of its own; runs on the owner's strand.
 #ifndef CAPSTAN_GPU_WORKER_SERVICE_LOG_FORWARDER_H_
 #define CAPSTAN_GPU_WORKER_SERVICE_LOG_FORWARDER_H_
 
@@ -26,10 +26,10 @@ class LogForwarder {
  public:
   LogForwarder(std::string job_id, int32_t rank, std::string host, LogLimits limits = {});
 
-  // `now` is monotonic, `time` what the line carries. The level is that of the line's "level=",
-  // else "warning": what a library or the system wrote.
+  // `now` is monotonic; `time` is the line's time. The level is that of the line's "level=", else
+  // "warning", because a library or the system wrote the line.
   void Add(absl::string_view line, absl::Duration now, absl::Time time);
-  // The lines so far, or nullopt where there are none and none was dropped.
+  // The lines so far, or nullopt if there are none and none was dropped.
   std::optional<node::v1::LogBatch> Take();
   int64_t line_count() const { return batch_.lines_size(); }
   int64_t dropped() const { return batch_.dropped(); }

@@ -72,7 +72,7 @@ WorkerMetrics::WorkerMetrics(services::MetricsRegistry& registry)
 
 void WorkerMetrics::Update(const std::string& job_id, int32_t rank, const TaskCounters& now) {
   TaskCounters& before = last_[job_id].counters;
-  if (now.steps < before.steps) before = TaskCounters();  // another process took the task up
+  if (now.steps < before.steps) before = TaskCounters();  // a new process runs the task
   const Labels labels = {{"job_id", job_id}, {"rank", absl::StrCat(rank)}};
   Add(steps_.With(labels), now.steps, before.steps);
   Add(samples_.With(labels), now.samples, before.samples);

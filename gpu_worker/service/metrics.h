@@ -19,10 +19,10 @@ class WorkerMetrics {
   // Borrows the registry.
   explicit WorkerMetrics(services::MetricsRegistry& registry);
 
-  // What a task counted since its start.
+  // The counts of a task since its start.
   void Update(const std::string& job_id, int32_t rank, const TaskCounters& counters);
   void Update(const std::string& job_id, int32_t rank, const node::v1::StepPhases& phases);
-  // The task is gone: its series end after two more scrapes.
+  // The task has ended. Its series disappear after two more scrapes.
   void Retire(const std::string& job_id);
 
  private:

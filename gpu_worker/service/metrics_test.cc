@@ -22,7 +22,7 @@ TEST(WorkerMetricsTest, FamiliesAreThoseOfTheDocument) {
   }
 }
 
-// Tasks send totals; the registry gets what came since, also when a task starts anew at zero.
+// Tasks send totals; the registry gets the increments, even if a task starts again at zero.
 TEST(WorkerMetricsTest, TotalsOfATaskBecomeIncrements) {
   services::MetricsRegistry registry("gpu_worker");
   WorkerMetrics metrics(registry);

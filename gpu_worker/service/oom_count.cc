@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMaxBytes = 1 << 20;
 
-// The number in the line "oom_kill N".
+// The number N in the line "oom_kill N".
 std::optional<int64_t> Count(const std::string& file) {
   const auto text = services::ReadWholeFile(file, kMaxBytes);
   if (!text.ok()) return std::nullopt;
@@ -34,8 +34,8 @@ OomCount ReadOomCount(const std::string& root) {
   std::vector<std::string> files;
   const auto groups = services::ReadWholeFile(root + "/proc/self/cgroup", kMaxBytes);
   if (groups.ok()) {
-    // "0::/path" of version 2, "8:memory:/path" of version 1. In a container the path may be that
-    // of the host, while the group itself is mounted at the top.
+    // "0::/path" in version 2, "8:memory:/path" in version 1. In a container the path may be the
+    // host's, although the group itself is mounted at the top.
     for (const absl::string_view line : absl::StrSplit(*groups, '\n')) {
       const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
       if (parts.size() != 3) continue;

@@ -33,7 +33,7 @@ TEST_F(OomCountTest, TheOwnGroupBeforeTheMachine) {
   Write("/proc/vmstat", "nr_free_pages 12\noom_kill 41\noom_kill_x 7\n");
   Expect(41, "/proc/vmstat");
   Write("/proc/self/cgroup", "0::/jobs/a:b\n");
-  Expect(41, "/proc/vmstat");  // the root group of version 2 has no such file
+  Expect(41, "/proc/vmstat");  // the root group of version 2 lacks this file
   const std::string events = "low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\noom_group_kill 0\n";
   Write("/sys/fs/cgroup/memory.events", events);
   Expect(2, "/sys/fs/cgroup/memory.events");

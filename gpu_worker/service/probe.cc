@@ -68,7 +68,7 @@ struct ProbeQueue::State {
   const OnResult on_result;
   Mutex mu;
   CondVar changed;
-  // By data set; a thread lives while there is one.
+  // By data set. A set has a thread as long as it has an entry.
   std::map<std::string, std::deque<node::v1::Probe>> sets ABSL_GUARDED_BY(mu);
   int telling ABSL_GUARDED_BY(mu) = 0;
   bool closed ABSL_GUARDED_BY(mu) = false;
@@ -84,7 +84,7 @@ ProbeQueue::~ProbeQueue() {
 }
 
 void ProbeQueue::Add(const node::v1::Probe& probe) {
-  // What is read: the folder, or the generator with its numbers.
+  // The source of the data: the folder, or the generator with its numbers.
   const std::string set = probe.spec().data().SerializeAsString();
   MutexLock lock(state_->mu);
   if (state_->sets.count(set) == 0 && state_->sets.size() >= kMostSets) return;

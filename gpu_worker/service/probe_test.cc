@@ -48,7 +48,8 @@ TEST(ProbeTest, AbsentDataAreNamed) {
   EXPECT_FALSE(result.has_dataset());
 }
 
-// What a queue's probes hang on, and what came of them. Shared with threads that outlive the test.
+// The gate at which a queue's probes hang, and their results. Shared with threads that outlive the
+// test.
 struct HungDisk {
   Mutex mu;
   CondVar changed;
@@ -92,12 +93,12 @@ TEST(ProbeQueueTest, ADataSetThatHangsHoldsUpItsOwnProbesAlone) {
     probe.set_probe_id(id);
     queue.Add(probe);
   };
-  // Submitted again and again, it still has one thread.
+  // Repeated probes of one data set still use one thread.
   for (int64_t id = 1; id <= 20; ++id) add(id, "file:///hangs");
   ASSERT_TRUE(disk->Until([&] { return disk->asked == 1; }));
   add(100, "file:///well");
   EXPECT_TRUE(disk->Until([&] { return disk->told.count(100) == 1; }));
-  // So many data sets may hang beside it before one that is well is not asked any more.
+  // So many data sets may hang at the same time before a good one is no longer read.
   const int most = static_cast<int>(ProbeQueue::kMostSets);
   for (int i = 0; i < most - 2; ++i) add(200 + i, absl::StrCat("file:///hangs/", i));
   add(101, "file:///well");

@@ -17,7 +17,7 @@ namespace capstan::gpu_worker {
 
 using services::Log;
 
-constexpr size_t kMaxNoGpuBytes = 1000;  // a registration has no room for more
+constexpr size_t kMaxNoGpuBytes = 1000;  // limit of a registration
 
 Service::Service(const Config& config)
     : registry_("gpu_worker"),
@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
   services::ChannelOptions dial;
   dial.peer = *coordinator;
   dial.security = config.common.security;
-  dial.retry = false;  // the session dials again by itself
+  dial.retry = false;  // the session itself dials again
   dial.interceptors = {[self] { return self->client_rpc_metrics_.MakeClientInterceptorFactory(); }};
   auto channel = services::MakeChannel(dial);
   if (!channel.ok()) return channel.status();
@@ -139,7 +139,7 @@ absl::StatusOr<std::unique_ptr<Service>> Service::Start(const Config& config,
     self->node_->SetCoordinatorUp(false);
   };
   service->diagnoser_ = service->MakeDiagnoser(config, devices->missing_gpu);
-  // Messages come over the session alone, so the node needs it only once it has started.
+  // Messages arrive only over the session, so the node needs it only after the session's start.
   service->session_ = std::make_unique<services::NodeSession>(std::move(options), callbacks);
   service->session_->Start();
   service->server_->AddDrainHook("tasks", [self] { self->node_->Shutdown(); });
@@ -171,9 +171,9 @@ node::v1::Heartbeat Service::MakeHeartbeat() {
   return heartbeat;
 }
 
-std::unique_ptr<param_store::client::Diagnoser> Service::MakeDiagnoser(
-    const Config& config, const std::string& missing_gpu) {
-  param_store::client::DiagnoserOptions options;
+std::unique_ptr<param_store::Diagnoser> Service::MakeDiagnoser(const Config& config,
+                                                               const std::string& missing_gpu) {
+  param_store::DiagnoserOptions options;
   options.security = config.common.security;
   options.folders = services::RootFolders(config.checkpoint_roots, config.data_roots);
   options.devices = [this, missing_gpu] {
@@ -189,7 +189,7 @@ std::unique_ptr<param_store::client::Diagnoser> Service::MakeDiagnoser(
     const absl::Status status = session_->Send(std::move(answer));
     if (!status.ok()) Log(services::kWarning, "not_sent").Kv("status", status).Limit("not_sent");
   };
-  return std::make_unique<param_store::client::Diagnoser>(std::move(options));
+  return std::make_unique<param_store::Diagnoser>(std::move(options));
 }
 
 std::vector<job::v1::DeviceReport> Service::LostDevices() const {

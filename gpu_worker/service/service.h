@@ -11,7 +11,7 @@
 #include "gpu_worker/nvml/gpu_monitor.h"
 #include "gpu_worker/service/metrics.h"
 #include "gpu_worker/service/worker_node.h"
-#include "param_store/client/diagnoser.h"
+#include "param_store/diagnoser/diagnoser.h"
 #include "services/host_usage/host_usage.h"
 #include "services/http/http_server.h"
 #include "services/http/readers.h"
@@ -26,25 +26,25 @@ namespace capstan::gpu_worker {
 // Thread-safe.
 class Service {
  public:
-  // Listens, and dials the coordinator, when it returns. `binary` is that of the tasks.
-  // InvalidArgument: a setting, with its flag; what FindDevices, Server::Start, HttpServer::Start
-  // and MakeChannel say.
+  // Once it returns, it listens and dials the coordinator. `binary` runs the tasks.
+  // InvalidArgument: a setting, with its flag. Other errors are those of FindDevices,
+  // Server::Start, HttpServer::Start and MakeChannel.
   static absl::StatusOr<std::unique_ptr<Service>> Start(const Config& config,
                                                         const std::string& binary);
-  // Ordered: not ready, tasks ended, calls drained, goodbye to the coordinator.
+  // In order: sets not ready, ends tasks, drains calls, says goodbye to the coordinator.
   void Shutdown();
   ~Service();
 
-  // "grpc=unix:... http=..." as printed when listening.
+  // "grpc=unix:... http=..." for the message after start-up.
   std::string Addresses() const;
 
  private:
   explicit Service(const Config& config);
   node::v1::Heartbeat MakeHeartbeat();
-  // `missing_gpu`: of FindDevices.
-  std::unique_ptr<param_store::client::Diagnoser> MakeDiagnoser(const Config& config,
-                                                                const std::string& missing_gpu);
-  // Cards of ours that do not answer (any more).
+  // `missing_gpu`: from FindDevices.
+  std::unique_ptr<param_store::Diagnoser> MakeDiagnoser(const Config& config,
+                                                        const std::string& missing_gpu);
+  // Our cards that do not answer, or do not answer any more.
   std::vector<job::v1::DeviceReport> LostDevices() const;
 
   services::MetricsRegistry registry_;
@@ -56,10 +56,10 @@ class Service {
   std::unique_ptr<services::Readers> readers_;  // of http_
   std::unique_ptr<services::HttpServer> http_;
   std::unique_ptr<WorkerNode> node_;
-  services::HostUsage host_usage_;  // of the session's thread
+  services::HostUsage host_usage_;  // only used by the session's thread
   std::unique_ptr<services::NodeSession> session_;
-  std::unique_ptr<GpuMonitor> gpu_monitor_;                    // null: no GPU here; asks the node
-  std::unique_ptr<param_store::client::Diagnoser> diagnoser_;  // answers over the session
+  std::unique_ptr<GpuMonitor> gpu_monitor_;            // null: no GPU here; calls the node
+  std::unique_ptr<param_store::Diagnoser> diagnoser_;  // answers over the session
 };
 
 }  // namespace capstan::gpu_worker

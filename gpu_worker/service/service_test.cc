@@ -1,4 +1,4 @@
-// The worker service with a coordinator of the test's own in the same process, and real children:
+// Tests the worker service with the test's own coordinator in the same process, and real children:
 // this binary is started again as a task.
 #include "gpu_worker/service/service.h"
 
@@ -77,7 +77,7 @@ class FakeCoordinator final : public node::v1::NodeService::Service {
     ASSERT_NE(stream_, nullptr);
     stream_->Write(message);
   }
-  // Until `done` holds, asked under the lock; false after `limit`.
+  // Waits until `done`, called under the lock, returns true; false after `limit`.
   bool Until(const std::function<bool()>& done, absl::Duration limit = kLimit) {
     MutexLock lock(mu_);
     const absl::Time end = absl::Now() + limit;
@@ -87,7 +87,7 @@ class FakeCoordinator final : public node::v1::NodeService::Service {
     }
     return true;
   }
-  // For `done` above.
+  // Read by `done` above.
   node::v1::Register registration_;
   node::v1::Heartbeat heartbeat_;
   std::vector<node::v1::ProbeResult> probes_;
@@ -100,7 +100,7 @@ class FakeCoordinator final : public node::v1::NodeService::Service {
   Stream* stream_ = nullptr;
 };
 
-// Children of this process, by /proc.
+// Children of this process, from /proc.
 std::vector<pid_t> Children() {
   std::vector<pid_t> children;
   DIR* proc = opendir("/proc");
@@ -166,7 +166,7 @@ class ServiceTest : public ::testing::Test {
     message.mutable_stop_task()->set_grace_ms(grace_ms);
     coordinator_.Send(message);
   }
-  // The one task's state, once `done` holds for it.
+  // Waits until `done` holds for the state of the one task.
   bool UntilTask(std::function<bool(const TaskState&)> done, absl::Duration limit = kLimit) {
     const bool held = coordinator_.Until(
         [&] {
@@ -217,8 +217,8 @@ TEST_F(ServiceTest, ATaskRunsFinishesAndIsForgottenAfterStopTask) {
   }));
   EXPECT_EQ(state_.weights_sha256().size(), 64u);
   EXPECT_EQ(state_.step(), 20);
-  EXPECT_EQ(Children().size(), 1u);  // it waits to be stopped
-  StartTask(20, 2);                  // repeated: left alone
+  EXPECT_EQ(Children().size(), 1u);  // it waits for StopTask
+  StartTask(20, 2);                  // repeated; no effect
   ConnectResponse taken;
   taken.mutable_files_taken()->set_job_id("digits-ab12");
   taken.mutable_files_taken()->set_lineage(1);
@@ -246,9 +246,9 @@ TEST_F(ServiceTest, AKilledTaskIsReportedAtOnce) {
   ASSERT_TRUE(
       UntilTask([](const TaskState& state) { return state.phase() == node::v1::TASK_PHASE_FAILED; },
                 absl::Seconds(1)));
-  EXPECT_EQ(state_.reason(), "WorkerLost");  // nobody ran out of memory
+  EXPECT_EQ(state_.reason(), "WorkerLost");  // there was no lack of memory
   EXPECT_EQ(state_.exit_code(), -SIGKILL);
-  EXPECT_EQ(state_.message(), "the task ended with signal 9 (Killed)");  // on which host is known
+  EXPECT_EQ(state_.message(), "the task ended with signal 9 (Killed)");  // the host is known anyway
   StopTask(1000);
   EXPECT_TRUE(UntilNoTask());
 }
@@ -279,7 +279,7 @@ TEST_F(ServiceTest, ATaskIsStoppedInTheMiddleAndKilledWhereItDoesNotListen) {
   EXPECT_TRUE(Children().empty());
 }
 
-// Else the job would show a loss without a cause.
+// Otherwise the job would show a loss without a cause.
 TEST_F(ServiceTest, ItsTasksAreReportedUntilItsGoodbye) {
   StartTask(/*steps=*/100000000);
   ASSERT_TRUE(UntilTask(Running));
@@ -316,7 +316,7 @@ TEST_F(ServiceTest, ADeviceThatTheNodeHasNotFailsTheTask) {
   EXPECT_THAT(state_.message(), HasSubstr("device 2, want 0 to 1"));
 }
 
-// Sets CAPSTAN_CPU_TARGET for the length of a test.
+// Sets CAPSTAN_CPU_TARGET during a test.
 class CpuTargetOfServiceTest : public ::testing::Test {
  protected:
   CpuTargetOfServiceTest() {
@@ -343,7 +343,7 @@ TEST_F(CpuTargetOfServiceTest, AWordThatIsNoneEndsTheStart) {
                 "or emulated; this processor has "));
 }
 
-// A processor that has all of them lacks none: BlockedMathTest has some that do.
+// A processor with all instruction sets lacks none. BlockedMathTest has targets that lack some.
 TEST_F(CpuTargetOfServiceTest, WhatTheProcessorLacksEndsTheStart) {
   for (const std::string word : {"avx512", "avx2"}) {
     if (engine::CpuTarget(word).ok()) continue;
@@ -355,10 +355,11 @@ TEST_F(CpuTargetOfServiceTest, WhatTheProcessorLacksEndsTheStart) {
   }
 }
 
-// A mount that hangs holds up the probes of what lies on it, and no task; the end waits for none of them.
+// A hung mount blocks the probes of data stored on it, but no task. Shutdown waits for none of
+// these probes.
 TEST(WorkerNodeTest, AProbeThatHangsHoldsUpNoTask) {
   struct Gate {
-    Mutex mu;  // for all of it
+    Mutex mu;  // guards everything below
     CondVar changed;
     bool open = false;
     int asked = 0;
@@ -451,7 +452,7 @@ TEST(WorkerNodeTest, AProbeThatHangsHoldsUpNoTask) {
   EXPECT_TRUE(services::RemoveTree("/tmp", folder).ok());
 }
 
-// What names jobs is said to whom a token lets in, or to everybody by choice.
+// Data that name jobs need a token, unless the operator opens them to everybody.
 TEST_F(ServiceTest, OffLoopbackMetricsWantATokenUnlessTheyAreOpened) {
   const std::string token = services::MakeToken();
   const std::string tokens = absl::StrCat(folder_, "/tokens.json");
@@ -496,7 +497,7 @@ TEST_F(ServiceWithGpusTest, TheirMetricsAreServed) {
   EXPECT_THAT(text, HasSubstr("capstan_gpu_memory_used_bytes{UUID=\"GPU-a\",gpu=\"0\"} 7\n"));
 }
 
-// The binary of a package that was upgraded under a service that runs.
+// The binary of a package that was upgraded while the service runs.
 TEST(TaskBinaryTest, ATaskOfAnotherBuildThanItsServiceDoesNotStart) {
   services::ProcessSpawner spawner;
   for (const std::vector<std::string>& said :

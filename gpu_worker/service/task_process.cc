@@ -7,12 +7,9 @@
 
 namespace capstan::gpu_worker {
 
-absl::StatusOr<std::unique_ptr<TaskProcess>> TaskProcess::Start(services::ProcessSpawner& spawner,
-                                                                param_store::client::Strand& strand,
-                                                                const std::string& binary,
-                                                                TaskProcessOptions options,
-                                                                const node::v1::StartTask& start,
-                                                                Callbacks callbacks) {
+absl::StatusOr<std::unique_ptr<TaskProcess>> TaskProcess::Start(
+    services::ProcessSpawner& spawner, services::Strand& strand, const std::string& binary,
+    TaskProcessOptions options, const node::v1::StartTask& start, Callbacks callbacks) {
   absl::StatusOr<SocketPair> pair = MakeSocketPair();
   if (!pair.ok()) return pair.status();
   std::unique_ptr<TaskProcess> task(new TaskProcess(strand, std::move(callbacks)));
@@ -62,7 +59,7 @@ absl::StatusOr<std::unique_ptr<TaskProcess>> TaskProcess::Start(services::Proces
           self->EndWhenAllIsTold();
         });
       });
-  // The child reads this first; a child that is gone already is told by its exit.
+  // The child reads this first. If the child is gone already, its exit tells us.
   task->link_->Send(LinkKind::kStartTask, start.SerializeAsString()).IgnoreError();
   return task;
 }

@@ -1,6 +1,6 @@
-// A task as its worker service sees it: a child process with a link.
+// A task as its worker service sees it: a child process and a link to it.
 //
-// Threads: all methods on the owner's strand; callbacks are posted to it.
+// Threads: call all methods on the owner's strand. Callbacks are posted to it.
 #ifndef CAPSTAN_GPU_WORKER_SERVICE_TASK_PROCESS_H_
 #define CAPSTAN_GPU_WORKER_SERVICE_TASK_PROCESS_H_
 
@@ -14,8 +14,8 @@
 #include "gpu_worker/task/counters.h"
 #include "gpu_worker/task/task_link.h"
 #include "gpu_worker/task/task_main.h"
-#include "param_store/client/strand.h"
 #include "services/process/process.h"
+#include "services/strand/strand.h"
 
 namespace capstan::gpu_worker {
 
@@ -24,19 +24,17 @@ class TaskProcess {
   struct Callbacks {
     std::function<void(const node::v1::TaskState&)> on_state;
     std::function<void(const TaskCounters&)> on_counters;
-    std::function<void(const std::string& line)> on_line;  // of its standard output and error
-    // Once, last: the process is gone and everything that it said has been told.
+    std::function<void(const std::string& line)> on_line;  // from its standard output and error
+    // Called once, last: the process has ended, and everything that it sent has been delivered.
     std::function<void(const services::ExitStatus&, bool killed_by_us)> on_end;
   };
 
-  // Starts `binary` and gives it `start`. Borrows the spawner and the strand. Errors of Spawn.
-  static absl::StatusOr<std::unique_ptr<TaskProcess>> Start(services::ProcessSpawner& spawner,
-                                                            param_store::client::Strand& strand,
-                                                            const std::string& binary,
-                                                            TaskProcessOptions options,
-                                                            const node::v1::StartTask& start,
-                                                            Callbacks callbacks);
-  // Kills what is left. No callback runs afterwards.
+  // Starts `binary` and sends it `start`. Borrows the spawner and the strand. Returns the errors of
+  // Spawn.
+  static absl::StatusOr<std::unique_ptr<TaskProcess>> Start(
+      services::ProcessSpawner& spawner, services::Strand& strand, const std::string& binary,
+      TaskProcessOptions options, const node::v1::StartTask& start, Callbacks callbacks);
+  // Kills the process if it still runs. No callback runs afterwards.
   ~TaskProcess();
 
   pid_t pid() const;
@@ -48,12 +46,12 @@ class TaskProcess {
   void Stop(absl::Duration grace);
 
  private:
-  TaskProcess(param_store::client::Strand& strand, Callbacks callbacks)
+  TaskProcess(services::Strand& strand, Callbacks callbacks)
       : strand_(strand), callbacks_(std::move(callbacks)) {}
   void Post(std::function<void()> function);
   void EndWhenAllIsTold();
 
-  param_store::client::Strand& strand_;
+  services::Strand& strand_;
   const Callbacks callbacks_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   bool killed_ = false;

@@ -99,7 +99,7 @@ void WorkerNode::OnMessage(const node::v1::ConnectResponse& message) {
     if (message.has_stop_task()) OnStopTask(message.stop_task());
     if (message.has_files_taken()) OnFilesTaken(message.files_taken());
     if (message.has_give_orders()) OnGiveOrders(message.give_orders());
-    // StartLineage and EndJob concern shards.
+    // StartLineage and EndJob are for shards.
   });
 }
 
@@ -122,12 +122,12 @@ void WorkerNode::FailTask(Entry& entry, const std::string& reason, const std::st
 
 void WorkerNode::OnStartTask(const node::v1::StartTask& start) {
   const std::string& job_id = start.job_id();
-  if (tasks_.count(job_id) > 0) return;  // repeated until the state is reported
+  if (tasks_.count(job_id) > 0) return;  // the order is repeated until the state is reported
   {
     MutexLock lock(mu_);
     if (shut_down_) return;
   }
-  if (tasks_.empty()) oom_count_ = ReadOomCount();  // what befell others before is not of ours
+  if (tasks_.empty()) oom_count_ = ReadOomCount();  // earlier kills did not concern our tasks
   Entry& entry = tasks_[job_id];
   entry.state.set_job_id(job_id);
   entry.state.set_rank(start.rank());
@@ -168,7 +168,7 @@ void WorkerNode::OnStartTask(const node::v1::StartTask& start) {
   callbacks.on_end = [this, job_id](const services::ExitStatus& exit, bool killed_by_us) {
     OnTaskEnd(job_id, exit, killed_by_us);
   };
-  // Never a newer one that a package has put in its place meanwhile.
+  // Not a newer binary that an upgrade has installed meanwhile.
   auto task = TaskProcess::Start(spawner_, strand_, services::SameBinary(options_.binary),
                                  std::move(process), start, std::move(callbacks));
   if (!task.ok()) {
@@ -196,7 +196,7 @@ void WorkerNode::OnStopTask(const node::v1::StopTask& stop) {
   if (it == tasks_.end()) return;
   Entry& entry = it->second;
   if (entry.process == nullptr || entry.ended) return Forget(stop.job_id());
-  if (entry.stopping) return;  // repeated until the state is no longer reported
+  if (entry.stopping) return;  // the order is repeated until the state is no longer reported
   entry.stopping = true;
   entry.process->Stop(absl::Milliseconds(std::max(0, stop.grace_ms())));
 }
@@ -261,19 +261,19 @@ void WorkerNode::OnTaskEnd(const std::string& job_id, const services::ExitStatus
   Log(entry.stopping ? services::kInfo : services::kError, "task_ended")
       .Kv("job", job_id)
       .Kv("exit", exit.ToString());
-  if (leaving_) {  // the goodbye says the rest
+  if (leaving_) {  // the goodbye tells the rest
     entry.ended = true;
     FlushLogs(job_id);
     return Publish();
   }
-  if (entry.stopping) return Forget(job_id);  // StopTask is answered by silence
+  if (entry.stopping) return Forget(job_id);  // the task's absence answers StopTask
   entry.state.set_exit_code(exit.signal != 0 ? -exit.signal : exit.code);
   if (entry.state.phase() != node::v1::TASK_PHASE_FAILED) {
     std::string why = absl::StrCat("the task ended with ", exit.ToString());
     std::string reason = "InternalError";
     if (exit.signal == SIGKILL && !killed_by_us) {
-      // Somebody's kill takes nothing from the job but this process; want of memory would befall
-      // the next one too.
+      // A kill by somebody costs the job only this process. A lack of memory would also kill the
+      // next one.
       reason = "WorkerLost";
       const OomCount now = ReadOomCount();
       if (now.file == oom_count_.file && now.kills > oom_count_.kills) {
@@ -294,7 +294,7 @@ void WorkerNode::OnLine(const std::string& job_id, const std::string& line) {
   Entry& entry = tasks_[job_id];
   Log(services::kDebug, "task_line").Kv("job", job_id).Kv("line", line);
   entry.logs->Add(line, strand_.Now(), absl::Now());
-  if (entry.logs->line_count() + entry.logs->dropped() > 1) return;  // a flush is on its way
+  if (entry.logs->line_count() + entry.logs->dropped() > 1) return;  // a flush is already scheduled
   strand_.PostAfter(kLogInterval, [this, job_id] { FlushLogs(job_id); });
 }
 

@@ -1,18 +1,18 @@
-// What a worker does for the coordinator: answers probes, keeps tasks as child processes, reports
-// their states. Holds no tensor and opens no data set but to probe it.
+// A worker's work for the coordinator: answers probes, keeps tasks as child processes, reports
+// their states. Holds no tensor, and opens data sets only to probe them.
 //
-//   StartTask               starts the child; a task that lives, or whose end is not answered
-//                           yet, is left alone
-//   ViewChange, GiveOrders  handed on
-//   StopTask                SIGTERM, SIGKILL after the grace; forgets a task that is gone
-//   FilesTaken              handed on; the files need not be reported again
-// A child that ends without a StopTask is FAILED: with the reason that it gave, else
-// WorkerLost for a SIGKILL that is not ours, HostOutOfMemory where the system says that memory ran
-// out meanwhile (oom_count.h), else InternalError. One that Shutdown ends is reported as it last was
-// until the service says goodbye: it did not get lost by itself.
+//   StartTask               starts the child; has no effect if the task lives, or if its end has
+//                           not been answered yet
+//   ViewChange, GiveOrders  passed to the task
+//   StopTask                SIGTERM, SIGKILL after the grace; forgets a task that has ended
+//   FilesTaken              passed to the task; the files need not be reported again
+// A child that ends without a StopTask is FAILED. The reason is the one that it gave; else
+// WorkerLost for a SIGKILL that is not ours, or HostOutOfMemory if the system says that memory ran
+// out meanwhile (oom_count.h); else InternalError. A task that Shutdown ends keeps its last
+// reported state until the service says goodbye, because it was not lost by itself.
 //
-// Threads: one of its own (the strand), those of its children's links, and those of probes while
-// there are any; all methods are thread-safe and return at once, but for Shutdown.
+// Threads: one of its own (the strand), those of its children's links, and those of probes in
+// flight. All methods are thread-safe and, except for Shutdown, return at once.
 #ifndef CAPSTAN_GPU_WORKER_SERVICE_WORKER_NODE_H_
 #define CAPSTAN_GPU_WORKER_SERVICE_WORKER_NODE_H_
 
@@ -33,24 +33,24 @@
 #include "gpu_worker/service/oom_count.h"
 #include "gpu_worker/service/probe.h"
 #include "gpu_worker/service/task_process.h"
-#include "param_store/client/strand.h"
 #include "services/process/process.h"
+#include "services/strand/strand.h"
 #include "services/sync/mutex.h"
 
 namespace capstan::gpu_worker {
 
 struct WorkerNodeOptions {
-  std::string binary;                // of the tasks: this one
+  std::string binary;                // runs the tasks; this binary
   std::string host;                  // for people
   std::vector<std::string> devices;  // names, one per slot
   int cpu_threads = 0;
   services::Security security;
-  std::string coordinator;  // of the tasks' files; see TaskProcessOptions
+  std::string coordinator;  // for the tasks' files; see TaskProcessOptions
   std::vector<std::string> data_roots;
   std::vector<std::string> checkpoint_roots;
   std::string log_level = "info";
-  absl::Duration shutdown_grace = absl::Seconds(2);  // of tasks that live at Shutdown
-  // Of a probe, under data_roots; blocks. See ProbeQueue.
+  absl::Duration shutdown_grace = absl::Seconds(2);  // for tasks that run at Shutdown
+  // Answers a probe under data_roots; blocks. See ProbeQueue.
   std::function<node::v1::ProbeResult(const node::v1::Probe&, const std::vector<std::string>&)>
       answer_probe = AnswerProbe;
 };
@@ -58,12 +58,12 @@ struct WorkerNodeOptions {
 class WorkerNode {
  public:
   struct Callbacks {
-    std::function<void()> on_state;  // a heartbeat is due now
-    // To be sent: probe results, logs. From several threads.
+    std::function<void()> on_state;  // a heartbeat must be sent now
+    // Messages to send: probe results, logs. Called by several threads.
     std::function<void(node::v1::ConnectRequest)> on_reply;
   };
 
-  // Borrows the metrics (null: none).
+  // Borrows the metrics; null for none.
   WorkerNode(WorkerNodeOptions options, WorkerMetrics* metrics, Callbacks callbacks);
   ~WorkerNode();  // Shutdown()
   WorkerNode(const WorkerNode&) = delete;
@@ -72,24 +72,24 @@ class WorkerNode {
   // Names, in the order of the registration.
   const std::vector<std::string>& devices() const { return options_.devices; }
   node::v1::Heartbeat MakeHeartbeat() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Which living task trains on which CUDA device.
+  // Which running task trains on which CUDA device.
   std::vector<GpuUse> GpuUses() const ABSL_LOCKS_EXCLUDED(mu_);
   void OnMessage(const node::v1::ConnectResponse& message);
-  // Tasks are told: one that reaches nobody for long ends (limits.orphan_timeout).
+  // Informs the tasks. A task that reaches nobody for long ends itself (limits.orphan_timeout).
   void SetCoordinatorUp(bool up);
-  // Ends all tasks and waits for them, at most the grace and a second. Repeatable.
+  // Ends all tasks and waits for them, at most for the grace plus a second. Repeatable.
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Entry {
     node::v1::TaskState state;
     std::vector<std::string> devices;
-    std::vector<int64_t> planned_bytes;  // by device, as far as they are known
+    std::vector<int64_t> planned_bytes;  // by device, if known
     std::unique_ptr<TaskProcess> process;
     std::unique_ptr<LogForwarder> logs;
     bool ended = false;
     bool stopping = false;
-    node::v1::FilesTaken taken;  // the last; files of it are not reported any more
+    node::v1::FilesTaken taken;  // the last one; its files are not reported any more
   };
 
   void OnProbeResult(node::v1::ProbeResult result);
@@ -111,10 +111,10 @@ class WorkerNode {
   const Callbacks callbacks_;
   ProbeQueue probes_;
   services::ProcessSpawner spawner_;
-  std::map<std::string, Entry> tasks_;  // by job; of the strand alone
-  OomCount oom_count_;                  // when the first task came, or one was killed; likewise
-  bool coordinator_up_ = true;          // likewise; a StartTask came from it
-  bool leaving_ = false;                // likewise; our goodbye says what becomes of the tasks
+  std::map<std::string, Entry> tasks_;  // by job; only used on the strand
+  OomCount oom_count_;                  // when the first task came, or after a kill; strand
+  bool coordinator_up_ = true;          // strand; every StartTask comes from it
+  bool leaving_ = false;                // strand; our goodbye tells what happens to the tasks
 
   mutable Mutex mu_;
   CondVar changed_;
@@ -123,7 +123,7 @@ class WorkerNode {
   int live_ ABSL_GUARDED_BY(mu_) = 0;  // children
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
 
-  param_store::client::StrandLoop strand_;
+  services::StrandLoop strand_;
   std::thread thread_;  // last: it uses all of the above
 };
 

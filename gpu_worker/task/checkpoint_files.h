@@ -1,7 +1,8 @@
-// The file that a task writes at version T: weights.safetensors. (The shard file of `local` and
+// weights.safetensors, the file that a task writes at version T. (The shard file of `local` and
 // `device` is that of param_store/checkpoint.)
 //
-// Threads: pure functions but for the file system; they block, so they run off the strand.
+// Threads: functions that are pure except for the file system. They block, so they run off the
+// strand.
 #ifndef CAPSTAN_GPU_WORKER_TASK_CHECKPOINT_FILES_H_
 #define CAPSTAN_GPU_WORKER_TASK_CHECKPOINT_FILES_H_
 
@@ -24,8 +25,8 @@ struct WrittenWeights {
 // "<storage_path>/<lineage>-<step>".
 std::string CheckpointFolder(const Job& job, int64_t lineage, int64_t step);
 
-// Writes <folder>/weights.safetensors: forward order, PyTorch's names, tensors contiguous.
-// `weights` is the flat vector. What FileStore::Write says.
+// Writes <folder>/weights.safetensors: forward order, PyTorch's names, contiguous tensors.
+// `weights` is the flat vector. Returns the errors of FileStore::Write.
 absl::StatusOr<WrittenWeights> WriteWeightsFile(
     const Job& job, int64_t lineage, int64_t step, absl::Span<const float> weights,
     param_store::FileStore& files = param_store::LocalFiles());

@@ -61,7 +61,7 @@ TEST_F(CheckpointFilesTest, WeightsAreInForwardOrderUnderPyTorchsNames) {
                                  "fc3.bias"));
   EXPECT_THAT(header.Find("fc1.weight")->shape, ElementsAre(128, 784));
   EXPECT_EQ(header.metadata.at("step"), "40");
-  // The tensors follow each other without padding, so the hash of the data is weights_sha256.
+  // The tensors are contiguous, so the hash of the data is weights_sha256.
   EXPECT_EQ(written->weights_sha256,
             training::Sha256Hex(absl::string_view(bytes).substr(header.data_start)));
   float second_bias[2];
@@ -69,7 +69,7 @@ TEST_F(CheckpointFilesTest, WeightsAreInForwardOrderUnderPyTorchsNames) {
   EXPECT_EQ(second_bias[1], 3001.0f);
 }
 
-// What a task writes at the end another job can begin with.
+// Another job can begin with the weights that a task writes at its end.
 TEST_F(CheckpointFilesTest, WeightsComeBackAsInitialWeights) {
   ASSERT_TRUE(WriteWeightsFile(*job_, 2, 40, weights_).ok());
   const std::string path = CheckpointFolder(*job_, 2, 40) + "/weights.safetensors";

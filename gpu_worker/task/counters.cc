@@ -13,7 +13,7 @@ auto Histograms(Counters& c) {
                     &c.reduce_seconds};
 }
 
-// Calls `field` for every number, in the order of the wire.
+// Calls `field` for every number, in wire order.
 template <typename Counters, typename Field>
 void ForEach(Counters& c, Field field) {
   field(c.steps);
@@ -45,7 +45,7 @@ constexpr size_t kMaxNumbers = 1000;  // of one list
 
 void SecondsHistogram::Observe(double seconds, const std::vector<double>& bounds) {
   buckets.resize(bounds.size() + 1);
-  // prometheus: a bucket holds what is at most its bound.
+  // As in Prometheus, a bucket contains values up to and including its bound.
   const auto it = std::lower_bound(bounds.begin(), bounds.end(), seconds);
   ++buckets[it - bounds.begin()];
   sum += seconds;

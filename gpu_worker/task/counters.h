@@ -1,5 +1,5 @@
-// What a task counts for /metrics of its worker service, which holds the HTTP port. The task sends
-// all of it every second; both sides are the same binary.
+// The counts of a task for /metrics of its worker service, which has the HTTP port. The task sends
+// all of them every second. Both sides are the same binary.
 //
 // Threads: a value.
 #ifndef CAPSTAN_GPU_WORKER_TASK_COUNTERS_H_
@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "param_store/client/exchange.h"
+#include "exchange/exchange.h"
 
 namespace capstan::gpu_worker {
 
@@ -29,22 +29,23 @@ struct TaskCounters {
   int64_t samples = 0;
   SecondsHistogram step_seconds;
   SecondsHistogram barrier_seconds;
-  // A step's frames given to gRPC until it took the last; its weights from the first frame to the
-  // last. Empty where the task is its own store.
+  // push_seconds: from the first of a step's frames given to gRPC until it took the last.
+  // pull_seconds: from the first to the last frame of the weights. Empty if the task stores its own
+  // weights.
   SecondsHistogram push_seconds;
   SecondsHistogram pull_seconds;
   SecondsHistogram reduce_seconds;  // sums of a step's lanes on the host
   int64_t reduce_bytes = 0;
-  int64_t read_bytes = 0;      // of the data set
-  int64_t queued_batches = 0;  // read ahead, just now
+  int64_t read_bytes = 0;      // from the data set
+  int64_t queued_batches = 0;  // read ahead, at present
   double cpu_seconds = 0;      // of this process, since its start
-  int64_t resident_bytes = 0;  // of this process, just now
-  param_store::client::ExchangeStats exchange;
-  std::vector<int64_t> planned_bytes;  // by device of the task: what its plan holds
+  int64_t resident_bytes = 0;  // of this process, at present
+  exchange::ExchangeStats exchange;
+  std::vector<int64_t> planned_bytes;  // memory of the plan, by device of the task
 };
 
 std::string EncodeCounters(const TaskCounters& counters);
-// InvalidArgument: not what EncodeCounters gives.
+// InvalidArgument: not a result of EncodeCounters.
 absl::StatusOr<TaskCounters> DecodeCounters(absl::string_view bytes);
 
 }  // namespace capstan::gpu_worker

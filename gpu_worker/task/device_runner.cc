@@ -15,7 +15,7 @@
 namespace capstan::gpu_worker {
 namespace {
 
-// A training set up to 1 GiB is kept on a GPU; it goes there in pieces.
+// A training set of up to 1 GiB is kept on a GPU. It is copied in pieces.
 constexpr int64_t kMostKeptFloats = int64_t{1} << 28;
 constexpr int64_t kKeptAtATime = 1024;
 
@@ -40,13 +40,13 @@ DeviceRunner::~DeviceRunner() {
   thread_.join();
 }
 
-void DeviceRunner::Compute(LaneOrder order) { Give(std::move(order)); }
-void DeviceRunner::Evaluate(BlockOrder order) { Give(std::move(order)); }
+void DeviceRunner::Compute(LaneCommand command) { Give(std::move(command)); }
+void DeviceRunner::Evaluate(BlockCommand command) { Give(std::move(command)); }
 
-void DeviceRunner::Give(Order order) {
+void DeviceRunner::Give(Command command) {
   MutexLock lock(mu_);
-  CAPSTAN_CHECK(!order_.has_value());
-  order_ = std::move(order);
+  CAPSTAN_CHECK(!command_.has_value());
+  command_ = std::move(command);
   changed_.NotifyAll();
 }
 
@@ -91,15 +91,15 @@ absl::Status DeviceRunner::RunAll() {
   callbacks_.on_ready(absl::StrCat(device_->name(), ": ", device_->description()),
                       plan_->info().planned_bytes());
   for (;;) {
-    Order order;
+    Command command;
     {
       MutexLock lock(mu_);
-      while (!order_.has_value() && !stopping_) changed_.Wait(mu_);
+      while (!command_.has_value() && !stopping_) changed_.Wait(mu_);
       if (stopping_) return absl::OkStatus();
-      order = *std::move(order_);
-      order_.reset();
+      command = *std::move(command_);
+      command_.reset();
     }
-    absl::Status status = std::visit([this](auto& o) { return Do(o); }, order);
+    absl::Status status = std::visit([this](auto& o) { return Do(o); }, command);
     if (!status.ok()) return stopping() ? absl::OkStatus() : status;
   }
 }
@@ -113,103 +113,105 @@ absl::Status DeviceRunner::LoadWeights(int64_t lineage, int64_t version,
   return status;
 }
 
-std::vector<training::Node> DeviceRunner::PassesOf(const LaneOrder& order) const {
-  const training::LaneTree tree = job_->samples.StepTree(order.step);
+std::vector<training::LaneBlock> DeviceRunner::PassesOf(const LaneCommand& command) const {
+  const training::LaneTree tree = job_->samples.StepTree(command.step);
   const auto most = static_cast<int32_t>(
       std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(plan_->info().max_lanes, 1))));
-  std::vector<training::Node> passes;
-  for (const training::Node& node : tree.LargestNodes(order.lanes)) {
-    const int32_t lanes = std::min(node.lane_count, most);
-    for (int32_t i = 0; i < node.lane_count; i += lanes) {
-      const training::Node pass = {node.first_lane + i, lanes};
+  std::vector<training::LaneBlock> passes;
+  for (const training::LaneBlock& block : tree.LargestBlocks(command.lanes)) {
+    const int32_t lanes = std::min(block.lane_count, most);
+    for (int32_t i = 0; i < block.lane_count; i += lanes) {
+      const training::LaneBlock pass = {block.first_lane + i, lanes};
       if (tree.HasLanes(pass)) passes.push_back(pass);
     }
   }
   return passes;
 }
 
-absl::Status DeviceRunner::Do(LaneOrder& order) {
-  const std::vector<training::Node> passes = PassesOf(order);
+absl::Status DeviceRunner::Do(LaneCommand& command) {
+  const std::vector<training::LaneBlock> passes = PassesOf(command);
   for (size_t i = 0; i < passes.size(); ++i) {
     if (stopping()) return absl::CancelledError("the task ends");
-    absl::Status status = ComputePass(order, passes[i], /*last=*/i + 1 == passes.size());
+    absl::Status status = ComputePass(command, passes[i], /*last=*/i + 1 == passes.size());
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status DeviceRunner::ComputePass(LaneOrder& order, const training::Node& node, bool last) {
+absl::Status DeviceRunner::ComputePass(LaneCommand& command, const training::LaneBlock& block,
+                                       bool last) {
   const absl::Duration begin = MonotonicNow();
-  const training::LaneTree tree = job_->samples.StepTree(order.step);
-  const int32_t end = std::min(node.first_lane + node.lane_count, tree.lane_count());
+  const training::LaneTree tree = job_->samples.StepTree(command.step);
+  const int32_t end = std::min(block.first_lane + block.lane_count, tree.lane_count());
   batches_.clear();
-  for (int32_t lane = node.first_lane; lane < end; ++lane) {
-    batches_.push_back(job_->BatchOf(order.step));
+  for (int32_t lane = block.first_lane; lane < end; ++lane) {
+    batches_.push_back(job_->BatchOf(command.step));
     if (!tree.HasLane(lane)) continue;
-    absl::StatusOr<engine::SampleBatch> batch = Samples(order, lane, batches_.size() - 1);
+    absl::StatusOr<engine::SampleBatch> batch = Samples(command, lane, batches_.size() - 1);
     if (!batch.ok()) return batch.status();
     batches_.back() = *batch;
   }
   results_.resize(batches_.size());
   const absl::Duration read = MonotonicNow();
-  const std::string work = absl::StrCat("step ", order.step, ", lane ", node.first_lane);
-  absl::Status status = LoadWeights(order.lineage, order.step, *order.weights);
+  const std::string work = absl::StrCat("step ", command.step, ", lane ", block.first_lane);
+  absl::Status status = LoadWeights(command.lineage, command.step, *command.weights);
   if (!status.ok()) return data::InFront(work, status);
   // Rule R2: the true number of samples of the whole step.
   const double loss_scale =
-      order.loss_scale / static_cast<double>(job_->samples.StepSampleCount(order.step));
-  std::shared_ptr<FloatBuffer> gradient = order.gradients->Lend();
+      command.loss_scale / static_cast<double>(job_->samples.StepSampleCount(command.step));
+  std::shared_ptr<FloatBuffer> gradient = command.gradients->Lend();
   status = plan_->ComputeLanes(batches_, loss_scale, gradient->data(), absl::MakeSpan(results_));
   if (!status.ok()) return data::InFront(work, status);
   const absl::Duration computed = MonotonicNow();
-  status = order.fold->Add(node, std::move(gradient));
+  status = command.fold->Add(block, std::move(gradient));
   if (!status.ok()) return status;
-  LaneTimes times{read - begin, computed - read, MonotonicNow() - computed};
+  ComputeTimes times{read - begin, computed - read, MonotonicNow() - computed};
   times.read_bytes = std::exchange(read_bytes_, 0);
-  // The order's references go first: the step may be over once the last callback has been seen.
-  const int64_t id = order.work;
-  if (last) order = LaneOrder();
+  // Releases the command's references first, because the step may be over once the last callback
+  // has run.
+  const int64_t id = command.work;
+  if (last) command = LaneCommand();
   for (size_t i = 0; i < results_.size(); ++i) {
     const engine::LaneResult& result = results_[i];
     if (result.samples == 0) continue;
     times.forward_share = result.forward_share;
     times.queued_batches = kept_ ? options_.read_ahead : reader_->queued();
-    callbacks_.on_lane(id, node.first_lane + static_cast<int32_t>(i),
+    callbacks_.on_lane(id, block.first_lane + static_cast<int32_t>(i),
                        {result.samples, result.loss_sum, result.correct},
-                       std::exchange(times, LaneTimes()));
+                       std::exchange(times, ComputeTimes()));
   }
   return absl::OkStatus();
 }
 
-absl::Status DeviceRunner::Do(BlockOrder& order) {
+absl::Status DeviceRunner::Do(BlockCommand& command) {
   CAPSTAN_CHECK(test_ != nullptr);
-  const training::EvalBlock block = job_->evaluation.Block(order.block);
+  const training::EvalBlock block = job_->evaluation.Block(command.block);
   block_.indices.resize(block.sample_count);
   for (int64_t i = 0; i < block.sample_count; ++i) block_.indices[i] = block.first_sample + i;
   const bool bytes = InBytes(*test_, *plan_);
   absl::Status status = data::ReadLane(*test_, /*epoch=*/0, bytes, block_);
   if (!status.ok()) return status;
-  const std::string work = absl::StrCat("evaluation of version ", order.version);
-  status = LoadWeights(order.lineage, order.version, *order.weights);
+  const std::string work = absl::StrCat("evaluation of version ", command.version);
+  status = LoadWeights(command.lineage, command.version, *command.weights);
   if (!status.ok()) return data::InFront(work, status);
   engine::SampleBatch batch = WithSamples(engine::SampleBatch(), *test_, block_, bytes);
   batch.ids = nullptr;  // nothing is drawn
   absl::StatusOr<engine::LaneResult> result = plan_->Evaluate(batch);
   if (!result.ok()) return data::InFront(work, result.status());
-  order.weights.reset();
-  callbacks_.on_block(order, {result->samples, result->loss_sum, result->correct});
+  command.weights.reset();
+  callbacks_.on_block(command, {result->samples, result->loss_sum, result->correct});
   return absl::OkStatus();
 }
 
-absl::StatusOr<engine::SampleBatch> DeviceRunner::Samples(const LaneOrder& order, int32_t number,
-                                                          size_t place) {
-  engine::SampleBatch lane = job_->BatchOf(order.step);
+absl::StatusOr<engine::SampleBatch> DeviceRunner::Samples(const LaneCommand& command,
+                                                          int32_t number, size_t place) {
+  engine::SampleBatch lane = job_->BatchOf(command.step);
   if (kept_) {
     if (kept_lanes_.size() <= place) kept_lanes_.resize(place + 1);
     KeptLane& kept = kept_lanes_[place];
     kept.places.clear();
     kept.labels.clear();
-    kept.ids = order.schedule->SamplesOf(order.step, number);
+    kept.ids = command.schedule->SamplesOf(command.step, number);
     for (const int64_t sample : kept.ids) {
       kept.places.push_back(static_cast<int32_t>(sample));
       kept.labels.push_back(labels_[sample]);
@@ -221,7 +223,7 @@ absl::StatusOr<engine::SampleBatch> DeviceRunner::Samples(const LaneOrder& order
     return lane;
   }
   const absl::StatusOr<const data::LaneBatch*> batch =
-      reader_->Read(order.schedule, order.step, number);
+      reader_->Read(command.schedule, command.step, number);
   if (!batch.ok()) return batch.status();
   read_bytes_ += static_cast<int64_t>((*batch)->indices.size()) * (train_.info().image_size() + 1);
   return WithSamples(lane, train_, **batch, bytes_);
@@ -243,7 +245,7 @@ absl::Status DeviceRunner::KeepImages() {
     absl::Status status = train_.Read(indices, /*epoch=*/0, images.data(), labels.data());
     if (!status.ok()) return status;
     status = plan_->KeepImages(images.data(), first, count, whole);
-    // The CPU has nothing to keep them in, and a card that is full does without.
+    // The CPU has no memory of its own to keep them in, and a full card works without them.
     if (absl::IsUnimplemented(status) || absl::IsResourceExhausted(status)) return absl::OkStatus();
     if (!status.ok()) return status;
     read_bytes_ += count * (size + 1);

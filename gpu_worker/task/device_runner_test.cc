@@ -18,21 +18,22 @@ namespace {
 
 constexpr auto kRunnerWait = std::chrono::seconds(60);  // a step takes milliseconds
 
-// The mlp of the test job with a Dropout behind its first Relu: no parameter moves.
+// The mlp of the test job with a Dropout after its first Relu. The places of parameters stay the
+// same.
 std::shared_ptr<const Job> DroppingJob(const node::v1::StartTask& start) {
   const auto plain = MakeJob(start.resolved_spec(), start.spec_digest());
   CAPSTAN_CHECK(plain.ok());
-  std::vector<training::GraphNode> nodes;
-  for (const training::GraphNode& node : (*plain)->graph.nodes()) {
-    training::GraphNode next = node;
-    next.inputs = {static_cast<int>(nodes.size())};
-    nodes.push_back(next);
-    if (node.name == "fc1_relu") {
-      nodes.push_back({"drop", training::Dropout{0.5}, {static_cast<int>(nodes.size())}});
+  std::vector<training::GraphNode> blocks;
+  for (const training::GraphNode& block : (*plain)->graph.nodes()) {
+    training::GraphNode next = block;
+    next.inputs = {static_cast<int>(blocks.size())};
+    blocks.push_back(next);
+    if (block.name == "fc1_relu") {
+      blocks.push_back({"drop", training::Dropout{0.5}, {static_cast<int>(blocks.size())}});
     }
   }
-  CAPSTAN_CHECK(nodes.size() == (*plain)->graph.nodes().size() + 1);
-  auto graph = training::Graph::Build("mlp", (*plain)->graph.input_shape(), std::move(nodes));
+  CAPSTAN_CHECK(blocks.size() == (*plain)->graph.nodes().size() + 1);
+  auto graph = training::Graph::Build("mlp", (*plain)->graph.input_shape(), std::move(blocks));
   CAPSTAN_CHECK(graph.ok());
   auto job = std::make_shared<Job>(**plain);
   job->graph = *std::move(graph);
@@ -47,75 +48,77 @@ std::shared_ptr<FloatBuffer> DrawnWeights(const Job& job) {
   return weights;
 }
 
-// Lanes of a step, by a runner: the largest nodes that they make.
-std::vector<std::vector<float>> NodesByRunner(const std::shared_ptr<const Job>& job,
-                                              const data::Dataset& train,
-                                              const std::shared_ptr<const FloatBuffer>& weights,
-                                              int64_t step, const std::vector<int32_t>& lanes,
-                                              int64_t lanes_at_once,
-                                              std::vector<training::SealSums>& seals) {
+// The lanes of a step, computed by a runner: the sums of the largest blocks that they make.
+std::vector<std::vector<float>> BlocksByRunner(const std::shared_ptr<const Job>& job,
+                                               const data::Dataset& train,
+                                               const std::shared_ptr<const FloatBuffer>& weights,
+                                               int64_t step, const std::vector<int32_t>& lanes,
+                                               int64_t lanes_at_once,
+                                               std::vector<training::SealSums>& seals) {
   std::promise<absl::Status> ready, done;
   DeviceRunner::Callbacks callbacks;
   callbacks.on_ready = [&ready](const std::string&, int64_t) { ready.set_value(absl::OkStatus()); };
   std::vector<int32_t> seen;
-  callbacks.on_lane = [&](int64_t, int32_t lane, const training::SealSums& sums, const LaneTimes&) {
+  callbacks.on_lane = [&](int64_t, int32_t lane, const training::SealSums& sums,
+                          const ComputeTimes&) {
     seen.push_back(lane);
     seals.push_back(sums);
     if (seen.size() == lanes.size()) done.set_value(absl::OkStatus());
   };
-  callbacks.on_block = [](const BlockOrder&, const training::SealSums&) {};
+  callbacks.on_block = [](const BlockCommand&, const training::SealSums&) {};
   callbacks.on_failed = [&done](const absl::Status& status) { done.set_value(status); };
   std::future<absl::Status> is_ready = ready.get_future(), is_done = done.get_future();
 
   auto schedule = std::make_shared<LaneSchedule>();
   schedule->job = job;
-  schedule->orders = std::make_shared<EpochOrders>(job);
+  schedule->permutations = std::make_shared<EpochPermutations>(job);
   schedule->lane_owners.assign(job->samples.lanes(), 0);
   BufferPool gradients(job->layout.total_floats());
   const training::LaneTree tree = job->samples.StepTree(step);
-  const auto fold = std::make_shared<NodeFold>(tree);
-  LaneOrder order;
-  order.lineage = 1;
-  order.step = step;
-  order.lanes = lanes;
-  order.weights = weights;
-  order.gradients = &gradients;
-  order.fold = fold;
-  order.schedule = std::move(schedule);
+  const auto fold = std::make_shared<LaneFold>(tree);
+  LaneCommand command;
+  command.lineage = 1;
+  command.step = step;
+  command.lanes = lanes;
+  command.weights = weights;
+  command.gradients = &gradients;
+  command.fold = fold;
+  command.schedule = std::move(schedule);
 
   DeviceRunner::Options options;
   options.device = "cpu";
   options.lanes_at_once = lanes_at_once;
   DeviceRunner runner(options, job, train, /*test=*/nullptr, std::move(callbacks));
   EXPECT_EQ(is_ready.wait_for(kRunnerWait), std::future_status::ready);
-  runner.Compute(std::move(order));
+  runner.Compute(std::move(command));
   EXPECT_EQ(is_done.wait_for(kRunnerWait), std::future_status::ready);
   const absl::Status status = is_done.get();
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(seen, lanes);
-  std::vector<std::vector<float>> nodes;
-  for (const training::Node& node : tree.LargestNodes(lanes)) {
-    const std::shared_ptr<FloatBuffer> value = fold->Value(node);
+  std::vector<std::vector<float>> blocks;
+  for (const training::LaneBlock& block : tree.LargestBlocks(lanes)) {
+    const std::shared_ptr<FloatBuffer> value = fold->Value(block);
     CAPSTAN_CHECK(value != nullptr);
-    nodes.emplace_back(value->data(), value->data() + value->size());
+    blocks.emplace_back(value->data(), value->data() + value->size());
   }
-  return nodes;
+  return blocks;
 }
 
-// One lane.
+// The same for one lane.
 std::vector<float> ByRunner(const std::shared_ptr<const Job>& job, const data::Dataset& train,
                             const std::shared_ptr<const FloatBuffer>& weights, int64_t step,
                             int32_t lane) {
   std::vector<training::SealSums> seals;
-  return NodesByRunner(job, train, weights, step, {lane}, /*lanes_at_once=*/1, seals)[0];
+  return BlocksByRunner(job, train, weights, step, {lane}, /*lanes_at_once=*/1, seals)[0];
 }
 
-// The same, on a plan: the samples that the plan of samples names, by the job's seed and this epoch.
+// The same by a plan, with the samples from SamplePlan, the job's seed and this epoch.
 std::vector<float> ByPlan(const Job& job, const data::Dataset& train, const FloatBuffer& weights,
                           int64_t step, int32_t lane, int64_t epoch, uint64_t seed) {
-  const training::EpochOrder order = job.samples.MakeEpochOrder(job.samples.EpochOf(step));
+  const training::EpochPermutation permutation =
+      job.samples.MakeEpochPermutation(job.samples.EpochOf(step));
   const std::vector<int64_t> ids =
-      job.samples.LaneSamples(order, job.samples.StepInEpoch(step), lane);
+      job.samples.LaneSamples(permutation, job.samples.StepInEpoch(step), lane);
   std::vector<float> images(ids.size() * train.info().image_size());
   std::vector<int32_t> labels(ids.size());
   EXPECT_TRUE(train.Read(ids, /*epoch=*/0, images.data(), labels.data()).ok());
@@ -139,7 +142,8 @@ std::vector<float> ByPlan(const Job& job, const data::Dataset& train, const Floa
   return gradient;
 }
 
-// Rule R4: draws are counted by the job's seed, the epoch of the step, and the sample's place in the data set.
+// Rule R4: draws depend on the job's seed, the epoch of the step, and the sample's place in the
+// data set.
 TEST(DeviceRunnerTest, DrawsAreThoseOfSeedEpochAndSample) {
   const TestJob small{.batch = 64, .train = 640};
   const node::v1::StartTask start = small.Start();
@@ -161,12 +165,12 @@ TEST(DeviceRunnerTest, DrawsAreThoseOfSeedEpochAndSample) {
   }
 }
 
-// A set that gives bytes alone.
+// A set that only gives bytes.
 class BytesAlone final : public data::Dataset {
  public:
   explicit BytesAlone(const data::Dataset& set) : set_(set) {}
   const data::DatasetInfo& info() const override { return set_.info(); }
-  bool varies() const override { return true; }  // nobody keeps the images
+  bool varies() const override { return true; }  // so the images are not kept
   absl::Status Read(absl::Span<const int64_t>, int64_t, float*, int32_t*) const override {
     return absl::InternalError("floats are wanted");
   }
@@ -195,8 +199,8 @@ TEST(DeviceRunnerTest, ImagesGoToACpuAsBytes) {
               ByPlan(**job, **train, *weights, /*step=*/3, /*lane=*/1, /*epoch=*/0, /*seed=*/7));
 }
 
-// Nodes and seals do not depend on how many lanes are computed in a pass, be lanes of the node empty, or the
-// lanes no node.
+// Nodes and seals do not depend on the number of lanes in a pass, even if lanes of the block are
+// empty or the lanes make no block.
 TEST(DeviceRunnerTest, LanesAtOnceMakeTheSameNodes) {
   const TestJob small{.lanes = 13, .batch = 64, .train = 70};  // the second step has 6 samples
   const node::v1::StartTask start = small.Start();
@@ -214,10 +218,10 @@ TEST(DeviceRunnerTest, LanesAtOnceMakeTheSameNodes) {
   const std::vector<int32_t> some = {1, 4, 5, 6, 7, 8, 9, 10, 12};
   for (const auto& [step, lanes] : {std::pair(0, some), {1, present}}) {
     std::vector<training::SealSums> want_seals;
-    const auto want = NodesByRunner(*job, **train, weights, step, lanes, 1, want_seals);
+    const auto want = BlocksByRunner(*job, **train, weights, step, lanes, 1, want_seals);
     for (const int64_t at_once : {2, 4, 16}) {
       std::vector<training::SealSums> seals;
-      EXPECT_EQ(NodesByRunner(*job, **train, weights, step, lanes, at_once, seals), want)
+      EXPECT_EQ(BlocksByRunner(*job, **train, weights, step, lanes, at_once, seals), want)
           << "step " << step << ", " << at_once << " at once";
       ASSERT_EQ(seals.size(), want_seals.size());
       for (size_t i = 0; i < seals.size(); ++i) {
@@ -229,7 +233,7 @@ TEST(DeviceRunnerTest, LanesAtOnceMakeTheSameNodes) {
   }
 }
 
-// A pass takes what 256 samples have, and one lane where an operator couples samples.
+// A pass has at most 256 samples, or one lane if an operator couples samples.
 TEST(JobTest, LanesAtOnce) {
   const auto of = [](const TestJob& test, int64_t lanes) {
     const node::v1::StartTask start = test.Start();

@@ -54,7 +54,7 @@ void FileReports::Taken(int64_t lineage, int64_t step) {
   if (lineage != lineage_) return;
   for (auto it = versions_.begin(); it != versions_.end(); ++it) {
     if (it->files.step() != step) continue;
-    if (it->last && it->missing > 0) return;  // owed, whatever became of the others'
+    if (it->last && it->missing > 0) return;  // must be written in any case
     versions_.erase(it);
     return;
   }

@@ -1,5 +1,5 @@
-// Which files of which versions a task has written, for TaskState.files: the oldest version whose
-// files are all there, or that was given up, until the coordinator has taken it.
+// The files that a task has written, by version, for TaskState.files. It reports the oldest version
+// whose files are complete, or that was abandoned, until the coordinator has taken it.
 //
 // Threads: none of its own; the task's strand.
 #ifndef CAPSTAN_GPU_WORKER_TASK_FILE_REPORTS_H_
@@ -16,17 +16,17 @@ namespace capstan::gpu_worker {
 
 class FileReports {
  public:
-  // A new lineage: nothing of the one before is reported any more.
+  // A new lineage. Files of the one before are not reported any more.
   void Reset(int64_t lineage);
 
-  // One more file of the version is being written. `last`: the version is the last of its lineage,
-  // and owed.
+  // One more file of the version is being written. `last`: the version is the last of its lineage
+  // and must be written.
   void Expect(int64_t step, bool last);
   void Written(int64_t step, const common::v1::FileInfo& file);
   void SetLead(int64_t step, std::string snapshot);
   void SetWeights(int64_t step, std::string weights_sha256);
-  // The file was not written. True: it is owed, so try again; the error is reported meanwhile.
-  // False: the version is given up.
+  // The file could not be written. True: it must be written, so try again; meanwhile the error is
+  // reported. False: the version is abandoned.
   bool Failed(int64_t step, const std::string& error);
   void Taken(int64_t lineage, int64_t step);
 

@@ -37,7 +37,7 @@ TEST(FileReportsTest, AVersionIsReportedWhenAllOfItIsThereAndUntilItIsTaken) {
   EXPECT_EQ(Report(reports).files().lineage(), 3);
   EXPECT_EQ(Report(reports).files().lead_snapshot(), "lead");
   EXPECT_EQ(Report(reports).weights_sha256(), "");
-  reports.Taken(2, 10);  // of another lineage
+  reports.Taken(2, 10);  // for another lineage
   EXPECT_EQ(Report(reports).files().step(), 10);
   reports.Taken(3, 10);
   EXPECT_EQ(Report(reports).files().files_size(), 2);
@@ -66,7 +66,7 @@ TEST(FileReportsTest, AFailureGivesUpAVersionButTheLast) {
   EXPECT_EQ(Report(reports).files().files_size(), 1);
 }
 
-// The disk that was full has room for one of two files: the other one is still owed.
+// The full disk had room for one of two files, so the other one must still be written.
 TEST(FileReportsTest, AFileThatFailedIsMissingUntilItIsWritten) {
   FileReports reports;
   reports.Reset(1);

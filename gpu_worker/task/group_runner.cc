@@ -43,7 +43,7 @@ void GroupRunner::Update(GroupUpdate update) { Give(std::move(update)); }
 
 void GroupRunner::Give(Order order) {
   MutexLock lock(mu_);
-  CAPSTAN_CHECK(orders_.size() < 2);  // an update, and what is computed behind it
+  CAPSTAN_CHECK(orders_.size() < 2);  // an update, and the computation after it
   orders_.push_back(std::move(order));
   changed_.NotifyAll();
 }
@@ -68,7 +68,7 @@ absl::Status GroupRunner::RunAll() {
   group.deterministic = job_->spec.spec().training().deterministic();
   group.timeout = options_.timeout;
   group.slots = options_.slots;
-  group.momentum = options_.optimizer_state;
+  group.state = options_.optimizer_state;
   absl::StatusOr<std::unique_ptr<engine::PlanGroup>> made = device_->MakeGroup(plans_, group);
   if (!made.ok()) return made.status();
   group_ = *std::move(made);
@@ -161,19 +161,19 @@ absl::Status GroupRunner::Do(const GroupOrder& order) {
     for (const auto& sum : order.sums) sums.push_back(sum->data());
     absl::StatusOr<std::vector<engine::LaneResult>> results = group_->ComputeLanes(
         tree, *lanes, loss_scale, sums,
-        [&](size_t node, int64_t ready) { callbacks_.on_prefix(order, node, ready); });
+        [&](size_t block, int64_t ready) { callbacks_.on_prefix(order, block, ready); });
     if (!results.ok()) return data::InFront(work, results.status());
     computed.lanes = *std::move(results);
   }
   for (size_t i = 0; i < order.sums.size(); ++i) {
-    status = order.fold->Add(order.nodes[i], order.sums[i]);
+    status = order.fold->Add(order.blocks[i], order.sums[i]);
     if (!status.ok()) return status;
   }
   std::vector<training::SealSums> seals;
   for (const engine::LaneResult& result : computed.lanes) {
     seals.push_back({result.samples, result.loss_sum, result.correct});
   }
-  LaneTimes times{read - begin, MonotonicNow() - read, absl::ZeroDuration()};
+  ComputeTimes times{read - begin, MonotonicNow() - read, absl::ZeroDuration()};
   times.queued_batches = kept_labels_[0] != nullptr ? options_.read_ahead : reader_.queued();
   times.read_bytes = std::exchange(read_bytes_, 0);
   callbacks_.on_lanes(order, seals, computed.finite, times);

@@ -10,7 +10,7 @@
 namespace capstan::gpu_worker {
 namespace {
 
-// Of a valid spec.
+// `transform` must come from a valid spec.
 data::Transform MakeTransform(const job::v1::Transform& transform) {
   if (transform.has_random_crop()) {
     const job::v1::RandomCrop& crop = transform.random_crop();
@@ -48,7 +48,7 @@ int64_t Job::LanesAtOnce(int64_t lanes) const {
 
 int64_t Job::MaxBatch() const {
   int64_t batch = MaxLane();
-  // Blocks differ by at most one sample, the larger ones first.
+  // Blocks differ by at most one sample, and the larger ones come first.
   if (evaluation.block_count() > 0) batch = std::max(batch, evaluation.Block(0).sample_count);
   return batch;
 }
@@ -56,7 +56,8 @@ int64_t Job::MaxBatch() const {
 engine::SampleBatch Job::BatchOf(int64_t step) const {
   engine::SampleBatch batch;
   batch.seed = spec.spec().training().seed();
-  batch.epoch = static_cast<uint32_t>(samples.EpochOf(step));  // as SamplePlan::MakeEpochOrder
+  batch.epoch =
+      static_cast<uint32_t>(samples.EpochOf(step));  // as SamplePlan::MakeEpochPermutation
   return batch;
 }
 

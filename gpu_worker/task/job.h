@@ -1,4 +1,4 @@
-// A resolved spec as the objects that a task works with.
+// The objects that a task makes from a resolved spec.
 #ifndef CAPSTAN_GPU_WORKER_TASK_JOB_H_
 #define CAPSTAN_GPU_WORKER_TASK_JOB_H_
 
@@ -32,37 +32,39 @@ struct Job {
   training::SamplePlan samples;
   training::EvalPlan evaluation;
   training::Schedule schedule;
-  std::shared_ptr<const training::Optimizer> optimizer;  // the last copy of the job lets go
-  // The rule as devices carry it out that keep the weights; not set: they cannot, and the host does.
+  std::shared_ptr<const training::Optimizer> optimizer;  // freed with the last copy of the job
+  // The rule for devices that keep the weights. Unset: they cannot carry it out, and the host
+  // updates.
   std::optional<training::SgdOptions> device_rule;
 
   const std::string& id() const { return spec.job_id(); }
   bool uses_shards() const { return spec.num_shards() > 0; }
   engine::Precision precision() const;
-  // Samples of the largest lane or evaluation block: what a plan is compiled for. All lanes count,
-  // since a task may take over any of them.
+  // Samples of the largest lane or evaluation block, for which a plan is compiled. All lanes count,
+  // because a task may take over any of them.
   int64_t MaxBatch() const;
-  // Of the largest lane.
+  // Samples of the largest lane.
   int64_t MaxLane() const;
-  // How many of the `lanes` of a CPU device it computes in one pass: a power of two. 1 where an operator couples
-  // samples; no more than 256 samples, for lanes of as many cost nothing one by one, and memory.
+  // How many of the `lanes` of a CPU device are computed in one pass: a power of two. It is 1 if an
+  // operator couples samples. A pass has at most 256 samples, because lanes of that size lose
+  // nothing by being computed one by one, and larger passes need more memory.
   int64_t LanesAtOnce(int64_t lanes) const;
-  // A batch of `step` without samples: what all of its lanes have alike.
+  // A batch of `step` without samples, with the fields that all its lanes share.
   engine::SampleBatch BatchOf(int64_t step) const;
 };
 
-// InvalidArgument: bytes that are no resolved spec of this digest.
+// InvalidArgument: the bytes are not a resolved spec with this digest.
 absl::StatusOr<std::shared_ptr<const Job>> MakeJob(absl::string_view resolved_spec,
                                                    absl::string_view digest);
 
-// Where and what the samples are, as gpu_worker/data takes it. `roots`: see DatasetOptions.
+// The place and kind of the samples, for gpu_worker/data. `roots`: see DatasetOptions.
 data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,
                                         std::vector<std::string> roots);
 
-// The failure reason of docs/interface.md that a status stands for: the one that it carries
-// (gpu_worker/data), else GpuOutOfMemory or HostOutOfMemory for ResourceExhausted, HostOutOfMemory
-// for Aborted and NcclTimeout for DeadlineExceeded of a GPU, CheckpointCorrupt for DataLoss, else
-// InternalError.
+// The failure reason of docs/interface.md for a status. It is the reason that the status carries
+// (gpu_worker/data). Otherwise: GpuOutOfMemory or HostOutOfMemory for ResourceExhausted,
+// HostOutOfMemory for Aborted and NcclTimeout for DeadlineExceeded of a GPU, CheckpointCorrupt for
+// DataLoss, else InternalError.
 std::string FailureReasonOf(const absl::Status& status, bool on_gpu = false);
 
 }  // namespace capstan::gpu_worker

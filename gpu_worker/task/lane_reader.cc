@@ -3,28 +3,29 @@
 #include <algorithm>
 #include <utility>
 
-#include "gpu_worker/core/worker_core.h"
+#include "exchange/task/task_core.h"
 
 namespace capstan::gpu_worker {
 
-std::shared_ptr<const training::EpochOrder> EpochOrders::Get(int64_t epoch) {
-  // Under the lock: a second device would only make the same again.
+std::shared_ptr<const training::EpochPermutation> EpochPermutations::Get(int64_t epoch) {
+  // Under the lock, because a second device would only make the same permutation again.
   MutexLock lock(mu_);
-  std::shared_ptr<const training::EpochOrder>& kept = kept_[epoch % 2];
+  std::shared_ptr<const training::EpochPermutation>& kept = kept_[epoch % 2];
   if (kept == nullptr || kept->epoch != epoch) {
-    kept = std::make_shared<const training::EpochOrder>(job_->samples.MakeEpochOrder(epoch));
+    kept = std::make_shared<const training::EpochPermutation>(
+        job_->samples.MakeEpochPermutation(epoch));
   }
   return kept;
 }
 
 std::vector<int32_t> LaneSchedule::LanesOf(int device, int64_t step) const {
-  return core::PlanLanes(job->samples, lane_owners, rank, device_count, step,
-                         lanes_at_once)[device];
+  return exchange::task::PlanLanes(job->samples, lane_owners, rank, device_count, step,
+                                   lanes_at_once)[device];
 }
 
 std::vector<int64_t> LaneSchedule::SamplesOf(int64_t step, int32_t lane) const {
-  const auto order = orders->Get(job->samples.EpochOf(step));
-  return job->samples.LaneSamples(*order, job->samples.StepInEpoch(step), lane);
+  const auto permutation = permutations->Get(job->samples.EpochOf(step));
+  return job->samples.LaneSamples(*permutation, job->samples.StepInEpoch(step), lane);
 }
 
 bool InBytes(const data::Dataset& set, const engine::Plan& plan) {
@@ -105,7 +106,7 @@ absl::Status LaneReader::FetchStep(const std::shared_ptr<const LaneSchedule>& sc
 
 absl::StatusOr<const data::LaneBatch*> LaneReader::Read(
     const std::shared_ptr<const LaneSchedule>& schedule, int64_t step, int32_t lane) {
-  // A lane gained inside a step belongs to no batch; reading ahead begins with the next step then.
+  // A lane gained inside a step belongs to no batch. Reading ahead then begins with the next step.
   const bool at_hand = batch_.has_value() && batch_->step == step;
   const std::vector<int32_t> planned = LanesOf(*schedule, step);
   if (!at_hand && std::find(planned.begin(), planned.end(), lane) != planned.end()) {

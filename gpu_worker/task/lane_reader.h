@@ -1,7 +1,7 @@
-// The samples of the lanes of some devices of a task: read ahead step by step, or, for a lane that
-// was gained inside a step, read now.
+// The samples of the lanes of some devices of a task. They are read ahead step by step, or at once
+// for a lane that was gained inside a step.
 //
-// Threads: one at a time; the reading ahead has its own.
+// Threads: one at a time. Reading ahead has its own threads.
 #ifndef CAPSTAN_GPU_WORKER_TASK_LANE_READER_H_
 #define CAPSTAN_GPU_WORKER_TASK_LANE_READER_H_
 
@@ -20,34 +20,34 @@
 
 namespace capstan::gpu_worker {
 
-// Makes each epoch's order once for all devices; keeps two. Thread-safe.
-class EpochOrders {
+// Makes each epoch's permutation once for all devices, and keeps two. Thread-safe.
+class EpochPermutations {
  public:
-  explicit EpochOrders(std::shared_ptr<const Job> job) : job_(std::move(job)) {}
-  std::shared_ptr<const training::EpochOrder> Get(int64_t epoch) ABSL_LOCKS_EXCLUDED(mu_);
+  explicit EpochPermutations(std::shared_ptr<const Job> job) : job_(std::move(job)) {}
+  std::shared_ptr<const training::EpochPermutation> Get(int64_t epoch) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   const std::shared_ptr<const Job> job_;
   Mutex mu_;
-  std::shared_ptr<const training::EpochOrder> kept_[2] ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const training::EpochPermutation> kept_[2] ABSL_GUARDED_BY(mu_);
 };
 
-// The lanes of each device at each step, by one view. Immutable.
+// The lanes of each device at each step, according to one view. Immutable.
 struct LaneSchedule {
   std::shared_ptr<const Job> job;
-  std::shared_ptr<EpochOrders> orders;
+  std::shared_ptr<EpochPermutations> permutations;
   std::vector<int32_t> lane_owners;
   int32_t rank = 0;
   int device_count = 1;
-  bool lanes_at_once = false;  // as WorkerOptions has it
+  bool lanes_at_once = false;  // as in TaskCoreOptions
 
   std::vector<int32_t> LanesOf(int device, int64_t step) const;
   std::vector<int64_t> SamplesOf(int64_t step, int32_t lane) const;
 };
 
-// Whether images of `set` go to `plan` as bytes.
+// Whether `plan` gets the images of `set` as bytes.
 bool InBytes(const data::Dataset& set, const engine::Plan& plan);
-// `batch` with the samples of a lane, which it borrows, as data::ReadLane left them.
+// `batch` with the samples of a lane from data::ReadLane, which it borrows.
 engine::SampleBatch WithSamples(engine::SampleBatch batch, const data::Dataset& set,
                                 const data::LaneBatch& lane, bool bytes);
 
@@ -60,19 +60,19 @@ class LaneReader {
     bool bytes = false;  // images as bytes; the data set must have them
   };
 
-  // Borrows the data set. `stopping` ends a wait for samples, with Cancelled.
+  // Borrows the data set. If `stopping` returns true, a wait for samples ends with Cancelled.
   LaneReader(Options options, std::shared_ptr<const Job> job, const data::Dataset& train,
              std::function<bool()> stopping);
 
-  // Valid until the first Read of another step.
+  // The result is valid until the first Read of another step.
   absl::StatusOr<const data::LaneBatch*> Read(const std::shared_ptr<const LaneSchedule>& schedule,
                                               int64_t step, int32_t lane);
-  // Steps that were read ahead.
+  // Number of steps that were read ahead.
   int queued() const { return loader_ == nullptr ? 0 : loader_->queued(); }
 
  private:
   std::vector<int32_t> LanesOf(const LaneSchedule& schedule, int64_t step) const;
-  // Brings batch_ to the step, where that lies ahead.
+  // Brings batch_ to the step if the step lies ahead.
   absl::Status FetchStep(const std::shared_ptr<const LaneSchedule>& schedule, int64_t step);
 
   const Options options_;
@@ -81,8 +81,8 @@ class LaneReader {
   const std::function<bool()> stopping_;
   std::unique_ptr<data::BatchLoader> loader_;
   std::shared_ptr<const LaneSchedule> loader_schedule_;
-  int64_t loader_next_ = 0;               // the step that loader_->Next gives
-  std::optional<data::StepBatch> batch_;  // of the step at hand
+  int64_t loader_next_ = 0;               // the step that loader_->Next returns next
+  std::optional<data::StepBatch> batch_;  // of the current step
   std::vector<int32_t> batch_lanes_;
   int64_t direct_step_ = -1;
   std::map<int32_t, data::LaneBatch> direct_;  // lanes of direct_step_ that were not read ahead

@@ -18,11 +18,11 @@
 
 namespace capstan::gpu_worker {
 
-using param_store::client::CompleteWeights;
-using training::Node;
+using exchange::CompleteWeights;
+using training::LaneBlock;
 using training::SealSums;
 
-LocalExchange::LocalExchange(std::shared_ptr<const Job> job, param_store::client::Strand& strand,
+LocalExchange::LocalExchange(std::shared_ptr<const Job> job, services::Strand& strand,
                              Callbacks callbacks, LocalCallbacks local, Base base)
     : job_(std::move(job)),
       strand_(strand),
@@ -36,7 +36,7 @@ LocalExchange::LocalExchange(std::shared_ptr<const Job> job, param_store::client
 
 LocalExchange::~LocalExchange() { *alive_ = false; }
 
-absl::Status LocalExchange::Open(const param_store::client::Route& route) {
+absl::Status LocalExchange::Open(const exchange::Route& route) {
   if (!route.shards.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("kvstore ", job_->spec.spec().kvstore().type(),
                                                    ": ", route.shards.size(),
@@ -121,7 +121,7 @@ void LocalExchange::FilesTaken(int64_t lineage, int64_t step) {
 }
 
 void LocalExchange::Publish(bool stop, bool evaluate, absl::Duration update) {
-  fold_ = std::make_unique<NodeFold>(job_->samples.StepTree(lead_->step()));
+  fold_ = std::make_unique<LaneFold>(job_->samples.StepTree(lead_->step()));
   root_.reset();
   CompleteWeights whole;
   whole.lineage = lineage_;
@@ -132,42 +132,42 @@ void LocalExchange::Publish(bool stop, bool evaluate, absl::Duration update) {
   whole.weights = weights_;
   whole.pull = absl::ZeroDuration();
   whole.update = update;
-  // Not from inside Push or SendSeal: whoever called is still busy with this step.
+  // Not from inside Push or SendSeal, because their caller is still busy with this step.
   strand_.Post([this, alive = alive_, whole] {
     if (*alive && whole.lineage == lineage_) callbacks_.on_weights(whole);
   });
 }
 
-void LocalExchange::PushPrefix(int64_t step, const Node& node,
+void LocalExchange::PushPrefix(int64_t step, const LaneBlock& block,
                                std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) {
-  if (ready_floats < gradient->size()) return;  // it travels nowhere: the whole is early enough
+  if (ready_floats < gradient->size()) return;  // nothing is sent, so wait for the complete sum
   if (lead_ == nullptr || step != lead_->step() || lead_->stopped()) return;
-  const Node root = job_->samples.StepTree(step).root();
-  if (node == root) {
+  const LaneBlock root = job_->samples.StepTree(step).root();
+  if (block == root) {
     root_ = std::move(gradient);
   } else {
-    // Only after a takeover inside a step; the fold writes into what it is given.
+    // Only after a takeover inside a step. The fold writes into its argument, so give it a copy.
     std::shared_ptr<FloatBuffer> copy = pool_.Lend();
     std::copy(gradient->span().begin(), gradient->span().end(), copy->data());
-    if (absl::Status s = fold_->Add(node, std::move(copy)); !s.ok()) return Fail(s);
+    if (absl::Status s = fold_->Add(block, std::move(copy)); !s.ok()) return Fail(s);
     root_ = fold_->Value(root);
   }
   if (root_ == nullptr) return;
   Told(lead_->AddPart(step, 0, training::AllFinite(root_->span()), strand_.Now()));
 }
 
-void LocalExchange::PushKept(int64_t step, const Node& node, bool finite) {
+void LocalExchange::PushKept(int64_t step, const LaneBlock& block, bool finite) {
   if (lead_ == nullptr || step != lead_->step() || lead_->stopped()) return;
-  if (node != job_->samples.StepTree(step).root()) {
+  if (block != job_->samples.StepTree(step).root()) {
     return Fail(absl::InternalError(
-        absl::StrCat("step ", step, ": the devices kept the sum of ", ToString(node),
+        absl::StrCat("step ", step, ": the devices kept the sum of ", ToString(block),
                      ", want that of all lanes: the job has one task")));
   }
   Told(lead_->AddPart(step, 0, finite, strand_.Now()));
 }
 
-void LocalExchange::SendSeal(int64_t step, const Node& node, const SealSums& sums) {
-  if (lead_ != nullptr) Told(lead_->AddSeal(step, node, sums, strand_.Now()));
+void LocalExchange::SendSeal(int64_t step, const LaneBlock& block, const SealSums& sums) {
+  if (lead_ != nullptr) Told(lead_->AddSeal(step, block, sums, strand_.Now()));
 }
 
 void LocalExchange::SendEvaluation(int64_t version, int64_t block, const SealSums& sums) {
@@ -194,19 +194,20 @@ void LocalExchange::Decide() {
   }
 }
 
-// Version step+1 from version step; the lead counts already as if it were there.
+// Makes version step+1 from version step. The lead already counts as if it existed.
 void LocalExchange::Apply(const training::Decision& decision) {
   if (local_.on_update) return ApplyOnDevices(decision);
   const absl::Duration begin = strand_.Now();
   if (decision.apply) {
     CAPSTAN_CHECK(root_ != nullptr);
     std::shared_ptr<FloatBuffer> next = pool_.Lend();
-    training::ApplyVersion(job_->layout, {0, next->size()}, *job_->optimizer,
-                           {decision.learning_rate, decision.clip_scale, decision.applied_steps},
-                           {.out = next->data(),
-                            .in = weights_->data(),
-                            .sum = root_->data(),
-                            .state = state_ == nullptr ? nullptr : state_->data()});
+    training::ApplyVersion(
+        job_->layout, {0, next->size()}, *job_->optimizer,
+        {decision.learning_rate, decision.gradient_scale, decision.applied_steps},
+        {.out = next->data(),
+         .in = weights_->data(),
+         .sum = root_->data(),
+         .state = state_ == nullptr ? nullptr : state_->data()});
     weights_ = std::move(next);
   }
   Publish(decision.stop, decision.evaluate, strand_.Now() - begin);
@@ -221,7 +222,7 @@ void LocalExchange::ApplyOnDevices(const training::Decision& decision) {
   update.version = lead_->step();
   update.apply = decision.apply;
   update.learning_rate = decision.learning_rate;
-  update.gradient_scale = decision.clip_scale;
+  update.gradient_scale = decision.gradient_scale;
   if (!decision.stop && !decision.evaluate && !decision.checkpoint) {
     weights_.reset();
     local_.on_update(std::move(update));
@@ -229,7 +230,7 @@ void LocalExchange::ApplyOnDevices(const training::Decision& decision) {
   }
   update.weights = pool_.Lend();
   if (state_ != nullptr) update.state = state_pool_->Lend();
-  // The lead of this version: until the weights are there orders may come.
+  // The lead of this version, because orders may arrive before the weights do.
   std::string lead = training::spec::EncodeSnapshot(lead_->Snapshot());
   update.done = [this, alive = alive_, lineage = lineage_, decision, lead, weights = update.weights,
                  state = update.state] {
@@ -242,7 +243,8 @@ void LocalExchange::ApplyOnDevices(const training::Decision& decision) {
   local_.on_update(std::move(update));
 }
 
-// On the host the next step writes over the state in place; weights of a version never change.
+// On the host the next step overwrites the state in place, but the weights of a version never
+// change.
 void LocalExchange::Save(bool last, std::string lead) {
   Snapshot snapshot;
   snapshot.lineage = lineage_;

@@ -21,18 +21,18 @@
 
 #include "capstan/common/v1/common.pb.h"
 #include "capstan/node/v1/node.pb.h"
+#include "exchange/exchange.h"
 #include "gpu_worker/task/job.h"
-#include "gpu_worker/task/node_fold.h"
+#include "gpu_worker/task/lane_fold.h"
 #include "param_store/checkpoint/file_store.h"
-#include "param_store/client/exchange.h"
-#include "param_store/client/strand.h"
+#include "services/strand/strand.h"
 #include "training/lead/lead.h"
 
 namespace capstan::gpu_worker {
 
-class LocalExchange final : public param_store::client::Exchange {
+class LocalExchange final : public exchange::Exchange {
  public:
-  using Callbacks = param_store::client::ExchangeCallbacks;
+  using Callbacks = exchange::ExchangeCallbacks;
   // What the shard file is written of. Nothing of it changes any more.
   struct Snapshot {
     int64_t lineage = 0;
@@ -74,24 +74,25 @@ class LocalExchange final : public param_store::client::Exchange {
   };
 
   // Borrows the strand.
-  LocalExchange(std::shared_ptr<const Job> job, param_store::client::Strand& strand,
-                Callbacks callbacks, LocalCallbacks local, Base base);
+  LocalExchange(std::shared_ptr<const Job> job, services::Strand& strand, Callbacks callbacks,
+                LocalCallbacks local, Base base);
   ~LocalExchange() override;
 
   // The base's version, or version 0 by the job's initializer or file. Errors carry their reason
   // (data/failure.h).
-  absl::Status Open(const param_store::client::Route& route) override;
-  void PushPrefix(int64_t step, const training::Node& node,
+  absl::Status Open(const exchange::Route& route) override;
+  void PushPrefix(int64_t step, const training::LaneBlock& block,
                   std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) override;
-  void SendSeal(int64_t step, const training::Node& node, const training::SealSums& sums) override;
+  void SendSeal(int64_t step, const training::LaneBlock& block,
+                const training::SealSums& sums) override;
   void SendEvaluation(int64_t version, int64_t block, const training::SealSums& sums) override;
   // In the place of Push, where the devices keep the sum.
-  void PushKept(int64_t step, const training::Node& node, bool finite);
+  void PushKept(int64_t step, const training::LaneBlock& block, bool finite);
   // Of the version last published with its weights; null: the optimizer keeps none.
   std::shared_ptr<const FloatBuffer> optimizer_state() const { return state_; }
   std::string Waiting() const override;
   bool connected() const override { return false; }
-  param_store::client::ExchangeStats stats() const override { return {}; }
+  exchange::ExchangeStats stats() const override { return {}; }
 
   // As to a lead in a shard; of another lineage: no effect.
   void GiveOrders(int64_t lineage, const std::vector<training::Order>& orders);
@@ -114,7 +115,7 @@ class LocalExchange final : public param_store::client::Exchange {
   void Fail(const absl::Status& status);
 
   const std::shared_ptr<const Job> job_;
-  param_store::client::Strand& strand_;
+  services::Strand& strand_;
   const Callbacks callbacks_;
   const LocalCallbacks local_;
   const Base base_;
@@ -127,7 +128,7 @@ class LocalExchange final : public param_store::client::Exchange {
   // Of version lead_->step(); null where the devices alone have it.
   std::shared_ptr<const FloatBuffer> weights_;
   std::shared_ptr<FloatBuffer> state_;       // the optimizer's; null: none
-  std::unique_ptr<NodeFold> fold_;           // of step lead_->step()
+  std::unique_ptr<LaneFold> fold_;           // of step lead_->step()
   std::shared_ptr<const FloatBuffer> root_;  // its sum over all lanes
   size_t reported_epochs_ = 0;
   bool reported_end_ = false;

@@ -27,8 +27,8 @@
 namespace capstan::gpu_worker {
 namespace {
 
-// What is posted runs when the test says so.
-class TestStrand final : public param_store::client::Strand {
+// Posted functions run when the test says so.
+class TestStrand final : public services::Strand {
  public:
   void Post(Function function) override { ready_.push_back(std::move(function)); }
   void PostAfter(absl::Duration, Function) override {}
@@ -77,7 +77,7 @@ class LocalExchangeTest : public ::testing::Test {
     test.storage_path = folder_;
     test.steps = kTestSteps;
     test.batch = kTestLanes;
-    test.train = 22;  // 6 steps an epoch; the last one has samples in lanes 0 and 1 alone
+    test.train = 22;  // 6 steps per epoch; in the last one only lanes 0 and 1 have samples
     test.checkpoint_every = kSaved;
     const node::v1::StartTask start = test.Start();
     Job job = **MakeJob(start.resolved_spec(), start.spec_digest());
@@ -87,34 +87,34 @@ class LocalExchangeTest : public ::testing::Test {
   }
   void TearDown() override { EXPECT_TRUE(services::RemoveTree("/tmp", folder_).ok()); }
 
-  // What the lanes of `node` send together in a step; nothing where it has no samples.
-  std::vector<float> Sum(int64_t step, const training::Node& node) const {
+  // The sum that the lanes of `block` send in a step; empty if they have no samples.
+  std::vector<float> Sum(int64_t step, const training::LaneBlock& block) const {
     const training::LaneTree tree = job_->samples.StepTree(step);
-    if (!tree.HasLanes(node)) return {};
-    if (node.lane_count > 1) {
-      std::vector<float> left = Sum(step, training::LaneTree::Left(node));
-      const std::vector<float> right = Sum(step, training::LaneTree::Right(node));
+    if (!tree.HasLanes(block)) return {};
+    if (block.lane_count > 1) {
+      std::vector<float> left = Sum(step, training::LaneTree::Left(block));
+      const std::vector<float> right = Sum(step, training::LaneTree::Right(block));
       for (size_t i = 0; i < right.size(); ++i) left[i] = left[i] + right[i];
       return left;
     }
-    std::mt19937 random(static_cast<uint32_t>(step * kTestLanes + node.first_lane));
+    std::mt19937 random(static_cast<uint32_t>(step * kTestLanes + block.first_lane));
     std::normal_distribution<float> normal;
     std::vector<float> values(job_->layout.total_floats());
     for (const training::TensorSlot& slot : job_->layout.slots()) {
       for (int64_t i = slot.offset; i < slot.range().end(); ++i) values[i] = normal(random);
     }
-    if (step == kNotFinite && node.first_lane == 1) {
+    if (step == kNotFinite && block.first_lane == 1) {
       values[job_->layout.Find("bn.running_var")->offset] = std::numeric_limits<float>::infinity();
     }
     return values;
   }
 
-  // By the definition: version kTestSteps.
+  // Version kTestSteps, by the definition.
   std::vector<float> Expected() const {
     const training::FlatLayout& layout = job_->layout;
     std::vector<float> weights(layout.total_floats());
     std::vector<float> state(weights.size() * job_->optimizer->state_floats_per_weight());
-    int64_t updates = 0;  // the skipped step is none
+    int64_t updates = 0;  // the skipped step does not count
     training::InitRange(layout, {}, job_->spec.spec().training().seed(), 0,
                         absl::MakeSpan(weights));
     for (int64_t step = 0; step < kTestSteps; ++step) {
@@ -135,13 +135,14 @@ class LocalExchangeTest : public ::testing::Test {
     return weights;
   }
 
-  // The last version, from version 0 or from a manifest's. `nodes` of a step: its root, or halves.
-  std::vector<float> Train(int32_t lanes_a_node, int64_t lineage = 1,
+  // The last version, starting from version 0 or from a manifest. The `blocks` of a step are its
+  // root or its halves.
+  std::vector<float> Train(int32_t lanes_a_block, int64_t lineage = 1,
                            const std::string& manifest = "") {
     TestStrand strand;
-    param_store::client::CompleteWeights newest;
+    exchange::CompleteWeights newest;
     LocalExchange::Callbacks callbacks;
-    callbacks.on_weights = [&](const param_store::client::CompleteWeights& w) {
+    callbacks.on_weights = [&](const exchange::CompleteWeights& w) {
       newest = w;
       scales_.insert(w.loss_scale);
     };
@@ -160,13 +161,13 @@ class LocalExchangeTest : public ::testing::Test {
     for (int64_t step = first; step < kTestSteps; ++step) {
       const training::LaneTree tree = job_->samples.StepTree(step);
       exchange.SendSeal(step, tree.root(), {job_->samples.StepSampleCount(step), 1.0, 0});
-      for (int32_t lane = 0; lane < kTestLanes; lane += lanes_a_node) {
-        std::vector<float> sum = Sum(step, {lane, lanes_a_node});
+      for (int32_t lane = 0; lane < kTestLanes; lane += lanes_a_block) {
+        std::vector<float> sum = Sum(step, {lane, lanes_a_block});
         if (sum.empty()) continue;
         for (float& value : sum) value *= static_cast<float>(newest.loss_scale);
         auto buffer = std::make_shared<FloatBuffer>(job_->layout.total_floats());
         std::copy(sum.begin(), sum.end(), buffer->data());
-        exchange.Push(step, {lane, lanes_a_node}, std::move(buffer));
+        exchange.Push(step, {lane, lanes_a_block}, std::move(buffer));
       }
       strand.Run();
       EXPECT_EQ(newest.version, step + 1);
@@ -174,7 +175,7 @@ class LocalExchangeTest : public ::testing::Test {
     return {newest.weights->span().begin(), newest.weights->span().end()};
   }
 
-  // As the task and the coordinator write it. Its folder.
+  // Writes a checkpoint as the task and the coordinator do. Returns its folder.
   std::string Commit(const LocalExchange::Snapshot& snapshot) const {
     const std::string folder = absl::StrCat(folder_, "/", snapshot.lineage, "-", snapshot.step);
     const auto file = param_store::WriteShardFile({.folder = folder,
@@ -211,50 +212,50 @@ class LocalExchangeTest : public ::testing::Test {
   std::string folder_;
   std::shared_ptr<const Job> job_;
   std::vector<LocalExchange::Snapshot> saved_;
-  std::set<double> scales_;  // of all versions that were whole
+  std::set<double> scales_;  // of all complete versions
 };
 
-// As shards do (param_store/shard_storage_test.cc): over empty lanes and a step that is skipped.
+// As shards do (param_store/shard_storage_test.cc), with empty lanes and a skipped step.
 TEST_F(LocalExchangeTest, StatisticsAreAveragedWhileWeightsAreTrained) {
   const std::vector<float> want = Expected();
-  ExpectSameBits(Train(/*lanes_a_node=*/4), want);
-  ExpectSameBits(Train(/*lanes_a_node=*/2), want);
-  ExpectSameBits(Train(/*lanes_a_node=*/1), want);
+  ExpectSameBits(Train(/*lanes_a_block=*/4), want);
+  ExpectSameBits(Train(/*lanes_a_block=*/2), want);
+  ExpectSameBits(Train(/*lanes_a_block=*/1), want);
 }
 
-// What a lane sends has it, in statistics too; the skipped step halves it. A power of two leaves no
-// trace in the bits.
+// The scale is in everything that a lane sends, including statistics. The skipped step halves it. A
+// power of two leaves no trace in the bits.
 TEST_F(LocalExchangeTest, TheLossScaleIsTakenOutOfWeightsAndStatistics) {
   const std::vector<float> want = Expected();
   TestJob test;
   test.momentum = 0.9;
   test.precision = "fp16";
   Make(test);
-  ExpectSameBits(Train(/*lanes_a_node=*/4), want);
+  ExpectSameBits(Train(/*lanes_a_block=*/4), want);
   EXPECT_EQ(scales_, (std::set<double>{65536, 32768}));
-  ExpectSameBits(Train(/*lanes_a_node=*/1), want);
+  ExpectSameBits(Train(/*lanes_a_block=*/1), want);
 }
 
 TEST_F(LocalExchangeTest, ACheckpointBringsStatisticsBack) {
-  Train(/*lanes_a_node=*/4);
+  Train(/*lanes_a_block=*/4);
   ASSERT_GE(saved_.size(), 1u);
   ASSERT_EQ(saved_[0].step, kSaved);
   const std::string folder = Commit(saved_[0]);
-  ExpectSameBits(Train(/*lanes_a_node=*/4, /*lineage=*/2, folder), Expected());
+  ExpectSameBits(Train(/*lanes_a_block=*/4, /*lineage=*/2, folder), Expected());
 }
 
-// The step that was skipped before the checkpoint is no update for those after it.
+// The step skipped before the checkpoint does not count as an update afterwards.
 TEST_F(LocalExchangeTest, AdamGoesOnFromACheckpoint) {
   TestJob test;
   test.optimizer = "adam";
   Make(test);
   const std::vector<float> want = Expected();
-  ExpectSameBits(Train(/*lanes_a_node=*/4), want);
+  ExpectSameBits(Train(/*lanes_a_block=*/4), want);
   ASSERT_GE(saved_.size(), 1u);
   ASSERT_EQ(saved_[0].step, kSaved);
   EXPECT_EQ(saved_[0].state->size(), 2 * saved_[0].weights->size());
   const std::string folder = Commit(saved_[0]);
-  ExpectSameBits(Train(/*lanes_a_node=*/4, /*lineage=*/2, folder), want);
+  ExpectSameBits(Train(/*lanes_a_block=*/4, /*lineage=*/2, folder), want);
 }
 
 TEST_F(LocalExchangeTest, AFileWithoutStatisticsIsSaidInTheLog) {
@@ -276,9 +277,9 @@ TEST_F(LocalExchangeTest, AFileWithoutStatisticsIsSaidInTheLog) {
     if (record.level == services::kWarning) said.emplace_back(record.line);
   });
   TestStrand strand;
-  param_store::client::CompleteWeights first;
+  exchange::CompleteWeights first;
   LocalExchange::Callbacks callbacks;
-  callbacks.on_weights = [&](const param_store::client::CompleteWeights& w) { first = w; };
+  callbacks.on_weights = [&](const exchange::CompleteWeights& w) { first = w; };
   LocalExchange exchange(std::make_shared<const Job>(job), strand, callbacks, {}, {});
   const absl::Status opened = exchange.Open({.lineage = 1});
   services::RemoveLogSink(sink);

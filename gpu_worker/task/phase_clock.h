@@ -1,7 +1,8 @@
-// Where the time of a task goes: at each moment it is in exactly one phase, so the phases add up.
+// Measures how a task spends its time. At each moment it is in exactly one phase, so the phases add
+// up.
 //
-// Phases are exposed time, what the main loop waits for; what ran hidden behind another phase is
-// not seen. Threads: none of its own; one strand.
+// Phases are exposed time, i.e. what the main loop waits for. Work hidden behind another phase is
+// not counted. Threads: none of its own; one strand.
 #ifndef CAPSTAN_GPU_WORKER_TASK_PHASE_CLOCK_H_
 #define CAPSTAN_GPU_WORKER_TASK_PHASE_CLOCK_H_
 
@@ -16,7 +17,7 @@ namespace capstan::gpu_worker {
 
 enum class StepPhase {
   kDataWait = 0,
-  kForwardBackward,  // of devices that do not tell the next two apart
+  kForwardBackward,  // for devices that do not separate the next two
   kForward,
   kBackward,
   kLocalReduce,
@@ -33,7 +34,7 @@ class PhaseClock {
   // Begins in kBarrierWait.
   explicit PhaseClock(absl::Duration now) : since_(now) {}
 
-  // `now` never goes back. Gives the phase that was left.
+  // `now` must never go back. Returns the phase that was left.
   StepPhase Enter(StepPhase phase, absl::Duration now) {
     spent_[Index(phase_)] += now - since_;
     since_ = now;
@@ -41,7 +42,7 @@ class PhaseClock {
   }
   StepPhase phase() const { return phase_; }
 
-  // Takes time that turned out to belong to another phase, at most what `from` has.
+  // Moves time that turned out to belong to another phase, at most what `from` has.
   void Move(StepPhase from, StepPhase to, absl::Duration time) {
     time = std::max(absl::ZeroDuration(), std::min(time, spent_[Index(from)]));
     spent_[Index(from)] -= time;

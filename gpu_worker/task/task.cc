@@ -5,9 +5,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "exchange/transport/exchange_client.h"
 #include "gpu_worker/data/failure.h"
 #include "grpcpp/channel.h"
-#include "param_store/client/exchange_client.h"
 #include "services/channel/channel.h"
 #include "services/check/check.h"
 #include "services/files/beneath.h"
@@ -19,13 +19,15 @@
 
 namespace capstan::gpu_worker {
 
-using param_store::client::CompleteWeights;
-using param_store::client::ExchangeCallbacks;
+namespace core = exchange::task;
+
+using exchange::CompleteWeights;
+using exchange::ExchangeCallbacks;
 using services::Log;
 
 constexpr absl::Duration kReportInterval = absl::Seconds(1);
 
-Task::Task(TaskOptions options, param_store::client::Strand& strand, Callbacks callbacks)
+Task::Task(TaskOptions options, services::Strand& strand, Callbacks callbacks)
     : options_(std::move(options)),
       strand_(strand),
       callbacks_(std::move(callbacks)),
@@ -36,7 +38,7 @@ Task::~Task() {
   if (job_files_ != nullptr) job_files_->Cancel();
   group_.reset();
   runners_.clear();
-  // Behind the lines that are still to be written.
+  // After the lines that are still to be written.
   files_.Post([this] {
     if (step_log_ != nullptr) step_log_->Close();
     files_.Stop();
@@ -62,7 +64,7 @@ void Task::Start(const node::v1::StartTask& start) {
   SendState();
   absl::Status status = SetUp(start);
   if (status.ok()) return;
-  // The core may not exist yet, so this does what its Failed event would.
+  // The core may not exist yet, so this does the work of its Failed event.
   Log(services::kError, "task_failed").Kv("job", start.job_id()).Kv("status", status);
   ended_ = true;
   state_.set_phase(node::v1::TASK_PHASE_FAILED);
@@ -72,7 +74,7 @@ void Task::Start(const node::v1::StartTask& start) {
   callbacks_.on_exit(true);
 }
 
-// The coordinator has its own roots; these are of the operator of this host.
+// The coordinator has its own roots. These are set by the operator of this host.
 absl::Status Task::CheckRoots(const node::v1::StartTask& start) const {
   const auto check = [](absl::string_view what, const std::string& path,
                         const std::vector<std::string>& roots, absl::string_view flag) {
@@ -80,11 +82,11 @@ absl::Status Task::CheckRoots(const node::v1::StartTask& start) const {
       return absl::OkStatus();
     }
     return data::InvalidSpec(
-        absl::StrCat(what, " ", path, ": lies under no ", flag, " of this worker"));
+        absl::StrCat(what, " ", path, ": is not under any ", flag, " of this worker"));
   };
   const std::vector<std::string>& checkpoints = options_.checkpoint_roots;
   absl::Status status;
-  // With a key, a folder that lies under no root is not touched: the files are the coordinator's.
+  // With a key, a folder under no root is not touched, because the coordinator stores the files.
   if (options_.coordinator.empty() || start.files_key().empty()) {
     status = check("storage_path", job_->spec.storage_path(), checkpoints, "--checkpoint-root");
     if (status.ok() && !job_->uses_shards()) {
@@ -94,14 +96,15 @@ absl::Status Task::CheckRoots(const node::v1::StartTask& start) const {
   if (!status.ok() || job_->uses_shards() || MayReadWeights()) return status;
   const std::string& weights = job_->spec.spec().model().initial_weights();
   const bool checkpoint = !training::CheckpointFolderIn(weights).empty();
-  // A checkpoint is the coordinator's, which has let the job begin from it.
+  // The coordinator stores a checkpoint, and has allowed the job to begin from it.
   if (checkpoint && !options_.coordinator.empty() && !start.files_key().empty()) return status;
   return data::InvalidSpec(
-      absl::StrCat("model.initial_weights ", weights, ": lies under no --data-root",
+      absl::StrCat("model.initial_weights ", weights, ": is not under any --data-root",
                    checkpoint ? " or --checkpoint-root" : "", " of this worker"));
 }
 
-// Whether the roots of this host let it look there. Those of checkpoints count for checkpoints alone.
+// Whether the roots of this host allow reading the initial weights. Checkpoint roots count only for
+// checkpoints.
 bool Task::MayReadWeights() const {
   const std::string& weights = job_->spec.spec().model().initial_weights();
   if (options_.data_roots.empty() || weights.empty()) return true;
@@ -126,7 +129,7 @@ absl::Status Task::MakeFiles(const node::v1::StartTask& start) {
     if (!peer.ok()) return peer.status();
     dial.peer = *peer;
     dial.security = options_.security;
-    dial.retry = false;  // JobFiles tries again by itself
+    dial.retry = false;  // JobFiles itself tries again
     auto channel = services::MakeChannel(dial);
     if (!channel.ok()) return channel.status();
     files.channel = *std::move(channel);
@@ -166,16 +169,16 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
                                             job_->spec.dataset().test_samples()));
     }
   }
-  core::WorkerOptions worker;
+  core::TaskCoreOptions worker;
   worker.rank = rank_;
   worker.total_steps = job_->spec.total_steps();
   worker.device_count = static_cast<int>(options_.devices.size());
   worker.lanes_together = Together();
   lanes_at_once_ = LanesAtOnce();
   worker.lanes_at_once = lanes_at_once_ > 1;
-  core_ = std::make_unique<core::WorkerCore>(job_->samples, job_->evaluation, worker);
+  core_ = std::make_unique<core::TaskCore>(job_->samples, job_->evaluation, worker);
   gradients_ = std::make_unique<BufferPool>(job_->layout.total_floats());
-  orders_ = std::make_shared<EpochOrders>(job_);
+  permutations_ = std::make_shared<EpochPermutations>(job_);
   step_times_.resize(options_.devices.size());
   counters_.planned_bytes.resize(options_.devices.size());
   if (absl::Status status = MakeExchange(start); !status.ok()) return status;
@@ -207,7 +210,7 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
       });
     };
     callbacks.on_lane = [this, device](int64_t work, int32_t lane, const training::SealSums& sums,
-                                       const LaneTimes& times) {
+                                       const ComputeTimes& times) {
       Post([this, device, work, lane, sums, times] {
         --lanes_running_;
         CountLane(device, times, sums.samples);
@@ -215,9 +218,10 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
         Give(core::LaneComputed{device, work, lane, sums});
       });
     };
-    callbacks.on_block = [this, device](const BlockOrder& order, const training::SealSums& sums) {
-      Post([this, device, lineage = order.lineage, version = order.version, block = order.block,
-            sums] {
+    callbacks.on_block = [this, device](const BlockCommand& command,
+                                        const training::SealSums& sums) {
+      Post([this, device, lineage = command.lineage, version = command.version,
+            block = command.block, sums] {
         --blocks_running_;
         Give(core::EvaluationComputed{device, lineage, version, block, sums});
       });
@@ -233,7 +237,7 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
   return absl::OkStatus();
 }
 
-// Of those that a device has now: lanes that it takes over are computed in further passes.
+// For the lanes that a device has now. Lanes that it takes over are computed in further passes.
 int64_t Task::LanesAtOnce() const {
   for (const std::string& device : options_.devices) {
     if (!absl::StartsWith(device, "cpu")) return 1;
@@ -258,13 +262,13 @@ absl::Status Task::MakeExchange(const node::v1::StartTask& start) {
     });
   };
   if (job_->uses_shards()) {
-    param_store::client::ExchangeClientOptions options;
-    options.job_id = job_->id();
-    options.spec_digest = job_->digest;
-    options.rank = rank_;
+    exchange::ExchangeClientOptions options;
+    options.core.job_id = job_->id();
+    options.core.spec_digest = job_->digest;
+    options.core.rank = rank_;
     options.security = options_.security;
-    exchange_ = std::make_unique<param_store::client::ExchangeClient>(job_->layout, options,
-                                                                      strand_, callbacks);
+    exchange_ =
+        std::make_unique<exchange::ExchangeClient>(job_->layout, options, strand_, callbacks);
     return absl::OkStatus();
   }
   LocalExchange::Base base;
@@ -297,13 +301,13 @@ void Task::ChangeView(const common::v1::View& view) {
       (view.lineage() == view_.lineage() && view.generation() > view_.generation())) {
     view_ = view;
   }
-  if (devices_starting_ > 0 || core_ == nullptr) return;  // taken up when all devices are ready
+  if (devices_starting_ > 0 || core_ == nullptr) return;  // used when all devices are ready
   Give(core::ViewGiven{view_.lineage(),
                        view_.generation(),
                        {view_.lane_owners().begin(), view_.lane_owners().end()}});
 }
 
-// Nobody is left who could tell it to end.
+// Ends a task that nobody can order to end any more.
 void Task::CheckOrphaned() {
   const absl::Duration now = strand_.Now();
   if (coordinator_up_ || exchange_->connected()) {
@@ -330,7 +334,7 @@ void Task::Stop() {
 void Task::Give(const core::Event& event) {
   if (ended_) return;
   pending_.push_back(event);
-  if (in_effects_) return;  // an effect brought it about: after those before it
+  if (in_effects_) return;  // caused by an effect: handled after the earlier events
   in_effects_ = true;
   while (!pending_.empty() && !ended_) {
     const core::Event next = std::move(pending_.front());
@@ -351,14 +355,14 @@ void Task::DoAll(const core::Effects& effects) {
   if (group_ != nullptr) {
     GiveGroupOrder();
   } else {
-    GiveLaneOrders();
+    GiveLaneCommands();
   }
 }
 
 void Task::UseSchedule() {
   auto schedule = std::make_shared<LaneSchedule>();
   schedule->job = job_;
-  schedule->orders = orders_;
+  schedule->permutations = permutations_;
   schedule->lane_owners.assign(view_.lane_owners().begin(), view_.lane_owners().end());
   schedule->rank = rank_;
   schedule->device_count = static_cast<int>(options_.devices.size());
@@ -374,7 +378,7 @@ void Task::Do(const core::OpenLineage& e) {
   files_.Post([this, lineage = e.lineage] {
     if (step_log_ != nullptr) step_log_->SetLineage(lineage);
   });
-  param_store::client::Route route;
+  exchange::Route route;
   route.lineage = e.lineage;
   for (const common::v1::ShardRoute& shard : view_.shards()) {
     route.shards.push_back(
@@ -388,30 +392,30 @@ void Task::Do(const core::UseView& e) { UseSchedule(); }
 
 void Task::Do(const core::ComputeLane& e) {
   CAPSTAN_CHECK(e.lineage == weights_.lineage && e.step == weights_.version && !weights_.stop);
-  std::shared_ptr<NodeFold>& fold = folds_[e.work];
-  if (fold == nullptr) fold = std::make_shared<NodeFold>(job_->samples.StepTree(e.step));
+  std::shared_ptr<LaneFold>& fold = folds_[e.work];
+  if (fold == nullptr) fold = std::make_shared<LaneFold>(job_->samples.StepTree(e.step));
   together_.push_back(e);
 }
 
-// What the core ordered in one go: lanes of a device are of one work, and follow each other.
-void Task::GiveLaneOrders() {
+// The commands that the core gave together. Lanes of a device belong to one work and are adjacent.
+void Task::GiveLaneCommands() {
   for (size_t i = 0; i < together_.size();) {
     const core::ComputeLane& first = together_[i];
-    LaneOrder order;
-    order.work = first.work;
-    order.lineage = first.lineage;
-    order.step = first.step;
-    order.loss_scale = weights_.loss_scale;
-    order.weights = weights_.weights;
-    order.gradients = gradients_.get();
-    order.fold = folds_.at(first.work);
-    order.schedule = schedule_;
+    LaneCommand command;
+    command.work = first.work;
+    command.lineage = first.lineage;
+    command.step = first.step;
+    command.loss_scale = weights_.loss_scale;
+    command.weights = weights_.weights;
+    command.gradients = gradients_.get();
+    command.fold = folds_.at(first.work);
+    command.schedule = schedule_;
     for (; i < together_.size() && together_[i].device == first.device; ++i) {
       CAPSTAN_CHECK(together_[i].work == first.work);
-      order.lanes.push_back(together_[i].lane);
+      command.lanes.push_back(together_[i].lane);
     }
-    lanes_running_ += static_cast<int>(order.lanes.size());
-    runners_[first.device]->Compute(std::move(order));
+    lanes_running_ += static_cast<int>(command.lanes.size());
+    runners_[first.device]->Compute(std::move(command));
   }
   together_.clear();
 }
@@ -419,19 +423,19 @@ void Task::GiveLaneOrders() {
 void Task::Do(const core::FoldAndPush& e) {
   const StepPhase before = clock_->Enter(StepPhase::kPush, strand_.Now());
   if (DevicesKeep()) {
-    local_->PushKept(e.step, e.node, kept_finite_);
+    local_->PushKept(e.step, e.block, kept_finite_);
   } else {
-    std::shared_ptr<FloatBuffer> sum = folds_.at(e.work)->Value(e.node);
+    std::shared_ptr<FloatBuffer> sum = folds_.at(e.work)->Value(e.block);
     CAPSTAN_CHECK(sum != nullptr);
-    exchange_->Push(e.step, e.node, std::move(sum));
+    exchange_->Push(e.step, e.block, std::move(sum));
   }
   clock_->Enter(before, strand_.Now());
-  Give(core::NodePushed{e.work, e.node});
+  Give(core::BlockPushed{e.work, e.block});
 }
 
 void Task::Do(const core::DropWork& e) { folds_.erase(e.work); }
 
-void Task::Do(const core::SendSeal& e) { exchange_->SendSeal(e.step, e.node, e.sums); }
+void Task::Do(const core::SendSeal& e) { exchange_->SendSeal(e.step, e.block, e.sums); }
 
 void Task::Do(const core::EvaluateBlock& e) {
   CAPSTAN_CHECK(e.lineage == weights_.lineage && e.version == weights_.version);
@@ -448,22 +452,22 @@ void Task::Do(const core::ReportState& e) {
   state_.set_generation(e.generation);
   state_.set_step(e.step);
   switch (e.phase) {
-    case core::Phase::kStarting:
+    case core::TaskPhase::kStarting:
       state_.set_phase(node::v1::TASK_PHASE_STARTING);
       break;
-    case core::Phase::kRunning:
+    case core::TaskPhase::kRunning:
       state_.set_phase(node::v1::TASK_PHASE_RUNNING);
       break;
-    case core::Phase::kFinished:
+    case core::TaskPhase::kFinished:
       state_.set_phase(node::v1::TASK_PHASE_FINISHED);
       break;
-    case core::Phase::kFailed:
+    case core::TaskPhase::kFailed:
       state_.set_phase(node::v1::TASK_PHASE_FAILED);
       break;
   }
   state_.set_reason(e.reason);
   state_.set_message(e.message);
-  if (e.phase == core::Phase::kFailed) {
+  if (e.phase == core::TaskPhase::kFailed) {
     Log(services::kError, "task_failed").Kv("reason", e.reason).Kv("message", e.message);
   }
   SendState();
@@ -489,7 +493,8 @@ void Task::SetTimer() {
   const absl::Duration now = strand_.Now();
   const absl::Duration due = std::max(std::min({core_->NextDeadline(), report_at_, counters_at_}),
                                       now + absl::Milliseconds(1));
-  // One that comes earlier is on its way. (Never put off: events may come faster than it.)
+  // An earlier timer is already set. (It is never postponed, because events may come faster than
+  // it.)
   if (timer_at_ <= due) return;
   timer_at_ = due;
   strand_.PostAfter(timer_at_ - now, [this, alive = alive_, at = timer_at_] {
@@ -520,7 +525,7 @@ void Task::EnterPhase() {
                 strand_.Now());
 }
 
-void Task::CountLane(int device, const LaneTimes& times, int64_t samples) {
+void Task::CountLane(int device, const ComputeTimes& times, int64_t samples) {
   StepTimes& step = step_times_[device];
   step.data_wait += times.data_wait;
   step.reduce += times.reduce;
@@ -535,13 +540,14 @@ void Task::CountLane(int device, const LaneTimes& times, int64_t samples) {
   counters_.samples += samples;
 }
 
-// The version after the one at hand is complete: its step is over.
+// The next version is complete, so the current step is over.
 void Task::CountStep(const CompleteWeights& next) {
   if (!clock_.has_value()) return;
   const absl::Duration now = strand_.Now();
   clock_->Enter(clock_->phase(), now);
   clock_->Move(StepPhase::kBarrierWait, StepPhase::kPull, next.pull);
-  // With `local` the update runs inside Push or SendSeal, whose time counted as something else.
+  // With `local` the update runs inside Push or SendSeal, whose time was counted under another
+  // phase.
   for (const StepPhase phase : {StepPhase::kForwardBackward, StepPhase::kBarrierWait}) {
     if (clock_->spent(phase) < next.update) continue;
     clock_->Move(phase, StepPhase::kUpdate, next.update);

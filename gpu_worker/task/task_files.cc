@@ -1,4 +1,4 @@
-// What a task saves, and what it is told about that; orders to a task that is its own lead.
+// Files that a task saves, the messages about them, and orders to a task that is its own lead.
 #include <utility>
 
 #include "gpu_worker/task/checkpoint_files.h"
@@ -22,7 +22,7 @@ void Task::SaveShardFile(LocalExchange::Snapshot snapshot) {
   reports_.SetLead(snapshot.step, snapshot.lead);
   const int64_t lineage = snapshot.lineage, step = snapshot.step;
   WriteFile(lineage, step, [this, snapshot = std::move(snapshot)] {
-    step_log_->Flush();  // what a checkpoint stands on is in the log
+    step_log_->Flush();  // the log must contain everything up to the checkpoint
     param_store::ShardFileOptions options;
     options.folder = CheckpointFolder(*job_, snapshot.lineage, snapshot.step);
     options.job_id = job_->id();
@@ -46,7 +46,7 @@ void Task::SaveShardFile(LocalExchange::Snapshot snapshot) {
   });
 }
 
-void Task::Do(const core::WriteWeights& e) {
+void Task::Do(const exchange::task::WriteWeights& e) {
   reports_.Expect(e.version, /*last=*/true);
   WriteFile(e.lineage, e.version, [this, e, weights = weights_.weights] {
     auto written = WriteWeightsFile(*job_, e.lineage, e.version, weights->span(), *job_files_);
@@ -55,7 +55,7 @@ void Task::Do(const core::WriteWeights& e) {
       if (e.lineage != view_.lineage()) return;
       reports_.SetWeights(e.version, written.weights_sha256);
       reports_.Written(e.version, written.file);
-      Give(core::WeightsWritten{e.lineage, e.version});
+      Give(exchange::task::WeightsWritten{e.lineage, e.version});
     });
     return absl::OkStatus();
   });
@@ -79,7 +79,7 @@ void Task::WriteFile(int64_t lineage, int64_t step, std::function<absl::Status()
 }
 
 void Task::GiveOrders(const node::v1::GiveOrders& give) {
-  if (ended_ || local_ == nullptr) return;  // elsewhere shard 0 is the lead
+  if (ended_ || local_ == nullptr) return;  // otherwise shard 0 is the lead
   auto orders = training::spec::ReadOrders(give.orders());
   if (orders.ok()) return local_->GiveOrders(give.lineage(), *orders);
   Log(services::kError, "order_refused").Kv("status", orders.status());

@@ -1,4 +1,4 @@
-// Devices that work together on the lanes of a task, and what they keep.
+// Devices that compute the lanes of a task together, and what stays on them.
 #include <algorithm>
 #include <utility>
 
@@ -11,12 +11,14 @@
 
 namespace capstan::gpu_worker {
 
+namespace core = exchange::task;
+
 using services::Log;
 
 bool Task::Together() const {
   const std::string& type = job_->spec.spec().kvstore().type();
   if (type != "device" && type != "dist_device_sync") return false;
-  // CPUs share the memory in which the host adds.
+  // CPUs share the memory in which the host adds, so they gain nothing.
   return std::all_of(options_.devices.begin(), options_.devices.end(),
                      [](const std::string& name) { return absl::StartsWith(name, "cuda"); });
 }
@@ -29,9 +31,9 @@ void Task::StartGroup() {
   GroupRunner::Options options;
   options.device_count = static_cast<int>(runners_.size());
   options.read_ahead = job_->spec.spec().data().prefetch_batches();
-  // Before the coordinator says of the whole job that it stalls.
+  // Shorter than the limit after which the coordinator calls the whole job stalled.
   options.timeout = absl::Seconds(job_->spec.spec().limits().stall_timeout_seconds()) / 2;
-  // The first step has all lanes of an epoch's steps but the last's.
+  // The first step has all lanes that any step has except an epoch's last one.
   const std::vector<int32_t> owners(view_.lane_owners().begin(), view_.lane_owners().end());
   const absl::StatusOr<engine::FoldPlan> usual = engine::PlanFold(
       job_->samples.StepTree(0),
@@ -53,23 +55,23 @@ void Task::StartGroup() {
       if (--devices_starting_ == 0 && !ended_) Ready();
     });
   };
-  callbacks.on_prefix = [this](const GroupOrder& order, size_t node, int64_t ready_floats) {
-    // The whole follows as FoldAndPush.
-    if (ready_floats == order.sums[node]->size()) return;
+  callbacks.on_prefix = [this](const GroupOrder& order, size_t block, int64_t ready_floats) {
+    // The complete sum follows as FoldAndPush.
+    if (ready_floats == order.sums[block]->size()) return;
     Post([this, work = order.work, lineage = order.lineage, step = order.step,
-          sum = order.sums[node], node = order.nodes[node], ready_floats] {
-      // Rule R8: frames of the complete version at hand alone.
+          sum = order.sums[block], block = order.blocks[block], ready_floats] {
+      // Rule R8: only frames of the current complete version.
       if (ended_ || folds_.count(work) == 0 || weights_.lineage != lineage ||
           weights_.version != step) {
         return;
       }
       const StepPhase before = clock_->Enter(StepPhase::kPush, strand_.Now());
-      exchange_->PushPrefix(step, node, sum, ready_floats);
+      exchange_->PushPrefix(step, block, sum, ready_floats);
       clock_->Enter(before, strand_.Now());
     });
   };
   callbacks.on_lanes = [this](const GroupOrder& order, const std::vector<training::SealSums>& sums,
-                              bool finite, const LaneTimes& times) {
+                              bool finite, const ComputeTimes& times) {
     Post([this, work = order.work, lanes = order.lanes, sums, finite, times] {
       lanes_running_ -= static_cast<int>(lanes.size());
       kept_finite_ = finite;
@@ -88,7 +90,7 @@ void Task::StartGroup() {
   group_ = std::make_unique<GroupRunner>(options, job_, *train_, runners_, std::move(callbacks));
 }
 
-// What the core ordered in one go.
+// Gives the group the commands that the core gave together.
 void Task::GiveGroupOrder() {
   GroupOrder order;
   order.work = together_[0].work;
@@ -105,12 +107,12 @@ void Task::GiveGroupOrder() {
     lanes.push_back(lane.lane);
   }
   together_.clear();
-  order.nodes = job_->samples.StepTree(order.step).LargestNodes(lanes);
+  order.blocks = job_->samples.StepTree(order.step).LargestBlocks(lanes);
   order.keep = DevicesKeep();
   if (order.keep) {
     order.state = local_->optimizer_state();
   } else {
-    for (size_t i = 0; i < order.nodes.size(); ++i) order.sums.push_back(gradients_->Lend());
+    for (size_t i = 0; i < order.blocks.size(); ++i) order.sums.push_back(gradients_->Lend());
   }
   lanes_running_ += static_cast<int>(lanes.size());
   group_->Compute(std::move(order));

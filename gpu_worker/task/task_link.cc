@@ -62,7 +62,7 @@ absl::Status TaskLink::Write(LinkKind kind, absl::string_view body, bool may_dro
   MutexLock lock(mu_);
   size_t sent = 0;
   while (!broken_ && sent < message.size()) {
-    const bool droppable = may_drop && sent == 0;  // the rest has to follow
+    const bool droppable = may_drop && sent == 0;  // after the first bytes the rest must follow
     const ssize_t n = send(fd_, message.data() + sent, message.size() - sent,
                            MSG_NOSIGNAL | (droppable ? MSG_DONTWAIT : 0));
     if (n < 0 && errno == EINTR) continue;
@@ -70,7 +70,8 @@ absl::Status TaskLink::Write(LinkKind kind, absl::string_view body, bool may_dro
       return absl::ResourceExhaustedError("the task's link is full");
     }
     if (n < 0) {
-      // Half a message may be out: nothing sensible can follow, and both sides shall see that.
+      // Half a message may have been sent. Nothing sensible can follow, and both sides must notice
+      // that.
       broken_ = true;
       shutdown(fd_, SHUT_RDWR);
     }

@@ -1,10 +1,10 @@
-// What a worker service and its task (a child process) say to each other over a socket pair.
+// The messages between a worker service and its task (a child process) over a socket pair.
 //
 //   message = [length of the rest, 4 bytes little-endian] [kind, 1 byte] [serialized body]
 //
-// The service says StartTask once, then ViewChanges, orders, files taken and whether it reaches the
-// coordinator, then Stop; the task says TaskState on change and every second, and TaskCounters
-// every second, each of them whole. Log lines go by the task's standard error.
+// The service sends StartTask once, then ViewChanges, orders, taken files and whether it reaches
+// the coordinator, then Stop. The task sends a complete TaskState on each change and every second,
+// and complete TaskCounters every second. Log lines go through the task's standard error.
 //
 // Thread-safe.
 #ifndef CAPSTAN_GPU_WORKER_TASK_TASK_LINK_H_
@@ -33,7 +33,7 @@ enum class LinkKind : uint8_t {
   kCounters = 5,     // counters.h
   kFilesTaken = 6,   // node.v1.FilesTaken
   kGiveOrders = 7,   // node.v1.GiveOrders
-  kCoordinator = 8,  // one byte: 1 the service reaches the coordinator, 0 it does not
+  kCoordinator = 8,  // one byte: 1 if the service reaches the coordinator, else 0
 };
 
 inline constexpr uint32_t kMaxLinkBytes = uint32_t{64} << 20;  // of one message
@@ -42,27 +42,27 @@ struct SocketPair {
   int ours = -1;
   int theirs = -1;
 };
-// Both ends close on exec.
+// Both ends are close-on-exec.
 absl::StatusOr<SocketPair> MakeSocketPair();
 
 class TaskLink {
  public:
   using Handler = std::function<void(LinkKind kind, absl::string_view body)>;
 
-  // Owns `fd`. Starts a thread that calls `on_message` for each message and, once, last, on_closed
-  // when the other side is gone or says what is no message.
+  // Owns `fd`. Starts a thread that calls `on_message` for each message and at the end, once,
+  // on_closed when the peer is gone or sends something that is not a message.
   TaskLink(int fd, Handler on_message, std::function<void()> on_closed,
            absl::Duration patience = absl::Seconds(10));
-  // Ends the thread; on_closed is not called by this.
+  // Ends the thread without calling on_closed.
   ~TaskLink();
   TaskLink(const TaskLink&) = delete;
   TaskLink& operator=(const TaskLink&) = delete;
 
-  // Waits for room in the socket, at most `patience` while nothing moves. Unavailable: the other
-  // side is gone or stuck; the link has ended then, for both sides.
+  // Waits for room in the socket, at most `patience` without progress. Unavailable: the peer is
+  // gone or stuck. The link has then ended for both sides.
   absl::Status Send(LinkKind kind, absl::string_view body) ABSL_LOCKS_EXCLUDED(mu_);
-  // For what will be said again: as Send, but where the socket is full ResourceExhausted, with
-  // nothing sent and the link well.
+  // For messages that will be repeated. Like Send, but if the socket is full it returns
+  // ResourceExhausted, sends nothing, and the link stays usable.
   absl::Status Offer(LinkKind kind, absl::string_view body) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -58,8 +58,8 @@ TEST(TaskLinkTest, SendingToNobodyIsAnErrorNotASignal) {
   EXPECT_EQ(writer.Send(LinkKind::kStop, "").code(), absl::StatusCode::kUnavailable);
 }
 
-// What is said again anyway is dropped while the other side stands still, and whole; the link is
-// well afterwards.
+// Messages that will be repeated are dropped as a whole while the peer is stalled. The link works
+// afterwards.
 TEST(TaskLinkTest, OffersToASideThatStandsStillAreDropped) {
   const SocketPair pair = *MakeSocketPair();
   TaskLink writer(
@@ -88,7 +88,7 @@ TEST(TaskLinkTest, OffersToASideThatStandsStillAreDropped) {
   EXPECT_EQ(got, sent + 1);
 }
 
-// Half a message cannot be taken back: nobody waits for its rest.
+// Half a message cannot be taken back, and nobody waits for its rest.
 TEST(TaskLinkTest, AMessageThatCannotBeEndedEndsTheLinkForBothSides) {
   const SocketPair pair = *MakeSocketPair();
   std::promise<void> broke, closed;

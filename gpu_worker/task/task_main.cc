@@ -11,11 +11,11 @@
 #include "capstan/node/v1/node.pb.h"
 #include "gpu_worker/task/task.h"
 #include "gpu_worker/task/task_link.h"
-#include "param_store/client/strand.h"
 #include "services/flags/flags.h"
 #include "services/logging/log.h"
 #include "services/process/process.h"
 #include "services/server/signals.h"
+#include "services/strand/strand.h"
 #include "services/tuning/tuning.h"
 #include "services/version/version.h"
 
@@ -25,7 +25,7 @@ using services::Log;
 
 namespace {
 
-// Two builds with the same one are the same.
+// Two builds with the same string are the same build.
 std::string ThisBuild() { return absl::StrCat(Version(), "+", Revision()); }
 
 }  // namespace
@@ -57,7 +57,7 @@ std::vector<std::string> TaskArguments(const TaskProcessOptions& options) {
       {"--tls-key", options.security.tls_key},
       {"--tls-ca", options.security.tls_ca},
       {"--token-file", options.security.token_file}};
-  for (const auto& [flag, path] : files) {  // the paths; secrets never stand on a command line
+  for (const auto& [flag, path] : files) {  // only the paths, never secrets themselves
     if (path.empty()) continue;
     args.push_back(flag);
     args.push_back(path);
@@ -79,13 +79,14 @@ int TaskMain(int argc, const char* const* argv) {
                           "Trains one job; started by the worker service only.");
   flags.AddInt("fd", fd, "descriptor", "socket to the service", 3, 1 << 20);
   flags.AddString("service-version", service_version, "VERSION", "of the service, with revision");
-  flags.AddInt("cpu-threads", threads, "threads", "of all CPU devices together; 0: cores", 0, 4096);
+  flags.AddInt("cpu-threads", threads, "threads",
+               "threads of all CPU devices together; 0: one for each core", 0, 4096);
   flags.AddList("devices", options.devices, "NAME", "devices of the task");
-  flags.AddList("data-root", options.data_roots, "FOLDER", "folders that data may lie in");
+  flags.AddList("data-root", options.data_roots, "FOLDER", "folders that may hold data");
   flags.AddList("checkpoint-root", options.checkpoint_roots, "FOLDER",
-                "folders that checkpoints may lie in");
+                "folders that may hold checkpoints");
   flags.AddString("coordinator", options.coordinator, "ADDR",
-                  "where files go that do not lie in a shared folder");
+                  "takes the files that are not in a shared folder");
   flags.AddBool("insecure", options.security.insecure, "plaintext TCP is allowed");
   flags.AddString("tls-cert", options.security.tls_cert, "FILE", "certificate, PEM");
   flags.AddString("tls-key", options.security.tls_key, "FILE", "its key, PEM");
@@ -110,7 +111,7 @@ int TaskMain(int argc, const char* const* argv) {
   }
   services::ShutdownSignal& signal = services::ShutdownSignal::Install();
 
-  param_store::client::StrandLoop strand;
+  services::StrandLoop strand;
   std::atomic<bool> failed{false};
   std::unique_ptr<TaskLink> link;
   TaskOptions task_options;
@@ -122,7 +123,7 @@ int TaskMain(int argc, const char* const* argv) {
   task_options.coordinator = options.coordinator;
   Task::Callbacks callbacks;
   callbacks.on_state = [&link](const node::v1::TaskState& state) {
-    // A service that stands still misses states, and hears the next one; the last has no next.
+    // A stalled service misses states and receives a later one. The last state has no successor.
     const std::string bytes = state.SerializeAsString();
     const bool last = state.phase() == node::v1::TASK_PHASE_FAILED;
     (last ? link->Send(LinkKind::kTaskState, bytes) : link->Offer(LinkKind::kTaskState, bytes))

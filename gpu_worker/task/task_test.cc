@@ -1,4 +1,4 @@
-// A whole task in `local` mode: digits drawn from a seed, the engine, the fold, the lead, the
+// Tests a whole task in `local` mode: digits drawn from a seed, the engine, the fold, the lead, the
 // files.
 #include "gpu_worker/task/task.h"
 
@@ -38,14 +38,14 @@ struct Outcome {
   const TaskState& last() const { return states.back(); }
 };
 
-// Runs the task until `done` holds for a state, then stops it. `then` is called on the strand after
+// Runs the task until `done` holds for a state, then stops it. Calls `then` on the strand after
 // each state.
 Outcome RunTask(const node::v1::StartTask& start, std::vector<std::string> devices,
                 std::function<bool(const TaskState&)> done,
                 std::function<void(Task&, const TaskState&)> then = nullptr,
                 TaskOptions options = {}) {
   Outcome outcome;
-  param_store::client::StrandLoop strand;
+  services::StrandLoop strand;
   options.devices = std::move(devices);
   options.cpu_threads = 2;
   std::unique_ptr<Task> task;
@@ -108,7 +108,7 @@ TEST_F(TaskTest, TrainsWritesItsFilesAndFinishes) {
   EXPECT_EQ(outcome.counters.samples, 30 * 64);
   EXPECT_GT(outcome.counters.cpu_seconds, 0);
   EXPECT_GT(outcome.counters.resident_bytes, 1 << 20);
-  // Three epochs of ten steps, each evaluated, the last one too.
+  // Three epochs of ten steps. Each is evaluated, including the last one.
   ASSERT_EQ(outcome.last().lead().epochs_size(), 3);
   EXPECT_GT(outcome.last().lead().epochs(2).validation_accuracy(), 0.3);
 
@@ -126,7 +126,7 @@ TEST_F(TaskTest, TrainsWritesItsFilesAndFinishes) {
   EXPECT_NEAR(losses[0], 2.3, 0.5);
   EXPECT_LT(losses[29], 0.8 * losses[0]);
 
-  // The files say what the state says of them.
+  // The files match their description in the state.
   for (const common::v1::FileInfo& info : outcome.last().files().files()) {
     const std::string bytes = *services::ReadWholeFile(root + "/1-30/" + info.name(), 1 << 26);
     EXPECT_EQ(info.size_bytes(), static_cast<int64_t>(bytes.size()));
@@ -140,7 +140,7 @@ TEST_F(TaskTest, TrainsWritesItsFilesAndFinishes) {
 
   const node::v1::StepPhases& phases = outcome.last().phases();
   EXPECT_EQ(phases.steps(), 30);
-  EXPECT_GT(phases.forward(), 0);  // CPUs tell the two apart
+  EXPECT_GT(phases.forward(), 0);  // CPUs separate the two
   EXPECT_GT(phases.backward(), 0);
   EXPECT_NEAR(phases.total(),
               phases.data_wait() + phases.forward_backward() + phases.forward() +
@@ -149,7 +149,7 @@ TEST_F(TaskTest, TrainsWritesItsFilesAndFinishes) {
               1e-9);
 }
 
-// The weights are a function of the resolved spec's lanes, not of the devices; the last batch of an
+// The weights depend on the lanes of the resolved spec, not on the devices. The last batch of an
 // epoch is smaller here and leaves lanes empty.
 TEST_F(TaskTest, OneTwoAndThreeDevicesGiveTheSameBits) {
   std::vector<std::string> hashes;
@@ -210,8 +210,8 @@ TEST_F(TaskTest, AnUnknownDeviceFailsTheTask) {
   EXPECT_THAT(outcome.last().message(), HasSubstr("tpu"));
 }
 
-// A rate that blows the weights up: steps with a loss that is no number are skipped, the third one
-// in a row is told as the lead's failure.
+// A rate at which the weights diverge. Steps with a non-finite loss are skipped, and the third one
+// in a row is reported as the lead's failure.
 TEST_F(TaskTest, NonFiniteLossIsTheLeadsFailure) {
   TestJob test = Small("n");
   test.learning_rate = 1e30;
@@ -233,7 +233,7 @@ TEST_F(TaskTest, AStopOrderEndsItInTheMiddle) {
   EXPECT_GE(outcome.counters.steps, 3);
 }
 
-// As the coordinator does, for a task that is its own store.
+// Commits a checkpoint as the coordinator does, for a task that stores its own weights.
 std::string Commit(const TestJob& test, const TaskState& state) {
   job::v1::ResolvedSpec spec;
   EXPECT_TRUE(spec.ParseFromString(test.Start().resolved_spec()));
@@ -258,8 +258,8 @@ std::string Commit(const TestJob& test, const TaskState& state) {
   return folder;
 }
 
-// Saved every fourth step, suspended on the way, and gone on from there by another process: the
-// weights of the undisturbed run.
+// Saved every fourth step, suspended, and continued by another process. The weights must be those
+// of the undisturbed run.
 void TaskTest::ExpectThatItGoesOnWithTheSameBits(TestJob test,
                                                  const std::vector<std::string>& devices) {
   if (test.optimizer == "sgd") test.momentum = 0.5;
@@ -280,7 +280,7 @@ void TaskTest::ExpectThatItGoesOnWithTheSameBits(TestJob test,
       },
       [&](Task& task, const TaskState& state) {
         if (state.phase() == node::v1::TASK_PHASE_RUNNING && !ordered) {
-          // Each step passes the strand: this comes in time, however slow the files are.
+          // Each step passes the strand, so this arrives in time, however slow the files are.
           ordered = true;
           node::v1::GiveOrders give;
           give.set_lineage(1);
@@ -339,7 +339,7 @@ TEST_F(TaskTest, IsSuspendedAndGoesOnWithTheSameBits) {
   ExpectThatItGoesOnWithTheSameBits(Small("whole"), {"cpu"});
 }
 
-// The fence of the host's operator, whatever the coordinator says.
+// The host operator's limits hold, whatever the coordinator says.
 TEST_F(TaskTest, FilesStayUnderTheRootsOfTheHost) {
   for (const char* name : {"/root", "/outside"}) {
     ASSERT_TRUE(services::EnsureDir(folder_ + name).ok());
@@ -358,15 +358,15 @@ TEST_F(TaskTest, FilesStayUnderTheRootsOfTheHost) {
   TestJob test = Small("outside");
   refused(test.Start(), "storage_path " + folder_ + "/outside");
   test.storage_path = folder_ + "/root/door";
-  refused(test.Start(), "lies under no --checkpoint-root of this worker");
+  refused(test.Start(), "is not under any --checkpoint-root of this worker");
   test.storage_path = folder_ + "/root/fine";
   node::v1::StartTask start = test.Start();
   start.set_base_manifest(folder_ + "/outside/1-4");
-  refused(start, "base_manifest " + folder_ + "/outside/1-4: lies under no --checkpoint-root");
+  refused(start, "base_manifest " + folder_ + "/outside/1-4: is not under any --checkpoint-root");
   EXPECT_FALSE(RunTask(test.Start(), {"cpu"}, AllWritten, nullptr, options).failed);
 }
 
-// Nobody would ever tell it to end.
+// Otherwise nobody could ever stop it.
 TEST_F(TaskTest, ATaskThatReachesNobodyEnds) {
   TestJob test = Small("o");
   test.steps = 1000000;
@@ -395,7 +395,7 @@ class NoMemory final : public data::Dataset {
   const data::DatasetInfo info_ = {640, 1, 28, 28, 10};
 };
 
-// Also where the device is a GPU, whose own memory is another matter.
+// Also for a GPU, whose own memory has a different reason.
 TEST(DeviceRunnerTest, WantOfHostMemoryIsToldAsThat) {
   const node::v1::StartTask start = TestJob().Start();
   const auto job = MakeJob(start.resolved_spec(), start.spec_digest());
@@ -412,7 +412,7 @@ TEST(DeviceRunnerTest, WantOfHostMemoryIsToldAsThat) {
   EXPECT_EQ(FailureReasonOf(status, /*on_gpu=*/true), "HostOutOfMemory");
 }
 
-// On devices of the fake plug-in, whose 16 bits are rounded where the CUDA plug-in rounds them.
+// On devices of the fake plug-in, which rounds to 16 bits where the CUDA plug-in does.
 class GpuTaskTest : public TaskTest {
  protected:
   void SetUp() override {
@@ -439,8 +439,8 @@ class GpuTaskTest : public TaskTest {
   std::vector<const char*> names_;
 };
 
-// Whole trainings, whose plain loops take minutes under a sanitizer; what trains there under one is
-// the CPU device, through the same task.
+// Whole trainings. Their plain loops take minutes under a sanitizer, so there only the CPU device
+// trains, through the same task.
 class GpuTrainingTest : public GpuTaskTest {
  protected:
   void SetUp() override {
@@ -451,7 +451,7 @@ class GpuTrainingTest : public GpuTaskTest {
   }
 };
 
-// What the plan needs, what is free and a batch that would fit, before the first step.
+// Reports the plan's need, the free memory and a batch that would fit, before the first step.
 TEST_F(GpuTaskTest, OutOfMemoryEndsTheTaskWithTheNumbers) {
   Set("CAPSTAN_FAKE_FREE_MIB", "2");
   TestJob test = Half("fp32");
@@ -467,7 +467,7 @@ TEST_F(GpuTaskTest, OutOfMemoryEndsTheTaskWithTheNumbers) {
   EXPECT_EQ(outcome.last().step(), 0);
 }
 
-// Of the host, not of the card: worth another try.
+// The host lacks memory, not the card, so the job is worth another try.
 TEST_F(GpuTaskTest, AHostWithoutMemoryIsNotACardWithoutMemory) {
   Set("CAPSTAN_FAKE_FAIL", "host_memory");
   const Outcome outcome =
@@ -477,7 +477,7 @@ TEST_F(GpuTaskTest, AHostWithoutMemoryIsNotACardWithoutMemory) {
   EXPECT_EQ(outcome.last().message(), "device cuda:0: the host is out of memory");
 }
 
-// The error, the device and the step; the service adds rank and job.
+// Names the error, the device and the step. The service adds rank and job.
 TEST_F(GpuTaskTest, AFaultOfTheCardEndsTheTaskAndIsNamed) {
   Set("CAPSTAN_FAKE_FAIL", "fault");
   const Outcome outcome =
@@ -488,8 +488,8 @@ TEST_F(GpuTaskTest, AFaultOfTheCardEndsTheTaskAndIsNamed) {
               ::testing::StartsWith("step 0, lane 0: device cuda:1: cudaStreamSynchronize: 700 "));
 }
 
-// `device`: cards add the lanes, in the tree's order, and the host what is left to do. The last batch
-// of an epoch leaves lanes empty.
+// `device`: cards add the lanes in the tree's order, and the host does the rest. The last batch of
+// an epoch leaves lanes empty.
 TEST_F(GpuTrainingTest, CardsThatAddGiveTheHostsBits) {
   Set("CAPSTAN_FAKE_DEVICES", "4");
   std::vector<int64_t> planned;
@@ -522,17 +522,17 @@ TEST_F(GpuTrainingTest, CardsThatAddGiveTheHostsBits) {
                                                   {"cuda:3", "cuda:3"},
                                                   {"cuda:3", "cuda:2", "cuda:0"}}) {
     EXPECT_EQ(run("device", devices, true), host) << devices.size() << devices.back();
-    // Two sums are held at a time, and the momentum, each device its slice of them.
+    // Two sums are held at a time, plus the momentum. Each device has its slice of them.
     const auto count = static_cast<int64_t>(devices.size());
     EXPECT_EQ(std::accumulate(planned.begin(), planned.end(), int64_t{0}),
               count * plan + 3 * 4 * floats)
         << devices.size() << devices.back();
   }
-  // In any order: other bits, or the same by luck.
+  // In any order the bits differ, or are equal by chance.
   EXPECT_FALSE(run("device", {"cuda:0", "cuda:2"}, false).empty());
 }
 
-// What the cards alone have is there when it is to be saved: weights, momentum and the lead.
+// Data that only the cards have are available for a save: weights, momentum and the lead.
 TEST_F(GpuTrainingTest, CardsThatKeepTheWeightsGoOnWithTheSameBits) {
   Set("CAPSTAN_FAKE_DEVICES", "4");
   TestJob test = Small("keep");
@@ -541,7 +541,7 @@ TEST_F(GpuTrainingTest, CardsThatKeepTheWeightsGoOnWithTheSameBits) {
   ExpectThatItGoesOnWithTheSameBits(test, {"cuda:0", "cuda:2"});
 }
 
-// The cards add, and the host does what they cannot: another rule, or gradients that are clipped.
+// The cards add, and the host does what they cannot: another rule, or gradient clipping.
 TEST_F(GpuTrainingTest, ARuleThatCardsDoNotHaveIsTheHosts) {
   Set("CAPSTAN_FAKE_DEVICES", "4");
   const auto hash = [&](TestJob test, const std::string& kvstore,
@@ -606,11 +606,11 @@ TEST_F(GpuTrainingTest, SixteenBitsTrain) {
     const Outcome outcome = RunTask(test.Start(), {"cuda:0"}, AllWritten);
     ASSERT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
     EXPECT_EQ(outcome.last().lead().skipped_steps(), 0) << precision;
-    EXPECT_LT(outcome.last().lead().loss(), 2.2) << precision;  // ln(10) = 2.3 at first
+    EXPECT_LT(outcome.last().lead().loss(), 2.2) << precision;  // initially ln(10) = 2.3
   }
 }
 
-// 65536 over 64 samples is 1024: four halvings to a factor of 64, which is below 100.
+// 65536 over 64 samples is 1024. Four halvings lead to a factor of 64, which is below 100.
 TEST_F(GpuTrainingTest, TheLossScaleFallsUntilNothingOverflows) {
   Set("CAPSTAN_FAKE_OVERFLOW", "100");
   std::vector<std::string> hashes;
@@ -628,7 +628,7 @@ TEST_F(GpuTrainingTest, TheLossScaleFallsUntilNothingOverflows) {
   EXPECT_EQ(hashes[0], hashes[1]);
 }
 
-// 17 halvings from 2^16 to below 1, then the third non-finite step in a row.
+// 17 halvings from 2^16 to below 1, then the third counted non-finite step in a row.
 TEST_F(GpuTrainingTest, WhatIsInfiniteAtEveryScaleEndsTheJob) {
   Set("CAPSTAN_FAKE_OVERFLOW", "0");
   TestJob test = Half("fp16");

@@ -61,7 +61,7 @@ struct TestJob {
     return spec;
   }
 
-  // Of one worker, rank 0, that owns all lanes.
+  // For one worker, rank 0, which owns all lanes.
   node::v1::StartTask Start() const {
     common::v1::DatasetInfo dataset;
     dataset.set_train_samples(train);

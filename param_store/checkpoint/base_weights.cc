@@ -18,7 +18,7 @@ namespace {
 
 constexpr char kWeightsFile[] = "weights.safetensors";
 
-// How many steps PyTorch's batch normalisation has seen: nothing is computed from it.
+// PyTorch's number of steps that a batch normalisation has seen. Nothing is computed from it.
 bool IsStepCount(const training::FlatLayout& layout, absl::string_view name) {
   return absl::ConsumeSuffix(&name, ".num_batches_tracked") &&
          layout.Find(absl::StrCat(name, ".running_mean")) != nullptr;
@@ -34,8 +34,8 @@ bool AnyStatistic(const training::FlatLayout& layout, const training::Safetensor
   });
 }
 
-// Every tensor of the layout is in the file with its shape and as F32, and nothing else is. Without
-// `statistics` these may be missing.
+// Checks that the file has every tensor of the layout with its shape and as F32, and no other
+// tensor. Without `statistics`, the running statistics may be missing.
 absl::Status CheckTensors(const training::FlatLayout& layout, const std::string& path,
                           const training::SafetensorsHeader& header, bool statistics) {
   for (const training::TensorSlot& slot : layout.slots()) {
@@ -55,14 +55,14 @@ absl::Status CheckTensors(const training::FlatLayout& layout, const std::string&
   }
   for (const training::SafetensorsTensor& tensor : header.tensors) {
     if (layout.Find(tensor.name) == nullptr && !IsStepCount(layout, tensor.name)) {
-      return absl::InvalidArgumentError(absl::StrCat("initial_weights: ", path, " has ",
-                                                     tensor.name, ", which the model has not"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "initial_weights: ", path, " has ", tensor.name, ", which the model does not have"));
     }
   }
   return absl::OkStatus();
 }
 
-// The run of chunks that lies in `range`.
+// The run of chunks in `range`.
 training::ChunkRun RunOf(const training::FlatLayout& layout, const training::FlatRange& range) {
   training::ChunkRun run;
   while (run.first_chunk < layout.chunk_count() &&
@@ -76,7 +76,7 @@ training::ChunkRun RunOf(const training::FlatLayout& layout, const training::Fla
   return run;
 }
 
-// The file `where`, or, with a name, that file of the checkpoint `where`.
+// Reads the file `where`, or with a name, that file of the checkpoint `where`.
 BaseWeightsError FillFromFile(const training::FlatLayout& layout, const BaseWeightsOptions& options,
                               const std::string& where, const std::string& name,
                               const training::FlatRange& range, absl::Span<float> out,
@@ -99,8 +99,8 @@ BaseWeightsError FillFromFile(const training::FlatLayout& layout, const BaseWeig
   status = CheckTensors(layout, path, *header, statistics);
   if (!status.ok()) return {"InvalidSpec", status};
 
-  std::fill(out.begin(), out.end(), 0.0f);  // what lies between tensors is padding
-  // From front to back: where the file comes over gRPC, every other step begins the transfer anew.
+  std::fill(out.begin(), out.end(), 0.0f);  // the space between tensors is padding
+  // In the order of the file: if it comes over gRPC, a step back would begin the transfer anew.
   std::vector<std::pair<int64_t, const training::TensorSlot*>> slots;
   for (const training::TensorSlot& slot : layout.slots()) {
     if (IsStatistic(slot) && !statistics) continue;
@@ -124,8 +124,8 @@ BaseWeightsError FillFromFile(const training::FlatLayout& layout, const BaseWeig
   return {.initial_statistics = true};
 }
 
-// From the chunks of a checkpoint of any job, where they are chunks of the same tensors; else from its
-// weights.safetensors, tensor by tensor, where it has that.
+// Reads the chunks of a checkpoint of any job, if they are chunks of the same tensors. Otherwise
+// reads its weights.safetensors tensor by tensor, if it has that.
 BaseWeightsError FillFromCheckpoint(const training::FlatLayout& layout,
                                     const BaseWeightsOptions& options, const std::string& folder,
                                     const training::FlatRange& range, absl::Span<float> out,

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kMaxManifestBytes = int64_t{16} << 20;
 constexpr int64_t kBlockBytes = int64_t{1} << 20;
-// What a header of ours has for each tensor is below 200 bytes.
+// A header of ours has less than 200 bytes for each tensor.
 constexpr int64_t kHeaderBaseBytes = int64_t{1} << 16;
 constexpr int64_t kHeaderBytesPerChunk = 512;
 
@@ -35,7 +35,7 @@ BaseWeightsError ErrorOf(const absl::Status& status) {
     case absl::StatusCode::kPermissionDenied:
       return {"DataMissing", status};
     case absl::StatusCode::kDataLoss:
-    case absl::StatusCode::kInvalidArgument:     // no regular file, or too large
+    case absl::StatusCode::kInvalidArgument:     // not a regular file, or too large
     case absl::StatusCode::kFailedPrecondition:  // a folder, a link
       return {"CheckpointCorrupt", status};
     default:
@@ -43,12 +43,12 @@ BaseWeightsError ErrorOf(const absl::Status& status) {
   }
 }
 
-// Bytes of a file that are wanted.
+// Wanted bytes of a file.
 struct Piece {
   int64_t begin = 0;  // in the file
   int64_t end = 0;
   bool state = false;
-  int64_t to = 0;  // of the first byte, from the first float, or first state, of the run on
+  int64_t to = 0;  // offset of the first byte, from the first float, or first state, of the run
 };
 
 class Reader {
@@ -80,14 +80,14 @@ class Reader {
     std::vector<const training::ManifestFile*> unused;
     for (const training::ManifestFile& file : manifest_.files) {
       if (!absl::StartsWith(file.name, "shard-"))
-        continue;  // weights.safetensors has all of it again
+        continue;  // weights.safetensors only repeats the weights
       absl::StatusOr<bool> used = ReadFile(file, /*whole=*/false);
       if (!used.ok()) return used.status();
       if (!*used) unused.push_back(&file);
     }
     const absl::Status status = CheckAllHere(path);
     if (status.ok()) return status;
-    // A damaged header may have hidden them: then the file is to blame.
+    // A damaged header may have hidden the missing tensors. Then the error should name that file.
     for (const training::ManifestFile* file : unused) {
       if (auto read = ReadFile(*file, /*whole=*/true); !read.ok()) return read.status();
     }
@@ -126,7 +126,7 @@ class Reader {
     return status.ok() ? check(state_here_, StateTensors(states_)) : status;
   }
 
-  // Without a job there is no digest that says that the chunks are cut out of the same tensors.
+  // Without a job there is no digest that says that the chunks are of the same tensors.
   absl::Status CheckLayout(const std::string& path, const training::SafetensorsHeader& header) {
     if (layout_digest_.empty()) return absl::OkStatus();
     const auto found = header.metadata.find(kLayoutKey);
@@ -135,13 +135,13 @@ class Reader {
     return absl::InvalidArgumentError(absl::StrCat(
         path,
         found == header.metadata.end()
-            ? ": an earlier version wrote it and did not say of which tensors it has chunks"
+            ? ": an earlier version wrote it and did not record whose chunks it has"
             : ": has chunks of other tensors than this model's, or of another size",
         "; `capstan checkpoint export` makes a file of it that is compared tensor by tensor"));
   }
 
-  // Where the tensors of the file go that are wanted. DataLoss: one has another shape, or is here
-  // already.
+  // The wanted pieces of the file, with their targets. DataLoss: a tensor has a wrong shape or was
+  // already found.
   absl::StatusOr<std::vector<Piece>> Plan(const std::string& path,
                                           const training::SafetensorsHeader& header) {
     const std::pair<absl::string_view, std::string> metadata[] = {
@@ -214,7 +214,7 @@ class Reader {
     return training::ParseSafetensorsHeader(path, head, size);
   }
 
-  // Whether something of it was wanted; only then, or with `whole`, it is read to its end.
+  // Returns whether the file had wanted pieces. Reads it to its end only then, or with `whole`.
   absl::StatusOr<bool> ReadFile(const training::ManifestFile& file, bool whole) {
     const std::string path = absl::StrCat(pass_.folder, "/", file.name);
     const auto opened = pass_.open(file.name);
@@ -236,7 +236,7 @@ class Reader {
     }
     training::Sha256 hash;
     std::string block;
-    size_t next = 0;  // pieces lie in the order of the file
+    size_t next = 0;  // pieces are in the order of the file
     for (int64_t at = 0; at < size; at += static_cast<int64_t>(block.size())) {
       block.resize(std::min(kBlockBytes, size - at));
       const int64_t end = at + static_cast<int64_t>(block.size());
@@ -251,7 +251,7 @@ class Reader {
                             absl::string_view(block).substr(static_cast<size_t>(from - at),
                                                             static_cast<size_t>(to - from)));
         if (!status.ok()) return status;
-        if (piece.end > end) break;  // goes on in the next block
+        if (piece.end > end) break;  // continues in the next block
         ++next;
       }
     }
@@ -266,9 +266,9 @@ class Reader {
 
   const CheckpointPass& pass_;
   const int64_t first_float_;
-  const std::string layout_digest_;  // empty: its job is known
+  const std::string layout_digest_;  // empty: the job is known
   std::vector<bool> weights_here_;   // by chunk of the run
-  const int states_;                 // floats per weight; 0: none are wanted
+  const int states_;                 // floats per weight; 0: no state is wanted
   std::vector<bool> state_here_;
   training::Manifest& manifest_;
   bool other_layout_ = false;

@@ -17,13 +17,14 @@ namespace {
 class LocalFile final : public InputFile {
  public:
   static absl::StatusOr<std::unique_ptr<InputFile>> Open(const std::string& path, int flags) {
-    // O_NONBLOCK: a FIFO must not hold us before the check below.
+    // O_NONBLOCK: opening a FIFO must not block before the check below.
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
     if (fd < 0) return services::ErrnoStatus(errno, "open", path);
     std::unique_ptr<LocalFile> file(new LocalFile(fd, path));
     struct stat st;
     if (fstat(fd, &st) != 0) return services::ErrnoStatus(errno, "stat", path);
-    if (!S_ISREG(st.st_mode)) return absl::DataLossError(absl::StrCat(path, ": no regular file"));
+    if (!S_ISREG(st.st_mode))
+      return absl::DataLossError(absl::StrCat(path, ": not a regular file"));
     file->size_bytes_ = st.st_size;
     return std::unique_ptr<InputFile>(std::move(file));
   }

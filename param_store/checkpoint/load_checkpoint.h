@@ -1,11 +1,11 @@
-// A committed checkpoint, read back: the chunks that one shard needs, out of whatever files of the
-// manifest hold them. The number of shards that wrote them does not matter.
+// Loads the chunks that one shard needs from a committed checkpoint, whichever files of the
+// manifest contain them. The number of shards that wrote the files does not matter.
 //
-// Every byte that is used was hashed on its way in, and the hash compared with the manifest's before
-// anything is handed out; the manifest itself carries a hash of its own. Memory beyond the result:
-// one block, and the header of one file.
+// Every byte is hashed as it is read, and the hash is compared with the manifest before the
+// function returns. The manifest contains a hash of itself. Memory besides the result: one block,
+// and the header of one file.
 //
-// Threads: a function of its arguments, but for the files. It blocks.
+// Threads: depends only on its arguments and the files. Blocks.
 #ifndef CAPSTAN_PARAM_STORE_CHECKPOINT_LOAD_CHECKPOINT_H_
 #define CAPSTAN_PARAM_STORE_CHECKPOINT_LOAD_CHECKPOINT_H_
 
@@ -24,11 +24,11 @@ namespace capstan::param_store {
 
 struct CheckpointRequest {
   std::string folder;           // <storage_path>/<lineage>-<step>
-  std::string job_id;           // whose it must be
+  std::string job_id;           // the job that it must belong to
   std::string training_digest;  // of the resolved spec, 32 bytes
   const training::FlatLayout* layout = nullptr;
   training::ChunkRun run;
-  int state_floats_per_weight = 0;   // of the optimizer; above 0: its state is wanted too
+  int state_floats_per_weight = 0;   // of the optimizer; above 0: its state is read too
   FileStore* files = &LocalFiles();  // borrowed
 };
 
@@ -37,11 +37,12 @@ struct LoadedCheckpoint {
   training::LeadSnapshot snapshot;
 };
 
-// Fills `weights` and, where it is wanted, `state`, the optimizer's: both begin with the first float of the run
-// and have its size, the state times its floats per weight. On an error their content means nothing. Messages name file and check.
+// Fills `weights` and, if it is wanted, `state` of the optimizer. Both begin with the first float
+// of the run and have its size; the state is that size times its floats per weight. After an error
+// their content means nothing. Messages name file and check.
 //   DataMissing        the manifest, or a file that it names, is absent or may not be read
-//   CheckpointCorrupt  a size, hash, header or tensor is not what it should be; the checkpoint is of
-//                      another job, another training or another folder
+//   CheckpointCorrupt  a size, hash, header or tensor is wrong, or the checkpoint is of another
+//                      job, training or folder
 //   InternalError      the host cannot read at all (descriptors, memory, no way to the coordinator)
 BaseWeightsError LoadCheckpoint(const CheckpointRequest& request, absl::Span<float> weights,
                                 absl::Span<float> state, LoadedCheckpoint* loaded);

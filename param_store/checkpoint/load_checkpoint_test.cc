@@ -17,8 +17,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// 5 chunks of 4096 floats, saved with momentum by 3 shards as version 40 of lineage 2. MakeState: with
-// more floats of state per weight.
+// 5 chunks of 4096 floats, saved with momentum by 3 shards as version 40 of lineage 2. MakeState
+// saves it with more floats of state per weight.
 class LoadCheckpointTest : public testing::Test {
  protected:
   LoadCheckpointTest() : layout_(Layout()) {
@@ -105,7 +105,7 @@ class LoadCheckpointTest : public testing::Test {
     return LoadCheckpoint(request, absl::MakeSpan(got_weights_), absl::MakeSpan(got_momentum_),
                           &loaded_);
   }
-  // All that is refused is refused by name, whichever shard needs it.
+  // A damaged checkpoint must be refused by name, whichever shard needs it.
   void ExpectRefused(const std::string& file, const std::string& what,
                      const char* reason = "CheckpointCorrupt") {
     const BaseWeightsError error = Load({0, 5});
@@ -144,7 +144,7 @@ TEST_F(LoadCheckpointTest, AnyNumberOfShardsReadsWhatThreeWrote) {
   }
 }
 
-// Each shard's state lies in its files weight by weight, and is cut by weights.
+// A shard's files have the state weight by weight, and it is split by weights.
 TEST_F(LoadCheckpointTest, SeveralFloatsOfStatePerWeightComeBack) {
   for (const int states : {2, 3}) {
     MakeState(states);
@@ -168,7 +168,7 @@ TEST_F(LoadCheckpointTest, SeveralFloatsOfStatePerWeightComeBack) {
   }
 }
 
-// The digest of the training keeps them apart already; the file does too.
+// The digest of the training already distinguishes them; the file must do so, too.
 TEST_F(LoadCheckpointTest, AStateOfAnotherSizeIsRefused) {
   MakeState(2);
   states_ = 3;
@@ -189,7 +189,7 @@ TEST_F(LoadCheckpointTest, AFlippedBitAnywhereIsRefusedByName) {
       Write(name, bad);
       ExpectRefused(name, absl::StrCat(name, " byte ", at));
     }
-    // The header is where a flip could hide a tensor.
+    // In the header a flipped bit could hide a tensor.
     for (size_t at = 0; name != "manifest.json" && at < 700; ++at) {
       std::string bad = good;
       bad[at] = static_cast<char>(bad[at] ^ 1);
@@ -249,7 +249,7 @@ TEST_F(LoadCheckpointTest, AManifestThatLacksAChunkIsRefused) {
   manifest.files.erase(manifest.files.begin() + 1);
   Write("manifest.json", *training::EncodeManifest(manifest));
   ExpectRefused("no file of it holds chunks.1", "a file less");
-  EXPECT_TRUE(Load({0, 1}).status.ok());  // shard 0 of 3 does not need it
+  EXPECT_TRUE(Load({0, 1}).status.ok());  // shard 0 of 3 does not need that file
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 // shard-<i>.safetensors: the chunks of one shard in one version, and the optimizer's state.
 //
-// Tensors, F32, one for each chunk, by its index in the job: "chunks.<index>" [floats] and, where the
-// optimizer has state, "momentum.<index>" [floats] with one float of it per weight, or
-// "state.<index>" [floats, n] with n of them, in the order that the rule says (training/optim). Zeros
-// for a chunk of running statistics. Metadata: job_id, lineage, step, digest (hex), shard.
+// It has an F32 tensor for each chunk, by the chunk's index in the job: "chunks.<index>" [floats].
+// If the optimizer has state, there is also "momentum.<index>" [floats] with one float of state per
+// weight, or "state.<index>" [floats, n] with n of them, in the order of the rule (training/optim).
+// The state of a chunk of running statistics is zeros. Metadata: job_id, lineage, step, digest
+// (hex), shard.
 //
-// Threads: pure functions of their arguments, but for the file.
+// Threads: pure functions of their arguments, except that one writes the file.
 #ifndef CAPSTAN_PARAM_STORE_CHECKPOINT_SHARD_FILE_H_
 #define CAPSTAN_PARAM_STORE_CHECKPOINT_SHARD_FILE_H_
 
@@ -23,15 +24,15 @@
 
 namespace capstan::param_store {
 
-// What tensors are named after. Weights and momentum lie in files since 0.1.0.
+// Prefixes of tensor names. Files have weights and momentum since 0.1.0.
 inline constexpr absl::string_view kWeightTensors = "chunks";
-// `states`: floats per weight.
+// `states`: floats of state per weight.
 constexpr absl::string_view StateTensors(int states) { return states > 1 ? "state" : "momentum"; }
-// Of a tensor of a chunk of `floats` weights with `states` numbers each.
+// The shape of a tensor of a chunk of `floats` weights, with `states` numbers each.
 std::vector<int64_t> ChunkShape(int64_t floats, int states);
 
 struct ShardFileOptions {
-  std::string folder;  // <storage_path>/<lineage>-<step>; made where it is missing
+  std::string folder;  // <storage_path>/<lineage>-<step>; made if it is missing
   std::string job_id;
   std::string spec_digest;  // 32 bytes
   int32_t shard = 0;
@@ -39,21 +40,21 @@ struct ShardFileOptions {
   int64_t step = 0;
 };
 
-// Borrowed; none of it changes meanwhile.
+// Borrowed. Must not change during the call.
 struct ShardTensors {
   const training::FlatLayout* layout = nullptr;
   training::ChunkRun run;
-  absl::Span<const float> weights;  // from the first float of the run on
+  absl::Span<const float> weights;  // beginning with the first float of the run
   absl::Span<const float>
-      state;  // likewise, the optimizer's, one or more floats per weight; empty: it has none
+      state;  // likewise; one or more floats of the optimizer per weight; empty: it has no state
 };
 
 inline constexpr char kLayoutKey[] = "layout";
-// Equal for layouts with the same tensors, by name, shape and kind, at the same places and in chunks
-// of the same size: then a chunk has the same floats in both. 64 hexadecimal digits.
+// Equal for layouts that have the same tensors (name, shape and kind) at the same offsets, in
+// chunks of the same size. Then a chunk has the same floats in both. 64 hexadecimal digits.
 std::string LayoutDigest(const training::FlatLayout& layout);
 
-// What FileStore::Write says.
+// Returns the result of FileStore::Write.
 absl::StatusOr<common::v1::FileInfo> WriteShardFile(const ShardFileOptions& options,
                                                     const ShardTensors& tensors,
                                                     FileStore& files = LocalFiles());

@@ -23,13 +23,13 @@ namespace {
 constexpr int64_t kHashBlockBytes = int64_t{1} << 20;
 constexpr int64_t kFloatBytes = sizeof(float);
 
-// Written at places under a temporary name. Removed unless committed.
+// A file written at any offset, under a temporary name. Removed unless it is committed.
 class PlacedFile {
  public:
   static absl::StatusOr<std::unique_ptr<PlacedFile>> Create(const std::string& path) {
     std::unique_ptr<PlacedFile> file(
         new PlacedFile(path, absl::StrCat(path, ".", ::getpid(), ".tmp")));
-    (void)::unlink(file->temporary_.c_str());  // of a process of this number that died
+    (void)::unlink(file->temporary_.c_str());  // of a process with the same number that died
     file->fd_ = ::open(file->temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (file->fd_ < 0) return services::ErrnoStatus(errno, "create", file->temporary_);
     return file;
@@ -49,7 +49,7 @@ class PlacedFile {
     }
     return absl::OkStatus();
   }
-  // Of the bytes from `at` to its end.
+  // Hashes the bytes from `at` to the file's end.
   absl::StatusOr<std::string> Hash(int64_t at) {
     std::string block(kHashBlockBytes, '\0');
     training::Sha256 sha;
@@ -83,10 +83,10 @@ class PlacedFile {
   int fd_ = -1;
 };
 
-// Where the tensors lie in the flat vector, and where in the file.
+// The places of the tensors in the flat vector and in the file.
 class TensorPlaces {
  public:
-  // `at`: of the first tensor in the file.
+  // `at`: offset of the first tensor in the file.
   TensorPlaces(const training::FlatLayout& layout, int64_t at) : layout_(layout), begin_(at) {
     for (const training::TensorSlot* slot : layout.forward_order()) {
       in_file_[slot->offset] = at;
@@ -97,7 +97,7 @@ class TensorPlaces {
   int64_t begin() const { return begin_; }
   int64_t end() const { return end_; }
 
-  // Bytes of the flat vector from `from` on; what is padding goes nowhere.
+  // Writes bytes of the flat vector that begin at `from`, without the padding.
   absl::Status Write(int64_t from, absl::string_view bytes, PlacedFile& file) const {
     const int64_t to = from + static_cast<int64_t>(bytes.size());
     const std::vector<training::TensorSlot>& slots = layout_.slots();
@@ -141,7 +141,7 @@ absl::StatusOr<std::string> WeightsFileHeader(const training::FlatLayout& layout
                 {"lineage", absl::StrCat(id.lineage)},
                 {"step", absl::StrCat(id.step)},
                 {"digest", id.spec_digest_hex},
-                {"format", "pt"}});  // what PyTorch's own writer says of row-major tensors
+                {"format", "pt"}});  // as PyTorch's own writer marks row-major tensors
 }
 
 BaseWeightsError ExportWeights(const ExportRequest& request, const std::string& path,
@@ -150,11 +150,11 @@ BaseWeightsError ExportWeights(const ExportRequest& request, const std::string& 
     return BaseWeightsError{"OutputFailed", status};
   };
   const training::FlatLayout& layout = *request.layout;
-  // Begun with the first bytes: by then the manifest was read, which the header is made of.
+  // Begun with the first bytes. By then the manifest is read, from which the header is made.
   std::unique_ptr<PlacedFile> file;
   std::unique_ptr<TensorPlaces> places;
   training::Manifest manifest;
-  absl::Status own;  // of the file that is written
+  absl::Status own;  // an error of the file being written
   const auto begin = [&] {
     const auto header = WeightsFileHeader(
         layout, {manifest.job_id, manifest.lineage, manifest.step, manifest.spec_digest});

@@ -1,7 +1,8 @@
-// weights.safetensors: the whole tensors of one version in forward order under PyTorch's names, as the
-// task that owns lane 0 writes them at the end, and as anybody makes them of any checkpoint.
+// weights.safetensors: the whole tensors of one version, in forward order and under PyTorch's
+// names. The task that owns lane 0 writes it at the end of a job. Anybody can make it from any
+// checkpoint.
 //
-// Threads: functions of their arguments, but for the files.
+// Threads: depends only on the arguments and the files.
 #ifndef CAPSTAN_PARAM_STORE_CHECKPOINT_WEIGHTS_FILE_H_
 #define CAPSTAN_PARAM_STORE_CHECKPOINT_WEIGHTS_FILE_H_
 
@@ -24,13 +25,13 @@ struct WeightsFileId {
   std::string spec_digest_hex;
 };
 
-// What the file begins with; the tensors follow as they lie in memory, without gaps.
+// The beginning of the file. The tensors follow without gaps, as they are in memory.
 absl::StatusOr<std::string> WeightsFileHeader(const training::FlatLayout& layout,
                                               const WeightsFileId& id);
 
 struct ExportRequest {
-  std::string folder;           // <lineage>-<step>, or a path that ends so; for messages
-  std::string job_id;           // whose it must be
+  std::string folder;           // <lineage>-<step>, or a path that ends like this; for messages
+  std::string job_id;           // the job that it must belong to
   std::string training_digest;  // of the resolved spec, 32 bytes
   const training::FlatLayout* layout = nullptr;
   std::function<absl::StatusOr<std::unique_ptr<InputFile>>(const std::string& name)> open;
@@ -41,9 +42,9 @@ struct ExportedWeights {
   std::string weights_sha256;  // hex, of the tensors
 };
 
-// Makes that file of a checkpoint, at `path`: whole and durable, or not at all. Memory: a block,
-// whatever the size of the model. Errors as of LoadCheckpoint; CheckpointCorrupt also where the tensors
-// have not the hash that the manifest says; OutputFailed: `path` cannot be written.
+// Makes that file from a checkpoint, at `path`, atomically and durably. Memory: one block, whatever
+// the size of the model. Errors are those of LoadCheckpoint. CheckpointCorrupt: also if the hash of
+// the tensors is not the manifest's. OutputFailed: `path` cannot be written.
 BaseWeightsError ExportWeights(const ExportRequest& request, const std::string& path,
                                ExportedWeights* exported);
 

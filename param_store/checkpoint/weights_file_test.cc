@@ -28,8 +28,8 @@ training::TensorSpec Tensor(const std::string& name, std::vector<int64_t> shape)
   return tensor;
 }
 
-// Two layers with weight and bias, and a running mean; chunks of 64 floats, so that tensors begin and
-// end inside of chunks.
+// Two layers with weight and bias, and a running mean, in chunks of 64 floats, so that tensors
+// begin and end inside of chunks.
 training::FlatLayout FiveTensors(int64_t chunk_floats = 64, int64_t outputs = 7) {
   training::TensorSpec mean = Tensor("norm.running_mean", {20});
   mean.kind = training::TensorKind::kStat;
@@ -56,7 +56,7 @@ class WeightsFileTest : public testing::Test {
     Save();
   }
   ~WeightsFileTest() override { EXPECT_TRUE(services::RemoveTree(testing::TempDir(), root_).ok()); }
-  // As three shards with momentum save it. `layout_digest` false: as an earlier version does.
+  // Saves it as three shards with momentum do. `layout_digest` false: as an earlier version does.
   void Save(bool with_weights = false, bool layout_digest = true) {
     training::Manifest manifest;
     const auto placement = *training::Placement::Create(layout_.chunk_count(), 3);
@@ -123,7 +123,7 @@ class WeightsFileTest : public testing::Test {
     };
     return ExportWeights(request, out_, &exported_);
   }
-  // What each of `shards` shards of a job with this layout begins with, one behind the other.
+  // The initial weights of all `shards` shards of a job with this layout, one after the other.
   BaseWeightsError Begin(const training::FlatLayout& layout, const std::string& uri, int32_t shards,
                          std::vector<float>* out) const {
     out->assign(static_cast<size_t>(layout.total_floats()), -7.0f);
@@ -150,7 +150,7 @@ TEST_F(WeightsFileTest, ExportMakesWholeTensorsInForwardOrder) {
   const std::string bytes = *services::ReadWholeFile(out_, 1 << 20);
   EXPECT_EQ(exported_.size_bytes, static_cast<int64_t>(bytes.size()));
   EXPECT_EQ(exported_.step, 40);
-  // As the task that has all of them in memory writes it.
+  // The file must equal the one of a task that has all tensors in memory.
   std::string want =
       *WeightsFileHeader(layout_, {"j1", 2, 40, absl::BytesToHexString(std::string(32, 's'))});
   std::vector<absl::Span<const float>> tensors;
@@ -182,7 +182,7 @@ TEST_F(WeightsFileTest, WhatIsDamagedIsNotExported) {
   weights_sha256_ = std::string(64, 'a');
   Save();
   EXPECT_THAT(std::string(Export().status.message()), HasSubstr("weights_sha256 is"));
-  // Neither the file nor half of it is left.
+  // Neither the file nor a part of it is left.
   for (const auto& entry : std::filesystem::directory_iterator(root_)) {
     EXPECT_EQ(entry.path().string(), folder_);
   }
@@ -201,7 +201,7 @@ TEST_F(WeightsFileTest, AJobBeginsFromTheCheckpointOfAnyJobWithItsTensors) {
       EXPECT_EQ(out, weights_) << uri << " " << shards;
     }
   }
-  // A copy of it, of any name.
+  // A copy of the checkpoint may have any name.
   std::filesystem::copy(folder_, root_ + "/copy");
   std::vector<float> out;
   EXPECT_EQ(Begin(layout_, root_ + "/copy/manifest.json", 2, &out).reason, "");
@@ -214,7 +214,7 @@ TEST_F(WeightsFileTest, ACheckpointOfOtherTensorsOrWithADamageIsRefused) {
   EXPECT_EQ(error.reason, "InvalidSpec");
   EXPECT_THAT(std::string(error.status.message()),
               HasSubstr("chunks of other tensors than this model's"));
-  // The same number of floats at the same places, under other names.
+  // The same number of floats at the same offsets, under other names.
   error = Begin(*training::FlatLayout::Create({Tensor("a.weight", {layout_.total_floats()})}, 64),
                 folder_, 1, &out);
   EXPECT_EQ(error.reason, "InvalidSpec");
@@ -239,7 +239,7 @@ TEST_F(WeightsFileTest, ACheckpointThatDoesNotNameItsTensorsNeedsItsWholeTensors
   Save(/*with_weights=*/true, /*layout_digest=*/false);
   EXPECT_EQ(Begin(layout_, folder_, 2, &out).reason, "");
   EXPECT_EQ(out, weights_);
-  // Tensor by tensor the size of chunks does not matter.
+  // When tensors are read one by one, the chunk size does not matter.
   EXPECT_EQ(Begin(FiveTensors(128), folder_, 2, &out).reason, "");
 }
 

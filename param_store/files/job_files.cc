@@ -28,12 +28,12 @@ constexpr int64_t kMaxNonceBytes = 1024;
 constexpr absl::Duration kLookTimeout = absl::Seconds(10);
 constexpr absl::Duration kLogTimeout = absl::Seconds(5);
 constexpr absl::Duration kTransferTimeout = absl::Minutes(1);
-constexpr double kSlowestBytesPerSecond = 1
-                                          << 20;  // a slower transfer is begun anew where it stood
+constexpr double kSlowestBytesPerSecond =
+    1 << 20;  // a slower transfer is cut and resumed where it stopped
 constexpr absl::Duration kMinBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
 
-// What a network, a coordinator that starts anew or a lease that lapsed may heal.
+// Errors that may pass: of a network, of a restarting coordinator, of a lapsed lease.
 bool MayPass(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
@@ -53,7 +53,7 @@ absl::Duration TransferTimeout(int64_t bytes) {
   return kTransferTimeout + absl::Seconds(static_cast<double>(bytes) / kSlowestBytesPerSecond);
 }
 
-// What lies from `offset` on in `parts`, at most kBlockBytes, appended to `out`.
+// Appends to `out` the bytes of `parts` from `offset` on, at most kBlockBytes.
 void CopyBlock(absl::Span<const absl::string_view> parts, int64_t offset, std::string& out) {
   int64_t begin = 0;  // of the part
   for (const absl::string_view part : parts) {
@@ -85,7 +85,7 @@ void JobFiles::Show(Grant& grant) const {
   grant.set_key(key_);
 }
 
-// A call that Cancel reaches.
+// A call that Cancel can end.
 class JobFiles::Call {
  public:
   Call(JobFiles& files, absl::Duration timeout) : files_(files) {
@@ -107,7 +107,7 @@ class JobFiles::Call {
   grpc::ClientContext context_;
 };
 
-// One stream at a time, from where it is read next.
+// Reads by one stream at a time, which begins where the file is read next.
 class JobFiles::RemoteFile final : public InputFile {
  public:
   RemoteFile(JobFiles& files, file::v1::DownloadRequest request, std::string name)
@@ -157,7 +157,7 @@ class JobFiles::RemoteFile final : public InputFile {
     if (absl::Status status = NextBlock(); !status.ok()) return status;
     if (size_bytes_ > 0 && block_.size_bytes() != size_bytes_) {
       Close();
-      return absl::DataLossError(absl::StrCat(name_, ": has changed while it was read"));
+      return absl::DataLossError(absl::StrCat(name_, ": changed while it was read"));
     }
     size_bytes_ = block_.size_bytes();
     return absl::OkStatus();
@@ -187,7 +187,7 @@ class JobFiles::RemoteFile final : public InputFile {
   file::v1::DownloadRequest request_;
   const std::string name_;
   int64_t size_bytes_ = 0;
-  int64_t at_ = 0;  // of the next byte of the block
+  int64_t at_ = 0;  // offset of the next byte in the block
   std::unique_ptr<Call> call_;
   std::unique_ptr<grpc::ClientReader<file::v1::DownloadResponse>> reader_;
   file::v1::DownloadResponse block_;
@@ -235,7 +235,7 @@ absl::Status JobFiles::Retry(absl::Duration patience, const char* what,
     const absl::Status status = attempt(&progress);
     if (status.ok()) return status;
     if (cancelled()) {
-      return absl::CancelledError(absl::StrCat(what, ": given up, the job is at its end here"));
+      return absl::CancelledError(absl::StrCat(what, ": given up, because the job ends here"));
     }
     if (!MayPass(status)) return status;
     const absl::Duration now = MonotonicNow();
@@ -244,9 +244,9 @@ absl::Status JobFiles::Retry(absl::Duration patience, const char* what,
       backoff = kMinBackoff;
     }
     if (now - since >= patience) {
-      return absl::UnavailableError(
-          absl::StrCat(what, ": nothing got through to the coordinator for ",
-                       absl::FormatDuration(patience), ": ", status.message()));
+      return absl::UnavailableError(absl::StrCat(what, ": nothing has reached the coordinator for ",
+                                                 absl::FormatDuration(patience), ": ",
+                                                 status.message()));
     }
     Log(services::kWarning, "files_wait")
         .Kv("job", options_.job_id)
@@ -293,7 +293,7 @@ absl::Status JobFiles::LookOnce(job::v1::FilesWay* way) {
   }
   *way = job::v1::FILES_WAY_GRPC;
   const std::string& folder = options_.storage_path;
-  // The name is the coordinator's word: it must stay in the folder.
+  // The coordinator chose the name, so check that it stays in the folder.
   const bool plain = !response.name().empty() && response.name().find('/') == std::string::npos;
   if (plain && options_.may_touch_folder) {
     const auto bytes =
@@ -302,7 +302,7 @@ absl::Status JobFiles::LookOnce(job::v1::FilesWay* way) {
       *way = job::v1::FILES_WAY_SHARED;
     }
   }
-  call.context().TryCancel();  // the coordinator may take its file away
+  call.context().TryCancel();  // lets the coordinator remove its file
   (void)reader->Finish();
   return absl::OkStatus();
 }
@@ -322,7 +322,7 @@ absl::StatusOr<CheckpointId> ReadCheckpointFolder(absl::string_view folder) {
   CheckpointId id;
   if (dash == absl::string_view::npos || !absl::SimpleAtoi(name.substr(0, dash), &id.lineage) ||
       !absl::SimpleAtoi(name.substr(dash + 1), &id.step) || id.lineage < 1 || id.step < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(folder, ": is no folder of a checkpoint"));
+    return absl::InvalidArgumentError(absl::StrCat(folder, ": is not the folder of a checkpoint"));
   }
   return id;
 }
@@ -380,8 +380,8 @@ absl::StatusOr<common::v1::FileInfo> JobFiles::Write(const std::string& folder,
   info.set_sha256(digest.data(), digest.size());
   const absl::Status status = Retry(options_.patience, "upload", [&](bool* progress) {
     const absl::Status once = UploadOnce(id->lineage, id->step, info, parts, progress);
-    // What was there before was not of this file, or a byte was lost: the coordinator has thrown it
-    // away.
+    // Bytes from before were not of this file, or a byte was damaged. The coordinator has dropped
+    // them, so the upload can be retried.
     return absl::IsDataLoss(once) ? absl::AbortedError(once.message()) : once;
   });
   if (!status.ok()) return status;
@@ -392,7 +392,7 @@ absl::Status JobFiles::UploadOnce(int64_t lineage, int64_t step, const common::v
                                   absl::Span<const absl::string_view> parts, bool* progress) {
   Call call(*this, TransferTimeout(info.size_bytes()));
   const auto stream = rpc_->stub->Upload(&call.context());
-  // The end of the stream says why it ended.
+  // The stream's status says why it ended.
   const auto end = [&stream] {
     const absl::Status status = services::FromGrpcStatus(stream->Finish());
     return status.ok() ? absl::UnavailableError("the coordinator ended the upload") : status;
@@ -421,7 +421,7 @@ absl::Status JobFiles::UploadOnce(int64_t lineage, int64_t step, const common::v
     CopyBlock(parts, at, data);
     at += static_cast<int64_t>(data.size());
     if (!stream->Write(request)) {
-      // gRPC may have taken blocks that never left; more than its buffers is progress.
+      // gRPC may hold blocks that were never sent, so only more than its buffers is progress.
       *progress = at - begun_at > static_cast<int64_t>(8 * kBlockBytes);
       return end();
     }
@@ -446,7 +446,8 @@ absl::Status JobFiles::AppendLog(int64_t lineage, std::string& lines) {
     const absl::Status status =
         services::FromGrpcStatus(rpc_->stub->AppendLog(context.get(), request, &response));
     if (status.ok()) log_bytes_ = response.size_bytes();
-    // Its host has crashed, say, and lost the end of the file: the next try asks where it ends.
+    // The coordinator's host may have crashed and lost the end of the file. The next try asks for
+    // its size.
     if (absl::IsOutOfRange(status)) log_bytes_ = -1;
     return status;
   };
@@ -464,7 +465,7 @@ absl::Status JobFiles::AppendLog(int64_t lineage, std::string& lines) {
     if (absl::Status status = call(); !status.ok()) return status;
     if (log_bytes_ != want) {
       log_bytes_ = -1;
-      return absl::AbortedError("metrics.jsonl: somebody else writes it");
+      return absl::AbortedError("metrics.jsonl: another process writes it");
     }
     lines.erase(0, block.size());
   }

@@ -1,15 +1,15 @@
-// The files of one job, as a shard or a task sees them. They lie with the coordinator: in its folder
-// `storage_path`, which this process may share, or else reach over gRPC (capstan.file.v1).
+// The files of one job for a shard or a task. They are in the coordinator's folder `storage_path`.
+// This process either shares that folder or reaches the files over gRPC (capstan.file.v1).
 //
-// Which of the two is found out by a look: the coordinator puts a file with a random name and random
-// bytes into its folder, and a process that reads the same bytes there, and may write, shares it. A
-// coordinator that gives no key has no FileService, and the folder is taken to be shared.
+// A look finds out which: the coordinator puts a file with a random name and random bytes into its
+// folder. A process that reads the same bytes there, and may write there, shares the folder. A
+// coordinator that gives no key has no FileService, and the folder is assumed to be shared.
 //
-// Over gRPC a file leaves from where it lies in memory, at most 512 KiB at a time, and goes on from
-// the bytes that are there after a cut. What is read is taken from front to back and never stored
-// here.
+// Over gRPC a file is sent straight from memory, at most 512 KiB at a time. After a cut, the
+// transfer continues behind the bytes that arrived. Reads go from front to back, and nothing is
+// stored here.
 //
-// Threads: any, all of it blocks but for Cancel and way. Meant for the thread for files of a job.
+// Threads: any. Everything except Cancel and `way` blocks; use it on a job's thread for files.
 #ifndef CAPSTAN_PARAM_STORE_FILES_JOB_FILES_H_
 #define CAPSTAN_PARAM_STORE_FILES_JOB_FILES_H_
 
@@ -39,10 +39,10 @@ struct JobFilesOptions {
   std::string storage_path;  // absolute
   std::string key;           // of StartTask or StartLineage; empty: the folder is shared
   std::shared_ptr<grpc::Channel> channel;  // to the coordinator; null: the folder is shared
-  bool may_touch_folder = true;   // false: storage_path lies under no --checkpoint-root of ours
-  bool may_touch_weights = true;  // false: what the job begins from lies under no root of ours
-  // Without a byte that got through; then a file that is written is given up. What is read is
-  // waited for until Cancel: a checkpoint is not missing because the network is.
+  bool may_touch_folder = true;   // false: storage_path is under no --checkpoint-root of ours
+  bool may_touch_weights = true;  // false: the initial weights are under no root of ours
+  // A write is given up if no byte got through for this long. Reads wait until Cancel, because a
+  // checkpoint is not missing just because the network is.
   absl::Duration patience = absl::Seconds(60);
 };
 
@@ -51,33 +51,34 @@ class JobFiles final : public FileStore {
   explicit JobFiles(JobFilesOptions options);
   ~JobFiles() override;
 
-  // Finds out the way, and again with each call; waits for the coordinator as long as it takes.
-  // Cancelled: Cancel was called. Any other error is the coordinator's, of its disk say: then what
-  // needs the way looks again.
+  // Finds out, at each call anew, whether the folder is shared. Waits for the coordinator without a
+  // limit. Cancelled: Cancel was called. Other errors are the coordinator's, for example of its
+  // disk; the next call that needs the answer looks again.
   absl::Status Look();
-  // Replaces the key with a newer one; also in calls that are tried again. Does nothing where `key` is
-  // empty, or there was none before.
+  // Replaces the key with a newer one, also for calls that are retried. Does nothing if `key` is
+  // empty or there was no key before.
   void SetKey(const std::string& key) ABSL_LOCKS_EXCLUDED(mu_);
-  // What the last Look found; UNSPECIFIED before that. Never waits.
+  // The result of the last Look; UNSPECIFIED before the first. Never waits.
   job::v1::FilesWay way() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether lines go by AppendLog: always right, and needed where the folder is not shared.
+  // Whether log lines go by AppendLog, which always works and is needed if the folder is not
+  // shared.
   bool SendsLog() const { return MayAsk() && way() != job::v1::FILES_WAY_SHARED; }
 
-  // FileStore. Before a Look: looks first.
+  // FileStore. Calls Look first if it was not called.
   absl::StatusOr<std::unique_ptr<InputFile>> OpenCheckpointFile(const std::string& folder,
                                                                 const std::string& name) override;
-  // At its path on this host; where there is none, the coordinator's.
+  // Opens the file at its path on this host, or the coordinator's if there is none.
   absl::StatusOr<std::unique_ptr<InputFile>> OpenInitialWeights(const std::string& path,
                                                                 const std::string& name) override;
   absl::StatusOr<common::v1::FileInfo> Write(const std::string& folder, const std::string& name,
                                              absl::Span<const absl::string_view> parts) override;
 
-  // Appends whole lines to the coordinator's metrics.jsonl, over gRPC alone, and takes from `lines`
-  // what is there. Tries once, for at most 5 s, also after Cancel. On an error the rest is the
-  // caller's to try again, with more behind it; no line is there twice.
+  // Appends whole lines to the coordinator's metrics.jsonl, only over gRPC, and removes from
+  // `lines` those that arrived. Tries once, with at most 5 s per call, even after Cancel. After an
+  // error the caller tries again with the rest, perhaps with more lines; no line is written twice.
   absl::Status AppendLog(int64_t lineage, std::string& lines);
 
-  // Everything over gRPC that is under way, or begins later, ends with CANCELLED.
+  // Every gRPC call, present or later, ends with CANCELLED (AppendLog excepted).
   void Cancel() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -86,15 +87,14 @@ class JobFiles final : public FileStore {
   struct Rpc;
 
   bool MayAsk() const { return options_.channel != nullptr && !options_.key.empty(); }
-  // Fills in what a call shows.
+  // Fills in the credentials of a call.
   template <typename Grant>
   void Show(Grant& grant) const ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<job::v1::FilesWay> Way();
   absl::Status LookOnce(job::v1::FilesWay* way);
   absl::Status UploadOnce(int64_t lineage, int64_t step, const common::v1::FileInfo& info,
                           absl::Span<const absl::string_view> parts, bool* progress);
-  // Repeats `attempt` while its error may pass and `patience` has not gone by since it last set
-  // *progress.
+  // Repeats `attempt` while its error may be temporary and it has set *progress within `patience`.
   absl::Status Retry(absl::Duration patience, const char* what,
                      const std::function<absl::Status(bool* progress)>& attempt)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -108,10 +108,10 @@ class JobFiles final : public FileStore {
   std::string key_ ABSL_GUARDED_BY(mu_);
   job::v1::FilesWay way_ ABSL_GUARDED_BY(mu_) = job::v1::FILES_WAY_UNSPECIFIED;
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
-  int64_t log_bytes_ = -1;  // of the coordinator's file; -1: not known. Of AppendLog's thread
+  int64_t log_bytes_ = -1;  // of the coordinator's file; -1: not known. AppendLog's thread only
 };
 
-// `<lineage>-<step>`, the last component of a checkpoint's folder. InvalidArgument: it is another.
+// `<lineage>-<step>`, the last component of a checkpoint's folder. InvalidArgument: it is not one.
 struct CheckpointId {
   int64_t lineage = 0;
   int64_t step = 0;

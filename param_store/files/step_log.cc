@@ -12,7 +12,7 @@ using services::LineFile;
 
 constexpr absl::Duration kSendEvery = absl::Milliseconds(500);
 
-StepLog::StepLog(client::Strand& files, std::string job_id, std::string folder, JobFiles* way)
+StepLog::StepLog(services::Strand& files, std::string job_id, std::string folder, JobFiles* way)
     : files_(files), job_id_(std::move(job_id)), folder_(std::move(folder)), way_(way) {}
 
 bool StepLog::Sends() const { return way_ != nullptr && way_->SendsLog(); }
@@ -59,7 +59,8 @@ absl::Status StepLog::Write(const std::string& line) {
 
 absl::Status StepLog::Send() {
   const absl::Status status = way_->AppendLog(lineage_, unsent_);
-  // Of a history that the job has left, or for somebody else to write: nobody wants them.
+  // The lines are of a lineage that the job has left, or another process writes them now. Drop
+  // them.
   if (absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status)) unsent_.clear();
   return status;
 }
@@ -81,7 +82,7 @@ void StepLog::Close() {
 }
 
 void StepLog::Say(const absl::Status& status) {
-  // Of a full disk, say: training goes on, and so does the log later.
+  // The error may be a full disk. Training continues, and so does the log later.
   const bool fails = !status.ok();
   if (failed_.exchange(fails) == fails) return;
   services::Log(fails ? services::kError : services::kInfo,

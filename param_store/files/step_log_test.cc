@@ -20,7 +20,7 @@ TEST(StepLogTest, SoManyLinesWaitForADiskThatHangsAndItGoesOn) {
   std::vector<std::string> said;
   const int sink = services::AddLogSink(
       [&said](const services::LogRecord& record) { said.emplace_back(record.event); });
-  client::StrandLoop files;
+  services::StrandLoop files;
   StepLog log(files, "t-1", absl::StrCat(folder, "/t-1"));
   const std::string line = std::string(1023, 'x') + "\n";
   std::string want;

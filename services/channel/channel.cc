@@ -14,9 +14,9 @@
 namespace capstan::services {
 namespace {
 
-// A TLS handshake costs the server CPU. Were it cut off after the 2 s of a connection that nobody
-// answers, a thousand nodes that come back at once would all give up, and begin again for ever. The
-// server drops it after as long (ServerOptions).
+// A TLS handshake costs the server CPU. If it were cut off after the 2 s of a connection attempt
+// without an answer, a thousand nodes that come back at once would all give up, and start again for
+// ever. The server drops a handshake after the same time (ServerOptions).
 constexpr absl::Duration kHandshakePatience = absl::Seconds(5);
 
 int Millis(absl::Duration duration) {
@@ -42,14 +42,14 @@ grpc::ChannelArguments MakeChannelArguments(const ChannelOptions& options) {
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, Millis(options.min_backoff));
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, Millis(options.max_backoff));
-  // Despite its name this is the time that one attempt to connect may take.
+  // Despite its name, this is the time limit of one attempt to connect.
   const bool tls = !options.peer.is_unix() && !options.security.insecure;
   args.SetInt(
       GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
       Millis(tls ? std::max(options.max_backoff, kHandshakePatience) : options.max_backoff));
   args.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, options.retry ? 1 : 0);
-  // http_proxy of the environment is for people's browsers, not for a cluster's inner links.
+  // http_proxy of the environment is for people's browsers, not for connections inside a cluster.
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (options.own_connection) args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetMaxReceiveMessageSize(options.max_receive_bytes);

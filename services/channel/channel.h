@@ -1,11 +1,11 @@
-// Client channels with the settings that every service of ours uses, and deadlines for calls.
+// Client channels with the settings that all our services use, and deadlines for calls.
 //
-// Keepalive of 10 s + 5 s notices a cut network or a stopped peer (the default never does),
-// reconnecting backs off 50 ms .. 2 s, an attempt may take 2 s (5 s with TLS), and calls wait for
-// the connection (fail-fast calls take +5 to +10 s after a restart). A control channel retries
-// UNAVAILABLE up to 5 attempts with jitter and a throttle of 10 tokens, ratio 0.1 (gRFC A6); only
-// idempotent calls belong on it. Bulk channels do not retry: gRPC's retry buffer is 256 KiB, and
-// pushes are repeated by their own client. A message is never compressed.
+// Keepalive of 10 s + 5 s notices a cut network or a stopped peer; gRPC's default never does.
+// Reconnecting backs off 50 ms .. 2 s, and one attempt may take 2 s (5 s with TLS). Calls wait for
+// the connection, because fail-fast calls take 5 to 10 s longer after a restart. A control channel
+// makes up to 5 attempts on UNAVAILABLE, with jitter and a throttle of 10 tokens, ratio 0.1 (gRFC
+// A6). Use it for idempotent calls only. Bulk channels do not retry: gRPC's retry buffer is 256
+// KiB, and the exchange client repeats its pushes itself. Messages are never compressed.
 #ifndef CAPSTAN_SERVICES_CHANNEL_CHANNEL_H_
 #define CAPSTAN_SERVICES_CHANNEL_CHANNEL_H_
 
@@ -35,12 +35,12 @@ namespace capstan::services {
 struct ChannelOptions {
   Endpoint peer;
   Security security;
-  // Whom a server on TCP must prove to be. nullopt: any service of ours; it gets no token, so it
-  // answers about its health alone.
+  // The role that a server on TCP must prove. nullopt: any of our services. Such a server gets no
+  // token, so it only answers health checks.
   std::optional<Role> peer_role = Role::kCoordinator;
   int max_receive_bytes = 4 * 1024 * 1024;  // of one message
   bool retry = true;                        // see above; false for bulk streams
-  // A connection of its own: channels to one peer share one otherwise, whatever their number.
+  // Use a separate connection. Otherwise all channels to one peer share one.
   bool own_connection = false;
   absl::Duration keepalive_interval = absl::Seconds(10);
   absl::Duration keepalive_timeout = absl::Seconds(5);
@@ -52,22 +52,23 @@ struct ChannelOptions {
       interceptors;
 };
 
-// Does not connect yet; the first call does. What CheckConnectSecurity and MakeChannelCredentials
-// say.
+// Does not connect; the first call does. Returns the errors of CheckConnectSecurity and
+// MakeChannelCredentials.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options);
 
-// The arguments and the service config (JSON) that `options` stand for.
+// The channel arguments and the service config (JSON) for `options`.
 grpc::ChannelArguments MakeChannelArguments(const ChannelOptions& options);
 std::string ServiceConfigJson(const ChannelOptions& options);
 
-// Gives `context` a deadline `timeout` from now on the monotonic clock. `timeout` is finite and >
-// 0.
+// Gives `context` a deadline `timeout` from now on the monotonic clock. `timeout` must be finite
+// and > 0.
 void SetTimeout(grpc::ClientContext& context, absl::Duration timeout);
-// A context for one call with that deadline: the way to make a call.
+// A context with that deadline for one call. Use it for every call.
 std::unique_ptr<grpc::ClientContext> NewContext(absl::Duration timeout);
 
-// What the caller of this handler still waits for; InfiniteDuration when it set no deadline, zero
-// when it is over. A handler passes min(this, its own limit) on to the calls it makes.
+// The time that the caller of this handler still waits: InfiniteDuration if it set no deadline,
+// zero if the deadline has passed. A handler passes min(this, its own limit) to the calls that it
+// makes.
 absl::Duration TimeLeft(const grpc::ServerContextBase& context);
 
 }  // namespace capstan::services

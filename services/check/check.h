@@ -1,7 +1,7 @@
 // CAPSTAN_CHECK: ends the process with file, line and condition when a bug of ours is found.
 //
-// For our own invariants alone. Input of a peer, file, flag or device is answered with an
-// absl::Status. Needs the standard library only, so every folder may use it.
+// For our own invariants only. Bad input of a peer, file, flag or device is answered with an
+// absl::Status. Needs only the standard library, so every folder may use it.
 #ifndef CAPSTAN_SERVICES_CHECK_CHECK_H_
 #define CAPSTAN_SERVICES_CHECK_CHECK_H_
 

@@ -1,8 +1,8 @@
 // CAPSTAN_MUTANT("name"): a bug planted on purpose, so that the tests themselves can be tested.
 //
-// Constant false, and so compiled out, in everything that is shipped or tested otherwise. Where a
-// target is compiled with CAPSTAN_MUTANTS (tests/sim: capstan_sim_mutants), the one named by
-// PlantMutant is true. docs/reliability.md lists them and what finds each.
+// Constant false, and thus compiled out, in everything that is shipped or tested otherwise. In a
+// target compiled with CAPSTAN_MUTANTS (tests/sim: capstan_sim_mutants), the mutant named by
+// PlantMutant is true. docs/reliability.md lists the mutants and the test that finds each.
 #ifndef CAPSTAN_SERVICES_CHECK_MUTANT_H_
 #define CAPSTAN_SERVICES_CHECK_MUTANT_H_
 
@@ -12,7 +12,7 @@
 
 namespace capstan {
 
-// Before the code under test runs; not thread-safe.
+// Set it before the code under test runs. Not thread-safe.
 inline const char*& PlantedMutant() {
   static const char* name = "";
   return name;

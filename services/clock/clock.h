@@ -1,4 +1,4 @@
-// The clock for how long something takes and for deadlines: a wall clock may be set in between.
+// The clock for durations and deadlines. A wall clock may be changed in between.
 #ifndef CAPSTAN_SERVICES_CLOCK_CLOCK_H_
 #define CAPSTAN_SERVICES_CLOCK_CLOCK_H_
 

@@ -44,7 +44,7 @@ absl::Status CheckSecurity(const Endpoint& endpoint, const Security& security,
       return absl::FailedPreconditionError(absl::StrCat(
           endpoint.ToString(), ": ", verb, " on TCP needs ", file.flag,
           "; `capstan certs init DIR` and `capstan certs issue ROLE` make certificates and tokens, "
-          "--insecure goes without"));
+          "--insecure does without them"));
     }
   }
   return absl::OkStatus();
@@ -53,7 +53,7 @@ absl::Status CheckSecurity(const Endpoint& endpoint, const Security& security,
 }  // namespace
 
 std::string Endpoint::ToString() const {
-  // Two slashes behind the colon are the URI's own.
+  // If the path begins with two slashes, the first two slashes after the colon belong to the URI.
   if (is_unix()) return absl::StrCat(absl::StartsWith(path, "//") ? "unix://" : "unix:", path);
   if (absl::StrContains(host, ':')) return absl::StrCat("[", host, "]:", port);
   return absl::StrCat(host, ":", port);
@@ -85,7 +85,7 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
   const absl::string_view port = rest.substr(colon + 1);
   const bool brackets = absl::StartsWith(host, "[") && absl::EndsWith(host, "]");
   if (brackets) host = host.substr(1, host.size() - 2);
-  // An IPv6 address without brackets is ambiguous, and nothing else has some.
+  // An IPv6 address without brackets is ambiguous, and only an IPv6 address has brackets.
   if (host.empty() || brackets != absl::StrContains(host, ':') ||
       !std::all_of(host.begin(), host.end(), [](char c) {
         return absl::ascii_isgraph(static_cast<unsigned char>(c)) && c != '[' && c != ']' &&
@@ -94,7 +94,7 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
     return absl::InvalidArgumentError(
         absl::StrCat("address '", text, "': want ADDR:PORT, [IPV6]:PORT or unix:PATH"));
   }
-  // SimpleAtoi takes signs and spaces.
+  // SimpleAtoi accepts signs and spaces.
   const bool digits = !port.empty() && port.find_first_not_of("0123456789") == port.npos;
   if (!digits || !absl::SimpleAtoi(port, &endpoint.port) || endpoint.port > 65535) {
     return absl::InvalidArgumentError(
@@ -112,7 +112,7 @@ absl::Status CheckConnectSecurity(const Endpoint& endpoint, const Security& secu
                                   bool with_token) {
   if (!endpoint.is_unix() && endpoint.port == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("address '", endpoint.ToString(), "': port 0 is for listening only"));
+        absl::StrCat("address '", endpoint.ToString(), "': port 0 is only for listening"));
   }
   return CheckSecurity(endpoint, security, "connecting", with_token);
 }
@@ -178,7 +178,7 @@ absl::StatusOr<std::string> InterfaceAddress(absl::string_view interface) {
       v4 = inet_ntop(AF_INET, &address->sin_addr, text, sizeof(text));
     } else if (it->ifa_addr->sa_family == AF_INET6 && v6.empty()) {
       const auto* const address = reinterpret_cast<const sockaddr_in6*>(it->ifa_addr);
-      if (IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr)) continue;  // needs a scope to be reached
+      if (IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr)) continue;  // reachable only with a scope
       v6 = inet_ntop(AF_INET6, &address->sin6_addr, text, sizeof(text));
     }
   }
@@ -187,7 +187,7 @@ absl::StatusOr<std::string> InterfaceAddress(absl::string_view interface) {
   if (!v6.empty()) return v6;
   return absl::NotFoundError(
       absl::StrCat("interface '", interface, "' ",
-                   names.count(std::string(interface)) != 0 ? "has no address" : "is not there",
+                   names.count(std::string(interface)) != 0 ? "has no address" : "does not exist",
                    "; there are ", absl::StrJoin(names, ", ")));
 }
 

@@ -52,7 +52,7 @@ TEST(EndpointTest, TcpNeedsCertificatesOrInsecureAndUnixNeither) {
   const Endpoint local = *ParseEndpoint("unix:/tmp/s");
   Security tls{.tls_cert = "c", .tls_key = "k", .tls_ca = "a"};
   EXPECT_TRUE(CheckListenSecurity(local, {}).ok());
-  EXPECT_TRUE(CheckListenSecurity(local, tls).ok());  // for its other addresses
+  EXPECT_TRUE(CheckListenSecurity(local, tls).ok());  // for the server's other addresses
   EXPECT_TRUE(CheckListenSecurity(tcp, {.insecure = true}).ok());
   EXPECT_TRUE(CheckListenSecurity(tcp, tls).ok());
   EXPECT_THAT(std::string(CheckListenSecurity(tcp, {}).message()),
@@ -98,7 +98,7 @@ TEST(EndpointTest, ProbeTellsWhyAPortCannotBeBound) {
 TEST(EndpointTest, AnInterfaceGivesItsAddress) {
   EXPECT_EQ(*InterfaceAddress("lo"), "127.0.0.1");
   EXPECT_THAT(std::string(InterfaceAddress("none0").status().message()),
-              HasSubstr("interface 'none0' is not there; there are"));
+              HasSubstr("interface 'none0' does not exist; there are"));
 }
 
 TEST(EndpointTest, Loopback) {

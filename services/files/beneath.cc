@@ -24,8 +24,8 @@ int OpenOnce(const std::string& root, const std::string& below, int flags) {
   std::memset(&how, 0, sizeof(how));
   how.flags = static_cast<uint64_t>(flags);
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
-  // EAGAIN: something was renamed meanwhile and the kernel could not tell; it asks to be called
-  // again.
+  // EAGAIN: something was renamed meanwhile, and the kernel could not decide. It asks for another
+  // call.
   int fd = -1;
   for (int attempt = 0; attempt < 16; ++attempt) {
     fd = static_cast<int>(syscall(SYS_openat2, folder, below.c_str(), &how, sizeof(how)));
@@ -37,11 +37,11 @@ int OpenOnce(const std::string& root, const std::string& below, int flags) {
   return fd;
 }
 
-// What of a path exists.
+// The deepest part of a path that exists.
 struct Deepest {
-  std::string root;    // one that the path lies in
-  int fd = -1;         // O_PATH; -1: the root itself is not here
-  std::string rest;    // what is missing, or may not be searched: "a/b"
+  std::string root;    // the root that the path lies in
+  int fd = -1;         // O_PATH; -1: the root itself does not exist here
+  std::string rest;    // the part that is missing or may not be searched: "a/b"
   bool surely = true;  // false: something else is wrong with the rest
 };
 
@@ -67,7 +67,7 @@ std::optional<Deepest> OpenDeepest(absl::string_view path, const std::vector<std
   return std::nullopt;
 }
 
-// The path of what it is open on.
+// The path that a descriptor is open on.
 std::optional<std::string> NameOfDescriptor(int fd) {
   char name[PATH_MAX];
   const ssize_t size = readlink(absl::StrCat("/proc/self/fd/", fd).c_str(), name, sizeof(name));
@@ -106,8 +106,8 @@ std::optional<std::string> PathBelow(absl::string_view path, absl::string_view r
 int OpenBeneath(const std::string& root, const std::string& below, int flags) {
   const int fd = OpenOnce(root, below, flags);
   if (fd >= 0 || errno != EXDEV) return fd;
-  // A link with an absolute target is refused by its form. Where it ends inside, the path without
-  // links says so, and the kernel checks that one again.
+  // The kernel refuses every link with an absolute target. If the target lies inside the root, the
+  // path without links lies inside too, and the kernel checks that path again.
   const std::string path = absl::StrCat(root, "/", below);
   char real_root[PATH_MAX];
   char real_path[PATH_MAX];
@@ -116,7 +116,7 @@ int OpenBeneath(const std::string& root, const std::string& below, int flags) {
       realpath(path.c_str(), real_path) != nullptr) {
     straight = PathBelow(real_path, real_root);
   } else {
-    // A name that is free lies where its folder does; a link to nowhere may lead out.
+    // An unused name lies in its folder. A dangling link may lead out of the root.
     struct stat info;
     if (errno == ENOENT && lstat(path.c_str(), &info) != 0) return -1;
   }
@@ -156,7 +156,7 @@ std::optional<std::string> PlaceBeneath(absl::string_view path,
     if (deepest->fd >= 0) close(deepest->fd);
     return std::nullopt;
   }
-  std::string below = ".";  // where the root itself is not here
+  std::string below = ".";  // if the root itself does not exist here
   if (deepest->fd >= 0) {
     const std::optional<std::string> real = NameOfDescriptor(deepest->fd);
     const bool leads_nowhere = !deepest->rest.empty() && BeginsWithLink(deepest->fd, deepest->rest);

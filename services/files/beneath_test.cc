@@ -59,7 +59,7 @@ TEST_F(BeneathFolderTest, LinksInsideWorkAndLinksOutDoNot) {
     EXPECT_EQ(ErrorOf(below), EXDEV) << below;
   }
   EXPECT_EQ(ErrorOf("none"), ENOENT);
-  // A magic link leads past every check of names.
+  // A magic link bypasses every check of names.
   const int fd = OpenBeneath("/proc", "self/cwd", O_RDONLY | O_CLOEXEC);
   EXPECT_LT(fd, 0);
 }
@@ -89,7 +89,7 @@ TEST_F(BeneathFolderTest, APlaceIsWhereLinksLeadTo) {
   // The operator's own link keeps its name.
   EXPECT_EQ(PlaceBeneath(folder_ + "/alias/link/a", {folder_ + "/alias"}),
             folder_ + "/alias/set/a");
-  // A link that may lead somewhere later: nobody can say whose that will be.
+  // A dangling link may point anywhere later, so its place is unknown.
   for (const char* below : {"/later", "/later/x", "/up/a", "/out", "/nowhere"}) {
     EXPECT_EQ(PlaceBeneath(root_ + below, roots), std::nullopt) << below;
   }

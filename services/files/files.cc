@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kLineBufferBytes = 64 * 1024;
 constexpr int kMaxTreeDepth = 64;
 
-// Closes when it goes out of scope.
+// Closes the descriptor at the end of its scope.
 class Fd {
  public:
   explicit Fd(int fd) : fd_(fd) {}
@@ -40,7 +40,7 @@ class Fd {
   int fd_;
 };
 
-// Leaves in `bytes` what is not written.
+// Leaves the unwritten rest in `bytes`.
 absl::Status WriteAll(int fd, absl::string_view& bytes, const std::string& path) {
   while (!bytes.empty()) {
     const ssize_t written = write(fd, bytes.data(), bytes.size());
@@ -71,7 +71,7 @@ absl::Status RemoveAt(int parent, const std::string& name, const std::string& sh
   if (fd.get() < 0) return ErrnoStatus(errno, "open", shown);
   DIR* dir = fdopendir(fd.get());
   if (dir == nullptr) return ErrnoStatus(errno, "opendir", shown);
-  const int dir_fd = fd.Release();  // closedir closes it
+  const int dir_fd = fd.Release();  // closedir closes the descriptor
   std::vector<std::string> names;
   while (const dirent* entry = readdir(dir)) {
     const absl::string_view child = entry->d_name;
@@ -123,7 +123,7 @@ absl::Status ErrnoStatus(int error, absl::string_view call, absl::string_view pa
 }
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, int64_t max_bytes) {
-  // O_NONBLOCK: a FIFO must not hold us before the check below.
+  // O_NONBLOCK, so that a FIFO does not block before the check below.
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0) return ErrnoStatus(errno, "open", path);
   struct stat info;
@@ -136,7 +136,7 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path, int64_t max_b
                                                    " bytes, at most ", max_bytes, " are allowed"));
   }
   std::string bytes;
-  // One byte more than expected shows the end, and files of /proc that state a size of 0.
+  // One byte more than expected, to find the end. Files of /proc claim a size of 0.
   size_t want = static_cast<size_t>(info.st_size) + 1;
   while (true) {
     const size_t have = bytes.size();
@@ -147,7 +147,7 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path, int64_t max_b
     if (got == 0) return bytes;
     if (static_cast<int64_t>(bytes.size()) > max_bytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat("read ", path, ": more than ", max_bytes, " bytes, which are allowed"));
+          absl::StrCat("read ", path, ": more than the allowed ", max_bytes, " bytes"));
     }
     want = 4096;
   }
@@ -160,8 +160,8 @@ AtomicFile::AtomicFile(std::string path, std::string temporary, const AtomicWrit
 absl::StatusOr<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path,
                                                                const AtomicWriteOptions& options) {
   static std::atomic<uint64_t> counter{0};
-  // A name of a process that died may be there still: O_EXCL finds out, and the next number is
-  // tried.
+  // A file of a process that died may still have this name. O_EXCL detects it, and the next number
+  // is tried.
   for (int attempt = 0; attempt < 1000; ++attempt) {
     std::string temporary = absl::StrCat(path, ".", getpid(), "-", counter.fetch_add(1), ".tmp");
     const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, options.mode);
@@ -235,14 +235,14 @@ absl::Status LeaveFree(const std::string& folder, int64_t bytes) {
   if (!room.ok()) return room.status();
   if (room->free_bytes - bytes >= room->kept_bytes) return absl::OkStatus();
   return ErrnoStatus(ENOSPC, "write",
-                     absl::StrCat(folder, ": ", bytes, " bytes, where ", room->free_bytes,
-                                  " are free and ", room->kept_bytes, " stay so"));
+                     absl::StrCat(folder, ": ", bytes, " bytes, but ", room->free_bytes,
+                                  " are free, and ", room->kept_bytes, " are reserved"));
 }
 
 absl::StatusOr<int64_t> CutHalfLine(int fd, const std::string& path) {
   off_t end = lseek(fd, 0, SEEK_END);
   if (end < 0) return ErrnoStatus(errno, "seek", path);
-  // Backwards to the last '\n'.
+  // Search backwards for the last '\n'.
   const off_t size = end;
   char block[4096];
   bool found = false;
@@ -276,10 +276,10 @@ LineFile::~LineFile() {
 absl::Status LineFile::Append(absl::string_view line) {
   if (absl::StrContains(line, '\n')) {
     return absl::InvalidArgumentError(
-        absl::StrCat("append to ", path_, ": a line holds a line end"));
+        absl::StrCat("append to ", path_, ": a line contains a line end"));
   }
   if (!synced_.ok()) return synced_;
-  // The space may be there again: callers flush only after lines that were taken.
+  // There may be room again. Callers only flush after accepted lines.
   if (buffer_.size() + line.size() >= kMaxKeptBytes) Flush().IgnoreError();
   if (buffer_.size() + line.size() >= kMaxKeptBytes) {
     return absl::ResourceExhaustedError(absl::StrCat("append to ", path_, ": ", buffer_.size(),
@@ -311,7 +311,7 @@ absl::Status EnsureDir(const std::string& path, mode_t mode) {
     if (mkdir(part.c_str(), mode) != 0) {
       const int error = errno;
       struct stat info;
-      // EEXIST, but also EACCES or EROFS of a parent that is there already.
+      // EEXIST, but also EACCES or EROFS if the parent exists already.
       if (stat(part.c_str(), &info) != 0) return ErrnoStatus(error, "mkdir", part);
       if (!S_ISDIR(info.st_mode)) return ErrnoStatus(ENOTDIR, "mkdir", part);
     }
@@ -322,7 +322,7 @@ absl::Status EnsureDir(const std::string& path, mode_t mode) {
 absl::Status SyncDir(const std::string& path) {
   const Fd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() < 0) return ErrnoStatus(errno, "open", path);
-  // EINVAL: a file system that has no fsync of folders has nothing to lose by it.
+  // EINVAL: a file system without fsync for folders does not need it.
   if (fsync(fd.get()) != 0 && errno != EINVAL) return ErrnoStatus(errno, "fsync", path);
   return absl::OkStatus();
 }

@@ -1,12 +1,12 @@
-// Files that survive a crash, and folders that are ours alone.
+// Files that survive a crash, and private folders.
 //
-// Errors name the call, the path and the system's words: "fsync /ckpt/3-40/manifest.json: No space
-// left on device". Codes: NotFound ENOENT, AlreadyExists EEXIST, PermissionDenied EACCES EPERM
-// EROFS, ResourceExhausted ENOSPC EDQUOT EFBIG EMFILE ENFILE ENOMEM, DataLoss EIO,
-// FailedPrecondition ENOTDIR EISDIR ENOTEMPTY ELOOP, else Unknown. A failed fsync loses the file:
-// it is removed, never synced again.
+// Errors name the call, the path and the system's message: "fsync /ckpt/3-40/manifest.json: No
+// space left on device". Codes: NotFound ENOENT, AlreadyExists EEXIST, PermissionDenied EACCES
+// EPERM EROFS, ResourceExhausted ENOSPC EDQUOT EFBIG EMFILE ENFILE ENOMEM, DataLoss EIO,
+// FailedPrecondition ENOTDIR EISDIR ENOTEMPTY ELOOP, else Unknown. After a failed fsync the file is
+// removed and never synced again.
 //
-// Thread-safe where functions; an object belongs to one thread at a time.
+// Functions are thread-safe. An object may be used by one thread at a time.
 #ifndef CAPSTAN_SERVICES_FILES_FILES_H_
 #define CAPSTAN_SERVICES_FILES_FILES_H_
 
@@ -25,19 +25,20 @@ namespace capstan::services {
 // The Status of a failed system call, by the table above. `error` is an errno.
 absl::Status ErrnoStatus(int error, absl::string_view call, absl::string_view path);
 
-// The whole file, at most `max_bytes`. InvalidArgument: it is larger, or no regular file.
+// The whole file, at most `max_bytes`. InvalidArgument: it is larger, or not a regular file.
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, int64_t max_bytes);
 
 struct AtomicWriteOptions {
-  // true: rename over whatever is there. false: link, so AlreadyExists when the name is taken and
-  // the file there stays as it is.
+  // true: rename over an existing file. false: link, so the result is AlreadyExists if the name is
+  // taken, and the existing file stays unchanged.
   bool replace = true;
-  mode_t mode = 0644;  // less the umask
-  bool sync = true;    // fsync of file and folder; false only for what may be lost with the machine
+  mode_t mode = 0644;  // before the umask
+  bool sync = true;  // fsync file and folder; false only for data that may be lost with the machine
 };
 
-// Writes a file that is there whole or not at all, also after a crash: temporary name in the same
-// folder, write, fsync, rename or link, fsync of the folder. On an error nothing is left behind.
+// Writes a file that appears completely or not at all, even after a crash: temporary name in the
+// same folder, write, fsync, rename or link, fsync of the folder. Leaves nothing behind on an
+// error.
 class AtomicFile {
  public:
   static absl::StatusOr<std::unique_ptr<AtomicFile>> Create(const std::string& path,
@@ -46,9 +47,9 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  // After an error every further call fails with it.
+  // After an error every further call returns that error.
   absl::Status Append(absl::string_view bytes);
-  // Makes the file appear under its name. Once.
+  // Makes the file appear under its name. Call it once.
   absl::Status Commit();
   int64_t size_bytes() const { return size_bytes_; }
 
@@ -67,28 +68,29 @@ class AtomicFile {
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes,
                                  const AtomicWriteOptions& options = {});
 
-// A file of whole lines that only grows. Lines are buffered up to 64 KiB; Flush hands them to the
-// system (they survive the process then), Sync to the disk. What cannot be written, as on a full
-// disk, is kept and written by a later call, from the very byte on that it stopped at.
+// An append-only file of whole lines. Lines are buffered up to 64 KiB. Flush hands them to the
+// system, so that they survive the process; Sync writes them to the disk. Bytes that cannot be
+// written, e.g. because the disk is full, are kept, and a later call continues at the exact byte
+// where the write stopped.
 class LineFile {
  public:
-  // Opens or makes the file. A last line without its end, left by a crash, is cut off.
+  // Opens or makes the file. Cuts off an incomplete last line, which a crash may leave.
   static absl::StatusOr<std::unique_ptr<LineFile>> Open(const std::string& path,
                                                         mode_t mode = 0644);
-  ~LineFile();  // flushes, without a word about errors
+  ~LineFile();  // flushes and ignores errors
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
 
-  // Lines beyond so many that could not be written are refused.
+  // If this many bytes could not be written, further lines are refused.
   static constexpr size_t kMaxKeptBytes = size_t{8} << 20;
 
-  // `line` holds no '\n'; one is added. InvalidArgument: it does. ResourceExhausted: so much is
-  // kept, and still cannot be written, that the line is dropped. Any other error is that of Flush,
+  // Adds the missing '\n'. InvalidArgument: `line` contains one. ResourceExhausted: kMaxKeptBytes
+  // are kept and still cannot be written, so the line is dropped. Any other error is that of Flush,
   // and the line is kept.
   absl::Status Append(absl::string_view line);
-  // An error of the system: the rest is kept for the next call.
+  // Returns an error of the system. Unwritten bytes are kept for the next call.
   absl::Status Flush();
-  // After an fsync that failed every call fails with its error: what it wrote may be lost.
+  // After a failed fsync every call returns its error, because the bytes before it may be lost.
   absl::Status Sync();
 
  private:
@@ -96,39 +98,40 @@ class LineFile {
 
   const std::string path_;
   const int fd_;
-  std::string buffer_;   // begins with what the file lacks of a line
+  std::string buffer_;   // begins with the rest of a line that is partly in the file
   absl::Status synced_;  // of the last fsync
 };
 
-// Cuts off a last line without its end, which a crash has left in the open file; its size then. `path`
-// is for messages.
+// Cuts an incomplete last line, left by a crash, off the open file. Returns the new size. `path` is
+// for messages.
 absl::StatusOr<int64_t> CutHalfLine(int fd, const std::string& path);
 
-// What large files leave free of a disk, for journals, logs and all that is small.
-inline constexpr int64_t kMaxFloorBytes = int64_t{256} << 20;  // and a 20th of the disk at most
-// The disk of `folder`, which exists.
+// Room that large files leave free on a disk, for journals, logs and other small files.
+inline constexpr int64_t kMaxFloorBytes = int64_t{256} << 20;  // and at most a 20th of the disk
+// The disk of `folder`, which must exist.
 struct DiskRoom {
   int64_t free_bytes = 0;
-  int64_t kept_bytes = 0;  // of these, what large files leave free
+  int64_t kept_bytes = 0;  // the part of free_bytes that large files leave free
   int64_t usable_bytes() const { return free_bytes > kept_bytes ? free_bytes - kept_bytes : 0; }
 };
-// INT64_MAX bytes are free where the file system does not say.
+// free_bytes is INT64_MAX if the file system does not tell.
 absl::StatusOr<DiskRoom> RoomOf(const std::string& folder);
-// ResourceExhausted, with the numbers: once `bytes` more are written, less would be free on the disk
-// of `folder`, which exists.
+// ResourceExhausted, with the numbers: after `bytes` more are written, less than kept_bytes would
+// be free on the disk of `folder`, which must exist.
 absl::Status LeaveFree(const std::string& folder, int64_t bytes);
 
-// mkdir -p. OK when it is there already. FailedPrecondition: something else is.
+// mkdir -p. OK if the folder exists. FailedPrecondition: something else has this name.
 absl::Status EnsureDir(const std::string& path, mode_t mode = 0755);
-// fsync of a folder: what was linked, renamed or removed in it stays so.
+// fsync of a folder, which makes links, renames and removals in it durable.
 absl::Status SyncDir(const std::string& path);
-// A new folder of mode 0700, "<parent>/<prefix>-XXXXXX": below /tmp short enough for Unix sockets.
+// A new folder of mode 0700, "<parent>/<prefix>-XXXXXX". Below /tmp its path is short enough for
+// Unix sockets.
 absl::StatusOr<std::string> MakePrivateDir(absl::string_view prefix,
                                            absl::string_view parent = "/tmp");
 
-// Removes `path` and all below it. It must lie strictly below `root` by its name, without "..", and
-// no component below `root` may be a symbolic link; links inside the tree are removed, never
-// followed. OK when it is not there. InvalidArgument: the path is not below the root.
+// Removes `path` and everything below it. By its name it must lie strictly below `root`, without
+// "..", and no component below `root` may be a symbolic link. Links inside the tree are removed and
+// never followed. OK if nothing is there. InvalidArgument: the path is not below the root.
 absl::Status RemoveTree(const std::string& root, const std::string& path);
 
 }  // namespace capstan::services

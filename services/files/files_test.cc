@@ -80,7 +80,7 @@ TEST_F(FilesTest, UncommittedFileIsNeverSeen) {
   EXPECT_EQ((*file)->Append("x").code(), absl::StatusCode::kFailedPrecondition);
 }
 
-// A file size limit stands for the full disk: both fail the write half-way.
+// A file size limit stands in for the full disk. Both make the write fail half-way.
 TEST_F(FilesTest, FullDiskIsResourceExhaustedAndLeavesTheOldFile) {
   ASSERT_TRUE(WriteFileAtomically(Path("a"), "old").ok());
   std::signal(SIGXFSZ, SIG_IGN);
@@ -93,7 +93,7 @@ TEST_F(FilesTest, FullDiskIsResourceExhaustedAndLeavesTheOldFile) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Read("a"), "old");
   EXPECT_THAT(Names(), ElementsAre("a"));
-  // The real one, where the kernel has it.
+  // The real one, if the kernel has it.
   const int full = open("/dev/full", O_WRONLY);
   ASSERT_GE(full, 0);
   EXPECT_LT(write(full, "x", 1), 0);
@@ -111,7 +111,7 @@ TEST_F(FilesTest, ReadHasALimit) {
   EXPECT_EQ(ReadWholeFile(folder_, 4).status().code(), absl::StatusCode::kInvalidArgument);
   ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
   EXPECT_EQ(ReadWholeFile(Path("fifo"), 4).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(*ReadWholeFile("/proc/self/stat", 1 << 20), HasSubstr("("));  // states a size of 0
+  EXPECT_THAT(*ReadWholeFile("/proc/self/stat", 1 << 20), HasSubstr("("));  // it claims a size of 0
   EXPECT_FALSE(ReadWholeFile("/proc/self/stat", 3).ok());
 }
 
@@ -175,7 +175,7 @@ TEST_F(FilesTest, LineFileGoesOnOnceThereIsSpaceForAllThatItKept) {
   int taken = 0;
   while (!absl::StrContains(file->Append(line).message(), "the line is dropped")) ++taken;
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-  EXPECT_EQ(taken, 10 + 8192);  // written, and kept
+  EXPECT_EQ(taken, 10 + 8192);  // written or kept
   EXPECT_EQ(file->Append(line), absl::OkStatus());
   EXPECT_EQ(file->Flush(), absl::OkStatus());
   struct stat info;
@@ -191,7 +191,7 @@ TEST_F(FilesTest, EnsureDirMakesAllOfIt) {
   EXPECT_EQ(EnsureDir(Path("file/x")).code(), absl::StatusCode::kFailedPrecondition);
   struct stat info;
   ASSERT_EQ(stat(folder_.c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode & 07777, 0700u);  // of MakePrivateDir
+  EXPECT_EQ(info.st_mode & 07777, 0700u);  // made by MakePrivateDir
   EXPECT_LT(folder_.size(), 40u);
 }
 
@@ -208,10 +208,10 @@ TEST_F(FilesTest, RemoveTreeStaysInsideItsRoot) {
         Path("outside"), root + "x", std::string("run"), std::string("")}) {
     EXPECT_EQ(RemoveTree(root, bad).code(), absl::StatusCode::kInvalidArgument) << bad;
   }
-  // Through a link below the root: refused, not followed.
+  // A path through a link below the root is refused, not followed.
   EXPECT_FALSE(RemoveTree(root, root + "/door/keep").ok());
   EXPECT_TRUE(RemoveTree(root + "/", root + "/run").ok());
-  EXPECT_TRUE(RemoveTree(root, root + "/run").ok());   // gone already
+  EXPECT_TRUE(RemoveTree(root, root + "/run").ok());   // it is gone already
   EXPECT_TRUE(RemoveTree(root, root + "/door").ok());  // the link itself
   EXPECT_EQ(Read("outside/keep"), "k");
   EXPECT_THAT(Names(), UnorderedElementsAre("root", "outside"));
@@ -229,8 +229,8 @@ TEST(LeaveFreeTest, LargeFilesLeaveATwentiethOfADiskFree) {
   const absl::Status refused = LeaveFree(folder, 9 * mib + mib / 2 + 4096);
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_EQ(refused.message(), absl::StrCat("write ", folder,
-                                            ": 9965568 bytes, where 10485760 are free and 524288 "
-                                            "stay so: No space left on device"));
+                                            ": 9965568 bytes, but 10485760 are free, and 524288 "
+                                            "are reserved: No space left on device"));
   const absl::StatusOr<DiskRoom> room = RoomOf(folder);
   ASSERT_TRUE(room.ok()) << room.status();
   EXPECT_EQ(room->free_bytes, 10 * mib);

@@ -20,7 +20,7 @@
 namespace capstan::services {
 namespace {
 
-// "5s" rather than absl's "5s" of any precision: what ParseFlagDuration reads.
+// The form that ParseFlagDuration reads.
 std::string DurationText(absl::Duration duration) { return absl::FormatDuration(duration); }
 
 absl::Status Prefixed(const absl::Status& status, absl::string_view flag) {
@@ -57,8 +57,8 @@ struct FlagSet::Impl {
   };
   using Setter = std::function<absl::Status(const std::vector<std::string>&)>;
 
-  // A flag with values. CLI11 collects the texts (from the command line, else from the variable),
-  // ours reads them, so that every message is ours too.
+  // Adds a flag with values. CLI11 collects the texts (from the command line, else from the
+  // variable). Our setter parses them, so that every message is our own.
   void AddOption(absl::string_view name, absl::string_view placeholder, absl::string_view help,
                  const std::string& default_text, const std::string& unit, bool many,
                  const Setter& setter) {
@@ -68,7 +68,7 @@ struct FlagSet::Impl {
           const absl::Status status = setter(values);
           if (!status.ok() && error.ok()) error = Prefixed(status, name);
         });
-    // One value per occurrence: a list must not eat the next word of the command line.
+    // One value per occurrence, so that a list does not take the next word of the command line.
     option->type_size(1)->expected(1)->allow_extra_args(false)->envname(FlagVariable(name));
     option->multi_option_policy(many ? CLI::MultiOptionPolicy::TakeAll
                                      : CLI::MultiOptionPolicy::TakeLast);
@@ -175,25 +175,32 @@ void FlagSet::AddCommon(CommonFlags& flags, absl::string_view listen, absl::stri
   AddString("http", flags.http, "ADDR:PORT|off",
             "where /metrics, /healthz and /readyz are served; port 0 chooses one");
   AddList("http-host", flags.http_hosts, "NAME",
-          "further names under which plain HTTP may be asked, beside addresses and local names");
+          "more host names that plain HTTP answers to, besides addresses and local names");
   AddBool("open-metrics", flags.open_metrics,
-          "/metrics and the coordinator's /sd of a --http off loopback ask nobody for a token");
-  AddString("advertise", flags.advertise, "ADDR:PORT|unix:PATH",
-            "the address others are told, if not the one of --listen");
-  AddString("interface", flags.interface, "IFNAME",
-            "network interface whose address others are told, if --advertise is not given");
-  AddString("admin-socket", flags.admin_socket, "PATH", "Unix socket for reflection and channelz");
+          "/metrics and the coordinator's /sd require no token, even off loopback");
   AddString("tls-cert", flags.security.tls_cert, "FILE", "certificate, PEM");
   AddString("tls-key", flags.security.tls_key, "FILE", "its key, PEM");
   AddString("tls-ca", flags.security.tls_ca, "FILE",
-            "certificates that peers are checked with, PEM");
+            "authorities that may sign the certificates of peers, PEM");
   AddString("token-file", flags.security.token_file, "FILE",
-            "file with the token that this process calls others with");
+            "file with the token that this process sends in its calls");
   AddString("tokens", flags.security.tokens, "FILE",
-            "tokens.json of `capstan certs`: whose calls are taken");
+            "tokens.json of `capstan certs`: tokens of the accepted callers");
   AddBool("insecure", flags.security.insecure,
           "plaintext on TCP, for everybody who reaches the port");
-  AddString("log-level", flags.log_level, "debug|info|warning|error", "lines below it are dropped");
+  AddString("log-level", flags.log_level, "debug|info|warning|error",
+            "lines below this level are dropped");
+}
+
+void FlagSet::AddAdvertise(CommonFlags& flags) {
+  AddString("advertise", flags.advertise, "ADDR:PORT|unix:PATH",
+            "the address that others are given, if not that of --listen");
+  AddString("interface", flags.interface, "IFNAME",
+            "network interface whose address others are given, if --advertise is not set");
+}
+
+void FlagSet::AddAdminSocket(CommonFlags& flags) {
+  AddString("admin-socket", flags.admin_socket, "PATH", "Unix socket for reflection and channelz");
 }
 
 absl::StatusOr<CommonFlags::Resolved> CommonFlags::Apply() const {
@@ -231,7 +238,7 @@ absl::StatusOr<std::string> CommonFlags::Advertised(const Endpoint& bound) const
   if (!told.is_unix() && IsWildcard(told.host)) {
     return absl::FailedPreconditionError(
         absl::StrCat("--listen ", bound.ToString(),
-                     " tells nobody where to go: give --advertise or --interface"));
+                     " is not an address that others can call: give --advertise or --interface"));
   }
   return told.ToString();
 }

@@ -1,5 +1,6 @@
-// Flags of a service: each also as an environment variable CAPSTAN_<FLAG>, flags winning; --help
-// prints default, unit and variable of each; every error of the command line is exit code 2.
+// Flags of a service. Each can also be given as an environment variable CAPSTAN_<FLAG>; the flag
+// wins. --help prints default, unit and variable of each. Every error of the command line has exit
+// code 2.
 //
 //   CommonFlags common; absl::Duration lease = absl::Seconds(5);
 //   FlagSet flags("capstan_coordinator", "Admits, places and watches training jobs.");
@@ -8,8 +9,8 @@
 //                     absl::Minutes(10));
 //   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
 //
-// Targets hold their default when they are added and are borrowed until Parse returns. For one
-// thread.
+// Targets hold their defaults when they are added, and must live until Parse returns. Not
+// thread-safe.
 #ifndef CAPSTAN_SERVICES_FLAGS_FLAGS_H_
 #define CAPSTAN_SERVICES_FLAGS_FLAGS_H_
 
@@ -28,27 +29,27 @@ namespace capstan::services {
 
 struct CommonFlags {
   std::string listen;                   // --listen
-  std::string http;                     // --http; "off": none
-  std::vector<std::string> http_hosts;  // --http-host: further names of that port
-  // --open-metrics: /metrics, and /sd of the coordinator, ask nobody for a token, also off loopback.
+  std::string http;                     // --http; "off" for none
+  std::vector<std::string> http_hosts;  // --http-host: additional names of that port
+  // --open-metrics: /metrics, and /sd of the coordinator, need no token even off loopback.
   bool open_metrics = false;
-  std::string advertise;     // --advertise; empty: where it listens
+  std::string advertise;     // --advertise; empty: the listen address
   std::string interface;     // --interface; empty: none
   std::string admin_socket;  // --admin-socket; empty: none
   Security security;         // --insecure, --tls-cert, --tls-key, --tls-ca, --token-file
   std::string log_level = "info";
 
-  // Sets the log level, reads --listen and --http and checks the security of both.
-  // InvalidArgument, FailedPrecondition, Unimplemented: with the flag's name.
+  // Sets the log level, parses --listen and --http and checks the security of both.
+  // InvalidArgument, FailedPrecondition, Unimplemented: the message names the flag.
   struct Resolved {
     Endpoint listen;
     std::optional<Endpoint> http;
   };
   absl::StatusOr<Resolved> Apply() const;
 
-  // The address that others are told of a service that listens at `bound`: --advertise, else the
-  // address of --interface with the port of `bound`, else `bound`. FailedPrecondition: none of them
-  // is one that others can go to (0.0.0.0).
+  // The address that a service listening at `bound` tells others: --advertise, else the address of
+  // --interface with the port of `bound`, else `bound`. FailedPrecondition: others cannot connect
+  // to this address (0.0.0.0).
   absl::StatusOr<std::string> Advertised(const Endpoint& bound) const;
 };
 
@@ -59,28 +60,31 @@ class FlagSet {
   FlagSet(const FlagSet&) = delete;
   FlagSet& operator=(const FlagSet&) = delete;
 
-  // Names without dashes in front. `placeholder` stands for the value in --help: ADDR:PORT, FILE,
-  // N.
+  // Names have no leading dashes. `placeholder` stands for the value in --help: ADDR:PORT, FILE, N.
   void AddString(absl::string_view name, std::string& target, absl::string_view placeholder,
                  absl::string_view help);
-  // Comma-separated, and the flag may be repeated; a given flag replaces the default.
+  // A comma-separated list; the flag may be repeated. A given flag replaces the default.
   void AddList(absl::string_view name, std::vector<std::string>& target,
                absl::string_view placeholder, absl::string_view help);
   void AddBool(absl::string_view name, bool& target, absl::string_view help);
-  // `unit` e.g. "bytes"; both ends are allowed.
+  // `unit` is e.g. "bytes". Both `min` and `max` are allowed values.
   void AddInt(absl::string_view name, int64_t& target, absl::string_view unit,
               absl::string_view help, int64_t min, int64_t max);
-  // Written 500ms, 30s, 5m, 4h, 7d.
+  // Values are written as 500ms, 30s, 5m, 4h, 7d.
   void AddDuration(absl::string_view name, absl::Duration& target, absl::string_view help,
                    absl::Duration min, absl::Duration max);
-  // The flags that every service has, with these defaults of --listen and --http.
+  // Adds the flags of all services, with these defaults of --listen and --http.
   void AddCommon(CommonFlags& flags, absl::string_view listen, absl::string_view http);
+  // Adds --advertise and --interface, for a service that others dial at the address it tells them.
+  void AddAdvertise(CommonFlags& flags);
+  // Adds --admin-socket.
+  void AddAdminSocket(CommonFlags& flags);
 
-  // nullopt: go on. Otherwise the exit code: 0 after --help or --version (on standard output), 2
+  // nullopt: continue. Otherwise the exit code: 0 after --help or --version (on standard output), 2
   // after an error (on standard error).
   std::optional<int> Parse(int argc, const char* const* argv);
-  // The same without output and exit code, for tests. OK, or InvalidArgument with the sentence;
-  // Cancelled: --help or --version, the text as the message.
+  // The same without output and exit code, for tests. InvalidArgument with the message; Cancelled:
+  // --help or --version, with the text as its message.
   absl::Status TryParse(int argc, const char* const* argv);
 
   std::string Help() const;

@@ -13,10 +13,12 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A service's flags with one of each kind.
+// The flags of a service, one of each kind.
 struct Fixture {
   Fixture() {
     flags.AddCommon(common, "127.0.0.1:7090", "127.0.0.1:7091");
+    flags.AddAdvertise(common);
+    flags.AddAdminSocket(common);
     flags.AddList("devices", devices, "cpu|cuda:N,...", "one slot each");
     flags.AddInt("slots", slots, "slots", "how many", 1, 64);
     flags.AddDuration("lease", lease, "silence that is forgiven", absl::Seconds(1),
@@ -155,7 +157,8 @@ TEST_F(FlagsTest, OthersAreToldAnAddressThatTheyCanGoTo) {
   EXPECT_EQ(told({"--interface", "lo"}, "0.0.0.0:7080"), "127.0.0.1:7080");
   EXPECT_EQ(told({"--advertise", "node-a:9"}, "0.0.0.0:7080"), "node-a:9");
   EXPECT_EQ(told({"--interface", "lo"}, "unix:/tmp/s"), "unix:/tmp/s");
-  EXPECT_THAT(told({}, "[::]:7080"), HasSubstr("--listen [::]:7080 tells nobody where to go"));
+  EXPECT_THAT(told({}, "[::]:7080"),
+              HasSubstr("--listen [::]:7080 is not an address that others can call"));
   EXPECT_THAT(told({"--interface", "none0"}, "0.0.0.0:7080"), HasSubstr("--interface: "));
 }
 

@@ -28,10 +28,10 @@ void LookAt(job::v1::FolderReport& report) {
     return;
   }
   if (!S_ISDIR(entry.st_mode)) {
-    report.set_error("it is no folder");
+    report.set_error("it is not a folder");
     return;
   }
-  // The root of everything stands for "anywhere": what a job writes to lies deeper.
+  // The root folder stands for "anywhere"; jobs write deeper.
   if (report.use() != job::v1::FOLDER_USE_DATA && report.path() != "/" && access(path, W_OK) != 0) {
     report.set_error(std::strerror(errno));
     return;
@@ -53,7 +53,7 @@ struct FolderCheck::Look {
 };
 
 struct FolderCheck::Looks {
-  // Never destroyed: a thread that hangs may come back at the very end.
+  // Never destroyed, because a hung thread may return at the very end.
   static Looks& OfThisProcess() {
     static Looks* const looks = new Looks;
     return *looks;

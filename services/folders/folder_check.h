@@ -1,5 +1,5 @@
-// Whether folders can be used: there, writable where they are written to, with room. For `capstan
-// doctor`.
+// Checks whether folders are usable: they exist, are writable if written to, and have room. For
+// `capstan doctor`.
 #ifndef CAPSTAN_SERVICES_FOLDERS_FOLDER_CHECK_H_
 #define CAPSTAN_SERVICES_FOLDERS_FOLDER_CHECK_H_
 
@@ -9,38 +9,38 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "capstan/job/v1/job_service.pb.h"
+#include "capstan/job/v1/admin_service.pb.h"
 
 namespace capstan::services {
 
 using FolderReports = std::vector<job::v1::FolderReport>;
 
-// One look at some folders, each on a thread of its own: a network file system that hangs holds
-// nobody else up. It keeps one thread of this process for each of its folders, however many look at
-// them: whoever comes later waits for the look that is under way. Thread-safe.
+// Looks once at some folders, each on its own thread, so that a hung network file system blocks no
+// other folder. The process has at most one thread per folder, however many callers look at it: a
+// later caller waits for the look in flight. Thread-safe.
 class FolderCheck {
  public:
   using LookFn = std::function<void(job::v1::FolderReport&)>;
-  // `folders`: path and use of each; a path that stands there twice for one use is looked at once.
+  // `folders`: path and use of each. A path that is listed twice for one use is looked at once.
   explicit FolderCheck(const FolderReports& folders);
-  // For tests: `look` in place of ours.
+  // For tests: uses `look` instead of the real one.
   FolderCheck(const FolderReports& folders, const LookFn& look);
 
   bool done() const;
-  // What is known within `patience`, in the order given. A folder that has not answered by then has
-  // that as its error.
+  // The results that arrive within `patience`, in the given order. A folder without an answer by
+  // then has that as its error.
   FolderReports Wait(absl::Duration patience) const;
 
  private:
   struct Look;
-  struct Looks;  // that are under way in this process
+  struct Looks;  // those in flight in this process
 
-  std::vector<std::shared_ptr<Look>> looks_;  // a thread's too: whoever ends later frees it
+  std::vector<std::shared_ptr<Look>> looks_;  // shared with a thread; the last owner frees it
 };
 
-// `path` as a report that says nothing but its use.
+// A report for `path` that contains only its path and use.
 job::v1::FolderReport FolderFor(const std::string& path, job::v1::FolderUse use);
-// The same of what --checkpoint-root and --data-root of a service name.
+// Reports for the folders of a service's --checkpoint-root and --data-root.
 FolderReports RootFolders(const std::vector<std::string>& checkpoint_roots,
                           const std::vector<std::string>& data_roots);
 

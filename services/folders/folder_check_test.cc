@@ -30,14 +30,15 @@ TEST(FolderCheckTest, SaysWhatIsThereAndWhatIsNot) {
   EXPECT_LE(reports[0].free_bytes(), reports[0].total_bytes());
   EXPECT_EQ(reports[1].error(), "No such file or directory");
   EXPECT_EQ(reports[1].total_bytes(), 0);
-  EXPECT_EQ(reports[2].error(), "it is no folder");
+  EXPECT_EQ(reports[2].error(), "it is not a folder");
 }
 
-// Whoever asks again and again gets no further thread for it, and hears of the others.
+// Repeated checks start no further thread for a hung folder, and still get the results of the
+// others.
 TEST(FolderCheckTest, AFolderThatHangsKeepsOneThreadAndHidesNoOther) {
   Mutex mu;
   CondVar changed;
-  bool hangs = true;  // of all under mu
+  bool hangs = true;  // guarded by mu, as everything below
   int looks = 0;
   const FolderCheck::LookFn look = [&](job::v1::FolderReport& report) {
     MutexLock lock(mu);

@@ -11,8 +11,9 @@ namespace capstan::services {
 namespace {
 
 void ForwardToLog(gpr_log_func_args* args) {
-  // Its errors are what a peer did or what we report ourselves by a Status: warnings at most.
-  // But for the last line of a process: an assertion of gRPC aborts it, whatever is left unsaid.
+  // gRPC's errors are caused by a peer, or we report them ourselves by a Status, so they are
+  // warnings at most. The exception is the last line of a process: a failed assertion of gRPC
+  // aborts it without any other message.
   const LogLevel level = absl::StartsWith(args->message, "assertion failed") ? kError
                          : args->severity == GPR_LOG_SEVERITY_ERROR          ? kWarning
                          : args->severity == GPR_LOG_SEVERITY_INFO           ? kInfo

@@ -23,7 +23,7 @@ void HostUsage::Read() {
   std::ifstream stat(absl::StrCat(proc_, "/stat"));
   std::string word;
   if (stat >> word && word == "cpu") {
-    // user nice system idle iowait irq softirq steal; what guests use stands in user already.
+    // user nice system idle iowait irq softirq steal. The time of guests is already part of user.
     int64_t busy = 0;
     int64_t all = 0;
     int64_t ticks = 0;

@@ -1,4 +1,4 @@
-// What this host's processors and memory do, from /proc, for heartbeats.
+// Usage of this host's processors and memory, from /proc, for heartbeats.
 #ifndef CAPSTAN_SERVICES_HOST_USAGE_HOST_USAGE_H_
 #define CAPSTAN_SERVICES_HOST_USAGE_HOST_USAGE_H_
 
@@ -11,13 +11,13 @@
 
 namespace capstan::services {
 
-// Not thread-safe. Reads at most once a second: heartbeats may come more often.
+// Not thread-safe. Reads at most once a second, because heartbeats may come more often.
 class HostUsage {
  public:
   explicit HostUsage(std::string proc = "/proc") : proc_(std::move(proc)) {}
 
-  // Sets what can be known; the rest of `usage` stays. `now`: monotonic, that of the host's clock
-  // where it is not given.
+  // Sets the fields that can be read and leaves the rest of `usage` unchanged. `now` is a monotonic
+  // time; the overload without it uses the host's clock.
   void Fill(common::v1::NodeUsage* usage);
   void Fill(absl::Duration now, common::v1::NodeUsage* usage);
 

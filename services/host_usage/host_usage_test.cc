@@ -20,7 +20,7 @@ TEST(HostUsageTest, SharesAreOfTheTimeBetweenTwoReads) {
   common::v1::NodeUsage usage;
   usage.add_devices()->set_power_watts(7);
   host.Fill(absl::Seconds(1), &usage);
-  EXPECT_FALSE(usage.has_cpu_ratio());  // one read says nothing of now
+  EXPECT_FALSE(usage.has_cpu_ratio());  // a ratio needs two reads
   EXPECT_EQ(usage.memory_total_bytes(), 1024000);
   EXPECT_EQ(usage.memory_used_bytes(), 600 * 1024);
   EXPECT_EQ(usage.devices(0).power_watts(), 7);

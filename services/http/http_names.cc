@@ -11,7 +11,7 @@ namespace capstan::services {
 namespace {
 
 bool IsAddress(const std::string& host) {
-  in6_addr address;  // the larger of the two
+  in6_addr address;  // large enough for both
   return ::inet_pton(AF_INET, host.c_str(), &address) == 1 ||
          ::inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
@@ -45,7 +45,7 @@ bool IsOwnHost(absl::string_view host, const std::vector<std::string>& names) {
 }
 
 HttpResponse RefusalOfSource(const HttpRequest& request, const std::vector<std::string>& names) {
-  const auto host = request.headers.find("host");  // HTTP/1.0 has none, and no browser speaks that
+  const auto host = request.headers.find("host");  // HTTP/1.0 has none, but no browser speaks it
   if (host != request.headers.end() && !request.tls && !IsOwnHost(host->second, names)) {
     return {.code = 421,
             .body =
@@ -54,7 +54,7 @@ HttpResponse RefusalOfSource(const HttpRequest& request, const std::vector<std::
   }
   const auto origin = request.headers.find("origin");
   if (origin == request.headers.end()) return {};
-  // Before a plain port a proxy may speak TLS.
+  // A proxy in front of a plain port may speak TLS.
   for (const char* scheme : {"https://", "http://"}) {
     if (host == request.headers.end() || (request.tls && scheme[4] != 's')) continue;
     if (absl::EqualsIgnoreCase(origin->second, absl::StrCat(scheme, host->second))) return {};

@@ -35,7 +35,7 @@ TEST(HttpNamesTest, PagesOfOtherSitesAreRefused) {
   EXPECT_EQ(CodeOf(false, "node7", "https://node7"), 200);  // behind a proxy that speaks TLS
   EXPECT_EQ(CodeOf(false, "evil.com:7071", ""), 421);
   EXPECT_EQ(CodeOf(false, "evil.com:7071", "http://evil.com:7071"), 421);
-  EXPECT_EQ(CodeOf(true, "c.example.com", ""), 200);  // its certificate says so
+  EXPECT_EQ(CodeOf(true, "c.example.com", ""), 200);  // the certificate proves the name
   for (const char* origin : {"http://evil.com", "null", "https://127.0.0.1:7072",
                              "http://127.0.0.1:80", "http://127.0.0.1:7071.evil.com"}) {
     EXPECT_EQ(CodeOf(false, "127.0.0.1:7071", origin), 403) << origin;

@@ -24,16 +24,16 @@ namespace capstan::services {
 namespace {
 
 constexpr int kThreads = 4;
-constexpr int kMaxConnections = 16;  // that are served or wait for it; others wait in the kernel
+constexpr int kMaxConnections = 16;  // served or waiting; others wait in the kernel
 
-// What the connections of a server have to know of it. Thread-safe.
+// Shared state of a server's connections. Thread-safe.
 struct Load {
   std::atomic<bool> stopping{false};
-  std::atomic<bool> crowded{false};  // somebody waits for a thread
+  std::atomic<bool> crowded{false};  // a connection waits for a thread
 };
 
-// A pool that lets the thread that accepts wait: each connection holds a descriptor, and the
-// process needs some for files.
+// A pool that can block the accepting thread. Each connection holds a descriptor, and the process
+// needs some for files.
 class ConnectionQueue : public httplib::TaskQueue {
  public:
   explicit ConnectionQueue(Load& load) : load_(load) {}
@@ -69,7 +69,7 @@ struct FreeContext {
 };
 using TlsContext = std::unique_ptr<SSL_CTX, FreeContext>;
 
-// httplib's server over HttpStream.
+// httplib's server on HttpStream.
 class StreamServer : public httplib::Server {
  public:
   // `tls`: null for plaintext.
@@ -78,7 +78,7 @@ class StreamServer : public httplib::Server {
     new_task_queue = [this] { return new ConnectionQueue(load_); };
   }
 
-  // Ends the requests under way, each at its next wait, and the thread that listens.
+  // Ends the requests in flight, each at its next wait, and the listening thread.
   void Stop() {
     load_.stopping = true;
     stop();
@@ -88,7 +88,7 @@ class StreamServer : public httplib::Server {
   bool process_and_close_socket(socket_t fd) override {
     HttpStream stream(fd, tls_.get(), [this] { return Patience(); });
     bool closed = false;
-    // One request per connection: one that is kept would hold a thread.
+    // One request per connection, because a kept connection would hold a thread.
     return stream.Open() && process_request(stream, /*close_connection=*/true, closed, nullptr);
   }
 
@@ -104,12 +104,12 @@ class StreamServer : public httplib::Server {
 };
 
 void SetSocketOptions(socket_t fd) {
-  // In place of the library's default, which sets SO_REUSEPORT too.
+  // Replaces the library's default, which also sets SO_REUSEPORT.
   const int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 }
 
-// Certificate and key of the connection that begins: those that lie there now.
+// Loads the current certificate and key for a new connection.
 bool LoadCertificate(SSL* ssl, const Security& security) {
   return SSL_use_certificate_chain_file(ssl, security.tls_cert.c_str()) == 1 &&
          SSL_use_PrivateKey_file(ssl, security.tls_key.c_str(), SSL_FILETYPE_PEM) == 1 &&
@@ -120,8 +120,8 @@ int OnHandshake(SSL* ssl, void* security) {
   return LoadCertificate(ssl, *static_cast<const Security*>(security)) ? 1 : 0;
 }
 
-// FailedPrecondition: OpenSSL gives none; InvalidArgument: certificate and key cannot be used.
-// Borrows `security`, whose files are read again for each connection.
+// FailedPrecondition: OpenSSL makes no context; InvalidArgument: certificate and key cannot be
+// used. Borrows `security`, whose files are read again for each connection.
 absl::StatusOr<TlsContext> MakeTlsContext(Security& security) {
   TlsContext context(SSL_CTX_new(TLS_server_method()));
   if (!context) return absl::FailedPreconditionError("OpenSSL: no TLS context");
@@ -137,7 +137,7 @@ absl::StatusOr<TlsContext> MakeTlsContext(Security& security) {
                                                  ": cannot be used for HTTPS"));
 }
 
-// What all requests of one server have in common.
+// Settings for all requests of one server.
 struct Access {
   bool tls = false;
   std::vector<std::string> names;
@@ -221,7 +221,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
     return absl::FailedPreconditionError(
         absl::StrCat(listen.ToString(),
                      ": HTTP off loopback needs --tls-cert and --tls-key; use 127.0.0.1, or "
-                     "--insecure to go without"));
+                     "--insecure to do without them"));
   }
   std::map<std::string, HttpHandler> routes = std::move(options.routes);
   routes.emplace("/healthz", [](const HttpRequest&) { return HttpResponse{.body = "ok\n"}; });
@@ -280,7 +280,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
   impl->bound = listen;
   impl->bound.port = port;
   impl->thread = std::thread([&server] { server.listen_after_bind(); });
-  // stop() before the thread accepts would be lost.
+  // A stop() before the thread accepts would be lost.
   while (!server.is_running()) std::this_thread::yield();
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

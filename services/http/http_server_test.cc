@@ -39,7 +39,7 @@ using ::testing::StartsWith;
 
 constexpr size_t kMiB = 1 << 20;
 
-// A peer that says what it likes: plaintext, or TLS that believes any certificate.
+// A peer that sends arbitrary bytes: plaintext, or TLS that accepts any certificate.
 class Stranger {
  public:
   explicit Stranger(int port, bool tls = false) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
@@ -75,13 +75,13 @@ class Stranger {
     }
     return true;
   }
-  // Until the server closes, `most_bytes` are sent; how many it took.
+  // Sends until the server closes or `most_bytes` are sent. Returns how many bytes it took.
   size_t SendWithoutEnd(absl::string_view part, size_t most_bytes) {
     size_t sent = 0;
     while (sent < most_bytes && Send(part)) sent += part.size();
     return sent;
   }
-  // All until the server closes.
+  // Everything that the server sends until it closes.
   std::string Answer() {
     std::string answer;
     char part[4096];
@@ -92,7 +92,7 @@ class Stranger {
       answer.append(part, static_cast<size_t>(n));
     }
   }
-  // Every 100 ms, until the server closes or this one is destroyed: sends a byte; or takes some.
+  // Every 100 ms, until the server closes or this object is destroyed, sends a byte, or reads some.
   void Trickle() {
     Repeat([this] { return Send("a"); });
   }
@@ -128,7 +128,7 @@ std::string Ask(const HttpServer& server, absl::string_view request, bool tls = 
   return stranger.Answer();
 }
 
-// Is served, and with it all that were connected before, in their order.
+// Returns once the server has served this request, and all earlier connections in their order.
 void AwaitTurn(const HttpServer& server, bool tls = false) {
   EXPECT_THAT(Ask(server, "GET /healthz HTTP/1.1\r\n\r\n", tls), StartsWith("HTTP/1.1 200"));
 }
@@ -147,7 +147,7 @@ size_t PeakMemoryBytes() {
   return 0;
 }
 
-// A folder with an authority and a certificate of 127.0.0.1, for TLS on every address.
+// A folder with an authority and a certificate for 127.0.0.1, for TLS on every address.
 class Papers {
  public:
   Papers() : folder_(*MakePrivateDir("capstan-http")) {
@@ -267,7 +267,7 @@ TEST(HttpServerTest, AForeignNameOrPageGetsNothing) {
   EXPECT_EQ(client.Post("/login", {{"Origin", "http://evil.com"}}, "a=b", form.c_str())->status,
             403);
   EXPECT_EQ(client.Post("/login", {{"Origin", "null"}}, "a=b", form.c_str())->status, 403);
-  EXPECT_EQ(asked, 1);  // by its own name
+  EXPECT_EQ(asked, 1);  // sent by the server's own page
   EXPECT_EQ(client.Post("/login", {{"Origin", own}}, "a=b", form.c_str())->status, 200);
 }
 
@@ -314,7 +314,8 @@ TEST(HttpServerTest, OffLoopbackNeedsACertificateOrInsecure) {
   EXPECT_TRUE(HttpServer::Start(options).ok());
 }
 
-// A request that has no end, would be unpacked or repeated, is refused by its head.
+// A request without an end, or one that would be unpacked or repeated, is refused because of its
+// head.
 TEST(HttpServerTest, RequestsThatCouldGrowAreRefused) {
   HttpOptions options;
   options.posts["/form"] = [](const HttpRequest& request) {
@@ -375,7 +376,7 @@ TEST(HttpServerTest, WhatHasNoEndIsNotKept) {
            {"GET /", part, "431"},
            {"GET / HTTP/1.1\r\nX: ", part, "431"},
            {"GET / HTTP/1.1\r\n", headers, "431"},
-           // What counts as a header here is none to httplib, which reads on.
+           // httplib does not take this as a header and reads on.
            {"POST /a HTTP/1.1\r\nContent-Length: 5\n\r\n", part, "400"},
        }) {
     Stranger stranger(port);
@@ -445,7 +446,7 @@ TEST(HttpServerTest, ALargePageArrivesWhole) {
   }
 }
 
-// More of them than are accepted at a time.
+// There are more of them than are accepted at a time.
 TEST(HttpServerTest, OthersAreServedWhileSomeSendAByteNowAndThen) {
   HttpOptions options;
   options.request_limit = absl::InfiniteDuration();
@@ -493,7 +494,7 @@ TEST(HttpServerTest, StopCutsOffWhoIsStillSending) {
       ASSERT_TRUE(server.ok()) << server.status();
       std::vector<std::unique_ptr<Stranger>> strangers;
       for (int i = 0; i < count; ++i) {
-        // Those past the fourth are not answered: no handshake.
+        // Connections after the fourth are not answered, so they cannot do a handshake.
         strangers.push_back(std::make_unique<Stranger>((*server)->endpoint().port, tls && i < 4));
         strangers.back()->Send("GET /");
         strangers.back()->Trickle();

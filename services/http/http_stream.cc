@@ -25,7 +25,8 @@ namespace {
 constexpr absl::Duration kSlice = absl::Milliseconds(50);  // patience is asked again after it
 constexpr size_t kChunkBytes = 4096;
 
-// One attempt at a socket that does not wait: its result, and the event to wait for after -1.
+// The result of one attempt at a non-blocking socket. Sets the event to wait for if the attempt
+// must be repeated.
 ssize_t Attempted(ssize_t result, int event, int* events) {
   if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) *events = event;
   return result;
@@ -77,14 +78,14 @@ HttpStream::HttpStream(int fd, SSL_CTX* tls, Patience patience)
   if (tls == nullptr) return;
   ssl_.reset(SSL_new(tls));
   broken_ = ssl_ == nullptr || SSL_set_fd(ssl_.get(), fd_) != 1;
-  // SSL_read comes back from each record, also from those that carry nothing.
+  // SSL_read then returns after each record, even an empty one.
   if (!broken_) SSL_clear_mode(ssl_.get(), SSL_MODE_AUTO_RETRY);
 }
 
 HttpStream::~HttpStream() {
   if (ssl_ && !broken_) {
     ERR_clear_error();
-    (void)SSL_shutdown(ssl_.get());  // the last word; it does not wait for the other side's
+    (void)SSL_shutdown(ssl_.get());  // sends our close; does not wait for the peer's
   }
   (void)::shutdown(fd_, SHUT_RDWR);
   (void)::close(fd_);
@@ -114,7 +115,8 @@ bool HttpStream::Shake() {
 absl::string_view HttpStream::ReadHead(bool* gone) {
   size_t looked = 0;
   for (;;) {
-    // Where httplib, too, sees the empty line. Split between two reads it is found at the second.
+    // httplib also takes this as the empty line. If it is split over two reads, the second one
+    // finds it.
     const size_t end = buffer_.find("\n\r\n", looked - std::min<size_t>(looked, 2));
     if (end != std::string::npos) return RefusalOf(absl::string_view(buffer_).substr(0, end + 1));
     if (buffer_.size() >= kMaxHeadBytes) return "431 Request Header Fields Too Large";
@@ -132,7 +134,7 @@ void HttpStream::Refuse(absl::string_view status) {
   if (Send(answer.data(), answer.size()) < 0) return;
   if (ssl_) (void)SSL_shutdown(ssl_.get());
   (void)::shutdown(fd_, SHUT_WR);
-  // Closed with bytes unread, the connection is reset, and the answer may be lost with it.
+  // Closing a connection with unread bytes resets it, and the answer may be lost.
   char unread[kChunkBytes];
   size_t drained = 0;
   while (drained < kMaxBodyBytes) {
@@ -175,7 +177,7 @@ ssize_t HttpStream::Fill() {
 }
 
 ssize_t HttpStream::write(const char* from, size_t size) {
-  if (!answering_) {  // what the handler took is nobody's fault outside
+  if (!answering_) {  // the handler's time does not count
     answering_ = true;
     began_ = MonotonicNow();
   }
@@ -230,7 +232,7 @@ int HttpStream::EventsOf(int rc) {
   }
 }
 
-// Nobody asks; httplib puts them among the headers.
+// Nobody uses them; httplib puts them among the headers.
 void HttpStream::get_remote_ip_and_port(std::string& ip, int& port) const {
   ip.clear();
   port = 0;

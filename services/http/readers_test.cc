@@ -24,7 +24,7 @@ TEST(MetricsAccessTest, OffLoopbackATokenIsNeededUnlessTheyAreOpened) {
   EXPECT_FALSE(open("0.0.0.0:7071"));
   EXPECT_FALSE(open("10.0.0.5:7071"));
   security.insecure = true;
-  EXPECT_TRUE(open("0.0.0.0:7071"));  // nobody is asked for anything
+  EXPECT_TRUE(open("0.0.0.0:7071"));  // no token is needed anywhere
   security.tokens = "tokens.json";
   EXPECT_FALSE(open("0.0.0.0:7071"));
   open_metrics = true;

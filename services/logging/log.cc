@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "services/clock/clock.h"
 #include "services/sync/mutex.h"
+#include "services/visible_text/visible_text.h"
 
 namespace capstan::services {
 namespace {
@@ -25,7 +26,7 @@ thread_local bool t_in_sink = false;
 struct SinkEntry {
   explicit SinkEntry(LogSink fn) : sink(std::move(fn)) {}
   const LogSink sink;
-  int running = 0;  // guarded by the mutex of State
+  int running = 0;  // guarded by State's mutex
 };
 
 struct LimitEntry {
@@ -41,7 +42,7 @@ struct State {
   std::map<std::string, LimitEntry> limits ABSL_GUARDED_BY(mu);
 };
 
-// Never destroyed: static destructors of other files may still log.
+// Never destroyed, because static destructors of other files may still log.
 State& GetState() {
   static State* const state = new State;
   return *state;
@@ -51,7 +52,7 @@ void WriteAll(absl::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // nobody reads it: there is no place left to complain
+    if (written <= 0) return;  // nobody reads standard error, so there is no place to complain
     text.remove_prefix(static_cast<size_t>(written));
   }
 }
@@ -133,8 +134,9 @@ std::string QuoteLogValue(absl::string_view value) {
   }
   if (bare) return std::string(value);
   std::string quoted = "\"";
-  for (const char c : value) {
-    switch (c) {
+  while (!value.empty()) {
+    size_t size = 1;
+    switch (const char c = value[0]) {
       case '"':
         quoted += "\\\"";
         break;
@@ -151,13 +153,15 @@ std::string QuoteLogValue(absl::string_view value) {
         quoted += "\\t";
         break;
       default:
-        // Bytes of UTF-8 pass; control characters could move a terminal's cursor.
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-          absl::StrAppendFormat(&quoted, "\\x%02x", static_cast<unsigned char>(c));
+        // The service may run on a terminal. Characters that a terminal would obey or hide are
+        // escaped byte by byte, because a partial character would not be valid UTF-8.
+        if (const size_t shown = SizeIfShown(value); shown > 0) {
+          quoted.append(value.data(), size = shown);
         } else {
-          quoted += c;
+          absl::StrAppendFormat(&quoted, "\\x%02x", static_cast<unsigned char>(c));
         }
     }
+    value.remove_prefix(size);
   }
   return quoted + "\"";
 }
@@ -197,7 +201,7 @@ Log& Log::Kv(absl::string_view key, absl::Duration value) {
 Log& Log::Kv(absl::string_view key, const absl::Status& status) {
   if (!enabled_) return *this;
   if (status.ok()) return Kv(key, "OK");
-  // Not ToString(): payloads do not belong in a line.
+  // Not ToString(), because payloads do not belong in a line.
   return Kv(key, absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message()));
 }
 

@@ -3,12 +3,12 @@
 //   Log(kInfo, "job_state").Kv("job", id).Kv("from", "PENDING").Kv("to", "STARTING");
 //   -> time=2026-05-02T09:14:03.123Z level=info event=job_state job=j7 from=PENDING to=STARTING
 //
-// The line leaves when the statement ends, as one write. A value is quoted when it is empty or
-// holds anything but printable ASCII without space, '"', '=' and '\'; inside quotes \" \\ \n \r \t
-// and \xNN stand for themselves, so a hostile value can neither end a line nor forge a key. Values
-// are cut to kMaxLogValueBytes. No tensor and no secret goes into a line.
+// The line is written when the statement ends, as one write. A value is quoted if it is empty or
+// holds anything except printable ASCII without space, '"', '=' and '\'. Inside quotes \" \\ \n \r
+// \t and \xNN are used as escapes, so a hostile value can neither end a line nor forge a key.
+// Values are cut to kMaxLogValueBytes. A line must not contain a tensor or a secret.
 //
-// Thread-safe. A sink is called without a lock held, by the thread that logs.
+// Thread-safe. The logging thread calls sinks without holding a lock.
 #ifndef CAPSTAN_SERVICES_LOGGING_LOG_H_
 #define CAPSTAN_SERVICES_LOGGING_LOG_H_
 
@@ -38,11 +38,11 @@ inline constexpr size_t kMaxLogValueBytes = 1024;
 absl::string_view LogLevelName(LogLevel level);
 // InvalidArgument: not one of the four names.
 absl::StatusOr<LogLevel> ParseLogLevel(absl::string_view name);
-// Lines below `level` are dropped before they are put together. kInfo at the start.
+// Lines below `level` are dropped before they are built. The initial level is kInfo.
 void SetLogLevel(LogLevel level);
 bool LogEnabled(LogLevel level);
 
-// What a sink gets; the views live for the call only.
+// A sink's argument. Its views are valid only during the call.
 struct LogRecord {
   absl::Time time;
   LogLevel level;
@@ -52,8 +52,8 @@ struct LogRecord {
 };
 using LogSink = std::function<void(const LogRecord&)>;
 
-// The sink sees every line that is written, until RemoveLogSink, which waits for calls under way
-// (so it must not be called by the sink). Lines that a sink logs go to standard error alone.
+// The sink gets every written line until RemoveLogSink. That call waits for calls in flight, so a
+// sink must not call it. Lines that a sink logs go to standard error only.
 int AddLogSink(LogSink sink);
 void RemoveLogSink(int id);
 // Stops (or starts again) writing to standard error, for tests and for live displays on a terminal.
@@ -88,8 +88,8 @@ class Log {
     }
   }
 
-  // At most one line per (event, key) in `every`; the next one carries suppressed=N. Up to 1024
-  // keys are remembered; beyond that the table starts anew.
+  // Writes at most one line per (event, key) in `every`; the next one carries suppressed=N.
+  // Remembers up to 1024 keys, then starts with an empty table.
   Log& Limit(absl::string_view key, absl::Duration every = absl::Seconds(10));
 
  private:
@@ -102,7 +102,7 @@ class Log {
   std::vector<std::pair<std::string, std::string>> fields_;
 };
 
-// The value as it stands in a line: bare or quoted.
+// The value as it appears in a line: bare or quoted.
 std::string QuoteLogValue(absl::string_view value);
 
 }  // namespace capstan::services

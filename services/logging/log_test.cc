@@ -69,6 +69,14 @@ TEST_F(LogTest, HostileValuesAreQuoted) {
   EXPECT_EQ(QuoteLogValue("a b"), "\"a b\"");
   EXPECT_EQ(QuoteLogValue("x=1"), "\"x=1\"");
   EXPECT_EQ(QuoteLogValue("a\"b\\c\nd\x1b"), "\"a\\\"b\\\\c\\nd\\x1b\"");
+  // U+009B begins an escape sequence, and U+202E reverses the line. The byte 9B alone is not UTF-8.
+  EXPECT_EQ(QuoteLogValue("\xC3\xA9\xE2\x82\xAC"), "\"\xC3\xA9\xE2\x82\xAC\"");
+  EXPECT_EQ(QuoteLogValue("a\xC2\x9B"
+                          "2Jb"),
+            "\"a\\xc2\\x9b2Jb\"");
+  EXPECT_EQ(QuoteLogValue("\xE2\x80\xAE"
+                          "dab\x9B"),
+            "\"\\xe2\\x80\\xaedab\\x9b\"");
   Log(kInfo, "e").Kv("v", std::string(5000, 'a'));
   EXPECT_LT(Lines()[0].size(), kMaxLogValueBytes + 100);
 }
@@ -91,7 +99,7 @@ TEST_F(LogTest, RepeatsAreCountedPerKeyAndReportedLater) {
   ASSERT_EQ(Lines().size(), 2u);
   EXPECT_THAT(Lines()[0], HasSubstr("event=refused i=0"));
   EXPECT_THAT(Lines()[1], HasSubstr("event=refused i=9"));
-  // With its interval over, the next line of w1 tells how many are missing.
+  // Once its interval is over, the next line of w1 tells how many lines were suppressed.
   Log(kWarning, "refused").Limit("w1", absl::ZeroDuration()).Kv("i", 5);
   EXPECT_THAT(Lines()[2], HasSubstr("event=refused suppressed=4 i=5"));
 }
@@ -100,7 +108,7 @@ TEST_F(LogTest, SinkSeesRawFieldsAndMayLogItself) {
   std::vector<std::string> seen;
   const int id = AddLogSink([&seen](const LogRecord& record) {
     for (const auto& [key, value] : record.fields) seen.push_back(absl::StrCat(key, "|", value));
-    Log(kInfo, "from_sink");  // to standard error alone; no recursion
+    Log(kInfo, "from_sink");  // goes to standard error only; no recursion
   });
   Log(kInfo, "e").Kv("text", "a b");
   RemoveLogSink(id);

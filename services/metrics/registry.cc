@@ -21,9 +21,9 @@ namespace capstan::services {
 namespace {
 
 constexpr int kScrapesBeforeRemoval = 2;
-constexpr absl::Duration kRetiredFor = absl::Minutes(10);  // where nobody scrapes
+constexpr absl::Duration kRetiredFor = absl::Minutes(10);  // if nobody scrapes
 
-// Seconds since the epoch at which this process started: /proc/self/stat field 22, in ticks after
+// Seconds since the epoch at the start of this process: /proc/self/stat field 22, in ticks after
 // boot.
 double ProcessStartSeconds() {
   double boot = 0;
@@ -39,7 +39,8 @@ double ProcessStartSeconds() {
     char text[2048];
     const size_t size = std::fread(text, 1, sizeof(text) - 1, file);
     text[size] = '\0';
-    // The second field is the name in brackets and may hold anything: start after the last bracket.
+    // The second field is the name in brackets and may contain anything, so start after the last
+    // bracket.
     if (const char* rest = std::strrchr(text, ')')) {
       int skip = 20;  // fields 3 .. 21 and the bracket itself
       while (skip-- > 0 && (rest = std::strchr(rest + 1, ' ')) != nullptr) {
@@ -111,9 +112,9 @@ T& MetricFamily<T>::Child(const prometheus::Labels& labels) const {
 template <typename T>
 T& MetricFamily<T>::With(const prometheus::Labels& labels) const {
   std::vector<std::string> names;
-  for (const auto& [name, value] : labels) names.push_back(name);  // a map: sorted
+  for (const auto& [name, value] : labels) names.push_back(name);  // a map is sorted
   CAPSTAN_CHECK(names == label_names_);
-  MutexLock lock(registry_->mu_);  // around both: a scrape in between could end a retired child
+  MutexLock lock(registry_->mu_);  // held for both: a scrape between could end a retired child
   T* const metric = &Child(labels);
   const auto [it, fresh] = registry_->children_.try_emplace(metric);
   MetricsRegistry::Child& child = it->second;
@@ -121,7 +122,7 @@ T& MetricFamily<T>::With(const prometheus::Labels& labels) const {
     child.labels = labels;
     child.remove = [family = family_, metric] { family->Remove(metric); };
   }
-  child.scrapes_left = -1;  // asked for again: alive
+  child.scrapes_left = -1;  // in use again, so no longer retired
   return *metric;
 }
 
@@ -157,7 +158,7 @@ void MetricsRegistry::CheckFamily(const std::string& name, const std::string& he
   CAPSTAN_CHECK(!help.empty());
   for (const std::string& label : label_names) {
     CAPSTAN_CHECK(prometheus::CheckLabelName(label));
-    // Prometheus renames the first two of a target, and the third is the histogram's own.
+    // Prometheus renames the first two of a target. The third one is used by histograms.
     CAPSTAN_CHECK(label != "job" && label != "instance" && label != "le");
   }
   MutexLock lock(mu_);

@@ -1,4 +1,5 @@
-// The metrics of a process: families with fixed labels, made once, and their text for a scrape.
+// The metrics of a process: families with fixed labels, each made once, and their text for a
+// scrape.
 //
 //   MetricsRegistry metrics("param_store");
 //   const auto dropped = metrics.Counter("capstan_ps_gradients_dropped_total", "Gradients not
@@ -7,11 +8,12 @@
 //   prometheus::Counter& stale = dropped.With({{"job_id", "j7"}, {"reason", "stale"}});  // keep it
 //   stale.Increment();
 //
-// Names, labels, help and units follow docs/metrics.md; a breach is a bug of ours and ends the
-// process: prefix capstan_, grpc_ or process_; counters and only they end in _total; help is not
-// empty; no label named job, instance or le. Every registry has capstan_build_info and process_*.
+// Names, labels, help and units follow docs/metrics.md. A violation is a bug of ours and ends the
+// process. Rules: the prefix is capstan_, grpc_ or process_; counters, and only they, end in
+// _total; help is not empty; no label is named job, instance or le. Every registry has
+// capstan_build_info and process_*.
 //
-// Thread-safe. The registry outlives its families and their children.
+// Thread-safe. The registry must outlive its families and their children.
 #ifndef CAPSTAN_SERVICES_METRICS_REGISTRY_H_
 #define CAPSTAN_SERVICES_METRICS_REGISTRY_H_
 
@@ -43,11 +45,11 @@ class MetricsRegistry;
 template <typename T>
 class MetricFamily {
  public:
-  // The child with exactly these labels, made at the first call. Slow: keep the reference, which
-  // lives until the registry or MetricsRegistry::RetireSeries ends it.
+  // The child with exactly these labels, made by the first call. Slow, so keep the reference. It is
+  // valid until the registry is destroyed or MetricsRegistry::RetireSeries ends the child.
   T& With(const prometheus::Labels& labels) const;
-  // Ends the child with these labels at once, where there is one: for a series that would be wrong
-  // from now on. No reference to it may be used from this call on.
+  // Removes the child with these labels at once, if it exists, because its series would be wrong
+  // from now on. References to it must not be used after this call.
   void Drop(const prometheus::Labels& labels) const;
 
  private:
@@ -80,8 +82,9 @@ class MetricsRegistry {
                             std::vector<double> buckets, std::vector<std::string> label_names = {});
 
   // Ends every series that carries `label` = `value` (job_id of a job that ended) after two more
-  // scrapes, so that its last values are seen. Where nobody scrapes, a call ends what was retired
-  // more than ten minutes before it. No reference to such a child may be used from this call on.
+  // scrapes, so that its last values are seen. If nobody scrapes, a later call ends series that
+  // were retired more than ten minutes before it. References to such a child must not be used after
+  // this call.
   void RetireSeries(const std::string& label, const std::string& value);
 
   // The text format 0.0.4 of all metrics; counts as a scrape.

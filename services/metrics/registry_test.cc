@@ -22,7 +22,7 @@ TEST(MetricsRegistryTest, TextHasHelpTypeAndValues) {
   prometheus::Counter& stale = dropped.With({{"reason", "stale"}});
   stale.Increment();
   dropped.With({{"reason", "stale"}}).Increment(2);  // the same child
-  dropped.With({{"reason", "corrupt"}});             // there from the start, with 0
+  dropped.With({{"reason", "corrupt"}});             // exists from the start, with 0
   metrics.Histogram("capstan_ps_apply_duration_seconds", "Update time.", {0.5, 1})
       .With({})
       .Observe(0.7);
@@ -65,7 +65,7 @@ TEST(MetricsRegistryTest, SeriesOfAnEndedJobGoAfterTwoScrapes) {
   EXPECT_THAT(metrics.Scrape(), HasSubstr("job_id=\"j1\""));
   EXPECT_THAT(metrics.Scrape(), HasSubstr("job_id=\"j1\""));
   EXPECT_THAT(metrics.Scrape(), AllOf(Not(HasSubstr("job_id=\"j1\"")), HasSubstr("job_id=\"j2\"")));
-  steps.With({{"job_id", "j1"}, {"rank", "0"}}).Increment();  // comes back as a new series
+  steps.With({{"job_id", "j1"}, {"rank", "0"}}).Increment();  // returns as a new series
   EXPECT_THAT(metrics.Scrape(),
               HasSubstr("capstan_worker_steps_total{job_id=\"j1\",rank=\"0\"} 1\n"));
 }
@@ -85,7 +85,7 @@ TEST(MetricsRegistryTest, ADroppedSeriesIsGoneAtTheNextScrape) {
   }
 }
 
-// Ten minutes hold ten of these jobs; the eleventh is the one that ends now.
+// Ten minutes hold ten of these jobs. The eleventh is the one that ends now.
 TEST(MetricsRegistryTest, SeriesOfEndedJobsGoWhereNobodyScrapes) {
   absl::Duration now;
   MetricsRegistry metrics("coordinator", [&now] { return now; });
@@ -114,13 +114,13 @@ TEST(MetricsRegistryTest, OneThatIsAskedForAgainLivesOn) {
   family.With({{"job_id", "j1"}}).Set(1);
   metrics.RetireSeries("job_id", "j1");
   now += absl::Minutes(9);
-  family.With({{"job_id", "j1"}}).Set(2);  // it was retried
+  family.With({{"job_id", "j1"}}).Set(2);  // the job was retried
   now += absl::Hours(1);
   metrics.RetireSeries("job_id", "j2");
   EXPECT_THAT(metrics.Scrape(), HasSubstr("{job_id=\"j1\"} 2\n"));
 }
 
-// A scrape ends a retired child at the moment at which With finds it again.
+// A scrape ends a retired child at the same moment as With finds it again.
 TEST(MetricsRegistryTest, WhatWithReturnsOutlivesAScrapeAtTheSameTime) {
   MetricsRegistry metrics("coordinator");
   const GaugeFamily family = metrics.Gauge("capstan_x", "Of jobs.", {"job_id"});

@@ -38,17 +38,17 @@ class RpcInterceptor : public grpc::experimental::Interceptor {
   }
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     using Hook = grpc::experimental::InterceptionHookPoints;
-    if (methods->QueryInterceptionHookPoint(Hook::PRE_SEND_STATUS)) {  // of a server
+    if (methods->QueryInterceptionHookPoint(Hook::PRE_SEND_STATUS)) {  // server side
       Count(static_cast<int>(methods->GetSendStatus().error_code()));
     }
-    if (methods->QueryInterceptionHookPoint(Hook::POST_RECV_STATUS)) {  // of a client
+    if (methods->QueryInterceptionHookPoint(Hook::POST_RECV_STATUS)) {  // client side
       Count(static_cast<int>(methods->GetRecvStatus()->error_code()));
     }
     methods->Proceed();
   }
 
  private:
-  // The first call counts.
+  // Only the first call counts.
   void Count(int code) {
     {
       MutexLock lock(mu_);
@@ -62,8 +62,8 @@ class RpcInterceptor : public grpc::experimental::Interceptor {
 
   const RpcMetrics::Method& method_;
   const absl::Duration start_ = MonotonicNow();
-  // gRPC hands the call from thread to thread in an order that only its own code shows; the lock
-  // shows it to ThreadSanitizer too.
+  // gRPC passes the call from thread to thread in an order that ThreadSanitizer cannot see. The
+  // lock makes it visible.
   Mutex mu_;
   bool counted_ ABSL_GUARDED_BY(mu_);
 };
@@ -92,7 +92,7 @@ class ClientRpcInterceptorFactory : public grpc::experimental::ClientInterceptor
   const RpcMetrics& metrics_;
 };
 
-// The name and help of a family, of the two sides.
+// The name and help of a family, for each side.
 struct Texts {
   const char* name;
   const char* help;

@@ -1,10 +1,10 @@
-// grpc_server_started_total, grpc_server_handled_total and grpc_server_handling_seconds by an
-// interceptor, and the same with grpc_client_ for the calls that this process makes; names and
-// labels are those of go-grpc-middleware, for which dashboards exist.
+// An interceptor for grpc_server_started_total, grpc_server_handled_total and
+// grpc_server_handling_seconds, and one for the same with grpc_client_, for the calls that this
+// process makes. Names and labels are those of go-grpc-middleware, because dashboards exist for it.
 //
-// Only methods that are known beforehand get series of their own: the name in a request comes from
-// anybody who reaches the port. All others count as grpc_service="unknown", grpc_method="unknown".
-// Thread-safe. Outlives the server that uses its factory.
+// Only methods that are known beforehand get their own series, because anybody who reaches the port
+// can send any name. All others count as grpc_service="unknown", grpc_method="unknown".
+// Thread-safe. Must outlive the server that uses its factory.
 #ifndef CAPSTAN_SERVICES_METRICS_RPC_METRICS_H_
 #define CAPSTAN_SERVICES_METRICS_RPC_METRICS_H_
 
@@ -26,14 +26,14 @@ namespace capstan::services {
 class RpcMetrics {
  public:
   enum class Side { kServer, kClient };
-  // `service_names`: full names of the API services, found in the generated descriptors; a server's
-  // health service is always known.
+  // `service_names`: full names of the API services, which must be in the generated descriptors. A
+  // server's health service is always known.
   RpcMetrics(MetricsRegistry& registry, const std::vector<std::string>& service_names,
              Side side = Side::kServer);
   ~RpcMetrics();
 
-  // Adds a method that no descriptor of this process knows. `type`: unary, client_stream,
-  // server_stream or bidi_stream. Before the server starts.
+  // Adds a method that is in no descriptor of this process. `type`: unary, client_stream,
+  // server_stream or bidi_stream. Call it before the server starts.
   void AddMethod(const std::string& service, const std::string& method, const std::string& type);
 
   // For ServerOptions::interceptors. Borrows this object.

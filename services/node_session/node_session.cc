@@ -17,7 +17,7 @@ namespace capstan::services {
 using node::v1::ConnectRequest;
 using node::v1::ConnectResponse;
 
-// One stream. Reactions only take notes and wake the session's thread.
+// One stream. Reactions only record events and wake the session's thread.
 class NodeSession::Stream : public grpc::ClientBidiReactor<ConnectRequest, ConnectResponse> {
  public:
   Stream(Mutex& mu, CondVar& changed) : mu_(mu), changed_(changed) {}
@@ -25,18 +25,18 @@ class NodeSession::Stream : public grpc::ClientBidiReactor<ConnectRequest, Conne
   void Open(node::v1::NodeService::Stub& stub) {
     context_.set_wait_for_ready(true);
     stub.async()->Connect(&context_, this);
-    AddHold();  // writes are started outside of reactions, until Release
+    AddHold();  // writes are started outside reactions, until Release
     HandOver(this);
     StartRead(&incoming_);
     StartCall();
   }
-  // After the last write was started. OnDone follows once reading has ended.
+  // Call it after the last write was started. OnDone follows once reading has ended.
   void Release() { RemoveHold(); }
   void Cancel() { context_.TryCancel(); }
 
-  // All below with the session's lock held by the caller, on its thread.
+  // The functions below are called on the session's thread with its lock held.
   bool done() const { return done_; }
-  bool ended() const { return ended_; }  // nothing more comes in, nothing can be written
+  bool ended() const { return ended_; }  // nothing more arrives, and nothing can be written
   const grpc::Status& status() const { return status_; }
   bool writing() const { return writing_; }
   bool write_failed() const { return write_failed_; }
@@ -46,7 +46,8 @@ class NodeSession::Stream : public grpc::ClientBidiReactor<ConnectRequest, Conne
     received_.pop_front();
     return message;
   }
-  // The next message; the one before has left. Call Flush without the lock afterwards.
+  // Sets the next message; the one before must have been sent. Call Flush afterwards, without the
+  // lock.
   void Prepare(ConnectRequest message) {
     CAPSTAN_CHECK(!writing_);
     outgoing_ = std::move(message);
@@ -79,7 +80,7 @@ class NodeSession::Stream : public grpc::ClientBidiReactor<ConnectRequest, Conne
   }
   void OnDone(const grpc::Status& status) override {
     TakeOver(this);
-    // The session may destroy this as soon as the lock is free.
+    // The session may destroy this object as soon as the lock is free.
     MutexLock lock(mu_);
     status_ = status;
     done_ = true;
@@ -138,18 +139,9 @@ absl::Status NodeSession::Send(ConnectRequest message) {
   return absl::OkStatus();
 }
 
-bool NodeSession::registered() const {
-  MutexLock lock(mu_);
-  return registered_;
-}
-
-int64_t NodeSession::incarnation() const {
-  MutexLock lock(mu_);
-  return incarnation_;
-}
-
 void NodeSession::Run() {
-  // Many nodes lose one coordinator at the same moment; they do not come back at the same one.
+  // Many nodes lose one coordinator at the same moment. They must not all come back at the same
+  // moment.
   std::minstd_rand random(static_cast<uint32_t>(
       std::hash<std::string>()(options_.registration.name()) + options_.registration.pid()));
   absl::Duration backoff = options_.initial_backoff;
@@ -158,7 +150,6 @@ void NodeSession::Run() {
     const bool was_registered = RunStream(&end);
     {
       MutexLock lock(mu_);
-      registered_ = false;
       if (stopping_) return;
     }
     if (callbacks_.on_lost) callbacks_.on_lost(end);
@@ -180,9 +171,9 @@ bool NodeSession::RunStream(absl::Status* end) {
   bool was_registered = false;
   bool timed_out = false;
   bool goodbye = false;     // nothing more is written
-  bool released = false;    // likewise, and OnDone may come
-  bool from_queue = false;  // what is being written is the front of the queue
-  absl::Duration deadline = MonotonicNow() + options_.register_timeout;  // then of the goodbye
+  bool released = false;    // after Release: OnDone may come
+  bool from_queue = false;  // the front of the queue is being written
+  absl::Duration deadline = MonotonicNow() + options_.register_timeout;  // later of the goodbye
   bool stop_seen = false;
   absl::Duration heartbeat_interval = absl::Seconds(1);
   absl::Duration next_heartbeat = absl::InfiniteDuration();
@@ -255,15 +246,11 @@ bool NodeSession::RunStream(absl::Status* end) {
           was_registered = true;
           if (!stop_seen) deadline = absl::InfiniteDuration();
           next_heartbeat = MonotonicNow();
-          {
-            MutexLock lock(mu_);
-            registered_ = true;
-            incarnation_ = reply.incarnation();
-          }
+          incarnation_ = reply.incarnation();
           if (callbacks_.on_registered) callbacks_.on_registered(reply);
         } else if (message.has_set_log_level()) {
           const absl::StatusOr<LogLevel> level = ParseLogLevel(message.set_log_level().level());
-          if (level.ok()) SetLogLevel(*level);  // a word of a newer coordinator changes nothing
+          if (level.ok()) SetLogLevel(*level);  // an unknown level is ignored
         } else if (callbacks_.on_message) {
           callbacks_.on_message(message);
         }

@@ -1,10 +1,10 @@
-// A node's side of NodeService.Connect: dials the coordinator, registers, sends heartbeats, hands
-// on what it says, and dials again for ever when the stream ends.
+// A node's side of NodeService.Connect: dials the coordinator, registers, sends heartbeats,
+// delivers the coordinator's messages, and dials again whenever the stream ends.
 //
-// One thread of its own. All callbacks are called on it, one at a time, with no lock held; they may
-// call Notify and Send but must not wait for long, since heartbeats leave from the same thread.
-// Registration is repeated on every stream with a key that the session draws once, so that a
-// process which has kept its memory is known again, and no other is taken for it
+// Has one thread. It calls all callbacks, one at a time and with no lock held. Callbacks may call
+// Notify and Send but must not wait for long, because the same thread sends heartbeats. Each stream
+// begins with a registration that repeats a key, which the session draws once. So a process that
+// kept its memory is recognized, and no other is taken for it
 // (docs/decisions/2026-11-23-resume-keys.md).
 #ifndef CAPSTAN_SERVICES_NODE_SESSION_NODE_SESSION_H_
 #define CAPSTAN_SERVICES_NODE_SESSION_NODE_SESSION_H_
@@ -31,65 +31,64 @@ struct NodeSessionOptions {
   absl::Duration initial_backoff = absl::Milliseconds(50);  // before dialling again; doubled,
   absl::Duration max_backoff = absl::Seconds(2);        // +-20 %, back to the first once registered
   absl::Duration register_timeout = absl::Seconds(10);  // from dialling to Registered
-  absl::Duration goodbye_timeout = absl::Seconds(1);    // of Stop, until the stream is cancelled
-  size_t max_queued = 4096;                             // messages that Send keeps
+  absl::Duration goodbye_timeout = absl::Seconds(1);    // of Stop; then the stream is cancelled
+  size_t max_queued = 4096;                             // messages from Send
 };
 
 class NodeSession {
  public:
   struct Callbacks {
-    // The state of this node as it is now. Called when a heartbeat is about to leave.
+    // The current state of this node. Called when a heartbeat is about to be sent.
     std::function<node::v1::Heartbeat()> make_heartbeat;
-    // Every message but Registered and SetLogLevel, which is carried out here.
+    // Gets every message except Registered and SetLogLevel. The session itself carries out
+    // SetLogLevel.
     std::function<void(const node::v1::ConnectResponse&)> on_message;
-    // Optional. After each registration.
+    // Optional. Called after each registration.
     std::function<void(const node::v1::Registered&)> on_registered;
-    // Optional. A stream ended, or could not be opened; it will be opened again. AlreadyExists:
-    // another live node has this name; InvalidArgument: the coordinator refuses the registration.
+    // Optional. Called when a stream ended or could not be opened; it will be opened again.
+    // AlreadyExists: another live node has this name; InvalidArgument: the coordinator refuses the
+    // registration.
     std::function<void(const absl::Status&)> on_lost;
   };
 
   NodeSession(NodeSessionOptions options, Callbacks callbacks);
-  // Stops.
+  // Calls Stop.
   ~NodeSession();
   NodeSession(const NodeSession&) = delete;
   NodeSession& operator=(const NodeSession&) = delete;
 
-  // Starts the thread. Once.
+  // Starts the thread. Call it once.
   void Start();
-  // Says goodbye and waits for the thread, at most goodbye_timeout and the callback under way. No
-  // callback runs afterwards. Not from a callback. Repeatable.
+  // Says goodbye and waits for the thread, for at most goodbye_timeout plus the running callback.
+  // No callback runs afterwards. Must not be called from a callback. Repeatable.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A state has changed: sends a heartbeat at once. Many calls may become one heartbeat. Any
-  // thread.
+  // Tells the session that a state has changed, so that it sends a heartbeat at once. Several calls
+  // may become one heartbeat. Any thread may call it.
   void Notify() ABSL_LOCKS_EXCLUDED(mu_);
-  // Sends a message other than Register and Heartbeat, in order; kept over a lost stream until it
-  // has left. Any thread. ResourceExhausted: max_queued.
+  // Sends a message other than Register and Heartbeat, in order. The message is kept across lost
+  // streams until it is sent. Any thread may call it. ResourceExhausted: max_queued messages are
+  // waiting.
   absl::Status Send(node::v1::ConnectRequest message) ABSL_LOCKS_EXCLUDED(mu_);
-
-  bool registered() const ABSL_LOCKS_EXCLUDED(mu_);
-  int64_t incarnation() const ABSL_LOCKS_EXCLUDED(mu_);  // 0: never registered
 
  private:
   class Stream;
 
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
-  // One stream from dialling to its end; true where it got as far as Registered.
+  // Runs one stream from dialling to its end. Returns true if it got as far as Registered.
   bool RunStream(absl::Status* end) ABSL_LOCKS_EXCLUDED(mu_);
 
   const NodeSessionOptions options_;
   const Callbacks callbacks_;
   const std::unique_ptr<node::v1::NodeService::Stub> stub_;
-  const std::string resume_key_;  // in no log line
-  std::thread thread_;            // of Start and Stop alone
+  const std::string resume_key_;  // must not be logged
+  std::thread thread_;            // only used by Start and Stop
+  int64_t incarnation_ = 0;       // only used by the thread; 0: never registered
 
-  mutable Mutex mu_;
+  Mutex mu_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool notified_ ABSL_GUARDED_BY(mu_) = false;
-  bool registered_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<node::v1::ConnectRequest> queue_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -16,9 +16,9 @@ namespace {
 using node::v1::ConnectRequest;
 using node::v1::ConnectResponse;
 
-constexpr absl::Duration kLimit = absl::Seconds(20);  // far above what any wait below takes
+constexpr absl::Duration kLimit = absl::Seconds(20);  // far longer than any wait below
 
-// A coordinator that answers Register, keeps what it hears, and ends or fails a stream on demand.
+// A coordinator that answers Register, records messages, and ends or fails a stream on demand.
 class FakeCoordinator : public node::v1::NodeService::Service {
  public:
   grpc::Status Connect(grpc::ServerContext* context,
@@ -40,7 +40,7 @@ class FakeCoordinator : public node::v1::NodeService::Service {
           reply.mutable_registered()->set_heartbeat_ms(heartbeat_ms_);
           answer = true;
         } else if (request.has_logs()) {
-          // A log line asks this fake to say something, or to hang up.
+          // A log line asks this fake to send a message or to hang up.
           if (request.logs().job_id() == "hang-up") return grpc::Status::OK;
           reply.mutable_end_job()->set_job_id(request.logs().job_id());
           answer = true;
@@ -62,7 +62,7 @@ class FakeCoordinator : public node::v1::NodeService::Service {
     MutexLock lock(mu_);
     refuse_ = times;
   }
-  // The messages heard so far, once there are `count` for which `is` holds.
+  // The messages received so far, once `is` holds for `count` of them.
   template <typename Is>
   std::vector<ConnectRequest> WaitFor(size_t count, Is is) {
     MutexLock lock(mu_);
@@ -136,6 +136,10 @@ class NodeSessionTest : public testing::Test {
       messages_.push_back(message);
       changed_.NotifyAll();
     };
+    callbacks.on_registered = [this](const node::v1::Registered& registered) {
+      MutexLock lock(mu_);
+      incarnations_.push_back(registered.incarnation());
+    };
     callbacks.on_lost = [this](const absl::Status& status) {
       MutexLock lock(mu_);
       lost_.push_back(status);
@@ -158,6 +162,7 @@ class NodeSessionTest : public testing::Test {
   int step_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<ConnectResponse> messages_ ABSL_GUARDED_BY(mu_);
   std::vector<absl::Status> lost_ ABSL_GUARDED_BY(mu_);
+  std::vector<int64_t> incarnations_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<NodeSession> session_;
 };
 
@@ -168,8 +173,10 @@ TEST_F(NodeSessionTest, RegistersThenReportsAtOnceAndWhenNotified) {
   const auto registers = coordinator_.WaitFor(1, IsRegister);
   EXPECT_EQ(registers[0].register_().name(), "w0");
   EXPECT_EQ(registers[0].register_().last_incarnation(), 0);
-  EXPECT_TRUE(session_->registered());
-  EXPECT_EQ(session_->incarnation(), 41);
+  {
+    MutexLock lock(mu_);
+    EXPECT_EQ(incarnations_, std::vector<int64_t>{41});  // before the heartbeat left
+  }
   session_->Notify();
   const auto heartbeats = coordinator_.WaitFor(2, IsHeartbeat);
   ASSERT_EQ(heartbeats.size(), 2u);

@@ -1,4 +1,4 @@
-// What this process has used: for its metrics, and what a task tells its worker service.
+// What this process has used, for its metrics and for a task's reports to its worker service.
 #ifndef CAPSTAN_SERVICES_PROCESS_OWN_USAGE_H_
 #define CAPSTAN_SERVICES_PROCESS_OWN_USAGE_H_
 
@@ -8,7 +8,7 @@ namespace capstan::services {
 
 // User and system time of all its threads since its start, without its children.
 double OwnCpuSeconds();
-// Of /proc/self/statm; 0: it cannot be read.
+// From /proc/self/statm; 0 if it cannot be read.
 int64_t OwnResidentBytes();
 
 }  // namespace capstan::services

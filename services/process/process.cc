@@ -31,9 +31,9 @@ namespace capstan::services {
 namespace {
 
 constexpr char kParentPidVariable[] = "CAPSTAN_PARENT_PID";
-// A grandchild that left the process group may hold a pipe open: do not wait for its end for ever.
+// A grandchild that left the process group may keep a pipe open. Do not wait for its end for ever.
 constexpr absl::Duration kOutputGrace = absl::Seconds(1);
-// Where the kernel has no pidfd, the end of children is looked for this often.
+// Without pidfd in the kernel, check this often whether children have ended.
 constexpr int kPollWithoutPidfdMs = 20;
 
 absl::Status SpawnError(int error, const std::string& binary) {
@@ -54,7 +54,7 @@ absl::Status SpawnError(int error, const std::string& binary) {
   }
 }
 
-// Our environment, with the variables of `extra` instead of or beside it.
+// Our environment plus the variables of `extra`, which replace ours.
 std::vector<std::string> MergedEnvironment(const std::vector<std::string>& extra) {
   std::vector<std::string> merged = extra;
   merged.push_back(absl::StrCat(kParentPidVariable, "=", getpid()));
@@ -93,7 +93,7 @@ std::string ExitStatus::ToString() const {
 struct Process::State {
   ProcessOptions options;
   pid_t pid = -1;
-  // Of the reactor's thread alone.
+  // Only used by the reactor's thread.
   int pidfd = -1;
   int output[2] = {-1, -1};  // read ends: stdout, stderr
   std::string partial[2];    // bytes since the last line end
@@ -104,7 +104,7 @@ struct Process::State {
 
   Mutex mu;
   CondVar cv;
-  bool reaped ABSL_GUARDED_BY(mu) = false;  // the pid may belong to somebody else now
+  bool reaped ABSL_GUARDED_BY(mu) = false;  // the pid may belong to another process now
   bool done ABSL_GUARDED_BY(mu) = false;    // on_exit has returned
   ExitStatus status ABSL_GUARDED_BY(mu);
 
@@ -114,7 +114,7 @@ struct Process::State {
   }
 };
 
-// The thread that spawns, reads output and waits for ends.
+// The thread that spawns children, reads their output and waits for their ends.
 class ProcessSpawner::Reactor {
  public:
   Reactor() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -190,7 +190,7 @@ class ProcessSpawner::Reactor {
   void PollOnce() {
     std::vector<pollfd> fds = {{.fd = wake_, .events = POLLIN, .revents = 0}};
     int timeout_ms = -1;
-    // Callbacks may add children: work on a copy of the list.
+    // Callbacks may add children, so work on a copy of the list.
     const std::vector<std::shared_ptr<Process::State>> children = children_;
     for (const auto& child : children) {
       for (const int fd : {child->output[0], child->output[1], child->exited ? -1 : child->pidfd}) {
@@ -255,8 +255,7 @@ class ProcessSpawner::Reactor {
     const auto id = static_cast<id_t>(child.pid);
     if (waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
     MutexLock lock(child.mu);
-    // While the leader is a zombie its group id cannot be given to others: the time to end the
-    // rest.
+    // While the leader is a zombie, no other group can get its id. So end the rest now.
     kill(-child.pid, SIGKILL);
     waitid(P_PID, id, &info, WEXITED | WNOHANG);
     child.reaped = true;
@@ -282,7 +281,7 @@ class ProcessSpawner::Reactor {
       status = child->status;
     }
     if (child->options.on_exit) child->options.on_exit(status);
-    // What the callbacks own goes before anybody hears that it is over.
+    // Destroy what the callbacks own before anybody learns that the process has ended.
     child->options.on_exit = nullptr;
     child->options.on_line = nullptr;
     MutexLock lock(child->mu);
@@ -292,7 +291,7 @@ class ProcessSpawner::Reactor {
 
   static absl::Status SpawnNow(Process::State& child) {
     const ProcessOptions& options = child.options;
-    // posix_spawn tells of a missing binary only on some systems by its result; ask first.
+    // posix_spawn reports a missing binary in its result only on some systems, so check first.
     if (access(options.binary.c_str(), X_OK) != 0) return SpawnError(errno, options.binary);
     int pipes[2][2] = {{-1, -1}, {-1, -1}};
     const bool piped = static_cast<bool>(options.on_line);
@@ -345,7 +344,7 @@ class ProcessSpawner::Reactor {
   }
 
   const int wake_;
-  std::vector<std::shared_ptr<Process::State>> children_;  // of the thread alone
+  std::vector<std::shared_ptr<Process::State>> children_;  // only used by the thread
   Mutex mu_;
   CondVar answered_cv_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
@@ -387,7 +386,7 @@ absl::StatusOr<std::unique_ptr<Process>> ProcessSpawner::Spawn(ProcessOptions op
 
 absl::Status ArmParentDeathSignal(pid_t expected_parent_pid) {
   CAPSTAN_CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
-  // Had the parent died before the prctl, no signal would ever come.
+  // If the parent had died before the prctl, no signal would ever come.
   if (getppid() == expected_parent_pid) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("parent: got pid ", getppid(), ", want ",
                                                     expected_parent_pid, "; it has ended"));

@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-// Collects what a child says. Read it after WaitFor has returned the end.
+// Collects the output of a child. Read it only after WaitFor has returned the exit status.
 struct Transcript {
   std::function<void(OutputStream, absl::string_view)> OnLine() {
     return [this](OutputStream stream, absl::string_view line) {
@@ -154,8 +154,8 @@ TEST(ProcessTest, KillEndsTheChildWithTheSignal) {
 TEST(ProcessTest, RestOfTheGroupEndsWithItsLeader) {
   ProcessSpawner spawner;
   Transcript transcript;
-  // The sleep holds the pipes open; without the kill of the group only the grace would end the
-  // wait.
+  // The sleep keeps the pipes open. If the group were not killed, only the grace period would end
+  // the wait.
   auto process = *spawner.Spawn(Shell("sleep 1000 & echo done", &transcript));
   const auto status = process->WaitFor(kLimit);
   ASSERT_TRUE(status.has_value());
@@ -203,7 +203,7 @@ TEST(ProcessTest, MissingBinaryIsNamed) {
   EXPECT_THAT(*SiblingBinary("capstan_process_test"), HasSubstr("/capstan_process_test"));
 }
 
-// A package that is upgraded puts another file in the place of the one that runs.
+// An upgrade of the package replaces the file of the running binary.
 TEST(ProcessTest, WhatRunsIsStartedAgainAlsoWhereItsFileWasReplaced) {
   const std::string self = *SiblingBinary("capstan_process_test");
   EXPECT_EQ(SameBinary(self), self);
@@ -212,7 +212,7 @@ TEST(ProcessTest, WhatRunsIsStartedAgainAlsoWhereItsFileWasReplaced) {
   EXPECT_EQ(SameBinary("/no/such/binary"), "/proc/self/exe");
 }
 
-// Parent dies hard: the leaf below it must not stay behind.
+// The parent is killed. The leaf below it must not survive.
 TEST(ProcessTest, ChildDiesWithItsParent) {
   ProcessSpawner spawner;
   std::promise<pid_t> leaf_pid;
@@ -225,7 +225,7 @@ TEST(ProcessTest, ChildDiesWithItsParent) {
   const pid_t leaf = leaf_pid.get_future().get();
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, leaf, 0));
   ASSERT_GE(pidfd, 0);
-  ASSERT_EQ(kill(middle->pid(), SIGKILL), 0);  // the middle alone; the leaf has a group of its own
+  ASSERT_EQ(kill(middle->pid(), SIGKILL), 0);  // only the middle one; the leaf has its own group
   pollfd entry = {.fd = pidfd, .events = POLLIN, .revents = 0};
   EXPECT_EQ(poll(&entry, 1, 20'000), 1);
   close(pidfd);

@@ -34,7 +34,7 @@ std::string EnumText(const google::protobuf::EnumValueDescriptor& value) {
 
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-// Of a singular field (index < 0) or of one element.
+// The value of a singular field (index < 0) or of one element.
 Json Value(const Message& message, const FieldDescriptor& field, int index) {
   const Reflection& r = *message.GetReflection();
   const bool one = index < 0;
@@ -78,7 +78,7 @@ Json ProtoJson(const Message& message) {
   Json out = Json::object();
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
     const FieldDescriptor& field = *message.GetDescriptor()->field(i);
-    if (field.is_map()) {  // ours are all from string to string
+    if (field.is_map()) {  // all our maps are from string to string
       Json map = Json::object();
       for (int k = 0; k < reflection.FieldSize(message, &field); ++k) {
         const Message& entry = reflection.GetRepeatedMessage(message, &field, k);

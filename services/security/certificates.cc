@@ -36,7 +36,7 @@ using Store = std::unique_ptr<X509_STORE, Free<X509_STORE_free>>;
 using StoreContext = std::unique_ptr<X509_STORE_CTX, Free<X509_STORE_CTX_free>>;
 using Names = std::unique_ptr<GENERAL_NAMES, Free<GENERAL_NAMES_free>>;
 
-// The newest error of OpenSSL in this thread, and none left behind.
+// The newest error of OpenSSL in this thread. Clears all errors.
 absl::Status OpenSslError(absl::string_view what) {
   const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
   ERR_clear_error();
@@ -80,7 +80,8 @@ absl::StatusOr<KeyPair> ToPem(X509* certificate, EVP_PKEY* key) {
   return KeyPair{Written(certificate_out.get()), Written(key_out.get())};
 }
 
-// Version, a random serial number, the subject's common name, the times and the public key.
+// Makes a certificate with version, random serial number, the subject's common name, times and
+// public key.
 absl::StatusOr<Certificate> Begin(absl::string_view name, EVP_PKEY* key, absl::Time from,
                                   absl::Time until) {
   Certificate out(X509_new());
@@ -113,8 +114,8 @@ absl::Status AddExtension(X509* certificate, X509* issuer, int nid, const std::s
   return absl::OkStatus();
 }
 
-// "DNS:node-a" or "IP:10.0.0.1". The text goes into OpenSSL's list syntax: nothing but the
-// characters of names and addresses may.
+// "DNS:node-a" or "IP:10.0.0.1". The text becomes part of OpenSSL's list syntax, so only characters
+// of names and addresses are allowed.
 absl::StatusOr<std::string> HostEntry(const std::string& host) {
   unsigned char address[sizeof(in6_addr)];
   if (inet_pton(AF_INET, host.c_str(), address) == 1 ||
@@ -168,7 +169,7 @@ absl::StatusOr<KeyPair> IssueCertificate(const KeyPair& authority, const LeafOpt
     return OpenSslError("the authority's key is not its certificate's");
   }
   if (X509_check_ca(issuer->get()) != 1) {
-    return absl::InvalidArgumentError("the authority's certificate is no authority's");
+    return absl::InvalidArgumentError("the authority's certificate is not that of an authority");
   }
   std::vector<std::string> names = {absl::StrCat("URI:", RoleUri(options.identity.role))};
   for (const std::string& host : options.hosts) {
@@ -209,7 +210,7 @@ absl::StatusOr<Identity> IdentityOf(absl::string_view certificate) {
   char name[256] = {};
   const int size = X509_NAME_get_text_by_NID(X509_get_subject_name(x509->get()), NID_commonName,
                                              name, sizeof(name));
-  if (size <= 0 || std::strlen(name) != static_cast<size_t>(size)) {  // a zero ends none
+  if (size <= 0 || std::strlen(name) != static_cast<size_t>(size)) {  // no zero byte inside
     return absl::InvalidArgumentError("the certificate has no common name");
   }
   const Names names(static_cast<GENERAL_NAMES*>(
@@ -266,7 +267,7 @@ absl::StatusOr<std::vector<absl::Time>> EndsOf(absl::string_view certificates) {
     ends.push_back(ToTime(X509_get0_notAfter(next.get())));
   }
   if (ends.empty()) return OpenSslError("certificate");
-  ERR_clear_error();  // the end of the file is one, too
+  ERR_clear_error();  // the end of the file is an error, too
   return ends;
 }
 
@@ -287,7 +288,7 @@ absl::Status CheckKeyPair(const KeyPair& pair, absl::string_view authorities, ab
     X509_STORE_add_cert(store.get(), authority.get());
     ++count;
   }
-  ERR_clear_error();  // the end of the file is one, too
+  ERR_clear_error();  // the end of the file is an error, too
   if (count == 0) return absl::InvalidArgumentError("there is no authority's certificate");
   const StoreContext context(X509_STORE_CTX_new());
   if (context == nullptr ||

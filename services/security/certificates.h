@@ -1,8 +1,8 @@
 // The private certificate authority of a cluster: P-256 keys, certificates for servers and callers.
 //
-// A certificate carries its owner's role as a URI and its name as the common name; servers are
-// checked by host name and role, callers by role and name. Text is PEM. Pure functions but for
-// random numbers; thread-safe. Needs OpenSSL 3.
+// A certificate carries its owner's role as a URI and its name as the common name. Servers are
+// checked by host name and role, callers by role and name. Text is PEM. The functions are pure
+// except for random numbers, and thread-safe. Needs OpenSSL 3.
 #ifndef CAPSTAN_SERVICES_SECURITY_CERTIFICATES_H_
 #define CAPSTAN_SERVICES_SECURITY_CERTIFICATES_H_
 
@@ -18,29 +18,29 @@
 namespace capstan::services {
 
 struct KeyPair {
-  std::string certificate;  // PEM; of a leaf alone, the authority's is with the peers
+  std::string certificate;  // PEM; only the leaf, because peers have the authority's
   std::string key;          // PEM, PKCS #8, not encrypted
 };
 
-// A new authority (CA:TRUE, path length 0) that is valid from a minute before `now` on.
+// A new authority (CA:TRUE, path length 0), valid from a minute before `now`.
 absl::StatusOr<KeyPair> MakeAuthority(absl::string_view name, absl::Time now,
                                       absl::Duration lifetime);
 
 struct LeafOptions {
   Identity identity;
-  std::vector<std::string> hosts;  // DNS names and IP addresses that a server is reached by
+  std::vector<std::string> hosts;  // DNS names and IP addresses at which a server is reached
   absl::Time now;
   absl::Duration lifetime;  // cut to the authority's
 };
-// A new key and its certificate for both ends of a connection. InvalidArgument: a host is neither a
-// name nor an address; `authority` is none, or its key is another one's.
+// A new key and its certificate, for both ends of a connection. InvalidArgument: a host is neither
+// a name nor an address, `authority` is not an authority, or its key does not match.
 absl::StatusOr<KeyPair> IssueCertificate(const KeyPair& authority, const LeafOptions& options);
 
-// Whose certificate it is. InvalidArgument: not PEM, or without a role or a name.
+// The owner of a certificate. InvalidArgument: not PEM, or without a role or a name.
 absl::StatusOr<Identity> IdentityOf(absl::string_view certificate);
 
-// The DNS names and IP addresses that a server with this certificate is reached by, as it lists them.
-// InvalidArgument: not PEM.
+// The DNS names and IP addresses at which a server with this certificate is reached, in the
+// certificate's order. InvalidArgument: not PEM.
 absl::StatusOr<std::vector<std::string>> HostsOf(absl::string_view certificate);
 
 struct Validity {
@@ -50,12 +50,13 @@ struct Validity {
 // InvalidArgument: not PEM.
 absl::StatusOr<Validity> ValidityOf(absl::string_view certificate);
 
-// When each certificate of a PEM file ends, in the order of the file. InvalidArgument: it has none.
+// The end of validity of each certificate in a PEM file, in the order of the file. InvalidArgument:
+// it contains none.
 absl::StatusOr<std::vector<absl::Time>> EndsOf(absl::string_view certificates);
 
-// What a service checks before it starts, since gRPC would only fail every handshake later: the
-// three can be read, the key is the certificate's, `authorities` signed it, and it is valid at
-// `now`. InvalidArgument otherwise, saying which.
+// Checks that a service makes before it starts, because gRPC would only fail every handshake later:
+// all three can be read, the key belongs to the certificate, `authorities` signed it, and it is
+// valid at `now`. InvalidArgument otherwise, saying which check failed.
 absl::Status CheckKeyPair(const KeyPair& pair, absl::string_view authorities, absl::Time now);
 
 }  // namespace capstan::services

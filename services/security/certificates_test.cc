@@ -77,9 +77,9 @@ TEST(CertificatesTest, WhatDoesNotFitIsRefusedWithAReason) {
   EXPECT_THAT(why(CheckKeyPair({"x", leaf.key}, root, kNow)), HasSubstr("certificate:"));
   EXPECT_THAT(why(CheckKeyPair({leaf.certificate, "x"}, root, kNow)), HasSubstr("private key:"));
   EXPECT_THAT(why(IdentityOf(root).status()), HasSubstr("names no role"));
-  // A leaf signs nothing.
+  // A leaf cannot sign.
   EXPECT_THAT(why(IssueCertificate(leaf, {.identity = {Role::kAdmin, "x"}, .now = kNow}).status()),
-              HasSubstr("no authority's"));
+              HasSubstr("not that of an authority"));
 }
 
 TEST(CertificatesTest, NamesAndHostsCannotSmuggleExtensions) {
@@ -125,7 +125,7 @@ TEST(RoleTest, ACertificateHasTheNodesOfItsName) {
   for (const std::string name : {"10.0.0.1", "127.0.0.1", "localhost", "worker"}) {
     EXPECT_EQ(claim(name, "w0"), NodeClaim::kNameless) << name;
   }
-  EXPECT_EQ(claim("param_store", "w0"), NodeClaim::kAnother);  // a worker of that name
+  EXPECT_EQ(claim("param_store", "w0"), NodeClaim::kAnother);  // a worker has that name
   EXPECT_EQ(ClaimOf({Role::kParamStore, "param_store"}, "s0"), NodeClaim::kNameless);
   EXPECT_EQ(claim("7", "w0"), NodeClaim::kAnother);
 }

@@ -54,7 +54,7 @@ std::optional<Identity> CertificateOf(const grpc::AuthContext& context) {
   return std::nullopt;
 }
 
-// Sees the headers of every call of a TLS port before its body is read. Does not block, so gRPC
+// Sees the headers of every call to a TLS port before its body is read. Does not block, so gRPC
 // runs it in its own threads.
 class CallChecker : public grpc::AuthMetadataProcessor {
  public:
@@ -62,7 +62,7 @@ class CallChecker : public grpc::AuthMetadataProcessor {
       : roles_(std::move(roles)), tokens_(std::move(tokens)) {
     HandOver(this);
   }
-  ~CallChecker() override { TakeOver(this); }  // in a thread of gRPC's, where a call was the last
+  ~CallChecker() override { TakeOver(this); }  // in a gRPC thread if a call was the last owner
 
   bool IsBlocking() const override { return false; }
 
@@ -86,7 +86,7 @@ class CallChecker : public grpc::AuthMetadataProcessor {
     if (!certificate.has_value() || *certificate != *owner) {
       const std::string whose = certificate.has_value() ? absl::StrCat(RoleName(certificate->role),
                                                                        " ", certificate->name)
-                                                        : "nobody of Capstan";
+                                                        : "nobody in Capstan";
       return Refuse(grpc::StatusCode::UNAUTHENTICATED, path,
                     absl::StrCat("capstan: the token is of ", RoleName(owner->role), " ",
                                  owner->name, ", the certificate of ", whose));
@@ -95,7 +95,7 @@ class CallChecker : public grpc::AuthMetadataProcessor {
     absl::ConsumePrefix(&service, "/");
     service = service.substr(0, service.rfind('/'));
     const auto entry = roles_.find(std::string(service));
-    if (entry == roles_.end()) return grpc::Status::OK;  // no such service: gRPC says so
+    if (entry == roles_.end()) return grpc::Status::OK;  // unknown service; gRPC reports it
     if (std::find(entry->second.begin(), entry->second.end(), owner->role) != entry->second.end()) {
       return grpc::Status::OK;
     }
@@ -115,14 +115,14 @@ class CallChecker : public grpc::AuthMetadataProcessor {
   const std::unique_ptr<TokenTable> tokens_;  // null: only health is served
 };
 
-// The host name, as gRPC checks it by default, and then the role.
+// Checks the host name, as gRPC does by default, and then the role.
 class ServerVerifier : public tls::ExternalCertificateVerifier {
  public:
   explicit ServerVerifier(std::optional<Role> role) : role_(role) {}
 
   bool Verify(tls::TlsCustomVerificationCheckRequest* request,
               std::function<void(grpc::Status)> callback, grpc::Status* status) override {
-    // Answers at once, so `callback` is never kept.
+    // Verify answers at once, so it never keeps `callback`.
     if (!host_name_.Verify(request, std::move(callback), status)) return false;
     if (!status->ok()) return true;
     for (const grpc::string_ref& uri : request->uri_names()) {
@@ -130,7 +130,7 @@ class ServerVerifier : public tls::ExternalCertificateVerifier {
       if (role.ok() && (role_.has_value() ? *role == *role_ : Serves(*role))) return true;
     }
     *status = {grpc::StatusCode::UNAUTHENTICATED,
-               absl::StrCat("the server's certificate has not the role ",
+               absl::StrCat("the server's certificate does not have the role ",
                             role_.has_value() ? RoleName(*role_) : "of a service")};
     return true;
   }
@@ -145,7 +145,7 @@ class ServerVerifier : public tls::ExternalCertificateVerifier {
   tls::HostNameCertificateVerifier host_name_;
 };
 
-// Puts the token into the headers of a call; gRPC does so on TLS connections alone.
+// Puts the token into the headers of a call. gRPC calls it only on TLS connections.
 class TokenPlugin : public grpc::MetadataCredentialsPlugin {
  public:
   explicit TokenPlugin(std::unique_ptr<TokenFile> file) : file_(std::move(file)) { HandOver(this); }
@@ -196,15 +196,16 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
   if (!roles.empty()) {
     if (security.tokens.empty()) {
       return absl::FailedPreconditionError(
-          "--tokens is not given: the tokens.json of `capstan certs init`, which says who may "
-          "call");
+          "--tokens is not given: the tokens.json of `capstan certs init`, which lists the allowed "
+          "callers");
     }
     auto opened = TokenTable::Open(security.tokens);
     if (!opened.ok()) return WithFlag("--tokens", opened.status());
     tokens = *std::move(opened);
   }
   tls::TlsServerCredentialsOptions options(Watch(security));
-  // Both must be asked for, or gRPC 1.51 has no certificate at all and every handshake fails.
+  // Both must be requested. Otherwise gRPC 1.51 has no certificate at all and every handshake
+  // fails.
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -30,7 +31,7 @@ using ::testing::HasSubstr;
 constexpr char kService[] = "capstan.test.Echo";
 constexpr char kMethod[] = "/capstan.test.Echo/Echo";
 
-// Answers with its request and remembers who called.
+// Answers with its request and records the caller.
 class EchoService : public grpc::Service {
  public:
   EchoService() {
@@ -86,7 +87,7 @@ class CredentialsTest : public ::testing::Test {
   void Write(const std::string& name, const std::string& text) {
     ASSERT_TRUE(WriteFileAtomically(Path(name), text, {.mode = 0600, .sync = false}).ok());
   }
-  // NAME.crt, NAME.key, NAME.token.
+  // Makes NAME.crt, NAME.key and NAME.token.
   void Make(Role role, const std::string& name,
             const std::vector<std::string>& hosts = {"127.0.0.1"}) {
     const KeyPair pair = *IssueCertificate(
@@ -130,7 +131,7 @@ class CredentialsTest : public ::testing::Test {
     EXPECT_TRUE(channel.ok()) << channel.status();
     return *channel;
   }
-  // A call that does not wait for a connection.
+  // Makes a call that does not wait for a connection.
   grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel,
                     const std::string& text = "hello") {
     const grpc::internal::RpcMethod rpc(kMethod, grpc::internal::RpcMethod::NORMAL_RPC, channel);
@@ -161,7 +162,7 @@ TEST_F(CredentialsTest, WhoMayCallIsKnownByItsCertificate) {
   EXPECT_EQ(echo_.caller(), (Identity{Role::kClient, "ann"}));
 }
 
-// Threat model, row 1.
+// Row 1 of the threat model.
 TEST_F(CredentialsTest, WithoutTlsOrACertificateOfTheAuthorityNoHandlerRuns) {
   Start();
   EXPECT_EQ(Call(Dial({.insecure = true})).error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -201,7 +202,7 @@ TEST_F(CredentialsTest, ATokenThatIsMissingForgedWithdrawnOrExpiredIsRefused) {
   const auto channel = Dial(Of("ann"));
   EXPECT_TRUE(Call(channel).ok());
   const std::string token = *ReadWholeFile(Path("ann.token"), 1000);
-  Write("ann.token", MakeToken());  // read again without another channel
+  Write("ann.token", MakeToken());  // read again without a new channel
   EXPECT_EQ(Text(Call(channel)), bad);
   Write("ann.token", token);
   EXPECT_TRUE(Call(channel).ok());
@@ -238,7 +239,7 @@ TEST_F(CredentialsTest, ARoleCallsItsOwnServicesAlone) {
 
 TEST_F(CredentialsTest, HealthAsksForACertificateAndNoToken) {
   Start();
-  Write("ann.token", MakeToken());  // one that nobody knows
+  Write("ann.token", MakeToken());  // an unknown token
   grpc::health::v1::HealthCheckResponse response;
   auto context = NewContext(absl::Seconds(20));
   const grpc::Status status =
@@ -247,7 +248,7 @@ TEST_F(CredentialsTest, HealthAsksForACertificateAndNoToken) {
   EXPECT_EQ(response.status(), grpc::health::v1::HealthCheckResponse::SERVING);
 }
 
-// Row 14: whoever holds a worker's certificate cannot stand in for the coordinator.
+// Row 14: a worker's certificate cannot impersonate the coordinator.
 TEST_F(CredentialsTest, TheServersHostAndRoleAreChecked) {
   Start("node-a");
   EXPECT_EQ(Call(Dial(Of("ann"), Role::kCoordinator)).error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -271,10 +272,10 @@ TEST_F(CredentialsTest, AnyServiceTellsItsHealthAndGetsNoTokenForIt) {
   for (const char* server : {"coordinator", "node-a"}) {
     Start(server);
     EXPECT_EQ(health(without_token), grpc::StatusCode::OK) << server;
-    // Nor is one sent where there is one: whatever it may call, this channel may not.
+    // This channel sends no token even if there is one, so it may call nothing else.
     EXPECT_EQ(Call(Dial(Of("ann"), std::nullopt)).error_code(), grpc::StatusCode::UNAUTHENTICATED);
   }
-  Start("ann");  // a person's certificate is no server's
+  Start("ann");  // a person's certificate is not valid for a server
   EXPECT_EQ(health(Of("ann")), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(echo_.calls(), 0);
 }
@@ -282,7 +283,8 @@ TEST_F(CredentialsTest, AnyServiceTellsItsHealthAndGetsNoTokenForIt) {
 TEST_F(CredentialsTest, CertificatesAreReadAgainWithoutARestart) {
   Start();
   EXPECT_TRUE(Call(Dial(Of("ann"))).ok());
-  // The server gets a certificate of another host: new connections fail once it is seen.
+  // The server gets a certificate for another host. New connections fail once it has read the
+  // certificate.
   const std::string certificate = *ReadWholeFile(Path("coordinator.crt"), 1 << 20);
   const std::string key = *ReadWholeFile(Path("coordinator.key"), 1 << 20);
   const KeyPair other = *IssueCertificate(authority_, {.identity = {Role::kCoordinator, "c"},
@@ -340,7 +342,7 @@ class HandshakeTest : public CredentialsTest {
     options.timeout = absl::Seconds(20);
     return TryHandshake(options);
   }
-  // Signed by another authority, while NAME-ca.crt has both of them.
+  // Signed by another authority; NAME-ca.crt contains both authorities.
   Security Foreign(const std::string& name) {
     const KeyPair other = *MakeAuthority("other", absl::Now(), absl::Hours(1));
     const KeyPair pair = *IssueCertificate(
@@ -389,13 +391,52 @@ TEST_F(HandshakeTest, AnAuthorityThatDidNotSignAndARoleThatDoesNotFitAreTold) {
                     HasSubstr("--tls-ca " + security.tls_ca)));
 }
 
+// Our own servers do not start with such a certificate, but it may expire while they run.
+TEST_F(HandshakeTest, ACertificateOutOfItsTimeIsToldWithItsDates) {
+  const absl::Time now = absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now()));
+  struct Case {
+    absl::Duration begins;
+    std::string why;
+  };
+  for (const Case& of : {Case{-absl::Minutes(30), "certificate has expired"},
+                         Case{absl::Minutes(20), "certificate is not yet valid"}}) {
+    const KeyPair pair = *IssueCertificate(authority_, {.identity = {Role::kCoordinator, "c"},
+                                                        .hosts = {"127.0.0.1"},
+                                                        .now = now + of.begins,
+                                                        .lifetime = absl::Minutes(10)});
+    grpc::SslServerCredentialsOptions credentials;
+    credentials.pem_key_cert_pairs.push_back({pair.key, pair.certificate});
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(credentials), &port);
+    builder.RegisterService(&echo_);
+    const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+    ASSERT_NE(server, nullptr);
+    const Validity valid = *ValidityOf(pair.certificate);
+    HandshakeOptions options;
+    options.peer = *ParseEndpoint(absl::StrCat("127.0.0.1:", port));
+    options.security = Of("ann");
+    options.role = Role::kCoordinator;
+    options.timeout = absl::Seconds(20);
+    const Handshake met = TryHandshake(options);
+    EXPECT_EQ(met.met, Met::kUnfit);
+    const auto text = [](absl::Time time) {
+      return absl::FormatTime(absl::RFC3339_sec, time, absl::UTCTimeZone());
+    };
+    EXPECT_EQ(met.why,
+              absl::StrCat("its certificate (of coordinator c, for 127.0.0.1) is refused: ", of.why,
+                           "; it is valid from ", text(valid.from), " to ",
+                           text(now + of.begins + absl::Minutes(10))));
+  }
+}
+
 TEST_F(HandshakeTest, ACertificateThatTheServerDoesNotTakeIsOurs) {
   Start();
   const Security foreign = Foreign("bob");
   const Handshake met = Try(foreign);
   EXPECT_EQ(met.met, Met::kUnfit);
   EXPECT_THAT(met.why,
-              HasSubstr("it does not take our certificate --tls-cert " + foreign.tls_cert));
+              HasSubstr("it does not accept our certificate --tls-cert " + foreign.tls_cert));
 }
 
 TEST_F(HandshakeTest, TlsAndPlaintextDoNotTakeEachOtherForAbsence) {
@@ -422,7 +463,7 @@ TEST_F(HandshakeTest, WhoIsNotThereIsAbsentAtOnce) {
   server_.reset();
   const absl::Time begun = absl::Now();
   EXPECT_EQ(TryHandshake(options).met, Met::kAbsent);
-  EXPECT_EQ(TryHandshake(options).why, "nobody listens there");
+  EXPECT_EQ(TryHandshake(options).why, "nothing listens there");
   options.peer = *ParseEndpoint("unix:" + Path("none.sock"));
   EXPECT_EQ(TryHandshake(options).met, Met::kAbsent);
   EXPECT_EQ(TryHandshake(options).why, "there is no such socket");

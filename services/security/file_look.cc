@@ -10,14 +10,14 @@
 namespace capstan::services {
 
 struct FileLook::State {
-  std::function<void()> look;  // of the thread alone
+  std::function<void()> look;  // only used by the thread
   Mutex mu;
   CondVar changed;
   bool has_thread ABSL_GUARDED_BY(mu) = false;
   bool stopping ABSL_GUARDED_BY(mu) = false;
   bool overdue ABSL_GUARDED_BY(mu) = false;
-  int64_t wanted ABSL_GUARDED_BY(mu) = 0;  // looks asked for
-  int64_t done ABSL_GUARDED_BY(mu) = 0;    // of these: begun after they were asked for, and over
+  int64_t wanted ABSL_GUARDED_BY(mu) = 0;  // number of looks requested
+  int64_t done ABSL_GUARDED_BY(mu) = 0;    // of these: begun after the request, and ended
 };
 
 FileLook::FileLook(std::function<void()> look) : state_(std::make_shared<State>()) {

@@ -1,4 +1,4 @@
-// Looks at a file whose disk may hang.
+// Reads of a file whose disk may hang.
 #ifndef CAPSTAN_SERVICES_SECURITY_FILE_LOOK_H_
 #define CAPSTAN_SERVICES_SECURITY_FILE_LOOK_H_
 
@@ -9,9 +9,9 @@
 
 namespace capstan::services {
 
-// Runs one piece of work, again and again, on a thread of its own: whoever asks for it waits for it
-// briefly, and while it hangs nobody waits at all. The work may go on after this object's end, so it
-// owns what it uses. Thread-safe.
+// Runs one piece of work repeatedly on its own thread. Callers wait for it briefly, and while it
+// hangs they do not wait at all. The work may outlive this object, so it must own what it uses.
+// Thread-safe.
 class FileLook {
  public:
   static constexpr absl::Duration kPatience = absl::Milliseconds(200);
@@ -21,15 +21,15 @@ class FileLook {
   FileLook(const FileLook&) = delete;
   FileLook& operator=(const FileLook&) = delete;
 
-  // Runs the work, begun after this call, and waits until it is done; at most kPatience, and not at
-  // all while an earlier one is overdue. False: it was not waited for.
+  // Runs the work, starting after this call, and waits until it is done. Waits at most kPatience,
+  // and not at all while an earlier run is overdue. False: it was not awaited.
   bool Refresh();
 
  private:
   struct State;
   static void Run(const std::shared_ptr<State>& state);
 
-  const std::shared_ptr<State> state_;  // and the thread's, which may be the last
+  const std::shared_ptr<State> state_;  // shared with the thread, which may be the last owner
 };
 
 }  // namespace capstan::services

@@ -33,9 +33,9 @@ TEST(FileLookTest, WhileADiskHangsNobodyWaitsAndTheLookMayOutliveItsOwner) {
   EXPECT_FALSE(look->Refresh());  // once, at most kPatience
   const absl::Duration start = MonotonicNow();
   for (int i = 0; i < 1000; ++i) EXPECT_FALSE(look->Refresh());
-  EXPECT_LT(MonotonicNow() - start, 10 * FileLook::kPatience);  // not 1000 x
+  EXPECT_LT(MonotonicNow() - start, 10 * FileLook::kPatience);  // not 1000 times
   disk->answers.set_value();
-  disk->looked.get_future().wait();  // those that were asked for meanwhile are one look
+  disk->looked.get_future().wait();  // all requests made meanwhile are one look
   while (!look->Refresh()) {
   }
 
@@ -45,7 +45,7 @@ TEST(FileLookTest, WhileADiskHangsNobodyWaitsAndTheLookMayOutliveItsOwner) {
     other->looked.set_value();
   });
   EXPECT_FALSE(look->Refresh());
-  look.reset();  // returns, though the look hangs
+  look.reset();  // returns although the look hangs
   other->answers.set_value();
   other->looked.get_future().wait();
 }

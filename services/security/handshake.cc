@@ -28,7 +28,7 @@
 namespace capstan::services {
 namespace {
 
-// What a client of HTTP/2 says first, with an empty SETTINGS frame.
+// The first bytes of an HTTP/2 client, with an empty SETTINGS frame.
 constexpr absl::string_view kGreeting("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
 constexpr char kTlsAlert = 0x15;
 constexpr unsigned char kAlpn[] = {2, 'h', '2'};
@@ -50,7 +50,7 @@ class FileDescriptor {
   int fd_;
 };
 
-// False: nothing of `events` came by `until`.
+// False: none of `events` came by `until`.
 bool WaitForFd(int fd, int16_t events, absl::Duration until) {
   while (true) {
     const absl::Duration left = std::max(absl::ZeroDuration(), until - MonotonicNow());
@@ -63,16 +63,16 @@ bool WaitForFd(int fd, int16_t events, absl::Duration until) {
 
 struct Opened {
   FileDescriptor fd;
-  Handshake failed;  // where there is no descriptor
+  Handshake failed;  // if there is no descriptor
 };
 
 Handshake Failed(int error, bool is_unix) {
-  if (error == ECONNREFUSED) return {Met::kAbsent, "nobody listens there"};
+  if (error == ECONNREFUSED) return {Met::kAbsent, "nothing listens there"};
   if (is_unix && (error == ENOENT || error == ENOTDIR)) {
     return {Met::kAbsent, "there is no such socket"};
   }
   if (error == ETIMEDOUT || error == EAGAIN || error == EINPROGRESS) {
-    return {Met::kSilent, "nothing comes back from there"};
+    return {Met::kSilent, "no answer comes from there"};
   }
   return {is_unix ? Met::kAbsent : Met::kSilent, std::strerror(error)};
 }
@@ -110,7 +110,7 @@ Opened Open(const Endpoint& peer, absl::Duration until) {
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
   Opened opened;
-  opened.failed = {Met::kAbsent, "nobody listens there"};
+  opened.failed = {Met::kAbsent, "nothing listens there"};
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     Opened next = ConnectTo(one->ai_addr, one->ai_addrlen, until);
     if (next.fd.get() >= 0) return next;
@@ -119,12 +119,12 @@ Opened Open(const Endpoint& peer, absl::Duration until) {
   return opened;
 }
 
-// How a step of a conversation ended.
+// How a step of the conversation ended.
 enum class StepEnd { kDone, kClosed, kError, kTimedOut };
 struct Step {
   StepEnd end = StepEnd::kTimedOut;
-  std::string why;        // kError: OpenSSL's words
-  bool is_alert = false;  // kError: the other side's verdict
+  std::string why;        // kError: OpenSSL's message
+  bool is_alert = false;  // kError: the peer's verdict
 };
 
 bool SendAll(int fd, absl::string_view bytes, absl::Duration until) {
@@ -139,7 +139,7 @@ bool SendAll(int fd, absl::string_view bytes, absl::Duration until) {
   return true;
 }
 
-// The next bytes; kDone: there are some.
+// Receives the next bytes. kDone: there are some.
 Step Receive(int fd, absl::Duration until, std::string& bytes) {
   char buffer[4096];
   while (true) {
@@ -155,7 +155,8 @@ Step Receive(int fd, absl::Duration until, std::string& bytes) {
 
 using TlsContext = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;
 
-// One TLS connection on a socket, through buffers in memory: OpenSSL's own would raise SIGPIPE.
+// One TLS connection on a socket, through buffers in memory, because OpenSSL's own socket I/O would
+// raise SIGPIPE.
 class TlsConversation {
  public:
   TlsConversation(SSL_CTX* context, int fd, const std::string& host, absl::Duration until)
@@ -163,7 +164,7 @@ class TlsConversation {
     if (ssl_ == nullptr) return;
     in_ = BIO_new(BIO_s_mem());
     out_ = BIO_new(BIO_s_mem());
-    SSL_set_bio(ssl_.get(), in_, out_);  // its own from here on
+    SSL_set_bio(ssl_.get(), in_, out_);  // ssl_ owns both from here on
     SSL_set_app_data(ssl_.get(), this);
     SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, &TlsConversation::Look);
     SSL_set_alpn_protos(ssl_.get(), kAlpn, sizeof(kAlpn));
@@ -177,7 +178,8 @@ class TlsConversation {
   Step Connect() {
     return Drive([this] { return SSL_connect(ssl_.get()); });
   }
-  // The server's first word. A server of TLS 1.3 judges our certificate after its own handshake.
+  // Waits for the server's first byte. A TLS 1.3 server judges our certificate after its own
+  // handshake.
   Step Listen() {
     return Drive([this] {
       char byte = 0;
@@ -185,7 +187,7 @@ class TlsConversation {
     });
   }
 
-  // The first thing that is wrong with the chain; X509_V_OK: nothing.
+  // The first error of the chain; X509_V_OK if there is none.
   int chain_error() const { return chain_error_; }
   std::unique_ptr<X509, decltype(&X509_free)> Certificate() const {
     return {ssl_ == nullptr ? nullptr : SSL_get1_peer_certificate(ssl_.get()), &X509_free};
@@ -198,7 +200,7 @@ class TlsConversation {
   }
 
  private:
-  // Goes on whatever is wrong: what is wrong is what is wanted.
+  // Always continues, because it only collects the errors.
   static int Look(int fine, X509_STORE_CTX* store) {
     const auto* ssl = static_cast<const SSL*>(
         X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx()));
@@ -237,7 +239,7 @@ class TlsConversation {
   const absl::Duration until_;
   int chain_error_ = X509_V_OK;
   std::unique_ptr<SSL, decltype(&SSL_free)> ssl_;
-  BIO* in_ = nullptr;  // ssl_'s
+  BIO* in_ = nullptr;  // owned by ssl_
   BIO* out_ = nullptr;
 };
 
@@ -248,7 +250,8 @@ TlsContext MakeContext(const Security& security) {
   if (context == nullptr) return context;
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   SSL_CTX_set_default_passwd_cb(context.get(), AskNobody);
-  // Whoever has a channel has these files; where one has gone meanwhile, the server says so.
+  // A process with a channel has these files. If one has disappeared meanwhile, the server reports
+  // it.
   if (!security.tls_ca.empty()) {
     SSL_CTX_load_verify_locations(context.get(), security.tls_ca.c_str(), nullptr);
   }
@@ -273,13 +276,13 @@ bool IsFor(X509* certificate, const std::string& host) {
          X509_check_ip_asc(certificate, host.c_str(), 0) == 1;
 }
 
-// Why a channel would not take it; empty: it would.
+// Why a channel would refuse the certificate; empty if it would accept it.
 std::string WhyRefused(const HandshakeOptions& options, X509* certificate, int chain_error) {
   const std::string pem = PemOf(certificate);
   const absl::StatusOr<Identity> identity = IdentityOf(pem);
   const std::string whose = identity.ok()
                                 ? absl::StrCat("of ", RoleName(identity->role), " ", identity->name)
-                                : "of nobody of Capstan";
+                                : "of nobody in Capstan";
   const absl::StatusOr<std::vector<std::string>> hosts = HostsOf(pem);
   const std::string names =
       hosts.ok() && !hosts->empty() ? absl::StrJoin(*hosts, ", ") : std::string("no host");
@@ -322,13 +325,13 @@ Handshake TryTls(const HandshakeOptions& options, int fd, absl::Duration until) 
   TlsConversation tls(context.get(), fd, options.peer.host, until);
   const Step connected = tls.Connect();
   if (connected.end == StepEnd::kTimedOut) {
-    return {Met::kSilent, "it took the connection and says nothing"};
+    return {Met::kSilent, "it accepts the connection, but sends nothing"};
   }
   if (const auto certificate = tls.Certificate(); certificate != nullptr) {
     std::string why = WhyRefused(options, certificate.get(), tls.chain_error());
     if (!why.empty()) return {Met::kUnfit, std::move(why)};
   } else if (connected.end == StepEnd::kClosed) {
-    return {Met::kSilent, "it hangs up before it has shown a certificate"};
+    return {Met::kSilent, "it closes the connection before it sends a certificate"};
   } else if (connected.is_alert) {
     return {Met::kUnfit, absl::StrCat("it ends the handshake: ", connected.why)};
   } else {
@@ -338,20 +341,20 @@ Handshake TryTls(const HandshakeOptions& options, int fd, absl::Duration until) 
   }
   const bool connects = connected.end == StepEnd::kDone;
   if (connects && !tls.SpeaksHttp2()) {
-    return {Met::kUnfit, "it speaks TLS and not gRPC; is this its HTTP port?"};
+    return {Met::kUnfit, "it speaks TLS, but not gRPC; is this its HTTP port?"};
   }
   const Step heard = connects ? tls.Listen() : connected;
   if (heard.end == StepEnd::kDone) return {Met::kAnswers, ""};
   if (heard.end == StepEnd::kTimedOut) {
-    return {Met::kSilent, "the handshake is done, and it says nothing"};
+    return {Met::kSilent, "it completes the handshake, but sends nothing"};
   }
-  const char* const said = heard.why.empty() ? "it hangs up" : heard.why.c_str();
+  const char* const said = heard.why.empty() ? "it closes the connection" : heard.why.c_str();
   return {Met::kUnfit,
-          absl::StrCat("it does not take our certificate --tls-cert ", options.security.tls_cert,
+          absl::StrCat("it does not accept our certificate --tls-cert ", options.security.tls_cert,
                        " (", said, "); is that signed by the cluster's authority, and valid?")};
 }
 
-// Whether what hung up on a plain greeting answers one of TLS.
+// Whether a server that hung up on a plain greeting answers a TLS greeting.
 bool SpeaksTls(const HandshakeOptions& options, absl::Duration until) {
   const Opened opened = Open(options.peer, until);
   if (opened.fd.get() < 0) return false;
@@ -366,19 +369,19 @@ Handshake TryPlain(const HandshakeOptions& options, int fd, absl::Duration until
   const Step heard =
       SendAll(fd, kGreeting, until) ? Receive(fd, until, bytes) : Step{StepEnd::kClosed, "", false};
   if (heard.end == StepEnd::kTimedOut) {
-    return {Met::kSilent, "it took the connection and says nothing"};
+    return {Met::kSilent, "it accepts the connection, but sends nothing"};
   }
   if (heard.end == StepEnd::kDone && absl::StartsWith(bytes, "HTTP/1")) {
-    return {Met::kUnfit, "it speaks HTTP and not gRPC; is this its HTTP port?"};
+    return {Met::kUnfit, "it speaks HTTP, not gRPC; is this its HTTP port?"};
   }
   const bool alert = !bytes.empty() && bytes[0] == kTlsAlert;
   if (heard.end == StepEnd::kDone && !alert) return {Met::kAnswers, ""};
-  if (options.peer.is_unix()) return {Met::kUnfit, "it hangs up"};
+  if (options.peer.is_unix()) return {Met::kUnfit, "it closes the connection"};
   if (alert || SpeaksTls(options, until)) {
     return {Met::kUnfit,
             "it speaks TLS; give --tls-ca, --tls-cert and --tls-key instead of --insecure"};
   }
-  return {Met::kUnfit, "it hangs up; is this its gRPC port?"};
+  return {Met::kUnfit, "it closes the connection; is this its gRPC port?"};
 }
 
 }  // namespace

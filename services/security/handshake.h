@@ -1,7 +1,8 @@
-// Why a server does not answer: one connection to it made by hand, with a reason for people. gRPC tries
-// again for ever, and says of a certificate that does not fit as little as of a host that is not there.
+// Finds out why a server does not answer: makes one connection to it and gives the reason for
+// people. gRPC retries for ever, and gives no more details for an unsuitable certificate than for a
+// host that does not exist.
 //
-// Sends no token and no call. Blocks. Thread-safe. Knows no gRPC.
+// Sends no token and makes no call. Blocks. Thread-safe. Knows no gRPC.
 #ifndef CAPSTAN_SERVICES_SECURITY_HANDSHAKE_H_
 #define CAPSTAN_SERVICES_SECURITY_HANDSHAKE_H_
 
@@ -15,27 +16,27 @@
 namespace capstan::services {
 
 enum class Met {
-  kAnswers,  // the handshake is done, and the server spoke
-  kAbsent,   // nobody listens there, or nobody knows the host's name
-  kUnfit,    // somebody listens, and no call will get through to him
-  kSilent,   // nothing came back within the time
+  kAnswers,  // the handshake succeeded and the server answered
+  kAbsent,   // nothing listens there, or the host name is unknown
+  kUnfit,    // a server listens, but no call will succeed
+  kSilent,   // nothing came back in time
 };
 
 struct Handshake {
   Met met = Met::kSilent;
-  // Not kAnswers: a clause about "it", the server: "nobody listens there", "its certificate (of
+  // If not kAnswers, a clause about "it", the server: "nothing listens there", "its certificate (of
   // coordinator c) is for localhost, 127.0.0.1, not for vm; ...".
   std::string why;
 };
 
 struct HandshakeOptions {
   Endpoint peer;
-  Security security;                              // as a channel has it; its files can be read
-  std::optional<Role> role = Role::kCoordinator;  // of the server; nullopt: of any service
-  absl::Duration timeout = absl::Seconds(2);      // beside what the resolver needs for a name
+  Security security;                              // as for a channel; its files can be read
+  std::optional<Role> role = Role::kCoordinator;  // of the server; nullopt: any service
+  absl::Duration timeout = absl::Seconds(2);      // in addition to the resolver's time for a name
 };
 
-// Connects as a channel with these credentials does: TLS on TCP unless `insecure`.
+// Connects like a channel with these credentials: TLS on TCP unless `insecure`.
 Handshake TryHandshake(const HandshakeOptions& options);
 
 }  // namespace capstan::services

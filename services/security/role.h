@@ -1,5 +1,5 @@
-// Who may be who in a cluster. A certificate names one role and one name, a token the same two, and
-// a call is let in only when they agree.
+// Roles and names in a cluster. A certificate names one role and one name, and so does a token. A
+// call is accepted only if they agree.
 //
 // Thread-safe: values and pure functions. Knows no gRPC.
 #ifndef CAPSTAN_SERVICES_SECURITY_ROLE_H_
@@ -14,7 +14,7 @@ namespace capstan::services {
 
 enum class Role {
   kClient,       // a person's `capstan`: JobService
-  kAdmin,        // the same, for the jobs of everybody
+  kAdmin,        // the same, for everybody's jobs
   kWorker,       // capstan_gpu_worker: NodeService, Exchange
   kParamStore,   // capstan_param_store: NodeService, Exchange with the lead
   kCoordinator,  // capstan_coordinator: calls nobody
@@ -35,22 +35,22 @@ absl::string_view RoleName(Role role);
 // InvalidArgument: none of the five.
 absl::StatusOr<Role> ParseRole(absl::string_view name);
 
-// The URI among the subject's alternative names that says the role: "capstan:role/worker".
+// The URI among the subject's alternative names that gives the role: "capstan:role/worker".
 std::string RoleUri(Role role);
-// InvalidArgument: another URI, or a role that there is not.
+// InvalidArgument: another URI, or an unknown role.
 absl::StatusOr<Role> ParseRoleUri(absl::string_view uri);
 
-// What a certificate's name says about the name of a node that registers with it.
+// Whether a certificate's name allows the name of a node that registers with it.
 enum class NodeClaim {
-  kNamed,     // the node is the certificate's own
-  kNameless,  // the certificate names no node: an address, "localhost", or the role itself
-  kAnother,   // the certificate is of other nodes
+  kNamed,     // the certificate is for this node
+  kNameless,  // the certificate names no node, but an address, "localhost", or the role itself
+  kAnother,   // the certificate is for other nodes
 };
-// A certificate NAME has the nodes NAME and NAME-*. Of a host name the first label counts, and '_'
-// stands for '-': "gpu_1.example.com" has gpu-1 and gpu-1-*.
+// A certificate NAME allows the nodes NAME and NAME-*. Of a host name only the first label counts,
+// and '_' counts as '-': "gpu_1.example.com" allows gpu-1 and gpu-1-*.
 NodeClaim ClaimOf(const Identity& certificate, absl::string_view node);
 
-// OK for 1 to 63 of a-z, 0-9, '.', '-' and '_', a letter or digit first.
+// OK for 1 to 63 of a-z, 0-9, '.', '-' and '_', beginning with a letter or digit.
 absl::Status CheckIdentityName(absl::string_view name);
 
 }  // namespace capstan::services

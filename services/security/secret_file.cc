@@ -17,21 +17,21 @@ namespace {
 
 absl::Status CheckOwnerAndMode(const std::string& path, const struct stat& info) {
   if (!S_ISREG(info.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": is no regular file"));
+    return absl::FailedPreconditionError(absl::StrCat(path, ": is not a regular file"));
   }
   const mode_t mode = info.st_mode & 07777;
   const bool ours = info.st_uid == geteuid() || info.st_uid == 0 || geteuid() == 0;
   if (ours && (mode == 0600 || mode == 0400 || mode == 0440)) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrFormat("%s: mode %04o, owner %d; a secret has mode 0600, 0400 or 0440, owner %d "
-                      "(chmod 600)",
-                      path, mode, info.st_uid, geteuid()));
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%s: mode %04o, owner %d; a secret must have mode 0600, 0400 or 0440, owner %d "
+      "(chmod 600)",
+      path, mode, info.st_uid, geteuid()));
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path, int64_t max_bytes) {
-  // O_NONBLOCK: a FIFO must not hold us; it is refused below.
+  // O_NONBLOCK, so that a FIFO does not block us. It is refused below.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return ErrnoStatus(errno, "open", path);
   struct stat info;

@@ -1,4 +1,4 @@
-// Files that only their owner may read, and a process that shows their contents to nobody.
+// Files that only their owner may read, and protection of a process that holds their contents.
 #ifndef CAPSTAN_SERVICES_SECURITY_SECRET_FILE_H_
 #define CAPSTAN_SERVICES_SECURITY_SECRET_FILE_H_
 
@@ -14,20 +14,20 @@ namespace capstan::services {
 
 inline constexpr int64_t kMaxSecretBytes = 1 << 20;
 
-// The file's bytes. It must be regular, belong to this user or to root (root may read anybody's)
-// and have mode 0600, 0400 or 0440 (what a container's secret has). Messages name the file and its
-// mode, never its contents. NotFound and others of ReadWholeFile; FailedPrecondition: the mode or
-// the owner; InvalidArgument: larger than `max_bytes`.
+// The file's bytes. It must be a regular file, belong to this user or to root (root may read any
+// file) and have mode 0600, 0400 or 0440 (a container's secret has this). Messages name the file
+// and its mode, never its contents. Errors: NotFound and others of ReadWholeFile;
+// FailedPrecondition: mode or owner; InvalidArgument: larger than `max_bytes`.
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path,
                                            int64_t max_bytes = kMaxSecretBytes);
 
-// Tells whether a file is another one, or has changed, since its stamp was taken. All zero: not
-// there.
+// Shows whether a file was replaced or changed since its stamp was taken. All zero: there is no
+// file.
 struct FileStamp {
   dev_t device = 0;
   ino_t inode = 0;
   int64_t size_bytes = 0;
-  int64_t changed_ns = 0;  // of its contents or mode
+  int64_t changed_ns = 0;  // last change of contents or mode
 
   static FileStamp Of(const std::string& path);
   friend bool operator==(const FileStamp& a, const FileStamp& b) {
@@ -36,9 +36,9 @@ struct FileStamp {
   }
 };
 
-// From here on this process leaves no core file, and no process of the same user may read its
-// memory or environment. For a process that is about to hold a token or a private key. Idempotent;
-// children that it starts set this for themselves.
+// From now on this process leaves no core file, and no process of the same user may read its memory
+// or environment. Call it before the process holds a token or a private key. Idempotent. Child
+// processes must do this for themselves.
 void KeepMemoryPrivate();
 
 }  // namespace capstan::services

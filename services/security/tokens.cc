@@ -24,7 +24,7 @@ bool IsHash(absl::string_view text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
-// object[key] where it is a string.
+// object[key], which must be a string.
 absl::StatusOr<std::string> Text(const nlohmann::json& object, const char* key) {
   const auto it = object.find(key);
   if (it == object.end() || !it->is_string()) {
@@ -128,7 +128,7 @@ struct TokenTable::State {
   using Entries = absl::flat_hash_map<std::string, TokenEntry>;
 
   explicit State(std::string file) : path(std::move(file)) {}
-  // No lock is held while the disk is waited for.
+  // Waits for the disk without holding a lock.
   absl::Status Read();
   void ReadIfChanged();
 
@@ -139,7 +139,7 @@ struct TokenTable::State {
 };
 
 absl::Status TokenTable::State::Read() {
-  const FileStamp now = FileStamp::Of(path);  // a change after this is seen the next time
+  const FileStamp now = FileStamp::Of(path);  // a later change is seen the next time
   {
     MutexLock lock(mu);
     stamp = now;

@@ -1,6 +1,6 @@
-// Bearer tokens: a process proves who it is with one, a server knows their SHA-256 alone.
+// Bearer tokens: a process proves its identity with one; a server knows only their SHA-256.
 //
-// tokens.json, which `capstan certs` writes and the operator edits to take a token away:
+// tokens.json, which `capstan certs` writes and an operator edits to revoke a token:
 //   {"version": 1, "tokens": [{"sha256": "<64 hex digits>", "role": "worker", "name": "node-a",
 //                              "expires": "2027-11-21T09:14:03Z"}]}
 #ifndef CAPSTAN_SERVICES_SECURITY_TOKENS_H_
@@ -19,7 +19,7 @@
 
 namespace capstan::services {
 
-inline constexpr absl::string_view kTokenPrefix = "capstan_";  // so that scanners of leaks know it
+inline constexpr absl::string_view kTokenPrefix = "capstan_";  // so that leak scanners recognize it
 
 struct TokenEntry {
   std::string sha256;  // of the token's bytes, 64 lower-case hexadecimal digits
@@ -35,40 +35,40 @@ std::string MakeResumeKey();
 // 64 lower-case hexadecimal digits.
 std::string HashToken(absl::string_view token);
 
-// InvalidArgument, with `file`: not JSON, an unknown or missing key, a hash that stands twice.
+// InvalidArgument, with `file`: not JSON, an unknown or missing key, or a repeated hash.
 absl::StatusOr<std::vector<TokenEntry>> ParseTokens(absl::string_view file, absl::string_view text);
 std::string FormatTokens(const std::vector<TokenEntry>& entries);
-// What a file of one token holds. InvalidArgument, with `file`: not 16 to 256 of A-Z, a-z, 0-9,
-// '_', '-' and '.', one line.
+// The token in a file that holds one. InvalidArgument, with `file`: not one line of 16 to 256 of
+// A-Z, a-z, 0-9, '_', '-' and '.'.
 absl::StatusOr<std::string> ParseToken(absl::string_view file, absl::string_view text);
 
-// The tokens of tokens.json. Looks at the file before each use and reads it again when it has
-// changed. While what is there cannot be read, the tokens of before stay valid and a log line says
-// so; so they do while its disk hangs: FileLook. Thread-safe.
+// The tokens of tokens.json. Looks at the file before each use and reads it again if it has
+// changed. While the new contents cannot be read, the earlier tokens stay valid and a log line says
+// so. They also stay valid while the disk hangs (FileLook). Thread-safe.
 class TokenTable {
  public:
-  // What ReadSecretFile and ParseTokens say. Waits for the disk.
+  // Returns the errors of ReadSecretFile and ParseTokens. Waits for the disk.
   static absl::StatusOr<std::unique_ptr<TokenTable>> Open(const std::string& path);
 
-  // The owner of a token that is known and not expired at `now`.
+  // The owner of a token if it is known and not expired at `now`.
   std::optional<Identity> Find(absl::string_view token, absl::Time now);
 
  private:
   struct State;
   explicit TokenTable(std::shared_ptr<State> state);
 
-  const std::shared_ptr<State> state_;  // and that of a look which hangs
+  const std::shared_ptr<State> state_;  // shared with a look that hangs
   FileLook look_;
 };
 
-// This process's own token, from its file; read again when that has changed, like a TokenTable.
+// This process's own token, from its file. Read again when the file has changed, like a TokenTable.
 // Thread-safe.
 class TokenFile {
  public:
-  // What ReadSecretFile and ParseToken say. Waits for the disk.
+  // Returns the errors of ReadSecretFile and ParseToken. Waits for the disk.
   static absl::StatusOr<std::unique_ptr<TokenFile>> Open(const std::string& path);
 
-  // The newest that could be read.
+  // The newest token that could be read.
   std::string Get();
 
  private:

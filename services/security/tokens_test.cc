@@ -45,7 +45,7 @@ TEST_F(TokensTest, TheTableKnowsHashesOnlyAndForgetsOnTime) {
   auto table = *TokenTable::Open(Write("tokens.json", text));
   EXPECT_EQ(table->Find(token, kTokenNow), (Identity{Role::kWorker, "node-a"}));
   EXPECT_EQ(table->Find(token, kTokenNow + absl::Hours(1)), std::nullopt);
-  EXPECT_EQ(table->Find(HashToken(token), kTokenNow), std::nullopt);  // what stands in the file
+  EXPECT_EQ(table->Find(HashToken(token), kTokenNow), std::nullopt);  // as in the file
   EXPECT_EQ(table->Find("", kTokenNow), std::nullopt);
 }
 

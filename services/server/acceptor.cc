@@ -29,11 +29,12 @@ int DescriptorLimit() {
 }
 
 void Set(int fd, int level, int option, int value) {
-  // None of them is vital, and none fails on a TCP socket.
+  // None of these options is vital, and none fails on a TCP socket.
   (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-// Binds one address and listens there, `port` in place of the port that it names; an errno, or 0.
+// Binds one address, with `port` instead of its own port, and listens there. Returns an errno, or
+// 0.
 int Bind(const addrinfo& address, int port, int* listener) {
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return errno;
@@ -41,7 +42,7 @@ int Bind(const addrinfo& address, int port, int* listener) {
   sockaddr_storage at = {};
   std::memcpy(&at, address.ai_addr, address.ai_addrlen);
   if (address.ai_family == AF_INET6) {
-    Set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);  // [::] takes IPv4, too
+    Set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);  // [::] accepts IPv4, too
     reinterpret_cast<sockaddr_in6*>(&at)->sin6_port = htons(static_cast<uint16_t>(port));
   } else {
     reinterpret_cast<sockaddr_in*>(&at)->sin_port = htons(static_cast<uint16_t>(port));
@@ -135,7 +136,8 @@ void Acceptor::Take(int listener, int user_timeout_ms) {
   const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
-    // Most of all EMFILE: whoever took them gives some back, or the kernel's queue ends them.
+    // Mostly EMFILE: the owners of the descriptors release some, or the kernel's queue ends the
+    // connections.
     Log(kWarning, "accept_failed").Limit("accept").Kv("error", std::strerror(errno));
     pollfd stopped = {wake_[0], POLLIN, 0};
     (void)poll(&stopped, 1, kRetryMs);

@@ -43,7 +43,7 @@ bool Http2Guard::Take(absl::string_view bytes, absl::Duration now) {
   return true;
 }
 
-// By its head alone: what a block will cost is known before it is read.
+// Judges a frame by its head alone, so that the cost of a block is known before it is read.
 bool Http2Guard::OnFrame(absl::Duration now) {
   const uint8_t type = head_[3];
   if (type == kHeaders || type == kContinuation) {

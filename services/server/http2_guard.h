@@ -1,14 +1,14 @@
-// Watches what one client sends over HTTP/2, and says when it floods the server.
+// Watches the bytes that one client sends over HTTP/2, and detects that it floods the server.
 //
-// gRPC 1.51 bounds what a whole request costs, and two things it does not: a header block that never
-// ends (CONTINUATION frames: a gigabyte in 3 s over one connection, before any token is looked at)
-// and streams that are opened and reset at once, which do not count as open. Both are seen in the
-// heads of the frames alone, so nothing is decoded here.
+// gRPC 1.51 limits the cost of a whole request, but not two other things. One is a header block
+// that never ends (CONTINUATION frames: a gigabyte in 3 s over one connection, before any token is
+// checked). The other is streams that are opened and reset at once, which do not count as open.
+// Both show in the heads of the frames, so nothing is decoded here.
 //
-// InstallHttp2Guard puts one behind every TLS connection that a server of this process accepts:
-// SSL_read of this program stands in front of OpenSSL's, and fails once Take is false; gRPC then
-// closes the connection. Connections that do not begin with HTTP/2's preface (the HTTP port) are
-// left alone. Plaintext TCP (--insecure) and Unix sockets are not watched.
+// InstallHttp2Guard puts a guard behind every TLS connection that a server of this process accepts.
+// This program's SSL_read replaces OpenSSL's and fails once Take returns false; gRPC then closes
+// the connection. Connections that do not begin with HTTP/2's preface (the HTTP port) are not
+// checked. Plaintext TCP (--insecure) and Unix sockets are not watched.
 //
 // Source: RFC 9113, sections 3.4, 4.1, 6.2, 6.4, 6.10; CVE-2023-44487, CVE-2024-27316.
 #ifndef CAPSTAN_SERVICES_SERVER_HTTP2_GUARD_H_
@@ -23,20 +23,21 @@
 namespace capstan::services {
 
 struct Http2Limits {
-  size_t max_header_bytes = 64 * 1024;  // of a header block as sent, its frames' heads counted too
-  double reset_burst = 200;             // streams that the client resets at once; twice the calls
-  double resets_per_second = 50;        // and of which so many are given back
+  size_t max_header_bytes = 64 * 1024;  // of a header block as sent, with its frames' heads
+  double reset_burst = 200;             // streams that a client may reset at once; twice the calls
+  double resets_per_second = 50;        // how fast this allowance grows back
 };
 
-// One thread at a time.
+// For one thread at a time.
 class Http2Guard {
  public:
   explicit Http2Guard(const Http2Limits& limits = {})
       : limits_(limits), resets_left_(limits.reset_burst) {}
 
-  // The next bytes that came, at `now`, a monotonic time. False: the client floods; so ever after.
+  // The next bytes that arrived, at monotonic time `now`. False: the client floods. From then on it
+  // always returns false.
   bool Take(absl::string_view bytes, absl::Duration now);
-  // "" or what the client did.
+  // "", or a description of the flood.
   const char* why() const { return why_; }
 
  private:
@@ -44,8 +45,8 @@ class Http2Guard {
 
   const Http2Limits limits_;
   bool other_ = false;    // not HTTP/2
-  size_t preface_ = 0;    // bytes of it that have come
-  uint8_t head_[9] = {};  // of the frame that comes
+  size_t preface_ = 0;    // bytes of the preface that have arrived
+  uint8_t head_[9] = {};  // of the frame that is arriving
   size_t head_size_ = 0;
   size_t payload_left_ = 0;
   bool in_headers_ = false;  // between HEADERS and END_HEADERS
@@ -55,9 +56,9 @@ class Http2Guard {
   const char* why_ = "";
 };
 
-// Idempotent. Before the first connection.
+// Idempotent. Call it before the first connection.
 void InstallHttp2Guard();
-// Connections that were ended by it in this process.
+// Number of connections that guards have ended in this process.
 int64_t Http2FloodsEnded();
 
 }  // namespace capstan::services

@@ -54,12 +54,12 @@ TEST(Http2GuardTest, AHeaderBlockEndsBeforeItsLimit) {
   EXPECT_GT(sent + frame.size(), size_t{64} * 1024);
   EXPECT_STREQ(guard.why(), "a header block without an end");
   EXPECT_FALSE(guard.Take(Data(1), kNow + absl::Hours(1)));  // for ever
-  // Frames that carry nothing count by their heads.
+  // Empty frames count with their heads.
   Http2Guard empty;
   ASSERT_TRUE(empty.Take(kPreface + Headers(9, false), kNow));
   int frames = 0;
   while (empty.Take(Continuation(0, false), kNow)) ASSERT_LT(++frames, 64 * 1024 / 9);
-  // Its size is known by its head, before it comes.
+  // The head gives the size of a frame before the frame arrives.
   Http2Guard whole;
   EXPECT_FALSE(whole.Take(kPreface + Headers(66'000, true).substr(0, 9), kNow));
 }
@@ -68,7 +68,7 @@ TEST(Http2GuardTest, ResetsPassInABurstAndThenAtTheirRate) {
   Http2Guard guard;
   ASSERT_TRUE(guard.Take(kPreface, kNow));
   for (int i = 0; i < 200; ++i) ASSERT_TRUE(guard.Take(Reset(), kNow)) << i;
-  // A client whose calls run into their deadlines, one each 20 ms.
+  // A client whose calls reach their deadlines, one every 20 ms.
   absl::Duration now = kNow;
   for (int i = 0; i < 1000; ++i) {
     now += absl::Milliseconds(20);

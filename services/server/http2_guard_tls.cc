@@ -1,5 +1,5 @@
 // The guard in front of OpenSSL's SSL_read. libgrpc calls SSL_read by its name, and a definition in
-// the program goes before one in a shared library: as with malloc.
+// the program takes precedence over one in a shared library, as with malloc.
 #include <dlfcn.h>
 #include <openssl/ssl.h>
 
@@ -26,7 +26,7 @@ SslRead RealRead() {
   return real;
 }
 
-// gRPC reads a connection from one thread at a time, but by locks that ThreadSanitizer does not see.
+// gRPC reads a connection from one thread at a time. Its locks are invisible to ThreadSanitizer.
 struct Watched {
   Mutex mu;
   Http2Guard guard ABSL_GUARDED_BY(mu);
@@ -35,7 +35,7 @@ struct Watched {
 void FreeWatched(void*, void* data, CRYPTO_EX_DATA*, int, long, void*) {  // NOLINT: OpenSSL's type
   auto* const watched = static_cast<Watched*>(data);
   if (watched == nullptr) return;
-  { MutexLock lock(watched->mu); }  // behind the last read
+  { MutexLock lock(watched->mu); }  // wait for the last read
   delete watched;
 }
 
@@ -44,14 +44,14 @@ int GuardIndex() {
   return index;
 }
 
-// False: the connection has to end.
+// False: the connection must end.
 bool Watch(SSL* ssl, absl::string_view bytes) {
   auto* watched = static_cast<Watched*>(SSL_get_ex_data(ssl, GuardIndex()));
   if (watched == nullptr) {
     auto made = std::make_unique<Watched>();
     watched = made.get();
     if (SSL_set_ex_data(ssl, GuardIndex(), watched) != 1) return false;
-    (void)made.release();  // FreeWatched's
+    (void)made.release();  // FreeWatched owns it
   }
   const char* why = "";
   {

@@ -28,7 +28,9 @@
 #include "services/server/acceptor.h"
 #include "services/server/http2_guard.h"
 #include "services/status/status.h"
+#include "services/sync/hand_over.h"
 #include "services/sync/mutex.h"
+#include "services/version/version.h"
 
 namespace capstan::services {
 namespace {
@@ -40,8 +42,8 @@ int Millis(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
 }
 
-// Holds "<socket>.lock" while a server listens there: gRPC unlinks whatever socket it finds at the
-// path, so without it a second server would silently take the address of a living one.
+// Holds "<socket>.lock" while a server listens there. gRPC unlinks any socket that it finds at the
+// path, so without the lock a second server would silently take the address of a live one.
 class SocketLock {
  public:
   static absl::StatusOr<std::unique_ptr<SocketLock>> Take(const Endpoint& endpoint) {
@@ -69,7 +71,8 @@ class SocketLock {
       }
       lock->held_ = false;
     }
-    return absl::UnavailableError(absl::StrCat("lock ", path, ": taken and left again and again"));
+    return absl::UnavailableError(
+        absl::StrCat("lock ", path, ": locked and released again and again"));
   }
   ~SocketLock() {
     if (held_) unlink(path_.c_str());
@@ -85,8 +88,8 @@ class SocketLock {
   bool held_ = true;
 };
 
-// Reflection and channelz register themselves for every server of the process: keep them for the
-// admin socket and take them off the others by their names.
+// Reflection and channelz register themselves for every server of the process. Keep them for the
+// admin socket and remove them from the others by their names.
 class AdminPlugins : public grpc::ServerBuilderOption {
  public:
   explicit AdminPlugins(bool keep) : keep_(keep) {}
@@ -106,11 +109,32 @@ class AdminPlugins : public grpc::ServerBuilderOption {
   const bool keep_;
 };
 
+// Answers calls that no service of a server has. Callers of another version then know why. It
+// belongs to one server for ever; a second server that takes it would end the process.
+class UnknownCalls final : public grpc::CallbackGenericService {
+  class Reactor final : public grpc::ServerGenericBidiReactor {
+   public:
+    Reactor() {
+      Finish(
+          {grpc::StatusCode::UNIMPLEMENTED,
+           absl::StrCat("this service is of version ", Version(), " and does not know the call")});
+    }
+    void OnDone() override {
+      TakeOver(this);
+      delete this;
+    }
+  };
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+    auto* const reactor = new Reactor;
+    HandOver(reactor);
+    return reactor;
+  }
+};
+
 std::unique_ptr<grpc::Server> Build(const ServerOptions& options, const Endpoint& listen,
                                     const std::shared_ptr<grpc::ServerCredentials>& credentials,
                                     const std::vector<ServedService>& services, bool admin,
-                                    grpc::CallbackGenericService* unimplemented,
-                                    Acceptor* acceptor) {
+                                    UnknownCalls* unknown, Acceptor* acceptor) {
   grpc::ServerBuilder builder;
   builder.SetOption(std::make_unique<AdminPlugins>(admin));
   for (const auto& [name, value] : ServerChannelArgs(options)) {
@@ -123,7 +147,8 @@ std::unique_ptr<grpc::Server> Build(const ServerOptions& options, const Endpoint
   quota.Resize(static_cast<size_t>(options.quota_bytes));
   quota.SetMaxThreads(options.max_threads);
   builder.SetResourceQuota(quota);
-  // One queue with one or two pollers: arithmetic has its own pool and needs the cores more.
+  // One queue with one or two pollers, because arithmetic has its own pool and needs the cores
+  // more.
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
@@ -143,9 +168,8 @@ std::unique_ptr<grpc::Server> Build(const ServerOptions& options, const Endpoint
     CAPSTAN_CHECK(served.service != nullptr && !served.name.empty());
     builder.RegisterService(served.service);
   }
-  // gRPC does not start a server that has health alone: nobody would poll its queue. Such a service
-  // belongs to one server for ever; a second one that takes it ends the process.
-  if (services.empty()) builder.RegisterCallbackGenericService(unimplemented);
+  // Without it gRPC does not start a server that has only health: nobody would poll its queue.
+  builder.RegisterCallbackGenericService(unknown);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server != nullptr && acceptor != nullptr) {
     acceptor->Start(std::move(target), options.keepalive_timeout);
@@ -184,13 +208,13 @@ struct Server::Impl {
   ServerOptions options;
   Endpoint bound;
   std::vector<std::string> api_names;
-  grpc::CallbackGenericService unimplemented;  // both outlive their servers
-  grpc::CallbackGenericService admin_unimplemented;
+  UnknownCalls unknown;  // both must outlive their servers
+  UnknownCalls admin_unknown;
   std::unique_ptr<SocketLock> socket_lock;
   std::unique_ptr<grpc::Server> server;
-  std::unique_ptr<Acceptor> acceptor;  // null: it listens on a Unix socket
+  std::unique_ptr<Acceptor> acceptor;  // null if it listens on a Unix socket
   Endpoint admin_bound;
-  std::unique_ptr<SocketLock> admin_lock;  // null: there is no admin socket
+  std::unique_ptr<SocketLock> admin_lock;  // null if there is no admin socket
   std::unique_ptr<grpc::Server> admin_server;
 
   mutable Mutex mu;
@@ -246,7 +270,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
   static const bool once = [] {
     grpc::channelz::experimental::InitChannelzService();
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    grpc::EnableDefaultHealthCheckService(true);  // process-wide; ours are its only users
+    grpc::EnableDefaultHealthCheckService(true);  // process-wide; only our servers use it
     return true;
   }();
   static_cast<void>(once);
@@ -265,19 +289,19 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
     impl->acceptor = *std::move(acceptor);
   }
   impl->server = Build(options, options.listen, credentials, services, /*admin=*/false,
-                       &impl->unimplemented, impl->acceptor.get());
+                       &impl->unknown, impl->acceptor.get());
   if (impl->server == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("listen on ", options.listen.ToString(),
-                     ": the address cannot be bound (does something else lie at it?)"));
+                     ": the address cannot be bound (is there another file?)"));
   }
   if (impl->admin_lock != nullptr) {
     impl->admin_server = Build(options, impl->admin_bound, grpc::InsecureServerCredentials(),
-                               services, /*admin=*/true, &impl->admin_unimplemented, nullptr);
+                               services, /*admin=*/true, &impl->admin_unknown, nullptr);
     if (impl->admin_server == nullptr) {
       return absl::FailedPreconditionError(
           absl::StrCat("listen on ", impl->admin_bound.ToString(),
-                       ": the address cannot be bound (does something else lie at it?)"));
+                       ": the address cannot be bound (is there another file?)"));
     }
   }
   impl->bound = options.listen;
@@ -296,7 +320,7 @@ Server::~Server() { Shutdown(); }
 const Endpoint& Server::endpoint() const { return impl_->bound; }
 
 void Server::SetReady(bool ready) {
-  MutexLock lock(impl_->mu);  // so that two callers cannot leave a mixture behind
+  MutexLock lock(impl_->mu);  // so that two callers cannot leave a mixture
   impl_->ready = ready && !impl_->stopping;
   impl_->SetStatus(kReadiness, impl_->ready);
   impl_->SetStatus("", impl_->ready);
@@ -340,7 +364,7 @@ void Server::Shutdown() {
   impl.RunHooks(&Impl::drain_hooks);
   impl.Timed("drain", [&impl] {
     impl.acceptor.reset();
-    // The monotonic clock: a step of the wall clock must not cut the drain short.
+    // The monotonic clock, because a step of the wall clock must not cut the drain short.
     const gpr_timespec deadline =
         gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                      gpr_time_from_millis(Millis(impl.options.drain_timeout), GPR_TIMESPAN));

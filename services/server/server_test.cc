@@ -1,4 +1,4 @@
-// Server and channel together: a real server on a Unix socket, a real client.
+// Tests Server and channel together: a real server on a Unix socket, and a real client.
 #include "services/server/server.h"
 
 #include <fcntl.h>
@@ -24,6 +24,7 @@
 #include "services/metrics/rpc_metrics.h"
 #include "services/status/status.h"
 #include "services/sync/mutex.h"
+#include "services/version/version.h"
 
 namespace capstan::services {
 namespace {
@@ -82,7 +83,7 @@ class ServerTest : public ::testing::Test {
   ~ServerTest() override {
     server_.reset();
     unlink(absl::StrCat(folder_, "/s").c_str());
-    // Also proves that nothing else was left behind.
+    // Also proves that nothing else was left in the folder.
     EXPECT_EQ(rmdir(folder_.c_str()), 0) << std::strerror(errno);
   }
   void Start(ServerOptions options) {
@@ -113,7 +114,7 @@ class ServerTest : public ::testing::Test {
     }
     return status;
   }
-  // 0 unknown name, else the ServingStatus.
+  // 0 for an unknown name, else the ServingStatus.
   int HealthOf(const std::string& name) {
     HealthCheckRequest request;
     request.set_service(name);
@@ -156,6 +157,17 @@ TEST_F(ServerTest, HealthAloneIsServedToo) {
   grpc::ClientContext context;
   EXPECT_EQ(Call("/no.such.Service/Method", "x", context).error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST_F(ServerTest, AnUnknownCallIsAnsweredWithTheVersion) {
+  Start({.listen = unix_});
+  for (const char* method : {"/capstan.test.Echo/NoSuch", "/no.such.Service/Method"}) {
+    const auto context = NewContext(absl::Seconds(20));
+    const grpc::Status status = Call(method, "x", *context);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << method;
+    EXPECT_EQ(status.error_message(), absl::StrCat("this service is of version ", Version(),
+                                                   " and does not know the call"));
+  }
 }
 
 TEST_F(ServerTest, SeveralServersWithHealthAloneStartInOneProcess) {
@@ -210,7 +222,7 @@ TEST_F(ServerTest, SecondListenerOnAUnixPathIsRefusedUntilTheFirstIsGone) {
   EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(unix_.ToString()));
   auto context = NewContext(absl::Seconds(20));
-  EXPECT_TRUE(Call(kEchoMethod, "a", *context).ok());  // the first one still has its socket
+  EXPECT_TRUE(Call(kEchoMethod, "a", *context).ok());  // the first server still has its socket
   server_->Shutdown();
   Start({.listen = unix_});
 }
@@ -230,7 +242,7 @@ TEST_F(ServerTest, RpcMetricsCountByMethodAndCode) {
   EXPECT_EQ(Call("/capstan.test.Echo/NoSuch", "a", *missing).error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(HealthOf("no.such"), 0);
-  server_->Shutdown();  // the counts of all calls are in
+  server_->Shutdown();  // afterwards all calls are counted
   const std::string text = metrics.Scrape();
   const auto has = [&text](const std::string& line) { EXPECT_THAT(text, HasSubstr(line)); };
   has("grpc_server_started_total{grpc_method=\"Echo\",grpc_service=\"capstan.test.Echo\","
@@ -244,7 +256,7 @@ TEST_F(ServerTest, RpcMetricsCountByMethodAndCode) {
   EXPECT_THAT(text, ::testing::Not(HasSubstr("NoSuch")));
 }
 
-// Bytes of a ServerReflectionRequest{list_services: ""} (field 7) and what comes back.
+// Bytes of a ServerReflectionRequest{list_services: ""} (field 7), and the answer.
 grpc::Status ListServices(const std::shared_ptr<grpc::Channel>& channel, std::string* answer) {
   const grpc::internal::RpcMethod rpc(
       "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
@@ -265,8 +277,8 @@ grpc::Status ListServices(const std::shared_ptr<grpc::Channel>& channel, std::st
   return stream->Finish();
 }
 
-// Both plug-ins register themselves for every server of the process: the public one must not have
-// them.
+// Both plug-ins register themselves for every server of the process. The public server must not
+// have them.
 TEST_F(ServerTest, ReflectionAndChannelzAreOnTheAdminSocketAlone) {
   const std::string admin_path = absl::StrCat(folder_, "/admin");
   Start({.listen = unix_, .admin_socket = admin_path});
@@ -290,7 +302,7 @@ TEST_F(ServerTest, ReflectionAndChannelzAreOnTheAdminSocketAlone) {
   EXPECT_EQ(answer, "a");
 }
 
-// What a killed server leaves behind must not keep the next one from starting.
+// The socket file of a killed server must not prevent the next one from starting.
 TEST_F(ServerTest, StaleSocketIsTakenOver) {
   const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address = {};
@@ -328,7 +340,7 @@ TEST_F(ServerTest, OpenFolderIsRefused) {
 TEST_F(ServerTest, ShutdownRunsItsStepsInOrderAndEndsHeldCalls) {
   Start({.listen = unix_, .drain_timeout = absl::Milliseconds(50)});
   server_->SetReady(true);
-  // A call that would never end; it sees the end of readiness before it is cancelled.
+  // A call that would never end by itself. It sees the end of readiness before it is cancelled.
   auto watch_context = NewContext(absl::Seconds(30));
   auto stub = Health::NewStub(Channel());
   HealthCheckRequest request;
@@ -355,8 +367,8 @@ TEST_F(ServerTest, ShutdownRunsItsStepsInOrderAndEndsHeldCalls) {
   EXPECT_FALSE(watch->Finish().ok());
 }
 
-// A control call made while the peer restarts waits for it, far below the default backoff of
-// seconds.
+// A control call made while the peer restarts waits for it, far shorter than the default back-off
+// of seconds.
 TEST_F(ServerTest, CallWaitsForARestartedServer) {
   Start({.listen = unix_});
   auto channel = Channel();

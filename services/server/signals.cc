@@ -26,7 +26,7 @@ static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler")
 void Wake() {
   const int saved = errno;
   const char byte = 0;
-  // Nobody reads the pipe: it stays readable for every waiter, now and later.
+  // Nobody reads the pipe, so it stays readable for every waiter, now and later.
   [[maybe_unused]] const ssize_t written = write(g_pipe[1], &byte, 1);
   errno = saved;
 }
@@ -47,7 +47,7 @@ ShutdownSignal::ShutdownSignal() {
   sigemptyset(&action.sa_mask);
   CAPSTAN_CHECK(sigaction(SIGTERM, &action, nullptr) == 0);
   CAPSTAN_CHECK(sigaction(SIGINT, &action, nullptr) == 0);
-  // A reader that went away is an error of write, not the end of the process.
+  // If a reader is gone, write must fail instead of ending the process.
   signal(SIGPIPE, SIG_IGN);
 }
 

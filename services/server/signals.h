@@ -1,9 +1,9 @@
-// SIGTERM and SIGINT as something a main can wait for; a second signal exits at once.
+// SIGTERM and SIGINT as an event that main can wait for. A second signal ends the process at once.
 //
 //   int main(...) { ShutdownSignal& signal = ShutdownSignal::Install(); ...; signal.Wait(); ... }
 //
-// Install comes before other threads start work, but works at any time: it is a handler with a
-// pipe, no signal mask, so children inherit nothing. It also ignores SIGPIPE.
+// Call Install before other threads start work; it works at any time, though. It uses a handler
+// with a pipe and no signal mask, so children inherit nothing. It also ignores SIGPIPE.
 #ifndef CAPSTAN_SERVICES_SERVER_SIGNALS_H_
 #define CAPSTAN_SERVICES_SERVER_SIGNALS_H_
 
@@ -16,26 +16,26 @@ class ShutdownSignal {
   // Idempotent; the object lives as long as the process.
   static ShutdownSignal& Install();
 
-  // Returns when the first SIGTERM or SIGINT came, or Trigger was called. From then on the next one
-  // of either ends the process at once with 128 + its number.
+  // Returns when the first SIGTERM or SIGINT has come, or Trigger was called. After that the next
+  // signal of either kind ends the process at once with 128 + its number.
   void Wait();
-  // The same, at most `timeout`; true when it came. Thread-safe, any number of waiters.
+  // The same for at most `timeout`; true if it came. Thread-safe, for any number of waiters.
   bool WaitFor(absl::Duration timeout);
   // Asks for the shutdown from inside the process.
   void Trigger();
-  // SIGTERM, SIGINT; 0: none came yet, or Trigger.
+  // SIGTERM or SIGINT; 0: no signal yet, or Trigger was called.
   int signal_number() const;
 
  private:
   ShutdownSignal();
 };
 
-// The longest that a service takes to end: less than the 90 s that our units and manifests give it. A
-// shard may hand its jobs over before that (--hand-over), and is given 150 s.
+// The longest that a service takes to end. It is less than the 90 s that our units and manifests
+// allow. A shard may first hand its jobs over (--hand-over), so it is allowed 150 s.
 inline constexpr absl::Duration kShutdownLimit = absl::Seconds(60);
 
-// Ends the process with 1 after `limit`, with a line in the log, unless it has ended by then: a disk
-// that hangs may hold whoever closes a file on it for ever.
+// Ends the process with 1 after `limit`, with a log line, unless it has ended by then. Otherwise a
+// hung disk could block the closing of a file, and thus the process, for ever.
 void EndProcessAfter(absl::Duration limit);
 
 }  // namespace capstan::services

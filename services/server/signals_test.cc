@@ -10,7 +10,7 @@
 namespace capstan::services {
 namespace {
 
-// Each case runs in a child of its own: the first signal is remembered for the rest of the process.
+// Each case runs in its own child process, because a process remembers the first signal.
 TEST(ShutdownSignalDeathTest, FirstSignalWakesEveryWaiterAndSaysWhich) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
@@ -47,7 +47,7 @@ TEST(ShutdownSignalDeathTest, TriggerIsNoSignal) {
         ShutdownSignal& signal = ShutdownSignal::Install();
         signal.Trigger();
         signal.Wait();
-        raise(SIGTERM);  // the first one is still a request
+        raise(SIGTERM);  // the first signal is still only a request
         _exit(signal.signal_number() == SIGTERM ? 0 : 1);
       },
       ::testing::ExitedWithCode(0), "");
@@ -58,7 +58,7 @@ TEST(EndProcessAfterDeathTest, AProcessThatCannotEndIsEnded) {
   EXPECT_EXIT(
       {
         EndProcessAfter(absl::Milliseconds(50));
-        while (true) pause();  // as one whose thread a disk holds
+        while (true) pause();  // like a process with a thread on a hung disk
       },
       ::testing::ExitedWithCode(1), "event=shutdown_takes_too_long");
 }

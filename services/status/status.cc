@@ -59,7 +59,7 @@ std::string CutText(absl::string_view text, size_t max_bytes) {
   if (text.size() <= max_bytes) return std::string(text);
   if (max_bytes < 3) return std::string(max_bytes, '.');
   size_t end = max_bytes - 3;
-  // A continuation byte is 10xxxxxx: step back to the first byte of its character.
+  // A continuation byte is 10xxxxxx. Step back to the first byte of its character.
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return absl::StrCat(text.substr(0, end), "...");
 }

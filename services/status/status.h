@@ -1,9 +1,9 @@
 // absl::Status <-> grpc::Status, with google.rpc details on the wire.
 //
-// A detail is a payload of the absl::Status under "type.googleapis.com/<message name>";
-// ToGrpcStatus puts every such payload into the trailing metadata `grpc-status-details-bin`,
-// FromGrpcStatus brings them back. Both are cut so that the trailers stay below the metadata limit
-// of our servers and channels (kMaxMetadataBytes): the message to kMaxMessageBytes, field
+// A detail is a payload of the absl::Status under "type.googleapis.com/<message name>".
+// ToGrpcStatus puts every such payload into the trailing metadata `grpc-status-details-bin`;
+// FromGrpcStatus restores them. Both cut so that the trailers stay below the metadata limit of our
+// servers and channels (kMaxMetadataBytes). They cut the message to kMaxMessageBytes, then field
 // violations from the end, then whole details.
 //
 // Thread-safe: free functions over values.
@@ -30,7 +30,7 @@ inline constexpr int kMaxMessageBytes = 2 * 1024;    // may grow threefold by pe
 inline constexpr int kMaxDetailBytes = 6 * 1024;     // serialized google.rpc.Status
 
 grpc::Status ToGrpcStatus(const absl::Status& status);
-// A code outside of the canonical ones becomes kUnknown; damaged details are dropped.
+// A code that is not a canonical one becomes kUnknown. Damaged details are dropped.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 // google.rpc.ErrorInfo of the domain "capstan".
@@ -44,17 +44,17 @@ struct FieldViolation {
   std::string description;  // got, want
 };
 
-// Each returns `status` with the detail set; an OK status comes back unchanged.
+// Each returns `status` with the detail set. An OK status is returned unchanged.
 absl::Status WithReason(absl::Status status, const ErrorReason& reason);
 absl::Status WithViolations(absl::Status status, const std::vector<FieldViolation>& violations);
 absl::Status WithRetryDelay(absl::Status status, absl::Duration delay);
 
-// nullopt / empty when the detail is absent or damaged.
+// nullopt / empty if the detail is absent or damaged.
 std::optional<ErrorReason> GetReason(const absl::Status& status);
 std::vector<FieldViolation> GetViolations(const absl::Status& status);
 std::optional<absl::Duration> GetRetryDelay(const absl::Status& status);
 
-// Cuts `text` to at most `max_bytes`, at a UTF-8 border, and ends it with "..." when it was longer.
+// Cuts `text` to at most `max_bytes`, at a UTF-8 boundary, and ends it with "..." if it was longer.
 std::string CutText(absl::string_view text, size_t max_bytes);
 
 }  // namespace capstan::services

@@ -44,7 +44,7 @@ TEST(StatusTest, DetailsSurviveTheWire) {
   EXPECT_EQ(GetRetryDelay(back), absl::Milliseconds(1500));
 }
 
-// The bytes that other gRPC libraries expect: google.rpc.Status with Any by type.googleapis.com.
+// The bytes that other gRPC libraries expect: google.rpc.Status with Any under type.googleapis.com.
 TEST(StatusTest, WireFormIsGoogleRpcStatus) {
   const grpc::Status wire = ToGrpcStatus(
       WithReason(absl::NotFoundError("no job j7"), {.reason = "NO_JOB", .metadata = {}}));

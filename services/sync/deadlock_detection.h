@@ -1,6 +1,6 @@
-// Turns off Abseil's own search for deadlocks among its mutexes, which gRPC's threads pay for on
-// every lock: 10 to 20 % of a small message. Stands here because nothing else may name absl::Mutex.
-// Whoever includes it links absl::synchronization.
+// Turns off Abseil's deadlock detection for its mutexes, which costs gRPC's threads time on every
+// lock: 10 to 20 % of a small message. It is here because no other file may name absl::Mutex. Code
+// that includes this header must link absl::synchronization.
 #ifndef CAPSTAN_SERVICES_SYNC_DEADLOCK_DETECTION_H_
 #define CAPSTAN_SERVICES_SYNC_DEADLOCK_DETECTION_H_
 

@@ -1,8 +1,11 @@
-// Tells ThreadSanitizer that an object went from one thread to another through a library that it cannot see into.
+// Tells ThreadSanitizer that an object passed from one thread to another through an uninstrumented
+// library.
 //
-// The packaged gRPC is not instrumented: that a reaction runs after the call which started it is true, but invisible. Whoever
-// gives an object to gRPC says HandOver(object) first; a reaction begins with a Reaction, the last one with TakeOver(object).
-// They do nothing in other builds, and none orders anything that gRPC does not order: data that two reactions share still needs its lock.
+// The packaged gRPC is not instrumented, so ThreadSanitizer cannot see that a reaction runs after
+// the call that started it. Code that gives an object to gRPC calls HandOver(object) first. A
+// reaction begins with a Reaction, the last one with TakeOver(object). They do nothing in other
+// builds, and add no ordering that gRPC does not provide: data that two reactions share still needs
+// a lock.
 #ifndef CAPSTAN_SERVICES_SYNC_HAND_OVER_H_
 #define CAPSTAN_SERVICES_SYNC_HAND_OVER_H_
 
@@ -33,7 +36,8 @@ inline void TakeOver([[maybe_unused]] const void* object) {
 #endif
 }
 
-// A reaction that is not the last one: takes the object over, and hands it on to the next at its end.
+// For every reaction except the last one: takes the object over, and at its end hands it to the
+// next.
 class Reaction {
  public:
   explicit Reaction(const void* object) : object_(object) { TakeOver(object_); }

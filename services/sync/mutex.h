@@ -1,8 +1,8 @@
 // Mutex, MutexLock and CondVar: the standard library's, with Abseil's thread-safety annotations.
 //
-// The packaged Abseil is built without instrumentation, so ThreadSanitizer reports data that
-// absl::Mutex guards correctly. These wrappers are seen by ThreadSanitizer and by clang's
-// -Wthread-safety alike.
+// The packaged Abseil is built without instrumentation, so ThreadSanitizer reports races on data
+// that absl::Mutex guards correctly. Both ThreadSanitizer and clang's -Wthread-safety understand
+// these wrappers.
 #ifndef CAPSTAN_SERVICES_SYNC_MUTEX_H_
 #define CAPSTAN_SERVICES_SYNC_MUTEX_H_
 
@@ -27,7 +27,7 @@ class ABSL_LOCKABLE Mutex {
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mu_.lock(); }
   void Unlock() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
   bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return mu_.try_lock(); }
-  // States to the analysis that the caller holds the lock; checks nothing.
+  // Tells the analysis that the caller holds the lock. Checks nothing.
   void AssertHeld() const ABSL_ASSERT_EXCLUSIVE_LOCK() {}
 
  private:
@@ -47,7 +47,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mu_;
 };
 
-// A condition variable. Wakes up spuriously: wait in a loop over the condition.
+// A condition variable. It may wake up spuriously, so wait in a loop over the condition.
 class CondVar {
  public:
   CondVar() = default;
@@ -60,8 +60,7 @@ class CondVar {
     lock.release();
   }
 
-  // Returns true when `timeout` passed without a wake-up. A timeout of InfiniteDuration waits for
-  // ever.
+  // Returns true if `timeout` passed without a wake-up. InfiniteDuration waits for ever.
   bool WaitWithTimeout(Mutex& mu, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     if (timeout == absl::InfiniteDuration()) {
       Wait(mu);

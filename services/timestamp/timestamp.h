@@ -1,4 +1,4 @@
-// Points in time as they travel.
+// Conversion between absl::Time and protobuf timestamps.
 #ifndef CAPSTAN_SERVICES_TIMESTAMP_TIMESTAMP_H_
 #define CAPSTAN_SERVICES_TIMESTAMP_TIMESTAMP_H_
 
@@ -9,7 +9,7 @@
 namespace capstan {
 
 absl::Time TimeOf(const google::protobuf::Timestamp& time);
-// Leaves it alone where the time is not finite.
+// Leaves `out` unchanged if the time is not finite.
 void SetTime(absl::Time time, google::protobuf::Timestamp* out);
 
 }  // namespace capstan

@@ -20,7 +20,7 @@
 namespace capstan::services {
 namespace {
 
-constexpr size_t kStackBytes = 64 * 1024;  // of a thread that only waits
+constexpr size_t kStackBytes = 64 * 1024;  // for a thread that only waits
 
 [[noreturn]] void EndForThreads(int error) {
   std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, ThreadsText(error).c_str());
@@ -28,7 +28,7 @@ constexpr size_t kStackBytes = 64 * 1024;  // of a thread that only waits
   std::_Exit(1);
 }
 
-// std::thread throws where there is none to be had; nobody catches it.
+// std::thread throws if no thread can be made, and nobody catches that.
 [[noreturn]] void OnTerminate() {
   if (const std::exception_ptr current = std::current_exception(); current != nullptr) {
     try {
@@ -61,7 +61,7 @@ std::string ThreadsText(int error) {
 
 void RequireThreads(int count) {
   int pipe[2];
-  if (pipe2(pipe, O_CLOEXEC) != 0) return;  // of descriptors, others speak
+  if (pipe2(pipe, O_CLOEXEC) != 0) return;  // a lack of descriptors is reported elsewhere
   pthread_attr_t small;
   pthread_attr_init(&small);
   pthread_attr_setstacksize(&small, kStackBytes);
@@ -72,7 +72,7 @@ void RequireThreads(int count) {
     error = pthread_create(&thread, &small, WaitForEnd, &pipe[0]);
     if (error == 0) threads.push_back(thread);
   }
-  close(pipe[1]);  // each sees its end
+  close(pipe[1]);  // each thread sees the end of its pipe
   for (const pthread_t thread : threads) pthread_join(thread, nullptr);
   pthread_attr_destroy(&small);
   close(pipe[0]);
@@ -88,7 +88,7 @@ bool TuneProcess(const TuningOptions& options) {
     files.rlim_cur = files.rlim_max;
     taken &= setrlimit(RLIMIT_NOFILE, &files) == 0;
   }
-  // 32 MiB is the largest threshold that glibc takes: half of a heap of a thread's arena.
+  // 32 MiB is the largest threshold that glibc accepts: half of the heap of a thread's arena.
   taken &= mallopt(M_MMAP_THRESHOLD, 32 << 20) == 1;
   taken &= mallopt(M_TRIM_THRESHOLD, 2000 << 20) == 1;
   taken &= mallopt(M_TOP_PAD, 64 << 20) == 1;

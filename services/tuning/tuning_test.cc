@@ -26,7 +26,7 @@ namespace {
   return usage.ru_minflt;
 }
 
-// What the settings are for: a buffer that is freed and taken again is not faulted in again.
+// The purpose of the settings: a buffer that is freed and allocated again is not faulted in again.
 TEST(TuningTest, FreedBuffersStayMapped) {
 #ifdef CAPSTAN_OTHER_ALLOCATOR
   TuneProcess();
@@ -45,7 +45,7 @@ TEST(TuningTest, FreedBuffersStayMapped) {
 #endif
 }
 
-// In a process of its own, which loses the rights that make root exempt, and may have no thread.
+// Runs in its own process, which gives up root's exemption and may not make a thread.
 void WithoutThreads(void (*use)()) noexcept {
   TuneProcess();
   const rlimit none = {0, 0};

@@ -25,7 +25,7 @@ std::string UseName(job::v1::FolderUse use) {
   }
 }
 
-// Empty: there is no such file, or no certificate can be read from it.
+// Empty if there is no such file, or if no certificate can be read from it.
 std::vector<absl::Time> EndsIn(const std::string& path) {
   if (path.empty()) return {};
   const absl::StatusOr<std::string> text = ReadWholeFile(path, kMaxSecretBytes);
@@ -43,7 +43,8 @@ struct UpkeepMetrics::Papers {
 
   const Security security;
   Mutex mu;
-  // By the label `certificate`. Without an entry: there is no such file, or it cannot be read.
+  // By the label `certificate`. A certificate without a file, or with an unreadable file, has no
+  // entry.
   std::map<std::string, absl::Time> certificates ABSL_GUARDED_BY(mu);
   std::map<prometheus::Labels, absl::Time> tokens ABSL_GUARDED_BY(mu);
 };
@@ -51,7 +52,8 @@ struct UpkeepMetrics::Papers {
 void UpkeepMetrics::Papers::Read() {
   std::map<std::string, absl::Time> ends;
   if (!security.insecure) {
-    // What follows its own is a chain. Of authorities one is enough: two overlap while they change.
+    // The first certificate is the service's own; a chain follows. One authority is enough, because
+    // two overlap during a change.
     const std::vector<absl::Time> own = EndsIn(security.tls_cert);
     if (!own.empty()) ends["own"] = own.front();
     const std::vector<absl::Time> authorities = EndsIn(security.tls_ca);
@@ -64,7 +66,8 @@ void UpkeepMetrics::Papers::Read() {
     const absl::StatusOr<std::string> text = ReadSecretFile(security.tokens);
     const auto entries = text.ok() ? ParseTokens(security.tokens, *text) : text.status();
     for (const TokenEntry& entry : entries.value_or(std::vector<TokenEntry>())) {
-      // People notice by themselves. A cluster has as many names of nodes as certificates.
+      // Only nodes: people notice an expiry themselves. A cluster has as many node names as
+      // certificates.
       const Role role = entry.identity.role;
       if (role != Role::kWorker && role != Role::kParamStore) continue;
       absl::Time& end =
@@ -105,7 +108,7 @@ UpkeepMetrics::~UpkeepMetrics() = default;
 
 void UpkeepMetrics::Refresh() {
   const FolderCheck check(folders_);
-  (void)look_.Refresh();  // false: what was read before still holds
+  (void)look_.Refresh();  // false: the values of the last look are still used
   const FolderReports reports = check.Wait(kPatience);
   std::map<std::string, absl::Time> ends;
   std::map<prometheus::Labels, absl::Time> tokens;

@@ -1,5 +1,5 @@
-// What an operator has to see to in time: room in the folders of a service, and when its
-// certificates and tokens end. Families of docs/metrics.md, read anew for each scrape.
+// Conditions that an operator must watch: room in the folders of a service, and the expiry of its
+// certificates and tokens. Families of docs/metrics.md, updated for each scrape.
 #ifndef CAPSTAN_SERVICES_UPKEEP_UPKEEP_METRICS_H_
 #define CAPSTAN_SERVICES_UPKEEP_UPKEEP_METRICS_H_
 
@@ -23,21 +23,21 @@ class UpkeepMetrics {
   // How long a scrape waits for folders whose disk does not answer.
   static constexpr absl::Duration kPatience = absl::Milliseconds(200);
 
-  // `folders`: path and use of each (FolderFor). `security`: its certificate and authority where it
+  // `folders`: path and use of each (FolderFor). `security`: its certificate and authority, if it
   // has them, and its tokens.json.
   UpkeepMetrics(MetricsRegistry& registry, FolderReports folders, const Security& security);
   ~UpkeepMetrics();
   UpkeepMetrics(const UpkeepMetrics&) = delete;
   UpkeepMetrics& operator=(const UpkeepMetrics&) = delete;
 
-  // Looks at folders and files. What cannot be read has no series: an old figure would say that all
-  // is well.
+  // Looks at folders and files. A folder or file that cannot be read has no series, because an old
+  // value would hide the problem.
   void Refresh();
-  // For the route /metrics: looks, then scrapes.
+  // For the route /metrics: calls Refresh, then scrapes.
   std::function<std::string()> Scraper();
 
  private:
-  struct Papers;  // when certificates and tokens end, as last read
+  struct Papers;  // when certificates and tokens expire, as last read
 
   MetricsRegistry& registry_;
   const FolderReports folders_;
@@ -45,9 +45,9 @@ class UpkeepMetrics {
   const GaugeFamily size_;
   const GaugeFamily certificates_;
   const GaugeFamily tokens_;
-  const std::shared_ptr<Papers> papers_;  // and that of a look which hangs
+  const std::shared_ptr<Papers> papers_;  // shared with a look that hangs
   FileLook look_;
-  // Around a series and its use: another scrape may end it.
+  // Held around a series and its use, because another scrape may end it.
   Mutex mu_;
   std::set<prometheus::Labels> token_series_ ABSL_GUARDED_BY(mu_);
 };

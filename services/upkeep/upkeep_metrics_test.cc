@@ -53,7 +53,7 @@ TEST_F(UpkeepMetricsTest, FoldersHaveRoomAndThoseThatAreNotThereNoSeries) {
                                                  "\",use=\"state\"} ")),
                           Not(HasSubstr("use=\"checkpoints\"")), Not(HasSubstr("use=\"data\"")),
                           Not(HasSubstr("expiry"))));
-  // One that comes has a series from then on, one that goes none.
+  // A folder that appears has a series from then on; one that disappears has none.
   ASSERT_TRUE(EnsureDir(Path("late"), 0700).ok());
   EXPECT_THAT(scrape(), HasSubstr("use=\"checkpoints\""));
   ASSERT_EQ(rmdir(Path("late").c_str()), 0);
@@ -93,7 +93,7 @@ TEST_F(UpkeepMetricsTest, TokensOfNodesTellTheEndOfTheNewest) {
   const TokenEntry shard = entry(Role::kParamStore, "node-b", absl::Hours(3));
   Write("tokens.json",
         FormatTokens({entry(Role::kWorker, "node-a", absl::Hours(2)),
-                      entry(Role::kWorker, "node-a", absl::Hours(1)),  // of before its rotation
+                      entry(Role::kWorker, "node-a", absl::Hours(1)),  // from before its rotation
                       shard, entry(Role::kClient, "ann", absl::Hours(1))}));
   Security security;
   security.tokens = Path("tokens.json");

@@ -1,6 +1,6 @@
 // The version of this build.
 //
-// Only the generated version.cc holds the stamp, so a commit rebuilds one file. Thread-safe; the
+// Only the generated version.cc contains the stamp, so a commit rebuilds one file. Thread-safe; the
 // strings live as long as the process. Library: capstan::version (cmake/CapstanVersion.cmake).
 #ifndef CAPSTAN_SERVICES_VERSION_VERSION_H_
 #define CAPSTAN_SERVICES_VERSION_VERSION_H_
@@ -9,11 +9,11 @@
 
 namespace capstan {
 
-// The project's version, e.g. "0.1.0".
+// The project's version, e.g. "0.2.0".
 absl::string_view Version();
 
-// The git revision that was built, "-dirty" appended where tracked files differed from it, e.g.
-// "a7e1d2b4c012" or "a7e1d2b4c012-dirty"; "unknown" when built outside of a git checkout.
+// The git revision that was built, with "-dirty" appended if tracked files differed from it, e.g.
+// "a7e1d2b4c012" or "a7e1d2b4c012-dirty"; "unknown" if it was not built in a git checkout.
 absl::string_view Revision();
 
 // The compiler, e.g. "GNU 12.2.0".

@@ -7,10 +7,10 @@
 namespace capstan::services {
 namespace {
 
-constexpr uint32_t kNone = 0xFFFFFFFF;  // no character
+constexpr uint32_t kNone = 0xFFFFFFFF;  // not a character
 
-// Beyond ASCII: C1 controls, marks of direction, what has no width, line and paragraph separators,
-// private tags.
+// Characters beyond ASCII: C1 controls, direction marks, zero-width characters, line and paragraph
+// separators, private tags.
 bool IsHidden(uint32_t c) {
   return (c >= 0x80 && c < 0xA0) || c == 0xAD || c == 0x061C || c == 0x180E ||
          (c >= 0x200B && c <= 0x200F) || (c >= 0x2028 && c <= 0x202E) ||
@@ -18,7 +18,8 @@ bool IsHidden(uint32_t c) {
          (c >= 0xE0000 && c <= 0xE0FFF);
 }
 
-// The first character of `text`, which is not empty; takes it off, or one byte of what is none.
+// Removes the first character of `text`, which must not be empty, and returns it. If it is invalid,
+// removes one byte.
 uint32_t Next(absl::string_view* text) {
   const auto byte = [text](size_t i) { return static_cast<unsigned char>((*text)[i]); };
   const unsigned char first = byte(0);
@@ -40,13 +41,16 @@ uint32_t Next(absl::string_view* text) {
   return good ? c : kNone;
 }
 
-// The length of a sequence of colour that `text` begins with; 0: with none.
+// The length of the colour sequence that `text` begins with; 0 if there is none.
 size_t ColourAt(absl::string_view text) {
   constexpr size_t kMost = 16;
   if (text.substr(0, 2) != "\033[") return 0;
   const size_t end = text.substr(0, kMost).find_first_not_of("0123456789;", 2);
   return end != text.npos && text[end] == 'm' ? end + 1 : 0;
 }
+
+// Whether a character is shown unchanged; kNone is not.
+bool IsShown(uint32_t c) { return c != kNone && c >= 0x20 && c != 0x7F && !IsHidden(c); }
 
 std::string Visible(absl::string_view text, bool lines) {
   std::string out;
@@ -59,16 +63,21 @@ std::string Visible(absl::string_view text, bool lines) {
       continue;
     }
     const uint32_t c = Next(&text);
-    if (c == kNone || c < 0x20 || c == 0x7F || IsHidden(c)) {
-      out.push_back('?');
-    } else {
+    if (IsShown(c)) {
       out.append(before.data(), before.size() - text.size());
+    } else {
+      out.push_back('?');
     }
   }
   return out;
 }
 
 }  // namespace
+
+size_t SizeIfShown(absl::string_view text) {
+  const size_t size = text.size();
+  return IsShown(Next(&text)) ? size - text.size() : 0;
+}
 
 std::string VisibleText(absl::string_view text) { return Visible(text, /*lines=*/false); }
 

@@ -23,13 +23,23 @@ TEST(VisibleTextTest, WhatATerminalObeysOrHidesIsAQuestionMark) {
             "?dab?");  // U+202E, U+202C
   EXPECT_EQ(VisibleText("\xE2\x81\xA6x\xE2\x81\xA9\xE2\x80\x8B\xEF\xBB\xBF"), "?x???");
   EXPECT_EQ(VisibleText("\xE2\x80\xA8\xE2\x80\x8E\xD8\x9C"), "???");
-  // No UTF-8: cut off, too long, a surrogate, beyond the end.
+  // Not UTF-8: truncated, overlong, a surrogate, beyond the last code point.
   EXPECT_EQ(VisibleText("\xE2\x80"), "??");
   EXPECT_EQ(VisibleText("\xC0\x9B"), "??");
   EXPECT_EQ(VisibleText("\xE0\x82\x9B"), "???");
   EXPECT_EQ(VisibleText("\xED\xA0\x80"), "???");
   EXPECT_EQ(VisibleText("\xF4\x90\x80\x80"), "????");
   EXPECT_EQ(VisibleText(absl::string_view("a\0b", 3)), "a?b");
+}
+
+TEST(VisibleTextTest, ACharacterIsShownWholeOrNotAtAll) {
+  EXPECT_EQ(SizeIfShown("ab"), 1u);
+  EXPECT_EQ(SizeIfShown("\xE2\x82\xACuro"), 3u);
+  EXPECT_EQ(SizeIfShown("\xF0\x9F\x98\x80"), 4u);
+  // A control character, U+009B, U+202E, a byte that is not UTF-8, a truncated character.
+  for (const char* text : {"\x1B", "\xC2\x9B", "\xE2\x80\xAE", "\x9B", "\xE2\x82"}) {
+    EXPECT_EQ(SizeIfShown(text), 0u) << text;
+  }
 }
 
 TEST(VisibleTextTest, LinesKeepTheirFeedsTabsAndColours) {

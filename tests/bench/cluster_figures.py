@@ -1,8 +1,8 @@
-"""What a cluster of separately started services costs and carries: one function per figure, called by cluster_table.py.
+"""Costs and limits of a cluster of separately started services. cluster_table.py calls one function per figure.
 
-Every function answers a dict: `title`, `rows` (dicts with the same keys, the columns of its table), `claims` (a sentence and whether
-it held), `says` (what is inside the clock). Where two things are compared they run in turns, so that a change of the machine's
-speed meets both, and CPU seconds stand beside wall seconds.
+Every function returns a dict: `title`, `rows` (dicts with the same keys, the columns of its table), `claims` (pairs of a
+sentence and whether it held), `says` (what the time includes). Two things that are compared run in turns, so that a change of
+the machine's speed affects both, and CPU seconds are given beside wall seconds.
 """
 
 import json
@@ -23,7 +23,7 @@ LOAD = os.path.join(support.BIN, 'capstan_coordinator_load')
 
 
 class Cluster(secure_cluster.SecureCluster):
-    """In a folder of its own, over one of WIRES; a worker has one core's thread."""
+    """A cluster in a folder of its own, over one of WIRES. Each worker has one thread on its own core."""
 
     def __init__(self, wire, workers=0, shards=0, state=None, coordinator_args=()):
         self.wire = wire
@@ -51,7 +51,7 @@ class Cluster(secure_cluster.SecureCluster):
         self.start('worker', 'capstan_gpu_worker', '--coordinator', self.address, '--node', name, '--devices', 'cpu')
 
     def load(self, role, *args):
-        """The lines that the load prints, as they come."""
+        """Yields the lines that the load prints, as they appear."""
         command = [LOAD, args[0], '--address', self.address, *self.credentials(role), *map(str, args[1:])]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             for line in process.stdout:
@@ -84,7 +84,7 @@ class Cluster(secure_cluster.SecureCluster):
 
     def step_log(self, job_id):
         with open(self.path('state', 'checkpoints', job_id, 'metrics.jsonl')) as f:
-            return [json.loads(line) for line in f]
+            return [json.loads(line) for line in f if line.endswith('\n')]  # the last line may be half written
 
     def await_no_task(self):
         deadline = time.monotonic() + 60
@@ -98,7 +98,7 @@ class Cluster(secure_cluster.SecureCluster):
 
 
 def cpu_seconds(*pids, children=False):
-    """User and system; `children`: with those of children that have ended."""
+    """User and system CPU seconds. `children`: includes children that have ended."""
     ticks = 0
     for pid in pids:
         with open(f'/proc/{pid}/stat') as f:
@@ -107,7 +107,7 @@ def cpu_seconds(*pids, children=False):
 
 
 def fdatasync_ms(folder):
-    """The median of an 8 KiB append made durable: what one commit costs on this disk at least."""
+    """The median time of a durable append of 8 KiB, which is the least that one commit costs on this disk."""
     with tempfile.NamedTemporaryFile(dir=folder) as f:
         times = []
         for _ in range(200):
@@ -154,7 +154,7 @@ def submits(rounds=3):
 def nodes(seconds=30, count=1000):
     rows, claims = [], []
     for wire in ('unix', 'tls'):
-        # Heartbeats are timed by the order to end an unknown task, which else comes after a minute only.
+        # A heartbeat's time ends with the order to end an unknown task. Without this flag that order comes only after a minute.
         with Cluster(wire, coordinator_args=['--accept-journal', '0']) as cluster:
             pid = cluster.coordinator().pid
             lines = cluster.load('worker', 'nodes', '--count', count, '--seconds', seconds)
@@ -225,7 +225,7 @@ def checkpoints(rounds=8, steps=200, skipped=20):
     with Cluster('unix', 2, 2) as cluster:
         for turn in range(rounds):
             for saves in (False, True) if turn % 2 == 0 else (True, False):
-                # The tasks are gone by the end: theirs is in their parents' sums of waited-for children.
+                # The tasks have ended by then. Their time is in their parents' sums of waited-for children.
                 before = cpu_seconds(*cluster.pids(), children=True)
                 job = cluster.finish(cluster.submit(saving if saves else plain))
                 seconds[saves].append(statistics.mean(line['seconds'] for line in cluster.step_log(job['job_id'])[skipped:]))
@@ -248,7 +248,7 @@ def checkpoints(rounds=8, steps=200, skipped=20):
 
 
 def kills(rounds=3, every=60.0, still=20.0, away=1.0):
-    """One job: minutes with a kill near their beginning between stretches in which it is let alone."""
+    """One job. Minutes with a kill near their beginning alternate with undisturbed stretches."""
     with Cluster('unix', 2, 2) as cluster:
         job_id = cluster.submit(with_steps(D2L, 1000000))
         cluster.reach(job_id, 100)
@@ -266,7 +266,7 @@ def kills(rounds=3, every=60.0, still=20.0, away=1.0):
             process.wait()
             thread.join()
             process.stdout.close()
-            time.sleep(away)  # whoever watches over the service takes so long to start it again
+            time.sleep(away)  # a service manager takes this long to start it again
             cluster.start_worker('w1')
 
         quiet, disturbed = [rate(still)], []
@@ -330,7 +330,7 @@ def tls(rounds=5, steps=150, skipped=30):
 
 
 class Sampler(threading.Thread):
-    """RSS in MiB, descriptors and threads of processes, once a second until it is stopped."""
+    """Samples RSS in MiB, descriptors and threads of processes once a second until it is stopped."""
 
     def __init__(self, names):
         super().__init__()
@@ -344,7 +344,7 @@ class Sampler(threading.Thread):
                         rss = int(f.read().split()[1]) * os.sysconf('SC_PAGE_SIZE') / 2**20
                     descriptors, threads = len(os.listdir(f'/proc/{pid}/fd')), len(os.listdir(f'/proc/{pid}/task'))
                 except FileNotFoundError:
-                    continue  # the job ends
+                    continue  # the job is ending
                 self.samples[name].append((time.monotonic(), rss, descriptors, threads))
 
     def stop(self):
@@ -355,7 +355,7 @@ class Sampler(threading.Thread):
 def endurance(steps=200000):
     spec = with_steps(D2L, steps, model={'name': 'mlp'}, checkpoint={'every': '1000 steps'})
     spec['training']['global_batch_size'] = 32
-    spec['data']['train_samples'] = 32 * steps // 1000  # an epoch takes one thousandth of them
+    spec['data']['train_samples'] = 32 * steps // 1000  # an epoch has one thousandth of the steps
     with Cluster('unix', 2, 2) as cluster:
         job_id = cluster.submit(spec)
         cluster.reach(job_id, steps // 10)
@@ -375,11 +375,11 @@ def endurance(steps=200000):
     print('endurance', file=sys.stderr)
     rows, claims, series = [], [], {}
     for name, got in sampler.samples.items():
-        got = got[:-2]  # the end of the job is none of it
+        got = got[:-2]  # without the end of the job
         quarter = max(1, len(got) // 4)
         rss = [statistics.median(g[1] for g in part) for part in (got[:quarter], got[2 * quarter:3 * quarter], got[-quarter:])]
         slope = 1024 * statistics.linear_regression([g[0] for g in got[len(got) // 2:]], [g[1] for g in got[len(got) // 2:]]).slope
-        slope *= 1000 * seconds / steps  # KiB a second -> KiB in 1 000 steps
+        slope *= 1000 * seconds / steps  # KiB per second -> KiB per 1 000 steps
         most = [tuple(max(g[i] for g in part) for i in (2, 3)) for part in (got[:quarter], got[-quarter:])]
         rows.append({'process': name, 'RSS MiB, first quarter': f'{rss[0]:.1f}', 'third': f'{rss[1]:.1f}', 'last': f'{rss[2]:.1f}',
                      'second half, KiB in 1 000 steps': f'{slope:+.1f}', 'descriptors at most': f'{most[0][0]}, then {most[1][0]}',

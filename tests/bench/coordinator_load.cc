@@ -1,16 +1,16 @@
-// The load of many clients, or of many nodes, on a coordinator that runs already.
+// Puts the load of many clients, or of many nodes, on a running coordinator.
 //
 //   capstan_coordinator_load submit --address A --clients 1 --count 1000
-//     Each client has a connection of its own and makes one durable SubmitJob after the other.
+//     Each client has its own connection and makes one durable SubmitJob after the other.
 //   capstan_coordinator_load nodes --address A --count 1000 --seconds 30
-//     Each node has a connection of its own and reports once a second, spread over the second.
+//     Each node has its own connection and reports once a second, spread over the second.
 //
-// The submitted job wants 1000 workers, so it waits for ever. A heartbeat is answered only when
-// there is something to say, so most of these are empty and not answered, like those of an idle
-// node; every tenth of a node names a task that no coordinator knows, whose end is then ordered. Its
-// time runs from the moment at which it was due (no omission of what came late) to that order. TLS
-// as in interface.md: --tls-cert, --tls-key, --tls-ca, --token-file of a client or of a worker, or
-// --insecure; a Unix socket needs neither. Prints lines of JSON.
+// The submitted job wants 1000 workers, so it waits for ever. A heartbeat is answered only if there
+// is something to say. So most of these are empty and not answered, like those of an idle node.
+// Every tenth heartbeat of a node names a task that no coordinator knows, and the coordinator
+// orders its end. Its time runs from the moment at which it was due (so late ones are not omitted)
+// to that order. TLS is as in interface.md: --tls-cert, --tls-key, --tls-ca and --token-file of a
+// client or of a worker, or --insecure. A Unix socket needs neither. Prints lines of JSON.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -40,7 +40,7 @@ using Clock = std::chrono::steady_clock;
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-constexpr int kAnswered = 10;  // one heartbeat in so many has an answer
+constexpr int kAnswered = 10;  // one heartbeat in this many gets an answer
 
 struct Flags {
   std::string address;
@@ -51,7 +51,7 @@ struct Flags {
   int timeout_seconds = 30;  // of a submit
 };
 
-// Ends the process where the files of `flags` are none.
+// Ends the process if the files of `flags` are invalid.
 std::shared_ptr<grpc::Channel> Dial(const Flags& flags) {
   services::ChannelOptions options;
   const absl::StatusOr<services::Endpoint> peer = services::ParseEndpoint(flags.address);
@@ -68,14 +68,14 @@ std::shared_ptr<grpc::Channel> Dial(const Flags& flags) {
   std::exit(2);
 }
 
-// `values` are sorted.
+// `values` must be sorted.
 double Quantile(const std::vector<double>& values, double q) {
   if (values.empty()) return 0;
   return values[std::min(values.size() - 1,
                          static_cast<size_t>(q * static_cast<double>(values.size())))];
 }
 
-// Not 0: a call failed; the first of them is told.
+// Not 0: a call failed. Prints the first failure.
 int Submit(const Flags& flags) {
   const int clients = flags.clients;
   const int jobs = flags.count;
@@ -110,7 +110,7 @@ int Submit(const Flags& flags) {
         const grpc::Status status = stub->SubmitJob(context.get(), mine, &response);
         seconds[c].push_back(Seconds(Clock::now() - at));
         if (status.ok()) continue;
-        // Not exit: the others are inside calls, and would meet what it has taken away.
+        // Not exit, because the other threads are inside calls and would use what it destroys.
         if (!failed.exchange(true)) {
           std::fprintf(stderr, "submit: %s\n", status.error_message().c_str());
         }
@@ -130,7 +130,7 @@ int Submit(const Flags& flags) {
   return 0;
 }
 
-// One node; its heartbeats are sent by the thread of main, its answers come in gRPC's threads.
+// One node. The main thread sends its heartbeats, and its answers arrive in gRPC's threads.
 class Node final
     : public grpc::ClientBidiReactor<node::v1::ConnectRequest, node::v1::ConnectResponse> {
  public:
@@ -150,7 +150,7 @@ class Node final
     MutexLock lock(mu_);
     return registered_;
   }
-  // `due`: when it should leave.
+  // `due`: when the heartbeat should leave.
   void Beat(Clock::time_point due) {
     MutexLock lock(mu_);
     if (writing_ || over_) {
@@ -174,10 +174,10 @@ class Node final
     MutexLock lock(mu_);
     while (!done_) changed_.Wait(mu_);
   }
-  // After End.
+  // Call it after End.
   const std::vector<double>& seconds() const { return seconds_; }
   int asked() const { return asked_; }
-  int late() const { return late_; }  // not sent: the one before was still being written
+  int late() const { return late_; }  // not sent, because the one before was still being written
 
   void OnWriteDone(bool ok) override {
     MutexLock lock(mu_);
@@ -211,7 +211,7 @@ class Node final
   bool registered_ = false;
   bool done_ = false;
   int late_ = 0;
-  int beats_;  // begins with the node's number: of all nodes, one in ten asks at any time
+  int beats_;  // begins with the node's number, so at any time one node in ten asks
   int asked_ = 0;
   Clock::time_point due_;
   std::vector<double> seconds_;
@@ -221,7 +221,7 @@ void Nodes(const Flags& flags) {
   const int count = flags.count;
   const auto connect = Clock::now();
   std::vector<std::unique_ptr<Node>> nodes;
-  // Not all at once: TLS handshakes that run beside each other all end late, some too late.
+  // Not all at once: TLS handshakes that run at the same time all end late, some too late.
   constexpr size_t kConnecting = 64;
   for (size_t i = 0; i < static_cast<size_t>(count) + kConnecting; ++i) {
     if (i < static_cast<size_t>(count)) {
@@ -234,7 +234,7 @@ void Nodes(const Flags& flags) {
     }
   }
   const auto begin = Clock::now();
-  // Whoever measures the coordinator's CPU begins here, and ends with the next line.
+  // A measurement of the coordinator's CPU begins here and ends with the next line.
   std::printf("{\"registered\": %d, \"seconds\": %.2f}\n", count, Seconds(begin - connect));
   std::fflush(stdout);
   const auto gap = std::chrono::nanoseconds(1000000000 / count);
@@ -244,7 +244,7 @@ void Nodes(const Flags& flags) {
     nodes[static_cast<size_t>(beat % count)]->Beat(due);
   }
   absl::SleepFor(absl::Seconds(1));
-  std::printf("{\"over\": true}\n");  // what follows is the end of a thousand connections
+  std::printf("{\"over\": true}\n");  // after this a thousand connections end
   std::fflush(stdout);
   std::vector<double> all;
   int late = 0;

@@ -1,12 +1,13 @@
-// Samples per second of whole training steps on a device, without any service around it.
+// Samples per second of whole training steps on a device, without any service.
 //
-// Inside the clock, per step: forward, loss and backward of the lanes, and the plain SGD update over
-// the flat vector. Lanes: 8 where a job would have 8, else 1 (networks with batch normalization, GPUs). A GPU updates its weights by itself, as with kvstore `device`; unless
+// The time of a step includes forward, loss and backward of the lanes, and the plain SGD update
+// over the flat vector. There are 8 lanes if a job would have 8, else 1 (networks with batch
+// normalization, GPUs). A GPU updates its weights by itself, as with kvstore `device`. With
 // --host-updates, and always on CPUs, gradient and weights pass through the host, as with `local`.
-// The loss of every step is waited for. Outside: data, which is random and the same in every
-// step; a device with a memory of its own keeps the images there, unless --brought. A run is as many
-// steps as fill --seconds; the table has median and p10 to p90 of the runs.
-// GFLOP/s count the graph's multiply-adds, also those whose results the pooling drops.
+// Each step waits for its loss. The time excludes the data, which are random and the same in every
+// step. A device with its own memory keeps the images there, unless --brought is given. A run has
+// as many steps as fill --seconds; the table has the median and p10 to p90 of the runs. GFLOP/s
+// count the graph's multiply-adds, even those whose results the pooling drops.
 #include <time.h>
 
 #include <CLI/CLI.hpp>
@@ -59,7 +60,7 @@ double Quantile(std::vector<double> values, double q) {
   return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-// The most memory that this process has had so far.
+// The peak memory of this process so far.
 int64_t PeakBytes() {
   std::ifstream status("/proc/self/status");
   std::string line;
@@ -74,7 +75,7 @@ training::Shape InputShape(const std::string& model) {
   return {1, 28, 28};
 }
 
-// As a job's: training/spec.
+// The default of a job (training/spec).
 int DefaultLanes(const std::string& device, const std::string& model, int64_t batch) {
   if (device != "cpu" || model.rfind("resnet", 0) == 0) return 1;
   int lanes = 8;
@@ -82,7 +83,7 @@ int DefaultLanes(const std::string& device, const std::string& model, int64_t ba
   return lanes;
 }
 
-// One configuration, ready to run steps.
+// One configuration that is ready to run steps.
 class Case {
  public:
   Case(engine::Device& device, const std::string& model, int64_t batch, int lanes, int threads,
@@ -114,7 +115,7 @@ class Case {
     std::uniform_real_distribution<float> uniform(-1, 1);
     for (float& v : images_) v = uniform(random);
     for (int32_t& v : labels_) v = static_cast<int32_t>(random() % 10);
-    // As a job begins: weights of one size would let deep networks' gradients vanish into denormals.
+    // As a job begins. With weights of one size, gradients of deep networks would become denormals.
     training::InitRange(layout_, {}, /*seed=*/1, 0, absl::MakeSpan(weights_));
     batch_ = {images_.data(), labels_.data(), batch};
     for (int64_t i = 0; i < lanes; ++i) {
@@ -152,7 +153,7 @@ class Case {
     }
     double loss_sum = 0;
     for (const engine::LaneResult& lane : results) loss_sum += lane.loss_sum;
-    const int64_t count = layout_.weight_floats();  // behind them are running statistics
+    const int64_t count = layout_.weight_floats();  // running statistics follow the weights
     for (int64_t i = 0; i < count; ++i) weights_[i] -= 0.01f * gradient_[i];
     return loss_sum;
   }
@@ -171,7 +172,7 @@ class Case {
   engine::SampleBatch batch_;
   std::vector<engine::SampleBatch> lanes_;
   std::unique_ptr<engine::Plan> plan_;
-  std::unique_ptr<engine::PlanGroup> group_;  // of the plan; null: the host updates
+  std::unique_ptr<engine::PlanGroup> group_;  // contains the plan; null: the host updates
 };
 
 int Main(const Flags& flags) {

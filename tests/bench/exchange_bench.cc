@@ -1,9 +1,9 @@
-// One exchange of a step as a task sees it: gradients of one lane out, weights of the next version
-// in, one worker and one shard, over a Unix socket inside one process.
+// One step's exchange as a task sees it: gradients of one lane out and weights of the next version
+// in, with one worker and one shard, over a Unix socket inside one process.
 //
-// Inside the clock: checksums and messages of the task, the shard's checks, sum, update and
-// checksums, the way both ways, the check and the one copy into the task's buffer. Not in it: the
-// gradient. Bytes per second count both directions.
+// The time includes checksums and messages of the task, the shard's checks, sum, update and
+// checksums, the transfer in both directions, the check, and the one copy into the task's buffer.
+// It excludes the gradient. Bytes per second count both directions.
 #include <benchmark/benchmark.h>
 
 #include <cstring>
@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "exchange/transport/exchange_stream.h"
+#include "exchange/wire/byte_buffer.h"
+#include "exchange/wire/frame_codec.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/generic/generic_stub.h"
-#include "param_store/client/exchange_stream.h"
 #include "param_store/exchange_service.h"
 #include "param_store/param_store.h"
-#include "param_store/wire/byte_buffer.h"
-#include "param_store/wire/frame_codec.h"
 #include "services/channel/channel.h"
 #include "services/check/check.h"
 #include "services/files/files.h"
@@ -92,14 +92,14 @@ void BM_Exchange(benchmark::State& state, const std::string& model) {
   dial.retry = false;
   dial.max_receive_bytes = services::kExchangeMaxReceiveBytes;
   grpc::GenericStub stub(*services::MakeChannel(dial));
-  client::StrandLoop strand;  // run by this thread
-  client::LiveStreams live;
-  std::shared_ptr<client::ExchangeStream> stream;
+  services::StrandLoop strand;  // this thread runs it
+  exchange::LiveStreams live;
+  std::shared_ptr<exchange::ExchangeStream> stream;
 
   const std::vector<float> gradient(layout.total_floats(), 1e-3f);
   std::vector<float> weights(layout.total_floats());
   const auto frames = training::FramesOf(layout, {0, layout.chunk_count()});
-  int64_t step = -1;  // complete here
+  int64_t step = -1;  // the last complete step
   int32_t missing = layout.chunk_count();
   const auto push = [&] {
     for (const training::ChunkRun& run : frames) {
@@ -149,12 +149,12 @@ void BM_Exchange(benchmark::State& state, const std::string& model) {
     push();
   };
   strand.Post([&] {
-    stream = client::ExchangeStream::Start(stub, strand, live,
-                                           {on_message, [&](const grpc::Status& s) {
-                                              if (s.error_code() != grpc::StatusCode::CANCELLED)
-                                                state.SkipWithError(s.error_message().c_str());
-                                              strand.Stop();
-                                            }});
+    stream = exchange::ExchangeStream::Start(stub, strand, live,
+                                             {on_message, [&](const grpc::Status& s) {
+                                                if (s.error_code() != grpc::StatusCode::CANCELLED)
+                                                  state.SkipWithError(s.error_message().c_str());
+                                                strand.Stop();
+                                              }});
     v1::ExchangeRequest request;
     v1::Hello& hello = *request.mutable_hello();
     hello.set_job_id("bench-1");
@@ -172,7 +172,7 @@ void BM_Exchange(benchmark::State& state, const std::string& model) {
   stream.reset();
   server->Shutdown();
   state.SetBytesProcessed(2 * step * layout.total_floats() * 4);
-  // Each byte is counted where it is put into a message and where it is read from one.
+  // Each byte is counted when it is put into a message and when it is read from one.
   state.counters["copies_per_byte_and_side"] =
       static_cast<double>(after.copied_bytes - before.copied_bytes) /
       static_cast<double>(after.exchanged_bytes - before.exchanged_bytes);

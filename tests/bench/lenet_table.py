@@ -7,7 +7,8 @@ Every round runs each configuration once, one after the other, so that a change 
 table has medians over the rounds with the lowest and highest, and ratios within a round. Inside the clock: for the engine and
 PyTorch a training step on one batch that stays in memory; through the services whole epochs as the lead measures them (first
 step's start to last step's decision: reading, computing, exchange, update), the first epoch and evaluation left out.
-Writes docs/benchmarks/lenet-<date>.{json,md}. PyTorch: any python that imports torch, --torch-python (torch_steps.py says which packages).
+Writes docs/benchmarks/lenet-<date>.{json,md}. PyTorch is that of engine_table.py, eager and compiled, contiguous and channels_last, the best
+of which counts; torch_peer.py installs it where it is not there. --torch-python takes another one (torch_steps.py says which packages).
 """
 
 import argparse
@@ -20,6 +21,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+
+import torch_peer
+import torch_steps
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SERVICES = {
@@ -35,7 +39,7 @@ def parse():
     parser.add_argument('--bin', default=os.path.join(ROOT, 'build/bench/bin'))
     parser.add_argument('--rounds', type=int, default=5)
     parser.add_argument('--models', default='lenet,lenet_d2l')
-    parser.add_argument('--torch-python', default='/usr/bin/python3')
+    parser.add_argument('--torch-python', help='a Python that imports torch; default: that of torch_peer.py')
     parser.add_argument('--out', default=os.path.join(ROOT, 'docs/benchmarks'))
     return parser.parse_args()
 
@@ -50,7 +54,8 @@ def engine(options, model, threads):
 def torch(options, model, threads):
     with tempfile.NamedTemporaryFile(suffix='.json') as f:
         done = subprocess.run([options.torch_python, os.path.join(ROOT, 'tests/bench/torch_steps.py'), '--model', model, '--threads',
-                               str(threads), '--runs', '5', '--seconds', '0.4', '--json', f.name],
+                               str(threads), '--variants', ','.join(torch_steps.VARIANTS), '--runs', '5', '--seconds', '0.4',
+                               '--json', f.name],
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if done.returncode:
             raise RuntimeError(done.stderr.strip().splitlines()[-1])
@@ -58,7 +63,7 @@ def torch(options, model, threads):
 
 
 def rate(result):
-    """The median samples per second of the one configuration that was measured."""
+    """The median samples per second of a measurement of one configuration."""
     return float(result[0]['samples_per_second'])
 
 
@@ -117,7 +122,7 @@ def cpu_name():
 
 
 def write_page(folder, name, result, lines):
-    """The raw numbers and the page made of them."""
+    """Writes the raw numbers and the page made from them."""
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, name)
     with open(path + '.json', 'w') as f:
@@ -130,6 +135,7 @@ def write_page(folder, name, result, lines):
 
 def main():
     options = parse()
+    options.torch_python = options.torch_python or torch_peer.python()
     torch_version = subprocess.run([options.torch_python, '-c', 'import torch; print(torch.__version__)'], capture_output=True,
                                    text=True).stdout.strip()
     version = subprocess.run([os.path.join(options.bin, 'capstan'), 'version', '-o', 'json'], capture_output=True,

@@ -37,7 +37,7 @@ def build(nn, name):
 
 
 def resnet18(nn, net):
-    """Not Gluon's own: its stem for small images has no normalisation, and its blocks have biases."""
+    """Not Gluon's own, whose stem for small images has no normalisation and whose blocks have biases."""
 
     class Block(nn.HybridBlock):
 

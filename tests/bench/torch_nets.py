@@ -1,4 +1,4 @@
-"""The built-in models as PyTorch modules; the names in their state_dict are Capstan's."""
+"""The built-in models as PyTorch modules. The names in their state_dict are Capstan's."""
 
 from collections import OrderedDict
 
@@ -6,7 +6,7 @@ INPUTS = {'lenet': (1, 28, 28), 'lenet_d2l': (1, 28, 28), 'resnet18_v1': (3, 32,
 
 
 def build(torch, name):
-    """With 10 classes, weights drawn from PyTorch's generator."""
+    """The model with 10 classes and weights drawn from PyTorch's generator."""
     nn = torch.nn
 
     def relu():
@@ -26,7 +26,7 @@ def build(torch, name):
 
 
 def resnet18(torch):
-    """torchvision's resnet18 (names, order and first weights of its layers), with the stem for small images."""
+    """torchvision's resnet18 (names, order and first weights of its layers) with the stem for small images."""
     nn = torch.nn
 
     class Block(nn.Module):

@@ -1,7 +1,7 @@
-"""What the comparisons with PyTorch share: an installed PyTorch, one data set and one set of weights for both, losses step by step.
+"""Shared by the comparisons with PyTorch: an installed PyTorch, the same data and weights for both sides, losses by step.
 
-PyTorch comes from PyPI into a virtual environment outside the tree: venv-torch under CAPSTAN_VENVS, default ~/.cache/capstan.
-The wheel for Linux does not start without NVIDIA's libraries, so it brings them: 3 GB to fetch, 6.5 GB on the disk.
+PyTorch comes from PyPI into a virtual environment outside the tree: venv-torch under CAPSTAN_VENVS, by default ~/.cache/capstan.
+The wheel for Linux does not start without NVIDIA's libraries, so it brings them: 3 GB to download, 6.5 GB on the disk.
 """
 
 import gzip
@@ -27,7 +27,7 @@ def python(name='torch', packages=PACKAGES):
 
 
 def restart_with_torch():
-    """Goes on in that Python, from the first line of the script."""
+    """Restarts the script in that Python."""
     wanted = python()
     if os.path.abspath(sys.executable) != os.path.abspath(wanted):
         os.execv(wanted, [wanted] + sys.argv)
@@ -61,19 +61,19 @@ def build(torch, model, seed=1):
 
 
 def save(net, path):
-    """The file of `model.initial_weights`."""
+    """Writes a file for `model.initial_weights`."""
     support.write_safetensors(path, [(name, list(value.shape), value.detach().float().contiguous().numpy().tobytes())
                                      for name, value in net.state_dict().items() if not name.endswith('num_batches_tracked')])
 
 
 def load(torch, path):
-    """Name -> tensor, of a weights.safetensors."""
+    """Name -> tensor, from a weights.safetensors."""
     return {name: torch.frombuffer(bytearray(data), dtype=torch.float32).view(shape)
             for name, (shape, data) in support.read_safetensors(path).items()}
 
 
 class Trained:
-    """A job of Capstan that has ended: its losses step by step, its weights, what -o json prints of it."""
+    """A finished job of Capstan: its losses by step, its weights, and what -o json printed about it."""
 
     def __init__(self, torch, model, weights, data, batch, steps, rate, timeout=3600):
         spec = support.job_spec(
@@ -94,7 +94,7 @@ class Trained:
 
 
 def train(torch, net, images, labels, batch, steps, rate):
-    """The losses of PyTorch's plain SGD over the batches in their order, in the precision of the net."""
+    """The losses of PyTorch's plain SGD over the batches in order, in the precision of the net."""
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     dtype = next(net.parameters()).dtype
     losses = []
@@ -114,7 +114,7 @@ def first_losses(torch, model, batch, steps, rate):
     """(Capstan's losses, those of PyTorch in float64) of the first steps from the same weights."""
     with tempfile.TemporaryDirectory(prefix='capstan-losses-') as folder:
         if model.startswith('resnet'):
-            cifar10.write_small(folder, batch)  # an evaluation takes longer than the steps do
+            cifar10.write_small(folder, batch)  # an evaluation takes longer than the steps
             data, (images, labels) = {'format': 'cifar10_bin', 'uri': folder}, cifar_tensors(torch, 'data_batch_1')
         else:
             data, (images, labels) = {'format': 'idx', 'uri': support.FASHION_MNIST}, fashion_tensors(torch)

@@ -3,6 +3,7 @@
 
     CAPSTAN_BIN=build/release/bin python3 tests/bench/torch_resnet.py
     CAPSTAN_BIN=build/release/bin python3 tests/bench/torch_resnet.py --long      1,200 steps more
+    ... --page docs/benchmarks                                                    also writes resnet-torch-<date>.md there
 
 A line per check, PASS or FAIL, with the figure and what is allowed; exit code 1 where one fails. PyTorch is installed where it
 is not there (torch_peer.py). Batch 64 of one lane, samples in their order, float32(byte)/255, plain SGD, fp32 on the CPU.
@@ -16,7 +17,8 @@ What is compared with:
   that float32 decides otherwise than float64. Each such decision moves a gradient by about one element of the million that a
   layer's gradient has, which is 1e-3 of its norm: PyTorch's own float32 differs from its float64 by 3e-3. So the bound of 1e-3
   is held against weights that keep every ReLU's input away from 0 (`clear_of_zero`), and with torchvision's the differences of
-  three float32 runs of PyTorch are the measure. Such decisions are few, so their number varies: 3 times the largest is allowed.
+  three float32 runs of PyTorch are the measure. Such decisions are few, so their number varies: 3 times the largest is
+  allowed, and 1e-2 in any case.
 - Names: of torchvision's resnet18, written out here; the modules of torch_nets.py are ours.
 - The evaluation: weights.safetensors after 60 steps at rate 0.01, all 10 000 test samples, float32 on both sides. It counts only
   if the net tells classes apart: one that names the same class for all would agree without running statistics, too.
@@ -26,16 +28,19 @@ What is compared with:
 """
 
 import argparse
+import datetime
 import os
 import sys
 import tempfile
 
+import lenet_table
 import torch_peer
 
 import cifar10  # of tests/e2e, which torch_peer adds to the path
 
 MODEL, BATCH, RATE = 'resnet18_v1', 64, 1024.0
-# As torchvision's resnet18 lists them, without num_batches_tracked; two blocks a stage, the first of 2 to 4 with a downsample.
+# The names of torchvision's resnet18, without num_batches_tracked. Two blocks per stage; the first of stages 2 to 4 has a
+# downsample.
 NORM = ('weight', 'bias', 'running_mean', 'running_var')
 NAMES = ['conv1.weight', *(f'bn1.{part}' for part in NORM), 'fc.weight', 'fc.bias']
 for _stage in (1, 2, 3, 4):
@@ -50,6 +55,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--long', action='store_true', help='also 200 steps against five runs of PyTorch')
     parser.add_argument('--seed', type=int, default=1, help="of the first weights")
+    parser.add_argument('--page', metavar='FOLDER', help='also write the lines there, as resnet-torch-<date>.md')
     return parser.parse_args()
 
 
@@ -58,10 +64,11 @@ def relative(got, want):
 
 
 def clear_of_zero(torch, net):
-    """Shifts of the normalisations that keep what ReLUs read away from 0; some are always open, some always shut.
+    """Shifts the normalisations so that no ReLU's input is near 0. Some ReLUs are then always open and some always shut.
 
-    A scale of 0.1 leaves 0.1 times some deviations around the shift. Behind a sum with a block's input, which may be large, all
-    are open; behind one with a downsample, which is about 1, every second one is shut. Returns the smallest distance, a function.
+    A scale of 0.1 leaves 0.1 times a few deviations around the shift. After a sum with a block's input, which may be large, all
+    ReLUs are open. After a sum with a downsample, which is about 1, every second one is shut. Returns a function for the
+    smallest distance.
     """
     distances = []
     for name, module in net.named_modules():
@@ -81,21 +88,25 @@ def clear_of_zero(torch, net):
 class Comparison:
 
     def __init__(self, torch, folder, seed):
-        self.torch, self.folder, self.failed = torch, folder, 0
+        self.torch, self.folder, self.failed, self.lines = torch, folder, 0, []
         self.small = os.path.join(folder, 'cifar10')
-        cifar10.write_small(self.small, BATCH)  # an evaluation takes longer than the steps do
+        cifar10.write_small(self.small, BATCH)  # an evaluation takes longer than the steps
         self.images, self.labels = torch_peer.cifar_tensors(torch, 'data_batch_1')
         self.net = torch_peer.build(torch, MODEL, seed)
         self.remember()
 
     def remember(self):
-        """The net's weights are the first ones, of both sides."""
+        """Makes the net's weights the first weights of both sides."""
         self.first = {name: value.clone() for name, value in self.net.state_dict().items()}
         self.weights = os.path.join(self.folder, 'first.safetensors')
         torch_peer.save(self.net, self.weights)
 
+    def say(self, line):
+        print(line, flush=True)
+        self.lines.append(line)
+
     def check(self, held, text):
-        print(f'{"PASS" if held else "FAIL"}  {text}', flush=True)
+        self.say(f'{"PASS" if held else "FAIL"}  {text}')
         self.failed += not held
 
     def fresh(self, dtype, noise=0.0, relative=0.0, seed=0):
@@ -117,11 +128,11 @@ class Comparison:
 
     def gradients(self, net):
         """(loss, gradients) of step 0."""
-        loss, = self.pytorch(net, 1, 0.0)  # at rate 0 the gradients are all that changes, and the running statistics
+        loss, = self.pytorch(net, 1, 0.0)  # at rate 0 only the gradients and the running statistics change
         return loss, {name: value.grad.double() for name, value in net.named_parameters()}
 
     def differences(self, ours, exact):
-        """(relative L2, tensor) of Capstan's gradients, the largest last."""
+        """(relative L2, tensor) for Capstan's gradients, the largest last."""
         first, after = self.first, ours.weights
         return sorted((relative((first[name].double() - after[name].double()) / RATE, want), name) for name, want in exact.items())
 
@@ -141,34 +152,34 @@ class Comparison:
         difference = abs(ours.losses[0] - loss)
         self.check(difference <= 1e-5, f'loss of step 0: {ours.losses[0]:.7f}, PyTorch {loss:.7f}, difference {difference:.1e} (1e-5)')
 
-        # Means are below 1, variances go up to some tens: relative where above 1.
+        # Means are below 1 and variances go up to some tens, so the difference is relative above 1.
         worst = max((((ours.weights[name].double() - want[name]).abs() / want[name].abs().clamp(min=1)).max().item(), name)
                     for name in want if 'running' in name)
         self.check(worst[0] <= 1e-5, f'running statistics after step 0: differ by at most {worst[0]:.1e}, of {worst[1]} (1e-5)')
 
         worst = self.differences(ours, exact)[-1]
         theirs = [max(relative(peer[name], exact[name]) for name in exact) for peer in peers]
-        self.check(worst[0] <= 3 * max(theirs),
+        self.check(worst[0] <= min(3 * max(theirs), 1e-2),
                    f'gradients of step 0, {len(exact)} tensors: relative L2 at most {worst[0]:.1e}, of {worst[1]}; '
-                   f'of float32 in PyTorch {", ".join(f"{value:.1e}" for value in theirs)} (3 times the largest)')
+                   f'of float32 in PyTorch {", ".join(f"{value:.1e}" for value in theirs)} (3 times the largest, and 1e-2)')
 
     def first_step_clear_of_zero(self):
         torch = self.torch
-        self.net = torch_peer.build(torch, MODEL, seed=2)  # of seeds 1 to 3 the one that stays farthest from 0
+        self.net = torch_peer.build(torch, MODEL, seed=2)  # of seeds 1 to 3, this stays farthest from 0
         smallest = clear_of_zero(torch, self.net)
         self.remember()
         ours = self.capstan(1, RATE)
         theirs = self.gradients(self.fresh(torch.float32))[1]
         loss, exact = self.gradients(self.fresh(torch.float64))
         distance = smallest()
-        # Rounding moves what a ReLU reads by some 1e-6.
+        # Rounding changes a ReLU's input by about 1e-6.
         self.check(distance >= 0.01, f'clear of zero: no ReLU reads a value within {distance:.2f} of 0 (0.01)')
         difference = abs(ours.losses[0] - loss)
         self.check(difference <= 1e-5,
                    f'clear of zero, loss of step 0: {ours.losses[0]:.7f}, PyTorch {loss:.7f}, difference {difference:.1e} (1e-5)')
         rows = self.differences(ours, exact)
         for value, name in reversed(rows[-3:]):
-            print(f'      gradient of {name}: {value:.1e}, float32 of PyTorch {relative(theirs[name], exact[name]):.1e}')
+            self.say(f'      gradient of {name}: {value:.1e}, float32 of PyTorch {relative(theirs[name], exact[name]):.1e}')
         self.check(rows[-1][0] <= 1e-3, f'clear of zero, gradients of step 0, {len(rows)} tensors: relative L2 at most {rows[-1][0]:.1e}, '
                    f'of {rows[-1][1]} (1e-3)')
 
@@ -184,7 +195,7 @@ class Comparison:
         ours = self.capstan(steps, 0.01, cifar10.FOLDER)
         epoch = ours.job['epochs'][-1]
         net = self.fresh(torch.float32)
-        # num_batches_tracked is not in the file; PyTorch does not miss it in a state of this age.
+        # The file has no num_batches_tracked. PyTorch accepts a state without it.
         net.load_state_dict(ours.weights)
         net.eval()
         images, labels = torch_peer.cifar_tensors(torch, 'test_batch')
@@ -214,7 +225,7 @@ class Comparison:
         theirs = []
         for seed in range(5):
             theirs.append(means(self.pytorch(self.fresh(torch.float32, noise=1e-6, seed=seed), steps, 0.01)))
-            print(f'      PyTorch, run {seed + 1}: {" ".join(f"{mean:.4f}" for mean in theirs[-1])}', flush=True)
+            self.say(f'      PyTorch, run {seed + 1}: {" ".join(f"{mean:.4f}" for mean in theirs[-1])}')
         for number, (mean, peers) in enumerate(zip(ours, zip(*theirs))):
             low, high = min(peers), max(peers)
             outside = max(low - mean, mean - high, 0) / (high - low)
@@ -223,11 +234,26 @@ class Comparison:
                        f'{f", outside by {outside:.1f} widths" if outside else ""}')
 
 
+def write_page(folder, versions, comparison):
+    """Writes the lines as they were printed, after a note on how they were made."""
+    date = datetime.date.today().isoformat()
+    path = os.path.join(folder, f'resnet-torch-{date}.md')
+    os.makedirs(folder, exist_ok=True)
+    with open(path, 'w') as f:
+        f.write('\n'.join([f'# ResNet-18 on CIFAR-10 against PyTorch, {date}', '',
+                           f'{lenet_table.cpu_name()}, {len(os.sched_getaffinity(0))} cores; {versions}. Made by '
+                           '`tests/bench/torch_resnet.py`, which says what is compared with what;',
+                           f'in brackets what is allowed. Checks that failed: {comparison.failed}.', '', '```', *comparison.lines,
+                           '```', '']))
+    print(f'written: {path}')
+
+
 def main():
     options = parse()
     torch_peer.restart_with_torch()
     import torch
-    print(f'PyTorch {torch.__version__}, Capstan {torch_peer.capstan_version()}', flush=True)
+    versions = f'PyTorch {torch.__version__}, Capstan {torch_peer.capstan_version()}'
+    print(versions, flush=True)
     with tempfile.TemporaryDirectory(prefix='capstan-resnet-') as folder:
         comparison = Comparison(torch, folder, options.seed)
         comparison.first_step()
@@ -235,7 +261,9 @@ def main():
         comparison.evaluation()
         if options.long:
             comparison.long_run()
-        comparison.first_step_clear_of_zero()  # last: it changes the first weights
+        comparison.first_step_clear_of_zero()  # last, because it changes the first weights
+    if options.page:
+        write_page(options.page, versions, comparison)
     sys.exit(1 if comparison.failed else 0)
 
 

@@ -59,7 +59,7 @@ def refuse_reference_blas():
 
 
 def peak_bytes():
-    """The most memory that this process has had so far."""
+    """The peak memory of this process so far."""
     with open("/proc/self/status", encoding="utf-8") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
 
@@ -78,7 +78,7 @@ def make_step(torch, options, variant):
         return torch.nn.functional.cross_entropy(net(images), labels)
 
     if mode == "compiled":
-        # fullgraph: a part that cannot be compiled is an error, not eager.
+        # fullgraph: a part that cannot be compiled is an error and does not run eager.
         loss = torch.compile(loss, fullgraph=True, dynamic=False)
 
     def step():

@@ -36,7 +36,7 @@ TEST(OpenDeviceTest, NamesWhatItDoesNotHave) {
   }
 }
 
-// What a silent fall to reference code would cost: a factor of 100 and more; without fusion 4.
+// A silent fallback to reference code would cost a factor of 100 or more; lost fusion would cost 4.
 TEST(CpuDeviceTest, BuiltInModelsRunOnRealKernels) {
   const std::string loops = absl::StrCat(", ", engine::PresentMath().front()->target);
   const auto kernels = [](const std::string& name) {

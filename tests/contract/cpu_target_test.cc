@@ -1,5 +1,6 @@
-// The same bits on every processor: nets trained a few steps by the loops of each instruction set that there is here
-// come to one hash, which is written down, so that a host that has only some of them is compared with all others.
+// The same bits on every processor. Trains nets for a few steps with the loops of each instruction
+// set that this processor has. The results must have one recorded hash, so that a host with only
+// some of the instruction sets is compared with all others.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -36,7 +37,7 @@ constexpr const char* kWords[] = {"avx512", "avx2", "emulated"};
 constexpr int64_t kSamples = 19;  // a block of 16 and one with 3
 constexpr int kSteps = 3;
 
-// [-1, 1), the same with every library: std::normal_distribution is not.
+// In [-1, 1), and the same with every library, unlike std::normal_distribution.
 class Numbers {
  public:
   float Next() { return static_cast<float>(static_cast<int64_t>(random_() >> 40)) * 0x1p-23f - 1; }
@@ -46,7 +47,8 @@ class Numbers {
   std::mt19937_64 random_{1};
 };
 
-// A stem of stride 2, a block that is added to its input, one to a smaller copy of it; both forms of Gelu.
+// A stem of stride 2, a block added to its input, and a block added to a smaller copy of it. Has
+// both forms of Gelu.
 absl::StatusOr<Graph> ResidualGraph() {
   std::vector<training::GraphNode> nodes;
   const auto add = [&nodes](const std::string& name, training::Operator op,
@@ -83,9 +85,9 @@ absl::StatusOr<Graph> ResidualGraph() {
 
 struct Net {
   const char* name;
-  const char* hash;  // of what Train does
+  const char* hash;  // of the result of Train
 };
-// Computed once by all three. A change of a kernel that changes its bits changes these; nothing else may.
+// Computed once with all three. Only a kernel change that changes its bits may change these.
 constexpr Net kNets[] = {
     {"residual", "aeab12c5afa90464bdbb740963cefaf94d04dba8f8b21bd68907a638f1b43a76"},
     {"lenet", "4cd091f779d2d1bb6c38420ba83f732375ee6980a49f8ff406139e0bcd9636bf"},
@@ -96,7 +98,7 @@ absl::StatusOr<Graph> MakeNet(const std::string& name) {
   return name == "residual" ? ResidualGraph() : training::MakeModel(name, 10, {1, 28, 28});
 }
 
-// The hash of gradients, losses and weights of kSteps steps of plain SGD, and of an evaluation behind them.
+// The hash of gradients, losses and weights of kSteps steps of plain SGD and of one evaluation.
 std::string Train(engine::Device& device, const Graph& graph, int threads) {
   const training::FlatLayout layout = LayoutOf(graph);
   Numbers numbers;
@@ -136,7 +138,7 @@ std::string Train(engine::Device& device, const Graph& graph, int threads) {
     for (const training::Parameter& parameter : graph.parameters()) {
       const int64_t first = layout.Find(parameter.name)->offset;
       for (int64_t i = first; i < first + parameter.elements; ++i) {
-        // The gradient of a statistic is the batch's own.
+        // The gradient of a statistic is the batch's own value.
         weights[i] -= 0.1f * (parameter.statistic ? weights[i] - gradient[i] : gradient[i]);
       }
     }
@@ -167,7 +169,7 @@ TEST_P(CpuTargetTest, TrainsToTheSameBits) {
   }
 }
 
-// Without a word the widest loops run, with the same bits.
+// If the variable is not set, the widest loops run, with the same bits.
 TEST(CpuDeviceTest, WithoutAWordTheWidestLoopsRun) {
   const auto device = engine::MakeCpuDevice({});
   EXPECT_EQ(device->description(),
@@ -180,7 +182,7 @@ TEST(CpuDeviceTest, WithoutAWordTheWidestLoopsRun) {
   }
 }
 
-// Sets the variable for the length of a test.
+// Sets the variable for the duration of a test.
 class CpuTargetVariableTest : public ::testing::Test {
  protected:
   ~CpuTargetVariableTest() override { unsetenv(kVariable); }
@@ -225,7 +227,8 @@ TEST_F(CpuTargetVariableTest, RefusesAnUnknownWord) {
   }
 }
 
-// Where it has all of them there is nothing to refuse: BlockedMathTest has processors that lack some.
+// If the processor has all of them, nothing is refused here. BlockedMathTest simulates processors
+// that lack some.
 TEST_F(CpuTargetVariableTest, RefusesWhatTheProcessorLacks) {
   for (const char* const word : kWords) {
     if (engine::CpuTarget(word).ok()) continue;

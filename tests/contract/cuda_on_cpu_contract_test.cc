@@ -1,6 +1,6 @@
 // The CUDA plug-in's own sources and kernels under the contract, on a stand-in for CUDA
-// (tests/support/fake_cuda): plans, streams, events, captured graphs, descriptors and launches as
-// they are, the card and NVIDIA's libraries replaced.
+// (tests/support/fake_cuda). Plans, streams, events, captured graphs, descriptors and launches are
+// the real ones; the card and NVIDIA's libraries are replaced.
 #include <cmath>
 #include <cstdlib>
 #include <memory>
@@ -46,20 +46,20 @@ TEST(CudaOnCpuGroupTest, AGroupUpdatesAsTheHost) {
   ExpectGroupUpdates(Cards({0, 0}, ""), "lenet", 3);
 }
 
-// By it two workers of a host know that they have the same card.
+// By the UUID two workers of a host know that they have the same card.
 TEST(CudaOnCpuTest, ACardSaysItsUuidAsTheDriverPrintsIt) {
   const auto cards = Cards({0, 1}, "devices=2");
   EXPECT_EQ(cards[0]->uuid(), "GPU-00000000-0000-0000-0000-000000000001");
   EXPECT_EQ(cards[1]->uuid(), "GPU-00000000-0000-0000-0000-000000000002");
 }
 
-// Wherever a library fails, in the first call or in the one that is captured, the error has its
-// words, and the next plan is well.
+// Wherever a library fails, in the first call or in the captured one, the error has its message,
+// and the next plan works.
 TEST(CudaOnCpuTest, AFailureLeavesNothingBehind) {
   const training::Graph graph = *training::MakeModel("lenet", 10, {1, 28, 28});
   const Problem problem(graph, /*count=*/2, /*seed=*/2);
   std::vector<float> gradient(problem.layout.total_floats());
-  int failed_in = 0;  // call
+  int failed_in = 0;  // number of the call
   const auto train = [&](const std::string& world) {
     const std::unique_ptr<engine::Device> device = Open(0, world.c_str());
     engine::PlanOptions options;
@@ -78,7 +78,7 @@ TEST(CudaOnCpuTest, AFailureLeavesNothingBehind) {
   std::set<int> places;
   for (int n = 1; n <= 16; ++n) {
     const absl::Status status = train("cudnn=fails:" + std::to_string(n));
-    if (status.ok()) break;  // the third call runs a graph, in which nothing is asked any more
+    if (status.ok()) break;  // the third call runs a captured graph and calls no library any more
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("cudnnBackendExecute"));
     places.insert(failed_in);
     const absl::Status next = train("");
@@ -88,7 +88,7 @@ TEST(CudaOnCpuTest, AFailureLeavesNothingBehind) {
   EXPECT_THAT(places, ::testing::ElementsAre(0, 1));
 }
 
-// max(NaN, 0) is 0 in some kernels of NVIDIA's: they are found out, and not taken.
+// In some kernels of NVIDIA, max(NaN, 0) is 0. Such kernels are detected and not used.
 TEST(CudaOnCpuTest, ANanComesOutWhereALibraryDropsIt) {
   const training::Graph graph = *training::MakeModel("mlp", 10, {1, 28, 28});
   Problem problem(graph, /*count=*/2, /*seed=*/2);
@@ -107,7 +107,7 @@ TEST(CudaOnCpuTest, ANanComesOutWhereALibraryDropsIt) {
   }
 }
 
-// Whatever NVIDIA's libraries refuse runs on kernels of ours.
+// Whatever NVIDIA's libraries refuse runs on our own kernels.
 TEST(CudaOnCpuTest, OwnKernelsComputeWhatTheLibrariesDo) {
   const training::Graph graph = *training::MakeModel("lenet", 10, {1, 28, 28});
   const Problem problem(graph, /*count=*/3, /*seed=*/2);
@@ -122,7 +122,7 @@ TEST(CudaOnCpuTest, OwnKernelsComputeWhatTheLibrariesDo) {
     std::vector<float>& gradient = gradients.emplace_back(problem.layout.total_floats());
     ASSERT_TRUE((*plan)->ComputeLane(problem.batch(), 0.25, gradient.data()).ok());
   }
-  EXPECT_FALSE(gradients[0] == gradients[1]);  // sums of another order
+  EXPECT_FALSE(gradients[0] == gradients[1]);  // the sums have another order
   EXPECT_THAT(gradients[1], ::testing::Pointwise(::testing::FloatNear(1e-5f), gradients[0]));
 }
 

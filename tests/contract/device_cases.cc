@@ -48,7 +48,7 @@ std::vector<LayerCase> LayerCases() {
                             bool large = false) {
     cases.push_back({std::move(name), Chain(std::move(input), std::move(ops)), large});
   };
-  // Alone and with a gradient by its input.
+  // Alone, and with a gradient by its input.
   const auto add_both = [&add](const std::string& name, const Shape& input,
                                const std::vector<Operator>& ops, bool large = false) {
     add(name, input, ops, large);
@@ -148,7 +148,11 @@ Problem::Problem(const Graph& g, int64_t n, uint64_t seed)
     const int64_t offset = layout.Find(parameter.name)->offset;
     const float scale =
         1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(parameter.fan_in, 1)));
-    for (int64_t i = 0; i < parameter.elements; ++i) weights[offset + i] = scale * normal(random);
+    const bool variance = parameter.statistic && parameter.init == training::ParameterInit::kOnes;
+    for (int64_t i = 0; i < parameter.elements; ++i) {
+      const float value = scale * normal(random);
+      weights[offset + i] = variance ? 0.5f + std::abs(value) : value;
+    }
   }
   for (float& value : images) value = normal(random);
   for (int32_t& label : labels) label = static_cast<int32_t>(random() % graph.num_classes());

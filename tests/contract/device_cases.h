@@ -18,8 +18,8 @@
 
 namespace capstan::testing {
 
-// `ops` in a chain over `input`, named after their places ("n0"), then Flatten where the last is an
-// image, and the loss. The graph must be right.
+// A chain of `ops` over `input`, named by their places ("n0"), then Flatten if the last value is an
+// image, and the loss. The graph must be valid.
 training::Graph Chain(training::Shape input, std::vector<training::Operator> ops);
 
 training::Conv MakeConv(int64_t out_channels, int64_t kernel_h, int64_t kernel_w);
@@ -35,16 +35,17 @@ Pool MakePool(int64_t kernel, int64_t stride, int64_t pad = 0) {
 struct LayerCase {
   std::string name;
   training::Graph graph;
-  bool large = false;  // the loops take long: small batches only
+  bool large = false;  // the reference loops take long, so small batches only
 };
-// Every operator as a graph of one, and behind a 1x1 convolution, so that its gradient by the input
-// shows in the gradient of that one. Sizes are 1, prime, and those of the built-in models.
+// Every operator as a graph of its own, and also behind a 1x1 convolution, whose gradient then
+// shows the operator's gradient by its input. Sizes are 1, primes, and those of the built-in
+// models.
 std::vector<LayerCase> LayerCases();
 
 training::FlatLayout LayoutOf(const training::Graph& graph);
 
-// A graph with weights and a batch, by a seed: normal values, weights over the root of their
-// fan-in.
+// A graph with weights and a batch, drawn by a seed. Values are normal; weights are divided by the
+// root of their fan-in.
 struct Problem {
   Problem(const training::Graph& graph, int64_t count, uint64_t seed);
 
@@ -58,7 +59,7 @@ struct Problem {
   std::vector<float> weights;  // flat
   std::vector<float> images;
   std::vector<int32_t> labels;
-  // What random numbers are counted by: not the smallest numbers, so that a lost one shows.
+  // The counters of random numbers. They are not the smallest numbers, so that a lost one shows.
   std::vector<int64_t> ids;
   uint64_t draw_seed = 11;
   uint32_t epoch = 3;

@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 using training::Graph;
 
 constexpr float kGarbage = 1234.5f;
-// What the double loops may take for one comparison: seconds add up under a sanitizer.
+// Limits the double loops of one comparison, since seconds add up under a sanitizer.
 constexpr int64_t kReferenceFlops = 4'000'000;
 
 Graph Model(const char* name) {
@@ -46,8 +46,8 @@ std::vector<Doubles> ParametersOf(const Graph& graph, const training::FlatLayout
   return parameters;
 }
 
-// Every element within `tolerance` times the largest of `want` and `typical`, the size of what was
-// added: sums that cancel have no accuracy of their own.
+// Every element must be within `tolerance` times the largest value of `want` and `typical`, the
+// size of the summands, because sums that cancel have no accuracy of their own.
 void ExpectClose(const Doubles& got, const Doubles& want, double tolerance, double typical,
                  const std::string& what) {
   ASSERT_EQ(got.size(), want.size());
@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<Plan>> Compile(engine::Device& device, const Prob
   return plan;
 }
 
-// Result and gradient of one lane.
+// The result and gradient of one lane.
 struct Outcome {
   LaneResult result;
   std::vector<float> gradient;
@@ -104,7 +104,7 @@ TEST_P(DeviceContractTest, LayersAgreeWithPlainLoops) {
       SCOPED_TRACE(layer.name + ", batch " + std::to_string(count));
       const Problem problem(layer.graph, count, /*seed=*/count);
       const double scale = 1.0 / 128;
-      // The same for every device: the loops take longer than the devices.
+      // Shared by all devices, because the loops take longer than the devices.
       static std::map<std::string, ReferenceResult>& cache =
           *new std::map<std::string, ReferenceResult>();
       ReferenceResult& want = cache[layer.name + std::to_string(count)];
@@ -150,14 +150,15 @@ TEST_P(DeviceContractTest, GradientsOfWholeModelsAreCentralDifferences) {
     ASSERT_TRUE(plan.ok()) << plan.status();
     const Outcome got = Compute(**plan, problem, problem.batch(), 1.0);
     const std::vector<float> weights = problem.weights;
-    // Along the gradient of one tensor at a time, of length 1: the slope is the gradient's length.
+    // Steps of length 1 along the gradient of one tensor at a time: the slope is the gradient's
+    // length.
     for (const training::TensorSlot& slot : problem.layout.slots()) {
       double length = 0;
       for (int64_t i = slot.offset; i < slot.range().end(); ++i) {
         length += static_cast<double>(got.gradient[i]) * got.gradient[i];
       }
       length = std::sqrt(length);
-      const double step = 0.005 / length;  // moves the loss by 0.01 in all: few kinks lie between
+      const double step = 0.005 / length;  // moves the loss by 0.01 in total, to meet few kinks
       double loss[2];
       for (int side = 0; side < 2; ++side) {
         problem.weights = weights;
@@ -251,7 +252,7 @@ TEST_P(DeviceContractTest, TakesBuffersOfAnyAlignment) {
   EXPECT_TRUE(std::equal(want.gradient.begin(), want.gradient.end(), gradient.begin() + 1));
 }
 
-// Images that lie on the device already, named by their places, in another order and twice.
+// Images that are already on the device, named by their indices, in another order and twice.
 TEST_P(DeviceContractTest, KeptImagesGiveTheBitsOfThoseThatAreBrought) {
   for (const char* const name : {"lenet", "mlp"}) {
     const Graph graph = Model(name);
@@ -269,7 +270,7 @@ TEST_P(DeviceContractTest, KeptImagesGiveTheBitsOfThoseThatAreBrought) {
     kept.kept = places.data();
     std::vector<float> gradient(all.layout.total_floats());
     EXPECT_EQ((*plan)->ComputeLane(kept, 1, gradient.data()).status().code(),
-              absl::StatusCode::kFailedPrecondition);  // not all are there
+              absl::StatusCode::kFailedPrecondition);  // not all images are there
     EXPECT_EQ((*plan)->KeepImages(all.images.data(), 4, 3, 7).code(),
               absl::StatusCode::kInvalidArgument);
     ASSERT_TRUE((*plan)->KeepImages(all.images.data() + 3 * size, 3, 4, 7).ok());
@@ -290,8 +291,8 @@ TEST_P(DeviceContractTest, KeptImagesGiveTheBitsOfThoseThatAreBrought) {
   }
 }
 
-// Bytes instead of images, in one table or in 16 of 49 elements each, in a lane with a part of a block and in more
-// than a lane.
+// Bytes instead of images, with one table or with 16 of 49 elements each, in a lane that ends
+// inside a block, and in more than one lane.
 TEST_P(DeviceContractTest, BytesGiveTheBitsOfTheImagesThatTheyStandFor) {
   constexpr int64_t kSamples = 37, kLane = 20;
   const Graph graph = Model("lenet");
@@ -407,7 +408,7 @@ TEST_P(DeviceContractTest, NonFiniteNumbersAreData) {
     EXPECT_EQ(outcome.result.correct, 0) << name;
     EXPECT_TRUE(any_non_finite(outcome.gradient)) << name;
   }
-  // Nothing of it stays behind.
+  // No NaN stays behind.
   const Problem problem(graph, 20, /*seed=*/1);
   absl::StatusOr<std::unique_ptr<Plan>> plan = Compile(*device_, problem, 20);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -433,7 +434,7 @@ TEST_P(DeviceContractTest, BackwardStagesSayHowFarTheGradientIsReady) {
     EXPECT_GE(stage.ready_floats, before) << stage.node;
     EXPECT_EQ(stage.ready_floats % 16, 0) << stage.node;
     before = stage.ready_floats;
-    // A layer's own parameters are ready with it, those of the layer before it are not.
+    // A layer's own parameters are ready with it; those of the layer before are not.
     for (const training::LayerRange& layer : problem.layout.layers()) {
       if (layer.name == stage.node) {
         EXPECT_EQ(stage.ready_floats, layer.range.end()) << stage.node;

@@ -1,8 +1,8 @@
-// The suite that every device passes: link device_contract.cc and instantiate it with ways to open
-// one.
+// The suite that every device must pass. Link device_contract.cc and instantiate it with functions
+// that open a device.
 //
-//   INSTANTIATE_TEST_SUITE_P(Cpu, DeviceContractTest, ::testing::Values(DeviceCase{"cpu",
-//   OpenCpu}));
+//   INSTANTIATE_TEST_SUITE_P(Cpu, DeviceContractTest,
+//                            ::testing::Values(DeviceCase{"cpu", OpenCpu}));
 #ifndef CAPSTAN_TESTS_CONTRACT_DEVICE_CONTRACT_H_
 #define CAPSTAN_TESTS_CONTRACT_DEVICE_CONTRACT_H_
 
@@ -17,11 +17,11 @@ namespace capstan::testing {
 struct DeviceCase {
   std::string name;
   std::unique_ptr<engine::Device> (*open)() = nullptr;
-  // Of the largest value of a tensor: how far a device may be from double precision.
+  // The allowed difference from double precision, as a fraction of a tensor's largest value.
   double tolerance = 2e-5;
-  // Of the losses of the golden run (device_golden.cc says what decides it).
+  // The same for the losses of the golden run (device_golden.cc says what it depends on).
   double golden_tolerance = 1e-5;
-  // Equal bits whatever the threads, the plan's largest batch and the calls before (rule R5).
+  // Equal bits for any threads, largest batch of the plan, and earlier calls (rule R5).
   bool equal_bits = true;
 };
 

@@ -1,8 +1,8 @@
-// The first steps of training against a recorded run of PyTorch in double precision. Part of the
-// device contract: link it beside device_contract.cc.
+// Compares the first steps of training with a recorded run of PyTorch in double precision. Part of
+// the device contract; link it beside device_contract.cc.
 //
-// CAPSTAN_DATA names the folder of Fashion-MNIST, CAPSTAN_GOLDEN the record; the defaults lie in
-// ../shared beside the checkout. Where the record is absent, and nobody named it, the test is skipped.
+// CAPSTAN_DATA names the folder of Fashion-MNIST and CAPSTAN_GOLDEN the record. The defaults are in
+// ../shared beside the checkout. If the record is absent and nobody named it, the test is skipped.
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -20,9 +20,9 @@ namespace {
 constexpr int64_t kSteps = 20;
 constexpr int64_t kBatch = 128;
 constexpr int64_t kPixels = 28 * 28;
-// In the step before this one two numbers of the run are equal but for rounding.
+// In the step before this one, two numbers of the run are equal except for rounding.
 constexpr int64_t kNearTie = 8;
-// The record has norms of these in turn.
+// The record has norms of these in this order.
 constexpr const char* kTensors[] = {"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias",
                                     "fc1.weight",   "fc1.bias",   "fc2.weight",   "fc2.bias",
                                     "fc3.weight",   "fc3.bias"};
@@ -32,7 +32,7 @@ std::string FromEnvironment(const char* name, const char* fallback) {
   return value != nullptr && value[0] != 0 ? value : fallback;
 }
 
-// The record's own generator: splitmix64 from state 42, one stream over the weights in forward
+// The generator of the record: splitmix64 from state 42, one stream over the weights in forward
 // order.
 class Splitmix {
  public:
@@ -60,7 +60,7 @@ double NormOf(const training::FlatLayout& layout, const char* name,
   return Norm(values.data() + slot->offset, slot->range().size);
 }
 
-// `lanes`: a power of two.
+// `lanes` must be a power of two.
 void CompareWithGoldenRun(engine::Device& device, int lanes, double tolerance) {
   const std::string golden_path =
       FromEnvironment("CAPSTAN_GOLDEN", "../shared/data/golden/lenet-fashion-mnist.json");
@@ -149,12 +149,13 @@ void CompareWithGoldenRun(engine::Device& device, int lanes, double tolerance) {
   }
 }
 
-// 1e-5 is what the record's own two precisions allow by far. Yet a Relu that is 0 but for rounding,
-// or two inputs of a maximum that differ in the last bit, may send a gradient another way. The run
-// meets one such place in step 7, and losses are then 1.4e-4 off from step 8 on. Which way it goes is a
-// matter of the order of additions, that is of the device and the number of lanes. Measured by moving
-// each initial weight by at most its last bit, 27 runs: the CPU took the other way 5 times, oneDNN's
-// kernels had done so 4 times. engine/cpu/blocked/lane_math.h says in which order the CPU adds.
+// 1e-5 is far more than the difference between the record's own two precisions. But a Relu whose
+// input is 0 except for rounding, or two inputs of a maximum that differ in the last bit, may send
+// a gradient another way. The run has one such place in step 7, and the other way makes losses
+// differ by 1.4e-4 from step 8 on. The way depends on the order of additions, that is, on the
+// device and the number of lanes. In 27 runs with each initial weight moved by at most its last
+// bit, the CPU took the other way 5 times, and oneDNN's kernels 4 times.
+// engine/cpu/blocked/lane_math.h gives the CPU's order of additions.
 TEST_P(DeviceContractTest, FirstStepsOfLenetAreThoseOfTheGoldenRun) {
   for (const int lanes : {1, 2, 8}) {
     SCOPED_TRACE(std::to_string(lanes) + " lanes");

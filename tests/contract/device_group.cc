@@ -14,16 +14,16 @@ namespace capstan::testing {
 namespace {
 
 using engine::GroupLane;
+using training::LaneBlock;
 using training::LaneTree;
-using training::Node;
 
 constexpr double kScale = 0.03125;
 
-// Rule R1, by the book.
-std::vector<float> TreeSum(const LaneTree& tree, const Node& node,
+// Rule R1, written as its definition.
+std::vector<float> TreeSum(const LaneTree& tree, const LaneBlock& block,
                            const std::vector<std::vector<float>>& lanes) {
-  if (node.lane_count == 1) return lanes[node.first_lane];
-  const Node left = LaneTree::Left(node), right = LaneTree::Right(node);
+  if (block.lane_count == 1) return lanes[block.first_lane];
+  const LaneBlock left = LaneTree::Left(block), right = LaneTree::Right(block);
   if (!tree.HasLanes(right)) return TreeSum(tree, left, lanes);
   std::vector<float> sum = TreeSum(tree, left, lanes);
   const std::vector<float> other = TreeSum(tree, right, lanes);
@@ -31,7 +31,7 @@ std::vector<float> TreeSum(const LaneTree& tree, const Node& node,
   return sum;
 }
 
-// Plans of one model, joined.
+// The joined plans of one model.
 struct Joined {
   std::vector<std::unique_ptr<engine::Plan>> plans;
   std::unique_ptr<engine::PlanGroup> group;
@@ -70,7 +70,7 @@ void ExpectGroupSums(const std::vector<std::unique_ptr<engine::Device>>& devices
   const training::Graph graph = *training::MakeModel(model, 10, {1, 28, 28});
   std::vector<std::unique_ptr<Problem>> lanes;
   for (int lane = 0; lane < tree.lane_count(); ++lane) {
-    // The last lane is smaller: another captured graph.
+    // The last lane is smaller and so needs another captured graph.
     lanes.push_back(std::make_unique<Problem>(graph, lane == 4 ? samples - 1 : samples, lane + 1));
   }
   const training::FlatLayout& layout = lanes[0]->layout;
@@ -168,8 +168,8 @@ void ExpectGroupUpdates(const std::vector<std::unique_ptr<engine::Device>>& devi
       float* const state = rule.momentum > 0 ? momentum.data() : nullptr;
       ASSERT_TRUE(group.LoadState(weights.data(), state).ok());
       for (int step = 0; step < 3; ++step) {
-        // The same sum twice: to the host, where its lanes show that they see the new weights, and
-        // to stay.
+        // Computes the sum twice: once to the host, where the lanes show that they see the new
+        // weights, and once to stay on the devices.
         std::vector<float> sum(static_cast<size_t>(floats));
         const auto seen = group.ComputeLanes(tree, order, kScale, {sum.data()}, nullptr);
         ASSERT_TRUE(seen.ok()) << seen.status();
@@ -194,7 +194,7 @@ void ExpectGroupUpdates(const std::vector<std::unique_ptr<engine::Device>>& devi
         EXPECT_TRUE(got == weights) << "step " << step;
         EXPECT_TRUE(got_momentum == momentum) << "step " << step;
       }
-      // What the lanes compute on is what was read.
+      // The lanes must compute on the weights that were read.
       std::vector<float> sum(static_cast<size_t>(floats)), again(sum.size());
       const auto there = group.ComputeLanes(tree, order, kScale, {sum.data()}, nullptr);
       ASSERT_TRUE(group.LoadWeights(weights.data()).ok());
@@ -202,8 +202,8 @@ void ExpectGroupUpdates(const std::vector<std::unique_ptr<engine::Device>>& devi
       ASSERT_TRUE(there.ok() && loaded.ok());
       EXPECT_TRUE(sum == again);
     }
-    // The same without a look between the steps: nothing but the devices' own order holds a step
-    // behind the one before. The reference is a group that is loaded anew for each.
+    // The same without reading between the steps, so that only the devices' own order keeps a step
+    // behind the one before. The reference is a group that is loaded anew for each step.
     Joined reference;
     Join(devices, count, *lanes[0], options, &reference);
     if (::testing::Test::HasFatalFailure()) return;
@@ -225,7 +225,7 @@ void ExpectGroupUpdates(const std::vector<std::unique_ptr<engine::Device>>& devi
     std::vector<float> got(expected.size());
     ASSERT_TRUE(group.ReadState(got.data(), nullptr).ok());
     EXPECT_TRUE(got == expected) << model << " on " << count << " devices";
-    // A step that is not finite is seen, and the next one is another.
+    // A step that is not finite is reported, and the next one is not affected.
     std::vector<float> weights = lanes[0]->weights;
     const float first = std::exchange(weights[0], INFINITY);
     for (const bool finite : {false, true}) {
@@ -241,11 +241,11 @@ void ExpectGroupUpdates(const std::vector<std::unique_ptr<engine::Device>>& devi
               absl::StatusCode::kFailedPrecondition);
     ASSERT_TRUE(group.ReadState(read.data(), nullptr).ok());
     EXPECT_TRUE(read == weights);
-    // A load between them: the sum belongs to other weights.
+    // A load in between makes the sum invalid, because it belongs to other weights.
     ASSERT_TRUE(group.LoadWeights(weights.data()).ok());
     EXPECT_EQ(group.Update({}).code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(group.ComputeKept(LaneTree(4), order, kScale).status().code(),
-              absl::StatusCode::kInvalidArgument);  // lanes 0 to 2 of 4: two nodes
+              absl::StatusCode::kInvalidArgument);  // lanes 0 to 2 of 4 are two blocks
   }
 }
 

@@ -1,5 +1,5 @@
-// Groups of devices under the contract: their sums are those of rule R1 and their updates those of
-// training::Sgd, bit for bit.
+// Groups of devices under the contract: their sums must be those of rule R1, and their updates
+// those of training::Sgd, bit for bit.
 #ifndef CAPSTAN_TESTS_CONTRACT_DEVICE_GROUP_H_
 #define CAPSTAN_TESTS_CONTRACT_DEVICE_GROUP_H_
 
@@ -12,14 +12,15 @@
 
 namespace capstan::testing {
 
-// `model` with lanes of `samples` on groups of the first, and of all `devices`: the sums against
-// those of the lanes one by one on the first device, several steps long, so that captured work is
-// run again; then without determinism, near them. Devices of one kind; failures are the test's.
+// Computes `model` with lanes of `samples` on groups of the first device and of all `devices`.
+// Compares the sums with those of lanes computed one by one on the first device. Takes several
+// steps, so that captured work runs again. Then does the same without determinism, with a
+// tolerance. All devices must be of one kind. Failures are the calling test's.
 void ExpectGroupSums(const std::vector<std::unique_ptr<engine::Device>>& devices,
                      const std::string& model, int64_t samples);
 
-// Steps of every rule of the optimizer on the weights and the momentum that lie on the devices,
-// against the host's; sums that are not finite; what is refused.
+// Compares steps of every update rule, on weights and momentum that are on the devices, with those
+// of the host. Also checks sums that are not finite, and calls that must be refused.
 void ExpectGroupUpdates(const std::vector<std::unique_ptr<engine::Device>>& devices,
                         const std::string& model, int64_t samples);
 

@@ -1,7 +1,7 @@
-// The precisions below float32 against plain loops in double. Part of the device contract.
+// Compares the precisions below float32 with plain loops in double. Part of the device contract.
 //
-// Inputs and weights are numbers of 8 bits, so that a precision differs by what it rounds on the way
-// alone: activations and their gradients in 16 bits, nothing in tf32.
+// Inputs and weights are numbers of 8 bits. So a precision differs only by what it rounds on the
+// way: activations and their gradients in 16 bits, and nothing in tf32.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -72,7 +72,7 @@ absl::StatusOr<Numbers> OnDevice(engine::Device& device, const Problem& problem,
   return numbers;
 }
 
-// Of the largest value of `want` and `typical`.
+// As a fraction of the largest value of `want` and `typical`.
 double Error(const Doubles& got, const Doubles& want, double typical) {
   double largest = typical, error = 0;
   for (size_t i = 0; i < want.size(); ++i) {
@@ -88,7 +88,7 @@ double Cosine(const Doubles& a, const Doubles& b) {
   return ab / std::sqrt(aa * bb);
 }
 
-// A rounded value may become the largest of its window: the gradient then goes elsewhere.
+// A rounded value may become the largest of its window, and then its gradient goes elsewhere.
 bool MayChooseOtherwise(const training::Graph& graph) {
   for (size_t i = 0; i < graph.nodes().size(); ++i) {
     if (graph.nodes()[i].op.name == training::MaxPool::kName &&
@@ -146,11 +146,11 @@ TEST_P(DeviceContractTest, LayersOfEveryPrecisionAgreeWithPlainLoops) {
   }
 }
 
-// Where a rounded value may be the largest of its window instead of another: ten bits decide, in tf32
-// as in fp16.
+// For a graph in which a rounded value may become the largest of its window. Ten bits decide, in
+// tf32 as in fp16.
 constexpr double kOtherChoice = 1e-2;
 
-// Whole models round once per layer and pass; the direction of a step is what must not suffer.
+// Whole models round once per layer and pass. The direction of a step must not suffer from that.
 TEST_P(DeviceContractTest, ModelsOfEveryPrecisionDescendTheSameWay) {
   for (const PrecisionCase& c : kCases) {
     if (!CarriesOut(*device_, c.precision)) continue;
@@ -160,7 +160,7 @@ TEST_P(DeviceContractTest, ModelsOfEveryPrecisionDescendTheSameWay) {
       Problem problem(graph, /*count=*/20, /*seed=*/6);
       RoundTo8Bits(problem.images);
       RoundTo8Bits(problem.weights);
-      // As fp16 trains: a power of two that is taken out again.
+      // As in training with fp16: a power of two that is taken out again.
       const double scale = 1024.0 / 20;
       const Numbers want = Plain(problem, scale);
       const absl::StatusOr<Numbers> got = OnDevice(*device_, problem, c.precision, scale);
@@ -176,8 +176,8 @@ TEST_P(DeviceContractTest, ModelsOfEveryPrecisionDescendTheSameWay) {
   }
 }
 
-// 65504 is the largest number of fp16: a scale that is too high shows in the gradient, and that is
-// what the lead lowers it by. The loss itself stays.
+// 65504 is the largest number of fp16. A scale that is too high shows in the gradient, which makes
+// the lead lower it. The loss itself is not affected.
 TEST_P(DeviceContractTest, AScaleThatIsTooHighForFp16GivesInfinities) {
   if (!CarriesOut(*device_, Precision::kFp16)) return;
   const training::Graph graph = *training::MakeModel("mlp", 10, {1, 28, 28});

@@ -1,5 +1,5 @@
-// Reads the payload of an IDX file in gzip: for tests of the engine that must not need the data
-// readers.
+// Reads the payload of a gzip-compressed IDX file, for tests of the engine that must not need the
+// data readers.
 #ifndef CAPSTAN_TESTS_CONTRACT_IDX_GZ_H_
 #define CAPSTAN_TESTS_CONTRACT_IDX_GZ_H_
 
@@ -11,7 +11,7 @@
 
 namespace capstan::testing {
 
-// `count` bytes behind a header of `header_bytes`; empty when the file does not have them.
+// `count` bytes after a header of `header_bytes`. Empty if the file does not have them.
 inline std::vector<uint8_t> ReadGzip(const std::string& path, int64_t header_bytes, int64_t count) {
   std::vector<uint8_t> bytes(header_bytes + count);
   gzFile file = gzopen(path.c_str(), "rb");

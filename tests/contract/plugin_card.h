@@ -1,4 +1,4 @@
-// A device of a plug-in that a test names by its file, without a driver.
+// A device of a plug-in that a test names by its file and opens without a driver.
 #ifndef CAPSTAN_TESTS_CONTRACT_PLUGIN_CARD_H_
 #define CAPSTAN_TESTS_CONTRACT_PLUGIN_CARD_H_
 

@@ -1,5 +1,5 @@
 // Devices of plug-ins under the contract: the fake one, whose plain loops run the programs and the
-// index arithmetic of the CUDA plug-in, and the cards that CAPSTAN_TEST_DEVICES names.
+// index arithmetic of the CUDA plug-in, and the cards in CAPSTAN_TEST_DEVICES.
 //
 //   CAPSTAN_TEST_DEVICES=cuda:0 test/capstan_plugin_device_contract_test
 #include <cstdlib>
@@ -26,7 +26,7 @@ std::unique_ptr<engine::Device> OpenFake() { return OpenFakeCard(1); }
 INSTANTIATE_TEST_SUITE_P(Fake, DeviceContractTest,
                          ::testing::Values(DeviceCase{"Double", OpenFake}), DeviceCaseName);
 
-// "cuda:0" and "cuda:1" of the variable; "cpu" is the other back end's.
+// The "cuda:N" names in the variable. "cpu" belongs to the other back end.
 std::vector<std::string> WantedCards() {
   std::vector<std::string> cards;
   const char* const names = std::getenv("CAPSTAN_TEST_DEVICES");
@@ -34,7 +34,7 @@ std::vector<std::string> WantedCards() {
        absl::StrSplit(names == nullptr ? "" : names, ',', absl::SkipEmpty())) {
     if (name == "cpu") continue;
     if (name.substr(0, 5) != "cuda:") {
-      // Whoever wants a card and does not write its name has not wanted the tests to pass without.
+      // A misspelled card must not let the tests pass without it.
       std::cerr << "CAPSTAN_TEST_DEVICES: " << name << ", want cpu or cuda:N" << std::endl;
       std::exit(1);
     }
@@ -48,7 +48,7 @@ std::unique_ptr<engine::Device> OpenCard() {
   absl::StatusOr<std::unique_ptr<engine::Device>> device =
       engine::OpenDevice(WantedCards()[kIndex]);
   if (!device.ok()) {
-    // In the lane that has a card, a card that does not open is a failure, never a skip.
+    // If a card was asked for, it is a failure that it does not open, never a skip.
     ADD_FAILURE() << device.status();
     std::cerr << device.status() << std::endl;
     std::exit(1);

@@ -8,7 +8,7 @@ namespace {
 using training::Graph;
 using training::SampleInfo;
 
-// Tensors of one pass over a batch.
+// The tensors of one pass over a batch.
 struct Tensors {
   Tensors(const Graph& graph, int64_t count)
       : values(graph.value_count()), saved(graph.node_count()) {
@@ -35,7 +35,7 @@ std::vector<T*> Pointers(std::vector<Doubles>& tensors) {
   return out;
 }
 
-// What forward and backward of a node read.
+// Sets what forward and backward of a node read.
 template <typename Call>
 void SetInputs(const Graph& graph, int node, Tensors& tensors,
                const std::vector<Doubles>& parameters, Call& call) {
@@ -44,6 +44,33 @@ void SetInputs(const Graph& graph, int node, Tensors& tensors,
   }
   for (const int parameter : graph.parameters_of(node)) {
     call.parameters.push_back(parameters[parameter].data());
+  }
+}
+
+// Forward and loss of `samples`. A statistic of the batch is stored in place of its gradient.
+void Forward(const Graph& graph, const std::vector<Doubles>& parameters, const Doubles& images,
+             const SampleInfo& samples, Tensors& tensors, ReferenceResult& result) {
+  tensors.values[0] = images;
+  for (int i = 0; i < graph.node_count(); ++i) {
+    training::ForwardCall<double> call{graph.instance(i), samples};
+    SetInputs(graph, i, tensors, parameters, call);
+    call.y = tensors.values[graph.output_of(i)].data();
+    call.saved = Pointers<double>(tensors.saved[i]);
+    for (const int parameter : graph.parameters_of(i)) {
+      const bool statistic = samples.training && graph.parameters()[parameter].statistic;
+      call.statistics.push_back(statistic ? result.gradients[parameter].data() : nullptr);
+    }
+    graph.def(i).reference_double.forward(call);
+  }
+
+  result.logits = tensors.values[graph.logits()];
+  const int64_t classes = graph.num_classes();
+  for (int64_t n = 0; n < samples.count; ++n) {
+    const double* const z = result.logits.data() + n * classes;
+    int64_t best = 0;
+    for (int64_t k = 1; k < classes; ++k) best = z[k] > z[best] ? k : best;
+    result.correct += best == samples.labels[n];
+    result.loss_sum += tensors.values.back()[n];
   }
 }
 
@@ -66,28 +93,7 @@ ReferenceResult RunReference(const Graph& graph, const std::vector<Doubles>& par
     result.gradients.emplace_back(parameter.elements, 0.0);
   }
   Tensors tensors(graph, count);
-  tensors.values[0] = images;
-  for (int i = 0; i < graph.node_count(); ++i) {
-    training::ForwardCall<double> call{graph.instance(i), samples};
-    SetInputs(graph, i, tensors, parameters, call);
-    call.y = tensors.values[graph.output_of(i)].data();
-    call.saved = Pointers<double>(tensors.saved[i]);
-    for (const int parameter : graph.parameters_of(i)) {
-      const bool statistic = graph.parameters()[parameter].statistic;
-      call.statistics.push_back(statistic ? result.gradients[parameter].data() : nullptr);
-    }
-    graph.def(i).reference_double.forward(call);
-  }
-
-  result.logits = tensors.values[graph.logits()];
-  const int64_t classes = graph.num_classes();
-  for (int64_t n = 0; n < count; ++n) {
-    const double* const z = result.logits.data() + n * classes;
-    int64_t best = 0;
-    for (int64_t k = 1; k < classes; ++k) best = z[k] > z[best] ? k : best;
-    result.correct += best == labels[n];
-    result.loss_sum += tensors.values.back()[n];
-  }
+  Forward(graph, parameters, images, samples, tensors, result);
 
   tensors.gradients.back().assign(count, loss_scale);
   for (int i = graph.loss(); i >= 0; --i) {
@@ -105,6 +111,17 @@ ReferenceResult RunReference(const Graph& graph, const std::vector<Doubles>& par
     }
     graph.def(i).reference_double.backward(call);
   }
+  return result;
+}
+
+ReferenceResult EvaluateByReference(const Graph& graph, const std::vector<Doubles>& parameters,
+                                    const Doubles& images, const std::vector<int32_t>& labels) {
+  SampleInfo samples;
+  samples.count = static_cast<int64_t>(labels.size());
+  samples.labels = labels.data();
+  ReferenceResult result;
+  Tensors tensors(graph, samples.count);
+  Forward(graph, parameters, images, samples, tensors, result);
   return result;
 }
 

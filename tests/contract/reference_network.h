@@ -1,4 +1,4 @@
-// A graph by the references of its operators, in double: what devices are compared with.
+// Computes a graph by the references of its operators, in double, to compare devices with.
 #ifndef CAPSTAN_TESTS_CONTRACT_REFERENCE_NETWORK_H_
 #define CAPSTAN_TESTS_CONTRACT_REFERENCE_NETWORK_H_
 
@@ -15,15 +15,21 @@ struct ReferenceResult {
   double loss_sum = 0;
   int64_t correct = 0;
   Doubles logits;  // [n, classes]
-  // By parameter: the gradient of loss_scale * loss_sum; of a running statistic the batch's own.
+  // By parameter: the gradient of loss_scale * loss_sum. For a running statistic, the batch's own
+  // value.
   std::vector<Doubles> gradients;
 };
 
-// `images` [n, input shape], `labels` [n], `parameters` as graph.parameters(). Refuses nothing: the
-// graph has been checked. `draws`: ids, seed and epoch; without ids they are 0 to n - 1.
+// `images` [n, input shape], `labels` [n], `parameters` as in graph.parameters(). Refuses nothing,
+// since the graph has been checked. `draws`: ids, seed and epoch; without ids they are 0 to n - 1.
 ReferenceResult RunReference(const training::Graph& graph, const std::vector<Doubles>& parameters,
                              const Doubles& images, const std::vector<int32_t>& labels,
                              double loss_scale, const training::SampleInfo& draws = {});
+
+// Forward and loss as in evaluation: reads running statistics and draws nothing. Has no gradients.
+ReferenceResult EvaluateByReference(const training::Graph& graph,
+                                    const std::vector<Doubles>& parameters, const Doubles& images,
+                                    const std::vector<int32_t>& labels);
 
 }  // namespace capstan::testing
 

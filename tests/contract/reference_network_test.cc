@@ -1,4 +1,4 @@
-// The reference itself is held to central differences and to numbers by hand.
+// Checks the reference itself against central differences and numbers computed by hand.
 #include "tests/contract/reference_network.h"
 
 #include <cmath>

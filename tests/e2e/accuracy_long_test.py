@@ -1,4 +1,4 @@
-"""The reference job with three seeds; the printed lines go into docs/benchmarks/."""
+"""The reference job with three seeds. The printed lines go into docs/benchmarks/."""
 
 import accuracy_test
 import support

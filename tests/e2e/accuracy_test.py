@@ -1,4 +1,4 @@
-"""Trained accuracies: one seed of the reference job, and what a newcomer sees first."""
+"""Trained accuracies: one seed of the reference job, and what a newcomer runs first."""
 
 import support
 
@@ -14,7 +14,8 @@ def d2l(seed):
 
 class AccuracyTest(support.TestCase):
 
-    # Single epochs swing by 0.03 at this rate: of seven seeds the better of the last two epochs is 0.8136 to 0.8436 (docs/benchmarks).
+    # At this rate single epochs vary by 0.03. Over seven seeds, the better of the last two epochs is 0.8136 to 0.8436
+    # (docs/benchmarks).
     def check_d2l(self, seed, floor):
         job = self.train(d2l(seed), timeout=850)
         accuracies = [epoch['validation_accuracy'] for epoch in job['epochs']]

@@ -1,4 +1,4 @@
-"""A coordinator's state is backed up while it works, and restored elsewhere; a hot copy of its folder is refused by name."""
+"""A coordinator's state is backed up while it works and restored elsewhere. A hot copy of its folder is refused by name."""
 
 import json
 import os
@@ -37,17 +37,17 @@ class BackupTest(services.ServicesTest):
         self.assertEqual(told['size_bytes'], os.path.getsize(self.path('kept', 'journal.db')))
         again = self.capstan('backup', self.path('kept'))
         self.assertEqual(again.code, 2, again)
-        self.assertIn('holds a backup already', again.err)
+        self.assertIn('already holds a backup', again.err)
 
-        # What people do without it: the files as they lie, without the log that has the newest commits.
+        # A copy as people make it without `backup`: the files as they are, without the log that has the newest commits.
         hot = self.path('hot')
         os.mkdir(hot)
         for name in ('journal.db', 'journal.mark'):
             shutil.copy(self.path('state', name), hot)
         refused = self.capstan('restore', hot, self.path('from-hot'))
         self.assertEqual(refused.code, 1, refused)
-        self.assertRegex(refused.err, rf'{hot}: journal\.db lacks commits that were durable: it holds .*, journal\.mark beside it knows of '
-                                      r'\d+ .*no backup: make one with capstan backup')
+        self.assertRegex(refused.err, rf'{hot}: journal\.db lacks commits that were durable: it holds .*, but journal\.mark beside it has '
+                                      r'\d+ .*not a backup: make one with capstan backup')
         busy = self.capstan('restore', self.path('kept'), self.path('state'))
         self.assertEqual(busy.code, 1, busy)
         self.assertIn('another coordinator works here', busy.err)

@@ -1,4 +1,4 @@
-"""Headless Chromium for tests, spoken to through two pipes (DevTools protocol): no port, no driver, no library."""
+"""Headless Chromium for tests, controlled through two pipes (DevTools protocol), without a port, a driver or a library."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
 
 
 class Browser:
-    """One page of one Chromium. Every wait has a limit and says what it waited for."""
+    """One page of one Chromium. Every wait has a limit, and its error says what it waited for."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -32,7 +32,7 @@ class Browser:
         self._bytes = b''
         self._number = 0
         self._session = None
-        self.said = []  # what pages wrote to the console, errors and breaches of policy among it
+        self.said = []  # messages of pages on the console, including errors and policy violations
         pages = [t for t in self.call('Target.getTargets')['targetInfos'] if t['type'] == 'page']
         target = pages[0]['targetId'] if pages else self.call('Target.createTarget', url='about:blank')['targetId']
         self._session = self.call('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
@@ -83,20 +83,20 @@ class Browser:
                 self.said.append(json.dumps(answer['params']['exceptionDetails']))
 
     def run(self, script):
-        """The value of a JavaScript expression in the page."""
+        """Returns the value of a JavaScript expression in the page."""
         result = self.call('Runtime.evaluate', expression=script, returnByValue=True, awaitPromise=True)
         if 'exceptionDetails' in result:
             raise AssertionError(f'{script}: {result["exceptionDetails"]}')
         return result['result'].get('value')
 
     def wait(self, script, seconds, what):
-        """Until the expression is true in the page; an element is, too."""
+        """Waits until the expression is true in the page. An element counts as true."""
         deadline = time.monotonic() + seconds
         while True:
             try:
                 if self.run(f'Boolean({script})'):
                     return
-            except AssertionError:  # the page is just being replaced
+            except AssertionError:  # the page is being replaced
                 pass
             if time.monotonic() > deadline:
                 raise AssertionError(f'{what} not within {seconds} s; the page says {self.text()!r}')
@@ -110,13 +110,13 @@ class Browser:
         self.wait(f'document.readyState === "complete" && location.href.startsWith({json.dumps(url.split("#")[0])})', 60, url)
 
     def look(self, width, dark):
-        """As a screen of this width with this colour scheme."""
+        """Simulates a screen of this width with this colour scheme."""
         self.call('Emulation.setDeviceMetricsOverride', width=width, height=844, deviceScaleFactor=1, mobile=width < 500)
         self.call('Emulation.setEmulatedMedia', features=[
             {'name': 'prefers-color-scheme', 'value': 'dark' if dark else 'light'}, {'name': 'prefers-reduced-motion', 'value': 'reduce'}])
 
     def picture(self, path):
-        """The whole page as PNG."""
+        """Saves the whole page as PNG."""
         shot = self.call('Page.captureScreenshot', format='png', captureBeyondViewport=True)
         with open(path, 'wb') as f:
             f.write(base64.b64decode(shot['data']))

@@ -1,4 +1,4 @@
-"""Services started by hand, as Compose and systemd start them: what a job computes on there is what it is under `run`."""
+"""Services started by hand, as Compose and systemd start them, compute a job on the same devices as `run` does."""
 
 import json
 import os
@@ -15,12 +15,12 @@ CUDA_ON_CPU = 'fake_cuda/libcapstan_cuda_on_cpu.so'
 class CardsTest(services.ServicesTest):
 
     def cluster(self, workers, **env):
-        """Workers that were told nothing of devices."""
+        """Starts workers without any setting for devices."""
         with unittest.mock.patch.dict(os.environ, env):
             self.start(workers=0, shards=1)
             for i in range(workers):
                 self.start_node(f'w{i}', 'capstan_gpu_worker', '--cpu-threads', '1')
-        # A job that comes before a node goes to the others, several of its workers to one of them.
+        # A job that starts before a node registers would use the other nodes, several workers on one.
         self.wait_until(lambda: len(self.ok('node', 'list', '-o', 'name').out.split()) == workers + 1, 20, 'all to register')
 
     def with_cards(self, workers, cards, plugin='libcapstan_fake_plugin.so'):
@@ -54,7 +54,7 @@ class CardsTest(services.ServicesTest):
         self.assertEqual([f['subject'] for f in findings if f['kind'] == 'SharedCards'], ['w0', 'w1'], findings)
 
     def look_who_adds(self, copies, reduces):
-        """Equal bits say nothing of who added: the task's log does."""
+        """Checks in the tasks' logs who added the gradients, because equal bits do not show that."""
         def added(kvstore, deterministic=True, together=True):
             spec = support.job_spec(model={'name': 'mlp'}, kvstore={'type': kvstore},
                                     resources={'gpus_per_worker': 3, 'device': 'gpu', 'lanes': 8})
@@ -66,7 +66,7 @@ class CardsTest(services.ServicesTest):
             def lines(event):
                 return [line for line in self.ok('logs', job).out.splitlines() if f'event={event} ' in line]
 
-            # A job's log may be longer on its way than the job.
+            # A job's log lines may arrive after the job's end.
             self.wait_until(lambda: len(lines('device_ready')) == 3, 20, 'three cards in the log')
             if together:
                 self.wait_until(lambda: lines('devices_together'), 20, 'the log to say who adds')
@@ -82,7 +82,7 @@ class CardsTest(services.ServicesTest):
         other, said = added('dist_device_sync', deterministic=False)
         self.assertEqual(len(said), 1, said)
         self.assertIn(reduces, said[0])
-        self.assertNotEqual(other, host)  # of three the library's order is not the tree's
+        self.assertNotEqual(other, host)  # for three cards the library's order is not the tree's
 
     def test_cards_add_by_themselves_and_say_how(self):
         self.with_cards(workers=1, cards=3)

@@ -1,4 +1,4 @@
-"""CIFAR-10 of the shared data, unpacked: its packed files take a second or two at each reading."""
+"""CIFAR-10 from the shared data, unpacked, because reading a packed file takes a second or two each time."""
 
 import gzip
 import lzma
@@ -8,7 +8,7 @@ import support
 
 FOLDER = os.environ.get('CAPSTAN_CIFAR10') or os.path.join(support.SHARED, 'cifar10')
 RECORD = 1 + 3 * 32 * 32  # of the binary version: the label, then the planes
-# Of the training images, by channel.
+# Mean and deviation of the training images, by channel.
 NORMALIZE = {'normalize': {'mean': [0.4914, 0.4822, 0.4465], 'std': [0.247, 0.2435, 0.2616]}}
 AUGMENTATION = [{'random_crop': {'padding': 4}}, {'random_flip': {}}, NORMALIZE]
 
@@ -24,7 +24,7 @@ def read(name):
 
 
 def write_small(folder, tests=None):
-    """The first training batch, 10 000 images, and the first `tests` of the test samples, all if None; returns the folder."""
+    """Writes the first training batch (10 000 images) and the first `tests` test samples (None: all). Returns the folder."""
     os.makedirs(folder, exist_ok=True)
     for name, count in (('data_batch_1', None), ('test_batch', tests)):
         with open(os.path.join(folder, name + '.bin'), 'wb') as f:

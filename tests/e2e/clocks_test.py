@@ -1,8 +1,9 @@
-"""Wall clocks that are two hours off, or jump while a job trains or is waited for: no decision looks at them, so nothing changes.
+"""Wall clocks that are two hours off, or that jump while a job trains or is waited for. No decision uses them, so nothing
+changes.
 
-libfaketime does not reach the kernel: gRPC's Abseil waits until an absolute time of the wall clock there, so behind the
-true clock such a wait ends at once, again and again, and costs a core. Hence the short jobs there, and jumps behind it
-that last until one is seen.
+libfaketime does not reach the kernel. There gRPC's Abseil waits until an absolute time of the wall clock. So behind the true
+clock such a wait ends at once, again and again, and uses a whole core. Therefore these jobs are short, and a jump behind the
+true clock lasts only until it is seen.
 """
 
 import datetime
@@ -33,11 +34,11 @@ class ClocksTest(services.ServicesTest):
 
     @staticmethod
     def faked(**clock):
-        """An environment with settings of libfaketime. Time that passes is left alone."""
+        """An environment with settings of libfaketime. The speed of time is not changed."""
         return dict(LD_PRELOAD=LIBRARY, FAKETIME_DONT_FAKE_MONOTONIC='1', NO_FAKE_STAT='1', **clock)
 
     def start_service(self, name, **clock):
-        """`clock`: settings of libfaketime, for this process and its children."""
+        """`clock`: settings of libfaketime for this process and its children."""
         with unittest.mock.patch.dict(os.environ, self.faked(**clock) if clock else {}):
             if name == 'coordinator':
                 self.start_one(name, 'capstan_coordinator', '--state-dir', self.path('state'), '--data-root', 'file:///',
@@ -70,26 +71,26 @@ class ClocksTest(services.ServicesTest):
         self.assertEqual(job['weights_sha256'], undisturbed['weights_sha256'])
         self.assertEqual(job['samples_used'], undisturbed['samples_used'])
         types = [event['type'] for event in job['events']]
-        # Lanes may move on a busy machine: each time is one more generation, and nothing else is.
+        # On a busy machine lanes may move. Each time adds a generation and changes nothing else.
         moves = types.count('LanesMoved')
         self.assertEqual((job['lineage'], job['generation'], job['restarts']), (1, 1 + moves, 0), job['events'])
         self.assertFalse(set(types) & {'WorkerLost', 'ShardLost', 'CheckpointFailed', 'Requeued'}, job['events'])
 
     def hours_off(self, name):
-        """By how much the clock in the service's last line differs from ours."""
+        """The difference between the clock in the service's last line and ours."""
         last = re.findall(r'(?m)^time=(\S+?)Z ', self.services[name].said())[-1]
         then = datetime.datetime.fromisoformat(last).replace(tzinfo=datetime.timezone.utc)
         return round((then - datetime.datetime.now(datetime.timezone.utc)).total_seconds() / 3600)
 
     def coordinator_is_right(self):
-        """Its status page tells its time, also where it has nothing to log."""
+        """Checks the coordinator's time on its status page, since it may have nothing to log."""
         url = f'http://{self.services["coordinator"].http}/api/overview'
         with urllib.request.urlopen(url, timeout=10) as answer:
             then = datetime.datetime.fromisoformat(json.load(answer)['time'][:-1])
         return abs(then - datetime.datetime.utcnow()) < datetime.timedelta(minutes=10)
 
     def hours_since_submitted(self, job_id):
-        """Of the job's events, by the coordinator's clock."""
+        """Hours from the job's submission to each of its events, by the coordinator's clock."""
         times = [datetime.datetime.fromisoformat(event['time'][:-1]) for event in self.describe(job_id)['events']]
         return [round((time - times[0]).total_seconds() / 3600) for time in times]
 
@@ -108,7 +109,7 @@ class ClocksTest(services.ServicesTest):
         jumping = ('coordinator', 's0', 'w0')
 
         def jump(hours):
-            for name in jumping:  # the library looks again every second
+            for name in jumping:  # the library checks every second
                 os.replace(self.write(name + '.new', f'{hours:+d}h\n'), self.path(name + '.clock'))
 
         jump(0)
@@ -125,7 +126,7 @@ class ClocksTest(services.ServicesTest):
 
     def test_a_clock_that_jumps_under_a_wait(self):
         spec = self.job('nowhere', 1)
-        spec['resources']['num_workers'] = 4  # of the three that there are
+        spec['resources']['num_workers'] = 4  # there are only three
         job_id = self.submit(spec)
         clock = self.write('client.clock', '+0h\n')
         jump = threading.Timer(2, lambda: os.replace(self.write('client.new', '+2h\n'), clock))

@@ -1,88 +1,22 @@
-"""deploy/compose on a real Docker engine, as an operator starts it: docs/deploy.md, section 2."""
+"""deploy/compose on a real Docker engine, started as an operator does (docs/deploy.md, section 2)."""
 
 import json
 import os
-import shutil
 import subprocess
-import tempfile
-import time
-import unittest
 
+import compose_cluster
 import debian_root
-import engine
 import support
+from compose_cluster import ROLES
 
-ROLES = {'coordinator', 'shard-0', 'shard-1', 'worker-0', 'worker-1'}
-SPEC = support.job_spec(resources={'num_workers': 2, 'num_shards': 2},
+SPEC = support.job_spec(resources={'num_workers': 2, 'gpus_per_worker': 2, 'num_shards': 2},
                         data={'format': 'synthetic_digits', 'train_samples': 6000, 'test_samples': 500},
                         training={'epochs': 30, 'global_batch_size': 64, 'seed': 3,
                                   'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}})
 
 
-class ContainersTest(support.TestCase):
-    """One engine and one cluster for all tests; each leaves the cluster as it found it."""
-
-    @classmethod
-    def setUpClass(cls):
-        reason = engine.why_not()
-        if reason:
-            raise unittest.SkipTest(reason)
-        folder = tempfile.TemporaryDirectory(prefix='capstan-compose-')
-        cls.addClassCleanup(folder.cleanup)
-        cls.shared = folder.name
-        namespace = f'capstan-{os.getpid()}-engine'
-        debian_root.run('ip', 'netns', 'add', namespace)
-        cls.addClassCleanup(debian_root.run, 'ip', 'netns', 'del', namespace)
-        debian_root.run('ip', '-n', namespace, 'link', 'set', 'lo', 'up')
-        cls.engine = engine.Engine(namespace)
-        cls.addClassCleanup(cls.engine.close)
-        cls.engine.make_images(debian_root.make_package(os.path.join(cls.shared, 'package')), cls.shared)
-
-        # As in a checkout of an operator: secrets/ and data/ lie beside compose.yaml.
-        shutil.copytree(os.path.join(support.ROOT, 'deploy'), os.path.join(cls.shared, 'deploy'))
-        cls.there = os.path.join(cls.shared, 'deploy', 'compose')
-        debian_root.run(os.path.join(cls.there, 'make-secrets'), env=dict(os.environ, CAPSTAN=support.CAPSTAN))
-        begun = time.monotonic()
-        cls.addClassCleanup(cls.compose, 'down', '-v', '-t', '20')
-        try:
-            cls.compose('up', '-d', '--no-build')
-        except AssertionError as error:
-            raise AssertionError(f'{error}\n{cls.compose("logs", "--no-color")[-8000:]}') from None
-        deadline = begun + 120
-        while True:
-            states = {role: cls.inspect(role, '{{.State.Health.Status}}') for role in ROLES}
-            if set(states.values()) == {'healthy'}:
-                break
-            if time.monotonic() > deadline:
-                raise AssertionError(f'{states}\n{cls.compose("logs", "--no-color")[-8000:]}')
-            time.sleep(0.2)
-        cls.seconds_to_healthy = time.monotonic() - begun
-
-    @classmethod
-    def compose(cls, *args):
-        env = dict(cls.engine.environment, CAPSTAN_IMAGE='localhost/capstan', PROMETHEUS_IMAGE='localhost/prometheus',
-                   ALERTMANAGER_IMAGE='localhost/alertmanager')
-        return debian_root.run('docker-compose', '-p', 'capstan', '-f', os.path.join(cls.there, 'compose.yaml'), '-f',
-                               os.path.join(support.ROOT, 'tests/e2e/containers/compose.yaml'), *args, env=env)
-
-    @staticmethod
-    def name(role):
-        return f'capstan_{role}_1'
-
-    @classmethod
-    def inspect(cls, role, form):
-        return cls.engine.docker('inspect', '-f', form, cls.name(role)).strip()
-
-    def operator(self, *args):
-        """From outside the containers, through the port that compose publishes."""
-        return engine.operator(self.engine.on, 'localhost:7070', os.path.join(self.there, 'secrets/client'), *args)
-
-    def what_was_said(self):
-        return self.operator('node', 'list') + self.operator('events')
-
-    def node_is(self, name, state):
-        nodes = json.loads(self.operator('-o', 'json', 'node', 'list'))
-        return [node['state'] for node in nodes if node['name'] == name] == [state]
+class ContainersTest(compose_cluster.ComposeTest):
+    """Each test leaves the cluster as it found it."""
 
     def test_up_to_healthy_takes_less_than_a_minute(self):
         print(f'healthy after {self.seconds_to_healthy:.1f} s', flush=True)
@@ -98,7 +32,7 @@ class ContainersTest(support.TestCase):
             status = shell('cat /proc/1/status /proc/self/status')
             for line in ('CapEff:\t0000000000000000', 'CapBnd:\t0000000000000000', 'NoNewPrivs:\t1'):
                 self.assertEqual(status.count(line), 2, f'{role}: {line}')
-            # Nobody else of the image's users reads the keys, and they stand in no environment.
+            # No other user of the image can read the keys, and no environment contains them.
             self.assertEqual(set(shell('stat -L -c %a:%u /run/secrets/capstan/*.key').split()), {'600:10001'})
             self.assertNotIn('PRIVATE', self.engine.docker('inspect', self.name(role)))
 
@@ -107,11 +41,15 @@ class ContainersTest(support.TestCase):
             self.assertEqual(json.loads(self.inspect(role, '{{json .HostConfig.LogConfig}}')),
                              {'Type': 'json-file', 'Config': {'max-size': '10m', 'max-file': '5'}}, role)
 
+    def test_the_memory_and_the_processes_of_every_container_are_bounded(self):
+        wanted = {**dict.fromkeys(ROLES, '8589934592 4096'), 'prometheus': '2147483648 1024', 'alertmanager': '536870912 1024'}
+        self.assertEqual({role: self.inspect(role, '{{.HostConfig.Memory}} {{.HostConfig.PidsLimit}}') for role in wanted}, wanted)
+
     def test_killed_and_paused_workers_change_nothing_of_a_job_submitted_from_outside(self):
         job = self.operator('submit', self.write('job.yaml', json.dumps(SPEC))).strip()
 
         def at_step(step):
-            told = json.loads(self.operator('-o', 'json', 'describe', job))
+            told = self.described(job)
             self.assertNotIn(told['state'], ('FAILED', 'CANCELLED', 'SUCCEEDED'), told)
             return told['progress']['step'] >= step
 
@@ -131,13 +69,9 @@ class ContainersTest(support.TestCase):
         self.assertGreaterEqual(events.count('WorkerLost'), 2, events)
         self.wait_until(lambda: self.node_is('worker-1', 'READY'), 120, 'worker-1 is back')
 
-        # Prometheus beside it saw all five, and the job's steps.
-        def query(expression):
-            return self.engine.docker('exec', self.name('prometheus'), 'promtool', 'query', 'instant', 'http://localhost:9090',
-                                      expression)
-
-        self.wait_until(lambda: '=> 5 ' in query('sum(up{job="capstan"})'), 120, 'five targets up')
-        self.wait_until(lambda: '=>' in query(f'max_over_time(capstan_job_global_step{{job_id="{job}"}}[10m]) > 50'),
+        # Prometheus in the cluster saw all five services, and the job's steps.
+        self.wait_until(lambda: '=> 5 ' in self.query('sum(up{job="capstan"})'), 120, 'five targets up')
+        self.wait_until(lambda: '=>' in self.query(f'max_over_time(capstan_job_global_step{{job_id="{job}"}}[10m]) > 50'),
                         120, 'the steps of the job')
 
     def test_alertmanager_runs_and_prometheus_sends_alerts_to_it(self):
@@ -157,7 +91,7 @@ class ContainersTest(support.TestCase):
         def more(*args):
             return debian_root.run('docker-compose', '-p', 'worker-2', '-f', os.path.join(self.there, 'worker.yaml'), *args, env=env)
 
-        # No container is started again: each sees the new table, which took the old one's name.
+        # No container is restarted. Each sees the new table under the old one's name.
         debian_root.run(make, 'add', 'worker', 'worker-2', env=env)
         self.addCleanup(more, 'down', '-t', '20')
         more('up', '-d')
@@ -190,7 +124,7 @@ class ContainersTest(support.TestCase):
         self.wait_until(lambda: self.node_is('worker-0', 'READY'), 120, 'worker-0 is back')
 
     def test_the_dockerfile_for_gpus_is_well_formed(self):
-        # The engine reads all of it before it looks for the stage; what it downloads cannot be had here.
+        # The engine parses the whole file before it looks for the stage. The downloads of the file are not possible here.
         done = subprocess.run(['docker', 'build', '--target', 'no-such-stage', '-f',
                                os.path.join(support.ROOT, 'deploy/docker/Dockerfile.gpu'), self.folder],
                               env=self.engine.environment, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""`capstan login` and `capstan context`, and whose word counts on where a token goes (docs/security.md)."""
+"""`capstan login` and `capstan context`, and which files may decide where a token is sent (docs/security.md)."""
 
 import json
 import os
@@ -39,7 +39,7 @@ class ContextsTest(support.TestCase):
         self.assertEqual(stat.S_IMODE(os.stat(self.contexts).st_mode), 0o600)
         with open(self.contexts) as f, open(self.cluster.path('client', 'client.token')) as token:
             self.assertNotIn(token.read().strip(), f.read())
-        self.run_capstan('list')  # no flag says where
+        self.run_capstan('list')  # no flag names the address
         self.login('--name', 'prod')
         self.assertEqual([(c['name'], c['current']) for c in self.stored()], [('127.0.0.1', False), ('prod', True)])
         self.assertEqual(json.loads(self.run_capstan('context', 'show', '-o', 'json').out),
@@ -50,7 +50,7 @@ class ContextsTest(support.TestCase):
         self.assertRegex(self.run_capstan('context', 'list').out, r'\* +127\.0\.0\.1 +\S+ +TLS\n- +prod ')
         self.assertEqual(self.run_capstan('context', 'list', '-o', 'name').out, '127.0.0.1\nprod\n')
 
-        # What goes before the current one: a flag or a variable, value by value or a whole context.
+        # Overrides of the current context: a flag or a variable, for a single value or for a whole context.
         self.run_capstan('list', '--address', '127.0.0.1:1', '--timeout', '1s', code=3)
         self.run_capstan('list', code=2, CAPSTAN_CONTEXT='nobody')
         unknown = self.run_capstan('list', '--context', 'prud', code=2)
@@ -72,7 +72,7 @@ class ContextsTest(support.TestCase):
         refused = self.login('--name', 'bad', '--token-file', self.cluster.path('worker', 'worker.token'), code=4)
         self.assertIn('nothing was stored', refused.err)
         self.run_capstan('login', '127.0.0.1:1', '--credentials', self.cluster.path('client'), '--timeout', '1s', code=3)
-        self.run_capstan('login', self.cluster.address, code=2)  # plaintext, and nobody said so
+        self.run_capstan('login', self.cluster.address, code=2)  # plaintext, although nobody asked for it
         self.login('--name', '../x', code=2)
         self.run_capstan('login', self.cluster.address, '--credentials', self.work, code=2)
         self.assertEqual(self.stored(), before)
@@ -94,18 +94,18 @@ class ContextsTest(support.TestCase):
         def reached(run):
             return json.loads(run.out)['address']
 
-        # Address and authority of somebody else, and the token of the user's own context or of anywhere on the disk.
+        # Address and authority of somebody else, with the token of the user's own context or from elsewhere on the disk.
         part = f'address: {other.address}\ntls_ca: {other.path("client", "ca.crt")}\n'
         run = says(part)
         self.assertEqual(reached(run), self.cluster.address)
-        self.assertIn('capstan.yaml is passed over: ', run.err)
+        self.assertIn('capstan.yaml is ignored: ', run.err)
         theft = part + ''.join(f'{key}: {self.cluster.path("client", name)}\n' for key, name in
                                (('tls_cert', 'client.crt'), ('tls_key', 'client.key'), ('token_file', 'client.token')))
         run = says(theft)
         self.assertEqual(reached(run), self.cluster.address)
-        self.assertIn('leads out of its folder', run.err)
+        self.assertIn('names a file outside its folder', run.err)
 
-        # A whole context of its own counts, unless others can write it or a variable has a part of it.
+        # A whole context in the folder applies, unless others can write the file or a variable sets a part of it.
         os.rename(other.path('client'), os.path.join(self.work, 'papers'))
         whole = (f'address: {other.address}\ntls_ca: papers/ca.crt\ntls_cert: papers/client.crt\n'
                  'tls_key: papers/client.key\ntoken_file: papers/client.token\n')

@@ -1,4 +1,4 @@
-"""A coordinator that is killed at the worst moments and started again on what it left on disk."""
+"""A coordinator is killed at the worst moments and started again on the state that it left on disk."""
 
 import json
 import os
@@ -33,7 +33,7 @@ class CoordinatorRestartTest(services.ServicesTest):
         self.assertEqual(self.stop('coordinator', signal.SIGKILL), -signal.SIGKILL)
 
     def steps(self, job_id):
-        """Steps decided, as the lead has written them down: nobody needs to be asked."""
+        """The number of decided steps, from the lead's own log, so that no service has to be asked."""
         try:
             with open(self.path('state', 'checkpoints', job_id, 'metrics.jsonl')) as f:
                 return len(f.readlines())
@@ -55,13 +55,27 @@ class CoordinatorRestartTest(services.ServicesTest):
         self.kill_coordinator()
         begin, before = time.monotonic(), self.steps(job_id)
         self.wait_until(lambda: time.monotonic() - begin > 17, 30, '17 s without a coordinator')
+        tasks = self.tasks()
+        for task in tasks:  # from here on no step is decided, so nothing newer is saved
+            os.kill(task, signal.SIGSTOP)
         away = self.steps(job_id)
         self.start_coordinator()
 
         def committed():
             return [c['step'] for c in self.describe(job_id).get('checkpoints', []) if before < c['step'] <= away]
-        # Written 5 and 15 s after the first one that nobody took.
+        # Written 5 and 15 s after the first checkpoint, since nobody took the files.
         self.wait_until(lambda: len(committed()) >= 2, 30, f'two checkpoints between the steps {before} and {away}')
+        # The loss of a shard now costs only the steps since the last of them.
+        self.assertEqual(self.stop('s1', signal.SIGKILL), -signal.SIGKILL)
+        self.start_node('s1', 'capstan_param_store')
+        for task in tasks:
+            os.kill(task, signal.SIGCONT)
+        started = self.wait_until(lambda: [event['message'] for event in self.describe(job_id)['events']
+                                           if event['type'] == 'LineageStarted'], 60, 'the next lineage')
+        base = re.search(r' from checkpoint 1-(\d+), restart 1 of ', started[0])
+        self.assertIsNotNone(base, started)
+        self.assertTrue(before < int(base[1]) <= away, (before, started, away))
+        self.wait_for_step(job_id, away + 1)
         self.ok('cancel', job_id)
 
     def test_training_goes_on_without_it_and_ends_with_the_same_bits(self):
@@ -73,13 +87,13 @@ class CoordinatorRestartTest(services.ServicesTest):
         tasks = sorted(self.tasks())
         self.kill_coordinator()
         before = self.steps(job_id)
-        self.wait_for_logged_step(job_id, min(before + 60, 300))  # nobody is there to tell them anything
+        self.wait_for_logged_step(job_id, min(before + 60, 300))  # no coordinator is there to tell them anything
         self.start_coordinator()
         job = self.describe(job_id)
         self.assertEqual(job['state'], 'RUNNING')
         self.wait_until(lambda: self.describe(job_id)['progress']['step'] > before, 30, 'news of the lead')
-        self.assertEqual(sorted(self.tasks()), tasks)  # nobody was started again
-        # Again and again, while it trains.
+        self.assertEqual(sorted(self.tasks()), tasks)  # no task was started again
+        # Repeatedly, while it trains.
         draw = random.Random(SEED)
         while self.steps(job_id) < 330:
             self.kill_coordinator()
@@ -119,7 +133,7 @@ class CoordinatorRestartTest(services.ServicesTest):
         self.assertEqual({job['job_id'] for job in json.loads(self.ok('list', '-o', 'json').out)} & {job_id, *behind},
                          {job_id, *behind})
         if self.describe(job_id)['state'] == 'RUNNING':
-            self.assertEqual(sorted(self.tasks()), tasks)  # nobody was started again
+            self.assertEqual(sorted(self.tasks()), tasks)  # no task was started again
         job = self.finish(job_id)
         for key in ('weights_sha256', 'samples_used'):
             self.assertEqual(job[key], undisturbed[key])
@@ -136,7 +150,7 @@ class CoordinatorRestartTest(services.ServicesTest):
             time.sleep(draw.uniform(0, 0.3))  # in the middle of probes, lineages and tasks
             self.kill_coordinator()
             self.start_coordinator()
-            self.wait_for_logged_step(job_id, 31)  # all but the last
+            self.wait_for_logged_step(job_id, 31)  # all but the last step
             time.sleep(draw.uniform(0, 0.2))
             self.kill_coordinator()
             self.start_coordinator()
@@ -144,7 +158,7 @@ class CoordinatorRestartTest(services.ServicesTest):
 
     def test_who_follows_events_goes_on_over_restarts_and_sees_each_once(self):
         self.start_coordinator()
-        jobs = [self.submit(JOB)]  # no node is there: it waits
+        jobs = [self.submit(JOB)]  # there is no node, so it waits
         path = self.path('events')
         with open(path, 'w') as out:
             follow = subprocess.Popen([support.CAPSTAN, 'events', '-f'], cwd=self.folder, stdout=out, stderr=out,
@@ -170,7 +184,7 @@ class CoordinatorRestartTest(services.ServicesTest):
 
     def test_an_accepted_submit_is_there_and_the_same_request_is_the_same_job(self):
         self.start_coordinator()
-        job_file = self.write('job.yaml', json.dumps(JOB))  # no node is there: they wait
+        job_file = self.write('job.yaml', json.dumps(JOB))  # there is no node, so they wait
         env = dict(os.environ, CAPSTAN_ADDRESS=self.address())
         accepted = {}
 
@@ -200,7 +214,7 @@ class CoordinatorRestartTest(services.ServicesTest):
         for request, job_id in accepted.items():
             self.assertIn(job_id, listed, request)
         self.assertEqual(len(set(accepted.values())), len(accepted))
-        for request in list(accepted)[:3]:  # told once more by a client that never got its answer
+        for request in list(accepted)[:3]:  # repeated, as by a client that never got its answer
             again = self.ok('submit', job_file, '--request-id', request).out.strip()
             self.assertEqual(again, accepted[request])
 
@@ -251,8 +265,8 @@ class CoordinatorRestartTest(services.ServicesTest):
         flip(len(content) // 3)
         fewer = refused()
         flip(len(content) - 2000)  # in the last commit
-        self.assertNotEqual(refused(fewer), fewer)  # what was said of another state does not count
-        self.start_coordinator(refused())  # as long as nobody has done anything about it
+        self.assertNotEqual(refused(fewer), fewer)  # an approval for another state does not apply
+        self.start_coordinator(refused())  # works until somebody repairs the journal
         listed = {job['job_id'] for job in json.loads(self.ok('list', '-o', 'json').out)}
         self.assertEqual(listed, set(jobs[:2]))
         self.kill_coordinator()

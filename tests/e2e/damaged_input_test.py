@@ -1,4 +1,4 @@
-"""Bad data, bad files and absurd numbers: a named error, never a crash."""
+"""Bad data, bad files and absurd numbers give a named error, never a crash."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ def idx_labels(count, labels=None):
 class DamagedInputTest(support.TestCase):
 
     def data(self, **files):
-        """An IDX folder of 200 + 50 images; files replace what they name."""
+        """An IDX folder of 200 + 50 images. `files` replaces the files that it names."""
         content = {'train-images-idx3-ubyte': idx_images(200), 'train-labels-idx1-ubyte': idx_labels(200),
                    't10k-images-idx3-ubyte': idx_images(50), 't10k-labels-idx1-ubyte': idx_labels(50)}
         for name, value in files.items():

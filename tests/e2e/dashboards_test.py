@@ -1,4 +1,4 @@
-"""deploy/grafana and deploy/prometheus: the files by themselves, then every query against a cluster that trains."""
+"""Checks the files of deploy/grafana and deploy/prometheus, then runs every query against a cluster that trains."""
 
 import contextlib
 import copy
@@ -42,7 +42,7 @@ def dashboards():
 
 
 def shipped(coordinator, authority):
-    """prometheus.yml, but for its pace and for where things are."""
+    """prometheus.yml as shipped, except for its intervals and the addresses."""
     with open(os.path.join(RULES, 'prometheus.yml'), encoding='utf-8') as f:
         config = f.read()
     for old, new in (('15s', '1s'), ('http://127.0.0.1:7071', coordinator), ('/etc/prometheus/capstan-ca.crt', authority),
@@ -53,7 +53,7 @@ def shipped(coordinator, authority):
 
 
 def shipped_alerts():
-    """Name -> text of each alert of alerts.yml."""
+    """Name -> text of each alert in alerts.yml."""
     with open(os.path.join(RULES, 'alerts.yml'), encoding='utf-8') as f:
         parts = re.split(r'- alert: (\w+)\n', f.read())
     return dict(zip(parts[1::2], parts[2::2]))
@@ -72,7 +72,7 @@ class FilesTest(support.TestCase):
         files = [os.path.join(DASHBOARDS, name) for name in dashboards()]
         done = subprocess.run([*schema, *files], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
-        # It does look: a misspelt key, and an option that panels of this kind do not have.
+        # Shows that the check works: a misspelt key, and an option that panels of this kind do not have.
         wrong = copy.deepcopy(dashboards()['capstan-job.json'])
         wrong['panels'][1]['transparant'] = True
         next(panel for panel in wrong['panels'] if panel['type'] == 'stat')['options']['colour'] = 'red'
@@ -82,7 +82,7 @@ class FilesTest(support.TestCase):
         self.assertIn('.options.colour is not in the schema', done.stderr)
 
     def test_what_containers_show_off_loopback_is_open_by_choice(self):
-        # Their Prometheus shows no token, and the panels need the series of all services.
+        # Their Prometheus sends no token, and the panels need the series of all services.
         files = [os.path.join(DEPLOY, 'compose', 'compose.yaml')]
         files += [os.path.join(DEPLOY, 'kubernetes', 'base', f'{name}.yaml') for name in ('coordinator', 'shard', 'worker')]
         for path in files:
@@ -109,6 +109,18 @@ class FilesTest(support.TestCase):
                     self.assertEqual(panel['datasource']['uid'], '${datasource}', panel['title'])
                 names.add(panel['title'])
         self.assertGreater(len(names), 40)
+
+    def test_what_people_look_for_has_a_panel(self):
+        fleet, job = (dashboards()[f'capstan-{name}.json'] for name in ('fleet', 'job'))
+        for dashboard, title, metrics in (
+                (fleet, 'Free disk by folder', {'capstan_folder_free_bytes', 'capstan_folder_size_bytes'}),
+                (fleet, 'Free disk', {'capstan_folder_free_bytes'}),
+                (fleet, PAPERS, {'capstan_certificate_expiry_timestamp_seconds', 'capstan_token_expiry_timestamp_seconds'}),
+                (job, 'CPU by task', {'capstan_task_cpu_seconds_total'}),
+                (job, 'Memory by task', {'capstan_task_resident_memory_bytes'})):
+            shown = [set(re.findall(r'\bcapstan_\w+', ' '.join(target['expr'] for target in panel['targets'])))
+                     for panel in dashboard['panels'] if panel['title'] == title]
+            self.assertEqual(shown, [metrics], f'{dashboard["title"]}: {title}')
 
     @unittest.skipUnless(shutil.which('promtool'), 'NOT TESTED: needs promtool; Debian has it in the package prometheus')
     def test_promtool_takes_configuration_and_rules_and_every_alert_fires_and_resolves(self):
@@ -148,7 +160,7 @@ class FilesTest(support.TestCase):
         with open(os.path.join(folder, 'rules.yaml'), encoding='utf-8') as f:
             head, spec = f.read().split('spec:\n')
         self.assertIn('kind: PrometheusRule', head)
-        # What the operator gives to Prometheus is a file of rules: the tests of the others hold for it.
+        # The operator gives Prometheus a file of rules. The tests of the other files apply to it.
         self.write('rules.yml', textwrap.dedent(spec))
         with open(os.path.join(RULES, 'rules_test.yml'), encoding='utf-8') as f:
             tests = f.read()
@@ -175,12 +187,12 @@ SPEC = support.job_spec(name='shown', resources={'num_workers': 2, 'num_shards':
                         data={'format': 'synthetic_digits', 'train_samples': 640, 'test_samples': 100},
                         training={'epochs': 10000, 'global_batch_size': 64, 'optimizer': {'name': 'sgd', 'learning_rate': 0.01}},
                         checkpoint={'every': '1s', 'keep_latest': 2}, limits={'stall_timeout': '20s'})
-WHOM = ('job_id', 'worker', 'param_store', 'node', 'reason')  # the label that says whom an alert means
-# Families of services that have such files or folders: of ClusterTest the coordinator has folders, and nobody has certificates.
+WHOM = ('job_id', 'worker', 'param_store', 'node', 'reason')  # labels that name the subject of an alert
+# Families that exist only with such files or folders. In ClusterTest the coordinator has folders, and nobody has certificates.
 SOMETIMES = {'capstan_folder_free_bytes', 'capstan_folder_size_bytes', 'capstan_certificate_expiry_timestamp_seconds',
              'capstan_token_expiry_timestamp_seconds'}
 PAPERS = 'Certificates and tokens end in'  # a panel that HttpsTest fills
-# Queries all of whose results may be NaN in a cluster where all is well; the reason beside each.
+# Queries whose results may all be NaN in a healthy cluster, each with the reason beside it.
 MAY_BE_NAN = {}
 
 
@@ -200,7 +212,7 @@ def catalogue():
 
 
 def exposed(text):
-    """The same of a scrape."""
+    """The same for a scrape."""
     helps, types, labels = {}, {}, {}
     for line in text.splitlines():
         words = line.split(' ', 3)
@@ -233,7 +245,7 @@ class ClusterTest(services.ServicesTest):
         self.start(workers=0, shards=2)
         for name, device in (('w0', 'cuda:0'), ('w1', 'cuda:1'), ('w2', 'cpu')):
             self.start_node(name, 'capstan_gpu_worker', '--devices', device, '--cpu-threads', '1')
-        self.ok('certs', 'init', self.path('ca'))  # is named in the file, and nobody here has a certificate of it
+        self.ok('certs', 'init', self.path('ca'))  # named in the file, though nothing here has a certificate of it
         prometheus = Prometheus(self, shipped(f'http://{self.services["coordinator"].http}', self.path('ca', 'ca.crt')))
         self.see_what_discovery_says(prometheus)
         job_id = self.submit(SPEC)
@@ -273,7 +285,7 @@ class ClusterTest(services.ServicesTest):
                     self.wait_until(lambda: prometheus.api(f'label/{label}/values', **{'match[]': filled(series)}), 60,
                                     f'values of variable {variable["name"]} of {name}')
             for annotation in dashboard['annotations']['list']:
-                prometheus.query(filled(annotation['expr']))  # is taken; there is nothing to show yet
+                prometheus.query(filled(annotation['expr']))  # it is valid; there is nothing to show yet
         self.assertGreater(len(wanted), 70)
 
         def empty():
@@ -316,12 +328,12 @@ class ClusterTest(services.ServicesTest):
         def fires(*alert):
             self.wait_until(lambda: alert in self.firing(prometheus), 60, f'the alert {alert}')
 
-        # A shard dies and is started again: its job goes back to a checkpoint.
+        # A shard dies and is restarted, so its job returns to a checkpoint.
         self.services['s1'].stop(signal.SIGKILL)
         self.start_node('s1', 'capstan_param_store')
         fires('CapstanJobRestarted', 'ShardLost')
         self.wait_until(lambda: self.describe(job_id)['state'] == 'RUNNING', 60, 'the job goes on')
-        # All tasks stand still - one alone would lose its lanes to the other - and a worker and a shard die.
+        # All tasks stand still (one alone would lose its lanes to the other), and a worker and a shard die.
         tasks = self.tasks()
         self.assertEqual(len(tasks), 2)
         for pid in tasks:
@@ -331,7 +343,7 @@ class ClusterTest(services.ServicesTest):
             fires('CapstanJobFailed', job_id)
         finally:
             for pid in tasks:
-                with contextlib.suppress(ProcessLookupError):  # stopped by others, as the job has failed
+                with contextlib.suppress(ProcessLookupError):  # already stopped by others, as the job has failed
                     os.kill(pid, signal.SIGCONT)
         self.wait_until(lambda: ('CapstanJobStalled', job_id) not in self.firing(prometheus), 60, 'its end')
         self.services['w2'].stop(signal.SIGKILL)
@@ -355,7 +367,7 @@ class HttpsTest(support.TestCase):
         return service
 
     def test_services_off_loopback_are_scraped_with_the_authority_and_a_token(self):
-        host = socket.gethostname()  # what /sd names them by
+        host = socket.gethostname()  # the name in /sd
         keys = Credentials(self.folder, hosts=('127.0.0.1', host))
         coordinator = self.serve('capstan_coordinator', keys, 'coordinator', '--state-dir', self.path('state'), '--tokens',
                                  keys.path('ca', 'tokens.json'))
@@ -393,7 +405,7 @@ class HttpsTest(support.TestCase):
         self.assertEqual(sorted(days), [(node, paper) for node in up for paper in ('authority', 'own')])
         for (node, paper), left in days.items():
             self.assertAlmostEqual(left, 365 if paper == 'own' else 3650, delta=1, msg=f'{paper} of {node}')
-        # Of what all three read: people's are theirs to watch.
+        # Only services' tokens, which all three read. People watch their own tokens.
         tokens = prometheus.query('count by (role, name) (capstan_token_expiry_timestamp_seconds)')
         self.assertEqual(sorted((labels['role'], value) for labels, value in tokens), [('param_store', 3), ('worker', 3)])
         panel, = (one for dashboard in dashboards().values() for one in dashboard['panels'] if one['title'] == PAPERS)

@@ -1,4 +1,4 @@
-"""`capstan data get` against a server of our own: right, wrong, truncated and overlong files."""
+"""`capstan data get` against a server in the test: right, wrong, truncated and overlong files."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
         pass
 
     def copyfile(self, *args):
-        with contextlib.suppress(ConnectionError):  # whoever has read enough hangs up
+        with contextlib.suppress(ConnectionError):  # a client that has read enough closes the connection
             super().copyfile(*args)
 
 
@@ -54,7 +54,7 @@ class DataGetTest(support.TestCase):
         self.assertEqual(sorted(os.listdir(self.path('out'))), sorted(FILES))
         again = self.get()
         self.assertEqual(again.code, 0, again)
-        self.assertEqual(again.err.count('there already'), 4, again)
+        self.assertEqual(again.err.count('exists already'), 4, again)
 
     def refused(self, what):
         run = self.get()

@@ -1,5 +1,6 @@
-"""The Debian package of this build, and a bare Debian 12 with no more than what the package depends on."""
+"""The Debian package of this build, and a bare Debian 12 that has only what the package depends on."""
 
+import fcntl
 import hashlib
 import os
 import re
@@ -15,7 +16,7 @@ SOURCES = [path for path in ('/etc/apt/sources.list.d/debian.sources', '/etc/apt
 
 
 def why_not():
-    """Empty: both can be made here."""
+    """Empty if both can be made here, else the reason."""
     for program in ('cpack', 'dpkg-shlibdeps', 'mmdebstrap'):
         if shutil.which(program) is None:
             return f'{program} is not installed: tools/install-packages test'
@@ -25,7 +26,7 @@ def why_not():
 
 
 def run(*command, **options):
-    """Standard output of a command that must succeed."""
+    """Runs a command that must succeed, and returns its standard output."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace', **options)
     if done.returncode != 0:
         raise AssertionError(f'{" ".join(command)}: exit code {done.returncode}\n{done.stdout[-4000:]}')
@@ -33,7 +34,7 @@ def run(*command, **options):
 
 
 def make_package(folder):
-    """Path of the package."""
+    """Makes the package and returns its path."""
     run('cpack', '--config', os.path.join(BUILD, 'CPackConfig.cmake'), '-B', folder)
     name, = [name for name in os.listdir(folder) if name.endswith('.deb')]
     return os.path.join(folder, name)
@@ -45,20 +46,29 @@ def depends(package):
 
 
 def base(package):
-    """A tar of the bare system, made once for each set of dependencies and kept in the build folder."""
+    """A tar of the bare system. It is made once for each set of dependencies and kept in the build folder.
+
+    Two tests that ask for it at once wait for each other, and the second one uses the file of the first.
+    """
     names = ','.join(['ca-certificates', *depends(package)])
     key = names
     for path in SOURCES:
         with open(path) as f:
             key += f.read()
     tar = os.path.join(BUILD, f'debian-{hashlib.sha256(key.encode()).hexdigest()[:12]}.tar')
-    if not os.path.exists(tar):
-        with tempfile.TemporaryDirectory(prefix='capstan-root-') as memory:  # dpkg waits for the disk after every file
-            run('unshare', '--mount', 'sh', '-c', 'mount -t tmpfs tmpfs "$TMPDIR" && exec "$@"', 'sh', 'mmdebstrap',
-                '--variant=apt', f'--include={names}', 'bookworm', f'{tar}.part.tar', *SOURCES,
-                env=dict(os.environ, TMPDIR=memory))
-        os.rename(f'{tar}.part.tar', tar)
+    with open(f'{tar}.lock', 'w') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(tar):
+            make_base(tar, names)
     return tar
+
+
+def make_base(tar, names):
+    with tempfile.TemporaryDirectory(prefix='capstan-root-') as memory:  # in memory: dpkg syncs every file
+        run('unshare', '--mount', 'sh', '-c', 'mount -t tmpfs tmpfs "$TMPDIR" && exec "$@"', 'sh', 'mmdebstrap',
+            '--variant=apt', f'--include={names}', 'bookworm', f'{tar}.part.tar', *SOURCES,
+            env=dict(os.environ, TMPDIR=memory))
+    os.rename(f'{tar}.part.tar', tar)
 
 
 def unpack(tar, root):
@@ -67,7 +77,7 @@ def unpack(tar, root):
 
 
 def inside(root, *command, user='root', timeout=300):
-    """Output of a command in that system; it has its own processes and nothing outlives it."""
+    """Runs a command in that system and returns its output. The system has its own processes, and none outlives the call."""
     return run('unshare', '--mount', '--pid', '--net', '--fork', '--kill-child', 'sh', '-c',
                'ip link set lo up; mount -t proc proc "$1/proc" && root=$1 && user=$2 && shift 2 && '
                'exec chroot --userspec="$user:" "$root" "$@"', 'sh', root, user, *command,

@@ -1,4 +1,5 @@
-"""deploy/ without an engine: what make-secrets makes and changes, what each container and unit may use (docs/deploy.md)."""
+"""deploy/ without an engine: the files that make-secrets makes and changes, and what each container and unit may use
+(docs/deploy.md)."""
 
 import glob
 import json
@@ -68,10 +69,10 @@ class SecretsTest(support.TestCase):
         for name in ('DNS:worker-0', 'DNS:localhost', 'DNS:vm.example'):
             self.assertIn(name, shown)
         first = self.secrets()
-        self.assertIn('is there already', self.make())
+        self.assertIn('exists already', self.make())
         self.assertEqual(self.secrets(), first)
 
-        # One more of each; the table of tokens is a new file, which a mounted folder shows.
+        # One more of each. The table of tokens is a new file, which a mounted folder shows.
         before = os.stat(self.path('secrets/tokens/tokens.json')).st_ino
         self.make('add', 'worker', 'worker-2', '10.0.0.3')
         self.make('add', 'admin', 'eve')
@@ -80,11 +81,11 @@ class SecretsTest(support.TestCase):
         self.assertIn(('worker', 'worker-2'), self.entries())
         self.assertIn(('admin', 'eve'), self.entries())
         self.assertNotEqual(os.stat(self.path('secrets/tokens/tokens.json')).st_ino, before)
-        self.assertIn('is there already', self.make('add', 'worker', 'worker-2', code=2))
+        self.assertIn('exists already', self.make('add', 'worker', 'worker-2', code=2))
         self.assertIn("not 'Worker'", self.make('add', 'worker', 'Worker', code=2))
         self.assertIn("not 'boss'", self.make('add', 'boss', 'x', code=2))
 
-        # A token that is taken out of the table is withdrawn where the services read it.
+        # A token is withdrawn by removing it from the table that the services read.
         table = json.loads(self.secret('ca', 'tokens.json'))
         table['tokens'] = [entry for entry in table['tokens'] if entry['name'] != 'eve']
         self.write('secrets/ca/tokens.json', json.dumps(table))
@@ -94,7 +95,7 @@ class SecretsTest(support.TestCase):
         self.make()
         self.assertNotIn(('admin', 'eve'), self.entries())
 
-        # A new authority while both hold, then new certificates, then the old one goes.
+        # A new authority while both are trusted, then new certificates, then the old authority is removed.
         second = self.secrets()
         self.make('rotate')
         self.assertEqual(self.secret('authority', 'ca.crt').count('BEGIN CERTIFICATE'), 2)
@@ -120,7 +121,7 @@ class SecretsTest(support.TestCase):
     def test_secrets_of_an_earlier_version_are_kept(self):
         self.make()
         before = self.secrets()
-        # As it left them: no list, no folder of the table, no admin.
+        # The folder as an older version left it: no list, no folder of the table, no admin.
         os.rename(self.path('secrets/tokens/tokens.json'), self.path('secrets/tokens.json'))
         os.remove(self.path('secrets/ca/issued'))
         for folder in ('tokens', 'authority', 'admin'):
@@ -137,7 +138,7 @@ class SecretsTest(support.TestCase):
 class ComposeTest(support.TestCase):
 
     def services(self):
-        """File and service -> its text."""
+        """(file, service) -> its text."""
         found = {}
         for path in [*glob.glob(os.path.join(COMPOSE, '*.yaml')), *glob.glob(os.path.join(COMPOSE, 'two-hosts', '*.yaml'))]:
             with open(path, encoding='utf-8') as f:
@@ -200,6 +201,11 @@ class UnitsTest(support.TestCase):
         for unit in self.FOLDERS:
             self.assertRegex(self.text(unit), r'(?m)^MemoryMax=\d+(G|%)$', unit)
             self.assertRegex(self.text(unit), r'(?m)^TasksMax=\d+$', unit)
+
+    def test_what_units_say_goes_to_the_journal_which_is_bounded(self):
+        for unit in self.FOLDERS:
+            targets = re.findall(r'(?m)^Standard(?:Output|Error)=(.*)$', self.text(unit))
+            self.assertEqual([target for target in targets if target not in ('journal', 'inherit')], [], f'{unit}: grows for ever')
 
 
 if __name__ == '__main__':

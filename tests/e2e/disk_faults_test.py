@@ -1,15 +1,19 @@
-"""A disk that is full for a while, and checkpoints that were damaged: named, worked around, and the same weights in the end."""
+"""A disk that is full for a while, and damaged checkpoints: both are reported and worked around, and the final weights are the
+same."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import subprocess
 
 import services
 import support
 
-EPOCHS = 24
-STEPS = 32 * EPOCHS  # 2000 samples, 64 a step
+# Enough epochs that the job still runs after the test has looked at its checkpoints. A local job's steps are shorter.
+EPOCHS = {'dist_sync': 36, 'local': 120}
+STEPS_PER_EPOCH = 32  # 2000 samples, 64 per step
 DISK = '8m'
 
 
@@ -19,7 +23,7 @@ class DiskFaultsTest(services.ServicesTest):
         many = {'num_workers': 2, 'num_shards': 2}
         return support.job_spec(
             name=name, kvstore={'type': kind}, resources=dict(many if kind == 'dist_sync' else {}, lanes=4),
-            training={'epochs': EPOCHS, 'global_batch_size': 64, 'seed': 3,
+            training={'epochs': EPOCHS[kind], 'global_batch_size': 64, 'seed': 3,
                       'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}},
             checkpoint={'every': '20 steps', 'keep_latest': 3, 'storage_path': f'file://{folder}'},
             recovery={'max_restarts': 100, 'backoff': {'initial': '0s'}})
@@ -33,36 +37,64 @@ class DiskFaultsTest(services.ServicesTest):
     def events(self, job_id, kind):
         return [event['message'] for event in self.describe(job_id)['events'] if event['type'] == kind]
 
+    @contextlib.contextmanager
+    def paused(self):
+        """Stops all tasks meanwhile, so that the job does not end before the test has looked."""
+        tasks = self.tasks()
+        for task in tasks:
+            os.kill(task, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for task in tasks:
+                os.kill(task, signal.SIGCONT)
+
     def check_full_disk(self, kind, who):
         disk = self.small_disk('disk', DISK)
         self.start(workers=2, shards=2)
         undisturbed = self.finish(self.submit(self.job('undisturbed', self.path('other'), kind)))
 
         job_id = self.submit(self.job('full', disk, kind))
+        with open(self.path('quiet'), 'w') as err:
+            quiet = subprocess.Popen([support.CAPSTAN, '-q', 'wait', job_id], stderr=err,
+                                     env=dict(os.environ, CAPSTAN_ADDRESS=self.address()))
+        self.addCleanup(quiet.kill)
+
+        def said():
+            with open(self.path('quiet')) as f:
+                return f.read()
+
         self.wait_until(lambda: len(self.events(job_id, 'CheckpointSaved')) >= 2, 60, 'the second checkpoint')
         filler = self.fill(disk)
         failed = self.wait_until(lambda: self.events(job_id, 'CheckpointFailed'), 60, 'a checkpoint that fails')
         print(failed[0], flush=True)
         self.assertRegex(failed[0], rf'^step \d+: {who}: \w+ {disk}/{job_id}/.*: {services.NO_SPACE}$')
-        during = self.describe(job_id)
-        self.assertIn('CHECKPOINT_DEGRADED', during['conditions'])
-        self.assertIn(services.NO_SPACE, self.ok('describe', job_id).out)
-        # The last good one is whole all the time.
-        self.assertIn('Verified', self.ok('checkpoint', 'verify', job_id).out)
+        with self.paused():
+            during = self.describe(job_id)
+            self.assertIn('CHECKPOINT_DEGRADED', during['conditions'])
+            self.assertIn(services.NO_SPACE, self.ok('describe', job_id).out)
+            # The last good checkpoint is intact all the time.
+            self.assertIn('Verified', self.ok('checkpoint', 'verify', job_id).out)
+            self.wait_until(lambda: 'no checkpoint' in said(), 20, 'what -q wait says of it')
         self.wait_for_step(job_id, during['progress']['step'] + 60)
         self.assertEqual(self.describe(job_id)['state'], 'RUNNING')
         saved = len(self.events(job_id, 'CheckpointSaved'))
         os.unlink(filler)
         self.wait_until(lambda: len(self.events(job_id, 'CheckpointSaved')) > saved, 60, 'a checkpoint on the freed disk')
-        self.assertEqual(self.describe(job_id)['conditions'], [])
+        with self.paused():
+            self.assertEqual(self.describe(job_id)['conditions'], [])
+            self.wait_until(lambda: 'saved again' in said(), 20, 'what -q wait says of it')
 
         job = self.finish(job_id)
+        self.assertEqual(quiet.wait(60), 0, said())
+        self.assertRegex(said(), rf'^capstan: {job_id}: no checkpoint: step \d+: {who}: .*{services.NO_SPACE}\n'
+                                 rf'capstan: {job_id}: checkpoints are saved again\n')
         self.assertEqual(job['weights_sha256'], undisturbed['weights_sha256'])
         self.assertEqual(job['samples_used'], undisturbed['samples_used'])
         self.assertEqual([e['type'] for e in job['events'] if e['type'] in ('WorkerLost', 'ShardLost')], [])
         self.assertEqual([name for name in os.listdir(self.checkpoint(job)) if name.endswith('.tmp')], [])
-        # No step is missing in the log either, and no line of it is torn.
-        self.assertEqual([line['step'] for line in self.step_log(job)], list(range(STEPS)))
+        # The log has every step, too, and no incomplete line.
+        self.assertEqual([line['step'] for line in self.step_log(job)], list(range(STEPS_PER_EPOCH * EPOCHS[kind])))
 
     def test_a_full_disk_stops_checkpoints_and_not_the_training(self):
         self.check_full_disk('dist_sync', r'shard [01] on host \S+')
@@ -109,13 +141,14 @@ class DiskFaultsTest(services.ServicesTest):
         for count, (damage, named) in enumerate(((flip, 'shard-1.safetensors'), (cut, 'shard-0.safetensors'),
                                                  (swap, r'shard-[01]\.safetensors'), (of_another_job, 'shard-0.safetensors'),
                                                  (manifest, 'manifest.json')), 1):
-            # Two of this history, so that an older one is left. A lease of 1 s may lapse on a busy machine: then it is another one.
+            # Two checkpoints of this lineage, so that an older one remains. On a busy machine a lease of 1 s may lapse and begin
+            # another lineage.
             def two():
                 lineage = self.describe(job_id)['lineage']
                 listed = json.loads(self.ok('checkpoint', 'list', job_id, '-o', 'json').out)
                 return len([one for one in listed if one['lineage'] == lineage]) >= 2
             self.wait_until(two, 60, 'two checkpoints of one lineage')
-            # Shards that stand still save nothing newer meanwhile.
+            # Stopped shards save nothing newer meanwhile.
             for shard in ('s0', 's1'):
                 self.services[shard].process.send_signal(signal.SIGSTOP)
             self.wait_until(lambda: self.describe(job_id)['state'] == 'RECOVERING', 30, 'RECOVERING')

@@ -1,6 +1,6 @@
-"""`capstan doctor` finds what keeps a cluster from training before anything trains, by name and within five seconds.
+"""`capstan doctor` finds what stops a cluster from training before anything trains, by name and within five seconds.
 
-Hosts are network namespaces with mutual TLS between them; every fault is made for real.
+Hosts are network namespaces with mutual TLS between them, and every fault is made for real.
 """
 
 import glob
@@ -17,7 +17,7 @@ import secure_cluster
 import services
 import support
 
-PERSON = 'p'  # has no service: where somebody sits who looks from afar
+PERSON = 'p'  # a host without a service, from which a person looks
 NODES = ['s0', 's1', 'w0', 'w1']
 PORT = 7070
 WITHIN = 5  # seconds
@@ -73,7 +73,7 @@ class DoctorTest(services.ServicesTest):
                                         before=self.hosts.on(at), **kwargs)
 
     def doctor(self, code, **kwargs):
-        """What it says, and the problems among it by kind and subject; a busy machine has slow pairs, which are a note."""
+        """Returns the output, and its problems by kind and subject. Slow pairs, which a busy machine has, are only notes."""
         run = self.capstan('doctor', '-o', 'json', **kwargs)
         self.assertEqual(run.code, code, run)
         said = json.loads(run.out)
@@ -100,10 +100,10 @@ class DoctorTest(services.ServicesTest):
         self.assertEqual(self.capstan('doctor', role='client').code, 4)
 
         _, found = self.doctor(3, address=f'{self.hosts.address("c")}:7999')
-        self.only(found, 'CoordinatorUnreachable', 'coordinator', r'no coordinator answers at 10\.77\.0\.1:7999: nobody listens there\. Is ')
+        self.only(found, 'CoordinatorUnreachable', 'coordinator', r'no coordinator answers at 10\.77\.0\.1:7999: nothing listens there\. Does ')
         self.hosts.cut(PERSON, 'c')
         _, found = self.doctor(3, at=PERSON)
-        self.only(found, 'CoordinatorUnreachable', 'coordinator', rf'nothing comes back .* Open TCP port {PORT} on it')
+        self.only(found, 'CoordinatorUnreachable', 'coordinator', rf'no answer comes .* Open TCP port {PORT} on it')
 
     def test_a_port_that_is_blocked_and_a_pair_that_is_parted(self):
         self.hosts.block('s1', PORT)

@@ -1,4 +1,4 @@
-"""How jobs go on elsewhere and how they end: resumed on other numbers, cancelled in every state, failed with a root cause."""
+"""How jobs continue elsewhere and how they end: resumed with other numbers, cancelled in every state, failed with a root cause."""
 
 import json
 import os
@@ -82,7 +82,7 @@ class EndsTest(services.ServicesTest):
         self.wait_until_nothing_is_left()
         self.cancel(suspended)
 
-        # A shard that stands still does not begin the history.
+        # A stopped shard does not begin the lineage.
         self.services['s0'].process.send_signal(signal.SIGSTOP)
         starting = self.submit(job('starting'))
         self.wait_for_state(starting, 'STARTING')
@@ -91,7 +91,7 @@ class EndsTest(services.ServicesTest):
         self.assertEqual(self.capstan('wait', starting).code, 103)
         self.wait_until_nothing_is_left()
 
-        # In the back-off before a restart.
+        # During the back-off before a restart.
         recovering = self.submit(job('recovering', **patient))
         self.wait_for_step(recovering, 3)
         self.assertEqual(self.stop('s0', signal.SIGKILL), -signal.SIGKILL)
@@ -109,20 +109,20 @@ class EndsTest(services.ServicesTest):
         for name in ('w0', 'w1'):
             self.start_worker(name)
 
-        # A job that is its own store, waiting for another try.
+        # A local job that waits for another try.
         waiting = self.submit(support.job_spec(name='waiting', kvstore={'type': 'local'}, resources={},
                                                training={'epochs': 100000, 'global_batch_size': 64, 'optimizer': SGD}, **patient))
         self.wait_for_step(waiting, 3)
         os.kill(self.tasks()[0], signal.SIGKILL)
         self.wait_for_state(waiting, 'PENDING', 'BackOff')
         self.cancel(waiting)
-        self.assertEqual(self.ok('cancel', waiting).out, f'{waiting}  CANCELLED\n')  # once more
+        self.assertEqual(self.ok('cancel', waiting).out, f'{waiting}  CANCELLED\n')  # again
 
-        # The same devices and shards are there for the next one.
+        # The next job gets the same devices and shards.
         self.finish(self.submit(job('next', epochs=1)))
 
     def check_failed(self, job_id, reason, *words):
-        """FAILED with `reason`, said by wait and describe."""
+        """The job is FAILED with `reason`, according to both wait and describe."""
         self.assertEqual(self.capstan('wait', job_id).code, 100)
         found = self.describe(job_id)
         self.assertEqual((found['state'], found['reason']), ('FAILED', reason), found)

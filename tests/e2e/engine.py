@@ -1,4 +1,4 @@
-"""A container engine of a test's own: nothing of the machine's network is touched."""
+"""A container engine of the test's own, which does not touch the machine's network."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ import support
 
 
 def why_not():
-    """Empty: an engine can be started here."""
+    """Empty if an engine can be started here, else the reason."""
     for program in ('dockerd', 'docker', 'docker-compose', 'ip', 'nsenter', 'prometheus', 'prometheus-alertmanager'):
         if shutil.which(program) is None:
             return f'{program} is not installed: tools/install-packages test'
@@ -20,7 +20,7 @@ def why_not():
 
 
 def operator(on, address, client, *args):
-    """Standard output of `capstan` on the host that `on` leads to, with the certificate and token in the folder `client`."""
+    """Output of `capstan` on the host that `on` leads to, with the certificate and token in the folder `client`."""
     done = subprocess.run(
         [*on, support.CAPSTAN, '--address', address, '--tls-cert', f'{client}/client.crt', '--tls-key', f'{client}/client.key',
          '--tls-ca', f'{client}/ca.crt', '--token-file', f'{client}/client.token', *args],
@@ -31,9 +31,9 @@ def operator(on, address, client, *args):
 
 
 class Engine:
-    """dockerd in `namespace`, an existing network namespace; its containers' ports are reached from there.
+    """dockerd in `namespace`, an existing network namespace from which its containers' ports are reached.
 
-    Without one it shares the machine's network and makes none: builds reach what the machine reaches with `--network host`.
+    Without one it shares the machine's network and makes no other. Builds with `--network host` reach what the machine reaches.
     """
 
     def __init__(self, namespace=None):
@@ -44,7 +44,7 @@ class Engine:
         self.folder = tempfile.mkdtemp(prefix='capstan-engine-')
         self.environment = dict(os.environ, DOCKER_HOST=f'unix://{self.folder}/sock', DOCKER_BUILDKIT='0',
                                 DOCKER_CONFIG=self.folder)
-        # Not `ip netns exec`, which hides the control groups' mounts.
+        # Not `ip netns exec`, which hides the mounts of the control groups.
         self.log = os.path.join(self.folder, 'log')
         with open(self.log, 'wb') as log:
             self.process = subprocess.Popen(
@@ -72,11 +72,11 @@ class Engine:
         shutil.rmtree(self.folder)
 
     def docker(self, *args, **options):
-        """Standard output and error of a command that must succeed."""
+        """Runs a command that must succeed. Returns its standard output and error."""
         return debian_root.run('docker', *args, env=self.environment, **options)
 
     def make_images(self, package, folder):
-        """localhost/capstan, localhost/prometheus and localhost/alertmanager, of this build and this machine's packages."""
+        """Makes localhost/capstan, localhost/prometheus and localhost/alertmanager from this build and this machine's packages."""
         self.docker('import', debian_root.base(package), 'localhost/debian')
         context = os.path.join(folder, 'image')
         os.makedirs(context)

@@ -8,7 +8,7 @@ import support
 ENV = {
     'CAPSTAN_DEVICES': 'cuda:0',
     'CAPSTAN_CUDA_PLUGIN': os.environ['CAPSTAN_FAKE_PLUGIN'],
-    'LD_LIBRARY_PATH': os.environ['CAPSTAN_FAKE_DRIVER'],  # the folder of a libcuda.so.1 that opens
+    'LD_LIBRARY_PATH': os.environ['CAPSTAN_FAKE_DRIVER'],  # folder of a libcuda.so.1 that can be opened
     'CAPSTAN_FAKE_ELEMENTS': 'float',
 }
 
@@ -23,7 +23,7 @@ class FakeGpuTest(support.TestCase):
         return json.loads(run.out.splitlines()[-1])
 
     def test_fp16_skips_what_overflows_and_the_scale_is_one_for_all(self):
-        # 65536 over 64 samples is 1024: four steps are skipped until the factor is below 100.
+        # 65536 over 64 samples is 1024. Four steps are skipped until the factor is below 100.
         training = {'epochs': 2, 'global_batch_size': 64, 'seed': 3, 'precision': 'fp16',
                     'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}}
         hashes = []
@@ -33,7 +33,7 @@ class FakeGpuTest(support.TestCase):
             steps = self.step_log(job)
             self.assertEqual(len(steps), 20)
             self.assertEqual(job['progress']['skipped_steps'], 4, job)
-            self.assertEqual(job['samples_used'], 1280, job)  # those of steps that were skipped count
+            self.assertEqual(job['samples_used'], 1280, job)  # samples of skipped steps count
             self.assertLess(steps[-1]['loss'], 0.9 * steps[0]['loss'])
             hashes.append(job['weights_sha256'])
         self.assertEqual(hashes[0], hashes[1])

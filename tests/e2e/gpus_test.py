@@ -1,12 +1,13 @@
 """Jobs on several GPUs through the real services: cards that add by themselves give the bits of the host's sum.
 
-On the fake plug-in, and on the CUDA plug-in itself over a stand-in for CUDA where that was built.
+Runs on the fake plug-in, and if it was built, on the CUDA plug-in itself over a stand-in for CUDA.
 """
 
 import json
 import os
 import unittest
 
+import own_networks_test
 import support
 
 TEST = os.path.join(os.path.dirname(support.BIN), 'test')
@@ -20,7 +21,7 @@ class GpusTest(support.TestCase):
     HANG = {'CAPSTAN_FAKE_GROUP': 'hang:0'}
 
     def run_job(self, devices, env=None, limits=None, command=('run', '-v'), **groups):
-        """`devices`: of each worker service; None: what it finds, dealt by the coordinator."""
+        """`devices`: of each worker service. None: those that it finds, dealt by the coordinator."""
         resources = {'lanes': LANES, **groups.pop('resources', {})}
         spec = support.job_spec(
             resources=resources, model=groups.pop('model', {'name': 'mlp'}),
@@ -40,7 +41,7 @@ class GpusTest(support.TestCase):
         return {'CAPSTAN_FAKE_DEVICES': str(count), 'CAPSTAN_FAKE_CUDA': f'devices={count}'}
 
     def dealt(self, run):
-        """What the job computed on, and the devices of each of its workers."""
+        """The kind of device that the job used, and the devices of each of its workers."""
         self.assertEqual(run.code, 0, run)
         job = json.loads(run.out.splitlines()[-1])
         return job.get('device'), [worker['devices'] for worker in job['workers']]
@@ -56,7 +57,7 @@ class GpusTest(support.TestCase):
         return job['weights_sha256']
 
     def test_the_same_bits_wherever_the_lanes_are_added(self):
-        # 300 = 4 x 64 + 44: lanes of 8, then of 5 and 6 samples.
+        # 300 = 4 x 64 + 44: lanes of 8 samples, then lanes of 5 and 6.
         host = self.hash_of('local', 'cuda:0')
         self.assertEqual(self.hash_of('local', 'cuda:0,cuda:1,cuda:2'), host)
         self.assertEqual(self.hash_of('device', 'cuda:0'), host)
@@ -75,7 +76,7 @@ class GpusTest(support.TestCase):
                                 **numbers)
 
         reduced(gpus=2, workers=2)
-        # Of three cards the library's order is not the tree's.
+        # For three cards the library's order is not the tree's.
         self.assertNotEqual(reduced(gpus=3), self.hash_of('local', 'cuda:0'))
 
     def test_cards_are_taken_unasked_and_dealt_among_the_workers(self):
@@ -83,7 +84,7 @@ class GpusTest(support.TestCase):
         for command in (('run',), ('launch',)):
             run = self.run_job(None, command=command, kvstore={'type': 'dist_device_sync'}, resources=resources)
             self.assertEqual(self.dealt(run), ('gpu', [[0, 1], [2, 3]]), run)
-            self.assertIn('\n      on GPUs where 2 workers have 2 each, else on CPUs\n', run.err)
+            self.assertIn('\n      on GPUs if 2 workers have 2 each, else on CPUs\n', run.err)
             self.assertIn('gang ready: 2 workers, 1 shard, on GPUs\n', run.err)
 
     def test_too_few_cards_leave_the_cpus_and_that_is_said(self):
@@ -93,7 +94,7 @@ class GpusTest(support.TestCase):
         self.assertIn('on CPUs (2 workers with 3 GPUs each are needed, 1 is there)\n', run.err)
 
     def test_what_the_cards_can_never_carry_ends_at_once(self):
-        # Two workers, one card that both were told to take.
+        # Two workers were told to use the same card.
         run = self.run_job('cuda:0', resources={'num_workers': 2})
         job = json.loads(run.out.splitlines()[-1])
         self.assertEqual((run.code, job['state'], job['reason']), (100, 'FAILED', 'InvalidSpec'), run)
@@ -108,15 +109,16 @@ class GpusTest(support.TestCase):
                              'needs 2 workers with 1 free gpu device each, 0 are there (worker w0 has none: no CUDA plug-in: '
                              'there is no /nowhere.so; this may be a build without CUDA), and no other service will come')
 
-    def test_an_operator_that_cards_do_not_have_is_named(self):
-        run = self.run_job('cuda:0', model={'name': 'mlp', 'dropout': 0.5}, resources={'device': 'gpu'})
-        job = json.loads(run.out.splitlines()[-1])
-        self.assertEqual((run.code, job['state'], job['reason']), (100, 'FAILED', 'InvalidSpec'), run)
-        self.assertIn('node dropout (Dropout): this operator is not carried out by GPU devices', job['message'])
-        self.assertIn('warning: GPUs do not carry out node dropout (Dropout)', run.err)
+    def test_a_graph_that_is_no_chain(self):
+        """Dropout, branches, and statistics that the host updates: the plug-in gets any graph."""
+        hashes = [self.hash_of(kvstore, devices, model={'graph': {'nodes': own_networks_test.branches()}}, gpus=2 if devices is None else None,
+                               resources={'device': 'gpu'}, training={'deterministic': True}, **numbers)
+                  for kvstore, devices, numbers in (('local', 'cuda:0', {}), ('device', 'cuda:0,cuda:1', {}),
+                                                    ('dist_sync', None, {'workers': 2, 'shards': 2}))]
+        self.assertEqual(len(set(hashes)), 1, hashes)
 
     def test_a_subset_of_the_devices(self):
-        # Seen by the fault of the second of them, which says its number.
+        # A fault of the second card shows that it was used, because the error has its number.
         run = self.run_job('cuda:0,cuda:1,cuda:2,cuda:3', env=self.FAULT, kvstore={'type': 'device'},
                            resources={'device': 'gpu', 'devices': [0, 2]},
                            recovery={'never_retry_on': ['InternalError']})
@@ -128,7 +130,7 @@ class GpusTest(support.TestCase):
     def test_a_sum_that_hangs_ends_the_job_with_its_name(self):
         run = self.run_job('cuda:0,cuda:1', env=self.HANG, limits={'stall_timeout': '6s'},
                            kvstore={'type': 'dist_device_sync'}, recovery={'never_retry_on': ['NcclTimeout']},
-                           # With another worker the lanes would go there.
+                           # With another worker the lanes would move to it.
                            resources={'num_workers': 1, 'gpus_per_worker': 2, 'device': 'gpu', 'lanes': 4})
         self.assertEqual(run.code, 100, run)
         job = json.loads(run.out.splitlines()[-1])
@@ -142,10 +144,17 @@ CUDA_ON_CPU = os.path.join(TEST, 'fake_cuda', 'libcapstan_cuda_on_cpu.so')
 @unittest.skipUnless(os.path.exists(CUDA_ON_CPU), 'built without the headers of CUDA')
 class CudaOnCpuTest(GpusTest):
     PLUGIN = CUDA_ON_CPU
-    # Behind the weights and the momentum, which come in two pieces and their neighbour's in one.
+    # The fault comes after the weights and the momentum, which arrive in two pieces here and in one at the neighbour.
     FAULT = {'CAPSTAN_FAKE_CUDA': 'devices=4 fault=2:5'}
-    FAULT_TEXT = '.*GPU 2'  # said by whichever call of CUDA, cuDNN or cuBLASLt comes upon it first
+    FAULT_TEXT = '.*GPU 2'  # reported by the first call of CUDA, cuDNN or cuBLASLt that meets it
     HANG = {'CAPSTAN_FAKE_CUDA': 'devices=4 hang=0:3'}
+
+    def test_a_graph_that_is_no_chain(self):
+        run = self.run_job('cuda:0', model={'name': 'mlp', 'dropout': 0.5}, resources={'device': 'gpu'})
+        job = json.loads(run.out.splitlines()[-1])
+        self.assertEqual((run.code, job['state'], job['reason']), (100, 'FAILED', 'InvalidSpec'), run)
+        self.assertIn('node dropout (Dropout): this operator is not carried out by GPU devices', job['message'])
+        self.assertIn('warning: GPUs do not carry out node dropout (Dropout)', run.err)
 
 
 if __name__ == '__main__':

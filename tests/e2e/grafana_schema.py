@@ -1,7 +1,7 @@
-"""grafana_schema.py FILE...: reads dashboards as the published schema has them, and says what of a file was lost by that.
+"""grafana_schema.py FILE...: reads dashboards by the published schema, and reports what each file lost by that.
 
-Run with a Python that has grafana-foundation-sdk. Its from_json drops keys that it does not know without a word, so what
-is written again is compared with what was read.
+Needs a Python with grafana-foundation-sdk. Its from_json silently drops unknown keys, so the result is written again and
+compared with the file.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""A disk that never answers, as a hard NFS mount whose server is away: whoever looks at it waits for ever, and nobody else does.
+"""A disk that never answers, like a hard NFS mount without its server. Only those who use it wait for ever.
 
-The disk is a FUSE file system that nobody serves. It is mounted in a mount namespace of this test's own. Where there is no
-/dev/fuse, or mount(2) is refused, the test fails: set CAPSTAN_NO_FUSE=1 to leave it out by choice.
+The disk is a FUSE file system that nobody serves, mounted in a mount namespace of this test. If there is no /dev/fuse, or
+mount(2) is refused, the test fails. Set CAPSTAN_NO_FUSE=1 to leave it out on purpose.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ def call(name, *args):
 
 
 def own_mounts():
-    """A mount namespace of this process and its children; for others than root with a user namespace."""
+    """Gives this process and its children a mount namespace, with a user namespace unless it is root."""
     uid, gid = os.geteuid(), os.getegid()
     call('unshare', CLONE_NEWNS | (CLONE_NEWUSER if uid != 0 else 0))
     if uid != 0:
@@ -40,16 +40,17 @@ def own_mounts():
 
 
 class HangingDisk:
-    """Over the folder `path`, until answer() is called."""
+    """Hangs the folder or the file `path`, until answer() is called."""
 
     def __init__(self, path):
         self.path = path
         self.device = os.open('/dev/fuse', os.O_RDWR | os.O_CLOEXEC)
-        options = f'fd={self.device},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()}'
+        mode = '40000' if os.path.isdir(path) else '100000'
+        options = f'fd={self.device},rootmode={mode},user_id={os.geteuid()},group_id={os.getegid()}'
         call('mount', b'hangs', path.encode(), b'fuse', 0, options.encode())
 
     def answer(self):
-        """With errors: whoever waits goes on, and what lay there before is back."""
+        """Ends the mount: waiting processes get errors, and the old content is back."""
         if self.device is None:
             return
         os.close(self.device)
@@ -69,6 +70,15 @@ class HangingDiskTest(services.ServicesTest):
         self.start_one('coordinator', 'capstan_coordinator', '--state-dir', self.path('state'), '--heartbeat', '200ms',
                        '--lease', '2s', *args)
 
+    @staticmethod
+    def state_of(pid):
+        """R, S, D, T or Z. Empty: there is no such process."""
+        try:
+            with open(f'/proc/{pid}/stat') as f:
+                return f.read().rsplit(')', 1)[1].split()[0]
+        except OSError:
+            return ''
+
     def timed(self, *args):
         before = time.monotonic()
         run = self.capstan(*args, timeout=60)
@@ -85,7 +95,7 @@ class HangingDiskTest(services.ServicesTest):
         job_id = self.submit(support.job_spec(name='healthy', training=training,
                                               checkpoint={'storage_path': f'file://{good}/out'}))
         self.wait_for_step(job_id, 5)
-        # The command line looks at data itself, to print its plan; at weights only the coordinator does.
+        # The command line reads the data itself to print its plan. Only the coordinator looks at the weights.
         spec = support.job_spec(name='hung', model={'name': 'lenet', 'initial_weights': f'file://{bad}/w.safetensors'})
         job_file = self.write('hung.yaml', json.dumps(spec))
         refused = []
@@ -122,7 +132,7 @@ class HangingDiskTest(services.ServicesTest):
         os.mkdir(out)
         os.mkdir(own)
         self.start_coordinator('--checkpoint-root', out)
-        self.start_node('s0', 'capstan_param_store', '--checkpoint-root', own)  # so it sends its files and the log
+        self.start_node('s0', 'capstan_param_store', '--checkpoint-root', own)  # so that it sends its files and the log
         self.start_worker('w0')
         training = {'epochs': 400, 'global_batch_size': 64, 'seed': 3, 'optimizer': {'name': 'sgd', 'learning_rate': 0.01}}
         job_id = self.submit(support.job_spec(
@@ -162,13 +172,13 @@ class HangingDiskTest(services.ServicesTest):
         self.capstan('wait', job_id, timeout=120)
         step = self.describe(job_id)['progress']['step']
         self.hang(out)
-        # They try again until 6 s have passed without a byte.
+        # They retry until 6 s have passed without a byte.
         for command in ('export', 'download'):
             run, seconds = self.timed('--timeout', '6s', 'checkpoint', command, job_id, '--out', self.path(command))
             self.assertNotEqual(run.code, 0, run)
             self.assertIn(f'{out}: its disk has not answered within 4s', run.err)
             self.assertLess(seconds, 20)
-        # gRPC tries it five times.
+        # gRPC tries five times.
         run, seconds = self.timed('checkpoint', 'verify', job_id)
         self.assertNotEqual(run.code, 0, run)
         self.assertIn(f'{out}: its disk has not answered within 4s', run.err)
@@ -187,6 +197,33 @@ class HangingDiskTest(services.ServicesTest):
         print(f'SIGTERM beside an export, a verification and a deletion: {took:.1f} s', flush=True)
         self.assertLess(took, 12)
 
+    def test_a_job_without_shards_trains_on_while_its_own_folder_hangs(self):
+        # A local job's task writes the log of its steps itself, a line per step into a file that stays open. A disk that is mounted
+        # later does not affect open files. So only the log hangs from its first line on, and the folder from step 20.
+        out = self.path('out')
+        os.mkdir(out)
+        self.start_coordinator('--checkpoint-root', out)
+        training = {'epochs': 4000, 'global_batch_size': 64, 'seed': 3, 'optimizer': {'name': 'sgd', 'learning_rate': 0.01}}
+        job_id = self.submit(support.job_spec(
+            name='alone', kvstore={'type': 'local'}, resources={'num_workers': 1}, training=training,
+            checkpoint={'storage_path': f'file://{out}', 'every': '10 steps'}))
+        log = self.write(f'out/{job_id}/metrics.jsonl', '')
+        self.addCleanup(HangingDisk(log).answer)
+        self.start_node('w0', 'capstan_gpu_worker', '--devices', 'cpu', '--cpu-threads', '1', '--checkpoint-root', out)
+        self.wait_for_step(job_id, 20)
+        self.assertEqual(self.describe(job_id)['workers'][0]['files_way'], 'shared')
+        self.hang(out)
+        step = self.describe(job_id)['progress']['step']
+        job = self.wait_for_step(job_id, step + 200, 30)
+        self.assertEqual((job['state'], job['restarts']), ('RUNNING', 0), job)
+        task, = self.tasks()
+        began = time.monotonic()
+        self.assertEqual(self.stop('w0'), 0)
+        took = time.monotonic() - began
+        print(f'{job["progress"]["step"] - step} steps beside the folder; SIGTERM: {took:.1f} s', flush=True)
+        self.assertLess(took, 15)
+        self.wait_until(lambda: self.state_of(task) in ('', 'Z'), 5, 'the end of the task')
+
     def test_a_coordinator_starts_and_ends_while_folders_of_jobs_hang(self):
         out = self.path('out')
         os.mkdir(out)
@@ -199,14 +236,14 @@ class HangingDiskTest(services.ServicesTest):
         other = self.submit(support.job_spec(name='other'))
         print(f'served {time.monotonic() - before:.1f} s after its start', flush=True)
         self.assertEqual(self.capstan('cancel', other).code, 0)
-        self.start_node('s0', 'capstan_param_store')  # something to do for the core's clock
+        self.start_node('s0', 'capstan_param_store')  # gives the core's clock something to do
         said = self.wait_until(lambda: 'has not answered' in (text := self.describe(waits)['message']) and text, 20,
                                'a word about the folder')
         self.assertIn(f'{out}/jobs/{waits}', said)
         before = time.monotonic()
         self.assertEqual(self.stop('coordinator'), 0)
         self.assertLess(time.monotonic() - before, 15)
-        # And it goes on once the disk is back.
+        # The job continues once the disk is back.
         self.start_coordinator('--checkpoint-root', out)
         disk.answer()
         self.wait_until(lambda: 'has not answered' not in self.describe(waits)['message'], 20, 'the folder that answers')

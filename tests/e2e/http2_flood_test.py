@@ -1,4 +1,4 @@
-"""Floods of HTTP/2 frames by somebody who has a certificate and no token: the connection ends, others are served, memory stays."""
+"""Floods of HTTP/2 frames by a client with a certificate but no token: its connection ends, others are served, memory stays low."""
 
 import itertools
 import re
@@ -13,7 +13,7 @@ import support
 
 SECONDS = 3
 MIB = 1 << 20
-MAX_GROWTH = 64 * MIB  # of the coordinator, by each attack; without the limits it was 700 MiB and more
+MAX_GROWTH = 64 * MIB  # of the coordinator, by each attack; without the limits it was 700 MiB or more
 HEADERS, RST_STREAM, SETTINGS, CONTINUATION = 1, 3, 4, 9
 END_HEADERS = 4
 PREFACE = b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'
@@ -24,7 +24,7 @@ def frame(kind, flags, stream, payload=b''):
 
 
 def literal(name, value):
-    """HPACK: a header of a new name that is not put into the table (RFC 7541, section 6.2.2)."""
+    """HPACK: a header with a new name that is not added to the table (RFC 7541, section 6.2.2)."""
     def text(data):
         if len(data) < 127:
             return bytes([len(data)]) + data
@@ -42,7 +42,7 @@ CALL = b''.join(literal(name, value) for name, value in (
 
 
 def endless_block():
-    """One call whose headers never end."""
+    """A call whose headers never end."""
     yield frame(HEADERS, 0, 1, CALL)
     piece = frame(CONTINUATION, 0, 1, literal(b'x-a', b'y' * 16000))
     while True:
@@ -50,7 +50,7 @@ def endless_block():
 
 
 def endless_empty_block():
-    """The same with frames that carry nothing."""
+    """The same with empty frames."""
     yield frame(HEADERS, 0, 1, CALL)
     while True:
         yield frame(CONTINUATION, 0, 1) * 1000
@@ -88,12 +88,12 @@ class Http2FloodTest(support.TestCase):
         return tls
 
     def attack(self, flood, until):
-        """Sends until `until`, and dials again where the server ends the connection."""
+        """Sends until `until`, and dials again if the server ends the connection."""
         while time.monotonic() < until:
             try:
                 tls = self.dial()
             except OSError:
-                continue  # the server was busy with the last one
+                continue  # the server was still busy with the last connection
             tls.settimeout(0.2)
             try:
                 for data in flood():
@@ -126,7 +126,7 @@ class Http2FloodTest(support.TestCase):
                   f'{(peak - before) / MIB:.1f} MiB more, {served} calls of others served', flush=True)
             with self.subTest(flood.__name__):
                 self.assertLess(peak - before, MAX_GROWTH)
-                self.assertGreater(self.connections, 1)  # they were ended
+                self.assertGreater(self.connections, 1)  # the server ended some
                 self.assertGreater(served, 0)
         self.assertTrue(any('event=http2_flood' in line for line in self.cluster.said), self.cluster.said)
 

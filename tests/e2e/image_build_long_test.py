@@ -1,4 +1,4 @@
-"""The image as an operator builds it: every stage of deploy/docker/Dockerfile, compiler and packages included."""
+"""The image as an operator builds it: every stage of deploy/docker/Dockerfile, including compiler and packages."""
 
 import os
 import re
@@ -27,7 +27,7 @@ class ImageBuildTest(support.TestCase):
         docker.docker('build', '--network', 'host', '--build-arg', 'BASE=localhost/debian', '--build-arg',
                       f'JOBS={os.cpu_count()}', '-t', 'localhost/capstan', '-f',
                       os.path.join(support.ROOT, 'deploy/docker/Dockerfile'), support.ROOT)
-        # As compose runs it: no rights, nothing to write to but /tmp and the image's volume.
+        # As Compose runs it: without capabilities, and with nothing writable except /tmp and the image's volume.
         said = docker.docker('run', '--rm', '--network', 'none', '--read-only', '--tmpfs', '/tmp:mode=1777', '--cap-drop', 'ALL',
                              '--workdir', '/tmp', 'localhost/capstan', *EXAMPLE)
         here = subprocess.run([support.CAPSTAN, *EXAMPLE[1:]], cwd=self.folder, capture_output=True, text=True, timeout=300)

@@ -10,7 +10,7 @@ MODELS = ('lenet', 'lenet_d2l', 'mlp')
 
 
 def record(rng, label):
-    """One image: noise, less of it and brighter in a plane that the label chooses."""
+    """One image of noise, with less and brighter noise in the plane that the label chooses."""
     planes = [rng.randbytes(1024) for _ in range(3)]
     planes[label % 3] = planes[label % 3].translate(bytes(20 * label + value // 4 for value in range(256)))
     return bytes([label]) + b''.join(planes)

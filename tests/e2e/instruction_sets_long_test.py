@@ -1,16 +1,17 @@
-"""One SHA-256 of the weights by the kernels of every instruction set that this processor has.
+"""One SHA-256 of the weights with the kernels of every instruction set that this processor has.
 
-Both LeNets over 50 steps, and a step of ResNet-18: of small images by all, of CIFAR-10's by all except `emulated`, which is about
-fifty times slower. tests/contract/cpu_target_test.cc compares fewer steps of single plans with a hash that is written down.
+Trains both LeNets over 50 steps, and ResNet-18 for a step: on small images with all sets, on CIFAR-10's with all except
+`emulated`, which is about fifty times slower. tests/contract/cpu_target_test.cc compares fewer steps of single plans with a
+recorded hash.
 """
 
 import cifar10
 import services
 import support
 
-# As gpu_worker/engine/cpu/blocked/math.cc looks for them.
+# The same flags as in gpu_worker/engine/cpu/blocked/math.cc.
 FLAGS = {'avx512': {'avx512f', 'avx512vl', 'avx512bw', 'avx512dq', 'avx512cd'}, 'avx2': {'avx2', 'fma', 'bmi2'}, 'emulated': set()}
-SECONDS = 600  # of a job; the longest takes about 30 on two cores that do nothing else
+SECONDS = 600  # for a job; the longest takes about 30 s on two idle cores
 SGD = {'name': 'sgd', 'learning_rate': 0.02, 'momentum': 0.9}
 
 
@@ -27,7 +28,7 @@ class InstructionSetsLongTest(services.ServicesTest):
         self.start(workers=0)
 
     def hashes(self, words, specs):
-        """Of each spec the hashes by all words."""
+        """For each spec, the hashes with all words."""
         found = [set() for _ in specs]
         for word in words:
             self.start_worker(f'w-{word}', env={'CAPSTAN_CPU_TARGET': word}, threads=2)

@@ -1,4 +1,4 @@
-"""Workers whose loops are of different instruction sets train one job, to the bits of either kind alone."""
+"""Workers with loops of different instruction sets train one job to the bits that each gives alone."""
 
 import os
 import re
@@ -13,7 +13,7 @@ VARIABLE = 'CAPSTAN_CPU_TARGET'
 class InstructionSetsTest(services.ServicesTest):
 
     def refused(self, word):
-        """What a worker says that ends at its start for the value of the variable."""
+        """The message with which a worker refuses this value of the variable at its start."""
         done = subprocess.run([os.path.join(support.BIN, 'capstan_gpu_worker'), '--listen', f'unix:{self.path("w.sock")}',
                                '--http', '127.0.0.1:0', '--insecure', '--coordinator', self.address(), '--node', 'w0',
                                '--devices', 'cpu'],
@@ -28,7 +28,7 @@ class InstructionSetsTest(services.ServicesTest):
         widest, narrower = present[:2]
         self.start(workers=0)
         self.start_worker('w0', env={VARIABLE: narrower})
-        self.start_worker('w1', env={VARIABLE: ''})  # as if it were not set
+        self.start_worker('w1', env={VARIABLE: ''})  # counts as not set
 
         def hash_with(*workers):
             job_id = self.submit(support.job_spec(

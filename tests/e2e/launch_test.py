@@ -1,5 +1,6 @@
-"""`capstan launch`: the same job by every launcher to the same bits, and nothing is left behind."""
+"""`capstan launch`: every launcher trains the same job to the same bits, and nothing is left behind."""
 
+import glob
 import json
 import os
 import shutil
@@ -13,7 +14,32 @@ import support
 from damaged_input_test import idx_images, idx_labels
 
 
+EPOCHS = 80
+# Saved often, and long enough for the faults of the tests.
+SAVED = support.job_spec(name='saved', resources={'num_workers': 2, 'num_shards': 1},
+                         training={'epochs': EPOCHS, 'global_batch_size': 64, 'seed': 3,
+                                   'optimizer': {'name': 'sgd', 'learning_rate': 0.01, 'momentum': 0.9}},
+                         checkpoint={'every': '20 steps'})
+
+
 class LaunchTest(launches.LaunchCase):
+    references = {}
+
+    def wait_until_saved(self, launch):
+        """Waits until the job of SAVED has a checkpoint."""
+        def saved():
+            self.assertIsNone(launch.process.poll(), ''.join(launch.said))
+            return glob.glob(self.path('capstan-out', 'saved-*', '1-*', 'manifest.json'))
+
+        self.wait_until(saved, 60, 'the first checkpoint')
+
+    def is_as_undisturbed(self, job):
+        if not self.references:
+            self.references['job'] = self.train(dict(SAVED, name='undisturbed'))
+        self.assertEqual(job['state'], 'SUCCEEDED', job)
+        self.assertEqual(job['weights_sha256'], self.references['job']['weights_sha256'], job)
+        self.assertEqual(job['samples_used'], self.references['job']['samples_used'], job)
+        self.assertEqual(job['restarts'], 0, job)
 
     def test_local(self):
         launch = self.train_by('--launcher', 'local')
@@ -22,17 +48,23 @@ class LaunchTest(launches.LaunchCase):
         self.ends_in_every_way('--launcher', 'local')
 
     def test_services_are_heard_where_they_warn(self):
-        launch = self.capstan('launch', self.write('job.yaml', json.dumps(launches.SPEC)))
-        self.assertEqual(launch.code, 0, launch)
-        self.assertIn('epoch', launch.err + launch.out)
-        self.assertNotRegex(launch.err, 'event=listening|level=info|event=exchange_lost')
+        launch = self.launch((), SAVED, verbose=False)
+        self.wait_until_saved(launch)
+        launch.look()
+        service = launch.pid_of('w1')
+        for task in [pid for pid in launches.all_pids() if (stat := launches.stat_of(pid)) and int(stat[1]) == service]:
+            os.kill(task, signal.SIGKILL)
+        launch.wait_for(r'(?m)^\[w1 \S+\] time=\S+ level=error event=task_ended .*signal 9')
+        self.assertEqual(launch.end(), 0, ''.join(launch.said))
+        self.assertNotRegex(''.join(launch.said), 'event=listening|level=info|event=exchange_lost')
+        self.is_as_undisturbed(launch.job())
         every = self.capstan('run', '-v', self.write('job.yaml', json.dumps(launches.SPEC)))
         self.assertEqual(every.code, 0, every)
         self.assertIn('level=info', every.err)
         self.assertNotIn('event=exchange_lost', every.err)
 
     def sshd(self):
-        """Two hosts of one machine: an sshd on 127.0.0.2 and 127.0.0.3; the command that logs in there."""
+        """Starts an sshd on 127.0.0.2 and 127.0.0.3, as two hosts. Returns the command that logs in there."""
         sshd = shutil.which('sshd', path='/usr/sbin:' + os.environ['PATH'])
         if sshd is None or os.geteuid() != 0:
             self.skipTest('NOT TESTED: needs openssh-server and root')
@@ -85,7 +117,7 @@ class LaunchTest(launches.LaunchCase):
             self.write(f'data/{name}', content)
         spec = dict(launches.SPEC, data={'uri': self.path('data'), 'format': 'idx'})
         want = self.train(spec)['weights_sha256']
-        # Once the last host has its copy the original is away: a path that still meant it would find nothing.
+        # Once the last host has its copy, the original is moved away, so a path that still refers to it fails.
         moving = self.write('ssh', f'''#!/bin/sh
             {ssh} "$@"
             code=$?
@@ -138,6 +170,25 @@ class LaunchTest(launches.LaunchCase):
         self.assertRegex(''.join(launch.said), 'event=view .*generation=2')
         self.assertEqual(launch.job()['weights_sha256'], want)
 
+    def test_after_ctrl_c_run_goes_on_with_it_to_the_same_bits(self):
+        launch = self.launch((), SAVED)
+        self.wait_until_saved(launch)
+        launch.look()
+        launch.process.send_signal(signal.SIGINT)
+        self.assertEqual(launch.end(), 103, ''.join(launch.said))
+        job_id = launch.job()['job_id']
+        hint = launch.wait_for(rf'(?m)^capstan run --resume {job_id} (goes on from checkpoint 1-(\d+))$')
+        run = self.capstan('run', '--resume', job_id, '-o', 'json')
+        self.assertEqual(run.code, 0, run)
+        self.assertIn(f'{job_id}  {hint[1]}\n', run.err)
+        job = json.loads(run.out.splitlines()[-1])
+        self.assertEqual(job['job_id'], job_id)
+        self.is_as_undisturbed(job)
+        # No saved step is computed again.
+        step = int(hint[2])
+        again = [line['step'] for line in self.step_log(job) if line['lineage'] > 1]
+        self.assertEqual(again, list(range(step, 32 * EPOCHS)))
+
     def test_what_cannot_be_started_is_named(self):
         for args, code, message in (
                 (['--launcher', 'yarn'], 2, "--resource-manager: got '', want http://HOST:PORT"),
@@ -146,10 +197,10 @@ class LaunchTest(launches.LaunchCase):
                 (['--launcher', 'sge'], 2, '--interface is not given'),
                 (['--launcher', 'sge', '--interface', 'lo', '--shared-dir', '/nowhere'], 1, '/nowhere/capstan-launch-'),
                 (['--launcher', 'ssh'], 2, '--launcher ssh needs -H'),
-                (['--launcher', 'mpi', '-H', 'a:22,b'], 2, "-H: got 'a:22': a port is for --launcher ssh"),
+                (['--launcher', 'mpi', '-H', 'a:22,b'], 2, "-H: got 'a:22': only --launcher ssh takes a port"),
                 (['--env', 'CAPSTAN_NOT_SET'], 2, '--env CAPSTAN_NOT_SET: it is not set here'),
                 (['-H', 'a,b'], 2, '-H does not go with --launcher local'),
-                (['--interface', 'nowhere0'], 1, "interface 'nowhere0' is not there"),
+                (['--interface', 'nowhere0'], 1, "interface 'nowhere0' does not exist"),
                 (['--launcher', 'ssh', '-H', '127.0.0.1', '--ssh', 'false'], 1, 'did not start: false ended with exit code 1'),
                 (['--env', 'CAPSTAN_DEVICES=nonsense'], 1, 'every worker has ended')):
             run = self.capstan('launch', *args, self.write('job.yaml', json.dumps(launches.SPEC)))

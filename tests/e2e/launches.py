@@ -1,4 +1,4 @@
-"""What the tests of `capstan launch` share: a launch under way, who belongs to it, and that nothing is left of it."""
+"""Shared by the tests of `capstan launch`: a running launch, its processes, and the check that nothing of it is left."""
 
 import contextlib
 import glob
@@ -34,7 +34,7 @@ def all_pids():
 
 
 def stat_of(pid):
-    """Fields of /proc/PID/stat from the state on; [] for a process that has ended."""
+    """Fields of /proc/PID/stat from the state on. [] for a process that has ended."""
     try:
         with open(f'/proc/{pid}/stat') as f:
             fields = f.read().rsplit(')', 1)[1].split()
@@ -44,18 +44,20 @@ def stat_of(pid):
 
 
 def start_of(pid):
-    """When the process started, in ticks: a pid may be another's later. None: it is not there."""
+    """When the process started, in ticks, since another process may get its pid later. None: there is no such process."""
     fields = stat_of(pid)
     return fields[19] if fields else None
 
 
 class Launch:
-    """A launch under way; its output is read as it comes."""
+    """A running launch. Its output is read as it appears."""
 
-    def __init__(self, test, args, spec):
+    def __init__(self, test, args, spec, verbose):
         file = test.write('job.yaml', json.dumps(spec))
+        self.verbose = verbose
+        args = ['-v', *args] if verbose else args
         self.process = subprocess.Popen(
-            [*test.before, support.CAPSTAN, 'launch', '-v', '-o', 'json', *args, file], cwd=test.folder, text=True, errors='replace',
+            [*test.before, support.CAPSTAN, 'launch', '-o', 'json', *args, file], cwd=test.folder, text=True, errors='replace',
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, **test.env))
         self.said, self.out = [], ''
         self.coordinator, self.seen, self.folders = '', {}, set()
@@ -83,12 +85,15 @@ class Launch:
             return found
 
     def look(self):
-        """Notes all processes and private folders of this launch."""
-        self.coordinator = self.wait_for(r'\[c \S+\] event=listening grpc=(\S+)')[1]
+        """Notes all processes and private folders of this launch. Without --verbose it must be of --launcher local."""
+        if self.verbose:
+            self.coordinator = self.wait_for(r'\[c \S+\] event=listening grpc=(\S+)')[1]
         parents = {pid: int(stat[1]) for pid in all_pids() if (stat := stat_of(pid))}
-        mine = {self.process.pid} | {pid for pid in parents if self.coordinator in command_of(pid)}
+        mine = {self.process.pid} | {pid for pid in parents if self.coordinator and self.coordinator in command_of(pid)}
         while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
             mine |= more
+        if not self.verbose:
+            self.coordinator = [words[words.index('--coordinator') + 1] for words in map(command_of, mine) if '--coordinator' in words][0]
         self.seen = {pid: start_of(pid) for pid in mine}
         for pid in mine:
             words = command_of(pid)
@@ -96,7 +101,7 @@ class Launch:
                 self.folders.add(os.path.dirname(words[words.index('--tls-cert') + 1]))
 
     def pid_of(self, node):
-        """Of a node's service."""
+        """The pid of a node's service."""
         for pid in self.seen:
             words = command_of(pid)
             if '--node' in words and words[words.index('--node') + 1] == node:
@@ -104,7 +109,7 @@ class Launch:
         raise AssertionError(f'no {node} among {[command_of(pid) for pid in self.seen]}')
 
     def end(self, seconds=120):
-        """The exit code."""
+        """Waits for its end and returns the exit code."""
         code = self.process.wait(seconds)
         for reader in self.readers:
             reader.join(seconds)
@@ -129,11 +134,11 @@ class LaunchCase(support.TestCase):
             assert run.code == 0, run
             cls.want = json.loads(run.out.splitlines()[-1])['weights_sha256']
 
-    env = {}  # of the launcher, beside ours
-    before = ()  # its command
+    env = {}  # of the launcher, in addition to ours
+    before = ()  # the words before its command
 
-    def launch(self, args, spec=SPEC):
-        launch = Launch(self, args, spec)
+    def launch(self, args, spec=SPEC, verbose=True):
+        launch = Launch(self, args, spec, verbose)
 
         def stop():
             if launch.process.poll() is None:
@@ -145,7 +150,7 @@ class LaunchCase(support.TestCase):
         return launch
 
     def nothing_is_left(self, launch):
-        """No process that was seen in it, none that has its coordinator's address, no folder."""
+        """Checks that no process of the launch is left, none that has its coordinator's address, and no folder."""
         def left():
             pids = [pid for pid, start in launch.seen.items() if start_of(pid) == start]
             pids += [pid for pid in all_pids() if launch.coordinator and launch.coordinator in command_of(pid)]
@@ -158,7 +163,7 @@ class LaunchCase(support.TestCase):
             raise AssertionError(f'{e}: {left()}\n{"".join(launch.said[-50:])}') from e
 
     def train_by(self, *args, spec=SPEC):
-        """Trains the small job; its launch, after its end."""
+        """Trains the small job. Returns its launch after its end."""
         launch = self.launch(args, spec)
         launch.look()
         self.assertEqual(launch.end(), 0, ''.join(launch.said))
@@ -166,7 +171,7 @@ class LaunchCase(support.TestCase):
         return launch
 
     def running(self, *args):
-        """A job that does not end by itself, once it trains."""
+        """Starts a job that does not end by itself. Returns once it trains."""
         launch = self.launch(args, LONG)
         launch.wait_for('event=job_state .*to=RUNNING')
         launch.look()
@@ -190,7 +195,7 @@ class LaunchCase(support.TestCase):
             self.assertNotIn(secret, everything)
 
     def ends_in_every_way(self, *args):
-        """A worker lost, Ctrl-C; then SIGKILL of another launch. Nothing may be left of either."""
+        """Loses a worker and presses Ctrl-C, then kills another launch with SIGKILL. Nothing may be left of either."""
         launch = self.running(*args)
         self.no_secret_in_an_argument_list(launch)
         os.kill(launch.pid_of('w1'), signal.SIGKILL)
@@ -208,9 +213,9 @@ class LaunchCase(support.TestCase):
         self.nothing_is_left(launch)
 
     def slurm(self, own_disks=False):
-        """A cluster of two nodes, n1 and n2, on this host; launches find it by their environment.
+        """A cluster of two nodes, n1 and n2, on this host. Launches find it through their environment.
 
-        own_disks: where a node has this test's folder, it is its own and empty.
+        own_disks: each node sees a private, empty folder instead of this test's folder.
         """
         programs = ('munged', 'slurmctld', 'slurmd', 'srun', 'sinfo')
         if os.geteuid() != 0 or any(shutil.which(p, path='/usr/sbin:' + os.environ['PATH']) is None for p in programs):
@@ -265,7 +270,7 @@ PartitionName=test Nodes=n1,n2 Default=YES State=UP
             daemon = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                       stderr=subprocess.DEVNULL)
             self.addCleanup(lambda process=daemon: (process.kill(), process.wait(30)))
-            self.slurmd = daemon  # of n2, after the last one
+            self.slurmd = daemon  # of n2, the last one started
             if command[0] == 'munged':
                 self.wait_until(lambda: os.path.exists(f'{f}/munge.sock'), 60, 'munged')
 

@@ -1,4 +1,4 @@
-"""A coordinator under the load of many: bounds that a busy machine keeps, figures in docs/benchmarks/."""
+"""A coordinator under the load of many clients and nodes. The limits hold on a busy machine; docs/benchmarks/ has figures."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class LoadTest(services.ServicesTest):
         self.coordinator()
         begin = self.cpu_seconds()
         got, = self.load('submit', '--clients', '32', '--count', '10000')
-        # CPU time, since others may have the cores: what a submit costs must not grow with the jobs that wait.
+        # CPU time, because other processes may use the cores. The cost of a submit must not grow with the waiting jobs.
         self.assertLess((self.cpu_seconds() - begin) / 10000, 1 / 500, got)
         full = self.capstan('submit', self.write('job.yaml', json.dumps(support.job_spec())))
         self.assertIn('10000 queued jobs is the limit', full.err)
@@ -45,7 +45,7 @@ class LoadTest(services.ServicesTest):
         print(f'back after {time.monotonic() - begin:.2f} s, {self.cpu_seconds():.2f} s of CPU', flush=True)
         self.assertLess(self.cpu_seconds(), 3)
         full = self.capstan('submit', self.write('job.yaml', json.dumps(support.job_spec())))
-        self.assertIn('10000 queued jobs is the limit', full.err)  # all are there
+        self.assertIn('10000 queued jobs is the limit', full.err)  # all jobs are queued
 
     def test_clients_whose_calls_all_fail_end_in_order(self):
         for _ in range(3):
@@ -55,7 +55,7 @@ class LoadTest(services.ServicesTest):
             self.assertEqual(done.stderr.count('submit: '), 1, done.stderr)
 
     def test_the_heartbeats_of_three_hundred_nodes_are_heard(self):
-        # Heartbeats are timed by the order to end an unknown task, which else comes after a minute only.
+        # A heartbeat's time ends with the order to end an unknown task. Without this flag that order comes only after a minute.
         self.coordinator('--accept-journal', '0')
         registered, _, got = self.load('nodes', '--count', '300', '--seconds', '5')
         self.assertEqual(registered['registered'], 300)

@@ -1,4 +1,4 @@
-"""/metrics of the three services: linted by promtool, scraped by a real Prometheus, compared with the step log."""
+"""/metrics of the three services: linted by promtool, scraped by a real Prometheus, and compared with the step log."""
 
 import json
 import math
@@ -58,7 +58,7 @@ class MetricsTest(services.ServicesTest):
         of_job = f'{{job_id="{job_id}"}}'
         self.wait_until(lambda: query(f'capstan_job_global_step{of_job} > 100'), 60, 'the job in Prometheus')
         self.wait_until(lambda: len(query(f'{STEP_TIME}_count{of_job} > 0')) == 2, 60, 'the first step of both ranks')
-        # In one query: all of one scrape.
+        # One query, so that all values are from one scrape.
         rows = query(f'sum by (__name__, rank) ({{__name__=~"{"|".join(OF_STEPS)}",job_id="{job_id}"}})')
         begin = {name: by_rank(row for row in rows if row[0]['__name__'] == name) for name in OF_STEPS}
         for expression in ('capstan_ps_model_version', 'capstan_job_loss', 'capstan_worker_phase_seconds_total',
@@ -71,7 +71,7 @@ class MetricsTest(services.ServicesTest):
 
         self.ok('wait', job_id)
         job = self.describe(job_id)
-        # The last scrapes hold what was counted to the end.
+        # The last scrapes have the final counts.
         last = self.wait_until(lambda: query(f'sum(max_over_time(capstan_worker_samples_total{of_job}[10m])) '
                                              f'== {job["samples_used"]}'), 30, 'all samples in Prometheus')
         self.assertEqual(last[0][1], 300000)
@@ -80,7 +80,7 @@ class MetricsTest(services.ServicesTest):
         logged_rate, seen_rate = 0, 0
         for rank in ('0', '1'):
             more = {name: end[name][rank] - begin[name][rank] for name in OF_STEPS}
-            # Steps from there on: the first waits for the workers to start, for each rank another time.
+            # Only the steps from then on: the first waits for the workers to start, which differs by rank.
             going = steps[int(begin[STEP_TIME + '_count'][rank]):]
             seconds = sum(line['seconds'] for line in going)
             logged, seen = seconds / len(going), more[STEP_TIME + '_sum'] / more[STEP_TIME + '_count']
@@ -89,14 +89,14 @@ class MetricsTest(services.ServicesTest):
             seen_rate += more['capstan_worker_samples_total'] / more[STEP_TIME + '_sum']
         self.assertLess(abs(seen_rate - logged_rate), 0.05 * logged_rate,
                         f'samples/s: {seen_rate} in /metrics, {logged_rate} in the step log')
-        # Where a step goes: the phases are all of it, and of the wait before the first.
+        # The phases add up to the time of the steps, including the wait before the first.
         phases = by_rank(query(f'sum by (rank) (max_over_time(capstan_worker_phase_seconds_total{of_job}[10m]))'))
         self.assertEqual(sorted(phases), ['0', '1'])
         for rank, spent in phases.items():
             total = end[STEP_TIME + '_sum'][rank]
             self.assertGreater(spent, 0.95 * total, f'phases of rank {rank}')
             self.assertLess(spent, 1.05 * total + steps[0]['seconds'], f'phases of rank {rank}')
-        # Each worker sends the whole gradient at every step, and gets every version, the first included.
+        # Each worker sends the whole gradient at every step and gets every version, including the first.
         model = 4 * sum(math.prod(shape) for shape, _ in
                         support.read_safetensors(os.path.join(self.checkpoint(job), 'weights.safetensors')).values())
         for op, times in (('push', len(steps)), ('pull', len(steps) + 1)):
@@ -105,7 +105,7 @@ class MetricsTest(services.ServicesTest):
                 self.assertEqual(len(seen), 2)
                 for labels, value in seen:
                     self.assertLess(abs(value - times * model), 0.05 * times * model, f'{kind} {labels}: {times} x {model} bytes')
-        # A job that is gone leaves no series.
+        # An ended job leaves no series.
         for service in self.services.values():
             self.wait_until(lambda s=service: f'job_id="{job_id}"' not in get(s.http, '/metrics'), 30, 'the end of its series')
 

@@ -1,6 +1,8 @@
-"""LeNet on MNIST, 10 epochs, one command: the mean accuracy of three seeds and the time; the printed lines go into docs/benchmarks/.
+"""LeNet on MNIST, 10 epochs, one command: the mean accuracy of three seeds and the time. The printed lines go into
+docs/benchmarks/.
 
-CAPSTAN_MNIST names a folder with the four IDX files. Without it `capstan data get mnist` fetches them; where it cannot, the test is skipped.
+CAPSTAN_MNIST names a folder with the four IDX files. Without it `capstan data get mnist` downloads them; if that fails, the test
+is skipped.
 """
 
 import datetime
@@ -10,7 +12,7 @@ import support
 
 SEEDS = (1, 2, 3)
 ACCURACY = 0.980
-SECONDS = 6.0  # from the start of the job to its end, on two cores that nobody else uses
+SECONDS = 6.0  # from the job's start to its end, on two otherwise idle cores
 
 
 def seconds_of(job):

@@ -1,6 +1,6 @@
-"""Hosts on one switch, each a network namespace of its own; and what befalls the wires between them.
+"""Hosts on one switch, each in its own network namespace, and faults on the wires between them.
 
-Only namespaces made here are touched: nothing of the machine's own network is.
+It only touches namespaces that it makes, and nothing of the machine's own network.
 """
 
 import json
@@ -10,7 +10,7 @@ import subprocess
 
 
 def why_not():
-    """Empty: this machine lets us make hosts. Otherwise why it does not."""
+    """Empty if this machine lets us make hosts, else the reason."""
     for program in ('ip', 'nft', 'tc'):
         if shutil.which(program) is None:
             return f'{program} is not installed: tools/install-packages test'
@@ -27,7 +27,7 @@ def why_not():
 
 
 class Hosts:
-    """A cut is said from sender to receiver: cut('a', 'b') drops what `a` sends to `b`, and nothing else."""
+    """A cut goes from sender to receiver: cut('a', 'b') drops what `a` sends to `b`, and nothing else."""
 
     def __init__(self, names):
         self.names = list(names)
@@ -60,7 +60,7 @@ class Hosts:
         return f'10.77.0.{self.names.index(name) + 1}'
 
     def on(self, name):
-        """What stands before a command that is to run on that host."""
+        """The words before a command that make it run on that host."""
         return ['ip', 'netns', 'exec', self._namespace(name)]
 
     # ---- faults ----
@@ -69,23 +69,23 @@ class Hosts:
         self._nft(receiver, f'add rule inet faults arrives ip saddr {self.address(sender)} counter drop comment "{sender}>{receiver}"')
 
     def part(self, one, others):
-        """Nothing goes between `one` and `others`, in either direction."""
+        """Cuts `one` from `others` in both directions."""
         for other in others:
             self.cut(one, other)
             self.cut(other, one)
 
     def block(self, name, port):
-        """Nobody gets through to this port of a host; what it opens itself goes on."""
+        """Blocks all traffic to this port of a host. Connections that the host opens itself still work."""
         self._nft(name, f'add rule inet faults arrives tcp dport {port} drop')
 
     def lose(self, percent):
-        """Every packet that arrives anywhere, with this probability."""
+        """Drops every packet that arrives anywhere with this probability."""
         for name in self.names:
             self._nft(name, 'add rule inet faults arrives iifname eth0 counter comment "arrived"; '
                       f'add rule inet faults arrives iifname eth0 numgen random mod 100 < {percent} counter drop comment "lost"')
 
     def throttle(self, rate):
-        """What leaves a host, '8mbit'."""
+        """Limits what leaves a host, for example to '8mbit'."""
         for name in self.names:
             self._run('tc', '-n', self._namespace(name), 'qdisc', 'replace', 'dev', 'eth0', 'root', 'tbf', 'rate', rate,
                       'burst', '32kbit', 'latency', '50ms')
@@ -97,10 +97,10 @@ class Hosts:
     def plug(self, name):
         self._ip(self.switch, 'link', 'set', name, 'up')
 
-    # ---- what they did, until heal ----
+    # ---- the effect of the faults, until heal ----
 
     def dropped(self):
-        """{'SENDER>RECEIVER': packets} of cuts; {'arrived HOST': packets, 'lost HOST': packets} of loss."""
+        """{'SENDER>RECEIVER': packets} for cuts; {'arrived HOST': packets, 'lost HOST': packets} for loss."""
         packets = {}
         for name in self.names:
             listed = subprocess.run([*self.on(name), 'nft', '-j', 'list', 'chain', 'inet', 'faults', 'arrives'], check=True,
@@ -114,11 +114,11 @@ class Hosts:
         return packets
 
     def got_through(self):
-        """{HOST: packets} since each was unplugged; all 0 where that is so."""
+        """{HOST: packets} since each was unplugged. All must be 0."""
         return {name: self._passed(name) - before for name, before in self.unplugged.items()}
 
     def sent(self):
-        """{HOST: (bytes, how often the throttle held one back)} since the throttle was put there."""
+        """{HOST: (bytes, number of delayed packets)} since the throttle was set."""
         told = {}
         for name in self.names:
             listed = subprocess.run(['tc', '-s', '-j', '-n', self._namespace(name), 'qdisc', 'show', 'dev', 'eth0'], check=True,
@@ -147,7 +147,7 @@ class Hosts:
             raise RuntimeError(f'{" ".join(command)}: {done.stderr.strip()}')
 
     def _passed(self, name):
-        """Packets through the port of a host, both ways."""
+        """Packets through the port of a host, in both directions."""
         listed = subprocess.run(['ip', '-s', '-j', '-n', self.switch, 'link', 'show', 'dev', name], check=True, capture_output=True,
                                 text=True).stdout
         stats = json.loads(listed)[0]['stats64']

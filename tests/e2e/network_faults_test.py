@@ -1,7 +1,8 @@
-"""A job whose network is cut, loses packets, is slow or comes and goes: the same weights, and it says whom it waits for.
+"""A job whose network is cut, loses packets, is slow or is interrupted: the weights are the same, and the job says whom it waits
+for.
 
-Six hosts over mutual TLS, each a network namespace. What is hit, and when, comes from a printed seed (CAPSTAN_SEED);
-with CAPSTAN_FAULTS more jobs have wires that come and go.
+Six hosts with mutual TLS, each in a network namespace. A printed seed (CAPSTAN_SEED) decides what is hit and when. With
+CAPSTAN_FAULTS more jobs have interrupted wires.
 """
 
 import os
@@ -19,16 +20,16 @@ import support
 SEED = int(os.environ.get('CAPSTAN_SEED', '1'))
 FAULTS = int(os.environ.get('CAPSTAN_FAULTS', '3'))
 SHARDS = ['s0', 's1']
-SPARE = 's2'  # a shard's home where a test starts it
+SPARE = 's2'  # the place of a shard that a test starts
 WORKERS = ['w0', 'w1', 'w2']
-LONGEST = 1.5 if FAULTS <= 3 else 9  # seconds that a wire is away; the lease of a node is 5
+LONGEST = 1.5 if FAULTS <= 3 else 9  # seconds for which a wire is cut; the lease of a node is 5
 NAMES_WITHIN = 10  # seconds from a cut until the job says whom it waits for
 STEPS = 640
-FEW = 16  # steps where each takes half a second
+FEW = 16  # steps, if each takes half a second
 
 
 class NetworkFaultsTest(services.ServicesTest):
-    references = {}  # by steps: the same job without faults
+    references = {}  # by number of steps: the same job without faults
 
     @classmethod
     def setUpClass(cls):
@@ -65,11 +66,11 @@ class NetworkFaultsTest(services.ServicesTest):
         return f'{self.hosts.address(host)}:7070'
 
     def capstan(self, *args, **kwargs):
-        """On the coordinator's host: what cuts it off from the others does not cut us off from it."""
+        """Runs on the coordinator's host, so that a cut around it does not separate the test from it."""
         return support.TestCase.capstan(self, '--address', self.coordinator, *self.keys.credentials('client'), *args,
                                         before=self.hosts.on('c'), **kwargs)
 
-    # ---- a job and what befalls it ----
+    # ---- a job and its faults ----
 
     @staticmethod
     def job(name, steps):
@@ -91,12 +92,12 @@ class NetworkFaultsTest(services.ServicesTest):
         return self.references[steps]
 
     def begin(self, fault, steps=STEPS, at=None):
-        """A job that has come to a step, drawn from its first third, and the time from which the fault counts."""
+        """A job that has reached a step drawn from its first third. Notes the time from which the fault counts."""
         self.expected = self.undisturbed(steps)
         step = self.draw.randrange(1, steps // 3) if at is None else at
         self.job_id = self.submit(self.job('disturbed', steps))
         job = self.wait_for_step(self.job_id, step)
-        # Who is called what: hosts are named as nodes are, the job numbers its members.
+        # How the job's message calls each member: hosts have their nodes' names, and the job numbers its members.
         self.called = {worker['node']: rf'\bw{worker["index"]}\b' for worker in job['workers']}
         self.called.update({shard['node']: rf'\bshard {shard["index"]}\b' for shard in job['shards']})
         self.events_before = len(job['events'])
@@ -104,7 +105,7 @@ class NetworkFaultsTest(services.ServicesTest):
         print(f'seed {SEED}: {fault} from step {job["progress"]["step"]} on', flush=True)
 
     def named(self, *members):
-        """The job says within the limit that it waits, or waited, for these."""
+        """Within the limit, the job says that it waits, or waited, for these members."""
         while True:
             job = self.describe(self.job_id)
             said = [job['message']] + [event['message'] for event in job['events'][self.events_before:]]
@@ -115,18 +116,18 @@ class NetworkFaultsTest(services.ServicesTest):
             self.assertLess(late, NAMES_WITHIN, f'{[self.called[member] for member in members]} not named: {job["state"]} {said}')
 
     def logged(self):
-        """Steps decided, as the lead writes them down: nobody needs to be asked."""
+        """The number of decided steps, from the lead's own log, so that no service has to be asked."""
         with open(self.path('state', 'checkpoints', self.job_id, 'metrics.jsonl')) as f:
             return len(f.readlines())
 
     def goes_on(self, steps=20):
-        """While the fault lasts."""
+        """The job continues while the fault lasts."""
         before = self.logged()
         self.wait_until(lambda: self.logged() >= min(before + steps, STEPS), 60, f'{steps} steps during the fault')
 
     def took_effect(self, *directions):
-        """The fault was one: each of these, 'SENDER>' of all that it sends, '>RECEIVER' or both, has lost packets, and nothing
-        has come through a wire that is unplugged."""
+        """Checks that the fault worked: each of these directions ('SENDER>' for all that it sends, '>RECEIVER', or both) has
+        lost packets, and nothing has passed an unplugged wire."""
         dropped = self.hosts.dropped()
         print(f'dropped: {dropped}', flush=True)
         for direction in directions:
@@ -134,7 +135,7 @@ class NetworkFaultsTest(services.ServicesTest):
         self.assertEqual(set(self.hosts.got_through().values()) - {0}, set(), self.hosts.got_through())
 
     def heal(self):
-        """Of what stopped the job: it goes on."""
+        """Ends a fault that stopped the job; the job must continue."""
         self.hosts.heal()
         healed = time.monotonic()
         self.goes_on(1)
@@ -183,7 +184,7 @@ class NetworkFaultsTest(services.ServicesTest):
         sender, receiver = self.draw.sample(SHARDS, 2)
         self.begin(f'{sender}-to-{receiver}')
         self.hosts.cut(sender, receiver)
-        self.named('s1')  # the lead is not named: it is s1 that lacks the decision, or whose part is missing
+        self.named('s1')  # the lead is not named, since s1 lacks the decision or its part is missing
         self.took_effect(f'{sender}>{receiver}')
         self.heal()
         self.assertEqual(self.check()['lineage'], 1)
@@ -206,7 +207,7 @@ class NetworkFaultsTest(services.ServicesTest):
         self.assertEqual(list(self.hosts.got_through()), ['c'])
         self.took_effect()
         self.hosts.heal()
-        # Nobody has lost anything, so nothing is computed again.
+        # No process has lost anything, so nothing is computed again.
         self.assertEqual(self.check()['lineage'], 1)
 
     def test_a_tenth_of_all_packets_is_lost(self):
@@ -218,7 +219,7 @@ class NetworkFaultsTest(services.ServicesTest):
         arrived, lost = (sum(count for key, count in counts.items() if key.startswith(what)) for what in ('arrived', 'lost'))
         print(f'{lost} of {arrived} packets were lost', flush=True)
         self.assertGreater(arrived, 2000, counts)
-        self.assertAlmostEqual(lost / arrived, 0.1, delta=0.03)  # 4.5 standard deviations of 2000
+        self.assertAlmostEqual(lost / arrived, 0.1, delta=0.03)  # 4.5 standard deviations of 2000 packets
 
     def test_hosts_send_eight_megabits_a_second(self):
         self.undisturbed(FEW)
@@ -231,7 +232,7 @@ class NetworkFaultsTest(services.ServicesTest):
         print('bytes a second: ' + ', '.join(f'{name} {rate:.0f}' for name, rate in rates.items()), flush=True)
         for name, rate in rates.items():
             self.assertLess(rate, 1.05e6, (name, rates))
-        # The shards, which send the weights to all, are held up by it all the time.
+        # The shards, which send weights to all workers, are delayed by it all the time.
         for name in SHARDS:
             self.assertGreater(after[name][1] - before[name][1], 0, (before, after))
         self.assertGreater(max(rates.values()), 0.25e6, rates)
@@ -258,10 +259,10 @@ class NetworkFaultsTest(services.ServicesTest):
                 dropped += sum(self.hosts.dropped().values())
                 self.assertEqual(set(self.hosts.got_through().values()) - {0}, set(), self.hosts.got_through())
                 self.hosts.heal()
-                time.sleep(self.draw.uniform(0, 0.5))  # and what lies between it and the next
+                time.sleep(self.draw.uniform(0, 0.5))  # the time until the next fault
             self.check()
         print(f'{dropped} packets were dropped in {cuts} cuts', flush=True)
-        if FAULTS > 3:  # of a few short ones none may lie on a way that is used
+        if FAULTS > 3:  # a few short cuts may all miss the wires in use
             self.assertGreater(dropped, 0)
 
 

@@ -1,4 +1,4 @@
-"""What the cluster does, and nodes that are taken out of use: top, shards, node describe, drain, undrain."""
+"""What the cluster does, and nodes taken out of use: top, shards, node describe, drain, undrain."""
 
 import json
 

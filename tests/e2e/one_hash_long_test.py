@@ -1,7 +1,8 @@
-"""One SHA-256 of the weights, whoever computes them: ResNet-18 of full size on CIFAR-10 over 3 steps, both LeNets over 200.
+"""One SHA-256 of the weights, whichever processes compute them: full-size ResNet-18 on CIFAR-10 over 3 steps, both LeNets over
+200.
 
-Two runs of one task without shards, every number of workers and shards (of ResNet-18 also of devices), one and two threads, and
-a worker that is killed in between. resnet_test and same_bits_test are the short forms at the gate.
+Two runs of one task without shards, every number of devices, workers and shards, one and two threads, and a worker that is
+killed during the job. resnet_test and same_bits_test are the short forms at the gate.
 """
 
 import itertools
@@ -15,17 +16,18 @@ import services
 import support
 
 WORKERS, SHARDS = (1, 2, 3), (1, 2)
-SECONDS = 600  # of a job; the longest takes about 30 on two cores that do nothing else
+SECONDS = 600  # for a job; the longest takes about 30 s on two idle cores
 SGD = {'name': 'sgd', 'learning_rate': 0.02, 'momentum': 0.9}
 
 
 class WhoeverComputes:
-    """Beside services.ServicesTest; all jobs of a class are one job, but for the numbers of those who compute."""
+    """Mix it with services.ServicesTest. All jobs of a class are the same job except for the numbers of workers, shards and
+    devices."""
 
-    DEVICES = (1,)  # of a worker
+    DEVICES = (1, 2)  # of a worker
     STEPS, BATCH = 200, 256
     KILLED_AFTER = 20  # steps
-    weights = None  # the one hash of the class, by the first job that came to its end
+    weights = None  # the hash of the class, from the first job that ended
 
     def model(self):
         return {'name': self.MODEL}
@@ -69,7 +71,7 @@ class WhoeverComputes:
     def test_after_a_worker_was_killed(self):
         devices = max(self.DEVICES)
         self.start(max(WORKERS), max(SHARDS), devices)
-        # First the task of a worker, then a whole service, which all have a part in the job.
+        # First a worker's task, then a whole service. All workers have a part in the job.
         for what, workers, shards in (('task', 2, 2), ('service', 3, 1)):
             with self.subTest(killed=what, workers=workers, shards=shards):
                 job_id = self.start_job(gpus_per_worker=devices, num_workers=workers, num_shards=shards)
@@ -79,12 +81,12 @@ class WhoeverComputes:
                 else:
                     self.stop('w1', signal.SIGKILL)
                 job = self.ends_with_the_one_hash(f'a {what} of {workers} workers killed', job_id)
-                # Its lanes are given to others before its lease ends, where others have waited for them.
+                # Its lanes move before its lease ends if others have waited for them.
                 self.assertTrue({'WorkerLost', 'LaneReissued'} & {event['type'] for event in job['events']}, job)
 
 
 class LenetTest(WhoeverComputes, services.ServicesTest):
-    MODEL, BATCH = 'lenet', 512  # so large that a worker can be killed before all is over
+    MODEL, BATCH = 'lenet', 512  # so large that a worker can be killed before the end
 
 
 class LenetD2lTest(WhoeverComputes, services.ServicesTest):
@@ -92,7 +94,7 @@ class LenetD2lTest(WhoeverComputes, services.ServicesTest):
 
 
 class ResnetTest(WhoeverComputes, services.ServicesTest):
-    MODEL, DEVICES = 'resnet18_v1', (1, 2)
+    MODEL = 'resnet18_v1'
     STEPS, BATCH = 3, 64
     KILLED_AFTER = 1
     dropout = 0.1
@@ -102,7 +104,7 @@ class ResnetTest(WhoeverComputes, services.ServicesTest):
         super().setUpClass()
         cls.images = tempfile.mkdtemp(prefix='capstan-cifar10-')
         cls.addClassCleanup(shutil.rmtree, cls.images)
-        cifar10.write_small(cls.images, tests=32)  # an evaluation of all takes longer than the steps do
+        cifar10.write_small(cls.images, tests=32)  # evaluating all would take longer than the steps
 
     def model(self):
         return {'name': self.MODEL, 'dropout': self.dropout}

@@ -1,4 +1,4 @@
-"""The command line's orders and questions about a job that lives: text, JSON and exit codes, against real services."""
+"""The command line's orders to and questions about a living job: text, JSON and exit codes, against real services."""
 
 import json
 import os
@@ -43,7 +43,7 @@ class OrdersTest(services.ServicesTest):
             self.assertEqual((early.code, early.out), (2, ''), early)
             self.assertEqual(early.err, f'capstan: {job_id} has no checkpoint yet\n')
 
-        # Each order says its number, and later the step at which it took effect.
+        # Each order gets a number, and later a step at which it took effect.
         self.assertEqual(self.ok('update', job_id, '--checkpoint').out,
                          f'order 1: capstan events {job_id} says at which step\n')
         self.saved(job_id, 1)
@@ -83,7 +83,7 @@ class OrdersTest(services.ServicesTest):
         self.assertEqual(self.json('checkpoint', 'describe', job_id), newest)
         self.assertEqual(self.json('checkpoint', 'describe', job_id, listed[1]['id']), listed[1])
         self.assertEqual(self.ok('checkpoint', 'verify', job_id).out,
-                         one + 'Verified    every size and hash is that of the manifest\n')
+                         one + 'Verified    every size and hash agrees with the manifest\n')
         self.assertEqual(self.json('checkpoint', 'verify', job_id, newest['id']), newest)
         for verb in ('describe', 'verify'):
             run = self.capstan('checkpoint', verb, job_id, '9-9')
@@ -92,7 +92,7 @@ class OrdersTest(services.ServicesTest):
                              'those that it has\n')
             self.assertEqual(run.out, '')
 
-        # One flipped bit: told by its name, and of this one alone.
+        # One flipped bit is reported by the file's name, and only for this checkpoint.
         damaged = os.path.join(newest['uri'][len('file://'):], 'shard-1.safetensors')
         with open(damaged, 'r+b') as f:
             f.seek(-9, os.SEEK_END)
@@ -121,15 +121,17 @@ class OrdersTest(services.ServicesTest):
             with open(os.path.join(*names), 'rb') as f:
                 return f.read()
 
-        # One is written at a time, so a slow disk puts some of them off.
+        # Only one is written at a time, so a slow disk delays some of them.
         steps = [saved['step'] for saved in self.json('checkpoint', 'list', job_id)]
         self.assertGreaterEqual(len(steps), 3, steps)
         end, middle, begin = steps[0], steps[1], steps[-1]
 
-        # The last one is the file that the job itself wrote, byte for byte.
+        # For the last step it is byte for byte the file that the job itself wrote.
         last = self.path('last.safetensors')
         self.assertEqual(self.ok('checkpoint', 'export', job_id, '--out', last).out, f'{last}\n')
         self.assertEqual(content(last), content(folder, f'1-{end}', 'weights.safetensors'))
+        self.assertEqual(self.ok('checkpoint', 'export', job_id).out, 'weights.safetensors\n')
+        self.assertEqual(content(self.path('weights.safetensors')), content(last))
         early = self.json('checkpoint', 'export', f'{job_id}@{begin}', '--out', self.path('early.safetensors'))
         tensors = support.read_safetensors(early['path'])
         self.assertEqual(list(tensors), list(support.read_safetensors(last)))
@@ -137,7 +139,7 @@ class OrdersTest(services.ServicesTest):
                          (f'1-{begin}', begin, support.sha256_of(tensors)))
         self.assertNotEqual(early['weights_sha256'], job['weights_sha256'])
 
-        # One step that is too small to change any weight ends with the weights that it began from.
+        # One step that is too small to change any weight ends with the initial weights.
         still = dict(max_steps=1, global_batch_size=64, optimizer={'name': 'sgd', 'learning_rate': 1e-30})
         for name, weights, kvstore in (('by-name', f'{job_id}@{begin}', 'dist_sync'), ('by-id', f'{job_id}@1-{begin}', 'local'),
                                        ('by-path', os.path.join(folder, f'1-{begin}', 'manifest.json'), 'dist_sync'),
@@ -152,14 +154,14 @@ class OrdersTest(services.ServicesTest):
         self.assertEqual(here.code, 2, here)
         self.assertIn('only `capstan submit` can look a checkpoint up by its job', here.err)
 
-        # All files, and none with a hash that is not the manifest's.
+        # It has all files, each with the hash in the manifest.
         copy = self.path('copy')
         self.assertEqual(self.ok('checkpoint', 'download', f'{job_id}@{middle}', '--out', copy).out, f'{copy}\n')
         names = ['manifest.json', 'shard-0.safetensors', 'shard-1.safetensors']
         self.assertEqual(sorted(os.listdir(copy)), names)
         for name in names:
             self.assertEqual(content(copy, name), content(folder, f'1-{middle}', name), name)
-        self.assertEqual(self.ok('checkpoint', 'download', f'{job_id}@{middle}', '--out', copy).err.count('there already'), 2)
+        self.assertEqual(self.ok('checkpoint', 'download', f'{job_id}@{middle}', '--out', copy).err.count('exists already'), 2)
         damaged = os.path.join(folder, f'1-{middle}', 'shard-1.safetensors')
         bytes_of = content(damaged)
         with open(damaged, 'wb') as f:
@@ -171,7 +173,7 @@ class OrdersTest(services.ServicesTest):
         self.assertEqual(os.listdir(self.path('bad')), ['shard-0.safetensors'])
         self.assertFalse([name for name in os.listdir(self.folder) if name.startswith('bad.safetensors')])
 
-        # A deletion has to be meant, is for good, and never takes what a job goes on from.
+        # A deletion needs a confirmation, is final, and never takes the checkpoint from which a job continues.
         unsure = self.capstan('checkpoint', 'delete', f'{job_id}@{begin}')
         self.assertEqual(unsure.code, 2, unsure)
         self.assertIn('give -y', unsure.err)
@@ -198,6 +200,24 @@ class OrdersTest(services.ServicesTest):
         self.assertIn('it is the newest, and the job has not ended', run.err)
         self.ok('cancel', endless)
 
+    def test_the_checkpoints_of_a_job_go_when_its_time_is_over(self):
+        self.start(workers=1, shards=1)
+        training = {'epochs': 1, 'global_batch_size': 64, 'seed': 3, 'optimizer': SGD}
+        stays = self.submit(support.job_spec(name='stays', training=training))
+        goes = self.submit(support.job_spec(name='goes', training=training, limits={'ttl_after_finished': '5s'}))
+        for job_id in (stays, goes):
+            self.assertEqual(json.loads(self.ok('wait', job_id, '-o', 'json').out.splitlines()[-1])['state'], 'SUCCEEDED')
+        folders = {job_id: self.path('state', 'checkpoints', job_id) for job_id in (stays, goes)}
+        self.assertEqual([c['id'] for c in self.json('checkpoint', 'list', goes)], ['1-32'])
+        self.assertTrue(os.path.exists(os.path.join(folders[goes], '1-32', 'weights.safetensors')))
+        # The checkpoints go first, then the record. The log of its steps stays.
+        self.wait_until(lambda: self.capstan('describe', goes).code == 102, 30, 'the record is forgotten')
+        self.wait_until(lambda: os.listdir(folders[goes]) == ['metrics.jsonl'], 10, f'nothing of {folders[goes]} but the log of its steps')
+        self.assertEqual(len(open_text(os.path.join(folders[goes], 'metrics.jsonl')).splitlines()), 32)
+        self.assertEqual(self.ok('list', '-o', 'name').out, stays + '\n')
+        self.ok('checkpoint', 'verify', stays)
+        self.assertIn('1-32', os.listdir(folders[stays]))
+
     def test_suspend_resume_and_retry(self):
         self.start(workers=2, shards=2)
         job_id = self.submit(dict(ENDLESS, recovery={'max_restarts': 0}))
@@ -207,7 +227,7 @@ class OrdersTest(services.ServicesTest):
         self.assertEqual(self.capstan('resume', job_id).code, 4)
         self.wait_for_step(job_id, 3)
         self.assertEqual(self.ok('suspend', job_id).out, f'{job_id}  suspending: saves first\n')
-        answer = self.json('suspend', job_id)  # once more
+        answer = self.json('suspend', job_id)  # again
         self.assertEqual(answer['job_id'], job_id)
         self.assertEqual(self.ok('wait', job_id, '--for', 'SUSPENDED').code, 0)
         at = self.describe(job_id)['progress']['step']
@@ -216,7 +236,7 @@ class OrdersTest(services.ServicesTest):
         self.ok('update', job_id, '--checkpoint')
         self.saved(job_id, 2)
 
-        # No restart is left: it fails, and a person puts it back.
+        # No restart is left, so it fails, and a person puts it back into the queue.
         self.assertEqual(self.stop('s0', signal.SIGKILL), -signal.SIGKILL)
         self.assertEqual(self.capstan('wait', job_id).code, 100)
         newest = self.json('checkpoint', 'list', job_id)[0]
@@ -253,7 +273,7 @@ class OrdersTest(services.ServicesTest):
         self.ok('update', job_id, '--checkpoint')
         self.saved(job_id, 1)
 
-        # Services that train change at once: one says the end of its task, the other is silent.
+        # Running services change at once: one logs the end of its task, the other is silent.
         self.assertEqual(self.json('log-level', 'debug', '--node', 'w0'), {'node': 'w0', 'level': 'debug'})
         self.assertEqual(self.ok('log-level', 'error', '--node', 'w1').out, 'w1  error\n')
         self.assertEqual(self.json('log-level', 'error'), {'node': '', 'level': 'error'})

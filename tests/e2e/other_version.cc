@@ -1,5 +1,5 @@
-// What services/version says in a build of another version: linked in front of the one of this tree.
-// The next minor version, or what CAPSTAN_TEST_VERSION says.
+// Replaces services/version in a build of another version; it is linked before this tree's own. The
+// version is the next minor one, or that of CAPSTAN_TEST_VERSION.
 #include <cstdlib>
 
 #include "services/version/version.h"

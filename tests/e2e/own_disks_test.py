@@ -5,6 +5,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,13 +15,20 @@ import net_hosts
 import support
 
 SPEC = support.job_spec(resources={'num_workers': 2, 'num_shards': 1}, checkpoint={'every': '10 steps'},
-                        training=dict(launches.SPEC['training'], epochs=20))
+                        training=dict(launches.SPEC['training'], epochs=100))
 
 
 class Files(launches.LaunchCase):
 
+    def events(self, job):
+        """The events in the state of the run's coordinator: 'TYPE MESSAGE' for each."""
+        described = self.capstan('describe', job['job_id'], '-o', 'json')
+        self.assertEqual(described.code, 0, described)
+        return [f'{event["type"]} {event["message"]}' for event in json.loads(described.out)['events']]
+
     def look_at_the_files(self, job):
-        """All of the last checkpoint lies where the coordinator says, and is what its manifest says; so does the log."""
+        """Checks that all of the last checkpoint is on the coordinator's host and matches its manifest, and that the log is
+        there, too."""
         folder = self.checkpoint(job)
         with open(os.path.join(folder, 'manifest.json')) as f:
             files = json.load(f)['files']
@@ -55,7 +63,7 @@ class OwnDisksTest(Files):
         self.hosts = net_hosts.Hosts(['host-a', 'host-b', 'host-c', 'operator'])
         self.addCleanup(self.hosts.close)
         self.before = self.hosts.on('operator')
-        # What ssh is to a host: its network, and a working directory that is its own and empty.
+        # What ssh does for a host: its network, and its own empty working directory.
         lines = ''.join(f'{self.hosts.address(name)}) on="{" ".join(self.hosts.on(name))}" ;;\n' for name in self.hosts.names)
         self.ssh = self.write('ssh', f'''#!/bin/sh
             case "$1" in
@@ -85,11 +93,14 @@ class OwnDisksTest(Files):
         os.kill(launch.pid_of('s0'), signal.SIGKILL)
         launch.wait_for('and is started again')
         launch.wait_for('event=job_state .*to=RUNNING[^$]*event=job_state .*to=RUNNING')
+        lineage, generation = re.findall(r'event=view .*lineage=(\d+) generation=(\d+)', ''.join(launch.said))[-1]
+        self.assertEqual(lineage, '2')
         launch.look()
-        # All of host-b: w0, and with it the owner of the first lanes. host-a has the shard alone.
+        # All processes on host-b: w0, the owner of the first lanes. host-a has only the shard.
         pids = subprocess.run(['ip', 'netns', 'pids', self.hosts.on('host-b')[-1]], check=True, capture_output=True, text=True)
-        # A process that is killed takes its children along, so all are looked at before the first one is.
+        # A killed process takes its children along, so read all commands before the first kill.
         commands = {pid: launches.command_of(pid) for pid in pids.stdout.split()}
+        self.assertTrue(any('w0' in words for words in commands.values()), commands)
         for pid, words in commands.items():
             if '--tls-cert' in words:  # nobody is left there to remove its secrets
                 folder = os.path.dirname(words[words.index('--tls-cert') + 1])
@@ -97,9 +108,12 @@ class OwnDisksTest(Files):
                 self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-        launch.wait_for('event=view .*generation=')
+        # A new view follows while it trains. The events show that it is for this loss.
+        launch.wait_for(rf'event=view .*lineage={lineage} generation={int(generation) + 1}\b')
         self.assertEqual(launch.end(), 0, ''.join(launch.said))
         job = launch.job()
+        events = self.events(job)
+        self.assertLessEqual({'ShardLost shard 0', 'WorkerLost worker w0'}, {event.split(' on host')[0] for event in events}, events)
         self.assertEqual(job['state'], 'SUCCEEDED')
         self.assertEqual(job['weights_sha256'], shared['weights_sha256'])
         self.assertEqual({member['files_way'] for member in shared['shards'] + shared['workers']}, {'shared'})
@@ -108,14 +122,24 @@ class OwnDisksTest(Files):
         self.look_at_the_files(job)
 
     def test_a_task_that_is_its_own_store(self):
-        spec = support.job_spec(resources={'num_workers': 1}, kvstore={'type': 'local'}, checkpoint={'every': '10 steps'})
+        spec = dict(SPEC, resources={'num_workers': 1}, kvstore={'type': 'local'}, recovery={'backoff': {'initial': '0s'}})
         want = self.train(spec)
         os.rename(self.path('capstan-out', want['job_id']), self.path('shared'))
         launch = self.by_ssh(spec, ['host-b'])
+        self.wait_until(lambda: self.checkpoints() or launch.process.poll() is not None, 120, 'a checkpoint')
+        launch.look()
+        service = launch.pid_of('w0')
+        tasks = [pid for pid in launch.seen if (stat := launches.stat_of(pid)) and int(stat[1]) == service]
+        self.assertEqual(len(tasks), 1, [launches.command_of(pid) for pid in tasks])
+        os.kill(tasks[0], signal.SIGKILL)
         self.assertEqual(launch.end(), 0, ''.join(launch.said))
-        self.assertEqual(launch.job()['weights_sha256'], want['weights_sha256'])
-        self.assertEqual(launch.job()['workers'][0]['files_way'], 'grpc')
-        self.look_at_the_files(launch.job())
+        job = launch.job()
+        self.assertEqual(job['restarts'], 1, job)
+        began = [event for event in self.events(job) if event.startswith('LineageStarted')]
+        self.assertRegex('; '.join(began), r'^LineageStarted lineage 2 from checkpoint 1-\d+')
+        self.assertEqual(job['weights_sha256'], want['weights_sha256'])
+        self.assertEqual(job['workers'][-1]['files_way'], 'grpc')
+        self.look_at_the_files(job)
 
 
 if __name__ == '__main__':

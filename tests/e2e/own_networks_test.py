@@ -1,4 +1,4 @@
-"""Networks that a job file brings along, through the services."""
+"""Networks defined in a job file, through the services."""
 
 import json
 
@@ -25,7 +25,7 @@ def lenet():
 
 
 def branches():
-    """What no chain can be, with operators that couple samples and that draw."""
+    """A graph that is not a chain, with operators that couple samples and operators that draw random numbers."""
     same = {'kernel_shape': [3, 3], 'auto_pad': 'SAME_UPPER'}
     return [node('stem', 'Conv', out_channels=6, kernel_shape=[3, 3], strides=[2, 2]), node('bn', 'BatchNormalization'),
             node('relu', 'Relu'), node('left', 'Conv', out_channels=6, bias=False, **same), node('add', 'Add', 'left', 'relu'),

@@ -1,4 +1,4 @@
-"""The Debian package: what is in it, and that a bare system with it trains (docs/deploy.md, section 1)."""
+"""The Debian package: its content, and that a bare system with it trains (docs/deploy.md, section 1)."""
 
 import os
 import re
@@ -53,7 +53,7 @@ class PackageTest(unittest.TestCase):
         self.assertEqual(settings, {f'/etc/capstan/{name}.env' for name in ('coordinator', 'gpu_worker', 'param_store')})
         with open(os.path.join(self.control(), 'conffiles')) as f:
             self.assertEqual(set(f.read().split()), settings)
-        # Nothing else: no header, no static library, no test.
+        # It has nothing else: no header, no static library, no test.
         places = ('/lib/systemd/system/', '/usr/share/doc/capstan/', '/usr/share/capstan/examples/', '/usr/share/capstan/prometheus/',
                   '/usr/share/capstan/grafana/', '/etc/capstan/')
         self.assertEqual([path for path in files if not path.startswith(places)], [])
@@ -63,7 +63,7 @@ class PackageTest(unittest.TestCase):
         for name in ('libgrpc++1.51', 'libprotobuf32', 'libsqlite3-0', 'libssl3', 'passwd'):
             self.assertIn(name, needed)
         self.assertFalse([name for name in needed if name.endswith('-dev')], needed)
-        # The image holds the same programs, so it wants the same libraries.
+        # The image has the same programs, so it needs the same libraries.
         with open(os.path.join(support.ROOT, 'deploy/docker/Dockerfile')) as f:
             listed = re.search(r'^ARG LIBRARIES="([^"]*)"', f.read(), re.MULTILINE)[1].replace('\\\n', ' ').split()
         self.assertEqual(set(listed), set(needed) - {'passwd'} | {'ca-certificates'})
@@ -79,14 +79,14 @@ class PackageTest(unittest.TestCase):
             debian_root.run('promtool', 'check', 'rules', os.path.join(root, 'usr/share/capstan/prometheus', name))
         with open(os.path.join(root, 'usr/share/capstan/prometheus/prometheus.yml')) as f:
             named = re.search(r'^rule_files: \[(.*)\]', f.read(), re.MULTILINE)[1].split(', ')
-        self.assertEqual(set(named), {'recording.yml', 'alerts.yml'})  # beside it
+        self.assertEqual(set(named), {'recording.yml', 'alerts.yml'})  # in the same folder
         with open(os.path.join(root, 'usr/share/doc/capstan/copyright')) as f:
             copyright_text = f.read()
         self.assertRegex(copyright_text, r'^Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n')
         stated = set(re.findall(r'^License: (\S+)$', copyright_text, re.MULTILINE))
         for line in re.findall(r'^License: (.+)$', copyright_text, re.MULTILINE):
             self.assertEqual(set(line.split(' and ')) - stated, set())
-        # Headers that are compiled in have no package of their own where the programs run.
+        # Header-only libraries are compiled in and have no package where the programs run.
         for name in ('CLI11', 'nlohmann-json', 'Highway'):
             self.assertIn(f'({name})', copyright_text)
 
@@ -97,7 +97,7 @@ class PackageTest(unittest.TestCase):
         for unit in UNITS:
             path = os.path.join(root, 'lib/systemd/system', f'{unit}.service')
             done = subprocess.run(['systemd-analyze', 'verify', '--man=no', path], capture_output=True, text=True)
-            # The program is not installed on this machine; nothing else may be said of our unit.
+            # The program is not installed on this machine. There may be no other complaint about our unit.
             said = [line for line in done.stderr.splitlines() if line.startswith((unit, path))]
             self.assertEqual([line for line in said if 'is not executable' not in line], [])
             with open(path) as f:
@@ -115,13 +115,13 @@ class PackageTest(unittest.TestCase):
             root, 'sh', '-c', 'cd /tmp && capstan run --example lenet --set training.epochs=1 '
             '--set "data={format: synthetic_digits, train_samples: 2000, test_samples: 500}"', user='capstan')
         self.assertRegex(said, r'SUCCEEDED')
-        # A person's own run gives the same weights as the build that was packed.
+        # A person's run gives the same weights as the build that was packed.
         here = subprocess.run([support.CAPSTAN, 'run', '--example', 'lenet', '--set', 'training.epochs=1', '--set',
                                'data={format: synthetic_digits, train_samples: 2000, test_samples: 500}'],
                               cwd=self.folder, capture_output=True, text=True, timeout=300)
         sha256 = re.search(r'^sha256 +([0-9a-f]{64})$', said, re.MULTILINE)[1]
         self.assertIn(sha256, here.stdout + here.stderr)
-        # The status page of its coordinator, asked for with what a bare system has.
+        # The status page of its coordinator, fetched with the tools of a bare system.
         page = debian_root.inside(root, 'timeout', '120', 'bash', '-c', '''
             capstan_coordinator --insecure --listen 127.0.0.1:7070 --http 127.0.0.1:7071 --state-dir /tmp/state \\
                 --data-root file:/// --checkpoint-root file:/// >/tmp/log 2>&1 &

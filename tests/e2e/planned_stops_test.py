@@ -1,4 +1,4 @@
-"""Shards that are stopped on purpose while a job trains: it goes on from the version at hand, and no restart is counted."""
+"""Shards are stopped on purpose while a job trains: it continues from the present version, and no restart is counted."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import services
 import support
 
 EPOCHS = 48
-STEPS = 32 * EPOCHS  # 2000 samples, 64 a step
+STEPS = 32 * EPOCHS  # 2000 samples, 64 per step
 
 
 class PlannedStopsTest(services.ServicesTest):
@@ -36,7 +36,7 @@ class PlannedStopsTest(services.ServicesTest):
         return job
 
     def check(self, job_id):
-        """Ended as an undisturbed run, and without a restart. The job."""
+        """The job must end like an undisturbed run and without a restart. Returns the job."""
         if not self.references:
             self.references['weights'] = self.finish(self.submit(self.job('undisturbed')))['weights_sha256']
         job = self.finish(job_id)
@@ -46,7 +46,7 @@ class PlannedStopsTest(services.ServicesTest):
         return job
 
     def decided(self, job_id):
-        """(lineage, step) of each decided step, as the leads write them down."""
+        """(lineage, step) of each decided step, from the leads' logs."""
         with open(self.path('state', 'checkpoints', job_id, 'metrics.jsonl')) as f:
             return [(line['lineage'], line['step']) for line in map(json.loads, f)]
 
@@ -115,7 +115,7 @@ class PlannedStopsTest(services.ServicesTest):
         self.wait_for_step(job_id, 100)
         self.ok('node', 'drain', 's1')
         step = self.wait_for_step(job_id, 200)['progress']['step']
-        self.assertEqual(self.describe(job_id)['lineage'], 1)  # there is nowhere to go
+        self.assertEqual(self.describe(job_id)['lineage'], 1)  # there is no other shard to move to
         self.assertEqual(self.node('s1')['state'], 'DRAINING')
         self.start_node('s2', 'capstan_param_store')
         job = self.in_lineage(job_id, 2)
@@ -150,7 +150,7 @@ class PlannedStopsTest(services.ServicesTest):
 
 
 class PatienceTest(support.TestCase):
-    """Who stops a shard waits for longer than it takes at most: its hand-over, and 60 s for the end itself."""
+    """Every manager that stops a shard waits for longer than the stop takes: the hand-over, and 60 s for the end itself."""
 
     def test_service_managers_wait_for_a_hand_over(self):
         said = subprocess.run([os.path.join(support.BIN, 'capstan_param_store'), '--help'], capture_output=True, text=True,

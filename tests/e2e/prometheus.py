@@ -1,4 +1,4 @@
-"""A Prometheus of a test: loopback, a port that the system chooses, data in the test's folder."""
+"""A Prometheus of a test: loopback, a port chosen by the system, data in the test's folder."""
 
 import json
 import re
@@ -15,7 +15,7 @@ def get(address, path):
 
 
 class Prometheus:
-    """config: the text of prometheus.yml. The test ends it."""
+    """`config` is the text of prometheus.yml. It ends with the test."""
 
     def __init__(self, test, config):
         log = test.path('prometheus.log')
@@ -38,14 +38,14 @@ class Prometheus:
         self.address = listens[1]
 
     def api(self, path, **parameters):
-        """The data of an answer; None while there is none."""
+        """The data of an answer. None while there is no answer."""
         try:
             return json.loads(get(self.address, f'/api/v1/{path}?{urllib.parse.urlencode(parameters, doseq=True)}'))['data']
         except OSError:
             return None
 
     def query(self, expression):
-        """[(labels, number), ...]; an expression that Prometheus refuses is an error."""
+        """[(labels, number), ...]. It is an error if Prometheus refuses the expression."""
         path = '/api/v1/query?' + urllib.parse.urlencode({'query': expression})
         try:
             answer = json.loads(get(self.address, path))

@@ -69,7 +69,7 @@ report_variables NONE
 
 
 class GridEngineTest(launches.LaunchCase):
-    """A cluster of one host, in namespaces of its own: Grid Engine refuses a host whose name means 127.0.0.1."""
+    """A cluster of one host in namespaces of its own, because Grid Engine refuses a host whose name resolves to 127.0.0.1."""
 
     env = {'SGE_ROOT': '/var/lib/gridengine', 'SGE_CELL': 'default', 'SGE_QMASTER_PORT': '6444', 'SGE_EXECD_PORT': '6445',
            'SGE_ND': '1', 'PATH': '/usr/sbin:' + os.environ['PATH']}  # SGE_ND: the services stay in the foreground
@@ -81,7 +81,7 @@ class GridEngineTest(launches.LaunchCase):
         super().setUpClass()
         folder = tempfile.TemporaryDirectory(prefix='capstan-sge-')
         cls.addClassCleanup(folder.cleanup)
-        os.chmod(folder.name, 0o755)  # for the user of the service
+        os.chmod(folder.name, 0o755)  # readable for the service's user
         cls.spool = os.path.join(folder.name, 'spool')
 
         def file(name, content):
@@ -114,7 +114,7 @@ class GridEngineTest(launches.LaunchCase):
         cls.start('setpriv', '--reuid', 'sgeadmin', '--regid', 'sgeadmin', '--init-groups', 'sge_qmaster')
         cls.until(lambda: cls.call('qconf', '-sh').returncode == 0, 'the qmaster')
         settings = cls.call('qconf', '-sconf', 'global').stdout
-        for name, value in (('min_uid', '0'), ('min_gid', '0')):  # root's jobs, in this test
+        for name, value in (('min_uid', '0'), ('min_gid', '0')):  # in this test, root submits jobs
             settings = re.sub(rf'(?m)^{name} .*$', f'{name} {value}', settings)
         scheduling = re.sub(r'(?m)^schedule_interval .*$', 'schedule_interval 0:0:1', cls.call('qconf', '-ssconf').stdout)
         for flag, name, content in (('-Mconf', 'global', settings), ('-Msconf', 'scheduling', scheduling), ('-Ae', 'host', HOST),
@@ -159,7 +159,7 @@ class GridEngineTest(launches.LaunchCase):
 
     @property
     def args(self):
-        # Named, since nsenter begins at the root of the file system.
+        # An absolute path, since nsenter begins at the root of the file system.
         return '--launcher', 'sge', '--interface', 'br0', '--shared-dir', self.folder
 
     def test_trains_and_ends_in_every_way(self):
@@ -175,7 +175,7 @@ class GridEngineTest(launches.LaunchCase):
         job = re.search(r'\[qsub\] job (\d+)', ''.join(launch.said))[1]
         seen = self.call('qstat', '-j', job).stdout
         self.assertIn('rank.sh', seen)
-        for root, _, names in os.walk(self.spool):  # with the job's script and environment
+        for root, _, names in os.walk(self.spool):  # contains the job's script and environment
             for name in names:
                 with open(os.path.join(root, name), errors='replace') as f:
                     seen += f.read()
@@ -195,7 +195,7 @@ class GridEngineTest(launches.LaunchCase):
         launch = self.running(*self.args)
         self.call('qdel', re.search(r'\[qsub\] job (\d+)', ''.join(launch.said))[1])
         self.assertEqual(launch.end(), 1, ''.join(launch.said))
-        self.assertIn('has ended: exit code 0', ''.join(launch.said))  # not killed: qsub -notify
+        self.assertIn('has ended: exit code 0', ''.join(launch.said))  # it was not killed, thanks to qsub -notify
 
     def test_a_job_that_waits_in_the_queue_is_taken_back(self):
         launch = self.launch((*self.args, '--launcher-arg=-h'))
@@ -206,7 +206,7 @@ class GridEngineTest(launches.LaunchCase):
         self.assertEqual(launch.end(), 130, ''.join(launch.said))
 
 
-# What the distributed shell's ApplicationMaster does, where java is called.
+# What the distributed shell's ApplicationMaster does when java is called.
 APPLICATION_MASTER = """
 import argparse, os, signal, subprocess, sys
 assert sys.argv[1:3] == ['-Xmx256m', 'org.apache.hadoop.yarn.applications.distributedshell.ApplicationMaster'], sys.argv
@@ -227,11 +227,11 @@ sys.exit(max(container.wait() for container in containers))
 
 
 class ResourceManager(http.server.BaseHTTPRequestHandler):
-    """The calls of YARN's REST interface that a launch makes; what it refuses, a real one would."""
+    """The calls of YARN's REST interface that a launch makes. A real one would refuse what this one refuses."""
 
     ID = 'application_1404198295326_0003'
     folder = None
-    application = None  # its process, in a group of its own
+    application = None  # its process, in its own process group
     submitted = None
     killed = False
     master = APPLICATION_MASTER
@@ -239,7 +239,7 @@ class ResourceManager(http.server.BaseHTTPRequestHandler):
 
     @classmethod
     def end(cls):
-        """As a node manager does it, which is less patient."""
+        """Ends it like a node manager, which would wait less long."""
         for number, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 30)):
             if cls.application is None or cls.application.poll() is not None:
                 return
@@ -305,7 +305,7 @@ class ResourceManager(http.server.BaseHTTPRequestHandler):
 class YarnTest(launches.LaunchCase):
 
     def resource_manager(self):
-        """A new one; its flags for a launch."""
+        """Starts a new one and returns the flags for a launch."""
         folder = tempfile.TemporaryDirectory(prefix='capstan-yarn-')
         self.addCleanup(folder.cleanup)
         manager = type('Manager', (ResourceManager,), {'folder': folder.name, 'calls': []})

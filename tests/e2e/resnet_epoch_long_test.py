@@ -1,6 +1,6 @@
-"""One epoch of ResNet-18 on 10 000 images of CIFAR-10 through `capstan run`; the printed lines go into docs/benchmarks/.
+"""One epoch of ResNet-18 on 10 000 images of CIFAR-10 through `capstan run`. The printed lines go into docs/benchmarks/.
 
-Two workers and two shards share the machine. The bits are the same everywhere, and so is the accuracy; the time is the machine's.
+Two workers and two shards share the machine. The bits, and so the accuracy, are the same everywhere; the time is the machine's.
 """
 
 import json
@@ -12,11 +12,11 @@ import support
 
 IMAGES, TESTS, BATCH = 10000, 10000, 64
 STEPS = math.ceil(IMAGES / BATCH)
-WINDOW = 20  # steps whose mean loss counts
-# Who guesses is right in 0.10. An evaluation with running statistics that are wrong falls to about that, whatever the loss of
-# training is; a net that has begun to tell classes apart is well above. One epoch of a fifth of the images makes no more of it.
+WINDOW = 20  # the mean loss of this many steps counts
+# Guessing is right in 0.10. An evaluation with wrong running statistics falls to about that, whatever the training loss is. A net
+# that has begun to distinguish classes is well above. One epoch of a fifth of the images reaches no more.
 ACCURACY = 0.25
-# From the command to its end, on two cores: 157 steps of about a second each and an evaluation of about a minute, four times over.
+# From the command to its end, on two cores: four times the usual 157 steps of about a second each and a minute of evaluation.
 SECONDS = 900
 
 
@@ -46,7 +46,7 @@ class ResnetEpochTest(support.TestCase):
               f'{epoch["validation_accuracy"]:.4f} | {job["weights_sha256"][:16]} |', flush=True)
         self.assertEqual(job['samples_used'], IMAGES, job)
         self.assertLess(last, first)
-        self.assertLess(last, math.log(10))  # of a net that gives all classes the same
+        self.assertLess(last, math.log(10))  # the loss of a net that gives all classes the same
         self.assertGreaterEqual(epoch['validation_accuracy'], ACCURACY)
         self.assertLessEqual(seconds, SECONDS)
 

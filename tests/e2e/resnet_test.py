@@ -1,17 +1,20 @@
-"""ResNet-18 with batch normalisation, dropout and augmentation through the services: one hash, whoever computes it.
+"""ResNet-18 with batch normalisation, dropout and augmentation through the services: one hash, whichever processes compute it.
 
-Small images. one_hash_long_test has those of CIFAR-10, and every number of devices, workers and shards.
+It uses small images. one_hash_long_test has CIFAR-10's, and every number of devices, workers and shards. It also learns
+Fashion-MNIST.
 """
 
+import gzip
 import os
 import signal
+import struct
 
 import services
 import support
 
 
 def spec(resources, kvstore='dist_sync'):
-    """Four steps in two epochs: what is drawn for a sample differs between them."""
+    """Four steps in two epochs, between which a sample's random draws differ."""
     return support.job_spec(
         model={'name': 'resnet18_v1', 'dropout': 0.1}, kvstore={'type': kvstore},
         resources={'lanes': 6, 'device': 'cpu', **resources},
@@ -22,8 +25,20 @@ def spec(resources, kvstore='dist_sync'):
                   'optimizer': {'name': 'sgd', 'learning_rate': 0.02, 'momentum': 0.9}})
 
 
+def write_small_fashion(folder, train, tests):
+    """Writes the first samples of Fashion-MNIST, unpacked. Returns the folder."""
+    os.makedirs(folder)
+    for part, count in (('train', train), ('t10k', tests)):
+        for name, header, size in (('images-idx3', 16, 28 * 28), ('labels-idx1', 8, 1)):
+            with gzip.open(os.path.join(support.FASHION_MNIST, f'{part}-{name}-ubyte.gz'), 'rb') as f:
+                head, data = f.read(header), f.read(count * size)
+            with open(os.path.join(folder, f'{part}-{name}-ubyte'), 'wb') as f:
+                f.write(head[:4] + struct.pack('>I', count) + head[8:] + data)
+    return folder
+
+
 class ResnetTest(services.ServicesTest):
-    alone = None  # what one device of one task comes to, without any shard
+    alone = None  # the result of one device of one task, without a shard
 
     def reference(self):
         if ResnetTest.alone is None:
@@ -54,6 +69,20 @@ class ResnetTest(services.ServicesTest):
         self.assertIn('WorkerLost', [event['type'] for event in job['events']], job)
         self.assertEqual(job['weights_sha256'], reference, job)
         self.assertEqual(job['samples_used'], 384, job)
+
+    def test_it_learns_fashion_mnist(self):
+        """28 x 28 with one channel: the stages halve 28 to 14, 7 and 4."""
+        job = self.train(support.job_spec(
+            model={'name': 'resnet18_v1'}, kvstore={'type': 'local'},
+            resources={'num_workers': 1, 'gpus_per_worker': 2, 'device': 'cpu'},
+            data={'format': 'idx', 'uri': write_small_fashion(self.path('fashion'), train=128, tests=16)},
+            training={'epochs': 4, 'global_batch_size': 32, 'seed': 5,
+                      'optimizer': {'name': 'sgd', 'learning_rate': 0.02, 'momentum': 0.9}}))
+        losses = [line['loss'] for line in self.step_log(job)]
+        self.assertEqual(len(losses), 16)
+        first, last = sum(losses[:4]) / 4, sum(losses[-4:]) / 4
+        print(f'Fashion-MNIST: mean loss of the first epoch {first:.3f}, of the fourth {last:.3f}', flush=True)
+        self.assertLess(last, first / 2)
 
 
 if __name__ == '__main__':

@@ -1,4 +1,5 @@
-"""What `capstan run` leaves: an interrupted run goes on where it was saved, to the weights of one that was not, and all can be looked at."""
+"""What `capstan run` leaves: an interrupted run continues from its checkpoint to the weights of an undisturbed one, and all runs
+can be looked at."""
 
 import fcntl
 import json
@@ -11,7 +12,7 @@ import urllib.request
 import support
 
 EPOCHS = 48
-STEPS = 32 * EPOCHS  # 2000 samples, 64 a step
+STEPS = 32 * EPOCHS  # 2000 samples, 64 per step
 JOB = support.job_spec(name='kept', resources={'num_workers': 2, 'num_shards': 2, 'lanes': 8},
                        training={'epochs': EPOCHS, 'global_batch_size': 64, 'seed': 3,
                                  'optimizer': {'name': 'sgd', 'learning_rate': 0.01, 'momentum': 0.9}},
@@ -21,13 +22,13 @@ JOB = support.job_spec(name='kept', resources={'num_workers': 2, 'num_shards': 2
 class RunsTest(support.TestCase):
 
     def run_of(self, name='kept'):
-        """The id of the one run of this name in ./capstan-out, once its folder is there."""
+        """The id of the only run of this name in ./capstan-out, once its folder exists."""
         runs = self.path('capstan-out')
         found = [run for run in (os.listdir(runs) if os.path.isdir(runs) else []) if run.startswith(name + '-')]
         return found[0] if found else None
 
     def saved(self, job_id):
-        """Committed checkpoints of the run, as `<lineage>-<step>`."""
+        """The committed checkpoints of the run, as `<lineage>-<step>`."""
         folder = self.path('capstan-out', job_id)
         return [name for name in os.listdir(folder) if os.path.exists(os.path.join(folder, name, 'manifest.json'))]
 
@@ -40,7 +41,7 @@ class RunsTest(support.TestCase):
             return False
 
     def start_and_save(self, spec):
-        """A run of this job that has saved once: the process and the job's id."""
+        """Starts a run of this job and waits for its first checkpoint. Returns the process and the job's id."""
         process = subprocess.Popen([support.CAPSTAN, 'run', self.write('job.yaml', json.dumps(spec))], cwd=self.folder,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.kill)
@@ -53,7 +54,7 @@ class RunsTest(support.TestCase):
         return process, self.wait_until(has_saved, 60, 'the first checkpoint')
 
     def kill(self, process, job_id):
-        """The client dies, and all of its services with it."""
+        """Kills the client; all of its services end with it."""
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=10)
         self.wait_until(lambda: not self.is_live(job_id), 10, 'the end of the coordinator')
@@ -63,7 +64,7 @@ class RunResumeTest(RunsTest):
     references = {}
 
     def check(self, job):
-        """Ended as an undisturbed run."""
+        """The job must end like an undisturbed run."""
         if not self.references:
             self.references['job'] = self.train(dict(JOB, name='undisturbed'))
         undisturbed = self.references['job']
@@ -82,13 +83,13 @@ class RunResumeTest(RunsTest):
         self.assertRegex(last, rf'^capstan run --resume {job_id} goes on from checkpoint 1-\d+$')
         step = int(last.rsplit('-', 1)[1])
 
-        run = self.capstan('run', '--resume', job_id, '-o', 'json')
+        run = self.capstan('run', '--resume', job_id[:-1], '-o', 'json')  # the beginning of only one id
         self.assertEqual(run.code, 0, run)
         self.assertIn(f'{job_id}  goes on from checkpoint 1-{step}\n', run.err)
         job = json.loads(run.out.splitlines()[-1])
         self.check(job)
         self.assertEqual(job['job_id'], job_id)
-        # No step is computed again that was saved.
+        # No saved step is computed again.
         again = [line['step'] for line in self.step_log(job) if line['lineage'] > 1]
         self.assertEqual(again, list(range(step, STEPS)))
 
@@ -125,14 +126,14 @@ class RunResumeTest(RunsTest):
         self.addCleanup(process.kill)
         self.wait_until(lambda: set(self.saved(job_id)) - first or process.poll() is not None, 60, 'another checkpoint')
         self.kill(process, job_id)
-        run = self.capstan('run', '--resume', job_id, '-o', 'json')
+        run = self.capstan('run', '--resume', '@last', '-o', 'json')
         self.assertEqual(run.code, 0, run)
         self.check(json.loads(run.out.splitlines()[-1]))
 
     def test_what_cannot_be_resumed_is_said(self):
         run = self.capstan('run', '--resume', 'nothing-x')
         self.assertEqual(run.code, 2, run)
-        self.assertIn('capstan-out/nothing-x: there is no such folder of a run', run.err)
+        self.assertIn('capstan-out/nothing-x: there is no such run folder', run.err)
         self.write('capstan-out/old-1/metrics.jsonl', '{}\n')
         run = self.capstan('run', '--resume', 'old-1')
         self.assertEqual(run.code, 2, run)
@@ -140,14 +141,14 @@ class RunResumeTest(RunsTest):
         for extra in (['job.yaml'], ['--example', 'lenet'], ['--set', 'training.epochs=3']):
             run = self.capstan('run', '--resume', 'old-1', *extra)
             self.assertEqual(run.code, 2, run)
-            self.assertIn('--resume goes on with a job as it was submitted', run.err)
+            self.assertIn('--resume continues a job as it was submitted', run.err)
 
 
 class RunLookTest(RunsTest):
 
-    def look(self, *args):
-        """A command of somebody who has named no coordinator."""
-        return self.capstan(*args, env={'CAPSTAN_ADDRESS': '', 'XDG_CONFIG_HOME': self.path('config')})
+    def look(self, *args, **kwargs):
+        """Runs a command without naming a coordinator."""
+        return self.capstan(*args, **kwargs, env={'CAPSTAN_ADDRESS': '', 'XDG_CONFIG_HOME': self.path('config')})
 
     def json(self, *args):
         run = self.look(*args, '-o', 'json')
@@ -155,7 +156,7 @@ class RunLookTest(RunsTest):
         return json.loads(run.out)
 
     def files(self):
-        """All that lies in ./capstan-out, as it is."""
+        """The present content of ./capstan-out."""
         found = {}
         for folder, _, names in os.walk(self.path('capstan-out')):
             for name in names:
@@ -183,10 +184,16 @@ class RunLookTest(RunsTest):
         self.assertEqual([line.split()[0] for line in plain.out.splitlines()], ['JOB', killed, done['job_id']])
         self.assertEqual(self.look('list', '-s', 'SUCCEEDED', '-o', 'name').out, done['job_id'] + '\n')
 
-        for name in (done['job_id'], f'capstan-out/{done["job_id"]}/', self.path('capstan-out', done['job_id'])):
+        for name in (done['job_id'], 'do', f'capstan-out/{done["job_id"]}/', self.path('capstan-out', done['job_id'])):
             described = self.json('describe', name)
             self.assertEqual((described['job_id'], described['weights_sha256']), (done['job_id'], done['weights_sha256']))
-        self.assertRegex(self.look('describe', killed).out, r'capstan run --resume goes on from checkpoint 1-\d+')
+        self.assertRegex(self.look('describe', '@last').out, rf'(?s)^Job +{killed}\n.*capstan run --resume goes on from checkpoint 1-\d+')
+        one = self.look('checkpoint', 'describe', 'do@640')
+        self.assertIn(f'capstan-out/{done["job_id"]}/1-640', one.out, one)
+        for name in (killed, 'capstan-out/' + killed):
+            follows = self.look('events', name, '-f', timeout=30)
+            self.assertEqual((follows.code, follows.out), (2, ''), follows)
+            self.assertIn('capstan: -f would do nothing: a run in a folder is shown as it is now', follows.err)
 
         folder = f'./capstan-out/{done["job_id"]}'
         drawn = self.look('metrics', folder, '--plot')
@@ -221,7 +228,7 @@ class RunLookTest(RunsTest):
         self.assertIn('the runs in capstan-out, as they are now', err)
         wide = self.look('page', '--http', '0.0.0.0:0')
         self.assertEqual(wide.code, 2, wide)
-        self.assertIn('--http: want an address of loopback', wide.err)
+        self.assertIn('--http: want a loopback address', wide.err)
 
     def test_a_run_that_cannot_be_read_is_named_and_hides_no_other(self):
         done = self.finished()
@@ -236,10 +243,10 @@ class RunLookTest(RunsTest):
 
     def test_where_there_is_no_run_that_is_said(self):
         self.write('capstan-out/old-1/metrics.jsonl', '{}\n')
-        for words, said in ((('list', 'capstan-out'), 'capstan-out: has no run that can be looked at'),
+        for words, said in ((('list', 'capstan-out'), 'capstan-out: has no run that can be viewed'),
                             (('page', 'nowhere'), 'nowhere: there is no such folder'),
                             (('describe', './capstan-out/old-1'), './capstan-out/old-1: has no state/journal.db'),
-                            (('metrics', './absent'), './absent: there is no such folder of a run')):
+                            (('metrics', './absent'), './absent: there is no such run folder')):
             run = self.look(*words)
             self.assertEqual(run.code, 2, run)
             self.assertIn(said, run.err)

@@ -1,4 +1,4 @@
-"""The weights are a function of the resolved spec alone: equal bits for any number of workers, shards and devices."""
+"""The weights depend only on the resolved spec: equal bits for any number of workers, shards and devices."""
 
 import support
 
@@ -33,18 +33,18 @@ class SameBitsTest(support.TestCase):
                        {'format': 'synthetic_digits', 'train_samples': 4096, 'test_samples': 100}, 200 * 64)
 
     def test_an_epoch_that_does_not_divide(self):
-        # 1003 = 15 x 64 + 43: the last batch is cut 6 6 6 5 5 5 5 5. Two epochs, so that the small step is gone through.
+        # 1003 = 15 x 64 + 43: the last batch is split 6 6 6 5 5 5 5 5. Two epochs, so that steps follow the small one.
         self.all_equal({'epochs': 2}, {'format': 'synthetic_digits', 'train_samples': 1003, 'test_samples': 37}, 2006)
 
     def test_without_a_key(self):
         data = {'format': 'synthetic_digits', 'train_samples': 1003, 'test_samples': 37}
         local = self.hash_of(1, 0, 'local', {'epochs': 1}, data, lanes=None)
         self.assertEqual(self.hash_of(1, 0, 'device', {'epochs': 1}, data, devices=2, lanes=None), local)
-        for workers, shards in ((2, 2), (3, 1), (4, 2)):  # 4 lanes of 16
+        for workers, shards in ((2, 2), (3, 1), (4, 2)):  # 4 lanes of 16 samples
             self.assertEqual(self.hash_of(workers, shards, 'dist_sync', {'epochs': 1}, data, lanes=None), local, (workers, shards))
 
     def test_every_optimizer(self):
-        # Their state has one to three floats per weight; clipping and what is decayed are cut by chunks as well.
+        # Their state has one to three floats per weight. Chunks also split the clipping and the decayed weights.
         data = {'format': 'synthetic_digits', 'train_samples': 1024, 'test_samples': 100}
         training = {'max_steps': 25, 'epochs': 10, 'gradient_clip_value': 0.01}
         hashes = set()
@@ -57,7 +57,7 @@ class SameBitsTest(support.TestCase):
         self.assertEqual(len(hashes), 4)
 
     def test_contiguous_parts_and_empty_lanes(self):
-        # 523 over 8 parts of 65 or 66 samples, 8 a step: in the last step some lanes have 1 or 2 samples, with weights none.
+        # 523 samples in 8 parts of 65 or 66, of which a step takes 8 each. In the last step a lane has 1 or 2 samples.
         data = {'format': 'synthetic_digits', 'train_samples': 523, 'test_samples': 10, 'partition': 'contiguous'}
         training = {'epochs': 2}
         local = self.hash_of(1, 0, 'local', training, data)

@@ -1,6 +1,6 @@
-"""The reference job on services that were started one by one and speak mutual TLS over loopback TCP.
+"""The reference job on services that are started one by one and use mutual TLS over loopback TCP.
 
-The gate trains it with `capstan run` (accuracy_test) and compares the weights of a short job over TLS with those (cluster_security_test).
+At the gate, accuracy_test trains it with `capstan run`, and cluster_security_test compares the weights of a short job over TLS.
 """
 
 import json

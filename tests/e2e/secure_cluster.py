@@ -1,4 +1,4 @@
-"""The services apart, each its own process on loopback TCP, with mutual TLS or without."""
+"""Separate services, each a process on loopback TCP, with or without mutual TLS."""
 
 import os
 import re
@@ -31,7 +31,7 @@ class Credentials:
         self.certs('issue', role, '--ca', self.path('ca'), *hosts, '--out', self.path(role), *args)
 
     def credentials(self, role):
-        """Of a service of that role, or of the command line."""
+        """The flags for a service of that role, or for the command line."""
         if not self.tls:
             return ['--insecure']
         stem = self.path(role, role)
@@ -40,7 +40,7 @@ class Credentials:
 
 
 class SecureCluster(Credentials):
-    """One coordinator, `shards` shards and `workers` workers; everything that they say is kept in `said`."""
+    """One coordinator, `shards` shards and `workers` workers. `said` has all their output."""
 
     def __init__(self, folder, workers=1, shards=1, tls=True, coordinator_args=()):
         super().__init__(folder, tls=tls)
@@ -58,7 +58,7 @@ class SecureCluster(Credentials):
         return '127.0.0.1:0'
 
     def start(self, role, binary, *args):
-        """Returns the gRPC address once it listens."""
+        """Starts a service. Returns its gRPC address once it listens."""
         command = [os.path.join(support.BIN, binary), '--listen', self.listen(), *self.credentials(role), '--http',
                    '127.0.0.1:0', *args]
         if self.tls and role != 'worker':
@@ -88,13 +88,13 @@ class SecureCluster(Credentials):
         return found[0]
 
     def kill(self, number):
-        """Ends a member at once; the next number is then another one's."""
+        """Kills a member. Later members then have lower numbers."""
         process, thread, found = self.members.pop(number)
         process.kill()
         process.wait()
         thread.join()
         process.stdout.close()
-        return [process.args[0], '--listen', found[0], *process.args[3:]]  # begin() starts it again, at the same address
+        return [process.args[0], '--listen', found[0], *process.args[3:]]  # with which begin() starts it again, at the same address
 
     def addresses(self):
         return [found[0] for _, _, found in self.members]
@@ -111,14 +111,14 @@ class SecureCluster(Credentials):
 
     @staticmethod
     def children(pid):
-        """Of all its threads: a child belongs to the thread that started it."""
+        """The children of all its threads, since a child belongs to the thread that started it."""
         found = []
         for thread in os.listdir(f'/proc/{pid}/task'):
             try:
                 with open(f'/proc/{pid}/task/{thread}/children') as f:
                     found += [int(child) for child in f.read().split()]
             except FileNotFoundError:
-                pass  # the thread has gone
+                pass  # the thread has ended
         return found
 
     def client(self):

@@ -1,4 +1,4 @@
-"""Services started one by one, as an operator starts them: on Unix sockets in a folder of the test."""
+"""Services started one by one, as an operator starts them, on Unix sockets in a folder of the test."""
 
 import json
 import os
@@ -14,10 +14,10 @@ NO_SPACE = 'No space left on device'
 
 
 class Service:
-    """One process of ours; what it says is read until it has said where it listens, then goes to a file."""
+    """One process of ours. Its output is read until it has said where it listens, and then goes to a file."""
 
     def __init__(self, program, args, folder, log, before=(), env=None):
-        """`before`: what stands before the command, to run it on another host. `env`: what is set beside the test's own."""
+        """`before`: words before the command, to run it on another host. `env`: variables in addition to the test's own."""
         self.log = log
         with open(log, 'wb') as err:
             self.process = subprocess.Popen([*before, os.path.join(support.BIN, program), *args], cwd=folder,
@@ -49,7 +49,7 @@ class Service:
 
 
 class ServicesTest(support.TestCase):
-    """start() gives a test its cluster; capstan() then speaks to it."""
+    """start() gives a test its cluster, and capstan() then calls it."""
 
     def setUp(self):
         super().setUp()
@@ -57,7 +57,7 @@ class ServicesTest(support.TestCase):
         os.chmod(self.folder, 0o700)
 
     def tearDown(self):
-        for name in sorted(self.services, reverse=True):  # workers, shards, coordinator
+        for name in sorted(self.services, reverse=True):  # in the order workers, shards, coordinator
             self.services[name].stop()
         super().tearDown()
 
@@ -81,7 +81,7 @@ class ServicesTest(support.TestCase):
         self.start_one(name, program, '--coordinator', self.address(), '--node', name, *args, env=env)
 
     def start_worker(self, name, devices=1, env=None, threads=1):
-        """`threads`: of all devices of a task together, at least one each."""
+        """`threads`: of all devices of a task together, with at least one each."""
         self.start_node(name, 'capstan_gpu_worker', '--devices', ','.join(['cpu'] * devices), '--cpu-threads', str(threads), env=env)
 
     def stop(self, name, how=signal.SIGTERM):
@@ -99,7 +99,7 @@ class ServicesTest(support.TestCase):
         return run
 
     def submit(self, spec, *args):
-        """The id of the job."""
+        """Submits a job and returns its id."""
         return self.ok('submit', self.write('job.yaml', json.dumps(spec)), *args).out.strip()
 
     def describe(self, job_id):
@@ -114,7 +114,7 @@ class ServicesTest(support.TestCase):
         return self.wait_until(there, seconds, f'step {step}')
 
     def small_disk(self, name, size):
-        """A disk of its own, a tmpfs of `size` ('8m'), as the folder `name` of the test; skips the test where it may not be mounted."""
+        """Mounts a tmpfs of `size` ('8m') as the folder `name` of the test. Skips the test if it may not be mounted."""
         if os.geteuid() != 0:
             self.skipTest('mounts a tmpfs: needs root')
         disk = self.path(name)
@@ -128,7 +128,7 @@ class ServicesTest(support.TestCase):
 
     @staticmethod
     def fill(disk):
-        """Takes all that is free on it, again and again where some was given up; the file that does."""
+        """Fills all free room on it, repeatedly if some was given up. Returns the file."""
         path = os.path.join(disk, 'filler')
         with open(path, 'ab', buffering=0) as f:
             for size in (65536, 4096):
@@ -140,7 +140,7 @@ class ServicesTest(support.TestCase):
         return path
 
     def half_saved(self, job_id):
-        """The folder of a checkpoint under way: newer than all that have a manifest, and without one."""
+        """The folder of a checkpoint in progress, which has no manifest and is newer than all that have one."""
         path = self.path('state', 'checkpoints', job_id)
         try:
             folders = sorted((tuple(map(int, name.split('-'))), name) for name in os.listdir(path) if name[0].isdigit())
@@ -151,7 +151,8 @@ class ServicesTest(support.TestCase):
         return folders[-1][1]
 
     def catch_half_saved(self, job_id):
-        """Spins until a checkpoint begins: it lasts some milliseconds. What an earlier history left half done counts not."""
+        """Polls until a checkpoint begins, because it lasts only milliseconds. Unfinished ones of an earlier lineage do not
+        count."""
         old = self.half_saved(job_id)
         deadline = time.monotonic() + 60
         while True:
@@ -160,9 +161,9 @@ class ServicesTest(support.TestCase):
                 return folder
             self.assertLess(time.monotonic(), deadline, 'no checkpoint came')
 
-    def tasks(self):
-        """Pids of live tasks: children of our workers."""
-        workers = {s.process.pid for name, s in self.services.items() if name.startswith('w')}
+    def tasks(self, of='w'):
+        """Pids of live tasks, which are children of the workers whose names begin with `of`."""
+        workers = {s.process.pid for name, s in self.services.items() if name.startswith(of)}
         found = []
         for pid in filter(str.isdigit, os.listdir('/proc')):
             try:

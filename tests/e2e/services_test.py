@@ -9,10 +9,11 @@ import subprocess
 import services
 import support
 import terminal
+from damaged_input_test import idx_images, idx_labels
 
 TIME = re.compile(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$')
 SGD = {'name': 'sgd', 'learning_rate': 0.04}
-# Longer than any test, whatever the machine.
+# Longer than any test, on any machine.
 ENDLESS = support.job_spec(name='endless', training={'epochs': 100000, 'global_batch_size': 64, 'optimizer': SGD},
                            resources={'num_workers': 2, 'num_shards': 1})
 SHORT = support.job_spec(name='short', resources={'num_workers': 2, 'num_shards': 1},
@@ -85,6 +86,27 @@ class ServicesByHandTest(services.ServicesTest):
         self.assertTrue(compared['equal'])
         self.assertEqual(compared['reference_samples_used'], 4000)
 
+    def test_verify_ends_with_a_code_of_its_own_where_the_weights_differ(self):
+        for name, content in (('train-images-idx3-ubyte', idx_images(200)), ('train-labels-idx1-ubyte', idx_labels(200)),
+                              ('t10k-images-idx3-ubyte', idx_images(50)), ('t10k-labels-idx1-ubyte', idx_labels(50))):
+            self.write(f'data/{name}', content)
+        self.start(workers=1)
+        job_id = self.submit(support.job_spec(data={'uri': self.path('data'), 'format': 'idx'},
+                                              training={'epochs': 1, 'global_batch_size': 50,
+                                                        'optimizer': {'name': 'sgd', 'learning_rate': 0.04}}), '--wait')
+        self.ok('verify', job_id)
+        images = bytearray(idx_images(200))
+        for pixel in range(16 + 784, 16 + 2 * 784):  # of the second image
+            images[pixel] ^= 0xff
+        self.write('data/train-images-idx3-ubyte', bytes(images))
+        differs = self.capstan('verify', job_id)
+        self.assertEqual(differs.code, 6, differs)
+        self.assertRegex(differs.out, r'(?m)^weights  DIFFERENT$')
+        self.assertRegex(differs.out, r'(?m)^samples  equal$')
+        self.assertIn(f'{job_id}: NOT equal to what one process computes from the same spec', differs.out)
+        compared = self.capstan('verify', job_id, '-o', 'json')
+        self.assertEqual((compared.code, json.loads(compared.out.splitlines()[-1])['equal']), (6, False), compared)
+
     def test_list_and_nodes(self):
         self.start()
         self.assertEqual(self.ok('list').out, '')
@@ -128,7 +150,7 @@ class ServicesByHandTest(services.ServicesTest):
         out, _ = follower.communicate(timeout=60)
         self.assertEqual(follower.returncode, 103, out)
         stored = self.ok('logs', job_id).out.splitlines()
-        # Followed lines stand as they came, stored ones by their times.
+        # Followed lines are in the order of arrival, stored lines in that of their times.
         self.assertCountEqual(out.splitlines(), stored)
         self.assertEqual(stored[0], '[c] Submitted')
         times = [line.split()[0] for line in self.ok('logs', job_id, '--timestamps').out.splitlines()]
@@ -181,10 +203,10 @@ class ServicesByHandTest(services.ServicesTest):
             self.assertEqual(run.code, 102, run)
             self.assertIn('no job nope-1234', run.err, run)
 
-        # Waits for a second worker, so it is not finished; then one whose data is nowhere fails.
+        # It waits for a second worker and so does not finish. Then a job whose data are missing fails.
         job_id = self.submit(SHORT)
         self.assertEqual(self.capstan('wait', job_id, '--timeout', '200ms').code, 101)
-        self.assertEqual(self.capstan('--timeout', '200ms', 'wait', job_id).code, 101)  # the same, wherever it stands
+        self.assertEqual(self.capstan('--timeout', '200ms', 'wait', job_id).code, 101)  # the same at any place
         self.ok('wait', job_id, '--for', 'pending')
         near = self.capstan('describe', job_id[:-1] + '_')
         self.assertEqual(near.code, 102)
@@ -209,7 +231,7 @@ class ServicesByHandTest(services.ServicesTest):
 
         for args, words in ((['lsit'], "did you mean 'list'?"), (['job', 'watchh', 'x'], "did you mean 'watch'?"),
                             (['list', '--limt', '3'], "did you mean '--limit'?"), (['wait'], 'JOB'),
-                            (['wait', 'x', '--for', 'DONE'], 'PENDING, STARTING'), (['list', '-s', 'x'], 'is no state'),
+                            (['wait', 'x', '--for', 'DONE'], 'PENDING, STARTING'), (['list', '-s', 'x'], 'is not a state'),
                             (['logs', 'x', '--grep', '('], '--grep'), (['logs', 'x', '--role', 'y'], '--role'),
                             (['logs', 'x', '--since', 'y'], '--since'), (['list', '-o', 'yaml'], 'it has table'),
                             (['update', job_id], 'nothing to change'), (['log-level', 'loud'], 'loud'),
@@ -248,7 +270,7 @@ class ServicesByHandTest(services.ServicesTest):
         self.start(workers=1, shards=0)
         self.assertEqual(self.ok('healthcheck').out, 'SERVING\n')
         worker = f'unix:{self.path("w0.sock")}'
-        # It listens before it is registered, and serves from then on.
+        # It listens before it is registered, and is SERVING from then on.
         self.wait_until(lambda: self.capstan('healthcheck', '--address', worker).code == 0, 20, 'the registration of w0')
         self.assertEqual(json.loads(self.ok('healthcheck', '--address', worker, '-o', 'json').out),
                          {'address': worker, 'status': 'SERVING'})
@@ -261,14 +283,14 @@ class ServicesByHandTest(services.ServicesTest):
 
     def test_cancel_in_every_state_leaves_no_process(self):
         self.start(workers=1)
-        pending = self.submit(ENDLESS)  # there is one worker, it wants two
+        pending = self.submit(ENDLESS)  # there is one worker, and it needs two
         self.wait_until(lambda: self.describe(pending)['state'] == 'PENDING', 20, 'PENDING')
         self.assertEqual(self.ok('cancel', pending).out, f'{pending}  CANCELLED\n')
         self.assertEqual(self.tasks(), [])
 
         self.start_worker('w1')
         starting = self.submit(ENDLESS)
-        self.ok('cancel', starting)  # PENDING or STARTING, as fast as we are
+        self.ok('cancel', starting)  # PENDING or STARTING, depending on our speed
         self.assertEqual(self.capstan('wait', starting).code, 103)
         self.wait_until(lambda: not self.tasks(), 20, 'the end of all tasks')
 
@@ -278,7 +300,7 @@ class ServicesByHandTest(services.ServicesTest):
         self.assertEqual(self.ok('cancel', running).out, f'{running}  cancelling\n')
         self.assertEqual(self.capstan('wait', running).code, 103)
         self.wait_until(lambda: not self.tasks(), 20, 'the end of all tasks')
-        # The devices are free again: the next job has them.
+        # The devices are free again, and the next job gets them.
         self.assertEqual(self.capstan('submit', '-', '--wait', stdin=json.dumps(SHORT)).code, 0)
 
     def test_a_job_that_waits_says_what_for_whatever_is_shown(self):
@@ -312,8 +334,30 @@ class ServicesByHandTest(services.ServicesTest):
         self.start_worker('w2')
         self.wait_until(lambda: len(self.ok('node', 'list', '-o', 'name').out.split()) == 4, 20, 'all to register')
         other = json.loads(self.ok('submit', '-', '--wait', '-o', 'json', stdin=json.dumps(SHORT)).out.splitlines()[-1])
-        self.assertEqual(len({worker['node'] for worker in other['workers']}), 2)  # a node each
+        self.assertEqual(len({worker['node'] for worker in other['workers']}), 2)  # on different nodes
         self.assertEqual(other['weights_sha256'], job['weights_sha256'])
+
+    def test_a_service_that_gets_no_threads_ends_with_a_sentence(self):
+        # The limit counts all processes of a user, and does not apply to root. So use a user without any other process.
+        user = []
+        if os.geteuid() == 0:
+            rights = '+dac_override'  # root owns the binaries and the folder
+            user = ['setpriv', '--reuid=64123', '--regid=64123', '--clear-groups', f'--inh-caps={rights}', f'--ambient-caps={rights}']
+        node = ['--coordinator', self.address(), '--node', 'n']
+        for program, *args in (['capstan_coordinator', '--state-dir', self.path('state')], ['capstan_param_store', *node],
+                               ['capstan_gpu_worker', *node, '--devices', 'cpu']):
+            def run(limit, args):
+                return subprocess.run([*user, 'prlimit', f'--nproc={limit}', os.path.join(support.BIN, program), *args],
+                                      cwd=self.folder, capture_output=True, text=True, timeout=30)
+
+            done = run(8, ['--listen', f'unix:{self.path("x.sock")}', '--http', 'off', '--insecure', *args])
+            self.assertEqual((done.returncode, done.stdout), (1, ''), f'{program}: {done}')
+            self.assertIn(f'{program}: cannot make a thread: Resource temporarily unavailable; raise the limit of processes (ulimit -u',
+                          done.stderr)
+            # It is checked first of all, before anything else is made or read.
+            self.assertEqual(run(8, ['--help']).returncode, 1, program)
+            if user:
+                self.assertEqual(run(64, ['--help']).returncode, 0, program)
 
     def test_top_fits_a_narrow_terminal_and_ends_with_q(self):
         self.start()
@@ -324,7 +368,7 @@ class ServicesByHandTest(services.ServicesTest):
             top.read_until(lambda said: said.count('coordinator ') > 3, 30)
             top.press('xq')
             self.assertEqual(top.wait(20), 0, top.said[-3000:])
-            self.assertEqual(top.screen().lines(), [], top.said[-3000:])  # it takes away all that it drew
+            self.assertEqual(top.screen().lines(), [], top.said[-3000:])  # it removes everything that it drew
 
     def test_ctrl_c_detaches_from_watch_and_logs(self):
         self.start()
@@ -333,7 +377,7 @@ class ServicesByHandTest(services.ServicesTest):
         for args in (['watch', job_id], ['logs', '-f', job_id]):
             process = subprocess.Popen([support.CAPSTAN, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                        env=dict(os.environ, CAPSTAN_ADDRESS=self.address()))
-            process.stdout.read(1)  # it shows something
+            process.stdout.read(1)  # waits for its first output
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=30)
             self.assertEqual(process.returncode, 101, err)

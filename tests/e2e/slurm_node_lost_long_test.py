@@ -1,4 +1,4 @@
-"""A node of Slurm dies under a launch, and Slurm notices: the job goes on with the others to the same bits."""
+"""A node of Slurm dies under a launch, and Slurm notices. The job continues with the others to the same bits."""
 
 import os
 import shutil
@@ -12,12 +12,12 @@ class SlurmNodeLostTest(launches.LaunchCase):
 
     def test_the_job_goes_on_without_it(self):
         self.slurm()
-        spec = dict(launches.SPEC, training=dict(launches.LONG['training'], epochs=1500))
+        spec = dict(launches.SPEC, training=dict(launches.LONG['training'], epochs=4000))  # minutes, because Slurm is slow
         want = self.train(spec, timeout=600)['weights_sha256']
         launch = self.launch(('--launcher', 'slurm', '-H', 'n1,n2', '--interface', 'lo'), spec)
         launch.wait_for('event=job_state .*to=RUNNING')
         launch.look()
-        # Tasks go round the nodes: s0 and w1 are on n1, w0 alone is on n2.
+        # Tasks are spread over the nodes: s0 and w1 are on n1, and only w0 is on n2.
         service = launch.pid_of('w0')
         node = int(launches.stat_of(service)[1])
         step = int(launches.stat_of(node)[1])

@@ -1,4 +1,4 @@
-"""One small job through every process: what `./run-tests --quick` runs end to end."""
+"""One small job through every process, the end-to-end test of `./run-tests --quick`."""
 
 import json
 import os

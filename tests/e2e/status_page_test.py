@@ -1,4 +1,4 @@
-"""The status page in a real browser: it shows what the coordinator's history says, to those with a token, and runs nobody's text."""
+"""The status page in a real browser: it shows the coordinator's history, only with a token, and never runs anybody's text."""
 
 import http.client
 import json
@@ -12,12 +12,12 @@ import browser
 import services
 import support
 
-# Runs until it is cancelled: a fast machine must not be done before the browser has looked.
+# It runs until it is cancelled, so that a fast machine is not done before the browser has looked.
 SPEC = support.job_spec(name='shown', resources={'num_workers': 2, 'num_shards': 1},
                         data={'format': 'synthetic_digits', 'train_samples': 4000, 'test_samples': 500},
                         training={'epochs': 100000, 'global_batch_size': 64, 'optimizer': {'name': 'sgd', 'learning_rate': 0.02}})
 HOSTILE = '<img src=x onerror="document.title=`owned`">'
-PICTURES = os.environ.get('CAPSTAN_PICTURES')  # a folder to keep the pictures in, for a person to look at
+PICTURES = os.environ.get('CAPSTAN_PICTURES')  # a folder that keeps the pictures, for a person to look at
 
 
 @unittest.skipUnless(browser.CHROMIUM, 'needs chromium')
@@ -66,7 +66,7 @@ class StatusPageTest(services.ServicesTest):
         return json.loads(self.ok('metrics', job_id, '-o', 'json').out)['points']
 
     def drawn_values(self, name):
-        """What the drawn line says, by its coordinates and its axes; and how much a pixel is."""
+        """The values of the drawn line, from its coordinates and axes, and the size of a pixel."""
         path, axes = self.browser.run(
             f'(() => {{ const svg = document.querySelector("#{name} svg"); '
             'return [svg.querySelector("path.s0").getAttribute("d"), {...svg.dataset}]; })()')
@@ -83,6 +83,8 @@ class StatusPageTest(services.ServicesTest):
         self.show(job_id)
         self.browser.wait('JSON.parse(document.getElementById("loss").dataset.points || "[]").length >= 8', 90, 'eight points of the loss')
         self.assertIn('RUNNING', self.browser.text())
+        self.assertIn('Restarts', ' '.join(self.facts()))
+        self.assertNotIn('Skipped', ' '.join(self.facts()))
         seen = dict(self.curve('loss'))
         known = {p['step']: p['loss'] for p in self.history(job_id)}
         for step, loss in seen.items():
@@ -101,7 +103,7 @@ class StatusPageTest(services.ServicesTest):
             for (step, value), (x, y) in zip(want, drawn):
                 self.assertLess(abs(x - step), pixel_x, name)
                 self.assertLess(abs(y - value), pixel_y, name)
-        # Both say what the lead wrote at each step.
+        # Both match what the lead wrote at each step.
         folder = os.path.join(self.path('state', 'checkpoints'), job_id)
         with open(os.path.join(folder, 'metrics.jsonl')) as f:
             log = {line['step'] + 1: line['loss'] for line in map(json.loads, f)}
@@ -117,7 +119,7 @@ class StatusPageTest(services.ServicesTest):
             self.assertIn(word, text)
         self.assertEqual([line for line in self.browser.said if '401' not in line and 'Password forms' not in line], [])
 
-        # The terminal shows the same, and a new coordinator too.
+        # The terminal shows the same, and so does a new coordinator.
         plot = self.ok('metrics', job_id, '--plot', '--name', 'loss', env={'LC_ALL': 'C'}).out
         self.assertIn('*', plot)
         self.assertIn(f'{points[-1]["step"]}\n', plot)
@@ -128,8 +130,24 @@ class StatusPageTest(services.ServicesTest):
         self.assertEqual(self.capstan('metrics', 'nobody-abcd').code, 102)
         self.assertEqual(self.ask('/api/job?id=nobody-abcd', Authorization='Bearer ' + self.token('client'))[0], 404)
 
+    def facts(self):
+        return self.browser.run('[...document.querySelectorAll("#head .facts > *")].map((fact) => fact.textContent)')
+
+    def test_steps_that_were_skipped_are_shown(self):
+        # Such a rate makes loss and gradient infinite. The third such step in a row ends the job.
+        job_id = self.submit(dict(SPEC, training=dict(SPEC['training'], optimizer={'name': 'sgd', 'learning_rate': 1e30})))
+        self.assertEqual(self.capstan('wait', job_id).code, 100)
+        job = self.describe(job_id)
+        self.assertEqual(job['reason'], 'NonFiniteLoss', job)
+        skipped = job['progress']['skipped_steps']
+        self.assertGreaterEqual(skipped, 2, job)
+        self.sign_in()
+        self.show(job_id)
+        self.browser.wait('document.querySelector("#head .facts")', 60, 'what is known of the job')
+        self.assertIn(f'Skipped steps{skipped} not finite', self.facts())
+
     def pictures(self):
-        """At the width of a phone and of a desk, light and dark: nothing sticks out, all text can be read."""
+        """At the width of a phone and of a desktop, light and dark: nothing overflows, and all text is readable."""
         for width in (390, 1280):
             for dark in (False, True):
                 self.browser.look(width, dark)
@@ -174,15 +192,15 @@ class StatusPageTest(services.ServicesTest):
         self.assertRegex(headers['Set-Cookie'], '^capstan_token=capstan_[^;]+; Path=/; HttpOnly; SameSite=Strict$')
         cookie = {'Cookie': headers['Set-Cookie'].split(';')[0]}
         self.assertEqual(self.ask('/api/overview', **cookie)[0], 200)
-        # A job without an owner: what it says is for an admin.
+        # A job without an owner. Only an admin may see its log lines.
         job_id = self.submit(support.job_spec(name='mine'))
         for role, shown in (('client', False), ('admin', True)):
             status, _, text = self.ask(f'/api/job?id={job_id}', Authorization='Bearer ' + self.token(role))
             self.assertEqual((status, json.loads(text)['log_is_shown'], bool(json.loads(text)['log'])), (200, shown, shown))
         self.assertIn('Max-Age=0', self.ask('/logout', 'POST', '', **form, **cookie)[1]['Set-Cookie'])
-        # A token that is withdrawn is none at the next request; the page falls back to the form.
+        # A withdrawn token is refused at the next request, and the page shows the form again.
         self.sign_in()
-        self.assertEqual(self.browser.run('document.cookie'), '')  # no script sees it
+        self.assertEqual(self.browser.run('document.cookie'), '')  # scripts cannot see it
         with open(self.path('ca', 'tokens.json'), 'w') as f:
             json.dump({'version': 1, 'tokens': []}, f)
         self.assertEqual(self.ask('/api/overview', **cookie)[0], 401)
@@ -192,9 +210,9 @@ class StatusPageTest(services.ServicesTest):
         job_id = self.submit(SPEC)
         self.browser.open(f'http://{self.web}/#/job/{job_id}')
         self.browser.wait('document.getElementById("token")', 60, 'the form')
-        for token, there in (('capstan_forged', '.error'), (self.token('admin'), '#loss')):  # a slip of the hand loses nothing
+        for token, there in (('capstan_forged', '.error'), (self.token('admin'), '#loss')):  # a mistyped token loses nothing
             self.browser.run(f'document.getElementById("token").value = {json.dumps(token)}; document.forms[0].submit()')
-            # Complete: before the form's script has run, the form does not know the fragment.
+            # Complete, because before the form's script has run, the form does not have the fragment.
             self.browser.wait(f'document.readyState === "complete" && document.querySelector("{there}")', 60, there)
         self.assertEqual(self.browser.run('location.pathname + location.hash'), f'/#/job/{job_id}')
         self.ok('cancel', job_id)
@@ -202,14 +220,14 @@ class StatusPageTest(services.ServicesTest):
     def test_text_of_others_is_never_more_than_text(self):
         refused = self.capstan('submit', self.write('bad.yaml', json.dumps(dict(SPEC, name=HOSTILE))))
         self.assertEqual(refused.code, 2, refused)
-        # A failure's message, its event and its log line repeat the path that a job file names.
+        # A failure's message, its event and its log line contain the path in the job file.
         job_id = self.submit(support.job_spec(name='shown', data={'format': 'idx', 'uri': f'file:///tmp/{HOSTILE}'}))
         self.capstan('wait', job_id)
         self.sign_in()
         self.show(job_id)
         self.browser.wait(f'document.querySelector("#head .message")?.textContent.includes({json.dumps(HOSTILE)})', 60, 'the hostile message')
         self.is_inert()
-        # And whatever else a coordinator could ever answer: every text hostile.
+        # Anything else that a coordinator could ever answer, with every text hostile.
         self.browser.run(f'''(() => {{
           const real = window.fetch, hostile = {json.dumps(HOSTILE)};
           const poisoned = (x, key) => typeof x === 'string' ? (/time|_at$/.test(key) ? x : hostile) :

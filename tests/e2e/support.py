@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: the binaries, job files, runs, safetensors."""
+"""Shared by the end-to-end tests: the binaries, job files, runs, safetensors."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ class Run:
 
 
 class TestCase(unittest.TestCase):
-    """Every test has a working directory of its own."""
+    """Gives every test its own working directory."""
 
     maxDiff = 4000
 
@@ -53,7 +53,7 @@ class TestCase(unittest.TestCase):
         return path
 
     def wait_until(self, condition, seconds, what):
-        """Returns the first true value of condition()."""
+        """Waits for the first true value of condition() and returns it."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             if time.monotonic() > deadline:
@@ -62,14 +62,14 @@ class TestCase(unittest.TestCase):
         return value
 
     def what_was_said(self):
-        """To find out why something did not come."""
+        """Output that helps to find out why something did not happen."""
         return ''
 
     def capstan(self, *args, timeout=120, stdin=None, env=None, before=()):
         return Run(list(args), self.folder, timeout, stdin, env, before)
 
     def train(self, spec, timeout=120):
-        """Runs a job file (a dict: YAML takes JSON) to its end; returns the job that -o json prints last."""
+        """Runs a job file (a dict, since YAML accepts JSON) to its end. Returns the job that -o json prints last."""
         run = self.capstan('run', '-o', 'json', self.write('job.yaml', json.dumps(spec)), timeout=timeout)
         self.assertEqual(run.code, 0, run)
         job = json.loads(run.out.splitlines()[-1])
@@ -86,7 +86,7 @@ class TestCase(unittest.TestCase):
 
 
 def job_spec(**groups):
-    """LeNet on drawn digits, small; groups replace what they name."""
+    """A small LeNet job on synthetic digits. `groups` replace the groups that they name."""
     spec = {
         'version': 1,
         'name': 'test',
@@ -117,7 +117,7 @@ def read_safetensors(path):
 
 
 def write_safetensors(path, tensors):
-    """tensors: list of (name, shape, bytes)."""
+    """`tensors`: list of (name, shape, bytes)."""
     header, offset = {}, 0
     for name, shape, data in tensors:
         header[name] = {'dtype': 'F32', 'shape': shape, 'data_offsets': [offset, offset + len(data)]}
@@ -133,6 +133,16 @@ def sha256_of(tensors):
     for _, data in tensors.values():
         digest.update(data)
     return digest.hexdigest()
+
+
+def owner_of_lane_0(events):
+    """The rank of the worker with lane 0. Each event says which lanes go from whom to whom."""
+    owner = 0
+    for event in events:
+        for lanes, taker in re.findall(r'lanes ([0-9,]+) go from w[0-9]+ to w([0-9]+)', event['message']):
+            if '0' in lanes.split(','):
+                owner = int(taker)
+    return owner
 
 
 def python_with(name, *packages, folder=os.path.join(ROOT, 'build'), seconds=300):

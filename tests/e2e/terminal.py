@@ -1,4 +1,4 @@
-"""A program on a terminal of its own, and what stands on its screen."""
+"""A program on its own terminal, and the content of its screen."""
 
 import fcntl
 import os
@@ -12,12 +12,12 @@ import time
 
 import support
 
-# Of what our programs write: colours, up so many rows, erase from the cursor to the end.
+# The control sequences that our programs write: colours, cursor up, and erase from the cursor to the end.
 CONTROL = re.compile(r'\033\[(\d*)([A-Za-z])')
 
 
 class Screen:
-    """Rows of `width` columns, with all that has scrolled out of sight; lines that are longer go on in the next row."""
+    """Rows of `width` columns, including those that have scrolled away. Longer lines continue in the next row."""
 
     def __init__(self, width):
         self.width, self.rows, self.row, self.column = width, [''], 0, 0
@@ -63,7 +63,7 @@ class Screen:
 
 
 class Terminal:
-    """Runs `command`, a list, on a terminal of this size. With a screen of it where the size stays."""
+    """Runs `command`, a list, on a terminal of this size. Keeps its screen if the size does not change."""
 
     def __init__(self, command, cwd, width, height=24, env=None):
         self.said, self.code = '', None
@@ -83,7 +83,7 @@ class Terminal:
         os.write(self.fd, keys.encode())
 
     def look(self):
-        """Reads what there is, at most a second of it; False: the program has closed the terminal."""
+        """Reads the available output for at most a second. False: the program has closed the terminal."""
         ready, _, _ = select.select([self.fd], [], [], 1)
         try:
             piece = os.read(self.fd, 65536) if ready else None
@@ -94,7 +94,7 @@ class Terminal:
         return piece != b''
 
     def read_until(self, condition, seconds=90):
-        """All that was said so far, once condition() of it is true."""
+        """Waits until condition() of the output is true. Returns all output so far."""
         deadline = time.monotonic() + seconds
         while not condition(self.said):
             if not self.look() or time.monotonic() > deadline:
@@ -102,7 +102,7 @@ class Terminal:
         return self.said
 
     def wait(self, seconds=90):
-        """The exit code."""
+        """Waits for its end and returns the exit code."""
         deadline = time.monotonic() + seconds
         while self.look():
             if time.monotonic() > deadline:
@@ -113,7 +113,7 @@ class Terminal:
         return self.code
 
     def kill(self):
-        """Whatever it does. For a test that is over."""
+        """Kills it in any state, at the end of a test."""
         if self.code is None:
             os.kill(self.pid, signal.SIGKILL)
             self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

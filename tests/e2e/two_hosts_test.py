@@ -1,4 +1,4 @@
-"""deploy/compose/two-hosts on two Docker engines, each in a network namespace: docs/deploy.md, section 3."""
+"""deploy/compose/two-hosts on two Docker engines, each in a network namespace (docs/deploy.md, section 3)."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ import support
 
 SPEC = support.job_spec(resources={'num_workers': 2, 'num_shards': 1},
                         data={'format': 'synthetic_digits', 'train_samples': 6000, 'test_samples': 500},
-                        training={'epochs': 40, 'global_batch_size': 64, 'seed': 3,
+                        training={'epochs': 300, 'global_batch_size': 64, 'seed': 3,
                                   'optimizer': {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}})
 
 
@@ -41,7 +41,7 @@ class Engines(support.TestCase):
         self.engines['host-b'].docker('load', '-i', self.path('image.tar'))
         os.remove(self.path('image.tar'))
 
-        # The tree of the first host, what its operator copies to the second, and the folder that both mount.
+        # The tree of the first host, its operator's copy for the second, and the folder that both mount.
         self.trees = {'host-a': self.path('deploy/compose'), 'host-b': self.path('host-b')}
         shutil.copytree(os.path.join(support.ROOT, 'deploy'), self.path('deploy'))
         self.secrets = self.path('deploy/compose/secrets')
@@ -77,7 +77,7 @@ class Engines(support.TestCase):
         def reached():
             try:
                 return condition()
-            except AssertionError as error:  # nobody answers yet
+            except AssertionError as error:  # there is no answer yet
                 self.refused = str(error)
                 return None
 
@@ -100,7 +100,7 @@ class Engines(support.TestCase):
         return job
 
     def ended(self, job):
-        """With the bits that one machine gives."""
+        """The job must end with the bits that one machine gives."""
         ended = json.loads(self.operator('-o', 'json', 'wait', job).splitlines()[-1])
         self.assertEqual(ended['state'], 'SUCCEEDED', ended)
         self.assertEqual(ended['weights_sha256'], self.train(SPEC)['weights_sha256'])
@@ -114,7 +114,7 @@ class TwoHostsTest(Engines):
         begun = time.monotonic()
         self.hosts.part('host-a', ['host-b'])
         self.wait_until(lambda: self.states()['worker-1'] == 'LOST', 120, 'the second host is missed')
-        time.sleep(max(0.0, begun + 10 - time.monotonic()))  # the fault itself: a link that is down for 10 s
+        time.sleep(max(0.0, begun + 10 - time.monotonic()))  # the fault itself: a link is down for 10 s
         self.assertEqual(self.told(job)['state'], 'RUNNING')
         self.hosts.heal()
         self.ended(job)
@@ -128,7 +128,7 @@ class OwnFoldersTest(Engines):
 
     def test_weights_that_the_second_host_writes_come_to_the_first(self):
         job = self.running()
-        self.compose('host-a', 'kill', 'worker-0')  # the owner of lane 0, who would have written them
+        self.compose('host-a', 'kill', 'worker-0')  # the owner of lane 0, which would have written them
         ended = self.ended(job)
         ways = {member['node']: member['files_way'] for member in ended['workers'] + ended['shards'] if member['node'] != 'worker-0'}
         self.assertEqual(ways, {'worker-1': 'grpc', 'shard-0': 'shared'}, ended)

@@ -1,7 +1,7 @@
-// The parsers of a checkpoint's files on any bytes: safetensors header and manifest.json.
+// Feeds any bytes to the parsers of a checkpoint's files: safetensors header and manifest.json.
 //
-// Besides not crashing: every error is DataLoss and names the file, and what was read can be
-// written and read again with the same result.
+// Besides not crashing, every error must be DataLoss and name the file, and what was read must be
+// writable and read back the same.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -48,7 +48,7 @@ void TrySafetensors(absl::string_view bytes, int64_t file_bytes) {
   }
   CAPSTAN_CHECK(header->data_start + covered == file_bytes);
   const auto head = ct::EncodeSafetensorsHeader(header->tensors, header->metadata);
-  // The empty name is legal in a file, but we write none.
+  // A file may have an empty tensor name, but we never write one.
   if (!head.ok()) {
     CAPSTAN_CHECK(header->Find("") != nullptr);
     return;
@@ -66,9 +66,9 @@ void TrySafetensors(absl::string_view bytes, int64_t file_bytes) {
 
 }  // namespace
 
-// The first byte chooses: 'm' a manifest; 'j' two bytes of data size and the JSON of a safetensors
-// header, so that a changed JSON does not break on its length first; anything else a safetensors
-// file as it is.
+// The first byte chooses. 'm' is a manifest. 'j' is two bytes of data size and the JSON of a
+// safetensors header, so that a mutated JSON is not refused for its length first. Anything else is
+// a whole safetensors file.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 1) return 0;
   absl::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);

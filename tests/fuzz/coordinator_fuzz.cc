@@ -1,9 +1,9 @@
-// The coordinator's core and whatever four nodes with good papers may say to it, and whatever
-// callers may ask. The input is a list of [kind and node, 1 byte] [length, 1 byte] [that many
-// bytes]; a job id "j" stands for the first job's.
+// Feeds the coordinator's core with whatever four nodes with valid certificates, and any callers,
+// may send. The input is a list of [kind and node, 1 byte] [length, 1 byte] [that many bytes]. The
+// job id "j" stands for the first job's id.
 //
-// Besides not crashing: what it made durable restores another coordinator, and once the nodes have
-// gone every job can be cancelled and ends.
+// Besides not crashing, the durable state must restore another coordinator, and once the nodes are
+// gone, every job can be cancelled and ends.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -26,7 +26,7 @@ namespace job = capstan::job;
 namespace spec = capstan::training::spec;
 using capstan::node::v1::ConnectRequest;
 
-constexpr char kToy[] = "toy";  // of the first job; all others are judged as in production
+constexpr char kToy[] = "toy";  // name of the first job; all others are validated as in production
 
 core::CoreOptions Options() {
   core::CoreOptions options;
@@ -42,7 +42,7 @@ core::CoreOptions Options() {
   return core::World::Filled(options);
 }
 
-// Nodes 0 and 1 are workers, 2 and 3 shards.
+// Nodes 0 and 1 are workers, 2 and 3 are shards.
 class Nodes {
  public:
   Nodes() : world_(Options()) {
@@ -100,7 +100,7 @@ class Nodes {
     (void)other.Step({absl::UnixEpoch(), core::Restored{}}, world_.now_);
     for (int node = 0; node < 4; ++node) world_.Do(core::NodeDisconnected{sessions_[node], true});
     std::vector<std::string> ids;
-    world_.core_.ForEachJob([&ids](const core::JobRecord& job) { ids.push_back(job.id); });
+    world_.core_.ForEachJob([&ids](const core::Job& job) { ids.push_back(job.id()); });
     for (const std::string& id : ids) world_.Cancel(id);
     while (!world_.manifests_.empty()) WriteManifests(absl::OkStatus());
     world_.Pass(absl::Minutes(2));
@@ -148,7 +148,7 @@ class Nodes {
   void Submit(int caller, absl::string_view bytes) {
     job::v1::JobSpec spec;
     if (!spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
-    const std::string request = absl::StrCat("r", bytes.size());  // some are repeated
+    const std::string request = absl::StrCat("r", bytes.size());  // some ids are repeated
     world_.Do(core::Submit{++world_.calls_, request, spec, Caller(caller)});
   }
 
@@ -169,7 +169,7 @@ class Nodes {
       case 1:
         return Order<job::v1::ResumeJobRequest>(caller, bytes);
       case 2: {
-        job::v1::DeleteCheckpointRequest request;  // the same bytes, with another field
+        job::v1::DeleteCheckpointRequest request;  // the same bytes, parsed as another message
         const bool parsed = request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
         if (parsed && !request.checkpoint().empty()) {
           return Order<job::v1::DeleteCheckpointRequest>(caller, bytes);

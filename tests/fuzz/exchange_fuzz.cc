@@ -1,8 +1,8 @@
-// The Exchange codec on any bytes, cut anywhere, in both directions, against protobuf.
+// Compares the Exchange codec with protobuf on any bytes, cut anywhere, in both directions.
 //
-// The first byte says which direction, the second where the bytes are cut. Besides not crashing:
-// what the codec takes protobuf takes too, with the same meaning; an error is InvalidArgument; what
-// was read and is written again is read as the same; and a payload is walked without a byte lost.
+// The first byte chooses the direction, the second where the bytes are cut. Besides not crashing:
+// what the codec accepts, protobuf accepts with the same meaning; an error is InvalidArgument; what
+// was read is the same after it is written and read again; and a walk over a payload loses no byte.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
-#include "param_store/wire/frame_codec.h"
+#include "exchange/wire/frame_codec.h"
 #include "services/check/check.h"
 
 namespace {
 
 namespace v1 = capstan::param_store::v1;
-namespace wire = capstan::param_store::wire;
+namespace wire = capstan::exchange::wire;
 
 std::string Join(wire::Pieces pieces) {
   std::string out;
@@ -56,7 +56,7 @@ void Try(Decode decode, absl::string_view bytes, size_t stride) {
   CAPSTAN_CHECK(want.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())));
   const std::string payload = Join(decoded->payload);
   (void)decoded->Intact(1);
-  // protobuf writes fields that we do not know behind the check, and the check must be the last.
+  // protobuf writes unknown fields after the check, but the check must be the last field.
   const bool checked = decoded->message.has_check() || HasCheckedFrame(decoded->message);
   std::string again = decoded->message.SerializeAsString();
   if (auto* const frame = Frame(decoded->message); frame != nullptr) {
@@ -65,8 +65,7 @@ void Try(Decode decode, absl::string_view bytes, size_t stride) {
   }
   CAPSTAN_CHECK(decoded->message.SerializeAsString() == want.SerializeAsString());
 
-  // Fields that we do not know may lie behind the payload when protobuf writes them, never when we
-  // do.
+  // protobuf may write unknown fields after the payload. Our own code never does.
   const absl::string_view whole = again;
   const auto second = decode(absl::MakeConstSpan(&whole, 1));
   CAPSTAN_CHECK(second.ok() || checked);

@@ -1,5 +1,6 @@
-// A network as a message, on any bytes: it is a graph, or is refused with places and sentences without control characters.
-// A graph is written as a message and as a job file and read again as itself, also with what was left to its default.
+// Reads any bytes as the message of a network. It is a graph, or it is refused with places and
+// sentences without control characters. A graph written as a message and as a job file reads back
+// as itself, even if defaults are left out.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -36,7 +37,7 @@ void CheckReadsBack(const GraphMessage& message) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   GraphMessage message;
   if (!message.ParseFromArray(data, static_cast<int>(size))) return 0;
-  message.DiscardUnknownFields();  // no file holds them, and a resolved spec with one is refused
+  message.DiscardUnknownFields();  // no file has them; a resolved spec with one is refused
   const ct::Shape input = {3, 9, 8};
   const std::vector<ct::spec::GraphProblem> problems = ct::spec::CheckGraph(message);
   CAPSTAN_CHECK(problems.size() <= 16);

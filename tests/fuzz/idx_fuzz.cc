@@ -1,8 +1,8 @@
-// The IDX and CIFAR-10 readers on any bytes. The first byte chooses: bit 0 labels or images, bit 1
-// gzip or plain, bit 2 CIFAR-10, bit 3 xz.
+// Feeds any bytes to the IDX and CIFAR-10 readers. The first byte chooses: bit 0 labels or images,
+// bit 1 gzip or plain, bit 2 CIFAR-10, bit 3 xz.
 //
-// Besides not crashing: an error has a reason that the job can show, and what was read is as large
-// as the header says and within the memory limit.
+// Besides not crashing, an error must have a reason that the job can show, and what was read must
+// be as large as the header says and within the memory limit.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,6 +12,7 @@
 #include "gpu_worker/data/cifar.h"
 #include "gpu_worker/data/failure.h"
 #include "gpu_worker/data/idx.h"
+#include "gpu_worker/data/test_memory_source.h"
 #include "services/check/check.h"
 
 namespace {
@@ -29,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace cd = capstan::data;
   if (size < 1) return 0;
   const absl::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  std::unique_ptr<cd::ByteSource> source = cd::MemorySource("input", bytes);
+  std::unique_ptr<cd::ByteSource> source = std::make_unique<cd::MemorySource>("input", bytes);
   if ((data[0] & 2) != 0) source = cd::GzipSource(std::move(source));
   if ((data[0] & 8) != 0) source = cd::XzSource(std::move(source));
 
@@ -66,7 +67,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   CAPSTAN_CHECK(header->pixels() >= 1 && header->pixels() <= kMemoryBytes);
-  uint32_t sum = 0;  // every byte is there
+  uint32_t sum = 0;  // reads every byte
   for (int64_t i = 0; i < header->pixels(); ++i) sum += (*pixels)[i];
   return sum == 0xFFFFFFFF ? 1 : 0;
 }

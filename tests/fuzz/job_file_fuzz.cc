@@ -1,8 +1,8 @@
-// The job file, and admission of what it says, on any text.
+// Feeds any text to the job file parser and to admission.
 //
 // Besides not crashing: text is a spec or has errors with a place and a sentence; a spec is valid,
-// also with its defaults filled in, and reads back from its YAML as itself; what admission resolves
-// it takes back from its bytes.
+// also with its defaults filled in, and reads back from its YAML as itself; and a spec that
+// admission resolves reads back from its bytes.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,7 +1,7 @@
-// What the hosts of a launch say, on any bytes: bundles, a node's lines, the answers of Grid Engine.
-// The first byte says which.
+// Feeds any bytes to the parsers of what the hosts of a launch send: bundles, a node's lines, and
+// the answers of Grid Engine. The first byte chooses.
 //
-// Besides not crashing: what is taken is written and read again as the same.
+// Besides not crashing, what is accepted reads back the same after it is written.
 #include <cstddef>
 #include <cstdint>
 #include <string>

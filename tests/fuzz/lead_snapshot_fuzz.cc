@@ -1,5 +1,5 @@
-// The lead's snapshot of a manifest on any bytes: what passes the checks restores a lead, and is
-// written and read again with the same result.
+// Feeds any bytes to the parser of the lead's snapshot in a manifest. A snapshot that passes the
+// checks restores a lead, and reads back the same after it is written.
 #include <cstddef>
 #include <cstdint>
 

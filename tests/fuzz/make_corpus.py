@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the seed inputs of the fuzz targets to corpus/<target>/. Same bytes at each run.
+"""Writes the seed inputs of the fuzz targets to corpus/<target>/. Every run writes the same bytes.
 
-fuzz_papers/certificate-worker alone is not from here: `capstan certs issue worker` made it.
+Only fuzz_papers/certificate-worker is not made here; `capstan certs issue worker` made it.
 """
 
 import gzip
@@ -224,7 +224,7 @@ def coordinator():
         "register": say(0, field(1, field(1, b"n0") + number(2, 1) + number(7, 1))),
         "absurd": shard(0, field(11, number(1, 1) + number(2, 2**63 - 1) + number(6, 2**64 - 1) + number(13, 2**63))),
     }
-    # Of callers.
+    # Calls of callers.
     def spec(resources, kvstore):
         return (number(1, 1) + field(2, b"a") + resources + field(6, field(1, b"lenet"))
                 + field(7, field(2, b"synthetic_digits") + number(6, 80) + number(7, 20)) + field(8, field(1, kvstore))

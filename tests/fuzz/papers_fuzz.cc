@@ -1,7 +1,7 @@
-// What says who somebody is, on any bytes: tokens.json, a token's own file, certificates, addresses,
-// headers of an HTTP request. The first byte says which.
+// Feeds any bytes to the parsers of identities: tokens.json, a token file, certificates, addresses,
+// and headers of an HTTP request. The first byte chooses.
 //
-// Besides not crashing: what is taken is written and read again as the same, and an error is
+// Besides not crashing, what is accepted reads back the same after it is written, and an error is
 // InvalidArgument.
 #include <cstddef>
 #include <cstdint>
@@ -49,7 +49,7 @@ void Token(absl::string_view text) {
 
 void Certificate(absl::string_view pem) {
   const auto identity = services::IdentityOf(std::string(pem));
-  // An authority of one's own may give other names than `capstan certs`; nobody is told by them.
+  // Another authority may give other names than `capstan certs` does, so any name passes here.
   if (identity.ok()) {
     CAPSTAN_CHECK(!identity->name.empty());
   } else {

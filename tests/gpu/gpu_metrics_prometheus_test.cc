@@ -1,5 +1,5 @@
-// GPU metrics as a real Prometheus sees them: the fake NVML behind the monitor, served by our HTTP
-// server, scraped every second by Debian's prometheus, linted by promtool.
+// GPU metrics as a real Prometheus gets them. The monitor reads the fake NVML, our HTTP server
+// serves the metrics, Debian's prometheus scrapes them every second, and promtool checks them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
@@ -32,9 +32,9 @@ namespace {
 
 using ::testing::IsEmpty;
 
-constexpr absl::Duration kLimit = absl::Seconds(60);  // of any one wait; a busy machine is slow
+constexpr absl::Duration kLimit = absl::Seconds(60);  // for any one wait; a busy machine is slow
 
-// The path of a program of PATH, "" where there is none.
+// The path of a program in PATH; "" if there is none.
 std::string Program(const std::string& name) {
   const char* const path = std::getenv("PATH");
   for (const absl::string_view folder : absl::StrSplit(path == nullptr ? "" : path, ':')) {
@@ -44,7 +44,7 @@ std::string Program(const std::string& name) {
   return "";
 }
 
-// Lines of a child, and what a test waits for in them.
+// The lines of a child, and waiting for one of them.
 class Output {
  public:
   void Add(absl::string_view line) {
@@ -53,7 +53,7 @@ class Output {
     text_ += '\n';
     changed_.NotifyAll();
   }
-  // The rest of the first line behind `mark`; nullopt: it does not come.
+  // The rest of the first line after `mark`; nullopt: it did not appear in time.
   std::optional<std::string> WaitFor(const std::string& mark, absl::Duration limit) {
     const absl::Duration end = MonotonicNow() + limit;
     MutexLock lock(mu_);
@@ -134,7 +134,7 @@ TEST_F(PrometheusTest, PromtoolHasNothingToSay) {
   Output output;
   services::ProcessSpawner spawner;
   services::ProcessOptions options;
-  options.binary = "/bin/sh";  // promtool reads standard input, of which our children have none
+  options.binary = "/bin/sh";  // promtool reads standard input, which our children do not have
   options.args = {"-c", absl::StrCat("exec '", promtool_, "' check metrics <'", dir_, "/metrics'")};
   options.on_line = [&output](services::OutputStream, absl::string_view line) { output.Add(line); };
   auto promtool = spawner.Spawn(std::move(options));
@@ -145,7 +145,7 @@ TEST_F(PrometheusTest, PromtoolHasNothingToSay) {
   EXPECT_THAT(output.text(), IsEmpty());
 }
 
-// A Prometheus of our own: loopback, a port that the system chooses, data in the test's folder.
+// A Prometheus for this test: loopback, a port chosen by the system, data in the test's folder.
 class OwnPrometheus {
  public:
   OwnPrometheus(const std::string& binary, const std::string& dir, int target_port) {
@@ -177,7 +177,7 @@ class OwnPrometheus {
 
   bool running() const { return port_ > 0; }
 
-  // The result of an instant query, each series as "{labels} value"; empty while there is none.
+  // The result of an instant query, each series as "{labels} value". Empty while there is none.
   nlohmann::json Query(const std::string& expression) {
     httplib::Client client("127.0.0.1", port_);
     client.set_read_timeout(10);
@@ -186,12 +186,12 @@ class OwnPrometheus {
     return nlohmann::json::parse(reply->body)["data"]["result"];
   }
 
-  // Asks until there are results; an empty list when the limit is over.
+  // Queries until there are results. An empty list: none within the limit.
   nlohmann::json WaitFor(const std::string& expression) {
     const absl::Duration end = MonotonicNow() + kLimit;
     nlohmann::json result = Query(expression);
     while (result.empty() && MonotonicNow() < end) {
-      // The pause is the child's next line or a tenth of a second: scrapes make no lines.
+      // Pauses until the child's next line, or for a tenth of a second. Scrapes print no lines.
       (void)output_.WaitFor("no such line", absl::Milliseconds(100));
       result = Query(expression);
     }
@@ -220,12 +220,12 @@ TEST_F(PrometheusTest, ScrapesEveryFamily) {
   EXPECT_EQ(value("capstan_gpu_energy_joules_total{UUID='GPU-a'}"), "123.456");
   EXPECT_EQ(value("capstan_gpu_memory_allocated_bytes{job_id='j7',rank='3'}"), "1000");
   EXPECT_EQ(value("capstan_gpu_memory_peak_bytes{job_id='j7',rank='3'}"), "1000");
-  // The join of docs/metrics.md: whose memory is it?
+  // The join in docs/metrics.md: whose memory is it?
   EXPECT_EQ(value("sum by (job_id, rank) (capstan_gpu_memory_used_bytes * on (UUID) group_left "
                   "(job_id, rank) max by (UUID, job_id, rank) (capstan_gpu_info{job_id='j7'}))"),
             "1073741824");
   EXPECT_EQ(value("count(capstan_gpu_info)"), "2");
-  // 70 W, integrated from power: not more than 70 J for every second of this test.
+  // 70 W, integrated from power: at most 70 J for every second of this test.
   EXPECT_EQ(value("capstan_gpu_energy_joules_total{UUID='GPU-b'} > 0 < bool 70 * 3600"), "1");
 
   world_.Write("gpu uuid=GPU-a total=150754820096 used=2147483648 util=100\n");

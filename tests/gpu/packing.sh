@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Sourced by pack and bundle: programs with the closure of their shared libraries, to run on a bare machine.
+# Sourced by pack and bundle. Packs programs with all shared libraries that they need, to run on a bare machine.
 #
-# What stays behind: the C library's family, which must be the machine's own (glibc 2.36 or later), and
-# all of CUDA, which comes with the driver and with Python's wheels.
+# It leaves out the C library's family, which must be the machine's own (glibc 2.36 or later), and all of CUDA, which
+# comes with the driver and with Python's wheels.
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -20,8 +20,8 @@ need_tools() {
 # known_target BUILD NAME: whether the build has a target of that name.
 known_target() { [ -n "$(ninja -C "$1" -t query "$2" 2>/dev/null)" ]; }
 
-# closure FOLDER: FOLDER/bin/* and FOLDER/lib/* get what they link, into FOLDER/lib; all of it is stripped
-# and finds the rest by $ORIGIN, so LD_LIBRARY_PATH is free for CUDA.
+# closure FOLDER: copies the libraries that FOLDER/bin/* and FOLDER/lib/* link into FOLDER/lib. Strips all files and lets
+# them find each other by $ORIGIN, so LD_LIBRARY_PATH is free for CUDA.
 closure() {
   local folder=$1 file name path missing=()
   mkdir -p "$folder/lib"
@@ -36,14 +36,15 @@ closure() {
     chmod u+w "$file"
     # shellcheck disable=SC2016  # $ORIGIN is for the loader
     case $file in */bin/*) name='$ORIGIN/../lib' ;; *) name='$ORIGIN' ;; esac
-    # A text file among the programs is no failure.
+    # A text file among the programs is no error.
     if ! head -c 4 "$file" | grep -q ELF; then continue; fi
     strip --strip-unneeded "$file"
     patchelf --set-rpath "$name" "$file"
   done
 }
 
-# archive PARENT NAME OUT LIMIT_MIB: PARENT/NAME as OUT (.tar.xz). More than the limit is an error; 0: none.
+# archive PARENT NAME OUT LIMIT_MIB: packs PARENT/NAME into OUT (.tar.xz). It is an error if OUT is larger than the limit;
+# 0: no limit.
 archive() {
   local parent=$1 name=$2 out=$3 limit=$4 bytes
   mkdir -p "$(dirname "$out")"

@@ -1,4 +1,4 @@
-"""What tests/gpu/run, tests/gpu/try and tests/gpu/torch_bench.py say and count, without a card."""
+"""The output and the counts of tests/gpu/run, tests/gpu/try and tests/gpu/torch_bench.py, without a card."""
 import contextlib
 import gc
 import importlib.machinery
@@ -30,7 +30,7 @@ def load(name):
 RUN = load("run")
 TRY = load("try")
 TORCH_BENCH = load("torch_bench.py")
-# A GoogleTest with one test that passes and writes its results where it is told to.
+# A GoogleTest with one passing test, which writes its results to the requested file.
 GOOGLE_TEST = """
     import json, sys
     output = [a for a in sys.argv if a.startswith("--gtest_output=json:")][0][len("--gtest_output=json:"):]
@@ -116,7 +116,7 @@ class RunTest(unittest.TestCase):
                 RUN.parse_stages(text)
 
     def whole_run(self, *arguments):
-        """tests/gpu/run with the CPU in the card's place, and an archive of programs that do nothing."""
+        """tests/gpu/run with the CPU in place of the card, and an archive of programs that do nothing."""
         folder = os.path.join(self.folder, "capstan-gpu")
         if not os.path.exists(folder):
             script(folder, "bin/capstan_cpu_device_contract_test", GOOGLE_TEST)
@@ -222,7 +222,7 @@ class RunTest(unittest.TestCase):
             """)
         seen = os.path.join(self.folder, "seen")
         common = "--error-exitcode 9 --target-processes all"
-        # As versions 2025.3 (of CUDA 13.0), 2022 and 2020 say it; the last one knows nothing of it.
+        # The help texts of versions 2025.3 (of CUDA 13.0), 2022 and 2020. The last one does not have the option.
         for text, memcheck, both, errors in (
                 ("  --kernel-name-exclude arg\n  --kernel-name arg  key1=val1\n  --report-api-errors arg (=explicit)",
                  " --report-api-errors no", " --kernel-name kernel_substring=capstan", 0),
@@ -263,7 +263,7 @@ class RunTest(unittest.TestCase):
                          [("PyTorch eager", "passed"), ("PyTorch graph", "passed"),
                           *((f"PyTorch compile {dtype}", "FAILED" if dtype == "tf32" else "passed")
                             for dtype in every)])
-        # One that fails keeps its rows, and those of the others.
+        # A mode that fails keeps its rows, and those of the others.
         self.assertEqual([(row["mode"], row["dtype"]) for row in rows],
                          [*(("eager", dtype) for dtype in every), *(("graph", dtype) for dtype in every),
                           *((mode, dtype) for dtype in every for mode in ("compile", "compile-graph"))])
@@ -407,7 +407,7 @@ class RunTest(unittest.TestCase):
         with open(started, encoding="utf-8") as file:
             process = int(file.read())
         with self.assertRaises(ProcessLookupError):
-            for _ in range(100):  # killed, but perhaps not yet gone
+            for _ in range(100):  # it was killed, but may not have ended yet
                 os.kill(process, 0)
                 time.sleep(0.1)
             os.kill(process, signal.SIGKILL)

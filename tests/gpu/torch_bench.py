@@ -1,24 +1,25 @@
 #!/usr/bin/env python3
 """Samples per second of the same training steps in PyTorch on a GPU: the peer of capstan_bench_engine.
 
-Inside the clock, per step: forward, mean cross-entropy, backward, plain SGD; the batch lies on the GPU, the
-loss is not read. The device is synchronised before every reading of the clock. Modes, each a way that
-people train:
+The clock measures, for each step: forward, mean cross-entropy, backward, plain SGD. The batch is on the GPU,
+and the loss is not read. The device is synchronised before every reading of the clock. Modes, each a way in
+which people train:
 
   eager          operation by operation
-  graph          the whole eager step captured once as a CUDA graph and replayed
-  compile        torch.compile of network and loss, mode reduce-overhead: fused kernels, forward and backward as
-                 CUDA graphs of PyTorch's own
-  compile-graph  torch.compile in its default mode, the whole step captured as in graph
+  graph          the whole eager step, captured once as a CUDA graph and replayed
+  compile        torch.compile of network and loss, mode reduce-overhead: fused kernels, and PyTorch's own CUDA
+                 graphs of forward and backward
+  compile-graph  torch.compile in its default mode, with the whole step captured as in graph
 
-These networks are so small that launches cost more than arithmetic. So compile has the mode that PyTorch offers
-against launches, and compile-graph has none left. No max-autotune: it compiles and times dozens of kernels for
-every product and convolution, minutes for a network, to choose among kernels of a few microseconds. Where a
-network would run eager under the name of compile, the row is an error.
+These networks are so small that launches cost more than arithmetic. So compile uses PyTorch's mode for fewer
+launches, and compile-graph launches only the graph. max-autotune is not used: for every product and convolution
+it compiles and times dozens of kernels, which takes minutes for a network, to choose among kernels of a few
+microseconds. If a network would run eager under the name of compile, the row is an error.
 
-Each in both memory layouts, interleaved run by run; the better median counts. fp32 is real float32, tf32 lets
-the matrix units round the factors, bf16 and fp16 are autocast (fp16 without a scaler: only the time is of
-interest here). A row that fails has its error in place of figures and the others go on; exit status 1 then.
+Each mode runs in both memory layouts, interleaved run by run, and the better median counts. fp32 is real
+float32. tf32 lets the matrix units round the factors. bf16 and fp16 are autocast (fp16 without a scaler,
+because only the time matters here). A failed row has its error in place of figures. The others continue, and
+the exit status is 1.
 """
 import argparse
 import importlib
@@ -29,7 +30,7 @@ import time
 
 MODES = ("eager", "graph", "compile", "compile-graph")
 CAPTURED = ("graph", "compile-graph")
-# torch.compile's own mode of each of ours; None is its default.
+# torch.compile's mode for each of ours. None is its default.
 COMPILED = {"compile": "reduce-overhead", "compile-graph": None}
 
 
@@ -68,7 +69,7 @@ def build(torch, name):
 
 
 def with_loss(torch, net):
-    """Network and loss as one module: all that torch.compile may fuse."""
+    """Network and loss as one module, so that torch.compile may fuse everything."""
 
     class WithLoss(torch.nn.Module):
         def __init__(self):
@@ -83,7 +84,7 @@ def with_loss(torch, net):
 
 
 def make_step(torch, name, mode, layout, batch, device, dtype):
-    """A function that trains one step, as that mode would. It keeps alive what the step works on."""
+    """A function that trains one step in that mode. It keeps alive what the step uses."""
     torch.manual_seed(0)
     net = with_loss(torch, build(torch, name)).to(device=device, memory_format=layout)
     labels = torch.randint(0, 10, (batch,), device=device)
@@ -91,14 +92,14 @@ def make_step(torch, name, mode, layout, batch, device, dtype):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     forward = net
     if mode in COMPILED:
-        # fullgraph: a part that cannot be compiled is an error, not eager. dynamic=False: the second layout is
-        # compiled for its own strides, not generalised over both.
+        # fullgraph: a part that cannot be compiled is an error and does not run eager. dynamic=False: the second layout is compiled
+        # for its own strides, not generalised over both.
         forward = torch.compile(net, mode=COMPILED[mode], fullgraph=True, dynamic=False)
 
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype)
 
     def backward():
-        # Casts that autocast remembers would be replayed by no graph.
+        # Graphs would not replay casts that autocast caches.
         with torch.autocast(device.type, dtype=half, enabled=half is not None, cache_enabled=mode not in CAPTURED):
             loss = forward(images, labels)
         loss.backward()
@@ -110,8 +111,8 @@ def make_step(torch, name, mode, layout, batch, device, dtype):
 
     if mode not in CAPTURED:
         return step
-    # As the documentation of torch.cuda.graph asks: some steps on a side stream before the capture. The capture
-    # is on that same stream, so that nothing of the first steps, which also compile, names another one.
+    # As the documentation of torch.cuda.graph asks, some steps run on a side stream before the capture. The capture is on that same
+    # stream, so that nothing from the first steps, which also compile, uses another one.
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
@@ -127,8 +128,8 @@ def make_step(torch, name, mode, layout, batch, device, dtype):
     def replay():
         graph.replay()
 
-    # A graph knows addresses, not tensors: with these gone it would read and write memory that is free, or that
-    # belongs to the other layout by then.
+    # A graph stores addresses, not tensors. Without these objects it would use memory that is free or belongs to the other layout
+    # by then.
     replay.keeps = (net, images, labels, optimizer)
     return replay
 
@@ -158,11 +159,11 @@ def measure(steps, options, synchronize):
 
 
 def prepare_compiler():
-    """Forgets what earlier rows compiled; returns PyTorch's counts of what is compiled from now on."""
+    """Forgets what earlier rows compiled. Returns PyTorch's counts of what is compiled from now on."""
     dynamo = importlib.import_module("torch._dynamo")
     dynamo.reset()
     if hasattr(dynamo.config, "fail_on_recompile_limit_hit"):
-        dynamo.config.fail_on_recompile_limit_hit = True  # otherwise such a network runs eager, and nobody is told
+        dynamo.config.fail_on_recompile_limit_hit = True  # otherwise such a network silently runs eager
     counters = importlib.import_module("torch._dynamo.utils").counters
     counters.clear()
     return counters
@@ -183,7 +184,7 @@ def measure_row(torch, model, mode, dtype, device, options, synchronize):
         row["compiled_graphs"] = counters["stats"]["unique_graphs"]
         if row["compiled_graphs"] < len(steps):
             raise RuntimeError(f"torch.compile compiled {row['compiled_graphs']} networks, want {len(steps)}")
-        # Of compile alone: what PyTorch would not run as a graph of its own, for a reason that it logs.
+        # Only for compile: the parts that PyTorch would not run as CUDA graphs, for reasons that it logs.
         row["graphs_skipped"] = counters["inductor"]["cudagraph_skips"]
     return row
 
@@ -206,12 +207,12 @@ def main():
 
     results = []
     for dtype in options.dtype.split(","):
-        # Not fp32_precision, which is to replace these: PyTorch 2.9 and later refuse a mixture of both, and
-        # torch.compile still reads these.
+        # Not fp32_precision, which will replace these: PyTorch 2.9 and later refuse a mixture of both, and torch.compile still
+        # reads these.
         torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
         torch.backends.cudnn.allow_tf32 = dtype == "tf32"
         torch.backends.cudnn.benchmark = True
-        # Modes outside: a capture that fails may take the later ones along, and the safer modes come first.
+        # Modes are the outer loop: a failed capture may make later ones fail, and the safer modes come first.
         for mode in options.mode.split(","):
             for model in options.model.split(","):
                 row = {"system": f"PyTorch {torch.__version__}", "mode": mode, "model": model, "device": name,

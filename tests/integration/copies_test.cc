@@ -1,9 +1,9 @@
-// How often payload bytes are copied between two tasks' ExchangeClients and two real shards, all in
-// this process: at most once on each side, and never into a protobuf message.
+// Counts how often payload bytes are copied between two tasks' ExchangeClients and two real shards,
+// all in this process: at most once on each side, and never into a protobuf message.
 //
-// Two independent measures: the counters of param_store/wire, which everything that copies a
-// payload has to feed; and the large allocations of this process, which are ours to see because a
-// protobuf message keeps `bytes` in a std::string while gRPC's slices come from malloc.
+// There are two independent measures. The counters of exchange/wire must be told by all code
+// that copies a payload. And this process sees its own large allocations: a protobuf message keeps
+// `bytes` in a std::string, while gRPC's slices come from malloc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "param_store/client/exchange_client.h"
+#include "exchange/transport/exchange_client.h"
+#include "exchange/wire/frame_codec.h"
 #include "param_store/exchange_service.h"
 #include "param_store/param_store.h"
-#include "param_store/wire/frame_codec.h"
 #include "services/files/files.h"
 #include "services/server/server.h"
 #include "services/sync/mutex.h"
@@ -29,7 +29,7 @@
 
 namespace {
 
-// No chunk is that large here, every frame but the smallest is.
+// Here no chunk is that large, and every frame except the smallest is.
 constexpr size_t kLargeBytes = size_t{64} << 10;
 std::atomic<bool> g_count_large{false};
 std::atomic<int64_t> g_large_allocations{0};
@@ -55,11 +55,10 @@ void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 namespace capstan::tests {
 namespace {
 
-namespace client = param_store::client;
 namespace spec = training::spec;
-namespace wire = param_store::wire;
-using client::CompleteWeights;
-using client::ExchangeClient;
+namespace wire = exchange::wire;
+using exchange::CompleteWeights;
+using exchange::ExchangeClient;
 
 constexpr absl::Duration kLimit = absl::Seconds(60);
 constexpr char kJob[] = "copies-1";
@@ -103,7 +102,7 @@ class CopiesTest : public ::testing::Test {
   };
   struct Rank {
     std::unique_ptr<ExchangeClient> client;
-    std::unique_ptr<client::BufferPool> gradients;
+    std::unique_ptr<exchange::BufferPool> gradients;
     std::vector<float> last;  // the newest complete weights
     int64_t version = -1;
     bool stop = false;
@@ -175,18 +174,18 @@ class CopiesTest : public ::testing::Test {
     }
   }
 
-  // Both ranks train by themselves from here on, with made-up gradients.
+  // From here on, both ranks train by themselves with invented gradients.
   void StartRanks() {
     OnStrand([this] {
       for (int r = 0; r < kRanks; ++r) {
-        client::ExchangeClientOptions options;
-        options.job_id = kJob;
-        options.spec_digest = digest_;
-        options.rank = r;
-        client::ExchangeCallbacks callbacks;
+        exchange::ExchangeClientOptions options;
+        options.core.job_id = kJob;
+        options.core.spec_digest = digest_;
+        options.core.rank = r;
+        exchange::ExchangeCallbacks callbacks;
         callbacks.on_weights = [this, r](const CompleteWeights& w) { OnWeights(r, w); };
         callbacks.on_failed = [](const absl::Status& status) { ADD_FAILURE() << status; };
-        ranks_[r].gradients = std::make_unique<client::BufferPool>(layout_->total_floats());
+        ranks_[r].gradients = std::make_unique<exchange::BufferPool>(layout_->total_floats());
         ranks_[r].client =
             std::make_unique<ExchangeClient>(*layout_, options, strand_, std::move(callbacks));
         EXPECT_EQ(ranks_[r].client->Open(route_), absl::OkStatus());
@@ -195,19 +194,19 @@ class CopiesTest : public ::testing::Test {
   }
   void OnWeights(int r, const CompleteWeights& weights) {
     Rank& rank = ranks_[r];
-    // The steady state: all buffers exist, nothing is written to files yet.
+    // The steady state: all buffers exist, and nothing is written to files yet.
     if (r == 0 && weights.version == 4) g_count_large = true;
     if (r == 0 && weights.version == kSteps - 2) g_count_large = false;
     if (weights.stop) {
       rank.last.assign(weights.weights->span().begin(), weights.weights->span().end());
     } else {
-      const std::shared_ptr<client::FloatBuffer> gradient = rank.gradients->Lend();
+      const std::shared_ptr<exchange::FloatBuffer> gradient = rank.gradients->Lend();
       for (int64_t i = 0; i < gradient->size(); ++i) {
         gradient->data()[i] = 0x1p-12f * static_cast<float>((i + r + weights.version) % 97);
       }
-      const training::Node node{2 * r, 2};
-      rank.client->Push(weights.version, node, gradient);
-      rank.client->SendSeal(weights.version, node, {4, 1.0, 2});
+      const training::LaneBlock block{2 * r, 2};
+      rank.client->Push(weights.version, block, gradient);
+      rank.client->SendSeal(weights.version, block, {4, 1.0, 2});
     }
     MutexLock lock(mu_);
     rank.version = weights.version;
@@ -236,9 +235,9 @@ class CopiesTest : public ::testing::Test {
 
   std::string folder_, digest_;
   std::optional<training::FlatLayout> layout_;
-  client::Route route_;
+  exchange::Route route_;
   std::vector<Shard> shards_;
-  client::StrandLoop strand_;
+  services::StrandLoop strand_;
   std::thread strand_thread_;
   Mutex mu_;
   CondVar changed_;
@@ -249,7 +248,7 @@ TEST_F(CopiesTest, APayloadByteIsCopiedAtMostOnceOnEachSideAndNeverIntoAMessage)
   const wire::CopyCount before = wire::GetCopyCount();
   StartRanks();
   ASSERT_TRUE(WaitForTheEnd()) << "versions " << ranks_[0].version << " and " << ranks_[1].version;
-  client::ExchangeStats stats[kRanks];
+  exchange::ExchangeStats stats[kRanks];
   OnStrand([&] {
     for (int r = 0; r < kRanks; ++r) stats[r] = ranks_[r].client->stats();
   });
@@ -258,7 +257,7 @@ TEST_F(CopiesTest, APayloadByteIsCopiedAtMostOnceOnEachSideAndNeverIntoAMessage)
 
   const int64_t model_bytes = 4 * layout_->total_floats();
   int64_t pushed = 0, pulled = 0, copied_by_tasks = 0;
-  for (const client::ExchangeStats& s : stats) {
+  for (const exchange::ExchangeStats& s : stats) {
     EXPECT_EQ(s.retries, 0);
     EXPECT_EQ(s.sent_payload_bytes, kSteps * model_bytes);
     EXPECT_EQ(s.received_payload_bytes, (kSteps + 1) * model_bytes);
@@ -274,10 +273,10 @@ TEST_F(CopiesTest, APayloadByteIsCopiedAtMostOnceOnEachSideAndNeverIntoAMessage)
       static_cast<double>(copied_by_shards) / static_cast<double>(pushed),
       static_cast<double>(copied_by_tasks) / static_cast<double>(pulled),
       static_cast<double>(copied) / static_cast<double>(pushed + pulled));
-  // Each byte was put into a message once and taken out of one once, and both were counted here.
+  // Each byte was put into a message once and taken out once, and both were counted here.
   EXPECT_EQ(after.exchanged_bytes - before.exchanged_bytes, 2 * (pushed + pulled));
-  // A task copies what it receives into the buffer of the version, and nothing of what it sends; a
-  // shard may copy what it receives into a sum, and nothing of what it sends.
+  // A task copies what it receives into the version's buffer, and copies nothing that it sends. A
+  // shard may copy what it receives into a sum, and copies nothing that it sends.
   EXPECT_EQ(copied_by_tasks, pulled);
   EXPECT_LE(copied_by_shards, pushed);
 
@@ -285,7 +284,7 @@ TEST_F(CopiesTest, APayloadByteIsCopiedAtMostOnceOnEachSideAndNeverIntoAMessage)
   EXPECT_EQ(g_large_allocations, 0);
 }
 
-// The measure itself: a payload that does lie in a message is seen.
+// Tests the measure itself: a payload inside a message is detected.
 TEST(LargeAllocationTest, APayloadInAMessageIsSeen) {
   g_large_allocations = 0;
   g_count_large = true;
@@ -297,7 +296,7 @@ TEST(LargeAllocationTest, APayloadInAMessageIsSeen) {
   g_large_allocations = 0;
 }
 
-// What the codec makes of a frame that a protobuf writer has written.
+// Decodes a frame that a protobuf writer has written.
 TEST(DecodedFrameTest, ThePayloadStaysOutsideTheMessage) {
   param_store::v1::ExchangeRequest request;
   request.mutable_frame()->set_payload(std::string(4096, 'x'));
@@ -311,7 +310,7 @@ TEST(DecodedFrameTest, ThePayloadStaysOutsideTheMessage) {
   ASSERT_TRUE(frame.ok() && weights.ok());
   EXPECT_TRUE(frame->message.frame().payload().empty());
   EXPECT_TRUE(weights->message.weights().payload().empty());
-  // Views of the bytes that came.
+  // They are views of the received bytes.
   ASSERT_EQ(frame->payload.size(), 1u);
   EXPECT_EQ(frame->payload[0].data(), request_bytes.data() + request_bytes.size() - 4096);
   ASSERT_EQ(weights->payload.size(), 1u);

@@ -1,4 +1,4 @@
-// Equal weights over a bad network: workers and shards exchange through a proxy that delays,
+// Equal weights over a bad network. Workers and shards exchange through a proxy that delays,
 // repeats, reorders and loses whole messages, and the bits are those of a run in one process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ constexpr absl::Duration kLimit = absl::Seconds(100);
 struct Result {
   std::string weights_sha256;
   int64_t samples_used = 0;
-  std::vector<double> losses;  // of training and validation, each epoch
+  std::vector<double> losses;  // training and validation, per epoch
   ProxyCounters counters;
 };
 
@@ -54,7 +54,7 @@ Result RunOn(const ClusterOptions& options) {
   return result;
 }
 
-// The undisturbed run that all others are compared with: one process, no shard.
+// The undisturbed run that all others are compared with: one process without a shard.
 const Result& Local() {
   static const Result local = RunOn({.workers = 1});
   return local;
@@ -71,7 +71,7 @@ void ExpectLikeLocal(const Result& result) {
   EXPECT_EQ(result.counters.late_hellos, 0);
 }
 
-// CAPSTAN_FAULT_SEEDS=20: twenty other seeds, by hand.
+// CAPSTAN_FAULT_SEEDS=20 runs twenty other seeds, by hand.
 std::vector<uint64_t> Seeds() {
   const char* const more = std::getenv("CAPSTAN_FAULT_SEEDS");
   if (more == nullptr) return {1, 20, 300};
@@ -85,9 +85,9 @@ TEST(ExchangeFaultsTest, AProxyWithoutFaultsChangesNothing) {
   ExpectLikeLocal(result);
   EXPECT_EQ(result.counters.broken, 0);
   EXPECT_EQ(result.counters.corrupt_acks, 0);
-  // Three ranks: data to both shards, control to the lead; one link between the shards. Nobody had
-  // to open a stream again once it was answered. (Shards may still refuse early ones, and end those
-  // that are open when the job has ended.)
+  // Three ranks open data streams to both shards and control streams to the lead, and one link
+  // connects the shards. No process had to open a stream again after it was answered. (Shards may
+  // still refuse early streams, and end the open ones when the job has ended.)
   EXPECT_GE(result.counters.streams, 10);
   EXPECT_LE(result.counters.streams - result.counters.refused, 10);
 }
@@ -102,7 +102,7 @@ TEST_P(ExchangeFaultsSeedTest, DelayedRepeatedReorderedAndBrokenGivesTheSameBits
   ExpectLikeLocal(result);
   EXPECT_GT(result.counters.delayed, 500);
   EXPECT_GT(result.counters.repeated, 50);
-  EXPECT_GT(result.counters.overtaken, 15);  // 37 where the machine was busy
+  EXPECT_GT(result.counters.overtaken, 15);  // 37 on a busy machine
   EXPECT_GE(result.counters.broken, 2);
   EXPECT_GT(result.counters.streams, 10);
   EXPECT_EQ(result.counters.corrupt_acks, 0);
@@ -110,8 +110,8 @@ TEST_P(ExchangeFaultsSeedTest, DelayedRepeatedReorderedAndBrokenGivesTheSameBits
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ExchangeFaultsSeedTest, ::testing::ValuesIn(Seeds()));
 
-// What was damaged on the wire is never added and never computed on: the shard calls it CORRUPT and
-// the worker sends it again; the worker fetches damaged weights again.
+// Damaged payloads are never added and never used: the shard answers CORRUPT and the worker sends
+// the frame again, and the worker fetches damaged weights again.
 TEST(ExchangeFaultsTest, FlippedPayloadBitsAreNeverAdded) {
   ClusterOptions options{.workers = 3, .shards = 2, .seed = 4000};
   options.faults = ProxyFaults{.flip = 0.05};
@@ -123,7 +123,7 @@ TEST(ExchangeFaultsTest, FlippedPayloadBitsAreNeverAdded) {
   EXPECT_GT(result.counters.streams, 10);  // weights are fetched by opening the stream again
 }
 
-// A bit of a key, a seal, a part, a decision or an answer: the message counts for nothing, and its
+// A flipped bit of a key, a seal, a part, a decision or an answer: the message is ignored, and its
 // stream is opened again.
 TEST(ExchangeFaultsTest, FlippedHeaderBitsCountForNothing) {
   ClusterOptions options{.workers = 3, .shards = 2, .seed = 5000};

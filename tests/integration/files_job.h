@@ -1,5 +1,5 @@
-// A job that runs, with nodes that are played, and the files that its processes may send: for tests of
-// FileService against a real coordinator.
+// A running job with nodes that the test plays, and the files that its processes may send. For
+// tests of FileService against a real coordinator.
 #ifndef CAPSTAN_TESTS_INTEGRATION_FILES_JOB_H_
 #define CAPSTAN_TESTS_INTEGRATION_FILES_JOB_H_
 
@@ -31,9 +31,9 @@ namespace capstan::tests {
 using coordinator::CoordinatorServer;
 using param_store::JobFiles;
 using param_store::JobFilesOptions;
-inline constexpr absl::Duration kWait = absl::Seconds(30);  // of anything that a test waits for
+inline constexpr absl::Duration kWait = absl::Seconds(30);  // for anything that a test waits for
 
-// Registers, and answers what a job needs to run: probes, and states after each order.
+// Registers, and answers what a running job needs: probes, and orders with its state after each.
 class ScriptedNode {
  public:
   ScriptedNode(const services::Endpoint& coordinator, const std::string& name,
@@ -60,8 +60,8 @@ class ScriptedNode {
     }
     return start_;
   }
-  // A file of the checkpoint of this step, as its shard has written it. Said again with each
-  // heartbeat. `sha256`: 32 bytes.
+  // Reports a file of this step's checkpoint as its shard does, with each heartbeat. `sha256`: 32
+  // bytes.
   void Report(int64_t step, const std::string& name, int64_t size_bytes,
               const std::string& sha256 = std::string(32, 'h')) {
     MutexLock lock(mu_);
@@ -193,7 +193,7 @@ class FilesJobTest : public ::testing::Test {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
-  // The id of the job. Without `storage_path`: in the state folder.
+  // Returns the id of the job. Without `storage_path`, it saves in the state folder.
   std::string Submit(const std::string& request_id, const std::string& storage_path = "") {
     job::v1::SubmitJobRequest request;
     request.set_request_id(request_id);
@@ -220,7 +220,7 @@ class FilesJobTest : public ::testing::Test {
     return response.job_id();
   }
 
-  // As of a process whose disk has nothing of the coordinator's.
+  // The files of a process that shares no disk with the coordinator.
   std::unique_ptr<JobFiles> Remote(const ScriptedNode::Start& start) const {
     return std::make_unique<JobFiles>(
         JobFilesOptions{.job_id = start.job_id,
@@ -228,7 +228,7 @@ class FilesJobTest : public ::testing::Test {
                         .key = start.key,
                         .channel = Channel()});
   }
-  // The folder of a checkpoint as that process names it.
+  // The folder of a checkpoint, as that process names it.
   std::string Theirs(int64_t lineage, int64_t step) const {
     return absl::StrCat(folder_, "/own/", shard_.job_id, "/", lineage, "-", step);
   }
@@ -249,7 +249,7 @@ class FilesJobTest : public ::testing::Test {
     header.set_sha256(std::string(32, 'h'));
     return request;
   }
-  // How an upload ends of which the header alone is said; OK: it was let in.
+  // The status of an upload that sends only its header. OK: it was admitted.
   absl::Status Upload(const file::v1::UploadRequest& header) {
     const auto context = services::NewContext(kWait);
     const auto stream = stub_->Upload(context.get());
@@ -272,7 +272,7 @@ class FilesJobTest : public ::testing::Test {
 
   std::string base_name_ = "base.safetensors";  // of the initial weights, in the folder
   std::string folder_;
-  std::vector<std::string> checkpoint_roots_;  // beside the state folder
+  std::vector<std::string> checkpoint_roots_;  // in addition to the state folder
   std::unique_ptr<CoordinatorServer> server_;
   std::unique_ptr<ScriptedNode> store_, second_store_, worker_;
   std::unique_ptr<file::v1::FileService::Stub> stub_;

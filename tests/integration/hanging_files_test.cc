@@ -1,5 +1,5 @@
-// FileService, CheckpointService and JobService.VerifyCheckpoint while the disk of a job hangs:
-// callers are told so, nothing piles up, and the coordinator ends beside it.
+// FileService, CheckpointService and JobService.VerifyCheckpoint while a job's disk hangs: callers
+// get an error, nothing accumulates, and the coordinator can shut down.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,10 +47,10 @@ size_t ThreadsOfThisProcess() {
   return count;
 }
 
-// A call, with how long its caller waits.
+// A call with the timeout of its caller.
 using Call = std::function<absl::Status(absl::Duration timeout)>;
 
-// One who waits a minute.
+// A caller with a timeout of a minute.
 class PatientCall {
  public:
   explicit PatientCall(Call call)
@@ -60,7 +60,7 @@ class PatientCall {
           took_ = MonotonicNow() - begin;
         }) {}
   ~PatientCall() { Wait(); }
-  // Until it is told.
+  // Waits for the answer.
   void Wait() {
     if (thread_.joinable()) thread_.join();
   }
@@ -73,7 +73,7 @@ class PatientCall {
   std::thread thread_;  // last: it uses the others
 };
 
-// A job that runs. Hang(): the disk hangs that its folder is.
+// A running job. Hang() makes the disk of its folder hang.
 class HangingDiskTest : public FilesJobTest {
  protected:
   void TearDown() override {
@@ -85,8 +85,8 @@ class HangingDiskTest : public FilesJobTest {
     ASSERT_TRUE(disk.ok()) << disk.status();
     disk_ = *std::move(disk);
   }
-  // Calls again and again, until the disk has `max_calls`, as many as it may. All of them get
-  // `max_threads` of the coordinator.
+  // Calls repeatedly until the disk has `max_calls` calls, its limit. All of them together may use
+  // `max_threads` threads of the coordinator.
   void CallUntilRefused(const Call& call, size_t max_calls, size_t max_threads) {
     const size_t before = ThreadsOfThisProcess();
     size_t threads = 0;
@@ -100,17 +100,17 @@ class HangingDiskTest : public FilesJobTest {
     EXPECT_THAT(
         std::string(refused.message()),
         AllOf(HasSubstr(shard_.storage_path), HasSubstr(absl::StrCat(max_calls, " calls"))));
-    EXPECT_LE(threads, before + max_threads + 16);  // gRPC's own among them
+    EXPECT_LE(threads, before + max_threads + 16);  // including gRPC's own
   }
-  // By a sentence, whatever its own patience.
+  // The call gets an error with a sentence before its own timeout.
   void ExpectTold(PatientCall& call) const {
     call.Wait();
     EXPECT_EQ(call.status().code(), absl::StatusCode::kUnavailable) << call.status();
     EXPECT_THAT(std::string(call.status().message()),
                 AllOf(HasSubstr(shard_.storage_path), HasSubstr("has not answered within 4s")));
-    EXPECT_LT(call.took(), FileCalls::kPatience + absl::Seconds(10));  // a machine that is busy
+    EXPECT_LT(call.took(), FileCalls::kPatience + absl::Seconds(10));  // allows for a busy machine
   }
-  // Calls that have come to the coordinator.
+  // The number of calls that have reached the coordinator.
   double Started() const {
     double sum = 0;
     for (const absl::string_view line : absl::StrSplit(server_->registry().Scrape(), '\n')) {
@@ -122,7 +122,7 @@ class HangingDiskTest : public FilesJobTest {
     }
     return sum;
   }
-  // Has come to the coordinator.
+  // Starts a call and waits until it has reached the coordinator.
   std::unique_ptr<PatientCall> Begin(const Call& call) const {
     const double before = Started();
     auto patient = std::make_unique<PatientCall>(call);
@@ -131,13 +131,13 @@ class HangingDiskTest : public FilesJobTest {
     EXPECT_GT(Started(), before);
     return patient;
   }
-  // The end of the coordinator is its end.
+  // The shutdown of the coordinator ends the call.
   void ExpectTheEndBeside(PatientCall& call) {
     const absl::Duration begin = MonotonicNow();
     EXPECT_FALSE(server_->Shutdown());
     const absl::Duration took = MonotonicNow() - begin;
     call.Wait();
-    // In the middle of a message gRPC itself ends the call; both are tried again.
+    // In the middle of a message, gRPC itself ends the call. Both codes are retried.
     EXPECT_TRUE(absl::IsUnavailable(call.status()) || absl::IsCancelled(call.status()))
         << call.status();
     EXPECT_GE(took, CoordinatorServer::kFilePatience);
@@ -149,7 +149,7 @@ class HangingDiskTest : public FilesJobTest {
 
 class HangingFilesTest : public HangingDiskTest {
  protected:
-  // How it ends; OK: something was shown.
+  // The status of a look. OK: a file was shown.
   absl::Status Look(absl::Duration timeout, bool stay = true) {
     file::v1::LookRequest request;
     request.mutable_grant()->set_job_id(shard_.job_id);
@@ -165,22 +165,40 @@ class HangingFilesTest : public HangingDiskTest {
 };
 
 TEST_F(HangingFilesTest, CallersAreToldNothingPilesUpAndTheCoordinatorEndsBesideIt) {
-  ASSERT_EQ(Look(kWait, /*stay=*/false), absl::OkStatus());  // makes the folder of the job
+  ASSERT_EQ(Look(kWait, /*stay=*/false), absl::OkStatus());  // makes the job's folder
   Hang();
   const Call look = [this](absl::Duration timeout) { return Look(timeout); };
   PatientCall patient(look);
   CallUntilRefused(look, FileServiceImpl::kMaxCalls, FileCalls::kThreads);
-  // Of the job alone: what does not touch its disk is answered.
+  // Only for the job: calls that do not touch its disk are answered.
   EXPECT_EQ(Upload(Header(shard_, "none", 1, 2, 100)).code(), absl::StatusCode::kInvalidArgument);
   ExpectTold(patient);
 
-  // An upload has no patience of its own, since a large file is hashed.
+  // An upload has no such limit, since a large file is hashed.
   const std::unique_ptr<PatientCall> upload = Begin(
       [this](absl::Duration) { return Upload(Header(shard_, "shard-0.safetensors", 1, 2, 100)); });
   ExpectTheEndBeside(*upload);
 }
 
-// The job has the checkpoints 1-2 and 1-3.
+// Bytes that the disk has not taken are not read from the network: the sender waits, memory stays
+// flat.
+TEST_F(HangingFilesTest, OfAnUploadThatTheDiskDoesNotTakeLittleIsAccepted) {
+  constexpr size_t kAll = size_t{64} << 20, kMost = size_t{16} << 20;
+  ASSERT_EQ(Look(kWait, /*stay=*/false), absl::OkStatus());  // makes the job's folder
+  Hang();
+  // The writer waits this long for the disk, and no longer.
+  const auto context = services::NewContext(absl::Seconds(3));
+  const auto stream = stub_->Upload(context.get());
+  ASSERT_TRUE(stream->Write(Header(shard_, "shard-0.safetensors", 1, 2, 100)));
+  file::v1::UploadRequest block;
+  block.set_data(std::string(size_t{512} << 10, 'x'));
+  size_t accepted = 0;
+  while (accepted < kAll && stream->Write(block)) accepted += block.data().size();
+  EXPECT_LT(accepted, kMost);
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+// A job with the checkpoints 1-2 and 1-3.
 class HangingCheckpointsTest : public HangingDiskTest {
  protected:
   void SetUp() override {
@@ -191,7 +209,7 @@ class HangingCheckpointsTest : public HangingDiskTest {
     Save(3, "bytes");
     ASSERT_EQ(Listed(), 2);
   }
-  // Two files with these bytes each.
+  // Writes two files with these bytes each.
   void Save(int64_t step, const std::string& bytes) {
     const std::string folder = FolderOf(step);
     ASSERT_EQ(services::EnsureDir(folder), absl::OkStatus());
@@ -224,7 +242,7 @@ class HangingCheckpointsTest : public HangingDiskTest {
     const job::v1::ListCheckpointsResponse list = List();
     return list.checkpoints().empty() ? -1 : list.checkpoints(0).step();
   }
-  // `export` and `download` of the command line are made of these.
+  // Commands `export` and `download` use this call.
   absl::Status Download(absl::Duration timeout) {
     job::v1::DownloadCheckpointRequest request;
     request.set_job_id(shard_.job_id);
@@ -237,7 +255,7 @@ class HangingCheckpointsTest : public HangingDiskTest {
     }
     return services::FromGrpcStatus(reader->Finish());
   }
-  // The newest.
+  // Verifies the newest checkpoint.
   absl::Status Verify(absl::Duration timeout) {
     job::v1::VerifyCheckpointRequest request;
     request.set_job_id(shard_.job_id);
@@ -262,7 +280,7 @@ TEST_F(HangingCheckpointsTest, DownloadsAreToldAndADeletionIsDurableWithoutTheDi
   PatientCall patient(download_);
   CallUntilRefused(download_, CheckpointServiceImpl::kMaxCalls, FileCalls::kThreads);
 
-  // What needs no disk of jobs is answered.
+  // Calls that need no disk of jobs are answered.
   const absl::Duration begin = MonotonicNow();
   EXPECT_EQ(Listed(), 2);
   job::v1::DeleteCheckpointRequest request;
@@ -276,7 +294,7 @@ TEST_F(HangingCheckpointsTest, DownloadsAreToldAndADeletionIsDurableWithoutTheDi
   EXPECT_LT(MonotonicNow() - begin, FileCalls::kPatience);  // none has waited for the disk
   ExpectTold(patient);
 
-  // What is left of the one that was deleted goes once the disk is back, after a restart at the latest.
+  // The rest of the deleted checkpoint goes once the disk is back, at the latest after a restart.
   disk_->Answer();
   EXPECT_TRUE(server_->Shutdown());
   server_.reset();
@@ -306,7 +324,7 @@ TEST_F(HangingCheckpointsTest, VerificationsAreToldAndKeepOneThread) {
   EXPECT_EQ(Listed(), 2);
   EXPECT_LT(MonotonicNow() - begin, FileCalls::kPatience);
 
-  // It is as before once the disk is back.
+  // Once the disk is back, it works as before.
   disk_->Answer();
   absl::Status verified;
   const absl::Time deadline = absl::Now() + kWait;
@@ -323,9 +341,9 @@ TEST_F(HangingCheckpointsTest, TheCoordinatorEndsBesideAVerification) {
   ExpectTheEndBeside(*patient);
 }
 
-// Patience is that with the disk, not with the size: each block begins it anew.
+// The limit is for the disk's answers and not for the size: it begins anew with each block.
 TEST_F(HangingCheckpointsTest, AVerificationMayTakeLongWhileTheDiskAnswers) {
-  Save(4, std::string(size_t{5} << 19, 'x'));  // 10 blocks in all, of 4 reads each
+  Save(4, std::string(size_t{5} << 19, 'x'));  // 10 blocks together, with 4 reads each
   const auto disk = SlowDisk::Over(FolderOf(4), absl::Milliseconds(150));
   ASSERT_TRUE(disk.ok()) << disk.status();
   PatientCall patient(verify_);
@@ -343,8 +361,8 @@ class HangingMountTest : public FilesJobTest {
   }
 };
 
-// A coordinator that starts reads the folders of its jobs. However many of them lie in however many
-// folders of a mount that hangs, the others are read.
+// A starting coordinator reads the folders of its jobs. It reads those on other mounts, however
+// many jobs are in however many folders of a hung mount.
 TEST_F(HangingMountTest, FoldersOfAMountThatHangsKeepNobodyFromReadingTheOthers) {
   const std::string hung = folder_ + "/hung";
   for (int i = 0; i < 40; ++i) {
@@ -353,7 +371,7 @@ TEST_F(HangingMountTest, FoldersOfAMountThatHangsKeepNobodyFromReadingTheOthers)
   const std::string job_id = Submit("r-well", absl::StrCat("file://", folder_, "/well"));
   server_->Shutdown();
   server_.reset();
-  // What a killed coordinator has left there goes when the folder is read.
+  // The files of a killed coordinator are removed when the folder is read.
   const std::string job = absl::StrCat(folder_, "/well/", job_id);
   const std::string left = job + "/.capstan-look-00ff-1";
   ASSERT_EQ(services::EnsureDir(job), absl::OkStatus());

@@ -1,5 +1,5 @@
-// Several jobs on the same services: side by side, one after the other, cancelled. `capstan run`
-// starts services for one job, so nothing in tests/e2e meets this.
+// Several jobs on the same services: at the same time, one after the other, and cancelled. `capstan
+// run` starts services for one job, so tests/e2e does not cover this.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@ using common::v1::JOB_STATE_SUCCEEDED;
 constexpr absl::Duration kLimit = absl::Seconds(100);
 
 // A job that runs until it is cancelled takes one of the two devices of each worker. Beside it, on
-// the same workers and shards, a job trains to the bits of a run in one process; one that needs
-// both devices of both workers waits, and has them once the first is cancelled.
+// the same workers and shards, a second job trains to the bits of a run in one process. A third
+// needs both devices of both workers, waits, and gets them once the first is cancelled.
 TEST(JobsTest, ShareWorkersAndShardsAndGiveTheirDevicesBack) {
   auto cluster = ServiceCluster::Start({.workers = 2, .devices_per_worker = 2, .shards = 2});
   ASSERT_TRUE(cluster.ok()) << cluster.status();
@@ -53,7 +53,7 @@ TEST(JobsTest, ShareWorkersAndShardsAndGiveTheirDevicesBack) {
   wide.mutable_resources()->set_gpus_per_worker(2);
   const auto wide_id = services.Submit(wide);
   ASSERT_TRUE(wide_id.ok()) << wide_id.status();
-  // It says whom it waits for.
+  // The message says which job it waits for.
   const auto waiting = services.WaitFor(*wide_id, kLimit, [](const job::v1::Job& job) {
     return job.state() == JOB_STATE_PENDING && !job.message().empty();
   });

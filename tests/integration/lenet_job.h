@@ -1,4 +1,4 @@
-// The job that the integration tests run: LeNet on drawn digits, small.
+// The job of the integration tests: a small LeNet on synthetic digits.
 #ifndef CAPSTAN_TESTS_INTEGRATION_LENET_JOB_H_
 #define CAPSTAN_TESTS_INTEGRATION_LENET_JOB_H_
 
@@ -13,7 +13,7 @@ namespace capstan::tests {
 inline constexpr int64_t kSteps = 60;
 inline constexpr int64_t kBatch = 64;
 
-// 8 lanes, evaluated after 30 and after 60 steps. `local` where `shards` is 0.
+// 8 lanes, evaluated after 30 and 60 steps. `local` if `shards` is 0.
 inline job::v1::JobSpec LeNetSpec(int workers, int shards) {
   training::spec::JobFile file = training::spec::ParseJobFile(R"(version: 1
 name: lenet

@@ -1,10 +1,10 @@
-"""Makes what a version leaves on disk, for kept_state_test.py of every later one: once, before a release.
+"""Makes the files that a version leaves on disk, once before its release, for kept_state_test.py of every later version.
 
     python3 tests/kept/keep.py tests/kept/VERSION/state.tar.xz
 
-A cluster of the binaries in build/dev/bin (or CAPSTAN_BIN) trains jobs to different ends and is killed as it stands. The
-archive is its folder: journal, checkpoints, data, and expected.json, what each job must come to. ends.json beside it has the
-weights of the jobs that later versions end: as the engine computes today, so it changes when the engine's bits do.
+A cluster of the binaries in build/dev/bin (or CAPSTAN_BIN) trains jobs to different states and is killed. The archive is its
+folder: journal, checkpoints, data, and expected.json with the expected result of each job. ends.json beside the archive has the
+weights of the jobs that later versions finish, by today's engine. So it changes when the engine's bits change.
 """
 
 import io
@@ -21,7 +21,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'
 import services  # noqa: E402
 import support  # noqa: E402
 
-# Journals name absolute paths: it is made and read at one place. Whoever works there holds the lock.
+# Journals contain absolute paths, so the state is made and read at one place. A process that works there holds the lock.
 PLACE = '/tmp/capstan-kept-state'
 LOCK = PLACE + '.lock'
 
@@ -31,7 +31,7 @@ def idx(shape, payload):
 
 
 def write_data(folder):
-    """Images of 4 x 4: one bright pixel says the class, the others are noise."""
+    """Images of 4 x 4: one bright pixel shows the class, and the others are noise."""
     os.makedirs(folder)
     state = 7
     for split, count in (('train', 400), ('t10k', 100)):
@@ -107,7 +107,7 @@ class Keep(services.ServicesTest):
             info = tarfile.TarInfo('expected.json')
             info.size = len(text)
             archive.addfile(info, io.BytesIO(text))
-            # What is locked while it is open, and what is not looked at again.
+            # Leaves out files that are locked while they are open, and files that nobody reads again.
             skipped = ('journal.db-shm', 'metrics.jsonl', 'weights.safetensors')
             archive.add(PLACE, '.', filter=lambda entry: None if entry.name.endswith(skipped) else entry)
 

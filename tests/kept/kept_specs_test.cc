@@ -1,8 +1,8 @@
-// Resolved specs that earlier versions made, as files, are taken for ever: a journal keeps them, and the services of a
-// newer version get them after an upgrade.
+// Resolved specs made by earlier versions are accepted for ever: a journal keeps them, and the
+// services of a newer version get them after an upgrade.
 //
-// A version adds its own before it is released: CAPSTAN_KEEP=tests/kept/VERSION/specs with this test. What lies there is
-// never made anew.
+// A version adds its own before it is released: CAPSTAN_KEEP=tests/kept/VERSION/specs with this
+// test. Existing files are never made again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ std::string Read(const fs::path& path) {
   return std::move(out).str();
 }
 
-// Of all earlier versions: (path, bytes).
+// The specs of all earlier versions, as (path, bytes).
 std::vector<std::pair<std::string, std::string>> KeptSpecs() {
   std::vector<std::pair<std::string, std::string>> out;
   for (const auto& entry : fs::recursive_directory_iterator(CAPSTAN_KEPT)) {
@@ -65,7 +65,7 @@ TEST(KeptSpecsTest, AreTakenAsTheyAre) {
   }
 }
 
-// `resume` changes these numbers in the spec that is there: the checkpoints must still fit.
+// `resume` changes these numbers in the existing spec, and the checkpoints must still fit.
 TEST(KeptSpecsTest, GoOnWithOtherNumbersOfWorkersAndShards) {
   int changed = 0;
   for (const auto& [path, bytes] : KeptSpecs()) {
@@ -87,14 +87,14 @@ TEST(KeptSpecsTest, GoOnWithOtherNumbersOfWorkersAndShards) {
   EXPECT_GE(changed, 4);
 }
 
-// ---- Adding those of this version ----
+// ---- Adding the specs of this version ----
 
 struct Kept {
   const char* name;
-  const char* text;  // of a job file, behind version and name
+  const char* text;  // of a job file, after version and name
 };
 
-// Every key that this version carries out is in one of them, and most are left out of most.
+// Every key that this version supports is in at least one of them, and most are left out of most.
 constexpr Kept kKept[] = {
     {"defaults", R"(
 model: {name: lenet}

@@ -1,5 +1,5 @@
-"""An upgrade: what earlier versions left on disk when they were killed, under the services of this one. Every job is there, and
-those that had trained go on to the weights that the earlier version came to."""
+"""An upgrade: the services of this version run on what earlier versions left on disk when they were killed. Every job is there,
+and those that had trained continue to the weights that the earlier version expected."""
 
 import fcntl
 import json
@@ -34,7 +34,7 @@ class KeptStateTest(services.ServicesTest):
             archive.extractall(keep.PLACE)
         with open(os.path.join(keep.PLACE, 'expected.json')) as f:
             expected = json.load(f)
-        # What today's engine makes of the steps that were left; its bits are not those of every version.
+        # The results of today's engine for the remaining steps. Its bits are not those of every version.
         with open(os.path.join(HERE, version, 'ends.json')) as f:
             ends = json.load(f)
         for job_id, job in expected.items():
@@ -59,10 +59,10 @@ class KeptStateTest(services.ServicesTest):
                                  {'SUCCEEDED', 'FAILED', 'CANCELLED', 'SUSPENDED', 'PENDING', 'RUNNING'})
                 for job_id, job in expected.items():
                     state, reason = self.state_of(job_id)
-                    # One that ran has lost everybody.
+                    # A job that ran has lost all its members.
                     self.assertIn(state, (job['was'], 'RECOVERING' if job['was'] == 'RUNNING' else job['was']), job_id)
                     self.assertEqual(reason, job.get('reason', reason), job_id)
-                # Where there were two shards there are three, and one worker takes the lanes of two.
+                # Three shards replace two, and one worker takes the lanes of two.
                 for name in ('s0', 's1', 's2'):
                     self.start_node(name, 'capstan_param_store')
                 for name in ('w0', 'w1'):
@@ -75,7 +75,7 @@ class KeptStateTest(services.ServicesTest):
                 self.assertEqual({job_id: (end['state'], end['weights_sha256']) for job_id, end in ends.items()},
                                  {job_id: ('SUCCEEDED', expected[job_id]['weights_sha256']) for job_id in goes_on})
                 for job_id, end in ends.items():
-                    self.assertGreater(end['lineage'], 1, job_id)  # not from the start, but from its checkpoint
+                    self.assertGreater(end['lineage'], 1, job_id)  # it continued from its checkpoint, not from the start
                     types = [event['type'] for event in self.describe(job_id)['events']]
                     self.assertIn('Recovered' if was[job_id] == 'RUNNING' else 'Resumed', types)
                 for job_id in (job_id for job_id in was if was[job_id] == 'PENDING'):

@@ -32,7 +32,7 @@ uint64_t HashOf(const State& state) {
   return hash == 0 ? 1 : hash;
 }
 
-// Hashes of the states that were seen.
+// Hashes of the states seen so far.
 class Seen {
  public:
   Seen() : slots_(1 << 16) {}
@@ -64,7 +64,7 @@ class Seen {
   size_t size_ = 0;
 };
 
-// I4, on what is under way and what workers hold.
+// Checks I4 on the messages in flight and the workers' views.
 std::string CheckViews(const State& state) {
   std::map<int, uint64_t> views;
   for (const uint64_t bits : state.network) {
@@ -108,7 +108,7 @@ class Searcher {
  private:
   struct Parent {
     uint32_t state = 0;
-    uint32_t step = 0;  // which of its successors
+    uint32_t step = 0;  // number among its successors
   };
 
   void Expand(const State& state, uint32_t id) {
@@ -141,7 +141,7 @@ class Searcher {
     }
   }
 
-  // Goes the way to a state again, now with words.
+  // Repeats the way to a state, with words.
   void Trace(uint32_t id) {
     std::vector<uint32_t> steps;
     for (uint32_t at = id; at != 0; at = parents_[at].state) steps.push_back(parents_[at].step);

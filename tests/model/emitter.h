@@ -1,4 +1,4 @@
-// Hands the successors of one state out.
+// Passes on the successors of one state.
 #ifndef CAPSTAN_TESTS_MODEL_EMITTER_H_
 #define CAPSTAN_TESTS_MODEL_EMITTER_H_
 
@@ -18,10 +18,10 @@ class Protocol::Emitter {
 
   const State& from() const { return from_; }
   const Core& core() const { return from_.core; }
-  // The same for another state; `from` outlives it.
+  // The same for another state. `from` must outlive it.
   Emitter From(const State& from) const { return Emitter(protocol_, from, describe_, visit_); }
 
-  // `message`, `at` and `detail` say more about it; 0 and -1: nothing.
+  // `message`, `at` and `detail` say more about the transition; 0 and -1 mean nothing.
   void Go(State next, const char* what, uint64_t message = 0, int at = -1, int detail = -1) {
     Out(std::move(next), false, what, message, at, detail);
   }

@@ -4,8 +4,8 @@
 
 namespace capstan::model {
 
-int LanesBelow(int node, int lanes) {
-  int first = node, last = node;
+int LanesBelow(int block, int lanes) {
+  int first = block, last = block;
   while (first < 4) {
     first = 2 * first;
     last = 2 * last + 1;
@@ -17,15 +17,15 @@ int LanesBelow(int node, int lanes) {
   return mask;
 }
 
-int LargestNodes(int mask, int lanes) {
-  int nodes = 0, left = mask;
-  for (int node = 1; node < kNodes; ++node) {  // larger ones come first
-    const int below = LanesBelow(node, lanes);
+int LargestBlocks(int mask, int lanes) {
+  int blocks = 0, left = mask;
+  for (int block = 1; block < kBlocks; ++block) {  // larger blocks come first
+    const int below = LanesBelow(block, lanes);
     if (below == 0 || (below & ~left) != 0) continue;
-    nodes |= 1 << node;
+    blocks |= 1 << block;
     left &= ~below;
   }
-  return nodes;
+  return blocks;
 }
 
 Id Expressions::Make(const Expression& e) {
@@ -49,11 +49,11 @@ void Expressions::Leaves(Id sum, std::vector<Id>* out) const {
   Leaves(e.right, out);
 }
 
-Id Expressions::TreeSum(int node, int lanes, const std::array<Id, 4>& leaves) {
-  if (node >= 4) return leaves[node - 4];
-  const Id left = TreeSum(2 * node, lanes, leaves);
-  if (LanesBelow(2 * node + 1, lanes) == 0) return left;
-  return Sum(left, TreeSum(2 * node + 1, lanes, leaves));
+Id Expressions::TreeSum(int block, int lanes, const std::array<Id, 4>& leaves) {
+  if (block >= 4) return leaves[block - 4];
+  const Id left = TreeSum(2 * block, lanes, leaves);
+  if (LanesBelow(2 * block + 1, lanes) == 0) return left;
+  return Sum(left, TreeSum(2 * block + 1, lanes, leaves));
 }
 
 }  // namespace capstan::model

@@ -1,7 +1,7 @@
-// Weights and sums of the model as expressions: the order of a summation, the lanes in it, the step
-// and the weights that a gradient came from are all there to be compared.
+// Weights and sums of the model as expressions. The order of a summation, its lanes, and the step
+// and weights of each gradient can be compared.
 //
-// Equal expressions have equal ids (hash-consing), so that a state holds 16 bits for each.
+// Equal expressions have equal ids (hash-consing), so a state needs 16 bits for each.
 #ifndef CAPSTAN_TESTS_MODEL_EXPRESSIONS_H_
 #define CAPSTAN_TESTS_MODEL_EXPRESSIONS_H_
 
@@ -25,16 +25,16 @@ struct Expression {
   uint8_t lane = 0;
   uint8_t part = 0;  // the shard whose chunk it is; 2: the seal of a lane
   uint8_t step = 0;
-  uint8_t detail = 0;  // a gradient: who computed it, where that matters; an update: the rate
+  uint8_t detail = 0;  // a gradient: who computed it, if that matters; an update: the rate
 };
 
-// Node n of a tree over four lanes: 1 is the root, 2n and 2n+1 lie below n, lane l is 4+l.
+// Lane blocks of a tree over four lanes: 1 is the root, 2n and 2n+1 are below n, and lane l is 4+l.
 inline constexpr int kRoot = 1;
-inline constexpr int kNodes = 8;
-// The lanes below a node, as a mask, of a tree with `lanes` lanes; 0: the node does not exist.
-int LanesBelow(int node, int lanes);
-// The fewest nodes that hold exactly the lanes of `mask`, as a mask of nodes.
-int LargestNodes(int mask, int lanes);
+inline constexpr int kBlocks = 8;
+// The lanes below a block, as a mask, in a tree with `lanes` lanes. 0: the block does not exist.
+int LanesBelow(int block, int lanes);
+// The fewest blocks that have exactly the lanes of `mask`, as a mask of blocks.
+int LargestBlocks(int mask, int lanes);
 
 class Expressions {
  public:
@@ -53,10 +53,10 @@ class Expressions {
   }
 
   const Expression& at(Id id) const { return table_[id]; }
-  // The gradients that a sum was made of, left to right.
+  // The gradients in a sum, from left to right.
   void Leaves(Id sum, std::vector<Id>* out) const;
-  // The sum over the tree of `lanes` lanes below `node`; `leaves` by lane.
-  Id TreeSum(int node, int lanes, const std::array<Id, 4>& leaves);
+  // The sum over the tree of `lanes` lanes below `block`. `leaves` is by lane.
+  Id TreeSum(int block, int lanes, const std::array<Id, 4>& leaves);
   size_t size() const { return table_.size() - 1; }
 
  private:

@@ -1,4 +1,4 @@
-// The messages of the model, each in 64 bits: equal messages are one.
+// The messages of the model, each in 64 bits. Equal messages are the same message.
 #ifndef CAPSTAN_TESTS_MODEL_MESSAGES_H_
 #define CAPSTAN_TESTS_MODEL_MESSAGES_H_
 
@@ -9,7 +9,7 @@ namespace capstan::model {
 
 enum class Type : uint8_t {
   kNone,
-  kFrame,         // lineage, step, node, source * 2 + cut, weights of both parts
+  kFrame,         // lineage, step, block, source * 2 + cut, weights of both parts
   kSeal,          // likewise
   kWeights,       // lineage, version, slot, last version, weights
   kPart,          // lineage, step, slot, not finite

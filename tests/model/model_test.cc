@@ -1,4 +1,5 @@
-// The protocol keeps its invariants in every state of small worlds; each rule taken away is missed.
+// The protocol keeps its invariants in every state of small worlds. Without any one rule it does
+// not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@ struct Named {
   World world;
 };
 
-// Searches it, and says how large it was.
+// Searches a world and prints its size.
 Verdict Explore(const Named& named, size_t max_states) {
   Verdict verdict = Search(named.world, max_states);
   std::printf("%-46s %8zu states %9zu transitions, depth %3zu, %5zu ends%s%s\n", named.name,
@@ -66,7 +67,7 @@ TEST(ModelTest, TheProtocolHasNoViolation) {
        {.steps = 3, .checkpoints = 2, .nonfinite_step = 1, .crashes = 1, .wipes = 1}},
       {"evaluation, a worker dies", {.lanes = 2, .evaluated_version = 1, .deaths = 1, .wipes = 1}},
       {"evaluation, a crash", {.evaluated_version = 1, .crashes = 1, .wipes = 1}},
-      // D0: two copies of a lane differ, and each chunk may hold another one.
+      // D0: two copies of a lane differ, and each chunk may contain another one.
       {"D0, a worker is suspected", {.steps = 1, .free_bits = true, .suspicions = 1, .wipes = 1}},
       {"D0, a worker is suspected, two steps",
        {.lanes = 2, .free_bits = true, .suspicions = 1, .wipes = 1}},
@@ -85,7 +86,7 @@ TEST(ModelTest, TheProtocolHasNoViolation) {
       {"D0, not finite, and suspected",
        {.steps = 1, .nonfinite_step = 0, .free_bits = true, .suspicions = 1}},
   };
-  // A sanitizer looks at the checker, which each world's beginning shows as well as its end.
+  // A sanitizer examines the checker, for which the beginning of each world is enough.
   const bool sanitized = std::getenv("CAPSTAN_SANITIZED") != nullptr;
   size_t states = 0;
   for (const Named& named : worlds) {

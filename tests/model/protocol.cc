@@ -1,4 +1,4 @@
-// The acts of lead, shards and coordinator, and the faults.
+// The actions of lead, shards and coordinator, and the faults.
 #include "tests/model/protocol.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ static_assert(std::has_unique_object_representations_v<Core>, "states are compar
 
 namespace {
 
-// Whether somebody accepts what the rules refuse, so that no message is ever past.
+// Whether this bug accepts what the rules refuse, so that no message is ever too old.
 bool AcceptsOldMessages(Bug bug) {
   constexpr Bug kBugs[] = {Bug::kNoFence,
                            Bug::kDecisionOfAnyLineage,
@@ -113,7 +113,7 @@ void Protocol::Decide(Emitter& emit) {
     const bool order = n.order_pending == 1 || (n.order_pending == 2 && n.order_at == n.version);
     const int rate = n.rate + (order && world_.order == Order::kRate ? 1 : 0);
     const bool stop = n.version + 1 == world_.steps || (order && world_.order == Order::kStop);
-    // One checkpoint in flight; the last version waits for nobody.
+    // One checkpoint is in flight at most. The last version does not wait for it.
     const bool save =
         stop || ((world_.checkpoints >> (n.version + 1) & 1) != 0 && n.files[0].stage == 0);
     const int flags = (apply ? kApply : 0) | (stop ? kStop : 0) | (order ? kCarriesOrder : 0) |
@@ -127,7 +127,7 @@ void Protocol::Decide(Emitter& emit) {
       next.network.push_back(decision);
     }
     if (order) lead.order_pending = 0;
-    std::fill(lead.seals, lead.seals + kNodes, Id{0});
+    std::fill(lead.seals, lead.seals + kBlocks, Id{0});
     lead.parts = lead.bad_parts = 0;
     if (!world_.has(Bug::kEvaluationNotAwaited)) lead.blocks = 0;
     emit.Go(std::move(next), "decide", decision, i);
@@ -202,7 +202,7 @@ void Protocol::Commit(Emitter& emit) {
 
 // ---- Membership ----
 
-// What the coordinator sees of a lane in the reports of the lead and the shards.
+// Whether the reports of the lead and the shards show the coordinator that a lane lacks something.
 bool Protocol::Lacks(const Core& core, int lane) const {
   const Coordinator& c = core.coordinator;
   const Shard& lead = core.shard[Placed(c, c.lineage, 0)];
@@ -265,7 +265,8 @@ void Protocol::Reassign(Emitter& emit) {
     }
   }
   if (world_.has(Bug::kAnnouncedBeforeDurable) && c.generation == 1) {
-    // Told, then the coordinator dies; after its restart it gives the number to something else.
+    // The view is told, and then the coordinator dies. After its restart it uses the number for
+    // another view.
     State next = emit.from();
     next.network.push_back(Pack(Type::kView, c.generation + 1, c.lineage,
                                 (1 - c.owner[0]) | c.owner[1] << 4, c.owner[2] | c.owner[3] << 4));
@@ -299,7 +300,8 @@ void Protocol::StartLineage(Emitter& emit, int moved_slots, int base, bool fault
   for (int slot = 0; slot < 2; ++slot)
     n.incarnation[n.lineage][slot] = next.core.shard[Placed(n, n.lineage, slot)].incarnation;
   const Manifest& from = n.manifest[base];
-  // What an older manifest lacks was not applied yet in the history that goes on from it.
+  // An order that an older manifest lacks was not applied yet in the history that continues from
+  // it.
   if (n.order == 2 && from.order_step == kNever && n.order_step < from.version) n.order = 1;
   if (fault) {
     emit.Fault(std::move(next), "StartLineage without need, from manifest", base, moved_slots);

@@ -1,4 +1,4 @@
-// What becomes of a message that arrives.
+// The effects of a message that arrives.
 #include <algorithm>
 #include <cstring>
 
@@ -44,7 +44,7 @@ void Protocol::Deliver(Emitter& emit, uint64_t message) {
         emit.Go(std::move(next), "journal", message);
       }
       return;
-    case Type::kFiles:  // looked at in Commit
+    case Type::kFiles:  // handled in Commit
     case Type::kNone:
       return;
   }
@@ -64,7 +64,8 @@ void Protocol::DeliverFrame(Emitter& emit, uint64_t message) {
       continue;
     }
     if (m.b != n.version || n.version >= n.last || n.version >= world_.steps) continue;
-    const Id value = NodeValue(m.c, slot, m.b, static_cast<Id>(m.e), static_cast<Id>(m.f), m.d / 2);
+    const Id value =
+        BlockValue(m.c, slot, m.b, static_cast<Id>(m.e), static_cast<Id>(m.f), m.d / 2);
     if (world_.has(Bug::kNonFiniteRefused) && !Finite(value)) continue;
     if (!Hold(next.core.shard[i].held, m.c, value, /*is_seal=*/false)) continue;
     emit.Go(std::move(next), "deliver", message, i);
@@ -83,7 +84,7 @@ void Protocol::DeliverToLead(Emitter& emit, uint64_t message) {
     Shard& lead = next.core.shard[i];
     if (m.type == Type::kSeal) {
       if (m.b != n.version || !running) continue;
-      const Id value = NodeValue(m.c, 2, m.b, static_cast<Id>(m.e), static_cast<Id>(m.f), m.d / 2);
+      const Id value = BlockValue(m.c, 2, m.b, static_cast<Id>(m.e), static_cast<Id>(m.f), m.d / 2);
       if (!Hold(lead.seals, m.c, value, /*is_seal=*/true)) continue;
     } else if (m.type == Type::kPart) {
       if (m.b != n.version || !running || (n.parts >> m.c & 1) != 0) continue;
@@ -113,13 +114,13 @@ void Protocol::DeliverDecision(Emitter& emit, uint64_t message) {
   }
 }
 
-// Where both parts are of one version, the task computes all its lanes at it.
+// If both parts are of one version, the task computes all its lanes at it.
 void Protocol::TakeWeights(Worker* worker) const {
   const bool both = worker->from[0] != 0 && worker->from[1] != 0;
   const bool equal = worker->version[0] == worker->version[1] && worker->from[0] == worker->from[1];
   worker->whole = both && (equal || world_.has(Bug::kPartialVersion)) ? 1 : 0;
   worker->taken = worker->own;
-  worker->pushed = static_cast<uint8_t>(LargestNodes(worker->own, world_.lanes));
+  worker->pushed = static_cast<uint8_t>(LargestBlocks(worker->own, world_.lanes));
 }
 
 void Protocol::DeliverWeights(Emitter& emit, uint64_t message) {
@@ -164,7 +165,7 @@ void Protocol::DeliverView(Emitter& emit, uint64_t message) {
         }
       }
     } else {
-      // Lanes gained are nodes of their own; lanes lost are finished.
+      // Gained lanes are blocks of their own. Lost lanes are finished.
       int gained = worker.own & ~worker.taken;
       if (world_.has(Bug::kSuccessorSkipsSealed)) {
         const Coordinator& c = next.core.coordinator;
@@ -174,7 +175,7 @@ void Protocol::DeliverView(Emitter& emit, uint64_t message) {
         }
       }
       worker.taken |= static_cast<uint8_t>(gained);
-      worker.pushed |= static_cast<uint8_t>(LargestNodes(gained, world_.lanes));
+      worker.pushed |= static_cast<uint8_t>(LargestBlocks(gained, world_.lanes));
     }
     emit.Go(std::move(next), "deliver", message, w);
   }

@@ -1,4 +1,4 @@
-// What each would say in a state, and which messages nobody can take any more.
+// The messages that each process would send in a state, and those that no process can use any more.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -37,11 +37,11 @@ void Protocol::SendableByWorker(const Core& core, int w, std::vector<uint64_t>* 
   const int last = std::min(q.last[0], q.last[1]);
   if (version < world_.steps && version < last) {
     const int source = world_.free_bits ? w | (q.lineage & 7) << 2 : 0;
-    for (int node = kRoot; node < kNodes; ++node) {
-      if ((q.pushed >> node & 1) == 0) continue;
+    for (int block = kRoot; block < kBlocks; ++block) {
+      if ((q.pushed >> block & 1) == 0) continue;
       for (const Type type : {Type::kFrame, Type::kSeal}) {
         out->push_back(
-            Pack(type, q.lineage, version, node, 2 * source + q.cut, q.weights[0], q.weights[1]));
+            Pack(type, q.lineage, version, block, 2 * source + q.cut, q.weights[0], q.weights[1]));
       }
     }
   }
@@ -70,7 +70,7 @@ void Protocol::SendableByShard(const Core& core, int i, std::vector<uint64_t>* o
 bool Protocol::NobodyTakes(const Core& core, uint64_t bits) const {
   const Message m = Unpack(bits);
   const Coordinator& c = core.coordinator;
-  // No process of the slot is, or can still come, at this lineage and at most this step.
+  // No process of the slot is at this lineage and at most this step, or can still get there.
   const auto past = [&](int slot, int lineage, int step) {
     for (int i = 2 * slot; i < 2 * slot + 2; ++i) {
       const Shard& n = core.shard[i];

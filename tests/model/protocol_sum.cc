@@ -1,4 +1,4 @@
-// Sums, versions, and the invariants on them.
+// Sums and versions, and the invariants about them.
 #include <algorithm>
 #include <array>
 
@@ -8,26 +8,26 @@
 
 namespace capstan::model {
 
-bool Covered(const Id* held, int node) {
-  for (; node > 0; node /= 2) {
-    if (held[node] != 0) return true;
+bool Covered(const Id* held, int block) {
+  for (; block > 0; block /= 2) {
+    if (held[block] != 0) return true;
   }
   return false;
 }
 
-Id Protocol::NodeValue(int node, int part, int step, Id weights0, Id weights1, int source) {
+Id Protocol::BlockValue(int block, int part, int step, Id weights0, Id weights1, int source) {
   std::array<Id, 4> leaves = {};
   for (int lane = 0; lane < world_.lanes; ++lane) {
     const bool bad = lane == 1 && step == world_.nonfinite_step && part != 0;
     leaves[lane] = ex_.Gradient(lane, part, step, weights0, weights1, source, !bad);
   }
-  return ex_.TreeSum(node, world_.lanes, leaves);
+  return ex_.TreeSum(block, world_.lanes, leaves);
 }
 
 namespace {
 
-void DropBelow(Id* held, int node) {
-  for (int child = 2 * node; child <= 2 * node + 1 && child < kNodes; ++child) {
+void DropBelow(Id* held, int block) {
+  for (int child = 2 * block; child <= 2 * block + 1 && child < kBlocks; ++child) {
     held[child] = 0;
     DropBelow(held, child);
   }
@@ -35,11 +35,11 @@ void DropBelow(Id* held, int node) {
 
 }  // namespace
 
-// R6 with R1's fold; false: nothing changed.
-bool Protocol::Hold(Id* held, int node, Id value, bool is_seal) {
+// R6 with R1's fold. False: nothing changed.
+bool Protocol::Hold(Id* held, int block, Id value, bool is_seal) {
   const auto has = [&](Bug bug) { return !is_seal && world_.has(bug); };
-  const int lanes = LanesBelow(node, world_.lanes);
-  if (has(Bug::kArrivalOrder)) {  // held[0]: the lanes that are in; held[2]: the sum so far
+  const int lanes = LanesBelow(block, world_.lanes);
+  if (has(Bug::kArrivalOrder)) {  // held[0]: the lanes in the sum; held[2]: the sum so far
     if ((held[0] & lanes) != 0) return false;
     held[0] = static_cast<Id>(held[0] | lanes);
     held[2] = held[2] == 0 ? value : ex_.Sum(held[2], value);
@@ -47,35 +47,35 @@ bool Protocol::Hold(Id* held, int node, Id value, bool is_seal) {
     return true;
   }
   if (has(Bug::kNoDedupe)          ? held[kRoot] != 0
-      : has(Bug::kNoAncestorCheck) ? held[node] != 0
-                                   : Covered(held, node)) {
+      : has(Bug::kNoAncestorCheck) ? held[block] != 0
+                                   : Covered(held, block)) {
     return false;
   }
-  if (has(Bug::kNoDiscard)) {  // everything stays, and is added up once all lanes are there
-    held[node] = value;
+  if (has(Bug::kNoDiscard)) {  // everything stays, and is added once all lanes are there
+    held[block] = value;
     int there = 0;
-    for (int n = kRoot; n < kNodes; ++n) there |= held[n] != 0 ? LanesBelow(n, world_.lanes) : 0;
+    for (int n = kRoot; n < kBlocks; ++n) there |= held[n] != 0 ? LanesBelow(n, world_.lanes) : 0;
     if (there != AllLanes()) return true;
     Id sum = 0;
-    for (int n = kRoot; n < kNodes; ++n) {
+    for (int n = kRoot; n < kBlocks; ++n) {
       if (held[n] != 0) sum = sum == 0 ? held[n] : ex_.Sum(sum, held[n]);
       held[n] = 0;
     }
     held[kRoot] = sum;
     return true;
   }
-  DropBelow(held, node);
-  held[node] = held[node] == 0 ? value : ex_.Sum(held[node], value);
-  while (node > kRoot) {
-    const int sibling = node ^ 1;
-    Id sum = held[node];
+  DropBelow(held, block);
+  held[block] = held[block] == 0 ? value : ex_.Sum(held[block], value);
+  while (block > kRoot) {
+    const int sibling = block ^ 1;
+    Id sum = held[block];
     if (LanesBelow(sibling, world_.lanes) != 0) {
       if (held[sibling] == 0) break;
-      sum = ex_.Sum(held[node & ~1], held[node | 1]);
+      sum = ex_.Sum(held[block & ~1], held[block | 1]);
     }
-    held[node] = held[sibling] = 0;
-    node /= 2;
-    held[node] = held[node] == 0 ? sum : ex_.Sum(held[node], sum);
+    held[block] = held[sibling] = 0;
+    block /= 2;
+    held[block] = held[block] == 0 ? sum : ex_.Sum(held[block], sum);
   }
   return true;
 }
@@ -127,7 +127,7 @@ void Protocol::CheckSeals(const Shard& lead) {
   }
 }
 
-// What the shard does with a decision on its step.
+// Applies a decision on the shard's step.
 void Protocol::Publish(Core& core, int index, uint64_t decision) {
   Shard& n = core.shard[index];
   const Message m = Unpack(decision);
@@ -147,7 +147,7 @@ void Protocol::Publish(Core& core, int index, uint64_t decision) {
   n.decisions[n.version] = static_cast<uint8_t>(1 + m.d + 16 * m.c);
   ++n.version;
   if ((m.d & kStop) != 0) n.last = n.version;
-  std::fill(n.held, n.held + kNodes, Id{0});
+  std::fill(n.held, n.held + kBlocks, Id{0});
   const bool last = n.version == n.last;
   if ((m.d & kCheckpoint) != 0)
     n.files[last ? 1 : 0] = {1, n.version, n.rate, n.order_step, n.weights};
@@ -172,10 +172,10 @@ Id Protocol::Expected(int part, int version, int order_step) {
     const int step = version - 1;
     const Id before[2] = {Expected(0, step, order_step), Expected(1, step, order_step)};
     const int rate = world_.order == Order::kRate && order_step <= step ? 1 : 0;
-    weights =
-        step == world_.nonfinite_step
-            ? before[part]
-            : ex_.Update(before[part], NodeValue(kRoot, part, step, before[0], before[1], 0), rate);
+    weights = step == world_.nonfinite_step
+                  ? before[part]
+                  : ex_.Update(before[part], BlockValue(kRoot, part, step, before[0], before[1], 0),
+                               rate);
   }
   expected_[part * 4096 + version * 256 + order_step] = weights;
   return weights;

@@ -1,5 +1,5 @@
-// Hostile calls to a real coordinator over mutual TLS, and what they cost it: the rows of
-// docs/security.md, by their numbers.
+// Hostile calls to a real coordinator over mutual TLS, and their cost for it. Tests are named by
+// the rows of docs/security.md.
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -17,16 +17,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "capstan/job/v1/admin_service.pb.h"
 #include "capstan/job/v1/checkpoint_service.grpc.pb.h"
 #include "capstan/job/v1/job_service.grpc.pb.h"
 #include "capstan/node/v1/node.grpc.pb.h"
 #include "capstan/param_store/v1/param_store.grpc.pb.h"
 #include "client/certs.h"
+#include "exchange/wire/frame_codec.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/impl/codegen/client_unary_call.h"
 #include "gtest/gtest.h"
-#include "param_store/wire/frame_codec.h"
 #include "services/channel/channel.h"
 #include "services/endpoint/endpoint.h"
 #include "services/files/files.h"
@@ -49,7 +50,7 @@ constexpr int64_t kQuota = 256 * kMebibyte;  // ServerOptions::quota_bytes
 
 std::array<uint8_t, 1 << 20> g_zeros;
 
-// `mebibytes` MiB of zeros that cost this process one.
+// `mebibytes` MiB of zeros that cost this process only one.
 grpc::ByteBuffer Zeros(int mebibytes) {
   std::vector<grpc::Slice> slices;
   for (int i = 0; i < mebibytes; ++i) {
@@ -72,7 +73,7 @@ class HostileCallsTest : public ::testing::Test {
     std::filesystem::remove_all(folder_);
   }
   void SetUp() override { StartCoordinator(/*descriptors=*/0); }
-  // Its limit of descriptors; 0: what the system allows.
+  // `descriptors`: its limit of open files. 0: the system's limit.
   void StartCoordinator(int descriptors) {
     ASSERT_TRUE(client::InitCerts({.folder = folder_ + "/ca"}, absl::Now()).ok());
     Issue(Role::kCoordinator, "c");
@@ -89,7 +90,7 @@ class HostileCallsTest : public ::testing::Test {
         "--tls-key",   own.tls_key,        "--tls-ca",
         own.tls_ca,    "--tokens",         folder_ + "/ca/tokens.json",
         "--state-dir", folder_ + "/state", "--data-root",
-        folder_,       "--lease",          "60s"};  // a test that plays a node sends no heartbeats
+        folder_,       "--lease",          "60s"};  // a node played by a test sends no heartbeats
     if (descriptors > 0) {
       options.args.insert(options.args.begin(),
                           {absl::StrCat("--nofile=", descriptors), options.binary});
@@ -100,7 +101,7 @@ class HostileCallsTest : public ::testing::Test {
     endpoint_ = *services::ParseEndpoint(addresses[0]);
     http_ = *services::ParseEndpoint(addresses[1]);
   }
-  // A shard that belongs to it; where it is reached.
+  // Starts a shard of this cluster and returns its address.
   services::Endpoint StartStore(const std::string& name) {
     const services::Security own = Of(Role::kParamStore, name);
     services::ProcessOptions options;
@@ -129,7 +130,7 @@ class HostileCallsTest : public ::testing::Test {
     EXPECT_EQ(addresses.size(), 2u);
     return addresses.empty() ? services::Endpoint() : *services::ParseEndpoint(addresses[0]);
   }
-  // Its gRPC and HTTP addresses, once it listens.
+  // Returns its gRPC and HTTP addresses, once it listens.
   std::vector<std::string> Spawn(services::ProcessOptions options,
                                  std::unique_ptr<services::Process>& kept) {
     {
@@ -200,7 +201,7 @@ class HostileCallsTest : public ::testing::Test {
     const grpc::Status status = Call(channel, method, request, *context);
     return absl::StrCat(status.error_code(), " ", status.error_message());
   }
-  // How a download of a checkpoint's manifest ends.
+  // The end of a download of a checkpoint's manifest.
   static std::string ReadCheckpoint(const std::shared_ptr<grpc::Channel>& channel,
                                     const std::string& job_id) {
     job::v1::DownloadCheckpointRequest request;
@@ -215,7 +216,7 @@ class HostileCallsTest : public ::testing::Test {
     const grpc::Status status = reader->Finish();
     return absl::StrCat(status.error_code(), " ", status.error_message());
   }
-  // A good call, so that what comes first is paid for and it is seen that the server lives.
+  // A good call, so that the costs of the first call are paid, and to show that the server lives.
   void ExpectAlive() const {
     const auto context = services::NewContext(absl::Seconds(20));
     job::v1::ListJobsResponse response;
@@ -223,7 +224,7 @@ class HostileCallsTest : public ::testing::Test {
         job::v1::JobService::NewStub(DialAsAnn())->ListJobs(context.get(), {}, &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
   }
-  // The most memory that the coordinator has had so far.
+  // The coordinator's peak memory so far.
   int64_t PeakBytes() const {
     const std::string status =
         *services::ReadWholeFile(absl::StrCat("/proc/", process_->pid(), "/status"), 1 << 16);
@@ -238,7 +239,7 @@ class HostileCallsTest : public ::testing::Test {
     ADD_FAILURE() << "no VmHWM";
     return 0;
   }
-  // How much more memory the coordinator has needed while `act` ran.
+  // How much the coordinator's peak memory grows while `act` runs.
   template <typename Act>
   int64_t Growth(const std::string& what, const Act& act) {
     ExpectAlive();
@@ -252,7 +253,7 @@ class HostileCallsTest : public ::testing::Test {
     return growth;
   }
 
-  // 400 connections that say nothing; those that the server's kernel does not take at once are
+  // 400 connections that send nothing. Those that the server's kernel does not accept at once are
   // still being made.
   static std::vector<int> SilentConnections(const services::Endpoint& to) {
     std::vector<int> silent;
@@ -271,7 +272,7 @@ class HostileCallsTest : public ::testing::Test {
     return silent;
   }
 
-  // Waits for it.
+  // Waits for the close.
   static bool ClosedByServer(int fd) {
     pollfd polled = {fd, POLLIN, 0};
     char byte = 0;
@@ -338,7 +339,7 @@ TEST_F(HostileCallsTest, Row3AnotherUsersJobIsSeenAndLeftAlone) {
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(got.job().owner(), "ann");
 
-  // All of these begin with the job's id.
+  // All of these messages begin with the job's id.
   const grpc::ByteBuffer named = Bytes(get.SerializeAsString());
   const std::string refusal =
       absl::StrCat("7 job ", submitted.job_id(), " is ann's, not bob's; an admin may, too");
@@ -352,13 +353,13 @@ TEST_F(HostileCallsTest, Row3AnotherUsersJobIsSeenAndLeftAlone) {
   EXPECT_EQ(ReadCheckpoint(bob, submitted.job_id()), refusal);
   EXPECT_EQ(ReadCheckpoint(Dial(Of(Role::kAdmin, "root")), submitted.job_id()),
             absl::StrCat("5 job ", submitted.job_id(), " has no checkpoint 1-1 and no other one"));
-  // Nor does anybody begin from what is not his.
+  // Nor may anybody begin from another person's checkpoint.
   job::v1::SubmitJobRequest from = SmallJob("from");
   from.mutable_spec()->mutable_model()->set_initial_weights(
       absl::StrCat("file://", folder_, "/state/checkpoints/", submitted.job_id(), "/1-1"));
   EXPECT_EQ(Answer(bob, kSubmit, Bytes(from.SerializeAsString())),
             absl::StrCat("7 model.initial_weights: ", refusal.substr(2)));
-  // Also not over a link, of which the name lies under the data root.
+  // Nor by a link whose name is under the data root.
   const std::string theirs = absl::StrCat(folder_, "/state/checkpoints/", submitted.job_id());
   std::filesystem::create_directories(theirs + "/1-1");
   std::filesystem::create_directories(folder_ + "/bob/2-2");
@@ -380,12 +381,17 @@ TEST_F(HostileCallsTest, Row3AnotherUsersJobIsSeenAndLeftAlone) {
             "6 request_id r: used by somebody else");
   job::v1::SetLogLevelRequest level;
   level.set_level("debug");
-  constexpr char kSetLogLevel[] = "/capstan.job.v1.JobService/SetLogLevel";
-  EXPECT_EQ(Answer(bob, kSetLogLevel, Bytes(level.SerializeAsString())),
-            "7 role client may not call SetLogLevel: want admin");
+  const std::string admin = "/capstan.job.v1.AdminService/";
+  for (const char* method : {"DrainNode", "UndrainNode", "SetLogLevel", "Diagnose"}) {
+    EXPECT_EQ(Answer(bob, (admin + method).c_str(), Bytes(level.SerializeAsString())),
+              absl::StrCat("7 role client may not call ", method, ": want admin"));
+  }
+  EXPECT_EQ(Answer(bob, (admin + "ListNodes").c_str(), Bytes("")), "0 ");
+  EXPECT_EQ(Answer(Dial(Of(Role::kWorker, "w")), (admin + "ListNodes").c_str(), Bytes("")),
+            "7 role worker may not call ListNodes");
 
   const auto root = Dial(Of(Role::kAdmin, "root"));
-  EXPECT_EQ(Answer(root, kSetLogLevel, Bytes(level.SerializeAsString())), "0 ");
+  EXPECT_EQ(Answer(root, (admin + "SetLogLevel").c_str(), Bytes(level.SerializeAsString())), "0 ");
   EXPECT_EQ(Answer(DialAsAnn(), "/capstan.job.v1.JobService/SuspendJob", named), "0 ");
   EXPECT_EQ(Answer(root, "/capstan.job.v1.JobService/CancelJob", named), "0 ");
 }
@@ -400,11 +406,11 @@ TEST_F(HostileCallsTest, Row4AWorkerMaySubmitNothingAndAClientIsNoNode) {
             "7 role worker may not call DownloadCheckpoint");
 }
 
-// What a shard says to a Hello: "hello", or how it ends the stream.
+// A shard's answer to a Hello: "hello", or the status with which it ends the stream.
 std::string Exchange(const services::Endpoint& shard, const services::Security& security,
                      param_store::v1::ExchangeRequest hello) {
-  hello.mutable_hello()->set_speaks(param_store::wire::kSpeaks);
-  param_store::wire::SetCheck(&hello, /*lineage=*/0);
+  hello.mutable_hello()->set_speaks(exchange::wire::kSpeaks);
+  exchange::wire::SetCheck(&hello, /*lineage=*/0);
   services::ChannelOptions options;
   options.peer = shard;
   options.security = security;
@@ -430,12 +436,12 @@ std::string Exchange(const services::Endpoint& shard, const services::Security& 
 class Registering : public NodeStream {
  public:
   using NodeStream::NodeStream;
-  // The number that it got; 0: it was refused.
+  // The number that the node got; 0: it was refused.
   int64_t Incarnation() {
     node::v1::ConnectResponse response;
     return Read(&response) ? response.registered().incarnation() : 0;
   }
-  // The next message of a kind; an empty one where the stream has ended.
+  // The next message of a kind; an empty one if the stream has ended.
   node::v1::ConnectResponse Next(node::v1::ConnectResponse::MessageCase kind) {
     node::v1::ConnectResponse response;
     while (Read(&response)) {
@@ -443,7 +449,7 @@ class Registering : public NodeStream {
     }
     return {};
   }
-  // Why its stream ends; waits for that.
+  // Waits for the stream's end and returns its reason.
   std::string Ending() {
     const grpc::Status status = End();
     return absl::StrCat(status.error_code(), " ", status.error_message());
@@ -462,7 +468,8 @@ TEST_F(HostileCallsTest, Row4aALiveWorkerIsTakenOverByNobody) {
   const int64_t incarnation = honest.Incarnation();
   ASSERT_GT(incarnation, 0);
 
-  // All that `node list` tells, and a process of the same certificate that has never seen the key.
+  // Everything that `node list` shows, from a process with the same certificate that never saw the
+  // key.
   node::v1::Register stolen = reg;
   stolen.clear_resume_key();
   stolen.set_last_incarnation(incarnation);
@@ -479,11 +486,11 @@ TEST_F(HostileCallsTest, Row4aALiveWorkerIsTakenOverByNobody) {
     EXPECT_THAT(sibling.Ending(), HasSubstr("6 register.name: a live node on host"));
   }
 
-  // The process itself comes back on a new stream, whatever became of the old one.
+  // The process itself comes back on a new stream, whatever happened to the old one.
   Registering again(dial("w"), reg);
   EXPECT_EQ(again.Incarnation(), incarnation);
   EXPECT_EQ(honest.Ending(), "10 the node has connected again");
-  // Under its own name the other one is a worker like any.
+  // Under its own name the other process is an ordinary worker.
   reg.set_name("rogue-1");
   Registering own(dial("rogue"), reg);
   EXPECT_GT(own.Incarnation(), incarnation);
@@ -499,11 +506,11 @@ TEST_F(HostileCallsTest, Row4bAWorkerSpeaksNeitherAsAShardNorAsAnotherWorker) {
   EXPECT_EQ(Registering(Dial(Of(Role::kWorker, "w")), reg).Ending(),
             "7 role worker may not register as ROLE_PARAM_STORE");
 
-  // A job of worker w and shard s, whose task this test is.
+  // A job of worker w and shard s. This test plays its task.
   const services::Endpoint shard = StartStore("s");
   reg.set_role(common::v1::ROLE_WORKER);
   reg.clear_data_address();
-  reg.set_version(std::string(Version()));  // the store's: a job has one
+  reg.set_version(std::string(Version()));  // the same as the store's, since a job has one version
   reg.add_devices()->set_name("cpu");
   Registering worker(Dial(Of(Role::kWorker, "w")), reg);
   ASSERT_GT(worker.Incarnation(), 0);
@@ -556,8 +563,8 @@ TEST_F(HostileCallsTest, Row5AHugeMessageIsRefusedWithinTheQuota) {
 
 TEST_F(HostileCallsTest, Row6AGzipBombIsRefusedUnread) {
   const auto channel = DialAsAnn();
-  // gRPC compresses before it sends anything: on a busy machine 512 MiB take longer than the server leaves a
-  // connection without a call.
+  // gRPC compresses before it sends anything. On a busy machine that would take longer for 512 MiB
+  // than the server allows a connection without a call.
   const int64_t growth = Growth("gzip of 128 MiB", [&] {
     const auto context = services::NewContext(absl::Seconds(120));
     context->set_compression_algorithm(GRPC_COMPRESS_GZIP);
@@ -579,10 +586,10 @@ TEST_F(HostileCallsTest, Row7LargeMetadataIsRefused) {
 TEST_F(HostileCallsTest, Rows8And9GarbageAndMissingFieldsAreTheCallersMistake) {
   const auto channel = DialAsAnn();
   std::string deep;
-  for (int i = 0; i < 5000; ++i) deep += "\x12\xff";  // a message in a message, never closed
+  for (int i = 0; i < 5000; ++i) deep += "\x12\xff";  // nested messages that never end
   for (const std::string& garbage : {std::string("\xff\xff\xff\xff"), std::string("\x0a\x7fxx"),
                                      deep, std::string("\x0a\x02\xc3\x28")}) {
-    // What gRPC's callback API says of bytes that are no message, without a word.
+    // gRPC's callback API answers like this, without a message, if the bytes are no valid message.
     EXPECT_EQ(Answer(channel, kSubmit, Bytes(garbage)), "12 ");
   }
   // Field 1000 of an unknown kind, and nothing else.
@@ -614,7 +621,7 @@ TEST_F(HostileCallsTest, Row23SilentConnectionsAreClosedAndOthersAreServed) {
   const std::vector<int> silent = SilentConnections(endpoint_);
   ASSERT_EQ(silent.size(), 400u);
   ExpectAlive();
-  // The handshake has 5 s.
+  // The limit of a handshake is 5 s.
   for (const int fd : silent) {
     EXPECT_TRUE(ClosedByServer(fd));
     close(fd);
@@ -636,17 +643,17 @@ TEST_F(FewDescriptorsTest, Row23ConnectionsLeaveDescriptorsForFiles) {
   std::vector<int> silent = SilentConnections(http_);
   for (const int fd : SilentConnections(endpoint_)) silent.push_back(fd);
   ASSERT_EQ(silent.size(), 800u);
-  EXPECT_TRUE(ClosedByServer(silent.back()));  // so all before it are settled
+  EXPECT_TRUE(ClosedByServer(silent.back()));  // so all earlier ones are settled
   std::error_code error;
   const auto files =
       std::filesystem::directory_iterator(absl::StrCat("/proc/", process_->pid(), "/fd"), error);
-  if (!error) {  // else only root may look
-    // gRPC leaves a quarter of the 200, and of those HTTP takes 17 at most.
+  if (!error) {  // otherwise only root may look
+    // gRPC leaves a quarter of the 200 free, and HTTP uses at most 17 of that.
     EXPECT_LE(std::distance(begin(files), end(files)), 150 + 17);
   }
   EXPECT_EQ(submit("meanwhile"), "0 ");
   for (const int fd : silent) close(fd);
-  // Whoever comes after the flood is let in: new connections, too.
+  // After the flood, new connections are accepted again.
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
   std::string answer;
   while (answer != "0 " && absl::Now() < deadline) {

@@ -15,7 +15,7 @@ namespace {
 using node::v1::ConnectRequest;
 using node::v1::ConnectResponse;
 
-constexpr absl::Duration kLimit = absl::Seconds(120);   // after everything healed
+constexpr absl::Duration kLimit = absl::Seconds(120);   // after everything has healed
 constexpr absl::Duration kForgets = absl::Seconds(20);  // after the end, at most
 const LinkFaults kNoFaults;
 
@@ -97,7 +97,7 @@ void Cluster::StartService(Node& node) {
   BeatForever(node);
 }
 
-// The host dies.
+// The host crashes.
 void Cluster::StopService(Node& node) {
   EndService(node);
   if (plan_.power_cuts) disk_.PowerCut(node.host);
@@ -110,7 +110,7 @@ bool Cluster::LeaveService(Node& node) {
   return true;
 }
 
-// Its processes end, what is connected to them is told.
+// The node's processes end, and the peers of their connections are told.
 void Cluster::EndService(Node& node) {
   node.service_runs = false;
   node.silenced = true;
@@ -160,7 +160,7 @@ void Cluster::Connect(Node& node) {
   };
   server.closed = coordinator_process_.Guard([this, session] {
     if (sessions_.erase(session) == 0) return;
-    // As the adapter: once as soon as the stream ends, once when it is known how.
+    // Like the adapter: once as soon as the stream ends, and again when it is known how it ended.
     Tell(coordinator::core::NodeDisconnected{session, /*goodbye=*/false});
     if (goodbyes_.count(session) > 0)
       Tell(coordinator::core::NodeDisconnected{session, /*goodbye=*/true});
@@ -268,7 +268,7 @@ void Cluster::OnAnswer(Node& node, const std::string& bytes) {
       if (node.task != nullptr) node.task->OnGiveOrders(message.give_orders());
       if (node.shard != nullptr) node.shard->OnGiveOrders(message.give_orders());
       return ReportSoon(node);
-    case ConnectResponse::kSetLogLevel:  // nobody asks for these here
+    case ConnectResponse::kSetLogLevel:  // not asked for in the simulation
     case ConnectResponse::kDiagnose:
     case ConnectResponse::MESSAGE_NOT_SET:
       CAPSTAN_CHECK(false);
@@ -316,7 +316,7 @@ void Cluster::StartTask(Node& node, const node::v1::StartTask& start) {
   ReportSoon(node);
 }
 
-// By a signal; the service sees it at once.
+// A signal ends the task, and the service sees that at once.
 void Cluster::EndTask(Node& node, int signal) {
   node.ended_task = node.task->State();
   node.ended_task->set_phase(node::v1::TASK_PHASE_FAILED);
@@ -343,7 +343,7 @@ std::shared_ptr<Connection> Cluster::ConnectExchange(
   client.closed = process.Guard(std::move(closed));
   Connection::End server;
   server.host = target->host;
-  if (target->shard == nullptr) {  // nobody listens
+  if (target->shard == nullptr) {  // no shard listens there
     server.receive = [](const std::string&) {};
     server.closed = [] {};
     auto refused = network_.Open(exchange_faults_, std::move(client), std::move(server));
@@ -366,7 +366,8 @@ void Cluster::NoteDecision(const Node& node, int64_t lineage, const training::De
   decided_.emplace(lineage, decision.step);
   const std::string broken = histories_.NoteDecision(lineage, decision);
   if (!broken.empty()) Violation(absl::StrCat(node.name, ": ", broken));
-  if (decision.clip_scale * decision.loss_scale != 1) result_.effects.Saw(FaultClass::kLossScale);
+  if (decision.gradient_scale * decision.loss_scale != 1)
+    result_.effects.Saw(FaultClass::kLossScale);
 }
 
 void Cluster::CheckWeights(absl::string_view who, int64_t lineage, int64_t version,
@@ -397,13 +398,15 @@ void Cluster::CheckEnd() {
   CheckForgotten();
   if (job->state() == common::v1::JOB_STATE_FAILED && job->reason() == "CheckpointCorrupt" &&
       plan_.has(FaultClass::kDamage) && NoCheckpointIsWhole()) {
-    return;  // the only one was damaged: nothing is begun anew over what a person may still save
+    // The only checkpoint was damaged. The job does not begin anew over files that a person may
+    // still be able to save.
+    return;
   }
   if (job->state() != common::v1::JOB_STATE_SUCCEEDED) {
     return Violation(absl::StrCat("ended as ", common::v1::JobState_Name(job->state()), ": ",
                                   job->reason(), ": ", job->message()));
   }
-  // Four whole batches and a small one in each epoch.
+  // Each epoch has four whole batches and a small one.
   int64_t samples = 0;
   for (int64_t step = 0; step < plan_.steps; ++step)
     samples += step % 5 == 4 ? std::max(1, plan_.lanes / 2) : int64_t{8} * plan_.lanes;

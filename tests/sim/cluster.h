@@ -1,4 +1,5 @@
-// The inside of RunWorld: hosts, their processes, the coordinator with its journal, the client.
+// The implementation of RunWorld: hosts, their processes, the coordinator with its journal, and the
+// client.
 #ifndef CAPSTAN_TESTS_SIM_CLUSTER_H_
 #define CAPSTAN_TESTS_SIM_CLUSTER_H_
 
@@ -27,7 +28,8 @@ namespace capstan::sim {
 
 inline constexpr absl::Duration kHeartbeat = absl::Milliseconds(200);
 
-// Calls of the client; order i of the plan is kFirstOrder + i, and so on for the jobs that pass.
+// Ids of the client's calls. Order i of the plan has kFirstOrder + i. Passing job i has
+// kPassSubmit + i and kPassCancel + i.
 inline constexpr coordinator::core::CallId kSubmit = 1, kResume = 2, kFirstOrder = 100,
                                            kPassSubmit = 1000, kPassCancel = 2000;
 inline constexpr char kPassing[] = "passing";  // the name of jobs that are cancelled at once
@@ -48,25 +50,25 @@ class Cluster {
           task_process(queue, effects, FaultClass::kTaskPause) {}
 
     std::string name;
-    int host = 0;  // 0 is the coordinator's
+    int host = 0;  // 0 is the coordinator's host
     const bool is_worker;
     Process service;
     bool service_runs = false;
-    std::string resume_key;   // of the process
-    int64_t incarnation = 0;  // as it was told; 0: not yet
+    std::string resume_key;   // of the service's process
+    int64_t incarnation = 0;  // as the coordinator told it; 0: not yet told
     bool registered = false;
     std::shared_ptr<Connection> session;
     coordinator::core::SessionId session_id = 0;
     bool broken = false;  // a fault has broken the session, and it is not back yet
-    bool silenced =
-        false;  // the coordinator could not hear of it for a while, or of its process no more
-    bool later = false;                                  // comes when the job runs
-    bool gone = false;                                   // for good
-    absl::Duration leave_by = absl::InfiniteDuration();  // Infinite: nobody has told it to stop
+    // For a while the coordinator could not hear from the node, or its process ended unheard.
+    bool silenced = false;
+    bool later = false;                                  // starts after the job
+    bool gone = false;                                   // never comes back
+    absl::Duration leave_by = absl::InfiniteDuration();  // infinite: it was not told to stop
     std::unique_ptr<SimShard> shard;
     Process task_process;
     std::unique_ptr<SimTask> task;
-    std::optional<node::v1::TaskState> ended_task;  // that died, until StopTask
+    std::optional<node::v1::TaskState> ended_task;  // a dead task, reported until StopTask
     bool report_due = false;
   };
 
@@ -79,8 +81,9 @@ class Cluster {
   void CarryOut(const coordinator::core::Effects& effects);
   void CarryOut(const coordinator::core::Effect& effect);
   void CoordinatorTick();
-  void NoteView(const coordinator::core::JobRecord& job);
+  void NoteView(const coordinator::core::Job& job);
   void NoteJoins(const common::v1::View& view);
+  void CheckBeginning(const coordinator::core::Job& job);
   void WriteManifest(const coordinator::core::WriteManifest& write);
   absl::Status WriteManifestFile(const coordinator::core::WriteManifest& write);
   void Sweep(const coordinator::core::SweepCheckpoints& sweep);
@@ -98,7 +101,7 @@ class Cluster {
   Node& AddNode(const std::string& name, bool is_worker);
   void StartService(Node& node);
   void StopService(Node& node);
-  // The service says goodbye. False: there is none.
+  // The service says goodbye and ends. False: no service runs.
   bool LeaveService(Node& node);
   void EndService(Node& node);
   void NoteRegistered(Node& node, int64_t incarnation);
@@ -127,8 +130,8 @@ class Cluster {
   void Give(size_t order);
   void Ask(const coordinator::core::Control& control);
   void Watch();
-  void NoteOrders(const coordinator::core::JobRecord& job);
-  void CheckOrders(const coordinator::core::JobRecord& job);
+  void NoteOrders(const coordinator::core::Job& job);
+  void CheckOrders(const coordinator::core::Job& job);
 
   // cluster_faults.cc
   void PlanFaults();
@@ -150,32 +153,32 @@ class Cluster {
   Histories histories_;
   std::set<std::pair<int64_t, int64_t>> decided_;  // lineage and step
   LinkFaults exchange_faults_;
-  std::map<int64_t, int64_t> newest_;  // version that a shard has published, by lineage
+  std::map<int64_t, int64_t> newest_;  // the newest published version of each lineage
 
   Process coordinator_process_;
   std::unique_ptr<coordinator::core::CoordinatorCore> coordinator_;
   coordinator::core::DurableState durable_;
-  std::vector<coordinator::core::Record> uncommitted_;  // while it is being committed
+  std::vector<coordinator::core::Record> uncommitted_;  // the commit in progress
   bool committing_ = false;
-  std::deque<decltype(coordinator::core::Event::what)> inbox_;  // while committing
+  std::deque<decltype(coordinator::core::Event::what)> inbox_;  // events that wait for the commit
   absl::Duration tick_at_ = absl::InfiniteDuration();
   coordinator::core::SessionId last_session_ = 0;
   std::map<coordinator::core::SessionId, std::shared_ptr<Connection>> sessions_;
   std::string job_id_;                                      // empty: no submission was answered yet
-  std::vector<bool> answered_;                              // by order of the plan
-  absl::Duration suspended_at_ = absl::InfiniteDuration();  // as the client sees it
-  std::map<int64_t, int64_t> told_steps_;            // order id -> the step that people were told
+  std::vector<bool> answered_;                              // for each order of the plan
+  absl::Duration suspended_at_ = absl::InfiniteDuration();  // when the client saw it
+  std::map<int64_t, int64_t> told_steps_;            // order id -> the step reported to people
   std::map<int64_t, std::string> assignments_;       // generation -> lane owners
   std::set<std::string> committed_;                  // folders whose manifest was acknowledged
-  bool ended_ = false;                               // told so, and durable
-  std::set<coordinator::core::SessionId> goodbyes_;  // sessions that their nodes end themselves
-  std::map<int64_t, std::string> keys_;    // of processes, by the incarnation they were told
-  std::map<std::string, int64_t> issued_;  // durable incarnations, by the hash of the key
-  std::set<std::string> in_view_;          // workers of the last view
+  bool ended_ = false;                               // the end of the job is durable
+  std::set<coordinator::core::SessionId> goodbyes_;  // sessions that their nodes ended on purpose
+  std::map<int64_t, std::string> keys_;    // incarnation -> key of the process that was told it
+  std::map<std::string, int64_t> issued_;  // hash of a key -> its durable incarnation
+  std::set<std::string> in_view_;          // the workers of the last view
   struct Passing {
-    std::string id;  // empty: not answered
+    std::string id;  // empty: not answered yet
     bool cancelled = false;
-    bool again = false;  // its request id has made a second job
+    bool again = false;  // the same request id has made a second job
   };
   std::vector<Passing> passing_;
   std::set<std::string> forgotten_;  // ids of jobs

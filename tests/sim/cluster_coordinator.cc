@@ -1,5 +1,5 @@
-// The coordinator of a cluster: the real core, a journal whose commits take time, the writer of
-// manifests; and the client that submits the job until it is told that it was accepted.
+// The coordinator of a cluster: the real core, a journal whose commits take time, and the writer of
+// manifests. Also the client, which submits the job until it hears that it was accepted.
 #include <algorithm>
 #include <cstdio>
 
@@ -24,7 +24,7 @@ namespace core = coordinator::core;
 constexpr absl::Duration kLease = absl::Seconds(1);
 
 job::v1::JobSpec SpecOf(const Plan& plan) {
-  // 8 samples a lane and a last step of an epoch in which the last lanes have none.
+  // Each lane has 8 samples, except in the last step of an epoch, where the last lanes have none.
   const int64_t batch = 8 * plan.lanes;
   const int64_t train = 4 * batch + std::max(1, plan.lanes / 2);
   std::string resources = absl::StrCat("lanes: ", plan.lanes);
@@ -63,15 +63,15 @@ core::CoreOptions Cluster::CoordinatorOptions() {
   out.lease = kLease;
   out.heartbeat = kHeartbeat;
   out.storage_root = "/sim";
-  out.seed = random_.Next();  // each process has its own
+  out.seed = random_.Next();  // each process has its own seed
   if (plan_.forgetting.has_value()) {
     out.max_ended_jobs = 2;
-    out.lost_node_kept = absl::Seconds(5);  // no cut and no crash is so long
+    out.lost_node_kept = absl::Seconds(5);  // longer than every cut and crash
   }
   out.validate = training::spec::ValidateSpec;
   out.resolve = [](const job::v1::JobSpec& spec, const common::v1::DatasetInfo& dataset,
                    const std::string& job_id, const std::string& root) {
-    // Large chunks: few events a step.
+    // Large chunks, so that a step has few events.
     return training::spec::Resolve(
         spec, dataset,
         {.job_id = job_id, .storage_path = root, .chunk_floats = training::kMediumChunkFloats});
@@ -95,7 +95,7 @@ void Cluster::StopCoordinator() {
   for (const auto& entry : sessions_) entry.second->Close(1);
   sessions_.clear();
   inbox_.clear();
-  // What was being committed survived as a whole, or not at all.
+  // The commit in progress survives as a whole or not at all.
   if (committing_ && random_.Chance(0.5)) {
     for (const core::Record& record : uncommitted_) NoteDurable(record);
   }
@@ -178,13 +178,13 @@ void Cluster::CarryOut(const core::Effect& effect) {
       job_id_ = submitted->job_id();
     }
   } else if (const auto* e = std::get_if<core::JobChanged>(&effect)) {
-    const core::JobRecord* job = coordinator_->Peek(e->job_id);
-    if (job == nullptr || job->spec.name() == kPassing) return;
+    const core::Job* job = coordinator_->Peek(e->job_id);
+    if (job == nullptr || job->spec().name() == kPassing) return;
     if (job->has_view()) NoteView(*job);
     NoteOrders(*job);
     if (job->ended() && !ended_) {
       ended_ = true;
-      if (job->state == common::v1::JOB_STATE_SUCCEEDED) CheckFiles();
+      if (job->state() == common::v1::JOB_STATE_SUCCEEDED) CheckFiles();
     }
   } else if (const auto* e = std::get_if<core::WriteManifest>(&effect)) {
     WriteManifest(*e);
@@ -193,29 +193,40 @@ void Cluster::CarryOut(const core::Effect& effect) {
   }
 }
 
-void Cluster::NoteView(const core::JobRecord& job) {
-  if (!histories_.begun()) histories_.Begin(*job.resolved);
+void Cluster::NoteView(const core::Job& job) {
+  if (!histories_.begun()) histories_.Begin(*job.resolved());
   std::string owners;
-  for (const int32_t owner : job.view.lane_owners()) absl::StrAppend(&owners, owner, ",");
-  const auto [known, fresh] = assignments_.emplace(job.view.generation(), owners);
+  for (const int32_t owner : job.view().lane_owners()) absl::StrAppend(&owners, owner, ",");
+  const auto [known, fresh] = assignments_.emplace(job.view().generation(), owners);
   if (!fresh && known->second != owners)
-    Violation(absl::StrCat("generation ", job.view.generation(), " names two assignments"));
+    Violation(absl::StrCat("generation ", job.view().generation(), " names two assignments"));
   if (!fresh) return;
-  queue_.Note(absl::StrCat("view ", job.view.generation(), " ", owners));
-  NoteJoins(job.view);
-  if (histories_.knows(job.view.lineage())) {
+  queue_.Note(absl::StrCat("view ", job.view().generation(), " ", owners));
+  if (job.view().generation() == 1) CheckBeginning(job);
+  NoteJoins(job.view());
+  if (histories_.knows(job.view().lineage())) {
     ++result_.takeovers;
     return;
   }
-  if (job.view.lineage() > 1) ++result_.rollbacks;
-  const std::vector<std::string> base = absl::StrSplit(job.base, '-');  // <lineage>-<version>
+  if (job.view().lineage() > 1) ++result_.rollbacks;
+  const std::vector<std::string> base =
+      absl::StrSplit(job.lineages().base(), '-');  // <lineage>-<version>
   int64_t base_lineage = 0, base_version = 0;
-  if (!job.base.empty()) {
+  if (!job.lineages().base().empty()) {
     CAPSTAN_CHECK(base.size() == 2 && absl::SimpleAtoi(base[0], &base_lineage) &&
                   absl::SimpleAtoi(base[1], &base_version));
   }
-  const std::string broken = histories_.NoteLineage(job.view.lineage(), base_lineage, base_version);
+  const std::string broken =
+      histories_.NoteLineage(job.view().lineage(), base_lineage, base_version);
   if (!broken.empty()) Violation(broken);
+}
+
+void Cluster::CheckBeginning(const core::Job& job) {
+  const job::v1::Resources& resources = job.resolved()->spec().resources();
+  const int least = resources.has_min_workers() ? resources.min_workers() : resources.num_workers();
+  if (job.view().workers_size() < least) {
+    Violation(absl::StrCat("it begins with ", job.view().workers_size(), " workers, want ", least));
+  }
 }
 
 void Cluster::NoteJoins(const common::v1::View& view) {
@@ -244,7 +255,7 @@ void Cluster::WriteManifest(const core::WriteManifest& write) {
       });
 }
 
-// As coordinator/manifest_writer.cc does it; the bytes are compared besides, which it does not.
+// Does the same as coordinator/manifest_writer.cc, and also compares the bytes.
 absl::Status Cluster::WriteManifestFile(const core::WriteManifest& write) {
   training::Manifest manifest;
   manifest.job_id = write.job_id;
@@ -262,7 +273,7 @@ absl::Status Cluster::WriteManifestFile(const core::WriteManifest& write) {
   for (const common::v1::FileInfo& file : write.files) {
     const std::string hex = absl::BytesToHexString(file.sha256());
     manifest.files.push_back({file.name(), file.size_bytes(), hex});
-    if (!absl::StartsWith(file.name(), "shard-")) continue;  // the tasks' files are made up
+    if (!absl::StartsWith(file.name(), "shard-")) continue;  // the tasks' files are not on the disk
     ++shard_files;
     const auto bytes = disk_.Read(absl::StrCat(write.folder, "/", file.name()));
     if (!bytes.ok() || static_cast<int64_t>(bytes->size()) != file.size_bytes())
@@ -270,7 +281,7 @@ absl::Status Cluster::WriteManifestFile(const core::WriteManifest& write) {
     if (HexOfSha256(*bytes) != hex && !plan_.has(FaultClass::kDamage))
       Violation(absl::StrCat(write.folder, "/", file.name(), ": other bytes than reported"));
   }
-  if (shard_files != std::max(1, coordinator_->Peek(write.job_id)->resolved->num_shards()))
+  if (shard_files != std::max(1, coordinator_->Peek(write.job_id)->resolved()->num_shards()))
     Violation("a manifest that does not name every shard's file");
   if (!absl::EndsWith(write.folder, absl::StrCat("/", write.lineage, "-", write.step)))
     Violation(
@@ -295,7 +306,7 @@ absl::Status Cluster::WriteManifestFile(const core::WriteManifest& write) {
   return absl::OkStatus();
 }
 
-// As the file's contract in coordinator/core/types.h says.
+// Follows the contract of SweepCheckpoints in coordinator/core/types.h.
 void Cluster::Sweep(const core::SweepCheckpoints& sweep) {
   for (const std::string& path : disk_.List(sweep.storage_path + "/")) {
     const std::vector<std::string> parts =
@@ -312,7 +323,7 @@ void Cluster::Sweep(const core::SweepCheckpoints& sweep) {
   }
 }
 
-// The checkpoint in that folder: a manifest, and the shards' files as it names them.
+// OK if the checkpoint in the folder has a manifest, and the shards' files have the digests in it.
 absl::Status Cluster::IsWhole(const std::string& folder) const {
   const auto text = disk_.Read(folder + "/manifest.json");
   if (!text.ok()) return text.status();
@@ -328,19 +339,19 @@ absl::Status Cluster::IsWhole(const std::string& folder) const {
 }
 
 bool Cluster::NoCheckpointIsWhole() const {
-  const core::JobRecord& job = *coordinator_->Peek(job_id_);
-  for (const core::SavedManifest& manifest : job.manifests) {
-    if (IsWhole(absl::StrCat(job.resolved->storage_path(), "/", manifest.saved.id())).ok())
+  const core::Job& job = *coordinator_->Peek(job_id_);
+  for (const core::SavedManifest& manifest : job.checkpoints().all()) {
+    if (IsWhole(absl::StrCat(job.resolved()->storage_path(), "/", manifest.saved.id())).ok())
       return false;
   }
   return true;
 }
 
-// SUCCEEDED is said: the last version can be read.
+// Once SUCCEEDED is reported, the last version must be readable.
 void Cluster::CheckFiles() {
-  const core::JobRecord& job = *coordinator_->Peek(job_id_);
+  const core::Job& job = *coordinator_->Peek(job_id_);
   const std::string folder =
-      absl::StrCat(job.resolved->storage_path(), "/", job.view.lineage(), "-", plan_.steps);
+      absl::StrCat(job.resolved()->storage_path(), "/", job.view().lineage(), "-", plan_.steps);
   if (!disk_.Read(folder + "/manifest.json").ok())
     return Violation("SUCCEEDED before the manifest of the last step");
   if (plan_.has(FaultClass::kDamage)) return;

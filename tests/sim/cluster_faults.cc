@@ -1,4 +1,4 @@
-// What befalls a cluster, and that it stops.
+// The faults of a cluster, and their end.
 #include <algorithm>
 
 #include "tests/sim/cluster.h"
@@ -13,7 +13,7 @@ void Cluster::PlanFaults() {
   queue_.After(plan_.fault_time, [this] { Heal(); });
 }
 
-// As param_store/service.cc, HandOver.
+// Like HandOver in param_store/service.cc.
 void Cluster::BeginLeaving(const ShardLeave& leave) {
   Node& node = *shards_[static_cast<size_t>(leave.shard) % shards_.size()];
   if (!node.service_runs || node.leave_by < absl::InfiniteDuration()) return;
@@ -54,7 +54,7 @@ void Cluster::Befall(const Fault& fault) {
       NoteSilenced(deaf, peer);
       network_.Cut(peer, deaf, until, fault.what);
       network_.Cut(deaf, peer, until, fault.what);
-      return;  // counted by the network, as each message that it holds back
+      return;  // the network counts each message that it holds back
     case FaultClass::kOneWayCut:
       NoteSilenced(deaf, peer);
       network_.Cut(peer, deaf, until, fault.what);
@@ -88,13 +88,13 @@ void Cluster::Befall(const Fault& fault) {
     case FaultClass::kTaskPause:
       if (worker.task == nullptr) return;
       worker.task_process.Pause(until);
-      return;  // counted by the process, as each event that it holds up
+      return;  // the process counts each event that it delays
     case FaultClass::kSessionBreak: {
       Node& node = *nodes_[static_cast<size_t>(fault.target) % nodes_.size()];
       if (node.session == nullptr || !node.registered) return;
       node.broken = true;
       node.session->Break();
-      return;  // counted when it is back
+      return;  // counted when the session is back
     }
     case FaultClass::kLeave:
       if (!LeaveService(worker)) return;
@@ -109,20 +109,20 @@ void Cluster::Befall(const Fault& fault) {
       return;
     case FaultClass::kDamage:
       disk_.FlipBit(".safetensors");
-      return;  // counted by the disk
-    default:   // those that last are in the plan itself
+      return;  // the disk counts it
+    default:   // faults that last are fields of the plan
       return;
   }
   result_.effects.Saw(fault.what);
 }
 
-// Of two hosts that do not hear each other.
+// Notes the node of two hosts that do not hear each other, if one of them is the coordinator.
 void Cluster::NoteSilenced(int a, int b) {
   if ((a == 0) == (b == 0)) return;
   nodes_[static_cast<size_t>(std::max(a, b) - 1)]->silenced = true;
 }
 
-// 0 is the coordinator's, then come the shards', then the workers'.
+// 0 is the coordinator's host. Then come the shards' hosts, then the workers'.
 int Cluster::HostOf(int index) const { return index % (1 + static_cast<int>(nodes_.size())); }
 
 }  // namespace capstan::sim

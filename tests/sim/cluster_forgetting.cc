@@ -1,5 +1,5 @@
-// What the coordinator forgets: ended jobs, with their request ids and events, and nodes that were
-// lost long ago. Whoever comes back is known again, and as the same process only where it is one.
+// The coordinator forgets ended jobs, with their request ids and events, and nodes that were lost
+// long ago. A node that comes back is known again, but as the same process only if it is.
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
 #include "tests/sim/cluster.h"
@@ -12,10 +12,10 @@ namespace core = coordinator::core;
 
 constexpr absl::Duration kLook = absl::Milliseconds(150);
 constexpr absl::Duration kLooks = absl::Seconds(6);  // since the start
-// One job of somebody else is forgotten before the only one of the person who is watched.
+// Another person, whose jobs are forgotten before the only job of the watched person.
 const core::Caller kSomebody{.name = "somebody"};
 
-// More workers than there are: it holds nobody up, and never starts.
+// Asks for more workers than there are, so it never starts and does not block others.
 job::v1::JobSpec PassingSpec() {
   training::spec::JobFile file = training::spec::ParseJobFile(absl::StrCat(
       "version: 1\nname: ", kPassing, "\nresources: {num_workers: 30, lanes: 30}\n",
@@ -43,7 +43,7 @@ void Cluster::PlanForgetting() {
   WatchPassing();
 }
 
-// What is not answered is asked again.
+// Repeats calls that were not answered.
 void Cluster::WatchPassing() {
   const absl::Duration since = queue_.now() - absl::Seconds(1000);
   if (since > kLooks) return;
@@ -78,7 +78,7 @@ void Cluster::NotePassing(const core::Reply& reply) {
   const auto& submitted = std::get<job::v1::SubmitJobResponse>(reply.response);
   if (forgotten_.count(submitted.job_id()) > 0)
     return Violation(absl::StrCat(submitted.job_id(), " was forgotten, and is given again"));
-  if (submitted.job_id() == job.id) return;  // asked twice
+  if (submitted.job_id() == job.id) return;  // a repeated call
   if (!job.id.empty() && forgotten_.count(job.id) == 0)
     return Violation(absl::StrCat("two jobs of one request: ", job.id, ", ", submitted.job_id()));
   if (!job.id.empty()) {

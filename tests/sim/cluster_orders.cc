@@ -1,4 +1,4 @@
-// What a person asks for while the job runs, and that it happens: once, at the step that was told.
+// A person's orders while the job runs. Each must take effect once, at the step that was reported.
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -22,7 +22,7 @@ void Cluster::PlanOrders() {
   if (suspends) Watch();
 }
 
-// Until it is answered: who is told nothing may order twice.
+// Repeats the order until it is answered. A person who hears nothing may order twice.
 void Cluster::Give(size_t order) {
   if (answered_[order]) return;
   queue_.After(kAskAgain, [this, order] { Give(order); });
@@ -53,12 +53,12 @@ void Cluster::Ask(const core::Control& control) {
                coordinator_process_.Guard([this, control] { Tell(control); }));
 }
 
-// A suspended job is resumed after the rest of the suspend that was answered last.
+// Resumes a suspended job after `rest` of the last suspend that was answered.
 void Cluster::Watch() {
   queue_.After(absl::Milliseconds(100), [this] { Watch(); });
-  const core::JobRecord* const job =
+  const core::Job* const job =
       coordinator_ == nullptr || job_id_.empty() ? nullptr : coordinator_->Peek(job_id_);
-  if (job == nullptr || job->state != common::v1::JOB_STATE_SUSPENDED) {
+  if (job == nullptr || job->state() != common::v1::JOB_STATE_SUSPENDED) {
     suspended_at_ = absl::InfiniteDuration();
     return;
   }
@@ -79,26 +79,26 @@ void Cluster::Watch() {
   Ask({kResume, request, {.name = "", .any_job = true}});
 }
 
-// Durable: people are told so.
-void Cluster::NoteOrders(const core::JobRecord& job) {
-  for (const core::JobOrder& order : job.orders) {
-    if (!order.order.has_step()) continue;
-    const auto [told, fresh] = told_steps_.emplace(order.order.id(), order.order.step());
-    if (fresh || told->second == order.order.step()) continue;
-    Violation(absl::StrCat("order ", order.order.id(), " took effect at step ", told->second,
-                           ", and again at step ", order.order.step()));
+// Called with a durable job, whose steps are reported to people.
+void Cluster::NoteOrders(const core::Job& job) {
+  for (const core::JobChange& change : job.changes()) {
+    if (!change.order.has_step()) continue;
+    const auto [told, fresh] = told_steps_.emplace(change.order.id(), change.order.step());
+    if (fresh || told->second == change.order.step()) continue;
+    Violation(absl::StrCat("order ", change.order.id(), " took effect at step ", told->second,
+                           ", and again at step ", change.order.step()));
   }
 }
 
-// In the history that the final weights are of.
-void Cluster::CheckOrders(const core::JobRecord& job) {
-  std::map<int64_t, int64_t> steps;  // by order id
-  double rate = job.resolved->spec().training().optimizer().learning_rate();
-  for (const training::Decision& decision : histories_.Decisions(job.view.lineage())) {
+// Checks the orders in the history of the final weights.
+void Cluster::CheckOrders(const core::Job& job) {
+  std::map<int64_t, int64_t> steps;  // order id -> step
+  double rate = job.resolved()->spec().training().optimizer().learning_rate();
+  for (const training::Decision& decision : histories_.Decisions(job.view().lineage())) {
     for (const int64_t id : decision.order_ids) {
-      if (id < 1 || id > static_cast<int64_t>(job.orders.size()))
+      if (id < 1 || id > static_cast<int64_t>(job.changes().size()))
         return Violation(absl::StrCat("order ", id, " was never given"));
-      const node::v1::Order& order = job.orders[static_cast<size_t>(id - 1)].order;
+      const node::v1::Order& order = job.changes()[static_cast<size_t>(id - 1)].order;
       if (!steps.emplace(id, decision.step).second)
         Violation(absl::StrCat("order ", id, " took effect twice"));
       if (order.has_learning_rate()) rate = order.learning_rate();

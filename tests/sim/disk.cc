@@ -36,7 +36,7 @@ absl::Status SimDisk::Sync(const std::string& path) {
     effects_.Saw(FaultClass::kSyncError);
     Inode& inode = *file->second;
     inode.bytes.resize(random_.Below(static_cast<int64_t>(inode.bytes.size()) + 1));
-    inode.synced = true;  // a second sync says OK, as Linux does
+    inode.synced = true;  // as on Linux, a second sync returns OK
     return absl::InternalError(absl::StrCat(path, ": input/output error"));
   }
   file->second->synced = true;
@@ -100,7 +100,7 @@ void SimDisk::FlipBit(const std::string& suffix) {
 }
 
 void SimDisk::PowerCut(int host) {
-  // Names that were not synced are as they were, or not: the newest first.
+  // Some of the unsynced changes of names are undone, the newest first.
   for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
     if (change->host != host || random_.Chance(0.5)) continue;
     effects_.Saw(FaultClass::kPowerCut);

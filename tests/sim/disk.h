@@ -1,5 +1,5 @@
-// The disk that all hosts of a simulation share, as they share `storage_path`: what was not synced
-// is torn or gone after a power cut of the host that wrote it, and errors come as often as asked.
+// The disk that all hosts of a simulation share, as real hosts share `storage_path`. After a power
+// cut, the unsynced writes of that host are torn or gone. Errors occur at the given rates.
 #ifndef CAPSTAN_TESTS_SIM_DISK_H_
 #define CAPSTAN_TESTS_SIM_DISK_H_
 
@@ -21,25 +21,27 @@ class SimDisk {
   // Borrows both.
   SimDisk(Random& random, Effects& effects) : random_(random), effects_(effects) {}
 
-  // Shares of writes that fail with ENOSPC, of syncs that fail with EIO (the content is lost).
+  // `full` is the share of writes that fail with ENOSPC. `sync` is the share of syncs that fail
+  // with EIO and lose the content.
   void SetErrors(double full, double sync) {
     full_ = full;
     sync_ = sync;
   }
 
-  // A new file, or another one in its place. ResourceExhausted: no space, nothing is there.
+  // Makes a file, or replaces it. ResourceExhausted: the disk is full, and no file is left.
   absl::Status Write(int host, const std::string& path, std::string bytes);
-  // Its content survives from now on. Internal: it did not, and may be anything.
+  // From now on the content survives a power cut. Internal: the sync failed, and the content may be
+  // anything.
   absl::Status Sync(const std::string& path);
-  // AlreadyExists: `to` is there. NotFound: `from` is not.
+  // AlreadyExists: `to` exists. NotFound: `from` does not.
   absl::Status Link(int host, const std::string& from, const std::string& to);
   absl::Status Rename(int host, const std::string& from, const std::string& to);
   void Remove(const std::string& path);
-  // The names in it survive from now on.
+  // From now on the names in the folder survive a power cut.
   void SyncFolder(const std::string& folder);
   absl::StatusOr<std::string> Read(const std::string& path) const;
   std::vector<std::string> List(const std::string& prefix) const;
-  // One bit of some file whose name ends so; nothing where there is none.
+  // Flips one bit of a file whose name ends in `suffix`, if there is one.
   void FlipBit(const std::string& suffix);
   void PowerCut(int host);
 
@@ -52,7 +54,7 @@ class SimDisk {
   struct NameChange {  // not synced yet
     int host = 0;
     std::string path;
-    std::shared_ptr<Inode> before;  // null: none
+    std::shared_ptr<Inode> before;  // null: the name did not exist
   };
   void SetName(int host, const std::string& path, std::shared_ptr<Inode> inode);
 

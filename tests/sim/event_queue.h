@@ -1,4 +1,4 @@
-// The virtual time of a simulation: what happens next, in an order that the seed alone decides.
+// The virtual time of a simulation: a queue of events whose order depends only on the seed.
 #ifndef CAPSTAN_TESTS_SIM_EVENT_QUEUE_H_
 #define CAPSTAN_TESTS_SIM_EVENT_QUEUE_H_
 
@@ -13,7 +13,7 @@
 
 namespace capstan::sim {
 
-// SplitMix64 (Steele, Lea & Flood 2014): small, seedable, the same everywhere.
+// SplitMix64 (Steele, Lea & Flood 2014): small, seedable, and equal on all machines.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -49,7 +49,7 @@ class EventQueue {
     At(now_ + delay, std::move(what));
   }
 
-  // Carries out the next event; false where there is none.
+  // Runs the next event. False: the queue is empty.
   bool RunOne() {
     if (queue_.empty()) return false;
     auto first = queue_.begin();
@@ -60,7 +60,7 @@ class EventQueue {
     return true;
   }
 
-  // Goes into the hash of the run: two runs of a seed must agree in all they noted, and when.
+  // Adds `what` and the time to the hash of the run. Two runs of a seed must have equal hashes.
   void Note(absl::string_view what) {
     for (const char c : what) Mix(static_cast<unsigned char>(c));
     const auto time = static_cast<uint64_t>(absl::ToInt64Nanoseconds(now_));

@@ -1,9 +1,9 @@
-// The classes of faults, and of what else befalls some jobs and not others; how often each of them
-// had an effect.
+// The classes of faults and of other differences between jobs, and how often each of them had an
+// effect.
 //
-// A fault that is drawn may do nothing: a cut between hosts that say nothing, a pause of a process
-// that sleeps, a crash of what is not there. So what is counted is not the fault, it is what came
-// of it, at the place where it happens: the message that was held back, the write that failed.
+// A drawn fault may do nothing: a cut between silent hosts, a pause of a sleeping process, a crash
+// of an absent host. So effects are counted instead of faults, where they occur: a message that was
+// held back, a write that failed.
 #ifndef CAPSTAN_TESTS_SIM_FAULT_CLASS_H_
 #define CAPSTAN_TESTS_SIM_FAULT_CLASS_H_
 
@@ -22,30 +22,30 @@ enum class FaultClass {
   kDiskFull,          // writes fail
   kSyncError,         // fsync fails
   kPowerCut,          // a host that crashes loses what was not synced
-  kStreamBreak,       // streams of a task break
-  kCut,               // two hosts do not hear each other: any two of all
-  kOneWayCut,         // one of them does not hear the other
-  kTaskCrash,         // a task ends by a signal; its service reports it
-  kWorkerCrash,       // a worker's host; it comes back
-  kShardCrash,        // a shard's host; it comes back
-  kCoordinatorCrash,  // likewise
-  kTaskPause,         // a process stands still: afterwards it is a zombie for a while
+  kStreamBreak,       // a task's streams break
+  kCut,               // two hosts, any of all, do not hear each other
+  kOneWayCut,         // one of two hosts does not hear the other
+  kTaskCrash,         // a signal ends a task, and its service reports that
+  kWorkerCrash,       // a worker's host crashes and comes back
+  kShardCrash,        // a shard's host crashes and comes back
+  kCoordinatorCrash,  // the coordinator's host crashes and comes back
+  kTaskPause,         // a process stands still, and afterwards is a zombie for a while
   kShardPause,
   kCoordinatorPause,
-  kDamage,        // a bit of a checkpoint's file flips on the disk
+  kDamage,        // a bit of a checkpoint file flips on the disk
   kLeadBreak,     // streams between a shard and the others break
-  kSessionBreak,  // a node's stream to the coordinator breaks; the same process comes back
-  kLeave,         // a worker's service ends itself, and another one comes to its host
-  // Not faults: what a job or a cluster is like.
-  kLocal,      // a task that is its own store; a version that it makes
-  kElastic,    // a job begins with fewer workers than it wants; a host that joins it later
-  kLossScale,  // fp16: the loss is scaled; a step that changes the scale
-  kForget,     // ended jobs and lost nodes are not kept for long; one that is forgotten
+  kSessionBreak,  // a node's stream to the coordinator breaks, and the same process comes back
+  kLeave,         // a worker's service ends itself, and another one starts on its host
+  // Not faults, but kinds of jobs and clusters. After the dash: the effect that is counted.
+  kLocal,      // the task is its own store - a version that it makes
+  kElastic,    // the job begins with fewer workers than it wants - a host that joins it later
+  kLossScale,  // fp16: the loss is scaled - a step that changes the scale
+  kForget,     // ended jobs and lost nodes are soon forgotten - one that is
 };
 inline constexpr int kFaultClasses = static_cast<int>(FaultClass::kForget) + 1;
 absl::string_view NameOf(FaultClass what);
 
-// Not thread-safe, as nothing in a simulation is.
+// Not thread-safe, like everything in a simulation.
 class Effects {
  public:
   void Saw(FaultClass what) { ++counts_[static_cast<int>(what)]; }

@@ -1,11 +1,13 @@
-// The simulation is tested itself: bugs that are planted in the real code are found.
+// Tests the simulation itself: it must find bugs that are planted in the real code.
 //
-// found_seeds.txt says, for each bug, a seed that finds it, the classes without each of which it is
-// not found, and the invariant that sees it. Here that seed fails with the bug, by that invariant,
-// and passes without the bug, and with the bug where nothing of the class happens.
-// CAPSTAN_FIND_MUTANTS=name (or `all`) looks for the first such seed of that bug among 5000 and
-// prints it, how many of the first 500 find it, and the classes without which none of those 500 does;
-// of the bugs in kFoundAlone also the first seed that finds it with its class alone.
+// found_seeds.txt has for each bug a seed that finds it, the classes of faults that it needs, and
+// the invariant that sees it. Here that seed must fail with the bug, by that invariant. It must
+// pass without the bug, and also with the bug if one of those classes is left out.
+//
+// CAPSTAN_FIND_MUTANTS=name (or `all`) searches 5000 seeds for the first one that finds the bug. It
+// prints that seed, how many of the first 500 seeds find the bug, and the classes without which
+// none of those 500 does. For bugs in kFoundAlone it also prints the first seed that finds the bug
+// with its class alone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -18,6 +20,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -34,47 +37,64 @@ namespace {
 
 constexpr const char* kMutants[] = {
     "a_copy_at_once_counts",
+    "a_part_is_the_whole",
+    "an_old_view_fails",
     "announced_before_durable",
+    "backs_off_for_ever",
+    "begins_with_one_worker",
+    "broken_stream_is_a_loss",
+    "corrupt_not_sent_again",
     "decision_sent_is_shown",
     "descendants_not_dropped",
     "done_before_manifest",
     "evaluation_not_awaited",
     "events_of_the_forgotten_stay",
+    "every_end_waits_for_a_view",
     "file_name_without_lineage",
     "finite_per_shard",
     "frames_in_order_alone",
     "frames_not_sent_again",
     "full_disk_ignored",
+    "goodbye_loses_nothing",
+    "have_version_ahead",
     "lapsed_is_gone",
     "last_files_tried_once",
+    "last_shard_leads",
     "lead_forgets_decision",
     "local_begins_anew",
     "loss_scale_begins_anew",
     "manifest_ignores_lineage",
     "name_is_the_process",
+    "new_process_has_the_tasks",
+    "next_version_joins",
     "no_checksum",
     "no_checksum_on_restore",
     "no_dedupe",
     "no_fence",
     "no_fsync",
-    "one_buffer_for_two_versions",
+    "one_block_is_retained",
     "order_at_another_step",
     "own_pause_orphans",
     "own_silence_counts",
     "reissue_by_missing_seals",
+    "retained_survives_lineage",
     "sealed_once",
     "shard_back_recovery_stays",
+    "shown_is_past",
     "sum_in_arrival_order",
     "sync_error_ignored",
+    "the_failed_are_not_stopped",
     "weights_survive_lineage",
+    "weights_survive_the_route",
+    "weights_unchecked",
 };
 
-constexpr uint64_t kCounted = 500;  // seeds
-constexpr uint64_t kAlone = 1000;   // seeds that are tried for a class that stands alone
+constexpr uint64_t kCounted = 500;  // seeds whose findings are counted
+constexpr uint64_t kAlone = 1000;   // seeds that are tried with a single class
 
-// Bugs that one class of faults is enough for: `seed` is the first that finds it with that class and
-// no other fault. Without any fault neither that seed nor one before it does. What a job or a cluster
-// is like stays as it is drawn.
+// Bugs that a single class of faults reveals. `seed` is the first seed that finds the bug with that
+// class and no other fault. Without any fault, neither that seed nor an earlier one finds it. The
+// kind of the job and of the cluster stays as drawn.
 struct FoundAlone {
   FaultClass what;
   const char* mutant;
@@ -82,10 +102,18 @@ struct FoundAlone {
   const char* invariant;
 };
 constexpr FoundAlone kFoundAlone[] = {
-    {FaultClass::kCut, "frames_not_sent_again", 235, "not ended 120 virtual seconds"},
+    {FaultClass::kCut, "frames_not_sent_again", 143, "not ended 120 virtual seconds"},
+    {FaultClass::kSlow, "next_version_joins", 2, "differs from the plain sum"},
+    {FaultClass::kReorder, "frames_in_order_alone", 8, "not ended 120 virtual seconds"},
     {FaultClass::kOneWayCut, "decision_sent_is_shown", 44, "not ended 120 virtual seconds"},
     {FaultClass::kTaskPause, "own_pause_orphans", 35, "not ended 120 virtual seconds"},
-    {FaultClass::kShardPause, "shard_back_recovery_stays", 15, "not ended 120 virtual seconds"},
+    {FaultClass::kShardPause, "shard_back_recovery_stays", 512, "not ended 120 virtual seconds"},
+    {FaultClass::kStreamBreak, "frames_not_sent_again", 118, "not ended 120 virtual seconds"},
+    {FaultClass::kTaskCrash, "the_failed_are_not_stopped", 11, "not ended 120 virtual seconds"},
+    {FaultClass::kWorkerCrash, "new_process_has_the_tasks", 49, "not ended 120 virtual seconds"},
+    {FaultClass::kLeadBreak, "lead_forgets_decision", 111, "not ended 120 virtual seconds"},
+    {FaultClass::kSessionBreak, "broken_stream_is_a_loss", 7, "and is taken for lost"},
+    {FaultClass::kLeave, "goodbye_loses_nothing", 20, "not ended 120 virtual seconds"},
 };
 
 constexpr char kFile[] = "tests/sim/found_seeds.txt";
@@ -97,7 +125,7 @@ WorldResult RunWith(const char* mutant, const Plan& plan) {
   return result;
 }
 
-// What can be switched off: a class, or all of one kind.
+// What can be switched off: one class, or all classes of a kind.
 struct Switch {
   std::string name;
   std::vector<FaultClass> classes;
@@ -125,7 +153,7 @@ Plan Without(Plan plan, const Switch& what) {
   return plan;
 }
 
-// Without any fault, except of that class.
+// The plan with no faults except those of the class `alone`.
 Plan With(Plan plan, std::optional<FaultClass> alone) {
   for (int i = 0; i < static_cast<int>(FaultClass::kLocal); ++i) {
     const auto what = static_cast<FaultClass>(i);
@@ -134,7 +162,7 @@ Plan With(Plan plan, std::optional<FaultClass> alone) {
   return plan;
 }
 
-// In a process of its own: a bug may run into a check, which ends it.
+// Runs in a process of its own, because a bug may fail a check, which ends the process.
 enum class Ending { kClean, kViolation, kCheck };
 
 Ending RunApart(const char* mutant, const Plan& plan) {
@@ -148,8 +176,8 @@ Ending RunApart(const char* mutant, const Plan& plan) {
 
 struct Found {
   uint64_t seed = 0;
-  std::string needs;      // names of switches, by commas; "-": none
-  std::string invariant;  // stands in what it says
+  std::string needs;      // comma-separated names of switches; "-": none
+  std::string invariant;  // a part of its message
 };
 
 std::map<std::string, Found> FoundSeeds() {
@@ -167,8 +195,8 @@ std::map<std::string, Found> FoundSeeds() {
   return found;
 }
 
-// The classes without which none of the first kCounted seeds finds the bug; where it is no class, the
-// kinds. Those that find it with all of them are asked first.
+// The classes without which none of the first kCounted seeds finds the bug. If there is no such
+// class: the kinds. Seeds that find the bug with all classes are tried first.
 std::string NeededBy(const char* mutant, const std::vector<uint64_t>& finders) {
   std::vector<uint64_t> seeds = finders;
   for (uint64_t seed = 1; seed <= kCounted; ++seed) {
@@ -239,6 +267,21 @@ TEST(MutantsTest, EveryPlantedBugIsFoundByItsSeed) {
   EXPECT_EQ(seeds.size(), std::size(kMutants));
 }
 
+// Each class is needed by a bug, or finds one alone. So a test fails if the simulation loses a
+// class.
+TEST(MutantsTest, EveryClassHasABugOfItsOwn) {
+  std::set<std::string> have;
+  for (const auto& entry : FoundSeeds()) {
+    for (const absl::string_view name : absl::StrSplit(entry.second.needs, ','))
+      have.insert(std::string(name));
+  }
+  for (const FoundAlone& entry : kFoundAlone) have.insert(std::string(NameOf(entry.what)));
+  for (int i = 0; i < kFaultClasses; ++i) {
+    const auto what = static_cast<FaultClass>(i);
+    EXPECT_EQ(have.count(std::string(NameOf(what))), 1u) << NameOf(what);
+  }
+}
+
 uint64_t FirstThatFinds(const char* mutant, std::optional<FaultClass> alone, uint64_t last) {
   for (uint64_t seed = 1; seed <= last; ++seed) {
     if (RunApart(mutant, With(DrawPlan(seed), alone)) != Ending::kClean) return seed;
@@ -274,13 +317,14 @@ TEST(MutantsTest, AClassAloneFindsItsBug) {
   }
 }
 
-// Each shard sends its newest, and cuts it off for the next: no version comes whole, or by chance.
+// Each shard sends its newest version and cuts it off for the next one. So no version arrives
+// whole, except by chance.
 TEST(MutantsTest, WithoutHeldVersionsAThinLinkCarriesNone) {
   EXPECT_GE(RunWorld(ThinLinkPlan(1)).late_versions, 5);
   EXPECT_LT(RunWith("slow_readers_are_cut_off", ThinLinkPlan(1)).late_versions, 2);
 }
 
-// Without the check of headers a sum is added under another node, or a seal says something else.
+// Without the check of headers, a sum is added under another node, or a seal has other content.
 TEST(MutantsTest, WithoutChecksOfHeadersTheBitsDiffer) {
   int found = 0;
   for (uint64_t seed = 1; seed <= 60 && found == 0; ++seed) {

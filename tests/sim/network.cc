@@ -1,6 +1,7 @@
 #include "tests/sim/network.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace capstan::sim {
 namespace {
@@ -58,15 +59,17 @@ absl::Duration Connection::FreeAt(int side) const {
   return link == network_.links_.end() ? network_.queue_.now() : link->second.free_at;
 }
 
-void Connection::Close(int side) {
+void Connection::Close(int side, absl::Status status) {
   if (!open_) return;
   open_ = false;
+  status_ = std::move(status);
   network_.queue_.After(kTell, ends_[1 - side].closed);
 }
 
 void Connection::Break() {
   if (!open_) return;
   open_ = false;
+  status_ = absl::UnavailableError("broken");
   for (const End& end : ends_) network_.queue_.After(kTell, end.closed);
 }
 
@@ -85,7 +88,7 @@ std::shared_ptr<Connection> Network::Open(const LinkFaults& faults, Connection::
   return connection;
 }
 
-// Keepalive: a cut that lasts ends the connection.
+// Keepalive: a long cut ends the connection.
 void Network::Watch(const std::shared_ptr<Connection>& connection) {
   const int a = connection->host(0), b = connection->host(1);
   if (std::max(CutUntil(a, b), CutUntil(b, a)) <= queue_.now()) return;

@@ -1,11 +1,12 @@
 // The simulated network: connections between hosts. Messages travel as the bytes that gRPC would
 // carry.
 //
-// A connection keeps order and loses nothing until it breaks, as a stream does; what is under way
-// then is lost. One with faults may, besides, hold back, repeat, reorder and damage whole messages
-// behind its Hello, as the proxy of the integration tests does. A cut, in one direction or both,
-// holds messages back until it heals; keepalive ends the connections that it outlasts. What comes to
-// a host with a bandwidth comes one message after the other, each in its time.
+// Like a stream, a connection keeps the order of its messages and loses none until it breaks.
+// Messages in flight are then lost. A connection with faults may also delay, repeat, reorder and
+// damage whole messages after its Hello, as the proxy of the integration tests does. A cut, in one
+// direction or both, holds messages back until it heals. Keepalive ends connections if the cut
+// lasts longer. A host with a limited bandwidth receives one message after the other, each in the
+// time that its size takes.
 #ifndef CAPSTAN_TESTS_SIM_NETWORK_H_
 #define CAPSTAN_TESTS_SIM_NETWORK_H_
 
@@ -17,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/fault_class.h"
@@ -26,10 +28,10 @@ namespace capstan::sim {
 struct LinkFaults {
   absl::Duration min_delay = absl::Microseconds(50);
   absl::Duration max_delay = absl::Milliseconds(2);
-  double slow = 0;             // share of messages with up to 300 ms more
+  double slow = 0;             // share of messages that are up to 300 ms late
   double repeat = 0;           // share of messages that come twice
-  double corrupt = 0;          // share of large messages in whose last bytes a bit is flipped
-  double corrupt_headers = 0;  // share of messages in whose first bytes one is; none without it
+  double corrupt = 0;          // share of large messages with a flipped bit in the last bytes
+  double corrupt_headers = 0;  // share of messages with a flipped bit in the first bytes
   bool reorder = false;
 };
 
@@ -40,19 +42,21 @@ class Connection : public std::enable_shared_from_this<Connection> {
   struct End {
     int host = 0;
     std::function<void(const std::string&)> receive;
-    std::function<void()> closed;  // by the other end or the network
+    std::function<void()> closed;  // the other end or the network has closed it
   };
 
-  // `side` is 0 for who opened it, 1 for the other. `in_order`: neither overtakes nor is overtaken
-  // by what was sent before (Hello, HelloReply).
+  // `side` is 0 for the end that opened it and 1 for the other. With `in_order` (Hello, HelloReply)
+  // earlier messages arrive before this one, and later ones after it.
   void Send(int side, const std::string& bytes, bool in_order = false);
-  // That end closes it; the other one is told.
-  void Close(int side);
-  // The network ends it; both are told.
+  // `side` closes the connection. The other end is told, and finds `status`.
+  void Close(int side, absl::Status status = absl::CancelledError("closed"));
+  // The network ends the connection. Both ends are told.
   void Break();
-  // When what `side` has sent so far has left it.
+  // When the last message that `side` has sent so far leaves it.
   absl::Duration FreeAt(int side) const;
   bool open() const { return open_; }
+  // Why the connection ended. OK while it is open.
+  const absl::Status& status() const { return status_; }
   int host(int side) const { return ends_[side].host; }
 
  private:
@@ -64,10 +68,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const LinkFaults& faults_;  // as they are at the time of sending
   const End ends_[2];
   bool open_ = true;
+  absl::Status status_;
   absl::Duration last_[2];         // by sender: the latest arrival so far
-  absl::Duration fence_[2];        // nothing arrives before
-  int64_t sent_[2] = {0, 0};       // messages, by sender
-  int64_t delivered_[2] = {0, 0};  // by sender: the latest of them that has arrived
+  absl::Duration fence_[2];        // by sender: no message arrives earlier
+  int64_t sent_[2] = {0, 0};       // by sender: how many messages
+  int64_t delivered_[2] = {0, 0};  // by sender: number of the last message that has arrived
 };
 
 class Network {
@@ -79,17 +84,17 @@ class Network {
   // Borrows `faults`. The callbacks run as events of their own.
   std::shared_ptr<Connection> Open(const LinkFaults& faults, Connection::End client,
                                    Connection::End server);
-  // Nothing comes from `from` to `to` before `until`; `what` is kCut or kOneWayCut.
+  // No message of `from` reaches `to` before `until`. `what` is kCut or kOneWayCut.
   void Cut(int from, int to, absl::Duration until, FaultClass what);
   void Heal() {
     cuts_.clear();
     links_.clear();
   }
-  // Of all that comes to `host`; above 0.
+  // Limits what `host` receives. Above 0.
   void SetBandwidth(int host, double bytes_per_second) {
     links_[host].bytes_per_second = bytes_per_second;
   }
-  // All connections between these hosts break; how many.
+  // Breaks all connections between these hosts. Returns their number.
   int BreakAll(int a, int b);
 
  private:
@@ -99,7 +104,7 @@ class Network {
     return cut == cuts_.end() ? absl::ZeroDuration() : cut->second.until;
   }
   void Watch(const std::shared_ptr<Connection>& connection);
-  // A message from `from` to `to` leaves now: counts it if a cut holds it back.
+  // A message leaves `from` for `to` now. Counts it if a cut holds it back.
   void NoteIfHeld(int from, int to);
 
   struct Held {
@@ -109,14 +114,14 @@ class Network {
 
   struct Link {
     double bytes_per_second = 0;
-    absl::Duration free_at;  // what was sent so far is through
+    absl::Duration free_at;  // when everything sent so far has passed
   };
 
   EventQueue& queue_;
   Random& random_;
   Effects& effects_;
   std::map<std::pair<int, int>, Held> cuts_;
-  std::map<int, Link> links_;  // by receiving host, with a bandwidth
+  std::map<int, Link> links_;  // by receiving host, if its bandwidth is limited
   std::vector<std::weak_ptr<Connection>> connections_;
 };
 

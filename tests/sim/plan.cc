@@ -10,13 +10,13 @@ namespace {
 
 struct Drawn {
   FaultClass what;
-  double chance;  // that a seed has the class
-  int most;       // faults of it
+  double chance;  // probability that a seed has the class
+  int most;       // faults of the class
   absl::Duration shortest, longest;
 };
 constexpr absl::Duration Ms(int64_t n) { return absl::Milliseconds(n); }
 
-// Those that happen at a time. Leases of the simulation last a second.
+// Faults that happen at a point in time. Leases of the simulation last a second.
 const Drawn kDrawn[] = {
     {FaultClass::kStreamBreak, 0.4, 5, Ms(0), Ms(0)},
     {FaultClass::kCut, 0.3, 2, Ms(100), Ms(2500)},
@@ -53,7 +53,7 @@ std::vector<PlannedOrder> DrawOrders(const Plan& plan, Random& random) {
   return orders;
 }
 
-// What makes a job or a cluster another one, and the faults that any node may have.
+// Draws the kind of the job and of the cluster, and the faults that may hit any node.
 void DrawKinds(Plan& plan, Random& random) {
   for (const Drawn& drawn : kDrawnLast) {
     if (!random.Chance(drawn.chance)) continue;
@@ -68,8 +68,8 @@ void DrawKinds(Plan& plan, Random& random) {
   }
   if (random.Chance(0.2)) {
     plan.local = true;
-    plan.workers = std::min(plan.workers, 2);  // one of them is spare
-    plan.shards = 1;                           // as is this
+    plan.workers = std::min(plan.workers, 2);  // one worker is spare
+    plan.shards = 1;                           // the shard is spare, too
     for (PlannedOrder& order : plan.orders) {
       order.workers = std::min(order.workers, plan.workers);
       order.shards = std::min(order.shards, plan.shards);
@@ -240,7 +240,7 @@ Plan DrawPlan(uint64_t seed) {
   }
   if (random.Chance(0.35)) plan.orders = DrawOrders(plan, random);
   DrawKinds(plan, random);
-  // Any two hosts that talk to each other, in either direction. Two workers never do.
+  // Any two hosts that talk to each other, in either direction. Two workers never talk.
   const int hosts = 1 + plan.shards + plan.workers;
   for (Fault& fault : plan.faults) {
     if (fault.what != FaultClass::kCut && fault.what != FaultClass::kOneWayCut) continue;
@@ -256,7 +256,7 @@ Plan LeavesPlan(uint64_t seed) {
   plan.seed = seed;
   plan.shards = 2;
   plan.spare_shards = static_cast<int>(seed % 2);
-  plan.steps = 60;  // of about 0.1 s
+  plan.steps = 60;  // about 0.1 s each
   plan.fault_time = absl::Seconds(6);
   Random random(seed * 6151 + 3);
   for (int i = 0; i < 3; ++i) {
@@ -285,7 +285,7 @@ Plan ThinLinkPlan(uint64_t seed) {
   Plan plan;
   plan.seed = seed;
   plan.shards = 3;
-  plan.steps = 300;  // of about 0.1 s
+  plan.steps = 300;  // about 0.1 s each
   plan.thin_worker = 2;
   plan.thin_bytes_per_second = 12000;  // 3 s for a version
   plan.thin_from = absl::Seconds(3);

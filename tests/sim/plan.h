@@ -1,8 +1,8 @@
-// What a seed means: a small cluster, a job, and the faults that befall it.
+// What a seed stands for: a small cluster, a job, and its faults.
 //
-// Swarm testing (Groce et al. 2012): each seed draws which classes of faults it has at all, then
-// how many of each. The faults of a plan stand alone: any of them can be left out, which is how a
-// failing seed is made small.
+// Swarm testing (Groce et al. 2012): each seed first draws its classes of faults, then how many
+// faults of each. The faults of a plan are independent, so Shrink can leave out any of them to make
+// a failing seed small.
 #ifndef CAPSTAN_TESTS_SIM_PLAN_H_
 #define CAPSTAN_TESTS_SIM_PLAN_H_
 
@@ -20,22 +20,22 @@
 
 namespace capstan::sim {
 
-// A worker's host that is not there from the beginning.
+// A worker's host that starts later than the others.
 struct LateHost {
   int worker = 0;
   absl::Duration at;  // since the start
 };
 
-// What there is to forget: jobs of somebody else, each cancelled as soon as it is accepted, and one
-// more host for workers, which goes away for good.
+// What the coordinator will have to forget: jobs of another person, each cancelled as soon as it is
+// accepted, and one more worker's host, which goes away for good.
 struct Forgetting {
   std::vector<absl::Duration> submits;  // since the start
   absl::Duration gone_at;
-  bool goodbye = false;  // the host's service ends itself; else it is cut off
+  bool goodbye = false;  // true: the host's service ends itself; false: it is cut off
 };
 
-// A shard's service is told to stop: it stays until its job has gone on without it, at most `grace`,
-// and its host has another one `away` later.
+// A shard's service is told to stop. It stays until its job continues without it, at most for
+// `grace`. Another service starts on its host after `away`.
 struct ShardLeave {
   absl::Duration at;  // since the start
   int shard = 0;
@@ -46,33 +46,34 @@ struct ShardLeave {
 struct Fault {
   FaultClass what = FaultClass::kStreamBreak;
   absl::Duration at;      // since the start
-  absl::Duration length;  // of a cut, a pause, a host's absence
-  int target = 0;         // worker or shard; of a cut: the host that does not hear
-  int peer = 0;  // of a cut: the host that is not heard. 0 is the coordinator, then shards, workers
+  absl::Duration length;  // of a cut, a pause or a host's absence
+  int target = 0;         // a worker or a shard; for a cut, the host that does not hear
+  // For a cut, the host that is not heard. 0 is the coordinator, then come shards, then workers.
+  int peer = 0;
 };
 
-// What a person asks for, again and again until it is answered.
+// A person's order, which is repeated until it is answered.
 struct PlannedOrder {
   training::Order::What what = training::Order::What::kCheckpoint;
   absl::Duration at;         // since the start
-  double learning_rate = 0;  // of kLearningRate
-  absl::Duration rest;       // of kSuspend: until the job is resumed,
-  int workers = 0;           // with so many (0: as many as before)
-  int shards = 0;
+  double learning_rate = 0;  // for kLearningRate
+  absl::Duration rest;       // for kSuspend: how long the job stays suspended
+  int workers = 0;           // for kSuspend: workers after that; 0: as many as before
+  int shards = 0;            // likewise
 };
 
 struct Plan {
   uint64_t seed = 0;
   int workers = 3;
   int shards = 2;
-  int spare_shards = 0;  // services that the job does not ask for
+  int spare_shards = 0;  // services beyond those that the job asks for
   int lanes = 8;
   int64_t steps = 12;
-  int64_t checkpoint_every = 0;  // 0: the last version alone
+  int64_t checkpoint_every = 0;  // in steps; 0: only the last version
   Toy toy;
-  bool local = false;           // kvstore local: one worker, its own store
+  bool local = false;           // kvstore local: one worker, which is its own store
   int min_workers = 0;          // above 0: an elastic job
-  std::vector<LateHost> later;  // of an elastic job
+  std::vector<LateHost> later;  // for an elastic job
   std::optional<Forgetting> forgetting;
   LinkFaults exchange;  // until everything heals
   double disk_full = 0, sync_error = 0;
@@ -82,7 +83,7 @@ struct Plan {
   absl::Duration thin_from;  // since the start
   std::vector<Fault> faults;
   std::vector<PlannedOrder> orders;
-  std::vector<ShardLeave> leaves;                // of no drawn plan
+  std::vector<ShardLeave> leaves;                // DrawPlan draws none
   absl::Duration fault_time = absl::Seconds(3);  // then everything heals
 
   bool has(FaultClass what) const;
@@ -90,17 +91,19 @@ struct Plan {
 };
 
 Plan DrawPlan(uint64_t seed);
-// No faults; one of three workers is behind a link on which a version takes many steps.
+// No faults. One of three workers has a link so thin that a version takes many steps.
 Plan ThinLinkPlan(uint64_t seed);
-// No faults; shards leave, of three with one to spare or of two without, as the seed is odd or even.
+// No faults, but shards leave. An odd seed has three shards, one of them spare. An even one has
+// two.
 Plan LeavesPlan(uint64_t seed);
-// Of a seed's own, whatever else the plan has: one to three within the time of faults.
+// One to three leaves within the time of faults. They depend on the seed and not on the plan's
+// other faults.
 std::vector<ShardLeave> DrawLeaves(const Plan& plan);
-// For people: one line for the cluster, one for each fault.
+// For people: a line for the cluster and a line for each fault.
 std::string ToString(const Plan& plan);
 
-// The smallest plan that still fails, by leaving classes out, then single faults and orders. `fails`
-// is true for `plan`; it is called at most `max_runs` times.
+// Returns a smaller plan that still fails: leaves out whole classes, then single faults and orders.
+// `fails` is true for `plan`, and is called at most `max_runs` times.
 Plan Shrink(Plan plan, const std::function<bool(const Plan&)>& fails, int max_runs);
 
 }  // namespace capstan::sim

@@ -1,5 +1,5 @@
-// The life of a simulated process: what was to happen in it does not once it is dead, and happens
-// late while it stands still (SIGSTOP, a long pause of the host).
+// The life of a simulated process. Its events are dropped once it is dead, and wait while it stands
+// still (SIGSTOP, a long pause of the host).
 #ifndef CAPSTAN_TESTS_SIM_PROCESS_H_
 #define CAPSTAN_TESTS_SIM_PROCESS_H_
 
@@ -15,7 +15,7 @@ namespace capstan::sim {
 
 class Process {
  public:
-  // Borrows both. `pause`: what a pause of this process is counted as.
+  // Borrows both. `pause` is the class under which pauses of this process are counted.
   Process(EventQueue& queue, Effects& effects, FaultClass pause)
       : queue_(queue), life_(std::make_shared<Life>(Life{.effects = &effects, .pause = pause})) {}
   Process(const Process&) = delete;
@@ -23,7 +23,7 @@ class Process {
   ~Process() { life_->alive = false; }
 
   bool alive() const { return life_->alive; }
-  // Everything guarded so far is forgotten; Start begins another life.
+  // Drops everything guarded so far. Start begins another life.
   void Kill() { life_->alive = false; }
   void Start() {
     Kill();
@@ -31,7 +31,7 @@ class Process {
   }
   void Pause(absl::Duration until) { life_->paused_until = std::max(life_->paused_until, until); }
 
-  // To be run as an event: does `what` if this life goes on then, after its pause.
+  // Wraps `what` as an event: it runs if this life still goes on then, after any pause.
   std::function<void()> Guard(std::function<void()> what) const {
     return [queue = &queue_, life = life_, what = std::move(what)] { Run(queue, life, what); };
   }

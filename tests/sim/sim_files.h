@@ -1,5 +1,4 @@
-// A job's files on the simulated disk, for the code that reads and writes those of a task which is
-// its own store.
+// A job's files on the simulated disk, for the real code of a task that is its own store.
 #ifndef CAPSTAN_TESTS_SIM_SIM_FILES_H_
 #define CAPSTAN_TESTS_SIM_SIM_FILES_H_
 
@@ -13,12 +12,12 @@ namespace capstan::sim {
 
 class SimFiles final : public param_store::FileStore {
  public:
-  // Borrows the disk; `host` is what it knows the writer as.
+  // Borrows the disk. `host` is the writer's number there.
   SimFiles(SimDisk& disk, int host) : disk_(disk), host_(host) {}
 
   absl::StatusOr<std::unique_ptr<param_store::InputFile>> OpenCheckpointFile(
       const std::string& folder, const std::string& name) override;
-  // NotFound: no simulated job begins from a file.
+  // Always NotFound, because no simulated job begins from a file.
   absl::StatusOr<std::unique_ptr<param_store::InputFile>> OpenInitialWeights(
       const std::string& path, const std::string& name) override;
   absl::StatusOr<common::v1::FileInfo> Write(const std::string& folder, const std::string& name,

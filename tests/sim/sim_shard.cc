@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "capstan/param_store/v1/param_store.pb.h"
-#include "param_store/wire/frame_codec.h"
+#include "exchange/wire/frame_codec.h"
 #include "services/check/check.h"
 #include "services/check/mutant.h"
 #include "training/chunks/placement.h"
@@ -22,19 +22,8 @@
 namespace capstan::sim {
 namespace {
 
-namespace core = param_store::core;
+namespace core = exchange::shard;
 namespace v1 = param_store::v1;
-
-core::StreamKind KindOf(v1::StreamKind kind) {
-  switch (kind) {
-    case v1::STREAM_KIND_CONTROL:
-      return core::StreamKind::kControl;
-    case v1::STREAM_KIND_SHARD:
-      return core::StreamKind::kShard;
-    default:
-      return core::StreamKind::kData;
-  }
-}
 
 v1::StepDecision ToProto(const training::Decision& decision) {
   v1::StepDecision out;
@@ -44,7 +33,7 @@ v1::StepDecision ToProto(const training::Decision& decision) {
   out.set_stop(decision.stop);
   out.set_checkpoint(decision.checkpoint);
   out.set_evaluate(decision.evaluate);
-  out.set_clip_scale(decision.clip_scale);
+  out.set_gradient_scale(decision.gradient_scale);
   out.set_loss_scale(decision.loss_scale);
   out.set_applied_steps(decision.applied_steps);
   for (const int64_t id : decision.order_ids) out.add_order_ids(id);
@@ -59,7 +48,7 @@ training::Decision FromProto(const v1::StepDecision& decision) {
   out.stop = decision.stop();
   out.checkpoint = decision.checkpoint();
   out.evaluate = decision.evaluate();
-  out.clip_scale = decision.clip_scale();
+  out.gradient_scale = decision.gradient_scale();
   out.loss_scale = decision.loss_scale();
   out.applied_steps = decision.applied_steps();
   out.order_ids.assign(decision.order_ids().begin(), decision.order_ids().end());
@@ -101,11 +90,10 @@ void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
                          .checkpoint_every_steps = spec_.checkpoint_every_steps()};
     core_ = std::make_unique<core::ShardCore>(std::move(plan));
     optimizer_ = *training::spec::MakeOptimizer(spec_);
-    storage_ = std::make_unique<param_store::ShardStorage>(core_->plan().layout,
-                                                           core_->plan().samples, *optimizer_);
+    storage_ = std::make_unique<param_store::ShardStorage>(core_->plan().layout, *optimizer_);
   } else if (core_->plan().spec_digest != message.spec_digest() ||
              core_->plan().shard != message.shard()) {
-    return;  // as param_store/param_store.cc, JobFor
+    return;  // like JobFor in param_store/param_store.cc
   }
   core::StartLineage event;
   event.lineage = message.view().lineage();
@@ -162,17 +150,17 @@ void SimShard::CloseStream(int64_t stream) {
 void SimShard::OnBytes(int64_t id, const std::string& bytes) {
   const auto stream = streams_.find(id);
   if (stream == streams_.end()) return;
-  if (core_ == nullptr) {  // no such job here: the task tries again
+  if (core_ == nullptr) {  // no such job here, so the task tries again
     const auto connection = std::move(stream->second.connection);
     streams_.erase(stream);
-    return connection->Close(1);
+    return connection->Close(1, absl::UnavailableError("no such job here"));
   }
-  // Cut somewhere: pieces may begin and end anywhere.
+  // Cut at a random place, because pieces may begin and end anywhere.
   const size_t cut = static_cast<size_t>(random_.Below(static_cast<int64_t>(bytes.size()) + 1));
   const std::vector<absl::string_view> pieces = {absl::string_view(bytes).substr(0, cut),
                                                  absl::string_view(bytes).substr(cut)};
-  auto decoded = param_store::wire::DecodeRequest(pieces);
-  // The check has the lineage in it, so it is a fence of its own.
+  auto decoded = exchange::wire::DecodeRequest(pieces);
+  // The check covers the lineage, so it is a second fence. Both mutants must switch it off.
   const bool checked = !CAPSTAN_MUTANT("no_header_check") && !CAPSTAN_MUTANT("no_fence");
   if (!decoded.ok() || (checked && !decoded->Intact(core_->lineage()))) return EndStream(id);
   const v1::ExchangeRequest& message = decoded->message;
@@ -180,9 +168,9 @@ void SimShard::OnBytes(int64_t id, const std::string& bytes) {
     case v1::ExchangeRequest::kHello:
       if (stream->second.greeted) return;
       stream->second.greeted = true;
-      return Do(core::StreamOpened{id, KindOf(message.hello().kind()),
-                                   message.hello().spec_digest(), message.hello().lineage(),
-                                   message.hello().index(), message.hello().have_version()});
+      return Do(core::StreamOpened{id, message.hello().kind(), message.hello().spec_digest(),
+                                   message.hello().lineage(), message.hello().index(),
+                                   message.hello().have_version()});
     case v1::ExchangeRequest::kSeal: {
       const auto& seal = message.seal();
       return Do(core::SealArrived{id,
@@ -231,12 +219,12 @@ void SimShard::OnBytes(int64_t id, const std::string& bytes) {
   }
 }
 
-// As for DATA_LOSS: the other end opens another one.
+// Ends the stream as DATA_LOSS does. The other end opens a new one.
 void SimShard::EndStream(int64_t id) {
   const auto stream = streams_.find(id);
   const auto connection = std::move(stream->second.connection);
   streams_.erase(stream);
-  connection->Close(1);
+  connection->Close(1, absl::DataLossError("a damaged message"));
   Do(core::StreamClosed{id});
 }
 
@@ -266,7 +254,7 @@ void SimShard::Tick() {
 void SimShard::OnLeadBytes(int64_t lineage, const std::string& bytes) {
   if (core_ == nullptr) return;
   const std::vector<absl::string_view> pieces = {bytes};
-  const auto decoded = param_store::wire::DecodeResponse(pieces);
+  const auto decoded = exchange::wire::DecodeResponse(pieces);
   const bool checked = !CAPSTAN_MUTANT("no_header_check");
   if (!decoded.ok() || (checked && !decoded->Intact(lineage))) {
     if (lead_ != nullptr) lead_->Break();
@@ -308,14 +296,14 @@ void SimShard::SendWeights(const core::SendWeights& send) {
       frame.mutable_payload()->append(
           reinterpret_cast<const char*>(weights->floats->data() + range.offset), 4 * range.size);
     }
-    param_store::wire::SetCheck(&message, core_->lineage());
+    exchange::wire::SetCheck(&message, core_->lineage());
     stream->second.weights.push_back(
         {message.SerializeAsString(), send.version, &run == &frames.back()});
   }
   WriteOn(send.stream);
 }
 
-// As ServerStream does: one message at a time.
+// Like ServerStream: writes one message at a time.
 void SimShard::WriteOn(int64_t id) {
   for (;;) {
     const auto stream = streams_.find(id);
@@ -349,7 +337,7 @@ void SimShard::CarryOut(const core::Effect& effect) {
   const auto reply = [this](int64_t stream, v1::ExchangeResponse message) {
     const auto found = streams_.find(stream);
     if (found == streams_.end()) return;
-    param_store::wire::SetCheck(&message, core_->lineage());
+    exchange::wire::SetCheck(&message, core_->lineage());
     found->second.connection->Send(1, message.SerializeAsString(), message.has_hello());
   };
   if (const auto* e = std::get_if<core::LoadBase>(&effect)) {
@@ -365,17 +353,17 @@ void SimShard::CarryOut(const core::Effect& effect) {
     if (found == streams_.end()) return;
     const auto connection = std::move(found->second.connection);
     streams_.erase(found);
-    connection->Close(1);
+    connection->Close(1, e->status);
   } else if (const auto* e = std::get_if<core::SendAck>(&effect)) {
     v1::ExchangeResponse message;
     v1::FrameAck& ack = *message.mutable_ack();
     ack.set_step(e->step);
-    ack.set_first_lane(e->node.first_lane);
-    ack.set_lane_count(e->node.lane_count);
+    ack.set_first_lane(e->block.first_lane);
+    ack.set_lane_count(e->block.lane_count);
     ack.set_first_chunk(e->first_chunk);
-    for (const core::FrameOutcome outcome : e->outcomes) {
-      ack.add_outcomes(outcome == core::FrameOutcome::kCorrupt ? v1::FRAME_OUTCOME_CORRUPT
-                                                               : v1::FRAME_OUTCOME_COVERED);
+    for (const v1::FrameOutcome outcome : e->outcomes) {
+      ack.add_outcomes(outcome == v1::FRAME_OUTCOME_CORRUPT ? v1::FRAME_OUTCOME_CORRUPT
+                                                            : v1::FRAME_OUTCOME_COVERED);
     }
     reply(e->stream, message);
   } else if (const auto* e = std::get_if<core::FoldFrame>(&effect)) {
@@ -414,8 +402,8 @@ void SimShard::CarryOut(const core::Effect& effect) {
     hello.set_kind(v1::STREAM_KIND_SHARD);
     hello.set_index(core_->plan().shard);
     hello.set_have_version(e->have_version);
-    hello.set_speaks(param_store::wire::kSpeaks);
-    param_store::wire::SetCheck(&message, lineage);
+    hello.set_speaks(exchange::wire::kSpeaks);
+    exchange::wire::SetCheck(&message, lineage);
     lead_->Send(0, message.SerializeAsString(), /*in_order=*/true);
   } else if (std::holds_alternative<core::DropLead>(effect)) {
     if (lead_ != nullptr) lead_->Close(0);
@@ -427,12 +415,12 @@ void SimShard::CarryOut(const core::Effect& effect) {
     message.mutable_part()->set_finite(e->finite);
     for (const int32_t rank : e->readers.slow_ranks) message.mutable_part()->add_slow_ranks(rank);
     message.mutable_part()->set_held_in_use(e->readers.held_in_use);
-    param_store::wire::SetCheck(&message, core_->lineage());
+    exchange::wire::SetCheck(&message, core_->lineage());
     if (lead_ != nullptr) lead_->Send(0, message.SerializeAsString());
   } else if (const auto* e = std::get_if<core::SendShown>(&effect)) {
     v1::ExchangeRequest message;
     message.mutable_shown()->set_version(e->version);
-    param_store::wire::SetCheck(&message, core_->lineage());
+    exchange::wire::SetCheck(&message, core_->lineage());
     if (lead_ != nullptr) lead_->Send(0, message.SerializeAsString());
   } else if (const auto* e = std::get_if<core::SendDecision>(&effect)) {
     v1::ExchangeResponse message;
@@ -505,7 +493,7 @@ void SimShard::LoadBase(const core::LoadBase& load) {
   Do(loaded);
 }
 
-absl::StatusOr<std::shared_ptr<param_store::client::FloatBuffer>> SimShard::ReadBase(
+absl::StatusOr<std::shared_ptr<exchange::FloatBuffer>> SimShard::ReadBase(
     const core::LoadBase& load, core::BaseLoaded* loaded) {
   const training::FlatLayout& layout = core_->plan().layout;
   auto weights = param_store::ShardStorage::MakeBuffer(layout, load.run);
@@ -542,7 +530,8 @@ absl::StatusOr<std::shared_ptr<param_store::client::FloatBuffer>> SimShard::Read
     int64_t offset = sizeof(header);
     for (int64_t chunk = header[2]; chunk < header[2] + header[3]; ++chunk) {
       const training::FlatRange from = layout.ChunkRange(static_cast<int32_t>(chunk));
-      if (offset + 4 * from.size > static_cast<int64_t>(bytes->size())) break;  // by a mutant alone
+      if (offset + 4 * from.size > static_cast<int64_t>(bytes->size()))
+        break;  // only with a mutant
       if (missing.erase(static_cast<int32_t>(chunk)) > 0) {
         std::memcpy(weights->data() + from.offset - range.offset, bytes->data() + offset,
                     4 * from.size);

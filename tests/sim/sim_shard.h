@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "capstan/node/v1/node.pb.h"
-#include "param_store/core/shard_core.h"
+#include "exchange/shard/shard_core.h"
 #include "param_store/shard_storage.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/event_queue.h"
@@ -25,21 +25,22 @@ namespace capstan::sim {
 class SimShard {
  public:
   struct Hooks {
-    // Connects to the lead's address; what comes back goes to `receive`.
+    // Connects to the lead's address. Its answers go to `receive`.
     std::function<std::shared_ptr<Connection>(const std::string& address,
                                               std::function<void(const std::string&)> receive,
                                               std::function<void()> closed)>
         connect;
     std::function<void()> changed;  // State() has changed
-    // A decision is carried out, and before anybody is told: a version is published.
+    // `decided`: a decision is carried out. `published`: a version is published, and nobody has
+    // been told yet.
     std::function<void(int64_t lineage, const training::Decision& decision)> decided;
     std::function<void(int64_t lineage, int64_t version, absl::Span<const float> weights,
                        int64_t first_float)>
         published;
-    bool small_frames = false;  // of weights: one chunk each
+    bool small_frames = false;  // one chunk of weights in each frame
   };
 
-  // Borrows all; `process` is this service's, `host` what the disk and the network know it as.
+  // Borrows all. `process` is this service's. `host` is its number for the disk and the network.
   SimShard(EventQueue& queue, Random& random, SimDisk& disk, Process& process, int host,
            Hooks hooks)
       : queue_(queue),
@@ -50,7 +51,7 @@ class SimShard {
         hooks_(std::move(hooks)) {}
   ~SimShard();
 
-  // From the coordinator.
+  // Messages of the coordinator.
   void OnStartLineage(const node::v1::StartLineage& message);
   void OnViewChange(const node::v1::ViewChange& message);
   void OnGiveOrders(const node::v1::GiveOrders& message);
@@ -64,7 +65,7 @@ class SimShard {
   void CloseStream(int64_t stream);
 
   std::optional<node::v1::ShardState> State() const;
-  const param_store::core::ShardCore* core() const { return core_.get(); }
+  const exchange::shard::ShardCore* core() const { return core_.get(); }
 
  private:
   struct Weights {
@@ -75,20 +76,20 @@ class SimShard {
   struct Stream {
     std::shared_ptr<Connection> connection;
     bool greeted = false;
-    std::deque<Weights> weights;  // that wait for the connection
+    std::deque<Weights> weights;  // waiting for the connection
     bool writing = false;
   };
 
-  void Do(const param_store::core::Event& event);
-  void CarryOut(const param_store::core::Effect& effect);
-  void SendWeights(const param_store::core::SendWeights& send);
+  void Do(const exchange::shard::Event& event);
+  void CarryOut(const exchange::shard::Effect& effect);
+  void SendWeights(const exchange::shard::SendWeights& send);
   void WriteOn(int64_t stream);
   void EndStream(int64_t stream);
   void Tick();
-  void LoadBase(const param_store::core::LoadBase& load);
-  absl::StatusOr<std::shared_ptr<param_store::client::FloatBuffer>> ReadBase(
-      const param_store::core::LoadBase& load, param_store::core::BaseLoaded* loaded);
-  void WriteFiles(const param_store::core::WriteFiles& write);
+  void LoadBase(const exchange::shard::LoadBase& load);
+  absl::StatusOr<std::shared_ptr<exchange::FloatBuffer>> ReadBase(
+      const exchange::shard::LoadBase& load, exchange::shard::BaseLoaded* loaded);
+  void WriteFiles(const exchange::shard::WriteFiles& write);
   void OnLeadBytes(int64_t lineage, const std::string& bytes);
 
   EventQueue& queue_;
@@ -100,14 +101,14 @@ class SimShard {
 
   job::v1::ResolvedSpec spec_;
   std::shared_ptr<const training::Optimizer> optimizer_;
-  std::unique_ptr<param_store::core::ShardCore> core_;
+  std::unique_ptr<exchange::shard::ShardCore> core_;
   std::unique_ptr<param_store::ShardStorage> storage_;  // refers to the plan inside core_
   std::string lead_address_;
 
   std::map<int64_t, Stream> streams_;
   int64_t next_stream_ = 1;
   std::shared_ptr<Connection> lead_;
-  std::map<int64_t, std::string> payloads_;  // of the frame being handled
+  std::map<int64_t, std::string> payloads_;  // of the current frame
   int64_t next_payload_ = 1;
   int64_t temporaries_ = 0;
   absl::Duration tick_at_ = absl::InfiniteDuration();

@@ -1,38 +1,33 @@
 #include "tests/sim/sim_task.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "capstan/param_store/v1/param_store.pb.h"
 #include "gpu_worker/task/job.h"
 #include "param_store/checkpoint/shard_file.h"
-#include "param_store/wire/frame_codec.h"
 #include "services/check/check.h"
 #include "services/check/mutant.h"
-#include "training/chunks/placement.h"
-#include "training/codec/crc32c.h"
 #include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
 
 namespace capstan::sim {
 namespace {
 
-namespace core = gpu_worker::core;
-namespace v1 = param_store::v1;
+namespace core = exchange::task;
+namespace sender = exchange::sender;
 
-using param_store::client::CompleteWeights;
+using exchange::CompleteWeights;
 
-node::v1::TaskPhase PhaseOf(core::Phase phase) {
+node::v1::TaskPhase PhaseOf(core::TaskPhase phase) {
   switch (phase) {
-    case core::Phase::kStarting:
+    case core::TaskPhase::kStarting:
       return node::v1::TASK_PHASE_STARTING;
-    case core::Phase::kRunning:
+    case core::TaskPhase::kRunning:
       return node::v1::TASK_PHASE_RUNNING;
-    case core::Phase::kFinished:
+    case core::TaskPhase::kFinished:
       return node::v1::TASK_PHASE_FINISHED;
-    case core::Phase::kFailed:
+    case core::TaskPhase::kFailed:
       return node::v1::TASK_PHASE_FAILED;
   }
   return node::v1::TASK_PHASE_UNSPECIFIED;
@@ -57,21 +52,29 @@ SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& proc
   samples_ = *training::spec::MakeSamplePlan(spec_);
   evaluation_ = *training::spec::MakeEvalPlan(spec_);
   pool_ = std::make_unique<gpu_worker::BufferPool>(layout_->total_floats());
-  assembly_ = std::make_unique<param_store::client::WeightAssembly>(*layout_, *pool_);
   weights_.version = -1;
   state_.set_job_id(spec_.job_id());
   state_.set_rank(start.rank());
   state_.set_phase(node::v1::TASK_PHASE_STARTING);
-  core_ = std::make_unique<core::WorkerCore>(
+  core_ = std::make_unique<core::TaskCore>(
       *samples_, *evaluation_,
-      core::WorkerOptions{.rank = start.rank(),
-                          .total_steps = spec_.total_steps(),
-                          .device_count = spec_.devices_per_worker()});
-  if (spec_.num_shards() == 0) MakeLocal(start);
+      core::TaskCoreOptions{.rank = start.rank(),
+                            .total_steps = spec_.total_steps(),
+                            .device_count = spec_.devices_per_worker()});
+  if (spec_.num_shards() == 0) {
+    MakeLocal(start);
+  } else {
+    sender::CoreOptions options;
+    options.job_id = spec_.job_id();
+    options.spec_digest = digest_;
+    options.rank = start.rank();
+    options.max_payload_bytes = 4 * layout_->chunk_floats();  // one chunk a frame
+    sender_ = std::make_unique<sender::Core>(*layout_, std::move(options));
+  }
   OnViewChange(start.view());
 }
 
-// As Task::MakeExchange does it.
+// Like Task::MakeExchange.
 void SimTask::MakeLocal(const node::v1::StartTask& start) {
   auto job = gpu_worker::MakeJob(start.resolved_spec(), start.spec_digest());
   CAPSTAN_CHECK(job.ok());
@@ -100,7 +103,7 @@ void SimTask::MakeLocal(const node::v1::StartTask& start) {
       *std::move(job), strand_, std::move(callbacks), std::move(local), std::move(base));
 }
 
-// As Task::SaveShardFile does it.
+// Like Task::SaveShardFile.
 void SimTask::WriteShardFile(const gpu_worker::LocalExchange::Snapshot& snapshot) {
   const auto later = [this] {
     return random_.Between(absl::Milliseconds(1), absl::Milliseconds(40));
@@ -137,11 +140,9 @@ node::v1::TaskState SimTask::State() const {
   return state;
 }
 
-// The system closes what a process leaves open.
+// The system closes the streams that a process leaves open.
 SimTask::~SimTask() {
-  for (Stream& stream : streams_) {
-    if (stream.link != nullptr) stream.link->Close(0);
-  }
+  for (const auto& entry : streams_) entry.second.link->Close(0);
 }
 
 void SimTask::OnViewChange(const common::v1::View& view) {
@@ -165,10 +166,10 @@ void SimTask::OnStop() { Do(core::StopOrder{}); }
 
 int SimTask::BreakStreams() {
   int broken = 0;
-  for (Stream& stream : streams_) {
-    if (stream.link == nullptr || !random_.Chance(0.7)) continue;
-    broken += stream.link->open() ? 1 : 0;
-    stream.link->Break();
+  for (const auto& entry : streams_) {
+    if (!random_.Chance(0.7)) continue;
+    broken += entry.second.link->open() ? 1 : 0;
+    entry.second.link->Break();
   }
   return broken;
 }
@@ -185,173 +186,137 @@ void SimTask::Do(const core::Event& event) {
 }
 
 void SimTask::Tick() {
-  // A planted bug: it computes no more, and its service is not told.
+  // A planted bug: the task stops computing, and its service is not told.
   if (CAPSTAN_MUTANT("own_pause_orphans") && queue_.now() - tick_at_ > absl::Milliseconds(500))
     return OnStop();
   tick_at_ = absl::InfiniteDuration();
   Do(core::Tick{});
 }
 
-void SimTask::ConnectLater(int shard) {
-  process_.After(random_.Between(absl::Milliseconds(50), absl::Milliseconds(300)),
-                 [this, shard, lineage = lineage_] {
-                   if (lineage == lineage_) Connect(shard);
-                 });
+// ---- The exchange with shards: ExchangeClient over simulated connections ----
+
+void SimTask::Deliver(const sender::Event& event) {
+  for (const sender::Effect& effect : sender_->Step(event, queue_.now())) Carry(effect);
+  const absl::Duration due = sender_->NextDeadline();
+  if (due >= sender_tick_at_) return;
+  sender_tick_at_ = due;
+  process_.At(due, [this, due] {
+    if (sender_tick_at_ != due) return;
+    sender_tick_at_ = absl::InfiniteDuration();
+    Deliver(sender::Tick{});
+  });
 }
 
-void SimTask::Connect(int shard) {
-  Stream& stream = streams_[shard];
-  if (stream.link != nullptr) return;
-  const int64_t number = stream.number = ++connections_;
-  const auto current = [this, shard, number] {
-    return shard < static_cast<int>(streams_.size()) && streams_[shard].number == number &&
-           streams_[shard].link != nullptr;
-  };
-  stream.link = hooks_.connect(
-      view_.shards(shard).address(),
-      [this, shard, current](const std::string& bytes) {
-        if (current()) OnBytes(shard, bytes);
+void SimTask::Carry(const sender::Effect& effect) {
+  if (const auto* e = std::get_if<sender::OpenStream>(&effect)) {
+    Connect(*e);
+  } else if (const auto* e = std::get_if<sender::SendMessage>(&effect)) {
+    Send(e->stream, e->bytes);
+  } else if (const auto* e = std::get_if<sender::SendFrame>(&effect)) {
+    const sender::Core::Frame frame = sender_->Encode(*e);
+    Send(e->stream, absl::StrCat(frame.prefix, frame.payload));
+  } else if (const auto* e = std::get_if<sender::CancelStream>(&effect)) {
+    streams_.at(e->stream).link->Close(0);
+    process_.After(absl::Microseconds(50), [this, id = e->stream] {
+      if (streams_.erase(id) > 0) Deliver(sender::StreamEnded{id, absl::CancelledError("by us")});
+    });
+  } else if (const auto* e = std::get_if<sender::DropStream>(&effect)) {
+    streams_.at(e->stream).link->Close(0);
+    streams_.erase(e->stream);
+  } else if (const auto* e = std::get_if<sender::UseWeights>(&effect)) {
+    OnWeights(e->weights);
+  } else if (const auto* e = std::get_if<sender::Fail>(&effect)) {
+    strand_.Post([this, status = e->status] {
+      Do(core::Failed{gpu_worker::FailureReasonOf(status), std::string(status.message())});
+    });
+  }
+}
+
+void SimTask::Connect(const sender::OpenStream& open) {
+  const sender::StreamId id = open.stream;
+  streams_[id].link = hooks_.connect(
+      view_.shards(open.shard).address(),
+      [this, id](const std::string& bytes) {
+        if (streams_.count(id) == 0) return;
+        const std::vector<absl::string_view> pieces = {bytes};
+        Deliver(sender::MessageArrived{id, pieces});
       },
-      [this, shard, current] {
-        if (!current()) return;
-        streams_[shard].link.reset();
-        streams_[shard].open = false;
-        ConnectLater(shard);
+      [this, id] {
+        const auto stream = streams_.find(id);
+        if (stream == streams_.end()) return;
+        const absl::Status status = stream->second.link->status();
+        streams_.erase(stream);
+        Deliver(sender::StreamEnded{id, status});
       });
-  v1::ExchangeRequest message;
-  v1::Hello& hello = *message.mutable_hello();
-  hello.set_job_id(spec_.job_id());
-  hello.set_spec_digest(digest_);
-  hello.set_lineage(lineage_);
-  hello.set_kind(v1::STREAM_KIND_DATA);
-  hello.set_index(state_.rank());
-  stream.have = assembly_->complete();
-  hello.set_have_version(stream.have);
-  hello.set_speaks(param_store::wire::kSpeaks);
-  param_store::wire::SetCheck(&message, lineage_);
-  stream.link->Send(0, message.SerializeAsString(), /*in_order=*/true);
 }
 
-void SimTask::OnBytes(int shard, const std::string& bytes) {
-  Stream& stream = streams_[shard];
-  const std::vector<absl::string_view> pieces = {bytes};
-  auto decoded = param_store::wire::DecodeResponse(pieces);
-  const bool checked = !CAPSTAN_MUTANT("no_header_check");
-  if (!decoded.ok() || (checked && !decoded->Intact(lineage_))) return stream.link->Break();
-  if (decoded->message.has_hello()) {
-    stream.open = true;
-    if (CAPSTAN_MUTANT("frames_not_sent_again")) return;
-    for (const Pushed& pushed : pushed_)
-      SendFrames(shard, pushed);  // the old stream may have lost them
-    return;
-  }
-  if (decoded->message.has_ack()) {
-    const v1::FrameAck& ack = decoded->message.ack();
-    const bool corrupt = std::find(ack.outcomes().begin(), ack.outcomes().end(),
-                                   v1::FRAME_OUTCOME_CORRUPT) != ack.outcomes().end();
-    for (const Pushed& pushed : pushed_) {
-      if (corrupt && ack.step() == weights_.version && pushed.node.first_lane == ack.first_lane() &&
-          pushed.node.lane_count == ack.lane_count()) {
-        SendFrames(shard, pushed);
-      }
-    }
-    return;
-  }
-  if (!decoded->message.has_weights()) return;
-  const v1::WeightFrame& frame = decoded->message.weights();
-  const auto& route = view_.shards(shard);
-  CAPSTAN_CHECK(frame.first_chunk() >= route.first_chunk() &&
-                frame.first_chunk() + frame.crc32c_size() <=
-                    route.first_chunk() + route.chunk_count());
-  std::optional<CompleteWeights> whole;
-  param_store::wire::PayloadReader reader(decoded->payload);
-  std::vector<absl::string_view> chunk_pieces;
-  for (int i = 0; i < frame.crc32c_size(); ++i) {
-    const int32_t chunk = frame.first_chunk() + i;
-    CAPSTAN_CHECK(reader.Next(4 * layout_->ChunkRange(chunk).size, &chunk_pieces));
-    const int64_t version = frame.version() - (WritesIntoTheVersionBefore(frame.version()) ? 1 : 0);
-    const absl::Span<float> to = assembly_->Destination(version, chunk, queue_.now());
-    if (to.empty()) continue;  // overtaken
-    if (param_store::wire::Crc32cOf(chunk_pieces) != frame.crc32c(i)) {
-      return stream.link->Break();  // DATA_LOSS: opened again, and sent again
-    }
-    param_store::wire::CopyFloats(chunk_pieces, to);
-    auto complete = assembly_->Arrived(
-        frame.version(), chunk, {frame.stop(), frame.evaluate(), frame.loss_scale()}, queue_.now());
-    if (complete.has_value()) whole = std::move(complete);
-  }
-  if (whole.has_value()) OnWeights(*whole);
-}
-
-// A planted bug: one buffer for the version under way and the one behind it, on streams that have
-// long been open.
-bool SimTask::WritesIntoTheVersionBefore(int64_t version) const {
-  return CAPSTAN_MUTANT("one_buffer_for_two_versions") && version == assembly_->complete() + 2 &&
-         assembly_->pending() > 0 &&
-         std::all_of(streams_.begin(), streams_.end(), [this](const Stream& stream) {
-           return stream.open && stream.have < assembly_->complete();
-         });
+// Messages after Hello may be overtaken, repeated and damaged.
+void SimTask::Send(sender::StreamId id, const std::string& bytes) {
+  const auto stream = streams_.find(id);
+  if (stream == streams_.end()) return;
+  stream->second.link->Send(0, bytes, /*in_order=*/!std::exchange(stream->second.greeted, true));
 }
 
 void SimTask::OnWeights(const CompleteWeights& weights) {
   if (weights.lineage != lineage_ || weights.version <= weights_.version) return;
   weights_ = weights;
-  pushed_.clear();
   hooks_.assembled(lineage_, weights.version, weights.weights->span());
   Do(core::WeightsComplete{lineage_, weights.version, weights.stop, weights.evaluate});
 }
 
-void SimTask::SendFrames(int shard, const Pushed& pushed) {
-  const Stream& stream = streams_[shard];
-  if (stream.link == nullptr) return;
-  const auto& route = view_.shards(shard);
-  for (const training::ChunkRun& run :
-       training::FramesOf(*layout_, {route.first_chunk(), route.chunk_count()},
-                          4 * layout_->chunk_floats())) {  // one chunk each
-    v1::Frame frame;
-    frame.set_step(weights_.version);
-    frame.set_first_lane(pushed.node.first_lane);
-    frame.set_lane_count(pushed.node.lane_count);
-    frame.set_first_chunk(run.first_chunk);
-    for (int32_t chunk = run.first_chunk; chunk < run.end(); ++chunk) {
-      const training::FlatRange range = layout_->ChunkRange(chunk);
-      frame.add_crc32c(
-          training::Crc32c({reinterpret_cast<const char*>(pushed.value->data() + range.offset),
-                            static_cast<size_t>(4 * range.size)}));
-    }
-    const training::FlatRange range = training::RangeOf(*layout_, run);
-    std::string bytes = param_store::wire::EncodePrefix(frame, 4 * range.size, lineage_);
-    bytes.append(reinterpret_cast<const char*>(pushed.value->data() + range.offset),
-                 4 * range.size);
-    stream.link->Send(0, bytes);
+void SimTask::OpenRoute() {
+  exchange::Route route;
+  route.lineage = lineage_;
+  for (const auto& shard : view_.shards()) {
+    route.shards.push_back(
+        {shard.node(), shard.address(), shard.first_chunk(), shard.chunk_count()});
   }
+  if (sender_ != nullptr) return Deliver(sender::RouteGiven{std::move(route)});
+  const absl::Status status = local_->Open(route);
+  if (status.ok()) return;
+  strand_.Post([this, status] {
+    Do(core::Failed{gpu_worker::FailureReasonOf(status), std::string(status.message())});
+  });
+}
+
+// Like a block of several cards, it leaves in two parts. The peer must not see floats that are not
+// final.
+void SimTask::PushBlock(const core::FoldAndPush& push) {
+  // Pushes a copy, because the fold continues to add in place and a peer must not see that.
+  const auto value = works_.at(push.work).fold->Value(push.block);
+  CAPSTAN_CHECK(value != nullptr);
+  const std::shared_ptr<gpu_worker::FloatBuffer> copy = pool_->Lend();
+  const auto all = value->span();
+  const auto to = copy->span();
+  std::copy(all.begin(), all.end(), to.begin());
+  if (local_ != nullptr) {
+    local_->Push(push.step, push.block, copy);
+  } else {
+    const int64_t ready = copy->size() / 2;
+    std::fill(to.begin() + ready, to.end(), 77.0f);
+    Deliver(sender::BlockReady{push.step, push.block, copy, ready});
+  }
+  std::vector<float> rest(all.begin() + copy->size() / 2, all.end());
+  process_.After(absl::Microseconds(100), [this, push, copy, rest = std::move(rest)] {
+    const bool current = push.lineage == lineage_ && push.step == weights_.version;
+    if (sender_ != nullptr && current) {
+      std::copy(rest.begin(), rest.end(), copy->data() + copy->size() / 2);
+      Deliver(sender::BlockReady{push.step, push.block, copy, copy->size()});
+    }
+    Do(core::BlockPushed{push.work, push.block});
+  });
 }
 
 void SimTask::CarryOut(const core::Effect& effect) {
   if (const auto* e = std::get_if<core::OpenLineage>(&effect)) {
-    for (Stream& stream : streams_) {
-      if (stream.link != nullptr) stream.link->Close(0);
-    }
     lineage_ = e->lineage;
     weights_ = CompleteWeights();
     weights_.version = -1;
-    pushed_.clear();
     reports_.Reset(lineage_);
-    assembly_->Reset(lineage_);
-    streams_.clear();
-    streams_.resize(view_.shards_size());
-    for (int shard = 0; shard < view_.shards_size(); ++shard) ConnectLater(shard);
-    if (local_ == nullptr) return;
-    param_store::client::Route route;
-    route.lineage = lineage_;
-    const absl::Status status = local_->Open(route);
-    if (status.ok()) return;
-    strand_.Post([this, status] {
-      Do(core::Failed{gpu_worker::FailureReasonOf(status), std::string(status.message())});
-    });
+    OpenRoute();
   } else if (const auto* e = std::get_if<core::ComputeLane>(&effect)) {
     if (works_.count(e->work) == 0) {
-      works_[e->work].fold = std::make_unique<gpu_worker::NodeFold>(samples_->StepTree(e->step));
+      works_[e->work].fold = std::make_unique<gpu_worker::LaneFold>(samples_->StepTree(e->step));
     }
     std::shared_ptr<gpu_worker::FloatBuffer> gradient = pool_->Lend();
     CAPSTAN_CHECK(weights_.version == e->step);
@@ -369,33 +334,12 @@ void SimTask::CarryOut(const core::Effect& effect) {
                                           samples_->LaneSampleCount(order.step, order.lane))});
         });
   } else if (const auto* e = std::get_if<core::FoldAndPush>(&effect)) {
-    // What a peer may not see change is a copy of its own: the fold goes on adding in place.
-    const auto value = works_.at(e->work).fold->Value(e->node);
-    CAPSTAN_CHECK(value != nullptr);
-    std::shared_ptr<gpu_worker::FloatBuffer> copy = pool_->Lend();
-    std::memcpy(copy->data(), value->data(), 4 * value->size());
-    pushed_.push_back({e->node, copy});
-    if (local_ != nullptr) local_->Push(e->step, e->node, copy);
-    for (size_t shard = 0; shard < streams_.size(); ++shard) {
-      if (streams_[shard].open) SendFrames(static_cast<int>(shard), pushed_.back());
-    }
-    process_.After(absl::Microseconds(100), [this, order = *e] {
-      Do(core::NodePushed{order.work, order.node});
-    });
+    PushBlock(*e);
   } else if (const auto* e = std::get_if<core::DropWork>(&effect)) {
     works_.erase(e->work);
   } else if (const auto* e = std::get_if<core::SendSeal>(&effect)) {
-    if (local_ != nullptr) return local_->SendSeal(e->step, e->node, e->sums);
-    v1::ExchangeRequest message;
-    v1::StepSeal& seal = *message.mutable_seal();
-    seal.set_step(e->step);
-    seal.set_first_lane(e->node.first_lane);
-    seal.set_lane_count(e->node.lane_count);
-    seal.set_samples(e->sums.samples);
-    seal.set_loss_sum(e->sums.loss_sum);
-    seal.set_correct(e->sums.correct);
-    param_store::wire::SetCheck(&message, lineage_);
-    if (streams_[0].open) streams_[0].link->Send(0, message.SerializeAsString());
+    if (local_ != nullptr) return local_->SendSeal(e->step, e->block, e->sums);
+    Deliver(sender::SealReady{e->step, e->block, e->sums});
   } else if (const auto* e = std::get_if<core::EvaluateBlock>(&effect)) {
     process_.After(
         random_.Between(absl::Milliseconds(1), absl::Milliseconds(30)), [this, order = *e] {
@@ -407,15 +351,7 @@ void SimTask::CarryOut(const core::Effect& effect) {
         });
   } else if (const auto* e = std::get_if<core::SendEvaluationPart>(&effect)) {
     if (local_ != nullptr) return local_->SendEvaluation(e->version, e->block, e->sums);
-    v1::ExchangeRequest message;
-    v1::EvaluationPart& part = *message.mutable_evaluation();
-    part.set_version(e->version);
-    part.set_block(static_cast<int32_t>(e->block));
-    part.set_samples(e->sums.samples);
-    part.set_correct(e->sums.correct);
-    part.set_loss_sum(e->sums.loss_sum);
-    param_store::wire::SetCheck(&message, lineage_);
-    if (streams_[0].open) streams_[0].link->Send(0, message.SerializeAsString());
+    Deliver(sender::EvaluationReady{e->version, e->block, e->sums});
   } else if (const auto* e = std::get_if<core::WriteWeights>(&effect)) {
     reports_.Expect(e->version, /*last=*/true);
     process_.After(random_.Between(absl::Milliseconds(1), absl::Milliseconds(50)),

@@ -1,8 +1,6 @@
-// A task of a gpu_worker in the simulation: the real WorkerCore, NodeFold and FileReports; a toy
-// gradient in place of the engine. With shards there are links in place of gRPC, and its side of the
-// exchange keeps the rules of param_store/client, whose WeightAssembly it has: Hello with
-// have_version, the step's frames sent again on a new stream. A task of a local job has the real
-// LocalExchange, on the simulated disk.
+// A task of a gpu_worker in the simulation: the real task::TaskCore, sender::Core, LaneFold and
+// FileReports. A toy gradient replaces the engine, and simulated connections replace gRPC. The task
+// of a local job has the real LocalExchange on the simulated disk.
 #ifndef CAPSTAN_TESTS_SIM_SIM_TASK_H_
 #define CAPSTAN_TESTS_SIM_SIM_TASK_H_
 
@@ -14,12 +12,12 @@
 #include <vector>
 
 #include "capstan/node/v1/node.pb.h"
-#include "gpu_worker/core/worker_core.h"
+#include "exchange/sender/core.h"
+#include "exchange/task/task_core.h"
 #include "gpu_worker/task/file_reports.h"
+#include "gpu_worker/task/lane_fold.h"
 #include "gpu_worker/task/local_exchange.h"
-#include "gpu_worker/task/node_fold.h"
-#include "param_store/client/strand.h"
-#include "param_store/client/weight_assembly.h"
+#include "services/strand/strand.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/network.h"
 #include "tests/sim/process.h"
@@ -32,21 +30,21 @@ namespace capstan::sim {
 class SimTask {
  public:
   struct Hooks {
-    // Connects to a shard's address; what comes back goes to `receive`, its end to `closed`.
+    // Connects to a shard's address. `receive` gets its messages, and `closed` is called at the
+    // end.
     std::function<std::shared_ptr<Connection>(const std::string& address,
                                               std::function<void(const std::string&)> receive,
                                               std::function<void()> closed)>
         connect;
     std::function<void()> changed;
-    // A task that is its own lead has decided, and published nothing yet.
+    // A task that is its own lead has decided, and has not published the version yet.
     std::function<void(int64_t lineage, const training::Decision& decision)> decided;
-    // The weights of a version as this task has them, whole.
+    // This task has all weights of a version.
     std::function<void(int64_t lineage, int64_t version, absl::Span<const float> weights)>
         assembled;
   };
 
-  // Borrows all; `process` is the task's own and not shared with another one's life, `host` what the
-  // disk knows it as.
+  // Borrows all. `process` belongs to this task alone. `host` is its number for the disk.
   SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& process, int host, Toy toy,
           const node::v1::StartTask& start, Hooks hooks);
   ~SimTask();
@@ -55,7 +53,7 @@ class SimTask {
   void OnGiveOrders(const node::v1::GiveOrders& give);
   void OnFilesTaken(const node::v1::FilesTaken& taken);
   void OnStop();
-  // Breaks some of its streams; how many were open.
+  // Breaks some of its streams. Returns how many were open.
   int BreakStreams();
 
   node::v1::TaskState State() const;
@@ -63,21 +61,15 @@ class SimTask {
 
  private:
   struct Stream {
-    std::shared_ptr<Connection> link;  // null: not connected
-    bool open = false;                 // HelloReply is here
-    int64_t have = -1;                 // as its Hello said
-    int64_t number = 0;                // of the connection, to drop what comes from older ones
-  };
-  struct Pushed {
-    training::Node node;
-    std::shared_ptr<gpu_worker::FloatBuffer> value;
+    std::shared_ptr<Connection> link;
+    bool greeted = false;  // Hello was sent
   };
   struct Work {
-    std::unique_ptr<gpu_worker::NodeFold> fold;
+    std::unique_ptr<gpu_worker::LaneFold> fold;
   };
 
-  // What the parts of a task run on.
-  class Strand final : public param_store::client::Strand {
+  // The strand on which the parts of a task run.
+  class Strand final : public services::Strand {
    public:
     Strand(EventQueue& queue, Process& process) : queue_(queue), process_(process) {}
     void Post(Function function) override { process_.After({}, std::move(function)); }
@@ -92,16 +84,18 @@ class SimTask {
   };
 
   void MakeLocal(const node::v1::StartTask& start);
-  bool WritesIntoTheVersionBefore(int64_t version) const;
-  void OnWeights(const param_store::client::CompleteWeights& weights);
+  void OnWeights(const exchange::CompleteWeights& weights);
   void WriteShardFile(const gpu_worker::LocalExchange::Snapshot& snapshot);
-  void Do(const gpu_worker::core::Event& event);
-  void CarryOut(const gpu_worker::core::Effect& effect);
+  void Do(const exchange::task::Event& event);
+  void CarryOut(const exchange::task::Effect& effect);
   void Tick();
-  void Connect(int shard);
-  void ConnectLater(int shard);
-  void OnBytes(int shard, const std::string& bytes);
-  void SendFrames(int shard, const Pushed& pushed);
+  void OpenRoute();
+  void PushBlock(const exchange::task::FoldAndPush& push);
+  // Steps sender_ and carries out its effects.
+  void Deliver(const exchange::sender::Event& event);
+  void Carry(const exchange::sender::Effect& effect);
+  void Connect(const exchange::sender::OpenStream& open);
+  void Send(exchange::sender::StreamId stream, const std::string& bytes);
   EventQueue& queue_;
   Random& random_;
   Process& process_;
@@ -114,22 +108,21 @@ class SimTask {
   std::optional<training::FlatLayout> layout_;
   std::optional<training::SamplePlan> samples_;
   std::optional<training::EvalPlan> evaluation_;
-  std::unique_ptr<gpu_worker::core::WorkerCore> core_;
+  std::unique_ptr<exchange::task::TaskCore> core_;
   std::unique_ptr<gpu_worker::BufferPool> pool_;
   Strand strand_;
   SimFiles files_;
-  std::unique_ptr<param_store::client::WeightAssembly> assembly_;
+  std::unique_ptr<exchange::sender::Core> sender_;    // null: a local job
   std::unique_ptr<gpu_worker::LocalExchange> local_;  // null: there are shards
 
-  int64_t connections_ = 0;
   int64_t lineage_ = 0;
-  param_store::client::CompleteWeights weights_;  // the newest whole version; -1: none
-  std::vector<Stream> streams_;
+  exchange::CompleteWeights weights_;  // the newest whole version; -1: none
+  std::map<exchange::sender::StreamId, Stream> streams_;
   std::map<int64_t, Work> works_;
-  std::vector<Pushed> pushed_;  // at step weights_.version
   node::v1::TaskState state_;
   gpu_worker::FileReports reports_;
   absl::Duration tick_at_ = absl::InfiniteDuration();
+  absl::Duration sender_tick_at_ = absl::InfiniteDuration();
 };
 
 }  // namespace capstan::sim

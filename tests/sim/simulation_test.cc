@@ -1,9 +1,9 @@
-// Whole jobs over the real cores, many seeds: equal bits whatever the network does and whoever
-// dies, and every job ends once the faults do.
+// Whole jobs over the real cores, for many seeds. The bits are equal whatever the network does and
+// whichever process dies, and every job ends after the faults have ended.
 //
 //   CAPSTAN_SIM_SEED=n    the first seed (1)
 //   CAPSTAN_SIM_SEEDS=n   how many (600; ./run-tests --long: 5000)
-//   CAPSTAN_SIM_SHRINK=n  runs that may be spent on making a failing seed small (200)
+//   CAPSTAN_SIM_SHRINK=n  the most runs for making a failing seed small (200)
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ int64_t Setting(const char* name, int64_t otherwise) {
   return value;
 }
 
-// Effects of each class that 100 seeds have at least: about half of what they have.
+// The least effects of each class in 100 seeds: about half of the usual number.
 struct Floor {
   FaultClass what;
   int64_t per_100_seeds;
@@ -65,7 +65,7 @@ constexpr Floor kFloors[] = {
 };
 static_assert(std::size(kFloors) == kFaultClasses);
 
-// What went wrong, with the smallest plan that still shows it.
+// What went wrong, and the smallest plan that still shows it.
 std::string Explain(const Plan& plan, const WorldResult& result) {
   std::string text = absl::StrCat("CAPSTAN_SIM_SEED=", plan.seed, " CAPSTAN_SIM_SEEDS=1, revision ",
                                   Revision(), "\n", absl::StrJoin(result.violations, "\n"));
@@ -129,7 +129,7 @@ TEST(SimulationTest, EveryJobEndsWithTheBitsOfThePlainSum) {
   }
 }
 
-// What is counted comes of that class and of no other: without the class there is nothing to count.
+// Effects are counted for the right class: without the class, there are none to count.
 TEST(SimulationTest, AFaultThatIsSwitchedOffHasNoEffect) {
   for (const Floor& floor : kFloors) {
     int64_t with = 0;
@@ -145,11 +145,11 @@ TEST(SimulationTest, AFaultThatIsSwitchedOffHasNoEffect) {
   }
 }
 
-// Seeds that have found a fault of the cores once.
+// Seeds that once found a bug in the cores.
 TEST(SimulationTest, WhatWasFoundOnceStaysMended) {
-  // A checkpoint was given up, the coordinator started again, and the end waited for its files.
+  // A checkpoint was given up, the coordinator restarted, and the end waited for the files.
   Plan plan = DrawPlan(22434);
-  plan.orders.clear();  // there were none then
+  plan.orders.clear();  // the seed had none then
   for (const FaultClass what :
        {FaultClass::kLeadBreak, FaultClass::kSessionBreak, FaultClass::kLeave, FaultClass::kLocal,
         FaultClass::kElastic, FaultClass::kLossScale, FaultClass::kForget}) {
@@ -158,7 +158,7 @@ TEST(SimulationTest, WhatWasFoundOnceStaysMended) {
   EXPECT_THAT(RunWorld(plan).violations, testing::IsEmpty());
 }
 
-// The version at hand is saved before a shard goes, and the next lineage begins from it.
+// The current version is saved before a shard leaves, and the next lineage begins from it.
 TEST(SimulationTest, ShardsThatLeaveCostNoStepAndNoRestart) {
   int left = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
@@ -172,7 +172,7 @@ TEST(SimulationTest, ShardsThatLeaveCostNoStepAndNoRestart) {
   EXPECT_EQ(left, 3 * 20);
 }
 
-// ... and whatever else happens, with much or little time: the same bits, and the job ends.
+// The same with other faults, and with much or little time to leave: equal bits, and the job ends.
 TEST(SimulationTest, ShardsThatLeaveAmongFaultsGiveTheSameBits) {
   int left = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
@@ -186,8 +186,8 @@ TEST(SimulationTest, ShardsThatLeaveAmongFaultsGiveTheSameBits) {
   EXPECT_GT(left, 100);
 }
 
-// A worker whose lanes are others' by now needs many steps for a version. It finishes the one that
-// it has begun, from all shards, and goes on with a newer one.
+// A worker that has lost its lanes to others takes many steps to receive a version. It finishes the
+// version that it has begun, from all shards, and continues with a newer one.
 TEST(SimulationTest, AWorkerBehindAThinLinkTakesWholeVersions) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     const WorldResult result = RunWorld(ThinLinkPlan(seed));
@@ -196,12 +196,12 @@ TEST(SimulationTest, AWorkerBehindAThinLinkTakesWholeVersions) {
   }
 }
 
-// ... whatever else happens.
+// The same with other faults.
 TEST(SimulationTest, ThinLinksAndFaultsGiveTheSameBits) {
   int late = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     Plan plan = DrawPlan(seed);
-    plan.Remove(FaultClass::kLocal);  // its weights come over no link
+    plan.Remove(FaultClass::kLocal);  // its weights do not come over a link
     plan.thin_worker = static_cast<int>(seed % static_cast<uint64_t>(plan.workers));
     plan.thin_bytes_per_second = 5e3 * static_cast<double>(1 + seed % 20);
     plan.thin_from = absl::Milliseconds(400 * static_cast<int64_t>(seed % 4));
@@ -213,7 +213,7 @@ TEST(SimulationTest, ThinLinksAndFaultsGiveTheSameBits) {
   EXPECT_GT(late, 5);
 }
 
-// A flipped bit anywhere in front of a payload: the message counts for nothing.
+// A message with a flipped bit anywhere before its payload has no effect.
 TEST(SimulationTest, DamagedHeadersGiveTheSameBits) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     Plan plan = DrawPlan(seed);

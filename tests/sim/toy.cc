@@ -19,8 +19,8 @@ uint64_t Mixed(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// The sum below [first, first + count) as the rule says it: left + right, the other child where one
-// has no lane with samples.
+// The sum of the lanes in [first, first + count), by the rule: left + right, or only one of them if
+// the other has no lane with samples.
 std::optional<std::vector<float>> NaiveSum(
     const std::vector<std::optional<std::vector<float>>>& lanes, size_t first, size_t count) {
   if (first >= lanes.size()) return std::nullopt;
@@ -43,7 +43,7 @@ void Toy::Gradient(absl::Span<const float> weights, int64_t lineage, int32_t lan
   for (size_t i = 0; i < gradient.size(); ++i) {
     const uint64_t bits = Mixed(key + i * 0x9E3779B97F4A7C15u);
     // Sign and mantissa of 24 bits, an exponent from -12 to 11, and a part that depends on the
-    // weights it was computed from.
+    // weights.
     const auto raw = static_cast<uint32_t>((bits >> 32 & 0x807FFFFFu) | ((115 + bits % 24) << 23));
     float noise = 0;
     std::memcpy(&noise, &raw, sizeof(noise));
@@ -93,7 +93,7 @@ std::string Histories::NoteDecision(int64_t lineage, const training::Decision& d
   if (first.apply != decision.apply || first.stop != decision.stop ||
       first.learning_rate != decision.learning_rate || first.checkpoint != decision.checkpoint ||
       first.evaluate != decision.evaluate || first.order_ids != decision.order_ids ||
-      first.clip_scale != decision.clip_scale || first.loss_scale != decision.loss_scale ||
+      first.gradient_scale != decision.gradient_scale || first.loss_scale != decision.loss_scale ||
       first.applied_steps != decision.applied_steps) {
     return absl::StrCat("two shards have different decisions on step ", decision.step,
                         " of lineage ", lineage);
@@ -106,9 +106,9 @@ std::string Histories::NoteDecision(int64_t lineage, const training::Decision& d
   if (decision.apply == bad)
     return absl::StrCat("step ", decision.step, bad ? " is not finite and" : " is not", " applied");
   const double next = toy_.scaled() && bad ? *scale / 2 : *scale;
-  if (decision.clip_scale != 1 / *scale || decision.loss_scale != next) {
+  if (decision.gradient_scale != 1 / *scale || decision.loss_scale != next) {
     return absl::StrCat("step ", decision.step, " of lineage ", lineage, " has a loss scale of ",
-                        1 / decision.clip_scale, ", the next one of ", decision.loss_scale,
+                        1 / decision.gradient_scale, ", the next one of ", decision.loss_scale,
                         "; want ", *scale, " and ", next);
   }
   return "";
@@ -124,7 +124,7 @@ std::optional<double> Histories::ScaleAt(int64_t lineage, int64_t step) const {
       if (before == decisions_.end()) return std::nullopt;
       return before->second.loss_scale;
     }
-    lineage = base->second.first;  // the base has all steps below it
+    lineage = base->second.first;  // the base lineage has all earlier steps
   }
   return training::LossScale::kFirst;
 }

@@ -1,9 +1,10 @@
-// The arithmetic of the simulated training, and its result computed plainly.
+// The arithmetic of the simulated training, and a plain computation of its result.
 //
-// A lane's gradient is a function of (weights, lane, step) whose values have wide exponents, so
-// that every other order of summation, every lane missing or counted twice and every gradient of
-// other weights shows in the bits. Where `by_lineage`, it is a function of the lineage too (as in
-// D0): then a rollback changes what is learned, and whatever mixes two histories shows.
+// A lane's gradient is a function of (weights, lane, step). Its values have such different
+// exponents that the bits show every wrong order of summation, every lane that is missing or
+// counted twice, and every gradient of other weights. With `by_lineage` it depends on the lineage,
+// too (as in D0). Then a rollback changes what is learned, and the bits show a mixture of two
+// histories.
 #ifndef CAPSTAN_TESTS_SIM_TOY_H_
 #define CAPSTAN_TESTS_SIM_TOY_H_
 
@@ -23,49 +24,49 @@
 
 namespace capstan::sim {
 
-// A scaled loss shows in nothing but the scale: powers of two are exact.
-// `nonfinite_lane` of `nonfinite_step` puts an infinity into its gradient.
+// Scaling the loss changes only the scale, because powers of two are exact.
+// `nonfinite_lane` puts an infinity into its gradient of `nonfinite_step`.
 struct Toy {
   int64_t nonfinite_step = -1;
   int32_t nonfinite_lane = -1;
   bool by_lineage = false;
-  // The job is of fp16: its loss is scaled. With a scale above this lane 0 has an infinity; 0: none is
-  // scaled.
+  // Above 0: an fp16 job with a scaled loss, and lane 0 has an infinity if the scale is above this.
+  // 0: the loss is not scaled.
   double overflow_above = 0;
 
   bool scaled() const { return overflow_above > 0; }
-  // Of the loss times `loss_scale`, a power of two. gradient.size() == weights.size().
+  // The gradient of the loss times `loss_scale`, a power of two. gradient.size() == weights.size().
   void Gradient(absl::Span<const float> weights, int64_t lineage, int32_t lane, int64_t step,
                 double loss_scale, absl::Span<float> gradient) const;
   training::SealSums Seal(int32_t lane, int64_t step, int64_t samples) const;
 };
 
-// What the weights of every version of every lineage must be, without shards, messages or our fold:
-// a recursive sum over the tree and one line of SGD.
+// Computes the right weights of every version of every lineage, without shards, messages or our
+// fold: by a recursive sum over the tree and one line of SGD.
 class Histories {
  public:
   explicit Histories(Toy toy) : toy_(toy) {}
 
-  // Once, before all else.
+  // Call it once, before all other methods.
   void Begin(const job::v1::ResolvedSpec& spec);
   bool begun() const { return spec_.has_value(); }
-  // A lineage goes on from (base_lineage, base_version); base_lineage 0: the initial weights. What
-  // breaks a rule is said; empty: nothing.
+  // A lineage continues from (base_lineage, base_version). base_lineage 0: the initial weights.
+  // Returns the rule that this breaks, or "".
   std::string NoteLineage(int64_t lineage, int64_t base_lineage, int64_t base_version);
-  // A shard carries a decision out.
+  // A shard carries out a decision. Returns the rule that this breaks, or "".
   std::string NoteDecision(int64_t lineage, const training::Decision& decision);
-  // Of the history that the lineage stands in, from step 0.
+  // All decisions from step 0, in the history that the lineage continues.
   std::vector<training::Decision> Decisions(int64_t lineage) const;
-  // Null: nobody can know that version yet.
+  // Null: some of its decisions are not known yet.
   const std::vector<float>* At(int64_t lineage, int64_t version);
-  // The version that the lineage began with.
+  // The version with which the lineage began.
   int64_t BaseOf(int64_t lineage) const { return bases_.at(lineage).second; }
   bool knows(int64_t lineage) const { return bases_.count(lineage) > 0; }
 
  private:
   using Key = std::pair<int64_t, int64_t>;  // lineage, step or version
 
-  // That the loss of a step is scaled with, by the decisions before it; nullopt: nobody can know yet.
+  // The loss scale of a step, by the decisions before it. nullopt: some of them are not known yet.
   std::optional<double> ScaleAt(int64_t lineage, int64_t step) const;
 
   const Toy toy_;

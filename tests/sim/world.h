@@ -1,15 +1,21 @@
 // One simulated cluster and one job: the real cores of coordinator, shards and tasks, a virtual
-// clock, a faulty network, a disk. Faults until `fault_time`, then everything heals and the job
-// must end well: safety, then liveness.
+// clock, a faulty network and a disk. Faults occur until `fault_time`. Then everything heals, and
+// the job must succeed: safety first, then liveness.
 //
-// What is checked while it runs: every version that any shard publishes and any task assembles has
-// the bits of the plain reference of its history; all shards carry out the same decisions; a
-// generation never names two assignments; a lineage begins where the history that it continues
-// was; no frame is ahead of its shard. At the end: SUCCEEDED, every sample of the surviving history
-// counted once, a manifest that names files that are there with the right bytes, every order that
-// took effect did so once and at the step that was told, nothing left running, nothing left of what
-// was forgotten. All the time: a process has one incarnation and no other one has it, and no node is
-// taken for lost that was never silent.
+// Checked while the job runs:
+//   - Every version that a shard publishes or a task assembles has the bits of the plain reference
+//     of its history.
+//   - All shards carry out the same decisions.
+//   - A generation never names two assignments.
+//   - A lineage begins where the history that it continues ended.
+//   - No frame is ahead of its shard.
+//   - Each process has one incarnation, and no two processes have the same.
+//   - A node that was never silent is not taken for lost.
+// Checked at the end:
+//   - The job is SUCCEEDED, and every sample of the surviving history is counted once.
+//   - The manifest names files that exist and have the right bytes.
+//   - Every order took effect at most once, and at the step that was reported.
+//   - Nothing still runs, and nothing is left of forgotten jobs.
 #ifndef CAPSTAN_TESTS_SIM_WORLD_H_
 #define CAPSTAN_TESTS_SIM_WORLD_H_
 
@@ -26,25 +32,25 @@ namespace capstan::sim {
 struct WorldResult {
   job::v1::Job job;
   uint64_t trace_hash = 0;
-  Effects effects;  // of the faults, by class
+  Effects effects;  // of the faults, for each class
   int takeovers = 0;
   int rollbacks = 0;
   int manifests = 0;
-  int left = 0;           // shards that left once they held nothing
+  int left = 0;           // shards that left after they held nothing
   int64_t decided = 0;    // steps of all lineages
-  int late_versions = 0;  // that a task took whole although there was a newer one
+  int late_versions = 0;  // versions that a task took whole although there was a newer one
   int coordinator_restarts = 0;
-  int orders = 0;    // that took effect in the surviving history
-  int suspends = 0;  // that a person saw
-  int joins = 0;     // workers that entered a lineage which others had begun
+  int orders = 0;    // orders that took effect in the surviving history
+  int suspends = 0;  // suspends that a person saw
+  int joins = 0;     // workers that joined a lineage begun by others
   int resumed = 0;   // sessions that came back after a break
   int forgotten_jobs = 0;
   int forgotten_nodes = 0;
-  int reused_requests = 0;              // request ids of forgotten jobs that made new ones
+  int reused_requests = 0;              // request ids of forgotten jobs that made new jobs
   std::vector<std::string> violations;  // the first ten
 };
 
-// Deterministic: a function of the plan.
+// Deterministic: the result depends only on the plan.
 WorldResult RunWorld(const Plan& plan);
 
 }  // namespace capstan::sim

@@ -1,4 +1,4 @@
-"""Every style rule refuses what it is there to refuse, and lets its neighbour pass."""
+"""Every style rule refuses what it should, and accepts a similar text."""
 
 import importlib.machinery
 import importlib.util
@@ -39,7 +39,7 @@ class RuleTest(unittest.TestCase):
 
 
 class ArrowsTest(RuleTest):
-    """Against the table that is committed."""
+    """Tests against the committed table."""
 
     def setUp(self):
         super().setUp()
@@ -62,10 +62,13 @@ class ArrowsTest(RuleTest):
                 ('gpu_worker/engine/plan.cc', '<hwy/highway.h>'),
                 ('gpu_worker/engine/plan.cc', 'services/server/server.h'),
                 ('gpu_worker/engine/device/open.cc', '<cuda_runtime.h>'),
-                ('gpu_worker/task/task.cc', 'param_store/core/shard.h'),
+                ('gpu_worker/task/task.cc', 'param_store/shard_storage.h'),
                 ('gpu_worker/task/task.cc', 'coordinator/core/jobs.h'),
-                ('param_store/client/client.cc', 'param_store/core/shard.h'),
+                ('exchange/transport/stream.cc', 'param_store/shard_storage.h'),
+                ('exchange/sender/core.cc', 'exchange/transport/stream.h'),
                 ('coordinator/core/jobs.cc', '<grpcpp/grpcpp.h>'),
+                ('coordinator/scheduler/plan.cc', 'coordinator/core/jobs.h'),
+                ('coordinator/scheduler/plan.cc', 'capstan/job/v1/job.pb.h'),
                 ('coordinator/core/jobs.cc', 'coordinator/journal/journal.h'),
                 ('coordinator/main.cc', 'gpu_worker/task/task.h'),
                 ('client/run.cc', 'coordinator/core/jobs.h'),
@@ -82,9 +85,11 @@ class ArrowsTest(RuleTest):
                 ('training/spec/job_file.cc', '<yaml-cpp/yaml.h>'),
                 ('training/spec/job_file.cc', 'capstan/job/v1/job.pb.h'),
                 ('gpu_worker/engine/cpu/conv.cc', '<hwy/highway.h>'),
-                ('gpu_worker/task/task.cc', 'param_store/client/client.h'),
+                ('gpu_worker/task/task.cc', 'param_store/files/job_files.h'),
+                ('gpu_worker/task/task.cc', 'exchange/exchange.h'),
+                ('coordinator/core/jobs.cc', 'coordinator/scheduler/plan.h'),
                 ('coordinator/core/jobs_test.cc', 'gtest/gtest.h'),
-                ('tests/integration/two_workers_test.cc', 'param_store/core/shard.h'),
+                ('tests/integration/two_workers_test.cc', 'exchange/shard/shard_core.h'),
         ):
             self.assertEqual(self.check(path, header), [], f'{path} -> {header}')
 
@@ -97,7 +102,7 @@ class TextRulesTest(RuleTest):
                      'FILE* f = fopen(p, q);', 'std::ifstream in(p);', '#include <fstream>', 'int d = ::open(p, 0);',
                      'grpc::Status s;', '#include "capstan/job/v1/job_service.grpc.pb.h"',
                      'std::random_device device;', 'absl::SleepFor(d);', 'std::this_thread::yield();', 'getenv(n);'):
-            for path in ('training/lead/lead.cc', 'coordinator/core/jobs.h'):
+            for path in ('training/lead/lead.cc', 'coordinator/core/jobs.h', 'coordinator/scheduler/plan.cc', 'exchange/sender/core.cc'):
                 self.assertEqual(len(self.refused('pure', path, line + '\n')), 1, f'{path}: {line}')
 
     def test_pure_reads_code_alone_and_leaves_adapters_and_tests(self):
@@ -139,6 +144,10 @@ class TextRulesTest(RuleTest):
             found = self.refused('cmake_sources', 'a/b.cc', '', **{'a/CMakeLists.txt': text})
             self.assertEqual(len(found), want, text)
         self.assertEqual(self.refused('cmake_sources', 'a/c/b.cc', '', **{'a/CMakeLists.txt': 'f(c/b.cc)'}), [])
+        looks = 'file(GLOB files RELATIVE ${HERE} CONFIGURE_DEPENDS */*.cc)'
+        self.assertEqual(self.refused('cmake_sources', 'a/c/b.cc', '', **{'a/CMakeLists.txt': looks}), [])
+        for path in ('a/b.cc', 'a/c/d/b.cc'):
+            self.assertEqual(len(self.refused('cmake_sources', path, '', **{'a/CMakeLists.txt': looks})), 1)
 
     def test_white_space(self):
         self.assertEqual(len(self.refused('white_space', 'a.md', 'x \ny\n')), 1)
@@ -158,7 +167,7 @@ class TextRulesTest(RuleTest):
         self.assertEqual(len(found('  // EXPECT_TRUE(x);\n  Say("ASSERT_EQ");\n')), 1)
         for body in ('EXPECT_TRUE(Run());', 'if (Run()) {} else { FAIL() << 1; }', 'for (;;) { ASSERT_EQ(1, 1); }', 'After();'):
             self.assertEqual(found(body), [], body)
-        # What tests share counts, code that is none does not.
+        # Helpers in tests/support count, helpers in other code do not.
         helper = 'void Compare(int a) {\n  ASSERT_EQ(a, 1);\n}\nvoid Both() { Compare(1); }\n'
         self.assertEqual(found('Both();', **{'tests/support/c.h': helper}), [])
         self.assertEqual(len(found('Both();', **{'a/c.h': helper})), 1)
@@ -186,6 +195,146 @@ class ThreatsTest(RuleTest):
             self.assertEqual(len(self.check(column)), 1, column)
         for column in ('a_test: BadTokenTest', 'hostile: Row7; fuzz_idx', 'b_test.py'):
             self.assertEqual(self.check(column), [], column)
+
+
+class ProtoCommentsTest(RuleTest):
+
+    GOOD = """// Jobs.
+syntax = "proto3";
+
+import "a/b.proto";  // paths
+
+// Takes jobs.
+service JobService {
+  // Asks for a job, slowly.
+  //   NOT_FOUND  no such job
+  rpc Get(GetRequest) returns (stream GetResponse) { option deadline = 1; }
+}
+
+enum Kind {                  // what a thing is
+  KIND_UNSPECIFIED = 0;
+  KIND_URL = 1;              // "http://..."
+  // Something that lies
+  // on a disk.
+  KIND_FILE = 2 [deprecated = true];
+}
+
+// Asks; nothing is set.
+message GetRequest {}  // Next number: 1.
+
+// The answer.
+message GetResponse {
+  reserved 2, 3; reserved "old";
+  option allow_alias = true;
+  // How far it is.
+  message Inner {
+    optional int64 step = 1;  // from 0
+  }
+  oneof what {
+    map<string, Inner> inner = 1;  // by name
+    repeated a.b.C parts = 4       // by size
+        [packed = true];
+  }
+  bytes payload
+      = 5;                         // at most 1 MiB
+}  // Next number: 6.
+"""
+
+    def found(self, text, path='protos/capstan/job/v1/job.proto'):
+        return [line.split(': ', 1) for line in self.refused('proto_comments', path, text)]
+
+    def test_lets_a_file_with_comments_pass(self):
+        self.assertEqual(self.found(self.GOOD), [])
+        kinds = [kind for _, kind, _, _ in style_rules.proto_elements(self.GOOD)]
+        self.assertEqual({kind: kinds.count(kind) for kind in kinds},
+                         {'service': 1, 'rpc': 1, 'enum': 1, 'enum value': 3, 'message': 3, 'field': 4})
+
+    def test_refuses_each_element_without_its_comment(self):
+        for comment, want in (
+                ('// Takes jobs.\n', 'service JobService'),
+                ('  // Asks for a job, slowly.\n  //   NOT_FOUND  no such job\n', 'rpc JobService.Get'),
+                ('                 // what a thing is', 'enum Kind'),
+                ('              // "http://..."', 'enum value Kind.KIND_URL'),
+                ('  // Something that lies\n  // on a disk.\n', 'enum value Kind.KIND_FILE'),
+                ('// Asks; nothing is set.\n', 'message GetRequest'),
+                ('// The answer.\n', 'message GetResponse'),
+                ('  // How far it is.\n', 'message GetResponse.Inner'),
+                ('  // from 0', 'field GetResponse.Inner.step'),
+                ('  // by name', 'field GetResponse.inner'),
+                ('       // by size', 'field GetResponse.parts'),
+                ('                         // at most 1 MiB', 'field GetResponse.payload')):
+            self.assertIn(comment, self.GOOD)
+            found = self.found(self.GOOD.replace(comment, ''))
+            self.assertEqual([sentence for _, sentence in found],
+                             [f'{want} has no comment right above it or at the end of its line'], comment)
+
+    def test_names_the_line(self):
+        self.assertEqual(self.found('// The answer.\nmessage A {\n  int32 b = 1;\n}\n')[0][0], 'protos/capstan/job/v1/job.proto:3')
+
+    def test_a_comment_belongs_to_one_element(self):
+        for fields, want in (
+                ('  // Seconds.\n  double a = 1;\n  double b = 2;\n', ['M.b']),        # a comment belongs to the line below it
+                ('  // Seconds.\n\n  double a = 1;\n', ['M.a']),                      # an empty line
+                ('  double a = 1;  // seconds\n                 // of the step\n  double b = 2;\n', ['M.b']),  # more of the comment before
+                ('  double a = 1; double b = 2;  // seconds\n', ['M.b']),
+                ('  double a = 1;  //\n', ['M.a']), ('  double a = 1;  // 1..64\n', ['M.a']), ('  double a = 1;  // ----\n', ['M.a'])):
+            found = self.found(f'// Numbers.\nmessage M {{\n{fields}}}  // Next number: 3.\n')
+            self.assertEqual([sentence.split()[1] for _, sentence in found], want, fields)
+
+    def test_a_comment_says_more_than_the_name(self):
+        for comment, count in (('the step count', 1), ('Step.', 1), ('of the step count', 1), ('steps decided', 0), ('step, from 0', 0)):
+            found = self.found(f'// Numbers.\nmessage M {{\n  int64 step_count = 1;  // {comment}\n}}\n')
+            self.assertEqual([sentence for _, sentence in found], ['the comment of field M.step_count repeats its name'] * count, comment)
+
+    def test_leaves_other_protos(self):
+        self.assertEqual(self.found('message A {}\n', path='protos/grpc/health/v1/health.proto'), [])
+        self.assertEqual(len(self.found('message A {}\n')), 1)
+
+
+class NamesTest(RuleTest):
+
+    WORDS = '# A comment.\n\nEpochOrder EpochPermutation\n\\bRank\\b Worker, or Member\nJobService\\W+ListNodes AdminService\n'
+
+    def old(self, path, text):
+        return self.refused('old_words', path, text, **{'tests/style/old_words.txt': self.WORDS})
+
+    def test_an_old_name_is_refused_in_code_comments_and_pages(self):
+        self.assertEqual(self.old('training/a.h', 'int x;\nEpochOrder MakeIt();\n'),
+                         ["training/a.h:2: 'EpochOrder' is an old name, today EpochPermutation"])
+        self.assertEqual(len(self.old('training/a.cc', '// As MakeEpochOrders has it.\n')), 1)
+        self.assertEqual(self.old('docs/a.md', 'The class Rank.\n'), ["docs/a.md:1: 'Rank' is an old name, today Worker, or Member"])
+        self.assertEqual(len(self.old('tests/e2e/a_test.py', "call('/capstan.job.v1.JobService/ListNodes')\n")), 1)
+        self.assertEqual(len(self.old('client/a.cc', 'Rank a;\nRank b;\n')), 2)
+
+    def test_the_new_name_and_what_only_contains_an_old_one_are_accepted(self):
+        self.assertEqual(self.old('training/a.h', 'EpochPermutation MakeIt();\nint RankOf();\nAdminService/ListNodes\n'), [])
+
+    def test_pages_that_tell_of_the_past_may_use_old_names(self):
+        for path in ('docs/CHANGELOG.md', 'docs/decisions/2026-11-21-a.md', 'tests/kept/0.1.0/a.json'):
+            self.assertEqual(self.old(path, 'EpochOrder\n'), [], path)
+
+    def test_every_line_of_the_committed_list_refuses_something(self):
+        with open(os.path.join(ROOT, style_rules.OLD_WORDS)) as f:
+            words = style_rules.read_old_words(f.read())
+        self.assertGreater(len(words), 10)
+        for pattern, new in words:
+            self.assertTrue(new, pattern)
+            self.assertFalse(pattern.search(new), f'{pattern.pattern} refuses its own replacement')
+
+    def same(self, path, text):
+        return self.refused('one_name', path, text, **{'a/first.h': 'namespace a {\nclass Strand final : public Base {\n};\n}\n'})
+
+    def test_two_classes_of_one_name_are_refused(self):
+        for text in ('class Strand {\n};\n', 'struct Strand {};\n', 'enum class Strand { kA };\n', 'class Strand : public B {\n};\n'):
+            self.assertEqual(self.same('b/second.h', text),
+                             ['b/second.h: Strand is also a class of a/first.h: one of them needs another name'], text)
+
+    def test_declarations_nested_classes_sources_and_tests_are_no_second_class(self):
+        self.assertEqual(self.same('b/second.h', 'class Strand;\n// class Strand {\nclass B {\n  struct Strand {};\n};\n'), [])
+        self.assertEqual(self.same('b/second.cc', 'class Strand {\n};\n'), [])
+        self.assertEqual(self.same('b/test_second.h', 'class Strand {\n};\n'), [])
+        several = {'a/config.h': 'struct Config {};\n', 'b/config.h': 'struct Config {};\n'}
+        self.assertEqual(style_rules.one_name(self.tree(several)), [])
 
 
 class CompilerRulesTest(RuleTest):

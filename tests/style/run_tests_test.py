@@ -1,4 +1,4 @@
-"""What ./run-tests says of tests that were skipped, and how it builds beside tests."""
+"""What ./run-tests says about skipped tests, and how it builds beside running tests."""
 
 import os
 import sys
@@ -66,7 +66,7 @@ class IdleTest(unittest.TestCase):
         run_tests.LOGS = folder.name
 
     def run_until(self, idle, mark):
-        """Runs a command that waits for the file mark and then says its weight."""
+        """Runs a command that waits for the file `mark` and then prints its weight."""
         script = f'until [ -e {mark} ]; do sleep 0.01; done; cat /proc/self/autogroup; exit 3'
         return idle.run('one', ['timeout', '20', 'sh', '-c', script])
 
@@ -90,8 +90,40 @@ class IdleTest(unittest.TestCase):
         self.assertEqual(self.weight_after(lambda idle: idle.hurry()), (3, '0'))
 
     def test_what_runs_ends_with_its_caller(self):
-        # By the signal, or as timeout(1) reports it once it has its handler.
+        # By the signal, or as timeout(1) reports it after it has installed its handler.
         self.assertIn(self.weight_after(lambda idle: idle.stop())[0], (-15, 128 + 15))
+
+
+class UnityTest(unittest.TestCase):
+
+    def test_sources_that_are_compiled_together_are_named_by_relative_paths(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, 'Unity'))
+            path = os.path.join(folder, 'Unity', 'unity_0_cxx.cxx')
+
+            def generated(source, time):
+                """Writes what CMake generates at this time. Returns (the text afterwards, its time of change)."""
+                before = run_tests.unity_files(folder)
+                with open(path, 'w') as f:
+                    f.write(f'/* generated */\n#include "{run_tests.ROOT}/{source}"\n#include <vector>\n')
+                os.utime(path, (time, time))
+                run_tests.name_sources_by_relative_paths(folder, before)
+                with open(path) as f:
+                    return f.read(), os.stat(path).st_mtime
+
+            text, first = generated('training/a.cc', 100)
+            source = os.path.relpath(os.path.join(run_tests.ROOT, 'training/a.cc'), os.path.join(folder, 'Unity'))
+            self.assertEqual(text, f'/* generated */\n#include "{source}"\n#include <vector>\n')
+            self.assertTrue(source.startswith('../'), source)
+            self.assertEqual(generated('training/a.cc', 200), (text, first))
+            text, changed = generated('training/b.cc', 300)
+            self.assertIn('training/b.cc"', text)
+            self.assertGreater(changed, first)
+            # A file with full paths that was already compiled keeps its time.
+            with open(path, 'w') as f:
+                f.write(f'/* generated */\n#include "{run_tests.ROOT}/training/a.cc"\n#include <vector>\n')
+            os.utime(path, (changed + 50, changed + 50))
+            self.assertEqual(generated('training/a.cc', changed + 60)[1], changed + 50)
 
 
 if __name__ == '__main__':

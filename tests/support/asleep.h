@@ -1,4 +1,4 @@
-// Whether another thread of this process waits, for tests of who wakes it.
+// Waits until another thread of this process sleeps, for tests of wake-ups.
 #ifndef CAPSTAN_TESTS_SUPPORT_ASLEEP_H_
 #define CAPSTAN_TESTS_SUPPORT_ASLEEP_H_
 
@@ -17,7 +17,7 @@ namespace capstan {
 
 inline pid_t ThisThread() { return static_cast<pid_t>(syscall(SYS_gettid)); }
 
-// False: it still ran after 20 s.
+// False: the thread still ran after 20 s.
 inline bool WaitUntilAsleep(pid_t thread) {
   const absl::Time end = absl::Now() + absl::Seconds(20);
   while (absl::Now() < end) {

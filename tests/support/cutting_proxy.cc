@@ -12,11 +12,16 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "services/files/files.h"
 #include "services/sync/mutex.h"
 
 namespace capstan::tests {
 namespace {
+
+constexpr int kAskEveryMs = 2;
+constexpr absl::Duration kUsedWithin = absl::Seconds(20);
 
 int UnixSocket(const std::string& path, bool listen_there) {
   sockaddr_un address = {};
@@ -68,9 +73,13 @@ struct CuttingProxy::Impl {
   void Serve(int client, int server, bool cut) {
     std::vector<char> block(size_t{64} << 10);
     int64_t passed = 0;
+    absl::Time deadline;
     for (;;) {
-      pollfd waits[] = {{stop, POLLIN, 0}, {client, POLLIN, 0}, {server, POLLIN, 0}};
-      if (poll(waits, 3, -1) < 0) {
+      const bool full = cut && passed >= cuts.bytes;
+      if (full && (!cuts.used || cuts.used() || absl::Now() > deadline)) return;
+      const int16_t of_client = full ? 0 : POLLIN;
+      pollfd waits[] = {{stop, POLLIN, 0}, {client, of_client, 0}, {server, POLLIN, 0}};
+      if (poll(waits, 3, full ? kAskEveryMs : -1) < 0) {
         if (errno == EINTR) continue;
         return;
       }
@@ -81,10 +90,10 @@ struct CuttingProxy::Impl {
         if (got <= 0 || !PassOn(waits[to].fd, block.data(), got)) return;
         if (from != 1) continue;
         passed += got;
+        if (passed >= cuts.bytes) deadline = absl::Now() + kUsedWithin;
         MutexLock lock(mu);
         sent.back() = passed;
       }
-      if (cut && passed >= cuts.bytes) return;
     }
   }
 

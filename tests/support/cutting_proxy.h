@@ -1,8 +1,9 @@
-// A proxy of bytes between Unix sockets whose connections are cut in the middle.
+// A byte proxy between Unix sockets that cuts connections in the middle.
 #ifndef CAPSTAN_TESTS_SUPPORT_CUTTING_PROXY_H_
 #define CAPSTAN_TESTS_SUPPORT_CUTTING_PROXY_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,23 +13,27 @@
 namespace capstan::tests {
 
 struct Cuts {
-  int64_t bytes = 0;  // of the client, of one connection; then it is cut at both ends
-  int cuts = 0;       // of so many connections; later ones stay
+  int64_t bytes = 0;  // of the client on one connection, after which both ends are cut
+  int cuts = 0;       // number of connections to cut; later ones stay
+  // Returns whether the server has used those bytes. Bytes that it has received but not read are
+  // lost with the connection. So the proxy takes nothing more from the client, and the cut waits
+  // for this function (at most 20 s). Called on the proxy's thread. Empty: the cut does not wait.
+  std::function<bool()> used;
 };
 
-// One connection at a time: the client opens the next one when the last one is cut. Thread-safe.
+// Serves one connection at a time; the client opens the next after a cut. Thread-safe.
 class CuttingProxy {
  public:
-  // Listens when it returns. `target` is dialled for each connection.
+  // Listens when it returns. Dials `target` for each connection.
   static absl::StatusOr<std::unique_ptr<CuttingProxy>> Start(const std::string& listen,
                                                              const std::string& target,
                                                              const Cuts& cuts);
-  // Cuts the connection at hand.
+  // Cuts the present connection.
   ~CuttingProxy();
   CuttingProxy(const CuttingProxy&) = delete;
   CuttingProxy& operator=(const CuttingProxy&) = delete;
 
-  // What clients have sent, by connection.
+  // The bytes that clients have sent, by connection.
   std::vector<int64_t> sent_bytes() const;
 
  private:

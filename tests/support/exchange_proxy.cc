@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "capstan/param_store/v1/param_store.grpc.pb.h"
+#include "exchange/wire/byte_buffer.h"
+#include "exchange/wire/frame_codec.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
-#include "param_store/wire/byte_buffer.h"
-#include "param_store/wire/frame_codec.h"
 #include "services/channel/channel.h"
 #include "services/clock/clock.h"
 #include "services/server/server.h"
@@ -24,13 +24,13 @@ namespace capstan::tests {
 namespace {
 
 namespace v1 = param_store::v1;
-namespace wire = param_store::wire;
+namespace wire = exchange::wire;
 
 constexpr char kMethod[] = "/capstan.param_store.v1.ParamStoreService/Exchange";
 
 enum Direction { kRequest = 0, kResponse = 1 };
 
-// What the header of a message says.
+// The relevant facts in a message's header.
 struct Header {
   bool decodable = false;
   bool hello = false;  // or HelloReply
@@ -63,12 +63,12 @@ Header Inspect(Direction direction, const grpc::ByteBuffer& message) {
   return header;
 }
 
-// A copy with a bit flipped among `count` bytes from `first` on; `first` counts from the end where
-// it is negative.
+// A copy of the message with one bit flipped among `count` bytes from `first` on. A negative
+// `first` counts from the end.
 grpc::ByteBuffer FlipBit(const grpc::ByteBuffer& message, int64_t first, size_t count,
                          uint64_t draw) {
   std::vector<grpc::Slice> slices;
-  (void)message.Dump(&slices);  // Inspect has opened it
+  (void)message.Dump(&slices);  // Inspect has already opened it
   std::string bytes;
   for (const grpc::Slice& slice : slices) {
     bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
@@ -82,14 +82,14 @@ grpc::ByteBuffer FlipBit(const grpc::ByteBuffer& message, int64_t first, size_t 
 
 struct Message {
   grpc::ByteBuffer bytes;
-  int64_t index = 0;  // in its stream and direction
+  int64_t index = 0;  // number in its stream and direction
   bool repeat = false;
 };
 
 class Stream;
 
-// What the streams of a proxy share: faults, counters, and the thread that passes messages on when
-// their time has come.
+// Shared by the streams of a proxy: faults, counters, and the thread that passes messages on when
+// they are due.
 class Hub {
  private:
   struct Due {
@@ -97,7 +97,7 @@ class Hub {
     Direction direction;
     Message message;
   };
-  using DueTime = std::pair<absl::Duration, int64_t>;  // and the order of scheduling
+  using DueTime = std::pair<absl::Duration, int64_t>;  // the time, and the order of scheduling
 
  public:
   explicit Hub(const ProxyOptions& options) : seed_(options.seed), faults_(options.faults) {
@@ -107,7 +107,7 @@ class Hub {
   void Start() {
     thread_ = std::thread([this] { Run(); });
   }
-  // Nothing is passed on any more.
+  // Stops passing messages on.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_) {
     {
       MutexLock lock(mu_);
@@ -115,7 +115,7 @@ class Hub {
       changed_.NotifyAll();
     }
     thread_.join();
-    std::map<DueTime, Due> dropped;  // outside the lock
+    std::map<DueTime, Due> dropped;  // freed after the lock is released
     MutexLock lock(mu_);
     dropped.swap(due_);
   }
@@ -123,7 +123,7 @@ class Hub {
   const ProxyFaults& faults() const { return faults_; }
   uint64_t seed() const { return seed_; }
 
-  // Passes `message` on after `delay`.
+  // Schedules `message` to be passed on after `delay`.
   void Schedule(absl::Duration delay, std::shared_ptr<Stream> stream, Direction direction,
                 Message message) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -136,7 +136,7 @@ class Hub {
     MutexLock lock(mu_);
     return counters_;
   }
-  // Whether the stream of this message breaks with it.
+  // Whether the stream of this message breaks here.
   bool Breaks() ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(mu_);
     if (faults_.messages_per_break == 0 || --until_break_ > 0) return false;
@@ -144,7 +144,7 @@ class Hub {
     return true;
   }
 
-  // The number of the stream; -1: no more are taken.
+  // Adds a stream and returns its number. -1: no more streams are accepted.
   int64_t Add(const std::shared_ptr<Stream>& stream) ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(mu_);
     if (closing_) return -1;
@@ -156,7 +156,7 @@ class Hub {
     MutexLock lock(mu_);
     streams_.erase(number);
   }
-  // Takes no more streams; those that are there.
+  // Accepts no more streams. Returns the present ones.
   std::vector<std::shared_ptr<Stream>> Close() ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(mu_);
     closing_ = true;
@@ -167,7 +167,7 @@ class Hub {
     return streams;
   }
 
-  // Calls to the shard that gRPC still works on.
+  // Counts calls to the shard that gRPC still works on.
   void AddCall() ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(mu_);
     ++calls_;
@@ -206,9 +206,9 @@ class Hub {
   std::thread thread_;
 };
 
-// One stream of a caller, and the one to the shard that stands behind it.
+// One stream of a caller, and the stream to the shard behind it.
 //
-// Threads: gRPC's reactions and the hub's thread. Lock order: stream, then hub. Lives until gRPC is
+// Threads: gRPC's callbacks and the hub's thread. Lock order: stream, then hub. Lives until gRPC is
 // done with both sides and no message refers to it.
 class Stream final : public std::enable_shared_from_this<Stream> {
  public:
@@ -230,7 +230,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
 
   explicit Stream(std::shared_ptr<Hub> hub) : hub_(std::move(hub)), caller_(*this), shard_(*this) {}
 
-  // Passes a message on, now.
+  // Passes a message on now.
   void Deliver(Direction direction, Message message) ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(mu_);
     --ways_[direction].waiting;
@@ -249,7 +249,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
   }
 
  private:
-  // The side of whoever has called the proxy.
+  // The side of the proxy's caller.
   class Caller final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
    public:
     explicit Caller(Stream& stream) : stream_(stream) {}
@@ -281,7 +281,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
     void Start(grpc::GenericStub& stub) {
       context_.set_wait_for_ready(true);
       stub.PrepareBidiStreamingCall(&context_, kMethod, {}, this);
-      AddHold();  // writes come from other threads: OnDone waits until no more will
+      AddHold();  // writes come from other threads, so OnDone waits until no more will come
       StartRead(&incoming_);
       StartCall();
     }
@@ -295,7 +295,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
       grpc::ByteBuffer message;
       message.Swap(&incoming_);
       (void)stream_.Arrived(kResponse, message);
-      StartRead(&incoming_);  // to the end, also where nothing is passed on
+      StartRead(&incoming_);  // reads to the end, even if nothing is passed on
     }
     void OnWriteDone(bool ok) override { stream_.Written(kRequest, ok); }
     void OnDone(const grpc::Status& status) override {
@@ -314,19 +314,19 @@ class Stream final : public std::enable_shared_from_this<Stream> {
 
   struct Way {
     int64_t arrived = 0;
-    int64_t newest = -1;                    // index of what was passed on
-    int64_t waiting = 0;                    // for their time
-    std::deque<grpc::ByteBuffer> outgoing;  // front: being written, where writing
+    int64_t newest = -1;                    // highest index passed on
+    int64_t waiting = 0;                    // messages that are not due yet
+    std::deque<grpc::ByteBuffer> outgoing;  // the front is being written if `writing`
     bool writing = false;
   };
 
-  // False where no more is to be read.
+  // False: nothing more should be read.
   bool Arrived(Direction direction, const grpc::ByteBuffer& bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void DeliverLocked(Direction direction, Message message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLocked(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void Written(Direction direction, bool ok) ABSL_LOCKS_EXCLUDED(mu_) {
-    std::deque<grpc::ByteBuffer> done;  // let go outside the lock
+    std::deque<grpc::ByteBuffer> done;  // freed after the lock is released
     MutexLock lock(mu_);
     Way& way = ways_[direction];
     way.writing = false;
@@ -334,7 +334,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
       done.push_back(std::move(way.outgoing.front()));
       way.outgoing.pop_front();
     } else {
-      done.swap(way.outgoing);  // the end of that side follows
+      done.swap(way.outgoing);  // that side ends next
     }
     GoOnLocked();
   }
@@ -353,7 +353,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
     shard_status_ = status;
     GoOnLocked();
   }
-  // Starts what can be started: writes, the end of the requests, the end of the stream.
+  // Starts whatever can start: writes, the end of the requests, the end of the stream.
   void GoOnLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     Way& requests = ways_[kRequest];
     Way& responses = ways_[kResponse];
@@ -383,13 +383,13 @@ class Stream final : public std::enable_shared_from_this<Stream> {
   const std::shared_ptr<Hub> hub_;
   Caller caller_;
   Shard shard_;
-  std::shared_ptr<Stream> caller_self_, shard_self_;  // until OnDone of that side
+  std::shared_ptr<Stream> caller_self_, shard_self_;  // until that side's OnDone
   int64_t number_ = -1;
 
   Mutex mu_;
   Way ways_[2] ABSL_GUARDED_BY(mu_);
   bool requests_ended_ ABSL_GUARDED_BY(mu_) = false;  // by the caller
-  bool half_closed_ ABSL_GUARDED_BY(mu_) = false;     // and passed on
+  bool half_closed_ ABSL_GUARDED_BY(mu_) = false;     // and this was passed on
   bool shard_closed_ ABSL_GUARDED_BY(mu_) = false;    // no write to the shard may start
   bool shard_done_ ABSL_GUARDED_BY(mu_) = false;
   grpc::Status shard_status_ ABSL_GUARDED_BY(mu_);
@@ -459,7 +459,7 @@ bool Stream::Arrived(Direction direction, const grpc::ByteBuffer& bytes) {
       c.repeated += repeat && !breaks;
     });
     if (!breaks) {
-      // A repeated message has its right bytes once: the second copy may make up for the first.
+      // The copy of a repeated message keeps its right bytes, so it may make up for the first.
       if (repeat) {
         ++ways_[direction].waiting;
         hub_->Schedule(repeat_delay, shared_from_this(), direction,
@@ -529,7 +529,7 @@ class ProxyService final
 }  // namespace
 
 struct ExchangeProxy::Impl {
-  std::shared_ptr<Hub> hub;  // the streams hold it too: gRPC lets go of them last
+  std::shared_ptr<Hub> hub;  // the streams hold it, too, since gRPC releases them last
   std::unique_ptr<ProxyService> service;
   std::unique_ptr<services::Server> server;
 };

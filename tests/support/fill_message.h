@@ -1,5 +1,5 @@
-// Gives every field of a message a value of its own that is not the default, so that a test sees the
-// field that a hand-written conversion forgot.
+// Gives every field of a message its own value other than the default, so that a test finds fields
+// that a hand-written conversion forgets.
 #ifndef CAPSTAN_TESTS_SUPPORT_FILL_MESSAGE_H_
 #define CAPSTAN_TESTS_SUPPORT_FILL_MESSAGE_H_
 
@@ -12,8 +12,9 @@
 
 namespace capstan {
 
-// Scalars become growing numbers and texts, enums their second value, a repeated field gets two
-// entries, and of a oneof the last member is set. `next` is the next number; it ends above those used.
+// Scalars become growing numbers and texts, and enums their second value. A repeated field gets two
+// entries. Of a oneof, the last member is set. `next` is the first number to use, and afterwards
+// the next free one.
 inline void FillMessage(google::protobuf::Message& message, int64_t& next) {
   using google::protobuf::FieldDescriptor;
   const google::protobuf::Reflection& to = *message.GetReflection();

@@ -32,7 +32,7 @@ absl::Status WriteProc(const std::string& path, const std::string& line) {
   return written ? absl::OkStatus() : services::ErrnoStatus(error, "write", path);
 }
 
-// The descriptor by which the new file system is served.
+// Mounts a file system and returns the descriptor that serves it.
 absl::StatusOr<int> MountFuse(const std::string& folder) {
   const int device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
   if (device < 0) return services::ErrnoStatus(errno, "open", "/dev/fuse");
@@ -46,13 +46,13 @@ absl::StatusOr<int> MountFuse(const std::string& folder) {
   return device;
 }
 
-constexpr size_t kRequestBytes = size_t{1} << 18;  // the kernel wants more than max_write
+constexpr size_t kRequestBytes = size_t{1} << 18;  // the kernel requires more than max_write
 constexpr uint32_t kMaxWrite = 1 << 16;
-constexpr int kLookMs = 20;  // whether it is to stop
+constexpr int kLookMs = 20;  // between checks whether it should stop
 constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
-constexpr uint64_t kForever = 1'000'000;  // seconds; what the kernel knows stays true
+constexpr uint64_t kForever = 1'000'000;  // seconds; the kernel may keep what it knows
 
-// Inode 1 is the folder, 2 and so on are the files in their order.
+// Inode 1 is the folder; 2 and up are the files in order.
 fuse_attr AttributesOf(uint64_t inode, const std::map<std::string, std::string>& files) {
   fuse_attr attributes = {};
   attributes.ino = inode;
@@ -179,7 +179,7 @@ void SlowDisk::Answer(const std::string& request) {
     }
     case FUSE_OPEN: {
       fuse_open_out opened = {};
-      opened.open_flags = FOPEN_DIRECT_IO;  // nothing is read ahead
+      opened.open_flags = FOPEN_DIRECT_IO;  // no read-ahead
       return send(opened);
     }
     case FUSE_READ: {
@@ -196,7 +196,7 @@ void SlowDisk::Answer(const std::string& request) {
     case FUSE_FORGET:
     case FUSE_BATCH_FORGET:
     case FUSE_INTERRUPT:
-      return;  // have no answer
+      return;  // these get no answer
     default:
       return Send(header.unique, ENOSYS, nullptr, 0);
   }
@@ -208,7 +208,7 @@ void SlowDisk::Send(uint64_t request, int error, const void* data, size_t size) 
   header.error = -error;
   header.unique = request;
   iovec parts[] = {{&header, sizeof(header)}, {const_cast<void*>(data), size}};
-  // An error: whoever asked has given up.
+  // Errors are ignored: the asking process has given up.
   (void)!writev(device_, parts, size > 0 ? 2 : 1);
 }
 

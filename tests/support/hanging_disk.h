@@ -1,6 +1,5 @@
-// Disks that do not do what they should: FUSE file systems in a mount namespace of the test's own.
-// One never answers, as a hard NFS mount whose server is away: nobody serves it. One is slow.
-// Linux, with /dev/fuse.
+// Faulty disks: FUSE file systems in a mount namespace of the test. One never answers, like a hard
+// NFS mount without its server, because nobody serves it. One is slow. Needs Linux with /dev/fuse.
 #ifndef CAPSTAN_TESTS_SUPPORT_HANGING_DISK_H_
 #define CAPSTAN_TESTS_SUPPORT_HANGING_DISK_H_
 
@@ -17,19 +16,20 @@
 
 namespace capstan::tests {
 
-// A mount namespace of this process, for others than root with a user namespace. Before there is a
-// second thread. Errors: what the machine refuses; CAPSTAN_NO_FUSE=1 leaves such tests out.
+// Gives this process its own mount namespace, with a user namespace unless it is root. Call it
+// before there is a second thread. Errors: the machine refuses it. CAPSTAN_NO_FUSE=1 leaves such
+// tests out.
 absl::Status OwnMounts();
 
 class HangingDisk {
  public:
-  // Over the folder, until Answer.
+  // Mounts it over the folder, until Answer.
   static absl::StatusOr<std::unique_ptr<HangingDisk>> Over(const std::string& folder);
   ~HangingDisk() { Answer(); }
   HangingDisk(const HangingDisk&) = delete;
   HangingDisk& operator=(const HangingDisk&) = delete;
 
-  // With errors: whoever waits goes on, and what lay there before is back.
+  // Ends the mount: waiting callers get errors, and the old content of the folder is back.
   void Answer();
 
  private:
@@ -38,14 +38,14 @@ class HangingDisk {
   int device_;
 };
 
-// Reads take their time; all else is answered at once. It has the files that lay in the folder, in
-// no subfolder, and takes no changes.
+// Delays reads and answers everything else at once. It has the files of the folder, without
+// subfolders, and accepts no changes.
 class SlowDisk {
  public:
-  // A piece of a file that one read of the kernel asks for, 128 KiB at most, comes `pause` later.
+  // Each read of the kernel, of at most 128 KiB of a file, is answered after `pause`.
   static absl::StatusOr<std::unique_ptr<SlowDisk>> Over(const std::string& folder,
                                                         absl::Duration pause);
-  // Reads that wait end with an error, and what lay there before is back.
+  // Waiting reads end with an error, and the old content of the folder is back.
   ~SlowDisk();
   SlowDisk(const SlowDisk&) = delete;
   SlowDisk& operator=(const SlowDisk&) = delete;

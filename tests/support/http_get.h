@@ -1,4 +1,4 @@
-// GET on loopback, for tests of services: one request in plain text, the whole answer as it came.
+// GET on loopback, for tests of services: one request in plain text; returns the whole raw answer.
 #ifndef CAPSTAN_TESTS_SUPPORT_HTTP_GET_H_
 #define CAPSTAN_TESTS_SUPPORT_HTTP_GET_H_
 
@@ -15,8 +15,8 @@
 
 namespace capstan::tests {
 
-// `addresses`: what a service prints, "grpc=... http=ADDR:PORT". `token`: "" shows none. "": no
-// answer.
+// `addresses`: the line that a service prints, "grpc=... http=ADDR:PORT". `token`: "" sends none.
+// Returns "" if there is no answer.
 inline std::string HttpGet(const std::string& addresses, const std::string& path,
                            const std::string& token = "") {
   int port = 0;

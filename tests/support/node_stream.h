@@ -1,4 +1,4 @@
-// The stream of a node that is played by a test.
+// The stream of a node that a test plays.
 #ifndef CAPSTAN_TESTS_SUPPORT_NODE_STREAM_H_
 #define CAPSTAN_TESTS_SUPPORT_NODE_STREAM_H_
 
@@ -12,7 +12,7 @@
 
 namespace capstan::tests {
 
-// Registers at once. Ends with its scope. One thread reads, one says.
+// Registers at once and ends with its scope. One thread may read and one may write.
 class NodeStream {
  public:
   NodeStream(const std::shared_ptr<grpc::Channel>& channel, node::v1::Register reg)
@@ -33,7 +33,7 @@ class NodeStream {
   bool Read(node::v1::ConnectResponse* response) { return stream_->Read(response); }
   void Say(const node::v1::ConnectRequest& request) { stream_->Write(request); }
   void Cancel() { context_.TryCancel(); }
-  // Why it ends; waits for that.
+  // Waits for the stream's end and returns its status.
   grpc::Status End() {
     node::v1::ConnectResponse response;
     while (Read(&response)) continue;

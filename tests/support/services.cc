@@ -14,7 +14,7 @@ namespace capstan::tests {
 namespace {
 
 constexpr size_t kKeptLines = 80;
-constexpr absl::Duration kCallTimeout = absl::Seconds(20);  // the coordinator starts meanwhile
+constexpr absl::Duration kCallTimeout = absl::Seconds(20);  // the coordinator may still be starting
 constexpr absl::Duration kStopTimeout = absl::Seconds(10);
 
 void DescribeMembers(absl::string_view what,
@@ -103,7 +103,7 @@ ServiceCluster::~ServiceCluster() {
   }
   members_.clear();
   proxies_.clear();
-  (void)services::RemoveTree("/tmp", folder_);  // a leftover fails no test
+  (void)services::RemoveTree("/tmp", folder_);  // a leftover does not fail the test
 }
 
 services::Endpoint ServiceCluster::Socket(absl::string_view name) const {

@@ -1,5 +1,5 @@
-// The real services as children of a test, on Unix sockets in a private folder, each shard behind a
-// proxy where the test asks for faults.
+// The real services as children of a test, on Unix sockets in a private folder. If the test asks
+// for faults, each shard is behind a proxy.
 #ifndef CAPSTAN_TESTS_SUPPORT_SERVICES_H_
 #define CAPSTAN_TESTS_SUPPORT_SERVICES_H_
 
@@ -29,36 +29,36 @@ struct ClusterOptions {
   int devices_per_worker = 1;  // CPU devices
   int shards = 0;
   // Workers, and shards on their way to the lead, reach each shard through a proxy with these
-  // faults; shard i draws from seed + i.
+  // faults. Shard i draws from seed + i.
   std::optional<ProxyFaults> faults;
   uint64_t seed = 0;
 };
 
-// The binaries are those beside the test's own build: CAPSTAN_TEST_BIN. Thread-safe.
+// Uses the binaries of the test's own build, in CAPSTAN_TEST_BIN. Thread-safe.
 class ServiceCluster {
  public:
   static absl::StatusOr<std::unique_ptr<ServiceCluster>> Start(const ClusterOptions& options);
-  // Ends workers, shards, proxies and coordinator in this order; removes the private folder.
+  // Ends workers, shards, proxies and the coordinator in this order. Removes the private folder.
   ~ServiceCluster();
 
-  // The id of the job.
+  // Returns the id of the job.
   absl::StatusOr<std::string> Submit(const job::v1::JobSpec& spec);
-  // Waits until `enough` holds for the job, or without it until the job has ended, however it did.
-  // DeadlineExceeded: that takes longer than `limit`; the message says in which state the job is, at
-  // which step, whom it waits for and what each member says. FailedPrecondition: it has ended and
-  // `enough` has never held. Internal: a service ended by itself; the message has its last lines.
-  // One call at a time.
+  // Waits until `enough` is true for the job, or without it until the job has ended in any state.
+  // DeadlineExceeded: it took longer than `limit`; the message has the job's state, step, whom it
+  // waits for, and what each member reports. FailedPrecondition: the job has ended, and `enough`
+  // was never true. Internal: a service ended by itself; the message has its last lines. One call
+  // at a time.
   absl::StatusOr<job::v1::Job> WaitFor(const std::string& job_id, absl::Duration limit,
                                        const std::function<bool(const job::v1::Job&)>& enough = {})
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<job::v1::Job> Get(const std::string& job_id);
   absl::Status Cancel(const std::string& job_id);
-  // Submit, then WaitFor its end.
+  // Submit, then WaitFor the job's end.
   absl::StatusOr<job::v1::Job> RunJob(const job::v1::JobSpec& spec, absl::Duration limit);
 
   // Of all proxies together.
   ProxyCounters proxy_counters() const;
-  // What the services have said of late, for the output of a test that fails.
+  // The latest lines of the services, for the output of a failing test.
   std::string last_lines() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

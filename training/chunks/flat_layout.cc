@@ -23,7 +23,7 @@ absl::Status TooLarge(absl::string_view what, absl::string_view got) {
       absl::StrCat(what, ": ", got, " exceeds ", kMaxFlatFloats, " elements"));
 }
 
-// Never more than kMaxFlatFloats, so that products and sums stay far from overflow.
+// Never returns more than kMaxFlatFloats, so that products and sums stay far from overflow.
 absl::StatusOr<int64_t> ElementsOf(const TensorSpec& spec) {
   int64_t elements = 1;
   for (size_t i = 0; i < spec.shape.size(); ++i) {

@@ -1,12 +1,13 @@
-// Where every tensor of a model lies in the job's one flat float32 vector, and how the vector is
-// cut into chunks. A function of the model alone, unless a size of chunks is given: then they have that size (a job's resolved
-// spec says it, so that a job that an earlier version began keeps its chunks). The same on every worker and shard.
+// The place of every tensor of a model in the job's one flat float32 vector, and how the vector is
+// cut into chunks. Both are a function of the model alone, unless a chunk size is given. A job's
+// resolved spec gives one, so that a job that an earlier version began keeps its chunks. The layout
+// is the same on every worker and shard.
 //
-// Weights come first, layers in REVERSE order (the layer of a tensor is its name before the last
-// '.'; inside a layer the given order), so that buckets fill front to back during backward. Running
-// statistics (kStat) follow, layers in reverse order too, from the next chunk border on, so that a
-// chunk has one kind. Every tensor begins at a multiple of 16 floats; what lies between tensors is
-// padding and zero for ever.
+// Weights come first, layers in REVERSE order, so that buckets fill front to back during backward.
+// The layer of a tensor is its name before the last '.'; inside a layer the given order stays.
+// Running statistics (kStat) follow, layers in reverse order too. They start at the next chunk
+// border, so that a chunk has only one kind. Every tensor begins at a multiple of 16 floats. The
+// space between tensors is padding, which is always zero.
 //
 // Threads: const methods may be called from many threads.
 #ifndef CAPSTAN_TRAINING_CHUNKS_FLAT_LAYOUT_H_
@@ -32,7 +33,7 @@ inline constexpr int64_t kDefaultMaxFramePayloadBytes = 1 << 20;  // 1 MiB
 
 enum class TensorKind {
   kWeight,  // has a gradient; summed, clipped, decayed, updated by the optimizer
-  kStat,    // running statistic; a moving average, nothing else touches it (rule R3)
+  kStat,    // running statistic; a moving average that only rule R3 changes
 };
 
 enum class TensorInit {
@@ -42,13 +43,13 @@ enum class TensorInit {
 };
 
 struct TensorSpec {
-  std::string name;            // "conv1.weight"; unique, not empty
+  std::string name;            // each >= 1; empty means one element
   std::vector<int64_t> shape;  // each >= 1; empty: one element
   TensorKind kind = TensorKind::kWeight;
   TensorInit init = TensorInit::kInitializer;
-  int64_t fan_in = 0;  // inputs of one output; >= 1 where init is kInitializer
+  int64_t fan_in = 0;  // inputs of one output; >= 1 if init is kInitializer
   int64_t fan_out = 0;
-  double momentum = 0;  // kStat: [0, 1], the part of the way that it goes towards a step's average
+  double momentum = 0;  // kStat: [0, 1], the fraction by which it moves towards a step's average
 };
 
 // [offset, offset + size) of the flat vector, in floats.
@@ -69,7 +70,7 @@ struct TensorSlot {
   FlatRange range() const { return {offset, size}; }
 };
 
-// The weights of a layer, padding included: ready for the wire once its backward is done.
+// The weights of a layer with their padding. They are ready for the wire once its backward is done.
 struct LayerRange {
   std::string name;
   FlatRange range;
@@ -78,30 +79,31 @@ struct LayerRange {
 class FlatLayout {
  public:
   // Tensors in FORWARD order; those of a layer follow each other. InvalidArgument, naming the
-  // tensor: no tensor, an empty or repeated name, a layer in two places, a dimension or fan below
-  // 1, a statistic's momentum outside its range, more than kMaxFlatFloats elements in one tensor or
-  // in all with padding.
+  // tensor: there is no tensor, a name is empty or repeated, a layer is in two places, a dimension
+  // or fan is below 1, a statistic's momentum is out of range, or one tensor or the padded total
+  // has more than kMaxFlatFloats elements.
   //
-  // `chunk_floats`: a multiple of kSlotAlignFloats that fits into a frame and makes at most kMaxChunks (InvalidArgument
-  // otherwise). 0: the largest of the three above that makes kManyChunks of the weights, else the small one.
+  // `chunk_floats` must be a multiple of kSlotAlignFloats, fit into a frame and give at most
+  // kMaxChunks (InvalidArgument otherwise). 0 selects the largest of the three sizes above that
+  // cuts the weights into at least kManyChunks, else the smallest.
   static absl::StatusOr<FlatLayout> Create(std::vector<TensorSpec> forward_tensors,
                                            int64_t chunk_floats = 0);
 
   // Floats of the whole vector, padding included.
   int64_t total_floats() const { return total_floats_; }
-  // Weights lie in [0, weight_floats()), statistics from statistics_begin() on; between them is
-  // padding. Without statistics all three numbers are the same.
+  // Weights lie in [0, weight_floats()). Statistics begin at statistics_begin(). Padding lies
+  // between them. Without statistics all three numbers are equal.
   int64_t weight_floats() const { return weight_floats_; }
   int64_t statistics_begin() const { return statistics_begin_; }
   bool has_statistics() const { return statistics_begin_ < total_floats_; }
-  // Elements of the tensors without padding, of one kind.
+  // Elements of all tensors of one kind, without padding.
   int64_t ElementCount(TensorKind kind) const;
 
-  // In the order of their offsets, and in forward order (for hashes and files: weights as given,
-  // running statistics last).
+  // slots() is in the order of offsets. forward_order() is for hashes and files: weights as given,
+  // running statistics last.
   const std::vector<TensorSlot>& slots() const { return slots_; }
   std::vector<const TensorSlot*> forward_order() const;
-  // Null where there is none.
+  // Null if no tensor has this name.
   const TensorSlot* Find(absl::string_view name) const;
   // Layers that have weights, by offset, i.e. the last layer first.
   const std::vector<LayerRange>& layers() const { return layers_; }

@@ -79,7 +79,7 @@ TEST(FlatLayoutTest, ChunksAreReadyFromTheFront) {
   EXPECT_EQ(layout.CompleteChunks(0), 0);
   EXPECT_EQ(layout.CompleteChunks(864), 1);      // fc3: 512 <= 864 < 1024
   EXPECT_EQ(layout.CompleteChunks(11040), 21);   // and fc2: 10752 <= 11040 < 11264
-  EXPECT_EQ(layout.CompleteChunks(60048), 117);  // all but conv1
+  EXPECT_EQ(layout.CompleteChunks(60048), 117);  // all except conv1
   EXPECT_EQ(layout.CompleteChunks(60224), 118);
 }
 
@@ -166,7 +166,7 @@ TEST(PlacementTest, RunsAreContiguousAndBalanced) {
         ASSERT_EQ(placement.ShardOf(run.first_chunk), shard);
         ASSERT_EQ(placement.ShardOf(run.end() - 1), shard);
         next = run.end();
-        // The last chunk may be almost empty: count it as nothing.
+        // The last chunk may be almost empty, so do not count it.
         const double load = run.chunk_count - (next == chunks ? 1 : 0);
         fullest = std::max(fullest, load);
       }

@@ -1,8 +1,8 @@
 // Which shard holds which chunks, and how chunks are put into frames.
 //
-// Each shard has one contiguous run, in order; counts differ by at most one, the larger runs last
-// (the last chunk of a kind may be short). Where there are 20 chunks per shard the fullest shard
-// has at most 1.05 times the mean.
+// Each shard has one contiguous run, in order. The counts differ by at most one, and the larger
+// runs come last, because the last chunk of a kind may be short. With at least 20 chunks per shard,
+// the fullest shard has at most 1.05 times the mean.
 #ifndef CAPSTAN_TRAINING_CHUNKS_PLACEMENT_H_
 #define CAPSTAN_TRAINING_CHUNKS_PLACEMENT_H_
 
@@ -42,11 +42,11 @@ class Placement {
   int32_t num_shards_;
 };
 
-// The floats of a run of chunks; empty where the run is.
+// The floats of a run of chunks. An empty run gives an empty range.
 FlatRange RangeOf(const FlatLayout& layout, const ChunkRun& run);
 
-// Cuts `run` into the fewest runs whose floats fit into max_payload_bytes each, in order. A chunk
-// is never split: max_payload_bytes is at least one chunk (bug of ours otherwise).
+// Cuts `run`, in order, into the fewest runs whose floats fit into max_payload_bytes each. A chunk
+// is never split, so max_payload_bytes must be at least one chunk (else a bug of ours).
 std::vector<ChunkRun> FramesOf(const FlatLayout& layout, const ChunkRun& run,
                                int64_t max_payload_bytes = kDefaultMaxFramePayloadBytes);
 

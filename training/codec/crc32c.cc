@@ -20,7 +20,7 @@ uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t size_bytes) {
   const auto* next = static_cast<const unsigned char*>(data);
   while (size_bytes > 0) {
     const size_t block_bytes = std::min(size_bytes, kMaxBlockBytes);
-    // Declared without const, but the buffer is only read.
+    // The parameter is not declared const, but the function only reads the buffer.
     state = crc32_iscsi(const_cast<unsigned char*>(next), static_cast<int>(block_bytes), state);
     next += block_bytes;
     size_bytes -= block_bytes;

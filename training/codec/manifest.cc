@@ -24,7 +24,7 @@ bool IsPlainFileName(absl::string_view name) {
   return true;
 }
 
-// The rules of manifest.h; empty where all hold.
+// The first broken rule of manifest.h; empty if all hold.
 std::string Broken(const Manifest& m) {
   const struct {
     const char* key;
@@ -104,7 +104,7 @@ absl::Status CheckArray(absl::string_view file, const json& object, const char* 
   return absl::DataLossError(absl::StrCat(file, ": '", key, "' is not an array"));
 }
 
-// All but the closing lines; ends in ",\n".
+// The text except for its closing lines; ends in ",\n".
 std::string Body(const Manifest& manifest) {
   std::string out = "{\n";
   AppendField("format_version", kManifestFormatVersion, out);
@@ -136,7 +136,7 @@ absl::StatusOr<std::string> EncodeManifest(const Manifest& manifest) {
   if (!broken.empty()) return absl::InvalidArgumentError(absl::StrCat("manifest: ", broken));
   std::string out = Body(manifest);
   AppendField("manifest_sha256", Sha256Hex(out), out);
-  out.replace(out.size() - 2, 2, "\n}\n");  // no comma behind the last field
+  out.replace(out.size() - 2, 2, "\n}\n");  // no comma after the last field
   return out;
 }
 
@@ -148,7 +148,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view file, absl::string_view
   absl::StatusOr<json> root = ParseStrictJson(file, text, limits);
   if (!root.ok()) return root.status();
 
-  // The version first: another version may have other keys.
+  // Check the version first, because another version may have other keys.
   if (root->is_object() && root->contains("format_version")) {
     absl::StatusOr<int64_t> version = JsonInt64(file, *root, "format_version");
     if (!version.ok()) return version.status();

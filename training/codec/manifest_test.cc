@@ -14,7 +14,8 @@ using ::testing::HasSubstr;
 
 const char kHash[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
-// Written by hand, so that a change of the format shows. The last line: `head -n -2 | sha256sum`.
+// Written by hand, so that a change of the format shows. The hash in the last line is that of `head
+// -n -2 | sha256sum`.
 const char kText[] = R"({
   "format_version": 2,
   "job_id": "lenet-\"q\"-7k2q",

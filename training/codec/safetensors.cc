@@ -45,7 +45,7 @@ const DtypeRow& Row(SafetensorsDtype dtype) {
                        [dtype](const DtypeRow& row) { return row.dtype == dtype; });
 }
 
-// Bytes of a tensor, or -1 where they are 2^63 or more. Dimensions are not negative.
+// Bytes of a tensor, or -1 if they are 2^63 or more. Dimensions must not be negative.
 int64_t TensorBytes(SafetensorsDtype dtype, const std::vector<int64_t>& shape) {
   __int128 bytes = SafetensorsDtypeBytes(dtype);
   // A zero anywhere makes the tensor empty, however large its other dimensions are.
@@ -267,7 +267,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view file,
     }
   }
 
-  // Empty tensors share their offset with the next one: `end` keeps them in front of it.
+  // Empty tensors share their offset with the next one. Sorting by `end` keeps them in front of it.
   std::sort(header.tensors.begin(), header.tensors.end(),
             [](const SafetensorsTensor& a, const SafetensorsTensor& b) {
               return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);

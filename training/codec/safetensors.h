@@ -1,13 +1,13 @@
-// The header of a safetensors file: what is in it, and where. No file is opened here.
+// The header of a safetensors file: its tensors and where they lie. No file is opened here.
 //
-// A file is: 8 bytes, little-endian, the length N of the header; N bytes of JSON, filled up with
-// blanks so that the data start at a multiple of 8; then the tensors, without a gap, in the order
-// of their offsets. The JSON maps a name to {"dtype", "shape", "data_offsets": [begin, end]}, the
-// offsets counted from the first byte after the header; "__metadata__" maps strings to strings.
+// A file consists of 8 bytes with the length N of the header, little-endian; N bytes of JSON,
+// padded with blanks so that the data start at a multiple of 8; then the tensors, without a gap, in
+// the order of their offsets. The JSON maps a name to {"dtype", "shape", "data_offsets": [begin,
+// end]}. Offsets count from the first byte after the header. "__metadata__" maps strings to
+// strings.
 // Source: github.com/huggingface/safetensors, README.md, "Format".
 //
-// Threads: pure functions. Values in the file are little-endian, as are the machines that we run
-// on.
+// Threads: pure functions. Values in the file are little-endian, as on the machines that we run on.
 #ifndef CAPSTAN_TRAINING_CODEC_SAFETENSORS_H_
 #define CAPSTAN_TRAINING_CODEC_SAFETENSORS_H_
 
@@ -68,23 +68,24 @@ constexpr int64_t kSafetensorsMaxHeaderBytes = 100'000'000;  // the limit of the
 constexpr int64_t kSafetensorsMaxJsonValues = 1'000'000;     // about ten for each tensor
 constexpr int64_t kSafetensorsMaxRank = 16;
 
-// Lays the tensors out one after the other, in the order given, and returns the header with its
-// length in front: what a file begins with. `tensors[i].begin` and `.end` are not read.
-// InvalidArgument: a name twice, empty, reserved or no UTF-8; a negative dimension; a size above
-// 2^63.
+// Lays the tensors out one after the other, in the given order. Returns the header with its length
+// in front, i.e. the first bytes of the file. Does not read `tensors[i].begin` and `.end`.
+// InvalidArgument: a name that is repeated, empty, reserved or not UTF-8; a negative dimension; a
+// size above 2^63.
 absl::StatusOr<std::string> EncodeSafetensorsHeader(
     absl::Span<const SafetensorsTensor> tensors,
     const std::map<std::string, std::string>& metadata = {});
 
-// How many bytes of the file, from its start, ParseSafetensorsHeader wants to see. `prefix` is the
-// first 8 bytes. DataLoss: the file is too short for its header, or the header above the limit.
+// How many bytes from the start of the file ParseSafetensorsHeader needs. `prefix` is the first 8
+// bytes. DataLoss: the file is too short for its header, or the header is above the limit.
 absl::StatusOr<int64_t> SafetensorsHeaderEnd(absl::string_view file, absl::string_view prefix,
                                              int64_t file_bytes);
 
-// `head` holds the file's first bytes, at least SafetensorsHeaderEnd of them; `file_bytes` is the
-// size of the whole file; `file` names it in messages. DataLoss, naming file, tensor and check: a
-// length that does not fit, bad JSON or UTF-8, a name twice, an unknown key or dtype, a shape that
-// does not give the length, offsets that overlap, leave a hole or do not end with the file.
+// `head` holds the file's first bytes, at least SafetensorsHeaderEnd of them. `file_bytes` is the
+// size of the whole file. `file` names it in messages. DataLoss, naming file, tensor and check: a
+// length that does not fit, bad JSON or UTF-8, a repeated name, an unknown key or dtype, a shape
+// that does not match its length, or offsets that overlap, leave a hole or do not end with the
+// file.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view file,
                                                          absl::string_view head,
                                                          int64_t file_bytes);

@@ -21,7 +21,7 @@ SafetensorsTensor F32(std::string name, std::vector<int64_t> shape) {
   return tensor;
 }
 
-// A file's head around `json`, by hand.
+// The head of a file around `json`, made by hand.
 std::string Head(const std::string& json) {
   const uint64_t length = json.size();
   std::string head(8, '\0');
@@ -143,7 +143,7 @@ TEST(SafetensorsTest, LengthsThatDoNotFitAreRefused) {
   const std::string huge("\x00\x00\x00\x00\x00\x00\x00\x80", 8);  // 2^63
   EXPECT_THAT(std::string(SafetensorsHeaderEnd("f", huge, int64_t{1} << 62).status().message()),
               HasSubstr("header length 9223372036854775808, limit 100000000"));
-  EXPECT_TRUE(ParseSafetensorsHeader("f", head, 10).ok());  // no tensor at all is a valid file
+  EXPECT_TRUE(ParseSafetensorsHeader("f", head, 10).ok());  // a file without tensors is valid
 }
 
 TEST(SafetensorsTest, WritesNothingThatItWouldNotRead) {

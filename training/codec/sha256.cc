@@ -14,7 +14,7 @@ static_assert(std::endian::native == std::endian::little,
 
 void Sha256::FreeContext::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
 
-// With a digest that is built into the library these calls fail only when memory is gone.
+// The digest is built into the library, so these calls fail only if there is no memory.
 Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
   CAPSTAN_CHECK(context_ != nullptr);
   CAPSTAN_CHECK(EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);

@@ -26,7 +26,7 @@ class Sha256 {
   void Update(const void* data, size_t size_bytes);
   void Update(absl::string_view bytes) { Update(bytes.data(), bytes.size()); }
 
-  // The hash of all bytes so far. Afterwards the object is as new.
+  // The hash of all bytes so far. Afterwards the object is like new.
   std::array<uint8_t, 32> Finish();
   // The same, as 64 lower-case hexadecimal digits.
   std::string FinishHex();

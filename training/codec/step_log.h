@@ -18,8 +18,8 @@ struct StepLogLine {
 };
 
 // The line with its newline: {"lineage":..,"step":..,"epoch":..,"loss":..,"learning_rate":..,
-// "samples":..,"seconds":..}. Floating point as %.9g, which gives a float32 back exactly; a
-// non-finite number is null, for JSON has none. Pure.
+// "samples":..,"seconds":..}. Floating-point numbers are written as %.9g, which restores a float32
+// exactly. A non-finite number becomes null, because JSON has no notation for it. Pure.
 std::string FormatStepLogLine(const StepLogLine& line);
 
 }  // namespace capstan::training

@@ -14,7 +14,7 @@ TEST(StepLogTest, WritesTheFieldsInTheirOrder) {
   line.step = 469;
   line.epoch = 1;
   line.loss = 2.302585092994046;
-  line.learning_rate = 0.04f;  // 0.0399999991059..., which nine digits give back
+  line.learning_rate = 0.04f;  // 0.0399999991059..., which nine digits restore
   line.samples = 96;
   line.seconds = 0.0125;
   EXPECT_EQ(FormatStepLogLine(line),

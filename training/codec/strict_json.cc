@@ -18,8 +18,8 @@ absl::string_view View(const std::string& text) {
   return absl::string_view(text.data(), text.size());
 }
 
-// Builds the document and stops at the first thing that is wrong. The library calls it without
-// recursion and, with a handler of our own, without exceptions.
+// Builds the document and stops at the first error. The library calls it without recursion and,
+// because the handler is our own, without exceptions.
 class Builder : public nlohmann::json_sax<json> {
  public:
   explicit Builder(const JsonLimits& limits) : limits_(limits) {}
@@ -83,7 +83,8 @@ class Builder : public nlohmann::json_sax<json> {
     }
     json* const placed = Place(std::move(container));
     if (placed == nullptr) return false;
-    // Stays valid: nothing is added to the parent before this container is closed.
+    // The pointer stays valid, because nothing is added to the parent before this container is
+    // closed.
     open_.push_back(placed);
     return true;
   }
@@ -111,7 +112,7 @@ absl::StatusOr<json> ParseStrictJson(absl::string_view file, absl::string_view t
     return absl::DataLossError(
         absl::StrCat(file, ": ", text.size(), " bytes of JSON, limit ", limits.max_bytes));
   }
-  // The library skips a byte order mark; the format has none.
+  // The library skips a byte order mark, but JSON does not allow one.
   if (text.substr(0, 3) == "\xEF\xBB\xBF") {
     return absl::DataLossError(absl::StrCat(file, ": begins with a byte order mark"));
   }

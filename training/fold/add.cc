@@ -7,7 +7,7 @@
 
 #include "services/check/check.h"
 
-// This file is built with -O3: the loops below are plain so that the compiler vectorises them.
+// This file is built with -O3. The loops below are plain, so that the compiler vectorises them.
 namespace capstan::training {
 namespace {
 
@@ -18,8 +18,8 @@ void Add(T* __restrict out_left, const T* __restrict right, size_t n) {
   for (size_t i = 0; i < n; ++i) out_left[i] += right[i];
 }
 
-// Ors together, per value, whether all exponent bits are set. In blocks, so that a bad value ends
-// the scan early and the inner loop has no branch.
+// Checks for each value whether all exponent bits are set, and combines the results. Works in
+// blocks, so that a bad value ends the scan early and the inner loop has no branch.
 template <typename T, typename Bits>
 bool Finite(absl::Span<const T> values, Bits exponent_mask) {
   constexpr size_t kBlock = 2048;

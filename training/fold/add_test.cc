@@ -36,7 +36,7 @@ TEST(AddTest, BytesMayBeUnaligned) {
   }
 }
 
-// The scan goes in blocks of 2048: a bad value at every kind of place is found.
+// The scan works in blocks of 2048. A bad value is found at every kind of position.
 TEST(AddTest, AllFiniteFindsABadValueAnywhere) {
   for (const size_t size : {1u, 7u, 2048u, 2049u, 6000u}) {
     std::vector<float> values(size, std::numeric_limits<float>::max());
@@ -51,7 +51,7 @@ TEST(AddTest, AllFiniteFindsABadValueAnywhere) {
     }
   }
   EXPECT_TRUE(AllFinite(absl::Span<const float>()));
-  // Nothing behind the end is read.
+  // Nothing after the end is read.
   for (const size_t size : {1u, 2047u, 2048u, 2049u}) {
     std::vector<float> values(2 * 4096, 1.0f);
     values[size] = kNan;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <deque>
 #include <optional>
 #include <random>
 #include <set>
@@ -11,18 +10,18 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "training/fold/test_folded_chunk.h"
 #include "training/fold/tree_fold.h"
 
 namespace capstan::training {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::IsEmpty;
 
-// A node that arrives after its parent is in must not be counted again.
-TEST(ChunkSumTest, NodeUnderAHeldAncestorIsCovered) {
-  ChunkSum sum(LaneTree(/*lane_count=*/4), /*size=*/2);
+// A block that arrives after its parent is in must not be counted again.
+TEST(ChunkSumTest, BlockUnderAHeldAncestorIsCovered) {
+  FoldedChunk sum(LaneTree(/*lane_count=*/4), /*size=*/2);
   ASSERT_EQ(*sum.Add({.first_lane = 0, .lane_count = 2}, {1.0f, 2.0f}), Outcome::kStored);
 
   EXPECT_EQ(*sum.Add({.first_lane = 1, .lane_count = 1}, {9.0f, 9.0f}), Outcome::kCovered);
@@ -32,13 +31,13 @@ TEST(ChunkSumTest, NodeUnderAHeldAncestorIsCovered) {
 }
 
 TEST(ChunkSumTest, LargerNodeTakesThePlaceOfItsParts) {
-  ChunkSum sum(LaneTree(4), 1);
+  FoldedChunk sum(LaneTree(4), 1);
   ASSERT_EQ(*sum.Add({1, 1}, {100.0f}), Outcome::kStored);
   ASSERT_EQ(*sum.Add({2, 1}, {100.0f}), Outcome::kStored);
 
   EXPECT_EQ(*sum.Add({0, 4}, {7.0f}), Outcome::kStored);
 
-  EXPECT_TRUE(sum.complete());
+  EXPECT_TRUE(sum.held().complete());
   EXPECT_THAT(sum.Root(), ElementsAre(7.0f));
   EXPECT_EQ(*sum.Add({2, 2}, {1.0f}), Outcome::kCovered);
 }
@@ -47,7 +46,7 @@ TEST(ChunkSumTest, LargerNodeTakesThePlaceOfItsParts) {
 TEST(ChunkSumTest, TheTreeDecidesTheRounding) {
   for (const std::vector<int32_t>& order :
        {std::vector<int32_t>{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}}) {
-    ChunkSum sum(LaneTree(4), 1);
+    FoldedChunk sum(LaneTree(4), 1);
     const float lanes[] = {0x1p24f, 0.0f, 1.0f, 1.0f};
     for (const int32_t lane : order) ASSERT_TRUE(sum.Add({lane, 1}, {lanes[lane]}).ok());
     EXPECT_THAT(sum.Root(), ElementsAre(0x1p24f + 2.0f));
@@ -56,33 +55,29 @@ TEST(ChunkSumTest, TheTreeDecidesTheRounding) {
 
 // The parent of a single child is that child: -0 stays -0, where -0 + 0 would be 0.
 TEST(ChunkSumTest, AbsentChildIsNotAZero) {
-  ChunkSum sum(LaneTree(3), 1);
+  FoldedChunk sum(LaneTree(3), 1);
   ASSERT_TRUE(sum.Add({2, 1}, {-0.0f}).ok());
-  EXPECT_THAT(sum.Held(), ElementsAre(Node{2, 2}));
+  EXPECT_THAT(sum.Held(), ElementsAre(LaneBlock{2, 2}));
   ASSERT_TRUE(sum.Add({0, 2}, {-0.0f}).ok());
   EXPECT_TRUE(std::signbit(sum.Root()[0]));
 
   sum.Reset(LaneTree(3).WithEmptyLanes({0, 1}));
   ASSERT_TRUE(sum.Add({2, 1}, {-0.0f}).ok());
-  EXPECT_TRUE(sum.complete());
+  EXPECT_TRUE(sum.held().complete());
   EXPECT_TRUE(std::signbit(sum.Root()[0]));
 }
 
-TEST(ChunkSumTest, ErrorsChangeNothing) {
-  ChunkSum sum(LaneTree(4).WithEmptyLanes({3}), 2);
-  const absl::Status length = sum.Add({0, 1}, {1.0f}).status();
-  EXPECT_EQ(length.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(length.message()), HasSubstr("lane 0: got 1 floats, want 2"));
+TEST(ChunkSumTest, NodesThatTheTreeHasNotChangeNothing) {
+  FoldedChunk sum(LaneTree(4).WithEmptyLanes({3}), 2);
   EXPECT_FALSE(sum.Add({1, 2}, {1.0f, 1.0f}).ok());
   EXPECT_FALSE(sum.Add({3, 1}, {1.0f, 1.0f}).ok());
-  EXPECT_FALSE(sum.AddBytes({0, 1}, {"1234567"}).ok());
   EXPECT_THAT(sum.Held(), IsEmpty());
-  EXPECT_THAT(sum.MissingLanes(), ElementsAre(0, 1, 2));
+  EXPECT_THAT(sum.held().MissingLanes(), ElementsAre(0, 1, 2));
   EXPECT_EQ(sum.allocated_bytes(), 0u);
 }
 
 TEST(ChunkSumTest, SteadyStepsTakeNoNewMemory) {
-  ChunkSum sum(LaneTree(8), 1000);
+  FoldedChunk sum(LaneTree(8), 1000);
   const std::vector<float> value(1000, 1.0f);
   size_t after_first = 0;
   for (int step = 0; step < 5; ++step) {
@@ -95,39 +90,32 @@ TEST(ChunkSumTest, SteadyStepsTakeNoNewMemory) {
   EXPECT_EQ(after_first, 4 * 1000 * sizeof(float));  // lanes 0, 2, 4 and 6 are held at once
 }
 
-TEST(ChunkSumTest, NodesFarAheadWait) {
-  ChunkSum sum(LaneTree(32), 1, {.max_ahead_nodes = 2});
-  ASSERT_TRUE(sum.Add({2, 1}, {1.0f}).ok());
-  ASSERT_TRUE(sum.Add({4, 1}, {1.0f}).ok());
-  const absl::Status full = sum.Add({6, 1}, {1.0f}).status();
-  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(full.message()), HasSubstr("beyond missing lane 0, want at most 2"));
-  // What folds, what takes the place of others, and the lowest missing lane are always welcome.
-  EXPECT_EQ(*sum.Add({5, 1}, {1.0f}), Outcome::kStored);
-  EXPECT_EQ(*sum.Add({2, 2}, {2.0f}), Outcome::kStored);
-  EXPECT_EQ(*sum.Add({0, 1}, {1.0f}), Outcome::kStored);
-  EXPECT_THAT(sum.Held(), ElementsAre(Node{0, 1}, Node{2, 2}, Node{4, 2}));
+// What a shard does with the values, by hand: both children of {0, 2} come, then the larger {0, 4}.
+TEST(ChunkFoldTest, CommandsNameSlotsThatAreUsedAgain) {
+  using Kind = FoldCommand::Kind;
+  ChunkFold fold(LaneTree(8));
+  EXPECT_THAT(fold.Store({0, 1}), ElementsAre(FoldCommand{Kind::kTake, 0}));
+  EXPECT_THAT(fold.Store({2, 1}), ElementsAre(FoldCommand{Kind::kTake, 1}));
+  EXPECT_THAT(fold.Store({1, 1}), ElementsAre(FoldCommand{Kind::kAdd, 0}));
+  EXPECT_THAT(fold.Store({4, 1}), ElementsAre(FoldCommand{Kind::kTake, 2}));
+  EXPECT_THAT(fold.Store({3, 1}),
+              ElementsAre(FoldCommand{Kind::kAdd, 1}, FoldCommand{Kind::kFold, 0, 1}));
+  EXPECT_THAT(fold.Store({6, 2}), ElementsAre(FoldCommand{Kind::kTake, 1}));
+  EXPECT_THAT(fold.Store({4, 2}),
+              ElementsAre(FoldCommand{Kind::kAdd, 1}, FoldCommand{Kind::kFold, 0, 1}));
+  EXPECT_TRUE(fold.held().complete());
+  fold.Reset(LaneTree(8));
+  EXPECT_THAT(fold.Store({6, 2}), ElementsAre(FoldCommand{Kind::kTake, 0}));
 }
 
-// Also into the first of all held nodes, and where no node at all may lie ahead.
-TEST(ChunkSumTest, ANodeThatFoldsIsAlwaysWelcome) {
-  ChunkSum sum(LaneTree(8), 1, {.max_ahead_nodes = 1});
-  ASSERT_TRUE(sum.Add({2, 1}, {1.0f}).ok());
-  ASSERT_EQ(sum.Add({4, 1}, {1.0f}).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(*sum.Add({3, 1}, {1.0f}), Outcome::kStored);
-  ChunkSum none(LaneTree(4), 1, {.max_ahead_nodes = 0});
-  EXPECT_EQ(none.Add({1, 1}, {1.0f}).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(*none.Add({0, 1}, {1.0f}), Outcome::kStored);
-}
-
-TEST(HeldNodesTest, TheEntryAboveANodeIsFoundOrThereIsNone) {
+TEST(HeldBlocksTest, TheEntryAboveABlockIsFoundOrThereIsNone) {
   struct OneSlot {
     int32_t StoreNew() { return 7; }
     void Drop(int32_t) {}
     void FoldNew(int32_t) {}
     void Fold(int32_t, int32_t) {}
   };
-  HeldNodes held(LaneTree(8), /*max_ahead=*/-1);
+  HeldBlocks held(LaneTree(8));
   EXPECT_EQ(held.FindCovering({0, 1}), -1);
   held.Store({2, 2}, OneSlot());
   EXPECT_EQ(held.FindCovering({3, 1}), 0);
@@ -165,7 +153,7 @@ TEST(TreeFoldTest, ResetKeepsNoValueOfTheLastStep) {
   }
 }
 
-// ---- any sequence of assignments, crashes, duplicates and node pushes ----
+// ---- any sequence of assignments, crashes, duplicates and block pushes ----
 
 using Value = std::vector<float>;
 
@@ -178,26 +166,26 @@ struct World {
     return lane >= static_cast<int32_t>(lanes.size()) || empty.count(lane) > 0;
   }
   // The plain tree sum, by definition.
-  std::optional<Value> Sum(const Node& node) const {
-    if (node.lane_count == 1) {
-      if (Absent(node.first_lane)) return std::nullopt;
-      return lanes[node.first_lane];
+  std::optional<Value> Sum(const LaneBlock& block) const {
+    if (block.lane_count == 1) {
+      if (Absent(block.first_lane)) return std::nullopt;
+      return lanes[block.first_lane];
     }
-    const int32_t half = node.lane_count / 2;
-    std::optional<Value> left = Sum({node.first_lane, half});
-    const std::optional<Value> right = Sum({node.first_lane + half, half});
+    const int32_t half = block.lane_count / 2;
+    std::optional<Value> left = Sum({block.first_lane, half});
+    const std::optional<Value> right = Sum({block.first_lane + half, half});
     if (!left || !right) return left ? left : right;
     for (size_t i = 0; i < left->size(); ++i) (*left)[i] = (*left)[i] + (*right)[i];
     return left;
   }
-  std::optional<double> Loss(const Node& node) const {
-    if (node.lane_count == 1) {
-      if (Absent(node.first_lane)) return std::nullopt;
-      return losses[node.first_lane];
+  std::optional<double> Loss(const LaneBlock& block) const {
+    if (block.lane_count == 1) {
+      if (Absent(block.first_lane)) return std::nullopt;
+      return losses[block.first_lane];
     }
-    const int32_t half = node.lane_count / 2;
-    const std::optional<double> left = Loss({node.first_lane, half});
-    const std::optional<double> right = Loss({node.first_lane + half, half});
+    const int32_t half = block.lane_count / 2;
+    const std::optional<double> left = Loss({block.first_lane, half});
+    const std::optional<double> right = Loss({block.first_lane + half, half});
     if (!left || !right) return left ? left : right;
     return *left + *right;
   }
@@ -228,31 +216,31 @@ World MakeWorld(int32_t lane_count, size_t size, std::mt19937& random) {
 }
 
 // What workers push over some generations: lanes are dealt anew each time, all but the last
-// generation's workers may die on the way, and any node may come from some zombie.
-std::vector<Node> MakePushes(const LaneTree& tree, std::mt19937& random) {
-  std::vector<Node> pushes;
+// generation's workers may die on the way, and any block may come from some zombie.
+std::vector<LaneBlock> MakePushes(const LaneTree& tree, std::mt19937& random) {
+  std::vector<LaneBlock> pushes;
   const int generations = 1 + random() % 4;
   for (int generation = 0; generation < generations; ++generation) {
     const bool last = generation + 1 == generations;
     std::vector<std::vector<int32_t>> owned(1 + random() % tree.lane_count());
     for (int32_t lane = 0; lane < tree.lane_count(); ++lane) {
-      // In runs mostly, so that large nodes are common.
+      // In runs mostly, so that large blocks are common.
       const size_t worker =
           random() % 4 == 0 ? random() % owned.size() : lane * owned.size() / tree.lane_count();
       owned[worker].push_back(lane);
     }
     for (const std::vector<int32_t>& lanes : owned) {
-      std::vector<Node> nodes = tree.LargestNodes(lanes);
-      if (!last) nodes.resize(random() % (nodes.size() + 1));
-      pushes.insert(pushes.end(), nodes.begin(), nodes.end());
+      std::vector<LaneBlock> blocks = tree.LargestBlocks(lanes);
+      if (!last) blocks.resize(random() % (blocks.size() + 1));
+      pushes.insert(pushes.end(), blocks.begin(), blocks.end());
     }
   }
   for (int zombie = random() % 4; zombie > 0; --zombie) {
     int32_t count = 1;
     while (count < tree.root().lane_count && random() % 2 == 0) count *= 2;
-    const Node node{static_cast<int32_t>(random() % (tree.root().lane_count / count)) * count,
-                    count};
-    if (tree.HasLanes(node)) pushes.push_back(node);
+    const LaneBlock block{static_cast<int32_t>(random() % (tree.root().lane_count / count)) * count,
+                          count};
+    if (tree.HasLanes(block)) pushes.push_back(block);
   }
   for (int copies = random() % 4; copies > 0; --copies) {
     pushes.push_back(pushes[random() % pushes.size()]);
@@ -261,9 +249,9 @@ std::vector<Node> MakePushes(const LaneTree& tree, std::mt19937& random) {
   return pushes;
 }
 
-absl::StatusOr<Outcome> AddSomehow(ChunkSum& sum, const Node& node, const Value& value,
+absl::StatusOr<Outcome> AddSomehow(FoldedChunk& sum, const LaneBlock& block, const Value& value,
                                    std::mt19937& random) {
-  if (random() % 2 == 0) return sum.Add(node, value);
+  if (random() % 2 == 0) return sum.Add(block, value);
   // As bytes that begin anywhere and are cut anywhere.
   const size_t shift = random() % 4;
   std::string bytes(shift + value.size() * sizeof(float), '\0');
@@ -275,7 +263,7 @@ absl::StatusOr<Outcome> AddSomehow(ChunkSum& sum, const Node& node, const Value&
     pieces.push_back(rest.substr(0, size));
     rest.remove_prefix(size);
   }
-  return sum.AddBytes(node, pieces);
+  return sum.AddBytes(block, pieces);
 }
 
 bool SameBits(absl::Span<const float> a, const Value& b) {
@@ -287,7 +275,7 @@ class FoldPropertyTest : public testing::TestWithParam<int32_t> {};
 TEST_P(FoldPropertyTest, AnySequenceGivesTheBitsOfThePlainTreeSum) {
   constexpr size_t kSize = 5;
   std::mt19937 random(GetParam());
-  ChunkSum sum(LaneTree(GetParam()), kSize);
+  FoldedChunk sum(LaneTree(GetParam()), kSize);
   TreeFold<SealSums> seals{LaneTree(GetParam())};
   for (int trial = 0; trial < 4000; ++trial) {
     SCOPED_TRACE(testing::Message() << "trial " << trial);
@@ -302,26 +290,28 @@ TEST_P(FoldPropertyTest, AnySequenceGivesTheBitsOfThePlainTreeSum) {
       if (!world.Absent(lane)) missing.insert(lane);
     }
     const size_t present = missing.size();
-    for (const Node& node : MakePushes(tree, random)) {
+    for (const LaneBlock& block : MakePushes(tree, random)) {
       size_t news = 0;
-      for (int32_t lane = node.first_lane; lane < node.first_lane + node.lane_count; ++lane) {
+      for (int32_t lane = block.first_lane; lane < block.first_lane + block.lane_count; ++lane) {
         news += missing.erase(lane);
       }
       const Outcome want = news > 0 ? Outcome::kStored : Outcome::kCovered;
-      const absl::StatusOr<Outcome> got = AddSomehow(sum, node, *world.Sum(node), random);
+      const absl::StatusOr<Outcome> got = AddSomehow(sum, block, *world.Sum(block), random);
       ASSERT_TRUE(got.ok()) << got.status();
-      ASSERT_EQ(*got, want) << ToString(node);
+      ASSERT_EQ(*got, want) << ToString(block);
       int64_t lanes = 0;
-      for (int32_t lane = node.first_lane; lane < node.first_lane + node.lane_count; ++lane) {
+      for (int32_t lane = block.first_lane; lane < block.first_lane + block.lane_count; ++lane) {
         if (!world.Absent(lane)) ++lanes;
       }
-      ASSERT_EQ(*seals.Add(node, {lanes, *world.Loss(node), 2 * lanes}), want);
-      ASSERT_EQ(sum.MissingLanes(), std::vector<int32_t>(missing.begin(), missing.end()));
-      ASSERT_EQ(sum.complete(), missing.empty());
+      ASSERT_EQ(*seals.Add(block, {lanes, *world.Loss(block), 2 * lanes}), want);
+      ASSERT_EQ(sum.held().MissingLanes(), std::vector<int32_t>(missing.begin(), missing.end()));
+      ASSERT_EQ(sum.held().complete(), missing.empty());
       ASSERT_EQ(seals.complete(), missing.empty());
-      for (const Node& held : sum.Held()) ASSERT_TRUE(SameBits(sum.Value(held), *world.Sum(held)));
+      for (size_t i = 0; i < sum.held().entries().size(); ++i) {
+        ASSERT_TRUE(SameBits(sum.Value(i), *world.Sum(sum.Held()[i])));
+      }
     }
-    ASSERT_TRUE(sum.complete());
+    ASSERT_TRUE(sum.held().complete());
     ASSERT_TRUE(SameBits(sum.Root(), *world.Sum(tree.root())));
     EXPECT_EQ(seals.Root().samples, static_cast<int64_t>(present));
     EXPECT_EQ(seals.Root().correct, static_cast<int64_t>(2 * present));
@@ -330,43 +320,8 @@ TEST_P(FoldPropertyTest, AnySequenceGivesTheBitsOfThePlainTreeSum) {
   EXPECT_LE(sum.allocated_bytes(), GetParam() * kSize * sizeof(float));
 }
 
-// With few nodes allowed ahead, whoever is refused comes again: every step still completes, in
-// bounded memory.
-TEST_P(FoldPropertyTest, BoundedSumsCompleteToo) {
-  constexpr size_t kSize = 3;
-  std::mt19937 random(100 + GetParam());
-  size_t depth = 0;
-  while ((1 << depth) < GetParam()) ++depth;
-  int refused = 0;
-  for (int trial = 0; trial < 1000; ++trial) {
-    const int32_t limit = random() % 3;
-    const World world = MakeWorld(GetParam(), kSize, random);
-    const LaneTree tree =
-        LaneTree(GetParam())
-            .WithEmptyLanes(std::vector<int32_t>(world.empty.begin(), world.empty.end()));
-    ChunkSum sum(tree, kSize, {.max_ahead_nodes = limit});
-    const std::vector<Node> pushes = MakePushes(tree, random);
-    std::deque<Node> waiting(pushes.begin(), pushes.end());
-    for (int turns = 0; !waiting.empty(); ++turns) {
-      ASSERT_LT(turns, 100000);
-      const Node node = waiting.front();
-      waiting.pop_front();
-      const absl::StatusOr<Outcome> got = sum.Add(node, *world.Sum(node));
-      if (!got.ok()) {
-        ASSERT_EQ(got.status().code(), absl::StatusCode::kResourceExhausted);
-        waiting.push_back(node);
-        ++refused;
-      }
-      ASSERT_LE(sum.held_count(), limit + depth + 1);
-    }
-    ASSERT_TRUE(sum.complete());
-    ASSERT_TRUE(SameBits(sum.Root(), *world.Sum(tree.root())));
-  }
-  EXPECT_GT(refused, 100);
-}
-
 // What a worker holds after its own lanes are what it pushes.
-TEST_P(FoldPropertyTest, HeldNodesAreTheLargestNodes) {
+TEST_P(FoldPropertyTest, HeldBlocksAreTheLargestBlocks) {
   std::mt19937 random(200 + GetParam());
   for (int trial = 0; trial < 500; ++trial) {
     const World world = MakeWorld(GetParam(), 1, random);
@@ -378,9 +333,9 @@ TEST_P(FoldPropertyTest, HeldNodesAreTheLargestNodes) {
       if (!world.Absent(lane) && random() % 3 != 0) owned.push_back(lane);
     }
     std::shuffle(owned.begin(), owned.end(), random);
-    ChunkSum sum(tree, 1);
+    FoldedChunk sum(tree, 1);
     for (const int32_t lane : owned) ASSERT_TRUE(sum.Add({lane, 1}, world.lanes[lane]).ok());
-    EXPECT_EQ(sum.Held(), tree.LargestNodes(owned));
+    EXPECT_EQ(sum.Held(), tree.LargestBlocks(owned));
   }
 }
 

@@ -1,4 +1,4 @@
-// ChunkSum for small values: what the lead folds seals with (rule R6, the same fold).
+// The fold of small values. The lead folds seals with it (rule R6).
 //
 // Value is copyable and has `operator+=`, meaning left += right.
 //
@@ -12,12 +12,12 @@
 
 #include "absl/status/statusor.h"
 #include "services/check/check.h"
-#include "training/fold/held_nodes.h"
+#include "training/fold/held_blocks.h"
 #include "training/lanes/lane_tree.h"
 
 namespace capstan::training {
 
-// What a seal carries about its node.
+// The contents of a seal about its block.
 struct SealSums {
   int64_t samples = 0;
   double loss_sum = 0;  // sum, not mean, of the samples' losses
@@ -34,12 +34,12 @@ struct SealSums {
 template <typename Value>
 class TreeFold {
  public:
-  explicit TreeFold(LaneTree lanes) : held_(std::move(lanes), /*max_ahead=*/-1) {}
+  explicit TreeFold(LaneTree lanes) : held_(std::move(lanes)) {}
 
-  // InvalidArgument: a node that the tree has not.
-  absl::StatusOr<Outcome> Add(const Node& node, const Value& value) {
-    absl::StatusOr<Outcome> outcome = held_.Check(node);
-    if (outcome.ok() && *outcome == Outcome::kStored) held_.Store(node, Values{*this, value});
+  // InvalidArgument: a block that the tree does not have.
+  absl::StatusOr<Outcome> Add(const LaneBlock& block, const Value& value) {
+    absl::StatusOr<Outcome> outcome = held_.Check(block);
+    if (outcome.ok() && *outcome == Outcome::kStored) held_.Store(block, Values{*this, value});
     return outcome;
   }
 
@@ -50,9 +50,9 @@ class TreeFold {
     CAPSTAN_CHECK(complete());
     return values_[held_.entries()[0].slot];
   }
-  // Whether `node` (of the right form) or one above it is in.
-  bool Covers(const Node& node) const { return held_.Covers(node); }
-  // Present lanes that are not in yet, ascending.
+  // Whether `block` (of the right form) or one above it has arrived.
+  bool Covers(const LaneBlock& block) const { return held_.Covers(block); }
+  // Present lanes that have not arrived yet, ascending.
   std::vector<int32_t> MissingLanes() const { return held_.MissingLanes(); }
 
   void Reset(const LaneTree& lanes) {
@@ -84,7 +84,7 @@ class TreeFold {
     }
   };
 
-  HeldNodes held_;
+  HeldBlocks held_;
   std::vector<Value> values_;  // by slot
   std::vector<int32_t> free_slots_;
 };

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
-// Of a graph that may be anybody's.
+// Text of an untrusted graph, for a message.
 std::string Shown(absl::string_view text) {
   constexpr size_t kMost = 80;
   return absl::StrCat(absl::CHexEscape(text.substr(0, kMost)), text.size() > kMost ? "..." : "");
@@ -28,7 +28,7 @@ std::string Label(const GraphNode& node) {
   return absl::StrCat("node ", Shown(node.name), " (", Shown(node.op.name), ")");
 }
 
-// Empty: the name is one.
+// Empty if the name is valid.
 std::string NameProblem(const std::string& name, int index) {
   if (name.empty()) return absl::StrCat("node ", index, ": empty name");
   if (name.size() > kMaxNodeNameBytes) {
@@ -42,7 +42,7 @@ std::string NameProblem(const std::string& name, int index) {
   return "";
 }
 
-// `message` behind the node's name.
+// `message` after the node's name.
 absl::Status Of(const GraphNode& node, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(Label(node), ": ", status.message()));
 }
@@ -54,7 +54,7 @@ std::string UnknownOperator(const GraphNode& node) {
                       }));
 }
 
-// Of node `index` of `count`.
+// `node` is node `index` of `count`.
 std::string InputProblem(const GraphNode& node, const OpDef& def, int index, int count) {
   const int inputs = static_cast<int>(node.inputs.size());
   if (inputs < def.min_inputs || inputs > def.max_inputs) {
@@ -76,7 +76,7 @@ std::string InputProblem(const GraphNode& node, const OpDef& def, int index, int
   return "";
 }
 
-// Without the rules that concern several nodes. Fills in the defaults of attributes.
+// Checks the rules that concern one node only. Fills in the defaults of attributes.
 std::string ProblemOf(GraphNode& node, int index, int count) {
   if (std::string problem = NameProblem(node.name, index); !problem.empty()) return problem;
   const OpDef* const def = FindOp(node.op.name);

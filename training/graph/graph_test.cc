@@ -27,7 +27,7 @@ Conv MakeConv(int64_t out_channels, int64_t kernel) {
   return conv;
 }
 
-// `ops` in a chain over `input`, then Flatten and the loss.
+// `ops` in a chain over `input`, followed by Flatten and the loss.
 absl::StatusOr<Graph> BuildChain(Shape input, const std::vector<Operator>& ops,
                                  bool flatten = true) {
   std::vector<GraphNode> nodes;
@@ -127,7 +127,7 @@ TEST(GraphTest, AbsurdSizesAreErrorsAndNeverOverflow) {
   conv.window.pads = {kHuge, kHuge, kHuge, kHuge};
   EXPECT_THAT(ErrorOf(BuildChain({1, 4, 4}, {conv})), HasSubstr("too large"));
   EXPECT_THAT(ErrorOf(BuildChain({1 << 20}, {Gemm{1 << 21}})), HasSubstr("n0 (Gemm): weight"));
-  // Each layer has 2^40 - 2^20 parameters, which is allowed; two of them are not.
+  // Each layer has 2^40 - 2^20 parameters, which is allowed. Two such layers are not.
   const Gemm wide{(1 << 20) - 1};
   EXPECT_THAT(ErrorOf(BuildChain({1 << 20}, {wide, wide})), HasSubstr("the graph has"));
 }
@@ -156,7 +156,7 @@ TEST(GraphTest, StructureIsChecked) {
               HasSubstr("(Relu\\x1b[2J)"));
 }
 
-// What a person mends in one go; each node is named with its first problem alone.
+// A person can fix all nodes in one go. Each node is named with its first problem only.
 TEST(GraphTest, EveryNodeWithAProblemIsNamed) {
   std::vector<GraphNode> nodes = {{"a", Relu(), {3}},
                                   {"a", Gemm{4}, {1}},

@@ -46,7 +46,7 @@ class Chain {
     pool.window.strides = {2, 2};
     Add(absl::StrCat("pool", layer), pool);
   }
-  // Dense layers with Relu between them, and the loss. A dropout of 0: no node.
+  // Dense layers with Relu between them, and the loss. A dropout of 0 adds no node.
   void AddHead(const std::vector<int64_t>& widths, double dropout) {
     Add("flatten", Flatten());
     for (size_t i = 0; i < widths.size(); ++i) {
@@ -84,7 +84,7 @@ void AddMlp(Chain& chain, const ModelOptions& options) {
   chain.AddHead({128, 64, options.num_classes}, options.dropout);
 }
 
-// Smaller images are not made smaller at once.
+// The stem of smaller images keeps their size.
 constexpr int64_t kLargeStemHeight = 64;
 
 bool HasLargeStem(const Shape& input) { return input.size() == 3 && input[1] >= kLargeStemHeight; }
@@ -162,7 +162,7 @@ bool IsChainModel(absl::string_view name) {
 bool ModelCouplesSamples(absl::string_view name) {
   for (const Model& model : kModels) {
     if (model.name != name) continue;
-    // Of any size and number of classes.
+    // The answer does not depend on the size or the number of classes.
     for (const GraphNode& node : model.nodes({10, 0}, {3, 32, 32})) {
       const OpDef* const def = FindOp(node.op.name);
       if (def != nullptr && def->couples_samples) return true;

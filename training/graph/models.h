@@ -1,29 +1,31 @@
 // The built-in models.
 //
-//   lenet      Conv 5x5/6, Relu, MaxPool 2, Conv 3x3/16, Relu, MaxPool 2, Gemm 120, 84, classes with
-//              Relu between: 60 170 parameters in conv1 conv2 fc1 fc2 fc3 for [1, 28, 28] and 10
-//              classes
+//   lenet      Conv 5x5/6, Relu, MaxPool 2, Conv 3x3/16, Relu, MaxPool 2, Gemm 120, 84, classes
+//              with Relu between: 60 170 parameters in conv1 conv2 fc1 fc2 fc3 for [1, 28, 28] and
+//              10 classes
 //   lenet_d2l  Conv 3x3/20, Relu, AveragePool 2, Conv 5x5/50, Relu, AveragePool 2, Gemm 128,
-//              classes: 129 068 parameters in conv1 conv2 fc1 fc2 (the LeNet of "Dive into Deep Learning",
-//              MXNet edition)
+//              classes: 129 068 parameters in conv1 conv2 fc1 fc2 (the LeNet of "Dive into Deep
+//              Learning", MXNet edition)
 //   mlp        Flatten, Gemm 128, 64, classes, Relu between: 109 386 parameters in fc1 fc2 fc3
-// No convolution of these pads; pooling windows are 2x2 with stride 2 and drop an odd last row or column.
+// These convolutions do not pad. Pooling windows are 2x2 with stride 2 and drop an odd last row or
+// column.
 //
 //   resnet18_v1, resnet34_v1   of basic blocks (3x3, 3x3): 11 689 512 and 21 797 672 trained
 //                              parameters for [3, 224, 224] and 1000 classes
 //   resnet50_v1                of bottlenecks (1x1, 3x3, 1x1): 25 557 032
 //   resnet18_v2                normalisation and Relu before each convolution: 11 687 848
-// He et al. 2015, arXiv:1512.03385; version 2: He et al. 2016, arXiv:1603.05027. Four stages of 64 to
-// 512 channels (bottlenecks put out four times as many), the later three of which halve the height;
-// then the mean over the image, and `fc`. Convolutions have no bias. The stem of images of at least 64
-// rows is conv1 7x7 with stride 2, bn1, Relu and MaxPool 3x3 with stride 2; of smaller ones conv1 3x3
-// with stride 1, bn1 and Relu: 11 173 962 parameters of resnet18_v1 for [3, 32, 32] and 10 classes.
+// He et al. 2015, arXiv:1512.03385; version 2: He et al. 2016, arXiv:1603.05027. There are four
+// stages of 64 to 512 channels; the output of a bottleneck has four times as many. The last three
+// stages halve the height. Then follow the mean over the image, and `fc`. Convolutions have no
+// bias. For images of at least 64 rows, the stem is conv1 7x7 with stride 2, bn1, Relu and MaxPool
+// 3x3 with stride 2. For smaller images it is conv1 3x3 with stride 1, bn1 and Relu: 11 173 962
+// parameters of resnet18_v1 for [3, 32, 32] and 10 classes.
 //
-// Version 1 has torchvision's names and shapes (conv1 bn1 layer1.0.conv1 layer2.0.downsample.0 fc), without
-// num_batches_tracked; the stride of a bottleneck is in its 3x3, as there. Version 2 has no such module in
-// torchvision; its names are alike, its last normalisation is bn_last. Where a block changes the shape its
-// shortcut is a convolution behind the block's first normalisation, as in Gluon's; the input is not
-// normalised, and the stem of small images is conv1 alone.
+// Version 1 has torchvision's names and shapes (conv1 bn1 layer1.0.conv1 layer2.0.downsample.0 fc),
+// without num_batches_tracked. As there, the stride of a bottleneck is in its 3x3. torchvision has
+// no version 2; its names here are similar, and its last normalisation is bn_last. If a block
+// changes the shape, its shortcut is a convolution behind the block's first normalisation, as in
+// Gluon's. The input is not normalised, and the stem of small images is conv1 alone.
 #ifndef CAPSTAN_TRAINING_GRAPH_MODELS_H_
 #define CAPSTAN_TRAINING_GRAPH_MODELS_H_
 
@@ -39,26 +41,29 @@ namespace capstan::training {
 // The names that MakeModel knows, sorted.
 std::vector<absl::string_view> ModelNames();
 
-// What a built-in chain is made of, for people. Empty: another model, or none of this name.
+// The layers of a built-in chain, for people. Empty: the model is no chain, or the name is unknown.
 absl::string_view AboutModel(absl::string_view name);
 
-// Whether it is a chain. False for names that are no model's. Without dropout: with it no model is one.
+// Whether the model without dropout is a chain. With dropout no model is one. False for unknown
+// names.
 bool IsChainModel(absl::string_view name);
 
-// Whether it has an operator that couples the samples of a lane (OpDef::couples_samples). False for names that are no
-// model's.
+// Whether the model has an operator that couples the samples of a lane (OpDef::couples_samples).
+// False for unknown names.
 bool ModelCouplesSamples(absl::string_view name);
 
-// The operators of chains. A graph with another one, or with a node that reads anything else than the value before it,
-// is no chain. Devices of GPUs carry out chains alone (gpu_worker/engine/device/chain.h).
+// Whether `op` is an operator of chains. A graph with another operator, or with a node that reads
+// anything except the value before it, is no chain. GPU devices carry out chains only
+// (gpu_worker/engine/cuda/chain.h).
 bool IsChainOperator(absl::string_view op);
 
-// `dropout` above 0 is the ratio of a Dropout, the node `dropout` in front of the last dense layer of
-// any of them; parameters have the same names and shapes with it. The network is then no chain of the
-// first seven operators.
+// `dropout` above 0 is the ratio of a Dropout, the node `dropout` in front of the model's last
+// dense layer. The names and shapes of parameters do not change. The network is then no longer a
+// chain of the first seven operators.
 //
-// NotFound: no model of this name; the message lists them. InvalidArgument: fewer than 2 classes, a
-// dropout outside [0, 1), or an input shape that the layers do not take; the message names the layer.
+// NotFound: no model has this name; the message lists the names. InvalidArgument: fewer than 2
+// classes, a dropout outside [0, 1), or an input shape that the layers do not accept; the message
+// names the layer.
 absl::StatusOr<Graph> MakeModel(absl::string_view name, int64_t num_classes,
                                 const Shape& input_shape, double dropout = 0);
 

@@ -20,7 +20,7 @@ namespace capstan::training {
 namespace {
 
 constexpr int64_t kStemChannels = 64;
-constexpr int64_t kExpansion = 4;  // of a bottleneck
+constexpr int64_t kExpansion = 4;  // output channels of a bottleneck per inner channel
 
 class ResnetBuilder {
  public:
@@ -56,7 +56,7 @@ class ResnetBuilder {
     nodes_.push_back({std::move(name), std::move(op), {x}});
     return static_cast<ValueId>(nodes_.size());
   }
-  // Keeps the size, but for the stride.
+  // Keeps height and width, except for the stride.
   ValueId AddConv(std::string name, ValueId x, int64_t kernel, int64_t channels, int64_t stride) {
     const int64_t pad = kernel / 2;
     Conv conv;
@@ -77,7 +77,7 @@ class ResnetBuilder {
 
   ValueId Stem() {
     constexpr ValueId kInput = 0;
-    // The first block of version 2 normalises what it reads.
+    // The first block of version 2 normalises its input itself.
     if (options_.pre_activation && !options_.large_stem) {
       return AddConv("conv1", kInput, 3, kStemChannels, 1);
     }
@@ -92,8 +92,8 @@ class ResnetBuilder {
     return AddNode("maxpool", pool, x);
   }
 
-  // What a block of version 1 adds at its end. Its nodes come behind the block's own layers, as in
-  // torchvision's list of parameters.
+  // The shortcut that a block of version 1 adds at its end. Its nodes follow the block's own
+  // layers, as in torchvision's list of parameters.
   ValueId Shortcut(const std::string& block, ValueId x, int64_t channels, int64_t stride) {
     if (stride == 1 && channels == channels_) return x;
     return AddNorm(block + "downsample.1", AddConv(block + "downsample.0", x, 1, channels, stride));
@@ -119,8 +119,8 @@ class ResnetBuilder {
     return AddNode(block + "relu3", Relu(), AddSum(block, y, shortcut));
   }
 
-  // The shortcut of a block that changes the shape begins behind the first normalisation and has
-  // none of its own.
+  // If a block changes the shape, its shortcut begins after the first normalisation and has none of
+  // its own.
   ValueId PreActivationBlock(const std::string& block, ValueId x, int64_t width, int64_t stride) {
     CAPSTAN_CHECK(!options_.bottleneck);
     const ValueId normal = AddNode(block + "relu1", Relu(), AddNorm(block + "bn1", x));
@@ -135,7 +135,7 @@ class ResnetBuilder {
 
   const ResnetOptions& options_;
   std::vector<GraphNode> nodes_;
-  int64_t channels_ = 0;  // of what the next block reads
+  int64_t channels_ = 0;  // channels of the next block's input
 };
 
 }  // namespace

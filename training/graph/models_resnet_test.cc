@@ -21,7 +21,7 @@ Graph Resnet(const std::string& name, int64_t classes, const Shape& input) {
   return *std::move(graph);
 }
 
-// The output of a node; empty where there is no such node.
+// The output shape of a node; empty if there is no such node.
 Shape ShapeAt(const Graph& graph, const std::string& node) {
   for (int i = 0; i < graph.node_count(); ++i) {
     if (graph.nodes()[i].name == node) return graph.value_shape(graph.output_of(i));
@@ -36,7 +36,7 @@ Shape ShapeOfParameter(const Graph& graph, const std::string& name) {
   return {};
 }
 
-// torchvision's own numbers, and that of its ResNet-18 with a 3x3 stem and 10 classes.
+// torchvision's own numbers, and the number of its ResNet-18 with a 3x3 stem and 10 classes.
 TEST(ResnetTest, AsManyParametersAsTorchvisions) {
   const auto trained = [](const std::string& name, int64_t classes, const Shape& input) {
     return Resnet(name, classes, input).parameter_elements();
@@ -46,7 +46,7 @@ TEST(ResnetTest, AsManyParametersAsTorchvisions) {
   EXPECT_EQ(trained("resnet34_v1", 1000, large), 21797672);
   EXPECT_EQ(trained("resnet50_v1", 1000, large), 25557032);
   EXPECT_EQ(trained("resnet18_v1", 10, {3, 32, 32}), 11173962);
-  // Convolutions and fc of version 1; 3968 channels are normalised instead of 4800.
+  // The convolutions and fc of version 1, with 3968 normalised channels instead of 4800.
   EXPECT_EQ(trained("resnet18_v2", 1000, large), 11689512 - 2 * 4800 + 2 * 3968);
   EXPECT_EQ(trained("resnet18_v2", 10, {3, 32, 32}), 11173962 - 2 * 4800 + 2 * (3968 - 64));
 }
@@ -131,12 +131,12 @@ TEST(ResnetTest, StagesHalveTheImage) {
   EXPECT_EQ(digits.parameter_elements(), 11173962 - 2 * 64 * 9);
 }
 
-// Multiply-adds by layers; those of normalisation, 1 228 800, are not counted.
+// Multiply-adds by layers. The 1 228 800 of normalisation are not counted.
 TEST(ResnetTest, OperationsOfAStepByHand) {
   const Graph graph = Resnet("resnet18_v1", 10, {3, 32, 32});
   const int64_t stem = 3 * 9 * 64 * 32 * 32;
   const int64_t first = 4 * int64_t{64 * 64 * 9 * 32 * 32};
-  // A stage has half the rows and columns and twice the channels of the one before.
+  // Each stage has half the rows and columns and twice the channels of the stage before.
   const int64_t later = int64_t{64 * 128 * 9 * 16 * 16} + 3 * int64_t{128 * 128 * 9 * 16 * 16} +
                         int64_t{64 * 128 * 16 * 16};
   const int64_t all = stem + first + 3 * later + 512 * 10;

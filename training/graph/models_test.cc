@@ -32,7 +32,7 @@ TEST(ModelsTest, Lenet) {
   EXPECT_EQ(graph->num_classes(), 10);
   // 2 * (24*24*6*25 + 10*10*16*54 + 400*120 + 120*84 + 84*10)
   EXPECT_EQ(graph->forward_flops(), 2 * (86400 + 86400 + 48000 + 10080 + 840));
-  // The first convolution has no gradient by its input.
+  // The first convolution needs no gradient by its input.
   EXPECT_EQ(graph->training_flops(), 3 * graph->forward_flops() - 2 * 86400);
 }
 

@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
 namespace capstan::training {
 namespace {
 
@@ -34,6 +37,30 @@ std::vector<TensorSpec> TensorSpecs(const Graph& graph) {
     specs.push_back(std::move(spec));
   }
   return specs;
+}
+
+absl::StatusOr<std::vector<int64_t>> ParameterOffsets(const Graph& graph,
+                                                      const FlatLayout& layout) {
+  std::vector<int64_t> offsets;
+  for (const Parameter& parameter : graph.parameters()) {
+    const TensorSlot* const slot = layout.Find(parameter.name);
+    if (slot == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layout: no tensor ", parameter.name, " of graph ", graph.name()));
+    }
+    if (slot->spec.shape != parameter.shape) {
+      return absl::InvalidArgumentError(absl::StrCat("layout: tensor ", parameter.name, " ",
+                                                     ShapeToString(slot->spec.shape), ", want ",
+                                                     ShapeToString(parameter.shape)));
+    }
+    offsets.push_back(slot->offset);
+  }
+  if (layout.slots().size() != offsets.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("layout: ", layout.slots().size(),
+                                                   " tensors, want the ", offsets.size(),
+                                                   " of graph ", graph.name()));
+  }
+  return offsets;
 }
 
 }  // namespace capstan::training

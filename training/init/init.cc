@@ -66,7 +66,7 @@ void Fill(const TensorSlot& slot, const InitOptions& options, const Philox& phil
     case Initializer::kUniform:
       FillUniform(philox, slot.index, options.scale, first, out);
       return;
-    case Initializer::kZeros:  // as InitRange left it
+    case Initializer::kZeros:  // InitRange has set them to 0
       return;
   }
 }

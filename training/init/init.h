@@ -9,9 +9,10 @@
 // Tensors with TensorInit::kZeros (biases) are 0 and with kOnes 1 under every initializer; padding
 // is 0.
 //
-// Random numbers: Philox, purpose kInit, counter (e / 4 or e / 2, its high word, tensor index in
-// forward order, 0) for element e: a block gives four uniforms (24 bits each) or two normals
-// (Box-Muller in double, then rounded to float). The place in the flat vector does not go in.
+// Random numbers: Philox, purpose kInit. For element e the counter is (e / 4 or e / 2, its high
+// word, tensor index in forward order, 0). A block gives four uniforms (24 bits each) or two
+// normals (Box-Muller in double, then rounded to float). The place in the flat vector does not
+// matter.
 //
 // Threads: stateless.
 #ifndef CAPSTAN_TRAINING_INIT_INIT_H_
@@ -35,8 +36,8 @@ struct InitOptions {
 // InvalidArgument: a scale outside its range.
 absl::Status ValidateInitOptions(const InitOptions& options);
 
-// Writes the initial values of [offset, offset + out.size()) of the flat vector. The options are
-// valid and the range lies inside the layout.
+// Writes the initial values of [offset, offset + out.size()) of the flat vector. The options must
+// be valid and the range must lie inside the layout.
 void InitRange(const FlatLayout& layout, const InitOptions& options, uint64_t seed, int64_t offset,
                absl::Span<float> out);
 

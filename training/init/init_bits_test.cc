@@ -1,6 +1,7 @@
-// The initial weights of every built-in model, bit for bit: a job must begin with the same ones whatever library,
-// compiler or processor draws them. The hashes are those of g++ 12 with the functions of glibc 2.36, which the first
-// versions took; portable_math.h must come to the same floats.
+// The initial weights of every built-in model, bit for bit. A job must begin with the same weights
+// whatever library, compiler or processor draws them. The hashes are those of g++ 12 with the
+// functions of glibc 2.36, which the first versions used. portable_math.h must give the same
+// floats.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -20,7 +21,7 @@ namespace {
 
 constexpr uint64_t kSeed = 42;
 constexpr int64_t kElements =
-    1000;                       // of each tensor at most, so that the large nets take no seconds
+    1000;  // of each tensor at most, so that the large nets do not take seconds
 constexpr size_t kDigits = 16;  // of each hash
 
 constexpr InitOptions kInitializers[] = {{Initializer::kXavier},
@@ -88,7 +89,7 @@ TEST(InitBitsTest, InitialWeightsNeverChange) {
   EXPECT_EQ(names, ModelNames()) << "each built-in model has its line";
 }
 
-// As the weights take them: rounded to float once.
+// As the weights use them, rounded to float once.
 TEST(InitBitsTest, NormalsNeverChange) {
   Sha256 hash;
   const Philox philox(kSeed, Purpose::kInit);

@@ -1,5 +1,5 @@
-// The fixed blocks of the evaluation set. A block is computed by whoever owns its lane; counts are
-// added as integers, losses as doubles in block order, so the result does not depend on the owner.
+// The fixed blocks of the evaluation set. The owner of a block's lane computes it. Counts are added
+// as integers and losses as doubles in block order, so the result does not depend on the owner.
 //
 // block_count = min(test_size, max(lanes, ceil(test_size / 1024))); blocks are contiguous, in
 // order, and their sizes differ by at most one (the larger ones first).
@@ -22,8 +22,8 @@ struct EvalBlock {
 
 class EvalPlan {
  public:
-  // test_size 0 gives no blocks. InvalidArgument: test_size outside [0, kMaxDatasetSize], or lanes
-  // outside [1, kMaxLanes].
+  // A test_size of 0 gives no blocks. InvalidArgument: test_size outside [0, kMaxDatasetSize], or
+  // lanes outside [1, kMaxLanes].
   static absl::StatusOr<EvalPlan> Create(int64_t test_size, int32_t lanes);
 
   int64_t test_size() const { return test_size_; }
@@ -34,7 +34,7 @@ class EvalPlan {
   EvalBlock Block(int64_t block) const;
   // block * lanes / block_count: the lane whose owner computes the block.
   int32_t OwnerLane(int64_t block) const;
-  // The blocks of a lane, ascending; none where there are fewer blocks than lanes.
+  // The blocks of a lane, ascending. May be empty if there are fewer blocks than lanes.
   std::vector<int64_t> BlocksOf(int32_t lane) const;
 
  private:

@@ -18,10 +18,10 @@ int32_t RootLanes(int32_t lane_count) {
 
 }  // namespace
 
-std::string ToString(const Node& node) {
-  if (node.lane_count == 1) return absl::StrCat("lane ", node.first_lane);
-  return absl::StrCat("lanes [", node.first_lane, ",",
-                      static_cast<int64_t>(node.first_lane) + node.lane_count, ")");
+std::string ToString(const LaneBlock& block) {
+  if (block.lane_count == 1) return absl::StrCat("lane ", block.first_lane);
+  return absl::StrCat("lanes [", block.first_lane, ",",
+                      static_cast<int64_t>(block.first_lane) + block.lane_count, ")");
 }
 
 absl::Status ValidateLaneCount(int64_t lane_count) {
@@ -51,47 +51,47 @@ LaneTree LaneTree::WithEmptyLanes(absl::Span<const int32_t> empty_lanes) const {
   return tree;
 }
 
-absl::Status LaneTree::Validate(const Node& node) const {
-  if (!IsPowerOfTwo(node.lane_count) || node.lane_count > root_lanes_) {
-    return absl::InvalidArgumentError(absl::StrCat("node lane_count: got ", node.lane_count,
+absl::Status LaneTree::Validate(const LaneBlock& block) const {
+  if (!IsPowerOfTwo(block.lane_count) || block.lane_count > root_lanes_) {
+    return absl::InvalidArgumentError(absl::StrCat("lane block: lane_count: got ", block.lane_count,
                                                    ", want a power of two up to ", root_lanes_));
   }
-  if (node.first_lane < 0 || node.first_lane > root_lanes_ - node.lane_count ||
-      node.first_lane % node.lane_count != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("node first_lane: got ", node.first_lane,
-                                                   ", want a multiple of ", node.lane_count,
-                                                   " up to ", root_lanes_ - node.lane_count));
+  if (block.first_lane < 0 || block.first_lane > root_lanes_ - block.lane_count ||
+      block.first_lane % block.lane_count != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("lane block: first_lane: got ", block.first_lane,
+                                                   ", want a multiple of ", block.lane_count,
+                                                   " up to ", root_lanes_ - block.lane_count));
   }
-  if (!HasLanes(node)) {
+  if (!HasLanes(block)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "node ", ToString(node), ": got no lane with samples in this step, want at least one of ",
-        lane_count_));
+        "lane block: ", ToString(block),
+        ": got no lane with samples in this step, want at least one of ", lane_count_));
   }
   return absl::OkStatus();
 }
 
-std::vector<Node> LaneTree::LargestNodes(absl::Span<const int32_t> owned_lanes) const {
+std::vector<LaneBlock> LaneTree::LargestBlocks(absl::Span<const int32_t> owned_lanes) const {
   std::vector<int32_t> lanes(owned_lanes.begin(), owned_lanes.end());
   std::sort(lanes.begin(), lanes.end());
-  std::vector<Node> nodes;  // disjoint, ascending; as far as the lanes up to now allow
+  std::vector<LaneBlock> blocks;  // disjoint, ascending; the largest that the lanes so far allow
   int32_t before = -1;
   for (const int32_t lane : lanes) {
     CAPSTAN_CHECK(lane >= 0 && lane < lane_count_);
     if (lane == before || !HasLane(lane)) continue;
     before = lane;
-    Node node{lane, 1};
-    // Lanes come in ascending order, so only the last node can be the sibling.
-    while (node != root()) {
-      const Node sibling = Sibling(node);
+    LaneBlock block{lane, 1};
+    // Lanes come in ascending order, so only the last block can be the sibling.
+    while (block != root()) {
+      const LaneBlock sibling = Sibling(block);
       if (HasLanes(sibling)) {
-        if (nodes.empty() || nodes.back() != sibling) break;
-        nodes.pop_back();
+        if (blocks.empty() || blocks.back() != sibling) break;
+        blocks.pop_back();
       }
-      node = Parent(node);
+      block = Parent(block);
     }
-    nodes.push_back(node);
+    blocks.push_back(block);
   }
-  return nodes;
+  return blocks;
 }
 
 }  // namespace capstan::training

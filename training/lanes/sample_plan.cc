@@ -182,33 +182,34 @@ std::vector<int32_t> SamplePlan::EmptyLanes(int64_t step) const {
 
 LaneTree SamplePlan::StepTree(int64_t step) const { return tree_.WithEmptyLanes(EmptyLanes(step)); }
 
-EpochOrder SamplePlan::MakeEpochOrder(int64_t epoch) const {
+EpochPermutation SamplePlan::MakeEpochPermutation(int64_t epoch) const {
   CAPSTAN_CHECK(epoch >= 0 && epoch < (int64_t{1} << 32));
-  EpochOrder order{.epoch = epoch, .order = {}};
-  if (!options_.shuffle) return order;
-  order.order.resize(options_.dataset_size);
-  std::iota(order.order.begin(), order.order.end(), uint32_t{0});
+  EpochPermutation permutation{.epoch = epoch, .order = {}};
+  if (!options_.shuffle) return permutation;
+  permutation.order.resize(options_.dataset_size);
+  std::iota(permutation.order.begin(), permutation.order.end(), uint32_t{0});
   const Philox philox(options_.seed, Purpose::kShuffle);
   if (options_.partition == Partition::kGlobal) {
-    Shuffle(philox, /*stream=*/0, epoch, 0, options_.dataset_size, order.order);
-    return order;
+    Shuffle(philox, /*stream=*/0, epoch, 0, options_.dataset_size, permutation.order);
+    return permutation;
   }
   for (int32_t lane = 0; lane < options_.lanes; ++lane) {
-    Shuffle(philox, /*stream=*/1 + lane, epoch, part_start_[lane], part_size_[lane], order.order);
+    Shuffle(philox, /*stream=*/1 + lane, epoch, part_start_[lane], part_size_[lane],
+            permutation.order);
   }
-  return order;
+  return permutation;
 }
 
-std::vector<int64_t> SamplePlan::LaneSamples(const EpochOrder& order, int64_t step_in_epoch,
-                                             int32_t lane) const {
+std::vector<int64_t> SamplePlan::LaneSamples(const EpochPermutation& permutation,
+                                             int64_t step_in_epoch, int32_t lane) const {
   CAPSTAN_CHECK(step_in_epoch >= 0 && step_in_epoch < steps_per_epoch_);
-  CAPSTAN_CHECK(order.order.size() ==
+  CAPSTAN_CHECK(permutation.order.size() ==
                 (options_.shuffle ? static_cast<size_t>(options_.dataset_size) : 0));
   const int64_t offset = LaneOffset(step_in_epoch, lane);
   std::vector<int64_t> samples(LaneSampleCount(step_in_epoch, lane));
   for (size_t i = 0; i < samples.size(); ++i) {
     const int64_t position = offset + static_cast<int64_t>(i);
-    samples[i] = options_.shuffle ? order.order[position] : position;
+    samples[i] = options_.shuffle ? permutation.order[position] : position;
   }
   return samples;
 }

@@ -1,13 +1,13 @@
-// Which samples of the dataset every lane of every step trains on: a pure function of
-// (dataset size, seed, epoch, step, lanes). No reader state, nothing to lose with a process.
+// The samples of the dataset that every lane of every step trains on: a pure function of (dataset
+// size, seed, epoch, step, lanes). There is no reader state, so a process that dies loses nothing.
 //
-// kGlobal:     one permutation of the epoch by (seed, epoch), cut into batches of global_batch,
-//              every batch cut into lanes. The last batch of an epoch may be smaller.
+// kGlobal:     one permutation of the epoch by (seed, epoch), cut into batches of global_batch;
+//              every batch is cut into lanes. The last batch of an epoch may be smaller.
 // kContiguous: lane i owns the i-th part of the dataset, shuffled inside the part by (seed, epoch,
-//              lane); in each step it takes its share of the batch until its part is used up.
-// In both every sample is used exactly once per epoch. Sizes (of a batch's lanes, of the parts)
-// follow lane_weights by the largest remainder, ties to the lower lane; with equal weights they
-// differ by at most one. Without shuffling the order is the dataset's.
+//              lane). In each step it takes its share of the batch until its part is used up.
+// Both use every sample exactly once per epoch. The sizes of a batch's lanes, and of the parts,
+// follow lane_weights by the largest remainder, with ties to the lower lane. With equal weights
+// they differ by at most one. Without shuffling the order is the dataset's.
 //
 // Threads: const methods may be called from many threads.
 #ifndef CAPSTAN_TRAINING_LANES_SAMPLE_PLAN_H_
@@ -37,26 +37,27 @@ struct SamplePlanOptions {
   uint64_t seed = 0;
 };
 
-// The order of one epoch: what LaneSamples reads. 4 bytes per sample; made once per epoch, cached
-// by the caller.
-struct EpochOrder {
+// The permutation of the data in one epoch, which LaneSamples reads. 4 bytes per sample. It is made once per epoch
+// and cached by the caller.
+struct EpochPermutation {
   int64_t epoch = 0;
-  std::vector<uint32_t> order;  // position -> dataset index; empty means unchanged order
+  std::vector<uint32_t> order;  // position -> dataset index; empty: the dataset's own order
 };
 
-// Cuts `total` things into weights.size() sizes by the largest remainder, ties to the lower index.
+// Cuts `total` items into weights.size() sizes by the largest remainder, with ties to the lower
+// index.
 // Weights are finite and > 0; 0 <= total <= 2^32.
 std::vector<int64_t> CutByWeights(int64_t total, absl::Span<const double> weights);
 
 class SamplePlan {
  public:
-  // InvalidArgument, naming field, got and limit: a value outside the ranges above, or a lane
-  // whose share of a full batch would be 0 samples.
+  // InvalidArgument, naming field, found value and limit: a value outside the ranges above, or a
+  // lane whose share of a full batch would be 0 samples.
   static absl::StatusOr<SamplePlan> Create(SamplePlanOptions options);
 
   const SamplePlanOptions& options() const { return options_; }
   int32_t lanes() const { return options_.lanes; }
-  // The tree over the lanes with none of them empty.
+  // The tree over the lanes, without any empty lane.
   const LaneTree& lane_tree() const { return tree_; }
 
   // At least 1. kContiguous: the maximum over the lanes.
@@ -66,16 +67,16 @@ class SamplePlan {
   int64_t EpochOf(int64_t step) const { return step / steps_per_epoch_; }
   int64_t StepInEpoch(int64_t step) const { return step % steps_per_epoch_; }
 
-  // True number of samples of all lanes, or of one lane, in a step. A lane may have 0 (it is then
-  // absent in the step); a step never has.
+  // True number of samples of all lanes, or of one lane, in a step. A lane may have 0; it is then
+  // absent in the step. A step always has at least one.
   int64_t StepSampleCount(int64_t step) const;
   int64_t LaneSampleCount(int64_t step, int32_t lane) const;
-  // The most samples that `lane` has in any step: what buffers are sized by. (With unequal weights
-  // the last, smaller batch can give a lane one sample more than a full one: largest remainders do
-  // not grow evenly.)
+  // The most samples that `lane` has in any step. Buffers have this size. With unequal weights the
+  // smaller last batch can give a lane one sample more than a full batch does, because largest
+  // remainders do not grow evenly.
   int64_t MaxLaneSampleCount(int32_t lane) const;
-  // Where the samples of (step, lane) begin in the epoch's order; lane l's samples lie at
-  // [LaneOffset, LaneOffset + LaneSampleCount).
+  // Where the samples of (step, lane) begin in the epoch's permutation. They lie at [LaneOffset,
+  // LaneOffset + LaneSampleCount).
   int64_t LaneOffset(int64_t step, int32_t lane) const;
   // Lanes without samples in the step, ascending.
   std::vector<int32_t> EmptyLanes(int64_t step) const;
@@ -83,11 +84,11 @@ class SamplePlan {
   LaneTree StepTree(int64_t step) const;
 
   // O(dataset_size). `epoch` in [0, 2^32).
-  EpochOrder MakeEpochOrder(int64_t epoch) const;
+  EpochPermutation MakeEpochPermutation(int64_t epoch) const;
 
   // Dataset indices of the samples of `lane`, in the order in which they are trained on.
-  // `step_in_epoch` in [0, steps_per_epoch()); `order` comes from MakeEpochOrder.
-  std::vector<int64_t> LaneSamples(const EpochOrder& order, int64_t step_in_epoch,
+  // `step_in_epoch` in [0, steps_per_epoch()); `permutation` comes from MakeEpochPermutation.
+  std::vector<int64_t> LaneSamples(const EpochPermutation& permutation, int64_t step_in_epoch,
                                    int32_t lane) const;
 
  private:

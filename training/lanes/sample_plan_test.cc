@@ -37,16 +37,16 @@ TEST(CutByWeightsTest, LargestRemainderByHand) {
 TEST(SamplePlanTest, GlobalWithoutShufflingTakesRowsInOrder) {
   const SamplePlan plan =
       Plan({.dataset_size = 10, .global_batch = 4, .lanes = 3, .shuffle = false});
-  const EpochOrder order = plan.MakeEpochOrder(0);
+  const EpochPermutation permutation = plan.MakeEpochPermutation(0);
 
   ASSERT_EQ(plan.steps_per_epoch(), 3);
-  EXPECT_THAT(plan.LaneSamples(order, 0, 0), ElementsAre(0, 1));
-  EXPECT_THAT(plan.LaneSamples(order, 0, 1), ElementsAre(2));
-  EXPECT_THAT(plan.LaneSamples(order, 0, 2), ElementsAre(3));
-  EXPECT_THAT(plan.LaneSamples(order, 1, 0), ElementsAre(4, 5));
-  EXPECT_THAT(plan.LaneSamples(order, 2, 0), ElementsAre(8));
-  EXPECT_THAT(plan.LaneSamples(order, 2, 1), ElementsAre(9));
-  EXPECT_THAT(plan.LaneSamples(order, 2, 2), IsEmpty());
+  EXPECT_THAT(plan.LaneSamples(permutation, 0, 0), ElementsAre(0, 1));
+  EXPECT_THAT(plan.LaneSamples(permutation, 0, 1), ElementsAre(2));
+  EXPECT_THAT(plan.LaneSamples(permutation, 0, 2), ElementsAre(3));
+  EXPECT_THAT(plan.LaneSamples(permutation, 1, 0), ElementsAre(4, 5));
+  EXPECT_THAT(plan.LaneSamples(permutation, 2, 0), ElementsAre(8));
+  EXPECT_THAT(plan.LaneSamples(permutation, 2, 1), ElementsAre(9));
+  EXPECT_THAT(plan.LaneSamples(permutation, 2, 2), IsEmpty());
   EXPECT_THAT(plan.EmptyLanes(2), ElementsAre(2));
   EXPECT_EQ(plan.StepTree(5).present_lane_count(), 2);  // step 2 of epoch 1
   EXPECT_EQ(plan.StepSampleCount(1), 4);
@@ -61,15 +61,15 @@ TEST(SamplePlanTest, ContiguousLanesKeepToTheirPart) {
                                 .lanes = 2,
                                 .partition = Partition::kContiguous,
                                 .shuffle = false});
-  const EpochOrder order = plan.MakeEpochOrder(0);
+  const EpochPermutation permutation = plan.MakeEpochPermutation(0);
 
   // Shares 2 and 1, parts 0..3 and 4..6: lane 0 ends after 2 steps, lane 1 after 3.
   ASSERT_EQ(plan.steps_per_epoch(), 3);
-  EXPECT_THAT(plan.LaneSamples(order, 0, 0), ElementsAre(0, 1));
-  EXPECT_THAT(plan.LaneSamples(order, 1, 0), ElementsAre(2, 3));
-  EXPECT_THAT(plan.LaneSamples(order, 2, 0), IsEmpty());
-  EXPECT_THAT(plan.LaneSamples(order, 0, 1), ElementsAre(4));
-  EXPECT_THAT(plan.LaneSamples(order, 2, 1), ElementsAre(6));
+  EXPECT_THAT(plan.LaneSamples(permutation, 0, 0), ElementsAre(0, 1));
+  EXPECT_THAT(plan.LaneSamples(permutation, 1, 0), ElementsAre(2, 3));
+  EXPECT_THAT(plan.LaneSamples(permutation, 2, 0), IsEmpty());
+  EXPECT_THAT(plan.LaneSamples(permutation, 0, 1), ElementsAre(4));
+  EXPECT_THAT(plan.LaneSamples(permutation, 2, 1), ElementsAre(6));
   EXPECT_THAT(plan.EmptyLanes(2), ElementsAre(0));
   EXPECT_EQ(plan.StepSampleCount(2), 1);
   EXPECT_EQ(plan.MaxLaneSampleCount(0), 2);
@@ -78,19 +78,21 @@ TEST(SamplePlanTest, ContiguousLanesKeepToTheirPart) {
 // From a second implementation, in Python: seed 42, epoch 3.
 TEST(SamplePlanTest, TheShuffleNeverChanges) {
   SamplePlanOptions options{.dataset_size = 10, .global_batch = 10, .lanes = 1, .seed = 42};
-  EXPECT_THAT(Plan(options).MakeEpochOrder(3).order, ElementsAre(2, 5, 7, 4, 6, 8, 9, 0, 3, 1));
+  EXPECT_THAT(Plan(options).MakeEpochPermutation(3).order,
+              ElementsAre(2, 5, 7, 4, 6, 8, 9, 0, 3, 1));
   options.lanes = 2;
   options.partition = Partition::kContiguous;
-  EXPECT_THAT(Plan(options).MakeEpochOrder(3).order, ElementsAre(3, 4, 0, 1, 2, 5, 7, 8, 6, 9));
+  EXPECT_THAT(Plan(options).MakeEpochPermutation(3).order,
+              ElementsAre(3, 4, 0, 1, 2, 5, 7, 8, 6, 9));
 }
 
 TEST(SamplePlanTest, TheShuffleDependsOnSeedAndEpoch) {
   SamplePlanOptions options{.dataset_size = 100, .global_batch = 10, .lanes = 2, .seed = 1};
   const SamplePlan plan = Plan(options);
   options.seed = 2;
-  EXPECT_NE(plan.MakeEpochOrder(0).order, plan.MakeEpochOrder(1).order);
-  EXPECT_NE(plan.MakeEpochOrder(0).order, Plan(options).MakeEpochOrder(0).order);
-  EXPECT_EQ(plan.MakeEpochOrder(1).order, plan.MakeEpochOrder(1).order);
+  EXPECT_NE(plan.MakeEpochPermutation(0).order, plan.MakeEpochPermutation(1).order);
+  EXPECT_NE(plan.MakeEpochPermutation(0).order, Plan(options).MakeEpochPermutation(0).order);
+  EXPECT_EQ(plan.MakeEpochPermutation(1).order, plan.MakeEpochPermutation(1).order);
 }
 
 // A step's samples, lane after lane, do not depend on the number of lanes.
@@ -99,12 +101,12 @@ TEST(SamplePlanTest, GlobalBatchesAreTheSameForEveryNumberOfLanes) {
   const auto batches = [&](int32_t lanes) {
     options.lanes = lanes;
     const SamplePlan plan = Plan(options);
-    const EpochOrder order = plan.MakeEpochOrder(0);
+    const EpochPermutation permutation = plan.MakeEpochPermutation(0);
     std::vector<Samples> all;
     for (int64_t step = 0; step < plan.steps_per_epoch(); ++step) {
       all.emplace_back();
       for (int32_t lane = 0; lane < lanes; ++lane) {
-        const Samples samples = plan.LaneSamples(order, step, lane);
+        const Samples samples = plan.LaneSamples(permutation, step, lane);
         all.back().insert(all.back().end(), samples.begin(), samples.end());
       }
     }
@@ -114,8 +116,8 @@ TEST(SamplePlanTest, GlobalBatchesAreTheSameForEveryNumberOfLanes) {
   EXPECT_EQ(batches(1), batches(16));
 }
 
-// Any sizes, weights and partition: each sample once per epoch, counts that agree with the lists,
-// no step without samples, lanes of equal weight within one of each other.
+// For any sizes, weights and partition: each sample is used once per epoch, counts agree with the
+// lists, no step is without samples, and lanes of equal weight differ by at most one.
 TEST(SamplePlanTest, EverySampleOncePerEpoch) {
   std::mt19937 random(7);
   int weighted = 0;
@@ -140,13 +142,13 @@ TEST(SamplePlanTest, EverySampleOncePerEpoch) {
     const SamplePlan& plan = *made;
     weighted += options.lane_weights.empty() ? 0 : 1;
     const int64_t epoch = random() % 3;
-    const EpochOrder order = plan.MakeEpochOrder(epoch);
+    const EpochPermutation permutation = plan.MakeEpochPermutation(epoch);
     std::vector<int> uses(options.dataset_size, 0);
     for (int64_t k = 0; k < plan.steps_per_epoch(); ++k) {
       const int64_t step = epoch * plan.steps_per_epoch() + k;
       int64_t in_step = 0, least = options.dataset_size, most = 0;
       for (int32_t lane = 0; lane < options.lanes; ++lane) {
-        const Samples samples = plan.LaneSamples(order, k, lane);
+        const Samples samples = plan.LaneSamples(permutation, k, lane);
         const int64_t count = samples.size();
         EXPECT_EQ(count, plan.LaneSampleCount(step, lane));
         EXPECT_LE(count, plan.MaxLaneSampleCount(lane));

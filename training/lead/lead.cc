@@ -51,7 +51,7 @@ Lead::Lead(const LeadOptions& options, SamplePlan samples, EvalPlan evaluation, 
 
 void Lead::BeginStep(absl::Duration now) {
   step_start_ = now;
-  nonfinite_nodes_.clear();
+  nonfinite_blocks_.clear();
   if (!stopped()) seals_.Reset(samples_.StepTree(step_));
   std::fill(parts_.begin(), parts_.end(), std::nullopt);
   missing_parts_ = options_.num_parts;
@@ -59,31 +59,31 @@ void Lead::BeginStep(absl::Duration now) {
   missing_blocks_ = static_cast<int64_t>(blocks_.size());
 }
 
-int64_t Lead::NodeSamples(const Node& node) const {
+int64_t Lead::NodeSamples(const LaneBlock& block) const {
   int64_t samples = 0;
-  const int32_t end = std::min(node.first_lane + node.lane_count, samples_.lanes());
-  for (int32_t lane = node.first_lane; lane < end; ++lane) {
+  const int32_t end = std::min(block.first_lane + block.lane_count, samples_.lanes());
+  for (int32_t lane = block.first_lane; lane < end; ++lane) {
     samples += samples_.LaneSampleCount(step_, lane);
   }
   return samples;
 }
 
-absl::StatusOr<Told> Lead::AddSeal(int64_t step, const Node& node, const SealSums& sums,
+absl::StatusOr<Told> Lead::AddSeal(int64_t step, const LaneBlock& block, const SealSums& sums,
                                    absl::Duration now) {
   if (step < step_) return Told::kPast;
   if (step > step_ || stopped()) {
     return absl::InvalidArgumentError(
         absl::StrCat("seal of step ", step, ": ahead of step ", step_));
   }
-  const absl::Status valid = seals_.lanes().Validate(node);
+  const absl::Status valid = seals_.lanes().Validate(block);
   if (!valid.ok()) return valid;
-  const absl::Status counts = CheckCounts(absl::StrCat("seal of step ", step, ", ", ToString(node)),
-                                          sums, NodeSamples(node));
+  const absl::Status counts = CheckCounts(
+      absl::StrCat("seal of step ", step, ", ", ToString(block)), sums, NodeSamples(block));
   if (!counts.ok()) return counts;
-  const absl::StatusOr<Outcome> outcome = seals_.Add(node, sums);
+  const absl::StatusOr<Outcome> outcome = seals_.Add(block, sums);
   if (!outcome.ok()) return outcome.status();
   if (*outcome == Outcome::kCovered) return Told::kKnown;
-  if (!std::isfinite(sums.loss_sum)) nonfinite_nodes_.push_back(node);
+  if (!std::isfinite(sums.loss_sum)) nonfinite_blocks_.push_back(block);
   NoteReady(now);
   return Told::kTaken;
 }
@@ -126,7 +126,7 @@ absl::StatusOr<Told> Lead::AddEvaluation(int64_t version, int64_t block, const S
 }
 
 void Lead::NoteReady(absl::Duration now) {
-  if (TrainingReady()) ready_at_ = now;  // nothing more of the step is taken
+  if (TrainingReady()) ready_at_ = now;  // nothing more of the step is accepted from now on
 }
 
 std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
@@ -146,11 +146,12 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
   nonfinite_in_a_row_ = finite ? 0 : nonfinite_in_a_row_ + (counts ? 1 : 0);
   if (nonfinite_in_a_row_ >= options_.max_nonfinite_steps) {
     std::string message = absl::StrCat("step ", step_, ": ");
-    if (!nonfinite_nodes_.empty()) {
-      absl::StrAppend(&message, "the loss is not finite in ",
-                      absl::StrJoin(nonfinite_nodes_, ", ", [](std::string* out, const Node& node) {
-                        absl::StrAppend(out, ToString(node));
-                      }));
+    if (!nonfinite_blocks_.empty()) {
+      absl::StrAppend(
+          &message, "the loss is not finite in ",
+          absl::StrJoin(nonfinite_blocks_, ", ", [](std::string* out, const LaneBlock& block) {
+            absl::StrAppend(out, ToString(block));
+          }));
     } else if (!std::isfinite(loss)) {
       absl::StrAppend(&message, "the loss is not finite");
     } else {
@@ -170,7 +171,7 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
   const bool last = step_ + 1 == options_.total_steps;
   TakeOrders(decision);
   decision.learning_rate = schedule_.LearningRate(step_);
-  decision.clip_scale = 1 / scale;
+  decision.gradient_scale = 1 / scale;
   decision.loss_scale = loss_scale_.value();
   decision.stop = last || suspended_;
   PlanCheckpoint(decision, now);
@@ -241,7 +242,8 @@ void Lead::GiveOrders(const std::vector<Order>& orders) {
   }
 }
 
-// Those that take effect with this step, by id; of two rates the later one stays.
+// Takes the orders that take effect with this step, by id. Of two learning rates the later one
+// stays.
 void Lead::TakeOrders(Decision& decision) {
   for (auto it = orders_.begin(); it != orders_.end();) {
     Order order = it->second;
@@ -258,7 +260,7 @@ void Lead::TakeOrders(Decision& decision) {
         break;
       case Order::What::kCheckpoint:
         checkpoint_due_ = true;
-        // Its step is known to people: it does not wait.
+        // The order's step is known to people, so this checkpoint does not wait.
         if (order.step.has_value()) decision.checkpoint = true;
         break;
       case Order::What::kSuspend:
@@ -299,7 +301,7 @@ void Lead::FilesTaken(int64_t version) {
 void Lead::CountRate(int64_t samples, absl::Duration now) {
   rate_samples_ += samples;
   const double seconds = absl::ToDoubleSeconds(now - rate_start_);
-  // Until a second is over the first steps give a first idea.
+  // Before a second has passed, the first steps give a first estimate.
   if (seconds >= 1 || (samples_per_second_ == 0 && seconds > 0)) {
     samples_per_second_ = static_cast<double>(rate_samples_) / seconds;
   }

@@ -1,27 +1,29 @@
-// The lead: decides, once and for all shards, what becomes of a step (rule R7). Shard 0 of a job
-// has one; with `local` and `device` the task has one.
+// The lead decides the outcome of each step, once and for all shards (rule R7). Shard 0 of a job
+// has a lead. With `local` and `device` the task has one.
 //
 // Step s turns version s into version s+1. It is decided when the lead holds, all of one lineage,
 //   the folded seal of every present lane of s,
-//   a part of every shard (all its chunks are complete; are the sums finite?),
-//   every evaluation block of version s, where version s was ordered to be evaluated.
-// A step with a non-finite loss or part is skipped: version s+1 = s, its samples count as used. The
-// third such step in a row fails the job (NonFiniteLoss) in place of its decision.
-// Version v >= 1 is evaluated where v is a multiple of evaluate_every_steps, and version T =
-// total_steps; the decision that makes version T carries stop, checkpoint and evaluate.
+//   a part of every shard (all its chunks are complete, and whether the sums are finite),
+//   every evaluation block of version s, if an evaluation of version s was ordered.
+// A step with a non-finite loss or part is skipped: version s+1 equals s, and its samples count as
+// used. The third such step in a row fails the job (NonFiniteLoss) instead of being decided.
+// Version v >= 1 is evaluated if v is a multiple of evaluate_every_steps, and so is version T =
+// total_steps. The decision that makes version T carries stop, checkpoint and evaluate.
 //
-// Version v is saved where v is a multiple of checkpoint_every_steps, where checkpoint_every is over
-// since the last one, by an order, and at T. Until FilesTaken of the last one the next waits; T, a
-// suspend and an order with its step do not. While nobody takes files that are written, as without a
-// coordinator, n of them make the next one wait for n times kUntakenPatience alone: what is saved
-// then is committed once somebody is there again, and files on the disk grow with the root of the time.
+// Version v is saved if v is a multiple of checkpoint_every_steps, if checkpoint_every has passed
+// since the last save, if an order asks for it, and if v is T. The next save waits for FilesTaken
+// of the last one, except for T, a suspend and an order that names its step. While nobody takes
+// written files, for instance because there is no coordinator, n of them delay the next one by n
+// times kUntakenPatience only. They are committed once the coordinator is back, and the number of
+// files on the disk grows with the square root of the time.
 //
-// Orders: an id takes effect once. The lead picks the next step, or the order says which one it was
-// before a rollback. A suspend makes step+1 the last version of this lineage: saved, not evaluated;
-// what it owes (an evaluation) is owed by whoever goes on from the snapshot. At T it has no effect.
+// Orders: an id takes effect once. The lead picks the next step, unless the order names the step at
+// which it took effect before a rollback. A suspend makes step+1 the last version of this lineage:
+// it is saved and not evaluated. If an evaluation is due, the lead that continues from the snapshot
+// makes it. A suspend has no effect at T.
 //
-// Pure: `now` is a monotonic time from any origin, handed in. A lineage has its own Lead. Nothing
-// is sent from here: whoever owns it repeats the last decision until every shard shows its version.
+// Pure: `now` is a monotonic time from any origin, passed in. Each lineage has its own Lead. A Lead
+// sends nothing: its owner repeats the last decision until every shard shows its version.
 // Threads: none of its own; the owner serialises.
 #ifndef CAPSTAN_TRAINING_LEAD_LEAD_H_
 #define CAPSTAN_TRAINING_LEAD_LEAD_H_
@@ -49,23 +51,23 @@ struct LeadOptions {
   int64_t lineage = 1;
   int64_t total_steps = 0;           // T >= 1
   int32_t num_parts = 1;             // shards whose part a step needs; 1 for `local` and `device`
-  int64_t evaluate_every_steps = 0;  // >= 1; 0: version T alone
+  int64_t evaluate_every_steps = 0;  // >= 1; 0: only version T
   int32_t max_nonfinite_steps = 3;   // in a row; the job fails with the last of them
-  // The loss of fp16 is scaled (loss_scale.h): a non-finite step does not count while that may be
-  // the reason.
+  // The loss of fp16 is scaled (loss_scale.h). A non-finite step does not count while the scale may
+  // be its reason.
   bool dynamic_loss_scale = false;
   int64_t checkpoint_every_steps = 0;                          // >= 1; 0: none by steps
   absl::Duration checkpoint_every = absl::InfiniteDuration();  // above 0
 };
 
-// Order of node.proto.
+// Order of block.proto.
 struct Order {
   enum class What { kLearningRate, kCheckpoint, kSuspend };
 
   int64_t id = 0;  // >= 1
   What what = What::kCheckpoint;
   double learning_rate = 0;     // kLearningRate: > 0, finite; the base rate of the schedule
-  std::optional<int64_t> step;  // it takes effect with the decision of this step alone
+  std::optional<int64_t> step;  // takes effect with the decision of exactly this step
 
   friend bool operator==(const Order&, const Order&) = default;
 };
@@ -75,11 +77,11 @@ struct Decision {
   int64_t step = 0;
   bool apply = false;
   double learning_rate = 0;
-  bool stop = false;        // version step+1 is the last
-  bool checkpoint = false;  // version step+1 is written to files
-  bool evaluate = false;    // version step+1 is evaluated
-  double clip_scale = 1;    // factor on the gradient: 1 / the loss scale of this step
-  double loss_scale = 1;    // of step+1
+  bool stop = false;          // version step+1 is the last
+  bool checkpoint = false;    // version step+1 is written to files
+  bool evaluate = false;      // version step+1 is evaluated
+  double gradient_scale = 1;  // factor on the gradient: 1 / the loss scale of this step
+  double loss_scale = 1;      // of step+1
   std::vector<int64_t> order_ids;
   int64_t applied_steps = 0;  // of those before `step`
 };
@@ -90,7 +92,7 @@ struct DecidedStep {
       line;  // for metrics.jsonl; `seconds` counts from the step's start to its last seal and part
 };
 
-// EpochRecord of common.proto. A number that is not finite, or was not computed, is not set.
+// EpochRecord of common.proto. A number that is not finite or was not computed stays unset.
 struct EpochRecord {
   int32_t epoch = 0;  // from 1
   std::optional<double> train_loss;
@@ -98,33 +100,33 @@ struct EpochRecord {
   std::optional<double> validation_loss;
   std::optional<double> validation_accuracy;
   std::optional<double> samples_per_second;
-  double seconds = 0;  // sum of its steps', waits for evaluation alone left out
+  double seconds = 0;  // sum over its steps, without waits for evaluation alone
 };
 
-// What was counted of an epoch.
+// The counts of an epoch.
 struct EpochSums {
   int32_t epoch = 0;  // from 1; 0: nothing yet
   SealSums seals;
   double seconds = 0;
 };
 
-// All that a lead needs to go on from a version, with the same bits.
+// Everything that a lead needs to continue from a version with the same bits.
 struct LeadSnapshot {
   int64_t step = 0;  // the version
   int64_t samples_used = 0;
   int64_t skipped_steps = 0;
   int32_t nonfinite_in_a_row = 0;
   EpochSums epoch;                    // of the last decided step
-  std::optional<EpochSums> ending;    // waits for the evaluation of the version
+  std::optional<EpochSums> ending;    // an epoch that waits for the evaluation of the version
   std::vector<EpochRecord> epochs;    // complete, oldest first; the last kSnapshotEpochs
   std::vector<Order> applied_orders;  // with their steps
-  double learning_rate = 0;           // base rate by an order; 0: that of the schedule
-  double loss_scale = 0;              // of the next step; 0: none
-  int64_t loss_scale_good_steps = 0;  // finite ones since it last changed
+  double learning_rate = 0;           // base rate set by an order; 0: that of the schedule
+  double loss_scale = 0;              // of the next step; 0: no scale
+  int64_t loss_scale_good_steps = 0;  // finite steps since it last changed
 };
 inline constexpr size_t kSnapshotEpochs = 1000;
 
-// DataLoss, naming field and value: no snapshot of version `version` of this job.
+// DataLoss, naming field and value: not a valid snapshot of version `version` of this job.
 absl::Status CheckSnapshot(const LeadSnapshot& snapshot, int64_t version, int64_t total_steps,
                            const SamplePlan& samples);
 
@@ -133,14 +135,14 @@ struct LeadFailure {
   std::string message;  // names step and lanes
 };
 
-// What became of what was told.
+// The result of an Add call.
 enum class Told {
   kTaken,
-  kKnown,  // was there already, or something that covers it; nothing changed
-  kPast,   // of a step or version below the one at hand; nothing changed
+  kKnown,  // it, or a block that covers it, was known already; nothing changed
+  kPast,   // of an earlier step or version than the current one; nothing changed
 };
 
-// What the step at hand lacks. Empty while nothing is waited for.
+// What the current step lacks. Empty if it waits for nothing.
 struct LeadWaiting {
   std::vector<int32_t> lanes;              // without a seal
   std::vector<int32_t> parts;              // shards
@@ -150,67 +152,68 @@ struct LeadWaiting {
 
 class Lead {
  public:
-  // The plans are those of the resolved spec; an evaluation plan without blocks evaluates nothing.
+  // The plans are those of the resolved spec. An evaluation plan without blocks evaluates nothing.
   // Version 0 is held from `now` on. Bug of ours: an option outside its range.
   Lead(const LeadOptions& options, SamplePlan samples, EvalPlan evaluation, Schedule schedule,
        absl::Duration now);
 
-  // Goes on from a snapshot that passed CheckSnapshot, with the version's evaluation owed where it
-  // was. Before anything is told.
+  // Continues from a snapshot that passed CheckSnapshot, with the version's evaluation due if it
+  // was due there. Must be called before any Add call.
   void Restore(const LeadSnapshot& snapshot, absl::Duration now);
-  // Of version step(), before anything of it is told.
+  // Of version step(). Must be called before any Add call of that step.
   LeadSnapshot Snapshot() const;
 
-  // Ids that are known already, and steps that are past, change nothing.
+  // Known ids and past steps change nothing.
   void GiveOrders(const std::vector<Order>& orders);
   // The lead's own part of the checkpoint of `version` is on the disk.
   void FilesWritten(int64_t version);
-  // The checkpoint of `version` is committed, or was given up.
+  // The checkpoint of `version` is committed or was abandoned.
   void FilesTaken(int64_t version);
   static constexpr absl::Duration kUntakenPatience = absl::Seconds(5);
 
-  // InvalidArgument, nothing changed: a step or version ahead of step(), a version that is not
-  // evaluated, a node, shard or block that the plan has not, or counts that it does not allow.
-  absl::StatusOr<Told> AddSeal(int64_t step, const Node& node, const SealSums& sums,
+  // InvalidArgument, with nothing changed: a step or version ahead of step(), a version that is not
+  // evaluated, a block, shard or block that the plan does not have, or counts that it does not
+  // allow.
+  absl::StatusOr<Told> AddSeal(int64_t step, const LaneBlock& block, const SealSums& sums,
                                absl::Duration now);
   absl::StatusOr<Told> AddPart(int64_t step, int32_t shard, bool finite, absl::Duration now);
   absl::StatusOr<Told> AddEvaluation(int64_t version, int64_t block, const SealSums& sums,
                                      absl::Duration now);
 
-  // Decides step(), where all that it needs is there; at most one step a call. Nothing after a
-  // failure or after step T-1.
+  // Decides step() if everything that it needs is there; at most one step per call. Returns nothing
+  // after a failure or after step T-1.
   std::optional<DecidedStep> Decide(absl::Duration now);
 
   // The step to be decided next, which is also the newest version; T at the end.
   int64_t step() const { return step_; }
-  // Whether version step() is evaluated, and the last one.
+  // evaluating(): version step() is evaluated. stopped(): it is the last one.
   bool evaluating() const { return evaluating_; }
   bool stopped() const { return step_ == options_.total_steps || suspended_; }
-  // Version T is decided and, where there are blocks, evaluated.
+  // Version T is decided and, if there are blocks, evaluated.
   bool complete() const;
-  // Version step() is the last of this lineage, by order.
+  // Version step() is the last of this lineage, because of an order.
   bool suspended() const { return suspended_; }
-  // Orders that took effect, with their steps; also those of the snapshot.
+  // Orders that took effect, with their steps, including those of the snapshot.
   const std::vector<Order>& applied_orders() const { return applied_orders_; }
   const std::optional<LeadFailure>& failure() const { return failure_; }
   const std::optional<Decision>& last_decision() const { return last_decision_; }
-  // Factor on the loss of step(): what all lanes of a step multiply with.
+  // Factor on the loss of step(), by which all lanes of the step multiply.
   double loss_scale() const { return loss_scale_.value(); }
   LeadWaiting Waiting() const;
 
-  // True samples of the decided steps; decided steps that were skipped.
+  // True samples of the decided steps; number of decided steps that were skipped.
   int64_t samples_used() const { return samples_used_; }
   int64_t skipped_steps() const { return skipped_steps_; }
-  // The newest of them that this lead has decided.
+  // The newest skipped step that this lead has decided.
   std::optional<int64_t> last_skipped_step() const { return last_skipped_step_; }
-  // Of the last decided step; not set before it or where it is not finite.
+  // Of the last decided step. Unset before there is one, and if the value is not finite.
   std::optional<double> last_loss() const { return last_loss_; }
   std::optional<double> last_learning_rate() const;
-  // Of the steps decided so far of the epoch of the last one.
+  // Over the decided steps so far of the last step's epoch.
   std::optional<double> running_accuracy() const;
-  // Of decided steps over about the last second.
+  // Over the steps decided in about the last second.
   double samples_per_second() const { return samples_per_second_; }
-  // Complete epochs, also evaluated where that was ordered.
+  // Complete epochs; an epoch whose evaluation was ordered is complete once evaluated.
   const std::vector<EpochRecord>& epochs() const { return epochs_; }
 
  private:
@@ -222,20 +225,20 @@ class Lead {
   void TakeOrders(Decision& decision);
   void PlanCheckpoint(Decision& decision, absl::Duration now);
   void CountRate(int64_t samples, absl::Duration now);
-  int64_t NodeSamples(const Node& node) const;
+  int64_t NodeSamples(const LaneBlock& block) const;
 
   const LeadOptions options_;
   const SamplePlan samples_;
   const EvalPlan evaluation_;
   const Schedule planned_schedule_;
-  Schedule schedule_;  // with the base rate of an order
+  Schedule schedule_;  // with the base rate of an order, if there was one
 
   int64_t step_ = 0;
   absl::Duration step_start_;
-  absl::Duration ready_at_;  // where TrainingReady(): the last seal or part of step_ came
+  absl::Duration ready_at_;  // if TrainingReady(): when the last seal or part of step_ arrived
   TreeFold<SealSums> seals_;
-  std::vector<Node> nonfinite_nodes_;       // seals of step_ whose loss is not finite
-  std::vector<std::optional<bool>> parts_;  // by shard: finite
+  std::vector<LaneBlock> nonfinite_blocks_;  // seals of step_ whose loss is not finite
+  std::vector<std::optional<bool>> parts_;   // by shard: finite
   int32_t missing_parts_ = 0;
   bool evaluating_ = false;
   std::vector<std::optional<SealSums>> blocks_;
@@ -258,9 +261,9 @@ class Lead {
   double ordered_rate_ = 0;
   bool suspended_ = false;
   bool checkpoint_due_ = false;
-  absl::Duration last_checkpoint_;  // ordered, or the beginning
+  absl::Duration last_checkpoint_;  // time of the last decision with a checkpoint, or of the start
   std::vector<int64_t> untaken_;    // versions being saved, oldest first
-  bool newest_written_ = false;     // the last of them, by FilesWritten
+  bool newest_written_ = false;     // FilesWritten was called for the last of them
 
   absl::Duration rate_start_;
   int64_t rate_samples_ = 0;

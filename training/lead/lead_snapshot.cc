@@ -1,4 +1,4 @@
-// What a lead leaves behind for the one that goes on from its version.
+// The snapshot of a lead, from which another lead continues at the same version.
 #include <algorithm>
 #include <cmath>
 #include <set>

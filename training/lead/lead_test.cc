@@ -22,8 +22,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 absl::Duration At(double seconds) { return absl::Seconds(seconds); }
 
-// 10 samples in batches of 4 over `lanes` lanes: 3 steps an epoch, of 4, 4 and 2 samples. The test
-// set has 3 samples.
+// 10 samples in batches of 4 over `lanes` lanes, i.e. 3 steps per epoch, of 4, 4 and 2 samples. The
+// test set has 3 samples.
 class LeadTest : public testing::Test {
  protected:
   static SamplePlan Samples(int32_t lanes = 2) {
@@ -49,7 +49,7 @@ class LeadTest : public testing::Test {
     options.evaluate_every_steps = 3;
     return options;
   }
-  // Both lanes of a full or short step, one part.
+  // Seals both lanes of a full or short step, and sends one part.
   std::optional<DecidedStep> RunStep(Lead& lead, double loss_sum, int64_t correct, double at,
                                      bool finite = true) {
     const int64_t step = lead.step();
@@ -86,7 +86,7 @@ TEST_F(LeadTest, DecidesOnceAllSealsAndPartsAreIn) {
   EXPECT_FALSE(decided->decision.stop);
   EXPECT_FALSE(decided->decision.checkpoint);
   EXPECT_FALSE(decided->decision.evaluate);
-  EXPECT_EQ(decided->decision.clip_scale, 1);
+  EXPECT_EQ(decided->decision.gradient_scale, 1);
   EXPECT_EQ(decided->decision.loss_scale, 1);
   EXPECT_EQ(decided->line.lineage, 7);
   EXPECT_EQ(decided->line.loss, 2.0);  // (3 + 5) / 4
@@ -96,14 +96,14 @@ TEST_F(LeadTest, DecidesOnceAllSealsAndPartsAreIn) {
   EXPECT_EQ(lead.samples_used(), 4);
   EXPECT_EQ(lead.last_loss(), 2.0);
   EXPECT_EQ(lead.running_accuracy(), 0.75);
-  EXPECT_FALSE(lead.Decide(At(3)).has_value());  // nothing of step 1 is in
+  EXPECT_FALSE(lead.Decide(At(3)).has_value());  // nothing of step 1 has arrived
 }
 
 TEST_F(LeadTest, WhatIsToldAgainChangesNothing) {
   Lead lead = Make(Options());
   ASSERT_EQ(*lead.AddSeal(0, {0, 2}, {4, 8.0, 1}, At(1)), Told::kTaken);
   EXPECT_EQ(*lead.AddSeal(0, {0, 2}, {4, 80.0, 4}, At(1)), Told::kKnown);
-  EXPECT_EQ(*lead.AddSeal(0, {1, 1}, {2, 80.0, 2}, At(1)), Told::kKnown);  // below a held node
+  EXPECT_EQ(*lead.AddSeal(0, {1, 1}, {2, 80.0, 2}, At(1)), Told::kKnown);  // below a held block
   ASSERT_EQ(*lead.AddPart(0, 0, true, At(1)), Told::kTaken);
   EXPECT_EQ(*lead.AddPart(0, 0, false, At(1)), Told::kKnown);
   const auto decided = lead.Decide(At(1));
@@ -144,7 +144,7 @@ TEST_F(LeadTest, AnEpochIsRecordedWithItsMeansAndEvaluation) {
   ASSERT_TRUE(last.has_value());
   EXPECT_TRUE(last->decision.evaluate);
   EXPECT_FALSE(last->decision.checkpoint);
-  EXPECT_THAT(lead.epochs(), IsEmpty());  // its evaluation is not there
+  EXPECT_THAT(lead.epochs(), IsEmpty());  // its evaluation has not arrived
   EXPECT_THAT(lead.Waiting().evaluation_blocks, ElementsAre(0, 1));
 
   // The next step is trained meanwhile, but decided only after the evaluation of version 3.
@@ -157,7 +157,7 @@ TEST_F(LeadTest, AnEpochIsRecordedWithItsMeansAndEvaluation) {
   ASSERT_TRUE(next.has_value());
   EXPECT_EQ(next->decision.learning_rate, 0.05);  // after one epoch
   EXPECT_EQ(next->line.epoch, 2);
-  EXPECT_EQ(next->line.seconds, 1);  // the wait for the evaluation is left out
+  EXPECT_EQ(next->line.seconds, 1);  // without the wait for the evaluation
 
   ASSERT_EQ(lead.epochs().size(), 1u);
   const EpochRecord& epoch = lead.epochs()[0];
@@ -244,12 +244,12 @@ TEST_F(LeadTest, ANonFiniteStepIsSkippedAndItsSamplesCount) {
   ASSERT_TRUE(part.has_value());
   EXPECT_FALSE(part->decision.apply);
   EXPECT_EQ(lead.last_loss(), 1.0);
-  EXPECT_TRUE(RunStep(lead, 3, 0, 3)->decision.apply);  // the row is broken
+  EXPECT_TRUE(RunStep(lead, 3, 0, 3)->decision.apply);  // the run of skipped steps ends
   EXPECT_EQ(lead.skipped_steps(), 2);
   EXPECT_EQ(lead.samples_used(), 10);
   EXPECT_FALSE(lead.failure().has_value());
   Evaluate(lead, 4);
-  EXPECT_FALSE(lead.epochs()[0].train_loss.has_value());  // a mean over a NaN is none
+  EXPECT_FALSE(lead.epochs()[0].train_loss.has_value());  // the mean of a NaN is not set
 }
 
 TEST_F(LeadTest, ThreeNonFiniteStepsInARowFailTheJob) {
@@ -282,7 +282,7 @@ TEST_F(LeadTest, AFailureSaysWhatIsNotFiniteWhere) {
             "step 0: the gradient is not finite on shard 1, 2, for the 1. step in a row");
 
   options.num_parts = 1;
-  Lead sum = Make(options);  // each loss is finite, and their sum is not
+  Lead sum = Make(options);  // each loss is finite, but their sum is not
   ASSERT_TRUE(sum.AddSeal(0, {0, 1}, {2, 1e308, 0}, At(1)).ok());
   EXPECT_THAT(sum.Waiting().lanes, ElementsAre(1));
   ASSERT_TRUE(sum.AddSeal(0, {1, 1}, {2, 1e308, 0}, At(1)).ok());
@@ -327,7 +327,7 @@ TEST_F(LeadTest, TheNextEpochBeginsAtZero) {
   Lead lead = Make(Options(), 2, /*test_samples=*/0);
   for (int i = 0; i < 3; ++i) RunStep(lead, 8, 2, i + 1);
   RunStep(lead, 2, 1, 4);
-  EXPECT_EQ(lead.running_accuracy(), 0.25);  // 1 of 4, of the second epoch alone
+  EXPECT_EQ(lead.running_accuracy(), 0.25);  // 1 of 4, of the second epoch only
   RunStep(lead, 2, 1, 5);
   RunStep(lead, 1, 0, 7);
   ASSERT_EQ(lead.epochs().size(), 2u);
@@ -371,7 +371,7 @@ TEST_F(LeadTest, TheRateIsThatOfAboutASecond) {
   RunStep(lead, 1, 0, 0);
   EXPECT_EQ(lead.samples_per_second(), 0);  // 4 samples in no time
   RunStep(lead, 1, 0, 0.25);
-  EXPECT_EQ(lead.samples_per_second(), 32);  // 8 in a quarter of a second: a first idea
+  EXPECT_EQ(lead.samples_per_second(), 32);  // 8 in a quarter of a second: a first estimate
   RunStep(lead, 1, 0, 0.75);
   EXPECT_EQ(lead.samples_per_second(), 32);
   RunStep(lead, 1, 0, 1.0);
@@ -380,8 +380,8 @@ TEST_F(LeadTest, TheRateIsThatOfAboutASecond) {
   EXPECT_EQ(lead.samples_per_second(), 2);  // 4 in two seconds
 }
 
-// Steps that a scale of 65536 may have overflowed are skipped and held against nobody; the gradient
-// of a step is taken back by the scale that its lanes had.
+// Steps that a scale of 65536 may have overflowed are skipped and do not count against the job. The
+// gradient of a step is divided by the scale that its lanes used.
 TEST_F(LeadTest, TheLossScaleFallsUntilStepsAreFinite) {
   LeadOptions options = Options(/*total_steps=*/60);
   options.evaluate_every_steps = 0;
@@ -399,9 +399,9 @@ TEST_F(LeadTest, TheLossScaleFallsUntilStepsAreFinite) {
   ASSERT_TRUE(good.has_value());
   EXPECT_TRUE(good->decision.apply);
   EXPECT_EQ(good->decision.applied_steps, 0);  // those before it were skipped
-  EXPECT_EQ(good->decision.clip_scale, 1.0 / 4096);
+  EXPECT_EQ(good->decision.gradient_scale, 1.0 / 4096);
   EXPECT_EQ(good->decision.loss_scale, 4096);
-  // 4096 = 2^12: thirteen more to 0.5, then the third one counted ends the job.
+  // 4096 = 2^12. Thirteen more steps lead to 0.5; then the third counted step ends the job.
   for (int i = 0; i < 15; ++i) ASSERT_TRUE(RunStep(lead, 4.0, 1, 6, false).has_value()) << i;
   EXPECT_FALSE(RunStep(lead, 4.0, 1, 7, false).has_value());
   ASSERT_TRUE(lead.failure().has_value());
@@ -419,14 +419,14 @@ TEST_F(LeadTest, CheckpointsByStepsWaitForTheOneUnderWay) {
   std::vector<int64_t> saved;
   for (int step = 0; step < 9; ++step) {
     if (RunStep(lead, 1, 0, step)->decision.checkpoint) saved.push_back(step + 1);
-    if (step == 4) lead.FilesTaken(7);  // another one
+    if (step == 4) lead.FilesTaken(7);  // another version
     if (step == 5) lead.FilesTaken(2);
   }
-  // 4 was due and had to wait until 2 was taken; 7 stays under way; 9 is the last.
+  // 4 was due and had to wait until 2 was taken. 7 stays in flight. 9 is the last.
   EXPECT_THAT(saved, ElementsAre(2, 7, 9));
 }
 
-// As while no coordinator is there: each one waits longer, and what was saved is taken later.
+// There is no coordinator in this test: each save waits longer, and saved versions are taken later.
 TEST_F(LeadTest, WhatIsWrittenAndNotTakenHoldsBackTheNextForAWhileAlone) {
   LeadOptions options = Options(/*total_steps=*/60);
   options.evaluate_every_steps = 0;
@@ -446,7 +446,7 @@ TEST_F(LeadTest, WhatIsWrittenAndNotTakenHoldsBackTheNextForAWhileAlone) {
   run_to(45, /*written=*/true);
   EXPECT_THAT(saved, ElementsAre(1, 11, 21, 36)) << "10 and 15 s behind the one before";
   lead.FilesTaken(1);
-  lead.FilesTaken(21);  // and what is older
+  lead.FilesTaken(21);  // and all older versions
   lead.FilesTaken(36);
   run_to(47, /*written=*/true);
   EXPECT_THAT(saved, ElementsAre(1, 11, 21, 36, 46)) << "all are taken: at once";
@@ -473,7 +473,7 @@ TEST_F(LeadTest, AnOrderedCheckpointWaitsUnlessItsStepIsKnown) {
   lead.GiveOrders({{1, What::kCheckpoint, 0, {}}});
   EXPECT_TRUE(saves());  // version 2
   lead.GiveOrders({{2, What::kCheckpoint, 0, {}}});
-  EXPECT_FALSE(saves());  // version 2 is under way
+  EXPECT_FALSE(saves());  // version 2 is in flight
   lead.GiveOrders({{3, What::kCheckpoint, 0, 3}});
   EXPECT_TRUE(saves());  // version 4, for both
   lead.FilesTaken(4);
@@ -503,7 +503,7 @@ TEST_F(LeadTest, AnOrderTakesEffectOnceAndAtItsStep) {
   lead.GiveOrders({{3, What::kCheckpoint, 0, 1}, {4, What::kLearningRate, 7, 2}});
   const Decision first = RunStep(lead, 1, 0, 1)->decision;
   EXPECT_THAT(first.order_ids, ElementsAre(1, 2));
-  EXPECT_EQ(first.learning_rate, 0.25);  // the higher id stays
+  EXPECT_EQ(first.learning_rate, 0.25);  // the higher id wins
   EXPECT_FALSE(first.checkpoint);
 
   lead.GiveOrders({{1, What::kLearningRate, 9, {}}, {5, What::kLearningRate, 3, 0}});  // past
@@ -513,7 +513,7 @@ TEST_F(LeadTest, AnOrderTakesEffectOnceAndAtItsStep) {
   EXPECT_EQ(second.learning_rate, 0.25);
   EXPECT_EQ(RunStep(lead, 1, 0, 3)->decision.learning_rate, 7);
   Evaluate(lead, 3);
-  EXPECT_EQ(RunStep(lead, 1, 0, 4)->decision.learning_rate, 0.1 * 7);  // the schedule goes on
+  EXPECT_EQ(RunStep(lead, 1, 0, 4)->decision.learning_rate, 0.1 * 7);  // the schedule continues
   ASSERT_EQ(lead.applied_orders().size(), 4u);
   EXPECT_EQ(lead.applied_orders()[3].id, 4);
   EXPECT_EQ(lead.applied_orders()[3].step, 2);
@@ -535,7 +535,7 @@ TEST_F(LeadTest, ASuspendEndsTheLineageAndOwesTheEvaluation) {
   next.Restore(lead.Snapshot(), At(100));
   EXPECT_TRUE(next.evaluating());
   EXPECT_FALSE(next.stopped());
-  next.GiveOrders({{1, Order::What::kSuspend, 0, {}}});  // it has taken effect
+  next.GiveOrders({{1, Order::What::kSuspend, 0, {}}});  // it has already taken effect
   EXPECT_THAT(next.epochs(), IsEmpty());
   Evaluate(next, 101);
   ASSERT_EQ(next.epochs().size(), 1u);
@@ -561,7 +561,7 @@ TEST_F(LeadTest, ASuspendAtTheLastStepHasNoEffect) {
   EXPECT_TRUE(lead.complete());
 }
 
-// Losses whose sum depends on the order in which they are added.
+// The sum of these losses depends on the order of the additions.
 TEST_F(LeadTest, ARestoredLeadGoesOnWithTheSameBits) {
   const auto step = [this](Lead& lead) {
     const double loss = 0.1 + 1e10 * (lead.step() % 2);
@@ -605,7 +605,7 @@ TEST_F(LeadTest, ARestoredLeadGoesOnWithTheSameBits) {
   }
 }
 
-// A version that owes its evaluation, taken up with one block to evaluate and with none.
+// A version whose evaluation is due, restored with one block to evaluate and with none.
 TEST_F(LeadTest, WhatARestoredLeadOwesIsWhatItCanEvaluate) {
   Lead lead = Make(Options(), 2, /*test_samples=*/1);
   RunStep(lead, 1, 0, 1);
@@ -641,7 +641,7 @@ TEST_F(LeadTest, ASnapshotHasTheLastThousandEpochs) {
   EXPECT_EQ(snapshot.epochs.back().epoch, 1001);
 }
 
-// It comes out of a file.
+// A snapshot comes from a file.
 TEST_F(LeadTest, ASnapshotThatCannotBeIsRefusedByFieldAndValue) {
   Lead lead = Make(Options());
   RunStep(lead, 1, 0, 1);
@@ -654,7 +654,7 @@ TEST_F(LeadTest, ASnapshotThatCannotBeIsRefusedByFieldAndValue) {
     EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kDataLoss);
     return std::string(status.message());
   };
-  // Of version 3 in a job of six steps.
+  // A snapshot of version 3 in a job of six steps.
   const auto with = [&](auto change) {
     LeadSnapshot snapshot = good;
     change(snapshot);
@@ -703,7 +703,7 @@ TEST_F(LeadTest, ASnapshotThatCannotBeIsRefusedByFieldAndValue) {
               }),
               HasSubstr("ending has no samples"));
 
-  // An epoch ends with its last step or with the job's, and none before the first step.
+  // An epoch ends with its last step or with the job. None ends before the first step.
   LeadSnapshot ending = good;
   ending.applied_orders.clear();
   for (const int64_t version : {1, 2}) {
@@ -741,7 +741,8 @@ TEST_F(LeadTest, ASnapshotThatCannotBeIsRefusedByFieldAndValue) {
               HasSubstr("id 1 at step 1"));
 }
 
-// The scale falls and rises at the same steps, so the lanes of a restored job compute the same bits.
+// The scale must fall and rise at the same steps, so that the lanes of a restored job compute the
+// same bits.
 TEST_F(LeadTest, ARestoredLeadGoesOnWithTheSameLossScale) {
   const int64_t total = 2 * LossScale::kGoodSteps + 20;
   LeadOptions options = Options(total);
@@ -762,7 +763,7 @@ TEST_F(LeadTest, ARestoredLeadGoesOnWithTheSameLossScale) {
       const auto want = RunStep(whole, 1, 1, static_cast<double>(s), finite(whole));
       const auto got = RunStep(after, 1, 1, static_cast<double>(s), finite(after));
       ASSERT_EQ(want->decision.loss_scale, got->decision.loss_scale) << at << " " << s;
-      ASSERT_EQ(want->decision.clip_scale, got->decision.clip_scale) << at << " " << s;
+      ASSERT_EQ(want->decision.gradient_scale, got->decision.gradient_scale) << at << " " << s;
       ASSERT_EQ(want->decision.apply, got->decision.apply) << at << " " << s;
       // Steps 0, 1 and 9 are skipped.
       const int64_t skipped = std::min<int64_t>(s, 2) + (s > 9 ? 1 : 0);

@@ -1,6 +1,6 @@
-// The dynamic loss scale of fp16: a factor on the loss that keeps small gradients above the smallest
-// numbers of 16 bits. A power of two, so that taking it out again is exact. Deterministic; no
-// threads.
+// The dynamic loss scale of fp16: a factor on the loss that keeps small gradients above the
+// smallest 16-bit numbers. It is a power of two, so that dividing by it again is exact.
+// Deterministic; no threads.
 #ifndef CAPSTAN_TRAINING_LEAD_LOSS_SCALE_H_
 #define CAPSTAN_TRAINING_LEAD_LOSS_SCALE_H_
 
@@ -14,18 +14,20 @@ class LossScale {
   static constexpr double kLargest = 16777216;  // 2^24
   static constexpr int64_t kGoodSteps = 2000;
 
-  // Not dynamic: 1 for ever.
+  // If not dynamic, the scale is always 1.
   explicit LossScale(bool dynamic) : dynamic_(dynamic), value_(dynamic ? kFirst : 1) {}
 
   // Of the next step.
   double value() const { return value_; }
   int64_t good_steps() const { return good_steps_; }
 
-  // A step that is not finite halves the scale; kGoodSteps finite ones in a row double it. Returns
-  // whether the step may be held against the job: a scale of 1 and more may have been the reason.
+  // A non-finite step halves the scale; kGoodSteps finite steps in a row double it, up to kLargest.
+  // Returns whether the step counts against the job. A non-finite step at a scale of 1 or more does
+  // not count, because the scale may be the reason.
   bool Note(bool finite);
 
-  // Goes on where another left off. False, nothing changed: no state of such a scale.
+  // Continues from the state of another LossScale. Returns false and changes nothing if this scale
+  // is not dynamic or cannot have this state.
   bool Restore(double value, int64_t good_steps);
 
  private:

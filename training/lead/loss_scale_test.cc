@@ -25,7 +25,7 @@ TEST(LossScaleTest, HalvesOnABadStepAndDoublesAfter2000GoodOnes) {
   scale.Note(true);
   EXPECT_EQ(scale.value(), 65536);
   for (int i = 0; i < 1999; ++i) scale.Note(true);
-  scale.Note(false);  // counts anew from here
+  scale.Note(false);  // the count starts again here
   for (int i = 0; i < 1999; ++i) scale.Note(true);
   EXPECT_EQ(scale.value(), 32768);
 }

@@ -1,16 +1,18 @@
-// exp, log, sin, cos, pow and erfc in double, with the same bits wherever they run: additions, multiplications,
-// divisions and integers alone, each rounded once, in one order. A C library rounds otherwise from version to version,
-// and the GNU one also from processor to processor.
+// exp, log, sin, cos, pow and erfc in double, with the same bits on every machine. They use only
+// additions, multiplications, divisions and integers, each rounded once, in one order. C libraries
+// round differently from version to version, and the GNU one also from processor to processor.
 //
-// That holds where the compiler fuses no multiplication with an addition (-ffp-contract=off, nvcc's --fmad=false) and
-// where numbers below the least normal one are kept. C++17, for hosts and devices; stateless.
+// This holds only if the compiler fuses no multiplication with an addition (-ffp-contract=off,
+// nvcc's --fmad=false) and if numbers below the least normal one are kept. C++17, for hosts and
+// devices; stateless.
 //
-// Errors, measured in portable_math_test.cc: exp, log, sin and cos less than 1 unit in the last place, erfc less than 7;
-// pow is rounded once from 85 bits or more, so all except one result in a billion is the nearest double.
+// Errors, measured in portable_math_test.cc: exp, log, sin and cos less than 1 unit in the last
+// place, erfc less than 7. pow is rounded once from 85 bits or more, so all except one result in a
+// billion are the nearest double.
 //
-// Sources: Cody & Waite 1980, Software Manual for the Elementary Functions (the reductions); coefficients from the
-// power series that are named beside them; Dekker 1971, Numer. Math. 18, 224-242 (sums of two doubles); Matta & Reichel
-// 1971, Math. Comp. 25, 339-344 (erfc).
+// Sources: Cody & Waite 1980, Software Manual for the Elementary Functions (the reductions);
+// coefficients from the power series named beside them; Dekker 1971, Numer. Math. 18, 224-242 (sums
+// of two doubles); Matta & Reichel 1971, Math. Comp. 25, 339-344 (erfc).
 #ifndef CAPSTAN_TRAINING_MATH_PORTABLE_MATH_H_
 #define CAPSTAN_TRAINING_MATH_PORTABLE_MATH_H_
 
@@ -30,7 +32,7 @@ namespace portable_internal {
 // ln 2 in two parts. The first has 32 bits, so that its product with an exponent is exact.
 constexpr double kLn2High = 0x1.62e42feep-1, kLn2Low = 0x1.a39ef35793c76p-33;
 constexpr double kPerLn2 = 1.4426950408889634;
-constexpr double kLn2Rest = 0x1.cc01f97b57a08p-87;  // what the two leave of it
+constexpr double kLn2Rest = 0x1.cc01f97b57a08p-87;  // the rest of ln 2 after these two parts
 constexpr double kSqrtHalf = 0.70710678118654752440;
 
 CAPSTAN_PORTABLE uint64_t BitsOf(double x) {
@@ -67,7 +69,7 @@ CAPSTAN_PORTABLE Pair ExactSum(double a, double b) {
   const double of_b = sum - a;
   return {sum, (a - (sum - of_b)) + (b - of_b)};
 }
-// a b without an error, unless it or a factor leaves [2^-900, 2^900].
+// a b without an error, if a, b and the product lie within [2^-900, 2^900].
 CAPSTAN_PORTABLE Pair ExactProduct(double a, double b) {
   constexpr double kSplitter = 0x1p27 + 1;  // a = a_high + a_low, 26 bits each
   const double a_much = kSplitter * a;
@@ -78,7 +80,7 @@ CAPSTAN_PORTABLE Pair ExactProduct(double a, double b) {
   return {product,
           a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)};
 }
-// The operations on pairs leave errors of a few units of 2^-104 of the result; of a sum, of the larger part.
+// Operations on pairs have errors of a few units of 2^-104 of the result; Add of the larger addend.
 CAPSTAN_PORTABLE Pair Add(Pair a, Pair b) {
   const Pair high = ExactSum(a.high, b.high);
   const Pair low = ExactSum(a.low, b.low);
@@ -96,7 +98,8 @@ CAPSTAN_PORTABLE Pair Divide(Pair a, Pair b) {
   return ExactSum(first, rest.high / b.high);
 }
 
-// x = 2^k mantissa, with the mantissa between the roots of 1/2 and of 2; x is above 0 and finite.
+// x = 2^k mantissa, with the mantissa between the roots of 1/2 and of 2. x must be above 0 and
+// finite.
 CAPSTAN_PORTABLE double SplitExponent(double x, int* k) {
   *k = 0;
   if (x < std::numeric_limits<double>::min()) {
@@ -113,19 +116,20 @@ CAPSTAN_PORTABLE double SplitExponent(double x, int* k) {
   return mantissa;
 }
 
-// y 2^k for 1/2 <= y <= 2. The largest and the least results take two factors, the second of which rounds.
+// y 2^k for 1/2 <= y <= 2. The largest and the smallest results need two factors. The second one
+// rounds.
 CAPSTAN_PORTABLE double Scale(double y, int k) {
   if (k > 1023) return y * PowerOfTwo(1023) * PowerOfTwo(k - 1023);
   if (k < -1022) return y * PowerOfTwo(k + 1000) * PowerOfTwo(-1000);
   return y * PowerOfTwo(k);
 }
 
-// ln x for x above 0 and finite.
+// ln x for finite x above 0.
 CAPSTAN_PORTABLE Pair LogOf(double x) {
   int k = 0;
   const double mantissa = SplitExponent(x, &k);
-  // ln mantissa = 2 atanh(s) with s = (mantissa - 1) / (mantissa + 1), |s| < 0.172: 2 s times the sum of s^2n / (2n + 1).
-  // The first term that is left out is below 2^-110 of the sum.
+  // ln mantissa = 2 atanh(s) with s = (mantissa - 1) / (mantissa + 1) and |s| < 0.172, i.e. 2 s
+  // times the sum of s^2n / (2n + 1). The first omitted term is below 2^-110 of the sum.
   const Pair s = Divide({mantissa - 1, 0}, ExactSum(mantissa, 1));
   const Pair square = Multiply(s, s);
   Pair sum = {0, 0};
@@ -142,7 +146,7 @@ CAPSTAN_PORTABLE double ExpOf(Pair x) {
   const int k = static_cast<int>(x.high * kPerLn2 + (x.high < 0 ? -0.5 : 0.5));
   const Pair low = ExactProduct(-k, kLn2Low);
   const Pair r = Add(Add(x, {-k * kLn2High, 0}), Add(low, {-k * kLn2Rest, 0}));
-  // 1 + r (1 + r / 2 (1 + r / 3 (...))). |r| < 0.35: the first term that is left out is below 2^-110.
+  // 1 + r (1 + r / 2 (1 + r / 3 (...))). |r| < 0.35, so the first omitted term is below 2^-110.
   Pair sum = {1, 0};
   for (int n = 24; n >= 1; --n) {
     sum = Add({1, 0}, Multiply(Divide(r, {static_cast<double>(n), 0}), sum));
@@ -165,8 +169,9 @@ CAPSTAN_PORTABLE double PortableExp(double x) {
   const double high = x - k * kLn2High;
   const double low = k * kLn2Low;
   const double r = high - low;
-  // r coth(r / 2) = 2 + r^2/6 - r^4/360 + ...: twice the Bernoulli numbers over factorials. With q the sum behind 2
-  // and c = r - q, e^r = 1 + 2 r / (2 + q - r) = 1 + r + r c / (2 - c). The first term that is left out is below 2^-56.
+  // r coth(r / 2) = 2 + r^2/6 - r^4/360 + ...; the coefficients are twice the Bernoulli numbers
+  // over factorials. Let q be the sum after the 2, and c = r - q. Then e^r = 1 + 2 r / (2 + q - r)
+  // = 1 + r + r c / (2 - c). The first omitted term is below 2^-56.
   constexpr double kCoth[] = {1.0 / 6,       -1.0 / 360,     1.0 / 15120,
                               -1.0 / 604800, 1.0 / 23950080, -691.0 / 653837184000};
   const double square = r * r;
@@ -187,8 +192,9 @@ CAPSTAN_PORTABLE double PortableLog(double x) {
   int k = 0;
   const double mantissa = portable_internal::SplitExponent(x, &k);
   const double f = mantissa - 1;
-  // With s = f / (2 + f): log(1 + f) = 2 atanh(s) = 2 s + 2 s^3/3 + 2 s^5/5 + ..., and 2 s = f - s f, so that
-  // log(1 + f) = f - (f^2/2 - s (f^2/2 + rest)). The first term that is left out is below 2^-58 of the whole.
+  // With s = f / (2 + f): log(1 + f) = 2 atanh(s) = 2 s + 2 s^3/3 + 2 s^5/5 + ..., and 2 s = f - s
+  // f. So log(1 + f) = f - (f^2/2 - s (f^2/2 + rest)). The first omitted term is below 2^-58 of the
+  // whole.
   constexpr double kAtanh[] = {2.0 / 3,  2.0 / 5,  2.0 / 7,  2.0 / 9,  2.0 / 11,
                                2.0 / 13, 2.0 / 15, 2.0 / 17, 2.0 / 19, 2.0 / 21};
   const double s = f / (2 + f);
@@ -198,12 +204,12 @@ CAPSTAN_PORTABLE double PortableLog(double x) {
   return k * kLn2High - (half - (s * (half + rest) + k * kLn2Low) - f);
 }
 
-// Of an angle in radians.
+// The sine and cosine of an angle in radians.
 struct SineAndCosine {
   double sine, cosine;
 };
 
-// For |x| <= 2^20; NaN for all other x.
+// x| <= 2^20; NaN for every other x.
 CAPSTAN_PORTABLE SineAndCosine PortableSinCos(double x) {
   using portable_internal::Pair;
   using portable_internal::Polynomial;
@@ -211,8 +217,8 @@ CAPSTAN_PORTABLE SineAndCosine PortableSinCos(double x) {
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
     return {kNan, kNan};
   }
-  // x = k pi / 2 + r, |r| <= pi / 4. The first two of the three parts of pi / 2 have 33 bits, so that their products
-  // with k are exact, and so is the first difference; r = high + low.
+  // x = k pi / 2 + r, |r| <= pi / 4. The first two of the three parts of pi / 2 have 33 bits, so
+  // their products with k and the first difference are exact. r = high + low.
   constexpr double kPart1 = 0x1.921fb544p+0, kPart2 = 0x1.0b4611a6p-34,
                    kPart3 = 0x1.3198a2e037073p-69, kPerQuarter = 0.63661977236758138;
   const int k = static_cast<int>(x * kPerQuarter + (x < 0 ? -0.5 : 0.5));
@@ -220,8 +226,9 @@ CAPSTAN_PORTABLE SineAndCosine PortableSinCos(double x) {
   const double tail = difference.low - k * kPart3;
   const double high = difference.high + tail;
   const double low = (difference.high - high) + tail;
-  // sin r = r - r^3/3! + ..., cos r = 1 - r^2/2! + ...; the first terms that are left out are below 2^-58 of the whole.
-  // Both without their first two terms and over r^2: sin(high + low) = sin high + low cos high, cos likewise.
+  // sin r = r - r^3/3! + ..., cos r = 1 - r^2/2! + ...; the first omitted terms are below 2^-58 of
+  // the whole. The coefficients are of both series without their first two terms, divided by r^2.
+  // sin(high + low) = sin high + low cos high; cos likewise.
   constexpr double kSine[] = {
       -1.0 / 6,        1.0 / 120,        -1.0 / 5040,          1.0 / 362880,
       -1.0 / 39916800, 1.0 / 6227020800, -1.0 / 1307674368000, 1.0 / 355687428096000};
@@ -246,7 +253,7 @@ CAPSTAN_PORTABLE SineAndCosine PortableSinCos(double x) {
   }
 }
 
-// x^y for x >= 0, both finite: 1 where y is 0 or x is 1. NaN for all others.
+// x^y for finite x >= 0 and finite y. It is 1 if y is 0 or x is 1. NaN for all other arguments.
 CAPSTAN_PORTABLE double PortablePow(double x, double y) {
   using portable_internal::Pair;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -256,7 +263,8 @@ CAPSTAN_PORTABLE double PortablePow(double x, double y) {
   if (y == 0 || x == 1) return 1;
   if (x == 0) return y > 0 ? 0 : kInfinity;
   const double limit = (x < 1) == (y > 0) ? 0 : kInfinity;  // of large |y|
-  // |ln x| is above 2^-54 and below 2^10: the power is at its limit, or as near to 1 as a double can be.
+  // |ln x| is above 2^-54 and below 2^10. So the power is at its limit, or as near to 1 as a double
+  // can be.
   if (y > 0x1p80 || y < -0x1p80) return limit;
   if (y < 0x1p-80 && y > -0x1p-80) return 1;
   const Pair power = portable_internal::Multiply(portable_internal::LogOf(x), {y, 0});
@@ -270,7 +278,7 @@ CAPSTAN_PORTABLE double PortableErfc(double x) {
   using portable_internal::OfBits;
   using portable_internal::Polynomial;
   if (x != x) return x;  // NOLINT(misc-redundant-expression): a NaN
-  if (x < -6) return 2;  // it is nearer to 2 than half a unit in the last place
+  if (x < -6) return 2;  // the result is nearer to 2 than half a unit in the last place
   if (x > 27.3) return 0;
   const double a = x < 0 ? -x : x;
   if (a < 0.5) {
@@ -292,8 +300,9 @@ CAPSTAN_PORTABLE double PortableErfc(double x) {
                                -1.0 / 168129561600};
     return 1 - kTwoOverSqrtPi * x * Polynomial(kErf, x * x);
   }
-  // The trapezoidal rule of step h = 1/2 for (1 / pi) e^(-x^2) integral of x e^(-t^2) / (x^2 + t^2), less the residue
-  // of its pole; what the rule leaves is e^-39 of the whole. kWeights: e^(-n^2 / 4).
+  // The trapezoidal rule of step h = 1/2 for (1 / pi) e^(-x^2) integral of x e^(-t^2) / (x^2 +
+  // t^2), minus the residue of its pole. The rule's error is e^-39 of the whole. kWeights: e^(-n^2
+  // / 4).
   constexpr double kWeights[] = {
       0.77880078307140488,    0.36787944117144233,    0.10539922456186433,
       0.018315638888734179,   0.0019304541362277093,  0.00012340980408667956,
@@ -305,7 +314,8 @@ CAPSTAN_PORTABLE double PortableErfc(double x) {
   double sum = 0;
   for (int n = 13; n >= 1; --n) sum += kWeights[n - 1] / (square + 0.25 * n * n);
   sum = 2 * sum + 1 / square;
-  // e^(-a^2) of a in two parts, the first with 26 bits: its square is exact, and so is a - first.
+  // e^(-a^2), with a split in two. The first part has 26 bits, so its square is exact, and so is a
+  // - first.
   const double first = OfBits(BitsOf(a) & ~((uint64_t{1} << 27) - 1));
   const double gauss = PortableExp(-first * first) * PortableExp(-(a - first) * (a + first));
   double y = gauss * (a * sum / (2 * kPi));

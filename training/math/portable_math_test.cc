@@ -54,7 +54,7 @@ const std::vector<Sweep>& AngleSweeps() {
                               {3.14159265, 3.14159266, 10000}, {-1e-9, 1e-9, 10000}};
   return sweeps;
 }
-// Bases, and the exponents beside them.
+// Bases with their exponents.
 struct PowSweep {
   Sweep x, y;
 };
@@ -82,7 +82,8 @@ double MostPlacesOff(const std::vector<Sweep>& sweeps, Function function, Exact 
 double Sine(double x) { return PortableSinCos(x).sine; }
 double Cosine(double x) { return PortableSinCos(x).cosine; }
 
-// The bounds are what the header says. Seen over 20 million points: 0.89, 0.86 and 6.02; over 3 million: 0.78 and 0.77.
+// The bounds are those of the header. Measured over 20 million points: 0.89, 0.86 and 6.02; over 3
+// million: 0.78 and 0.77.
 TEST(PortableMathTest, IsNearTheCLibrary) {
   EXPECT_LT(MostPlacesOff(ExpSweeps(), PortableExp, [](long double x) { return std::exp(x); }), 1);
   EXPECT_LT(MostPlacesOff(LogSweeps(), PortableLog, [](long double x) { return std::log(x); }), 1);
@@ -92,7 +93,7 @@ TEST(PortableMathTest, IsNearTheCLibrary) {
   EXPECT_LT(MostPlacesOff(AngleSweeps(), Cosine, [](long double x) { return std::cos(x); }), 1);
 }
 
-// The long double that it is compared with is off by some 2^-11 of the last place.
+// The long double used for comparison is off by some 2^-11 of the last place.
 TEST(PortableMathTest, PowIsTheNearestDouble) {
   double most = 0;
   for (const PowSweep& sweep : PowSweeps()) {
@@ -113,7 +114,8 @@ TEST(PortableMathTest, SpecialValues) {
   EXPECT_EQ(PortableExp(-0.0), 1);
   EXPECT_EQ(PortableExp(kInfinite), kInfinite);
   EXPECT_EQ(PortableExp(-kInfinite), 0);
-  // The last arguments whose results are finite and not 0: ln of 2^1024 (1 - 2^-54) and of 2^-1075.
+  // The last arguments with finite results and with results other than 0: ln of 2^1024 (1 - 2^-54)
+  // and of 2^-1075.
   EXPECT_LT(PortableExp(709.782712893383973), kInfinite);
   EXPECT_EQ(PortableExp(709.782712893384096), kInfinite);
   EXPECT_EQ(PortableExp(-745.133219101941108), std::numeric_limits<double>::denorm_min());
@@ -136,7 +138,7 @@ TEST(PortableMathTest, SpecialValues) {
   EXPECT_EQ(Sine(0), 0);
   EXPECT_EQ(Cosine(0), 1);
   EXPECT_EQ(Sine(1.5707963267948966), 1);
-  // What the double lacks of pi / 2 and of pi.
+  // The rounding errors of pi / 2 and of pi as doubles.
   EXPECT_EQ(Cosine(1.5707963267948966), 6.1232339957367660e-17);
   EXPECT_EQ(Sine(3.1415926535897932), 1.2246467991473532e-16);
   EXPECT_EQ(Cosine(3.1415926535897932), -1);
@@ -144,7 +146,7 @@ TEST(PortableMathTest, SpecialValues) {
     EXPECT_TRUE(std::isnan(Sine(x)) && std::isnan(Cosine(x))) << x;
   }
 
-  // Powers that are doubles come out as they are.
+  // Powers that are exact doubles are returned exactly.
   EXPECT_EQ(PortablePow(0.1, 1), 0.1);
   EXPECT_EQ(PortablePow(0.1, -1), 10);
   EXPECT_EQ(PortablePow(0.5, 3), 0.125);
@@ -169,10 +171,10 @@ TEST(PortableMathTest, SpecialValues) {
   }
 }
 
-// The point of these functions: the same numbers from every compiler, library and processor. Computed by g++ 12 and
-// clang 14 for x86-64, with and without its fused multiply-add.
+// The purpose of these functions: the same numbers from every compiler, library and processor.
+// Computed by g++ 12 and clang 14 for x86-64, with and without its fused multiply-add.
 TEST(PortableMathTest, HasTheseBits) {
-  const auto add = [](double y, uint64_t& sum) {  // as FNV-1a, by words
+  const auto add = [](double y, uint64_t& sum) {  // like FNV-1a, by words
     uint64_t bits = 0;
     std::memcpy(&bits, &y, sizeof(bits));
     sum = (sum ^ bits) * 1099511628211u;

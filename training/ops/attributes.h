@@ -1,4 +1,5 @@
-// The attributes of an operator, under ONNX names, and the schema that they are checked against.
+// The attributes of an operator, under their ONNX names, and the schema that they are checked
+// against.
 #ifndef CAPSTAN_TRAINING_OPS_ATTRIBUTES_H_
 #define CAPSTAN_TRAINING_OPS_ATTRIBUTES_H_
 
@@ -33,8 +34,8 @@ class Attributes {
   void Set(const std::string& name, AttributeValue value) { values_[name] = std::move(value); }
   bool Has(const std::string& name) const { return values_.count(name) > 0; }
 
-  // The attribute is there and has this type: Normalize has run, or the caller has set it. Anything
-  // else ends the process.
+  // The attribute must exist and have this type, because Normalize has run or the caller has set
+  // it. Otherwise the process ends.
   int64_t Int(const std::string& name) const { return Get<int64_t>(name); }
   double Float(const std::string& name) const { return Get<double>(name); }
   const std::string& Text(const std::string& name) const { return Get<std::string>(name); }
@@ -45,8 +46,9 @@ class Attributes {
   // Sorted by name.
   const std::map<std::string, AttributeValue>& values() const { return values_; }
 
-  // Fills in defaults. InvalidArgument: a name that `schema` does not have, a value of another type, a
-  // required one that is missing, or a number that is not finite; the message names the attribute.
+  // Fills in defaults. InvalidArgument: a name that `schema` does not have, a value of another
+  // type, a missing required attribute, or a number that is not finite. The message names the
+  // attribute.
   absl::Status Normalize(absl::Span<const AttributeDef> schema);
 
  private:

@@ -1,4 +1,5 @@
-// Checks and parts of Infer that several operators share. Messages carry no node: the graph puts it in front.
+// Checks and parts of Infer that several operators share. Messages do not name the node; the graph
+// adds its name in front.
 #ifndef CAPSTAN_TRAINING_OPS_INFER_H_
 #define CAPSTAN_TRAINING_OPS_INFER_H_
 
@@ -17,22 +18,23 @@ namespace capstan::training {
 // InvalidArgument: got < want.
 absl::Status CheckAtLeast(absl::string_view what, int64_t got, int64_t want);
 
-// InvalidArgument: an attribute that says yes or no is neither 0 nor 1.
+// InvalidArgument: a flag is neither 0 nor 1.
 absl::Status CheckFlag(const Attributes& attributes, const std::string& name);
 
-// InvalidArgument: an input is not of floats.
+// InvalidArgument: an input does not consist of floats.
 absl::Status CheckFloats(absl::Span<const ValueType> x);
 
-// InvalidArgument: `x` is no [C, H, W] of floats.
+// InvalidArgument: `x` is not a [C, H, W] of floats.
 absl::Status CheckImage(const ValueType& x);
 
-// The output has the shape of the inputs. InvalidArgument: they differ, or are not of floats.
+// The output has the shape of the inputs. InvalidArgument: the shapes differ, or an input does not
+// consist of floats.
 absl::StatusOr<Inference> InferSameShape(absl::Span<const ValueType> x, Attributes& attributes);
 
 // The saturated product of 2, a and b, for operation counts.
 int64_t TwiceProduct(int64_t a, int64_t b);
 
-// "bias" [K] of a weight [K, ...]: zeros at the start, with the fans of its weight.
+// The parameter "bias" [K] of a weight [K, ...]: initially zero, with the fans of its weight.
 OpParameter BiasOf(const OpParameter& weight);
 
 }  // namespace capstan::training

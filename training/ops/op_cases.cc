@@ -27,12 +27,10 @@ OpCase Refused(std::string name, Operator op, std::vector<ValueType> inputs,
 const std::vector<OpCase>& AllOpCases() {
   static const std::vector<OpCase>& cases = *[] {
     auto* all = new std::vector<OpCase>();
-    for (const auto& make :
-         {AddCases, AveragePoolCases, BatchNormalizationCases, ConcatCases, ConvCases, DropoutCases,
-          FlattenCases, GeluCases, GemmCases, GlobalAveragePoolCases, MaxPoolCases, ReluCases,
-          ReshapeCases, SoftmaxCrossEntropyLossCases, SumCases}) {
-      for (OpCase& one : make()) all->push_back(std::move(one));
-    }
+#define CAPSTAN_ADD_CASES(op, kernel) \
+  for (OpCase & one : op##Cases()) all->push_back(std::move(one));
+    CAPSTAN_OPERATORS(CAPSTAN_ADD_CASES)
+#undef CAPSTAN_ADD_CASES
     return all;
   }();
   return cases;

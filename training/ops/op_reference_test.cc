@@ -1,4 +1,4 @@
-// The references of every operator, over its cases.
+// Tests the references of every operator with its cases.
 #include <cctype>
 #include <cmath>
 #include <cstring>
@@ -99,7 +99,8 @@ TEST_P(OpReferenceTest, ForwardAndBackwardAreFinite) {
   }
 }
 
-// One input or parameter at a time, up to 24 of its numbers, then all of them at once along a direction.
+// Varies one input or parameter at a time, up to 24 of its elements, then all of them together
+// along a direction.
 TEST_P(OpReferenceTest, GradientsAreCentralDifferences) {
   constexpr double kStep = 1e-5;
   for (const int64_t count : {1, 3}) {
@@ -188,11 +189,11 @@ TEST_P(OpReferenceTest, GradientsThatNobodyWantsChangeNothing) {
   }
 }
 
-// One value as every input: its gradient is the sum of what each would get.
+// The same value as every input. Its gradient is the sum of what each input would get.
 TEST_P(OpReferenceTest, OneValueMayBeEveryInput) {
   ReferenceRun<double> run = MakeRun<double>(GetParam());
   for (const ValueType& type : run.op.x) {
-    if (type.shape != run.op.x[0].shape) return;  // no value has two shapes
+    if (type.shape != run.op.x[0].shape) return;  // one value cannot have two shapes
   }
   for (std::vector<double>& x : run.x) x = run.x[0];
   run.Forward();
@@ -243,7 +244,7 @@ TEST_P(OpReferenceTest, FloatsAreTheDoublesRounded) {
   }
 }
 
-// Statistics are read in evaluation and only there; they are written in training and only there.
+// Statistics are read only in evaluation and written only in training.
 TEST_P(OpReferenceTest, StatisticsAreReadOrWritten) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   ReferenceRun<float> run = MakeRun<float>(GetParam());
@@ -261,7 +262,8 @@ TEST_P(OpReferenceTest, StatisticsAreReadOrWritten) {
   }
 }
 
-// Nothing is drawn in evaluation, and neither statistics nor what backward would read have a place.
+// Evaluation draws nothing, and has no buffers for statistics or for tensors that backward would
+// read.
 TEST_P(OpReferenceTest, EvaluationIsAFunctionOfInputsAndParameters) {
   ReferenceRun<float> run = MakeRun<float>(GetParam());
   run.samples.training = false;
@@ -292,7 +294,7 @@ TEST_P(OpReferenceTest, OnlyRandomOperatorsSeeSeedAndEpoch) {
   ExpectSameBits(other.dx, run.dx, "dx");
 }
 
-// In evaluation always; in training unless the operator says otherwise.
+// Always in evaluation; in training unless the table says otherwise.
 TEST_P(OpReferenceTest, SamplesAreIndependentUnlessTheTableSaysOtherwise) {
   for (const bool training : {false, true}) {
     SCOPED_TRACE(training);
@@ -323,7 +325,7 @@ TEST_P(OpReferenceTest, SamplesAreIndependentUnlessTheTableSaysOtherwise) {
   }
 }
 
-// Where the table says that y may take the place of x, or is x.
+// For operators whose y may take the place of x, or is x.
 TEST_P(OpReferenceTest, OutputTakesThePlaceOfTheInput) {
   if (def().in_place == InPlace::kNever) return;
   for (const bool training : {false, true}) {
@@ -349,7 +351,7 @@ INSTANTIATE_TEST_SUITE_P(All, OpReferenceTest, testing::ValuesIn(GoodCases()),
                            return info.param.op.name + "_" + info.param.name;
                          });
 
-// What `random` says is true: a draw changes with each of the four, and with nothing else.
+// Checks `random` in the table: a draw changes with each of the four, and with nothing else.
 TEST(OpRandomTest, DrawsDependOnSeedEpochSampleAndNode) {
   std::set<std::string> random;
   for (const OpCase& one : GoodCases()) {

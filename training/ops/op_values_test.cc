@@ -1,4 +1,4 @@
-// The references against numbers that are worked out by hand or published.
+// Compares the references with numbers that are computed by hand or published.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -55,11 +55,11 @@ TEST(OpValuesTest, ConvolutionSlidesAnUnflippedKernel) {
   const Tensors<double> x = {{1, 2, 3, 4, 5, 6, 7, 8, 9}};
   const Tensors<double> parameters = {{1, 2, 3, 4}, {10}};
   EXPECT_THAT(ForwardOf(RunOf(conv, {{1, 3, 3}}, 1, x, parameters)), ElementsAre(47, 57, 77, 87));
-  // Windows at -1 and 1: corners, edges and the last whole one.
+  // Windows at -1 and 1: corners, edges and the last complete one.
   conv.window.pads = {1, 1, 1, 1};
   conv.window.strides = {2, 2};
   EXPECT_THAT(ForwardOf(RunOf(conv, {{1, 3, 3}}, 1, x, parameters)), ElementsAre(14, 28, 46, 87));
-  // 1 + 2 * 3 + 3 * 7 + 4 * 9: the corners alone.
+  // 1 + 2 * 3 + 3 * 7 + 4 * 9: only the corners.
   conv.window = {};
   conv.window.kernel_shape = {2, 2};
   conv.window.dilations = {2, 2};
@@ -162,7 +162,8 @@ TEST(OpValuesTest, GeluIsItsDefinition) {
   EXPECT_THAT(far.dx[0], ElementsAre(0, 0, 1, 1));
 }
 
-// Softmax of (ln 1, ln 2, ln 5) is (1, 2, 5) / 8; smoothing by 0.3 makes the targets 0.1, 0.1 and 0.8.
+// Softmax of (ln 1, ln 2, ln 5) is (1, 2, 5) / 8; smoothing by 0.3 makes the targets 0.1, 0.1 and
+// 0.8.
 TEST(OpValuesTest, LabelSmoothingSharesTheTarget) {
   ReferenceRun<double> run = RunOf(SoftmaxCrossEntropyLoss{0.3}, {{3}}, 1,
                                    {{std::log(1.0), std::log(2.0), std::log(5.0)}});
@@ -174,8 +175,9 @@ TEST(OpValuesTest, LabelSmoothingSharesTheTarget) {
   EXPECT_THAT(run.dx[0], Near({0.05, 0.3, -0.35}));
 }
 
-// Two samples of two pixels: mean 2.5, variance 1.25, epsilon 0.3125, so the scale is 1 / 1.25. Formulas of
-// torch.nn.BatchNorm2d; dx = weight * scale * (dy - sum(dy) / n - z * sum(dy * z) / n) of the paper.
+// Two samples of two pixels: mean 2.5, variance 1.25, epsilon 0.3125, so the scale is 1 / 1.25.
+// Formulas of torch.nn.BatchNorm2d; dx = weight * scale * (dy - sum(dy) / n - z * sum(dy * z) / n)
+// of the paper.
 TEST(BatchNormalizationTest, TrainingByHand) {
   ReferenceRun<double> run = RunOf(BatchNormalization{0.3125, 0.1}, {{1, 1, 2}}, 2, {{1, 2, 3, 4}},
                                    {{2}, {1}, {kNan}, {kNan}});
@@ -226,7 +228,7 @@ TEST(BatchNormalizationTest, ParametersAreNamedAsInPyTorch) {
   }
 }
 
-// Which elements of ones are left.
+// Which elements of an input of ones are kept.
 std::vector<bool> MaskOf(const Dropout& dropout, int64_t elements, std::vector<int64_t> ids,
                          uint32_t epoch) {
   const int64_t count = static_cast<int64_t>(ids.size());
@@ -236,7 +238,7 @@ std::vector<bool> MaskOf(const Dropout& dropout, int64_t elements, std::vector<i
   run.dy = run.x[0];
   run.Forward();
   run.Backward();
-  EXPECT_EQ(run.dx[0], run.y);  // one mask both ways
+  EXPECT_EQ(run.dx[0], run.y);  // the same mask in both directions
   std::vector<bool> mask;
   for (const double y : run.y) {
     EXPECT_TRUE(y == 0 || y == 1 / (1 - dropout.ratio)) << y;
@@ -269,7 +271,7 @@ TEST(DropoutTest, ShareOfZerosIsTheRatio) {
   }
 }
 
-// As the header lays them out: a change would change every trained model.
+// The layout is that of the header. A change of it would change every trained model.
 TEST(DropoutTest, CountersAreAsDocumented) {
   EXPECT_EQ(DropoutCounter(0x123456789, 0x00ba987654321fed, 6, 0x54321),
             (PhiloxCounter{0x23456789u, 0x54321fedu, 6u, 0x98764321u}));

@@ -1,4 +1,4 @@
-// Parts of references: sums in double of numbers that are stored as T.
+// Helpers for references: sums in double of numbers that are stored as T.
 #ifndef CAPSTAN_TRAINING_OPS_REFERENCE_H_
 #define CAPSTAN_TRAINING_OPS_REFERENCE_H_
 
@@ -10,7 +10,7 @@
 
 namespace capstan::training {
 
-// Sums over `size` numbers that are added to `to` at the end of its life; nothing where `to` is null.
+// `size` sums, which are added to `to` on destruction. Does nothing if `to` is null.
 template <typename T>
 class SumOver {
  public:
@@ -33,7 +33,7 @@ class SumOver {
   std::vector<double> sums_;
 };
 
-// y = x[0], under whatever shape: operators that only change a shape.
+// y = x[0] in another shape, for operators that only change a shape.
 template <typename T>
 void CopyForward(const ForwardCall<T>& call) {
   std::copy_n(call.x[0], call.samples.count * Elements(call.op.x[0].shape), call.y);

@@ -1,4 +1,4 @@
-// For tests: the tensors of one node over a batch, and its references run on them.
+// For tests: the tensors of one node over a batch, and a run of its references on them.
 #ifndef CAPSTAN_TRAINING_OPS_REFERENCE_RUN_H_
 #define CAPSTAN_TRAINING_OPS_REFERENCE_RUN_H_
 
@@ -16,7 +16,7 @@ namespace capstan::training {
 template <typename T>
 using Tensors = std::vector<std::vector<T>>;
 
-// Null for a tensor that is empty.
+// Null for an empty tensor.
 template <typename T, typename Pointer>
 std::vector<Pointer> PointersTo(Tensors<T>& tensors) {
   std::vector<Pointer> pointers;
@@ -26,13 +26,14 @@ std::vector<Pointer> PointersTo(Tensors<T>& tensors) {
   return pointers;
 }
 
-// Everything is public: a test changes what it likes between calls. An emptied gradient is not wanted.
+// Everything is public, so that a test can change it between calls. An emptied gradient is not
+// computed.
 template <typename T>
 class ReferenceRun {
  public:
-  // Inputs, parameters and dy have values that are floats and depend on nothing else: no two elements of
-  // the inputs are nearer than 4 / (elements of all), and none is nearer to 0 than a quarter of that, so
-  // that maxima and kinks stay where they are under small steps. Gradients start at 0.
+  // Inputs, parameters and dy have values that are exact floats and depend on nothing else. No two
+  // elements of the inputs are nearer than 4 / (elements of all), and none is nearer to 0 than a
+  // quarter of that, so that small steps do not move maxima and kinks. Gradients start at 0.
   ReferenceRun(const OpDef& of, const OpInstance& instance, int64_t count) : def(of), op(instance) {
     samples.count = count;
     samples.training = true;
@@ -85,7 +86,7 @@ class ReferenceRun {
     }
   }
 
-  // In [-1, 1), a float.
+  // A float in [-1, 1).
   static double Number(uint32_t stream, uint32_t i) {
     return 2.0 * Philox(11, Purpose::kSynthetic).Uniform({i, stream, 0, 0}) - 1.0;
   }
@@ -118,7 +119,7 @@ class ReferenceRun {
     for (size_t p = 0; p < parameters.size(); ++p, ++stream) {
       const bool ones = op.inferred.parameters[p].init == ParameterInit::kOnes;
       for (uint32_t i = 0; i < parameters[p].size(); ++i) {
-        // Around 1: scales and variances, never near 0.
+        // Scales and variances lie around 1, never near 0.
         const double value = Number(stream, i);
         parameters[p][i] = static_cast<T>(static_cast<float>(ones ? 1 + value / 2 : value));
       }

@@ -11,7 +11,7 @@
 
 namespace capstan::training {
 
-// Of one sample, row-major: [C, H, W] or [features].
+// The shape of one sample, row-major: [C, H, W] or [features].
 using Shape = std::vector<int64_t>;
 
 enum class DType { kFloat32, kInt32, kUint8 };
@@ -28,7 +28,7 @@ inline constexpr int64_t kMaxTensorElements = int64_t{1} << 40;
 std::string ShapeToString(const Shape& shape);
 
 // The product of the dimensions, 1 for []. InvalidArgument: a dimension below 1, or more than
-// kMaxTensorElements; `what` opens the message.
+// kMaxTensorElements. The message begins with `what`.
 absl::StatusOr<int64_t> ElementCount(const Shape& shape, absl::string_view what);
 
 // The product of the dimensions of a shape that ElementCount has accepted.

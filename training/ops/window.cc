@@ -22,7 +22,7 @@ absl::Status CheckLength(const Attributes& attributes, const std::string& name, 
       absl::StrCat("attribute ", name, ": ", got, " numbers, want ", want));
 }
 
-// The sum of both paddings that gives ceil(size / stride).
+// The total padding of both sides that gives ceil(size / stride) outputs.
 absl::StatusOr<int64_t> SamePadding(const Window& window, int axis, int64_t size) {
   const absl::int128 stride = window.strides[axis];
   const absl::int128 reach =
@@ -57,7 +57,7 @@ absl::StatusOr<int64_t> WindowOutput(const Window& window, int axis, int64_t siz
   return static_cast<int64_t>(output);
 }
 
-// Kernels copy the image with its padding: no stride makes that small.
+// Kernels copy the image with its padding, however large the stride is.
 absl::Status CheckPadded(const Shape& x, const Window& window) {
   absl::int128 elements = x[0];
   for (int axis = 0; axis < 2; ++axis) {
@@ -71,7 +71,7 @@ absl::Status CheckPadded(const Shape& x, const Window& window) {
   return absl::OkStatus();
 }
 
-// Past this, places inside a window could overflow.
+// With larger pads, positions inside a window could overflow.
 absl::Status CheckPads(const Window& window) {
   for (int side = 0; side < 4; ++side) {
     if (window.pads[side] > kMaxTensorElements) {

@@ -1,11 +1,11 @@
-// Adagrad in PyTorch's formula (torch.optim.Adagrad with lr_decay 0 and initial_accumulator_value 0),
-// every operation rounded to float32:
+// Adagrad in PyTorch's formula (torch.optim.Adagrad with lr_decay 0 and initial_accumulator_value
+// 0), every operation rounded to float32:
 //
-//   g += weight_decay * w                          where weight_decay > 0
+//   g += weight_decay * w                          if weight_decay > 0
 //   s = s + g^2                                    begins as 0
 //   w -= learning_rate * g / (sqrt(s) + epsilon)
 //
-// PyTorch's lr_decay is a schedule; here `lr_schedule` is what changes the rate.
+// PyTorch's lr_decay is a schedule. Here `lr_schedule` changes the rate.
 //
 // Source: Duchi, Hazan & Singer 2011, JMLR 12:2121-2159, the diagonal form of figure 1.
 #ifndef CAPSTAN_TRAINING_OPTIM_ADAGRAD_H_

@@ -1,6 +1,6 @@
-// The update of one weight, by the formula of adagrad.h: for the loops of the host and the kernels
-// of cards alike, so that both give the same bits. Whoever compiles it must not contract a product
-// and a sum into one rounding (-ffp-contract=off, --fmad=false). C++17 and nothing included: nvcc
+// The update of one weight by the formula of adagrad.h. For the loops of the host and for the
+// kernels of cards, so that both give the same bits. Its compiler must not contract a product and a
+// sum into one rounding (-ffp-contract=off, --fmad=false). C++17 without includes, because nvcc
 // reads it too.
 //
 // Threads: stateless.
@@ -9,14 +9,15 @@
 
 namespace capstan::training {
 
-// Rounded once from the numbers of the job.
+// The numbers of the job, each rounded once.
 struct AdagradConstants {
   float epsilon = 0;
   float weight_decay = 0;
   float learning_rate = 0;
 };
 
-// The new weight; `state` is s of the weight. `root` is the square root as IEEE 754 rounds it.
+// Returns the new weight. `state` is s of the weight. `root` is the square root rounded as IEEE 754
+// says.
 template <bool kDecay, class Root>
 constexpr float AdagradUpdate(float w, float g, float* state, const AdagradConstants& c,
                               Root root) {

@@ -1,15 +1,15 @@
-// Adam and AdamW in PyTorch's formulas (torch.optim.Adam and AdamW without amsgrad), every operation
-// rounded to float32; t is the number of the update, from 1:
+// Adam and AdamW in PyTorch's formulas (torch.optim.Adam and AdamW without amsgrad), every
+// operation rounded to float32; t is the number of the update, from 1:
 //
-//   g += weight_decay * w                          adam, where weight_decay > 0
-//   w *= 1 - learning_rate * weight_decay          adamw, where weight_decay > 0
+//   g += weight_decay * w                          adam, if weight_decay > 0
+//   w *= 1 - learning_rate * weight_decay          adamw, if weight_decay > 0
 //   m = beta1 * m + (1 - beta1) * g                begins as 0
 //   v = beta2 * v + (1 - beta2) * g^2              begins as 0
 //   w -= learning_rate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 //
-// The factors that have no g, m, v or w are computed in double, the powers by squaring, and rounded
-// once. `epsilon` is added after the correction of v (MXNet's adam: before it). A step that is
-// skipped is no update.
+// Factors without g, m, v or w are computed in double, with powers by squaring, and rounded once.
+// `epsilon` is added after the correction of v (MXNet's adam adds it before). A skipped step is not
+// an update.
 //
 // Sources: Kingma & Ba 2015, arXiv:1412.6980, algorithm 1; Loshchilov & Hutter 2019,
 // arXiv:1711.05101, algorithm 2.

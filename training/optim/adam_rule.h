@@ -1,6 +1,6 @@
-// The update of one weight, by the formulas of adam.h: for the loops of the host and the kernels of
-// cards alike, so that both give the same bits. Whoever compiles it must not contract a product and
-// a sum into one rounding (-ffp-contract=off, --fmad=false). C++17 and nothing included: nvcc reads
+// The update of one weight by the formulas of adam.h. For the loops of the host and for the kernels
+// of cards, so that both give the same bits. Its compiler must not contract a product and a sum
+// into one rounding (-ffp-contract=off, --fmad=false). C++17 without includes, because nvcc reads
 // it too.
 //
 // Threads: stateless.
@@ -12,10 +12,10 @@ namespace capstan::training {
 enum class AdamDecay {
   kNone,
   kGradient,   // adam: added to the gradient
-  kDecoupled,  // adamw: of the weight, before the update
+  kDecoupled,  // adamw: applied to the weight, before the update
 };
 
-// Rounded once from the numbers of the job and of the step.
+// The numbers of the job and of the step, each rounded once.
 struct AdamConstants {
   float beta1 = 0;
   float rest1 = 0;  // 1 - beta1
@@ -28,7 +28,8 @@ struct AdamConstants {
   float root_correction = 1;  // sqrt(1 - beta2^t)
 };
 
-// base^exponent for exponent >= 0 by squaring: products alone, which every processor rounds alike.
+// base^exponent for exponent >= 0 by squaring. It uses only products, which every processor rounds
+// alike.
 constexpr double PowerBySquaring(double base, long long exponent) {
   double power = 1;
   for (; exponent > 0; exponent /= 2) {
@@ -38,7 +39,8 @@ constexpr double PowerBySquaring(double base, long long exponent) {
   return power;
 }
 
-// The new weight; `state` is m and v of the weight. `root` is the square root as IEEE 754 rounds it.
+// Returns the new weight. `state` is m and v of the weight. `root` is the square root rounded as
+// IEEE 754 says.
 template <AdamDecay kDecay, class Root>
 constexpr float AdamUpdate(float w, float g, float* state, const AdamConstants& c, Root root) {
   if constexpr (kDecay == AdamDecay::kGradient) g += c.weight_decay * w;

@@ -10,16 +10,16 @@
 namespace capstan::training {
 namespace {
 
-constexpr int64_t kScaledFloats = 4096;  // at a time, 16 KiB of the stack
+constexpr int64_t kScaledFloats = 4096;  // per block; 16 KiB of the stack
 
-// std::min and std::max let a number that is none through; the lead has skipped such a step before.
+// std::min and std::max let a NaN pass. The lead has skipped such a step before.
 void ClipBlock(float limit, int64_t count, float* gradient) {
   for (int64_t i = 0; i < count; ++i) {
     gradient[i] = std::min(std::max(gradient[i], -limit), limit);
   }
 }
 
-// Weights [first, last) of the range, which are all decayed, or none.
+// Updates weights [first, last) of the range. Either all or none of them are decayed.
 void ApplyWeights(int64_t first, int64_t last, const Optimizer& optimizer,
                   const VersionUpdate& update, bool decay, const VersionVectors& vectors) {
   const RuleStep step{update.learning_rate, update.applied_steps + 1, decay};
@@ -42,8 +42,8 @@ void ApplyWeights(int64_t first, int64_t last, const Optimizer& optimizer,
   }
 }
 
-// The first `weights` floats of a range that begins at `offset`, cut where tensors that are decayed
-// meet others. Padding belongs to the tensor before it.
+// Updates the first `weights` floats of a range that begins at `offset`. Cuts it where decayed and
+// undecayed tensors meet. Padding belongs to the tensor before it.
 void ApplyByTensors(const FlatLayout& layout, int64_t offset, int64_t weights,
                     const Optimizer& optimizer, const VersionUpdate& update,
                     const VersionVectors& vectors) {
@@ -61,7 +61,7 @@ void ApplyByTensors(const FlatLayout& layout, int64_t offset, int64_t weights,
   if (weights > done) ApplyWeights(done, weights, optimizer, update, decay, vectors);
 }
 
-// The places of one tensor and of the padding behind it, which is 0 in all vectors.
+// Updates one tensor and the padding after it, which is 0 in all vectors.
 void ApplyStatistic(float momentum, float scale, int64_t first, int64_t last,
                     const VersionVectors& vectors) {
   for (int64_t i = first; i < last; ++i) {

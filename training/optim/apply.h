@@ -1,15 +1,15 @@
-// Version s + 1 of a range of the flat vector, from version s and the sum of step s: the one update
-// of shards and of a task that is its own store.
+// Makes version s + 1 of a range of the flat vector from version s and the sum of step s. Shards,
+// and a task that stores its own weights, both update with this code.
 //
-// Weights go by the optimizer. Their gradient is the sum times `gradient_scale`, clipped where the
-// optimizer says so (UpdateOptions); which tensors are decayed is its option too. Running
-// statistics (rule R3) go towards the sum times `gradient_scale`, which is the average of the lanes'
-// statistics by samples, by the momentum of their tensor (statistic_rule.h); nothing else of the job
-// acts on them. They have places in the optimizer's state, as everything has, and these are left
-// alone.
+// The optimizer updates the weights. Their gradient is the sum times `gradient_scale`, clipped if
+// the optimizer says so (UpdateOptions). Which tensors are decayed is an option of the optimizer,
+// too. Running statistics (rule R3) move towards the sum times `gradient_scale`, which is the
+// average of the lanes' statistics by samples, by the momentum of their tensor (statistic_rule.h).
+// Nothing else of the job changes them. They have places in the optimizer's state like all floats,
+// but these are not used.
 //
-// The result does not depend on how the vector is cut into ranges. Padding (weight, sum and state 0)
-// stays 0.
+// The result does not depend on how the vector is cut into ranges. Padding (weight, sum and state
+// 0) stays 0.
 //
 // Threads: may be called from many threads on ranges that do not overlap.
 #ifndef CAPSTAN_TRAINING_OPTIM_APPLY_H_
@@ -22,26 +22,27 @@
 
 namespace capstan::training {
 
-// Of the decision of a step that is applied. A step that is skipped changes nothing at all.
+// The part of a decision that an applied step needs. A skipped step changes nothing at all.
 struct VersionUpdate {
   double learning_rate = 0;
-  // Factor on the sum, 1 / the loss scale, and nothing else: statistics carry that alone. Rounded to
-  // float, as the product is. Of a power of two the product is exact.
+  // Factor on the sum. It is exactly 1 / the loss scale, because statistics carry no other factor.
+  // It is rounded to float, and so is the product. The product with a power of two is exact.
   double gradient_scale = 1;
-  // Steps of the job that were applied before this one (skipped ones are not counted): its number is
+  // Steps of the job that were applied before this one, without skipped ones. This step's number is
   // one more.
   int64_t applied_steps = 0;
 };
 
-// All begin with the first float of the range. `out` == `in`, or no overlap; no others overlap.
+// All pointers are to the first float of the range. `out` may equal `in`; otherwise nothing
+// overlaps.
 struct VersionVectors {
   float* out = nullptr;
   const float* in = nullptr;
   const float* sum = nullptr;
-  float* state = nullptr;  // Optimizer::state_floats_per_weight() for each; null where that is 0
+  float* state = nullptr;  // Optimizer::state_floats_per_weight() per weight; null if that is 0
 };
 
-// `range` lies inside the layout.
+// `range` must lie inside the layout.
 void ApplyVersion(const FlatLayout& layout, const FlatRange& range, const Optimizer& optimizer,
                   const VersionUpdate& update, const VersionVectors& vectors);
 

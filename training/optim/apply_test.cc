@@ -56,7 +56,7 @@ TEST(ApplyVersionTest, WeightsAndStatisticsByHand) {
   EXPECT_EQ(out[0], 0.625f);   // 1 - 0.5 * 0.75
   EXPECT_EQ(out[mean], 1.5f);
   EXPECT_EQ(out[other + 1], -0.75f);
-  // The sum is as it was, and nothing else has moved: padding, and the state of statistics.
+  // The sum is unchanged, and so is everything else: padding, and the state of statistics.
   EXPECT_EQ(sum[0], 4);
   for (size_t i = 1; i < out.size(); ++i) {
     if (static_cast<int64_t>(i) == mean || static_cast<int64_t>(i) == other + 1) continue;
@@ -65,7 +65,7 @@ TEST(ApplyVersionTest, WeightsAndStatisticsByHand) {
   }
 }
 
-// What the optimizer is makes no difference to them, nor what the loss scale is, which the sum has.
+// Neither the optimizer nor the loss scale, which is in the sum, changes statistics.
 TEST(ApplyVersionTest, NothingElseActsOnStatistics) {
   const FlatLayout layout = TwoKinds();
   const FlatRange range = {layout.statistics_begin(),
@@ -83,7 +83,7 @@ TEST(ApplyVersionTest, NothingElseActsOnStatistics) {
   EXPECT_EQ(plain[16], 1.25f);
 }
 
-// Whole or by chunks or in odd pieces, with more floats than are scaled at a time.
+// Cut by chunks, in odd pieces or not at all, with more floats than one block of scaling.
 TEST(ApplyVersionTest, SameBitsHoweverTheVectorIsCut) {
   const FlatLayout layout =
       *FlatLayout::Create({WeightOf("conv.weight", 9000), StatisticOf("bn.running_mean", 700, 0.1),
@@ -139,7 +139,7 @@ TensorSpec BiasOf(std::string name, int64_t size, TensorInit init = TensorInit::
   return {.name = std::move(name), .shape = {size}, .init = init};
 }
 
-// Chunks of 64 floats, with borders inside of them; shapes are those of no model.
+// Chunks of 64 floats with tensor borders inside them. The shapes are not those of a model.
 FlatLayout WithBiases() {
   return *FlatLayout::Create(
       {WeightOf("conv.weight", 100), BiasOf("conv.bias", 20),
@@ -148,7 +148,7 @@ FlatLayout WithBiases() {
       /*chunk_floats=*/64);
 }
 
-// One weight at a time, by the tensor that it lies in. Cut anywhere.
+// Decides for each weight by its tensor. The cuts may lie anywhere.
 TEST(ApplyVersionTest, OnlyWhatTheInitializerFillsIsDecayed) {
   const FlatLayout layout = WithBiases();
   std::mt19937 random(4);
@@ -207,8 +207,8 @@ TEST(ApplyVersionTest, WhatIsNotDecayedMayComeFirst) {
   EXPECT_EQ(out[0], out[1]);
 }
 
-// All numbers are exact in binary. Scaled by 1/8 they are 0.5, 2, -3, 0.25; more than are clipped at a
-// time, and without a scale too.
+// All numbers are exact in binary. Scaled by 1/8 they are 0.5, 2, -3, 0.25. There are more than are
+// clipped at a time. Also without a scale.
 TEST(ApplyVersionTest, GradientsAreClippedAfterTheyAreScaled) {
   const FlatLayout layout = *FlatLayout::Create(
       {WeightOf("fc.weight", 9000), StatisticOf("bn.running_mean", 4, 0.5)}, /*chunk_floats=*/512);

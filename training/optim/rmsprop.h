@@ -1,14 +1,14 @@
 // RMSprop in PyTorch's formula (torch.optim.RMSprop), every operation rounded to float32:
 //
-//   g += weight_decay * w                          where weight_decay > 0
+//   g += weight_decay * w                          if weight_decay > 0
 //   v = alpha * v + (1 - alpha) * g^2              begins as 0
-//   a = alpha * a + (1 - alpha) * g                where centered; begins as 0
+//   a = alpha * a + (1 - alpha) * g                if centered; begins as 0
 //   u = g / (sqrt(centered ? v - a^2 : v) + epsilon)
-//   b = momentum * b + u                           where momentum > 0; begins as 0
+//   b = momentum * b + u                           if momentum > 0; begins as 0
 //   w -= learning_rate * (momentum > 0 ? b : u)
 //
-// v - a^2 is never below 0, except by rounding: then it counts as 0 (PyTorch: not a number).
-// The learning rate stays out of b, so a schedule acts at once.
+// v - a^2 falls below 0 only by rounding. It then counts as 0 (PyTorch: not a number). The learning
+// rate is not part of b, so a schedule acts at once.
 //
 // Sources: Tieleman & Hinton 2012, Neural Networks for Machine Learning, lecture 6.5; centered:
 // Graves 2013, arXiv:1308.0850, equations 38 to 45, with epsilon outside the root, as in PyTorch.

@@ -1,6 +1,6 @@
-// The update of one weight, by the formula of rmsprop.h: for the loops of the host and the kernels
-// of cards alike, so that both give the same bits. Whoever compiles it must not contract a product
-// and a sum into one rounding (-ffp-contract=off, --fmad=false). C++17 and nothing included: nvcc
+// The update of one weight by the formula of rmsprop.h. For the loops of the host and for the
+// kernels of cards, so that both give the same bits. Its compiler must not contract a product and a
+// sum into one rounding (-ffp-contract=off, --fmad=false). C++17 without includes, because nvcc
 // reads it too.
 //
 // Threads: stateless.
@@ -9,7 +9,7 @@
 
 namespace capstan::training {
 
-// Rounded once from the numbers of the job.
+// The numbers of the job, each rounded once.
 struct RmspropConstants {
   float alpha = 0;
   float rest = 0;  // 1 - alpha
@@ -19,8 +19,8 @@ struct RmspropConstants {
   float learning_rate = 0;
 };
 
-// The new weight; `state` is v of the weight, then a where kCentered, then b where kMomentum. `root`
-// is the square root as IEEE 754 rounds it.
+// Returns the new weight. `state` is v of the weight, then a if kCentered, then b if kMomentum.
+// `root` is the square root rounded as IEEE 754 says.
 template <bool kDecay, bool kCentered, bool kMomentum, class Root>
 constexpr float RmspropUpdate(float w, float g, float* state, const RmspropConstants& c,
                               Root root) {

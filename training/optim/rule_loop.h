@@ -1,5 +1,6 @@
-// A rule of one weight as a loop over many, in a form that the compiler vectorises. For the sources
-// of rules, which are built with -O3 -fno-math-errno (a square root is one instruction then).
+// Runs the rule for one weight as a loop over many, in a form that the compiler vectorises. For the
+// sources of rules, which are built with -O3 -fno-math-errno (a square root is then one
+// instruction).
 //
 // Threads: stateless.
 #ifndef CAPSTAN_TRAINING_OPTIM_RULE_LOOP_H_
@@ -18,7 +19,8 @@ struct IeeeRoot {
   float operator()(float x) const { return std::sqrt(x); }
 };
 
-// `update(w, g, state)` gives the new weight; `state` has kStates floats. As Optimizer::Apply.
+// `update(w, g, state)` returns the new weight. `state` has kStates floats per weight. Otherwise as
+// Optimizer::Apply.
 template <int kStates, class Update>
 void RunRule(float* out, const float* in, const float* gradient, float* state, size_t n,
              const Update update) {
@@ -45,7 +47,7 @@ inline absl::Status WantDecay(double value) {
   return absl::InvalidArgumentError(
       absl::StrCat("weight_decay: got ", value, ", want a finite number from 0 on"));
 }
-// Above 0 in float32 too: padding, where all is 0, is not divided by 0.
+// Epsilon is above 0 in float32 too, so that padding, where everything is 0, is not divided by 0.
 inline absl::Status WantEpsilon(double value) {
   if (value >= 1e-30 && value <= 1000) return absl::OkStatus();
   return absl::InvalidArgumentError(

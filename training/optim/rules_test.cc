@@ -1,4 +1,5 @@
-// Rules with adaptive rates against the formulas as they are published, in doubles, and their bits.
+// Compares rules with adaptive rates with their published formulas in doubles, and checks their
+// bits.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -31,8 +32,8 @@ struct RuleCase {
   Naive naive;
 };
 
-// Kingma & Ba, algorithm 1, with the corrections as it writes them; AdamW: Loshchilov & Hutter,
-// algorithm 2, whose schedule multiplier is the learning rate here, as in PyTorch.
+// Kingma & Ba, algorithm 1, with the corrections as written there. AdamW: Loshchilov & Hutter,
+// algorithm 2; as in PyTorch, the learning rate is its schedule multiplier.
 Naive NaiveAdam(const AdamOptions& o) {
   return [o](double w, double g, int t, double* state) {
     const double decayed = o.decoupled ? w - kRate * o.weight_decay * w : w;
@@ -99,8 +100,9 @@ std::vector<float> Normals(std::mt19937& random, size_t count) {
   return values;
 }
 
-// 50 steps move a weight by some 0.5. Each rounds some ten numbers to 2^-24 of themselves, and the
-// rounding of a running square mean is damped by what it forgets: 1e-5 leaves more than ten times.
+// 50 steps move a weight by some 0.5. Each step rounds some ten numbers to 2^-24 of themselves, and
+// a running square mean gradually forgets its rounding errors. 1e-5 leaves a margin of more than
+// ten.
 TEST(RulesTest, FollowThePublishedFormulas) {
   constexpr size_t kWeights = 37;
   for (const RuleCase& c : AllRules()) {
@@ -120,8 +122,8 @@ TEST(RulesTest, FollowThePublishedFormulas) {
   }
 }
 
-// All are exact in binary. Step 1: g = 2, so m = 0.5 * 2 and v = 0.75 * 4; the corrections are 1 - 0.5
-// and 1 - 0.25: m' = 2, v' = 4, root 2.
+// All numbers are exact in binary. Step 1: g = 2, so m = 0.5 * 2 and v = 0.75 * 4. The corrections
+// are 1 - 0.5 and 1 - 0.25, so m' = 2, v' = 4, and the root is 2.
 TEST(RulesTest, AdamByHand) {
   const Adam adam = *Adam::Create({.beta1 = 0.5, .beta2 = 0.25, .epsilon = 2});
   float w = 1, g = 2, state[2] = {};
@@ -156,7 +158,8 @@ TEST(RulesTest, RmspropAndAdagradByHand) {
   EXPECT_EQ(w, 0.75f);
 }
 
-// The mean goes to the gradient, and the difference of squares to 0, and by rounding below it.
+// The mean approaches the gradient, so the difference of squares approaches 0, and rounding takes
+// it below 0.
 TEST(RulesTest, ACenteredSpreadIsNeverBelowZero) {
   const Rmsprop rmsprop = *Rmsprop::Create({.alpha = 0.5, .epsilon = 1, .centered = true});
   for (const float gradient : {0.1f, 0.3f, 0.7f, 1.1f, 3.3f}) {
@@ -168,19 +171,20 @@ TEST(RulesTest, ACenteredSpreadIsNeverBelowZero) {
   }
 }
 
-// Powers of numbers that are exact in binary are exact, as long as they have at most 53 digits.
+// Powers of numbers that are exact in binary are exact as long as they have at most 53 digits.
 TEST(RulesTest, PowersBySquaring) {
   EXPECT_EQ(PowerBySquaring(0.75, 0), 1);
   EXPECT_EQ(PowerBySquaring(0.75, 1), 0.75);
   EXPECT_EQ(PowerBySquaring(0.75, 5), 0.2373046875);
   EXPECT_EQ(PowerBySquaring(0.5, 100), std::ldexp(1, -100));
-  // At most 2 * 53 products for any number of a step, each rounded to 2^-53 of itself; what was
-  // wrong before grows with the number of factors that it stands for.
+  // At most 2 * 53 products for any step number, each rounded to 2^-53 of itself. An earlier error
+  // grows with the number of factors that it stands for.
   EXPECT_NEAR(PowerBySquaring(0.999, 12345), std::pow(0.999, 12345), 12345e-16);
   EXPECT_EQ(PowerBySquaring(0.999, int64_t{1} << 52), 0);
 }
 
-// In place or not, whole or in pieces: the vectorised loop has the bits of one weight at a time.
+// In place or not, whole or in pieces: the vectorised loop gives the same bits as one weight at a
+// time.
 TEST(RulesTest, SameBitsHoweverTheRangeIsCut) {
   constexpr size_t kWeights = 1037;
   for (const RuleCase& c : AllRules()) {
@@ -224,7 +228,7 @@ TEST(RulesTest, PaddingStaysZero) {
   }
 }
 
-// What is not decayed goes the way of a rule without decay.
+// A step without decay gives the same bits as a rule without decay.
 TEST(RulesTest, AStepWithoutDecayIsThatOfARuleWithoutIt) {
   const auto same = [](const Optimizer& with, const Optimizer& without) {
     std::mt19937 random(11);
@@ -243,7 +247,7 @@ TEST(RulesTest, AStepWithoutDecayIsThatOfARuleWithoutIt) {
   same(*Adagrad::Create({.weight_decay = 0.1}), *Adagrad::Create({}));
 }
 
-// The bound of files (coordinator/core/core_files.cc) counts on it.
+// The bound on file sizes (coordinator/core/core_files.cc) relies on this.
 TEST(RulesTest, NoneHasMoreStateThanTheLimit) {
   int64_t most = 0;
   for (const RuleCase& c : AllRules()) {

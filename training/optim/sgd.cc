@@ -6,7 +6,7 @@
 #include "services/check/check.h"
 #include "training/optim/sgd_rule.h"
 
-// This file is built with -O3: one plain loop per rule, which the compiler vectorises.
+// This file is built with -O3. Each rule is one plain loop, which the compiler vectorises.
 namespace capstan::training {
 namespace {
 

@@ -1,12 +1,12 @@
 // Stochastic gradient descent with momentum, Nesterov and weight decay, in PyTorch's formula
 // (torch.optim.SGD, dampening 0), every operation rounded to float32:
 //
-//   g += weight_decay * w            where weight_decay > 0
-//   v = momentum * v + g             where momentum > 0; v begins as 0
+//   g += weight_decay * w            if weight_decay > 0
+//   v = momentum * v + g             if momentum > 0; v begins as 0
 //   g = nesterov ? g + momentum * v : v
 //   w -= learning_rate * g
 //
-// PyTorch sets v = g in the first step, which is the same. The learning rate stays out of v, so a
+// PyTorch sets v = g in the first step, which is the same. The learning rate is not part of v, so a
 // schedule acts at once (unlike MXNet's sgd, where v = momentum * v - learning_rate * g).
 #ifndef CAPSTAN_TRAINING_OPTIM_SGD_H_
 #define CAPSTAN_TRAINING_OPTIM_SGD_H_

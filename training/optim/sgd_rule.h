@@ -1,6 +1,6 @@
-// The update of one weight, by the formula of sgd.h: for the loops of the host and the kernels of
-// cards alike, so that both give the same bits. Whoever compiles it must not contract a product and
-// a sum into one rounding (-ffp-contract=off, --fmad=false). C++17 and nothing included: nvcc reads
+// The update of one weight by the formula of sgd.h. For the loops of the host and for the kernels
+// of cards, so that both give the same bits. Its compiler must not contract a product and a sum
+// into one rounding (-ffp-contract=off, --fmad=false). C++17 without includes, because nvcc reads
 // it too.
 //
 // Threads: stateless.
@@ -9,14 +9,14 @@
 
 namespace capstan::training {
 
-// Rounded once from the numbers of the job.
+// The numbers of the job, each rounded once.
 struct SgdConstants {
   float momentum = 0;
   float weight_decay = 0;
   float learning_rate = 0;
 };
 
-// The new weight; `v` is the momentum of the weight, unused without momentum.
+// Returns the new weight. `v` is the momentum of the weight; it is not used without momentum.
 template <bool kDecay, bool kMomentum, bool kNesterov>
 constexpr float SgdUpdate(float w, float g, float& v, const SgdConstants& c) {
   if constexpr (kDecay) g += c.weight_decay * w;

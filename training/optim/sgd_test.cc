@@ -43,7 +43,7 @@ TEST(SgdTest, NesterovByHand) {
   EXPECT_EQ(w, 0.4375f);
 }
 
-// Against a naive loop in separately rounded operations; in place or not, whole or in pieces.
+// Compares with a naive loop of separately rounded operations; in place or not, whole or in pieces.
 TEST(SgdTest, SameBitsHoweverTheRangeIsCut) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
@@ -69,7 +69,7 @@ TEST(SgdTest, SameBitsHoweverTheRangeIsCut) {
         first += n;
       }
       for (size_t i = 0; i < kSize; ++i) {
-        volatile float d = g[i];  // volatile: no operation merges with the next
+        volatile float d = g[i];  // volatile, so that no operation merges with the next
         if (options.weight_decay > 0) {
           volatile float term = decay * w[i];
           d = d + term;

@@ -1,6 +1,7 @@
-// The update of one running statistic (rule R3): for the loops of the host and the kernels of cards
-// alike, so that both give the same bits. Whoever compiles it must not contract a product and a sum
-// into one rounding (-ffp-contract=off, --fmad=false). C++17 and nothing included: nvcc reads it too.
+// The update of one running statistic (rule R3). For the loops of the host and for the kernels of
+// cards, so that both give the same bits. Its compiler must not contract a product and a sum into
+// one rounding (-ffp-contract=off, --fmad=false). C++17 without includes, because nvcc reads it
+// too.
 //
 // Threads: stateless.
 #ifndef CAPSTAN_TRAINING_OPTIM_STATISTIC_RULE_H_
@@ -8,8 +9,8 @@
 
 namespace capstan::training {
 
-// The new running value. `average` is that of the step over its samples; `momentum` is rounded once
-// from the tensor's.
+// Returns the new running value. `average` is the average of the step over its samples. `momentum`
+// is the tensor's, rounded once.
 constexpr float StatisticUpdate(float running, float average, float momentum) {
   return running + momentum * (average - running);
 }

@@ -21,7 +21,7 @@ TEST(PhiloxTest, MatchesThePublishedVectors) {
       (PhiloxBlock{0xd16cfe09u, 0x94fdcceb, 0x5001e420u, 0x24126ea1u}));
 }
 
-// From a second implementation, in Python: a change of the key would change every trained model.
+// From a second implementation, in Python. A change of the key would change every trained model.
 TEST(PhiloxTest, KeysOfPurposesNeverChange) {
   EXPECT_EQ(MakePhiloxKey(42, Purpose::kShuffle), (PhiloxKey{0x2feb6e95u, 0xbdd73226u}));
   EXPECT_EQ(MakePhiloxKey(42, Purpose::kInit), (PhiloxKey{0xb266f103u, 0x28efe333u}));
@@ -74,7 +74,8 @@ TEST(PhiloxTest, NormalsHaveTheMomentsOfTheNormalDistribution) {
   EXPECT_NEAR(product / n, 0, 5 / std::sqrt(1.0 * n));
 }
 
-// A block whose words all differ, by hand: which word is the upper half, and of which number.
+// A block whose words all differ, by hand. It shows which word is the upper half, and of which
+// number.
 TEST(PhiloxTest, NormalsAreTheBoxMullerOfTheirWords) {
   const PhiloxBlock block = {0x11111111u, 0x40000000u, 0x33333333u, 0x20000000u};
   // Words (0, 1) are 0x4000000011111111 / 2^64 or just above 1/4, words (2, 3) just above 1/8.

@@ -14,7 +14,7 @@ namespace {
 constexpr double kPi = 3.1415926535897932384626433832795;
 constexpr int64_t kMaxPeriodSteps = int64_t{1} << 62;
 
-// From `from` at part 0 to `to` at part 1.
+// Goes from `from` at part 0 to `to` at part 1.
 double HalfCosine(double from, double to, double part) {
   return to + (from - to) * (0.5 * (1.0 + PortableSinCos(kPi * part).cosine));
 }

@@ -1,4 +1,5 @@
-// The first thousand learning rates of every schedule, bit for bit, whatever library or processor computes them.
+// The first thousand learning rates of every schedule, bit for bit, whatever library or processor
+// computes them.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,8 +19,8 @@ struct ScheduleBits {
   const char* name;
   ScheduleOptions options;
   const char* rates;  // hash of the rates as doubles
-  // Of the rates as floats, which is what the updates take. These are those of glibc 2.36, too, whose functions the first
-  // versions took.
+  // The hash of the rates as floats, which the updates use. The floats of glibc 2.36, which the
+  // first versions used, have the same hash.
   const char* floats;
 };
 const std::vector<ScheduleBits>& KeptRates() {

@@ -159,7 +159,7 @@ TEST(ScheduleTest, OneCycleIsPyTorchs) {
           {6, 0.125}});
 }
 
-// Where PyTorch's formula divides by 0.
+// With these options PyTorch's formula divides by 0.
 TEST(ScheduleTest, OneCycleOfFewStepsStaysBetweenItsRates) {
   for (const double pct_start : {0.0, 0.1, 0.5, 1.0}) {
     for (const int64_t total : {1, 2, 3, 10}) {
@@ -173,7 +173,8 @@ TEST(ScheduleTest, OneCycleOfFewStepsStaysBetweenItsRates) {
   }
 }
 
-// An order may lower the rate below the least one that the job file asked for: then it stays there.
+// An order may lower the rate below the job file's minimum. The minimum then becomes the ordered
+// rate.
 TEST(ScheduleTest, ABaseRateBelowTheLeastOneIsTheLeastOne) {
   const Schedule schedule = *Schedule::Create(
       {.kind = ScheduleKind::kCosine, .learning_rate = 1, .min_learning_rate = 0.5}, 10, 100);

@@ -40,17 +40,17 @@ absl::string_view InputOf(const job::v1::Graph& message) {
   return message.inputs_size() > 0 ? absl::string_view(message.inputs(0)) : kInput;
 }
 
-// The value before a node, by name.
+// The name of the value before a node.
 absl::string_view Before(const job::v1::Graph& message, int index) {
   return index == 0 ? InputOf(message) : absl::string_view(message.nodes(index - 1).name());
 }
 
-// Makes nodes of a message, and collects what is wrong.
+// Makes the nodes of a message and collects its errors.
 class GraphReader {
  public:
   explicit GraphReader(const job::v1::Graph& message) : message_(message) {}
 
-  // They count only where there is no problem.
+  // The nodes are valid only if there is no problem.
   std::vector<GraphNode> Read() {
     if (message_.nodes_size() > kMaxGraphNodes) {
       Refuse(
@@ -61,7 +61,7 @@ class GraphReader {
     CheckEnds();
     values_.emplace(InputOf(message_), 0);
     for (int i = 0; i < message_.nodes_size(); ++i) {
-      values_.emplace(message_.nodes(i).name(), i + 1);  // of two the first, and CheckNodes says it
+      values_.emplace(message_.nodes(i).name(), i + 1);  // the first of equal names
     }
     std::vector<GraphNode> nodes;
     for (int i = 0; i < message_.nodes_size(); ++i) nodes.push_back(NodeOf(i));
@@ -80,7 +80,7 @@ class GraphReader {
     if (problems_.size() < kMaxProblems) problems_.push_back({std::move(path), std::move(message)});
   }
 
-  // Inputs and outputs of the graph.
+  // Checks inputs and outputs of the graph.
   void CheckEnds() {
     const std::string inputs = absl::StrCat(kPath, ".inputs");
     if (message_.inputs_size() > 1) {
@@ -115,21 +115,22 @@ class GraphReader {
     for (const std::string& input : from.inputs()) {
       const auto found = values_.find(input);
       if (found == values_.end()) {
-        Refuse(absl::StrCat(NodePath(index), ".inputs"),
-               absl::StrCat("has ", Quoted(input), ", which no node and no input is named"));
+        Refuse(
+            absl::StrCat(NodePath(index), ".inputs"),
+            absl::StrCat("has ", Quoted(input), ", which is not the name of a node or an input"));
       } else if (found->second > index) {
-        Refuse(absl::StrCat(NodePath(index), ".inputs"),
-               absl::StrCat(
-                   "has ", Quoted(input), ", ",
-                   found->second == index + 1
-                       ? "the node itself"
-                       : absl::StrCat("which stands behind it, as nodes[", found->second - 1, "]"),
-                   ": a node reads what stands before it"));
+        Refuse(
+            absl::StrCat(NodePath(index), ".inputs"),
+            absl::StrCat("has ", Quoted(input), ", ",
+                         found->second == index + 1
+                             ? "the node itself"
+                             : absl::StrCat("which comes later, as nodes[", found->second - 1, "]"),
+                         ": a node can read only earlier nodes"));
       } else {
         node.inputs.push_back(found->second);
         continue;
       }
-      break;  // one of a node is enough
+      break;  // one error per node is enough
     }
     SetAttributes(from, index, node.op);
     return node;
@@ -177,7 +178,7 @@ class GraphReader {
     }
   }
 
-  // A float where the operator has one.
+  // A float if the operator's attribute is a float.
   static AttributeValue WholeNumber(const job::v1::Attribute& attribute, const OpDef* def) {
     if (def == nullptr) return attribute.integer();
     for (const AttributeDef& of_op : def->attributes) {

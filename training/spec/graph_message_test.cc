@@ -4,12 +4,10 @@
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <limits>
 #include <map>
-#include <random>
 #include <set>
 #include <utility>
 #include <vector>
@@ -17,11 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "training/graph/models.h"
-#include "training/ops/concat/concat.h"
-#include "training/ops/flatten/flatten.h"
-#include "training/ops/gemm/gemm.h"
-#include "training/ops/op_cases.h"
-#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "training/graph/random_graph.h"
 #include "training/spec/job_file.h"
 #include "training/spec/resolve.h"
 #include "training/spec/validate.h"
@@ -54,7 +48,7 @@ void ExpectSame(const Graph& a, const Graph& b) {
   }
 }
 
-// To a message, its bytes, a job file, and back.
+// To a message, to bytes, to a job file, and back.
 void ExpectReadsBack(const Graph& graph) {
   const GraphMessage message = ToMessage(graph);
   EXPECT_THAT(CheckGraph(message), IsEmpty());
@@ -86,51 +80,6 @@ TEST(GraphMessageTest, EveryNamedModelReadsBack) {
       }
     }
   }
-}
-
-// Operators and attributes of the table's cases, on values that they fit, each on some of the last ones.
-Graph RandomGraph(uint64_t seed) {
-  std::mt19937_64 random(seed);
-  const auto draw = [&random](size_t n) { return static_cast<size_t>(random() % n); };
-  const Shape input = {3, 9, 8};
-  std::vector<ValueType> values = {{input}};
-  std::vector<bool> read = {false};
-  std::vector<GraphNode> nodes;
-  const auto add = [&](const Operator& op, std::vector<int> inputs) {
-    std::vector<ValueType> types;
-    for (const int value : inputs) types.push_back(values[value]);
-    const auto made = Instantiate(op, types);
-    if (!made.ok() || Elements(made->inferred.output.shape) > 100000) return;
-    for (const int value : inputs) read[value] = true;
-    values.push_back(made->inferred.output);
-    read.push_back(false);
-    nodes.push_back({absl::StrCat("n/", nodes.size(), ".", op.name), op, std::move(inputs)});
-  };
-  for (size_t tries = 20 + draw(100); tries > 0; --tries) {
-    const OpCase& one = AllOpCases()[draw(AllOpCases().size())];
-    const OpDef& def = *FindOp(one.op.name);
-    if (one.hostile || def.loss) continue;
-    std::vector<int> inputs;
-    const int count = def.min_inputs + static_cast<int>(draw(std::min(def.max_inputs, 3)));
-    for (int i = 0; i < std::min(count, def.max_inputs); ++i) {
-      inputs.push_back(
-          static_cast<int>(values.size() - 1 - draw(std::min<size_t>(4, values.size()))));
-    }
-    add(one.op, std::move(inputs));
-  }
-  std::vector<int> ends;
-  const int count = static_cast<int>(values.size());
-  for (int value = 0; value < count; ++value) {
-    if (read[value]) continue;
-    add(Flatten(), {value});
-    ends.push_back(static_cast<int>(values.size()) - 1);
-  }
-  add(Concat{1}, ends);
-  add(Gemm{7}, {static_cast<int>(values.size()) - 1});
-  add(SoftmaxCrossEntropyLoss(), {static_cast<int>(values.size()) - 1});
-  const absl::StatusOr<Graph> graph = Graph::Build("random", input, std::move(nodes));
-  EXPECT_TRUE(graph.ok()) << graph.status();
-  return *graph;
 }
 
 TEST(GraphMessageTest, RandomGraphsOfTheWholeTableReadBack) {
@@ -218,16 +167,17 @@ TEST(GraphOfAJobTest, WhatIsLeftOutHasItsDefault) {
   const std::string bytes = spec->SerializeAsString();
   EXPECT_EQ(ParseResolved(bytes, Digest(bytes)).status(), absl::OkStatus());
 
-  // Said in other words it is the same job.
+  // The same job, written differently.
   job::v1::JobSpec whole = file.spec;
   FillDefaults(whole);
   EXPECT_EQ(Resolve(whole, Digits(), kResolve)->SerializeAsString(), bytes);
-  // Another number is another job.
+  // A different number makes a different job.
   whole.mutable_model()->mutable_graph()->mutable_nodes(1)->mutable_attributes(1)->set_number(0.5);
   EXPECT_NE(Resolve(whole, Digits(), kResolve)->training_digest(), spec->training_digest());
 }
 
-// A checkpoint of either can be begun from by the other: the same tensors in the same places.
+// A checkpoint of either can start the other, because they have the same tensors in the same
+// places.
 TEST(GraphOfAJobTest, ANamedModelAsAGraphHasItsTensors) {
   for (const absl::string_view name : {"lenet", "resnet18_v1"}) {
     JobFile file = ParseJobFile(absl::StrCat(kGraphJob, kNodes));
@@ -238,7 +188,7 @@ TEST(GraphOfAJobTest, ANamedModelAsAGraphHasItsTensors) {
     file.spec.mutable_model()->set_name(std::string(name));
     const auto named = Resolve(file.spec, Digits(), kResolve);
     ASSERT_TRUE(named.ok()) << named.status();
-    EXPECT_FALSE(named->spec().model().has_graph());  // as earlier versions had it
+    EXPECT_FALSE(named->spec().model().has_graph());  // as in earlier versions
     ASSERT_EQ(as_graph->parameters_size(), named->parameters_size());
     for (int i = 0; i < named->parameters_size(); ++i) {
       EXPECT_TRUE(MessageDifferencer::Equals(as_graph->parameters(i), named->parameters(i)));
@@ -249,7 +199,8 @@ TEST(GraphOfAJobTest, ANamedModelAsAGraphHasItsTensors) {
   }
 }
 
-// As gpu_worker/engine/device/chain.cc has it; graphs that only an attribute takes out of chains count as chains.
+// As in gpu_worker/engine/cuda/chain.cc, except that a graph counts as a chain if only an attribute
+// excludes it.
 TEST(GraphOfAJobTest, GpusCarryOutChainsAlone) {
   const auto on_gpus = [](const absl::StatusOr<Graph>& graph) {
     job::v1::Model model;
@@ -273,7 +224,7 @@ TEST(GraphOfAJobTest, GpusCarryOutChainsAlone) {
   *model.mutable_graph() = chain;
   EXPECT_EQ(NotOnGpus(model), "");
   EXPECT_EQ(SampleCoupling(model), "");
-  model.mutable_graph()->mutable_nodes(3)->add_inputs("fc1");  // a chain's operators, and no chain
+  model.mutable_graph()->mutable_nodes(3)->add_inputs("fc1");  // a chain's operators, but no chain
   EXPECT_EQ(NotOnGpus(model),
             absl::StrCat("node ", chain.nodes(3).name(), " (", chain.nodes(3).op(), ")"));
   *model.mutable_graph() = ToMessage(*MakeModel("mlp", 10, {4}, 0.5));
@@ -328,10 +279,10 @@ TEST(GraphOfAJobTest, ErrorsHaveTheirPlaceInTheFile) {
     - {name: again, op: Relu, inputs: [fcc]}
     - {name: loss, op: SoftmaxCrossEntropyLoss, inputs: [loss]}
 )"),
-            "j:9:31: error: 'model.graph.nodes[1].inputs' has 'fcc', which no node and no input is "
-            "named\n"
+            "j:9:31: error: 'model.graph.nodes[1].inputs' has 'fcc', which is not the name of a "
+            "node or an input\n"
             "j:10:49: error: 'model.graph.nodes[2].inputs' has 'loss', the node itself: a node "
-            "reads what stands before it\n");
+            "can read only earlier nodes\n");
   EXPECT_EQ(ErrorsOf(R"(    - {name: flat, op: Flatten}
     - {name: fc, op: Gemm, attributes: {out_feature: 10}}
     - {name: loss, op: SoftmaxCrossEntropyLoss}
@@ -364,7 +315,7 @@ TEST(GraphOfAJobTest, WhatDoesNotFitTheDataIsNamed) {
   spec = file.spec;
   spec.mutable_model()->mutable_graph()->mutable_nodes(4)->set_op("Relu");
   EXPECT_THAT(refused(spec), HasSubstr("'model.graph' is refused: node fc (Gemm): "));
-  // No parameters: nothing to train.
+  // No parameters, so nothing to train.
   GraphMessage& graph = *spec.mutable_model()->mutable_graph();
   while (graph.nodes_size() > 2) graph.mutable_nodes()->RemoveLast();
   graph.mutable_nodes(0)->set_op("Flatten");
@@ -389,7 +340,7 @@ TEST(GraphOfAJobTest, ThePageListsEveryOperatorAndAttributeAndItsExampleIsTaken)
     if (in_example && line != "```yaml") absl::StrAppend(&example, line, "\n");
   }
   for (const OpDef* op : AllOps()) {
-    // Its pool has the attributes of the other one.
+    // AveragePool has the attributes of MaxPool, too.
     const std::string row = rows[op->name] + (op->name == "AveragePool" ? rows["MaxPool"] : "");
     ASSERT_FALSE(rows[op->name].empty()) << op->name;
     for (const AttributeDef& attribute : op->attributes) {
@@ -402,7 +353,7 @@ TEST(GraphOfAJobTest, ThePageListsEveryOperatorAndAttributeAndItsExampleIsTaken)
   EXPECT_EQ(Resolve(file.spec, Digits(), kResolve).status(), absl::OkStatus());
 }
 
-// ---- Messages that no file makes ----
+// ---- Messages that no file produces ----
 
 // A chain of `relus`, a dense layer and the loss.
 GraphMessage Good(int relus = 2) {
@@ -454,9 +405,9 @@ TEST(HostileGraphTest, IsRefusedWithFieldValueAndLimit) {
       // Cycles: of one node, of two.
       {"model.graph.nodes[0].inputs", "has 'relu0', the node itself",
        [&](auto& g) { node(g)->add_inputs("relu0"); }},
-      {"model.graph.nodes[0].inputs", "has 'relu1', which stands behind it, as nodes[1]",
+      {"model.graph.nodes[0].inputs", "has 'relu1', which comes later, as nodes[1]",
        [&](auto& g) { node(g)->add_inputs("relu1"); }},
-      {"model.graph.nodes[0].inputs", "has '', which no node",
+      {"model.graph.nodes[0].inputs", "has '', which is not the name",
        [&](auto& g) { node(g)->add_inputs(""); }},
       {"model.graph.nodes[0]", "2 inputs, want 1",
        [&](auto& g) { node(g)->add_inputs("input"), node(g)->add_inputs("input"); }},
@@ -514,7 +465,7 @@ TEST(HostileGraphTest, IsRefusedWithFieldValueAndLimit) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("'", hostile.path, "' ")));
     EXPECT_THAT(std::string(status.message()), HasSubstr(hostile.message));
-    FillGraphDefaults(graph);  // harms nobody
+    FillGraphDefaults(graph);  // must not crash
   }
 }
 

@@ -26,11 +26,11 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-// Keys that docs/interface.md names beyond the fields of JobSpec. Where `only` is set, that value
-// is what this version does anyway and is taken; everything else is refused by name.
+// Keys of docs/interface.md that are not fields of JobSpec. If `only` is set, that value is
+// accepted, because this version behaves that way anyway. Everything else is refused by name.
 struct OtherKey {
   const char* path;
-  const char* only;  // null: refused whatever the value
+  const char* only;  // null: every value is refused
 };
 constexpr OtherKey kOtherKeys[] = {
     {"queue", nullptr},
@@ -80,7 +80,8 @@ std::string Found(const YamlNode& node) {
   return absl::StrCat("'", node.scalar.substr(0, 80), node.scalar.size() > 80 ? "..." : "", "'");
 }
 
-// What a number or a truth in quotes is: a text. Empty: without its quotes it would be none either.
+// The message for a number, true or false in quotes, which is a text. Empty if the value would be
+// wrong even without its quotes.
 std::string TextInQuotes(const YamlNode& node, bool decimal) {
   if (node.kind != YamlNode::Kind::kScalar || !node.quoted || !decimal) return "";
   return absl::StrCat("is the text \"", node.scalar, "\"; write ", node.scalar, " without quotes");
@@ -99,14 +100,14 @@ class Binder {
     for (const YamlNode::Entry& entry : node.entries) BindEntry(entry, path, message);
   }
 
-  // It was written, and neither it nor what lies below it has an error.
+  // The key was written, and neither it nor anything below it has an error.
   bool IsSound(const std::string& path) const { return sound_.count(path) > 0; }
 
  private:
   void Fail(Mark mark, std::string message) { errors_.push_back({mark, std::move(message)}); }
 
   void BindEntry(const YamlNode::Entry& entry, absl::string_view path, Message& message) {
-    if (absl::StrContains(entry.key, '.')) {  // never a key of the file
+    if (absl::StrContains(entry.key, '.')) {  // no key of the file contains a dot
       return FailUnknown(entry, path, message.GetDescriptor());
     }
     const std::string full = Join(path, entry.key);
@@ -131,7 +132,7 @@ class Binder {
     BindOther(entry, path, message.GetDescriptor());
   }
 
-  // A group of keys whose fields lie in `message` itself.
+  // Binds a group of keys whose fields lie in `message` itself.
   void BindGroup(const YamlNode::Entry& entry, absl::string_view path, Message& message) {
     const std::string full = Join(path, entry.key);
     if (entry.value.kind != YamlNode::Kind::kMap) {
@@ -153,7 +154,7 @@ class Binder {
     }
   }
 
-  // A key that is no field of ours. `type` is null in a group that has none.
+  // Handles a key that is not a field. `type` is null in a group without fields.
   void BindOther(const YamlNode::Entry& entry, absl::string_view path, const Descriptor* type) {
     const std::string full = Join(path, entry.key);
     const bool dotted = absl::StrContains(entry.key, '.');
@@ -215,7 +216,7 @@ class Binder {
       if (node.kind != YamlNode::Kind::kSequence) {
         return Fail(node.mark, absl::StrCat("'", path, "' must be a list, found ", Found(node)));
       }
-      // Of a list that is empty and one that is left out the spec knows no difference.
+      // The spec cannot tell an empty list from a missing one.
       if (node.items.empty()) {
         return Fail(node.mark, absl::StrCat("'", path, "' is empty: leave it out for its default"));
       }
@@ -287,7 +288,7 @@ class Binder {
     }
   }
 
-  // By the form alone: keys.h.
+  // Judges by the form alone (keys.h).
   static bool BindAttribute(const YamlNode& node, job::v1::Attribute& attribute) {
     if (node.kind == YamlNode::Kind::kSequence) {
       auto& values = *attribute.mutable_integers()->mutable_values();
@@ -351,7 +352,7 @@ class Binder {
     period.GetReflection()->SetInt64(&period, unit, count);
   }
 
-  // `decimal`: without quotes, if it has some, the value would be right.
+  // `decimal`: if the value is in quotes, it would be right without them.
   void WrongType(const YamlNode& node, absl::string_view path, absl::string_view want,
                  bool decimal = false) {
     const std::string text = TextInQuotes(node, decimal);
@@ -453,7 +454,7 @@ bool IsKeyOrGroup(const std::string& path) {
   return false;
 }
 
-// Nothing where it is not there.
+// Does nothing if the key does not exist.
 void Remove(YamlNode& root, const std::vector<std::string>& keys) {
   YamlNode* node = &root;
   for (size_t i = 0; i + 1 < keys.size() && node != nullptr; ++i) node = node->Find(keys[i]);
@@ -464,7 +465,7 @@ void Remove(YamlNode& root, const std::vector<std::string>& keys) {
                 entries.end());
 }
 
-// It did not stand in the file.
+// The value was not in the file.
 void ForgetMarks(YamlNode& node) {
   node.mark = {};
   for (YamlNode& item : node.items) ForgetMarks(item);
@@ -474,7 +475,7 @@ void ForgetMarks(YamlNode& node) {
   }
 }
 
-// Puts the value of `--set path=text` into the tree; null takes the key out.
+// Puts the value of `--set path=text` into the tree. Null removes the key.
 void Override(YamlNode& root, const std::string& path, const std::string& text,
               std::vector<FileError>& errors) {
   std::vector<YamlError> problems;
@@ -487,15 +488,15 @@ void Override(YamlNode& root, const std::string& path, const std::string& text,
     errors.push_back({{}, absl::StrCat("--set ", path, "=", text, ": ", problems[0].message)});
     return;
   }
-  // One that is unknown stays, for the error that names it; and no text at all may be a variable of
-  // the shell that was not set.
+  // An unknown key stays, so that an error names it. An empty text is not treated as null, because
+  // it may come from an unset shell variable.
   if (value.kind == YamlNode::Kind::kNull && !absl::StripAsciiWhitespace(text).empty() &&
       IsKeyOrGroup(path)) {
     return Remove(root, keys);
   }
   YamlNode* node = &root;
   for (const std::string& key : keys) {
-    node->kind = YamlNode::Kind::kMap;  // what is none has no entries
+    node->kind = YamlNode::Kind::kMap;  // other kinds have no entries
     YamlNode* next = node->Find(key);
     if (next == nullptr) {
       node->entries.push_back({key, {}, {}});
@@ -510,7 +511,7 @@ void Override(YamlNode& root, const std::string& path, const std::string& text,
 void CollectKeys(const Descriptor* type, const std::string& path, std::vector<KeyInfo>& out) {
   for (int i = 0; i < type->field_count(); ++i) {
     const FieldDescriptor* field = type->field(i);
-    if (FieldOf(type, KeyOf(field)) != field) continue;  // every_seconds, beside every
+    if (FieldOf(type, KeyOf(field)) != field) continue;  // every_seconds, whose key is `every`
     const std::string full = Join(path, KeyOf(field));
     if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !IsPeriod(field) &&
         !field->is_repeated()) {
@@ -537,16 +538,16 @@ JobFile ParseJobFile(absl::string_view text,
   for (const auto& [path, value] : overrides) Override(root, path, value, file.errors);
   const bool is_yaml = file.errors.empty();
   Binder binder(file.errors, file.marks);
-  // Of a text that cannot be read at all everything would be missing.
+  // If the text cannot be read at all, everything would be reported as missing.
   if (syntax.empty() || root.kind != YamlNode::Kind::kNull) {
     binder.BindMessage(root, "", file.spec);
   }
   const bool is_bound = file.errors.empty();
   if (is_yaml) {
     for (Violation& violation : Validate(file.spec)) {
-      // What is missing, or does not go with another key, may only follow from an error above.
+      // A missing key or a contradiction may only follow from an error above.
       if (!is_bound && !(violation.alone && binder.IsSound(violation.path))) continue;
-      // The spec does not know a 0 that was written from none.
+      // The spec cannot tell a written 0 from a missing value.
       if (violation.path == "version" && file.spec.version() == 0 && binder.IsSound("version")) {
         violation.message = "'version' must be 1, found 0";
       }

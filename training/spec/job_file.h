@@ -1,5 +1,5 @@
-// Reads a job file: strict YAML to JobSpec, every error with file, line, column and the path of the
-// key.
+// Reads a job file, i.e. strict YAML, into a JobSpec. Every error has file, line, column and the
+// path of the key.
 #ifndef CAPSTAN_TRAINING_SPEC_JOB_FILE_H_
 #define CAPSTAN_TRAINING_SPEC_JOB_FILE_H_
 
@@ -15,41 +15,43 @@
 namespace capstan::training::spec {
 
 struct FileError {
-  Mark mark;            // 0:0 for what came from --set
+  Mark mark;            // 0:0 for a value from --set
   std::string message;  // names the key, the value and the limit
 };
 
-// Where each key stood that is one of ours, by its path; 0:0 for what came from --set.
+// The position of each known key, by its path; 0:0 for keys from --set.
 using Marks = std::map<std::string, Mark>;
 
 struct JobFile {
   job::v1::JobSpec spec;  // as written; defaults are not filled in
   std::vector<FileError>
-      errors;  // in the order of the file; the spec counts only when there is none
+      errors;  // in the order of the file; the spec is valid only if this is empty
   Marks marks;
 };
 
-// `overrides` are the `--set key=value` pairs, e.g. {"training.epochs", "3"}: the value is read as
-// YAML and replaces what the file says; null takes the key out, so that its default holds. All errors of names, types and values are reported at once
-// (training/spec/validate.h), unless the file is no YAML; what is missing or does not go together
-// only where there is none of them: it may follow from one.
+// `overrides` are the `--set key=value` pairs, e.g. {"training.epochs", "3"}. The value is read as
+// YAML and replaces the file's value; null removes the key, so that its default holds. All errors
+// of names, types and values are reported at once (training/spec/validate.h), unless the file is
+// not YAML. Missing keys and contradictions are reported only if there is no other error, because
+// they may follow from one.
 JobFile ParseJobFile(absl::string_view text,
                      const std::vector<std::pair<std::string, std::string>>& overrides = {});
 
-// Where a path was written, or its nearest group that was; 0:0 where none was.
+// Where a path, or its nearest enclosing group, was written; 0:0 if neither was.
 Mark MarkOf(const Marks& marks, absl::string_view path);
 
-// "job.yaml:3:3: error: unknown field 'training.epoches' (did you mean 'epochs'?)", a line each.
+// One line for each error, like "job.yaml:3:3: error: unknown field 'training.epoches' (did you
+// mean 'epochs'?)".
 std::string FormatErrors(absl::string_view filename, const std::vector<FileError>& errors);
 
-// Every key of the job file that docs/interface.md names, and what this version does with it.
+// Every key of the job file that docs/interface.md names, and whether this version carries it out.
 struct KeyInfo {
   std::string path;
   bool carried_out = false;  // false: refused by name
 };
 std::vector<KeyInfo> AllKeys();
 
-// The spec as a job file that reads back to the same spec.
+// The spec as a job file that is read back to the same spec.
 std::string ToYaml(const job::v1::JobSpec& spec);
 
 }  // namespace capstan::training::spec

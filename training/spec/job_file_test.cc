@@ -62,7 +62,7 @@ TEST(JobFileTest, EveryModelIsTaken) {
   }
 }
 
-// It begins the job's id, which is an argument of commands.
+// The name begins the job's id, which is an argument of commands.
 TEST(JobFileTest, ANameDoesNotBeginWithADash) {
   EXPECT_THAT(ParseJobFile(With("name: lenet-fmnist", "name: 7-lenet-")).errors, IsEmpty());
   EXPECT_THAT(FormatErrors("f", ParseJobFile(With("name: lenet-fmnist", "name: -lenet")).errors),
@@ -87,13 +87,13 @@ TEST(JobFileTest, UnknownFieldNamesPlaceAndSuggestion) {
 
 TEST(JobFileTest, ASuggestionIsAtMostTwoLettersAway) {
   const auto says = [](const char* key) { return Errors(absl::StrCat(kGood, key, ": 1\n")); };
-  EXPECT_THAT(says("limit"), HasSubstr("(did you mean 'limits'?)"));    // one left out
-  EXPECT_THAT(says("llimits"), HasSubstr("(did you mean 'limits'?)"));  // one too many
-  EXPECT_THAT(says("lomets"), HasSubstr("(did you mean 'limits'?)"));   // two others
+  EXPECT_THAT(says("limit"), HasSubstr("(did you mean 'limits'?)"));    // one letter missing
+  EXPECT_THAT(says("llimits"), HasSubstr("(did you mean 'limits'?)"));  // one letter too many
+  EXPECT_THAT(says("lomets"), HasSubstr("(did you mean 'limits'?)"));   // two wrong letters
   EXPECT_THAT(says("lomotz"), HasSubstr("unknown field 'lomotz'\n"));
   EXPECT_THAT(says("pata"), HasSubstr("(did you mean 'data'?)"));
   EXPECT_THAT(says("nam"), HasSubstr("(did you mean 'name'?)"));
-  // Keys that are refused are known, too.
+  // Refused keys are suggested, too.
   EXPECT_THAT(says("queu"), HasSubstr("(did you mean 'queue'?)"));
   EXPECT_THAT(Errors(With("seed: 42", "accumulate_step: 1")),
               HasSubstr("(did you mean 'accumulate_steps'?)"));
@@ -105,11 +105,11 @@ TEST(JobFileTest, OfSeveralKeysTheNearestIsSuggested) {
   };
   EXPECT_THAT(says("beta1x"), HasSubstr("(did you mean 'beta1'?)"));  // beta2 is two letters away
   EXPECT_THAT(says("beta2x"), HasSubstr("(did you mean 'beta2'?)"));
-  EXPECT_THAT(says("beta"), HasSubstr("(did you mean 'beta1'?)"));  // of two as near the first
-  // Not the word itself, whatever is wrong with it.
+  EXPECT_THAT(says("beta"), HasSubstr("(did you mean 'beta1'?)"));  // the first of equally near
+  // Not the word itself, because then something else is wrong.
   EXPECT_EQ(Nearest("beta1", {"beta2", "beta1"}), "");
   EXPECT_EQ(Nearest("beta1x", {"beta2", "beta1"}), "beta1");
-  // Not one of which no letter is left.
+  // Not a name with which it shares no letter.
   EXPECT_THAT(Errors("model: {graph: {nodes: [{zz: 1}]}}\n"),
               HasSubstr("unknown field 'model.graph.nodes[0].zz'\n"));
 }
@@ -164,7 +164,7 @@ recovery: {backoff: {initial: 2d, max: soon}}
             "7d, found 'soon'\n");
 }
 
-// Each file has one mistake, and rules that would speak of another key because of it.
+// Each file has one mistake, and rules that would report another key because of it.
 TEST(JobFileTest, NothingIsReportedThatOnlyFollowsFromAnotherError) {
   const auto count = [](const std::string& text) { return ParseJobFile(text).errors.size(); };
   EXPECT_EQ(count(With("num_workers: 2", "num_worker: 2, min_workers: 2")), 1u);
@@ -182,7 +182,8 @@ TEST(JobFileTest, NothingIsReportedThatOnlyFollowsFromAnotherError) {
   EXPECT_EQ(count(With("seed: 42", "? {a: 1, b: [2]}\n  : 42")), 1u);
 }
 
-// What cannot be read leaves no half of a key, and a text without any key is not also empty.
+// A text that cannot be read leaves no half-read key. A text without keys is not also reported as
+// empty.
 TEST(JobFileTest, WhatIsNotYamlIsReportedAloneAndWithItsPlace) {
   EXPECT_EQ(Errors(With("seed: 42", "seed: @x")),
             "job.yaml:11:9: error: not YAML: unknown token\n");
@@ -192,7 +193,7 @@ TEST(JobFileTest, WhatIsNotYamlIsReportedAloneAndWithItsPlace) {
               HasSubstr("job.yaml:3:1: error: one document is expected, a second one begins here"));
 }
 
-// Of what is in a list, too, beside another error.
+// Also for an entry of a list beside another error.
 TEST(JobFileTest, AnEntryOfAListIsReportedWithItsPlace) {
   EXPECT_EQ(Errors(R"(version: 1
 name: j
@@ -210,7 +211,7 @@ training: {epochs: x, global_batch_size: 8, optimizer: {learning_rate: 0.1}}
             "job.yaml:10:20: error: 'training.epochs' must be a whole number, found 'x'\n");
 }
 
-// What --set gives stood at no place of the file.
+// A value from --set has no position in the file.
 TEST(JobFileTest, AnOverrideHasNoPlaceInTheFile) {
   EXPECT_EQ(FormatErrors("j", ParseJobFile(kGood, {{"data", "{uri: /d, format: nope}"}}).errors),
             "j: error: 'data.format' must be one of idx, cifar10_bin, synthetic_digits, found "
@@ -287,7 +288,7 @@ TEST(YamlTreeTest, ValuesAndLevelsHaveLimits) {
     return absl::StrCat(std::string(levels, '['), "a", std::string(levels, ']'));
   };
   const std::string limits = "the file is too large: the limits are 20000 values and 32 levels";
-  EXPECT_EQ(says(list(kMaxYamlNodes - 1)), "");  // and the list itself
+  EXPECT_EQ(says(list(kMaxYamlNodes - 1)), "");  // plus the list itself
   EXPECT_EQ(says(list(kMaxYamlNodes)), limits);
   EXPECT_EQ(says(deep(kMaxYamlDepth)), "");
   EXPECT_EQ(says(deep(kMaxYamlDepth + 1)), limits);
@@ -320,7 +321,7 @@ TEST(JobFileTest, NumbersAreDecimalAndNothingElse) {
               HasSubstr("'training.epochs' must be between"));
 }
 
-// In quotes it is a text, whatever it looks like.
+// A value in quotes is a text, whatever it looks like.
 TEST(JobFileTest, ANumberInQuotesIsToldHowToBeOne) {
   EXPECT_EQ(Errors(With("seed: 42", "seed: \"42\"")),
             "job.yaml:11:9: error: 'training.seed' is the text \"42\"; write 42 without quotes\n");
@@ -338,7 +339,7 @@ TEST(JobFileTest, ANumberInQuotesIsToldHowToBeOne) {
             "j: error: 'resources.devices' is the text \"0\"; write 0 without quotes\n");
   EXPECT_EQ(with("resources.replicas", "'1'"),
             "j: error: 'resources.replicas' is the text \"1\"; write 1 without quotes\n");
-  // What is none without its quotes either, and what is a text anyway.
+  // Values that would be wrong even without quotes, and values that are a text anyway.
   EXPECT_EQ(with("training.seed", "'010'"),
             "j: error: 'training.seed' must be a whole number, found '010'\n");
   EXPECT_EQ(with("data.shuffle", "'yes'"),
@@ -348,13 +349,15 @@ TEST(JobFileTest, ANumberInQuotesIsToldHowToBeOne) {
 
 TEST(JobFileTest, ATabThatIndentsIsNamedWithItsPlace) {
   EXPECT_EQ(Errors("version: 1\nmodel:\n\tname: lenet\n"),
-            "job.yaml:3:1: error: a tab stands before 'name': YAML indents with spaces alone\n");
+            "job.yaml:3:1: error: there is a tab before 'name': YAML indents only with spaces\n");
   EXPECT_EQ(
       Errors("version: 1\nmodel:\n  name: lenet\n  \tnum_classes: 10\n"),
-      "job.yaml:4:3: error: a tab stands before 'num_classes': YAML indents with spaces alone\n");
-  EXPECT_EQ(Errors("\tversion: 1\n"),
-            "job.yaml:1:1: error: a tab stands before 'version': YAML indents with spaces alone\n");
-  // One behind a key or in a comment is no indentation, and one behind the error has not made it.
+      "job.yaml:4:3: error: there is a tab before 'num_classes': YAML indents only with spaces\n");
+  EXPECT_EQ(
+      Errors("\tversion: 1\n"),
+      "job.yaml:1:1: error: there is a tab before 'version': YAML indents only with spaces\n");
+  // A tab after a key or in a comment is not indentation, and a tab after the error did not cause
+  // it.
   EXPECT_EQ(Errors("\t# a comment\nversion:\t1\nname: @\n\tx: 1\n"),
             "job.yaml:3:7: error: not YAML: unknown token\n");
 }
@@ -600,7 +603,7 @@ TEST(ValidateTest, PrecisionsAreTakenWhereTheyCanBeCarriedOut) {
               HasSubstr("'training.optimizer.multi_precision' must be true with 'fp16'"));
 }
 
-// Else the filled-in spec is refused by the services that get it.
+// Otherwise the services that receive the filled-in spec would refuse it.
 TEST(ValidateTest, ShardsThatTheDefaultKvstoreDoesNotUseAreRefused) {
   const auto errors = [](const char* workers_and_shards) {
     return Errors(absl::StrReplaceAll(
@@ -742,7 +745,7 @@ TEST(JobFileTest, TransformsAndTheirKeys) {
               HasSubstr("'data.transforms' has 17 entries, 16 is the limit"));
 }
 
-// Every key of docs/interface.md is acted on or refused by name; none is ignored.
+// Every key of docs/interface.md is carried out or refused by name; none is ignored.
 TEST(JobFileTest, EveryKnownKeyIsCarriedOutOrRefused) {
   int refused = 0;
   for (const KeyInfo& key : AllKeys()) {
@@ -817,7 +820,7 @@ TEST(ValidateTest, LocalPathTakesFilesOnly) {
   }
 }
 
-// What Trainer does in MXNet: `device`, which is `local` where no GPU is.
+// As Trainer in MXNet: `device`, which does the same as `local` without a GPU.
 TEST(ValidateTest, OneWorkersDefaultKvstoreIsDeviceUnlessItIsToUseCpus) {
   const auto type = [](const char* resources, const char* kvstore = "") {
     const std::string text = absl::StrReplaceAll(
@@ -854,7 +857,7 @@ TEST(ValidateTest, DefaultsMakeAWholeValidSpec) {
   EXPECT_THAT(Validate(file.spec), IsEmpty());
 }
 
-// All of them, as docs/interface.md says them.
+// All defaults, as docs/interface.md lists them.
 TEST(ValidateTest, WhatIsLeftOutHasItsDefault) {
   JobFile file = ParseJobFile(R"(version: 1
 name: j
@@ -953,7 +956,7 @@ TEST(ValidateTest, DefaultsFollowFromOtherKeys) {
         .training()
         .optimizer();
   };
-  // PyTorch's.
+  // The defaults of PyTorch.
   for (const char* name : {"adam", "adamw"}) {
     EXPECT_EQ(optimizer(name).beta1(), 0.9);
     EXPECT_EQ(optimizer(name).beta2(), 0.999);
@@ -968,7 +971,7 @@ TEST(ValidateTest, DefaultsFollowFromOtherKeys) {
   EXPECT_FALSE(optimizer("rmsprop").has_beta1());
   EXPECT_EQ(optimizer("adagrad").epsilon(), 1e-10);
   EXPECT_FALSE(optimizer("sgd").has_epsilon());
-  EXPECT_FALSE(optimizer("sgd").has_decayed());  // not set: all
+  EXPECT_FALSE(optimizer("sgd").has_decayed());  // unset means all
   EXPECT_DOUBLE_EQ(filled({{"recovery.backoff.initial", "10m"}}).recovery().backoff_max_seconds(),
                    600);
   EXPECT_FALSE(filled({{"checkpoint.every", "9 steps"}}).checkpoint().has_every_seconds());

@@ -14,12 +14,12 @@
 namespace capstan::training::spec {
 namespace {
 
-// A field that is lost on the way gives a job other bits after a restart.
+// If a field got lost on the way, the job would have other bits after a restart.
 TEST(LeadMessagesTest, EveryFieldOfASnapshotSurvives) {
   node::v1::LeadSnapshot want;
   int64_t next = 1;
   FillMessage(want, next);
-  want.mutable_applied_orders(0)->set_learning_rate(0.25);  // of three kinds of order
+  want.mutable_applied_orders(0)->set_learning_rate(0.25);  // one of each kind of order
   want.mutable_applied_orders(1)->set_checkpoint(true);
   *want.add_applied_orders() = want.applied_orders(0);
   want.mutable_applied_orders(2)->set_suspend(true);
@@ -80,7 +80,7 @@ TEST(LeadMessagesTest, OrdersThatCannotBeAreRefused) {
             "order 1: an order that this version does not know");
 }
 
-// The coordinator has taken older ones from an earlier report.
+// The coordinator took older epochs from an earlier report.
 TEST(LeadMessagesTest, TheLastThousandEpochsAreReported) {
   SamplePlanOptions samples;
   samples.dataset_size = 1;
@@ -104,7 +104,8 @@ TEST(LeadMessagesTest, TheLastThousandEpochsAreReported) {
   }
 }
 
-// Four samples in steps of two, two epochs; one test sample. All that people see of a job comes from here.
+// Four samples in steps of two, two epochs; one test sample. Everything that people see of a job
+// comes from this message.
 TEST(LeadMessagesTest, ALeadSaysAllOfItself) {
   SamplePlanOptions samples;
   samples.dataset_size = 4;
@@ -156,7 +157,7 @@ TEST(LeadMessagesTest, ALeadSaysAllOfItself) {
   EXPECT_TRUE(state.complete());
   ASSERT_EQ(state.epochs_size(), 2);
   EXPECT_EQ(state.epochs(0).epoch(), 1);
-  EXPECT_FALSE(state.epochs(0).has_train_loss());  // one of its steps had none
+  EXPECT_FALSE(state.epochs(0).has_train_loss());  // one of its steps had no finite loss
   EXPECT_EQ(state.epochs(0).validation_loss(), 0.75);
   EXPECT_EQ(state.epochs(1).train_loss(), 0.75);  // (2 + 1) / 4
   EXPECT_EQ(state.epochs(1).train_accuracy(), 1);

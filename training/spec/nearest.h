@@ -1,4 +1,4 @@
-// What a person may have meant who typed a word that is unknown.
+// Guesses which name a person meant by an unknown word.
 #ifndef CAPSTAN_TRAINING_SPEC_NEAREST_H_
 #define CAPSTAN_TRAINING_SPEC_NEAREST_H_
 
@@ -10,8 +10,8 @@
 namespace capstan::training::spec {
 
 // The name at the smallest edit distance (Levenshtein 1966) from `word`, if that is at most 2 and
-// less than the name's length; the first of equals. "" where none is near, and where `word` is one
-// of them: what is wrong with it is something else.
+// less than the name's length; the first of equals. "" if no name is near, and if `word` is one of
+// the names, because then something else is wrong.
 std::string Nearest(absl::string_view word, const std::vector<std::string>& names);
 
 }  // namespace capstan::training::spec

@@ -20,10 +20,10 @@ struct OptimizerKey {
   std::vector<absl::string_view> optimizers;
 };
 
-// Not of a file that names none: then it is sgd.
+// If the file names no optimizer, it is sgd.
 void CheckKeys(const job::v1::Optimizer& o, Rules& rules) {
   const std::string name = o.has_name() ? o.name() : "sgd";
-  // Resolved specs of every optimizer have a momentum of 0 and `nesterov: false`.
+  // Resolved specs have a momentum of 0 and `nesterov: false` for every optimizer.
   for (const OptimizerKey& key : {
            OptimizerKey{"momentum", o.momentum() != 0, {"sgd", "rmsprop"}},
            OptimizerKey{"nesterov", o.nesterov(), {"sgd"}},
@@ -81,7 +81,7 @@ void CheckOptimizer(const job::v1::Training& training, Rules& rules) {
   if (o.has_lr_schedule()) CheckSchedule(o, rules);
 }
 
-// Those of PyTorch.
+// The defaults of PyTorch.
 void FillOptimizerDefaults(job::v1::Optimizer& o) {
   if (o.name() == "adamw" && !o.has_weight_decay()) o.set_weight_decay(0.01);
   if (o.name() == "adam" || o.name() == "adamw") {
@@ -131,6 +131,10 @@ std::optional<SgdOptions> DeviceRule(const job::v1::ResolvedSpec& spec) {
   const job::v1::Optimizer& o = training.optimizer();
   if (o.name() != "sgd" || training.has_gradient_clip_value() || o.decayed() == "weights") {
     return std::nullopt;
+  }
+  // Devices apply one rule to the whole vector, but statistics need another one (rule R3).
+  for (const job::v1::ParameterTensor& parameter : spec.parameters()) {
+    if (parameter.is_stat()) return std::nullopt;
   }
   return SgdOptionsOf(o);
 }

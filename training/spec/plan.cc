@@ -1,4 +1,4 @@
-// The plan: what a resolved spec implies, for the person who submits it.
+// The plan shows the consequences of a resolved spec to the person who submits it.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -31,10 +31,10 @@ std::string Bytes(double bytes, bool upwards = false) {
   return text;
 }
 
-// A bound: rounded it is one still.
+// An upper bound, which must stay one after rounding.
 std::string BytesAtMost(int64_t bytes) { return Bytes(static_cast<double>(bytes), true); }
 
-// Of the fullest shard; 0: there is none, or the spec is not one that Resolve made.
+// Floats of the fullest shard. 0: there is no shard, or Resolve did not make the spec.
 int64_t MostFloatsOfAShard(const job::v1::ResolvedSpec& spec) {
   if (!UsesShards(spec)) return 0;
   const absl::StatusOr<FlatLayout> layout = MakeLayout(spec);
@@ -51,7 +51,8 @@ std::string Count(int64_t count, absl::string_view noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
 
-// The first node that is none of a chain's: devices of GPUs refuse it (gpu_worker/engine/device/chain.cc). Empty: none.
+// The first node that cannot be part of a chain. GPU devices refuse it
+// (gpu_worker/engine/cuda/chain.cc). Empty if there is none.
 std::string NodeOfNoChain(const job::v1::ResolvedSpec& spec) {
   const absl::StatusOr<Graph> graph = MakeGraph(spec);
   for (int i = 0; graph.ok() && i < graph->node_count(); ++i) {
@@ -63,25 +64,30 @@ std::string NodeOfNoChain(const job::v1::ResolvedSpec& spec) {
   return "";
 }
 
-// Why there are so many lanes; empty: the job file says how many.
+// For one lane per device: another number of workers gives other bits.
+constexpr char kLanesFollow[] = "; lanes follow num_workers, set resources.lanes to keep the bits";
+
+// The reason for the number of lanes. Empty if the job file sets it.
 std::string WhyLanes(const job::v1::ResolvedSpec& spec) {
   const job::v1::JobSpec& file = spec.spec();
   if (spec.lanes() != DefaultLanes(file) || file.resources().lane_weights_size() > 0) return "";
   const std::string coupling = SampleCoupling(file.model());
   if (!coupling.empty()) {
     return absl::StrCat("one lane per device, the default: ", coupling,
-                        " couples the samples of a lane");
+                        " couples the samples of a lane", kLanesFollow);
   }
-  if (file.resources().device() == "gpu") return "one lane per device, the default on GPUs";
+  if (file.resources().device() == "gpu") {
+    return absl::StrCat("one lane per device, the default on GPUs", kLanesFollow);
+  }
   if (spec.lanes() == 1 || spec.lanes() != LanesOfBatch(spec.global_batch())) {
-    return "one lane per device, the default";
+    return absl::StrCat("one lane per device, the default", kLanesFollow);
   }
   return absl::StrCat(spec.lanes(), " lanes by default, of at least ", kFewSamplesPerLane,
                       " samples: the same result on 1 to ", spec.lanes(), " devices");
 }
 
-// Of a tensor's entry in a header of ours, of all that is small beside a file, and of a line of the step
-// log: each at most.
+// The most bytes of a tensor's entry in our headers, of everything small beside a file, and of a
+// line of the step log.
 constexpr int64_t kHeaderBytesPerTensor = 300;
 constexpr int64_t kSmallBytes = 4096;
 constexpr int64_t kLogBytesPerStep = 160;
@@ -117,7 +123,7 @@ StorageNeed StorageNeedOf(const job::v1::ResolvedSpec& spec) {
   if (spec.checkpoint_every_steps() > 0) {
     versions = std::max<int64_t>(1, (spec.total_steps() - 1) / spec.checkpoint_every_steps() + 1);
   } else if (file.every_seconds() > 0) {
-    versions = spec.total_steps();  // how long a step takes nobody knows yet
+    versions = spec.total_steps();  // the duration of a step is not known yet
   }
   const int64_t kept =
       (file.has_keep_latest() ? file.keep_latest() : kKeptByDefault) + int64_t{file.keep_best()};
@@ -154,10 +160,10 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
                                         spec.devices_per_worker(), least == 1 ? "" : " each");
   const std::string no_chain = NodeOfNoChain(spec);
   absl::StrAppend(&out, "      on ",
-                  file.resources().device() == "gpu"   ? "GPUs alone"
+                  file.resources().device() == "gpu"   ? "GPUs only"
                   : file.resources().device() == "cpu" ? "CPUs"
                   : !no_chain.empty()                  ? "CPUs: GPUs do not carry out " + no_chain
-                                                       : "GPUs where " + each + ", else on CPUs",
+                                                       : "GPUs if " + each + ", else on CPUs",
                   "\n");
   std::string model = ModelTitle(file.model());
   if (file.model().has_graph()) {
@@ -218,7 +224,7 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   } else if (file.checkpoint().every_seconds() > 0) {
     absl::StrAppend(&out, "      checkpoint every ", file.checkpoint().every_seconds(), " s");
   } else {
-    absl::StrAppend(&out, "      checkpoint at the end alone");
+    absl::StrAppend(&out, "      checkpoint only at the end");
   }
   absl::StrAppend(&out, "; at most ", Count(file.recovery().max_restarts(), "restart"), "\n");
   if (const double ttl = file.limits().ttl_after_finished_seconds(); ttl > 0) {
@@ -239,7 +245,7 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
     absl::StrAppend(&out, "      warning: GPUs do not carry out ", no_chain,
                     ": the job fails there; resources.device: auto takes CPUs\n");
   }
-  // A spec that came over the wire may have no lanes.
+  // A spec from the wire may have no lanes.
   const int64_t per_lane = spec.global_batch() / std::max(1, spec.lanes());
   if (per_lane < kFewSamplesPerLane) {
     absl::StrAppend(&out, "      warning: ", Count(per_lane, "sample"), " per lane; below ",

@@ -28,7 +28,7 @@ using job::v1::ResolvedSpec;
 
 constexpr absl::string_view kSynchronous[] = {"local", "device", "dist_sync", "dist_device_sync"};
 
-// The key that gives the size of a batch, in quotes.
+// The key that sets the batch size, in quotes.
 absl::string_view BatchKey(const job::v1::Training& training) {
   if (training.has_batch_size_per_gpu()) return "'training.batch_size_per_gpu'";
   if (training.has_batch_size_per_worker()) return "'training.batch_size_per_worker'";
@@ -59,7 +59,7 @@ absl::Status CheckDataset(const JobSpec& spec, const common::v1::DatasetInfo& da
   return absl::OkStatus();
 }
 
-// The rule is the schedule's; here it has the key and the length of the job.
+// The schedule has the same rule. Here the message has the key and the length of the job.
 absl::Status CheckWarmup(const ResolvedSpec& spec) {
   const job::v1::LrSchedule& schedule = spec.spec().training().optimizer().lr_schedule();
   if (schedule.name() != "cosine" && schedule.name() != "polynomial") return absl::OkStatus();
@@ -69,10 +69,11 @@ absl::Status CheckWarmup(const ResolvedSpec& spec) {
   if (steps < spec.total_steps()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "'training.optimizer.lr_schedule.warmup' is ", steps, " steps, the job has ",
-      spec.total_steps(), ": '", schedule.name(), "' must have some behind its warm-up"));
+      spec.total_steps(), ": '", schedule.name(), "' must have some after its warm-up"));
 }
 
-// What the numbers depend on, and nothing of who computes them, where, and how often it is saved.
+// The part of a spec that decides the numbers, without who computes them, where, and how often they
+// are saved.
 ResolvedSpec NumbersOf(const ResolvedSpec& resolved) {
   ResolvedSpec numbers = resolved;
   numbers.clear_job_id();
@@ -93,14 +94,15 @@ ResolvedSpec NumbersOf(const ResolvedSpec& resolved) {
   spec.clear_limits();
   spec.clear_recovery();
   spec.mutable_data()->clear_reader_threads();
-  // Where sums are made does not decide the numbers, as long as the type is one of these. Whatever else the group has does, as
-  // soon as it is set; in the digest of a spec that has nothing of it the group is absent, as it always was.
+  // The type does not decide the numbers as long as it is one of these, because it only says where
+  // sums are made. Every other key of the group does once it is set. If a spec has no such key, the
+  // group is absent from the digest, as it always was.
   const auto* end = std::end(kSynchronous);
   if (std::find(std::begin(kSynchronous), end, spec.kvstore().type()) != end) {
     spec.mutable_kvstore()->clear_type();
   }
   if (spec.kvstore().ByteSizeLong() == 0) spec.clear_kvstore();
-  spec.mutable_training()->clear_batch_size();  // global_batch says it
+  spec.mutable_training()->clear_batch_size();  // global_batch says the same
   return numbers;
 }
 
@@ -116,7 +118,8 @@ std::string TrainingDigest(const ResolvedSpec& resolved) {
   return Digest(bytes);
 }
 
-// The path of a field that this version does not know, at or below a message; empty: there is none.
+// The path of a field that this version does not know, at or below a message. Empty if there is
+// none.
 std::string UnknownField(const google::protobuf::Message& message, const std::string& path) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   const google::protobuf::UnknownFieldSet& unknown = reflection.GetUnknownFields(message);
@@ -138,7 +141,8 @@ std::string UnknownField(const google::protobuf::Message& message, const std::st
   return "";
 }
 
-// Fills in what follows from the spec, the data set and the sizes that are set already. Chunks that have a size keep it.
+// Fills in what follows from the spec, the data set and the sizes that are already set. Chunks that
+// have a size keep it.
 absl::Status Derive(ResolvedSpec& out) {
   const JobSpec& spec = out.spec();
   if (absl::Status status = CheckDataset(spec, out.dataset()); !status.ok()) return status;
@@ -180,7 +184,7 @@ absl::Status Derive(ResolvedSpec& out) {
   if (!plan.ok()) return plan.status();
   out.set_steps_per_epoch(plan->steps_per_epoch());
   int64_t total = kMaxSteps;
-  // Of a valid spec: at most 10^6 epochs of kMaxDatasetSize = 2^32 steps, which are below 2^53.
+  // A valid spec has at most 10^6 epochs of kMaxDatasetSize = 2^32 steps, which is below 2^53.
   if (spec.training().has_epochs()) total = spec.training().epochs() * plan->steps_per_epoch();
   if (spec.training().has_max_steps()) {
     total = std::min<int64_t>(total, spec.training().max_steps());
@@ -241,7 +245,8 @@ absl::StatusOr<ResolvedSpec> ParseResolved(absl::string_view bytes, absl::string
   if (!spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InvalidArgumentError("the resolved spec is no ResolvedSpec message");
   }
-  // Rules of names have changed since 0.1.0, and no service minds one that was taken then.
+  // Rules of names have changed since 0.1.0, and every service accepts the names that were valid
+  // then.
   JobSpec rest = spec.spec();
   rest.set_name("job");
   if (absl::Status status = ValidateSpec(rest); !status.ok()) return status;
@@ -253,10 +258,10 @@ absl::StatusOr<ResolvedSpec> ParseResolved(absl::string_view bytes, absl::string
   ResolvedSpec again = spec;
   FillFirstDefaults(*again.mutable_spec());
   if (absl::Status status = Derive(again); !status.ok()) return status;
-  // Not their bytes: those of a map (labels) come in any order.
+  // Do not compare bytes, because a map (labels) is serialized in any order.
   if (!google::protobuf::util::MessageDifferencer::Equals(again, spec)) {
     return absl::InvalidArgumentError(
-        "the resolved spec's derived numbers are not what this version makes of it");
+        "the resolved spec's derived numbers differ from those that this version derives");
   }
   return spec;
 }

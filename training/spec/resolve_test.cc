@@ -68,7 +68,7 @@ TEST(ResolveTest, NumbersOfTheD2lLenet) {
                 "      global batch 256 in 8 lanes, 235 steps/epoch (the last of 96), 2350 steps"));
 }
 
-// As a shard and a task take it up again: the momenta follow from the model.
+// As a shard and a task parse the spec again. The momenta follow from the model.
 TEST(ResolveTest, RunningStatisticsAreNamedAndCounted) {
   job::v1::JobSpec file = Spec();
   file.mutable_model()->set_name("resnet18_v1");
@@ -125,14 +125,14 @@ TEST(ResolveTest, ThePlanSaysWhatTheJobComputesOn) {
     EXPECT_TRUE(spec.ok()) << spec.status();
     return PlanText(*spec);
   };
-  EXPECT_THAT(plan({}), HasSubstr("\n      on GPUs where 2 workers have 1 each, else on CPUs\n"));
+  EXPECT_THAT(plan({}), HasSubstr("\n      on GPUs if 2 workers have 1 each, else on CPUs\n"));
   EXPECT_THAT(plan({{"resources.min_workers", "1"}, {"resources.gpus_per_worker", "4"}}),
-              HasSubstr("\n      on GPUs where 1 worker has 4, else on CPUs\n"));
-  EXPECT_THAT(plan({{"resources.device", "gpu"}}), HasSubstr("\n      on GPUs alone\n"));
+              HasSubstr("\n      on GPUs if 1 worker has 4, else on CPUs\n"));
+  EXPECT_THAT(plan({{"resources.device", "gpu"}}), HasSubstr("\n      on GPUs only\n"));
   EXPECT_THAT(plan({{"resources.device", "cpu"}}), HasSubstr("\n      on CPUs\n"));
 }
 
-// The input's shape is the data set's, whatever the model.
+// The input has the data set's shape, whatever the model.
 TEST(ResolveTest, ColorImagesOfAPartOfCifar10) {
   common::v1::DatasetInfo cifar = FashionMnist();
   cifar.set_train_samples(30000);
@@ -157,7 +157,7 @@ TEST(ResolveTest, ColorImagesOfAPartOfCifar10) {
   EXPECT_THAT(errors, HasSubstr("'data.uri' is required"));
 }
 
-// What the network reads is what the transforms make of the images.
+// The network reads the images as the transforms make them.
 TEST(ResolveTest, TransformsDecideTheInputAndTheDigest) {
   const auto resolve = [](const std::string& transforms) {
     return Resolve(Spec({{"model.name", "mlp"}, {"data.transforms", transforms}}), FashionMnist(),
@@ -188,7 +188,7 @@ TEST(ResolveTest, TransformsDecideTheInputAndTheDigest) {
       HasSubstr("'data.transforms[1].normalize.mean' has 3 entries, want 1 or 1 (channels"));
 }
 
-// Rows and columns each have their own border.
+// Rows and columns have separate limits.
 TEST(ResolveTest, CropsAndMeansFitTheImage) {
   auto info = FashionMnist();
   info.set_width(20);
@@ -215,9 +215,9 @@ TEST(ResolveTest, CropsAndMeansFitTheImage) {
               HasSubstr("normalize.mean' has 2 entries, want 1 or 3 (channels of the image)"));
 }
 
-// 129068 weights are 504.2 KiB; with what fills tensors up to 16 floats they are 129120. The fuller shard has 127
-// of 253 chunks of 512 floats, the last one of 96: 4 bytes * 64608 * (9 buffers + 3 states + 4 lanes that wait) =
-// 3.94 MiB, rounded up.
+// 129068 weights are 504.2 KiB. With tensors padded to 16 floats they are 129120. The fuller shard
+// has 127 of 253 chunks of 512 floats, the last one of 96: 4 bytes * 64608 * (9 buffers + 3 states
+// + 4 waiting lanes) = 3.94 MiB, rounded up.
 TEST(ResolveTest, ThePlanInWords) {
   const auto plan = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
     const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);
@@ -226,7 +226,7 @@ TEST(ResolveTest, ThePlanInWords) {
   };
   EXPECT_EQ(plan({{"training.optimizer.momentum", "0.9"}}),
             R"(Plan  2 workers x 1 device + 2 shards, dist_sync, start all or none
-      on GPUs where 2 workers have 1 each, else on CPUs
+      on GPUs if 2 workers have 1 each, else on CPUs
       lenet_d2l, 129068 parameters; file:///data/fashion-mnist, 60000 + 10000 samples
       LeNet of Dive into Deep Learning: convolutions 3x3 to 20 and 5x5 to 50 channels, average pooling, then 128
       global batch 256 in 8 lanes, 235 steps/epoch (the last of 96), 2350 steps
@@ -259,8 +259,9 @@ TEST(ResolveTest, ThePlanInWords) {
   EXPECT_THAT(plan({{"data", "{format: synthetic_digits}"}}), HasSubstr("; synthetic_digits, "));
 }
 
-// 129120 floats with what fills tensors up, and as many of momentum; 300 bytes for each of 2 x 253 tensors in headers and
-// 4 KiB for all that is small in two files of shards and the manifest. The weights: 129068 floats in 8 tensors.
+// 129120 padded floats, and as many of momentum; 300 bytes in headers for each of 2 x 253 tensors;
+// 4 KiB for everything small in each of two shard files and the manifest. The weights: 129068
+// floats in 8 tensors.
 TEST(ResolveTest, TheFilesOfAJobAreCounted) {
   const auto need = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
     const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);
@@ -443,7 +444,7 @@ TEST(ResolveTest, MaxStepsAndEpochsTakeWhicheverComesFirst) {
   };
   EXPECT_EQ(steps("5"), 5);
   EXPECT_EQ(steps("9007199254740992"), int64_t{1} << 53);
-  // The most that epochs and samples come to.
+  // The largest product of epochs and samples.
   auto large = FashionMnist();
   large.set_train_samples(int64_t{1} << 32);
   const auto most = Resolve(Spec({{"training.epochs", "1000000"},
@@ -477,10 +478,10 @@ TEST(ResolveTest, AJobIsSavedEvery30SecondsUnlessItSaysOtherwise) {
   EXPECT_EQ(every({{"checkpoint.every", "5m"}}).first, absl::Minutes(5));
   EXPECT_EQ(every({{"checkpoint.every", "9 steps"}}).first, absl::InfiniteDuration());
   EXPECT_EQ(every({{"checkpoint.every", "never"}}).first, absl::InfiniteDuration());
-  EXPECT_THAT(every({{"checkpoint.every", "never"}}).second, HasSubstr("at the end alone"));
+  EXPECT_THAT(every({{"checkpoint.every", "never"}}).second, HasSubstr("only at the end"));
 }
 
-// It is the one key that lets checkpoints of ended jobs go: the plan says so before anything starts.
+// This key alone deletes checkpoints of ended jobs, so the plan says so before anything starts.
 TEST(ResolveTest, APlanSaysWhenCheckpointsOfAnEndedJobAreRemoved) {
   const auto plan = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
     const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);
@@ -494,7 +495,7 @@ TEST(ResolveTest, APlanSaysWhenCheckpointsOfAnEndedJobAreRemoved) {
   EXPECT_THAT(plan({{"limits.ttl_after_finished", "0s"}}), Not(HasSubstr("are removed")));
 }
 
-// Where a spec of an earlier version has nothing, there is nothing.
+// A field that an earlier version did not set stays unset.
 TEST(ResolveTest, ALaterDefaultIsNotFilledIntoAReceivedSpec) {
   auto spec = *Resolve(Spec({{"checkpoint.every", "never"}}), FashionMnist(), kOptions);
   spec.mutable_spec()->mutable_checkpoint()->clear_every_seconds();
@@ -504,8 +505,8 @@ TEST(ResolveTest, ALaterDefaultIsNotFilledIntoAReceivedSpec) {
   EXPECT_EQ(CheckpointEvery(*taken), absl::InfiniteDuration());
 }
 
-// Every version has filled these in: without one it is the spec of nobody, and a restart would
-// count from other limits.
+// Every version has filled these in. A spec without one comes from no version, and a restart would
+// use other limits.
 TEST(ResolveTest, AReceivedSpecHasTheFirstDefaults) {
   const auto message = [](auto change) {
     auto spec = *Resolve(Spec(), FashionMnist(), kOptions);
@@ -544,7 +545,7 @@ TEST(ResolveTest, AReceivedSpecKeepsItsChunks) {
     return ParseResolved(bytes, Digest(bytes)).status();
   };
   EXPECT_THAT(std::string(taken(4096, 32).message()),
-              HasSubstr("derived numbers"));  // the digest has them
+              HasSubstr("derived numbers"));  // the training digest includes them
   EXPECT_EQ(MakeLayout(spec)->chunk_count(), 32);
   for (const int32_t wrong : {-16, 1, 15, 1000, 262160}) {
     EXPECT_EQ(taken(wrong, 32).code(), absl::StatusCode::kInvalidArgument) << wrong;
@@ -591,7 +592,7 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
   }
 }
 
-// Versions before this one have left out the same, so their jobs go on from their checkpoints.
+// Earlier versions left out the same fields, so their jobs continue from their checkpoints.
 TEST(ResolveTest, TheTrainingDigestIsThatOfTheNumbersBytes) {
   job::v1::ResolvedSpec numbers = *Resolve(Spec(), FashionMnist(), kOptions);
   const std::string digest = numbers.training_digest();
@@ -604,7 +605,7 @@ TEST(ResolveTest, TheTrainingDigestIsThatOfTheNumbersBytes) {
   numbers.clear_checkpoint_every_steps();
   job::v1::JobSpec& spec = *numbers.mutable_spec();
   spec.clear_name();
-  spec.mutable_resources()->Clear();  // it is there, and empty
+  spec.mutable_resources()->Clear();  // present, but empty
   spec.clear_checkpoint();
   spec.clear_limits();
   spec.clear_recovery();
@@ -613,7 +614,7 @@ TEST(ResolveTest, TheTrainingDigestIsThatOfTheNumbersBytes) {
   EXPECT_EQ(Digest(numbers.SerializeAsString()), digest);
 }
 
-// Of the store what says where sums are made does not count, and all else does.
+// Within the kvstore group, the place where sums are made does not count, and everything else does.
 TEST(ResolveTest, FieldsOfTheKvstoreThatThisVersionDoesNotKnowAreOfTheNumbers) {
   const std::vector<std::pair<std::string, std::string>> one = {{"resources", "{lanes: 4}"}};
   const auto digest = [&](const char* type) {
@@ -631,7 +632,7 @@ TEST(ResolveTest, FieldsOfTheKvstoreThatThisVersionDoesNotKnowAreOfTheNumbers) {
   EXPECT_NE(Resolve(spec, FashionMnist(), kOptions)->training_digest(), before);
 }
 
-// A service that is older than the coordinator would leave it out and train something else.
+// A service older than the coordinator would ignore the field and train something else.
 TEST(ResolveTest, AFieldOfANewerVersionIsRefusedWhereItDecidesTheNumbers) {
   const auto refused = [](auto group) {
     auto spec = *Resolve(Spec(), FashionMnist(), kOptions);
@@ -651,7 +652,8 @@ TEST(ResolveTest, AFieldOfANewerVersionIsRefusedWhereItDecidesTheNumbers) {
   EXPECT_EQ(refused([](auto& s) { return s.mutable_spec()->mutable_limits(); }), "");
 }
 
-// Each does one step on one weight, by hand: learning rate 0.2, weight 1, gradient 4 without clipping.
+// Each does one step on one weight, by hand: learning rate 0.2, weight 1, gradient 4 without
+// clipping.
 TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
   const auto resolved = [](const std::vector<std::pair<std::string, std::string>>& keys) {
     const auto spec = Resolve(Spec(keys), FashionMnist(), kOptions);
@@ -666,7 +668,7 @@ TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
     optimizer.Apply(&weight, &weight, &gradient, state, 1, {0.2});
     return weight;
   };
-  // In the first step m / sqrt(v) is 1, and the decay of adam is in both.
+  // In the first step m / sqrt(v) is 1. The decay of adam is part of both.
   const auto adam = make("{name: adam, learning_rate: 0.2, weight_decay: 1}");
   EXPECT_EQ(adam->state_floats_per_weight(), 2);
   EXPECT_NEAR(step(*adam), 0.8, 1e-6);
@@ -681,13 +683,14 @@ TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
                 ->state_floats_per_weight(),
             3);
   EXPECT_NEAR(step(*make("{name: adagrad, learning_rate: 0.2, epsilon: 4}")), 0.9, 1e-6);
-  // A decay of 4 makes a gradient of 8 of it: 8 / (sqrt(0.25 * 64) + 2) and 8 / (8 + 4).
+  // With a decay of 4 the gradient becomes 8: 8 / (sqrt(0.25 * 64) + 2) and 8 / (8 + 4).
   EXPECT_NEAR(step(*make("{name: rmsprop, learning_rate: 0.2, alpha: 0.75, epsilon: 2, "
                          "weight_decay: 4}")),
               1 - 0.2 * 8 / 6, 1e-6);
   EXPECT_NEAR(step(*make("{name: adagrad, learning_rate: 0.2, epsilon: 4, weight_decay: 4}")),
               1 - 0.2 * 8 / 12, 1e-6);
-  // The first step has no past. Without any it is as nothing in the second: 12 / (12 + 4).
+  // The first step has no past. With beta1 and beta2 of 0 the second step has none either: 12 / (12
+  // + 4).
   float weight = 1, state[kMaxStateFloatsPerWeight] = {};
   const auto forgetful = make("{name: adam, learning_rate: 0.2, beta1: 0, beta2: 0, epsilon: 4}");
   for (int64_t number = 1; number <= 2; ++number) {
@@ -703,17 +706,20 @@ TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
   const std::pair<std::string, std::string> clip = {"training.gradient_clip_value", "0.5"};
   EXPECT_EQ((*MakeOptimizer(resolved({clip})))->update().clip_value, 0.5);
 
-  // What devices that keep the weights carry out.
+  // Which optimizers devices that keep the weights carry out.
   EXPECT_TRUE(DeviceRule(resolved({{"training.optimizer.decayed", "all"}})).has_value());
   EXPECT_FALSE(DeviceRule(resolved({{"training.optimizer.decayed", "weights"}})).has_value());
   EXPECT_FALSE(DeviceRule(resolved({clip})).has_value());
   for (const char* name : {"adam", "adamw", "rmsprop", "adagrad"}) {
     EXPECT_FALSE(DeviceRule(resolved({{"training.optimizer.name", name}})).has_value()) << name;
   }
+  job::v1::ResolvedSpec with_statistics = resolved({{"training.optimizer.decayed", "all"}});
+  with_statistics.mutable_parameters(1)->set_is_stat(true);
+  EXPECT_FALSE(DeviceRule(with_statistics).has_value());
 }
 
-// Two floats of state per weight are three buffers more than with momentum in the plan above (4 bytes *
-// 64608 * 3 = 0.74 MiB): 15 + 4 of them, 4.68 MiB, rounded up.
+// Two floats of state per weight need three buffers more than the momentum of the plan above (4
+// bytes * 64608 * 3 = 0.74 MiB). So there are 15 + 4 of them, 4.68 MiB, rounded up.
 TEST(ResolveTest, ThePlanCountsTheStateOfTheOptimizer) {
   const std::pair<std::string, std::string> adam = {"training.optimizer.name", "adam"};
   EXPECT_THAT(PlanText(*Resolve(Spec({adam}), FashionMnist(), kOptions)),
@@ -724,7 +730,7 @@ TEST(ResolveTest, ThePlanCountsTheStateOfTheOptimizer) {
   EXPECT_THAT(device, HasSubstr("device (GPUs add, the host updates; CPUs as local)"));
 }
 
-// Periods become steps of this job: 235 an epoch, 2350 in all.
+// Periods become steps of this job: 235 per epoch, 2350 in all.
 TEST(ResolveTest, SchedulesAreMadeOfTheirKeys) {
   const auto make = [](const char* schedule) {
     const auto spec =
@@ -781,7 +787,7 @@ TEST(ResolveTest, WhatDoesNotFitTheDataSetIsNamed) {
     EXPECT_EQ(warmup("19 steps"), "");
     EXPECT_EQ(warmup("20 steps"),
               absl::StrCat("'training.optimizer.lr_schedule.warmup' is 20 steps, the job has 20: '",
-                           schedule, "' must have some behind its warm-up"));
+                           schedule, "' must have some after its warm-up"));
     EXPECT_THAT(warmup("1 epoch"), HasSubstr("lr_schedule.warmup' is 235 steps, the job has 20"));
   }
   auto empty = FashionMnist();
@@ -812,8 +818,9 @@ TEST(ResolveTest, LocalUsesNoShard) {
   EXPECT_EQ(spec->lanes(), 8);
 }
 
-// A power of two up to 8 that leaves 16 samples a lane, so that the result is the same on any number of devices that it
-// serves; one for each device where these are more, or samples of a lane depend on each other. The plan says why.
+// The largest power of two up to 8 that leaves each lane 16 samples, so that the result is the same
+// on any number of devices up to that. One lane per device if there are more devices, or if samples
+// of a lane depend on each other. The plan gives the reason.
 TEST(ResolveTest, LanesByDefault) {
   using Keys = std::vector<std::pair<std::string, std::string>>;
   const auto resolved = [](const Keys& keys) {
@@ -851,11 +858,13 @@ TEST(ResolveTest, LanesByDefault) {
                         "devices\n"));
   EXPECT_THAT(plan({{"model.name", "resnet18_v1"}}),
               HasSubstr("one lane per device, the default: resnet18_v1 couples the samples of a "
-                        "lane\n"));
+                        "lane; lanes follow num_workers, set resources.lanes to keep the bits\n"));
   EXPECT_THAT(plan({{"resources.device", "gpu"}}),
-              HasSubstr("one lane per device, the default on GPUs\n"));
+              HasSubstr("one lane per device, the default on GPUs; lanes follow num_workers, set "
+                        "resources.lanes to keep the bits\n"));
   EXPECT_THAT(plan({{"resources.num_workers", "9"}}),
-              HasSubstr("one lane per device, the default\n"));
+              HasSubstr("one lane per device, the default; lanes follow num_workers, set "
+                        "resources.lanes to keep the bits\n"));
   EXPECT_THAT(plan({{"resources.lanes", "5"}}), testing::Not(HasSubstr("default")));
   EXPECT_THAT(
       plan({{"resources.num_workers", "3"}}),
@@ -886,7 +895,7 @@ TEST(ResolveTest, AReceivedSpecIsCheckedAgainstItsDigestAndItself) {
   EXPECT_FALSE(ParseResolved(other, Digest(other)).ok());
 }
 
-// The bytes of a map come in another order in each message.
+// The bytes of a map come in a different order in each message.
 TEST(ResolveTest, ASpecWithManyLabelsIsTakenBack) {
   job::v1::JobSpec job = Spec();
   for (int i = 0; i < 32; ++i) (*job.mutable_labels())[absl::StrCat("label", i)] = "x";

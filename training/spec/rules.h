@@ -1,6 +1,7 @@
-// How the rules of a job specification are written: each says the key, the value and the limit.
+// Helpers for the rules of a job specification. Each message names the key, the value and the
+// limit.
 //
-// Rules of groups that are long have files of their own; validate.cc calls them all.
+// Long groups of rules have their own files. validate.cc calls them all.
 #ifndef CAPSTAN_TRAINING_SPEC_RULES_H_
 #define CAPSTAN_TRAINING_SPEC_RULES_H_
 
@@ -22,9 +23,9 @@ namespace capstan::training::spec {
 
 inline constexpr int64_t kMaxSteps = int64_t{1} << 53;  // exact in a double and in JSON
 
-// Below it the price of lanes shows, on CPUs.
+// On CPUs, the overhead of lanes shows below this number.
 inline constexpr int64_t kFewSamplesPerLane = 16;
-// Of a batch, where nothing speaks against it: DefaultLanes.
+// The default lanes of a batch, without the exceptions of DefaultLanes.
 inline int32_t LanesOfBatch(int64_t global_batch) {
   const int64_t most = std::clamp<int64_t>(global_batch / kFewSamplesPerLane, 1, 8);
   return static_cast<int32_t>(std::bit_floor(static_cast<uint64_t>(most)));
@@ -34,7 +35,7 @@ inline std::string Text(int64_t value) { return absl::StrCat(value); }
 inline std::string Text(double value) { return absl::StrCat(value); }
 inline std::string Text(const std::string& value) { return absl::StrCat("'", value, "'"); }
 
-// Collects violations; each helper states the value and the limit.
+// Collects violations. Each helper states the value and the limit.
 class Rules {
  public:
   explicit Rules(std::vector<Violation>& out) : out_(out) {}
@@ -42,7 +43,7 @@ class Rules {
   void Fail(absl::string_view path, absl::string_view rest) {
     out_.push_back({std::string(path), absl::StrCat("'", path, "' ", rest)});
   }
-  // The same for what no other key can make right.
+  // The same for a value that is wrong whatever the other keys are.
   void Wrong(absl::string_view path, absl::string_view rest) {
     Fail(path, rest);
     out_.back().alone = true;
@@ -50,7 +51,7 @@ class Rules {
   void Required(absl::string_view path, bool present) {
     if (!present) out_.push_back({std::string(path), absl::StrCat("'", path, "' is required")});
   }
-  // NaN is outside every range.
+  // A NaN is outside every range.
   template <class T>
   void Range(absl::string_view path, T value, T low, T high) {
     if (!(value >= low && value <= high)) {
@@ -96,21 +97,21 @@ class Rules {
   std::vector<Violation>& out_;
 };
 
-// schedule_rules.cc: `training.optimizer.lr_schedule`, which the optimizer has; and its defaults
-// that came after 0.1.0.
+// schedule_rules.cc: `lr_schedule` of `training.optimizer`, and its defaults that are newer than
+// 0.1.0.
 void CheckSchedule(const job::v1::Optimizer& optimizer, Rules& rules);
 void FillScheduleDefaults(job::v1::Optimizer& optimizer);
 
-// optimizer_rules.cc: `training.optimizer` and `training.gradient_clip_value`; and their defaults that
-// came after 0.1.0.
+// optimizer_rules.cc: `training.optimizer` and `training.gradient_clip_value`, and their defaults
+// that are newer than 0.1.0.
 void CheckOptimizer(const job::v1::Training& training, Rules& rules);
 void FillOptimizerDefaults(job::v1::Optimizer& optimizer);
 
 // transforms.cc: `data.transforms`, and their defaults.
 void CheckTransforms(const job::v1::Data& data, Rules& rules);
 void FillTransformDefaults(job::v1::Data& data);
-// The shape of the network's input, [channels, height, width]: the data set's after the transforms.
-// InvalidArgument: a transform does not fit it. The data are valid.
+// The shape of the network's input, [channels, height, width], i.e. the data set's after the
+// transforms. `data` must be valid. InvalidArgument: a transform does not fit the data set.
 absl::StatusOr<std::vector<int64_t>> InputShape(const job::v1::Data& data,
                                                 const common::v1::DatasetInfo& dataset);
 

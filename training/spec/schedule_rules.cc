@@ -75,7 +75,7 @@ void CheckSchedule(const job::v1::Optimizer& optimizer, Rules& rules) {
   }
 }
 
-// Those of PyTorch.
+// The defaults of PyTorch.
 void FillScheduleDefaults(job::v1::Optimizer& optimizer) {
   if (!optimizer.has_lr_schedule()) return;
   job::v1::LrSchedule& s = *optimizer.mutable_lr_schedule();

@@ -1,4 +1,4 @@
-// A spec as a job file.
+// Writes a spec as a job file.
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
@@ -24,7 +24,7 @@ using google::protobuf::Reflection;
 std::string Quote(absl::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
-    if (absl::ascii_iscntrl(c)) {  // as it is, a line's end reads back as a space
+    if (absl::ascii_iscntrl(c)) {  // unescaped, a line end would be read back as a space
       absl::StrAppend(&out, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
       continue;
     }
@@ -44,7 +44,7 @@ std::string NumberText(double value) {
   return absl::StrCat(value);
 }
 
-// In the form that says its type (keys.h).
+// Writes the form that tells the type (keys.h).
 std::string AttributeText(const job::v1::Attribute& attribute) {
   switch (attribute.value_case()) {
     case job::v1::Attribute::kInteger:
@@ -116,7 +116,7 @@ std::string ScalarText(const Message& message, const FieldDescriptor* field, int
 void Emit(const Message& message, int indent, std::string& out) {
   const Reflection& reflection = *message.GetReflection();
   const Descriptor* type = message.GetDescriptor();
-  std::string group;  // that was begun
+  std::string group;  // the group whose line was written last
   for (int i = 0; i < type->field_count(); ++i) {
     const FieldDescriptor* field = type->field(i);
     const bool present = field->is_repeated()    ? reflection.FieldSize(message, field) > 0
@@ -158,7 +158,7 @@ void Emit(const Message& message, int indent, std::string& out) {
       for (int k = 0; k < reflection.FieldSize(message, field); ++k) {
         std::string item;
         Emit(reflection.GetRepeatedMessage(message, field, k), indent + 4, item);
-        // The dash stands in place of the last two blanks before the item.
+        // The dash replaces the last two blanks before the item.
         absl::StrAppend(&out, std::string(indent + 2, ' '), "- ",
                         item.empty() ? "{}\n" : item.substr(indent + 4));
       }

@@ -20,7 +20,7 @@ void CheckNormalize(const job::v1::Normalize& normalize, const std::string& path
       rules.Wrong(path + ".mean", absl::StrCat("takes finite numbers, found ", mean));
     }
   }
-  // The smallest that is not 0 as a float.
+  // The limit keeps the number above 0 as a float.
   for (const double std : normalize.std()) {
     if (!(std >= 1e-30 && std <= 1e30)) {
       rules.Wrong(path + ".std", absl::StrCat("takes numbers above 0, found ", std));

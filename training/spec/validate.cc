@@ -36,7 +36,7 @@ bool IsName(absl::string_view name) {
   return true;
 }
 
-// Printable UTF-8 is not checked further: a control character would break a terminal or a log line.
+// Printable UTF-8 is not checked further. A control character would break a terminal or a log line.
 bool HasControl(absl::string_view text) {
   for (const char c : text) {
     if (absl::ascii_iscntrl(c)) return true;
@@ -44,7 +44,7 @@ bool HasControl(absl::string_view text) {
   return false;
 }
 
-// 'a\nb', or the beginning of a text that is long.
+// 'a\nb', or only the beginning of a long text.
 std::string Shown(const std::string& text) {
   if (text.size() <= 100) return absl::StrCat("'", absl::Utf8SafeCEscape(text), "'");
   return absl::StrCat(text.size(), " bytes that begin with '",
@@ -73,7 +73,7 @@ void CheckResources(const JobSpec& spec, Rules& rules) {
   if (r.has_min_workers()) {
     const int64_t workers = r.has_num_workers() ? r.num_workers() : 1;
     rules.Range<int64_t>("resources.min_workers", r.min_workers(), 1, 1024);
-    // Else one of the two was said to be out of its range.
+    // Otherwise a range error of one of the two was reported above.
     if (workers >= 1 && r.min_workers() <= 1024 && r.min_workers() > workers) {
       rules.Fail("resources.min_workers", absl::StrCat("must be at most num_workers (", workers,
                                                        "), found ", r.min_workers()));
@@ -94,7 +94,7 @@ void CheckResources(const JobSpec& spec, Rules& rules) {
                             lanes, " lanes"));
   }
   const bool counts_fit =
-      r.num_workers() <= 1024 && r.gpus_per_worker() <= 64;  // else said already
+      r.num_workers() <= 1024 && r.gpus_per_worker() <= 64;  // else reported already
   if (!r.has_lanes() && counts_fit && lanes > 4096) {
     rules.Fail("resources.lanes",
                absl::StrCat("comes to ", lanes, " (workers x devices), 4096 is the limit"));
@@ -120,7 +120,7 @@ void CheckResources(const JobSpec& spec, Rules& rules) {
 void CheckKvStore(const JobSpec& spec, Rules& rules) {
   const auto& r = spec.resources();
   if (!spec.kvstore().has_type()) {
-    // The default is checked too, or the filled-in spec would be refused by those who get it.
+    // Check the default too, or the receiver would refuse the filled-in spec.
     if (r.num_workers() <= 1 && r.has_num_shards() && r.num_shards() != 1) {
       rules.Fail("resources.num_shards",
                  absl::StrCat("is ", r.num_shards(),
@@ -275,7 +275,7 @@ void CheckCheckpoint(const JobSpec& spec, Rules& rules) {
   }
   if (c.has_every()) rules.Steps("checkpoint.every", c.every());
   if (c.has_every_seconds()) {
-    if (c.every_seconds() != 0)  // never
+    if (c.every_seconds() != 0)  // 0 means never
       rules.Range("checkpoint.every", c.every_seconds(), 1.0, kMaxSeconds);
     if (c.has_every()) {
       rules.Fail("checkpoint.every", "is given in steps or epochs and as a duration: give one");
@@ -409,14 +409,14 @@ absl::Status ValidateSpec(const JobSpec& spec) {
 void FillDefaults(JobSpec& spec) {
   auto& kvstore = *spec.mutable_kvstore();
   if (kvstore.type() == "dist") kvstore.set_type("dist_sync");  // another spelling
-  // As MXNet's Trainer. Where `auto` finds no GPU it is what `local` is.
+  // As MXNet's Trainer. If `auto` finds no GPU, `device` does the same as `local`.
   const bool one = !spec.resources().has_num_workers() || spec.resources().num_workers() == 1;
   if (!kvstore.has_type() && one && spec.resources().device() != "cpu") kvstore.set_type("device");
   auto& checkpoint = *spec.mutable_checkpoint();
   if (!checkpoint.has_every() && !checkpoint.has_every_seconds()) {
     checkpoint.set_every_seconds(kCheckpointEverySeconds);
   }
-  // Two spellings of one model.
+  // Two ways to write the same model.
   if (spec.model().dropout() == 0) spec.mutable_model()->clear_dropout();
   if (spec.model().has_graph()) FillGraphDefaults(*spec.mutable_model()->mutable_graph());
   FillTransformDefaults(*spec.mutable_data());

@@ -1,4 +1,4 @@
-// What a job specification must satisfy before anybody acts on it, whoever wrote it.
+// The rules that a job specification must satisfy before any process acts on it, whoever wrote it.
 #ifndef CAPSTAN_TRAINING_SPEC_VALIDATE_H_
 #define CAPSTAN_TRAINING_SPEC_VALIDATE_H_
 
@@ -14,7 +14,7 @@ namespace capstan::training::spec {
 struct Violation {
   std::string path;     // 'training.optimizer.learning_rate'
   std::string message;  // the whole sentence: path, value, limit
-  bool alone = false;   // the value is wrong whatever the other keys say
+  bool alone = false;   // the value is wrong whatever the other keys are
 };
 
 // Every rule that needs no data set. Allocates nothing that depends on a number in the spec.
@@ -26,27 +26,30 @@ absl::Status ValidateSpec(const job::v1::JobSpec& spec);
 // Fills in every default that needs no data set. The spec must be valid.
 void FillDefaults(job::v1::JobSpec& spec);
 
-// Those of them that version 0.1.0 had, with its values. Every resolved spec has these fields set, whichever version made it.
-// Never extend it and never change a value: a field that came later is not set in the resolved specs of earlier versions, and
-// that it is not set means what those versions did.
+// Fills in the defaults that version 0.1.0 had, with its values. Every resolved spec has these
+// fields set, whichever version made it. Never extend this function and never change a value. A
+// field that came later is not set in resolved specs of earlier versions, and an unset field means
+// what those versions did.
 void FillFirstDefaults(job::v1::JobSpec& spec);
 
-// "lenet"; "graph" for a network that the job file brings along.
+// "lenet"; "graph" for a network that the job file defines.
 std::string ModelTitle(const job::v1::Model& model);
 
 // Every failure reason of docs/interface.md section 1.
 const std::vector<std::string>& FailureReasons();
 
-// Devices of the whole job: num_workers x gpus_per_worker. The spec must be valid; defaults are
-// counted.
+// Devices of the whole job: num_workers x gpus_per_worker. The spec must be valid. Unset fields
+// count with their defaults.
 int64_t DeviceCount(const job::v1::JobSpec& spec);
 
-// Samples of a step. As DeviceCount.
+// Samples of a step. Same conditions as DeviceCount.
 int64_t GlobalBatch(const job::v1::JobSpec& spec);
 
-// resources.lanes where it is left out: as many as leave 16 samples each, a power of two up to 8, so that the bits do not
-// depend on the number of devices. One for each device instead where these are more, where an operator couples the
-// samples of a lane, on GPUs alone, where each lane is a pass of its own, and where lanes have weights. As DeviceCount.
+// The default of resources.lanes. It is the largest power of two up to 8 that leaves each lane 16
+// samples, so that the bits do not depend on the number of devices. It is one lane per device if
+// there are more devices than that, if an operator couples the samples of a lane, if the job asks
+// for GPUs (there each lane is a pass of its own), and if lanes have weights. Same conditions as
+// DeviceCount.
 int32_t DefaultLanes(const job::v1::JobSpec& spec);
 
 }  // namespace capstan::training::spec

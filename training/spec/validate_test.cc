@@ -1,4 +1,4 @@
-// Every limit of a job file, at its border.
+// Every limit of a job file, at its boundary.
 #include "training/spec/validate.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ std::string ErrorsOf(const Keys& keys) {
 
 struct Border {
   const char* key;
-  std::vector<const char*> good;  // the least and the greatest
+  std::vector<const char*> good;  // the smallest and the largest
   std::vector<const char*> bad;   // their neighbours
   Keys with = {};
 };
@@ -212,7 +212,7 @@ TEST(BordersTest, AScheduleHasAtMostAThousandMilestones) {
             "limit\n");
 }
 
-// Word for word, of each kind of rule.
+// The exact text, for each kind of rule.
 TEST(BordersTest, ErrorsNameFieldValueAndLimit) {
   EXPECT_EQ(ErrorsOf({{"training.optimizer.momentum", "1"}}),
             "j: error: 'training.optimizer.momentum' must be at least 0 and below 1, found 1\n");
@@ -253,7 +253,7 @@ TEST(BordersTest, LanesThatFollowFromWorkersAndDevicesHaveTheirLimit) {
   EXPECT_THAT(ErrorsOf({{"resources", "{num_workers: 65, gpus_per_worker: 64}"}}),
               HasSubstr("'resources.lanes' comes to 4160 (workers x devices), 4096 is the limit"));
   EXPECT_EQ(ErrorsOf({{"resources", "{num_workers: 65, gpus_per_worker: 64, lanes: 64}"}}), "");
-  // Of what is wrong already it is not said once more.
+  // An error is not reported twice.
   EXPECT_EQ(ParseJobFile(kJob, {{"resources", "{num_workers: 9999}"}}).errors.size(), 1u);
   EXPECT_EQ(ParseJobFile(kJob, {{"resources", "{gpus_per_worker: 9999}"}}).errors.size(), 1u);
   EXPECT_EQ(ParseJobFile(kJob, {{"resources", "{num_workers: 0, min_workers: 1}"}}).errors.size(),
@@ -278,7 +278,7 @@ TEST(BordersTest, WhatAKvstoreDoesNotUseIsRefused) {
   EXPECT_THAT(ErrorsOf({{"kvstore.type", "ring"}}), HasSubstr("'kvstore.type' must be one of"));
 }
 
-// No file can say it.
+// No file can express this.
 TEST(BordersTest, AReceivedSpecSaysHowOftenInOneWay) {
   job::v1::JobSpec spec = ParseJobFile(kJob).spec;
   spec.mutable_checkpoint()->mutable_every();

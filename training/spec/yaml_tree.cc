@@ -14,7 +14,7 @@
 namespace capstan::training::spec {
 namespace {
 
-// Ends the parse from inside an event; caught at the border of this file.
+// Ends the parse from inside an event. Caught inside this file.
 struct TooLarge {};
 
 Mark ToMark(const YAML::Mark& mark) { return {mark.line + 1, mark.column + 1}; }
@@ -38,7 +38,7 @@ class TreeBuilder : public YAML::EventHandler {
   }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
-    // The text was UTF-8; yaml-cpp makes a lone byte of each of these two escapes.
+    // The text was UTF-8, but yaml-cpp turns each of these two escapes into a single byte.
     if (!IsUtf8(value)) {
       errors_.push_back({ToMark(mark),
                          "the escapes \\_ and \\N are not allowed: write \\u00a0, "
@@ -64,16 +64,16 @@ class TreeBuilder : public YAML::EventHandler {
   void OnMapEnd() override { End(); }
 
  private:
-  // What is being filled. `node` is null while a key is read.
+  // The container that is being filled. `node` is null while a key is read.
   struct Level {
     YamlNode* node = nullptr;
     bool key_pending = false;  // kMap: a key was read, its value comes next
     bool discard = false;      // kMap: the pending value belongs to a duplicate or bad key
-    std::string key;           // the pending one, and where it stood
+    std::string key;           // the pending key and its position
     Mark key_mark;
   };
 
-  // Opens a value; returns null where the value is the key of a map.
+  // Opens a value. Returns null if the value is the key of a map.
   YamlNode* Begin(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                   YamlNode::Kind kind) {
     if (++count_ > kMaxYamlNodes || levels_.size() > kMaxYamlDepth) {
@@ -97,7 +97,7 @@ class TreeBuilder : public YAML::EventHandler {
       if (top.node == nullptr) {
         node =
             &scratch_.emplace_back(std::make_unique<YamlNode>()).operator*();  // inside a key that
-                                                                               // is no scalar
+                                                                               // is not a scalar
       } else if (top.node->kind == YamlNode::Kind::kSequence) {
         node = &top.node->items.emplace_back();
       } else if (!top.key_pending) {
@@ -108,7 +108,7 @@ class TreeBuilder : public YAML::EventHandler {
         errors_.push_back({ToMark(mark), "a key must be a plain word"});
         top.key_pending = true;
         top.discard = true;
-        levels_.push_back({});  // the key itself is thrown away
+        levels_.push_back({});  // the key itself is discarded
         return nullptr;
       } else {
         top.key_pending = false;
@@ -141,12 +141,12 @@ class TreeBuilder : public YAML::EventHandler {
   std::vector<YamlError>& errors_;
   YamlNode root_;
   std::vector<Level> levels_;
-  std::vector<std::unique_ptr<YamlNode>> scratch_;  // values that are thrown away
+  std::vector<std::unique_ptr<YamlNode>> scratch_;  // discarded values
   int count_ = 0;
 };
 
-// The first line, up to `last`, that a tab indents: YAML has no such lines, and yaml-cpp says of them
-// whatever comes out. Line 0: there is none.
+// The first line, up to `last`, that a tab indents. YAML forbids such lines, and yaml-cpp reports
+// misleading errors for them. Line 0 if there is none.
 YamlError FindTab(absl::string_view text, int last) {
   int line = 0;
   for (absl::string_view rest : absl::StrSplit(text, '\n')) {
@@ -158,7 +158,7 @@ YamlError FindTab(absl::string_view text, int last) {
     absl::string_view word = rest.substr(begin);
     word = absl::StripAsciiWhitespace(word.substr(0, word.find(':'))).substr(0, 80);
     return {{line, static_cast<int>(tab) + 1},
-            absl::StrCat("a tab stands before '", word, "': YAML indents with spaces alone")};
+            absl::StrCat("there is a tab before '", word, "': YAML indents only with spaces")};
   }
   return {};
 }
@@ -177,7 +177,7 @@ YamlNode* YamlNode::Find(absl::string_view key) {
 }
 
 YamlNode ParseYaml(absl::string_view text, std::vector<YamlError>& errors) {
-  // A protobuf string holds nothing else, and yaml-cpp passes on what it finds.
+  // A protobuf string must be UTF-8, and yaml-cpp passes on whatever it finds.
   if (!IsUtf8(text)) {
     int line = 1;
     for (absl::string_view part : absl::StrSplit(text, '\n')) {
@@ -200,11 +200,11 @@ YamlNode ParseYaml(absl::string_view text, std::vector<YamlError>& errors) {
     YamlError tab = FindTab(text, ToMark(e.mark).line);
     if (tab.mark.line > 0) {
       errors.push_back(std::move(tab));
-      return {};  // what was read before is not what was meant
+      return {};  // what was read before does not have the intended structure
     }
     errors.push_back({ToMark(e.mark), absl::StrCat("not YAML: ", e.msg)});
   } catch (const TooLarge&) {
-    // Said already.
+    // Already reported.
   }
   return builder.Take();
 }

@@ -1,8 +1,9 @@
-// A YAML document as a tree that remembers where everything stood.
+// A YAML document as a tree that remembers the position of every value.
 //
 // Stricter than YAML: anchors, aliases, tags and duplicate keys are refused, keys are plain
-// strings, one document. The packaged yaml-cpp keeps duplicate keys silently and follows aliases,
-// also in a circle; so its parser feeds an event handler of ours and its own node tree is not used.
+// strings, and there is one document. The packaged yaml-cpp silently keeps duplicate keys and
+// follows aliases, even in a circle. So its parser feeds our own event handler, and its own node
+// tree is not used.
 #ifndef CAPSTAN_TRAINING_SPEC_YAML_TREE_H_
 #define CAPSTAN_TRAINING_SPEC_YAML_TREE_H_
 
@@ -15,7 +16,7 @@
 
 namespace capstan::training::spec {
 
-// Line and column, both from 1; 0 where a value did not come from the file.
+// Line and column, both from 1; 0 if a value did not come from the file.
 struct Mark {
   int line = 0;
   int column = 0;
@@ -47,10 +48,11 @@ struct YamlError {
   std::string message;
 };
 
-// Parses one document in UTF-8. On a syntax error, or when more than `kMaxYamlNodes` values or
-// `kMaxYamlDepth` levels are found, `errors` gets what is wrong and the tree holds what was read
-// before, without a key whose value was not. An empty text gives a null node, and so does one with a
-// line that a tab indents, which is named.
+// Parses one document in UTF-8. On a syntax error, or on more than `kMaxYamlNodes` values or
+// `kMaxYamlDepth` levels, `errors` gets the error. The tree then holds what was read before it,
+// without a key whose value was not read. The result is a null node in three cases: the text is
+// empty, it is not UTF-8, or a tab indents a line up to the error. In the last case the error names
+// the tab.
 inline constexpr int kMaxYamlNodes = 20000;
 inline constexpr int kMaxYamlDepth = 32;
 YamlNode ParseYaml(absl::string_view text, std::vector<YamlError>& errors);

@@ -4,21 +4,22 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "training/fold/held_nodes.h"
+#include "training/fold/held_blocks.h"
 
 namespace capstan::engine {
 
 using training::FlatRange;
-using training::HeldNodes;
+using training::HeldBlocks;
+using training::LaneBlock;
 using training::LaneTree;
-using training::Node;
 
 std::vector<int64_t> PlanBuckets(absl::Span<const int64_t> ready, int64_t total_floats,
                                  const BucketOptions& options) {
   std::vector<int64_t> ends;
   int64_t begin = 0;
   const auto close = [&](int64_t end) {
-    // Pieces of equal size, in whole cache lines: a dense layer alone may have a gigabyte.
+    // Cuts into pieces of equal size, in whole cache lines, because a single dense layer may have a
+    // gigabyte.
     const int64_t pieces = (end - begin + options.max_floats - 1) / options.max_floats;
     const int64_t aligned = training::kSlotAlignFloats;
     const int64_t size = ((end - begin) / pieces + aligned - 1) / aligned * aligned;
@@ -41,12 +42,12 @@ FlatRange SliceOf(int64_t begin, int64_t end, int device, int devices) {
 
 namespace {
 
-// Names slots and writes down what HeldNodes does to them.
+// Names slots and records what HeldBlocks does to them.
 class Recorder {
  public:
   explicit Recorder(FoldPlan& plan) : plan_(plan) {}
 
-  // The value that comes next: the lane of a device, or (device -1) the sum of a round.
+  // The next value: the lane of a device, or (device -1) the sum of a round.
   void Next(int32_t round, int32_t device) {
     round_ = round;
     device_ = device;
@@ -71,8 +72,8 @@ class Recorder {
     Add(device_ < 0 ? FoldKind::kReduce : FoldKind::kTake, slot, device_, -1);
     return slot;
   }
-  void Emit(int32_t slot, int32_t node) {
-    plan_.ops.push_back({FoldKind::kEmit, round_, slot, -1, -1, node});
+  void Emit(int32_t slot, int32_t block) {
+    plan_.ops.push_back({FoldKind::kEmit, round_, slot, -1, -1, block});
   }
 
  private:
@@ -104,34 +105,34 @@ absl::StatusOr<FoldPlan> PlanFold(const LaneTree& tree,
           absl::StrCat("lane ", lane, ": twice, or not one of the step"));
     }
   }
-  plan.nodes = tree.LargestNodes(all);
-  HeldNodes held(tree, /*max_ahead=*/-1);
+  plan.blocks = tree.LargestBlocks(all);
+  HeldBlocks held(tree);
   Recorder recorder(plan);
-  std::vector<int32_t> reduced(plan.nodes.size(),
-                               -1);                    // slot of a node that is summed in any order
-  std::vector<int32_t> missing(plan.nodes.size(), 0);  // lanes to come
-  const auto node_of = [&plan](int32_t lane) {
+  std::vector<int32_t> reduced(plan.blocks.size(),
+                               -1);                     // slot of a block summed in any order
+  std::vector<int32_t> missing(plan.blocks.size(), 0);  // lanes that are still missing
+  const auto block_of = [&plan](int32_t lane) {
     size_t i = 0;
-    while (!LaneTree::Contains(plan.nodes[i], {lane, 1})) ++i;
+    while (!LaneTree::Contains(plan.blocks[i], {lane, 1})) ++i;
     return i;
   };
-  for (const int32_t lane : all) ++missing[node_of(lane)];
+  for (const int32_t lane : all) ++missing[block_of(lane)];
   for (int32_t round = 0; round < static_cast<int32_t>(rounds); ++round) {
     std::vector<int32_t>& at = plan.rounds.emplace_back(lanes.size(), -1);
     std::vector<std::pair<int32_t, int32_t>> order;  // lane, device
-    std::set<size_t> nodes;
+    std::set<size_t> blocks;
     for (size_t device = 0; device < lanes.size(); ++device) {
       if (round >= static_cast<int32_t>(lanes[device].size())) continue;
       at[device] = lanes[device][round];
       order.emplace_back(at[device], static_cast<int32_t>(device));
-      nodes.insert(node_of(at[device]));
+      blocks.insert(block_of(at[device]));
     }
     std::sort(order.begin(), order.end());
-    // A reduction takes all devices: what an idle one has in its gradient would be added.
-    const bool whole = reduce && nodes.size() == 1 && order.size() == lanes.size();
+    // A reduction includes all devices, so it would add whatever an idle one has in its gradient.
+    const bool whole = reduce && blocks.size() == 1 && order.size() == lanes.size();
     if (reduce) {
       for (size_t i = 0; i < (whole ? 1 : order.size()); ++i) {
-        int32_t& slot = reduced[node_of(order[i].first)];
+        int32_t& slot = reduced[block_of(order[i].first)];
         recorder.Next(round, whole ? -1 : order[i].second);
         if (slot < 0) {
           slot = recorder.StoreNew();
@@ -146,13 +147,13 @@ absl::StatusOr<FoldPlan> PlanFold(const LaneTree& tree,
       }
     }
     for (const auto& entry : order) {
-      const size_t node = node_of(entry.first);
-      if (--missing[node] > 0) continue;
-      int32_t slot = reduced[node];
-      for (const HeldNodes::Entry& e : held.entries()) {
-        if (e.node == plan.nodes[node]) slot = e.slot;
+      const size_t block = block_of(entry.first);
+      if (--missing[block] > 0) continue;
+      int32_t slot = reduced[block];
+      for (const HeldBlocks::Entry& e : held.entries()) {
+        if (e.block == plan.blocks[block]) slot = e.slot;
       }
-      recorder.Emit(slot, static_cast<int32_t>(node));
+      recorder.Emit(slot, static_cast<int32_t>(block));
     }
   }
   return plan;

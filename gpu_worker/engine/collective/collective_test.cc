@@ -11,16 +11,16 @@ namespace capstan::engine {
 namespace {
 
 using ::testing::ElementsAre;
+using training::LaneBlock;
 using training::LaneTree;
-using training::Node;
 
 TEST(PlanBucketsTest, EndsWhereAStageLeavesEnoughAndCutsWhatIsTooLong) {
   const BucketOptions options{100, 320};
-  // 64 is too little, 160 enough; the next stage adds 960: three pieces of 320.
+  // 64 is too little, and 160 is enough. The next stage adds 960, which makes three pieces of 320.
   const std::vector<int64_t> ready = {64, 160, 160, 1120, 1136, 1200};
   EXPECT_THAT(PlanBuckets(ready, 1200, options), ElementsAre(160, 480, 800, 1120, 1200));
   EXPECT_THAT(PlanBuckets({}, 48, options), ElementsAre(48));
-  // Pieces are whole cache lines: 1000 in four of 256, 256, 256, 232.
+  // Pieces are whole cache lines: 1000 is cut into 256, 256, 256 and 232.
   EXPECT_THAT(PlanBuckets({}, 1000, options), ElementsAre(256, 512, 768, 1000));
   // LeNet is one bucket.
   EXPECT_THAT(PlanBuckets(std::vector<int64_t>{864, 11056}, 61728), ElementsAre(61728));
@@ -45,7 +45,7 @@ TEST(PlanFoldTest, TwoDevicesWithTwoLanesEach) {
   const absl::StatusOr<FoldPlan> plan = PlanFold(LaneTree(4), {{0, 2}, {1, 3}}, /*reduce=*/false);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->slots, 2);
-  EXPECT_THAT(plan->nodes, ElementsAre(Node{0, 4}));
+  EXPECT_THAT(plan->blocks, ElementsAre(LaneBlock{0, 4}));
   EXPECT_THAT(plan->rounds, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
   // (0 + 1) + (2 + 3)
   EXPECT_THAT(plan->ops, ElementsAre(FoldOp{FoldKind::kTake, 0, 0, 0, -1, -1},
@@ -66,10 +66,10 @@ TEST(PlanFoldTest, RefusesLanesThatAreNotThere) {
   EXPECT_FALSE(PlanFold(LaneTree(4).WithEmptyLanes({2}), {{2}}, false).ok());
 }
 
-// R1, by the book.
-float Naive(const LaneTree& tree, const Node& node, const std::vector<float>& lanes) {
-  if (node.lane_count == 1) return lanes[node.first_lane];
-  const Node left = LaneTree::Left(node), right = LaneTree::Right(node);
+// A direct implementation of R1.
+float Naive(const LaneTree& tree, const LaneBlock& block, const std::vector<float>& lanes) {
+  if (block.lane_count == 1) return lanes[block.first_lane];
+  const LaneBlock left = LaneTree::Left(block), right = LaneTree::Right(block);
   if (!tree.HasLanes(left)) return Naive(tree, right, lanes);
   if (!tree.HasLanes(right)) return Naive(tree, left, lanes);
   return Naive(tree, left, lanes) + Naive(tree, right, lanes);
@@ -94,13 +94,13 @@ TEST(PlanFoldTest, EveryNodeIsTheTreeSumOfItsLanes) {
     const bool reduce = trial % 2 == 1;
     std::vector<float> values(count);
     for (float& value : values) {
-      // Whole numbers where the order is free.
+      // Whole numbers if the order is arbitrary.
       value = reduce ? static_cast<float>(random() % 1000)
                      : std::ldexp(static_cast<float>(random()), -static_cast<int>(random() % 40));
     }
     const absl::StatusOr<FoldPlan> plan = PlanFold(tree, lanes, reduce);
     ASSERT_TRUE(plan.ok()) << plan.status();
-    std::vector<float> slots(plan->slots, NAN), nodes(plan->nodes.size(), NAN);
+    std::vector<float> slots(plan->slots, NAN), blocks(plan->blocks.size(), NAN);
     for (const FoldOp& op : plan->ops) {
       float round = 0;
       for (const int32_t lane : plan->rounds[op.round]) round += lane < 0 ? 0 : values[lane];
@@ -122,13 +122,13 @@ TEST(PlanFoldTest, EveryNodeIsTheTreeSumOfItsLanes) {
           slots[op.slot] += round;
           break;
         case FoldKind::kEmit:
-          nodes[op.node] = slots[op.slot];
+          blocks[op.block] = slots[op.slot];
           break;
       }
     }
     EXPECT_EQ(plan->ops.back().kind, FoldKind::kEmit);
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      EXPECT_EQ(nodes[i], Naive(tree, plan->nodes[i], values)) << ToString(plan->nodes[i]);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      EXPECT_EQ(blocks[i], Naive(tree, plan->blocks[i], values)) << ToString(plan->blocks[i]);
     }
   }
 }

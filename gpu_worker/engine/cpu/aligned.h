@@ -1,8 +1,9 @@
-// Memory for tensors: aligned to 64 bytes, zeroed, and an error instead of an exception when there
-// is none.
+// Memory for tensors, aligned to 64 bytes and zeroed. A lack of memory is an error, not an
+// exception.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_ALIGNED_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_ALIGNED_H_
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -24,14 +25,21 @@ struct FreeDeleter {
 };
 using AlignedBytes = std::unique_ptr<char[], FreeDeleter>;
 
-// ResourceExhausted: no such memory; `what` opens the message.
+// The value of each byte of new memory: 0. Tests set 0xff, which makes NaNs, to detect reads of
+// unwritten memory.
+inline std::atomic<unsigned char>& NewMemoryByte() {
+  static std::atomic<unsigned char> byte = 0;
+  return byte;
+}
+
+// ResourceExhausted: not enough memory. The message begins with `what`.
 inline absl::StatusOr<AlignedBytes> AllocateAligned(int64_t bytes, absl::string_view what) {
   const int64_t rounded = RoundUp(bytes > 0 ? bytes : 1, kTensorAlignBytes);
   void* const memory = std::aligned_alloc(kTensorAlignBytes, static_cast<size_t>(rounded));
   if (memory == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat(what, ": no memory for ", rounded, " bytes"));
   }
-  std::memset(memory, 0, static_cast<size_t>(rounded));
+  std::memset(memory, NewMemoryByte(), static_cast<size_t>(rounded));
   return AlignedBytes(static_cast<char*>(memory));
 }
 

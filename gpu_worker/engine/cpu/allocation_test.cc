@@ -1,4 +1,4 @@
-// A step allocates nothing after the first call of its kind.
+// Tests that a step allocates nothing after the first call of its kind.
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -28,7 +28,7 @@ void Count() {
 
 }  // namespace
 
-// The C functions behind everything: glibc lets a program bring its own, and names them so.
+// The underlying C functions. glibc lets a program replace malloc, and gives its own these names.
 // NOLINTBEGIN(bugprone-reserved-identifier)
 extern "C" void* __libc_malloc(size_t size);
 extern "C" void* __libc_memalign(size_t alignment, size_t size);
@@ -91,7 +91,7 @@ std::unique_ptr<Device> OpenFake() {
   return *OpenPluginDevice(*plugin, "cuda:0", 0);
 }
 
-// Lanes of `most` samples and of fewer.
+// With lanes of `most` samples and of fewer.
 void StepsOfGraphAllocateNothing(Device& device, const training::Graph& graph, int64_t most) {
   const absl::StatusOr<training::FlatLayout> layout =
       training::FlatLayout::Create(training::TensorSpecs(graph));
@@ -126,7 +126,7 @@ void StepsOfGraphAllocateNothing(Device& device, const training::Graph& graph, i
   EXPECT_EQ(allocations, 0) << graph.name();
 }
 
-// Images `side` pixels wide.
+// With images that are `side` pixels wide.
 void StepsAllocateNothing(Device& device, const std::vector<const char*>& names, int64_t most = 70,
                           int64_t side = 28) {
   for (const char* const name : names) {
@@ -143,7 +143,7 @@ TEST(AllocationTest, StepsAllocateNothing) {
   StepsAllocateNothing(*device, {"resnet18_v1"}, /*most=*/18, /*side=*/8);
 }
 
-// What no built-in model has: Concat, Dropout, both forms of Gelu.
+// Operators that no built-in model has: Concat, Dropout, both forms of Gelu.
 TEST(AllocationTest, StepsOfOtherOperatorsAllocateNothing) {
   const absl::StatusOr<training::Graph> graph =
       training::Graph::Build("others", {40},

@@ -1,5 +1,5 @@
-// Places for the buffers of one block in one piece of memory: buffers that are never needed at the
-// same time may share a place.
+// Places all buffers of one block in one piece of memory. Buffers that are never needed at the same
+// time may share a place.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_ARENA_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_ARENA_H_
 
@@ -14,8 +14,8 @@ struct ArenaBuffer {
   int64_t offset = 0;       // set by PlaceBuffers: a multiple of 64
 };
 
-// Sets the offsets and returns the bytes of the whole arena. Largest first, each at the lowest
-// place that is free during its life; deterministic.
+// Sets the offsets and returns the size of the whole arena in bytes. Places the largest buffer
+// first, each at the lowest place that is free during its life. Deterministic.
 int64_t PlaceBuffers(std::vector<ArenaBuffer>& buffers);
 
 }  // namespace capstan::engine

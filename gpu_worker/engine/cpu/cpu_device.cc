@@ -5,14 +5,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/engine/cpu/blocked/graph_plan.h"
+#include "training/graph/tensors.h"
 
 namespace capstan::engine {
 namespace {
 
 using training::FlatLayout;
 using training::Graph;
-using training::Parameter;
-using training::TensorSlot;
 
 class CpuDevice : public Device {
  public:
@@ -28,7 +27,7 @@ class CpuDevice : public Device {
                                                 const PlanOptions& options) override {
     const absl::Status status = CheckOptions(options);
     if (!status.ok()) return status;
-    absl::StatusOr<std::vector<int64_t>> offsets = Offsets(graph, layout);
+    absl::StatusOr<std::vector<int64_t>> offsets = training::ParameterOffsets(graph, layout);
     if (!offsets.ok()) return offsets.status();
     return Named(GraphPlan::Create(graph, *offsets, layout.total_floats(), options, math_));
   }
@@ -50,42 +49,17 @@ class CpuDevice : public Device {
     if (options.precision != Precision::kFp32) {
       return absl::UnimplementedError(
           absl::StrCat("precision: ", PrecisionName(options.precision),
-                       " needs a GPU, CPU devices carry out fp32 alone"));
+                       " needs a GPU; CPU devices compute only in fp32"));
     }
     return absl::OkStatus();
   }
 
-  // Errors say which device they are of.
+  // Adds the device's name to errors.
   template <typename Made>
   absl::StatusOr<std::unique_ptr<Plan>> Named(absl::StatusOr<std::unique_ptr<Made>> plan) const {
     if (plan.ok()) return std::unique_ptr<Plan>(*std::move(plan));
     return absl::Status(plan.status().code(),
                         absl::StrCat("device ", options_.name, ": ", plan.status().message()));
-  }
-
-  // Offset of every parameter of the graph.
-  static absl::StatusOr<std::vector<int64_t>> Offsets(const Graph& graph,
-                                                      const FlatLayout& layout) {
-    std::vector<int64_t> offsets;
-    for (const Parameter& parameter : graph.parameters()) {
-      const TensorSlot* const slot = layout.Find(parameter.name);
-      if (slot == nullptr) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("layout: no tensor ", parameter.name, " of graph ", graph.name()));
-      }
-      if (slot->spec.shape != parameter.shape) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "layout: tensor ", parameter.name, " ", training::ShapeToString(slot->spec.shape),
-            ", want ", training::ShapeToString(parameter.shape)));
-      }
-      offsets.push_back(slot->offset);
-    }
-    if (layout.slots().size() != offsets.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("layout: ", layout.slots().size(),
-                                                     " tensors, want the ", offsets.size(),
-                                                     " of graph ", graph.name()));
-    }
-    return offsets;
   }
 
   const CpuDeviceOptions options_;

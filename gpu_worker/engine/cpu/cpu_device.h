@@ -1,4 +1,4 @@
-// The CPU as a Device: own kernels, 16 samples side by side (blocked/graph_plan.h).
+// The CPU as a Device, with its own kernels for 16 samples side by side (blocked/graph_plan.h).
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_CPU_DEVICE_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_CPU_DEVICE_H_
 
@@ -13,13 +13,14 @@ namespace capstan::engine {
 
 struct BlockedMath;  // blocked/math.h
 
-// The loops that a word names: avx512, avx2 or emulated. All of them compute the same bits. InvalidArgument: another
-// word; FailedPrecondition: this processor lacks it. Both say what it has.
+// The loops for a word: avx512, avx2 or emulated. All of them compute the same bits.
+// InvalidArgument: another word; FailedPrecondition: this processor lacks them. Both messages list
+// what it has.
 absl::StatusOr<const BlockedMath*> CpuTarget(absl::string_view word);
 
 struct CpuDeviceOptions {
   std::string name = "cpu";
-  // By CpuTarget: the loops. Null: the widest that there are.
+  // The loops, from CpuTarget. Null: the widest that exist.
   const BlockedMath* target = nullptr;
 };
 

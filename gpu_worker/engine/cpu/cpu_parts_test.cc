@@ -1,4 +1,4 @@
-// The parts of the CPU device that the device contract reaches only by chance.
+// Tests parts of the CPU device that the device contract reaches only by chance.
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -42,7 +42,8 @@ TEST(ArenaTest, BuffersThatMeetDoNotShareAPlace) {
       EXPECT_FALSE(meet && overlap) << i << " and " << j;
     }
   }
-  // 300 (320 rounded) and 100 (128) meet; the small ones fit beside or in their places.
+  // 300 (rounded to 320) and 100 (128) are needed at the same time. The small ones fit beside them
+  // or in their places.
   EXPECT_EQ(total, 320 + 128);
 }
 
@@ -62,7 +63,7 @@ TEST(BlockedMathTest, AWordNamesItsLoopsOrIsRefused) {
             "'AVX2', want avx512, avx2 or emulated; this processor has avx2, emulated");
 }
 
-// By hand: (1 + 2^-12)^2 - (1 + 2^-11) = 2^-24. A product that is rounded on its own loses it.
+// By hand: (1 + 2^-12)^2 - (1 + 2^-11) = 2^-24. A separately rounded product loses it.
 TEST(BlockedMathTest, AllLoopsRoundAMultiplyAddOnce) {
   for (const BlockedMath* const math : PresentMath()) {
     alignas(64) float x[kSideBySide];
@@ -78,10 +79,10 @@ TEST(BlockedMathTest, AllLoopsRoundAMultiplyAddOnce) {
   }
 }
 
-// Each of the tensors alone has a size that a machine may have, and the sum of them is no int64_t.
+// Each tensor by itself has a size that a machine may have, but their sum overflows int64_t.
 TEST(GraphPlanTest, TensorsThatTogetherFitIntoNoMemoryAreRefused) {
   constexpr int kDepth = 1200;
-  training::Conv conv;  // so that all that follows has a gradient, and stays for it
+  training::Conv conv;  // gives all later values a gradient, so that they stay
   conv.out_channels = 1;
   std::vector<training::GraphNode> nodes = {{"conv", conv, {0}}};
   for (int i = 1; i <= kDepth; ++i) {
@@ -116,7 +117,7 @@ TEST(ThreadPoolTest, EachWorkerRunsOncePerCall) {
   EXPECT_EQ(calls[2], 333);
 }
 
-// Longer than anybody looks before it sleeps.
+// Longer than a thread polls before it sleeps.
 void Busy() {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
   while (std::chrono::steady_clock::now() < end) {
@@ -140,7 +141,7 @@ TEST(ThreadPoolTest, WhoWaitsLongIsWoken) {
         },
         &argument);
     EXPECT_EQ(calls, 3 * (late + 1));
-    if (late % 2 == 0) Busy();  // nobody has work
+    if (late % 2 == 0) Busy();  // no thread has work
   }
 }
 

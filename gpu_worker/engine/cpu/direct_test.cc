@@ -1,5 +1,6 @@
-// Direct convolutions against sums in double, where graphs of tests/contract are too small to reach it: several
-// bands, channels in several parts, outputs in several pieces, every relation of kernel, stride and margin.
+// Compares direct convolutions with sums in double, for cases that the small graphs of
+// tests/contract do not reach: several bands, channels in several parts, outputs in several pieces,
+// every relation of kernel, stride and margin.
 #include "gpu_worker/engine/cpu/blocked/direct.h"
 
 #include <algorithm>
@@ -14,12 +15,12 @@
 namespace capstan::engine {
 namespace {
 
-// Of the largest value of a tensor: twice the most that these cases show, 1.5e-6.
+// Relative to the largest value of a tensor. Twice the largest error in these cases, 1.5e-6.
 constexpr double kTolerance = 3e-6;
 
 struct Case {
   std::string name;
-  int64_t groups, channels, outputs;  // of a group
+  int64_t groups, channels, outputs;  // outputs, channels: per group
   int64_t height, width;
   training::Window window;
   int64_t blocks;
@@ -71,7 +72,7 @@ class DirectTest : public ::testing::TestWithParam<Case> {
     RunPhases(phases, phases.forward, run);
     return y.values();
   }
-  // Added to `before`, or stored where that is null.
+  // Added to `before`, or stored if that is null.
   std::vector<float> RunData(int64_t max_blocks, const Floats* before) {
     const Floats dx(x.count(), random);
     if (before != nullptr) std::copy_n(before->data(), x.count(), dx.data());
@@ -91,7 +92,7 @@ class DirectTest : public ::testing::TestWithParam<Case> {
     return gradient.values();
   }
 
-  // A pass has these bits in a larger plan, too, and with every instruction set that is here.
+  // A pass gives the same bits in a larger plan and with every available instruction set.
   template <typename Run>
   void ExpectSameBits(const std::vector<float>& want, Run run_for) {
     EXPECT_EQ(run_for(of.blocks + 9), want) << "bits with room for more";
@@ -101,7 +102,7 @@ class DirectTest : public ::testing::TestWithParam<Case> {
     }
   }
 
-  // The place of x that y's place (p, q) reads at a tap, -1 outside.
+  // The place of x that place (p, q) of y reads at a tap; -1 outside.
   int64_t Read(int64_t p, int64_t q, int64_t tap) const {
     const training::Window& w = conv.window;
     const int64_t h = p * w.strides[0] + tap / w.kernel_shape[1] * w.dilations[0] - w.pads[0];
@@ -109,7 +110,7 @@ class DirectTest : public ::testing::TestWithParam<Case> {
     return h < 0 || h >= conv.height || v < 0 || v >= conv.width ? -1 : h * conv.width + v;
   }
 
-  // Values drawn from a tensor against sums in double.
+  // Compares random elements of a tensor with sums in double.
   template <typename Want>
   void ExpectClose(const std::vector<float>& got, int64_t count, Want want) {
     double largest = 0, error = 0;
@@ -215,7 +216,7 @@ training::Window Square(int64_t kernel, int64_t stride, int64_t pad) {
 INSTANTIATE_TEST_SUITE_P(
     All, DirectTest,
     ::testing::Values(
-        // More channels than are taken together, runs of 64 outputs and one of 17.
+        // More channels than are processed together, runs of 64 outputs and one of 17.
         Case{"stride", 1, 90, 81, 11, 9, Square(3, 2, 1), 3},
         Case{"pointwise", 1, 70, 33, 9, 8, Square(1, 1, 0), 2},
         Case{"pointwise_stride", 1, 20, 52, 9, 10, Square(1, 2, 0), 3},
@@ -227,7 +228,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"few_outputs", 1, 17, 3, 8, 7, Square(3, 1, 1), 2},
         Case{"depthwise", 11, 1, 1, 9, 7, Square(3, 2, 1), 2},
         Case{"groups", 3, 5, 18, 8, 9, Square(3, 1, 1), 1},
-        // Places between the kernel's steps that nothing reads.
+        // Nothing reads some places between the kernel's steps.
         Case{"wide_steps", 1, 6, 19, 13, 14, Square(2, 3, 0), 1},
         Case{"wide_margins", 1, 9, 17, 4, 5, Square(3, 2, 4), 1},
         Case{"dilation", 2, 7, 16, 15, 13, {{3, 2}, {2, 3}, {3, 0, 1, 2}, {2, 3}}, 2},

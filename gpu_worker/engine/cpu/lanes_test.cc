@@ -1,4 +1,4 @@
-// Lanes that are computed together have the bits of lane after lane and the sums of the tree.
+// Tests that lanes computed together give the bits of lane after lane and the sums of the tree.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gpu_worker/engine/cpu/cpu_device.h"
 #include "gtest/gtest.h"
-#include "training/fold/chunk_sum.h"
+#include "training/fold/test_folded_chunk.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
 #include "training/init/init.h"
@@ -29,7 +29,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Random numbers by sample, a pooling of its own, a value with two readers.
+// Random numbers by sample, a separate pooling, a value with two readers.
 absl::StatusOr<training::Graph> Others() {
   training::Conv conv;
   conv.out_channels = 7;
@@ -59,7 +59,7 @@ struct Case {
   std::vector<int64_t> lanes;  // samples
 };
 
-// Of samples of their own each.
+// Lanes with different samples.
 struct Lanes {
   Lanes(const training::Graph& graph, const std::vector<int64_t>& counts) {
     std::mt19937 random(3);
@@ -113,7 +113,7 @@ class LanesTest : public ::testing::TestWithParam<Case> {
     EXPECT_TRUE((*plan)->LoadWeights(weights.data()).ok());
     return *std::move(plan);
   }
-  // Lane after lane, added as the hosts add them.
+  // Computes lane after lane and adds them as the hosts do.
   std::vector<float> Fold(const Lanes& lanes, std::vector<LaneResult>& results) {
     const std::unique_ptr<Plan> plan = MakePlan(/*max_lanes=*/1, /*threads=*/1);
     std::vector<int32_t> empty;
@@ -121,7 +121,7 @@ class LanesTest : public ::testing::TestWithParam<Case> {
       if (of.lanes[i] == 0) empty.push_back(static_cast<int32_t>(i));
     }
     const training::LaneTree all(static_cast<int32_t>(of.lanes.size()));
-    training::ChunkSum sum(all.WithEmptyLanes(empty), weights.size());
+    training::FoldedChunk sum(all.WithEmptyLanes(empty), weights.size());
     std::vector<float> gradient(weights.size());
     results.assign(of.lanes.size(), LaneResult());
     for (size_t i = 0; i < of.lanes.size(); ++i) {
@@ -142,7 +142,7 @@ TEST_P(LanesTest, HaveTheBitsOfLaneAfterLane) {
   const Lanes lanes(*graph, of.lanes);
   std::vector<LaneResult> want;
   const std::vector<float> gradient = Fold(lanes, want);
-  // Room for as many lanes, and for more; the same plan again.
+  // With room for exactly as many lanes, and for more; with the same plan twice.
   const auto count = static_cast<int64_t>(of.lanes.size());
   for (const auto& [max_lanes, threads] : {std::pair(count, 1), {2 * count, 2}, {count, 3}}) {
     const std::unique_ptr<Plan> plan = MakePlan(max_lanes, threads);
@@ -189,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(Nets, LanesTest,
                            return name;
                          });
 
-// Samples of a lane are normalized together, and lanes one after the other.
+// Samples of a lane are normalized together, so lanes are computed one after the other.
 TEST(CoupledLanesTest, ComeOneByOne) {
   const auto graph = training::MakeModel("resnet18_v1", 10, {3, 8, 8});
   ASSERT_TRUE(graph.ok()) << graph.status();

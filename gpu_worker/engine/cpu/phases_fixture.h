@@ -1,4 +1,4 @@
-// What tests of blocked kernels share: tensors of drawn numbers, and a run of phases.
+// Helpers for tests of blocked kernels: tensors of random numbers, and a run of phases.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_PHASES_FIXTURE_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_PHASES_FIXTURE_H_
 
@@ -12,7 +12,7 @@
 
 namespace capstan::engine {
 
-// Aligned floats: zeros, or drawn.
+// Aligned floats, either zeros or random numbers.
 class Floats {
  public:
   explicit Floats(int64_t count)
@@ -34,7 +34,8 @@ class Floats {
   int64_t count_;
 };
 
-// phases.load, then `list`; pieces from the last to the first. What holds nothing between them holds no numbers.
+// Runs phases.load, then `list`, with pieces from the last to the first. Memory that is not kept
+// between pieces or phases is filled with NaNs.
 inline void RunPhases(const NodePhases& phases, const std::vector<Phase>& list, BatchRun run) {
   const auto nan = std::numeric_limits<float>::quiet_NaN();
   const Floats shared(phases.shared_bytes / 4);

@@ -1,4 +1,5 @@
-// Kernels that have the bits of their references: Concat, Dropout and Gelu, with every instruction set.
+// Tests kernels that must have the bits of their references, with every instruction set: Concat,
+// Dropout and Gelu.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -25,7 +26,7 @@ using training::Shape;
 using Maker = absl::StatusOr<NodePhases> (*)(const Graph& graph, int node,
                                              const NodePlaces& places);
 
-// Any NaN is like any other: its bits are the processor's.
+// All NaNs count as equal, because their bits depend on the processor.
 std::vector<uint32_t> BitsOf(const std::vector<float>& values) {
   std::vector<uint32_t> bits(values.size());
   std::memcpy(bits.data(), values.data(), values.size() * sizeof(float));
@@ -35,7 +36,7 @@ std::vector<uint32_t> BitsOf(const std::vector<float>& values) {
   return bits;
 }
 
-// An operator over `inputs` values of shapes that differ in the first dimension.
+// An operator over `inputs` values whose shapes differ in the first dimension.
 struct Case {
   std::string name;
   training::Operator op;
@@ -70,7 +71,7 @@ class PointwiseTest : public ::testing::TestWithParam<Case> {
     graph = Graph::Build("test", of.input, nodes);
   }
 
-  // Drawn, zeros where no sample is.
+  // Random numbers, with zeros for missing samples.
   Floats Draw(int64_t elements) {
     Floats values(run.blocks * elements * kSideBySide, random);
     for (int64_t i = 0; i < values.count(); ++i) {
@@ -80,7 +81,7 @@ class PointwiseTest : public ::testing::TestWithParam<Case> {
     return values;
   }
 
-  // y, then dx of each input: stored, or added to what `starts` hold.
+  // y, then dx of each input: stored, or added to the contents of `starts`.
   std::vector<uint32_t> Results(Maker make, const BlockedMath* math, bool add) {
     const int64_t elements = graph->value_elements(0);
     const int64_t out = graph->value_elements(graph->output_of(node));
@@ -154,7 +155,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"gelu_batch", training::Gelu(), {3}, 1, 1000},
                       Case{"dropout_one", training::Dropout(), {1}, 1, 1},
                       Case{"dropout", training::Dropout{0.3}, {5, 3, 7}, 1, 17},
-                      // Several pieces of a block, the last one of 3 elements.
+                      // Several pieces per block, the last one with 3 elements.
                       Case{"dropout_pieces", training::Dropout{0.9}, {2051}, 1, 19},
                       Case{"dropout_batch", training::Dropout{0.1}, {6}, 1, 1000},
                       Case{"concat_one", training::Concat{1}, {3}, 1, 1},
@@ -164,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"concat_batch", training::Concat{1}, {5}, 2, 1000}),
     [](const auto& info) { return info.param.name; });
 
-// One value several times: its gradients are added in the order of the inputs.
+// The same value several times. Its gradients are added in the order of the inputs.
 TEST(ConcatTest, OneValueTwice) {
   const absl::StatusOr<Graph> graph =
       Graph::Build("test", {2000},
@@ -197,7 +198,7 @@ TEST(ConcatTest, OneValueTwice) {
   }
 }
 
-// Numbers of every size and sign, where graphs have those around 1 alone.
+// Numbers of every size and sign; graphs only have those around 1.
 TEST(GeluTest, EveryNumberHasTheBitsOfTheReference) {
   std::mt19937 random(7);
   std::vector<float> special = {0.0f,   -0.0f,   1e-45f, -1e-45f, 1e-38f, 3.4e38f, -3.4e38f,
@@ -217,13 +218,13 @@ TEST(GeluTest, EveryNumberHasTheBitsOfTheReference) {
   }
   for (const char* const form : {"none", "tanh"}) {
     const absl::StatusOr<Graph> graph =
-        Graph::Build("test", {kCount},
+        Graph::Build("test", {kCount / kSideBySide},
                      {{"gelu", training::Gelu{form}, {0}},
                       {"head", training::Gemm{2}, {1}},
                       {"loss", training::SoftmaxCrossEntropyLoss(), {2}}});
     ASSERT_TRUE(graph.ok()) << graph.status();
     training::SampleInfo samples;
-    samples.count = 1;
+    samples.count = kSideBySide;  // element by element, so the places of samples do not matter
     std::vector<float> y(kCount), dx(kCount, -0.0f);  // the reference adds to it
     training::ForwardCall<float> forward{graph->instance(0), samples, {x.data()}};
     forward.y = y.data();
@@ -232,13 +233,26 @@ TEST(GeluTest, EveryNumberHasTheBitsOfTheReference) {
     backward.dy = dy.data();
     backward.dx = {dx.data()};
     graph->def(0).reference.backward(backward);
+    const LaneBlocks lane{0, 1, kSideBySide};
+    BatchRun run;
+    run.blocks = 1;
+    run.lanes = absl::MakeConstSpan(&lane, 1);
     for (const BlockedMath* const math : PresentMath()) {
-      const bool tanh_form = std::string(form) == "tanh";
-      std::vector<float> got(kCount);
-      math->gelu(kCount, x.data(), tanh_form, got.data());
-      EXPECT_EQ(BitsOf(got), BitsOf(y)) << math->target << ", " << form;
-      math->gelu_backward(kCount, x.data(), dy.data(), tanh_form, got.data(), /*add=*/false);
-      EXPECT_EQ(BitsOf(got), BitsOf(dx)) << math->target << ", " << form;
+      const Floats got_y(kCount), got_dx(kCount);
+      NodePlaces places;
+      places.math = math;
+      places.x = {x.data()};
+      places.y = got_y.data();
+      places.backward = true;
+      places.dy = dy.data();
+      places.dx = {{got_dx.data(), /*add=*/false}};
+      places.max_blocks = 1;
+      const absl::StatusOr<NodePhases> phases = MakeStepPhases(*graph, 0, /*pattern=*/-1, places);
+      ASSERT_TRUE(phases.ok()) << phases.status();
+      RunPhases(*phases, phases->forward, run);
+      RunPhases(*phases, phases->backward, run);
+      EXPECT_EQ(BitsOf(got_y.values()), BitsOf(y)) << math->target << ", " << form;
+      EXPECT_EQ(BitsOf(got_dx.values()), BitsOf(dx)) << math->target << ", " << form;
     }
   }
 }

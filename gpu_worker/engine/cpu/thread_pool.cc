@@ -8,8 +8,8 @@ namespace capstan::engine {
 namespace {
 
 constexpr uint64_t kOrder = 2 * ThreadPool::kMostThreads;
-// Longer than a phase of a small net keeps one thread waiting for another; much shorter than what a
-// scheduler gives to a thread at a time.
+// Longer than a phase of a small net makes one thread wait for another, and much shorter than a
+// scheduler's time slice.
 constexpr std::chrono::microseconds kSpin(100);
 constexpr int kLooksAtOnce = 16;
 
@@ -21,7 +21,7 @@ void Pause() {
 #endif
 }
 
-// Whether `done` came true within kSpin.
+// Whether `done` became true within kSpin.
 template <typename Done>
 bool Spin(Done done) {
   const auto begin = std::chrono::steady_clock::now();
@@ -30,7 +30,7 @@ bool Spin(Done done) {
       if (done()) return true;
       Pause();
     }
-    std::this_thread::yield();  // to the one that is waited for, where cores are few
+    std::this_thread::yield();  // gives way to the awaited thread if there are few cores
   } while (std::chrono::steady_clock::now() - begin < kSpin);
   return false;
 }

@@ -1,7 +1,7 @@
-// A fixed set of threads that run one function together: a plan's own.
+// A fixed set of threads of one plan that run one function together.
 //
-// A step of a small net has some twenty phases of 50 microseconds each: to put a thread to sleep and to wake it
-// would take as long. So whoever waits looks again and again for a while before it sleeps.
+// A step of a small net has some twenty phases of 50 microseconds each. Putting a thread to sleep
+// and waking it would take as long. So a waiting thread polls for a while before it sleeps.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_THREAD_POOL_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_THREAD_POOL_H_
 
@@ -15,7 +15,7 @@
 
 namespace capstan::engine {
 
-// Run must not be called by two threads at once, nor from inside a function that it runs.
+// Run must not be called by two threads at the same time, nor from inside a function that it runs.
 class ThreadPool {
  public:
   // Starts threads - 1 threads. `threads` is 1 to kMostThreads.
@@ -28,26 +28,27 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(threads_.size()) + 1; }
 
-  // Calls function(argument, worker) once for each worker of [0, workers), at the same time; the
-  // caller is worker 0. Returns when all have returned. Allocates nothing. `workers` is 1 to
-  // threads().
+  // Calls function(argument, worker) once for each worker of [0, workers), at the same time. The
+  // caller is worker 0. Returns when all calls have returned. Allocates nothing. `workers` must be
+  // 1 to threads().
   void Run(int workers, void (*function)(void* argument, int worker), void* argument);
 
  private:
   void Loop(int worker);
-  // The first order that is not `seen`.
+  // Waits for the first order that is not `seen`.
   uint64_t NextOrder(uint64_t seen);
 
-  // A call of Run in one word: how many there have been, times 2 kMostThreads, and its workers. A worker that is not
-  // among them reads nothing else, so the next call may come before it has looked. 0: none yet.
+  // A call of Run in one word: the number of calls so far times 2 kMostThreads, plus its workers. A
+  // worker that does not take part reads nothing else, so the next call may come before it has
+  // looked. 0: no call yet.
   std::atomic<uint64_t> order_ = 0;
   std::atomic<bool> stop_ = false;
-  void (*function_)(void*, int) = nullptr;  // of the order
+  void (*function_)(void*, int) = nullptr;  // of the current order
   void* argument_ = nullptr;
-  std::atomic<int> running_ = 0;  // own threads that have not returned
+  std::atomic<int> running_ = 0;  // own threads that have not returned yet
 
-  // Who sleeps says so before it looks for the last time, and who has something to say looks for sleepers behind
-  // that: one of the two sees the other.
+  // A thread that is about to sleep announces it before its last check, and a thread with news
+  // checks for sleepers after publishing them. So at least one of the two sees the other.
   std::atomic<int> sleepers_ = 0;
   std::atomic<bool> caller_sleeps_ = false;
   Mutex mu_;

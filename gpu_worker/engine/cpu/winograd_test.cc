@@ -1,5 +1,6 @@
-// Winograd's convolution against sums in double, where graphs of tests/contract are too small to reach it:
-// several rounds, weights that are kept and that are not, every padding.
+// Compares Winograd's convolution with sums in double, for cases that the small graphs of
+// tests/contract do not reach: several rounds, weights that are kept and that are not, every
+// padding.
 #include "gpu_worker/engine/cpu/blocked/winograd.h"
 
 #include <algorithm>
@@ -14,8 +15,8 @@
 namespace capstan::engine {
 namespace {
 
-// Of the largest value of a tensor: twice the most that these cases show, 1e-5. winograd.h says by how much
-// rounding grows.
+// Relative to the largest value of a tensor. Twice the largest error in these cases, 1e-5.
+// winograd.h explains how rounding errors grow.
 constexpr double kTolerance = 2e-5;
 
 struct Case {
@@ -33,7 +34,7 @@ class WinogradTest : public ::testing::TestWithParam<Case> {
     run.weights = weights.data();
   }
 
-  // A pass has these bits in a larger plan, too, and with every instruction set that is here.
+  // A pass gives the same bits in a larger plan and with every available instruction set.
   template <typename Run>
   void ExpectSameBits(const std::vector<float>& want, Run run_for) {
     EXPECT_EQ(run_for(of.blocks + 9), want) << "bits with room for more";
@@ -79,14 +80,14 @@ class WinogradTest : public ::testing::TestWithParam<Case> {
     return gradient.values();
   }
 
-  // The place of x that y's place reads at (r, s), -1 outside.
+  // The place of x that a place of y reads at (r, s); -1 outside.
   int64_t Read(int64_t p, int64_t q, int64_t r, int64_t s) const {
     const int64_t h = p + r - of.top, w = q + s - of.left;
     return h < 0 || h >= of.height || w < 0 || w >= of.width ? -1 : h * of.width + w;
   }
   int64_t Draw(int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); }
 
-  // Values drawn from a tensor against sums in double.
+  // Compares random elements of a tensor with sums in double.
   template <typename Want>
   void ExpectClose(const std::vector<float>& got, int64_t count, Want want) {
     std::vector<double> errors;
@@ -175,13 +176,14 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"valid", 16, 16, 9, 7, 7, 5, 0, 0, 3},
                       Case{"wide_margins", 18, 33, 4, 5, 8, 7, 2, 2, 1},
                       Case{"uneven_margins", 20, 16, 6, 6, 6, 5, 0, 2, 1},
-                      // 25 tiles in rounds of 20 and, by the weights, of 16; kept weights.
+                      // 25 tiles in rounds of 20 and, for the gradient by the weights, of 16; kept
+                      // weights.
                       Case{"rounds", 160, 16, 18, 18, 18, 18, 1, 1, 1},
-                      // Eight runs of outputs: each piece makes its own weights.
+                      // Eight runs of outputs, so each piece makes its own weights.
                       Case{"weights_in_pieces", 130, 128, 4, 4, 4, 4, 1, 1, 2}),
     [](const auto& info) { return info.param.name; });
 
-// A rule of shape alone.
+// The rule depends on the shape alone.
 TEST(WinogradRuleTest, PaysFromSixteenChannelsAndThreePlaces) {
   const auto pays = [](int64_t channels, int64_t outputs, int64_t places) {
     return WinogradPays({channels, places, places, outputs, places, places, 1, 1, 4});

@@ -46,7 +46,7 @@ std::string TimedOperations::Table(const Roof& roof) const {
   return table;
 }
 
-// x, weights and y of the type of the elements; a multiply and an add for each weight and place.
+// x, weights and y have the elements' type. Counts a multiply and an add for each weight and place.
 Cost TimedOperations::LinearCost(const Stage& stage, int64_t n) const {
   const int64_t x = n * program_.tensors[stage.x].elements;
   const int64_t y = n * program_.tensors[stage.y].elements;
@@ -59,7 +59,7 @@ Cost TimedOperations::LinearCost(const Stage& stage, int64_t n) const {
 void TimedOperations::LoadImages(int64_t n, const BatchHeader* header, const void* images,
                                  int image_type, void* x) {
   const int64_t elements = n * program_.tensors[0].elements;
-  const int64_t from = image_type == CAPSTAN_IMAGE_UINT8 ? 1 : 4;  // kept ones are float32
+  const int64_t from = image_type == CAPSTAN_IMAGE_UINT8 ? 1 : 4;  // kept images are float32
   Time("images", {elements * (from + element_bytes_), 0},
        [&] { ops_->LoadImages(n, header, images, image_type, x); });
 }

@@ -1,4 +1,4 @@
-// What an operation of a program must move and compute at least: for a table of times against the
+// The least that an operation of a program must move and compute, for a table of times against the
 // roofline. Plain host code.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_COST_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_COST_H_
@@ -18,26 +18,27 @@ struct Cost {
   int64_t flops = 0;
 };
 
-// What a card can do at best.
+// The best rates that a card can reach.
 struct Roof {
   double bytes_per_second = 0;
   double flops_per_second = 0;  // of products in the plan's precision
-  // Seconds that `cost` takes at least.
+  // The least time in seconds for `cost`.
   double Seconds(const Cost& cost) const;
 };
 
-// Passes operations on to another implementation and times each. `clock` begins (true) and ends
-// (false) a measurement and returns the milliseconds of the one that ended.
+// Forwards operations to another implementation and times each. `clock(true)` begins a measurement;
+// `clock(false)` ends it and returns its milliseconds.
 class TimedOperations : public Operations {
  public:
   using Clock = std::function<double(bool begin)>;
   // Borrows both. The bytes are those of MemoryOptions.
-  TimedOperations(const Program& program, int64_t element_bytes, int64_t flat_bytes, Clock clock)
+  TimedOperations(const CardProgram& program, int64_t element_bytes, int64_t flat_bytes,
+                  Clock clock)
       : program_(program),
         element_bytes_(element_bytes),
         flat_bytes_(flat_bytes),
         clock_(std::move(clock)) {}
-  // What is timed from here on.
+  // Times `ops` from now on.
   void Wrap(Operations* ops) { ops_ = ops; }
 
   // Lines "conv1 forward  calls  us a call  GB/s  GFLOP/s  % of the roof", most time first.
@@ -75,13 +76,13 @@ class TimedOperations : public Operations {
   struct Entry {
     int64_t calls = 0;
     double milliseconds = 0;
-    Cost cost;  // of all calls
+    Cost cost;  // of all calls together
   };
   template <typename Call>
   void Time(const std::string& name, const Cost& cost, Call call);
   Cost LinearCost(const Stage& stage, int64_t n) const;
 
-  const Program& program_;
+  const CardProgram& program_;
   const int64_t element_bytes_, flat_bytes_;
   const Clock clock_;
   Operations* ops_ = nullptr;

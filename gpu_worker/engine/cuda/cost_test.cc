@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Operations that only count.
+// Operations that only count calls.
 class Counting : public Operations {
  public:
   int calls = 0;
@@ -38,7 +38,7 @@ class Counting : public Operations {
 };
 
 TEST(CostTest, TheTableHasTimesAndSharesOfTheRoof) {
-  Program program;
+  CardProgram program;
   program.tensors = {{28 * 28, false}, {6 * 24 * 24, true}};
   Stage conv;
   conv.kind = StageKind::kConv;

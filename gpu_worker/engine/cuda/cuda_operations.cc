@@ -32,7 +32,7 @@ void WidenInPlace(Element element, int64_t count, float* values) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<CudaOperations>> CudaOperations::Create(const Program& program,
+absl::StatusOr<std::unique_ptr<CudaOperations>> CudaOperations::Create(const CardProgram& program,
                                                                        const CudaContext& context,
                                                                        const Walk& walk,
                                                                        int64_t n) {
@@ -54,8 +54,8 @@ absl::Status CudaOperations::ChooseForward(int index, const Walk& walk) {
                                                          : ChooseDenseForward(index, walk);
 }
 
-// As much fused as keeps a NaN; the rest of bias and Relu is ours, and the convolution, too, where
-// cuDNN has none.
+// Fuses as much as keeps a NaN. Our kernels do the rest of bias and Relu, and the convolution
+// itself if cuDNN has none.
 absl::Status CudaOperations::ChooseConvForward(int index, const Walk& walk) {
   const Stage& stage = program_.stages[index];
   LinearKernels& kernels = kernels_[index];
@@ -68,7 +68,7 @@ absl::Status CudaOperations::ChooseConvForward(int index, const Walk& walk) {
   };
   std::string how = "own kernel";
   for (const Fused fused : {Fused{true, true}, {true, false}, {false, false}}) {
-    // A Relu without a bias could not be asked about NaNs.
+    // A Relu without a bias cannot be tested for NaNs.
     if ((fused.bias && stage.bias < 0) || (fused.relu && !stage.relu)) continue;
     problem.bias = fused.bias;
     problem.relu = fused.relu;
@@ -131,11 +131,12 @@ absl::Status CudaOperations::ChooseDenseForward(int index, const Walk& walk) {
   return absl::OkStatus();
 }
 
-// max(NaN, 0) is 0 in some libraries' kernels; a NaN is to come out of a plan. Runs the stage once
-// with a bias of NaNs (bytes of 0xff) on whatever its inputs hold; once per kernel, never in a step.
+// max(NaN, 0) is 0 in some libraries' kernels, but a plan must keep a NaN. Runs the stage once with
+// a bias of NaNs (bytes of 0xff) on the present contents of its inputs. This happens once per
+// kernel, never in a step.
 absl::StatusOr<bool> CudaOperations::ReluKeepsNan(int index, const Walk& walk) {
   const Stage& stage = program_.stages[index];
-  void* const bias = walk.parts();  // long enough for every bias
+  void* const bias = walk.parts();  // large enough for every bias
   CAPSTAN_CUDA_RETURN(cudaMemsetAsync(
       bias, 0xff, static_cast<size_t>(stage.weight_rows) * sizeof(float), context_.stream));
   const absl::Status status =
@@ -357,7 +358,7 @@ void CudaOperations::Loss(int64_t n, int32_t classes, const BatchHeader* header,
 void CudaOperations::SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
                              capstan_result* sums) {
   if (!status_.ok()) return;
-  // Pinned memory: its address is computed, never read here.
+  // Pinned memory: the host only computes its address here and never reads it.
   auto* const loss_sum = reinterpret_cast<double*>(sums);
   static_assert(offsetof(capstan_result, correct) == sizeof(double));
   Keep(
@@ -365,12 +366,12 @@ void CudaOperations::SumRows(int64_t n, const double* row_loss, const int32_t* r
                                               loss_sum, reinterpret_cast<int64_t*>(loss_sum + 1))));
 }
 
-// Edges of a captured graph, events otherwise.
+// These become edges in a captured graph; otherwise they are events.
 void CudaOperations::BeginParameters() {
   if (!status_.ok() || context_.parameter_stream == context_.stream) return;
   const auto fork = [this]() -> absl::Status {
     if (lags_ >= kParameterLag) {
-      // What that stage reads may be overwritten from here on.
+      // The inputs of that stage may be overwritten from here on.
       const cudaEvent_t done = context_.parameters_done[static_cast<size_t>(lags_ % kParameterLag)];
       CAPSTAN_CUDA_RETURN(cudaStreamWaitEvent(context_.stream, done, 0));
     }
@@ -402,7 +403,7 @@ void CudaOperations::StageDone(int stage) {
 
 void CudaOperations::BackwardDone() {
   if (status_.ok()) Keep(Join());
-  lags_ = 0;  // also where it failed: the plan is broken then
+  lags_ = 0;  // even after a failure, because the plan is then broken
 }
 
 }  // namespace capstan::engine::cuda

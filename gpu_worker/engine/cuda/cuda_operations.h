@@ -1,4 +1,4 @@
-// The operations of a program on a card, for one batch count: own kernels, cuDNN, cuBLASLt.
+// The operations of a program on a card, for one batch count, by own kernels, cuDNN and cuBLASLt.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_OPERATIONS_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_OPERATIONS_H_
 
@@ -19,18 +19,18 @@
 
 namespace capstan::engine::cuda {
 
-// Room for the libraries: a constant, so that the choice of kernels does not depend on a plan's
-// largest batch.
+// Workspace for the libraries. It is a constant, so that the choice of kernels does not depend on a
+// plan's largest batch.
 inline constexpr int64_t kWorkspaceBytes = 32 << 20;
 
-// What a plan lends to the operations of its counts.
+// Resources that a plan lends to the operations of its batch counts.
 struct CudaContext {
   cudaStream_t stream = nullptr;
   cudnnHandle_t cudnn = nullptr;  // on `stream`
   cublasLtHandle_t lt = nullptr;
   void* workspace = nullptr;  // kWorkspaceBytes
-  // Gradients by parameters run beside the rest of backward: nothing of it waits for them. The same
-  // stream where every operation is timed.
+  // Gradients by parameters run beside the rest of backward, because nothing in it waits for them.
+  // The same stream if every operation is timed.
   cudaStream_t parameter_stream = nullptr;
   cudnnHandle_t parameter_cudnn = nullptr;
   void* parameter_workspace = nullptr;
@@ -38,43 +38,43 @@ struct CudaContext {
   std::array<cudaEvent_t, kParameterLag> parameters_done = {};
   KernelRules rules;
   Element element = Element::kFloat;  // of the precision of the rules
-  const float* kept = nullptr;        // images that lie on the card
+  const float* kept = nullptr;        // images that are kept on the card
 };
 
-// `values` holds `count` elements from its start; they become floats.
+// `values` begins with `count` elements of type `element`. They become floats.
 void WidenInPlace(Element element, int64_t count, float* values);
 
-// The kernels of one convolution or dense layer; null: own kernels.
+// The kernels of one convolution or dense layer. Null: own kernels.
 struct LinearKernels {
   std::unique_ptr<CudnnConv> conv_forward, conv_data, conv_weight;
   std::unique_ptr<LtMatmul> lt_forward, lt_data, lt_weight;
-  // What forward leaves to a kernel of ours.
+  // What the library's forward kernel leaves to our own kernel.
   bool own_bias = false, own_relu = false;
 };
 
 class CudaOperations : public Operations {
  public:
-  // Borrows both. Chooses the forward kernels for `n` samples. `y` of the stages is written.
-  static absl::StatusOr<std::unique_ptr<CudaOperations>> Create(const Program& program,
+  // Borrows both. Chooses the forward kernels for `n` samples. Overwrites `y` of the stages.
+  static absl::StatusOr<std::unique_ptr<CudaOperations>> Create(const CardProgram& program,
                                                                 const CudaContext& context,
                                                                 const Walk& walk, int64_t n);
-  // Chooses those of backward, before its first use.
+  // Chooses the kernels of backward. Must be called before backward is used.
   absl::Status PrepareBackward();
 
   // The first failure since the last call.
   absl::Status TakeStatus();
   // Lines "conv1 forward: cuDNN candidate 0 of 9\n".
   std::string Describe() const;
-  // Called by backward at the end of a stage.
+  // `done` is called by backward at the end of each stage.
   void set_on_stage_done(std::function<absl::Status(int)> done) {
     on_stage_done_ = std::move(done);
   }
-  // In on_stage_done: behind what is on it now the gradients of that stage and those before it in
-  // backward are final.
+  // For on_stage_done: once the work now on this stream is done, the gradients of that stage and of
+  // all stages before it in backward are final.
   cudaStream_t final_stream() const {
     return lags_ > 0 ? context_.parameter_stream : context_.stream;
   }
-  // The plan's stream waits for what lags.
+  // Makes the plan's stream wait for lagging work.
   absl::Status Join();
 
   void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
@@ -106,25 +106,25 @@ class CudaOperations : public Operations {
   void BackwardDone() override;
 
  private:
-  CudaOperations(const Program& program, const CudaContext& context, int64_t n)
+  CudaOperations(const CardProgram& program, const CudaContext& context, int64_t n)
       : program_(program), context_(context), n_(n), kernels_(program.stages.size()) {}
   absl::Status ChooseForward(int index, const Walk& walk);
   absl::Status ChooseConvForward(int index, const Walk& walk);
   absl::Status ChooseDenseForward(int index, const Walk& walk);
   absl::Status RunForward(int index, const void* x, const void* weight, const void* bias, void* y);
-  // Whether a NaN in the bias comes out of the fused kernels.
+  // Whether the fused kernels keep a NaN in the bias.
   absl::StatusOr<bool> ReluKeepsNan(int index, const Walk& walk);
   void Keep(const absl::Status& status) {
     if (status_.ok()) status_ = status;
   }
 
-  const Program& program_;
+  const CardProgram& program_;
   const CudaContext& context_;
   const int64_t n_;
   std::vector<LinearKernels> kernels_;  // by stage
   std::vector<std::string> lines_;
   bool backward_ready_ = false;
-  int lags_ = 0;  // stages since the last Join whose gradients by parameters were enqueued
+  int lags_ = 0;  // stages since the last Join whose parameter gradients were enqueued
   absl::Status status_;
   std::function<absl::Status(int)> on_stage_done_;
 };

@@ -10,7 +10,7 @@
 namespace capstan::engine::cuda {
 namespace {
 
-// A slot holds a piece of a batch: while one is on its way the next is filled.
+// A slot holds a piece of a batch. While one is being copied the next is filled.
 constexpr int64_t kSlotBytes = 1 << 20;
 constexpr size_t kCounts = 8;
 
@@ -19,7 +19,7 @@ constexpr size_t kCounts = 8;
 absl::StatusOr<std::unique_ptr<CudaPlan>> CudaPlan::Create(const capstan_compile_request& request) {
   const absl::Status precision = CheckPrecision(request.precision);
   if (!precision.ok()) return precision;
-  absl::StatusOr<Program> program = MakeProgram(request);
+  absl::StatusOr<CardProgram> program = MakeCardProgram(request);
   if (!program.ok()) return program.status();
   auto plan = std::unique_ptr<CudaPlan>(new CudaPlan(*std::move(program), request));
   const absl::Status status = plan->Build();
@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<CudaPlan>> CudaPlan::Create(const capstan_compile
   return plan;
 }
 
-CudaPlan::CudaPlan(Program program, const capstan_compile_request& request)
+CudaPlan::CudaPlan(CardProgram program, const capstan_compile_request& request)
     : program_(std::move(program)),
       device_(request.device),
       max_batch_(request.max_batch),
@@ -38,7 +38,7 @@ CudaPlan::CudaPlan(Program program, const capstan_compile_request& request)
                                                                    : Element::kFloat;
 }
 
-// Errors of a card that has failed before are of no interest here.
+// Errors of a card that failed earlier do not matter here.
 CudaPlan::~CudaPlan() {
   cudaSetDevice(device_);
   if (context_.stream != nullptr) cudaStreamSynchronize(context_.stream);
@@ -80,7 +80,7 @@ absl::Status CudaPlan::Build() {
   } else {
     context_.parameter_stream = context_.stream;
   }
-  // Before free memory is looked at: the libraries take their part here.
+  // Before free memory is queried, because the libraries allocate their part here.
   CAPSTAN_CUDA_RETURN(cudnnCreate(&context_.cudnn));
   CAPSTAN_CUDA_RETURN(cudnnSetStream(context_.cudnn, context_.stream));
   CAPSTAN_CUDA_RETURN(cudnnCreate(&context_.parameter_cudnn));
@@ -101,7 +101,7 @@ absl::Status CudaPlan::Build() {
     CAPSTAN_CUDA_RETURN(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     piece_ready_.push_back(event);
   }
-  // What lies between the tensors of the gradient stays zero for ever.
+  // The space between the tensors of the gradient always stays zero.
   CAPSTAN_CUDA_RETURN(
       cudaMemsetAsync(base_, 0, static_cast<size_t>(memory_.total_bytes()), context_.stream));
   const absl::StatusOr<CountKernels*> kernels = KernelsOf(max_batch_);
@@ -134,7 +134,7 @@ absl::Status CudaPlan::AllocateDevice() {
   cudaError_t error = bytes > free ? cudaErrorMemoryAllocation
                                    : cudaMalloc(reinterpret_cast<void**>(&base_), bytes);
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it does not stick: the card is well
+    cudaGetLastError();  // the error does not stick; the card still works
     return absl::ResourceExhaustedError(OutOfMemoryText(
         program_, options, static_cast<int64_t>(free), static_cast<int64_t>(whole)));
   }
@@ -174,7 +174,7 @@ absl::Status CudaPlan::AllocatePinned() {
   host_gradient_ = reinterpret_cast<float*>(pinned_ + gradient);
   host_logits_ = reinterpret_cast<float*>(pinned_ + logits);
   host_sums_ = reinterpret_cast<capstan_result*>(pinned_ + sums);
-  // Pieces that no backward writes are zero.
+  // Pieces that no backward writes stay zero.
   std::memset(host_gradient_, 0, static_cast<size_t>(flat_bytes));
   return absl::OkStatus();
 }
@@ -233,7 +233,7 @@ absl::Status CudaPlan::UseWeights() {
     walk_->CopyWeights(ops);
     return ops.TakeStatus();
   };
-  // A profile has the times of Run alone.
+  // A profile contains only the times of Run.
   return profile_ != nullptr ? copy() : Replay(use_weights_graph_, copy);
 }
 
@@ -247,7 +247,7 @@ absl::Status CudaPlan::KeepImages(const float* images, int64_t first, int64_t co
     size_t free = 0, all = 0;
     CAPSTAN_CUDA_RETURN(cudaMemGetInfo(&free, &all));
     const auto bytes = static_cast<size_t>(whole * image_bytes);
-    // Half of what is free stays for others: images are a help, no need.
+    // Leave half of the free memory to others, because keeping images is optional.
     cudaError_t error = bytes > free / 2 ? cudaErrorMemoryAllocation
                                          : cudaMalloc(reinterpret_cast<void**>(&kept_), bytes);
     if (error == cudaErrorMemoryAllocation) {
@@ -305,7 +305,7 @@ absl::Status CudaPlan::CopyIn(const capstan_batch& batch, double loss_scale) {
   }
   const bool kept = batch.image_type == CAPSTAN_IMAGE_KEPT;
   if (kept) {
-    // Places are as few bytes as labels: all in one copy.
+    // Places have as few bytes as labels, so one copy moves all of them.
     const auto places = static_cast<size_t>(memory_.images - memory_.header);
     const size_t place_bytes = static_cast<size_t>(batch.count) * sizeof(int32_t);
     std::memcpy(header_ + places, batch.images, place_bytes);
@@ -344,7 +344,7 @@ absl::Status CudaPlan::Replay(Captured& captured, Launches launches) {
     const cudaError_t ended = cudaStreamEndCapture(context_.stream, &graph);
     if (!status.ok()) {
       if (graph != nullptr) cudaGraphDestroy(graph);
-      cudaGetLastError();  // that a branch is not joined follows from it
+      cudaGetLastError();  // clears the error about an unjoined branch, a result of this one
       return status;
     }
     CAPSTAN_CUDA_RETURN(ended);
@@ -393,7 +393,7 @@ absl::Status CudaPlan::Enqueue(CudaOperations& ops, Pass pass, int64_t count, in
   const absl::Status status = ops.TakeStatus();
   if (!status.ok()) return status;
   if (backward) {
-    // The copies are part of the pass: the next one may not write under them.
+    // The copies are part of the pass, because the next pass must not overwrite their source.
     CAPSTAN_CUDA_RETURN(cudaEventRecord(copies_done_, copy_stream_));
     CAPSTAN_CUDA_RETURN(cudaStreamWaitEvent(context_.stream, copies_done_, 0));
   }
@@ -416,7 +416,7 @@ absl::Status CudaPlan::CopyOut(Pass pass, int64_t count, float* gradient, float*
                                capstan_result* result) {
   CAPSTAN_CUDA_RETURN(cudaStreamSynchronize(context_.stream));
   if (pass == Pass::kTrain) {
-    // All zeros where nothing trains.
+    // All zeros if nothing is trained.
     std::memcpy(gradient, host_gradient_,
                 static_cast<size_t>(program_.total_floats) * sizeof(float));
   }

@@ -1,8 +1,8 @@
 // CudaPlan::EnqueueLane: a lane whose gradient stays on the card, for groups.
 //
-// A graph per bucket instead of one for all: the events between them are ordinary ones, which other
-// streams and other cards wait for. (An event recorded inside a graph may serve too; what a wait
-// for it sees before the graph has run was not tried on a card.)
+// There is a graph per bucket instead of one for all, because the events between them are ordinary
+// ones, for which other streams and other cards wait. (An event recorded inside a graph might work,
+// too. What a wait for it sees before the graph has run was not tried on a card.)
 #include <utility>
 
 #include "gpu_worker/engine/cuda/cuda_plan.h"
@@ -34,11 +34,11 @@ absl::Status CudaPlan::EnqueueLane(const capstan_batch& batch, double loss_scale
   int next = 0;  // bucket
   auto& lane = (*kernels)->lanes[batch.image_type];
   if (!lane.warm) {
-    // Kernel by kernel, which also loads them.
+    // Runs kernel by kernel, which also loads the kernels.
     lane.warm = true;
     status = WalkLane(*(*kernels)->ops, batch.count, batch.image_type, [&](int stage) {
       absl::Status said;
-      // Those who wait for a bucket wait for this stream.
+      // Streams that wait for a bucket wait for this stream.
       if (next < buckets && bucket_stages[next] == stage) said = (*kernels)->ops->Join();
       while (said.ok() && next < buckets && bucket_stages[next] == stage) {
         said = hooks.on_bucket(next++);
@@ -84,7 +84,7 @@ absl::Status CudaPlan::CaptureLane(CountKernels& kernels, int64_t count, int ima
   bool capturing = true;
   size_t next = 0;
   status = WalkLane(*kernels.ops, count, image_type, [&](int stage) -> absl::Status {
-    // The last piece goes on to the end of the pass.
+    // The last piece continues to the end of the pass.
     if (bucket_stages[next] != stage || stage == bucket_stages.back()) return absl::OkStatus();
     while (bucket_stages[next] == stage) ++next;
     absl::Status said = kernels.ops->Join();
@@ -101,7 +101,7 @@ absl::Status CudaPlan::CaptureLane(CountKernels& kernels, int64_t count, int ima
     cudaGraph_t graph = nullptr;
     cudaStreamEndCapture(context_.stream, &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
-    cudaGetLastError();  // that a branch is not joined follows from the failure
+    cudaGetLastError();  // clears the error about an unjoined branch, a result of this one
   }
   if (status.ok()) kernels.lanes[image_type].pieces = std::move(pieces);
   return status;

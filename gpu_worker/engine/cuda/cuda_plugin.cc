@@ -16,12 +16,12 @@
 #include "gpu_worker/engine/plugin/abi.h"
 #include "services/sync/mutex.h"
 
-// What the ABI calls a plan.
+// The ABI's plan.
 struct capstan_plan {
   std::unique_ptr<capstan::engine::cuda::CudaPlan> plan;
 };
 
-// What the ABI calls a group.
+// The ABI's group.
 struct capstan_group {
   std::unique_ptr<capstan::engine::cuda::Group> group;
   std::string summary;
@@ -41,7 +41,7 @@ int32_t Answer(const absl::Status& status, capstan_error* error) {
   return static_cast<int32_t>(status.code());
 }
 
-// Nothing is thrown over the border.
+// No exception crosses the border.
 template <typename Call>
 int32_t Guard(capstan_error* error, Call call) {
   try {
@@ -65,7 +65,7 @@ const char* Libraries() {
   return text->c_str();
 }
 
-// `text` for as long as the plug-in is loaded; one place for equal texts.
+// A copy of `text` that lives as long as the plug-in is loaded; one copy for equal texts.
 const char* Lasting(std::string text) {
   static Mutex& mu = *new Mutex;
   static auto& texts = *new std::set<std::string>;
@@ -75,7 +75,7 @@ const char* Lasting(std::string text) {
 
 int32_t Probe(capstan_probe* probe, capstan_error* error) {
   return Guard(error, [probe]() -> absl::Status {
-    // Every driver of a major version runs what was built for it.
+    // Every driver of a major version runs code that was built for that version.
     *probe = {0, 0, CUDART_VERSION / 1000 * 1000, Libraries()};
     int count = 0, driver = 0;
     CAPSTAN_CUDA_RETURN(cudaDriverGetVersion(&driver));
@@ -110,8 +110,8 @@ int32_t DeviceInfo(int32_t device, capstan_device_info* info, capstan_error* err
     if (device < 0 || device >= std::min(count, kMaxDevices)) {
       return absl::NotFoundError(absl::StrCat("no GPU ", device, ", want 0 to ", count - 1));
     }
-    // No cudaSetDevice, no cudaMemGetInfo: they make a context, which takes memory of the card, or
-    // all of it where the card serves one process at a time.
+    // No cudaSetDevice and no cudaMemGetInfo here. They make a context, which takes memory of the
+    // card, or the whole card if it serves one process at a time.
     cudaDeviceProp properties = {};
     CAPSTAN_CUDA_RETURN(cudaGetDeviceProperties(&properties, device));
     *info = {Lasting(absl::StrCat(properties.name, ", compute capability ", properties.major, ".",
@@ -132,8 +132,8 @@ int32_t Compile(const capstan_compile_request* request, capstan_plan** plan, cap
 
 void PlanInfo(const capstan_plan* plan, capstan_plan_info* info) { plan->plan->Info(info); }
 
-// Freeing waits for the card, and this one hangs. The process ends, and what is left goes with it;
-// until then it has a place, so that whoever looks for leaks finds none.
+// Freeing waits for the card, which hangs. The object is left behind until the process ends. It
+// stays referenced, so that leak checkers do not report it.
 template <typename T>
 void LeaveBehind(T* object) {
   static Mutex& mu = *new Mutex;

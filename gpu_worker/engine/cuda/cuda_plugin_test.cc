@@ -1,5 +1,5 @@
-// The CUDA plug-in on a machine without a card: what it says there, and that cuDNN takes every
-// graph that the built-in models need, asked by the description of an H200.
+// Tests the CUDA plug-in on a machine without a card: its messages there, and that cuDNN accepts
+// every graph that the built-in models need, according to the description of an H200.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 
@@ -13,8 +13,9 @@
 #include "gpu_worker/engine/cuda/cudnn_graph.h"
 #include "gpu_worker/engine/cuda/nccl_library.h"
 #include "gpu_worker/engine/cuda/program.h"
+#include "gpu_worker/engine/device/device.h"
 #include "gpu_worker/engine/plugin/loader.h"
-#include "gpu_worker/engine/plugin/plugin_device.h"
+#include "gpu_worker/engine/plugin/sent_graph.h"
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
@@ -52,11 +53,9 @@ TEST(CudaPluginTest, WithoutADriverCompileFailsWithItsCall) {
   const training::FlatLayout layout = *training::FlatLayout::Create(training::TensorSpecs(graph));
   LoaderOptions options = RealPlugin();
   EXPECT_FALSE(LoadPlugin(options).ok());
-  const std::vector<capstan_op> ops = *FlattenGraph(graph, layout);
+  const SentGraph sent = *SentGraph::Of(graph, layout);
   capstan_compile_request request = {};
-  request.op_count = static_cast<int32_t>(ops.size());
-  request.ops = ops.data();
-  request.total_floats = layout.total_floats();
+  sent.Describe(request);
   request.max_batch = 16;
   void* const library = dlopen(CAPSTAN_REAL_PLUGIN, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(library, nullptr);
@@ -74,17 +73,15 @@ TEST(CudaPluginTest, WithoutADriverCompileFailsWithItsCall) {
             absl::StatusCode::kInvalidArgument);
 }
 
-// Every convolution of a model in its three passes, forward alone and fused.
+// Every convolution of a model in its three passes, with forward alone and fused.
 std::vector<ConvProblem> Problems(const char* model, int64_t n, int32_t precision) {
   const training::Graph graph = *training::MakeModel(model, 10, {1, 28, 28});
   const training::FlatLayout layout = *training::FlatLayout::Create(training::TensorSpecs(graph));
-  const std::vector<capstan_op> ops = *FlattenGraph(graph, layout);
+  const SentGraph sent = *SentGraph::Of(graph, layout);
   capstan_compile_request request = {};
-  request.op_count = static_cast<int32_t>(ops.size());
-  request.ops = ops.data();
-  request.total_floats = layout.total_floats();
+  sent.Describe(request);
   request.max_batch = n;
-  const Program program = *MakeProgram(request);
+  const CardProgram program = *MakeCardProgram(request);
   std::vector<ConvProblem> problems;
   for (const Stage& stage : program.stages) {
     if (stage.kind != StageKind::kConv) continue;
@@ -122,7 +119,7 @@ TEST(CudaPluginTest, AMissingNcclIsASentence) {
   EXPECT_THAT(std::string(status.message()),
               ::testing::AllOf(::testing::HasSubstr("training.deterministic"),
                                ::testing::HasSubstr("libnccl-that-is-not-there.so")));
-  // One that is no NCCL.
+  // A library that is not NCCL.
   EXPECT_THAT(std::string(LoadNccl("libm.so.6").status().message()),
               ::testing::HasSubstr("libm.so.6 has no ncclReduceScatter"));
 }
@@ -155,7 +152,7 @@ TEST(DevicelessTest, CudnnTakesEveryGraphOfTheModels) {
   }
 }
 
-// What is no convolution is refused, with words.
+// A graph that is not a convolution is refused with a message.
 TEST(DevicelessTest, AWrongGraphIsRefused) {
   std::ifstream file(CAPSTAN_DEVICE_JSON);
   CudnnTarget target;

@@ -1,4 +1,5 @@
-// Errors of the CUDA libraries as Status: call, code, words, device. Cheap where nothing failed.
+// Errors of the CUDA libraries as Status, with call, code, text and device. Cheap if nothing
+// failed.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_STATUS_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_STATUS_H_
 
@@ -13,7 +14,7 @@
 
 namespace capstan::engine::cuda {
 
-// What abi.h calls ABORTED.
+// abi.h calls this ABORTED.
 inline absl::Status HostOutOfMemory(absl::string_view text) { return absl::AbortedError(text); }
 
 // Internal: the card or a library failed; ResourceExhausted: it had no memory.
@@ -58,7 +59,7 @@ inline absl::Status ToStatus(const char* call, cublasStatus_t status) {
 
 inline absl::Status ToStatus(const char* /*call*/, absl::Status status) { return status; }
 
-// cudaSetDevice; the error names the device that was wanted.
+// cudaSetDevice. The error names the requested device.
 inline absl::Status UseDevice(int device) {
   const cudaError_t error = cudaSetDevice(device);
   if (error == cudaSuccess) return absl::OkStatus();
@@ -67,8 +68,8 @@ inline absl::Status UseDevice(int device) {
 
 }  // namespace capstan::engine::cuda
 
-// Returns from the function where a call of CUDA, cuDNN or cuBLASLt failed; the call's text is part
-// of the message. Without it half of the lines would be this one.
+// Returns from the function if a call of CUDA, cuDNN or cuBLASLt failed; the message contains the
+// call's text. Without this macro half of all lines would be this check.
 #define CAPSTAN_CUDA_RETURN(call)                                                         \
   do {                                                                                    \
     const absl::Status capstan_status = ::capstan::engine::cuda::ToStatus(#call, (call)); \

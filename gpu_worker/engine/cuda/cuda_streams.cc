@@ -26,7 +26,7 @@ class CudaStreams : public GroupStreams {
       cudaSetDevice(member.plan->device());
       if (member.fold != nullptr) cudaStreamSynchronize(member.fold);
     }
-    // In a group: each waits for the others', and one thread drives them all.
+    // In an NCCL group, because each one waits for the others and one thread destroys all of them.
     if (!comms_.empty()) nccl_->group_start();
     for (const ncclComm_t comm : comms_) nccl_->comm_destroy(comm);
     if (!comms_.empty()) nccl_->group_end();
@@ -40,7 +40,7 @@ class CudaStreams : public GroupStreams {
       if (member.momentum != nullptr) cudaFree(member.momentum);
       if (member.fold != nullptr && !one_stream_) cudaStreamDestroy(member.fold);
     }
-    for (float* const node : nodes_) cudaFreeHost(node);
+    for (float* const block : blocks_) cudaFreeHost(block);
     if (host_weights_ != nullptr) cudaFreeHost(host_weights_);
     if (not_finite_ != nullptr) cudaFreeHost(not_finite_);
   }
@@ -65,7 +65,7 @@ class CudaStreams : public GroupStreams {
         int can = 0;
         if (peer == device) continue;
         CAPSTAN_CUDA_RETURN(cudaDeviceCanAccessPeer(&can, device, peer));
-        if (can == 0) continue;  // copies go through the host then
+        if (can == 0) continue;  // copies then go through the host
         const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
         if (error == cudaErrorPeerAccessAlreadyEnabled) {
           cudaGetLastError();
@@ -80,12 +80,12 @@ class CudaStreams : public GroupStreams {
     std::fill_n(not_finite_, members_.size(), 0);
     cards_ = cards.size();
     *summary = absl::StrCat(members_.size(), members_.size() == 1 ? " GPU" : " GPUs");
-    // NCCL refuses a card that is there twice.
+    // NCCL refuses a card that is listed twice.
     if (deterministic || members_.size() == 1 || cards.size() != members_.size()) {
       if (members_.size() > 1) absl::StrAppend(summary, ", sums by peer copies");
       return absl::OkStatus();
     }
-    // Once: what is missing stays missing.
+    // Load it once; a missing library stays missing.
     static const absl::StatusOr<const NcclLibrary*> nccl = LoadNccl();
     if (!nccl.ok()) return nccl.status();
     nccl_ = *nccl;
@@ -112,10 +112,10 @@ class CudaStreams : public GroupStreams {
                        const GroupMemory& memory) override {
     for (size_t d = 0; d < members_.size(); ++d) {
       Member& member = members_[d];
-      // A device may have no slice of a small model; a pointer it has all the same.
+      // A device may have no slice of a small model, but it still needs a pointer.
       const size_t bytes = Bytes(std::max<int64_t>(slot_floats[d], 16));
       absl::Status status;
-      // One card alone copies from no other.
+      // A single card copies from no other.
       if (cards_ > 1 && memory.slots > 0 && member.scratch == nullptr) {
         status = Allocate(member, bytes, &member.scratch);
       }
@@ -129,22 +129,22 @@ class CudaStreams : public GroupStreams {
       }
       if (!status.ok()) return status;
     }
-    while (static_cast<int>(nodes_.size()) < memory.nodes) {
-      float* node = nullptr;
-      const absl::Status status = AllocatePinned(Bytes(bucket_ends_.back()), &node);
+    while (static_cast<int>(blocks_.size()) < memory.blocks) {
+      float* block = nullptr;
+      const absl::Status status = AllocatePinned(Bytes(bucket_ends_.back()), &block);
       if (!status.ok()) return status;
-      nodes_.push_back(node);
+      blocks_.push_back(block);
     }
     return absl::OkStatus();
   }
   int64_t DeviceBytes(int device) const override { return members_[device].bytes; }
-  float* node(int index) override { return nodes_[index]; }
+  float* block(int index) override { return blocks_[index]; }
   float* host_weights() override { return host_weights_; }
 
   void MakeEvents(int count) override {
     if (static_cast<size_t>(count) > events_.size()) events_.resize(count, nullptr);
   }
-  absl::Status Record(int event, int device, StreamKind stream) override {
+  absl::Status Record(int event, int device, DeviceStream stream) override {
     CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
     if (events_[event] == nullptr) {
       CAPSTAN_CUDA_RETURN(cudaEventCreateWithFlags(&events_[event], cudaEventDisableTiming));
@@ -152,7 +152,7 @@ class CudaStreams : public GroupStreams {
     CAPSTAN_CUDA_RETURN(cudaEventRecord(events_[event], StreamOf(device, stream)));
     return absl::OkStatus();
   }
-  absl::Status Wait(int event, int device, StreamKind stream) override {
+  absl::Status Wait(int event, int device, DeviceStream stream) override {
     if (events_[event] == nullptr || one_stream_) return absl::OkStatus();
     CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
     CAPSTAN_CUDA_RETURN(cudaStreamWaitEvent(StreamOf(device, stream), events_[event], 0));
@@ -162,10 +162,10 @@ class CudaStreams : public GroupStreams {
     if (events_[event] == nullptr) return true;
     const cudaError_t answer = cudaEventQuery(events_[event]);
     if (answer == cudaErrorNotReady) {
-      cudaGetLastError();  // else the next launch would be blamed for it
+      cudaGetLastError();  // else the next launch would report this error
       return false;
     }
-    // Whoever waits says for which device.
+    // The caller adds the device.
     if (answer != cudaSuccess) return absl::InternalError(ErrorText("cudaEventQuery", answer));
     return true;
   }
@@ -192,8 +192,8 @@ class CudaStreams : public GroupStreams {
   absl::Status AddSlot(int device, const Slice& slice, int slot, int from) override {
     return Add(device, slice.size, Slot(device, slice, from), Slot(device, slice, slot));
   }
-  absl::Status Emit(int device, const Slice& slice, int slot, int node) override {
-    return ToHost(device, Slot(device, slice, slot), slice.size, nodes_[node] + slice.offset);
+  absl::Status Emit(int device, const Slice& slice, int slot, int block) override {
+    return ToHost(device, Slot(device, slice, slot), slice.size, blocks_[block] + slice.offset);
   }
   absl::Status CheckFinite(int device, const Slice& slice, int slot) override {
     CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
@@ -204,7 +204,7 @@ class CudaStreams : public GroupStreams {
   bool TakeFinite(int device) override { return std::exchange(not_finite_[device], 0) == 0; }
 
   absl::Status Reduce(const std::vector<Slice>& slices, int slot, bool add) override {
-    // Equal slices are scattered; the last device's rest, below 16 floats per device, follows.
+    // Equal slices are scattered. The last device's rest, below 16 floats per device, follows.
     const int64_t begin = slices[0].offset, each = slices[0].size;
     const int64_t rest = slices.back().size - each;
     const int last = devices() - 1;
@@ -250,10 +250,10 @@ class CudaStreams : public GroupStreams {
     return ToHost(device, Weights(device, slice), slice.size, host_weights_ + slice.offset);
   }
   absl::Status PushMomentum(int device, const Slice& slice) override {
-    return FromHost(device, nodes_[0] + slice.offset, slice.size, Momentum(device, slice));
+    return FromHost(device, blocks_[0] + slice.offset, slice.size, Momentum(device, slice));
   }
   absl::Status EmitMomentum(int device, const Slice& slice) override {
-    return ToHost(device, Momentum(device, slice), slice.size, nodes_[0] + slice.offset);
+    return ToHost(device, Momentum(device, slice), slice.size, blocks_[0] + slice.offset);
   }
   absl::Status Update(int device, const Slice& slice, int slot, const capstan_sgd& sgd) override {
     CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
@@ -275,7 +275,8 @@ class CudaStreams : public GroupStreams {
     return absl::OkStatus();
   }
   void Abandon() override {
-    // Communicators stay too: ncclCommAbort waits for the cards, and the error would never be said.
+    // Communicators are left behind, too: ncclCommAbort waits for the cards, and the error would
+    // never be reported.
     for (Member& member : members_) member.plan->Abandon();
   }
 
@@ -284,13 +285,14 @@ class CudaStreams : public GroupStreams {
     CudaPlan* plan = nullptr;
     cudaStream_t fold = nullptr;
     std::vector<float*> slots = {};
-    float* scratch = nullptr;   // as long as a slot; where there are several cards
-    float* momentum = nullptr;  // the same; where there is one
+    float* scratch = nullptr;   // as long as a slot; only with several cards
+    float* momentum = nullptr;  // as long as a slot; only if there is one
     int64_t bytes = 0;          // of all of them
   };
 
-  cudaStream_t StreamOf(int device, StreamKind stream) const {
-    return stream == StreamKind::kCompute ? members_[device].plan->stream() : members_[device].fold;
+  cudaStream_t StreamOf(int device, DeviceStream stream) const {
+    return stream == DeviceStream::kCompute ? members_[device].plan->stream()
+                                            : members_[device].fold;
   }
   float* Slot(int device, const Slice& slice, int slot) const {
     return members_[device].slots[slot] + slice.local;
@@ -357,18 +359,18 @@ class CudaStreams : public GroupStreams {
   }
 
   const std::vector<int64_t> bucket_ends_;
-  // One card with one bucket has nothing to do beside its lane: both kinds of work are in one
-  // stream, where nothing waits for anything.
+  // One card with one bucket has no other work beside its lane. Both kinds of work then use one
+  // stream, so no waits are needed.
   const bool one_stream_;
-  size_t cards_ = 1;  // one may be there twice
+  size_t cards_ = 1;  // a card may be listed twice
   const std::vector<int> bucket_stages_;
   std::vector<Member> members_;
   std::vector<cudaEvent_t> events_;  // made by the first Record
-  std::vector<float*> nodes_;        // pinned
+  std::vector<float*> blocks_;       // pinned
   float* host_weights_ = nullptr;    // pinned
   int32_t* not_finite_ = nullptr;    // pinned, by member; a kernel stores 1 there
   const NcclLibrary* nccl_ = nullptr;
-  std::vector<ncclComm_t> comms_;  // by member; empty: no NCCL
+  std::vector<ncclComm_t> comms_;  // by member; empty: without NCCL
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The streams of a group on cards: CUDA's own, peer copies, and NCCL where sums may come in any
-// order. Has not run on a card yet.
+// The streams of a group on cards: CUDA's own, peer copies, and NCCL if sums may come in any order.
+// No card has run this yet.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_STREAMS_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDA_STREAMS_H_
 
@@ -13,7 +13,7 @@
 
 namespace capstan::engine::cuda {
 
-// Borrows the plans. `summary` says for people how it sums. Unavailable: NCCL is missing.
+// Borrows the plans. `summary` tells people how it sums. Unavailable: NCCL is missing.
 absl::StatusOr<std::unique_ptr<GroupStreams>> MakeCudaStreams(std::vector<CudaPlan*> plans,
                                                               std::vector<int64_t> bucket_ends,
                                                               bool deterministic,

@@ -27,12 +27,12 @@ static_assert(static_cast<int>(EngineNote::kWinogradTile13x13) ==
 static_assert(static_cast<int>(EngineNote::kStrictNanPropagation) ==
               CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP);
 
-// The names of tensors in a graph. X stands for dx and so on.
+// The names of tensors in a graph. kX also stands for dx, and so on.
 enum Uid : int64_t { kX = 1, kW = 2, kBias = 3, kY = 4, kConvOut = 5, kBiasOut = 6 };
 
 constexpr int64_t kMaxCandidates = 64;
 
-// A descriptor with the first error of its calls.
+// A descriptor, and the first error of its calls.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -71,7 +71,7 @@ class Descriptor {
                   const T& value) {
     return Set(name, type, &value, 1);
   }
-  // Takes over the other's error.
+  // Also takes over the other descriptor's error.
   Descriptor& Set(cudnnBackendAttributeName_t name, const Descriptor& other) {
     if (status_.ok()) status_ = other.status();
     const cudnnBackendDescriptor_t value = other.get();
@@ -95,8 +95,8 @@ cudnnDataType_t ElementType(const KernelRules& rules) {
                                                      : CUDNN_DATA_FLOAT;
 }
 
-// Dimensions n, c, h, w in the order of memory n, h, w, c; of filters o, i, h, w likewise. What is
-// virtual is float32.
+// Dimensions n, c, h, w in the memory order n, h, w, c; o, i, h, w of filters likewise. Virtual
+// tensors are float32.
 Descriptor MakeTensor(Uid uid, cudnnDataType_t element, int64_t n, int64_t c, int64_t h, int64_t w,
                       bool is_virtual) {
   const cudnnDataType_t type = is_virtual ? CUDNN_DATA_FLOAT : element;
@@ -120,7 +120,7 @@ Descriptor MakePointwise(cudnnPointwiseMode_t mode, const Descriptor& x, const D
   pointwise.Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode)
       .Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
   if (mode == CUDNN_POINTWISE_RELU_FWD) {
-    // Out of fashion, but what says that max(NaN, 0) is to be NaN.
+    // Deprecated, but the only way to request that max(NaN, 0) is NaN.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
     pointwise.Set(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION,
@@ -154,7 +154,7 @@ Descriptor MakeConvOperation(const ConvProblem& problem, const Descriptor& x, co
       .Set(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, dilations.data(), 2)
       .Set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, strides.data(), 2)
       .Finalize();
-  // The attributes of the three operations, in one order.
+  // The attributes of the three operations, in the same order.
   struct Names {
     cudnnBackendDescriptorType_t type;
     cudnnBackendAttributeName_t conv, x, w, y, alpha, beta;
@@ -218,7 +218,7 @@ Descriptor MakeOperationGraph(const CudnnTarget& target, const ConvProblem& prob
   Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   for (const Descriptor& operation : operations) {
     if (!operation.status().ok()) {
-      // Set() would ask cuDNN about a descriptor that is not there.
+      // Set() would query a descriptor that does not exist.
       Descriptor failed;
       failed.Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
       return failed;
@@ -247,7 +247,7 @@ Descriptor MakeDeviceProperties(const std::string& json) {
   return properties;
 }
 
-// Engine configurations, best first: the heuristic's, then what always works.
+// Engine configurations, best first: those of the heuristic, then those that always work.
 absl::StatusOr<std::vector<Descriptor>> EngineConfigs(const CudnnTarget& target,
                                                       const Descriptor& graph) {
   std::vector<Descriptor> configs;
@@ -264,7 +264,7 @@ absl::StatusOr<std::vector<Descriptor>> EngineConfigs(const CudnnTarget& target,
     heuristic.Finalize();
     if (!heuristic.status().ok()) {
       last = heuristic.status();
-      continue;  // a mode may know nothing of a graph
+      continue;  // a mode may not support a graph
     }
     std::vector<Descriptor> found;
     std::vector<cudnnBackendDescriptor_t> raw;

@@ -1,7 +1,7 @@
-// Convolutions on the graph API of cuDNN 9: the one file that knows its descriptors.
+// Convolutions on the graph API of cuDNN 9. Only this file and its source know its descriptors.
 //
-// Tensors are NHWC, filters OHWI, all packed, aligned to 16 bytes at least; of the type that the
-// precision says. Sums are float32.
+// Tensors are NHWC, filters OHWI, all packed and aligned to at least 16 bytes. The precision gives
+// their type. Sums are float32.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDNN_GRAPH_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDNN_GRAPH_H_
 
@@ -25,16 +25,16 @@ struct ConvProblem {
   ConvPass pass = ConvPass::kForward;
   WindowGeometry window;
   int64_t n = 1;
-  // kForward: fused behind the convolution.
+  // kForward: fused after the convolution.
   bool bias = false;
   bool relu = false;
   KernelRules rules;
 };
 
-// What a graph is asked about: a card, or a card's description (JSON) where there is none.
+// The target of a query: a card, or a card's description (JSON) if there is no card.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
-  std::string device_json;  // used where handle is null
+  std::string device_json;  // used if handle is null
 };
 
 struct EngineCandidate {
@@ -43,7 +43,7 @@ struct EngineCandidate {
 };
 
 // Validates the graph of `problem` and asks cuDNN for its engines, best first, without building
-// one. Internal: cuDNN refuses the graph, with its words.
+// one. Internal, with cuDNN's message: cuDNN refuses the graph.
 absl::StatusOr<std::vector<EngineCandidate>> ConvCandidates(const CudnnTarget& target,
                                                             const ConvProblem& problem);
 
@@ -52,16 +52,16 @@ class CudnnConv {
  public:
   virtual ~CudnnConv() = default;
 
-  // Forward: x, w, bias (null without), y. Data gradient: dx, w, -, dy. Weight gradient: x, dw, -,
-  // dy. Runs on the stream of the handle; `workspace` has the bytes of MakeCudnnConv.
+  // Forward: x, w, bias (or null), y. Data gradient: dx, w, -, dy. Weight gradient: x, dw, -, dy.
+  // Runs on the stream of the handle. `workspace` must have the bytes given to MakeCudnnConv.
   virtual absl::Status Run(const void* x, const void* w, const void* bias, const void* y,
                            void* workspace) = 0;
   // "cuDNN engine 7 of 12", for logs.
   virtual const std::string& description() const = 0;
 };
 
-// The first engine in cuDNN's order that the rules allow, that needs no more than workspace_bytes
-// and that this card can build: a function of problem, library and card alone. NotFound: there is
+// The first engine in cuDNN's order that the rules allow, that needs at most workspace_bytes and
+// that this card can build. It is a function of problem, library and card alone. NotFound: there is
 // none.
 absl::StatusOr<std::unique_ptr<CudnnConv>> MakeCudnnConv(cudnnHandle_t handle,
                                                          const ConvProblem& problem,

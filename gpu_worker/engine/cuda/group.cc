@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/engine/collective/collective.h"
 
-// Returns from the function where a call failed: as in cuda_status.h, which knows CUDA.
+// Returns from the function if a call failed. Like the macro of cuda_status.h, which needs CUDA.
 #define CAPSTAN_GROUP_RETURN(call)                   \
   do {                                               \
     const absl::Status capstan_status = (call);      \
@@ -42,7 +42,7 @@ template <typename Try>
 absl::Status Group::OrBreak(Try attempt) {
   if (!broken_.ok()) return broken_;
   broken_ = attempt();
-  // Neighbours of what failed may wait for it for ever.
+  // Neighbours of the failed device may wait for it for ever.
   if (!broken_.ok()) streams_->Abandon();
   return broken_;
 }
@@ -62,16 +62,16 @@ absl::Status Group::TryLoadWeights(const float* weights, const float* momentum) 
   has_momentum_ = momentum != nullptr;
   if (has_momentum_) {
     memory_.momentum = true;
-    memory_.nodes = std::max(memory_.nodes, 1);  // it goes through node(0)
+    memory_.blocks = std::max(memory_.blocks, 1);  // the momentum is copied through block(0)
   }
   CAPSTAN_GROUP_RETURN(TakeMemory());
-  streams_->MakeEvents(Emitted(memory_.nodes, 0, 0));
+  streams_->MakeEvents(Emitted(memory_.blocks, 0, 0));
   for (int d = 0; d < devices(); ++d) {
     CAPSTAN_GROUP_RETURN(WaitFor(WeightsPushed(d), d, "the weights' way there"));
   }
   const size_t bytes = static_cast<size_t>(total_floats_) * 4;
   std::memcpy(streams_->host_weights(), weights, bytes);
-  if (has_momentum_) std::memcpy(streams_->node(0), momentum, bytes);
+  if (has_momentum_) std::memcpy(streams_->block(0), momentum, bytes);
   for (int d = 0; d < devices(); ++d) {
     CAPSTAN_GROUP_RETURN(WaitToWriteWeights(d));
     for (const std::vector<Slice>& bucket : slices_) {
@@ -79,7 +79,7 @@ absl::Status Group::TryLoadWeights(const float* weights, const float* momentum) 
       CAPSTAN_GROUP_RETURN(streams_->PushWeights(d, bucket[d]));
       if (has_momentum_) CAPSTAN_GROUP_RETURN(streams_->PushMomentum(d, bucket[d]));
     }
-    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsPushed(d), d, StreamKind::kFold));
+    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsPushed(d), d, DeviceStream::kFold));
   }
   CAPSTAN_GROUP_RETURN(SpreadWeights());
   for (int d = 0; d < devices(); ++d) CAPSTAN_GROUP_RETURN(UseNewWeights(d));
@@ -87,27 +87,28 @@ absl::Status Group::TryLoadWeights(const float* weights, const float* momentum) 
 }
 
 absl::Status Group::WaitToWriteWeights(int device) {
-  CAPSTAN_GROUP_RETURN(streams_->Record(WeightsFree(device), device, StreamKind::kCompute));
-  CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsFree(device), device, StreamKind::kFold));
+  CAPSTAN_GROUP_RETURN(streams_->Record(WeightsFree(device), device, DeviceStream::kCompute));
+  CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsFree(device), device, DeviceStream::kFold));
   for (int other = 0; other < devices(); ++other) {
-    // The neighbours have copied what came here last time.
-    CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsThere(other), device, StreamKind::kFold));
+    // The neighbours have copied the previous contents.
+    CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsThere(other), device, DeviceStream::kFold));
   }
   return absl::OkStatus();
 }
 
 absl::Status Group::SpreadWeights() {
   for (int d = 0; d < devices(); ++d) {
-    // Each begins with another neighbour, so that no link serves all at once.
+    // Each device begins with another neighbour, so that no link serves all of them at the same
+    // time.
     for (int i = 1; i < devices(); ++i) {
       const int from = (d + i) % devices();
-      CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsPushed(from), d, StreamKind::kFold));
+      CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsPushed(from), d, DeviceStream::kFold));
       for (const std::vector<Slice>& bucket : slices_) {
         if (bucket[from].size == 0) continue;
         CAPSTAN_GROUP_RETURN(streams_->PullWeights(d, from, bucket[from]));
       }
     }
-    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsThere(d), d, StreamKind::kFold));
+    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsThere(d), d, DeviceStream::kFold));
     new_weights_[d] = true;
   }
   return absl::OkStatus();
@@ -116,9 +117,9 @@ absl::Status Group::SpreadWeights() {
 absl::Status Group::UseNewWeights(int device) {
   if (!new_weights_[device]) return absl::OkStatus();
   new_weights_[device] = false;
-  CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsThere(device), device, StreamKind::kCompute));
+  CAPSTAN_GROUP_RETURN(streams_->Wait(WeightsThere(device), device, DeviceStream::kCompute));
   CAPSTAN_GROUP_RETURN(streams_->UseWeights(device));
-  return streams_->Record(WeightsFree(device), device, StreamKind::kCompute);
+  return streams_->Record(WeightsFree(device), device, DeviceStream::kCompute);
 }
 
 absl::Status Group::Update(const capstan_sgd& sgd) {
@@ -138,10 +139,10 @@ absl::Status Group::TryUpdate(const capstan_sgd& sgd) {
       if (bucket[d].size == 0) continue;
       CAPSTAN_GROUP_RETURN(streams_->Update(d, bucket[d], kept_slot_, sgd));
     }
-    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsPushed(d), d, StreamKind::kFold));
+    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsPushed(d), d, DeviceStream::kFold));
   }
   kept_slot_ = -1;
-  // Lanes use them behind the copy of their batch.
+  // Lanes use them after the copy of their batch.
   return SpreadWeights();
 }
 
@@ -159,17 +160,17 @@ absl::Status Group::TryReadWeights(float* weights, float* momentum) {
       CAPSTAN_GROUP_RETURN(streams_->EmitWeights(d, bucket[d]));
       if (momentum != nullptr) CAPSTAN_GROUP_RETURN(streams_->EmitMomentum(d, bucket[d]));
     }
-    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsPushed(d), d, StreamKind::kFold));
+    CAPSTAN_GROUP_RETURN(streams_->Record(WeightsPushed(d), d, DeviceStream::kFold));
     CAPSTAN_GROUP_RETURN(UseNewWeights(d));
   }
   for (int d = 0; d < devices(); ++d) {
     CAPSTAN_GROUP_RETURN(WaitFor(WeightsPushed(d), d, "the weights' way back"));
-    // The plan may be used by itself now.
+    // The plan may be used by itself from now on.
     CAPSTAN_GROUP_RETURN(WaitFor(WeightsFree(d), d, "the weights"));
   }
   const size_t bytes = static_cast<size_t>(total_floats_) * 4;
   std::memcpy(weights, streams_->host_weights(), bytes);
-  if (momentum != nullptr) std::memcpy(momentum, streams_->node(0), bytes);
+  if (momentum != nullptr) std::memcpy(momentum, streams_->block(0), bytes);
   return absl::OkStatus();
 }
 
@@ -189,7 +190,7 @@ absl::Status Group::CheckStep(const capstan_group_step& step) const {
         (!lane || (op.device >= 0 && op.device < devices() &&
                    step.lanes[op.round * devices() + op.device].count > 0)) &&
         (op.kind != CAPSTAN_FOLD_ADD_SLOT || (op.from >= 0 && op.from < step.slot_count)) &&
-        (op.kind != CAPSTAN_FOLD_EMIT || (op.node >= 0 && op.node < step.node_count));
+        (op.kind != CAPSTAN_FOLD_EMIT || (op.block >= 0 && op.block < step.block_count));
     const bool reduce = op.kind == CAPSTAN_FOLD_REDUCE || op.kind == CAPSTAN_FOLD_REDUCE_ADD;
     if (!fits || (reduce && !reduces())) {
       return absl::InvalidArgumentError(
@@ -201,50 +202,50 @@ absl::Status Group::CheckStep(const capstan_group_step& step) const {
       round + 1 != step.round_count) {
     return absl::InvalidArgumentError("group step: the last round ends with no sum");
   }
-  if (step.nodes == nullptr && (step.node_count != 1 || step.finite == nullptr)) {
-    return absl::InvalidArgumentError(absl::StrCat("group step: ", step.node_count,
-                                                   " nodes, want one that stays on the devices"));
+  if (step.blocks == nullptr && (step.block_count != 1 || step.finite == nullptr)) {
+    return absl::InvalidArgumentError(absl::StrCat("group step: ", step.block_count,
+                                                   " blocks, want one that stays on the devices"));
   }
   return absl::OkStatus();
 }
 
 absl::Status Group::TryCompute(const capstan_group_step& step) {
-  const bool keep = step.nodes == nullptr;
+  const bool keep = step.blocks == nullptr;
   memory_.slots = std::max(memory_.slots, step.slot_count);
-  if (!keep) memory_.nodes = std::max(memory_.nodes, step.node_count);
+  if (!keep) memory_.blocks = std::max(memory_.blocks, step.block_count);
   kept_slot_ = -1;
   CAPSTAN_GROUP_RETURN(TakeMemory());
-  streams_->MakeEvents(Emitted(std::max(memory_.nodes, step.node_count), 0, 0));
+  streams_->MakeEvents(Emitted(std::max(memory_.blocks, step.block_count), 0, 0));
   for (int round = 0; round < step.round_count; ++round) {
     CAPSTAN_GROUP_RETURN(EnqueueRound(step, round));
   }
-  // Also where there was no lane.
+  // Also for a device that had no lane.
   for (int d = 0; d < devices(); ++d) CAPSTAN_GROUP_RETURN(UseNewWeights(d));
   int64_t begin = 0;
   for (int bucket = 0; bucket < buckets(); ++bucket) {
-    for (int node = 0; node < step.node_count; ++node) {
+    for (int block = 0; block < step.block_count; ++block) {
       for (int d = 0; d < devices(); ++d) {
         CAPSTAN_GROUP_RETURN(
-            WaitFor(Emitted(node, bucket, d), d,
+            WaitFor(Emitted(block, bucket, d), d,
                     absl::StrCat("the sum of bucket ", bucket, " over ", devices(), " devices")));
       }
       if (keep) continue;
-      std::memcpy(step.nodes[node] + begin, streams_->node(node) + begin,
+      std::memcpy(step.blocks[block] + begin, streams_->block(block) + begin,
                   static_cast<size_t>(bucket_ends_[bucket] - begin) * 4);
-      if (step.ready != nullptr) step.ready(step.context, node, bucket);
+      if (step.ready != nullptr) step.ready(step.context, block, bucket);
     }
     begin = bucket_ends_[bucket];
   }
   CAPSTAN_GROUP_RETURN(FinishRound(step, step.round_count - 1));
   for (int d = 0; d < devices(); ++d) {
-    // The plan may be used by itself now.
+    // The plan may be used by itself from now on.
     CAPSTAN_GROUP_RETURN(WaitFor(WeightsFree(d), d, "the weights"));
   }
   if (!keep) return absl::OkStatus();
   kept_slot_ = step.ops[step.op_count - 1].slot;
   *step.finite = 1;
   for (int d = 0; d < devices(); ++d) {
-    // Every one is asked: the answer is used up.
+    // Every device must be asked, because asking clears the answer.
     if (!streams_->TakeFinite(d)) *step.finite = 0;
   }
   return absl::OkStatus();
@@ -259,21 +260,21 @@ absl::Status Group::EnqueueRound(const capstan_group_step& step, int round) {
     hooks.before_compute = [this, d, round]() -> absl::Status {
       CAPSTAN_GROUP_RETURN(UseNewWeights(d));
       for (int other = 0; other < devices() && round > 0; ++other) {
-        CAPSTAN_GROUP_RETURN(streams_->Wait(FoldDone(other), d, StreamKind::kCompute));
+        CAPSTAN_GROUP_RETURN(streams_->Wait(FoldDone(other), d, DeviceStream::kCompute));
       }
       return absl::OkStatus();
     };
     hooks.on_bucket = [this, d](int bucket) {
-      return streams_->Record(Ready(d, bucket), d, StreamKind::kCompute);
+      return streams_->Record(Ready(d, bucket), d, DeviceStream::kCompute);
     };
     CAPSTAN_GROUP_RETURN(streams_->EnqueueLane(d, batch, step.loss_scale, hooks));
-    CAPSTAN_GROUP_RETURN(streams_->Record(LaneDone(d), d, StreamKind::kCompute));
+    CAPSTAN_GROUP_RETURN(streams_->Record(LaneDone(d), d, DeviceStream::kCompute));
   }
   for (int bucket = 0; bucket < buckets(); ++bucket) {
     CAPSTAN_GROUP_RETURN(EnqueueFold(step, round, bucket));
   }
   for (int d = 0; d < devices(); ++d) {
-    CAPSTAN_GROUP_RETURN(streams_->Record(FoldDone(d), d, StreamKind::kFold));
+    CAPSTAN_GROUP_RETURN(streams_->Record(FoldDone(d), d, DeviceStream::kFold));
   }
   return absl::OkStatus();
 }
@@ -282,7 +283,7 @@ absl::Status Group::EnqueueFold(const capstan_group_step& step, int round, int b
   for (int d = 0; d < devices(); ++d) {
     for (int from = 0; from < devices(); ++from) {
       if (step.lanes[round * devices() + from].count == 0) continue;
-      CAPSTAN_GROUP_RETURN(streams_->Wait(Ready(from, bucket), d, StreamKind::kFold));
+      CAPSTAN_GROUP_RETURN(streams_->Wait(Ready(from, bucket), d, DeviceStream::kFold));
     }
   }
   for (int i = 0; i < step.op_count; ++i) {
@@ -306,11 +307,11 @@ absl::Status Group::Run(const capstan_group_step& step, const capstan_fold_op& o
     } else if (slice.size > 0 && op.kind == CAPSTAN_FOLD_ADD_SLOT) {
       status = streams_->AddSlot(d, slice, op.slot, op.from);
     } else if (slice.size > 0 && op.kind == CAPSTAN_FOLD_EMIT) {
-      status = step.nodes == nullptr ? streams_->CheckFinite(d, slice, op.slot)
-                                     : streams_->Emit(d, slice, op.slot, op.node);
+      status = step.blocks == nullptr ? streams_->CheckFinite(d, slice, op.slot)
+                                      : streams_->Emit(d, slice, op.slot, op.block);
     }
     if (status.ok() && op.kind == CAPSTAN_FOLD_EMIT) {
-      status = streams_->Record(Emitted(op.node, bucket, d), d, StreamKind::kFold);
+      status = streams_->Record(Emitted(op.block, bucket, d), d, DeviceStream::kFold);
     }
     if (!status.ok()) return status;
   }
@@ -339,13 +340,13 @@ absl::Status Group::WaitFor(int event, int device, const std::string& what) {
     if (!done.ok()) return named(done.status());
     if (*done) return absl::OkStatus();
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    // A step of a small model takes less than a millisecond; a sleep would show there.
+    // A step of a small model takes less than a millisecond, so a sleep would be noticeable.
     if (seconds < 0.002) {
       std::this_thread::yield();
       continue;
     }
-    // Between two looks at the event: cudaEventSynchronize has no deadline, and a lost peer never
-    // signals it.
+    // Sleep between two polls of the event. cudaEventSynchronize has no deadline, and a lost peer
+    // never signals it.
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     absl::Status status;
     if (polls % 64 == 0) status = streams_->CommunicatorStatus();
@@ -382,9 +383,10 @@ absl::Status CheckGroup(const capstan_group_request& request,
   return absl::OkStatus();
 }
 
-std::vector<int> BucketStages(const Program& program, const std::vector<int64_t>& bucket_ends) {
+std::vector<int> BucketStages(const CardProgram& program, const std::vector<int64_t>& bucket_ends) {
   std::vector<int> stages;
-  // What is final once backward has done stage s: all in front of the parameters of earlier stages.
+  // Once backward has done stage s, everything in front of the parameters of earlier stages is
+  // final.
   int s = static_cast<int>(program.stages.size()) - 1;
   for (const int64_t end : bucket_ends) {
     for (; s > 0; --s) {

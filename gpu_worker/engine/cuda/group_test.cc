@@ -1,5 +1,5 @@
-// The order in which a group enqueues, written down by streams that do nothing. What the order
-// computes: plugin/plugin_group_test.cc.
+// Tests the order in which a group enqueues, recorded by streams that do nothing.
+// plugin/plugin_group_test.cc tests the results.
 #include "gpu_worker/engine/cuda/group.h"
 
 #include <algorithm>
@@ -18,15 +18,15 @@ namespace {
 
 using Calls = std::vector<std::string>;
 
-const char* NameOfStream(StreamKind stream) {
-  return stream == StreamKind::kCompute ? "compute" : "fold";
+const char* NameOfStream(DeviceStream stream) {
+  return stream == DeviceStream::kCompute ? "compute" : "fold";
 }
 
-// One bucket; all work is done at once. A wait is written with the work that it waits for: the last
-// in front of the record.
+// One bucket; all work is done at once. A wait is recorded with the work that it waits for, i.e.
+// the last work before the event's record.
 class WrittenStreams : public GroupStreams {
  public:
-  WrittenStreams(int count, Calls* calls) : count_(count), calls_(*calls), node_(64) {}
+  WrittenStreams(int count, Calls* calls) : count_(count), calls_(*calls), block_(64) {}
 
   int devices() const override { return count_; }
   std::string NameOf(int device) const override { return absl::StrCat("GPU ", device); }
@@ -35,16 +35,16 @@ class WrittenStreams : public GroupStreams {
     return absl::OkStatus();
   }
   int64_t DeviceBytes(int) const override { return 0; }
-  float* node(int) override { return node_.data(); }
-  float* host_weights() override { return node_.data(); }
+  float* block(int) override { return block_.data(); }
+  float* host_weights() override { return block_.data(); }
   void MakeEvents(int) override {}
-  absl::Status Record(int event, int device, StreamKind stream) override {
+  absl::Status Record(int event, int device, DeviceStream stream) override {
     behind_[event] = last_[NameOfStream(stream) + std::to_string(device)];
     return absl::OkStatus();
   }
-  absl::Status Wait(int event, int device, StreamKind stream) override {
+  absl::Status Wait(int event, int device, DeviceStream stream) override {
     const auto behind = behind_.find(event);
-    // Nothing to wait for: never recorded, or in front of any work.
+    // Nothing to wait for: the event was never recorded, or before any work.
     if (behind == behind_.end() || behind->second.empty()) return absl::OkStatus();
     calls_.push_back(
         absl::StrCat("wait ", device, " ", NameOfStream(stream), " for ", behind->second));
@@ -97,8 +97,8 @@ class WrittenStreams : public GroupStreams {
 
   const int count_;
   Calls& calls_;
-  std::vector<float> node_;
-  std::map<std::string, std::string> last_;  // work, by stream and device
+  std::vector<float> block_;
+  std::map<std::string, std::string> last_;  // work by stream and device
   std::map<int, std::string> behind_;        // by event
 };
 
@@ -111,13 +111,13 @@ capstan_group_request OneBucket() {
   return request;
 }
 
-// A step of up to two lanes into one node. It points into itself.
+// A step of up to two lanes in one block. It contains pointers into itself.
 struct OneNode {
   explicit OneNode(std::vector<capstan_fold_op> fold) : ops(std::move(fold)) {
     step.lanes = lanes;
     step.ops = ops.data();
     step.op_count = static_cast<int32_t>(ops.size());
-    step.slot_count = step.node_count = 1;
+    step.slot_count = step.block_count = 1;
     step.results = results;
   }
   OneNode(const OneNode&) = delete;
@@ -129,19 +129,19 @@ struct OneNode {
   capstan_group_step step = {};
 };
 
-// The second lane's batch goes to the card while the first one's gradient is still being added; its
-// kernels wait until that has been read.
+// The second lane's batch goes to the card while the first one's gradient is still being added. Its
+// kernels wait until that gradient has been read.
 TEST(GroupTest, ALaneWaitsForTheFoldBehindItsCopy) {
   Calls calls;
   Group group(std::make_unique<WrittenStreams>(/*count=*/1, &calls), OneBucket());
   std::vector<float> sum(64);
-  float* const nodes[] = {sum.data()};
+  float* const blocks[] = {sum.data()};
   OneNode one({{CAPSTAN_FOLD_TAKE, 0, 0, 0, 0, 0},
                {CAPSTAN_FOLD_ADD_LANE, 1, 0, 0, 0, 0},
                {CAPSTAN_FOLD_EMIT, 1, 0, 0, 0, 0}});
   one.lanes[0].count = one.lanes[1].count = 1;
   one.step.round_count = 2;
-  one.step.nodes = nodes;
+  one.step.blocks = blocks;
   const absl::Status status = group.Compute(one.step);
   ASSERT_TRUE(status.ok()) << status;
   const auto second = std::find(calls.rbegin(), calls.rend(), "copy in 0 compute").base();
@@ -155,8 +155,8 @@ TEST(GroupTest, ALaneWaitsForTheFoldBehindItsCopy) {
                              "wait 0 fold for lane 0 compute", "add 0 fold", "emit 0 fold"));
 }
 
-// Each device updates its slice and copies the other's, behind that one's update; lanes see weights
-// that are whole.
+// Each device updates its slice and copies the other's after that one's update. Lanes see complete
+// weights.
 TEST(GroupTest, WeightsSpreadBehindTheUpdate) {
   Calls calls;
   Group group(std::make_unique<WrittenStreams>(/*count=*/2, &calls), OneBucket());
@@ -176,19 +176,19 @@ TEST(GroupTest, WeightsSpreadBehindTheUpdate) {
     EXPECT_THAT(
         calls,
         ::testing::ElementsAreArray(
-            first ? Calls{// Each writes its slice once its lanes have read it.
+            first ? Calls{// Each device writes its slice once its lanes have read it.
                           "wait 0 fold for lane 0 compute", "update 0 fold", "update 1 fold",
-                          // The other's slice comes behind that one's update.
+                          // The other slice comes after its update.
                           "wait 0 fold for update 1 fold", "pull of 1 by 0 fold",
                           "wait 1 fold for update 0 fold", "pull of 0 by 1 fold",
-                          // A lane behind the copy of its batch, once all slices are there.
+                          // A lane waits after the copy of its batch, until all slices are there.
                           "copy in 0 compute", "wait 0 compute for pull of 1 by 0 fold",
                           "use 0 compute", "lane 0 compute", "wait 0 fold for lane 0 compute",
                           "wait 1 fold for lane 0 compute", "take 0 fold", "take 1 fold",
                           "check 0 fold", "check 1 fold",
-                          // No lane, and ready all the same.
+                          // Has no lane, but still gets ready.
                           "wait 1 compute for pull of 0 by 1 fold", "use 1 compute"}
-                  : Calls{// Nor before the neighbours have taken what came last time.
+                  : Calls{// Also waits until the neighbours have taken the last contents.
                           "wait 0 fold for lane 0 compute",
                           "wait 0 fold for pull of 1 by 0 fold",
                           "wait 0 fold for pull of 0 by 1 fold", "update 0 fold",

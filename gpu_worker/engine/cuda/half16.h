@@ -1,5 +1,5 @@
-// bfloat16 and IEEE half numbers as stored in memory; arithmetic is in float32. The same bits on
-// the host and on a card: round to nearest, ties to even; a NaN stays a NaN.
+// bfloat16 and IEEE half numbers as stored in memory. Arithmetic is in float32. The host and cards
+// give the same bits: round to nearest, ties to even; a NaN stays a NaN.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_HALF16_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_HALF16_H_
 
@@ -50,7 +50,7 @@ CAPSTAN_HD uint16_t Fp16BitsOf(float v) {
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
   if (magnitude >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 2^16 and more
   if (magnitude < 0x38800000u) {
-    // Below 2^-14: multiples of 2^-24, which is the last place of 0.5f.
+    // Below 2^-14 the result is a multiple of 2^-24, which is the last place of 0.5f.
     return static_cast<uint16_t>(sign | (BitsOf(FloatOf(magnitude) + 0.5f) - 0x3f000000u));
   }
   const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
@@ -76,7 +76,7 @@ struct Bf16 {
   uint16_t bits;
   Bf16() = default;
   CAPSTAN_HD explicit Bf16(float v) : bits(Bf16BitsOf(v)) {}
-  // NOLINTNEXTLINE(google-explicit-constructor): what is written for float is to read them too
+  // NOLINTNEXTLINE(google-explicit-constructor): code written for float must read them, too
   CAPSTAN_HD operator float() const { return FloatOf(static_cast<uint32_t>(bits) << 16); }
 };
 
@@ -84,11 +84,11 @@ struct Fp16 {
   uint16_t bits;
   Fp16() = default;
   CAPSTAN_HD explicit Fp16(float v) : bits(Fp16BitsOf(v)) {}
-  // NOLINTNEXTLINE(google-explicit-constructor): likewise
+  // NOLINTNEXTLINE(google-explicit-constructor): as above
   CAPSTAN_HD operator float() const { return FloatOfFp16(bits); }
 };
 
-// What elements of a type are added and compared in.
+// The type in which elements are added and compared.
 template <typename T>
 struct SumType {
   using Type = T;

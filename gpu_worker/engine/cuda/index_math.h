@@ -1,9 +1,9 @@
-// What one thread of a kernel computes, as functions that a CPU can run too: the kernels and the
-// plug-in for tests share them, so that a machine without a card checks every index.
+// The work of one thread of a kernel, as functions that a CPU can run too. The kernels and the test
+// plug-in share them, so that a machine without a card checks every index.
 //
-// Images are NHWC, filters OHWI, indices int32: program.h refuses larger tensors. T is the type of
-// the elements, Sum<T> that of sums: a result is rounded to T once. Results are the same for every
-// schedule of threads.
+// Images are NHWC, filters OHWI, and indices int32, because program.h refuses larger tensors. T is
+// the type of the elements and Sum<T> that of sums. A result is rounded to T once. Results are the
+// same for every schedule of threads.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_INDEX_MATH_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_INDEX_MATH_H_
 
@@ -14,7 +14,7 @@
 
 namespace capstan::engine::cuda {
 
-// A window that slides over an image: of a convolution or a pooling.
+// A window that slides over an image, for a convolution or a pooling.
 struct WindowGeometry {
   int32_t in_c = 1, in_h = 1, in_w = 1;
   int32_t out_c = 1, out_h = 1, out_w = 1;
@@ -24,15 +24,16 @@ struct WindowGeometry {
   int32_t dilation_h = 1, dilation_w = 1;
 };
 
-// [n, channels, pixels] is the canonical order of images, filters and flattened images,
-// [n, pixels, channels] that of the kernels. The place in the former of place i in the latter.
+// The canonical order of images, filters and flattened images is [n, channels, pixels]; the
+// kernels' order is [n, pixels, channels]. Returns the canonical place of place i of the kernels'
+// order.
 CAPSTAN_HD int32_t CanonicalPlace(int32_t i, int32_t channels, int32_t pixels) {
   const int32_t c = i % channels, rest = i / channels;
   return (rest / pixels * channels + c) * pixels + rest % pixels;
 }
 
-// Weights that kernels take in another order or type than the flat vector has:
-// [rows, channels, pixels] of it to [rows, pixels, channels].
+// Weights that kernels need in another order or type than in the flat vector: [rows, channels,
+// pixels] there becomes [rows, pixels, channels].
 struct WeightCopy {
   const void* from = nullptr;
   void* to = nullptr;
@@ -40,7 +41,7 @@ struct WeightCopy {
   int32_t channels = 1, pixels = 1;
 };
 
-// A NaN stays: the comparison is false.
+// A NaN stays, because the comparison is false.
 template <typename T>
 CAPSTAN_HD T Positive(T x) {
   return x < T(0) ? T(0) : x;
@@ -51,7 +52,7 @@ CAPSTAN_HD T MaskedBy(T y, T gradient) {
   return y > T(0) ? gradient : T(0);
 }
 
-// std::isnan, for every kind of function that includes this.
+// std::isnan for both host and device functions.
 template <typename T>
 CAPSTAN_HD bool IsNan(T v) {
   return v != v;  // NOLINT(misc-redundant-expression)
@@ -70,7 +71,7 @@ CAPSTAN_HD T ConvForwardAt(const WindowGeometry& g, const T* x, const T* weight,
     const T* const row = x + (n * g.in_h + h) * g.in_w * g.in_c;
     const T* const filter = weight + (k * g.kernel_h + r) * g.kernel_w * g.in_c;
     const int32_t left = q * g.stride_w - g.pad_left;
-    if (g.dilation_w == 1) {  // neighbours: one run of pixels and channels
+    if (g.dilation_w == 1) {  // adjacent: one run of pixels and channels
       const int32_t first = left < 0 ? -left : 0;
       const int32_t end = g.in_w - left < g.kernel_w ? g.in_w - left : g.kernel_w;
       const T* const in = row + left * g.in_c;
@@ -161,8 +162,7 @@ CAPSTAN_HD LossOfRow SoftmaxLossRow(const T* logits, int32_t classes, int32_t la
   return row;
 }
 
-// Rows that are added at a time where sums over rows are cut into parts: fixed, so that bits do not
-// depend on the card.
+// Number of parts of a sum over rows. It is fixed, so that the bits do not depend on the card.
 inline constexpr int32_t kSumParts = 64;
 
 // Part `part` of the sum over `rows` of column c.

@@ -9,7 +9,7 @@
 namespace capstan::engine::cuda {
 namespace {
 
-// Calls `launch` with a pointer of the type of the elements, which is null and only says the type.
+// Calls `launch` with a null pointer whose type is that of the elements.
 template <typename Launch>
 cudaError_t ForElement(Element e, Launch launch) {
   switch (e) {
@@ -63,7 +63,7 @@ __global__ void PermuteKernel(int32_t elements, int32_t channels, int32_t pixels
 
 struct WeightCopies {
   WeightCopy copies[kMostWeightCopies];
-  int64_t ends[kMostWeightCopies];  // elements of a copy and of those in front of it
+  int64_t ends[kMostWeightCopies];  // elements of a copy and of all before it
 };
 
 static_assert(sizeof(WeightCopies) <= 2048, "a kernel is given 4 KiB at most");
@@ -124,8 +124,9 @@ __global__ void BiasReluKernel(int32_t elements, int32_t columns, const T* bias,
   });
 }
 
-// A block is a part. Its threads are lanes x columns where columns are few, so that neighbours read
-// neighbours and long sums are cut once more; the lanes are added in their order.
+// Each block computes one part. If there are few columns, its threads are lanes x columns: then
+// neighbouring threads read neighbouring elements, and long sums are split again. The lanes are
+// added in order.
 template <typename T>
 __global__ void ColumnSumKernel(int32_t rows, int32_t columns, const T* dy, float* parts) {
   __shared__ float sums[kThreads];
@@ -173,7 +174,7 @@ __global__ void LossKernel(int32_t n, int32_t classes, const double* scale, cons
   });
 }
 
-// One block.
+// Runs as one block.
 __global__ void SumRowsKernel(int32_t n, const double* row_loss, const int32_t* row_correct,
                               double* loss_sum, int64_t* correct) {
   __shared__ double losses[kThreads];
@@ -202,7 +203,7 @@ __global__ void SumRowsKernel(int32_t n, const double* row_loss, const int32_t* 
   });
 }
 
-// One block, whose threads do the same.
+// Runs as one block. All threads do the same.
 __global__ void DelayKernel(int64_t cycles) {
   const int64_t begin = clock64();
   while (clock64() - begin < cycles) {
@@ -225,7 +226,7 @@ __global__ void ConvDataGradientKernel(WindowGeometry g, int32_t elements, const
   });
 }
 
-// A block per weight.
+// One block for each weight.
 template <typename T, typename To>
 __global__ void ConvWeightGradientKernel(WindowGeometry g, int32_t n, int32_t weights, const T* x,
                                          const T* dy, To* dw) {
@@ -246,7 +247,7 @@ __global__ void ConvWeightGradientKernel(WindowGeometry g, int32_t n, int32_t we
   }
 }
 
-// Of one kind of pooling.
+// Launches the backward kernel of one kind of pooling.
 template <bool kMax, bool kRelu, typename T>
 void LaunchPoolBackwardOf(cudaStream_t stream, const WindowGeometry& g, int32_t n, const T* x,
                           const T* dy, T* dx) {

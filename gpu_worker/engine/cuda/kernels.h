@@ -1,9 +1,10 @@
-// The kernels of our own, as functions that launch them on a stream. The arithmetic of one element
-// is that of index_math.h, which is tested on the CPU.
+// Our own kernels, as functions that launch them on a stream. The arithmetic of one element is that
+// of index_math.h, which is tested on the CPU.
 //
-// Activations, their gradients and the kernels' copies of weights have the type `e`; what says
-// float is float32 always. Sums are cut into parts by constants and added in a fixed order: equal
-// bits from run to run and from card to card. Every function returns what the launch returned.
+// Activations, their gradients and the kernels' copies of weights have the type `e`. Parameters of
+// type float are always float32. Sums are cut into parts by constants and added in a fixed order,
+// so the bits are equal from run to run and from card to card. Every function returns the result of
+// its launch.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_KERNELS_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_KERNELS_H_
 
@@ -18,12 +19,12 @@ namespace capstan::engine::cuda {
 
 enum class Element { kFloat, kBf16, kFp16 };
 
-// x[i] = images[i], or images[i] * scale[0] + scale[1] of bytes; to NHWC where `nhwc`.
+// x[i] = images[i], or images[i] * scale[0] + scale[1] for bytes; converted to NHWC if `nhwc`.
 cudaError_t LaunchLoadImages(cudaStream_t stream, Element e, const void* images, bool bytes,
                              const float* scale, bool nhwc, int32_t n, int32_t channels,
                              int32_t pixels, void* x);
 
-// Sample i of x is image places[i] of `kept`, which are float32 as they came.
+// Sample i of x is image places[i] of `kept`, which are float32 in their original order.
 cudaError_t LaunchLoadKept(cudaStream_t stream, Element e, const float* kept, const int32_t* places,
                            bool nhwc, int32_t n, int32_t channels, int32_t pixels, void* x);
 
@@ -32,7 +33,7 @@ cudaError_t LaunchToChannelsLast(cudaStream_t stream, Element e, int32_t rows, i
                                  int32_t pixels, const void* from, void* to);
 cudaError_t LaunchToCanonical(cudaStream_t stream, Element e, int32_t rows, int32_t channels,
                               int32_t pixels, const void* from, void* to);
-// All of them in one kernel: each is small.
+// One kernel for all of them, because each is small.
 inline constexpr int kMostWeightCopies = 32;
 cudaError_t LaunchCopyWeights(cudaStream_t stream, Element e, const WeightCopy* copies, int count);
 // As LaunchToCanonical.
@@ -47,20 +48,20 @@ cudaError_t LaunchPoolBackward(cudaStream_t stream, Element e, const WindowGeome
 cudaError_t LaunchRelu(cudaStream_t stream, Element e, int32_t elements, void* x);
 cudaError_t LaunchReluMask(cudaStream_t stream, Element e, int32_t elements, const void* y,
                            void* dy);
-// left[i] += right[i], as training::AddInto: the same bits.
+// left[i] += right[i], with the bits of training::AddInto.
 cudaError_t LaunchAdd(cudaStream_t stream, int64_t elements, const float* right, float* left);
-// *flag = 1 where a value is an infinity or a NaN; else it is left alone. It may lie in pinned host
-// memory.
+// Sets *flag = 1 if a value is an infinity or a NaN; otherwise leaves it unchanged. The flag may
+// lie in pinned host memory.
 cudaError_t LaunchCheckFinite(cudaStream_t stream, int64_t elements, const float* values,
                               int32_t* flag);
-// weights and momentum (which may be null where sgd.momentum is 0) after a step, in place: the bits
-// of training::Sgd.
+// Updates weights and momentum (which may be null if sgd.momentum is 0) in place, with the bits of
+// training::Sgd.
 cudaError_t LaunchSgd(cudaStream_t stream, const capstan_sgd& sgd, int64_t elements,
                       const float* gradient, float* weights, float* momentum);
-// y[row, c] += bias[c], then Relu where `relu`. `bias` may be null.
+// y[row, c] += bias[c], then Relu if `relu`. `bias` may be null.
 cudaError_t LaunchBiasRelu(cudaStream_t stream, Element e, int32_t rows, int32_t columns,
                            const void* bias, bool relu, void* y);
-// db[c] = sum over rows of dy[row, c]; `parts` is scratch of kSumParts * columns.
+// db[c] = sum over rows of dy[row, c]. `parts` is scratch of kSumParts * columns.
 cudaError_t LaunchColumnSums(cudaStream_t stream, Element e, int32_t rows, int32_t columns,
                              const void* dy, float* parts, float* db);
 
@@ -70,11 +71,11 @@ cudaError_t LaunchLoss(cudaStream_t stream, Element e, int32_t n, int32_t classe
 cudaError_t LaunchSumRows(cudaStream_t stream, int32_t n, const double* row_loss,
                           const int32_t* row_correct, double* loss_sum, int64_t* correct);
 
-// Keeps the stream busy for as many cycles of the card's clock.
+// Keeps the stream busy for `cycles` cycles of the card's clock.
 cudaError_t LaunchDelay(cudaStream_t stream, int64_t cycles);
 
-// Convolutions without a library, for what none carries out. Dense layers are those of one pixel.
-// dw is float32 unless `rounded`.
+// Convolutions without a library, for problems that no library carries out. Dense layers are
+// convolutions of one pixel. dw is float32 unless `rounded`.
 cudaError_t LaunchConvForward(cudaStream_t stream, Element e, const WindowGeometry& g, int32_t n,
                               const void* x, const void* weight, const void* bias, bool relu,
                               void* y);

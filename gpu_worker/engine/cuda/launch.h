@@ -1,10 +1,10 @@
-// How a kernel of ours is written and launched, so that one source serves nvcc and a C++ compiler:
-// kernels.cu runs on a card, and on the CPU where a test compiles it without nvcc.
+// How our kernels are written and launched, so that one source serves nvcc and a C++ compiler.
+// kernels.cu runs on a card, and on the CPU if a test compiles it without nvcc.
 //
-// A kernel is a __global__ function that names no thread itself. It says what each element needs
-// (ForElements), or what each thread of a block does between two barriers (EachThread); variables
-// that live longer than that are __shared__ or the same in all threads. On the CPU a kernel is
-// called once for each block.
+// A kernel is a __global__ function that does not name threads itself. It gives the work of each
+// element (ForElements), or of each thread of a block between two barriers (EachThread). Variables
+// that live longer are __shared__ or the same in all threads. On the CPU a kernel is called once
+// per block.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_LAUNCH_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_LAUNCH_H_
 
@@ -21,10 +21,10 @@
 
 namespace capstan::engine::cuda {
 
-inline constexpr int kThreads = 256;  // of a block
+inline constexpr int kThreads = 256;  // per block
 
-// Blocks for a kernel of ForElements: at least one, or there is no launch; at most as many as fill
-// every card of these years, the rest is its loop's.
+// Blocks for a kernel of ForElements: at least one, because a launch needs one, and at most as many
+// as fill every current card. The kernel's loop handles the rest.
 inline unsigned Blocks(int64_t elements) {
   return static_cast<unsigned>(std::clamp<int64_t>((elements + kThreads - 1) / kThreads, 1, 2048));
 }
@@ -34,8 +34,8 @@ inline unsigned Blocks(int64_t elements) {
 __device__ __forceinline__ unsigned BlockIndex() { return blockIdx.x; }
 __device__ __forceinline__ unsigned BlockCount() { return gridDim.x; }
 
-// body(i) for every i below `elements`, once over the whole grid. 64 bits: i + the grid may pass
-// 2^31.
+// Calls body(i) for every i below `elements`, once over the whole grid. 64 bits, because i + the
+// grid may exceed 2^31.
 template <typename Body>
 __device__ __forceinline__ void ForElements(int64_t elements, Body body) {
 #pragma unroll 1  // a count of rounds would be a division of 64 bits; most threads have one round
@@ -45,14 +45,15 @@ __device__ __forceinline__ void ForElements(int64_t elements, Body body) {
   }
 }
 
-// body(thread) in every thread of the block, then a barrier. All threads of a block come here.
+// Calls body(thread) in every thread of the block, followed by a barrier. All threads of the block
+// must call this.
 template <typename Body>
 __device__ __forceinline__ void EachThread(Body body) {
   body(static_cast<int>(threadIdx.x));
   __syncthreads();
 }
 
-// The error is that of the next cudaGetLastError.
+// The next cudaGetLastError returns the error.
 template <typename... Parameters, typename... Arguments>
 void Launch(void (*kernel)(Parameters...), unsigned blocks, cudaStream_t stream,
             Arguments... arguments) {
@@ -61,7 +62,7 @@ void Launch(void (*kernel)(Parameters...), unsigned blocks, cudaStream_t stream,
 
 #else
 
-// Of the block that this thread of the CPU runs.
+// The block that this CPU thread runs.
 struct HostBlock {
   unsigned index = 0, count = 0;
 };
@@ -84,13 +85,13 @@ void EachThread(Body body) {
   for (int thread = 0; thread < kThreads; ++thread) body(thread);
 }
 
-// What nvcc has and kernels of ours use.
+// Functions of nvcc that our kernels use.
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline int64_t clock64() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
-// Whoever compiles kernels without nvcc defines it: calls run_block(0) to run_block(blocks - 1) on
-// the stream; `pointers` are what the kernel was given. As with <<<>>> the next cudaGetLastError
-// has the error.
+// Code that compiles kernels without nvcc must define it. It calls run_block(0) to run_block(blocks
+// - 1) on the stream. `pointers` are the kernel's pointer arguments. As with <<<>>>, the next
+// cudaGetLastError returns the error.
 void LaunchOnHost(cudaStream_t stream, unsigned blocks,
                   std::initializer_list<const volatile void*> pointers,
                   std::function<void(unsigned block)> run_block);

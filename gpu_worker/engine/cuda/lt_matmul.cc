@@ -7,7 +7,7 @@
 namespace capstan::engine::cuda {
 namespace {
 
-// cuBLASLt counts columns first: a row-major c = a b is its column-major c' = b' a'.
+// cuBLASLt is column-major. A row-major c = a b is its column-major c' = b' a'.
 class LtMatmulImpl : public LtMatmul {
  public:
   LtMatmulImpl(cublasLtHandle_t handle, const MatmulProblem& problem, int64_t workspace_bytes)
@@ -37,7 +37,7 @@ class LtMatmulImpl : public LtMatmul {
       CAPSTAN_CUDA_RETURN(cublasLtMatmulDescSetAttribute(matmul_, CUBLASLT_MATMUL_DESC_EPILOGUE,
                                                          &epilogue, sizeof epilogue));
     }
-    // The heuristic wants to know how a bias is aligned; Run sets the place.
+    // The heuristic needs the alignment of a bias. Run sets the address.
     if (p.bias) CAPSTAN_CUDA_RETURN(SetBias(reinterpret_cast<const void*>(kAlignment)));
     const cudaDataType_t element = ElementType(p.rules);
     const cudaDataType_t result = p.float_result ? CUDA_R_32F : element;
@@ -95,7 +95,7 @@ class LtMatmulImpl : public LtMatmul {
                                                                sizeof alignment));
     }
     if (problem_.rules.deterministic) {
-      // No split sums: NVIDIA's advice where bits are to be equal from run to run.
+      // No split sums, as NVIDIA advises for equal bits from run to run.
       const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
       CAPSTAN_CUDA_RETURN(cublasLtMatmulPreferenceSetAttribute(
           preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));

@@ -13,15 +13,15 @@
 
 namespace capstan::engine::cuda {
 
-// c [m, n] = op(a) op(b) (+ bias [n], then Relu). op(a) is [m, k], op(b) is [k, n]; a transposed
-// operand lies in memory as its transpose. Elements have the type that the precision says; sums are
+// c [m, n] = op(a) op(b) (+ bias [n], then Relu). op(a) is [m, k], op(b) is [k, n]. A transposed
+// operand lies in memory as its transpose. The precision gives the type of elements; sums are
 // float32.
 struct MatmulProblem {
   int64_t m = 1, n = 1, k = 1;
   bool transpose_a = false, transpose_b = false;
   bool bias = false;
   bool relu = false;
-  bool float_result = false;  // c is float32 whatever the precision; without bias
+  bool float_result = false;  // c is float32 whatever the precision; not with bias
   KernelRules rules;
 };
 
@@ -33,7 +33,7 @@ class LtMatmul {
                            void* c, void* workspace) = 0;
 };
 
-// The heuristic's first algorithm under the rules. NotFound: there is none.
+// The heuristic's first algorithm that the rules allow. NotFound: there is none.
 absl::StatusOr<std::unique_ptr<LtMatmul>> MakeLtMatmul(cublasLtHandle_t handle,
                                                        const MatmulProblem& problem,
                                                        int64_t workspace_bytes);

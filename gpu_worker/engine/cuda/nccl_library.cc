@@ -21,7 +21,7 @@ absl::StatusOr<const NcclLibrary*> LoadNccl(const char* file) {
   if (library == nullptr) {
     const char* const error = dlerror();
     return absl::UnavailableError(
-        absl::StrCat("NCCL sums between GPUs where training.deterministic is false, and it cannot "
+        absl::StrCat("NCCL sums between GPUs if training.deterministic is false, but it cannot "
                      "be opened: ",
                      error == nullptr ? file : error));
   }
@@ -44,7 +44,7 @@ absl::StatusOr<const NcclLibrary*> LoadNccl(const char* file) {
   if (!missing.empty()) {
     return absl::UnavailableError(absl::StrCat(file, " has no ", missing, ": it is too old"));
   }
-  return nccl.release();  // for as long as the library is loaded, which is for ever
+  return nccl.release();  // never freed, because the library stays loaded
 }
 
 }  // namespace capstan::engine::cuda

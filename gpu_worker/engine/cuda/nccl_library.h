@@ -1,5 +1,5 @@
-// NCCL, opened when the first group needs it: 200 MB that one GPU, or sums by peer copies, do
-// without.
+// NCCL, opened when the first group needs it. It takes 200 MB, which one GPU, or sums by peer
+// copies, do not need.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_NCCL_LIBRARY_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_NCCL_LIBRARY_H_
 
@@ -25,8 +25,8 @@ struct NcclLibrary {
   absl::Status ToStatus(const char* call, ncclResult_t result) const;
 };
 
-// libnccl.so.2; stays loaded. Unavailable, in one sentence: it is missing, or lacks a function.
-// Thread-safe.
+// Opens libnccl.so.2, which stays loaded. Unavailable, in one sentence: it is missing, or lacks a
+// function. Thread-safe.
 absl::StatusOr<const NcclLibrary*> LoadNccl(const char* file = "libnccl.so.2");
 
 }  // namespace capstan::engine::cuda

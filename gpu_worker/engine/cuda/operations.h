@@ -1,5 +1,5 @@
-// The operations of a program, one method each, and the walks that put them in order. Two
-// implementations: CUDA kernels and libraries (cuda_operations.h) and plain loops for tests
+// The operations of a program, one method each, and the walks that call them in order. Two
+// implementations: CUDA kernels and libraries (cuda_operations.h), and plain loops for tests
 // (plugin/fake).
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_OPERATIONS_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_OPERATIONS_H_
@@ -12,38 +12,38 @@
 namespace capstan::engine::cuda {
 
 // Buffers lie in the device's memory. Operations run one after the other in the order of the calls,
-// but for those between BeginParameters and EndParameters, which may lag (program.h says how far);
-// a failure is kept until the implementation is asked for it, and later calls do nothing.
-// `n`: samples. Names as in index_math.h: dx is the gradient by x.
+// except those between BeginParameters and EndParameters, which may lag (program.h says how far). A
+// failure is kept until the implementation is asked for it; later calls do nothing. `n` is the
+// number of samples. Names are those of index_math.h: dx is the gradient by x.
 class Operations {
  public:
   virtual ~Operations() = default;
 
-  // A batch as it came, NCHW or flat, of capstan_image_type, to tensor 0. CAPSTAN_IMAGE_KEPT:
-  // `images` are places of what the implementation keeps.
+  // Loads a batch, NCHW or flat, of capstan_image_type, into tensor 0. CAPSTAN_IMAGE_KEPT: `images`
+  // are places of images that the implementation keeps.
   virtual void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
                           void* x) = 0;
-  // From the flat type to elements.
+  // Converts from the flat type to elements.
   virtual void CopyWeights(const std::vector<WeightCopy>& copies) = 0;
-  // The gradient by the weights of a stage, [rows, pixels, channels], to the flat vector's order;
-  // from elements where it is rounded_gradient, else from the flat type.
+  // Converts the gradient by the weights of a stage, [rows, pixels, channels], to the flat vector's
+  // order; from elements if it is rounded_gradient, else from the flat type.
   virtual void GradientToFlat(const Stage& stage, const void* from, void* to) = 0;
-  // Elements: [rows, channels, pixels] to [rows, pixels, channels], and back.
+  // Reorder elements from [rows, channels, pixels] to [rows, pixels, channels], and back.
   virtual void ToChannelsLast(int64_t rows, int32_t channels, int32_t pixels, const void* from,
                               void* to) = 0;
   virtual void ToCanonical(int64_t rows, int32_t channels, int32_t pixels, const void* from,
                            void* to) = 0;
 
-  // kConv and kDense, by the index of the stage. `bias` may be null; dw has the flat
-  // type unless it is rounded_gradient.
+  // For kConv and kDense, by the index of the stage. `bias` may be null. dw has the flat type
+  // unless it is rounded_gradient.
   virtual void LinearForward(int stage, int64_t n, const void* x, const void* weight,
                              const void* bias, void* y) = 0;
   virtual void LinearWeightGradient(int stage, int64_t n, const void* x, const void* dy,
                                     void* dw) = 0;
   virtual void LinearDataGradient(int stage, int64_t n, const void* dy, const void* weight,
                                   void* dx) = 0;
-  // Sums over `rows` of dy [rows, columns]; `parts` is scratch of kSumParts * columns. Parts and
-  // db have the flat type.
+  // Sums dy [rows, columns] over `rows`. `parts` is scratch of kSumParts * columns. Parts and db
+  // have the flat type.
   virtual void BiasGradient(int64_t rows, int32_t columns, const void* dy, void* parts,
                             void* db) = 0;
 
@@ -54,27 +54,29 @@ class Operations {
   virtual void ReluForward(int64_t elements, void* x) = 0;
   virtual void ReluBackward(int64_t elements, const void* y, void* dy) = 0;
 
-  // Rows of the loss; `dx` may be null. Then their sums, to where the walk keeps its result.
+  // Loss computes the rows of the loss; `dx` may be null. SumRows adds them up into the walk's
+  // result.
   virtual void Loss(int64_t n, int32_t classes, const BatchHeader* header, const int32_t* labels,
                     const void* x, void* dx, double* row_loss, int32_t* row_correct) = 0;
   virtual void SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
                        capstan_result* sums) = 0;
 
-  // Around the gradients by the parameters of a stage. They may lag: what is called meanwhile does
-  // not wait for them, but for BackwardDone, and BeginParameters kParameterLag stages later.
+  // Enclose the gradients by the parameters of a stage. These may lag: calls meanwhile do not wait
+  // for them, except BackwardDone, and BeginParameters kParameterLag stages later.
   virtual void BeginParameters() {}
   virtual void EndParameters() {}
-  // Backward has done a stage: gradients of its parameters are final, or will be when what lags is.
+  // Backward has done a stage. The gradients of its parameters are final, or will be once lagging
+  // work is done.
   virtual void StageDone(int stage) {}
-  // What lags is done.
+  // All lagging work is done.
   virtual void BackwardDone() {}
 };
 
-// A program in memory at `base`.
+// Runs a program in memory at `base`.
 class Walk {
  public:
-  // Borrows all. The bytes are those of MemoryOptions; the device writes *sums.
-  Walk(const Program& program, const MemoryPlan& memory, char* base, int64_t element_bytes,
+  // Borrows all arguments. The byte counts are those of MemoryOptions. The device writes *sums.
+  Walk(const CardProgram& program, const MemoryPlan& memory, char* base, int64_t element_bytes,
        int64_t flat_bytes, capstan_result* sums)
       : program_(program),
         memory_(memory),
@@ -83,9 +85,9 @@ class Walk {
         flat_bytes_(flat_bytes),
         sums_(sums) {}
 
-  // The plan's copies of the weights, after the flat vector has arrived.
+  // Makes the plan's copies of the weights, after the flat vector has arrived.
   void CopyWeights(Operations& ops) const;
-  // `image_type` -1: the images were copied to tensor 0 already.
+  // `image_type` -1: the images are already in tensor 0.
   void Forward(Operations& ops, int64_t n, int image_type) const;
   void Loss(Operations& ops, int64_t n, bool gradient) const;
   void Backward(Operations& ops, int64_t n) const;
@@ -94,13 +96,13 @@ class Walk {
   void* value(int tensor) const { return at(memory_.values[tensor]); }
   void* gradient_of(int tensor) const { return at(memory_.gradients[tensor]); }
   void* logits() const { return value(program_.loss().x); }
-  // Scratch, as long as kSumParts biases.
+  // Scratch of the size of kSumParts biases.
   void* parts() const { return at(memory_.parts); }
-  // In the order that the stage wants.
+  // In the order that the stage needs.
   void* weight_of(const Stage& stage) const {
     return stage.copy < 0 ? flat_weight(stage.weight) : copied(stage.copy);
   }
-  // Null where the stage has none.
+  // Null if the stage has no bias.
   void* bias_of(const Stage& stage) const {
     if (stage.bias < 0) return nullptr;
     return stage.bias_copy < 0 ? flat_weight(stage.bias) : copied(stage.bias_copy);
@@ -112,7 +114,7 @@ class Walk {
   void* copied(int64_t offset) const { return at(memory_.copies + offset * element_bytes_); }
   void LinearBackward(Operations& ops, int index, int64_t n) const;
 
-  const Program& program_;
+  const CardProgram& program_;
   const MemoryPlan& memory_;
   char* const base_;
   const int64_t element_bytes_, flat_bytes_;

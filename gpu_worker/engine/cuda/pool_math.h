@@ -1,4 +1,4 @@
-// What one thread computes of a pooling; as index_math.h, whose rules hold here.
+// The work of one thread of a pooling. The rules of index_math.h hold here, too.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_POOL_MATH_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_POOL_MATH_H_
 
@@ -8,13 +8,13 @@
 
 namespace capstan::engine::cuda {
 
-// Whether b takes the place of the maximum a: the first of equal ones stays, a NaN wins.
+// Whether b replaces the maximum a. The first of equal values stays, and a NaN wins.
 template <typename T>
 CAPSTAN_HD bool Beats(T b, T a) {
   return b > a || (IsNan(b) && !IsNan(a));
 }
 
-// y[i] of a pooling, Relu of the input first where `relu`. Padding does not count in a mean.
+// y[i] of a pooling, after a Relu of the input if `relu`. Padding does not count in a mean.
 template <typename T>
 CAPSTAN_HD T PoolForwardAt(const WindowGeometry& g, bool max, bool relu, const T* x, int32_t i) {
   const int32_t c = i % g.out_c, q = i / g.out_c % g.out_w;
@@ -38,7 +38,7 @@ CAPSTAN_HD T PoolForwardAt(const WindowGeometry& g, bool max, bool relu, const T
   return covered == 0 ? T(0) : T(sum / Sum<T>(covered));
 }
 
-// Whether (h, w) is the place of the largest value of window (p, q) of channel c.
+// Whether (want_h, want_w) is the place of the largest value of window (p, q) of channel c.
 template <typename T>
 CAPSTAN_HD bool IsLargest(const WindowGeometry& g, const T* x, int32_t n, int32_t p, int32_t q,
                           int32_t c, int32_t want_h, int32_t want_w) {
@@ -57,7 +57,7 @@ CAPSTAN_HD bool IsLargest(const WindowGeometry& g, const T* x, int32_t n, int32_
   return best_h == want_h && best_w == want_w;
 }
 
-// How many places of the image window (p, q) covers.
+// How many places of the image the window (p, q) covers.
 CAPSTAN_HD int32_t Covered(const WindowGeometry& g, int32_t p, int32_t q) {
   int32_t rows = 0, columns = 0;
   for (int32_t r = 0; r < g.kernel_h; ++r) {
@@ -71,8 +71,8 @@ CAPSTAN_HD int32_t Covered(const WindowGeometry& g, int32_t p, int32_t q) {
   return rows * columns;
 }
 
-// dx[i] of a pooling, gathered from the windows that read x[i]; with the mask of the Relu before.
-// The largest value of a window is looked for again: no places are stored.
+// dx[i] of a pooling, gathered from the windows that read x[i], with the mask of the Relu before
+// it. The largest value of a window is searched again, because no places are stored.
 template <typename T>
 CAPSTAN_HD T PoolBackwardAt(const WindowGeometry& g, bool max, bool relu, const T* x, const T* dy,
                             int32_t i) {
@@ -99,16 +99,17 @@ CAPSTAN_HD T PoolBackwardAt(const WindowGeometry& g, bool max, bool relu, const 
   return T(sum);
 }
 
-// Whether the windows of a pooling lie side by side inside the image: no place is in two of them.
+// Whether the windows of a pooling lie side by side inside the image, so that no place is in two of
+// them.
 CAPSTAN_HD bool WindowsTile(const WindowGeometry& g) {
   return g.stride_h == g.kernel_h && g.stride_w == g.kernel_w && g.dilation_h == 1 &&
          g.dilation_w == 1 && g.pad_top == 0 && g.pad_left == 0 && g.out_h * g.kernel_h <= g.in_h &&
          g.out_w * g.kernel_w <= g.in_w;
 }
 
-// Where WindowsTile: dx of every place of window i, which is dy[i]'s, and the zeros of what lies
-// behind the last windows of a row or a column. The bits of PoolBackwardAt; it divides by the sizes
-// once for a window instead of several times for each of its places, and looks for the largest once.
+// Only if WindowsTile: dx of every place of window i, which gets dy[i], and the zeros after the
+// last windows of a row or a column. It has the bits of PoolBackwardAt, but divides by the sizes
+// once per window instead of several times per place, and searches the largest value once.
 template <typename T>
 CAPSTAN_HD void PoolBackwardWindow(const WindowGeometry& g, bool max, bool relu, const T* x,
                                    const T* dy, T* dx, int32_t i) {

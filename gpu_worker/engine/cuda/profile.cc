@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kDelayCycles = 300'000;  // 0.15 ms; an operation of cuDNN is enqueued in 0.02 ms
 
-// Multiply-adds of one multiprocessor in one cycle, from NVIDIA's tables of its cards.
+// Multiply-adds of one multiprocessor per cycle, from NVIDIA's tables of its cards.
 double MultiplyAdds(int major, int32_t precision) {
   switch (precision) {
     case CAPSTAN_PRECISION_FP32:
@@ -28,7 +28,7 @@ double MultiplyAdds(int major, int32_t precision) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Profile>> Profile::FromEnvironment(const Program& program,
+absl::StatusOr<std::unique_ptr<Profile>> Profile::FromEnvironment(const CardProgram& program,
                                                                   const KernelRules& rules,
                                                                   cudaStream_t stream, int device) {
   const char* const file = std::getenv("CAPSTAN_CUDA_PROFILE");
@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<Profile>> Profile::FromEnvironment(const Program&
   return profile;
 }
 
-Profile::Profile(const Program& program, const KernelRules& rules, cudaStream_t stream,
+Profile::Profile(const CardProgram& program, const KernelRules& rules, cudaStream_t stream,
                  std::string file)
     : stream_(stream),
       file_(std::move(file)),
@@ -58,7 +58,7 @@ absl::Status Profile::Build(int device, int32_t precision) {
                                          std::make_pair(&bus, cudaDevAttrGlobalMemoryBusWidth)}) {
     CAPSTAN_CUDA_RETURN(cudaDeviceGetAttribute(value, attribute, device));
   }
-  // Clocks are in kHz; memory moves twice in a cycle.
+  // Clocks are in kHz. Memory transfers twice per cycle.
   roof_.bytes_per_second = 2.0 * 1000 * memory_clock * bus / 8;
   roof_.flops_per_second = 2.0 * 1000 * clock * units * MultiplyAdds(major, precision);
   title_ = absl::StrFormat("GPU %d, %s: the roof is %.0f GB/s and %.1f TFLOP/s\n", device,
@@ -84,8 +84,8 @@ Operations& Profile::Wrap(Operations& ops) {
 
 double Profile::Measure(bool begin) {
   if (begin) {
-    // The card is busy until the operation and the event behind it are enqueued: what lies between
-    // the events is the card's time, not that of the launches.
+    // Keeps the card busy until the operation and the next event are enqueued. So the time between
+    // the events is the card's, without the launches.
     LaunchDelay(stream_, kDelayCycles);
     cudaEventRecord(begin_, stream_);
     return 0;

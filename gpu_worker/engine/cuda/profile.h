@@ -1,6 +1,6 @@
-// Times of every operation of a plan beside what its card could do at best, for people who look for
-// the slow ones. With CAPSTAN_CUDA_PROFILE=FILE plans run kernel by kernel, without graphs, and
-// append a table to FILE when they end; the first pass of each kind is not counted.
+// Times every operation of a plan beside the best time that its card allows, to find the slow ones.
+// With CAPSTAN_CUDA_PROFILE=FILE plans run kernel by kernel, without graphs, and append a table to
+// FILE when they end. The first pass of each kind is not counted.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_PROFILE_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_PROFILE_H_
 
@@ -18,8 +18,8 @@ namespace capstan::engine::cuda {
 
 class Profile {
  public:
-  // Null where the variable is not set. Borrows the program.
-  static absl::StatusOr<std::unique_ptr<Profile>> FromEnvironment(const Program& program,
+  // Null if the variable is not set. Borrows the program.
+  static absl::StatusOr<std::unique_ptr<Profile>> FromEnvironment(const CardProgram& program,
                                                                   const KernelRules& rules,
                                                                   cudaStream_t stream, int device);
   // Writes the table.
@@ -27,12 +27,13 @@ class Profile {
   Profile(const Profile&) = delete;
   Profile& operator=(const Profile&) = delete;
 
-  // Whether what follows is counted.
+  // Whether the following operations are counted.
   void Count(bool counted) { counted_ = counted; }
   Operations& Wrap(Operations& ops);
 
  private:
-  Profile(const Program& program, const KernelRules& rules, cudaStream_t stream, std::string file);
+  Profile(const CardProgram& program, const KernelRules& rules, cudaStream_t stream,
+          std::string file);
   absl::Status Build(int device, int32_t precision);
   double Measure(bool begin);
 

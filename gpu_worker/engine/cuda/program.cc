@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "gpu_worker/engine/cuda/chain.h"
 
 namespace capstan::engine::cuda {
 namespace {
@@ -28,13 +29,10 @@ bool OrderMatters(const int64_t (&shape)[3]) { return shape[0] > 1 && shape[1] *
 
 class Builder {
  public:
-  explicit Builder(const capstan_compile_request& request) : request_(request) {}
+  Builder(std::vector<ChainOp> ops, const capstan_compile_request& request)
+      : ops_(std::move(ops)), request_(request) {}
 
-  absl::StatusOr<Program> Run() {
-    if (request_.op_count < 1 ||
-        Op(request_.op_count - 1).kind != CAPSTAN_OP_SOFTMAX_CROSS_ENTROPY_LOSS) {
-      return absl::InvalidArgumentError("ops: want a SoftmaxCrossEntropyLoss at the end");
-    }
+  absl::StatusOr<CardProgram> Run() {
     if (request_.max_batch < 1) {
       return absl::InvalidArgumentError(
           absl::StrCat("max_batch: ", request_.max_batch, ", want 1 or more"));
@@ -43,28 +41,25 @@ class Builder {
     if (!sizes.ok()) return sizes;
     program_.total_floats = request_.total_floats;
     AddInput();
-    for (int i = 0; i < request_.op_count; ++i) {
-      const absl::Status status = AddOp(i);
-      if (!status.ok()) return status;
-    }
+    for (int i = 0; i < Count(); ++i) AddOp(i);
     return std::move(program_);
   }
 
  private:
-  const capstan_op& Op(int i) const { return request_.ops[i]; }
+  int Count() const { return static_cast<int>(ops_.size()); }
+  const ChainOp& Op(int i) const { return ops_[i]; }
   bool IsPool(int i) const {
-    return i < request_.op_count &&
-           (Op(i).kind == CAPSTAN_OP_MAX_POOL || Op(i).kind == CAPSTAN_OP_AVERAGE_POOL);
+    return i < Count() &&
+           (Op(i).kind == ChainOpKind::kMaxPool || Op(i).kind == ChainOpKind::kAveragePool);
   }
-  bool IsRelu(int i) const { return i < request_.op_count && Op(i).kind == CAPSTAN_OP_RELU; }
+  bool IsRelu(int i) const { return i < Count() && Op(i).kind == ChainOpKind::kRelu; }
 
   absl::Status CheckSizes() const {
-    for (int i = 0; i < request_.op_count; ++i) {
-      const capstan_op& op = Op(i);
+    for (const ChainOp& op : ops_) {
       int64_t weight = 1;
-      if (op.kind == CAPSTAN_OP_CONV) {
+      if (op.kind == ChainOpKind::kConv) {
         weight = op.y[0] * op.x[0] * op.kernel[0] * op.kernel[1];
-      } else if (op.kind == CAPSTAN_OP_GEMM) {
+      } else if (op.kind == ChainOpKind::kGemm) {
         weight = op.y[0] * Elements(op.x);
       }
       for (const int64_t elements :
@@ -79,7 +74,7 @@ class Builder {
     return absl::OkStatus();
   }
 
-  // Places are aligned for 16-byte accesses of the libraries.
+  // Places are aligned for the libraries' 16-byte accesses.
   int64_t NewCopy(int64_t elements) {
     const int64_t place = program_.copied_elements;
     program_.copied_elements += (elements + 63) / 64 * 64;
@@ -94,32 +89,30 @@ class Builder {
   void SetShape(const int64_t (&shape)[3]) { std::copy(shape, shape + 3, view_.shape); }
 
   void AddInput() {
-    const capstan_op& first = Op(0);
+    const ChainOp& first = Op(0);
     SetShape(first.x);
-    view_.tensor = NewTensor(Elements(first.x), first.input_gradient != 0);
-    // An image that is flattened at once stays as it came.
-    view_.channels_last = OrderMatters(first.x) && first.kind != CAPSTAN_OP_FLATTEN;
+    view_.tensor = NewTensor(Elements(first.x), first.input_gradient);
+    // An image that is flattened at once keeps its order.
+    view_.channels_last = OrderMatters(first.x) && first.kind != ChainOpKind::kFlatten;
     program_.image_channels = static_cast<int32_t>(first.x[0]);
     program_.image_pixels = static_cast<int32_t>(first.x[1] * first.x[2]);
     program_.input_nhwc = view_.channels_last;
   }
 
-  bool OutputGradient(int i) const {
-    return i + 1 < request_.op_count && Op(i + 1).input_gradient != 0;
-  }
+  bool OutputGradient(int i) const { return i + 1 < Count() && Op(i + 1).input_gradient; }
 
-  Stage& NewStage(StageKind kind, const capstan_op& op, int y) {
+  Stage& NewStage(StageKind kind, const ChainOp& op, int y) {
     Stage stage;
     stage.kind = kind;
     stage.name = op.name;
     stage.x = view_.tensor;
     stage.y = y;
-    stage.input_gradient = op.input_gradient != 0;
+    stage.input_gradient = op.input_gradient;
     program_.stages.push_back(std::move(stage));
     return program_.stages.back();
   }
 
-  void SetWindow(const capstan_op& op, WindowGeometry& g) {
+  void SetWindow(const ChainOp& op, WindowGeometry& g) {
     const auto narrow = [](int64_t value) { return static_cast<int32_t>(value); };
     g.in_c = narrow(op.x[0]), g.in_h = narrow(op.x[1]), g.in_w = narrow(op.x[2]);
     g.out_c = narrow(op.y[0]), g.out_h = narrow(op.y[1]), g.out_w = narrow(op.y[2]);
@@ -131,10 +124,10 @@ class Builder {
   }
 
   void AddPool(int i) {
-    const capstan_op& op = Op(i);
+    const ChainOp& op = Op(i);
     const int y = NewTensor(Elements(op.y), OutputGradient(i));
     Stage& stage = NewStage(
-        op.kind == CAPSTAN_OP_MAX_POOL ? StageKind::kMaxPool : StageKind::kAveragePool, op, y);
+        op.kind == ChainOpKind::kMaxPool ? StageKind::kMaxPool : StageKind::kAveragePool, op, y);
     SetWindow(op, stage.window);
     stage.relu = relu_waits_;
     relu_waits_ = false;
@@ -143,9 +136,9 @@ class Builder {
     view_.channels_last = OrderMatters(op.y);
   }
 
-  // Convolution or dense layer, with the Relu behind it unless a pooling takes that.
+  // Convolution or dense layer, with the next Relu unless a pooling takes that.
   void AddLinear(int i, bool dense) {
-    const capstan_op& op = Op(i);
+    const ChainOp& op = Op(i);
     const bool relu = IsRelu(i + 1) && !IsPool(i + 2);
     const int y = NewTensor(Elements(op.y), OutputGradient(i));
     Stage& stage = NewStage(dense ? StageKind::kDense : StageKind::kConv, op, y);
@@ -192,9 +185,9 @@ class Builder {
   }
 
   void AddLoss(int i) {
-    const capstan_op& op = Op(i);
+    const ChainOp& op = Op(i);
     if (view_.channels_last) {
-      const int y = NewTensor(Elements(op.x), op.input_gradient != 0);
+      const int y = NewTensor(Elements(op.x), op.input_gradient);
       Stage& stage = NewStage(StageKind::kPermute, op, y);
       stage.window.in_c = static_cast<int32_t>(view_.shape[0]);
       stage.window.in_h = static_cast<int32_t>(view_.shape[1]);
@@ -205,48 +198,35 @@ class Builder {
     NewStage(StageKind::kLoss, op, view_.tensor);
   }
 
-  absl::Status AddOp(int i) {
-    const capstan_op& op = Op(i);
-    switch (op.kind) {
-      case CAPSTAN_OP_CONV:
-        if (op.group != 1) {
-          return absl::UnimplementedError(
-              absl::StrCat("node ", op.name, " (Conv): group ", op.group,
-                           " is not carried out by CUDA devices, want 1"));
-        }
+  void AddOp(int i) {
+    switch (Op(i).kind) {
+      case ChainOpKind::kConv:
         AddLinear(i, /*dense=*/false);
         break;
-      case CAPSTAN_OP_GEMM:
+      case ChainOpKind::kGemm:
         AddLinear(i, /*dense=*/true);
         break;
-      case CAPSTAN_OP_MAX_POOL:
-      case CAPSTAN_OP_AVERAGE_POOL:
+      case ChainOpKind::kMaxPool:
+      case ChainOpKind::kAveragePool:
         AddPool(i);
         break;
-      case CAPSTAN_OP_RELU:
+      case ChainOpKind::kRelu:
         AddRelu(i);
         break;
-      case CAPSTAN_OP_FLATTEN:
-        break;  // the view keeps the image's shape: it says in which order the features lie
-      case CAPSTAN_OP_SOFTMAX_CROSS_ENTROPY_LOSS:
-        if (i + 1 != request_.op_count) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("node ", op.name, ": a loss before the end"));
-        }
+      case ChainOpKind::kFlatten:
+        break;  // the view keeps the image's shape, which gives the order of the features
+      case ChainOpKind::kLoss:
         AddLoss(i);
         break;
-      default:
-        return absl::UnimplementedError(
-            absl::StrCat("node ", op.name, ": operator ", op.kind, " is not known"));
     }
-    return absl::OkStatus();
   }
 
+  const std::vector<ChainOp> ops_;
   const capstan_compile_request& request_;
-  Program program_;
+  CardProgram program_;
   View view_;
-  bool relu_done_ = false;   // the stage before has the next Relu
-  bool relu_waits_ = false;  // the next pooling has the Relu before it
+  bool relu_done_ = false;   // the previous stage includes the next Relu
+  bool relu_waits_ = false;  // the next pooling includes the Relu before it
 };
 
 std::string Size(int64_t bytes) {
@@ -254,8 +234,8 @@ std::string Size(int64_t bytes) {
   return mib < 1024 ? absl::StrFormat("%.1f MiB", mib) : absl::StrFormat("%.2f GiB", mib / 1024);
 }
 
-// The time by which gradients by the parameters of stage s are there.
-int ParametersDone(const Program& program, int s) {
+// The time at which gradients by the parameters of stage s are complete.
+int ParametersDone(const CardProgram& program, int s) {
   const int last = static_cast<int>(program.stages.size()) - 1;
   int further = 0;
   for (int t = s - 1; t >= 0; --t) {
@@ -268,21 +248,25 @@ int ParametersDone(const Program& program, int s) {
 
 }  // namespace
 
-absl::StatusOr<Program> MakeProgram(const capstan_compile_request& request) {
-  return Builder(request).Run();
+absl::StatusOr<CardProgram> MakeCardProgram(const capstan_compile_request& request) {
+  const absl::StatusOr<ReceivedGraph> received = ReceiveGraph(request);
+  if (!received.ok()) return received.status();
+  const absl::Status chain = CheckChain(received->graph, "GPU devices");
+  if (!chain.ok()) return chain;
+  return Builder(ChainOf(*received), request).Run();
 }
 
-int64_t PlaceBuffers(std::vector<ArenaBuffer>& buffers) {
-  std::vector<ArenaBuffer*> order;
-  for (ArenaBuffer& buffer : buffers) order.push_back(&buffer);
+int64_t PlaceBuffers(std::vector<CardBuffer>& buffers) {
+  std::vector<CardBuffer*> order;
+  for (CardBuffer& buffer : buffers) order.push_back(&buffer);
   std::stable_sort(order.begin(), order.end(),
-                   [](const ArenaBuffer* a, const ArenaBuffer* b) { return a->bytes > b->bytes; });
-  std::vector<const ArenaBuffer*> placed;  // by offset
+                   [](const CardBuffer* a, const CardBuffer* b) { return a->bytes > b->bytes; });
+  std::vector<const CardBuffer*> placed;  // by offset
   int64_t total = 0;
-  for (ArenaBuffer* const buffer : order) {
+  for (CardBuffer* const buffer : order) {
     const int64_t bytes = RoundUp(buffer->bytes);
     int64_t offset = 0;
-    for (const ArenaBuffer* const other : placed) {
+    for (const CardBuffer* const other : placed) {
       if (other->last < buffer->first || other->first > buffer->last) continue;
       if (offset + bytes <= other->offset) break;
       offset = std::max(offset, other->offset + RoundUp(other->bytes));
@@ -290,7 +274,7 @@ int64_t PlaceBuffers(std::vector<ArenaBuffer>& buffers) {
     buffer->offset = offset;
     total = std::max(total, offset + bytes);
     placed.insert(std::upper_bound(placed.begin(), placed.end(), buffer,
-                                   [](const ArenaBuffer* a, const ArenaBuffer* b) {
+                                   [](const CardBuffer* a, const CardBuffer* b) {
                                      return a->offset < b->offset;
                                    }),
                   buffer);
@@ -298,12 +282,12 @@ int64_t PlaceBuffers(std::vector<ArenaBuffer>& buffers) {
   return total;
 }
 
-// Time runs forward over the stages, 0 to last, and back: stage s is done again at 2 * last - s.
-MemoryPlan PlanMemory(const Program& program, const MemoryOptions& options) {
+// Time runs forward over the stages, 0 to last, and back. Stage s runs again at 2 * last - s.
+MemoryPlan PlanMemory(const CardProgram& program, const MemoryOptions& options) {
   const int last = static_cast<int>(program.stages.size()) - 1;
   const int tensor_count = static_cast<int>(program.tensors.size());
-  std::vector<ArenaBuffer> values(tensor_count, {0, 2 * last, 0, 0}), gradients = values;
-  const auto live = [](ArenaBuffer& buffer, int time) {
+  std::vector<CardBuffer> values(tensor_count, {0, 2 * last, 0, 0}), gradients = values;
+  const auto live = [](CardBuffer& buffer, int time) {
     buffer.first = std::min(buffer.first, time);
     buffer.last = std::max(buffer.last, time);
   };
@@ -329,7 +313,7 @@ MemoryPlan PlanMemory(const Program& program, const MemoryOptions& options) {
     }
   }
 
-  std::vector<ArenaBuffer> all;
+  std::vector<CardBuffer> all;
   for (int t = 0; t < tensor_count; ++t) {
     const int64_t bytes = program.tensors[t].elements * options.max_batch * options.element_bytes;
     values[t].bytes = bytes;
@@ -366,7 +350,7 @@ MemoryPlan PlanMemory(const Program& program, const MemoryOptions& options) {
   return plan;
 }
 
-int64_t LargestBatchWithin(const Program& program, MemoryOptions options, int64_t bytes) {
+int64_t LargestBatchWithin(const CardProgram& program, MemoryOptions options, int64_t bytes) {
   int64_t fits = 0, too_many = options.max_batch + 1;
   while (too_many - fits > 1) {
     options.max_batch = fits + (too_many - fits) / 2;
@@ -375,7 +359,7 @@ int64_t LargestBatchWithin(const Program& program, MemoryOptions options, int64_
   return fits;
 }
 
-std::string OutOfMemoryText(const Program& program, const MemoryOptions& options,
+std::string OutOfMemoryText(const CardProgram& program, const MemoryOptions& options,
                             int64_t free_bytes, int64_t whole_bytes) {
   const int64_t fits = LargestBatchWithin(program, options, free_bytes);
   return absl::StrCat(

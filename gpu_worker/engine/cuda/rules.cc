@@ -24,7 +24,7 @@ bool EngineAllowed(const std::vector<EngineNote>& notes, const KernelRules& rule
       case EngineNote::kStrictNanPropagation:
         return false;
     }
-    return true;  // a note that came later: not known to be harmless
+    return true;  // a newer note, which may be harmful
   });
 }
 
@@ -35,7 +35,7 @@ absl::Status CheckPrecision(int32_t precision) {
   return absl::InvalidArgumentError(absl::StrCat("precision: ", precision, ", want 0 to 3"));
 }
 
-std::vector<ReadBack> PlanReadBack(const Program& program) {
+std::vector<ReadBack> PlanReadBack(const CardProgram& program) {
   const auto is_linear = [](const Stage& stage) {
     return stage.kind == StageKind::kConv || stage.kind == StageKind::kDense;
   };

@@ -1,4 +1,4 @@
-// Which library kernels a plan may use, by fixed rules, and the cache of what was made for a batch
+// Fixed rules for which library kernels a plan may use, and a cache of objects made for a batch
 // count. Plain host code.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_RULES_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_RULES_H_
@@ -14,7 +14,8 @@
 
 namespace capstan::engine::cuda {
 
-// What cuDNN says of the numbers of an engine; its own values, held together by cudnn_graph.cc.
+// cuDNN's notes about the numerics of an engine. The values are cuDNN's own; cudnn_graph.cc checks
+// that.
 enum class EngineNote {
   kTensorCore = 0,
   kDownConvertInputs = 1,
@@ -33,37 +34,37 @@ struct KernelRules {
   bool deterministic = true;
 };
 
-// fp32 means products of 24 bits: no tensor core (TF32 on float inputs), no rounded inputs, no
-// transform that loses more than a few bits. All precisions: sums in float32. Deterministic: nothing that adds in the order of
-// arrival.
+// fp32 requires products of 24 bits: no tensor core (TF32 on float inputs), no rounded inputs, and
+// no transform that loses more than a few bits. All precisions need sums in float32. Deterministic
+// excludes engines that add in the order of arrival.
 bool EngineAllowed(const std::vector<EngineNote>& notes, const KernelRules& rules);
 
-// Of a request: InvalidArgument where it is none.
+// Checks a request's precision. InvalidArgument: it is not one.
 absl::Status CheckPrecision(int32_t precision);
 
-// Bytes of activations and of the kernels' copies of weights.
+// Bytes per element of activations and of the kernels' copies of weights.
 inline int64_t ElementBytes(int32_t precision) {
   return precision == CAPSTAN_PRECISION_BF16 || precision == CAPSTAN_PRECISION_FP16 ? 2 : 4;
 }
 
-// Where the read-back of the gradient is cut: [begin, end) of the flat vector may be copied once
-// backward has done `stage`; in the order of backward.
+// A piece of the gradient's read-back: [begin, end) of the flat vector may be copied once backward
+// has done `stage`. In the order of backward.
 struct ReadBack {
   int stage = 0;
   int64_t begin = 0, end = 0;
 };
-// At most two pieces: the second leaves with the last stage, the first as soon as half is ready.
-std::vector<ReadBack> PlanReadBack(const Program& program);
+// At most two pieces. The first leaves as soon as half is ready, the second with the last stage.
+std::vector<ReadBack> PlanReadBack(const CardProgram& program);
 
-// What was made for a batch count (library kernels, captured graphs), the least recently used one
-// given up first. An ordinary job has four counts: whole and last lane, whole and last evaluation
+// Objects made for a batch count (library kernels, captured graphs). The least recently used one is
+// dropped first. An ordinary job has four counts: whole and last lane, whole and last evaluation
 // block.
 template <typename Value>
 class CountCache {
  public:
   explicit CountCache(size_t capacity) : capacity_(capacity) {}
 
-  // Null where there is none. The pointer lives until the next Insert.
+  // Null if there is none. The pointer is valid until the next Insert.
   Value* Find(int64_t count) {
     for (auto it = entries_.begin(); it != entries_.end(); ++it) {
       if (it->first != count) continue;
@@ -82,7 +83,7 @@ class CountCache {
 
  private:
   const size_t capacity_;
-  std::list<std::pair<int64_t, Value>> entries_;  // the latest first
+  std::list<std::pair<int64_t, Value>> entries_;  // most recently used first
 };
 
 // A captured graph belongs to one count and one of these.
@@ -92,7 +93,7 @@ inline constexpr int kGraphsPerCount = 3 * kImageTypes;
 inline int GraphIndex(Pass pass, int image_type) {
   return static_cast<int>(pass) * kImageTypes + image_type;
 }
-// Bytes of one sample of `elements` as it comes.
+// Bytes of one sample of `elements` in a batch.
 inline int64_t SampleBytes(int image_type, int64_t elements) {
   return image_type == CAPSTAN_IMAGE_UINT8  ? elements
          : image_type == CAPSTAN_IMAGE_KEPT ? static_cast<int64_t>(sizeof(int32_t))

@@ -21,7 +21,7 @@ TEST(RulesTest, Fp32TakesNoRoundedFactorsAndDeterministicNoRaces) {
   EXPECT_TRUE(EngineAllowed({EngineNote::kWinograd, EngineNote::kWinogradTile4x4}, fp32));
   EXPECT_FALSE(EngineAllowed({EngineNote::kWinograd, EngineNote::kWinogradTile13x13}, fp32));
   EXPECT_FALSE(EngineAllowed({EngineNote::kFft}, fp32));
-  EXPECT_FALSE(EngineAllowed({static_cast<EngineNote>(10)}, fp32));  // not known
+  EXPECT_FALSE(EngineAllowed({static_cast<EngineNote>(10)}, fp32));  // an unknown note
 }
 
 TEST(RulesTest, SixteenBitsTakeTensorCoresAndNoSumsOfSixteenBits) {
@@ -37,9 +37,9 @@ TEST(RulesTest, SixteenBitsTakeTensorCoresAndNoSumsOfSixteenBits) {
   EXPECT_EQ(CheckPrecision(-1).code(), absl::StatusCode::kInvalidArgument);
 }
 
-// Three layers of 100, 60 and 40 floats that lie in reverse: c at 0, b at 40, a at 100.
-Program ThreeLayers(int64_t c, int64_t b, int64_t total) {
-  Program program;
+// Three layers of 100, 60 and 40 floats in reverse order: c at 0, b at 40, a at 100.
+CardProgram ThreeLayers(int64_t c, int64_t b, int64_t total) {
+  CardProgram program;
   for (const auto& [kind, weight] :
        {std::make_pair(StageKind::kConv, b), std::make_pair(StageKind::kMaxPool, int64_t{-1}),
         std::make_pair(StageKind::kDense, c), std::make_pair(StageKind::kDense, int64_t{0}),
@@ -66,10 +66,10 @@ TEST(RulesTest, HalfOfTheGradientLeavesAsSoonAsItIsReady) {
   ASSERT_EQ(one.size(), 1u);
   EXPECT_EQ(one[0].stage, 0);
   EXPECT_EQ(one[0].end, 200);
-  EXPECT_TRUE(PlanReadBack(Program()).empty());
+  EXPECT_TRUE(PlanReadBack(CardProgram()).empty());
 }
 
-// A bucket leaves with the stage that finishes it: two pieces of one layer leave together.
+// A bucket leaves with the stage that completes it. Two pieces of one layer leave together.
 TEST(RulesTest, BucketsLeaveWithTheirStages) {
   EXPECT_THAT(BucketStages(ThreeLayers(40, 100, 200), {40, 64, 100, 200}),
               ::testing::ElementsAre(3, 2, 2, 0));

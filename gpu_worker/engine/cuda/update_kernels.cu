@@ -1,5 +1,5 @@
-// The optimizer on a card. Built with --fmad=false: a product and a sum are rounded one by one, as
-// on the host.
+// The optimizer on a card. Built with --fmad=false, so that products and sums are rounded
+// separately, as on the host.
 #include <cfloat>
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace {
 
 __global__ void CheckFiniteKernel(int64_t elements, const float* values, int32_t* flag) {
   ForElements(elements, [&](int64_t i) {
-    // Also false of a NaN. Every thread that stores stores the same.
+    // The comparison is also false for a NaN. All threads that store a value store the same one.
     if (!(fabsf(values[i]) <= FLT_MAX)) *flag = 1;
   });
 }
@@ -22,7 +22,7 @@ __global__ void SgdKernel(int64_t elements, const float* gradient, float scale,
                           training::SgdConstants constants, float* weights, float* momentum) {
   ForElements(elements, [&](int64_t i) {
     float v = kMomentum ? momentum[i] : 0.0f;
-    // A factor of 1 changes no bit of a finite number.
+    // A factor of 1 changes no bit of a finite number, so `scale` is always applied.
     weights[i] = training::SgdUpdate<kDecay, kMomentum, kNesterov>(weights[i], gradient[i] * scale,
                                                                    v, constants);
     if (kMomentum) momentum[i] = v;

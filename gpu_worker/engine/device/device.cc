@@ -4,6 +4,25 @@
 #include "gpu_worker/engine/device/group.h"
 
 namespace capstan::engine {
+namespace {
+
+constexpr int64_t kMostIds = int64_t{1} << 48;  // limit of the counters of random numbers
+
+}  // namespace
+
+absl::Status Plan::CheckIds(const SampleBatch& batch, const std::string& graph) {
+  if (batch.ids == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch.ids: none, want ", batch.count, " for graph ", graph, ", which draws"));
+  }
+  for (int64_t i = 0; i < batch.count; ++i) {
+    if (batch.ids[i] < 0 || batch.ids[i] >= kMostIds) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("id of sample ", i, ": ", batch.ids[i], ", want 0 to ", kMostIds - 1));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Plan::CheckLanes(absl::Span<const SampleBatch> lanes,
                               absl::Span<const LaneResult> results, int64_t max_lanes) {

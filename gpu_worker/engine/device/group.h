@@ -1,12 +1,13 @@
 // PlanGroup: the plans of several devices that compute the lanes of a step together and sum their
-// gradients on the devices, before anything reaches the host.
+// gradients on the devices, before anything is copied to the host.
 //
 // Made by Device::MakeGroup. With options.deterministic the sums are those of the lane tree (rule
-// R1), the same bits as the host's fold of the same lanes. The sum of a node comes bucket by bucket
-// while backward still runs.
+// R1), with the same bits as the host's fold of the same lanes. The sum of a lane block arrives bucket by
+// bucket while backward still runs.
 //
-// Or the sum of a whole step stays on the devices, and they update their weights by themselves:
-// LoadState, then ComputeKept and Update in turn, ReadState where the host wants to see it.
+// Alternatively the sum of a whole step stays on the devices, and they update their weights
+// themselves: LoadState, then ComputeKept and Update in turn, and ReadState when the host needs the
+// weights.
 //
 // Threads: calls must not overlap, neither with each other nor with calls on the plans.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_DEVICE_GROUP_H_
@@ -29,17 +30,17 @@ namespace capstan::engine {
 
 struct GroupOptions {
   bool deterministic = true;
-  // A wait without any progress ends after it, with DeadlineExceeded.
+  // A wait without any progress ends after this time with DeadlineExceeded.
   absl::Duration timeout = absl::Seconds(60);
   BucketOptions buckets;
-  // What is taken on the devices at once: FoldPlan::slots of a usual step, and momentum for LoadState.
-  // A step that needs more takes it then.
+  // What to allocate on the devices at once: FoldPlan::slots of a usual step, and the optimizer's
+  // state for LoadState. A step that needs more allocates it then.
   int slots = 0;
-  bool momentum = false;
+  bool state = false;
 };
 
 struct GroupLane {
-  int plan = 0;  // of the group
+  int plan = 0;  // index in the group
   int32_t lane = 0;
   SampleBatch batch;
 };
@@ -47,14 +48,14 @@ struct GroupLane {
 // The lanes of a step whose sum stayed on the devices.
 struct KeptLanes {
   std::vector<LaneResult> lanes;
-  bool finite = true;  // no infinity and no NaN in the sum
+  bool finite = true;  // the sum contains no infinity and no NaN
 };
 
 // A step of the optimizer, training/optim/sgd.h.
 struct SgdStep {
   training::SgdOptions rule;
   double learning_rate = 0;
-  double gradient_scale = 1;  // factor on the sum, rounded to float as the product is
+  double gradient_scale = 1;  // factor on the sum, rounded to float like the product
 };
 
 class PlanGroup {
@@ -66,37 +67,38 @@ class PlanGroup {
   // As Plan::LoadWeights, for every plan.
   virtual absl::Status LoadWeights(const float* weights) = 0;
 
-  // [0, ready_floats) of the sum of a node is final in its vector. Rising, the last is the whole.
-  using OnReady = std::function<void(size_t node, int64_t ready_floats)>;
-  // Computes `lanes` (those of a plan in the order given) and writes the sums of the largest nodes
-  // that they make, LaneTree::LargestNodes: sums[i], total_floats() long, is the i-th. Returns the
-  // results of the lanes. `on_ready` comes from the calling thread.
-  // Errors as Plan::ComputeLane. DeadlineExceeded: a device, or the sum between devices, hangs; the
-  // message names GPU and bucket. After Internal and DeadlineExceeded group and plans are of no
-  // further use, and the process is better ended.
+  // [0, ready_floats) of the sum of a block is final in its vector. The values rise; the last one is
+  // the whole vector.
+  using OnReady = std::function<void(size_t block, int64_t ready_floats)>;
+  // Computes `lanes` (those of one plan in the given order) and writes the sums of the largest
+  // blocks that they make, LaneTree::LargestBlocks: sums[i], total_floats() long, is the i-th.
+  // Returns the results of the lanes. Calls `on_ready` in the calling thread. Errors as
+  // Plan::ComputeLane. DeadlineExceeded: a device, or the sum between devices, hangs; the message
+  // names GPU and bucket. After Internal and DeadlineExceeded group and plans cannot be used any
+  // more, and the process should end.
   virtual absl::StatusOr<std::vector<LaneResult>> ComputeLanes(const training::LaneTree& tree,
                                                                const std::vector<GroupLane>& lanes,
                                                                double loss_scale,
                                                                const std::vector<float*>& sums,
                                                                const OnReady& on_ready) = 0;
 
-  // As LoadWeights, for steps of Update: `momentum`, total_floats() long, may be null where the rule
-  // has none.
-  virtual absl::Status LoadState(const float* weights, const float* momentum) = 0;
-  // As ComputeLanes, of lanes that make one node; InvalidArgument where they do not.
+  // As LoadWeights, for steps of Update. `state` of the optimizer is total_floats() long and may be
+  // null if the rule has none. The rule is SGD, whose only state vector is the momentum.
+  virtual absl::Status LoadState(const float* weights, const float* state) = 0;
+  // As ComputeLanes, for lanes that make one block; InvalidArgument if they do not.
   virtual absl::StatusOr<KeptLanes> ComputeKept(const training::LaneTree& tree,
                                                 const std::vector<GroupLane>& lanes,
                                                 double loss_scale) = 0;
-  // The weights and momentum of all plans after a step with the sum of the last ComputeKept, which
-  // is used up: the bits of training::Sgd. Returns before the devices are done; later calls on the
-  // group wait for it, and the plans are used by themselves again after ComputeLanes, ComputeKept or
-  // ReadState. FailedPrecondition: no sum, or no momentum, is there; nothing has changed.
+  // Updates the weights and state of all plans with the sum of the last ComputeKept, which is then
+  // gone. The bits are those of training::Sgd. Returns before the devices are done; later calls on
+  // the group wait for it. The plans may be used by themselves again after ComputeLanes,
+  // ComputeKept or ReadState. FailedPrecondition: there is no sum or no state; nothing has changed.
   virtual absl::Status Update(const SgdStep& step) = 0;
-  // Writes both vectors, total_floats() long; `momentum` may be null. FailedPrecondition: it is not,
-  // and none was loaded.
-  virtual absl::Status ReadState(float* weights, float* momentum) = 0;
+  // Writes both vectors, total_floats() long. `state` may be null. FailedPrecondition: it is not
+  // null, but no state was loaded.
+  virtual absl::Status ReadState(float* weights, float* state) = 0;
 
-  // What the group has on the device of plan `plan`, beside PlanInfo::planned_bytes().
+  // Bytes of the group on the device of plan `plan`, in addition to PlanInfo::planned_bytes().
   virtual int64_t DeviceBytes(int plan) const = 0;
 
   // For logs: "2 GPUs, sums by NCCL 2.28.9".

@@ -13,7 +13,7 @@
 namespace capstan::engine {
 namespace {
 
-// The index behind "kind:", 0 for "kind" alone, -1 for anything else.
+// The index after "kind:", 0 for "kind" alone, -1 for anything else.
 int64_t IndexOf(absl::string_view name, absl::string_view kind) {
   if (!absl::ConsumePrefix(&name, kind)) return -1;
   if (name.empty()) return 0;

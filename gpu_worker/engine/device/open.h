@@ -1,4 +1,4 @@
-// Opening a device by name.
+// Opens a device by name.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_DEVICE_OPEN_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_DEVICE_OPEN_H_
 
@@ -10,10 +10,11 @@
 
 namespace capstan::engine {
 
-// "cpu", "cpu:<index>" (as many as the caller likes: they share the cores, nothing else) or
-// "cuda:<index>". NotFound: no such device here. Unavailable: the plug-in or the driver is missing;
-// the message says which, in words. CAPSTAN_CPU_TARGET, where it is set and not empty, chooses the loops of CPU devices
-// (cpu_device.h); InvalidArgument or FailedPrecondition: it has no such word, or the processor lacks it. Thread-safe.
+// "cpu", "cpu:<index>" or "cuda:<index>". Any number of CPU devices may be opened; they share only
+// the cores. NotFound: there is no such device here. Unavailable: the plug-in or the driver is
+// missing; the message says which. CAPSTAN_CPU_TARGET, if set and not empty, chooses the loops of
+// CPU devices (cpu_device.h); InvalidArgument or FailedPrecondition: its value is unknown, or the
+// processor lacks them. Thread-safe.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(absl::string_view name);
 
 }  // namespace capstan::engine

@@ -1,7 +1,7 @@
-// Runs of nodes that a device carries out as one: what lies between them is never stored.
+// Runs of nodes that a device carries out as one. The values between them are never stored.
 //
-// A device offers patterns. The nodes of a run follow each other in the graph, each but the first reads what
-// the one before it made, once, and nobody else reads that.
+// A device offers patterns. The nodes of a run follow each other in the graph. Each node except the
+// first reads the output of the one before it, once, and no other node reads that output.
 //
 // Threads: stateless.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_PLAN_FUSE_H_
@@ -16,14 +16,15 @@ namespace capstan::engine {
 
 struct FusionPattern {
   std::vector<std::string> ops;  // two or more, by name
-  // Whether the device's kernel takes the run that begins at node `first`: its operators and edges fit.
+  // Whether the device's kernel accepts the run that begins at node `first`, i.e. its operators and
+  // edges fit.
   bool (*fits)(const training::Graph& graph, int first) = nullptr;
-  // Which values of the run backward reads: the inputs from outside, and the last output.
+  // The values of the run that backward reads: the inputs from outside, and the last output.
   training::BackwardReads reads;
-  // What forward leaves for backward; it stands for what the single operators save.
+  // The tensors that forward leaves for backward. They replace those of the single operators.
   std::vector<training::SavedTensor> (*saved)(const training::Graph& graph, int first) = nullptr;
-  // An input from outside that backward does not read: the last output may take its place, and the gradient by
-  // it that of the gradient by the output. -1: none.
+  // An input from outside that backward does not read. The last output may take its place, and the
+  // gradient by it may take the place of the gradient by the output. -1: none.
   int in_place_input = -1;
 };
 
@@ -32,7 +33,7 @@ struct FusedRun {
   int pattern = 0;          // index
 };
 
-// In rising order; of patterns that fit at a node the first is taken, and the next run begins behind it.
+// In rising order. The first pattern that fits at a node is used, and the next run begins after it.
 std::vector<FusedRun> FindFusedRuns(const training::Graph& graph,
                                     const std::vector<FusionPattern>& patterns);
 

@@ -98,7 +98,7 @@ class Planner {
     program_.buffers[buffer].last = std::max(program_.buffers[buffer].last, time);
   }
 
-  // The last time at which somebody reads the value, as it was made.
+  // The last time at which a step reads the value unchanged.
   int LastRead(int value) const {
     int last = 0;
     for (const int node : graph_.readers(value)) {
@@ -118,7 +118,8 @@ class Planner {
     return made_by >= 0 && in_place(made_by) == InPlace::kView;
   }
 
-  // Whether step `i` may write its output over an input: nobody else reads that one, now or later.
+  // Whether step `i` may write its output over an input, i.e. no other step reads that input, now
+  // or later.
   bool WorksInPlace(int i) const {
     if (in_place(i) != InPlace::kOutput) return false;
     const int input = step(i).inputs[in_place_input(i)];
@@ -139,8 +140,9 @@ class Planner {
     }
   }
 
-  // From the output to the input: the gradient by one input may take the place of that by the output
-  // under the same conditions as the values; it is the only one that is stored there.
+  // Goes from the output to the input. The gradient by one input may take the place of the gradient
+  // by the output under the same conditions as the values. It must be the only one that is stored
+  // there.
   void PlaceGradients() {
     for (int i = steps() - 1; i >= 0; --i) {
       const ProgramStep& of = step(i);

@@ -61,7 +61,7 @@ TEST(ProgramTest, ARunIsOneStepAndKeepsNothingWithin) {
     EXPECT_GE(program.gradients[stored], 0) << stored;
   }
   EXPECT_EQ(program.gradients[0], -1) << "nobody wants the images' gradient";
-  // Its backward reads x, and nothing reads what comes out of pool1 later.
+  // Its backward reads x, and nothing reads the output of pool1 later.
   EXPECT_EQ(program.buffers[program.values[3]].last, 12);
 }
 
@@ -77,7 +77,7 @@ TEST(ProgramTest, WithoutPatternsEachNodeIsAStep) {
   }
 }
 
-// gemm0 and relu1, which two read; gemm2 and relu3; both are added and made relu5.
+// gemm0 and relu1, which has two readers; gemm2 and relu3; both are added, and relu5 follows.
 TEST(ProgramTest, WhatOthersReadStaysApart) {
   std::vector<training::GraphNode> nodes;
   nodes.push_back({"gemm0", training::Gemm{4}, {0}});
@@ -92,12 +92,12 @@ TEST(ProgramTest, WhatOthersReadStaysApart) {
       *graph,
       {Pattern({"Relu", "Gemm"}), Pattern({"Gemm", "Add", "Relu"}), Pattern({"Gemm", "Relu"})});
   ASSERT_EQ(runs.size(), 2u);
-  EXPECT_EQ(runs[0].first, 0);  // value 2 is read twice, so Relu and Gemm are none
+  EXPECT_EQ(runs[0].first, 0);  // value 2 is read twice, so Relu and Gemm make no run
   EXPECT_EQ(runs[0].pattern, 2);
   EXPECT_EQ(runs[1].first, 2);
   EXPECT_EQ(runs[1].last, 4);
   EXPECT_EQ(runs[1].pattern, 1);
-  // The other summand comes from outside, before what the run has made.
+  // The other summand comes from outside, in front of the run's own value.
   const Program program = MakeProgram(*graph, {Pattern({"Gemm", "Add", "Relu"})});
   const ProgramStep& run = program.steps[2];
   EXPECT_THAT(run.inputs, ElementsAre(2, 2));
@@ -106,7 +106,7 @@ TEST(ProgramTest, WhatOthersReadStaysApart) {
   EXPECT_TRUE(run.gradients[1].wanted && run.gradients[1].add);
 }
 
-// gemm0 and gemm1 side by side; the run adds gemm1 to the Relu of gemm0.
+// gemm0 and gemm1 side by side. The run adds gemm1 to the Relu of gemm0.
 TEST(ProgramTest, ARunTakesThePlaceOfAnInputThatBackwardDoesNotRead) {
   std::vector<training::GraphNode> nodes;
   nodes.push_back({"gemm0", training::Gemm{4}, {0}});

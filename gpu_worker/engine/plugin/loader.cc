@@ -17,7 +17,7 @@ namespace {
 constexpr char kPluginFile[] = "libcapstan_cuda.so";
 constexpr char kCannotOpen[] = ": cannot open shared object file";
 
-// The folder of the running binary, without a slash at its end; empty where /proc is not mounted.
+// The folder of the running binary, without a trailing slash; empty if /proc is not mounted.
 std::string BinaryFolder() {
   char path[4096];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
@@ -26,7 +26,7 @@ std::string BinaryFolder() {
   return std::string(whole.substr(0, whole.rfind('/')));
 }
 
-// Empty: none does.
+// Empty if none exists.
 std::string FirstThatExists(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     if (access(path.c_str(), F_OK) == 0) return path;
@@ -39,7 +39,7 @@ std::string DlError() {
   return error == nullptr ? "no reason given" : error;
 }
 
-// "13.0" of 13000.
+// "13.0" for 13000.
 std::string Version(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
 
 absl::Status Unavailable(absl::string_view sentence) { return absl::UnavailableError(sentence); }
@@ -115,7 +115,7 @@ absl::StatusOr<LoadedPlugin> LoadPlugin(const LoaderOptions& options) {
                                     absl::StrJoin(options.candidates, " and no "),
                                     "; this may be a build without CUDA"));
   }
-  // Without a slash dlopen would search the system's folders for the name.
+  // Without a slash dlopen would search the system's folders.
   if (!absl::StrContains(path, '/')) path = absl::StrCat("./", path);
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return Unavailable(ExplainDlError(path, DlError()));
@@ -123,7 +123,7 @@ absl::StatusOr<LoadedPlugin> LoadPlugin(const LoaderOptions& options) {
       reinterpret_cast<capstan_plugin_factory>(dlsym(library, CAPSTAN_PLUGIN_FACTORY));
   if (factory == nullptr) {
     return Unavailable(
-        absl::StrCat(path, " is no plug-in of Capstan: it has no ", CAPSTAN_PLUGIN_FACTORY));
+        absl::StrCat(path, " is not a plug-in of Capstan: it has no ", CAPSTAN_PLUGIN_FACTORY));
   }
   const capstan_plugin_table* const table = factory();
   if (table == nullptr) return Unavailable(absl::StrCat(path, " gives no table of functions"));

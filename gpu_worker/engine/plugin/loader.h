@@ -1,4 +1,4 @@
-// Finding and opening the CUDA plug-in. Every failure is one sentence that says what is missing and
+// Finds and opens the CUDA plug-in. Every failure is one sentence that says what is missing and
 // what helps.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_PLUGIN_LOADER_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_PLUGIN_LOADER_H_
@@ -13,20 +13,22 @@
 namespace capstan::engine {
 
 struct LoaderOptions {
-  // Tried first: without a driver nothing of the plug-in's gigabyte is read. Empty: not tried.
+  // Tried first, because without a driver nothing of the plug-in's gigabyte needs to be read.
+  // Empty: not tried.
   std::string driver_library = "libcuda.so.1";
-  // The first that exists is opened.
+  // The first existing one is opened.
   std::vector<std::string> candidates;
 };
 
-// CAPSTAN_CUDA_PLUGIN where it is set; else libcapstan_cuda.so beside the running binary, then in
+// CAPSTAN_CUDA_PLUGIN if it is set; else libcapstan_cuda.so beside the running binary, then in
 // ../lib from there.
 LoaderOptions DefaultLoaderOptions();
 
-// One of DefaultLoaderOptions' candidates is there: whoever set this host up meant it to have GPUs.
+// Whether one of DefaultLoaderOptions' candidates exists, i.e. this host is meant to have GPUs.
 bool PluginInstalled();
 
-// A plug-in that has devices. It stays loaded to the end of the process: CUDA cannot be unloaded.
+// A plug-in that has devices. It stays loaded until the process ends, because CUDA cannot be
+// unloaded.
 struct LoadedPlugin {
   std::string path;
   const capstan_plugin_table* table = nullptr;
@@ -34,11 +36,12 @@ struct LoadedPlugin {
   std::string libraries;  // for logs
 };
 
-// Unavailable: no driver, no plug-in, a library that the plug-in needs, a driver that is too old,
-// another ABI number, no GPU. Thread-safe.
+// Unavailable: no driver, no plug-in, a missing library of the plug-in, a driver that is too old,
+// another ABI number, or no GPU. Thread-safe.
 absl::StatusOr<LoadedPlugin> LoadPlugin(const LoaderOptions& options);
 
-// The sentence for what dlopen says of `path`. Exposed for tests: not every failure can be made.
+// The sentence for dlopen's error message about `path`. Exposed for tests, because not every
+// failure can be produced.
 std::string ExplainDlError(absl::string_view path, absl::string_view error);
 
 }  // namespace capstan::engine

@@ -7,14 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "gpu_worker/engine/device/chain.h"
 #include "gpu_worker/engine/plugin/plugin_plan.h"
-#include "training/ops/conv/conv.h"
-#include "training/ops/flatten/flatten.h"
-#include "training/ops/gemm/gemm.h"
-#include "training/ops/pool/pool.h"
-#include "training/ops/relu/relu.h"
-#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "gpu_worker/engine/plugin/sent_graph.h"
 
 namespace capstan::engine {
 
@@ -47,61 +41,7 @@ namespace {
 
 using training::FlatLayout;
 using training::Graph;
-using training::GraphNode;
 using training::Parameter;
-using training::Shape;
-using training::TensorSlot;
-
-// [features] become features x 1 x 1.
-void SetShape(const Shape& shape, int64_t (&out)[3]) {
-  for (size_t i = 0; i < 3; ++i) out[i] = i < shape.size() ? shape[i] : 1;
-}
-
-void SetWindow(const training::Window& window, capstan_op& op) {
-  std::copy(window.kernel_shape.begin(), window.kernel_shape.end(), op.kernel);
-  std::copy(window.strides.begin(), window.strides.end(), op.strides);
-  std::copy(window.pads.begin(), window.pads.end(), op.pads);
-  std::copy(window.dilations.begin(), window.dilations.end(), op.dilations);
-}
-
-// Of a chain that CheckChain has let through.
-void SetOperator(const training::Operator& from, capstan_op& op) {
-  if (const auto conv = training::As<training::Conv>(from)) {
-    op.kind = CAPSTAN_OP_CONV;
-    op.group = conv->group;
-    SetWindow(conv->window, op);
-  } else if (const auto max_pool = training::As<training::MaxPool>(from)) {
-    op.kind = CAPSTAN_OP_MAX_POOL;
-    SetWindow(max_pool->window, op);
-  } else if (const auto average_pool = training::As<training::AveragePool>(from)) {
-    op.kind = CAPSTAN_OP_AVERAGE_POOL;
-    SetWindow(average_pool->window, op);
-  } else if (from.name == training::Gemm::kName) {
-    op.kind = CAPSTAN_OP_GEMM;
-  } else if (from.name == training::Relu::kName) {
-    op.kind = CAPSTAN_OP_RELU;
-  } else if (from.name == training::Flatten::kName) {
-    op.kind = CAPSTAN_OP_FLATTEN;
-  } else {
-    op.kind = CAPSTAN_OP_SOFTMAX_CROSS_ENTROPY_LOSS;
-  }
-}
-
-absl::StatusOr<int64_t> OffsetOf(const Graph& graph, const FlatLayout& layout, int parameter) {
-  if (parameter < 0) return -1;
-  const Parameter& want = graph.parameters()[parameter];
-  const TensorSlot* const slot = layout.Find(want.name);
-  if (slot == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layout: no tensor ", want.name, " of graph ", graph.name()));
-  }
-  if (slot->spec.shape != want.shape) {
-    return absl::InvalidArgumentError(absl::StrCat("layout: tensor ", want.name, " ",
-                                                   training::ShapeToString(slot->spec.shape),
-                                                   ", want ", training::ShapeToString(want.shape)));
-  }
-  return slot->offset;
-}
 
 class DevicePlan : public PluginPlan {
  public:
@@ -114,7 +54,9 @@ class DevicePlan : public PluginPlan {
         who_(absl::StrCat("device ", device)),
         max_batch_(max_batch),
         classes_(graph.num_classes()),
-        total_floats_(layout.total_floats()) {
+        total_floats_(layout.total_floats()),
+        graph_name_(graph.name()),
+        draws_(Draws(graph)) {
     capstan_plan_info info = {};
     table_.plan_info(plan_, &info);
     info_.arena_bytes = info.arena_bytes;
@@ -136,7 +78,7 @@ class DevicePlan : public PluginPlan {
 
   absl::StatusOr<LaneResult> ComputeLane(const SampleBatch& batch, double loss_scale,
                                          float* gradient) override {
-    const absl::Status checked = CheckBatch(batch, /*labels=*/true);
+    const absl::Status checked = CheckBatch(batch, Use::kTraining);
     if (!checked.ok()) return checked;
     const capstan_batch flat = PluginBatch(batch);
     capstan_result result = {};
@@ -146,7 +88,7 @@ class DevicePlan : public PluginPlan {
   }
 
   absl::StatusOr<LaneResult> Evaluate(const SampleBatch& batch) override {
-    const absl::Status checked = CheckBatch(batch, /*labels=*/true);
+    const absl::Status checked = CheckBatch(batch, Use::kEvaluation);
     if (!checked.ok()) return checked;
     const capstan_batch flat = PluginBatch(batch);
     capstan_result result = {};
@@ -156,7 +98,7 @@ class DevicePlan : public PluginPlan {
   }
 
   absl::Status Predict(const SampleBatch& batch, float* logits) override {
-    const absl::Status checked = CheckBatch(batch, /*labels=*/false);
+    const absl::Status checked = CheckBatch(batch, Use::kPrediction);
     if (!checked.ok()) return checked;
     capstan_batch flat = PluginBatch(batch);
     flat.labels = nullptr;
@@ -187,7 +129,7 @@ class DevicePlan : public PluginPlan {
   capstan_plan* handle() const override { return plan_; }
   int index() const override { return index_; }
   int64_t total_floats() const override { return total_floats_; }
-  absl::Status CheckSamples(const SampleBatch& batch, bool labels) const override {
+  absl::Status CheckSamples(const SampleBatch& batch, Use use) const override {
     if (batch.count < 1 || batch.count > max_batch_) {
       return absl::InvalidArgumentError(
           absl::StrCat("batch.count: ", batch.count, ", want 1 to ", max_batch_));
@@ -206,18 +148,25 @@ class DevicePlan : public PluginPlan {
         }
       }
     }
-    if (!labels) return absl::OkStatus();
+    if (use == Use::kPrediction) return absl::OkStatus();
     for (int64_t i = 0; i < batch.count; ++i) {
       if (batch.labels[i] < 0 || batch.labels[i] >= classes_) {
         return absl::InvalidArgumentError(absl::StrCat("label of sample ", i, ": ", batch.labels[i],
                                                        ", want 0 to ", classes_ - 1));
       }
     }
-    return absl::OkStatus();
+    return use == Use::kTraining && draws_ ? CheckIds(batch, graph_name_) : absl::OkStatus();
   }
 
  private:
   static constexpr int64_t kMaxKept = int64_t{1} << 31;  // places are int32
+
+  static bool Draws(const Graph& graph) {
+    for (int i = 0; i < graph.node_count(); ++i) {
+      if (graph.def(i).random) return true;
+    }
+    return false;
+  }
 
   // The ABI runs the nodes backward from the last one.
   void FindReadyPrefixes(const Graph& graph, const FlatLayout& layout) {
@@ -234,11 +183,11 @@ class DevicePlan : public PluginPlan {
     }
   }
 
-  absl::Status CheckBatch(const SampleBatch& batch, bool labels) const {
+  absl::Status CheckBatch(const SampleBatch& batch, Use use) const {
     if (!weights_loaded_) {
       return absl::FailedPreconditionError("plan: no weights, want LoadWeights first");
     }
-    return CheckSamples(batch, labels);
+    return CheckSamples(batch, use);
   }
 
   absl::StatusOr<LaneResult> Result(int32_t code, int64_t count, const capstan_result& result,
@@ -259,9 +208,11 @@ class DevicePlan : public PluginPlan {
   const int64_t max_batch_;
   const int64_t classes_;
   const int64_t total_floats_;
+  const std::string graph_name_;
+  const bool draws_;  // draws random numbers in training
   PlanInfo info_;
   bool weights_loaded_ = false;
-  int64_t kept_ = 0, want_kept_ = 0;  // images that are there; that will be
+  int64_t kept_ = 0, want_kept_ = 0;  // images kept so far; images to be kept
 };
 
 class PluginDevice : public Device {
@@ -288,15 +239,13 @@ class PluginDevice : public Device {
       return absl::InvalidArgumentError(
           absl::StrCat("threads: ", options.threads, ", want 1 to 1024"));
     }
-    absl::StatusOr<std::vector<capstan_op>> ops = FlattenGraph(graph, layout);
-    if (!ops.ok()) return ops.status();
+    const absl::StatusOr<SentGraph> sent = SentGraph::Of(graph, layout);
+    if (!sent.ok()) return sent.status();
     capstan_compile_request request = {};
+    sent->Describe(request);
     request.device = index_;
     request.precision = static_cast<int32_t>(options.precision);
     request.deterministic = options.deterministic ? 1 : 0;
-    request.op_count = static_cast<int32_t>(ops->size());
-    request.ops = ops->data();
-    request.total_floats = layout.total_floats();
     request.max_batch = options.max_batch;
     capstan_plan* plan = nullptr;
     capstan_error error = {};
@@ -321,38 +270,6 @@ class PluginDevice : public Device {
 };
 
 }  // namespace
-
-absl::StatusOr<std::vector<capstan_op>> FlattenGraph(const Graph& graph, const FlatLayout& layout) {
-  const absl::Status chain = CheckChain(graph, "GPU devices");
-  if (!chain.ok()) return chain;
-  std::vector<capstan_op> ops;
-  size_t parameters = 0;
-  for (int i = 0; i < static_cast<int>(graph.nodes().size()); ++i) {
-    const GraphNode& node = graph.nodes()[i];
-    capstan_op op = {};
-    op.name = node.name.c_str();
-    op.input_gradient = graph.needs_gradient(i) ? 1 : 0;
-    SetShape(graph.value_shape(i), op.x);
-    SetShape(graph.value_shape(i + 1), op.y);
-    op.kernel[0] = op.kernel[1] = op.strides[0] = op.strides[1] = 1;
-    op.dilations[0] = op.dilations[1] = op.group = 1;
-    SetOperator(node.op, op);
-    const absl::StatusOr<int64_t> weight = OffsetOf(graph, layout, graph.parameter_of(i, "weight"));
-    if (!weight.ok()) return weight.status();
-    const absl::StatusOr<int64_t> bias = OffsetOf(graph, layout, graph.parameter_of(i, "bias"));
-    if (!bias.ok()) return bias.status();
-    op.weight_offset = *weight;
-    op.bias_offset = *bias;
-    parameters += (*weight >= 0) + (*bias >= 0);
-    ops.push_back(op);
-  }
-  if (layout.slots().size() != parameters) {
-    return absl::InvalidArgumentError(absl::StrCat("layout: ", layout.slots().size(),
-                                                   " tensors, want the ", parameters, " of graph ",
-                                                   graph.name()));
-  }
-  return ops;
-}
 
 absl::StatusOr<std::unique_ptr<Device>> OpenPluginDevice(const LoadedPlugin& plugin,
                                                          const std::string& name, int index) {

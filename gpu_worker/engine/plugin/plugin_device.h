@@ -1,4 +1,4 @@
-// A device of a plug-in as a Device: the graph made flat, arguments checked, codes turned into
+// A device of a plug-in as a Device: flattens the graph, checks arguments and turns codes into
 // Status.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_PLUGIN_PLUGIN_DEVICE_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_PLUGIN_PLUGIN_DEVICE_H_
@@ -14,14 +14,9 @@
 
 namespace capstan::engine {
 
-// NotFound: the plug-in has fewer devices. `name` is what the device calls itself ("cuda:0").
+// NotFound: the plug-in has fewer devices. `name` is the device's name ("cuda:0").
 absl::StatusOr<std::unique_ptr<Device>> OpenPluginDevice(const LoadedPlugin& plugin,
                                                          const std::string& name, int index);
-
-// The nodes of `graph` for the ABI. Names are borrowed from the graph.
-// InvalidArgument: graph and layout disagree, or the graph is no chain.
-absl::StatusOr<std::vector<capstan_op>> FlattenGraph(const training::Graph& graph,
-                                                     const training::FlatLayout& layout);
 
 }  // namespace capstan::engine
 

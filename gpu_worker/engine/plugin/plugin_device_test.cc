@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gpu_worker/engine/plugin/plugin_plan.h"
+#include "gpu_worker/engine/plugin/sent_graph.h"
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
@@ -77,7 +78,7 @@ TEST_F(PluginDeviceTest, OutOfMemoryComesWithNumbersAndASuggestionThatFits) {
   absl::StatusOr<std::unique_ptr<Plan>> plan = Compile(*device, fits);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_LE((*plan)->info().planned_bytes(), 64 << 20);
-  // A second plan finds the memory taken; the other card has its own.
+  // For a second plan there is no memory left. The other card has its own.
   EXPECT_EQ(Compile(*device, fits).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(Compile(*Open(1), fits).ok());
   plan->reset();
@@ -109,27 +110,43 @@ TEST_F(PluginDeviceTest, WhatIsNoPrecisionIsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("precision: 4"));
 }
 
-TEST_F(PluginDeviceTest, AGraphThatDrawsIsRefused) {
+TEST_F(PluginDeviceTest, AGraphThatDrawsWantsIdsInTraining) {
   std::vector<training::GraphNode> nodes = graph_.nodes();
   training::GraphNode& relu = nodes[1];
   ASSERT_EQ(relu.name, "conv1_relu");
-  relu.op = training::Dropout();  // has no parameters: the layout stays
+  relu.op = training::Dropout();  // has no parameters, so the layout stays the same
   const absl::StatusOr<training::Graph> graph = training::Graph::Build("drops", {1, 28, 28}, nodes);
   ASSERT_TRUE(graph.ok()) << graph.status();
-  const absl::Status status = Open(0)->Compile(*graph, layout_, PlanOptions()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("node conv1_relu (Dropout)"));
+  const auto plan = Open(0)->Compile(*graph, layout_, PlanOptions());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<float> weights(layout_.total_floats(), 0.01f), image(784, 0.5f), gradient(weights);
+  const int32_t label = 3;
+  ASSERT_TRUE((*plan)->LoadWeights(weights.data()).ok());
+  SampleBatch batch = {image.data(), &label, 1};
+  EXPECT_TRUE((*plan)->Evaluate(batch).ok());
+  const auto train = [&] { return (*plan)->ComputeLane(batch, 1, gradient.data()).status(); };
+  EXPECT_EQ(train().message(), "batch.ids: none, want 1 for graph drops, which draws");
+  int64_t id = int64_t{1} << 48;
+  batch.ids = &id;
+  EXPECT_EQ(train().message(), "id of sample 0: 281474976710656, want 0 to 281474976710655");
+  id = 7;
+  EXPECT_TRUE(train().ok());
 }
 
-// So a group's Update, which is the optimizer's rule for the whole vector, never meets one (rule R3).
-TEST_F(PluginDeviceTest, AGraphWithRunningStatisticsIsRefused) {
-  const absl::StatusOr<training::Graph> graph = training::MakeModel("resnet18_v1", 10, {3, 32, 32});
-  ASSERT_TRUE(graph.ok()) << graph.status();
-  const training::FlatLayout layout = *training::FlatLayout::Create(training::TensorSpecs(*graph));
-  ASSERT_TRUE(layout.has_statistics());
-  const absl::Status status = Open(0)->Compile(*graph, layout, PlanOptions()).status();
+TEST_F(PluginDeviceTest, ReferencesHaveNoSixteenBits) {
+  const training::Graph graph = *training::MakeModel("resnet18_v1", 10, {3, 32, 32});
+  const training::FlatLayout layout = *training::FlatLayout::Create(training::TensorSpecs(graph));
+  PlanOptions options;
+  options.precision = Precision::kBf16;
+  const absl::Status status = Open(0)->Compile(graph, layout, options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("(BatchNormalization)"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("precision"));
+  setenv("CAPSTAN_FAKE_FREE_MIB", "200", 1);
+  options.precision = Precision::kFp32;
+  options.max_batch = 100;
+  const absl::Status memory = Open(0)->Compile(graph, layout, options).status();
+  EXPECT_EQ(memory.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(memory.message()), HasSubstr("samples would fit"));
 }
 
 TEST_F(PluginDeviceTest, ABatchCarriesWhatDrawsAreCountedBy) {
@@ -145,15 +162,13 @@ TEST_F(PluginDeviceTest, ABatchCarriesWhatDrawsAreCountedBy) {
   EXPECT_EQ(flat.epoch, 9u);
 }
 
-// Bytes are scaled on the device: what float images give that hold the same values.
+// Bytes are scaled on the device. They give the results of float images with the same values.
 TEST_F(PluginDeviceTest, TakesImagesOfBytes) {
-  const absl::StatusOr<std::vector<capstan_op>> ops = FlattenGraph(graph_, layout_);
-  ASSERT_TRUE(ops.ok()) << ops.status();
+  const absl::StatusOr<SentGraph> sent = SentGraph::Of(graph_, layout_);
+  ASSERT_TRUE(sent.ok()) << sent.status();
   capstan_compile_request request = {};
+  sent->Describe(request);
   request.deterministic = 1;
-  request.op_count = static_cast<int32_t>(ops->size());
-  request.ops = ops->data();
-  request.total_floats = layout_.total_floats();
   request.max_batch = 2;
   capstan_plan* plan = nullptr;
   capstan_error error = {};
@@ -202,23 +217,6 @@ TEST_F(PluginDeviceTest, FloatElementsAgreeWithDoubleOnes) {
   unsetenv("CAPSTAN_FAKE_ELEMENTS");
   EXPECT_NE(gradients[0], gradients[1]);
   for (size_t i = 0; i < weights.size(); ++i) ASSERT_NEAR(gradients[0][i], gradients[1][i], 2e-5);
-}
-
-TEST_F(PluginDeviceTest, TheFlatGraphIsTheGraph) {
-  const absl::StatusOr<std::vector<capstan_op>> ops = FlattenGraph(graph_, layout_);
-  ASSERT_TRUE(ops.ok()) << ops.status();
-  const capstan_op& conv = ops->front();
-  EXPECT_STREQ(conv.name, "conv1");
-  EXPECT_EQ(conv.kind, CAPSTAN_OP_CONV);
-  EXPECT_EQ(conv.input_gradient, 0);
-  EXPECT_THAT(conv.x, ::testing::ElementsAre(1, 28, 28));
-  EXPECT_THAT(conv.y, ::testing::ElementsAre(6, 24, 24));
-  EXPECT_THAT(conv.kernel, ::testing::ElementsAre(5, 5));
-  EXPECT_EQ(conv.weight_offset, layout_.Find("conv1.weight")->offset);
-  EXPECT_EQ(conv.bias_offset, layout_.Find("conv1.bias")->offset);
-  EXPECT_EQ(ops->back().kind, CAPSTAN_OP_SOFTMAX_CROSS_ENTROPY_LOSS);
-  EXPECT_EQ(ops->back().weight_offset, -1);
-  EXPECT_EQ(ops->back().input_gradient, 1);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// PlanGroup over the C ABI: buckets and the order of additions are planned here.
+// PlanGroup over the C ABI. Plans the buckets and the order of additions.
 #include <algorithm>
 #include <utility>
 
@@ -46,7 +46,7 @@ class PluginGroup : public PlanGroup {
     request.bucket_count = static_cast<int32_t>(bucket_ends_.size());
     request.timeout_seconds = absl::ToDoubleSeconds(options.timeout);
     request.slot_count = options.slots;
-    request.momentum = options.momentum ? 1 : 0;
+    request.momentum = options.state ? 1 : 0;
     capstan_error error = {};
     const absl::Status status =
         PluginStatus(table_.make_group(&request, &group_, &error), kWho, error);
@@ -60,10 +60,10 @@ class PluginGroup : public PlanGroup {
 
   absl::Status LoadWeights(const float* weights) override { return LoadState(weights, nullptr); }
 
-  absl::Status LoadState(const float* weights, const float* momentum) override {
+  absl::Status LoadState(const float* weights, const float* state) override {
     capstan_error error = {};
     const absl::Status status =
-        PluginStatus(table_.group_load_weights(group_, weights, momentum, &error), kWho, error);
+        PluginStatus(table_.group_load_weights(group_, weights, state, &error), kWho, error);
     weights_loaded_ = status.ok();
     return status;
   }
@@ -75,11 +75,11 @@ class PluginGroup : public PlanGroup {
                                                        const OnReady& on_ready) override {
     Ready ready{bucket_ends_, on_ready};
     capstan_group_step step = {};
-    step.nodes = sums.data();
+    step.blocks = sums.data();
     step.context = &ready;
-    step.ready = [](void* context, int32_t node, int32_t bucket) {
+    step.ready = [](void* context, int32_t block, int32_t bucket) {
       const Ready& to = *static_cast<const Ready*>(context);
-      if (to.on_ready) to.on_ready(static_cast<size_t>(node), to.ends[bucket]);
+      if (to.on_ready) to.on_ready(static_cast<size_t>(block), to.ends[bucket]);
     };
     return Compute(tree, lanes, loss_scale, sums.size(), step);
   }
@@ -106,10 +106,10 @@ class PluginGroup : public PlanGroup {
     return PluginStatus(table_.group_update(group_, &sgd, &error), kWho, error);
   }
 
-  absl::Status ReadState(float* weights, float* momentum) override {
+  absl::Status ReadState(float* weights, float* state) override {
     if (!weights_loaded_) return NoWeights();
     capstan_error error = {};
-    return PluginStatus(table_.group_read_weights(group_, weights, momentum, &error), kWho, error);
+    return PluginStatus(table_.group_read_weights(group_, weights, state, &error), kWho, error);
   }
 
   int64_t DeviceBytes(int plan) const override {
@@ -130,10 +130,10 @@ class PluginGroup : public PlanGroup {
     return absl::FailedPreconditionError("group: no weights, want LoadWeights first");
   }
 
-  // Fills in lanes and plan of `step`; its sums are those of `node_count` nodes.
+  // Fills in lanes and plan of `step`, whose sums are those of `block_count` blocks.
   absl::StatusOr<std::vector<LaneResult>> Compute(const training::LaneTree& tree,
                                                   const std::vector<GroupLane>& lanes,
-                                                  double loss_scale, size_t node_count,
+                                                  double loss_scale, size_t block_count,
                                                   capstan_group_step& step) {
     if (!weights_loaded_) return NoWeights();
     std::vector<std::vector<int32_t>> dealt(plans_.size());
@@ -143,17 +143,18 @@ class PluginGroup : public PlanGroup {
         return absl::InvalidArgumentError(absl::StrCat("lane ", lane.lane, ": plan ", lane.plan,
                                                        ", want one of ", plans_.size()));
       }
-      const absl::Status status = plans_[lane.plan]->CheckSamples(lane.batch, /*labels=*/true);
+      const absl::Status status =
+          plans_[lane.plan]->CheckSamples(lane.batch, PluginPlan::Use::kTraining);
       if (!status.ok()) return status;
       place.push_back(dealt[lane.plan].size() * plans_.size() + lane.plan);
       dealt[lane.plan].push_back(lane.lane);
     }
     const absl::StatusOr<FoldPlan> plan = PlanFold(tree, dealt, reduces_);
     if (!plan.ok()) return plan.status();
-    if (lanes.empty() || plan->nodes.size() != node_count) {
-      return absl::InvalidArgumentError(absl::StrCat("group: ", node_count, " sums for the ",
-                                                     plan->nodes.size(), " nodes of ", lanes.size(),
-                                                     " lanes"));
+    if (lanes.empty() || plan->blocks.size() != block_count) {
+      return absl::InvalidArgumentError(absl::StrCat("group: ", block_count, " sums for the ",
+                                                     plan->blocks.size(), " blocks of ",
+                                                     lanes.size(), " lanes"));
     }
     std::vector<capstan_batch> batches(plan->rounds.size() * plans_.size());
     std::vector<capstan_result> results(batches.size());
@@ -161,14 +162,14 @@ class PluginGroup : public PlanGroup {
     std::vector<capstan_fold_op> ops;
     for (const FoldOp& op : plan->ops) {
       ops.push_back(
-          {static_cast<int32_t>(op.kind), op.round, op.slot, op.device, op.from, op.node});
+          {static_cast<int32_t>(op.kind), op.round, op.slot, op.device, op.from, op.block});
     }
     step.lanes = batches.data();
     step.round_count = static_cast<int32_t>(plan->rounds.size());
     step.ops = ops.data();
     step.op_count = static_cast<int32_t>(ops.size());
     step.slot_count = plan->slots;
-    step.node_count = static_cast<int32_t>(node_count);
+    step.block_count = static_cast<int32_t>(block_count);
     step.loss_scale = loss_scale;
     step.results = results.data();
     capstan_error error = {};

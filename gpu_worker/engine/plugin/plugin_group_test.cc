@@ -1,6 +1,7 @@
-// Groups of plans on cards whose streams are threads that come late at random: the sums against the
-// host's, buckets in their order, faults by name. The cards are those of the fake plug-in, and those
-// of the CUDA plug-in on a stand-in for CUDA (tests/support/fake_cuda) where it could be built.
+// Tests groups of plans on cards whose streams are threads with random delays: the sums are
+// compared with the host's, buckets come in order, faults are named. The cards are those of the
+// fake plug-in, and those of the CUDA plug-in on a stand-in for CUDA (tests/support/fake_cuda) if
+// it could be built.
 #include <cmath>
 #include <cstdlib>
 #include <string>
@@ -12,6 +13,7 @@
 #include "gpu_worker/engine/device/group.h"
 #include "gpu_worker/engine/device/open.h"
 #include "gpu_worker/engine/plugin/plugin_device.h"
+#include "gpu_worker/engine/plugin/sent_graph.h"
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
@@ -21,24 +23,24 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using training::LaneBlock;
 using training::LaneTree;
-using training::Node;
 
 struct Cards {
   std::string name;
   std::string plugin;
-  std::string variable;  // how its faults are asked for
+  std::string variable;  // how its faults are requested
   std::string fault, hang, hang_reduced, lost, lost_in;
   std::string out_of_memory;
-  int scratch = 0;  // further vectors on the cards
+  int scratch = 0;  // additional vectors on the cards
 };
 
 std::vector<Cards> AllCards() {
   std::vector<Cards> all = {{"Fake", CAPSTAN_FAKE_PLUGIN, "CAPSTAN_FAKE_GROUP", "fault:1:2",
                              "hang:2", "hang:2", "lost", "the sum of bucket 0 ", "fake device "}};
 #ifdef CAPSTAN_CUDA_ON_CPU
-  // Of five buckets ten pieces of weights come first, then four pieces of work for each sum by
-  // copies, three for each of NCCL. Its loss is seen in whatever bucket is waited for then.
+  // With five buckets, ten pieces of weights come first. Then each sum takes four pieces of work by
+  // copies, and three by NCCL. A lost NCCL is noticed in whichever bucket is being waited for.
   all.push_back({"CudaOnCpu", CAPSTAN_CUDA_ON_CPU, "CAPSTAN_FAKE_CUDA", "devices=4 fault=3:50",
                  "devices=4 hang=1:19", "devices=4 hang=1:17", "devices=4 nccl=lost",
                  "the sum of bucket ", "GPU ", 1});
@@ -76,7 +78,7 @@ class PluginGroupTest : public ::testing::TestWithParam<Cards> {
     setenv(GetParam().variable.c_str(), fault.c_str(), 1);
   }
 
-  // Cards that are well: whoever frees memory of one that hangs waits for it.
+  // Makes the cards work again, because freeing memory of a hung card waits for it.
   void ForgetHangs() {
     Ask("devices=4");
     Compile({0});
@@ -98,7 +100,7 @@ class PluginGroupTest : public ::testing::TestWithParam<Cards> {
     ASSERT_TRUE(alone_->LoadWeights(weights.data()).ok());
   }
 
-  // Lane l has samples l and l + 1, of label l.
+  // Lane l has samples l and l + 1, with label l.
   SampleBatch Batch(int32_t lane) {
     labels_[lane] = {lane % 10, lane % 10};
     return {images_.data() + 784 * lane, labels_[lane].data(), lane % 3 == 2 ? 1 : 2};
@@ -130,18 +132,18 @@ class PluginGroupTest : public ::testing::TestWithParam<Cards> {
     return dealt;
   }
 
-  // The lane by itself, on the host.
+  // The lane by itself, computed on the host.
   std::vector<float> Gradient(int32_t lane, LaneResult* result) {
     std::vector<float> gradient(layout_.total_floats());
     *result = *alone_->ComputeLane(Batch(lane), 0.125, gradient.data());
     return gradient;
   }
 
-  // Rule R1, by the book.
-  std::vector<float> Naive(const LaneTree& tree, const Node& node) {
+  // A direct implementation of rule R1.
+  std::vector<float> Naive(const LaneTree& tree, const LaneBlock& block) {
     LaneResult unused;
-    if (node.lane_count == 1) return Gradient(node.first_lane, &unused);
-    const Node left = LaneTree::Left(node), right = LaneTree::Right(node);
+    if (block.lane_count == 1) return Gradient(block.first_lane, &unused);
+    const LaneBlock left = LaneTree::Left(block), right = LaneTree::Right(block);
     if (!tree.HasLanes(left)) return Naive(tree, right);
     std::vector<float> sum = Naive(tree, left);
     if (!tree.HasLanes(right)) return sum;
@@ -150,21 +152,21 @@ class PluginGroupTest : public ::testing::TestWithParam<Cards> {
     return sum;
   }
 
-  // Computes the lanes in a group; checks order and finality of the buckets.
+  // Computes the lanes in a group. Checks the order and finality of the buckets.
   absl::StatusOr<std::vector<std::vector<float>>> Compute(PlanGroup& group, const LaneTree& tree,
                                                           const std::vector<int32_t>& lanes) {
-    const size_t nodes = tree.LargestNodes(lanes).size();
-    std::vector<std::vector<float>> sums(nodes, std::vector<float>(layout_.total_floats(), NAN));
+    const size_t blocks = tree.LargestBlocks(lanes).size();
+    std::vector<std::vector<float>> sums(blocks, std::vector<float>(layout_.total_floats(), NAN));
     std::vector<std::vector<float>> seen = sums;
-    std::vector<int64_t> ready(nodes, 0);
+    std::vector<int64_t> ready(blocks, 0);
     std::vector<float*> to;
     for (auto& sum : sums) to.push_back(sum.data());
     const absl::StatusOr<std::vector<LaneResult>> results =
-        group.ComputeLanes(tree, Deal(lanes), 0.125, to, [&](size_t node, int64_t floats) {
-          EXPECT_GT(floats, ready[node]);
-          std::copy(sums[node].begin() + ready[node], sums[node].begin() + floats,
-                    seen[node].begin() + ready[node]);
-          ready[node] = floats;
+        group.ComputeLanes(tree, Deal(lanes), 0.125, to, [&](size_t block, int64_t floats) {
+          EXPECT_GT(floats, ready[block]);
+          std::copy(sums[block].begin() + ready[block], sums[block].begin() + floats,
+                    seen[block].begin() + ready[block]);
+          ready[block] = floats;
           ++buckets_;
         });
     if (!results.ok()) return results.status();
@@ -182,9 +184,9 @@ class PluginGroupTest : public ::testing::TestWithParam<Cards> {
   void ExpectTreeSums(PlanGroup& group, const LaneTree& tree, const std::vector<int32_t>& lanes) {
     const auto sums = Compute(group, tree, lanes);
     ASSERT_TRUE(sums.ok()) << sums.status();
-    const std::vector<Node> nodes = tree.LargestNodes(lanes);
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      EXPECT_TRUE((*sums)[i] == Naive(tree, nodes[i])) << ToString(nodes[i]);
+    const std::vector<LaneBlock> blocks = tree.LargestBlocks(lanes);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      EXPECT_TRUE((*sums)[i] == Naive(tree, blocks[i])) << ToString(blocks[i]);
     }
   }
 
@@ -196,7 +198,7 @@ class PluginGroupTest : public ::testing::TestWithParam<Cards> {
   LoadedPlugin plugin_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Plan>> plans_;
-  std::unique_ptr<Plan> alone_;  // in no group: what the host computes
+  std::unique_ptr<Plan> alone_;  // in no group; computes for the host
   int buckets_ = 0;
 };
 
@@ -208,14 +210,14 @@ TEST_P(PluginGroupTest, DeterministicSumsAreThoseOfTheTree) {
     ASSERT_TRUE(group.ok()) << group.status();
     for (const float seed : {1.0f, 2.0f}) {
       Load(**group, seed);
-      // A lane alone, a root, a node and a half, empty lanes, more lanes than fit one round.
+      // A single lane, a root, a block and a half, empty lanes, more lanes than fit one round.
       ExpectTreeSums(**group, LaneTree(4), {2});
       ExpectTreeSums(**group, LaneTree(4), {0, 1, 2, 3});
       ExpectTreeSums(**group, LaneTree(8), {1, 2, 3, 4});
       ExpectTreeSums(**group, LaneTree(7).WithEmptyLanes({2, 5}), {0, 1, 3, 4, 6});
     }
   }
-  // Five buckets, and nodes of one, one, three and one in each of two rounds of six groups.
+  // Five buckets, and blocks of one, one, three and one in each of two rounds of six groups.
   EXPECT_EQ(buckets_, 5 * (1 + 1 + 3 + 1) * 2 * 6);
 }
 
@@ -230,21 +232,21 @@ TEST_P(PluginGroupTest, WithoutThatTheyAreReducedWhereEveryPlanHasItsCard) {
                                                                            : "NCCL 2.28.9"));
     Load(**group, 1);
     const LaneTree tree(8);
-    // Lanes 2, 3 and 4, 5 are rounds of one node each; 1 and 6 are not.
+    // Lanes 2, 3 and 4, 5 are rounds of one block each. Lanes 1 and 6 are not.
     const std::vector<int32_t> lanes = {2, 3, 4, 5, 1, 6};
     const auto sums = Compute(**group, tree, lanes);
     ASSERT_TRUE(sums.ok()) << sums.status();
-    const std::vector<Node> nodes = tree.LargestNodes(lanes);
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      const std::vector<float> want = Naive(tree, nodes[i]);
+    const std::vector<LaneBlock> blocks = tree.LargestBlocks(lanes);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const std::vector<float> want = Naive(tree, blocks[i]);
       for (size_t f = 0; f < want.size(); ++f) ASSERT_NEAR((*sums)[i][f], want[f], 1e-6);
     }
   }
 }
 
-// One bucket on one card is a way of its own on cards: in one stream.
+// Cards handle one bucket on one card separately, in one stream.
 TEST_P(PluginGroupTest, OneBucketOnOneCardGivesTheSameBits) {
-  const std::vector<float> weights = Weights(1), momentum = Weights(2);
+  const std::vector<float> weights = Weights(1), state = Weights(2);
   SgdStep update;
   update.rule = {0.9, true, 0.01};
   update.learning_rate = 0.05;
@@ -258,26 +260,26 @@ TEST_P(PluginGroupTest, OneBucketOnOneCardGivesTheSameBits) {
     buckets_ = 0;
     ExpectTreeSums(**group, LaneTree(8), {1, 2, 3, 4});
     EXPECT_EQ(buckets_, cut ? 15 : 3);
-    ASSERT_TRUE((*group)->LoadState(weights.data(), momentum.data()).ok());
+    ASSERT_TRUE((*group)->LoadState(weights.data(), state.data()).ok());
     for (int step = 0; step < 5; ++step) {
       const auto kept = (*group)->ComputeKept(LaneTree(3), Deal({0, 1, 2}), 0.125);
       ASSERT_TRUE(kept.ok()) << kept.status();
       ASSERT_TRUE((*group)->Update(update).ok());
     }
-    std::vector<float> read(weights.size()), read_momentum(weights.size());
-    ASSERT_TRUE((*group)->ReadState(read.data(), read_momentum.data()).ok());
+    std::vector<float> read(weights.size()), read_state(weights.size());
+    ASSERT_TRUE((*group)->ReadState(read.data(), read_state.data()).ok());
     got.push_back(read);
-    got.push_back(read_momentum);
+    got.push_back(read_state);
   }
   EXPECT_TRUE(got[0] == got[2] && got[1] == got[3]);
   EXPECT_FALSE(got[0] == weights);
 }
 
-// What is reserved is what a usual step needs, and is counted; an unusual one takes more.
+// The memory for a usual step is reserved and counted. An unusual step takes more.
 TEST_P(PluginGroupTest, MemoryIsTakenBeforeTheFirstStep) {
   Compile({0, 3});
   options_.slots = 2;
-  options_.momentum = true;
+  options_.state = true;
   const auto group = Group();
   const auto bytes = [&](int plan) { return (*group)->DeviceBytes(plan); };
   const std::vector<int64_t> reserved = {bytes(0), bytes(1)};
@@ -291,14 +293,14 @@ TEST_P(PluginGroupTest, MemoryIsTakenBeforeTheFirstStep) {
   ASSERT_TRUE((*group)->ComputeKept(LaneTree(8), Deal({0, 1, 2, 3, 4, 5, 6, 7}), 0.125).ok());
   EXPECT_EQ(bytes(0) + bytes(1), (vectors + 1) * 4 * layout_.total_floats());
 
-  options_.slots = 20000;  // of an eighth of a MiB, in the gibibyte of a fake card
+  options_.slots = 20000;  // of an eighth of a MiB each, in the one GiB of a fake card
   options_.deterministic = false;
   const absl::Status status = Group().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(
       std::string(status.message()),
       ::testing::StartsWith("devices together: out of GPU memory: " + GetParam().out_of_memory));
-  // All of it has been given back.
+  // All of the memory has been given back.
   options_.slots = 2;
   const auto smaller = Group();
   ASSERT_TRUE(smaller.ok()) << smaller.status();
@@ -324,7 +326,7 @@ TEST_P(PluginGroupTest, AFaultOfOneDeviceEndsTheGroupWithItsName) {
 }
 
 TEST_P(PluginGroupTest, ASumThatHangsIsNamed) {
-  // Long enough that on a busy machine the buckets before it are through.
+  // Long enough for the earlier buckets to finish on a busy machine.
   options_.timeout = absl::Seconds(std::getenv("CAPSTAN_SANITIZED") != nullptr ? 8 : 1);
   for (const bool deterministic : {false, true}) {
     options_.deterministic = deterministic;
@@ -339,7 +341,7 @@ TEST_P(PluginGroupTest, ASumThatHangsIsNamed) {
         std::string(status.message()),
         absl::StrCat("devices together: GPU 1, the sum of bucket 2 over 2 devices: not done after ",
                      absl::ToDoubleSeconds(options_.timeout), " s"));
-    EXPECT_EQ(buckets_, 2);  // those before it have left
+    EXPECT_EQ(buckets_, 2);  // the earlier buckets have left
     *group = nullptr;
     ForgetHangs();
   }
@@ -359,7 +361,7 @@ TEST_P(PluginGroupTest, WhatTheCommunicatorSaysEndsTheWait) {
   ForgetHangs();
 }
 
-// A batch longer than two slots, weights that change before those before them have arrived.
+// A batch longer than two slots, with weights that change before the previous ones have arrived.
 TEST_P(PluginGroupTest, APlanAloneReadsWhatItWasGiven) {
   constexpr int kSamples = 700;
   const training::Graph graph = *training::MakeModel("mlp", 10, {1, 28, 28});
@@ -384,7 +386,7 @@ TEST_P(PluginGroupTest, APlanAloneReadsWhatItWasGiven) {
   }
   const std::vector<float> zero(got.begin(), got.begin() + 10 * kSamples);
   EXPECT_THAT(zero, ::testing::Each(0.0f));
-  // The same in batches that fit into one slot.
+  // The same in batches that each fit into one slot.
   for (int first = 0; first < kSamples; first += 100) {
     std::vector<float> part(1000);
     const SampleBatch batch = {images.data() + 784 * first, labels.data() + first, 100};
@@ -397,16 +399,14 @@ TEST_P(PluginGroupTest, APlanAloneReadsWhatItWasGiven) {
 
 TEST_P(PluginGroupTest, PlansOfAnotherDeviceAreRefused) {
   Compile({0, 1});
-  // The handle of a plan with the number of another device.
+  // The handle of a plan, with the number of another device.
   capstan_plan* handles[2] = {};
   const int32_t devices[2] = {0, 0};
-  const absl::StatusOr<std::vector<capstan_op>> ops = FlattenGraph(graph_, layout_);
+  const SentGraph sent = *SentGraph::Of(graph_, layout_);
   for (int i = 0; i < 2; ++i) {
     capstan_compile_request compile = {};
     compile.device = i;
-    compile.op_count = static_cast<int32_t>(ops->size());
-    compile.ops = ops->data();
-    compile.total_floats = layout_.total_floats();
+    sent.Describe(compile);
     compile.max_batch = 1;
     capstan_error error = {};
     ASSERT_EQ(plugin_.table->compile(&compile, &handles[i], &error), 0) << error.text;
@@ -446,7 +446,7 @@ TEST_P(PluginGroupTest, WrongLanesAreRefusedAndHarmNothing) {
   Load(**group, 1);
   EXPECT_EQ(compute({{2, 0, Batch(0)}}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(compute(Deal({0, 0})), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(compute(Deal({0, 2})), absl::StatusCode::kInvalidArgument);  // two nodes, one vector
+  EXPECT_EQ(compute(Deal({0, 2})), absl::StatusCode::kInvalidArgument);  // two blocks, one vector
   EXPECT_EQ(compute({}), absl::StatusCode::kInvalidArgument);
   SampleBatch wrong = Batch(1);
   labels_[1][0] = 10;

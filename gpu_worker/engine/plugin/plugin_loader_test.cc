@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Sets a variable for the life of a test.
+// Sets a variable during a test.
 class Environment {
  public:
   Environment(const char* name, const std::string& value) : name_(name) {
@@ -37,7 +37,7 @@ LoaderOptions Fake() {
   return options;
 }
 
-// The one sentence of a failure.
+// The sentence of a failure.
 std::string Sentence(const LoaderOptions& options) {
   const absl::StatusOr<LoadedPlugin> plugin = LoadPlugin(options);
   EXPECT_EQ(plugin.status().code(), absl::StatusCode::kUnavailable);
@@ -79,7 +79,7 @@ TEST(PluginLoaderTest, SaysWhereItLooked) {
 TEST(PluginLoaderTest, AnythingElseIsNoPlugin) {
   LoaderOptions options = Fake();
   options.candidates = {CAPSTAN_EMPTY_DRIVER};
-  EXPECT_THAT(Sentence(options), HasSubstr("is no plug-in of Capstan"));
+  EXPECT_THAT(Sentence(options), HasSubstr("is not a plug-in of Capstan"));
   options.candidates = {"/dev/null"};
   EXPECT_THAT(Sentence(options), HasSubstr("the plug-in /dev/null cannot be loaded"));
 }
@@ -108,7 +108,7 @@ TEST(PluginLoaderTest, NoGpuAndNoTable) {
   EXPECT_THAT(Sentence(Fake()), HasSubstr("no table"));
 }
 
-// glibc's words for a library of a library.
+// glibc's message for a missing library of a library.
 TEST(PluginLoaderTest, AMissingLibraryOfThePluginIsNamed) {
   EXPECT_EQ(ExplainDlError("/opt/lib/libcapstan_cuda.so",
                            "libcublasLt.so.13: cannot open shared object file: No such file or "

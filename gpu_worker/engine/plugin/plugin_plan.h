@@ -1,4 +1,4 @@
-// What a group of plug-in plans needs of each of them. Of this folder alone.
+// What a group of plug-in plans needs from each plan. Only for this folder.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_PLUGIN_PLUGIN_PLAN_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_PLUGIN_PLUGIN_PLAN_H_
 
@@ -16,15 +16,19 @@ namespace capstan::engine {
 
 class PluginPlan : public Plan {
  public:
+  enum class Use { kTraining, kEvaluation, kPrediction };
+
   virtual const capstan_plugin_table& table() const = 0;
   virtual capstan_plan* handle() const = 0;
-  virtual int index() const = 0;  // of its device
+  virtual int index() const = 0;  // index of its device
   virtual int64_t total_floats() const = 0;
-  // InvalidArgument: the count, or a label where `labels`.
-  virtual absl::Status CheckSamples(const SampleBatch& batch, bool labels) const = 0;
+  // InvalidArgument: the count; a label, except for a prediction; an id, in training of a graph
+  // that draws.
+  virtual absl::Status CheckSamples(const SampleBatch& batch, Use use) const = 0;
 };
 
-// A code and text of the ABI; `who` stands in front of the text. Aborted: as in device.h.
+// The Status for a code and text of the ABI, with `who` in front of the text. Aborted: as in
+// device.h.
 absl::Status PluginStatus(int32_t code, const std::string& who, const capstan_error& error);
 capstan_batch PluginBatch(const SampleBatch& batch);
 

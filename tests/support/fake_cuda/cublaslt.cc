@@ -1,11 +1,12 @@
 // cuBLASLt of the stand-in: the calls of lt_matmul.cc, on one thread of the CPU.
 //
-// D = epilogue(alpha op(A) op(B) + beta C), columns first. Sums are float32, over k from 0; TF32
-// rounds the factors to 10 bits of mantissa before. Types, of cuBLASLt's table for the compute type
-// 32F: A, B and D alike, or D float32; for 32F_FAST_TF32 float32 alone; alpha and beta are float32.
+// D = epilogue(alpha op(A) op(B) + beta C), in column-major order. Sums are float32, over k from 0.
+// TF32 first rounds the factors to 10 bits of mantissa. The types are those in cuBLASLt's table for
+// compute type 32F: A, B and D alike, or D float32. 32F_FAST_TF32 has only float32. alpha and beta
+// are float32.
 //
-// More is refused than a card refuses: what the plug-in does not use, an algorithm for another
-// product, overlaps of D and of the workspace, a current device other than the handle's.
+// It refuses more than a card does: whatever the plug-in does not use, an algorithm for another
+// product, overlaps with D and the workspace, and a current device other than the handle's.
 //
 // CAPSTAN_FAKE_CUDA:
 //   lt=none          the heuristic knows no algorithm
@@ -35,12 +36,12 @@ using engine::cuda::FloatOf;
 using engine::cuda::Fp16;
 
 constexpr uint64_t kAlgorithmMark = 0x6361707374616e21;
-// What the heuristic's first algorithm wants and spoils.
+// Workspace that the heuristic's first algorithm asks for and overwrites.
 constexpr size_t kAlgorithmBytes = 1024;
-// Asked of the workspace by kernels of Hopper: TransformerEngine pull request 2223, mlx 2466.
+// Kernels of Hopper require it of the workspace: TransformerEngine pull request 2223, mlx 2466.
 constexpr size_t kWorkspaceAlignment = 256;
-// No preference promises the bias. What the heuristic saw of its pointer counts; where that was
-// null, kernels read 16 bytes at once: PyTorch pull request 194497.
+// No preference states the alignment of the bias. The heuristic uses the pointer that it sees; if
+// that is null, kernels read 16 bytes at once: PyTorch pull request 194497.
 constexpr size_t kBiasAlignment = 16;
 
 struct Handle {
@@ -64,7 +65,7 @@ struct Preference {
   std::array<uint32_t, 4> alignments = {256, 256, 256, 256};  // of A, B, C, D
 };
 
-// What cublasLtMatmulAlgo_t holds.
+// The content of cublasLtMatmulAlgo_t.
 struct Algorithm {
   uint64_t mark;
   uint64_t product;  // Fingerprint()
@@ -75,7 +76,7 @@ struct Algorithm {
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 
-// The objects behind the handles, so that a dead one is refused and not read.
+// The objects behind the handles, so that a destroyed one is refused and not read.
 template <typename T>
 class Objects {
  public:
@@ -132,7 +133,7 @@ const StatusText& TextOf(cublasStatus_t status) {
   for (const StatusText& text : kStatusTexts) {
     if (text.status == status) return text;
   }
-  return kOther;  // no call here gives it
+  return kOther;  // no call here returns it
 }
 
 template <typename T>
@@ -140,7 +141,7 @@ cublasStatus_t Destroy(const void* handle, const std::string& what) {
   return All<T>().Remove(handle) ? CUBLAS_STATUS_SUCCESS : Invalid("destroys no live " + what);
 }
 
-// Of an attribute, whose size is that of its own type.
+// Sets an attribute. `bytes` must be the size of its type.
 template <typename T>
 cublasStatus_t Store(const void* value, size_t bytes, const char* name, T* place) {
   if (value == nullptr || bytes != sizeof *place) {
@@ -161,12 +162,12 @@ std::string Shape(const Layout& layout) {
   return std::to_string(layout.rows) + " x " + std::to_string(layout.columns) + " (ld " +
          std::to_string(layout.ld) + ")";
 }
-// From the first element to the last.
+// Bytes from the first element to the end of the last.
 int64_t Span(const Layout& layout) {
   return ((layout.columns - 1) * layout.ld + layout.rows) * BytesOf(layout.type);
 }
 
-// All that the arithmetic needs; copied, for descriptors may be gone when it runs.
+// Everything that the arithmetic needs. Copied, because the descriptors may be gone when it runs.
 struct Product {
   Description description;
   Layout a, b, c, d;
@@ -179,7 +180,7 @@ struct Product {
   size_t workspace_bytes = 0;
 };
 
-// Sizes and types of the four matrices.
+// Checks the sizes and types of the four matrices.
 cublasStatus_t Fit(const Description* description, const Layout* a, const Layout* b,
                    const Layout* c, const Layout* d, Product* product) {
   if (description == nullptr || a == nullptr || b == nullptr || c == nullptr || d == nullptr) {
@@ -219,7 +220,7 @@ cublasStatus_t Fit(const Description* description, const Layout* a, const Layout
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// Of all that an algorithm is chosen for (FNV-1a).
+// A hash of everything that the choice of an algorithm depends on (FNV-1a).
 uint64_t Fingerprint(const Product& product) {
   uint64_t hash = 0xcbf29ce484222325;
   const auto add = [&hash](int64_t value) {
@@ -263,7 +264,7 @@ cublasStatus_t CheckMemory(const Product& product, const Algorithm& algorithm, i
       {"A", product.a_data, span(product.a), algorithm.alignments[0]},
       {"B", product.b_data, span(product.b), algorithm.alignments[1]},
   };
-  // C of a beta of 0 is not read; then it may be anything.
+  // With a beta of 0, C is not read and may be anything.
   if (product.beta != 0) {
     reads.push_back({"C", product.c_data, span(product.c), algorithm.alignments[2]});
   }
@@ -306,7 +307,7 @@ cublasStatus_t CheckMemory(const Product& product, const Algorithm& algorithm, i
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// One float of the host.
+// Reads one float in host memory.
 cublasStatus_t ReadScale(const void* scale, const char* name, float* value) {
   if (scale == nullptr) return Invalid(std::string(name) + " is null");
   if (Find(scale).place == Place::kDevice) {
@@ -318,7 +319,7 @@ cublasStatus_t ReadScale(const void* scale, const char* name, float* value) {
 
 // --- The arithmetic ------------------------------------------------------------------------------
 
-// Rows are summed side by side, in vector instructions whatever the compiler's options.
+// Rows are summed side by side, in vector instructions with any compiler options.
 using Floats = float __attribute__((vector_size(4 * sizeof(float))));
 constexpr int64_t kRows = 16;
 struct Panel {
@@ -346,7 +347,7 @@ void StoreAs(cudaDataType type, float value, void* data, int64_t index) {
   }
 }
 
-// To nearest, ties away from zero, as cvt.rna.tf32.f32 does; infinities and NaNs as they are.
+// Rounds to nearest, ties away from zero, as cvt.rna.tf32.f32 does. Infinities and NaNs stay.
 float RoundToTf32(float v) {
   const uint32_t bits = BitsOf(v);
   if ((bits & 0x7f800000u) == 0x7f800000u) return v;
@@ -361,7 +362,7 @@ class Factor {
         column_(transpose == CUBLAS_OP_N ? layout.ld : 1),
         rounds_(product.description.compute == CUBLAS_COMPUTE_32F_FAST_TF32),
         data_(data) {}
-  // Of op(matrix).
+  // An element of op(matrix).
   float at(int64_t row, int64_t column) const {
     const float v = LoadAs(type_, data_, row * row_ + column * column_);
     return rounds_ ? RoundToTf32(v) : v;
@@ -544,7 +545,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// One algorithm at most. It does not split its sums, which no mask of reduction schemes forbids.
+// Returns one algorithm at most. It does not split its sums, which every mask of reduction schemes
+// allows.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
                                               cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,

@@ -1,17 +1,17 @@
-// cuDNN's graph API, as far as the plug-in's convolutions need it: one convolution, forward with a
-// bias and a Relu behind it, or one of its gradients.
+// cuDNN's graph API as far as the plug-in's convolutions need it: one forward convolution with a
+// bias and a Relu after it, or one of its gradients.
 //
-// A descriptor holds what was set, by name; finalizing checks it. Codes are those of cuDNN 9.19
-// where it refuses too. Refused here alone, for nobody says what becomes of it: a child of another
-// type or not finalized, a virtual tensor that nobody writes or reads, one id in two places, a
-// heuristic that was told of no device, results into a descriptor that cannot take them, pointers
-// that the stream's device does not reach or that overlap.
+// A descriptor holds the attributes that were set, by name, and finalizing checks them. Codes are
+// those of cuDNN 9.19 if it also refuses. Some things are refused only here, since no document says
+// what they do: a child of another type or not finalized, a virtual tensor that nobody writes or
+// reads, one id in two places, a heuristic without a device, results into a descriptor that cannot
+// take them, and pointers that the stream's device does not reach or that overlap.
 //
-// CAPSTAN_FAKE_CUDA: cudnn=none, there is no engine; cudnn=fails, no execution succeeds;
-// cudnn=fails:9, the ninth does not.
+// CAPSTAN_FAKE_CUDA: with cudnn=none there is no engine; with cudnn=fails every execution fails;
+// with cudnn=fails:9 the ninth fails.
 //
-// No lock: descriptors and handles belong to one thread at a time, and a lock would order threads
-// that ThreadSanitizer is to watch.
+// There is no lock: descriptors and handles belong to one thread at a time, and a lock would order
+// threads that ThreadSanitizer should watch.
 #include <cudnn.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@
 namespace capstan::fake_cuda::dnn {
 namespace {
 
-// More than any library is known to want.
+// More than any known library requires.
 constexpr int64_t kWorkspaceAlign = 256;
 
 constexpr std::pair<cudnnStatus_t, const char*> kNames[] = {
@@ -70,7 +70,7 @@ struct Range {
   int64_t bytes;
 };
 
-// Puts the pointers of the pack where the plan wants them.
+// Puts the pointers of the pack into their places in the plan.
 cudnnStatus_t Bind(const ConvGraph& graph, const Content& pack, ConvWork& work) {
   const auto uids = pack.All<int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = pack.All<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
@@ -132,7 +132,7 @@ cudnnStatus_t Bind(const ConvGraph& graph, const Content& pack, ConvWork& work) 
   return CUDNN_STATUS_SUCCESS;
 }
 
-// "fails": always; "fails:9": the ninth time since the word was another.
+// "fails": always. "fails:9": the ninth time since the word changed.
 bool WantsFailure() {
   thread_local std::string known;
   thread_local int count = 0;
@@ -170,7 +170,7 @@ cudnnStatus_t Execute(cudnnHandle_t handle, const Content& plan, const Content& 
   if (WantsFailure()) {
     return RefuseQuietly(CUDNN_STATUS_EXECUTION_FAILED, "execute: the environment wants a failure");
   }
-  // No shared pointer: its counter would be an edge from the stream to the host.
+  // No shared pointer, because its counter would be an edge from the stream to the host.
   if (Enqueue(handle->stream, [work] { RunConv(work); }) != cudaSuccess) {
     return Refuse(CUDNN_STATUS_EXECUTION_FAILED_CUDART, "execute: the stream takes no work");
   }
@@ -184,7 +184,7 @@ cudnnStatus_t Execute(cudnnHandle_t handle, const Content& plan, const Content& 
 
 namespace dnn = capstan::fake_cuda::dnn;
 
-// NVIDIA's header says nothing of it.
+// NVIDIA's header sets no visibility.
 #pragma GCC visibility push(default)
 extern "C" {
 

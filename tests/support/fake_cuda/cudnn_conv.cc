@@ -12,15 +12,16 @@
 namespace capstan::fake_cuda::dnn {
 namespace {
 
-using Order = std::array<int, 4>;  // of dimensions, the slowest first
+using Order = std::array<int, 4>;  // of dimensions, slowest first
 
-// Sixteen sums at a time, in the registers of every CPU; what is packed for them is padded to that.
+// Sixteen sums at a time fit into the registers of every CPU. What is packed for them is padded to
+// 16.
 using Four = float __attribute__((vector_size(16)));
 constexpr int64_t kLanes = 16;
 int64_t Padded(int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
-// ThreadSanitizer is kept out of what touches private copies alone: there is no race to find, and
-// watching every factor would make a convolution take seconds.
+// ThreadSanitizer does not watch code that touches only private copies: there is no race to find,
+// and watching every factor would make a convolution take seconds.
 struct Sixteen {
   Four a = {}, b = {}, c = {}, d = {};
 };
@@ -45,7 +46,7 @@ __attribute__((no_sanitize("thread"))) inline void Store(const Sixteen& sums, fl
 
 float RoundToTf32(float v) {
   const uint32_t bits = engine::cuda::BitsOf(v);
-  if ((bits & 0x7f800000u) == 0x7f800000u) return v;  // no number
+  if ((bits & 0x7f800000u) == 0x7f800000u) return v;  // infinity or NaN
   return engine::cuda::FloatOf((bits + 0xfffu + (bits >> 13 & 1u)) & ~0x1fffu);
 }
 
@@ -60,7 +61,7 @@ void VisitType(cudnnDataType_t type, void* data, Visit visit) {
   }
 }
 
-// Calls visit(where in the tensor, where in the packed copy) for every element.
+// Calls visit(place in the tensor, place in the packed copy) for every element.
 template <typename Visit>
 void ForEachPlace(const ConvTensor& tensor, const Order& order, int64_t row, Visit visit) {
   std::array<int64_t, 4> dims, strides;
@@ -84,7 +85,8 @@ int64_t PackedElements(const ConvTensor& tensor, const Order& order, int64_t row
   return dim(0) * dim(1) * dim(2) * row;
 }
 
-// The tensor as float32 in the given order, the last dimension in rows of `row`, zeros behind.
+// The tensor as float32 in the given order. The last dimension is in rows of `row`, padded with
+// zeros.
 std::vector<float> Pack(const ConvTensor& tensor, const Order& order, int64_t row, bool rounds) {
   std::vector<float> packed(static_cast<size_t>(PackedElements(tensor, order, row)));
   VisitType(tensor.type, tensor.data, [&](const auto* data) {
@@ -96,7 +98,7 @@ std::vector<float> Pack(const ConvTensor& tensor, const Order& order, int64_t ro
   return packed;
 }
 
-// Where in the input the taps of an output lie: [output][tap], -1 where there is none.
+// The places in the input of an output's taps: [output][tap], -1 if there is none.
 std::vector<int64_t> InputPlaces(const ConvWork& work, size_t axis) {
   const int64_t taps = work.w.dims[2 + axis], inputs = work.x.dims[2 + axis];
   std::vector<int64_t> places;
@@ -109,7 +111,7 @@ std::vector<int64_t> InputPlaces(const ConvWork& work, size_t axis) {
   return places;
 }
 
-// The same the other way round: [input][tap].
+// The same in the other direction: [input][tap].
 std::vector<int64_t> OutputPlaces(const ConvWork& work, size_t axis) {
   const int64_t taps = work.w.dims[2 + axis], outputs = work.y.dims[2 + axis];
   std::vector<int64_t> places;
@@ -124,9 +126,9 @@ std::vector<int64_t> OutputPlaces(const ConvWork& work, size_t axis) {
   return places;
 }
 
-// Images [n, height, width, channels] that are summed from or to.
+// Images [n, height, width, channels] that are the source or the target of a sum.
 struct PackedImages {
-  int64_t height = 1, width = 1, channels = 1;  // channels: as padded
+  int64_t height = 1, width = 1, channels = 1;  // channels: with padding
 };
 struct Taps {
   int64_t height = 1, width = 1;
@@ -135,7 +137,7 @@ struct Taps {
 };
 
 // to[n, i, j, :] = sum over taps r, s and channels c of from[n, rows[i, r], columns[j, s], c] *
-// w[r, s, c, :]. Forward and data gradient alike.
+// w[r, s, c, :]. For forward and for the data gradient.
 __attribute__((no_sanitize("thread"))) void SumToImages(int64_t n, const Taps& taps,
                                                         const PackedImages& from_shape,
                                                         const float* from, const float* w,
@@ -198,13 +200,13 @@ __attribute__((no_sanitize("thread"))) void SumToFilter(int64_t n, const Taps& t
   }
 }
 
-// Whether this is every other run.
+// True at every other run.
 bool Moves() {
   static std::atomic<uint32_t> runs = 0;
   return runs.fetch_add(1, std::memory_order_relaxed) % 2 == 1;
 }
 
-// The packed sums to where they belong, with what is fused behind them.
+// Writes the packed sums to their places, with the operations fused after them.
 void Unpack(const ConvWork& work, const ConvTensor& to, const Order& order, int64_t row,
             const std::vector<float>& sums) {
   std::vector<float> bias(static_cast<size_t>(to.dims[1]), 0.0f);
@@ -223,7 +225,7 @@ void Unpack(const ConvWork& work, const ConvTensor& to, const Order& order, int6
   });
 }
 
-// NaNs, of every run's own kind, so that two that share a workspace are seen.
+// NaNs that differ from run to run, so that two runs that share a workspace are found.
 class Garbage {
  public:
   Garbage(void* workspace, int64_t bytes)

@@ -115,7 +115,7 @@ const AttributeRule* RuleOf(const Content& content, cudnnBackendAttributeName_t 
   return nullptr;
 }
 
-// Fills descriptors that the caller made with one engine each.
+// Puts one engine into each of the caller's descriptors.
 cudnnStatus_t Fill(const Content& content, const AttributeRule& rule, int64_t count,
                    cudnnBackendDescriptor_t* descriptors) {
   for (int64_t i = 0; i < count; ++i) {
@@ -268,7 +268,7 @@ cudnnStatus_t Get(const Content& content, cudnnBackendAttributeName_t name,
   } else if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {
     available = static_cast<int64_t>(content.engines[0].notes.size());
   }
-  // Asked for none, it says how many there are.
+  // If none are requested, it returns how many there are.
   *count = requested == 0 ? available : std::min(requested, available);
   if (requested == 0 || available == 0) return CUDNN_STATUS_SUCCESS;
   if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {

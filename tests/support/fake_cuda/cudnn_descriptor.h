@@ -1,5 +1,5 @@
-// What stands behind cuDNN's opaque pointers in the stand-in: what was set, by name, and what
-// finalizing made of it.
+// The objects behind cuDNN's opaque pointers in the stand-in: the attributes that were set, by
+// name, and the results of finalizing.
 #ifndef CAPSTAN_TESTS_SUPPORT_FAKE_CUDA_CUDNN_DESCRIPTOR_H_
 #define CAPSTAN_TESTS_SUPPORT_FAKE_CUDA_CUDNN_DESCRIPTOR_H_
 
@@ -22,34 +22,35 @@ struct cudnnContext {
 
 namespace capstan::fake_cuda::dnn {
 
-// In everything that a caller holds, until it is destroyed.
+// Marks each object that a caller holds, until it is destroyed.
 inline constexpr uint64_t kAlive = 0x6361707374616e3f;
 
-// Keeps the reason for cudnnGetLastErrorString, on stderr too.
+// Stores the reason for cudnnGetLastErrorString and prints it to stderr.
 cudnnStatus_t Refuse(cudnnStatus_t status, const std::string& why);
-// Of what happens on a card too and is no mistake of the caller's: not on stderr.
+// For refusals that a card also gives and that are no mistake of the caller. Does not print to
+// stderr.
 cudnnStatus_t RefuseQuietly(cudnnStatus_t status, const std::string& why);
-// Why the calling thread was last refused.
+// The reason of the calling thread's last refusal.
 const std::string& LastWords();
 
-// Set by the caller, who may leave the optional ones out, or made here and read alone.
+// Attributes that the caller must set, that it may set, and that are made here and are read-only.
 enum class Use { kNeeded, kOptional, kMade };
 
 struct AttributeRule {
   cudnnBackendAttributeName_t name;
   cudnnBackendAttributeType_t type;
   Use use = Use::kNeeded;
-  int64_t most = 1;  // elements; one at least
+  int64_t most = 1;  // elements; at least one
   std::vector<cudnnBackendDescriptorType_t> children = {};
 };
 struct TypeRule {
   const char* text;
   std::vector<AttributeRule> attributes;
 };
-// Of every type that can be made.
+// The rules of every type that can be made.
 const std::map<cudnnBackendDescriptorType_t, TypeRule>& TypeRules();
 
-// The three convolutions differ in their attributes' names alone.
+// The three convolutions differ only in the names of their attributes.
 struct ConvNames {
   ConvDirection direction;
   cudnnBackendAttributeName_t conv, x, w, y, alpha, beta;
@@ -64,17 +65,17 @@ struct Engine {
   bool drops_nan = false;
 };
 
-// A tensor of a plan and where its pointer goes.
+// A tensor of a plan, and the place for its pointer.
 struct Slot {
   std::string name;
   int64_t uid = 0, alignment = 1;
   ConvTensor ConvWork::*tensor = nullptr;
 };
 struct ConvGraph {
-  ConvWork work;  // but for its pointers
+  ConvWork work;  // without its pointers
   std::vector<Slot> slots;
   const ConvTensor ConvWork::*written = nullptr;
-  int device = -1;  // of the handle; -1: asked without one
+  int device = -1;  // of the handle; -1: there was no handle
 };
 
 struct Content;
@@ -84,14 +85,14 @@ struct Value {
   std::vector<char> bytes;
   std::vector<ContentPointer> children;
 };
-// Never changes once finalized, so that it may outlive the descriptor as part of another.
+// Never changes after it is finalized, since it may outlive the descriptor as part of another.
 struct Content {
   cudnnBackendDescriptorType_t type = CUDNN_BACKEND_TENSOR_DESCRIPTOR;
   bool finalized = false;
   std::map<cudnnBackendAttributeName_t, Value> values;
-  // Made by finalizing or for the caller.
+  // Made by finalizing, or for the caller.
   std::shared_ptr<const ConvGraph> graph;
-  std::vector<Engine> engines;  // of a heuristic all, else one
+  std::vector<Engine> engines;  // all for a heuristic, else one
 
   const char* text() const { return TypeRules().at(type).text; }
   template <typename T>
@@ -121,15 +122,15 @@ struct Descriptor {
   std::shared_ptr<Content> content = std::make_shared<Content>();
 };
 
-// Null where `pointer` is no descriptor.
+// Null if `pointer` is not a descriptor.
 Descriptor* Live(cudnnBackendDescriptor_t pointer);
 bool IsLive(cudnnHandle_t handle);
-// A live handle of the current device: what cuDNN launches goes to the device that is current.
+// Requires a live handle of the current device, because cuDNN launches on the current device.
 cudnnStatus_t CheckHandle(cudnnHandle_t handle, const std::string& call);
 // "tensor: attribute 901".
 std::string Text(const Content& content, cudnnBackendAttributeName_t name);
 
-// The calls of the same names, of a live descriptor. Finalize leaves the flag to its caller.
+// These do the calls of the same names on a live descriptor. The caller of Finalize sets the flag.
 cudnnStatus_t Set(Content& content, cudnnBackendAttributeName_t name,
                   cudnnBackendAttributeType_t type, int64_t count, const void* elements);
 cudnnStatus_t Get(const Content& content, cudnnBackendAttributeName_t name,

@@ -1,4 +1,5 @@
-// What finalizing checks and makes: from tensors to a graph, from a graph to engines and a plan.
+// The checks and results of finalizing: from tensors to a graph, and from a graph to engines and a
+// plan.
 #include <algorithm>
 #include <array>
 #include <set>
@@ -71,7 +72,7 @@ cudnnStatus_t FinalizeTensor(const Content& content) {
     if (dims[i] > 1) steps.emplace_back(strides[i], dims[i]);
   }
   std::sort(steps.begin(), steps.end());
-  int64_t end = 1;  // of what the dimensions so far cover
+  int64_t end = 1;  // end of the area that the dimensions so far cover
   for (const auto& [stride, dim] : steps) {
     if (stride < end) {
       return Refuse(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, name + ": elements share a place");
@@ -207,7 +208,7 @@ Neighbours NeighboursOf(const Content& operation) {
   return {};
 }
 
-// Every tensor is one, written at most once, and what is virtual lies between two operations.
+// Each id is one tensor, written at most once, and a virtual tensor is between two operations.
 cudnnStatus_t CheckTensors(const std::vector<ContentPointer>& operations) {
   std::map<int64_t, TensorFacts> tensors;
   std::set<int64_t> read, written;
@@ -257,7 +258,7 @@ cudnnStatus_t CheckTensors(const std::vector<ContentPointer>& operations) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-// The convolution of `operation` alone.
+// The convolution of `operation`, without the operations after it.
 ConvGraph GraphOf(const Content& operation) {
   const ConvNames& names = ConvOperations().at(operation.type);
   const Content& conv = *operation.child(names.conv);
@@ -352,7 +353,8 @@ cudnnStatus_t FinalizeDevice(const Content& content) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-// What a card may offer, of every kind that a caller has to tell apart. The best comes late.
+// What a card may offer: one engine of every kind that a caller must tell apart. The best comes
+// late.
 cudnnStatus_t FinalizeHeuristic(Content& content) {
   const Content& graph = *content.child(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
   if (graph.graph->device < 0 && content.child(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP) == nullptr) {
@@ -371,7 +373,7 @@ cudnnStatus_t FinalizeHeuristic(Content& content) {
   const bool rounded = content.graph->work.x.type != CUDNN_DATA_FLOAT;
   Engine tensor_core, unordered, unbuildable, large, plain;
   tensor_core.notes = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
-  if (rounded) {  // products of such factors are exact: the engine to be taken
+  if (rounded) {  // products of such factors are exact, so it is the engine to take
     tensor_core.workspace_bytes = kSmallWorkspace;
   } else {
     tensor_core.rounds_factors = tensor_core.drops_nan = true;

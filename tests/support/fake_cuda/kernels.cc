@@ -1,10 +1,10 @@
-// The kernels of the plug-in as functions of the CPU.
+// The plug-in's kernels as functions of the CPU.
 #include <utility>
 
 #include "gpu_worker/engine/cuda/launch.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
-// They are sources for nvcc; without it they are C++.
+// They are sources for nvcc, but without it they are valid C++.
 #include "gpu_worker/engine/cuda/kernels.cu"         // NOLINT(bugprone-suspicious-include)
 #include "gpu_worker/engine/cuda/update_kernels.cu"  // NOLINT(bugprone-suspicious-include)
 

@@ -32,7 +32,7 @@ Mutex& AllocationsLock() {
   static Mutex& mu = *new Mutex;
   return mu;
 }
-// By their first byte. Under AllocationsLock().
+// By their first byte. Guarded by AllocationsLock().
 std::map<const char*, Allocation>& Allocations() {
   static auto& allocations = *new std::map<const char*, Allocation>;
   return allocations;
@@ -47,7 +47,7 @@ int DeviceCount() { return std::atoi(Setting("devices", "2").c_str()); }
 size_t DeviceBytes() { return std::stoull(Setting("bytes", "1073741824")); }
 bool IsDevice(int device) { return device >= 0 && device < std::min(DeviceCount(), kMostDevices); }
 
-// By device. Under AllocationsLock().
+// By device. Guarded by AllocationsLock().
 std::array<size_t, kMostDevices>& TakenBytes() {
   static std::array<size_t, kMostDevices> bytes = {};
   return bytes;
@@ -59,7 +59,7 @@ size_t FreeBytes(int device) {
   return whole > taken ? whole - taken : 0;
 }
 
-// memset(memory, 0xff, bytes), which no sanitizer follows: it would take longer than the tests.
+// memset(memory, 0xff, bytes), hidden from sanitizers, which would take longer than the tests.
 void FillUnseen(void* memory, size_t bytes) {
   asm volatile("rep stosb" : "+D"(memory), "+c"(bytes) : "a"(0xff) : "memory");
 }
@@ -78,9 +78,10 @@ cudaError_t Allocate(Place place, int device, size_t bytes, void** pointer) {
   const size_t rounded = (std::max<size_t>(bytes, 1) + align - 1) / align * align;
   void* const memory = std::aligned_alloc(align, rounded);
   if (memory == nullptr) return Fail(cudaErrorMemoryAllocation, "");
-  // Plans come and go with their workspaces; page by page that takes longer than what they compute.
+  // Plans with their workspaces come and go. Touching them page by page would take longer than the
+  // work.
   if (rounded >= kHugePage) madvise(memory, rounded / kHugePage * kHugePage, MADV_HUGEPAGE);
-  FillUnseen(memory, rounded);  // NaNs: who reads what nobody wrote is seen
+  FillUnseen(memory, rounded);  // NaNs: reading memory that nobody wrote shows
   MutexLock lock(AllocationsLock());
   Allocations()[static_cast<const char*>(memory)] = {place, device, bytes};
   if (place == Place::kDevice) TakenBytes()[static_cast<size_t>(device)] += bytes;
@@ -93,7 +94,7 @@ cudaError_t Release(Place place, void* pointer) {
     return Fail(cudaErrorStreamCaptureUnsupported, "memory is freed in a capture");
   }
   if (pointer == nullptr) return cudaSuccess;
-  // As on a card: what is under way may use it.
+  // As on a card, work in progress may still use it.
   WaitForAll();
   {
     MutexLock lock(AllocationsLock());

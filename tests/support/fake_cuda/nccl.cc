@@ -1,22 +1,22 @@
-// NCCL of the stand-in, a library of its own: the calls of nccl_library.cc, float32 sums alone.
+// NCCL of the stand-in, a library of its own: the calls of nccl_library.cc, with float32 sums only.
 //
 // A collective is a piece of work on each rank's stream. A rank puts copies of its numbers into
-// boxes, one for each rank that receives; who receives waits for its boxes and adds them in an
-// order of chance, for NCCL promises none. So a rank that receives nothing leaves at once: on a
-// card, too, the end of a reduction says nothing of the others. The boxes are the only edges
-// between ranks that ThreadSanitizer sees, and there is none back to the host (streams.h).
+// boxes, one for each receiving rank. A receiver waits for its boxes and adds them in a random
+// order, because NCCL promises none. A rank that receives nothing leaves at once: on a card, too,
+// the end of a reduction says nothing about the others. The boxes are the only edges between ranks
+// that ThreadSanitizer sees, and there is none back to the host (streams.h).
 //
 // One thread drives all ranks. What makes NCCL hang or is undefined is refused at ncclGroupEnd: a
-// rank that posted other collectives than the others, or overlaps within a group, whose collectives
-// may run at the same time.
+// rank with other collectives than the others, or overlapping buffers within a group, whose
+// collectives may run at the same time.
 //
-// Refused though NCCL can do it: a rank's collectives of one group on several streams, and a clique
-// made within a group. Not to be captured into one graph for several ranks: its nodes run one by
-// one.
+// Some things are refused although NCCL can do them: a rank's collectives of one group on several
+// streams, and a clique made within a group. Do not capture them into one graph for several ranks,
+// since its nodes run one by one.
 //
 // CAPSTAN_FAKE_CUDA:
-//   seed=7       of the orders of sums
-//   nccl=lost    the second collective of a clique never ends, and its communicators say
+//   seed=7       of the order of sums
+//   nccl=lost    the second collective of a clique never ends, and its communicators return
 //                ncclRemoteError
 #include <nccl.h>
 
@@ -42,7 +42,7 @@ struct Clique {
   std::vector<int> devices;  // by rank
   bool lost = false;
   std::atomic<int64_t> collectives = 0;
-  std::atomic<bool> destroyed = false;  // one of its communicators
+  std::atomic<bool> destroyed = false;  // one of its communicators is
 };
 
 struct Communicator {
@@ -71,13 +71,13 @@ struct Call {
 
 struct Group {
   int depth = 0;
-  ncclResult_t failure = ncclSuccess;  // the first one within the group
+  ncclResult_t failure = ncclSuccess;  // the first failure within the group
   std::vector<Call> calls;
 };
 thread_local Group group;
 thread_local std::string last_error;
 
-// Whoever waits gives up: the process ends.
+// Waiting threads give up, because the process ends.
 std::atomic<bool> leaving = false;
 struct Leaves {
   ~Leaves() { leaving.store(true, std::memory_order_relaxed); }
@@ -90,7 +90,7 @@ ncclResult_t Refuse(ncclResult_t result, const std::string& why) {
   return result;
 }
 
-// --- Communicators, of the host's threads alone --------------------------------------------------
+// --- Communicators, used only by the host's threads ----------------------------------------------
 
 struct Registry {
   Mutex mu;
@@ -109,8 +109,8 @@ Communicator* FindComm(ncclComm_t comm) {
   return it == registry.comms.end() ? nullptr : it->second.get();
 }
 
-// Kept until the process ends, for work may still run that points to it: a counter of references
-// would be an edge between the ranks.
+// Keeps the object until the process ends, because running work may still point to it. A reference
+// count would be an edge between the ranks.
 template <typename T>
 T* Keep(std::unique_ptr<T> object) {
   static Mutex& mu = *new Mutex;
@@ -121,8 +121,8 @@ T* Keep(std::unique_ptr<T> object) {
 
 // --- Collectives ---------------------------------------------------------------------------------
 
-// Numbers on their way from one rank to another. Who sends fills it, who receives empties it, so
-// that a captured collective may run again.
+// Numbers on their way from one rank to another. The sender fills it and the receiver empties it,
+// so a captured collective may run again.
 struct Box {
   std::atomic<uint32_t> full = 0;
   std::vector<float> numbers;
@@ -131,7 +131,7 @@ struct Box {
 // One collective of a clique.
 class Meeting {
  public:
-  // `calls` by rank.
+  // `calls` are by rank.
   Meeting(std::vector<Call> calls, int64_t number, uint32_t seed)
       : calls_(std::move(calls)),
         clique_(calls_[0].comm->clique),
@@ -140,16 +140,16 @@ class Meeting {
         boxes_(calls_.size() * calls_.size()),
         runs_(calls_.size(), 0) {}
 
-  // A rank's part, on its stream.
+  // Does a rank's part, on its stream.
   void Run(size_t rank) {
     if (clique_->lost && number_ >= 2) return NeverEnd();
     if (Send(rank) && calls_[rank].receives()) Receive(rank);
   }
-  // For a rank that will not come.
+  // Gives up, because a rank will not come.
   void Abandon() { abandoned_.store(true, std::memory_order_relaxed); }
 
  private:
-  static constexpr int kNaps = 60000;  // of a millisecond
+  static constexpr int kNaps = 60000;  // of a millisecond each
 
   static void Nap(int64_t microseconds) {
     const timespec time = {0, static_cast<decltype(timespec::tv_nsec)>(microseconds * 1000)};
@@ -224,7 +224,7 @@ class Meeting {
   const int64_t number_;  // within the clique, from 1
   const uint32_t seed_;
   std::vector<Box> boxes_;     // by sender and receiver
-  std::vector<int64_t> runs_;  // by rank, of its own
+  std::vector<int64_t> runs_;  // by rank; each rank uses its own
   std::atomic<bool> abandoned_ = false;
 };
 
@@ -288,7 +288,7 @@ ncclResult_t Check(const Call& call, ncclDataType_t type, ncclRedOp_t operation)
   return ncclSuccess;
 }
 
-// Of one rank's calls within a group, which may run at the same time.
+// Checks one rank's calls within a group, which may run at the same time.
 ncclResult_t CheckTogether(const std::vector<Call>& calls) {
   for (size_t i = 0; i < calls.size(); ++i) {
     const Call& left = calls[i];
@@ -308,7 +308,7 @@ ncclResult_t CheckTogether(const std::vector<Call>& calls) {
   return ncclSuccess;
 }
 
-// `ranks` holds the calls of each rank of a clique.
+// `ranks` has the calls of each rank of a clique.
 ncclResult_t CheckClique(const std::vector<std::vector<Call>>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const std::vector<Call>& calls = ranks[rank];
@@ -333,7 +333,7 @@ ncclResult_t CheckClique(const std::vector<std::vector<Call>>& ranks) {
   return ncclSuccess;
 }
 
-// What a group posted; all of it or nothing.
+// Submits the calls of a group, all or none.
 ncclResult_t Submit(const std::vector<Call>& calls) {
   std::map<Clique*, std::vector<std::vector<Call>>> cliques;  // by rank
   for (const Call& call : calls) {
@@ -419,7 +419,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
   return ncclSuccess;
 }
 
-// Waits for nothing; what is lost ends.
+// Waits for nothing. A lost collective ends.
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (comm == nullptr) return ncclSuccess;
   std::unique_ptr<Communicator> gone;
@@ -470,7 +470,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
   }
 }
 
-// Of the calling thread, until its next failure.
+// For the calling thread, until its next failure.
 const char* ncclGetLastError(ncclComm_t comm) { return last_error.c_str(); }
 
 ncclResult_t ncclGroupStart() {
@@ -478,7 +478,7 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 
-// The outermost one starts what was posted since, or says the first failure and starts nothing.
+// The outermost call starts what was posted, or returns the first failure and starts nothing.
 ncclResult_t ncclGroupEnd() {
   if (group.depth == 0) return Refuse(ncclInvalidUsage, "ncclGroupEnd: not in a group");
   if (--group.depth > 0) return ncclSuccess;

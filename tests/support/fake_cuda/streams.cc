@@ -18,12 +18,12 @@
 namespace capstan::fake_cuda {
 namespace {
 
-// Long enough for a sanitizer on a busy machine; on a card it would be for ever.
+// Long enough for a sanitizer on a busy machine.
 constexpr absl::Duration kHostWaits = absl::Seconds(120);
 
-// Not std::atomic::wait: what it shares between threads would be edges that no card has.
+// Not std::atomic::wait, because what it shares between threads would be edges that no card has.
 void FutexWait(std::atomic<uint32_t>& word, uint32_t value) {
-  // A bound instead of orders between the word and what it stands for.
+  // A time limit replaces any order between the word and the event.
   const timespec millisecond = {0, 1000000};
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &millisecond, nullptr, 0);
 }
@@ -31,20 +31,20 @@ void FutexWake(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-// "1:50": the 50th piece of work of the stream of device 1 that was made last.
+// "1:50": the 50th piece of work of the newest stream of device 1.
 struct Trap {
-  int device = -1;  // under Calls()
+  int device = -1;  // guarded by Calls()
   int64_t work = 0;
   std::atomic<int64_t> left = 0;
   std::atomic<cudaStream_t> stream = nullptr;
 };
 Trap fault, hang;
 std::array<std::atomic<bool>, kMostDevices> failed = {};
-thread_local cudaStream_t running = nullptr;  // whose thread this is
+thread_local cudaStream_t running = nullptr;  // the stream whose thread this is
 thread_local int captures = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 
-// Every call that looks at streams, events or captures holds it; streams never do.
+// Every call that uses streams, events or captures holds it. Streams never do.
 Mutex& Calls() {
   static Mutex& mu = *new Mutex;
   return mu;
@@ -53,7 +53,7 @@ std::vector<cudaStream_t>& Streams() {
   static auto& streams = *new std::vector<cudaStream_t>;
   return streams;
 }
-// Of an earlier world. They are kept: whoever has one may still ask to destroy it.
+// Streams of an earlier world. They are kept, because callers may still ask to destroy them.
 std::vector<cudaStream_t>& LeftBehind() {
   static auto& streams = *new std::vector<cudaStream_t>;
   return streams;
@@ -67,7 +67,7 @@ cudaError_t NoStream(cudaStream_t stream, const std::string& what) {
               IsIn(LeftBehind(), stream) ? "" : "no such stream " + what);
 }
 
-// Under Calls().
+// Requires Calls().
 void ReadWorldLocked() {
   static auto& known = *new std::string;
   const std::string words =
@@ -89,7 +89,7 @@ void ReadWorldLocked() {
   }
 }
 
-// Under Calls(). The newest stream of its device takes the traps over.
+// Requires Calls(). The newest stream of its device takes over the traps.
 void SetTraps(cudaStream_t newest) {
   for (Trap* const trap : {&fault, &hang}) {
     if (trap->device != newest->device) continue;
@@ -98,7 +98,7 @@ void SetTraps(cudaStream_t newest) {
   }
 }
 
-// Under Calls().
+// Requires Calls().
 cudaError_t EnqueueLocked(cudaStream_t stream, Work work) {
   if (stream == nullptr) {
     return Fail(cudaErrorInvalidResourceHandle, "the default stream waits for all others");
@@ -118,7 +118,7 @@ cudaError_t EnqueueLocked(cudaStream_t stream, Work work) {
   return cudaSuccess;
 }
 
-// Runs the nodes in one of the orders that their edges allow.
+// Runs the nodes in an order that their edges allow, chosen at random.
 void RunNodes(const Nodes& nodes, std::minstd_rand& random) {
   std::vector<size_t> missing(nodes.size()), ready;
   std::vector<std::vector<size_t>> behind(nodes.size());
@@ -138,7 +138,7 @@ void RunNodes(const Nodes& nodes, std::minstd_rand& random) {
   }
 }
 
-// Whether every node of the capture but `last` has one behind it.
+// Whether every node of the capture, except `last`, is followed by another.
 bool Joined(const Capture& capture, const std::vector<size_t>& last) {
   std::vector<bool> followed(capture.nodes.size(), false);
   for (const Node& node : capture.nodes) {
@@ -358,7 +358,7 @@ cudaError_t StreamWait(cudaStream_t stream, cudaEvent_t event) {
     return Fail(cudaErrorInvalidResourceHandle, "no stream, or no event to wait for");
   }
   if (event->capture != nullptr) {
-    // Its capture may have ended, or it is joined here.
+    // Its capture may have ended; otherwise the stream joins it here.
     Capture& capture = *event->capture;
     if (std::find(capture.streams.begin(), capture.streams.end(), capture.origin) ==
         capture.streams.end()) {
@@ -384,12 +384,12 @@ cudaError_t StreamWait(cudaStream_t stream, cudaEvent_t event) {
     return Fail(cudaErrorStreamCaptureIsolation, "a capture waits for an event from outside of it");
   }
   Ticket* const ticket = event->ticket;
-  if (ticket == nullptr) return cudaSuccess;  // never recorded: done
+  if (ticket == nullptr) return cudaSuccess;  // never recorded, so it is done
   stream->Push([ticket] { ticket->Wait(absl::InfiniteDuration()); });
   return cudaSuccess;
 }
 
-// The ticket of an event that the host may ask; null: done.
+// The ticket of an event that the host may query. Null: it is done.
 cudaError_t TicketOf(cudaEvent_t event, Ticket** ticket) {
   if (ThreadCaptures()) {
     return Fail(cudaErrorStreamCaptureUnsupported, "a thread that captures asks for an event");
@@ -464,14 +464,14 @@ cudaError_t LaunchGraph(cudaGraphExec_t exec, cudaStream_t stream) {
 
 namespace fake = capstan::fake_cuda;
 
-// Of what the calling thread does on its device.
+// The failure of the calling thread's current device.
 static cudaError_t CurrentSticky() {
   int device = 0;
   cudaGetDevice(&device);
   return fake::StickyError(device);
 }
 
-// Nothing works on a device that has failed.
+// Nothing works on a failed device.
 #define FAKE_CUDA_RETURN_STICKY                               \
   do {                                                        \
     const cudaError_t sticky = CurrentSticky();               \

@@ -1,7 +1,7 @@
-// A stand-in for libnvidia-ml.so.1, so that GPU metrics are tested on machines without a GPU.
+// A stand-in for libnvidia-ml.so.1, with which GPU metrics are tested on machines without a GPU.
 //
-// $CAPSTAN_FAKE_NVML names a text file that is read anew at every call, so a test changes the world
-// by writing it again:
+// $CAPSTAN_FAKE_NVML names a text file. It is read again at every call, so a test changes the world
+// by writing the file again:
 //
 //   # a comment
 //   driver 580.95.05
@@ -9,9 +9,9 @@
 //   gpu uuid=GPU-1 name=NVIDIA_H200 bus=00000000:1B:00.0 total=1000 used=10 util=50 temp=41
 //   gpu uuid=GPU-2 energy=NOT_SUPPORTED power=300000 pids=12,34 memory=GPU_IS_LOST
 //
-// All on one line per GPU. `_` in a name stands for a space; energy is in mJ, power in mW, total and
-// used in bytes, util in percent. A value may be one of the errors below instead; a value that is
-// left out is NOT_SUPPORTED. No file: Uninitialized.
+// Each GPU has one line. `_` in a name stands for a space. Energy is in mJ, power in mW, total and
+// used in bytes, util in percent. Instead of a value there may be one of the errors below. A
+// missing value is NOT_SUPPORTED. If there is no file: Uninitialized.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -33,7 +33,7 @@ using abi::Return;
 struct ErrorName {
   const char* name;
   Return code;
-  const char* text;  // what nvmlErrorString says
+  const char* text;  // as in nvmlErrorString
 };
 constexpr ErrorName kErrors[] = {
     {"SUCCESS", abi::kSuccess, "Success"},
@@ -87,11 +87,11 @@ World ReadWorld() {
   return world;
 }
 
-// The text of a value. kNotSupported: it is not there; another code: it is an error's name.
+// Gets the text of a value. kNotSupported: there is none. Other codes: the file names that error.
 Return Text(Device device, const char* key, std::string& text) {
   const World world = ReadWorld();
   const size_t index = reinterpret_cast<uintptr_t>(device) - 1;
-  if (index >= world.gpus.size()) return abi::kGpuIsLost;  // taken out of the file meanwhile
+  if (index >= world.gpus.size()) return abi::kGpuIsLost;  // removed from the file meanwhile
   const auto it = world.gpus[index].find(key);
   if (it == world.gpus[index].end()) return abi::kNotSupported;
   for (const ErrorName& error : kErrors) {

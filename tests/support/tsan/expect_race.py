@@ -1,6 +1,6 @@
-"""Runs injected_race MODE: `clean` must pass, in every other mode ThreadSanitizer must report the race.
+"""Runs injected_race MODE. `clean` must pass; in every other mode ThreadSanitizer must report the race.
 
-So a suppression or an ignore-list entry that blinds the run to races of ours makes the run fail.
+So if a suppression or an ignore-list entry hides races of ours, the run fails.
 """
 
 import subprocess

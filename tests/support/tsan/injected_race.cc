@@ -1,10 +1,9 @@
-// Races on purpose, so that the suppressions of the thread-sanitizer run can never blind it.
+// Deliberate races, so that the suppressions of the thread-sanitizer run can never blind it.
 //
 //   injected_race clean         two threads and a lock: nothing to report
 //   injected_race plain         two threads, one counter, no lock
-//   injected_race grpc_handler  the same counter in a handler of a gRPC server (callback API),
-//   where
-//                               every stack has gRPC's frames below ours
+//   injected_race grpc_handler  the same counter in a handler of a gRPC server (callback API);
+//                               every stack has gRPC's frames below ours there
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -21,7 +20,7 @@ namespace {
 
 int unlocked_counter = 0;
 
-// The race that must be reported, by this name.
+// The race that must be reported, under this function's name.
 __attribute__((noinline)) void Increment() { ++unlocked_counter; }
 
 void RunInTwoThreads(void (*work)()) {
@@ -43,7 +42,7 @@ void IncrementLocked() {
   ++locked_counter;
 }
 
-// Answers every call with OK after the racy increment.
+// Does the racy increment and answers every call with OK.
 class RacyReactor : public grpc::ServerGenericBidiReactor {
  public:
   RacyReactor() {

@@ -1,13 +1,13 @@
-// BatchNormalization: x [C, H, W] or [C] -> the same shape, y = weight * (x - mean) / sqrt(variance + epsilon) +
-// bias, per channel; weight, bias, running_mean and running_var [C], as in PyTorch.
+// BatchNormalization: x [C, H, W] or [C] -> the same shape, y = weight * (x - mean) / sqrt(variance
+// + epsilon) + bias, per channel; weight, bias, running_mean and running_var [C], as in PyTorch.
 //
-// Training: mean and variance are taken over the samples of the call (a lane) and their pixels, n numbers a
-// channel; the variance is the biased one, a sum over n. The statistics are the mean and the unbiased variance, a
-// sum over n - 1. Where n is 1 PyTorch refuses; here the variance is 0, the biased one, for both.
-// Evaluation: the running statistics take their places.
+// Training: mean and variance are taken over the samples of the call (a lane) and their pixels, n
+// numbers per channel. The variance is the biased one, a sum over n. The statistics are the mean
+// and the unbiased variance, a sum over n - 1. If n is 1, PyTorch refuses; here the biased
+// variance, 0, serves as both. Evaluation uses the running statistics instead.
 //
-// `momentum` is PyTorch's: running = (1 - momentum) * running + momentum * statistic. ONNX's is 1 - momentum.
-// Saved: mean [C] and 1 / sqrt(variance + epsilon) [C] of the batch.
+// `momentum` is PyTorch's: running = (1 - momentum) * running + momentum * statistic. ONNX's is 1 -
+// momentum. Saved: mean [C] and 1 / sqrt(variance + epsilon) [C] of the batch.
 // Source: Ioffe & Szegedy 2015, arXiv:1502.03167.
 #ifndef CAPSTAN_TRAINING_OPS_BATCH_NORMALIZATION_BATCH_NORMALIZATION_H_
 #define CAPSTAN_TRAINING_OPS_BATCH_NORMALIZATION_BATCH_NORMALIZATION_H_
@@ -18,7 +18,7 @@ namespace capstan::training {
 
 struct BatchNormalization {
   static constexpr char kName[] = "BatchNormalization";
-  // Places of parameters and of what is saved.
+  // Indices of parameters and of saved tensors.
   enum { kWeight, kBias, kRunningMean, kRunningVar };
   enum { kSavedMean, kSavedScale };
 
@@ -37,7 +37,7 @@ const OpDef& BatchNormalizationOp();
 
 template <typename T>
 void BatchNormalizationForward(const ForwardCall<T>& call);
-// Of a forward in training.
+// The backward of a forward in training.
 template <typename T>
 void BatchNormalizationBackward(const BackwardCall<T>& call);
 

@@ -33,7 +33,7 @@ class BatchChannels {
 
 struct Moments {
   double mean = 0;
-  double variance = 0;  // the biased one
+  double variance = 0;  // biased
 };
 
 template <typename T>

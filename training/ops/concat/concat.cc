@@ -38,7 +38,8 @@ absl::StatusOr<Inference> InferConcat(absl::Span<const ValueType> x, Attributes&
   return inferred;
 }
 
-// Calls visit(input, from, to, size) for each run of neighbours that inputs and output share, over the batch.
+// Calls visit(input, from, to, size) for each run of elements that is contiguous in both an input
+// and the output, over the batch.
 template <typename Visit>
 void ForRuns(const OpInstance& op, int64_t count, Visit visit) {
   const size_t axis = static_cast<size_t>(Concat::Read(op.attributes).axis) - 1;

@@ -1,8 +1,9 @@
-// Concat: inputs that differ in one dimension at most -> that dimension added up, in the order of the inputs.
+// Concat: inputs that differ in at most one dimension are joined along it, in the order of the
+// inputs.
 //
-// `axis` counts as in ONNX, where the batch is axis 0: 1 is the first dimension of a sample, the channels of a
-// [C, H, W]. Negative ones count from the end: -1 is the last dimension. The batch itself is refused. After
-// inference the axis is positive.
+// `axis` counts as in ONNX, where the batch is axis 0. So 1 is the first dimension of a sample, the
+// channels of a [C, H, W]. Negative values count from the end: -1 is the last dimension. The batch
+// itself is refused. After inference the axis is positive.
 #ifndef CAPSTAN_TRAINING_OPS_CONCAT_CONCAT_H_
 #define CAPSTAN_TRAINING_OPS_CONCAT_CONCAT_H_
 

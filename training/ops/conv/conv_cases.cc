@@ -74,12 +74,12 @@ std::vector<OpCase> ConvCases() {
               "stride of the width 0"),
       Refused("pad_negative", With(conv, "pads", ConvNumbers{0, 0, -1, 0}), image,
               "padding of the height -1, want at least 0"),
-      // Places in such a padding would not be numbers any more, however few outputs a stride leaves.
+      // Positions inside such a padding would overflow, even if the stride leaves few outputs.
       Refused("pads_absurd",
               With(With(conv, "pads", ConvNumbers{kAbsurd, kAbsurd, kAbsurd, kAbsurd}), "strides",
                    ConvNumbers{kAbsurd, kAbsurd}),
               image, "padding of the height 4611686018427387904 is too large"),
-      // Four outputs, of an image that would be copied with its padding.
+      // There are only four outputs, but the image would be copied with its padding.
       Refused("pads_huge",
               With(With(conv, "pads", ConvNumbers{kHugePad, kHugePad, kHugePad, kHugePad}),
                    "strides", ConvNumbers{kHugePad, kHugePad}),

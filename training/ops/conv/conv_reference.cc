@@ -15,7 +15,7 @@ struct ConvSizes {
         columns(op.inferred.output.shape[2]),
         taps(conv.window.kernel_shape[0] * conv.window.kernel_shape[1]) {}
 
-  // Calls visit(k, p, q, y) for every output of a sample; y is its place.
+  // Calls visit(k, p, q, y) for every output of a sample. y is the output's index.
   template <typename Visit>
   void ForOutputs(Visit visit) const {
     int64_t y = 0;
@@ -25,7 +25,7 @@ struct ConvSizes {
       }
     }
   }
-  // Calls visit(x, w) for the places of inputs and weights that make output (k, p, q).
+  // Calls visit(x, w) for the indices of each input and weight that contribute to output (k, p, q).
   template <typename Visit>
   void ForProducts(int64_t k, int64_t p, int64_t q, Visit visit) const {
     const int64_t in_group = channels / conv.group;

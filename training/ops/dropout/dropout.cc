@@ -32,7 +32,8 @@ absl::StatusOr<Inference> InferDropout(absl::Span<const ValueType> x, Attributes
   return inferred;
 }
 
-// Calls visit(place, factor) for every element of a batch in training; the factor is 0 or 1 / (1 - ratio).
+// Calls visit(place, factor) for every element of a batch in training; the factor is 0 or 1 / (1 -
+// ratio).
 template <typename T, typename Visit>
 void ForMask(const OpInstance& op, const SampleInfo& samples, Visit visit) {
   const double ratio = Dropout::Read(op.attributes).ratio;

@@ -29,7 +29,7 @@ constexpr double kCubic = 0.044715;
 struct GeluPhi {
   GeluPhi(double x, bool tanh_form) {
     if (tanh_form) {
-      // (1 + tanh u) / 2 = 1 / (1 + e^-2u), which keeps its digits where tanh u is near -1.
+      // (1 + tanh u) / 2 = 1 / (1 + e^-2u), which stays accurate where tanh u is near -1.
       const double u = kSqrtTwoOverPi * x * (1 + kCubic * x * x);
       value = 1 / (1 + PortableExp(-2 * u));
       const double du = kSqrtTwoOverPi * (1 + 3 * kCubic * x * x);

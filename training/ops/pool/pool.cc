@@ -16,7 +16,7 @@ absl::StatusOr<Inference> InferPool(absl::Span<const ValueType> x, Attributes& a
   if (!size.ok()) return size.status();
   const Window window = ReadWindow(attributes);
   for (int side = 0; side < 4; ++side) {
-    // A window that lies in the padding alone would have no maximum and no mean.
+    // A window that lies only in the padding would have no maximum and no mean.
     if (window.pads[side] >= window.kernel_shape[side % 2]) {
       return absl::InvalidArgumentError(absl::StrCat("padding ", window.pads[side],
                                                      ", want less than the kernel ",
@@ -24,7 +24,7 @@ absl::StatusOr<Inference> InferPool(absl::Span<const ValueType> x, Attributes& a
     }
   }
   for (int axis = 0; axis < 2; ++axis) {
-    // As above: wider steps could pass over the whole input.
+    // As above: with a wider dilation a window could skip the whole input.
     if (window.kernel_shape[axis] > 1 && window.dilations[axis] > x[0].shape[axis + 1]) {
       return absl::InvalidArgumentError(
           absl::StrCat("dilation ", window.dilations[axis], ", want at most the ",

@@ -7,7 +7,8 @@
 
 namespace capstan::training {
 
-// Pads are less than the kernel. The gradient goes to the first of equal maxima; a NaN is none.
+// Pads are smaller than the kernel. The gradient goes to the first of equal maxima. If a window
+// contains a NaN, the first NaN is its maximum.
 struct MaxPool {
   static constexpr char kName[] = "MaxPool";
   Window window;
@@ -16,7 +17,7 @@ struct MaxPool {
   static MaxPool Read(const Attributes& attributes) { return {ReadWindow(attributes)}; }
 };
 
-// As MaxPool; padding counts in the mean only where asked for.
+// As MaxPool. Padding counts in the mean only if count_include_pad is set.
 struct AveragePool {
   static constexpr char kName[] = "AveragePool";
   Window window;

@@ -6,7 +6,7 @@ namespace {
 
 using PoolNumbers = std::vector<int64_t>;
 
-// Both poolings' windows.
+// Cases of the window, for both poolings.
 template <typename Pool>
 std::vector<OpCase> WindowCases() {
   const auto pool = [](int64_t height, int64_t width, int64_t stride, int64_t pad) {
@@ -41,7 +41,7 @@ std::vector<OpCase> WindowCases() {
       Refused("dilation_zero", With(pool(2, 2, 1, 0), "dilations", PoolNumbers{1, 0}), image,
               "dilation of the width 0, want at least 1"),
       Refused("padding_alone", pool(2, 2, 2, 2), image, "padding 2, want less than the kernel 2"),
-      // The window at 0 has its two places at -1 and 3.
+      // The two elements of the window at 0 lie at -1 and 3.
       Refused("steps_over_the_input",
               With(With(pool(1, 2, 1, 0), "pads", PoolNumbers{0, 1, 0, 1}), "dilations",
                    PoolNumbers{1, 4}),

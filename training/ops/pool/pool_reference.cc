@@ -6,8 +6,8 @@
 namespace capstan::training {
 namespace {
 
-// Calls visit(plane, p, q, y) for every output of a batch: `plane` is the place of its channel in x, y its
-// own place.
+// Calls visit(plane, p, q, y) for every output of a batch. `plane` is the start of its channel in
+// x, and y is its own index.
 template <typename Visit>
 void ForPoolOutputs(const OpInstance& op, int64_t count, Visit visit) {
   const Shape& x = op.x[0].shape;
@@ -20,7 +20,7 @@ void ForPoolOutputs(const OpInstance& op, int64_t count, Visit visit) {
   }
 }
 
-// The place of the first largest element under a window, or of its first NaN.
+// The index of the first largest element in a window, or of its first NaN.
 template <typename T>
 int64_t Largest(const OpInstance& op, const Window& window, const T* x, int64_t plane, int64_t p,
                 int64_t q) {
@@ -34,7 +34,7 @@ int64_t Largest(const OpInstance& op, const Window& window, const T* x, int64_t 
   return largest;
 }
 
-// What the mean of a window is divided by.
+// The divisor of a window's mean.
 double Divisor(const OpInstance& op, const AveragePool& pool, int64_t p, int64_t q) {
   if (pool.count_include_pad) {
     return static_cast<double>(pool.window.kernel_shape[0] * pool.window.kernel_shape[1]);

@@ -1,4 +1,4 @@
-// Relu: any shape; max(x, 0), NaN stays NaN.
+// Relu: any shape; max(x, 0). A NaN stays a NaN.
 #ifndef CAPSTAN_TRAINING_OPS_RELU_RELU_H_
 #define CAPSTAN_TRAINING_OPS_RELU_RELU_H_
 

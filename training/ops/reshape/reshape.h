@@ -1,7 +1,8 @@
-// Reshape: the elements of x in their order, under another shape.
+// Reshape: the elements of x in their order, in another shape.
 //
-// `shape` is of one sample: ONNX's without the batch, its first number. One of its numbers may be -1: what is
-// left. A 0 copies the dimension of x in its place. After inference all are above 0.
+// `shape` is of one sample: ONNX's shape without its first number, the batch. One number may be -1,
+// which stands for the remaining elements. A 0 copies the dimension of x in the same place. After
+// inference all are above 0.
 #ifndef CAPSTAN_TRAINING_OPS_RESHAPE_RESHAPE_H_
 #define CAPSTAN_TRAINING_OPS_RESHAPE_RESHAPE_H_
 

@@ -30,7 +30,7 @@ absl::StatusOr<Inference> InferLoss(absl::Span<const ValueType> x, Attributes& a
   return inferred;
 }
 
-// A row of logits: log of the sum of their exponentials, and the target of each class.
+// A row of logits: the log of the sum of their exponentials, and the target of each class.
 template <typename T>
 struct Row {
   Row(const OpInstance& op, const SampleInfo& samples, const T* logits, int64_t n)

@@ -1,7 +1,8 @@
-// SoftmaxCrossEntropyLoss: logits [classes] -> [1], in nats; a label of [0, classes) comes with the batch.
+// SoftmaxCrossEntropyLoss: logits [classes] -> [1], in nats. The batch carries a label in [0,
+// classes).
 //
-// With label smoothing e the target is 1 - e + e / classes for the label and e / classes for the others
-// (Szegedy et al. 2016, arXiv:1512.00567; PyTorch's definition).
+// With label smoothing e the target is 1 - e + e / classes for the label and e / classes for the
+// others (Szegedy et al. 2016, arXiv:1512.00567; PyTorch's definition).
 #ifndef CAPSTAN_TRAINING_OPS_SOFTMAX_CROSS_ENTROPY_SOFTMAX_CROSS_ENTROPY_H_
 #define CAPSTAN_TRAINING_OPS_SOFTMAX_CROSS_ENTROPY_SOFTMAX_CROSS_ENTROPY_H_
 

@@ -1,5 +1,5 @@
-// Sum: inputs of one shape -> the same shape, element by element, added in the order of the inputs. Nothing is
-// broadcast. Inputs may be one value: its gradient is added once for each.
+// Sum: inputs of one shape -> the same shape, element by element, added in the order of the inputs.
+// Nothing is broadcast. Several inputs may be the same value; its gradient is added once for each.
 #ifndef CAPSTAN_TRAINING_OPS_SUM_SUM_H_
 #define CAPSTAN_TRAINING_OPS_SUM_SUM_H_
 
@@ -17,7 +17,7 @@ struct Sum {
 
 const OpDef& SumOp();
 
-// Of any number of inputs: Add's too.
+// For any number of inputs. Add uses them too.
 template <typename T>
 void SumForward(const ForwardCall<T>& call);
 template <typename T>

@@ -1,5 +1,5 @@
-// Inner loops of direct convolutions for one instruction set: math.cc includes it once for each, inside its
-// namespace, and lends it V, d, kLanes, kParts and Fma.
+// Inner loops of direct convolutions for one instruction set. math.cc includes this file once per
+// set, inside its namespace, and provides V, d, kLanes, kParts and Fma.
 
 // kOutputs x kPlaces sums, over one part of the 16 samples.
 template <int kOutputs, int kPlaces>
@@ -39,7 +39,8 @@ HWY_INLINE void PlaceTile(const PlaceProductsCall& call, const PlaceOffsets* pla
   }
 }
 
-// Outputs outside, so that their weights stay in an L1 cache, and y is written along its rows.
+// Loops over outputs outside, so that their weights stay in an L1 cache and y is written along its
+// rows.
 template <int kOutputs>
 HWY_INLINE void PlaceTiles(const PlaceProductsCall& call, int64_t first_output, int part) {
   const PlaceOffsets* const places = call.places;
@@ -49,7 +50,7 @@ HWY_INLINE void PlaceTiles(const PlaceProductsCall& call, int64_t first_output, 
   if (call.count - j == 1) PlaceTile<kOutputs, 1>(call, places + j, first_output, part);
 }
 
-// Registers: 8 x 3 sums where there are 32, else 4 x 3.
+// Register use: 8 x 3 sums if there are 32 registers, else 4 x 3.
 void PlaceProducts(const PlaceProductsCall& call) {
   constexpr int kOutputs = kParts == 1 ? 8 : 4;
   for (int part = 0; part < kParts; ++part) {
@@ -59,7 +60,7 @@ void PlaceProducts(const PlaceProductsCall& call) {
   }
 }
 
-// kRows x kRegisters sums: the rows' factors are broadcast, sample by sample.
+// kRows x kRegisters sums. The rows' factors are broadcast, sample by sample.
 template <int kRows, int kRegisters>
 HWY_INLINE void OuterTile(const OuterSumsCall& call, int64_t first_row, int64_t first_float) {
   V sums[kRows][kRegisters];
@@ -114,7 +115,7 @@ HWY_INLINE void OuterTiles(const OuterSumsCall& call, int64_t first_float) {
   }
 }
 
-// 24 sums where there are 32 registers, else 12.
+// 24 sums if there are 32 registers, else 12.
 void OuterSums(const OuterSumsCall& call) {
   constexpr int kAtOnce = kParts == 1 ? 4 : 2;
   const int64_t floats = call.vectors * 16;

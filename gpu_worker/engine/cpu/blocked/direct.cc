@@ -8,36 +8,36 @@
 namespace capstan::engine {
 namespace {
 
-constexpr int64_t kRun = kTileOutputs;  // outputs side by side in packed weights
-constexpr int64_t kMostFactors = 768;   // of an output at a time
-// Of y and of x that a band holds: shares of an L2 cache.
+constexpr int64_t kRun = kTileOutputs;  // outputs that lie side by side in packed weights
+constexpr int64_t kMostFactors = 768;   // of an output, at a time
+// Bytes of y and of x in a band: shares of an L2 cache.
 constexpr int64_t kBandBytes = 384 << 10, kCopyBytes = 384 << 10;
 constexpr int64_t kMostOutputs = 512, kFewestOutputs = 64;  // of a piece
 constexpr int64_t kFewestPieces = 8;
 
-// Rows or columns of a pass. Unit u reads `window` places of x, from u * x_step + x_shift.
+// The rows or columns of a pass. Unit u reads `window` places of x, from u * x_step + x_shift on.
 struct Axis {
   int64_t first = 0, last = 0;  // units
   int64_t x_step = 1, x_shift = 0;
   int64_t window = 1;
   int64_t y_step = 1;
-  // Where units do not overlap, what lies between them is not copied.
+  // If units do not overlap, the places between them are not copied.
   int64_t copied_step() const { return std::min(x_step, window); }
   int64_t copied(int64_t units) const { return (units - 1) * copied_step() + window; }
-  // The place of x behind the k-th one that is copied for units from `unit`.
+  // The place of x of the k-th copied place for units from `unit` on.
   int64_t place(int64_t unit, int64_t k) const {
     return x_shift +
            (x_step <= window ? unit * x_step + k : (unit + k / window) * x_step + k % window);
   }
 };
 
-// Units whose places of y meet the same places of the kernel: unit u stands for u * y_step + shift.
+// Units whose places of y meet the same places of the kernel. Unit u stands for u * y_step + shift.
 struct PlaceClass {
   int64_t first[2] = {}, last[2] = {}, shift[2] = {};
   std::vector<int64_t> taps;     // of the kernel: r * kernel width + s
-  std::vector<int64_t> offsets;  // of what they read, from the unit's first place that is copied
+  std::vector<int64_t> offsets;  // of the places that taps read, from the unit's first copied place
   std::vector<PlaceOffsets> places;  // of a band
-  int64_t packed = 0;                // its weights, from the start of a group's
+  int64_t packed = 0;                // start of its weights within a group
   int64_t columns() const { return last[1] - first[1]; }
 };
 
@@ -52,9 +52,9 @@ struct DirectPass {
   float* y = nullptr;
   bool add = false;
   const BlockedMath* math = nullptr;
-  // Of weights in the flat vector, from an output or channel to the next.
+  // Strides of weights in the flat vector, from one output or channel to the next.
   int64_t weights = 0, output_stride = 0, channel_stride = 0;
-  int64_t bias = -1;  // offset, -1: none
+  int64_t bias = -1;  // offset; -1: no bias
 
   int64_t x_plane() const { return height * width * kSideBySide; }
   int64_t y_plane() const { return rows * columns * kSideBySide; }
@@ -83,7 +83,8 @@ DirectPass ForwardPass(const DirectConv& conv, const NodePlaces& places) {
   return pass;
 }
 
-// Units are places of y in the forward sense, with a margin: unit u meets places of dx from u * stride - pad on.
+// Units are places of y of the forward pass, with a margin. Unit u meets places of dx from u *
+// stride - pad on.
 DirectPass DataPass(const DirectConv& conv, const NodePlaces& places) {
   DirectPass pass;
   pass.groups = conv.groups;
@@ -139,7 +140,7 @@ class DirectKernel {
         std::max<int64_t>(1, std::min(kMostFactors / taps, kCopyBytes / 4 / row_floats));
     const int64_t blocks = CeilDivide(pass_.channels, most);
     channels_ = CeilDivide(pass_.channels, blocks);
-    // A row of y that a unit stands for has as many columns as units have places.
+    // A row of y of one unit has as many columns as units have places.
     const int64_t row_bytes =
         std::min(pass_.outputs, kMostOutputs) * down.y_step * pass_.columns * 64;
     const int64_t rows = blocks > 1 ? kBandBytes / row_bytes : kBandBytes;
@@ -147,7 +148,7 @@ class DirectKernel {
     band_ =
         std::clamp<int64_t>(std::min(rows, (copied_rows - down.window) / down.copied_step() + 1), 1,
                             down.last - down.first);
-    // An odd number of lines, so that channels do not fall into one set of a cache.
+    // An odd number of cache lines, so that channels do not map to the same cache set.
     copied_plane_ = (down.copied(band_) * copied_columns_ | 1) * kSideBySide;
     int64_t packed = 0;
     for (PlaceClass& of : pass_.classes) {
@@ -188,7 +189,7 @@ class DirectKernel {
  private:
   void AddTaps(const DirectConv& conv, bool data, PlaceClass& of) const {
     const training::Window& window = conv.window;
-    // The place of the kernel's place `k`, -1: it does not meet this class.
+    // The position of the kernel's place `k` in this class; -1: they do not meet.
     const auto place = [&](int axis, int64_t k) -> int64_t {
       const int64_t at = k * window.dilations[axis];
       if (!data) return at;
@@ -208,15 +209,15 @@ class DirectKernel {
   }
 
   int64_t Bands() const { return CeilDivide(pass_.axes[0].last - pass_.axes[0].first, band_); }
-  // Of the outputs of a group, so that there are enough pieces and none is too large.
+  // Number of cuts of a group's outputs, so that there are enough pieces and none is too large.
   int64_t Cuts(int64_t blocks) const {
     const int64_t wanted = CeilDivide(kFewestPieces, blocks * Bands() * pass_.groups);
     const int64_t most = std::max<int64_t>(1, pass_.outputs / kFewestOutputs);
     return std::max(std::min(wanted, most), CeilDivide(pass_.outputs, kMostOutputs));
   }
 
-  // By class, channels that are taken together and run of outputs: [channel][tap][16 outputs], zeros behind the last
-  // output.
+  // By class, group of channels and run of outputs: [channel][tap][16 outputs], with zeros after
+  // the last output.
   float* PackedOf(const PlaceClass& of, int64_t group, int64_t channel, int64_t channels,
                   int64_t run) const {
     const auto taps = static_cast<int64_t>(of.taps.size());
@@ -315,7 +316,7 @@ class DirectKernel {
 
   DirectPass pass_;
   const int64_t runs_;    // of 16 outputs
-  int64_t channels_ = 0;  // that are taken together
+  int64_t channels_ = 0;  // processed together
   int64_t band_ = 0;      // units
   int64_t copied_columns_ = 0, copied_plane_ = 0;
   int64_t group_floats_ = 0;  // of packed weights

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kFewestWeightPieces = 8;
 
-// Places [first, last) of the output at which a tap of the kernel meets the input.
+// Places [first, last) of the output where a tap of the kernel meets the input.
 struct Meeting {
   Meeting(const DirectConv& conv, int axis, int64_t tap) {
     const int64_t stride = conv.window.strides[axis];
@@ -24,20 +24,23 @@ struct Meeting {
   int64_t shift = 0;  // place p meets the input at p * stride + shift
 };
 
-// Outputs side by side. A piece has a run of outputs and one of channels. Where there are few of these it has a
-// part of the blocks, too, and a second phase adds the sums of the parts, in order. In each piece the gradient by the
-// output is turned, band by band, to [place][sample][outputs]; x is read where it lies. The sums of a band begin at 0
-// and are added to those of the bands before it.
+// Outputs lie side by side. A piece has a run of outputs and one of channels. If there are few
+// pieces, each also has only a part of the blocks, and a second phase adds the sums of the parts in
+// order. Each piece transposes the gradient by the output, band by band, to
+// [place][sample][outputs]. It reads x directly. The sums of a band begin at 0 and are added to
+// those of earlier bands.
 class TurnedWeights {
  public:
-  // By shape alone. Fewer channels leave registers empty, fewer rows do not make up for what is turned.
+  // Decided by shape alone. Fewer channels leave registers empty; fewer rows do not make up for the
+  // transposition.
   static bool Pays(const DirectConv& conv) {
     return conv.outputs >= kSideBySide && conv.channels >= 4 &&
            conv.channels * conv.tap_count() >= kFewRows;
   }
 
   TurnedWeights(const DirectConv& conv, const NodePlaces& places) : conv_(conv), places_(places) {
-    // A place is turned once for all channels and taps of a piece, at the price of about 10 of them.
+    // A place is transposed once for all channels and taps of a piece, which costs as much as about
+    // 10 of them.
     const int64_t vectors = CeilDivide(conv.outputs, kSideBySide);
     vectors_ = CeilDivide(vectors, CeilDivide(vectors, kMostVectors));
     channels_ =
@@ -94,13 +97,13 @@ class TurnedWeights {
   }
   int64_t Width() const { return vectors_ * kSideBySide; }
   int64_t BandFloats() const { return band_rows_ * band_columns_ * kSideBySide * Width(); }
-  // [tap][channel][outputs of a run], whole squares of 16.
+  // [tap][channel][outputs of a run], in whole squares of 16.
   int64_t TapFloats() const { return RoundUp(channels_, kSideBySide) * Width(); }
   int64_t SumFloats() const { return conv_.tap_count() * TapFloats(); }
 
   struct Tile {
     int64_t group = 0;
-    int64_t output = 0, outputs = 0;  // of the group
+    int64_t output = 0, outputs = 0;  // within the group
     int64_t channel = 0, channels = 0;
   };
   Tile TileOf(int64_t index) const {
@@ -138,7 +141,7 @@ class TurnedWeights {
     int64_t first_row, last_row, first_column, last_column;
   };
 
-  // To [row of the band][column of the band][sample][outputs], zeros behind the last output.
+  // To [row of the band][column of the band][sample][outputs], with zeros after the last output.
   void Turn(const Tile& tile, const Band& band, const float* dy, float* to) const {
     alignas(64) float rows[kSideBySide * kSideBySide];
     for (int64_t v = 0; v < vectors_; ++v) {
@@ -223,12 +226,13 @@ class TurnedWeights {
   const DirectConv conv_;
   const NodePlaces places_;
   int64_t vectors_ = 0;   // of 16 outputs
-  int64_t channels_ = 0;  // of a piece
+  int64_t channels_ = 0;  // per piece
   int64_t band_rows_ = 0, band_columns_ = 0;
 };
 
-// Samples side by side, added when all blocks are summed: for few outputs, and for few channels. A piece has some
-// channels with some outputs; rows of x are copied, band by band, with their margins.
+// Samples lie side by side and are added after all blocks are summed. For few outputs or few
+// channels. A piece has some channels with some outputs. Rows of x are copied, band by band, with
+// their margins.
 class SampleWeights {
  public:
   SampleWeights(const DirectConv& conv, const NodePlaces& places)
@@ -314,7 +318,7 @@ class SampleWeights {
     }
   }
 
-  // What the band at row p of the output meets.
+  // Copies the rows of x that the band at row p of the output meets.
   void Copy(const float* x, int64_t channels, int64_t p, float* to) const {
     for (int64_t c = 0; c < channels; ++c) {
       CopyRows({conv_.height, conv_.width, p * conv_.window.strides[0] - conv_.window.pads[0],
@@ -326,10 +330,10 @@ class SampleWeights {
 
   const DirectConv conv_;
   const NodePlaces places_;
-  const int64_t channels_;  // of a piece
+  const int64_t channels_;  // per piece
   const int64_t output_runs_, outputs_;
   const int64_t band_rows_, copied_columns_, copied_plane_;
-  std::vector<int64_t> offsets_;  // in what is copied, by channel and tap
+  std::vector<int64_t> offsets_;  // in the copy, by channel and tap
 };
 
 }  // namespace

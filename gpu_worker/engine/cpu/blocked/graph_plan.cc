@@ -18,9 +18,7 @@ namespace {
 
 using training::Graph;
 
-constexpr int64_t kMostIds = int64_t{1} << 48;  // what the counters of random numbers have room for
-
-// How many of the first phases run without a barrier between them.
+// How many phases, from the first on, run without a barrier between them.
 size_t CountJoined(absl::Span<const Phase> phases) {
   size_t count = 1;
   while (count < phases.size() && phases[count].joins) ++count;
@@ -75,7 +73,7 @@ absl::Status GraphPlan::PlaceAll() {
   program_ = MakeProgram(graph_, FusedPatterns());
   const int64_t places = max_blocks_ * kSideBySide;
   std::vector<ArenaBuffer> arena;
-  absl::int128 all = 0;  // no more than that is ever taken
+  absl::int128 all = 0;  // an upper bound of the memory
   for (const PlannedBuffer& buffer : program_.buffers) {
     const auto bytes =
         absl::int128(4) * (absl::int128(buffer.sample_elements) * places + buffer.fixed_elements);
@@ -189,7 +187,7 @@ absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOpt
   return absl::OkStatus();
 }
 
-// The images that follow the first `elements` numbers.
+// Skips the first `elements` numbers of the images.
 void GraphPlan::SkipElements(int64_t elements, SampleBatch& batch) {
   if (batch.bytes != nullptr) {
     batch.bytes += elements;
@@ -225,7 +223,8 @@ void GraphPlan::SetByteImages(int64_t block) {
   for (int64_t table = 0; table < batch.byte_tables; ++table) {
     const float* const values = batch.byte_values + table * kByteValues;
     const int64_t end = e + share;
-    // Runs of 16 bytes of each sample: the samples may lie so that all of them want one set of a cache.
+    // Reads runs of 16 bytes of each sample, because the samples may lie so that all of them map to
+    // the same cache set.
     for (; there == kSideBySide && e + kSideBySide <= end; e += kSideBySide) {
       float square[kSideBySide * kSideBySide];
       for (int64_t l = 0; l < kSideBySide; ++l) {
@@ -278,21 +277,6 @@ absl::Status GraphPlan::CheckBatch(const SampleBatch& batch, bool labels, int64_
     if (batch.labels[i] < 0 || batch.labels[i] >= classes) {
       return absl::InvalidArgumentError(
           absl::StrCat("label of sample ", i, ": ", batch.labels[i], ", want 0 to ", classes - 1));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status GraphPlan::CheckIds(const SampleBatch& batch) const {
-  if (!random_) return absl::OkStatus();
-  if (batch.ids == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("batch.ids: none, want ", batch.count,
-                                                   " for graph ", graph_.name(), ", which draws"));
-  }
-  for (int64_t i = 0; i < batch.count; ++i) {
-    if (batch.ids[i] < 0 || batch.ids[i] >= kMostIds) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("id of sample ", i, ": ", batch.ids[i], ", want 0 to ", kMostIds - 1));
     }
   }
   return absl::OkStatus();
@@ -393,39 +377,39 @@ void GraphPlan::RunLoss(int64_t block) {
   float* const gradient = run_.gradient == nullptr || gradient_buffer < 0
                               ? nullptr
                               : buffers_[gradient_buffer] + block * classes * kSideBySide;
-  LossSums sums;
   const int64_t there = run_.InBlock(block);
+  const int32_t* const labels = run_.samples.labels + block * kSideBySide;
+  SoftmaxRow row;
+  math_.softmax_sums(classes, logits, row);
+  LossSums sums;
   const double other = label_smoothing_ / static_cast<double>(classes);
-  for (int64_t l = 0; l < kSideBySide; ++l) {
-    if (l >= there) {
-      for (int64_t k = 0; gradient != nullptr && k < classes; ++k)
-        gradient[k * kSideBySide + l] = 0;
-      continue;
-    }
-    const int64_t label = run_.samples.labels[block * kSideBySide + l];
+  double log_sums[kSideBySide] = {}, of_lane[kSideBySide] = {};
+  for (int64_t l = 0; l < there; ++l) {
     const auto logit = [&](int64_t k) { return static_cast<double>(logits[k * kSideBySide + l]); };
-    int64_t best = 0;
-    bool has_nan = false;
-    for (int64_t k = 0; k < classes; ++k) {
-      has_nan |= std::isnan(logit(k));
-      if (logit(k) > logit(best)) best = k;
-    }
-    double sum = 0;
-    for (int64_t k = 0; k < classes; ++k) sum += training::PortableExp(logit(k) - logit(best));
-    const double log_sum = training::PortableLog(sum) + logit(best);
-    double loss = (1 - label_smoothing_) * (log_sum - logit(label));
+    of_lane[l] = labels[l];
+    log_sums[l] = training::PortableLog(row.sum[l]) + row.largest[l];
+    double loss = (1 - label_smoothing_) * (log_sums[l] - logit(labels[l]));
     for (int64_t k = 0; label_smoothing_ > 0 && k < classes; ++k) {
-      loss += other * (log_sum - logit(k));
+      loss += other * (log_sums[l] - logit(k));
     }
-    sums.loss += has_nan ? std::numeric_limits<double>::quiet_NaN() : loss;
-    sums.correct += !has_nan && best == label;
-    for (int64_t k = 0; gradient != nullptr && k < classes; ++k) {
-      const double target = other + (k == label ? 1 - label_smoothing_ : 0);
-      gradient[k * kSideBySide + l] = static_cast<float>(
-          (training::PortableExp(logit(k) - log_sum) - target) * run_.loss_scale);
-    }
+    sums.loss += row.best[l] < 0 ? std::numeric_limits<double>::quiet_NaN() : loss;
+    sums.correct += row.best[l] == of_lane[l];
   }
   sums_[block] = sums;
+  if (gradient == nullptr) return;
+  SoftmaxGradientCall call;
+  call.classes = classes;
+  call.logits = logits;
+  call.labels = of_lane;
+  call.log_sums = log_sums;
+  call.others = other;
+  call.own = 1 - label_smoothing_;
+  call.scale = run_.loss_scale;
+  call.gradient = gradient;
+  math_.softmax_gradient(call);
+  for (int64_t k = 0; k < classes && there < kSideBySide; ++k) {
+    std::fill(gradient + k * kSideBySide + there, gradient + (k + 1) * kSideBySide, 0.0f);
+  }
 }
 
 void GraphPlan::AddSums(const LaneBlocks& lane, LaneResult& result) const {
@@ -464,7 +448,7 @@ absl::Status GraphPlan::ComputeLanes(absl::Span<const SampleBatch> lanes, double
   for (const SampleBatch& lane : lanes) {
     if (status.ok() && (lanes.size() == 1 || lane.count != 0)) {
       status = CheckBatch(lane, /*labels=*/true, max_lane_);
-      if (status.ok()) status = CheckIds(lane);
+      if (status.ok() && random_) status = CheckIds(lane, graph_.name());
     }
   }
   if (!status.ok()) return status;

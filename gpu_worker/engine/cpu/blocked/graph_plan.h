@@ -1,4 +1,4 @@
-// The plan of the CPU device for any graph of operators: phases over blocks of 16 samples.
+// The CPU device's plan for any graph of operators, as phases over blocks of 16 samples.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_GRAPH_PLAN_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_GRAPH_PLAN_H_
 
@@ -13,7 +13,7 @@
 
 namespace capstan::engine {
 
-// Of a block.
+// The loss of one block.
 struct LossSums {
   double loss = 0;
   int64_t correct = 0;
@@ -21,7 +21,8 @@ struct LossSums {
 
 class GraphPlan : public Plan {
  public:
-  // `offsets`: of every parameter of the graph in a flat vector of `total_floats`. `math` outlives the plan.
+  // `offsets`: of every parameter of the graph in a flat vector of `total_floats`. `math` must
+  // outlive the plan.
   static absl::StatusOr<std::unique_ptr<GraphPlan>> Create(const training::Graph& graph,
                                                            const std::vector<int64_t>& offsets,
                                                            int64_t total_floats,
@@ -42,32 +43,31 @@ class GraphPlan : public Plan {
   GraphPlan(const training::Graph& graph, int64_t total_floats, const PlanOptions& options,
             const BlockedMath& math);
   absl::Status Build(const std::vector<int64_t>& offsets, const PlanOptions& options);
-  // Some kernel computes one lane at a time.
+  // Whether some kernel computes one lane at a time.
   bool one_lane() const;
   absl::Status PlaceAll();
   NodePlaces PlacesOf(const ProgramStep& step, const std::vector<int64_t>& offsets) const;
   std::string NameOf(const ProgramStep& step) const;
   void FindReadyPrefixes(const std::vector<int64_t>& offsets);
   absl::Status CheckBatch(const SampleBatch& batch, bool labels, int64_t most) const;
-  absl::Status CheckIds(const SampleBatch& batch) const;
-  // Lanes follow each other in the blocks.
+  // Places the lanes one after the other in the blocks.
   void SetBatch(absl::Span<const SampleBatch> lanes, bool training);
-  // Forward over a batch for evaluation, of which as much as fits is computed at a time; `visit` gets the
-  // part that has been, and its first sample.
+  // Forward over a batch for evaluation, in parts as large as memory allows. `visit` gets each
+  // computed part and its first sample.
   template <typename Visit>
   void ForwardInParts(const SampleBatch& batch, Visit visit);
   void Forward();
   static void SkipElements(int64_t elements, SampleBatch& batch);
-  // The images of a block, side by side: from floats, or from bytes.
+  // Writes the images of a block side by side, from floats or from bytes.
   void SetImages(int64_t block);
   void SetByteImages(int64_t block);
   void RunPhases(absl::Span<const Phase> phases);
-  // Those between two barriers.
+  // Runs the phases between two barriers.
   void RunJoined(absl::Span<const Phase> phases);
   void RunShares(int worker);
-  // One block of the loss: its sums, and the gradient by the logits where there is one.
+  // Computes one block of the loss: its sums, and in training the gradient by the logits.
   void RunLoss(int64_t block);
-  // Adds the sums of the lane's blocks, in order.
+  // Adds the sums of the lane's blocks in order.
   void AddSums(const LaneBlocks& lane, LaneResult& result) const;
 
   const training::Graph graph_;
@@ -75,7 +75,7 @@ class GraphPlan : public Plan {
   const int64_t max_batch_;
   const int64_t max_lane_;
   const int64_t max_lanes_;
-  const int64_t max_blocks_;  // what there is memory for
+  const int64_t max_blocks_;  // that there is memory for
   const double label_smoothing_;
   bool random_ = false;  // some operator draws random numbers
   const BlockedMath& math_;
@@ -85,28 +85,29 @@ class GraphPlan : public Plan {
   AlignedBytes weights_;  // flat, canonical
   AlignedBytes shared_;   // BatchRun::shared
   std::vector<float*> buffers_;
-  std::vector<NodePhases> steps_;  // the loss has none
+  std::vector<NodePhases> steps_;  // the loss has no entry
   Phase images_, loss_;
   std::vector<AlignedBytes> scratch_;  // by thread
   std::unique_ptr<ThreadPool> pool_;
   bool weights_loaded_ = false;
 
-  // The batch that is being computed.
+  // The current batch.
   BatchRun run_;
   std::vector<LaneBlocks> lanes_;
-  std::vector<SampleBatch> images_of_;  // by block; the images of its first sample
-  std::vector<int32_t> labels_;         // by block and sample, as ids
+  std::vector<SampleBatch> images_of_;  // by block; begins at the image of its first sample
+  std::vector<int32_t> labels_;         // by block and sample, like ids_
   std::vector<int64_t> ids_;
   std::vector<LossSums> sums_;  // by block
-  // Every thread begins with a share of its own, the same in all phases with as many pieces: the blocks that it has
-  // written are still in its cache. Then it takes what others have not begun.
+  // Every thread begins with its own share, the same in all phases with equally many pieces,
+  // because the blocks that it wrote are still in its cache. Then it takes pieces that other
+  // threads have not begun.
   struct alignas(64) Share {
     std::atomic<int64_t> next = 0;
     int64_t end = 0;
   };
   absl::Span<const Phase> joined_;
-  int64_t sharing_ = 0;        // threads of them
-  std::vector<Share> shares_;  // by phase of them and thread
+  int64_t sharing_ = 0;        // threads that share them
+  std::vector<Share> shares_;  // by joined phase and thread
 };
 
 }  // namespace capstan::engine

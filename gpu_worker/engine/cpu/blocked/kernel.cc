@@ -2,17 +2,9 @@
 
 #include <utility>
 
-#include "training/ops/add/add.h"
-#include "training/ops/batch_normalization/batch_normalization.h"
-#include "training/ops/concat/concat.h"
-#include "training/ops/conv/conv.h"
-#include "training/ops/dropout/dropout.h"
-#include "training/ops/gelu/gelu.h"
-#include "training/ops/gemm/gemm.h"
-#include "training/ops/global_average_pool/global_average_pool.h"
+#include "absl/strings/string_view.h"
 #include "training/ops/pool/pool.h"
-#include "training/ops/relu/relu.h"
-#include "training/ops/sum/sum.h"
+#include "training/ops/table.h"
 
 namespace capstan::engine {
 namespace {
@@ -20,27 +12,15 @@ namespace {
 using Maker = absl::StatusOr<NodePhases> (*)(const training::Graph& graph, int node,
                                              const NodePlaces& places);
 
-struct OwnKernel {
-  const char* op;
+struct Kernel {
+  absl::string_view op;
   Maker make;
 };
-// What is not here runs by its reference.
-constexpr OwnKernel kOwnKernels[] = {
-    {training::Add::kName, MakeSumPhases},
-    {training::AveragePool::kName, MakePoolPhases},
-    {training::BatchNormalization::kName, MakeNormPhases},
-    {training::Concat::kName, MakeConcatPhases},
-    {training::Conv::kName, MakeConvPhases},
-    {training::Dropout::kName, MakeDropoutPhases},
-    {training::Gelu::kName, MakeGeluPhases},
-    {training::Gemm::kName, MakeGemmPhases},
-    {training::GlobalAveragePool::kName, MakeGlobalPoolPhases},
-    {training::MaxPool::kName, MakePoolPhases},
-    {training::Relu::kName, MakeReluPhases},
-    {training::Sum::kName, MakeSumPhases},
-};
+#define CAPSTAN_ROW(op, kernel) {#op, Make##kernel##Phases},
+constexpr Kernel kKernels[] = {CAPSTAN_OPERATORS(CAPSTAN_ROW)};
+#undef CAPSTAN_ROW
 
-// In the order of FusedPatterns.
+// In FusedPatterns' order.
 constexpr Maker kFusedKernels[] = {MakeConvPoolPhases, MakeConvPoolPhases, MakeGemmReluPhases,
                                    MakeNormAddReluPhases, MakeNormReluPhases};
 
@@ -56,12 +36,11 @@ const std::vector<FusionPattern>& FusedPatterns() {
 absl::StatusOr<NodePhases> MakeStepPhases(const training::Graph& graph, int first, int pattern,
                                           const NodePlaces& places) {
   if (pattern >= 0) return kFusedKernels[pattern](graph, first, places);
-  const training::OpDef& def = graph.def(first);
-  if (def.in_place == training::InPlace::kView) return MakeViewPhases(graph, first, places);
-  for (const OwnKernel& own : kOwnKernels) {
-    if (def.name == own.op) return own.make(graph, first, places);
+  for (const Kernel& kernel : kKernels) {
+    if (graph.def(first).name == kernel.op) return kernel.make(graph, first, places);
   }
-  return MakeReferencePhases(graph, first, places);
+  return MakeReferencePhases(graph, first,
+                             places);  // an operator of a test, which is not in the table
 }
 
 absl::StatusOr<float*> KernelMemory(NodePhases& phases, int64_t floats, int64_t& bytes) {

@@ -1,10 +1,10 @@
-// Kernels of the blocked CPU plan: a node of a graph becomes phases.
+// Kernels of the blocked CPU plan. Each turns a node of a graph into phases.
 //
-// A step is a list of phases, one after the other. A phase has pieces that may run at the same time on any
-// threads: each number is written by one piece, in one order of additions, so neither the number of threads
-// nor the cut into pieces shows in the bits (rule R5).
+// A step is a list of phases, one after the other. The pieces of a phase may run at the same time
+// on any threads. One piece writes each number, in one order of additions, so the bits depend
+// neither on the number of threads nor on the cut into pieces (rule R5).
 //
-// Values, their gradients and saved tensors lie as math.h says; lanes of samples that are not there hold
+// Values, their gradients and saved tensors lie as math.h says. The places of missing samples hold
 // zeros in images and in gradients, so that they add nothing to a sum.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_KERNEL_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_KERNEL_H_
@@ -24,28 +24,29 @@
 #include "gpu_worker/engine/cpu/blocked/math.h"
 #include "gpu_worker/engine/plan/fuse.h"
 #include "training/graph/graph.h"
+#include "training/ops/table.h"
 
 namespace capstan::engine {
 
-// A lane of the batch: blocks that follow each other, none where it has no samples.
+// A lane of the batch: consecutive blocks; none if it has no samples.
 struct LaneBlocks {
   int64_t first = 0, count = 0;
   int64_t samples = 0;
 };
 
-// The batch that is being computed: lanes that follow each other. Each begins with a block of its own, so the last
-// block of a lane may have fewer than 16 samples.
+// The current batch: consecutive lanes. Each lane begins with its own block, so the last block of a
+// lane may have fewer than 16 samples.
 struct BatchRun {
-  // labels and ids: [blocks][16]. Where there is one lane, those of its samples lie together.
+  // labels and ids: [blocks][16]. With one lane, those of its samples are contiguous.
   training::SampleInfo samples;
   int64_t blocks = 0;  // of all lanes
   absl::Span<const LaneBlocks> lanes;
   const float* weights = nullptr;  // flat
-  float* gradient = nullptr;       // flat; null: forward alone
+  float* gradient = nullptr;       // flat; null: forward only
   double loss_scale = 1;
-  float* shared = nullptr;  // by all threads; holds nothing between nodes
+  float* shared = nullptr;  // shared by all threads; not kept between nodes
 
-  // Samples of a block.
+  // Number of samples of a block.
   int64_t InBlock(int64_t block) const {
     for (const LaneBlocks& lane : lanes) {
       if (block >= lane.first + lane.count) continue;
@@ -55,23 +56,24 @@ struct BatchRun {
   }
 };
 
-// Work that is cut into pieces by shapes alone, in the order of the blocks where a piece is of some blocks. Nobody
-// begins the phase behind it before all pieces are done, except one that `joins`: it reads nothing of this one.
+// Work that is cut into pieces by shapes alone, in the order of the blocks if a piece belongs to
+// some blocks. The next phase begins after all pieces are done, unless it `joins`: then it reads
+// nothing of this phase.
 struct Phase {
-  int64_t scratch_bytes = 0;  // for each thread; holds nothing between pieces
+  int64_t scratch_bytes = 0;  // for each thread; not kept between pieces
   std::function<int64_t(const BatchRun& run)> pieces;
   std::function<void(const BatchRun& run, int64_t piece, char* scratch)> run;
   bool joins = false;
 };
 
-// Where the tensors of a node, or of a run of nodes, lie, and the loops that compute it.
+// The places of the tensors of a node, or of a run of nodes, and the loops that compute it.
 struct NodePlaces {
   const BlockedMath* math = nullptr;
   std::vector<const float*> x;
   float* y = nullptr;
   std::vector<float*> saved;
   bool backward = false;
-  float* dy = nullptr;  // backward may overwrite it: nobody reads it behind that
+  float* dy = nullptr;  // backward may overwrite it, because no later step reads it
   struct Gradient {
     float* data = nullptr;  // null: not wanted
     bool add = false;
@@ -82,47 +84,29 @@ struct NodePlaces {
   int64_t max_lanes = 1;
 };
 
-// What a kernel was made into. `memory` is its own: weights in its layout, copies.
+// The phases made from a kernel. It owns `memory`: weights in its own layout, and copies.
 struct NodePhases {
   std::string kernel;       // "direct, 8 x 3 tiles", for logs
   std::vector<Phase> load;  // after new weights
   std::vector<Phase> forward;
   std::vector<Phase> backward;
   std::vector<std::shared_ptr<AlignedBytes>> memory;
-  int64_t weight_bytes = 0;   // of it
-  int64_t scratch_bytes = 0;  // of it: holds nothing between phases
-  int64_t shared_bytes = 0;   // of BatchRun::shared that it wants
-  bool one_lane = false;      // a batch of several lanes is more than it can compute
+  int64_t weight_bytes = 0;   // part of `memory`
+  int64_t scratch_bytes = 0;  // part of `memory`, not kept between phases
+  int64_t shared_bytes = 0;   // how much of BatchRun::shared it needs
+  bool one_lane = false;      // it cannot compute a batch of several lanes
 };
 
-// Kernels by operator. ResourceExhausted: no memory.
-absl::StatusOr<NodePhases> MakeConvPhases(const training::Graph& graph, int node,
-                                          const NodePlaces& places);
-absl::StatusOr<NodePhases> MakeGemmPhases(const training::Graph& graph, int node,
-                                          const NodePlaces& places);
-absl::StatusOr<NodePhases> MakePoolPhases(const training::Graph& graph, int node,
-                                          const NodePlaces& places);
-absl::StatusOr<NodePhases> MakeGlobalPoolPhases(const training::Graph& graph, int node,
-                                                const NodePlaces& places);
-absl::StatusOr<NodePhases> MakeNormPhases(const training::Graph& graph, int node,
-                                          const NodePlaces& places);
-absl::StatusOr<NodePhases> MakeReluPhases(const training::Graph& graph, int node,
-                                          const NodePlaces& places);
-absl::StatusOr<NodePhases> MakeSumPhases(const training::Graph& graph, int node,
-                                         const NodePlaces& places);
-absl::StatusOr<NodePhases> MakeViewPhases(const training::Graph& graph, int node,
-                                          const NodePlaces& places);
-absl::StatusOr<NodePhases> MakeConcatPhases(const training::Graph& graph, int node,
-                                            const NodePlaces& places);
-absl::StatusOr<NodePhases> MakeDropoutPhases(const training::Graph& graph, int node,
-                                             const NodePlaces& places);
-absl::StatusOr<NodePhases> MakeGeluPhases(const training::Graph& graph, int node,
-                                          const NodePlaces& places);
-// Any operator, by its reference: slow.
-absl::StatusOr<NodePhases> MakeReferencePhases(const training::Graph& graph, int node,
-                                               const NodePlaces& places);
+// Kernels by operator: MakeConvPhases(), ... MakeReferencePhases computes any operator by its
+// reference, slowly. ResourceExhausted: no memory.
+#define CAPSTAN_DECLARE_KERNEL(op, kernel)                                                \
+  absl::StatusOr<NodePhases> Make##kernel##Phases(const training::Graph& graph, int node, \
+                                                  const NodePlaces& places);
+CAPSTAN_OPERATORS(CAPSTAN_DECLARE_KERNEL)
+#undef CAPSTAN_DECLARE_KERNEL
 
-// Convolution, Relu and pooling: the run that begins at node `first`. `pool`: MaxPool or AveragePool.
+// Convolution, Relu and pooling: the run of nodes that begins at node `first`. `pool`: MaxPool or
+// AveragePool.
 FusionPattern ConvPoolPattern(const char* pool);
 absl::StatusOr<NodePhases> MakeConvPoolPhases(const training::Graph& graph, int first,
                                               const NodePlaces& places);
@@ -131,7 +115,8 @@ FusionPattern GemmReluPattern();
 absl::StatusOr<NodePhases> MakeGemmReluPhases(const training::Graph& graph, int first,
                                               const NodePlaces& places);
 
-// Batch normalization, a sum with another value, and Relu; the first input is the norm's.
+// Batch normalization, a sum with another value, and Relu. The run's first input is that of the
+// normalization.
 FusionPattern NormAddReluPattern();
 absl::StatusOr<NodePhases> MakeNormAddReluPhases(const training::Graph& graph, int first,
                                                  const NodePlaces& places);
@@ -139,16 +124,16 @@ FusionPattern NormReluPattern();
 absl::StatusOr<NodePhases> MakeNormReluPhases(const training::Graph& graph, int first,
                                               const NodePlaces& places);
 
-// What one kernel computes for several nodes.
+// The runs of nodes that one kernel computes.
 const std::vector<FusionPattern>& FusedPatterns();
-// The kernel of a step other than the loss; `pattern` is of FusedPatterns, or -1.
+// The kernel of a step other than the loss. `pattern` is an index into FusedPatterns, or -1.
 absl::StatusOr<NodePhases> MakeStepPhases(const training::Graph& graph, int first, int pattern,
                                           const NodePlaces& places);
 
-// Memory of a kernel, counted in `bytes`.
+// Memory of a kernel, added to `bytes`.
 absl::StatusOr<float*> KernelMemory(NodePhases& phases, int64_t floats, int64_t& bytes);
 
-// The lanes [first, first + count) of them; `count` is a power of two.
+// Sums over the lanes [first, first + count). `count` must be a power of two.
 template <typename Compute>
 bool SumOverNode(const BatchRun& run, const BlockedMath& math, int64_t floats, int64_t first,
                  int64_t count, float* to, float* scratch, const Compute& compute) {
@@ -167,13 +152,14 @@ bool SumOverNode(const BatchRun& run, const BlockedMath& math, int64_t floats, i
   return true;
 }
 
-// How many tiles SumOverLanes wants as scratch.
+// How many tiles of scratch SumOverLanes needs.
 inline int64_t LaneTiles(int64_t max_lanes) {
   return std::bit_width(static_cast<uint64_t>(max_lanes - 1));
 }
 
-// Adds what `compute(lane, to)` writes for each lane that has samples, in the order of rule R1, in `to`. A tile has
-// `floats`, a multiple of 16; `scratch` is LaneTiles of them. False: no lane has samples, `to` is as it was.
+// Adds, in `to`, what `compute(lane, to)` writes for each lane that has samples, in the order of
+// rule R1. A tile has `floats`, a multiple of 16. `scratch` has LaneTiles tiles. False: no lane has
+// samples, and `to` is unchanged.
 template <typename Compute>
 bool SumOverLanes(const BatchRun& run, const BlockedMath& math, int64_t floats, float* to,
                   float* scratch, const Compute& compute) {
@@ -181,8 +167,9 @@ bool SumOverLanes(const BatchRun& run, const BlockedMath& math, int64_t floats, 
                      to, scratch, compute);
 }
 
-// Sums of tiles over lanes, in the order of rule R1, cut in two where there are several lanes: a piece is a tile of the
-// first half of that tree, or of the second one. So who has computed the blocks of a half sums them, too.
+// Sums tiles over lanes, in the order of rule R1. With several lanes the sum is cut in two: a piece
+// is a tile of the first or of the second half of the tree. So the thread that computed the blocks
+// of a half also sums them.
 class LaneHalves {
  public:
   static absl::StatusOr<std::shared_ptr<LaneHalves>> Make(NodePhases& phases, int64_t tiles,
@@ -190,8 +177,9 @@ class LaneHalves {
 
   static int64_t Count(const BatchRun& run) { return run.lanes.size() > 1 ? 2 : 1; }
 
-  // As SumOverLanes, of one half. `to`: [tile_floats], holds the sum where there is one half. Returns where the sum
-  // over all lanes is, or null: who sums the other half gets it.
+  // Like SumOverLanes for one half. `to`: [tile_floats], gets the sum if there is only one half.
+  // Returns the place of the sum over all lanes, or null if the caller that sums the other half
+  // gets it.
   template <typename Compute>
   const float* Sum(const BatchRun& run, const BlockedMath& math, int64_t half, int64_t tile,
                    float* to, float* scratch, const Compute& compute) {
@@ -213,8 +201,8 @@ class LaneHalves {
 
  private:
   struct Tile {
-    std::atomic<int> done = 0;  // halves
-    bool summed[2] = {};        // has lanes with samples
+    std::atomic<int> done = 0;  // finished halves
+    bool summed[2] = {};        // whether the half has lanes with samples
   };
   LaneHalves(int64_t tiles, int64_t tile_floats, float* memory)
       : tile_floats_(tile_floats), memory_(memory), tiles_(static_cast<size_t>(tiles)) {}

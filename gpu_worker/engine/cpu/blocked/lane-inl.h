@@ -1,10 +1,10 @@
-// The loops of lane_math.h; part of math.cc, once for each instruction set.
+// The loops of lane_math.h; part of math.cc, once per instruction set.
 //
-// How many sums are in registers at once is a matter of speed alone: each is computed for itself.
+// How many sums are in registers at a time only affects the speed. Each sum is computed by itself.
 
 HWY_INLINE V ReluOf(V v) { return hn::IfThenElse(hn::Lt(v, hn::Zero(d)), hn::Zero(d), v); }
 
-// The bits of one part of the 16 samples.
+// Stores the bits of one part of the 16 samples.
 HWY_INLINE void StoreBits(hn::Mask<D> mask, uint8_t* bytes, int part) {
   if constexpr (kLanes >= 8) {
     hn::StoreMaskBits(d, mask, bytes + part * kLanes / 8);
@@ -24,7 +24,7 @@ HWY_INLINE hn::Mask<D> LoadBits(const uint8_t* bytes, int part) {
   return hn::LoadMaskBits(d, aligned);
 }
 
-// The windows' four places follow each other: (0, 0), (0, 1), (1, 0), (1, 1).
+// The four places of a window are in the order (0, 0), (0, 1), (1, 0), (1, 1).
 template <bool kMax>
 HWY_INLINE void PoolWindow(const V (&a)[4], float* y, uint8_t* masks, int part) {
   const V zero = hn::Zero(d);
@@ -47,7 +47,7 @@ HWY_INLINE void PoolWindow(const V (&a)[4], float* y, uint8_t* masks, int part) 
   }
 }
 
-// kOutputs windows of the same place.
+// Computes kOutputs windows of the same place.
 template <int kOutputs, bool kMax>
 HWY_INLINE void ConvPoolTile(const ConvPoolCall& call, int64_t first_output, const float* x,
                              float* y, uint8_t* masks, int part) {
@@ -58,8 +58,8 @@ HWY_INLINE void ConvPoolTile(const ConvPoolCall& call, int64_t first_output, con
   }
   const int64_t depth = call.channels * call.tap_count;
   const float* weights = call.weights + first_output * depth;
-  // In this order LeNet's golden run keeps to its record (tests/contract/device_golden.cc); with the channels
-  // outside it takes the other way at a near tie.
+  // With this order LeNet's golden run keeps to its record (tests/contract/device_golden.cc). With
+  // the channels outside it takes the other way at a near tie.
   for (int64_t t = 0; t < call.tap_count; ++t) {
     const float* at = x + call.taps[t];
     const float* w_at = weights + t;
@@ -91,7 +91,8 @@ void ConvPoolWindows(const ConvPoolCall& call, int64_t first_output, int part) {
   }
 }
 
-// Registers: 6 x 4 sums where there are 32, else 2 x 4. Outputs are cut into tiles as equal as can be.
+// Register use: 6 x 4 sums if there are 32 registers, else 2 x 4. Outputs are cut into tiles that
+// are as equal as possible.
 constexpr int kWindowsAtOnce = kParts == 1 ? 6 : 2;
 
 // `outputs` is 1 to kMost.
@@ -143,8 +144,8 @@ void Unpool(const UnpoolCall& call) {
   }
 }
 
-// One row of the gradient, for kWidth columns of dy from `first_column` on. What the columns before these have
-// added to the row is taken up.
+// One row of the gradient, for kWidth columns of dy from `first_column` on. Continues from what
+// earlier columns have added to the row.
 template <int kChannels, int kTaps, int kWidth>
 HWY_INLINE void SpreadTile(const SpreadCall& call, int64_t channel, int64_t h, int64_t first_column,
                            int part) {
@@ -292,8 +293,8 @@ void Dense(const DenseCall& call) {
   }
 }
 
-// Sums of 16 samples by the tree of SumOfSamples, for as many vectors at once as a register has lanes: each step
-// adds the halves of what is left of two vectors.
+// Sums of 16 samples by the tree of SumOfSamples, for as many vectors at a time as a register has
+// lanes. Each step adds the remaining halves of two vectors.
 #if HWY_TARGET != HWY_SCALAR
 // Blocks of 4 lanes: [a0 + a1, b0 + b1, a2 + a3, ...].
 HWY_INLINE V AddBlocks(V a, V b) {
@@ -310,7 +311,7 @@ HWY_INLINE V AddPairs(V a, V b) {
 HWY_INLINE V AddNeighbours(V a, V b) {
   return hn::Add(hn::OddEven(b, a), hn::Shuffle2301(hn::OddEven(a, b)));
 }
-// The vector at `a`, and with 16 lanes the one 8 behind it, added to 8 numbers each.
+// Reduces the vector at `a`, and with 16 lanes the one 8 vectors later, to 8 numbers each.
 HWY_INLINE V SumEight(const float* a) {
   if constexpr (kLanes == 16) {
     const V low = hn::Load(d, a), high = hn::Load(d, a + 8 * 16);
@@ -318,12 +319,13 @@ HWY_INLINE V SumEight(const float* a) {
   }
   return hn::Add(hn::Load(d, a), hn::Load(d, a + 8));
 }
-// To 4 numbers, in the blocks of the result: the vector at `a`, those 4, 8 and 12 behind it.
+// Reduces four vectors to 4 numbers each, in the blocks of the result: the vector at `a` and those
+// 4, 8 and 12 later.
 HWY_INLINE V SumFour(const float* a) {
   if constexpr (kLanes == 4) return hn::Add(SumEight(a), SumEight(a + 4));
   return AddBlocks(SumEight(a), SumEight(a + 4 * 16));
 }
-// From `a` on, as many vectors as there are lanes.
+// Sums as many vectors as there are lanes, from `a` on.
 HWY_INLINE V SumLanes(const float* a) {
   return AddNeighbours(AddPairs(SumFour(a), SumFour(a + 2 * 16)),
                        AddPairs(SumFour(a + 16), SumFour(a + 3 * 16)));
@@ -384,7 +386,7 @@ HWY_INLINE void DenseWeightsOutputs(const DenseWeightsCall& call, int64_t first,
   }
 }
 
-// Registers: 12 x 2 sums where there are 32, else 6 x 2.
+// Register use: 12 x 2 sums if there are 32 registers, else 6 x 2.
 void DenseWeights(const DenseWeightsCall& call) {
   constexpr int kAtOnce = kParts == 1 ? 12 : 6;
   int64_t i = 0;

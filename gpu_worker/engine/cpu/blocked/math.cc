@@ -1,7 +1,5 @@
 #include "gpu_worker/engine/cpu/blocked/math.h"
 
-// AVX-512, AVX2, and what the build takes for granted: nothing between them is worth its code.
-#define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SSE4 | HWY_SSSE3)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/engine/cpu/blocked/math.cc"
 #include <algorithm>
@@ -11,35 +9,16 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gpu_worker/engine/cpu/blocked/instruction_sets.h"
 #include "hwy/foreach_target.h"  // NOLINT(build/include): must come before highway.h
 #include "hwy/highway.h"
-#include "training/random/philox.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace capstan::engine {
 namespace HWY_NAMESPACE {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-using D = hn::CappedTag<float, 16>;
-using V = hn::Vec<D>;
-constexpr D d;
-constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
-constexpr int kParts = 16 / kLanes;  // registers of 16 samples
-
-// a * b + c, rounded once: Highway's MulAdd rounds twice where the instruction set has none.
-HWY_INLINE V Fma(V a, V b, V c) {
-#if !HWY_NATIVE_FMA
-  HWY_ALIGN float x[kLanes], y[kLanes], z[kLanes];
-  hn::Store(a, d, x);
-  hn::Store(b, d, y);
-  hn::Store(c, d, z);
-  for (int i = 0; i < kLanes; ++i) z[i] = std::fma(x[i], y[i], z[i]);
-  return hn::Load(d, z);
-#else
-  return hn::MulAdd(a, b, c);
-#endif
-}
+#include "gpu_worker/engine/cpu/blocked/vectors-inl.h"
 
 // kOutputs x kPixels sums in registers, over one part of the 16 samples.
 template <int kOutputs, int kPixels>
@@ -75,7 +54,7 @@ HWY_INLINE void ProductsTile(const ProductsCall& call, int64_t first_output, int
   }
 }
 
-// Registers: 8 x 3 sums where there are 32, else 4 x 3.
+// Register use: 8 x 3 sums if there are 32 registers, else 4 x 3.
 constexpr int kOutputsAtOnce = kParts == 1 ? 8 : 4;
 
 void Products(const ProductsCall& call) {
@@ -89,7 +68,7 @@ void Products(const ProductsCall& call) {
   }
 }
 
-// kRow: the taps are neighbours.
+// kRow: the taps are adjacent.
 template <int kOutputs, int kTaps, bool kRow>
 HWY_INLINE void WeightTile(const WeightSumsCall& call, int64_t first_output, int64_t first_tap,
                            int part) {
@@ -132,7 +111,7 @@ HWY_INLINE void WeightOutputs(const WeightSumsCall& call, int64_t first, int64_t
   }
 }
 
-// Outputs are cut into tiles as equal as can be.
+// Outputs are cut into tiles that are as equal as possible.
 template <int kMost, int kTaps, bool kRow = false>
 void WeightTiles(const WeightSumsCall& call, int64_t first_tap) {
   const int64_t tiles = (call.outputs + kMost - 1) / kMost;
@@ -152,7 +131,7 @@ bool IsRow(const WeightSumsCall& call) {
   return true;
 }
 
-// To 27 sums where there are 32 registers, else 12.
+// Up to 27 sums if there are 32 registers, else 12.
 void WeightSums(const WeightSumsCall& call) {
   constexpr int kTapsAtOnce = kParts == 1 ? 9 : 3;
   if (call.tap_count == 3 && IsRow(call)) {
@@ -248,10 +227,10 @@ void SquareSumLoop(int64_t size, const float* x, float mean, float* sums) {
 }
 
 #include "gpu_worker/engine/cpu/blocked/direct-inl.h"
-#include "gpu_worker/engine/cpu/blocked/dropout-inl.h"
-#include "gpu_worker/engine/cpu/blocked/gelu-inl.h"
+#include "gpu_worker/engine/cpu/blocked/doubles-inl.h"
 #include "gpu_worker/engine/cpu/blocked/lane-inl.h"
 #include "gpu_worker/engine/cpu/blocked/norm-inl.h"
+#include "gpu_worker/engine/cpu/blocked/softmax-inl.h"
 #include "gpu_worker/engine/cpu/blocked/winograd-inl.h"
 
 constexpr BlockedMath kMath = {Products,
@@ -280,9 +259,8 @@ constexpr BlockedMath kMath = {Products,
                                SumSamples,
                                OuterSums,
                                PlaceProducts,
-                               GeluLoop,
-                               GeluBackwardLoop,
-                               DropoutLoop,
+                               SoftmaxSums,
+                               SoftmaxGradient,
                                HWY_TARGET == HWY_AVX3   ? kAvx512
                                : HWY_TARGET == HWY_AVX2 ? kAvx2
                                                         : kEmulated};
@@ -299,7 +277,7 @@ HWY_AFTER_NAMESPACE();
 namespace capstan::engine {
 namespace {
 
-// Chosen here rather than by Highway's library: nothing of it is linked.
+// Chosen here instead of by Highway's library, because no part of it is linked.
 std::vector<const BlockedMath*> FindMath() {
   std::vector<const BlockedMath*> found;
 #if HWY_TARGETS & HWY_AVX3

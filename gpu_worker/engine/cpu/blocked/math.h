@@ -1,10 +1,10 @@
 // Inner loops of the blocked CPU kernels: 16 samples side by side.
 //
-// A value lies as [blocks][elements][16]: 16 samples of one element follow each other. Each sample's sums
-// are sequences of fused multiply-adds in one order, whatever the width of a register; where the 16 samples
-// are added there is one fixed tree. So the bits are the same on every instruction set.
+// A value lies as [blocks][elements][16]: 16 samples of one element are adjacent. Each sample's
+// sums are sequences of fused multiply-adds in one order, whatever the width of a register. The 16
+// samples are added by one fixed tree. So the bits are the same on every instruction set.
 //
-// Pointers are aligned to 64 bytes where they point to 16 samples. Threads: stateless.
+// Pointers to 16 samples are aligned to 64 bytes. Threads: stateless.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_MATH_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_MATH_H_
 
@@ -23,9 +23,11 @@ inline constexpr int64_t kSideBySide = 16;  // samples
 inline constexpr int64_t kTileOutputs = 8;  // output channels of a tile of products
 inline constexpr int64_t kMostTaps = 9;     // of a tile of weight gradients
 
-// y[o][j] = start + sum over channels c and taps t of weights[c][t][o] * x[c * channel_stride + taps[t] + j * x_step],
-// for outputs o of [0, rows), rows <= kTileOutputs, and j of [0, count); each a vector of 16 samples, strides in
-// floats. `start` is bias[o], 0 where bias is null, or, where `add`, what y holds.
+// y[o][j] = start + sum over channels c and taps t of
+//   weights[c][t][o] * x[c * channel_stride + taps[t] + j * x_step]
+// for outputs o of [0, rows), rows <= kTileOutputs, and j of [0, count). Each is a vector of 16
+// samples; strides are in floats. `start` is bias[o], or 0 if bias is null; with `add` it is the
+// old value of y.
 struct ProductsCall {
   int64_t channels = 0, channel_stride = 0;
   const int64_t* taps = nullptr;
@@ -44,7 +46,7 @@ struct ProductsCall {
 
 // sums[o][t] = (add ? sums[o][t] : 0) + sum over p of [0, rows), q of [0, columns) of
 //   dy[o * dy_plane + p * dy_row + q * 16] * x[p * x_row + q * x_step + taps[t]]
-// for o of [0, outputs); each a vector of 16 samples, strides in floats.
+// for o of [0, outputs). Each is a vector of 16 samples; strides are in floats.
 struct WeightSumsCall {
   int64_t rows = 0, columns = 0;
   const float* dy = nullptr;
@@ -58,15 +60,15 @@ struct WeightSumsCall {
   bool add = true;
 };
 
-// Where a place is read in x and written in y, in floats.
+// Offsets, in floats, at which a place is read in x and written in y.
 struct PlaceOffsets {
   int64_t x = 0, y = 0;
 };
 
 // y[o * y_plane + place.y] = start + sum over channels c and taps t of
 //   weights[o / 16][c][t][o % 16] * x[c * channel_stride + taps[t] + place.x]
-// for o of [0, outputs) and `count` places; each a vector of 16 samples. `start` is bias[o], 0 where bias is null,
-// or, where `add`, what y holds.
+// for o of [0, outputs) and `count` places. Each is a vector of 16 samples. `start` is bias[o], or
+// 0 if bias is null; with `add` it is the old value of y.
 struct PlaceProductsCall {
   int64_t channels = 0, channel_stride = 0;
   const int64_t* taps = nullptr;
@@ -85,7 +87,8 @@ struct PlaceProductsCall {
 
 // sums[r][o] += sum over p of [0, rows), q of [0, columns) and samples l of
 //   x[r * x_plane + p * x_row + q * x_step + l] * dy[p * dy_row + (q * 16 + l) * 16 * vectors + o]
-// for r of [0, count) and o of [0, 16 * vectors): sums begin at 0 and are added when they are whole.
+// for r of [0, count) and o of [0, 16 * vectors). Each sum begins at 0 and is added when it is
+// complete.
 struct OuterSumsCall {
   int64_t rows = 0, columns = 0;
   const float* dy = nullptr;
@@ -97,25 +100,8 @@ struct OuterSumsCall {
   float* sums = nullptr;  // [count][16 * vectors]
 };
 
-// y = (add ? y : 0) + (dropped ? 0 : x * scale) for elements [first, first + count) of a block. Word e % 4 of Philox's
-// block with the counter (e / 4, second_words[l], third_word, fourth_words[l]) drops element e of sample l where its
-// upper 24 bits are below `threshold`. y may be x.
-struct DropoutCall {
-  int64_t first = 0;  // a multiple of 4
-  int64_t count = 0;
-  const uint64_t* second_words = nullptr;  // [16]
-  uint32_t third_word = 0;
-  const uint64_t* fourth_words = nullptr;  // [16]
-  uint32_t key[2] = {};
-  uint32_t threshold = 0;
-  float scale = 1;
-  const float* x = nullptr;  // of the first element
-  float* y = nullptr;
-  bool add = false;
-};
-
-// y = (x - mean) * scale + shift, then + other where it is given, then max(y, 0) where `relu`. y may be x or
-// other.
+// y = (x - mean) * scale + shift, then + other if it is given, then max(y, 0) if `relu`. y may be x
+// or other.
 struct NormalizeCall {
   int64_t size = 0;
   const float* x = nullptr;
@@ -125,7 +111,8 @@ struct NormalizeCall {
   float* y = nullptr;
 };
 
-// sums[16] = sum of dz, products[16] = sum of dz * (x - mean): dz is dy, or, where y is given, dy where y > 0.
+// sums[16] = sum of dz, products[16] = sum of dz * (x - mean). dz is dy or, if y is given, dy where
+// y > 0.
 struct NormalizeSumsCall {
   int64_t size = 0;
   const float* dy = nullptr;
@@ -136,8 +123,8 @@ struct NormalizeSumsCall {
   float* products = nullptr;
 };
 
-// dx = (add ? dx : 0) + dz * a + (x - mean) * b + c, where dx is given; then, where it is given,
-// other = (add_other ? other : 0) + dz. dz as above. other may be dx or dy.
+// dx = (add ? dx : 0) + dz * a + (x - mean) * b + c, if dx is given. Then, if other is given, other
+// = (add_other ? other : 0) + dz. dz as above. other may be dx or dy.
 struct NormalizeBackwardCall {
   int64_t size = 0;
   const float* dy = nullptr;
@@ -150,11 +137,12 @@ struct NormalizeBackwardCall {
   bool add_other = false;
 };
 
-// Winograd's F(4x4, 3x3): 36 frequencies of a tile; winograd.h says what is made of them.
+// Winograd's F(4x4, 3x3) has 36 frequencies per tile. winograd.h says how they are used.
 inline constexpr int64_t kFrequencies = 36;
 
-// For each i of [0, count): the square of vectors at at[k] + i * steps[k], row by row, into 36 vectors at
-// to + f * to_frequency + i * to_step. Sides: 6 of an image, 4 of a gradient, 3 of weights.
+// For each i of [0, count): transforms the square of vectors at at[k] + i * steps[k], row by row,
+// into 36 vectors at to + f * to_frequency + i * to_step. Sides: 6 for an image, 4 for a gradient,
+// 3 for weights.
 struct TransformCall {
   const float* const* at = nullptr;
   const int64_t* steps = nullptr;
@@ -163,7 +151,7 @@ struct TransformCall {
   int64_t to_frequency = 0, to_step = 0;
 };
 
-// y[r][s] = (add ? y : 0) + inverse + bias for the rows and columns of 4 x 4 that there are.
+// y[r][s] = (add ? y : 0) + inverse + bias for the existing rows and columns of the 4 x 4.
 struct InverseCall {
   const float* from = nullptr;
   int64_t from_frequency = 0;
@@ -174,15 +162,34 @@ struct InverseCall {
   bool add = false;
 };
 
-// y[o][j] = (add ? y : 0) + sum over k of [0, depth) of w[k][o] * x[k][j], for o of [0, rows) and vectors j of
-// [0, vectors). Rows of y up to 16 are written too. Laid out w [depth][16], x [depth][4][16], y [16][4][16].
+// y[o][j] = (add ? y : 0) + sum over k of [0, depth) of w[k][o] * x[k][j], for o of [0, rows) and
+// vectors j of [0, vectors). Rows of y up to 16 are written, too. Layout: w [depth][16], x
+// [depth][4][16], y [16][4][16].
 struct FrequencyCall {
   int64_t depth = 0;
   const float* w = nullptr;
   const float* x = nullptr;
-  int64_t rows = 0, vectors = 0;  // to 16, to 4
+  int64_t rows = 0, vectors = 0;  // up to 16, up to 4
   float* y = nullptr;
   bool add = false;
+};
+
+// For 16 samples that lie side by side.
+struct SoftmaxRow {
+  double largest[kSideBySide];  // largest logit
+  double best[kSideBySide];     // its class, the first of equal ones; -1: a logit is a NaN
+  double sum[kSideBySide];      // of exp(logit - largest), in the order of the classes
+};
+
+// gradient = (exp(logit - log_sum) - target) * scale. The target is `others`, plus `own` for the
+// label's class.
+struct SoftmaxGradientCall {
+  int64_t classes = 0;
+  const float* logits = nullptr;     // [classes, 16]
+  const double* labels = nullptr;    // [16]
+  const double* log_sums = nullptr;  // [16]
+  double others = 0, own = 1, scale = 1;
+  float* gradient = nullptr;  // [classes, 16]
 };
 
 // The loops for one instruction set. `size` is in floats and a multiple of 16.
@@ -208,10 +215,10 @@ struct BlockedMath {
   void (*transform_gradient)(const TransformCall& call);
   void (*transform_weights)(const TransformCall& call);
   void (*inverse_output)(const InverseCall& call);
-  // 36 vectors into 3 x 3 that follow each other.
+  // Transforms 36 vectors into 3 x 3 adjacent ones.
   void (*inverse_weights)(const float* from, int64_t from_frequency, float* to);
   void (*frequency_products)(const FrequencyCall& call);
-  // 16 rows of 16 floats.
+  // Transposes 16 rows of 16 floats.
   void (*transpose)(const float* from, int64_t from_row, float* to, int64_t to_row);
   void (*conv_pool)(const ConvPoolCall& call);
   void (*unpool)(const UnpoolCall& call);
@@ -222,27 +229,25 @@ struct BlockedMath {
   void (*sum_samples)(int64_t count, const float* from, float* to);
   void (*outer_sums)(const OuterSumsCall& call);
   void (*place_products)(const PlaceProductsCall& call);
-  // y = x Phi(x), Phi by its definition or by tanh, with the bits of the reference. y may be x.
-  void (*gelu)(int64_t size, const float* x, bool tanh_form, float* y);
-  // dx = (add ? dx : 0) + dy * (the derivative at x). dx may be dy.
-  void (*gelu_backward)(int64_t size, const float* x, const float* dy, bool tanh_form, float* dx,
-                        bool add);
-  void (*dropout)(const DropoutCall& call);
+  // For 16 samples; logits [classes, 16].
+  void (*softmax_sums)(int64_t classes, const float* logits, SoftmaxRow& row);
+  void (*softmax_gradient)(const SoftmaxGradientCall& call);
   absl::string_view target;  // one of the words below
 };
 
-// Words of CAPSTAN_CPU_TARGET. Emulated is what the build takes for granted; on x86-64 that has no fused
-// multiply-add, so the C library computes them.
+// Values of CAPSTAN_CPU_TARGET. `emulated` is the baseline of the build. On x86-64 that has no
+// fused multiply-add, so the C library computes them.
 inline constexpr char kAvx512[] = "avx512", kAvx2[] = "avx2", kEmulated[] = "emulated";
 
 // The loops that this processor can run, the widest first; never empty.
 const std::vector<const BlockedMath*>& PresentMath();
 
-// Those of `present` that `word` names. InvalidArgument: it is no word; FailedPrecondition: the processor lacks it.
+// The loops among `present` that `word` names. InvalidArgument: not one of the words;
+// FailedPrecondition: the processor lacks that instruction set.
 absl::StatusOr<const BlockedMath*> MathOf(absl::string_view word,
                                           absl::Span<const BlockedMath* const> present);
 
-// The sum of 16 samples by the one tree.
+// The sum of 16 samples by the one fixed tree.
 inline float SumOfSamples(const float* a) {
   float eight[8], four[4];
   for (int i = 0; i < 8; ++i) eight[i] = a[i] + a[i + 8];

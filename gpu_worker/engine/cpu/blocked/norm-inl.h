@@ -1,4 +1,5 @@
-// Loops of batch normalization, alone and with what follows it; part of math.cc, once for each instruction set.
+// Loops of batch normalization, alone and with the operators after it; part of math.cc, once per
+// instruction set.
 
 void Normalize(const NormalizeCall& call) {
   const V m = hn::Set(d, call.mean), s = hn::Set(d, call.scale), b = hn::Set(d, call.shift);
@@ -9,7 +10,7 @@ void Normalize(const NormalizeCall& call) {
   }
 }
 
-// What gets through the Relu; `y` is read where there is one.
+// The gradient that passes the Relu. `y` is only read if there is a Relu.
 template <bool kRelu>
 HWY_INLINE V BehindRelu(const float* y, const float* dy, int64_t i) {
   if constexpr (!kRelu) return hn::Load(d, dy + i);

@@ -1,5 +1,5 @@
-// Inner loops of Winograd's F(4x4, 3x3) for one instruction set: math.cc includes it once for each, inside
-// its namespace, and lends it V, d, kLanes, kParts and Fma.
+// Inner loops of Winograd's F(4x4, 3x3) for one instruction set. math.cc includes this file once
+// per set, inside its namespace, and provides V, d, kLanes, kParts and Fma.
 //
 // Points 0, 1, -1, 2, -2 and infinity (Lavin & Gray 2016, arXiv:1509.09308).
 
@@ -65,7 +65,7 @@ HWY_INLINE void WeightGradientColumn(const V* x, V* to) {
   to[2] = Fma(minus_sixth, near_sum, Fma(sixth, far_sum, x[5]));
 }
 
-// kFrom x kFrom values at `at` into kTo x kTo ones at `to`: columns first, then rows.
+// Transforms kFrom x kFrom values at `at` into kTo x kTo values at `to`: columns first, then rows.
 template <int kFrom, int kTo, typename Column>
 HWY_INLINE void Transform(const float* const* at, float* to, int64_t to_stride, Column column) {
   V half[kTo][kFrom];
@@ -157,7 +157,7 @@ HWY_INLINE void FrequencyTile(const FrequencyCall& call, int64_t first_row, int6
   }
 }
 
-// 24 sums where there are 32 registers, else 12.
+// 24 sums if there are 32 registers, else 12.
 template <int kVectors>
 HWY_INLINE void FrequencyRows(const FrequencyCall& call, int64_t first_vector, int part) {
   int64_t o = 0;
@@ -176,7 +176,7 @@ void FrequencyProducts(const FrequencyCall& call) {
   }
 }
 
-// 16 rows of 16 floats, in squares of 4 x 4 where a register has 4 lanes.
+// 16 rows of 16 floats, in squares of 4 x 4 if a register has 4 lanes.
 void Transpose(const float* from, int64_t from_row, float* to, int64_t to_row) {
 #if HWY_TARGET != HWY_SCALAR
   using D4 = hn::CappedTag<float, 4>;

@@ -6,15 +6,16 @@
 namespace capstan::engine {
 namespace {
 
-constexpr int64_t kGroup = 4;  // vectors that are multiplied together
+constexpr int64_t kGroup = 4;  // vectors multiplied together
 constexpr int64_t kGroupFloats = kGroup * kSideBySide;
 constexpr int64_t kRowsAtOnce = 16;  // outputs of a product, side by side in transformed weights
 constexpr int64_t kPlane = 9;        // weights of a pair of channels
-// Transformed values of a round: a share of an L3 cache. At least so many tiles, for transformed weights are
-// read once for each round.
+// Transformed values of a round: a share of an L3 cache. A round has at least kFewestTiles tiles,
+// because it reads all transformed weights once.
 constexpr int64_t kRoundBytes = 8 << 20;
 constexpr int64_t kFewestTiles = 16;
-// Frequencies lie a line more than a round number apart: else all fall into one set of a cache.
+// Frequencies lie a line more than a round number apart. Otherwise all would map to the same cache
+// set.
 constexpr int64_t kApart = kSideBySide;
 constexpr int64_t kProductFrequency = kRowsAtOnce * kGroupFloats + kApart;
 constexpr int64_t kProductFloats = kFrequencies * kProductFrequency;
@@ -42,14 +43,15 @@ int64_t Rounds(const WinogradConv& conv, int64_t tiles) {
 }
 
 struct Place {
-  int64_t block = 0, row = 0, column = 0;  // of the output
+  int64_t block = 0, row = 0, column = 0;  // in the output
 };
 Place PlaceOf(const WinogradConv& conv, int64_t tile) {
   const int64_t in_block = tile % conv.block_tiles();
   return {tile / conv.block_tiles(), in_block / conv.across() * 4, in_block % conv.across() * 4};
 }
 
-// Where the places of a square lie, and the way from a channel to the next; nothing outside of the image.
+// The addresses of a square's places, and the stride between channels. Places outside the image
+// point to zeros (kNothing) and have a stride of 0.
 template <int kSide>
 struct Square {
   Square(const float* block, int64_t height, int64_t width, int64_t row, int64_t column,
@@ -70,7 +72,8 @@ struct Square {
 };
 
 // -------------------------------------------------------------------------------------------------
-// Forward and the gradient by the input. Transformed x: [frequency][group of tiles][channel][tile][16 samples].
+// Forward and the gradient by the input. Transformed x: [frequency][group of
+// tiles][channel][tile][16 samples].
 
 class Pass {
  public:
@@ -80,7 +83,8 @@ class Pass {
             std::min(RoundTiles(pass.conv.channels * kSideBySide),
                      CeilDivide(pass.conv.max_blocks * pass.conv.block_tiles(), kGroup) * kGroup)),
         output_runs_(CeilDivide(pass.conv.outputs, kRowsAtOnce)),
-        // Read once by many pieces, transformed weights need not be kept: each piece makes its own.
+        // If many pieces read transformed weights only once, they need not be kept: each piece
+        // makes its own.
         kept_(Rounds(pass.conv, tiles_) > 1 || output_runs_ < 8) {}
 
   absl::Status Make(const std::shared_ptr<Pass>& self, NodePhases& phases, std::vector<Phase>& to) {
@@ -126,7 +130,7 @@ class Pass {
   int64_t WeightFrequency() const { return pass_.conv.channels * kRowsAtOnce + kApart; }
   int64_t WeightFloats() const { return kFrequencies * WeightFrequency(); }
 
-  // [frequency][channel][16 outputs], zeros behind the last output.
+  // [frequency][channel][16 outputs], with zeros after the last output.
   void MakeWeights(const float* flat, int64_t output_run, float* to) const {
     const WinogradConv& conv = pass_.conv;
     const int64_t first = output_run * kRowsAtOnce;
@@ -166,7 +170,8 @@ class Pass {
     }
   }
 
-  // A piece: some groups with some runs of outputs. Weights that are not kept are made for one run.
+  // A piece has some groups and some runs of outputs. Weights that are not kept are made for one
+  // run.
   int64_t OutputCuts(const Round& round) const {
     return kept_ ? std::min(output_runs_, CeilDivide(kFewestTiles, round.groups())) : output_runs_;
   }
@@ -227,16 +232,16 @@ class Pass {
   }
 
   const WinogradPass pass_;
-  const int64_t tiles_;  // of a round
+  const int64_t tiles_;  // per round
   const int64_t output_runs_;
   const bool kept_;
   float* weights_ = nullptr;
 };
 
 // -------------------------------------------------------------------------------------------------
-// The gradient by the weights. Transformed x: [frequency][64 channels][tile and sample][64], transformed dy:
-// [frequency][16 outputs][tile and sample][16]; behind them, where there are several rounds, the sums of
-// each pair of runs: [frequency][16 outputs][64 channels].
+// The gradient by the weights. Transformed x: [frequency][64 channels][tile and sample][64];
+// transformed dy: [frequency][16 outputs][tile and sample][16]. With several rounds, the sums of
+// each pair of runs follow: [frequency][16 outputs][64 channels].
 
 class Weights {
  public:
@@ -276,7 +281,7 @@ class Weights {
   }
 
  private:
-  static constexpr int64_t kDyRuns = 4;  // runs of outputs of a piece
+  static constexpr int64_t kDyRuns = 4;  // runs of outputs per piece
 
   Round Tiles(const BatchRun& run, int64_t round) const {
     return RoundOf(run, pass_.conv, tiles_, round);
@@ -288,7 +293,8 @@ class Weights {
   float* Dy(const BatchRun& run) const { return run.shared + kFrequencies * XFrequency(); }
   float* Sums(const BatchRun& run) const { return Dy(run) + kFrequencies * DyFrequency(); }
 
-  // Turns 16 channels of a square so that they lie side by side, sample by sample: [place][sample][16].
+  // Transposes 16 channels of a square, so that they lie side by side for each sample:
+  // [place][sample][16].
   template <int kSide>
   void Turn(const Square<kSide>& square, int64_t channels, float* to) const {
     alignas(64) float rows[kSideBySide * kSideBySide];
@@ -390,15 +396,16 @@ class Weights {
 
   const WinogradWeights pass_;
   const int64_t channel_runs_, output_runs_;
-  const int64_t tiles_;  // of a round
+  const int64_t tiles_;  // per round
 };
 
 }  // namespace
 
-// Measured on one Zen 4 core. From 16 channels on both sides the transforms are made up for: 8 x 8 channels
-// lose by the weights, 16 x 16 win by a fifth or more in each pass. Of 144 products of a tile 36 are left, of
-// which those behind the border are lost: 5 x 5 places, two thirds of the direct products, still win by a
-// third; 2 x 2 places, as many products as direct ones, lose.
+// Measured on one Zen 4 core. From 16 channels on both sides, the transforms pay off: 8 x 8
+// channels are slower by the weights; 16 x 16 are faster by a fifth or more in each pass. Of 144
+// products of a tile 36 are left, and those beyond the border are wasted. 5 x 5 places, with two
+// thirds of the direct products, are still faster by a third. 2 x 2 places, with as many products
+// as direct ones, are slower.
 bool WinogradPays(const WinogradConv& conv) {
   return conv.channels >= kRowsAtOnce && conv.outputs >= kRowsAtOnce &&
          3 * 4 * conv.block_tiles() <= 2 * conv.rows * conv.columns;

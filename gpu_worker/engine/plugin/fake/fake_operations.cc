@@ -24,7 +24,7 @@ void FakeOperations<T>::LoadImages(int64_t n, const BatchHeader* header, const v
     const int64_t size = int64_t{channels} * pixels;
     for (int32_t i = 0; i < n * size; ++i) {
       const int32_t from =
-          program_.input_nhwc ? CanonicalPlace(i, channels, pixels) : i;  // of the batch
+          program_.input_nhwc ? CanonicalPlace(i, channels, pixels) : i;  // index in the batch
       Out<T>(x)[i] =
           T(static_cast<Sum<T>>(kept_[In<int32_t>(images)[i / size] * size + from % size]));
     }

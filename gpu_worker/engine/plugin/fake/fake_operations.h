@@ -8,12 +8,13 @@
 
 namespace capstan::engine::cuda {
 
-// T: of the elements; float, double, Bf16 or Fp16. The flat type is Sum<T>. Borrows the program. Calls must not overlap.
+// T is the type of elements: float, double, Bf16 or Fp16. The flat type is Sum<T>. Borrows the
+// program. Calls must not overlap.
 template <typename T>
 class FakeOperations : public Operations {
  public:
-  explicit FakeOperations(const Program& program) : program_(program) {}
-  // What CAPSTAN_IMAGE_KEPT takes places of.
+  explicit FakeOperations(const CardProgram& program) : program_(program) {}
+  // The images that places of CAPSTAN_IMAGE_KEPT refer to.
   void set_kept(const float* kept) { kept_ = kept; }
 
   void LoadImages(int64_t n, const BatchHeader* header, const void* images, int image_type,
@@ -41,7 +42,7 @@ class FakeOperations : public Operations {
                capstan_result* sums) override;
 
  private:
-  const Program& program_;
+  const CardProgram& program_;
   const float* kept_ = nullptr;
 };
 

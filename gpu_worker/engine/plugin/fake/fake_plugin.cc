@@ -1,13 +1,14 @@
-// A plug-in without a card, for tests: devices that run the programs of cuda/ through plain loops.
+// A plug-in without a card, for tests. Its devices run the programs of cuda/ through plain loops,
+// and every graph that is not a chain by the references of its operators.
 //
 // The environment, read at every call of the factory and of the table:
 //   CAPSTAN_FAKE_DEVICES    number of devices (2)
-//   CAPSTAN_FAKE_ELEMENTS   double or float (double), of fp32 and tf32; bf16 and fp16 are rounded
+//   CAPSTAN_FAKE_ELEMENTS   double or float (double), for fp32 and tf32; bf16 and fp16 are rounded
 //                           where the CUDA plug-in rounds them
 //   CAPSTAN_FAKE_FREE_MIB   memory of each device (1024); its plans share it
-//   CAPSTAN_FAKE_OVERFLOW   gradients of a loss scale above this number are infinite (none)
+//   CAPSTAN_FAKE_OVERFLOW   gradients at a loss scale above this number are infinite (none)
 //   CAPSTAN_FAKE_FAIL       old_abi, no_table, old_driver, no_driver; fault (the device fails in
-//                           the next lane, and so does every plan of it from then on); host_memory
+//                           the next lane, and all its plans fail from then on); host_memory
 //                           (compile finds none)
 //   CAPSTAN_FAKE_GROUP      faults of groups: fake_streams.h
 #include <algorithm>
@@ -23,36 +24,20 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "gpu_worker/engine/cuda/chain.h"
 #include "gpu_worker/engine/cuda/rules.h"
 #include "gpu_worker/engine/plugin/abi.h"
 #include "gpu_worker/engine/plugin/fake/fake_operations.h"
+#include "gpu_worker/engine/plugin/fake/fake_plan.h"
 #include "gpu_worker/engine/plugin/fake/fake_streams.h"
 #include "services/check/check.h"
 
 namespace capstan::engine::cuda {
 namespace {
 
-constexpr int kMaxDevices = 16;
 constexpr int64_t kWorkspaceBytes = 1 << 16;
 
-struct FakeDevice {
-  std::atomic<int64_t> used_bytes{0};
-  std::atomic<bool> failed{false};
-};
-FakeDevice devices[kMaxDevices];
-
-std::string Environment(const char* name, const char* fallback) {
-  const char* const value = std::getenv(name);
-  return value != nullptr && *value != 0 ? value : fallback;
-}
-
-bool Fails(const char* how) { return Environment("CAPSTAN_FAKE_FAIL", "") == how; }
-
 int DeviceCount() { return std::atoi(Environment("CAPSTAN_FAKE_DEVICES", "2").c_str()); }
-
-int64_t WholeBytes() {
-  return int64_t{std::atoi(Environment("CAPSTAN_FAKE_FREE_MIB", "1024").c_str())} << 20;
-}
 
 int32_t Answer(const absl::Status& status, capstan_error* error) {
   if (status.ok()) return 0;
@@ -63,26 +48,10 @@ int32_t Answer(const absl::Status& status, capstan_error* error) {
   return static_cast<int32_t>(status.code());
 }
 
-template <typename T>
-class FakePlan;
-
 }  // namespace
 }  // namespace capstan::engine::cuda
 
-// What the ABI calls a plan.
-struct capstan_plan {
-  virtual ~capstan_plan() = default;
-  virtual void Info(capstan_plan_info* info) const = 0;
-  virtual void LoadWeights(const float* weights) = 0;
-  virtual absl::Status KeepImages(const float* images, int64_t first, int64_t count,
-                                  int64_t whole) = 0;
-  virtual absl::Status Run(const capstan_batch& batch, double loss_scale, float* gradient,
-                           float* logits, capstan_result* result) = 0;
-  virtual int device() const = 0;
-  virtual const capstan::engine::cuda::Program& program() const = 0;
-};
-
-// What the ABI calls a group.
+// The ABI's group.
 struct capstan_group {
   std::unique_ptr<capstan::engine::cuda::Group> group;
   std::string summary;
@@ -92,23 +61,19 @@ namespace capstan::engine::cuda {
 namespace {
 
 template <typename T>
-class FakePlan : public capstan_plan {
+class FakePlan : public FakePlanBase {
  public:
-  FakePlan(Program program, const MemoryOptions& options, int device)
-      : program_(std::move(program)),
+  FakePlan(CardProgram program, const MemoryOptions& options, int device)
+      : FakePlanBase(device, PlanMemory(program, options).total_bytes(), program.total_floats,
+                     program.tensors[0].elements),
+        program_(std::move(program)),
         memory_(PlanMemory(program_, options)),
-        device_(device),
-        // Garbage, so that what is read before it was written shows; the gradient's padding is zero.
+        // Garbage, so that reads of unwritten memory show. The gradient's padding is zero.
         bytes_(static_cast<size_t>(memory_.total_bytes()) + kAlignBytes, '\xff'),
         walk_(program_, memory_, Aligned(), sizeof(T), sizeof(Sum<T>), &sums_),
         ops_(program_) {
-    devices[device].used_bytes += memory_.total_bytes();
     std::memset(walk_.at(memory_.gradient), 0, static_cast<size_t>(memory_.gradient_bytes));
     for (const Stage& stage : program_.stages) absl::StrAppend(&kernels_, stage.name, ": loops\n");
-  }
-  ~FakePlan() override {
-    devices[device_].used_bytes -=
-        memory_.total_bytes() + static_cast<int64_t>(kept_.size() * sizeof(float));
   }
 
   void Info(capstan_plan_info* info) const override {
@@ -116,41 +81,17 @@ class FakePlan : public capstan_plan {
              kernels_.c_str()};
   }
 
-  int device() const override { return device_; }
-  const Program& program() const override { return program_; }
-
   void LoadWeights(const float* weights) override {
     auto* const flat = reinterpret_cast<Sum<T>*>(walk_.at(memory_.weights));
     for (int64_t i = 0; i < program_.total_floats; ++i) flat[i] = weights[i];
     walk_.CopyWeights(ops_);
   }
 
-  absl::Status KeepImages(const float* images, int64_t first, int64_t count,
-                          int64_t whole) override {
-    const int64_t elements = program_.tensors[0].elements, bytes = whole * elements * 4;
-    if (first == 0) {
-      const int64_t free = WholeBytes() - devices[device_].used_bytes;
-      if (bytes > free / 2) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat(whole, " images need ", bytes, " bytes, half of ", free, " may be taken"));
-      }
-      devices[device_].used_bytes += bytes;
-      kept_.resize(static_cast<size_t>(whole * elements));
-      ops_.set_kept(kept_.data());
-    }
-    std::copy(images, images + count * elements, kept_.begin() + first * elements);
-    return absl::OkStatus();
-  }
-
   absl::Status Run(const capstan_batch& batch, double loss_scale, float* gradient, float* logits,
                    capstan_result* result) override {
-    if (gradient != nullptr && Fails("fault")) devices[device_].failed = true;
-    if (devices[device_].failed) {
-      return absl::InternalError(
-          absl::StrCat("cudaStreamSynchronize: 700 (an illegal memory access was encountered) on "
-                       "fake device ",
-                       device_));
-    }
+    const absl::Status device = CheckDevice(/*training=*/gradient != nullptr);
+    if (!device.ok()) return device;
+    ops_.set_kept(kept());
     const int64_t bytes = batch.count * SampleBytes(batch.image_type, program_.tensors[0].elements);
     std::memcpy(walk_.at(memory_.images), batch.images, static_cast<size_t>(bytes));
     auto* const header = reinterpret_cast<BatchHeader*>(walk_.at(memory_.header));
@@ -170,9 +111,7 @@ class FakePlan : public capstan_plan {
       walk_.Backward(ops_, batch.count);
       CopyOut(reinterpret_cast<const Sum<T>*>(walk_.at(memory_.gradient)), program_.total_floats,
               gradient);
-      if (loss_scale > std::atof(Environment("CAPSTAN_FAKE_OVERFLOW", "1e300").c_str())) {
-        gradient[0] = HUGE_VALF;
-      }
+      Overflow(loss_scale, gradient);
     }
     return absl::OkStatus();
   }
@@ -187,11 +126,9 @@ class FakePlan : public capstan_plan {
     for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
   }
 
-  const Program program_;
+  const CardProgram program_;
   const MemoryPlan memory_;
-  const int device_;
   std::vector<char> bytes_;
-  std::vector<float> kept_;
   capstan_result sums_ = {};
   const Walk walk_;
   FakeOperations<T> ops_;
@@ -212,10 +149,10 @@ int32_t Probe(capstan_probe* probe, capstan_error* error) {
 }
 
 int32_t DeviceInfo(int32_t device, capstan_device_info* info, capstan_error* error) {
-  if (device < 0 || device >= DeviceCount() || device >= kMaxDevices) {
+  if (device < 0 || device >= DeviceCount() || device >= kMaxFakeDevices) {
     return Answer(absl::NotFoundError(absl::StrCat("no fake device ", device)), error);
   }
-  static constexpr const char* kUuids[kMaxDevices] = {
+  static constexpr const char* kUuids[kMaxFakeDevices] = {
       "GPU-fake-0",  "GPU-fake-1",  "GPU-fake-2",  "GPU-fake-3", "GPU-fake-4",  "GPU-fake-5",
       "GPU-fake-6",  "GPU-fake-7",  "GPU-fake-8",  "GPU-fake-9", "GPU-fake-10", "GPU-fake-11",
       "GPU-fake-12", "GPU-fake-13", "GPU-fake-14", "GPU-fake-15"};
@@ -225,14 +162,14 @@ int32_t DeviceInfo(int32_t device, capstan_device_info* info, capstan_error* err
 
 template <typename T>
 absl::Status MakePlan(const capstan_compile_request& request, capstan_plan** plan) {
-  absl::StatusOr<Program> program = MakeProgram(request);
+  absl::StatusOr<CardProgram> program = MakeCardProgram(request);
   if (!program.ok()) return program.status();
   MemoryOptions options;
   options.max_batch = request.max_batch;
   options.element_bytes = sizeof(T);
   options.flat_bytes = sizeof(Sum<T>);
   options.workspace_bytes = kWorkspaceBytes;
-  const int64_t free = WholeBytes() - devices[request.device].used_bytes;
+  const int64_t free = FreeBytes(request.device);
   if (PlanMemory(*program, options).total_bytes() > free) {
     return absl::ResourceExhaustedError(OutOfMemoryText(*program, options, free, WholeBytes()));
   }
@@ -248,6 +185,11 @@ int32_t Compile(const capstan_compile_request* request, capstan_plan** plan, cap
   }
   try {
     if (Fails("host_memory")) throw std::bad_alloc();
+    absl::StatusOr<ReceivedGraph> received = ReceiveGraph(*request);
+    if (!received.ok()) return Answer(received.status(), error);
+    if (!CheckChain(received->graph, "programs").ok()) {
+      return Answer(MakeReferencePlan(*std::move(received), *request, plan), error);
+    }
     const bool wide = Environment("CAPSTAN_FAKE_ELEMENTS", "double") == "double";
     switch (request->precision) {
       case CAPSTAN_PRECISION_BF16:
@@ -293,20 +235,20 @@ int32_t MakeGroup(const capstan_group_request* request, capstan_group** group,
   std::set<int> cards;
   for (int i = 0; i < request->plan_count; ++i) {
     capstan_plan* const plan = request->plans[i];
-    members.push_back({plan->device(), plan->program().total_floats});
+    members.push_back({plan->device(), plan->total_floats()});
     cards.insert(plan->device());
     FakeMember fake;
     fake.device = plan->device();
-    fake.image_elements = plan->program().tensors[0].elements;
+    fake.image_elements = plan->image_elements();
     fake.load = [plan](const float* weights) { plan->LoadWeights(weights); };
     fake.take = [device = plan->device()](int64_t bytes) -> absl::Status {
-      const int64_t free = WholeBytes() - devices[device].used_bytes;
+      const int64_t free = FreeBytes(device);
       if (bytes > free) {
         return absl::ResourceExhaustedError(
             absl::StrCat("out of GPU memory: fake device ", device, " needs another ", bytes,
                          " bytes to sum its lanes, and has ", free));
       }
-      devices[device].used_bytes += bytes;
+      TakeBytes(device, bytes);
       return absl::OkStatus();
     };
     fake.train = [plan](const capstan_batch& batch, double loss_scale, float* gradient,
@@ -318,7 +260,7 @@ int32_t MakeGroup(const capstan_group_request* request, capstan_group** group,
   if (absl::Status status = CheckGroup(*request, members); !status.ok()) {
     return Answer(status, error);
   }
-  // As NCCL: never twice on one card.
+  // As NCCL: never with a card that is listed twice.
   const bool reduces = request->deterministic == 0 && cards.size() == members.size();
   std::vector<int64_t> ends(request->bucket_ends, request->bucket_ends + request->bucket_count);
   auto made = std::make_unique<Group>(MakeFakeStreams(std::move(fakes), std::move(ends), reduces),

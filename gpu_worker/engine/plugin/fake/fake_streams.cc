@@ -56,7 +56,7 @@ class FakeStreams : public GroupStreams {
       memory->lane = memory->gradient = memory->weights = host_weights_;
       memory_.push_back(std::move(memory));
     }
-    // All before the first thread, which reads the vector.
+    // Make all of them before the first thread starts, because it reads the vector.
     for (size_t i = 0; i < 2 * members_.size(); ++i) {
       workers_.push_back(std::make_unique<Worker>());
     }
@@ -93,18 +93,18 @@ class FakeStreams : public GroupStreams {
       memory.slots.resize(wanted.slots, std::vector<float>(floats));
       if (wanted.momentum) memory.momentum.resize(floats);
     }
-    nodes_.resize(wanted.nodes, std::vector<float>(host_weights_.size()));
+    blocks_.resize(wanted.blocks, std::vector<float>(host_weights_.size()));
     return absl::OkStatus();
   }
   int64_t DeviceBytes(int device) const override { return memory_[device]->bytes; }
-  float* node(int index) override { return nodes_[index].data(); }
+  float* block(int index) override { return blocks_[index].data(); }
   float* host_weights() override { return host_weights_.data(); }
 
   void MakeEvents(int count) override {
     MutexLock lock(mu_);
     if (static_cast<size_t>(count) > events_.size()) events_.resize(count);
   }
-  absl::Status Record(int event, int device, StreamKind stream) override {
+  absl::Status Record(int event, int device, DeviceStream stream) override {
     int64_t ticket = 0;
     {
       MutexLock lock(mu_);
@@ -118,7 +118,7 @@ class FakeStreams : public GroupStreams {
     });
     return absl::OkStatus();
   }
-  absl::Status Wait(int event, int device, StreamKind stream) override {
+  absl::Status Wait(int event, int device, DeviceStream stream) override {
     int64_t ticket = 0;
     {
       MutexLock lock(mu_);
@@ -132,7 +132,7 @@ class FakeStreams : public GroupStreams {
   }
   absl::StatusOr<bool> Done(int event) override {
     MutexLock lock(mu_);
-    // As of a card: what the others do goes on.
+    // As on a card, the other devices continue.
     if (events_[event].device == failed_device_) return failure_;
     return events_[event].done == events_[event].recorded;
   }
@@ -147,7 +147,7 @@ class FakeStreams : public GroupStreams {
     std::vector<int64_t> ids;
     if (batch.ids != nullptr) ids.assign(batch.ids, batch.ids + batch.count);
     if (absl::Status s = hooks.before_compute(); !s.ok()) return s;
-    Push(device, StreamKind::kCompute,
+    Push(device, DeviceStream::kCompute,
          [this, device, batch, loss_scale, pixels = std::move(pixels), labels = std::move(labels),
           ids = std::move(ids)] {
            capstan_batch own = batch;
@@ -166,11 +166,11 @@ class FakeStreams : public GroupStreams {
            failed_device_ = device;
            failure_ = status;
          });
-    // A bucket after the other, as backward leaves them.
+    // One bucket after the other, as backward completes them.
     int64_t begin = 0;
     for (size_t bucket = 0; bucket < bucket_ends_.size(); ++bucket) {
       const int64_t end = bucket_ends_[bucket];
-      Push(device, StreamKind::kCompute, [this, device, begin, end] {
+      Push(device, DeviceStream::kCompute, [this, device, begin, end] {
         Memory& memory = *memory_[device];
         std::copy(memory.lane.begin() + begin, memory.lane.begin() + end,
                   memory.gradient.begin() + begin);
@@ -183,35 +183,35 @@ class FakeStreams : public GroupStreams {
   capstan_result Sums(int device) const override { return memory_[device]->sums; }
 
   absl::Status Take(int device, int from, const Slice& slice, int slot) override {
-    Push(device, StreamKind::kFold, [this, device, from, slice, slot] {
+    Push(device, DeviceStream::kFold, [this, device, from, slice, slot] {
       HangIn(slice.bucket);
       std::memcpy(Slot(device, slice, slot), Gradient(from, slice), Bytes(slice));
     });
     return absl::OkStatus();
   }
   absl::Status AddLane(int device, int from, const Slice& slice, int slot) override {
-    Push(device, StreamKind::kFold, [this, device, from, slice, slot] {
+    Push(device, DeviceStream::kFold, [this, device, from, slice, slot] {
       training::AddInto(Slot(device, slice, slot), Gradient(from, slice),
                         static_cast<size_t>(slice.size));
     });
     return absl::OkStatus();
   }
   absl::Status AddSlot(int device, const Slice& slice, int slot, int from) override {
-    Push(device, StreamKind::kFold, [this, device, slice, slot, from] {
+    Push(device, DeviceStream::kFold, [this, device, slice, slot, from] {
       training::AddInto(Slot(device, slice, slot), Slot(device, slice, from),
                         static_cast<size_t>(slice.size));
     });
     return absl::OkStatus();
   }
-  absl::Status Emit(int device, const Slice& slice, int slot, int node) override {
-    Push(device, StreamKind::kFold, [this, device, slice, slot, node] {
-      std::memcpy(nodes_[node].data() + slice.offset, Slot(device, slice, slot), Bytes(slice));
+  absl::Status Emit(int device, const Slice& slice, int slot, int block) override {
+    Push(device, DeviceStream::kFold, [this, device, slice, slot, block] {
+      std::memcpy(blocks_[block].data() + slice.offset, Slot(device, slice, slot), Bytes(slice));
     });
     return absl::OkStatus();
   }
 
   absl::Status CheckFinite(int device, const Slice& slice, int slot) override {
-    Push(device, StreamKind::kFold, [this, device, slice, slot] {
+    Push(device, DeviceStream::kFold, [this, device, slice, slot] {
       const float* const sum = Slot(device, slice, slot);
       if (!training::AllFinite({sum, static_cast<size_t>(slice.size)})) {
         memory_[device]->finite = false;
@@ -221,7 +221,7 @@ class FakeStreams : public GroupStreams {
   }
   bool TakeFinite(int device) override { return std::exchange(memory_[device]->finite, true); }
 
-  // As NCCL's: nobody begins before all are there, and nobody leaves before all have been read.
+  // As NCCL's: no device begins before all have arrived, and none leaves before all have been read.
   absl::Status Reduce(const std::vector<Slice>& slices, int slot, bool add) override {
     struct Meeting {
       int arrived = 0, left = 0;
@@ -235,13 +235,13 @@ class FakeStreams : public GroupStreams {
       return !ending_;
     };
     for (int device = 0; device < devices(); ++device) {
-      Push(device, StreamKind::kFold,
+      Push(device, DeviceStream::kFold,
            [this, meet, meeting, device, slice = slices[device], slot, add] {
              HangIn(slice.bucket);
              if (!meet(meeting->arrived)) return;
              float* const to = Slot(device, slice, slot);
              if (!add) std::memset(to, 0, Bytes(slice));
-             // Another order than the tree's: what depends on it shows.
+             // Not the tree's order, so that a dependence on the order shows.
              for (int from = devices() - 1; from >= 0; --from) {
                training::AddInto(to, Gradient(from, slice), static_cast<size_t>(slice.size));
              }
@@ -252,32 +252,32 @@ class FakeStreams : public GroupStreams {
   }
 
   absl::Status PushWeights(int device, const Slice& slice) override {
-    Push(device, StreamKind::kFold, [this, device, slice] {
+    Push(device, DeviceStream::kFold, [this, device, slice] {
       std::memcpy(Weights(device, slice), host_weights_.data() + slice.offset, Bytes(slice));
     });
     return absl::OkStatus();
   }
   absl::Status PullWeights(int device, int from, const Slice& slice) override {
-    Push(device, StreamKind::kFold, [this, device, from, slice] {
+    Push(device, DeviceStream::kFold, [this, device, from, slice] {
       std::memcpy(Weights(device, slice), Weights(from, slice), Bytes(slice));
     });
     return absl::OkStatus();
   }
   absl::Status EmitWeights(int device, const Slice& slice) override {
-    Push(device, StreamKind::kFold, [this, device, slice] {
+    Push(device, DeviceStream::kFold, [this, device, slice] {
       std::memcpy(host_weights_.data() + slice.offset, Weights(device, slice), Bytes(slice));
     });
     return absl::OkStatus();
   }
   absl::Status PushMomentum(int device, const Slice& slice) override {
-    Push(device, StreamKind::kFold, [this, device, slice] {
-      std::memcpy(Momentum(device, slice), nodes_[0].data() + slice.offset, Bytes(slice));
+    Push(device, DeviceStream::kFold, [this, device, slice] {
+      std::memcpy(Momentum(device, slice), blocks_[0].data() + slice.offset, Bytes(slice));
     });
     return absl::OkStatus();
   }
   absl::Status EmitMomentum(int device, const Slice& slice) override {
-    Push(device, StreamKind::kFold, [this, device, slice] {
-      std::memcpy(nodes_[0].data() + slice.offset, Momentum(device, slice), Bytes(slice));
+    Push(device, DeviceStream::kFold, [this, device, slice] {
+      std::memcpy(blocks_[0].data() + slice.offset, Momentum(device, slice), Bytes(slice));
     });
     return absl::OkStatus();
   }
@@ -285,7 +285,7 @@ class FakeStreams : public GroupStreams {
     const absl::StatusOr<training::Sgd> rule =
         training::Sgd::Create({sgd.momentum, sgd.nesterov != 0, sgd.weight_decay});
     if (!rule.ok()) return rule.status();
-    Push(device, StreamKind::kFold, [this, device, slice, slot, sgd, rule = *rule] {
+    Push(device, DeviceStream::kFold, [this, device, slice, slot, sgd, rule = *rule] {
       float* const sum = Slot(device, slice, slot);
       const auto scale = static_cast<float>(sgd.gradient_scale);
       for (int64_t i = 0; i < slice.size; ++i) sum[i] *= scale;
@@ -296,7 +296,7 @@ class FakeStreams : public GroupStreams {
     return absl::OkStatus();
   }
   absl::Status UseWeights(int device) override {
-    Push(device, StreamKind::kCompute,
+    Push(device, DeviceStream::kCompute,
          [this, device] { members_[device].load(memory_[device]->weights.data()); });
     return absl::OkStatus();
   }
@@ -314,8 +314,8 @@ class FakeStreams : public GroupStreams {
  private:
   struct Memory {
     std::vector<float> lane, gradient, weights, momentum;
-    int64_t bytes = 0;                     // of slots and momentum
-    std::deque<std::vector<float>> slots;  // those in use stay where they are when others come
+    int64_t bytes = 0;                     // for slots and momentum
+    std::deque<std::vector<float>> slots;  // a deque: slots in use must not move
     capstan_result sums = {};
     bool finite = true;
     int64_t lanes = 0;
@@ -325,13 +325,13 @@ class FakeStreams : public GroupStreams {
     std::thread thread;
   };
   struct Event {
-    int device = 0;  // of the last record
+    int device = 0;  // of the last Record
     int64_t recorded = 0, done = 0;
   };
 
-  void Push(int device, StreamKind stream, std::function<void()> work) {
+  void Push(int device, DeviceStream stream, std::function<void()> work) {
     MutexLock lock(mu_);
-    workers_[2 * device + (stream == StreamKind::kFold)]->work.push_back(std::move(work));
+    workers_[2 * device + (stream == DeviceStream::kFold)]->work.push_back(std::move(work));
     changed_.NotifyAll();
   }
 
@@ -346,7 +346,7 @@ class FakeStreams : public GroupStreams {
         work = std::move(worker.work.front());
         worker.work.pop_front();
       }
-      if (random() % 16 == 0) {  // a stream that comes late: other orders than one thread gives
+      if (random() % 16 == 0) {  // delays a stream, to produce orders that one thread would not
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 100));
       }
       work();
@@ -378,8 +378,8 @@ class FakeStreams : public GroupStreams {
   const bool reduces_;
   const std::vector<FakeMember> members_;
   std::vector<float> host_weights_;
-  std::vector<std::unique_ptr<Memory>> memory_;  // by member; ordered by the events
-  std::vector<std::vector<float>> nodes_;
+  std::vector<std::unique_ptr<Memory>> memory_;  // by member; the events order the accesses
+  std::vector<std::vector<float>> blocks_;
 
   Mutex mu_;
   CondVar changed_;
@@ -387,7 +387,7 @@ class FakeStreams : public GroupStreams {
   int failed_device_ ABSL_GUARDED_BY(mu_) = -1;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   std::vector<Event> events_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::unique_ptr<Worker>> workers_;  // compute and fold of each member; work under mu_
+  std::vector<std::unique_ptr<Worker>> workers_;  // two per member; mu_ guards their work
 };
 
 }  // namespace

@@ -1,0 +1,51 @@
+#include "client/text/reference_spec.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace capstan::client {
+
+absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
+  if (!job.has_resolved()) {
+    return absl::FailedPreconditionError(absl::StrCat(job.job_id(), " has never started"));
+  }
+  for (const job::v1::Event& event : job.events()) {
+    if (event.type() != "OrderApplied" || !absl::StrContains(event.message(), "learning rate")) {
+      continue;
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat(job.job_id(),
+                     " was changed while it ran, so its spec alone does not determine "
+                     "the result: ",
+                     event.message()));
+  }
+  const job::v1::ResolvedSpec& resolved = job.resolved();
+  job::v1::JobSpec spec = resolved.spec();
+  auto& resources = *spec.mutable_resources();
+  resources.set_num_workers(1);
+  resources.set_gpus_per_worker(1);
+  resources.set_num_shards(1);
+  resources.set_lanes(resolved.lanes());
+  resources.clear_min_workers();
+  resources.clear_devices();
+  // Other devices give other bits. A coordinator that does not name the device is an old one, which
+  // knew only CPUs unless the job was for GPUs.
+  if (!job.device().empty()) resources.set_device(job.device());
+  if (resources.device() == "auto") resources.set_device("cpu");
+  spec.mutable_kvstore()->set_type("local");
+  spec.mutable_training()->set_global_batch_size(resolved.global_batch());
+  spec.mutable_checkpoint()->Clear();
+  spec.mutable_checkpoint()->set_every_seconds(0);  // never
+  spec.clear_limits();
+  spec.clear_recovery();
+  return spec;
+}
+
+ExitCode ExitCodeOfComparison(const job::v1::Job& job, const job::v1::Job& reference) {
+  return job.weights_sha256() == reference.weights_sha256() &&
+                 job.samples_used() == reference.samples_used()
+             ? kExitDone
+             : kExitDifferent;
+}
+
+}  // namespace capstan::client

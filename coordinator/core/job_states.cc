@@ -1,0 +1,151 @@
+#include "coordinator/core/job_states.h"
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/job_changes.h"
+
+namespace capstan::coordinator::core {
+namespace {
+
+using common::v1::JOB_STATE_CANCELLED;
+using common::v1::JOB_STATE_FAILED;
+using common::v1::JOB_STATE_PENDING;
+using common::v1::JOB_STATE_RECOVERING;
+using common::v1::JOB_STATE_SUCCEEDED;
+using common::v1::JOB_STATE_SUSPENDED;
+
+}  // namespace
+
+void JobStates::SetState(Job& job, common::v1::JobState state, const std::string& reason,
+                         const std::string& message) {
+  if (state == JOB_STATE_RECOVERING) job.recovery().NoteStep(job.lead().step());
+  job.standing().Set(state, reason, message);
+  ctx_.Changed(job);
+}
+
+void JobStates::Fail(Job& job, const std::string& reason, const std::string& message) {
+  if (job.ended() || job.cancel_asked()) {
+    // The root cause stands; this followed from it, or from a person's wish.
+    job.AddEvent(ctx_.wall(), "Consequence", absl::StrCat(reason, ": ", message));
+    ctx_.Changed(job);
+    return;
+  }
+  if (InManifestLimit(job) && job.EndIsReported()) {
+    job.AddEvent(ctx_.wall(), "Consequence", absl::StrCat(reason, ": ", message));
+    return;  // all files are in: nothing that happens to a process now can undo them
+  }
+  End(job, JOB_STATE_FAILED, reason, message);
+}
+
+void JobStates::End(Job& job, common::v1::JobState state, const std::string& reason,
+                    const std::string& message) {
+  job.waiting().SayNothing();
+  job.clock().Pause(ctx_.now());
+  job.recovery().Clear();
+  job.members().EndProbe();
+  job.standing().NoteEnded(ctx_.wall(), ctx_.now());
+  ctx_.LookForExpiredAt(ctx_.now());
+  job.history().ForgetEta();
+  SetState(job, state, reason, message);
+  const char* type = state == JOB_STATE_SUCCEEDED   ? "Succeeded"
+                     : state == JOB_STATE_CANCELLED ? "Cancelled"
+                                                    : "Failed";
+  job.AddEvent(
+      ctx_.wall(), type,
+      reason.empty() ? message : absl::StrCat(reason, message.empty() ? "" : ": ", message));
+  ctx_.jobs().Unqueue(job);
+  ctx_.jobs().NoteEnd(job);
+  job.history().metrics().Shrink(ctx_.options().max_ended_history_points);
+  ctx_.Reschedule();
+}
+
+void JobStates::Rest(Job& job, common::v1::JobState state, const std::string& reason,
+                     const std::string& message) {
+  job.recovery().Clear();
+  job.members().EndProbe();
+  job.members().ForgetBreak();
+  job.waiting().SayNothing();
+  job.history().ForgetEta();
+  job.clock().Pause(ctx_.now());
+  SetState(job, state, reason, message);
+  ctx_.jobs().Activate(job);  // until it is wound down
+  ctx_.jobs().Unqueue(job);
+  if (state == JOB_STATE_PENDING) ctx_.jobs().Queue(job);
+  job.AddEvent(ctx_.wall(), state == JOB_STATE_SUSPENDED ? "Suspended" : "Requeued", message);
+  ctx_.Reschedule();
+}
+
+void JobStates::Requeue(Job& job, const std::string& why) {
+  for (const Task& task : job.tasks()) {
+    Node* node = ctx_.nodes().FindIncarnation(task.node, task.incarnation);
+    if (node == nullptr) continue;
+    FreeSlots(*node, job.id());
+    node->jobs.erase(job.id());
+  }
+  for (const Shard& shard : job.shards()) {
+    Node* node = ctx_.nodes().FindIncarnation(shard.node, shard.incarnation);
+    if (node != nullptr) node->jobs.erase(job.id());
+  }
+  job.AddEvent(ctx_.wall(), "GangLost", why);
+  job.members().Clear();
+  job.members().ForgetBreak();
+  job.waiting().SayNothing();
+  job.members().EndProbe();
+  job.clock().Pause(ctx_.now());
+  ctx_.jobs().Deactivate(job);
+  ctx_.jobs().Queue(job);
+  SetState(job, JOB_STATE_PENDING, "WaitingForSlots", "its gang was lost: " + why);
+  ctx_.Reschedule();
+}
+
+void JobStates::Requeued(Job& job, const std::string& type) {
+  job.waiting().SayNothing();
+  SetState(job, JOB_STATE_PENDING, "WaitingForSlots", "");
+  job.AddEvent(ctx_.wall(), type, "");
+  ctx_.jobs().Queue(job);
+  ctx_.Reschedule();
+}
+
+bool JobStates::InManifestLimit(const Job& job) const {
+  return job.link().WritingFor(ctx_.options().manifest_limit, ctx_.now());
+}
+
+void JobStates::FreeSlots(Node& node, const std::string& job_id) {
+  for (std::string& slot : node.slots) {
+    if (slot != job_id) continue;
+    slot.clear();
+    ctx_.Reschedule();
+  }
+}
+
+void JobStates::FreeSlotsOfTheGone(Node& node, const Job& job) {
+  std::set<int> taken;
+  for (const Task& task : job.tasks()) {
+    if (task.gone || task.node != node.name() || task.incarnation != node.incarnation) continue;
+    taken.insert(task.devices.begin(), task.devices.end());
+  }
+  for (size_t i = 0; i < node.slots.size(); ++i) {
+    if (node.slots[i] != job.id() || taken.count(static_cast<int>(i)) > 0) continue;
+    node.slots[i].clear();
+    ctx_.Reschedule();
+  }
+}
+
+void JobStates::SealResolved(Job& job, job::v1::ResolvedSpec resolved) {
+  job.resolution().Set(std::move(resolved));
+  job.history().SetTotalSteps(job.resolved()->total_steps());
+  ctx_.Changed(job);
+}
+
+int64_t JobStates::AddChange(Job& job, node::v1::Order order, bool hand_over) {
+  const int64_t id = job.changes().Add(std::move(order), hand_over);
+  job.AddEvent(ctx_.wall(), "OrderGiven",
+               absl::StrCat("order ", id, ": ", ChangeText(*job.changes().Find(id))));
+  ctx_.Changed(job);
+  return id;
+}
+
+}  // namespace capstan::coordinator::core

@@ -1,0 +1,34 @@
+// Lanes for workers that join, and lanes that are late.
+#ifndef CAPSTAN_COORDINATOR_CORE_LANE_DEALER_H_
+#define CAPSTAN_COORDINATOR_CORE_LANE_DEALER_H_
+
+#include "coordinator/core/core_context.h"
+#include "coordinator/core/generations.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/pace_dealer.h"
+
+namespace capstan::coordinator::core {
+
+// Not thread-safe. Borrows the parts that it is made of.
+class LaneDealer {
+ public:
+  LaneDealer(CoreContext& ctx, Generations& generations, PaceDealer& pace)
+      : ctx_(ctx), generations_(generations), pace_(pace) {}
+
+  // Joiners whose data are right enter the view. Those that have weights get their share, except behind a
+  // link on which a version takes longer than a step: every step would wait for it.
+  void AdvanceJoiners(Job& job);
+  // What the oldest step still lacks when the others have long been there goes to a task that is done, with
+  // all other lanes of the late one: it would be late with those next. The bits of a lane do not depend on
+  // who computes it, and the first copy counts.
+  void ReissueLate(Job& job);
+
+ private:
+  CoreContext& ctx_;
+  Generations& generations_;
+  PaceDealer& pace_;
+};
+
+}  // namespace capstan::coordinator::core
+
+#endif  // CAPSTAN_COORDINATOR_CORE_LANE_DEALER_H_

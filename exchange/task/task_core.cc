@@ -1,0 +1,373 @@
+#include "exchange/task/task_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/check/check.h"
+#include "services/check/mutant.h"
+
+namespace capstan::exchange::task {
+
+using training::LaneBlock;
+using training::LaneTree;
+using training::SealSums;
+
+namespace {
+
+// The device of the i-th of `count` lanes.
+size_t DeviceOf(size_t i, size_t count, size_t devices, bool runs) {
+  return runs ? i * devices / count : i % devices;
+}
+
+}  // namespace
+
+std::vector<std::vector<int32_t>> PlanLanes(const training::SamplePlan& samples,
+                                            const std::vector<int32_t>& lane_owners, int32_t rank,
+                                            int device_count, int64_t step, bool runs) {
+  std::vector<int32_t> lanes;
+  for (int32_t lane = 0; lane < static_cast<int32_t>(lane_owners.size()); ++lane) {
+    if (lane_owners[lane] != rank || samples.LaneSampleCount(step, lane) == 0) continue;
+    lanes.push_back(lane);
+  }
+  std::vector<std::vector<int32_t>> planned(device_count);
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    planned[DeviceOf(i, lanes.size(), planned.size(), runs)].push_back(lanes[i]);
+  }
+  return planned;
+}
+
+SealSums FoldSeals(const LaneTree& tree, const LaneBlock& block,
+                   const std::map<int32_t, SealSums>& lanes) {
+  if (block.lane_count == 1) return lanes.at(block.first_lane);
+  const LaneBlock left = LaneTree::Left(block);
+  const LaneBlock right = LaneTree::Right(block);
+  if (!tree.HasLanes(left)) return FoldSeals(tree, right, lanes);
+  SealSums sums = FoldSeals(tree, left, lanes);
+  if (tree.HasLanes(right)) sums += FoldSeals(tree, right, lanes);
+  return sums;
+}
+
+TaskCore::TaskCore(training::SamplePlan samples, training::EvalPlan evaluation,
+                   TaskCoreOptions options)
+    : samples_(std::move(samples)),
+      evaluation_(std::move(evaluation)),
+      options_(options),
+      queues_(options.device_count),
+      busy_(options.device_count, 0) {
+  CAPSTAN_CHECK(options_.device_count >= 1);
+  CAPSTAN_CHECK(options_.rank >= 0 && options_.total_steps >= 1);
+}
+
+Effects TaskCore::Step(const Event& event, absl::Duration now) {
+  CAPSTAN_CHECK(now >= now_);
+  now_ = now;
+  Effects out;
+  if (ended_) return out;
+  std::visit([this, &out](const auto& e) { On(e, out); }, event);
+  if (!ended_) UpdatePhase(out);
+  return out;
+}
+
+absl::Duration TaskCore::NextDeadline() const {
+  return ended_ ? absl::InfiniteDuration() : std::min(resend_at_, report_at_);
+}
+
+std::vector<int32_t> TaskCore::OwnedLanes(int64_t step) const {
+  std::vector<int32_t> lanes;
+  for (int32_t lane = 0; lane < static_cast<int32_t>(owners_.size()); ++lane) {
+    if (Owns(lane) && samples_.LaneSampleCount(step, lane) > 0) lanes.push_back(lane);
+  }
+  return lanes;
+}
+
+void TaskCore::On(const ViewGiven& e, Effects& out) {
+  if (e.lineage < lineage_ || (e.lineage == lineage_ && e.generation <= generation_)) return;
+  if (static_cast<int32_t>(e.lane_owners.size()) != samples_.lanes()) {
+    On(Failed{"InternalError",
+              absl::StrCat("view of generation ", e.generation, ": ", e.lane_owners.size(),
+                           " lane owners, want ", samples_.lanes())},
+       out);
+    return;
+  }
+  generation_ = e.generation;
+  owners_ = e.lane_owners;
+  if (e.lineage != lineage_) {
+    // R7: nothing of the old history may meet the new one.
+    DropStep(out);
+    if (!CAPSTAN_MUTANT("weights_survive_lineage")) held_.reset();
+    lineage_ = e.lineage;
+    out.emplace_back(OpenLineage{lineage_});
+  } else {
+    out.emplace_back(UseView{lineage_, generation_});
+    if (held_.has_value()) {
+      if (!held_->stop) {
+        std::vector<int32_t> gained = OwnedLanes(held_->version);
+        gained.erase(std::remove_if(gained.begin(), gained.end(),
+                                    [this](int32_t lane) { return taken_lanes_[lane]; }),
+                     gained.end());
+        TakeUpLanes(gained, out);
+      }
+      TakeUpEvaluation(out);
+      OweWeights(out);
+      GiveOrders(out);
+    }
+  }
+  Report(out);
+}
+
+void TaskCore::On(const WeightsComplete& e, Effects& out) {
+  if (e.lineage != lineage_ || e.version <= version()) return;
+  if (held_.has_value() && held_->stop) return;  // there is none after the last
+  DropStep(out);
+  held_ = Held{e.version, e.stop, e.evaluate};
+  taken_lanes_.assign(owners_.size(), false);
+  if (!e.stop) TakeUpLanes(OwnedLanes(e.version), out);
+  TakeUpEvaluation(out);
+  OweWeights(out);
+  GiveOrders(out);
+  if (report_at_ == absl::InfiniteDuration()) report_at_ = now_ + options_.progress_interval;
+}
+
+// Everything that belongs to the version held so far.
+void TaskCore::DropStep(Effects& out) {
+  for (const Work& work : works_) out.emplace_back(DropWork{work.id});
+  works_.clear();
+  for (auto& queue : queues_) queue.clear();
+  taken_lanes_.clear();
+  seals_.clear();
+  blocks_.clear();
+  weights_owed_ = false;
+  weights_written_ = false;
+  resend_at_ = absl::InfiniteDuration();
+}
+
+void TaskCore::TakeUpLanes(const std::vector<int32_t>& lanes, Effects& out) {
+  if (lanes.empty()) return;
+  Work work{next_work_++, samples_.StepTree(held_->version), {}, {}, {}};
+  work.targets = work.tree.LargestBlocks(lanes);
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    taken_lanes_[lanes[i]] = true;
+    queues_[DeviceOf(i, lanes.size(), queues_.size(), options_.lanes_at_once)].push_back(
+        Job{false, work.id, lanes[i]});
+  }
+  works_.push_back(std::move(work));
+}
+
+void TaskCore::TakeUpEvaluation(Effects& out) {
+  if (!held_->evaluate) return;
+  size_t next = 0;
+  for (int64_t block = 0; block < evaluation_.block_count(); ++block) {
+    if (!Owns(evaluation_.OwnerLane(block)) || blocks_.count(block) > 0) continue;
+    blocks_[block] = std::nullopt;
+    // After the lanes: the evaluation then runs while the frames travel.
+    queues_[next++ % queues_.size()].push_back(Job{true, 0, block});
+  }
+}
+
+void TaskCore::OweWeights(Effects& out) {
+  if (!held_->stop || held_->version != options_.total_steps) return;
+  if (weights_owed_ || owners_.empty() || !Owns(0)) return;
+  weights_owed_ = true;
+  out.emplace_back(WriteWeights{lineage_, held_->version});
+}
+
+bool TaskCore::GiveLanesTogether(Effects& out) {
+  int64_t work = 0;
+  for (const std::deque<Job>& queue : queues_) {
+    for (const Job& job : queue) {
+      if (!job.is_evaluation && (work == 0 || job.work < work)) work = job.work;
+    }
+  }
+  if (work == 0) return false;
+  // Blocks that are under way end first; none is begun meanwhile.
+  if (std::count(busy_.begin(), busy_.end(), 0) < static_cast<int64_t>(busy_.size())) return true;
+  CAPSTAN_CHECK(!held_->stop);
+  for (size_t device = 0; device < queues_.size(); ++device) {
+    std::deque<Job> rest;
+    for (const Job& job : queues_[device]) {
+      if (job.is_evaluation || job.work != work) {
+        rest.push_back(job);
+        continue;
+      }
+      ++busy_[device];
+      out.emplace_back(ComputeLane{static_cast<int>(device), work, lineage_, held_->version,
+                                   static_cast<int32_t>(job.index)});
+    }
+    queues_[device] = std::move(rest);
+  }
+  return true;
+}
+
+void TaskCore::GiveOrders(Effects& out) {
+  if (options_.lanes_together && GiveLanesTogether(out)) return;
+  for (size_t device = 0; device < queues_.size(); ++device) {
+    std::deque<Job>& queue = queues_[device];
+    if (busy_[device] > 0 || queue.empty()) continue;
+    const Job first = queue.front();
+    const int d = static_cast<int>(device);
+    do {
+      const Job job = queue.front();
+      queue.pop_front();
+      ++busy_[device];
+      if (job.is_evaluation) {
+        out.emplace_back(EvaluateBlock{d, lineage_, held_->version, job.index});
+      } else {
+        CAPSTAN_CHECK(!held_->stop);
+        out.emplace_back(
+            ComputeLane{d, job.work, lineage_, held_->version, static_cast<int32_t>(job.index)});
+      }
+    } while (options_.lanes_at_once && !first.is_evaluation && !queue.empty() &&
+             !queue.front().is_evaluation && queue.front().work == first.work);
+  }
+}
+
+void TaskCore::On(const LaneComputed& e, Effects& out) {
+  --busy_[e.device];
+  for (Work& work : works_) {
+    if (work.id != e.work) continue;
+    work.computed[e.lane] = e.sums;
+    PushWhatIsWhole(work, out);
+  }
+  GiveOrders(out);
+}
+
+void TaskCore::PushWhatIsWhole(Work& work, Effects& out) {
+  for (auto it = work.targets.begin(); it != work.targets.end();) {
+    bool whole = true;
+    for (int32_t lane = it->first_lane; lane < it->first_lane + it->lane_count; ++lane) {
+      if (lane < work.tree.lane_count() && work.tree.HasLane(lane) &&
+          work.computed.count(lane) == 0) {
+        whole = false;
+        break;
+      }
+    }
+    if (!whole) {
+      ++it;
+      continue;
+    }
+    out.emplace_back(FoldAndPush{work.id, lineage_, held_->version, *it});
+    work.ordered.push_back(*it);
+    it = work.targets.erase(it);
+  }
+}
+
+void TaskCore::On(const BlockPushed& e, Effects& out) {
+  for (Work& work : works_) {
+    if (work.id != e.work) continue;
+    const auto it = std::find(work.ordered.begin(), work.ordered.end(), e.block);
+    if (it == work.ordered.end()) return;
+    work.ordered.erase(it);
+    const SealSums sums = FoldSeals(work.tree, e.block, work.computed);
+    seals_.push_back(Seal{e.block, sums});
+    out.emplace_back(SendSeal{lineage_, held_->version, e.block, sums});
+    if (resend_at_ == absl::InfiniteDuration()) resend_at_ = now_ + options_.resend_interval;
+  }
+}
+
+void TaskCore::On(const EvaluationComputed& e, Effects& out) {
+  --busy_[e.device];
+  if (e.lineage == lineage_ && e.version == version()) {
+    const auto it = blocks_.find(e.block);
+    if (it != blocks_.end() && !it->second.has_value()) {
+      it->second = e.sums;
+      out.emplace_back(SendEvaluationPart{lineage_, e.version, e.block, e.sums});
+      if (resend_at_ == absl::InfiniteDuration()) resend_at_ = now_ + options_.resend_interval;
+    }
+  }
+  GiveOrders(out);
+}
+
+void TaskCore::On(const WeightsWritten& e, Effects& out) {
+  if (e.lineage != lineage_ || e.version != version() || !weights_owed_) return;
+  weights_written_ = true;
+  Report(out);  // with the files, also where the phase does not change
+}
+
+void TaskCore::On(const Failed& e, Effects& out) {
+  phase_ = TaskPhase::kFailed;
+  ended_ = true;
+  out.emplace_back(ReportState{phase_, lineage_, generation_, std::max<int64_t>(version(), 0),
+                               e.reason, e.message});
+  out.emplace_back(Exit{true});
+}
+
+void TaskCore::On(const StopOrder&, Effects& out) {
+  ended_ = true;
+  out.emplace_back(Exit{false});
+}
+
+void TaskCore::On(const Tick&, Effects& out) {
+  if (now_ >= resend_at_) {
+    resend_at_ = now_ + options_.resend_interval;
+    for (const Seal& seal : seals_) {
+      if (CAPSTAN_MUTANT("sealed_once")) break;
+      out.emplace_back(SendSeal{lineage_, held_->version, seal.block, seal.sums});
+    }
+    for (const auto& entry : blocks_) {
+      if (!entry.second.has_value()) continue;
+      out.emplace_back(SendEvaluationPart{lineage_, held_->version, entry.first, *entry.second});
+    }
+  }
+  if (now_ >= report_at_) {
+    report_at_ = absl::InfiniteDuration();
+    if (reported_step_ != version()) Report(out);
+  }
+}
+
+bool TaskCore::waiting() const {
+  for (const Work& work : works_) {
+    if (!work.targets.empty() || !work.ordered.empty()) return false;
+  }
+  for (const auto& entry : blocks_) {
+    if (!entry.second.has_value()) return false;
+  }
+  return true;
+}
+
+void TaskCore::UpdatePhase(Effects& out) {
+  TaskPhase phase = phase_;
+  if (!held_.has_value()) {
+    // A task that took up a new lineage has run before; it goes on from the next complete version.
+    phase = phase_ == TaskPhase::kFinished ? TaskPhase::kRunning : phase_;
+  } else if (held_->stop && waiting() && weights_owed_ == weights_written_) {
+    phase = TaskPhase::kFinished;
+  } else {
+    phase = TaskPhase::kRunning;
+  }
+  if (phase == phase_) return;
+  phase_ = phase;
+  Report(out);
+}
+
+void TaskCore::Report(Effects& out) {
+  reported_step_ = version();
+  out.emplace_back(
+      ReportState{phase_, lineage_, generation_, std::max<int64_t>(version(), 0), "", ""});
+}
+
+std::string TaskCore::Waiting() const {
+  if (lineage_ == 0) return "waits for a view";
+  if (!held_.has_value()) return absl::StrCat("lineage ", lineage_, ": waits for weights");
+  const std::string at = absl::StrCat("step ", held_->version, ": ");
+  std::vector<int32_t> lanes;
+  for (const Work& work : works_) {
+    for (const std::vector<LaneBlock>* blocks : {&work.targets, &work.ordered}) {
+      for (const LaneBlock& block : *blocks) {
+        for (int32_t lane = block.first_lane; lane < block.first_lane + block.lane_count; ++lane) {
+          if (lane < work.tree.lane_count() && work.tree.HasLane(lane)) lanes.push_back(lane);
+        }
+      }
+    }
+  }
+  std::sort(lanes.begin(), lanes.end());
+  if (!lanes.empty()) return absl::StrCat(at, "computes lanes ", absl::StrJoin(lanes, ","));
+  int64_t blocks = 0;
+  for (const auto& entry : blocks_) blocks += entry.second.has_value() ? 0 : 1;
+  if (blocks > 0) return absl::StrCat(at, "evaluates ", blocks, " blocks");
+  if (held_->stop) return absl::StrCat(at, "the last version is here");
+  return absl::StrCat(at, "all is pushed, waits for version ", held_->version + 1);
+}
+
+}  // namespace capstan::exchange::task

@@ -1,0 +1,246 @@
+#include "exchange/transport/server_stream.h"
+
+#include <atomic>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "exchange/wire/byte_buffer.h"
+#include "services/security/credentials.h"
+#include "services/status/status.h"
+#include "services/sync/hand_over.h"
+
+namespace capstan::exchange {
+namespace {
+
+shard::StreamId NextId() {
+  static std::atomic<shard::StreamId> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+// What all hello alarms are handed over under: a stream may be gone when its alarm rings, so its
+// own address cannot stand for it.
+constexpr char kHelloAlarms = 0;
+
+}  // namespace
+
+ServerStream::ServerStream(grpc::CallbackServerContext& context, JobDirectory& directory)
+
+    : context_(context),
+      directory_(directory),
+      id_(NextId()),
+      caller_(services::CallerOf(context)) {}
+
+ServerStream* ServerStream::Start(grpc::CallbackServerContext& context, JobDirectory& directory,
+                                  absl::Duration hello_timeout) {
+  std::shared_ptr<ServerStream> stream(new ServerStream(context, directory));
+  stream->self_ = stream;
+  HandOver(stream.get());
+  // The stream may be gone when its alarm rings.
+  std::function<void(bool)> ring = [weak = std::weak_ptr<ServerStream>(stream)](bool rang) {
+    TakeOver(&kHelloAlarms);
+    const auto late = rang ? weak.lock() : nullptr;
+    if (late != nullptr) late->EndWithoutHello();
+  };
+  HandOver(&kHelloAlarms);
+  stream->hello_alarm_.Set(absl::ToChronoTime(absl::Now() + hello_timeout), std::move(ring));
+  MutexLock lock(stream->mu_);
+  stream->ReadOnLocked();
+  return stream.get();
+}
+
+void ServerStream::ReadOnLocked() {
+  if (reading_ || closed_ || unhandled_ >= kReadAhead) return;
+  reading_ = true;
+  StartRead(&incoming_);
+}
+
+void ServerStream::OnReadDone(bool ok) {
+  const Reaction reaction(this);
+  if (!ok) {
+    End(absl::OkStatus(), /*tell_owner=*/true);  // the peer said goodbye, or is gone
+    return;
+  }
+  auto message = std::make_shared<grpc::ByteBuffer>();
+  message->Swap(&incoming_);
+  std::shared_ptr<StreamOwner> owner;
+  {
+    MutexLock lock(mu_);
+    owner = owner_;
+    if (owner != nullptr) ++unhandled_;
+  }
+  if (owner != nullptr) {
+    owner->OnMessage(self_, std::move(message));
+  } else if (absl::Status status = Bind(*message); !status.ok()) {
+    End(status, /*tell_owner=*/false);
+    return;
+  }
+  // Only now may the next read begin, here or in Handled: the order of the reads is that on the
+  // strand.
+  MutexLock lock(mu_);
+  reading_ = false;
+  ReadOnLocked();
+}
+
+void ServerStream::EndWithoutHello() {
+  {
+    MutexLock lock(mu_);
+    if (owner_ != nullptr) return;
+  }
+  End(absl::DeadlineExceededError("no Hello"), /*tell_owner=*/false);
+}
+
+absl::Status ServerStream::Bind(const grpc::ByteBuffer& message) {
+  const auto bytes = wire::ReceivedBytes::From(message);
+  if (!bytes.ok()) return bytes.status();
+  auto decoded = wire::DecodeRequest(bytes->pieces());
+  if (!decoded.ok()) return absl::DataLossError(decoded.status().message());
+  if (decoded->message.has_check() && !decoded->Intact(/*lineage=*/0)) {
+    return absl::DataLossError("the check of the Hello differs");
+  }
+  if (!decoded->message.has_hello()) {
+    return absl::InvalidArgumentError("the first message of a stream is a Hello");
+  }
+  v1::Hello& hello = *decoded->message.mutable_hello();
+  if (hello.speaks() != wire::kSpeaks) {
+    return absl::UnimplementedError(
+        absl::StrCat("the caller speaks exchange ", hello.speaks(), ", this shard speaks exchange ",
+                     wire::kSpeaks, ": run one version of Capstan on workers and shards"));
+  }
+  if (!decoded->message.has_check()) return absl::DataLossError("the Hello has no check");
+  if (!v1::StreamKind_IsValid(hello.kind()) || hello.kind() == v1::STREAM_KIND_UNSPECIFIED) {
+    return absl::InvalidArgumentError(absl::StrCat("hello.kind: got ", hello.kind()));
+  }
+  if (absl::Status status = CheckRole(caller_, hello.kind()); !status.ok()) return status;
+  std::shared_ptr<StreamOwner> owner = directory_.FindJob(hello.job_id());
+  if (owner == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("job ", services::CutText(hello.job_id(), 64), " is not known here (yet)"));
+  }
+  {
+    MutexLock lock(mu_);
+    if (closed_) return absl::OkStatus();  // cancelled meanwhile
+  }
+  hello_alarm_.Cancel();
+  owner->OnHello(self_, std::move(hello));
+  // An end from now on tells the owner; one before could not, and would have come before the Hello.
+  bool ended = false;
+  {
+    MutexLock lock(mu_);
+    owner_ = owner;
+    ended = closed_;
+  }
+  if (ended) owner->OnEnd(id_);
+  return absl::OkStatus();
+}
+
+void ServerStream::Send(const grpc::ByteBuffer& message, int64_t weights_of, bool last) {
+  MutexLock lock(mu_);
+  if (closed_) return;
+  if (writing_) {
+    outgoing_.push_back({message, weights_of, last});
+  } else {
+    WriteLocked({message, weights_of, last});
+  }
+}
+
+void ServerStream::WriteLocked(const Outgoing& next) {
+  writing_ = true;
+  current_ = next;
+  StartWrite(&current_.message);
+}
+
+void ServerStream::DropWeights() {
+  std::deque<Outgoing> kept, old;  // let go outside the lock
+  MutexLock lock(mu_);
+  old.swap(outgoing_);
+  for (const Outgoing& message : old) {
+    if (message.weights_of < 0) kept.push_back(message);
+  }
+  outgoing_.swap(kept);
+}
+
+ServerStream::Writing ServerStream::writing() const {
+  MutexLock lock(mu_);
+  return {writing_ ? current_.weights_of : -1, taken_messages_};
+}
+
+void ServerStream::OnWriteDone(bool ok) {
+  const Reaction reaction(this);
+  Outgoing done;  // let go outside the lock
+  std::deque<Outgoing> dropped;
+  std::shared_ptr<StreamOwner> owner;
+  {
+    MutexLock lock(mu_);
+    writing_ = false;
+    ++taken_messages_;
+    std::swap(done, current_);
+    if (ok && done.last) owner = owner_;
+    GoOnLocked(ok, &dropped);
+  }
+  if (owner != nullptr) owner->OnWeightsTaken(id_, done.weights_of);
+}
+
+void ServerStream::GoOnLocked(bool ok, std::deque<Outgoing>* dropped) {
+  if (closed_) {
+    FinishLocked();
+  } else if (!ok) {
+    dropped->swap(outgoing_);  // OnReadDone or OnCancel ends the stream
+  } else if (!outgoing_.empty()) {
+    const Outgoing next = outgoing_.front();
+    outgoing_.pop_front();
+    WriteLocked(next);
+  }
+}
+
+void ServerStream::OnCancel() {
+  const Reaction reaction(this);
+  End(absl::CancelledError("cancelled"), /*tell_owner=*/true);
+}
+
+void ServerStream::End(const absl::Status& status, bool tell_owner) {
+  std::shared_ptr<StreamOwner> owner;
+  std::deque<Outgoing> dropped;
+  {
+    MutexLock lock(mu_);
+    if (closed_) return;
+    closed_ = true;
+    status_ = status;
+    owner = owner_;
+    dropped.swap(outgoing_);
+    FinishLocked();
+  }
+  if (tell_owner && owner != nullptr) owner->OnEnd(id_);
+}
+
+void ServerStream::FinishLocked() {
+  if (writing_ || finished_) return;
+  finished_ = true;
+  Finish(services::ToGrpcStatus(status_));
+}
+
+void ServerStream::Close(const absl::Status& status) { End(status, /*tell_owner=*/false); }
+
+void ServerStream::Abort() {
+  MutexLock lock(mu_);
+  if (!done_) context_.TryCancel();
+}
+
+void ServerStream::Handled() {
+  MutexLock lock(mu_);
+  --unhandled_;
+  ReadOnLocked();
+}
+
+void ServerStream::OnDone() {
+  TakeOver(this);
+  std::shared_ptr<ServerStream> self = std::move(self_);
+  std::shared_ptr<StreamOwner> owner;
+  MutexLock lock(mu_);
+  done_ = true;
+  hello_alarm_.Cancel();
+  owner.swap(owner_);
+}
+
+}  // namespace capstan::exchange
