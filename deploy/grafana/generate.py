@@ -2,10 +2,10 @@
 """Writes the dashboards of docs/metrics.md, section 4, as the JSON that Grafana reads.
 
     deploy/grafana/generate.py            writes dashboards/*.json beside this file
-    deploy/grafana/generate.py --check    fails where a file is not what would be written
+    deploy/grafana/generate.py --check    fails if a file differs from what would be written
 
-The JSON is committed and nothing is generated at run time; whoever changes a panel changes it here. Python's standard
-library is all it needs.
+The JSON is committed, and nothing is generated at run time. To change a panel, change it here. Needs only Python's standard
+library.
 """
 
 import json
@@ -30,7 +30,8 @@ def target(expr, legend='', table=False, heatmap=False):
 
 
 def panel(title, kind, unit, description, *targets, width=8, height=8, steps=None, **custom):
-    """steps: (value, colour) from which on the colour holds, the first one's value None; custom: of a time series."""
+    """`steps`: (value, colour), where the colour holds from the value on; the first value is None. `custom`: options of a time
+    series."""
     thresholds = [{'value': value, 'color': colour} for value, colour in steps or [(None, FINE)]]
     defaults = {'unit': unit, 'thresholds': {'mode': 'absolute', 'steps': thresholds}, 'mappings': [],
                 'color': {'mode': 'thresholds' if kind in ('stat', 'gauge', 'bargauge') else 'palette-classic'}}
@@ -73,7 +74,7 @@ def quantiles(metric, by, selector, window, names, values=(0.5, 0.95, 0.99)):
 
 
 def lay_out(rows):
-    """Rows of panels from left to right, then down."""
+    """Places rows of panels from left to right, and the rows below each other."""
     panels, y = [], 0
     for title, members in rows:
         panels.append({'type': 'row', 'title': title, 'collapsed': False, 'panels': [],
@@ -95,7 +96,7 @@ def lay_out(rows):
 def variable(name, label, query):
     return {'name': name, 'label': label, 'type': 'query', 'datasource': SOURCE, 'query': {'query': query, 'refId': name},
             'refresh': 2, 'sort': 1, 'multi': True, 'includeAll': True, 'hide': 0,
-            # Not ".*": cards that no job uses have an empty job_id.
+            # Not ".*", because cards without a job have an empty job_id.
             'allValue': '.+', 'current': {'text': 'All', 'value': '$__all', 'selected': True}}
 
 
@@ -127,7 +128,7 @@ JOB_TABLE = ('max by (job_id, state) (capstan_job_state{} == 1) * on (job_id) gr
 
 
 def of_gpu(metric):
-    """From the side of the job: two jobs may share a card, and two workers may show it."""
+    """The metric by job, since two jobs may share a card, and two workers may report it."""
     return ('max by (UUID, job_id, rank) (capstan_gpu_info{job_id=~"$job_id",job_id!=""}) * on (UUID) group_left (gpu) '
             f'max by (UUID, gpu) ({metric})')
 
@@ -361,7 +362,7 @@ def fleet_dashboard():
 
 
 def files():
-    """Name -> text of every file that this writes."""
+    """Name -> text of every file that this script writes."""
     return {f'{one["uid"]}.json': json.dumps(one, indent=2) + '\n' for one in (job_dashboard(), fleet_dashboard())}
 
 

@@ -2,9 +2,9 @@
 """Writes rules.yaml beside this file: the rules of deploy/prometheus as a PrometheusRule for the Prometheus operator.
 
     deploy/kubernetes/monitoring/generate.py            writes rules.yaml
-    deploy/kubernetes/monitoring/generate.py --check    fails where it is not what would be written
+    deploy/kubernetes/monitoring/generate.py --check    fails if it differs from what would be written
 
-The file is committed; whoever changes a rule changes deploy/prometheus and runs this. Python's standard library is all it needs.
+The file is committed. To change a rule, change deploy/prometheus and run this script. Needs only Python's standard library.
 """
 
 import os
