@@ -1,5 +1,7 @@
 """What ./run-tests says about skipped tests, and how it builds beside running tests."""
 
+import contextlib
+import io
 import os
 import sys
 import tempfile
@@ -124,6 +126,53 @@ class UnityTest(unittest.TestCase):
                 f.write(f'/* generated */\n#include "{run_tests.ROOT}/training/a.cc"\n#include <vector>\n')
             os.utime(path, (changed + 50, changed + 50))
             self.assertEqual(generated('training/a.cc', changed + 60)[1], changed + 50)
+
+
+class BudgetsTest(unittest.TestCase):
+
+    def failures(self, seconds, compiled, total):
+        report = run_tests.Report()
+        report.parts = dict(seconds)
+        environment = os.environ.pop('CAPSTAN_NO_BUDGETS', None)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                run_tests.check_budgets(report, compiled, total)
+        finally:
+            if environment is not None:
+                os.environ['CAPSTAN_NO_BUDGETS'] = environment
+        return report.failures, said.getvalue()
+
+    def test_a_part_over_its_budget_is_marked_and_one_over_twice_of_it_fails(self):
+        cold, warm = run_tests.read_budgets()['build-tsan']
+        total = run_tests.read_budgets()['total'][1]
+        failed, said = self.failures({'build-tsan': warm - 1}, 0, total - 1)
+        self.assertEqual(failed, [])
+        self.assertNotRegex(said, 'over|OVER')
+        failed, said = self.failures({'build-tsan': warm + 1}, 0, total - 1)
+        self.assertEqual(failed, [])
+        self.assertRegex(said, r'build-tsan .* over the budget')
+        self.assertEqual(self.failures({'build-tsan': 2 * warm + 1}, 0, total - 1)[0], ['budget of build-tsan: 1 failed'])
+        self.assertEqual(self.failures({'build-tsan': 2 * cold - 1}, 0.5, total - 1)[0], [])
+        self.assertEqual(self.failures({}, 0, 2 * total + 1)[0], ['budget of total: 1 failed'])
+        self.assertEqual(self.failures({'unknown': 1}, 0, None)[0], ['budget of unknown: 1 failed'])
+
+
+class TidyTest(unittest.TestCase):
+
+    def test_clang_tidy_reads_beside_the_tests_of_the_gate(self):
+        report = run_tests.Report()
+        with tempfile.TemporaryDirectory() as folder:
+            self.addCleanup(setattr, run_tests, 'LOGS', run_tests.LOGS)
+            run_tests.LOGS = folder
+            tiers = run_tests.Tiers(report, run_tests.GATE, False, False)
+            result = os.path.join(folder, 'tidy.json')
+            script = 'import json, sys; json.dump({"clang_tidy": ["a.cc: one problem"]}, open(sys.argv[1], "w"))'
+            tiers.style_command = lambda name, options: [sys.executable, '-c', script, result]
+            with contextlib.redirect_stdout(io.StringIO()):
+                tiers.begin_tidy()
+                tiers.end_tidy()
+        self.assertEqual(report.failures, ['style: clang_tidy: 1 failed'])
+        self.assertFalse(run_tests.Tiers(report, ['style'], False, False).tidy_beside)
 
 
 if __name__ == '__main__':
