@@ -35,9 +35,8 @@
 
 namespace capstan::services {
 
-std::vector<double> LatencyBuckets();    // 0.5 ms .. 60 s
-std::vector<double> StalenessBuckets();  // 0 .. 64 steps
-std::vector<double> LongBuckets();       // 1 s .. 1 day
+std::vector<double> LatencyBuckets();  // 0.5 ms .. 60 s
+std::vector<double> LongBuckets();     // 1 s .. 1 day
 
 class MetricsRegistry;
 

@@ -58,8 +58,6 @@ class Http2Guard {
 
 // Idempotent. Call it before the first connection.
 void InstallHttp2Guard();
-// Number of connections that guards have ended in this process.
-int64_t Http2FloodsEnded();
 
 }  // namespace capstan::services
 

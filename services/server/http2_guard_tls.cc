@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <openssl/ssl.h>
 
-#include <atomic>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -17,8 +16,6 @@ namespace capstan::services {
 namespace {
 
 using SslRead = int (*)(SSL*, void*, int);
-
-std::atomic<int64_t> floods_ended{0};
 
 SslRead RealRead() {
   static const auto real = reinterpret_cast<SslRead>(::dlsym(RTLD_NEXT, "SSL_read"));
@@ -61,7 +58,6 @@ bool Watch(SSL* ssl, absl::string_view bytes) {
     if (ended) return false;
     why = watched->guard.why();
   }
-  ++floods_ended;
   Log(kWarning, "http2_flood").Limit("all", absl::Seconds(1)).Kv("why", why);
   return false;
 }
@@ -72,8 +68,6 @@ void InstallHttp2Guard() {
   RealRead();
   GuardIndex();
 }
-
-int64_t Http2FloodsEnded() { return floods_ended; }
 
 }  // namespace capstan::services
 

@@ -120,14 +120,6 @@ absl::Status WithViolations(absl::Status status, const std::vector<FieldViolatio
   return SetDetail(std::move(status), bad);
 }
 
-absl::Status WithRetryDelay(absl::Status status, absl::Duration delay) {
-  google::rpc::RetryInfo info;
-  const int64_t nanos = std::max<int64_t>(0, absl::ToInt64Nanoseconds(delay));
-  info.mutable_retry_delay()->set_seconds(nanos / 1'000'000'000);
-  info.mutable_retry_delay()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
-  return SetDetail(std::move(status), info);
-}
-
 std::optional<ErrorReason> GetReason(const absl::Status& status) {
   const auto info = GetDetail<google::rpc::ErrorInfo>(status);
   if (!info.has_value() || info->domain() != kDomain) return std::nullopt;
@@ -144,13 +136,6 @@ std::vector<FieldViolation> GetViolations(const absl::Status& status) {
     violations.push_back({violation.field(), violation.description()});
   }
   return violations;
-}
-
-std::optional<absl::Duration> GetRetryDelay(const absl::Status& status) {
-  const auto info = GetDetail<google::rpc::RetryInfo>(status);
-  if (!info.has_value()) return std::nullopt;
-  return absl::Seconds(info->retry_delay().seconds()) +
-         absl::Nanoseconds(info->retry_delay().nanos());
 }
 
 }  // namespace capstan::services

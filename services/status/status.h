@@ -17,7 +17,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 
 namespace grpc {
 class Status;
@@ -47,12 +46,10 @@ struct FieldViolation {
 // Each returns `status` with the detail set. An OK status is returned unchanged.
 absl::Status WithReason(absl::Status status, const ErrorReason& reason);
 absl::Status WithViolations(absl::Status status, const std::vector<FieldViolation>& violations);
-absl::Status WithRetryDelay(absl::Status status, absl::Duration delay);
 
 // nullopt / empty if the detail is absent or damaged.
 std::optional<ErrorReason> GetReason(const absl::Status& status);
 std::vector<FieldViolation> GetViolations(const absl::Status& status);
-std::optional<absl::Duration> GetRetryDelay(const absl::Status& status);
 
 // Cuts `text` to at most `max_bytes`, at a UTF-8 boundary, and ends it with "..." if it was longer.
 std::string CutText(absl::string_view text, size_t max_bytes);

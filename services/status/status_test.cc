@@ -31,7 +31,6 @@ TEST(StatusTest, DetailsSurviveTheWire) {
   absl::Status status = absl::InvalidArgumentError("2 errors");
   status = WithReason(status, {.reason = "INVALID_SPEC", .metadata = {{"job", "j7"}}});
   status = WithViolations(status, {{"training.epochs", "got -1, want >= 1"}, {"name", "is empty"}});
-  status = WithRetryDelay(status, absl::Milliseconds(1500));
 
   const absl::Status back = FromGrpcStatus(ToGrpcStatus(status));
 
@@ -41,7 +40,6 @@ TEST(StatusTest, DetailsSurviveTheWire) {
   ASSERT_EQ(GetViolations(back).size(), 2u);
   EXPECT_EQ(GetViolations(back)[0].field, "training.epochs");
   EXPECT_EQ(GetViolations(back)[1].description, "is empty");
-  EXPECT_EQ(GetRetryDelay(back), absl::Milliseconds(1500));
 }
 
 // The bytes that other gRPC libraries expect: google.rpc.Status with Any under type.googleapis.com.

@@ -26,7 +26,6 @@ class ABSL_LOCKABLE Mutex {
 
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mu_.lock(); }
   void Unlock() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
-  bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return mu_.try_lock(); }
   // Tells the analysis that the caller holds the lock. Checks nothing.
   void AssertHeld() const ABSL_ASSERT_EXCLUSIVE_LOCK() {}
 

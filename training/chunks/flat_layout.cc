@@ -199,9 +199,4 @@ TensorKind FlatLayout::ChunkKind(int32_t chunk) const {
   return ChunkRange(chunk).offset < weight_floats_ ? TensorKind::kWeight : TensorKind::kStat;
 }
 
-int32_t FlatLayout::CompleteChunks(int64_t ready_end) const {
-  if (ready_end < weight_floats_) return static_cast<int32_t>(ready_end / chunk_floats_);
-  return static_cast<int32_t>((weight_floats_ + chunk_floats_ - 1) / chunk_floats_);
-}
-
 }  // namespace capstan::training

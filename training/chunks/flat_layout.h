@@ -113,9 +113,6 @@ class FlatLayout {
   // `chunk` in [0, chunk_count()). The last chunk may be shorter.
   FlatRange ChunkRange(int32_t chunk) const;
   TensorKind ChunkKind(int32_t chunk) const;
-  // How many of the first chunks lie wholly in [0, ready_end), where ready_end is the end of a
-  // layer's range. The last chunk of the weights counts once all weights are ready.
-  int32_t CompleteChunks(int64_t ready_end) const;
 
  private:
   FlatLayout() = default;

@@ -74,15 +74,6 @@ TEST(FlatLayoutTest, ForwardOrderAndLayers) {
   EXPECT_EQ(layout.Find("fc1"), nullptr);
 }
 
-TEST(FlatLayoutTest, ChunksAreReadyFromTheFront) {
-  const FlatLayout layout = LeNet();
-  EXPECT_EQ(layout.CompleteChunks(0), 0);
-  EXPECT_EQ(layout.CompleteChunks(864), 1);      // fc3: 512 <= 864 < 1024
-  EXPECT_EQ(layout.CompleteChunks(11040), 21);   // and fc2: 10752 <= 11040 < 11264
-  EXPECT_EQ(layout.CompleteChunks(60048), 117);  // all except conv1
-  EXPECT_EQ(layout.CompleteChunks(60224), 118);
-}
-
 TEST(FlatLayoutTest, LargeModelsHaveLargeChunks) {
   EXPECT_EQ(Layout({Weight("a.weight", {655359})}).chunk_floats(), 512);
   EXPECT_EQ(Layout({Weight("a.weight", {160, 4096})}).chunk_floats(), 4096);
@@ -121,7 +112,6 @@ TEST(FlatLayoutTest, StatisticsHaveChunksOfTheirOwn) {
   ASSERT_EQ(layout.chunk_count(), 3);
   EXPECT_EQ(layout.ChunkKind(1), TensorKind::kWeight);
   EXPECT_EQ(layout.ChunkKind(2), TensorKind::kStat);
-  EXPECT_EQ(layout.CompleteChunks(layout.weight_floats()), 2);
   EXPECT_EQ(layout.ElementCount(TensorKind::kStat), 40);
   EXPECT_EQ(layout.forward_order()[3]->spec.name, "fc.bias");  // statistics last
   EXPECT_EQ(layout.forward_order()[4]->spec.name, "bn.running_mean");
