@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -31,9 +32,9 @@ absl::StatusOr<std::string> FindFile(const core::CoordinatorCore& core,
   const core::Job* const job = core.Peek(request.job_id());
   if (job == nullptr) return absl::NotFoundError(absl::StrCat("no job ", request.job_id()));
   if (absl::Status status = CheckOwner(*job, caller); !status.ok()) return status;
-  const core::SavedManifest* const found = job->checkpoints().Find(request.checkpoint());
-  if (found == nullptr) return core::NoCheckpoint(*job, request.checkpoint());
-  const auto& files = found->saved.files();
+  const std::optional<job::v1::SavedCheckpoint> found = job->FindCheckpoint(request.checkpoint());
+  if (!found.has_value()) return core::NoCheckpoint(*job, request.checkpoint());
+  const auto& files = found->files();
   const bool has = request.name() == kManifestFile ||
                    std::any_of(files.begin(), files.end(), [&](const common::v1::FileInfo& file) {
                      return file.name() == request.name();
@@ -43,7 +44,7 @@ absl::StatusOr<std::string> FindFile(const core::CoordinatorCore& core,
                                             job->id(), " has no file ",
                                             services::CutText(request.name(), kMaxShownName)));
   }
-  const absl::string_view folder = absl::StripPrefix(found->saved.uri(), "file://");
+  const absl::string_view folder = absl::StripPrefix(found->uri(), "file://");
   return std::string(folder.substr(0, folder.rfind('/')));
 }
 

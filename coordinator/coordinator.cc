@@ -472,8 +472,8 @@ absl::Status Coordinator::SendToNode(const std::string& name,
                                      const node::v1::ConnectResponse& message) {
   const core::Node* const node = core_.nodes().Find(name);
   if (node == nullptr) return absl::NotFoundError(absl::StrCat("no node ", name));
-  const auto stream = streams_.find(node->session);
-  if (node->session == 0 || stream == streams_.end()) {
+  const auto stream = streams_.find(node->session());
+  if (node->session() == 0 || stream == streams_.end()) {
     return absl::FailedPreconditionError(absl::StrCat(name, " is not connected"));
   }
   stream->second->Send(message);

@@ -69,7 +69,7 @@ void Diagnosis::AskAll(const ClusterFolders& folders) {
   const absl::Duration now = MonotonicNow();
   const auto& all = coordinator_.core().nodes().all();
   for (const auto& [name, node] : all) {
-    if (node.lost && node.left) continue;
+    if (node.lost() && node.left()) continue;
     job::v1::NodeInfo& info = *nodes_[name].diagnosis.mutable_node();
     info = DescribeNode(node, now);
     std::string shared = core::SharedCardsText(coordinator_.core().nodes(), node);
@@ -77,7 +77,7 @@ void Diagnosis::AskAll(const ClusterFolders& folders) {
     if (node.live() && !node.is_worker()) {
       shards.emplace_back();
       shards.back().set_node(name);
-      shards.back().set_address(node.reg.data_address());
+      shards.back().set_address(node.reg().data_address());
     }
   }
   for (const auto& [name, node] : all) {
@@ -92,13 +92,13 @@ void Diagnosis::AskAll(const ClusterFolders& folders) {
     for (const node::v1::Peer& shard : shards) {
       if (shard.node() != name) *order.add_peers() = shard;
     }
-    for (const job::v1::FolderReport& folder : SharedFolders(folders, node.reg.role())) {
+    for (const job::v1::FolderReport& folder : SharedFolders(folders, node.reg().role())) {
       *order.add_folders() = folder;
     }
     Asked& asked = nodes_[name];
     asked.sent_at = absl::Now();
     asked.waiting = coordinator_.SendToNode(name, message).ok();
-    if (asked.waiting) sessions_[node.session] = name;
+    if (asked.waiting) sessions_[node.session()] = name;
   }
 }
 

@@ -75,9 +75,8 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListCheckpoints(
           ToGrpcStatus(absl::NotFoundError(absl::StrCat("no job ", request->job_id()))));
       return;
     }
-    const auto& checkpoints = job->checkpoints().all();
-    for (auto it = checkpoints.rbegin(); it != checkpoints.rend(); ++it) {
-      *response->add_checkpoints() = job->Described(*it);
+    for (job::v1::SavedCheckpoint& saved : job->SavedCheckpoints()) {
+      *response->add_checkpoints() = std::move(saved);
     }
     reactor->Finish(grpc::Status::OK);
   });

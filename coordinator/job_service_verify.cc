@@ -1,6 +1,7 @@
 // JobService.VerifyCheckpoint reads a checkpoint's files again. A FileCall, since the disk may
 // hang.
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,14 +23,16 @@ absl::StatusOr<job::v1::SavedCheckpoint> FindOnRecord(
   const core::Job* const job = core.Peek(request.job_id());
   if (job == nullptr) return absl::NotFoundError(absl::StrCat("no job ", request.job_id()));
   if (absl::Status status = CheckOwner(*job, caller); !status.ok()) return status;
-  const bool newest = request.checkpoint().empty();
-  if (newest && job->checkpoints().empty()) {
-    return absl::NotFoundError(absl::StrCat("job ", job->id(), " has no checkpoint"));
+  if (request.checkpoint().empty()) {
+    std::vector<job::v1::SavedCheckpoint> all = job->SavedCheckpoints();
+    if (all.empty()) {
+      return absl::NotFoundError(absl::StrCat("job ", job->id(), " has no checkpoint"));
+    }
+    return std::move(all.front());
   }
-  const core::SavedManifest* const found =
-      newest ? &job->checkpoints().all().back() : job->checkpoints().Find(request.checkpoint());
-  if (found == nullptr) return core::NoCheckpoint(*job, request.checkpoint());
-  return job->Described(*found);
+  std::optional<job::v1::SavedCheckpoint> found = job->FindCheckpoint(request.checkpoint());
+  if (!found.has_value()) return core::NoCheckpoint(*job, request.checkpoint());
+  return *std::move(found);
 }
 
 }  // namespace

@@ -383,15 +383,15 @@ void CoordinatorMetrics::OnNodes(const core::NodeTable& nodes) {
     NodeNames& before = nodes_[kind.role];
     for (const auto& entry : nodes.all()) {
       const core::Node& node = entry.second;
-      if (node.reg.role() != kind.role) continue;
-      for (const std::string& job : node.slots) allocated += job.empty() || node.lost ? 0 : 1;
-      if (node.left) {
+      if (node.reg().role() != kind.role) continue;
+      for (const std::string& job : node.slots()) allocated += job.empty() || node.lost() ? 0 : 1;
+      if (node.left()) {
         ++left;
         continue;
       }
       names.series.insert(node.name());
-      kind.heartbeat.With({{kind.label, node.name()}}).Set(UnixSeconds(node.last_heard_wall));
-      if (node.lost) {
+      kind.heartbeat.With({{kind.label, node.name()}}).Set(UnixSeconds(node.last_heard_wall()));
+      if (node.lost()) {
         ++lost;
         if (before.ready.count(node.name()) != 0) {
           leases_lost_.With({{"role", kind.label}}).Increment();
@@ -399,7 +399,7 @@ void CoordinatorMetrics::OnNodes(const core::NodeTable& nodes) {
         continue;
       }
       names.ready.insert(node.name());
-      for (int i = 0; i < static_cast<int>(node.slots.size()); ++i) {
+      for (int i = 0; i < static_cast<int>(node.slots().size()); ++i) {
         slots += core::IsSpare(node, i) ? 0 : 1;
       }
     }

@@ -211,15 +211,15 @@ TEST_F(MetricsTest, OneThatFellSilentIsSeenUntilItIsForgottenAndOneThatLeftIsNot
     reg.set_name(name);
     nodes.Admit(nodes.size() + 1, reg, {}, 1, absl::ZeroDuration(), absl::FromUnixSeconds(77));
   }
-  nodes.Find("w0")->slots[0] = "j-1";
+  nodes.Find("w0")->HoldSlot(0, "j-1");
   metrics_.OnNodes(nodes);
   std::string text = registry_.Scrape();
   EXPECT_THAT(text, HasSubstr("capstan_workers{state=\"ready\"} 3"));
   EXPECT_THAT(text, HasSubstr("capstan_worker_last_heartbeat_timestamp_seconds{worker=\"w1\"} 77"));
   EXPECT_THAT(text, HasSubstr("capstan_queue_quota_slots{queue=\"default\"} 3"));
   EXPECT_THAT(text, HasSubstr("capstan_queue_allocated_slots{queue=\"default\"} 1"));
-  nodes.Find("w1")->lost = true;
-  nodes.Find("w2")->lost = nodes.Find("w2")->left = true;
+  nodes.Find("w1")->Lose(/*left=*/false);
+  nodes.Find("w2")->Lose(/*left=*/true);
   for (int i = 0; i < 2; ++i) metrics_.OnNodes(nodes);
   EXPECT_THAT(registry_.Scrape(), Not(HasSubstr("worker=\"w2\"")));  // not one scrape more
   for (int i = 0; i < 3; ++i) text = registry_.Scrape();

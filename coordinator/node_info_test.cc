@@ -13,19 +13,20 @@ TEST(NodeInfoTest, AStateSaysWhetherANodeMayBeSwitchedOff) {
     return DescribeNode(node, absl::Seconds(50)).state();
   };
   core::Node node;
-  node.session = 1;
+  node.Connect(1);
   EXPECT_EQ(state(node), "READY");
-  node.jobs = {"job-1"};
+  node.AddJob("job-1");
   EXPECT_EQ(state(node), "READY");
-  node.drained = true;
+  node.set_drained(true);
   EXPECT_EQ(state(node), "DRAINING");
-  node.leaving = true;
+  node.set_leaving(true);
   EXPECT_EQ(state(node), "LEAVING");  // the node leaves by itself
-  node.jobs.clear();
+  node.RemoveJob("job-1");
   EXPECT_EQ(state(node), "LEAVING");
-  node.leaving = false;
+  node.set_leaving(false);
   EXPECT_EQ(state(node), "DRAINED");
-  node.lost = node.leaving = true;
+  node.set_leaving(true);
+  node.Lose(/*left=*/false);
   EXPECT_EQ(state(node), "LOST");
 }
 

@@ -5,7 +5,6 @@
 #include <future>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -230,10 +229,8 @@ HttpResponse PageServer::Job(const HttpRequest& request, const core::Caller& cal
         const core::Job* const job = core.Peek(id);
         if (job == nullptr) return absl::NotFoundError("no such job");
         JobPage page{.head = Head(), .job = core::ToProto(*job, /*with_history=*/true)};
-        std::set<std::string> names;
-        for (const core::Task& task : job->tasks()) names.insert(task.node);
         const absl::Duration now = MonotonicNow();
-        for (const std::string& name : names) {
+        for (const std::string& name : job->NodesOfTasks()) {
           const core::Node* const node = core.nodes().Find(name);
           if (node != nullptr) page.nodes.push_back(DescribeNode(*node, now));
         }

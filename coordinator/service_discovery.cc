@@ -37,10 +37,10 @@ std::string ServiceDiscoveryJson(const std::string& own_url, const core::NodeTab
   std::vector<std::string> groups = {Group(own_url, "coordinator", "coordinator")};
   for (const auto& entry : nodes.all()) {
     const core::Node& node = entry.second;
-    if (node.left || node.reg.http_url().empty()) continue;
-    if (OnLoopback(node.reg.http_url()) && node.reg.host() != own_host) continue;
+    if (node.left() || node.reg().http_url().empty()) continue;
+    if (OnLoopback(node.reg().http_url()) && node.reg().host() != own_host) continue;
     groups.push_back(
-        Group(node.reg.http_url(), node.is_worker() ? "gpu_worker" : "param_store", node.name()));
+        Group(node.reg().http_url(), node.is_worker() ? "gpu_worker" : "param_store", node.name()));
   }
   return absl::StrCat("[", absl::StrJoin(groups, ",\n"), "]\n");
 }

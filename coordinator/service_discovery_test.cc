@@ -22,8 +22,8 @@ TEST(ServiceDiscoveryTest, ListsWhoMayBeScraped) {
   Add(nodes, "w1", common::v1::ROLE_WORKER, "node-1", "");  // --http=off
   Add(nodes, "w2", common::v1::ROLE_WORKER, "node-2", "http://node-2:7271");
   Add(nodes, "w3", common::v1::ROLE_WORKER, "node-3", "http://node-3:7271");
-  nodes.Find("w2")->lost = true;  // it fell silent
-  nodes.Find("w3")->lost = nodes.Find("w3")->left = true;
+  nodes.Find("w2")->Lose(/*left=*/false);  // it fell silent
+  nodes.Find("w3")->Lose(/*left=*/true);
   EXPECT_EQ(
       ServiceDiscoveryJson("http://127.0.0.1:7071", nodes),
       R"([{"targets":["127.0.0.1:7071"],"labels":{"__scheme__":"http","component":"coordinator","node":"coordinator"}},

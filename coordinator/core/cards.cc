@@ -15,22 +15,22 @@ bool IsCpu(const node::v1::Device& device) {
 }
 
 bool IsSpare(const Node& node, int device) {
-  const auto& devices = node.reg.devices();
-  return IsCpu(devices[device]) && node.slots[static_cast<size_t>(device)].empty() &&
+  const auto& devices = node.reg().devices();
+  return IsCpu(devices[device]) && node.slots()[static_cast<size_t>(device)].empty() &&
          !std::all_of(devices.begin(), devices.end(), IsCpu);
 }
 
 std::string SharedCardsText(const NodeTable& nodes, const Node& node) {
-  if (node.lost) return "";
+  if (node.lost()) return "";
   std::vector<std::string> devices;
   const Node* other = nullptr;
-  for (const node::v1::Device& device : node.reg.devices()) {
+  for (const node::v1::Device& device : node.reg().devices()) {
     if (device.uuid().empty()) continue;
     const std::set<std::string>* const offering = nodes.Offering(device.uuid());
     if (offering == nullptr) continue;
     for (const std::string& name : *offering) {
       const Node* const by = nodes.Find(name);
-      if (by == nullptr || by == &node || by->lost) continue;
+      if (by == nullptr || by == &node || by->lost()) continue;
       devices.push_back(device.name());
       if (other == nullptr) other = by;
       break;

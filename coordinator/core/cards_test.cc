@@ -71,7 +71,7 @@ TEST_F(CardsTest, OneCpuSlotCarriesAnyNumberOfCpuDevices) {
   EXPECT_THAT(FindGang(nodes_, request)->workers[0].devices, ElementsAre(0, 0, 0));
   request.device = "gpu";
   EXPECT_FALSE(CouldFit(nodes_, request));
-  node.slots[0] = "other-job";
+  node.HoldSlot(0, "other-job");
   EXPECT_FALSE(FindGang(nodes_, Request(1, 3)).has_value());
   EXPECT_TRUE(CouldFit(nodes_, Request(1, 3)));
 }
@@ -79,7 +79,7 @@ TEST_F(CardsTest, OneCpuSlotCarriesAnyNumberOfCpuDevices) {
 TEST_F(CardsTest, AJobForMoreCpuDevicesThanSlotsTakesAllOfThem) {
   Node& node = Add(Host("w0", "a", {"cpu", "cpu"}));
   EXPECT_THAT(FindGang(nodes_, Request(1, 3))->workers[0].devices, ElementsAre(0, 1, 0));
-  node.slots[1] = "other-job";
+  node.HoldSlot(1, "other-job");
   EXPECT_FALSE(FindGang(nodes_, Request(1, 3)).has_value());
   EXPECT_THAT(FindGang(nodes_, Request(1, 1))->workers[0].devices, ElementsAre(0));
 }
@@ -96,21 +96,21 @@ TEST_F(CardsTest, WorkersOfAHostAreDealtDifferentCards) {
 TEST_F(CardsTest, ACardThatAnotherWorkerOfItsHostHoldsIsTaken) {
   Node& holder = Add(Host("w0", "a", {"A", "B"}));
   Add(Host("w1", "a", {"A", "B"}));
-  holder.slots = {"other-job", "other-job"};
+  holder.HoldFreeSlots("other-job");
   GangRequest request = Request(1, 1);
   request.device = "gpu";
   EXPECT_FALSE(FindGang(nodes_, request).has_value());
   EXPECT_TRUE(CouldFit(nodes_, request));
-  holder.slots[1].clear();
-  holder.drained = true;  // so that it does not get the job itself
+  holder.FreeSlots("other-job", /*except=*/{0});
+  holder.set_drained(true);  // so that it does not get the job itself
   EXPECT_THAT(FindGang(nodes_, request)->workers[0].devices, ElementsAre(1));
-  holder.slots[1] = "other-job";
-  holder.lost = true;
+  holder.HoldSlot(1, "other-job");
+  holder.Lose(/*left=*/false);
   EXPECT_THAT(FindGang(nodes_, request)->workers[0].devices, ElementsAre(0));
 }
 
 TEST_F(CardsTest, EqualUuidsOfTwoHostsAreTwoCards) {
-  Add(Host("w0", "a", {"A"})).slots[0] = "other-job";
+  Add(Host("w0", "a", {"A"})).HoldSlot(0, "other-job");
   Add(Host("w1", "b", {"A"}));
   EXPECT_EQ(FindGang(nodes_, Request(1, 1))->workers[0].node, "w1");
 }
@@ -118,7 +118,9 @@ TEST_F(CardsTest, EqualUuidsOfTwoHostsAreTwoCards) {
 // A worker of an older version does not say which card it has: as before, its slot alone counts.
 TEST_F(CardsTest, CardsWithoutAUuidAreHeldByTheirSlots) {
   for (const char* name : {"w0", "w1"}) {
-    Add(Host(name, "a", {"A"})).reg.mutable_devices(0)->clear_uuid();
+    node::v1::Register reg = Host(name, "a", {"A"});
+    reg.mutable_devices(0)->clear_uuid();
+    Add(reg);
   }
   EXPECT_THAT(FindGang(nodes_, Request(2, 1))->workers, SizeIs(2));
   EXPECT_THAT(SharedCards(nodes_), IsEmpty());
@@ -127,7 +129,7 @@ TEST_F(CardsTest, CardsWithoutAUuidAreHeldByTheirSlots) {
 TEST_F(CardsTest, ACardNamedTwiceByOneWorkerIsTwoDevices) {
   Node& node = Add(Host("w0", "a", {"A", "A"}));
   EXPECT_THAT(FindGang(nodes_, Request(1, 2))->workers[0].devices, ElementsAre(0, 1));
-  node.slots[0] = "other-job";
+  node.HoldSlot(0, "other-job");
   EXPECT_THAT(FindGang(nodes_, Request(1, 1))->workers[0].devices, ElementsAre(1));
   EXPECT_THAT(SharedCards(nodes_), IsEmpty());
 }
@@ -135,7 +137,7 @@ TEST_F(CardsTest, ACardNamedTwiceByOneWorkerIsTwoDevices) {
 TEST_F(CardsTest, AutoWaitsForCardsThatAreBusy) {
   Node& node = Add(Host("w0", "a", {"A", "cpu"}));
   Add(Host("w1", "b", {"cpu"}));
-  node.slots[0] = "other-job";
+  node.HoldSlot(0, "other-job");
   EXPECT_FALSE(FindGang(nodes_, Request(1, 1)).has_value());
   EXPECT_TRUE(CouldFit(nodes_, Request(1, 1)));
   EXPECT_EQ(MissingText(nodes_, Request(1, 1)),
@@ -173,8 +175,7 @@ TEST_F(CardsTest, AutoTakesCpusForWhatGpusDoNotCarryOut) {
   ASSERT_TRUE(gang.has_value());
   EXPECT_FALSE(gang->on_gpus);
   EXPECT_THAT(gang->workers[0].devices, ElementsAre(1));
-  EXPECT_EQ(KindText(nodes_, dropout, false),
-            "CPUs (GPUs do not carry out node dropout (Dropout))");
+  EXPECT_EQ(KindText(nodes_, dropout, false), "CPUs (GPUs do not support node dropout (Dropout))");
   spec.mutable_resources()->set_device(
       "gpu");  // a job that asks for cards gets them, and the error of its task
   EXPECT_TRUE(WantsGpus(nodes_, RequestOf(spec)));
@@ -183,9 +184,9 @@ TEST_F(CardsTest, AutoTakesCpusForWhatGpusDoNotCarryOut) {
 TEST_F(CardsTest, ForAutoALostNodeIsNoneAndOneNotYetHeardIsOne) {
   Node& node = Add(Host("w0", "a", {"A"}));
   Add(Host("w1", "b", {"cpu"}));
-  node.unheard = true;  // after a restart of the coordinator
+  node.set_unheard(true);  // after a restart of the coordinator
   EXPECT_FALSE(FindGang(nodes_, Request(1, 1)).has_value());
-  node.lost = true;
+  node.Lose(/*left=*/false);
   EXPECT_EQ(FindGang(nodes_, Request(1, 1))->workers[0].node, "w1");
   EXPECT_EQ(KindText(nodes_, Request(1, 1), false), "CPUs");
 }
@@ -209,7 +210,7 @@ TEST_F(CardsTest, ACardThatTwoWorkersOfferIsTold) {
   EXPECT_THAT(shared, ElementsAre(Key("w0"), Key("w1")));
   EXPECT_THAT(shared.at("w0"), StartsWith("cuda:1 is a card that worker w1 on host a offers too"));
   EXPECT_THAT(shared.at("w1"), StartsWith("cuda:0 is a card that worker w0 on host a offers too"));
-  nodes_.Find("w0")->lost = true;
+  nodes_.Find("w0")->Lose(/*left=*/false);
   EXPECT_THAT(SharedCards(nodes_), IsEmpty());
   Add(Host("w3", "b", {"B"}));
   EXPECT_THAT(SharedCards(nodes_), ElementsAre(Key("w1"), Key("w3")));
@@ -237,7 +238,7 @@ TEST_F(CardsTest, CpusBesideCardsAreNoCapacityUnlessTheyAreHeld) {
   Node& node = Add(Host("w0", "a", {"A", "cpu"}));
   EXPECT_FALSE(IsSpare(node, 0));
   EXPECT_TRUE(IsSpare(node, 1));
-  node.slots[1] = "other-job";
+  node.HoldSlot(1, "other-job");
   EXPECT_FALSE(IsSpare(node, 1));
   EXPECT_FALSE(IsSpare(Add(Host("w1", "a", {"cpu"})), 0));
 }

@@ -41,6 +41,27 @@ bool Gather(const node::v1::WrittenFiles& written,
   return true;
 }
 
+// The record of a checkpoint that is to be written, or that was found in the job's folder.
+template <typename Manifest>
+SavedManifest RecordOf(const Job& job, const Manifest& manifest) {
+  SavedManifest record;
+  record.orders = manifest.orders;
+  record.saved.set_id(absl::StrCat(manifest.lineage, "-", manifest.step));
+  record.saved.set_uri(absl::StrCat("file://", CheckpointFolder(job.resolved()->storage_path(),
+                                                                manifest.lineage, manifest.step)));
+  record.saved.set_lineage(manifest.lineage);
+  record.saved.set_step(manifest.step);
+  record.saved.set_weights_sha256(manifest.weights_sha256);
+  record.saved.set_samples_used(manifest.samples_used);
+  int64_t bytes = 0;
+  for (const common::v1::FileInfo& file : manifest.files) {
+    bytes += file.size_bytes();
+    *record.saved.add_files() = file;
+  }
+  record.saved.set_size_bytes(bytes);
+  return record;
+}
+
 }  // namespace
 
 Job* CheckpointDesk::Handle(const ManifestWritten& written) {
@@ -170,21 +191,7 @@ void CheckpointDesk::OrderManifest(Job& job, int64_t step) {
   for (const node::v1::Order& order : lead.applied_orders()) write.orders.push_back(order.id());
   write.lead_snapshot = snapshot;
 
-  SavedManifest saved;
-  saved.orders = write.orders;
-  saved.saved.set_id(absl::StrCat(write.lineage, "-", step));
-  saved.saved.set_uri(absl::StrCat("file://", write.folder));
-  saved.saved.set_lineage(write.lineage);
-  saved.saved.set_step(step);
-  saved.saved.set_weights_sha256(write.weights_sha256);
-  saved.saved.set_samples_used(write.samples_used);
-  int64_t bytes = 0;
-  for (const common::v1::FileInfo& file : write.files) {
-    bytes += file.size_bytes();
-    *saved.saved.add_files() = file;
-  }
-  saved.saved.set_size_bytes(bytes);
-  job.link().Order(std::move(saved), step, ctx_.now());
+  job.link().Order(RecordOf(job, write), step, ctx_.now());
   ctx_.Emit(std::move(write));
 }
 
@@ -258,21 +265,7 @@ bool CheckpointDesk::TakeManifest(Job& job, const FoundManifest& found) {
     if (manifest.saved.lineage() == found.lineage && manifest.saved.step() >= found.step)
       return false;
   }
-  SavedManifest saved;
-  saved.orders = found.orders;
-  saved.saved.set_id(absl::StrCat(found.lineage, "-", found.step));
-  saved.saved.set_uri(absl::StrCat(
-      "file://", CheckpointFolder(job.resolved()->storage_path(), found.lineage, found.step)));
-  saved.saved.set_lineage(found.lineage);
-  saved.saved.set_step(found.step);
-  saved.saved.set_weights_sha256(found.weights_sha256);
-  saved.saved.set_samples_used(found.samples_used);
-  int64_t bytes = 0;
-  for (const common::v1::FileInfo& file : found.files) {
-    bytes += file.size_bytes();
-    *saved.saved.add_files() = file;
-  }
-  saved.saved.set_size_bytes(bytes);
+  SavedManifest saved = RecordOf(job, found);
   if (found.step == job.resolved()->total_steps()) {
     job.written().SetWeightsSha256(found.weights_sha256);
     job.history().FindEnd(found.step, found.samples_used);

@@ -58,7 +58,7 @@ Effects CoordinatorCore::Step(const Event& event, absl::Duration now) {
   // against the nodes. Their messages are in the queue behind this event.
   if (stepped_ && now - ctx_.now() > ctx_.options().lease / 2 &&
       !CAPSTAN_MUTANT("own_silence_counts")) {
-    for (auto& entry : ctx_.nodes().all()) entry.second.last_heard += now - ctx_.now();
+    for (auto& entry : ctx_.nodes().all()) entry.second.ForgiveSilence(now - ctx_.now());
   }
   stepped_ = true;
   ctx_.Begin(now, event.wall);

@@ -30,10 +30,10 @@ std::set<int32_t> Departures::LeavingShards(const Job& job) {
   std::set<int32_t> leaving, drained;
   for (const Shard& shard : job.shards()) {
     const Node* const node = ctx_.nodes().FindIncarnation(shard.node, shard.incarnation);
-    if (shard.lost || node == nullptr || node->lost) continue;
-    if (node->leaving) {
+    if (shard.lost || node == nullptr || node->lost()) continue;
+    if (node->leaving()) {
       leaving.insert(shard.index);
-    } else if (node->drained) {
+    } else if (node->drained()) {
       drained.insert(shard.index);
     }
   }
@@ -58,7 +58,7 @@ void Departures::AdvanceLeaving(Job& job) {
   }
   if (job.lead().complete()) return;  // it ends with the members that are there
   const bool must = std::any_of(leaving.begin(), leaving.end(), [&](int32_t index) {
-    return ctx_.nodes().Find(job.shards()[static_cast<size_t>(index)].node)->leaving;
+    return ctx_.nodes().Find(job.shards()[static_cast<size_t>(index)].node)->leaving();
   });
   if (HasNotBegun(job)) return LetGo(job, leaving);
   if (job.lead().suspended() || job.changes().HandOverOrdered()) {
@@ -91,7 +91,7 @@ void Departures::AdvanceLeaving(Job& job) {
 void Departures::LetGo(Job& job, const std::set<int32_t>& leaving) {
   for (const int32_t index : leaving) {
     Shard& shard = job.shards()[static_cast<size_t>(index)];
-    const bool stops = ctx_.nodes().Find(shard.node)->leaving;
+    const bool stops = ctx_.nodes().Find(shard.node)->leaving();
     losses_.LoseShard(job, shard,
                       {.why = stops ? "its service stops" : "its node is drained",
                        .goodbye = stops,
@@ -116,7 +116,7 @@ void Departures::ReleaseDrained(Job& job) {
   if (request.min_workers <= 0 || request.min_workers >= request.num_workers) return;
   for (Task& task : job.tasks()) {
     const Node* const node = ctx_.nodes().Find(task.node);
-    if (task.lost || node == nullptr || !node->drained) continue;
+    if (task.lost || node == nullptr || !node->drained()) continue;
     const int leaves = scheduler::WorkersFor(task.devices.size(), request.devices_per_worker);
     if (job.living_workers() - leaves < request.min_workers) return;
     losses_.LoseTask(job, task, {.why = "its node is drained", .reason = "", .drained = true});

@@ -65,7 +65,7 @@ TEST_F(DrainTest, LanesOfAnElasticJobGoToTheOthersAndTheTaskIsStopped) {
   EXPECT_FALSE(Take(workers_[1], ConnectResponse::kStopTask).empty());
   Forget(workers_[1]);  // its task is gone
   Beat(workers_[1]);
-  EXPECT_TRUE(core_.nodes().Find("w1")->jobs.empty());
+  EXPECT_TRUE(core_.nodes().Find("w1")->jobs().empty());
   // The last one stays: the job needs it.
   ASSERT_TRUE(SetDrained("w0", true).ok());
   Pass(absl::Seconds(1), {workers_[0], workers_[1], store_});
@@ -86,14 +86,14 @@ TEST_F(DrainTest, ItIsOfTheNameAndOutlivesCoordinatorAndNode) {
   World next;
   ASSERT_TRUE(next.core_.Restore(journal_.state(), next.now_, absl::UnixEpoch()).ok());
   next.Worker("w0");  // another process
-  EXPECT_TRUE(next.core_.nodes().Find("w0")->drained);
+  EXPECT_TRUE(next.core_.nodes().Find("w0")->drained());
   EXPECT_EQ(next.Job(next.Submit(Spec(1, 0))).state(), JOB_STATE_PENDING);
 
   ASSERT_TRUE(SetDrained("w0", false).ok());
   World third;
   ASSERT_TRUE(third.core_.Restore(journal_.state(), third.now_, absl::UnixEpoch()).ok());
   third.Worker("w0");
-  EXPECT_FALSE(third.core_.nodes().Find("w0")->drained);
+  EXPECT_FALSE(third.core_.nodes().Find("w0")->drained());
 }
 
 }  // namespace

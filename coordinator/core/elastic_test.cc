@@ -124,7 +124,7 @@ TEST_F(RecoveryTest, TheDeviceOfARankThatCameBackIsGivenToNobodyElse) {
   Beat(workers_[1]);
   PassAndFollow(absl::Seconds(3));
   ASSERT_THAT(Job(id_).workers(), SizeIs(3));
-  EXPECT_EQ(core_.nodes().Find("w1")->slots[0], id_);
+  EXPECT_EQ(core_.nodes().Find("w1")->slots()[0], id_);
   const std::string other = Submit(Spec(1, 0));
   EXPECT_EQ(Job(other).state(), JOB_STATE_PENDING);
 }
@@ -555,7 +555,7 @@ TEST_F(RecoveryTest, AResumedJobWaitsForNodesToLetGoOfTheirFormerParts) {
     const std::string name = store ? "s0" : "w0";
     const SessionId session =
         Connect(name, store ? common::v1::ROLE_PARAM_STORE : common::v1::ROLE_WORKER,
-                core_.nodes().Find(name)->incarnation);
+                core_.nodes().Find(name)->incarnation());
     EXPECT_EQ(Job(id_).state(), JOB_STATE_PENDING) << name;  // what it holds is not known yet
     beats_[session] = beats_[before];
     Beat(session);
@@ -601,7 +601,7 @@ TEST_F(RecoveryTest, SuspendedAndResumedWithOtherNumbers) {
   EXPECT_EQ(Job(id_).state(), JOB_STATE_SUSPENDED);
   PassAndFollow(absl::Seconds(2));
   EXPECT_THAT(Job(id_).workers(), IsEmpty());
-  EXPECT_EQ(core_.nodes().Find("w0")->slots[0], "");
+  EXPECT_EQ(core_.nodes().Find("w0")->slots()[0], "");
   EXPECT_TRUE(Saved(id_).wound_down());
 
   auto resume = For<job::v1::ResumeJobRequest>();
@@ -779,7 +779,7 @@ TEST_F(RecoveryTest, OfTheLostWorkersTheLastSixteenAreRemembered) {
   EXPECT_EQ(next.Job(id_).workers_left_out(), 25 - 16);
   const Node* const node = next.core_.nodes().Find("x24");
   ASSERT_NE(node, nullptr);
-  const SessionId session = next.Connect("x24", common::v1::ROLE_WORKER, node->incarnation);
+  const SessionId session = next.Connect("x24", common::v1::ROLE_WORKER, node->incarnation());
   node::v1::TaskState& task = next.Task(session, id_, 26);
   task.set_phase(node::v1::TASK_PHASE_RUNNING);
   next.Beat(session);

@@ -236,12 +236,12 @@ TEST_F(FailureTest, ATaskThatItsServiceForgotIsNotBackWhereItIsNamedAgain) {
 // Before that it is not known what the node holds.
 TEST_F(FailureTest, ANodeThatWasLostGetsWorkOnceItHasSpoken) {
   const SessionId before = Worker("w0");
-  const int64_t incarnation = core_.nodes().Find("w0")->incarnation;
+  const int64_t incarnation = core_.nodes().Find("w0")->incarnation();
   Do(NodeDisconnected{before});
   Pass(absl::Seconds(6));
-  ASSERT_TRUE(core_.nodes().Find("w0")->lost);
+  ASSERT_TRUE(core_.nodes().Find("w0")->lost());
   const SessionId again = Connect("w0", common::v1::ROLE_WORKER, incarnation);
-  ASSERT_EQ(core_.nodes().Find("w0")->incarnation, incarnation);
+  ASSERT_EQ(core_.nodes().Find("w0")->incarnation(), incarnation);
   const std::string id = Submit(Spec(1, 0));
   EXPECT_EQ(Job(id).state(), common::v1::JOB_STATE_PENDING);
   Beat(again);
@@ -254,11 +254,11 @@ TEST_F(FailureTest, WhatANodeUsesIsWhatItSaidLast) {
   for (const int64_t bytes : {1000, 2000}) {
     heartbeat.mutable_usage()->set_memory_used_bytes(bytes);
     Beat(worker);
-    EXPECT_EQ(core_.nodes().Find("w0")->usage.memory_used_bytes(), bytes);
+    EXPECT_EQ(core_.nodes().Find("w0")->usage().memory_used_bytes(), bytes);
   }
   heartbeat.clear_usage();  // it could not find out
   Beat(worker);
-  EXPECT_EQ(core_.nodes().Find("w0")->usage.memory_used_bytes(), 2000);
+  EXPECT_EQ(core_.nodes().Find("w0")->usage().memory_used_bytes(), 2000);
 }
 
 TEST_F(FailureTest, AServiceThatStopsOrStartsAnewIsLostAtOnce) {
@@ -297,10 +297,10 @@ TEST_F(FailureTest, AProcessThatConnectsAgainKeepsItsTasks) {
 // The last messages on the old stream may be lost: they are sent again at once, not after `resend`.
 TEST_F(FailureTest, WhatAnOldStreamMayHaveLostIsSentAtOnceOnTheNewOne) {
   const auto again = [this](SessionId& session, const std::string& name, common::v1::Role role) {
-    const int64_t incarnation = core_.nodes().Find(name)->incarnation;
+    const int64_t incarnation = core_.nodes().Find(name)->incarnation();
     Do(NodeDisconnected{session});
     const SessionId next = Connect(name, role, incarnation);
-    EXPECT_EQ(core_.nodes().Find(name)->incarnation, incarnation);
+    EXPECT_EQ(core_.nodes().Find(name)->incarnation(), incarnation);
     beats_[next] = beats_[session];
     session = next;
   };

@@ -126,7 +126,7 @@ TEST_F(KeysTest, AfterAStartEverybodyIsSentHisKeyOnce) {
   std::vector<SessionId> back;
   for (const char* name : {"w0", "w1", "s0", "s1"}) {
     const Node& node = *next.core_.nodes().Find(name);
-    back.push_back(next.Connect(name, node.reg.role(), node.incarnation));
+    back.push_back(next.Connect(name, node.reg().role(), node.incarnation()));
     next.beats_[back.back()] = beats_[All()[back.size() - 1]];
     for (auto& shard : *next.beats_[back.back()].mutable_heartbeat()->mutable_shards()) {
       shard.set_generation(1);

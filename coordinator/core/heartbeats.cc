@@ -20,14 +20,14 @@ constexpr int64_t kMaxDropped = int64_t{1} << 32;  // lines, of one batch
 
 void Heartbeats::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbeat) {
   if (heartbeat.tasks_size() + heartbeat.shards_size() > kMaxStates) {
-    const SessionId session = node.session;
+    const SessionId session = node.session();
     ctx_.nodes().Disconnect(session);
     ctx_.Emit(CloseSession{session, absl::InvalidArgumentError(absl::StrCat(
                                         "heartbeat: more than ", kMaxStates, " states"))});
     return;
   }
   if (node.is_worker() ? !heartbeat.shards().empty() : !heartbeat.tasks().empty()) {
-    const SessionId session = node.session;
+    const SessionId session = node.session();
     ctx_.nodes().Disconnect(session);
     ctx_.Emit(CloseSession{session,
                            absl::InvalidArgumentError(absl::StrCat(
@@ -35,22 +35,23 @@ void Heartbeats::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbeat) {
                                node.is_worker() ? "shards" : "tasks", ", which is not its role"))});
     return;
   }
-  if (heartbeat.has_usage()) node.usage = heartbeat.usage();
-  const bool stays = node.leaving && heartbeat.leaving_ms() <= 0;
-  node.leaving = heartbeat.leaving_ms() > 0;
+  if (heartbeat.has_usage()) node.SetUsage(heartbeat.usage());
+  const bool stays = node.leaving() && heartbeat.leaving_ms() <= 0;
+  node.set_leaving(heartbeat.leaving_ms() > 0);
   if (stays) ctx_.NoteFreed();
-  if (node.unheard) ctx_.Reschedule();
-  node.unheard = false;
+  if (node.unheard()) ctx_.Reschedule();
+  node.set_unheard(false);
   // A heartbeat is complete: what it does not name is not there.
-  std::set<std::string> ids = node.jobs;
+  std::set<std::string> ids = node.jobs();
   for (const std::string& id : ids) {
     Job* job = ctx_.jobs().Find(id);
     if (job == nullptr) continue;
     for (Task& task : job->tasks()) {
-      if (task.node == node.name() && task.incarnation == node.incarnation) task.present = false;
+      if (task.node == node.name() && task.incarnation == node.incarnation()) task.present = false;
     }
     for (Shard& shard : job->shards()) {
-      if (shard.node == node.name() && shard.incarnation == node.incarnation) shard.present = false;
+      if (shard.node == node.name() && shard.incarnation == node.incarnation())
+        shard.present = false;
     }
   }
   std::set<std::string> strays;
@@ -59,7 +60,7 @@ void Heartbeats::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbeat) {
     Job* job = ctx_.jobs().Find(state.job_id());
     Task* task = job == nullptr
                      ? nullptr
-                     : job->members().FindTask(state.rank(), node.name(), node.incarnation);
+                     : job->members().FindTask(state.rank(), node.name(), node.incarnation());
     if (task == nullptr) {
       if (job == nullptr) unknown = state.job_id();
       if (job == nullptr && Spared(node, state.job_id())) continue;
@@ -68,14 +69,14 @@ void Heartbeats::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbeat) {
       continue;
     }
     ids.insert(job->id());
-    node.jobs.insert(job->id());
+    node.AddJob(job->id());
     reports_.AcceptTask(*job, *task, state);
   }
   for (const node::v1::ShardState& state : heartbeat.shards()) {
     Job* job = ctx_.jobs().Find(state.job_id());
     Shard* shard = job == nullptr
                        ? nullptr
-                       : job->members().FindShard(state.shard(), node.name(), node.incarnation);
+                       : job->members().FindShard(state.shard(), node.name(), node.incarnation());
     if (shard == nullptr) {
       if (job == nullptr && Spared(node, state.job_id())) continue;
       strays.insert(state.job_id());
@@ -83,18 +84,13 @@ void Heartbeats::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbeat) {
       continue;
     }
     ids.insert(job->id());
-    node.jobs.insert(job->id());
+    node.AddJob(job->id());
     reports_.AcceptShard(*job, *shard, state);
   }
-  for (auto it = node.stray_stop_sent.begin(); it != node.stray_stop_sent.end();) {
-    if (strays.count(it->first) > 0) {
-      ++it;
-    } else {
-      it = node.stray_stop_sent.erase(it);
-      ctx_.Reschedule();
-    }
-  }
-  HoldFree(node, unknown);  // before jobs look for devices
+  if (node.KeepStrays(strays)) ctx_.Reschedule();
+  // A task does not say what it computes on. It may be any device that no other job here has, so the
+  // free ones are held before jobs look for devices.
+  node.HoldFreeSlots(unknown);
   for (const std::string& id : ids) {
     Job* job = ctx_.jobs().Find(id);
     if (job == nullptr) {
@@ -105,11 +101,11 @@ void Heartbeats::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbeat) {
     run_.Advance(*job);
   }
   // Slots of jobs that were taken from this node while its lease had lapsed.
-  for (const std::string& slot : std::vector<std::string>(node.slots)) {
-    if (!slot.empty() && slot != unknown && node.jobs.count(slot) == 0)
+  for (const std::string& slot : std::vector<std::string>(node.slots())) {
+    if (!slot.empty() && slot != unknown && node.jobs().count(slot) == 0)
       states_.FreeSlots(node, slot);
   }
-  HoldFree(node, unknown);
+  node.HoldFreeSlots(unknown);
 }
 
 void Heartbeats::OnProbeResult(Node& node, const node::v1::ProbeResult& result) {
@@ -118,7 +114,7 @@ void Heartbeats::OnProbeResult(Node& node, const node::v1::ProbeResult& result) 
     return;  // of an earlier gang, or answered
   }
   for (Task& task : job->tasks()) {
-    if (task.node != node.name() || task.incarnation != node.incarnation || task.probed ||
+    if (task.node != node.name() || task.incarnation != node.incarnation() || task.probed ||
         task.lost)
       continue;
     task.probed = true;
@@ -132,7 +128,7 @@ void Heartbeats::OnProbeResult(Node& node, const node::v1::ProbeResult& result) 
 void Heartbeats::OnLogs(Node& node, const node::v1::LogBatch& batch) {
   Job* job = ctx_.jobs().Find(batch.job_id());
   if (job == nullptr || batch.lines_size() > kMaxLinesInBatch) return;
-  const common::v1::Role role = node.reg.role();
+  const common::v1::Role role = node.reg().role();
   const bool member =
       role == common::v1::ROLE_WORKER
           ? std::any_of(job->tasks().begin(), job->tasks().end(),
@@ -160,7 +156,7 @@ void Heartbeats::SettleMembers(Node& node, Job& job) {
   // A stop may overtake no start on one stream, but the heartbeat may have left before both.
   const absl::Duration quiet = 2 * ctx_.options().heartbeat;
   for (Task& task : job.tasks()) {
-    if (task.node != node.name() || task.incarnation != node.incarnation) continue;
+    if (task.node != node.name() || task.incarnation != node.incarnation()) continue;
     if (task.present) {
       anything = true;
       continue;
@@ -176,9 +172,9 @@ void Heartbeats::SettleMembers(Node& node, Job& job) {
   }
   states_.FreeSlotsOfTheGone(node, job);
   for (Shard& shard : job.shards()) {
-    if (shard.node != node.name() || shard.incarnation != node.incarnation) continue;
+    if (shard.node != node.name() || shard.incarnation != node.incarnation()) continue;
     // It was not told of the job yet: another gang is found.
-    if (node.leaving && job.members().probing())
+    if (node.leaving() && job.members().probing())
       losses_.LoseShard(job, shard, {.why = "its service stops"});
     if (shard.present) {
       anything = true;
@@ -191,13 +187,13 @@ void Heartbeats::SettleMembers(Node& node, Job& job) {
     }
     if (!shard.gone) anything = true;
   }
-  if (!anything) node.jobs.erase(job.id());
+  if (!anything) node.RemoveJob(job.id());
 }
 
 void Heartbeats::StopStray(Node& node, const std::string& job_id, bool is_task) {
-  const auto sent = node.stray_stop_sent.find(job_id);
-  if (sent != node.stray_stop_sent.end() && !ctx_.Due(sent->second, ctx_.options().resend)) return;
-  node.stray_stop_sent[job_id] = ctx_.now();
+  const auto sent = node.strays().find(job_id);
+  if (sent != node.strays().end() && !ctx_.Due(sent->second, ctx_.options().resend)) return;
+  node.NoteStray(job_id, ctx_.now());
   node::v1::ConnectResponse response;
   if (is_task) {
     response.mutable_stop_task()->set_job_id(job_id);
@@ -206,19 +202,13 @@ void Heartbeats::StopStray(Node& node, const std::string& job_id, bool is_task) 
   } else {
     response.mutable_end_job()->set_job_id(job_id);
   }
-  ctx_.Emit(Send{node.session, std::move(response)});
+  ctx_.Emit(Send{node.session(), std::move(response)});
 }
 
 bool Heartbeats::Spared(const Node& node, const std::string& job_id) {
   if (ctx_.now() >= spare_until_) return false;
   ctx_.Emit(TaskSpared{node.name(), job_id, spare_until_ - ctx_.now()});
   return true;
-}
-
-void Heartbeats::HoldFree(Node& node, const std::string& unknown_job) {
-  for (std::string& slot : node.slots) {
-    if (slot.empty()) slot = unknown_job;
-  }
 }
 
 }  // namespace capstan::coordinator::core

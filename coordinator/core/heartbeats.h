@@ -34,8 +34,6 @@ class Heartbeats {
   void StopStray(Node& node, const std::string& job_id, bool is_task);
   // A journal that lost the job, or a wrong state folder, would else end work that is good.
   bool Spared(const Node& node, const std::string& job_id);
-  // A task does not say what it computes on: it may be any device that no other job here has.
-  static void HoldFree(Node& node, const std::string& unknown_job);
 
   CoreContext& ctx_;
   JobStates& states_;

@@ -111,6 +111,26 @@ job::v1::SavedCheckpoint Job::Described(const SavedManifest& manifest) const {
   return out;
 }
 
+std::vector<job::v1::SavedCheckpoint> Job::SavedCheckpoints() const {
+  std::vector<job::v1::SavedCheckpoint> out;
+  for (auto it = checkpoints_.all().rbegin(); it != checkpoints_.all().rend(); ++it) {
+    out.push_back(Described(*it));
+  }
+  return out;
+}
+
+std::optional<job::v1::SavedCheckpoint> Job::FindCheckpoint(const std::string& id) const {
+  const SavedManifest* const found = checkpoints_.Find(id);
+  if (found == nullptr) return std::nullopt;
+  return Described(*found);
+}
+
+std::set<std::string> Job::NodesOfTasks() const {
+  std::set<std::string> names;
+  for (const Task& task : tasks()) names.insert(task.node);
+  return names;
+}
+
 Job::News Job::TakeNews() {
   const News news{state() != told_state_, view().generation() != told_generation_};
   told_state_ = state();
@@ -135,11 +155,11 @@ absl::Status CheckOwner(const Job& job, const Caller& caller) {
 std::optional<std::string> VersionOf(const Job& job, const NodeTable& nodes) {
   for (const Shard& shard : job.shards()) {
     const Node* node = nodes.FindIncarnation(shard.node, shard.incarnation);
-    if (!shard.lost && node != nullptr) return node->reg.version();
+    if (!shard.lost && node != nullptr) return node->reg().version();
   }
   for (const Task& task : job.tasks()) {
     const Node* node = nodes.FindIncarnation(task.node, task.incarnation);
-    if (!task.lost && node != nullptr) return node->reg.version();
+    if (!task.lost && node != nullptr) return node->reg().version();
   }
   return std::nullopt;
 }

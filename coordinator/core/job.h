@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -148,8 +149,12 @@ class Job {
   void AddEvent(absl::Time wall, const std::string& type, const std::string& message);
   void AddLog(absl::Time wall, const std::string& level, const std::string& text);
 
-  // With its metric.
-  job::v1::SavedCheckpoint Described(const SavedManifest& manifest) const;
+  // Its checkpoints with their metrics, the newest first.
+  std::vector<job::v1::SavedCheckpoint> SavedCheckpoints() const;
+  // nullopt: it has no such checkpoint.
+  std::optional<job::v1::SavedCheckpoint> FindCheckpoint(const std::string& id) const;
+  // Names of the nodes that have, or had, a task of it.
+  std::set<std::string> NodesOfTasks() const;
 
   // -- what the core notes of it
   // At rest, and nothing of it runs anywhere.
@@ -172,6 +177,8 @@ class Job {
   News TakeNews();
 
  private:
+  job::v1::SavedCheckpoint Described(const SavedManifest& manifest) const;
+
   Submission what_;
   Standing standing_;
   Waiting waiting_;  // its text replaces the message

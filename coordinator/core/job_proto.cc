@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "services/timestamp/timestamp.h"
@@ -99,11 +100,9 @@ job::v1::Job ToProto(const Job& job, bool with_history) {
   out.set_generation(job.view().generation());
   out.set_restarts(job.restarts().count());
   out.set_max_restarts(job.RestartLimit());
-  const std::vector<SavedManifest>& manifests = job.checkpoints().all();
-  for (auto it = manifests.rbegin(); it != manifests.rend(); ++it) {
-    job::v1::SavedCheckpoint* saved = out.add_checkpoints();
-    *saved = job.Described(*it);
-    saved->clear_files();
+  for (job::v1::SavedCheckpoint& saved : job.SavedCheckpoints()) {
+    saved.clear_files();
+    *out.add_checkpoints() = std::move(saved);
   }
   for (const std::string& condition : job.standing().conditions()) out.add_conditions(condition);
   if (job.state() == common::v1::JOB_STATE_PENDING && job.standing().reason() == "BackOff") {

@@ -83,11 +83,11 @@ void JobStates::Requeue(Job& job, const std::string& why) {
     Node* node = ctx_.nodes().FindIncarnation(task.node, task.incarnation);
     if (node == nullptr) continue;
     FreeSlots(*node, job.id());
-    node->jobs.erase(job.id());
+    node->RemoveJob(job.id());
   }
   for (const Shard& shard : job.shards()) {
     Node* node = ctx_.nodes().FindIncarnation(shard.node, shard.incarnation);
-    if (node != nullptr) node->jobs.erase(job.id());
+    if (node != nullptr) node->RemoveJob(job.id());
   }
   job.AddEvent(ctx_.wall(), "GangLost", why);
   job.members().Clear();
@@ -114,24 +114,16 @@ bool JobStates::InManifestLimit(const Job& job) const {
 }
 
 void JobStates::FreeSlots(Node& node, const std::string& job_id) {
-  for (std::string& slot : node.slots) {
-    if (slot != job_id) continue;
-    slot.clear();
-    ctx_.Reschedule();
-  }
+  if (node.FreeSlots(job_id)) ctx_.Reschedule();
 }
 
 void JobStates::FreeSlotsOfTheGone(Node& node, const Job& job) {
   std::set<int> taken;
   for (const Task& task : job.tasks()) {
-    if (task.gone || task.node != node.name() || task.incarnation != node.incarnation) continue;
+    if (task.gone || task.node != node.name() || task.incarnation != node.incarnation()) continue;
     taken.insert(task.devices.begin(), task.devices.end());
   }
-  for (size_t i = 0; i < node.slots.size(); ++i) {
-    if (node.slots[i] != job.id() || taken.count(static_cast<int>(i)) > 0) continue;
-    node.slots[i].clear();
-    ctx_.Reschedule();
-  }
+  if (node.FreeSlots(job.id(), taken)) ctx_.Reschedule();
 }
 
 void JobStates::SealResolved(Job& job, job::v1::ResolvedSpec resolved) {

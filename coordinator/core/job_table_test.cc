@@ -194,21 +194,26 @@ TEST(ResolutionTest, TheDigestIsThatOfTheBytes) {
   EXPECT_FALSE(other.Load("\xff", digest));
 }
 
+node::v1::Register NamedRegister(const std::string& name) {
+  node::v1::Register reg;
+  reg.set_name(name);
+  return reg;
+}
+
 TEST(GangPartTest, AMemberTakesItsPlaceOnItsNodeAndIsFoundByItsIncarnation) {
   Node worker, store, spare;
-  worker.reg.set_name("w0");
-  worker.incarnation = 5;
-  worker.slots.resize(4);
-  store.reg.set_name("s0");
-  store.incarnation = 6;
-  spare.reg.set_name("s1");
-  spare.incarnation = 7;
+  worker.Start(5, 4);
+  worker.SetRegister(NamedRegister("w0"));
+  store.Start(6, 0);
+  store.SetRegister(NamedRegister("s0"));
+  spare.Start(7, 0);
+  spare.SetRegister(NamedRegister("s1"));
   Members gang;
   const Task& task = gang.AddTask(worker, {1, 3}, "j");
   EXPECT_EQ(task.index, 0);
-  EXPECT_THAT(worker.slots, ElementsAre("", "j", "", "j"));
+  EXPECT_THAT(worker.slots(), ElementsAre("", "j", "", "j"));
   gang.AddShard(store, "j");
-  EXPECT_THAT(store.jobs, ElementsAre("j"));
+  EXPECT_THAT(store.jobs(), ElementsAre("j"));
   EXPECT_EQ(gang.FindTask(0, "w0", 5), &gang.tasks()[0]);
   EXPECT_EQ(gang.FindTask(0, "w0", 4), nullptr);
   EXPECT_EQ(gang.FindTask(1, "w0", 5), nullptr);

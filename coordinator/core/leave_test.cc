@@ -139,7 +139,7 @@ TEST_F(LeaveTest, ASpareTakesItsPlaceAtOnceAgainAndAgain) {
     EXPECT_TRUE(Ended(1));
     Forget(stores_[1]);
     Leave(1);
-    EXPECT_TRUE(core_.nodes().Find(i == 0 ? "s1" : absl::StrCat("spare", i - 1))->jobs.empty());
+    EXPECT_TRUE(core_.nodes().Find(i == 0 ? "s1" : absl::StrCat("spare", i - 1))->jobs().empty());
     Gone(1);
     stores_[1] = spare;
     PassAndFollow(absl::Seconds(1));
@@ -376,7 +376,7 @@ TEST_F(UpgradeTest, AnOldSpareAndAnUpgradedShardDoNotServeOneJob) {
   Pass(absl::Seconds(5), {spare, workers_[0], stores_[1]});
   EXPECT_THAT(Job(id_).message(),
               HasSubstr("(param_store s1 is of version 0.10.0, param_store spare "
-                        "is of 0.9.0: a job's are to be of one)"));
+                        "is of 0.9.0: all of a job must have one version)"));
   // The last missing one: nothing else is waited for.
   stores_[0] = StoreOf("0.10.0", "s0");
   PassAndFollow(absl::Seconds(1));
@@ -395,7 +395,7 @@ TEST_F(UpgradeTest, AWorkerOfAnotherVersionIsNamedWhateverItsName) {
   Pass(absl::Seconds(10), heard);
   EXPECT_EQ(Lineage(), 1);
   EXPECT_THAT(Job(id_).message(), HasSubstr("(param_store s0 is of version 0.9.0, worker a0 is of "
-                                            "0.10.0: a job's are to be of one)"));
+                                            "0.10.0: all of a job must have one version)"));
 }
 
 TEST_F(UpgradeTest, AVersionNeedsEnoughShardsAndAWorker) {
@@ -494,12 +494,12 @@ TEST_F(LeaveTest, AnotherCoordinatorGoesOnWithTheHandOver) {
   ASSERT_TRUE(next.core_.Restore(next.journal_.state(), next.now_, absl::UnixEpoch()).ok());
   next.Do(Restored{});
   const SessionId worker =
-      next.Connect("w0", common::v1::ROLE_WORKER, core_.nodes().Find("w0")->incarnation);
+      next.Connect("w0", common::v1::ROLE_WORKER, core_.nodes().Find("w0")->incarnation());
   std::vector<SessionId> stores;
   for (size_t i = 0; i < 2; ++i) {
     const std::string name = absl::StrCat("s", i);
     stores.push_back(
-        next.Connect(name, common::v1::ROLE_PARAM_STORE, core_.nodes().Find(name)->incarnation));
+        next.Connect(name, common::v1::ROLE_PARAM_STORE, core_.nodes().Find(name)->incarnation()));
     next.beats_[stores[i]] = beats_[stores_[i]];
   }
   next.beats_[worker] = beats_[workers_[0]];
@@ -552,7 +552,7 @@ TEST_F(LeaveTest, ADrainedNodeHandsOverWhereAnotherOneIsFree) {
   EXPECT_TRUE(Ended(1));
   Forget(stores_[1]);
   Beat(stores_[1]);
-  EXPECT_TRUE(core_.nodes().Find("s1")->jobs.empty());
+  EXPECT_TRUE(core_.nodes().Find("s1")->jobs().empty());
   stores_[1] = spare;
   PassAndFollow(absl::Seconds(1));
   EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);

@@ -14,9 +14,9 @@ Shard ShardOn(int32_t index, Node& node, const std::string& job_id) {
   shard.index = index;
   shard.node = node.name();
   shard.host = node.host();
-  shard.incarnation = node.incarnation;
-  shard.address = node.reg.data_address();
-  node.jobs.insert(job_id);
+  shard.incarnation = node.incarnation();
+  shard.address = node.reg().data_address();
+  node.AddJob(job_id);
   return shard;
 }
 
@@ -51,10 +51,10 @@ Task& Members::AddTask(Node& node, const std::vector<int>& devices, const std::s
   task.index = static_cast<int32_t>(tasks_.size());
   task.node = node.name();
   task.host = node.host();
-  task.incarnation = node.incarnation;
+  task.incarnation = node.incarnation();
   task.devices = devices;
-  for (const int device : devices) node.slots[static_cast<size_t>(device)] = job_id;
-  node.jobs.insert(job_id);
+  for (const int device : devices) node.HoldSlot(static_cast<size_t>(device), job_id);
+  node.AddJob(job_id);
   tasks_.push_back(std::move(task));
   return tasks_.back();
 }

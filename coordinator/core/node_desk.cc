@@ -49,7 +49,7 @@ void NodeDesk::Handle(const NodeConnected& connected) {
 
   node::v1::ConnectResponse response;
   node::v1::Registered* registered = response.mutable_registered();
-  registered->set_incarnation(node.incarnation);
+  registered->set_incarnation(node.incarnation());
   registered->set_lease_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(ctx_.options().lease)));
   registered->set_heartbeat_ms(
       static_cast<int32_t>(absl::ToInt64Milliseconds(ctx_.options().heartbeat)));
@@ -63,7 +63,7 @@ void NodeDesk::Handle(const NodeConnected& connected) {
 
   // What was sent on the old stream may be lost: all that the coming heartbeats lack is due at
   // once.
-  const std::set<std::string> ids = node.jobs;
+  const std::set<std::string> ids = node.jobs();
   for (const std::string& id : ids) {
     Job* job = ctx_.jobs().Find(id);
     if (job == nullptr) continue;
@@ -85,13 +85,9 @@ void NodeDesk::Handle(const NodeConnected& connected) {
 void NodeDesk::Handle(const NodeMessage& message) {
   Node* node = ctx_.nodes().FindSession(message.session);
   if (node == nullptr) return;  // closed meanwhile
-  node->last_heard = ctx_.now();
+  node->Hear(ctx_.now(), ctx_.wall());
   first_lease_end_ = std::min(first_lease_end_, ctx_.now() + ctx_.options().lease);
-  node->last_heard_wall = ctx_.wall();
-  if (node->lost) {
-    node->lost = node->left = false;  // its ranks stay lost; its slots are good for other jobs
-    node->unheard = true;
-  }
+  if (node->lost()) node->ComeBack();  // its tasks stay lost; its slots are good for other jobs
   switch (message.message.message_case()) {
     case node::v1::ConnectRequest::kHeartbeat:
       heartbeats_.OnHeartbeat(*node, message.message.heartbeat());
@@ -105,7 +101,7 @@ void NodeDesk::Handle(const NodeMessage& message) {
     default:
       break;
   }
-  const SessionId session = node->session;
+  const SessionId session = node->session();
   ctx_.nodes().Disconnect(session);
   ctx_.Emit(CloseSession{session,
                          absl::InvalidArgumentError(
@@ -119,7 +115,7 @@ void NodeDesk::Handle(const NodeDisconnected& disconnected) {
   first_lease_end_ = -absl::InfiniteDuration();  // one that is lost may be forgotten now
   if (disconnected.goodbye || CAPSTAN_MUTANT("broken_stream_is_a_loss")) {
     Node* node = ctx_.nodes().FindFormerSession(disconnected.session);
-    if (node != nullptr && !node->lost)
+    if (node != nullptr && !node->lost())
       LoseNode(*node, {.why = "its service has stopped", .goodbye = true});
   }
   ctx_.Reschedule();
@@ -141,14 +137,14 @@ void NodeDesk::ExpireLeases() {
   std::vector<std::string> forget;
   for (auto& entry : ctx_.nodes().all()) {
     Node& node = entry.second;
-    const absl::Duration silent = ctx_.now() - node.last_heard;
-    if (!node.lost && silent >= ctx_.options().lease) {
+    const absl::Duration silent = ctx_.now() - node.last_heard();
+    if (!node.lost() && silent >= ctx_.options().lease) {
       LoseNode(node, {.why = absl::StrCat("nothing was heard of it for ",
                                           absl::FormatDuration(ctx_.options().lease)),
                       .lapsed = true});
     }
-    if (node.lost && node.session == 0 && silent >= ctx_.options().lost_node_kept &&
-        node.jobs.empty()) {
+    if (node.lost() && node.session() == 0 && silent >= ctx_.options().lost_node_kept &&
+        node.jobs().empty()) {
       forget.push_back(node.name());
     }
   }
@@ -160,25 +156,22 @@ void NodeDesk::ExpireLeases() {
 
 void NodeDesk::LoseNode(Node& node, const Loss& how) {
   Loss loss = how;
-  loss.goodbye = loss.goodbye || node.leaving;  // however it went: it was on its way
-  node.lost = true;
-  node.left = loss.goodbye;
+  loss.goodbye = loss.goodbye || node.leaving();  // however it went: it was on its way
+  const std::set<std::string> ids = node.Lose(loss.goodbye);
   first_lease_end_ = -absl::InfiniteDuration();
   ctx_.Reschedule();
-  const std::set<std::string> ids = node.jobs;
-  node.jobs.clear();  // a heartbeat of the same process brings back what still runs
   if (CAPSTAN_MUTANT("goodbye_loses_nothing") && how.goodbye) return;
   for (const std::string& id : ids) {
     Job* job = ctx_.jobs().Find(id);
     if (job == nullptr) continue;
     for (Task& task : job->tasks()) {
-      if (task.node != node.name() || task.incarnation != node.incarnation) continue;
+      if (task.node != node.name() || task.incarnation != node.incarnation()) continue;
       task.present = false;
       task.gone = true;
       losses_.LoseTask(*job, task, loss);
     }
     for (Shard& shard : job->shards()) {
-      if (shard.node != node.name() || shard.incarnation != node.incarnation) continue;
+      if (shard.node != node.name() || shard.incarnation != node.incarnation()) continue;
       shard.present = false;
       losses_.LoseShard(*job, shard, loss);
     }
@@ -190,11 +183,11 @@ absl::Duration NodeDesk::FirstLeaseEnd(absl::Duration tick) {
   if (first_lease_end_ >= tick) return first_lease_end_;
   first_lease_end_ = absl::InfiniteDuration();
   for (const auto& [name, node] : ctx_.nodes().all()) {
-    const bool forgettable = node.lost && node.session == 0 && node.jobs.empty();
-    if (node.lost && !forgettable) continue;
+    const bool forgettable = node.lost() && node.session() == 0 && node.jobs().empty();
+    if (node.lost() && !forgettable) continue;
     first_lease_end_ = std::min(
         first_lease_end_,
-        node.last_heard + (forgettable ? ctx_.options().lost_node_kept : ctx_.options().lease));
+        node.last_heard() + (forgettable ? ctx_.options().lost_node_kept : ctx_.options().lease));
   }
   return first_lease_end_;
 }

@@ -45,10 +45,10 @@ bool SameKey(const std::string& a, const std::string& b) {
 // do if neither side ever had a key.
 bool IsSameProcess(const Node& old, const node::v1::Register& reg) {
   if (CAPSTAN_MUTANT("name_is_the_process")) return true;
-  if (!old.reg.resume_key().empty() || !reg.resume_key().empty()) {
-    return SameKey(old.reg.resume_key(), reg.resume_key());
+  if (!old.reg().resume_key().empty() || !reg.resume_key().empty()) {
+    return SameKey(old.reg().resume_key(), reg.resume_key());
   }
-  return reg.last_incarnation() != 0 && reg.last_incarnation() == old.incarnation;
+  return reg.last_incarnation() != 0 && reg.last_incarnation() == old.incarnation();
 }
 
 }  // namespace
@@ -125,21 +125,21 @@ absl::StatusOr<NodeTable::Admission> NodeTable::Judge(const node::v1::Register& 
   Admission admission;
   const Node* old = Find(reg.name());
   if (old == nullptr) return admission;
-  if (!named && !reg.certificate().empty() && !old->reg.certificate().empty() &&
-      reg.certificate() != old->reg.certificate()) {
+  if (!named && !reg.certificate().empty() && !old->reg().certificate().empty() &&
+      reg.certificate() != old->reg().certificate()) {
     return absl::PermissionDeniedError(absl::StrCat(
-        "register.name: node ", reg.name(), " is of certificate ", old->reg.certificate(),
+        "register.name: node ", reg.name(), " is of certificate ", old->reg().certificate(),
         ", not of ", reg.certificate(), "; a certificate with the node's name may have it"));
   }
   if (IsSameProcess(*old, reg)) {
-    if (reg.role() != old->reg.role() || reg.devices_size() != old->reg.devices_size() ||
-        reg.data_address() != old->reg.data_address()) {
+    if (reg.role() != old->reg().role() || reg.devices_size() != old->reg().devices_size() ||
+        reg.data_address() != old->reg().data_address()) {
       return absl::InvalidArgumentError(absl::StrCat("register: node ", reg.name(),
                                                      " has another role, other devices or another "
                                                      "address than before"));
     }
     admission.same_process = true;
-    admission.replaced = old->session;
+    admission.replaced = old->session();
     return admission;
   }
   if (old->live()) {
@@ -147,28 +147,20 @@ absl::StatusOr<NodeTable::Admission> NodeTable::Judge(const node::v1::Register& 
                                                  " has the name ", reg.name()));
   }
   admission.replaced_process = true;
-  admission.replaced = old->session;
+  admission.replaced = old->session();
   return admission;
 }
 
 Node& NodeTable::Admit(SessionId session, const node::v1::Register& reg, const Admission& admission,
                        int64_t incarnation, absl::Duration now, absl::Time wall) {
   Node& node = nodes_[reg.name()];
-  if (node.session != 0) sessions_.erase(node.session);
+  if (node.session() != 0) sessions_.erase(node.session());
   TakeOffers(node);
-  if (!admission.same_process) {
-    node = Node();
-    node.incarnation = incarnation;
-    node.slots.assign(reg.devices_size(), std::string());
-  }
+  if (!admission.same_process) node.Start(incarnation, reg.devices_size());
   SetRegister(node, reg);
-  node.drained = drained_.count(reg.name()) > 0;
-  node.unheard = node.unheard || node.lost;
-  node.session = node.last_session = session;
-  node.lost = node.left = false;
-  node.last_heard = now;
-  node.last_heard_wall = wall;
-  node.stray_stop_sent.clear();
+  node.set_drained(drained_.count(reg.name()) > 0);
+  node.Connect(session);
+  node.Hear(now, wall);
   sessions_[session] = reg.name();
   return node;
 }
@@ -176,13 +168,12 @@ Node& NodeTable::Admit(SessionId session, const node::v1::Register& reg, const A
 void NodeTable::AddAbsent(const node::v1::Register& reg, int64_t incarnation, absl::Duration now,
                           absl::Time wall) {
   Node& node = nodes_[reg.name()];
+  TakeOffers(node);
+  node.Start(incarnation, reg.devices_size());
   SetRegister(node, reg);
-  node.drained = drained_.count(reg.name()) > 0;
-  node.incarnation = incarnation;
-  node.slots.assign(reg.devices_size(), std::string());
-  node.unheard = true;
-  node.last_heard = now;
-  node.last_heard_wall = wall;
+  node.set_drained(drained_.count(reg.name()) > 0);
+  node.set_unheard(true);
+  node.Hear(now, wall);
 }
 
 Node* NodeTable::Find(absl::string_view name) {
@@ -202,31 +193,31 @@ Node* NodeTable::FindSession(SessionId session) {
 
 Node* NodeTable::FindFormerSession(SessionId session) {
   for (auto& entry : nodes_) {
-    if (entry.second.session == 0 && entry.second.last_session == session) return &entry.second;
+    if (entry.second.session() == 0 && entry.second.last_session() == session) return &entry.second;
   }
   return nullptr;
 }
 
 Node* NodeTable::FindIncarnation(absl::string_view name, int64_t incarnation) {
   Node* node = Find(name);
-  return node != nullptr && node->incarnation == incarnation ? node : nullptr;
+  return node != nullptr && node->incarnation() == incarnation ? node : nullptr;
 }
 
 const Node* NodeTable::FindIncarnation(absl::string_view name, int64_t incarnation) const {
   const Node* node = Find(name);
-  return node != nullptr && node->incarnation == incarnation ? node : nullptr;
+  return node != nullptr && node->incarnation() == incarnation ? node : nullptr;
 }
 
 void NodeTable::Disconnect(SessionId session) {
   Node* node = FindSession(session);
-  if (node != nullptr) node->session = 0;
+  if (node != nullptr) node->Disconnect();
   sessions_.erase(session);
 }
 
 void NodeTable::Erase(absl::string_view name) {
   Node* node = Find(name);
   if (node == nullptr) return;
-  if (node->session != 0) sessions_.erase(node->session);
+  if (node->session() != 0) sessions_.erase(node->session());
   TakeOffers(*node);
   nodes_.erase(std::string(name));
 }
@@ -238,14 +229,14 @@ const std::set<std::string>* NodeTable::Offering(const std::string& uuid) const 
 
 void NodeTable::SetRegister(Node& node, const node::v1::Register& reg) {
   TakeOffers(node);
-  node.reg = reg;
+  node.SetRegister(reg);
   for (const node::v1::Device& device : reg.devices()) {
     if (!device.uuid().empty()) offers_[device.uuid()].insert(reg.name());
   }
 }
 
 void NodeTable::TakeOffers(const Node& node) {
-  for (const node::v1::Device& device : node.reg.devices()) {
+  for (const node::v1::Device& device : node.reg().devices()) {
     const auto it = offers_.find(device.uuid());
     if (it == offers_.end()) continue;
     it->second.erase(node.name());
@@ -254,7 +245,7 @@ void NodeTable::TakeOffers(const Node& node) {
 }
 
 bool NodeTable::SetDrained(const std::string& name, bool drained) {
-  if (Node* node = Find(name); node != nullptr) node->drained = drained;
+  if (Node* node = Find(name); node != nullptr) node->set_drained(drained);
   return drained ? drained_.insert(name).second : drained_.erase(name) > 0;
 }
 

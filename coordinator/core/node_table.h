@@ -13,40 +13,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "capstan/node/v1/node.pb.h"
+#include "coordinator/core/node.h"
 #include "coordinator/core/types.h"
 
 namespace capstan::coordinator::core {
-
-struct Node {
-  node::v1::Register reg;
-  int64_t incarnation = 0;
-  SessionId session = 0;  // 0: not connected; the lease may still hold
-  SessionId last_session = 0;
-  bool lost = false;            // the lease lapsed, or another process has the name now
-  bool left = false;            // lost, because its service ended itself
-  bool drained = false;         // gets no new work
-  bool leaving = false;         // its service stops once its jobs have been handed over
-  common::v1::NodeUsage usage;  // the newest report
-  // Known from an earlier coordinator or lost for a while, and what it holds is not known before its
-  // next heartbeat.
-  bool unheard = false;
-  absl::Duration last_heard;
-  absl::Time last_heard_wall;
-  // Per device, the job that holds the slot; empty: free.
-  std::vector<std::string> slots;
-  // Jobs of which this incarnation holds a task or a shard that is not known to be gone.
-  std::set<std::string> jobs;
-  // When a stop was last sent for a job that has no business here.
-  std::map<std::string, absl::Duration> stray_stop_sent;
-
-  const std::string& name() const { return reg.name(); }
-  // "worker w on host h" needs a host even if the node gave none.
-  const std::string& host() const { return reg.host().empty() ? reg.name() : reg.host(); }
-  bool is_worker() const { return reg.role() == common::v1::ROLE_WORKER; }
-  bool live() const { return session != 0 && !lost; }
-  bool usable() const { return live() && !unheard; }
-  bool takes_work() const { return usable() && !drained && !leaving; }
-};
 
 // Names of people's and machines' making: [a-z0-9-]{1,63}.
 bool IsName(absl::string_view text);

@@ -249,7 +249,7 @@ class GangTest : public ::testing::Test {
 
 TEST_F(GangTest, SlotsAreCountedPerDevice) {
   Node& a = Add(Worker("a", {"cpu", "cpu", "cpu"}));
-  a.slots[1] = "other-job";
+  a.HoldSlot(1, "other-job");
   GangRequest request;
   request.devices_per_worker = 2;
   request.num_shards = 0;
@@ -257,7 +257,7 @@ TEST_F(GangTest, SlotsAreCountedPerDevice) {
   ASSERT_TRUE(gang.has_value());
   EXPECT_THAT(gang->workers[0].devices, ElementsAre(0, 2));
 
-  a.slots[2] = "other-job";
+  a.HoldSlot(2, "other-job");
   EXPECT_FALSE(FindGang(nodes_, request).has_value());
   EXPECT_TRUE(CouldFit(nodes_, request));
   EXPECT_EQ(MissingText(nodes_, request),
@@ -270,7 +270,7 @@ TEST_F(GangTest, NamedDevicesMustAllBeFree) {
   request.num_shards = 0;
   request.device_indices = {1};
   EXPECT_THAT(FindGang(nodes_, request)->workers[0].devices, ElementsAre(1));
-  a.slots[1] = "other-job";
+  a.HoldSlot(1, "other-job");
   EXPECT_FALSE(FindGang(nodes_, request).has_value());
   request.device_indices = {2};  // there is no such card
   request.device = "gpu";
@@ -292,7 +292,7 @@ TEST_F(GangTest, AutoTakesOneKindOfDevice) {
 
 TEST_F(GangTest, ShardsGoToTheStoresWithFewestJobs) {
   Add(Worker("a", {"cpu"}));
-  Add(Store("s0")).jobs.insert("other-job");
+  Add(Store("s0")).AddJob("other-job");
   Add(Store("s1"));
   Add(Store("s2"));
   GangRequest request;
@@ -473,7 +473,7 @@ TEST(VersionsTest, AGangIsOfOneVersionAndWhyItWaitsIsSaid) {
   const std::string id = world.Submit(World::Spec(1, 1));
   EXPECT_EQ(world.Job(id).state(), common::v1::JOB_STATE_PENDING);
   EXPECT_EQ(world.Job(id).message(),
-            "its workers and param_stores are to be of one version: worker w0 is of 0.1.0, "
+            "its workers and param_stores must have one version: worker w0 is of 0.1.0, "
             "param_store s0 is of 0.2.0");
   // It holds no other job up, and without shards a version does not matter.
   const std::string local = world.Submit(World::Spec(1, 0));

@@ -604,7 +604,7 @@ TEST_F(RestartTest, AWorkerThatWasLostBeforeTheFolderWasReadJoinsAgain) {
   none.jobs = std::set<std::string>();
   Restart({}, none);
   w().Pass(absl::Seconds(6), {workers_[0], stores_[0]});
-  ASSERT_TRUE(w().core_.nodes().Find("w1")->lost);
+  ASSERT_TRUE(w().core_.nodes().Find("w1")->lost());
   w().Forget(workers_[1]);
   w().Beat(workers_[1]);
   Restored itself;
@@ -798,7 +798,7 @@ TEST(RestoreTest, TimeBeforeTheFirstStepIsNobodysSilence) {
   next.now_ += absl::Minutes(1);
   next.Do(Restored{});
   next.Do(Tick{});
-  EXPECT_FALSE(next.core_.nodes().Find("w0")->lost);
+  EXPECT_FALSE(next.core_.nodes().Find("w0")->lost());
 }
 
 // A journal that has lost the job, or a wrong state folder: what runs is good as long as a person

@@ -153,15 +153,15 @@ void Restorer::PlaceMembers(Job& job, bool surely) {
     if ((!job.resting() && !task.lost) != surely) continue;
     Node* node = ctx_.nodes().FindIncarnation(task.node, task.incarnation);
     if (node == nullptr) continue;
-    node->jobs.insert(job.id());
+    node->AddJob(job.id());
     for (const int device : task.devices) {
-      if (device < 0 || device >= static_cast<int>(node->slots.size())) continue;
-      if (node->slots[device].empty()) node->slots[device] = job.id();
+      if (device < 0 || device >= static_cast<int>(node->slots().size())) continue;
+      if (node->slots()[device].empty()) node->HoldSlot(static_cast<size_t>(device), job.id());
     }
   }
   for (const Shard& shard : job.shards()) {
     Node* node = ctx_.nodes().FindIncarnation(shard.node, shard.incarnation);
-    if (node != nullptr) node->jobs.insert(job.id());
+    if (node != nullptr) node->AddJob(job.id());
   }
 }
 

@@ -42,17 +42,17 @@ scheduler::Nodes NodesOf(const NodeTable& nodes) {
     scheduler::Node& to = out.emplace_back();
     to.name = name;
     to.host = node.host();
-    to.version = node.reg.version();
-    to.no_gpu = node.reg.no_gpu();
+    to.version = node.reg().version();
+    to.no_gpu = node.reg().no_gpu();
     to.worker = node.is_worker();
-    to.lost = node.lost;
-    to.drained = node.drained;
+    to.lost = node.lost();
+    to.drained = node.drained();
     to.takes_work = node.takes_work();
-    to.jobs = node.jobs.size();
-    to.devices.reserve(node.slots.size());
-    for (int i = 0; i < node.reg.devices_size(); ++i) {
-      const node::v1::Device& device = node.reg.devices(i);
-      to.devices.push_back({IsCpu(device), device.uuid(), node.slots[static_cast<size_t>(i)]});
+    to.jobs = node.jobs().size();
+    to.devices.reserve(node.slots().size());
+    for (int i = 0; i < node.reg().devices_size(); ++i) {
+      const node::v1::Device& device = node.reg().devices(i);
+      to.devices.push_back({IsCpu(device), device.uuid(), node.slots()[static_cast<size_t>(i)]});
     }
   }
   return out;
@@ -61,7 +61,7 @@ scheduler::Nodes NodesOf(const NodeTable& nodes) {
 std::map<std::string, std::set<std::string>> StraysOf(const NodeTable& table) {
   std::map<std::string, std::set<std::string>> strays;
   for (const auto& [name, node] : table.all()) {
-    for (const auto& [job, sent] : node.stray_stop_sent) strays[job].insert(name);
+    for (const auto& [job, sent] : node.strays()) strays[job].insert(name);
   }
   return strays;
 }

@@ -27,10 +27,10 @@ using Certificates = google::protobuf::RepeatedPtrField<node::v1::NodeCertificat
 void TellCertificates(const common::v1::View& view, const NodeTable& nodes, Certificates& out) {
   const auto tell = [&](const std::string& name) {
     const Node* node = nodes.Find(name);
-    if (node == nullptr || node->reg.certificate().empty()) return;
+    if (node == nullptr || node->reg().certificate().empty()) return;
     node::v1::NodeCertificate& entry = *out.Add();
     entry.set_node(name);
-    entry.set_name(node->reg.certificate());
+    entry.set_name(node->reg().certificate());
   };
   for (const common::v1::WorkerRef& worker : view.workers()) tell(worker.node());
   for (const common::v1::ShardRoute& shard : view.shards()) tell(shard.node());
@@ -67,7 +67,7 @@ void Sender::SendLacking(Job& job) {
     for (node::v1::Order& order : ChangesBeyondBase(job)) {
       *start->add_orders() = std::move(order);
     }
-    ctx_.Emit(Send{node->session, std::move(response)});
+    ctx_.Emit(Send{node->session(), std::move(response)});
   }
   SendFilesTaken(job);
   SendKeys(job);
@@ -106,7 +106,7 @@ void Sender::SendLacking(Job& job) {
       if (!job.lineages().base().empty()) start->set_base_manifest(BaseFolder(job));
       for (node::v1::Order& order : ChangesBeyondBase(job)) *start->add_orders() = std::move(order);
     }
-    ctx_.Emit(Send{node->session, std::move(response)});
+    ctx_.Emit(Send{node->session(), std::move(response)});
   }
 }
 
@@ -123,7 +123,7 @@ void Sender::SendProbes(Job& job) {
     probe->set_probe_id(job.members().probe_id());
     probe->set_job_id(job.id());
     *probe->mutable_spec() = job.resolved().has_value() ? job.resolved()->spec() : job.spec();
-    ctx_.Emit(Send{node->session, std::move(response)});
+    ctx_.Emit(Send{node->session(), std::move(response)});
   }
 }
 
@@ -148,7 +148,7 @@ void Sender::SendView(Job& job) {
     node::v1::ConnectResponse to_shard = response;
     TellCertificates(job.view(), ctx_.nodes(),
                      *to_shard.mutable_view_change()->mutable_certificates());
-    ctx_.Emit(Send{node->session, std::move(to_shard)});
+    ctx_.Emit(Send{node->session(), std::move(to_shard)});
   }
   for (Task& task : job.tasks()) {
     const Node* node = ctx_.nodes().FindIncarnation(task.node, task.incarnation);
@@ -158,7 +158,7 @@ void Sender::SendView(Job& job) {
     }
     if (!ctx_.Due(task.view_sent, ctx_.options().resend)) continue;
     task.view_sent = ctx_.now();
-    ctx_.Emit(Send{node->session, response});
+    ctx_.Emit(Send{node->session(), response});
   }
 }
 
@@ -176,7 +176,7 @@ void Sender::SendKeys(Job& job) {
     if (is_shard) TellCertificates(job.view(), ctx_.nodes(), *change.mutable_certificates());
     change.set_files_key(ctx_.options().files_key(
         job.id(), {.shard = is_shard, .index = member.index, .incarnation = member.incarnation}));
-    ctx_.Emit(Send{node->session, std::move(response)});
+    ctx_.Emit(Send{node->session(), std::move(response)});
   };
   for (Shard& shard : job.shards()) send(shard, true);
   for (Task& task : job.tasks()) send(task, false);
@@ -191,11 +191,11 @@ void Sender::WindDown(Job& job) {
   }
   for (Shard& shard : job.shards()) {
     Node* node = ctx_.nodes().FindIncarnation(shard.node, shard.incarnation);
-    if (!shard.gone && (node == nullptr || node->lost)) shard.gone = true;
+    if (!shard.gone && (node == nullptr || node->lost())) shard.gone = true;
     if (!shard.gone && !shard.present && !shard.seen &&
         shard.lineage_sent == -absl::InfiniteDuration()) {
       shard.gone = true;
-      node->jobs.erase(job.id());
+      node->RemoveJob(job.id());
     }
     if (shard.gone) continue;
     all_gone = false;
@@ -203,7 +203,7 @@ void Sender::WindDown(Job& job) {
     shard.end_sent = ctx_.now();
     node::v1::ConnectResponse response;
     response.mutable_end_job()->set_job_id(job.id());
-    ctx_.Emit(Send{node->session, std::move(response)});
+    ctx_.Emit(Send{node->session(), std::move(response)});
   }
   if (job.wound_down() != all_gone) ctx_.Changed(job);
   job.set_wound_down(all_gone);
@@ -223,14 +223,14 @@ void Sender::StopTask(Job& job, Task& task) {
     return;
   }
   Node* node = ctx_.nodes().FindIncarnation(task.node, task.incarnation);
-  if (node == nullptr || node->lost) {
+  if (node == nullptr || node->lost()) {
     task.gone = true;  // that process does not exist any more, or nobody can know
     return;
   }
   if (!task.present && !task.seen && task.start_sent == -absl::InfiniteDuration()) {
     task.gone = true;  // it was never told to start one
     states_.FreeSlots(*node, job.id());
-    node->jobs.erase(job.id());
+    node->RemoveJob(job.id());
     return;
   }
   if (!node->usable() || !ctx_.Due(task.stop_sent, ctx_.options().resend)) return;
@@ -239,7 +239,7 @@ void Sender::StopTask(Job& job, Task& task) {
   response.mutable_stop_task()->set_job_id(job.id());
   response.mutable_stop_task()->set_grace_ms(
       static_cast<int32_t>(absl::ToInt64Milliseconds(ctx_.options().stop_grace)));
-  ctx_.Emit(Send{node->session, std::move(response)});
+  ctx_.Emit(Send{node->session(), std::move(response)});
 }
 
 void Sender::SendFilesTaken(Job& job) {
@@ -260,7 +260,7 @@ void Sender::SendFilesTaken(Job& job) {
     taken->set_job_id(job.id());
     taken->set_lineage(files.lineage());
     taken->set_step(files.step());
-    ctx_.Emit(Send{node->session, std::move(response)});
+    ctx_.Emit(Send{node->session(), std::move(response)});
   };
   for (Shard& shard : job.shards()) {
     if (shard.present) send(shard.node, shard.incarnation, shard.state.files(), shard.taken_sent);
@@ -293,7 +293,7 @@ void Sender::SendChanges(Job& job) {
   }
   if (node == nullptr || !node->usable()) return;
   job.changes().NoteGiven(ctx_.now());
-  ctx_.Emit(Send{node->session, std::move(response)});
+  ctx_.Emit(Send{node->session(), std::move(response)});
 }
 
 std::vector<node::v1::Order> Sender::ChangesBeyondBase(const Job& job) const {
@@ -307,14 +307,14 @@ std::vector<node::v1::Order> Sender::ChangesBeyondBase(const Job& job) const {
 void Sender::EndThoseWhoLeft(Job& job) {
   for (Shard& shard : job.shards()) {
     const Node* const node = ctx_.nodes().FindIncarnation(shard.node, shard.incarnation);
-    if (!shard.lost || !shard.present || node == nullptr || !node->usable() || !node->leaving ||
+    if (!shard.lost || !shard.present || node == nullptr || !node->usable() || !node->leaving() ||
         !ctx_.Due(shard.end_sent, ctx_.options().resend)) {
       continue;
     }
     shard.end_sent = ctx_.now();
     node::v1::ConnectResponse response;
     response.mutable_end_job()->set_job_id(job.id());
-    ctx_.Emit(Send{node->session, std::move(response)});
+    ctx_.Emit(Send{node->session(), std::move(response)});
   }
 }
 

@@ -81,14 +81,17 @@ TEST_F(SeveralWorkersTest, WhatIsOneWorkerOnlyStaysOne) {
 
 TEST_F(SeveralWorkersTest, WhatIsHeldIsToldWithItsHolders) {
   Node& w0 = Add("w0", {"cpu", "cpu"});
-  w0.slots = {"a-1", "a-1"};
+  w0.HoldFreeSlots("a-1");
   EXPECT_EQ(Missing(Request(2, 1)),
             "needs 2 workers with 1 free device each, 0 of 2 are free (a-1 has them)");
-  w0.slots = {"a-1", ""};
+  w0.FreeSlots("a-1", /*except=*/{0});
   EXPECT_EQ(Missing(Request(2, 1)),
             "needs 2 workers with 1 free device each, 1 of 2 is free (a-1 has it)");
-  Add("w1", {"cpu", "cpu", "cpu"}).slots = {"b-2", "c-3", "d-4"};
-  w0.slots = {"a-1", "a-1"};
+  Node& w1 = Add("w1", {"cpu", "cpu", "cpu"});
+  w1.HoldSlot(0, "b-2");
+  w1.HoldSlot(1, "c-3");
+  w1.HoldSlot(2, "d-4");
+  w0.HoldFreeSlots("a-1");
   EXPECT_EQ(Missing(Request(2, 1)),
             "needs 2 workers with 1 free device each, 0 of 5 are free (a-1, b-2, c-3 and 1 more "
             "have them)");

@@ -162,17 +162,17 @@ std::string OtherVersionText(const Job& job, const NodeTable& nodes, bool worker
   for (const auto& [name, node] : nodes.all()) {
     if (!node.takes_work()) continue;
     if (!version.has_value()) {
-      if (store != nullptr && node.reg.version() != store->reg.version()) {
+      if (store != nullptr && node.reg().version() != store->reg().version()) {
         return absl::StrCat(" (param_store ", store->name(), " is of version ",
-                            said(store->reg.version()), ", ",
+                            said(store->reg().version()), ", ",
                             node.is_worker() ? "worker " : "param_store ", name, " is of ",
-                            said(node.reg.version()), ": a job's are to be of one)");
+                            said(node.reg().version()), ": all of a job must have one version)");
       }
       continue;
     }
-    if (node.is_worker() != worker || node.reg.version() == *version) continue;
+    if (node.is_worker() != worker || node.reg().version() == *version) continue;
     return absl::StrCat(" (", worker ? "worker " : "param_store ", name, " is of version ",
-                        said(node.reg.version()), ", the job's others are of ", said(*version),
+                        said(node.reg().version()), ", the job's others are of ", said(*version),
                         ")");
   }
   return "";
@@ -255,7 +255,7 @@ std::string LastSeenText(const NodeTable& nodes, const std::string& node, int64_
                          absl::Duration now) {
   const Node* found = nodes.FindIncarnation(node, incarnation);
   if (found == nullptr) return "not there any more";
-  const int64_t seconds = absl::ToInt64Seconds(now - found->last_heard);
+  const int64_t seconds = absl::ToInt64Seconds(now - found->last_heard());
   return absl::StrCat("last seen ", seconds, " s ago");
 }
 

@@ -119,7 +119,7 @@ void Cluster::StepCoordinator(const decltype(core::Event::what)& what) {
   for (const auto& node : nodes_) {
     if (node->silenced) continue;
     const core::Node* const known = coordinator_->nodes().Find(node->name);
-    if (known != nullptr && known->lost)
+    if (known != nullptr && known->lost())
       Violation(absl::StrCat(node->name, " was never silent, and is taken for lost"));
   }
   const auto behind = std::find_if(effects.begin(), effects.end(), [](const core::Effect& effect) {
