@@ -43,7 +43,7 @@ core::JobFilter ReadFilter(const job::v1::ListJobsRequest& request,
   core::JobFilter filter;
   for (const int state : request.states()) {
     if (!common::v1::JobState_IsValid(state) || state == common::v1::JOB_STATE_UNSPECIFIED) {
-      violations.push_back({"states", absl::StrCat("states: ", state, " is no state")});
+      violations.push_back({"states", absl::StrCat("states: ", state, " is not a state")});
       break;
     }
     filter.states.insert(static_cast<common::v1::JobState>(state));

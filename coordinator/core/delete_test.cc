@@ -184,7 +184,7 @@ TEST_F(DataRootTest, ACheckpointOfNobodyIsForAdminsUnlessItIsData) {
   caller_ = {.name = "ann", .any_job = false};
   EXPECT_EQ(Submit(spec), "");
   EXPECT_EQ(LastReply().status.code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_THAT(std::string(LastReply().status.message()), HasSubstr("lies under no --data-root"));
+  EXPECT_THAT(std::string(LastReply().status.message()), HasSubstr("is not below a --data-root"));
   caller_.any_job = true;
   EXPECT_NE(Submit(spec), "");
   caller_.any_job = false;
@@ -218,7 +218,7 @@ TEST_F(DataRootTest, WhereALinkLeadsToDecidesWhoseItIs) {
   EXPECT_EQ(submit("bob", false, "/data/kept/1-4"), absl::OkStatus());
   const absl::Status status = submit("bob", false, "/out/forgotten-1/1-4");
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("lies under no --data-root"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is not below a --data-root"));
 }
 
 }  // namespace

@@ -81,8 +81,8 @@ absl::Status JobFolders::CheckInitialWeights(const Submit& submit) const {
     }
     return absl::PermissionDeniedError(
         absl::StrCat("model.initial_weights: ", uri,
-                     ": lies under no --data-root, and in the folder of no job that the "
-                     "coordinator knows; an admin may begin from it"));
+                     ": is not below a --data-root, nor in the folder of a job that the "
+                     "coordinator knows; only an admin may begin from it"));
   }
   if (absl::Status status = CheckOwner(*job, submit.caller); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat("model.initial_weights: ", status.message()));
@@ -115,8 +115,8 @@ absl::Status JobFolders::CheckLinkedWeights(const Submit& submit, const std::str
   }
   return absl::PermissionDeniedError(
       absl::StrCat(what,
-                   ", which lies under no --data-root, and in the folder of no job that the "
-                   "coordinator knows; an admin may begin from it"));
+                   ", which is not below a --data-root, nor in the folder of a job that the "
+                   "coordinator knows; only an admin may begin from it"));
 }
 
 std::string JobFolders::WhoBeginsFrom(const Job& job, const std::string& checkpoint) const {

@@ -233,7 +233,7 @@ std::string NoCardsText(const Nodes& nodes, const GangRequest& request) {
   any.device_indices.clear();
   if (request.device != "auto" || WorkersOf(nodes, any, true, Count::kKnown).empty()) return "";
   if (!request.not_on_gpus.empty()) {
-    return absl::StrCat("GPUs do not carry out ", request.not_on_gpus);
+    return absl::StrCat("GPUs do not support ", request.not_on_gpus);
   }
   const int least = Least(request);
   const int there = CountOf(WorkersOf(nodes, request, true, Count::kKnown), request);
@@ -295,8 +295,8 @@ std::string VersionsText(const Nodes& nodes, const GangRequest& request, bool gp
     const Node* const node = Find(nodes, name);
     if (first == nullptr) first = node;
     if (node->version == first->version) continue;
-    return absl::StrCat("its workers and param_stores are to be of one version: ", text(*first),
-                        ", ", text(*node));
+    return absl::StrCat("its workers and param_stores must have one version: ", text(*first), ", ",
+                        text(*node));
   }
   return "";
 }

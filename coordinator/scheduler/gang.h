@@ -37,7 +37,7 @@ struct Gang {
 //   auto   cards where as many workers as the job needs have as many as it asks for, be they held
 //          by others or not; else CPU devices. Never both. So a job waits for cards that are busy,
 //          and only where there will never be enough of them it takes CPUs. A model that GPUs do not
-//          carry out takes CPUs at once.
+//          support takes CPUs at once.
 // Nodes that are lost or drained do not count, those that are only not heard of yet do.
 bool WantsGpus(const Nodes& nodes, const GangRequest& request);
 
@@ -84,12 +84,12 @@ int WorkersFor(size_t devices, int devices_per_worker);
 // "needs 2 workers with 1 free device each, 1 is there; needs 1 param_store, 0 are there"; "needs 2
 // workers with 1 free device each, 0 of 2 are free (lenet-x3n9 has them)". Where
 // cards are missing, and a worker said why it has none, with its sentence. Where only their versions
-// keep nodes apart: "its workers and param_stores are to be of one version: worker w0 is of 0.1.0,
+// keep nodes apart: "its workers and param_stores must have one version: worker w0 is of 0.1.0,
 // param_store s0 is of 0.2.0".
 std::string MissingText(const Nodes& nodes, const GangRequest& request);
 
 // "GPUs", "CPUs" or, where `auto` did not take cards that there are, why: "CPUs (2 workers with 1 GPU
-// each are needed, 1 is there)", "CPUs (GPUs do not carry out node bn1 (BatchNormalization))".
+// each are needed, 1 is there)", "CPUs (GPUs do not support node bn1 (BatchNormalization))".
 std::string KindText(const Nodes& nodes, const GangRequest& request, bool on_gpus);
 
 }  // namespace capstan::coordinator::scheduler

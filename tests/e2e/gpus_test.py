@@ -154,7 +154,7 @@ class CudaOnCpuTest(GpusTest):
         job = json.loads(run.out.splitlines()[-1])
         self.assertEqual((run.code, job['state'], job['reason']), (100, 'FAILED', 'InvalidSpec'), run)
         self.assertIn('node dropout (Dropout): this operator is not carried out by GPU devices', job['message'])
-        self.assertIn('warning: GPUs do not carry out node dropout (Dropout)', run.err)
+        self.assertIn('warning: GPUs do not support node dropout (Dropout)', run.err)
 
 
 if __name__ == '__main__':

@@ -53,7 +53,7 @@ bool IsChainModel(absl::string_view name);
 bool ModelCouplesSamples(absl::string_view name);
 
 // Whether `op` is an operator of chains. A graph with another operator, or with a node that reads
-// anything except the value before it, is no chain. GPU devices carry out chains only
+// anything except the value before it, is no chain. GPU devices support chains only
 // (gpu_worker/engine/cuda/chain.h).
 bool IsChainOperator(absl::string_view op);
 

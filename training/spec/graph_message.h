@@ -35,8 +35,8 @@ absl::StatusOr<Graph> GraphOf(const job::v1::Graph& message, const Shape& input_
 // Includes everything that has a default. GraphOf makes an equal graph from the message.
 job::v1::Graph ToMessage(const Graph& graph);
 
-// The first part of the model that GPU devices do not carry out, e.g. "node bn1
-// (BatchNormalization)" or "resnet18_v1". Empty: none can be found without shapes. GPUs carry out
+// The first part of the model that GPU devices do not support, e.g. "node bn1
+// (BatchNormalization)" or "resnet18_v1". Empty: none can be found without shapes. GPUs support
 // chains (gpu_worker/engine/cuda/chain.h). Takes time proportional to the nodes, and memory only
 // for its result.
 std::string NotOnGpus(const job::v1::Model& model);

@@ -162,7 +162,7 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   absl::StrAppend(&out, "      on ",
                   file.resources().device() == "gpu"   ? "GPUs only"
                   : file.resources().device() == "cpu" ? "CPUs"
-                  : !no_chain.empty()                  ? "CPUs: GPUs do not carry out " + no_chain
+                  : !no_chain.empty()                  ? "CPUs: GPUs do not support " + no_chain
                                                        : "GPUs if " + each + ", else on CPUs",
                   "\n");
   std::string model = ModelTitle(file.model());
@@ -242,7 +242,7 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
       "      files lie on the coordinator's host; a host that does not share the folder sends them "
       "over gRPC\n";
   if (!no_chain.empty() && file.resources().device() == "gpu") {
-    absl::StrAppend(&out, "      warning: GPUs do not carry out ", no_chain,
+    absl::StrAppend(&out, "      warning: GPUs do not support ", no_chain,
                     ": the job fails there; resources.device: auto takes CPUs\n");
   }
   // A spec from the wire may have no lanes.

@@ -109,9 +109,9 @@ TEST(ResolveTest, ThePlanWarnsOfWhatGpusDoNotCarryOut) {
     return PlanText(
         *Resolve(Spec({{"model", model}, {"resources.device", device}}), FashionMnist(), kOptions));
   };
-  const std::string warning = "      warning: GPUs do not carry out node ";
+  const std::string warning = "      warning: GPUs do not support node ";
   EXPECT_THAT(plan("{name: resnet18_v1}", "auto"),
-              HasSubstr("      on CPUs: GPUs do not carry out node bn1 (BatchNormalization)\n"));
+              HasSubstr("      on CPUs: GPUs do not support node bn1 (BatchNormalization)\n"));
   EXPECT_THAT(plan("{name: resnet18_v1}", "auto"), testing::Not(HasSubstr(warning)));
   EXPECT_THAT(plan("{name: mlp, dropout: 0.5}", "gpu"),
               HasSubstr(warning + "dropout (Dropout): the job fails there"));

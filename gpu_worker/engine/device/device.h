@@ -194,7 +194,7 @@ class Device {
 
   // `layout` holds the parameters of `graph` under their names. Both are only read during the call.
   // InvalidArgument: layout and graph disagree, or an option is out of range. Unimplemented, by
-  // name: an operator or attribute that the device does not carry out. ResourceExhausted: the
+  // name: an operator or attribute that the device does not support. ResourceExhausted: the
   // device lacks memory. Aborted, for every call of a device with its own memory: the host lacks
   // memory.
   virtual absl::StatusOr<std::unique_ptr<Plan>> Compile(const training::Graph& graph,

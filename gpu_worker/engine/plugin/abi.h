@@ -183,7 +183,7 @@ typedef struct capstan_group_step {
 } capstan_group_step;
 
 /* Stochastic gradient descent with the bits of training/optim/sgd.h. `momentum` of the calls below
- * is its only state vector. Devices carry out no other rule. */
+ * is its only state vector. Devices support no other rule. */
 typedef struct capstan_sgd {
   double learning_rate;
   double gradient_scale; /* factor on the sum */
