@@ -65,8 +65,7 @@ function(capstan_test name)
   endif()
   set_target_properties(capstan_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
   add_test(NAME ${name} COMMAND capstan_${name} ${ARG_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  # COST: long tests begin first when several run at a time, so that none runs alone at the end.
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_TIER} TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT})
+  capstan_limit_test(${name} ${ARG_TIER} ${ARG_TIMEOUT})
   capstan_tier_needs(${ARG_TIER} capstan_${name})
 endfunction()
 
@@ -81,8 +80,15 @@ function(capstan_script_test name)
     set(ARG_TIMEOUT 120)
   endif()
   add_test(NAME ${name} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_TIER} TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT})
+  capstan_limit_test(${name} ${ARG_TIER} ${ARG_TIMEOUT})
   capstan_tier_needs(${ARG_TIER} ${ARG_NEEDS})
+endfunction()
+
+# The label and the limit of a CTest entry. `seconds` is ample on two cores of an AMD EPYC; other machines, and machines with
+# other work, get twice as much. COST: long tests begin first when several run at a time, so that none runs alone at the end.
+function(capstan_limit_test name tier seconds)
+  math(EXPR limit "2 * ${seconds}")
+  set_tests_properties(${name} PROPERTIES LABELS ${tier} TIMEOUT ${limit} COST ${seconds})
 endfunction()
 
 # The target tier_<tier> builds what the tests of that tier run, so that ./run-tests --quick builds only that.
