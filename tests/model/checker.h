@@ -4,34 +4,24 @@
 #define CAPSTAN_TESTS_MODEL_CHECKER_H_
 
 #include <cstddef>
-#include <string>
-#include <vector>
 
 #include "tests/model/protocol.h"
+#include "tests/model/searcher.h"
 
 namespace capstan::model {
 
-struct Verdict {
-  // Empty: no invariant was broken. Else it begins with the invariant's name:
-  //   I1   a lane is exactly once in the weights and in the seals
-  //   I2   a gradient or a seal counts only in its own history and version
-  //   I3   a step has gradients of one set of weights
-  //   I4   a generation names one assignment of lanes
-  //   I5   a manifest names files of one history; a lineage begins in the history it continues
-  //   I6   from every state something can happen until the job is done
-  //   I7   all shards decide alike; nothing that is not finite is applied
-  //   I8   the weights of manifests are those of an undisturbed run
-  //   I9   an order takes effect once
-  //   AHEAD, DEC  a frame is never ahead of its shard, a decision never ahead of a shard's sum
-  std::string violation;
-  std::vector<std::string> trace;  // the events that lead there; faults begin with *
-  bool complete = false;           // every reachable state was seen
-  size_t states = 0;               // each is stored as a 64-bit hash
-  size_t transitions = 0;
-  size_t depth = 0;
-  size_t done_states = 0;
-};
-
+// Invariants. A violation begins with the name of one:
+//   I1   a lane is exactly once in the weights and in the seals
+//   I2   a gradient or a seal counts only in its own history and version
+//   I3   a step has gradients of one set of weights
+//   I4   a generation names one assignment of lanes
+//   I5   a manifest names files of one history; a lineage begins in the history it continues
+//   I6   from every state something can happen until the job is done
+//   I7   all shards decide alike; nothing that is not finite is applied
+//   I8   the weights of manifests are those of an undisturbed run
+//   I9   an order takes effect once
+//   AHEAD, DEC  a frame is never ahead of its shard, a decision never ahead of a shard's sum
+//
 // `max_states`: after this many states the search ends, and `complete` is false.
 Verdict Search(const World& world, size_t max_states);
 
