@@ -65,14 +65,14 @@ class DayTwoTest(compose_cluster.ComposeTest):
                                            **({'cpus': cls.CPUS} if role.startswith('worker') else {})} for role in ROLES}}, f)
         return [*super().files(), slow]
 
-    def page(self, script, folder=None, **variables):
+    def page(self, script, folder=None, timeout=200, **variables):
         """Runs commands of the page in deploy/compose, or in `folder`, and returns their output."""
         env = dict(self.environment(), PATH=self.path_of_pages, COMPOSE_PROJECT_NAME=self.project, **variables)
         env['COMPOSE_FILE'] = ':'.join(['compose.yaml', *self.files()[1:]])
         begin = block('cd deploy/compose\nas() {').split('\n', 1)[1]
         done = subprocess.run([*self.engine.on, 'bash', '-ec', f'{begin}\n{script}'], cwd=folder or self.there, env=env, text=True,
                               errors='replace', stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=200)
+                              timeout=timeout)
         print(f'$ {script.rstrip()}\n{done.stdout.rstrip()}', flush=True)
         if done.returncode != 0:
             self.fail(f'{script}\nexit code {done.returncode}\n{done.stdout}\n{self.what_was_said()}')
@@ -118,7 +118,8 @@ class DayTwoTest(compose_cluster.ComposeTest):
 
     def check(self, job, run):
         """The job must end like the undisturbed run."""
-        self.page(f'as client -q wait {job}')
+        # Most of the 13,160 steps are left: 60 steps a second on two cores without AVX-512.
+        self.page(f'as client -q wait {job}', timeout=600)
         told = self.described(job)
         self.assertEqual(told['state'], 'SUCCEEDED', told)
         undisturbed = json.loads(run.communicate(timeout=200)[0].splitlines()[-1])
