@@ -34,7 +34,7 @@ class Node {
   // -- whether it is there
   SessionId session() const { return session_; }  // 0: not connected; the lease may still hold
   SessionId last_session() const { return last_session_; }
-  // The process registered with this session: it is not lost.
+  // The process has registered on this stream, so it is not lost.
   void Connect(SessionId session);
   void Disconnect() { session_ = 0; }
   absl::Duration last_heard() const { return last_heard_; }  // the core's time
@@ -68,7 +68,7 @@ class Node {
   // Per device, the job that holds the slot; empty: free.
   const std::vector<std::string>& slots() const { return slots_; }
   void HoldSlot(size_t device, const std::string& job) { slots_[device] = job; }
-  // An empty name: they stay free.
+  // With an empty name they stay free.
   void HoldFreeSlots(const std::string& job);
   // Frees the job's slots, except of these devices. False: it held none of them.
   bool FreeSlots(const std::string& job, const std::set<int>& except = {});
