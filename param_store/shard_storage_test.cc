@@ -23,6 +23,7 @@
 #include "training/codec/safetensors.h"
 #include "training/init/init.h"
 #include "training/optim/adam.h"
+#include "training/optim/ftrl.h"
 #include "training/optim/sgd.h"
 
 namespace capstan::param_store {
@@ -409,6 +410,12 @@ TEST(ShardStorageTest, StatisticsAreAveragedOnAnyNumberOfShards) {
 // Two floats of state per weight, and the number of the update in each step.
 TEST(ShardStorageTest, AdamIsTheSameOnAnyNumberOfShardsAndFromAnySnapshot) {
   ExpectTheSameOnAnyNumberOfShards(*training::Adam::Create({.weight_decay = 0.01}));
+}
+
+// No weight is continued from its last value alone: each follows from its state.
+TEST(ShardStorageTest, FtrlIsTheSameOnAnyNumberOfShardsAndFromAnySnapshot) {
+  ExpectTheSameOnAnyNumberOfShards(
+      *training::Ftrl::Create({.l1 = 0.001, .beta = 0.01, .weight_decay = 0.01}));
 }
 
 TEST(ShardStorageTest, AStatisticThatIsNotFiniteIsFound) {

@@ -50,11 +50,12 @@ class SameBitsTest(support.TestCase):
         hashes = set()
         for optimizer in ({'name': 'adam', 'learning_rate': 0.001}, {'name': 'adamw', 'learning_rate': 0.001, 'decayed': 'weights'},
                           {'name': 'rmsprop', 'learning_rate': 0.001, 'momentum': 0.9, 'centered': True},
-                          {'name': 'adagrad', 'learning_rate': 0.01, 'weight_decay': 0.001}):
+                          {'name': 'adagrad', 'learning_rate': 0.01, 'weight_decay': 0.001},
+                          {'name': 'ftrl', 'learning_rate': 0.1, 'l1': 0.0001, 'beta': 0.00001, 'weight_decay': 0.001, 'decayed': 'weights'}):
             local = self.hash_of(1, 0, 'local', training, data, optimizer=optimizer)
             self.assertEqual(self.hash_of(2, 2, 'dist_sync', training, data, optimizer=optimizer), local, optimizer)
             hashes.add(local[0])
-        self.assertEqual(len(hashes), 4)
+        self.assertEqual(len(hashes), 5)
 
     def test_contiguous_parts_and_empty_lanes(self):
         # 523 samples in 8 parts of 65 or 66, of which a step takes 8 each. In the last step a lane has 1 or 2 samples.

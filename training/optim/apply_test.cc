@@ -9,6 +9,7 @@
 
 #include "gtest/gtest.h"
 #include "training/optim/adam.h"
+#include "training/optim/ftrl.h"
 #include "training/optim/sgd.h"
 
 namespace capstan::training {
@@ -205,6 +206,27 @@ TEST(ApplyVersionTest, WhatIsNotDecayedMayComeFirst) {
                {out.data(), in.data(), sum.data(), state.data()});
   EXPECT_LT(out[0], 2.0f);
   EXPECT_EQ(out[0], out[1]);
+}
+
+// Its decay is no part of the gradient. The numbers are those of FtrlByHand in rules_test.cc, first
+// step.
+TEST(ApplyVersionTest, FtrlDecaysNoBias) {
+  TensorSpec bias = WeightOf("fc.bias", 1);
+  bias.init = TensorInit::kZeros;
+  const FlatLayout layout =
+      *FlatLayout::Create({WeightOf("fc.weight", 1), bias}, /*chunk_floats=*/64);
+  const Ftrl ftrl =
+      *Ftrl::Create({.l1 = 3, .beta = 1, .weight_decay = 4}, {.decay_weights_only = true});
+  std::vector<float> in(layout.total_floats()), sum(in.size()), out(in), state(2 * in.size());
+  const int64_t weight = layout.Find("fc.weight")->offset, other = layout.Find("fc.bias")->offset;
+  in[weight] = in[other] = 2;
+  sum[weight] = sum[other] = 3;
+  ApplyVersion(layout, {0, layout.total_floats()}, ftrl, {.learning_rate = 0.5},
+               {out.data(), in.data(), sum.data(), state.data()});
+  EXPECT_EQ(out[weight], 0.5f);  // 6 / (8 + 4)
+  EXPECT_EQ(out[other], 0.75f);  // 6 / 8
+  EXPECT_EQ(state[2 * weight], -9);
+  EXPECT_EQ(state[2 * other], -9);
 }
 
 // All numbers are exact in binary. Scaled by 1/8 they are 0.5, 2, -3, 0.25. There are more than are

@@ -47,12 +47,13 @@ inline absl::Status WantDecay(double value) {
   return absl::InvalidArgumentError(
       absl::StrCat("weight_decay: got ", value, ", want a finite number from 0 on"));
 }
-// Epsilon is above 0 in float32 too, so that padding, where everything is 0, is not divided by 0.
-inline absl::Status WantEpsilon(double value) {
-  if (value >= 1e-30 && value <= 1000) return absl::OkStatus();
+inline absl::Status WantBetween(absl::string_view name, double value, double least, double most) {
+  if (value >= least && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("epsilon: got ", value, ", want a number in [1e-30, 1000]"));
+      absl::StrCat(name, ": got ", value, ", want a number in [", least, ", ", most, "]"));
 }
+// Epsilon is above 0 in float32 too, so that padding, where everything is 0, is not divided by 0.
+inline absl::Status WantEpsilon(double value) { return WantBetween("epsilon", value, 1e-30, 1000); }
 
 }  // namespace capstan::training
 

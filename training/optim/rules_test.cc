@@ -16,6 +16,7 @@
 #include "training/chunks/shard_memory.h"
 #include "training/optim/adagrad.h"
 #include "training/optim/adam.h"
+#include "training/optim/ftrl.h"
 #include "training/optim/rmsprop.h"
 
 namespace capstan::training {
@@ -68,6 +69,21 @@ Naive NaiveAdagrad(const AdagradOptions& o) {
   };
 }
 
+// McMahan et al. 2013, algorithm 1, with alpha kRate: eta of a weight is alpha / (beta + sqrt(n)),
+// and sigma is the step of 1 / eta.
+Naive NaiveFtrl(const FtrlOptions& o) {
+  return [o](double w, double g, int, double* state) {
+    double& z = state[0];
+    double& n = state[1];
+    const double before = (o.beta + std::sqrt(n)) / kRate;
+    n += g * g;
+    const double after = (o.beta + std::sqrt(n)) / kRate;
+    z += g - (after - before) * w;
+    const double soft = std::max(std::abs(z) - o.l1, 0.0);
+    return -std::copysign(soft, z) / (after + o.weight_decay);
+  };
+}
+
 std::vector<RuleCase> AllRules() {
   std::vector<RuleCase> rules;
   for (const AdamOptions& o :
@@ -89,6 +105,11 @@ std::vector<RuleCase> AllRules() {
   for (const AdagradOptions& o : {AdagradOptions{}, AdagradOptions{.weight_decay = 0.1}}) {
     rules.push_back(
         {"adagrad", std::make_shared<const Adagrad>(*Adagrad::Create(o)), NaiveAdagrad(o)});
+  }
+  for (const FtrlOptions& o :
+       {FtrlOptions{}, FtrlOptions{.l1 = 0, .beta = 1e-3}, FtrlOptions{.l1 = 5, .beta = 0.1},
+        FtrlOptions{.l1 = 1, .beta = 0.5, .weight_decay = 50}}) {
+    rules.push_back({"ftrl", std::make_shared<const Ftrl>(*Ftrl::Create(o)), NaiveFtrl(o)});
   }
   return rules;
 }
@@ -156,6 +177,138 @@ TEST(RulesTest, RmspropAndAdagradByHand) {
   adagrad.Apply(&w, &w, &g, state, 1, {0.5});  // s = 25, 3 / (5 + 1)
   EXPECT_EQ(state[0], 25.0f);
   EXPECT_EQ(w, 0.75f);
+}
+
+// One weight with its state.
+struct FtrlWeight {
+  float w = 0, z = 0, n = 0;
+
+  void Step(const FtrlOptions& options, float g, double rate, bool decay = true) {
+    float state[] = {z, n};
+    Ftrl::Create(options)->Apply(&w, &w, &g, state, 1, {.learning_rate = rate, .decay = decay});
+    z = state[0];
+    n = state[1];
+  }
+};
+
+// The numbers are exact in binary, and so are the results, except 0.4, which is rounded once. Both
+// signs.
+TEST(RulesTest, FtrlByHand) {
+  const FtrlOptions options{.l1 = 3, .beta = 1, .weight_decay = 4};
+  for (const float sign : {1.0f, -1.0f}) {
+    FtrlWeight x{.w = sign * 2};
+    x.Step(options, sign * 3, 0.5);  // sigma = 3 / 0.5
+    EXPECT_EQ(x.z, sign * -9);       // 3 - 6 * 2
+    EXPECT_EQ(x.n, 9);
+    EXPECT_EQ(x.w, sign * 0.5f);     // (-3 + 9) / ((1 + 3) / 0.5 + 4)
+    x.Step(options, sign * 4, 0.5);  // sigma = (5 - 3) / 0.5
+    EXPECT_EQ(x.z, sign * -7);       // -9 + 4 - 4 * 0.5
+    EXPECT_EQ(x.n, 25);
+    EXPECT_EQ(x.w, sign * 0.25f);  // (-3 + 7) / ((1 + 5) / 0.5 + 4)
+    // Another rate counts in both places: sigma = (13 - 5) / 0.25.
+    x.Step(options, sign * -12, 0.25);
+    EXPECT_EQ(x.z, sign * -27);  // -7 - 12 - 32 * 0.25
+    EXPECT_EQ(x.n, 169);
+    EXPECT_EQ(x.w, sign * 0.4f);  // (-3 + 27) / ((1 + 13) / 0.25 + 4)
+    // A step without decay: z does not know of it.
+    x.w = 0;
+    x.Step(options, 0, 0.5, /*decay=*/false);
+    EXPECT_EQ(x.z, sign * -27);
+    EXPECT_EQ(x.w, sign * (24.0f / 28));  // (-3 + 27) / ((1 + 13) / 0.5)
+  }
+}
+
+// The third weight and state of a sequence whose bits differ if one product is fused with a sum, a
+// division becomes a product with the reciprocal, or the order of two operations changes. Computed
+// with a script that rounds every operation of the formula in ftrl.h by itself.
+TEST(RulesTest, FtrlRoundsEveryOperation) {
+  const FtrlOptions options{.l1 = 0.01, .beta = 0.9, .weight_decay = 0.02};
+  FtrlWeight x{.w = 0.7f};
+  x.Step(options, 0.93f, 0.3);
+  x.Step(options, -0.69f, 0.3);
+  x.Step(options, 1.47f, 0.07);
+  EXPECT_EQ(x.w, 0x1.7bcaaep-4f);
+  EXPECT_EQ(x.z, -0x1.d765acp+1f);
+  EXPECT_EQ(x.n, 0x1.c03e44p+1f);
+}
+
+// The first step, in which z is -9, with an l1 at it, below and above. A weight that became 0 comes
+// back when z has grown.
+TEST(RulesTest, FtrlSetsWeightsToZeroUpToL1) {
+  const auto after = [](double l1) {
+    FtrlWeight x{.w = 2};
+    x.Step({.l1 = l1, .beta = 1}, 3, 0.5);
+    EXPECT_EQ(x.z, -9);
+    return x;
+  };
+  EXPECT_EQ(after(9).w, 0);
+  EXPECT_FALSE(std::signbit(after(9).w));
+  EXPECT_EQ(after(1e6).w, 0);
+  EXPECT_EQ(after(8).w, 0.125f);  // (-8 + 9) / 8
+  FtrlWeight x = after(9);
+  x.Step({.l1 = 9, .beta = 1, .weight_decay = 4}, 4, 0.5);
+  EXPECT_EQ(x.z, -5);
+  EXPECT_EQ(x.w, 0);
+  x = after(9);
+  x.Step({.l1 = 9, .beta = 1, .weight_decay = 4}, -4, 0.5);
+  EXPECT_EQ(x.z, -13);
+  EXPECT_EQ(x.w, 0.25f);  // (-9 + 13) / ((1 + 5) / 0.5 + 4)
+}
+
+// z has no part of the weight that a job begins with, except what sigma brings in.
+TEST(RulesTest, TheFirstStepOfFtrlReplacesTheWeight) {
+  FtrlWeight idle{.w = 2}, slow{.w = 2}, fast{.w = 2};
+  idle.Step({.l1 = 0}, 0, 0.5);
+  EXPECT_EQ(idle.w, 0);
+  slow.Step({.l1 = 0, .beta = 1}, 1, 0.5);  // (|g| * w - rate * g) / (beta + |g|)
+  EXPECT_EQ(slow.w, 0.75f);
+  fast.Step({.l1 = 0, .beta = 1e-30}, 1, 0.5);
+  EXPECT_EQ(fast.w, 1.5f);
+}
+
+TEST(RulesTest, FtrlFollowsTheRateAtOnce) {
+  FtrlWeight x{.w = 2};
+  x.Step({.l1 = 0, .beta = 1}, 1, 0.5);
+  const FtrlWeight before = x;
+  x.Step({.l1 = 0, .beta = 1}, 0, 0.125);
+  EXPECT_EQ(x.w, before.w / 4);
+  EXPECT_EQ(x.z, before.z);
+  EXPECT_EQ(x.n, before.n);
+  x.Step({.l1 = 0, .beta = 1}, 0, 0.5);
+  EXPECT_EQ(x.w, before.w);
+  // 0 in float32: nothing changes, in place or not.
+  for (const double rate : {0.0, 1e-300}) {
+    x.Step({.l1 = 0, .beta = 1}, 5, rate);
+    EXPECT_EQ(x.w, before.w);
+    EXPECT_EQ(x.z, before.z);
+    EXPECT_EQ(x.n, before.n);
+    const float in[] = {3, 0}, gradient[] = {5, 0};
+    float out[] = {7, 7}, state[] = {1, 2, 0, 0};
+    Ftrl::Create({})->Apply(out, in, gradient, state, 2, {.learning_rate = rate});
+    EXPECT_THAT(out, testing::ElementsAre(3, 0));
+    EXPECT_THAT(state, testing::ElementsAre(1, 2, 0, 0));
+  }
+}
+
+// As far as float32 goes: the divisor of padding becomes 0 with the highest rate, and the quotient
+// is then not a number.
+TEST(RulesTest, FtrlKeepsPaddingAtAnyRate) {
+  for (const FtrlOptions& o : {FtrlOptions{.l1 = 0, .beta = 1e-30}, FtrlOptions{}}) {
+    for (const double rate : {1e-300, 1e-45, 1e-38, 1.0, 3e38}) {
+      std::vector<float> weights(9), gradient(9), state(18);
+      Ftrl::Create(o)->Apply(weights.data(), weights.data(), gradient.data(), state.data(), 9,
+                             {.learning_rate = rate});
+      EXPECT_THAT(weights, testing::Each(0.0f)) << rate;
+      EXPECT_THAT(state, testing::Each(0.0f)) << rate;
+    }
+  }
+}
+
+// A gradient that is not a number is not hidden by the zeroing.
+TEST(RulesTest, FtrlHidesNoNan) {
+  FtrlWeight x{.w = 2};
+  x.Step({.l1 = 1e6}, std::numeric_limits<float>::quiet_NaN(), 0.5);
+  EXPECT_TRUE(std::isnan(x.w));
 }
 
 // The mean approaches the gradient, so the difference of squares approaches 0, and rounding takes
@@ -245,6 +398,7 @@ TEST(RulesTest, AStepWithoutDecayIsThatOfARuleWithoutIt) {
   same(*Adam::Create({.weight_decay = 0.1, .decoupled = true}), *Adam::Create({}));
   same(*Rmsprop::Create({.weight_decay = 0.1}), *Rmsprop::Create({}));
   same(*Adagrad::Create({.weight_decay = 0.1}), *Adagrad::Create({}));
+  same(*Ftrl::Create({.weight_decay = 0.1}), *Ftrl::Create({}));
 }
 
 // The bound on file sizes (coordinator/core/core_files.cc) relies on this.
@@ -271,6 +425,11 @@ TEST(RulesTest, RefuseOptionsOutOfRange) {
   refused(Rmsprop::Create({.momentum = 1}), "momentum: got 1");
   refused(Adagrad::Create({.epsilon = nan}), "epsilon: got nan");
   refused(Adagrad::Create({.weight_decay = nan}), "weight_decay: got nan");
+  refused(Ftrl::Create({.l1 = -0.1}), "l1: got -0.1, want a number in [0, 1e+06]");
+  refused(Ftrl::Create({.l1 = 2e6}), "l1: got 2e+06");
+  refused(Ftrl::Create({.beta = 0}), "beta: got 0, want a number in [1e-30, 1000]");
+  refused(Ftrl::Create({.beta = nan}), "beta: got nan");
+  refused(Ftrl::Create({.weight_decay = -1}), "weight_decay: got -1");
 }
 
 }  // namespace

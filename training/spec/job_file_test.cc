@@ -105,7 +105,7 @@ TEST(JobFileTest, OfSeveralKeysTheNearestIsSuggested) {
   };
   EXPECT_THAT(says("beta1x"), HasSubstr("(did you mean 'beta1'?)"));  // beta2 is two letters away
   EXPECT_THAT(says("beta2x"), HasSubstr("(did you mean 'beta2'?)"));
-  EXPECT_THAT(says("beta"), HasSubstr("(did you mean 'beta1'?)"));  // the first of equally near
+  EXPECT_THAT(says("beta3"), HasSubstr("(did you mean 'beta1'?)"));  // the first of equally near
   // Not the word itself, because then something else is wrong.
   EXPECT_EQ(Nearest("beta1", {"beta2", "beta1"}), "");
   EXPECT_EQ(Nearest("beta1x", {"beta2", "beta1"}), "beta1");
@@ -956,7 +956,7 @@ TEST(ValidateTest, DefaultsFollowFromOtherKeys) {
         .training()
         .optimizer();
   };
-  // The defaults of PyTorch.
+  // The defaults of PyTorch, for ftrl of MXNet.
   for (const char* name : {"adam", "adamw"}) {
     EXPECT_EQ(optimizer(name).beta1(), 0.9);
     EXPECT_EQ(optimizer(name).beta2(), 0.999);
@@ -970,6 +970,11 @@ TEST(ValidateTest, DefaultsFollowFromOtherKeys) {
   EXPECT_TRUE(optimizer("rmsprop").has_centered());
   EXPECT_FALSE(optimizer("rmsprop").has_beta1());
   EXPECT_EQ(optimizer("adagrad").epsilon(), 1e-10);
+  EXPECT_EQ(optimizer("ftrl").l1(), 0.01);
+  EXPECT_EQ(optimizer("ftrl").beta(), 1);
+  EXPECT_EQ(optimizer("ftrl").weight_decay(), 0);
+  EXPECT_FALSE(optimizer("ftrl").has_epsilon());
+  EXPECT_FALSE(optimizer("adagrad").has_l1());
   EXPECT_FALSE(optimizer("sgd").has_epsilon());
   EXPECT_FALSE(optimizer("sgd").has_decayed());  // unset means all
   EXPECT_DOUBLE_EQ(filled({{"recovery.backoff.initial", "10m"}}).recovery().backoff_max_seconds(),

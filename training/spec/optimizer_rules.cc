@@ -6,6 +6,7 @@
 
 #include "training/optim/adagrad.h"
 #include "training/optim/adam.h"
+#include "training/optim/ftrl.h"
 #include "training/optim/rmsprop.h"
 #include "training/spec/resolve.h"
 #include "training/spec/rules.h"
@@ -32,6 +33,8 @@ void CheckKeys(const job::v1::Optimizer& o, Rules& rules) {
            OptimizerKey{"epsilon", o.has_epsilon(), {"adam", "adamw", "rmsprop", "adagrad"}},
            OptimizerKey{"alpha", o.has_alpha(), {"rmsprop"}},
            OptimizerKey{"centered", o.has_centered(), {"rmsprop"}},
+           OptimizerKey{"l1", o.has_l1(), {"ftrl"}},
+           OptimizerKey{"beta", o.has_beta(), {"ftrl"}},
        }) {
     bool has = false;
     for (const absl::string_view optimizer : key.optimizers) has = has || optimizer == name;
@@ -64,7 +67,7 @@ void CheckOptimizer(const job::v1::Training& training, Rules& rules) {
   if (!training.has_optimizer()) return;
   const job::v1::Optimizer& o = training.optimizer();
   if (o.has_name()) {
-    rules.OneOf(base + "name", o.name(), {"sgd", "adam", "adamw", "rmsprop", "adagrad"},
+    rules.OneOf(base + "name", o.name(), {"sgd", "adam", "adamw", "rmsprop", "adagrad", "ftrl"},
                 {"lars", "lamb"});
   }
   rules.Required(base + "learning_rate", o.has_learning_rate());
@@ -76,12 +79,14 @@ void CheckOptimizer(const job::v1::Training& training, Rules& rules) {
   if (o.has_beta2()) rules.Fraction(base + "beta2", o.beta2());
   if (o.has_epsilon()) rules.Range(base + "epsilon", o.epsilon(), 1e-30, 1000.0);
   if (o.has_alpha()) rules.Fraction(base + "alpha", o.alpha());
+  if (o.has_l1()) rules.Range(base + "l1", o.l1(), 0.0, 1e6);
+  if (o.has_beta()) rules.Range(base + "beta", o.beta(), 1e-30, 1000.0);
   if (o.has_decayed()) rules.OneOf(base + "decayed", o.decayed(), {"all", "weights"});
   CheckKeys(o, rules);
   if (o.has_lr_schedule()) CheckSchedule(o, rules);
 }
 
-// The defaults of PyTorch.
+// The defaults of PyTorch, for ftrl of MXNet.
 void FillOptimizerDefaults(job::v1::Optimizer& o) {
   if (o.name() == "adamw" && !o.has_weight_decay()) o.set_weight_decay(0.01);
   if (o.name() == "adam" || o.name() == "adamw") {
@@ -95,6 +100,10 @@ void FillOptimizerDefaults(job::v1::Optimizer& o) {
     if (!o.has_centered()) o.set_centered(false);
   }
   if (o.name() == "adagrad" && !o.has_epsilon()) o.set_epsilon(AdagradOptions().epsilon);
+  if (o.name() == "ftrl") {
+    if (!o.has_l1()) o.set_l1(FtrlOptions().l1);
+    if (!o.has_beta()) o.set_beta(FtrlOptions().beta);
+  }
 }
 
 absl::StatusOr<std::shared_ptr<const Optimizer>> MakeOptimizer(const job::v1::ResolvedSpec& spec) {
@@ -122,6 +131,9 @@ absl::StatusOr<std::shared_ptr<const Optimizer>> MakeOptimizer(const job::v1::Re
   }
   if (o.name() == "adagrad") {
     return Shared(Adagrad::Create({o.epsilon(), o.weight_decay()}, update));
+  }
+  if (o.name() == "ftrl") {
+    return Shared(Ftrl::Create({o.l1(), o.beta(), o.weight_decay()}, update));
   }
   return Shared(Sgd::Create(SgdOptionsOf(o), update));
 }

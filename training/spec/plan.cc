@@ -245,6 +245,13 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
     absl::StrAppend(&out, "      warning: GPUs do not support ", no_chain,
                     ": the job fails there; resources.device: auto takes CPUs\n");
   }
+  const job::v1::Optimizer& optimizer = file.training().optimizer();
+  const job::v1::LrSchedule& schedule = optimizer.lr_schedule();
+  if (optimizer.name() == "ftrl" && (schedule.name() != "constant" || schedule.has_warmup())) {
+    out +=
+        "      warning: ftrl scales all weights with the rate of the step: where lr_schedule comes "
+        "near 0, so do they\n";
+  }
   // A spec from the wire may have no lanes.
   const int64_t per_lane = spec.global_batch() / std::max(1, spec.lanes());
   if (per_lane < kFewSamplesPerLane) {

@@ -590,6 +590,13 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
                  {"evaluation.every", "2 epochs"}}) {
     EXPECT_NE(digest({other}), base) << other.first;
   }
+  const auto ftrl = [&](const char* keys) {
+    return digest(
+        {{"training.optimizer", absl::StrCat("{name: ftrl, learning_rate: 1", keys, "}")}});
+  };
+  EXPECT_EQ(ftrl(""), ftrl(", l1: 0.01, beta: 1"));  // the defaults
+  EXPECT_NE(ftrl(""), ftrl(", l1: 0.02"));
+  EXPECT_NE(ftrl(""), ftrl(", beta: 2"));
 }
 
 // Earlier versions left out the same fields, so their jobs continue from their checkpoints.
@@ -637,17 +644,17 @@ TEST(ResolveTest, AFieldOfANewerVersionIsRefusedWhereItDecidesTheNumbers) {
   const auto refused = [](auto group) {
     auto spec = *Resolve(Spec(), FashionMnist(), kOptions);
     auto& message = *group(spec);
-    message.GetReflection()->MutableUnknownFields(&message)->AddVarint(15, 1);
+    message.GetReflection()->MutableUnknownFields(&message)->AddVarint(1000, 1);
     const auto again = Resolve(spec.spec(), FashionMnist(), kOptions);
     if (again.ok()) spec.set_training_digest(again->training_digest());
     const std::string bytes = spec.SerializeAsString();
     return std::string(ParseResolved(bytes, Digest(bytes)).status().message());
   };
   EXPECT_THAT(refused([](auto& s) { return s.mutable_spec()->mutable_kvstore(); }),
-              HasSubstr("newer version: spec.kvstore.field 15 is not known here"));
+              HasSubstr("newer version: spec.kvstore.field 1000 is not known here"));
   EXPECT_THAT(
       refused([](auto& s) { return s.mutable_spec()->mutable_training()->mutable_optimizer(); }),
-      HasSubstr("spec.training.optimizer.field 15"));
+      HasSubstr("spec.training.optimizer.field 1000"));
   EXPECT_EQ(refused([](auto& s) { return s.mutable_spec()->mutable_checkpoint(); }), "");
   EXPECT_EQ(refused([](auto& s) { return s.mutable_spec()->mutable_limits(); }), "");
 }
@@ -689,6 +696,12 @@ TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
               1 - 0.2 * 8 / 6, 1e-6);
   EXPECT_NEAR(step(*make("{name: adagrad, learning_rate: 0.2, epsilon: 4, weight_decay: 4}")),
               1 - 0.2 * 8 / 12, 1e-6);
+  // sigma is 4 / 0.2, z = 4 - 20, n = 16: (16 - 1) / ((0.25 + 4) / 0.2 + 3.75), as z is below -l1.
+  const auto ftrl = make("{name: ftrl, learning_rate: 0.2, l1: 1, beta: 0.25, weight_decay: 3.75}");
+  EXPECT_EQ(ftrl->state_floats_per_weight(), 2);
+  EXPECT_NEAR(step(*ftrl), 0.6, 1e-6);
+  EXPECT_EQ(step(*make("{name: ftrl, learning_rate: 0.2, l1: 16}")), 0);
+  EXPECT_NEAR(step(*make("{name: ftrl, learning_rate: 0.2}")), 15.99 / 25, 1e-6);
   // The first step has no past. With beta1 and beta2 of 0 the second step has none either: 12 / (12
   // + 4).
   float weight = 1, state[kMaxStateFloatsPerWeight] = {};
@@ -710,7 +723,7 @@ TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
   EXPECT_TRUE(DeviceRule(resolved({{"training.optimizer.decayed", "all"}})).has_value());
   EXPECT_FALSE(DeviceRule(resolved({{"training.optimizer.decayed", "weights"}})).has_value());
   EXPECT_FALSE(DeviceRule(resolved({clip})).has_value());
-  for (const char* name : {"adam", "adamw", "rmsprop", "adagrad"}) {
+  for (const char* name : {"adam", "adamw", "rmsprop", "adagrad", "ftrl"}) {
     EXPECT_FALSE(DeviceRule(resolved({{"training.optimizer.name", name}})).has_value()) << name;
   }
   job::v1::ResolvedSpec with_statistics = resolved({{"training.optimizer.decayed", "all"}});
@@ -728,6 +741,20 @@ TEST(ResolveTest, ThePlanCountsTheStateOfTheOptimizer) {
       PlanText(*Resolve(Spec({adam, {"resources", "{num_workers: 1}"}, {"kvstore.type", "device"}}),
                         FashionMnist(), kOptions));
   EXPECT_THAT(device, HasSubstr("device (GPUs add, the host updates; CPUs as local)"));
+}
+
+// A change of the rate scales all weights (training/optim/ftrl.h).
+TEST(ResolveTest, ThePlanWarnsOfFtrlWithAChangingRate) {
+  const auto plan = [](const char* keys) {
+    const std::string text = absl::StrCat("{learning_rate: 0.2, ", keys, "}");
+    return PlanText(*Resolve(Spec({{"training.optimizer", text}}), FashionMnist(), kOptions));
+  };
+  const std::string warning = "      warning: ftrl scales all weights with the rate of the step";
+  EXPECT_THAT(plan("name: ftrl"), testing::Not(HasSubstr("warning")));
+  EXPECT_THAT(plan("name: adam, lr_schedule: cosine"), testing::Not(HasSubstr("warning")));
+  EXPECT_THAT(plan("name: ftrl, lr_schedule: cosine"), HasSubstr(warning));
+  EXPECT_THAT(plan("name: ftrl, lr_schedule: {name: constant, warmup: 5 steps}"),
+              HasSubstr(warning));
 }
 
 // Periods become steps of this job: 235 per epoch, 2350 in all.

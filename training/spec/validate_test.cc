@@ -44,6 +44,7 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
   const std::string base = "training.optimizer.lr_schedule";
   const Keys adam = {{"training.optimizer.name", "adam"}};
   const Keys rmsprop = {{"training.optimizer.name", "rmsprop"}};
+  const Keys ftrl = {{"training.optimizer.name", "ftrl"}};
   const Keys step = {{base, "{name: step, every: 1 epoch}"}};
   const Keys cosine = {{base, "{name: cosine}"}};
   const Keys polynomial = {{base, "{name: polynomial}"}};
@@ -97,7 +98,9 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
       {"training.optimizer.nesterov", {"false"}, {"true"}},
       {"training.optimizer.nesterov", {"true"}, {}, {{"training.optimizer.momentum", "0.1"}}},
       {"training.optimizer.weight_decay", {"0", "10"}, {"-1e-9"}},
-      {"training.optimizer.name", {"sgd", "adam", "adamw", "rmsprop", "adagrad"}, {"lars", "Adam"}},
+      {"training.optimizer.name",
+       {"sgd", "adam", "adamw", "rmsprop", "adagrad", "ftrl"},
+       {"lars", "Adam", "Ftrl"}},
       {"training.optimizer.beta1", {"0", "0.999"}, {"-0.001", "1"}, adam},
       {"training.optimizer.beta2", {"0", "0.9999"}, {"-0.001", "1"}, adam},
       {"training.optimizer.epsilon", {"1e-30", "1000"}, {"0", "9e-31", "1001"}, adam},
@@ -111,6 +114,15 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
       {"training.optimizer.centered", {}, {"false"}, adam},
       {"training.optimizer.beta1", {}, {"0.9"}, rmsprop},
       {"training.optimizer.epsilon", {}, {"1e-8"}},
+      {"training.optimizer.l1", {"0", "1e6"}, {"-1e-9", "1000001", ".nan"}, ftrl},
+      {"training.optimizer.beta", {"1e-30", "1000"}, {"0", "9e-31", "1001"}, ftrl},
+      {"training.optimizer.weight_decay", {"0", "10"}, {"-1e-9"}, ftrl},
+      {"training.optimizer.epsilon", {}, {"1e-8"}, ftrl},
+      {"training.optimizer.momentum", {"0"}, {"0.9"}, ftrl},
+      {"training.optimizer.beta1", {}, {"0.9"}, ftrl},
+      {"training.optimizer.l1", {}, {"0.01"}},
+      {"training.optimizer.l1", {}, {"0"}, adam},
+      {"training.optimizer.beta", {}, {"1"}, adam},
       {"training.optimizer.decayed", {"all", "weights"}, {"biases"}},
       {"training.gradient_clip_value", {"1e-30", "1e30"}, {"0", "-1", "9e-31", "1.1e30"}},
       {"training.optimizer.lr_schedule.every",
@@ -234,6 +246,10 @@ TEST(BordersTest, ErrorsNameFieldValueAndLimit) {
   EXPECT_EQ(ErrorsOf({{"training.optimizer.alpha", "0.9"}}),
             "j: error: 'training.optimizer.alpha' is for the optimizer 'rmsprop' only, found "
             "'sgd'\n");
+  EXPECT_EQ(ErrorsOf({{"training.optimizer.l1", "0.1"}}),
+            "j: error: 'training.optimizer.l1' is for the optimizer 'ftrl' only, found 'sgd'\n");
+  EXPECT_EQ(ErrorsOf({{"training.optimizer.name", "ftrl"}, {"training.optimizer.beta", "0"}}),
+            "j: error: 'training.optimizer.beta' must be between 1e-30 and 1000, found 0\n");
   EXPECT_EQ(ErrorsOf({{"resources.lane_weights", "[1, 0]"}}),
             "j: error: 'resources.lane_weights' takes numbers above 0 up to 1000000, found 0\n");
   EXPECT_EQ(ErrorsOf({{"resources.lane_weights", "[1, 1, 1]"}}),
@@ -312,6 +328,10 @@ TEST(BordersTest, AReceivedSpecHoldsNoNumberThatIsNone) {
             "beta2");
     refused([](auto& s, double v) { s.mutable_training()->mutable_optimizer()->set_epsilon(v); },
             bad, "epsilon");
+    refused([](auto& s, double v) { s.mutable_training()->mutable_optimizer()->set_l1(v); }, bad,
+            "optimizer.l1");
+    refused([](auto& s, double v) { s.mutable_training()->mutable_optimizer()->set_beta(v); }, bad,
+            "optimizer.beta");
     refused([](auto& s, double v) { s.mutable_training()->set_gradient_clip_value(v); }, bad,
             "gradient_clip_value");
     refused([](auto& s, double v) { s.mutable_model()->set_dropout(v); }, bad, "dropout");
