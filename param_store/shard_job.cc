@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "exchange/shard/shard_messages.h"
 #include "exchange/wire/byte_buffer.h"
 #include "services/check/check.h"
 #include "services/logging/log.h"
@@ -20,43 +21,6 @@ using services::Log;
 
 constexpr absl::Duration kRefresh = absl::Milliseconds(500);  // of state() and the gauges
 constexpr absl::Duration kAbortAfter = absl::Seconds(5);      // of a stream that was closed
-
-void ToProto(const training::Decision& from, const core::Held& held, v1::StepDecision* to) {
-  to->set_step(from.step);
-  to->set_apply(from.apply);
-  to->set_learning_rate(from.learning_rate);
-  to->set_stop(from.stop);
-  to->set_checkpoint(from.checkpoint);
-  to->set_evaluate(from.evaluate);
-  to->set_gradient_scale(from.gradient_scale);
-  to->set_loss_scale(from.loss_scale);
-  to->set_applied_steps(from.applied_steps);
-  for (const int64_t id : from.order_ids) to->add_order_ids(id);
-  if (held.version >= 0) to->set_held_version(held.version);
-  for (const int32_t rank : held.slow_ranks) to->add_slow_ranks(rank);
-}
-
-core::Held HeldOf(const v1::StepDecision& from) {
-  core::Held held;
-  if (from.has_held_version()) held.version = from.held_version();
-  held.slow_ranks.assign(from.slow_ranks().begin(), from.slow_ranks().end());
-  return held;
-}
-
-training::Decision FromProto(const v1::StepDecision& from) {
-  training::Decision to;
-  to.step = from.step();
-  to.apply = from.apply();
-  to.learning_rate = from.learning_rate();
-  to.stop = from.stop();
-  to.checkpoint = from.checkpoint();
-  to.evaluate = from.evaluate();
-  to.gradient_scale = from.gradient_scale();
-  to.loss_scale = from.loss_scale();
-  to.applied_steps = from.applied_steps();
-  to.order_ids.assign(from.order_ids().begin(), from.order_ids().end());
-  return to;
-}
 
 }  // namespace
 
@@ -92,6 +56,7 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
                                   .evaluation = *std::move(evaluation),
                                   .schedule = *std::move(schedule),
                                   .dynamic_loss_scale = spec::DynamicLossScale(*resolved),
+                                  .clip_norm = spec::ClipNorm(*resolved),
                                   .checkpoint_every_steps = resolved->checkpoint_every_steps(),
                                   .checkpoint_every = spec::CheckpointEvery(*resolved)},
                          .optimizer = *std::move(optimizer),
@@ -253,15 +218,8 @@ void ShardJob::Handle(const std::shared_ptr<exchange::ServerStream>& stream,
                                     {seal.first_lane(), seal.lane_count()},
                                     {seal.samples(), seal.loss_sum(), seal.correct()}});
       }
-      case v1::ExchangeRequest::kPart: {
-        const v1::ShardPart& part = request.part();
-        return Do(core::PartArrived{
-            id,
-            part.step(),
-            part.shard(),
-            part.finite(),
-            {{part.slow_ranks().begin(), part.slow_ranks().end()}, part.held_in_use()}});
-      }
+      case v1::ExchangeRequest::kPart:
+        return Do(core::ReadPart(id, request.part()));
       case v1::ExchangeRequest::kShown:
         return Do(core::ShownArrived{id, request.shown().version()});
       case v1::ExchangeRequest::kEvaluation: {
@@ -393,7 +351,7 @@ void ShardJob::Run(const core::SendAck& effect) {
 
 void ShardJob::Run(const core::SendDecision& effect) {
   v1::ExchangeResponse response;
-  ToProto(effect.decision, effect.held, response.mutable_decision());
+  *response.mutable_decision() = core::DecisionMessage(effect.decision, effect.held);
   const auto it = streams_.find(effect.stream);
   if (it != streams_.end())
     it->second->Send(exchange::wire::MakeByteBuffer(response, core_.lineage()));
@@ -404,7 +362,8 @@ void ShardJob::Run(const core::SendDecision& effect) {
 void ShardJob::Run(const core::FoldFrame& effect) { storage_.Fold(effect, payload_); }
 
 void ShardJob::Run(const core::CheckRoots& effect) {
-  events_.push_back(core::RootsChecked{effect.lineage, effect.step, storage_.RootsFinite()});
+  events_.push_back(
+      core::RootsChecked{effect.lineage, effect.step, storage_.CheckRoots(effect.norms)});
 }
 
 void ShardJob::Run(const core::ApplyStep& effect) {
@@ -478,7 +437,7 @@ void ShardJob::Run(const core::ConnectLead& effect) {
                   {.on_open = [this, lineage] { Do(core::LeadOpened{lineage}); },
                    .on_decision =
                        [this, lineage](const v1::StepDecision& decision) {
-                         Do(core::DecisionArrived{lineage, FromProto(decision), HeldOf(decision)});
+                         Do(core::ReadDecision(lineage, decision));
                        },
                    .on_closed =
                        [this, lineage](const absl::Status& status) {
@@ -493,13 +452,7 @@ void ShardJob::Run(const core::ConnectLead& effect) {
 void ShardJob::Run(const core::DropLead&) { lead_link_.Drop(); }
 
 void ShardJob::Run(const core::SendPart& effect) {
-  v1::ShardPart part;
-  part.set_step(effect.step);
-  part.set_shard(options_.plan.shard);
-  part.set_finite(effect.finite);
-  for (const int32_t rank : effect.readers.slow_ranks) part.add_slow_ranks(rank);
-  part.set_held_in_use(effect.readers.held_in_use);
-  lead_link_.Send(part);
+  lead_link_.Send(core::PartMessage(effect, options_.plan.shard));
 }
 
 void ShardJob::Run(const core::SendShown& effect) {

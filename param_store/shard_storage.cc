@@ -5,7 +5,6 @@
 
 #include "services/check/check.h"
 #include "training/codec/crc32c.h"
-#include "training/fold/add.h"
 #include "training/optim/apply.h"
 
 namespace capstan::param_store {
@@ -17,7 +16,7 @@ using training::ChunkSum;
 using training::FlatRange;
 
 ShardStorage::ShardStorage(const training::FlatLayout& layout, const training::Optimizer& optimizer)
-    : layout_(layout), optimizer_(optimizer) {}
+    : layout_(layout), optimizer_(optimizer), norms_(layout) {}
 
 std::shared_ptr<exchange::FloatBuffer> ShardStorage::MakeBuffer(const training::FlatLayout& layout,
                                                                 const ChunkRun& run) {
@@ -88,9 +87,9 @@ void ShardStorage::Fold(const exchange::shard::FoldFrame& effect, exchange::wire
   }
 }
 
-bool ShardStorage::RootsFinite() const {
-  return std::all_of(sums_.begin(), sums_.end(),
-                     [](const ChunkSum& sum) { return training::AllFinite(sum.Last()); });
+training::RootReport ShardStorage::CheckRoots(bool norms) const {
+  return training::ReportRoots(layout_, run_, norms ? &norms_ : nullptr,
+                               [this](int32_t i) { return sums_[i].Last(); });
 }
 
 void ShardStorage::Apply(const training::Decision& decision, int64_t held_version) {
@@ -112,7 +111,10 @@ void ShardStorage::Apply(const training::Decision& decision, int64_t held_versio
       float* const out = next->data() + range.offset;
       training::ApplyVersion(
           layout_, layout_.ChunkRange(run_.first_chunk + i), optimizer_,
-          {decision.learning_rate, decision.gradient_scale, decision.applied_steps},
+          {.learning_rate = decision.learning_rate,
+           .gradient_scale = decision.gradient_scale,
+           .clip_factor = decision.clip_factor,
+           .applied_steps = decision.applied_steps},
           {.out = out,
            .in = previous_.floats->data() + range.offset,
            .sum = sums_[i].Last().data(),

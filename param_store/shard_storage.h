@@ -20,6 +20,7 @@
 #include "training/chunks/flat_layout.h"
 #include "training/chunks/placement.h"
 #include "training/fold/chunk_sum.h"
+#include "training/norm/norm_tree.h"
 #include "training/optim/optimizer.h"
 
 namespace capstan::param_store {
@@ -55,8 +56,8 @@ class ShardStorage {
   // Carries out the commands. The payload's shape was checked, and the checksums of the chunks that
   // have commands are right.
   void Fold(const exchange::shard::FoldFrame& effect, exchange::wire::Pieces payload);
-  // All sums are complete: is every value of them finite?
-  bool RootsFinite() const;
+  // All sums are complete. `norms`: with the square sums of the chunks.
+  training::RootReport CheckRoots(bool norms) const;
   // Makes version decision.step + 1 and empties the sums. Keeps `held_version` until another call
   // names another one: decision.step, or the one that is held; -1: none.
   void Apply(const training::Decision& decision, int64_t held_version = -1);
@@ -97,6 +98,7 @@ class ShardStorage {
 
   const training::FlatLayout& layout_;
   const training::Optimizer& optimizer_;
+  const training::NormTree norms_;
   training::ChunkRun run_;
   int64_t first_float_ = 0;
   std::vector<std::weak_ptr<const exchange::FloatBuffer>> made_;  // all that may still be in use

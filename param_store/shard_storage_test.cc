@@ -113,7 +113,7 @@ TEST(ShardStorageTest, AnySequenceOfNodesGivesThePlainTreeSum) {
             const absl::string_view pieces[] = {payload.substr(0, 4099), payload.substr(4099)};
             storage.Fold(*fold, pieces);
           } else if (std::get_if<core::CheckRoots>(&effect) != nullptr) {
-            events.push_back(core::RootsChecked{1, shard.version(), storage.RootsFinite()});
+            events.push_back(core::RootsChecked{1, shard.version(), storage.CheckRoots(false)});
           } else if (const auto* apply = std::get_if<core::ApplyStep>(&effect)) {
             storage.Apply(apply->decision);
           } else if (const auto* retire = std::get_if<core::RetireVersion>(&effect)) {
@@ -250,12 +250,12 @@ TEST_F(StorageTest, AWrongChecksumIsComputedAnew) {
 
 TEST_F(StorageTest, ASkippedStepKeepsTheWeights) {
   Root(std::numeric_limits<float>::infinity());
-  EXPECT_FALSE(storage_.RootsFinite());
+  EXPECT_FALSE(storage_.CheckRoots(false).finite);
   storage_.Apply({.step = 0, .apply = false});
   EXPECT_EQ(storage_.current().version, 1);
   EXPECT_EQ(storage_.current().floats->data()[0], 1.0f);
   Root(2.0f);  // the sums are empty again
-  EXPECT_TRUE(storage_.RootsFinite());
+  EXPECT_TRUE(storage_.CheckRoots(false).finite);
 }
 
 TEST_F(StorageTest, DamageIsFoundInItsChunk) {
@@ -350,7 +350,7 @@ std::vector<float> TrainOnShards(const training::FlatLayout& layout,
                        .commands = {static_cast<size_t>(run.chunk_count), fold.Store({lane, 1})}},
                       absl::MakeConstSpan(&bytes, 1));
       }
-      EXPECT_TRUE(storage->RootsFinite());
+      EXPECT_TRUE(storage->CheckRoots(false).finite);
       storage->Apply(DecisionOf(step));
       storage->Retire(step);
     }
@@ -433,11 +433,11 @@ TEST(ShardStorageTest, AStatisticThatIsNotFiniteIsFound) {
                  absl::MakeConstSpan(&bytes, 1));
   };
   fold(NAN);
-  EXPECT_FALSE(storage.RootsFinite());
+  EXPECT_FALSE(storage.CheckRoots(false).finite);
   storage.Apply({.step = 0, .apply = false});
   EXPECT_EQ(storage.current().floats->data()[3], 0.0f);
   fold(1);
-  EXPECT_TRUE(storage.RootsFinite());
+  EXPECT_TRUE(storage.CheckRoots(false).finite);
   storage.Apply({.step = 1, .apply = true, .learning_rate = 7});
   EXPECT_EQ(storage.current().floats->data()[3], 0.1f);
 }

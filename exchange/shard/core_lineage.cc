@@ -129,6 +129,8 @@ void ShardCore::MakeLead(const std::optional<training::LeadSnapshot>& snapshot) 
   options.num_parts = plan_.num_shards;
   options.evaluate_every_steps = plan_.evaluate_every_steps;
   options.dynamic_loss_scale = plan_.dynamic_loss_scale;
+  options.clip_norm = plan_.clip_norm;
+  if (plan_.clip_norm > 0) options.norm_chunks = training::NormTree(plan_.layout).chunk_count();
   options.checkpoint_every_steps = plan_.checkpoint_every_steps;
   options.checkpoint_every = plan_.checkpoint_every;
   lead_.emplace(options, plan_.samples, plan_.evaluation, plan_.schedule, now_);

@@ -278,7 +278,7 @@ TEST_F(CoreLineageTest, WhatAShardShowedInTheOldLineageDoesNotCount) {
     Do(Frame(kW0, 0, {0, 2}));
     Roots();
     Seal(kW0, 0);
-    EXPECT_THAT(All<SendDecision>(Do(PartArrived{kShard1, 0, 1, true})), SizeIs(1));
+    EXPECT_THAT(All<SendDecision>(Do(PartArrived{kShard1, 0, 1, {true, {}}})), SizeIs(1));
     now_ = core_->NextDeadline();
     EXPECT_THAT(All<SendDecision>(Do(Tick{})), SizeIs(1));
     Do(ShownArrived{kShard1, 1});

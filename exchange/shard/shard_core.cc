@@ -233,18 +233,20 @@ void ShardCore::On(const FrameArrived& event) {
   if (!all_stored) {
     Emit(SendAck{event.stream, event.step, event.block, event.first_chunk, std::move(outcomes)});
   }
-  if (stored > 0 && complete_chunks_ == run_.chunk_count) Emit(CheckRoots{lineage_, version_});
+  if (stored > 0 && complete_chunks_ == run_.chunk_count) {
+    Emit(CheckRoots{lineage_, version_, plan_.clip_norm > 0});
+  }
 }
 
 void ShardCore::On(const RootsChecked& event) {
-  if (!ready_ || event.lineage != lineage_ || event.step != version_ || finite_.has_value()) return;
-  finite_ = event.finite;
+  if (!ready_ || event.lineage != lineage_ || event.step != version_ || report_.has_value()) return;
+  report_ = event.report;
   if (lead_.has_value()) {
-    CAPSTAN_CHECK(lead_->AddPart(version_, 0, event.finite, now_).ok());
+    CAPSTAN_CHECK(lead_->AddPart(version_, 0, event.report, now_).ok());
     Decide();
     return;
   }
-  if (lead_open_) Emit(SendPart{version_, event.finite, ReadersNow()});
+  if (lead_open_) Emit(SendPart{version_, event.report, ReadersNow()});
   repeat_part_at_ = now_ + times_.repeat;
 }
 
@@ -289,7 +291,7 @@ void ShardCore::On(const PartArrived& event) {
                             absl::StrCat("shard: got ", event.shard, ", want ", stream->index)));
     return;
   }
-  const auto told = lead_->AddPart(event.step, event.shard, event.finite, now_);
+  const auto told = lead_->AddPart(event.step, event.shard, event.report, now_);
   if (!told.ok()) {
     ++drops_.ahead;
     Close(event.stream, told.status());
@@ -401,9 +403,10 @@ void ShardCore::On(const DecisionArrived& event) {
   }
   if (event.decision.step != version_ || stop_) return;  // of nowhere
   // The lead decides with our part alone; without it the decision is not of this history.
-  if (!finite_.has_value()) return;
+  if (!report_.has_value()) return;
   Decision decision = event.decision;
-  if (CAPSTAN_MUTANT("finite_per_shard")) decision.apply = *finite_;
+  if (CAPSTAN_MUTANT("finite_per_shard")) decision.apply = report_->finite;
+  if (CAPSTAN_MUTANT("clip_factor_is_lost")) decision.clip_factor = 1;
   Publish(decision, event.held);
   if (stop_ && lead_open_) Emit(SendShown{version_});  // no part of it will
   if (decision.step == 0 || decision.stop) Emit(StateChanged{});
@@ -459,7 +462,7 @@ void ShardCore::BeginStep() {
   if (version_ < plan_.total_steps) tree_ = plan_.samples.StepTree(version_);
   for (training::ChunkFold& chunk : chunks_) chunk.Reset(tree_);
   complete_chunks_ = 0;
-  finite_.reset();
+  report_.reset();
   if (plan_.shard != 0) return;
   if (!stop_) lane_times_.BeginStep(tree_, lane_owners_, now_);
   WatchLanes();
@@ -474,8 +477,8 @@ void ShardCore::On(const LeadOpened& event) {
   lead_open_ = true;
   lead_backoff_ = times_.min_backoff;
   connect_at_ = absl::InfiniteDuration();
-  if (finite_.has_value()) {
-    Emit(SendPart{version_, *finite_, ReadersNow()});
+  if (report_.has_value()) {
+    Emit(SendPart{version_, *report_, ReadersNow()});
     repeat_part_at_ = now_ + times_.repeat;
   }
 }
@@ -496,7 +499,7 @@ void ShardCore::On(const Tick&) {
   }
   if (now_ >= repeat_part_at_) {
     repeat_part_at_ = now_ + times_.repeat;
-    if (lead_open_ && finite_.has_value()) Emit(SendPart{version_, *finite_, ReadersNow()});
+    if (lead_open_ && report_.has_value()) Emit(SendPart{version_, *report_, ReadersNow()});
   }
   if (now_ >= repeat_decision_at_) {
     repeat_decision_at_ = absl::InfiniteDuration();

@@ -63,6 +63,7 @@ struct ShardPlan {
   training::EvalPlan evaluation;
   training::Schedule schedule;
   bool dynamic_loss_scale = false;
+  double clip_norm = 0;                // as in training::LeadOptions
   int64_t checkpoint_every_steps = 0;  // as in training::LeadOptions
   absl::Duration checkpoint_every = absl::InfiniteDuration();
 };
@@ -203,7 +204,7 @@ class ShardCore {
   training::LaneTree tree_;                  // of step version_
   std::vector<training::ChunkFold> chunks_;  // of run_
   int32_t complete_chunks_ = 0;
-  std::optional<bool> finite_;  // of step version_, once its roots are checked
+  std::optional<training::RootReport> report_;  // of step version_, once its roots are checked
 
   std::optional<training::Lead> lead_;  // shard 0
   std::vector<int64_t> shown_;          // lead: by shard, the newest version that it showed

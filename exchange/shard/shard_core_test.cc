@@ -186,13 +186,13 @@ TEST_F(ShardCoreTest, APastStepMayHaveHadLanesThatThisOneLacks) {
 TEST_F(ShardCoreTest, RootsOfAnotherStepOrLineageDoNotCount) {
   Ready();
   RunStep();
-  EXPECT_THAT(Do(RootsChecked{1, 0, true}), IsEmpty());
+  EXPECT_THAT(Do(RootsChecked{1, 0, {true, {}}}), IsEmpty());
   EXPECT_THAT(All<ApplyStep>(Seal(kW0, 1)), IsEmpty());
   EXPECT_EQ(core_->version(), 1);
   Start(2);
   Load(2);
   Hello(kW0, v1::STREAM_KIND_DATA, 0, -1, 2);
-  EXPECT_THAT(Do(RootsChecked{1, 0, true}), IsEmpty());
+  EXPECT_THAT(Do(RootsChecked{1, 0, {true, {}}}), IsEmpty());
   Seal(kW0, 0);
   EXPECT_EQ(core_->version(), 0);
   Do(Frame(kW0, 0, {0, 2}));
@@ -378,7 +378,7 @@ TEST_F(ShardCoreTest, MessagesOfTheWrongStreamEndIt) {
   EXPECT_EQ(ClosedWith(Do(Frame(kControl, 0, {0, 1})), kControl),
             absl::StatusCode::kInvalidArgument);
   Hello(kShard1, v1::STREAM_KIND_SHARD, 1, 0);
-  EXPECT_EQ(ClosedWith(Do(PartArrived{kShard1, 0, 0, true}), kShard1),
+  EXPECT_EQ(ClosedWith(Do(PartArrived{kShard1, 0, 0, {true, {}}}), kShard1),
             absl::StatusCode::kInvalidArgument);  // in another shard's name
   EXPECT_EQ(core_->drops().invalid, 2);
 }
@@ -389,7 +389,7 @@ TEST_F(ShardCoreTest, SealsPartsAndEvaluationsThatDoNotFitEndTheStream) {
   Hello(kControl, v1::STREAM_KIND_CONTROL, 0);
   Hello(kShard1, v1::STREAM_KIND_SHARD, 1, 0);
   EXPECT_EQ(ClosedWith(Seal(kW0, 1), kW0), StatusCode::kInvalidArgument);  // ahead
-  EXPECT_EQ(ClosedWith(Do(PartArrived{kShard1, 1, 1, true}), kShard1),
+  EXPECT_EQ(ClosedWith(Do(PartArrived{kShard1, 1, 1, {true, {}}}), kShard1),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(ClosedWith(Do(EvaluationArrived{kW1, 2, 0, {1, 1.0, 1}}), kW1),
             StatusCode::kInvalidArgument);
@@ -429,7 +429,7 @@ TEST_F(ShardCoreTest, ANewLineageDiscardsTheOldOneAndAnOldOneDoesNothing) {
   EXPECT_TRUE(core_->State(now_).ready());
   EXPECT_EQ(core_->State(now_).lineage(), 2);
   EXPECT_THAT(core_->State(now_).waiting().lanes(), ElementsAre(0, 1));  // nothing is held
-  EXPECT_THAT(Do(RootsChecked{1, 0, true}), IsEmpty());
+  EXPECT_THAT(Do(RootsChecked{1, 0, {true, {}}}), IsEmpty());
 }
 
 TEST_F(ShardCoreTest, ABaseThatCannotBeLoadedIsReported) {
@@ -524,7 +524,7 @@ TEST_F(ShardCoreTest, TheLeadRepeatsItsDecisionUntilEveryShardShowsTheVersion) {
   Seal(kControl, 0);
   EXPECT_EQ(core_->version(), 0);  // the part of shard 1 is missing
   EXPECT_THAT(core_->State(now_).waiting().parts(), ElementsAre(1));
-  Effects effects = Do(PartArrived{kShard1, 0, 1, true});
+  Effects effects = Do(PartArrived{kShard1, 0, 1, {true, {}}});
   ASSERT_THAT(All<SendDecision>(effects), SizeIs(1));
   EXPECT_EQ(All<SendDecision>(effects)[0].stream, kShard1);
   EXPECT_LT(IndexOf<SendDecision>(effects), IndexOf<ApplyStep>(effects));
@@ -533,15 +533,16 @@ TEST_F(ShardCoreTest, TheLeadRepeatsItsDecisionUntilEveryShardShowsTheVersion) {
   now_ = core_->NextDeadline();
   EXPECT_EQ(now_, absl::Milliseconds(200));
   EXPECT_THAT(All<SendDecision>(Do(Tick{})), SizeIs(1));
-  EXPECT_THAT(All<SendDecision>(Do(PartArrived{kShard1, 0, 1, true})), SizeIs(1));  // asked again
+  EXPECT_THAT(All<SendDecision>(Do(PartArrived{kShard1, 0, 1, {true, {}}})),
+              SizeIs(1));  // asked again
   EXPECT_THAT(All<SendDecision>(Hello(31, v1::STREAM_KIND_SHARD, 1, 0)),
               SizeIs(1));  // a new stream
   EXPECT_THAT(All<SendDecision>(Hello(32, v1::STREAM_KIND_SHARD, 1, 1)), IsEmpty());  // it shows it
   now_ = core_->NextDeadline();
   EXPECT_THAT(Do(Tick{}), IsEmpty());
   EXPECT_EQ(core_->NextDeadline(), absl::InfiniteDuration());
-  EXPECT_THAT(Do(PartArrived{kShard1, 1, 1, true}), IsEmpty());
-  effects = Do(PartArrived{kShard1, 2, 1, true});
+  EXPECT_THAT(Do(PartArrived{kShard1, 1, 1, {true, {}}}), IsEmpty());
+  effects = Do(PartArrived{kShard1, 2, 1, {true, {}}});
   EXPECT_EQ(ClosedWith(effects, kShard1), absl::StatusCode::kInvalidArgument);  // ahead
 }
 
@@ -551,8 +552,8 @@ TEST_F(ShardCoreTest, APartOfTheNextStepShowsTheVersion) {
   Do(Frame(kW0, 0, {0, 2}));
   Roots();
   Seal(kW0, 0);
-  EXPECT_THAT(All<SendDecision>(Do(PartArrived{kShard1, 0, 1, true})), SizeIs(1));
-  EXPECT_THAT(Do(PartArrived{kShard1, 1, 1, true}), IsEmpty());
+  EXPECT_THAT(All<SendDecision>(Do(PartArrived{kShard1, 0, 1, {true, {}}})), SizeIs(1));
+  EXPECT_THAT(Do(PartArrived{kShard1, 1, 1, {true, {}}}), IsEmpty());
   now_ = core_->NextDeadline();
   EXPECT_THAT(Do(Tick{}), IsEmpty());
   EXPECT_EQ(core_->NextDeadline(), absl::InfiniteDuration());
@@ -575,7 +576,7 @@ TEST_F(ShardCoreTest, TheLastVersionIsShownAndTheDecisionNoLongerRepeated) {
   Do(Frame(kW0, 0, {0, 2}));
   Roots();
   Seal(kControl, 0);
-  Do(PartArrived{kShard1, 0, 1, true});
+  Do(PartArrived{kShard1, 0, 1, {true, {}}});
   EXPECT_TRUE(core_->State(now_).stopped());
   now_ = core_->NextDeadline();
   EXPECT_THAT(All<SendDecision>(Do(Tick{})), SizeIs(1));

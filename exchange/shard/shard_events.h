@@ -21,6 +21,7 @@
 #include "training/fold/tree_fold.h"
 #include "training/lanes/lane_tree.h"
 #include "training/lead/lead.h"
+#include "training/norm/norm_tree.h"
 
 namespace capstan::exchange::shard {
 
@@ -106,7 +107,7 @@ struct PartArrived {
   StreamId stream = 0;
   int64_t step = 0;
   int32_t shard = 0;
-  bool finite = false;
+  training::RootReport report;
   VersionReaders readers;
 };
 struct ShownArrived {  // a shard has published `version`
@@ -132,11 +133,11 @@ struct DecisionArrived {
   training::Decision decision;
   Held held;
 };
-// Answers CheckRoots: no infinity and no NaN in any chunk's sum.
+// Answers CheckRoots.
 struct RootsChecked {
   int64_t lineage = 0;
   int64_t step = 0;
-  bool finite = false;
+  training::RootReport report;
 };
 // Answers WriteFiles; `error` not OK: nothing of it is there.
 struct FilesWritten {
@@ -188,10 +189,11 @@ struct FoldFrame {
   int32_t first_chunk = 0;
   std::vector<training::FoldCommands> commands;  // by chunk of the payload
 };
-// All sums of `step` are complete; RootsChecked answers.
+// All sums of `step` are complete; RootsChecked answers. `norms`: with their square sums.
 struct CheckRoots {
   int64_t lineage = 0;
   int64_t step = 0;
+  bool norms = false;
 };
 // Make version step+1: by the optimizer, or (apply false) the same weights again. Then begin the
 // sums of step+1 with its empty lanes. `held_version` is kept until another ApplyStep names another
@@ -227,7 +229,7 @@ struct ConnectLead {
 struct DropLead {};
 struct SendPart {  // to the lead
   int64_t step = 0;
-  bool finite = false;
+  training::RootReport report;
   VersionReaders readers;
 };
 struct SendShown {  // to the lead: this version is published

@@ -148,7 +148,7 @@ TEST_F(SlowReaderTest, AVersionIsHeldUntilItIsTakenFromAllShards) {
     const int64_t s = core_->version();
     Do(Frame(kW0, s, {0, 2}));
     Roots();
-    Do(PartArrived{kShard1, s, 1, true, readers});
+    Do(PartArrived{kShard1, s, 1, {true, {}}, readers});
     Do(WeightsTaken{kW0, s});
     const Effects effects = Seal(kW0, s);
     return All<SendDecision>(effects).at(0).held;

@@ -110,7 +110,7 @@ class ShardCoreTest : public testing::Test {
     return frame;
   }
   Effects Roots(bool finite = true) {
-    return Do(RootsChecked{core_->lineage(), core_->version(), finite});
+    return Do(RootsChecked{core_->lineage(), core_->version(), {finite, {}}});
   }
   Effects Seal(StreamId stream, int64_t step, training::LaneBlock block = {0, 2}) {
     return Do(SealArrived{stream, step, block, {2 * block.lane_count, 8.0, 1}});

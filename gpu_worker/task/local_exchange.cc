@@ -11,7 +11,6 @@
 #include "services/check/check.h"
 #include "services/check/mutant.h"
 #include "services/logging/log.h"
-#include "training/fold/add.h"
 #include "training/optim/apply.h"
 #include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
@@ -30,6 +29,7 @@ LocalExchange::LocalExchange(std::shared_ptr<const Job> job, services::Strand& s
       local_(std::move(local)),
       base_(std::move(base)),
       states_(job_->optimizer->state_floats_per_weight()),
+      norms_(job_->layout),
       pool_(job_->layout.total_floats()) {
   if (states_ > 0) state_pool_.emplace(job_->layout.total_floats() * states_);
 }
@@ -99,6 +99,8 @@ absl::Status LocalExchange::LoadBase() {
   options.total_steps = spec.total_steps();
   options.evaluate_every_steps = spec.evaluate_every_steps();
   options.dynamic_loss_scale = training::spec::DynamicLossScale(spec);
+  options.clip_norm = training::spec::ClipNorm(spec);
+  if (options.clip_norm > 0) options.norm_chunks = norms_.chunk_count();
   options.checkpoint_every_steps = spec.checkpoint_every_steps();
   options.checkpoint_every = training::spec::CheckpointEvery(spec);
   lead_ = std::make_unique<training::Lead>(options, job_->samples, job_->evaluation, job_->schedule,
@@ -153,7 +155,16 @@ void LocalExchange::PushPrefix(int64_t step, const LaneBlock& block,
     root_ = fold_->Value(root);
   }
   if (root_ == nullptr) return;
-  Told(lead_->AddPart(step, 0, training::AllFinite(root_->span()), strand_.Now()));
+  const training::FlatLayout& layout = job_->layout;
+  const bool norms = training::spec::ClipNorm(job_->spec) > 0;
+  Told(lead_->AddPart(
+      step, 0,
+      training::ReportRoots(layout, {0, layout.chunk_count()}, norms ? &norms_ : nullptr,
+                            [&](int32_t chunk) {
+                              const training::FlatRange range = layout.ChunkRange(chunk);
+                              return root_->span().subspan(range.offset, range.size);
+                            }),
+      strand_.Now()));
 }
 
 void LocalExchange::PushKept(int64_t step, const LaneBlock& block, bool finite) {
@@ -163,7 +174,7 @@ void LocalExchange::PushKept(int64_t step, const LaneBlock& block, bool finite) 
         absl::StrCat("step ", step, ": the devices kept the sum of ", ToString(block),
                      ", want that of all lanes: the job has one task")));
   }
-  Told(lead_->AddPart(step, 0, finite, strand_.Now()));
+  Told(lead_->AddPart(step, 0, {finite, {}}, strand_.Now()));
 }
 
 void LocalExchange::SendSeal(int64_t step, const LaneBlock& block, const SealSums& sums) {
@@ -201,13 +212,15 @@ void LocalExchange::Apply(const training::Decision& decision) {
   if (decision.apply) {
     CAPSTAN_CHECK(root_ != nullptr);
     std::shared_ptr<FloatBuffer> next = pool_.Lend();
-    training::ApplyVersion(
-        job_->layout, {0, next->size()}, *job_->optimizer,
-        {decision.learning_rate, decision.gradient_scale, decision.applied_steps},
-        {.out = next->data(),
-         .in = weights_->data(),
-         .sum = root_->data(),
-         .state = state_ == nullptr ? nullptr : state_->data()});
+    training::ApplyVersion(job_->layout, {0, next->size()}, *job_->optimizer,
+                           {.learning_rate = decision.learning_rate,
+                            .gradient_scale = decision.gradient_scale,
+                            .clip_factor = decision.clip_factor,
+                            .applied_steps = decision.applied_steps},
+                           {.out = next->data(),
+                            .in = weights_->data(),
+                            .sum = root_->data(),
+                            .state = state_ == nullptr ? nullptr : state_->data()});
     weights_ = std::move(next);
   }
   Publish(decision.stop, decision.evaluate, strand_.Now() - begin);

@@ -27,6 +27,7 @@
 #include "param_store/checkpoint/file_store.h"
 #include "services/strand/strand.h"
 #include "training/lead/lead.h"
+#include "training/norm/norm_tree.h"
 
 namespace capstan::gpu_worker {
 
@@ -120,6 +121,7 @@ class LocalExchange final : public exchange::Exchange {
   const LocalCallbacks local_;
   const Base base_;
   const int states_;  // floats of the optimizer's state per weight
+  const training::NormTree norms_;
   BufferPool pool_;
   std::optional<BufferPool> state_pool_;  // where there are states
 

@@ -1,6 +1,7 @@
 #include "gpu_worker/task/local_exchange.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <limits>
@@ -23,6 +24,7 @@
 #include "training/codec/safetensors.h"
 #include "training/fold/add.h"
 #include "training/init/init.h"
+#include "training/norm/norm_tree.h"
 
 namespace capstan::gpu_worker {
 namespace {
@@ -49,6 +51,8 @@ constexpr int32_t kTestLanes = 4;
 constexpr int64_t kTestSteps = 12;
 constexpr int64_t kSaved = 7;      // the version
 constexpr int64_t kNotFinite = 4;  // the step that is skipped
+// Sums of four lanes have a norm of about 53, those of two lanes one of about 37.
+constexpr double kClipNorm = 45;
 
 // Two chunks of weights, two of statistics (rule R3).
 training::FlatLayout LayoutWithStatistics() {
@@ -110,17 +114,28 @@ class LocalExchangeTest : public ::testing::Test {
   }
 
   // Version kTestSteps, by the definition.
-  std::vector<float> Expected() const {
+  std::vector<float> Expected() {
     const training::FlatLayout& layout = job_->layout;
     std::vector<float> weights(layout.total_floats());
     std::vector<float> state(weights.size() * job_->optimizer->state_floats_per_weight());
     int64_t updates = 0;  // the skipped step does not count
+    clipped_steps_ = 0;
+    const double clip_norm = job_->spec.spec().training().gradient_clip_norm();
     training::InitRange(layout, {}, job_->spec.spec().training().seed(), 0,
                         absl::MakeSpan(weights));
     for (int64_t step = 0; step < kTestSteps; ++step) {
       const std::vector<float> root = Sum(step, job_->samples.StepTree(step).root());
       if (!training::AllFinite(root)) continue;
-      job_->optimizer->Apply(weights.data(), weights.data(), root.data(), state.data(),
+      std::vector<float> gradient = root;
+      const absl::Span<const float> all = root;
+      const double norm = std::sqrt(training::SquareSum(all.subspan(0, 512)) +
+                                    training::SquareSum(all.subspan(512, 700 - 512)));
+      if (clip_norm > 0 && norm > clip_norm) {
+        const auto factor = static_cast<float>(clip_norm / norm);
+        for (float& value : gradient) value *= factor;
+        ++clipped_steps_;
+      }
+      job_->optimizer->Apply(weights.data(), weights.data(), gradient.data(), state.data(),
                              layout.statistics_begin(),
                              {job_->schedule.LearningRate(step), ++updates});
       for (const char* const name : {"bn.running_mean", "bn.running_var"}) {
@@ -213,6 +228,7 @@ class LocalExchangeTest : public ::testing::Test {
   std::shared_ptr<const Job> job_;
   std::vector<LocalExchange::Snapshot> saved_;
   std::set<double> scales_;  // of all complete versions
+  int clipped_steps_ = 0;    // of the last Expected()
 };
 
 // As shards do (param_store/shard_storage_test.cc), with empty lanes and a skipped step.
@@ -242,6 +258,18 @@ TEST_F(LocalExchangeTest, ACheckpointBringsStatisticsBack) {
   ASSERT_EQ(saved_[0].step, kSaved);
   const std::string folder = Commit(saved_[0]);
   ExpectSameBits(Train(/*lanes_a_block=*/4, /*lineage=*/2, folder), Expected());
+}
+
+// Running statistics are neither counted nor clipped.
+TEST_F(LocalExchangeTest, GradientsAreClippedByTheirNorm) {
+  TestJob test;
+  test.clip_norm = kClipNorm;
+  Make(test);
+  const std::vector<float> want = Expected();
+  ExpectSameBits(Train(/*lanes_a_block=*/4), want);
+  EXPECT_EQ(clipped_steps_, 9);  // two steps have two lanes, and one is skipped
+  Make(TestJob());
+  EXPECT_NE(Expected(), want);
 }
 
 // The step skipped before the checkpoint does not count as an update afterwards.

@@ -555,15 +555,21 @@ TEST_F(GpuTrainingTest, ARuleThatCardsDoNotHaveIsTheHosts) {
     EXPECT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
     return outcome.last().weights_sha256();
   };
-  TestJob adam = Small("adam"), clipped = Small("clipped"), plain = Small("plain");
+  TestJob adam = Small("adam"), clipped = Small("clipped"), by_norm = Small("by-norm"),
+          plain = Small("plain");
   adam.optimizer = "adam";
   adam.learning_rate = 0.001;
   clipped.clip_value = 1e-3;
+  by_norm.clip_norm = 0.01;
   const std::vector<std::string> one = {"cuda:0"}, two = {"cuda:0", "cuda:2"};
   EXPECT_EQ(hash(adam, "device", two), hash(adam, "local", one));
   const std::string bits = hash(clipped, "local", one);
   EXPECT_EQ(hash(clipped, "device", two), bits);
-  EXPECT_NE(bits, hash(plain, "local", one));
+  const std::string plain_bits = hash(plain, "local", one);
+  EXPECT_NE(bits, plain_bits);
+  const std::string norm_bits = hash(by_norm, "local", one);
+  EXPECT_EQ(hash(by_norm, "device", two), norm_bits);
+  EXPECT_NE(norm_bits, plain_bits);
   adam.storage_path += "-on";
   adam.kvstore = "device";
   adam.devices = 2;

@@ -22,6 +22,7 @@ struct TestJob {
   double momentum = 0;
   std::string optimizer = "sgd";
   double clip_value = 0;  // 0: none
+  double clip_norm = 0;   // likewise
   std::string precision = "fp32";
   std::string kvstore = "local";
   std::string model = "mlp";
@@ -50,6 +51,7 @@ struct TestJob {
     spec.mutable_training()->set_global_batch_size(batch);
     spec.mutable_training()->mutable_optimizer()->set_name(optimizer);
     if (clip_value > 0) spec.mutable_training()->set_gradient_clip_value(clip_value);
+    if (clip_norm > 0) spec.mutable_training()->set_gradient_clip_norm(clip_norm);
     spec.mutable_training()->mutable_optimizer()->set_learning_rate(learning_rate);
     spec.mutable_training()->mutable_optimizer()->set_momentum(momentum);
     spec.mutable_training()->set_seed(7);

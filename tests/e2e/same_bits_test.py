@@ -9,7 +9,7 @@ class SameBitsTest(support.TestCase):
 
     SGD = {'name': 'sgd', 'learning_rate': 0.04, 'momentum': 0.9}
 
-    def hash_of(self, workers, shards, kvstore, training, data, devices=1, optimizer=SGD, lanes=LANES):
+    def job_of(self, workers, shards, kvstore, training, data, devices=1, optimizer=SGD, lanes=LANES):
         resources = {'num_workers': workers, 'gpus_per_worker': devices}
         if lanes:
             resources['lanes'] = lanes
@@ -18,6 +18,10 @@ class SameBitsTest(support.TestCase):
         job = self.train(support.job_spec(resources=resources, kvstore={'type': kvstore}, data=data,
                                           training={**training, 'global_batch_size': 64, 'seed': 11, 'optimizer': optimizer}))
         print(f'{kvstore} {workers} workers x {devices} devices, {shards} shards: {job["weights_sha256"]}', flush=True)
+        return job
+
+    def hash_of(self, *args, **kwargs):
+        job = self.job_of(*args, **kwargs)
         return job['weights_sha256'], job['samples_used']
 
     def all_equal(self, training, data, samples):
@@ -56,6 +60,21 @@ class SameBitsTest(support.TestCase):
             self.assertEqual(self.hash_of(2, 2, 'dist_sync', training, data, optimizer=optimizer), local, optimizer)
             hashes.add(local[0])
         self.assertEqual(len(hashes), 5)
+
+    def test_gradients_that_are_clipped_by_norm(self):
+        data = {'format': 'synthetic_digits', 'train_samples': 1024, 'test_samples': 100}
+
+        def run(limit, *cluster, **more):
+            job = self.job_of(*cluster, {'max_steps': 25, 'epochs': 10, 'gradient_clip_norm': limit}, data, **more)
+            return job['weights_sha256'], [line['gradient_norm'] for line in self.step_log(job)]
+
+        free, norms = run(1e30, 1, 0, 'local')
+        limit = sorted(norms)[12]
+        local = run(limit, 1, 0, 'local')
+        self.assertNotEqual(local[0], free)
+        self.assertTrue(min(local[1]) < limit < max(local[1]), local[1])
+        for cluster, more in (((1, 0, 'device'), {'devices': 2}), ((2, 2, 'dist_sync'), {}), ((3, 3, 'dist_sync'), {})):
+            self.assertEqual(run(limit, *cluster, **more), local, cluster)
 
     def test_contiguous_parts_and_empty_lanes(self):
         # 523 samples in 8 parts of 65 or 66, of which a step takes 8 each. In the last step a lane has 1 or 2 samples.

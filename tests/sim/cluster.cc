@@ -368,6 +368,7 @@ void Cluster::NoteDecision(const Node& node, int64_t lineage, const training::De
   if (!broken.empty()) Violation(absl::StrCat(node.name, ": ", broken));
   if (decision.gradient_scale * decision.loss_scale != 1)
     result_.effects.Saw(FaultClass::kLossScale);
+  if (decision.clip_factor < 1) result_.effects.Saw(FaultClass::kClipNorm);
 }
 
 void Cluster::CheckWeights(absl::string_view who, int64_t lineage, int64_t version,

@@ -37,6 +37,7 @@ job::v1::JobSpec SpecOf(const Plan& plan) {
       ", test_samples: 40}\nkvstore: {type: ", plan.local ? "local" : "dist_sync",
       "}\ntraining: {max_steps: ", plan.steps, ", epochs: 1000, global_batch_size: ", batch,
       plan.toy.scaled() ? ", precision: fp16" : "",
+      plan.toy.clip_norm > 0 ? absl::StrCat(", gradient_clip_norm: ", plan.toy.clip_norm) : "",
       ", seed: 5, optimizer: {name: sgd, learning_rate: 0.0001}}\n",
       "recovery: {max_restarts: 100}\n");
   if (plan.checkpoint_every > 0)

@@ -41,8 +41,9 @@ enum class FaultClass {
   kElastic,    // the job begins with fewer workers than it wants - a host that joins it later
   kLossScale,  // fp16: the loss is scaled - a step that changes the scale
   kForget,     // ended jobs and lost nodes are soon forgotten - one that is
+  kClipNorm,   // the gradient is clipped by its norm - a step that is
 };
-inline constexpr int kFaultClasses = static_cast<int>(FaultClass::kForget) + 1;
+inline constexpr int kFaultClasses = static_cast<int>(FaultClass::kClipNorm) + 1;
 absl::string_view NameOf(FaultClass what);
 
 // Not thread-safe, like everything in a simulation.

@@ -94,6 +94,10 @@ void DrawKinds(Plan& plan, Random& random) {
     forgetting.gone_at = random.Between(Ms(300), Ms(2500));
     forgetting.goodbye = random.Chance(0.5);
   }
+  // The norm of a toy gradient is about 1e5. Drawn apart, so that seeds keep their other faults.
+  constexpr double kLimits[] = {1e3, 5e4, 1e9};
+  Random apart(plan.seed * 7919 + 2);
+  if (apart.Chance(0.25)) plan.toy.clip_norm = kLimits[apart.Below(3)];
 }
 
 }  // namespace
@@ -123,7 +127,8 @@ absl::string_view NameOf(FaultClass what) {
                                                               "local",
                                                               "elastic",
                                                               "loss-scale",
-                                                              "forget"};
+                                                              "forget",
+                                                              "clip-norm"};
   return kNames[static_cast<int>(what)];
 }
 
@@ -151,6 +156,8 @@ bool Plan::has(FaultClass what) const {
       return toy.overflow_above > 0;
     case FaultClass::kForget:
       return forgetting.has_value();
+    case FaultClass::kClipNorm:
+      return toy.clip_norm > 0;
     default:
       return std::any_of(faults.begin(), faults.end(),
                          [what](const Fault& fault) { return fault.what == what; });
@@ -192,6 +199,9 @@ void Plan::Remove(FaultClass what) {
       return;
     case FaultClass::kForget:
       forgetting.reset();
+      return;
+    case FaultClass::kClipNorm:
+      toy.clip_norm = 0;
       return;
     default:
       faults.erase(std::remove_if(faults.begin(), faults.end(),
@@ -309,6 +319,8 @@ std::string ToString(const Plan& plan) {
   if (plan.min_workers > 0) absl::StrAppend(&text, ", begins with ", plan.min_workers, " workers");
   if (plan.toy.overflow_above > 0)
     absl::StrAppend(&text, ", fp16 that overflows above a scale of ", plan.toy.overflow_above);
+  if (plan.toy.clip_norm > 0)
+    absl::StrAppend(&text, ", gradients with a norm above ", plan.toy.clip_norm, " are clipped");
   for (const LateHost& host : plan.later)
     absl::StrAppend(&text, "\n  ", absl::FormatDuration(host.at), " worker ", host.worker,
                     " comes");

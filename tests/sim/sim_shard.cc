@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "capstan/param_store/v1/param_store.pb.h"
+#include "exchange/shard/shard_messages.h"
 #include "exchange/wire/frame_codec.h"
 #include "services/check/check.h"
 #include "services/check/mutant.h"
@@ -24,36 +25,6 @@ namespace {
 
 namespace core = exchange::shard;
 namespace v1 = param_store::v1;
-
-v1::StepDecision ToProto(const training::Decision& decision) {
-  v1::StepDecision out;
-  out.set_step(decision.step);
-  out.set_apply(decision.apply);
-  out.set_learning_rate(decision.learning_rate);
-  out.set_stop(decision.stop);
-  out.set_checkpoint(decision.checkpoint);
-  out.set_evaluate(decision.evaluate);
-  out.set_gradient_scale(decision.gradient_scale);
-  out.set_loss_scale(decision.loss_scale);
-  out.set_applied_steps(decision.applied_steps);
-  for (const int64_t id : decision.order_ids) out.add_order_ids(id);
-  return out;
-}
-
-training::Decision FromProto(const v1::StepDecision& decision) {
-  training::Decision out;
-  out.step = decision.step();
-  out.apply = decision.apply();
-  out.learning_rate = decision.learning_rate();
-  out.stop = decision.stop();
-  out.checkpoint = decision.checkpoint();
-  out.evaluate = decision.evaluate();
-  out.gradient_scale = decision.gradient_scale();
-  out.loss_scale = decision.loss_scale();
-  out.applied_steps = decision.applied_steps();
-  out.order_ids.assign(decision.order_ids().begin(), decision.order_ids().end());
-  return out;
-}
 
 template <class View>
 std::vector<int32_t> RanksOf(const View& view) {
@@ -87,6 +58,7 @@ void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
                          .evaluation = *training::spec::MakeEvalPlan(spec_),
                          .schedule = *training::spec::MakeSchedule(spec_),
                          .dynamic_loss_scale = training::spec::DynamicLossScale(spec_),
+                         .clip_norm = training::spec::ClipNorm(spec_),
                          .checkpoint_every_steps = spec_.checkpoint_every_steps()};
     core_ = std::make_unique<core::ShardCore>(std::move(plan));
     optimizer_ = *training::spec::MakeOptimizer(spec_);
@@ -179,13 +151,7 @@ void SimShard::OnBytes(int64_t id, const std::string& bytes) {
                                   {seal.samples(), seal.loss_sum(), seal.correct()}});
     }
     case v1::ExchangeRequest::kPart:
-      return Do(core::PartArrived{
-          id,
-          message.part().step(),
-          message.part().shard(),
-          message.part().finite(),
-          {{message.part().slow_ranks().begin(), message.part().slow_ranks().end()},
-           message.part().held_in_use()}});
+      return Do(core::ReadPart(id, message.part()));
     case v1::ExchangeRequest::kShown:
       return Do(core::ShownArrived{id, message.shown().version()});
     case v1::ExchangeRequest::kEvaluation: {
@@ -262,13 +228,7 @@ void SimShard::OnLeadBytes(int64_t lineage, const std::string& bytes) {
   }
   const v1::ExchangeResponse& message = decoded->message;
   if (message.has_hello()) Do(core::LeadOpened{lineage});
-  if (message.has_decision()) {
-    const v1::StepDecision& decision = message.decision();
-    core::Held held;
-    if (decision.has_held_version()) held.version = decision.held_version();
-    held.slow_ranks.assign(decision.slow_ranks().begin(), decision.slow_ranks().end());
-    Do(core::DecisionArrived{lineage, FromProto(decision), held});
-  }
+  if (message.has_decision()) Do(core::ReadDecision(lineage, message.decision()));
 }
 
 void SimShard::SendWeights(const core::SendWeights& send) {
@@ -372,7 +332,7 @@ void SimShard::CarryOut(const core::Effect& effect) {
   } else if (const auto* e = std::get_if<core::CheckRoots>(&effect)) {
     process_.After(absl::Microseconds(random_.Below(500)), [this, check = *e] {
       if (core_ == nullptr || core_->lineage() != check.lineage) return;
-      Do(core::RootsChecked{check.lineage, check.step, storage_->RootsFinite()});
+      Do(core::RootsChecked{check.lineage, check.step, storage_->CheckRoots(check.norms)});
     });
   } else if (const auto* e = std::get_if<core::ApplyStep>(&effect)) {
     hooks_.decided(core_->lineage(), e->decision);
@@ -410,11 +370,7 @@ void SimShard::CarryOut(const core::Effect& effect) {
     lead_.reset();
   } else if (const auto* e = std::get_if<core::SendPart>(&effect)) {
     v1::ExchangeRequest message;
-    message.mutable_part()->set_step(e->step);
-    message.mutable_part()->set_shard(core_->plan().shard);
-    message.mutable_part()->set_finite(e->finite);
-    for (const int32_t rank : e->readers.slow_ranks) message.mutable_part()->add_slow_ranks(rank);
-    message.mutable_part()->set_held_in_use(e->readers.held_in_use);
+    *message.mutable_part() = core::PartMessage(*e, core_->plan().shard);
     exchange::wire::SetCheck(&message, core_->lineage());
     if (lead_ != nullptr) lead_->Send(0, message.SerializeAsString());
   } else if (const auto* e = std::get_if<core::SendShown>(&effect)) {
@@ -424,9 +380,7 @@ void SimShard::CarryOut(const core::Effect& effect) {
     if (lead_ != nullptr) lead_->Send(0, message.SerializeAsString());
   } else if (const auto* e = std::get_if<core::SendDecision>(&effect)) {
     v1::ExchangeResponse message;
-    *message.mutable_decision() = ToProto(e->decision);
-    if (e->held.version >= 0) message.mutable_decision()->set_held_version(e->held.version);
-    for (const int32_t rank : e->held.slow_ranks) message.mutable_decision()->add_slow_ranks(rank);
+    *message.mutable_decision() = core::DecisionMessage(e->decision, e->held);
     reply(e->stream, message);
   } else if (const auto* e = std::get_if<core::WriteFiles>(&effect)) {
     WriteFiles(*e);

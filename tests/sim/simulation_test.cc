@@ -62,6 +62,7 @@ constexpr Floor kFloors[] = {
     {FaultClass::kElastic, 16},
     {FaultClass::kLossScale, 50},
     {FaultClass::kForget, 70},
+    {FaultClass::kClipNorm, 140},
 };
 static_assert(std::size(kFloors) == kFaultClasses);
 
@@ -152,7 +153,7 @@ TEST(SimulationTest, WhatWasFoundOnceStaysMended) {
   plan.orders.clear();  // the seed had none then
   for (const FaultClass what :
        {FaultClass::kLeadBreak, FaultClass::kSessionBreak, FaultClass::kLeave, FaultClass::kLocal,
-        FaultClass::kElastic, FaultClass::kLossScale, FaultClass::kForget}) {
+        FaultClass::kElastic, FaultClass::kLossScale, FaultClass::kForget, FaultClass::kClipNorm}) {
     plan.Remove(what);
   }
   EXPECT_THAT(RunWorld(plan).violations, testing::IsEmpty());

@@ -94,7 +94,7 @@ std::string Histories::NoteDecision(int64_t lineage, const training::Decision& d
       first.learning_rate != decision.learning_rate || first.checkpoint != decision.checkpoint ||
       first.evaluate != decision.evaluate || first.order_ids != decision.order_ids ||
       first.gradient_scale != decision.gradient_scale || first.loss_scale != decision.loss_scale ||
-      first.applied_steps != decision.applied_steps) {
+      first.applied_steps != decision.applied_steps || first.clip_factor != decision.clip_factor) {
     return absl::StrCat("two shards have different decisions on step ", decision.step,
                         " of lineage ", lineage);
   }
@@ -111,7 +111,36 @@ std::string Histories::NoteDecision(int64_t lineage, const training::Decision& d
                         1 / decision.gradient_scale, ", the next one of ", decision.loss_scale,
                         "; want ", *scale, " and ", next);
   }
-  return "";
+  return CheckClipFactor(lineage, decision);
+}
+
+std::string Histories::CheckClipFactor(int64_t lineage, const training::Decision& decision) {
+  double want = 1;
+  if (toy_.clip_norm > 0 && decision.apply) {
+    const std::vector<float>* const weights = At(lineage, decision.step);
+    if (weights == nullptr) return "";
+    double square_sum = 0;
+    for (const float value : SumAt(lineage, decision.step, *weights)) {
+      square_sum += static_cast<double>(value) * static_cast<double>(value);
+    }
+    want = std::min(1.0, toy_.clip_norm / std::sqrt(square_sum));
+  }
+  if (std::abs(decision.clip_factor - want) <= 1e-9 * want) return "";
+  return absl::StrCat("step ", decision.step, " of lineage ", lineage, " has a clip factor of ",
+                      decision.clip_factor, "; want ", want);
+}
+
+std::vector<float> Histories::SumAt(int64_t lineage, int64_t step,
+                                    const std::vector<float>& weights) const {
+  size_t width = 1;
+  while (width < static_cast<size_t>(spec_->lanes())) width *= 2;
+  std::vector<std::optional<std::vector<float>>> lanes(spec_->lanes());
+  for (int32_t lane = 0; lane < spec_->lanes(); ++lane) {
+    if (samples_->LaneSampleCount(step, lane) == 0) continue;
+    lanes[lane].emplace(weights.size());
+    toy_.Gradient(weights, lineage, lane, step, /*loss_scale=*/1, absl::MakeSpan(*lanes[lane]));
+  }
+  return *NaiveSum(lanes, 0, width);
 }
 
 std::optional<double> Histories::ScaleAt(int64_t lineage, int64_t step) const {
@@ -157,15 +186,11 @@ const std::vector<float>* Histories::At(int64_t lineage, int64_t version) {
   if (weights == nullptr) return nullptr;
   std::vector<float> next = *weights;
   if (decision->second.apply) {
-    size_t width = 1;
-    while (width < static_cast<size_t>(spec_->lanes())) width *= 2;
-    std::vector<std::optional<std::vector<float>>> lanes(spec_->lanes());
-    for (int32_t lane = 0; lane < spec_->lanes(); ++lane) {
-      if (samples_->LaneSampleCount(step, lane) == 0) continue;
-      lanes[lane].emplace(weights->size());
-      toy_.Gradient(*weights, lineage, lane, step, /*loss_scale=*/1, absl::MakeSpan(*lanes[lane]));
+    std::vector<float> sum = SumAt(lineage, step, *weights);
+    if (toy_.clip_norm > 0) {
+      const auto factor = static_cast<float>(decision->second.clip_factor);
+      for (float& value : sum) value *= factor;
     }
-    const std::vector<float> sum = *NaiveSum(lanes, 0, width);
     const auto rate = static_cast<float>(decision->second.learning_rate);
     for (size_t i = 0; i < next.size(); ++i) next[i] = next[i] - rate * sum[i];
   }

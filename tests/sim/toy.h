@@ -34,6 +34,9 @@ struct Toy {
   // 0: the loss is not scaled.
   double overflow_above = 0;
 
+  // Above 0: the gradient's norm is clipped to this.
+  double clip_norm = 0;
+
   bool scaled() const { return overflow_above > 0; }
   // The gradient of the loss times `loss_scale`, a power of two. gradient.size() == weights.size().
   void Gradient(absl::Span<const float> weights, int64_t lineage, int32_t lane, int64_t step,
@@ -68,6 +71,11 @@ class Histories {
 
   // The loss scale of a step, by the decisions before it. nullopt: some of them are not known yet.
   std::optional<double> ScaleAt(int64_t lineage, int64_t step) const;
+  // The gradient of a step, given its weights: without a loss scale, not clipped.
+  std::vector<float> SumAt(int64_t lineage, int64_t step, const std::vector<float>& weights) const;
+  // The rule that the step's clip factor breaks, or "". Its norm is added up one by one here, so the
+  // last bits may differ.
+  std::string CheckClipFactor(int64_t lineage, const training::Decision& decision);
 
   const Toy toy_;
   std::optional<job::v1::ResolvedSpec> spec_;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace capstan::training {
@@ -14,11 +15,14 @@ std::string Number(double value) {
 }  // namespace
 
 std::string FormatStepLogLine(const StepLogLine& line) {
+  const std::string norm = line.gradient_norm.has_value()
+                               ? absl::StrCat(", \"gradient_norm\": ", Number(*line.gradient_norm))
+                               : "";
   return absl::StrFormat(
       "{\"lineage\": %d, \"step\": %d, \"epoch\": %d, \"loss\": %s, \"learning_rate\": %s, "
-      "\"samples\": %d, \"seconds\": %s}\n",
+      "\"samples\": %d, \"seconds\": %s%s}\n",
       line.lineage, line.step, line.epoch, Number(line.loss), Number(line.learning_rate),
-      line.samples, Number(line.seconds));
+      line.samples, Number(line.seconds), norm);
 }
 
 }  // namespace capstan::training

@@ -3,6 +3,7 @@
 #define CAPSTAN_TRAINING_CODEC_STEP_LOG_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace capstan::training {
@@ -15,10 +16,13 @@ struct StepLogLine {
   double learning_rate = 0.0;
   int64_t samples = 0;   // true samples of the step
   double seconds = 0.0;  // wall time of the step
+  // The Euclidean norm of the gradient before clipping. Only of jobs that clip by norm, and of
+  // steps that are not skipped.
+  std::optional<double> gradient_norm;
 };
 
 // The line with its newline: {"lineage":..,"step":..,"epoch":..,"loss":..,"learning_rate":..,
-// "samples":..,"seconds":..}. Floating-point numbers are written as %.9g, which restores a float32
+// "samples":..,"seconds":..}, and "gradient_norm":.. at its end if it is set. Floating-point numbers are written as %.9g, which restores a float32
 // exactly. A non-finite number becomes null, because JSON has no notation for it. Pure.
 std::string FormatStepLogLine(const StepLogLine& line);
 

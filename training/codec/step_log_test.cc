@@ -20,6 +20,11 @@ TEST(StepLogTest, WritesTheFieldsInTheirOrder) {
   EXPECT_EQ(FormatStepLogLine(line),
             "{\"lineage\": 2, \"step\": 469, \"epoch\": 1, \"loss\": 2.30258509, "
             "\"learning_rate\": 0.0399999991, \"samples\": 96, \"seconds\": 0.0125}\n");
+  line.gradient_norm = 1.5;
+  EXPECT_EQ(FormatStepLogLine(line),
+            "{\"lineage\": 2, \"step\": 469, \"epoch\": 1, \"loss\": 2.30258509, "
+            "\"learning_rate\": 0.0399999991, \"samples\": 96, \"seconds\": 0.0125, "
+            "\"gradient_norm\": 1.5}\n");
 }
 
 TEST(StepLogTest, NonFiniteNumbersAreNull) {

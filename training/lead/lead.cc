@@ -36,6 +36,7 @@ Lead::Lead(const LeadOptions& options, SamplePlan samples, EvalPlan evaluation, 
       samples_(std::move(samples)),
       evaluation_(std::move(evaluation)),
       planned_schedule_(std::move(schedule)),
+      norms_(options.clip_norm > 0 ? std::optional<NormTree>(options.norm_chunks) : std::nullopt),
       schedule_(planned_schedule_),
       seals_(samples_.lane_tree()),
       parts_(options.num_parts),
@@ -54,6 +55,7 @@ void Lead::BeginStep(absl::Duration now) {
   nonfinite_blocks_.clear();
   if (!stopped()) seals_.Reset(samples_.StepTree(step_));
   std::fill(parts_.begin(), parts_.end(), std::nullopt);
+  square_sum_.reset();
   missing_parts_ = options_.num_parts;
   blocks_.assign(evaluating_ ? evaluation_.block_count() : 0, std::nullopt);
   missing_blocks_ = static_cast<int64_t>(blocks_.size());
@@ -88,7 +90,24 @@ absl::StatusOr<Told> Lead::AddSeal(int64_t step, const LaneBlock& block, const S
   return Told::kTaken;
 }
 
-absl::StatusOr<Told> Lead::AddPart(int64_t step, int32_t shard, bool finite, absl::Duration now) {
+void Lead::AddSquares() {
+  std::vector<BlockSquares> squares;
+  for (const std::optional<RootReport>& part : parts_) {
+    if (!part->finite) return;
+    squares.insert(squares.end(), part->squares.begin(), part->squares.end());
+  }
+  const absl::StatusOr<double> total = norms_->Total(std::move(squares));
+  if (!total.ok()) {
+    failure_ =
+        LeadFailure{"InternalError", absl::StrCat("step ", step_, ": ", total.status().message())};
+    return;
+  }
+  square_sum_ = *total;
+  if (CAPSTAN_MUTANT("norm_of_the_last_part")) square_sum_ = parts_.back()->squares[0].square_sum;
+}
+
+absl::StatusOr<Told> Lead::AddPart(int64_t step, int32_t shard, const RootReport& report,
+                                   absl::Duration now) {
   if (shard < 0 || shard >= options_.num_parts) {
     return absl::InvalidArgumentError(
         absl::StrCat("part of shard ", shard, ": want 0..", options_.num_parts - 1));
@@ -99,8 +118,13 @@ absl::StatusOr<Told> Lead::AddPart(int64_t step, int32_t shard, bool finite, abs
         absl::StrCat("part of step ", step, ": ahead of step ", step_));
   }
   if (parts_[shard].has_value()) return Told::kKnown;
-  parts_[shard] = finite;
+  if (norms_.has_value() && report.finite) {
+    const absl::Status squares = norms_->Check(report.squares);
+    if (!squares.ok()) return squares;
+  }
+  parts_[shard] = report;
   --missing_parts_;
+  if (missing_parts_ == 0 && norms_.has_value()) AddSquares();
   NoteReady(now);
   return Told::kTaken;
 }
@@ -138,7 +162,7 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
   const double loss = sums.loss_sum / static_cast<double>(sums.samples);
   std::vector<int32_t> bad_parts;
   for (int32_t shard = 0; shard < options_.num_parts; ++shard) {
-    if (!*parts_[shard]) bad_parts.push_back(shard);
+    if (!parts_[shard]->finite) bad_parts.push_back(shard);
   }
   const bool finite = std::isfinite(loss) && bad_parts.empty();
   const double scale = loss_scale_.value();
@@ -173,6 +197,11 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
   decision.learning_rate = schedule_.LearningRate(step_);
   decision.gradient_scale = 1 / scale;
   decision.loss_scale = loss_scale_.value();
+  if (square_sum_.has_value() && finite) {
+    const double norm = std::sqrt(*square_sum_) * decision.gradient_scale;
+    if (norm > options_.clip_norm) decision.clip_factor = options_.clip_norm / norm;
+    decided.line.gradient_norm = norm;
+  }
   decision.stop = last || suspended_;
   PlanCheckpoint(decision, now);
   const bool evaluated =
@@ -181,13 +210,14 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
   decision.evaluate = evaluated && !suspended_;
 
   const double seconds = absl::ToDoubleSeconds(ready_at_ - step_start_);
-  decided.line = {.lineage = options_.lineage,
-                  .step = step_,
-                  .epoch = samples_.EpochOf(step_) + 1,  // people count from 1
-                  .loss = loss,
-                  .learning_rate = decision.learning_rate,
-                  .samples = sums.samples,
-                  .seconds = seconds};
+  StepLogLine& line = decided.line;
+  line.lineage = options_.lineage;
+  line.step = step_;
+  line.epoch = samples_.EpochOf(step_) + 1;  // people count from 1
+  line.loss = loss;
+  line.learning_rate = decision.learning_rate;
+  line.samples = sums.samples;
+  line.seconds = seconds;
 
   if (samples_.StepInEpoch(step_) == 0) {
     epoch_ = EpochSums();

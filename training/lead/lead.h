@@ -1,6 +1,10 @@
 // The lead decides the outcome of each step, once and for all shards (rule R7). Shard 0 of a job
 // has a lead. With `local` and `device` the task has one.
 //
+// If the job clips by norm, the norm is that of the whole gradient, without the loss scale. It is
+// computed from the square sums in the parts (norm_tree.h). A gradient with a norm above clip_norm
+// is multiplied by clip_norm / norm.
+//
 // Step s turns version s into version s+1. It is decided when the lead holds, all of one lineage,
 //   the folded seal of every present lane of s,
 //   a part of every shard (all its chunks are complete, and whether the sums are finite),
@@ -43,6 +47,7 @@
 #include "training/lanes/lane_tree.h"
 #include "training/lanes/sample_plan.h"
 #include "training/lead/loss_scale.h"
+#include "training/norm/norm_tree.h"
 #include "training/schedule/schedule.h"
 
 namespace capstan::training {
@@ -58,6 +63,9 @@ struct LeadOptions {
   bool dynamic_loss_scale = false;
   int64_t checkpoint_every_steps = 0;                          // >= 1; 0: none by steps
   absl::Duration checkpoint_every = absl::InfiniteDuration();  // above 0
+  // The gradient's Euclidean norm is brought down to this. Above 0; 0: no clipping by norm.
+  double clip_norm = 0;
+  int32_t norm_chunks = 0;  // chunks with weights, >= 1; read only if clip_norm is above 0
 };
 
 // Order of block.proto.
@@ -82,8 +90,13 @@ struct Decision {
   bool evaluate = false;      // version step+1 is evaluated
   double gradient_scale = 1;  // factor on the gradient: 1 / the loss scale of this step
   double loss_scale = 1;      // of step+1
+  // Factor on the gradient, in addition to gradient_scale: in (0, 1), or 1 where the norm is at
+  // most clip_norm. Running statistics do not have it.
+  double clip_factor = 1;
   std::vector<int64_t> order_ids;
   int64_t applied_steps = 0;  // of those before `step`
+
+  friend bool operator==(const Decision&, const Decision&) = default;
 };
 
 struct DecidedStep {
@@ -176,7 +189,10 @@ class Lead {
   // allow.
   absl::StatusOr<Told> AddSeal(int64_t step, const LaneBlock& block, const SealSums& sums,
                                absl::Duration now);
-  absl::StatusOr<Told> AddPart(int64_t step, int32_t shard, bool finite, absl::Duration now);
+  // Also InvalidArgument if the job clips by norm: square sums that NormTree::Check refuses. If those
+  // of all shards together are not one for each chunk, the job fails (InternalError).
+  absl::StatusOr<Told> AddPart(int64_t step, int32_t shard, const RootReport& report,
+                               absl::Duration now);
   absl::StatusOr<Told> AddEvaluation(int64_t version, int64_t block, const SealSums& sums,
                                      absl::Duration now);
 
@@ -226,20 +242,26 @@ class Lead {
   void PlanCheckpoint(Decision& decision, absl::Duration now);
   void CountRate(int64_t samples, absl::Duration now);
   int64_t NodeSamples(const LaneBlock& block) const;
+  // Computes square_sum_ from all parts.
+  void AddSquares();
 
   const LeadOptions options_;
   const SamplePlan samples_;
   const EvalPlan evaluation_;
   const Schedule planned_schedule_;
-  Schedule schedule_;  // with the base rate of an order, if there was one
+  const std::optional<NormTree> norms_;  // set: the job clips by norm
+  Schedule schedule_;                    // with the base rate of an order, if there was one
 
   int64_t step_ = 0;
   absl::Duration step_start_;
   absl::Duration ready_at_;  // if TrainingReady(): when the last seal or part of step_ arrived
   TreeFold<SealSums> seals_;
-  std::vector<LaneBlock> nonfinite_blocks_;  // seals of step_ whose loss is not finite
-  std::vector<std::optional<bool>> parts_;   // by shard: finite
+  std::vector<LaneBlock> nonfinite_blocks_;       // seals of step_ whose loss is not finite
+  std::vector<std::optional<RootReport>> parts_;  // by shard
   int32_t missing_parts_ = 0;
+  // Of step_, with the loss scale. Unset before all parts are there, if some part is not finite, and
+  // if the job does not clip by norm.
+  std::optional<double> square_sum_;
   bool evaluating_ = false;
   std::vector<std::optional<SealSums>> blocks_;
   int64_t missing_blocks_ = 0;

@@ -55,7 +55,7 @@ class LeadTest : public testing::Test {
     const int64_t step = lead.step();
     const int64_t samples = step % 3 == 2 ? 2 : 4;
     EXPECT_TRUE(lead.AddSeal(step, {0, 2}, {samples, loss_sum, correct}, At(at)).ok());
-    EXPECT_TRUE(lead.AddPart(step, 0, finite, At(at)).ok());
+    EXPECT_TRUE(lead.AddPart(step, 0, {finite, {}}, At(at)).ok());
     return lead.Decide(At(at));
   }
   void Evaluate(Lead& lead, double at) {  // blocks of 2 and 1 samples
@@ -70,13 +70,13 @@ TEST_F(LeadTest, DecidesOnceAllSealsAndPartsAreIn) {
   Lead lead = Make(options);
   EXPECT_FALSE(lead.Decide(At(1)).has_value());
   EXPECT_EQ(*lead.AddSeal(0, {1, 1}, {2, 3.0, 1}, At(1)), Told::kTaken);
-  EXPECT_EQ(*lead.AddPart(0, 1, true, At(1)), Told::kTaken);
+  EXPECT_EQ(*lead.AddPart(0, 1, {true, {}}, At(1)), Told::kTaken);
   EXPECT_FALSE(lead.Decide(At(1)).has_value());
   EXPECT_THAT(lead.Waiting().lanes, ElementsAre(0));
   EXPECT_THAT(lead.Waiting().parts, ElementsAre(0));
   EXPECT_EQ(*lead.AddSeal(0, {0, 1}, {2, 5.0, 2}, At(2)), Told::kTaken);
   EXPECT_FALSE(lead.Decide(At(2)).has_value());
-  EXPECT_EQ(*lead.AddPart(0, 0, true, At(2.5)), Told::kTaken);
+  EXPECT_EQ(*lead.AddPart(0, 0, {true, {}}, At(2.5)), Told::kTaken);
 
   const std::optional<DecidedStep> decided = lead.Decide(At(3));
   ASSERT_TRUE(decided.has_value());
@@ -104,14 +104,14 @@ TEST_F(LeadTest, WhatIsToldAgainChangesNothing) {
   ASSERT_EQ(*lead.AddSeal(0, {0, 2}, {4, 8.0, 1}, At(1)), Told::kTaken);
   EXPECT_EQ(*lead.AddSeal(0, {0, 2}, {4, 80.0, 4}, At(1)), Told::kKnown);
   EXPECT_EQ(*lead.AddSeal(0, {1, 1}, {2, 80.0, 2}, At(1)), Told::kKnown);  // below a held block
-  ASSERT_EQ(*lead.AddPart(0, 0, true, At(1)), Told::kTaken);
-  EXPECT_EQ(*lead.AddPart(0, 0, false, At(1)), Told::kKnown);
+  ASSERT_EQ(*lead.AddPart(0, 0, {true, {}}, At(1)), Told::kTaken);
+  EXPECT_EQ(*lead.AddPart(0, 0, {false, {}}, At(1)), Told::kKnown);
   const auto decided = lead.Decide(At(1));
   ASSERT_TRUE(decided.has_value());
   EXPECT_TRUE(decided->decision.apply);
   EXPECT_EQ(decided->line.loss, 2.0);
   EXPECT_EQ(*lead.AddSeal(0, {0, 2}, {4, 8.0, 1}, At(1)), Told::kPast);
-  EXPECT_EQ(*lead.AddPart(0, 0, true, At(1)), Told::kPast);
+  EXPECT_EQ(*lead.AddPart(0, 0, {true, {}}, At(1)), Told::kPast);
   EXPECT_EQ(*lead.AddEvaluation(0, 0, {2, 0, 0}, At(1)), Told::kPast);
 }
 
@@ -127,9 +127,9 @@ TEST_F(LeadTest, RefusesWhatThePlanHasNot) {
   EXPECT_EQ(code(lead.AddSeal(0, {0, 1}, {1, 0, 0}, At(0))), kInvalid);  // lane 0 has 2 samples
   EXPECT_EQ(code(lead.AddSeal(0, {0, 1}, {2, 0, 3}, At(0))), kInvalid);  // 3 of 2 correct
   EXPECT_EQ(code(lead.AddSeal(0, {0, 1}, {2, 0, -1}, At(0))), kInvalid);
-  EXPECT_EQ(code(lead.AddPart(0, 2, true, At(0))), kInvalid);
-  EXPECT_EQ(code(lead.AddPart(0, -1, true, At(0))), kInvalid);
-  EXPECT_EQ(code(lead.AddPart(1, 0, true, At(0))), kInvalid);
+  EXPECT_EQ(code(lead.AddPart(0, 2, {true, {}}, At(0))), kInvalid);
+  EXPECT_EQ(code(lead.AddPart(0, -1, {true, {}}, At(0))), kInvalid);
+  EXPECT_EQ(code(lead.AddPart(1, 0, {true, {}}, At(0))), kInvalid);
   EXPECT_EQ(code(lead.AddEvaluation(0, 0, {1, 0, 0}, At(0))),
             kInvalid);  // version 0 is not evaluated
   EXPECT_EQ(code(lead.AddEvaluation(3, 0, {1, 0, 0}, At(0))), kInvalid);
@@ -209,7 +209,7 @@ TEST_F(LeadTest, TheLastVersionStopsAndIsEvaluated) {
   EXPECT_THAT(lead.Waiting().lanes, IsEmpty());
   EXPECT_THAT(lead.Waiting().evaluation_blocks, ElementsAre(0, 1));
   EXPECT_FALSE(lead.AddSeal(2, {0, 2}, {2, 1, 0}, At(3)).ok());  // there is no such step
-  EXPECT_FALSE(lead.AddPart(2, 0, true, At(3)).ok());
+  EXPECT_FALSE(lead.AddPart(2, 0, {true, {}}, At(3)).ok());
   Evaluate(lead, 3);
   EXPECT_TRUE(lead.complete());
   EXPECT_TRUE(lead.Waiting().empty());
@@ -258,7 +258,7 @@ TEST_F(LeadTest, ThreeNonFiniteStepsInARowFailTheJob) {
   EXPECT_TRUE(RunStep(lead, 4, 0, 2, /*finite=*/false).has_value());
   ASSERT_EQ(*lead.AddSeal(2, {0, 1}, {1, 1.0, 0}, At(3)), Told::kTaken);
   ASSERT_EQ(*lead.AddSeal(2, {1, 1}, {1, kNan, 0}, At(3)), Told::kTaken);
-  ASSERT_EQ(*lead.AddPart(2, 0, false, At(3)), Told::kTaken);
+  ASSERT_EQ(*lead.AddPart(2, 0, {false, {}}, At(3)), Told::kTaken);
   EXPECT_FALSE(lead.Decide(At(3)).has_value());
   ASSERT_TRUE(lead.failure().has_value());
   EXPECT_EQ(lead.failure()->reason, "NonFiniteLoss");
@@ -274,7 +274,7 @@ TEST_F(LeadTest, AFailureSaysWhatIsNotFiniteWhere) {
   Lead shards = Make(options);
   ASSERT_TRUE(shards.AddSeal(0, {0, 2}, {4, 1.0, 0}, At(1)).ok());
   for (const int32_t shard : {2, 1, 0}) {
-    ASSERT_TRUE(shards.AddPart(0, shard, /*finite=*/shard == 0, At(1)).ok());
+    ASSERT_TRUE(shards.AddPart(0, shard, {/*finite=*/shard == 0, {}}, At(1)).ok());
   }
   EXPECT_FALSE(shards.Decide(At(1)).has_value());
   ASSERT_TRUE(shards.failure().has_value());
@@ -286,7 +286,7 @@ TEST_F(LeadTest, AFailureSaysWhatIsNotFiniteWhere) {
   ASSERT_TRUE(sum.AddSeal(0, {0, 1}, {2, 1e308, 0}, At(1)).ok());
   EXPECT_THAT(sum.Waiting().lanes, ElementsAre(1));
   ASSERT_TRUE(sum.AddSeal(0, {1, 1}, {2, 1e308, 0}, At(1)).ok());
-  ASSERT_TRUE(sum.AddPart(0, 0, /*finite=*/true, At(1)).ok());
+  ASSERT_TRUE(sum.AddPart(0, 0, {/*finite=*/true, {}}, At(1)).ok());
   EXPECT_FALSE(sum.Decide(At(1)).has_value());
   ASSERT_TRUE(sum.failure().has_value());
   EXPECT_EQ(sum.failure()->message, "step 0: the loss is not finite, for the 1. step in a row");
@@ -341,13 +341,13 @@ TEST_F(LeadTest, TheNextEpochBeginsAtZero) {
 
 TEST_F(LeadTest, TheSecondsOfAStepEndWithItsLastSealOrPart) {
   Lead lead = Make(Options());
-  ASSERT_TRUE(lead.AddPart(0, 0, true, At(1)).ok());
+  ASSERT_TRUE(lead.AddPart(0, 0, {true, {}}, At(1)).ok());
   ASSERT_TRUE(lead.AddSeal(0, {0, 1}, {2, 1, 0}, At(2)).ok());
   ASSERT_TRUE(lead.AddSeal(0, {1, 1}, {2, 1, 0}, At(3)).ok());
-  ASSERT_EQ(*lead.AddPart(0, 0, true, At(4)), Told::kKnown);
+  ASSERT_EQ(*lead.AddPart(0, 0, {true, {}}, At(4)), Told::kKnown);
   EXPECT_EQ(lead.Decide(At(5))->line.seconds, 3);
   ASSERT_TRUE(lead.AddSeal(1, {0, 2}, {4, 1, 0}, At(6)).ok());
-  ASSERT_TRUE(lead.AddPart(1, 0, true, At(7)).ok());
+  ASSERT_TRUE(lead.AddPart(1, 0, {true, {}}, At(7)).ok());
   ASSERT_EQ(*lead.AddSeal(1, {0, 2}, {4, 1, 0}, At(8)), Told::kKnown);
   EXPECT_EQ(lead.Decide(At(9))->line.seconds, 2);  // from the decision at 5
 }
@@ -356,13 +356,13 @@ TEST_F(LeadTest, LanesWithoutSamplesAreNotWaitedFor) {
   Lead lead = Make(Options(), /*lanes=*/4);  // the third step has 2 samples, for lanes 0 and 1
   for (int step = 0; step < 2; ++step) {
     ASSERT_TRUE(lead.AddSeal(step, {0, 4}, {4, 4, 0}, At(1)).ok());
-    ASSERT_TRUE(lead.AddPart(step, 0, true, At(1)).ok());
+    ASSERT_TRUE(lead.AddPart(step, 0, {true, {}}, At(1)).ok());
     ASSERT_TRUE(lead.Decide(At(1)).has_value());
   }
   EXPECT_THAT(lead.Waiting().lanes, ElementsAre(0, 1));
   EXPECT_FALSE(lead.AddSeal(2, {2, 2}, {0, 0, 0}, At(1)).ok());
   EXPECT_EQ(*lead.AddSeal(2, {0, 2}, {2, 4, 0}, At(1)), Told::kTaken);
-  ASSERT_TRUE(lead.AddPart(2, 0, true, At(1)).ok());
+  ASSERT_TRUE(lead.AddPart(2, 0, {true, {}}, At(1)).ok());
   EXPECT_TRUE(lead.Decide(At(1)).has_value());
 }
 
@@ -378,6 +378,107 @@ TEST_F(LeadTest, TheRateIsThatOfAboutASecond) {
   EXPECT_EQ(lead.samples_per_second(), 14);
   RunStep(lead, 1, 0, 3.0);
   EXPECT_EQ(lead.samples_per_second(), 2);  // 4 in two seconds
+}
+
+// ---- Clipping by norm ----
+
+TEST_F(LeadTest, AGradientWithALargeNormIsScaledDown) {
+  LeadOptions options = Options();
+  options.num_parts = 2;
+  options.clip_norm = 2.5;
+  options.norm_chunks = 3;
+  Lead lead = Make(options);
+  const auto run = [&](std::vector<BlockSquares> first, std::vector<BlockSquares> second) {
+    const int64_t step = lead.step();
+    EXPECT_TRUE(lead.AddSeal(step, {0, 2}, {step % 3 == 2 ? 2 : 4, 1.0, 1}, At(1)).ok());
+    EXPECT_TRUE(lead.AddPart(step, 1, {true, std::move(second)}, At(1)).ok());
+    EXPECT_TRUE(lead.AddPart(step, 0, {true, std::move(first)}, At(1)).ok());
+    return *lead.Decide(At(1));
+  };
+  // sqrt(9 + 16) = 5
+  DecidedStep decided = run({{{0, 1}, 9}}, {{{1, 1}, 0}, {{2, 2}, 16}});
+  EXPECT_EQ(decided.decision.clip_factor, 0.5);
+  EXPECT_EQ(decided.decision.gradient_scale, 1);
+  EXPECT_EQ(decided.line.gradient_norm, 5);
+  // sqrt(4 + 2.25) = 2.5: not above the limit
+  decided = run({{{0, 2}, 4}}, {{{2, 2}, 2.25}});
+  EXPECT_EQ(decided.decision.clip_factor, 1);
+  EXPECT_EQ(decided.line.gradient_norm, 2.5);
+  decided = run({{{0, 2}, 0}}, {{{2, 2}, 0}});
+  EXPECT_EQ(decided.decision.clip_factor, 1);
+  EXPECT_EQ(decided.line.gradient_norm, 0);
+}
+
+// The limit is for the gradient itself: sums and square sums have the loss scale in them.
+TEST_F(LeadTest, TheNormIsWithoutTheLossScale) {
+  LeadOptions options = Options();
+  options.dynamic_loss_scale = true;
+  options.clip_norm = 1;
+  options.norm_chunks = 1;
+  Lead lead = Make(options);
+  ASSERT_TRUE(lead.AddSeal(0, {0, 2}, {4, 1.0, 1}, At(1)).ok());
+  ASSERT_TRUE(lead.AddPart(0, 0, {true, {{{0, 1}, 16.0 * 65536 * 65536}}}, At(1)).ok());
+  const DecidedStep decided = *lead.Decide(At(1));
+  EXPECT_EQ(decided.line.gradient_norm, 4);
+  EXPECT_EQ(decided.decision.clip_factor, 0.25);
+  EXPECT_EQ(decided.decision.gradient_scale, 1.0 / 65536);
+}
+
+TEST_F(LeadTest, ASkippedStepHasNoNorm) {
+  LeadOptions options = Options();
+  options.evaluate_every_steps = 0;
+  options.num_parts = 2;
+  options.clip_norm = 1;
+  options.norm_chunks = 2;
+  Lead lead = Make(options);
+  const double infinite = std::numeric_limits<double>::infinity();
+  const auto run = [&](double loss, bool first, bool second) {
+    const int64_t step = lead.step();
+    EXPECT_TRUE(lead.AddSeal(step, {0, 2}, {step % 3 == 2 ? 2 : 4, loss, 1}, At(1)).ok());
+    const auto report = [](bool finite, int32_t chunk) {
+      return finite ? RootReport{true, {{{chunk, 1}, 100}}} : RootReport{false, {}};
+    };
+    EXPECT_TRUE(lead.AddPart(step, 0, report(first, 0), At(1)).ok());
+    EXPECT_TRUE(lead.AddPart(step, 1, report(second, 1), At(1)).ok());
+    const DecidedStep decided = *lead.Decide(At(1));
+    EXPECT_EQ(decided.decision.apply, decided.line.gradient_norm.has_value());
+    EXPECT_EQ(decided.decision.clip_factor, decided.decision.apply ? 1 / std::sqrt(200.0) : 1);
+    return decided.decision.apply;
+  };
+  EXPECT_FALSE(run(1, true, false));
+  EXPECT_FALSE(run(1, false, true));
+  EXPECT_TRUE(run(1, true, true));
+  EXPECT_FALSE(run(infinite, true, true));
+}
+
+TEST_F(LeadTest, RefusesSquareSumsThatAreNotThoseOfTheGradient) {
+  LeadOptions options = Options();
+  options.num_parts = 2;
+  options.clip_norm = 1;
+  options.norm_chunks = 4;
+  Lead lead = Make(options);
+  const auto refused = [&](int32_t shard, std::vector<BlockSquares> squares) {
+    return std::string(
+        lead.AddPart(0, shard, {true, std::move(squares)}, At(1)).status().message());
+  };
+  EXPECT_THAT(refused(0, {{{0, 3}, 1}}), HasSubstr("chunks [0,+3)"));
+  EXPECT_THAT(refused(0, {{{0, 2}, -1}}), HasSubstr("got -1"));
+  EXPECT_THAT(lead.Waiting().parts, ElementsAre(0, 1));
+  EXPECT_EQ(refused(0, {{{0, 2}, 1}}), "");
+  EXPECT_FALSE(lead.failure().has_value());
+  ASSERT_TRUE(lead.AddSeal(0, {0, 2}, {4, 1.0, 1}, At(1)).ok());
+  EXPECT_EQ(refused(1, {{{3, 1}, 1}}), "");
+  ASSERT_TRUE(lead.failure().has_value());
+  EXPECT_EQ(lead.failure()->reason, "InternalError");
+  EXPECT_EQ(lead.failure()->message, "step 0: square sums: chunk 2 of 4 has none");
+  EXPECT_FALSE(lead.Decide(At(2)).has_value());
+}
+
+TEST_F(LeadTest, WithoutClippingNothingIsSaidOfTheNorm) {
+  Lead lead = Make(Options());
+  const auto decided = RunStep(lead, 4.0, 1, 1);
+  EXPECT_EQ(decided->decision.clip_factor, 1);
+  EXPECT_FALSE(decided->line.gradient_norm.has_value());
 }
 
 // Steps that a scale of 65536 may have overflowed are skipped and do not count against the job. The

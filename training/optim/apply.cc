@@ -30,9 +30,8 @@ void ApplyWeights(int64_t first, int64_t last, const Optimizer& optimizer,
                     step);
   };
   const double clip = optimizer.update().clip_value;
-  if (update.gradient_scale == 1 && clip == 0)
-    return apply(first, last - first, vectors.sum + first);
-  const auto scale = static_cast<float>(update.gradient_scale);
+  const auto scale = static_cast<float>(update.gradient_scale * update.clip_factor);
+  if (scale == 1 && clip == 0) return apply(first, last - first, vectors.sum + first);
   alignas(64) float gradient[kScaledFloats];
   for (int64_t at = first; at < last; at += kScaledFloats) {
     const int64_t n = std::min(kScaledFloats, last - at);

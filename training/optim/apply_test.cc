@@ -253,5 +253,26 @@ TEST(ApplyVersionTest, GradientsAreClippedAfterTheyAreScaled) {
   expect({4, 16, -24, 2}, 100);
 }
 
+// The factor of clipping by norm is for gradients alone, and comes before clipping by value.
+TEST(ApplyVersionTest, StatisticsHaveNoClipFactor) {
+  const FlatLayout layout = *FlatLayout::Create(
+      {WeightOf("fc.weight", 5000), StatisticOf("bn.running_mean", 4, 0.5)}, /*chunk_floats=*/512);
+  std::vector<float> in(layout.total_floats()), sum(in.size()), out(in.size());
+  for (int64_t i = 0; i < 5000; ++i) sum[i] = i % 2 == 0 ? 16.0f : -2.0f;
+  const int64_t mean = layout.Find("bn.running_mean")->offset;
+  sum[mean] = 100;
+  const VersionVectors vectors{out.data(), in.data(), sum.data(), nullptr};
+  const VersionUpdate update{.learning_rate = 1, .gradient_scale = 0.5, .clip_factor = 0.25};
+  const auto expect = [&](float even, float odd) {
+    for (int64_t i = 0; i < 5000; ++i) ASSERT_EQ(out[i], i % 2 == 0 ? even : odd) << i;
+    EXPECT_EQ(out[mean], 0.5f * 50);
+  };
+  ApplyVersion(layout, {0, layout.total_floats()}, *Sgd::Create({}), update, vectors);
+  expect(-2, 0.25f);
+  ApplyVersion(layout, {0, layout.total_floats()}, *Sgd::Create({}, {.clip_value = 1}), update,
+               vectors);
+  expect(-1, 0.25f);
+}
+
 }  // namespace
 }  // namespace capstan::training

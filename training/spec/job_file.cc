@@ -45,7 +45,6 @@ constexpr OtherKey kOtherKeys[] = {
     {"kvstore.gradient_compression", "none"},
     {"kvstore.push_timeout", nullptr},
     {"training.accumulate_steps", "1"},
-    {"training.gradient_clip_norm", nullptr},
     {"evaluation.smaller_is_better", "false"},
     {"evaluation.stop_when", nullptr},
     {"checkpoint.resume", "auto"},

@@ -95,7 +95,7 @@ TEST(LeadMessagesTest, TheLastThousandEpochsAreReported) {
   for (int64_t step = 0; step <= static_cast<int64_t>(kReportedEpochs); ++step) {
     const absl::Duration now = absl::Seconds(step + 1);
     ASSERT_TRUE(lead.AddSeal(step, {0, 1}, {1, 1, 0}, now).ok());
-    ASSERT_TRUE(lead.AddPart(step, 0, true, now).ok());
+    ASSERT_TRUE(lead.AddPart(step, 0, {true, {}}, now).ok());
     ASSERT_TRUE(lead.Decide(now).has_value());
     const node::v1::LeadState state = MakeLeadState(lead, 1);
     const int first = step < static_cast<int64_t>(kReportedEpochs) ? 1 : 2;
@@ -122,7 +122,7 @@ TEST(LeadMessagesTest, ALeadSaysAllOfItself) {
   const auto step = [&lead](double loss_sum, int64_t correct, int seconds) {
     const absl::Duration now = absl::Seconds(seconds);
     EXPECT_TRUE(lead.AddSeal(lead.step(), {0, 1}, {2, loss_sum, correct}, now).ok());
-    EXPECT_TRUE(lead.AddPart(lead.step(), 0, true, now).ok());
+    EXPECT_TRUE(lead.AddPart(lead.step(), 0, {true, {}}, now).ok());
     EXPECT_TRUE(lead.Decide(now).has_value());
   };
   node::v1::LeadState state = MakeLeadState(lead, 7);
@@ -183,7 +183,7 @@ TEST(LeadMessagesTest, AFailureAndASuspendAreSaid) {
   };
   const auto step = [](Lead& lead, double loss) {
     EXPECT_TRUE(lead.AddSeal(0, {0, 1}, {1, loss, 0}, absl::Seconds(1)).ok());
-    EXPECT_TRUE(lead.AddPart(0, 0, true, absl::Seconds(1)).ok());
+    EXPECT_TRUE(lead.AddPart(0, 0, {true, {}}, absl::Seconds(1)).ok());
     lead.Decide(absl::Seconds(1));
   };
   Lead failed = make();

@@ -59,6 +59,9 @@ SgdOptions SgdOptionsOf(const job::v1::Optimizer& o) {
 }  // namespace
 
 void CheckOptimizer(const job::v1::Training& training, Rules& rules) {
+  if (training.has_gradient_clip_norm()) {
+    rules.Range("training.gradient_clip_norm", training.gradient_clip_norm(), 1e-30, 1e30);
+  }
   if (training.has_gradient_clip_value()) {
     rules.Range("training.gradient_clip_value", training.gradient_clip_value(), 1e-30, 1e30);
   }
@@ -141,7 +144,8 @@ absl::StatusOr<std::shared_ptr<const Optimizer>> MakeOptimizer(const job::v1::Re
 std::optional<SgdOptions> DeviceRule(const job::v1::ResolvedSpec& spec) {
   const job::v1::Training& training = spec.spec().training();
   const job::v1::Optimizer& o = training.optimizer();
-  if (o.name() != "sgd" || training.has_gradient_clip_value() || o.decayed() == "weights") {
+  if (o.name() != "sgd" || training.has_gradient_clip_value() ||
+      training.has_gradient_clip_norm() || o.decayed() == "weights") {
     return std::nullopt;
   }
   // Devices apply one rule to the whole vector, but statistics need another one (rule R3).

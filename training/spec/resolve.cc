@@ -346,6 +346,8 @@ InitOptions MakeInitOptions(const ResolvedSpec& spec) {
   return options;
 }
 
+double ClipNorm(const ResolvedSpec& spec) { return spec.spec().training().gradient_clip_norm(); }
+
 bool DynamicLossScale(const ResolvedSpec& spec) {
   return spec.spec().training().precision() == "fp16";
 }

@@ -64,6 +64,8 @@ absl::StatusOr<Schedule> MakeSchedule(const job::v1::ResolvedSpec& spec);
 InitOptions MakeInitOptions(const job::v1::ResolvedSpec& spec);
 // True for fp16, where the lead scales the loss (training/lead/loss_scale.h).
 bool DynamicLossScale(const job::v1::ResolvedSpec& spec);
+// For LeadOptions::clip_norm; 0: the job does not clip by norm.
+double ClipNorm(const job::v1::ResolvedSpec& spec);
 
 // Time between two checkpoints; InfiniteDuration if none are made by time.
 absl::Duration CheckpointEvery(const job::v1::ResolvedSpec& spec);

@@ -583,6 +583,7 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
                  {"training.optimizer.name", "adam"},
                  {"training.optimizer.decayed", "weights"},
                  {"training.gradient_clip_value", "1"},
+                 {"training.gradient_clip_norm", "1"},
                  {"resources.lanes", "8"},
                  {"resources.lane_weights", "[1, 2, 1, 1]"},
                  {"data.partition", "contiguous"},
@@ -718,11 +719,15 @@ TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
   EXPECT_TRUE(make("{learning_rate: 0.2, decayed: weights}")->update().decay_weights_only);
   const std::pair<std::string, std::string> clip = {"training.gradient_clip_value", "0.5"};
   EXPECT_EQ((*MakeOptimizer(resolved({clip})))->update().clip_value, 0.5);
+  const std::pair<std::string, std::string> clip_norm = {"training.gradient_clip_norm", "2.5"};
+  EXPECT_EQ(ClipNorm(resolved({clip_norm})), 2.5);
+  EXPECT_EQ(ClipNorm(resolved({clip})), 0);
 
   // Which optimizers devices that keep the weights carry out.
   EXPECT_TRUE(DeviceRule(resolved({{"training.optimizer.decayed", "all"}})).has_value());
   EXPECT_FALSE(DeviceRule(resolved({{"training.optimizer.decayed", "weights"}})).has_value());
   EXPECT_FALSE(DeviceRule(resolved({clip})).has_value());
+  EXPECT_FALSE(DeviceRule(resolved({clip_norm})).has_value());
   for (const char* name : {"adam", "adamw", "rmsprop", "adagrad", "ftrl"}) {
     EXPECT_FALSE(DeviceRule(resolved({{"training.optimizer.name", name}})).has_value()) << name;
   }

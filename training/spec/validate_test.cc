@@ -125,6 +125,7 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
       {"training.optimizer.beta", {}, {"1"}, adam},
       {"training.optimizer.decayed", {"all", "weights"}, {"biases"}},
       {"training.gradient_clip_value", {"1e-30", "1e30"}, {"0", "-1", "9e-31", "1.1e30"}},
+      {"training.gradient_clip_norm", {"1e-30", "1e30"}, {"0", "-1", "9e-31", "1.1e30"}},
       {"training.optimizer.lr_schedule.every",
        {"1 step", "1000000 epochs"},
        {"0 steps", "1000001 epochs"},
@@ -334,6 +335,8 @@ TEST(BordersTest, AReceivedSpecHoldsNoNumberThatIsNone) {
             "optimizer.beta");
     refused([](auto& s, double v) { s.mutable_training()->set_gradient_clip_value(v); }, bad,
             "gradient_clip_value");
+    refused([](auto& s, double v) { s.mutable_training()->set_gradient_clip_norm(v); }, bad,
+            "gradient_clip_norm");
     refused([](auto& s, double v) { s.mutable_model()->set_dropout(v); }, bad, "dropout");
     refused(
         [](auto& s, double v) {
