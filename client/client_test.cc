@@ -337,6 +337,12 @@ TEST(ReferenceSpecTest, KeepsLanesAndBatchAndDropsTheRest) {
   EXPECT_EQ(reference->resources().gpus_per_worker(), 1);
   EXPECT_EQ(reference->resources().lanes(), 8);
   EXPECT_EQ(reference->training().global_batch_size(), 256);
+  resolved.mutable_spec()->mutable_training()->set_accumulate_steps(4);  // 2 lanes of 64 samples
+  EXPECT_EQ(ReferenceSpec(job)->resources().lanes(), 2);
+  EXPECT_EQ(ReferenceSpec(job)->training().global_batch_size(), 64);
+  EXPECT_EQ(ReferenceSpec(job)->training().accumulate_steps(), 4);
+  resolved.mutable_spec()->mutable_training()->set_accumulate_steps(0);  // of a damaged answer
+  EXPECT_EQ(ReferenceSpec(job)->resources().lanes(), 8);
   EXPECT_EQ(reference->kvstore().type(), "local");
   EXPECT_FALSE(reference->checkpoint().has_storage_path());
   auto& event = *job.add_events();

@@ -2,6 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "training/spec/validate.h"
 
 namespace capstan::client {
 
@@ -25,7 +26,8 @@ absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
   resources.set_num_workers(1);
   resources.set_gpus_per_worker(1);
   resources.set_num_shards(1);
-  resources.set_lanes(resolved.lanes());
+  const int32_t batches = training::spec::AccumulateSteps(spec);
+  resources.set_lanes(resolved.lanes() / batches);
   resources.clear_min_workers();
   resources.clear_devices();
   // Other devices give other bits. A coordinator that does not name the device is an old one, which
@@ -33,7 +35,7 @@ absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
   if (!job.device().empty()) resources.set_device(job.device());
   if (resources.device() == "auto") resources.set_device("cpu");
   spec.mutable_kvstore()->set_type("local");
-  spec.mutable_training()->set_global_batch_size(resolved.global_batch());
+  spec.mutable_training()->set_global_batch_size(resolved.global_batch() / batches);
   spec.mutable_checkpoint()->Clear();
   spec.mutable_checkpoint()->set_every_seconds(0);  // never
   spec.clear_limits();

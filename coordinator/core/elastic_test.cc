@@ -626,6 +626,27 @@ TEST_F(RecoveryTest, SuspendedAndResumedWithOtherNumbers) {
   EXPECT_EQ(job.restarts(), 0);
 }
 
+// The batch that a resumed job writes into its spec is one of those that its step accumulates.
+TEST_F(RecoveryTest, AResumedJobKeepsTheBatchesOfItsStep) {
+  job::v1::JobSpec spec = Spec(3, 2);
+  spec.mutable_training()->set_accumulate_steps(4);
+  spec.mutable_training()->set_batch_size_per_worker(1);
+  Running(3, 2, spec);
+  Ask(For<job::v1::SuspendJobRequest>());
+  Lead(4).set_suspended(true);
+  Save(4, /*orders=*/{1});
+  ASSERT_EQ(Job(id_).state(), JOB_STATE_SUSPENDED);
+  PassAndFollow(absl::Seconds(2));
+  auto resume = For<job::v1::ResumeJobRequest>();
+  resume.set_num_workers(2);
+  Ask(resume);
+  ASSERT_TRUE(LastReply().status.ok()) << LastReply().status;
+  const job::v1::Job job = Job(id_);
+  EXPECT_EQ(job.resolved().global_batch(), 16);  // of a step, as before
+  EXPECT_EQ(job.resolved().spec().training().global_batch_size(), 4);
+  EXPECT_EQ(job.resolved().spec().training().accumulate_steps(), 4);
+}
+
 TEST_F(RecoveryTest, WhatATaskSaysOfItselfCountsAlsoWhileItsJobRests) {
   Running(1, 1);
   Ask(For<job::v1::SuspendJobRequest>());

@@ -169,6 +169,35 @@ TEST_F(TaskTest, OneTwoAndThreeDevicesGiveTheSameBits) {
   EXPECT_EQ(hashes[0], hashes[2]);
 }
 
+// Rule R2: the update divides by the true samples of all batches of the step. The last step of an
+// epoch has 3 samples, so some of its lanes are empty.
+TEST_F(TaskTest, AccumulatedBatchesGiveTheBitsOfOneLargeBatch) {
+  const auto outcome = [this](int32_t devices, int64_t batch, int32_t lanes, int32_t accumulate) {
+    TestJob test = Small(absl::StrCat(devices, "-", batch, "-", accumulate));
+    test.devices = devices;
+    test.batch = batch;
+    test.lanes = lanes;
+    test.accumulate = accumulate;
+    test.momentum = 0.9;
+    test.train = 6 * 64 + 3;
+    test.steps = 15;
+    const Outcome outcome =
+        RunTask(test.Start(), std::vector<std::string>(devices, "cpu"), AllWritten);
+    EXPECT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
+    return outcome.last();
+  };
+  const TaskState whole = outcome(1, 64, 8, 1);
+  EXPECT_EQ(whole.weights_sha256().size(), 64u);
+  EXPECT_EQ(whole.lead().samples_used(), 2 * 387 + 64);
+  for (const int32_t devices : {1, 2}) {
+    const TaskState parts = outcome(devices, 16, 2, 4);
+    EXPECT_EQ(parts.step(), 15);
+    EXPECT_EQ(parts.lead().samples_used(), whole.lead().samples_used());
+    EXPECT_EQ(parts.weights_sha256(), whole.weights_sha256()) << devices << " devices";
+  }
+  EXPECT_NE(outcome(1, 16, 2, 1).weights_sha256(), whole.weights_sha256());
+}
+
 TEST_F(TaskTest, ASpecThatIsNotTheDigestsIsInvalidSpec) {
   node::v1::StartTask start = Small("x").Start();
   (*start.mutable_spec_digest())[3] ^= 1;

@@ -16,6 +16,7 @@ struct TestJob {
   int32_t devices = 1;
   int64_t steps = 30;
   int64_t batch = 64;
+  int32_t accumulate = 1;  // batches of a step; `lanes` are those of a batch
   int64_t train = 640;
   int64_t test = 100;
   double learning_rate = 0.1;
@@ -49,6 +50,7 @@ struct TestJob {
     spec.mutable_limits()->set_stall_timeout_seconds(stall_seconds);
     spec.mutable_training()->set_max_steps(steps);
     spec.mutable_training()->set_global_batch_size(batch);
+    spec.mutable_training()->set_accumulate_steps(accumulate);
     spec.mutable_training()->mutable_optimizer()->set_name(optimizer);
     if (clip_value > 0) spec.mutable_training()->set_gradient_clip_value(clip_value);
     if (clip_norm > 0) spec.mutable_training()->set_gradient_clip_norm(clip_norm);
@@ -81,7 +83,7 @@ struct TestJob {
     start.mutable_view()->set_job_id("digits-ab12");
     start.mutable_view()->set_lineage(1);
     start.mutable_view()->set_generation(1);
-    for (int32_t lane = 0; lane < lanes; ++lane) start.mutable_view()->add_lane_owners(0);
+    for (int32_t i = 0; i < resolved->lanes(); ++i) start.mutable_view()->add_lane_owners(0);
     for (int32_t device = 0; device < devices; ++device) start.add_devices(device);
     return start;
   }

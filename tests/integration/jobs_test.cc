@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "tests/integration/lenet_job.h"
 #include "tests/support/services.h"
@@ -68,6 +69,33 @@ TEST(JobsTest, ShareWorkersAndShardsAndGiveTheirDevicesBack) {
   EXPECT_EQ(done->state(), JOB_STATE_SUCCEEDED) << DescribeJob(*done);
   EXPECT_EQ(done->weights_sha256(), local->weights_sha256());
   EXPECT_EQ(done->samples_used(), kSteps * kBatch);
+}
+
+// Four batches of 16 samples in 2 lanes, summed before the one exchange of a step, are a batch of 64
+// in 8 lanes. 1003 = 15 x 64 + 43, so the last step of an epoch is smaller.
+TEST(JobsTest, AccumulatedBatchesGiveTheBitsOfOneLargeBatch) {
+  auto cluster = ServiceCluster::Start({.workers = 2, .shards = 2});
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  const auto ended = [&](job::v1::JobSpec spec) {
+    spec.mutable_data()->set_train_samples(1003);
+    const auto job = (*cluster)->RunJob(spec, kLimit);
+    EXPECT_TRUE(job.ok()) << job.status();
+    if (!job.ok()) return job::v1::Job();
+    EXPECT_EQ(job->state(), JOB_STATE_SUCCEEDED) << DescribeJob(*job);
+    EXPECT_EQ(job->samples_used(), 2 * 1003);
+    EXPECT_EQ(job->resolved().total_steps(), 2 * 16);
+    EXPECT_EQ(job->resolved().lanes(), 8);
+    return *job;
+  };
+  const std::string whole = ended(LeNetSpec(1, 0)).weights_sha256();
+  EXPECT_EQ(whole.size(), 64u);
+  for (const auto& [workers, shards] : {std::pair(1, 0), {2, 2}}) {
+    job::v1::JobSpec parts = LeNetSpec(workers, shards);
+    parts.mutable_resources()->set_lanes(2);
+    parts.mutable_training()->set_global_batch_size(16);
+    parts.mutable_training()->set_accumulate_steps(4);
+    EXPECT_EQ(ended(parts).weights_sha256(), whole) << workers << " workers";
+  }
 }
 
 }  // namespace

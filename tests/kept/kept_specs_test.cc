@@ -171,6 +171,12 @@ data: {uri: file:///data/images, format: cifar10_bin, reader_threads: 2, prefetc
   {normalize: {mean: [0.49, 0.48, 0.45], std: [0.25, 0.24, 0.26]}}, {resize: {size: 28}}]}
 training: {epochs: 1, global_batch_size: 128, optimizer: {learning_rate: 0.1, lr_schedule: {name: one_cycle, pct_start: 0.25}}}
 )"},
+    {"accumulated", R"(
+resources: {num_workers: 2}
+model: {name: resnet18_v1}
+data: {uri: file:///data/fashion-mnist, format: idx}
+training: {epochs: 1, batch_size_per_worker: 64, accumulate_steps: 4, optimizer: {learning_rate: 0.1}}
+)"},
     {"schedule", R"(
 model: {name: mlp}
 data: {uri: file:///data/fashion-mnist, format: idx}

@@ -44,7 +44,6 @@ constexpr OtherKey kOtherKeys[] = {
     {"kvstore.max_staleness", "0"},
     {"kvstore.gradient_compression", "none"},
     {"kvstore.push_timeout", nullptr},
-    {"training.accumulate_steps", "1"},
     {"evaluation.smaller_is_better", "false"},
     {"evaluation.stop_when", nullptr},
     {"checkpoint.resume", "auto"},

@@ -93,10 +93,12 @@ TEST(JobFileTest, ASuggestionIsAtMostTwoLettersAway) {
   EXPECT_THAT(says("lomotz"), HasSubstr("unknown field 'lomotz'\n"));
   EXPECT_THAT(says("pata"), HasSubstr("(did you mean 'data'?)"));
   EXPECT_THAT(says("nam"), HasSubstr("(did you mean 'name'?)"));
-  // Refused keys are suggested, too.
-  EXPECT_THAT(says("queu"), HasSubstr("(did you mean 'queue'?)"));
   EXPECT_THAT(Errors(With("seed: 42", "accumulate_step: 1")),
               HasSubstr("(did you mean 'accumulate_steps'?)"));
+  // Refused keys are suggested, too.
+  EXPECT_THAT(says("queu"), HasSubstr("(did you mean 'queue'?)"));
+  EXPECT_THAT(Errors(With("type: dist_sync", "type: dist_sync, max_stalenes: 0")),
+              HasSubstr("(did you mean 'max_staleness'?)"));
 }
 
 TEST(JobFileTest, OfSeveralKeysTheNearestIsSuggested) {
@@ -177,7 +179,10 @@ TEST(JobFileTest, NothingIsReportedThatOnlyFollowsFromAnotherError) {
                        "learning_rate: x, lr_schedule: {name: cosine, min_rate: 0.1}")),
             1u);
   EXPECT_EQ(count(With("num_shards: 2}", "num_shards: 2, lanes: 2, lane_weights: [1, x]}")), 1u);
-  EXPECT_EQ(count(With("seed: 42", "accumulate_steps: 2")), 1u);
+  EXPECT_EQ(count(With("type: dist_sync", "type: dist_sync, push_timeout: 2s")), 1u);
+  // The lanes of a step are counted once the file is right otherwise.
+  EXPECT_EQ(count(With("seed: 42", "accumulate_steps: 1024")), 1u);
+  EXPECT_EQ(count(With("seed: 42", "seed: x\n  accumulate_steps: 1024")), 1u);
   EXPECT_EQ(count(With("seed: 42", "? [a]\n  : 42")), 1u);
   EXPECT_EQ(count(With("seed: 42", "? {a: 1, b: [2]}\n  : 42")), 1u);
 }
@@ -227,7 +232,7 @@ TEST(JobFileTest, AnOverrideHasNoPlaceInTheFile) {
 
 TEST(JobFileTest, KeysWithDotsAreNoKeys) {
   for (const char* key : {"training.seed", "recovery.backoff", "outputs.metrics",
-                          "training.accumulate_steps", "checkpoint.resume"}) {
+                          "training.gradient_clip_norm", "checkpoint.resume"}) {
     EXPECT_THAT(Errors(absl::StrCat(kGood, key, ": 1\n")),
                 HasSubstr(absl::StrCat("unknown field '", key, "'")));
   }
@@ -508,16 +513,15 @@ TEST(JobFileTest, ANullTakesAKeyOut) {
 }
 
 TEST(JobFileTest, OtherKeysTakeWhatIsDoneAnywayAndNothingElse) {
-  EXPECT_EQ(Errors(absl::StrCat(With("  seed: 42", "  accumulate_steps: 1"),
+  EXPECT_EQ(Errors(absl::StrCat(With("{type: dist_sync}", "{type: dist_sync, max_staleness: 0}"),
                                 "checkpoint: {resume: auto}\n")),
             "");
   EXPECT_EQ(
       Errors(With("{type: dist_sync}", "{type: dist_sync, gradient_compression: {type: none}}")),
       "");
-  for (const char* bad : {"accumulate_steps: 2", "accumulate_steps: {type: 1}"}) {
-    EXPECT_THAT(
-        Errors(With("seed: 42", bad)),
-        HasSubstr("'training.accumulate_steps' is not supported in this version (only 1 is)"))
+  for (const char* bad : {"max_staleness: 2", "max_staleness: {type: 0}"}) {
+    EXPECT_THAT(Errors(With("type: dist_sync", absl::StrCat("type: dist_sync, ", bad))),
+                HasSubstr("'kvstore.max_staleness' is not supported in this version (only 0 is)"))
         << bad;
   }
 }

@@ -70,20 +70,23 @@ constexpr char kLanesFollow[] = "; lanes follow num_workers, set resources.lanes
 // The reason for the number of lanes. Empty if the job file sets it.
 std::string WhyLanes(const job::v1::ResolvedSpec& spec) {
   const job::v1::JobSpec& file = spec.spec();
-  if (spec.lanes() != DefaultLanes(file) || file.resources().lane_weights_size() > 0) return "";
+  const int32_t batches = AccumulateSteps(file);
+  const int32_t lanes = spec.lanes() / batches;
+  if (lanes != DefaultLanes(file) || file.resources().lane_weights_size() > 0) return "";
+  const char* of = batches == 1 ? "" : " of a batch";
   const std::string coupling = SampleCoupling(file.model());
   if (!coupling.empty()) {
-    return absl::StrCat("one lane per device, the default: ", coupling,
+    return absl::StrCat("one lane", of, " per device, the default: ", coupling,
                         " couples the samples of a lane", kLanesFollow);
   }
   if (file.resources().device() == "gpu") {
-    return absl::StrCat("one lane per device, the default on GPUs", kLanesFollow);
+    return absl::StrCat("one lane", of, " per device, the default on GPUs", kLanesFollow);
   }
-  if (spec.lanes() == 1 || spec.lanes() != LanesOfBatch(spec.global_batch())) {
-    return absl::StrCat("one lane per device, the default", kLanesFollow);
+  if (lanes == 1 || lanes != LanesOfBatch(spec.global_batch() / batches)) {
+    return absl::StrCat("one lane", of, " per device, the default", kLanesFollow);
   }
-  return absl::StrCat(spec.lanes(), " lanes by default, of at least ", kFewSamplesPerLane,
-                      " samples: the same result on 1 to ", spec.lanes(), " devices");
+  return absl::StrCat(lanes, " lanes", of, " by default, of at least ", kFewSamplesPerLane,
+                      " samples: the same result on 1 to ", lanes, " devices");
 }
 
 // The most bytes of a tensor's entry in our headers, of everything small beside a file, and of a
@@ -198,9 +201,13 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   }
   const int64_t last =
       spec.dataset().train_samples() - (spec.steps_per_epoch() - 1) * spec.global_batch();
-  absl::StrAppend(&out, "      global batch ", spec.global_batch(), " in ",
-                  Count(spec.lanes(), "lane"), ", ", Count(spec.steps_per_epoch(), "step"),
-                  "/epoch");
+  const int32_t batches = AccumulateSteps(file);
+  absl::StrAppend(&out, "      global batch ", spec.global_batch() / batches);
+  if (batches > 1) {
+    absl::StrAppend(&out, " x ", batches, " accumulated = ", spec.global_batch(), " samples");
+  }
+  absl::StrAppend(&out, " in ", Count(spec.lanes(), "lane"), ", ",
+                  Count(spec.steps_per_epoch(), "step"), "/epoch");
   if (file.data().partition() == "global" && last != spec.global_batch())
     absl::StrAppend(&out, " (the last of ", last, ")");
   absl::StrAppend(&out, ", ", Count(spec.total_steps(), "step"), "\n");

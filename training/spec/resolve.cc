@@ -56,6 +56,17 @@ absl::Status CheckDataset(const JobSpec& spec, const common::v1::DatasetInfo& da
                      spec.training().has_global_batch_size() ? " is " : " makes a global batch of ",
                      batch, ", the training set has ", dataset.train_samples(), " samples"));
   }
+  const int64_t step = StepSamples(spec);
+  if (step > dataset.train_samples()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'training.accumulate_steps' is ", AccumulateSteps(spec), " and makes a step of ", step,
+        " samples, the training set has ", dataset.train_samples(), " samples"));
+  }
+  if (spec.resources().lanes() > batch) {
+    return absl::InvalidArgumentError(absl::StrCat("'resources.lanes' is ",
+                                                   spec.resources().lanes(), ", the batch has ",
+                                                   batch, " samples: each lane must have one"));
+  }
   return absl::OkStatus();
 }
 
@@ -70,6 +81,16 @@ absl::Status CheckWarmup(const ResolvedSpec& spec) {
   return absl::InvalidArgumentError(absl::StrCat(
       "'training.optimizer.lr_schedule.warmup' is ", steps, " steps, the job has ",
       spec.total_steps(), ": '", schedule.name(), "' must have some after its warm-up"));
+}
+
+// The shares of a step's lanes. Each batch of the step is cut in the same way. Empty: equal.
+std::vector<double> LaneWeights(const JobSpec& spec) {
+  const auto& weights = spec.resources().lane_weights();
+  std::vector<double> of_step;
+  for (int32_t i = 0; i < AccumulateSteps(spec); ++i) {
+    of_step.insert(of_step.end(), weights.begin(), weights.end());
+  }
+  return of_step;
 }
 
 // The part of a spec that decides the numbers, without who computes them, where, and how often they
@@ -87,9 +108,10 @@ ResolvedSpec NumbersOf(const ResolvedSpec& resolved) {
   spec.clear_name();
   spec.clear_description();
   spec.clear_labels();
-  const google::protobuf::RepeatedField<double> weights = spec.resources().lane_weights();
+  const std::vector<double> weights = LaneWeights(spec);
   spec.clear_resources();
-  *spec.mutable_resources()->mutable_lane_weights() = weights;
+  spec.mutable_resources()->mutable_lane_weights()->Add(weights.begin(), weights.end());
+  spec.mutable_training()->clear_accumulate_steps();  // samples and lanes of a step say the same
   spec.clear_checkpoint();
   spec.clear_limits();
   spec.clear_recovery();
@@ -148,10 +170,10 @@ absl::Status Derive(ResolvedSpec& out) {
   if (absl::Status status = CheckDataset(spec, out.dataset()); !status.ok()) return status;
   out.set_num_workers(spec.resources().num_workers());
   out.set_devices_per_worker(spec.resources().gpus_per_worker());
-  out.set_lanes(spec.resources().lanes());
+  out.set_lanes(AccumulateSteps(spec) * spec.resources().lanes());
   const bool shards = spec.kvstore().type() != "local" && spec.kvstore().type() != "device";
   out.set_num_shards(shards ? spec.resources().num_shards() : 0);
-  out.set_global_batch(GlobalBatch(spec));
+  out.set_global_batch(StepSamples(spec));
 
   absl::StatusOr<Graph> graph = MakeGraph(out);
   if (!graph.ok()) return graph.status();
@@ -297,8 +319,7 @@ absl::StatusOr<SamplePlan> MakeSamplePlan(const ResolvedSpec& spec) {
   options.dataset_size = spec.dataset().train_samples();
   options.global_batch = spec.global_batch();
   options.lanes = spec.lanes();
-  options.lane_weights.assign(spec.spec().resources().lane_weights().begin(),
-                              spec.spec().resources().lane_weights().end());
+  options.lane_weights = LaneWeights(spec.spec());
   options.partition =
       spec.spec().data().partition() == "contiguous" ? Partition::kContiguous : Partition::kGlobal;
   options.shuffle = spec.spec().data().shuffle();

@@ -584,6 +584,7 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
                  {"training.optimizer.decayed", "weights"},
                  {"training.gradient_clip_value", "1"},
                  {"training.gradient_clip_norm", "1"},
+                 {"training.accumulate_steps", "2"},
                  {"resources.lanes", "8"},
                  {"resources.lane_weights", "[1, 2, 1, 1]"},
                  {"data.partition", "contiguous"},

@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "training/codec/local_uri.h"
 #include "training/graph/models.h"
+#include "training/lanes/sample_plan.h"
 #include "training/spec/graph_message.h"
 #include "training/spec/rules.h"
 
@@ -68,7 +69,7 @@ void CheckResources(const JobSpec& spec, Rules& rules) {
   if (r.has_num_workers()) rules.Range<int64_t>("resources.num_workers", r.num_workers(), 1, 1024);
   if (r.has_gpus_per_worker())
     rules.Range<int64_t>("resources.gpus_per_worker", r.gpus_per_worker(), 1, 64);
-  if (r.has_lanes()) rules.Range<int64_t>("resources.lanes", r.lanes(), 1, 4096);
+  if (r.has_lanes()) rules.Range<int64_t>("resources.lanes", r.lanes(), 1, kMaxStepLanes);
   if (r.has_num_shards()) rules.Range<int64_t>("resources.num_shards", r.num_shards(), 1, 256);
   if (r.has_min_workers()) {
     const int64_t workers = r.has_num_workers() ? r.num_workers() : 1;
@@ -95,9 +96,9 @@ void CheckResources(const JobSpec& spec, Rules& rules) {
   }
   const bool counts_fit =
       r.num_workers() <= 1024 && r.gpus_per_worker() <= 64;  // else reported already
-  if (!r.has_lanes() && counts_fit && lanes > 4096) {
-    rules.Fail("resources.lanes",
-               absl::StrCat("comes to ", lanes, " (workers x devices), 4096 is the limit"));
+  if (!r.has_lanes() && counts_fit && lanes > kMaxStepLanes) {
+    rules.Fail("resources.lanes", absl::StrCat("comes to ", lanes, " (workers x devices), ",
+                                               kMaxStepLanes, " is the limit"));
   }
   if (r.devices_size() > 0) {
     if (r.devices_size() != (r.has_gpus_per_worker() ? r.gpus_per_worker() : r.devices_size())) {
@@ -262,9 +263,32 @@ void CheckTraining(const JobSpec& spec, Rules& rules) {
           "training.global_batch_size",
           "is required (or 'training.batch_size_per_gpu', or 'training.batch_size_per_worker')");
   }
+  if (t.has_accumulate_steps()) {
+    rules.Range<int64_t>("training.accumulate_steps", t.accumulate_steps(), 1, kMaxAccumulateSteps);
+  }
   if (t.has_loss()) rules.OneOf("training.loss", t.loss(), {"softmax_cross_entropy"});
   if (t.has_precision()) CheckPrecision(spec, rules);
   CheckOptimizer(t, rules);
+}
+
+// The rest of the spec is valid.
+void CheckAccumulation(const JobSpec& spec, Rules& rules) {
+  const int64_t batches = AccumulateSteps(spec);
+  if (batches == 1) return;
+  const int64_t lanes =
+      spec.resources().has_lanes() ? spec.resources().lanes() : DefaultLanes(spec);
+  if (lanes * batches > kMaxStepLanes) {
+    rules.Fail("training.accumulate_steps",
+               absl::StrCat("is ", batches, ": a step of ", batches, " batches in ", lanes,
+                            lanes == 1 ? " lane each has " : " lanes each has ", lanes * batches,
+                            " lanes, ", kMaxStepLanes,
+                            " is the limit; 'resources.lanes' sets the lanes of a batch"));
+  }
+  if (StepSamples(spec) > kMaxGlobalBatch) {
+    rules.Fail("training.accumulate_steps",
+               absl::StrCat("is ", batches, ": a step of ", batches, " batches has ",
+                            StepSamples(spec), " samples, ", kMaxGlobalBatch, " is the limit"));
+  }
 }
 
 void CheckCheckpoint(const JobSpec& spec, Rules& rules) {
@@ -361,6 +385,12 @@ int64_t GlobalBatch(const JobSpec& spec) {
   return t.global_batch_size();
 }
 
+int32_t AccumulateSteps(const JobSpec& spec) {
+  return std::max(1, spec.training().accumulate_steps());
+}
+
+int64_t StepSamples(const JobSpec& spec) { return AccumulateSteps(spec) * GlobalBatch(spec); }
+
 int32_t DefaultLanes(const JobSpec& spec) {
   const auto devices = static_cast<int32_t>(DeviceCount(spec));
   const auto& r = spec.resources();
@@ -396,6 +426,7 @@ std::vector<Violation> Validate(const JobSpec& spec) {
   CheckCheckpoint(spec, rules);
   CheckRecovery(spec, rules);
   CheckRest(spec, rules);
+  if (out.empty()) CheckAccumulation(spec, rules);
   return out;
 }
 
@@ -416,8 +447,9 @@ void FillDefaults(JobSpec& spec) {
   if (!checkpoint.has_every() && !checkpoint.has_every_seconds()) {
     checkpoint.set_every_seconds(kCheckpointEverySeconds);
   }
-  // Two ways to write the same model.
+  // Two ways to write the same model, and the same step.
   if (spec.model().dropout() == 0) spec.mutable_model()->clear_dropout();
+  if (AccumulateSteps(spec) == 1) spec.mutable_training()->clear_accumulate_steps();
   if (spec.model().has_graph()) FillGraphDefaults(*spec.mutable_model()->mutable_graph());
   FillTransformDefaults(*spec.mutable_data());
   if (!spec.resources().has_lanes()) spec.mutable_resources()->set_lanes(DefaultLanes(spec));

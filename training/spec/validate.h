@@ -42,11 +42,18 @@ const std::vector<std::string>& FailureReasons();
 // count with their defaults.
 int64_t DeviceCount(const job::v1::JobSpec& spec);
 
-// Samples of a step. Same conditions as DeviceCount.
+// Samples of a batch over all workers. Same conditions as DeviceCount.
 int64_t GlobalBatch(const job::v1::JobSpec& spec);
 
-// The default of resources.lanes. It is the largest power of two up to 8 that leaves each lane 16
-// samples, so that the bits do not depend on the number of devices. It is one lane per device if
+// Batches whose gradients are summed before one update: training.accumulate_steps; at least 1 for
+// any spec.
+int32_t AccumulateSteps(const job::v1::JobSpec& spec);
+
+// Samples of a step: AccumulateSteps x GlobalBatch. Same conditions as DeviceCount.
+int64_t StepSamples(const job::v1::JobSpec& spec);
+
+// The default of resources.lanes, which are those of a batch; a step has AccumulateSteps times as
+// many. It is the largest power of two up to 8 that leaves each lane 16 samples, so that the bits do not depend on the number of devices. It is one lane per device if
 // there are more devices than that, if an operator couples the samples of a lane, if the job asks
 // for GPUs (there each lane is a pass of its own), and if lanes have weights. Same conditions as
 // DeviceCount.

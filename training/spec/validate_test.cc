@@ -90,6 +90,8 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
       {"training.global_batch_size", {"1", "2147483647"}, {"0", "2147483648"}},
       {"training.batch_size_per_gpu", {"1", "2147483647"}, {"0", "2147483648"}, no_batch},
       {"training.batch_size_per_worker", {"1", "2147483647"}, {"0", "2147483648"}, no_batch},
+      {"training.accumulate_steps", {"1", "512"}, {"0", "-1", "513", "1024", "1025"}},
+      {"training.accumulate_steps", {"1024"}, {"1025"}, {{"resources.lanes", "4"}}},
       {"training.loss", {"softmax_cross_entropy"}, {"l2"}},
       {"training.seed", {"0", "18446744073709551615"}, {"-1", "18446744073709551616"}},
       {"training.deterministic", {"true", "false"}, {"yes", "'true'"}},
