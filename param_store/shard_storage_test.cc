@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "training/codec/crc32c.h"
 #include "training/codec/safetensors.h"
 #include "training/init/init.h"
+#include "training/norm/norm_tree.h"
 #include "training/optim/adam.h"
 #include "training/optim/ftrl.h"
 #include "training/optim/sgd.h"
@@ -410,6 +412,45 @@ TEST(ShardStorageTest, StatisticsAreAveragedOnAnyNumberOfShards) {
 // Two floats of state per weight, and the number of the update in each step.
 TEST(ShardStorageTest, AdamIsTheSameOnAnyNumberOfShardsAndFromAnySnapshot) {
   ExpectTheSameOnAnyNumberOfShards(*training::Adam::Create({.weight_decay = 0.01}));
+}
+
+// Each shard has the square sums of its own chunks with weights, and together they have one total.
+TEST(ShardStorageTest, SquareSumsHaveOneTotalOnAnyNumberOfShards) {
+  const training::FlatLayout layout = StatisticsLayout();
+  const training::Sgd optimizer = *training::Sgd::Create({});
+  const training::NormTree norms(layout);
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> sum(layout.total_floats());
+  for (float& value : sum) value = normal(random);
+  double square_sum = 0;
+  for (int64_t i = 0; i < layout.statistics_begin(); ++i) square_sum += double{sum[i]} * sum[i];
+  std::set<double> totals;
+  for (const int32_t shards : {1, 2, 5}) {
+    const training::Placement placement =
+        *training::Placement::Create(layout.chunk_count(), shards);
+    std::vector<training::BlockSquares> all;
+    for (int32_t shard = 0; shard < shards; ++shard) {
+      const training::ChunkRun run = placement.Run(shard);
+      const training::FlatRange range = training::RangeOf(layout, run);
+      ShardStorage storage(layout, optimizer);
+      storage.Begin(run, 0, ShardStorage::MakeBuffer(layout, run));
+      const absl::string_view bytes(reinterpret_cast<const char*>(sum.data() + range.offset),
+                                    static_cast<size_t>(range.size) * sizeof(float));
+      storage.Fold({.first_chunk = run.first_chunk,
+                    .commands = std::vector<training::FoldCommands>(run.chunk_count, kTake)},
+                   absl::MakeConstSpan(&bytes, 1));
+      const training::RootReport report = storage.CheckRoots(/*norms=*/true);
+      EXPECT_TRUE(report.finite);
+      all.insert(all.end(), report.squares.begin(), report.squares.end());
+      EXPECT_TRUE(storage.CheckRoots(/*norms=*/false).squares.empty());
+    }
+    const absl::StatusOr<double> total = norms.Total(all);
+    ASSERT_TRUE(total.ok()) << total.status();
+    totals.insert(*total);
+  }
+  ASSERT_EQ(totals.size(), 1u);
+  EXPECT_NEAR(*totals.begin(), square_sum, square_sum * 1e-12);
 }
 
 // No weight is continued from its last value alone: each follows from its state.

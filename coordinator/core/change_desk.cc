@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/job_folders.h"
+#include "training/spec/validate.h"
 
 namespace capstan::coordinator::core {
 namespace {
@@ -146,11 +147,10 @@ void ChangeDesk::Change(Job& job, const job::v1::ResumeJobRequest& request, Repl
     job::v1::ResolvedSpec resolved = *job.resolved();
     job::v1::Resources& resources = *resolved.mutable_spec()->mutable_resources();
     if (request.has_num_workers()) {
-      // A batch per worker or device would be another global batch now. The members derive it again,
-      // and would refuse it.
-      job::v1::Training& training = *resolved.mutable_spec()->mutable_training();
-      training.set_global_batch_size(resolved.global_batch() /
-                                     std::max(1, training.accumulate_steps()));
+      // A batch per worker or device would be another global batch now. The members derive it
+      // again, and would refuse it.
+      resolved.mutable_spec()->mutable_training()->set_global_batch_size(
+          resolved.global_batch() / training::spec::AccumulateSteps(resolved.spec()));
       resolved.set_num_workers(request.num_workers());
       resources.set_num_workers(request.num_workers());
       // As elastic as it was submitted.

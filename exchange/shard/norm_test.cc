@@ -14,7 +14,8 @@ using training::RootReport;
 
 class NormTest : public ShardCoreTest {
  protected:
-  // Ready in lineage 1 with a DATA stream of each worker. Shard 0 has chunk 0, shard 1 chunks 1 and 2.
+  // Ready in lineage 1 with a DATA stream of each worker. Shard 0 has chunk 0, shard 1 has chunks 1
+  // and 2.
   void ReadyToClip(int32_t shard, double clip_norm) {
     Make(shard, 2);
     ShardPlan plan = Plan(shard, 2, 4);
@@ -45,6 +46,8 @@ TEST_F(NormTest, TheLeadAddsThePartsOfAllShards) {
   // There are no such chunks: the stream ends, and the part is still missing.
   EXPECT_EQ(ClosedWith(Do(PartArrived{kShard1, 0, 1, {true, {{{1, 2}, 7}}}}), kShard1),
             absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(core_->drops().invalid, 1);
+  EXPECT_EQ(core_->drops().ahead, 0);
   EXPECT_EQ(core_->version(), 0);
   Hello(kShard1, v1::STREAM_KIND_SHARD, 1, 0);
   const Effects effects = Do(PartArrived{kShard1, 0, 1, {true, {{{1, 1}, 7}, {{2, 2}, 0}}}});
@@ -54,7 +57,7 @@ TEST_F(NormTest, TheLeadAddsThePartsOfAllShards) {
   EXPECT_EQ(All<ApplyStep>(effects)[0].decision.clip_factor, 0.25);
 }
 
-// Whichever part comes last.
+// The job fails, whichever part arrives last.
 TEST_F(NormTest, AMissingSquareSumFailsTheJob) {
   for (const bool own_part_is_last : {false, true}) {
     ReadyToClip(0, /*clip_norm=*/1);
@@ -93,7 +96,7 @@ TEST_F(NormTest, AnotherShardSendsItsSquareSumsAndAppliesTheFactor) {
 
 TEST(ShardMessagesTest, APartArrivesAsItWasSent) {
   const SendPart sent{
-      812, {true, {{{4, 4}, 0.1}, {{8, 1}, 1e300}}}, {.slow_ranks = {3, 1}, .held_in_use = true}};
+      812, {true, {{{4, 4}, 0.1}, {{8, 1}, 1e80}}}, {.slow_ranks = {3, 1}, .held_in_use = true}};
   const PartArrived got = ReadPart(77, PartMessage(sent, 2));
   EXPECT_EQ(got.stream, 77);
   EXPECT_EQ(got.step, 812);

@@ -293,7 +293,7 @@ void ShardCore::On(const PartArrived& event) {
   }
   const auto told = lead_->AddPart(event.step, event.shard, event.report, now_);
   if (!told.ok()) {
-    ++drops_.ahead;
+    ++(event.step >= version_ + (stop_ ? 0 : 1) ? drops_.ahead : drops_.invalid);
     Close(event.stream, told.status());
     return;
   }

@@ -29,7 +29,9 @@ LocalExchange::LocalExchange(std::shared_ptr<const Job> job, services::Strand& s
       local_(std::move(local)),
       base_(std::move(base)),
       states_(job_->optimizer->state_floats_per_weight()),
-      norms_(job_->layout),
+      norms_(training::spec::ClipNorm(job_->spec) > 0
+                 ? std::optional<training::NormTree>(job_->layout)
+                 : std::nullopt),
       pool_(job_->layout.total_floats()) {
   if (states_ > 0) state_pool_.emplace(job_->layout.total_floats() * states_);
 }
@@ -100,7 +102,7 @@ absl::Status LocalExchange::LoadBase() {
   options.evaluate_every_steps = spec.evaluate_every_steps();
   options.dynamic_loss_scale = training::spec::DynamicLossScale(spec);
   options.clip_norm = training::spec::ClipNorm(spec);
-  if (options.clip_norm > 0) options.norm_chunks = norms_.chunk_count();
+  if (norms_.has_value()) options.norm_chunks = norms_->chunk_count();
   options.checkpoint_every_steps = spec.checkpoint_every_steps();
   options.checkpoint_every = training::spec::CheckpointEvery(spec);
   lead_ = std::make_unique<training::Lead>(options, job_->samples, job_->evaluation, job_->schedule,
@@ -156,10 +158,10 @@ void LocalExchange::PushPrefix(int64_t step, const LaneBlock& block,
   }
   if (root_ == nullptr) return;
   const training::FlatLayout& layout = job_->layout;
-  const bool norms = training::spec::ClipNorm(job_->spec) > 0;
   Told(lead_->AddPart(
       step, 0,
-      training::ReportRoots(layout, {0, layout.chunk_count()}, norms ? &norms_ : nullptr,
+      training::ReportRoots(layout, {0, layout.chunk_count()},
+                            norms_.has_value() ? &*norms_ : nullptr,
                             [&](int32_t chunk) {
                               const training::FlatRange range = layout.ChunkRange(chunk);
                               return root_->span().subspan(range.offset, range.size);

@@ -120,8 +120,8 @@ class LocalExchange final : public exchange::Exchange {
   const Callbacks callbacks_;
   const LocalCallbacks local_;
   const Base base_;
-  const int states_;  // floats of the optimizer's state per weight
-  const training::NormTree norms_;
+  const int states_;                               // floats of the optimizer's state per weight
+  const std::optional<training::NormTree> norms_;  // set: the job clips by norm
   BufferPool pool_;
   std::optional<BufferPool> state_pool_;  // where there are states
 

@@ -71,8 +71,8 @@ TEST(JobsTest, ShareWorkersAndShardsAndGiveTheirDevicesBack) {
   EXPECT_EQ(done->samples_used(), kSteps * kBatch);
 }
 
-// Four batches of 16 samples in 2 lanes, summed before the one exchange of a step, are a batch of 64
-// in 8 lanes. 1003 = 15 x 64 + 43, so the last step of an epoch is smaller.
+// Four batches of 16 samples in 2 lanes, summed before the one exchange of a step, are a batch of
+// 64 in 8 lanes. 1003 = 15 x 64 + 43, so the last step of an epoch is smaller.
 TEST(JobsTest, AccumulatedBatchesGiveTheBitsOfOneLargeBatch) {
   auto cluster = ServiceCluster::Start({.workers = 2, .shards = 2});
   ASSERT_TRUE(cluster.ok()) << cluster.status();

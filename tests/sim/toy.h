@@ -73,8 +73,8 @@ class Histories {
   std::optional<double> ScaleAt(int64_t lineage, int64_t step) const;
   // The gradient of a step, given its weights: without a loss scale, not clipped.
   std::vector<float> SumAt(int64_t lineage, int64_t step, const std::vector<float>& weights) const;
-  // The rule that the step's clip factor breaks, or "". Its norm is added up one by one here, so the
-  // last bits may differ.
+  // The rule that the step's clip factor breaks, or "". Its norm is added up one by one here, so
+  // the last bits may differ.
   std::string CheckClipFactor(int64_t lineage, const training::Decision& decision);
 
   const Toy toy_;

@@ -22,8 +22,9 @@ struct StepLogLine {
 };
 
 // The line with its newline: {"lineage":..,"step":..,"epoch":..,"loss":..,"learning_rate":..,
-// "samples":..,"seconds":..}, and "gradient_norm":.. at its end if it is set. Floating-point numbers are written as %.9g, which restores a float32
-// exactly. A non-finite number becomes null, because JSON has no notation for it. Pure.
+// "samples":..,"seconds":..}, with "gradient_norm":.. at its end if it is set. Floating-point
+// numbers are written as %.9g, which restores a float32 exactly. A non-finite number becomes null,
+// because JSON has no notation for it. Pure.
 std::string FormatStepLogLine(const StepLogLine& line);
 
 }  // namespace capstan::training

@@ -189,8 +189,8 @@ class Lead {
   // allow.
   absl::StatusOr<Told> AddSeal(int64_t step, const LaneBlock& block, const SealSums& sums,
                                absl::Duration now);
-  // Also InvalidArgument if the job clips by norm: square sums that NormTree::Check refuses. If those
-  // of all shards together are not one for each chunk, the job fails (InternalError).
+  // Also InvalidArgument if the job clips by norm: square sums that NormTree::Check refuses. If
+  // those of all shards together are not one for each chunk, the job fails (InternalError).
   absl::StatusOr<Told> AddPart(int64_t step, int32_t shard, const RootReport& report,
                                absl::Duration now);
   absl::StatusOr<Told> AddEvaluation(int64_t version, int64_t block, const SealSums& sums,
@@ -259,8 +259,8 @@ class Lead {
   std::vector<LaneBlock> nonfinite_blocks_;       // seals of step_ whose loss is not finite
   std::vector<std::optional<RootReport>> parts_;  // by shard
   int32_t missing_parts_ = 0;
-  // Of step_, with the loss scale. Unset before all parts are there, if some part is not finite, and
-  // if the job does not clip by norm.
+  // Of step_, with the loss scale. Unset before all parts are there, if some part is not finite,
+  // and if the job does not clip by norm.
   std::optional<double> square_sum_;
   bool evaluating_ = false;
   std::vector<std::optional<SealSums>> blocks_;

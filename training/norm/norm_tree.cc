@@ -14,6 +14,8 @@ namespace capstan::training {
 namespace {
 
 constexpr size_t kPartialSums = 16;
+// Of kMaxFlatFloats floats, each below 2^128. The sum of two such numbers for each chunk is finite.
+constexpr double kMostSquareSum = 0x1p288;
 
 bool IsPowerOfTwo(int32_t value) { return value > 0 && (value & (value - 1)) == 0; }
 
@@ -98,10 +100,10 @@ absl::Status NormTree::Check(absl::Span<const BlockSquares> blocks) const {
           absl::StrCat("square sums: chunks [", block.first_chunk, ",+", block.chunk_count,
                        "): want an aligned block from ", next, " on, of ", chunk_count_));
     }
-    if (!(square_sum >= 0)) {
+    if (!(square_sum >= 0 && square_sum <= kMostSquareSum)) {
       return absl::InvalidArgumentError(absl::StrCat("square sums: chunks [", block.first_chunk,
                                                      ",+", block.chunk_count, "): got ", square_sum,
-                                                     ", want at least 0"));
+                                                     ", want 0..", kMostSquareSum));
     }
     next = EndOf(block);
   }

@@ -65,7 +65,7 @@ class NormTree {
   std::vector<BlockSquares> Blocks(int32_t first_chunk, absl::Span<const double> sums) const;
 
   // InvalidArgument: not blocks of this tree, ascending and without overlap, or a square sum that
-  // is negative or a NaN.
+  // no floats have: negative, a NaN, or above 2^288.
   absl::Status Check(absl::Span<const BlockSquares> blocks) const;
 
   // The square sum of all chunks. `blocks` may come in any order. InvalidArgument: Check fails for

@@ -135,8 +135,10 @@ TEST(NormTreeTest, RefusesWhatIsNoPartOfTheTree) {
   EXPECT_THAT(check({{{0, 2}, 1}, {{1, 1}, 1}}),
               HasSubstr("chunks [1,+1): want an aligned block from 2 on"));
   EXPECT_THAT(check({{{2, 1}, 1}, {{0, 1}, 1}}), HasSubstr("chunks [0,+1)"));
-  EXPECT_THAT(check({{{0, 1}, -1}}), HasSubstr("got -1, want at least 0"));
+  EXPECT_THAT(check({{{0, 1}, -1}}), HasSubstr("got -1, want 0.."));
   EXPECT_THAT(check({{{0, 1}, std::nan("")}}), HasSubstr("got nan"));
+  EXPECT_THAT(check({{{0, 1}, std::numeric_limits<double>::infinity()}}), HasSubstr("got inf"));
+  EXPECT_THAT(check({{{0, 1}, 1e300}}), HasSubstr("got 1e+300"));
 }
 
 TEST(NormTreeTest, ATotalNeedsEveryChunkOnce) {

@@ -2,11 +2,11 @@
 // and a task that stores its own weights, both update with this code.
 //
 // The optimizer updates the weights. Their gradient is the sum times `gradient_scale` and
-// `clip_factor`. Then each number is clipped if the optimizer says so (UpdateOptions). Which tensors are decayed is an option of the optimizer,
-// too. Running statistics (rule R3) move towards the sum times `gradient_scale`, which is the
-// average of the lanes' statistics by samples, by the momentum of their tensor (statistic_rule.h).
-// Nothing else of the job changes them. They have places in the optimizer's state like all floats,
-// but these are not used.
+// `clip_factor`. Then each number is clipped if the optimizer says so (UpdateOptions). Which
+// tensors are decayed is an option of the optimizer, too. Running statistics (rule R3) move towards
+// the sum times `gradient_scale`, which is the average of the lanes' statistics by samples, by the
+// momentum of their tensor (statistic_rule.h). Nothing else of the job changes them. They have
+// places in the optimizer's state like all floats, but these are not used.
 //
 // The result does not depend on how the vector is cut into ranges. Padding (weight, sum and state
 // 0) stays 0.
@@ -28,8 +28,8 @@ struct VersionUpdate {
   // Factor on the sum. It is exactly 1 / the loss scale, because statistics carry no other factor.
   // It is rounded to float, and so is the product. The product with a power of two is exact.
   double gradient_scale = 1;
-  // Another factor on the gradient, from clipping by norm, in (0, 1]. The product of both factors is
-  // rounded to float once. Running statistics do not have it.
+  // Another factor on the gradient, from clipping by norm, in (0, 1]. The product of both factors
+  // is rounded to float once. Running statistics do not have it.
   double clip_factor = 1;
   // Steps of the job that were applied before this one, without skipped ones. This step's number is
   // one more.

@@ -6,7 +6,8 @@
 #include "training/optim/ftrl_rule.h"
 #include "training/optim/rule_loop.h"
 
-// This file is built with -O3 -fno-math-errno, as rule_loop.h says.
+// This file is built with -O3 -fno-math-errno, as rule_loop.h says, and with -fno-trapping-math
+// (training/CMakeLists.txt says why).
 namespace capstan::training {
 
 absl::StatusOr<Ftrl> Ftrl::Create(const FtrlOptions& options, const UpdateOptions& update) {
@@ -24,7 +25,7 @@ void Ftrl::Apply(float* weights_out, const float* weights_in, const float* gradi
   const FtrlConstants c{static_cast<float>(options_.l1), static_cast<float>(options_.beta),
                         static_cast<float>(step.decay ? options_.weight_decay : 0),
                         static_cast<float>(step.learning_rate)};
-  if (c.learning_rate == 0) {
+  if (c.learning_rate < kFtrlLeastRate) {
     if (weights_out != weights_in) std::copy_n(weights_in, n, weights_out);
     return;
   }

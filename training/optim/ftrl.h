@@ -17,7 +17,8 @@
 //
 // The rate of a step stands in both places above, as in MXNet. z and n do not depend on later
 // rates, so a rate that becomes k times as high multiplies weights by about k at once. A step whose
-// rate is 0 in float32 changes neither weights nor state.
+// rate is below kFtrlLeastRate changes neither weights nor state, because quotients by it may be
+// infinite.
 //
 // Sources: McMahan et al. 2013, "Ad Click Prediction: a View from the Trenches", KDD,
 // doi:10.1145/2487575.2488200, algorithm 1; MXNet's documentation of Ftrl and ftrl_update, the same
@@ -29,6 +30,8 @@
 #include "training/optim/optimizer.h"
 
 namespace capstan::training {
+
+inline constexpr float kFtrlLeastRate = 1e-30f;
 
 struct FtrlOptions {
   double l1 = 0.01;         // [0, 1e6]

@@ -304,6 +304,22 @@ TEST(RulesTest, FtrlKeepsPaddingAtAnyRate) {
   }
 }
 
+// Quotients by such a rate would be infinite, and a product of one with 0 is not a number.
+TEST(RulesTest, FtrlDoesNothingAtATinyRate) {
+  FtrlWeight x{.w = 2};
+  x.Step({}, 0.25f, 0.5);
+  const FtrlWeight before = x;
+  for (const double rate : {9e-31, 1e-38, 1e-44, 0.0}) {
+    x.Step({}, 0.25f, rate);
+    EXPECT_EQ(x.w, before.w) << rate;
+    EXPECT_EQ(x.z, before.z) << rate;
+    EXPECT_EQ(x.n, before.n) << rate;
+  }
+  x.Step({}, 0.25f, 2e-30);
+  EXPECT_TRUE(std::isfinite(x.w));
+  EXPECT_NE(x.z, before.z);
+}
+
 // A gradient that is not a number is not hidden by the zeroing.
 TEST(RulesTest, FtrlHidesNoNan) {
   FtrlWeight x{.w = 2};

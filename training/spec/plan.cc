@@ -94,6 +94,7 @@ std::string WhyLanes(const job::v1::ResolvedSpec& spec) {
 constexpr int64_t kHeaderBytesPerTensor = 300;
 constexpr int64_t kSmallBytes = 4096;
 constexpr int64_t kLogBytesPerStep = 160;
+constexpr int64_t kNormLogBytes = 40;  // more, if it has a gradient_norm
 constexpr int32_t kKeptByDefault = 3;
 
 int64_t Elements(const job::v1::ParameterTensor& parameter) {
@@ -135,7 +136,8 @@ StorageNeed StorageNeedOf(const job::v1::ResolvedSpec& spec) {
   for (const auto& parameter : spec.parameters()) {
     need.weights_bytes += 4 * Elements(parameter) + kHeaderBytesPerTensor;
   }
-  need.log_bytes = kLogBytesPerStep * spec.total_steps();
+  need.log_bytes =
+      (kLogBytesPerStep + (ClipNorm(spec) > 0 ? kNormLogBytes : 0)) * spec.total_steps();
   return need;
 }
 
@@ -256,8 +258,8 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   const job::v1::LrSchedule& schedule = optimizer.lr_schedule();
   if (optimizer.name() == "ftrl" && (schedule.name() != "constant" || schedule.has_warmup())) {
     out +=
-        "      warning: ftrl scales all weights with the rate of the step: where lr_schedule comes "
-        "near 0, so do they\n";
+        "      warning: with ftrl, all weights change by the factor by which the learning rate "
+        "changes; a rate near 0 makes all weights nearly 0\n";
   }
   // A spec from the wire may have no lanes.
   const int64_t per_lane = spec.global_batch() / std::max(1, spec.lanes());

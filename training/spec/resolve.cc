@@ -83,7 +83,7 @@ absl::Status CheckWarmup(const ResolvedSpec& spec) {
       spec.total_steps(), ": '", schedule.name(), "' must have some after its warm-up"));
 }
 
-// The shares of a step's lanes. Each batch of the step is cut in the same way. Empty: equal.
+// The weights of a step's lanes: those of a batch's lanes, once for each batch. Empty: equal.
 std::vector<double> LaneWeights(const JobSpec& spec) {
   const auto& weights = spec.resources().lane_weights();
   std::vector<double> of_step;

@@ -273,6 +273,7 @@ TEST(ResolveTest, TheFilesOfAJobAreCounted) {
   EXPECT_EQ(plain.checkpoints, 4);  // keep_latest is 3
   EXPECT_EQ(plain.weights_bytes, 4 * 129068 + 300 * 8 + 4096);
   EXPECT_EQ(plain.log_bytes, 160 * 2350);
+  EXPECT_EQ(need({{"training.gradient_clip_norm", "1"}}).log_bytes, 200 * 2350);
   EXPECT_EQ(plain.LastVersion(), plain.checkpoint_bytes + plain.weights_bytes + plain.log_bytes);
   EXPECT_EQ(plain.Most(), plain.LastVersion() + 3 * plain.checkpoint_bytes);
   EXPECT_EQ(need({}).checkpoint_bytes, 4 * 129120 + 300 * 253 + 4096 * 3);
@@ -755,7 +756,7 @@ TEST(ResolveTest, ThePlanWarnsOfFtrlWithAChangingRate) {
     const std::string text = absl::StrCat("{learning_rate: 0.2, ", keys, "}");
     return PlanText(*Resolve(Spec({{"training.optimizer", text}}), FashionMnist(), kOptions));
   };
-  const std::string warning = "      warning: ftrl scales all weights with the rate of the step";
+  const std::string warning = "      warning: with ftrl, all weights change by the factor";
   EXPECT_THAT(plan("name: ftrl"), testing::Not(HasSubstr("warning")));
   EXPECT_THAT(plan("name: adam, lr_schedule: cosine"), testing::Not(HasSubstr("warning")));
   EXPECT_THAT(plan("name: ftrl, lr_schedule: cosine"), HasSubstr(warning));

@@ -53,10 +53,10 @@ int32_t AccumulateSteps(const job::v1::JobSpec& spec);
 int64_t StepSamples(const job::v1::JobSpec& spec);
 
 // The default of resources.lanes, which are those of a batch; a step has AccumulateSteps times as
-// many. It is the largest power of two up to 8 that leaves each lane 16 samples, so that the bits do not depend on the number of devices. It is one lane per device if
-// there are more devices than that, if an operator couples the samples of a lane, if the job asks
-// for GPUs (there each lane is a pass of its own), and if lanes have weights. Same conditions as
-// DeviceCount.
+// many. It is the largest power of two up to 8 that leaves each lane 16 samples, so that the bits
+// do not depend on the number of devices. It is one lane per device if there are more devices than
+// that, if an operator couples the samples of a lane, if the job asks for GPUs (there each lane is
+// a pass of its own), and if lanes have weights. Same conditions as DeviceCount.
 int32_t DefaultLanes(const job::v1::JobSpec& spec);
 
 }  // namespace capstan::training::spec
