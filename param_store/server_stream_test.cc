@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "exchange/wire/frame_codec.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -142,6 +143,42 @@ class Publisher final : public exchange::StreamOwner, public exchange::JobDirect
   std::vector<int64_t> taken_ ABSL_GUARDED_BY(mu_);
 };
 
+// Its weights are taken before it has dealt with the Hello.
+class QuickPublisher final : public exchange::StreamOwner, public exchange::JobDirectory {
+ public:
+  std::shared_ptr<exchange::StreamOwner> FindJob(absl::string_view) override {
+    return {std::shared_ptr<void>(), this};
+  }
+  void OnHello(std::shared_ptr<exchange::ServerStream> stream, v1::Hello) override {
+    const grpc::Slice slice("weights");
+    stream->Send(grpc::ByteBuffer(&slice, 1), 7, /*last=*/true);
+    const absl::Time end = absl::Now() + absl::Seconds(20);
+    while (stream->writing().taken_messages == 0 && absl::Now() < end) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+  void OnMessage(std::shared_ptr<exchange::ServerStream>,
+                 std::shared_ptr<grpc::ByteBuffer>) override {}
+  void OnWeightsTaken(core::StreamId, int64_t version) override {
+    MutexLock lock(mu_);
+    taken_ = version;
+    changed_.NotifyAll();
+  }
+  void OnEnd(core::StreamId) override {}
+
+  int64_t WaitForTaken() {
+    const absl::Time end = absl::Now() + absl::Seconds(20);
+    MutexLock lock(mu_);
+    while (taken_ < 0 && absl::Now() < end) changed_.WaitWithTimeout(mu_, end - absl::Now());
+    return taken_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  int64_t taken_ ABSL_GUARDED_BY(mu_) = -1;
+};
+
 class ServerStreamTest : public testing::Test {
  protected:
   void Serve(exchange::JobDirectory& directory) {
@@ -221,6 +258,20 @@ TEST_F(ServerStreamTest, AWriteThatFailsIsNoneThatWasTaken) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
   server_->Shutdown();  // all of its calls are over
   EXPECT_TRUE(owner.taken().empty());
+}
+
+// Else the owner would wait for ever, and send this stream nothing else.
+TEST_F(ServerStreamTest, WeightsThatAreTakenDuringTheHelloAreTaken) {
+  QuickPublisher owner;
+  Serve(owner);
+  grpc::ClientContext context;
+  services::SetTimeout(context, absl::Seconds(60));
+  const auto stream = stub_->Exchange(&context);
+  ASSERT_TRUE(stream->Write(Hello()));
+  EXPECT_EQ(owner.WaitForTaken(), 7);
+  context.TryCancel();
+  stream->Finish();
+  server_->Shutdown();
 }
 
 }  // namespace

@@ -125,12 +125,16 @@ absl::Status ServerStream::Bind(const grpc::ByteBuffer& message) {
   hello_alarm_.Cancel();
   owner->OnHello(self_, std::move(hello));
   // An end from now on tells the owner; one before could not, and would have come before the Hello.
+  // Its strand may have sent weights by now, and the peer may have taken them.
   bool ended = false;
+  int64_t taken = -1;
   {
     MutexLock lock(mu_);
     owner_ = owner;
     ended = closed_;
+    taken = std::exchange(taken_early_, -1);
   }
+  if (taken >= 0) owner->OnWeightsTaken(id_, taken);
   if (ended) owner->OnEnd(id_);
   return absl::OkStatus();
 }
@@ -176,7 +180,10 @@ void ServerStream::OnWriteDone(bool ok) {
     writing_ = false;
     ++taken_messages_;
     std::swap(done, current_);
-    if (ok && done.last) owner = owner_;
+    if (ok && done.last) {
+      owner = owner_;
+      if (owner == nullptr) taken_early_ = done.weights_of;
+    }
     GoOnLocked(ok, &dropped);
   }
   if (owner != nullptr) owner->OnWeightsTaken(id_, done.weights_of);

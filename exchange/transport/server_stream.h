@@ -118,8 +118,10 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
   mutable Mutex mu_;
   std::shared_ptr<StreamOwner> owner_ ABSL_GUARDED_BY(mu_);  // once it was told the Hello
-  Outgoing current_ ABSL_GUARDED_BY(mu_);                    // being written, where writing_
-  std::deque<Outgoing> outgoing_ ABSL_GUARDED_BY(mu_);       // behind it
+  // The version that was taken while owner_ was being told the Hello; -1: none was.
+  int64_t taken_early_ ABSL_GUARDED_BY(mu_) = -1;
+  Outgoing current_ ABSL_GUARDED_BY(mu_);               // being written, where writing_
+  std::deque<Outgoing> outgoing_ ABSL_GUARDED_BY(mu_);  // behind it
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   int64_t taken_messages_ ABSL_GUARDED_BY(mu_) = 0;
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
