@@ -59,20 +59,53 @@ void Lead::BeginStep(absl::Duration now) {
   missing_parts_ = options_.num_parts;
   blocks_.assign(evaluating_ ? evaluation_.block_count() : 0, std::nullopt);
   missing_blocks_ = static_cast<int64_t>(blocks_.size());
+  CountKeptSeals(now);
 }
 
-int64_t Lead::NodeSamples(const LaneBlock& block) const {
+int64_t Lead::NodeSamples(int64_t step, const LaneBlock& block) const {
   int64_t samples = 0;
   const int32_t end = std::min(block.first_lane + block.lane_count, samples_.lanes());
   for (int32_t lane = block.first_lane; lane < end; ++lane) {
-    samples += samples_.LaneSampleCount(step_, lane);
+    samples += samples_.LaneSampleCount(step, lane);
   }
   return samples;
+}
+
+absl::StatusOr<Told> Lead::KeepSeal(int64_t step, const LaneBlock& block, const SealSums& sums) {
+  const absl::Status valid = samples_.StepTree(step).Validate(block);
+  if (!valid.ok()) return valid;
+  const absl::Status counts = CheckCounts(
+      absl::StrCat("seal of step ", step, ", ", ToString(block)), sums, NodeSamples(step, block));
+  if (!counts.ok()) return counts;
+  const bool fresh = later_seals_[step].emplace(block.first_lane, sums).second;
+  return fresh ? Told::kTaken : Told::kKnown;
+}
+
+void Lead::CountKeptSeals(absl::Duration now) {
+  const auto kept = later_seals_.find(step_);
+  if (kept == later_seals_.end()) return;
+  if (!stopped()) {
+    for (const auto& [lane, sums] : kept->second) {
+      const LaneBlock block{lane, 1};
+      CAPSTAN_CHECK(seals_.Add(block, sums).ok());
+      CountSeal(block, sums, now);
+    }
+  }
+  later_seals_.erase(kept);
+}
+
+void Lead::CountSeal(const LaneBlock& block, const SealSums& sums, absl::Duration now) {
+  if (!std::isfinite(sums.loss_sum)) nonfinite_blocks_.push_back(block);
+  NoteReady(now);
 }
 
 absl::StatusOr<Told> Lead::AddSeal(int64_t step, const LaneBlock& block, const SealSums& sums,
                                    absl::Duration now) {
   if (step < step_) return Told::kPast;
+  if (options_.asynchronous && step > step_ && step < options_.total_steps && !stopped() &&
+      block.lane_count == 1) {
+    return KeepSeal(step, block, sums);
+  }
   if (step > step_ || stopped()) {
     return absl::InvalidArgumentError(
         absl::StrCat("seal of step ", step, ": ahead of step ", step_));
@@ -80,13 +113,12 @@ absl::StatusOr<Told> Lead::AddSeal(int64_t step, const LaneBlock& block, const S
   const absl::Status valid = seals_.lanes().Validate(block);
   if (!valid.ok()) return valid;
   const absl::Status counts = CheckCounts(
-      absl::StrCat("seal of step ", step, ", ", ToString(block)), sums, NodeSamples(block));
+      absl::StrCat("seal of step ", step, ", ", ToString(block)), sums, NodeSamples(step, block));
   if (!counts.ok()) return counts;
   const absl::StatusOr<Outcome> outcome = seals_.Add(block, sums);
   if (!outcome.ok()) return outcome.status();
   if (*outcome == Outcome::kCovered) return Told::kKnown;
-  if (!std::isfinite(sums.loss_sum)) nonfinite_blocks_.push_back(block);
-  NoteReady(now);
+  CountSeal(block, sums, now);
   return Told::kTaken;
 }
 
@@ -172,7 +204,9 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
     std::string message = absl::StrCat("step ", step_, ": ");
     if (!nonfinite_blocks_.empty()) {
       absl::StrAppend(
-          &message, "the loss is not finite in ",
+          &message,
+          options_.asynchronous ? "the loss or the gradient is not finite in "
+                                : "the loss is not finite in ",
           absl::StrJoin(nonfinite_blocks_, ", ", [](std::string* out, const LaneBlock& block) {
             absl::StrAppend(out, ToString(block));
           }));
@@ -197,6 +231,7 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
   decision.learning_rate = schedule_.LearningRate(step_);
   decision.gradient_scale = 1 / scale;
   decision.loss_scale = loss_scale_.value();
+  if (options_.asynchronous) decision.base_learning_rate = ordered_rate_;
   if (square_sum_.has_value() && finite) {
     const double norm = std::sqrt(*square_sum_) * decision.gradient_scale;
     if (norm > options_.clip_norm) decision.clip_factor = options_.clip_norm / norm;

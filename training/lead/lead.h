@@ -26,6 +26,11 @@
 // it is saved and not evaluated. If an evaluation is due, the lead that continues from the snapshot
 // makes it. A suspend has no effect at T.
 //
+// Asynchronous jobs: a shard has applied what it needs of step s when it sends its part, so every
+// part is finite and `apply` means nothing. Lanes run ahead of each other. A seal of a later step is
+// kept until that step's turn. A snapshot has no such seals: the lanes compute these steps again,
+// and shards know the gradients already (exchange/README.md).
+//
 // Pure: `now` is a monotonic time from any origin, passed in. Each lineage has its own Lead. A Lead
 // sends nothing: its owner repeats the last decision until every shard shows its version.
 // Threads: none of its own; the owner serialises.
@@ -66,6 +71,7 @@ struct LeadOptions {
   // The gradient's Euclidean norm is brought down to this. Above 0; 0: no clipping by norm.
   double clip_norm = 0;
   int32_t norm_chunks = 0;  // chunks with weights, >= 1; read only if clip_norm is above 0
+  bool asynchronous = false;
 };
 
 // Order of block.proto.
@@ -95,6 +101,9 @@ struct Decision {
   double clip_factor = 1;
   std::vector<int64_t> order_ids;
   int64_t applied_steps = 0;  // of those before `step`
+  // Asynchronous jobs: the schedule's base rate that an order has set; 0: none has. Shards compute
+  // the rate of each contribution by themselves.
+  double base_learning_rate = 0;
 
   friend bool operator==(const Decision&, const Decision&) = default;
 };
@@ -186,7 +195,7 @@ class Lead {
 
   // InvalidArgument, with nothing changed: a step or version ahead of step(), a version that is not
   // evaluated, a block, shard or block that the plan does not have, or counts that it does not
-  // allow.
+  // allow. The seal of a single lane may be ahead in an asynchronous job.
   absl::StatusOr<Told> AddSeal(int64_t step, const LaneBlock& block, const SealSums& sums,
                                absl::Duration now);
   // Also InvalidArgument if the job clips by norm: square sums that NormTree::Check refuses. If
@@ -241,7 +250,11 @@ class Lead {
   void TakeOrders(Decision& decision);
   void PlanCheckpoint(Decision& decision, absl::Duration now);
   void CountRate(int64_t samples, absl::Duration now);
-  int64_t NodeSamples(const LaneBlock& block) const;
+  int64_t NodeSamples(int64_t step, const LaneBlock& block) const;
+  // Keeps a seal of a later step, or counts those that were kept for step_.
+  absl::StatusOr<Told> KeepSeal(int64_t step, const LaneBlock& block, const SealSums& sums);
+  void CountKeptSeals(absl::Duration now);
+  void CountSeal(const LaneBlock& block, const SealSums& sums, absl::Duration now);
   // Computes square_sum_ from all parts.
   void AddSquares();
 
@@ -256,8 +269,9 @@ class Lead {
   absl::Duration step_start_;
   absl::Duration ready_at_;  // if TrainingReady(): when the last seal or part of step_ arrived
   TreeFold<SealSums> seals_;
-  std::vector<LaneBlock> nonfinite_blocks_;       // seals of step_ whose loss is not finite
-  std::vector<std::optional<RootReport>> parts_;  // by shard
+  std::vector<LaneBlock> nonfinite_blocks_;  // seals of step_ whose loss is not finite
+  std::map<int64_t, std::map<int32_t, SealSums>> later_seals_;  // by step, by lane
+  std::vector<std::optional<RootReport>> parts_;                // by shard
   int32_t missing_parts_ = 0;
   // Of step_, with the loss scale. Unset before all parts are there, if some part is not finite,
   // and if the job does not clip by norm.

@@ -876,5 +876,58 @@ TEST_F(LeadTest, ARestoredLeadGoesOnWithTheSameLossScale) {
   }
 }
 
+// Asynchronous jobs: lanes run ahead of the step that is decided.
+TEST_F(LeadTest, ASealOfALaterStepIsKeptUntilItsTurn) {
+  LeadOptions options = Options();
+  options.asynchronous = true;
+  Lead lead = Make(options);
+  for (int64_t step = 0; step < 3; ++step) {
+    // The last step of an epoch has one sample in each lane.
+    const int64_t samples = step == 2 ? 1 : 2;
+    EXPECT_EQ(*lead.AddSeal(step, {0, 1}, {samples, 1.0, 1}, At(1)), Told::kTaken);
+    EXPECT_EQ(*lead.AddSeal(step, {0, 1}, {samples, 1.0, 1}, At(1)), Told::kKnown);
+  }
+  EXPECT_FALSE(lead.AddSeal(1, {0, 2}, {4, 1.0, 1}, At(1)).ok()) << "only a single lane runs ahead";
+  EXPECT_FALSE(lead.AddSeal(1, {1, 1}, {3, 1.0, 1}, At(1)).ok()) << "not its samples";
+  EXPECT_FALSE(lead.AddSeal(6, {1, 1}, {2, 1.0, 1}, At(1)).ok()) << "after the end";
+  for (int64_t step = 0; step < 3; ++step) {
+    const int64_t samples = step == 2 ? 1 : 2;
+    EXPECT_TRUE(lead.AddPart(step, 0, {true, {}}, At(2)).ok());
+    EXPECT_EQ(lead.Decide(At(2)), std::nullopt);
+    EXPECT_EQ(*lead.AddSeal(step, {1, 1}, {samples, 3.0, 0}, At(3)), Told::kTaken);
+    const auto decided = lead.Decide(At(3));
+    ASSERT_TRUE(decided.has_value());
+    EXPECT_EQ(decided->line.samples, 2 * samples);
+    EXPECT_EQ(decided->line.loss, 4.0 / (2 * samples));
+  }
+  EXPECT_EQ(lead.step(), 3);
+}
+
+TEST_F(LeadTest, ASkippedLaneCountsAsAStepThatIsNotFinite) {
+  LeadOptions options = Options();
+  options.asynchronous = true;
+  Lead lead = Make(options);
+  for (int64_t step = 0; step < 3; ++step) {
+    const int64_t samples = step == 2 ? 1 : 2;
+    EXPECT_TRUE(lead.AddSeal(step, {0, 1}, {samples, NAN, 0}, At(1)).ok());
+    EXPECT_TRUE(lead.AddSeal(step, {1, 1}, {samples, 1.0, 0}, At(1)).ok());
+    EXPECT_TRUE(lead.AddPart(step, 0, {true, {}}, At(1)).ok());
+    EXPECT_EQ(lead.Decide(At(1)).has_value(), step < 2);
+  }
+  ASSERT_TRUE(lead.failure().has_value());
+  EXPECT_THAT(lead.failure()->message,
+              HasSubstr("the loss or the gradient is not finite in lane 0, for the 3. step"));
+}
+
+TEST_F(LeadTest, ShardsAreToldTheBaseRateThatAnOrderHasSet) {
+  LeadOptions options = Options();
+  options.asynchronous = true;
+  Lead lead = Make(options);
+  EXPECT_EQ(RunStep(lead, 1, 0, 1)->decision.base_learning_rate, 0);
+  lead.GiveOrders(
+      {{.id = 1, .what = Order::What::kLearningRate, .learning_rate = 0.25, .step = {}}});
+  EXPECT_EQ(RunStep(lead, 1, 0, 2)->decision.base_learning_rate, 0.25);
+}
+
 }  // namespace
 }  // namespace capstan::training
