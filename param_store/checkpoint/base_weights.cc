@@ -135,7 +135,7 @@ BaseWeightsError FillFromCheckpoint(const training::FlatLayout& layout,
   pass.layout = &layout;
   pass.run = RunOf(layout, range);
   pass.open = [&](const std::string& name) { return files.OpenInitialWeights(folder, name); };
-  pass.take = [out](bool, int64_t at, absl::string_view bytes) {
+  pass.take = [out](CheckpointPart, int64_t at, absl::string_view bytes) {
     std::memcpy(reinterpret_cast<char*>(out.data()) + at, bytes.data(), bytes.size());
     return absl::OkStatus();
   };

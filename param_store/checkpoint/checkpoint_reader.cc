@@ -47,8 +47,8 @@ BaseWeightsError ErrorOf(const absl::Status& status) {
 struct Piece {
   int64_t begin = 0;  // in the file
   int64_t end = 0;
-  bool state = false;
-  int64_t to = 0;  // offset of the first byte, from the first float, or first state, of the run
+  CheckpointPart part = CheckpointPart::kWeights;
+  int64_t to = 0;  // offset of the first byte, from the first number of the part
 };
 
 class Reader {
@@ -57,10 +57,13 @@ class Reader {
       : pass_(pass),
         first_float_(training::RangeOf(*pass.layout, pass.run).offset),
         layout_digest_(pass.job_id.empty() ? LayoutDigest(*pass.layout) : ""),
-        weights_here_(pass.run.chunk_count, false),
-        states_(pass.state_floats_per_weight),
-        state_here_(states_ > 0 ? pass.run.chunk_count : 0, false),
-        manifest_(*manifest) {}
+        wanted_({{CheckpointPart::kWeights, kWeightTensors, {}}}),
+        manifest_(*manifest) {
+    const int states = pass.state_floats_per_weight;
+    if (states > 0) wanted_.push_back({CheckpointPart::kState, StateTensors(states), {}});
+    if (pass.marks_per_chunk > 0) wanted_.push_back({CheckpointPart::kMarks, kMarkTensors, {}});
+    for (Wanted& wanted : wanted_) wanted.here.assign(pass.run.chunk_count, false);
+  }
 
   BaseWeightsError Read() {
     const absl::Status status = ReadAll();
@@ -114,16 +117,14 @@ class Reader {
   }
 
   absl::Status CheckAllHere(const std::string& path) const {
-    const auto check = [&](const std::vector<bool>& here, absl::string_view name) {
-      for (size_t i = 0; i < here.size(); ++i) {
-        if (here[i]) continue;
-        return Corrupt(path, absl::StrCat("no file of it holds ", name, ".",
+    for (const Wanted& wanted : wanted_) {
+      for (size_t i = 0; i < wanted.here.size(); ++i) {
+        if (wanted.here[i]) continue;
+        return Corrupt(path, absl::StrCat("no file of it holds ", wanted.tensors, ".",
                                           pass_.run.first_chunk + static_cast<int32_t>(i)));
       }
-      return absl::OkStatus();
-    };
-    const absl::Status status = check(weights_here_, kWeightTensors);
-    return status.ok() ? check(state_here_, StateTensors(states_)) : status;
+    }
+    return absl::OkStatus();
   }
 
   // Without a job there is no digest that says that the chunks are of the same tensors.
@@ -158,27 +159,27 @@ class Reader {
     std::vector<Piece> pieces;
     for (const training::SafetensorsTensor& tensor : header.tensors) {
       absl::string_view index = tensor.name;
-      const bool state = !absl::ConsumePrefix(&index, absl::StrCat(kWeightTensors, "."));
-      if (state && !absl::ConsumePrefix(&index, absl::StrCat(StateTensors(states_), "."))) continue;
-      std::vector<bool>& here = state ? state_here_ : weights_here_;
+      const auto wanted = std::find_if(wanted_.begin(), wanted_.end(), [&index](const Wanted& w) {
+        return absl::ConsumePrefix(&index, absl::StrCat(w.tensors, "."));
+      });
       int32_t chunk = 0;
-      if (here.empty() || !absl::SimpleAtoi(index, &chunk) || chunk < pass_.run.first_chunk ||
-          chunk >= pass_.run.end()) {
+      if (wanted == wanted_.end() || !absl::SimpleAtoi(index, &chunk) ||
+          chunk < pass_.run.first_chunk || chunk >= pass_.run.end()) {
         continue;
       }
-      const training::FlatRange range = pass_.layout->ChunkRange(chunk);
-      const std::vector<int64_t> shape = ChunkShape(range.size, state ? states_ : 1);
-      if (tensor.dtype != training::SafetensorsDtype::kF32 || tensor.shape != shape) {
+      const int32_t i = chunk - pass_.run.first_chunk;
+      const Place place = PlaceOf(wanted->part, chunk);
+      if (tensor.dtype != place.dtype || tensor.shape != place.shape) {
         return Corrupt(path,
                        absl::StrCat(tensor.name, " at offset ", header.data_start + tensor.begin,
-                                    " is not F32 [", absl::StrJoin(shape, ", "), "]"));
+                                    " is not ", training::SafetensorsDtypeName(place.dtype), " [",
+                                    absl::StrJoin(place.shape, ", "), "]"));
       }
-      const int32_t i = chunk - pass_.run.first_chunk;
-      if (here[i]) return Corrupt(path, absl::StrCat(tensor.name, " is in another file too"));
-      here[i] = true;
-      pieces.push_back({header.data_start + tensor.begin, header.data_start + tensor.end, state,
-                        (range.offset - first_float_) * (state ? states_ : 1) *
-                            static_cast<int64_t>(sizeof(float))});
+      if (wanted->here[i])
+        return Corrupt(path, absl::StrCat(tensor.name, " is in another file too"));
+      wanted->here[i] = true;
+      pieces.push_back({header.data_start + tensor.begin, header.data_start + tensor.end,
+                        wanted->part, place.to});
     }
     return pieces;
   }
@@ -247,7 +248,7 @@ class Reader {
         const Piece& piece = pieces[next];
         const int64_t from = std::max(piece.begin, at);
         const int64_t to = std::min(piece.end, end);
-        status = pass_.take(piece.state, piece.to + (from - piece.begin),
+        status = pass_.take(piece.part, piece.to + (from - piece.begin),
                             absl::string_view(block).substr(static_cast<size_t>(from - at),
                                                             static_cast<size_t>(to - from)));
         if (!status.ok()) return status;
@@ -264,12 +265,41 @@ class Reader {
     return true;
   }
 
+  // The tensors of one part, and which chunks of the run have been found.
+  struct Wanted {
+    CheckpointPart part = CheckpointPart::kWeights;
+    absl::string_view tensors;
+    std::vector<bool> here;
+  };
+  // What the tensor of a chunk must be, and where its bytes belong.
+  struct Place {
+    training::SafetensorsDtype dtype = training::SafetensorsDtype::kF32;
+    std::vector<int64_t> shape;
+    int64_t to = 0;
+  };
+  Place PlaceOf(CheckpointPart part, int32_t chunk) const {
+    const training::FlatRange range = pass_.layout->ChunkRange(chunk);
+    const auto floats = static_cast<int64_t>(sizeof(float)) * (range.offset - first_float_);
+    switch (part) {
+      case CheckpointPart::kWeights:
+        break;
+      case CheckpointPart::kState:
+        return {training::SafetensorsDtype::kF32,
+                ChunkShape(range.size, pass_.state_floats_per_weight),
+                floats * pass_.state_floats_per_weight};
+      case CheckpointPart::kMarks:
+        return {training::SafetensorsDtype::kI64,
+                {pass_.marks_per_chunk},
+                (chunk - pass_.run.first_chunk) * pass_.marks_per_chunk *
+                    static_cast<int64_t>(sizeof(int64_t))};
+    }
+    return {training::SafetensorsDtype::kF32, ChunkShape(range.size, 1), floats};
+  }
+
   const CheckpointPass& pass_;
   const int64_t first_float_;
   const std::string layout_digest_;  // empty: the job is known
-  std::vector<bool> weights_here_;   // by chunk of the run
-  const int states_;                 // floats per weight; 0: no state is wanted
-  std::vector<bool> state_here_;
+  std::vector<Wanted> wanted_;
   training::Manifest& manifest_;
   bool other_layout_ = false;
 };

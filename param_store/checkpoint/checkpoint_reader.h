@@ -25,6 +25,13 @@
 
 namespace capstan::param_store {
 
+// What bytes of a checkpoint are.
+enum class CheckpointPart {
+  kWeights,  // floats
+  kState,    // floats of the optimizer, state_floats_per_weight for each weight
+  kMarks,    // int64, marks_per_chunk for each chunk
+};
+
 struct CheckpointPass {
   std::string folder;  // as in messages
   // The job that it must belong to; then the folder's name must also match its lineage and step.
@@ -34,10 +41,11 @@ struct CheckpointPass {
   const training::FlatLayout* layout = nullptr;
   training::ChunkRun run;
   int state_floats_per_weight = 0;  // of the optimizer; above 0: its state is read too
+  int64_t marks_per_chunk = 0;      // of an asynchronous job; above 0: they are read too
   std::function<absl::StatusOr<std::unique_ptr<InputFile>>(const std::string& name)> open;
-  // Called with the bytes read. `state`: they are optimizer state. `at`: byte offset from the first
-  // float, or first state, of the run. An error ends the pass.
-  std::function<absl::Status(bool state, int64_t at, absl::string_view bytes)> take;
+  // Called with the bytes read. `at`: byte offset from the first number of this part of the run. An
+  // error ends the pass.
+  std::function<absl::Status(CheckpointPart part, int64_t at, absl::string_view bytes)> take;
 };
 
 // Returns the errors of load_checkpoint.h. InvalidSpec: without a job_id, its tensors or chunks are

@@ -26,9 +26,14 @@ BaseWeightsError LoadCheckpoint(const CheckpointRequest& request, absl::Span<flo
   pass.open = [&request](const std::string& name) {
     return request.files->OpenCheckpointFile(request.folder, name);
   };
-  pass.take = [weights, state](bool is_state, int64_t at, absl::string_view bytes) {
-    std::memcpy(reinterpret_cast<char*>((is_state ? state : weights).data()) + at, bytes.data(),
-                bytes.size());
+  pass.marks_per_chunk = request.marks_per_chunk;
+  loaded->marks.resize(request.run.chunk_count * request.marks_per_chunk);
+  pass.take = [weights, state, loaded](CheckpointPart part, int64_t at, absl::string_view bytes) {
+    auto* const to =
+        part == CheckpointPart::kMarks
+            ? reinterpret_cast<char*>(loaded->marks.data())
+            : reinterpret_cast<char*>((part == CheckpointPart::kState ? state : weights).data());
+    std::memcpy(to + at, bytes.data(), bytes.size());
     return absl::OkStatus();
   };
   training::Manifest manifest;

@@ -29,12 +29,14 @@ struct CheckpointRequest {
   const training::FlatLayout* layout = nullptr;
   training::ChunkRun run;
   int state_floats_per_weight = 0;   // of the optimizer; above 0: its state is read too
+  int64_t marks_per_chunk = 0;       // of an asynchronous job; above 0: they are read too
   FileStore* files = &LocalFiles();  // borrowed
 };
 
 struct LoadedCheckpoint {
   int64_t version = 0;
   training::LeadSnapshot snapshot;
+  std::vector<int64_t> marks;  // of the run's chunks
 };
 
 // Fills `weights` and, if it is wanted, `state` of the optimizer. Both begin with the first float

@@ -62,8 +62,10 @@ class LoadCheckpointTest : public testing::Test {
           {.layout = &layout_,
            .run = run,
            .weights = absl::MakeConstSpan(weights_).subspan(range.offset, range.size),
-           .state = absl::MakeConstSpan(momentum_).subspan(range.offset * states_,
-                                                           range.size * states_)});
+           .state =
+               absl::MakeConstSpan(momentum_).subspan(range.offset * states_, range.size * states_),
+           .marks = absl::MakeConstSpan(marks_).subspan(run.first_chunk * marks_per_chunk_,
+                                                        run.chunk_count * marks_per_chunk_)});
       ASSERT_TRUE(file.ok()) << file.status();
       manifest.files.push_back(
           {file->name(), file->size_bytes(), absl::BytesToHexString(file->sha256())});
@@ -102,6 +104,7 @@ class LoadCheckpointTest : public testing::Test {
     request.layout = &layout_;
     request.run = run;
     request.state_floats_per_weight = momentum ? states_ : 0;
+    request.marks_per_chunk = marks_per_chunk_;
     return LoadCheckpoint(request, absl::MakeSpan(got_weights_), absl::MakeSpan(got_momentum_),
                           &loaded_);
   }
@@ -120,6 +123,8 @@ class LoadCheckpointTest : public testing::Test {
   std::string training_digest_ = std::string(32, 't');
   LoadedCheckpoint loaded_;
   int states_ = 1;
+  std::vector<int64_t> marks_;  // of an asynchronous job
+  int64_t marks_per_chunk_ = 0;
 };
 
 TEST_F(LoadCheckpointTest, AnyNumberOfShardsReadsWhatThreeWrote) {
@@ -169,6 +174,33 @@ TEST_F(LoadCheckpointTest, SeveralFloatsOfStatePerWeightComeBack) {
 }
 
 // The digest of the training already distinguishes them; the file must do so, too.
+TEST_F(LoadCheckpointTest, MarksComeBackForEachChunk) {
+  marks_per_chunk_ = 3;
+  for (int64_t i = 0; i < 15; ++i) marks_.push_back(1000 + i);
+  Save();
+  for (const training::ChunkRun& run : {training::ChunkRun{0, 5}, {1, 3}, {4, 1}}) {
+    const BaseWeightsError error = Load(run);
+    ASSERT_EQ(error.reason, "") << error.status;
+    const auto begin = marks_.begin() + run.first_chunk * 3;
+    EXPECT_EQ(loaded_.marks, std::vector<int64_t>(begin, begin + run.chunk_count * 3));
+  }
+  // Who wants none reads such a file, too.
+  marks_per_chunk_ = 0;
+  EXPECT_EQ(Load({0, 5}).reason, "");
+}
+
+TEST_F(LoadCheckpointTest, MarksThatAreMissingOrTooFewAreRefused) {
+  marks_per_chunk_ = 3;
+  const BaseWeightsError missing = Load({0, 5});
+  EXPECT_EQ(missing.reason, "CheckpointCorrupt");
+  EXPECT_THAT(std::string(missing.status.message()), HasSubstr("no file of it holds marks.0"));
+  marks_.assign(10, 1);
+  marks_per_chunk_ = 2;
+  Save();
+  marks_per_chunk_ = 3;
+  ExpectRefused("shard-0.safetensors", "marks of two lanes");
+}
+
 TEST_F(LoadCheckpointTest, AStateOfAnotherSizeIsRefused) {
   MakeState(2);
   states_ = 3;

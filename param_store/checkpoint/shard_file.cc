@@ -48,6 +48,17 @@ absl::StatusOr<common::v1::FileInfo> WriteShardFile(const ShardFileOptions& opti
   };
   add(kWeightTensors, from.weights, 1);
   if (states > 0) add(StateTensors(states), from.state, states);
+  const auto marks = static_cast<int64_t>(from.marks.size()) / from.run.chunk_count;
+  CAPSTAN_CHECK(static_cast<int64_t>(from.marks.size()) == from.run.chunk_count * marks);
+  for (int32_t i = 0; marks > 0 && i < from.run.chunk_count; ++i) {
+    training::SafetensorsTensor tensor;
+    tensor.name = absl::StrCat(kMarkTensors, ".", from.run.first_chunk + i);
+    tensor.dtype = training::SafetensorsDtype::kI64;
+    tensor.shape = {marks};
+    tensors.push_back(std::move(tensor));
+    parts.emplace_back(reinterpret_cast<const char*>(from.marks.data() + i * marks),
+                       marks * sizeof(int64_t));
+  }
 
   const auto header = training::EncodeSafetensorsHeader(
       tensors, {{"job_id", options.job_id},

@@ -3,8 +3,9 @@
 // It has an F32 tensor for each chunk, by the chunk's index in the job: "chunks.<index>" [floats].
 // If the optimizer has state, there is also "momentum.<index>" [floats] with one float of state per
 // weight, or "state.<index>" [floats, n] with n of them, in the order of the rule (training/optim).
-// The state of a chunk of running statistics is zeros. Metadata: job_id, lineage, step, digest
-// (hex), shard.
+// The state of a chunk of running statistics is zeros. An asynchronous job also has an I64 tensor
+// "marks.<index>" [lanes + 1]: by lane, the next step that the chunk does not have; then the number
+// of contributions that it has. Metadata: job_id, lineage, step, digest (hex), shard.
 //
 // Threads: pure functions of their arguments, except that one writes the file.
 #ifndef CAPSTAN_PARAM_STORE_CHECKPOINT_SHARD_FILE_H_
@@ -27,6 +28,7 @@ namespace capstan::param_store {
 // Prefixes of tensor names. Files have weights and momentum since 0.1.0.
 inline constexpr absl::string_view kWeightTensors = "chunks";
 // `states`: floats of state per weight.
+inline constexpr absl::string_view kMarkTensors = "marks";
 constexpr absl::string_view StateTensors(int states) { return states > 1 ? "state" : "momentum"; }
 // The shape of a tensor of a chunk of `floats` weights, with `states` numbers each.
 std::vector<int64_t> ChunkShape(int64_t floats, int states);
@@ -47,6 +49,7 @@ struct ShardTensors {
   absl::Span<const float> weights;  // beginning with the first float of the run
   absl::Span<const float>
       state;  // likewise; one or more floats of the optimizer per weight; empty: it has no state
+  absl::Span<const int64_t> marks;  // by chunk, each the same number of them; empty: none
 };
 
 inline constexpr char kLayoutKey[] = "layout";

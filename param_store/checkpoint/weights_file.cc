@@ -172,7 +172,7 @@ BaseWeightsError ExportWeights(const ExportRequest& request, const std::string& 
   pass.layout = &layout;
   pass.run = {0, layout.chunk_count()};
   pass.open = request.open;
-  pass.take = [&](bool, int64_t at, absl::string_view bytes) {
+  pass.take = [&](CheckpointPart, int64_t at, absl::string_view bytes) {
     if (file == nullptr) own = begin();
     if (own.ok()) own = places->Write(at, bytes, *file);
     return own;
