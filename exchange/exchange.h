@@ -43,12 +43,18 @@ struct CompleteWeights {
   // The flat vector. Not changed while anybody holds it. Null: the devices have made the version by
   // themselves and have it (LocalExchange); never one that stops or is evaluated.
   std::shared_ptr<const FloatBuffer> weights;
+  // Of an asynchronous job: by lane, its next step; the step below which all weights have all lanes;
+  // and a number that no other weights of this exchange have.
+  std::vector<int64_t> marks;
+  int64_t floor = 0;
+  int64_t serial = 0;
   absl::Duration pull;    // from its first chunk to its last
   absl::Duration update;  // spent on the optimizer in this process; zero with shards
 };
 
 struct ExchangeCallbacks {
-  // In rising order inside a lineage; versions that were overtaken are left out.
+  // In rising order inside a lineage; versions that were overtaken are left out. In an asynchronous
+  // job many weights may have one version, and marks rise.
   std::function<void(const CompleteWeights&)> on_weights;
   // The exchange cannot go on in any lineage. InvalidArgument, Internal: a bug of ours on either
   // side. Called at most once.
@@ -93,6 +99,14 @@ class Exchange {
   virtual void SendSeal(int64_t step, const training::LaneBlock& block,
                         const training::SealSums& sums) = 0;
   virtual void SendEvaluation(int64_t version, int64_t block, const training::SealSums& sums) = 0;
+
+  // For asynchronous jobs, which have shards. The seal of a lane's step, on weights of this staleness.
+  virtual void SendLaneSeal(int64_t step, int32_t lane, const training::SealSums& sums,
+                            int64_t staleness);
+  // In place of Push: the gradient of the lane is not finite. Sent again as Push does.
+  virtual void Skip(int64_t step, int32_t lane);
+  // The lane cannot begin the step, because the weights are too old.
+  virtual void AskForWeights(int64_t step, int32_t lane);
 
   // Whom it waits for and since when, for people: "shard 1 (node ps1, unix:/a): connecting for 3 s,
   // UNAVAILABLE: ...". Empty: nothing is in the way.

@@ -3,23 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "exchange/test_chunks.h"
+
 namespace capstan::exchange {
 namespace {
 
 using training::FlatLayout;
-
-constexpr absl::Duration kNow = absl::Seconds(5);
-
-FlatLayout ThreeChunks() {
-  training::TensorSpec spec;
-  spec.name = "fc.weight";
-  spec.shape = {2 * training::kSmallChunkFloats + 16};
-  spec.fan_in = spec.fan_out = 1;
-  auto layout = FlatLayout::Create({spec});
-  EXPECT_TRUE(layout.ok()) << layout.status();
-  EXPECT_EQ(layout->chunk_count(), 3);
-  return *std::move(layout);
-}
 
 class WeightAssemblyTest : public ::testing::Test {
  protected:

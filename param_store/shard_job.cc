@@ -11,6 +11,7 @@
 #include "services/logging/log.h"
 #include "training/chunks/shard_memory.h"
 #include "training/spec/resolve.h"
+#include "training/spec/validate.h"
 
 namespace capstan::param_store {
 namespace {
@@ -57,6 +58,8 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
                                   .schedule = *std::move(schedule),
                                   .dynamic_loss_scale = spec::DynamicLossScale(*resolved),
                                   .clip_norm = spec::ClipNorm(*resolved),
+                                  .asynchronous = spec::IsAsynchronous(resolved->spec()),
+                                  .max_staleness = spec::MaxStaleness(*resolved),
                                   .checkpoint_every_steps = resolved->checkpoint_every_steps(),
                                   .checkpoint_every = spec::CheckpointEvery(*resolved)},
                          .optimizer = *std::move(optimizer),
@@ -78,7 +81,7 @@ ShardJob::ShardJob(ShardJobOptions options)
       log_(files_, options_.plan.job_id, options_.storage_path, &job_files_),
       core_(options_.plan),
       storage_(options_.plan.layout, *options_.optimizer),
-      metrics_(options_.metrics, options_.plan.job_id, options_.plan.shard),
+      metrics_(options_.metrics, options_.plan),
       lead_link_(strand_, options_.security),
       state_(core_.State(absl::ZeroDuration())) {}
 
@@ -216,8 +219,13 @@ void ShardJob::Handle(const std::shared_ptr<exchange::ServerStream>& stream,
         return Do(core::SealArrived{id,
                                     seal.step(),
                                     {seal.first_lane(), seal.lane_count()},
-                                    {seal.samples(), seal.loss_sum(), seal.correct()}});
+                                    {seal.samples(), seal.loss_sum(), seal.correct()},
+                                    seal.staleness()});
       }
+      case v1::ExchangeRequest::kSkip:
+        return Do(core::SkipArrived{id, request.skip().step(), request.skip().lane()});
+      case v1::ExchangeRequest::kWanted:
+        return Do(core::WeightsAskedFor{id, request.wanted().step(), request.wanted().lane()});
       case v1::ExchangeRequest::kPart:
         return Do(core::ReadPart(id, request.part()));
       case v1::ExchangeRequest::kShown:
@@ -361,17 +369,25 @@ void ShardJob::Run(const core::SendDecision& effect) {
 
 void ShardJob::Run(const core::FoldFrame& effect) { storage_.Fold(effect, payload_); }
 
+void ShardJob::Run(const core::ApplyFrame& effect) {
+  const absl::Duration start = strand_.Now();
+  storage_.ApplyFrame(effect, payload_);
+  metrics_.Applied(strand_.Now() - start);
+}
+
 void ShardJob::Run(const core::CheckRoots& effect) {
   events_.push_back(
       core::RootsChecked{effect.lineage, effect.step, storage_.CheckRoots(effect.norms)});
 }
 
 void ShardJob::Run(const core::ApplyStep& effect) {
-  if (storage_.weight_buffers_in_use() >= training::kMostWeightBuffers) MakeRoom();
+  // An asynchronous job makes no buffer here, and each stream has at most one.
+  const bool makes = !options_.plan.asynchronous;
+  if (makes && storage_.weight_buffers_in_use() >= training::kMostWeightBuffers) MakeRoom();
   const absl::Duration start = strand_.Now();
   storage_.Apply(effect.decision, effect.held_version);
   metrics_.Applied(strand_.Now() - start);
-  if (storage_.weight_buffers_in_use() > training::kUsualWeightBuffers + snapshots_)
+  if (makes && storage_.weight_buffers_in_use() > training::kUsualWeightBuffers + snapshots_)
     CloseLaggards();
 }
 
@@ -400,6 +416,9 @@ void ShardJob::Run(const core::SendWeights& effect) {
     header.set_stop(effect.stop);
     header.set_evaluate(effect.evaluate);
     header.set_loss_scale(effect.loss_scale);
+    header.set_set(effect.set);
+    for (const int64_t mark : effect.marks) header.add_marks(mark);
+    header.set_floor(effect.floor);
     header.set_first_chunk(frame.first_chunk);
     const int32_t first = frame.first_chunk - run.first_chunk;
     for (int32_t i = 0; i < frame.chunk_count; ++i) {

@@ -118,6 +118,7 @@ class ShardJob final : public exchange::StreamOwner, public std::enable_shared_f
   void Run(const exchange::shard::CloseStream& effect);
   void Run(const exchange::shard::SendAck& effect);
   void Run(const exchange::shard::FoldFrame& effect);
+  void Run(const exchange::shard::ApplyFrame& effect);
   void Run(const exchange::shard::CheckRoots& effect);
   void Run(const exchange::shard::ApplyStep& effect);
   void Run(const exchange::shard::SendWeights& effect);

@@ -60,12 +60,15 @@ void ShardJob::Load(const core::LoadBase& effect) {
     request.layout = &layout;
     request.run = effect.run;
     request.state_floats_per_weight = options_.optimizer->state_floats_per_weight();
+    if (options_.plan.asynchronous)
+      request.marks_per_chunk = core::LaneMarks::SavedPerChunk(options_.plan.samples);
     request.files = &job_files_;
     state.resize(buffer->size() * request.state_floats_per_weight);
     LoadedCheckpoint checkpoint;
     error = LoadCheckpoint(request, buffer->span(), absl::MakeSpan(state), &checkpoint);
     loaded.version = checkpoint.version;
     loaded.snapshot = std::move(checkpoint.snapshot);
+    loaded.marks = std::move(checkpoint.marks);
   }
   loaded.reason = error.reason;
   loaded.message = std::string(error.status.message());
@@ -129,7 +132,8 @@ void ShardJob::Write(const core::WriteFiles& effect, std::shared_ptr<ShardSnapsh
                                    {.layout = &plan.layout,
                                     .run = snapshot->run,
                                     .weights = snapshot->weights.floats->span(),
-                                    .state = snapshot->state},
+                                    .state = snapshot->state,
+                                    .marks = effect.marks},
                                    job_files_);
   snapshot.reset();
   --snapshots_;

@@ -28,6 +28,10 @@ ShardMetrics::ShardMetrics(services::MetricsRegistry& registry)
                                    {"job_id"})),
       missed_versions_(registry.Counter("capstan_ps_versions_missed_total",
                                         "Versions that slow workers were not sent.", {"job_id"})),
+      staleness_(registry.Histogram(
+          "capstan_ps_gradient_staleness_steps",
+          "Steps of the slowest lane that the weights of a gradient lacked (asynchronous jobs).",
+          services::StepBuckets(), {"job_id"})),
       resident_bytes_(registry.Gauge(
           "capstan_ps_resident_bytes",
           "Memory held by weights, optimizer state and pending gradients.", {"job_id", "kind"})),
@@ -41,10 +45,11 @@ ShardMetrics::ShardMetrics(services::MetricsRegistry& registry)
       checkpoint_failures_(registry.Counter("capstan_checkpoint_failures_total",
                                             "Failed checkpoint operations.", {"job_id", "op"})) {}
 
-JobMetrics::JobMetrics(ShardMetrics* metrics, const std::string& job_id, int32_t shard)
+JobMetrics::JobMetrics(ShardMetrics* metrics, const exchange::shard::ShardPlan& plan)
     : metrics_(metrics), on_(metrics != nullptr) {
   if (!on_) return;
   ShardMetrics& m = *metrics;
+  const std::string& job_id = plan.job_id;
   const auto dropped = [&](const char* reason) {
     return &m.dropped_.With({{"job_id", job_id}, {"reason", reason}});
   };
@@ -57,10 +62,12 @@ JobMetrics::JobMetrics(ShardMetrics* metrics, const std::string& job_id, int32_t
       .apply = &m.apply_duration_.With({{"job_id", job_id}}),
       .save = &m.checkpoint_duration_.With({{"job_id", job_id}, {"op", "save"}}),
       .restore = &m.checkpoint_duration_.With({{"job_id", job_id}, {"op", "restore"}}),
-      .version = &m.model_version_.With({{"job_id", job_id}, {"shard", absl::StrCat(shard)}}),
+      .version = &m.model_version_.With({{"job_id", job_id}, {"shard", absl::StrCat(plan.shard)}}),
       .waiting = &m.waiting_workers_.With({{"job_id", job_id}}),
       .slow_readers = &m.slow_readers_.With({{"job_id", job_id}}),
       .missed_versions = &m.missed_versions_.With({{"job_id", job_id}}),
+      .staleness =
+          plan.asynchronous && plan.shard == 0 ? &m.staleness_.With({{"job_id", job_id}}) : nullptr,
       .weights = resident("weights"),
       .optimizer = resident("optimizer_state"),
       .pending = resident("pending"),
@@ -151,6 +158,15 @@ void JobMetrics::Update(const exchange::shard::ShardCore& core, const ShardStora
   counted_ = now;
   grow(series_.missed_versions, core.missed_versions(), counted_missed_);
   counted_missed_ = core.missed_versions();
+  const std::vector<int64_t>& staleness = core.staleness();
+  counted_staleness_.resize(staleness.size());
+  for (size_t steps = 0; series_.staleness != nullptr && steps < staleness.size(); ++steps) {
+    // The last count has all that are above the buckets, too.
+    const double value = static_cast<double>(steps) + (steps + 1 == staleness.size() ? 1 : 0);
+    for (; counted_staleness_[steps] < staleness[steps]; ++counted_staleness_[steps]) {
+      series_.staleness->Observe(value);
+    }
+  }
   if (core.lead() != nullptr) {
     series_.slow_readers->Set(static_cast<double>(core.slow_readers()));
   }

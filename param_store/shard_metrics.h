@@ -37,6 +37,7 @@ class ShardMetrics {
   services::GaugeFamily waiting_workers_;
   services::GaugeFamily slow_readers_;
   services::CounterFamily missed_versions_;
+  services::HistogramFamily staleness_;
   services::GaugeFamily resident_bytes_;
   services::HistogramFamily checkpoint_duration_;
   services::GaugeFamily checkpoint_size_;
@@ -48,7 +49,7 @@ class ShardMetrics {
 class JobMetrics {
  public:
   // Borrows `metrics`, which may be null: nothing is counted.
-  JobMetrics(ShardMetrics* metrics, const std::string& job_id, int32_t shard);
+  JobMetrics(ShardMetrics* metrics, const exchange::shard::ShardPlan& plan);
 
   ~JobMetrics();
   JobMetrics(const JobMetrics&) = delete;
@@ -80,6 +81,7 @@ class JobMetrics {
     prometheus::Gauge* waiting;
     prometheus::Gauge* slow_readers;
     prometheus::Counter* missed_versions;
+    prometheus::Histogram* staleness;  // null: the job is synchronous, or this is not the lead
     prometheus::Gauge* weights;
     prometheus::Gauge* optimizer;
     prometheus::Gauge* pending;
@@ -104,6 +106,7 @@ class JobMetrics {
   int pulls_ = 0;
   exchange::shard::DropCounts counted_;
   int64_t counted_missed_ = 0;
+  std::vector<int64_t> counted_staleness_;
 };
 
 }  // namespace capstan::param_store

@@ -31,6 +31,8 @@ void ShardStorage::Begin(const ChunkRun& run, int64_t version,
   first_float_ = range.offset;
   pool_.emplace(range.size, kFreeBuffers);
   previous_ = held_ = {};
+  own_.reset();
+  own_crcs_.reset();
   sums_.clear();
   auto crcs = std::make_shared<std::vector<uint32_t>>(run.chunk_count);
   for (int32_t i = 0; i < run.chunk_count; ++i) {
@@ -87,6 +89,44 @@ void ShardStorage::Fold(const exchange::shard::FoldFrame& effect, exchange::wire
   }
 }
 
+void ShardStorage::MakeOwn() {
+  if (own_ != nullptr) return;
+  own_ = pool_->Lend();
+  Note(own_);
+  const absl::Span<const float> from = current_.floats->span();
+  std::copy(from.begin(), from.end(), own_->data());
+  own_crcs_ = std::make_shared<std::vector<uint32_t>>(*current_.crcs);
+  current_.floats = own_;
+  current_.crcs = own_crcs_;
+}
+
+void ShardStorage::ApplyFrame(const exchange::shard::ApplyFrame& effect,
+                              exchange::wire::Pieces payload) {
+  MakeOwn();
+  const int states = optimizer_.state_floats_per_weight();
+  exchange::wire::PayloadReader reader(payload);
+  std::vector<absl::string_view> chunk;
+  for (size_t i = 0; i < effect.updates.size(); ++i) {
+    const auto index = static_cast<int32_t>(effect.first_chunk - run_.first_chunk + i);
+    ChunkSum& gradient = sums_[index];
+    CAPSTAN_CHECK(reader.Next(gradient.size() * sizeof(float), &chunk));
+    if (effect.updates[i] < 0) continue;
+    gradient.Do({{training::FoldCommand::Kind::kTake, 0}}, chunk);
+    exchange::wire::CountCopied(gradient.size() * sizeof(float));
+    const FlatRange range = LocalRange(index);
+    float* const weights = own_->data() + range.offset;
+    training::ApplyVersion(
+        layout_, layout_.ChunkRange(run_.first_chunk + index), optimizer_,
+        {.learning_rate = effect.learning_rate, .applied_steps = effect.updates[i]},
+        {.out = weights,
+         .in = weights,
+         .sum = gradient.Last().data(),
+         .state = state_.empty() ? nullptr : state_.data() + range.offset * states});
+    (*own_crcs_)[index] = training::Crc32c(weights, range.size * sizeof(float));
+    gradient.Reset();
+  }
+}
+
 training::RootReport ShardStorage::CheckRoots(bool norms) const {
   return training::ReportRoots(layout_, run_, norms ? &norms_ : nullptr,
                                [this](int32_t i) { return sums_[i].Last(); });
@@ -131,8 +171,10 @@ void ShardStorage::Retire(int64_t version) {
   if (previous_.version == version) previous_ = {};
 }
 
-const VersionWeights* ShardStorage::Find(int64_t version) const {
+const VersionWeights* ShardStorage::Find(int64_t version) {
   if (version < 0) return nullptr;
+  own_.reset();
+  own_crcs_.reset();
   if (current_.version == version) return &current_;
   return held_.version == version ? &held_ : nullptr;
 }
@@ -151,10 +193,14 @@ int64_t ShardStorage::RenewSums(int64_t version) {
     }
     weights->crcs = std::move(crcs);
   }
+  own_.reset();
+  own_crcs_.reset();
   return wrong;
 }
 
-ShardSnapshot ShardStorage::Snapshot() const {
+ShardSnapshot ShardStorage::Snapshot() {
+  own_.reset();
+  own_crcs_.reset();
   ShardSnapshot snapshot;
   snapshot.run = run_;
   snapshot.weights = current_;

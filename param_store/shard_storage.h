@@ -4,6 +4,7 @@
 // Weights of a version never change once they are made; a new version goes into a free buffer. A
 // buffer is free once its version is retired and not held, and nobody has a reference (slices under
 // way to a slow worker, a file being written). One free buffer is kept, more are given back.
+// Asynchronous jobs change the weights in place. Once somebody has a reference, they copy them first.
 //
 // Threads: none of its own; the job's strand. References to weights may be dropped anywhere.
 #ifndef CAPSTAN_PARAM_STORE_SHARD_STORAGE_H_
@@ -58,20 +59,24 @@ class ShardStorage {
   void Fold(const exchange::shard::FoldFrame& effect, exchange::wire::Pieces payload);
   // All sums are complete. `norms`: with the square sums of the chunks.
   training::RootReport CheckRoots(bool norms) const;
+  // Asynchronous jobs: applies chunks to the weights at hand. Their version stays. The payload is
+  // that of Fold.
+  void ApplyFrame(const exchange::shard::ApplyFrame& effect, exchange::wire::Pieces payload);
   // Makes version decision.step + 1 and empties the sums. Keeps `held_version` until another call
   // names another one: decision.step, or the one that is held; -1: none.
   void Apply(const training::Decision& decision, int64_t held_version = -1);
   void Retire(int64_t version);
 
   const VersionWeights& current() const { return current_; }
-  // The version at hand or the held one; null: it is neither.
-  const VersionWeights* Find(int64_t version) const;
+  // The version at hand or the held one; null: it is neither. The caller may keep references: the
+  // next ApplyFrame copies the weights.
+  const VersionWeights* Find(int64_t version);
   // Computes the checksums of a version anew, where it is still here. How many were wrong.
   int64_t RenewSums(int64_t version);
   const training::ChunkRun& run() const { return run_; }
   // Of chunk `index` of the run, from the first float of the run.
   training::FlatRange LocalRange(int32_t index) const;
-  ShardSnapshot Snapshot() const;
+  ShardSnapshot Snapshot();
 
   // Which of `chunk_count` chunks from first_chunk on have the checksum that came with them. The
   // shape was checked.
@@ -95,6 +100,7 @@ class ShardStorage {
 
  private:
   void Note(const std::shared_ptr<const exchange::FloatBuffer>& buffer);
+  void MakeOwn();
 
   const training::FlatLayout& layout_;
   const training::Optimizer& optimizer_;
@@ -104,6 +110,9 @@ class ShardStorage {
   std::vector<std::weak_ptr<const exchange::FloatBuffer>> made_;  // all that may still be in use
   std::optional<exchange::BufferPool> pool_;
   VersionWeights current_, previous_, held_;
+  // Asynchronous jobs: current_, if nobody else has a reference to it.
+  std::shared_ptr<exchange::FloatBuffer> own_;
+  std::shared_ptr<std::vector<uint32_t>> own_crcs_;
   std::vector<float> state_;
   std::vector<training::ChunkSum> sums_;  // by chunk of the run
 };

@@ -596,5 +596,101 @@ TEST_F(BaseWeightsTest, AFileHoldsAllStatisticsOrNone) {
   EXPECT_THAT(std::string(error.status.message()), HasSubstr("bn2.num_batches_tracked, which"));
 }
 
+// ---- Asynchronous jobs ----
+
+class ApplyFrameTest : public ::testing::Test {
+ protected:
+  ApplyFrameTest() {
+    auto weights = ShardStorage::MakeBuffer(layout_, kRun);
+    std::fill_n(weights->data(), weights->size(), 1.0f);
+    storage_.Begin(kRun, 0, weights);
+  }
+  // A gradient for the chunks from `first` on.
+  void Apply(int32_t first, std::vector<int64_t> updates, float gradient, double rate = 0.5) {
+    int64_t floats = 0;
+    for (size_t i = 0; i < updates.size(); ++i) {
+      floats += layout_.ChunkRange(first + static_cast<int32_t>(i)).size;
+    }
+    const std::vector<float> values(floats, gradient);
+    const absl::string_view bytes(reinterpret_cast<const char*>(values.data()), 4 * floats);
+    // Cut anywhere, as messages are.
+    const std::vector<absl::string_view> pieces = {bytes.substr(0, 7), bytes.substr(7)};
+    storage_.ApplyFrame({1, first, std::move(updates), rate}, pieces);
+  }
+  float At(int32_t chunk) const {
+    return storage_.current().floats->data()[storage_.LocalRange(chunk).offset];
+  }
+  void ExpectRightSums() {
+    for (int32_t chunk = 0; chunk < kRun.chunk_count; ++chunk) {
+      const training::FlatRange range = storage_.LocalRange(chunk);
+      EXPECT_EQ((*storage_.current().crcs)[chunk],
+                training::Crc32c(storage_.current().floats->data() + range.offset, 4 * range.size));
+    }
+  }
+
+  static constexpr training::ChunkRun kRun = {0, 2};
+  const training::FlatLayout layout_ = Layout();
+  const training::Sgd sgd_ = *training::Sgd::Create({});
+  ShardStorage storage_{layout_, sgd_};
+};
+
+TEST_F(ApplyFrameTest, ChangesTheChunksThatAreMeant) {
+  Apply(0, {0, -1}, 1);
+  EXPECT_EQ(At(0), 0.5f);
+  EXPECT_EQ(At(1), 1.0f);
+  Apply(1, {0}, 2);
+  EXPECT_EQ(At(1), 0.0f);
+  ExpectRightSums();
+  EXPECT_EQ(storage_.current().version, 0);
+}
+
+// What is on its way to a task, or being written, does not change.
+TEST_F(ApplyFrameTest, CopiesTheWeightsOnceSomebodyHasThem) {
+  Apply(0, {0, 0}, 1);
+  const VersionWeights sent = *storage_.Find(0);
+  const uint32_t crc = (*sent.crcs)[0];
+  Apply(0, {1, 1}, 1);
+  EXPECT_EQ(sent.floats->data()[0], 0.5f);
+  EXPECT_EQ((*sent.crcs)[0], crc);
+  EXPECT_EQ(At(0), 0.0f);
+  const float* const own = storage_.current().floats->data();
+  Apply(0, {2, 2}, 1);
+  EXPECT_EQ(storage_.current().floats->data(), own) << "nobody has this one";
+  const ShardSnapshot written = storage_.Snapshot();
+  Apply(0, {3, 3}, 1);
+  EXPECT_EQ(written.weights.floats->data()[0], -0.5f);
+  EXPECT_EQ(At(0), -1.0f);
+  ExpectRightSums();
+  EXPECT_EQ(storage_.weight_buffers_in_use(), 3);
+}
+
+TEST_F(ApplyFrameTest, TheClockCountsVersionsAndChangesNoWeight) {
+  Apply(0, {0, 0}, 1);
+  training::Decision decision;
+  storage_.Apply(decision);
+  storage_.Retire(0);
+  EXPECT_EQ(storage_.current().version, 1);
+  EXPECT_EQ(At(0), 0.5f);
+  const float* const own = storage_.current().floats->data();
+  Apply(0, {1, 1}, 1);
+  EXPECT_EQ(storage_.current().floats->data(), own);
+}
+
+// Adam's bias correction counts the chunk's own contributions.
+TEST_F(ApplyFrameTest, EachChunkHasItsOwnCount) {
+  const training::Adam adam = *training::Adam::Create({});
+  ShardStorage storage(layout_, adam);
+  auto weights = ShardStorage::MakeBuffer(layout_, kRun);
+  std::fill_n(weights->data(), weights->size(), 1.0f);
+  storage.Begin(kRun, 0, weights);
+  const std::vector<float> ones(layout_.total_floats(), 1.0f);
+  const std::vector<absl::string_view> pieces = {
+      {reinterpret_cast<const char*>(ones.data()), 4 * ones.size()}};
+  storage.ApplyFrame({1, 0, {0, 9}, 0.125}, pieces);
+  const float* const now = storage.current().floats->data();
+  EXPECT_NEAR(now[0], 1 - 0.125, 1e-5) << "the first step of Adam is the rate";
+  EXPECT_GT(now[storage.LocalRange(1).offset], now[0]) << "as if nine zeros had come before";
+}
+
 }  // namespace
 }  // namespace capstan::param_store

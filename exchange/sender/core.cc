@@ -46,7 +46,8 @@ Core::Core(const training::FlatLayout& layout, CoreOptions options)
     : layout_(layout),
       options_(std::move(options)),
       pool_(layout.total_floats(), kFreeBuffers),
-      assembly_(layout, pool_) {}
+      assembly_(layout, pool_),
+      latest_(layout, pool_) {}
 
 Effects Core::Step(const Event& event, absl::Duration now) {
   CAPSTAN_CHECK(now >= now_);
@@ -79,7 +80,14 @@ void Core::On(const RouteGiven& e, Effects& out) {
   evaluations_.clear();
   stopped_ = false;
   route_ = e.route;
-  if (!CAPSTAN_MUTANT("weights_survive_the_route")) assembly_.Reset(route_.lineage);
+  if (!CAPSTAN_MUTANT("weights_survive_the_route")) {
+    assembly_.Reset(route_.lineage);
+    std::vector<ChunkRun> runs;
+    for (const ShardAddress& shard : route_.shards) {
+      runs.push_back({shard.first_chunk, shard.chunk_count});
+    }
+    latest_.Reset(route_.lineage, std::move(runs));
+  }
   peers_.clear();
   const auto add = [this](int32_t shard, v1::StreamKind kind) -> Peer& {
     Peer peer;
@@ -108,6 +116,7 @@ void Core::Open(Peer& peer, Effects& out) {
   peer.stream = ++last_stream_;
   peer.cause = absl::OkStatus();
   peer.corrupt_frames = 0;
+  if (options_.asynchronous && peer.kind == v1::STREAM_KIND_DATA) latest_.NewStream(peer.shard);
   peer.due = now_ + options_.hello_timeout;
   Enter(peer, State::kOpening);
   out.emplace_back(OpenStream{peer.stream, peer.shard, peer.kind});
@@ -260,6 +269,22 @@ void Core::OnAck(Peer& peer, const v1::FrameAck& ack, Effects& out) {
   }
 }
 
+absl::Span<float> Core::Destination(const Peer& peer, const v1::WeightFrame& frame, int32_t chunk) {
+  return options_.asynchronous ? latest_.Destination(peer.shard, frame.set(), chunk, now_)
+                               : assembly_.Destination(frame.version(), chunk, now_);
+}
+
+std::optional<CompleteWeights> Core::TakeSet(Peer& peer, const v1::WeightFrame& frame,
+                                             int32_t chunk) {
+  LatestWeights::Said said{frame.set(),
+                           frame.version(),
+                           frame.stop(),
+                           frame.evaluate(),
+                           {frame.marks().begin(), frame.marks().end()},
+                           frame.floor()};
+  return latest_.Arrived(peer.shard, chunk, said, now_);
+}
+
 void Core::OnWeights(Peer& peer, const v1::WeightFrame& frame, wire::Pieces payload,
                      size_t payload_bytes, Effects& out) {
   const ChunkRun run{frame.first_chunk(), frame.crc32c_size()};
@@ -273,6 +298,13 @@ void Core::OnWeights(Peer& peer, const v1::WeightFrame& frame, wire::Pieces payl
                       " bytes, want chunks of [", peer.run.first_chunk, ",", peer.run.end(), ")")),
                   out);
   }
+  if (options_.asynchronous && (frame.set() < 1 || frame.marks_size() != options_.lanes)) {
+    return Cancel(
+        peer,
+        absl::DataLossError(
+            "weights of an asynchronous job without a set, or without a mark for each lane"),
+        out);
+  }
   stats_.received_payload_bytes += static_cast<int64_t>(payload_bytes);
   Shown(peer, frame.version());
   std::optional<CompleteWeights> whole;
@@ -282,7 +314,7 @@ void Core::OnWeights(Peer& peer, const v1::WeightFrame& frame, wire::Pieces payl
     const int32_t chunk = run.first_chunk + i;
     const size_t size_bytes = sizeof(float) * layout_.ChunkRange(chunk).size;
     CAPSTAN_CHECK(reader.Next(size_bytes, &pieces));
-    const absl::Span<float> to = assembly_.Destination(frame.version(), chunk, now_);
+    const absl::Span<float> to = Destination(peer, frame, chunk);
     if (to.empty()) continue;  // overtaken
     if (wire::Crc32cOf(pieces) != frame.crc32c(i) && !CAPSTAN_MUTANT("weights_unchecked")) {
       ++stats_.corrupt_frames;
@@ -295,34 +327,46 @@ void Core::OnWeights(Peer& peer, const v1::WeightFrame& frame, wire::Pieces payl
     }
     wire::CopyFloats(pieces, to);
     stats_.copied_bytes += static_cast<int64_t>(size_bytes);
-    auto complete = assembly_.Arrived(frame.version(), chunk,
-                                      {frame.stop(), frame.evaluate(), frame.loss_scale()}, now_);
+    auto complete =
+        options_.asynchronous
+            ? TakeSet(peer, frame, chunk)
+            : assembly_.Arrived(frame.version(), chunk,
+                                {frame.stop(), frame.evaluate(), frame.loss_scale()}, now_);
     if (complete.has_value()) whole = std::move(complete);
   }
   if (!whole.has_value()) return;
   stats_.pull_seconds += absl::ToDoubleSeconds(whole->pull);
-  ForgetBefore(whole->version);
+  if (options_.asynchronous) {
+    ForgetAnswered(whole->version);
+  } else {
+    ForgetBefore(whole->version);
+  }
   stopped_ = whole->stop;
   out.emplace_back(UseWeights{*std::move(whole)});
 }
 
 // ---- What is sent, and kept to be sent again ----
 
+std::shared_ptr<RetainedBlock> Core::MakeRetained(int64_t step, const LaneBlock& block,
+                                                  std::shared_ptr<const FloatBuffer> gradient) {
+  auto made = std::make_shared<RetainedBlock>();
+  made->step = step;
+  made->block = block;
+  made->gradient = std::move(gradient);
+  made->crc32c.resize(layout_.chunk_count());
+  made->summed.resize(layout_.chunk_count());
+  return made;
+}
+
 void Core::On(const BlockReady& e, Effects& out) {
   CAPSTAN_CHECK(e.gradient != nullptr && e.gradient->size() == layout_.total_floats());
-  ForgetBefore(e.step);
+  if (!options_.asynchronous) ForgetBefore(e.step);
   auto it = std::find_if(retained_.begin(), retained_.end(), [&](const auto& r) {
     return r->step == e.step && r->block == e.block && r->gradient == e.gradient;
   });
   if (it == retained_.end()) {
     if (CAPSTAN_MUTANT("one_block_is_retained")) retained_.clear();
-    auto made = std::make_shared<RetainedBlock>();
-    made->step = e.step;
-    made->block = e.block;
-    made->gradient = e.gradient;
-    made->crc32c.resize(layout_.chunk_count());
-    made->summed.resize(layout_.chunk_count());
-    it = retained_.insert(retained_.end(), std::move(made));
+    it = retained_.insert(retained_.end(), MakeRetained(e.step, e.block, e.gradient));
   }
   const std::shared_ptr<RetainedBlock>& retained = *it;
   const int64_t before = retained->ready_floats;
@@ -338,7 +382,7 @@ void Core::On(const BlockReady& e, Effects& out) {
       const ChunkRun& frame = peer.frames[i];
       const int64_t end = training::RangeOf(layout_, frame).end();
       if (end <= before || end > retained->ready_floats) continue;
-      if (peer.state == State::kOpen && retained->step >= peer.version) {
+      if (peer.state == State::kOpen && Needs(peer, *retained)) {
         out.emplace_back(SendFrame{peer.stream, retained, frame});
       } else {
         KnowSums(*retained, frame);  // there is time for it now
@@ -347,9 +391,48 @@ void Core::On(const BlockReady& e, Effects& out) {
   }
 }
 
+bool Core::Needs(const Peer& peer, const RetainedBlock& retained) const {
+  if (options_.asynchronous) return !HasAnswered(peer, retained.step, retained.block.first_lane);
+  return peer.version < retained.step + (CAPSTAN_MUTANT("shown_is_past") ? 0 : 1);
+}
+
+// A2: the shard has the lane's step in all its chunks, and the lead its seal, too.
+bool Core::HasAnswered(const Peer& peer, int64_t step, int32_t lane) const {
+  const std::vector<int64_t>& marks = latest_.said(peer.shard).marks;
+  return lane < static_cast<int32_t>(marks.size()) && marks[lane] > step;
+}
+
+void Core::ForgetAnswered(int64_t version) {
+  const auto over = [this](int64_t step, int32_t lane) {
+    const auto answered = [&](const Peer& peer) { return HasAnswered(peer, step, lane); };
+    if (CAPSTAN_MUTANT("one_answer_is_all"))
+      return std::any_of(peers_.begin(), peers_.end(), answered);
+    return std::all_of(peers_.begin(), peers_.end(), answered);
+  };
+  retained_.erase(
+      std::remove_if(retained_.begin(), retained_.end(),
+                     [&over](const auto& r) { return over(r->step, r->block.first_lane); }),
+      retained_.end());
+  for (auto it = seals_.begin(); it != seals_.end();) {
+    const v1::StepSeal& seal = it->second.seal();
+    it = over(seal.step(), seal.first_lane()) ? seals_.erase(it) : std::next(it);
+  }
+  for (auto it = evaluations_.begin(); it != evaluations_.end();) {
+    it = it->second.evaluation().version() < version ? evaluations_.erase(it) : std::next(it);
+  }
+}
+
+void Core::SendSkip(const Peer& peer, const RetainedBlock& retained, Effects& out) {
+  if (peer.kind != v1::STREAM_KIND_DATA || peer.state != State::kOpen) return;
+  v1::ExchangeRequest request;
+  request.mutable_skip()->set_step(retained.step);
+  request.mutable_skip()->set_lane(retained.block.first_lane);
+  Send(peer, std::move(request), out);
+}
+
 void Core::SendFrames(Peer& peer, const std::shared_ptr<RetainedBlock>& retained, Effects& out) {
-  const int64_t past = retained->step + (CAPSTAN_MUTANT("shown_is_past") ? 0 : 1);
-  if (peer.version >= past) return;
+  if (!Needs(peer, *retained)) return;
+  if (retained->gradient == nullptr) return SendSkip(peer, *retained, out);
   for (const ChunkRun& frame : peer.frames) {
     if (training::RangeOf(layout_, frame).end() > retained->ready_floats) return;
     out.emplace_back(SendFrame{peer.stream, retained, frame});
@@ -412,8 +495,30 @@ void Core::On(const SealReady& e, Effects& out) {
   seal->set_samples(e.sums.samples);
   seal->set_loss_sum(e.sums.loss_sum);
   seal->set_correct(e.sums.correct);
+  seal->set_staleness(e.staleness);
   SendToLead(request, out);
   seals_[{e.block.first_lane, e.block.lane_count}] = std::move(request);
+}
+
+void Core::On(const SkipReady& e, Effects& out) {
+  CAPSTAN_CHECK(options_.asynchronous);
+  const std::shared_ptr<RetainedBlock>& skip =
+      retained_.emplace_back(MakeRetained(e.step, {e.lane, 1}, nullptr));
+  for (const Peer& peer : peers_) SendSkip(peer, *skip, out);
+}
+
+// K2: those shards whose weights are too old are asked. Repeated by the caller.
+void Core::On(const WeightsWanted& e, Effects& out) {
+  CAPSTAN_CHECK(options_.asynchronous);
+  v1::ExchangeRequest request;
+  request.mutable_wanted()->set_step(e.step);
+  request.mutable_wanted()->set_lane(e.lane);
+  for (const Peer& peer : peers_) {
+    if (peer.kind != v1::STREAM_KIND_DATA || peer.state != State::kOpen) continue;
+    const LatestWeights::Said& said = latest_.said(peer.shard);
+    if (!said.marks.empty() && said.floor >= e.step - options_.max_staleness) continue;
+    Send(peer, request, out);
+  }
 }
 
 void Core::On(const EvaluationReady& e, Effects& out) {

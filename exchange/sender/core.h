@@ -29,6 +29,7 @@
 #include "absl/time/time.h"
 #include "exchange/exchange.h"
 #include "exchange/float_buffer.h"
+#include "exchange/latest_weights.h"
 #include "exchange/sender/effects.h"
 #include "exchange/sender/events.h"
 #include "exchange/weight_assembly.h"
@@ -45,6 +46,9 @@ struct CoreOptions {
   absl::Duration min_backoff = absl::Milliseconds(50);
   absl::Duration max_backoff = absl::Seconds(2);
   absl::Duration hello_timeout = absl::Seconds(10);
+  bool asynchronous = false;
+  int32_t lanes = 0;                                                   // of an asynchronous job
+  int64_t max_staleness = -1;                                          // likewise; -1: any
   int64_t max_payload_bytes = training::kDefaultMaxFramePayloadBytes;  // of a frame; >= one chunk
 };
 
@@ -103,6 +107,8 @@ class Core {
   void On(const RouteGiven& e, Effects& out);
   void On(const BlockReady& e, Effects& out);
   void On(const SealReady& e, Effects& out);
+  void On(const SkipReady& e, Effects& out);
+  void On(const WeightsWanted& e, Effects& out);
   void On(const EvaluationReady& e, Effects& out);
   void On(const MessageArrived& e, Effects& out);
   void On(const StreamEnded& e, Effects& out);
@@ -117,6 +123,16 @@ class Core {
   void Cancel(Peer& peer, absl::Status cause, Effects& out);
   void Enter(Peer& peer, State state);
   void Shown(Peer& peer, int64_t version);
+  // Asynchronous jobs.
+  std::optional<CompleteWeights> TakeSet(Peer& peer, const v1::WeightFrame& frame, int32_t chunk);
+  bool HasAnswered(const Peer& peer, int64_t step, int32_t lane) const;
+  void ForgetAnswered(int64_t version);
+  absl::Span<float> Destination(const Peer& peer, const v1::WeightFrame& frame, int32_t chunk);
+  // Whether the shard needs the frames of the block.
+  bool Needs(const Peer& peer, const RetainedBlock& retained) const;
+  std::shared_ptr<RetainedBlock> MakeRetained(int64_t step, const training::LaneBlock& block,
+                                              std::shared_ptr<const FloatBuffer> gradient);
+  void SendSkip(const Peer& peer, const RetainedBlock& retained, Effects& out);
   void SendFrames(Peer& peer, const std::shared_ptr<RetainedBlock>& retained, Effects& out);
   void Send(const Peer& peer, v1::ExchangeRequest message, Effects& out);
   void SendToLead(const v1::ExchangeRequest& message, Effects& out);
@@ -133,6 +149,7 @@ class Core {
   const CoreOptions options_;
   BufferPool pool_;
   WeightAssembly assembly_;
+  LatestWeights latest_;  // of an asynchronous job, in place of assembly_
 
   absl::Duration now_ = absl::ZeroDuration();
   Route route_;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +40,7 @@ v1::ExchangeRequest Decode(const std::string& bytes) {
 // and 3 (CONTROL to shard 0) at first.
 class CoreTest : public ::testing::Test {
  protected:
+  explicit CoreTest(CoreOptions options = Options()) : core_(layout_, std::move(options)) {}
   static CoreOptions Options() {
     CoreOptions options;
     options.job_id = "j1";
@@ -73,6 +75,9 @@ class CoreTest : public ::testing::Test {
             hello.has_damaged_version() ? absl::StrCat(" damaged ", hello.damaged_version()) : "");
       }
       if (message.has_seal()) return absl::StrCat("seal ", e->stream, " ", message.seal().step());
+      if (message.has_skip()) return absl::StrCat("skip ", e->stream, " ", message.skip().step());
+      if (message.has_wanted())
+        return absl::StrCat("wants ", e->stream, " ", message.wanted().step());
       return absl::StrCat("block ", e->stream, " ", message.evaluation().block());
     }
     if (const auto* e = std::get_if<SendFrame>(&effect)) {
@@ -109,7 +114,7 @@ class CoreTest : public ::testing::Test {
   }
   // All chunks of the stream's shard in one frame; each weight is `value`.
   Effects Weights(StreamId stream, int64_t version, float value, bool wrong_sum = false,
-                  bool stop = false) {
+                  bool stop = false, int64_t set = 0, std::vector<int64_t> marks = {}) {
     const training::ChunkRun run =
         stream % 3 == 1 ? training::ChunkRun{0, 2} : training::ChunkRun{2, 3};
     v1::ExchangeResponse message;
@@ -117,6 +122,9 @@ class CoreTest : public ::testing::Test {
     frame.set_version(version);
     frame.set_first_chunk(run.first_chunk);
     frame.set_stop(stop);
+    frame.set_set(set);
+    for (const int64_t mark : marks) frame.add_marks(mark);
+    if (!marks.empty()) frame.set_floor(*std::min_element(marks.begin(), marks.end()));
     for (int32_t chunk = run.first_chunk; chunk < run.end(); ++chunk) {
       const std::vector<float> floats(layout_.ChunkRange(chunk).size, value);
       const absl::string_view bytes(reinterpret_cast<const char*>(floats.data()),
@@ -153,7 +161,7 @@ class CoreTest : public ::testing::Test {
   }
 
   const training::FlatLayout layout_ = FiveChunks();
-  Core core_{layout_, Options()};
+  Core core_;
   absl::Duration now_ = absl::Seconds(100);
 };
 
@@ -378,6 +386,112 @@ TEST(CheckRouteTest, ChunksOfTheShardsFollowEachOtherAndCoverTheModel) {
   EXPECT_EQ(check({{"", "", 0, 2}, {"", "", 3, 2}}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(check({{"", "", 0, 0}, {"", "", 0, 5}}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(check({}), absl::StatusCode::kInvalidArgument);
+}
+
+// Asynchronous jobs: two lanes, staleness at most 1.
+class AsynchronousCoreTest : public CoreTest {
+ protected:
+  AsynchronousCoreTest() : CoreTest(Asynchronous()) {}
+  static CoreOptions Asynchronous() {
+    CoreOptions options = Options();
+    options.asynchronous = true;
+    options.lanes = 2;
+    options.max_staleness = 1;
+    return options;
+  }
+  Effects Set(StreamId stream, int64_t set, std::vector<int64_t> marks, float value = 1) {
+    return Weights(stream, 0, value, false, false, set, std::move(marks));
+  }
+  // All streams are open, and both shards have sent their first set.
+  void Ready() {
+    OpenAll();
+    Set(1, 1, {0, 0});
+    Set(2, 1, {0, 0});
+  }
+};
+
+TEST_F(AsynchronousCoreTest, WeightsComeWithEachSetOfAShard) {
+  OpenAll();
+  EXPECT_THAT(Said(Set(1, 1, {0, 0})), IsEmpty());
+  EXPECT_THAT(Said(Set(2, 1, {0, 0})), ElementsAre("weights 0"));
+  const Effects effects = Set(2, 2, {3, 1}, 5);
+  ASSERT_THAT(Said(effects), ElementsAre("weights 0"));
+  const CompleteWeights& weights = std::get<UseWeights>(effects[0]).weights;
+  EXPECT_THAT(weights.marks, ElementsAre(0, 0)) << "shard 0 is behind";
+  EXPECT_EQ(weights.weights->span()[0], 1);
+  EXPECT_EQ(weights.weights->span()[2 * kChunkFloats], 5);
+}
+
+TEST_F(AsynchronousCoreTest, WeightsWithoutMarksEndTheStream) {
+  OpenAll();
+  EXPECT_THAT(Said(Set(1, 1, {0, 0, 0})), ElementsAre("cancel 1"));
+  EXPECT_THAT(Said(Set(2, 0, {0, 0})), ElementsAre("cancel 2"));
+}
+
+// A2: a lane's step is kept until every shard has answered it.
+TEST_F(AsynchronousCoreTest, AStepIsSentAgainToAShardThatHasNotAnsweredIt) {
+  Ready();
+  EXPECT_EQ(Said(Push(0, 0, Gradient(1))).size(), 5u);
+  Step(SealReady{0, LaneBlock{0, 1}, {}});
+  Set(1, 2, {1, 0});  // shard 0 has it all
+  Step(StreamEnded{1, absl::UnavailableError("gone")});
+  Step(StreamEnded{2, absl::UnavailableError("gone")});
+  now_ += absl::Seconds(1);
+  Step(Tick{});  // streams 4 and 5
+  EXPECT_THAT(Said(Greets(4, 0)), IsEmpty());
+  EXPECT_THAT(Said(Greets(5, 0)),
+              ElementsAre("frame 5 step 0 lane 0 chunk 2", "frame 5 step 0 lane 0 chunk 3",
+                          "frame 5 step 0 lane 0 chunk 4"));
+  // Once both have answered, nothing is sent again, the seal neither.
+  Weights(5, 0, 1, false, false, 1, {1, 0});
+  Step(StreamEnded{5, absl::UnavailableError("gone")});
+  Step(StreamEnded{3, absl::UnavailableError("gone")});
+  now_ += absl::Seconds(1);
+  Step(Tick{});
+  EXPECT_THAT(Said(Greets(6, 0)), IsEmpty());
+  EXPECT_THAT(Said(Greets(7, 0)), IsEmpty());
+}
+
+TEST_F(AsynchronousCoreTest, LanesAreKeptApart) {
+  Ready();
+  Push(4, 0, Gradient(1));
+  Push(0, 1, Gradient(2));
+  Set(1, 2, {5, 0});
+  Set(2, 2, {5, 0});
+  Step(StreamEnded{2, absl::UnavailableError("gone")});
+  now_ += absl::Seconds(1);
+  Step(Tick{});
+  EXPECT_THAT(Said(Greets(4, 0)),
+              ElementsAre("frame 4 step 0 lane 1 chunk 2", "frame 4 step 0 lane 1 chunk 3",
+                          "frame 4 step 0 lane 1 chunk 4"));
+}
+
+TEST_F(AsynchronousCoreTest, ASkipGoesToEveryShardAndIsSentAgain) {
+  Ready();
+  EXPECT_THAT(Said(Step(SkipReady{0, 1})), ElementsAre("skip 1 0", "skip 2 0"));
+  Set(1, 2, {0, 1});
+  Step(StreamEnded{2, absl::UnavailableError("gone")});
+  now_ += absl::Seconds(1);
+  Step(Tick{});
+  EXPECT_THAT(Said(Greets(4, 0)), ElementsAre("skip 4 0"));
+}
+
+// K2
+TEST_F(AsynchronousCoreTest, OnlyShardsWithOldWeightsAreAsked) {
+  Ready();
+  Set(2, 2, {4, 3});
+  EXPECT_THAT(Said(Step(WeightsWanted{4, 0})), ElementsAre("wants 1 4"));
+  EXPECT_THAT(Said(Step(WeightsWanted{5, 0})), ElementsAre("wants 1 5", "wants 2 5"));
+  EXPECT_THAT(Said(Step(WeightsWanted{1, 0})), IsEmpty());
+}
+
+TEST_F(AsynchronousCoreTest, AnotherLineageForgetsMarksAndSteps) {
+  Ready();
+  Push(0, 0, Gradient(1));
+  Step(RouteGiven{TwoShards(2)});  // streams 4 to 6
+  EXPECT_THAT(Said(Greets(4, 0, 2)), IsEmpty());
+  EXPECT_THAT(Said(Step(WeightsWanted{1, 0})), ElementsAre("wants 4 1"))
+      << "no set of this lineage is here";
 }
 
 }  // namespace

@@ -17,7 +17,8 @@
 
 namespace capstan::exchange::sender {
 
-// A pushed block. It is kept until a version above its step is complete.
+// A pushed block. It is kept until a version above its step is complete. In an asynchronous job it is
+// kept until every shard has answered it; without a gradient it stands for a skip.
 struct RetainedBlock {
   int64_t step = 0;
   training::LaneBlock block;

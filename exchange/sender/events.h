@@ -34,6 +34,16 @@ struct SealReady {
   int64_t step = 0;
   training::LaneBlock block;
   training::SealSums sums;
+  int64_t staleness = 0;
+};
+// Asynchronous jobs: as in Exchange.
+struct SkipReady {
+  int64_t step = 0;
+  int32_t lane = 0;
+};
+struct WeightsWanted {
+  int64_t step = 0;
+  int32_t lane = 0;
 };
 struct EvaluationReady {
   int64_t version = 0;
@@ -52,8 +62,8 @@ struct StreamEnded {
 };
 struct Tick {};
 
-using Event = std::variant<RouteGiven, BlockReady, SealReady, EvaluationReady, MessageArrived,
-                           StreamEnded, Tick>;
+using Event = std::variant<RouteGiven, BlockReady, SealReady, SkipReady, WeightsWanted,
+                           EvaluationReady, MessageArrived, StreamEnded, Tick>;
 
 }  // namespace capstan::exchange::sender
 

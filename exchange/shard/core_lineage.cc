@@ -36,6 +36,8 @@ void ShardCore::On(const StartLineage& event) {
   connect_at_ = repeat_part_at_ = repeat_decision_at_ = write_at_ = late_at_ =
       absl::InfiniteDuration();
   lane_times_.Clear();
+  seal_marks_.clear();
+  schedule_ = plan_.schedule;
   checkpoints_.clear();
   orders_ = event.orders;
   Emit(LoadBase{lineage_, run_, event.base_manifest});
@@ -93,6 +95,20 @@ void ShardCore::On(const BaseLoaded& event) {
         training::CheckSnapshot(*event.snapshot, event.version, plan_.total_steps, plan_.samples);
     if (!fits.ok()) return FailBase("CheckpointCorrupt", fits.message());
   }
+  if (asynchronous()) {
+    if (!event.snapshot.has_value()) {
+      marks_.Begin(run_.chunk_count);
+    } else if (const absl::Status fits =
+                   marks_.Restore(run_.chunk_count, event.version, event.marks);
+               !fits.ok()) {
+      return FailBase("CheckpointCorrupt", fits.message());
+    }
+    for (int32_t lane = 0; lane < plan_.samples.lanes(); ++lane) {
+      seal_marks_.push_back(NextStepOf(plan_.samples, plan_.total_steps, lane, event.version));
+    }
+    if (event.snapshot.has_value() && event.snapshot->learning_rate > 0)
+      schedule_ = plan_.schedule.WithBaseRate(event.snapshot->learning_rate);
+  }
   ready_ = true;
   version_ = event.version;
   stop_ = version_ == plan_.total_steps;
@@ -129,8 +145,10 @@ void ShardCore::MakeLead(const std::optional<training::LeadSnapshot>& snapshot) 
   options.num_parts = plan_.num_shards;
   options.evaluate_every_steps = plan_.evaluate_every_steps;
   options.dynamic_loss_scale = plan_.dynamic_loss_scale;
-  options.clip_norm = plan_.clip_norm;
-  if (plan_.clip_norm > 0) options.norm_chunks = training::NormTree(plan_.layout).chunk_count();
+  // The workers of an asynchronous job clip each lane's gradient by themselves.
+  if (!asynchronous()) options.clip_norm = plan_.clip_norm;
+  if (options.clip_norm > 0) options.norm_chunks = training::NormTree(plan_.layout).chunk_count();
+  options.asynchronous = plan_.asynchronous;
   options.checkpoint_every_steps = plan_.checkpoint_every_steps;
   options.checkpoint_every = plan_.checkpoint_every;
   lead_.emplace(options, plan_.samples, plan_.evaluation, plan_.schedule, now_);
@@ -154,6 +172,12 @@ void ShardCore::On(const EndJob&) {
 
 // ---- Checkpoints ----
 
+void ShardCore::EmitWriteFiles() {
+  WriteFiles write{lineage_, version_, {}};
+  if (asynchronous()) write.marks = marks_.Saved();
+  Emit(std::move(write));
+}
+
 // Of the version at hand, which was just made or loaded.
 void ShardCore::Save() {
   Checkpoint checkpoint;
@@ -163,7 +187,7 @@ void ShardCore::Save() {
     checkpoint.lead_snapshot = training::spec::EncodeSnapshot(lead_->Snapshot());
   }
   checkpoints_.push_back(std::move(checkpoint));
-  Emit(WriteFiles{lineage_, version_});
+  EmitWriteFiles();
 }
 
 void ShardCore::On(const FilesWritten& event) {

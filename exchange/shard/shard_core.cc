@@ -21,13 +21,17 @@ ShardCore::ShardCore(ShardPlan plan, ShardTimes times)
     : plan_(std::move(plan)),
       times_(times),
       tree_(plan_.samples.lane_tree()),
-      lane_times_(times.late) {
+      marks_(plan_.samples, plan_.total_steps),
+      schedule_(plan_.schedule),
+      staleness_(plan_.asynchronous ? kStalenessCounts : 0),
+      lane_times_(plan_.asynchronous ? times.late_asynchronous : times.late) {
   CAPSTAN_CHECK(plan_.shard >= 0 && plan_.shard < plan_.num_shards && plan_.total_steps >= 1);
 }
 
 Effects ShardCore::Step(const Event& event, absl::Duration now) {
   now_ = now;
   if (!ended_) std::visit([this](const auto& e) { On(e); }, event);
+  if (asynchronous()) Advance();
   return std::exchange(effects_, {});
 }
 
@@ -89,7 +93,9 @@ void ShardCore::On(const StreamOpened& event) {
 void ShardCore::OpenStream(StreamId id, Stream& stream) {
   stream.open = true;
   Emit(SendHelloReply{id, lineage_, version_});
-  if (stream.kind == v1::STREAM_KIND_DATA) {
+  if (stream.kind == v1::STREAM_KIND_DATA && asynchronous()) {
+    stream.wants = true;
+  } else if (stream.kind == v1::STREAM_KIND_DATA) {
     if (!IsSlow(stream.index)) {
       if (stream.have_version < version_) EmitWeights(id, stream);
     } else if (stream.have_version < held_version_.version) {
@@ -108,7 +114,9 @@ void ShardCore::On(const StreamClosed& event) { streams_.erase(event.stream); }
 
 void ShardCore::On(const WeightsTaken& event) {
   const auto it = streams_.find(event.stream);
-  if (it != streams_.end() && it->second.sending == event.version) it->second.sending = -1;
+  if (it == streams_.end()) return;
+  // Of an asynchronous job one set at a time is on its way.
+  if (asynchronous() || it->second.sending == event.version) it->second.sending = -1;
 }
 
 void ShardCore::Close(StreamId id, absl::Status status) {
@@ -176,6 +184,7 @@ absl::Status ShardCore::CheckFrame(const FrameArrived& frame) const {
 
 void ShardCore::On(const FrameArrived& event) {
   if (Sender(event.stream, {v1::STREAM_KIND_DATA}) == nullptr) return;
+  if (asynchronous()) return Contribute(event);
   const absl::Status valid = CheckFrame(event);
   if (!valid.ok()) {
     ++(absl::IsOutOfRange(valid) ? drops_.wrong_shard : drops_.invalid);
@@ -255,6 +264,14 @@ void ShardCore::On(const RootsChecked& event) {
 void ShardCore::On(const SealArrived& event) {
   if (Sender(event.stream, {v1::STREAM_KIND_DATA, v1::STREAM_KIND_CONTROL}) == nullptr) return;
   if (!IsLeadFor(event.stream)) return;
+  if (asynchronous()) {
+    if (const absl::Status valid = CheckSeal(event); !valid.ok()) {
+      ++drops_.invalid;
+      Close(event.stream, valid);
+      return;
+    }
+    if (stop_) return;
+  }
   const auto told = lead_->AddSeal(event.step, event.block, event.sums, now_);
   if (!told.ok()) {
     ++(event.step >= version_ + (stop_ ? 0 : 1) ? drops_.ahead : drops_.invalid);
@@ -262,7 +279,8 @@ void ShardCore::On(const SealArrived& event) {
     return;
   }
   if (*told != Told::kTaken) return;
-  lane_times_.Sealed(event.block, now_);
+  if (asynchronous()) CountSeal(event);
+  if (event.step == version_) lane_times_.Sealed(event.block, now_);
   WatchLanes();
   Decide();
 }
@@ -353,6 +371,7 @@ bool ShardCore::IsSlow(int32_t rank) const {
 
 VersionReaders ShardCore::ReadersNow() const {
   VersionReaders readers;
+  if (asynchronous()) return readers;
   for (const auto& entry : streams_) {
     const Stream& stream = entry.second;
     if (stream.sending < 0) continue;
@@ -368,7 +387,7 @@ VersionReaders ShardCore::ReadersNow() const {
 // What all shards keep from this decision on. A version is held until all slow tasks have taken it
 // from all shards: else the parts that they take would be of different versions.
 Held ShardCore::ChooseHeld(const Decision& decision) const {
-  if (decision.stop || CAPSTAN_MUTANT("slow_readers_are_cut_off")) return {};
+  if (decision.stop || asynchronous() || CAPSTAN_MUTANT("slow_readers_are_cut_off")) return {};
   bool held_in_use = false;
   std::set<int32_t> slow;
   const auto add = [&](const VersionReaders& readers) {
@@ -408,11 +427,13 @@ void ShardCore::On(const DecisionArrived& event) {
   if (CAPSTAN_MUTANT("finite_per_shard")) decision.apply = report_->finite;
   if (CAPSTAN_MUTANT("clip_factor_is_lost")) decision.clip_factor = 1;
   Publish(decision, event.held);
-  if (stop_ && lead_open_) Emit(SendShown{version_});  // no part of it will
+  // No part of the last version follows, and in an asynchronous job it may follow much later.
+  if ((stop_ || asynchronous()) && lead_open_) Emit(SendShown{version_});
   if (decision.step == 0 || decision.stop) Emit(StateChanged{});
 }
 
 void ShardCore::Publish(const Decision& decision, const Held& held) {
+  if (asynchronous()) return PublishClock(decision);
   CAPSTAN_CHECK(decision.step == version_ && complete_chunks_ == run_.chunk_count);
   // A lead cannot have us hold what is not here.
   const bool here = held.version == version_ || held.version == held_version_.version;
@@ -455,7 +476,13 @@ void ShardCore::CountMissed() {
 void ShardCore::EmitWeights(StreamId id, Stream& stream) {
   const double scale = lead_.has_value() ? lead_->loss_scale() : 0;
   stream.sending = version_;
-  Emit(SendWeights{id, version_, stop_, evaluate_, scale});
+  SendWeights send{id, version_, stop_, evaluate_, scale, 0, {}, 0};
+  if (asynchronous()) {
+    send.set = ++stream.sets;
+    send.marks = MarksNow();
+    send.floor = marks_.Floor();
+  }
+  Emit(std::move(send));
 }
 
 void ShardCore::BeginStep() {
@@ -512,7 +539,7 @@ void ShardCore::On(const Tick&) {
   }
   if (now_ >= write_at_) {
     write_at_ = absl::InfiniteDuration();
-    Emit(WriteFiles{lineage_, version_});
+    EmitWriteFiles();
   }
   if (now_ >= late_at_) {
     WatchLanes();

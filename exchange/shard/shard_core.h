@@ -15,6 +15,9 @@
 //       taken all of version s when step s is decided, the decision says that s is held: the task
 //       finishes it, is sent nothing else until then, and afterwards the newest. One version is held
 //       at a time, the same on all shards. Who owns a lane is sent every version.
+//   A1 to A7, K, K2  An asynchronous job: each contribution is applied by itself, and the answer to a
+//       lane's step is the weights (core_asynchronous.cc). The rest is the same. A part of step s
+//       says that this shard has applied all of step s.
 //   Lineages come from StartLineage alone; one at or below that at hand does nothing.
 //   The lead says at once when a lane is late (lane_times.h): the coordinator gives it to another.
 //   A checkpoint is written of the version at hand when it is decided, and reported until it is
@@ -39,6 +42,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "capstan/node/v1/node.pb.h"
+#include "exchange/shard/lane_marks.h"
 #include "exchange/shard/lane_times.h"
 #include "exchange/shard/shard_events.h"
 #include "training/chunks/flat_layout.h"
@@ -63,7 +67,9 @@ struct ShardPlan {
   training::EvalPlan evaluation;
   training::Schedule schedule;
   bool dynamic_loss_scale = false;
-  double clip_norm = 0;                // as in training::LeadOptions
+  double clip_norm = 0;  // as in training::LeadOptions
+  bool asynchronous = false;
+  int64_t max_staleness = -1;          // of an asynchronous job; -1: any
   int64_t checkpoint_every_steps = 0;  // as in training::LeadOptions
   absl::Duration checkpoint_every = absl::InfiniteDuration();
 };
@@ -74,6 +80,8 @@ struct ShardTimes {
   absl::Duration max_backoff = absl::Seconds(2);
   absl::Duration file_retry = absl::Seconds(1);
   LatePolicy late;  // of lanes, at the lead
+  // Likewise of an asynchronous job, where a slow lane holds up nobody else.
+  LatePolicy late_asynchronous = {.floor = absl::Seconds(10)};
 };
 
 // Chunks that were not stored, by reason; frames (or seals) that ended their stream count once.
@@ -112,6 +120,10 @@ class ShardCore {
   // That slow tasks were not sent, of all lineages. Counted by the lead.
   int64_t missed_versions() const { return missed_versions_; }
   int64_t slow_readers() const { return static_cast<int64_t>(missed_.size()); }
+  // Of an asynchronous job, counted by the lead, of all lineages: seals by the staleness of their
+  // weights. The index is the staleness; the last one counts all from there on.
+  static constexpr size_t kStalenessCounts = 66;
+  const std::vector<int64_t>& staleness() const { return staleness_; }
   const training::Lead* lead() const { return lead_.has_value() ? &*lead_ : nullptr; }
 
  private:
@@ -128,6 +140,11 @@ class ShardCore {
     int64_t have_version = -1;
     int64_t sending = -1;  // the version whose frames are on their way out; -1: none
     bool open = false;     // HelloReply is sent; before, the base is being loaded
+    // Asynchronous jobs: whether a set is to be sent whatever its floor is; by lane, the step whose
+    // answer is owed; and the sets sent so far.
+    bool wants = false;
+    std::map<int32_t, int64_t> owed;
+    int64_t sets = 0;
   };
 
   void On(const StartLineage& event);
@@ -138,6 +155,8 @@ class ShardCore {
   void On(const StreamClosed& event);
   void On(const WeightsTaken& event);
   void On(const FrameArrived& event);
+  void On(const SkipArrived& event);
+  void On(const WeightsAskedFor& event);
   void On(const SealArrived& event);
   void On(const PartArrived& event);
   void On(const ShownArrived& event);
@@ -150,6 +169,20 @@ class ShardCore {
   void On(const FilesTaken& event);
   void On(const EndJob& event);
   void On(const Tick& event);
+
+  // Asynchronous jobs (core_asynchronous.cc).
+  bool asynchronous() const { return plan_.asynchronous; }
+  absl::Status CheckLane(int64_t step, int32_t lane) const;
+  absl::Status CheckContribution(const FrameArrived& frame) const;
+  void Contribute(const FrameArrived& event);
+  absl::Status CheckSeal(const SealArrived& event) const;
+  void CountSeal(const SealArrived& event);
+  bool IsOver(int32_t lane, int64_t step) const;
+  bool MayAnswer(int32_t lane, int64_t step) const;
+  void AnswerAll();
+  void Advance();
+  void PublishClock(const training::Decision& decision);
+  std::vector<int64_t> MarksNow() const;
 
   absl::Status CheckHello(const StreamOpened& hello) const;
   absl::Status CheckFrame(const FrameArrived& frame) const;
@@ -174,6 +207,7 @@ class ShardCore {
   void Publish(const training::Decision& decision, const Held& held);
   void MakeLead(const std::optional<training::LeadSnapshot>& snapshot);
   void Save();
+  void EmitWriteFiles();
   void FailBase(absl::string_view reason, absl::string_view message);
   void RepeatDecision(StreamId id, const Stream& stream);
   void FillWaiting(node::v1::Waiting* waiting) const;
@@ -205,6 +239,11 @@ class ShardCore {
   std::vector<training::ChunkFold> chunks_;  // of run_
   int32_t complete_chunks_ = 0;
   std::optional<training::RootReport> report_;  // of step version_, once its roots are checked
+
+  LaneMarks marks_;                  // of an asynchronous job, in place of chunks_
+  std::vector<int64_t> seal_marks_;  // likewise, at the lead: by lane, the next step of its seals
+  training::Schedule schedule_;      // likewise: with the base rate of an order
+  std::vector<int64_t> staleness_;   // likewise, at the lead
 
   std::optional<training::Lead> lead_;  // shard 0
   std::vector<int64_t> shown_;          // lead: by shard, the newest version that it showed

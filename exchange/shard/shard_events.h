@@ -71,6 +71,7 @@ struct BaseLoaded {
   std::string reason;  // empty: loaded
   std::string message;
   std::optional<training::LeadSnapshot> snapshot;  // of the manifest
+  std::vector<int64_t> marks;  // of the run's chunks (LaneMarks::Saved); empty: nothing is applied
 };
 struct StreamOpened {  // its Hello
   StreamId stream = 0;
@@ -95,13 +96,25 @@ struct FrameArrived {
   int32_t chunk_count = 0;  // checksums in the frame
   size_t payload_bytes = 0;
   std::vector<bool> intact;  // per chunk; read only where ShardCore::CheckShape is OK
-  int64_t payload = 0;       // handle, for FoldFrame
+  int64_t payload = 0;       // handle, for FoldFrame and ApplyFrame
+};
+// Asynchronous: LaneSkip and WeightsWanted of param_store.proto.
+struct SkipArrived {
+  StreamId stream = 0;
+  int64_t step = 0;
+  int32_t lane = 0;
+};
+struct WeightsAskedFor {
+  StreamId stream = 0;
+  int64_t step = 0;
+  int32_t lane = 0;
 };
 struct SealArrived {
   StreamId stream = 0;
   int64_t step = 0;
   training::LaneBlock block;
   training::SealSums sums;
+  int64_t staleness = 0;
 };
 struct PartArrived {
   StreamId stream = 0;
@@ -153,10 +166,11 @@ struct FilesTaken {  // the manifest of `version` is committed, or was given up
 struct EndJob {};
 struct Tick {};
 
-using Event = std::variant<StartLineage, GiveOrders, ViewChange, BaseLoaded, StreamOpened,
-                           StreamClosed, WeightsTaken, FrameArrived, SealArrived, PartArrived,
-                           ShownArrived, EvaluationArrived, LeadOpened, LeadClosed, DecisionArrived,
-                           RootsChecked, FilesWritten, FilesTaken, EndJob, Tick>;
+using Event =
+    std::variant<StartLineage, GiveOrders, ViewChange, BaseLoaded, StreamOpened, StreamClosed,
+                 WeightsTaken, FrameArrived, SkipArrived, WeightsAskedFor, SealArrived, PartArrived,
+                 ShownArrived, EvaluationArrived, LeadOpened, LeadClosed, DecisionArrived,
+                 RootsChecked, FilesWritten, FilesTaken, EndJob, Tick>;
 
 // ---- Effects ----
 
@@ -189,6 +203,14 @@ struct FoldFrame {
   int32_t first_chunk = 0;
   std::vector<training::FoldCommands> commands;  // by chunk of the payload
 };
+// Asynchronous: apply chunks of the payload, each to its own weights and with its own count.
+struct ApplyFrame {
+  int64_t payload = 0;
+  int32_t first_chunk = 0;
+  // By chunk of the payload: contributions that its weights have already; -1: leave it out.
+  std::vector<int64_t> updates;
+  double learning_rate = 0;
+};
 // All sums of `step` are complete; RootsChecked answers. `norms`: with their square sums.
 struct CheckRoots {
   int64_t lineage = 0;
@@ -197,7 +219,7 @@ struct CheckRoots {
 };
 // Make version step+1: by the optimizer, or (apply false) the same weights again. Then begin the
 // sums of step+1 with its empty lanes. `held_version` is kept until another ApplyStep names another
-// one: version `step`, or the one that is held, or -1.
+// one: version `step`, or the one that is held, or -1. An asynchronous job only counts the version.
 struct ApplyStep {
   training::Decision decision;
   int64_t held_version = -1;
@@ -211,6 +233,10 @@ struct SendWeights {
   bool stop = false;
   bool evaluate = false;
   double loss_scale = 0;  // of step `version`, where this shard is the lead
+  // Asynchronous: as in WeightFrame of param_store.proto.
+  int64_t set = 0;
+  std::vector<int64_t> marks;
+  int64_t floor = 0;
 };
 // Drop the frames that wait for this stream.
 struct DropWeights {
@@ -248,14 +274,15 @@ struct LogStep {  // a line of metrics.jsonl
 struct WriteFiles {
   int64_t lineage = 0;
   int64_t version = 0;
+  std::vector<int64_t> marks;  // of an asynchronous job (LaneMarks::Saved)
 };
 // State() has changed in a way that the coordinator wants to know at once.
 struct StateChanged {};
 
 using Effect =
-    std::variant<LoadBase, SendHelloReply, CloseStream, SendAck, FoldFrame, CheckRoots, ApplyStep,
-                 SendWeights, DropWeights, RetireVersion, ConnectLead, DropLead, SendPart,
-                 SendShown, SendDecision, LogStep, WriteFiles, StateChanged>;
+    std::variant<LoadBase, SendHelloReply, CloseStream, SendAck, FoldFrame, ApplyFrame, CheckRoots,
+                 ApplyStep, SendWeights, DropWeights, RetireVersion, ConnectLead, DropLead,
+                 SendPart, SendShown, SendDecision, LogStep, WriteFiles, StateChanged>;
 using Effects = std::vector<Effect>;
 
 }  // namespace capstan::exchange::shard

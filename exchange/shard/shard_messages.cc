@@ -14,6 +14,7 @@ v1::StepDecision DecisionMessage(const training::Decision& decision, const Held&
   message.set_loss_scale(decision.loss_scale);
   message.set_applied_steps(decision.applied_steps);
   message.set_clip_factor(decision.clip_factor);
+  message.set_base_learning_rate(decision.base_learning_rate);
   for (const int64_t id : decision.order_ids) message.add_order_ids(id);
   if (held.version >= 0) message.set_held_version(held.version);
   for (const int32_t rank : held.slow_ranks) message.add_slow_ranks(rank);
@@ -34,6 +35,7 @@ DecisionArrived ReadDecision(int64_t lineage, const v1::StepDecision& message) {
   decision.loss_scale = message.loss_scale();
   decision.applied_steps = message.applied_steps();
   decision.clip_factor = message.clip_factor();
+  decision.base_learning_rate = message.base_learning_rate();
   decision.order_ids.assign(message.order_ids().begin(), message.order_ids().end());
   if (message.has_held_version()) event.held.version = message.held_version();
   event.held.slow_ranks.assign(message.slow_ranks().begin(), message.slow_ranks().end());

@@ -38,7 +38,9 @@ node::v1::ShardState ShardCore::State(absl::Duration now) const {
       for (const int32_t lane : lane_times_.Late(now))
         state.mutable_waiting()->add_late_lanes(lane);
     }
-    for (const auto& [rank, times] : lane_times_.workers()) {
+    // The lanes of an asynchronous job run ahead of each other, so a step does not show their speed.
+    static const std::map<int32_t, WorkerTimes> kNone;
+    for (const auto& [rank, times] : asynchronous() ? kNone : lane_times_.workers()) {
       node::v1::WorkerPace* pace = state.add_paces();
       pace->set_rank(rank);
       pace->set_steps(times.steps);
@@ -57,7 +59,13 @@ node::v1::ShardState ShardCore::State(absl::Duration now) const {
 
 void ShardCore::FillWaiting(node::v1::Waiting* waiting) const {
   std::set<int32_t> lanes;
-  if (!stop_) {
+  if (asynchronous()) {
+    if (!stop_) {
+      waiting->set_missing_chunks(marks_.MissingChunks(version_));
+      const std::vector<int32_t> missing = marks_.MissingLanes(version_);
+      lanes.insert(missing.begin(), missing.end());
+    }
+  } else if (!stop_) {
     waiting->set_missing_chunks(run_.chunk_count - complete_chunks_);
     for (const training::ChunkFold& chunk : chunks_) {
       const std::vector<int32_t> missing = chunk.held().MissingLanes();
@@ -75,6 +83,7 @@ void ShardCore::FillWaiting(node::v1::Waiting* waiting) const {
 
 int32_t ShardCore::waiting_workers() const {
   if (!ready_ || stop_ || complete_chunks_ == run_.chunk_count) return 0;
+  if (asynchronous()) return 0;  // they wait for nobody, or for who is named in State()
   std::set<int32_t> busy;
   for (const training::ChunkFold& chunk : chunks_) {
     for (const int32_t lane : chunk.held().MissingLanes()) {

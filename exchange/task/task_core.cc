@@ -1,6 +1,7 @@
 #include "exchange/task/task_core.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -102,12 +103,14 @@ void TaskCore::On(const ViewGiven& e, Effects& out) {
   } else {
     out.emplace_back(UseView{lineage_, generation_});
     if (held_.has_value()) {
-      if (!held_->stop) {
+      if (options_.asynchronous) {
+        BeginLanes(out);
+      } else if (!held_->stop) {
         std::vector<int32_t> gained = OwnedLanes(held_->version);
         gained.erase(std::remove_if(gained.begin(), gained.end(),
                                     [this](int32_t lane) { return taken_lanes_[lane]; }),
                      gained.end());
-        TakeUpLanes(gained, out);
+        TakeUpLanes(held_->version, gained);
       }
       TakeUpEvaluation(out);
       OweWeights(out);
@@ -118,16 +121,99 @@ void TaskCore::On(const ViewGiven& e, Effects& out) {
 }
 
 void TaskCore::On(const WeightsComplete& e, Effects& out) {
-  if (e.lineage != lineage_ || e.version <= version()) return;
+  if (e.lineage != lineage_) return;
   if (held_.has_value() && held_->stop) return;  // there is none after the last
+  if (options_.asynchronous) return TakeMarks(e, out);
+  if (e.version <= version()) return;
   DropStep(out);
   held_ = Held{e.version, e.stop, e.evaluate};
   taken_lanes_.assign(owners_.size(), false);
-  if (!e.stop) TakeUpLanes(OwnedLanes(e.version), out);
+  if (!e.stop) TakeUpLanes(e.version, OwnedLanes(e.version));
   TakeUpEvaluation(out);
   OweWeights(out);
   GiveOrders(out);
   if (report_at_ == absl::InfiniteDuration()) report_at_ = now_ + options_.progress_interval;
+}
+
+int64_t TaskCore::StepOf(int64_t work) const {
+  const auto it =
+      std::find_if(works_.begin(), works_.end(), [work](const Work& w) { return w.id == work; });
+  CAPSTAN_CHECK(it != works_.end());
+  return it->step;
+}
+
+bool TaskCore::IsAtWork(int32_t lane) const {
+  return std::any_of(works_.begin(), works_.end(),
+                     [lane](const Work& work) { return work.lane == lane; });
+}
+
+// Takes lanes without a work out of the queues, and evaluations if that is said.
+void TaskCore::ForgetJobs(bool evaluations) {
+  for (std::deque<Job>& queue : queues_) {
+    queue.erase(std::remove_if(queue.begin(), queue.end(),
+                               [&](const Job& job) {
+                                 if (job.is_evaluation) return evaluations;
+                                 return std::none_of(
+                                     works_.begin(), works_.end(),
+                                     [&job](const Work& work) { return work.id == job.work; });
+                               }),
+                queue.end());
+  }
+}
+
+// A2: a lane's step is over when all shards say so. A work that is over was answered, maybe to
+// another task.
+void TaskCore::TakeMarks(const WeightsComplete& e, Effects& out) {
+  if (marks_.empty()) marks_.assign(samples_.lanes(), 0);
+  CAPSTAN_CHECK(e.marks.size() == marks_.size());
+  for (size_t lane = 0; lane < marks_.size(); ++lane) {
+    marks_[lane] = std::max(marks_[lane], e.marks[lane]);
+  }
+  floor_ = std::max(floor_, e.floor);
+  const auto over = [this](int64_t step, int32_t lane) { return marks_[lane] > step; };
+  for (const Work& work : works_) {
+    if (over(work.step, work.lane)) out.emplace_back(DropWork{work.id});
+  }
+  works_.erase(std::remove_if(works_.begin(), works_.end(),
+                              [&](const Work& work) { return over(work.step, work.lane); }),
+               works_.end());
+  seals_.erase(
+      std::remove_if(seals_.begin(), seals_.end(),
+                     [&](const Seal& seal) { return over(seal.step, seal.block.first_lane); }),
+      seals_.end());
+  const bool newer = e.version > version();
+  if (newer) blocks_.clear();
+  if (e.version >= version()) held_ = Held{e.version, e.stop, e.evaluate};
+  if (held_->stop) {
+    for (const Work& work : works_) out.emplace_back(DropWork{work.id});
+    works_.clear();
+    seals_.clear();
+  }
+  ForgetJobs(/*evaluations=*/newer);
+  TakeUpEvaluation(out);
+  OweWeights(out);
+  BeginLanes(out);
+  GiveOrders(out);
+  if (report_at_ == absl::InfiniteDuration()) report_at_ = now_ + options_.progress_interval;
+}
+
+// A3 and K: every idle lane begins at its mark, if the weights are new enough.
+void TaskCore::BeginLanes(Effects& out) {
+  asked_.clear();
+  if (held_->stop) return;
+  for (int32_t lane = 0; lane < static_cast<int32_t>(owners_.size()); ++lane) {
+    const int64_t step = marks_[lane];
+    if (!Owns(lane) || step >= options_.total_steps || IsAtWork(lane)) continue;
+    const int64_t k = options_.max_staleness;
+    if (k < 0 || floor_ >= step - k || CAPSTAN_MUTANT("any_weights_will_do")) {
+      TakeUpLanes(step, {lane});
+      continue;
+    }
+    if (CAPSTAN_MUTANT("nobody_asks_for_weights")) continue;
+    asked_[lane] = step;  // K2
+    out.emplace_back(AskForWeights{lineage_, step, lane});
+    if (resend_at_ == absl::InfiniteDuration()) resend_at_ = now_ + options_.resend_interval;
+  }
 }
 
 // Everything that belongs to the version held so far.
@@ -141,16 +227,34 @@ void TaskCore::DropStep(Effects& out) {
   weights_owed_ = false;
   weights_written_ = false;
   resend_at_ = absl::InfiniteDuration();
+  marks_.clear();
+  floor_ = 0;
+  asked_.clear();
 }
 
-void TaskCore::TakeUpLanes(const std::vector<int32_t>& lanes, Effects& out) {
+void TaskCore::TakeUpLanes(int64_t step, const std::vector<int32_t>& lanes) {
   if (lanes.empty()) return;
-  Work work{next_work_++, samples_.StepTree(held_->version), {}, {}, {}};
+  Work work;
+  work.id = next_work_++;
+  work.step = step;
+  work.tree = samples_.StepTree(step);
   work.targets = work.tree.LargestBlocks(lanes);
-  for (size_t i = 0; i < lanes.size(); ++i) {
-    taken_lanes_[lanes[i]] = true;
-    queues_[DeviceOf(i, lanes.size(), queues_.size(), options_.lanes_at_once)].push_back(
-        Job{false, work.id, lanes[i]});
+  if (options_.asynchronous) {
+    // The device that reads this lane's samples ahead (PlanLanes).
+    CAPSTAN_CHECK(lanes.size() == 1);
+    work.lane = lanes[0];
+    work.staleness = std::max<int64_t>(step - floor_, 0);
+    work.targets = {{lanes[0], 1}};
+    const std::vector<int32_t> owned = OwnedLanes(step);
+    const auto at = std::find(owned.begin(), owned.end(), lanes[0]) - owned.begin();
+    queues_[DeviceOf(at, owned.size(), queues_.size(), /*runs=*/false)].push_back(
+        Job{false, work.id, lanes[0]});
+  } else {
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      taken_lanes_[lanes[i]] = true;
+      queues_[DeviceOf(i, lanes.size(), queues_.size(), options_.lanes_at_once)].push_back(
+          Job{false, work.id, lanes[i]});
+    }
   }
   works_.push_back(std::move(work));
 }
@@ -192,7 +296,7 @@ bool TaskCore::GiveLanesTogether(Effects& out) {
         continue;
       }
       ++busy_[device];
-      out.emplace_back(ComputeLane{static_cast<int>(device), work, lineage_, held_->version,
+      out.emplace_back(ComputeLane{static_cast<int>(device), work, lineage_, StepOf(work),
                                    static_cast<int32_t>(job.index)});
     }
     queues_[device] = std::move(rest);
@@ -216,7 +320,7 @@ void TaskCore::GiveOrders(Effects& out) {
       } else {
         CAPSTAN_CHECK(!held_->stop);
         out.emplace_back(
-            ComputeLane{d, job.work, lineage_, held_->version, static_cast<int32_t>(job.index)});
+            ComputeLane{d, job.work, lineage_, StepOf(job.work), static_cast<int32_t>(job.index)});
       }
     } while (options_.lanes_at_once && !first.is_evaluation && !queue.empty() &&
              !queue.front().is_evaluation && queue.front().work == first.work);
@@ -247,7 +351,7 @@ void TaskCore::PushWhatIsWhole(Work& work, Effects& out) {
       ++it;
       continue;
     }
-    out.emplace_back(FoldAndPush{work.id, lineage_, held_->version, *it});
+    out.emplace_back(FoldAndPush{work.id, lineage_, work.step, *it});
     work.ordered.push_back(*it);
     it = work.targets.erase(it);
   }
@@ -259,9 +363,10 @@ void TaskCore::On(const BlockPushed& e, Effects& out) {
     const auto it = std::find(work.ordered.begin(), work.ordered.end(), e.block);
     if (it == work.ordered.end()) return;
     work.ordered.erase(it);
-    const SealSums sums = FoldSeals(work.tree, e.block, work.computed);
-    seals_.push_back(Seal{e.block, sums});
-    out.emplace_back(SendSeal{lineage_, held_->version, e.block, sums});
+    SealSums sums = FoldSeals(work.tree, e.block, work.computed);
+    if (!e.finite) sums.loss_sum = std::numeric_limits<double>::quiet_NaN();
+    seals_.push_back(Seal{work.step, e.block, sums, work.staleness});
+    out.emplace_back(SendSeal{lineage_, work.step, e.block, sums, work.staleness});
     if (resend_at_ == absl::InfiniteDuration()) resend_at_ = now_ + options_.resend_interval;
   }
 }
@@ -303,7 +408,10 @@ void TaskCore::On(const Tick&, Effects& out) {
     resend_at_ = now_ + options_.resend_interval;
     for (const Seal& seal : seals_) {
       if (CAPSTAN_MUTANT("sealed_once")) break;
-      out.emplace_back(SendSeal{lineage_, held_->version, seal.block, seal.sums});
+      out.emplace_back(SendSeal{lineage_, seal.step, seal.block, seal.sums, seal.staleness});
+    }
+    for (const auto& [lane, step] : asked_) {
+      out.emplace_back(AskForWeights{lineage_, step, lane});
     }
     for (const auto& entry : blocks_) {
       if (!entry.second.has_value()) continue;
@@ -367,6 +475,11 @@ std::string TaskCore::Waiting() const {
   for (const auto& entry : blocks_) blocks += entry.second.has_value() ? 0 : 1;
   if (blocks > 0) return absl::StrCat(at, "evaluates ", blocks, " blocks");
   if (held_->stop) return absl::StrCat(at, "the last version is here");
+  if (!asked_.empty()) {
+    return absl::StrCat(at, "lane ", asked_.begin()->first,
+                        " waits for weights that have more steps of the slower lanes");
+  }
+  if (options_.asynchronous) return absl::StrCat(at, "all is pushed, waits for the shards");
   return absl::StrCat(at, "all is pushed, waits for version ", held_->version + 1);
 }
 

@@ -13,6 +13,10 @@
 //   A task that loses lanes finishes those of the step it is in; lanes gained by a new view are
 //   computed at the newest complete version, all of each, as blocks of their own.
 //   Lanes without samples in a step are skipped.
+//   Asynchronous jobs (A2, A3, K, K2): each lane has a step of its own. It is over when the marks of
+//   the weights are above it. The next one begins then, if the floor of the weights is high enough;
+//   else the task asks for newer ones, again and again. Versions only say what is evaluated and when
+//   the job ends.
 //   weights.safetensors is owed of version T; a version that is the last of its lineage by order
 //   (suspend) owes nothing.
 //
@@ -46,12 +50,15 @@ struct ViewGiven {
   int64_t generation = 0;
   std::vector<int32_t> lane_owners;  // one rank per lane
 };
-// Every chunk of `version` is here. Ignored unless newer than what is held, in the view's lineage.
+// Every chunk of `version` is here. Ignored unless newer than what is held, in the view's lineage. An
+// asynchronous job has marks and floor (CompleteWeights), and many weights may be of one version.
 struct WeightsComplete {
   int64_t lineage = 0;
   int64_t version = 0;
   bool stop = false;
   bool evaluate = false;
+  std::vector<int64_t> marks;
+  int64_t floor = 0;
 };
 // The device has computed the lane and is free; its gradient is in the fold of `work`.
 struct LaneComputed {
@@ -64,6 +71,7 @@ struct LaneComputed {
 struct BlockPushed {
   int64_t work = 0;
   training::LaneBlock block;
+  bool finite = true;  // false: a skip was sent in its place (asynchronous jobs)
 };
 // The device has computed the evaluation block and is free.
 struct EvaluationComputed {
@@ -99,8 +107,8 @@ struct UseView {
   int64_t lineage = 0;
   int64_t generation = 0;
 };
-// Compute `lane` of `step` with the weights of version `step` of `lineage`, add it to the fold of
-// `work`, and answer LaneComputed. A device has one order at a time, or, with lanes_together or
+// Compute `lane` of `step` with the weights of version `step` of `lineage` (asynchronous jobs: with
+// the newest weights), add it to the fold of `work`, and answer LaneComputed. A device has one order at a time, or, with lanes_together or
 // lanes_at_once, those that come in one go.
 struct ComputeLane {
   int device = 0;
@@ -126,6 +134,13 @@ struct SendSeal {
   int64_t step = 0;
   training::LaneBlock block;
   training::SealSums sums;
+  int64_t staleness = 0;  // of the weights of a lane's step; 0: a synchronous job
+};
+// The lane cannot begin the step on the weights at hand: they are too old. Repeated.
+struct AskForWeights {
+  int64_t lineage = 0;
+  int64_t step = 0;
+  int32_t lane = 0;
 };
 struct EvaluateBlock {
   int device = 0;
@@ -157,8 +172,9 @@ struct Exit {
   bool failed = false;
 };
 
-using Effect = std::variant<OpenLineage, UseView, ComputeLane, FoldAndPush, DropWork, SendSeal,
-                            EvaluateBlock, SendEvaluationPart, WriteWeights, ReportState, Exit>;
+using Effect =
+    std::variant<OpenLineage, UseView, ComputeLane, FoldAndPush, DropWork, SendSeal, AskForWeights,
+                 EvaluateBlock, SendEvaluationPart, WriteWeights, ReportState, Exit>;
 using Effects = std::vector<Effect>;
 
 struct TaskCoreOptions {
@@ -170,6 +186,8 @@ struct TaskCoreOptions {
   bool lanes_together = false;
   // A device is given all of its lanes of a work in one go: it computes them together.
   bool lanes_at_once = false;
+  bool asynchronous = false;                                   // then neither of the two above
+  int64_t max_staleness = -1;                                  // of an asynchronous job; -1: any
   absl::Duration resend_interval = absl::Milliseconds(500);    // of seals and evaluation parts
   absl::Duration progress_interval = absl::Milliseconds(250);  // of ReportState for the step alone
 };
@@ -199,14 +217,19 @@ class TaskCore {
   // Lanes that were taken up together at one step, with the blocks that they make.
   struct Work {
     int64_t id = 0;
-    training::LaneTree tree;
+    int64_t step = 0;
+    int32_t lane = 0;       // asynchronous jobs: its only lane
+    int64_t staleness = 0;  // likewise: of the weights that it is computed on
+    training::LaneTree tree{1};
     std::map<int32_t, training::SealSums> computed;  // by lane
     std::vector<training::LaneBlock> targets;        // not pushed yet
     std::vector<training::LaneBlock> ordered;        // FoldAndPush is out
   };
   struct Seal {
+    int64_t step = 0;
     training::LaneBlock block;
     training::SealSums sums;
+    int64_t staleness = 0;
   };
   struct Job {
     bool is_evaluation = false;
@@ -230,7 +253,13 @@ class TaskCore {
   void On(const Tick& e, Effects& out);
 
   void DropStep(Effects& out);
-  void TakeUpLanes(const std::vector<int32_t>& lanes, Effects& out);
+  void TakeUpLanes(int64_t step, const std::vector<int32_t>& lanes);
+  // Asynchronous jobs.
+  void TakeMarks(const WeightsComplete& e, Effects& out);
+  void BeginLanes(Effects& out);
+  bool IsAtWork(int32_t lane) const;
+  void ForgetJobs(bool evaluations);
+  int64_t StepOf(int64_t work) const;
   void TakeUpEvaluation(Effects& out);
   void GiveOrders(Effects& out);
   // Orders all lanes of the work that comes first. False: no lane waits.
@@ -254,7 +283,13 @@ class TaskCore {
   std::vector<int32_t> owners_;
   std::optional<Held> held_;
 
-  // Of the held version alone.
+  // Of an asynchronous job: by lane, its next step, as far as the task has heard in this lineage;
+  // the floor of the weights; and the lanes for which it asks.
+  std::vector<int64_t> marks_;
+  int64_t floor_ = 0;
+  std::map<int32_t, int64_t> asked_;  // by lane, its step
+
+  // Of the held version alone. An asynchronous job: until each lane's step is over.
   std::vector<Work> works_;
   std::vector<bool> taken_lanes_;                                // ever taken up at this step
   std::vector<Seal> seals_;                                      // said, to be repeated

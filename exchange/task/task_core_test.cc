@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
 namespace capstan::exchange::task {
 namespace {
 
@@ -44,6 +48,8 @@ struct Setup {
   int64_t test = 0;
   bool lanes_together = false;
   bool lanes_at_once = false;
+  bool asynchronous = false;
+  int64_t max_staleness = -1;
 };
 
 class Task {
@@ -109,6 +115,8 @@ class Task {
     task.device_count = s.devices;
     task.lanes_together = s.lanes_together;
     task.lanes_at_once = s.lanes_at_once;
+    task.asynchronous = s.asynchronous;
+    task.max_staleness = s.max_staleness;
     task.resend_interval = kResend;
     return TaskCore(*std::move(samples), *std::move(evaluation), task);
   }
@@ -609,6 +617,133 @@ TEST(TaskCoreTest, ANewerLineageDropsTheStepUnderWayAndGoesBack) {
   EXPECT_EQ(Only<ComputeLane>(late)[0].lineage, 3);
   EXPECT_EQ(Only<ComputeLane>(late)[0].step, 2);
   EXPECT_EQ(task.core().phase(), TaskPhase::kRunning);
+}
+
+// ---- Asynchronous jobs ----
+
+WeightsComplete Marks(std::vector<int64_t> marks, int64_t version = 0, bool stop = false,
+                      bool evaluate = false) {
+  const int64_t floor = *std::min_element(marks.begin(), marks.end());
+  return {1, version, stop, evaluate, std::move(marks), floor};
+}
+
+std::vector<std::pair<int32_t, int64_t>> LanesAndSteps(const Effects& effects) {
+  std::vector<std::pair<int32_t, int64_t>> found;
+  for (const ComputeLane& order : Only<ComputeLane>(effects)) {
+    found.emplace_back(order.lane, order.step);
+  }
+  return found;
+}
+
+using Begun = std::pair<int32_t, int64_t>;
+
+TEST(AsynchronousTaskTest, EachLaneHasAStepOfItsOwn) {
+  Task task({.lanes = 2, .devices = 2, .asynchronous = true});
+  task.View(1, 1, {0, 0});
+  Effects effects = task.Compute(task.Do(Marks({0, 0})));
+  EXPECT_THAT(LanesAndSteps(effects), ElementsAre(Begun{0, 0}, Begun{1, 0}));
+  EXPECT_EQ(Only<ComputeLane>(effects)[1].device, 1);
+  EXPECT_THAT(BlocksOf(effects), ElementsAre(LaneBlock{0, 1}, LaneBlock{1, 1}));
+  const auto seals = Only<SendSeal>(effects);
+  ASSERT_THAT(seals, SizeIs(2));
+  EXPECT_EQ(seals[1].sums.samples, 2);
+  EXPECT_EQ(seals[1].staleness, 0);
+  // Lane 1 is answered: it goes on alone, with the same version.
+  effects = task.Compute(task.Do(Marks({0, 1})));
+  EXPECT_THAT(LanesAndSteps(effects), ElementsAre(Begun{1, 1}));
+  EXPECT_EQ(Only<SendSeal>(effects)[0].step, 1);
+  EXPECT_EQ(Only<SendSeal>(effects)[0].staleness, 1) << "lane 0 has not got step 0";
+  EXPECT_THAT(task.Compute(task.Do(Marks({0, 1}))), IsEmpty()) << "newer weights alone";
+}
+
+TEST(AsynchronousTaskTest, ALaneBeginsWhereItsMarksAre) {
+  Task task({.lanes = 2, .asynchronous = true});
+  task.View(1, 1, {0, 1});
+  EXPECT_THAT(LanesAndSteps(task.Compute(task.Do(Marks({3, 1})))), ElementsAre(Begun{0, 3}));
+  // It takes over lane 1 where that is.
+  EXPECT_THAT(LanesAndSteps(task.View(1, 2, {0, 0})), ElementsAre(Begun{1, 1}));
+}
+
+TEST(AsynchronousTaskTest, WhatAnotherTaskHasDoneIsDropped) {
+  Task task({.lanes = 2, .asynchronous = true});
+  task.View(1, 1, {0, 0});
+  const Effects begun = task.Do(Marks({0, 0}));
+  ASSERT_THAT(LanesAndSteps(begun), ElementsAre(Begun{0, 0}));  // lane 1 waits for the device
+  const int64_t work = Only<ComputeLane>(begun)[0].work;
+  Effects effects = task.Do(Marks({0, 2}));
+  EXPECT_THAT(Only<DropWork>(effects), SizeIs(1));
+  EXPECT_THAT(LanesAndSteps(effects), IsEmpty()) << "the device is busy";
+  effects = task.Do(LaneComputed{0, work, 0, {1, 1.0, 0}});
+  EXPECT_THAT(LanesAndSteps(effects), ElementsAre(Begun{1, 2}));
+}
+
+TEST(AsynchronousTaskTest, OldWeightsAreNotComputedOnAndNewOnesAreAskedFor) {
+  Task task({.lanes = 2, .asynchronous = true, .max_staleness = 1});
+  task.View(1, 1, {0, 1});
+  Effects effects = task.Do(Marks({3, 1}));
+  EXPECT_THAT(LanesOf(effects), IsEmpty());
+  ASSERT_THAT(Only<AskForWeights>(effects), SizeIs(1));
+  EXPECT_EQ(Only<AskForWeights>(effects)[0].step, 3);
+  EXPECT_EQ(Only<AskForWeights>(effects)[0].lane, 0);
+  EXPECT_THAT(Only<AskForWeights>(task.PassTicking(kResend)), SizeIs(1)) << "again";
+  effects = task.Do(Marks({3, 2}));
+  EXPECT_THAT(LanesAndSteps(effects), ElementsAre(Begun{0, 3}));
+  EXPECT_THAT(Only<AskForWeights>(task.PassTicking(2 * kResend)), IsEmpty());
+}
+
+TEST(AsynchronousTaskTest, SealsAreRepeatedUntilTheStepIsOver) {
+  Task task({.lanes = 2, .asynchronous = true});
+  task.View(1, 1, {0, 1});
+  task.Compute(task.Do(Marks({0, 0})));
+  EXPECT_THAT(Only<SendSeal>(task.PassTicking(kResend)), SizeIs(1));
+  task.Do(Marks({1, 0}));
+  EXPECT_THAT(Only<SendSeal>(task.PassTicking(kResend)), IsEmpty());
+}
+
+TEST(AsynchronousTaskTest, ASkippedStepHasNoLoss) {
+  Task task({.lanes = 2, .asynchronous = true});
+  task.View(1, 1, {0, 1});
+  const ComputeLane order = Only<ComputeLane>(task.Do(Marks({0, 0})))[0];
+  task.Do(LaneComputed{order.device, order.work, order.lane, {4, 1.5, 2}});
+  const auto seals = Only<SendSeal>(task.Do(BlockPushed{order.work, {0, 1}, /*finite=*/false}));
+  ASSERT_THAT(seals, SizeIs(1));
+  EXPECT_TRUE(std::isnan(seals[0].sums.loss_sum));
+  EXPECT_EQ(seals[0].sums.samples, 4);
+}
+
+TEST(AsynchronousTaskTest, AVersionIsEvaluatedOnceOnWhateverWeightsAreHere) {
+  Task task({.lanes = 2, .test = 4, .asynchronous = true});
+  task.View(1, 1, {0, 1});
+  task.Compute(task.Do(Marks({0, 0})));
+  Effects effects = task.Compute(task.Do(Marks({2, 2}, 2, false, true)));
+  EXPECT_THAT(Only<EvaluateBlock>(effects), SizeIs(1));
+  EXPECT_EQ(Only<SendEvaluationPart>(effects)[0].version, 2);
+  effects = task.Compute(task.Do(Marks({3, 2}, 2, false, true)));
+  EXPECT_THAT(Only<EvaluateBlock>(effects), IsEmpty());
+}
+
+TEST(AsynchronousTaskTest, TheLastVersionEndsItAndIsWritten) {
+  Task task({.lanes = 2, .asynchronous = true});
+  task.View(1, 1, {0, 1});
+  task.Do(Marks({4, 4}, 4));
+  const Effects effects = task.Do(Marks({5, 5}, 5, /*stop=*/true));
+  EXPECT_THAT(Only<DropWork>(effects), SizeIs(1));
+  EXPECT_THAT(LanesOf(effects), IsEmpty());
+  EXPECT_THAT(Only<WriteWeights>(effects), SizeIs(1));
+  task.Do(WeightsWritten{1, 5});
+  EXPECT_EQ(task.core().phase(), TaskPhase::kFinished);
+}
+
+TEST(AsynchronousTaskTest, AnotherLineageBeginsAtItsOwnMarks) {
+  Task task({.lanes = 2, .asynchronous = true});
+  task.View(1, 1, {0, 1});
+  const ComputeLane first = Only<ComputeLane>(task.Do(Marks({4, 4})))[0];
+  EXPECT_EQ(first.step, 4);
+  task.View(2, 2, {0, 1});
+  task.Do(LaneComputed{0, first.work, 0, {1, 1.0, 0}});
+  WeightsComplete weights = Marks({1, 2});
+  weights.lineage = 2;
+  EXPECT_THAT(LanesAndSteps(task.Do(weights)), ElementsAre(Begun{0, 1}));
 }
 
 }  // namespace

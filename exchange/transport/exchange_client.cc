@@ -206,6 +206,19 @@ void ExchangeClient::SendSeal(int64_t step, const training::LaneBlock& block,
   impl_->Deliver(sender::SealReady{step, block, sums});
 }
 
+void ExchangeClient::SendLaneSeal(int64_t step, int32_t lane, const training::SealSums& sums,
+                                  int64_t staleness) {
+  impl_->Deliver(sender::SealReady{step, {lane, 1}, sums, staleness});
+}
+
+void ExchangeClient::Skip(int64_t step, int32_t lane) {
+  impl_->Deliver(sender::SkipReady{step, lane});
+}
+
+void ExchangeClient::AskForWeights(int64_t step, int32_t lane) {
+  impl_->Deliver(sender::WeightsWanted{step, lane});
+}
+
 void ExchangeClient::SendEvaluation(int64_t version, int64_t block,
                                     const training::SealSums& sums) {
   impl_->Deliver(sender::EvaluationReady{version, block, sums});

@@ -35,6 +35,10 @@ class ExchangeClient final : public Exchange {
                   std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) override;
   void SendSeal(int64_t step, const training::LaneBlock& block,
                 const training::SealSums& sums) override;
+  void SendLaneSeal(int64_t step, int32_t lane, const training::SealSums& sums,
+                    int64_t staleness) override;
+  void Skip(int64_t step, int32_t lane) override;
+  void AskForWeights(int64_t step, int32_t lane) override;
   void SendEvaluation(int64_t version, int64_t block, const training::SealSums& sums) override;
   std::string Waiting() const override;
   bool connected() const override;

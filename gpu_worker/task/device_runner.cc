@@ -104,12 +104,11 @@ absl::Status DeviceRunner::RunAll() {
   }
 }
 
-absl::Status DeviceRunner::LoadWeights(int64_t lineage, int64_t version,
-                                       const FloatBuffer& weights) {
-  if (lineage == loaded_lineage_ && version == loaded_version_) return absl::OkStatus();
+absl::Status DeviceRunner::LoadWeights(int64_t lineage, int64_t id, const FloatBuffer& weights) {
+  if (lineage == loaded_lineage_ && id == loaded_id_) return absl::OkStatus();
   absl::Status status = plan_->LoadWeights(weights.data());
   loaded_lineage_ = status.ok() ? lineage : -1;
-  loaded_version_ = version;
+  loaded_id_ = id;
   return status;
 }
 
@@ -154,11 +153,13 @@ absl::Status DeviceRunner::ComputePass(LaneCommand& command, const training::Lan
   results_.resize(batches_.size());
   const absl::Duration read = MonotonicNow();
   const std::string work = absl::StrCat("step ", command.step, ", lane ", block.first_lane);
-  absl::Status status = LoadWeights(command.lineage, command.step, *command.weights);
+  absl::Status status = LoadWeights(command.lineage, command.weights_id, *command.weights);
   if (!status.ok()) return data::InFront(work, status);
-  // Rule R2: the true number of samples of the whole step.
-  const double loss_scale =
-      command.loss_scale / static_cast<double>(job_->samples.StepSampleCount(command.step));
+  // Rule R2: the true number of samples of the whole step. Rule A1: of the lane.
+  const int64_t samples = job_->asynchronous()
+                              ? job_->samples.LaneSampleCount(command.step, block.first_lane)
+                              : job_->samples.StepSampleCount(command.step);
+  const double loss_scale = command.loss_scale / static_cast<double>(samples);
   std::shared_ptr<FloatBuffer> gradient = command.gradients->Lend();
   status = plan_->ComputeLanes(batches_, loss_scale, gradient->data(), absl::MakeSpan(results_));
   if (!status.ok()) return data::InFront(work, status);
@@ -192,7 +193,7 @@ absl::Status DeviceRunner::Do(BlockCommand& command) {
   absl::Status status = data::ReadLane(*test_, /*epoch=*/0, bytes, block_);
   if (!status.ok()) return status;
   const std::string work = absl::StrCat("evaluation of version ", command.version);
-  status = LoadWeights(command.lineage, command.version, *command.weights);
+  status = LoadWeights(command.lineage, command.weights_id, *command.weights);
   if (!status.ok()) return data::InFront(work, status);
   engine::SampleBatch batch = WithSamples(engine::SampleBatch(), *test_, block_, bytes);
   batch.ids = nullptr;  // nothing is drawn

@@ -32,9 +32,11 @@ struct LaneCommand {
   int64_t work = 0;
   int64_t lineage = 0;
   int64_t step = 0;
-  std::vector<int32_t> lanes;                  // with samples, ascending
-  double loss_scale = 1;                       // times 1 / (samples of the step)
-  std::shared_ptr<const FloatBuffer> weights;  // version `step`
+  std::vector<int32_t> lanes;  // with samples, ascending
+  // Times 1 / (samples of the step); in an asynchronous job, 1 / (samples of the lane).
+  double loss_scale = 1;
+  std::shared_ptr<const FloatBuffer> weights;  // version `step`; in an asynchronous job, the newest
+  int64_t weights_id = 0;                      // equal for equal weights of a lineage
   BufferPool* gradients = nullptr;             // must outlive the runner
   std::shared_ptr<LaneFold> fold;              // takes the gradients
   std::shared_ptr<const LaneSchedule> schedule;
@@ -45,6 +47,7 @@ struct BlockCommand {
   int64_t version = 0;
   int64_t block = 0;
   std::shared_ptr<const FloatBuffer> weights;
+  int64_t weights_id = 0;
 };
 
 // If lanes were computed together, the first one has the time of all.
@@ -106,7 +109,7 @@ class DeviceRunner {
   // The blocks that are each computed in one pass.
   std::vector<training::LaneBlock> PassesOf(const LaneCommand& command) const;
   absl::Status ComputePass(LaneCommand& command, const training::LaneBlock& block, bool last);
-  absl::Status LoadWeights(int64_t lineage, int64_t version, const FloatBuffer& weights);
+  absl::Status LoadWeights(int64_t lineage, int64_t id, const FloatBuffer& weights);
   // The samples of the lane: places of images that the device keeps, or images that were read ahead
   // or are read now.
   absl::StatusOr<engine::SampleBatch> Samples(const LaneCommand& command, int32_t lane,
@@ -137,7 +140,7 @@ class DeviceRunner {
   std::vector<engine::LaneResult> results_;
   int64_t read_bytes_ = 0;  // since the last lane was reported
   int64_t loaded_lineage_ = -1;
-  int64_t loaded_version_ = -1;
+  int64_t loaded_id_ = -1;
 
   Mutex mu_;
   CondVar changed_;

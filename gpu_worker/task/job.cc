@@ -6,6 +6,7 @@
 
 #include "gpu_worker/data/failure.h"
 #include "training/spec/resolve.h"
+#include "training/spec/validate.h"
 
 namespace capstan::gpu_worker {
 namespace {
@@ -27,6 +28,8 @@ data::Transform MakeTransform(const job::v1::Transform& transform) {
 }
 
 }  // namespace
+
+bool Job::asynchronous() const { return training::spec::IsAsynchronous(spec.spec()); }
 
 int64_t Job::MaxLane() const {
   int64_t batch = 1;

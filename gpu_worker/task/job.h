@@ -39,6 +39,7 @@ struct Job {
 
   const std::string& id() const { return spec.job_id(); }
   bool uses_shards() const { return spec.num_shards() > 0; }
+  bool asynchronous() const;
   engine::Precision precision() const;
   // Samples of the largest lane or evaluation block, for which a plan is compiled. All lanes count,
   // because a task may take over any of them.

@@ -1,10 +1,16 @@
 #include "gpu_worker/task/lane_fold.h"
 
+#include <bit>
+#include <cstdint>
 #include <utility>
 
 #include "training/fold/add.h"
 
 namespace capstan::gpu_worker {
+
+training::LaneTree LanesApart(int32_t lanes) {
+  return training::LaneTree(static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(lanes))));
+}
 
 // Applies HeldBlocks' operations to the vectors.
 struct LaneFold::Values {

@@ -23,6 +23,10 @@ namespace capstan::gpu_worker {
 using exchange::BufferPool;
 using exchange::FloatBuffer;
 
+// The tree for the fold of one lane of an asynchronous job, of so many lanes. The lane stays alone,
+// also where its sibling is no lane or has no samples.
+training::LaneTree LanesApart(int32_t lanes);
+
 class LaneFold {
  public:
   explicit LaneFold(training::LaneTree tree) : held_(std::move(tree)) {}

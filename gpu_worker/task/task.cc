@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "exchange/transport/exchange_client.h"
 #include "gpu_worker/data/failure.h"
+#include "gpu_worker/task/lane_clip.h"
 #include "grpcpp/channel.h"
 #include "services/channel/channel.h"
 #include "services/check/check.h"
@@ -16,6 +17,7 @@
 #include "services/process/own_usage.h"
 #include "training/codec/local_uri.h"
 #include "training/spec/lead_messages.h"
+#include "training/spec/resolve.h"
 
 namespace capstan::gpu_worker {
 
@@ -176,6 +178,8 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
   worker.lanes_together = Together();
   lanes_at_once_ = LanesAtOnce();
   worker.lanes_at_once = lanes_at_once_ > 1;
+  worker.asynchronous = job_->asynchronous();
+  worker.max_staleness = training::spec::MaxStaleness(job_->spec);
   core_ = std::make_unique<core::TaskCore>(job_->samples, job_->evaluation, worker);
   gradients_ = std::make_unique<BufferPool>(job_->layout.total_floats());
   permutations_ = std::make_shared<EpochPermutations>(job_);
@@ -239,6 +243,7 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
 
 // For the lanes that a device has now. Lanes that it takes over are computed in further passes.
 int64_t Task::LanesAtOnce() const {
+  if (job_->asynchronous()) return 1;
   for (const std::string& device : options_.devices) {
     if (!absl::StartsWith(device, "cpu")) return 1;
   }
@@ -266,6 +271,9 @@ absl::Status Task::MakeExchange(const node::v1::StartTask& start) {
     options.core.job_id = job_->id();
     options.core.spec_digest = job_->digest;
     options.core.rank = rank_;
+    options.core.asynchronous = job_->asynchronous();
+    options.core.lanes = job_->spec.lanes();
+    options.core.max_staleness = training::spec::MaxStaleness(job_->spec);
     options.security = options_.security;
     exchange_ =
         std::make_unique<exchange::ExchangeClient>(job_->layout, options, strand_, callbacks);
@@ -391,9 +399,13 @@ void Task::Do(const core::OpenLineage& e) {
 void Task::Do(const core::UseView& e) { UseSchedule(); }
 
 void Task::Do(const core::ComputeLane& e) {
-  CAPSTAN_CHECK(e.lineage == weights_.lineage && e.step == weights_.version && !weights_.stop);
+  CAPSTAN_CHECK(e.lineage == weights_.lineage && !weights_.stop);
+  CAPSTAN_CHECK(job_->asynchronous() || e.step == weights_.version);
   std::shared_ptr<LaneFold>& fold = folds_[e.work];
-  if (fold == nullptr) fold = std::make_shared<LaneFold>(job_->samples.StepTree(e.step));
+  if (fold == nullptr) {
+    fold = std::make_shared<LaneFold>(job_->asynchronous() ? LanesApart(job_->samples.lanes())
+                                                           : job_->samples.StepTree(e.step));
+  }
   together_.push_back(e);
 }
 
@@ -407,6 +419,7 @@ void Task::GiveLaneCommands() {
     command.step = first.step;
     command.loss_scale = weights_.loss_scale;
     command.weights = weights_.weights;
+    command.weights_id = WeightsId();
     command.gradients = gradients_.get();
     command.fold = folds_.at(first.work);
     command.schedule = schedule_;
@@ -422,25 +435,41 @@ void Task::GiveLaneCommands() {
 
 void Task::Do(const core::FoldAndPush& e) {
   const StepPhase before = clock_->Enter(StepPhase::kPush, strand_.Now());
+  bool finite = true;
   if (DevicesKeep()) {
     local_->PushKept(e.step, e.block, kept_finite_);
   } else {
     std::shared_ptr<FloatBuffer> sum = folds_.at(e.work)->Value(e.block);
     CAPSTAN_CHECK(sum != nullptr);
-    exchange_->Push(e.step, e.block, std::move(sum));
+    if (job_->asynchronous()) {  // rule A6
+      finite = ClipLane(job_->layout, training::spec::ClipNorm(job_->spec), sum->span());
+    }
+    if (finite) {
+      exchange_->Push(e.step, e.block, std::move(sum));
+    } else {
+      exchange_->Skip(e.step, e.block.first_lane);
+    }
   }
   clock_->Enter(before, strand_.Now());
-  Give(core::BlockPushed{e.work, e.block});
+  Give(core::BlockPushed{e.work, e.block, finite});
 }
 
 void Task::Do(const core::DropWork& e) { folds_.erase(e.work); }
 
-void Task::Do(const core::SendSeal& e) { exchange_->SendSeal(e.step, e.block, e.sums); }
+void Task::Do(const core::SendSeal& e) {
+  if (job_->asynchronous()) {
+    exchange_->SendLaneSeal(e.step, e.block.first_lane, e.sums, e.staleness);
+  } else {
+    exchange_->SendSeal(e.step, e.block, e.sums);
+  }
+}
+
+void Task::Do(const core::AskForWeights& e) { exchange_->AskForWeights(e.step, e.lane); }
 
 void Task::Do(const core::EvaluateBlock& e) {
   CAPSTAN_CHECK(e.lineage == weights_.lineage && e.version == weights_.version);
   ++blocks_running_;
-  runners_[e.device]->Evaluate({e.lineage, e.version, e.block, weights_.weights});
+  runners_[e.device]->Evaluate({e.lineage, e.version, e.block, weights_.weights, WeightsId()});
 }
 
 void Task::Do(const core::SendEvaluationPart& e) {
@@ -481,9 +510,15 @@ void Task::Do(const core::Exit& e) {
 
 void Task::OnWeights(const CompleteWeights& weights) {
   if (ended_) return;
-  CountStep(weights);
+  // Weights of an asynchronous job come more often than its steps.
+  if (!job_->asynchronous() || weights.marks != weights_.marks) CountStep(weights);
   weights_ = weights;
-  Give(core::WeightsComplete{weights.lineage, weights.version, weights.stop, weights.evaluate});
+  Give(core::WeightsComplete{weights.lineage, weights.version, weights.stop, weights.evaluate,
+                             weights.marks, weights.floor});
+}
+
+int64_t Task::WeightsId() const {
+  return job_->asynchronous() ? weights_.serial : weights_.version;
 }
 
 // ---- time ----

@@ -110,12 +110,15 @@ class Task {
   void Do(const exchange::task::FoldAndPush& e);
   void Do(const exchange::task::DropWork& e);
   void Do(const exchange::task::SendSeal& e);
+  void Do(const exchange::task::AskForWeights& e);
   void Do(const exchange::task::EvaluateBlock& e);
   void Do(const exchange::task::SendEvaluationPart& e);
   void Do(const exchange::task::WriteWeights& e);
   void Do(const exchange::task::ReportState& e);
   void Do(const exchange::task::Exit& e);
   void OnWeights(const exchange::CompleteWeights& weights);
+  // A name for the weights at hand that no other weights of the lineage have.
+  int64_t WeightsId() const;
   // Writes off the strand. Tries again if the version must be written.
   void WriteFile(int64_t lineage, int64_t step, std::function<absl::Status()> write);
   void UseSchedule();

@@ -94,6 +94,8 @@ std::vector<double> LatencyBuckets() {
   return {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
 }
 
+std::vector<double> StepBuckets() { return {0, 1, 2, 4, 8, 16, 32, 64}; }
+
 std::vector<double> LongBuckets() {
   return {1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 21600, 86400};
 }

@@ -37,6 +37,7 @@ namespace capstan::services {
 
 std::vector<double> LatencyBuckets();  // 0.5 ms .. 60 s
 std::vector<double> LongBuckets();     // 1 s .. 1 day
+std::vector<double> StepBuckets();     // 0, 1, 2, 4 .. 64 steps
 
 class MetricsRegistry;
 

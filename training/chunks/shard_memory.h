@@ -32,6 +32,16 @@ constexpr int64_t MostShardBytes(int64_t floats, int64_t state_floats_per_weight
   return 4 * floats * (weights + state + (lanes + 1) / 2);
 }
 
+// The same for an asynchronous job with `workers`. A buffer of weights stays in use until the worker
+// to which it is sent has taken it. Besides these there are the current one and one of a file that
+// is being written. A gradient is copied before it is applied.
+constexpr int64_t MostAsynchronousShardBytes(int64_t floats, int64_t state_floats_per_weight,
+                                             int64_t workers) {
+  const int64_t weights = workers + 3 + kLoadingBuffers;  // one is kept for the next version
+  const int64_t state = state_floats_per_weight * (1 + kLoadingBuffers);
+  return 4 * floats * (weights + state + 1);
+}
+
 }  // namespace capstan::training
 
 #endif  // CAPSTAN_TRAINING_CHUNKS_SHARD_MEMORY_H_

@@ -41,7 +41,6 @@ constexpr OtherKey kOtherKeys[] = {
     {"resources.node_selector", nullptr},
     {"model.layers", nullptr},
     {"kvstore.update_on_kvstore", "true"},
-    {"kvstore.max_staleness", "0"},
     {"kvstore.gradient_compression", "none"},
     {"kvstore.push_timeout", nullptr},
     {"evaluation.smaller_is_better", "false"},

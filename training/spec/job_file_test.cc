@@ -467,8 +467,8 @@ TEST(JobFileTest, EveryRangeNamesFieldValueAndLimit) {
       "job.yaml:3:26: error: 'resources.num_workers' must be between 1 and 1024, found 10000\n");
   EXPECT_THAT(Errors(With("name: lenet-fmnist", "name: ../../x")),
               HasSubstr("'name' must be 1 to 63 of a-z, 0-9 and '-'"));
-  EXPECT_THAT(Errors(With("type: dist_sync", "type: dist_async")),
-              HasSubstr("'kvstore.type' 'dist_async' is not supported in this version"));
+  EXPECT_THAT(Errors(With("type: dist_sync", "type: nccl")),
+              HasSubstr("'kvstore.type' 'nccl' is not supported in this version"));
   EXPECT_THAT(Errors(With("name: lenet_d2l", "name: resnet101_v1")),
               HasSubstr("'model.name' must be one of lenet, lenet_d2l, mlp, resnet18_v1, "));
   EXPECT_THAT(Errors(With("type: dist_sync", "type: local")),
@@ -519,9 +519,10 @@ TEST(JobFileTest, OtherKeysTakeWhatIsDoneAnywayAndNothingElse) {
   EXPECT_EQ(
       Errors(With("{type: dist_sync}", "{type: dist_sync, gradient_compression: {type: none}}")),
       "");
-  for (const char* bad : {"max_staleness: 2", "max_staleness: {type: 0}"}) {
-    EXPECT_THAT(Errors(With("type: dist_sync", absl::StrCat("type: dist_sync, ", bad))),
-                HasSubstr("'kvstore.max_staleness' is not supported in this version (only 0 is)"))
+  for (const char* bad : {"update_on_kvstore: false", "update_on_kvstore: {type: true}"}) {
+    EXPECT_THAT(
+        Errors(With("type: dist_sync", absl::StrCat("type: dist_sync, ", bad))),
+        HasSubstr("'kvstore.update_on_kvstore' is not supported in this version (only true is)"))
         << bad;
   }
 }

@@ -74,6 +74,8 @@ std::string WhyLanes(const job::v1::ResolvedSpec& spec) {
   const int32_t lanes = spec.lanes() / batches;
   if (lanes != DefaultLanes(file) || file.resources().lane_weights_size() > 0) return "";
   const char* of = batches == 1 ? "" : " of a batch";
+  if (IsAsynchronous(file))
+    return "one lane per device, the default: each gradient is applied alone";
   const std::string coupling = SampleCoupling(file.model());
   if (!coupling.empty()) {
     return absl::StrCat("one lane", of, " per device, the default: ", coupling,
@@ -120,9 +122,11 @@ StorageNeed StorageNeedOf(const job::v1::ResolvedSpec& spec) {
   const job::v1::Checkpoint& file = spec.spec().checkpoint();
   const int64_t state = StateFloats(spec);
   StorageNeed need;
-  const int64_t tensors = (state > 0 ? 2 : 1) * int64_t{spec.chunk_count()};
+  const bool marks = IsAsynchronous(spec.spec());
+  const int64_t tensors = ((state > 0 ? 2 : 1) + (marks ? 1 : 0)) * int64_t{spec.chunk_count()};
   need.checkpoint_bytes = 4 * spec.flat_floats() * (1 + state) + kHeaderBytesPerTensor * tensors +
                           kSmallBytes * (1 + std::max(1, spec.num_shards()));
+  if (marks) need.checkpoint_bytes += 8 * int64_t{spec.chunk_count()} * (spec.lanes() + 1);
   int64_t versions = 1;  // the last one
   if (spec.checkpoint_every_steps() > 0) {
     versions = std::max<int64_t>(1, (spec.total_steps() - 1) / spec.checkpoint_every_steps() + 1);
@@ -216,6 +220,15 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   if (const std::string why = WhyLanes(spec); !why.empty()) {
     absl::StrAppend(&out, "      ", why, "\n");
   }
+  if (IsAsynchronous(file)) {
+    absl::StrAppend(&out,
+                    "      a shard applies the mean gradient of a lane as soon as it is there; ",
+                    MaxStaleness(spec) == kUnboundedStaleness
+                        ? "a lane may be any number of steps ahead"
+                        : absl::StrCat("a lane is at most ", Count(MaxStaleness(spec), "step"),
+                                       " ahead of the slowest"),
+                    spec.lanes() > 1 ? "; two runs do not give the same bits\n" : "\n");
+  }
   absl::StrAppend(&out, "      ", Bytes(4.0 * (weights + statistics)), " of weights in ",
                   Count(spec.chunk_count(), "chunk"));
   if (UsesShards(spec)) {
@@ -224,9 +237,13 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   }
   out += "\n";
   if (const int64_t floats = MostFloatsOfAShard(spec); floats > 0) {
-    absl::StrAppend(&out, "      memory of a shard at most ",
-                    BytesAtMost(training::MostShardBytes(floats, StateFloats(spec), spec.lanes())),
-                    "\n");
+    absl::StrAppend(
+        &out, "      memory of a shard at most ",
+        BytesAtMost(IsAsynchronous(file)
+                        ? training::MostAsynchronousShardBytes(floats, StateFloats(spec),
+                                                               spec.num_workers())
+                        : training::MostShardBytes(floats, StateFloats(spec), spec.lanes())),
+        "\n");
   }
   if (spec.checkpoint_every_steps() > 0) {
     absl::StrAppend(&out, "      checkpoint every ", Count(spec.checkpoint_every_steps(), "step"));

@@ -122,6 +122,8 @@ ResolvedSpec NumbersOf(const ResolvedSpec& resolved) {
   const auto* end = std::end(kSynchronous);
   if (std::find(std::begin(kSynchronous), end, spec.kvstore().type()) != end) {
     spec.mutable_kvstore()->clear_type();
+  } else if (IsAsynchronous(spec)) {
+    spec.mutable_kvstore()->set_type("dist_async");  // dist_device_async trains in the same way
   }
   if (spec.kvstore().ByteSizeLong() == 0) spec.clear_kvstore();
   spec.mutable_training()->clear_batch_size();  // global_batch says the same
@@ -368,6 +370,11 @@ InitOptions MakeInitOptions(const ResolvedSpec& spec) {
 }
 
 double ClipNorm(const ResolvedSpec& spec) { return spec.spec().training().gradient_clip_norm(); }
+
+int64_t MaxStaleness(const ResolvedSpec& spec) {
+  const job::v1::KvStore& kvstore = spec.spec().kvstore();
+  return kvstore.has_max_staleness() ? kvstore.max_staleness() : kUnboundedStaleness;
+}
 
 bool DynamicLossScale(const ResolvedSpec& spec) {
   return spec.spec().training().precision() == "fp16";

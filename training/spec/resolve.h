@@ -64,6 +64,9 @@ absl::StatusOr<Schedule> MakeSchedule(const job::v1::ResolvedSpec& spec);
 InitOptions MakeInitOptions(const job::v1::ResolvedSpec& spec);
 // True for fp16, where the lead scales the loss (training/lead/loss_scale.h).
 bool DynamicLossScale(const job::v1::ResolvedSpec& spec);
+// Of an asynchronous job: steps that a lane may be ahead of the slowest one.
+inline constexpr int64_t kUnboundedStaleness = -1;  // any number
+int64_t MaxStaleness(const job::v1::ResolvedSpec& spec);
 // For LeadOptions::clip_norm; 0: the job does not clip by norm.
 double ClipNorm(const job::v1::ResolvedSpec& spec);
 

@@ -585,6 +585,7 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
                  {"training.optimizer.decayed", "weights"},
                  {"training.gradient_clip_value", "1"},
                  {"training.gradient_clip_norm", "1"},
+                 {"kvstore.type", "dist_async"},
                  {"training.accumulate_steps", "2"},
                  {"resources.lanes", "8"},
                  {"resources.lane_weights", "[1, 2, 1, 1]"},
@@ -593,6 +594,13 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
                  {"evaluation.every", "2 epochs"}}) {
     EXPECT_NE(digest({other}), base) << other.first;
   }
+  const auto store = [&](const char* keys) {
+    return digest({{"resources.lanes", "4"}, {"kvstore", absl::StrCat("{type: ", keys, "}")}});
+  };
+  EXPECT_EQ(store("dist_async"), store("dist_device_async"));
+  EXPECT_EQ(store("dist_async"), store("dist_async_device"));
+  EXPECT_NE(store("dist_async"), store("dist_async, max_staleness: 0"));
+  EXPECT_EQ(store("dist_sync"), store("dist_sync, max_staleness: 0"));
   const auto ftrl = [&](const char* keys) {
     return digest(
         {{"training.optimizer", absl::StrCat("{name: ftrl, learning_rate: 1", keys, "}")}});

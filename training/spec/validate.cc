@@ -132,8 +132,9 @@ void CheckKvStore(const JobSpec& spec, Rules& rules) {
   }
   const std::string& type = spec.kvstore().type();
   rules.OneOf("kvstore.type", type,
-              {"local", "device", "dist", "dist_sync", "dist_device_sync", "dist_sync_device"},
-              {"nccl", "dist_async", "dist_device_async", "dist_async_device"});
+              {"local", "device", "dist", "dist_sync", "dist_device_sync", "dist_sync_device",
+               "dist_async", "dist_device_async", "dist_async_device"},
+              {"nccl"});
   if (type == "local" || type == "device") {
     if (r.has_num_workers() && r.num_workers() != 1) {
       rules.Fail("resources.num_workers",
@@ -145,6 +146,29 @@ void CheckKvStore(const JobSpec& spec, Rules& rules) {
                               "', which uses no shard; found ", r.num_shards()));
     }
   }
+}
+
+// What does not go together with asynchronous training, and what needs it.
+void CheckAsynchronous(const JobSpec& spec, Rules& rules) {
+  const auto& k = spec.kvstore();
+  if (k.has_max_staleness())
+    rules.Range<int64_t>("kvstore.max_staleness", k.max_staleness(), 0, kMaxSteps);
+  if (!IsAsynchronous(spec)) {
+    if (k.max_staleness() > 0) {
+      rules.Fail("kvstore.max_staleness",
+                 absl::StrCat("is ", k.max_staleness(),
+                              ", but only kvstore 'dist_async' trains on old weights"));
+    }
+    return;
+  }
+  const auto refuse = [&](absl::string_view key, absl::string_view why) {
+    rules.Fail(key, absl::StrCat("does not go together with kvstore '", k.type(), "': ", why));
+  };
+  const auto& t = spec.training();
+  if (t.accumulate_steps() > 1)
+    refuse("training.accumulate_steps", "each gradient is applied as soon as it is there");
+  if (t.precision() == "fp16")
+    refuse("training.precision", "'fp16' needs one scale of the loss for all workers");
 }
 
 void CheckModelGraph(const job::v1::Model& model, Rules& rules) {
@@ -385,6 +409,10 @@ int64_t GlobalBatch(const JobSpec& spec) {
   return t.global_batch_size();
 }
 
+bool IsAsynchronous(const JobSpec& spec) {
+  return absl::StrContains(spec.kvstore().type(), "async");
+}
+
 int32_t AccumulateSteps(const JobSpec& spec) {
   return std::max(1, spec.training().accumulate_steps());
 }
@@ -394,7 +422,8 @@ int64_t StepSamples(const JobSpec& spec) { return AccumulateSteps(spec) * Global
 int32_t DefaultLanes(const JobSpec& spec) {
   const auto devices = static_cast<int32_t>(DeviceCount(spec));
   const auto& r = spec.resources();
-  if (r.lane_weights_size() > 0 || r.device() == "gpu" || !SampleCoupling(spec.model()).empty()) {
+  if (r.lane_weights_size() > 0 || r.device() == "gpu" || IsAsynchronous(spec) ||
+      !SampleCoupling(spec.model()).empty()) {
     return devices;
   }
   return std::max(devices, LanesOfBatch(GlobalBatch(spec)));
@@ -422,6 +451,7 @@ std::vector<Violation> Validate(const JobSpec& spec) {
   CheckModel(spec, rules);
   CheckData(spec, rules);
   CheckKvStore(spec, rules);
+  CheckAsynchronous(spec, rules);
   CheckTraining(spec, rules);
   CheckCheckpoint(spec, rules);
   CheckRecovery(spec, rules);
@@ -440,6 +470,8 @@ absl::Status ValidateSpec(const JobSpec& spec) {
 void FillDefaults(JobSpec& spec) {
   auto& kvstore = *spec.mutable_kvstore();
   if (kvstore.type() == "dist") kvstore.set_type("dist_sync");  // another spelling
+  if (kvstore.type() == "dist_async_device") kvstore.set_type("dist_device_async");  // likewise
+  if (!IsAsynchronous(spec)) kvstore.clear_max_staleness();  // 0 says what happens anyway
   // As MXNet's Trainer. If `auto` finds no GPU, `device` does the same as `local`.
   const bool one = !spec.resources().has_num_workers() || spec.resources().num_workers() == 1;
   if (!kvstore.has_type() && one && spec.resources().device() != "cpu") kvstore.set_type("device");

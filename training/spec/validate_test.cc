@@ -291,10 +291,32 @@ TEST(BordersTest, WhatAKvstoreDoesNotUseIsRefused) {
     EXPECT_THAT(errors("{num_workers: 2}"), HasSubstr("'resources.num_workers' must be 1 with"));
     EXPECT_THAT(errors("{num_shards: 2}"), HasSubstr("'resources.num_shards' must be left out"));
   }
-  for (const char* later : {"nccl", "dist_async"}) {
-    EXPECT_THAT(ErrorsOf({{"kvstore.type", later}}), HasSubstr("is not supported in this version"));
-  }
+  EXPECT_THAT(ErrorsOf({{"kvstore.type", "nccl"}}), HasSubstr("is not supported in this version"));
   EXPECT_THAT(ErrorsOf({{"kvstore.type", "ring"}}), HasSubstr("'kvstore.type' must be one of"));
+}
+
+TEST(BordersTest, AnAsynchronousJobHasItsOwnKeysAndLacksOthers) {
+  for (const char* type : {"dist_async", "dist_device_async", "dist_async_device"}) {
+    const auto errors = [type](const std::string& key, const std::string& value) {
+      return ErrorsOf({{"kvstore.type", type}, {key, value}});
+    };
+    EXPECT_EQ(errors("kvstore.max_staleness", "0"), "");
+    EXPECT_EQ(errors("kvstore.max_staleness", "9007199254740992"), "");
+    EXPECT_THAT(errors("kvstore.max_staleness", "-1"),
+                HasSubstr("'kvstore.max_staleness' must be between 0 and 9007199254740992"));
+    EXPECT_THAT(errors("training.accumulate_steps", "2"),
+                HasSubstr("'training.accumulate_steps' does not go together with kvstore '"));
+    EXPECT_THAT(errors("training.precision", "fp16"),
+                HasSubstr("'training.precision' does not go together with kvstore '"));
+    EXPECT_EQ(errors("training.precision", "bf16"), "");
+    EXPECT_EQ(errors("training.accumulate_steps", "1"), "");
+    EXPECT_EQ(errors("training.gradient_clip_value", "1"), "");
+    EXPECT_EQ(errors("training.gradient_clip_norm", "1"), "");
+  }
+  EXPECT_EQ(ErrorsOf({{"kvstore", "{type: dist_sync, max_staleness: 0}"}}), "");
+  EXPECT_THAT(
+      ErrorsOf({{"kvstore", "{type: dist_sync, max_staleness: 2}"}}),
+      HasSubstr("'kvstore.max_staleness' is 2, but only kvstore 'dist_async' trains on old"));
 }
 
 // No file can express this.
