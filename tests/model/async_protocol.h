@@ -1,6 +1,6 @@
 // The asynchronous rules (`dist_async`) and bounded staleness (`max_staleness: k`) as a state
-// machine that is small enough for an exhaustive search. The product does not have them yet: this
-// model comes first, and the rules stand here.
+// machine that is small enough for an exhaustive search. exchange/README.md says how the product
+// carries them out.
 //
 // A1  A contribution is the gradient of one lane in one lane step t. Its key is (lineage, lane, t,
 //     chunk). No worker is in the key. Each chunk keeps a mark per lane: the next step of the lane.

@@ -85,7 +85,13 @@ void Cluster::StartService(Node& node) {
     };
     hooks.published = [this, &node](int64_t lineage, int64_t version,
                                     absl::Span<const float> weights, int64_t first_float) {
-      CheckWeights(node.name, lineage, version, weights, first_float);
+      if (plan_.asynchronous) {
+        // A version says how far the slowest lane is.
+        CheckCounts(node.name, version, weights, first_float,
+                    std::vector<int64_t>(plan_.lanes, version));
+      } else {
+        CheckWeights(node.name, lineage, version, weights, first_float);
+      }
       newest_[lineage] = std::max(newest_[lineage], version);
     };
     hooks.small_frames = plan_.thin_worker >= 0;
@@ -306,10 +312,16 @@ void Cluster::StartTask(Node& node, const node::v1::StartTask& start) {
     result_.effects.Saw(FaultClass::kLocal);
     NoteDecision(node, lineage, decision);
   };
-  hooks.assembled = [this, &node](int64_t lineage, int64_t version,
-                                  absl::Span<const float> weights) {
-    CheckWeights(node.name, lineage, version, weights, 0);
-    if (version < newest_[lineage]) ++result_.late_versions;
+  hooks.assembled = [this, &node](const exchange::CompleteWeights& weights) {
+    if (plan_.asynchronous) {
+      CheckCounts(node.name, weights.version, weights.weights->span(), 0, weights.marks);
+    } else {
+      CheckWeights(node.name, weights.lineage, weights.version, weights.weights->span(), 0);
+    }
+    if (weights.version < newest_[weights.lineage]) ++result_.late_versions;
+  };
+  hooks.computes = [this, &node](int32_t lane, int64_t step, absl::Span<const float> weights) {
+    CheckStaleness(node.name, lane, step, weights);
   };
   node.task = std::make_unique<SimTask>(queue_, random_, disk_, node.task_process, node.host,
                                         plan_.toy, start, std::move(hooks));
@@ -385,6 +397,24 @@ void Cluster::CheckWeights(absl::string_view who, int64_t lineage, int64_t versi
   }
 }
 
+void Cluster::CheckCounts(absl::string_view who, int64_t version, absl::Span<const float> weights,
+                          int64_t first_float, const std::vector<int64_t>& marks) {
+  queue_.Note(absl::StrCat(who, " at ", version));
+  const std::string broken =
+      counts_->Check(weights, first_float, marks, /*all=*/version == plan_.steps);
+  if (!broken.empty()) Violation(absl::StrCat(who, ": version ", version, ": ", broken));
+}
+
+void Cluster::CheckStaleness(absl::string_view who, int32_t lane, int64_t step,
+                             absl::Span<const float> weights) {
+  if (!plan_.asynchronous) return;
+  const int64_t staleness = step - counts_->Floor(weights);
+  if (staleness > 0) ++result_.stale_steps;
+  if (plan_.max_staleness < 0 || staleness <= plan_.max_staleness) return;
+  Violation(absl::StrCat(who, ": step ", step, " of lane ", lane, " is ", staleness,
+                         " steps ahead of its weights, want at most ", plan_.max_staleness));
+}
+
 void Cluster::CheckEnd() {
   for (const auto& node : nodes_) {
     if (node->task != nullptr) Violation(absl::StrCat(node->name, ": a task after the end"));
@@ -414,7 +444,7 @@ void Cluster::CheckEnd() {
   if (job->samples_used() != samples)
     Violation(absl::StrCat(job->samples_used(), " samples used, want ", samples));
   for (const common::v1::EpochRecord& epoch : job->epochs()) {
-    if (!epoch.has_validation_loss())
+    if (!epoch.has_validation_loss() && plan_.evaluates)
       Violation(absl::StrCat("epoch ", epoch.epoch(), " was not evaluated"));
   }
   if (job->progress().step() != plan_.steps)

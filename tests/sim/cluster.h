@@ -15,6 +15,7 @@
 
 #include "coordinator/core/core.h"
 #include "coordinator/core/journal.h"
+#include "tests/sim/counts.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/network.h"
@@ -117,6 +118,10 @@ class Cluster {
                                               const std::string& address,
                                               std::function<void(const std::string&)> receive,
                                               std::function<void()> closed);
+  void CheckCounts(absl::string_view who, int64_t version, absl::Span<const float> weights,
+                   int64_t first_float, const std::vector<int64_t>& marks);
+  void CheckStaleness(absl::string_view who, int32_t lane, int64_t step,
+                      absl::Span<const float> weights);
   void CheckWeights(absl::string_view who, int64_t lineage, int64_t version,
                     absl::Span<const float> weights, int64_t first_float);
   void NoteDecision(const Node& node, int64_t lineage, const training::Decision& decision);
@@ -151,6 +156,7 @@ class Cluster {
   Network network_;
   SimDisk disk_;
   Histories histories_;
+  std::optional<Counts> counts_;                   // of an asynchronous job
   std::set<std::pair<int64_t, int64_t>> decided_;  // lineage and step
   LinkFaults exchange_faults_;
   std::map<int64_t, int64_t> newest_;  // the newest published version of each lineage

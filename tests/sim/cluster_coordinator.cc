@@ -23,6 +23,12 @@ namespace core = coordinator::core;
 
 constexpr absl::Duration kLease = absl::Seconds(1);
 
+std::string KvStoreOf(const Plan& plan) {
+  if (!plan.asynchronous) return plan.local ? "local" : "dist_sync";
+  return plan.max_staleness < 0 ? "dist_async"
+                                : absl::StrCat("dist_async, max_staleness: ", plan.max_staleness);
+}
+
 job::v1::JobSpec SpecOf(const Plan& plan) {
   // Each lane has 8 samples, except in the last step of an epoch, where the last lanes have none.
   const int64_t batch = 8 * plan.lanes;
@@ -34,12 +40,14 @@ job::v1::JobSpec SpecOf(const Plan& plan) {
   std::string text = absl::StrCat(
       "version: 1\nname: sim\nresources: {", resources,
       "}\nmodel: {name: mlp}\ndata: {format: synthetic_digits, train_samples: ", train,
-      ", test_samples: 40}\nkvstore: {type: ", plan.local ? "local" : "dist_sync",
+      ", test_samples: 40}\nkvstore: {type: ", KvStoreOf(plan),
       "}\ntraining: {max_steps: ", plan.steps, ", epochs: 1000, global_batch_size: ", batch,
       plan.toy.scaled() ? ", precision: fp16" : "",
       plan.toy.clip_norm > 0 ? absl::StrCat(", gradient_clip_norm: ", plan.toy.clip_norm) : "",
-      ", seed: 5, optimizer: {name: sgd, learning_rate: 0.0001}}\n",
+      ", seed: 5, optimizer: {name: sgd, learning_rate: ",
+      plan.asynchronous ? Counts::kLearningRate : 0.0001, "}}\n",
       "recovery: {max_restarts: 100}\n");
+  if (!plan.evaluates) text += "evaluation: {every: 1000 epochs}\n";
   if (plan.checkpoint_every > 0)
     absl::StrAppend(&text, "checkpoint: {every: ", plan.checkpoint_every, " steps}\n");
   training::spec::JobFile file = training::spec::ParseJobFile(text);
@@ -196,6 +204,7 @@ void Cluster::CarryOut(const core::Effect& effect) {
 
 void Cluster::NoteView(const core::Job& job) {
   if (!histories_.begun()) histories_.Begin(*job.resolved());
+  if (plan_.asynchronous && !counts_.has_value()) counts_.emplace(*job.resolved(), plan_.toy);
   std::string owners;
   for (const int32_t owner : job.view().lane_owners()) absl::StrAppend(&owners, owner, ",");
   const auto [known, fresh] = assignments_.emplace(job.view().generation(), owners);

@@ -269,6 +269,83 @@ TEST(MutantsTest, EveryPlantedBugIsFoundByItsSeed) {
   EXPECT_EQ(seeds.size(), std::size(kMutants));
 }
 
+// Bugs in the rules of asynchronous jobs, and in what these jobs share with others. `seed` is the first
+// seed whose AsynchronousPlan finds the bug. CAPSTAN_FIND_MUTANTS prints it and how many of the first
+// 500 find the bug.
+struct AsynchronousBug {
+  const char* mutant;
+  uint64_t seed;
+  const char* invariant;
+};
+constexpr AsynchronousBug kAsynchronousBugs[] = {
+    {"any_weights_will_do", 7, "ahead of its weights"},
+    {"applied_twice", 1, "contributions of lane"},
+    {"corrupt_not_sent_again", 29, "not ended 120 virtual seconds"},
+    {"frames_not_sent_again", 29, "not ended 120 virtual seconds"},
+    {"lead_forgets_decision", 5, "not ended 120 virtual seconds"},
+    {"marks_of_the_first_chunk", 1, "contributions of lane"},
+    {"no_checksum", 1132, "contributions of lane"},
+    {"no_fence", 580, "a frame was ahead of it"},
+    {"one_answer_is_all", 29, "not ended 120 virtual seconds"},
+    {"one_chunk_is_a_set", 5, "contributions of lane"},
+    {"retained_survives_lineage", 97, "a frame was ahead of it"},
+    {"sealed_once", 29, "not ended 120 virtual seconds"},
+    {"skip_raises_no_mark", 1, "not ended 120 virtual seconds"},
+    {"weights_survive_lineage", 18, "not ended 120 virtual seconds"},
+    {"weights_unchecked", 47, "contributions of lane"},
+};
+
+void FindAsynchronous(const char* mutant) {
+  uint64_t first = 0;
+  int found = 0;
+  for (uint64_t seed = 1; seed <= kCounted || (first == 0 && seed <= 5000); ++seed) {
+    const Ending run = RunApart(mutant, AsynchronousPlan(seed));
+    if (run == Ending::kClean) continue;
+    found += seed <= kCounted ? 1 : 0;
+    if (first == 0 && run == Ending::kViolation) first = seed;
+  }
+  ASSERT_NE(first, 0u) << mutant << ": not found in 5000 seeds";
+  const std::string what = RunWith(mutant, AsynchronousPlan(first)).violations[0].substr(0, 150);
+  std::printf("asynchronous: %-26s %4d  # %d of %d: %s\n", mutant, static_cast<int>(first), found,
+              static_cast<int>(kCounted), what.c_str());
+  std::fflush(stdout);
+}
+
+TEST(MutantsTest, EveryBugOfAnAsynchronousJobIsFoundByItsSeed) {
+  const char* const wanted = std::getenv("CAPSTAN_FIND_MUTANTS");
+  for (const AsynchronousBug& bug : kAsynchronousBugs) {
+    if (wanted != nullptr) {
+      if (std::string(wanted) == "all" || std::string(wanted) == bug.mutant)
+        FindAsynchronous(bug.mutant);
+      continue;
+    }
+    SCOPED_TRACE(bug.mutant);
+    const Plan plan = AsynchronousPlan(bug.seed);
+    EXPECT_THAT(RunWith(bug.mutant, plan).violations,
+                testing::Contains(testing::HasSubstr(bug.invariant)));
+    EXPECT_THAT(RunWith("", plan).violations, testing::IsEmpty());
+  }
+}
+
+// A worker that has joined and got a lane that runs ahead is owed no answer. Without K2 it waits until
+// the lane is called late and goes to another worker.
+TEST(MutantsTest, WithoutAQuestionAJoinerWaits) {
+  int late = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Plan plan = With(AsynchronousPlan(seed), std::nullopt);
+    if (plan.min_workers == 0) continue;
+    plan.orders.clear();
+    plan.toy.nonfinite_step = -1;
+    plan.max_staleness = 0;
+    plan.evaluates = false;
+    const WorldResult right = RunWorld(plan);
+    ASSERT_THAT(right.violations, testing::IsEmpty()) << "seed " << seed;
+    late += RunWith("nobody_asks_for_weights", plan).takeovers > right.takeovers ? 1 : 0;
+  }
+  std::printf("%d jobs had late lanes\n", late);
+  EXPECT_GT(late, 5);
+}
+
 // Each class is needed by a bug, or finds one alone. So a test fails if the simulation loses a
 // class.
 TEST(MutantsTest, EveryClassHasABugOfItsOwn) {

@@ -261,6 +261,25 @@ Plan DrawPlan(uint64_t seed) {
   return plan;
 }
 
+Plan AsynchronousPlan(uint64_t seed) {
+  Plan plan = DrawPlan(seed);
+  plan.Remove(FaultClass::kLocal);
+  plan.Remove(FaultClass::kLossScale);
+  plan.Remove(FaultClass::kClipNorm);
+  plan.asynchronous = true;
+  plan.toy.by_lineage = false;
+  plan.toy.counted_lanes = plan.lanes;
+  for (PlannedOrder& order : plan.orders) {
+    // Another rate would hide how much a float has counted.
+    if (order.what == training::Order::What::kLearningRate)
+      order.what = training::Order::What::kCheckpoint;
+  }
+  Random apart(seed * 7919 + 3);
+  if (apart.Chance(0.5)) plan.max_staleness = apart.Below(4);
+  plan.evaluates = apart.Chance(0.5);
+  return plan;
+}
+
 Plan LeavesPlan(uint64_t seed) {
   Plan plan;
   plan.seed = seed;
@@ -316,6 +335,9 @@ std::string ToString(const Plan& plan) {
     if (plan.has(what)) absl::StrAppend(&text, ", ", NameOf(what));
   }
   if (plan.local) absl::StrAppend(&text, ", local");
+  if (plan.asynchronous) absl::StrAppend(&text, ", asynchronous");
+  if (!plan.evaluates) absl::StrAppend(&text, ", evaluated at the end");
+  if (plan.max_staleness >= 0) absl::StrAppend(&text, ", staleness at most ", plan.max_staleness);
   if (plan.min_workers > 0) absl::StrAppend(&text, ", begins with ", plan.min_workers, " workers");
   if (plan.toy.overflow_above > 0)
     absl::StrAppend(&text, ", fp16 that overflows above a scale of ", plan.toy.overflow_above);

@@ -19,6 +19,7 @@
 #include "training/init/init.h"
 #include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
+#include "training/spec/validate.h"
 
 namespace capstan::sim {
 namespace {
@@ -59,6 +60,8 @@ void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
                          .schedule = *training::spec::MakeSchedule(spec_),
                          .dynamic_loss_scale = training::spec::DynamicLossScale(spec_),
                          .clip_norm = training::spec::ClipNorm(spec_),
+                         .asynchronous = training::spec::IsAsynchronous(spec_.spec()),
+                         .max_staleness = training::spec::MaxStaleness(spec_),
                          .checkpoint_every_steps = spec_.checkpoint_every_steps()};
     core_ = std::make_unique<core::ShardCore>(std::move(plan));
     optimizer_ = *training::spec::MakeOptimizer(spec_);
@@ -148,8 +151,13 @@ void SimShard::OnBytes(int64_t id, const std::string& bytes) {
       return Do(core::SealArrived{id,
                                   seal.step(),
                                   {seal.first_lane(), seal.lane_count()},
-                                  {seal.samples(), seal.loss_sum(), seal.correct()}});
+                                  {seal.samples(), seal.loss_sum(), seal.correct()},
+                                  seal.staleness()});
     }
+    case v1::ExchangeRequest::kSkip:
+      return Do(core::SkipArrived{id, message.skip().step(), message.skip().lane()});
+    case v1::ExchangeRequest::kWanted:
+      return Do(core::WeightsAskedFor{id, message.wanted().step(), message.wanted().lane()});
     case v1::ExchangeRequest::kPart:
       return Do(core::ReadPart(id, message.part()));
     case v1::ExchangeRequest::kShown:
@@ -248,6 +256,9 @@ void SimShard::SendWeights(const core::SendWeights& send) {
     frame.set_stop(send.stop);
     frame.set_evaluate(send.evaluate);
     frame.set_loss_scale(send.loss_scale);
+    frame.set_set(send.set);
+    for (const int64_t mark : send.marks) frame.add_marks(mark);
+    frame.set_floor(send.floor);
     frame.set_first_chunk(run.first_chunk);
     for (int32_t chunk = run.first_chunk; chunk < run.end(); ++chunk) {
       const int32_t index = chunk - storage_->run().first_chunk;
@@ -329,6 +340,9 @@ void SimShard::CarryOut(const core::Effect& effect) {
   } else if (const auto* e = std::get_if<core::FoldFrame>(&effect)) {
     const std::vector<absl::string_view> pieces = {payloads_.at(e->payload)};
     storage_->Fold(*e, pieces);
+  } else if (const auto* e = std::get_if<core::ApplyFrame>(&effect)) {
+    const std::vector<absl::string_view> pieces = {payloads_.at(e->payload)};
+    storage_->ApplyFrame(*e, pieces);
   } else if (const auto* e = std::get_if<core::CheckRoots>(&effect)) {
     process_.After(absl::Microseconds(random_.Below(500)), [this, check = *e] {
       if (core_ == nullptr || core_->lineage() != check.lineage) return;
@@ -389,7 +403,7 @@ void SimShard::CarryOut(const core::Effect& effect) {
   }
 }
 
-// ---- Files: a header of four numbers, then the floats of the shard's chunks ----
+// ---- Files: a header of four numbers, the floats of the shard's chunks, and their marks ----
 
 void SimShard::WriteFiles(const core::WriteFiles& write) {
   const training::ChunkRun run = storage_->run();
@@ -397,6 +411,7 @@ void SimShard::WriteFiles(const core::WriteFiles& write) {
   std::string bytes(reinterpret_cast<const char*>(header), sizeof(header));
   const auto floats = storage_->current().floats->span();
   bytes.append(reinterpret_cast<const char*>(floats.data()), 4 * floats.size());
+  bytes.append(reinterpret_cast<const char*>(write.marks.data()), 8 * write.marks.size());
   const std::string name = absl::StrCat("shard-", core_->plan().shard, ".safetensors");
   const int64_t named = CAPSTAN_MUTANT("file_name_without_lineage") ? 1 : write.lineage;
   const std::string folder = absl::StrCat(spec_.storage_path(), "/", named, "-", write.version);
@@ -492,9 +507,23 @@ absl::StatusOr<std::shared_ptr<exchange::FloatBuffer>> SimShard::ReadBase(
       }
       offset += 4 * from.size;
     }
+    if (core_->plan().asynchronous) ReadMarks(load, header, *bytes, offset, loaded);
   }
   if (!missing.empty()) return absl::DataLossError(path + ": no file has all chunks");
   return weights;
+}
+
+// The marks of the file's chunks begin at `offset`.
+void SimShard::ReadMarks(const core::LoadBase& load, const int64_t* header,
+                         const std::string& bytes, int64_t offset, core::BaseLoaded* loaded) {
+  const int64_t each = core::LaneMarks::SavedPerChunk(core_->plan().samples);
+  loaded->marks.resize(load.run.chunk_count * each);
+  for (int64_t chunk = header[2]; chunk < header[2] + header[3]; ++chunk, offset += 8 * each) {
+    if (chunk < load.run.first_chunk || chunk >= load.run.end()) continue;
+    if (offset + 8 * each > static_cast<int64_t>(bytes.size())) return;  // only with a mutant
+    std::memcpy(loaded->marks.data() + (chunk - load.run.first_chunk) * each, bytes.data() + offset,
+                8 * each);
+  }
 }
 
 }  // namespace capstan::sim

@@ -89,6 +89,8 @@ class SimShard {
   void LoadBase(const exchange::shard::LoadBase& load);
   absl::StatusOr<std::shared_ptr<exchange::FloatBuffer>> ReadBase(
       const exchange::shard::LoadBase& load, exchange::shard::BaseLoaded* loaded);
+  void ReadMarks(const exchange::shard::LoadBase& load, const int64_t* header,
+                 const std::string& bytes, int64_t offset, exchange::shard::BaseLoaded* loaded);
   void WriteFiles(const exchange::shard::WriteFiles& write);
   void OnLeadBytes(int64_t lineage, const std::string& bytes);
 

@@ -8,8 +8,10 @@
 #include "param_store/checkpoint/shard_file.h"
 #include "services/check/check.h"
 #include "services/check/mutant.h"
+#include "training/fold/add.h"
 #include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
+#include "training/spec/validate.h"
 
 namespace capstan::sim {
 namespace {
@@ -48,6 +50,7 @@ SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& proc
   CAPSTAN_CHECK(spec.ok());
   spec_ = *std::move(spec);
   digest_ = start.spec_digest();
+  asynchronous_ = training::spec::IsAsynchronous(spec_.spec());
   layout_ = *training::spec::MakeLayout(spec_);
   samples_ = *training::spec::MakeSamplePlan(spec_);
   evaluation_ = *training::spec::MakeEvalPlan(spec_);
@@ -60,7 +63,9 @@ SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& proc
       *samples_, *evaluation_,
       core::TaskCoreOptions{.rank = start.rank(),
                             .total_steps = spec_.total_steps(),
-                            .device_count = spec_.devices_per_worker()});
+                            .device_count = spec_.devices_per_worker(),
+                            .asynchronous = asynchronous_,
+                            .max_staleness = training::spec::MaxStaleness(spec_)});
   if (spec_.num_shards() == 0) {
     MakeLocal(start);
   } else {
@@ -68,6 +73,9 @@ SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& proc
     options.job_id = spec_.job_id();
     options.spec_digest = digest_;
     options.rank = start.rank();
+    options.asynchronous = asynchronous_;
+    options.lanes = spec_.lanes();
+    options.max_staleness = training::spec::MaxStaleness(spec_);
     options.max_payload_bytes = 4 * layout_->chunk_floats();  // one chunk a frame
     sender_ = std::make_unique<sender::Core>(*layout_, std::move(options));
   }
@@ -258,10 +266,12 @@ void SimTask::Send(sender::StreamId id, const std::string& bytes) {
 }
 
 void SimTask::OnWeights(const CompleteWeights& weights) {
-  if (weights.lineage != lineage_ || weights.version <= weights_.version) return;
+  if (weights.lineage != lineage_) return;
+  if (!asynchronous_ && weights.version <= weights_.version) return;
   weights_ = weights;
-  hooks_.assembled(lineage_, weights.version, weights.weights->span());
-  Do(core::WeightsComplete{lineage_, weights.version, weights.stop, weights.evaluate});
+  hooks_.assembled(weights);
+  Do(core::WeightsComplete{lineage_, weights.version, weights.stop, weights.evaluate, weights.marks,
+                           weights.floor});
 }
 
 void SimTask::OpenRoute() {
@@ -276,6 +286,21 @@ void SimTask::OpenRoute() {
   if (status.ok()) return;
   strand_.Post([this, status] {
     Do(core::Failed{gpu_worker::FailureReasonOf(status), std::string(status.message())});
+  });
+}
+
+// Like Task::Do(FoldAndPush) of an asynchronous job.
+void SimTask::PushLane(const core::FoldAndPush& push) {
+  const auto value = works_.at(push.work).fold->Value(push.block);
+  CAPSTAN_CHECK(value != nullptr);
+  const bool finite = training::AllFinite(value->span());
+  if (finite) {
+    Deliver(sender::BlockReady{push.step, push.block, value, value->size()});
+  } else {
+    Deliver(sender::SkipReady{push.step, push.block.first_lane});
+  }
+  process_.After(absl::Microseconds(50), [this, push, finite] {
+    Do(core::BlockPushed{push.work, push.block, finite});
   });
 }
 
@@ -316,10 +341,12 @@ void SimTask::CarryOut(const core::Effect& effect) {
     OpenRoute();
   } else if (const auto* e = std::get_if<core::ComputeLane>(&effect)) {
     if (works_.count(e->work) == 0) {
-      works_[e->work].fold = std::make_unique<gpu_worker::LaneFold>(samples_->StepTree(e->step));
+      works_[e->work].fold = std::make_unique<gpu_worker::LaneFold>(
+          asynchronous_ ? gpu_worker::LanesApart(samples_->lanes()) : samples_->StepTree(e->step));
     }
     std::shared_ptr<gpu_worker::FloatBuffer> gradient = pool_->Lend();
-    CAPSTAN_CHECK(weights_.version == e->step);
+    CAPSTAN_CHECK(asynchronous_ || weights_.version == e->step);
+    hooks_.computes(e->lane, e->step, weights_.weights->span());
     toy_.Gradient(weights_.weights->span(), e->lineage, e->lane, e->step, weights_.loss_scale,
                   gradient->span());
     process_.After(
@@ -334,12 +361,15 @@ void SimTask::CarryOut(const core::Effect& effect) {
                                           samples_->LaneSampleCount(order.step, order.lane))});
         });
   } else if (const auto* e = std::get_if<core::FoldAndPush>(&effect)) {
+    if (asynchronous_) return PushLane(*e);
     PushBlock(*e);
   } else if (const auto* e = std::get_if<core::DropWork>(&effect)) {
     works_.erase(e->work);
   } else if (const auto* e = std::get_if<core::SendSeal>(&effect)) {
     if (local_ != nullptr) return local_->SendSeal(e->step, e->block, e->sums);
-    Deliver(sender::SealReady{e->step, e->block, e->sums});
+    Deliver(sender::SealReady{e->step, e->block, e->sums, e->staleness});
+  } else if (const auto* e = std::get_if<core::AskForWeights>(&effect)) {
+    Deliver(sender::WeightsWanted{e->step, e->lane});
   } else if (const auto* e = std::get_if<core::EvaluateBlock>(&effect)) {
     process_.After(
         random_.Between(absl::Milliseconds(1), absl::Milliseconds(30)), [this, order = *e] {

@@ -40,8 +40,8 @@ class SimTask {
     // A task that is its own lead has decided, and has not published the version yet.
     std::function<void(int64_t lineage, const training::Decision& decision)> decided;
     // This task has all weights of a version.
-    std::function<void(int64_t lineage, int64_t version, absl::Span<const float> weights)>
-        assembled;
+    std::function<void(const exchange::CompleteWeights& weights)> assembled;
+    std::function<void(int32_t lane, int64_t step, absl::Span<const float> weights)> computes;
   };
 
   // Borrows all. `process` belongs to this task alone. `host` is its number for the disk.
@@ -91,6 +91,7 @@ class SimTask {
   void Tick();
   void OpenRoute();
   void PushBlock(const exchange::task::FoldAndPush& push);
+  void PushLane(const exchange::task::FoldAndPush& push);
   // Steps sender_ and carries out its effects.
   void Deliver(const exchange::sender::Event& event);
   void Carry(const exchange::sender::Effect& effect);
@@ -105,6 +106,7 @@ class SimTask {
   job::v1::ResolvedSpec spec_;
   std::string digest_;
   common::v1::View view_;
+  bool asynchronous_ = false;
   std::optional<training::FlatLayout> layout_;
   std::optional<training::SamplePlan> samples_;
   std::optional<training::EvalPlan> evaluation_;

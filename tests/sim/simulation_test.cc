@@ -130,6 +130,41 @@ TEST(SimulationTest, EveryJobEndsWithTheBitsOfThePlainSum) {
   }
 }
 
+// Asynchronous jobs: there are no bits to compare, so weights count (counts.h).
+TEST(SimulationTest, EveryAsynchronousJobAppliesEachContributionOnce) {
+  const int64_t first = Setting("CAPSTAN_SIM_SEED", 1);
+  const int64_t count = Setting("CAPSTAN_SIM_SEEDS", 600) / 2;
+  WorldResult sum;
+  int64_t bounded = 0, skips = 0;
+  for (int64_t seed = first; seed < first + count; ++seed) {
+    const Plan plan = AsynchronousPlan(seed);
+    const WorldResult result = RunWorld(plan);
+    ASSERT_TRUE(result.violations.empty()) << Explain(plan, result);
+    sum.takeovers += result.takeovers;
+    sum.rollbacks += result.rollbacks;
+    sum.stale_steps += result.stale_steps;
+    sum.suspends += result.suspends;
+    sum.joins += result.joins;
+    if (plan.max_staleness >= 0) ++bounded;
+    if (plan.toy.nonfinite_step >= 0) ++skips;
+    if (seed % 50 != 0) continue;
+    EXPECT_EQ(RunWorld(plan).trace_hash, result.trace_hash) << "seed " << seed << " ran otherwise";
+  }
+  std::printf(
+      "%lld asynchronous seeds: %d takeovers, %d rollbacks, %d suspends, %d joins, %lld steps on "
+      "stale weights; staleness bounded in %lld, a skip in %lld\n",
+      static_cast<long long>(count), sum.takeovers, sum.rollbacks, sum.suspends, sum.joins,
+      static_cast<long long>(sum.stale_steps), static_cast<long long>(bounded),
+      static_cast<long long>(skips));
+  if (count < 100) return;
+  EXPECT_GT(sum.takeovers, count / 4);
+  EXPECT_GT(sum.rollbacks, count / 10);
+  EXPECT_GT(sum.suspends, count / 20);
+  EXPECT_GT(sum.stale_steps, 5 * count);
+  EXPECT_GT(bounded, count / 3);
+  EXPECT_GT(skips, count / 10);
+}
+
 // Effects are counted for the right class: without the class, there are none to count.
 TEST(SimulationTest, AFaultThatIsSwitchedOffHasNoEffect) {
   for (const Floor& floor : kFloors) {

@@ -37,6 +37,14 @@ std::optional<std::vector<float>> NaiveSum(
 
 void Toy::Gradient(absl::Span<const float> weights, int64_t lineage, int32_t lane, int64_t step,
                    double loss_scale, absl::Span<float> gradient) const {
+  if (counted_lanes > 0) {
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      gradient[i] = static_cast<int32_t>(i % static_cast<size_t>(counted_lanes)) == lane ? -1 : 0;
+    }
+    if (step == nonfinite_step && lane == nonfinite_lane)
+      gradient[7] = std::numeric_limits<float>::infinity();
+    return;
+  }
   const uint64_t key =
       Mixed(static_cast<uint64_t>(step) * 1000003 + static_cast<uint64_t>(lane) + 1) +
       (by_lineage ? static_cast<uint64_t>(lineage) * 0xD1B54A32D192ED03u : 0);
@@ -77,6 +85,7 @@ std::string Histories::NoteLineage(int64_t lineage, int64_t base_lineage, int64_
                ? ""
                : absl::StrCat("lineage ", lineage, " has two bases");
   }
+  if (toy_.counted_lanes > 0) return "";  // no version has weights of its own
   const std::vector<float>* weights = At(base_lineage, base_version);
   if (weights == nullptr) {
     bases_.erase(lineage);
@@ -98,6 +107,7 @@ std::string Histories::NoteDecision(int64_t lineage, const training::Decision& d
     return absl::StrCat("two shards have different decisions on step ", decision.step,
                         " of lineage ", lineage);
   }
+  if (toy_.counted_lanes > 0) return "";
   const std::optional<double> scale = ScaleAt(lineage, decision.step);
   if (!fresh || !scale.has_value()) return "";
   const bool bad = (decision.step == toy_.nonfinite_step &&
