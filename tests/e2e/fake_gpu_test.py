@@ -38,6 +38,16 @@ class FakeGpuTest(support.TestCase):
             hashes.append(job['weights_sha256'])
         self.assertEqual(hashes[0], hashes[1])
 
+    def test_asynchronous_jobs_run_on_cards_and_leave_out_what_is_not_finite(self):
+        resources = {'num_workers': 1, 'num_shards': 2, 'lanes': 1}
+        want = self.job(0, {}, resources=resources)
+        got = self.job(0, {}, resources=resources, kvstore={'type': 'dist_async'})
+        self.assertEqual(got['weights_sha256'], want['weights_sha256'])
+        # A lane of 64 samples has the factor 1/64 on its loss, which overflows here in every step.
+        job = self.job(100, {'CAPSTAN_FAKE_OVERFLOW': '0.01'}, resources=resources, kvstore={'type': 'dist_async'})
+        self.assertEqual(job['reason'], 'NonFiniteLoss', job)
+        self.assertIn('step 2: the loss or the gradient is not finite in lane 0, for the 3. step in a row', job['message'])
+
     def test_out_of_memory_is_a_reason_with_numbers(self):
         job = self.job(100, {'CAPSTAN_FAKE_FREE_MIB': '2'}, resources={'num_workers': 1, 'num_shards': 1, 'lanes': 1},
                        training={'epochs': 1, 'global_batch_size': 600,
