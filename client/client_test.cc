@@ -353,6 +353,21 @@ TEST(ReferenceSpecTest, KeepsLanesAndBatchAndDropsTheRest) {
   EXPECT_EQ(ReferenceSpec(job).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(ReferenceSpecTest, AnAsynchronousJobHasOneOnlyWithOneLane) {
+  job::v1::Job job;
+  auto& resolved = *job.mutable_resolved();
+  resolved.set_lanes(1);
+  resolved.set_global_batch(64);
+  resolved.mutable_spec()->mutable_kvstore()->set_type("dist_device_async");
+  resolved.mutable_spec()->mutable_kvstore()->set_max_staleness(3);
+  ASSERT_TRUE(ReferenceSpec(job).ok());
+  EXPECT_EQ(ReferenceSpec(job)->kvstore().type(), "local");
+  EXPECT_FALSE(ReferenceSpec(job)->kvstore().has_max_staleness());
+  resolved.set_lanes(2);
+  EXPECT_THAT(std::string(ReferenceSpec(job).status().message()),
+              HasSubstr("was asynchronous (dist_device_async) with 2 lanes"));
+}
+
 // Flags come first, then variables, then one file. Address, authority and credentials come from one
 // place. The fixture has a home with files of its own, and a working directory beside it.
 class CoordinatorAddressTest : public ::testing::Test {

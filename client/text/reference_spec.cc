@@ -22,6 +22,11 @@ absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
   }
   const job::v1::ResolvedSpec& resolved = job.resolved();
   job::v1::JobSpec spec = resolved.spec();
+  if (training::spec::IsAsynchronous(spec) && resolved.lanes() > 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(job.job_id(), " was asynchronous (", spec.kvstore().type(), ") with ",
+                     resolved.lanes(), " lanes, so its spec does not determine the result"));
+  }
   auto& resources = *spec.mutable_resources();
   resources.set_num_workers(1);
   resources.set_gpus_per_worker(1);
@@ -35,6 +40,7 @@ absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
   if (!job.device().empty()) resources.set_device(job.device());
   if (resources.device() == "auto") resources.set_device("cpu");
   spec.mutable_kvstore()->set_type("local");
+  spec.mutable_kvstore()->clear_max_staleness();
   spec.mutable_training()->set_global_batch_size(resolved.global_batch() / batches);
   spec.mutable_checkpoint()->Clear();
   spec.mutable_checkpoint()->set_every_seconds(0);  // never

@@ -11,7 +11,7 @@ namespace capstan::client {
 // The resolved spec of `job` for one worker with one device and no shard, with the same lanes,
 // batch and numbers. Only the last version is saved, and there are no limits. FailedPrecondition:
 // the job is not resolved, or something outside of the spec decided its numbers (an order that
-// changed the learning rate).
+// changed the learning rate, the order of contributions to an asynchronous job with several lanes).
 absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job);
 
 // The exit code of `verify`: kExitDone if both jobs have the same weights and used the same number
