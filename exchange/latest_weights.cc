@@ -8,7 +8,7 @@
 
 namespace capstan::exchange {
 
-void LatestWeights::Reset(int64_t lineage, std::vector<training::ChunkRun> runs) {
+void LatestWeights::Reset(int64_t lineage, const std::vector<training::ChunkRun>& runs) {
   lineage_ = lineage;
   parts_.clear();
   for (const training::ChunkRun& run : runs) parts_.emplace_back().run = run;

@@ -29,7 +29,7 @@ class LatestWeights {
       : layout_(layout), pool_(pool) {}
 
   // Forgets everything. `runs`: the chunks of each shard.
-  void Reset(int64_t lineage, std::vector<training::ChunkRun> runs);
+  void Reset(int64_t lineage, const std::vector<training::ChunkRun>& runs);
   // A new stream to the shard numbers its sets from 1 again.
   void NewStream(int32_t shard);
 

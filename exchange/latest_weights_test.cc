@@ -18,7 +18,8 @@ class LatestWeightsTest : public ::testing::Test {
  protected:
   LatestWeightsTest() { latest_.Reset(1, {{0, 1}, {1, 2}}); }
   // Writes `value` over the chunk and says so.
-  std::optional<CompleteWeights> Arrive(int32_t chunk, float value, LatestWeights::Said said) {
+  std::optional<CompleteWeights> Arrive(int32_t chunk, float value,
+                                        const LatestWeights::Said& said) {
     const int32_t shard = chunk == 0 ? 0 : 1;
     const absl::Span<float> to = latest_.Destination(shard, said.set, chunk, kNow);
     if (to.empty()) return std::nullopt;

@@ -86,7 +86,7 @@ void Core::On(const RouteGiven& e, Effects& out) {
     for (const ShardAddress& shard : route_.shards) {
       runs.push_back({shard.first_chunk, shard.chunk_count});
     }
-    latest_.Reset(route_.lineage, std::move(runs));
+    latest_.Reset(route_.lineage, runs);
   }
   peers_.clear();
   const auto add = [this](int32_t shard, v1::StreamKind kind) -> Peer& {

@@ -6,6 +6,7 @@ import signal
 import struct
 import time
 
+import dashboards_test
 import prometheus
 import services
 import support
@@ -142,8 +143,11 @@ class FaultsTest(services.ServicesTest):
             time.sleep(1)  # the fault itself
             os.kill(slow, signal.SIGCONT)
         buckets = {}
-        for line in prometheus.get(self.services['s0'].http, '/metrics').splitlines():
-            if line.startswith('capstan_ps_gradient_staleness_steps_bucket') and job_id in line:
+        text = prometheus.get(self.services['s0'].http, '/metrics')
+        name = 'capstan_ps_gradient_staleness_steps'
+        self.assertEqual(dashboards_test.exposed(text)[name], dashboards_test.catalogue()['Parameter store server'][name])
+        for line in text.splitlines():
+            if line.startswith(f'{name}_bucket') and job_id in line:
                 buckets[line.split('le="')[1].split('"')[0]] = float(line.rsplit(' ', 1)[1])
         self.assertEqual(buckets['1'], buckets['+Inf'])
         self.assertGreater(buckets['1'], buckets['0'], 'some lane was ahead')

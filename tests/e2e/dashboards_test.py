@@ -190,7 +190,7 @@ SPEC = support.job_spec(name='shown', resources={'num_workers': 2, 'num_shards':
 WHOM = ('job_id', 'worker', 'param_store', 'node', 'reason')  # labels that name the subject of an alert
 # Families that exist only with such files or folders. In ClusterTest the coordinator has folders, and nobody has certificates.
 SOMETIMES = {'capstan_folder_free_bytes', 'capstan_folder_size_bytes', 'capstan_certificate_expiry_timestamp_seconds',
-             'capstan_token_expiry_timestamp_seconds'}
+             'capstan_token_expiry_timestamp_seconds', 'capstan_ps_gradient_staleness_steps'}
 PAPERS = 'Certificates and tokens end in'  # a panel that HttpsTest fills
 # Queries whose results may all be NaN in a healthy cluster, each with the reason beside it.
 MAY_BE_NAN = {}
