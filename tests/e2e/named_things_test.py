@@ -47,7 +47,7 @@ checkpoint: {every: 30 bananas}
 | Key | Today |
 |---|---|
 | `queue`, `training.epochs` | |
-| `kvstore.type`: `dist_async`, `local` | |
+| `kvstore.type`: `nccl`, `local` | |
 | `training.seed: 3` | |
 
 | Command | Would do |
