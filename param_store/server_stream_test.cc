@@ -143,7 +143,7 @@ class Publisher final : public exchange::StreamOwner, public exchange::JobDirect
   std::vector<int64_t> taken_ ABSL_GUARDED_BY(mu_);
 };
 
-// Its weights are taken before it has dealt with the Hello.
+// Its weights are taken before it has dealt with the Hello. It answers each message with others.
 class QuickPublisher final : public exchange::StreamOwner, public exchange::JobDirectory {
  public:
   std::shared_ptr<exchange::StreamOwner> FindJob(absl::string_view) override {
@@ -157,8 +157,12 @@ class QuickPublisher final : public exchange::StreamOwner, public exchange::JobD
       absl::SleepFor(absl::Milliseconds(1));
     }
   }
-  void OnMessage(std::shared_ptr<exchange::ServerStream>,
-                 std::shared_ptr<grpc::ByteBuffer>) override {}
+  void OnMessage(std::shared_ptr<exchange::ServerStream> stream,
+                 std::shared_ptr<grpc::ByteBuffer>) override {
+    const grpc::Slice slice("weights");
+    stream->Send(grpc::ByteBuffer(&slice, 1), 8, /*last=*/true);
+    stream->Handled();
+  }
   void OnWeightsTaken(core::StreamId, int64_t version) override {
     MutexLock lock(mu_);
     taken_ = version;
@@ -166,11 +170,11 @@ class QuickPublisher final : public exchange::StreamOwner, public exchange::JobD
   }
   void OnEnd(core::StreamId) override {}
 
-  int64_t WaitForTaken() {
+  bool WaitForTaken(int64_t version) {
     const absl::Time end = absl::Now() + absl::Seconds(20);
     MutexLock lock(mu_);
-    while (taken_ < 0 && absl::Now() < end) changed_.WaitWithTimeout(mu_, end - absl::Now());
-    return taken_;
+    while (taken_ != version && absl::Now() < end) changed_.WaitWithTimeout(mu_, end - absl::Now());
+    return taken_ == version;
   }
 
  private:
@@ -268,7 +272,11 @@ TEST_F(ServerStreamTest, WeightsThatAreTakenDuringTheHelloAreTaken) {
   services::SetTimeout(context, absl::Seconds(60));
   const auto stream = stub_->Exchange(&context);
   ASSERT_TRUE(stream->Write(Hello()));
-  EXPECT_EQ(owner.WaitForTaken(), 7);
+  EXPECT_TRUE(owner.WaitForTaken(7));
+  v1::ExchangeRequest seal;
+  seal.mutable_seal()->set_step(1);
+  ASSERT_TRUE(stream->Write(seal));
+  EXPECT_TRUE(owner.WaitForTaken(8)) << "as usual, after the Hello";
   context.TryCancel();
   stream->Finish();
   server_->Shutdown();

@@ -105,7 +105,7 @@ void ShardCore::On(const SkipArrived& event) {
   owed = std::max(owed, event.step);
 }
 
-// K2. Answered as if it came with the step before.
+// K2. Answered as if it came with the step before. Nobody asks for step 0, whose floor is 0.
 void ShardCore::On(const WeightsAskedFor& event) {
   Stream* const stream = Sender(event.stream, {v1::STREAM_KIND_DATA});
   if (stream == nullptr) return;
@@ -117,8 +117,8 @@ void ShardCore::On(const WeightsAskedFor& event) {
     Close(event.stream, valid);
     return;
   }
-  const auto owed = stream->owed.emplace(event.lane, event.step - 1).first;
-  owed->second = std::max(owed->second, event.step - 1);
+  int64_t& owed = stream->owed[event.lane];
+  owed = std::max(owed, event.step - 1);
 }
 
 // The lead's marks for seals (A2).
