@@ -91,6 +91,11 @@ TEST_F(LatestWeightsTest, StopAndEvaluateHoldOnceAllShardsSaySo) {
   EXPECT_EQ(whole->version, 4);
   EXPECT_TRUE(whole->evaluate);
   EXPECT_FALSE(whole->stop);
+  whole = Arrive(0, 1, {2, 4, true, false, {4, 4}, 4});
+  EXPECT_FALSE(whole->stop) << "of shard 0 alone";
+  Arrive(1, 1, {3, 4, true, false, {4, 4}, 4});
+  whole = Arrive(2, 1, {3, 4, true, false, {4, 4}, 4});
+  EXPECT_TRUE(whole->stop);
 }
 
 TEST_F(LatestWeightsTest, AnotherLineageKnowsNothing) {

@@ -298,11 +298,12 @@ void Core::OnWeights(Peer& peer, const v1::WeightFrame& frame, wire::Pieces payl
                       " bytes, want chunks of [", peer.run.first_chunk, ",", peer.run.end(), ")")),
                   out);
   }
-  if (options_.asynchronous && (frame.set() < 1 || frame.marks_size() != options_.lanes)) {
+  if (options_.asynchronous &&
+      (frame.set() < 1 || frame.version() < 0 || frame.marks_size() != options_.lanes)) {
     return Cancel(
         peer,
         absl::DataLossError(
-            "weights of an asynchronous job without a set, or without a mark for each lane"),
+            "weights of an asynchronous job without a set, a version, or a mark for each lane"),
         out);
   }
   stats_.received_payload_bytes += static_cast<int64_t>(payload_bytes);

@@ -72,7 +72,7 @@ void ShardCore::Contribute(const FrameArrived& event) {
     }
   }
   if (any) Emit(std::move(apply));
-  // That a chunk is past is no news: the weights that follow have its mark.
+  // Only a corrupt chunk needs an answer of its own. The weights that follow have all marks.
   if (corrupt)
     Emit(SendAck{event.stream, event.step, event.block, event.first_chunk, std::move(outcomes)});
   int64_t& owed = streams_.at(event.stream).owed[lane];
@@ -121,7 +121,6 @@ void ShardCore::On(const WeightsAskedFor& event) {
   owed = std::max(owed, event.step - 1);
 }
 
-// The lead's marks for seals (A2).
 absl::Status ShardCore::CheckSeal(const SealArrived& event) const {
   const int32_t lane = event.block.first_lane;
   if (event.block.lane_count != 1) {
@@ -142,6 +141,7 @@ absl::Status ShardCore::CheckSeal(const SealArrived& event) const {
   return absl::OkStatus();
 }
 
+// The lead's marks for seals (A2).
 void ShardCore::CountSeal(const SealArrived& event) {
   const int32_t lane = event.block.first_lane;
   CAPSTAN_CHECK(event.step == seal_marks_[lane]);  // the lead has just taken it
@@ -158,6 +158,9 @@ bool ShardCore::IsOver(int32_t lane, int64_t step) const {
 
 bool ShardCore::MayAnswer(int32_t lane, int64_t step) const {
   if (!IsOver(lane, step)) return false;
+  // With one lane, shards answer at the version. So a checkpoint has one version of all chunks, and
+  // the bits are those of a synchronous job also after a rollback.
+  if (plan_.samples.lanes() == 1 && version_ <= step) return false;
   const int64_t k = plan_.max_staleness;
   return k < 0 || marks_.Floor() >= step + 1 - k;
 }
@@ -227,8 +230,10 @@ void ShardCore::PublishClock(const training::Decision& decision) {
     }
     WatchLanes();
   }
-  if (stop_ || evaluate_) {
-    for (auto& entry : streams_) entry.second.wants = true;
+  // A task without lanes is owed no answer. With newer weights it shows that it may get some.
+  for (auto& entry : streams_) {
+    Stream& stream = entry.second;
+    if (stop_ || evaluate_ || !OwnsLanes(stream.index)) stream.wants = true;
   }
   if (decision.checkpoint) Save();
 }

@@ -1,4 +1,7 @@
 // Asynchronous jobs: rules A1 to A7, K and K2 on one shard.
+#include <algorithm>
+#include <utility>
+
 #include "exchange/shard/shard_messages.h"
 #include "exchange/shard/test_shard.h"
 #include "gmock/gmock.h"
@@ -105,6 +108,10 @@ TEST_F(AsynchronousTest, RefusesLanesAndStepsThatTheJobDoesNotHave) {
     EXPECT_EQ(ClosedWith(Do(WeightsAskedFor{14, step, lane}), 14),
               absl::StatusCode::kInvalidArgument);
   }
+  for (const int32_t lane : {2, -1}) {
+    Ready();
+    EXPECT_EQ(ClosedWith(LaneSeal(kW0, lane, 0), kW0), absl::StatusCode::kInvalidArgument);
+  }
   Ready();
   EXPECT_EQ(ClosedWith(Do(Frame(kW0, 0, {0, 2})), kW0), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ClosedWith(Do(SealArrived{kW1, 0, {0, 2}, {4, 1.0, 1}}), kW1),
@@ -192,6 +199,21 @@ TEST_F(AsynchronousTest, StalenessIsCountedAndBounded) {
   Push(kW0, 0, 2);
   EXPECT_EQ(ClosedWith(LaneSeal(kW0, 0, 2, /*staleness=*/3), kW0),
             absl::StatusCode::kInvalidArgument);
+}
+
+// It is owed no answer, and must show the newest version before it gets lanes.
+TEST_F(AsynchronousTest, ATaskWithoutLanesGetsEachVersion) {
+  Ready();
+  Hello(14, v1::STREAM_KIND_DATA, 0);  // rank 0 has lane 0
+  Do(ViewChange{.lineage = 1, .generation = 2, .workers = {0, 1}, .lane_owners = {1, 1}});
+  Do(WeightsTaken{14, 0});
+  Both(kW1, 0, 0);
+  Push(kW1, 1, 0);
+  const auto sets = All<SendWeights>(LaneSeal(kW1, 1, 0));
+  ASSERT_EQ(core_->version(), 1);
+  EXPECT_EQ(std::count_if(sets.begin(), sets.end(),
+                          [](const SendWeights& set) { return set.stream == 14; }),
+            1);
 }
 
 // The clock: a version is decided when the slowest lane has passed its step.

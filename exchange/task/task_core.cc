@@ -1,6 +1,7 @@
 #include "exchange/task/task_core.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -135,10 +136,11 @@ void TaskCore::On(const WeightsComplete& e, Effects& out) {
   if (report_at_ == absl::InfiniteDuration()) report_at_ = now_ + options_.progress_interval;
 }
 
-int64_t TaskCore::StepOf(int64_t work) const {
+int64_t TaskCore::Begin(int64_t work) {
   const auto it =
       std::find_if(works_.begin(), works_.end(), [work](const Work& w) { return w.id == work; });
   CAPSTAN_CHECK(it != works_.end());
+  if (options_.asynchronous) it->staleness = std::max<int64_t>(it->step - floor_, 0);
   return it->step;
 }
 
@@ -243,7 +245,6 @@ void TaskCore::TakeUpLanes(int64_t step, const std::vector<int32_t>& lanes) {
     // The device that reads this lane's samples ahead (PlanLanes).
     CAPSTAN_CHECK(lanes.size() == 1);
     work.lane = lanes[0];
-    work.staleness = std::max<int64_t>(step - floor_, 0);
     work.targets = {{lanes[0], 1}};
     const std::vector<int32_t> owned = OwnedLanes(step);
     const auto at = std::find(owned.begin(), owned.end(), lanes[0]) - owned.begin();
@@ -296,7 +297,7 @@ bool TaskCore::GiveLanesTogether(Effects& out) {
         continue;
       }
       ++busy_[device];
-      out.emplace_back(ComputeLane{static_cast<int>(device), work, lineage_, StepOf(work),
+      out.emplace_back(ComputeLane{static_cast<int>(device), work, lineage_, Begin(work),
                                    static_cast<int32_t>(job.index)});
     }
     queues_[device] = std::move(rest);
@@ -320,7 +321,7 @@ void TaskCore::GiveOrders(Effects& out) {
       } else {
         CAPSTAN_CHECK(!held_->stop);
         out.emplace_back(
-            ComputeLane{d, job.work, lineage_, StepOf(job.work), static_cast<int32_t>(job.index)});
+            ComputeLane{d, job.work, lineage_, Begin(job.work), static_cast<int32_t>(job.index)});
       }
     } while (options_.lanes_at_once && !first.is_evaluation && !queue.empty() &&
              !queue.front().is_evaluation && queue.front().work == first.work);
@@ -351,7 +352,9 @@ void TaskCore::PushWhatIsWhole(Work& work, Effects& out) {
       ++it;
       continue;
     }
-    out.emplace_back(FoldAndPush{work.id, lineage_, work.step, *it});
+    const bool finite =
+        !options_.asynchronous || std::isfinite(work.computed.at(work.lane).loss_sum);
+    out.emplace_back(FoldAndPush{work.id, lineage_, work.step, *it, finite});
     work.ordered.push_back(*it);
     it = work.targets.erase(it);
   }

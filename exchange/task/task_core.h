@@ -108,8 +108,8 @@ struct UseView {
   int64_t generation = 0;
 };
 // Compute `lane` of `step` with the weights of version `step` of `lineage` (asynchronous jobs: with
-// the newest weights), add it to the fold of `work`, and answer LaneComputed. A device has one order at a time, or, with lanes_together or
-// lanes_at_once, those that come in one go.
+// the newest weights), add it to the fold of `work`, and answer LaneComputed. A device has one order
+// at a time, or, with lanes_together or lanes_at_once, those that come in one go.
 struct ComputeLane {
   int device = 0;
   int64_t work = 0;
@@ -123,6 +123,7 @@ struct FoldAndPush {
   int64_t lineage = 0;
   int64_t step = 0;
   training::LaneBlock block;
+  bool finite_loss = true;  // asynchronous jobs: false: send a skip in its place
 };
 // The fold of `work` is needed no more. A lane of it that is still being computed is answered as
 // usual, and its gradient dropped.
@@ -259,7 +260,8 @@ class TaskCore {
   void BeginLanes(Effects& out);
   bool IsAtWork(int32_t lane) const;
   void ForgetJobs(bool evaluations);
-  int64_t StepOf(int64_t work) const;
+  // The step of a work that a device begins now; asynchronous jobs note the staleness of its weights.
+  int64_t Begin(int64_t work);
   void TakeUpEvaluation(Effects& out);
   void GiveOrders(Effects& out);
   // Orders all lanes of the work that comes first. False: no lane waits.

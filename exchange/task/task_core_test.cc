@@ -711,6 +711,28 @@ TEST(AsynchronousTaskTest, ASkippedStepHasNoLoss) {
   EXPECT_EQ(seals[0].sums.samples, 4);
 }
 
+TEST(AsynchronousTaskTest, ALossThatIsNotFiniteLeavesOutItsGradient) {
+  Task task({.lanes = 2, .asynchronous = true});
+  task.View(1, 1, {0, 1});
+  const ComputeLane order = Only<ComputeLane>(task.Do(Marks({0, 0})))[0];
+  const auto pushes = Only<FoldAndPush>(
+      task.Do(LaneComputed{order.device, order.work, order.lane, {4, INFINITY, 2}}));
+  ASSERT_THAT(pushes, SizeIs(1));
+  EXPECT_FALSE(pushes[0].finite_loss);
+}
+
+// Lane 1 waits for the device. Meanwhile lane 0 gets on, and its weights are newer.
+TEST(AsynchronousTaskTest, StalenessIsThatOfTheWeightsThatALaneIsComputedOn) {
+  Task task({.lanes = 2, .asynchronous = true});
+  task.View(1, 1, {0, 0});
+  const ComputeLane first = Only<ComputeLane>(task.Do(Marks({1, 3})))[0];
+  ASSERT_EQ(first.lane, 0);
+  task.Do(Marks({2, 3}));
+  Effects effects = task.Compute(task.Do(LaneComputed{0, first.work, 0, {1, 1.0, 0}}));
+  ASSERT_EQ(Only<ComputeLane>(effects)[0].lane, 1);
+  EXPECT_EQ(Only<SendSeal>(effects)[0].staleness, 1);
+}
+
 TEST(AsynchronousTaskTest, AVersionIsEvaluatedOnceOnWhateverWeightsAreHere) {
   Task task({.lanes = 2, .test = 4, .asynchronous = true});
   task.View(1, 1, {0, 1});

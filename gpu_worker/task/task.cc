@@ -442,7 +442,8 @@ void Task::Do(const core::FoldAndPush& e) {
     std::shared_ptr<FloatBuffer> sum = folds_.at(e.work)->Value(e.block);
     CAPSTAN_CHECK(sum != nullptr);
     if (job_->asynchronous()) {  // rule A6
-      finite = ClipLane(job_->layout, training::spec::ClipNorm(job_->spec), sum->span());
+      finite = e.finite_loss &&
+               ClipLane(job_->layout, training::spec::ClipNorm(job_->spec), sum->span());
     }
     if (finite) {
       exchange_->Push(e.step, e.block, std::move(sum));

@@ -173,7 +173,6 @@ TEST_F(LoadCheckpointTest, SeveralFloatsOfStatePerWeightComeBack) {
   }
 }
 
-// The digest of the training already distinguishes them; the file must do so, too.
 TEST_F(LoadCheckpointTest, MarksComeBackForEachChunk) {
   marks_per_chunk_ = 3;
   for (int64_t i = 0; i < 15; ++i) marks_.push_back(1000 + i);
@@ -184,7 +183,7 @@ TEST_F(LoadCheckpointTest, MarksComeBackForEachChunk) {
     const auto begin = marks_.begin() + run.first_chunk * 3;
     EXPECT_EQ(loaded_.marks, std::vector<int64_t>(begin, begin + run.chunk_count * 3));
   }
-  // Who wants none reads such a file, too.
+  // A job without marks can read such a file, too.
   marks_per_chunk_ = 0;
   EXPECT_EQ(Load({0, 5}).reason, "");
 }
@@ -201,6 +200,7 @@ TEST_F(LoadCheckpointTest, MarksThatAreMissingOrTooFewAreRefused) {
   ExpectRefused("shard-0.safetensors", "marks of two lanes");
 }
 
+// The digest of the training already distinguishes them; the file must do so, too.
 TEST_F(LoadCheckpointTest, AStateOfAnotherSizeIsRefused) {
   MakeState(2);
   states_ = 3;

@@ -27,8 +27,8 @@ namespace capstan::param_store {
 
 // Prefixes of tensor names. Files have weights and momentum since 0.1.0.
 inline constexpr absl::string_view kWeightTensors = "chunks";
-// `states`: floats of state per weight.
 inline constexpr absl::string_view kMarkTensors = "marks";
+// `states`: floats of state per weight.
 constexpr absl::string_view StateTensors(int states) { return states > 1 ? "state" : "momentum"; }
 // The shape of a tensor of a chunk of `floats` weights, with `states` numbers each.
 std::vector<int64_t> ChunkShape(int64_t floats, int states);

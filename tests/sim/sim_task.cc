@@ -293,7 +293,7 @@ void SimTask::OpenRoute() {
 void SimTask::PushLane(const core::FoldAndPush& push) {
   const auto value = works_.at(push.work).fold->Value(push.block);
   CAPSTAN_CHECK(value != nullptr);
-  const bool finite = training::AllFinite(value->span());
+  const bool finite = push.finite_loss && training::AllFinite(value->span());
   if (finite) {
     Deliver(sender::BlockReady{push.step, push.block, value, value->size()});
   } else {
