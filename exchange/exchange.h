@@ -103,7 +103,7 @@ class Exchange {
   // For asynchronous jobs, which have shards. The seal of a lane's step, on weights of this staleness.
   virtual void SendLaneSeal(int64_t step, int32_t lane, const training::SealSums& sums,
                             int64_t staleness);
-  // In place of Push: the gradient of the lane is not finite. Sent again as Push does.
+  // In place of Push: gradient or loss of the lane is not finite. Sent again, as Push does.
   virtual void Skip(int64_t step, int32_t lane);
   // The lane cannot begin the step, because the weights are too old.
   virtual void AskForWeights(int64_t step, int32_t lane);

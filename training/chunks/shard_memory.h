@@ -35,8 +35,8 @@ constexpr int64_t MostShardBytes(int64_t floats, int64_t state_floats_per_weight
 // The same for an asynchronous job with `workers`. A buffer of weights stays in use until the worker
 // to which it is sent has taken it, and a worker may open a new stream before the end of its old one
 // is seen. Besides these there are the current buffer, one of a file that is being written, and one
-// that is kept free. A gradient is copied before it is applied. Nothing closes streams above this
-// number, as it is done for synchronous jobs. Seals of faster lanes at the lead come on top.
+// that is kept free. A gradient is copied before it is applied. Unlike in synchronous jobs, nothing
+// closes streams above this number. Seals of faster lanes at the lead are not in it.
 constexpr int64_t MostAsynchronousShardBytes(int64_t floats, int64_t state_floats_per_weight,
                                              int64_t workers) {
   const int64_t weights = 2 * workers + 3 + kLoadingBuffers;

@@ -148,7 +148,7 @@ void CheckKvStore(const JobSpec& spec, Rules& rules) {
   }
 }
 
-// What does not go together with asynchronous training, and what needs it.
+// Keys that asynchronous training refuses, and max_staleness, which only it has.
 void CheckAsynchronous(const JobSpec& spec, Rules& rules) {
   const auto& k = spec.kvstore();
   if (k.has_max_staleness())
