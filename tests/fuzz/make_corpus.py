@@ -286,6 +286,14 @@ def launch():
         write("fuzz_launch", name, b"\x02" + text.encode())
 
 
+def gradient():
+    """A chunk of each format of training/compress: format, floats - 1, ratio, words."""
+    words = bytes(range(64)) * 2
+    for encoding, name in enumerate(("none", "fp16", "bf16", "int8", "2bit", "1bit")):
+        write("fuzz_gradient", name, bytes((encoding, 19, 0, 63)) + words)
+    write("fuzz_gradient", "top_k", bytes((6, 7, 0, 63)) + struct.pack("<2I2f", 1, 6, -2.5, 0.5))
+
+
 def graph():
     def attribute(name, value):
         if isinstance(value, int):
@@ -376,6 +384,7 @@ def job_file():
 if __name__ == "__main__":
     coordinator()
     exchange()
+    gradient()
     graph()
     idx()
     job_file()

@@ -1,0 +1,47 @@
+// The encodings one by one (gradient_format.h), and what they share. Inside this folder only.
+#ifndef CAPSTAN_TRAINING_COMPRESS_ENCODINGS_H_
+#define CAPSTAN_TRAINING_COMPRESS_ENCODINGS_H_
+
+#include <cstdint>
+#include <cstring>
+
+#include "absl/types/span.h"
+
+namespace capstan::training::compress {
+
+inline void PutWord(float* to, uint32_t word) { std::memcpy(to, &word, sizeof word); }
+inline uint32_t WordAt(const float* from) {
+  uint32_t word;
+  std::memcpy(&word, from, sizeof word);
+  return word;
+}
+
+inline constexpr int64_t kBlock = 256;  // of int8
+
+// The numbers that top_k sends of so many, 1..floats.
+int64_t KeptOf(double ratio, int64_t floats);
+
+void EncodeBinary16(absl::Span<const float> in, absl::Span<float> out);
+void DecodeBinary16(absl::Span<const float> encoded, absl::Span<float> out);
+void EncodeBFloat16(absl::Span<const float> in, absl::Span<float> out);
+void DecodeBFloat16(absl::Span<const float> encoded, absl::Span<float> out);
+void EncodeInt8(absl::Span<const float> in, absl::Span<float> out);
+void DecodeInt8(absl::Span<const float> encoded, absl::Span<float> out);
+
+// `left` is what is to be encoded, and becomes what is left of it. All numbers are finite.
+void EncodeTwoBit(float threshold, float loss_scale, absl::Span<float> left, absl::Span<float> out);
+// `numbers`: those of `left` that are not padding, at least 1.
+void EncodeOneBit(float loss_scale, size_t numbers, absl::Span<float> left, absl::Span<float> out);
+// Words of a chunk that decode to NaN, of either.
+void EncodeNothing(absl::Span<float> out);
+void DecodeTwoBit(absl::Span<const float> encoded, absl::Span<float> out);
+void DecodeOneBit(absl::Span<const float> encoded, absl::Span<float> out);
+
+// As above, but numbers may be of any kind. NaN is larger than infinity.
+void EncodeTopK(float loss_scale, absl::Span<float> left, absl::Span<float> out);
+bool IsTopK(absl::Span<const float> encoded, int64_t floats);
+void DecodeTopK(absl::Span<const float> encoded, absl::Span<float> out);
+
+}  // namespace capstan::training::compress
+
+#endif  // CAPSTAN_TRAINING_COMPRESS_ENCODINGS_H_
