@@ -368,6 +368,34 @@ TEST(ReferenceSpecTest, AnAsynchronousJobHasOneOnlyWithOneLane) {
               HasSubstr("was asynchronous (dist_device_async) with 2 lanes"));
 }
 
+TEST(ReferenceSpecTest, ACompressedJobHasOneUnlessWhatWasLeftOutWasLost) {
+  job::v1::Job job;
+  job.set_lineage(1);
+  auto& resolved = *job.mutable_resolved();
+  resolved.set_lanes(2);
+  resolved.set_global_batch(64);
+  auto& kvstore = *resolved.mutable_spec()->mutable_kvstore();
+  kvstore.set_type("dist_sync");
+  auto& compression = *kvstore.mutable_gradient_compression();
+  compression.set_type("2bit");
+  compression.set_threshold(0.25);
+  ASSERT_TRUE(ReferenceSpec(job).ok());
+  EXPECT_EQ(ReferenceSpec(job)->kvstore().gradient_compression().threshold(), 0.25);
+  job.set_lineage(2);
+  EXPECT_THAT(std::string(ReferenceSpec(job).status().message()),
+              HasSubstr("compresses gradients (2bit), and what they had left out was lost when the "
+                        "job went back to a checkpoint"));
+  compression.set_type("int8");
+  EXPECT_TRUE(ReferenceSpec(job).ok());
+  job.set_lineage(1);
+  compression.set_type("top_k");
+  job.set_generation(1);
+  EXPECT_TRUE(ReferenceSpec(job).ok());
+  job.set_generation(2);
+  EXPECT_THAT(std::string(ReferenceSpec(job).status().message()),
+              HasSubstr("was lost when its tasks changed"));
+}
+
 // Flags come first, then variables, then one file. Address, authority and credentials come from one
 // place. The fixture has a home with files of its own, and a working directory beside it.
 class CoordinatorAddressTest : public ::testing::Test {

@@ -39,6 +39,7 @@ struct CompleteWeights {
   int64_t version = 0;
   bool stop = false;      // the last one, never computed on
   bool evaluate = false;  // evaluated by the owners of its blocks
+  bool skipped = false;   // the step before it was: the same weights as the version before
   double loss_scale = 1;  // factor on the loss of the step that computes on it
   // The flat vector. Not changed while anybody holds it. Null: the devices have made the version by
   // themselves and have it (LocalExchange); never one that stops or is evaluated.
@@ -84,17 +85,18 @@ class Exchange {
 
   // Sends the sum of `block` for `step`, and sends it again where a stream breaks or a checksum
   // differs, until a version above `step` is complete. The buffer is not copied and not changed
-  // until its last reference is gone.
+  // until its last reference is gone. It has the words of training::GradientLayout: the floats of
+  // the model if the job does not compress gradients.
   void Push(int64_t step, const training::LaneBlock& block,
             std::shared_ptr<const FloatBuffer> gradient) {
     const int64_t all = gradient->size();
     PushPrefix(step, block, std::move(gradient), all);
   }
-  // The same of [0, ready_floats) alone, while the rest is still being computed: called again with
+  // The same of [0, ready_words) alone, while the rest is still being computed: called again with
   // the same buffer and more, at last with all of it. What was sent is not sent twice; a block of
   // which only a part was ever pushed is nobody's sum and harms nobody (rule R6).
   virtual void PushPrefix(int64_t step, const training::LaneBlock& block,
-                          std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) = 0;
+                          std::shared_ptr<const FloatBuffer> gradient, int64_t ready_words) = 0;
   // To the lead, behind the frames pushed so far where there is one shard.
   virtual void SendSeal(int64_t step, const training::LaneBlock& block,
                         const training::SealSums& sums) = 0;

@@ -42,6 +42,7 @@ class WeightAssembly {
     bool stop = false;
     bool evaluate = false;
     double loss_scale = 0;
+    bool skipped = false;
   };
   std::optional<CompleteWeights> Arrived(int64_t version, int32_t chunk, const Said& said,
                                          absl::Duration now);
@@ -56,6 +57,7 @@ class WeightAssembly {
     int32_t missing = 0;
     bool stop = false;
     bool evaluate = false;
+    bool skipped = false;
     double loss_scale = 1;
     absl::Duration began;
   };

@@ -20,7 +20,8 @@ class WeightAssemblyTest : public ::testing::Test {
     std::fill(to.begin(), to.end(), value);
     // The scale comes with the first chunks alone: those of shard 0.
     return assembly_.Arrived(
-        version, chunk, {version == 9, version == 4, version == 4 && chunk == 0 ? 512.0 : 0}, now);
+        version, chunk,
+        {version == 9, version == 4, version == 4 && chunk == 0 ? 512.0 : 0, version == 4}, now);
   }
 
   const FlatLayout layout_ = ThreeChunks();
@@ -37,6 +38,7 @@ TEST_F(WeightAssemblyTest, AVersionIsWholeWithItsLastChunkInAnyOrder) {
   ASSERT_TRUE(whole.has_value());
   EXPECT_EQ(whole->lineage, 1);
   EXPECT_EQ(whole->version, 4);
+  EXPECT_TRUE(whole->skipped);
   EXPECT_TRUE(whole->evaluate);
   EXPECT_FALSE(whole->stop);
   EXPECT_EQ(whole->loss_scale, 512);

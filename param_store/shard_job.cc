@@ -60,6 +60,7 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
                                   .clip_norm = spec::ClipNorm(*resolved),
                                   .asynchronous = spec::IsAsynchronous(resolved->spec()),
                                   .max_staleness = spec::MaxStaleness(*resolved),
+                                  .gradient_format = spec::GradientFormatOf(*resolved),
                                   .checkpoint_every_steps = resolved->checkpoint_every_steps(),
                                   .checkpoint_every = spec::CheckpointEvery(*resolved)},
                          .optimizer = *std::move(optimizer),
@@ -80,7 +81,7 @@ ShardJob::ShardJob(ShardJobOptions options)
                   .may_touch_weights = options_.may_touch_weights}),
       log_(files_, options_.plan.job_id, options_.storage_path, &job_files_),
       core_(options_.plan),
-      storage_(options_.plan.layout, *options_.optimizer),
+      storage_(options_.plan.layout, *options_.optimizer, options_.plan.gradient_format),
       metrics_(options_.metrics, options_.plan),
       lead_link_(strand_, options_.security),
       state_(core_.State(absl::ZeroDuration())) {}
@@ -415,6 +416,7 @@ void ShardJob::Run(const core::SendWeights& effect) {
     header.set_version(effect.version);
     header.set_stop(effect.stop);
     header.set_evaluate(effect.evaluate);
+    header.set_skipped(effect.skipped);
     header.set_loss_scale(effect.loss_scale);
     header.set_set(effect.set);
     for (const int64_t mark : effect.marks) header.add_marks(mark);

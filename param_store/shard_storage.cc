@@ -1,6 +1,7 @@
 #include "param_store/shard_storage.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "services/check/check.h"
@@ -15,8 +16,9 @@ using training::ChunkRun;
 using training::ChunkSum;
 using training::FlatRange;
 
-ShardStorage::ShardStorage(const training::FlatLayout& layout, const training::Optimizer& optimizer)
-    : layout_(layout), optimizer_(optimizer), norms_(layout) {}
+ShardStorage::ShardStorage(const training::FlatLayout& layout, const training::Optimizer& optimizer,
+                           const training::GradientFormat& format)
+    : layout_(layout), optimizer_(optimizer), norms_(layout), gradients_(layout, format) {}
 
 std::shared_ptr<exchange::FloatBuffer> ShardStorage::MakeBuffer(const training::FlatLayout& layout,
                                                                 const ChunkRun& run) {
@@ -62,16 +64,43 @@ FlatRange ShardStorage::LocalRange(int32_t index) const {
 }
 
 std::vector<bool> ShardStorage::Verify(int32_t first_chunk, absl::Span<const uint32_t> crcs,
-                                       exchange::wire::Pieces payload) const {
+                                       exchange::wire::Pieces payload) {
   std::vector<bool> intact(crcs.size());
   exchange::wire::PayloadReader reader(payload);
   std::vector<absl::string_view> chunk;
   for (size_t i = 0; i < crcs.size(); ++i) {
-    const int64_t floats = layout_.ChunkRange(first_chunk + static_cast<int32_t>(i)).size;
-    CAPSTAN_CHECK(reader.Next(floats * sizeof(float), &chunk));
+    const int32_t number = first_chunk + static_cast<int32_t>(i);
+    CAPSTAN_CHECK(reader.Next(gradients_.ChunkRange(number).size * sizeof(float), &chunk));
     intact[i] = exchange::wire::Crc32cOf(chunk) == crcs[i];
+    if (intact[i] && gradients_.FormatOf(number).can_be_malformed()) {
+      intact[i] = training::IsWellFormed(gradients_.FormatOf(number), Words(chunk),
+                                         layout_.ChunkRange(number).size);
+    }
   }
   return intact;
+}
+
+absl::Span<const float> ShardStorage::Words(exchange::wire::Pieces encoded) {
+  words_.resize(exchange::wire::TotalBytes(encoded) / sizeof(float));
+  char* to = reinterpret_cast<char*>(words_.data());
+  for (const absl::string_view piece : encoded) {
+    std::memcpy(to, piece.data(), piece.size());
+    to += piece.size();
+  }
+  return words_;
+}
+
+exchange::wire::Pieces ShardStorage::Floats(int32_t index, exchange::wire::Pieces encoded) {
+  const training::GradientFormat& format = gradients_.FormatOf(run_.first_chunk + index);
+  if (format.encoding == training::GradientEncoding::kNone) return encoded;
+  decoded_.resize(sums_[index].size());
+  training::Decode(format, Words(encoded), absl::MakeSpan(decoded_));
+  if (format.fills_padding()) {
+    training::ClearPadding(gradients_.Padding(run_.first_chunk + index), absl::MakeSpan(decoded_));
+  }
+  decoded_bytes_ = absl::string_view(reinterpret_cast<const char*>(decoded_.data()),
+                                     decoded_.size() * sizeof(float));
+  return absl::MakeConstSpan(&decoded_bytes_, 1);
 }
 
 void ShardStorage::Fold(const exchange::shard::FoldFrame& effect, exchange::wire::Pieces payload) {
@@ -79,10 +108,12 @@ void ShardStorage::Fold(const exchange::shard::FoldFrame& effect, exchange::wire
   std::vector<absl::string_view> chunk;
   for (size_t i = 0; i < effect.commands.size(); ++i) {
     const training::FoldCommands& commands = effect.commands[i];
-    ChunkSum& sum = sums_[effect.first_chunk - run_.first_chunk + i];
-    CAPSTAN_CHECK(reader.Next(sum.size() * sizeof(float), &chunk));
+    const auto index = static_cast<int32_t>(effect.first_chunk - run_.first_chunk + i);
+    ChunkSum& sum = sums_[index];
+    CAPSTAN_CHECK(
+        reader.Next(gradients_.ChunkRange(run_.first_chunk + index).size * sizeof(float), &chunk));
     if (commands.empty()) continue;
-    sum.Do(commands, chunk);
+    sum.Do(commands, Floats(index, chunk));
     if (commands[0].kind == training::FoldCommand::Kind::kTake) {
       exchange::wire::CountCopied(sum.size() * sizeof(float));
     }
@@ -109,9 +140,10 @@ void ShardStorage::ApplyFrame(const exchange::shard::ApplyFrame& effect,
   for (size_t i = 0; i < effect.updates.size(); ++i) {
     const auto index = static_cast<int32_t>(effect.first_chunk - run_.first_chunk + i);
     ChunkSum& gradient = sums_[index];
-    CAPSTAN_CHECK(reader.Next(gradient.size() * sizeof(float), &chunk));
+    CAPSTAN_CHECK(
+        reader.Next(gradients_.ChunkRange(run_.first_chunk + index).size * sizeof(float), &chunk));
     if (effect.updates[i] < 0) continue;
-    gradient.Do({{training::FoldCommand::Kind::kTake, 0}}, chunk);
+    gradient.Do({{training::FoldCommand::Kind::kTake, 0}}, Floats(index, chunk));
     exchange::wire::CountCopied(gradient.size() * sizeof(float));
     const FlatRange range = LocalRange(index);
     float* const weights = own_->data() + range.offset;

@@ -20,6 +20,7 @@
 #include "exchange/wire/frame_codec.h"
 #include "training/chunks/flat_layout.h"
 #include "training/chunks/placement.h"
+#include "training/compress/gradient_layout.h"
 #include "training/fold/chunk_sum.h"
 #include "training/norm/norm_tree.h"
 #include "training/optim/optimizer.h"
@@ -42,8 +43,9 @@ struct ShardSnapshot {
 
 class ShardStorage {
  public:
-  // Borrows both.
-  ShardStorage(const training::FlatLayout& layout, const training::Optimizer& optimizer);
+  // Borrows layout and optimizer. `format`: of the gradients that arrive.
+  ShardStorage(const training::FlatLayout& layout, const training::Optimizer& optimizer,
+               const training::GradientFormat& format = {});
 
   // An empty buffer for the weights of `run`, to be filled (on any thread) and given to Begin.
   static std::shared_ptr<exchange::FloatBuffer> MakeBuffer(const training::FlatLayout& layout,
@@ -78,10 +80,10 @@ class ShardStorage {
   training::FlatRange LocalRange(int32_t index) const;
   ShardSnapshot Snapshot();
 
-  // Which of `chunk_count` chunks from first_chunk on have the checksum that came with them. The
-  // shape was checked.
+  // Which of `chunk_count` encoded chunks from first_chunk on have the checksum that came with them
+  // and can be decoded. The shape was checked.
   std::vector<bool> Verify(int32_t first_chunk, absl::Span<const uint32_t> crcs,
-                           exchange::wire::Pieces payload) const;
+                           exchange::wire::Pieces payload);
 
   struct Bytes {
     int64_t weights = 0;  // all buffers
@@ -100,11 +102,16 @@ class ShardStorage {
 
  private:
   void Note(const std::shared_ptr<const exchange::FloatBuffer>& buffer);
+  // Chunk `index` of the run as floats: the pieces themselves, or decoded. Valid until the next call.
+  exchange::wire::Pieces Floats(int32_t index, exchange::wire::Pieces encoded);
+  // The words of an encoded chunk, one after another. Valid until the next call.
+  absl::Span<const float> Words(exchange::wire::Pieces encoded);
   void MakeOwn();
 
   const training::FlatLayout& layout_;
   const training::Optimizer& optimizer_;
   const training::NormTree norms_;
+  const training::GradientLayout gradients_;
   training::ChunkRun run_;
   int64_t first_float_ = 0;
   std::vector<std::weak_ptr<const exchange::FloatBuffer>> made_;  // all that may still be in use
@@ -115,6 +122,10 @@ class ShardStorage {
   std::shared_ptr<std::vector<uint32_t>> own_crcs_;
   std::vector<float> state_;
   std::vector<training::ChunkSum> sums_;  // by chunk of the run
+  // Of an encoded chunk.
+  std::vector<float> words_;
+  std::vector<float> decoded_;
+  absl::string_view decoded_bytes_;
 };
 
 }  // namespace capstan::param_store

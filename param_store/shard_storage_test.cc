@@ -271,6 +271,90 @@ TEST_F(StorageTest, DamageIsFoundInItsChunk) {
   EXPECT_THAT(storage_.Verify(0, crcs, {&piece, 1}), testing::ElementsAre(true, false));
 }
 
+// ---- Compressed gradients ----
+
+// The words of all chunks, from one lane.
+std::vector<float> Encoded(const training::FlatLayout& layout,
+                           const training::GradientFormat& format,
+                           const std::vector<float>& gradient) {
+  const training::GradientLayout words(layout, format);
+  std::vector<float> encoded(words.total_words());
+  std::vector<float> residual(gradient.size()), after(gradient.size());
+  for (int32_t chunk = 0; chunk < layout.chunk_count(); ++chunk) {
+    const training::FlatRange from = layout.ChunkRange(chunk);
+    const training::FlatRange to = words.ChunkRange(chunk);
+    const auto floats = absl::MakeConstSpan(gradient).subspan(from.offset, from.size);
+    const auto out = absl::MakeSpan(encoded).subspan(to.offset, to.size);
+    if (words.FormatOf(chunk).has_feedback()) {
+      training::EncodeWithFeedback(format, {}, floats,
+                                   absl::MakeConstSpan(residual).subspan(from.offset, from.size),
+                                   absl::MakeSpan(after).subspan(from.offset, from.size), out);
+    } else {
+      training::Encode(words.FormatOf(chunk), floats, out);
+    }
+  }
+  return encoded;
+}
+
+TEST(CompressedStorageTest, AddsWhatTheWordsStandFor) {
+  const training::FlatLayout layout = Layout();
+  const training::Sgd optimizer = *training::Sgd::Create({});
+  for (const training::GradientFormat& format :
+       {training::GradientFormat{.encoding = training::GradientEncoding::kFloat16},
+        training::GradientFormat{.encoding = training::GradientEncoding::kInt8},
+        training::GradientFormat{.encoding = training::GradientEncoding::kTwoBit, .threshold = 4},
+        training::GradientFormat{.encoding = training::GradientEncoding::kTopK, .ratio = 1}}) {
+    for (const bool at_once : {false, true}) {
+      ShardStorage storage(layout, optimizer, format);
+      storage.Begin({0, 2}, 0, ShardStorage::MakeBuffer(layout, {0, 2}));  // zeros
+      const std::vector<float> encoded =
+          Encoded(layout, format, std::vector<float>(layout.total_floats(), 4.0f));
+      const absl::string_view bytes(reinterpret_cast<const char*>(encoded.data()),
+                                    encoded.size() * 4);
+      const absl::string_view pieces[] = {bytes.substr(0, 7), bytes.substr(7)};  // not aligned
+      if (at_once) {
+        storage.ApplyFrame({.first_chunk = 0, .updates = {0, 0}, .learning_rate = 0.5}, pieces);
+        storage.ApplyFrame({.first_chunk = 0, .updates = {1, -1}, .learning_rate = 0.5}, pieces);
+      } else {
+        storage.Fold({.first_chunk = 0, .commands = {kTake, kTake}}, pieces);
+        storage.Fold({.first_chunk = 0, .commands = {{{training::FoldCommand::Kind::kAdd, 0}}, {}}},
+                     pieces);
+        EXPECT_TRUE(storage.CheckRoots(false).finite);
+        storage.Apply({.step = 0, .apply = true, .learning_rate = 0.5});
+      }
+      const float* const weights = storage.current().floats->data();
+      EXPECT_EQ(weights[0], -4.0f);  // 2 x 4 x 0.5
+      EXPECT_EQ(weights[4095], -4.0f);
+      EXPECT_EQ(weights[4096], -2.0f);
+      EXPECT_EQ(weights[5999], -2.0f);
+    }
+  }
+}
+
+TEST(CompressedStorageTest, WordsThatCannotBeDecodedAreNotIntact) {
+  const training::FlatLayout layout = Layout();
+  const training::Sgd optimizer = *training::Sgd::Create({});
+  const training::GradientFormat format{.encoding = training::GradientEncoding::kTopK,
+                                        .ratio = 0.01};
+  ShardStorage storage(layout, optimizer, format);
+  storage.Begin({0, 2}, 0, ShardStorage::MakeBuffer(layout, {0, 2}));
+  std::vector<float> encoded =
+      Encoded(layout, format, std::vector<float>(layout.total_floats(), 4.0f));
+  const training::GradientLayout words(layout, format);
+  const auto intact = [&] {
+    const absl::string_view bytes(reinterpret_cast<const char*>(encoded.data()),
+                                  encoded.size() * 4);
+    const int64_t first = words.ChunkRange(0).size * 4;
+    const uint32_t crcs[] = {training::Crc32c(bytes.substr(0, first)),
+                             training::Crc32c(bytes.substr(first))};
+    return storage.Verify(0, crcs, {&bytes, 1});
+  };
+  EXPECT_THAT(intact(), testing::ElementsAre(true, true));
+  const uint32_t beyond = 4096;
+  std::memcpy(&encoded[words.ChunkRange(0).size / 2 - 1], &beyond, sizeof beyond);
+  EXPECT_THAT(intact(), testing::ElementsAre(false, true)) << "the index is not in the chunk";
+}
+
 // ---- Running statistics (rule R3) ----
 
 training::FlatLayout StatisticsLayout() {

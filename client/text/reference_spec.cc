@@ -2,9 +2,31 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "training/spec/resolve.h"
 #include "training/spec/validate.h"
 
 namespace capstan::client {
+
+namespace {
+
+// What compressed gradients leave out is lost if lanes move, and with every lineage. The spec does
+// not say at which step that was.
+absl::Status CheckResiduals(const job::v1::Job& job) {
+  if (!training::spec::GradientFormatOf(job.resolved()).has_feedback()) return absl::OkStatus();
+  const auto lost = [&](absl::string_view when) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(job.job_id(), " compresses gradients (",
+                     job.resolved().spec().kvstore().gradient_compression().type(),
+                     "), and what they had left out was lost when ", when,
+                     ", so its spec does not determine the result"));
+  };
+  if (job.lineage() > 1) return lost("the job went back to a checkpoint");
+  // Whether lanes moved is not certain: of many events, the middle ones are gone.
+  if (job.generation() > 1) return lost("its tasks changed");
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
   if (!job.has_resolved()) {
@@ -27,6 +49,7 @@ absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
         absl::StrCat(job.job_id(), " was asynchronous (", spec.kvstore().type(), ") with ",
                      resolved.lanes(), " lanes, so its spec does not determine the result"));
   }
+  if (absl::Status status = CheckResiduals(job); !status.ok()) return status;
   auto& resources = *spec.mutable_resources();
   resources.set_num_workers(1);
   resources.set_gpus_per_worker(1);

@@ -45,6 +45,7 @@ absl::Status CheckRoute(const training::FlatLayout& layout, const Route& route) 
 Core::Core(const training::FlatLayout& layout, CoreOptions options)
     : layout_(layout),
       options_(std::move(options)),
+      gradients_(layout, options_.gradient_format),
       pool_(layout.total_floats(), kFreeBuffers),
       assembly_(layout, pool_),
       latest_(layout, pool_) {}
@@ -101,7 +102,7 @@ void Core::On(const RouteGiven& e, Effects& out) {
   for (int32_t shard = 0; shard < shards; ++shard) {
     Peer& peer = add(shard, v1::STREAM_KIND_DATA);
     peer.run = {peer.address.first_chunk, peer.address.chunk_count};
-    peer.frames = training::FramesOf(layout_, peer.run, options_.max_payload_bytes);
+    peer.frames = gradients_.FramesOf(peer.run, options_.max_payload_bytes);
   }
   if (shards > 1) add(CAPSTAN_MUTANT("last_shard_leads") ? shards - 1 : 0, v1::STREAM_KIND_CONTROL);
   for (Peer& peer : peers_) Open(peer, out);
@@ -257,7 +258,7 @@ void Core::OnAck(Peer& peer, const v1::FrameAck& ack, Effects& out) {
     if (retained->step != ack.step() || retained->block != block) continue;
     for (const ChunkRun& frame : peer.frames) {
       if (frame.first_chunk != ack.first_chunk()) continue;
-      if (training::RangeOf(layout_, frame).end() > retained->ready_floats) continue;
+      if (gradients_.RangeOf(frame).end() > retained->ready_words) continue;
       ++stats_.retries;
       // A checksum that was computed wrong would be found wrong for ever.
       const int wrong = RenewSums(*retained, frame);
@@ -331,8 +332,9 @@ void Core::OnWeights(Peer& peer, const v1::WeightFrame& frame, wire::Pieces payl
     auto complete =
         options_.asynchronous
             ? TakeSet(peer, frame, chunk)
-            : assembly_.Arrived(frame.version(), chunk,
-                                {frame.stop(), frame.evaluate(), frame.loss_scale()}, now_);
+            : assembly_.Arrived(
+                  frame.version(), chunk,
+                  {frame.stop(), frame.evaluate(), frame.loss_scale(), frame.skipped()}, now_);
     if (complete.has_value()) whole = std::move(complete);
   }
   if (!whole.has_value()) return;
@@ -360,7 +362,7 @@ std::shared_ptr<RetainedBlock> Core::MakeRetained(int64_t step, const LaneBlock&
 }
 
 void Core::On(const BlockReady& e, Effects& out) {
-  CAPSTAN_CHECK(e.gradient != nullptr && e.gradient->size() == layout_.total_floats());
+  CAPSTAN_CHECK(e.gradient != nullptr && e.gradient->size() == gradients_.total_words());
   if (!options_.asynchronous) ForgetBefore(e.step);
   auto it = std::find_if(retained_.begin(), retained_.end(), [&](const auto& r) {
     return r->step == e.step && r->block == e.block && r->gradient == e.gradient;
@@ -370,10 +372,10 @@ void Core::On(const BlockReady& e, Effects& out) {
     it = retained_.insert(retained_.end(), MakeRetained(e.step, e.block, e.gradient));
   }
   const std::shared_ptr<RetainedBlock>& retained = *it;
-  const int64_t before = retained->ready_floats;
-  CAPSTAN_CHECK(e.ready_floats >= before);
-  retained->ready_floats =
-      CAPSTAN_MUTANT("a_part_is_the_whole") ? layout_.total_floats() : e.ready_floats;
+  const int64_t before = retained->ready_words;
+  CAPSTAN_CHECK(e.ready_words >= before);
+  retained->ready_words =
+      CAPSTAN_MUTANT("a_part_is_the_whole") ? gradients_.total_words() : e.ready_words;
   // Frame by frame over the shards, so that all of them have something to add up early.
   size_t longest = 0;
   for (const Peer& peer : peers_) longest = std::max(longest, peer.frames.size());
@@ -381,8 +383,8 @@ void Core::On(const BlockReady& e, Effects& out) {
     for (const Peer& peer : peers_) {
       if (i >= peer.frames.size()) continue;
       const ChunkRun& frame = peer.frames[i];
-      const int64_t end = training::RangeOf(layout_, frame).end();
-      if (end <= before || end > retained->ready_floats) continue;
+      const int64_t end = gradients_.RangeOf(frame).end();
+      if (end <= before || end > retained->ready_words) continue;
       if (peer.state == State::kOpen && Needs(peer, *retained)) {
         out.emplace_back(SendFrame{peer.stream, retained, frame});
       } else {
@@ -435,7 +437,7 @@ void Core::SendFrames(Peer& peer, const std::shared_ptr<RetainedBlock>& retained
   if (!Needs(peer, *retained)) return;
   if (retained->gradient == nullptr) return SendSkip(peer, *retained, out);
   for (const ChunkRun& frame : peer.frames) {
-    if (training::RangeOf(layout_, frame).end() > retained->ready_floats) return;
+    if (gradients_.RangeOf(frame).end() > retained->ready_words) return;
     out.emplace_back(SendFrame{peer.stream, retained, frame});
   }
 }
@@ -451,7 +453,7 @@ Core::Frame Core::Encode(const SendFrame& send) {
   for (int32_t chunk = send.run.first_chunk; chunk < send.run.end(); ++chunk) {
     frame.add_crc32c(retained.crc32c[chunk]);
   }
-  const FlatRange range = training::RangeOf(layout_, send.run);
+  const FlatRange range = gradients_.RangeOf(send.run);
   const size_t size_bytes = sizeof(float) * range.size;
   Frame encoded;
   encoded.prefix = wire::EncodePrefix(frame, size_bytes, route_.lineage);
@@ -459,12 +461,13 @@ Core::Frame Core::Encode(const SendFrame& send) {
       reinterpret_cast<const char*>(retained.gradient->data() + range.offset), size_bytes);
   encoded.owner = retained.gradient;
   stats_.sent_wire_bytes += static_cast<int64_t>(encoded.prefix.size() + size_bytes);
-  stats_.sent_payload_bytes += static_cast<int64_t>(size_bytes);
+  stats_.sent_payload_bytes +=
+      static_cast<int64_t>(sizeof(float)) * training::RangeOf(layout_, send.run).size;
   return encoded;
 }
 
 uint32_t Core::SumOf(const RetainedBlock& retained, int32_t chunk) const {
-  const FlatRange range = layout_.ChunkRange(chunk);
+  const FlatRange range = gradients_.ChunkRange(chunk);
   return training::Crc32c(retained.gradient->data() + range.offset, sizeof(float) * range.size);
 }
 

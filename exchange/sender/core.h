@@ -36,6 +36,7 @@
 #include "exchange/wire/frame_codec.h"
 #include "training/chunks/flat_layout.h"
 #include "training/chunks/placement.h"
+#include "training/compress/gradient_layout.h"
 
 namespace capstan::exchange::sender {
 
@@ -49,6 +50,7 @@ struct CoreOptions {
   bool asynchronous = false;
   int32_t lanes = 0;                                                   // of an asynchronous job
   int64_t max_staleness = -1;                                          // likewise; -1: any
+  training::GradientFormat gradient_format;                            // of what is pushed
   int64_t max_payload_bytes = training::kDefaultMaxFramePayloadBytes;  // of a frame; >= one chunk
 };
 
@@ -147,6 +149,7 @@ class Core {
 
   const training::FlatLayout& layout_;
   const CoreOptions options_;
+  const training::GradientLayout gradients_;
   BufferPool pool_;
   WeightAssembly assembly_;
   LatestWeights latest_;  // of an asynchronous job, in place of assembly_

@@ -114,7 +114,8 @@ class CoreTest : public ::testing::Test {
   }
   // All chunks of the stream's shard in one frame; each weight is `value`.
   Effects Weights(StreamId stream, int64_t version, float value, bool wrong_sum = false,
-                  bool stop = false, int64_t set = 0, std::vector<int64_t> marks = {}) {
+                  bool stop = false, int64_t set = 0, std::vector<int64_t> marks = {},
+                  bool skipped = false) {
     const training::ChunkRun run =
         stream % 3 == 1 ? training::ChunkRun{0, 2} : training::ChunkRun{2, 3};
     v1::ExchangeResponse message;
@@ -122,6 +123,7 @@ class CoreTest : public ::testing::Test {
     frame.set_version(version);
     frame.set_first_chunk(run.first_chunk);
     frame.set_stop(stop);
+    frame.set_skipped(skipped);
     frame.set_set(set);
     for (const int64_t mark : marks) frame.add_marks(mark);
     if (!marks.empty()) frame.set_floor(*std::min_element(marks.begin(), marks.end()));
@@ -341,6 +343,18 @@ TEST_F(CoreTest, AVersionIsUsedOnceAllShardsHaveSentItAndItsStepIsForgotten) {
   EXPECT_THAT(Said(Greets(5, 1)), IsEmpty());
 }
 
+TEST_F(CoreTest, WeightsSayThatTheStepBeforeWasSkipped) {
+  OpenAll();
+  Weights(1, 1, 5, false, false, 0, {}, /*skipped=*/true);
+  Effects effects = Weights(2, 1, 5, false, false, 0, {}, /*skipped=*/true);
+  ASSERT_THAT(Said(effects), ElementsAre("weights 1"));
+  EXPECT_TRUE(std::get<UseWeights>(effects[0]).weights.skipped);
+  Weights(1, 2, 6);
+  effects = Weights(2, 2, 6);
+  ASSERT_THAT(Said(effects), ElementsAre("weights 2"));
+  EXPECT_FALSE(std::get<UseWeights>(effects[0]).weights.skipped);
+}
+
 TEST_F(CoreTest, WeightsWithAWrongChecksumEndTheStreamAndAreNamedInTheNextHello) {
   OpenAll();
   Weights(1, 1, 5);
@@ -492,6 +506,47 @@ TEST_F(AsynchronousCoreTest, AnotherLineageForgetsMarksAndSteps) {
   EXPECT_THAT(Said(Greets(4, 0, 2)), IsEmpty());
   EXPECT_THAT(Said(Step(WeightsWanted{1, 0})), ElementsAre("wants 4 1"))
       << "no set of this lineage is here";
+}
+
+// A frame holds as many encoded chunks as fit into it.
+TEST(CompressedCoreTest, SendsWordsAndCountsFloats) {
+  const training::FlatLayout layout = FiveChunks();
+  CoreOptions options;
+  options.spec_digest = std::string(32, 'd');
+  options.gradient_format = {.encoding = training::GradientEncoding::kOneBit};
+  const int64_t chunk_words = 1 + kChunkFloats / 32;
+  options.max_payload_bytes = 4 * 2 * chunk_words;
+  Core core(layout, std::move(options));
+  core.Step(RouteGiven{{1, {{"ps0", "unix:/a", 0, 5}}}}, absl::ZeroDuration());
+  v1::ExchangeResponse reply;
+  reply.mutable_hello()->set_lineage(1);
+  reply.mutable_hello()->set_speaks(wire::kSpeaks);
+  wire::SetCheck(&reply, 1);
+  const std::string bytes = reply.SerializeAsString();
+  const absl::string_view piece = bytes;
+  core.Step(MessageArrived{1, {&piece, 1}}, absl::ZeroDuration());
+  const training::GradientLayout words(layout, {.encoding = training::GradientEncoding::kOneBit});
+  const auto gradient = std::make_shared<FloatBuffer>(words.total_words());
+  for (int64_t i = 0; i < words.total_words(); ++i) gradient->data()[i] = static_cast<float>(i);
+  const Effects effects = core.Step(BlockReady{0, LaneBlock{2, 1}, gradient, words.total_words()},
+                                    absl::ZeroDuration());
+  std::vector<std::pair<int32_t, size_t>> sent;
+  for (const Effect& effect : effects) {
+    const auto* const send = std::get_if<SendFrame>(&effect);
+    ASSERT_NE(send, nullptr);
+    const Core::Frame frame = core.Encode(*send);
+    const int64_t first = words.ChunkRange(send->run.first_chunk).offset;
+    EXPECT_EQ(frame.payload.data(), reinterpret_cast<const char*>(gradient->data() + first));
+    const v1::Frame header = Decode(frame.prefix + std::string(frame.payload)).frame();
+    EXPECT_EQ(header.first_chunk(), send->run.first_chunk);
+    ASSERT_EQ(header.crc32c_size(), send->run.chunk_count);
+    EXPECT_EQ(header.crc32c(0), training::Crc32c(frame.payload.substr(
+                                    0, 4 * words.ChunkRange(send->run.first_chunk).size)));
+    sent.emplace_back(send->run.chunk_count, frame.payload.size());
+  }
+  EXPECT_THAT(sent, ElementsAre(std::pair(2, 8 * chunk_words), std::pair(2, 8 * chunk_words),
+                                std::pair(1, 4 * (1 + 1))));
+  EXPECT_EQ(core.stats().sent_payload_bytes, 4 * layout.total_floats());
 }
 
 }  // namespace

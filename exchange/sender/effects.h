@@ -25,7 +25,7 @@ struct RetainedBlock {
   std::shared_ptr<const FloatBuffer> gradient;
   std::vector<uint32_t> crc32c;  // by chunk; of those in `summed`
   std::vector<bool> summed;      // by chunk
-  int64_t ready_floats = 0;      // final
+  int64_t ready_words = 0;       // final, as in BlockReady
 };
 
 // Open a stream to the shard. Hello follows as its first SendMessage. A task has one DATA stream per

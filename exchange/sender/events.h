@@ -22,13 +22,14 @@ using StreamId = int64_t;  // given by the core from 1 on, never used twice
 struct RouteGiven {
   Route route;
 };
-// [0, ready_floats) of the sum of `block` for `step` are final. Repeated with the same buffer and a
-// larger number while the rest is computed. Final floats do not change until `gradient` is released.
+// [0, ready_words) of the gradient of `block` for `step` are final. Repeated with the same buffer and
+// a larger number while the rest is computed. Final words do not change until `gradient` is released.
+// `gradient` is what is sent: words as GradientLayout places them, so floats if nothing is compressed.
 struct BlockReady {
   int64_t step = 0;
   training::LaneBlock block;
   std::shared_ptr<const FloatBuffer> gradient;  // of the whole model
-  int64_t ready_floats = 0;
+  int64_t ready_words = 0;
 };
 struct SealReady {
   int64_t step = 0;

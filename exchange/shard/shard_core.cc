@@ -20,6 +20,7 @@ constexpr int64_t kCaughtUp = 10;  // versions in a row, and a task is no slow r
 ShardCore::ShardCore(ShardPlan plan, ShardTimes times)
     : plan_(std::move(plan)),
       times_(times),
+      gradients_(plan_.layout, plan_.gradient_format),
       tree_(plan_.samples.lane_tree()),
       marks_(plan_.samples, plan_.total_steps),
       schedule_(plan_.schedule),
@@ -162,8 +163,7 @@ absl::Status ShardCore::CheckShape(int32_t first_chunk, int32_t chunk_count,
                                               "): this shard holds [", run_.first_chunk, ",",
                                               run_.end(), ")"));
   }
-  const int64_t want =
-      training::RangeOf(plan_.layout, ChunkRun{first_chunk, chunk_count}).size * sizeof(float);
+  const int64_t want = gradients_.RangeOf(ChunkRun{first_chunk, chunk_count}).size * sizeof(float);
   if (static_cast<int64_t>(payload_bytes) != want) {
     return absl::InvalidArgumentError(absl::StrCat("payload of chunks [", first_chunk, ",", end,
                                                    "): ", payload_bytes, " bytes, want ", want));
@@ -176,6 +176,11 @@ absl::Status ShardCore::CheckFrame(const FrameArrived& frame) const {
   if (!shape.ok()) return shape;
   if (frame.step < 0) {
     return absl::InvalidArgumentError(absl::StrCat("step: got ", frame.step, ", want >= 0"));
+  }
+  if (plan_.gradient_format.encoding != training::GradientEncoding::kNone &&
+      frame.block.lane_count != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("lane_count: got ", frame.block.lane_count, ", want 1: the job compresses"));
   }
   // A past step may have had other empty lanes: only the form of the block counts then.
   return frame.step == version_ ? tree_.Validate(frame.block)
@@ -443,6 +448,7 @@ void ShardCore::Publish(const Decision& decision, const Held& held) {
   ++version_;
   stop_ = decision.stop;
   evaluate_ = decision.evaluate;
+  skipped_ = !decision.apply;
   retired_ = false;
   published_at_ = now_;
   repeat_part_at_ = absl::InfiniteDuration();
@@ -476,7 +482,7 @@ void ShardCore::CountMissed() {
 void ShardCore::EmitWeights(StreamId id, Stream& stream) {
   const double scale = lead_.has_value() ? lead_->loss_scale() : 0;
   stream.sending = version_;
-  SendWeights send{id, version_, stop_, evaluate_, scale, 0, {}, 0};
+  SendWeights send{id, version_, stop_, evaluate_, skipped_, scale, 0, {}, 0};
   if (asynchronous()) {
     send.set = ++stream.sets;
     send.marks = MarksNow();

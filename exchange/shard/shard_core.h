@@ -46,6 +46,7 @@
 #include "exchange/shard/lane_times.h"
 #include "exchange/shard/shard_events.h"
 #include "training/chunks/flat_layout.h"
+#include "training/compress/gradient_layout.h"
 #include "training/fold/held_blocks.h"
 #include "training/lanes/eval_plan.h"
 #include "training/lanes/sample_plan.h"
@@ -69,7 +70,8 @@ struct ShardPlan {
   bool dynamic_loss_scale = false;
   double clip_norm = 0;  // as in training::LeadOptions
   bool asynchronous = false;
-  int64_t max_staleness = -1;          // of an asynchronous job; -1: any
+  int64_t max_staleness = -1;  // of an asynchronous job; -1: any
+  training::GradientFormat gradient_format;
   int64_t checkpoint_every_steps = 0;  // as in training::LeadOptions
   absl::Duration checkpoint_every = absl::InfiniteDuration();
 };
@@ -103,7 +105,8 @@ class ShardCore {
   // When a Tick is due; InfiniteDuration: never. Asked for after each Step.
   absl::Duration NextDeadline() const;
 
-  // Whether `chunk_count` chunks from first_chunk on, of payload_bytes together, are this shard's.
+  // Whether `chunk_count` encoded chunks from first_chunk on, of payload_bytes together, are this
+  // shard's.
   // InvalidArgument: not chunks of the job, or another length; OutOfRange: of another shard.
   absl::Status CheckShape(int32_t first_chunk, int32_t chunk_count, size_t payload_bytes) const;
 
@@ -218,6 +221,7 @@ class ShardCore {
 
   const ShardPlan plan_;
   const ShardTimes times_;
+  const training::GradientLayout gradients_;
   Effects effects_;     // of the Step under way
   absl::Duration now_;  // likewise
 
@@ -233,6 +237,7 @@ class ShardCore {
   int64_t version_ = -1;
   bool stop_ = false;      // of version_
   bool evaluate_ = false;  // of version_
+  bool skipped_ = false;   // the step before version_ was, in this lineage
   bool retired_ = true;    // version_ - 1 is
   absl::Duration published_at_;
   training::LaneTree tree_;                  // of step version_

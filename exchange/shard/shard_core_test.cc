@@ -258,8 +258,33 @@ TEST_F(ShardCoreTest, ANonFiniteStepIsSkippedAndPublished) {
   const Effects effects = Seal(kW0, 0);
   ASSERT_THAT(All<ApplyStep>(effects), SizeIs(1));
   EXPECT_FALSE(All<ApplyStep>(effects)[0].decision.apply);
-  EXPECT_THAT(All<SendWeights>(effects), SizeIs(2));
+  ASSERT_THAT(All<SendWeights>(effects), SizeIs(2));
+  EXPECT_TRUE(All<SendWeights>(effects)[0].skipped);
   EXPECT_EQ(core_->State(now_).lead().skipped_steps(), 1);
+  // A task that lost its stream hears of it, too.
+  EXPECT_TRUE(All<SendWeights>(Hello(21, v1::STREAM_KIND_DATA, 0, /*have=*/0))[0].skipped);
+  for (const SendWeights& send : All<SendWeights>(RunStep())) EXPECT_FALSE(send.skipped);
+}
+
+// A lane leaves by itself if gradients are compressed, in words.
+TEST_F(ShardCoreTest, ACompressedFrameHasTheSizeOfItsFormatAndOneLane) {
+  Make(0, 1);
+  ShardPlan plan = Plan(0, 1);
+  plan.gradient_format = {.encoding = training::GradientEncoding::kTwoBit};
+  core_.emplace(std::move(plan));
+  Start(1);
+  Load(1);
+  Hello(kW0, v1::STREAM_KIND_DATA, 0);
+  Hello(kW1, v1::STREAM_KIND_DATA, 1);
+  FrameArrived frame = Frame(kW0, 0, {0, 1});
+  frame.payload_bytes = 3 * 4 * (1 + 4096 / 16);
+  EXPECT_THAT(All<FoldFrame>(Do(frame)), SizeIs(1));
+  frame.stream = kW1;
+  frame.block = {0, 2};
+  EXPECT_EQ(ClosedWith(Do(frame), kW1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ClosedWith(Do(Frame(kW0, 0, {1, 1})), kW0), absl::StatusCode::kInvalidArgument)
+      << "the size of floats";
+  EXPECT_EQ(core_->drops().invalid, 2);
 }
 
 TEST_F(ShardCoreTest, ThreeNonFiniteStepsAreReported) {

@@ -93,8 +93,8 @@ struct FrameArrived {
   int64_t step = 0;
   training::LaneBlock block;
   int32_t first_chunk = 0;
-  int32_t chunk_count = 0;  // checksums in the frame
-  size_t payload_bytes = 0;
+  int32_t chunk_count = 0;   // checksums in the frame
+  size_t payload_bytes = 0;  // encoded
   std::vector<bool> intact;  // per chunk; read only where ShardCore::CheckShape is OK
   int64_t payload = 0;       // handle, for FoldFrame and ApplyFrame
 };
@@ -232,6 +232,7 @@ struct SendWeights {
   int64_t version = 0;
   bool stop = false;
   bool evaluate = false;
+  bool skipped = false;   // the step before it was
   double loss_scale = 0;  // of step `version`, where this shard is the lead
   // Asynchronous: as in WeightFrame of param_store.proto.
   int64_t set = 0;

@@ -60,6 +60,8 @@ TaskCore::TaskCore(training::SamplePlan samples, training::EvalPlan evaluation,
       busy_(options.device_count, 0) {
   CAPSTAN_CHECK(options_.device_count >= 1);
   CAPSTAN_CHECK(options_.rank >= 0 && options_.total_steps >= 1);
+  CAPSTAN_CHECK(options_.lanes_apart || !options_.asynchronous);
+  CAPSTAN_CHECK(!options_.lanes_apart || !(options_.lanes_together || options_.lanes_at_once));
 }
 
 Effects TaskCore::Step(const Event& event, absl::Duration now) {
@@ -240,12 +242,15 @@ void TaskCore::TakeUpLanes(int64_t step, const std::vector<int32_t>& lanes) {
   work.id = next_work_++;
   work.step = step;
   work.tree = samples_.StepTree(step);
-  work.targets = work.tree.LargestBlocks(lanes);
+  if (options_.lanes_apart) {
+    for (const int32_t lane : lanes) work.targets.push_back({lane, 1});
+  } else {
+    work.targets = work.tree.LargestBlocks(lanes);
+  }
   if (options_.asynchronous) {
     // The device that reads this lane's samples ahead (PlanLanes).
     CAPSTAN_CHECK(lanes.size() == 1);
     work.lane = lanes[0];
-    work.targets = {{lanes[0], 1}};
     const std::vector<int32_t> owned = OwnedLanes(step);
     const auto at = std::find(owned.begin(), owned.end(), lanes[0]) - owned.begin();
     queues_[DeviceOf(at, owned.size(), queues_.size(), /*runs=*/false)].push_back(

@@ -187,7 +187,9 @@ struct TaskCoreOptions {
   bool lanes_together = false;
   // A device is given all of its lanes of a work in one go: it computes them together.
   bool lanes_at_once = false;
-  bool asynchronous = false;                                   // then neither of the two above
+  // Each lane is pushed by itself, never in a sum with others. Then neither of the two above.
+  bool lanes_apart = false;
+  bool asynchronous = false;                                   // then lanes are apart
   int64_t max_staleness = -1;                                  // of an asynchronous job; -1: any
   absl::Duration resend_interval = absl::Milliseconds(500);    // of seals and evaluation parts
   absl::Duration progress_interval = absl::Milliseconds(250);  // of ReportState for the step alone

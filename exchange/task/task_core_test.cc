@@ -48,6 +48,7 @@ struct Setup {
   int64_t test = 0;
   bool lanes_together = false;
   bool lanes_at_once = false;
+  bool lanes_apart = false;
   bool asynchronous = false;
   int64_t max_staleness = -1;
 };
@@ -115,6 +116,7 @@ class Task {
     task.device_count = s.devices;
     task.lanes_together = s.lanes_together;
     task.lanes_at_once = s.lanes_at_once;
+    task.lanes_apart = s.lanes_apart || s.asynchronous;
     task.asynchronous = s.asynchronous;
     task.max_staleness = s.max_staleness;
     task.resend_interval = kResend;
@@ -633,6 +635,19 @@ std::vector<std::pair<int32_t, int64_t>> LanesAndSteps(const Effects& effects) {
     found.emplace_back(order.lane, order.step);
   }
   return found;
+}
+
+TEST(TaskCoreTest, LanesThatAreApartLeaveOneByOne) {
+  Task task({.lanes = 4, .devices = 2, .lanes_apart = true});
+  task.View(1, 1, {0, 0, 0, 0});
+  const Effects effects = task.Compute(task.Do(WeightsComplete{1, 0}));
+  std::vector<LaneBlock> pushed = BlocksOf(effects);
+  std::sort(pushed.begin(), pushed.end());
+  EXPECT_THAT(pushed,
+              ElementsAre(LaneBlock{0, 1}, LaneBlock{1, 1}, LaneBlock{2, 1}, LaneBlock{3, 1}));
+  const auto seals = Only<SendSeal>(effects);
+  ASSERT_THAT(seals, SizeIs(4));
+  for (const SendSeal& seal : seals) EXPECT_EQ(seal.block.lane_count, 1);
 }
 
 using Begun = std::pair<int32_t, int64_t>;

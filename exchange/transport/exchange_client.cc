@@ -197,8 +197,8 @@ ExchangeClient::~ExchangeClient() { impl_->Close(); }
 absl::Status ExchangeClient::Open(const Route& route) { return impl_->Open(route); }
 
 void ExchangeClient::PushPrefix(int64_t step, const training::LaneBlock& block,
-                                std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) {
-  impl_->Deliver(sender::BlockReady{step, block, std::move(gradient), ready_floats});
+                                std::shared_ptr<const FloatBuffer> gradient, int64_t ready_words) {
+  impl_->Deliver(sender::BlockReady{step, block, std::move(gradient), ready_words});
 }
 
 void ExchangeClient::SendSeal(int64_t step, const training::LaneBlock& block,

@@ -32,7 +32,7 @@ class ExchangeClient final : public Exchange {
 
   absl::Status Open(const Route& route) override;
   void PushPrefix(int64_t step, const training::LaneBlock& block,
-                  std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) override;
+                  std::shared_ptr<const FloatBuffer> gradient, int64_t ready_words) override;
   void SendSeal(int64_t step, const training::LaneBlock& block,
                 const training::SealSums& sums) override;
   void SendLaneSeal(int64_t step, int32_t lane, const training::SealSums& sums,

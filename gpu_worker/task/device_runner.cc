@@ -155,11 +155,8 @@ absl::Status DeviceRunner::ComputePass(LaneCommand& command, const training::Lan
   const std::string work = absl::StrCat("step ", command.step, ", lane ", block.first_lane);
   absl::Status status = LoadWeights(command.lineage, command.weights_id, *command.weights);
   if (!status.ok()) return data::InFront(work, status);
-  // Rule R2: the true number of samples of the whole step. Rule A1: of the lane.
-  const int64_t samples = job_->asynchronous()
-                              ? job_->samples.LaneSampleCount(command.step, block.first_lane)
-                              : job_->samples.StepSampleCount(command.step);
-  const double loss_scale = command.loss_scale / static_cast<double>(samples);
+  const double loss_scale = command.loss_scale / static_cast<double>(job_->GradientSamples(
+                                                     command.step, block.first_lane));
   std::shared_ptr<FloatBuffer> gradient = command.gradients->Lend();
   status = plan_->ComputeLanes(batches_, loss_scale, gradient->data(), absl::MakeSpan(results_));
   if (!status.ok()) return data::InFront(work, status);

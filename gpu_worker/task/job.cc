@@ -49,6 +49,10 @@ int64_t Job::LanesAtOnce(int64_t lanes) const {
       std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(lanes, 1, most))));
 }
 
+int64_t Job::GradientSamples(int64_t step, int32_t lane) const {
+  return asynchronous() ? samples.LaneSampleCount(step, lane) : samples.StepSampleCount(step);
+}
+
 int64_t Job::MaxBatch() const {
   int64_t batch = MaxLane();
   // Blocks differ by at most one sample, and the larger ones come first.
@@ -90,10 +94,11 @@ absl::StatusOr<std::shared_ptr<const Job>> MakeJob(absl::string_view resolved_sp
   auto optimizer = spec::MakeOptimizer(*resolved);
   if (!optimizer.ok()) return optimizer.status();
   const std::optional<training::SgdOptions> device_rule = spec::DeviceRule(*resolved);
+  const training::GradientFormat format = spec::GradientFormatOf(*resolved);
   return std::make_shared<const Job>(Job{*std::move(resolved), std::string(digest),
                                          *std::move(graph), *std::move(layout), *std::move(samples),
                                          *std::move(evaluation), *std::move(schedule),
-                                         *std::move(optimizer), device_rule});
+                                         *std::move(optimizer), device_rule, format});
 }
 
 data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,

@@ -14,6 +14,7 @@
 #include "gpu_worker/data/dataset.h"
 #include "gpu_worker/engine/device/device.h"
 #include "training/chunks/flat_layout.h"
+#include "training/compress/gradient_format.h"
 #include "training/graph/graph.h"
 #include "training/lanes/eval_plan.h"
 #include "training/lanes/sample_plan.h"
@@ -36,10 +37,14 @@ struct Job {
   // The rule for devices that keep the weights. Unset: they cannot carry it out, and the host
   // updates.
   std::optional<training::SgdOptions> device_rule;
+  training::GradientFormat gradient_format;  // of what leaves a worker
 
   const std::string& id() const { return spec.job_id(); }
   bool uses_shards() const { return spec.num_shards() > 0; }
   bool asynchronous() const;
+  bool compresses() const { return gradient_format.encoding != training::GradientEncoding::kNone; }
+  // Each lane's gradient leaves by itself, never in a sum with others.
+  bool lanes_apart() const { return asynchronous() || compresses(); }
   engine::Precision precision() const;
   // Samples of the largest lane or evaluation block, for which a plan is compiled. All lanes count,
   // because a task may take over any of them.
@@ -50,6 +55,9 @@ struct Job {
   // operator couples samples. A pass has at most 256 samples, because lanes of that size lose
   // nothing by being computed one by one, and larger passes need more memory.
   int64_t LanesAtOnce(int64_t lanes) const;
+  // The samples by which a gradient is divided: those of the whole step (rule R2), or of the lane in an
+  // asynchronous job (rule A1).
+  int64_t GradientSamples(int64_t step, int32_t lane) const;
   // A batch of `step` without samples, with the fields that all its lanes share.
   engine::SampleBatch BatchOf(int64_t step) const;
 };

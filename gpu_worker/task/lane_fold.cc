@@ -1,16 +1,12 @@
 #include "gpu_worker/task/lane_fold.h"
 
-#include <bit>
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "training/fold/add.h"
 
 namespace capstan::gpu_worker {
-
-training::LaneTree LanesApart(int32_t lanes) {
-  return training::LaneTree(static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(lanes))));
-}
 
 // Applies HeldBlocks' operations to the vectors.
 struct LaneFold::Values {
@@ -36,6 +32,14 @@ absl::Status LaneFold::Add(const training::LaneBlock& block, std::shared_ptr<Flo
   MutexLock lock(mu_);
   absl::StatusOr<training::Outcome> outcome = held_.Check(block);
   if (!outcome.ok()) return outcome.status();
+  if (sums_ == LaneSums::kApart) {
+    if (block.lane_count != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("lanes are kept apart, got ", training::ToString(block)));
+    }
+    apart_.emplace(block.first_lane, std::move(value));
+    return absl::OkStatus();
+  }
   if (*outcome == training::Outcome::kStored) held_.Store(block, Values{slots_, value});
   return absl::OkStatus();
 }
@@ -46,6 +50,15 @@ std::shared_ptr<FloatBuffer> LaneFold::Value(const training::LaneBlock& block) c
     if (entry.block == block) return slots_[entry.slot];
   }
   return nullptr;
+}
+
+std::shared_ptr<FloatBuffer> LaneFold::Take(int32_t lane) {
+  MutexLock lock(mu_);
+  const auto it = apart_.find(lane);
+  if (it == apart_.end()) return nullptr;
+  std::shared_ptr<FloatBuffer> value = std::move(it->second);
+  apart_.erase(it);
+  return value;
 }
 
 }  // namespace capstan::gpu_worker

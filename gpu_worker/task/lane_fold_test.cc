@@ -61,5 +61,20 @@ TEST(LaneFoldTest, TheFirstVectorIsAddedIntoAndNothingIsCopied) {
   EXPECT_FALSE(fold.Add({2, 2}, Filled(1.0f)).ok());
 }
 
+TEST(LaneFoldTest, LanesThatAreKeptApartAreTakenOneByOne) {
+  LaneFold fold(LaneTree(3), LaneSums::kApart);
+  const auto first = Filled(1.0f);
+  ASSERT_TRUE(fold.Add({0, 1}, first).ok());
+  ASSERT_TRUE(fold.Add({1, 1}, Filled(2.0f)).ok());
+  ASSERT_TRUE(fold.Add({2, 1}, Filled(3.0f)).ok());
+  ASSERT_TRUE(fold.Add({0, 1}, Filled(50.0f)).ok());  // held already
+  EXPECT_FALSE(fold.Add({0, 2}, Filled(1.0f)).ok());
+  EXPECT_EQ(fold.Take(0), first);
+  EXPECT_EQ(first->span()[0], 1.0f);
+  EXPECT_EQ(fold.Take(0), nullptr);
+  EXPECT_EQ(fold.Take(1)->span()[0], 2.0f);
+  EXPECT_EQ(fold.Take(2)->span()[0], 3.0f);
+}
+
 }  // namespace
 }  // namespace capstan::gpu_worker

@@ -51,7 +51,7 @@ absl::Status LocalExchange::Open(const exchange::Route& route) {
   }
   reported_epochs_ = lead_->epochs().size();
   reported_end_ = false;
-  Publish(lead_->stopped(), lead_->evaluating(), absl::ZeroDuration());
+  Publish(lead_->stopped(), lead_->evaluating(), /*skipped=*/false, absl::ZeroDuration());
   // The files of a lineage lie in its own folder.
   if (lead_->stopped()) Save(/*last=*/true, training::spec::EncodeSnapshot(lead_->Snapshot()));
   return absl::OkStatus();
@@ -124,7 +124,7 @@ void LocalExchange::FilesTaken(int64_t lineage, int64_t step) {
   if (lead_ != nullptr && lineage == lineage_) lead_->FilesTaken(step);
 }
 
-void LocalExchange::Publish(bool stop, bool evaluate, absl::Duration update) {
+void LocalExchange::Publish(bool stop, bool evaluate, bool skipped, absl::Duration update) {
   fold_ = std::make_unique<LaneFold>(job_->samples.StepTree(lead_->step()));
   root_.reset();
   CompleteWeights whole;
@@ -132,6 +132,7 @@ void LocalExchange::Publish(bool stop, bool evaluate, absl::Duration update) {
   whole.version = lead_->step();
   whole.stop = stop;
   whole.evaluate = evaluate;
+  whole.skipped = skipped;
   whole.loss_scale = lead_->loss_scale();
   whole.weights = weights_;
   whole.pull = absl::ZeroDuration();
@@ -143,14 +144,15 @@ void LocalExchange::Publish(bool stop, bool evaluate, absl::Duration update) {
 }
 
 void LocalExchange::PushPrefix(int64_t step, const LaneBlock& block,
-                               std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) {
-  if (ready_floats < gradient->size()) return;  // nothing is sent, so wait for the complete sum
+                               std::shared_ptr<const FloatBuffer> gradient, int64_t ready_words) {
+  if (ready_words < gradient->size()) return;  // nothing is sent, so wait for the complete sum
   if (lead_ == nullptr || step != lead_->step() || lead_->stopped()) return;
   const LaneBlock root = job_->samples.StepTree(step).root();
   if (block == root) {
     root_ = std::move(gradient);
   } else {
-    // Only after a takeover inside a step. The fold writes into its argument, so give it a copy.
+    // Lanes apart, or after a takeover inside a step. The fold writes into its argument, so it gets a
+    // copy.
     std::shared_ptr<FloatBuffer> copy = pool_.Lend();
     std::copy(gradient->span().begin(), gradient->span().end(), copy->data());
     if (absl::Status s = fold_->Add(block, std::move(copy)); !s.ok()) return Fail(s);
@@ -225,7 +227,7 @@ void LocalExchange::Apply(const training::Decision& decision) {
                             .state = state_ == nullptr ? nullptr : state_->data()});
     weights_ = std::move(next);
   }
-  Publish(decision.stop, decision.evaluate, strand_.Now() - begin);
+  Publish(decision.stop, decision.evaluate, !decision.apply, strand_.Now() - begin);
   if (decision.checkpoint) {
     Save(decision.stop, training::spec::EncodeSnapshot(lead_->Snapshot()));
   }
@@ -241,7 +243,7 @@ void LocalExchange::ApplyOnDevices(const training::Decision& decision) {
   if (!decision.stop && !decision.evaluate && !decision.checkpoint) {
     weights_.reset();
     local_.on_update(std::move(update));
-    return Publish(/*stop=*/false, /*evaluate=*/false, absl::ZeroDuration());
+    return Publish(/*stop=*/false, /*evaluate=*/false, !decision.apply, absl::ZeroDuration());
   }
   update.weights = pool_.Lend();
   if (state_ != nullptr) update.state = state_pool_->Lend();
@@ -252,7 +254,7 @@ void LocalExchange::ApplyOnDevices(const training::Decision& decision) {
     if (!*alive || lineage != lineage_) return;
     weights_ = weights;
     state_ = state;
-    Publish(decision.stop, decision.evaluate, absl::ZeroDuration());
+    Publish(decision.stop, decision.evaluate, !decision.apply, absl::ZeroDuration());
     if (decision.checkpoint) Save(decision.stop, lead);
   };
   local_.on_update(std::move(update));

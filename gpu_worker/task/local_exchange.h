@@ -83,7 +83,7 @@ class LocalExchange final : public exchange::Exchange {
   // (data/failure.h).
   absl::Status Open(const exchange::Route& route) override;
   void PushPrefix(int64_t step, const training::LaneBlock& block,
-                  std::shared_ptr<const FloatBuffer> gradient, int64_t ready_floats) override;
+                  std::shared_ptr<const FloatBuffer> gradient, int64_t ready_words) override;
   void SendSeal(int64_t step, const training::LaneBlock& block,
                 const training::SealSums& sums) override;
   void SendEvaluation(int64_t version, int64_t block, const training::SealSums& sums) override;
@@ -112,7 +112,7 @@ class LocalExchange final : public exchange::Exchange {
   void Apply(const training::Decision& decision);
   void ApplyOnDevices(const training::Decision& decision);
   void Save(bool last, std::string lead);
-  void Publish(bool stop, bool evaluate, absl::Duration update);
+  void Publish(bool stop, bool evaluate, bool skipped, absl::Duration update);
   void Fail(const absl::Status& status);
 
   const std::shared_ptr<const Job> job_;

@@ -160,6 +160,7 @@ class LocalExchangeTest : public ::testing::Test {
     callbacks.on_weights = [&](const exchange::CompleteWeights& w) {
       newest = w;
       scales_.insert(w.loss_scale);
+      if (w.skipped) skipped_.insert(w.version);
     };
     callbacks.on_failed = [](const absl::Status& status) { ADD_FAILURE() << status; };
     LocalExchange::LocalCallbacks local;
@@ -227,14 +228,16 @@ class LocalExchangeTest : public ::testing::Test {
   std::string folder_;
   std::shared_ptr<const Job> job_;
   std::vector<LocalExchange::Snapshot> saved_;
-  std::set<double> scales_;  // of all complete versions
-  int clipped_steps_ = 0;    // of the last Expected()
+  std::set<double> scales_;    // of all complete versions
+  std::set<int64_t> skipped_;  // versions after a step that was skipped
+  int clipped_steps_ = 0;      // of the last Expected()
 };
 
 // As shards do (param_store/shard_storage_test.cc), with empty lanes and a skipped step.
 TEST_F(LocalExchangeTest, StatisticsAreAveragedWhileWeightsAreTrained) {
   const std::vector<float> want = Expected();
   ExpectSameBits(Train(/*lanes_a_block=*/4), want);
+  EXPECT_EQ(skipped_, std::set<int64_t>{kNotFinite + 1});
   ExpectSameBits(Train(/*lanes_a_block=*/2), want);
   ExpectSameBits(Train(/*lanes_a_block=*/1), want);
 }

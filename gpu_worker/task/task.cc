@@ -16,6 +16,7 @@
 #include "services/metrics/registry.h"
 #include "services/process/own_usage.h"
 #include "training/codec/local_uri.h"
+#include "training/fold/add.h"
 #include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
 
@@ -178,10 +179,12 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
   worker.lanes_together = Together();
   lanes_at_once_ = LanesAtOnce();
   worker.lanes_at_once = lanes_at_once_ > 1;
+  worker.lanes_apart = job_->lanes_apart();
   worker.asynchronous = job_->asynchronous();
   worker.max_staleness = training::spec::MaxStaleness(job_->spec);
   core_ = std::make_unique<core::TaskCore>(job_->samples, job_->evaluation, worker);
   gradients_ = std::make_unique<BufferPool>(job_->layout.total_floats());
+  if (job_->compresses()) encoder_.emplace(job_->layout, job_->gradient_format);
   permutations_ = std::make_shared<EpochPermutations>(job_);
   step_times_.resize(options_.devices.size());
   counters_.planned_bytes.resize(options_.devices.size());
@@ -243,7 +246,7 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
 
 // For the lanes that a device has now. Lanes that it takes over are computed in further passes.
 int64_t Task::LanesAtOnce() const {
-  if (job_->asynchronous()) return 1;
+  if (job_->lanes_apart()) return 1;
   for (const std::string& device : options_.devices) {
     if (!absl::StartsWith(device, "cpu")) return 1;
   }
@@ -274,6 +277,7 @@ absl::Status Task::MakeExchange(const node::v1::StartTask& start) {
     options.core.asynchronous = job_->asynchronous();
     options.core.lanes = job_->spec.lanes();
     options.core.max_staleness = training::spec::MaxStaleness(job_->spec);
+    options.core.gradient_format = job_->gradient_format;
     options.security = options_.security;
     exchange_ =
         std::make_unique<exchange::ExchangeClient>(job_->layout, options, strand_, callbacks);
@@ -382,6 +386,10 @@ void Task::Do(const core::OpenLineage& e) {
   CAPSTAN_CHECK(e.lineage == view_.lineage());
   UseSchedule();
   weights_ = CompleteWeights();
+  if (encoder_.has_value()) {
+    const double lost = encoder_->Forget();
+    if (lost > 0) Log(services::kInfo, "residuals_lost").Kv("norm", lost);
+  }
   reports_.Reset(e.lineage);
   files_.Post([this, lineage = e.lineage] {
     if (step_log_ != nullptr) step_log_->SetLineage(lineage);
@@ -396,15 +404,18 @@ void Task::Do(const core::OpenLineage& e) {
   if (!status.ok()) Give(core::Failed{FailureReasonOf(status), std::string(status.message())});
 }
 
-void Task::Do(const core::UseView& e) { UseSchedule(); }
+void Task::Do(const core::UseView& e) {
+  UseSchedule();
+  if (encoder_.has_value()) KeepOwnResiduals();
+}
 
 void Task::Do(const core::ComputeLane& e) {
   CAPSTAN_CHECK(e.lineage == weights_.lineage && !weights_.stop);
   CAPSTAN_CHECK(job_->asynchronous() || e.step == weights_.version);
   std::shared_ptr<LaneFold>& fold = folds_[e.work];
   if (fold == nullptr) {
-    fold = std::make_shared<LaneFold>(job_->asynchronous() ? LanesApart(job_->samples.lanes())
-                                                           : job_->samples.StepTree(e.step));
+    fold = std::make_shared<LaneFold>(job_->samples.StepTree(e.step),
+                                      job_->lanes_apart() ? LaneSums::kApart : LaneSums::kTree);
   }
   together_.push_back(e);
 }
@@ -439,20 +450,55 @@ void Task::Do(const core::FoldAndPush& e) {
   if (DevicesKeep()) {
     local_->PushKept(e.step, e.block, kept_finite_);
   } else {
-    std::shared_ptr<FloatBuffer> sum = folds_.at(e.work)->Value(e.block);
+    LaneFold& fold = *folds_.at(e.work);
+    std::shared_ptr<FloatBuffer> sum =
+        job_->lanes_apart() ? fold.Take(e.block.first_lane) : fold.Value(e.block);
     CAPSTAN_CHECK(sum != nullptr);
     if (job_->asynchronous()) {  // rule A6
       finite = e.finite_loss &&
                ClipLane(job_->layout, training::spec::ClipNorm(job_->spec), sum->span());
     }
+    if (finite && encoder_.has_value()) {
+      sum = Encoded(e, std::move(sum));
+      finite = sum != nullptr;
+    }
     if (finite) {
       exchange_->Push(e.step, e.block, std::move(sum));
     } else {
+      if (encoder_.has_value()) encoder_->Skipped(LaneStepOf(e));
       exchange_->Skip(e.step, e.block.first_lane);
     }
   }
   clock_->Enter(before, strand_.Now());
   Give(core::BlockPushed{e.work, e.block, finite});
+}
+
+std::shared_ptr<FloatBuffer> Task::Encoded(const core::FoldAndPush& e,
+                                           std::shared_ptr<FloatBuffer> gradient) {
+  std::shared_ptr<FloatBuffer> encoded = encoder_->Encode(LaneStepOf(e), gradient->span());
+  KeepOwnResiduals();  // the lane may have left while it was computed
+  if (local_ == nullptr && !job_->asynchronous()) return encoded;
+  encoder_->Decode(*encoded, gradient->span());
+  if (local_ != nullptr) return gradient;
+  // Rule A6, for what shards apply: a large number may be infinite in the format.
+  return training::AllFinite(gradient->span()) ? encoded : nullptr;
+}
+
+LaneStep Task::LaneStepOf(const core::FoldAndPush& e) const {
+  LaneStep at;
+  at.step = e.step;
+  at.lane = e.block.first_lane;
+  at.step_before = at.step - 1;
+  while (at.step_before >= 0 && job_->samples.LaneSampleCount(at.step_before, at.lane) == 0) {
+    --at.step_before;
+  }
+  at.loss_scale = weights_.loss_scale;
+  at.samples = job_->GradientSamples(at.step, at.lane);
+  return at;
+}
+
+void Task::KeepOwnResiduals() {
+  encoder_->KeepLanes([this](int32_t lane) { return view_.lane_owners(lane) == rank_; });
 }
 
 void Task::Do(const core::DropWork& e) { folds_.erase(e.work); }
@@ -513,6 +559,7 @@ void Task::OnWeights(const CompleteWeights& weights) {
   if (ended_) return;
   // Weights of an asynchronous job come more often than its steps.
   if (!job_->asynchronous() || weights.marks != weights_.marks) CountStep(weights);
+  if (encoder_.has_value() && weights.skipped) encoder_->Skipped(weights.version - 1);
   weights_ = weights;
   Give(core::WeightsComplete{weights.lineage, weights.version, weights.stop, weights.evaluate,
                              weights.marks, weights.floor});

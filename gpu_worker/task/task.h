@@ -24,6 +24,7 @@
 #include "gpu_worker/task/file_reports.h"
 #include "gpu_worker/task/group_runner.h"
 #include "gpu_worker/task/job.h"
+#include "gpu_worker/task/lane_encoder.h"
 #include "gpu_worker/task/lane_fold.h"
 #include "gpu_worker/task/local_exchange.h"
 #include "gpu_worker/task/phase_clock.h"
@@ -117,6 +118,12 @@ class Task {
   void Do(const exchange::task::ReportState& e);
   void Do(const exchange::task::Exit& e);
   void OnWeights(const exchange::CompleteWeights& weights);
+  void KeepOwnResiduals();
+  LaneStep LaneStepOf(const exchange::task::FoldAndPush& e) const;
+  // What is pushed for a lane's gradient. Null: in an asynchronous job, what shards would make of it
+  // is not finite. May change the gradient.
+  std::shared_ptr<FloatBuffer> Encoded(const exchange::task::FoldAndPush& e,
+                                       std::shared_ptr<FloatBuffer> gradient);
   // A name for the weights at hand that no other weights of the lineage have.
   int64_t WeightsId() const;
   // Writes off the strand. Tries again if the version must be written.
@@ -143,6 +150,7 @@ class Task {
   std::unique_ptr<exchange::task::TaskCore> core_;
   std::unique_ptr<BufferPool> gradients_;
   std::map<int64_t, std::shared_ptr<LaneFold>> folds_;  // by work
+  std::optional<LaneEncoder> encoder_;                  // if the job compresses gradients
   common::v1::View view_;
   std::shared_ptr<EpochPermutations> permutations_;
   std::shared_ptr<const LaneSchedule> schedule_;

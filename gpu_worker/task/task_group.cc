@@ -16,6 +16,7 @@ namespace core = exchange::task;
 using services::Log;
 
 bool Task::Together() const {
+  if (job_->compresses()) return false;  // lanes leave one by one
   const std::string& type = job_->spec.spec().kvstore().type();
   if (type != "device" && type != "dist_device_sync") return false;
   // CPUs share the memory in which the host adds, so they gain nothing.

@@ -62,10 +62,12 @@ void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
                          .clip_norm = training::spec::ClipNorm(spec_),
                          .asynchronous = training::spec::IsAsynchronous(spec_.spec()),
                          .max_staleness = training::spec::MaxStaleness(spec_),
+                         .gradient_format = training::spec::GradientFormatOf(spec_),
                          .checkpoint_every_steps = spec_.checkpoint_every_steps()};
     core_ = std::make_unique<core::ShardCore>(std::move(plan));
     optimizer_ = *training::spec::MakeOptimizer(spec_);
-    storage_ = std::make_unique<param_store::ShardStorage>(core_->plan().layout, *optimizer_);
+    storage_ = std::make_unique<param_store::ShardStorage>(core_->plan().layout, *optimizer_,
+                                                           core_->plan().gradient_format);
   } else if (core_->plan().spec_digest != message.spec_digest() ||
              core_->plan().shard != message.shard()) {
     return;  // like JobFor in param_store/param_store.cc
@@ -255,6 +257,7 @@ void SimShard::SendWeights(const core::SendWeights& send) {
     frame.set_version(send.version);
     frame.set_stop(send.stop);
     frame.set_evaluate(send.evaluate);
+    frame.set_skipped(send.skipped);
     frame.set_loss_scale(send.loss_scale);
     frame.set_set(send.set);
     for (const int64_t mark : send.marks) frame.add_marks(mark);

@@ -51,10 +51,12 @@ SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& proc
   spec_ = *std::move(spec);
   digest_ = start.spec_digest();
   asynchronous_ = training::spec::IsAsynchronous(spec_.spec());
+  const bool compressed = training::spec::IsCompressed(spec_.spec());
   layout_ = *training::spec::MakeLayout(spec_);
   samples_ = *training::spec::MakeSamplePlan(spec_);
   evaluation_ = *training::spec::MakeEvalPlan(spec_);
   pool_ = std::make_unique<gpu_worker::BufferPool>(layout_->total_floats());
+  if (compressed) encoder_.emplace(*layout_, training::spec::GradientFormatOf(spec_));
   weights_.version = -1;
   state_.set_job_id(spec_.job_id());
   state_.set_rank(start.rank());
@@ -64,6 +66,7 @@ SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& proc
       core::TaskCoreOptions{.rank = start.rank(),
                             .total_steps = spec_.total_steps(),
                             .device_count = spec_.devices_per_worker(),
+                            .lanes_apart = asynchronous_ || compressed,
                             .asynchronous = asynchronous_,
                             .max_staleness = training::spec::MaxStaleness(spec_)});
   if (spec_.num_shards() == 0) {
@@ -74,6 +77,7 @@ SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& proc
     options.spec_digest = digest_;
     options.rank = start.rank();
     options.asynchronous = asynchronous_;
+    options.gradient_format = training::spec::GradientFormatOf(spec_);
     options.lanes = spec_.lanes();
     options.max_staleness = training::spec::MaxStaleness(spec_);
     options.max_payload_bytes = 4 * layout_->chunk_floats();  // one chunk a frame
@@ -291,7 +295,7 @@ void SimTask::OpenRoute() {
 
 // Like Task::Do(FoldAndPush) of an asynchronous job.
 void SimTask::PushLane(const core::FoldAndPush& push) {
-  const auto value = works_.at(push.work).fold->Value(push.block);
+  const auto value = works_.at(push.work).fold->Take(push.block.first_lane);
   CAPSTAN_CHECK(value != nullptr);
   const bool finite = push.finite_loss && training::AllFinite(value->span());
   if (finite) {
@@ -301,6 +305,28 @@ void SimTask::PushLane(const core::FoldAndPush& push) {
   }
   process_.After(absl::Microseconds(50), [this, push, finite] {
     Do(core::BlockPushed{push.work, push.block, finite});
+  });
+}
+
+// Like Task::Encoded.
+void SimTask::PushCompressed(const core::FoldAndPush& push) {
+  const int32_t lane = push.block.first_lane;
+  const auto value = works_.at(push.work).fold->Take(lane);
+  CAPSTAN_CHECK(value != nullptr);
+  const auto encoded = encoder_->Encode({.step = push.step,
+                                         .step_before = push.step - 1,
+                                         .lane = lane,
+                                         .loss_scale = weights_.loss_scale,
+                                         .samples = samples_->StepSampleCount(push.step)},
+                                        value->span());
+  if (local_ != nullptr) {
+    encoder_->Decode(*encoded, value->span());
+    local_->Push(push.step, push.block, value);
+  } else {
+    Deliver(sender::BlockReady{push.step, push.block, encoded, encoded->size()});
+  }
+  process_.After(absl::Microseconds(50), [this, push] {
+    Do(core::BlockPushed{push.work, push.block});
   });
 }
 
@@ -342,7 +368,9 @@ void SimTask::CarryOut(const core::Effect& effect) {
   } else if (const auto* e = std::get_if<core::ComputeLane>(&effect)) {
     if (works_.count(e->work) == 0) {
       works_[e->work].fold = std::make_unique<gpu_worker::LaneFold>(
-          asynchronous_ ? gpu_worker::LanesApart(samples_->lanes()) : samples_->StepTree(e->step));
+          samples_->StepTree(e->step), asynchronous_ || encoder_.has_value()
+                                           ? gpu_worker::LaneSums::kApart
+                                           : gpu_worker::LaneSums::kTree);
     }
     std::shared_ptr<gpu_worker::FloatBuffer> gradient = pool_->Lend();
     CAPSTAN_CHECK(asynchronous_ || weights_.version == e->step);
@@ -362,6 +390,7 @@ void SimTask::CarryOut(const core::Effect& effect) {
         });
   } else if (const auto* e = std::get_if<core::FoldAndPush>(&effect)) {
     if (asynchronous_) return PushLane(*e);
+    if (encoder_.has_value()) return PushCompressed(*e);
     PushBlock(*e);
   } else if (const auto* e = std::get_if<core::DropWork>(&effect)) {
     works_.erase(e->work);

@@ -15,6 +15,7 @@
 #include "exchange/sender/core.h"
 #include "exchange/task/task_core.h"
 #include "gpu_worker/task/file_reports.h"
+#include "gpu_worker/task/lane_encoder.h"
 #include "gpu_worker/task/lane_fold.h"
 #include "gpu_worker/task/local_exchange.h"
 #include "services/strand/strand.h"
@@ -92,6 +93,7 @@ class SimTask {
   void OpenRoute();
   void PushBlock(const exchange::task::FoldAndPush& push);
   void PushLane(const exchange::task::FoldAndPush& push);
+  void PushCompressed(const exchange::task::FoldAndPush& push);
   // Steps sender_ and carries out its effects.
   void Deliver(const exchange::sender::Event& event);
   void Carry(const exchange::sender::Effect& effect);
@@ -107,6 +109,7 @@ class SimTask {
   std::string digest_;
   common::v1::View view_;
   bool asynchronous_ = false;
+  std::optional<gpu_worker::LaneEncoder> encoder_;  // of a job that compresses gradients
   std::optional<training::FlatLayout> layout_;
   std::optional<training::SamplePlan> samples_;
   std::optional<training::EvalPlan> evaluation_;

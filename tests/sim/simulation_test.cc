@@ -130,6 +130,25 @@ TEST(SimulationTest, EveryJobEndsWithTheBitsOfThePlainSum) {
   }
 }
 
+// The weights are those of the sums of what was encoded and decoded.
+TEST(SimulationTest, EveryCompressedJobHasTheRightWeights) {
+  const int64_t first = Setting("CAPSTAN_SIM_SEED", 1);
+  const int64_t count = Setting("CAPSTAN_SIM_SEEDS", 600) / 6;
+  WorldResult sum;
+  for (int64_t seed = first; seed < first + count; ++seed) {
+    const Plan plan = CompressedPlan(seed);
+    const WorldResult result = RunWorld(plan);
+    ASSERT_TRUE(result.violations.empty()) << Explain(plan, result);
+    sum.takeovers += result.takeovers;
+    sum.rollbacks += result.rollbacks;
+  }
+  std::printf("%lld compressed seeds: %d takeovers, %d rollbacks\n", static_cast<long long>(count),
+              sum.takeovers, sum.rollbacks);
+  if (count < 100) return;
+  EXPECT_GT(sum.takeovers, count / 4);
+  EXPECT_GT(sum.rollbacks, count / 10);
+}
+
 // Asynchronous jobs: there are no bits to compare, so weights count (counts.h).
 TEST(SimulationTest, EveryAsynchronousJobAppliesEachContributionOnce) {
   const int64_t first = Setting("CAPSTAN_SIM_SEED", 1);

@@ -1,6 +1,7 @@
 #include "tests/sim/toy.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -56,6 +57,9 @@ void Toy::Gradient(absl::Span<const float> weights, int64_t lineage, int32_t lan
     float noise = 0;
     std::memcpy(&noise, &raw, sizeof(noise));
     gradient[i] = (noise + weights[i] * 0.125f) * static_cast<float>(loss_scale);
+    if (short_floats) {
+      gradient[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(gradient[i]) & 0xFFFF0000);
+    }
   }
   if ((step == nonfinite_step && lane == nonfinite_lane) ||
       (scaled() && loss_scale > overflow_above && lane == 0))

@@ -40,6 +40,9 @@ struct Toy {
   // Above 0: the gradients of an asynchronous job with so many lanes count (counts.h).
   int32_t counted_lanes = 0;
 
+  // Gradients fit into bfloat16, so that compression to it changes nothing.
+  bool short_floats = false;
+
   bool scaled() const { return overflow_above > 0; }
   // The gradient of the loss times `loss_scale`, a power of two. gradient.size() == weights.size().
   void Gradient(absl::Span<const float> weights, int64_t lineage, int32_t lane, int64_t step,

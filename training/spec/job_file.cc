@@ -41,7 +41,6 @@ constexpr OtherKey kOtherKeys[] = {
     {"resources.node_selector", nullptr},
     {"model.layers", nullptr},
     {"kvstore.update_on_kvstore", "true"},
-    {"kvstore.gradient_compression", "none"},
     {"kvstore.push_timeout", nullptr},
     {"evaluation.smaller_is_better", "false"},
     {"evaluation.stop_when", nullptr},
@@ -169,11 +168,7 @@ class Binder {
   bool TakeOtherKey(const YamlNode::Entry& entry, absl::string_view full) {
     for (const OtherKey& other : kOtherKeys) {
       if (full != other.path) continue;
-      const YamlNode* value = &entry.value;
-      if (full == "kvstore.gradient_compression" && value->kind == YamlNode::Kind::kMap &&
-          value->entries.size() == 1 && value->entries[0].key == "type") {
-        value = &value->entries[0].value;  // {type: none}
-      }
+      const YamlNode* const value = &entry.value;
       if (other.only != nullptr && value->kind == YamlNode::Kind::kScalar &&
           value->scalar == other.only) {
         const std::string text =
@@ -237,11 +232,13 @@ class Binder {
     if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE)
       return BindScalar(node, path, message, field);
     Message& inner = *reflection.MutableMessage(&message, field);
-    const bool by_name = field->message_type()->name() == "Initializer" ||
-                         field->message_type()->name() == "LrSchedule";
-    if (by_name && node.kind == YamlNode::Kind::kScalar) {
-      sound_.insert(Join(path, "name"));
-      return BindScalar(node, path, inner, inner.GetDescriptor()->FindFieldByName("name"));
+    const std::string& type = field->message_type()->name();
+    const char* const short_form = type == "Initializer" || type == "LrSchedule" ? "name"
+                                   : type == "GradientCompression"               ? "type"
+                                                                                 : nullptr;
+    if (short_form != nullptr && node.kind == YamlNode::Kind::kScalar) {
+      sound_.insert(Join(path, short_form));
+      return BindScalar(node, path, inner, inner.GetDescriptor()->FindFieldByName(short_form));
     }
     BindMessage(node, path, inner);
   }

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "training/chunks/placement.h"
 #include "training/chunks/shard_memory.h"
+#include "training/compress/gradient_layout.h"
 #include "training/graph/models.h"
 #include "training/spec/graph_message.h"
 #include "training/spec/resolve.h"
@@ -76,6 +77,11 @@ std::string WhyLanes(const job::v1::ResolvedSpec& spec) {
   const char* of = batches == 1 ? "" : " of a batch";
   if (IsAsynchronous(file))
     return "one lane per device, the default: each gradient is applied alone";
+  if (IsCompressed(file)) {
+    return absl::StrCat("one lane", of,
+                        " per device, the default: each lane's gradient is compressed by itself",
+                        kLanesFollow);
+  }
   const std::string coupling = SampleCoupling(file.model());
   if (!coupling.empty()) {
     return absl::StrCat("one lane", of, " per device, the default: ", coupling,
@@ -108,6 +114,30 @@ int64_t Elements(const job::v1::ParameterTensor& parameter) {
 int64_t StateFloats(const job::v1::ResolvedSpec& spec) {
   const auto optimizer = MakeOptimizer(spec);
   return optimizer.ok() ? (*optimizer)->state_floats_per_weight() : kMaxStateFloatsPerWeight;
+}
+
+int64_t MostLanesOfAWorker(const job::v1::ResolvedSpec& spec) {
+  const int64_t workers = std::max(1, spec.num_workers());
+  return (spec.lanes() + workers - 1) / workers;
+}
+
+// Words of the compressed gradients of a step that a worker sends at most. 0: nothing is compressed.
+int64_t CompressedWords(const job::v1::ResolvedSpec& spec) {
+  const absl::StatusOr<FlatLayout> layout = MakeLayout(spec);
+  if (!IsCompressed(spec.spec()) || !layout.ok()) return 0;
+  return GradientLayout(*layout, GradientFormatOf(spec)).total_words() * MostLanesOfAWorker(spec);
+}
+
+// The most bytes of a step's gradients that a worker sends, for people.
+std::string Pushed(const job::v1::ResolvedSpec& spec) {
+  const std::string flat = Bytes(4.0 * static_cast<double>(spec.flat_floats()));
+  const int64_t words = CompressedWords(spec);
+  if (words == 0) return flat;
+  const int64_t lanes = MostLanesOfAWorker(spec);
+  return absl::StrCat(Bytes(4.0 * static_cast<double>(words)), " in ",
+                      spec.spec().kvstore().gradient_compression().type(), " (",
+                      lanes > 1 ? absl::StrCat(lanes, " lanes; ") : "", flat,
+                      " without compression)");
 }
 
 }  // namespace
@@ -233,9 +263,14 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
                   Count(spec.chunk_count(), "chunk"));
   if (UsesShards(spec)) {
     const std::string flat = Bytes(4.0 * spec.flat_floats());
-    absl::StrAppend(&out, "; per step and worker: push ", flat, ", pull ", flat);
+    absl::StrAppend(&out, "; per step and worker: push ", Pushed(spec), ", pull ", flat);
   }
   out += "\n";
+  if (GradientFormatOf(spec).has_feedback()) {
+    absl::StrAppend(&out, "      what ", file.kvstore().gradient_compression().type(),
+                    " leaves out of a gradient is added to the lane's next one; it is lost if the "
+                    "lane moves to another task, or if the job goes back to a checkpoint\n");
+  }
   if (const int64_t floats = MostFloatsOfAShard(spec); floats > 0) {
     absl::StrAppend(
         &out, "      memory of a shard at most ",
@@ -270,6 +305,11 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   if (!no_chain.empty() && file.resources().device() == "gpu") {
     absl::StrAppend(&out, "      warning: GPUs do not support ", no_chain,
                     ": the job fails there; resources.device: auto takes CPUs\n");
+  }
+  if (UsesShards(spec) && CompressedWords(spec) >= spec.flat_floats()) {
+    absl::StrAppend(&out, "      warning: a worker sends ", MostLanesOfAWorker(spec),
+                    " compressed gradients, together no smaller than one without compression; "
+                    "fewer resources.lanes send less\n");
   }
   const job::v1::Optimizer& optimizer = file.training().optimizer();
   const job::v1::LrSchedule& schedule = optimizer.lr_schedule();

@@ -376,6 +376,21 @@ int64_t MaxStaleness(const ResolvedSpec& spec) {
   return kvstore.has_max_staleness() ? kvstore.max_staleness() : kUnboundedStaleness;
 }
 
+GradientFormat GradientFormatOf(const ResolvedSpec& spec) {
+  const job::v1::GradientCompression& c = spec.spec().kvstore().gradient_compression();
+  GradientFormat format;
+  format.encoding = c.type() == "fp16"    ? GradientEncoding::kFloat16
+                    : c.type() == "bf16"  ? GradientEncoding::kBFloat16
+                    : c.type() == "int8"  ? GradientEncoding::kInt8
+                    : c.type() == "2bit"  ? GradientEncoding::kTwoBit
+                    : c.type() == "1bit"  ? GradientEncoding::kOneBit
+                    : c.type() == "top_k" ? GradientEncoding::kTopK
+                                          : GradientEncoding::kNone;
+  if (c.has_threshold()) format.threshold = c.threshold();
+  if (c.has_ratio()) format.ratio = c.ratio();
+  return format;
+}
+
 bool DynamicLossScale(const ResolvedSpec& spec) {
   return spec.spec().training().precision() == "fp16";
 }

@@ -15,6 +15,7 @@
 #include "capstan/job/v1/job_spec.pb.h"
 #include "training/chunks/flat_layout.h"
 #include "training/chunks/placement.h"
+#include "training/compress/gradient_format.h"
 #include "training/graph/graph.h"
 #include "training/init/init.h"
 #include "training/lanes/eval_plan.h"
@@ -67,6 +68,8 @@ bool DynamicLossScale(const job::v1::ResolvedSpec& spec);
 // Of an asynchronous job: steps that a lane may be ahead of the slowest one.
 inline constexpr int64_t kUnboundedStaleness = -1;  // any number
 int64_t MaxStaleness(const job::v1::ResolvedSpec& spec);
+// Of what leaves a worker.
+GradientFormat GradientFormatOf(const job::v1::ResolvedSpec& spec);
 // For LeadOptions::clip_norm; 0: the job does not clip by norm.
 double ClipNorm(const job::v1::ResolvedSpec& spec);
 

@@ -601,6 +601,17 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
   EXPECT_EQ(store("dist_async"), store("dist_async_device"));
   EXPECT_NE(store("dist_async"), store("dist_async, max_staleness: 0"));
   EXPECT_EQ(store("dist_sync"), store("dist_sync, max_staleness: 0"));
+  EXPECT_EQ(store("dist_sync"), store("dist_sync, gradient_compression: none"));
+  EXPECT_EQ(store("dist_sync, gradient_compression: 2bit"),
+            store("dist_sync, gradient_compression: {type: 2bit, threshold: 0.5}"));
+  EXPECT_EQ(store("dist_sync, gradient_compression: top_k"),
+            store("dist_device_sync, gradient_compression: {type: top_k, ratio: 0.01}"));
+  std::set<std::string> compressed = {store("dist_sync")};
+  for (const char* how : {"fp16", "bf16", "int8", "1bit", "2bit", "{type: 2bit, threshold: 1}",
+                          "top_k", "{type: top_k, ratio: 0.02}"}) {
+    compressed.insert(store(absl::StrCat("dist_sync, gradient_compression: ", how).c_str()));
+  }
+  EXPECT_EQ(compressed.size(), 9);
   const auto ftrl = [&](const char* keys) {
     return digest(
         {{"training.optimizer", absl::StrCat("{name: ftrl, learning_rate: 1", keys, "}")}});

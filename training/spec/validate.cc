@@ -171,6 +171,24 @@ void CheckAsynchronous(const JobSpec& spec, Rules& rules) {
     refuse("training.precision", "'fp16' needs one scale of the loss for all workers");
 }
 
+void CheckCompression(const JobSpec& spec, Rules& rules) {
+  if (!spec.kvstore().has_gradient_compression()) return;
+  const auto& c = spec.kvstore().gradient_compression();
+  const std::string key = "kvstore.gradient_compression";
+  rules.Required(key + ".type", c.has_type());
+  if (!c.has_type()) return;
+  rules.OneOf(key + ".type", c.type(), {"none", "fp16", "bf16", "int8", "2bit", "1bit", "top_k"});
+  const auto option = [&](const char* name, bool set, double value, const char* of, double low,
+                          double high) {
+    if (!set) return;
+    const std::string path = absl::StrCat(key, ".", name);
+    rules.Range(path, value, low, high);
+    if (c.type() != of) rules.Fail(path, absl::StrCat("has no meaning for '", c.type(), "'"));
+  };
+  option("threshold", c.has_threshold(), c.threshold(), "2bit", 1e-20, 1e20);
+  option("ratio", c.has_ratio(), c.ratio(), "top_k", 1e-6, 1.0);
+}
+
 void CheckModelGraph(const job::v1::Model& model, Rules& rules) {
   if (model.has_name()) {
     rules.Fail("model.graph", "and 'model.name' exclude each other: give one of them");
@@ -413,6 +431,11 @@ bool IsAsynchronous(const JobSpec& spec) {
   return absl::StrContains(spec.kvstore().type(), "async");
 }
 
+bool IsCompressed(const JobSpec& spec) {
+  const auto& compression = spec.kvstore().gradient_compression();
+  return compression.has_type() && compression.type() != "none";
+}
+
 int32_t AccumulateSteps(const JobSpec& spec) {
   return std::max(1, spec.training().accumulate_steps());
 }
@@ -423,7 +446,7 @@ int32_t DefaultLanes(const JobSpec& spec) {
   const auto devices = static_cast<int32_t>(DeviceCount(spec));
   const auto& r = spec.resources();
   if (r.lane_weights_size() > 0 || r.device() == "gpu" || IsAsynchronous(spec) ||
-      !SampleCoupling(spec.model()).empty()) {
+      IsCompressed(spec) || !SampleCoupling(spec.model()).empty()) {
     return devices;
   }
   return std::max(devices, LanesOfBatch(GlobalBatch(spec)));
@@ -452,6 +475,7 @@ std::vector<Violation> Validate(const JobSpec& spec) {
   CheckData(spec, rules);
   CheckKvStore(spec, rules);
   CheckAsynchronous(spec, rules);
+  CheckCompression(spec, rules);
   CheckTraining(spec, rules);
   CheckCheckpoint(spec, rules);
   CheckRecovery(spec, rules);
@@ -472,6 +496,12 @@ void FillDefaults(JobSpec& spec) {
   if (kvstore.type() == "dist") kvstore.set_type("dist_sync");  // another spelling
   if (kvstore.type() == "dist_async_device") kvstore.set_type("dist_device_async");  // likewise
   if (!IsAsynchronous(spec)) kvstore.clear_max_staleness();  // 0 says what happens anyway
+  if (!IsCompressed(spec)) kvstore.clear_gradient_compression();
+  if (IsCompressed(spec)) {
+    auto& c = *kvstore.mutable_gradient_compression();
+    if (c.type() == "2bit" && !c.has_threshold()) c.set_threshold(0.5);
+    if (c.type() == "top_k" && !c.has_ratio()) c.set_ratio(0.01);
+  }
   // As MXNet's Trainer. If `auto` finds no GPU, `device` does the same as `local`.
   const bool one = !spec.resources().has_num_workers() || spec.resources().num_workers() == 1;
   if (!kvstore.has_type() && one && spec.resources().device() != "cpu") kvstore.set_type("device");

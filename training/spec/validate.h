@@ -49,6 +49,9 @@ int64_t GlobalBatch(const job::v1::JobSpec& spec);
 // false for any spec.
 bool IsAsynchronous(const job::v1::JobSpec& spec);
 
+// Gradients are encoded on their way to where they are added up. True or false for any spec.
+bool IsCompressed(const job::v1::JobSpec& spec);
+
 // Batches whose gradients are summed before one update: training.accumulate_steps; at least 1 for
 // any spec.
 int32_t AccumulateSteps(const job::v1::JobSpec& spec);
@@ -60,8 +63,8 @@ int64_t StepSamples(const job::v1::JobSpec& spec);
 // many. It is the largest power of two up to 8 that leaves each lane 16 samples, so that the bits
 // do not depend on the number of devices. It is one lane per device if there are more devices than
 // that, if an operator couples the samples of a lane, if the job asks for GPUs (there each lane is
-// a pass of its own), if lanes have weights, and if the job is asynchronous. Same conditions as
-// DeviceCount.
+// a pass of its own), if lanes have weights, if the job is asynchronous, and if it compresses
+// gradients. Same conditions as DeviceCount.
 int32_t DefaultLanes(const job::v1::JobSpec& spec);
 
 }  // namespace capstan::training::spec

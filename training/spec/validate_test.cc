@@ -319,6 +319,34 @@ TEST(BordersTest, AnAsynchronousJobHasItsOwnKeysAndLacksOthers) {
       HasSubstr("'kvstore.max_staleness' is 2, but only kvstore 'dist_async' trains on old"));
 }
 
+TEST(BordersTest, ACompressionHasItsOwnOptions) {
+  const auto errors = [](const std::string& compression) {
+    return ErrorsOf({{"kvstore.gradient_compression", compression}});
+  };
+  for (const char* type : {"none", "fp16", "bf16", "int8", "2bit", "1bit", "top_k"}) {
+    EXPECT_EQ(errors(type), "");
+    EXPECT_EQ(errors(absl::StrCat("{type: ", type, "}")), "");
+  }
+  EXPECT_THAT(errors("2bits"), HasSubstr("'kvstore.gradient_compression.type' must be one of"));
+  EXPECT_THAT(errors("{ratio: 0.5}"), HasSubstr("'kvstore.gradient_compression.type' is required"));
+  EXPECT_EQ(errors("{type: 2bit, threshold: 1e-20}"), "");
+  EXPECT_EQ(errors("{type: 2bit, threshold: 1e20}"), "");
+  for (const char* bad : {"0", "-1", "1e21"}) {
+    EXPECT_THAT(errors(absl::StrCat("{type: 2bit, threshold: ", bad, "}")),
+                HasSubstr("'kvstore.gradient_compression.threshold' must be between 1e-20 and"));
+  }
+  EXPECT_EQ(errors("{type: top_k, ratio: 0.000001}"), "");
+  EXPECT_EQ(errors("{type: top_k, ratio: 1}"), "");
+  for (const char* bad : {"0", "1.01", "1e-7"}) {
+    EXPECT_THAT(errors(absl::StrCat("{type: top_k, ratio: ", bad, "}")),
+                HasSubstr("'kvstore.gradient_compression.ratio' must be between 1e-06 and 1"));
+  }
+  EXPECT_THAT(errors("{type: 1bit, threshold: 1}"),
+              HasSubstr("'kvstore.gradient_compression.threshold' has no meaning for '1bit'"));
+  EXPECT_THAT(errors("{type: 2bit, ratio: 0.1}"),
+              HasSubstr("'kvstore.gradient_compression.ratio' has no meaning for '2bit'"));
+}
+
 // No file can express this.
 TEST(BordersTest, AReceivedSpecSaysHowOftenInOneWay) {
   job::v1::JobSpec spec = ParseJobFile(kJob).spec;

@@ -1,0 +1,107 @@
+#include "gpu_worker/task/lane_encoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "services/check/check.h"
+#include "training/compress/gradient_format.h"
+
+namespace capstan::gpu_worker {
+
+using exchange::FloatBuffer;
+using training::FlatRange;
+
+LaneEncoder::LaneEncoder(const training::FlatLayout& layout, const training::GradientFormat& format)
+    : layout_(layout), gradients_(layout, format), encoded_(gradients_.total_words()) {}
+
+LaneEncoder::Residual& LaneEncoder::At(const LaneStep& at) {
+  Residual& residual = residuals_[at.lane];
+  residual.first = residual.before == nullptr || residual.step != at.step_before;
+  if (residual.before == nullptr) {
+    residual.before = std::make_shared<FloatBuffer>(layout_.total_floats());  // zeros
+    residual.after = std::make_shared<FloatBuffer>(layout_.total_floats());
+  } else if (residual.first) {
+    std::fill(residual.before->span().begin(), residual.before->span().end(), 0.0f);
+  } else if (residual.applied) {
+    std::swap(residual.before, residual.after);
+  }
+  residual.step = at.step;
+  residual.applied = true;
+  return residual;
+}
+
+std::shared_ptr<FloatBuffer> LaneEncoder::Encode(const LaneStep& at,
+                                                 absl::Span<const float> gradient) {
+  CAPSTAN_CHECK(static_cast<int64_t>(gradient.size()) == layout_.total_floats());
+  std::shared_ptr<FloatBuffer> encoded = encoded_.Lend();
+  Residual* const residual = gradients_.format().has_feedback() ? &At(at) : nullptr;
+  training::FeedbackArgs args{at.loss_scale, static_cast<double>(at.samples)};
+  for (int32_t chunk = 0; chunk < layout_.chunk_count(); ++chunk) {
+    const FlatRange from = layout_.ChunkRange(chunk);
+    const FlatRange to = gradients_.ChunkRange(chunk);
+    const training::GradientFormat& format = gradients_.FormatOf(chunk);
+    const absl::Span<const float> floats = gradient.subspan(from.offset, from.size);
+    const absl::Span<float> words = encoded->span().subspan(to.offset, to.size);
+    if (format.has_feedback()) {
+      args.numbers = gradients_.NumbersOf(chunk);
+      const absl::Span<float> after = residual->after->span().subspan(from.offset, from.size);
+      training::EncodeWithFeedback(
+          format, args, floats,
+          absl::Span<const float>(residual->before->span()).subspan(from.offset, from.size), after,
+          words);
+      if (format.fills_padding()) training::ClearPadding(gradients_.Padding(chunk), after);
+    } else {
+      training::Encode(format, floats, words);
+    }
+  }
+  if (residual != nullptr && residual->first) {
+    std::fill(residual->after->span().begin(), residual->after->span().end(), 0.0f);
+  }
+  return encoded;
+}
+
+void LaneEncoder::Decode(const FloatBuffer& encoded, absl::Span<float> out) const {
+  CAPSTAN_CHECK(static_cast<int64_t>(out.size()) == layout_.total_floats());
+  for (int32_t chunk = 0; chunk < layout_.chunk_count(); ++chunk) {
+    const FlatRange from = gradients_.ChunkRange(chunk);
+    const FlatRange to = layout_.ChunkRange(chunk);
+    const training::GradientFormat& format = gradients_.FormatOf(chunk);
+    const absl::Span<float> floats = out.subspan(to.offset, to.size);
+    training::Decode(format, encoded.span().subspan(from.offset, from.size), floats);
+    if (format.fills_padding()) training::ClearPadding(gradients_.Padding(chunk), floats);
+  }
+}
+
+void LaneEncoder::Skipped(int64_t step) {
+  for (auto& entry : residuals_) {
+    if (entry.second.step == step) entry.second.applied = false;
+  }
+}
+
+void LaneEncoder::Skipped(const LaneStep& at) {
+  const auto it = residuals_.find(at.lane);
+  if (it == residuals_.end()) return;
+  if (it->second.step != at.step) At(at);
+  it->second.applied = false;
+}
+
+void LaneEncoder::KeepLanes(const std::function<bool(int32_t lane)>& keep) {
+  for (auto it = residuals_.begin(); it != residuals_.end();) {
+    it = keep(it->first) ? std::next(it) : residuals_.erase(it);
+  }
+}
+
+double LaneEncoder::Forget() {
+  double squares = 0;
+  for (const auto& entry : residuals_) {
+    const Residual& residual = entry.second;
+    for (const float left_out : (residual.applied ? residual.after : residual.before)->span()) {
+      squares += static_cast<double>(left_out) * left_out;
+    }
+  }
+  residuals_.clear();
+  return std::sqrt(squares);
+}
+
+}  // namespace capstan::gpu_worker

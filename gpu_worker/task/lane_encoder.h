@@ -1,0 +1,79 @@
+// What a task does with a lane's gradient before it is sent, if the job compresses gradients: it
+// encodes each chunk of weights by itself, and keeps what the encoding left out.
+//
+// Error feedback (training/compress/gradient_format.h): what a lane's step left out, its residual,
+// is added to the gradient of the lane's next step. It counts only if the step was applied. After a
+// step that was skipped, the residual is the one from before.
+//
+// A residual belongs to one lane, one lineage and one task. The first step of a lane at a task
+// begins and ends without one: of that step, shards may have counted another task's copy, which
+// left out other numbers.
+//
+// Threads: none of its own; the owner serialises.
+#ifndef CAPSTAN_GPU_WORKER_TASK_LANE_ENCODER_H_
+#define CAPSTAN_GPU_WORKER_TASK_LANE_ENCODER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "exchange/float_buffer.h"
+#include "training/chunks/flat_layout.h"
+#include "training/compress/gradient_layout.h"
+
+namespace capstan::gpu_worker {
+
+// A lane's step, and the factors of its gradient.
+struct LaneStep {
+  int64_t step = 0;
+  int64_t step_before = -1;  // the lane's last one with samples; -1: none
+  int32_t lane = 0;
+  double loss_scale = 1;  // a power of two; in the gradient, and not in the residual
+  int64_t samples = 1;    // by which the gradient was divided
+};
+
+class LaneEncoder {
+ public:
+  // Borrows layout.
+  LaneEncoder(const training::FlatLayout& layout, const training::GradientFormat& format);
+
+  // The words to send (training/compress/gradient_layout.h). A lane's steps rise.
+  // gradient.size() == layout.total_floats().
+  std::shared_ptr<exchange::FloatBuffer> Encode(const LaneStep& at,
+                                                absl::Span<const float> gradient);
+  // What a shard makes of them. out.size() == layout.total_floats().
+  void Decode(const exchange::FloatBuffer& encoded, absl::Span<float> out) const;
+
+  // The step was not applied, to any lane or to one.
+  void Skipped(int64_t step);
+  void Skipped(const LaneStep& at);
+
+  // Forgets the residuals of other lanes than these.
+  void KeepLanes(const std::function<bool(int32_t lane)>& keep);
+  // Forgets all residuals. The Euclidean norm of what is lost, without the loss scale.
+  double Forget();
+
+ private:
+  struct Residual {
+    int64_t step = -1;  // of the last encoding
+    bool first = true;  // of the lane at this task
+    bool applied = true;
+    std::shared_ptr<exchange::FloatBuffer> before;  // that encoding, and
+    std::shared_ptr<exchange::FloatBuffer> after;
+  };
+
+  // The lane's residual for this step, with the current one in `before`.
+  Residual& At(const LaneStep& at);
+
+  const training::FlatLayout& layout_;
+  const training::GradientLayout gradients_;
+  exchange::BufferPool encoded_;
+  std::map<int32_t, Residual> residuals_;  // by lane; empty without error feedback
+};
+
+}  // namespace capstan::gpu_worker
+
+#endif  // CAPSTAN_GPU_WORKER_TASK_LANE_ENCODER_H_

@@ -1,0 +1,185 @@
+#include "gpu_worker/task/lane_encoder.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace capstan::gpu_worker {
+namespace {
+
+using training::GradientEncoding;
+using training::GradientFormat;
+
+// A chunk of weights and one of running statistics.
+training::FlatLayout WeightsAndStatistics() {
+  training::TensorSpec weight;
+  weight.name = "fc.weight";
+  weight.shape = {16};
+  weight.fan_in = weight.fan_out = 1;
+  training::TensorSpec mean;
+  mean.name = "bn.running_mean";
+  mean.shape = {16};
+  mean.kind = training::TensorKind::kStat;
+  mean.init = training::TensorInit::kZeros;
+  mean.momentum = 0.1;
+  auto layout = training::FlatLayout::Create({weight, mean}, /*chunk_floats=*/16);
+  EXPECT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->chunk_count(), 2);
+  return *std::move(layout);
+}
+
+class LaneEncoderTest : public testing::Test {
+ protected:
+  // What shards get for the first weight, if the gradient of all weights is `gradient`.
+  float Send(LaneEncoder& encoder, LaneStep at, float gradient, float statistic = 0) {
+    if (at.step_before < 0) at.step_before = at.step - 1;
+    std::vector<float> floats(layout_.total_floats(), gradient);
+    std::fill(floats.begin() + 16, floats.end(), statistic);
+    const auto encoded = encoder.Encode(at, floats);
+    std::vector<float> decoded(layout_.total_floats(), -77.0f);
+    encoder.Decode(*encoded, absl::MakeSpan(decoded));
+    EXPECT_EQ(decoded[16], statistic);
+    EXPECT_EQ(decoded[31], statistic);
+    return decoded[0];
+  }
+  float Send(LaneEncoder& encoder, int64_t step, float gradient) {
+    return Send(encoder, {.step = step}, gradient);
+  }
+  void Skip(LaneEncoder& encoder, int64_t step, int32_t lane) {
+    encoder.Skipped({.step = step, .step_before = step - 1, .lane = lane});
+  }
+
+  const training::FlatLayout layout_ = WeightsAndStatistics();
+  const GradientFormat two_bit_ = {.encoding = GradientEncoding::kTwoBit, .threshold = 0.5};
+};
+
+TEST_F(LaneEncoderTest, WeightsAreRoundedAndStatisticsAreExact) {
+  LaneEncoder encoder(layout_, {.encoding = GradientEncoding::kBFloat16});
+  // bfloat16 has 8 bits of fraction, counting the leading one.
+  const float long_fraction = 1.0f + 1.0f / 256 + 1.0f / 512;
+  EXPECT_EQ(Send(encoder, {.step = 0}, long_fraction, 0.1f), 1.0078125f);
+  EXPECT_EQ(Send(encoder, {.step = 1}, long_fraction, 0.1f), 1.0078125f);
+  EXPECT_EQ(encoder.Encode({}, std::vector<float>(32))->size(), 8 + 16);
+}
+
+TEST_F(LaneEncoderTest, WhatWasLeftOutIsSentLater) {
+  LaneEncoder encoder(layout_, two_bit_);
+  EXPECT_EQ(Send(encoder, 0, 0.0f), 0.0f);
+  EXPECT_EQ(Send(encoder, 1, 0.375f), 0.0f);    // 0.375 left
+  EXPECT_EQ(Send(encoder, 2, 0.25f), 0.5f);     // 0.625; 0.125 left
+  EXPECT_EQ(Send(encoder, 3, 0.25f), 0.0f);     // 0.375
+  EXPECT_EQ(Send(encoder, 4, -1.0f), -0.5f);    // -0.625; -0.125 left
+  EXPECT_EQ(Send(encoder, 5, -0.375f), -0.5f);  // -0.5
+}
+
+// Of that step, another task's copy may have counted.
+TEST_F(LaneEncoderTest, TheFirstStepOfALaneLeavesNothing) {
+  LaneEncoder encoder(layout_, two_bit_);
+  EXPECT_EQ(Send(encoder, 7, 0.375f), 0.0f);
+  EXPECT_EQ(Send(encoder, 8, 0.375f), 0.0f);
+  EXPECT_EQ(Send(encoder, 9, 0.375f), 0.5f);
+}
+
+TEST_F(LaneEncoderTest, AStepThatWasNotAppliedLeavesTheResidualAsItWas) {
+  LaneEncoder encoder(layout_, two_bit_);
+  Send(encoder, 0, 0.0f);
+  EXPECT_EQ(Send(encoder, 1, 0.375f), 0.0f);
+  EXPECT_EQ(Send(encoder, 2, 0.25f), 0.5f);
+  encoder.Skipped(1);  // of no step that is still in question
+  encoder.Skipped(2);
+  EXPECT_EQ(Send(encoder, 3, 0.0625f), 0.0f);  // 0.375 + 0.0625
+  EXPECT_EQ(Send(encoder, 4, 0.0625f), 0.5f);
+}
+
+TEST_F(LaneEncoderTest, ALaneOfAnAsynchronousJobIsSkippedAlone) {
+  LaneEncoder encoder(layout_, two_bit_);
+  Send(encoder, {.step = 0, .lane = 0}, 0.0f);
+  Send(encoder, {.step = 6, .lane = 1}, 0.0f);
+  EXPECT_EQ(Send(encoder, {.step = 1, .lane = 0}, 0.375f), 0.0f);
+  EXPECT_EQ(Send(encoder, {.step = 7, .lane = 1}, 0.25f), 0.0f);
+  Skip(encoder, 2, 0);  // nothing of step 2 was encoded
+  EXPECT_EQ(Send(encoder, {.step = 3, .lane = 0}, 0.125f), 0.5f);
+  EXPECT_EQ(Send(encoder, {.step = 8, .lane = 1}, 0.125f), 0.0f);
+  EXPECT_EQ(Send(encoder, {.step = 4, .lane = 0}, 0.25f), 0.0f);
+  EXPECT_EQ(Send(encoder, {.step = 5, .lane = 0}, 0.5f), 0.5f);
+  Skip(encoder, 5, 0);  // it was encoded, and was too large for the format
+  EXPECT_EQ(Send(encoder, {.step = 6, .lane = 0}, 0.25f), 0.5f);  // 0.25 of step 4
+  Skip(encoder, 3, 2);                                            // a lane that has sent nothing
+}
+
+TEST_F(LaneEncoderTest, ALaneWithoutSamplesKeepsItsResidual) {
+  LaneEncoder encoder(layout_, two_bit_);
+  Send(encoder, 0, 0.0f);
+  EXPECT_EQ(Send(encoder, 1, 0.375f), 0.0f);
+  EXPECT_EQ(Send(encoder, {.step = 5, .step_before = 1}, 0.125f), 0.5f);
+}
+
+TEST_F(LaneEncoderTest, ALaneThatWasElsewhereBeginsWithoutResidual) {
+  LaneEncoder encoder(layout_, two_bit_);
+  Send(encoder, 0, 0.0f);
+  EXPECT_EQ(Send(encoder, 1, 0.375f), 0.0f);
+  EXPECT_EQ(Send(encoder, 3, 0.375f), 0.0f);
+  EXPECT_EQ(Send(encoder, 4, 0.375f), 0.0f) << "step 3 left nothing either";
+  Send(encoder, {.step = 0, .lane = 1}, 0.0f);
+  EXPECT_EQ(Send(encoder, {.step = 1, .lane = 1}, 0.375f), 0.0f);
+  encoder.KeepLanes([](int32_t lane) { return lane == 1; });
+  EXPECT_EQ(Send(encoder, {.step = 2, .lane = 1}, 0.25f), 0.5f);
+  EXPECT_EQ(Send(encoder, 5, 0.375f), 0.0f);
+}
+
+TEST_F(LaneEncoderTest, ForgettingSaysHowMuchIsLost) {
+  LaneEncoder encoder(layout_, two_bit_);
+  EXPECT_EQ(encoder.Forget(), 0.0);
+  Send(encoder, 0, 0.0f);
+  Send(encoder, {.step = 1, .loss_scale = 1024}, 0.25f * 1024);
+  EXPECT_EQ(encoder.Forget(), 1.0);  // sixteen of 0.25
+  Send(encoder, 2, 0.375f);
+  EXPECT_EQ(Send(encoder, 3, 0.375f), 0.0f);
+  encoder.Skipped(3);
+  EXPECT_EQ(encoder.Forget(), 0.0);
+}
+
+TEST_F(LaneEncoderTest, TheLossScaleIsNotInTheResidual) {
+  LaneEncoder encoder(layout_, two_bit_);
+  Send(encoder, 0, 0.0f);
+  EXPECT_EQ(Send(encoder, {.step = 1, .loss_scale = 1024}, 0.375f * 1024), 0.0f);
+  EXPECT_EQ(Send(encoder, {.step = 2, .loss_scale = 512}, 0.25f * 512), 256.0f);
+  EXPECT_EQ(Send(encoder, {.step = 3, .loss_scale = 1}, 0.375f), 0.5f);
+}
+
+TEST_F(LaneEncoderTest, TheThresholdIsOfTheSumOverTheSamples) {
+  LaneEncoder encoder(layout_, two_bit_);
+  EXPECT_EQ(Send(encoder, {.step = 0, .samples = 4}, 0.1875f), 0.125f);
+  EXPECT_EQ(Send(encoder, {.step = 1, .samples = 4}, 0.03125f), 0.0f);
+}
+
+// Otherwise it would be most of the mean magnitude, and weights of padding would change.
+TEST(LaneEncoderPaddingTest, PaddingStaysZeroAndCountsInNoMean) {
+  training::TensorSpec bias;
+  bias.name = "fc.bias";
+  bias.shape = {10};
+  bias.fan_in = bias.fan_out = 1;
+  training::TensorSpec mean;
+  mean.name = "bn.running_mean";
+  mean.shape = {16};
+  mean.kind = training::TensorKind::kStat;
+  mean.init = training::TensorInit::kZeros;
+  mean.momentum = 0.1;
+  const auto layout = training::FlatLayout::Create({bias, mean}, /*chunk_floats=*/512);
+  ASSERT_TRUE(layout.ok());
+  LaneEncoder encoder(*layout, {.encoding = GradientEncoding::kOneBit});
+  std::vector<float> gradient(layout->total_floats(), 0.0f);
+  std::fill_n(gradient.begin(), 10, 2.0f);
+  gradient[3] = -2.0f;
+  for (int64_t step = 0; step < 3; ++step) {
+    std::vector<float> decoded(layout->total_floats(), 77.0f);
+    encoder.Decode(*encoder.Encode({.step = step, .step_before = step - 1}, gradient),
+                   absl::MakeSpan(decoded));
+    EXPECT_EQ(decoded, gradient) << step;
+  }
+  EXPECT_EQ(encoder.Forget(), 0.0);
+}
+
+}  // namespace
+}  // namespace capstan::gpu_worker
