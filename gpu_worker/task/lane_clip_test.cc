@@ -3,32 +3,16 @@
 #include <limits>
 #include <vector>
 
+#include "gpu_worker/task/test_layout.h"
 #include "gtest/gtest.h"
 
 namespace capstan::gpu_worker {
 namespace {
 
-// Two chunks of weights and one of running statistics.
-training::FlatLayout Layout() {
-  training::TensorSpec weight;
-  weight.name = "fc.weight";
-  weight.shape = {6000};
-  weight.fan_in = weight.fan_out = 1;
-  training::TensorSpec mean;
-  mean.name = "bn.running_mean";
-  mean.shape = {8};
-  mean.kind = training::TensorKind::kStat;
-  mean.fan_in = mean.fan_out = 1;
-  mean.momentum = 0.1;
-  auto layout = training::FlatLayout::Create({weight, mean}, /*chunk_floats=*/4096);
-  EXPECT_TRUE(layout.ok()) << layout.status();
-  EXPECT_EQ(layout->chunk_count(), 3);
-  return *std::move(layout);
-}
-
 class ClipLaneTest : public testing::Test {
  protected:
-  const training::FlatLayout layout_ = Layout();
+  // Two chunks of weights and one of running statistics.
+  const training::FlatLayout layout_ = WithStatistics(6000, 8, /*chunk_floats=*/4096);
   std::vector<float> gradient_ = std::vector<float>(layout_.total_floats());
   const int64_t statistics_ = layout_.ChunkRange(2).offset;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "gpu_worker/task/test_layout.h"
 #include "gtest/gtest.h"
 
 namespace capstan::gpu_worker {
@@ -10,24 +11,6 @@ namespace {
 
 using training::GradientEncoding;
 using training::GradientFormat;
-
-// A chunk of weights and one of running statistics.
-training::FlatLayout WeightsAndStatistics() {
-  training::TensorSpec weight;
-  weight.name = "fc.weight";
-  weight.shape = {16};
-  weight.fan_in = weight.fan_out = 1;
-  training::TensorSpec mean;
-  mean.name = "bn.running_mean";
-  mean.shape = {16};
-  mean.kind = training::TensorKind::kStat;
-  mean.init = training::TensorInit::kZeros;
-  mean.momentum = 0.1;
-  auto layout = training::FlatLayout::Create({weight, mean}, /*chunk_floats=*/16);
-  EXPECT_TRUE(layout.ok()) << layout.status();
-  EXPECT_EQ(layout->chunk_count(), 2);
-  return *std::move(layout);
-}
 
 class LaneEncoderTest : public testing::Test {
  protected:
@@ -50,7 +33,8 @@ class LaneEncoderTest : public testing::Test {
     encoder.Skipped({.step = step, .step_before = step - 1, .lane = lane});
   }
 
-  const training::FlatLayout layout_ = WeightsAndStatistics();
+  // A chunk of weights and one of running statistics.
+  const training::FlatLayout layout_ = WithStatistics(16, 16, /*chunk_floats=*/16);
   const GradientFormat two_bit_ = {.encoding = GradientEncoding::kTwoBit, .threshold = 0.5};
 };
 
@@ -156,24 +140,13 @@ TEST_F(LaneEncoderTest, TheThresholdIsOfTheSumOverTheSamples) {
 
 // Otherwise it would be most of the mean magnitude, and weights of padding would change.
 TEST(LaneEncoderPaddingTest, PaddingStaysZeroAndCountsInNoMean) {
-  training::TensorSpec bias;
-  bias.name = "fc.bias";
-  bias.shape = {10};
-  bias.fan_in = bias.fan_out = 1;
-  training::TensorSpec mean;
-  mean.name = "bn.running_mean";
-  mean.shape = {16};
-  mean.kind = training::TensorKind::kStat;
-  mean.init = training::TensorInit::kZeros;
-  mean.momentum = 0.1;
-  const auto layout = training::FlatLayout::Create({bias, mean}, /*chunk_floats=*/512);
-  ASSERT_TRUE(layout.ok());
-  LaneEncoder encoder(*layout, {.encoding = GradientEncoding::kOneBit});
-  std::vector<float> gradient(layout->total_floats(), 0.0f);
+  const training::FlatLayout layout = WithStatistics(10, 16, /*chunk_floats=*/512);
+  LaneEncoder encoder(layout, {.encoding = GradientEncoding::kOneBit});
+  std::vector<float> gradient(layout.total_floats(), 0.0f);
   std::fill_n(gradient.begin(), 10, 2.0f);
   gradient[3] = -2.0f;
   for (int64_t step = 0; step < 3; ++step) {
-    std::vector<float> decoded(layout->total_floats(), 77.0f);
+    std::vector<float> decoded(layout.total_floats(), 77.0f);
     encoder.Decode(*encoder.Encode({.step = step, .step_before = step - 1}, gradient),
                    absl::MakeSpan(decoded));
     EXPECT_EQ(decoded, gradient) << step;

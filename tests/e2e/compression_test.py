@@ -15,9 +15,9 @@ FEEDBACK = [{'type': '2bit', 'threshold': 1}, {'type': '1bit'}, {'type': 'top_k'
 TYPES = [{'type': 'fp16'}, {'type': 'bf16'}, {'type': 'int8'}, *FEEDBACK]
 
 
-def spec(compression, kvstore='dist_sync', epochs=2, name='compressed', optimizer=SGD, more=None, **resources):
-    training = {'epochs': epochs, 'global_batch_size': 64, 'seed': 5, 'optimizer': optimizer, **(more or {})}
-    return support.job_spec(name=name, resources=resources, data=DATA, kvstore={'type': kvstore, 'gradient_compression': compression},
+def spec(compression, kvstore='dist_sync', epochs=2, batch=64, optimizer=SGD, **resources):
+    training = {'epochs': epochs, 'global_batch_size': batch, 'seed': 5, 'optimizer': optimizer}
+    return support.job_spec(name='compressed', resources=resources, data=DATA, kvstore={'type': kvstore, 'gradient_compression': compression},
                             training=training)
 
 
@@ -99,19 +99,10 @@ class FaultsTest(services.ServicesTest):
         super().setUp()
         self.start(workers=3, shards=2)
 
-    def job(self, compression, epochs, kvstore='dist_sync', **checkpoint):
-        job = spec(compression, kvstore, epochs=epochs, num_workers=3, num_shards=2, optimizer={'name': 'sgd', 'learning_rate': 0.02})
-        job['training']['global_batch_size'] = 66
-        return {**job, 'checkpoint': {'every': '20 steps', 'keep_latest': 2, **checkpoint},
-                'recovery': {'max_restarts': 100, 'backoff': {'initial': '0s'}}}
-
-    def check(self, job_id, epochs):
-        self.capstan('wait', job_id, timeout=180)
-        job = self.describe(job_id)
-        self.assertEqual(job['state'], 'SUCCEEDED', job)
-        self.assertEqual(job['samples_used'], epochs * 2048)
-        self.assertLess(job['epochs'][-1]['train_loss'], job['epochs'][0]['train_loss'] / 2)
-        return job
+    def job(self, compression, epochs):
+        # The last step of an epoch has 2 samples, so one lane has none.
+        job = spec(compression, epochs=epochs, batch=66, num_workers=3, num_shards=2, optimizer={'name': 'sgd', 'learning_rate': 0.02})
+        return {**job, 'checkpoint': {'every': '20 steps', 'keep_latest': 2}, 'recovery': {'max_restarts': 100, 'backoff': {'initial': '0s'}}}
 
     def sent(self, job_id):
         """Bytes of the gradients of all workers, and of what was sent for them."""
@@ -123,7 +114,7 @@ class FaultsTest(services.ServicesTest):
                         sums[kind] += float(line.rsplit(' ', 1)[1])
         return sums['payload'], sums['wire']
 
-    def test_a_task_a_worker_and_a_shard_die(self):
+    def test_a_task_and_a_shard_die(self):
         for compression in ('int8', FEEDBACK[0]):
             epochs = 20
             job_id = self.submit(self.job(compression, epochs))
@@ -132,7 +123,7 @@ class FaultsTest(services.ServicesTest):
             self.wait_for_step(job_id, 150)
             self.assertEqual(self.stop('s1', signal.SIGKILL), -signal.SIGKILL)
             self.start_node('s1', 'capstan_param_store')
-            job = self.check(job_id, epochs)
+            job = self.learned(job_id, epochs * 2048)
             self.assertGreaterEqual(job['restarts'], 1)
             verified = self.capstan('verify', job_id, timeout=180)
             if compression == 'int8':  # nothing is kept from step to step, so nothing is lost
@@ -141,16 +132,25 @@ class FaultsTest(services.ServicesTest):
                 self.assertNotEqual(verified.code, 0, verified)
                 self.assertIn('compresses gradients (2bit), and what they had left out was lost', verified.err)
 
+    def test_a_takeover_loses_what_was_left_out(self):
+        job_id = self.submit(self.job(FEEDBACK[0], 20))
+        self.wait_for_step(job_id, 60)
+        self.assertEqual(self.stop('w2', signal.SIGKILL), -signal.SIGKILL)
+        job = self.learned(job_id, 20 * 2048)
+        self.assertEqual(job['restarts'], 0)
+        verified = self.capstan('verify', job_id, timeout=180)
+        self.assertNotEqual(verified.code, 0, verified)
+        self.assertIn('what they had left out was lost when its tasks changed', verified.err)
+
     def test_undisturbed_jobs_are_verified_and_send_less(self):
         for compression, least, most in (('fp16', 1.9, 2.1), ('int8', 3.7, 4.1), ('2bit', 12, 17), ('1bit', 20, 33), ({'type': 'top_k'}, 30, 51)):
             job_id = self.submit(self.job(compression, 2))
-            job = self.describe(job_id)
             self.wait_until(lambda job_id=job_id: self.describe(job_id)['state'] == 'SUCCEEDED', 60, 'SUCCEEDED')
             payload, wire = self.sent(job_id)
             print(compression, payload, wire, payload / wire, flush=True)
             self.assertTrue(least < payload / wire < most, (compression, payload / wire))
             verified = self.capstan('verify', job_id, timeout=180)
-            self.assertEqual(verified.code, 0, (job['name'], verified))
+            self.assertEqual(verified.code, 0, (compression, verified))
 
 
 if __name__ == '__main__':

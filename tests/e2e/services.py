@@ -105,6 +105,15 @@ class ServicesTest(support.TestCase):
     def describe(self, job_id):
         return json.loads(self.ok('describe', job_id, '-o', 'json').out)
 
+    def learned(self, job_id, samples):
+        """Waits for the end of the job. It has succeeded, used so many samples, and halved its loss."""
+        self.capstan('wait', job_id, timeout=180)
+        job = self.describe(job_id)
+        self.assertEqual(job['state'], 'SUCCEEDED', job)
+        self.assertEqual(job['samples_used'], samples)
+        self.assertLess(job['epochs'][-1]['train_loss'], job['epochs'][0]['train_loss'] / 2)
+        return job
+
     def wait_for_step(self, job_id, step, seconds=60):
         def there():
             job = self.describe(job_id)

@@ -28,17 +28,16 @@ std::vector<FlatRange> PaddingOf(const FlatLayout& layout, const FlatRange& chun
 
 GradientLayout::GradientLayout(const FlatLayout& layout, const GradientFormat& format)
     : format_(format), begins_(static_cast<size_t>(layout.chunk_count()) + 1) {
-  padding_.resize(layout.chunk_count());
-  numbers_.resize(layout.chunk_count());
   for (int32_t chunk = 0; chunk < layout.chunk_count(); ++chunk) {
     const bool compressed = layout.ChunkKind(chunk) == TensorKind::kWeight;
     if (compressed) compressed_chunks_ = chunk + 1;  // statistics lie behind all weights
-    begins_[chunk + 1] =
-        begins_[chunk] + EncodedWords(compressed ? format_ : exact_, layout.ChunkRange(chunk).size);
     const FlatRange range = layout.ChunkRange(chunk);
-    padding_[chunk] = PaddingOf(layout, range);
-    numbers_[chunk] = range.size;
-    for (const FlatRange& gap : padding_[chunk]) numbers_[chunk] -= gap.size;
+    begins_[chunk + 1] = begins_[chunk] + EncodedWords(compressed ? format_ : exact_, range.size);
+    if (!compressed || !format_.fills_padding()) continue;
+    numbers_.push_back(range.size);
+    for (const FlatRange& gap : padding_.emplace_back(PaddingOf(layout, range))) {
+      numbers_.back() -= gap.size;
+    }
   }
 }
 

@@ -38,9 +38,10 @@ class GradientLayout {
   // How chunks of weights are encoded.
   const GradientFormat& format() const { return format_; }
 
-  // The padding of a chunk of weights, from its first float on. It is zero in every gradient.
+  // If format().fills_padding(): the padding of a chunk of weights, from its first float on. It is zero
+  // in every gradient.
   const std::vector<FlatRange>& Padding(int32_t chunk) const { return padding_[chunk]; }
-  // Floats of the chunk that are not padding.
+  // Likewise: the floats of the chunk that are not padding.
   int64_t NumbersOf(int32_t chunk) const { return numbers_[chunk]; }
 
   // As training::FramesOf, for encoded chunks. Their checksums lie in the header of a frame, so a
@@ -55,8 +56,8 @@ class GradientLayout {
   GradientFormat exact_;                         // kNone
   int32_t compressed_chunks_ = 0;                // the chunks before this one
   std::vector<int64_t> begins_;                  // by chunk, and the end
-  std::vector<std::vector<FlatRange>> padding_;  // by chunk
-  std::vector<int64_t> numbers_;                 // by chunk
+  std::vector<std::vector<FlatRange>> padding_;  // by chunk of weights, if the format fills it
+  std::vector<int64_t> numbers_;                 // likewise
 };
 
 }  // namespace capstan::training

@@ -73,7 +73,7 @@ TEST(GradientLayoutTest, PaddingLiesBetweenTensorsAndBehindThem) {
   }
   // Later layers come first: c at 0, b at 16, a at 32.
   const FlatLayout flat = *FlatLayout::Create(specs, /*chunk_floats=*/32);
-  const GradientLayout layout(flat, {});
+  const GradientLayout layout(flat, {.encoding = GradientEncoding::kOneBit});
   ASSERT_EQ(flat.chunk_count(), 2);
   EXPECT_THAT(layout.Padding(0), ElementsAre(FlatRange{3, 13}));
   EXPECT_EQ(layout.NumbersOf(0), 19);
