@@ -45,9 +45,10 @@ struct CompleteWeights {
   // themselves and have it (LocalExchange); never one that stops or is evaluated.
   std::shared_ptr<const FloatBuffer> weights;
   // Of an asynchronous job: by lane, its next step; the step below which all weights have all lanes;
-  // and a number that no other weights of this exchange have.
+  // the bound of staleness, -1: none; and a number that no other weights of this exchange have.
   std::vector<int64_t> marks;
   int64_t floor = 0;
+  int64_t max_staleness = -1;
   int64_t serial = 0;
   absl::Duration pull;    // from its first chunk to its last
   absl::Duration update;  // spent on the optimizer in this process; zero with shards

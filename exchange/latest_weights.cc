@@ -62,6 +62,15 @@ std::optional<CompleteWeights> LatestWeights::Arrived(int32_t shard, int32_t chu
   return whole;
 }
 
+int64_t LatestWeights::max_staleness() const {
+  int64_t lowest = -1;
+  for (const Part& part : parts_) {
+    const int64_t bound = part.said.max_staleness;
+    if (bound >= 0 && (lowest < 0 || bound < lowest)) lowest = bound;
+  }
+  return lowest;
+}
+
 CompleteWeights LatestWeights::Whole() const {
   CompleteWeights whole;
   whole.lineage = lineage_;
@@ -76,6 +85,7 @@ CompleteWeights LatestWeights::Whole() const {
       whole.marks[lane] = std::min(whole.marks[lane], part.said.marks[lane]);
     }
   }
+  whole.max_staleness = max_staleness();
   whole.stop = whole.evaluate = true;
   for (const Part& part : parts_) {
     if (part.said.version > whole.version) continue;

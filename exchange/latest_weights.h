@@ -41,17 +41,20 @@ class LatestWeights {
     bool evaluate = false;
     std::vector<int64_t> marks;  // by lane
     int64_t floor = 0;
+    int64_t max_staleness = -1;  // by which the shard answers; -1: any
   };
   // Where the bytes of a chunk belong. Empty: a newer set has begun, or the chunk is here.
   absl::Span<float> Destination(int32_t shard, int64_t set, int32_t chunk, absl::Duration now);
   // The chunk is written. Returns the weights if this was the last one of its set and every shard
-  // has sent a set: version, marks and floor are the lowest of all shards', and `stop` and
+  // has sent a set: version, marks, floor and bound are the lowest of all shards', and `stop` and
   // `evaluate` are set if all shards that have this version say so.
   std::optional<CompleteWeights> Arrived(int32_t shard, int32_t chunk, const Said& said,
                                          absl::Duration now);
 
   // Of the shard's newest complete set. Without marks there is none.
   const Said& said(int32_t shard) const { return parts_[shard].said; }
+  // The lowest bound of all shards that have sent a set; -1: none has one.
+  int64_t max_staleness() const;
 
  private:
   struct Part {

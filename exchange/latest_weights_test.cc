@@ -55,6 +55,24 @@ TEST_F(LatestWeightsTest, AreThereOnceEveryShardHasSentASet) {
   EXPECT_EQ(whole->weights->span()[0], 1) << "what somebody has is not written again";
 }
 
+// A lane begins only if every shard would have answered it.
+TEST_F(LatestWeightsTest, TheLowestBoundOfAllShardsHolds) {
+  const auto set = [](int64_t number, int64_t bound) {
+    LatestWeights::Said said = Set(number, {0, 0});
+    said.max_staleness = bound;
+    return said;
+  };
+  EXPECT_EQ(latest_.max_staleness(), -1);
+  Arrive(0, 1, set(1, 4));
+  Arrive(1, 1, set(1, 2));
+  EXPECT_EQ(Arrive(2, 1, set(1, 2))->max_staleness, 2);
+  EXPECT_EQ(Arrive(0, 1, set(2, 0))->max_staleness, 0);
+  EXPECT_EQ(Arrive(0, 1, set(3, -1))->max_staleness, 2);
+  Arrive(1, 1, set(2, -1));
+  EXPECT_EQ(Arrive(2, 1, set(2, -1))->max_staleness, -1);
+  EXPECT_EQ(latest_.max_staleness(), -1);
+}
+
 TEST_F(LatestWeightsTest, ANewerSetReplacesOneThatIsNotWhole) {
   Arrive(0, 1, Set(1, {0, 0}));
   EXPECT_FALSE(Arrive(2, 3, Set(1, {1, 1})));

@@ -10,6 +10,7 @@
 #include "services/check/check.h"
 #include "services/logging/log.h"
 #include "training/chunks/shard_memory.h"
+#include "training/optim/trust_rule.h"
 #include "training/spec/resolve.h"
 #include "training/spec/validate.h"
 
@@ -45,6 +46,7 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
   auto optimizer = spec::MakeOptimizer(*resolved);
   if (!optimizer.ok()) return optimizer.status();
 
+  auto pieces = training::PiecesFor(**optimizer, *layout);
   const int64_t evaluate_every = resolved->evaluate_every_steps();
   return ShardJobOptions{.plan = {.job_id = resolved->job_id(),
                                   .spec_digest = std::string(spec_digest),
@@ -58,6 +60,7 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
                                   .schedule = *std::move(schedule),
                                   .dynamic_loss_scale = spec::DynamicLossScale(*resolved),
                                   .clip_norm = spec::ClipNorm(*resolved),
+                                  .pieces = std::move(pieces),
                                   .asynchronous = spec::IsAsynchronous(resolved->spec()),
                                   .max_staleness = spec::MaxStaleness(*resolved),
                                   .gradient_format = spec::GradientFormatOf(*resolved),
@@ -377,8 +380,7 @@ void ShardJob::Run(const core::ApplyFrame& effect) {
 }
 
 void ShardJob::Run(const core::CheckRoots& effect) {
-  events_.push_back(
-      core::RootsChecked{effect.lineage, effect.step, storage_.CheckRoots(effect.norms)});
+  events_.push_back(core::RootsChecked{effect.lineage, effect.step, storage_.CheckRoots(effect)});
 }
 
 void ShardJob::Run(const core::ApplyStep& effect) {
@@ -421,6 +423,7 @@ void ShardJob::Run(const core::SendWeights& effect) {
     header.set_set(effect.set);
     for (const int64_t mark : effect.marks) header.add_marks(mark);
     header.set_floor(effect.floor);
+    header.set_max_staleness(effect.max_staleness);
     header.set_first_chunk(frame.first_chunk);
     const int32_t first = frame.first_chunk - run.first_chunk;
     for (int32_t i = 0; i < frame.chunk_count; ++i) {

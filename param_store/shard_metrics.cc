@@ -32,6 +32,9 @@ ShardMetrics::ShardMetrics(services::MetricsRegistry& registry)
           "capstan_ps_gradient_staleness_steps",
           "Steps of the slowest lane that the weights of a gradient lacked (asynchronous jobs).",
           services::StepBuckets(), {"job_id"})),
+      max_staleness_(registry.Gauge("capstan_ps_max_staleness_steps",
+                                    "Bound of the staleness (asynchronous jobs); -1: none.",
+                                    {"job_id"})),
       resident_bytes_(registry.Gauge(
           "capstan_ps_resident_bytes",
           "Memory held by weights, optimizer state and pending gradients.", {"job_id", "kind"})),
@@ -68,6 +71,9 @@ JobMetrics::JobMetrics(ShardMetrics* metrics, const exchange::shard::ShardPlan& 
       .missed_versions = &m.missed_versions_.With({{"job_id", job_id}}),
       .staleness =
           plan.asynchronous && plan.shard == 0 ? &m.staleness_.With({{"job_id", job_id}}) : nullptr,
+      .max_staleness = plan.asynchronous && plan.shard == 0
+                           ? &m.max_staleness_.With({{"job_id", job_id}})
+                           : nullptr,
       .weights = resident("weights"),
       .optimizer = resident("optimizer_state"),
       .pending = resident("pending"),
@@ -158,6 +164,9 @@ void JobMetrics::Update(const exchange::shard::ShardCore& core, const ShardStora
   counted_ = now;
   grow(series_.missed_versions, core.missed_versions(), counted_missed_);
   counted_missed_ = core.missed_versions();
+  if (series_.max_staleness != nullptr) {
+    series_.max_staleness->Set(static_cast<double>(core.max_staleness()));
+  }
   const std::vector<int64_t>& staleness = core.staleness();
   counted_staleness_.resize(staleness.size());
   for (size_t steps = 0; series_.staleness != nullptr && steps < staleness.size(); ++steps) {

@@ -38,6 +38,7 @@ class ShardMetrics {
   services::GaugeFamily slow_readers_;
   services::CounterFamily missed_versions_;
   services::HistogramFamily staleness_;
+  services::GaugeFamily max_staleness_;
   services::GaugeFamily resident_bytes_;
   services::HistogramFamily checkpoint_duration_;
   services::GaugeFamily checkpoint_size_;
@@ -82,6 +83,7 @@ class JobMetrics {
     prometheus::Gauge* slow_readers;
     prometheus::Counter* missed_versions;
     prometheus::Histogram* staleness;  // null: the job is synchronous, or this is not the lead
+    prometheus::Gauge* max_staleness;  // likewise
     prometheus::Gauge* weights;
     prometheus::Gauge* optimizer;
     prometheus::Gauge* pending;

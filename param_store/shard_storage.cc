@@ -7,6 +7,7 @@
 #include "services/check/check.h"
 #include "training/codec/crc32c.h"
 #include "training/optim/apply.h"
+#include "training/optim/trust_rule.h"
 
 namespace capstan::param_store {
 
@@ -18,7 +19,11 @@ using training::FlatRange;
 
 ShardStorage::ShardStorage(const training::FlatLayout& layout, const training::Optimizer& optimizer,
                            const training::GradientFormat& format)
-    : layout_(layout), optimizer_(optimizer), norms_(layout), gradients_(layout, format) {}
+    : layout_(layout),
+      optimizer_(optimizer),
+      norms_(layout),
+      pieces_(training::PiecesFor(optimizer, layout)),
+      gradients_(layout, format) {}
 
 std::shared_ptr<exchange::FloatBuffer> ShardStorage::MakeBuffer(const training::FlatLayout& layout,
                                                                 const ChunkRun& run) {
@@ -134,7 +139,6 @@ void ShardStorage::MakeOwn() {
 void ShardStorage::ApplyFrame(const exchange::shard::ApplyFrame& effect,
                               exchange::wire::Pieces payload) {
   MakeOwn();
-  const int states = optimizer_.state_floats_per_weight();
   exchange::wire::PayloadReader reader(payload);
   std::vector<absl::string_view> chunk;
   for (size_t i = 0; i < effect.updates.size(); ++i) {
@@ -150,18 +154,34 @@ void ShardStorage::ApplyFrame(const exchange::shard::ApplyFrame& effect,
     training::ApplyVersion(
         layout_, layout_.ChunkRange(run_.first_chunk + index), optimizer_,
         {.learning_rate = effect.learning_rate, .applied_steps = effect.updates[i]},
-        {.out = weights,
-         .in = weights,
-         .sum = gradient.Last().data(),
-         .state = state_.empty() ? nullptr : state_.data() + range.offset * states});
+        Vectors(index, *own_, weights));
     (*own_crcs_)[index] = training::Crc32c(weights, range.size * sizeof(float));
     gradient.Reset();
   }
 }
 
-training::RootReport ShardStorage::CheckRoots(bool norms) const {
-  return training::ReportRoots(layout_, run_, norms ? &norms_ : nullptr,
-                               [this](int32_t i) { return sums_[i].Last(); });
+training::VersionVectors ShardStorage::Vectors(int32_t index, const exchange::FloatBuffer& weights,
+                                               float* out) {
+  const int64_t offset = LocalRange(index).offset;
+  const int states = optimizer_.state_floats_per_weight();
+  return {.out = out,
+          .in = weights.data() + offset,
+          .sum = sums_[index].Last().data(),
+          .state = state_.empty() ? nullptr : state_.data() + offset * states};
+}
+
+training::RootReport ShardStorage::CheckRoots(const exchange::shard::CheckRoots& effect) {
+  training::RootReport report =
+      training::ReportRoots(layout_, run_, effect.norms ? &norms_ : nullptr,
+                            [this](int32_t i) { return sums_[i].Last(); });
+  if (pieces_ == nullptr || !report.finite) return report;
+  const training::VersionUpdate update{.gradient_scale = effect.gradient_scale,
+                                       .applied_steps = effect.applied_steps};
+  for (int32_t i = 0; i < run_.chunk_count; ++i) {
+    training::MeasureChunk(layout_, *pieces_, run_.first_chunk + i, optimizer_, update,
+                           Vectors(i, *current_.floats, nullptr), &report.pieces);
+  }
+  return report;
 }
 
 void ShardStorage::Apply(const training::Decision& decision, int64_t held_version) {
@@ -174,23 +194,23 @@ void ShardStorage::Apply(const training::Decision& decision, int64_t held_versio
   previous_ = current_;
   ++current_.version;
   if (decision.apply) {
-    const int states = optimizer_.state_floats_per_weight();
+    training::VersionUpdate update{.learning_rate = decision.learning_rate,
+                                   .gradient_scale = decision.gradient_scale,
+                                   .clip_factor = decision.clip_factor,
+                                   .applied_steps = decision.applied_steps};
+    std::vector<double> ratios;
+    if (pieces_ != nullptr) {
+      ratios = training::TrustRatios(layout_, optimizer_, update, decision.tensor_norms);
+      update.trust_ratios = ratios;
+    }
     std::shared_ptr<exchange::FloatBuffer> next = pool_->Lend();
     Note(next);
     auto crcs = std::make_shared<std::vector<uint32_t>>(run_.chunk_count);
     for (int32_t i = 0; i < run_.chunk_count; ++i) {
       const FlatRange range = LocalRange(i);
       float* const out = next->data() + range.offset;
-      training::ApplyVersion(
-          layout_, layout_.ChunkRange(run_.first_chunk + i), optimizer_,
-          {.learning_rate = decision.learning_rate,
-           .gradient_scale = decision.gradient_scale,
-           .clip_factor = decision.clip_factor,
-           .applied_steps = decision.applied_steps},
-          {.out = out,
-           .in = previous_.floats->data() + range.offset,
-           .sum = sums_[i].Last().data(),
-           .state = state_.empty() ? nullptr : state_.data() + range.offset * states});
+      training::ApplyVersion(layout_, layout_.ChunkRange(run_.first_chunk + i), optimizer_, update,
+                             Vectors(i, *previous_.floats, out));
       (*crcs)[i] = training::Crc32c(out, range.size * sizeof(float));
     }
     current_.floats = std::move(next);

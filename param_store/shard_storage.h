@@ -23,6 +23,8 @@
 #include "training/compress/gradient_layout.h"
 #include "training/fold/chunk_sum.h"
 #include "training/norm/norm_tree.h"
+#include "training/norm/tensor_norms.h"
+#include "training/optim/apply.h"
 #include "training/optim/optimizer.h"
 
 namespace capstan::param_store {
@@ -59,8 +61,8 @@ class ShardStorage {
   // Carries out the commands. The payload's shape was checked, and the checksums of the chunks that
   // have commands are right.
   void Fold(const exchange::shard::FoldFrame& effect, exchange::wire::Pieces payload);
-  // All sums are complete. `norms`: with the square sums of the chunks.
-  training::RootReport CheckRoots(bool norms) const;
+  // All sums are complete. With what the command and the optimizer ask for.
+  training::RootReport CheckRoots(const exchange::shard::CheckRoots& effect);
   // Asynchronous jobs: applies chunks to the weights at hand. Their version stays. The payload is
   // that of Fold.
   void ApplyFrame(const exchange::shard::ApplyFrame& effect, exchange::wire::Pieces payload);
@@ -107,10 +109,13 @@ class ShardStorage {
   // The words of an encoded chunk, one after another. Valid until the next call.
   absl::Span<const float> Words(exchange::wire::Pieces encoded);
   void MakeOwn();
+  // The vectors of chunk `index` of the run, for a step on `weights`.
+  training::VersionVectors Vectors(int32_t index, const exchange::FloatBuffer& weights, float* out);
 
   const training::FlatLayout& layout_;
   const training::Optimizer& optimizer_;
   const training::NormTree norms_;
+  const std::shared_ptr<const training::TensorPieces> pieces_;  // null: not needed
   const training::GradientLayout gradients_;
   training::ChunkRun run_;
   int64_t first_float_ = 0;

@@ -26,6 +26,8 @@
 #include "training/norm/norm_tree.h"
 #include "training/optim/adam.h"
 #include "training/optim/ftrl.h"
+#include "training/optim/lamb.h"
+#include "training/optim/lars.h"
 #include "training/optim/sgd.h"
 
 namespace capstan::param_store {
@@ -115,7 +117,7 @@ TEST(ShardStorageTest, AnySequenceOfNodesGivesThePlainTreeSum) {
             const absl::string_view pieces[] = {payload.substr(0, 4099), payload.substr(4099)};
             storage.Fold(*fold, pieces);
           } else if (std::get_if<core::CheckRoots>(&effect) != nullptr) {
-            events.push_back(core::RootsChecked{1, shard.version(), storage.CheckRoots(false)});
+            events.push_back(core::RootsChecked{1, shard.version(), storage.CheckRoots({})});
           } else if (const auto* apply = std::get_if<core::ApplyStep>(&effect)) {
             storage.Apply(apply->decision);
           } else if (const auto* retire = std::get_if<core::RetireVersion>(&effect)) {
@@ -252,12 +254,12 @@ TEST_F(StorageTest, AWrongChecksumIsComputedAnew) {
 
 TEST_F(StorageTest, ASkippedStepKeepsTheWeights) {
   Root(std::numeric_limits<float>::infinity());
-  EXPECT_FALSE(storage_.CheckRoots(false).finite);
+  EXPECT_FALSE(storage_.CheckRoots({}).finite);
   storage_.Apply({.step = 0, .apply = false});
   EXPECT_EQ(storage_.current().version, 1);
   EXPECT_EQ(storage_.current().floats->data()[0], 1.0f);
   Root(2.0f);  // the sums are empty again
-  EXPECT_TRUE(storage_.CheckRoots(false).finite);
+  EXPECT_TRUE(storage_.CheckRoots({}).finite);
 }
 
 TEST_F(StorageTest, DamageIsFoundInItsChunk) {
@@ -319,7 +321,7 @@ TEST(CompressedStorageTest, AddsWhatTheWordsStandFor) {
         storage.Fold({.first_chunk = 0, .commands = {kTake, kTake}}, pieces);
         storage.Fold({.first_chunk = 0, .commands = {{{training::FoldCommand::Kind::kAdd, 0}}, {}}},
                      pieces);
-        EXPECT_TRUE(storage.CheckRoots(false).finite);
+        EXPECT_TRUE(storage.CheckRoots({}).finite);
         storage.Apply({.step = 0, .apply = true, .learning_rate = 0.5});
       }
       const float* const weights = storage.current().floats->data();
@@ -436,7 +438,7 @@ std::vector<float> TrainOnShards(const training::FlatLayout& layout,
                        .commands = {static_cast<size_t>(run.chunk_count), fold.Store({lane, 1})}},
                       absl::MakeConstSpan(&bytes, 1));
       }
-      EXPECT_TRUE(storage->CheckRoots(false).finite);
+      EXPECT_TRUE(storage->CheckRoots({}).finite);
       storage->Apply(DecisionOf(step));
       storage->Retire(step);
     }
@@ -524,10 +526,10 @@ TEST(ShardStorageTest, SquareSumsHaveOneTotalOnAnyNumberOfShards) {
       storage.Fold({.first_chunk = run.first_chunk,
                     .commands = std::vector<training::FoldCommands>(run.chunk_count, kTake)},
                    absl::MakeConstSpan(&bytes, 1));
-      const training::RootReport report = storage.CheckRoots(/*norms=*/true);
+      const training::RootReport report = storage.CheckRoots({.norms = true});
       EXPECT_TRUE(report.finite);
       all.insert(all.end(), report.squares.begin(), report.squares.end());
-      EXPECT_TRUE(storage.CheckRoots(/*norms=*/false).squares.empty());
+      EXPECT_TRUE(storage.CheckRoots({}).squares.empty());
     }
     const absl::StatusOr<double> total = norms.Total(all);
     ASSERT_TRUE(total.ok()) << total.status();
@@ -541,6 +543,107 @@ TEST(ShardStorageTest, SquareSumsHaveOneTotalOnAnyNumberOfShards) {
 TEST(ShardStorageTest, FtrlIsTheSameOnAnyNumberOfShardsAndFromAnySnapshot) {
   ExpectTheSameOnAnyNumberOfShards(
       *training::Ftrl::Create({.l1 = 0.001, .beta = 0.01, .weight_decay = 0.01}));
+}
+
+// Twelve steps on some shards at once, one of them skipped. Each shard measures its pieces, and gets
+// the norms of whole tensors. Shards begin again from their snapshots before step 7.
+std::vector<float> TrainWithNorms(const training::Optimizer& optimizer, int32_t shards) {
+  const training::FlatLayout layout = StatisticsLayout();
+  const training::Placement placement = *training::Placement::Create(layout.chunk_count(), shards);
+  const training::TensorPieces pieces(layout);
+  std::vector<std::unique_ptr<ShardStorage>> storages;
+  for (int32_t shard = 0; shard < shards; ++shard) {
+    const training::ChunkRun run = placement.Run(shard);
+    auto base = ShardStorage::MakeBuffer(layout, run);
+    training::InitRange(layout, {}, /*seed=*/5, training::RangeOf(layout, run).offset,
+                        base->span());
+    storages.push_back(std::make_unique<ShardStorage>(layout, optimizer));
+    storages.back()->Begin(run, 0, std::move(base));
+  }
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  int64_t applied = 0;
+  for (int64_t step = 0; step < 12; ++step) {
+    std::vector<float> sum(static_cast<size_t>(layout.total_floats()));
+    for (const training::TensorSlot& slot : layout.slots()) {
+      for (int64_t i = slot.offset; i < slot.range().end(); ++i) sum[i] = normal(random);
+    }
+    std::vector<training::PieceSquares> squares;
+    for (auto& storage : storages) {
+      const training::ChunkRun run = storage->run();
+      const training::FlatRange range = training::RangeOf(layout, run);
+      if (step == 7) {
+        const ShardSnapshot snapshot = storage->Snapshot();
+        auto again = ShardStorage::MakeBuffer(layout, run);
+        std::copy(snapshot.weights.floats->span().begin(), snapshot.weights.floats->span().end(),
+                  again->data());
+        storage = std::make_unique<ShardStorage>(layout, optimizer);
+        storage->Begin(run, step, std::move(again), snapshot.state);
+      }
+      const absl::string_view bytes(reinterpret_cast<const char*>(sum.data() + range.offset),
+                                    static_cast<size_t>(range.size) * sizeof(float));
+      storage->Fold({.first_chunk = run.first_chunk,
+                     .commands = std::vector<training::FoldCommands>(run.chunk_count, kTake)},
+                    absl::MakeConstSpan(&bytes, 1));
+      const training::RootReport report =
+          storage->CheckRoots({.gradient_scale = 0.25, .applied_steps = applied});
+      EXPECT_TRUE(report.finite);
+      squares.insert(squares.end(), report.pieces.begin(), report.pieces.end());
+    }
+    training::Decision decision{.step = step,
+                                .apply = step != 4,
+                                .learning_rate = 0.1,
+                                .gradient_scale = 0.25,
+                                .applied_steps = applied};
+    if (decision.apply) {
+      ++applied;
+      decision.tensor_norms = *pieces.Norms(squares);
+    }
+    for (auto& storage : storages) storage->Apply(decision);
+  }
+  std::vector<float> all;
+  for (const auto& storage : storages) {
+    const auto got = storage->current().floats->span();
+    all.insert(all.end(), got.begin(), got.end());
+  }
+  return all;
+}
+
+TEST(ShardStorageTest, LarsAndLambAreTheSameOnAnyNumberOfShards) {
+  const training::Lars lars = *training::Lars::Create({.momentum = 0.9, .weight_decay = 0.01});
+  const training::Lamb lamb = *training::Lamb::Create({.weight_decay = 0.01});
+  for (const training::Optimizer* optimizer :
+       std::initializer_list<const training::Optimizer*>{&lars, &lamb}) {
+    const std::vector<float> want = TrainWithNorms(*optimizer, 1);
+    for (const int32_t shards : {2, 3, 5}) {
+      const std::vector<float> got = TrainWithNorms(*optimizer, shards);
+      ASSERT_EQ(got.size(), want.size());
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * 4), 0) << shards;
+    }
+  }
+}
+
+// The pieces of a sum that is not finite are of no use, and other optimizers need none.
+TEST(ShardStorageTest, PiecesAreMeasuredWhereTheyAreNeeded) {
+  const training::FlatLayout layout = StatisticsLayout();
+  const training::Sgd sgd = *training::Sgd::Create({});
+  const training::Lars lars = *training::Lars::Create({});
+  const training::ChunkRun run{0, layout.chunk_count()};
+  const auto pieces = [&](const training::Optimizer& optimizer, float value) {
+    ShardStorage storage(layout, optimizer);
+    storage.Begin(run, 0, ShardStorage::MakeBuffer(layout, run));
+    std::vector<float> sum(static_cast<size_t>(layout.total_floats()));
+    sum[3] = value;
+    const absl::string_view bytes(reinterpret_cast<const char*>(sum.data()), sum.size() * 4);
+    storage.Fold({.commands = std::vector<training::FoldCommands>(run.chunk_count, kTake)},
+                 absl::MakeConstSpan(&bytes, 1));
+    return storage.CheckRoots({}).pieces;
+  };
+  EXPECT_TRUE(pieces(sgd, 2).empty());
+  EXPECT_TRUE(pieces(lars, NAN).empty());
+  const std::vector<training::PieceSquares> squares = pieces(lars, 2);
+  ASSERT_EQ(squares.size(), training::TensorPieces(layout).Of(run).size());
+  EXPECT_EQ(squares[0], (training::PieceSquares{0, 0, 0, 4}));
 }
 
 TEST(ShardStorageTest, AStatisticThatIsNotFiniteIsFound) {
@@ -558,11 +661,11 @@ TEST(ShardStorageTest, AStatisticThatIsNotFiniteIsFound) {
                  absl::MakeConstSpan(&bytes, 1));
   };
   fold(NAN);
-  EXPECT_FALSE(storage.CheckRoots(false).finite);
+  EXPECT_FALSE(storage.CheckRoots({}).finite);
   storage.Apply({.step = 0, .apply = false});
   EXPECT_EQ(storage.current().floats->data()[3], 0.0f);
   fold(1);
-  EXPECT_TRUE(storage.CheckRoots(false).finite);
+  EXPECT_TRUE(storage.CheckRoots({}).finite);
   storage.Apply({.step = 1, .apply = true, .learning_rate = 7});
   EXPECT_EQ(storage.current().floats->data()[3], 0.1f);
 }

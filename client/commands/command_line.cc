@@ -50,6 +50,11 @@ Flag Command::Add(const std::string& names, std::optional<double>& target,
   return Flag(app_->add_option(names, target, help));
 }
 
+Flag Command::Add(const std::string& names, std::optional<std::string>& target,
+                  const std::string& help) {
+  return Flag(app_->add_option(names, target, help));
+}
+
 Flag Command::Add(const std::string& names, std::vector<std::string>& target,
                   const std::string& help) {
   return Flag(app_->add_option(names, target, help));

@@ -54,6 +54,8 @@ class Command {
   Flag Add(const std::string& names, int64_t& target, const std::string& help = "");
   Flag Add(const std::string& names, std::optional<int>& target, const std::string& help = "");
   Flag Add(const std::string& names, std::optional<double>& target, const std::string& help = "");
+  Flag Add(const std::string& names, std::optional<std::string>& target,
+           const std::string& help = "");
   Flag Add(const std::string& names, std::vector<std::string>& target,
            const std::string& help = "");
   Flag Add(const std::string& names, const std::function<void(int)>& take, const std::string& help);

@@ -8,12 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"
 #include "client/text/job_json.h"
 #include "client/text/job_view.h"
 #include "services/proto_json/proto_json.h"
+#include "training/spec/resolve.h"
 
 namespace capstan::client {
 namespace {
@@ -133,6 +135,7 @@ void AddResume(Command parent, Action& slot) {
 struct UpdateFlags {
   std::string job_id;
   std::optional<double> learning_rate;
+  std::optional<std::string> max_staleness;
   std::optional<int> max_restarts;
   bool checkpoint = false;
 };
@@ -142,10 +145,22 @@ ExitCode Update(const UpdateFlags& options, const Context& context) {
   if (options.learning_rate.has_value()) request.set_learning_rate(*options.learning_rate);
   if (options.max_restarts.has_value()) request.set_max_restarts(*options.max_restarts);
   request.set_checkpoint(options.checkpoint);
-  if (!options.learning_rate.has_value() && !options.max_restarts.has_value() &&
-      !options.checkpoint) {
+  if (options.max_staleness.has_value()) {
+    int64_t steps = training::spec::kUnboundedStaleness;
+    if (*options.max_staleness != "any" &&
+        (!absl::SimpleAtoi(*options.max_staleness, &steps) || steps < 0)) {
+      context.console.Err(
+          absl::StrCat("capstan: --max-staleness: want a number from 0 on or 'any', ", "got '",
+                       *options.max_staleness, "'\n"));
+      return kExitUsage;
+    }
+    request.set_max_staleness(steps);
+  }
+  if (!options.learning_rate.has_value() && !options.max_staleness.has_value() &&
+      !options.max_restarts.has_value() && !options.checkpoint) {
     context.console.Err(
-        "capstan: nothing to change: give --learning-rate, --max-restarts or --checkpoint\n");
+        "capstan: nothing to change: give --learning-rate, --max-staleness, --max-restarts or "
+        "--checkpoint\n");
     return kExitUsage;
   }
   return WithJob(context, options.job_id, [&](JobClient& client, const std::string& id) {
@@ -169,6 +184,9 @@ void AddUpdate(Command parent, Action& slot) {
   command.Add("JOB", options->job_id, "id of the job").Required();
   command.Add("--learning-rate", options->learning_rate,
               "base rate of the schedule from the next step on");
+  command.Add(
+      "--max-staleness", options->max_staleness,
+      "of an asynchronous job: steps that a lane may be ahead of the slowest one, or 'any'");
   command.Add("--max-restarts", options->max_restarts, "limit for the whole job").Between(0, 1000);
   command.AddSwitch("--checkpoint", options->checkpoint, "save a checkpoint as soon as possible");
   CarryOut(command, slot, {Output::kTable, Output::kJson},

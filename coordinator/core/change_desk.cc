@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/job_folders.h"
+#include "training/spec/resolve.h"
 #include "training/spec/validate.h"
 
 namespace capstan::coordinator::core {
@@ -21,6 +22,7 @@ using common::v1::JOB_STATE_SUSPENDED;
 constexpr int kMaxWorkers = 1024;
 constexpr int kMaxShards = 256;
 constexpr int kMaxMaxRestarts = 1000;
+constexpr int64_t kMaxMaxStaleness = int64_t{1} << 53;  // as in a job file
 absl::Status Ended(const Job& job) {
   if (!job.ended()) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id(), " is being cancelled"));
@@ -28,6 +30,19 @@ absl::Status Ended(const Job& job) {
   return absl::FailedPreconditionError(absl::StrCat(
       "job ", job.id(),
       " has ended: ", common::v1::JobState_Name(job.state()).substr(sizeof("JOB_STATE_") - 1)));
+}
+
+absl::Status CheckStaleness(const Job& job, int64_t max_staleness) {
+  if (!training::spec::IsAsynchronous(job.spec())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("max_staleness: job ", job.id(), " trains with kvstore '",
+                     job.spec().kvstore().type(), "', want 'dist_async'"));
+  }
+  if (max_staleness < training::spec::kUnboundedStaleness || max_staleness > kMaxMaxStaleness) {
+    return absl::InvalidArgumentError(absl::StrCat("max_staleness: want 0 to ", kMaxMaxStaleness,
+                                                   ", or -1 for no bound, got ", max_staleness));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Needed(const std::string& what, const std::string& why) {
@@ -203,7 +218,8 @@ void ChangeDesk::Change(Job& job, const job::v1::UpdateJobRequest& request, Repl
     reply.status = Ended(job);
     return;
   }
-  if (!request.has_learning_rate() && !request.has_max_restarts() && !request.checkpoint()) {
+  if (!request.has_learning_rate() && !request.has_max_staleness() && !request.has_max_restarts() &&
+      !request.checkpoint()) {
     reply.status = absl::InvalidArgumentError("nothing to change");
     return;
   }
@@ -212,6 +228,10 @@ void ChangeDesk::Change(Job& job, const job::v1::UpdateJobRequest& request, Repl
     reply.status = absl::InvalidArgumentError(
         absl::StrCat("learning_rate: want a finite number above 0, got ", request.learning_rate()));
     return;
+  }
+  if (request.has_max_staleness()) {
+    reply.status = CheckStaleness(job, request.max_staleness());
+    if (!reply.status.ok()) return;
   }
   if (request.has_max_restarts() &&
       (request.max_restarts() < 0 || request.max_restarts() > kMaxMaxRestarts)) {
@@ -222,6 +242,9 @@ void ChangeDesk::Change(Job& job, const job::v1::UpdateJobRequest& request, Repl
   std::vector<node::v1::Order> orders;
   if (request.has_learning_rate()) {
     orders.emplace_back().set_learning_rate(request.learning_rate());
+  }
+  if (request.has_max_staleness()) {
+    orders.emplace_back().set_max_staleness(request.max_staleness());
   }
   if (request.checkpoint()) orders.emplace_back().set_checkpoint(true);
   if (job.changes().size() + orders.size() > static_cast<size_t>(ctx_.options().max_changes)) {

@@ -496,6 +496,13 @@ TEST_F(RecoveryTest, BadUpdatesAreRefused) {
   Ask(update);
   EXPECT_TRUE(absl::IsInvalidArgument(LastReply().status));
   update.clear_learning_rate();
+  update.set_max_staleness(2);
+  Ask(update);
+  EXPECT_TRUE(absl::IsFailedPrecondition(LastReply().status));
+  EXPECT_EQ(LastReply().status.message(),
+            absl::StrCat("max_staleness: job ", id_,
+                         " trains with kvstore 'dist_sync', want 'dist_async'"));
+  update.clear_max_staleness();
   update.set_max_restarts(1001);
   Ask(update);
   EXPECT_TRUE(absl::IsInvalidArgument(LastReply().status));

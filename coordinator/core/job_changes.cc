@@ -20,6 +20,10 @@ std::string ChangeText(const JobChange& change) {
   switch (change.order.what_case()) {
     case node::v1::Order::kLearningRate:
       return absl::StrCat("learning rate ", change.order.learning_rate());
+    case node::v1::Order::kMaxStaleness:
+      return change.order.max_staleness() < 0
+                 ? "max_staleness any"
+                 : absl::StrCat("max_staleness ", change.order.max_staleness());
     case node::v1::Order::kSuspend:
       return "suspend";
     default:

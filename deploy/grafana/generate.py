@@ -216,6 +216,10 @@ def job_dashboard():
               target(f'max by (job_id) (capstan_ps_waiting_workers{JOB})', '{{job_id}}'),
               target(f'max by (job_id) (capstan_ps_slow_readers{JOB})', 'slow readers of {{job_id}}'),
               target(rate('capstan_ps_versions_missed_total', JOB, 'job_id', '5m'), 'versions left out, {{job_id}}')),
+        panel('Staleness of asynchronous jobs', 'timeseries', 'short',
+              'Steps of the slowest lane that the weights of a gradient lacked, and the bound (-1: none). Empty for synchronous jobs.',
+              *quantiles('capstan_ps_gradient_staleness_steps', ['job_id'], JOB, '5m', '{{job_id}}'),
+              target(f'max by (job_id) (capstan_ps_max_staleness_steps{JOB})', 'bound of {{job_id}}')),
         panel('Dropped gradients, retries', 'timeseries', 'cps',
               'Frames that were not applied, by reason: stale and duplicate follow every repetition and harm nothing. Streams that '
               'were opened again.',

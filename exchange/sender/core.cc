@@ -282,7 +282,8 @@ std::optional<CompleteWeights> Core::TakeSet(Peer& peer, const v1::WeightFrame& 
                            frame.stop(),
                            frame.evaluate(),
                            {frame.marks().begin(), frame.marks().end()},
-                           frame.floor()};
+                           frame.floor(),
+                           frame.max_staleness()};
   return latest_.Arrived(peer.shard, chunk, said, now_);
 }
 
@@ -517,10 +518,11 @@ void Core::On(const WeightsWanted& e, Effects& out) {
   v1::ExchangeRequest request;
   request.mutable_wanted()->set_step(e.step);
   request.mutable_wanted()->set_lane(e.lane);
+  const int64_t k = latest_.max_staleness();
   for (const Peer& peer : peers_) {
     if (peer.kind != v1::STREAM_KIND_DATA || peer.state != State::kOpen) continue;
     const LatestWeights::Said& said = latest_.said(peer.shard);
-    if (!said.marks.empty() && said.floor >= e.step - options_.max_staleness) continue;
+    if (!said.marks.empty() && (k < 0 || said.floor >= e.step - k)) continue;
     Send(peer, request, out);
   }
 }

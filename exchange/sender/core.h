@@ -49,7 +49,6 @@ struct CoreOptions {
   absl::Duration hello_timeout = absl::Seconds(10);
   bool asynchronous = false;
   int32_t lanes = 0;                                                   // of an asynchronous job
-  int64_t max_staleness = -1;                                          // likewise; -1: any
   training::GradientFormat gradient_format;                            // of what is pushed
   int64_t max_payload_bytes = training::kDefaultMaxFramePayloadBytes;  // of a frame; >= one chunk
 };

@@ -126,7 +126,10 @@ class CoreTest : public ::testing::Test {
     frame.set_skipped(skipped);
     frame.set_set(set);
     for (const int64_t mark : marks) frame.add_marks(mark);
-    if (!marks.empty()) frame.set_floor(*std::min_element(marks.begin(), marks.end()));
+    if (!marks.empty()) {
+      frame.set_floor(*std::min_element(marks.begin(), marks.end()));
+      frame.set_max_staleness(1);
+    }
     for (int32_t chunk = run.first_chunk; chunk < run.end(); ++chunk) {
       const std::vector<float> floats(layout_.ChunkRange(chunk).size, value);
       const absl::string_view bytes(reinterpret_cast<const char*>(floats.data()),
@@ -410,7 +413,6 @@ class AsynchronousCoreTest : public CoreTest {
     CoreOptions options = Options();
     options.asynchronous = true;
     options.lanes = 2;
-    options.max_staleness = 1;
     return options;
   }
   Effects Set(StreamId stream, int64_t set, std::vector<int64_t> marks, float value = 1) {

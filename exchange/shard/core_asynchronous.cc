@@ -132,7 +132,7 @@ absl::Status ShardCore::CheckSeal(const SealArrived& event) const {
     return absl::InvalidArgumentError(absl::StrCat("seal of step ", event.step, " of lane ", lane,
                                                    " is ahead of step ", seal_marks_[lane]));
   }
-  const int64_t k = plan_.max_staleness;
+  const int64_t k = loosest_staleness_;
   if (event.staleness < 0 || event.staleness > event.step || (k >= 0 && event.staleness > k)) {
     return absl::InvalidArgumentError(
         absl::StrCat("staleness: got ", event.staleness, " in step ", event.step,
@@ -161,7 +161,7 @@ bool ShardCore::MayAnswer(int32_t lane, int64_t step) const {
   // With one lane, shards answer at the version. So a checkpoint has one version of all chunks, and
   // the bits are those of a synchronous job also after a rollback.
   if (plan_.samples.lanes() == 1 && version_ <= step) return false;
-  const int64_t k = plan_.max_staleness;
+  const int64_t k = max_staleness_;
   return k < 0 || marks_.Floor() >= step + 1 - k;
 }
 
@@ -208,6 +208,16 @@ void ShardCore::Advance() {
   AnswerAll();
 }
 
+// K, by an order. Tasks hear of it with the next set, which is sent at once: those that wait by an
+// older bound may begin.
+void ShardCore::BoundStaleness(int64_t max_staleness) {
+  if (max_staleness == max_staleness_) return;
+  max_staleness_ = max_staleness;
+  const bool unbounded = max_staleness < 0 || loosest_staleness_ < 0;
+  loosest_staleness_ = unbounded ? -1 : std::max(loosest_staleness_, max_staleness);
+  for (auto& entry : streams_) entry.second.wants = true;
+}
+
 // Version step + 1: the clock of the job has passed `step` in every chunk, and in the seals.
 void ShardCore::PublishClock(const training::Decision& decision) {
   CAPSTAN_CHECK(decision.step == version_);
@@ -217,6 +227,7 @@ void ShardCore::PublishClock(const training::Decision& decision) {
   Emit(RetireVersion{version_});
   if (decision.base_learning_rate > 0)
     schedule_ = plan_.schedule.WithBaseRate(decision.base_learning_rate);
+  if (decision.max_staleness.has_value()) BoundStaleness(*decision.max_staleness);
   ++version_;
   stop_ = decision.stop;
   evaluate_ = decision.evaluate;

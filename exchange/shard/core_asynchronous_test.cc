@@ -172,6 +172,88 @@ TEST_F(AsynchronousTest, AnAnswerIsParkedUntilTheSlowestLaneIsNearEnough) {
   EXPECT_THAT(All<SendWeights>(LaneSeal(kW1, 1, 0)), SizeIs(1));
 }
 
+training::Decision Bound(int64_t step, int64_t max_staleness) {
+  training::Decision decision;
+  decision.step = step;
+  decision.max_staleness = max_staleness;
+  return decision;
+}
+
+// An order reaches the shards with the decision of a step, and tasks with the next set.
+TEST_F(AsynchronousTest, ALooserBoundAnswersWhatWasParkedAndTellsEverybody) {
+  Ready(1, 2, /*max_staleness=*/0);
+  Do(LeadOpened{1});
+  Push(kW0, 0, 0);
+  Taken(kW0);
+  Push(kW1, 1, 0);
+  Taken(kW0);
+  Taken(kW1);
+  EXPECT_THAT(All<SendWeights>(Push(kW0, 0, 1)), IsEmpty()) << "step 2 needs a floor of 2";
+  ASSERT_EQ(core_->version(), 0);
+  const auto sets = All<SendWeights>(Do(DecisionArrived{1, Bound(0, 1), {}}));
+  ASSERT_EQ(core_->version(), 1);
+  EXPECT_EQ(core_->max_staleness(), 1);
+  ASSERT_THAT(sets, SizeIs(2)) << "kW1 is owed nothing, and hears of the bound";
+  for (const SendWeights& set : sets) EXPECT_EQ(set.max_staleness, 1);
+  EXPECT_THAT(sets[0].marks, ElementsAre(2, 1));
+}
+
+TEST_F(AsynchronousTest, ATighterBoundParksTheNextAnswer) {
+  Ready(1, 2);
+  Do(LeadOpened{1});
+  EXPECT_EQ(core_->max_staleness(), -1);
+  Push(kW0, 0, 0);
+  Taken(kW0);
+  Push(kW1, 1, 0);
+  Taken(kW1);
+  EXPECT_THAT(All<SendWeights>(Do(DecisionArrived{1, Bound(0, 0), {}})), SizeIs(2));
+  Taken(kW0);
+  Taken(kW1);
+  EXPECT_THAT(All<SendWeights>(Push(kW0, 0, 1)), IsEmpty());
+  EXPECT_THAT(All<SendWeights>(Push(kW1, 1, 1)), SizeIs(2)) << "the floor is 2";
+  // The same bound again changes nothing.
+  Taken(kW0);
+  Taken(kW1);
+  EXPECT_THAT(All<SendWeights>(Do(DecisionArrived{1, Bound(1, 0), {}})), IsEmpty());
+  ASSERT_EQ(core_->version(), 2);
+}
+
+// A lane may have begun a step by the bound before.
+TEST_F(AsynchronousTest, SealsMayBeAsStaleAsTheLoosestBoundOfTheLineage) {
+  Ready(0, 1, /*max_staleness=*/2);
+  core_->Step(GiveOrders{1,
+                         {{.id = 1,
+                           .what = training::Order::What::kMaxStaleness,
+                           .step = {},
+                           .max_staleness = 0}}},
+              now_);
+  Both(kW0, 0, 0);
+  Both(kW1, 1, 0);
+  ASSERT_EQ(core_->version(), 1);
+  EXPECT_EQ(core_->max_staleness(), 0);
+  Push(kW0, 0, 1);
+  LaneSeal(kW0, 0, 1);
+  Push(kW0, 0, 2);
+  EXPECT_THAT(All<CloseStream>(LaneSeal(kW0, 0, 2, /*staleness=*/2)), IsEmpty());
+  Push(kW0, 0, 3);
+  EXPECT_EQ(ClosedWith(LaneSeal(kW0, 0, 3, /*staleness=*/3), kW0),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// The order is not given again, so the snapshot has its bound.
+TEST_F(AsynchronousTest, ABoundSurvivesARollback) {
+  for (const auto& [ordered, want] :
+       {std::pair<std::optional<int64_t>, int64_t>{3, 3}, {-1, -1}, {std::nullopt, 1}}) {
+    MakeAsynchronous(1, 2, /*max_staleness=*/1);
+    Start(1);
+    training::LeadSnapshot snapshot;
+    snapshot.max_staleness = ordered;
+    Do(BaseLoaded{1, 0, "", "", snapshot, {0, 0, 0, 0, 0, 0}});
+    ASSERT_EQ(core_->version(), 0);
+    EXPECT_EQ(core_->max_staleness(), want);
+  }
+}
+
 // K2: whoever has older weights asks, and is answered like one who pushed the step before.
 TEST_F(AsynchronousTest, WeightsThatAreAskedForAreParkedToo) {
   Ready(0, 1, /*max_staleness=*/0);
@@ -197,7 +279,9 @@ TEST_F(AsynchronousTest, StalenessIsCountedAndBounded) {
             absl::StatusCode::kInvalidArgument)
       << "more than the step itself";
   Push(kW0, 0, 2);
-  EXPECT_EQ(ClosedWith(LaneSeal(kW0, 0, 2, /*staleness=*/3), kW0),
+  LaneSeal(kW0, 0, 2, /*staleness=*/2);
+  Push(kW0, 0, 3);
+  EXPECT_EQ(ClosedWith(LaneSeal(kW0, 0, 3, /*staleness=*/3), kW0),
             absl::StatusCode::kInvalidArgument);
 }
 

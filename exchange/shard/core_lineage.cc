@@ -6,6 +6,7 @@
 #include "exchange/shard/shard_core.h"
 #include "services/check/check.h"
 #include "services/check/mutant.h"
+#include "training/lead/loss_scale.h"
 #include "training/spec/lead_messages.h"
 
 namespace capstan::exchange::shard {
@@ -108,6 +109,10 @@ void ShardCore::On(const BaseLoaded& event) {
     }
     if (event.snapshot.has_value() && event.snapshot->learning_rate > 0)
       schedule_ = plan_.schedule.WithBaseRate(event.snapshot->learning_rate);
+    max_staleness_ = plan_.max_staleness;
+    if (event.snapshot.has_value())
+      max_staleness_ = event.snapshot->max_staleness.value_or(max_staleness_);
+    loosest_staleness_ = max_staleness_;
   }
   ready_ = true;
   version_ = event.version;
@@ -115,6 +120,14 @@ void ShardCore::On(const BaseLoaded& event) {
   // An evaluation that was ordered with this version, and not finished, is owed.
   evaluate_ = event.snapshot.has_value() && event.snapshot->ending.has_value() &&
               plan_.evaluation.block_count() > 0;
+  const training::LossScale first(plan_.dynamic_loss_scale);
+  gradient_scale_ = 1 / first.value();
+  applied_steps_ = version_;
+  if (event.snapshot.has_value()) {
+    const double scale = event.snapshot->loss_scale;
+    if (plan_.dynamic_loss_scale && scale > 0) gradient_scale_ = 1 / scale;  // as Lead::Restore
+    applied_steps_ = version_ - event.snapshot->skipped_steps;
+  }
   retired_ = true;  // there is no version below the base
   published_at_ = now_;
   chunks_.assign(run_.chunk_count, training::ChunkFold(tree_));
@@ -148,6 +161,7 @@ void ShardCore::MakeLead(const std::optional<training::LeadSnapshot>& snapshot) 
   // The workers of an asynchronous job clip each lane's gradient by themselves.
   if (!asynchronous()) options.clip_norm = plan_.clip_norm;
   if (options.clip_norm > 0) options.norm_chunks = training::NormTree(plan_.layout).chunk_count();
+  options.pieces = plan_.pieces;
   options.asynchronous = plan_.asynchronous;
   options.checkpoint_every_steps = plan_.checkpoint_every_steps;
   options.checkpoint_every = plan_.checkpoint_every;

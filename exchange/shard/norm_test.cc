@@ -94,9 +94,98 @@ TEST_F(NormTest, AnotherShardSendsItsSquareSumsAndAppliesTheFactor) {
   EXPECT_EQ(All<ApplyStep>(effects)[0].decision.clip_factor, 0.25);
 }
 
+// ---- Norms of tensors ----
+
+class TensorNormTest : public ShardCoreTest {
+ protected:
+  // As NormTest::ReadyToClip, from `snapshot` of version 2 if there is one.
+  void ReadyToMeasure(int32_t shard, bool scaled = false,
+                      const std::optional<training::LeadSnapshot>& snapshot = std::nullopt) {
+    Make(shard, 2);
+    ShardPlan plan = Plan(shard, 2, 4);
+    plan.dynamic_loss_scale = scaled;
+    plan.pieces = std::make_shared<const training::TensorPieces>(plan.layout);
+    core_.emplace(std::move(plan));
+    Start(1);
+    if (snapshot.has_value()) {
+      Do(BaseLoaded{1, 2, "", "", snapshot, {}});
+    } else {
+      Load(1);
+    }
+    Hello(kW0, v1::STREAM_KIND_DATA, 0);
+    Hello(kW1, v1::STREAM_KIND_DATA, 1);
+    Do(LeadOpened{1});
+  }
+  CheckRoots Check(int64_t step) {
+    const auto checks = All<CheckRoots>(Do(Frame(kW0, step, {0, 2})));
+    EXPECT_THAT(checks, SizeIs(1));
+    return checks.at(0);
+  }
+};
+
+// What the storage measures with is what the decision of the step will say.
+TEST_F(TensorNormTest, RootsAreCheckedWithTheNumbersOfTheNextDecision) {
+  ReadyToMeasure(1, /*scaled=*/true);
+  CheckRoots check = Check(0);
+  EXPECT_EQ(check.gradient_scale, 1.0 / 65536);
+  EXPECT_EQ(check.applied_steps, 0);
+  Do(RootsChecked{1, 0, {false, {}}});
+  Do(DecisionArrived{1, {.step = 0, .apply = false, .loss_scale = 32768, .applied_steps = 0}, {}});
+  ASSERT_EQ(core_->version(), 1);
+  check = Check(1);
+  EXPECT_EQ(check.gradient_scale, 1.0 / 32768);
+  EXPECT_EQ(check.applied_steps, 0);
+  Do(RootsChecked{1, 1, {true, {}}});
+  training::Decision decision{.step = 1, .apply = true, .loss_scale = 32768, .applied_steps = 0};
+  decision.tensor_norms.resize(core_->plan().pieces->tensor_count());
+  Do(DecisionArrived{1, decision, {}});
+  ASSERT_EQ(core_->version(), 2);
+  check = Check(2);
+  EXPECT_EQ(check.gradient_scale, 1.0 / 32768);
+  EXPECT_EQ(check.applied_steps, 1);
+}
+
+TEST_F(TensorNormTest, ACheckpointSaysHowManyStepsWereApplied) {
+  training::LeadSnapshot snapshot;
+  snapshot.step = 2;
+  snapshot.samples_used = 0;
+  for (int64_t step = 0; step < 2; ++step) {
+    for (int32_t lane = 0; lane < 2; ++lane) {
+      snapshot.samples_used += Plan(1, 2, 4).samples.LaneSampleCount(step, lane);
+    }
+  }
+  snapshot.skipped_steps = 1;
+  snapshot.epoch.epoch = 1;
+  snapshot.loss_scale = 1024;
+  ReadyToMeasure(1, /*scaled=*/true, snapshot);
+  ASSERT_EQ(core_->version(), 2);
+  const CheckRoots check = Check(2);
+  EXPECT_EQ(check.gradient_scale, 1.0 / 1024);
+  EXPECT_EQ(check.applied_steps, 1);
+}
+
+TEST_F(TensorNormTest, ADecisionWithTheNormsOfOtherTensorsIsDropped) {
+  ReadyToMeasure(1);
+  Check(0);
+  Do(RootsChecked{1, 0, {true, {}}});
+  const auto tensors = static_cast<size_t>(core_->plan().pieces->tensor_count());
+  training::Decision decision{.step = 0, .apply = true};
+  for (const size_t count : {size_t{0}, tensors - 1, tensors + 1}) {
+    decision.tensor_norms.resize(count);
+    EXPECT_THAT(All<ApplyStep>(Do(DecisionArrived{1, decision, {}})), IsEmpty()) << count;
+  }
+  decision.tensor_norms.resize(tensors);
+  decision.tensor_norms[0] = {3, 4};
+  const auto applied = All<ApplyStep>(Do(DecisionArrived{1, decision, {}}));
+  ASSERT_THAT(applied, SizeIs(1));
+  EXPECT_EQ(applied[0].decision.tensor_norms, decision.tensor_norms);
+}
+
 TEST(ShardMessagesTest, APartArrivesAsItWasSent) {
   const SendPart sent{
-      812, {true, {{{4, 4}, 0.1}, {{8, 1}, 1e80}}}, {.slow_ranks = {3, 1}, .held_in_use = true}};
+      812,
+      {true, {{{4, 4}, 0.1}, {{8, 1}, 1e80}}, {{4, 0, 1.5, 2.5}, {5, 1, 1e80, 0.1}}},
+      {.slow_ranks = {3, 1}, .held_in_use = true}};
   const PartArrived got = ReadPart(77, PartMessage(sent, 2));
   EXPECT_EQ(got.stream, 77);
   EXPECT_EQ(got.step, 812);
@@ -120,6 +209,8 @@ TEST(ShardMessagesTest, ADecisionArrivesAsItWasSent) {
   decision.order_ids = {7, 9};
   decision.applied_steps = 800;
   decision.clip_factor = 1.0 / 3;
+  decision.tensor_norms = {{0.1, 0.2}, {3, 1e80}};
+  decision.max_staleness = -1;
   DecisionArrived got = ReadDecision(3, DecisionMessage(decision, {811, {4}}));
   EXPECT_EQ(got.lineage, 3);
   EXPECT_EQ(got.decision, decision);

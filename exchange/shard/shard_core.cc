@@ -248,7 +248,7 @@ void ShardCore::On(const FrameArrived& event) {
     Emit(SendAck{event.stream, event.step, event.block, event.first_chunk, std::move(outcomes)});
   }
   if (stored > 0 && complete_chunks_ == run_.chunk_count) {
-    Emit(CheckRoots{lineage_, version_, plan_.clip_norm > 0});
+    Emit(CheckRoots{lineage_, version_, plan_.clip_norm > 0, gradient_scale_, applied_steps_});
   }
 }
 
@@ -428,6 +428,9 @@ void ShardCore::On(const DecisionArrived& event) {
   if (event.decision.step != version_ || stop_) return;  // of nowhere
   // The lead decides with our part alone; without it the decision is not of this history.
   if (!report_.has_value()) return;
+  const size_t tensors =
+      plan_.pieces != nullptr && event.decision.apply ? plan_.pieces->tensor_count() : 0;
+  if (event.decision.tensor_norms.size() != tensors) return;  // of another layout
   Decision decision = event.decision;
   if (CAPSTAN_MUTANT("finite_per_shard")) decision.apply = report_->finite;
   if (CAPSTAN_MUTANT("clip_factor_is_lost")) decision.clip_factor = 1;
@@ -449,6 +452,9 @@ void ShardCore::Publish(const Decision& decision, const Held& held) {
   stop_ = decision.stop;
   evaluate_ = decision.evaluate;
   skipped_ = !decision.apply;
+  gradient_scale_ = 1 / decision.loss_scale;
+  const bool counts = decision.apply || CAPSTAN_MUTANT("skipped_steps_are_updates");
+  applied_steps_ = decision.applied_steps + (counts ? 1 : 0);
   retired_ = false;
   published_at_ = now_;
   repeat_part_at_ = absl::InfiniteDuration();
@@ -482,11 +488,12 @@ void ShardCore::CountMissed() {
 void ShardCore::EmitWeights(StreamId id, Stream& stream) {
   const double scale = lead_.has_value() ? lead_->loss_scale() : 0;
   stream.sending = version_;
-  SendWeights send{id, version_, stop_, evaluate_, skipped_, scale, 0, {}, 0};
+  SendWeights send{id, version_, stop_, evaluate_, skipped_, scale, 0, {}, 0, -1};
   if (asynchronous()) {
     send.set = ++stream.sets;
     send.marks = MarksNow();
     send.floor = marks_.Floor();
+    send.max_staleness = max_staleness_;
   }
   Emit(std::move(send));
 }

@@ -33,6 +33,7 @@
 #include <deque>
 #include <initializer_list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -51,6 +52,7 @@
 #include "training/lanes/eval_plan.h"
 #include "training/lanes/sample_plan.h"
 #include "training/lead/lead.h"
+#include "training/norm/tensor_norms.h"
 #include "training/schedule/schedule.h"
 
 namespace capstan::exchange::shard {
@@ -68,9 +70,10 @@ struct ShardPlan {
   training::EvalPlan evaluation;
   training::Schedule schedule;
   bool dynamic_loss_scale = false;
-  double clip_norm = 0;  // as in training::LeadOptions
+  double clip_norm = 0;                                  // as in training::LeadOptions
+  std::shared_ptr<const training::TensorPieces> pieces;  // likewise
   bool asynchronous = false;
-  int64_t max_staleness = -1;  // of an asynchronous job; -1: any
+  int64_t max_staleness = -1;  // of an asynchronous job, until an order changes it; -1: any
   training::GradientFormat gradient_format;
   int64_t checkpoint_every_steps = 0;  // as in training::LeadOptions
   absl::Duration checkpoint_every = absl::InfiniteDuration();
@@ -127,6 +130,8 @@ class ShardCore {
   // weights. The index is the staleness; the last one counts all from there on.
   static constexpr size_t kStalenessCounts = 66;
   const std::vector<int64_t>& staleness() const { return staleness_; }
+  // Of an asynchronous job: the bound of staleness by which this shard answers; -1: none.
+  int64_t max_staleness() const { return max_staleness_; }
   const training::Lead* lead() const { return lead_.has_value() ? &*lead_ : nullptr; }
 
  private:
@@ -198,6 +203,7 @@ class ShardCore {
   void CloseAll(const absl::Status& status);
   void BeginStep();
   void WatchLanes();
+  void BoundStaleness(int64_t max_staleness);
   void EmitWeights(StreamId id, Stream& stream);
   void CountMissed();
   VersionReaders ReadersNow() const;
@@ -244,11 +250,16 @@ class ShardCore {
   std::vector<training::ChunkFold> chunks_;  // of run_
   int32_t complete_chunks_ = 0;
   std::optional<training::RootReport> report_;  // of step version_, once its roots are checked
+  double gradient_scale_ = 1;                   // of step version_
+  int64_t applied_steps_ = 0;                   // before step version_
 
   LaneMarks marks_;                  // of an asynchronous job, in place of chunks_
   std::vector<int64_t> seal_marks_;  // likewise, at the lead: by lane, the next step of its seals
   training::Schedule schedule_;      // likewise: with the base rate of an order
-  std::vector<int64_t> staleness_;   // likewise, at the lead
+  // Likewise: the bound by which this shard answers, and the loosest one of this lineage. A lane may
+  // have begun a step by an earlier bound. -1: none.
+  int64_t max_staleness_ = -1, loosest_staleness_ = -1;
+  std::vector<int64_t> staleness_;  // likewise, at the lead
 
   std::optional<training::Lead> lead_;  // shard 0
   std::vector<int64_t> shown_;          // lead: by shard, the newest version that it showed

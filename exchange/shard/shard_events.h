@@ -216,6 +216,9 @@ struct CheckRoots {
   int64_t lineage = 0;
   int64_t step = 0;
   bool norms = false;
+  // As they will be in the decision of `step`, for the squares of pieces.
+  double gradient_scale = 1;
+  int64_t applied_steps = 0;
 };
 // Make version step+1: by the optimizer, or (apply false) the same weights again. Then begin the
 // sums of step+1 with its empty lanes. `held_version` is kept until another ApplyStep names another
@@ -238,6 +241,7 @@ struct SendWeights {
   int64_t set = 0;
   std::vector<int64_t> marks;
   int64_t floor = 0;
+  int64_t max_staleness = -1;
 };
 // Drop the frames that wait for this stream.
 struct DropWeights {

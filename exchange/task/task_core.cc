@@ -174,6 +174,7 @@ void TaskCore::TakeMarks(const WeightsComplete& e, Effects& out) {
     marks_[lane] = std::max(marks_[lane], e.marks[lane]);
   }
   floor_ = std::max(floor_, e.floor);
+  max_staleness_ = e.max_staleness;
   const auto over = [this](int64_t step, int32_t lane) { return marks_[lane] > step; };
   for (const Work& work : works_) {
     if (over(work.step, work.lane)) out.emplace_back(DropWork{work.id});
@@ -208,7 +209,7 @@ void TaskCore::BeginLanes(Effects& out) {
   for (int32_t lane = 0; lane < static_cast<int32_t>(owners_.size()); ++lane) {
     const int64_t step = marks_[lane];
     if (!Owns(lane) || step >= options_.total_steps || IsAtWork(lane)) continue;
-    const int64_t k = options_.max_staleness;
+    const int64_t k = max_staleness_;
     if (k < 0 || floor_ >= step - k || CAPSTAN_MUTANT("any_weights_will_do")) {
       TakeUpLanes(step, {lane});
       continue;
@@ -233,6 +234,7 @@ void TaskCore::DropStep(Effects& out) {
   resend_at_ = absl::InfiniteDuration();
   marks_.clear();
   floor_ = 0;
+  max_staleness_ = -1;
   asked_.clear();
 }
 

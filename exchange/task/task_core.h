@@ -51,7 +51,8 @@ struct ViewGiven {
   std::vector<int32_t> lane_owners;  // one rank per lane
 };
 // Every chunk of `version` is here. Ignored unless newer than what is held, in the view's lineage. An
-// asynchronous job has marks and floor (CompleteWeights), and many weights may be of one version.
+// asynchronous job has marks, floor and a bound of staleness (CompleteWeights), and many weights may
+// be of one version.
 struct WeightsComplete {
   int64_t lineage = 0;
   int64_t version = 0;
@@ -59,6 +60,7 @@ struct WeightsComplete {
   bool evaluate = false;
   std::vector<int64_t> marks;
   int64_t floor = 0;
+  int64_t max_staleness = -1;
 };
 // The device has computed the lane and is free; its gradient is in the fold of `work`.
 struct LaneComputed {
@@ -190,7 +192,6 @@ struct TaskCoreOptions {
   // Each lane is pushed by itself, never in a sum with others. Then neither of the two above.
   bool lanes_apart = false;
   bool asynchronous = false;                                   // then lanes are apart
-  int64_t max_staleness = -1;                                  // of an asynchronous job; -1: any
   absl::Duration resend_interval = absl::Milliseconds(500);    // of seals and evaluation parts
   absl::Duration progress_interval = absl::Milliseconds(250);  // of ReportState for the step alone
 };
@@ -288,9 +289,10 @@ class TaskCore {
   std::optional<Held> held_;
 
   // Of an asynchronous job: by lane, its next step, as far as the task has heard in this lineage;
-  // the floor of the weights; and the lanes for which it asks.
+  // the floor and the bound of the newest weights; and the lanes for which it asks.
   std::vector<int64_t> marks_;
   int64_t floor_ = 0;
+  int64_t max_staleness_ = -1;
   std::map<int32_t, int64_t> asked_;  // by lane, its step
 
   // Of the held version alone. An asynchronous job: until each lane's step is over.

@@ -50,7 +50,6 @@ struct Setup {
   bool lanes_at_once = false;
   bool lanes_apart = false;
   bool asynchronous = false;
-  int64_t max_staleness = -1;
 };
 
 class Task {
@@ -118,7 +117,6 @@ class Task {
     task.lanes_at_once = s.lanes_at_once;
     task.lanes_apart = s.lanes_apart || s.asynchronous;
     task.asynchronous = s.asynchronous;
-    task.max_staleness = s.max_staleness;
     task.resend_interval = kResend;
     return TaskCore(*std::move(samples), *std::move(evaluation), task);
   }
@@ -628,6 +626,11 @@ WeightsComplete Marks(std::vector<int64_t> marks, int64_t version = 0, bool stop
   const int64_t floor = *std::min_element(marks.begin(), marks.end());
   return {1, version, stop, evaluate, std::move(marks), floor};
 }
+WeightsComplete Bounded(std::vector<int64_t> marks, int64_t max_staleness) {
+  WeightsComplete weights = Marks(std::move(marks));
+  weights.max_staleness = max_staleness;
+  return weights;
+}
 
 std::vector<std::pair<int32_t, int64_t>> LanesAndSteps(const Effects& effects) {
   std::vector<std::pair<int32_t, int64_t>> found;
@@ -693,17 +696,28 @@ TEST(AsynchronousTaskTest, WhatAnotherTaskHasDoneIsDropped) {
 }
 
 TEST(AsynchronousTaskTest, OldWeightsAreNotComputedOnAndNewOnesAreAskedFor) {
-  Task task({.lanes = 2, .asynchronous = true, .max_staleness = 1});
+  Task task({.lanes = 2, .asynchronous = true});
   task.View(1, 1, {0, 1});
-  Effects effects = task.Do(Marks({3, 1}));
+  Effects effects = task.Do(Bounded({3, 1}, 1));
   EXPECT_THAT(LanesOf(effects), IsEmpty());
   ASSERT_THAT(Only<AskForWeights>(effects), SizeIs(1));
   EXPECT_EQ(Only<AskForWeights>(effects)[0].step, 3);
   EXPECT_EQ(Only<AskForWeights>(effects)[0].lane, 0);
   EXPECT_THAT(Only<AskForWeights>(task.PassTicking(kResend)), SizeIs(1)) << "again";
-  effects = task.Do(Marks({3, 2}));
+  effects = task.Do(Bounded({3, 2}, 1));
   EXPECT_THAT(LanesAndSteps(effects), ElementsAre(Begun{0, 3}));
   EXPECT_THAT(Only<AskForWeights>(task.PassTicking(2 * kResend)), IsEmpty());
+}
+
+// The same weights again, with another bound.
+TEST(AsynchronousTaskTest, ALaneBeginsOnceTheBoundIsLooseEnough) {
+  for (const int64_t bound : {int64_t{2}, int64_t{-1}}) {
+    Task task({.lanes = 2, .asynchronous = true});
+    task.View(1, 1, {0, 1});
+    EXPECT_THAT(LanesOf(task.Do(Bounded({3, 1}, 0))), IsEmpty());
+    EXPECT_THAT(LanesOf(task.Do(Bounded({3, 1}, 1))), IsEmpty());
+    EXPECT_THAT(LanesAndSteps(task.Do(Bounded({3, 1}, bound))), ElementsAre(Begun{0, 3}));
+  }
 }
 
 TEST(AsynchronousTaskTest, SealsAreRepeatedUntilTheStepIsOver) {

@@ -207,9 +207,6 @@ absl::StatusOr<Decoded<Message>> Decode(Pieces pieces) {
                                 std::memory_order_relaxed);
     return decoded;
   }
-  if (total > kMaxHeaderBytes) {
-    return Bad(absl::StrCat(total, " bytes without a payload, limit ", kMaxHeaderBytes));
-  }
   const std::string bytes = CopyOut(Cursor(pieces), total);
   if (!decoded.message.ParseFromString(bytes)) return Bad("does not parse");
   if (HasFrame(decoded.message)) return Bad("a frame beside other fields");

@@ -38,10 +38,11 @@ namespace v1 = param_store::v1;
 namespace capstan::exchange::wire {
 
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;  // of one frame
-inline constexpr size_t kMaxHeaderBytes = size_t{64} << 10;  // everything except the payload
+inline constexpr size_t kMaxHeaderBytes = size_t{64} << 10;  // of a frame: all but the payload
 // The exchange of this code (Hello.speaks): every message has a check. Version 0 had none.
 inline constexpr int32_t kSpeaks = 1;
-// The receive limit of channels and servers that carry Exchange.
+// The limit of any message, with or without a payload, and the receive limit of channels and servers
+// that carry Exchange.
 inline constexpr size_t kMaxMessageBytes = kMaxPayloadBytes + kMaxHeaderBytes;
 
 // Bytes in order, cut at any place and with any alignment. Borrowed.

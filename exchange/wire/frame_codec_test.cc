@@ -195,7 +195,7 @@ TEST(FrameCodecTest, HostileBytesAreNamed) {
       {"tag beyond 32 bits", Lengths("\x88\x80\x80\x80\x80\x01\x00"s), "bad tag"},
       {"not protobuf", std::string(100, '\xff'), "does not parse"},
       {"header too long", Lengths("\xa2\x01\x84\x80\x04" + std::string(65540, 'h')), "header"},
-      {"small message too long", "\x0a\x84\x80\x04" + std::string(65540, 'h'), "without a payload"},
+      {"small message too long", "\x0a\x84\x80\x04" + std::string(kMaxMessageBytes, 'h'), "limit"},
       {"too long", Lengths(std::string(kMaxMessageBytes, 'h')), "limit"},
   };
   for (const Hostile& hostile : cases) {
@@ -242,10 +242,10 @@ TEST(FrameCodecTest, EachLimitIsTheLargestThatPasses) {
   v1::ExchangeRequest seal;
   seal.mutable_seal()->set_step(3);
   const std::string small = seal.SerializeAsString();
-  EXPECT_EQ(decode(small + UnknownField(kMaxHeaderBytes - small.size())), absl::OkStatus());
+  EXPECT_EQ(decode(small + UnknownField(kMaxMessageBytes - small.size())), absl::OkStatus());
   EXPECT_THAT(
-      std::string(decode(small + UnknownField(kMaxHeaderBytes + 1 - small.size())).message()),
-      HasSubstr("65537 bytes without a payload, limit 65536"));
+      std::string(decode(small + UnknownField(kMaxMessageBytes + 1 - small.size())).message()),
+      HasSubstr("1114113 bytes, limit 1114112"));
 
   const std::string payload = Lengths(std::string(kMaxPayloadBytes, 'p'));
   const size_t left = kMaxMessageBytes - 4 - payload.size();  // 4: tag and length of the frame

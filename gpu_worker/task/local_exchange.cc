@@ -12,6 +12,7 @@
 #include "services/check/mutant.h"
 #include "services/logging/log.h"
 #include "training/optim/apply.h"
+#include "training/optim/trust_rule.h"
 #include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
 
@@ -32,6 +33,7 @@ LocalExchange::LocalExchange(std::shared_ptr<const Job> job, services::Strand& s
       norms_(training::spec::ClipNorm(job_->spec) > 0
                  ? std::optional<training::NormTree>(job_->layout)
                  : std::nullopt),
+      pieces_(training::PiecesFor(*job_->optimizer, job_->layout)),
       pool_(job_->layout.total_floats()) {
   if (states_ > 0) state_pool_.emplace(job_->layout.total_floats() * states_);
 }
@@ -103,6 +105,7 @@ absl::Status LocalExchange::LoadBase() {
   options.dynamic_loss_scale = training::spec::DynamicLossScale(spec);
   options.clip_norm = training::spec::ClipNorm(spec);
   if (norms_.has_value()) options.norm_chunks = norms_->chunk_count();
+  options.pieces = pieces_;
   options.checkpoint_every_steps = spec.checkpoint_every_steps();
   options.checkpoint_every = training::spec::CheckpointEvery(spec);
   lead_ = std::make_unique<training::Lead>(options, job_->samples, job_->evaluation, job_->schedule,
@@ -160,15 +163,29 @@ void LocalExchange::PushPrefix(int64_t step, const LaneBlock& block,
   }
   if (root_ == nullptr) return;
   const training::FlatLayout& layout = job_->layout;
-  Told(lead_->AddPart(
-      step, 0,
+  training::RootReport report =
       training::ReportRoots(layout, {0, layout.chunk_count()},
-                            norms_.has_value() ? &*norms_ : nullptr,
-                            [&](int32_t chunk) {
+                            norms_.has_value() ? &*norms_ : nullptr, [&](int32_t chunk) {
                               const training::FlatRange range = layout.ChunkRange(chunk);
                               return root_->span().subspan(range.offset, range.size);
-                            }),
-      strand_.Now()));
+                            });
+  if (pieces_ != nullptr && report.finite) MeasurePieces(report);
+  Told(lead_->AddPart(step, 0, report, strand_.Now()));
+}
+
+void LocalExchange::MeasurePieces(training::RootReport& report) const {
+  const training::FlatLayout& layout = job_->layout;
+  const training::VersionUpdate update{.gradient_scale = 1 / lead_->loss_scale(),
+                                       .applied_steps = lead_->step() - lead_->skipped_steps()};
+  for (int32_t chunk = 0; chunk < layout.chunk_count(); ++chunk) {
+    const int64_t offset = layout.ChunkRange(chunk).offset;
+    training::MeasureChunk(
+        layout, *pieces_, chunk, *job_->optimizer, update,
+        {.in = weights_->data() + offset,
+         .sum = root_->data() + offset,
+         .state = state_ == nullptr ? nullptr : state_->data() + offset * states_},
+        &report.pieces);
+  }
 }
 
 void LocalExchange::PushKept(int64_t step, const LaneBlock& block, bool finite) {
@@ -216,11 +233,16 @@ void LocalExchange::Apply(const training::Decision& decision) {
   if (decision.apply) {
     CAPSTAN_CHECK(root_ != nullptr);
     std::shared_ptr<FloatBuffer> next = pool_.Lend();
-    training::ApplyVersion(job_->layout, {0, next->size()}, *job_->optimizer,
-                           {.learning_rate = decision.learning_rate,
-                            .gradient_scale = decision.gradient_scale,
-                            .clip_factor = decision.clip_factor,
-                            .applied_steps = decision.applied_steps},
+    training::VersionUpdate update{.learning_rate = decision.learning_rate,
+                                   .gradient_scale = decision.gradient_scale,
+                                   .clip_factor = decision.clip_factor,
+                                   .applied_steps = decision.applied_steps};
+    std::vector<double> ratios;
+    if (pieces_ != nullptr) {
+      ratios = training::TrustRatios(job_->layout, *job_->optimizer, update, decision.tensor_norms);
+      update.trust_ratios = ratios;
+    }
+    training::ApplyVersion(job_->layout, {0, next->size()}, *job_->optimizer, update,
                            {.out = next->data(),
                             .in = weights_->data(),
                             .sum = root_->data(),

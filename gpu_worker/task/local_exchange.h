@@ -28,6 +28,7 @@
 #include "services/strand/strand.h"
 #include "training/lead/lead.h"
 #include "training/norm/norm_tree.h"
+#include "training/norm/tensor_norms.h"
 
 namespace capstan::gpu_worker {
 
@@ -109,6 +110,8 @@ class LocalExchange final : public exchange::Exchange {
   void Told(const absl::StatusOr<training::Told>& told);
   void Decide();
   absl::Status LoadBase();
+  // Adds the squares of all pieces.
+  void MeasurePieces(training::RootReport& report) const;
   void Apply(const training::Decision& decision);
   void ApplyOnDevices(const training::Decision& decision);
   void Save(bool last, std::string lead);
@@ -122,6 +125,7 @@ class LocalExchange final : public exchange::Exchange {
   const Base base_;
   const int states_;                               // floats of the optimizer's state per weight
   const std::optional<training::NormTree> norms_;  // set: the job clips by norm
+  const std::shared_ptr<const training::TensorPieces> pieces_;  // null: not needed
   BufferPool pool_;
   std::optional<BufferPool> state_pool_;  // where there are states
 

@@ -25,6 +25,7 @@
 #include "training/fold/add.h"
 #include "training/init/init.h"
 #include "training/norm/norm_tree.h"
+#include "training/optim/trust_rule.h"
 
 namespace capstan::gpu_worker {
 namespace {
@@ -113,6 +114,38 @@ class LocalExchangeTest : public ::testing::Test {
     return values;
   }
 
+  // Updates the weights as one range, or tensor by tensor if they have trust ratios.
+  void Update(std::vector<float>& weights, const std::vector<float>& gradient,
+              std::vector<float>& state, training::RuleStep step) const {
+    const training::TrustRule* const rule = job_->optimizer->trust_rule();
+    const auto apply = [&](int64_t offset, int64_t size) {
+      job_->optimizer->Apply(&weights[offset], &weights[offset], &gradient[offset],
+                             state.data() + offset * job_->optimizer->state_floats_per_weight(),
+                             static_cast<size_t>(size), step);
+    };
+    if (rule == nullptr) return apply(0, job_->layout.statistics_begin());
+    ASSERT_GT(job_->layout.chunk_count(), 1);
+    const training::TensorPieces pieces(job_->layout);
+    for (const training::TensorSlot& slot : job_->layout.slots()) {
+      if (slot.spec.kind == training::TensorKind::kStat) continue;
+      training::TensorNorms squares;
+      for (const training::TensorPiece& piece : pieces.Of({0, job_->layout.chunk_count()})) {
+        if (piece.tensor != job_->layout.Find(slot.spec.name) - job_->layout.slots().data()) {
+          continue;
+        }
+        const int64_t at = piece.range.offset;
+        const auto size = static_cast<size_t>(piece.range.size);
+        squares.weights += training::SquareSum({&weights[at], size});
+        squares.direction += rule->DirectionSquares(
+            &weights[at], &gradient[at],
+            state.data() + at * job_->optimizer->state_floats_per_weight(), size, step);
+      }
+      step.trust_ratio =
+          rule->Ratio({std::sqrt(squares.weights), std::sqrt(squares.direction)}, true);
+      apply(slot.offset, slot.size);
+    }
+  }
+
   // Version kTestSteps, by the definition.
   std::vector<float> Expected() {
     const training::FlatLayout& layout = job_->layout;
@@ -135,9 +168,7 @@ class LocalExchangeTest : public ::testing::Test {
         for (float& value : gradient) value *= factor;
         ++clipped_steps_;
       }
-      job_->optimizer->Apply(weights.data(), weights.data(), gradient.data(), state.data(),
-                             layout.statistics_begin(),
-                             {job_->schedule.LearningRate(step), ++updates});
+      Update(weights, gradient, state, {job_->schedule.LearningRate(step), ++updates});
       for (const char* const name : {"bn.running_mean", "bn.running_var"}) {
         const training::TensorSlot& slot = *layout.Find(name);
         for (int64_t i = slot.offset; i < slot.range().end(); ++i) {
@@ -276,17 +307,21 @@ TEST_F(LocalExchangeTest, GradientsAreClippedByTheirNorm) {
 }
 
 // The step skipped before the checkpoint does not count as an update afterwards.
-TEST_F(LocalExchangeTest, AdamGoesOnFromACheckpoint) {
-  TestJob test;
-  test.optimizer = "adam";
-  Make(test);
-  const std::vector<float> want = Expected();
-  ExpectSameBits(Train(/*lanes_a_block=*/4), want);
-  ASSERT_GE(saved_.size(), 1u);
-  ASSERT_EQ(saved_[0].step, kSaved);
-  EXPECT_EQ(saved_[0].state->size(), 2 * saved_[0].weights->size());
-  const std::string folder = Commit(saved_[0]);
-  ExpectSameBits(Train(/*lanes_a_block=*/4, /*lineage=*/2, folder), want);
+TEST_F(LocalExchangeTest, AdamAndLambGoOnFromACheckpoint) {
+  for (const char* optimizer : {"adam", "lamb"}) {
+    SCOPED_TRACE(optimizer);
+    saved_.clear();
+    TestJob test;
+    test.optimizer = optimizer;
+    Make(test);
+    const std::vector<float> want = Expected();
+    ExpectSameBits(Train(/*lanes_a_block=*/4), want);
+    ASSERT_GE(saved_.size(), 1u);
+    ASSERT_EQ(saved_[0].step, kSaved);
+    EXPECT_EQ(saved_[0].state->size(), 2 * saved_[0].weights->size());
+    const std::string folder = Commit(saved_[0]);
+    ExpectSameBits(Train(/*lanes_a_block=*/4, /*lineage=*/2, folder), want);
+  }
 }
 
 TEST_F(LocalExchangeTest, AFileWithoutStatisticsIsSaidInTheLog) {

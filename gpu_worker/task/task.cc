@@ -181,7 +181,6 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
   worker.lanes_at_once = lanes_at_once_ > 1;
   worker.lanes_apart = job_->lanes_apart();
   worker.asynchronous = job_->asynchronous();
-  worker.max_staleness = training::spec::MaxStaleness(job_->spec);
   core_ = std::make_unique<core::TaskCore>(job_->samples, job_->evaluation, worker);
   gradients_ = std::make_unique<BufferPool>(job_->layout.total_floats());
   if (job_->compresses()) encoder_.emplace(job_->layout, job_->gradient_format);
@@ -276,7 +275,6 @@ absl::Status Task::MakeExchange(const node::v1::StartTask& start) {
     options.core.rank = rank_;
     options.core.asynchronous = job_->asynchronous();
     options.core.lanes = job_->spec.lanes();
-    options.core.max_staleness = training::spec::MaxStaleness(job_->spec);
     options.core.gradient_format = job_->gradient_format;
     options.security = options_.security;
     exchange_ =
@@ -562,7 +560,7 @@ void Task::OnWeights(const CompleteWeights& weights) {
   if (encoder_.has_value() && weights.skipped) encoder_->Skipped(weights.version - 1);
   weights_ = weights;
   Give(core::WeightsComplete{weights.lineage, weights.version, weights.stop, weights.evaluate,
-                             weights.marks, weights.floor});
+                             weights.marks, weights.floor, weights.max_staleness});
 }
 
 int64_t Task::WeightsId() const {

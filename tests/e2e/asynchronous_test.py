@@ -129,6 +129,36 @@ class FaultsTest(services.ServicesTest):
         self.ok('resume', job_id, '--num-workers', '2')
         self.check(job_id, epochs)
 
+    def bound(self, job_id):
+        for line in prometheus.get(self.services['s0'].http, '/metrics').splitlines():
+            if line.startswith('capstan_ps_max_staleness_steps') and job_id in line:
+                return float(line.rsplit(' ', 1)[1])
+        return None
+
+    def test_the_bound_changes_while_the_job_runs(self):
+        epochs = 60
+        job_id = self.submit(self.job(epochs))
+        self.wait_for_step(job_id, 20)
+        self.assertEqual(self.bound(job_id), -1)
+        for number, (bound, shown) in enumerate((('0', 0), ('5', 5), ('any', -1), ('2', 2)), 1):
+            self.assertEqual(self.ok('update', job_id, '--max-staleness', bound).out,
+                             f'order {number}: capstan events {job_id} says at which step\n')
+            self.wait_until(lambda: self.bound(job_id) == shown, 30, f'a bound of {bound}')
+        # A shard that dies goes on with the bound of its checkpoint, or gets the order again.
+        self.assertEqual(self.stop('s1', signal.SIGKILL), -signal.SIGKILL)
+        self.start_node('s1', 'capstan_param_store')
+        self.wait_until(lambda: self.describe(job_id)['restarts'] == 1, 60, 'a restart')
+        self.wait_for_step(job_id, self.describe(job_id)['progress']['step'] + 100)
+        self.assertEqual(self.bound(job_id), 2)
+        job = self.check(job_id, epochs)
+        messages = [event['message'] for event in job['events'] if event['type'] == 'OrderGiven']
+        self.assertEqual(messages, ['order 1: max_staleness 0', 'order 2: max_staleness 5', 'order 3: max_staleness any',
+                                    'order 4: max_staleness 2'])
+        for bound in ('-1', 'none', '1.5'):
+            refused = self.capstan('update', job_id, '--max-staleness', bound)
+            self.assertEqual(refused.code, 2, refused)
+            self.assertIn(f"--max-staleness: want a number from 0 on or 'any', got '{bound}'", refused.err)
+
     def test_staleness_is_bounded_and_shown(self):
         epochs = 12
         job_id = self.submit(self.job(epochs, max_staleness=1))
@@ -141,7 +171,13 @@ class FaultsTest(services.ServicesTest):
         buckets = {}
         text = prometheus.get(self.services['s0'].http, '/metrics')
         name = 'capstan_ps_gradient_staleness_steps'
-        self.assertEqual(dashboards_test.exposed(text)[name], dashboards_test.catalogue()['Parameter store server'][name])
+        exposed, documented = dashboards_test.exposed(text), dashboards_test.catalogue()['Parameter store server']
+        panel, = (one for one in dashboards_test.dashboards()['capstan-job.json']['panels'] if one['title'] == dashboards_test.STALENESS)
+        queries = ' '.join(one['expr'] for one in panel['targets'])
+        for shown in (name, 'capstan_ps_max_staleness_steps'):
+            self.assertEqual(exposed[shown], documented[shown])
+            self.assertIn(shown, queries)
+        self.assertEqual(self.bound(job_id), 1)
         for line in text.splitlines():
             if line.startswith(f'{name}_bucket') and job_id in line:
                 buckets[line.split('le="')[1].split('"')[0]] = float(line.rsplit(' ', 1)[1])

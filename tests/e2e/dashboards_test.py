@@ -190,8 +190,9 @@ SPEC = support.job_spec(name='shown', resources={'num_workers': 2, 'num_shards':
 WHOM = ('job_id', 'worker', 'param_store', 'node', 'reason')  # labels that name the subject of an alert
 # Families that exist only with such files or folders. In ClusterTest the coordinator has folders, and nobody has certificates.
 SOMETIMES = {'capstan_folder_free_bytes', 'capstan_folder_size_bytes', 'capstan_certificate_expiry_timestamp_seconds',
-             'capstan_token_expiry_timestamp_seconds', 'capstan_ps_gradient_staleness_steps'}
+             'capstan_token_expiry_timestamp_seconds', 'capstan_ps_gradient_staleness_steps', 'capstan_ps_max_staleness_steps'}
 PAPERS = 'Certificates and tokens end in'  # a panel that HttpsTest fills
+STALENESS = 'Staleness of asynchronous jobs'  # a panel that asynchronous_test.py fills
 # Queries whose results may all be NaN in a healthy cluster, each with the reason beside it.
 MAY_BE_NAN = {}
 
@@ -275,7 +276,7 @@ class ClusterTest(services.ServicesTest):
         wanted = {}
         for name, dashboard in dashboards().items():
             for panel in dashboard['panels']:
-                if panel['title'] == PAPERS:
+                if panel['title'] in (PAPERS, STALENESS):
                     continue
                 for target in panel.get('targets', []):
                     wanted[f'{name}: {panel["title"]}: {target["expr"]}'] = filled(target['expr'])

@@ -58,6 +58,9 @@ class OrdersTest(services.ServicesTest):
                          ['order 1: checkpoint', 'order 2: learning rate 0.01', 'order 3: checkpoint'])
         self.assertEqual([event['message'] for event in self.events(job_id, 'Updated')], ['max_restarts 7'])
         self.wait_until(lambda: self.describe(job_id)['progress'].get('learning_rate') == 0.01, 30, 'the new rate')
+        synchronous = self.capstan('update', job_id, '--max-staleness', '3')
+        self.assertNotEqual(synchronous.code, 0)
+        self.assertIn(f"max_staleness: job {job_id} trains with kvstore 'dist_sync', want 'dist_async'", synchronous.err)
         for args, words in ((['--learning-rate', '-1'], 'learning_rate'), (['--max-restarts', '5000'], '--max-restarts')):
             run = self.capstan('update', job_id, *args)
             self.assertEqual(run.code, 2, run)

@@ -61,6 +61,20 @@ class SameBitsTest(support.TestCase):
             hashes.add(local[0])
         self.assertEqual(len(hashes), 5)
 
+    def test_norms_of_tensors(self):
+        # Chunks cut tensors, and shards have different ones.
+        data = {'format': 'synthetic_digits', 'train_samples': 1024, 'test_samples': 100}
+        for optimizer, more in (({'name': 'lars', 'learning_rate': 0.5, 'eta': 0.02, 'momentum': 0.9, 'weight_decay': 0.001, 'decayed': 'weights'},
+                                 {'gradient_clip_norm': 0.5}),
+                                ({'name': 'lamb', 'learning_rate': 0.01, 'weight_decay': 0.01}, {})):
+            training = {'max_steps': 40, 'epochs': 10, **more}
+            job = self.job_of(1, 0, 'local', training, data, optimizer=optimizer)
+            losses = [line['loss'] for line in self.step_log(job)]
+            self.assertLess(losses[-1], 0.7 * losses[0], optimizer)
+            for workers, shards in ((2, 2), (3, 5)):
+                self.assertEqual(self.job_of(workers, shards, 'dist_sync', training, data, optimizer=optimizer)['weights_sha256'],
+                                 job['weights_sha256'], (optimizer, workers, shards))
+
     def test_gradients_that_are_clipped_by_norm(self):
         data = {'format': 'synthetic_digits', 'train_samples': 1024, 'test_samples': 100}
 

@@ -320,8 +320,9 @@ void Cluster::StartTask(Node& node, const node::v1::StartTask& start) {
     }
     if (weights.version < newest_[weights.lineage]) ++result_.late_versions;
   };
-  hooks.computes = [this, &node](int32_t lane, int64_t step, absl::Span<const float> weights) {
-    CheckStaleness(node.name, lane, step, weights);
+  hooks.computes = [this, &node](int64_t lineage, int32_t lane, int64_t step,
+                                 absl::Span<const float> weights) {
+    CheckStaleness(node.name, lineage, lane, step, weights);
   };
   node.task = std::make_unique<SimTask>(queue_, random_, disk_, node.task_process, node.host,
                                         plan_.toy, start, std::move(hooks));
@@ -381,6 +382,7 @@ void Cluster::NoteDecision(const Node& node, int64_t lineage, const training::De
   if (decision.gradient_scale * decision.loss_scale != 1)
     result_.effects.Saw(FaultClass::kLossScale);
   if (decision.clip_factor < 1) result_.effects.Saw(FaultClass::kClipNorm);
+  if (!decision.tensor_norms.empty()) result_.effects.Saw(FaultClass::kTrust);
 }
 
 void Cluster::CheckWeights(absl::string_view who, int64_t lineage, int64_t version,
@@ -405,14 +407,30 @@ void Cluster::CheckCounts(absl::string_view who, int64_t version, absl::Span<con
   if (!broken.empty()) Violation(absl::StrCat(who, ": version ", version, ": ", broken));
 }
 
-void Cluster::CheckStaleness(absl::string_view who, int32_t lane, int64_t step,
+// Of the bounds by which a lane may have begun a step in this lineage.
+int64_t Cluster::LoosestStaleness(int64_t lineage) const {
+  int64_t loosest = plan_.max_staleness;
+  for (const training::Decision& decision : histories_.Decisions(lineage)) {
+    if (!decision.max_staleness.has_value()) continue;
+    const int64_t bound = *decision.max_staleness;
+    if (decision.step < histories_.BaseOf(lineage)) {
+      loosest = bound;  // the lineage began with it, or with a later one
+    } else {
+      loosest = loosest < 0 || bound < 0 ? -1 : std::max(loosest, bound);
+    }
+  }
+  return loosest;
+}
+
+void Cluster::CheckStaleness(absl::string_view who, int64_t lineage, int32_t lane, int64_t step,
                              absl::Span<const float> weights) {
   if (!plan_.asynchronous) return;
   const int64_t staleness = step - counts_->Floor(weights);
   if (staleness > 0) ++result_.stale_steps;
-  if (plan_.max_staleness < 0 || staleness <= plan_.max_staleness) return;
+  const int64_t bound = LoosestStaleness(lineage);
+  if (bound < 0 || staleness <= bound) return;
   Violation(absl::StrCat(who, ": step ", step, " of lane ", lane, " is ", staleness,
-                         " steps ahead of its weights, want at most ", plan_.max_staleness));
+                         " steps ahead of its weights, want at most ", bound));
 }
 
 void Cluster::CheckEnd() {

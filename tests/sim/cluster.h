@@ -120,7 +120,8 @@ class Cluster {
                                               std::function<void()> closed);
   void CheckCounts(absl::string_view who, int64_t version, absl::Span<const float> weights,
                    int64_t first_float, const std::vector<int64_t>& marks);
-  void CheckStaleness(absl::string_view who, int32_t lane, int64_t step,
+  int64_t LoosestStaleness(int64_t lineage) const;
+  void CheckStaleness(absl::string_view who, int64_t lineage, int32_t lane, int64_t step,
                       absl::Span<const float> weights);
   void CheckWeights(absl::string_view who, int64_t lineage, int64_t version,
                     absl::Span<const float> weights, int64_t first_float);

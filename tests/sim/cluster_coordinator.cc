@@ -45,8 +45,9 @@ job::v1::JobSpec SpecOf(const Plan& plan) {
       "}\ntraining: {max_steps: ", plan.steps, ", epochs: 1000, global_batch_size: ", batch,
       plan.toy.scaled() ? ", precision: fp16" : "",
       plan.toy.clip_norm > 0 ? absl::StrCat(", gradient_clip_norm: ", plan.toy.clip_norm) : "",
-      ", seed: 5, optimizer: {name: sgd, learning_rate: ",
-      plan.asynchronous ? Counts::kLearningRate : 0.0001, "}}\n",
+      ", seed: 5, optimizer: {name: ", plan.toy.optimizer_name(),
+      ", learning_rate: ", plan.asynchronous ? Counts::kLearningRate : 0.0001,
+      plan.toy.optimizer == Toy::Optimizer::kLars ? absl::StrCat(", eta: ", Toy::kEta) : "", "}}\n",
       "recovery: {max_restarts: 100}\n");
   if (!plan.evaluates) text += "evaluation: {every: 1000 epochs}\n";
   if (plan.checkpoint_every > 0)

@@ -39,6 +39,8 @@ void Cluster::Give(size_t order) {
     request.set_job_id(job_id_);
     if (planned.what == training::Order::What::kLearningRate) {
       request.set_learning_rate(planned.learning_rate);
+    } else if (planned.what == training::Order::What::kMaxStaleness) {
+      request.set_max_staleness(planned.max_staleness);
     } else {
       request.set_checkpoint(true);
     }
@@ -94,6 +96,7 @@ void Cluster::NoteOrders(const core::Job& job) {
 void Cluster::CheckOrders(const core::Job& job) {
   std::map<int64_t, int64_t> steps;  // order id -> step
   double rate = job.resolved()->spec().training().optimizer().learning_rate();
+  std::optional<int64_t> bound;
   for (const training::Decision& decision : histories_.Decisions(job.view().lineage())) {
     for (const int64_t id : decision.order_ids) {
       if (id < 1 || id > static_cast<int64_t>(job.changes().size()))
@@ -102,7 +105,12 @@ void Cluster::CheckOrders(const core::Job& job) {
       if (!steps.emplace(id, decision.step).second)
         Violation(absl::StrCat("order ", id, " took effect twice"));
       if (order.has_learning_rate()) rate = order.learning_rate();
+      if (order.has_max_staleness()) bound = order.max_staleness();
     }
+    if (plan_.asynchronous && decision.max_staleness != bound)
+      Violation(absl::StrCat("step ", decision.step, ": bound of staleness ",
+                             decision.max_staleness.value_or(-2), ", ordered is ",
+                             bound.value_or(-2)));
     if (decision.learning_rate != rate)
       Violation(absl::StrCat("step ", decision.step, ": learning rate ", decision.learning_rate,
                              ", ordered is ", rate));

@@ -42,8 +42,9 @@ enum class FaultClass {
   kLossScale,  // fp16: the loss is scaled - a step that changes the scale
   kForget,     // ended jobs and lost nodes are soon forgotten - one that is
   kClipNorm,   // the gradient is clipped by its norm - a step that is
+  kTrust,      // the optimizer is lars or lamb - a step with the norms of tensors
 };
-inline constexpr int kFaultClasses = static_cast<int>(FaultClass::kClipNorm) + 1;
+inline constexpr int kFaultClasses = static_cast<int>(FaultClass::kTrust) + 1;
 absl::string_view NameOf(FaultClass what);
 
 // Not thread-safe, like everything in a simulation.

@@ -98,6 +98,11 @@ void DrawKinds(Plan& plan, Random& random) {
   constexpr double kLimits[] = {1e3, 5e4, 1e9};
   Random apart(plan.seed * 7919 + 2);
   if (apart.Chance(0.25)) plan.toy.clip_norm = kLimits[apart.Below(3)];
+  Random trust(plan.seed * 7919 + 4);
+  if (trust.Chance(0.3)) {
+    const bool lamb = trust.Chance(0.5) && plan.toy.clip_norm == 0;  // it does not clip
+    plan.toy.optimizer = lamb ? Toy::Optimizer::kLamb : Toy::Optimizer::kLars;
+  }
 }
 
 }  // namespace
@@ -128,7 +133,8 @@ absl::string_view NameOf(FaultClass what) {
                                                               "elastic",
                                                               "loss-scale",
                                                               "forget",
-                                                              "clip-norm"};
+                                                              "clip-norm",
+                                                              "trust"};
   return kNames[static_cast<int>(what)];
 }
 
@@ -158,6 +164,8 @@ bool Plan::has(FaultClass what) const {
       return forgetting.has_value();
     case FaultClass::kClipNorm:
       return toy.clip_norm > 0;
+    case FaultClass::kTrust:
+      return toy.optimizer != Toy::Optimizer::kSgd;
     default:
       return std::any_of(faults.begin(), faults.end(),
                          [what](const Fault& fault) { return fault.what == what; });
@@ -202,6 +210,9 @@ void Plan::Remove(FaultClass what) {
       return;
     case FaultClass::kClipNorm:
       toy.clip_norm = 0;
+      return;
+    case FaultClass::kTrust:
+      toy.optimizer = Toy::Optimizer::kSgd;
       return;
     default:
       faults.erase(std::remove_if(faults.begin(), faults.end(),
@@ -266,17 +277,19 @@ Plan AsynchronousPlan(uint64_t seed) {
   plan.Remove(FaultClass::kLocal);
   plan.Remove(FaultClass::kLossScale);
   plan.Remove(FaultClass::kClipNorm);
+  plan.Remove(FaultClass::kTrust);
   plan.asynchronous = true;
   plan.toy.by_lineage = false;
   plan.toy.counted_lanes = plan.lanes;
-  for (PlannedOrder& order : plan.orders) {
-    // Another rate would hide how much a float has counted.
-    if (order.what == training::Order::What::kLearningRate)
-      order.what = training::Order::What::kCheckpoint;
-  }
   Random apart(seed * 7919 + 3);
   if (apart.Chance(0.5)) plan.max_staleness = apart.Below(4);
   plan.evaluates = apart.Chance(0.5);
+  for (PlannedOrder& order : plan.orders) {
+    // Another rate would hide how much a float has counted.
+    if (order.what != training::Order::What::kLearningRate) continue;
+    order.what = training::Order::What::kMaxStaleness;
+    order.max_staleness = apart.Below(6) - 1;
+  }
   return plan;
 }
 
@@ -351,6 +364,7 @@ std::string ToString(const Plan& plan) {
     absl::StrAppend(&text, ", fp16 that overflows above a scale of ", plan.toy.overflow_above);
   if (plan.toy.clip_norm > 0)
     absl::StrAppend(&text, ", gradients with a norm above ", plan.toy.clip_norm, " are clipped");
+  if (plan.has(FaultClass::kTrust)) absl::StrAppend(&text, ", ", plan.toy.optimizer_name());
   for (const LateHost& host : plan.later)
     absl::StrAppend(&text, "\n  ", absl::FormatDuration(host.at), " worker ", host.worker,
                     " comes");
@@ -378,6 +392,9 @@ std::string ToString(const Plan& plan) {
     switch (order.what) {
       case training::Order::What::kLearningRate:
         absl::StrAppend(&text, "learning rate ", order.learning_rate);
+        break;
+      case training::Order::What::kMaxStaleness:
+        absl::StrAppend(&text, "staleness at most ", order.max_staleness);
         break;
       case training::Order::What::kCheckpoint:
         absl::StrAppend(&text, "checkpoint");

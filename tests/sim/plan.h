@@ -55,11 +55,12 @@ struct Fault {
 // A person's order, which is repeated until it is answered.
 struct PlannedOrder {
   training::Order::What what = training::Order::What::kCheckpoint;
-  absl::Duration at;         // since the start
-  double learning_rate = 0;  // for kLearningRate
-  absl::Duration rest;       // for kSuspend: how long the job stays suspended
-  int workers = 0;           // for kSuspend: workers after that; 0: as many as before
-  int shards = 0;            // likewise
+  absl::Duration at;           // since the start
+  double learning_rate = 0;    // for kLearningRate
+  int64_t max_staleness = -1;  // for kMaxStaleness
+  absl::Duration rest;         // for kSuspend: how long the job stays suspended
+  int workers = 0;             // for kSuspend: workers after that; 0: as many as before
+  int shards = 0;              // likewise
 };
 
 struct Plan {

@@ -17,6 +17,7 @@
 #include "training/codec/manifest.h"
 #include "training/codec/sha256.h"
 #include "training/init/init.h"
+#include "training/optim/trust_rule.h"
 #include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
 #include "training/spec/validate.h"
@@ -48,24 +49,26 @@ void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
     auto spec = training::spec::ParseResolved(message.resolved_spec(), message.spec_digest());
     CAPSTAN_CHECK(spec.ok());
     spec_ = *std::move(spec);
+    optimizer_ = *training::spec::MakeOptimizer(spec_);
+    const training::FlatLayout layout = *training::spec::MakeLayout(spec_);
     core::ShardPlan plan{.job_id = message.job_id(),
                          .spec_digest = message.spec_digest(),
                          .shard = message.shard(),
                          .num_shards = spec_.num_shards(),
                          .total_steps = spec_.total_steps(),
                          .evaluate_every_steps = spec_.evaluate_every_steps(),
-                         .layout = *training::spec::MakeLayout(spec_),
+                         .layout = layout,
                          .samples = *training::spec::MakeSamplePlan(spec_),
                          .evaluation = *training::spec::MakeEvalPlan(spec_),
                          .schedule = *training::spec::MakeSchedule(spec_),
                          .dynamic_loss_scale = training::spec::DynamicLossScale(spec_),
                          .clip_norm = training::spec::ClipNorm(spec_),
+                         .pieces = training::PiecesFor(*optimizer_, layout),
                          .asynchronous = training::spec::IsAsynchronous(spec_.spec()),
                          .max_staleness = training::spec::MaxStaleness(spec_),
                          .gradient_format = training::spec::GradientFormatOf(spec_),
                          .checkpoint_every_steps = spec_.checkpoint_every_steps()};
     core_ = std::make_unique<core::ShardCore>(std::move(plan));
-    optimizer_ = *training::spec::MakeOptimizer(spec_);
     storage_ = std::make_unique<param_store::ShardStorage>(core_->plan().layout, *optimizer_,
                                                            core_->plan().gradient_format);
   } else if (core_->plan().spec_digest != message.spec_digest() ||
@@ -262,6 +265,7 @@ void SimShard::SendWeights(const core::SendWeights& send) {
     frame.set_set(send.set);
     for (const int64_t mark : send.marks) frame.add_marks(mark);
     frame.set_floor(send.floor);
+    frame.set_max_staleness(send.max_staleness);
     frame.set_first_chunk(run.first_chunk);
     for (int32_t chunk = run.first_chunk; chunk < run.end(); ++chunk) {
       const int32_t index = chunk - storage_->run().first_chunk;
@@ -349,7 +353,7 @@ void SimShard::CarryOut(const core::Effect& effect) {
   } else if (const auto* e = std::get_if<core::CheckRoots>(&effect)) {
     process_.After(absl::Microseconds(random_.Below(500)), [this, check = *e] {
       if (core_ == nullptr || core_->lineage() != check.lineage) return;
-      Do(core::RootsChecked{check.lineage, check.step, storage_->CheckRoots(check.norms)});
+      Do(core::RootsChecked{check.lineage, check.step, storage_->CheckRoots(check)});
     });
   } else if (const auto* e = std::get_if<core::ApplyStep>(&effect)) {
     hooks_.decided(core_->lineage(), e->decision);
@@ -406,7 +410,7 @@ void SimShard::CarryOut(const core::Effect& effect) {
   }
 }
 
-// ---- Files: a header of four numbers, the floats of the shard's chunks, and their marks ----
+// ---- Files: a header of four numbers, weights of the shard's chunks, their state, their marks ----
 
 void SimShard::WriteFiles(const core::WriteFiles& write) {
   const training::ChunkRun run = storage_->run();
@@ -414,6 +418,8 @@ void SimShard::WriteFiles(const core::WriteFiles& write) {
   std::string bytes(reinterpret_cast<const char*>(header), sizeof(header));
   const auto floats = storage_->current().floats->span();
   bytes.append(reinterpret_cast<const char*>(floats.data()), 4 * floats.size());
+  const std::vector<float> state = storage_->Snapshot().state;
+  bytes.append(reinterpret_cast<const char*>(state.data()), 4 * state.size());
   bytes.append(reinterpret_cast<const char*>(write.marks.data()), 8 * write.marks.size());
   const std::string name = absl::StrCat("shard-", core_->plan().shard, ".safetensors");
   const int64_t named = CAPSTAN_MUTANT("file_name_without_lineage") ? 1 : write.lineage;
@@ -453,9 +459,10 @@ void SimShard::LoadBase(const core::LoadBase& load) {
   if (core_ == nullptr || core_->lineage() != load.lineage) return;
   core::BaseLoaded loaded;
   loaded.lineage = load.lineage;
-  const auto weights = ReadBase(load, &loaded);
+  std::vector<float> state;
+  const auto weights = ReadBase(load, &loaded, &state);
   if (weights.ok()) {
-    storage_->Begin(load.run, loaded.version, *weights);
+    storage_->Begin(load.run, loaded.version, *weights, std::move(state));
     hooks_.published(load.lineage, loaded.version, (*weights)->span(),
                      training::RangeOf(core_->plan().layout, load.run).offset);
   } else {
@@ -466,7 +473,7 @@ void SimShard::LoadBase(const core::LoadBase& load) {
 }
 
 absl::StatusOr<std::shared_ptr<exchange::FloatBuffer>> SimShard::ReadBase(
-    const core::LoadBase& load, core::BaseLoaded* loaded) {
+    const core::LoadBase& load, core::BaseLoaded* loaded, std::vector<float>* state) {
   const training::FlatLayout& layout = core_->plan().layout;
   auto weights = param_store::ShardStorage::MakeBuffer(layout, load.run);
   const training::FlatRange range = training::RangeOf(layout, load.run);
@@ -475,6 +482,8 @@ absl::StatusOr<std::shared_ptr<exchange::FloatBuffer>> SimShard::ReadBase(
                         spec_.spec().training().seed(), range.offset, weights->span());
     return weights;
   }
+  const int states = optimizer_->state_floats_per_weight();
+  state->resize(static_cast<size_t>(states * range.size));
   const std::string path = load.base_manifest + "/manifest.json";
   const auto text = disk_.Read(path);
   if (!text.ok()) return text.status();
@@ -499,18 +508,25 @@ absl::StatusOr<std::shared_ptr<exchange::FloatBuffer>> SimShard::ReadBase(
       return absl::DataLossError(absl::StrCat(file.name, ": sha256 differs"));
     int64_t header[4] = {};
     std::memcpy(header, bytes->data(), std::min(sizeof(header), bytes->size()));
+    const training::ChunkRun run{static_cast<int32_t>(header[2]), static_cast<int32_t>(header[3])};
     int64_t offset = sizeof(header);
+    int64_t state_offset = offset + 4 * training::RangeOf(layout, run).size;
     for (int64_t chunk = header[2]; chunk < header[2] + header[3]; ++chunk) {
       const training::FlatRange from = layout.ChunkRange(static_cast<int32_t>(chunk));
       if (offset + 4 * from.size > static_cast<int64_t>(bytes->size()))
         break;  // only with a mutant
       if (missing.erase(static_cast<int32_t>(chunk)) > 0) {
-        std::memcpy(weights->data() + from.offset - range.offset, bytes->data() + offset,
-                    4 * from.size);
+        const int64_t at = from.offset - range.offset;
+        std::memcpy(weights->data() + at, bytes->data() + offset, 4 * from.size);
+        if (states > 0) {
+          std::memcpy(state->data() + states * at, bytes->data() + state_offset,
+                      4 * states * from.size);
+        }
       }
       offset += 4 * from.size;
+      state_offset += 4 * states * from.size;
     }
-    if (core_->plan().asynchronous) ReadMarks(load, header, *bytes, offset, loaded);
+    if (core_->plan().asynchronous) ReadMarks(load, header, *bytes, state_offset, loaded);
   }
   if (!missing.empty()) return absl::DataLossError(path + ": no file has all chunks");
   return weights;

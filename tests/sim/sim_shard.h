@@ -87,8 +87,10 @@ class SimShard {
   void EndStream(int64_t stream);
   void Tick();
   void LoadBase(const exchange::shard::LoadBase& load);
+  // With the optimizer's state.
   absl::StatusOr<std::shared_ptr<exchange::FloatBuffer>> ReadBase(
-      const exchange::shard::LoadBase& load, exchange::shard::BaseLoaded* loaded);
+      const exchange::shard::LoadBase& load, exchange::shard::BaseLoaded* loaded,
+      std::vector<float>* state);
   void ReadMarks(const exchange::shard::LoadBase& load, const int64_t* header,
                  const std::string& bytes, int64_t offset, exchange::shard::BaseLoaded* loaded);
   void WriteFiles(const exchange::shard::WriteFiles& write);

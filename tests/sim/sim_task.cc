@@ -67,8 +67,7 @@ SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& proc
                             .total_steps = spec_.total_steps(),
                             .device_count = spec_.devices_per_worker(),
                             .lanes_apart = asynchronous_ || compressed,
-                            .asynchronous = asynchronous_,
-                            .max_staleness = training::spec::MaxStaleness(spec_)});
+                            .asynchronous = asynchronous_});
   if (spec_.num_shards() == 0) {
     MakeLocal(start);
   } else {
@@ -79,7 +78,6 @@ SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& proc
     options.asynchronous = asynchronous_;
     options.gradient_format = training::spec::GradientFormatOf(spec_);
     options.lanes = spec_.lanes();
-    options.max_staleness = training::spec::MaxStaleness(spec_);
     options.max_payload_bytes = 4 * layout_->chunk_floats();  // one chunk a frame
     sender_ = std::make_unique<sender::Core>(*layout_, std::move(options));
   }
@@ -132,6 +130,7 @@ void SimTask::WriteShardFile(const gpu_worker::LocalExchange::Snapshot& snapshot
     tensors.layout = &*layout_;
     tensors.run = {0, layout_->chunk_count()};
     tensors.weights = snapshot.weights->span();
+    if (snapshot.state != nullptr) tensors.state = snapshot.state->span();
     const auto file = param_store::WriteShardFile(options, tensors, files_);
     process_.After(later(), [this, snapshot, file] {
       if (snapshot.lineage != lineage_) return;
@@ -275,7 +274,7 @@ void SimTask::OnWeights(const CompleteWeights& weights) {
   weights_ = weights;
   hooks_.assembled(weights);
   Do(core::WeightsComplete{lineage_, weights.version, weights.stop, weights.evaluate, weights.marks,
-                           weights.floor});
+                           weights.floor, weights.max_staleness});
 }
 
 void SimTask::OpenRoute() {
@@ -374,7 +373,7 @@ void SimTask::CarryOut(const core::Effect& effect) {
     }
     std::shared_ptr<gpu_worker::FloatBuffer> gradient = pool_->Lend();
     CAPSTAN_CHECK(asynchronous_ || weights_.version == e->step);
-    hooks_.computes(e->lane, e->step, weights_.weights->span());
+    hooks_.computes(lineage_, e->lane, e->step, weights_.weights->span());
     toy_.Gradient(weights_.weights->span(), e->lineage, e->lane, e->step, weights_.loss_scale,
                   gradient->span());
     process_.After(

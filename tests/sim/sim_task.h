@@ -42,7 +42,9 @@ class SimTask {
     std::function<void(int64_t lineage, const training::Decision& decision)> decided;
     // This task has all weights of a version.
     std::function<void(const exchange::CompleteWeights& weights)> assembled;
-    std::function<void(int32_t lane, int64_t step, absl::Span<const float> weights)> computes;
+    std::function<void(int64_t lineage, int32_t lane, int64_t step,
+                       absl::Span<const float> weights)>
+        computes;
   };
 
   // Borrows all. `process` belongs to this task alone. `host` is its number for the disk.

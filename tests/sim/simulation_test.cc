@@ -63,6 +63,7 @@ constexpr Floor kFloors[] = {
     {FaultClass::kLossScale, 50},
     {FaultClass::kForget, 70},
     {FaultClass::kClipNorm, 140},
+    {FaultClass::kTrust, 260},
 };
 static_assert(std::size(kFloors) == kFaultClasses);
 
@@ -154,7 +155,7 @@ TEST(SimulationTest, EveryAsynchronousJobAppliesEachContributionOnce) {
   const int64_t first = Setting("CAPSTAN_SIM_SEED", 1);
   const int64_t count = Setting("CAPSTAN_SIM_SEEDS", 600) / 2;
   WorldResult sum;
-  int64_t bounded = 0, skips = 0;
+  int64_t bounded = 0, skips = 0, changed = 0;
   for (int64_t seed = first; seed < first + count; ++seed) {
     const Plan plan = AsynchronousPlan(seed);
     const WorldResult result = RunWorld(plan);
@@ -165,22 +166,26 @@ TEST(SimulationTest, EveryAsynchronousJobAppliesEachContributionOnce) {
     sum.suspends += result.suspends;
     sum.joins += result.joins;
     if (plan.max_staleness >= 0) ++bounded;
+    for (const PlannedOrder& order : plan.orders) {
+      if (order.what == training::Order::What::kMaxStaleness) ++changed;
+    }
     if (plan.toy.nonfinite_step >= 0) ++skips;
     if (seed % 50 != 0) continue;
     EXPECT_EQ(RunWorld(plan).trace_hash, result.trace_hash) << "seed " << seed << " ran otherwise";
   }
   std::printf(
       "%lld asynchronous seeds: %d takeovers, %d rollbacks, %d suspends, %d joins, %lld steps on "
-      "stale weights; staleness bounded in %lld, a skip in %lld\n",
+      "stale weights; staleness bounded in %lld, changed %lld times, a skip in %lld\n",
       static_cast<long long>(count), sum.takeovers, sum.rollbacks, sum.suspends, sum.joins,
       static_cast<long long>(sum.stale_steps), static_cast<long long>(bounded),
-      static_cast<long long>(skips));
+      static_cast<long long>(changed), static_cast<long long>(skips));
   if (count < 100) return;
   EXPECT_GT(sum.takeovers, count / 4);
   EXPECT_GT(sum.rollbacks, count / 10);
   EXPECT_GT(sum.suspends, count / 20);
   EXPECT_GT(sum.stale_steps, 5 * count);
   EXPECT_GT(bounded, count / 3);
+  EXPECT_GT(changed, count / 10);
   EXPECT_GT(skips, count / 10);
 }
 
@@ -207,7 +212,8 @@ TEST(SimulationTest, WhatWasFoundOnceStaysMended) {
   plan.orders.clear();  // the seed had none then
   for (const FaultClass what :
        {FaultClass::kLeadBreak, FaultClass::kSessionBreak, FaultClass::kLeave, FaultClass::kLocal,
-        FaultClass::kElastic, FaultClass::kLossScale, FaultClass::kForget, FaultClass::kClipNorm}) {
+        FaultClass::kElastic, FaultClass::kLossScale, FaultClass::kForget, FaultClass::kClipNorm,
+        FaultClass::kTrust}) {
     plan.Remove(what);
   }
   EXPECT_THAT(RunWorld(plan).violations, testing::IsEmpty());

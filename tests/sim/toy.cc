@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "training/init/init.h"
+#include "training/optim/adam_rule.h"
 #include "training/spec/resolve.h"
 
 namespace capstan::sim {
@@ -75,8 +76,11 @@ void Histories::Begin(const job::v1::ResolvedSpec& spec) {
   spec_ = spec;
   samples_ = *training::spec::MakeSamplePlan(spec);
   const auto layout = training::spec::MakeLayout(spec);
-  std::vector<float>& initial = versions_[{0, 0}];
+  layout_ = *layout;
+  Version& first = versions_[{0, 0}];
+  std::vector<float>& initial = first.weights;
   initial.resize(layout->total_floats());
+  first.m = first.v = initial;
   training::InitRange(*layout, training::spec::MakeInitOptions(spec), spec.spec().training().seed(),
                       0, absl::MakeSpan(initial));
   bases_[0] = {0, 0};
@@ -90,13 +94,13 @@ std::string Histories::NoteLineage(int64_t lineage, int64_t base_lineage, int64_
                : absl::StrCat("lineage ", lineage, " has two bases");
   }
   if (toy_.counted_lanes > 0) return "";  // no version has weights of its own
-  const std::vector<float>* weights = At(base_lineage, base_version);
-  if (weights == nullptr) {
+  const Version* const base = Find(base_lineage, base_version);
+  if (base == nullptr) {
     bases_.erase(lineage);
     return absl::StrCat("lineage ", lineage, " begins from ", base_lineage, "-", base_version,
                         ", which nobody has made");
   }
-  versions_[{lineage, base_version}] = *weights;
+  versions_[{lineage, base_version}] = *base;
   return "";
 }
 
@@ -107,7 +111,9 @@ std::string Histories::NoteDecision(int64_t lineage, const training::Decision& d
       first.learning_rate != decision.learning_rate || first.checkpoint != decision.checkpoint ||
       first.evaluate != decision.evaluate || first.order_ids != decision.order_ids ||
       first.gradient_scale != decision.gradient_scale || first.loss_scale != decision.loss_scale ||
-      first.applied_steps != decision.applied_steps || first.clip_factor != decision.clip_factor) {
+      first.applied_steps != decision.applied_steps || first.clip_factor != decision.clip_factor ||
+      first.tensor_norms != decision.tensor_norms ||
+      first.max_staleness != decision.max_staleness) {
     return absl::StrCat("two shards have different decisions on step ", decision.step,
                         " of lineage ", lineage);
   }
@@ -125,7 +131,89 @@ std::string Histories::NoteDecision(int64_t lineage, const training::Decision& d
                         1 / decision.gradient_scale, ", the next one of ", decision.loss_scale,
                         "; want ", *scale, " and ", next);
   }
-  return CheckClipFactor(lineage, decision);
+  const std::string broken = CheckClipFactor(lineage, decision);
+  return broken.empty() ? CheckTensorNorms(lineage, decision) : broken;
+}
+
+std::string Histories::CheckTensorNorms(int64_t lineage, const training::Decision& decision) {
+  const bool wanted = toy_.optimizer != Toy::Optimizer::kSgd && decision.apply;
+  const std::vector<training::TensorSlot>& slots = layout_->slots();
+  if (decision.tensor_norms.size() != (wanted ? slots.size() : 0)) {
+    return absl::StrCat("step ", decision.step, " of lineage ", lineage, " has norms of ",
+                        decision.tensor_norms.size(), " tensors");
+  }
+  const Version* const known = wanted ? Find(lineage, decision.step) : nullptr;
+  if (known == nullptr) return "";
+  Version version = *known;
+  std::vector<float> direction = SumAt(lineage, decision.step, version.weights);
+  if (toy_.optimizer == Toy::Optimizer::kLamb) {
+    direction = LambDirection(version, direction, decision.applied_steps + 1);
+  }
+  const auto norm = [](const std::vector<float>& values, const training::FlatRange& range) {
+    double squares = 0;
+    for (int64_t i = range.offset; i < range.end(); ++i) squares += double{values[i]} * values[i];
+    return std::sqrt(squares);
+  };
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const training::TensorNorms& got = decision.tensor_norms[i];
+    const double weights = norm(version.weights, slots[i].range());
+    const double along = norm(direction, slots[i].range());
+    if (std::abs(got.weights - weights) <= 1e-9 * weights &&
+        std::abs(got.direction - along) <= 1e-9 * along) {
+      continue;
+    }
+    return absl::StrCat("step ", decision.step, " of lineage ", lineage, " has norms of ",
+                        slots[i].spec.name, " of ", got.weights, " and ", got.direction, "; want ",
+                        weights, " and ", along);
+  }
+  return "";
+}
+
+std::vector<float> Histories::LambDirection(Version& version, const std::vector<float>& sum,
+                                            int64_t number) {
+  const auto beta1 = static_cast<float>(0.9), rest1 = static_cast<float>(1 - 0.9);
+  const auto beta2 = static_cast<float>(0.999), rest2 = static_cast<float>(1 - 0.999);
+  const auto correction = static_cast<float>(1 - training::PowerBySquaring(0.9, number));
+  const auto root_correction =
+      static_cast<float>(std::sqrt(1 - training::PowerBySquaring(0.999, number)));
+  std::vector<float> direction(sum.size());
+  for (size_t i = 0; i < sum.size(); ++i) {
+    version.m[i] = beta1 * version.m[i] + rest1 * sum[i];
+    version.v[i] = beta2 * version.v[i] + rest2 * (sum[i] * sum[i]);
+    direction[i] = version.m[i] / correction /
+                   (std::sqrt(version.v[i]) / root_correction + static_cast<float>(1e-6));
+  }
+  return direction;
+}
+
+void Histories::Update(Version& version, const training::Decision& decision,
+                       const std::vector<float>& sum) const {
+  std::vector<float>& w = version.weights;
+  const auto rate = static_cast<float>(decision.learning_rate);
+  if (toy_.optimizer == Toy::Optimizer::kSgd) {
+    for (size_t i = 0; i < w.size(); ++i) w[i] = w[i] - rate * sum[i];
+    return;
+  }
+  const bool lamb = toy_.optimizer == Toy::Optimizer::kLamb;
+  const std::vector<float> direction =
+      lamb ? LambDirection(version, sum, decision.applied_steps + 1) : sum;
+  const std::vector<training::TensorSlot>& slots = layout_->slots();
+  for (size_t tensor = 0; tensor < slots.size(); ++tensor) {
+    // The padding behind a tensor is updated like the tensor; its gradient is not 0 here.
+    const auto end = static_cast<size_t>(tensor + 1 < slots.size() ? slots[tensor + 1].offset
+                                                                   : layout_->total_floats());
+    const auto [weights, along] = decision.tensor_norms[tensor];
+    const bool scaled = lamb || slots[tensor].spec.init == training::TensorInit::kInitializer;
+    double ratio = 1;
+    if (scaled && weights > 0 && along > 0) {
+      ratio =
+          lamb ? weights / along : Toy::kEta * weights / (along * decision.clip_factor + 0 + 1e-8);
+    }
+    for (auto i = static_cast<size_t>(slots[tensor].offset); i < end; ++i) {
+      w[i] = lamb ? w[i] - static_cast<float>(decision.learning_rate * ratio) * direction[i]
+                  : w[i] - rate * (direction[i] * static_cast<float>(ratio));
+    }
+  }
 }
 
 std::string Histories::CheckClipFactor(int64_t lineage, const training::Decision& decision) {
@@ -190,23 +278,27 @@ std::vector<training::Decision> Histories::Decisions(int64_t lineage) const {
 }
 
 const std::vector<float>* Histories::At(int64_t lineage, int64_t version) {
+  const Version* const found = Find(lineage, version);
+  return found == nullptr ? nullptr : &found->weights;
+}
+
+const Histories::Version* Histories::Find(int64_t lineage, int64_t version) {
   const auto known = versions_.find({lineage, version});
   if (known != versions_.end()) return &known->second;
   const int64_t step = version - 1;
   const auto decision = decisions_.find({lineage, step});
   if (bases_.count(lineage) == 0 || version <= BaseOf(lineage) || decision == decisions_.end())
     return nullptr;
-  const std::vector<float>* const weights = At(lineage, step);
-  if (weights == nullptr) return nullptr;
-  std::vector<float> next = *weights;
+  const Version* const before = Find(lineage, step);
+  if (before == nullptr) return nullptr;
+  Version next = *before;
   if (decision->second.apply) {
-    std::vector<float> sum = SumAt(lineage, step, *weights);
+    std::vector<float> sum = SumAt(lineage, step, before->weights);
     if (toy_.clip_norm > 0) {
       const auto factor = static_cast<float>(decision->second.clip_factor);
       for (float& value : sum) value *= factor;
     }
-    const auto rate = static_cast<float>(decision->second.learning_rate);
-    for (size_t i = 0; i < next.size(); ++i) next[i] = next[i] - rate * sum[i];
+    Update(next, decision->second, sum);
   }
   return &(versions_[{lineage, version}] = std::move(next));
 }

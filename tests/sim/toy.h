@@ -17,6 +17,7 @@
 
 #include "absl/types/span.h"
 #include "capstan/job/v1/job_spec.pb.h"
+#include "training/chunks/flat_layout.h"
 #include "training/fold/tree_fold.h"
 #include "training/lanes/lane_tree.h"
 #include "training/lanes/sample_plan.h"
@@ -37,6 +38,13 @@ struct Toy {
   // Above 0: the gradient's norm is clipped to this.
   double clip_norm = 0;
 
+  enum class Optimizer { kSgd, kLars, kLamb };
+  Optimizer optimizer = Optimizer::kSgd;
+  static constexpr double kEta = 100;  // of lars
+  const char* optimizer_name() const {
+    return optimizer == Optimizer::kLars ? "lars" : optimizer == Optimizer::kLamb ? "lamb" : "sgd";
+  }
+
   // Above 0: the gradients of an asynchronous job with so many lanes count (counts.h).
   int32_t counted_lanes = 0;
 
@@ -51,7 +59,7 @@ struct Toy {
 };
 
 // Computes the right weights of every version of every lineage, without shards, messages or our
-// fold: by a recursive sum over the tree and one line of SGD.
+// fold: by a recursive sum over the tree, and SGD, LARS or LAMB written plainly.
 class Histories {
  public:
   explicit Histories(Toy toy) : toy_(toy) {}
@@ -82,13 +90,29 @@ class Histories {
   // The rule that the step's clip factor breaks, or "". Its norm is added up one by one here, so
   // the last bits may differ.
   std::string CheckClipFactor(int64_t lineage, const training::Decision& decision);
+  // Likewise that of the norms of tensors.
+  std::string CheckTensorNorms(int64_t lineage, const training::Decision& decision);
+
+  // With the state of LAMB.
+  struct Version {
+    std::vector<float> weights, m, v;
+  };
+  // Null: some of its decisions are not known yet.
+  const Version* Find(int64_t lineage, int64_t version);
+  // What `sum`, clipped, moves the weights along, by LAMB. Changes m and v.
+  static std::vector<float> LambDirection(Version& version, const std::vector<float>& sum,
+                                          int64_t number);
+  // Makes the next version, given the clipped sum.
+  void Update(Version& version, const training::Decision& decision,
+              const std::vector<float>& sum) const;
 
   const Toy toy_;
   std::optional<job::v1::ResolvedSpec> spec_;
   std::optional<training::SamplePlan> samples_;
   std::map<int64_t, Key> bases_;
   std::map<Key, training::Decision> decisions_;
-  std::map<Key, std::vector<float>> versions_;
+  std::map<Key, Version> versions_;
+  std::optional<training::FlatLayout> layout_;
 };
 
 }  // namespace capstan::sim

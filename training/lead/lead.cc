@@ -28,6 +28,15 @@ absl::Status CheckCounts(absl::string_view what, const SealSums& sums, int64_t w
   return absl::OkStatus();
 }
 
+// A planted bug: of each tensor only the last piece counts.
+void KeepLastPieces(std::vector<PieceSquares>& pieces) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    for (size_t j = i + 1; j < pieces.size(); ++j) {
+      if (pieces[j].tensor == pieces[i].tensor) pieces[i].weights = pieces[i].direction = 0;
+    }
+  }
+}
+
 }  // namespace
 
 Lead::Lead(const LeadOptions& options, SamplePlan samples, EvalPlan evaluation, Schedule schedule,
@@ -56,6 +65,7 @@ void Lead::BeginStep(absl::Duration now) {
   if (!stopped()) seals_.Reset(samples_.StepTree(step_));
   std::fill(parts_.begin(), parts_.end(), std::nullopt);
   square_sum_.reset();
+  tensor_norms_.clear();
   missing_parts_ = options_.num_parts;
   blocks_.assign(evaluating_ ? evaluation_.block_count() : 0, std::nullopt);
   missing_blocks_ = static_cast<int64_t>(blocks_.size());
@@ -124,18 +134,27 @@ absl::StatusOr<Told> Lead::AddSeal(int64_t step, const LaneBlock& block, const S
 
 void Lead::AddSquares() {
   std::vector<BlockSquares> squares;
+  std::vector<PieceSquares> pieces;
   for (const std::optional<RootReport>& part : parts_) {
     if (!part->finite) return;
     squares.insert(squares.end(), part->squares.begin(), part->squares.end());
+    pieces.insert(pieces.end(), part->pieces.begin(), part->pieces.end());
   }
-  const absl::StatusOr<double> total = norms_->Total(std::move(squares));
-  if (!total.ok()) {
-    failure_ =
-        LeadFailure{"InternalError", absl::StrCat("step ", step_, ": ", total.status().message())};
-    return;
+  const auto fail = [this](const absl::Status& status) {
+    failure_ = LeadFailure{"InternalError", absl::StrCat("step ", step_, ": ", status.message())};
+  };
+  if (norms_.has_value()) {
+    const absl::StatusOr<double> total = norms_->Total(std::move(squares));
+    if (!total.ok()) return fail(total.status());
+    square_sum_ = *total;
+    if (CAPSTAN_MUTANT("norm_of_the_last_part")) square_sum_ = parts_.back()->squares[0].square_sum;
   }
-  square_sum_ = *total;
-  if (CAPSTAN_MUTANT("norm_of_the_last_part")) square_sum_ = parts_.back()->squares[0].square_sum;
+  if (options_.pieces != nullptr) {
+    if (CAPSTAN_MUTANT("last_piece_is_the_tensor")) KeepLastPieces(pieces);
+    absl::StatusOr<std::vector<TensorNorms>> norms = options_.pieces->Norms(std::move(pieces));
+    if (!norms.ok()) return fail(norms.status());
+    tensor_norms_ = *std::move(norms);
+  }
 }
 
 absl::StatusOr<Told> Lead::AddPart(int64_t step, int32_t shard, const RootReport& report,
@@ -154,9 +173,13 @@ absl::StatusOr<Told> Lead::AddPart(int64_t step, int32_t shard, const RootReport
     const absl::Status squares = norms_->Check(report.squares);
     if (!squares.ok()) return squares;
   }
+  if (options_.pieces != nullptr && report.finite) {
+    const absl::Status pieces = options_.pieces->Check(report.pieces);
+    if (!pieces.ok()) return pieces;
+  }
   parts_[shard] = report;
   --missing_parts_;
-  if (missing_parts_ == 0 && norms_.has_value()) AddSquares();
+  if (missing_parts_ == 0) AddSquares();
   NoteReady(now);
   return Told::kTaken;
 }
@@ -231,12 +254,16 @@ std::optional<DecidedStep> Lead::Decide(absl::Duration now) {
   decision.learning_rate = schedule_.LearningRate(step_);
   decision.gradient_scale = 1 / scale;
   decision.loss_scale = loss_scale_.value();
-  if (options_.asynchronous) decision.base_learning_rate = ordered_rate_;
+  if (options_.asynchronous) {
+    decision.base_learning_rate = ordered_rate_;
+    decision.max_staleness = ordered_staleness_;
+  }
   if (square_sum_.has_value() && finite) {
     const double norm = std::sqrt(*square_sum_) * decision.gradient_scale;
     if (norm > options_.clip_norm) decision.clip_factor = options_.clip_norm / norm;
     decided.line.gradient_norm = norm;
   }
+  if (finite) decision.tensor_norms = std::move(tensor_norms_);
   decision.stop = last || suspended_;
   PlanCheckpoint(decision, now);
   const bool evaluated =
@@ -307,8 +334,8 @@ void Lead::GiveOrders(const std::vector<Order>& orders) {
   }
 }
 
-// Takes the orders that take effect with this step, by id. Of two learning rates the later one
-// stays.
+// Takes the orders that take effect with this step, by id. Of two learning rates, or two bounds of
+// staleness, the later one stays.
 void Lead::TakeOrders(Decision& decision) {
   for (auto it = orders_.begin(); it != orders_.end();) {
     Order order = it->second;
@@ -322,6 +349,9 @@ void Lead::TakeOrders(Decision& decision) {
       case Order::What::kLearningRate:
         ordered_rate_ = order.learning_rate;
         schedule_ = planned_schedule_.WithBaseRate(ordered_rate_);
+        break;
+      case Order::What::kMaxStaleness:
+        ordered_staleness_ = order.max_staleness;
         break;
       case Order::What::kCheckpoint:
         checkpoint_due_ = true;

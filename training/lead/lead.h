@@ -5,6 +5,9 @@
 // computed from the square sums in the parts (norm_tree.h). A gradient with a norm above clip_norm
 // is multiplied by clip_norm / norm.
 //
+// If the optimizer has a trust rule (LARS, LAMB), the decision of an applied step has the norms of
+// all tensors, from the squares of pieces in the parts (tensor_norms.h).
+//
 // Step s turns version s into version s+1. It is decided when the lead holds, all of one lineage,
 //   the folded seal of every present lane of s,
 //   a part of every shard (all its chunks are complete, and whether the sums are finite),
@@ -39,6 +42,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,6 +57,7 @@
 #include "training/lanes/sample_plan.h"
 #include "training/lead/loss_scale.h"
 #include "training/norm/norm_tree.h"
+#include "training/norm/tensor_norms.h"
 #include "training/schedule/schedule.h"
 
 namespace capstan::training {
@@ -71,17 +76,20 @@ struct LeadOptions {
   // The gradient's Euclidean norm is brought down to this. Above 0; 0: no clipping by norm.
   double clip_norm = 0;
   int32_t norm_chunks = 0;  // chunks with weights, >= 1; read only if clip_norm is above 0
+  // Shared with whoever else reads them. Null: the optimizer has no trust rule.
+  std::shared_ptr<const TensorPieces> pieces;
   bool asynchronous = false;
 };
 
 // Order of block.proto.
 struct Order {
-  enum class What { kLearningRate, kCheckpoint, kSuspend };
+  enum class What { kLearningRate, kMaxStaleness, kCheckpoint, kSuspend };
 
   int64_t id = 0;  // >= 1
   What what = What::kCheckpoint;
   double learning_rate = 0;     // kLearningRate: > 0, finite; the base rate of the schedule
   std::optional<int64_t> step;  // takes effect with the decision of exactly this step
+  int64_t max_staleness = -1;   // kMaxStaleness: of an asynchronous job; -1: no bound
 
   friend bool operator==(const Order&, const Order&) = default;
 };
@@ -104,6 +112,11 @@ struct Decision {
   // Asynchronous jobs: the schedule's base rate that an order has set; 0: none has. Shards compute
   // the rate of each contribution by themselves.
   double base_learning_rate = 0;
+  // Asynchronous jobs: the bound that an order has set, -1: none; unset: no order has.
+  std::optional<int64_t> max_staleness = {};
+  // By tensor with weights, in the order of FlatLayout::slots(). Empty if the optimizer has no trust
+  // rule, and for a skipped step.
+  std::vector<TensorNorms> tensor_norms = {};
 
   friend bool operator==(const Decision&, const Decision&) = default;
 };
@@ -138,13 +151,14 @@ struct LeadSnapshot {
   int64_t samples_used = 0;
   int64_t skipped_steps = 0;
   int32_t nonfinite_in_a_row = 0;
-  EpochSums epoch;                    // of the last decided step
-  std::optional<EpochSums> ending;    // an epoch that waits for the evaluation of the version
-  std::vector<EpochRecord> epochs;    // complete, oldest first; the last kSnapshotEpochs
-  std::vector<Order> applied_orders;  // with their steps
-  double learning_rate = 0;           // base rate set by an order; 0: that of the schedule
-  double loss_scale = 0;              // of the next step; 0: no scale
-  int64_t loss_scale_good_steps = 0;  // finite steps since it last changed
+  EpochSums epoch;                       // of the last decided step
+  std::optional<EpochSums> ending;       // an epoch that waits for the evaluation of the version
+  std::vector<EpochRecord> epochs;       // complete, oldest first; the last kSnapshotEpochs
+  std::vector<Order> applied_orders;     // with their steps
+  double learning_rate = 0;              // base rate set by an order; 0: that of the schedule
+  std::optional<int64_t> max_staleness;  // set by an order, as in Order
+  double loss_scale = 0;                 // of the next step; 0: no scale
+  int64_t loss_scale_good_steps = 0;     // finite steps since it last changed
 };
 inline constexpr size_t kSnapshotEpochs = 1000;
 
@@ -200,6 +214,7 @@ class Lead {
                                absl::Duration now);
   // Also InvalidArgument if the job clips by norm: square sums that NormTree::Check refuses. If
   // those of all shards together are not one for each chunk, the job fails (InternalError).
+  // Likewise the squares of pieces if the optimizer has a trust rule.
   absl::StatusOr<Told> AddPart(int64_t step, int32_t shard, const RootReport& report,
                                absl::Duration now);
   absl::StatusOr<Told> AddEvaluation(int64_t version, int64_t block, const SealSums& sums,
@@ -255,7 +270,7 @@ class Lead {
   absl::StatusOr<Told> KeepSeal(int64_t step, const LaneBlock& block, const SealSums& sums);
   void CountKeptSeals(absl::Duration now);
   void CountSeal(const LaneBlock& block, const SealSums& sums, absl::Duration now);
-  // Computes square_sum_ from all parts.
+  // Computes square_sum_ and tensor_norms_ from all parts.
   void AddSquares();
 
   const LeadOptions options_;
@@ -276,6 +291,7 @@ class Lead {
   // Of step_, with the loss scale. Unset before all parts are there, if some part is not finite,
   // and if the job does not clip by norm.
   std::optional<double> square_sum_;
+  std::vector<TensorNorms> tensor_norms_;  // likewise, if the optimizer has a trust rule
   bool evaluating_ = false;
   std::vector<std::optional<SealSums>> blocks_;
   int64_t missing_blocks_ = 0;
@@ -295,6 +311,7 @@ class Lead {
   std::map<int64_t, Order> orders_;  // by id, not yet applied
   std::vector<Order> applied_orders_;
   double ordered_rate_ = 0;
+  std::optional<int64_t> ordered_staleness_;
   bool suspended_ = false;
   bool checkpoint_due_ = false;
   absl::Duration last_checkpoint_;  // time of the last decision with a checkpoint, or of the start

@@ -50,6 +50,9 @@ absl::Status CheckSnapshot(const LeadSnapshot& snapshot, int64_t version, int64_
   if (!(snapshot.learning_rate >= 0) || !std::isfinite(snapshot.learning_rate)) {
     return Broken(absl::StrCat("learning_rate is ", snapshot.learning_rate));
   }
+  if (snapshot.max_staleness.value_or(0) < -1) {
+    return Broken(absl::StrCat("max_staleness is ", *snapshot.max_staleness));
+  }
   const int32_t epoch = version == 0 ? 0 : static_cast<int32_t>(samples.EpochOf(version - 1)) + 1;
   absl::Status status = CheckEpoch("epoch", snapshot.epoch, epoch);
   if (status.ok() && snapshot.ending.has_value()) {
@@ -92,6 +95,7 @@ LeadSnapshot Lead::Snapshot() const {
   snapshot.epochs.assign(epochs_.end() - static_cast<std::ptrdiff_t>(count), epochs_.end());
   snapshot.applied_orders = applied_orders_;
   snapshot.learning_rate = ordered_rate_;
+  snapshot.max_staleness = ordered_staleness_;
   if (options_.dynamic_loss_scale) {
     snapshot.loss_scale = loss_scale_.value();
     snapshot.loss_scale_good_steps = loss_scale_.good_steps();
@@ -110,6 +114,7 @@ void Lead::Restore(const LeadSnapshot& snapshot, absl::Duration now) {
   epochs_ = snapshot.epochs;
   applied_orders_ = snapshot.applied_orders;
   ordered_rate_ = snapshot.learning_rate;
+  ordered_staleness_ = snapshot.max_staleness;
   if (ordered_rate_ > 0) schedule_ = planned_schedule_.WithBaseRate(ordered_rate_);
   if (options_.dynamic_loss_scale && snapshot.loss_scale != 0 &&
       !CAPSTAN_MUTANT("loss_scale_begins_anew")) {

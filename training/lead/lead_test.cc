@@ -33,7 +33,7 @@ class LeadTest : public testing::Test {
     samples.lanes = lanes;
     return *SamplePlan::Create(samples);
   }
-  Lead Make(LeadOptions options, int32_t lanes = 2, int64_t test_samples = 3) {
+  Lead Make(const LeadOptions& options, int32_t lanes = 2, int64_t test_samples = 3) {
     ScheduleOptions schedule;
     schedule.kind = ScheduleKind::kStep;
     schedule.learning_rate = 0.5;
@@ -474,6 +474,53 @@ TEST_F(LeadTest, RefusesSquareSumsThatAreNotThoseOfTheGradient) {
   EXPECT_FALSE(lead.Decide(At(2)).has_value());
 }
 
+// The first tensor is in two chunks.
+std::shared_ptr<const TensorPieces> TwoTensors() {
+  return std::make_shared<const TensorPieces>(
+      *FlatLayout::Create({{.name = "b.weight", .shape = {16}, .fan_in = 1, .fan_out = 1},
+                           {.name = "a.weight", .shape = {32}, .fan_in = 1, .fan_out = 1}},
+                          /*chunk_floats=*/16));
+}
+
+TEST_F(LeadTest, TheDecisionHasTheNormsOfAllTensors) {
+  LeadOptions options = Options();
+  options.evaluate_every_steps = 0;
+  options.num_parts = 2;
+  options.pieces = TwoTensors();
+  Lead lead = Make(options);
+  const auto run = [&](double loss, const RootReport& first, const RootReport& second) {
+    const int64_t step = lead.step();
+    EXPECT_TRUE(lead.AddSeal(step, {0, 2}, {step % 3 == 2 ? 2 : 4, loss, 1}, At(1)).ok());
+    EXPECT_TRUE(lead.AddPart(step, 1, second, At(1)).ok());
+    EXPECT_TRUE(lead.AddPart(step, 0, first, At(1)).ok());
+    return lead.Decide(At(1))->decision;
+  };
+  const RootReport first{true, {}, {{0, 0, 9, 1}}};
+  const RootReport second{true, {}, {{1, 0, 16, 3}, {2, 1, 4, 0}}};
+  const std::vector<TensorNorms> norms = {{5, 2}, {2, 0}};
+  EXPECT_EQ(run(1, first, second).tensor_norms, norms);
+  EXPECT_THAT(run(1, first, {false, {}}).tensor_norms, IsEmpty());
+  EXPECT_THAT(run(HUGE_VAL, first, second).tensor_norms, IsEmpty());
+  // Those of a step are forgotten with it.
+  EXPECT_EQ(run(1, {true, {}, {{0, 0, 0, 0}}}, second).tensor_norms,
+            (std::vector<TensorNorms>{{4, std::sqrt(3.0)}, {2, 0}}));
+}
+
+TEST_F(LeadTest, RefusesPiecesThatAreNotThoseOfTheTensors) {
+  LeadOptions options = Options();
+  options.num_parts = 2;
+  options.pieces = TwoTensors();
+  Lead lead = Make(options);
+  const auto refused = [&](int32_t shard, std::vector<PieceSquares> pieces) {
+    return std::string(
+        lead.AddPart(0, shard, {true, {}, std::move(pieces)}, At(1)).status().message());
+  };
+  EXPECT_THAT(refused(0, {{1, 1, 1, 1}}), HasSubstr("chunk 1, tensor 1: no such piece"));
+  EXPECT_EQ(refused(0, {{0, 0, 1, 1}}), "");
+  EXPECT_EQ(refused(1, {{1, 0, 1, 1}}), "");
+  EXPECT_EQ(lead.failure()->message, "step 0: tensor squares: chunk 2, tensor 1 has none");
+}
+
 TEST_F(LeadTest, WithoutClippingNothingIsSaidOfTheNorm) {
   Lead lead = Make(Options());
   const auto decided = RunStep(lead, 4.0, 1, 1);
@@ -818,6 +865,8 @@ TEST_F(LeadTest, ASnapshotThatCannotBeIsRefusedByFieldAndValue) {
   none.ending.reset();
   EXPECT_EQ(said(none, 0, 6), "");
 
+  EXPECT_EQ(with([](auto& s) { s.max_staleness = -1; }), "");
+  EXPECT_THAT(with([](auto& s) { s.max_staleness = -2; }), HasSubstr("max_staleness is -2"));
   const auto scale = [&](double value, int64_t good_steps) {
     return with([&](auto& s) {
       s.loss_scale = value;
@@ -917,6 +966,23 @@ TEST_F(LeadTest, ASkippedLaneCountsAsAStepThatIsNotFinite) {
   ASSERT_TRUE(lead.failure().has_value());
   EXPECT_THAT(lead.failure()->message,
               HasSubstr("the loss or the gradient is not finite in lane 0, for the 3. step"));
+}
+
+TEST_F(LeadTest, ShardsAreToldTheBoundOfStalenessThatAnOrderHasSet) {
+  LeadOptions options = Options();
+  options.evaluate_every_steps = 0;
+  options.asynchronous = true;
+  Lead lead = Make(options);
+  EXPECT_EQ(RunStep(lead, 4.0, 1, 1)->decision.max_staleness, std::nullopt);
+  using What = Order::What;
+  lead.GiveOrders({{.id = 1, .what = What::kMaxStaleness, .step = {}, .max_staleness = 4}});
+  EXPECT_EQ(RunStep(lead, 4.0, 1, 1)->decision.max_staleness, 4);
+  EXPECT_EQ(lead.Snapshot().max_staleness, 4);
+  lead.GiveOrders({{.id = 2, .what = What::kMaxStaleness, .step = {}, .max_staleness = -1}});
+  Lead next = Make(options);
+  next.Restore(lead.Snapshot(), At(1));
+  EXPECT_EQ(RunStep(next, 2.0, 1, 1)->decision.max_staleness, 4);
+  EXPECT_EQ(RunStep(lead, 2.0, 1, 1)->decision.max_staleness, -1);
 }
 
 TEST_F(LeadTest, ShardsAreToldTheBaseRateThatAnOrderHasSet) {

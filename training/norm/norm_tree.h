@@ -24,6 +24,7 @@
 #include "absl/types/span.h"
 #include "training/chunks/flat_layout.h"
 #include "training/chunks/placement.h"
+#include "training/norm/tensor_norms.h"
 
 namespace capstan::training {
 
@@ -45,6 +46,8 @@ struct BlockSquares {
 struct RootReport {
   bool finite = false;                // no infinity and no NaN
   std::vector<BlockSquares> squares;  // ascending; empty unless the job clips by norm
+  // Of all pieces of the shard, ascending; empty unless the optimizer has a trust rule.
+  std::vector<PieceSquares> pieces = {};
   friend bool operator==(const RootReport&, const RootReport&) = default;
 };
 

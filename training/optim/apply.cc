@@ -19,10 +19,10 @@ void ClipBlock(float limit, int64_t count, float* gradient) {
   }
 }
 
-// Updates weights [first, last) of the range. Either all or none of them are decayed.
+// Updates weights [first, last) of the range. `step` holds for all of them.
 void ApplyWeights(int64_t first, int64_t last, const Optimizer& optimizer,
-                  const VersionUpdate& update, bool decay, const VersionVectors& vectors) {
-  const RuleStep step{update.learning_rate, update.applied_steps + 1, decay};
+                  const VersionUpdate& update, const RuleStep& step,
+                  const VersionVectors& vectors) {
   const int states = optimizer.state_floats_per_weight();
   const auto apply = [&](int64_t at, int64_t count, const float* gradient) {
     float* const state = vectors.state == nullptr ? nullptr : vectors.state + at * states;
@@ -41,23 +41,28 @@ void ApplyWeights(int64_t first, int64_t last, const Optimizer& optimizer,
   }
 }
 
-// Updates the first `weights` floats of a range that begins at `offset`. Cuts it where decayed and
-// undecayed tensors meet. Padding belongs to the tensor before it.
+// Updates the first `weights` floats of a range that begins at `offset`. Cuts it where tensors meet
+// that are decayed differently or have different trust ratios. Padding belongs to the tensor before
+// it.
 void ApplyByTensors(const FlatLayout& layout, int64_t offset, int64_t weights,
-                    const Optimizer& optimizer, const VersionUpdate& update,
+                    const Optimizer& optimizer, const VersionUpdate& update, const RuleStep& whole,
                     const VersionVectors& vectors) {
   int64_t done = 0;
-  bool decay = false;
-  for (const TensorSlot& slot : layout.slots()) {
+  RuleStep step = whole;  // of the tensors up to here
+  const std::vector<TensorSlot>& slots = layout.slots();
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const TensorSlot& slot = slots[i];
     if (slot.spec.kind != TensorKind::kWeight) continue;
-    const bool decays = slot.spec.init == TensorInit::kInitializer;
-    if (decays == decay) continue;
+    const bool decay = Decays(slot.spec, optimizer.update());
+    const double ratio = update.trust_ratios.empty() ? 1 : update.trust_ratios[i];
+    if (decay == step.decay && ratio == step.trust_ratio) continue;
     const int64_t border = std::clamp(slot.offset - offset, int64_t{0}, weights);
-    if (border > done) ApplyWeights(done, border, optimizer, update, decay, vectors);
+    if (border > done) ApplyWeights(done, border, optimizer, update, step, vectors);
     done = border;
-    decay = decays;
+    step.decay = decay;
+    step.trust_ratio = ratio;
   }
-  if (weights > done) ApplyWeights(done, weights, optimizer, update, decay, vectors);
+  if (weights > done) ApplyWeights(done, weights, optimizer, update, step, vectors);
 }
 
 // Updates one tensor and the padding after it, which is 0 in all vectors.
@@ -74,10 +79,13 @@ void ApplyVersion(const FlatLayout& layout, const FlatRange& range, const Optimi
                   const VersionUpdate& update, const VersionVectors& vectors) {
   CAPSTAN_CHECK(range.offset >= 0 && range.end() <= layout.total_floats());
   const int64_t weights = std::min(range.end(), layout.statistics_begin()) - range.offset;
-  if (weights > 0 && optimizer.update().decay_weights_only) {
-    ApplyByTensors(layout, range.offset, weights, optimizer, update, vectors);
+  const bool has_ratios = optimizer.trust_rule() != nullptr;
+  CAPSTAN_CHECK(has_ratios != update.trust_ratios.empty());
+  const RuleStep step{.learning_rate = update.learning_rate, .number = update.applied_steps + 1};
+  if (weights > 0 && (optimizer.update().decay_weights_only || has_ratios)) {
+    ApplyByTensors(layout, range.offset, weights, optimizer, update, step, vectors);
   } else if (weights > 0) {
-    ApplyWeights(0, weights, optimizer, update, /*decay=*/true, vectors);
+    ApplyWeights(0, weights, optimizer, update, step, vectors);
   }
   if (range.end() <= layout.statistics_begin()) return;
   const std::vector<TensorSlot>& slots = layout.slots();

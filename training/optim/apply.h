@@ -17,6 +17,7 @@
 
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "training/chunks/flat_layout.h"
 #include "training/optim/optimizer.h"
 
@@ -34,6 +35,9 @@ struct VersionUpdate {
   // Steps of the job that were applied before this one, without skipped ones. This step's number is
   // one more.
   int64_t applied_steps = 0;
+  // Of optimizers with a TrustRule: a factor on the update of each tensor with weights, in the order
+  // of FlatLayout::slots() (TrustRatios in trust_rule.h). Empty: the optimizer has no such rule.
+  absl::Span<const double> trust_ratios = {};
 };
 
 // All pointers are to the first float of the range. `out` may equal `in`; otherwise nothing

@@ -15,6 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "training/chunks/flat_layout.h"
+
 namespace capstan::training {
 
 // What ApplyVersion (apply.h) does in addition to the rule.
@@ -29,9 +31,17 @@ struct UpdateOptions {
 // What a rule needs to know about a step.
 struct RuleStep {
   double learning_rate = 0;
-  int64_t number = 1;  // of the update within the job, from 1; skipped steps do not count
-  bool decay = true;   // false: as if the rule's weight_decay were 0
+  int64_t number = 1;      // of the update within the job, from 1; skipped steps do not count
+  bool decay = true;       // false: as if the rule's weight_decay were 0
+  double trust_ratio = 1;  // of the tensor; read by rules that have a TrustRule
 };
+
+// Whether the options let this tensor be decayed.
+inline bool Decays(const TensorSpec& tensor, const UpdateOptions& update) {
+  return !update.decay_weights_only || tensor.init == TensorInit::kInitializer;
+}
+
+class TrustRule;  // trust_rule.h
 
 class Optimizer {
  public:
@@ -49,6 +59,9 @@ class Optimizer {
   // samples.
   virtual void Apply(float* weights_out, const float* weights_in, const float* gradient,
                      float* state, size_t n, const RuleStep& step) const = 0;
+
+  // Of rules that scale each tensor's update by a ratio. Null: the rule needs no norms of tensors.
+  virtual const TrustRule* trust_rule() const { return nullptr; }
 
  protected:
   explicit Optimizer(const UpdateOptions& update) : update_(update) {}

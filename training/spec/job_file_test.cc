@@ -961,7 +961,7 @@ TEST(ValidateTest, DefaultsFollowFromOtherKeys) {
         .training()
         .optimizer();
   };
-  // The defaults of PyTorch, for ftrl of MXNet.
+  // The defaults of PyTorch, for ftrl, lars and lamb of MXNet.
   for (const char* name : {"adam", "adamw"}) {
     EXPECT_EQ(optimizer(name).beta1(), 0.9);
     EXPECT_EQ(optimizer(name).beta2(), 0.999);
@@ -979,6 +979,15 @@ TEST(ValidateTest, DefaultsFollowFromOtherKeys) {
   EXPECT_EQ(optimizer("ftrl").beta(), 1);
   EXPECT_EQ(optimizer("ftrl").weight_decay(), 0);
   EXPECT_FALSE(optimizer("ftrl").has_epsilon());
+  EXPECT_EQ(optimizer("lars").eta(), 0.001);
+  EXPECT_EQ(optimizer("lars").epsilon(), 1e-8);
+  EXPECT_FALSE(optimizer("lars").has_beta1());
+  EXPECT_EQ(optimizer("lamb").beta1(), 0.9);
+  EXPECT_EQ(optimizer("lamb").beta2(), 0.999);
+  EXPECT_EQ(optimizer("lamb").epsilon(), 1e-6);
+  EXPECT_TRUE(optimizer("lamb").bias_correction());
+  EXPECT_FALSE(optimizer("lamb").has_lower_bound());
+  EXPECT_FALSE(optimizer("lamb").has_upper_bound());
   EXPECT_FALSE(optimizer("adagrad").has_l1());
   EXPECT_FALSE(optimizer("sgd").has_epsilon());
   EXPECT_FALSE(optimizer("sgd").has_decayed());  // unset means all

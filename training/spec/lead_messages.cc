@@ -48,6 +48,9 @@ void ToProto(const Order& from, node::v1::Order& to) {
     case Order::What::kLearningRate:
       to.set_learning_rate(from.learning_rate);
       break;
+    case Order::What::kMaxStaleness:
+      to.set_max_staleness(from.max_staleness);
+      break;
     case Order::What::kCheckpoint:
       to.set_checkpoint(true);
       break;
@@ -76,6 +79,13 @@ absl::StatusOr<Order> FromProto(const node::v1::Order& from) {
       if (!(to.learning_rate > 0) || !std::isfinite(to.learning_rate)) {
         return bad(
             absl::StrCat("learning_rate ", to.learning_rate, ", want a finite number above 0"));
+      }
+      return to;
+    case node::v1::Order::kMaxStaleness:
+      to.what = Order::What::kMaxStaleness;
+      to.max_staleness = from.max_staleness();
+      if (to.max_staleness < -1) {
+        return bad(absl::StrCat("max_staleness ", to.max_staleness, ", want -1 or more"));
       }
       return to;
     case node::v1::Order::kCheckpoint:
@@ -116,6 +126,7 @@ std::string EncodeSnapshot(const LeadSnapshot& snapshot) {
   for (const EpochRecord& epoch : snapshot.epochs) ToProto(epoch, *to.add_epochs());
   for (const Order& order : snapshot.applied_orders) ToProto(order, *to.add_applied_orders());
   to.set_learning_rate(snapshot.learning_rate);
+  if (snapshot.max_staleness.has_value()) to.set_max_staleness(*snapshot.max_staleness);
   to.set_loss_scale(snapshot.loss_scale);
   to.set_loss_scale_good_steps(snapshot.loss_scale_good_steps);
   return to.SerializeAsString();
@@ -140,6 +151,7 @@ absl::StatusOr<LeadSnapshot> DecodeSnapshot(absl::string_view bytes) {
   }
   to.applied_orders = *std::move(orders);
   to.learning_rate = from.learning_rate();
+  if (from.has_max_staleness()) to.max_staleness = from.max_staleness();
   to.loss_scale = from.loss_scale();
   to.loss_scale_good_steps = from.loss_scale_good_steps();
   return to;

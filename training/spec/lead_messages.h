@@ -25,7 +25,7 @@ std::string EncodeSnapshot(const LeadSnapshot& snapshot);
 // checks the rest.
 absl::StatusOr<LeadSnapshot> DecodeSnapshot(absl::string_view bytes);
 
-// InvalidArgument, naming the order: no id, nothing to do, or an invalid learning rate.
+// InvalidArgument, naming the order: no id, nothing to do, or a value out of range.
 absl::StatusOr<std::vector<Order>> ReadOrders(
     const google::protobuf::RepeatedPtrField<node::v1::Order>& orders);
 

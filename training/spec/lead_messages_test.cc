@@ -23,6 +23,8 @@ TEST(LeadMessagesTest, EveryFieldOfASnapshotSurvives) {
   want.mutable_applied_orders(1)->set_checkpoint(true);
   *want.add_applied_orders() = want.applied_orders(0);
   want.mutable_applied_orders(2)->set_suspend(true);
+  *want.add_applied_orders() = want.applied_orders(0);
+  want.mutable_applied_orders(3)->set_max_staleness(5);
 
   const auto decoded = DecodeSnapshot(want.SerializeAsString());
   ASSERT_TRUE(decoded.ok()) << decoded.status();
@@ -54,6 +56,7 @@ TEST(LeadMessagesTest, OrdersThatCannotBeAreRefused) {
   };
   EXPECT_TRUE(read([](node::v1::Order& order) { order.set_step(0); }).ok());
   EXPECT_TRUE(read([](node::v1::Order& order) { order.set_learning_rate(1e-300); }).ok());
+  EXPECT_TRUE(read([](node::v1::Order& order) { order.set_max_staleness(-1); }).ok());
   for (const auto& make : std::vector<std::function<void(node::v1::Order&)>>{
            [](node::v1::Order& order) { order.set_id(0); },
            [](node::v1::Order& order) { order.set_id(-1); },
@@ -62,6 +65,7 @@ TEST(LeadMessagesTest, OrdersThatCannotBeAreRefused) {
            [](node::v1::Order& order) { order.set_learning_rate(-1); },
            [](node::v1::Order& order) { order.set_learning_rate(std::nan("")); },
            [](node::v1::Order& order) { order.set_learning_rate(HUGE_VAL); },
+           [](node::v1::Order& order) { order.set_max_staleness(-2); },
            [](node::v1::Order& order) { order.set_checkpoint(false); },
            [](node::v1::Order& order) { order.set_suspend(false); },
            [](node::v1::Order& order) { order.clear_checkpoint(); }}) {

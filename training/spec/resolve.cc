@@ -16,6 +16,7 @@
 #include "training/codec/sha256.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
+#include "training/norm/tensor_norms.h"
 #include "training/spec/graph_message.h"
 #include "training/spec/rules.h"
 #include "training/spec/validate.h"
@@ -201,6 +202,14 @@ absl::Status Derive(ResolvedSpec& out) {
       return absl::InvalidArgumentError(
           absl::StrCat("'resources.num_shards' is ", out.num_shards(), ", but ",
                        ModelTitle(spec.model()), " has only ", layout->chunk_count(), " chunks"));
+    }
+    const std::string& optimizer = spec.training().optimizer().name();
+    // At most one piece more than chunks for each tensor.
+    const int64_t pieces = placement->Run(out.num_shards() - 1).chunk_count + out.parameters_size();
+    if ((optimizer == "lars" || optimizer == "lamb") && pieces > kMaxPieces) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'training.optimizer.name' is '", optimizer, "', and a shard would have ", pieces,
+          " pieces of tensors, ", kMaxPieces, " is the limit: give 'resources.num_shards' more"));
     }
   }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "training/chunks/shard_memory.h"
+#include "training/optim/trust_rule.h"
 #include "training/spec/job_file.h"
 
 namespace capstan::training::spec {
@@ -619,6 +620,15 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
   EXPECT_EQ(ftrl(""), ftrl(", l1: 0.01, beta: 1"));  // the defaults
   EXPECT_NE(ftrl(""), ftrl(", l1: 0.02"));
   EXPECT_NE(ftrl(""), ftrl(", beta: 2"));
+  const auto of = [&](const char* keys) {
+    return digest({{"training.optimizer", absl::StrCat("{learning_rate: 1, name: ", keys, "}")}});
+  };
+  EXPECT_EQ(of("lars"), of("lars, eta: 0.001, epsilon: 1e-8"));
+  EXPECT_NE(of("lars"), of("lars, eta: 0.002"));
+  EXPECT_EQ(of("lamb"), of("lamb, beta1: 0.9, beta2: 0.999, epsilon: 1e-6, bias_correction: true"));
+  for (const char* key : {"bias_correction: false", "lower_bound: 0", "upper_bound: 10"}) {
+    EXPECT_NE(of("lamb"), of(absl::StrCat("lamb, ", key).c_str())) << key;
+  }
 }
 
 // Earlier versions left out the same fields, so their jobs continue from their checkpoints.
@@ -724,6 +734,24 @@ TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
   EXPECT_NEAR(step(*ftrl), 0.6, 1e-6);
   EXPECT_EQ(step(*make("{name: ftrl, learning_rate: 0.2, l1: 16}")), 0);
   EXPECT_NEAR(step(*make("{name: ftrl, learning_rate: 0.2}")), 15.99 / 25, 1e-6);
+  // A rule alone has a trust ratio of 1. That of a tensor: 3 * 1 / (4 + 1 * 1 + 1).
+  const auto lars =
+      make("{name: lars, learning_rate: 0.2, eta: 3, momentum: 0.5, weight_decay: 1, epsilon: 1}");
+  EXPECT_EQ(lars->state_floats_per_weight(), 1);
+  EXPECT_NEAR(step(*lars), 0, 1e-6);  // 1 - 0.2 * (4 + 1)
+  EXPECT_EQ(lars->trust_rule()->Ratio({1, 4}, true), 0.5);
+  EXPECT_EQ(make("{name: lars, learning_rate: 0.2}")->state_floats_per_weight(), 0);
+  const auto lamb =
+      make("{name: lamb, learning_rate: 0.2, weight_decay: 1, lower_bound: 2, upper_bound: 4}");
+  EXPECT_EQ(lamb->state_floats_per_weight(), 2);
+  EXPECT_NEAR(step(*lamb), 0.6, 1e-6);  // 1 - 0.2 * (1 + 1)
+  EXPECT_EQ(lamb->trust_rule()->Ratio({1, 4}, true), 0.5);
+  EXPECT_EQ(lamb->trust_rule()->Ratio({5, 4}, true), 1);
+  // 4 (1 - beta1) / (4 sqrt(1 - beta2) + epsilon) without corrections.
+  EXPECT_NEAR(step(*make("{name: lamb, learning_rate: 0.2, beta1: 0.5, beta2: 0.75, epsilon: 2, "
+                         "bias_correction: false}")),
+              0.9, 1e-6);
+  EXPECT_EQ(make("{name: adam, learning_rate: 0.2}")->trust_rule(), nullptr);
   // The first step has no past. With beta1 and beta2 of 0 the second step has none either: 12 / (12
   // + 4).
   float weight = 1, state[kMaxStateFloatsPerWeight] = {};
@@ -749,7 +777,7 @@ TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
   EXPECT_FALSE(DeviceRule(resolved({{"training.optimizer.decayed", "weights"}})).has_value());
   EXPECT_FALSE(DeviceRule(resolved({clip})).has_value());
   EXPECT_FALSE(DeviceRule(resolved({clip_norm})).has_value());
-  for (const char* name : {"adam", "adamw", "rmsprop", "adagrad", "ftrl"}) {
+  for (const char* name : {"adam", "adamw", "rmsprop", "adagrad", "ftrl", "lars", "lamb"}) {
     EXPECT_FALSE(DeviceRule(resolved({{"training.optimizer.name", name}})).has_value()) << name;
   }
   job::v1::ResolvedSpec with_statistics = resolved({{"training.optimizer.decayed", "all"}});

@@ -169,6 +169,11 @@ void CheckAsynchronous(const JobSpec& spec, Rules& rules) {
     refuse("training.accumulate_steps", "each gradient is applied as soon as it is there");
   if (t.precision() == "fp16")
     refuse("training.precision", "'fp16' needs one scale of the loss for all workers");
+  if (t.optimizer().name() == "lars" || t.optimizer().name() == "lamb") {
+    refuse(
+        "training.optimizer.name",
+        absl::StrCat("'", t.optimizer().name(), "' needs the norms of whole tensors in each step"));
+  }
 }
 
 void CheckCompression(const JobSpec& spec, Rules& rules) {

@@ -45,6 +45,8 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
   const Keys adam = {{"training.optimizer.name", "adam"}};
   const Keys rmsprop = {{"training.optimizer.name", "rmsprop"}};
   const Keys ftrl = {{"training.optimizer.name", "ftrl"}};
+  const Keys lars = {{"training.optimizer.name", "lars"}};
+  const Keys lamb = {{"training.optimizer.name", "lamb"}};
   const Keys step = {{base, "{name: step, every: 1 epoch}"}};
   const Keys cosine = {{base, "{name: cosine}"}};
   const Keys polynomial = {{base, "{name: polynomial}"}};
@@ -101,8 +103,8 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
       {"training.optimizer.nesterov", {"true"}, {}, {{"training.optimizer.momentum", "0.1"}}},
       {"training.optimizer.weight_decay", {"0", "10"}, {"-1e-9"}},
       {"training.optimizer.name",
-       {"sgd", "adam", "adamw", "rmsprop", "adagrad", "ftrl"},
-       {"lars", "Adam", "Ftrl"}},
+       {"sgd", "adam", "adamw", "rmsprop", "adagrad", "ftrl", "lars", "lamb"},
+       {"Lars", "Adam", "nadam"}},
       {"training.optimizer.beta1", {"0", "0.999"}, {"-0.001", "1"}, adam},
       {"training.optimizer.beta2", {"0", "0.9999"}, {"-0.001", "1"}, adam},
       {"training.optimizer.epsilon", {"1e-30", "1000"}, {"0", "9e-31", "1001"}, adam},
@@ -123,6 +125,21 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
       {"training.optimizer.momentum", {"0"}, {"0.9"}, ftrl},
       {"training.optimizer.beta1", {}, {"0.9"}, ftrl},
       {"training.optimizer.l1", {}, {"0.01"}},
+      {"training.optimizer.eta", {"1e-30", "1000"}, {"0", "9e-31", "1001"}, lars},
+      {"training.optimizer.epsilon", {"1e-30", "1000"}, {"0", "1001"}, lars},
+      {"training.optimizer.momentum", {"0", "0.9"}, {"1"}, lars},
+      {"training.optimizer.beta1", {}, {"0.9"}, lars},
+      {"training.optimizer.eta", {}, {"0.1"}, lamb},
+      {"training.optimizer.eta", {}, {"0.1"}},
+      {"training.optimizer.momentum", {"0"}, {"0.9"}, lamb},
+      {"training.optimizer.beta1", {"0", "0.9"}, {"1"}, lamb},
+      {"training.optimizer.beta2", {"0", "0.9"}, {"1"}, lamb},
+      {"training.optimizer.epsilon", {"1e-30", "1000"}, {"0", "1001"}, lamb},
+      {"training.optimizer.lower_bound", {"0", "1e30"}, {"-1", "1.1e30"}, lamb},
+      {"training.optimizer.upper_bound", {"0", "1e30"}, {"-1", "1.1e30"}, lamb},
+      {"training.optimizer.lower_bound", {}, {"1"}, lars},
+      {"training.optimizer.upper_bound", {}, {"1"}},
+      {"training.optimizer.bias_correction", {}, {"true"}, adam},
       {"training.optimizer.l1", {}, {"0"}, adam},
       {"training.optimizer.beta", {}, {"1"}, adam},
       {"training.optimizer.decayed", {"all", "weights"}, {"biases"}},
@@ -312,11 +329,35 @@ TEST(BordersTest, AnAsynchronousJobHasItsOwnKeysAndLacksOthers) {
     EXPECT_EQ(errors("training.accumulate_steps", "1"), "");
     EXPECT_EQ(errors("training.gradient_clip_value", "1"), "");
     EXPECT_EQ(errors("training.gradient_clip_norm", "1"), "");
+    for (const char* name : {"lars", "lamb"}) {
+      EXPECT_THAT(errors("training.optimizer.name", name),
+                  HasSubstr(absl::StrCat("'training.optimizer.name' does not go together with "
+                                         "kvstore '",
+                                         type, "': '", name, "' needs the norms of whole")));
+    }
   }
   EXPECT_EQ(ErrorsOf({{"kvstore", "{type: dist_sync, max_staleness: 0}"}}), "");
   EXPECT_THAT(
       ErrorsOf({{"kvstore", "{type: dist_sync, max_staleness: 2}"}}),
       HasSubstr("'kvstore.max_staleness' is 2, but only kvstore 'dist_async' trains on old"));
+}
+
+TEST(BordersTest, ATrustRatioRefusesClippingThatItCannotSee) {
+  const auto errors = [](const char* name, const char* key) {
+    return ErrorsOf({{"training.optimizer.name", name}, {key, "1"}});
+  };
+  EXPECT_EQ(errors("lars", "training.gradient_clip_norm"), "");
+  EXPECT_THAT(errors("lars", "training.gradient_clip_value"),
+              HasSubstr("'training.gradient_clip_value' does not go together with the optimizer "
+                        "'lars': its trust ratio needs the norm of the whole gradient"));
+  EXPECT_THAT(errors("lamb", "training.gradient_clip_value"), HasSubstr("the optimizer 'lamb'"));
+  EXPECT_THAT(errors("lamb", "training.gradient_clip_norm"),
+              HasSubstr("'training.gradient_clip_norm' does not go together with the optimizer "
+                        "'lamb': shards compute the norm of its direction before"));
+  EXPECT_THAT(ErrorsOf({{"training.optimizer.name", "lamb"},
+                        {"training.optimizer.lower_bound", "3"},
+                        {"training.optimizer.upper_bound", "2"}}),
+              HasSubstr("'training.optimizer.lower_bound' must be between 0 and 2, found 3"));
 }
 
 TEST(BordersTest, ACompressionHasItsOwnOptions) {
