@@ -33,12 +33,15 @@
 namespace capstan::param_store {
 namespace {
 
+namespace wire = exchange::wire;
+
 job::v1::ResolvedSpec MakeSpec(const std::string& model, const std::string& folder) {
   job::v1::JobSpec s;
   s.set_version(1);
   s.set_name("bench");
   s.mutable_resources()->set_num_workers(1);
   s.mutable_resources()->set_num_shards(1);
+  s.mutable_resources()->set_lanes(1);
   s.mutable_model()->set_name(model);
   s.mutable_data()->set_format("synthetic_digits");
   s.mutable_kvstore()->set_type("dist_sync");
@@ -181,6 +184,7 @@ void BM_Exchange(benchmark::State& state, const std::string& model) {
 
 BENCHMARK_CAPTURE(BM_Exchange, lenet_240KB, std::string("lenet"))->UseRealTime();
 BENCHMARK_CAPTURE(BM_Exchange, lenet_d2l_516KB, std::string("lenet_d2l"))->UseRealTime();
+BENCHMARK_CAPTURE(BM_Exchange, resnet18_43MB, std::string("resnet18_v1"))->UseRealTime();
 
 }  // namespace
 }  // namespace capstan::param_store
