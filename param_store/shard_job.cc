@@ -280,8 +280,10 @@ void ShardJob::Do(core::Event event) {
     const core::Event next = std::move(events_.front());
     events_.pop_front();
     for (const core::Effect& effect : core_.Step(next, strand_.Now())) {
+      if (!std::holds_alternative<core::SendWeights>(effect)) Deliver();
       std::visit([this](const auto& e) { Run(e); }, effect);
     }
+    Deliver();
   }
   in_step_ = false;
   Arm();
@@ -387,9 +389,8 @@ void ShardJob::Run(const core::ApplyStep& effect) {
   // An asynchronous job makes no buffer here, and each stream has at most one.
   const bool makes = !options_.plan.asynchronous;
   if (makes && storage_.weight_buffers_in_use() >= training::kMostWeightBuffers) MakeRoom();
-  const absl::Duration start = strand_.Now();
-  storage_.Apply(effect.decision, effect.held_version);
-  metrics_.Applied(strand_.Now() - start);
+  storage_.BeginVersion(effect.decision, effect.held_version);
+  making_ = true;
   if (makes && storage_.weight_buffers_in_use() > training::kUsualWeightBuffers + snapshots_)
     CloseLaggards();
 }
@@ -401,49 +402,66 @@ void ShardJob::Run(const core::DropWeights& effect) {
 
 void ShardJob::Run(const core::RetireVersion& effect) { storage_.Retire(effect.version); }
 
-void ShardJob::Run(const core::SendWeights& effect) {
-  const auto it = streams_.find(effect.stream);
-  if (it == streams_.end()) return;
-  const absl::Duration start = strand_.Now();
-  exchange::ServerStream& stream = *it->second;
-  stream.DropWeights();
-  const VersionWeights* const found = storage_.Find(effect.version);
-  CAPSTAN_CHECK(found != nullptr);
-  const VersionWeights& weights = *found;
-  const training::ChunkRun& run = storage_.run();
-  std::vector<training::ChunkRun> frames = training::FramesOf(options_.plan.layout, run);
-  std::reverse(frames.begin(), frames.end());  // the first layers lie last
-  for (const training::ChunkRun& frame : frames) {
-    v1::WeightFrame header;
-    header.set_version(effect.version);
-    header.set_stop(effect.stop);
-    header.set_evaluate(effect.evaluate);
-    header.set_skipped(effect.skipped);
-    header.set_loss_scale(effect.loss_scale);
-    header.set_set(effect.set);
-    for (const int64_t mark : effect.marks) header.add_marks(mark);
-    header.set_floor(effect.floor);
-    header.set_max_staleness(effect.max_staleness);
-    header.set_first_chunk(frame.first_chunk);
-    const int32_t first = frame.first_chunk - run.first_chunk;
-    for (int32_t i = 0; i < frame.chunk_count; ++i) {
-      header.add_crc32c((*weights.crcs)[first + i]);
-    }
-    const int64_t floats = training::RangeOf(options_.plan.layout, frame).size;
-    exchange::wire::OutgoingBytes payload;
-    payload.bytes = absl::string_view(
-        reinterpret_cast<const char*>(weights.floats->data() + storage_.LocalRange(first).offset),
-        floats * sizeof(float));
-    payload.owner = weights.floats;
-    stream.Send(exchange::wire::MakeByteBuffer(
-                    exchange::wire::EncodePrefix(header, payload.bytes.size(), core_.lineage()),
-                    absl::MakeConstSpan(&payload, 1)),
-                effect.version, /*last=*/&frame == &frames.back());
-    load_.Sent(floats * sizeof(float));
+void ShardJob::Run(const core::SendWeights& effect) { sends_.push_back(effect); }
+
+void ShardJob::Deliver() {
+  if (!making_ && sends_.empty()) return;
+  std::vector<core::SendWeights> sends = std::exchange(sends_, {});
+  std::erase_if(sends, [this](const auto& send) { return streams_.count(send.stream) == 0; });
+  std::vector<const VersionWeights*> weights;
+  for (const core::SendWeights& send : sends) {
+    streams_.at(send.stream)->DropWeights();
+    weights.push_back(storage_.Find(send.version));
+    CAPSTAN_CHECK(weights.back() != nullptr);
   }
-  const absl::Duration took = strand_.Now() - start;
-  metrics_.Pulled(took);
-  load_.Pulled(took);
+  std::vector<training::ChunkRun> frames = training::FramesOf(options_.plan.layout, storage_.run());
+  std::reverse(frames.begin(), frames.end());  // the first layers lie last
+  absl::Duration made, sent;
+  for (const training::ChunkRun& frame : frames) {
+    const absl::Duration start = strand_.Now();
+    storage_.MakeChunks(frame);
+    const absl::Duration here = strand_.Now();
+    for (size_t i = 0; i < sends.size(); ++i) {
+      SendFrame(sends[i], *weights[i], frame, /*last=*/&frame == &frames.back());
+    }
+    made += here - start;
+    sent += strand_.Now() - here;
+  }
+  if (std::exchange(making_, false)) metrics_.Applied(made);
+  for (size_t i = 0; i < sends.size(); ++i) {
+    const absl::Duration each = sent / static_cast<int64_t>(sends.size());
+    metrics_.Pulled(each);
+    load_.Pulled(each);
+  }
+}
+
+void ShardJob::SendFrame(const core::SendWeights& effect, const VersionWeights& weights,
+                         const training::ChunkRun& frame, bool last) {
+  v1::WeightFrame header;
+  header.set_version(effect.version);
+  header.set_stop(effect.stop);
+  header.set_evaluate(effect.evaluate);
+  header.set_skipped(effect.skipped);
+  header.set_loss_scale(effect.loss_scale);
+  header.set_set(effect.set);
+  for (const int64_t mark : effect.marks) header.add_marks(mark);
+  header.set_floor(effect.floor);
+  header.set_max_staleness(effect.max_staleness);
+  header.set_first_chunk(frame.first_chunk);
+  const int32_t first = frame.first_chunk - storage_.run().first_chunk;
+  for (int32_t i = 0; i < frame.chunk_count; ++i) header.add_crc32c((*weights.crcs)[first + i]);
+  const int64_t floats = training::RangeOf(options_.plan.layout, frame).size;
+  exchange::wire::OutgoingBytes payload;
+  payload.bytes = absl::string_view(
+      reinterpret_cast<const char*>(weights.floats->data() + storage_.LocalRange(first).offset),
+      floats * sizeof(float));
+  payload.owner = weights.floats;
+  streams_.at(effect.stream)
+      ->Send(exchange::wire::MakeByteBuffer(
+                 exchange::wire::EncodePrefix(header, payload.bytes.size(), core_.lineage()),
+                 absl::MakeConstSpan(&payload, 1)),
+             effect.version, last);
+  load_.Sent(floats * sizeof(float));
 }
 
 // ---- The lead ----

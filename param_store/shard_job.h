@@ -105,6 +105,11 @@ class ShardJob final : public exchange::StreamOwner, public std::enable_shared_f
   // Steps the core and carries out what it wants, until nothing is left to do.
   void Do(exchange::shard::Event event);
   void RenewSums(const v1::Hello& hello);
+  // Makes the version under way frame by frame, in the order of sending, and sends each frame to
+  // everybody who is owed it as soon as it is made.
+  void Deliver();
+  void SendFrame(const exchange::shard::SendWeights& effect, const VersionWeights& weights,
+                 const training::ChunkRun& frame, bool last);
   void Arm();
   void Publish();
   void CloseLaggards();
@@ -157,13 +162,15 @@ class ShardJob final : public exchange::StreamOwner, public std::enable_shared_f
     absl::Duration since;
   };
   std::map<exchange::shard::StreamId, Progress> progress_;  // of those who read the held version
-  std::deque<exchange::shard::Event> events_;  // answers of effects, to be stepped next
-  exchange::wire::Pieces payload_;             // of the frame under way
+  std::deque<exchange::shard::Event> events_;        // answers of effects, to be stepped next
+  std::vector<exchange::shard::SendWeights> sends_;  // until Deliver
+  exchange::wire::Pieces payload_;                   // of the frame under way
   // Snapshots that wait to be written, and lineages between their first buffer and Begin.
   std::atomic<int64_t> snapshots_ = 0, loading_ = 0;
   std::vector<std::weak_ptr<exchange::ServerStream>>
       closing_;  // are told why, and may keep a buffer
   bool in_step_ = false;
+  bool making_ = false;  // a version whose chunks are not made yet
   absl::Duration armed_at_ = absl::InfiniteDuration();
   absl::Duration published_at_ = -absl::InfiniteDuration();
 

@@ -38,6 +38,7 @@ void ShardStorage::Begin(const ChunkRun& run, int64_t version,
   first_float_ = range.offset;
   pool_.emplace(range.size, kFreeBuffers);
   previous_ = held_ = {};
+  making_.reset();
   own_.reset();
   own_crcs_.reset();
   sums_.clear();
@@ -184,8 +185,8 @@ training::RootReport ShardStorage::CheckRoots(const exchange::shard::CheckRoots&
   return report;
 }
 
-void ShardStorage::Apply(const training::Decision& decision, int64_t held_version) {
-  CAPSTAN_CHECK(decision.step == current_.version);
+void ShardStorage::BeginVersion(const training::Decision& decision, int64_t held_version) {
+  CAPSTAN_CHECK(decision.step == current_.version && !making_.has_value());
   if (held_version == current_.version) {
     held_ = current_;
   } else if (held_version != held_.version) {
@@ -193,30 +194,48 @@ void ShardStorage::Apply(const training::Decision& decision, int64_t held_versio
   }
   previous_ = current_;
   ++current_.version;
-  if (decision.apply) {
-    training::VersionUpdate update{.learning_rate = decision.learning_rate,
-                                   .gradient_scale = decision.gradient_scale,
-                                   .clip_factor = decision.clip_factor,
-                                   .applied_steps = decision.applied_steps};
-    std::vector<double> ratios;
-    if (pieces_ != nullptr) {
-      ratios = training::TrustRatios(layout_, optimizer_, update, decision.tensor_norms);
-      update.trust_ratios = ratios;
-    }
-    std::shared_ptr<exchange::FloatBuffer> next = pool_->Lend();
-    Note(next);
-    auto crcs = std::make_shared<std::vector<uint32_t>>(run_.chunk_count);
-    for (int32_t i = 0; i < run_.chunk_count; ++i) {
-      const FlatRange range = LocalRange(i);
-      float* const out = next->data() + range.offset;
-      training::ApplyVersion(layout_, layout_.ChunkRange(run_.first_chunk + i), optimizer_, update,
-                             Vectors(i, *previous_.floats, out));
-      (*crcs)[i] = training::Crc32c(out, range.size * sizeof(float));
-    }
-    current_.floats = std::move(next);
-    current_.crcs = std::move(crcs);
+  if (!decision.apply) {
+    for (ChunkSum& sum : sums_) sum.Reset();
+    return;
   }
-  for (ChunkSum& sum : sums_) sum.Reset();
+  VersionUnderWay& making = making_.emplace();
+  making.update = {.learning_rate = decision.learning_rate,
+                   .gradient_scale = decision.gradient_scale,
+                   .clip_factor = decision.clip_factor,
+                   .applied_steps = decision.applied_steps};
+  if (pieces_ != nullptr) {
+    making.trust_ratios =
+        training::TrustRatios(layout_, optimizer_, making.update, decision.tensor_norms);
+    making.update.trust_ratios = making.trust_ratios;
+  }
+  making.floats = pool_->Lend();
+  Note(making.floats);
+  making.crcs = std::make_shared<std::vector<uint32_t>>(run_.chunk_count);
+  making.made.resize(static_cast<size_t>(run_.chunk_count));
+  making.missing = run_.chunk_count;
+  current_.floats = making.floats;
+  current_.crcs = making.crcs;
+}
+
+void ShardStorage::MakeChunks(const ChunkRun& run) {
+  if (!making_.has_value()) return;
+  for (int32_t i = run.first_chunk - run_.first_chunk; i < run.end() - run_.first_chunk; ++i) {
+    if (making_->made[i]) continue;
+    const FlatRange range = LocalRange(i);
+    float* const out = making_->floats->data() + range.offset;
+    training::ApplyVersion(layout_, layout_.ChunkRange(run_.first_chunk + i), optimizer_,
+                           making_->update, Vectors(i, *previous_.floats, out));
+    (*making_->crcs)[i] = training::Crc32c(out, range.size * sizeof(float));
+    sums_[i].Reset();
+    making_->made[i] = true;
+    --making_->missing;
+  }
+  if (making_->missing == 0) making_.reset();
+}
+
+void ShardStorage::Apply(const training::Decision& decision, int64_t held_version) {
+  BeginVersion(decision, held_version);
+  MakeChunks(run_);
 }
 
 void ShardStorage::Retire(int64_t version) {

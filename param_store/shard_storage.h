@@ -43,6 +43,16 @@ struct ShardSnapshot {
   std::vector<float> state;  // the optimizer's, in flat order; empty: it has none
 };
 
+// A version of which not all chunks are made yet.
+struct VersionUnderWay {
+  training::VersionUpdate update;
+  std::vector<double> trust_ratios;
+  std::shared_ptr<exchange::FloatBuffer> floats;
+  std::shared_ptr<std::vector<uint32_t>> crcs;
+  std::vector<bool> made;  // by chunk of the run
+  int32_t missing = 0;
+};
+
 class ShardStorage {
  public:
   // Borrows layout and optimizer. `format`: of the gradients that arrive.
@@ -66,8 +76,13 @@ class ShardStorage {
   // Asynchronous jobs: applies chunks to the weights at hand. Their version stays. The payload is
   // that of Fold.
   void ApplyFrame(const exchange::shard::ApplyFrame& effect, exchange::wire::Pieces payload);
-  // Makes version decision.step + 1 and empties the sums. Keeps `held_version` until another call
-  // names another one: decision.step, or the one that is held; -1: none.
+  // Begins version decision.step + 1, which is current() from now on. Keeps `held_version` until
+  // another call names another one: decision.step, or the one that is held; -1: none. Each chunk of
+  // the run must be made by MakeChunks before anything else is done with the weights or the sums.
+  void BeginVersion(const training::Decision& decision, int64_t held_version = -1);
+  // Makes those chunks of `run` that are not made yet: weights, checksum, state. Empties their sums.
+  void MakeChunks(const training::ChunkRun& run);
+  // Both, for all chunks.
   void Apply(const training::Decision& decision, int64_t held_version = -1);
   void Retire(int64_t version);
 
@@ -125,6 +140,7 @@ class ShardStorage {
   // Asynchronous jobs: current_, if nobody else has a reference to it.
   std::shared_ptr<exchange::FloatBuffer> own_;
   std::shared_ptr<std::vector<uint32_t>> own_crcs_;
+  std::optional<VersionUnderWay> making_;
   std::vector<float> state_;
   std::vector<training::ChunkSum> sums_;  // by chunk of the run
   // Of an encoded chunk.

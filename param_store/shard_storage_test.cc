@@ -539,6 +539,36 @@ TEST(ShardStorageTest, SquareSumsHaveOneTotalOnAnyNumberOfShards) {
   EXPECT_NEAR(*totals.begin(), square_sum, square_sum * 1e-12);
 }
 
+// In the order of sending, a chunk twice, and at once.
+TEST(ShardStorageTest, AVersionThatIsMadeInPartsIsTheSame) {
+  const training::FlatLayout layout = StatisticsLayout();
+  const training::Adam adam = *training::Adam::Create({});
+  const training::ChunkRun run{0, layout.chunk_count()};
+  const auto make = [&](const std::vector<training::ChunkRun>& parts) {
+    ShardStorage storage(layout, adam);
+    auto base = ShardStorage::MakeBuffer(layout, run);
+    training::InitRange(layout, {}, /*seed=*/5, 0, base->span());
+    storage.Begin(run, 0, std::move(base));
+    for (int64_t step = 0; step < 3; ++step) {
+      const std::vector<float> sum(static_cast<size_t>(layout.total_floats()),
+                                   0.25f * static_cast<float>(step + 1));
+      const absl::string_view bytes(reinterpret_cast<const char*>(sum.data()), sum.size() * 4);
+      storage.Fold({.commands = std::vector<training::FoldCommands>(run.chunk_count, kTake)},
+                   absl::MakeConstSpan(&bytes, 1));
+      storage.BeginVersion({.step = step, .apply = step != 1, .learning_rate = 0.1});
+      EXPECT_EQ(storage.current().version, step + 1);
+      for (const training::ChunkRun& part : parts) storage.MakeChunks(part);
+    }
+    const ShardSnapshot snapshot = storage.Snapshot();
+    const absl::Span<const float> floats = snapshot.weights.floats->span();
+    return std::make_tuple(std::vector<float>(floats.begin(), floats.end()), snapshot.state,
+                           *snapshot.weights.crcs);
+  };
+  const auto whole = make({run});
+  EXPECT_EQ(make({{4, 2}, {1, 3}, {0, 1}}), whole);
+  EXPECT_EQ(make({{5, 1}, {3, 3}, {0, 3}, {0, 6}}), whole);
+}
+
 // No weight is continued from its last value alone: each follows from its state.
 TEST(ShardStorageTest, FtrlIsTheSameOnAnyNumberOfShardsAndFromAnySnapshot) {
   ExpectTheSameOnAnyNumberOfShards(
