@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/job_folders.h"
 #include "training/spec/resolve.h"
+#include "training/spec/rules.h"
 #include "training/spec/validate.h"
 
 namespace capstan::coordinator::core {
@@ -22,7 +23,6 @@ using common::v1::JOB_STATE_SUSPENDED;
 constexpr int kMaxWorkers = 1024;
 constexpr int kMaxShards = 256;
 constexpr int kMaxMaxRestarts = 1000;
-constexpr int64_t kMaxMaxStaleness = int64_t{1} << 53;  // as in a job file
 absl::Status Ended(const Job& job) {
   if (!job.ended()) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id(), " is being cancelled"));
@@ -38,8 +38,9 @@ absl::Status CheckStaleness(const Job& job, int64_t max_staleness) {
         absl::StrCat("max_staleness: job ", job.id(), " trains with kvstore '",
                      job.spec().kvstore().type(), "', want 'dist_async'"));
   }
-  if (max_staleness < training::spec::kUnboundedStaleness || max_staleness > kMaxMaxStaleness) {
-    return absl::InvalidArgumentError(absl::StrCat("max_staleness: want 0 to ", kMaxMaxStaleness,
+  using training::spec::kMaxSteps;
+  if (max_staleness < training::spec::kUnboundedStaleness || max_staleness > kMaxSteps) {
+    return absl::InvalidArgumentError(absl::StrCat("max_staleness: want 0 to ", kMaxSteps,
                                                    ", or -1 for no bound, got ", max_staleness));
   }
   return absl::OkStatus();

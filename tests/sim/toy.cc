@@ -206,8 +206,7 @@ void Histories::Update(Version& version, const training::Decision& decision,
     const bool scaled = lamb || slots[tensor].spec.init == training::TensorInit::kInitializer;
     double ratio = 1;
     if (scaled && weights > 0 && along > 0) {
-      ratio =
-          lamb ? weights / along : Toy::kEta * weights / (along * decision.clip_factor + 0 + 1e-8);
+      ratio = lamb ? weights / along : Toy::kEta * weights / (along * decision.clip_factor + 1e-8);
     }
     for (auto i = static_cast<size_t>(slots[tensor].offset); i < end; ++i) {
       w[i] = lamb ? w[i] - static_cast<float>(decision.learning_rate * ratio) * direction[i]
