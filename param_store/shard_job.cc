@@ -418,16 +418,16 @@ void ShardJob::Deliver() {
   std::reverse(frames.begin(), frames.end());  // the first layers lie last
   absl::Duration made, sent;
   for (const training::ChunkRun& frame : frames) {
+    const bool last = &frame == &frames.back();
     const absl::Duration start = strand_.Now();
     storage_.MakeChunks(frame);
     const absl::Duration here = strand_.Now();
-    for (size_t i = 0; i < sends.size(); ++i) {
-      SendFrame(sends[i], *weights[i], frame, /*last=*/&frame == &frames.back());
-    }
     made += here - start;
+    // Before the last frame leaves: whoever has the version finds it counted.
+    if (last && std::exchange(making_, false)) metrics_.Applied(made);
+    for (size_t i = 0; i < sends.size(); ++i) SendFrame(sends[i], *weights[i], frame, last);
     sent += strand_.Now() - here;
   }
-  if (std::exchange(making_, false)) metrics_.Applied(made);
   for (size_t i = 0; i < sends.size(); ++i) {
     const absl::Duration each = sent / static_cast<int64_t>(sends.size());
     metrics_.Pulled(each);
