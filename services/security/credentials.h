@@ -7,7 +7,7 @@
 // that the caller wants to speak to. So a worker's certificate cannot impersonate a coordinator.
 //
 // The files are read again while the process runs: certificates and keys every kRereadSeconds, for
-// new connections; tokens at the next call. Loading any of them makes the process's memory private
+// new connections; tokens within kTokensFresh. Loading any of them makes the process's memory private
 // (KeepMemoryPrivate). Thread-safe.
 #ifndef CAPSTAN_SERVICES_SECURITY_CREDENTIALS_H_
 #define CAPSTAN_SERVICES_SECURITY_CREDENTIALS_H_

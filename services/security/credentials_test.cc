@@ -86,6 +86,7 @@ class CredentialsTest : public ::testing::Test {
   std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
   void Write(const std::string& name, const std::string& text) {
     ASSERT_TRUE(WriteFileAtomically(Path(name), text, {.mode = 0600, .sync = false}).ok());
+    absl::SleepFor(kTokensFresh + absl::Milliseconds(1));  // from then on a change counts
   }
   // Makes NAME.crt, NAME.key and NAME.token.
   void Make(Role role, const std::string& name,

@@ -11,6 +11,7 @@ namespace capstan::services {
 
 struct FileLook::State {
   std::function<void()> look;  // only used by the thread
+  absl::Duration fresh;
   Mutex mu;
   CondVar changed;
   bool has_thread ABSL_GUARDED_BY(mu) = false;
@@ -18,10 +19,13 @@ struct FileLook::State {
   bool overdue ABSL_GUARDED_BY(mu) = false;
   int64_t wanted ABSL_GUARDED_BY(mu) = 0;  // number of looks requested
   int64_t done ABSL_GUARDED_BY(mu) = 0;    // of these: begun after the request, and ended
+  absl::Duration began ABSL_GUARDED_BY(mu) = -absl::InfiniteDuration();  // the last that has ended
 };
 
-FileLook::FileLook(std::function<void()> look) : state_(std::make_shared<State>()) {
+FileLook::FileLook(std::function<void()> look, absl::Duration fresh)
+    : state_(std::make_shared<State>()) {
   state_->look = std::move(look);
+  state_->fresh = fresh;
 }
 
 FileLook::~FileLook() {
@@ -33,6 +37,7 @@ FileLook::~FileLook() {
 bool FileLook::Refresh() {
   State& state = *state_;
   MutexLock lock(state.mu);
+  if (MonotonicNow() - state.began < state.fresh) return true;
   const int64_t mine = ++state.wanted;
   if (!state.has_thread) {
     state.has_thread = true;
@@ -60,8 +65,10 @@ void FileLook::Run(const std::shared_ptr<State>& state) {
       if (state->stopping) return;
       wanted = state->wanted;
     }
+    const absl::Duration began = MonotonicNow();
     state->look();
     MutexLock lock(state->mu);
+    state->began = began;
     state->done = wanted;
     state->overdue = false;
     state->changed.NotifyAll();

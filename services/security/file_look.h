@@ -16,13 +16,16 @@ class FileLook {
  public:
   static constexpr absl::Duration kPatience = absl::Milliseconds(200);
 
-  explicit FileLook(std::function<void()> look);
+  // `fresh`: what was seen by a run that began less than this ago is good enough. Each run costs two
+  // switches of threads, which a server that is asked thousands of times a second would feel.
+  explicit FileLook(std::function<void()> look, absl::Duration fresh = absl::ZeroDuration());
   ~FileLook();
   FileLook(const FileLook&) = delete;
   FileLook& operator=(const FileLook&) = delete;
 
-  // Runs the work, starting after this call, and waits until it is done. Waits at most kPatience,
-  // and not at all while an earlier run is overdue. False: it was not awaited.
+  // True at once if the last run began less than `fresh` ago. Otherwise runs the work, starting after
+  // this call, and waits until it is done: at most kPatience, and not at all while an earlier run is
+  // overdue. False: it did not wait until the end.
   bool Refresh();
 
  private:

@@ -4,6 +4,7 @@
 #include <future>
 #include <memory>
 
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "services/clock/clock.h"
 
@@ -17,6 +18,19 @@ TEST(FileLookTest, EveryRefreshSeesALookThatBeganAfterIt) {
     ASSERT_TRUE(look.Refresh());
     ASSERT_GE(looks, i);
   }
+}
+
+// A server asks at each call.
+TEST(FileLookTest, ALookThatIsFreshIsNotRepeated) {
+  std::atomic<int> looks{0};
+  const absl::Duration begin = MonotonicNow();
+  FileLook look([&looks] { ++looks; }, absl::Milliseconds(50));
+  for (int i = 0; i < 10000; ++i) ASSERT_TRUE(look.Refresh());
+  EXPECT_LE(looks, 1 + (MonotonicNow() - begin) / absl::Milliseconds(50));
+  const int before = looks;
+  absl::SleepFor(absl::Milliseconds(51));
+  ASSERT_TRUE(look.Refresh());
+  EXPECT_GT(looks, before);
 }
 
 TEST(FileLookTest, WhileADiskHangsNobodyWaitsAndTheLookMayOutliveItsOwner) {

@@ -172,7 +172,7 @@ void TokenTable::State::ReadIfChanged() {
 }
 
 TokenTable::TokenTable(std::shared_ptr<State> state)
-    : state_(std::move(state)), look_([kept = state_] { kept->ReadIfChanged(); }) {}
+    : state_(std::move(state)), look_([kept = state_] { kept->ReadIfChanged(); }, kTokensFresh) {}
 
 absl::StatusOr<std::unique_ptr<TokenTable>> TokenTable::Open(const std::string& path) {
   auto state = std::make_shared<State>(path);
@@ -228,16 +228,19 @@ absl::Status TokenFile::State::Read() {
 }
 
 TokenFile::TokenFile(std::shared_ptr<State> state)
-    : state_(std::move(state)), look_([kept = state_] {
-        const FileStamp now = FileStamp::Of(kept->path);
-        {
-          MutexLock lock(kept->mu);
-          if (now == kept->stamp) return;
-        }
-        if (absl::Status status = kept->Read(); !status.ok()) {
-          Log(kError, "token_not_read").Kv("status", status);
-        }
-      }) {}
+    : state_(std::move(state)),
+      look_(
+          [kept = state_] {
+            const FileStamp now = FileStamp::Of(kept->path);
+            {
+              MutexLock lock(kept->mu);
+              if (now == kept->stamp) return;
+            }
+            if (absl::Status status = kept->Read(); !status.ok()) {
+              Log(kError, "token_not_read").Kv("status", status);
+            }
+          },
+          kTokensFresh) {}
 
 absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(const std::string& path) {
   KeepMemoryPrivate();

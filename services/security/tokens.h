@@ -42,9 +42,13 @@ std::string FormatTokens(const std::vector<TokenEntry>& entries);
 // A-Z, a-z, 0-9, '_', '-' and '.'.
 absl::StatusOr<std::string> ParseToken(absl::string_view file, absl::string_view text);
 
-// The tokens of tokens.json. Looks at the file before each use and reads it again if it has
-// changed. While the new contents cannot be read, the earlier tokens stay valid and a log line says
-// so. They also stay valid while the disk hangs (FileLook). Thread-safe.
+// A change of a token file takes effect at most this long after it.
+inline constexpr absl::Duration kTokensFresh = absl::Milliseconds(20);
+
+// The tokens of tokens.json. Looks at the file before a use, unless it did so less than kTokensFresh
+// ago, and reads it again if it has changed. While the new contents cannot be read, the earlier
+// tokens stay valid and a log line says so. They also stay valid while the disk hangs (FileLook).
+// Thread-safe.
 class TokenTable {
  public:
   // Returns the errors of ReadSecretFile and ParseTokens. Waits for the disk.

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/files/files.h"
@@ -27,6 +28,7 @@ class TokensTest : public ::testing::Test {
     const std::string path = absl::StrCat(folder_, "/", name);
     EXPECT_TRUE(WriteFileAtomically(path, text, {.mode = mode, .sync = false}).ok());
     EXPECT_EQ(chmod(path.c_str(), mode), 0);
+    absl::SleepFor(kTokensFresh + absl::Milliseconds(1));  // from then on the change counts
     return path;
   }
   const std::string folder_;

@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,19 +13,13 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "services/descriptors/descriptors.h"
 #include "services/logging/log.h"
 
 namespace capstan::services {
 namespace {
 
-constexpr int kReserve = 256;
 constexpr int kRetryMs = 50;  // after an error of the system in accept
-
-int DescriptorLimit() {
-  rlimit files = {};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return 1024;
-  return static_cast<int>(std::min<rlim_t>(files.rlim_cur, 1 << 30));
-}
 
 void Set(int fd, int level, int option, int value) {
   // None of these options is vital, and none fails on a TCP socket.
@@ -66,8 +59,6 @@ int PortOf(int fd) {
 }
 
 }  // namespace
-
-int DescriptorReserve(int limit) { return std::min(kReserve, limit / 4); }
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const Endpoint& endpoint) {
   addrinfo hints = {};
@@ -143,10 +134,12 @@ void Acceptor::Take(int listener, int user_timeout_ms) {
     (void)poll(&stopped, 1, kRetryMs);
     return;
   }
-  const int limit = DescriptorLimit();
-  if (fd >= limit - DescriptorReserve(limit)) {
+  if (IsInReserve(fd)) {
     close(fd);
-    Log(kWarning, "connection_refused").Limit("descriptors").Kv("open", fd).Kv("limit", limit);
+    Log(kWarning, "connection_refused")
+        .Limit("descriptors")
+        .Kv("open", fd)
+        .Kv("limit", DescriptorLimit());
     return;
   }
   Set(fd, IPPROTO_TCP, TCP_NODELAY, 1);

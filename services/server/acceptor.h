@@ -2,9 +2,8 @@
 // journals, checkpoints and certificates can be opened even in a flood of connections. gRPC's own
 // accept uses all descriptors, and once there are none left it never accepts again.
 //
-// A connection whose descriptor lies within DescriptorReserve() of the limit is closed at once; its
-// client tries again. The kernel assigns the lowest free number, so the number shows how many are
-// open.
+// A connection whose descriptor lies in the reserve (services/descriptors) is closed at once; its
+// client tries again.
 //
 // Internal to services/server. Thread-safe after Start.
 #ifndef CAPSTAN_SERVICES_SERVER_ACCEPTOR_H_
@@ -21,9 +20,6 @@
 #include "services/endpoint/endpoint.h"
 
 namespace capstan::services {
-
-// How many of `limit` descriptors connections may not use.
-int DescriptorReserve(int limit);
 
 class Acceptor {
  public:

@@ -2,8 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <functional>
 #include <future>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -74,6 +78,117 @@ TEST(StrandLoopTest, WhatIsPostedAfterTheStopIsDropped) {
   strand.PostAfter(absl::ZeroDuration(), [&] { ran = true; });
   strand.Run();
   EXPECT_FALSE(ran);
+}
+
+// Work is a count that any thread may raise.
+class Counter final : public StrandSource {
+ public:
+  Counter() { EXPECT_EQ(pipe(pipe_), 0); }
+  ~Counter() override {
+    for (const int fd : pipe_) close(fd);
+  }
+  void Give(int count) {
+    given_ += count;
+    if (asleep_) {
+      EXPECT_EQ(write(pipe_[1], "", 1), 1);
+    }
+  }
+  bool Ready() override { return done_ < given_; }
+  void Run() override {
+    ++done_;
+    if (on_run) on_run();
+  }
+  void SetAsleep(bool asleep) override { asleep_ = asleep; }
+  int wake_fd() const override { return pipe_[0]; }
+  void OnWakeFd() override {
+    char bytes[64];
+    EXPECT_GE(read(pipe_[0], bytes, sizeof(bytes)), 1);
+  }
+  int done() const { return done_; }
+
+  std::function<void()> on_run;
+
+ private:
+  int pipe_[2];
+  std::atomic<int> given_ = 0, done_ = 0;
+  std::atomic<bool> asleep_ = false;
+};
+
+TEST(StrandLoopTest, ASourceWakesAStrandThatSleeps) {
+  StrandLoop strand;
+  const auto source = std::make_shared<Counter>();
+  strand.Post([&] { EXPECT_TRUE(strand.Add(source)); });
+  std::thread runner([&] { strand.Run(); });
+  for (int i = 1; i <= 2000; ++i) {
+    source->Give(1);
+    while (source->done() < i) std::this_thread::yield();
+  }
+  strand.Stop();
+  runner.join();
+  EXPECT_EQ(source->done(), 2000);
+}
+
+TEST(StrandLoopTest, ASourceThatIsAlwaysReadyLeavesFunctionsTheirTurn) {
+  StrandLoop strand;
+  const auto source = std::make_shared<Counter>();
+  source->Give(1 << 30);
+  std::vector<int> seen;
+  strand.Post([&] {
+    EXPECT_TRUE(strand.Add(source));
+    strand.PostAfter(absl::Milliseconds(5), [&] {
+      seen.push_back(2);
+      strand.Stop();
+    });
+    strand.Post([&] { seen.push_back(1); });
+  });
+  strand.Run();
+  EXPECT_THAT(seen, ElementsAre(1, 2));
+  EXPECT_GT(source->done(), 1);
+}
+
+TEST(StrandLoopTest, ASourceThatIsGoneIsForgotten) {
+  StrandLoop strand;
+  auto source = std::make_shared<Counter>();
+  source->on_run = [&] { source.reset(); };  // by itself, while it runs
+  source->Give(2);
+  int ran = 0;
+  strand.Post([&] {
+    EXPECT_TRUE(strand.Add(source));
+    strand.PostAfter(absl::Milliseconds(5), [&] {
+      ++ran;
+      strand.Stop();
+    });
+  });
+  strand.Run();
+  EXPECT_EQ(ran, 1);
+  EXPECT_EQ(source, nullptr);
+}
+
+TEST(StrandLoopTest, NoSourceRunsOnceItHasStopped) {
+  StrandLoop strand;
+  const auto source = std::make_shared<Counter>();
+  strand.Post([&] {
+    EXPECT_TRUE(strand.Add(source));
+    source->Give(5);
+    strand.Stop();
+  });
+  strand.Run();
+  EXPECT_EQ(source->done(), 0);
+}
+
+// A strand that sleeps with sources is woken by posts, too.
+TEST(StrandLoopTest, APostWakesAStrandWithSources) {
+  StrandLoop strand;
+  const auto source = std::make_shared<Counter>();
+  std::atomic<int> count = 0;
+  strand.Post([&] { EXPECT_TRUE(strand.Add(source)); });
+  std::thread runner([&] { strand.Run(); });
+  for (int i = 1; i <= 2000; ++i) {
+    strand.Post([&] { ++count; });
+    while (count < i) std::this_thread::yield();
+  }
+  strand.Stop();
+  runner.join();
 }
 
 }  // namespace
