@@ -44,14 +44,17 @@ std::string Summary(const job::v1::Job& job) {
       absl::StrCat(training::spec::ModelTitle(spec.model()), " on ", spec.data().format());
   if (job.has_resolved()) {
     const job::v1::ResolvedSpec& resolved = job.resolved();
-    const int32_t batches = training::spec::AccumulateSteps(spec);
+    const int64_t batches = training::spec::StepBatches(spec);
     absl::StrAppend(&text, ", ", resolved.num_workers(),
                     resolved.num_workers() == 1 ? " worker x " : " workers x ",
                     resolved.devices_per_worker(),
                     resolved.devices_per_worker() == 1 ? " device, " : " devices, ",
                     resolved.num_shards(), resolved.num_shards() == 1 ? " shard" : " shards",
                     ", global batch ", resolved.global_batch() / batches);
-    if (batches > 1) absl::StrAppend(&text, " x ", batches, " accumulated");
+    if (batches > 1) {
+      absl::StrAppend(&text, " x ", batches,
+                      training::spec::LocalSteps(spec) > 1 ? " local steps" : " accumulated");
+    }
   }
   if (spec.kvstore().has_type()) absl::StrAppend(&text, ", ", spec.kvstore().type());
   if (spec.training().has_seed()) absl::StrAppend(&text, ", seed ", spec.training().seed());

@@ -166,7 +166,7 @@ void ChangeDesk::Change(Job& job, const job::v1::ResumeJobRequest& request, Repl
       // A batch per worker or device would be another global batch now. The members derive it
       // again, and would refuse it.
       resolved.mutable_spec()->mutable_training()->set_global_batch_size(
-          resolved.global_batch() / training::spec::AccumulateSteps(resolved.spec()));
+          resolved.global_batch() / training::spec::StepBatches(resolved.spec()));
       resolved.set_num_workers(request.num_workers());
       resources.set_num_workers(request.num_workers());
       // As elastic as it was submitted.
@@ -228,6 +228,12 @@ void ChangeDesk::Change(Job& job, const job::v1::UpdateJobRequest& request, Repl
       !(std::isfinite(request.learning_rate()) && request.learning_rate() > 0)) {
     reply.status = absl::InvalidArgumentError(
         absl::StrCat("learning_rate: want a finite number above 0, got ", request.learning_rate()));
+    return;
+  }
+  if (request.has_learning_rate() && training::spec::LocalSteps(job.spec()) > 1) {
+    reply.status = absl::FailedPreconditionError(absl::StrCat(
+        "learning_rate: job ", job.id(), " has kvstore.local_steps ",
+        training::spec::LocalSteps(job.spec()), ", so workers follow the rate of its file"));
     return;
   }
   if (request.has_max_staleness()) {

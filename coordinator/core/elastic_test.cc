@@ -654,6 +654,31 @@ TEST_F(RecoveryTest, AResumedJobKeepsTheBatchesOfItsStep) {
   EXPECT_EQ(job.resolved().spec().training().accumulate_steps(), 4);
 }
 
+// Likewise of a round, whose learning rate only the job file says.
+TEST_F(RecoveryTest, AResumedJobKeepsTheBatchesOfItsRound) {
+  job::v1::JobSpec spec = Spec(3, 2);
+  spec.mutable_kvstore()->set_local_steps(4);
+  spec.mutable_training()->set_batch_size_per_worker(1);
+  Running(3, 2, spec);
+  auto update = For<job::v1::UpdateJobRequest>();
+  update.set_learning_rate(0.5);
+  Ask(update);
+  EXPECT_EQ(LastReply().status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(LastReply().status.message(), HasSubstr("has kvstore.local_steps 4"));
+  Ask(For<job::v1::SuspendJobRequest>());
+  Lead(4).set_suspended(true);
+  Save(4, /*orders=*/{1});
+  ASSERT_EQ(Job(id_).state(), JOB_STATE_SUSPENDED);
+  PassAndFollow(absl::Seconds(2));
+  auto resume = For<job::v1::ResumeJobRequest>();
+  resume.set_num_workers(2);
+  Ask(resume);
+  ASSERT_TRUE(LastReply().status.ok()) << LastReply().status;
+  const job::v1::Job job = Job(id_);
+  EXPECT_EQ(job.resolved().global_batch(), 16);
+  EXPECT_EQ(job.resolved().spec().training().global_batch_size(), 4);
+}
+
 TEST_F(RecoveryTest, WhatATaskSaysOfItselfCountsAlsoWhileItsJobRests) {
   Running(1, 1);
   Ask(For<job::v1::SuspendJobRequest>());

@@ -204,8 +204,8 @@ TEST_F(RestartTest, EveryAcceptedSubmitIsThereAndTheSameRequestIsTheSameJob) {
 }
 
 TEST_F(RestartTest, AJobIsItsOwnersAndStaysSo) {
-  const Caller ann{.name = "ann", .any_job = false};
-  const Caller bob{.name = "bob", .any_job = false};
+  const Caller ann{.name = "ann"};  // nothing else is said of her
+  const Caller bob{.name = "bob"};
   const auto ask = [this](const Caller& caller, const std::string& id) {
     std::vector<absl::StatusCode> codes;
     CallId call = 1000;

@@ -27,8 +27,19 @@ constexpr std::array<uint32_t, 32> kBit = [] {
 // All bits, or none. The signs of a gradient cannot be predicted, so there are no branches.
 uint32_t MaskOf(bool condition) { return -static_cast<uint32_t>(condition); }
 
-// In a fixed order, which a vector unit can follow.
-float MeanMagnitude(absl::Span<const float> values, size_t numbers) {
+// Of the floats from `begin` up to `end`, those that are no padding.
+int64_t NumbersIn(int64_t begin, int64_t end, absl::Span<const FlatRange> padding) {
+  int64_t numbers = end - begin;
+  for (const FlatRange& gap : padding) {
+    numbers -= std::max<int64_t>(0, std::min(end, gap.end()) - std::max(begin, gap.offset));
+  }
+  return numbers;
+}
+
+// In a fixed order, which a vector unit can follow. `numbers`: those that are no padding; padding
+// is zero.
+float MeanMagnitude(absl::Span<const float> values, int64_t numbers) {
+  if (numbers == 0) return 0;
   std::array<double, kPartialSums> sums = {};
   const size_t whole = values.size() / kPartialSums * kPartialSums;
   for (size_t at = 0; at < whole; at += kPartialSums) {
@@ -114,19 +125,28 @@ void DecodeTwoBit(absl::Span<const float> encoded, absl::Span<float> out) {
            [&](size_t at, auto count) { ReadTwoBits(WordAt(from++), values, count, &out[at]); });
 }
 
-void EncodeOneBit(float loss_scale, size_t numbers, absl::Span<float> left, absl::Span<float> out) {
-  const float mean = MeanMagnitude(left, numbers);
-  out[0] = mean * loss_scale;
-  float* to = &out[1];
-  ForWords(OneBitCount(), left.size(),
-           [&](size_t at, auto count) { PutWord(to++, OneBitWord(mean, count, &left[at])); });
+void EncodeOneBit(float loss_scale, absl::Span<const FlatRange> padding, absl::Span<float> left,
+                  absl::Span<float> out) {
+  float* to = out.data();
+  for (size_t begin = 0; begin < left.size(); begin += kBlock) {
+    const absl::Span<float> block = left.subspan(begin, kBlock);
+    const auto first = static_cast<int64_t>(begin);
+    const float mean =
+        MeanMagnitude(block, NumbersIn(first, first + static_cast<int64_t>(block.size()), padding));
+    *to++ = mean * loss_scale;
+    ForWords(OneBitCount(), block.size(),
+             [&](size_t at, auto count) { PutWord(to++, OneBitWord(mean, count, &block[at])); });
+  }
 }
 
 void DecodeOneBit(absl::Span<const float> encoded, absl::Span<float> out) {
-  const float* from = &encoded[1];
-  ForWords(OneBitCount(), out.size(), [&](size_t at, auto count) {
-    ReadOneBits(WordAt(from++), encoded[0], count, &out[at]);
-  });
+  const float* from = encoded.data();
+  for (size_t begin = 0; begin < out.size(); begin += kBlock) {
+    const absl::Span<float> block = out.subspan(begin, kBlock);
+    const float mean = *from++;
+    ForWords(OneBitCount(), block.size(),
+             [&](size_t at, auto count) { ReadOneBits(WordAt(from++), mean, count, &block[at]); });
+  }
 }
 
 }  // namespace capstan::training::compress

@@ -1,4 +1,5 @@
 // 2bit and 1bit.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -121,6 +122,37 @@ TEST(OneBitTest, HasThirtyTwoNumbersInAWord) {
   EXPECT_THAT(Decoded(kOne, WordsOf({0x3F800000, 0xFFFFFFFD}), 2), ElementsAre(-1, 1));
 }
 
+// A block of 256 numbers, one of 256 and one of 44.
+TEST(OneBitTest, EachBlockHasAMeanOfItsOwn) {
+  std::vector<float> gradient(556, 1.0f);
+  std::fill(gradient.begin() + 256, gradient.end(), 0.25f);
+  std::fill(gradient.begin() + 512, gradient.end(), -8.0f);
+  const FeedbackStep step = StepOf(kOne, gradient, std::vector<float>(556, 0.0f));
+  ASSERT_EQ(step.encoded.size(), 9 + 9 + 3);
+  EXPECT_EQ(step.encoded[0], 1);
+  EXPECT_EQ(step.encoded[9], 0.25f);
+  EXPECT_EQ(step.encoded[18], 8);
+  EXPECT_EQ(step.decoded, gradient);
+  EXPECT_THAT(step.residual, Each(0.0f));
+}
+
+TEST(OneBitTest, PaddingDoesNotCountInTheMean) {
+  const std::vector<FlatRange> inside = {{1, 2}};
+  FeedbackArgs args{.padding = inside};
+  EXPECT_EQ(StepOf(kOne, {2, 0, 0, -4}, {0, 0, 0, 0}, args).encoded[0], 3);
+
+  // Over the border of two blocks, and all of the third.
+  std::vector<float> gradient(600, 2.0f);
+  const std::vector<FlatRange> gaps = {{250, 12}, {300, 10}, {512, 88}};
+  args.padding = gaps;
+  for (const FlatRange& gap : gaps) std::fill_n(gradient.begin() + gap.offset, gap.size, 0.0f);
+  const FeedbackStep step = StepOf(kOne, gradient, std::vector<float>(600, 0.0f), args);
+  EXPECT_EQ(step.encoded[0], 2);
+  EXPECT_EQ(step.encoded[9], 2);
+  EXPECT_EQ(step.encoded[18], 0);
+  EXPECT_EQ(step.decoded[599], 0);
+}
+
 // 2^53 + 2^29 lies in the middle of two floats, and the even one is 2^53. Next to 2^53, each 1 is
 // lost; two of them that were added first are not, and then the upper float is nearer.
 TEST(OneBitTest, TheMeanHasSixteenPartialSums) {
@@ -136,7 +168,7 @@ TEST(OneBitTest, TheMeanHasSixteenPartialSums) {
   EXPECT_EQ(mean(32, 8, 24), upper / 32);     // both in the 8th sum
   EXPECT_EQ(mean(64, 16, 48), 0x1p53f / 64);  // both in that of 2^53
 
-  for (const size_t floats : {1, 15, 16, 31, 33, 1000}) {
+  for (const size_t floats : {1, 15, 16, 31, 33, 255, 256}) {
     const std::vector<float> random = RandomGradient(floats, 4);
     double sums[16] = {};
     for (size_t i = 0; i < floats; ++i) sums[i % 16] += std::fabs(random[i]);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "absl/types/span.h"
+#include "training/chunks/flat_layout.h"
 
 namespace capstan::training::compress {
 
@@ -16,7 +17,7 @@ inline uint32_t WordAt(const float* from) {
   return word;
 }
 
-inline constexpr int64_t kBlock = 256;  // of int8
+inline constexpr int64_t kBlock = 256;  // of int8 and 1bit
 
 // The numbers that top_k sends of so many, 1..floats.
 int64_t KeptOf(double ratio, int64_t floats);
@@ -30,9 +31,10 @@ void DecodeInt8(absl::Span<const float> encoded, absl::Span<float> out);
 
 // `left` is what is to be encoded, and becomes what is left of it. All numbers are finite.
 void EncodeTwoBit(float threshold, float loss_scale, absl::Span<float> left, absl::Span<float> out);
-// `numbers`: those of `left` that are not padding, at least 1.
-void EncodeOneBit(float loss_scale, size_t numbers, absl::Span<float> left, absl::Span<float> out);
-// Words of a chunk that decode to NaN, of either.
+// `padding`: of `left`, ascending.
+void EncodeOneBit(float loss_scale, absl::Span<const FlatRange> padding, absl::Span<float> left,
+                  absl::Span<float> out);
+// Words of a chunk, of either, of which the first number at least is decoded as NaN.
 void EncodeNothing(absl::Span<float> out);
 void DecodeTwoBit(absl::Span<const float> encoded, absl::Span<float> out);
 void DecodeOneBit(absl::Span<const float> encoded, absl::Span<float> out);
@@ -40,6 +42,7 @@ void DecodeOneBit(absl::Span<const float> encoded, absl::Span<float> out);
 // As above, but numbers may be of any kind. NaN is larger than infinity.
 void EncodeTopK(float loss_scale, absl::Span<float> left, absl::Span<float> out);
 bool IsTopK(absl::Span<const float> encoded, int64_t floats);
+// An index that IsTopK refuses is left out: words in shared memory may have changed since.
 void DecodeTopK(absl::Span<const float> encoded, absl::Span<float> out);
 
 }  // namespace capstan::training::compress

@@ -57,7 +57,7 @@ int64_t WordsNaively(const GradientFormat& format, int64_t floats) {
         bits += i == 0 ? 32 + 2 : 2;
         break;
       case GradientEncoding::kOneBit:
-        bits += i == 0 ? 32 + 1 : 1;
+        bits += i % 256 == 0 ? 32 + 1 : 1;
         break;
       case GradientEncoding::kTopK:
         break;
@@ -84,7 +84,7 @@ TEST(EveryFormatTest, SizesAreThoseOfTheNumbersRoundedUpToWords) {
   EXPECT_EQ(words(GradientEncoding::kBFloat16), 32768);
   EXPECT_EQ(words(GradientEncoding::kInt8), 256 * 65);
   EXPECT_EQ(words(GradientEncoding::kTwoBit), 4097);
-  EXPECT_EQ(words(GradientEncoding::kOneBit), 2049);
+  EXPECT_EQ(words(GradientEncoding::kOneBit), 256 * 9);
   EXPECT_EQ(words(GradientEncoding::kTopK), 2 * 656);
 }
 

@@ -7,6 +7,16 @@
 #include "training/fold/add.h"
 
 namespace capstan::training {
+namespace {
+
+// A float for each block, then `in_word` numbers in a word.
+int64_t BlockWords(int64_t floats, int64_t in_word) {
+  const int64_t rest = floats % compress::kBlock;
+  return floats / compress::kBlock * (1 + compress::kBlock / in_word) +
+         (rest > 0 ? 1 + (rest + in_word - 1) / in_word : 0);
+}
+
+}  // namespace
 
 int64_t EncodedWords(const GradientFormat& format, int64_t floats) {
   switch (format.encoding) {
@@ -15,15 +25,12 @@ int64_t EncodedWords(const GradientFormat& format, int64_t floats) {
     case GradientEncoding::kFloat16:
     case GradientEncoding::kBFloat16:
       return (floats + 1) / 2;
-    case GradientEncoding::kInt8: {
-      const int64_t rest = floats % compress::kBlock;
-      return floats / compress::kBlock * (1 + compress::kBlock / 4) +
-             (rest > 0 ? 1 + (rest + 3) / 4 : 0);
-    }
+    case GradientEncoding::kInt8:
+      return BlockWords(floats, 4);
     case GradientEncoding::kTwoBit:
       return 1 + (floats + 15) / 16;
     case GradientEncoding::kOneBit:
-      return 1 + (floats + 31) / 32;
+      return BlockWords(floats, 32);
     case GradientEncoding::kTopK:
       return 2 * compress::KeptOf(format.ratio, floats);
   }
@@ -72,8 +79,7 @@ void EncodeWithFeedback(const GradientFormat& format, const FeedbackArgs& args,
         compress::EncodeNothing(out);
         break;
       }
-      compress::EncodeOneBit(scale, args.numbers > 0 ? args.numbers : gradient.size(), new_residual,
-                             out);
+      compress::EncodeOneBit(scale, args.padding, new_residual, out);
       break;
     case GradientEncoding::kTopK:
       compress::EncodeTopK(scale, new_residual, out);

@@ -9,8 +9,9 @@
 //           int8, rounded to nearest even. Four in a word.
 //   2bit    a float t, then 2 bits for each number r: 1 stands for t (r >= t), 2 for -t (r <= -t),
 //           0 for 0. 16 in a word. MXNet's `2bit`: its documentation of gradient compression.
-//   1bit    a float, the mean magnitude of the chunk, then the sign of each number: 1 is negative.
-//           32 in a word. Seide et al. 2014, "1-Bit Stochastic Gradient Descent".
+//   1bit    blocks of 256 numbers: a float, the mean magnitude of the block, then the sign of each
+//           number: 1 is negative. 32 in a word. Seide et al. 2014, "1-Bit Stochastic Gradient
+//           Descent", whose blocks are columns of a matrix.
 //   top_k   the k numbers of the largest magnitude, k = ratio x floats, rounded up: their k indices
 //           as uint32, ascending, then the k floats. Of equal magnitudes, the lower index goes
 //           first.
@@ -19,9 +20,9 @@
 // SignSGD"). The number r that is encoded is gradient / loss scale + residual, and the new residual
 // is r minus what the shard decodes. So nothing is left out for ever.
 //
-// A number that is not finite never becomes finite: int8 makes its block NaN, 2bit and 1bit the
-// chunk, and the other formats keep it. With error feedback, the residual of the chunk then stays
-// as it was.
+// A number that is not finite never becomes finite: int8 makes its block NaN, 2bit the chunk, 1bit
+// the first block of the chunk, and the other formats keep it. With error feedback, the residual of
+// the chunk then stays as it was.
 //
 // The bits are the same on every processor: sums have a fixed order, and no product is fused with a
 // sum. An encoded word is held in a float only to share buffers. Nothing calculates with it.
@@ -33,6 +34,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "training/chunks/flat_layout.h"
 
 namespace capstan::training {
 
@@ -62,11 +64,12 @@ void Encode(const GradientFormat& format, absl::Span<const float> gradient, absl
 struct FeedbackArgs {
   double loss_scale = 1;  // a power of two; in the gradient and in what is sent, not in residuals
   double samples = 1;     // by which the gradient was divided; t is threshold / samples
-  int64_t numbers = 0;    // of the chunk that are not padding; 0: all
+  // Of the chunk, from its first float on, ascending. It is zero in gradient and residual.
+  absl::Span<const FlatRange> padding;
 };
-// For formats with feedback. Padding is encoded too: 1bit makes it the mean, so the caller sets it to
-// zero again in the new residual and in what is decoded. The first three spans have one size and do not overlap. out.size() is
-// EncodedWords of that size.
+// For formats with feedback. Padding is encoded too: 1bit makes it the mean of its block, so the
+// caller sets it to zero again in the new residual and in what is decoded. The first three spans
+// have one size and do not overlap. out.size() is EncodedWords of that size.
 void EncodeWithFeedback(const GradientFormat& format, const FeedbackArgs& args,
                         absl::Span<const float> gradient, absl::Span<const float> residual,
                         absl::Span<float> new_residual, absl::Span<float> out);

@@ -33,11 +33,7 @@ GradientLayout::GradientLayout(const FlatLayout& layout, const GradientFormat& f
     if (compressed) compressed_chunks_ = chunk + 1;  // statistics lie behind all weights
     const FlatRange range = layout.ChunkRange(chunk);
     begins_[chunk + 1] = begins_[chunk] + EncodedWords(compressed ? format_ : exact_, range.size);
-    if (!compressed || !format_.fills_padding()) continue;
-    numbers_.push_back(range.size);
-    for (const FlatRange& gap : padding_.emplace_back(PaddingOf(layout, range))) {
-      numbers_.back() -= gap.size;
-    }
+    if (compressed && format_.fills_padding()) padding_.push_back(PaddingOf(layout, range));
   }
 }
 

@@ -41,8 +41,6 @@ class GradientLayout {
   // If format().fills_padding(): the padding of a chunk of weights, from its first float on. It is zero
   // in every gradient.
   const std::vector<FlatRange>& Padding(int32_t chunk) const { return padding_[chunk]; }
-  // Likewise: the floats of the chunk that are not padding.
-  int64_t NumbersOf(int32_t chunk) const { return numbers_[chunk]; }
 
   // As training::FramesOf, for encoded chunks. Their checksums lie in the header of a frame, so a
   // frame has at most kMaxFrameChunks of them.
@@ -57,7 +55,6 @@ class GradientLayout {
   int32_t compressed_chunks_ = 0;                // the chunks before this one
   std::vector<int64_t> begins_;                  // by chunk, and the end
   std::vector<std::vector<FlatRange>> padding_;  // by chunk of weights, if the format fills it
-  std::vector<int64_t> numbers_;                 // likewise
 };
 
 }  // namespace capstan::training

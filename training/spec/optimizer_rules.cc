@@ -6,12 +6,14 @@
 
 #include "training/optim/adagrad.h"
 #include "training/optim/adam.h"
+#include "training/optim/average.h"
 #include "training/optim/ftrl.h"
 #include "training/optim/lamb.h"
 #include "training/optim/lars.h"
 #include "training/optim/rmsprop.h"
 #include "training/spec/resolve.h"
 #include "training/spec/rules.h"
+#include "training/spec/validate.h"
 
 namespace capstan::training::spec {
 namespace {
@@ -89,6 +91,43 @@ LambOptions LambOptionsOf(const job::v1::Optimizer& o) {
   return options;
 }
 
+// The rule that the job file names.
+absl::StatusOr<std::shared_ptr<const Optimizer>> RuleOf(const job::v1::ResolvedSpec& spec) {
+  const job::v1::Optimizer& o = spec.spec().training().optimizer();
+  UpdateOptions update;
+  update.decay_weights_only = o.decayed() == "weights";
+  update.clip_value = spec.spec().training().gradient_clip_value();
+  if (o.name() == "adam" || o.name() == "adamw") {
+    AdamOptions options;
+    options.beta1 = o.beta1();
+    options.beta2 = o.beta2();
+    options.epsilon = o.epsilon();
+    options.weight_decay = o.weight_decay();
+    options.decoupled = o.name() == "adamw";
+    return Shared(Adam::Create(options, update));
+  }
+  if (o.name() == "rmsprop") {
+    RmspropOptions options;
+    options.alpha = o.alpha();
+    options.epsilon = o.epsilon();
+    options.momentum = o.momentum();
+    options.centered = o.centered();
+    options.weight_decay = o.weight_decay();
+    return Shared(Rmsprop::Create(options, update));
+  }
+  if (o.name() == "adagrad") {
+    return Shared(Adagrad::Create({o.epsilon(), o.weight_decay()}, update));
+  }
+  if (o.name() == "ftrl") {
+    return Shared(Ftrl::Create({o.l1(), o.beta(), o.weight_decay()}, update));
+  }
+  if (o.name() == "lars") {
+    return Shared(Lars::Create({o.momentum(), o.weight_decay(), o.eta(), o.epsilon()}, update));
+  }
+  if (o.name() == "lamb") return Shared(Lamb::Create(LambOptionsOf(o), update));
+  return Shared(Sgd::Create(SgdOptionsOf(o), update));
+}
+
 }  // namespace
 
 void CheckOptimizer(const job::v1::Training& training, Rules& rules) {
@@ -160,46 +199,22 @@ void FillOptimizerDefaults(job::v1::Optimizer& o) {
 }
 
 absl::StatusOr<std::shared_ptr<const Optimizer>> MakeOptimizer(const job::v1::ResolvedSpec& spec) {
-  const job::v1::Optimizer& o = spec.spec().training().optimizer();
-  UpdateOptions update;
-  update.decay_weights_only = o.decayed() == "weights";
-  update.clip_value = spec.spec().training().gradient_clip_value();
-  if (o.name() == "adam" || o.name() == "adamw") {
-    AdamOptions options;
-    options.beta1 = o.beta1();
-    options.beta2 = o.beta2();
-    options.epsilon = o.epsilon();
-    options.weight_decay = o.weight_decay();
-    options.decoupled = o.name() == "adamw";
-    return Shared(Adam::Create(options, update));
-  }
-  if (o.name() == "rmsprop") {
-    RmspropOptions options;
-    options.alpha = o.alpha();
-    options.epsilon = o.epsilon();
-    options.momentum = o.momentum();
-    options.centered = o.centered();
-    options.weight_decay = o.weight_decay();
-    return Shared(Rmsprop::Create(options, update));
-  }
-  if (o.name() == "adagrad") {
-    return Shared(Adagrad::Create({o.epsilon(), o.weight_decay()}, update));
-  }
-  if (o.name() == "ftrl") {
-    return Shared(Ftrl::Create({o.l1(), o.beta(), o.weight_decay()}, update));
-  }
-  if (o.name() == "lars") {
-    return Shared(Lars::Create({o.momentum(), o.weight_decay(), o.eta(), o.epsilon()}, update));
-  }
-  if (o.name() == "lamb") return Shared(Lamb::Create(LambOptionsOf(o), update));
-  return Shared(Sgd::Create(SgdOptionsOf(o), update));
+  if (LocalSteps(spec.spec()) > 1) return std::make_shared<const Average>();
+  return RuleOf(spec);
+}
+
+absl::StatusOr<std::shared_ptr<const Optimizer>> MakeLaneOptimizer(
+    const job::v1::ResolvedSpec& spec) {
+  if (LocalSteps(spec.spec()) == 1) return nullptr;
+  return RuleOf(spec);
 }
 
 std::optional<SgdOptions> DeviceRule(const job::v1::ResolvedSpec& spec) {
   const job::v1::Training& training = spec.spec().training();
   const job::v1::Optimizer& o = training.optimizer();
   if (o.name() != "sgd" || training.has_gradient_clip_value() ||
-      training.has_gradient_clip_norm() || o.decayed() == "weights") {
+      training.has_gradient_clip_norm() || o.decayed() == "weights" ||
+      LocalSteps(spec.spec()) > 1) {
     return std::nullopt;
   }
   // Devices apply one rule to the whole vector, but statistics need another one (rule R3).

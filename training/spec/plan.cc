@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "training/chunks/placement.h"
 #include "training/chunks/shard_memory.h"
@@ -80,6 +81,10 @@ std::string WhyLanes(const job::v1::ResolvedSpec& spec) {
   if (IsCompressed(file)) {
     return absl::StrCat("one lane", of,
                         " per device, the default: each lane's gradient is compressed by itself",
+                        kLanesFollow);
+  }
+  if (LocalSteps(file) > 1) {
+    return absl::StrCat("one lane per device, the default: each lane trains by itself",
                         kLanesFollow);
   }
   const std::string coupling = SampleCoupling(file.model());
@@ -189,6 +194,7 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   if (UsesShards(spec)) absl::StrAppend(&out, " + ", Count(spec.num_shards(), "shard"));
   absl::StrAppend(&out, ", ", file.kvstore().type(),
                   file.kvstore().type() != "device" ? ""
+                  : LocalSteps(file) > 1            ? " (as local)"
                   : DeviceRule(spec).has_value()    ? " (GPUs add and update; CPUs as local)"
                                                  : " (GPUs add, the host updates; CPUs as local)",
                   file.resources().min_workers() < spec.num_workers()
@@ -237,10 +243,11 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   }
   const int64_t last =
       spec.dataset().train_samples() - (spec.steps_per_epoch() - 1) * spec.global_batch();
-  const int32_t batches = AccumulateSteps(file);
+  const int64_t batches = StepBatches(file);
   absl::StrAppend(&out, "      global batch ", spec.global_batch() / batches);
   if (batches > 1) {
-    absl::StrAppend(&out, " x ", batches, " accumulated = ", spec.global_batch(), " samples");
+    absl::StrAppend(&out, " x ", batches, LocalSteps(file) > 1 ? " local steps" : " accumulated",
+                    " = ", spec.global_batch(), " samples");
   }
   absl::StrAppend(&out, " in ", Count(spec.lanes(), "lane"), ", ",
                   Count(spec.steps_per_epoch(), "step"), "/epoch");
@@ -249,6 +256,11 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   absl::StrAppend(&out, ", ", Count(spec.total_steps(), "step"), "\n");
   if (const std::string why = WhyLanes(spec); !why.empty()) {
     absl::StrAppend(&out, "      ", why, "\n");
+  }
+  if (LocalSteps(file) > 1) {
+    absl::StrAppend(&out, "      a lane makes ", LocalSteps(file),
+                    " steps of its own in a step of the job, then the weights of all lanes are "
+                    "averaged by samples; the optimizer's state begins anew each time\n");
   }
   if (IsAsynchronous(file)) {
     absl::StrAppend(&out,
@@ -273,7 +285,8 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   }
   if (const int64_t floats = MostFloatsOfAShard(spec); floats > 0) {
     absl::StrAppend(
-        &out, "      memory of a shard at most ",
+        // Nothing closes the streams of an asynchronous job above this number (shard_memory.h).
+        &out, "      memory of a shard ", IsAsynchronous(file) ? "about " : "at most ",
         BytesAtMost(IsAsynchronous(file)
                         ? training::MostAsynchronousShardBytes(floats, StateFloats(spec),
                                                                spec.num_workers())
@@ -312,14 +325,27 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
                     "fewer resources.lanes send less\n");
   }
   const job::v1::Optimizer& optimizer = file.training().optimizer();
+  if (GradientFormatOf(spec).has_feedback() && optimizer.momentum() > 0) {
+    absl::StrAppend(&out, "      warning: momentum ", optimizer.momentum(), " with ",
+                    file.kvstore().gradient_compression().type(),
+                    " may lose accuracy: what is left out of a gradient is sent later, which acts "
+                    "like momentum\n");
+  }
   const job::v1::LrSchedule& schedule = optimizer.lr_schedule();
   if (optimizer.name() == "ftrl" && (schedule.name() != "constant" || schedule.has_warmup())) {
     out +=
         "      warning: with ftrl, all weights change by the factor by which the learning rate "
         "changes; a rate near 0 makes all weights nearly 0\n";
   }
+  if (LocalSteps(file) > 1 && optimizer.name() == "rmsprop") {
+    absl::StrAppend(&out,
+                    "      warning: with rmsprop, a lane's first step of each round is up to ",
+                    absl::StrFormat("%.1f", 1 / std::sqrt(1 - optimizer.alpha())),
+                    " times as long as the learning rate, because its state begins anew\n");
+  }
   // A spec from the wire may have no lanes.
-  const int64_t per_lane = spec.global_batch() / std::max(1, spec.lanes());
+  const int64_t per_lane =
+      spec.global_batch() / (int64_t{std::max(1, spec.lanes())} * LocalSteps(file));
   if (per_lane < kFewSamplesPerLane) {
     absl::StrAppend(&out, "      warning: ", Count(per_lane, "sample"), " per lane; below ",
                     kFewSamplesPerLane, " a CPU spends more on lanes than on training\n");

@@ -59,9 +59,10 @@ absl::Status CheckDataset(const JobSpec& spec, const common::v1::DatasetInfo& da
   }
   const int64_t step = StepSamples(spec);
   if (step > dataset.train_samples()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'training.accumulate_steps' is ", AccumulateSteps(spec), " and makes a step of ", step,
-        " samples, the training set has ", dataset.train_samples(), " samples"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(LocalSteps(spec) > 1 ? "'kvstore.local_steps'" : "'training.accumulate_steps'",
+                     " is ", StepBatches(spec), " and makes a step of ", step,
+                     " samples, the training set has ", dataset.train_samples(), " samples"));
   }
   if (spec.resources().lanes() > batch) {
     return absl::InvalidArgumentError(absl::StrCat("'resources.lanes' is ",
@@ -192,6 +193,11 @@ absl::Status Derive(ResolvedSpec& out) {
     parameter.set_fan_in(weight ? slot->spec.fan_in : 0);
     parameter.set_fan_out(weight ? slot->spec.fan_out : 0);
   }
+  if (LocalSteps(spec) > 1 && layout->has_statistics()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'kvstore.local_steps' is ", LocalSteps(spec), ", and ", ModelTitle(spec.model()),
+        " has running statistics: lanes cannot keep them by themselves yet"));
+  }
   out.set_chunk_floats(static_cast<int32_t>(layout->chunk_floats()));
   out.set_chunk_count(layout->chunk_count());
   out.set_flat_floats(layout->total_floats());
@@ -233,6 +239,7 @@ absl::Status Derive(ResolvedSpec& out) {
                                                    : save.steps());
 
   if (const auto optimizer = MakeOptimizer(out); !optimizer.ok()) return optimizer.status();
+  if (const auto rule = MakeLaneOptimizer(out); !rule.ok()) return rule.status();
   if (absl::Status status = CheckWarmup(out); !status.ok()) return status;
   if (absl::StatusOr<Schedule> schedule = MakeSchedule(out); !schedule.ok()) {
     return absl::InvalidArgumentError(
@@ -378,7 +385,15 @@ InitOptions MakeInitOptions(const ResolvedSpec& spec) {
   return options;
 }
 
-double ClipNorm(const ResolvedSpec& spec) { return spec.spec().training().gradient_clip_norm(); }
+double ClipNorm(const ResolvedSpec& spec) {
+  return LocalSteps(spec.spec()) > 1 ? 0 : spec.spec().training().gradient_clip_norm();
+}
+
+double LaneClipNorm(const ResolvedSpec& spec) {
+  return LocalSteps(spec.spec()) > 1 || IsAsynchronous(spec.spec())
+             ? spec.spec().training().gradient_clip_norm()
+             : 0;
+}
 
 int64_t MaxStaleness(const ResolvedSpec& spec) {
   const job::v1::KvStore& kvstore = spec.spec().kvstore();

@@ -58,6 +58,10 @@ absl::StatusOr<Placement> MakePlacement(
 absl::StatusOr<SamplePlan> MakeSamplePlan(const job::v1::ResolvedSpec& spec);
 absl::StatusOr<EvalPlan> MakeEvalPlan(const job::v1::ResolvedSpec& spec);
 absl::StatusOr<std::shared_ptr<const Optimizer>> MakeOptimizer(const job::v1::ResolvedSpec& spec);
+// What a lane does in its own steps (kvstore.local_steps): the rule of the job file, while shards
+// only average (optim/average.h). Null: lanes make no steps of their own.
+absl::StatusOr<std::shared_ptr<const Optimizer>> MakeLaneOptimizer(
+    const job::v1::ResolvedSpec& spec);
 // The optimizer for devices that keep the weights: `sgd` that decays all tensors, without gradient
 // clipping, for a model without running statistics. Unset: the host updates.
 std::optional<SgdOptions> DeviceRule(const job::v1::ResolvedSpec& spec);
@@ -72,6 +76,9 @@ int64_t MaxStaleness(const job::v1::ResolvedSpec& spec);
 GradientFormat GradientFormatOf(const job::v1::ResolvedSpec& spec);
 // For LeadOptions::clip_norm; 0: the job does not clip by norm.
 double ClipNorm(const job::v1::ResolvedSpec& spec);
+// By which workers clip the gradient of a lane: in asynchronous jobs, and where lanes make steps of
+// their own. 0: they do not.
+double LaneClipNorm(const job::v1::ResolvedSpec& spec);
 
 // Time between two checkpoints; InfiniteDuration if none are made by time.
 absl::Duration CheckpointEvery(const job::v1::ResolvedSpec& spec);

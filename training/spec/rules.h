@@ -24,6 +24,7 @@ namespace capstan::training::spec {
 inline constexpr int64_t kMaxSteps = int64_t{1} << 53;  // exact in a double and in JSON
 inline constexpr int64_t kMaxStepLanes = 4096;
 inline constexpr int64_t kMaxAccumulateSteps = 1024;
+inline constexpr int64_t kMaxLocalSteps = 1024;
 
 // On CPUs, the overhead of lanes shows below this number.
 inline constexpr int64_t kFewSamplesPerLane = 16;

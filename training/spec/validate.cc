@@ -194,6 +194,53 @@ void CheckCompression(const JobSpec& spec, Rules& rules) {
   option("ratio", c.has_ratio(), c.ratio(), "top_k", 1e-6, 1.0);
 }
 
+// Keys that steps of a lane by itself refuse.
+void CheckLocalSteps(const JobSpec& spec, Rules& rules) {
+  const auto& k = spec.kvstore();
+  if (!k.has_local_steps()) return;
+  rules.Range<int64_t>("kvstore.local_steps", k.local_steps(), 1, kMaxLocalSteps);
+  if (LocalSteps(spec) == 1) return;
+  const auto refuse = [&](absl::string_view key, absl::string_view why) {
+    rules.Fail(key, absl::StrCat("does not go together with kvstore.local_steps ", k.local_steps(),
+                                 ": ", why));
+  };
+  const auto& t = spec.training();
+  if (IsAsynchronous(spec)) {
+    refuse("kvstore.type", absl::StrCat("'", k.type(), "' applies one gradient at a time"));
+  }
+  const std::string& compression = k.gradient_compression().type();
+  if (compression == "2bit" || compression == "1bit" || compression == "top_k") {
+    refuse("kvstore.gradient_compression.type",
+           absl::StrCat("what '", compression,
+                        "' leaves out has another meaning when a lane has trained by itself"));
+  }
+  if (compression == "fp16") {
+    refuse("kvstore.gradient_compression.type",
+           "small changes of weights are 0 in 'fp16'; 'bf16' sends as few bytes");
+  }
+  if (t.accumulate_steps() > 1)
+    refuse("training.accumulate_steps", "a round has several batches already");
+  if (t.precision() == "fp16")
+    refuse("training.precision", "'fp16' needs one scale of the loss for all steps");
+  const std::string& rule = t.optimizer().name();
+  if (rule == "lars" || rule == "lamb") {
+    refuse("training.optimizer.name", absl::StrCat("'", rule, "' is only carried out by shards"));
+  }
+  if (rule == "ftrl") {
+    refuse("training.optimizer.name",
+           "'ftrl' makes the weights from its state, which begins anew in each round");
+  }
+}
+
+// The rest of the spec is valid.
+void CheckRound(const JobSpec& spec, Rules& rules) {
+  if (LocalSteps(spec) > 1 && StepSamples(spec) > kMaxGlobalBatch) {
+    rules.Fail("kvstore.local_steps",
+               absl::StrCat("is ", LocalSteps(spec), ": a round has ", StepSamples(spec),
+                            " samples, ", kMaxGlobalBatch, " is the limit"));
+  }
+}
+
 void CheckModelGraph(const job::v1::Model& model, Rules& rules) {
   if (model.has_name()) {
     rules.Fail("model.graph", "and 'model.name' exclude each other: give one of them");
@@ -445,13 +492,19 @@ int32_t AccumulateSteps(const JobSpec& spec) {
   return std::max(1, spec.training().accumulate_steps());
 }
 
-int64_t StepSamples(const JobSpec& spec) { return AccumulateSteps(spec) * GlobalBatch(spec); }
+int32_t LocalSteps(const JobSpec& spec) { return std::max(1, spec.kvstore().local_steps()); }
+
+int64_t StepBatches(const JobSpec& spec) {
+  return int64_t{AccumulateSteps(spec)} * LocalSteps(spec);
+}
+
+int64_t StepSamples(const JobSpec& spec) { return StepBatches(spec) * GlobalBatch(spec); }
 
 int32_t DefaultLanes(const JobSpec& spec) {
   const auto devices = static_cast<int32_t>(DeviceCount(spec));
   const auto& r = spec.resources();
   if (r.lane_weights_size() > 0 || r.device() == "gpu" || IsAsynchronous(spec) ||
-      IsCompressed(spec) || !SampleCoupling(spec.model()).empty()) {
+      IsCompressed(spec) || LocalSteps(spec) > 1 || !SampleCoupling(spec.model()).empty()) {
     return devices;
   }
   return std::max(devices, LanesOfBatch(GlobalBatch(spec)));
@@ -481,11 +534,13 @@ std::vector<Violation> Validate(const JobSpec& spec) {
   CheckKvStore(spec, rules);
   CheckAsynchronous(spec, rules);
   CheckCompression(spec, rules);
+  CheckLocalSteps(spec, rules);
   CheckTraining(spec, rules);
   CheckCheckpoint(spec, rules);
   CheckRecovery(spec, rules);
   CheckRest(spec, rules);
   if (out.empty()) CheckAccumulation(spec, rules);
+  if (out.empty()) CheckRound(spec, rules);
   return out;
 }
 
@@ -501,6 +556,7 @@ void FillDefaults(JobSpec& spec) {
   if (kvstore.type() == "dist") kvstore.set_type("dist_sync");  // another spelling
   if (kvstore.type() == "dist_async_device") kvstore.set_type("dist_device_async");  // likewise
   if (!IsAsynchronous(spec)) kvstore.clear_max_staleness();  // 0 says what happens anyway
+  if (LocalSteps(spec) == 1) kvstore.clear_local_steps();    // likewise
   if (!IsCompressed(spec)) kvstore.clear_gradient_compression();
   if (IsCompressed(spec)) {
     auto& c = *kvstore.mutable_gradient_compression();

@@ -56,15 +56,22 @@ bool IsCompressed(const job::v1::JobSpec& spec);
 // any spec.
 int32_t AccumulateSteps(const job::v1::JobSpec& spec);
 
-// Samples of a step: AccumulateSteps x GlobalBatch. Same conditions as DeviceCount.
+// Steps that a lane makes by itself between two exchanges, each on its part of a batch:
+// kvstore.local_steps; at least 1 for any spec.
+int32_t LocalSteps(const job::v1::JobSpec& spec);
+
+// Batches of a step: AccumulateSteps x LocalSteps, of which one at most is above 1 in a valid spec.
+int64_t StepBatches(const job::v1::JobSpec& spec);
+
+// Samples of a step: StepBatches x GlobalBatch. Same conditions as DeviceCount.
 int64_t StepSamples(const job::v1::JobSpec& spec);
 
 // The default of resources.lanes, which are those of a batch; a step has AccumulateSteps times as
 // many. It is the largest power of two up to 8 that leaves each lane 16 samples, so that the bits
 // do not depend on the number of devices. It is one lane per device if there are more devices than
 // that, if an operator couples the samples of a lane, if the job asks for GPUs (there each lane is
-// a pass of its own), if lanes have weights, if the job is asynchronous, and if it compresses
-// gradients. Same conditions as DeviceCount.
+// a pass of its own), if lanes have weights, if the job is asynchronous, if it compresses gradients,
+// and if lanes make steps of their own. Same conditions as DeviceCount.
 int32_t DefaultLanes(const job::v1::JobSpec& spec);
 
 }  // namespace capstan::training::spec

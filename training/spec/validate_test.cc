@@ -92,6 +92,7 @@ TEST(BordersTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
       {"training.global_batch_size", {"1", "2147483647"}, {"0", "2147483648"}},
       {"training.batch_size_per_gpu", {"1", "2147483647"}, {"0", "2147483648"}, no_batch},
       {"training.batch_size_per_worker", {"1", "2147483647"}, {"0", "2147483648"}, no_batch},
+      {"kvstore.local_steps", {"1", "1024"}, {"0", "-1", "1025"}},
       {"training.accumulate_steps", {"1", "512"}, {"0", "-1", "513", "1024", "1025"}},
       {"training.accumulate_steps", {"1024"}, {"1025"}, {{"resources.lanes", "4"}}},
       {"training.loss", {"softmax_cross_entropy"}, {"l2"}},
@@ -310,6 +311,39 @@ TEST(BordersTest, WhatAKvstoreDoesNotUseIsRefused) {
   }
   EXPECT_THAT(ErrorsOf({{"kvstore.type", "nccl"}}), HasSubstr("is not supported in this version"));
   EXPECT_THAT(ErrorsOf({{"kvstore.type", "ring"}}), HasSubstr("'kvstore.type' must be one of"));
+}
+
+TEST(BordersTest, AJobWithLocalStepsLacksSomeKeys) {
+  const auto errors = [](const std::string& key, const std::string& value) {
+    return ErrorsOf({{"kvstore", "{type: dist_sync, local_steps: 4}"}, {key, value}});
+  };
+  const std::string with = " does not go together with kvstore.local_steps 4: ";
+  for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{
+           {"kvstore.type", "dist_async"},
+           {"kvstore.gradient_compression.type", "2bit"},
+           {"kvstore.gradient_compression.type", "1bit"},
+           {"kvstore.gradient_compression.type", "top_k"},
+           {"kvstore.gradient_compression.type", "fp16"},
+           {"training.accumulate_steps", "2"},
+           {"training.precision", "fp16"},
+           {"training.optimizer.name", "lars"},
+           {"training.optimizer.name", "lamb"},
+           {"training.optimizer.name", "ftrl"}}) {
+    EXPECT_THAT(errors(key, value), HasSubstr(absl::StrCat("'", key, "'", with))) << value;
+    EXPECT_EQ(ErrorsOf({{"kvstore", "{type: dist_sync, local_steps: 1}"}, {key, value}}), "");
+  }
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, std::string>>{{"kvstore.type", "dist_device_sync"},
+                                                        {"kvstore.gradient_compression", "int8"},
+                                                        {"kvstore.gradient_compression", "bf16"},
+                                                        {"training.precision", "bf16"},
+                                                        {"training.optimizer.name", "adam"},
+                                                        {"training.gradient_clip_norm", "1"}}) {
+    EXPECT_EQ(errors(key, value), "") << key;
+  }
+  EXPECT_THAT(
+      ErrorsOf({{"kvstore.local_steps", "1024"}, {"training.global_batch_size", "16385"}}),
+      HasSubstr("'kvstore.local_steps' is 1024: a round has 16778240 samples, 16777216 is"));
 }
 
 TEST(BordersTest, AnAsynchronousJobHasItsOwnKeysAndLacksOthers) {
