@@ -67,6 +67,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
     args = common(name);
     // All services end together, so nobody could take over a shard.
     args.insert(args.end(), {"--coordinator", coordinator, "--node", name, "--hand-over", "0s"});
+    if (!options.shared_memory) args.emplace_back("--no-shared-memory");
     if (absl::Status status = cluster->Spawn(name, "capstan_param_store", args); !status.ok())
       return status;
   }

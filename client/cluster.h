@@ -23,11 +23,12 @@ struct ClusterOptions {
   int workers = 1;
   bool cpus_alone = false;  // a job for CPUs needs no search for cards
   int shards = 0;
-  bool echo = false;      // prints every line of the services to stderr
-  std::string job_id;     // the one job that the services are for
-  std::string state_dir;  // of the coordinator, absolute; empty: inside the private folder
-  std::string look;       // a folder: no job is trained, the coordinator shows its runs
-  std::string http;       // with `look`: the address of the coordinator's status page
+  bool shared_memory = true;  // between workers and shards
+  bool echo = false;          // prints every line of the services to stderr
+  std::string job_id;         // the one job that the services are for
+  std::string state_dir;      // of the coordinator, absolute; empty: inside the private folder
+  std::string look;           // a folder: no job is trained, the coordinator shows its runs
+  std::string http;           // with `look`: the address of the coordinator's status page
 };
 
 // The services end with this object, and also with this process, however it ends. Thread-safe.

@@ -72,8 +72,11 @@ struct ExchangeStats {
   int64_t copied_bytes = 0;    // payload bytes copied, both directions
   int64_t retries = 0;         // streams opened again, frames sent again
   int64_t corrupt_frames = 0;  // checksums that differed, on either side
-  double push_seconds = 0;     // frames given to gRPC until it took the last one, of all streams
-  double pull_seconds = 0;     // first chunk to last, of all complete versions
+  int64_t shared_streams = 0;  // that send in shared memory now
+  // Frames given to gRPC until it took the last one, or that waited for room in shared memory; of
+  // all streams.
+  double push_seconds = 0;
+  double pull_seconds = 0;  // first chunk to last, of all complete versions
 };
 
 class Exchange {

@@ -23,6 +23,8 @@ std::optional<int> Config::Parse(int argc, const char* const* argv) {
                 "folders that jobs may write to; default: any folder");
   flags.AddList("data-root", data_roots, "FOLDER",
                 "folders that may hold initial weights; default: any folder");
+  flags.AddBool("no-shared-memory", no_shared_memory,
+                "use gRPC, not shared memory, with workers and shards of this host, too");
   flags.AddDuration("hand-over", hand_over,
                     "how long a shard that is told to stop may take to hand over its jobs; 0s: it "
                     "stops at once, and they go back to their last checkpoints",

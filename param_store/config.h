@@ -21,6 +21,8 @@ struct Config {
   // Default: anywhere.
   std::vector<std::string> checkpoint_roots;
   std::vector<std::string> data_roots;
+  // --no-shared-memory: streams of workers and shards on this host stay on gRPC.
+  bool no_shared_memory = false;
   // --hand-over: from SIGTERM until it goes with jobs that nobody has taken. 0: at once.
   absl::Duration hand_over = absl::Seconds(60);
 

@@ -80,9 +80,18 @@ absl::StatusOr<core::StartLineage> ReadView(const node::v1::StartLineage& order,
   return start;
 }
 
+// Without one, all streams stay on gRPC.
+std::unique_ptr<exchange::shared::Door> OpenDoor() {
+  auto door = exchange::shared::Door::Open();
+  if (door.ok()) return *std::move(door);
+  Log(services::kWarning, "no_shared_memory").Kv("status", door.status());
+  return nullptr;
+}
+
 }  // namespace
 
-ParamStore::ParamStore(ParamStoreOptions options) : options_(std::move(options)) {}
+ParamStore::ParamStore(ParamStoreOptions options)
+    : options_(std::move(options)), door_(options_.shared_memory ? OpenDoor() : nullptr) {}
 
 ParamStore::~ParamStore() { Shutdown(); }
 

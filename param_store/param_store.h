@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "capstan/node/v1/node.pb.h"
+#include "exchange/shared/door.h"
 #include "exchange/transport/server_stream.h"
 #include "param_store/shard_job.h"
 #include "param_store/shard_metrics.h"
@@ -32,6 +33,7 @@ struct ParamStoreOptions {
   std::vector<std::string> checkpoint_roots;
   std::vector<std::string> data_roots;
   ShardMetrics* metrics = nullptr;  // outlives the store; null: nothing is counted
+  bool shared_memory = true;        // with workers and shards of this host
   absl::Duration stuck_after = kStuckAfter;
   // A state in the heartbeat has changed. From any thread; must not wait.
   std::function<void()> on_state;
@@ -50,6 +52,7 @@ class ParamStore final : public exchange::JobDirectory {
 
   std::shared_ptr<exchange::StreamOwner> FindJob(absl::string_view job_id) override
       ABSL_LOCKS_EXCLUDED(mu_);
+  exchange::shared::Door* door() override { return door_.get(); }
 
   // Ends the streams of all jobs with UNAVAILABLE and waits until what was being written is
   // written. Repeatable; no job is taken afterwards.
@@ -69,6 +72,7 @@ class ParamStore final : public exchange::JobDirectory {
   void Reap(const std::string& job_id, ShardJob& job) ABSL_LOCKS_EXCLUDED(mu_);
 
   const ParamStoreOptions options_;
+  const std::unique_ptr<exchange::shared::Door> door_;  // null: no shared memory
 
   mutable Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

@@ -183,6 +183,36 @@ class QuickPublisher final : public exchange::StreamOwner, public exchange::JobD
   int64_t taken_ ABSL_GUARDED_BY(mu_) = -1;
 };
 
+// The same in shared memory: the peer has mapped it before the owner has dealt with the Hello.
+class QuickSharer final : public exchange::StreamOwner, public exchange::JobDirectory {
+ public:
+  std::shared_ptr<exchange::StreamOwner> FindJob(absl::string_view) override {
+    return {std::shared_ptr<void>(), this};
+  }
+  void OnHello(std::shared_ptr<exchange::ServerStream> stream, v1::Hello) override {
+    auto pipe = exchange::shared::Pipe::Create(exchange::shared::RingBytesFor(0));
+    auto wakes = exchange::shared::MakeWakePair();
+    if (!pipe.ok() || !wakes.ok()) return;
+    (*pipe)->SetWakes(std::move(wakes->wake), std::move(wakes->wait));
+    if (!stream->UsePipe(
+            *pipe, [](exchange::wire::Pieces) {}, [](const absl::Status&) {}))
+      return;
+    const grpc::Slice slice("weights");
+    stream->Send(grpc::ByteBuffer(&slice, 1), 7, /*last=*/true);
+  }
+  void OnMessage(std::shared_ptr<exchange::ServerStream> stream,
+                 std::shared_ptr<grpc::ByteBuffer>) override {
+    stream->Handled();
+  }
+  void OnWeightsTaken(core::StreamId, int64_t version) override { taken_ = version; }
+  void OnEnd(core::StreamId) override {}
+
+  int64_t taken() const { return taken_; }
+
+ private:
+  std::atomic<int64_t> taken_ = -1;
+};
+
 class ServerStreamTest : public testing::Test {
  protected:
   void Serve(exchange::JobDirectory& directory) {
@@ -277,6 +307,21 @@ TEST_F(ServerStreamTest, WeightsThatAreTakenDuringTheHelloAreTaken) {
   seal.mutable_seal()->set_step(1);
   ASSERT_TRUE(stream->Write(seal));
   EXPECT_TRUE(owner.WaitForTaken(8)) << "as usual, after the Hello";
+  context.TryCancel();
+  stream->Finish();
+  server_->Shutdown();
+}
+
+TEST_F(ServerStreamTest, WeightsThatAPipeTakesDuringTheHelloAreTaken) {
+  QuickSharer owner;
+  Serve(owner);
+  grpc::ClientContext context;
+  services::SetTimeout(context, absl::Seconds(60));
+  const auto stream = stub_->Exchange(&context);
+  ASSERT_TRUE(stream->Write(Hello()));
+  const absl::Time end = absl::Now() + absl::Seconds(20);
+  while (owner.taken() != 7 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(owner.taken(), 7);
   context.TryCancel();
   stream->Finish();
   server_->Shutdown();

@@ -45,6 +45,7 @@ Service::Service(const Config& config)
               .checkpoint_roots = config.checkpoint_roots,
               .data_roots = config.data_roots,
               .metrics = &shard_metrics_,
+              .shared_memory = !config.no_shared_memory,
               .on_state =
                   [this] {
                     if (session_ != nullptr) session_->Notify();

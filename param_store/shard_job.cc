@@ -169,10 +169,57 @@ void ShardJob::OnMessage(std::shared_ptr<exchange::ServerStream> stream,
   metrics_.MessageCame();
   strand_.Post(
       [self = shared_from_this(), stream = std::move(stream), message = std::move(message)] {
-        self->Handle(stream, *message);
+        const auto bytes = exchange::wire::ReceivedBytes::From(*message);
+        self->Handle(stream, bytes.ok() ? bytes->pieces() : exchange::wire::Pieces());
         stream->Handled();
         self->metrics_.MessageHandled();
       });
+}
+
+std::optional<int64_t> ShardJob::RingBytes(v1::StreamKind kind) {
+  namespace shared = exchange::shared;
+  switch (kind) {
+    case v1::STREAM_KIND_DATA:
+      return shared::RingBytesFor(4 * options_.plan.layout.total_floats());
+    case v1::STREAM_KIND_CONTROL:
+      return shared::RingBytesFor(0);  // seals
+    default:
+      return shared::kRingBytesForAny;  // with the norms of tens of thousands of tensors
+  }
+}
+
+void ShardJob::OnPipe(std::shared_ptr<exchange::ServerStream> stream,
+                      std::shared_ptr<exchange::shared::Pipe> pipe) {
+  strand_.Post([self = shared_from_this(), stream = std::move(stream), pipe = std::move(pipe)] {
+    self->UsePipe(stream, pipe);
+  });
+}
+
+void ShardJob::UsePipe(const std::shared_ptr<exchange::ServerStream>& stream,
+                       const std::shared_ptr<exchange::shared::Pipe>& pipe) {
+  const core::StreamId id = stream->id();
+  if (!streams_.contains(id) || !strand_.Add(pipe)) return;
+  const bool used = stream->UsePipe(
+      pipe,
+      [weak = weak_from_this(), of = std::weak_ptr(stream)](exchange::wire::Pieces message) {
+        const auto self = weak.lock();
+        const auto sender = of.lock();
+        if (self == nullptr || sender == nullptr) return;
+        self->metrics_.MessageCame();
+        self->Handle(sender, message);
+        self->metrics_.MessageHandled();
+      },
+      [weak = weak_from_this(), id](const absl::Status& status) {
+        const auto self = weak.lock();
+        if (self == nullptr || !self->streams_.contains(id)) return;
+        self->Do(core::StreamClosed{id});
+        self->Run(core::CloseStream{id, status});
+      });
+  if (!used) return;
+  Log(services::kInfo, "stream_shares_memory")
+      .Kv("job", options_.plan.job_id)
+      .Kv("shard", options_.plan.shard)
+      .Kv("stream", id);
 }
 
 // A sum that was computed wrong, or has changed in memory, would be found wrong for ever.
@@ -203,12 +250,11 @@ void ShardJob::OnEnd(core::StreamId stream) {
 }
 
 void ShardJob::Handle(const std::shared_ptr<exchange::ServerStream>& stream,
-                      const grpc::ByteBuffer& message) {
+                      exchange::wire::Pieces message) {
   const core::StreamId id = stream->id();
   if (!streams_.contains(id)) return;  // closed, and what it still had to say is dropped
   absl::Status bad;
-  const auto bytes = exchange::wire::ReceivedBytes::From(message);
-  auto decoded = bytes.ok() ? exchange::wire::DecodeRequest(bytes->pieces()) : bytes.status();
+  auto decoded = exchange::wire::DecodeRequest(message);
   if (!decoded.ok()) {
     bad = absl::DataLossError(decoded.status().message());
   } else if (!decoded->Intact(core_.lineage())) {  // all streams are of the lineage at hand

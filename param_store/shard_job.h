@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +22,8 @@
 #include "absl/time/time.h"
 #include "capstan/node/v1/node.pb.h"
 #include "exchange/shard/shard_core.h"
+#include "exchange/shared/door.h"
+#include "exchange/shared/pipe.h"
 #include "exchange/transport/lead_link.h"
 #include "exchange/transport/server_stream.h"
 #include "exchange/transport/stream_guard.h"
@@ -95,11 +98,16 @@ class ShardJob final : public exchange::StreamOwner, public std::enable_shared_f
                  std::shared_ptr<grpc::ByteBuffer> message) override;
   void OnWeightsTaken(exchange::shard::StreamId stream, int64_t version) override;
   void OnEnd(exchange::shard::StreamId stream) override;
+  std::optional<int64_t> RingBytes(v1::StreamKind kind) override;
+  void OnPipe(std::shared_ptr<exchange::ServerStream> stream,
+              std::shared_ptr<exchange::shared::Pipe> pipe) override;
 
  private:
   // All below on the strand.
+  void UsePipe(const std::shared_ptr<exchange::ServerStream>& stream,
+               const std::shared_ptr<exchange::shared::Pipe>& pipe);
   void Handle(const std::shared_ptr<exchange::ServerStream>& stream,
-              const grpc::ByteBuffer& message);
+              exchange::wire::Pieces message);
   void HandleFrame(const std::shared_ptr<exchange::ServerStream>& stream, const v1::Frame& frame,
                    exchange::wire::Pieces payload, size_t payload_bytes);
   // Steps the core and carries out what it wants, until nothing is left to do.

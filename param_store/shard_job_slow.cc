@@ -59,6 +59,7 @@ void ShardJob::MakeRoom() {
     if (const auto stream = closing.lock(); stream != nullptr) stream->Abort();
   }
   closing_.clear();
+  // A closed stream in shared memory keeps no buffer, because Close has dropped its queue.
   const absl::Duration start = strand_.Now();
   while (storage_.weight_buffers_in_use() >= training::kMostWeightBuffers &&
          strand_.Now() - start < kLetGo) {

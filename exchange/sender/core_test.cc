@@ -516,7 +516,7 @@ TEST(CompressedCoreTest, SendsWordsAndCountsFloats) {
   CoreOptions options;
   options.spec_digest = std::string(32, 'd');
   options.gradient_format = {.encoding = training::GradientEncoding::kOneBit};
-  const int64_t chunk_words = 1 + kChunkFloats / 32;
+  const int64_t chunk_words = training::EncodedWords(options.gradient_format, kChunkFloats);
   options.max_payload_bytes = 4 * 2 * chunk_words;
   Core core(layout, std::move(options));
   core.Step(RouteGiven{{1, {{"ps0", "unix:/a", 0, 5}}}}, absl::ZeroDuration());

@@ -1,5 +1,6 @@
 #include "exchange/transport/exchange_client.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <variant>
@@ -68,6 +69,10 @@ class ExchangeClient::Impl : public std::enable_shared_from_this<Impl> {
     for (const auto& entry : streams_) sending += entry.second->sending();
     return sending;
   }
+  int64_t SharedStreams() const {
+    return std::count_if(streams_.begin(), streams_.end(),
+                         [](const auto& entry) { return entry.second->shares_memory(); });
+  }
 
  private:
   using Way = std::pair<int32_t, v1::StreamKind>;  // to a shard
@@ -95,7 +100,7 @@ class ExchangeClient::Impl : public std::enable_shared_from_this<Impl> {
   void Carry(const sender::OpenStream& e) {
     std::weak_ptr<Impl> weak = weak_from_this();
     ExchangeStream::Handlers handlers;
-    handlers.on_message = [weak, id = e.stream](const grpc::ByteBuffer& message) {
+    handlers.on_message = [weak, id = e.stream](wire::Pieces message) {
       if (auto self = weak.lock()) self->OnMessage(id, message);
     };
     handlers.on_done = [weak, id = e.stream](const grpc::Status& status) {
@@ -147,11 +152,8 @@ class ExchangeClient::Impl : public std::enable_shared_from_this<Impl> {
         .Kv("wrong", e.wrong);
   }
 
-  void OnMessage(sender::StreamId id, const grpc::ByteBuffer& message) {
-    if (streams_.count(id) == 0) return;
-    absl::StatusOr<wire::ReceivedBytes> bytes = wire::ReceivedBytes::From(message);
-    // What gRPC cannot open is no message: the core refuses it as one that does not decode.
-    Deliver(sender::MessageArrived{id, bytes.ok() ? bytes->pieces() : wire::Pieces()});
+  void OnMessage(sender::StreamId id, wire::Pieces message) {
+    if (streams_.count(id) > 0) Deliver(sender::MessageArrived{id, message});
   }
 
   void OnDone(sender::StreamId id, absl::Status status) {
@@ -231,6 +233,7 @@ std::string ExchangeClient::Waiting() const { return impl_->core().Waiting(impl_
 ExchangeStats ExchangeClient::stats() const {
   ExchangeStats stats = impl_->core().stats();
   stats.push_seconds = absl::ToDoubleSeconds(impl_->sending());
+  stats.shared_streams = impl_->SharedStreams();
   return stats;
 }
 

@@ -104,7 +104,7 @@ class ExchangeStreamTest : public ::testing::Test {
   }
 
   static ExchangeStream::Handlers Deaf() {
-    return {[](const grpc::ByteBuffer&) {}, [](const grpc::Status&) {}};
+    return {[](wire::Pieces) {}, [](const grpc::Status&) {}};
   }
   // Within the limit; a stream that never ends would hold up the end of the test, too.
   static void ExpectNone(LiveStreams& live) {
@@ -132,13 +132,12 @@ TEST_F(ExchangeStreamTest, NoMessageOvertakesTheOneBeforeItOnItsWayToTheStrand) 
   std::vector<int64_t> versions;  // of the strand
   std::shared_ptr<ExchangeStream> stream;
   ExchangeStream::Handlers handlers;
-  handlers.on_message = [&](const grpc::ByteBuffer& message) {
+  handlers.on_message = [&](wire::Pieces message) {
     // The first is dealt with while the second is on its way.
     if (versions.empty()) {
       EXPECT_TRUE(strand.WaitForPost(2));
     }
-    const auto bytes = wire::ReceivedBytes::From(message);
-    versions.push_back(wire::DecodeResponse(bytes->pieces())->message.hello().version());
+    versions.push_back(wire::DecodeResponse(message)->message.hello().version());
     if (versions.size() == kVersions) stream->Cancel();
   };
   handlers.on_done = [&](const grpc::Status&) { strand.loop.Stop(); };
@@ -213,7 +212,7 @@ TEST_F(ExchangeStreamTest, WhatAMessageHoldsIsLetGoOutsideTheLock) {
     used.set_value(answered.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
   };
   ExchangeStream::Handlers handlers;
-  handlers.on_message = [](const grpc::ByteBuffer&) {};
+  handlers.on_message = [](wire::Pieces) {};
   handlers.on_done = [&](const grpc::Status&) { strand.Stop(); };
   strand.Post([&] {
     stream = ExchangeStream::Start(*stub_, strand, live, handlers);

@@ -62,11 +62,9 @@ void LeadLink::Open(const std::string& address, const v1::Hello& hello, Handlers
     }
   }
   ExchangeStream::Handlers on;
-  on.on_message = [call](const grpc::ByteBuffer& message) {
+  on.on_message = [call](wire::Pieces message) {
     if (call->dropped) return;
-    const auto bytes = wire::ReceivedBytes::From(message);
-    if (!bytes.ok()) return call->Close(bytes.status());
-    const auto decoded = wire::DecodeResponse(bytes->pieces());
+    const auto decoded = wire::DecodeResponse(message);
     if (!decoded.ok()) return call->Close(absl::DataLossError(decoded.status().message()));
     if (decoded->message.has_hello() && !decoded->message.has_check()) {
       return call->Close(absl::UnimplementedError(

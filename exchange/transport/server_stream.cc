@@ -1,11 +1,14 @@
 #include "exchange/transport/server_stream.h"
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "exchange/transport/shared_memory_key.h"
 #include "exchange/wire/byte_buffer.h"
 #include "services/security/credentials.h"
 #include "services/status/status.h"
@@ -26,7 +29,6 @@ constexpr char kHelloAlarms = 0;
 }  // namespace
 
 ServerStream::ServerStream(grpc::CallbackServerContext& context, JobDirectory& directory)
-
     : context_(context),
       directory_(directory),
       id_(NextId()),
@@ -36,6 +38,13 @@ ServerStream* ServerStream::Start(grpc::CallbackServerContext& context, JobDirec
                                   absl::Duration hello_timeout) {
   std::shared_ptr<ServerStream> stream(new ServerStream(context, directory));
   stream->self_ = stream;
+  shared::Door* const door = directory.door();
+  if (door != nullptr && context.client_metadata().count(kSharedMemoryKey) > 0) {
+    // Goes with the first message, or with the end of a stream that was refused, when nobody can use
+    // it any more.
+    const std::string invitation = door->Invite(stream);
+    if (!invitation.empty()) context.AddInitialMetadata(kSharedMemoryKey, invitation);
+  }
   HandOver(stream.get());
   // The stream may be gone when its alarm rings.
   std::function<void(bool)> ring = [weak = std::weak_ptr<ServerStream>(stream)](bool rang) {
@@ -121,6 +130,8 @@ absl::Status ServerStream::Bind(const grpc::ByteBuffer& message) {
   {
     MutexLock lock(mu_);
     if (closed_) return absl::OkStatus();  // cancelled meanwhile
+    invites_ = owner;
+    kind_ = hello.kind();
   }
   hello_alarm_.Cancel();
   owner->OnHello(self_, std::move(hello));
@@ -140,12 +151,78 @@ absl::Status ServerStream::Bind(const grpc::ByteBuffer& message) {
 }
 
 void ServerStream::Send(const grpc::ByteBuffer& message, int64_t weights_of, bool last) {
-  MutexLock lock(mu_);
-  if (closed_) return;
-  if (writing_) {
+  {
+    MutexLock lock(mu_);
+    if (closed_) return;
+    if (pipe_ == nullptr && !writing_) return WriteLocked({message, weights_of, last});
     outgoing_.push_back({message, weights_of, last});
-  } else {
-    WriteLocked({message, weights_of, last});
+    if (pipe_ == nullptr) return;
+  }
+  FillPipe();
+}
+
+// ---- Shared memory ----
+
+std::optional<int64_t> ServerStream::RingBytes() {
+  std::shared_ptr<StreamOwner> owner;
+  v1::StreamKind kind = v1::STREAM_KIND_UNSPECIFIED;
+  {
+    MutexLock lock(mu_);
+    if (closed_) return std::nullopt;
+    owner = invites_;
+    kind = kind_;
+  }
+  return owner == nullptr ? std::nullopt : owner->RingBytes(kind);
+}
+
+void ServerStream::OnPipe(std::shared_ptr<shared::Pipe> pipe) {
+  std::shared_ptr<StreamOwner> owner;
+  {
+    MutexLock lock(mu_);
+    owner = invites_;
+  }
+  if (owner != nullptr) owner->OnPipe(shared_from_this(), std::move(pipe));
+}
+
+bool ServerStream::UsePipe(const std::shared_ptr<shared::Pipe>& pipe,
+                           std::function<void(wire::Pieces)> on_message,
+                           std::function<void(const absl::Status&)> on_broken) {
+  const auto fill = [weak = weak_from_this()] {
+    if (const auto self = weak.lock(); self != nullptr) self->FillPipe();
+  };
+  pipe->Open({std::move(on_message), /*on_peer_began=*/[] {}, fill, std::move(on_broken)});
+  {
+    MutexLock lock(mu_);
+    if (closed_ || pipe_ != nullptr) {
+      pipe->Close();
+      return false;
+    }
+    pipe_ = pipe;
+    pipe->SetHandledOnStream(handled_);
+    // What is queued here has not been given to gRPC, so it goes through the pipe.
+    pipe->BeginSending(taken_messages_ + (writing_ ? 1 : 0));
+  }
+  FillPipe();
+  return true;
+}
+
+void ServerStream::FillPipe() {
+  std::vector<Outgoing> written;  // let go outside the lock
+  std::shared_ptr<StreamOwner> owner;
+  {
+    MutexLock lock(mu_);
+    owner = invites_;  // set before there is a pipe, and owner_ perhaps not yet
+    while (pipe_ != nullptr && !outgoing_.empty()) {
+      const auto bytes = wire::ReceivedBytes::From(outgoing_.front().message);
+      // Our own message, so it can be opened.
+      if (pipe_->Write(bytes->pieces()) != shared::RingResult::kDone) break;
+      ++taken_messages_;
+      written.push_back(std::move(outgoing_.front()));
+      outgoing_.pop_front();
+    }
+  }
+  for (const Outgoing& message : written) {
+    if (message.last) owner->OnWeightsTaken(id_, message.weights_of);
   }
 }
 
@@ -167,7 +244,11 @@ void ServerStream::DropWeights() {
 
 ServerStream::Writing ServerStream::writing() const {
   MutexLock lock(mu_);
-  return {writing_ ? current_.weights_of : -1, taken_messages_};
+  if (writing_ && current_.weights_of >= 0) return {current_.weights_of, taken_messages_};
+  const auto weights =
+      std::find_if(outgoing_.begin(), outgoing_.end(),
+                   [](const Outgoing& message) { return message.weights_of >= 0; });
+  return {weights == outgoing_.end() ? -1 : weights->weights_of, taken_messages_};
 }
 
 void ServerStream::OnWriteDone(bool ok) {
@@ -194,7 +275,7 @@ void ServerStream::GoOnLocked(bool ok, std::deque<Outgoing>* dropped) {
     FinishLocked();
   } else if (!ok) {
     dropped->swap(outgoing_);  // OnReadDone or OnCancel ends the stream
-  } else if (!outgoing_.empty()) {
+  } else if (!outgoing_.empty() && pipe_ == nullptr) {
     const Outgoing next = outgoing_.front();
     outgoing_.pop_front();
     WriteLocked(next);
@@ -209,12 +290,14 @@ void ServerStream::OnCancel() {
 void ServerStream::End(const absl::Status& status, bool tell_owner) {
   std::shared_ptr<StreamOwner> owner;
   std::deque<Outgoing> dropped;
+  std::shared_ptr<shared::Pipe> pipe;  // goes here, or on the strand, if that is using it
   {
     MutexLock lock(mu_);
     if (closed_) return;
     closed_ = true;
     status_ = status;
     owner = owner_;
+    pipe.swap(pipe_);
     dropped.swap(outgoing_);
     FinishLocked();
   }
@@ -237,17 +320,20 @@ void ServerStream::Abort() {
 void ServerStream::Handled() {
   MutexLock lock(mu_);
   --unhandled_;
+  ++handled_;
+  if (pipe_ != nullptr) pipe_->SetHandledOnStream(handled_);
   ReadOnLocked();
 }
 
 void ServerStream::OnDone() {
   TakeOver(this);
   std::shared_ptr<ServerStream> self = std::move(self_);
-  std::shared_ptr<StreamOwner> owner;
+  std::shared_ptr<StreamOwner> owner, invites;
   MutexLock lock(mu_);
   done_ = true;
   hello_alarm_.Cancel();
   owner.swap(owner_);
+  invites.swap(invites_);
 }
 
 }  // namespace capstan::exchange

@@ -1,16 +1,19 @@
 // One Exchange stream as the shard sees it: gRPC's reactions only read, write and hand over.
 //
 // At most kReadAhead messages wait for the job's strand; the connection's window does the rest. The
-// first message, the Hello, finds the job.
+// first message, the Hello, finds the job. A peer on the same host is invited to go on in shared
+// memory (exchange/shared/pipe.h).
 //
-// Threads: Send, DropWeights and Close on the job's strand. The object lives until gRPC is
-// done with it and nobody refers to it any more.
+// Threads: Send, DropWeights, UsePipe, Handled and Close on the job's strand. The object lives until
+// gRPC is done with it and nobody refers to it any more.
 #ifndef CAPSTAN_EXCHANGE_TRANSPORT_SERVER_STREAM_H_
 #define CAPSTAN_EXCHANGE_TRANSPORT_SERVER_STREAM_H_
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -19,7 +22,10 @@
 #include "absl/time/time.h"
 #include "capstan/param_store/v1/param_store.pb.h"
 #include "exchange/shard/shard_events.h"
+#include "exchange/shared/door.h"
+#include "exchange/shared/pipe.h"
 #include "exchange/transport/stream_guard.h"
+#include "exchange/wire/frame_codec.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -41,10 +47,15 @@ class StreamOwner {
   // stream->Handled() follows once the message was dealt with.
   virtual void OnMessage(std::shared_ptr<ServerStream> stream,
                          std::shared_ptr<grpc::ByteBuffer> message) = 0;
-  // gRPC has taken the last message of a version's weights (Send, `last`).
+  // gRPC has taken the last message of a version's weights (Send, `last`), or the pipe has.
   virtual void OnWeightsTaken(shard::StreamId stream, int64_t version) = 0;
   // Never before OnHello. The stream may be one that the owner itself has closed.
   virtual void OnEnd(shard::StreamId stream) = 0;
+  // Of a pipe for such a stream; nullopt: the owner uses none. On the door's thread.
+  virtual std::optional<int64_t> RingBytes(v1::StreamKind /*kind*/) { return {}; }
+  // The stream's peer has mapped it; UsePipe follows. On the door's thread.
+  virtual void OnPipe(std::shared_ptr<ServerStream> /*stream*/,
+                      std::shared_ptr<shared::Pipe> /*pipe*/) {}
 };
 
 class JobDirectory {
@@ -52,9 +63,13 @@ class JobDirectory {
   virtual ~JobDirectory() = default;
   // Null: no such job here. Thread-safe.
   virtual std::shared_ptr<StreamOwner> FindJob(absl::string_view job_id) = 0;
+  // Where peers on this host come for shared memory; null: nowhere. Thread-safe.
+  virtual shared::Door* door() { return nullptr; }
 };
 
-class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                           public shared::Guest,
+                           public std::enable_shared_from_this<ServerStream> {
  public:
   static constexpr int kReadAhead = 4;
   static constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
@@ -71,9 +86,15 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   // version follow. Dropped where the stream has ended.
   void Send(const grpc::ByteBuffer& message, int64_t weights_of = -1, bool last = false)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Sends from now on in the pipe, and has it call these. The caller has added it to the strand.
+  // False: the stream has ended.
+  bool UsePipe(const std::shared_ptr<shared::Pipe>& pipe,
+               std::function<void(wire::Pieces)> on_message,
+               std::function<void(const absl::Status&)> on_broken) ABSL_LOCKS_EXCLUDED(mu_);
   // Drops queued weights of all versions.
   void DropWeights() ABSL_LOCKS_EXCLUDED(mu_);
-  // The version whose weights are being written, -1: none; messages that gRPC has taken so far.
+  // The version of the oldest weights that are being written or are queued, -1: none; messages that
+  // gRPC or the pipe has taken so far.
   struct Writing {
     int64_t version = -1;
     int64_t taken_messages = 0;
@@ -85,6 +106,10 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void Abort() ABSL_LOCKS_EXCLUDED(mu_);
   // A message given to the owner was dealt with: the next may be read.
   void Handled() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // shared::Guest.
+  std::optional<int64_t> RingBytes() override ABSL_LOCKS_EXCLUDED(mu_);
+  void OnPipe(std::shared_ptr<shared::Pipe> pipe) override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Outgoing {
@@ -102,6 +127,8 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
   absl::Status Bind(const grpc::ByteBuffer& message);
   void EndWithoutHello() ABSL_LOCKS_EXCLUDED(mu_);
+  // Writes what is queued to the pipe, as far as there is room. On the strand.
+  void FillPipe() ABSL_LOCKS_EXCLUDED(mu_);
   void End(const absl::Status& status, bool tell_owner) ABSL_LOCKS_EXCLUDED(mu_);
   void ReadOnLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GoOnLocked(bool ok, std::deque<Outgoing>* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -130,6 +157,11 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   bool done_ ABSL_GUARDED_BY(mu_) = false;      // gRPC is done: context_ is gone
   absl::Status status_ ABSL_GUARDED_BY(mu_);    // to finish with
   int unhandled_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t handled_ ABSL_GUARDED_BY(mu_) = 1;  // messages of the peer: the Hello
+  // From before the owner is told the Hello: its answer invites the peer to a pipe.
+  std::shared_ptr<StreamOwner> invites_ ABSL_GUARDED_BY(mu_);
+  v1::StreamKind kind_ ABSL_GUARDED_BY(mu_) = v1::STREAM_KIND_UNSPECIFIED;
+  std::shared_ptr<shared::Pipe> pipe_ ABSL_GUARDED_BY(mu_);  // that messages are sent in
 };
 
 }  // namespace capstan::exchange

@@ -171,6 +171,8 @@ absl::Status DecodeFrame(Cursor cursor, size_t end, Frame* frame,
   }
   const std::string header = CopyOut(begin, header_bytes);
   if (!frame->ParseFromString(header)) return Bad("the frame does not parse");
+  // Bytes in shared memory may have changed since they were read above.
+  if (!frame->payload().empty()) return Bad("a payload among the fields of the header");
   if (!SumOf(header, frame->has_check(), sum)) return Bad("the check is not the last field");
   return absl::OkStatus();
 }

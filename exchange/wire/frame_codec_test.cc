@@ -328,6 +328,34 @@ TEST(FrameCodecTest, NoFlippedBitOfAHeaderPasses) {
   }
 }
 
+// Likewise of a message between shards: a part to the lead, and a decision from it.
+TEST(FrameCodecTest, NoFlippedBitOfAPartOrADecisionPasses) {
+  const auto flip = [](const std::string& good, const auto& decode) {
+    const auto intact = [&decode](absl::string_view bytes) {
+      const auto decoded = decode({&bytes, 1});
+      return decoded.ok() && decoded->Intact(7);
+    };
+    EXPECT_TRUE(intact(good));
+    for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
+      std::string bytes = good;
+      bytes[bit / 8] ^= static_cast<char>(1 << bit % 8);
+      EXPECT_FALSE(intact(bytes)) << "bit " << bit;
+    }
+  };
+  v1::ExchangeRequest part;
+  part.mutable_part()->set_step(3);
+  part.mutable_part()->set_shard(1);
+  part.mutable_part()->set_finite(true);
+  SetCheck(&part, 7);
+  flip(part.SerializeAsString(), [](Pieces bytes) { return DecodeRequest(bytes); });
+  v1::ExchangeResponse decision;
+  decision.mutable_decision()->set_step(3);
+  decision.mutable_decision()->set_apply(true);
+  decision.mutable_decision()->set_learning_rate(0.1);
+  SetCheck(&decision, 7);
+  flip(decision.SerializeAsString(), [](Pieces bytes) { return DecodeResponse(bytes); });
+}
+
 // The two ways to write a check agree.
 TEST(FrameCodecTest, ACheckIsTheSameWhoeverWritesIt) {
   const std::string payload = FloatBytes({1, 2, 3});

@@ -68,7 +68,10 @@ WorkerMetrics::WorkerMetrics(services::MetricsRegistry& registry)
                                       "Tensor bytes before compression or quantisation.",
                                       {"job_id", "rank", "op", "direction"})),
       retries_(registry.Counter("capstan_ps_client_retries_total",
-                                "Streams to shards that were opened again.", {"job_id", "rank"})) {}
+                                "Streams to shards that were opened again.", {"job_id", "rank"})),
+      shared_streams_(registry.Gauge("capstan_ps_client_shared_streams",
+                                     "Streams to shards on this host that use shared memory.",
+                                     {"job_id", "rank"})) {}
 
 void WorkerMetrics::Update(const std::string& job_id, int32_t rank, const TaskCounters& now) {
   TaskCounters& before = last_[job_id].counters;
@@ -101,6 +104,7 @@ void WorkerMetrics::Update(const std::string& job_id, int32_t rank, const TaskCo
   Add(payload_bytes_.With(push), is.sent_payload_bytes, was.sent_payload_bytes);
   Add(payload_bytes_.With(pull), is.received_payload_bytes, was.received_payload_bytes);
   Add(retries_.With(labels), is.retries, was.retries);
+  shared_streams_.With(labels).Set(static_cast<double>(is.shared_streams));
   before = now;
 }
 

@@ -47,6 +47,7 @@ class WorkerMetrics {
   const services::CounterFamily wire_bytes_;
   const services::CounterFamily payload_bytes_;
   const services::CounterFamily retries_;
+  const services::GaugeFamily shared_streams_;
   std::map<std::string, Last> last_;  // by job
 };
 

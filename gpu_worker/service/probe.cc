@@ -84,8 +84,10 @@ ProbeQueue::~ProbeQueue() {
 }
 
 void ProbeQueue::Add(const node::v1::Probe& probe) {
-  // The source of the data: the folder, or the generator with its numbers.
-  const std::string set = probe.spec().data().SerializeAsString();
+  // The source of the data: the place, or the generator with its numbers. Nothing else of the spec
+  // counts, or jobs that differ in it would take all threads to one place that hangs.
+  const job::v1::Data& data = probe.spec().data();
+  const std::string set = data.uri().empty() ? data.SerializeAsString() : data.uri();
   MutexLock lock(state_->mu);
   if (state_->sets.count(set) == 0 && state_->sets.size() >= kMostSets) return;
   std::deque<node::v1::Probe>& probes = state_->sets[set];

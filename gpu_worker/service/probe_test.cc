@@ -98,18 +98,27 @@ TEST(ProbeQueueTest, ADataSetThatHangsHoldsUpItsOwnProbesAlone) {
   ASSERT_TRUE(disk->Until([&] { return disk->asked == 1; }));
   add(100, "file:///well");
   EXPECT_TRUE(disk->Until([&] { return disk->told.count(100) == 1; }));
-  // So many data sets may hang at the same time before a good one is no longer read.
+  // So do probes of jobs that differ in how they read it.
   const int most = static_cast<int>(ProbeQueue::kMostSets);
+  for (int i = 1; i <= 2 * most; ++i) {
+    node::v1::Probe probe = ProbeOf("idx", "file:///hangs");
+    probe.mutable_spec()->mutable_data()->set_prefetch_batches(i);
+    probe.set_probe_id(1000 + i);
+    queue.Add(probe);
+  }
+  add(102, "file:///well");
+  EXPECT_TRUE(disk->Until([&] { return disk->told.count(102) == 1; }));
+  // So many data sets may hang at the same time before a good one is no longer read.
   for (int i = 0; i < most - 2; ++i) add(200 + i, absl::StrCat("file:///hangs/", i));
   add(101, "file:///well");
   EXPECT_TRUE(disk->Until([&] { return disk->told.count(101) == 1; }));
   {
     MutexLock lock(disk->mu);
-    EXPECT_EQ(disk->told.size(), 2u);
+    EXPECT_EQ(disk->told.size(), 3u);
     disk->open = true;
     disk->changed.NotifyAll();
   }
-  const size_t all = 2 + ProbeQueue::kMostOfASet + static_cast<size_t>(most - 2);
+  const size_t all = 3 + ProbeQueue::kMostOfASet + static_cast<size_t>(most - 2);
   EXPECT_TRUE(disk->Until([&] { return disk->told.size() == all; }));
 }
 

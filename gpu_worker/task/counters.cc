@@ -35,6 +35,7 @@ void ForEach(Counters& c, Field field) {
   field(c.exchange.copied_bytes);
   field(c.exchange.retries);
   field(c.exchange.corrupt_frames);
+  field(c.exchange.shared_streams);
   field(c.exchange.push_seconds);
   field(c.exchange.pull_seconds);
 }

@@ -83,6 +83,8 @@ absl::Status DeviceRunner::RunAll() {
   }
   if (!compiled.ok()) return compiled.status();
   plan_ = *std::move(compiled);
+  if (job_->has_local_steps())
+    local_steps_ = std::make_unique<LocalSteps>(job_, *plan_, [this] { return stopping(); });
   bytes_ = InBytes(train_, *plan_);
   reader_ = std::make_unique<LaneReader>(
       LaneReader::Options{options_.index, /*device_count=*/1, options_.read_ahead, bytes_}, job_,
@@ -153,12 +155,8 @@ absl::Status DeviceRunner::ComputePass(LaneCommand& command, const training::Lan
   results_.resize(batches_.size());
   const absl::Duration read = MonotonicNow();
   const std::string work = absl::StrCat("step ", command.step, ", lane ", block.first_lane);
-  absl::Status status = LoadWeights(command.lineage, command.weights_id, *command.weights);
-  if (!status.ok()) return data::InFront(work, status);
-  const double loss_scale = command.loss_scale / static_cast<double>(job_->GradientSamples(
-                                                     command.step, block.first_lane));
   std::shared_ptr<FloatBuffer> gradient = command.gradients->Lend();
-  status = plan_->ComputeLanes(batches_, loss_scale, gradient->data(), absl::MakeSpan(results_));
+  absl::Status status = ComputeBatches(command, block.first_lane, *gradient);
   if (!status.ok()) return data::InFront(work, status);
   const absl::Duration computed = MonotonicNow();
   status = command.fold->Add(block, std::move(gradient));
@@ -179,6 +177,23 @@ absl::Status DeviceRunner::ComputePass(LaneCommand& command, const training::Lan
                        std::exchange(times, ComputeTimes()));
   }
   return absl::OkStatus();
+}
+
+absl::Status DeviceRunner::ComputeBatches(const LaneCommand& command, int32_t first_lane,
+                                          FloatBuffer& out) {
+  if (local_steps_ != nullptr) {
+    loaded_lineage_ = -1;
+    const auto result = local_steps_->Train(command.step, first_lane, batches_.front(),
+                                            command.weights->span(), out.span());
+    if (!result.ok()) return result.status();
+    results_.front() = *result;
+    return absl::OkStatus();
+  }
+  absl::Status status = LoadWeights(command.lineage, command.weights_id, *command.weights);
+  if (!status.ok()) return status;
+  const double loss_scale =
+      command.loss_scale / static_cast<double>(job_->GradientSamples(command.step, first_lane));
+  return plan_->ComputeLanes(batches_, loss_scale, out.data(), absl::MakeSpan(results_));
 }
 
 absl::Status DeviceRunner::Do(BlockCommand& command) {

@@ -22,6 +22,7 @@
 #include "gpu_worker/task/job.h"
 #include "gpu_worker/task/lane_fold.h"
 #include "gpu_worker/task/lane_reader.h"
+#include "gpu_worker/task/local_steps.h"
 #include "services/sync/mutex.h"
 #include "training/fold/tree_fold.h"
 #include "training/lanes/lane_tree.h"
@@ -109,6 +110,8 @@ class DeviceRunner {
   // The blocks that are each computed in one pass.
   std::vector<training::LaneBlock> PassesOf(const LaneCommand& command) const;
   absl::Status ComputePass(LaneCommand& command, const training::LaneBlock& block, bool last);
+  // Computes batches_ into results_ and what leaves the worker for them.
+  absl::Status ComputeBatches(const LaneCommand& command, int32_t first_lane, FloatBuffer& out);
   absl::Status LoadWeights(int64_t lineage, int64_t id, const FloatBuffer& weights);
   // The samples of the lane: places of images that the device keeps, or images that were read ahead
   // or are read now.
@@ -127,9 +130,10 @@ class DeviceRunner {
   std::unique_ptr<engine::Device> device_;
   std::unique_ptr<engine::Plan> plan_;
   std::unique_ptr<LaneReader> reader_;
-  bool bytes_ = false;     // the training set's images go to the plan as bytes
-  data::LaneBatch block_;  // samples of an evaluation block
-  bool kept_ = false;      // the device has all images; labels_ are by place
+  std::unique_ptr<LocalSteps> local_steps_;  // if lanes make steps of their own
+  bool bytes_ = false;                       // the training set's images go to the plan as bytes
+  data::LaneBatch block_;                    // samples of an evaluation block
+  bool kept_ = false;                        // the device has all images; labels_ are by place
   std::vector<int32_t> labels_;
   struct KeptLane {
     std::vector<int32_t> places, labels;

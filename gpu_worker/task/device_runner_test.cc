@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <future>
 #include <memory>
 #include <string>
@@ -163,6 +164,136 @@ TEST(DeviceRunnerTest, DrawsAreThoseOfSeedEpochAndSample) {
     EXPECT_FALSE(got == by_plan(epoch + 1, 7)) << "step " << step;
     EXPECT_FALSE(got == by_plan(epoch, 8)) << "step " << step;
   }
+}
+
+// One optimizer step written out: SGD with momentum, after clipping by value and by norm.
+struct PlainStep {
+  double clip_norm = 0, clip_value = 0;
+  std::vector<float> velocity = {};
+
+  void Apply(std::vector<float> gradient, std::vector<float>& weights) {
+    velocity.resize(weights.size());
+    double squares = 0;
+    for (const float g : gradient) squares += double{g} * g;
+    const double norm = std::sqrt(squares);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      float g = gradient[i];
+      if (clip_norm > 0 && norm > clip_norm) g = static_cast<float>(g * clip_norm / norm);
+      if (clip_value > 0) g = static_cast<float>(std::clamp<double>(g, -clip_value, clip_value));
+      velocity[i] = 0.9f * velocity[i] + g;
+      weights[i] -= 0.1f * velocity[i];
+    }
+  }
+};
+
+// The parts of a lane differ by one sample at most, and momentum begins anew in each round.
+TEST(DeviceRunnerTest, ALaneMakesStepsOfItsOwn) {
+  for (const bool draws : {false, true}) {
+    const TestJob test{.lanes = 2,
+                       .batch = 21,
+                       .local_steps = 4,
+                       .train = 84 + 62,
+                       .momentum = 0.9,
+                       .clip_value = 0.01,
+                       .clip_norm = draws ? 0.05 : 0};
+    const node::v1::StartTask start = test.Start();
+    const auto plain = MakeJob(start.resolved_spec(), start.spec_digest());
+    ASSERT_TRUE(plain.ok()) << plain.status();
+    const std::shared_ptr<const Job> job = draws ? DroppingJob(start) : *plain;
+    EXPECT_EQ(job->MaxBatch(), 50);  // of evaluation
+    EXPECT_EQ(job->MaxLane(), 11);
+    const auto train =
+        data::OpenDataset(MakeDatasetOptions(job->spec.spec(), {}), data::Split::kTrain);
+    ASSERT_TRUE(train.ok()) << train.status();
+    const auto weights = DrawnWeights(*job);
+    auto device = engine::OpenDevice("cpu");
+    ASSERT_TRUE(device.ok());
+    const auto plan =
+        (*device)->Compile(job->graph, job->layout, engine::PlanOptions{.max_batch = 11});
+    ASSERT_TRUE(plan.ok());
+    // The second step is the last of its epoch, and a lane makes the fewest steps that do.
+    const std::vector<std::vector<size_t>> parts = {{10, 11, 10, 11}, {10, 10, 11}};
+    for (int64_t step = 0; step < 2; ++step) {
+      const training::EpochPermutation permutation = job->samples.MakeEpochPermutation(0);
+      const std::vector<int64_t> ids = job->samples.LaneSamples(permutation, step, /*lane=*/1);
+      std::vector<float> own(weights->data(), weights->data() + weights->size());
+      PlainStep rule{job->lane_clip_norm, test.clip_value};
+      double loss = 0;
+      size_t first = 0;
+      for (const size_t count : parts[step]) {
+        ASSERT_LE(first + count, ids.size());
+        const std::vector<int64_t> part(&ids[first], &ids[first] + count);
+        first += count;
+        std::vector<float> images(count * (*train)->info().image_size());
+        std::vector<int32_t> labels(count);
+        ASSERT_TRUE((*train)->Read(part, 0, images.data(), labels.data()).ok());
+        engine::SampleBatch batch;
+        batch.images = images.data();
+        batch.labels = labels.data();
+        batch.count = static_cast<int64_t>(count);
+        batch.ids = part.data();
+        batch.seed = 7;  // the test job's
+        std::vector<float> gradient(own.size());
+        ASSERT_TRUE((*plan)->LoadWeights(own.data()).ok());
+        const auto result =
+            (*plan)->ComputeLane(batch, 1.0 / static_cast<double>(count), gradient.data());
+        ASSERT_TRUE(result.ok());
+        loss += result->loss_sum;
+        rule.Apply(gradient, own);
+      }
+      EXPECT_EQ(first, ids.size());
+      std::vector<training::SealSums> seals;
+      const std::vector<float> got =
+          BlocksByRunner(job, **train, weights, step, {1}, /*lanes_at_once=*/1, seals)[0];
+      EXPECT_EQ(seals[0].samples, ids.size());
+      EXPECT_NEAR(seals[0].loss_sum, loss, 1e-4 * loss);
+      double largest = 0, moved = 0;
+      for (size_t i = 0; i < own.size(); ++i) {
+        const double want = (weights->data()[i] - own[i]) / 2.0;  // half of the round's samples
+        largest = std::max(largest, std::fabs(got[i] - want));
+        moved = std::max(moved, std::fabs(want));
+      }
+      EXPECT_GT(moved, 1e-3);
+      EXPECT_LT(largest, 1e-6) << "step " << step << ", moved " << moved;
+    }
+  }
+}
+
+TEST(DeviceRunnerTest, ARoundThatIsNotFiniteIsNaN) {
+  const TestJob test{.lanes = 2, .batch = 20, .local_steps = 4, .train = 80, .clip_value = 0.01};
+  const node::v1::StartTask start = test.Start();
+  const auto job = MakeJob(start.resolved_spec(), start.spec_digest());
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto train =
+      data::OpenDataset(MakeDatasetOptions((*job)->spec.spec(), {}), data::Split::kTrain);
+  ASSERT_TRUE(train.ok()) << train.status();
+  const auto weights = DrawnWeights(**job);
+  // Gradients have products of weights that are infinite in float32, which clipping would hide.
+  for (int64_t i = 0; i < weights->size(); ++i) weights->data()[i] = i % 2 == 0 ? 1e20f : -1e20f;
+  std::vector<training::SealSums> seals;
+  const std::vector<float> got =
+      BlocksByRunner(*job, **train, weights, /*step=*/0, {1}, /*lanes_at_once=*/1, seals)[0];
+  EXPECT_EQ(seals[0].samples, 40);
+  EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](float x) { return std::isnan(x); }));
+}
+
+// A lane that has fewer samples than local_steps makes a step of each.
+TEST(JobTest, OwnSteps) {
+  const TestJob test{.lanes = 32, .batch = 33, .local_steps = 8, .train = 33 * 8 + 40};
+  const node::v1::StartTask start = test.Start();
+  const auto made = MakeJob(start.resolved_spec(), start.spec_digest());
+  ASSERT_TRUE(made.ok()) << made.status();
+  const Job& job = **made;
+  const int64_t most = job.samples.MaxLaneSampleCount(0);
+  ASSERT_EQ(most, 9);
+  EXPECT_EQ(job.MaxPart(0), 2);
+  EXPECT_EQ(job.OwnSteps(0, most), 8);
+  EXPECT_EQ(job.OwnSteps(0, 2), 1);
+  EXPECT_EQ(job.OwnSteps(0, 3), 2);
+  const int32_t other = 31;
+  ASSERT_EQ(job.samples.MaxLaneSampleCount(other), 8);
+  EXPECT_EQ(job.OwnSteps(other, 8), 8);
+  EXPECT_EQ(job.OwnSteps(other, 7), 7);
 }
 
 // A set that only gives bytes.

@@ -31,16 +31,28 @@ data::Transform MakeTransform(const job::v1::Transform& transform) {
 
 bool Job::asynchronous() const { return training::spec::IsAsynchronous(spec.spec()); }
 
+int64_t Job::MaxPart(int32_t lane) const {
+  const int64_t steps = training::spec::LocalSteps(spec.spec());
+  return (samples.MaxLaneSampleCount(lane) + steps - 1) / steps;
+}
+
+int64_t Job::OwnSteps(int32_t lane, int64_t count) const {
+  if (count == samples.MaxLaneSampleCount(lane)) {
+    return std::min<int64_t>(training::spec::LocalSteps(spec.spec()), count);
+  }
+  const int64_t most = MaxPart(lane);
+  return (count + most - 1) / most;
+}
+
 int64_t Job::MaxLane() const {
   int64_t batch = 1;
-  for (int32_t lane = 0; lane < samples.lanes(); ++lane) {
-    batch = std::max(batch, samples.MaxLaneSampleCount(lane));
-  }
+  for (int32_t lane = 0; lane < samples.lanes(); ++lane) batch = std::max(batch, MaxPart(lane));
   return batch;
 }
 
 int64_t Job::LanesAtOnce(int64_t lanes) const {
   constexpr int64_t kSamples = 256;
+  if (has_local_steps()) return 1;
   for (int node = 0; node < graph.node_count(); ++node) {
     if (graph.def(node).couples_samples) return 1;
   }
@@ -93,12 +105,15 @@ absl::StatusOr<std::shared_ptr<const Job>> MakeJob(absl::string_view resolved_sp
   if (!schedule.ok()) return schedule.status();
   auto optimizer = spec::MakeOptimizer(*resolved);
   if (!optimizer.ok()) return optimizer.status();
+  auto lane_optimizer = spec::MakeLaneOptimizer(*resolved);
+  if (!lane_optimizer.ok()) return lane_optimizer.status();
   const std::optional<training::SgdOptions> device_rule = spec::DeviceRule(*resolved);
+  const double lane_clip_norm = spec::LaneClipNorm(*resolved);
   const training::GradientFormat format = spec::GradientFormatOf(*resolved);
-  return std::make_shared<const Job>(Job{*std::move(resolved), std::string(digest),
-                                         *std::move(graph), *std::move(layout), *std::move(samples),
-                                         *std::move(evaluation), *std::move(schedule),
-                                         *std::move(optimizer), device_rule, format});
+  return std::make_shared<const Job>(
+      Job{*std::move(resolved), std::string(digest), *std::move(graph), *std::move(layout),
+          *std::move(samples), *std::move(evaluation), *std::move(schedule), *std::move(optimizer),
+          device_rule, format, *std::move(lane_optimizer), lane_clip_norm});
 }
 
 data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,

@@ -38,6 +38,9 @@ struct Job {
   // updates.
   std::optional<training::SgdOptions> device_rule;
   training::GradientFormat gradient_format;  // of what leaves a worker
+  // In a job whose lanes make steps of their own, the rule of these steps. Null: no such job.
+  std::shared_ptr<const training::Optimizer> lane_optimizer;
+  double lane_clip_norm = 0;  // by which the worker clips a lane's gradient; 0: it does not
 
   const std::string& id() const { return spec.job_id(); }
   bool uses_shards() const { return spec.num_shards() > 0; }
@@ -46,13 +49,18 @@ struct Job {
   // Each lane's gradient leaves by itself, never in a sum with others.
   bool lanes_apart() const { return asynchronous() || compresses(); }
   engine::Precision precision() const;
-  // Samples of the largest lane or evaluation block, for which a plan is compiled. All lanes count,
+  // Samples of the largest part of a lane, or evaluation block, for which a plan is compiled. All lanes count,
   // because a task may take over any of them.
   int64_t MaxBatch() const;
-  // Samples of the largest lane.
-  int64_t MaxLane() const;
+  bool has_local_steps() const { return lane_optimizer != nullptr; }
+  // The most samples of a lane that are computed at a time: all, or those of one of its own steps.
+  int64_t MaxPart(int32_t lane) const;
+  // Steps that a lane makes by itself with so many samples: local_steps, or as many as it has samples,
+  // in a full round. In a smaller one, the fewest with parts of at most MaxPart.
+  int64_t OwnSteps(int32_t lane, int64_t samples) const;
+  int64_t MaxLane() const;  // the largest MaxPart
   // How many of the `lanes` of a CPU device are computed in one pass: a power of two. It is 1 if an
-  // operator couples samples. A pass has at most 256 samples, because lanes of that size lose
+  // operator couples samples, and if lanes make steps of their own. A pass has at most 256 samples, because lanes of that size lose
   // nothing by being computed one by one, and larger passes need more memory.
   int64_t LanesAtOnce(int64_t lanes) const;
   // The samples by which a gradient is divided: those of the whole step (rule R2), or of the lane in an

@@ -1,5 +1,5 @@
-// What a worker does with a lane's gradient of an asynchronous job before it is sent. Shards apply a
-// gradient chunk by chunk, so only the worker sees all of it.
+// What a worker does with a lane's gradient before it is sent (asynchronous jobs) or applied (steps
+// that a lane makes by itself). Only the worker sees all of it.
 //
 // Threads: a pure function of its arguments.
 #ifndef CAPSTAN_GPU_WORKER_TASK_LANE_CLIP_H_

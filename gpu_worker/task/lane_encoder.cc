@@ -45,7 +45,7 @@ std::shared_ptr<FloatBuffer> LaneEncoder::Encode(const LaneStep& at,
     const absl::Span<const float> floats = gradient.subspan(from.offset, from.size);
     const absl::Span<float> words = encoded->span().subspan(to.offset, to.size);
     if (format.has_feedback()) {
-      if (format.fills_padding()) args.numbers = gradients_.NumbersOf(chunk);
+      if (format.fills_padding()) args.padding = gradients_.Padding(chunk);
       const absl::Span<float> after = residual->after->span().subspan(from.offset, from.size);
       training::EncodeWithFeedback(
           format, args, floats,

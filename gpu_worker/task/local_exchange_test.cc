@@ -35,7 +35,8 @@ class TestStrand final : public services::Strand {
  public:
   void Post(Function function) override { ready_.push_back(std::move(function)); }
   void PostAfter(absl::Duration, Function) override {}
-  absl::Duration Now() const override { return absl::Seconds(1); }
+  absl::Duration Now() const override { return now_; }
+  void Pass(absl::Duration time) { now_ += time; }
   void Run() {
     while (!ready_.empty()) {
       const Function next = std::move(ready_.front());
@@ -46,6 +47,7 @@ class TestStrand final : public services::Strand {
 
  private:
   std::deque<Function> ready_;
+  absl::Duration now_ = absl::Seconds(1);
 };
 
 constexpr int32_t kTestLanes = 4;
@@ -83,7 +85,7 @@ class LocalExchangeTest : public ::testing::Test {
     test.steps = kTestSteps;
     test.batch = kTestLanes;
     test.train = 22;  // 6 steps per epoch; in the last one only lanes 0 and 1 have samples
-    test.checkpoint_every = kSaved;
+    if (test.checkpoint_seconds == 0) test.checkpoint_every = kSaved;
     const node::v1::StartTask start = test.Start();
     Job job = **MakeJob(start.resolved_spec(), start.spec_digest());
     job.layout = LayoutWithStatistics();
@@ -207,6 +209,7 @@ class LocalExchangeTest : public ::testing::Test {
     EXPECT_EQ(first, manifest.empty() ? 0 : kSaved);
     for (int64_t step = first; step < kTestSteps; ++step) {
       const training::LaneTree tree = job_->samples.StepTree(step);
+      strand.Pass(step_time_);
       exchange.SendSeal(step, tree.root(), {job_->samples.StepSampleCount(step), 1.0, 0});
       for (int32_t lane = 0; lane < kTestLanes; lane += lanes_a_block) {
         std::vector<float> sum = Sum(step, {lane, lanes_a_block});
@@ -262,6 +265,7 @@ class LocalExchangeTest : public ::testing::Test {
   std::set<double> scales_;    // of all complete versions
   std::set<int64_t> skipped_;  // versions after a step that was skipped
   int clipped_steps_ = 0;      // of the last Expected()
+  absl::Duration step_time_;   // that passes before a step's sums are there
 };
 
 // As shards do (param_store/shard_storage_test.cc), with empty lanes and a skipped step.
@@ -292,6 +296,19 @@ TEST_F(LocalExchangeTest, ACheckpointBringsStatisticsBack) {
   ASSERT_EQ(saved_[0].step, kSaved);
   const std::string folder = Commit(saved_[0]);
   ExpectSameBits(Train(/*lanes_a_block=*/4, /*lineage=*/2, folder), Expected());
+}
+
+// The default of a job is every 30 s. A step takes 4 s here.
+TEST_F(LocalExchangeTest, AJobIsSavedAsOftenAsItsSpecSays) {
+  TestJob test;
+  test.checkpoint_seconds = 10;
+  Make(test);
+  step_time_ = absl::Seconds(4);
+  (void)Train(1);
+  std::vector<int64_t> versions;
+  for (const LocalExchange::Snapshot& snapshot : saved_) versions.push_back(snapshot.step);
+  EXPECT_THAT(versions,
+              ::testing::ElementsAre(3, kTestSteps));  // nobody takes the files of version 3
 }
 
 // Running statistics are neither counted nor clipped.

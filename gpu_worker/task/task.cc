@@ -453,8 +453,7 @@ void Task::Do(const core::FoldAndPush& e) {
         job_->lanes_apart() ? fold.Take(e.block.first_lane) : fold.Value(e.block);
     CAPSTAN_CHECK(sum != nullptr);
     if (job_->asynchronous()) {  // rule A6
-      finite = e.finite_loss &&
-               ClipLane(job_->layout, training::spec::ClipNorm(job_->spec), sum->span());
+      finite = e.finite_loss && ClipLane(job_->layout, job_->lane_clip_norm, sum->span());
     }
     if (finite && encoder_.has_value()) {
       sum = Encoded(e, std::move(sum));

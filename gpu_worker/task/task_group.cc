@@ -16,7 +16,8 @@ namespace core = exchange::task;
 using services::Log;
 
 bool Task::Together() const {
-  if (job_->compresses()) return false;  // lanes leave one by one
+  if (job_->compresses()) return false;       // lanes leave one by one
+  if (job_->has_local_steps()) return false;  // a lane updates its own weights, on the host
   const std::string& type = job_->spec.spec().kvstore().type();
   if (type != "device" && type != "dist_device_sync") return false;
   // CPUs share the memory in which the host adds, so they gain nothing.

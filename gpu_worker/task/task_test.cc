@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <future>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -196,6 +197,46 @@ TEST_F(TaskTest, AccumulatedBatchesGiveTheBitsOfOneLargeBatch) {
     EXPECT_EQ(parts.weights_sha256(), whole.weights_sha256()) << devices << " devices";
   }
   EXPECT_NE(outcome(1, 16, 2, 1).weights_sha256(), whole.weights_sha256());
+}
+
+std::vector<float> WeightsOf(const std::string& file) {
+  const std::string bytes = *services::ReadWholeFile(file, 1 << 26);
+  const auto header =
+      training::ParseSafetensorsHeader(file, bytes, static_cast<int64_t>(bytes.size()));
+  CAPSTAN_CHECK(header.ok());
+  std::vector<float> weights((bytes.size() - header->data_start) / sizeof(float));
+  std::memcpy(weights.data(), bytes.data() + header->data_start, weights.size() * sizeof(float));
+  return weights;
+}
+
+// Without momentum, a single lane that trains by itself does what plain training does: w - (w - v)
+// is v to within a rounding. The devices that compute the lanes change nothing.
+TEST_F(TaskTest, LocalStepsOfOneLaneArePlainTraining) {
+  const auto train = [this](TestJob test, const std::string& name, int32_t devices) {
+    test.storage_path = folder_ + "/" + name;
+    test.batch = 16;
+    test.devices = devices;
+    const Outcome outcome =
+        RunTask(test.Start(), std::vector<std::string>(devices, "cpu"), AllWritten);
+    EXPECT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
+    EXPECT_EQ(outcome.last().lead().samples_used(), 40 * 16);
+    return outcome.last();
+  };
+  const TaskState plain = train({.lanes = 1, .steps = 40}, "plain", 1);
+  const TaskState rounds = train({.lanes = 1, .steps = 10, .local_steps = 4}, "rounds", 1);
+  EXPECT_EQ(rounds.step(), 10);
+  const std::vector<float> want =
+      WeightsOf(folder_ + "/plain/digits-ab12/1-40/weights.safetensors");
+  const std::vector<float> got =
+      WeightsOf(folder_ + "/rounds/digits-ab12/1-10/weights.safetensors");
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-5) << i;
+  EXPECT_NEAR(rounds.lead().epochs(0).train_loss(), plain.lead().epochs(0).train_loss(), 1e-4);
+
+  const TestJob lanes{.lanes = 3, .steps = 10, .local_steps = 4, .momentum = 0.9};
+  const std::string one = train(lanes, "one", 1).weights_sha256();
+  EXPECT_EQ(train(lanes, "two", 2).weights_sha256(), one);
+  EXPECT_EQ(train(lanes, "three", 3).weights_sha256(), one);
 }
 
 TEST_F(TaskTest, ASpecThatIsNotTheDigestsIsInvalidSpec) {

@@ -17,6 +17,7 @@ struct TestJob {
   int64_t steps = 30;
   int64_t batch = 64;
   int32_t accumulate = 1;  // batches of a step; `lanes` are those of a batch
+  int32_t local_steps = 1;
   int64_t train = 640;
   int64_t test = 100;
   double learning_rate = 0.1;
@@ -29,8 +30,9 @@ struct TestJob {
   std::string model = "mlp";
   bool deterministic = true;
   double stall_seconds = 300;
-  int64_t checkpoint_every = 0;  // steps; 0: none
-  double orphan_timeout = 600;   // seconds
+  int64_t checkpoint_every = 0;   // steps; 0: none
+  double checkpoint_seconds = 0;  // likewise
+  double orphan_timeout = 600;    // seconds
   std::string storage_path;
 
   job::v1::JobSpec Spec() const {
@@ -45,6 +47,7 @@ struct TestJob {
     spec.mutable_data()->set_train_samples(train);
     spec.mutable_data()->set_test_samples(test);
     spec.mutable_kvstore()->set_type(kvstore);
+    spec.mutable_kvstore()->set_local_steps(local_steps);
     if (!deterministic) spec.mutable_resources()->set_device("gpu");
     spec.mutable_training()->set_deterministic(deterministic);
     spec.mutable_limits()->set_stall_timeout_seconds(stall_seconds);
@@ -62,6 +65,7 @@ struct TestJob {
     if (checkpoint_every > 0) {
       spec.mutable_checkpoint()->mutable_every()->set_steps(checkpoint_every);
     }
+    if (checkpoint_seconds > 0) spec.mutable_checkpoint()->set_every_seconds(checkpoint_seconds);
     return spec;
   }
 

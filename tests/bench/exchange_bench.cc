@@ -63,14 +63,14 @@ job::v1::ResolvedSpec MakeSpec(const std::string& model, const std::string& fold
   return *std::move(spec);
 }
 
-void BM_Exchange(benchmark::State& state, const std::string& model) {
+void BM_Exchange(benchmark::State& state, const std::string& model, bool shared_memory) {
   services::SetLogLevel(services::kError);
   const std::string folder = *services::MakePrivateDir("capstan-bench");
   const job::v1::ResolvedSpec spec = MakeSpec(model, folder);
   const training::FlatLayout layout = *training::spec::MakeLayout(spec);
   const std::string bytes = spec.SerializeAsString();
 
-  ParamStore store({});
+  ParamStore store({.shared_memory = shared_memory});
   ExchangeService service(store);
   services::ServerOptions options;
   options.listen = *services::ParseEndpoint(absl::StrCat("unix:", folder, "/s.sock"));
@@ -129,9 +129,8 @@ void BM_Exchange(benchmark::State& state, const std::string& model) {
     seal.set_samples(60000);
     stream->Send(wire::MakeByteBuffer(request, 1));
   };
-  const auto on_message = [&](const grpc::ByteBuffer& message) {
-    const auto received = *wire::ReceivedBytes::From(message);
-    auto decoded = *wire::DecodeResponse(received.pieces());
+  const auto on_message = [&](wire::Pieces message) {
+    auto decoded = *wire::DecodeResponse(message);
     if (!decoded.message.has_weights()) return;
     wire::PayloadReader reader(decoded.payload);
     std::vector<absl::string_view> chunk;
@@ -182,9 +181,16 @@ void BM_Exchange(benchmark::State& state, const std::string& model) {
   CAPSTAN_CHECK(services::RemoveTree("/tmp", folder).ok());
 }
 
-BENCHMARK_CAPTURE(BM_Exchange, lenet_240KB, std::string("lenet"))->UseRealTime();
-BENCHMARK_CAPTURE(BM_Exchange, lenet_d2l_516KB, std::string("lenet_d2l"))->UseRealTime();
-BENCHMARK_CAPTURE(BM_Exchange, resnet18_43MB, std::string("resnet18_v1"))->UseRealTime();
+BENCHMARK_CAPTURE(BM_Exchange, lenet_240KB_grpc, std::string("lenet"), false)->UseRealTime();
+BENCHMARK_CAPTURE(BM_Exchange, lenet_240KB_shared, std::string("lenet"), true)->UseRealTime();
+BENCHMARK_CAPTURE(BM_Exchange, lenet_d2l_516KB_grpc, std::string("lenet_d2l"), false)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(BM_Exchange, lenet_d2l_516KB_shared, std::string("lenet_d2l"), true)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(BM_Exchange, resnet18_43MB_grpc, std::string("resnet18_v1"), false)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(BM_Exchange, resnet18_43MB_shared, std::string("resnet18_v1"), true)
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace capstan::param_store

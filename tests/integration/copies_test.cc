@@ -64,7 +64,10 @@ constexpr absl::Duration kLimit = absl::Seconds(60);
 constexpr char kJob[] = "copies-1";
 constexpr int kShards = 2;
 constexpr int kRanks = 2;
-constexpr int64_t kSteps = 12;
+constexpr int64_t kStreams = 3;  // of a rank: two for data, one to the lead
+constexpr int64_t kSteps = 60;
+// All buffers exist by this version, and streams share memory if they ever do.
+constexpr int64_t kSteady = 20;
 
 // 129068 floats, 8 samples a step, 4 lanes.
 job::v1::ResolvedSpec MakeSpec(const std::string& storage) {
@@ -93,7 +96,8 @@ job::v1::ResolvedSpec MakeSpec(const std::string& storage) {
   return *std::move(resolved);
 }
 
-class CopiesTest : public ::testing::Test {
+// The parameter: whether the streams share memory.
+class CopiesTest : public ::testing::TestWithParam<bool> {
  protected:
   struct Shard {
     std::unique_ptr<param_store::ParamStore> store;
@@ -105,6 +109,7 @@ class CopiesTest : public ::testing::Test {
     std::unique_ptr<exchange::BufferPool> gradients;
     std::vector<float> last;  // the newest complete weights
     int64_t version = -1;
+    int64_t shared_streams = 0;
     bool stop = false;
   };
 
@@ -145,7 +150,8 @@ class CopiesTest : public ::testing::Test {
     route_.lineage = 1;
     for (int i = 0; i < kShards; ++i) {
       Shard shard;
-      shard.store = std::make_unique<param_store::ParamStore>(param_store::ParamStoreOptions{});
+      shard.store = std::make_unique<param_store::ParamStore>(
+          param_store::ParamStoreOptions{.shared_memory = GetParam()});
       shard.service = std::make_unique<param_store::ExchangeService>(*shard.store);
       services::ServerOptions options;
       options.listen = *services::ParseEndpoint(absl::StrCat("unix:", folder_, "/s", i, ".sock"));
@@ -194,8 +200,13 @@ class CopiesTest : public ::testing::Test {
   }
   void OnWeights(int r, const CompleteWeights& weights) {
     Rank& rank = ranks_[r];
-    // The steady state: all buffers exist, and nothing is written to files yet.
-    if (r == 0 && weights.version == 4) g_count_large = true;
+    rank.shared_streams = rank.client->stats().shared_streams;
+    if (GetParam() && weights.version == kSteady && rank.shared_streams < kStreams) {
+      strand_.PostAfter(absl::Milliseconds(1), [this, r, weights] { OnWeights(r, weights); });
+      return;
+    }
+    // The steady state; nothing is written to files yet.
+    if (r == 0 && weights.version == kSteady) g_count_large = true;
     if (r == 0 && weights.version == kSteps - 2) g_count_large = false;
     if (weights.stop) {
       rank.last.assign(weights.weights->span().begin(), weights.weights->span().end());
@@ -244,7 +255,7 @@ class CopiesTest : public ::testing::Test {
   Rank ranks_[kRanks];
 };
 
-TEST_F(CopiesTest, APayloadByteIsCopiedAtMostOnceOnEachSideAndNeverIntoAMessage) {
+TEST_P(CopiesTest, APayloadByteIsCopiedAtMostOnceOnEachSideAndNeverIntoAMessage) {
   const wire::CopyCount before = wire::GetCopyCount();
   StartRanks();
   ASSERT_TRUE(WaitForTheEnd()) << "versions " << ranks_[0].version << " and " << ranks_[1].version;
@@ -254,6 +265,7 @@ TEST_F(CopiesTest, APayloadByteIsCopiedAtMostOnceOnEachSideAndNeverIntoAMessage)
   });
   const wire::CopyCount after = wire::GetCopyCount();
   EXPECT_EQ(ranks_[0].last, ranks_[1].last);
+  for (const Rank& rank : ranks_) EXPECT_EQ(rank.shared_streams, GetParam() ? kStreams : 0);
 
   const int64_t model_bytes = 4 * layout_->total_floats();
   int64_t pushed = 0, pulled = 0, copied_by_tasks = 0;
@@ -283,6 +295,9 @@ TEST_F(CopiesTest, APayloadByteIsCopiedAtMostOnceOnEachSideAndNeverIntoAMessage)
   EXPECT_FALSE(g_count_large);
   EXPECT_EQ(g_large_allocations, 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(, CopiesTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "SharedMemory" : "Grpc"; });
 
 // Tests the measure itself: a payload inside a message is detected.
 TEST(LargeAllocationTest, APayloadInAMessageIsSeen) {
