@@ -12,6 +12,7 @@ option(CAPSTAN_BENCHMARKS "Build the benchmarks" OFF)
 option(CAPSTAN_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
 set(CAPSTAN_SANITIZE "" CACHE STRING "address | thread | empty")
 set(CAPSTAN_LEAN_FLAGS "" CACHE STRING "Further flags of what calls capstan_lean() and of unit and integration tests: no inner loops")
+set(CAPSTAN_TEST_FLAGS "" CACHE STRING "Further flags, after those, of unit and integration tests")
 set(CAPSTAN_CUDA AUTO CACHE STRING "AUTO: where found; ON: or stop; OFF")
 
 set(CMAKE_CXX_STANDARD 20)

@@ -58,7 +58,7 @@ function(capstan_test name)
   target_link_libraries(capstan_${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main capstan::warnings)
   target_include_directories(capstan_${name} PRIVATE ${PROJECT_SOURCE_DIR})
   if(ARG_TIER MATCHES "^(unit|integration)$")  # the other tiers compute
-    target_compile_options(capstan_${name} PRIVATE ${CAPSTAN_LEAN_FLAGS})
+    target_compile_options(capstan_${name} PRIVATE ${CAPSTAN_LEAN_FLAGS} ${CAPSTAN_TEST_FLAGS})
   endif()
   if(CAPSTAN_FUZZERS)
     target_compile_options(capstan_${name} PRIVATE -fno-sanitize=fuzzer-no-link)  # only libraries guide a fuzzer

@@ -404,7 +404,8 @@ class Tiers:
         self.dev('sim', 1, beside=True)
 
     def e2e(self):
-        """Tests that time something run alone. The others wait more than they compute, so a build runs beside them."""
+        """Tests that time something run alone. The others wait more than they compute, so there is one more of them than of processors, and a
+        build runs beside them."""
         if not self.builder.build('dev', ['all']):
             return self.end_tidy()
         with Part(self.report, 'e2e'):
@@ -413,7 +414,7 @@ class Tiers:
             # No other build: tests with a sanitizer leave no time, and wait for the disk.
             if self.has_asan:
                 self.builder.build_beside('asan', ASAN_TARGETS)
-            run_ctest(self.report, 'dev', ['e2e'], JOBS, 'e2e', select=['-LE', '^timed$'])
+            run_ctest(self.report, 'dev', ['e2e'], int(JOBS) + 1, 'e2e', select=['-LE', '^timed$'])
         self.end_tidy()
 
     def smoke(self):

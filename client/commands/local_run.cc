@@ -73,6 +73,7 @@ void RemoveRunPlace(const RunPlace& place) {
 absl::StatusOr<LocalRun> StartServices(const RunPlace& place, const job::v1::ResolvedSpec& plan,
                                        const Console& console) {
   ClusterOptions options;
+  options.shared_memory = place.shared_memory;
   options.workers = plan.num_workers();
   options.cpus_alone = plan.spec().resources().device() == "cpu";
   options.shards = plan.num_shards();

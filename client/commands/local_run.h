@@ -22,8 +22,9 @@ absl::Status PrepareStorage(job::v1::JobSpec& spec, const job::v1::ResolvedSpec&
 // The folders of a run and of its coordinator's state.
 struct RunPlace {
   std::string job_id;
-  std::string folder;     // <storage_path>/<job_id>
-  std::string state_dir;  // in `folder`; empty: the file system has no locks (a note says so)
+  std::string folder;         // <storage_path>/<job_id>
+  std::string state_dir;      // in `folder`; empty: the file system has no locks (a note says so)
+  bool shared_memory = true;  // between workers and shards
 };
 // The absolute storage_path of the job must exist.
 absl::StatusOr<RunPlace> MakeRunPlace(const job::v1::JobSpec& spec, const Console& console);

@@ -54,8 +54,7 @@ absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
   resources.set_num_workers(1);
   resources.set_gpus_per_worker(1);
   resources.set_num_shards(1);
-  const int32_t batches = training::spec::AccumulateSteps(spec);
-  resources.set_lanes(resolved.lanes() / batches);
+  resources.set_lanes(resolved.lanes() / training::spec::AccumulateSteps(spec));
   resources.clear_min_workers();
   resources.clear_devices();
   // Other devices give other bits. A coordinator that does not name the device is an old one, which
@@ -64,7 +63,8 @@ absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
   if (resources.device() == "auto") resources.set_device("cpu");
   spec.mutable_kvstore()->set_type("local");
   spec.mutable_kvstore()->clear_max_staleness();
-  spec.mutable_training()->set_global_batch_size(resolved.global_batch() / batches);
+  spec.mutable_training()->set_global_batch_size(resolved.global_batch() /
+                                                 training::spec::StepBatches(spec));
   spec.mutable_checkpoint()->Clear();
   spec.mutable_checkpoint()->set_every_seconds(0);  // never
   spec.clear_limits();

@@ -7,6 +7,7 @@ Every round runs each configuration once, one after the other, so that a change 
 table has medians over the rounds with the lowest and highest, and ratios within a round. Inside the clock: for the engine and
 PyTorch a training step on one batch that stays in memory; through the services whole epochs as the lead measures them (first
 step's start to last step's decision: reading, computing, exchange, update), the first epoch and evaluation left out.
+MXNet 1.9.1 from PyPI with `dist_sync` trains on one batch that stays in memory (mxnet_dist.py).
 Writes docs/benchmarks/lenet-<date>.{json,md}. PyTorch is that of engine_table.py, eager and compiled, contiguous and channels_last, the best
 of which counts; torch_peer.py installs it where it is not there. --torch-python takes another one (torch_steps.py says which packages).
 """
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 
+import engine_table
 import torch_peer
 import torch_steps
 
@@ -32,6 +34,8 @@ SERVICES = {
     'dist_sync, 1 worker x 1 shard': ({'num_workers': 1, 'num_shards': 1}, 'dist_sync'),
     'dist_sync, 2 workers x 2 shards': ({'num_workers': 2, 'num_shards': 2}, 'dist_sync'),
 }
+MXNET = 'MXNet dist_sync, 2 workers x 2 servers'
+GOALS = {'lenet': 9, 'lenet_d2l': 4.5}  # times MXNet's samples per second
 
 
 def parse():
@@ -71,8 +75,8 @@ def services(options, model, resources, kvstore):
     folder = tempfile.mkdtemp(prefix='capstan-bench-')
     try:
         spec = {'version': 1, 'name': 'bench', 'resources': resources, 'model': {'name': model}, 'kvstore': {'type': kvstore},
-                'data': {'format': 'synthetic_digits', 'train_samples': 12800 if model == 'lenet_d2l' else 51200, 'test_samples': 10},
-                'training': {'epochs': 4, 'global_batch_size': 256, 'optimizer': {'name': 'sgd', 'learning_rate': 0.01}}}
+                'data': {'format': 'synthetic_digits', 'train_samples': 25600 if model == 'lenet_d2l' else 102400, 'test_samples': 10},
+                'training': {'epochs': 6, 'global_batch_size': 256, 'optimizer': {'name': 'sgd', 'learning_rate': 0.01}}}
         done = subprocess.run([os.path.join(options.bin, 'capstan'), 'run', '-q', '-o', 'json', '-'], input=json.dumps(spec),
                               cwd=folder, capture_output=True, text=True)
         if done.returncode:
@@ -81,6 +85,14 @@ def services(options, model, resources, kvstore):
         return statistics.median(epoch['samples_per_second'] for epoch in job['epochs'][1:])
     finally:
         shutil.rmtree(folder)
+
+
+def mxnet(options, model):
+    done = subprocess.run([options.mxnet_python, os.path.join(ROOT, 'tests/bench/mxnet_dist.py'), '--model', model],
+                          capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return json.loads(done.stdout.splitlines()[-1])['samples_per_second']
 
 
 def measure(options, model):
@@ -96,6 +108,8 @@ def measure(options, model):
             add(f'PyTorch, {threads} thread{"s" if threads > 1 else ""}', lambda t=threads: torch(options, model, t))
         for name, (resources, kvstore) in SERVICES.items():
             add(name, lambda r=resources, k=kvstore: services(options, model, r, k))
+        if options.mxnet_python:
+            add(MXNET, lambda: mxnet(options, model))
         print(f'{model}: round {number + 1} of {options.rounds}', file=sys.stderr)
     return rows
 
@@ -112,8 +126,11 @@ def table(model, rows):
         ratio = statistics.median(a / b for a, b in zip(rows[f'bare engine, {threads}'], rows[f'PyTorch, {threads}']))
         lines.append(f'Bare engine over PyTorch, {threads}: {ratio:.2f}.')
     ratio = statistics.median(a / b for a, b in zip(base, rows['bare engine, 1 thread']))
-    lines += [f'Two threads over one: {ratio:.2f}.', '']
-    return lines
+    lines.append(f'Two threads over one: {ratio:.2f}.')
+    if MXNET in rows:
+        ratio = statistics.median(a / b for a, b in zip(rows['dist_sync, 2 workers x 2 shards'], rows[MXNET]))
+        lines.append(f"`dist_sync`, 2 x 2, over MXNet's: {ratio:.2f} (goal {GOALS[model]}).")
+    return lines + ['']
 
 
 def cpu_name():
@@ -136,6 +153,9 @@ def write_page(folder, name, result, lines):
 def main():
     options = parse()
     options.torch_python = options.torch_python or torch_peer.python()
+    options.mxnet_python, why_not = engine_table.mxnet()
+    if why_not:
+        print(f'MXNet does not start here: {why_not}', file=sys.stderr)
     torch_version = subprocess.run([options.torch_python, '-c', 'import torch; print(torch.__version__)'], capture_output=True,
                                    text=True).stdout.strip()
     version = subprocess.run([os.path.join(options.bin, 'capstan'), 'version', '-o', 'json'], capture_output=True,

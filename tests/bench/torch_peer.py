@@ -94,13 +94,14 @@ class Trained:
 
 
 def train(torch, net, images, labels, batch, steps, rate):
-    """The losses of PyTorch's plain SGD over the batches in order, in the precision of the net."""
+    """The losses of PyTorch's plain SGD over the batches in order, in the precision of the net. The last batch of an epoch may be smaller."""
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     dtype = next(net.parameters()).dtype
     losses = []
     net.train()
     for step in range(steps):
-        part = slice(step * batch, (step + 1) * batch)
+        begin = step % -(-len(labels) // batch) * batch
+        part = slice(begin, begin + batch)
         optimizer.zero_grad(set_to_none=True)
         # As Capstan reads images: float32(byte) / 255.
         loss = torch.nn.functional.cross_entropy(net((images[part].float() / 255).to(dtype)), labels[part])

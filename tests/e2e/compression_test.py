@@ -81,6 +81,8 @@ class RunTest(support.TestCase):
         self.assertIn('push 470.5 KiB in fp16 (4 lanes; 235.2 KiB without compression)', lanes)
         self.assertIn('warning: a worker sends 4 compressed gradients, together no smaller than one without compression', lanes)
         self.assertNotIn('warning: a worker sends', plan)
+        self.assertIn('warning: momentum 0.9 with 2bit may lose accuracy', plan)
+        self.assertNotIn('may lose accuracy', said('fp16').out + said('2bit', '--set', 'training.optimizer.momentum=0').out)
         for compression, text in (
                 ('3bit', "'kvstore.gradient_compression.type' must be one of none, fp16, bf16, int8, 2bit, 1bit, top_k, found '3bit'"),
                 ({'threshold': 1}, "'kvstore.gradient_compression.type' is required"),

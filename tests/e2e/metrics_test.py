@@ -65,6 +65,7 @@ class MetricsTest(services.ServicesTest):
                            'capstan_ps_request_duration_seconds_count', 'capstan_ps_client_wire_bytes_total',
                            'capstan_ps_client_retries_total', 'capstan_checkpoint_failures_total'):
             self.assertTrue(query(expression + of_job), expression)
+        self.assertEqual(len(query(f'capstan_ps_client_shared_streams{of_job} > 0')), 2)
         self.assertTrue(query('grpc_server_started_total{grpc_method="SubmitJob"} == 1'))
         # Every second, however often states are sent.
         self.wait_until(lambda: len(query(f'changes(capstan_worker_steps_total{of_job}[5s]) >= 3')) == 2, 60, 'counters that move')

@@ -1,5 +1,8 @@
 """The weights depend only on the resolved spec: equal bits for any number of workers, shards and devices."""
 
+import os
+import unittest.mock
+
 import support
 
 WORKERS, SHARDS, LANES = (1, 2, 3, 5, 8), (1, 2, 3), 8
@@ -46,6 +49,12 @@ class SameBitsTest(support.TestCase):
         self.assertEqual(self.hash_of(1, 0, 'device', {'epochs': 1}, data, devices=2, lanes=None), local)
         for workers, shards in ((2, 2), (3, 1), (4, 2)):  # 4 lanes of 16 samples
             self.assertEqual(self.hash_of(workers, shards, 'dist_sync', {'epochs': 1}, data, lanes=None), local, (workers, shards))
+
+    def test_with_and_without_shared_memory(self):
+        data, training = {'format': 'synthetic_digits', 'train_samples': 1024, 'test_samples': 100}, {'max_steps': 100, 'epochs': 20}
+        shared = self.hash_of(2, 2, 'dist_sync', training, data)
+        with unittest.mock.patch.dict(os.environ, {'CAPSTAN_NO_SHARED_MEMORY': 'true'}):
+            self.assertEqual(self.hash_of(2, 2, 'dist_sync', training, data), shared)
 
     def test_every_optimizer(self):
         # Their state has one to three floats per weight. Chunks also split the clipping and the decayed weights.

@@ -222,6 +222,42 @@ TEST_F(JobFilesTest, AConnectionThatIsCutInTheMiddleCostsWhatWasUnderWayAlone) {
             size + kCuts * (kCutAfter - kKept) + (kCuts + 1) * kOverhead);
 }
 
+// The same of a file that comes back: it is read on behind the bytes that are there.
+TEST_F(JobFilesTest, ADownloadThatIsCutGoesOnBehindWhatCame) {
+  constexpr int64_t kCutAfter = 900'000;
+  constexpr int kCuts = 2;
+  const std::string bytes = Pattern(2'300'000);
+  const absl::string_view parts[] = {bytes};
+  ASSERT_TRUE(Remote(shard_)->Write(Theirs(1, 2), "shard-0.safetensors", parts).ok());
+  const auto proxy = CuttingProxy::Start(folder_ + "/proxy.sock", folder_ + "/c.sock",
+                                         {.bytes = kCutAfter, .of_server = true, .cuts = kCuts});
+  ASSERT_TRUE(proxy.ok()) << proxy.status();
+  JobFiles files({.job_id = shard_.job_id,
+                  .storage_path = folder_ + "/own/" + shard_.job_id,
+                  .key = shard_.key,
+                  .channel = *services::MakeChannel(
+                      {.peer = *services::ParseEndpoint("unix:" + folder_ + "/proxy.sock"),
+                       .retry = false,
+                       .own_connection = true}),
+                  .may_touch_folder = false});
+  auto file = files.OpenCheckpointFile(Theirs(1, 2), "shard-0.safetensors");
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::string back(bytes.size(), '\0');
+  // In pieces, as a shard reads its chunks.
+  constexpr size_t kPiece = 200'000;
+  for (size_t at = 0; at < back.size(); at += kPiece) {
+    const size_t size = std::min(kPiece, back.size() - at);
+    ASSERT_EQ((*file)->ReadAt(static_cast<int64_t>(at), &back[at], static_cast<int64_t>(size)),
+              absl::OkStatus());
+  }
+  EXPECT_TRUE(back == bytes);
+  const std::vector<int64_t> sent = (*proxy)->sent_bytes();
+  ASSERT_EQ(sent.size(), size_t{kCuts + 1});
+  // What was on its way at a cut is sent again, and no more.
+  EXPECT_LT(sent[0] + sent[1] + sent[2], static_cast<int64_t>(bytes.size()) + kCuts * kCutAfter);
+  EXPECT_LT(sent[2], static_cast<int64_t>(bytes.size()) - 400'000);
+}
+
 TEST_F(JobFilesTest, WhatLiesThereOfAnotherFileIsReplaced) {
   const std::string bytes = Pattern(300'000);
   ASSERT_EQ(services::EnsureDir(absl::StrCat(shard_.storage_path, "/1-2")), absl::OkStatus());

@@ -77,8 +77,9 @@ struct CuttingProxy::Impl {
     for (;;) {
       const bool full = cut && passed >= cuts.bytes;
       if (full && (!cuts.used || cuts.used() || absl::Now() > deadline)) return;
-      const int16_t of_client = full ? 0 : POLLIN;
-      pollfd waits[] = {{stop, POLLIN, 0}, {client, of_client, 0}, {server, POLLIN, 0}};
+      const int counted = cuts.of_server ? 2 : 1;
+      pollfd waits[] = {{stop, POLLIN, 0}, {client, POLLIN, 0}, {server, POLLIN, 0}};
+      if (full) waits[counted].events = 0;
       if (poll(waits, 3, full ? kAskEveryMs : -1) < 0) {
         if (errno == EINTR) continue;
         return;
@@ -88,7 +89,7 @@ struct CuttingProxy::Impl {
         if (waits[from].revents == 0) continue;
         const ssize_t got = recv(waits[from].fd, block.data(), block.size(), 0);
         if (got <= 0 || !PassOn(waits[to].fd, block.data(), got)) return;
-        if (from != 1) continue;
+        if (from != counted) continue;
         passed += got;
         if (passed >= cuts.bytes) deadline = absl::Now() + kUsedWithin;
         MutexLock lock(mu);

@@ -13,11 +13,12 @@
 namespace capstan::tests {
 
 struct Cuts {
-  int64_t bytes = 0;  // of the client on one connection, after which both ends are cut
-  int cuts = 0;       // number of connections to cut; later ones stay
-  // Returns whether the server has used those bytes. Bytes that it has received but not read are
-  // lost with the connection. So the proxy takes nothing more from the client, and the cut waits
-  // for this function (at most 20 s). Called on the proxy's thread. Empty: the cut does not wait.
+  int64_t bytes = 0;       // of one end on one connection, after which both ends are cut
+  bool of_server = false;  // which end: the server, or the client
+  int cuts = 0;            // number of connections to cut; later ones stay
+  // Returns whether the other end has used those bytes. Bytes that it has received but not read are
+  // lost with the connection. So the proxy takes nothing more from that end, and the cut waits for
+  // this function (at most 20 s). Called on the proxy's thread. Empty: the cut does not wait.
   std::function<bool()> used;
 };
 
@@ -33,7 +34,7 @@ class CuttingProxy {
   CuttingProxy(const CuttingProxy&) = delete;
   CuttingProxy& operator=(const CuttingProxy&) = delete;
 
-  // The bytes that clients have sent, by connection.
+  // The bytes that clients have sent, or servers with Cuts::of_server, by connection.
   std::vector<int64_t> sent_bytes() const;
 
  private:
