@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/checkpoint_name.h"
-#include "gpu_worker/data/dataset.h"
+#include "gpu_worker/job_data/job_data.h"
 #include "services/files/files.h"
 #include "training/spec/resolve.h"
 #include "training/spec/validate.h"
@@ -142,29 +142,9 @@ ExitCode ReportStorage(const absl::Status& status, bool given, const JobPlaces& 
 absl::StatusOr<job::v1::ResolvedSpec> ResolveHere(const job::v1::JobSpec& spec) {
   job::v1::JobSpec full = spec;
   training::spec::FillDefaults(full);
-  data::DatasetOptions options;
-  options.num_classes = full.model().num_classes();
-  if (full.data().format() == "synthetic_digits") {
-    options.format = data::Format::kSyntheticDigits;
-    options.seed = full.training().seed();
-    options.train_samples = full.data().train_samples();
-    options.test_samples = full.data().test_samples();
-  } else {
-    options.format =
-        full.data().format() == "cifar10_bin" ? data::Format::kCifar10Bin : data::Format::kIdx;
-    options.path_or_uri = full.data().uri();
-  }
-  const absl::StatusOr<data::DatasetProbe> probe = data::ProbeDataset(options);
-  if (!probe.ok()) return probe.status();
-  common::v1::DatasetInfo info;
-  info.set_train_samples(probe->train.count);
-  info.set_test_samples(probe->test.count);
-  info.set_channels(static_cast<int32_t>(probe->train.channels));
-  info.set_height(static_cast<int32_t>(probe->train.height));
-  info.set_width(static_cast<int32_t>(probe->train.width));
-  info.set_num_classes(static_cast<int32_t>(probe->train.num_classes));
-  info.set_train_batches(probe->train.batches);
-  return training::spec::Resolve(full, info, {.job_id = full.name(), .storage_path = "/"});
+  const absl::StatusOr<common::v1::DatasetInfo> info = gpu_worker::ProbeJobData(full, {});
+  if (!info.ok()) return info.status();
+  return training::spec::Resolve(full, *info, {.job_id = full.name(), .storage_path = "/"});
 }
 
 }  // namespace capstan::client

@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <deque>
-#include <limits>
 #include <map>
 #include <new>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gpu_worker/data/dataset.h"
-#include "gpu_worker/data/failure.h"
+#include "gpu_worker/job_data/job_data.h"
 #include "gpu_worker/task/job.h"
 #include "services/sync/mutex.h"
 
@@ -19,28 +17,11 @@ namespace {
 
 absl::StatusOr<common::v1::DatasetInfo> Read(const node::v1::Probe& probe,
                                              const std::vector<std::string>& data_roots) {
-  absl::StatusOr<data::DatasetProbe> found = absl::UnknownError("");
   try {
-    found = data::ProbeDataset(MakeDatasetOptions(probe.spec(), data_roots));
+    return ProbeJobData(probe.spec(), data_roots);
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("the host is out of memory");
   }
-  if (!found.ok()) return found.status();
-  const data::DatasetInfo& train = found->train;
-  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
-  if (train.count > kLimit || found->test.count > kLimit || train.num_classes > kLimit) {
-    return data::InvalidSpec(absl::StrCat("the data set has ", train.count, " and ",
-                                          found->test.count, " samples, limit ", kLimit));
-  }
-  common::v1::DatasetInfo info;
-  info.set_train_samples(train.count);
-  info.set_test_samples(found->test.count);
-  info.set_channels(static_cast<int32_t>(train.channels));
-  info.set_height(static_cast<int32_t>(train.height));
-  info.set_width(static_cast<int32_t>(train.width));
-  info.set_num_classes(static_cast<int32_t>(train.num_classes));
-  info.set_train_batches(train.batches);
-  return info;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpu_worker/engine/device/open.h"
+#include "gpu_worker/job_data/job_data.h"
 #include "gpu_worker/task/test_job.h"
 #include "gtest/gtest.h"
 #include "training/ops/dropout/dropout.h"

@@ -9,25 +9,6 @@
 #include "training/spec/validate.h"
 
 namespace capstan::gpu_worker {
-namespace {
-
-// `transform` must come from a valid spec.
-data::Transform MakeTransform(const job::v1::Transform& transform) {
-  if (transform.has_random_crop()) {
-    const job::v1::RandomCrop& crop = transform.random_crop();
-    return data::RandomCrop{crop.size(), crop.padding()};
-  }
-  if (transform.has_random_flip()) {
-    return data::RandomFlip{transform.random_flip().axis() == "vertical"};
-  }
-  if (transform.has_resize()) return data::Resize{transform.resize().size()};
-  if (transform.has_cutout()) return data::Cutout{transform.cutout().size()};
-  const job::v1::Normalize& normalize = transform.normalize();
-  return data::Normalize{{normalize.mean().begin(), normalize.mean().end()},
-                         {normalize.std().begin(), normalize.std().end()}};
-}
-
-}  // namespace
 
 bool Job::asynchronous() const { return training::spec::IsAsynchronous(spec.spec()); }
 
@@ -114,25 +95,6 @@ absl::StatusOr<std::shared_ptr<const Job>> MakeJob(absl::string_view resolved_sp
       Job{*std::move(resolved), std::string(digest), *std::move(graph), *std::move(layout),
           *std::move(samples), *std::move(evaluation), *std::move(schedule), *std::move(optimizer),
           device_rule, format, *std::move(lane_optimizer), lane_clip_norm});
-}
-
-data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,
-                                        std::vector<std::string> roots) {
-  data::DatasetOptions options;
-  const job::v1::Data& data = spec.data();
-  options.format = data.format() == "synthetic_digits" ? data::Format::kSyntheticDigits
-                   : data.format() == "cifar10_bin"    ? data::Format::kCifar10Bin
-                                                       : data::Format::kIdx;
-  options.path_or_uri = data.uri();
-  options.roots = std::move(roots);
-  options.num_classes = spec.model().has_num_classes() ? spec.model().num_classes() : 10;
-  options.seed = spec.training().seed();
-  if (data.has_train_samples()) options.train_samples = data.train_samples();
-  if (data.has_test_samples()) options.test_samples = data.test_samples();
-  for (const job::v1::Transform& transform : data.transforms()) {
-    options.transforms.push_back(MakeTransform(transform));
-  }
-  return options;
 }
 
 std::string FailureReasonOf(const absl::Status& status, bool on_gpu) {

@@ -74,10 +74,6 @@ struct Job {
 absl::StatusOr<std::shared_ptr<const Job>> MakeJob(absl::string_view resolved_spec,
                                                    absl::string_view digest);
 
-// The place and kind of the samples, for gpu_worker/data. `roots`: see DatasetOptions.
-data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,
-                                        std::vector<std::string> roots);
-
 // The failure reason of docs/interface.md for a status. It is the reason that the status carries
 // (gpu_worker/data). Otherwise: GpuOutOfMemory or HostOutOfMemory for ResourceExhausted,
 // HostOutOfMemory for Aborted and NcclTimeout for DeadlineExceeded of a GPU, CheckpointCorrupt for

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "exchange/transport/exchange_client.h"
 #include "gpu_worker/data/failure.h"
+#include "gpu_worker/job_data/job_data.h"
 #include "gpu_worker/task/lane_clip.h"
 #include "grpcpp/channel.h"
 #include "services/channel/channel.h"

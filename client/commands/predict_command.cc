@@ -1,0 +1,286 @@
+// `capstan predict`: a trained network on samples of this host.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/checkpoint_files.h"
+#include "client/commands/commands.h"
+#include "client/commands/look.h"
+#include "client/job_name.h"
+#include "client/predict/predict.h"
+#include "client/text/text_table.h"
+#include "gpu_worker/engine/device/open.h"
+#include "gpu_worker/job_data/job_data.h"
+#include "param_store/checkpoint/base_weights.h"
+#include "param_store/checkpoint/weights_file.h"
+#include "services/files/files.h"
+#include "services/proto_json/proto_json.h"
+#include "services/server/signals.h"
+#include "training/spec/resolve.h"
+
+namespace capstan::client {
+namespace {
+
+using services::Dump;
+
+struct PredictFlags {
+  std::string name;  // JOB[@STEP]
+  std::string data;  // a folder or file in place of the job's
+  std::string split = "test";
+  std::string out;
+  std::string device = "cpu";
+  bool logits = false;
+  int64_t limit = 0;
+  int batch = 64;
+  int threads = 0;
+};
+
+// The weights of a checkpoint, compared with its hashes.
+struct Weights {
+  FoundCheckpoint found;
+  job::v1::Job job;
+  std::vector<float> values;
+};
+
+ExitCode ReportCheckpoint(JobClient& client, const std::string& name, const absl::Status& status,
+                          const Console& console) {
+  const auto parsed = ParseCheckpointName(name);
+  const auto id = FindJob(client, parsed.ok() ? parsed->job_id : name);
+  return ReportJob(client, id.ok() ? *id : name, status, console);
+}
+
+absl::Status Fetch(JobClient& client, Weights& weights, const training::FlatLayout& layout) {
+  const absl::StatusOr<std::string> folder = services::MakePrivateDir("capstan-predict");
+  if (!folder.ok()) return folder.status();
+  const absl::Cleanup remove = [&folder] {
+    std::error_code ignored;
+    std::filesystem::remove_all(*folder, ignored);
+  };
+  param_store::ExportRequest request;
+  request.folder = weights.found.saved.uri();
+  request.job_id = weights.found.job_id;
+  request.training_digest = weights.job.resolved().training_digest();
+  request.layout = &layout;
+  request.open = [&](const std::string& file) {
+    return OpenRemoteFile(client, weights.found, file);
+  };
+  const std::string path = *folder + "/weights.safetensors";
+  param_store::ExportedWeights exported;
+  param_store::BaseWeightsError error = param_store::ExportWeights(request, path, &exported);
+  if (!error.status.ok()) return error.status;
+  param_store::BaseWeightsOptions base;
+  base.initial_weights = "file://" + path;
+  weights.values.resize(static_cast<size_t>(layout.total_floats()));
+  error = param_store::FillBaseWeights(layout, base, {0, layout.total_floats()},
+                                       absl::MakeSpan(weights.values));
+  return error.status;
+}
+
+// The data set that a person names, as the job reads it.
+absl::StatusOr<std::unique_ptr<data::Dataset>> OpenData(const PredictFlags& options,
+                                                        const job::v1::ResolvedSpec& resolved) {
+  job::v1::JobSpec spec = resolved.spec();
+  if (!options.data.empty()) {
+    if (spec.data().format() == "synthetic_digits") {
+      return absl::InvalidArgumentError(
+          "--data would do nothing: the samples of synthetic_digits are drawn from the seed");
+    }
+    std::error_code error;
+    const std::filesystem::path path = std::filesystem::absolute(options.data, error);
+    spec.mutable_data()->set_uri("file://" + path.lexically_normal().string());
+  }
+  return data::OpenDataset(gpu_worker::MakeDatasetOptions(spec, {}),
+                           options.split == "test" ? data::Split::kTest : data::Split::kTrain);
+}
+
+std::string CsvRow(const Prediction& prediction, bool logits) {
+  std::string row =
+      absl::StrCat(prediction.sample, ",", prediction.label, ",", prediction.predicted, ",");
+  if (std::isfinite(prediction.probability)) {
+    absl::StrAppendFormat(&row, "%.9g", prediction.probability);
+  }
+  if (logits) {
+    for (const float logit : prediction.logits) absl::StrAppendFormat(&row, ",%.9g", logit);
+  }
+  return row + "\n";
+}
+
+std::string CsvHead(bool logits, int64_t classes) {
+  std::string head = "sample,label,predicted,probability";
+  for (int64_t i = 0; logits && i < classes; ++i) absl::StrAppend(&head, ",logit_", i);
+  return head + "\n";
+}
+
+double Share(int64_t part, int64_t whole) {
+  return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
+}
+
+std::string ResultText(const Weights& weights, const PredictFlags& options,
+                       const PredictionSums& sums, int width) {
+  std::string text = absl::StrFormat(
+      "%s@%s  %d %s samples\naccuracy  %.4f  %d of them\nloss      %.6g\n\n", weights.job.job_id(),
+      weights.found.saved.id(), sums.samples, options.split == "test" ? "test" : "training",
+      Share(sums.correct, sums.samples), sums.correct,
+      sums.loss_sum / static_cast<double>(std::max<int64_t>(1, sums.samples)));
+  TextTable table({"CLASS", "SAMPLES", "CORRECT", "RECALL", "PREDICTED", "PRECISION"});
+  for (size_t i = 0; i < sums.classes.size(); ++i) {
+    const ClassCounts& counts = sums.classes[i];
+    if (counts.samples == 0 && counts.predicted == 0) continue;
+    table.Add(
+        {absl::StrCat(i), absl::StrCat(counts.samples), absl::StrCat(counts.correct),
+         counts.samples > 0 ? absl::StrFormat("%.4f", Share(counts.correct, counts.samples)) : "",
+         absl::StrCat(counts.predicted),
+         counts.predicted > 0 ? absl::StrFormat("%.4f", Share(counts.correct, counts.predicted))
+                              : ""});
+  }
+  return text + table.Text(width);
+}
+
+std::string ResultJson(const Weights& weights, const PredictFlags& options,
+                       const PredictionSums& sums) {
+  nlohmann::json classes = nlohmann::json::array();
+  for (size_t i = 0; i < sums.classes.size(); ++i) {
+    const ClassCounts& counts = sums.classes[i];
+    classes.push_back({{"class", i},
+                       {"samples", counts.samples},
+                       {"correct", counts.correct},
+                       {"predicted", counts.predicted}});
+  }
+  const double loss = sums.loss_sum / static_cast<double>(std::max<int64_t>(1, sums.samples));
+  return Dump({{"job_id", weights.job.job_id()},
+               {"checkpoint", weights.found.saved.id()},
+               {"step", weights.found.saved.step()},
+               {"split", options.split},
+               {"samples", sums.samples},
+               {"correct", sums.correct},
+               {"accuracy", Share(sums.correct, sums.samples)},
+               {"loss", std::isfinite(loss) ? nlohmann::json(loss) : nlohmann::json()},
+               {"classes", classes}}) +
+         "\n";
+}
+
+ExitCode PredictHere(const PredictFlags& options, JobClient& client, const Console& console) {
+  const auto found = LookUpCheckpoint(client, options.name);
+  if (!found.ok()) return ReportCheckpoint(client, options.name, found.status(), console);
+  auto job = client.Get(found->job_id);
+  if (!job.ok()) return ReportCheckpoint(client, options.name, job.status(), console);
+  Weights weights{*found, *std::move(job), {}};
+  const job::v1::ResolvedSpec& resolved = weights.job.resolved();
+  const auto graph = training::spec::MakeGraph(resolved);
+  if (!graph.ok()) return Report(graph.status(), console);
+  const auto layout = training::spec::MakeLayout(resolved);
+  if (!layout.ok()) return Report(layout.status(), console);
+
+  const auto dataset = OpenData(options, resolved);
+  if (!dataset.ok()) {
+    console.Err(absl::StrCat("capstan: the samples must be on this host",
+                             options.data.empty() ? ", or --data names others" : "", ": ",
+                             dataset.status().message(), "\n"));
+    return kExitUsage;
+  }
+  const data::DatasetInfo& info = (*dataset)->info();
+  const training::Shape shape = {info.channels, info.height, info.width};
+  if (shape != graph->input_shape()) {
+    console.Err(absl::StrCat("capstan: samples of ", training::ShapeToString(shape), ", ",
+                             weights.job.job_id(), " was trained on ",
+                             training::ShapeToString(graph->input_shape()), "\n"));
+    return kExitUsage;
+  }
+  const auto device = engine::OpenDevice(options.device);
+  if (!device.ok()) {
+    console.Err(
+        absl::StrCat("capstan: --device ", options.device, ": ", device.status().message(), "\n"));
+    return kExitUsage;
+  }
+  if (absl::Status status = Fetch(client, weights, *layout); !status.ok()) {
+    return ReportCheckpoint(client, options.name, status, console);
+  }
+
+  std::unique_ptr<services::AtomicFile> file;
+  std::string rows = CsvHead(options.logits, graph->num_classes());
+  if (!options.out.empty()) {
+    auto created = services::AtomicFile::Create(options.out);
+    if (!created.ok()) {
+      Report(created.status(), console);
+      return kExitInternal;
+    }
+    file = *std::move(created);
+  }
+  constexpr size_t kFlushBytes = size_t{1} << 20;
+  absl::Status written;
+  services::ShutdownSignal& signal = services::ShutdownSignal::Install();
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const auto sums = Predict(
+      **device, *graph, *layout, weights.values, **dataset,
+      {options.batch, options.threads > 0 ? options.threads : cores, options.limit},
+      [&](const Prediction& prediction) {
+        if (prediction.sample % options.batch == 0 && signal.WaitFor(absl::ZeroDuration())) {
+          return absl::CancelledError("interrupted");
+        }
+        if (file == nullptr) return absl::OkStatus();
+        rows += CsvRow(prediction, options.logits);
+        if (rows.size() < kFlushBytes) return absl::OkStatus();
+        written = file->Append(std::exchange(rows, ""));
+        return written;
+      });
+  if (sums.ok() && file != nullptr) {
+    written = file->Append(rows);
+    if (written.ok()) written = file->Commit();
+  }
+  if (absl::IsCancelled(sums.status())) {
+    console.Err("capstan: interrupted, nothing was written\n");
+    return kExitInterrupted;
+  }
+  const absl::Status& failed = written.ok() ? sums.status() : written;
+  if (!failed.ok()) {
+    Report(failed, console);
+    return kExitInternal;
+  }
+  console.Out(console.json()
+                  ? ResultJson(weights, options, *sums)
+                  : ResultText(weights, options, *sums, console.stdout_tty ? console.width : 0));
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddPredict(Command parent, Action& slot) {
+  const auto options = std::make_shared<PredictFlags>();
+  Command command = parent.Sub("predict", "a trained network on samples that are on this host");
+  command
+      .Add("JOB", options->name,
+           "id of the job or the folder of a run, JOB@STEP or JOB@best; default its newest "
+           "checkpoint")
+      .Required();
+  command.Add("--data", options->data,
+              "folder or file with samples of the job's data format, default those of the job");
+  command.Add("--split", options->split, "test (default) or train").OneOf({"test", "train"});
+  command.Add("--limit", options->limit, "only the first N samples, default all")
+      .Between(1, int64_t{1} << 40);
+  command.Add("--out", options->out,
+              "CSV file to write: a line with the prediction for each sample");
+  command.AddSwitch("--logits", options->logits, "with --out: also what the loss reads, by class");
+  command.Add("--device", options->device, "cpu (default), or cuda:0 and so on");
+  command.Add("--batch", options->batch, "samples computed at a time, default 64")
+      .Between(1, 65536);
+  command.Add("--threads", options->threads, "CPU threads, default one per core").Between(1, 1024);
+  CarryOut(command, slot, {Output::kTable, Output::kJson}, [options](const Context& context) {
+    if (options->logits && options->out.empty()) {
+      return RefuseFlag("--logits", "it adds columns to the file of --out", context.console);
+    }
+    return WithPlaceOf(context, options->name, [&](JobClient& client) {
+      return PredictHere(*options, client, context.console);
+    });
+  });
+}
+
+}  // namespace capstan::client

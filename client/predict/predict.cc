@@ -1,0 +1,84 @@
+#include "client/predict/predict.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "training/math/portable_math.h"
+
+namespace capstan::client {
+namespace {
+
+// Sets `predicted` and `probability`. Returns the cross-entropy of the label, NaN if a logit is.
+double Judge(Prediction& prediction) {
+  const absl::Span<const float> logits = prediction.logits;
+  prediction.predicted = kNoClass;
+  prediction.probability = std::numeric_limits<double>::quiet_NaN();
+  if (std::any_of(logits.begin(), logits.end(), [](float logit) { return std::isnan(logit); })) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  const auto largest = std::max_element(logits.begin(), logits.end());
+  prediction.predicted = static_cast<int32_t>(largest - logits.begin());
+  const double shift = static_cast<double>(*largest);
+  double sum = 0;
+  for (const float logit : logits) sum += training::PortableExp(static_cast<double>(logit) - shift);
+  prediction.probability = 1 / sum;
+  return training::PortableLog(sum) + shift - static_cast<double>(logits[prediction.label]);
+}
+
+}  // namespace
+
+absl::StatusOr<PredictionSums> Predict(engine::Device& device, const training::Graph& graph,
+                                       const training::FlatLayout& layout,
+                                       absl::Span<const float> weights,
+                                       const data::Dataset& dataset, const PredictOptions& options,
+                                       const std::function<absl::Status(const Prediction&)>& each) {
+  engine::PlanOptions compile;
+  compile.max_batch = options.max_batch;
+  compile.max_lane = 1;  // nothing is trained
+  compile.threads = options.threads;
+  const absl::StatusOr<std::unique_ptr<engine::Plan>> plan = device.Compile(graph, layout, compile);
+  if (!plan.ok()) return plan.status();
+  if (absl::Status status = (*plan)->LoadWeights(weights.data()); !status.ok()) return status;
+
+  const int64_t classes = graph.num_classes();
+  PredictionSums sums;
+  sums.classes.resize(static_cast<size_t>(classes));
+  const int64_t count =
+      options.limit > 0 ? std::min(options.limit, dataset.info().count) : dataset.info().count;
+  const int64_t size = std::min(count, options.max_batch);
+  std::vector<int64_t> indices;
+  std::vector<float> images(static_cast<size_t>(size * dataset.info().image_size()));
+  std::vector<int32_t> labels(static_cast<size_t>(size));
+  std::vector<float> logits(static_cast<size_t>(size * classes));
+  for (int64_t first = 0; first < count; first += size) {
+    indices.clear();
+    for (int64_t i = first; i < std::min(count, first + size); ++i) indices.push_back(i);
+    absl::Status status = dataset.Read(indices, /*epoch=*/0, images.data(), labels.data());
+    if (!status.ok()) return status;
+    engine::SampleBatch batch;
+    batch.images = images.data();
+    batch.labels = labels.data();
+    batch.count = static_cast<int64_t>(indices.size());
+    if (status = (*plan)->Predict(batch, logits.data()); !status.ok()) return status;
+    for (int64_t i = 0; i < batch.count; ++i) {
+      Prediction prediction;
+      prediction.sample = indices[i];
+      prediction.label = labels[i];
+      prediction.logits = absl::MakeConstSpan(&logits[i * classes], static_cast<size_t>(classes));
+      sums.loss_sum += Judge(prediction);
+      ++sums.samples;
+      ++sums.classes[prediction.label].samples;
+      if (prediction.predicted != kNoClass) ++sums.classes[prediction.predicted].predicted;
+      if (prediction.predicted == prediction.label) {
+        ++sums.correct;
+        ++sums.classes[prediction.label].correct;
+      }
+      if (status = each(prediction); !status.ok()) return status;
+    }
+  }
+  return sums;
+}
+
+}  // namespace capstan::client

@@ -1,0 +1,72 @@
+#include "gpu_worker/job_data/job_data.h"
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/data/failure.h"
+
+namespace capstan::gpu_worker {
+namespace {
+
+// `transform` must come from a valid spec.
+data::Transform MakeTransform(const job::v1::Transform& transform) {
+  if (transform.has_random_crop()) {
+    const job::v1::RandomCrop& crop = transform.random_crop();
+    return data::RandomCrop{crop.size(), crop.padding()};
+  }
+  if (transform.has_random_flip()) {
+    return data::RandomFlip{transform.random_flip().axis() == "vertical"};
+  }
+  if (transform.has_resize()) return data::Resize{transform.resize().size()};
+  if (transform.has_cutout()) return data::Cutout{transform.cutout().size()};
+  const job::v1::Normalize& normalize = transform.normalize();
+  return data::Normalize{{normalize.mean().begin(), normalize.mean().end()},
+                         {normalize.std().begin(), normalize.std().end()}};
+}
+
+}  // namespace
+
+data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,
+                                        std::vector<std::string> roots) {
+  data::DatasetOptions options;
+  const job::v1::Data& data = spec.data();
+  options.format = data.format() == "synthetic_digits" ? data::Format::kSyntheticDigits
+                   : data.format() == "cifar10_bin"    ? data::Format::kCifar10Bin
+                                                       : data::Format::kIdx;
+  options.path_or_uri = data.uri();
+  options.roots = std::move(roots);
+  options.num_classes = spec.model().has_num_classes() ? spec.model().num_classes() : 10;
+  options.seed = spec.training().seed();
+  if (data.has_train_samples()) options.train_samples = data.train_samples();
+  if (data.has_test_samples()) options.test_samples = data.test_samples();
+  for (const job::v1::Transform& transform : data.transforms()) {
+    options.transforms.push_back(MakeTransform(transform));
+  }
+  return options;
+}
+
+absl::StatusOr<common::v1::DatasetInfo> ProbeJobData(const job::v1::JobSpec& spec,
+                                                     std::vector<std::string> roots) {
+  const absl::StatusOr<data::DatasetProbe> found =
+      data::ProbeDataset(MakeDatasetOptions(spec, std::move(roots)));
+  if (!found.ok()) return found.status();
+  const data::DatasetInfo& train = found->train;
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
+  if (train.count > kLimit || found->test.count > kLimit || train.num_classes > kLimit) {
+    return data::InvalidSpec(absl::StrCat("the data set has ", train.count, " and ",
+                                          found->test.count, " samples, limit ", kLimit));
+  }
+  common::v1::DatasetInfo info;
+  info.set_train_samples(train.count);
+  info.set_test_samples(found->test.count);
+  info.set_channels(static_cast<int32_t>(train.channels));
+  info.set_height(static_cast<int32_t>(train.height));
+  info.set_width(static_cast<int32_t>(train.width));
+  info.set_num_classes(static_cast<int32_t>(train.num_classes));
+  info.set_train_batches(train.batches);
+  return info;
+}
+
+}  // namespace capstan::gpu_worker
