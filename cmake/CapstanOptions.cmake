@@ -10,6 +10,8 @@ option(CAPSTAN_WITH_GRPC "Build what needs gRPC, protobuf, prometheus-cpp, CLI11
 option(CAPSTAN_TESTS "Build the tests" ON)
 option(CAPSTAN_BENCHMARKS "Build the benchmarks" OFF)
 option(CAPSTAN_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
+option(CAPSTAN_PRECOMPILED "Compile the headers that nearly every source reads once" OFF)
+set(CMAKE_PCH_WARN_INVALID OFF)  # a target with other flags reads the headers themselves
 set(CAPSTAN_SANITIZE "" CACHE STRING "address | thread | empty")
 set(CAPSTAN_LEAN_FLAGS "" CACHE STRING "Further flags of what calls capstan_lean() and of unit and integration tests: no inner loops")
 set(CAPSTAN_TEST_FLAGS "" CACHE STRING "Further flags, after those, of unit and integration tests")

@@ -1,6 +1,35 @@
 # One function per kind of target. The caller lists the sources, except for operators and their kernels, each of which has
 # its own folder or file.
 
+# With CAPSTAN_PRECOMPILED, headers that nearly every source reads are compiled once for all targets with the same flags.
+function(capstan_precompile target)
+  if(CAPSTAN_PRECOMPILED)  # at the end of the folder, when the flags of its sources are known
+    cmake_language(EVAL CODE "cmake_language(DEFER CALL capstan_precompile_now ${target})")
+  endif()
+endfunction()
+function(capstan_precompile_now target)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    get_source_file_property(own_flags ${source} COMPILE_OPTIONS)
+    if(own_flags)
+      set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    endif()
+  endforeach()
+  get_directory_property(flags COMPILE_OPTIONS)
+  string(SHA256 flags "${flags}")
+  string(SUBSTRING ${flags} 0 8 flags)
+  set(headers capstan_headers_${flags})
+  if(NOT TARGET ${headers})
+    set(empty ${PROJECT_BINARY_DIR}/precompiled.cc)
+    file(CONFIGURE OUTPUT ${empty} CONTENT "")  # keeps the file, and so its time, if it is there
+    add_library(${headers} OBJECT ${empty})
+    target_link_libraries(${headers} PRIVATE capstan::warnings)
+    target_precompile_headers(${headers} PRIVATE <algorithm> <functional> <map> <memory> <string> <vector>
+      <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/strings/str_format.h> <absl/time/time.h>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${headers})
+endfunction()
+
 # capstan_library(NAME SRCS a.cc a.h PUBLIC dep... PRIVATE dep...)
 # Makes capstan_NAME and the alias capstan::NAME. Without a .cc file it is a header-only library.
 function(capstan_library name)
@@ -11,6 +40,7 @@ function(capstan_library name)
     add_library(capstan_${name} STATIC ${ARG_SRCS})
     target_include_directories(capstan_${name} PUBLIC ${PROJECT_SOURCE_DIR})
     target_link_libraries(capstan_${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE} capstan::warnings)
+    capstan_precompile(capstan_${name})
   else()
     add_library(capstan_${name} INTERFACE)
     target_include_directories(capstan_${name} INTERFACE ${PROJECT_SOURCE_DIR})
@@ -31,6 +61,7 @@ function(capstan_binary name)
   add_executable(${name} ${ARG_SRCS})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} capstan::warnings)
+  capstan_precompile(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
