@@ -176,6 +176,7 @@ int Main(int argc, char** argv) {
   AddPage(program, action);
   AddDoctor(program, action);
   AddBackup(program, action);
+  AddModel(program, action);
   AddPredict(program, action);
   AddBench(program, action);
   AddData(program, action);

@@ -1,0 +1,172 @@
+// `capstan model`: networks, without training them.
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/commands/commands.h"
+#include "client/job_source.h"
+#include "client/model/describe_model.h"
+#include "client/text/text_table.h"
+#include "gpu_worker/engine/device/open.h"
+#include "services/proto_json/proto_json.h"
+#include "training/chunks/flat_layout.h"
+#include "training/graph/models.h"
+#include "training/graph/tensors.h"
+#include "training/spec/graph_message.h"
+#include "training/spec/resolve.h"
+
+namespace capstan::client {
+namespace {
+
+using services::Dump;
+
+ExitCode ListModels(const Console& console) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  TextTable table({"MODEL", "IMAGES", "CLASSES", "PARAMETERS", "MFLOP", "LAYERS"});
+  for (const BuiltInModel& model : BuiltInModels()) {
+    const auto graph = training::MakeModel(model.name, model.num_classes, model.input);
+    if (!graph.ok()) return Report(graph.status(), console);
+    table.Add({std::string(model.name), training::ShapeToString(model.input),
+               absl::StrCat(model.num_classes), absl::StrCat(graph->parameter_elements()),
+               absl::StrFormat("%.4g", static_cast<double>(graph->forward_flops()) / 1e6),
+               std::string(training::AboutModel(model.name))});
+    list.push_back({{"name", model.name},
+                    {"input", model.input},
+                    {"num_classes", model.num_classes},
+                    {"parameters", graph->parameter_elements()},
+                    {"forward_flops", graph->forward_flops()}});
+  }
+  console.Out(console.json() ? list.dump() + "\n"
+                             : table.Text(console.stdout_tty ? console.width : 0));
+  return kExitDone;
+}
+
+struct DescribeFlags {
+  std::string model;  // a built-in name, or a job file
+  std::optional<std::string> input;
+  std::optional<int> num_classes;
+  int batch = 0;
+};
+
+absl::StatusOr<training::Graph> BuiltIn(const BuiltInModel& model, const DescribeFlags& flags) {
+  training::Shape input = model.input;
+  if (flags.input.has_value()) {
+    auto shape = ParseImageShape(*flags.input);
+    if (!shape.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--input ", shape.status().message()));
+    }
+    input = *std::move(shape);
+  }
+  return training::MakeModel(model.name, flags.num_classes.value_or(model.num_classes), input);
+}
+
+// The network of a job file. With --input, its data set need not be on this host.
+absl::StatusOr<training::Graph> OfJobFile(const DescribeFlags& flags, const Console& console) {
+  std::error_code error;
+  if (flags.model != "-" && !std::filesystem::exists(flags.model, error)) {
+    std::string names;
+    for (const absl::string_view name : training::ModelNames()) {
+      absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+    }
+    return absl::NotFoundError(
+        absl::StrCat("'", flags.model, "' is neither a file nor a model; the models are ", names));
+  }
+  JobPlaces places;
+  JobSource source;
+  source.file = flags.model;
+  if (flags.num_classes.has_value()) {
+    source.sets.push_back(absl::StrCat("model.num_classes=", *flags.num_classes));
+  }
+  const auto spec = LoadJob(source, console, places);
+  if (!spec.ok()) return spec.status();
+  if (!flags.input.has_value()) {
+    const auto resolved = ResolveHere(*spec);
+    if (!resolved.ok()) {
+      if (!absl::IsNotFound(resolved.status())) return resolved.status();
+      return absl::NotFoundError(absl::StrCat("the data is not on this host, so give --input: ",
+                                              resolved.status().message()));
+    }
+    return training::spec::MakeGraph(*resolved);
+  }
+  const job::v1::Model& model = spec->model();
+  if (!model.has_graph()) {
+    return BuiltIn({model.name(), {}, model.has_num_classes() ? model.num_classes() : 10}, flags);
+  }
+  auto shape = ParseImageShape(*flags.input);
+  if (!shape.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--input ", shape.status().message()));
+  }
+  return training::spec::GraphOf(model.graph(), *shape);
+}
+
+absl::StatusOr<ModelMemory> PlanMemory(const training::Graph& graph, int batch) {
+  const auto layout = training::FlatLayout::Create(training::TensorSpecs(graph));
+  if (!layout.ok()) return layout.status();
+  const auto device = engine::OpenDevice("cpu");
+  if (!device.ok()) return device.status();
+  engine::PlanOptions options;
+  options.max_batch = batch;
+  options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const auto plan = (*device)->Compile(graph, *layout, options);
+  if (!plan.ok()) return plan.status();
+  constexpr int64_t kWeightsAndGradient = 2 * sizeof(float);
+  return ModelMemory{batch, (*plan)->info().planned_bytes(),
+                     kWeightsAndGradient * layout->total_floats()};
+}
+
+ExitCode DescribeModel(const DescribeFlags& flags, const Console& console) {
+  absl::StatusOr<training::Graph> graph = absl::NotFoundError("");
+  for (const BuiltInModel& model : BuiltInModels()) {
+    if (model.name == flags.model) graph = BuiltIn(model, flags);
+  }
+  if (absl::IsNotFound(graph.status())) graph = OfJobFile(flags, console);
+  ModelMemory memory;
+  absl::Status status = graph.status();
+  if (status.ok() && flags.batch > 0) {
+    const auto planned = PlanMemory(*graph, flags.batch);
+    status = planned.status();
+    if (status.ok()) memory = *planned;
+  }
+  if (!status.ok()) {
+    if (!status.message().empty()) {  // else it was printed
+      console.Err(absl::StrCat("capstan: ", status.message(), "\n"));
+    }
+    return kExitUsage;
+  }
+  console.Out(console.json() ? ModelJson(*graph, memory).dump() + "\n"
+                             : ModelText(*graph, memory, console.stdout_tty ? console.width : 0));
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddModel(Command parent, Action& slot) {
+  Command group = parent.Sub("model", "networks: their layers, shapes, parameters and operations");
+  group.NeedsSub();
+  CarryOut(
+      group.Sub("list", "the built-in models"), slot, {Output::kTable, Output::kJson},
+      [](const Context& context) { return ListModels(context.console); }, kActsAlone);
+
+  const auto flags = std::make_shared<DescribeFlags>();
+  Command describe = group.Sub("describe", "a line for each node of a network, and its sums");
+  describe.Add("MODEL", flags->model, "name of a built-in model, or a job file").Required();
+  describe.Add("--input", flags->input,
+               "images of a sample, as 3x32x32; default those of the job's data set");
+  describe.Add("--num-classes", flags->num_classes, "default those of the job file");
+  describe
+      .Add("--batch", flags->batch,
+           "also the memory of training on so many samples at a time, for which it is allocated")
+      .Between(1, 65536);
+  CarryOut(
+      describe, slot, {Output::kTable, Output::kJson},
+      [flags](const Context& context) { return DescribeModel(*flags, context.console); },
+      kActsAlone);
+}
+
+}  // namespace capstan::client
