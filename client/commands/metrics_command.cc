@@ -1,6 +1,7 @@
-// `capstan metrics`: loss, accuracy and speed over a job's steps.
+// `capstan metrics`: loss, accuracy and speed over a job's steps, also as files for TensorBoard.
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,7 +10,10 @@
 #include "absl/strings/match.h"
 #include "client/commands/commands.h"
 #include "client/commands/look.h"
+#include "client/tensorboard/event_file.h"
 #include "client/text/metrics_text.h"
+#include "services/files/files.h"
+#include "services/server/signals.h"
 
 namespace capstan::client {
 namespace {
@@ -17,12 +21,15 @@ namespace {
 constexpr int kTablePoints = 20;
 constexpr int kPlotHeight = 8;
 constexpr int kPlotMargin = 12;  // for labels
+constexpr absl::Duration kFollowEvery = absl::Seconds(2);
 
 struct MetricsOptions {
   std::string job_id;
   std::vector<std::string> names;
   int points = -1;  // not given
   bool plot = false;
+  std::string tensorboard;  // a folder
+  bool follow = false;
 };
 
 // Whether the locale says that UTF-8 can be printed.
@@ -36,16 +43,72 @@ bool SpeaksUtf8() {
   return false;
 }
 
+struct Fetched {
+  job::v1::Job job;
+  JobHistory history;
+};
+absl::StatusOr<Fetched> FetchHistory(JobClient& client, const std::string& job_id, int points) {
+  job::v1::GetMetricsRequest request;
+  request.set_job_id(job_id);
+  request.set_max_points(points);
+  const auto answer = client.Call(&JobClient::Stub::GetMetrics, request);
+  if (!answer.ok()) return answer.status();
+  auto job = client.Get(job_id);
+  if (!job.ok()) return job.status();
+  JobHistory history = HistoryOf(*job, {answer->points().begin(), answer->points().end()});
+  return Fetched{*std::move(job), std::move(history)};
+}
+
+// A new file with the events so far, <folder>/<job_id>/events.out.tfevents.0000000000.<job_id>,
+// and with `follow` those that come, until the job has ended. One job has one file, so a second
+// call replaces the first one's.
+ExitCode WriteEvents(const MetricsOptions& options, JobClient& client, const Console& console) {
+  const std::vector<std::string>& names = options.names.empty() ? MetricNames() : options.names;
+  const std::string folder = absl::StrCat(options.tensorboard, "/", options.job_id);
+  const std::string path = absl::StrCat(folder, "/events.out.tfevents.0000000000.", options.job_id);
+  std::ofstream file;
+  int64_t last = 0, count = 0;
+  services::ShutdownSignal& signal = services::ShutdownSignal::Install();
+  for (;;) {
+    const auto fetched = FetchHistory(client, options.job_id, 0);
+    if (!fetched.ok()) return ReportJob(client, options.job_id, fetched.status(), console);
+    for (const std::string& name : names) {
+      if (const auto curve = CurveOf(fetched->history, name); !curve.ok()) {
+        return Report(curve.status(), console);
+      }
+    }
+    const std::vector<ScalarEvent> events = EventsOf(fetched->history, names, last);
+    if (!file.is_open()) {
+      if (absl::Status status = services::EnsureDir(folder); !status.ok()) {
+        Report(status, console);
+        return kExitInternal;
+      }
+      file.open(path, std::ios::binary | std::ios::trunc);
+      file << EventFileHead(events.empty() ? 0 : events.front().unix_seconds);
+    }
+    for (const ScalarEvent& event : events) file << EventRecord(event);
+    if (!file.flush()) {
+      console.Err(absl::StrCat("capstan: ", path, ": cannot be written\n"));
+      return kExitInternal;
+    }
+    if (!events.empty()) last = events.back().step;
+    count += static_cast<int64_t>(events.size());
+    if (!options.follow || IsTerminal(fetched->job.state()) || signal.WaitFor(kFollowEvery)) break;
+  }
+  console.Note(absl::StrCat(count, count == 1 ? " step" : " steps",
+                            "; to look at them: tensorboard --logdir ", options.tensorboard, "\n"));
+  console.Out(path + "\n");
+  return kExitDone;
+}
+
 ExitCode Metrics(const MetricsOptions& options, JobClient& client, const Console& console) {
   const bool whole = options.plot || console.json() || console.output == Output::kCsv;
-  job::v1::GetMetricsRequest request;
-  request.set_job_id(options.job_id);
-  request.set_max_points(options.points >= 0 ? options.points : whole ? 0 : kTablePoints);
-  const auto answer = client.Call(&JobClient::Stub::GetMetrics, request);
-  if (!answer.ok()) return ReportJob(client, options.job_id, answer.status(), console);
-  const auto job = client.Get(options.job_id);
-  if (!job.ok()) return ReportJob(client, options.job_id, job.status(), console);
-  const JobHistory history = HistoryOf(*job, {answer->points().begin(), answer->points().end()});
+  const auto fetched = FetchHistory(client, options.job_id,
+                                    options.points >= 0 ? options.points
+                                    : whole             ? 0
+                                                        : kTablePoints);
+  if (!fetched.ok()) return ReportJob(client, options.job_id, fetched.status(), console);
+  const JobHistory& history = fetched->history;
 
   std::vector<std::string> names = options.names;
   if (names.empty() && options.plot) {
@@ -94,6 +157,10 @@ void AddMetrics(Command parent, Action& slot) {
            "number of points, evenly spaced; 0: all; default 20 for a table, else all")
       .Between(0, 1000000);
   command.AddSwitch("--plot", options->plot, "draw curves");
+  command.Add("--tensorboard", options->tensorboard,
+              "write DIR/JOB/events.out.tfevents..., a file that TensorBoard reads");
+  command.AddSwitch("-f,--follow", options->follow,
+                    "with --tensorboard: go on with the steps that come, until the job has ended");
   CarryOut(command, slot, {Output::kTable, Output::kJson, Output::kCsv},
            [options](const Context& context) {
              const Console& console = context.console;
@@ -105,11 +172,25 @@ void AddMetrics(Command parent, Action& slot) {
                return RefuseFlag(
                    "--name", "-o json has every metric of a point; -o csv has columns", console);
              }
-             return WithJobOrRun(context, options->job_id,
-                                 [&](JobClient& client, const std::string& id) {
-                                   options->job_id = id;
-                                   return Metrics(*options, client, context.console);
-                                 });
+             const bool events = !options->tensorboard.empty();
+             if (events && (machine || options->plot || options->points >= 0)) {
+               return RefuseFlag(machine         ? "-o"
+                                 : options->plot ? "--plot"
+                                                 : "--points",
+                                 "--tensorboard writes every point to a file", console);
+             }
+             if (options->follow && !events) {
+               return RefuseFlag("--follow", "it goes on writing the file of --tensorboard",
+                                 console);
+             }
+             return WithJobOrRun(
+                 context, options->job_id,
+                 [&](JobClient& client, const std::string& id) {
+                   options->job_id = id;
+                   return events ? WriteEvents(*options, client, context.console)
+                                 : Metrics(*options, client, context.console);
+                 },
+                 options->follow ? "--follow" : "");
            });
 }
 
