@@ -24,6 +24,7 @@
 #include "capstan/job/v1/job_service.pb.h"
 #include "capstan/job/v1/job_spec.pb.h"
 #include "capstan/node/v1/node.pb.h"
+#include "capstan/onnx/v1/onnx.pb.h"
 #include "capstan/param_store/v1/param_store.pb.h"
 
 namespace {
@@ -76,6 +77,7 @@ std::vector<const FileDescriptor*> Files() {
           capstan::job::v1::JobSpec::descriptor()->file(),
           capstan::job::v1::Job::descriptor()->file(),
           capstan::node::v1::Register::descriptor()->file(),
+          capstan::onnx::v1::ModelProto::descriptor()->file(),
           capstan::param_store::v1::Frame::descriptor()->file()};
 }
 

@@ -1,0 +1,56 @@
+// Tensors that are known when a file is read: initializers, and what nodes make of them.
+#ifndef CAPSTAN_TRAINING_ONNX_CONSTANT_H_
+#define CAPSTAN_TRAINING_ONNX_CONSTANT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "capstan/onnx/v1/onnx.pb.h"
+#include "training/onnx/onnx_model.h"
+#include "training/ops/types.h"
+
+namespace capstan::training::onnx {
+
+// Text of the file, for a message: at most 80 bytes, without control characters.
+std::string Shown(absl::string_view text);
+
+// The number of which a float is the nearest, if it is a decimal fraction of at most six digits: 0.1
+// of 0.1f. Else the float.
+double DecimalOf(float value);
+
+// A view of a tensor of the file, which must outlive it. Reshaping changes the view only.
+struct Constant {
+  std::string source;  // name of the initializer, or of the value that a node makes
+  Shape dims;          // each at least 0
+  int64_t elements = 1;
+  // Null: every element is 0 and of type float.
+  const capstan::onnx::v1::TensorProto* tensor = nullptr;
+  bool fill = false;  // every element is the only one of `tensor`
+  // The view is the transpose of the tensor, which is a matrix: dims are those of the view.
+  bool transposed = false;
+};
+
+// The product of the dims. InvalidArgument: a negative dim, too many dims, or more elements than
+// limits.max_weight_elements. `what` begins the message.
+absl::StatusOr<int64_t> CheckedElements(const Shape& dims, const OnnxLimits& limits,
+                                        absl::string_view what);
+
+// Checks dims, the amount of data, and that the data is in the file. InvalidArgument otherwise.
+absl::StatusOr<Constant> MakeConstant(const capstan::onnx::v1::TensorProto& tensor,
+                                      std::string source, const OnnxLimits& limits);
+
+// The elements as floats. InvalidArgument: not a type of floating point, or a number that is not
+// finite, also after the conversion to float.
+absl::StatusOr<std::vector<float>> ReadFloats(const Constant& constant);
+
+// Whole numbers of at most one dimension. InvalidArgument: another type, more dimensions, or more
+// than 64 numbers.
+absl::StatusOr<std::vector<int64_t>> ReadIntegers(const Constant& constant);
+
+}  // namespace capstan::training::onnx
+
+#endif  // CAPSTAN_TRAINING_ONNX_CONSTANT_H_

@@ -1,0 +1,210 @@
+// Operators with parameters.
+//
+// ONNX gives parameters as inputs. Those must be constants here. A bias may also be a constant that
+// is added right after the product.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "training/onnx/importer.h"
+#include "training/onnx/window_attributes.h"
+#include "training/ops/batch_normalization/batch_normalization.h"
+#include "training/ops/conv/conv.h"
+#include "training/ops/gemm/gemm.h"
+
+namespace capstan::training::onnx {
+namespace {
+
+constexpr size_t kBiasOfProduct = 1;  // the place of the bias among the parameters
+
+std::string ModuleByWeight(const NodeConversion& node, int weight, int bias) {
+  std::string module = node.ModuleOfInput(weight, ".weight");
+  return module.empty() ? node.ModuleOfInput(bias, ".bias") : module;
+}
+
+void Scale(NodeConversion& node, double factor, std::vector<float>& values) {
+  if (factor == 1) return;
+  for (float& value : values) {
+    value = static_cast<float>(value * factor);
+    if (!std::isfinite(value)) return node.Refuse("a scaled weight is not finite");
+  }
+}
+
+// The numbers by channel that a constant gives when it is broadcast to [N, channels, ...] of `rank`
+// dimensions. `dims` are those of the constant, or with ones behind them.
+std::vector<float> ByChannel(NodeConversion& node, const Constant& constant, const Shape& dims,
+                             int64_t rank, int64_t channels) {
+  const int64_t ahead = rank - static_cast<int64_t>(dims.size());
+  bool fits = ahead >= 0;
+  for (int64_t i = 0; fits && i < static_cast<int64_t>(dims.size()); ++i) {
+    fits = dims[i] == 1 || (ahead + i == 1 && dims[i] == channels);
+  }
+  if (!fits) {
+    node.Refuse(absl::StrCat("constant '", Shown(constant.source), "' of shape ",
+                             ShapeToString(constant.dims), ", want one number for each of ",
+                             channels, " channels"));
+    return {};
+  }
+  std::vector<float> numbers = node.TakeFloats(constant);
+  if (node.ok() && numbers.size() == 1) numbers.resize(channels, numbers[0]);
+  return numbers;
+}
+
+void ConvertConv(NodeConversion& node) {
+  const ValueId x = node.GraphInput(0);
+  const Constant* const weight = node.ConstantInput(1);
+  const Constant* const bias = node.Has(2) ? node.ConstantInput(2) : nullptr;
+  if (!node.ok()) return;
+  if (weight->dims.size() < 3) {
+    return node.Refuse(absl::StrCat("weight: shape ", ShapeToString(weight->dims),
+                                    ", want [out, in, height, width]"));
+  }
+  Operator op{Conv::kName, {}};
+  op.attributes.Set("out_channels", weight->dims[0]);
+  op.attributes.Set("kernel_shape",
+                    std::vector<int64_t>(weight->dims.begin() + 2, weight->dims.end()));
+  op.attributes.Set("group", node.Int("group", 1));
+  op.attributes.Set("bias", int64_t{bias != nullptr});
+  CopyWindow(node, op);
+  std::vector<NodeWeight> weights = {node.Weight("weight", *weight)};
+  if (bias != nullptr) weights.push_back(node.Weight("bias", *bias));
+  node.Output(node.Append(std::move(op), {x}, std::move(weights), ModuleByWeight(node, 1, 2)));
+}
+
+// A matrix [in, out], or [out, in] if it is transposed in the file, as a weight [out, in].
+void AppendProduct(NodeConversion& node, bool transposed, double alpha, const Constant* bias,
+                   double beta) {
+  const ValueId x = node.GraphInput(0);
+  const Constant* const matrix = node.ConstantInput(1);
+  if (!node.ok()) return;
+  if (matrix->dims.size() != 2) {
+    return node.Refuse(
+        absl::StrCat("weight: shape ", ShapeToString(matrix->dims), ", want a matrix"));
+  }
+  Constant view = *matrix;
+  if (!transposed) {
+    std::swap(view.dims[0], view.dims[1]);
+    view.transposed = !view.transposed;
+  }
+  std::vector<NodeWeight> weights = {node.Weight("weight", view)};
+  Scale(node, alpha, weights[0].values);
+  const int64_t features = view.dims[0];
+  if (bias != nullptr) {
+    NodeWeight of_bias = {"bias", {features}, {}};
+    of_bias.values = ByChannel(node, *bias, bias->dims, 2, features);
+    Scale(node, beta, of_bias.values);
+    weights.push_back(std::move(of_bias));
+  }
+  node.Output(node.Append(Gemm{features, bias != nullptr}, {x}, std::move(weights),
+                          ModuleByWeight(node, 1, 2)));
+}
+
+void ConvertGemm(NodeConversion& node) {
+  const double alpha = node.Float("alpha", 1);
+  const double beta = node.Float("beta", 1);
+  if (node.Int("transA", 0) != 0) node.Refuse("attribute 'transA' mixes the samples of a batch");
+  const bool transposed = node.Int("transB", 0) != 0;
+  if (node.operator_set() < 7) node.Ignore("broadcast");  // follows from the shape of the bias
+  AppendProduct(node, transposed, alpha, node.Has(2) ? node.ConstantInput(2) : nullptr, beta);
+}
+
+void ConvertMatMul(NodeConversion& node) {
+  if (node.IsConstant(0) || node.IsConstant(1)) {
+    return AppendProduct(node, /*transposed=*/false, 1, nullptr, 1);
+  }
+  std::vector<ValueId> inputs = node.AllGraphInputs();
+  if (node.ok() && !inputs.empty() && node.ShapeOf(inputs[0]).size() < 2) {
+    return node.Refuse("the product of two values mixes the samples of a batch");
+  }
+  node.Output(node.Append({"MatMul", {}}, std::move(inputs)));
+}
+
+// Shape of the constant of an Add, for broadcasting. Before operator set 7 an attribute says with
+// which axis it begins.
+Shape BroadcastShape(NodeConversion& node, const Constant& constant, int64_t rank) {
+  Shape dims = constant.dims;
+  if (node.operator_set() >= 7) return dims;
+  node.Ignore("broadcast");
+  const int64_t rest = rank - static_cast<int64_t>(dims.size());
+  const int64_t axis = node.Int("axis", rest);
+  if (axis < 0 || axis > rest) {
+    node.Refuse(absl::StrCat("attribute 'axis' is ", axis, ", want 0 to ", rest));
+    return dims;
+  }
+  dims.resize(rank - axis, 1);
+  return dims;
+}
+
+void AddConstant(NodeConversion& node, int at) {
+  const Constant* const constant = node.ConstantInput(at);
+  const ValueId x = node.GraphInput(1 - at);
+  if (!node.ok()) return;
+  ImportedNode* const product = node.OnlyReaderOf(1 - at);
+  if (product == nullptr || (product->op.name != Conv::kName && product->op.name != Gemm::kName)) {
+    return node.Refuse(absl::StrCat("adds the constant '", Shown(constant->source),
+                                    "', which is supported only right after a Conv, Gemm or "
+                                    "MatMul that nothing else reads"));
+  }
+  const int64_t channels = node.ShapeOf(x)[0];
+  const Shape dims = BroadcastShape(node, *constant, node.RankOf(x));
+  if (!node.ok()) return;
+  std::vector<float> numbers = ByChannel(node, *constant, dims, node.RankOf(x), channels);
+  if (!node.ok()) return;
+  if (product->weights.size() > kBiasOfProduct) {
+    std::vector<float>& bias = product->weights[kBiasOfProduct].values;
+    for (size_t i = 0; i < bias.size(); ++i) {
+      bias[i] += numbers[i];
+      if (!std::isfinite(bias[i])) return node.Refuse("a sum of biases is not finite");
+    }
+  } else {
+    product->weights.push_back({"bias", {channels}, std::move(numbers)});
+    product->op.attributes.Set("bias", int64_t{1});
+  }
+  if (product->module.empty()) product->module = node.ModuleOfInput(at, ".bias");
+  node.Absorb(*product);
+}
+
+void ConvertAdd(NodeConversion& node) {
+  if (node.input_count() != 2) {
+    return node.Refuse(absl::StrCat(node.input_count(), " inputs, want 2"));
+  }
+  if (node.IsConstant(0) != node.IsConstant(1)) return AddConstant(node, node.IsConstant(1));
+  node.Output(node.Append({"Add", {}}, node.AllGraphInputs()));
+}
+
+void ConvertBatchNormalization(NodeConversion& node) {
+  const ValueId x = node.GraphInput(0);
+  static constexpr const char* kSuffixes[] = {"weight", "bias", "running_mean", "running_var"};
+  std::vector<NodeWeight> weights;
+  for (int i = 0; i < 4; ++i) {
+    const Constant* const constant = node.ConstantInput(i + 1);
+    if (constant == nullptr) return;
+    weights.push_back(node.Weight(kSuffixes[i], *constant));
+  }
+  const std::vector<float>& variances = weights[BatchNormalization::kRunningVar].values;
+  if (std::any_of(variances.begin(), variances.end(), [](float v) { return v < 0; })) {
+    return node.Refuse("a running variance is negative");
+  }
+  BatchNormalization op;
+  op.epsilon = node.Float("epsilon", 1e-5);
+  // ONNX's momentum is the share of the old value, ours that of the new one.
+  op.momentum = DecimalOf(static_cast<float>(1 - node.Float("momentum", 0.9)));
+  if (node.Int("spatial", 1) != 1) node.Refuse("attribute 'spatial' is not 1");
+  // Both only say whether the file is meant for training.
+  node.Ignore("is_test");
+  node.Ignore("training_mode");
+  node.Output(node.Append(op, {x}, std::move(weights), ModuleByWeight(node, 1, 2)));
+}
+
+constexpr Converter kLayers[] = {
+    {"Add", ConvertAdd},       {"BatchNormalization", ConvertBatchNormalization},
+    {"Conv", ConvertConv},     {"Gemm", ConvertGemm},
+    {"MatMul", ConvertMatMul},
+};
+
+}  // namespace
+
+absl::Span<const Converter> LayerConverters() { return kLayers; }
+
+}  // namespace capstan::training::onnx

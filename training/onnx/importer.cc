@@ -1,0 +1,373 @@
+#include "training/onnx/importer.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "services/check/check.h"
+#include "training/onnx/scan.h"
+#include "training/ops/flatten/flatten.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
+
+namespace capstan::training::onnx {
+namespace {
+
+namespace v1 = capstan::onnx::v1;
+
+absl::Status OfFile(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("file: ", what));
+}
+
+absl::Status OfValue(absl::string_view name, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("value '", Shown(name), "': ", what));
+}
+
+absl::Status OfNode(absl::string_view label, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(label, ": ", what));
+}
+
+bool IsOnnxDomain(absl::string_view domain) { return domain.empty() || domain == "ai.onnx"; }
+
+bool IsFloatingPoint(int32_t type) {
+  return type == v1::DATA_TYPE_FLOAT || type == v1::DATA_TYPE_DOUBLE ||
+         type == v1::DATA_TYPE_FLOAT16 || type == v1::DATA_TYPE_BFLOAT16;
+}
+
+// "[N, 3, 224, 224]", with ? for an unknown dimension.
+std::string ShapeText(const v1::TensorShapeProto& shape) {
+  std::string text = "[";
+  for (const v1::TensorShapeProto::Dimension& dim : shape.dim()) {
+    if (text.size() > 200) return absl::StrCat(text, "...]");
+    if (text.size() > 1) text.append(", ");
+    if (dim.has_dim_value()) {
+      absl::StrAppend(&text, dim.dim_value());
+    } else {
+      absl::StrAppend(&text, dim.dim_param().empty() ? "?" : Shown(dim.dim_param()));
+    }
+  }
+  return absl::StrCat(text, "]");
+}
+
+// A name that no node of the model has.
+std::string FreeName(const OnnxModel& model, const std::string& stem) {
+  absl::flat_hash_set<absl::string_view> names;
+  for (const GraphNode& node : model.nodes) names.insert(node.name);
+  std::string name = stem;
+  for (int i = 1; names.contains(name); ++i) name = absl::StrCat(stem, i);
+  return name;
+}
+
+}  // namespace
+
+absl::StatusOr<OnnxModel> ReadOnnx(absl::string_view bytes, const OnnxLimits& limits) {
+  const int64_t most = std::min<int64_t>(limits.max_bytes, std::numeric_limits<int32_t>::max());
+  if (bytes.size() > static_cast<size_t>(most)) {
+    return OfFile(absl::StrCat(bytes.size(), " bytes, want at most ", most));
+  }
+  const absl::Status scanned = ScanFields(bytes, limits.max_fields);
+  if (!scanned.ok()) return scanned;
+  v1::ModelProto model;
+  if (!model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return OfFile("not an ONNX model: a message cannot be parsed");
+  }
+  return Importer(model, limits).Import();
+}
+
+absl::StatusOr<Graph> WithLoss(const OnnxModel& model, std::string name) {
+  std::vector<GraphNode> nodes = model.nodes;
+  if (model.output_shape.size() != 1) {
+    nodes.push_back({FreeName(model, "flatten"), Flatten(), {static_cast<int>(nodes.size())}});
+  }
+  nodes.push_back(
+      {FreeName(model, "loss"), SoftmaxCrossEntropyLoss(), {static_cast<int>(nodes.size())}});
+  return Graph::Build(std::move(name), model.input_shape, std::move(nodes));
+}
+
+std::string Importer::Label(const v1::NodeProto& node) const {
+  if (!node.name().empty()) return absl::StrCat("node '", Shown(node.name()), "'");
+  return absl::StrCat("node that makes '", node.output_size() > 0 ? Shown(node.output(0)) : "",
+                      "'");
+}
+
+absl::StatusOr<OnnxModel> Importer::Import() {
+  absl::Status status = CheckFile();
+  if (status.ok()) status = FindOperatorSet();
+  if (status.ok()) status = CheckNames();
+  if (status.ok()) status = BindInitializers();
+  if (status.ok()) status = BindInput();
+  if (status.ok()) status = FindMakers();
+  if (!status.ok()) return status;
+  FindNeeded();
+  for (int i = 0; i < file_.node_size(); ++i) {
+    if (!needed_[i]) continue;
+    status = ConvertNode(i);
+    if (!status.ok()) return status;
+  }
+  status = CheckShapes();
+  if (!status.ok()) return status;
+  return Finish();
+}
+
+absl::Status Importer::CheckFile() {
+  if (!model_.has_graph()) return OfFile("no graph, want an ONNX model");
+  if (model_.functions_size() > 0) return OfFile("functions are not supported");
+  if (file_.sparse_initializer_size() > 0) return OfFile("sparse initializers are not supported");
+  if (file_.node_size() > limits_.max_nodes) {
+    return OfFile(absl::StrCat(file_.node_size(), " nodes, want at most ", limits_.max_nodes));
+  }
+  if (file_.initializer_size() > limits_.max_tensors) {
+    return OfFile(absl::StrCat(file_.initializer_size(), " initializers, want at most ",
+                               limits_.max_tensors));
+  }
+  if (file_.output_size() != 1) {
+    return OfFile(absl::StrCat(file_.output_size(), " outputs, want 1"));
+  }
+  result_.output_name = file_.output(0).name();
+  return absl::OkStatus();
+}
+
+absl::Status Importer::FindOperatorSet() {
+  for (const v1::OperatorSetIdProto& set : model_.opset_import()) {
+    if (!IsOnnxDomain(set.domain())) continue;
+    if (operator_set_ != 0 && set.version() != operator_set_) {
+      return OfFile(absl::StrCat("operator sets ", operator_set_, " and ", set.version(),
+                                 ", want one of them"));
+    }
+    operator_set_ = set.version();
+    if (operator_set_ < kOldestOperatorSet || operator_set_ > kNewestOperatorSet) {
+      return OfFile(absl::StrCat("operator set ", operator_set_, ", want ", kOldestOperatorSet,
+                                 " to ", kNewestOperatorSet));
+    }
+  }
+  if (operator_set_ == 0) {
+    return OfFile(absl::StrCat("names no operator set, want one of ", kOldestOperatorSet, " to ",
+                               kNewestOperatorSet));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::CheckNames() const {
+  const auto check = [this](const std::string& name) {
+    if (static_cast<int64_t>(name.size()) <= limits_.max_name_bytes) return absl::OkStatus();
+    return OfFile(absl::StrCat("name '", Shown(name), "' of ", name.size(), " bytes, want at most ",
+                               limits_.max_name_bytes));
+  };
+  absl::Status status;
+  for (const v1::NodeProto& node : file_.node()) {
+    status.Update(check(node.name()));
+    status.Update(check(node.op_type()));
+    status.Update(check(node.domain()));
+    for (const std::string& name : node.input()) status.Update(check(name));
+    for (const std::string& name : node.output()) status.Update(check(name));
+    for (const v1::AttributeProto& attribute : node.attribute()) {
+      status.Update(check(attribute.name()));
+    }
+    if (!status.ok()) return status;
+  }
+  for (const v1::TensorProto& tensor : file_.initializer()) status.Update(check(tensor.name()));
+  for (const v1::ValueInfoProto& input : file_.input()) status.Update(check(input.name()));
+  status.Update(check(file_.output(0).name()));
+  return status;
+}
+
+absl::Status Importer::BindInitializers() {
+  for (const v1::TensorProto& tensor : file_.initializer()) {
+    if (tensor.name().empty()) return OfFile("an initializer has no name");
+    absl::StatusOr<Constant> constant = MakeConstant(tensor, tensor.name(), limits_);
+    if (!constant.ok()) return constant.status();
+    if (!bindings_.try_emplace(tensor.name(), Binding{-1, AddConstant(*std::move(constant))})
+             .second) {
+      return OfValue(tensor.name(), "two initializers have this name");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::BindInput() {
+  const v1::ValueInfoProto* input = nullptr;
+  int inputs = 0;
+  for (const v1::ValueInfoProto& candidate : file_.input()) {
+    if (bindings_.contains(candidate.name())) continue;
+    if (inputs++ == 0) input = &candidate;
+  }
+  if (inputs != 1) {
+    return OfFile(absl::StrCat(inputs, " inputs that are not initializers, want 1"));
+  }
+  const std::string& name = input->name();
+  if (name.empty()) return OfFile("the input has no name");
+  if (!input->type().has_tensor_type() || !input->type().tensor_type().has_shape()) {
+    return OfValue(name, "the input has no shape, want a tensor [N, C, H, W] or [N, features]");
+  }
+  const v1::TypeProto::Tensor& type = input->type().tensor_type();
+  if (!IsFloatingPoint(type.elem_type())) {
+    return OfValue(name, absl::StrCat("the input has elements of type ", type.elem_type(),
+                                      ", want a type of floating point"));
+  }
+  const auto error = [&](absl::string_view want) {
+    return OfValue(
+        name, absl::StrCat("the input has the shape ", ShapeText(type.shape()), ", want ", want));
+  };
+  if (type.shape().dim_size() != 2 && type.shape().dim_size() != 4) {
+    return error("[N, C, H, W] or [N, features]");
+  }
+  // Some files write an unknown dimension as -1 or 0.
+  const v1::TensorShapeProto::Dimension& batch = type.shape().dim(0);
+  batch_known_ = batch.has_dim_value() && batch.dim_value() >= 1;
+  if (batch.has_dim_value() && (batch.dim_value() > 1 || batch.dim_value() < -1)) {
+    return error("a batch of 1, -1 or a name as the first dimension");
+  }
+  Shape shape;
+  for (int i = 1; i < type.shape().dim_size(); ++i) {
+    const v1::TensorShapeProto::Dimension& dim = type.shape().dim(i);
+    if (!dim.has_dim_value() || dim.dim_value() < 1) {
+      return error("known dimensions of at least 1 after the batch");
+    }
+    shape.push_back(dim.dim_value());
+  }
+  const absl::StatusOr<int64_t> elements = ElementCount(shape, "input");
+  if (!elements.ok()) return OfValue(name, elements.status().message());
+  bindings_.emplace(name, Binding{0, -1});
+  values_.push_back({shape, DType::kFloat32});
+  result_.input_name = name;
+  result_.input_shape = std::move(shape);
+  return absl::OkStatus();
+}
+
+absl::Status Importer::FindMakers() {
+  for (int i = 0; i < file_.node_size(); ++i) {
+    for (const std::string& output : file_.node(i).output()) {
+      if (output.empty()) continue;
+      const auto [maker, is_new] = makers_.try_emplace(output, i);
+      if (!is_new) {
+        return OfValue(output,
+                       absl::StrCat("is made by two nodes, ", Label(file_.node(maker->second)),
+                                    " and ", Label(file_.node(i))));
+      }
+      if (bindings_.contains(output)) {
+        return OfValue(output, absl::StrCat("is made by ", Label(file_.node(i)),
+                                            ", but an initializer or the input has this name"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Importer::FindNeeded() {
+  needed_.resize(file_.node_size());
+  ++readers_[result_.output_name];
+  for (int i = file_.node_size() - 1; i >= 0; --i) {
+    for (const std::string& output : file_.node(i).output()) {
+      if (!output.empty() && readers_.contains(output)) needed_[i] = true;
+    }
+    if (!needed_[i]) continue;
+    last_needed_ = std::max(last_needed_, i);
+    for (const std::string& input : file_.node(i).input()) ++readers_[input];
+  }
+}
+
+absl::Status Importer::ConvertNode(int index) {
+  const v1::NodeProto& node = file_.node(index);
+  const std::string label = Label(node);
+  const ConvertFunction convert =
+      IsOnnxDomain(node.domain()) ? FindConverter(node.op_type()) : nullptr;
+  if (convert == nullptr) {
+    return OfNode(label, IsOnnxDomain(node.domain())
+                             ? absl::StrCat("operator ", Shown(node.op_type()), " of operator set ",
+                                            operator_set_, " is not supported")
+                             : absl::StrCat("operator ", Shown(node.op_type()), " of domain '",
+                                            Shown(node.domain()), "' is not supported"));
+  }
+  for (const std::string& input : node.input()) {
+    if (input.empty() || bindings_.contains(input)) continue;
+    const auto maker = makers_.find(input);
+    if (maker == makers_.end()) {
+      return OfNode(label, absl::StrCat("reads '", Shown(input), "', which nothing makes"));
+    }
+    return OfNode(
+        label,
+        absl::StrCat("reads '", Shown(input), "', ",
+                     maker->second < index
+                         ? "an output that is not supported"
+                         : "which is made later or by itself: want nodes in their order, and no "
+                           "cycle",
+                     ", of ", Label(file_.node(maker->second))));
+  }
+  NodeConversion conversion(*this, node, index);
+  convert(conversion);
+  const absl::Status status = conversion.Finish();
+  return status.ok() ? status : OfNode(label, status.message());
+}
+
+absl::Status Importer::CheckShapes() const {
+  for (const v1::ValueInfoProto& value : file_.value_info()) {
+    const absl::Status status = CheckShape(value);
+    if (!status.ok()) return status;
+  }
+  return CheckShape(file_.output(0));
+}
+
+absl::Status Importer::CheckShape(const v1::ValueInfoProto& value) const {
+  const auto binding = bindings_.find(value.name());
+  if (binding == bindings_.end() || binding->second.value < 0) return absl::OkStatus();
+  const Shape& found = values_[binding->second.value].shape;
+  if (!value.type().has_tensor_type() || !value.type().tensor_type().has_shape()) {
+    return absl::OkStatus();
+  }
+  const v1::TensorShapeProto& stated = value.type().tensor_type().shape();
+  if (stated.dim_size() == 0) return absl::OkStatus();  // how some files say that it is unknown
+  bool equal = stated.dim_size() == static_cast<int>(found.size()) + 1;
+  for (int i = 0; equal && i < stated.dim_size(); ++i) {
+    const int64_t size = stated.dim(i).has_dim_value() ? stated.dim(i).dim_value() : -1;
+    // The batch is 1 where the file knows it.
+    const int64_t want = i == 0 ? 1 : found[static_cast<size_t>(i) - 1];
+    equal = size < 1 || size == want;
+  }
+  if (equal) return absl::OkStatus();
+  return OfValue(value.name(),
+                 absl::StrCat("the file states the shape ", ShapeText(stated),
+                              ", but its nodes make ", ShapeToString(found), " for each sample"));
+}
+
+int Importer::AddConstant(Constant constant) {
+  constants_.push_back(std::move(constant));
+  return static_cast<int>(constants_.size()) - 1;
+}
+
+absl::StatusOr<OnnxModel> Importer::Finish() {
+  const auto output = bindings_.find(result_.output_name);
+  if (output == bindings_.end()) {
+    return OfValue(result_.output_name, "is the output, but nothing makes it");
+  }
+  if (output->second.value < 0) {
+    return OfValue(result_.output_name, "the output does not depend on the input");
+  }
+  // Every needed node contributes to the output, and is the last if it makes it.
+  if (nodes_.empty() || output->second.value != static_cast<ValueId>(nodes_.size())) {
+    return OfValue(result_.output_name, "no operator is between the input and the output");
+  }
+  result_.output_shape = values_[output->second.value].shape;
+  const std::vector<std::string> names = NodeNames(nodes_);
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    result_.nodes.push_back({names[i], nodes_[i].op, nodes_[i].inputs});
+  }
+  const absl::StatusOr<Graph> graph = WithLoss(result_, "onnx");
+  if (!graph.ok()) return graph.status();
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const std::vector<int>& of_node = graph->parameters_of(static_cast<int>(i));
+    CAPSTAN_CHECK(of_node.size() == nodes_[i].weights.size());  // Infer has compared them
+    for (size_t k = 0; k < of_node.size(); ++k) {
+      const Parameter& parameter = graph->parameters()[of_node[k]];
+      result_.weights.push_back(
+          {parameter.name, parameter.shape, std::move(nodes_[i].weights[k].values)});
+    }
+  }
+  for (const v1::TensorProto& tensor : file_.initializer()) {
+    const auto readers = weight_readers_.find(tensor.name());
+    if (readers != weight_readers_.end() && readers->second > 1) {
+      result_.shared_weights.push_back(tensor.name());
+    }
+  }
+  return std::move(result_);
+}
+
+}  // namespace capstan::training::onnx

@@ -1,0 +1,351 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/check/check.h"
+#include "training/onnx/importer.h"
+
+namespace capstan::training::onnx {
+namespace {
+
+namespace v1 = capstan::onnx::v1;
+
+constexpr int kMostListed = 64;
+constexpr size_t kMostTextBytes = 64;
+
+}  // namespace
+
+NodeConversion::NodeConversion(Importer& importer, const v1::NodeProto& node, int index)
+    : importer_(importer), node_(node), index_(index) {
+  absl::flat_hash_set<absl::string_view> names;
+  for (const v1::AttributeProto& attribute : node.attribute()) {
+    const std::string shown = absl::StrCat("attribute '", Shown(attribute.name()), "'");
+    if (!names.insert(attribute.name()).second) Refuse(absl::StrCat(shown, " is there twice"));
+    if (!attribute.g().empty() || attribute.type() == v1::ATTRIBUTE_TYPE_GRAPH) {
+      Refuse(absl::StrCat(shown, " is a graph, which is not supported"));
+    }
+    if (!attribute.ref_attr_name().empty()) {
+      Refuse(absl::StrCat(shown, " refers to a function, which is not supported"));
+    }
+  }
+}
+
+void NodeConversion::Refuse(absl::string_view what) {
+  if (status_.ok()) status_ = absl::InvalidArgumentError(what);
+}
+
+const Binding* NodeConversion::Find(int input) {
+  if (!Has(input)) {
+    Refuse(absl::StrCat("input ", input, " is missing"));
+    return nullptr;
+  }
+  const auto binding = importer_.bindings_.find(node_.input(input));
+  CAPSTAN_CHECK(binding != importer_.bindings_.end());  // ConvertNode has looked
+  return &binding->second;
+}
+
+bool NodeConversion::IsConstant(int input) const {
+  if (!Has(input)) return false;
+  const auto binding = importer_.bindings_.find(node_.input(input));
+  return binding != importer_.bindings_.end() && binding->second.value < 0;
+}
+
+ValueId NodeConversion::GraphInput(int input) {
+  const Binding* const binding = Find(input);
+  if (binding == nullptr) return -1;
+  if (binding->value < 0) {
+    Refuse(absl::StrCat("input ", input, ", '", Shown(node_.input(input)),
+                        "', is a constant, want a value that depends on the graph's input"));
+  }
+  return binding->value;
+}
+
+const Constant* NodeConversion::ConstantInput(int input) {
+  const Binding* const binding = Find(input);
+  if (binding == nullptr) return nullptr;
+  if (binding->value >= 0) {
+    Refuse(absl::StrCat("input ", input, ", '", Shown(node_.input(input)),
+                        "', depends on the graph's input, want a constant"));
+    return nullptr;
+  }
+  return &importer_.constants_[binding->constant];
+}
+
+std::vector<ValueId> NodeConversion::AllGraphInputs() {
+  std::vector<ValueId> values;
+  for (int i = 0; ok() && i < input_count(); ++i) values.push_back(GraphInput(i));
+  for (size_t i = 1; ok() && i < values.size(); ++i) {
+    if (RankOf(values[i]) == RankOf(values[0])) continue;
+    Refuse(absl::StrCat("inputs of the shapes ", ShapeToString(ShapeOf(values[0])), " and ",
+                        ShapeToString(ShapeOf(values[i])),
+                        " for each sample: want as many dimensions, since a batch cannot be "
+                        "broadcast"));
+  }
+  return values;
+}
+
+std::vector<int64_t> NodeConversion::Integers(int input) {
+  const Constant* const constant = ConstantInput(input);
+  if (constant == nullptr) return {};
+  absl::StatusOr<std::vector<int64_t>> integers = ReadIntegers(*constant);
+  if (!integers.ok()) {
+    Refuse(integers.status().message());
+    return {};
+  }
+  return *std::move(integers);
+}
+
+bool NodeConversion::Scalar(int input, double& value) {
+  const Constant* const constant = ConstantInput(input);
+  if (constant == nullptr) return false;
+  if (constant->elements != 1) {
+    Refuse(absl::StrCat("input ", input, ": shape ", ShapeToString(constant->dims),
+                        ", want one number"));
+    return false;
+  }
+  const absl::StatusOr<std::vector<float>> number = ReadFloats(*constant);
+  if (!number.ok()) {
+    Refuse(number.status().message());
+    return false;
+  }
+  value = DecimalOf((*number)[0]);
+  return true;
+}
+
+const v1::AttributeProto* NodeConversion::FindAttribute(absl::string_view name) const {
+  for (const v1::AttributeProto& attribute : node_.attribute()) {
+    if (attribute.name() == name) return &attribute;
+  }
+  return nullptr;
+}
+
+const v1::AttributeProto* NodeConversion::Ask(absl::string_view name, v1::AttributeType type) {
+  asked_.emplace(name);
+  const v1::AttributeProto* const attribute = FindAttribute(name);
+  if (attribute == nullptr || attribute->type() == type) return attribute;
+  Refuse(absl::StrCat("attribute '", name, "' has the type ", static_cast<int>(attribute->type()),
+                      ", want ", static_cast<int>(type)));
+  return nullptr;
+}
+
+int64_t NodeConversion::Int(absl::string_view name, int64_t otherwise) {
+  const v1::AttributeProto* const attribute = Ask(name, v1::ATTRIBUTE_TYPE_INT);
+  return attribute == nullptr ? otherwise : attribute->i();
+}
+
+double NodeConversion::Float(absl::string_view name, double otherwise) {
+  const v1::AttributeProto* const attribute = Ask(name, v1::ATTRIBUTE_TYPE_FLOAT);
+  return attribute == nullptr ? otherwise : DecimalOf(attribute->f());
+}
+
+std::string NodeConversion::Text(absl::string_view name, absl::string_view otherwise) {
+  const v1::AttributeProto* const attribute = Ask(name, v1::ATTRIBUTE_TYPE_STRING);
+  if (attribute == nullptr) return std::string(otherwise);
+  if (attribute->s().size() > kMostTextBytes || Shown(attribute->s()) != attribute->s()) {
+    Refuse(absl::StrCat("attribute '", name, "' is '", Shown(attribute->s()), "', want at most ",
+                        kMostTextBytes, " printable bytes"));
+    return std::string(otherwise);
+  }
+  return attribute->s();
+}
+
+std::vector<int64_t> NodeConversion::Ints(absl::string_view name) {
+  const v1::AttributeProto* const attribute = Ask(name, v1::ATTRIBUTE_TYPE_INTS);
+  if (attribute == nullptr) return {};
+  if (attribute->ints_size() > kMostListed) {
+    Refuse(absl::StrCat("attribute '", name, "' has ", attribute->ints_size(),
+                        " numbers, want at most ", kMostListed));
+    return {};
+  }
+  return {attribute->ints().begin(), attribute->ints().end()};
+}
+
+const v1::TensorProto* NodeConversion::Tensor(absl::string_view name) {
+  const v1::AttributeProto* const attribute = Ask(name, v1::ATTRIBUTE_TYPE_TENSOR);
+  return attribute == nullptr ? nullptr : &attribute->t();
+}
+
+std::vector<float> NodeConversion::Floats(absl::string_view name) {
+  const v1::AttributeProto* const attribute = Ask(name, v1::ATTRIBUTE_TYPE_FLOATS);
+  if (attribute == nullptr) return {};
+  return {attribute->floats().begin(), attribute->floats().end()};
+}
+
+void NodeConversion::CopyAttributes(Operator& op) {
+  const OpDef* const def = FindOp(op.name);
+  if (def == nullptr) return;  // Append refuses it
+  for (const AttributeDef& attribute : def->attributes) {
+    const std::string& name = attribute.name;
+    if (!HasAttribute(name)) continue;
+    if (std::holds_alternative<int64_t>(attribute.value)) op.attributes.Set(name, Int(name, 0));
+    if (std::holds_alternative<double>(attribute.value)) op.attributes.Set(name, Float(name, 0));
+    if (std::holds_alternative<std::string>(attribute.value)) {
+      op.attributes.Set(name, Text(name, ""));
+    }
+    if (std::holds_alternative<std::vector<int64_t>>(attribute.value)) {
+      op.attributes.Set(name, Ints(name));
+    }
+  }
+}
+
+int64_t NodeConversion::SampleAxis(int64_t axis, int64_t rank) {
+  const int64_t from_front = axis < 0 ? axis + rank : axis;
+  if (axis < -rank || axis >= rank) {
+    Refuse(absl::StrCat("axis ", axis, ", want -", rank, " to ", rank - 1));
+    return 1;
+  }
+  if (from_front == 0) {
+    Refuse(absl::StrCat("axis ", axis, " is the batch, whose samples cannot be mixed"));
+    return 1;
+  }
+  return from_front;
+}
+
+std::vector<float> NodeConversion::TakeFloats(const Constant& constant) {
+  if (!ok()) return {};
+  const int64_t most = importer_.limits_.max_weight_elements;
+  if (constant.elements > most - importer_.weight_elements_) {
+    Refuse(absl::StrCat("all weights up to here have more than ", most, " elements"));
+    return {};
+  }
+  absl::StatusOr<std::vector<float>> floats = ReadFloats(constant);
+  if (!floats.ok()) {
+    Refuse(floats.status().message());
+    return {};
+  }
+  importer_.weight_elements_ += constant.elements;
+  ++importer_.weight_readers_[constant.source];
+  return *std::move(floats);
+}
+
+std::string NodeConversion::ModuleOfInput(int input, absl::string_view suffix) const {
+  if (!IsConstant(input)) return "";
+  std::string module = ModuleOf(node_.input(input), suffix);
+  if (!module.empty()) return module;
+  const Binding& binding = importer_.bindings_.find(node_.input(input))->second;
+  return ModuleOf(importer_.constants_[binding.constant].source, suffix);
+}
+
+NodeWeight NodeConversion::Weight(const std::string& suffix, const Constant& constant) {
+  return {suffix, constant.dims, TakeFloats(constant)};
+}
+
+bool NodeConversion::Infer(ImportedNode& node) {
+  const OpDef* const def = FindOp(node.op.name);
+  if (def == nullptr) {
+    Refuse(absl::StrCat("operator ", Shown(node_.op_type()), " of operator set ", operator_set(),
+                        " is not supported"));
+    return false;
+  }
+  const int inputs = static_cast<int>(node.inputs.size());
+  if (inputs < def->min_inputs || inputs > def->max_inputs) {
+    Refuse(absl::StrCat(inputs, " inputs, want ", def->min_inputs, " to ", def->max_inputs));
+    return false;
+  }
+  const absl::Status attributes = node.op.attributes.Normalize(def->attributes);
+  if (!attributes.ok()) Refuse(attributes.message());
+  if (!ok()) return false;
+  std::vector<ValueType> types;
+  for (const ValueId input : node.inputs) types.push_back(importer_.values_[input]);
+  absl::StatusOr<Inference> inferred = def->infer(types, node.op.attributes);
+  absl::Status status = inferred.status();
+  if (status.ok()) status = ElementCount(inferred->output.shape, "output").status();
+  if (!status.ok()) {
+    Refuse(status.message());
+    return false;
+  }
+  node.inferred = *std::move(inferred);
+  const std::vector<OpParameter>& parameters = node.inferred.parameters;
+  if (parameters.size() != node.weights.size()) {
+    Refuse(absl::StrCat(node.weights.size(), " constant inputs, want ", parameters.size()));
+    return false;
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    CAPSTAN_CHECK(parameters[i].suffix == node.weights[i].suffix);
+    if (parameters[i].shape != node.weights[i].shape) {
+      Refuse(absl::StrCat(parameters[i].suffix, ": shape ", ShapeToString(node.weights[i].shape),
+                          ", want ", ShapeToString(parameters[i].shape)));
+      return false;
+    }
+  }
+  return true;
+}
+
+ValueId NodeConversion::Append(Operator op, std::vector<ValueId> inputs,
+                               std::vector<NodeWeight> weights, std::string module) {
+  if (!ok()) return -1;
+  ImportedNode node;
+  node.op = std::move(op);
+  node.inputs = std::move(inputs);
+  node.weights = std::move(weights);
+  node.module = std::move(module);
+  node.file_name = node_.name();
+  if (node_.output_size() > 0) node.output = node_.output(0);
+  if (!Infer(node)) return -1;
+  if (importer_.nodes_.size() >= static_cast<size_t>(kMaxGraphNodes)) {
+    Refuse(absl::StrCat("the graph has more than ", kMaxGraphNodes, " nodes up to here"));
+    return -1;
+  }
+  importer_.values_.push_back(node.inferred.output);
+  importer_.nodes_.push_back(std::move(node));
+  return static_cast<ValueId>(importer_.nodes_.size());
+}
+
+ImportedNode* NodeConversion::OnlyReaderOf(int input) {
+  const Binding* const binding = Find(input);
+  if (binding == nullptr || binding->value < 1) return nullptr;
+  ImportedNode& node = importer_.nodes_[binding->value - 1];
+  // By another name, as Identity gives one, the value may have readers that are not counted here.
+  if (node.output != node_.input(input)) return nullptr;
+  return importer_.readers_[node.output] == 1 ? &node : nullptr;
+}
+
+void NodeConversion::Absorb(ImportedNode& node) {
+  if (!ok() || !Infer(node)) return;
+  const ValueId value = static_cast<ValueId>(&node - importer_.nodes_.data()) + 1;
+  importer_.values_[value] = node.inferred.output;
+  Output(value);
+  if (ok()) node.output = node_.output(0);
+}
+
+void NodeConversion::Output(ValueId value) {
+  if (!ok()) return;
+  if (node_.output_size() == 0 || node_.output(0).empty()) return Refuse("makes no output");
+  importer_.bindings_[node_.output(0)] = {value, -1};
+  has_output_ = true;
+}
+
+void NodeConversion::Output(Constant constant) {
+  if (!ok()) return;
+  if (node_.output_size() == 0 || node_.output(0).empty()) return Refuse("makes no output");
+  importer_.bindings_[node_.output(0)] = {-1, importer_.AddConstant(std::move(constant))};
+  has_output_ = true;
+}
+
+void NodeConversion::DropFinalActivation(ValueId value) {
+  if (!ok()) return;
+  importer_.result_.final_activation = node_.op_type();
+  Output(value);
+}
+
+absl::Status NodeConversion::Finish() {
+  for (const v1::AttributeProto& attribute : node_.attribute()) {
+    if (asked_.contains(attribute.name())) continue;
+    Refuse(absl::StrCat("attribute '", Shown(attribute.name()), "' is not supported"));
+  }
+  CAPSTAN_CHECK(!ok() || has_output_);
+  return status_;
+}
+
+ConvertFunction FindConverter(absl::string_view op) {
+  for (const absl::Span<const Converter> table :
+       {ConstantConverters(), LayerConverters(), PointwiseConverters(), PoolConverters(),
+        ShapeConverters()}) {
+    for (const Converter& converter : table) {
+      if (op == converter.op) return converter.convert;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace capstan::training::onnx
