@@ -10,8 +10,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/checkpoint_name.h"
+#include "client/model/onnx_file.h"
 #include "gpu_worker/job_data/job_data.h"
 #include "services/files/files.h"
+#include "training/spec/graph_message.h"
 #include "training/spec/resolve.h"
 #include "training/spec/validate.h"
 
@@ -98,7 +100,22 @@ absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console&
   }
   if (name != "-" && source.example.empty()) base = fs::absolute(name).parent_path();
 
-  training::spec::JobFile file = training::spec::ParseJobFile(*text, sets);
+  const auto base_of = [&](absl::string_view path) {
+    return Overridden(sets, path) ? fs::current_path() : base;
+  };
+  int64_t classes_of_graph = 0;
+  const auto read_graph = [&](const std::string& path) -> absl::StatusOr<job::v1::Graph> {
+    if (!IsOnnxFile(path)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", path,
+          "', want a group of keys, or the name of an ONNX file, which ends with .onnx"));
+    }
+    const auto onnx = ReadOnnxFile(Absolute(path, base_of("model.graph")));
+    if (!onnx.ok()) return onnx.status();
+    classes_of_graph = onnx->graph.num_classes();
+    return training::spec::ToMessage(onnx->graph);
+  };
+  training::spec::JobFile file = training::spec::ParseJobFile(*text, sets, read_graph);
   places.file = name == "-" ? "<stdin>" : source.example.empty() ? source.file : name;
   places.marks = std::move(file.marks);
   if (!file.errors.empty()) {
@@ -107,12 +124,12 @@ absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console&
                              ", nothing was submitted\n"));
     return absl::InvalidArgumentError("");
   }
-  const auto base_of = [&](absl::string_view path) {
-    return Overridden(sets, path) ? fs::current_path() : base;
-  };
   auto& data = *file.spec.mutable_data();
   if (data.has_uri()) data.set_uri(Absolute(data.uri(), base_of("data.uri")));
   auto& model = *file.spec.mutable_model();
+  if (classes_of_graph > 0 && !model.has_num_classes()) {
+    model.set_num_classes(static_cast<int32_t>(classes_of_graph));
+  }
   if (model.has_initial_weights() && !IsCheckpointName(model.initial_weights())) {
     model.set_initial_weights(Absolute(model.initial_weights(), base_of("model.initial_weights")));
   }

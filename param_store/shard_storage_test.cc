@@ -24,6 +24,7 @@
 #include "training/codec/safetensors.h"
 #include "training/init/init.h"
 #include "training/norm/norm_tree.h"
+#include "training/onnx/onnx_builder.h"
 #include "training/optim/adam.h"
 #include "training/optim/ftrl.h"
 #include "training/optim/lamb.h"
@@ -737,6 +738,64 @@ TEST_F(BaseWeightsTest, AFileGivesEachShardItsPart) {
   EXPECT_EQ(error.reason, "");
   EXPECT_EQ(out[0], 4096.0f);
   EXPECT_EQ(out[1903], 5999.0f);
+}
+
+// A Gemm of 100 features to 60, whose weights ONNX stores as [60, 100] if transB is set.
+std::string OnnxOfGemm(int64_t features, int64_t outputs) {
+  training::onnx::OnnxBuilder file({features}, {outputs});
+  file.Count("fc.weight", {outputs, features}, 0);
+  file.Count("fc.bias", {outputs}, 0.5f);
+  auto& gemm = file.Node("Gemm", {"x", "fc.weight", "fc.bias"}, "y");
+  auto& attribute = *gemm.add_attribute();
+  attribute.set_name("transB");
+  attribute.set_type(capstan::onnx::v1::ATTRIBUTE_TYPE_INT);
+  attribute.set_i(1);
+  return file.Bytes();
+}
+
+TEST_F(BaseWeightsTest, AnOnnxFileGivesEachShardItsPart) {
+  const std::string path = folder_ + "/net.onnx", uri = "file://" + path;
+  ASSERT_TRUE(services::WriteFileAtomically(path, OnnxOfGemm(100, 60)).ok());
+  training::TensorSpec weights{.name = "fc.weight", .shape = {60, 100}, .fan_in = 1, .fan_out = 1};
+  training::TensorSpec biases{
+      .name = "fc.bias", .shape = {60}, .init = training::TensorInit::kZeros};
+  const training::FlatLayout layout = *training::FlatLayout::Create({weights, biases}, 4096);
+  const int64_t bias = layout.Find("fc.bias")->offset;
+  const int64_t weight = layout.Find("fc.weight")->offset;
+  std::vector<float> whole(static_cast<size_t>(layout.total_floats()), -1.0f);
+  ASSERT_EQ(FillBaseWeights(layout, {.initial_weights = uri}, {0, layout.total_floats()},
+                            absl::MakeSpan(whole))
+                .status,
+            absl::OkStatus());
+  EXPECT_EQ(whole[weight + 5999], 5999);
+  EXPECT_EQ(whole[bias], 0.5f);
+  EXPECT_EQ(whole[bias + 59], 59.5f);
+  for (int32_t chunk = 0; chunk < layout.chunk_count(); ++chunk) {
+    const training::FlatRange range = layout.ChunkRange(chunk);
+    std::vector<float> part(static_cast<size_t>(range.size), -1.0f);
+    const BaseWeightsError error =
+        FillBaseWeights(layout, {.initial_weights = uri}, range, absl::MakeSpan(part));
+    ASSERT_EQ(error.status, absl::OkStatus());
+    EXPECT_FALSE(error.initial_statistics);
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + range.offset)) << chunk;
+  }
+
+  const auto refused = [&](const std::string& bytes) {
+    EXPECT_TRUE(services::WriteFileAtomically(path, bytes).ok());
+    const BaseWeightsError error = FillBaseWeights(
+        layout, {.initial_weights = uri}, {0, layout.total_floats()}, absl::MakeSpan(whole));
+    return absl::StrCat(error.reason, " ", error.status.message());
+  };
+  EXPECT_THAT(refused(OnnxOfGemm(60, 100)),
+              HasSubstr("InvalidSpec initial_weights: " + path +
+                        ": fc.weight is F32 [100, 60], want F32 [60, 100]"));
+  EXPECT_THAT(refused(OnnxOfGemm(100, 60).substr(0, 1000)),
+              HasSubstr("InvalidSpec initial_weights: " + path + ": "));
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  EXPECT_EQ(FillBaseWeights(layout, {.initial_weights = uri}, {0, layout.total_floats()},
+                            absl::MakeSpan(whole))
+                .reason,
+            "DataMissing");
 }
 
 TEST_F(BaseWeightsTest, WhatIsWrongIsNamed) {

@@ -12,6 +12,7 @@
 #include "client/commands/commands.h"
 #include "client/job_source.h"
 #include "client/model/describe_model.h"
+#include "client/model/onnx_file.h"
 #include "client/text/text_table.h"
 #include "gpu_worker/engine/device/open.h"
 #include "services/proto_json/proto_json.h"
@@ -48,7 +49,7 @@ ExitCode ListModels(const Console& console) {
 }
 
 struct DescribeFlags {
-  std::string model;  // a built-in name, or a job file
+  std::string model;  // a built-in name, a job file or an ONNX file
   std::optional<std::string> input;
   std::optional<int> num_classes;
   int batch = 0;
@@ -64,6 +65,17 @@ absl::StatusOr<training::Graph> BuiltIn(const BuiltInModel& model, const Describ
     input = *std::move(shape);
   }
   return training::MakeModel(model.name, flags.num_classes.value_or(model.num_classes), input);
+}
+
+absl::StatusOr<training::Graph> OfOnnxFile(const DescribeFlags& flags) {
+  if (flags.input.has_value() || flags.num_classes.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.input.has_value() ? "--input" : "--num-classes",
+                     " would do nothing: an ONNX file says it"));
+  }
+  auto onnx = ReadOnnxFile(flags.model);
+  if (!onnx.ok()) return onnx.status();
+  return std::move(onnx->graph);
 }
 
 // The network of a job file. With --input, its data set need not be on this host.
@@ -125,7 +137,9 @@ ExitCode DescribeModel(const DescribeFlags& flags, const Console& console) {
   for (const BuiltInModel& model : BuiltInModels()) {
     if (model.name == flags.model) graph = BuiltIn(model, flags);
   }
-  if (absl::IsNotFound(graph.status())) graph = OfJobFile(flags, console);
+  if (absl::IsNotFound(graph.status())) {
+    graph = IsOnnxFile(flags.model) ? OfOnnxFile(flags) : OfJobFile(flags, console);
+  }
   ModelMemory memory;
   absl::Status status = graph.status();
   if (status.ok() && flags.batch > 0) {
@@ -155,7 +169,8 @@ void AddModel(Command parent, Action& slot) {
 
   const auto flags = std::make_shared<DescribeFlags>();
   Command describe = group.Sub("describe", "a line for each node of a network, and its sums");
-  describe.Add("MODEL", flags->model, "name of a built-in model, or a job file").Required();
+  describe.Add("MODEL", flags->model, "name of a built-in model, a job file or an ONNX file")
+      .Required();
   describe.Add("--input", flags->input,
                "images of a sample, as 3x32x32; default those of the job's data set");
   describe.Add("--num-classes", flags->num_classes, "default those of the job file");

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -12,6 +13,7 @@
 #include "services/check/check.h"
 #include "training/codec/local_uri.h"
 #include "training/codec/safetensors.h"
+#include "training/onnx/onnx_model.h"
 
 namespace capstan::param_store {
 namespace {
@@ -124,6 +126,46 @@ BaseWeightsError FillFromFile(const training::FlatLayout& layout, const BaseWeig
   return {.initial_statistics = true};
 }
 
+// Takes the weights of an ONNX file, if they are exactly those of the layout. Memory: the file and
+// its weights.
+BaseWeightsError FillFromOnnx(const training::FlatLayout& layout, const std::string& path,
+                              const training::FlatRange& range, absl::Span<float> out,
+                              FileStore& files) {
+  const auto file = files.OpenInitialWeights(path, "");
+  if (!file.ok()) return {"DataMissing", file.status()};
+  const training::onnx::OnnxLimits limits;
+  if ((*file)->size_bytes() > limits.max_bytes) {
+    return {"InvalidSpec", absl::InvalidArgumentError(absl::StrCat(
+                               "initial_weights: ", path, " has ", (*file)->size_bytes(),
+                               " bytes, limit ", limits.max_bytes))};
+  }
+  std::string bytes(static_cast<size_t>((*file)->size_bytes()), '\0');
+  absl::Status status = (*file)->ReadAt(0, bytes.data(), (*file)->size_bytes());
+  if (!status.ok()) return {"DataMissing", status};
+  const auto model = training::onnx::ReadOnnx(bytes, limits);
+  if (!model.ok()) {
+    return {"InvalidSpec", absl::InvalidArgumentError(absl::StrCat("initial_weights: ", path, ": ",
+                                                                   model.status().message()))};
+  }
+  bytes = {};
+  training::SafetensorsHeader header;
+  for (const training::onnx::OnnxWeight& weight : model->weights) {
+    header.tensors.push_back({weight.name, training::SafetensorsDtype::kF32, weight.shape, 0, 0});
+  }
+  status = CheckTensors(layout, path, header, /*statistics=*/true);
+  if (!status.ok()) return {"InvalidSpec", status};
+  std::fill(out.begin(), out.end(), 0.0f);
+  for (const training::onnx::OnnxWeight& weight : model->weights) {
+    const training::TensorSlot& slot = *layout.Find(weight.name);
+    const int64_t from = std::max(slot.offset, range.offset);
+    const int64_t to = std::min(slot.offset + slot.size, range.end());
+    if (from >= to) continue;
+    std::copy(weight.values.begin() + (from - slot.offset),
+              weight.values.begin() + (to - slot.offset), out.begin() + (from - range.offset));
+  }
+  return {};
+}
+
 // Reads the chunks of a checkpoint of any job, if they are chunks of the same tensors. Otherwise
 // reads its weights.safetensors tensor by tensor, if it has that.
 BaseWeightsError FillFromCheckpoint(const training::FlatLayout& layout,
@@ -173,6 +215,7 @@ BaseWeightsError FillBaseWeights(const training::FlatLayout& layout,
   if (const std::string folder = training::CheckpointFolderIn(*path); !folder.empty()) {
     return FillFromCheckpoint(layout, options, folder, range, out, files);
   }
+  if (absl::EndsWith(*path, ".onnx")) return FillFromOnnx(layout, *path, range, out, files);
   return FillFromFile(layout, options, *path, "", range, out, files);
 }
 

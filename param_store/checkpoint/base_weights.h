@@ -19,8 +19,8 @@ namespace capstan::param_store {
 struct BaseWeightsOptions {
   training::InitOptions init;
   uint64_t seed = 0;
-  // file:///... of a safetensors file, or of a checkpoint's folder or manifest.json. Empty: use the
-  // initializer. A safetensors file must have every weight and either all running statistics or
+  // file:///... of a safetensors file, of an ONNX file (its name ends with .onnx), or of a
+  // checkpoint's folder or manifest.json. Empty: use the initializer. A safetensors file must have every weight and either all running statistics or
   // none. The only other tensor allowed is PyTorch's num_batches_tracked, which is not used.
   std::string initial_weights;
 };

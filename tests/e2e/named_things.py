@@ -35,6 +35,7 @@ FOREIGN_FLAGS = {
     "Hadoop's distributed shell": ['--container_memory'],
     "MXNet's launch.py": ['--p3'],
     'qsub': ['-t', '-notify'],
+    'tensorboard': ['--logdir'],
 }
 # Files that pages name and that do not belong to this tree.
 FOREIGN_FILES = {
@@ -47,6 +48,7 @@ FOREIGN_KEYS = {'Kubernetes': ['resources.limits']}
 # The first column of this page's tables has another project's names.
 FOREIGN_COLUMN = 'docs/from-mxnet.md'
 # Variables between our own processes or of stand-ins for a card, and a name in the code.
+ONNX_FILE = os.path.join(support.SHARED, 'onnx', 'mnist-pytorch-opset14.onnx')
 INNER_VARIABLES = re.compile(r'CAPSTAN_(PARENT_PID|LAUNCH_BUNDLES|PLUGIN_FACTORY|FAKE_\w+)$')
 
 MINIMAL_JOB = {
@@ -361,7 +363,8 @@ class Walk:
         if piece.head == 'yaml':
             top = re.findall(r'^([a-z_]+):', piece.text, re.MULTILINE)
             if top and TOP_KEYS.issuperset(top):
-                code, said = self.world.validate('\n'.join([piece.text, *(MINIMAL_JOB[key] for key in MINIMAL_JOB if key not in top)]))
+                text = piece.text.replace('graph: net.onnx', f'graph: {ONNX_FILE}')  # a user's file
+                code, said = self.world.validate('\n'.join([text, *(MINIMAL_JOB[key] for key in MINIMAL_JOB if key not in top)]))
                 if code != 0:
                     self.say(piece, f'capstan validate refuses this job: {said.strip()}')
 

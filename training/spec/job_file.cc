@@ -85,7 +85,9 @@ std::string TextInQuotes(const YamlNode& node, bool decimal) {
 
 class Binder {
  public:
-  Binder(std::vector<FileError>& errors, Marks& marks) : errors_(errors), marks_(marks) {}
+  // `read_graph` may be empty.
+  Binder(std::vector<FileError>& errors, Marks& marks, const GraphFileReader& read_graph)
+      : errors_(errors), marks_(marks), read_graph_(read_graph) {}
 
   void BindMessage(const YamlNode& node, absl::string_view path, Message& message) {
     if (node.kind != YamlNode::Kind::kMap) {
@@ -240,7 +242,18 @@ class Binder {
       sound_.insert(Join(path, short_form));
       return BindScalar(node, path, inner, inner.GetDescriptor()->FindFieldByName(short_form));
     }
+    if (type == "Graph" && node.kind == YamlNode::Kind::kScalar && read_graph_) {
+      return BindGraphFile(node, path, static_cast<job::v1::Graph&>(inner));
+    }
     BindMessage(node, path, inner);
+  }
+
+  void BindGraphFile(const YamlNode& node, const std::string& path, job::v1::Graph& graph) {
+    absl::StatusOr<job::v1::Graph> read = read_graph_(node.scalar);
+    if (!read.ok()) {
+      return Fail(node.mark, absl::StrCat("'", path, "': ", read.status().message()));
+    }
+    graph = *std::move(read);
   }
 
   void BindMap(const YamlNode& node, const std::string& path, Message& message,
@@ -438,6 +451,7 @@ class Binder {
 
   std::vector<FileError>& errors_;
   Marks& marks_;
+  const GraphFileReader& read_graph_;
   std::set<std::string> sound_;
 };
 
@@ -519,7 +533,8 @@ void CollectKeys(const Descriptor* type, const std::string& path, std::vector<Ke
 }  // namespace
 
 JobFile ParseJobFile(absl::string_view text,
-                     const std::vector<std::pair<std::string, std::string>>& overrides) {
+                     const std::vector<std::pair<std::string, std::string>>& overrides,
+                     const GraphFileReader& read_graph) {
   JobFile file;
   if (text.size() > (1 << 20)) {
     file.errors.push_back(
@@ -531,7 +546,7 @@ JobFile ParseJobFile(absl::string_view text,
   for (YamlError& error : syntax) file.errors.push_back({error.mark, std::move(error.message)});
   for (const auto& [path, value] : overrides) Override(root, path, value, file.errors);
   const bool is_yaml = file.errors.empty();
-  Binder binder(file.errors, file.marks);
+  Binder binder(file.errors, file.marks, read_graph);
   // If the text cannot be read at all, everything would be reported as missing.
   if (syntax.empty() || root.kind != YamlNode::Kind::kNull) {
     binder.BindMessage(root, "", file.spec);

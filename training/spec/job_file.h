@@ -3,11 +3,13 @@
 #ifndef CAPSTAN_TRAINING_SPEC_JOB_FILE_H_
 #define CAPSTAN_TRAINING_SPEC_JOB_FILE_H_
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "capstan/job/v1/job_spec.pb.h"
 #include "training/spec/yaml_tree.h"
@@ -29,13 +31,20 @@ struct JobFile {
   Marks marks;
 };
 
+// Reads the network in a file that `model.graph` names. The message of an error begins with the
+// file's name.
+using GraphFileReader = std::function<absl::StatusOr<job::v1::Graph>(const std::string& path)>;
+
 // `overrides` are the `--set key=value` pairs, e.g. {"training.epochs", "3"}. The value is read as
 // YAML and replaces the file's value; null removes the key, so that its default holds. All errors
 // of names, types and values are reported at once (training/spec/validate.h), unless the file is
 // not YAML. Missing keys and contradictions are reported only if there is no other error, because
 // they may follow from one.
+//
+// Without `read_graph`, a model.graph that is a text is an error.
 JobFile ParseJobFile(absl::string_view text,
-                     const std::vector<std::pair<std::string, std::string>>& overrides = {});
+                     const std::vector<std::pair<std::string, std::string>>& overrides = {},
+                     const GraphFileReader& read_graph = nullptr);
 
 // Where a path, or its nearest enclosing group, was written; 0:0 if neither was.
 Mark MarkOf(const Marks& marks, absl::string_view path);
