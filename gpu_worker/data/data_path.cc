@@ -82,4 +82,11 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataFile(const std::string& fold
                      absl::StrCat(path, ": no such file, nor with .gz or .xz"));
 }
 
+absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataPath(const std::string& path,
+                                                         const std::vector<std::string>& roots) {
+  absl::StatusOr<int> file = OpenPath(path, roots);
+  if (!file.ok()) return file.status();
+  return FileSource(path, *file);
+}
+
 }  // namespace capstan::data

@@ -30,6 +30,10 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataFile(const std::string& fold
                                                          absl::string_view name,
                                                          const std::vector<std::string>& roots);
 
+// Opens the file at `path` itself, with the same rules and errors.
+absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataPath(const std::string& path,
+                                                         const std::vector<std::string>& roots);
+
 }  // namespace capstan::data
 
 #endif  // CAPSTAN_GPU_WORKER_DATA_DATA_PATH_H_

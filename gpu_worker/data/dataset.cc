@@ -1,11 +1,9 @@
 #include "gpu_worker/data/dataset.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <limits>
 #include <new>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -14,61 +12,12 @@
 #include "gpu_worker/data/data_path.h"
 #include "gpu_worker/data/failure.h"
 #include "gpu_worker/data/idx.h"
-#include "gpu_worker/data/pixels.h"
+#include "gpu_worker/data/sample_limits.h"
+#include "gpu_worker/data/stored_dataset.h"
 #include "gpu_worker/data/synthetic_digits.h"
 
 namespace capstan::data {
 namespace {
-
-absl::Status CheckIndices(absl::Span<const int64_t> indices, int64_t count) {
-  for (const int64_t index : indices) {
-    if (index < 0 || index >= count) {
-      return absl::InvalidArgumentError(absl::StrCat("sample ", index, " of a set of ", count));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// The bytes of a split's images, and the labels. Thread-safe.
-class ImageBytes {
- public:
-  virtual ~ImageBytes() = default;
-  // The place of an image's bytes: in memory, or in `scratch`, which must have room for them.
-  virtual absl::StatusOr<const uint8_t*> Image(int64_t index, uint8_t* scratch) const = 0;
-  virtual int32_t Label(int64_t index) const = 0;
-};
-
-// The images of one file: all of them in memory, or all still in the file.
-struct FileImages {
-  int64_t first = 0;                    // index in the split
-  std::shared_ptr<const uint8_t> held;  // null: in the file; no other object has it
-  std::unique_ptr<ByteSource> file;
-  int64_t offset = 0, stride = 0;  // of the first image in the file, and from one to the next
-};
-
-class StoredImages final : public ImageBytes {
- public:
-  // `files` in their order; at least one.
-  StoredImages(std::vector<FileImages> files, int64_t image_size, std::vector<uint8_t> labels)
-      : files_(std::move(files)), image_size_(image_size), labels_(std::move(labels)) {}
-
-  absl::StatusOr<const uint8_t*> Image(int64_t index, uint8_t* scratch) const override {
-    auto file = files_.rbegin();
-    while (file->first > index) ++file;
-    const int64_t place = index - file->first;
-    if (file->held != nullptr) return file->held.get() + place * image_size_;
-    absl::Status status = file->file->ReadAt(file->offset + place * file->stride, scratch,
-                                             static_cast<size_t>(image_size_));
-    if (!status.ok()) return status;
-    return scratch;
-  }
-  int32_t Label(int64_t index) const override { return labels_[index]; }
-
- private:
-  const std::vector<FileImages> files_;
-  const int64_t image_size_;
-  const std::vector<uint8_t> labels_;
-};
 
 // Draws an image when it is first read and keeps its bytes, because every epoch reads it again. A
 // worker that owns some lanes draws little more than their images.
@@ -107,55 +56,6 @@ class SyntheticImages final : public ImageBytes {
   const std::unique_ptr<std::atomic<uint8_t>[]> states_;
 };
 
-class PlainDataset final : public Dataset {
- public:
-  PlainDataset(const DatasetInfo& info, std::unique_ptr<ImageBytes> images)
-      : info_(info), images_(std::move(images)) {
-    std::array<uint8_t, kByteValues> bytes;
-    std::iota(bytes.begin(), bytes.end(), uint8_t{0});
-    BytesToFloats(bytes.data(), bytes.size(), byte_values_.data());
-  }
-
-  const DatasetInfo& info() const override { return info_; }
-
-  absl::Status Read(absl::Span<const int64_t> indices, int64_t, float* images,
-                    int32_t* labels) const override {
-    absl::Status status = CheckIndices(indices, info_.count);
-    if (!status.ok()) return status;
-    const int64_t size = info_.image_size();
-    std::vector<uint8_t> scratch(size);
-    for (size_t i = 0; i < indices.size(); ++i) {
-      absl::StatusOr<const uint8_t*> bytes = images_->Image(indices[i], scratch.data());
-      if (!bytes.ok()) return bytes.status();
-      BytesToFloats(*bytes, size, images + static_cast<int64_t>(i) * size);
-      labels[i] = images_->Label(indices[i]);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Span<const float> byte_values() const override { return byte_values_; }
-
-  absl::Status ReadBytes(absl::Span<const int64_t> indices, int64_t, uint8_t* images,
-                         int32_t* labels) const override {
-    absl::Status status = CheckIndices(indices, info_.count);
-    if (!status.ok()) return status;
-    const int64_t size = info_.image_size();
-    for (size_t i = 0; i < indices.size(); ++i) {
-      uint8_t* const to = images + static_cast<int64_t>(i) * size;
-      absl::StatusOr<const uint8_t*> bytes = images_->Image(indices[i], to);
-      if (!bytes.ok()) return bytes.status();
-      if (*bytes != to) std::copy(*bytes, *bytes + size, to);
-      labels[i] = images_->Label(indices[i]);
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  const DatasetInfo info_;
-  const std::unique_ptr<ImageBytes> images_;
-  std::array<float, kByteValues> byte_values_;
-};
-
 class TransformedDataset final : public Dataset {
  public:
   TransformedDataset(std::unique_ptr<Dataset> source, Transforms transforms, Split split)
@@ -175,7 +75,10 @@ class TransformedDataset final : public Dataset {
     return ReadEach<float>(indices, epoch, images, labels, &Dataset::Read);
   }
 
-  absl::Span<const float> byte_values() const override { return transforms_.byte_values(); }
+  absl::Span<const float> byte_values() const override {
+    if (source_->byte_values().empty()) return {};
+    return transforms_.byte_values();
+  }
 
   absl::Status ReadBytes(absl::Span<const int64_t> indices, int64_t epoch, uint8_t* images,
                          int32_t* labels) const override {
@@ -212,21 +115,7 @@ class TransformedDataset final : public Dataset {
   DatasetInfo info_;
 };
 
-std::shared_ptr<const uint8_t> Shared(std::vector<uint8_t> bytes) {
-  const auto owner = std::make_shared<const std::vector<uint8_t>>(std::move(bytes));
-  return {owner, owner->data()};
-}
-std::shared_ptr<const uint8_t> Shared(std::unique_ptr<uint8_t[]> bytes) {
-  const std::shared_ptr<uint8_t[]> owner(std::move(bytes));
-  return {owner, owner.get()};
-}
-
 std::string BatchName(int batch) { return absl::StrCat("data_batch_", batch, ".bin"); }
-
-// Whether `bytes` more of a plain file may be held, in addition to the `held` ones.
-bool MayHold(const DatasetOptions& options, int64_t held, int64_t bytes) {
-  return bytes <= std::min(options.hold_bytes, options.memory_limit_bytes) - held;
-}
 
 // An IDX split with its labels read and its images still in the file.
 struct IdxSplit {
@@ -343,6 +232,32 @@ absl::Status CheckRange(const char* name, int64_t got, int64_t low, int64_t high
   return InvalidSpec(absl::StrCat(name, " is ", got, ", want ", low, " to ", high));
 }
 
+bool IsTable(Format format) { return format == Format::kCsv || format == Format::kLibsvm; }
+
+absl::Status CheckTableOptions(const DatasetOptions& options) {
+  const ImageShape& shape = options.shape;
+  if (shape != ImageShape{}) {
+    for (const int64_t side : {shape.channels, shape.height, shape.width}) {
+      absl::Status status = CheckRange("a number of data.shape", side, 1, kMaxSampleSide);
+      if (!status.ok()) return status;
+    }
+    absl::Status status =
+        CheckRange("the product of data.shape", shape.size(), 1, kMaxSampleFeatures);
+    if (!status.ok()) return status;
+  }
+  if (options.features != 0) {
+    absl::Status status = CheckRange("data.features", options.features, 1, kMaxSampleFeatures);
+    if (!status.ok()) return status;
+  }
+  for (const std::string* file : {&options.train_file, &options.test_file}) {
+    if (file->find('/') != std::string::npos) {
+      return InvalidSpec(absl::StrCat("data.train_file or data.test_file is '", *file,
+                                      "', want the name of a file in the folder"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckOptions(const DatasetOptions& options) {
   absl::Status status =
       CheckRange("num_classes", options.num_classes, 1, std::numeric_limits<int32_t>::max());
@@ -351,6 +266,7 @@ absl::Status CheckOptions(const DatasetOptions& options) {
     return InvalidSpec(
         absl::StrCat("num_classes is ", options.num_classes, ", cifar10_bin has ", kCifarClasses));
   }
+  if (IsTable(options.format)) return CheckTableOptions(options);
   if (options.format != Format::kSyntheticDigits) return status;
   status = CheckRange("data.train_samples", options.train_samples, 1, kMaxSyntheticSamples);
   if (status.ok()) {
@@ -378,21 +294,22 @@ std::unique_ptr<Dataset> OpenSynthetic(const DatasetOptions& options, Split spli
     states.reset(new (std::nothrow) std::atomic<uint8_t>[info.count]());
     if (states == nullptr) kept.reset();
   }
-  return std::make_unique<PlainDataset>(
-      info,
-      std::make_unique<SyntheticImages>(SyntheticDigits(options.seed, static_cast<uint32_t>(split)),
-                                        std::move(kept), std::move(states)));
+  return MakeByteDataset(info, std::make_unique<SyntheticImages>(
+                                   SyntheticDigits(options.seed, static_cast<uint32_t>(split)),
+                                   std::move(kept), std::move(states)));
 }
 
 // Opens a split before any transform.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenPlain(const DatasetOptions& options, Split split) {
   if (options.format == Format::kSyntheticDigits) return OpenSynthetic(options, split);
+  if (options.format == Format::kNpz) return OpenNpz(options, split);
+  if (IsTable(options.format)) return OpenTable(options, split);
   if (options.format == Format::kCifar10Bin) {
     absl::StatusOr<CifarSplit> images = OpenCifarSplit(options, split, /*keep_pixels=*/true);
     if (!images.ok()) return images.status();
-    return std::make_unique<PlainDataset>(
-        images->info, std::make_unique<StoredImages>(std::move(images->files), kCifarImageBytes,
-                                                     std::move(images->labels)));
+    return MakeByteDataset(
+        images->info, std::make_unique<StoredImages<uint8_t>>(
+                          std::move(images->files), kCifarImageBytes, std::move(images->labels)));
   }
   absl::StatusOr<IdxSplit> opened = OpenIdxSplit(options, split);
   if (!opened.ok()) return opened.status();
@@ -407,12 +324,23 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenPlain(const DatasetOptions& options
   } else {
     files[0].file = std::move(opened->images);
   }
-  return std::make_unique<PlainDataset>(
-      opened->info, std::make_unique<StoredImages>(std::move(files), opened->info.image_size(),
-                                                   std::move(opened->labels)));
+  return MakeByteDataset(
+      opened->info, std::make_unique<StoredImages<uint8_t>>(
+                        std::move(files), opened->info.image_size(), std::move(opened->labels)));
 }
 
 }  // namespace
+
+std::optional<Format> FormatNamed(absl::string_view name) {
+  constexpr std::pair<absl::string_view, Format> kFormats[] = {
+      {"idx", Format::kIdx},       {"cifar10_bin", Format::kCifar10Bin},
+      {"npz", Format::kNpz},       {"csv", Format::kCsv},
+      {"libsvm", Format::kLibsvm}, {"synthetic_digits", Format::kSyntheticDigits}};
+  for (const auto& [known, format] : kFormats) {
+    if (known == name) return format;
+  }
+  return std::nullopt;
+}
 
 absl::Status Dataset::ReadBytes(absl::Span<const int64_t>, int64_t, uint8_t*, int32_t*) const {
   return absl::FailedPreconditionError("the images of this data set are not bytes");
@@ -439,6 +367,8 @@ absl::StatusOr<DatasetProbe> ProbeDataset(const DatasetOptions& options) {
     probe.test = SyntheticInfo(options, Split::kTest);
     return probe;
   }
+  if (options.format == Format::kNpz) return ProbeNpz(options);
+  if (IsTable(options.format)) return ProbeTable(options);
   if (options.format == Format::kCifar10Bin) {
     for (const Split split : {Split::kTrain, Split::kTest}) {
       absl::StatusOr<CifarSplit> images = OpenCifarSplit(options, split, /*keep_pixels=*/false);

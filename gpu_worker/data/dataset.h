@@ -6,9 +6,14 @@
 // .xz. `synthetic_digits` draws its images from a seed (synthetic_digits.h). A pixel becomes
 // float32(byte) / 255.
 //
-// Small sets are held in memory, as bytes. The plain files of a larger set stay on the disk, and
-// each image is read when it is needed, so such a set may be larger than memory. Labels are always
-// held. Packed files are unpacked into memory, or refused if they are too large.
+// `npz` reads one file with four arrays of numpy (npz.h). `csv` (csv.h) and `libsvm` (libsvm.h)
+// read a folder with a training and a test file, which may also be packed. Their numbers, and
+// floats of npz, are not scaled. A sample without rows and columns is an image of 1 x 1 x F.
+//
+// Small sets are held in memory, as bytes or floats. The plain files of a larger set stay on the
+// disk, and each image is read when it is needed, so such a set may be larger than memory. Labels
+// are always held. Packed files are unpacked into memory, or refused if they are too large. So are
+// tables, which are text.
 //
 // The last training batches of `cifar10_bin` may be absent. The set is then smaller, and
 // DatasetInfo::batches says so. If a batch is absent before a present one, the error is
@@ -18,32 +23,43 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "gpu_worker/data/transform.h"
 
 namespace capstan::data {
 
-enum class Format { kIdx, kCifar10Bin, kSyntheticDigits };
+enum class Format { kIdx, kCifar10Bin, kNpz, kCsv, kLibsvm, kSyntheticDigits };
 enum class Split { kTrain = 0, kTest = 1 };  // the numbers go into synthetic images
+
+// The format that `data.format` names, or nothing.
+std::optional<Format> FormatNamed(absl::string_view name);
 
 struct DatasetOptions {
   Format format = Format::kIdx;
-  std::string path_or_uri;         // for formats with files: the folder, or file:// with it
+  // For formats with files: the folder, for kNpz the file; or file:// with it.
+  std::string path_or_uri;
   std::vector<std::string> roots;  // the folder must lie in one; empty: anywhere
   int64_t num_classes = 10;        // 1 .. 2^31 - 1; each label is below it
-  // Limits of one split, counting a byte per pixel and label. Beyond hold_bytes, images of plain
-  // files are read when they are needed. A set that must be held beyond memory_limit_bytes is
-  // refused.
+  // Limits of one split, counting a byte per pixel and label; for kNpz, kCsv and kLibsvm 4 bytes
+  // per label and float. Beyond hold_bytes, images of plain files are read when they are needed. A
+  // set that must be held beyond memory_limit_bytes is refused.
   int64_t hold_bytes = int64_t{256} << 20;
   int64_t memory_limit_bytes = int64_t{4} << 30;
   uint64_t seed = 0;              // for synthetic images and random transforms
   int64_t train_samples = 60000;  // kSyntheticDigits, as the next one: 1 .. kMaxSyntheticSamples
   int64_t test_samples = 10000;
+  // kCsv and kLibsvm. A shape's product is the number of features; {}: 1 x 1 x F.
+  ImageShape shape;
+  std::string train_file, test_file;  // in the folder; empty: train.csv, train.libsvm and so on
+  std::string label_column = "0";     // kCsv: an index, -1 for the last one, or a name
+  int64_t features = 0;               // kLibsvm; 0: the shape's, or the highest index of both files
   std::vector<Transform> transforms;  // in this order; the test set as in evaluation
 };
 
@@ -86,13 +102,14 @@ class Dataset {
 };
 
 // Opens one split and reads everything that is held. (Synthetic images are drawn when they are
-// first read.) For images that stay in files, checks labels and sizes.
+// first read.) For images that stay in files, checks labels and sizes, and the CRC of `npz`.
 // Errors name file and offset and carry a reason (failure.h):
 //   NotFound, PermissionDenied, FailedPrecondition, DataLoss   DataMissing: absent, unreadable,
 //                                                              damaged
 //   InvalidArgument     InvalidSpec: an option out of range, a label not below num_classes, an
 //                       empty set, images and labels that differ in number, more than
-//                       memory_limit_bytes in packed files, transforms that do not fit the images
+//                       memory_limit_bytes in packed files and tables, transforms that do not fit
+//                       the images
 //   ResourceExhausted   the allocation failed
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split);
 
@@ -101,11 +118,12 @@ struct DatasetProbe {
   DatasetInfo test;
 };
 
-// What OpenDataset would say of both splits, before any transform. For `idx` it reads only the
-// images' headers and the labels, which is cheap enough for a plan. Only OpenDataset finds damage
-// inside the images. `cifar10_bin` has its labels between the images, so everything is read: 0.1 s
-// for plain files, and one to two seconds for each .xz. Errors as above. It is also InvalidSpec if
-// the two splits have images of different sizes.
+// What OpenDataset would say of both splits, before any transform. For `idx` and `npz` it reads only
+// the images' headers and the labels, which is cheap enough for a plan. Only OpenDataset finds
+// damage inside the images. `cifar10_bin` has its labels between the images, so everything is read:
+// 0.1 s for plain files, and one to two seconds for each .xz. Tables are parsed as a whole. Errors as
+// above. It is also InvalidSpec if the two splits have images of different sizes, or if the headers
+// of CSV files differ.
 absl::StatusOr<DatasetProbe> ProbeDataset(const DatasetOptions& options);
 
 }  // namespace capstan::data

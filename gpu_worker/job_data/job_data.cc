@@ -32,15 +32,18 @@ data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,
                                         std::vector<std::string> roots) {
   data::DatasetOptions options;
   const job::v1::Data& data = spec.data();
-  options.format = data.format() == "synthetic_digits" ? data::Format::kSyntheticDigits
-                   : data.format() == "cifar10_bin"    ? data::Format::kCifar10Bin
-                                                       : data::Format::kIdx;
+  options.format = data::FormatNamed(data.format()).value_or(data::Format::kIdx);
   options.path_or_uri = data.uri();
   options.roots = std::move(roots);
   options.num_classes = spec.model().has_num_classes() ? spec.model().num_classes() : 10;
   options.seed = spec.training().seed();
   if (data.has_train_samples()) options.train_samples = data.train_samples();
   if (data.has_test_samples()) options.test_samples = data.test_samples();
+  if (data.shape_size() == 3) options.shape = {data.shape(0), data.shape(1), data.shape(2)};
+  options.train_file = data.train_file();
+  options.test_file = data.test_file();
+  if (data.has_label_column()) options.label_column = data.label_column();
+  options.features = data.features();
   for (const job::v1::Transform& transform : data.transforms()) {
     options.transforms.push_back(MakeTransform(transform));
   }

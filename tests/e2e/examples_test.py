@@ -32,6 +32,8 @@ class ExamplesTest(support.TestCase):
                 steps, real = 60, []
                 if reads == 'idx':
                     real = ['--set', f'data.uri={support.FASHION_MNIST}']
+                elif reads == 'libsvm':
+                    real = ['--set', f'data.uri={support.LIBSVM}']
                 elif reads == 'cifar10_bin':  # a residual network, with a second per step
                     steps, real = 2, ['--set', f'data.uri={cifar10.write_small(self.path("cifar10"), tests=16)}']
                 run = self.capstan('run', '-o', 'json', '--example', name, *short(steps), *real)

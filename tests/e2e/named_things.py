@@ -69,7 +69,7 @@ EVENT = re.compile(r'\bevent=([a-z]\w*)')  # in a log line
 TEST = re.compile(r'\b([A-Z]\w*Test)\.([A-Z]\w*)')
 # AWorkerThatComesBack, LeavingTest or test_down: names of tests, as they follow the name of their file.
 TEST_NAME = re.compile(r'(?<![\w.])(?=\w*[a-z])(?:[A-Z][a-z0-9]*){4,}\b|(?<![\w.])[A-Z]\w+Test\b(?!\.)|\btest_\w+')
-SMALL_TEST = re.compile(r'(?<![\w/.-])(?!capstan_)[a-z]\w*_test\b(?![.\w])')
+SMALL_TEST = re.compile(r'(?<![\w/.-])(?!capstan_|[xy]_test\b)[a-z]\w*_test\b(?![.\w])')  # x_test and y_test are arrays of npz files
 PATH = re.compile(r'(?<![\w$}/])[\w.*<>{},/@+-]+')
 FILE = re.compile(r'\w\.(cc|h|cu|py|md|ya?ml|proto|cmake|sh)$')
 MADE_UP = re.compile(r'(\b|_)foo(\b|_)|\.(crt|key|token)$|^\./')  # in examples; in no tree; in a person's working directory

@@ -16,6 +16,7 @@ BIN = os.environ.get('CAPSTAN_BIN') or os.path.join(ROOT, 'build', 'dev', 'bin')
 CAPSTAN = os.path.join(BIN, 'capstan')
 SHARED = os.path.join(os.path.dirname(ROOT), 'shared', 'data')
 FASHION_MNIST = os.environ.get('CAPSTAN_DATA') or os.path.join(SHARED, 'fashion-mnist')
+LIBSVM = os.environ.get('CAPSTAN_LIBSVM') or os.path.join(SHARED, 'libsvm')
 GOLDEN = os.environ.get('CAPSTAN_GOLDEN') or os.path.join(SHARED, 'golden', 'lenet-fashion-mnist.json')
 
 

@@ -6,10 +6,12 @@ Only fuzz_papers/certificate-worker is not made here; `capstan certs issue worke
 
 import gzip
 import hashlib
+import io
 import json
 import lzma
 import pathlib
 import struct
+import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent / "corpus"
 JOBS = ROOT.parent.parent.parent / "examples"
@@ -60,6 +62,56 @@ def idx():
     }
     for name, (kind, data) in cases.items():
         write("fuzz_idx", name, bytes([kind]) + data)
+
+
+def npy(descr, shape, numbers, order="False", major=1):
+    header = f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY" + bytes([major, 0]) + struct.pack("<H" if major == 1 else "<I", len(header)) + header + numbers
+
+
+def archive(arrays, method=zipfile.ZIP_STORED):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as made:
+        for name, data in arrays.items():
+            info = zipfile.ZipInfo(f"{name}.npy")
+            info.compress_type = method
+            with made.open(info, "w", force_zip64=True) as member:
+                member.write(data)
+    return file.getvalue()
+
+
+def tables():
+    arrays = {
+        "x_train": npy("|u1", "(3, 2, 2)", bytes(range(12))),
+        "y_train": npy("<i8", "(3,)", struct.pack("<3q", 5, 0, 9)),
+        "x_test": npy("<f4", "(1, 4)", struct.pack("<4f", 0.5, -1, 1e30, 0), major=2),
+        "y_test": npy("|u1", "(1, 1)", bytes([7]), major=3),
+    }
+    whole = archive(arrays)
+    libsvm = b"+1 1:0.5 3:-2 \r\n-1 2:1e3 # comment\n+1 4:1\n"
+    cases = {
+        "npz": (0, whole),
+        "npz-packed": (0, archive(arrays, zipfile.ZIP_DEFLATED)),
+        "npz-short": (0, whole[:-1]),
+        "npz-float64": (0, archive({**arrays, "x_train": npy("<f8", "(3, 1)", struct.pack("<3d", 1, 2, 1e39))})),
+        "npz-fortran": (0, archive({**arrays, "x_train": npy("|u1", "(3, 2, 2)", bytes(12), order="True")})),
+        "npz-objects": (0, archive({**arrays, "x_train": npy("|O", "(3, 2, 2)", b"cos\nsystem\n.")})),
+        "npz-absurd": (0, archive({**arrays, "x_train": npy("|u1", "(4611686018427387904, 9, 9)", bytes(12))})),
+        "npz-zeros": (0, archive({**arrays, "x_train": npy("|u1", "(3, 99, 99)", bytes(29403))}, zipfile.ZIP_DEFLATED)),
+        "csv": (1, b"1,0.5,-2\r\n0,1e3,+4\n\n"),
+        "csv-header": (1, b'"class","a ""b""",c\n1, "0.5" ,-2\n'),
+        "csv-ragged": (1, b"1,2,3\n1,2\n"),
+        "csv-quote": (1, b'1,2\n1,"2\n'),
+        "csv-nan": (1, b"1,nan\n"),
+        "csv-gz": (5, packed(b"1,2\n" * 3000)),
+        "libsvm": (2, libsvm),
+        "libsvm-classes": (2, b"3 1:1\n0 2:2\n"),
+        "libsvm-far": (2, b"1 1048576:1\n"),
+        "libsvm-falling": (2, b"1 2:1 1:1\n"),
+        "libsvm-gz": (6, packed(libsvm)),
+    }
+    for name, (kind, data) in cases.items():
+        write("fuzz_tables", name, bytes([kind]) + data)
 
 
 def safetensors(header, data):
@@ -392,3 +444,4 @@ if __name__ == "__main__":
     lead_snapshot()
     checkpoint()
     papers()
+    tables()

@@ -219,8 +219,8 @@ training: {epochs: x, global_batch_size: 8, optimizer: {learning_rate: 0.1}}
 // A value from --set has no position in the file.
 TEST(JobFileTest, AnOverrideHasNoPlaceInTheFile) {
   EXPECT_EQ(FormatErrors("j", ParseJobFile(kGood, {{"data", "{uri: /d, format: nope}"}}).errors),
-            "j: error: 'data.format' must be one of idx, cifar10_bin, synthetic_digits, found "
-            "'nope'\n");
+            "j: error: 'data.format' must be one of idx, cifar10_bin, npz, csv, libsvm, "
+            "synthetic_digits, found 'nope'\n");
   EXPECT_EQ(
       FormatErrors(
           "j", ParseJobFile(kGood, {{"data.transforms", "[{random_flip: {axis: up}}]"}}).errors),

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -37,6 +38,11 @@ inline int32_t LanesOfBatch(int64_t global_batch) {
 inline std::string Text(int64_t value) { return absl::StrCat(value); }
 inline std::string Text(double value) { return absl::StrCat(value); }
 inline std::string Text(const std::string& value) { return absl::StrCat("'", value, "'"); }
+
+// Printable UTF-8 is not checked further. A control character would break a terminal or a log line.
+inline bool HasControl(absl::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](char c) { return absl::ascii_iscntrl(c); });
+}
 
 // Collects violations. Each helper states the value and the limit.
 class Rules {
@@ -109,6 +115,12 @@ void FillScheduleDefaults(job::v1::Optimizer& optimizer);
 // that are newer than 0.1.0.
 void CheckOptimizer(const job::v1::Training& training, Rules& rules);
 void FillOptimizerDefaults(job::v1::Optimizer& optimizer);
+
+// data_rules.cc: `data`, and its defaults that are newer than 0.1.0.
+void CheckData(const job::v1::JobSpec& spec, Rules& rules);
+void FillDataDefaults(job::v1::Data& data);
+// Whether the samples are vectors of features, i.e. no images with rows and columns.
+bool HasVectors(const job::v1::Data& data, const common::v1::DatasetInfo& dataset);
 
 // transforms.cc: `data.transforms`, and their defaults.
 void CheckTransforms(const job::v1::Data& data, Rules& rules);

@@ -97,6 +97,14 @@ absl::StatusOr<std::vector<int64_t>> InputShape(const job::v1::Data& data,
   int64_t width = dataset.width();
   for (int i = 0; i < data.transforms_size(); ++i) {
     const Transform& transform = data.transforms(i);
+    if (HasVectors(data, dataset) && !transform.has_normalize()) {
+      const auto* kind = transform.GetReflection()->GetOneofFieldDescriptor(
+          transform, transform.GetDescriptor()->FindOneofByName("kind"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", TransformPath(i), kind == nullptr ? "" : absl::StrCat(".", kind->name()),
+          "' is for images, a sample of this data set is a vector of ", dataset.width(),
+          " features: only normalize fits"));
+    }
     if (transform.has_resize()) height = width = transform.resize().size();
     if (transform.has_random_crop()) {
       const auto& crop = transform.random_crop();

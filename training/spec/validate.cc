@@ -37,14 +37,6 @@ bool IsName(absl::string_view name) {
   return true;
 }
 
-// Printable UTF-8 is not checked further. A control character would break a terminal or a log line.
-bool HasControl(absl::string_view text) {
-  for (const char c : text) {
-    if (absl::ascii_iscntrl(c)) return true;
-  }
-  return false;
-}
-
 // 'a\nb', or only the beginning of a long text.
 std::string Shown(const std::string& text) {
   if (text.size() <= 100) return absl::StrCat("'", absl::Utf8SafeCEscape(text), "'");
@@ -282,40 +274,6 @@ void CheckModel(const JobSpec& spec, Rules& rules) {
   if (m.has_initial_weights()) {
     const auto path = LocalPath(m.initial_weights());
     if (!path.ok()) rules.Wrong("model.initial_weights", path.status().message());
-  }
-}
-
-void CheckData(const JobSpec& spec, Rules& rules) {
-  const auto& d = spec.data();
-  rules.Required("data.format", d.has_format());
-  if (d.has_format())
-    rules.OneOf("data.format", d.format(), {"idx", "cifar10_bin", "synthetic_digits"});
-  const bool synthetic = d.format() == "synthetic_digits";
-  const bool cifar = d.format() == "cifar10_bin";
-  CheckTransforms(d, rules);
-  if (synthetic && d.has_uri())
-    rules.Fail("data.uri", "has no meaning for 'synthetic_digits', which draws its own images");
-  if (d.format() == "idx" || cifar) rules.Required("data.uri", d.has_uri());
-  if (d.has_uri()) {
-    const auto path = LocalPath(d.uri());
-    if (!path.ok()) rules.Wrong("data.uri", path.status().message());
-  }
-  if (d.has_partition()) rules.OneOf("data.partition", d.partition(), {"global", "contiguous"});
-  if (d.has_prefetch_batches())
-    rules.Range<int64_t>("data.prefetch_batches", d.prefetch_batches(), 1, 64);
-  if (d.has_reader_threads())
-    rules.Range<int64_t>("data.reader_threads", d.reader_threads(), 1, 64);
-  if (d.has_train_samples())
-    rules.Range<int64_t>("data.train_samples", d.train_samples(), 10, 10000000);
-  if (d.has_test_samples())
-    rules.Range<int64_t>("data.test_samples", d.test_samples(), 10, 10000000);
-  if (!synthetic && d.has_format()) {
-    if (d.has_train_samples()) rules.Fail("data.train_samples", "is for 'synthetic_digits' only");
-    if (d.has_test_samples()) rules.Fail("data.test_samples", "is for 'synthetic_digits' only");
-  }
-  if ((synthetic || cifar) && spec.model().has_num_classes() && spec.model().num_classes() != 10) {
-    rules.Fail("model.num_classes", absl::StrCat("must be 10 for '", d.format(), "', found ",
-                                                 spec.model().num_classes()));
   }
 }
 
@@ -574,6 +532,7 @@ void FillDefaults(JobSpec& spec) {
   if (spec.model().dropout() == 0) spec.mutable_model()->clear_dropout();
   if (AccumulateSteps(spec) == 1) spec.mutable_training()->clear_accumulate_steps();
   if (spec.model().has_graph()) FillGraphDefaults(*spec.mutable_model()->mutable_graph());
+  FillDataDefaults(*spec.mutable_data());
   FillTransformDefaults(*spec.mutable_data());
   if (!spec.resources().has_lanes()) spec.mutable_resources()->set_lanes(DefaultLanes(spec));
   FillOptimizerDefaults(*spec.mutable_training()->mutable_optimizer());

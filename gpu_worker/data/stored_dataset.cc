@@ -1,0 +1,118 @@
+#include "gpu_worker/data/stored_dataset.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "gpu_worker/data/pixels.h"
+
+namespace capstan::data {
+namespace {
+
+class ByteDataset final : public Dataset {
+ public:
+  ByteDataset(const DatasetInfo& info, std::unique_ptr<ImageBytes> images)
+      : info_(info), images_(std::move(images)) {
+    std::array<uint8_t, kByteValues> bytes;
+    std::iota(bytes.begin(), bytes.end(), uint8_t{0});
+    BytesToFloats(bytes.data(), bytes.size(), byte_values_.data());
+  }
+
+  const DatasetInfo& info() const override { return info_; }
+
+  absl::Status Read(absl::Span<const int64_t> indices, int64_t, float* images,
+                    int32_t* labels) const override {
+    absl::Status status = CheckIndices(indices, info_.count);
+    if (!status.ok()) return status;
+    const int64_t size = info_.image_size();
+    std::vector<uint8_t> scratch(size);
+    for (size_t i = 0; i < indices.size(); ++i) {
+      absl::StatusOr<const uint8_t*> bytes = images_->Image(indices[i], scratch.data());
+      if (!bytes.ok()) return bytes.status();
+      BytesToFloats(*bytes, size, images + static_cast<int64_t>(i) * size);
+      labels[i] = images_->Label(indices[i]);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Span<const float> byte_values() const override { return byte_values_; }
+
+  absl::Status ReadBytes(absl::Span<const int64_t> indices, int64_t, uint8_t* images,
+                         int32_t* labels) const override {
+    absl::Status status = CheckIndices(indices, info_.count);
+    if (!status.ok()) return status;
+    const int64_t size = info_.image_size();
+    for (size_t i = 0; i < indices.size(); ++i) {
+      uint8_t* const to = images + static_cast<int64_t>(i) * size;
+      absl::StatusOr<const uint8_t*> bytes = images_->Image(indices[i], to);
+      if (!bytes.ok()) return bytes.status();
+      if (*bytes != to) std::copy(*bytes, *bytes + size, to);
+      labels[i] = images_->Label(indices[i]);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const DatasetInfo info_;
+  const std::unique_ptr<ImageBytes> images_;
+  std::array<float, kByteValues> byte_values_;
+};
+
+class FloatDataset final : public Dataset {
+ public:
+  FloatDataset(const DatasetInfo& info, std::unique_ptr<ImageFloats> images)
+      : info_(info), images_(std::move(images)) {}
+
+  const DatasetInfo& info() const override { return info_; }
+
+  absl::Status Read(absl::Span<const int64_t> indices, int64_t, float* images,
+                    int32_t* labels) const override {
+    absl::Status status = CheckIndices(indices, info_.count);
+    for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
+      status = images_->Copy(indices[i], images + static_cast<int64_t>(i) * info_.image_size());
+      labels[i] = images_->Label(indices[i]);
+    }
+    return status;
+  }
+
+ private:
+  const DatasetInfo info_;
+  const std::unique_ptr<ImageFloats> images_;
+};
+
+}  // namespace
+
+absl::Status CheckIndices(absl::Span<const int64_t> indices, int64_t count) {
+  for (const int64_t index : indices) {
+    if (index < 0 || index >= count) {
+      return absl::InvalidArgumentError(absl::StrCat("sample ", index, " of a set of ", count));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool MayHold(const DatasetOptions& options, int64_t held, int64_t bytes) {
+  return bytes <= std::min(options.hold_bytes, options.memory_limit_bytes) - held;
+}
+
+std::shared_ptr<const uint8_t> Shared(std::vector<uint8_t> bytes) {
+  const auto owner = std::make_shared<const std::vector<uint8_t>>(std::move(bytes));
+  return {owner, owner->data()};
+}
+std::shared_ptr<const uint8_t> Shared(std::unique_ptr<uint8_t[]> bytes) {
+  const std::shared_ptr<uint8_t[]> owner(std::move(bytes));
+  return {owner, owner.get()};
+}
+
+std::unique_ptr<Dataset> MakeByteDataset(const DatasetInfo& info,
+                                         std::unique_ptr<ImageBytes> images) {
+  return std::make_unique<ByteDataset>(info, std::move(images));
+}
+
+std::unique_ptr<Dataset> MakeFloatDataset(const DatasetInfo& info,
+                                          std::unique_ptr<ImageFloats> images) {
+  return std::make_unique<FloatDataset>(info, std::move(images));
+}
+
+}  // namespace capstan::data
