@@ -9,6 +9,9 @@
 #include "gpu_worker/engine/cpu/cpu_device.h"
 #include "gtest/gtest.h"
 #include "tests/contract/reference_network.h"
+#include "training/ops/activation/activation.h"
+#include "training/ops/arithmetic/arithmetic.h"
+#include "training/ops/concat/concat.h"
 #include "training/ops/reshape/reshape.h"
 
 namespace capstan::testing {
@@ -139,8 +142,16 @@ absl::StatusOr<Graph> GraphOf(const training::OpCase& op_case) {
   for (const training::ValueType& x : op_case.inputs) {
     inputs.push_back(nodes.Add("in", training::Gemm{training::Elements(x.shape)}, {0}));
     if (!loss) inputs.back() = nodes.Add("shape", training::Reshape{x.shape}, {inputs.back()});
+    // Near 0, quotients would enlarge the rounding errors of the layer without limit.
+    const bool divisor = op_case.op.name == training::Div::kName && inputs.size() == 2;
+    if (divisor) inputs.back() = nodes.Add("divisor", training::Sigmoid(), {inputs.back()});
   }
-  const int y = nodes.Add("op", op_case.op, inputs);
+  int y = nodes.Add("op", op_case.op, inputs);
+  if (inputs.empty()) {
+    // The graph's input must have a reader, too.
+    y = nodes.Add("flat", training::Flatten(), {y});
+    y = nodes.Add("join", training::Concat{1}, {y, nodes.Add("in", training::Gemm{3}, {0})});
+  }
   return loss ? nodes.Build({6}) : nodes.Finish({6}, y, 5);
 }
 

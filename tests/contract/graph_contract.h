@@ -65,8 +65,8 @@ class Nodes {
   std::vector<training::GraphNode> nodes_;
 };
 
-// A graph of the case's operator with a dense layer before each input. If it is a loss, it is the
-// loss of the graph.
+// A graph of the case's operator "op" with a dense layer before each input, and a Sigmoid between
+// the layer and a divisor. If the operator is a loss, it is the loss of the graph. If it has no inputs, a dense layer is joined to it.
 absl::StatusOr<training::Graph> GraphOf(const training::OpCase& op_case);
 
 }  // namespace capstan::testing

@@ -7,15 +7,28 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "training/ops/activation/activation.h"
 #include "training/ops/add/add.h"
+#include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
 #include "training/ops/concat/concat.h"
 #include "training/ops/dropout/dropout.h"
 #include "training/ops/gelu/gelu.h"
 #include "training/ops/global_average_pool/global_average_pool.h"
+#include "training/ops/global_max_pool/global_max_pool.h"
+#include "training/ops/layer_normalization/layer_normalization.h"
+#include "training/ops/mat_mul/mat_mul.h"
+#include "training/ops/parameter/parameter.h"
+#include "training/ops/reduce/reduce.h"
+#include "training/ops/reshape/reshape.h"
+#include "training/ops/slice/slice.h"
+#include "training/ops/softmax/softmax.h"
+#include "training/ops/sum/sum.h"
+#include "training/ops/transpose/transpose.h"
 #include "training/optim/apply.h"
 #include "training/optim/sgd.h"
 
@@ -240,6 +253,24 @@ TEST(GraphContractTest, NormsWithAddAndRelu) {
   }
 }
 
+// The sum is larger than the norm, or its other summand is smaller.
+TEST(GraphContractTest, NormsWithABroadcastSumRunAlone) {
+  for (const bool larger : {true, false}) {
+    SCOPED_TRACE(larger);
+    Nodes nodes;
+    int x = nodes.Add("conv", MakeConv(5, 3, 3), {0});
+    int other = nodes.Add("mean", training::GlobalAveragePool(), {x});
+    if (larger) std::swap(x, other);
+    int y = nodes.Add("bn", training::BatchNormalization(), {x});
+    y = nodes.Add("add", training::Add(), {y, other});
+    y = nodes.Add("relu", training::Relu(), {y});
+    const absl::StatusOr<Graph> graph = nodes.Finish({2, 7, 6}, y, 3);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    EXPECT_EQ(FusedKernels(*graph, "with Add"), 0);
+    for (const int64_t count : {2, 37}) ExpectLikeReference(*graph, count);
+  }
+}
+
 // If others read the norm's result or the value added to it, the nodes are not fused.
 TEST(GraphContractTest, NormsThatOthersReadRunAlone) {
   Nodes nodes;
@@ -319,6 +350,55 @@ TEST(GraphContractTest, TheLossScaleIsInNeitherWeightsNorStatistics) {
           << slot.spec.name << " with a loss scale of " << dynamic;
     }
   }
+}
+
+// Attention over the pixels of an image, gated by channel: operators that run by their references
+// among those with kernels.
+absl::StatusOr<Graph> AttentionGraph() {
+  Nodes nodes;
+  const int image = nodes.Add("embed", MakeConv(4, 3, 3), {0});
+  const int gate = nodes.Add("gate", training::Sigmoid(),
+                             {nodes.Add("largest", training::GlobalMaxPool(), {image})});
+  const int gated = nodes.Add("gated", training::Mul(), {image, gate});
+  const auto pixels = [&](const std::string& name, bool last) {
+    int x = nodes.Add(name, MakeConv(4, 1, 1), {gated});
+    x = nodes.Add("pixels", training::Reshape{{0, -1}}, {x});
+    return last ? x : nodes.Add("turn", training::Transpose{{2, 1}}, {x});
+  };
+  const int query = pixels("query", false), key = pixels("key", true), of = pixels("of", false);
+  int scores = nodes.Add("scores", training::MatMul(), {query, key});
+  scores = nodes.Add("softmax", training::Softmax(), {scores});
+  int y = nodes.Add("attended", training::MatMul(), {scores, of});
+  const int place = nodes.Add("place", training::ParameterNode{{12, 4}, "initializer"}, {});
+  y = nodes.Add("add", training::Sum(), {y, query, place});
+  y = nodes.Add("norm", training::LayerNormalization(), {y});
+  const int left = nodes.Add("left", training::SliceNode{{0}, {2}, {2}, {}}, {y});
+  const int right = nodes.Add("right", training::SliceNode{{2}, {4}, {2}, {}}, {y});
+  y = nodes.Add("sub", training::Sub(), {nodes.Add("tanh", training::Tanh(), {left}), right});
+  const int mean = nodes.Add("mean", training::ReduceMean{{1}, true}, {y});
+  y = nodes.Add("centred", training::Sub(), {y, mean});
+  y = nodes.Add("leaky", training::LeakyRelu(), {y});
+  return nodes.Finish({1, 6, 5}, y, 3);
+}
+
+TEST(GraphContractTest, AttentionIsLikeItsReferenceAndTrains) {
+  const absl::StatusOr<Graph> graph = AttentionGraph();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (const int64_t count : {1, 19}) ExpectLikeReference(*graph, count);
+  constexpr int kSteps = 60;
+  Problem problem(*graph, 24, /*seed=*/2);
+  const auto plan = CompileFor(problem, 24, /*threads=*/2);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  double first = 0, last = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    ASSERT_TRUE((*plan)->LoadWeights(problem.weights.data()).ok());
+    const Computed computed = Compute(**plan, problem);
+    (step == 0 ? first : last) = computed.result.loss_sum;
+    for (size_t i = 0; i < problem.weights.size(); ++i) {
+      problem.weights[i] -= 0.5f * computed.gradient[i];
+    }
+  }
+  EXPECT_LT(last, 0.3 * first) << "after " << kSteps << " steps";
 }
 
 // A plan with memory for lanes of 5 samples evaluates 100 at once, with the same bits.

@@ -369,8 +369,13 @@ def graph():
              + node("add", "Add", "conv2", "relu") + node("sum", "Sum", "add", "add", "conv") + node("cat", "Concat", "sum", "conv", axis=-3))
     pools = (node("max", "MaxPool", kernel_shape=[2, 2], strides=[2, 2]) + node("mean", "AveragePool", kernel_shape=[3, 3], count_include_pad=1, auto_pad="SAME_LOWER")
              + node("gelu", "Gelu", approximate="tanh") + node("drop", "Dropout", ratio=0.25) + node("all", "GlobalAveragePool"))
+    tokens = (node("tokens", "Reshape", shape=[-1, 1]) + node("place", "Parameter", shape=[1, 4], init="initializer") + node("grid", "Mul", "tokens", "place")
+              + node("turned", "Transpose", perm=[2, 1]) + node("scores", "MatMul", "grid", "turned") + node("softmax", "Softmax", axis=-1)
+              + node("norm", "LayerNormalization", axis=1, epsilon=1e-3) + node("slice", "Slice", starts=[-1], ends=[-2**63], axes=[2], steps=[-2])
+              + node("pad", "Pad", pads=[1, 0, -1, 2], value=0.5) + node("mean", "ReduceMean", axes=[1], keepdims=0) + node("clip", "Clip", min=-1.0, max=1.0))
     cases = {
         "least": head,
+        "tokens": tokens + head,
         "ends": field(1, b"image") + node("flatten", "Flatten", "image") + head[len(node("flatten", "Flatten")):] + field(3, b"loss"),
         "block": block + head,
         "pools": pools + head,

@@ -6,9 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
+#include "training/ops/activation/activation.h"
+#include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/concat/concat.h"
 #include "training/ops/flatten/flatten.h"
 #include "training/ops/gemm/gemm.h"
+#include "training/ops/mat_mul/mat_mul.h"
 #include "training/ops/op_cases.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
@@ -49,17 +52,26 @@ Graph RandomGraph(uint64_t seed, const RandomGraphOptions& options) {
     read.push_back(false);
     nodes.push_back({absl::StrCat("n/", nodes.size(), ".", op.name), op, std::move(inputs)});
   };
+  // Puts `bound` between a value and its reader, so that products and quotients of many nodes stay
+  // finite.
+  const auto tame = [&](const Operator& bound, int& value) {
+    const size_t before = values.size();
+    add(bound, {value}, options.most_elements);
+    if (values.size() > before) value = static_cast<int>(before);
+  };
   for (size_t tries = options.least_tries + draw(options.most_tries - options.least_tries + 1);
        tries > 0; --tries) {
     const OpCase& one = AllOpCases()[draw(AllOpCases().size())];
     const OpDef& def = *FindOp(one.op.name);
     if (one.hostile || def.loss) continue;
     std::vector<int> inputs;
-    const int count = def.min_inputs + static_cast<int>(draw(std::min(def.max_inputs, 3)));
+    const int count = def.min_inputs + static_cast<int>(draw(std::clamp(def.max_inputs, 1, 3)));
     for (int i = 0; i < std::min(count, def.max_inputs); ++i) {
       inputs.push_back(
           static_cast<int>(values.size() - 1 - draw(std::min<size_t>(4, values.size()))));
     }
+    if (one.op.name == Mul::kName || one.op.name == MatMul::kName) tame(Tanh(), inputs[1]);
+    if (one.op.name == Div::kName) tame(Clip{0.5, 2}, inputs[1]);
     add(one.op, std::move(inputs), options.most_elements);
   }
   constexpr int64_t kAll = int64_t{1} << 40;

@@ -16,8 +16,9 @@ struct RandomGraphOptions {
 };
 
 // Draws operators and attributes from the table's cases, each applied to some of the latest values
-// that it fits. Values without a reader are joined before the loss. A function of seed and options,
-// the same on every machine.
+// that it fits. The second factor of a product lies within [-1, 1], and a divisor within [0.5, 2].
+// Values without a reader are joined before the loss. A function of seed and options, the same on
+// every machine.
 Graph RandomGraph(uint64_t seed, const RandomGraphOptions& options = {});
 
 }  // namespace capstan::training

@@ -1,4 +1,4 @@
-// exp, log, sin, cos, pow and erfc in double, with the same bits on every machine. They use only
+// exp, log, tanh, sin, cos, pow and erfc in double, with the same bits on every machine. They use only
 // additions, multiplications, divisions and integers, each rounded once, in one order. C libraries
 // round differently from version to version, and the GNU one also from processor to processor.
 //
@@ -7,7 +7,7 @@
 // devices; stateless.
 //
 // Errors, measured in portable_math_test.cc: exp, log, sin and cos less than 1 unit in the last
-// place, erfc less than 7. pow is rounded once from 85 bits or more, so all except one result in a
+// place, tanh less than 2, erfc less than 7. pow is rounded once from 85 bits or more, so all except one result in a
 // billion are the nearest double.
 //
 // Sources: Cody & Waite 1980, Software Manual for the Elementary Functions (the reductions);
@@ -178,6 +178,31 @@ CAPSTAN_PORTABLE double PortableExp(double x) {
   const double c = r - square * Polynomial(kCoth, square);
   const double y = 1 + (r * c / (2 - c) - low + high);
   return portable_internal::Scale(y, k);
+}
+
+CAPSTAN_PORTABLE double PortableTanh(double x) {
+  if (x != x) return x;  // NOLINT(misc-redundant-expression): a NaN
+  const double a = x < 0 ? -x : x;
+  if (a < 0.5) {
+    // With r = 2 x: tanh x = r / (r coth(r / 2)), and r coth(r / 2) = 2 + r^2/6 - r^4/360 + ... as
+    // in PortableExp. The first omitted term is below 2^-56.
+    constexpr double kCoth[] = {1.0 / 6,
+                                -1.0 / 360,
+                                1.0 / 15120,
+                                -1.0 / 604800,
+                                1.0 / 23950080,
+                                -691.0 / 653837184000,
+                                1.0 / 37362124800,
+                                -3617.0 / 5335311421440000,
+                                43867.0 / 2554547108585472000,
+                                -174611.0 / 401428831349145600000.0};
+    const double r = 2 * x;
+    const double square = r * r;
+    return r / (2 + square * portable_internal::Polynomial(kCoth, square));
+  }
+  // From 22 on the result is nearer to 1 than half a unit in the last place.
+  const double y = a < 22 ? 1 - 2 / (PortableExp(2 * a) + 1) : 1;
+  return x < 0 ? -y : y;
 }
 
 CAPSTAN_PORTABLE double PortableLog(double x) {

@@ -1,5 +1,6 @@
 #include "training/ops/infer.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "absl/numeric/int128.h"
@@ -20,6 +21,14 @@ absl::Status CheckFlag(const Attributes& attributes, const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat("attribute ", name, ": ", value, ", want 0 or 1"));
 }
 
+absl::Status CheckNumber(const Attributes& attributes, const std::string& name, double least,
+                         double most) {
+  const double value = attributes.Float(name);
+  if (value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("attribute ", name, ": ", value, ", want ", least, " to ", most));
+}
+
 absl::Status CheckFloats(absl::Span<const ValueType> x) {
   static constexpr const char* kNames[] = {"float32", "int32", "uint8"};
   for (size_t i = 0; i < x.size(); ++i) {
@@ -38,6 +47,31 @@ absl::Status CheckImage(const ValueType& x) {
         absl::StrCat("input ", ShapeToString(x.shape), ", want [C, H, W]"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> ResolveAxis(const std::string& name, int64_t axis, const Shape& shape) {
+  const int64_t rank = static_cast<int64_t>(shape.size());
+  if (axis < 0 && axis >= -rank) axis += rank + 1;
+  if (axis >= 1 && axis <= rank) return axis;
+  return absl::InvalidArgumentError(absl::StrCat("attribute ", name, ": ", axis, ", want 1 to ",
+                                                 rank, " or -", rank, " to -1 over ",
+                                                 ShapeToString(shape), " (0 is the batch)"));
+}
+
+absl::StatusOr<std::vector<int64_t>> ResolveAxes(const std::string& name,
+                                                 const std::vector<int64_t>& axes,
+                                                 const Shape& shape) {
+  std::vector<int64_t> resolved;
+  for (const int64_t axis : axes) {
+    const absl::StatusOr<int64_t> one = ResolveAxis(name, axis, shape);
+    if (!one.ok()) return one.status();
+    if (std::find(resolved.begin(), resolved.end(), *one) != resolved.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("attribute ", name, ": ", ShapeToString(axes),
+                                                     " has axis ", *one, " twice, want each once"));
+    }
+    resolved.push_back(*one);
+  }
+  return resolved;
 }
 
 absl::StatusOr<Inference> InferSameShape(absl::Span<const ValueType> x, Attributes&) {

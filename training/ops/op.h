@@ -87,7 +87,8 @@ struct BackwardReads {
 
 enum class InPlace {
   kNever,
-  kOutput,  // y may take the place of x[0], unless a later backward reads x
+  kOutput,  // y may take the place of x[0] if it has as many elements, unless a later backward
+            // reads x
   kView,    // y is x[0] in another shape; nothing is computed
 };
 

@@ -192,6 +192,7 @@ TEST_P(OpReferenceTest, GradientsThatNobodyWantsChangeNothing) {
 // The same value as every input. Its gradient is the sum of what each input would get.
 TEST_P(OpReferenceTest, OneValueMayBeEveryInput) {
   ReferenceRun<double> run = MakeRun<double>(GetParam());
+  if (run.op.x.empty()) return;
   for (const ValueType& type : run.op.x) {
     if (type.shape != run.op.x[0].shape) return;  // one value cannot have two shapes
   }
@@ -328,6 +329,8 @@ TEST_P(OpReferenceTest, SamplesAreIndependentUnlessTheTableSaysOtherwise) {
 // For operators whose y may take the place of x, or is x.
 TEST_P(OpReferenceTest, OutputTakesThePlaceOfTheInput) {
   if (def().in_place == InPlace::kNever) return;
+  const ReferenceRun<float> sizes = MakeRun<float>(GetParam());
+  if (sizes.x[0].size() != sizes.y.size()) return;  // broadcast
   for (const bool training : {false, true}) {
     SCOPED_TRACE(training);
     ReferenceRun<float> run = MakeRun<float>(GetParam());

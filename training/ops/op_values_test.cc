@@ -6,7 +6,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "training/ops/activation/activation.h"
 #include "training/ops/add/add.h"
+#include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
 #include "training/ops/concat/concat.h"
 #include "training/ops/conv/conv.h"
@@ -14,11 +16,23 @@
 #include "training/ops/gelu/gelu.h"
 #include "training/ops/gemm/gemm.h"
 #include "training/ops/global_average_pool/global_average_pool.h"
+#include "training/ops/global_max_pool/global_max_pool.h"
+#include "training/ops/identity/identity.h"
+#include "training/ops/layer_normalization/layer_normalization.h"
+#include "training/ops/lrn/lrn.h"
+#include "training/ops/mat_mul/mat_mul.h"
 #include "training/ops/op_cases.h"
+#include "training/ops/pad/pad.h"
+#include "training/ops/parameter/parameter.h"
 #include "training/ops/pool/pool.h"
+#include "training/ops/reduce/reduce.h"
 #include "training/ops/reference_run.h"
 #include "training/ops/relu/relu.h"
+#include "training/ops/slice/slice.h"
+#include "training/ops/softmax/softmax.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "training/ops/squeeze/squeeze.h"
+#include "training/ops/transpose/transpose.h"
 
 namespace capstan::training {
 namespace {
@@ -173,6 +187,215 @@ TEST(OpValuesTest, LabelSmoothingSharesTheTarget) {
   run.Backward();
   EXPECT_THAT(run.y, Near({0.1 * std::log(8) + 0.1 * std::log(4) + 0.8 * std::log(1.6)}));
   EXPECT_THAT(run.dx[0], Near({0.05, 0.3, -0.35}));
+}
+
+// ONNX's test cases sub_example, mul_example and div_example.
+TEST(ArithmeticTest, IsElementByElement) {
+  EXPECT_THAT(ForwardOf(RunOf(Sub(), {{3}, {3}}, 1, {{1, 2, 3}, {3, 2, 1}})),
+              ElementsAre(-2, 0, 2));
+  EXPECT_THAT(ForwardOf(RunOf(Mul(), {{3}, {3}}, 1, {{1, 2, 3}, {4, 5, 6}})),
+              ElementsAre(4, 10, 18));
+  EXPECT_THAT(ForwardOf(RunOf(Div(), {{2}, {2}}, 1, {{3, 4}, {1, 2}})), ElementsAre(3, 2));
+}
+
+// Two samples. The gradient by what was repeated is the sum over its copies.
+TEST(ArithmeticTest, BroadcastsWithinASample) {
+  const std::vector<Shape> shapes = {{2, 2}, {2, 1}};
+  const Tensors<double> x = {{1, 2, 3, 4, 5, 6, 7, 8}, {10, 20, 30, 40}};
+  EXPECT_THAT(ForwardOf(RunOf(Add(), shapes, 2, x)), ElementsAre(11, 12, 23, 24, 35, 36, 47, 48));
+  ReferenceRun<double> sub = RunOf(Sub(), shapes, 2, x);
+  sub.dy = {1, 2, 3, 4, 5, 6, 7, 8};
+  sub.Forward();
+  sub.Backward();
+  EXPECT_THAT(sub.y, ElementsAre(-9, -8, -17, -16, -25, -24, -33, -32));
+  EXPECT_EQ(sub.dx[0], sub.dy);
+  EXPECT_THAT(sub.dx[1], ElementsAre(-3, -7, -11, -15));
+  // A row of numbers times a column: [3] and [2, 1].
+  ReferenceRun<double> mul = RunOf(Mul(), {{3}, {2, 1}}, 1, {{1, 2, 3}, {10, 20}});
+  mul.dy = {1, 1, 1, 0, 0, 1};
+  mul.Forward();
+  mul.Backward();
+  EXPECT_THAT(mul.y, ElementsAre(10, 20, 30, 20, 40, 60));
+  EXPECT_THAT(mul.dx[0], ElementsAre(10, 10, 30));
+  EXPECT_THAT(mul.dx[1], ElementsAre(6, 3));
+  ReferenceRun<double> div = RunOf(Div(), {{2}, {1}}, 1, {{6, 8}, {2}});
+  div.dy = {1, 1};
+  div.Forward();
+  div.Backward();
+  EXPECT_THAT(div.y, ElementsAre(3, 4));
+  EXPECT_THAT(div.dx[0], ElementsAre(0.5, 0.5));
+  EXPECT_THAT(div.dx[1], ElementsAre(-3.5));  // -(6 + 8) / 2^2
+}
+
+// ONNX's test cases sigmoid_example, tanh_example, leakyrelu_example and clip_example.
+TEST(ActivationTest, ValuesAreThoseOfOnnxTestCases) {
+  const Tensors<double> x = {{-1, 0, 1}};
+  EXPECT_THAT(ForwardOf(RunOf(Sigmoid(), {{3}}, 1, x)), Near({0.26894143, 0.5, 0.7310586}, 1e-7));
+  EXPECT_THAT(ForwardOf(RunOf(Tanh(), {{3}}, 1, x)), Near({-0.76159418, 0, 0.76159418}, 1e-7));
+  EXPECT_THAT(ForwardOf(RunOf(LeakyRelu{0.1}, {{3}}, 1, x)), ElementsAre(-0.1, 0, 1));
+  EXPECT_THAT(ForwardOf(RunOf(Clip{-1, 1}, {{3}}, 1, {{-2, 0, 2}})), ElementsAre(-1, 0, 1));
+}
+
+TEST(ActivationTest, KinksAndFarNumbers) {
+  const auto gradient = [](const Operator& op, Numbers x) {
+    ReferenceRun<double> run = RunOf(op, {{static_cast<int64_t>(x.size())}}, 1, {x});
+    run.dy.assign(x.size(), 1);
+    run.Forward();
+    run.Backward();
+    return run.dx[0];
+  };
+  EXPECT_THAT(gradient(LeakyRelu{0.1}, {-3, 0, 3}), ElementsAre(0.1, 0.1, 1));
+  EXPECT_THAT(gradient(Clip{-1, 2}, {-1.5, -1, 2, 2.5}), ElementsAre(0, 1, 1, 0));
+  EXPECT_THAT(gradient(Sigmoid(), {-1e300, 0, 1e300}), ElementsAre(0, 0.25, 0));
+  EXPECT_THAT(gradient(Tanh(), {-1e300, 0, 1e300}), ElementsAre(0, 1, 0));
+  for (const Operator& op :
+       {Operator(Sigmoid()), Operator(Tanh()), Operator(LeakyRelu()), Operator(Clip{-1, 1})}) {
+    EXPECT_TRUE(std::isnan(ForwardOf(RunOf(op, {{1}}, 1, {{kNan}}))[0])) << op.name;
+  }
+}
+
+// ONNX's test cases softmax_example and logsoftmax_example_1, and softmax_large_number.
+TEST(SoftmaxTest, ValuesAreThoseOfOnnxTestCases) {
+  EXPECT_THAT(ForwardOf(RunOf(Softmax(), {{3}}, 1, {{-1, 0, 1}})),
+              Near({0.09003058, 0.24472848, 0.66524094}, 1e-7));
+  EXPECT_THAT(ForwardOf(RunOf(LogSoftmax(), {{3}}, 1, {{-1, 0, 1}})),
+              Near({-2.4076061, -1.407606, -0.407606}, 1e-6));
+  const Tensors<double> large = {{0, 1, 2, 3, 10000, 10001, 10002, 10003}};
+  const Numbers once = {0.032058604, 0.08714432, 0.23688284, 0.6439143};
+  Numbers twice = once;
+  twice.insert(twice.end(), once.begin(), once.end());
+  EXPECT_THAT(ForwardOf(RunOf(Softmax(), {{4}}, 2, large)), Near(twice, 1e-7));
+}
+
+// Over the first axis of [2, 2]: columns (0, ln 3) and (ln 2, ln 2).
+TEST(SoftmaxTest, GoesOverItsAxis) {
+  const double ln2 = std::log(2.0), ln3 = std::log(3.0);
+  EXPECT_THAT(ForwardOf(RunOf(Softmax{1}, {{2, 2}}, 1, {{0, ln2, ln3, ln2}})),
+              Near({0.25, 0.5, 0.75, 0.5}));
+  EXPECT_THAT(ForwardOf(RunOf(LogSoftmax{1}, {{2, 2}}, 1, {{0, ln2, ln3, ln2}})),
+              Near({-2 * ln2, -ln2, ln3 - 2 * ln2, -ln2}));
+}
+
+// ONNX's test cases reduce_mean_keepdims_example, reduce_sum_do_not_keepdims_example and
+// globalmaxpool_precomputed. The first axis of their data is the batch.
+TEST(ReduceTest, ValuesAreThoseOfOnnxTestCases) {
+  EXPECT_THAT(ForwardOf(RunOf(ReduceMean{{1}, true}, {{2, 2}}, 3,
+                              {{5, 1, 20, 2, 30, 1, 40, 2, 55, 1, 60, 2}})),
+              ElementsAre(12.5, 1.5, 35, 1.5, 57.5, 1.5));
+  EXPECT_THAT(ForwardOf(RunOf(ReduceSum{{1}, false}, {{2, 2}}, 3,
+                              {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}})),
+              ElementsAre(4, 6, 12, 14, 20, 22));
+  EXPECT_THAT(ForwardOf(RunOf(GlobalMaxPool(), {{1, 3, 3}}, 1, {{1, 2, 3, 4, 5, 6, 7, 8, 9}})),
+              ElementsAre(9));
+}
+
+TEST(ReduceTest, FirstOfEqualMaximaGetsTheGradient) {
+  ReferenceRun<double> run = RunOf(GlobalMaxPool(), {{2, 1, 3}}, 1, {{1, 3, 3, 7, kNan, 9}});
+  run.dy = {5, 6};
+  run.Forward();
+  run.Backward();
+  EXPECT_EQ(run.y[0], 3);
+  EXPECT_TRUE(std::isnan(run.y[1]));
+  EXPECT_THAT(run.dx[0], ElementsAre(0, 5, 0, 0, 6, 0));
+}
+
+// The examples of ONNX's pages of Slice and Pad. The batch of the Pad is their first axis.
+TEST(ShapesTest, ValuesAreThoseOfOnnxExamples) {
+  const Tensors<double> x = {{1, 2, 3, 4, 5, 6, 7, 8}};
+  EXPECT_THAT(ForwardOf(RunOf(SliceNode{{1, 0}, {2, 3}, {1, 2}, {1, 2}}, {{2, 4}}, 1, x)),
+              ElementsAre(5, 7));
+  EXPECT_THAT(ForwardOf(RunOf(SliceNode{{0, 1}, {-1, 1000}, {}, {}}, {{2, 4}}, 1, x)),
+              ElementsAre(2, 3, 4));
+  EXPECT_THAT(ForwardOf(RunOf(Pad{{2, 0}, 0}, {{2}}, 3, {{1, 1.2, 2.3, 3.4, 4.5, 5.7}})),
+              ElementsAre(0, 0, 1, 1.2, 0, 0, 2.3, 3.4, 0, 0, 4.5, 5.7));
+}
+
+TEST(ShapesTest, ElementsGoToTheirPlaces) {
+  const Tensors<double> x = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}};
+  EXPECT_THAT(ForwardOf(RunOf(Transpose{{2, 1}}, {{2, 3}}, 2, x)),
+              ElementsAre(1, 4, 2, 5, 3, 6, 7, 10, 8, 11, 9, 12));
+  // [2, 2, 3] with the last axis in front.
+  EXPECT_THAT(ForwardOf(RunOf(Transpose{{3, 1, 2}}, {{2, 2, 3}}, 1, x)),
+              ElementsAre(1, 4, 7, 10, 2, 5, 8, 11, 3, 6, 9, 12));
+  // Backwards from the last to the first, every second.
+  EXPECT_THAT(ForwardOf(RunOf(SliceNode{{-1}, {-100}, {1}, {-2}}, {{6}}, 2, x)),
+              ElementsAre(6, 4, 2, 12, 10, 8));
+  EXPECT_THAT(ForwardOf(RunOf(Pad{{-1, 0, 0, 1}, 0.5}, {{2, 3}}, 2, x)),
+              ElementsAre(4, 5, 6, 0.5, 10, 11, 12, 0.5));
+  EXPECT_THAT(ForwardOf(RunOf(Unsqueeze{{1}}, {{2, 3}}, 2, x)), x[0]);
+  EXPECT_THAT(ForwardOf(RunOf(Squeeze(), {{1, 6}}, 2, x)), x[0]);
+  EXPECT_THAT(ForwardOf(RunOf(IdentityNode(), {{6}}, 2, x)), x[0]);
+}
+
+TEST(MatMulTest, ByHand) {
+  ReferenceRun<double> run =
+      RunOf(MatMul(), {{2, 3}, {3, 2}}, 1, {{1, 2, 3, 4, 5, 6}, {1, 0, 0, 1, 2, 3}});
+  run.dy = {1, 0, 0, 1};
+  run.Forward();
+  run.Backward();
+  EXPECT_THAT(run.y, ElementsAre(7, 11, 16, 23));
+  EXPECT_THAT(run.dx[0], ElementsAre(1, 0, 2, 0, 1, 3));
+  EXPECT_THAT(run.dx[1], ElementsAre(1, 4, 2, 5, 3, 6));
+  // Two samples of two rows [1, 2], and one column [2, 1] for both rows.
+  EXPECT_THAT(ForwardOf(RunOf(MatMul(), {{2, 1, 2}, {2, 1}}, 2,
+                              {{1, 2, 3, 4, 5, 6, 7, 8}, {10, 1, 1, 10}})),
+              ElementsAre(12, 34, 65, 87));
+}
+
+// Mean 2.5, variance 1.25, epsilon 0.3125, so the scale is 1 / 1.25: z is -1.2, -0.4, 0.4, 1.2.
+TEST(LayerNormalizationTest, ByHand) {
+  ReferenceRun<double> run = RunOf(LayerNormalization{-1, 0.3125}, {{4}}, 1, {{1, 2, 3, 4}},
+                                   {{2, 1, 1, 1}, {1, 0, 0, 10}});
+  run.dy = {1, 0, 0, 0};
+  run.Forward();
+  run.Backward();
+  EXPECT_THAT(run.y, Near({-1.4, -0.4, 0.4, 11.2}));
+  EXPECT_THAT(run.dparameters[LayerNormalization::kWeight], Near({-1.2, 0, 0, 0}));
+  EXPECT_THAT(run.dparameters[LayerNormalization::kBias], Near({1, 0, 0, 0}));
+  // 0.8 * (g - 0.5 + 0.6 z) with g = (2, 0, 0, 0)
+  EXPECT_THAT(run.dx[0], Near({0.624, -0.592, -0.208, 0.176}));
+}
+
+TEST(LayerNormalizationTest, ParametersHaveTheShapeOfTheNormalizedAxes) {
+  const absl::StatusOr<OpInstance> instance =
+      Instantiate(LayerNormalization{2, 1e-5}, Floats({{3, 4, 5}}));
+  ASSERT_EQ(instance.status(), absl::OkStatus());
+  const std::vector<OpParameter>& parameters = instance->inferred.parameters;
+  ASSERT_EQ(parameters.size(), 2u);
+  EXPECT_EQ(parameters[0].suffix, "weight");
+  EXPECT_EQ(parameters[0].init, ParameterInit::kOnes);
+  EXPECT_EQ(parameters[1].suffix, "bias");
+  EXPECT_EQ(parameters[1].init, ParameterInit::kZeros);
+  for (const OpParameter& parameter : parameters) {
+    EXPECT_THAT(parameter.shape, ElementsAre(4, 5));
+    EXPECT_TRUE(parameter.bias_like);
+  }
+}
+
+TEST(ParameterTest, IsTheSameForEverySample) {
+  ReferenceRun<double> run = RunOf(ParameterNode{{2}}, {}, 3, {}, {{7, 8}});
+  run.dy = {1, 2, 3, 4, 5, 7};
+  run.Forward();
+  run.Backward();
+  EXPECT_THAT(run.y, ElementsAre(7, 8, 7, 8, 7, 8));
+  EXPECT_THAT(run.dparameters[0], ElementsAre(9, 13));
+  const auto weight = [](const char* init) {
+    return Instantiate(ParameterNode{{6, 4}, init}, {})->inferred.parameters[0];
+  };
+  EXPECT_EQ(weight("zeros").init, ParameterInit::kZeros);
+  EXPECT_EQ(weight("ones").init, ParameterInit::kOnes);
+  EXPECT_EQ(weight("initializer").init, ParameterInit::kInitializer);
+  EXPECT_EQ(weight("initializer").fan_in, 4);
+  EXPECT_FALSE(weight("zeros").bias_like);
+}
+
+// Squares 1, 4, 9. Of 3 neighbours: 1 + 5, 1 + 14, 1 + 13; of 2, a channel and the next one:
+// 1 + 5, 1 + 13, 1 + 9.
+TEST(LrnTest, ByHand) {
+  EXPECT_THAT(ForwardOf(RunOf(LRN{3, 3, 1, 1}, {{3, 1, 1}}, 1, {{1, 2, 3}})),
+              Near({1.0 / 6, 2.0 / 15, 3.0 / 14}));
+  EXPECT_THAT(ForwardOf(RunOf(LRN{2, 2, 1, 1}, {{3, 1, 1}}, 1, {{1, 2, 3}})),
+              Near({1.0 / 6, 2.0 / 14, 3.0 / 10}));
 }
 
 // Two samples of two pixels: mean 2.5, variance 1.25, epsilon 0.3125, so the scale is 1 / 1.25.

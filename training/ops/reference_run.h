@@ -41,7 +41,7 @@ class ReferenceRun {
     samples.epoch = 2;
     for (int64_t n = 0; n < count; ++n) {
       labels.push_back(
-          static_cast<int32_t>((3 * n + 1) % std::max<int64_t>(1, Elements(op.x[0].shape))));
+          static_cast<int32_t>((3 * n + 1) % (op.x.empty() ? 1 : Elements(op.x[0].shape))));
       ids.push_back((int64_t{1} << 33) + 100 - 7 * n);
     }
     for (const ValueType& type : op.x) {

@@ -11,17 +11,39 @@
   X(Add, Sum)                           \
   X(AveragePool, Pool)                  \
   X(BatchNormalization, Norm)           \
+  X(Clip, Reference)                    \
   X(Concat, Concat)                     \
   X(Conv, Conv)                         \
+  X(Div, Reference)                     \
   X(Dropout, Dropout)                   \
   X(Flatten, View)                      \
   X(Gelu, Gelu)                         \
   X(Gemm, Gemm)                         \
   X(GlobalAveragePool, GlobalPool)      \
+  X(GlobalMaxPool, Reference)           \
+  X(Identity, View)                     \
+  X(LRN, Reference)                     \
+  X(LayerNormalization, Reference)      \
+  X(LeakyRelu, Reference)               \
+  X(LogSoftmax, Reference)              \
+  X(MatMul, Reference)                  \
   X(MaxPool, Pool)                      \
+  X(Mul, Reference)                     \
+  X(Pad, Reference)                     \
+  X(Parameter, Reference)               \
+  X(ReduceMean, Reference)              \
+  X(ReduceSum, Reference)               \
   X(Relu, Relu)                         \
   X(Reshape, View)                      \
+  X(Sigmoid, Reference)                 \
+  X(Slice, Reference)                   \
+  X(Softmax, Reference)                 \
   X(SoftmaxCrossEntropyLoss, Reference) \
-  X(Sum, Sum)
+  X(Squeeze, View)                      \
+  X(Sub, Reference)                     \
+  X(Sum, Sum)                           \
+  X(Tanh, Reference)                    \
+  X(Transpose, Reference)               \
+  X(Unsqueeze, View)
 
 #endif  // CAPSTAN_TRAINING_OPS_TABLE_H_

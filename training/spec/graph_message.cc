@@ -40,6 +40,12 @@ absl::string_view InputOf(const job::v1::Graph& message) {
   return message.inputs_size() > 0 ? absl::string_view(message.inputs(0)) : kInput;
 }
 
+// Whether a node that names no inputs reads the value before it.
+bool ReadsBefore(const job::v1::GraphNode& node) {
+  const OpDef* const def = FindOp(node.op());
+  return node.inputs_size() == 0 && (def == nullptr || def->max_inputs > 0);
+}
+
 // The name of the value before a node.
 absl::string_view Before(const job::v1::Graph& message, int index) {
   return index == 0 ? InputOf(message) : absl::string_view(message.nodes(index - 1).name());
@@ -111,7 +117,7 @@ class GraphReader {
       Refuse(NodePath(index), absl::StrCat("is named ", Quoted(node.name),
                                            ", as the graph's input is: want another name"));
     }
-    if (from.inputs_size() == 0) node.inputs = {index};
+    if (ReadsBefore(from)) node.inputs = {index};
     for (const std::string& input : from.inputs()) {
       const auto found = values_.find(input);
       if (found == values_.end()) {
@@ -221,7 +227,7 @@ void FillGraphDefaults(job::v1::Graph& message) {
   if (message.inputs_size() == 0) message.add_inputs(kInput);
   for (int i = 0; i < static_cast<int>(nodes.size()); ++i) {
     job::v1::GraphNode& node = *message.mutable_nodes(i);
-    if (node.inputs_size() == 0) node.add_inputs(std::string(Before(message, i)));
+    if (ReadsBefore(node)) node.add_inputs(std::string(Before(message, i)));
     WriteAttributes(nodes[i].op.attributes, node);
   }
   if (message.outputs_size() == 0 && !nodes.empty()) message.add_outputs(nodes.back().name);

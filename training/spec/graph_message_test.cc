@@ -245,6 +245,36 @@ TEST(GraphOfAJobTest, BatchNormalizationCouplesSamples) {
   EXPECT_EQ(SampleCoupling(model), "node bn1 (BatchNormalization)");
 }
 
+// A Parameter reads nothing, also if it stands first or behind another node.
+TEST(GraphOfAJobTest, AnOperatorWithoutInputsReadsNothing) {
+  const JobFile file = ParseJobFile(
+      absl::StrCat(kGraphJob, R"(    - {name: first, op: Parameter, attributes: {shape: [1]}}
+    - {name: flatten, op: Flatten, inputs: [input]}
+    - {name: place, op: Parameter, attributes: {shape: [784], init: initializer}}
+    - {name: add, op: Add, inputs: [flatten, place]}
+    - {name: scaled, op: Mul, inputs: [add, first]}
+    - {name: fc, op: Gemm, attributes: {out_features: 10}}
+    - {name: loss, op: SoftmaxCrossEntropyLoss}
+)"));
+  ASSERT_THAT(file.errors, IsEmpty()) << FormatErrors("j", file.errors);
+  const auto spec = Resolve(file.spec, Digits(), kResolve);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const GraphMessage& message = spec->spec().model().graph();
+  EXPECT_THAT(message.nodes(0).inputs(), IsEmpty());
+  EXPECT_THAT(message.nodes(2).inputs(), IsEmpty());
+  EXPECT_THAT(message.nodes(5).inputs(), testing::ElementsAre("scaled"));
+  const absl::StatusOr<Graph> graph = MakeGraph(*spec);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(graph->parameters()[0].name, "first.weight");
+  EXPECT_EQ(graph->parameters()[1].name, "place.weight");
+  EXPECT_EQ(graph->parameters()[1].elements, 784);
+  ExpectReadsBack(*graph);
+  EXPECT_EQ(NotOnGpus(spec->spec().model()), "node first (Parameter)");
+  EXPECT_THAT(
+      ErrorsOf("    - {name: a, op: Parameter, inputs: [input], attributes: {shape: [1]}}\n"),
+      HasSubstr("node a (Parameter): 1 inputs, want 0"));
+}
+
 TEST(GraphOfAJobTest, TheFormOfAnAttributeIsItsType) {
   const JobFile file = ParseJobFile(absl::StrCat(
       kGraphJob,
@@ -398,8 +428,8 @@ TEST(HostileGraphTest, IsRefusedWithFieldValueAndLimit) {
        [&](auto& g) { g.mutable_nodes(1)->set_name("relu0"); }},
       {"model.graph.nodes[0]", "is named 'input', as the graph's input is",
        [&](auto& g) { node(g)->set_name("input"); }},
-      {"model.graph.nodes[0]", "node relu0 (Softmax): the operator is not known",
-       [&](auto& g) { node(g)->set_op("Softmax"); }},
+      {"model.graph.nodes[0]", "node relu0 (LSTM): the operator is not known",
+       [&](auto& g) { node(g)->set_op("LSTM"); }},
       {"model.graph.nodes[0]", "node relu0 (): the operator is not known",
        [&](auto& g) { node(g)->clear_op(); }},
       // Cycles: of one node, of two.

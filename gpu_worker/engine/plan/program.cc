@@ -37,7 +37,14 @@ class Planner {
     return step(i).pattern < 0 ? graph_.def(step(i).first).reads : patterns_[step(i).pattern].reads;
   }
   InPlace in_place(int i) const {
-    if (step(i).pattern < 0) return graph_.def(step(i).first).in_place;
+    if (step(i).pattern < 0) {
+      const InPlace of_op = graph_.def(step(i).first).in_place;
+      if (of_op == InPlace::kOutput &&
+          graph_.value_elements(step(i).inputs[0]) != graph_.value_elements(step(i).output)) {
+        return InPlace::kNever;  // the input is broadcast
+      }
+      return of_op;
+    }
     return in_place_input(i) < 0 ? InPlace::kNever : InPlace::kOutput;
   }
   // The input whose place the output may take.

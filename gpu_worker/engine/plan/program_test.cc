@@ -106,6 +106,24 @@ TEST(ProgramTest, WhatOthersReadStaysApart) {
   EXPECT_TRUE(run.gradients[1].wanted && run.gradients[1].add);
 }
 
+// The sum is larger than its first input, so it needs a place of its own.
+TEST(ProgramTest, ASumTakesNoPlaceOfAnInputThatIsBroadcast) {
+  for (const bool smaller_first : {true, false}) {
+    std::vector<training::GraphNode> nodes;
+    nodes.push_back({"gemm0", training::Gemm{smaller_first ? 1 : 4}, {0}});
+    nodes.push_back({"gemm1", training::Gemm{smaller_first ? 4 : 1}, {0}});
+    nodes.push_back({"add2", training::Add(), {1, 2}});
+    nodes.push_back({"loss", training::SoftmaxCrossEntropyLoss(), {3}});
+    const absl::StatusOr<Graph> graph = Graph::Build("test", {3}, nodes);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    const Program program = MakeProgram(*graph, {});
+    EXPECT_EQ(program.values[3] == program.values[1], !smaller_first);
+    EXPECT_EQ(program.gradients[3] == program.gradients[1], !smaller_first);
+    EXPECT_NE(program.values[3], program.values[2]);
+    EXPECT_NE(program.gradients[3], program.gradients[2]);
+  }
+}
+
 // gemm0 and gemm1 side by side. The run adds gemm1 to the Relu of gemm0.
 TEST(ProgramTest, ARunTakesThePlaceOfAnInputThatBackwardDoesNotRead) {
   std::vector<training::GraphNode> nodes;

@@ -1,5 +1,5 @@
-// Add: two inputs of one shape -> the same shape, element by element. Nothing is broadcast. Both
-// inputs may be the same value; its gradient is then added twice.
+// Add: two inputs, element by element. Shapes that differ are broadcast within a sample
+// (training/ops/broadcast.h). Both inputs may be the same value; its gradient is then added twice.
 #ifndef CAPSTAN_TRAINING_OPS_ADD_ADD_H_
 #define CAPSTAN_TRAINING_OPS_ADD_ADD_H_
 

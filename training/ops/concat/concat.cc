@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "training/ops/infer.h"
+#include "training/ops/places.h"
 
 namespace capstan::training {
 namespace {
@@ -12,14 +13,9 @@ namespace {
 absl::StatusOr<Inference> InferConcat(absl::Span<const ValueType> x, Attributes& attributes) {
   const absl::Status floats = CheckFloats(x);
   if (!floats.ok()) return floats;
-  const int64_t rank = static_cast<int64_t>(x[0].shape.size());
-  int64_t axis = attributes.Int("axis");
-  if (axis < 0 && axis >= -rank) axis += rank + 1;
-  if (axis < 1 || axis > rank) {
-    return absl::InvalidArgumentError(absl::StrCat("attribute axis: ", axis, ", want 1 to ", rank,
-                                                   " or -", rank, " to -1 over inputs ",
-                                                   ShapeToString(x[0].shape), " (0 is the batch)"));
-  }
+  const absl::StatusOr<int64_t> resolved = ResolveAxis("axis", attributes.Int("axis"), x[0].shape);
+  if (!resolved.ok()) return resolved.status();
+  const int64_t axis = *resolved;
   attributes.Set("axis", axis);
 
   Inference inferred;
@@ -43,17 +39,12 @@ absl::StatusOr<Inference> InferConcat(absl::Span<const ValueType> x, Attributes&
 template <typename Visit>
 void ForRuns(const OpInstance& op, int64_t count, Visit visit) {
   const size_t axis = static_cast<size_t>(Concat::Read(op.attributes).axis) - 1;
-  const auto product = [](const Shape& shape, size_t first, size_t last) {
-    int64_t elements = 1;
-    for (size_t i = first; i < last; ++i) elements *= shape[i];
-    return elements;
-  };
-  const int64_t runs = count * product(op.x[0].shape, 0, axis);
+  const int64_t runs = count * ElementsBetween(op.x[0].shape, 0, axis);
   int64_t to = 0;
   for (int64_t run = 0; run < runs; ++run) {
     for (size_t input = 0; input < op.x.size(); ++input) {
       const Shape& shape = op.x[input].shape;
-      const int64_t size = product(shape, axis, shape.size());
+      const int64_t size = ElementsBetween(shape, axis, shape.size());
       visit(input, run * size, to, size);
       to += size;
     }

@@ -3,6 +3,7 @@
 #include "training/ops/infer.h"
 
 namespace capstan::training {
+namespace {
 
 template <typename T>
 void SumForward(const ForwardCall<T>& call) {
@@ -22,10 +23,7 @@ void SumBackward(const BackwardCall<T>& call) {
   }
 }
 
-template void SumForward(const ForwardCall<float>&);
-template void SumForward(const ForwardCall<double>&);
-template void SumBackward(const BackwardCall<float>&);
-template void SumBackward(const BackwardCall<double>&);
+}  // namespace
 
 const OpDef& SumOp() {
   static const OpDef& op =

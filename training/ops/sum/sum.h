@@ -17,12 +17,6 @@ struct Sum {
 
 const OpDef& SumOp();
 
-// For any number of inputs. Add uses them too.
-template <typename T>
-void SumForward(const ForwardCall<T>& call);
-template <typename T>
-void SumBackward(const BackwardCall<T>& call);
-
 }  // namespace capstan::training
 
 #endif  // CAPSTAN_TRAINING_OPS_SUM_SUM_H_

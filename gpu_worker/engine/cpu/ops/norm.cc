@@ -194,6 +194,12 @@ std::vector<training::SavedTensor> NormSaved(const training::Graph& graph, int f
 
 bool AlwaysFits(const training::Graph&, int) { return true; }
 
+// Whether the sum behind the norm at `first` broadcasts nothing.
+bool SumHasOneShape(const training::Graph& graph, int first) {
+  const std::vector<training::ValueType>& x = graph.instance(first + 1).x;
+  return x[0].shape == x[1].shape;
+}
+
 }  // namespace
 
 absl::StatusOr<NodePhases> MakeNormPhases(const training::Graph& graph, int node,
@@ -215,7 +221,7 @@ absl::StatusOr<NodePhases> MakeNormReluPhases(const training::Graph& graph, int 
 
 FusionPattern NormAddReluPattern() {
   return {{BatchNormalization::kName, training::Add::kName, training::Relu::kName},
-          AlwaysFits,
+          SumHasOneShape,
           {.x = true, .y = true},
           NormSaved,
           /*in_place_input=*/1};
