@@ -395,6 +395,75 @@ def graph():
         write("fuzz_graph", name, data)
 
 
+def onnx():
+    def attribute(name, value):
+        if isinstance(value, int):
+            data = number(3, value % 2**64) + number(20, 2)
+        elif isinstance(value, float):
+            data = varint(2 << 3 | 5) + struct.pack("<f", value) + number(20, 1)
+        elif isinstance(value, str):
+            data = field(4, value.encode()) + number(20, 3)
+        elif isinstance(value, bytes):
+            data = field(5, value) + number(20, 4)
+        else:
+            data = field(8, b"".join(varint(item % 2**64) for item in value)) + number(20, 7)
+        return field(5, field(1, name.encode()) + data)
+
+    def node(op, inputs, output, name="", **attributes):
+        return field(1, b"".join(field(1, i.encode()) for i in inputs.split()) + field(2, output.encode()) + field(3, name.encode())
+                     + field(4, op.encode()) + b"".join(attribute(*item) for item in attributes.items()))
+
+    def value(place, name, *dims):
+        shape = b"".join(field(1, field(2, dim.encode()) if isinstance(dim, str) else number(1, dim % 2**64)) for dim in dims)
+        return field(place, field(1, name.encode()) + field(2, field(1, number(1, 1) + field(2, shape))))
+
+    def data(name, dims, values, kind=1, raw=True):
+        codes = {1: "f", 7: "q", 10: "e", 11: "d", 16: "H"}
+        listed = field(4, struct.pack(f"<{len(values)}f", *values)) if kind == 1 else field(7, b"".join(varint(v % 2**64) for v in values))
+        body = field(9, struct.pack(f"<{len(values)}{codes[kind]}", *values)) if raw else listed
+        return b"".join(number(1, dim % 2**64) for dim in dims) + number(2, kind) + body + field(8, name.encode())
+
+    def tensor_of(name, dims, values, kind=1, raw=True):
+        return field(5, data(name, dims, values, kind, raw))
+
+    def model(version, graph):
+        return number(1, 8) + field(7, graph) + field(8, number(2, version))
+
+    image = value(11, "x", "N", 2, 3, 3) + value(12, "y", "N", 4)
+    conv = tensor_of("c.weight", (2, 2, 2, 2), range(16)) + tensor_of("c.bias", (2,), (1, -1), raw=False)
+    scale = b"".join(tensor_of(name, (2,), (1, 2)) for name in "sbmv")
+    layers = (node("Conv", "x c.weight c.bias", "1", "/c/Conv", kernel_shape=[2, 2], pads=[0, 0, 1, 1], strides=[1, 1], dilations=[1, 1], group=1)
+              + node("BatchNormalization", "1 s b m v", "2", epsilon=1e-3, momentum=0.75) + node("Relu", "2", "3")
+              + node("MaxPool", "3", "4", kernel_shape=[2, 2], ceil_mode=1) + node("AveragePool", "3", "5", kernel_shape=[2, 2], auto_pad="VALID")
+              + node("Concat", "4 5", "6", axis=1))
+    ends = (node("Dropout", "6 ratio", "7") + node("Flatten", "7", "8", axis=1) + node("Gemm", "8 w b4", "9", "fc", transB=1, alpha=0.5)
+            + node("LogSoftmax", "9", "y", axis=1))
+    whole = conv + scale + tensor_of("ratio", (), (0.25,)) + tensor_of("w", (4, 16), range(64), 10) + tensor_of("b4", (1, 4), range(4), 11)
+    row = value(11, "x", 1, 4)
+    folded = (tensor_of("c", (1, 8), range(8), 16) + tensor_of("s", (2,), (2, -1), 7) + tensor_of("n", (1,), (2,), 7, raw=False) + tensor_of("a", (1,), (0,), 7)
+              + node("Reshape", "c s", "r") + node("Transpose", "r", "t", perm=[1, 0]) + node("MatMul", "x t", "m")
+              + node("ConstantOfShape", "n", "f", value=data("", (1,), (3,))) + node("Add", "m f", "g") + node("Constant", "", "k", value_ints=[-1, 2, 1, 1])
+              + node("Reshape", "g k", "i") + node("GlobalAveragePool", "i", "j") + node("Identity", "j", "y"))
+    row_out = row + value(12, "y")
+    cases = {
+        "whole": model(17, image + whole + layers + ends),
+        "folded": model(13, row_out + folded),
+        "old": model(6, row_out + tensor_of("w", (4, 2), range(8)) + tensor_of("b", (2,), (1, 2)) + node("MatMul", "x w", "m") + node("Add", "m b", "y", broadcast=1, axis=1)),
+        "residual": model(20, row_out + node("Gelu", "x", "g", approximate="tanh") + node("Add", "g x", "a") + node("Sum", "a g x", "y")),
+        "shapes": model(12, row_out + node("Unsqueeze", "x", "u", axes=[2, 3]) + node("Squeeze", "u", "s", axes=[-1]) + node("Flatten", "s", "y", axis=-2)),
+        "cycle": model(17, row_out + node("Relu", "b", "a") + node("Relu", "a", "b") + node("Relu", "b", "y")),
+        "dims": model(17, row_out + tensor_of("w", (2**62, 2**62), ()) + node("MatMul", "x w", "y")),
+        "negative": model(17, row_out + tensor_of("w", (-2, -2), (1, 2, 3, 4)) + node("MatMul", "x w", "y")),
+        "external": model(17, row_out + field(5, number(1, 4) + number(2, 1) + field(8, b"w") + field(13, b"") + number(14, 1)) + node("MatMul", "x w", "y")),
+        "subgraph": model(17, row_out + field(1, field(1, b"x") + field(2, b"y") + field(4, b"If") + field(5, field(1, b"then_branch") + field(6, b"") + number(20, 5)))),
+        "names": model(17, row_out + node("Relu", "x", "\u009b", "a\x1b[2J") + node("Relu", "\u009b", "y", "///")),
+        "group": b"\x3b\x3c",
+        "empty": b"",
+    }
+    for name, bytes_of in cases.items():
+        write("fuzz_onnx", name, bytes_of)
+
+
 JOB_HEAD = """version: 1
 name: a
 resources: {num_workers: 3, num_shards: 2, lanes: 8}
@@ -447,6 +516,7 @@ if __name__ == "__main__":
     job_file()
     launch()
     lead_snapshot()
+    onnx()
     checkpoint()
     papers()
     tables()
