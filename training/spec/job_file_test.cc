@@ -230,27 +230,6 @@ TEST(JobFileTest, AnOverrideHasNoPlaceInTheFile) {
               HasSubstr("j: error: unknown field 'data.ur' (did you mean 'uri'?)\n"));
 }
 
-TEST(JobFileTest, AGraphMayBeTheNameOfAFile) {
-  const std::string text = With("model: {name: lenet_d2l, num_classes: 10,", "model: {graph: net.onnx,");
-  const auto read = [](const std::string& path) -> absl::StatusOr<job::v1::Graph> {
-    if (path != "net.onnx") return absl::InvalidArgumentError(path + ": is no network");
-    job::v1::Graph graph;
-    for (const char* const op : {"Flatten", "SoftmaxCrossEntropyLoss"}) {
-      job::v1::GraphNode& node = *graph.add_nodes();
-      node.set_name(op);
-      node.set_op(op);
-    }
-    return graph;
-  };
-  const JobFile file = ParseJobFile(text, {}, read);
-  EXPECT_EQ(FormatErrors("j", file.errors), "");
-  EXPECT_EQ(file.spec.model().graph().nodes_size(), 2);
-  EXPECT_THAT(FormatErrors("j", ParseJobFile(text, {{"model.graph", "other"}}, read).errors),
-              HasSubstr("j: error: 'model.graph': other: is no network\n"));
-  EXPECT_THAT(FormatErrors("j", ParseJobFile(text).errors),
-              HasSubstr("'model.graph' must be a group of keys, found 'net.onnx'\n"));
-}
-
 TEST(JobFileTest, KeysWithDotsAreNoKeys) {
   for (const char* key : {"training.seed", "recovery.backoff", "outputs.metrics",
                           "training.gradient_clip_norm", "checkpoint.resume"}) {
