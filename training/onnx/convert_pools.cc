@@ -1,4 +1,5 @@
 // Windows and poolings.
+#include <algorithm>
 #include <utility>
 
 #include "absl/numeric/int128.h"
@@ -27,7 +28,6 @@ void PadForCeil(NodeConversion& node, const Shape& x, Operator& op) {
   if (op.attributes.Text("auto_pad") != "NOTSET") {
     return node.Refuse("attribute 'ceil_mode' beside auto_pad is not supported");
   }
-  const Window defaults;
   Window window;
   const auto read = [&op](const char* name, auto& values) {
     if (!op.attributes.Has(name)) return true;

@@ -1,0 +1,174 @@
+// Graphs written as ONNX files are read back as they were.
+#include "training/onnx/write_onnx.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "training/graph/models.h"
+#include "training/graph/random_graph.h"
+#include "training/onnx/onnx_builder.h"
+#include "training/ops/dropout/dropout.h"
+#include "training/ops/flatten/flatten.h"
+#include "training/ops/gelu/gelu.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
+
+namespace capstan::training::onnx {
+namespace {
+
+// Numbers in [least, least + 1).
+std::vector<float> RandomNumbers(uint32_t seed, int64_t count, float least) {
+  std::vector<float> numbers(static_cast<size_t>(count));
+  for (float& number : numbers) {
+    seed = seed * 1664525 + 1013904223;
+    number = least + static_cast<float>(seed >> 8) * 0x1p-24f;
+  }
+  return numbers;
+}
+
+// A graph as an imported model, with drawn weights. Variances are not negative.
+OnnxModel Drawn(const Graph& graph) {
+  OnnxModel model;
+  model.input_shape = graph.input_shape();
+  model.output_shape = graph.value_shape(graph.logits());
+  model.nodes.assign(graph.nodes().begin(), graph.nodes().end() - 1);
+  uint32_t seed = 1;
+  for (const Parameter& parameter : graph.parameters()) {
+    const float least = parameter.init == ParameterInit::kOnes ? 0.5f : -0.5f;
+    model.weights.push_back(
+        {parameter.name, parameter.shape, RandomNumbers(seed++, parameter.elements, least)});
+  }
+  return model;
+}
+
+absl::StatusOr<std::string> Written(const Graph& graph, const OnnxModel& model) {
+  std::vector<const float*> parameters;
+  for (const OnnxWeight& weight : model.weights) parameters.push_back(weight.values.data());
+  return WriteOnnx(graph, parameters);
+}
+
+void ExpectSameWeights(const OnnxModel& found, const OnnxModel& want) {
+  EXPECT_EQ(WeightsOf(found), WeightsOf(want));
+  ASSERT_EQ(found.weights.size(), want.weights.size());
+  for (size_t i = 0; i < want.weights.size(); ++i) {
+    EXPECT_EQ(found.weights[i].values, want.weights[i].values) << want.weights[i].name;
+  }
+}
+
+TEST(WriteOnnxTest, EveryBuiltInModelIsReadBack) {
+  for (const absl::string_view name : ModelNames()) {
+    const absl::StatusOr<Graph> graph = MakeModel(name, 10, {3, 32, 32}, 0.25);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    if (graph->parameter_elements() > 12'000'000) continue;  // no other operators, only slower
+    const OnnxModel want = Drawn(*graph);
+    const absl::StatusOr<std::string> bytes = Written(*graph, want);
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    const absl::StatusOr<OnnxModel> found = ReadOnnx(*bytes);
+    ASSERT_TRUE(found.ok()) << name << ": " << found.status();
+    EXPECT_EQ(NodesOf(*found), NodesOf(want));
+    for (size_t i = 0; i < want.nodes.size(); ++i) {
+      EXPECT_EQ(found->nodes[i].op.attributes.values(), want.nodes[i].op.attributes.values())
+          << want.nodes[i].name;
+    }
+    ExpectSameWeights(*found, want);
+    EXPECT_EQ(found->input_name, "input");
+    EXPECT_EQ(found->output_name, "output");
+    EXPECT_EQ(found->input_shape, (Shape{3, 32, 32}));
+    EXPECT_EQ(found->output_shape, Shape{10});
+  }
+}
+
+// Shapes may be expressed by other nodes, so outputs are compared.
+TEST(WriteOnnxTest, RandomGraphsComputeTheSame) {
+  int written = 0;
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    RandomGraphOptions options;
+    options.least_tries = 1;
+    options.most_tries = 12;
+    options.most_elements = 2000;
+    const Graph graph = RandomGraph(seed, options);
+    const OnnxModel want = Drawn(graph);
+    const absl::StatusOr<std::string> bytes = Written(graph, want);
+    if (absl::IsUnimplemented(bytes.status())) continue;
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    ++written;
+    const absl::StatusOr<OnnxModel> found = ReadOnnx(*bytes);
+    ASSERT_TRUE(found.ok()) << seed << ": " << found.status();
+    ExpectSameWeights(*found, want);
+    if (!found->final_activation.empty()) continue;
+    const std::vector<float> input = RandomNumbers(seed, Elements(graph.input_shape()), -0.5f);
+    const std::vector<float> y_found = Compute(*found, input);
+    const std::vector<float> y_want = Compute(want, input);
+    ASSERT_EQ(y_found.size(), y_want.size()) << seed;
+    for (size_t i = 0; i < y_want.size(); ++i) {
+      EXPECT_NEAR(y_found[i], y_want[i], 1e-5 * std::abs(y_want[i]) + 1e-6) << seed;
+    }
+  }
+  EXPECT_GT(written, 20);
+}
+
+Graph Features(std::vector<GraphNode> nodes) {
+  nodes.push_back({"end", SoftmaxCrossEntropyLoss(), {static_cast<int>(nodes.size())}});
+  absl::StatusOr<Graph> graph = Graph::Build("features", {4}, std::move(nodes));
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return *std::move(graph);
+}
+
+TEST(WriteOnnxTest, TheOldestOperatorSetThatHasTheOperators) {
+  const std::vector<float> weight(8, 1.0f);
+  for (const bool gelu : {false, true}) {
+    std::vector<GraphNode> nodes = {{"fc", Gemm{2, false}, {0}}};
+    if (gelu) nodes.push_back({"gelu", Gelu{"tanh"}, {1}});
+    const absl::StatusOr<std::string> bytes = WriteOnnx(Features(nodes), {weight.data()});
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    capstan::onnx::v1::ModelProto model;
+    ASSERT_TRUE(model.ParseFromString(*bytes));
+    EXPECT_EQ(model.opset_import(0).version(), gelu ? 20 : 17);
+    EXPECT_EQ(model.ir_version(), gelu ? 9 : 8);
+    EXPECT_EQ(model.graph().name(), "features");
+    const auto& input = model.graph().input(0).type().tensor_type().shape();
+    EXPECT_EQ(input.dim(0).dim_param(), "N");
+    EXPECT_EQ(input.dim(1).dim_value(), 4);
+    EXPECT_TRUE(ReadOnnx(*bytes).ok());
+  }
+}
+
+TEST(WriteOnnxTest, NamesOfValuesAreNotThoseOfParameters) {
+  const std::vector<float> numbers(16, 1.0f);
+  const Graph graph = Features({{"fc", Gemm{4}, {0}},
+                                {"fc.weight", Gemm{4}, {1}},
+                                {"input", Dropout{0.25}, {2}},
+                                {"output", Gemm{4}, {3}}});
+  const std::vector<const float*> parameters(6, numbers.data());
+  const absl::StatusOr<std::string> bytes = WriteOnnx(graph, parameters);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  const absl::StatusOr<OnnxModel> model = ReadOnnx(*bytes);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(NodesOf(*model), "fc Gemm(0), fc.weight Gemm(1), input Dropout(2), output Gemm(3)");
+}
+
+TEST(WriteOnnxTest, WhatCannotBeWrittenIsRefused) {
+  const Graph graph = Features({{"fc", Gemm{2}, {0}}});
+  const absl::Status too_few = WriteOnnx(graph, {}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(too_few)) << too_few;
+  EXPECT_EQ(too_few.message(), "0 tensors, want 2 parameters of the graph");
+  const std::vector<float> weights(4);
+  const Graph huge = Features({{"fc", Gemm{int64_t{1} << 29, false}, {0}}});
+  const absl::Status too_large = WriteOnnx(huge, {weights.data()}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(too_large)) << too_large;
+}
+
+TEST(WriteOnnxTest, NumbersThatAreNotFiniteAreWrittenButNotRead) {
+  const std::vector<float> weight(8, std::numeric_limits<float>::quiet_NaN());
+  const absl::StatusOr<std::string> bytes =
+      WriteOnnx(Features({{"fc", Gemm{2, false}, {0}}}), {weight.data()});
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(ReadOnnx(*bytes).status().message(),
+            "node 'fc': tensor 'fc.weight': contains a number that is not finite as a float");
+}
+
+}  // namespace
+}  // namespace capstan::training::onnx
