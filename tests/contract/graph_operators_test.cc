@@ -28,8 +28,6 @@
 namespace capstan::testing {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Not;
 using training::Graph;
 using training::OpCase;
 using training::OpDef;

@@ -237,7 +237,7 @@ TEST(ActivationTest, ValuesAreThoseOfOnnxTestCases) {
 }
 
 TEST(ActivationTest, KinksAndFarNumbers) {
-  const auto gradient = [](const Operator& op, Numbers x) {
+  const auto gradient = [](const Operator& op, const Numbers& x) {
     ReferenceRun<double> run = RunOf(op, {{static_cast<int64_t>(x.size())}}, 1, {x});
     run.dy.assign(x.size(), 1);
     run.Forward();

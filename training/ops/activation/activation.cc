@@ -1,7 +1,5 @@
 #include "training/ops/activation/activation.h"
 
-#include <algorithm>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "training/math/portable_math.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -59,8 +58,8 @@ void ForReduced(const OpInstance& op, int64_t count, Visit visit) {
 
 // By how much a sum is divided.
 double DivisorOf(const OpInstance& op, bool mean) {
-  return mean ? static_cast<double>(Elements(op.x[0].shape) / Elements(op.inferred.output.shape))
-              : 1;
+  const int64_t summands = Elements(op.x[0].shape) / Elements(op.inferred.output.shape);
+  return mean ? static_cast<double>(summands) : 1;
 }
 
 template <typename T, bool kMean>
