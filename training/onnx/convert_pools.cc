@@ -41,7 +41,10 @@ void PadForCeil(NodeConversion& node, const Shape& x, Operator& op) {
                        read("dilations", window.dilations);
   if (!lengths) return;  // Append says what is wrong
   for (int axis = 0; axis < 2; ++axis) {
-    if (window.strides[axis] < 1 || window.pads[axis] < 0 || window.pads[axis + 2] < 0) return;
+    if (window.kernel_shape[axis] < 1 || window.strides[axis] < 1 || window.dilations[axis] < 1 ||
+        window.pads[axis] < 0 || window.pads[axis + 2] < 0) {
+      return;
+    }
     const absl::int128 stride = window.strides[axis];
     const absl::int128 reach =
         absl::int128(window.dilations[axis]) * (window.kernel_shape[axis] - 1) + 1;

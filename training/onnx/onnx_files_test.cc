@@ -55,7 +55,7 @@ void ExpectOutput(const OnnxModel& model, const std::vector<float>& want) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(found[i], want[i], 1e-4) << i;
 }
 
-// Computed by onnxruntime 1.23.2 for the same input.
+// Computed by onnxruntime 1.32.0 for the same input.
 const std::vector<float> kCntkOutput = {0.05773617f, -0.6515947f, -0.21500525f, 0.8199312f,
                                         -1.0462426f, 0.6041173f,  -0.46862072f, -0.8789815f,
                                         0.9920076f,  -0.42713025f};
@@ -99,7 +99,7 @@ TEST_F(OnnxFilesTest, ResidualBlock) {
   EXPECT_EQ(model.weights.size(), 5u + 5u * 4u);
   EXPECT_EQ(model.output_shape, (Shape{256, 56, 56}));
   const std::vector<float> y = Compute(model, PatternOf(model.input_shape));
-  // Computed by onnxruntime 1.23.2 for the same input, as is the sum.
+  // Computed by onnxruntime 1.32.0 for the same input, as is the sum.
   const std::pair<size_t, float> want[] = {{0, -0.04593772f},    {1, 0.15253985f},
                                            {3135, 0.50737804f},  {100000, 0.88852417f},
                                            {400000, 0.6018511f}, {802815, -1.059324f}};

@@ -306,6 +306,33 @@ TEST(OnnxHostileTest, AttributesAreChecked) {
       "node 'conv': stride of the height -9223372036854775808, want at least 1");
 }
 
+TEST(OnnxHostileTest, CeilModeOfAbsurdWindows) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  struct Case {
+    std::vector<int64_t> kernel, strides, pads, dilations;
+    const char* want;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{kLeast, 1}, {1, 1}, {0, 0, 0, 0}, {1, 1}, "kernel of the height -92233720368547758"},
+           {{2, 2}, {0, 1}, {0, 0, 0, 0}, {1, 1}, "stride of the height 0, want at least 1"},
+           {{2, 2}, {1, 1}, {0, 0, kLeast, 0}, {1, 1}, "padding of the height -92233720368547758"},
+           {{2, 2}, {1, 1}, {0, 0, 0, 0}, {kLeast, 1}, "dilation of the height -92233720368547758"},
+           {{kMost, kMost}, {1, 1}, {0, 0, 0, 0}, {kMost, kMost}, "height 3 with padding 0 + 0"},
+           {{kMost, 1}, {1, 1}, {kMost, 0, kMost, 0}, {1, 1}, "is too large"},
+           {{1, 1}, {kMost, 1}, {2, 0, 0, 0}, {1, 1}, "padding 2, want less than the kernel 1"},
+           {{2}, {1, 1}, {0, 0, 0, 0}, {1, 1}, "attribute kernel_shape: 1 numbers, want 2"}}) {
+    OnnxBuilder builder({1, 3, 3});
+    v1::NodeProto& node = builder.Node("MaxPool", {"x"}, "y", "pool");
+    OnnxBuilder::SetInts(node, "kernel_shape", c.kernel);
+    OnnxBuilder::SetInts(node, "strides", c.strides);
+    OnnxBuilder::SetInts(node, "pads", c.pads);
+    OnnxBuilder::SetInts(node, "dilations", c.dilations);
+    OnnxBuilder::SetInt(node, "ceil_mode", 1);
+    EXPECT_THAT(builder.Error(), HasSubstr(c.want));
+  }
+}
+
 TEST(OnnxHostileTest, TheInputIsOneImageOrOneRowOfFeatures) {
   EXPECT_EQ(ErrorAfter([](OnnxBuilder& b) { *b.graph().add_input() = OnnxBuilder::Value("z"); }),
             "file: 2 inputs that are not initializers, want 1");
