@@ -32,7 +32,7 @@ void AddDoctor(Command parent, Action& slot);      // doctor
 void AddTop(Command parent, Action& slot);         // top, shards
 void AddPage(Command parent, Action& slot);        // page
 void AddBackup(Command parent, Action& slot);      // backup, restore
-void AddModel(Command parent, Action& slot);       // model list, model describe
+void AddModel(Command parent, Action& slot);       // model list, describe, export
 void AddPredict(Command parent, Action& slot);     // predict
 void AddBench(Command parent, Action& slot);       // bench kvstore
 

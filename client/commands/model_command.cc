@@ -9,16 +9,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/checkpoint_weights.h"
 #include "client/commands/commands.h"
+#include "client/commands/look.h"
+#include "client/job_name.h"
 #include "client/job_source.h"
 #include "client/model/describe_model.h"
 #include "client/model/onnx_file.h"
 #include "client/text/text_table.h"
 #include "gpu_worker/engine/device/open.h"
+#include "services/files/files.h"
 #include "services/proto_json/proto_json.h"
 #include "training/chunks/flat_layout.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
+#include "training/onnx/write_onnx.h"
 #include "training/spec/graph_message.h"
 #include "training/spec/resolve.h"
 
@@ -158,6 +163,46 @@ ExitCode DescribeModel(const DescribeFlags& flags, const Console& console) {
   return kExitDone;
 }
 
+struct ExportFlags {
+  std::string name;  // JOB[@STEP]
+  std::string out = "net.onnx";
+};
+
+ExitCode ExportModel(const ExportFlags& flags, JobClient& client, const Console& console) {
+  auto weights = FindWeights(client, flags.name);
+  absl::Status status = weights.status();
+  if (status.ok()) status = FetchWeights(client, *weights);
+  if (!status.ok()) {
+    const auto name = ParseCheckpointName(flags.name);
+    const auto id = FindJob(client, name.ok() ? name->job_id : flags.name);
+    return ReportJob(client, id.ok() ? *id : flags.name, status, console);
+  }
+  const auto offsets = training::ParameterOffsets(weights->graph, weights->layout);
+  if (!offsets.ok()) return Report(offsets.status(), console);
+  std::vector<const float*> parameters;
+  for (const int64_t offset : *offsets) {
+    parameters.push_back(&weights->values[static_cast<size_t>(offset)]);
+  }
+  const auto bytes = training::onnx::WriteOnnx(weights->graph, parameters);
+  if (!bytes.ok()) {
+    Report(bytes.status(), console);
+    return kExitUsage;
+  }
+  if (status = services::WriteFileAtomically(flags.out, *bytes); !status.ok()) {
+    Report(status, console);
+    return kExitInternal;
+  }
+  console.Note(absl::StrCat("step ", weights->found.saved.step(), ", ", bytes->size(), " bytes\n"));
+  console.Out(console.json() ? Dump({{"job_id", weights->found.job_id},
+                                     {"checkpoint", weights->found.saved.id()},
+                                     {"step", weights->found.saved.step()},
+                                     {"path", flags.out},
+                                     {"size_bytes", bytes->size()}}) +
+                                   "\n"
+                             : flags.out + "\n");
+  return kExitDone;
+}
+
 }  // namespace
 
 void AddModel(Command parent, Action& slot) {
@@ -182,6 +227,20 @@ void AddModel(Command parent, Action& slot) {
       describe, slot, {Output::kTable, Output::kJson},
       [flags](const Context& context) { return DescribeModel(*flags, context.console); },
       kActsAlone);
+
+  const auto exported = std::make_shared<ExportFlags>();
+  Command write = group.Sub("export", "the network and weights of a checkpoint as an ONNX file");
+  write
+      .Add("JOB", exported->name,
+           "id of the job or the folder of a run, JOB@STEP or JOB@best; default its newest "
+           "checkpoint")
+      .Required();
+  write.Add("--out", exported->out, "file to write, default net.onnx");
+  CarryOut(write, slot, {Output::kTable, Output::kJson}, [exported](const Context& context) {
+    return WithPlaceOf(context, exported->name, [&](JobClient& client) {
+      return ExportModel(*exported, client, context.console);
+    });
+  });
 }
 
 }  // namespace capstan::client

@@ -9,10 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/checkpoint_files.h"
+#include "client/checkpoint_weights.h"
 #include "client/commands/commands.h"
 #include "client/commands/look.h"
 #include "client/job_name.h"
@@ -20,12 +19,9 @@
 #include "client/text/text_table.h"
 #include "gpu_worker/engine/device/open.h"
 #include "gpu_worker/job_data/job_data.h"
-#include "param_store/checkpoint/base_weights.h"
-#include "param_store/checkpoint/weights_file.h"
 #include "services/files/files.h"
 #include "services/proto_json/proto_json.h"
 #include "services/server/signals.h"
-#include "training/spec/resolve.h"
 
 namespace capstan::client {
 namespace {
@@ -44,45 +40,11 @@ struct PredictFlags {
   int threads = 0;
 };
 
-// The weights of a checkpoint, compared with its hashes.
-struct Weights {
-  FoundCheckpoint found;
-  job::v1::Job job;
-  std::vector<float> values;
-};
-
 ExitCode ReportCheckpoint(JobClient& client, const std::string& name, const absl::Status& status,
                           const Console& console) {
   const auto parsed = ParseCheckpointName(name);
   const auto id = FindJob(client, parsed.ok() ? parsed->job_id : name);
   return ReportJob(client, id.ok() ? *id : name, status, console);
-}
-
-absl::Status Fetch(JobClient& client, Weights& weights, const training::FlatLayout& layout) {
-  const absl::StatusOr<std::string> folder = services::MakePrivateDir("capstan-predict");
-  if (!folder.ok()) return folder.status();
-  const absl::Cleanup remove = [&folder] {
-    std::error_code ignored;
-    std::filesystem::remove_all(*folder, ignored);
-  };
-  param_store::ExportRequest request;
-  request.folder = weights.found.saved.uri();
-  request.job_id = weights.found.job_id;
-  request.training_digest = weights.job.resolved().training_digest();
-  request.layout = &layout;
-  request.open = [&](const std::string& file) {
-    return OpenRemoteFile(client, weights.found, file);
-  };
-  const std::string path = *folder + "/weights.safetensors";
-  param_store::ExportedWeights exported;
-  param_store::BaseWeightsError error = param_store::ExportWeights(request, path, &exported);
-  if (!error.status.ok()) return error.status;
-  param_store::BaseWeightsOptions base;
-  base.initial_weights = "file://" + path;
-  weights.values.resize(static_cast<size_t>(layout.total_floats()));
-  error = param_store::FillBaseWeights(layout, base, {0, layout.total_floats()},
-                                       absl::MakeSpan(weights.values));
-  return error.status;
 }
 
 // The data set that a person names, as the job reads it.
@@ -124,7 +86,7 @@ double Share(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
 }
 
-std::string ResultText(const Weights& weights, const PredictFlags& options,
+std::string ResultText(const CheckpointWeights& weights, const PredictFlags& options,
                        const PredictionSums& sums, int width) {
   std::string text = absl::StrFormat(
       "%s@%s  %d %s samples\naccuracy  %.4f  %d of them\nloss      %.6g\n\n", weights.job.job_id(),
@@ -145,7 +107,7 @@ std::string ResultText(const Weights& weights, const PredictFlags& options,
   return text + table.Text(width);
 }
 
-std::string ResultJson(const Weights& weights, const PredictFlags& options,
+std::string ResultJson(const CheckpointWeights& weights, const PredictFlags& options,
                        const PredictionSums& sums) {
   nlohmann::json classes = nlohmann::json::array();
   for (size_t i = 0; i < sums.classes.size(); ++i) {
@@ -169,18 +131,10 @@ std::string ResultJson(const Weights& weights, const PredictFlags& options,
 }
 
 ExitCode PredictHere(const PredictFlags& options, JobClient& client, const Console& console) {
-  const auto found = LookUpCheckpoint(client, options.name);
-  if (!found.ok()) return ReportCheckpoint(client, options.name, found.status(), console);
-  auto job = client.Get(found->job_id);
-  if (!job.ok()) return ReportCheckpoint(client, options.name, job.status(), console);
-  Weights weights{*found, *std::move(job), {}};
-  const job::v1::ResolvedSpec& resolved = weights.job.resolved();
-  const auto graph = training::spec::MakeGraph(resolved);
-  if (!graph.ok()) return Report(graph.status(), console);
-  const auto layout = training::spec::MakeLayout(resolved);
-  if (!layout.ok()) return Report(layout.status(), console);
+  auto weights = FindWeights(client, options.name);
+  if (!weights.ok()) return ReportCheckpoint(client, options.name, weights.status(), console);
 
-  const auto dataset = OpenData(options, resolved);
+  const auto dataset = OpenData(options, weights->job.resolved());
   if (!dataset.ok()) {
     console.Err(absl::StrCat("capstan: the samples must be on this host",
                              options.data.empty() ? ", or --data names others" : "", ": ",
@@ -189,10 +143,10 @@ ExitCode PredictHere(const PredictFlags& options, JobClient& client, const Conso
   }
   const data::DatasetInfo& info = (*dataset)->info();
   const training::Shape shape = {info.channels, info.height, info.width};
-  if (shape != graph->input_shape()) {
+  if (shape != weights->graph.input_shape()) {
     console.Err(absl::StrCat("capstan: samples of ", training::ShapeToString(shape), ", ",
-                             weights.job.job_id(), " was trained on ",
-                             training::ShapeToString(graph->input_shape()), "\n"));
+                             weights->job.job_id(), " was trained on ",
+                             training::ShapeToString(weights->graph.input_shape()), "\n"));
     return kExitUsage;
   }
   const auto device = engine::OpenDevice(options.device);
@@ -201,12 +155,12 @@ ExitCode PredictHere(const PredictFlags& options, JobClient& client, const Conso
         absl::StrCat("capstan: --device ", options.device, ": ", device.status().message(), "\n"));
     return kExitUsage;
   }
-  if (absl::Status status = Fetch(client, weights, *layout); !status.ok()) {
+  if (absl::Status status = FetchWeights(client, *weights); !status.ok()) {
     return ReportCheckpoint(client, options.name, status, console);
   }
 
   std::unique_ptr<services::AtomicFile> file;
-  std::string rows = CsvHead(options.logits, graph->num_classes());
+  std::string rows = CsvHead(options.logits, weights->graph.num_classes());
   if (!options.out.empty()) {
     auto created = services::AtomicFile::Create(options.out);
     if (!created.ok()) {
@@ -220,7 +174,7 @@ ExitCode PredictHere(const PredictFlags& options, JobClient& client, const Conso
   services::ShutdownSignal& signal = services::ShutdownSignal::Install();
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const auto sums = Predict(
-      **device, *graph, *layout, weights.values, **dataset,
+      **device, weights->graph, weights->layout, weights->values, **dataset,
       {options.batch, options.threads > 0 ? options.threads : cores, options.limit},
       [&](const Prediction& prediction) {
         if (prediction.sample % options.batch == 0 && signal.WaitFor(absl::ZeroDuration())) {
@@ -246,8 +200,8 @@ ExitCode PredictHere(const PredictFlags& options, JobClient& client, const Conso
     return kExitInternal;
   }
   console.Out(console.json()
-                  ? ResultJson(weights, options, *sums)
-                  : ResultText(weights, options, *sums, console.stdout_tty ? console.width : 0));
+                  ? ResultJson(*weights, options, *sums)
+                  : ResultText(*weights, options, *sums, console.stdout_tty ? console.width : 0));
   return kExitDone;
 }
 

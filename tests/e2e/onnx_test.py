@@ -49,6 +49,22 @@ class OnnxTest(support.TestCase):
         self.assertEqual(other.code, 100, other)
         self.assertIn('has no tensor', other.err)
 
+    def test_export(self):
+        job = self.train(spec({'graph': MNIST, 'initial_weights': MNIST}))
+        written = self.capstan('model', 'export', '@last', '--out', 'out.onnx', '-o', 'json')
+        self.assertEqual(written.code, 0, written)
+        said = json.loads(written.out)
+        self.assertEqual((said['job_id'], said['path'], said['size_bytes']), (job['job_id'], 'out.onnx', os.path.getsize(self.path('out.onnx'))))
+        # A job of no steps beyond the first, at a rate that changes no weight, has the weights of the file.
+        still = {'max_steps': 1, 'global_batch_size': 64, 'seed': 3, 'optimizer': {'name': 'sgd', 'learning_rate': 1e-30}}
+        back = self.train(spec({'graph': self.path('out.onnx'), 'initial_weights': self.path('out.onnx')}, training=still))
+        self.assertEqual(back['weights_sha256'], job['weights_sha256'])
+        missing = self.capstan('model', 'export', '@last@77')
+        self.assertEqual(missing.code, 2, missing)
+        self.assertIn('has no checkpoint of step 77', missing.err)
+        nowhere = self.capstan('model', 'export', '@last', '--out', '/nowhere/out.onnx')
+        self.assertEqual(nowhere.code, 1, nowhere)
+
     def test_describe(self):
         described = json.loads(self.capstan('model', 'describe', MNIST, '-o', 'json').out)
         self.assertEqual((described['parameters'], described['input'], described['nodes'][0]['name']), (376802, [1, 28, 28], 'conv1'))
